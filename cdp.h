@@ -54,7 +54,7 @@
         backend interface                      memory of devices (cdp_nccl.h)
         objects interface                      bytes of any length
         ddp, hooks interface                   data parallel training; what happens to gradients
-        Implementation: compiler, os-words, core;
+        Implementation: compiler, basics, os-words, core;
         the machine: os-addresses, os-posix, os-windows, os-windows-shared, os-watch, os-threads,
         os-windows-threads, os-libraries, os-files, os-linux, file-text, loop;
         pure: bytes, hash, dtype, reduce-kernels, algo, algo-fixed, algo-more, hosts, select,
@@ -754,6 +754,9 @@ typedef struct cdp_os_shared {
        of that number, of the same place, has ended; or -errno (-ESRCH: it has). */
     uint64_t (*process_place)(void *user, uint32_t *number);
     int32_t (*process_open)(void *user, uint32_t number);
+    /* `unmap` may be called for the first 64 KiB of a mapping, for the next, and so on; false: only
+       for all of it (this may take some milliseconds in a poll with a budget) */
+    bool unmap_parts;
 } cdp_os_shared;
 
 /* How open_file() opens a file. */
@@ -1289,8 +1292,9 @@ CDP_API uint64_t cdp_describe(cdp_group *group, char *out, uint64_t size);
    microseconds have passed or nothing is in flight. The clock is read after each step of at most
    64 KiB, so the budget is exceeded by one such step. Budget 0: one look at what has arrived, and
    one step. Functions of the caller, such as those of cdp_work_then(), take their time on top; so
-   does memory that an operation needs because it is larger than all before it. Any thread. Returns
-   cdp_group_status(). */
+   does memory that an operation needs because it is larger than all before it, and giving memory of
+   cdp_group_alloc() back to the system, which the last rank does that unmaps it after it was freed:
+   0.1 to 0.3 ms per MiB. Any thread. Returns cdp_group_status(). */
 CDP_API cdp_status cdp_poll(cdp_group *group, uint32_t budget_us);
 
 /* ---- >>collectives --------------------------------------------------------------------------- */
@@ -1926,7 +1930,24 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_poll(cdp_ddp *ddp, uint32_t budget_us)
    ranks wait for this one, so it breaks the group on all ranks, with STATE. */
 CDP_API void cdp_ddp_destroy(cdp_ddp *ddp);
 
-/* The group and the number of parameters that the ddp was created with; NULL and 0 for NULL. */
+#ifndef CDP_NO_GROUPS
+/* Go on with another group, for instance after the loss of a rank: the same parameters and
+   settings, and from then on the same bits as a ddp that is created in `group`. Collective over
+   `group`: ranks without a ddp call cdp_ddp_create() with the same desc and no_broadcast, because
+   nothing is broadcast: parameters and buffers must be equal on all ranks, as they are after
+   cdp_elastic_next(). An open pass is dropped if its group has failed. Gradients in buckets are 0,
+   pointers from cdp_ddp_grad() change, means are divided by the new number of ranks; statistics,
+   the order that `rebuild` learns and the pass that `static_graph` records begin anew. The former
+   group is used here for the last time: destroy it afterwards. Errors: INVALID (NULL; `group` has
+   another os), STATE (a pass is open, and its group has not failed), UNSUPPORTED (a hook was set,
+   or the model is in device memory: destroy the ddp and create another), and then nothing has
+   changed. NOMEM (the new group is aborted, so that others do not wait), MISMATCH as in creation,
+   the new group's failure: then call it again with a later group, or destroy the ddp. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_rebind(cdp_ddp *ddp, cdp_group *group);
+#endif
+
+/* The group (after cdp_ddp_rebind(): the new one) and the number of parameters that the ddp was
+   created with; NULL and 0 for NULL. */
 CDP_API cdp_group *cdp_ddp_group(const cdp_ddp *ddp);
 CDP_API uint32_t cdp_ddp_param_count(const cdp_ddp *ddp);
 /* Parameter `index` as it was given, with defaults filled in and the ddp's copy of its name. Valid
@@ -2238,9 +2259,13 @@ typedef struct cdp_sampler {
     uint64_t seed;  /* of the order; equal on all ranks */
     uint64_t epoch; /* set it, or every epoch has the same order */
     const cdp_os *os; /* (default: cdp_os_default()) */
+    /* Samples of this epoch that all ranks together have had; the others are dealt out. Where the
+       number of ranks changes within an epoch, each sample still comes once: add ranks times batch
+       after each step that counts, and give every rank the same number */
+    uint64_t consumed;
 } cdp_sampler;
 
-/* Samples of each rank; 0 for NULL or ranks 0. Any thread. */
+/* Samples of each rank that are left; 0 for NULL or ranks 0. Any thread. */
 CDP_API uint64_t cdp_sampler_count(const cdp_sampler *sampler);
 /* Write their indices to `indices`, which has room for cdp_sampler_count() numbers. Local, any
    thread; with shuffle it allocates 4 bytes per sample of the data set for the call. Errors:
@@ -2281,14 +2306,298 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 
 #endif /* CDP_INCLUDED */
 
+#if (defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION) \
+    || defined(CDP_DTENSOR_IMPLEMENTATION))                          \
+    && !defined(CDP__COMPILER_IMPL_INCLUDED)
+#define CDP__COMPILER_IMPL_INCLUDED
+
+/* ---- >>compiler ------------------------------------------------------------------------------ */
+
+/* Knows: gcc and clang, MSVC, other compilers of C11. Promises: the other sections contain no
+   compiler extension, except >>config, whose macros the declarations need;
+   tests/check_sources.sh checks that. May use: nothing. */
+
+#if defined(__GNUC__) || defined(__clang__)
+#define CDP__PRIVATE __attribute__((__unused__)) static
+#define CDP__RESTRICT __restrict__
+#if defined(CDP_NO_OS) /* see CDP_FORMAT_CHECK */
+#define CDP__PRINTF(f, a)
+#elif defined(_WIN32) && !defined(__clang__)
+#define CDP__PRINTF(f, a) __attribute__((format(gnu_printf, f, a)))
+#else
+#define CDP__PRINTF(f, a) __attribute__((format(printf, f, a)))
+#endif
+/* Keeps compilers from copying a few short functions into each of their dozens of callers. Used
+   only where measured copies cost most; tests/check_sources.sh counts the uses. */
+#define CDP__ONE_COPY __attribute__((__noinline__))
+/* Marks functions that record errors and make texts: compilers then treat the paths that lead to
+   them as rare, and keep that code apart. */
+#define CDP__COLD __attribute__((__cold__))
+/* Marks functions that read any word of the stack. */
+#define CDP__NO_ASAN __attribute__((no_sanitize_address))
+#define cdp__return_address() __builtin_return_address(0)
+#define cdp__frame_address() __builtin_frame_address(0)
+/* For other compilers the C library lays out struct epoll_event as the kernel does not. */
+#ifdef __linux__
+#define CDP__EPOLL
+#endif
+#else
+#define CDP__PRIVATE static
+#define CDP__RESTRICT
+#define CDP__PRINTF(f, a)
+#define CDP__ONE_COPY
+#define CDP__COLD
+#define CDP__NO_ASAN
+#define cdp__return_address() NULL
+#define cdp__frame_address() NULL
+#endif
+
+#if defined(CDP_NO_THREADS)
+#define CDP__THREAD_LOCAL
+#elif defined(_MSC_VER) && !defined(__clang__)
+#define CDP__THREAD_LOCAL __declspec(thread)
+#elif defined(__GNUC__) || defined(__clang__)
+#define CDP__THREAD_LOCAL __thread
+#else
+#define CDP__THREAD_LOCAL _Thread_local
+#endif
+
+/* The positions of the highest and the lowest bit that is set; n > 0. */
+#if defined(__GNUC__) || defined(__clang__)
+#define cdp__highest_bit(n) (63u - (uint32_t)__builtin_clzll(n))
+#define cdp__lowest_bit(n) ((uint32_t)__builtin_ctzll(n))
+#else
+CDP__PRIVATE uint32_t cdp__highest_bit(uint64_t n) {
+    uint32_t at = 0, step;
+    for (step = 32; step; step /= 2) {
+        if (!(n >> step)) continue;
+        n >>= step;
+        at += step;
+    }
+    return at;
+}
+CDP__PRIVATE uint32_t cdp__lowest_bit(uint64_t n) {
+    return cdp__highest_bit(n & (~n + 1));
+}
+#endif
+
+/* ---- atomic accesses
+
+   Macros or functions, one for each type. add, sub and and return the new value. cas compares
+   with *expected and replaces; if it returns false, *expected is what is there instead. The
+   orders have the meaning of C11's. */
+
+#if defined(__GNUC__) || defined(__clang__)
+#define CDP__RELAXED __ATOMIC_RELAXED
+#define CDP__ACQUIRE __ATOMIC_ACQUIRE
+#define CDP__RELEASE __ATOMIC_RELEASE
+#define CDP__ACQ_REL __ATOMIC_ACQ_REL
+#define CDP__SEQ_CST __ATOMIC_SEQ_CST
+#define cdp__atomic_load_u16(from, order) __atomic_load_n(from, order)
+#define cdp__atomic_load_u32(from, order) __atomic_load_n(from, order)
+#define cdp__atomic_load_ptr(from, order) __atomic_load_n(from, order)
+#define cdp__atomic_store_u32(to, value, order) __atomic_store_n(to, value, order)
+#define cdp__atomic_swap_u32(at, value, order) __atomic_exchange_n(at, value, order)
+#define cdp__atomic_add_u32(at, value, order) __atomic_add_fetch(at, value, order)
+#define cdp__atomic_add_u64(at, value, order) __atomic_add_fetch(at, value, order)
+#define cdp__atomic_sub_u32(at, value, order) __atomic_sub_fetch(at, value, order)
+#define cdp__atomic_and_u32(at, value, order) __atomic_and_fetch(at, value, order)
+#define cdp__atomic_cas_u32(at, expected, value, order, otherwise) \
+    __atomic_compare_exchange_n(at, expected, value, false, order, otherwise)
+#define cdp__atomic_cas_ptr(at, expected, value, order, otherwise) \
+    __atomic_compare_exchange_n(at, expected, value, false, order, otherwise)
+/* Where nobody else can read this memory, a number of 64 bits need not be written at once: small
+   processors cannot do that. */
+#if defined(CDP_NO_THREADS) && defined(CDP_NO_SHARED_MEMORY)
+#define cdp__atomic_load_u64(from, order) (*(from))
+#define cdp__atomic_store_u64(to, value, order) ((void)(*(to) = (value)))
+#else
+#define cdp__atomic_load_u64(from, order) __atomic_load_n(from, order)
+#define cdp__atomic_store_u64(to, value, order) __atomic_store_n(to, value, order)
+#endif
+
+#elif defined(_MSC_VER)
+/* Aligned volatile accesses are atomic. On x86 only the compiler may change their order, and only
+   a store may be overtaken by a later load: a store that is SEQ_CST is an exchange. */
+#include <intrin.h>
+#if defined(_M_ARM64) || defined(_M_ARM)
+#define CDP__BARRIER() __dmb(0xb)
+#else
+#define CDP__BARRIER() _ReadWriteBarrier()
+#endif
+#define CDP__RELAXED 0
+#define CDP__ACQUIRE 1
+#define CDP__RELEASE 2
+#define CDP__ACQ_REL 3
+#define CDP__SEQ_CST 4
+
+CDP__PRIVATE uint16_t cdp__atomic_load_u16(const volatile uint16_t *from, int order) {
+    const uint16_t value = *from;
+    (void)order;
+    CDP__BARRIER();
+    return value;
+}
+CDP__PRIVATE uint32_t cdp__atomic_load_u32(const volatile uint32_t *from, int order) {
+    const uint32_t value = *from;
+    (void)order;
+    CDP__BARRIER();
+    return value;
+}
+CDP__PRIVATE uint32_t cdp__atomic_swap_u32(volatile uint32_t *at, uint32_t value, int order) {
+    (void)order;
+    return (uint32_t)_InterlockedExchange((volatile long *)at, (long)value);
+}
+CDP__PRIVATE void cdp__atomic_store_u32(volatile uint32_t *to, uint32_t value, int order) {
+    if (order == CDP__SEQ_CST) {
+        (void)cdp__atomic_swap_u32(to, value, order);
+        return;
+    }
+    CDP__BARRIER();
+    *to = value;
+}
+CDP__PRIVATE uint32_t cdp__atomic_add_u32(volatile uint32_t *at, uint32_t value, int order) {
+    (void)order;
+    return (uint32_t)_InterlockedExchangeAdd((volatile long *)at, (long)value) + value;
+}
+CDP__PRIVATE uint32_t cdp__atomic_sub_u32(volatile uint32_t *at, uint32_t value, int order) {
+    return cdp__atomic_add_u32(at, 0u - value, order);
+}
+CDP__PRIVATE uint32_t cdp__atomic_and_u32(volatile uint32_t *at, uint32_t value, int order) {
+    (void)order;
+    return (uint32_t)_InterlockedAnd((volatile long *)at, (long)value) & value;
+}
+CDP__PRIVATE bool cdp__atomic_cas_u32(
+    volatile uint32_t *at, uint32_t *expected, uint32_t value, int order, int otherwise) {
+    const uint32_t wanted = *expected;
+    (void)order;
+    (void)otherwise;
+    *expected =
+        (uint32_t)_InterlockedCompareExchange((volatile long *)at, (long)value, (long)wanted);
+    return *expected == wanted;
+}
+/* Adds to a number of 64 bits, or replaces it; 32-bit x86 has this one instruction for both. */
+CDP__PRIVATE uint64_t cdp__atomic_change_u64(volatile uint64_t *at, uint64_t value, bool add) {
+    uint64_t was, is = *at;
+    do {
+        was = is;
+        is = (uint64_t)_InterlockedCompareExchange64(
+            (volatile __int64 *)at, (__int64)(add ? was + value : value), (__int64)was);
+    } while (is != was);
+    return add ? was + value : value;
+}
+#define cdp__atomic_add_u64(at, value, order) cdp__atomic_change_u64(at, value, true)
+#ifdef _M_IX86
+#define cdp__atomic_load_u64(from, order) \
+    ((uint64_t)_InterlockedCompareExchange64((volatile __int64 *)(from), 0, 0))
+#define cdp__atomic_store_u64(to, value, order) ((void)cdp__atomic_change_u64(to, value, false))
+#else
+CDP__PRIVATE uint64_t cdp__atomic_load_u64(const volatile uint64_t *from, int order) {
+    const uint64_t value = *from;
+    (void)order;
+    CDP__BARRIER();
+    return value;
+}
+CDP__PRIVATE void cdp__atomic_store_u64(volatile uint64_t *to, uint64_t value, int order) {
+    (void)order; /* none is SEQ_CST */
+    CDP__BARRIER();
+    *to = value;
+}
+#endif
+CDP__PRIVATE void *cdp__atomic_load_pointer(void *const volatile *from) {
+    void *const value = *from;
+    CDP__BARRIER();
+    return value;
+}
+CDP__PRIVATE bool cdp__atomic_cas_pointer(void *volatile *at, void **expected, void *value) {
+    void *const wanted = *expected;
+    *expected = _InterlockedCompareExchangePointer(at, value, wanted);
+    return *expected == wanted;
+}
+#define cdp__atomic_load_ptr(from, order) cdp__atomic_load_pointer((void *const volatile *)(from))
+#define cdp__atomic_cas_ptr(at, expected, value, order, otherwise) \
+    cdp__atomic_cas_pointer((void *volatile *)(at), (void **)(expected), value)
+
+#elif defined(CDP_NO_THREADS) && defined(CDP_NO_SHARED_MEMORY)
+/* One thread, and no other process: plain accesses are enough. */
+#define CDP__PLAIN_ACCESSES
+#define cdp__atomic_load_u16(from, order) (*(from))
+#define cdp__atomic_load_u32(from, order) (*(from))
+#define cdp__atomic_load_u64(from, order) (*(from))
+#define cdp__atomic_load_ptr(from, order) (*(from))
+#define cdp__atomic_store_u32(to, value, order) ((void)(*(to) = (value)))
+#define cdp__atomic_store_u64(to, value, order) ((void)(*(to) = (value)))
+#define cdp__atomic_add_u32(at, value, order) (*(at) += (value))
+#define cdp__atomic_sub_u32(at, value, order) (*(at) -= (value))
+#define cdp__atomic_and_u32(at, value, order) (*(at) &= (value))
+#define cdp__atomic_swap_u32(at, value, order) cdp__plain_swap_u32(at, value)
+#define cdp__atomic_cas_u32(at, expected, value, order, otherwise) \
+    cdp__plain_cas_u32(at, expected, value)
+#define cdp__atomic_cas_ptr(at, expected, value, order, otherwise) \
+    cdp__plain_cas_ptr((void **)(at), (void **)(expected), value)
+CDP__PRIVATE uint32_t cdp__plain_swap_u32(uint32_t *at, uint32_t value) {
+    const uint32_t was = *at;
+    *at = value;
+    return was;
+}
+CDP__PRIVATE bool cdp__plain_cas_u32(uint32_t *at, uint32_t *expected, uint32_t value) {
+    const bool same = *at == *expected;
+    *expected = *at;
+    if (same) *at = value;
+    return same;
+}
+CDP__PRIVATE bool cdp__plain_cas_ptr(void **at, void **expected, void *value) {
+    const bool same = *at == *expected;
+    *expected = *at;
+    if (same) *at = value;
+    return same;
+}
+
+#elif defined(__cplusplus) || defined(__STDC_NO_ATOMICS__) || __STDC_VERSION__ < 201112L
+#error "cdp.h: a compiler without atomics of C11: define CDP_NO_THREADS and CDP_NO_SHARED_MEMORY"
+#else
+#include <stdatomic.h>
+#define CDP__RELAXED memory_order_relaxed
+#define CDP__ACQUIRE memory_order_acquire
+#define CDP__RELEASE memory_order_release
+#define CDP__ACQ_REL memory_order_acq_rel
+#define CDP__SEQ_CST memory_order_seq_cst
+#define cdp__atomic_load_u16(from, order) \
+    atomic_load_explicit((const _Atomic uint16_t *)(from), order)
+#define cdp__atomic_load_u32(from, order) \
+    atomic_load_explicit((const _Atomic uint32_t *)(from), order)
+#define cdp__atomic_load_u64(from, order) \
+    atomic_load_explicit((const _Atomic uint64_t *)(from), order)
+#define cdp__atomic_load_ptr(from, order) atomic_load_explicit((void *_Atomic *)(from), order)
+#define cdp__atomic_store_u32(to, value, order) \
+    atomic_store_explicit((_Atomic uint32_t *)(to), value, order)
+#define cdp__atomic_store_u64(to, value, order) \
+    atomic_store_explicit((_Atomic uint64_t *)(to), value, order)
+#define cdp__atomic_swap_u32(at, value, order) \
+    atomic_exchange_explicit((_Atomic uint32_t *)(at), value, order)
+#define cdp__atomic_add_u32(at, value, order) \
+    (atomic_fetch_add_explicit((_Atomic uint32_t *)(at), value, order) + (value))
+#define cdp__atomic_add_u64(at, value, order) \
+    (atomic_fetch_add_explicit((_Atomic uint64_t *)(at), value, order) + (value))
+#define cdp__atomic_sub_u32(at, value, order) \
+    (atomic_fetch_sub_explicit((_Atomic uint32_t *)(at), value, order) - (value))
+#define cdp__atomic_and_u32(at, value, order) \
+    (atomic_fetch_and_explicit((_Atomic uint32_t *)(at), value, order) & (value))
+#define cdp__atomic_cas_u32(at, expected, value, order, otherwise) \
+    atomic_compare_exchange_strong_explicit(                       \
+        (_Atomic uint32_t *)(at), expected, value, order, otherwise)
+#define cdp__atomic_cas_ptr(at, expected, value, order, otherwise) \
+    atomic_compare_exchange_strong_explicit(                       \
+        (void *_Atomic *)(at), (void **)(expected), value, order, otherwise)
+#endif
+#endif /* CDP__COMPILER_IMPL_INCLUDED */
+
 #if (defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION)) && !defined(CDP_IMPL_INCLUDED)
 #define CDP_IMPL_INCLUDED
 #undef cdp_reduce /* a macro under CDP_NAMES_0_1 */
 
-/* ---- >>compiler ------------------------------------------------------------------------------ */
+/* ---- >>basics -------------------------------------------------------------------------------- */
 
-/* Knows: compilers and system headers. Promises: the other sections contain no compiler
-   extension but `__atomic` builtins. May use: >>os. */
+/* Knows: headers of the system. Promises: small helpers for all sections. May use: >>os. */
 
 #ifdef CDP_NO_OS
 /* nothing of a system */
@@ -2356,38 +2665,6 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 #endif
 #endif
 
-#if defined(__GNUC__) || defined(__clang__)
-#define CDP__PRIVATE __attribute__((__unused__)) static
-#define CDP__RESTRICT __restrict__
-#if defined(CDP_NO_OS) /* see CDP_FORMAT_CHECK */
-#define CDP__PRINTF(f, a)
-#elif defined(_WIN32) && !defined(__clang__)
-#define CDP__PRINTF(f, a) __attribute__((format(gnu_printf, f, a)))
-#else
-#define CDP__PRINTF(f, a) __attribute__((format(printf, f, a)))
-#endif
-/* Keeps compilers from copying a few short functions into each of their dozens of callers. Used
-   only where measured copies cost most; tests/check_sources.sh counts the uses. */
-#define CDP__ONE_COPY __attribute__((__noinline__))
-/* Marks functions that record errors, make texts, or create what is created once: compilers then
-   treat the paths that lead to them as rare, and keep that code apart. */
-#define CDP__COLD __attribute__((__cold__))
-#else
-#define CDP__ONE_COPY
-#define CDP__COLD
-#define CDP__PRIVATE static
-#define CDP__RESTRICT
-#define CDP__PRINTF(f, a)
-#endif
-
-#ifdef CDP_NO_THREADS
-#define CDP__THREAD_LOCAL
-#elif defined(_MSC_VER) && !defined(__clang__)
-#define CDP__THREAD_LOCAL __declspec(thread)
-#else
-#define CDP__THREAD_LOCAL __thread
-#endif
-
 /* How this build computes with floating-point numbers, for cdp_describe(). Ranks agree in every bit
    whatever it says, since a sum is computed once and passed on or in one order everywhere as long
    as all ranks run one build; builds that differ in this may differ in the last bit. */
@@ -2399,16 +2676,6 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 #define CDP__ARITHMETIC "IEEE 754; products and sums may be fused unless -ffp-contract=off"
 #else
 #define CDP__ARITHMETIC "IEEE 754, each operation rounded"
-#endif
-
-/* Where nobody else can read this memory, a number of 64 bits need not be written at once: small
-   processors cannot do that. */
-#if defined(CDP_NO_THREADS) && defined(CDP_NO_SHARED_MEMORY)
-#define cdp__load_u64(from, order) (*(from))
-#define cdp__store_u64(to, value, order) ((void)(*(to) = (value)))
-#else
-#define cdp__load_u64(from, order) __atomic_load_n(from, order)
-#define cdp__store_u64(to, value, order) __atomic_store_n(to, value, order)
 #endif
 
 #define CDP__MS 1000000ull /* nanoseconds */
@@ -4049,7 +4316,7 @@ CDP__PRIVATE int32_t cdp__os_polled_open(const cdp_os *os, void **watch) {
 }
 #endif
 
-#ifdef __linux__
+#ifdef CDP__EPOLL
 #include <sys/epoll.h>
 
 /* The watch is the epoll descriptor itself. Edge-triggered: the kernel reports each change once. */
@@ -5040,15 +5307,18 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
 #endif
 
 /* The groups of functions of the default os, in the order of cdp_os's members. */
-#ifdef __linux__
+#ifdef CDP__EPOLL
 #define CDP__OS_WATCH                                                                       \
     cdp__os_watch_open, cdp__os_watch_close, cdp__os_watch_add, cdp__os_watch_change, NULL, \
         cdp__os_watch_remove, cdp__os_watch_wait
-#define CDP__OS_PROCESSES cdp__os_process_place, cdp__os_process_open
 #else
 #define CDP__OS_WATCH                                                                     \
     cdp__os_polled_open, cdp__pollwatch_close, cdp__pollwatch_add, cdp__pollwatch_change, \
         cdp__pollwatch_used_up, cdp__pollwatch_remove, cdp__pollwatch_wait
+#endif
+#ifdef __linux__
+#define CDP__OS_PROCESSES cdp__os_process_place, cdp__os_process_open
+#else
 #define CDP__OS_PROCESSES NULL, NULL
 #endif
 #ifdef _WIN32
@@ -5063,15 +5333,21 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
 #else
 #define CDP__OS_PORT_OWNER NULL
 #endif
+#ifdef __linux__
+#define CDP__OS_UNMAP_PARTS true
+#else
+#define CDP__OS_UNMAP_PARTS false
+#endif
 #if (defined(__linux__) || defined(_WIN32)) && !defined(CDP_NO_SHARED_MEMORY)
 #define CDP__OS_SHARED                                                                      \
     {                                                                                       \
         cdp__os_memory_create, cdp__os_memory_map, cdp__os_memory_unmap, cdp__os_pass_open, \
-            cdp__os_pass, cdp__os_memory_read, cdp__os_memory_host, CDP__OS_PROCESSES       \
+            cdp__os_pass, cdp__os_memory_read, cdp__os_memory_host, CDP__OS_PROCESSES,      \
+            CDP__OS_UNMAP_PARTS                                                             \
     }
 #else
 #define CDP__OS_SHARED \
-    { NULL, NULL, NULL, NULL, NULL, NULL, NULL, CDP__OS_PROCESSES }
+    { NULL, NULL, NULL, NULL, NULL, NULL, NULL, CDP__OS_PROCESSES, false }
 #endif
 #ifdef CDP_NO_FILES
 #define CDP__OS_FILES \
@@ -5388,7 +5664,7 @@ typedef struct cdp__loop {
     uint32_t moved;                 /* sockets that had events at the last poll */
     int32_t wake_fd[2];
     uint64_t turns; /* runs of the loop: work that is spread over several runs counts by it */
-    bool awake;     /* wake was set and not yet cleared */
+    uint32_t awake; /* wake was set and not yet cleared (atomic) */
 } cdp__loop;
 
 #define CDP__NO_SLOT UINT32_MAX
@@ -5579,7 +5855,7 @@ CDP__PRIVATE void cdp__loop_woken(cdp__loop *l) {
     os->net.wake_clear(os->user, l->wake_fd[0]);
     if (os->net.watch_used_up)
         os->net.watch_used_up(os->user, l->watch, l->wake_fd[0], CDP_IO_READ);
-    __atomic_store_n(&l->awake, false, __ATOMIC_RELEASE);
+    cdp__atomic_store_u32(&l->awake, 0, CDP__RELEASE);
 }
 
 CDP__PRIVATE void cdp__loop_dispatch(cdp__loop *l, uint32_t count) {
@@ -5628,7 +5904,7 @@ CDP__PRIVATE cdp_status cdp__loop_run(cdp__loop *l, cdp_lock *lock, uint64_t dea
 
 /* Thread-safe. Several wake-ups before the loop runs again cost one system call. */
 CDP__PRIVATE void cdp__loop_wake(cdp__loop *l) {
-    if (l->wake_fd[1] >= 0 && !__atomic_exchange_n(&l->awake, true, __ATOMIC_ACQ_REL))
+    if (l->wake_fd[1] >= 0 && !cdp__atomic_swap_u32(&l->awake, 1, CDP__ACQ_REL))
         l->os->net.wake_set(l->os->user, l->wake_fd[1]);
 }
 
@@ -9053,29 +9329,29 @@ typedef struct cdp__doorbell {
    usually only one peer wakes it. */
 CDP__PRIVATE bool cdp__doorbell_ring(cdp__doorbell *b, uint32_t what) {
     CDP_ASSERT(what == CDP__BELL_DATA || what == CDP__BELL_ROOM);
-    (void)__atomic_add_fetch(&b->rung[what == CDP__BELL_ROOM], 1, __ATOMIC_SEQ_CST);
-    if (!(__atomic_load_n(&b->wants, __ATOMIC_SEQ_CST) & what)) return false;
-    __atomic_store_n(&b->wants, 0, __ATOMIC_SEQ_CST);
+    (void)cdp__atomic_add_u32(&b->rung[what == CDP__BELL_ROOM], 1, CDP__SEQ_CST);
+    if (!(cdp__atomic_load_u32(&b->wants, CDP__SEQ_CST) & what)) return false;
+    cdp__atomic_store_u32(&b->wants, 0, CDP__SEQ_CST);
     return true;
 }
 
 CDP__PRIVATE void cdp__doorbell_arm(cdp__doorbell *b, uint32_t wants) {
-    __atomic_store_n(&b->wants, wants, __ATOMIC_SEQ_CST);
+    cdp__atomic_store_u32(&b->wants, wants, CDP__SEQ_CST);
 }
 
 /* True if a peer rang for one of `wants` since `seen` was stored: checked before each sleep. */
 CDP__PRIVATE bool cdp__doorbell_rung(
     const cdp__doorbell *b, const uint32_t seen[2], uint32_t wants) {
-    return ((wants & CDP__BELL_DATA) && __atomic_load_n(&b->rung[0], __ATOMIC_SEQ_CST) != seen[0])
-        || ((wants & CDP__BELL_ROOM) && __atomic_load_n(&b->rung[1], __ATOMIC_SEQ_CST) != seen[1]);
+    return ((wants & CDP__BELL_DATA) && cdp__atomic_load_u32(&b->rung[0], CDP__SEQ_CST) != seen[0])
+        || ((wants & CDP__BELL_ROOM) && cdp__atomic_load_u32(&b->rung[1], CDP__SEQ_CST) != seen[1]);
 }
 
 /* The owner is awake. It polls everything after this call. */
 CDP__PRIVATE void cdp__doorbell_seen(cdp__doorbell *b, uint32_t seen[2]) {
-    if (__atomic_load_n(&b->wants, __ATOMIC_RELAXED))
-        __atomic_store_n(&b->wants, 0, __ATOMIC_RELAXED);
-    seen[0] = __atomic_load_n(&b->rung[0], __ATOMIC_ACQUIRE);
-    seen[1] = __atomic_load_n(&b->rung[1], __ATOMIC_ACQUIRE);
+    if (cdp__atomic_load_u32(&b->wants, CDP__RELAXED))
+        cdp__atomic_store_u32(&b->wants, 0, CDP__RELAXED);
+    seen[0] = cdp__atomic_load_u32(&b->rung[0], CDP__ACQUIRE);
+    seen[1] = cdp__atomic_load_u32(&b->rung[1], CDP__ACQUIRE);
 }
 
 /* ---- rings */
@@ -9155,7 +9431,7 @@ CDP__PRIVATE bool cdp__eager_free(cdp__eager *w, const cdp__eager_slots *to, uin
     uint32_t k;
     for (k = 0; k < CDP__SLOTS && w->put[i] != w->freed[i]; ++k) {
         const uint32_t at = (i + 1 + k) % CDP__SLOTS;
-        w->freed[at] = __atomic_load_n(&to->taken[at], __ATOMIC_ACQUIRE);
+        w->freed[at] = cdp__atomic_load_u32(&to->taken[at], CDP__ACQUIRE);
     }
     return w->put[i] == w->freed[i];
 }
@@ -9173,7 +9449,7 @@ CDP__PRIVATE bool cdp__eager_put(cdp__eager *w, cdp__eager_slots *to, uint64_t c
     p->bytes = (uint16_t)bytes;
     memcpy(p->head, head, CDP__SLOT_HEAD);
     if (bytes) memcpy(p->data, data, bytes);
-    __atomic_store_n(&p->serial, ++w->put[i], __ATOMIC_RELEASE);
+    cdp__atomic_store_u32(&p->serial, ++w->put[i], CDP__RELEASE);
     return true;
 }
 
@@ -9182,14 +9458,14 @@ CDP__PRIVATE const cdp__eager_slot *cdp__eager_find(
     const cdp__eager *w, const cdp__eager_slots *from, uint64_t channel, uint32_t number) {
     const uint32_t i = cdp__eager_place(channel, number);
     const cdp__eager_slot *p = &from->place[i];
-    if (__atomic_load_n(&p->serial, __ATOMIC_ACQUIRE) == w->got[i]) return NULL;
+    if (cdp__atomic_load_u32(&p->serial, CDP__ACQUIRE) == w->got[i]) return NULL;
     return p->number == number && p->channel == channel ? p : NULL;
 }
 
 /* Copies the header. Returns the length of the message, or UINT32_MAX if the stored length is
    impossible. A malicious peer may change the stored length: use the returned one. */
 CDP__PRIVATE uint32_t cdp__eager_head(const cdp__eager_slot *p, uint8_t head[CDP__SLOT_HEAD]) {
-    const uint32_t bytes = __atomic_load_n(&p->bytes, __ATOMIC_RELAXED);
+    const uint32_t bytes = cdp__atomic_load_u16(&p->bytes, CDP__RELAXED);
     memcpy(head, p->head, CDP__SLOT_HEAD);
     return bytes <= CDP__SLOT_BYTES ? bytes : UINT32_MAX;
 }
@@ -9198,16 +9474,16 @@ CDP__PRIVATE uint32_t cdp__eager_head(const cdp__eager_slot *p, uint8_t head[CDP
 CDP__PRIVATE void cdp__eager_taken(
     cdp__eager *w, cdp__eager_slots *from, uint64_t channel, uint32_t number) {
     const uint32_t i = cdp__eager_place(channel, number);
-    w->got[i] = __atomic_load_n(&from->place[i].serial, __ATOMIC_RELAXED);
-    __atomic_store_n(&from->taken[i], w->got[i], __ATOMIC_RELEASE);
+    w->got[i] = cdp__atomic_load_u32(&from->place[i].serial, CDP__RELAXED);
+    cdp__atomic_store_u32(&from->taken[i], w->got[i], CDP__RELEASE);
 }
 
 /* True if any slot holds an unread message. */
 CDP__PRIVATE bool cdp__eager_any(const cdp__eager_slots *from) {
     uint32_t i;
     for (i = 0; i < CDP__SLOTS; ++i)
-        if (__atomic_load_n(&from->place[i].serial, __ATOMIC_ACQUIRE)
-            != __atomic_load_n(&from->taken[i], __ATOMIC_RELAXED))
+        if (cdp__atomic_load_u32(&from->place[i].serial, CDP__ACQUIRE)
+            != cdp__atomic_load_u32(&from->taken[i], CDP__RELAXED))
             return true;
     return false;
 }
@@ -9277,7 +9553,7 @@ CDP__PRIVATE int64_t cdp__line_put(cdp__line *l, const cdp_iov *v, uint32_t n, u
     uint64_t moved;
     CDP_ASSERT(l->out_at - l->out_tail <= l->size);
     if (bytes > l->size - (l->out_at - l->out_tail)) {
-        const uint64_t tail = cdp__load_u64(&ring->tail, __ATOMIC_ACQUIRE);
+        const uint64_t tail = cdp__atomic_load_u64(&ring->tail, CDP__ACQUIRE);
         if (l->out_at - tail > l->size) return -1;
         l->out_tail = tail;
     }
@@ -9286,21 +9562,21 @@ CDP__PRIVATE int64_t cdp__line_put(cdp__line *l, const cdp_iov *v, uint32_t n, u
     l->full = moved < bytes;
     if (!moved) return 0;
     l->out_at += moved;
-    cdp__store_u64(&ring->head, l->out_at, __ATOMIC_RELEASE);
+    cdp__atomic_store_u64(&ring->head, l->out_at, CDP__RELEASE);
     cdp__line_ring(l, CDP__BELL_DATA);
     return (int64_t)moved;
 }
 
 CDP__PRIVATE int64_t cdp__line_get(cdp__line *l, const cdp_iov *v, uint32_t n) {
     cdp__ring *ring = &l->in->ring;
-    const uint64_t head = cdp__load_u64(&ring->head, __ATOMIC_ACQUIRE);
+    const uint64_t head = cdp__atomic_load_u64(&ring->head, CDP__ACQUIRE);
     uint64_t moved;
     if (head - l->in_at > l->size) return -1;
     if (head == l->in_at) return 0;
     moved = cdp__ring_move(ring, l->size, l->in_at, head - l->in_at, v, n, false);
     if (!moved) return 0;
     l->in_at += moved;
-    cdp__store_u64(&ring->tail, l->in_at, __ATOMIC_RELEASE);
+    cdp__atomic_store_u64(&ring->tail, l->in_at, CDP__RELEASE);
     cdp__line_ring(l, CDP__BELL_ROOM);
     return (int64_t)moved;
 }
@@ -9334,9 +9610,9 @@ CDP__PRIVATE uint32_t cdp__line_wants(const cdp__line *l) {
 /* True if there is unread data, or new room for data that did not fit. Checked after the
    doorbell rang: it may have rung for data that has been read since. */
 CDP__PRIVATE bool cdp__line_busy(const cdp__line *l) {
-    return cdp__load_u64(&l->in->ring.head, __ATOMIC_ACQUIRE) != l->in_at
+    return cdp__atomic_load_u64(&l->in->ring.head, CDP__ACQUIRE) != l->in_at
         || cdp__eager_any(&l->in->eager.slots)
-        || (l->full && cdp__load_u64(&l->out->ring.tail, __ATOMIC_ACQUIRE) != l->out_tail);
+        || (l->full && cdp__atomic_load_u64(&l->out->ring.tail, CDP__ACQUIRE) != l->out_tail);
 }
 
 /* The slot of the exposure table that a token of this side names. */
@@ -9357,12 +9633,12 @@ CDP__PRIVATE bool cdp__line_expose(cdp__line *l, const void *data, uint64_t byte
         ++i;
     if (i == CDP__EXPOSURES) return false;
     e = &l->out->exposed[i];
-    cdp__store_u64(&e->at, (uint64_t)(uintptr_t)data, __ATOMIC_RELAXED);
-    cdp__store_u64(&e->bytes, bytes, __ATOMIC_RELAXED);
-    cdp__store_u64(&e->off, off, __ATOMIC_RELAXED);
-    __atomic_store_n(&e->segment, segment, __ATOMIC_RELAXED);
+    cdp__atomic_store_u64(&e->at, (uint64_t)(uintptr_t)data, CDP__RELAXED);
+    cdp__atomic_store_u64(&e->bytes, bytes, CDP__RELAXED);
+    cdp__atomic_store_u64(&e->off, off, CDP__RELAXED);
+    cdp__atomic_store_u32(&e->segment, segment, CDP__RELAXED);
     l->state[i] |= CDP__EXPOSED;
-    __atomic_store_n(&e->state, l->state[i], __ATOMIC_RELEASE);
+    cdp__atomic_store_u32(&e->state, l->state[i], CDP__RELEASE);
     *token = (uint64_t)i << 32 | l->state[i];
     return true;
 }
@@ -9371,8 +9647,7 @@ CDP__PRIVATE bool cdp__line_try_revoke(cdp__line *l, uint64_t token) {
     const uint32_t i = cdp__exposure_index(l, token);
     const uint32_t next = (l->state[i] & ~CDP__STATE_BITS) + CDP__STATE_BITS + 1;
     uint32_t state = l->state[i];
-    if (!__atomic_compare_exchange_n(
-            &l->out->exposed[i].state, &state, next, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+    if (!cdp__atomic_cas_u32(&l->out->exposed[i].state, &state, next, CDP__ACQ_REL, CDP__RELAXED))
         return false;
     l->state[i] = next;
     return true;
@@ -9385,11 +9660,11 @@ CDP__PRIVATE bool cdp__line_revoke(cdp__line *l, uint64_t token) {
     uint32_t *state = &l->out->exposed[i].state;
     const uint32_t next = (l->state[i] & ~CDP__STATE_BITS) + CDP__STATE_BITS + 1;
     if (l->same_process
-        && (__atomic_and_fetch(state, ~(CDP__EXPOSED | CDP__BEGUN), __ATOMIC_ACQ_REL) & CDP__HELD))
+        && (cdp__atomic_and_u32(state, ~(CDP__EXPOSED | CDP__BEGUN), CDP__ACQ_REL) & CDP__HELD))
         return false;
     l->state[i] = next;
     /* must precede the owner's next write to that memory */
-    (void)__atomic_exchange_n(state, next, __ATOMIC_ACQ_REL);
+    (void)cdp__atomic_swap_u32(state, next, CDP__ACQ_REL);
     return true;
 }
 
@@ -9403,15 +9678,13 @@ CDP__PRIVATE bool cdp__line_read_begin(cdp__line *l, uint64_t token, cdp__exposu
     if (!l->in || token >> 32 >= CDP__EXPOSURES || (exposed & CDP__STATE_BITS) != CDP__EXPOSED)
         return false;
     e = &l->in->exposed[token >> 32];
-    if (!__atomic_compare_exchange_n(
-            &e->state, &first, hold, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)
-        && !__atomic_compare_exchange_n(
-            &e->state, &again, hold, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+    if (!cdp__atomic_cas_u32(&e->state, &first, hold, CDP__ACQ_REL, CDP__ACQUIRE)
+        && !cdp__atomic_cas_u32(&e->state, &again, hold, CDP__ACQ_REL, CDP__ACQUIRE))
         return false;
-    out->at = cdp__load_u64(&e->at, __ATOMIC_RELAXED);
-    out->bytes = cdp__load_u64(&e->bytes, __ATOMIC_RELAXED);
-    out->off = cdp__load_u64(&e->off, __ATOMIC_RELAXED);
-    out->segment = __atomic_load_n(&e->segment, __ATOMIC_RELAXED);
+    out->at = cdp__atomic_load_u64(&e->at, CDP__RELAXED);
+    out->bytes = cdp__atomic_load_u64(&e->bytes, CDP__RELAXED);
+    out->off = cdp__atomic_load_u64(&e->off, CDP__RELAXED);
+    out->segment = cdp__atomic_load_u32(&e->segment, CDP__RELAXED);
     return true;
 }
 
@@ -9421,11 +9694,10 @@ CDP__PRIVATE bool cdp__line_read_end(cdp__line *l, uint64_t token) {
     uint32_t begun = (uint32_t)token | CDP__BEGUN;
     cdp__exposure *e = &l->in->exposed[(token >> 32) % CDP__EXPOSURES];
     if (l->same_process) {
-        (void)__atomic_and_fetch(&e->state, ~CDP__HELD, __ATOMIC_RELEASE);
+        (void)cdp__atomic_and_u32(&e->state, ~CDP__HELD, CDP__RELEASE);
         return true;
     }
-    return __atomic_compare_exchange_n(
-        &e->state, &begun, begun, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+    return cdp__atomic_cas_u32(&e->state, &begun, begun, CDP__ACQ_REL, CDP__ACQUIRE);
 }
 
 /* ---- >>pend: works that are not operations --------------------------------------------------- */
@@ -10178,7 +10450,7 @@ CDP__PRIVATE bool cdp__port_slots_wait(const cdp__world *w, uint32_t peer) {
     uint32_t i;
     if (t->slots.memory) memory = (const cdp__eager_slots *)t->slots.memory(t->self, peer, false);
     for (i = 0; i < CDP__SLOTS && memory; ++i)
-        if (__atomic_load_n(&memory->place[i].serial, __ATOMIC_ACQUIRE)
+        if (cdp__atomic_load_u32(&memory->place[i].serial, CDP__ACQUIRE)
             != w->ports[peer].slots.got[i])
             return true;
     return false;
@@ -13367,7 +13639,7 @@ typedef struct cdp__hub_rank {
     cdp__doorbell bell; /* one doorbell for all its lines */
     cdp_lock lock;      /* guards the owner's sleep */
     void *cond;
-    bool left, taken; /* (atomic) */
+    uint32_t left, taken; /* (atomic) */
 } cdp__hub_rank;
 
 struct cdp_hub {
@@ -13378,7 +13650,7 @@ struct cdp_hub {
     cdp_lock cause_lock;
     uint8_t cause[CDP__FAILURE_MAX]; /* the first record of any rank */
     uint32_t cause_bytes;            /* 0: none yet */
-    bool broken;                     /* a record exists: every rank must be told (atomic) */
+    uint32_t broken;                 /* a record exists: every rank must be told (atomic) */
 };
 
 typedef struct cdp__hub_end {
@@ -13395,7 +13667,7 @@ typedef struct cdp__hub_end {
 /* Two threads may create the same way at once; the one that loses the race frees its own. */
 CDP__PRIVATE cdp__way *cdp__hub_way(cdp_hub *h, uint32_t from, uint32_t to, bool make) {
     cdp__way **place = &h->ways[(uint64_t)from * h->desc.world_size + to];
-    cdp__way *way = __atomic_load_n(place, __ATOMIC_ACQUIRE), *expected = NULL;
+    cdp__way *way = (cdp__way *)cdp__atomic_load_ptr(place, CDP__ACQUIRE), *expected = NULL;
     if (way || !make) return way;
     way = (cdp__way *)cdp__alloc(h->os, sizeof *way + h->desc.ring_bytes);
     if (!way) {
@@ -13403,9 +13675,7 @@ CDP__PRIVATE cdp__way *cdp__hub_way(cdp_hub *h, uint32_t from, uint32_t to, bool
         return NULL;
     }
     memset(way, 0, sizeof *way);
-    if (__atomic_compare_exchange_n(
-            place, &expected, way, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
-        return way;
+    if (cdp__atomic_cas_ptr(place, &expected, way, CDP__ACQ_REL, CDP__ACQUIRE)) return way;
     cdp__free(h->os, way);
     return expected;
 }
@@ -13463,7 +13733,7 @@ CDP__PRIVATE cdp__line *cdp__hub_line(cdp__hub_end *e, uint32_t peer, bool outgo
 }
 
 CDP__PRIVATE bool cdp__hub_left(const cdp__hub_end *e, uint32_t peer) {
-    return __atomic_load_n(&e->hub->ranks[peer].left, __ATOMIC_ACQUIRE);
+    return cdp__atomic_load_u32(&e->hub->ranks[peer].left, CDP__ACQUIRE) != 0;
 }
 
 CDP__PRIVATE int64_t cdp__hub_move(
@@ -13533,7 +13803,7 @@ CDP__PRIVATE cdp_status cdp__hub_wait(void *self, cdp_lock *lock, uint64_t deadl
         cdp_lock_acquire(lock);
     }
     cdp__doorbell_seen(bell, e->seen);
-    if (e->told || !__atomic_load_n(&e->hub->broken, __ATOMIC_ACQUIRE)) return CDP_OK;
+    if (e->told || !cdp__atomic_load_u32(&e->hub->broken, CDP__ACQUIRE)) return CDP_OK;
     e->told = true;
     /* cdp__hub_first() returns the record */
     return cdp__fail(CDP_ERR_PEER_LOST, "another rank has failed");
@@ -13604,7 +13874,7 @@ CDP__PRIVATE void cdp__hub_publish(void *self, const void *record, uint32_t byte
     cdp_lock_release(&h->cause_lock);
     end->told = true;
     /* also those without messages from this rank */
-    if (!__atomic_exchange_n(&h->broken, true, __ATOMIC_ACQ_REL)) cdp__hub_ring_all(h);
+    if (!cdp__atomic_swap_u32(&h->broken, 1, CDP__ACQ_REL)) cdp__hub_ring_all(h);
 }
 
 CDP__PRIVATE void cdp__hub_end_free(cdp__hub_end *e) {
@@ -13618,8 +13888,8 @@ CDP__PRIVATE void cdp__hub_end_free(cdp__hub_end *e) {
 
 CDP__PRIVATE void cdp__hub_leave(void *self) {
     cdp__hub_end *e = (cdp__hub_end *)self;
-    __atomic_store_n(&e->hub->ranks[e->rank].left, e->made, __ATOMIC_RELEASE);
-    __atomic_store_n(&e->hub->ranks[e->rank].taken, e->made, __ATOMIC_RELEASE);
+    cdp__atomic_store_u32(&e->hub->ranks[e->rank].left, e->made, CDP__RELEASE);
+    cdp__atomic_store_u32(&e->hub->ranks[e->rank].taken, e->made, CDP__RELEASE);
     cdp__hub_ring_all(e->hub);
     cdp__hub_end_free(e);
 }
@@ -13641,7 +13911,7 @@ CDP__PRIVATE cdp_status cdp__hub_attach(
         cdp__hub_end_free(e);
         return cdp__fail_nomem("a rank's end of a hub", world_size * sizeof *e->lines);
     }
-    if (__atomic_exchange_n(&h->ranks[rank].taken, true, __ATOMIC_ACQ_REL)) {
+    if (cdp__atomic_swap_u32(&h->ranks[rank].taken, 1, CDP__ACQ_REL)) {
         cdp__hub_end_free(e);
         return cdp__fail(CDP_ERR_INVALID,
             "rank %u of this hub has a group, or had one; for another world make another hub",
@@ -13951,9 +14221,9 @@ CDP__PRIVATE void cdp__pends_drop(cdp_group *g) {
    thread that has just released it. */
 CDP__PRIVATE void cdp__progress_yield_lock(cdp__world *m) {
     uint32_t i;
-    if (!__atomic_load_n(&m->lock_waiters, __ATOMIC_RELAXED)) return;
+    if (!cdp__atomic_load_u32(&m->lock_waiters, CDP__RELAXED)) return;
     cdp_lock_release(&m->lock);
-    for (i = 0; i < 64 && __atomic_load_n(&m->lock_waiters, __ATOMIC_RELAXED); ++i)
+    for (i = 0; i < 64 && cdp__atomic_load_u32(&m->lock_waiters, CDP__RELAXED); ++i)
         m->os->threads.yield(m->os->user);
     cdp_lock_acquire(&m->lock);
 }
@@ -13962,11 +14232,11 @@ CDP__PRIVATE void cdp__progress_yield_lock(cdp__world *m) {
 CDP__PRIVATE void cdp__enter(cdp_group *g) {
     cdp__world *m = g->w;
 #ifndef CDP_NO_THREADS /* no thread would yield to this one */
-    __atomic_add_fetch(&m->lock_waiters, 1, __ATOMIC_RELAXED);
+    (void)cdp__atomic_add_u32(&m->lock_waiters, 1, CDP__RELAXED);
 #endif
     cdp__lock_take(&m->lock);
 #ifndef CDP_NO_THREADS
-    __atomic_sub_fetch(&m->lock_waiters, 1, __ATOMIC_RELAXED);
+    (void)cdp__atomic_sub_u32(&m->lock_waiters, 1, CDP__RELAXED);
 #endif
 }
 
@@ -17320,7 +17590,7 @@ CDP__PRIVATE uint64_t cdp__objects_share(const cdp__objects *o, uint32_t r, uint
 /* Checks the exchanged numbers. All ranks check equal numbers in the same order, so they return
    the same error. */
 CDP__PRIVATE cdp_status cdp__objects_judge(const cdp__objects *o, uint64_t *total) {
-    const char *name = cdp__object_name(o->kind);
+    const char *name = cdp__object_name((uint64_t)o->kind);
     const uint32_t n = o->g->desc.world_size;
     uint32_t r;
     for (*total = 0, r = 0; r < n; ++r) {
@@ -17350,7 +17620,7 @@ CDP__PRIVATE cdp_status cdp__objects_exchange(cdp__objects *o, const uint64_t *l
     uint64_t *mine = o->said + (uint64_t)g->desc.rank * CDP__OBJECT_FIELDS;
     uint32_t r;
     cdp_status st;
-    mine[0] = o->kind;
+    mine[0] = (uint64_t)o->kind;
     mine[1] = o->root;
     mine[2] = o->bytes;
     mine[3] = b && b->data ? cdp__min(b->room, limit) : limit;
@@ -17393,7 +17663,7 @@ CDP__PRIVATE cdp_status cdp__objects_memory(cdp__objects *o, uint64_t share, boo
         if (!fine[r])
             st = cdp__fail_peer(CDP_ERR_NOMEM, cdp__world_rank(g, r), 0,
                 "%s: rank %u could not allocate the bytes that it was to get",
-                cdp__object_name(o->kind), r);
+                cdp__object_name((uint64_t)o->kind), r);
     return st;
 }
 
@@ -17424,7 +17694,7 @@ CDP__PRIVATE void cdp__blob_drop(cdp_group *g, cdp_blob *b) {
 
 /* Checks for mistakes of the caller, before anything is exchanged. */
 CDP__PRIVATE cdp_status cdp__objects_check(const cdp__objects *o, const uint64_t *lengths) {
-    const char *name = cdp__object_name(o->kind);
+    const char *name = cdp__object_name((uint64_t)o->kind);
     const cdp_group *g = o->g;
     const cdp_blob *b = o->blob;
     cdp_status st = cdp__must_not_wait();
@@ -19037,6 +19307,93 @@ CDP_API cdp_status cdp_ddp_create_start(const cdp_ddp_desc *desc, cdp_ddp **out)
 }
 #endif
 
+#ifndef CDP_NO_GROUPS
+CDP__PRIVATE cdp_status cdp__ddp_check_rebind(cdp_ddp *d, cdp_group *group) {
+    const cdp_status st = cdp__ddp_free_to(d, "cdp_ddp_rebind");
+    if (st != CDP_OK) return st;
+    if (!group) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_rebind needs a group");
+    if (cdp__group_os(group) != d->os)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_ddp_rebind: the group has another cdp_os than the one that the ddp was created "
+            "in");
+    if (d->hook.stage)
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "cdp_ddp_rebind: a hook was set, which belongs to the former group; destroy the ddp, "
+            "create it again, and set the hook");
+    if (cdp__ddp_on_device(d))
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "cdp_ddp_rebind: the model is in device memory of the former group; destroy the ddp "
+            "and create it again");
+    if (d->in_backward && d->group && cdp_group_status(d->group) == CDP_OK)
+        return cdp__fail(CDP_ERR_STATE,
+            "cdp_ddp_rebind: a backward pass is open; call cdp_ddp_backward_end first");
+    return CDP_OK;
+}
+
+/* As it was when it was created. */
+CDP__PRIVATE void cdp__ddp_forget(cdp_ddp *d) {
+    uint32_t i;
+    for (i = 0; i < d->param_count; ++i) {
+        cdp__param *p = &d->params[i];
+        p->grad = NULL; /* so that placing it copies nothing */
+        p->mark = CDP__MARK_NONE;
+        p->touched = p->used = false;
+        p->calls = p->want = 0;
+        p->ready_ns = 0;
+        if (p->sparse) p->sparse->used = p->sparse->mean_used = 0;
+        d->order[i] = d->param_count - 1 - i;
+    }
+    d->launching = d->launch_again = d->in_backward = d->recorded = d->shadow = false;
+    d->launched = d->root = d->ordered = 0;
+    d->sync = d->sync_next = d->equal = true;
+    d->rebuild_due = d->desc.rebuild;
+    d->buffers_due = d->desc.buffer_hook || (d->desc.buffer_count && !d->desc.no_buffer_broadcast);
+    memset(&d->active, 0, sizeof d->active);
+    memset(&d->used, 0, sizeof d->used);
+    memset(&d->last, 0, sizeof d->last);
+    d->failed = CDP_OK;
+    d->item = 0;
+    d->at_byte = 0;
+    cdp__free(d->os, d->scratch);
+    d->scratch = NULL;
+    d->forward_ns = d->own_steps = d->marks = 0;
+    memset(&d->stats, 0, sizeof d->stats);
+    d->stats.can_set_static_graph = true;
+}
+
+CDP_API cdp_status cdp_ddp_rebind(cdp_ddp *d, cdp_group *group) {
+    cdp_status st = cdp__ddp_check_rebind(d, group);
+    cdp_error why;
+    uint64_t room;
+    if (st != CDP_OK) return st;
+    if (d->group) cdp__ddp_settle(d);
+    if (d->group) cdp__ddp_free_buckets(d, d->buckets, d->bucket_count);
+    d->buckets = NULL;
+    d->bucket_count = 0;
+    d->group = d->desc.group = group;
+    d->desc.no_broadcast = true;
+    d->number = cdp__group_next_ddp(group);
+    cdp__ddp_forget(d);
+    if (d->sparse_count) {
+        cdp__free(d->os, d->sparse_counts);
+        room = (d->sparse_count + 1ull) * cdp_size(group) * sizeof *d->sparse_counts;
+        d->sparse_counts = (uint64_t *)cdp__alloc(d->os, room);
+        if (!d->sparse_counts) st = cdp__fail_nomem("counts of rows", room);
+    }
+    if (st == CDP_OK) st = cdp__ddp_place(d, d->order);
+    if (st == CDP_OK) st = cdp__ddp_wait(d, cdp__ddp_clear(d));
+    if (st != CDP_ERR_NOMEM) return st;
+    why = *cdp_last_error();
+    cdp_group_abort(group, why.text);
+    cdp__ddp_free_buckets(d, d->buckets, d->bucket_count);
+    d->buckets = NULL;
+    d->bucket_count = 0;
+    d->group = d->desc.group = NULL;
+    *cdp__error_slot() = why;
+    return st;
+}
+#endif
+
 CDP_API cdp_group *cdp_ddp_group(const cdp_ddp *d) {
     return d ? d->group : NULL;
 }
@@ -19813,6 +20170,11 @@ CDP_API cdp_status cdp_ddp_backward_begin(cdp_ddp *d) {
     cdp_status st = cdp__ddp_free_to(d, "cdp_ddp_backward_begin");
     uint32_t i;
     if (st != CDP_OK) return st;
+#ifndef CDP_NO_GROUPS
+    if (!d->group)
+        return cdp__fail(
+            CDP_ERR_STATE, "cdp_ddp_backward_begin: cdp_ddp_rebind() had no memory; call it again");
+#endif
     if (d->in_backward && cdp_group_status(d->group) == CDP_OK)
         return cdp__fail(CDP_ERR_STATE,
             "cdp_ddp_backward_begin: the backward pass before this one has not ended; call "
@@ -21672,8 +22034,10 @@ CDP__PRIVATE uint32_t cdp__mt_next(cdp__mt *m) {
 }
 
 CDP_API uint64_t cdp_sampler_count(const cdp_sampler *s) {
-    if (!s || !s->ranks) return 0;
-    return s->drop_last ? s->size / s->ranks : (s->size + s->ranks - 1) / s->ranks;
+    uint64_t rest;
+    if (!s || !s->ranks || s->consumed >= s->size) return 0;
+    rest = s->size - s->consumed;
+    return s->drop_last ? rest / s->ranks : (rest + s->ranks - 1) / s->ranks;
 }
 
 /* Writes a random permutation of 0 .. n - 1 to `order`. */
@@ -21707,7 +22071,8 @@ CDP_API cdp_status cdp_sampler_fill(const cdp_sampler *s, uint64_t *indices) {
         cdp__sampler_shuffle(order, s->size, (uint32_t)(s->seed + s->epoch));
     }
     for (i = 0; i < count; ++i) {
-        at = (s->rank + i * s->ranks) % s->size; /* beyond the end, the list starts over */
+        /* beyond the end, the list starts over */
+        at = (s->consumed + s->rank + i * s->ranks) % s->size;
         indices[i] = order ? order[at] : at;
     }
     cdp__free(os, order);

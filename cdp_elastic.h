@@ -40,7 +40,7 @@
         (implementation) epoch: who is in, from which step on, and whose state counts; turn: who
         proposes, and when; records: tickets, arrivals and decisions as bytes; elastic-store,
         elastic-turns, elastic-transfer, elastic-connect, elastic-entry, elastic-create,
-        elastic-calls, elastic-history
+        elastic-calls, elastic-shrink, elastic-history
 
     API BY TASK
         I want to...                                       call
@@ -55,6 +55,9 @@
         end the epoch from outside                         cdp_elastic_alarm
         attach NCCL to each new group                      .connected
         see what happened and how long it took             cdp_elastic_history
+        keep a cdp_ddp over a change                       cdp_ddp_rebind (cdp.h)
+        know which samples of a data set are left          .consumed of cdp_sampler (cdp.h)
+        keep steps and state myself: who is left?          cdp_group_shrink
 
     COMING FROM torchrun, torchft
         --nnodes MIN:MAX                       .min_ranks, .max_ranks; CDP_ELASTIC=MIN:MAX
@@ -129,10 +132,9 @@
         (INVALID, MISMATCH, UNSUPPORTED of an operation): it does not start a turn.
 
     WHAT IS NOT THERE
-        cdp_ddp has no rebind: destroy
-        it when now.changed is set, and create it again. The store is the single point of failure.
-        Survivors do not reuse their connections. A rank that lives but never calls again ends an
-        epoch after each timeout_ms and is not left out: end its process.
+        The store is the single point of failure. Survivors do not reuse their connections (after
+        cdp_group_shrink() they do). A rank that lives but never calls again ends an epoch after
+        each timeout_ms and is not left out: end its process.
 
     License: MIT-0 or Unlicense, as you like; see the end of cdp.h.                            */
 #if defined(CDP_ELASTIC_IMPLEMENTATION) && !defined(CDP_TCP_IMPLEMENTATION)
@@ -292,8 +294,44 @@ CDP_API void cdp_elastic_destroy(cdp_elastic *e);
    `size`: what does not fit is cut; 0 if e or out is NULL, or size is 0. Any thread. */
 CDP_API uint64_t cdp_elastic_history(cdp_elastic *e, char *out, uint64_t size);
 
+/* ---- the pieces alone, for a program that keeps steps and state itself ---- */
+
+typedef struct cdp_shrink_desc {
+    /* required: served by somebody who outlives the ranks; one that this thread may use */
+    cdp_store *store;
+    /* prefix of the keys, 1 to 40 characters, equal on all ranks (default: "shrink"). Use another
+       one, or another store, for each run */
+    const char *job;
+    /* how long to wait for ranks of whom nobody knows whether they live, in ms (default: 200). A
+       rank that comes later is left out: the ranks must notice a failure within less */
+    uint32_t settle_ms;
+    uint32_t min_ranks; /* with fewer it waits, at most timeout_ms of the group (default: 1) */
+    uint64_t step;      /* any number: the others get it */
+    /* a rank whose loss the group has reported is not waited for. It is left out also where only a
+       connection was cut, and it lives. (Who ends its group after an earlier failure is not reported
+       as lost, but who caused that one) */
+    bool trust_links;
+} cdp_shrink_desc;
+
+/* The ranks of `group` that are left, as a group of their own over the same links, in the order of
+   their ranks. Each of them calls it after a failure of `group`, or before one: the group is
+   aborted, so that all learn of it. The first decision in the store counts, so all who get a group
+   get the same one. steps[r] (may be NULL; room for cdp_size(group) numbers) is the `step` of rank
+   r of the new group: who is behind asks one that is not. If one of the ranks dies meanwhile, the
+   new group fails: call this with it. `group` stays the caller's, who destroys it. Not while
+   another thread uses it. Keeps two keys in the store for each group, 48 bytes for each rank.
+   Errors: INVALID; UNSUPPORTED (no store); STATE (left out: the others have decided without this
+   rank); TIMEOUT (fewer than min_ranks came within timeout_ms of the group; this may be called
+   again); STORE; NOMEM. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_group_shrink(
+    cdp_group *group, const cdp_shrink_desc *desc, uint64_t *steps, cdp_group **out);
+
 #ifdef __cplusplus
 } /* extern "C" */
+inline cdp_status cdp_group_shrink(
+    cdp_group *group, const cdp_shrink_desc &desc, uint64_t *steps, cdp_group **out) {
+    return cdp_group_shrink(group, &desc, steps, out);
+}
 inline cdp_status cdp_elastic_create(const cdp_elastic_desc &desc, cdp_elastic **out) {
     return cdp_elastic_create(&desc, out);
 }
@@ -2624,6 +2662,182 @@ CDP_API cdp_status cdp_elastic_alarm(cdp_elastic *e, const char *reason) {
     k = e->place.epoch;
     cdp__elastic_unlock(e);
     return cdp__elastic_alarm_at(e, e->store, k, reason && *reason ? reason : "asked to");
+}
+
+/* ---- >>elastic-shrink: who is left of a group ------------------------------------------------ */
+
+/* Knows: the ranks of a group; each stands for a member whose id is its rank. Promises: one decision
+   for each group; nobody waits longer than timeout_ms of the group. May use: epoch, turn,
+   elastic-store, elastic-turns, groups of cdp.h. */
+
+CDP__PRIVATE cdp_status cdp__shrink_check(
+    cdp_group *group, const cdp_shrink_desc *d, cdp_group **out) {
+    if (!group || !d || !out)
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_group_shrink needs a group, a desc and a place for the result");
+    *out = NULL;
+    if (!d->store)
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "cdp_group_shrink: the desc has no store, and without one nobody can decide who is "
+            "left; let a process that outlives the ranks serve one");
+    if (!d->store->start || !d->store->os)
+        return cdp__fail(CDP_ERR_STATE, "cdp_shrink_desc.store was destroyed");
+    if (d->job && (!d->job[0] || strlen(d->job) > 40))
+        return cdp__fail(CDP_ERR_INVALID, "cdp_shrink_desc.job has 1 to 40 characters");
+    if (d->min_ranks > cdp_size(group))
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_shrink_desc.min_ranks is %u, and the group has only %u ranks", d->min_ranks,
+            cdp_size(group));
+    return CDP_OK;
+}
+
+/* The group as a decision, and this rank as a member that arrives. Its record says which rank it
+   has lost: as number of samples, from 1. */
+CDP__PRIVATE cdp_status cdp__shrink_arrive(
+    cdp_elastic *e, cdp_group *group, const cdp_shrink_desc *desc, uint32_t lost) {
+    char key[CDP__ELASTIC_KEY];
+    uint8_t record[CDP__ELASTIC_RECORD_BYTES], id[CDP__ELASTIC_ID_BYTES] = {0};
+    cdp__elastic_arrival a;
+    uint32_t r;
+    e->d.epoch = 1;
+    for (r = 0; r < cdp_size(group); ++r) {
+        cdp__put_u32(id, r);
+        cdp__elastic_add(&e->d, id, r, false);
+    }
+    e->place.rank = cdp_rank(group);
+    memset(&a, 0, sizeof a);
+    memcpy(a.id, e->d.members[e->place.rank].id, sizeof a.id);
+    a.rank = e->place.rank;
+    a.step = desc->step;
+    a.samples = lost < cdp_size(group) ? lost + 1 : 0;
+    a.has_state = true;
+    cdp__elastic_put_record(record, &a);
+    cdp__elastic_key(e, key, "e/1/in");
+    return cdp__elastic_put(e, e->store, CDP_STORE_APPEND, key, record, sizeof record);
+}
+
+/* One look: proposes if it is time. *wait_ms: when to look again. */
+CDP__PRIVATE cdp_status cdp__shrink_look(
+    cdp_elastic *e, bool *gone, uint64_t begun_ns, uint64_t *wait_ms, uint32_t *there) {
+    char key[CDP__ELASTIC_KEY];
+    cdp__elastic_arrival *arrivals;
+    cdp__elastic_verdict verdict = CDP__ELASTIC_DECIDED;
+    cdp__elastic_turn t;
+    uint32_t i;
+    cdp_status st;
+    memset(&t, 0, sizeof t);
+    t.d = &e->d;
+    t.gone = gone;
+    t.rank = e->place.rank;
+    t.since_ms = (cdp__elastic_now_ns(e) - begun_ns) / CDP__MS;
+    t.settle_ms = e->desc.settle_ms;
+    cdp__elastic_key(e, key, "e/1/in");
+    st = cdp__elastic_read_records(e, e->store, key, &arrivals, &t.count);
+    t.arrivals = arrivals;
+    *there = t.count;
+    for (i = 0; i < t.count; ++i)
+        if (arrivals[i].samples && arrivals[i].samples <= e->d.size)
+            gone[arrivals[i].samples - 1] = true;
+    for (i = 0; i < t.count; ++i) /* who comes lives, whatever was said of it */
+        if (arrivals[i].rank < e->d.size) gone[arrivals[i].rank] = false;
+    *wait_ms = 0;
+    if (st == CDP_OK && cdp__elastic_proposes(&t, wait_ms)) {
+        st = cdp__elastic_try(e, e->store, t.d, arrivals, t.count, &verdict);
+        if (st == CDP_OK && verdict != CDP__ELASTIC_DECIDED) *wait_ms = CDP__ELASTIC_AGAIN_MS;
+    }
+    cdp__free(e->os, arrivals);
+    return st;
+}
+
+/* Until there is a decision; its members are allocated. */
+CDP__PRIVATE cdp_status cdp__shrink_decide(
+    cdp_elastic *e, bool *gone, uint32_t timeout_ms, cdp__elastic_decision *d) {
+    const uint64_t begun = cdp__elastic_now_ns(e), deadline = cdp__deadline(e->os, timeout_ms);
+    char key[CDP__ELASTIC_KEY];
+    uint64_t wait_ms;
+    uint32_t there = 0;
+    cdp_status st;
+    cdp__elastic_key(e, key, "e/2");
+    for (;;) {
+        st = cdp__elastic_read_decision(e, e->store, 2, d);
+        if (st != CDP_OK || d->members) return st;
+        st = cdp__shrink_look(e, gone, begun, &wait_ms, &there);
+        if (st != CDP_OK) return st;
+        if (cdp__elastic_now_ns(e) >= deadline)
+            return cdp__fail(CDP_ERR_TIMEOUT,
+                "cdp_group_shrink: %u of %u ranks came within timeout_ms of the group, %u ms, and "
+                "min_ranks is %u",
+                there, e->d.size, timeout_ms, e->desc.min_ranks);
+        if (wait_ms) st = cdp__elastic_await(e, e->store, key, wait_ms);
+        if (st < 0) return st;
+    }
+}
+
+/* The group that was decided. */
+CDP__PRIVATE cdp_status cdp__shrink_make(cdp_elastic *e, cdp_group *group,
+    const cdp__elastic_decision *d, uint64_t *steps, cdp_group **out) {
+    char key[CDP__ELASTIC_KEY];
+    uint32_t *ranks = (uint32_t *)cdp__alloc(e->os, d->size * sizeof *ranks), r, n;
+    cdp__elastic_arrival *arrivals = NULL;
+    const cdp__elastic_arrival *a;
+    bool in = false;
+    cdp_status st = CDP_OK;
+    if (!ranks) return cdp__fail_nomem("a list of ranks", d->size * sizeof *ranks);
+    for (r = 0; r < d->size; ++r) {
+        ranks[r] = d->members[r].old_rank;
+        in = in || ranks[r] == e->place.rank;
+    }
+    if (!in)
+        st = cdp__fail(CDP_ERR_STATE,
+            "cdp_group_shrink: the other ranks have decided without this one, which did not come "
+            "within settle_ms, %u ms",
+            e->desc.settle_ms);
+    cdp__elastic_key(e, key, "e/1/in");
+    if (st == CDP_OK && steps) st = cdp__elastic_read_records(e, e->store, key, &arrivals, &n);
+    for (r = 0; st == CDP_OK && steps && r < d->size; ++r) {
+        a = cdp__elastic_arrival_of(&e->d, ranks[r], arrivals, n);
+        steps[r] = a ? a->step : 0;
+    }
+    if (st == CDP_OK) st = cdp_group_new(group, ranks, d->size, out);
+    cdp__free(e->os, arrivals);
+    cdp__free(e->os, ranks);
+    return st;
+}
+
+CDP_API cdp_status cdp_group_shrink(
+    cdp_group *group, const cdp_shrink_desc *desc, uint64_t *steps, cdp_group **out) {
+    const uint32_t size = cdp_size(group);
+    cdp__elastic_decision d;
+    cdp_elastic *e;
+    bool *gone;
+    uint32_t lost = UINT32_MAX;
+    cdp_status st = cdp__shrink_check(group, desc, out);
+    if (st != CDP_OK) return st;
+    if (cdp_group_status(group) == CDP_ERR_PEER_LOST && desc->trust_links)
+        lost = cdp_rank_of_world(group, (uint32_t)cdp_last_error()->peer);
+    cdp_group_abort(group, "cdp_group_shrink() was called");
+    e = (cdp_elastic *)cdp__alloc_zero(group->os, sizeof *e);
+    if (!e) return cdp__fail_nomem("the ranks that are left", sizeof *e);
+    memset(&d, 0, sizeof d);
+    e->os = group->os;
+    e->store = desc->store;
+    e->desc.settle_ms = cdp__def(desc->settle_ms, 200);
+    e->desc.min_ranks = cdp__def(desc->min_ranks, 1);
+    e->desc.max_ranks = size;
+    e->store_ms = (uint32_t)cdp__min(cdp_group_desc_of(group)->timeout_ms, CDP__ELASTIC_STORE_MS);
+    cdp__format(e->job, sizeof e->job, "%s/%llx", desc->job ? desc->job : "shrink",
+        (unsigned long long)group->channel);
+    e->d.members = (cdp__elastic_member *)cdp__alloc(e->os, size * sizeof *e->d.members);
+    gone = (bool *)cdp__alloc_zero(e->os, size * sizeof *gone);
+    if (!e->d.members || !gone) st = cdp__fail_nomem("a list of members", size);
+    if (st == CDP_OK) st = cdp__shrink_arrive(e, group, desc, lost);
+    if (st == CDP_OK) st = cdp__shrink_decide(e, gone, cdp_group_desc_of(group)->timeout_ms, &d);
+    if (st == CDP_OK) st = cdp__shrink_make(e, group, &d, steps, out);
+    cdp__free(e->os, d.members);
+    cdp__free(e->os, gone);
+    cdp__free(e->os, e->d.members);
+    cdp__free(e->os, e);
+    return st;
 }
 
 /* ---- >>elastic-history: what happened, as JSON ----------------------------------------------- */

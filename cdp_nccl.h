@@ -595,7 +595,7 @@ typedef enum cdp__nccl_part {
 typedef struct cdp__nccl_library {
     cdp__nccl_calls f;
     bool loaded[CDP__PART_COUNT];
-    int turn; /* held by the thread that loads (atomic) */
+    uint32_t turn; /* held by the thread that loads (atomic) */
     int cuda, nccl;
 } cdp__nccl_library;
 
@@ -745,10 +745,10 @@ CDP__PRIVATE cdp_status cdp__nccl_load_now(
 CDP__PRIVATE cdp_status cdp__nccl_load(const cdp_os *os, const cdp_nccl_desc *d, bool kernels) {
     cdp__nccl_library *l = cdp__nccl_lib();
     cdp_status st;
-    while (__atomic_exchange_n(&l->turn, 1, __ATOMIC_ACQUIRE))
+    while (cdp__atomic_swap_u32(&l->turn, 1, CDP__ACQUIRE))
         cdp__sleep_until(os, os->now_ns(os->user) + CDP__MS);
     st = cdp__nccl_load_now(l, d, kernels);
-    __atomic_store_n(&l->turn, 0, __ATOMIC_RELEASE);
+    cdp__atomic_store_u32(&l->turn, 0, CDP__RELEASE);
     return st;
 }
 
@@ -910,12 +910,12 @@ typedef struct cdp__nccl {
        long. */
     cdp_lock lock;
     void *cond, *thread;
-    bool inside;  /* a thread is calling NCCL; `comm` must not change */
-    bool gone;    /* `comm` was aborted under that thread, which clears it when it leaves */
-    bool stop;    /* the keeper thread must end */
-    bool resting; /* the keeper thread has ended or does not exist */
-    bool aborted; /* the communicator was aborted (or revoked, to be kept), so streams run on */
-    int failed;   /* the group has failed (atomic) */
+    bool inside;     /* a thread is calling NCCL; `comm` must not change */
+    bool gone;       /* `comm` was aborted under that thread, which clears it when it leaves */
+    bool stop;       /* the keeper thread must end */
+    bool resting;    /* the keeper thread has ended or does not exist */
+    bool aborted;    /* the communicator was aborted (or revoked, to be kept), so streams run on */
+    uint32_t failed; /* the group has failed (atomic) */
 
     cdp_nccl_desc desc;
     bool installed; /* the group uses this backend */
@@ -941,7 +941,7 @@ CDP__PRIVATE void cdp__nccl_tell(cdp__nccl *b) {
     if (b->cond) b->os->threads.cond_broadcast(b->os->user, b->cond);
 }
 CDP__PRIVATE bool cdp__nccl_failed(const cdp__nccl *b) {
-    return __atomic_load_n(&b->failed, __ATOMIC_ACQUIRE) != 0;
+    return cdp__atomic_load_u32(&b->failed, CDP__ACQUIRE) != 0;
 }
 CDP__PRIVATE uint64_t cdp__nccl_now(const cdp__nccl *b) {
     return b->os->now_ns(b->os->user);
@@ -1240,7 +1240,7 @@ CDP__PRIVATE cdp_status cdp__nccl_after_caller(cdp__nccl *b) {
 
 /* Called by CUDA, in a thread of its own, when the stream has reached this point. */
 CDP__PRIVATE void cdp__nccl_ended(void *user) {
-    __atomic_add_fetch(&((cdp__nccl *)user)->ended, 1, __ATOMIC_RELEASE);
+    (void)cdp__atomic_add_u64(&((cdp__nccl *)user)->ended, 1, CDP__RELEASE);
 }
 
 /* Records an event in the stream after the operation that was just enqueued. */
@@ -1461,7 +1461,7 @@ CDP__PRIVATE void cdp__nccl_stop_gpu(cdp__nccl *b) {
 CDP__PRIVATE void cdp__nccl_watch(cdp__nccl *b) {
     cdp__nc_result state = (cdp__nc_result)0;
     cdp__nccl_op op;
-    const uint64_t index = __atomic_load_n(&b->ended, __ATOMIC_ACQUIRE) + 1;
+    const uint64_t index = cdp__atomic_load_u64(&b->ended, CDP__ACQUIRE) + 1;
     bool late;
     cdp_lock_acquire(&b->lock);
     op = b->ring[index % CDP__NCCL_RING];
@@ -2294,7 +2294,7 @@ CDP__PRIVATE void cdp__nccl_group_failed(void *self, const cdp_error *error) {
     cdp__nccl *b = (cdp__nccl *)self;
     (void)error;
     cdp_lock_acquire(&b->lock);
-    __atomic_store_n(&b->failed, 1, __ATOMIC_RELEASE);
+    cdp__atomic_store_u32(&b->failed, 1, CDP__RELEASE);
     cdp_lock_release(&b->lock);
     cdp__nccl_tell(b);
 }
@@ -2757,7 +2757,7 @@ CDP__PRIVATE void cdp__nccl_free(cdp__nccl *b) {
         cdp__nccl_memory_free(b, b->memories->data);
     while (b->cells) { /* communicators created after their callers gave up */
         cdp__nccl_cell *cell = b->cells;
-        cdp__nc_comm made = __atomic_load_n(&cell->comm, __ATOMIC_ACQUIRE);
+        cdp__nc_comm made = (cdp__nc_comm)cdp__atomic_load_ptr(&cell->comm, CDP__ACQUIRE);
         if (made) (void)cdp__nc.ncclCommAbort(made);
         b->cells = cell->next;
         cdp__free(os, cell);
@@ -2783,7 +2783,7 @@ CDP__PRIVATE void cdp__nccl_destroy(void *self) {
     cdp_lock_acquire(&b->lock);
     b->stop = true;
     /* makes the keeper thread abort what hangs */
-    if (!empty) __atomic_store_n(&b->failed, 1, __ATOMIC_RELEASE);
+    if (!empty) cdp__atomic_store_u32(&b->failed, 1, CDP__RELEASE);
     cdp_lock_release(&b->lock);
     cdp__nccl_tell(b);
     cdp__nccl_by_hand(b);
