@@ -6396,7 +6396,7 @@ typedef struct cdp__span {
 
 /* Part i when `count` elements are cut into parts that differ by at most one element. There are
    s->lanes parts (if 0, s->size); ranks beyond that number have none. */
-CDP__PRIVATE CDP__ONE_COPY cdp__span cdp__part(const cdp__shape *s, uint32_t i) {
+CDP__PRIVATE cdp__span cdp__part(const cdp__shape *s, uint32_t i) {
     const uint32_t n = s->lanes ? s->lanes : s->size;
     const uint64_t q = s->count / n, rest = s->count % n;
     cdp__span p;
@@ -6411,7 +6411,7 @@ CDP__PRIVATE uint64_t cdp__edge(const cdp__shape *s, const uint64_t *offs, uint3
     return offs ? offs[i] : i * s->count;
 }
 
-CDP__PRIVATE CDP__ONE_COPY cdp__span cdp__blocks(
+CDP__PRIVATE cdp__span cdp__blocks(
     const cdp__shape *s, const uint64_t *offs, uint32_t from, uint32_t to) {
     cdp__span p;
     p.off = cdp__edge(s, offs, from);
@@ -9144,7 +9144,8 @@ CDP__PRIVATE void cdp__failure_end_of(cdp__failure *f, cdp__failure_domain *d, c
 
 /* Settling is over: this rank's own view becomes the group's error, unless a last will explains
    it. */
-CDP__PRIVATE uint32_t cdp__failure_conclude(cdp__failure *f, const cdp__failure_event *v) {
+CDP__PRIVATE CDP__COLD uint32_t cdp__failure_conclude(
+    cdp__failure *f, const cdp__failure_event *v) {
     cdp__failure_domain *d = v->domain;
     cdp__failure_record *r = &d->record;
     if (r->status == CDP_ERR_TIMEOUT) cdp__failure_look_back(f, v);
@@ -14244,7 +14245,7 @@ CDP__PRIVATE void cdp__progress_yield_lock(cdp__world *m) {
 }
 
 /* Takes the lock for a call of the program. */
-CDP__PRIVATE CDP__ONE_COPY void cdp__enter(cdp_group *g) {
+CDP__PRIVATE void cdp__enter(cdp_group *g) {
     cdp__world *m = g->w;
 #ifndef CDP_NO_THREADS /* no thread would yield to this one */
     (void)cdp__atomic_add_u32(&m->lock_waiters, 1, CDP__RELAXED);
@@ -20701,7 +20702,7 @@ typedef struct cdp__long_text {
     uint64_t room, used;
 } cdp__long_text;
 
-CDP__PRIVATE CDP__PRINTF(2, 3) void cdp__long_add(cdp__long_text *t, const char *f, ...) {
+CDP__PRIVATE CDP__COLD CDP__PRINTF(2, 3) void cdp__long_add(cdp__long_text *t, const char *f, ...) {
     char part[512];
     cdp__text p = {part, sizeof part, 0};
     uint64_t i;
