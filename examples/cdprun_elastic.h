@@ -132,7 +132,7 @@ static bool agent_connect(job *j) {
         .timeout_ms = CLAIM_MS,
         .connect_timeout_ms = LOOK_MS};
     agent_serve(j);
-    if (s->verdict[0] != '\0') return false;
+    if (s->final) return false;
     agent_name(&a->e);
     agent_will(a);
     cdp__elastic_key(&a->e, gone, "gone/%s", a->e.id);
@@ -759,7 +759,7 @@ static void agent_arrive_first(job *j) {
         j->nodes.introduced = agent_enter(j);
         return;
     }
-    if (j->nodes.verdict[0] != '\0' || now_ns() - a->waits < j->opts->join_timeout) return;
+    if (j->nodes.final || now_ns() - a->waits < j->opts->join_timeout) return;
     agent_refuse(j, EXIT_TIMEOUT, "no store was there within %.10g s: %s",
         seconds(j->opts->join_timeout), cdp_last_error()->text);
 }
@@ -787,7 +787,8 @@ static void agent_step(job *j) {
             enter(j, FLUSH, reader_limit(j));
         return;
     }
-    if (s->store == NULL && s->verdict[0] == '\0' && j->cause == NOTHING) agent_arrive_first(j);
+    const bool wants = j->cause == NOTHING || j->cause == ELSEWHERE;
+    if (s->store == NULL && !s->final && wants) agent_arrive_first(j);
     if (s->store != NULL) agent_look_for_final(j);
     if (s->store != NULL && !j->opts->stay) agent_tell(j);
     if (s->store != NULL && j->opts->stay && !s->told && j->cause != NOTHING && j->cause != FAILURE)

@@ -492,6 +492,7 @@ CDPTEST=$ID.own sh -c 'sleep 60 & echo $! > own.pid; exec "$0" -n 1 true' "$C"; 
 check own-child-code "$code" 0
 lives own-child-lives "$(cat own.pid)"
 began=$(ms)
+rm -f ok.0 # that of a run before in the same folder
 (sh -c 'sleep 60 & echo $! > own.pid; exec env CDPTEST='"$ID"'.ownk PIDFILE='"$D"'/ok "$0" -n 1 "$1" plain' "$C" "$H" > out 2> err) & pid=$!
 await_file ok.0
 front=$("$H" child-of "$(sed -n 's/^PPid:[[:space:]]*//p' "/proc/$(sed -n 's/^PPid:[[:space:]]*//p' "/proc/$(cat ok.0)/status")/status")" > /dev/null; sed -n 's/^PPid:[[:space:]]*//p' "/proc/$(cat ok.0)/status")

@@ -4,9 +4,9 @@
 #   bash tests/procs/test_elastic_churn.sh [--seconds N] [--seed S]      BUILD=DIR (default: build)
 #
 # Four launchers with four ranks each, and a store of its own. First rank 0 is killed, then a middle one, two, four, and a
-# launcher; then whatever the seed says, until N seconds (default: 12) are over. Each kill waits until all 16 run again: a
-# rank that dies while it alone sends its state takes the job along, which cdp_elastic.h says. In the end all ranks must
-# have the loss of a serial program that replays the decisions, bit for bit. Ends with "N passed, N failed".
+# launcher; then whatever the seed says, until N seconds (default: 12) are over. Each kill waits until all
+# 16 run again. In the end all ranks must have the loss of a serial program that replays the decisions, bit for bit. Ends
+# with "N passed, N failed".
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 seconds=12 seed=1

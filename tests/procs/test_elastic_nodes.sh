@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # test_elastic_nodes.sh - machines that come and go: cdprun --nnodes MIN:MAX, with a launcher for each machine
 #
-#   bash tests/procs/test_elastic_nodes.sh [PART...]      BUILD=DIR (default: build), KILLS=N (default: 8)
+#   bash tests/procs/test_elastic_nodes.sh [PART...]      BUILD=DIR (default: build), KILLS=N (default: 6)
 #
 # PART: restart, stay, kills, cut (default: all).
 #
@@ -111,6 +111,23 @@ restart_mode() {
     touch stop; finish 0 2
     check 'below the minimum the job waits; when restarts are used up, it ends' "$codes" '3 3'
     has 'and says why' out.0 'first failure: rank '
+}
+
+# It is as if its machine stood still.
+stopped_launcher() {
+    local keeper
+    new_job --nnodes 1:2 --max-restarts 9 --rdzv-conf keep_alive_interval=0.3,keep_alive_max_attempt=1
+    start 0 sh -c "echo \$\$ > pid; $waiting"; await lines 1 '^0 0 1 0$' runs
+    start 1 sh -c "$waiting"; await lines 2 '^0 [01] 2 [01]$' runs
+    keeper=$(pgrep -P "$(launcher 1)")
+    kill -STOP "$keeper"
+    kill -KILL "$(cat pid)"; await lines 1 '^1 0 1 0$' runs
+    ok 'a launcher that stands still is left out'
+    kill -CONT "$keeper"; await lines 2 '^1 [01] 2 [01]$' runs
+    ok 'and comes back as a newcomer'
+    has 'which it says' out.1 'the other machines went on without this one, which did not answer for 0.3 s; it asks to be taken in again'
+    touch stop; finish 0 1
+    check 'both end well' "$codes" '0 0'
 }
 
 options_and_times() {
@@ -266,10 +283,10 @@ parts=("$@")
 [ $# -gt 0 ] || parts=(restart stay kills cut)
 for part in "${parts[@]}"; do
     case $part in
-    restart) restart_mode; options_and_times; stores ;;
+    restart) restart_mode; stopped_launcher; options_and_times; stores ;;
     stay) stay_mode; stay_here ;;
     cut) cut_off ;;
-    kills) random_kills "${KILLS:-8}" ;;
+    kills) random_kills "${KILLS:-6}" ;;
     esac
 done
 echo "$passed passed, $failed failed"
