@@ -54,7 +54,7 @@
         backend interface                      memory of devices (cdp_nccl.h)
         objects interface                      bytes of any length
         ddp, hooks interface                   data parallel training; what happens to gradients
-        Implementation: compiler, os-words, core;
+        Implementation: compiler, basics, os-words, core;
         the machine: os-addresses, os-posix, os-windows, os-windows-shared, os-watch, os-threads,
         os-windows-threads, os-libraries, os-files, os-linux, file-text, loop;
         pure: bytes, hash, dtype, reduce-kernels, algo, algo-fixed, algo-more, hosts, select,
@@ -756,6 +756,9 @@ typedef struct cdp_os_shared {
        of that number, of the same place, has ended; or -errno (-ESRCH: it has). */
     uint64_t (*process_place)(void *user, uint32_t *number);
     int32_t (*process_open)(void *user, uint32_t number);
+    /* `unmap` may be called for the first 64 KiB of a mapping, for the next, and so on; false: only
+       for all of it (this may take some milliseconds in a poll with a budget) */
+    bool unmap_parts;
 } cdp_os_shared;
 
 /* How open_file() opens a file. */
@@ -1291,8 +1294,9 @@ CDP_API uint64_t cdp_describe(cdp_group *group, char *out, uint64_t size);
    microseconds have passed or nothing is in flight. The clock is read after each step of at most
    64 KiB, so the budget is exceeded by one such step. Budget 0: one look at what has arrived, and
    one step. Functions of the caller, such as those of cdp_work_then(), take their time on top; so
-   does memory that an operation needs because it is larger than all before it. Any thread. Returns
-   cdp_group_status(). */
+   does memory that an operation needs because it is larger than all before it, and giving memory of
+   cdp_group_alloc() back to the system, which the last rank does that unmaps it after it was freed:
+   0.1 to 0.3 ms per MiB. Any thread. Returns cdp_group_status(). */
 CDP_API cdp_status cdp_poll(cdp_group *group, uint32_t budget_us);
 
 /* ---- >>collectives --------------------------------------------------------------------------- */
@@ -2304,14 +2308,298 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 
 #endif /* CDP_INCLUDED */
 
+#if (defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION) \
+    || defined(CDP_DTENSOR_IMPLEMENTATION))                          \
+    && !defined(CDP__COMPILER_IMPL_INCLUDED)
+#define CDP__COMPILER_IMPL_INCLUDED
+
+/* ---- >>compiler ------------------------------------------------------------------------------ */
+
+/* Knows: gcc and clang, MSVC, other compilers of C11. Promises: the other sections contain no
+   compiler extension, except >>config, whose macros the declarations need;
+   tests/check_sources.sh checks that. May use: nothing. */
+
+#if defined(__GNUC__) || defined(__clang__)
+#define CDP__PRIVATE __attribute__((__unused__)) static
+#define CDP__RESTRICT __restrict__
+#if defined(CDP_NO_OS) /* see CDP_FORMAT_CHECK */
+#define CDP__PRINTF(f, a)
+#elif defined(_WIN32) && !defined(__clang__)
+#define CDP__PRINTF(f, a) __attribute__((format(gnu_printf, f, a)))
+#else
+#define CDP__PRINTF(f, a) __attribute__((format(printf, f, a)))
+#endif
+/* Keeps compilers from copying a few short functions into each of their dozens of callers. Used
+   only where measured copies cost most; tests/check_sources.sh counts the uses. */
+#define CDP__ONE_COPY __attribute__((__noinline__))
+/* Marks functions that record errors and make texts: compilers then treat the paths that lead to
+   them as rare, and keep that code apart. */
+#define CDP__COLD __attribute__((__cold__))
+/* Marks functions that read any word of the stack. */
+#define CDP__NO_ASAN __attribute__((no_sanitize_address))
+#define cdp__return_address() __builtin_return_address(0)
+#define cdp__frame_address() __builtin_frame_address(0)
+/* For other compilers the C library lays out struct epoll_event as the kernel does not. */
+#ifdef __linux__
+#define CDP__EPOLL
+#endif
+#else
+#define CDP__PRIVATE static
+#define CDP__RESTRICT
+#define CDP__PRINTF(f, a)
+#define CDP__ONE_COPY
+#define CDP__COLD
+#define CDP__NO_ASAN
+#define cdp__return_address() NULL
+#define cdp__frame_address() NULL
+#endif
+
+#if defined(CDP_NO_THREADS)
+#define CDP__THREAD_LOCAL
+#elif defined(_MSC_VER) && !defined(__clang__)
+#define CDP__THREAD_LOCAL __declspec(thread)
+#elif defined(__GNUC__) || defined(__clang__)
+#define CDP__THREAD_LOCAL __thread
+#else
+#define CDP__THREAD_LOCAL _Thread_local
+#endif
+
+/* The positions of the highest and the lowest bit that is set; n > 0. */
+#if defined(__GNUC__) || defined(__clang__)
+#define cdp__highest_bit(n) (63u - (uint32_t)__builtin_clzll(n))
+#define cdp__lowest_bit(n) ((uint32_t)__builtin_ctzll(n))
+#else
+CDP__PRIVATE uint32_t cdp__highest_bit(uint64_t n) {
+    uint32_t at = 0, step;
+    for (step = 32; step; step /= 2) {
+        if (!(n >> step)) continue;
+        n >>= step;
+        at += step;
+    }
+    return at;
+}
+CDP__PRIVATE uint32_t cdp__lowest_bit(uint64_t n) {
+    return cdp__highest_bit(n & (~n + 1));
+}
+#endif
+
+/* ---- atomic accesses
+
+   Macros or functions, one for each type. add, sub and and return the new value. cas compares
+   with *expected and replaces; if it returns false, *expected is what is there instead. The
+   orders have the meaning of C11's. */
+
+#if defined(__GNUC__) || defined(__clang__)
+#define CDP__RELAXED __ATOMIC_RELAXED
+#define CDP__ACQUIRE __ATOMIC_ACQUIRE
+#define CDP__RELEASE __ATOMIC_RELEASE
+#define CDP__ACQ_REL __ATOMIC_ACQ_REL
+#define CDP__SEQ_CST __ATOMIC_SEQ_CST
+#define cdp__atomic_load_u16(from, order) __atomic_load_n(from, order)
+#define cdp__atomic_load_u32(from, order) __atomic_load_n(from, order)
+#define cdp__atomic_load_ptr(from, order) __atomic_load_n(from, order)
+#define cdp__atomic_store_u32(to, value, order) __atomic_store_n(to, value, order)
+#define cdp__atomic_swap_u32(at, value, order) __atomic_exchange_n(at, value, order)
+#define cdp__atomic_add_u32(at, value, order) __atomic_add_fetch(at, value, order)
+#define cdp__atomic_add_u64(at, value, order) __atomic_add_fetch(at, value, order)
+#define cdp__atomic_sub_u32(at, value, order) __atomic_sub_fetch(at, value, order)
+#define cdp__atomic_and_u32(at, value, order) __atomic_and_fetch(at, value, order)
+#define cdp__atomic_cas_u32(at, expected, value, order, otherwise) \
+    __atomic_compare_exchange_n(at, expected, value, false, order, otherwise)
+#define cdp__atomic_cas_ptr(at, expected, value, order, otherwise) \
+    __atomic_compare_exchange_n(at, expected, value, false, order, otherwise)
+/* Where nobody else can read this memory, a number of 64 bits need not be written at once: small
+   processors cannot do that. */
+#if defined(CDP_NO_THREADS) && defined(CDP_NO_SHARED_MEMORY)
+#define cdp__atomic_load_u64(from, order) (*(from))
+#define cdp__atomic_store_u64(to, value, order) ((void)(*(to) = (value)))
+#else
+#define cdp__atomic_load_u64(from, order) __atomic_load_n(from, order)
+#define cdp__atomic_store_u64(to, value, order) __atomic_store_n(to, value, order)
+#endif
+
+#elif defined(_MSC_VER)
+/* Aligned volatile accesses are atomic. On x86 only the compiler may change their order, and only
+   a store may be overtaken by a later load: a store that is SEQ_CST is an exchange. */
+#include <intrin.h>
+#if defined(_M_ARM64) || defined(_M_ARM)
+#define CDP__BARRIER() __dmb(0xb)
+#else
+#define CDP__BARRIER() _ReadWriteBarrier()
+#endif
+#define CDP__RELAXED 0
+#define CDP__ACQUIRE 1
+#define CDP__RELEASE 2
+#define CDP__ACQ_REL 3
+#define CDP__SEQ_CST 4
+
+CDP__PRIVATE uint16_t cdp__atomic_load_u16(const volatile uint16_t *from, int order) {
+    const uint16_t value = *from;
+    (void)order;
+    CDP__BARRIER();
+    return value;
+}
+CDP__PRIVATE uint32_t cdp__atomic_load_u32(const volatile uint32_t *from, int order) {
+    const uint32_t value = *from;
+    (void)order;
+    CDP__BARRIER();
+    return value;
+}
+CDP__PRIVATE uint32_t cdp__atomic_swap_u32(volatile uint32_t *at, uint32_t value, int order) {
+    (void)order;
+    return (uint32_t)_InterlockedExchange((volatile long *)at, (long)value);
+}
+CDP__PRIVATE void cdp__atomic_store_u32(volatile uint32_t *to, uint32_t value, int order) {
+    if (order == CDP__SEQ_CST) {
+        (void)cdp__atomic_swap_u32(to, value, order);
+        return;
+    }
+    CDP__BARRIER();
+    *to = value;
+}
+CDP__PRIVATE uint32_t cdp__atomic_add_u32(volatile uint32_t *at, uint32_t value, int order) {
+    (void)order;
+    return (uint32_t)_InterlockedExchangeAdd((volatile long *)at, (long)value) + value;
+}
+CDP__PRIVATE uint32_t cdp__atomic_sub_u32(volatile uint32_t *at, uint32_t value, int order) {
+    return cdp__atomic_add_u32(at, 0u - value, order);
+}
+CDP__PRIVATE uint32_t cdp__atomic_and_u32(volatile uint32_t *at, uint32_t value, int order) {
+    (void)order;
+    return (uint32_t)_InterlockedAnd((volatile long *)at, (long)value) & value;
+}
+CDP__PRIVATE bool cdp__atomic_cas_u32(
+    volatile uint32_t *at, uint32_t *expected, uint32_t value, int order, int otherwise) {
+    const uint32_t wanted = *expected;
+    (void)order;
+    (void)otherwise;
+    *expected =
+        (uint32_t)_InterlockedCompareExchange((volatile long *)at, (long)value, (long)wanted);
+    return *expected == wanted;
+}
+/* Adds to a number of 64 bits, or replaces it; 32-bit x86 has this one instruction for both. */
+CDP__PRIVATE uint64_t cdp__atomic_change_u64(volatile uint64_t *at, uint64_t value, bool add) {
+    uint64_t was, is = *at;
+    do {
+        was = is;
+        is = (uint64_t)_InterlockedCompareExchange64(
+            (volatile __int64 *)at, (__int64)(add ? was + value : value), (__int64)was);
+    } while (is != was);
+    return add ? was + value : value;
+}
+#define cdp__atomic_add_u64(at, value, order) cdp__atomic_change_u64(at, value, true)
+#ifdef _M_IX86
+#define cdp__atomic_load_u64(from, order) \
+    ((uint64_t)_InterlockedCompareExchange64((volatile __int64 *)(from), 0, 0))
+#define cdp__atomic_store_u64(to, value, order) ((void)cdp__atomic_change_u64(to, value, false))
+#else
+CDP__PRIVATE uint64_t cdp__atomic_load_u64(const volatile uint64_t *from, int order) {
+    const uint64_t value = *from;
+    (void)order;
+    CDP__BARRIER();
+    return value;
+}
+CDP__PRIVATE void cdp__atomic_store_u64(volatile uint64_t *to, uint64_t value, int order) {
+    (void)order; /* none is SEQ_CST */
+    CDP__BARRIER();
+    *to = value;
+}
+#endif
+CDP__PRIVATE void *cdp__atomic_load_pointer(void *const volatile *from) {
+    void *const value = *from;
+    CDP__BARRIER();
+    return value;
+}
+CDP__PRIVATE bool cdp__atomic_cas_pointer(void *volatile *at, void **expected, void *value) {
+    void *const wanted = *expected;
+    *expected = _InterlockedCompareExchangePointer(at, value, wanted);
+    return *expected == wanted;
+}
+#define cdp__atomic_load_ptr(from, order) cdp__atomic_load_pointer((void *const volatile *)(from))
+#define cdp__atomic_cas_ptr(at, expected, value, order, otherwise) \
+    cdp__atomic_cas_pointer((void *volatile *)(at), (void **)(expected), value)
+
+#elif defined(CDP_NO_THREADS) && defined(CDP_NO_SHARED_MEMORY)
+/* One thread, and no other process: plain accesses are enough. */
+#define CDP__PLAIN_ACCESSES
+#define cdp__atomic_load_u16(from, order) (*(from))
+#define cdp__atomic_load_u32(from, order) (*(from))
+#define cdp__atomic_load_u64(from, order) (*(from))
+#define cdp__atomic_load_ptr(from, order) (*(from))
+#define cdp__atomic_store_u32(to, value, order) ((void)(*(to) = (value)))
+#define cdp__atomic_store_u64(to, value, order) ((void)(*(to) = (value)))
+#define cdp__atomic_add_u32(at, value, order) (*(at) += (value))
+#define cdp__atomic_sub_u32(at, value, order) (*(at) -= (value))
+#define cdp__atomic_and_u32(at, value, order) (*(at) &= (value))
+#define cdp__atomic_swap_u32(at, value, order) cdp__plain_swap_u32(at, value)
+#define cdp__atomic_cas_u32(at, expected, value, order, otherwise) \
+    cdp__plain_cas_u32(at, expected, value)
+#define cdp__atomic_cas_ptr(at, expected, value, order, otherwise) \
+    cdp__plain_cas_ptr((void **)(at), (void **)(expected), value)
+CDP__PRIVATE uint32_t cdp__plain_swap_u32(uint32_t *at, uint32_t value) {
+    const uint32_t was = *at;
+    *at = value;
+    return was;
+}
+CDP__PRIVATE bool cdp__plain_cas_u32(uint32_t *at, uint32_t *expected, uint32_t value) {
+    const bool same = *at == *expected;
+    *expected = *at;
+    if (same) *at = value;
+    return same;
+}
+CDP__PRIVATE bool cdp__plain_cas_ptr(void **at, void **expected, void *value) {
+    const bool same = *at == *expected;
+    *expected = *at;
+    if (same) *at = value;
+    return same;
+}
+
+#elif defined(__cplusplus) || defined(__STDC_NO_ATOMICS__) || __STDC_VERSION__ < 201112L
+#error "cdp.h: a compiler without atomics of C11: define CDP_NO_THREADS and CDP_NO_SHARED_MEMORY"
+#else
+#include <stdatomic.h>
+#define CDP__RELAXED memory_order_relaxed
+#define CDP__ACQUIRE memory_order_acquire
+#define CDP__RELEASE memory_order_release
+#define CDP__ACQ_REL memory_order_acq_rel
+#define CDP__SEQ_CST memory_order_seq_cst
+#define cdp__atomic_load_u16(from, order) \
+    atomic_load_explicit((const _Atomic uint16_t *)(from), order)
+#define cdp__atomic_load_u32(from, order) \
+    atomic_load_explicit((const _Atomic uint32_t *)(from), order)
+#define cdp__atomic_load_u64(from, order) \
+    atomic_load_explicit((const _Atomic uint64_t *)(from), order)
+#define cdp__atomic_load_ptr(from, order) atomic_load_explicit((void *_Atomic *)(from), order)
+#define cdp__atomic_store_u32(to, value, order) \
+    atomic_store_explicit((_Atomic uint32_t *)(to), value, order)
+#define cdp__atomic_store_u64(to, value, order) \
+    atomic_store_explicit((_Atomic uint64_t *)(to), value, order)
+#define cdp__atomic_swap_u32(at, value, order) \
+    atomic_exchange_explicit((_Atomic uint32_t *)(at), value, order)
+#define cdp__atomic_add_u32(at, value, order) \
+    (atomic_fetch_add_explicit((_Atomic uint32_t *)(at), value, order) + (value))
+#define cdp__atomic_add_u64(at, value, order) \
+    (atomic_fetch_add_explicit((_Atomic uint64_t *)(at), value, order) + (value))
+#define cdp__atomic_sub_u32(at, value, order) \
+    (atomic_fetch_sub_explicit((_Atomic uint32_t *)(at), value, order) - (value))
+#define cdp__atomic_and_u32(at, value, order) \
+    (atomic_fetch_and_explicit((_Atomic uint32_t *)(at), value, order) & (value))
+#define cdp__atomic_cas_u32(at, expected, value, order, otherwise) \
+    atomic_compare_exchange_strong_explicit(                       \
+        (_Atomic uint32_t *)(at), expected, value, order, otherwise)
+#define cdp__atomic_cas_ptr(at, expected, value, order, otherwise) \
+    atomic_compare_exchange_strong_explicit(                       \
+        (void *_Atomic *)(at), (void **)(expected), value, order, otherwise)
+#endif
+#endif /* CDP__COMPILER_IMPL_INCLUDED */
+
 #if (defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION)) && !defined(CDP_IMPL_INCLUDED)
 #define CDP_IMPL_INCLUDED
 #undef cdp_reduce /* a macro under CDP_NAMES_0_1 */
 
-/* ---- >>compiler ------------------------------------------------------------------------------ */
+/* ---- >>basics -------------------------------------------------------------------------------- */
 
-/* Knows: compilers and system headers. Promises: the other sections contain no compiler
-   extension but `__atomic` builtins. May use: >>os. */
+/* Knows: headers of the system. Promises: small helpers for all sections. May use: >>os. */
 
 #ifdef CDP_NO_OS
 /* nothing of a system */
@@ -2379,38 +2667,6 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 #endif
 #endif
 
-#if defined(__GNUC__) || defined(__clang__)
-#define CDP__PRIVATE __attribute__((__unused__)) static
-#define CDP__RESTRICT __restrict__
-#if defined(CDP_NO_OS) /* see CDP_FORMAT_CHECK */
-#define CDP__PRINTF(f, a)
-#elif defined(_WIN32) && !defined(__clang__)
-#define CDP__PRINTF(f, a) __attribute__((format(gnu_printf, f, a)))
-#else
-#define CDP__PRINTF(f, a) __attribute__((format(printf, f, a)))
-#endif
-/* Keeps compilers from copying a few short functions into each of their dozens of callers. Used
-   only where measured copies cost most; tests/check_sources.sh counts the uses. */
-#define CDP__ONE_COPY __attribute__((__noinline__))
-/* Marks functions that record errors and make texts: compilers then treat the paths that lead to
-   them as rare, and keep that code apart. */
-#define CDP__COLD __attribute__((__cold__))
-#else
-#define CDP__ONE_COPY
-#define CDP__COLD
-#define CDP__PRIVATE static
-#define CDP__RESTRICT
-#define CDP__PRINTF(f, a)
-#endif
-
-#ifdef CDP_NO_THREADS
-#define CDP__THREAD_LOCAL
-#elif defined(_MSC_VER) && !defined(__clang__)
-#define CDP__THREAD_LOCAL __declspec(thread)
-#else
-#define CDP__THREAD_LOCAL __thread
-#endif
-
 /* How this build computes with floating-point numbers, for cdp_describe(). Ranks agree in every bit
    whatever it says, since a sum is computed once and passed on or in one order everywhere as long
    as all ranks run one build; builds that differ in this may differ in the last bit. */
@@ -2422,16 +2678,6 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 #define CDP__ARITHMETIC "IEEE 754; products and sums may be fused unless -ffp-contract=off"
 #else
 #define CDP__ARITHMETIC "IEEE 754, each operation rounded"
-#endif
-
-/* Where nobody else can read this memory, a number of 64 bits need not be written at once: small
-   processors cannot do that. */
-#if defined(CDP_NO_THREADS) && defined(CDP_NO_SHARED_MEMORY)
-#define cdp__load_u64(from, order) (*(from))
-#define cdp__store_u64(to, value, order) ((void)(*(to) = (value)))
-#else
-#define cdp__load_u64(from, order) __atomic_load_n(from, order)
-#define cdp__store_u64(to, value, order) __atomic_store_n(to, value, order)
 #endif
 
 #define CDP__MS 1000000ull /* nanoseconds */
@@ -2696,7 +2942,7 @@ CDP__PRIVATE void cdp__text_add_v(cdp__text *t, const char *f, va_list ap) {
     if (t->size) t->at[t->used] = 0;
 }
 
-CDP__PRIVATE CDP__PRINTF(2, 3) void cdp__text_add(cdp__text *t, const char *f, ...) {
+CDP__PRIVATE CDP__COLD CDP__PRINTF(2, 3) void cdp__text_add(cdp__text *t, const char *f, ...) {
     va_list ap;
     va_start(ap, f);
     cdp__text_add_v(t, f, ap);
@@ -4072,7 +4318,7 @@ CDP__PRIVATE int32_t cdp__os_polled_open(const cdp_os *os, void **watch) {
 }
 #endif
 
-#ifdef __linux__
+#ifdef CDP__EPOLL
 #include <sys/epoll.h>
 
 /* The watch is the epoll descriptor itself. Edge-triggered: the kernel reports each change once. */
@@ -5063,15 +5309,18 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
 #endif
 
 /* The groups of functions of the default os, in the order of cdp_os's members. */
-#ifdef __linux__
+#ifdef CDP__EPOLL
 #define CDP__OS_WATCH                                                                       \
     cdp__os_watch_open, cdp__os_watch_close, cdp__os_watch_add, cdp__os_watch_change, NULL, \
         cdp__os_watch_remove, cdp__os_watch_wait
-#define CDP__OS_PROCESSES cdp__os_process_place, cdp__os_process_open
 #else
 #define CDP__OS_WATCH                                                                     \
     cdp__os_polled_open, cdp__pollwatch_close, cdp__pollwatch_add, cdp__pollwatch_change, \
         cdp__pollwatch_used_up, cdp__pollwatch_remove, cdp__pollwatch_wait
+#endif
+#ifdef __linux__
+#define CDP__OS_PROCESSES cdp__os_process_place, cdp__os_process_open
+#else
 #define CDP__OS_PROCESSES NULL, NULL
 #endif
 #ifdef _WIN32
@@ -5086,15 +5335,21 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
 #else
 #define CDP__OS_PORT_OWNER NULL
 #endif
+#ifdef __linux__
+#define CDP__OS_UNMAP_PARTS true
+#else
+#define CDP__OS_UNMAP_PARTS false
+#endif
 #if (defined(__linux__) || defined(_WIN32)) && !defined(CDP_NO_SHARED_MEMORY)
 #define CDP__OS_SHARED                                                                      \
     {                                                                                       \
         cdp__os_memory_create, cdp__os_memory_map, cdp__os_memory_unmap, cdp__os_pass_open, \
-            cdp__os_pass, cdp__os_memory_read, cdp__os_memory_host, CDP__OS_PROCESSES       \
+            cdp__os_pass, cdp__os_memory_read, cdp__os_memory_host, CDP__OS_PROCESSES,      \
+            CDP__OS_UNMAP_PARTS                                                             \
     }
 #else
 #define CDP__OS_SHARED \
-    { NULL, NULL, NULL, NULL, NULL, NULL, NULL, CDP__OS_PROCESSES }
+    { NULL, NULL, NULL, NULL, NULL, NULL, NULL, CDP__OS_PROCESSES, false }
 #endif
 #ifdef CDP_NO_FILES
 #define CDP__OS_FILES \
@@ -5411,7 +5666,7 @@ typedef struct cdp__loop {
     uint32_t moved;                 /* sockets that had events at the last poll */
     int32_t wake_fd[2];
     uint64_t turns; /* runs of the loop: work that is spread over several runs counts by it */
-    bool awake;     /* wake was set and not yet cleared */
+    uint32_t awake; /* wake was set and not yet cleared (atomic) */
 } cdp__loop;
 
 #define CDP__NO_SLOT UINT32_MAX
@@ -5602,7 +5857,7 @@ CDP__PRIVATE void cdp__loop_woken(cdp__loop *l) {
     os->net.wake_clear(os->user, l->wake_fd[0]);
     if (os->net.watch_used_up)
         os->net.watch_used_up(os->user, l->watch, l->wake_fd[0], CDP_IO_READ);
-    __atomic_store_n(&l->awake, false, __ATOMIC_RELEASE);
+    cdp__atomic_store_u32(&l->awake, 0, CDP__RELEASE);
 }
 
 CDP__PRIVATE void cdp__loop_dispatch(cdp__loop *l, uint32_t count) {
@@ -5651,7 +5906,7 @@ CDP__PRIVATE cdp_status cdp__loop_run(cdp__loop *l, cdp_lock *lock, uint64_t dea
 
 /* Thread-safe. Several wake-ups before the loop runs again cost one system call. */
 CDP__PRIVATE void cdp__loop_wake(cdp__loop *l) {
-    if (l->wake_fd[1] >= 0 && !__atomic_exchange_n(&l->awake, true, __ATOMIC_ACQ_REL))
+    if (l->wake_fd[1] >= 0 && !cdp__atomic_swap_u32(&l->awake, 1, CDP__ACQ_REL))
         l->os->net.wake_set(l->os->user, l->wake_fd[1]);
 }
 
@@ -6197,21 +6452,16 @@ CDP__PRIVATE cdp__step cdp__step_recv(uint32_t peer, uint8_t buf, cdp__span p) {
     return cdp__step_make(CDP__RECV, (int32_t)peer, 0, buf, 0, p.off, p.len);
 }
 
-/* Round 0 of most algorithms: copies this rank's input to the buffer that the next rounds work
-   on, and scales it for PREMUL_SUM. */
-CDP__PRIVATE uint32_t cdp__bring(const cdp__shape *s, uint8_t src, cdp__span from, uint8_t dst,
-    uint64_t dst_off, cdp__step out[]) {
+/* Round 0 of most algorithms: copies the first `len` elements of this rank's input to the buffer
+   that the next rounds work on, and scales them for PREMUL_SUM. */
+CDP__PRIVATE uint32_t cdp__bring(
+    const cdp__shape *s, uint64_t len, uint8_t dst, uint64_t dst_off, cdp__step out[]) {
+    const uint8_t src = s->in_place ? CDP__OUT : CDP__IN;
     uint32_t n = 0;
-    if (src != dst || from.off != dst_off)
-        out[n++] = cdp__step_make(CDP__COPY, -1, src, dst, from.off, dst_off, from.len);
+    if (src != dst || dst_off) out[n++] = cdp__step_make(CDP__COPY, -1, src, dst, 0, dst_off, len);
     if (s->op == CDP_REDUCE_PREMUL_SUM)
-        out[n++] = cdp__step_make(CDP__SCALE, -1, 0, dst, 0, dst_off, from.len);
+        out[n++] = cdp__step_make(CDP__SCALE, -1, 0, dst, 0, dst_off, len);
     return n;
-}
-
-CDP__PRIVATE uint32_t cdp__copy_in(const cdp__shape *s, uint64_t dst_off, cdp__step out[]) {
-    return cdp__bring(
-        s, s->in_place ? CDP__OUT : CDP__IN, cdp__first(s->count), CDP__OUT, dst_off, out);
 }
 
 CDP__PRIVATE uint32_t cdp__log2_up(uint32_t n) {
@@ -6263,7 +6513,7 @@ CDP__PRIVATE uint32_t cdp__ring_reduce(
 CDP__PRIVATE uint32_t cdp__ring_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     /* which part, in rounds n .. 2n-2 */
     const uint32_t n = s->size, r = s->rank, send = (r + 2 * n - k + 1) % n;
-    if (k == 0) return cdp__reads_in(s) ? 0 : cdp__copy_in(s, 0, out);
+    if (k == 0) return cdp__reads_in(s) ? 0 : cdp__bring(s, s->count, CDP__OUT, 0, out);
     if (k < n) return cdp__ring_reduce(s, k, CDP__OUT, out);
     out[0] = cdp__step_send((r + 1) % n, CDP__OUT, cdp__part(s, send));
     out[1] = cdp__step_recv((r + n - 1) % n, CDP__OUT, cdp__part(s, (send + n - 1) % n));
@@ -6319,7 +6569,7 @@ CDP__PRIVATE uint32_t cdp__doubling_round(const cdp__shape *s, uint32_t k, cdp__
     uint32_t m, id, peer;
     all.off = 0;
     all.len = s->count;
-    if (k == 0) return cdp__copy_in(s, 0, out);
+    if (k == 0) return cdp__bring(s, s->count, CDP__OUT, 0, out);
     if (k < first || k == first + f.bits) { /* fold, or send the result to the folded rank */
         const bool back = k != 1;
         if (s->rank >= 2 * f.extra) return 0;
@@ -6410,8 +6660,7 @@ CDP__PRIVATE uint32_t cdp__reduce_tree_round(const cdp__shape *s, uint32_t k, cd
     const uint32_t n = s->size, v = (s->rank + n - s->root) % n, stride = k ? 1u << (k - 1) : 0;
     const uint8_t work = cdp__reduce_buffer(s);
     uint32_t m = 0;
-    if (k == 0)
-        return cdp__bring(s, s->in_place ? CDP__OUT : CDP__IN, cdp__first(s->count), work, 0, out);
+    if (k == 0) return cdp__bring(s, s->count, work, 0, out);
     if (v % (2 * stride) == stride) {
         out[m++] = cdp__step_send((s->rank + n - stride) % n, work, cdp__first(s->count));
     } else if (v % (2 * stride) == 0 && stride < n - v) {
@@ -6433,8 +6682,9 @@ CDP__PRIVATE uint32_t cdp__linear_round(const cdp__shape *s, uint32_t k, cdp__st
     const uint8_t parts = gather || s->in_place ? CDP__OUT : CDP__IN;
     if (k == 0) {
         if (!root || s->in_place) return 0;
-        return gather ? cdp__bring(s, CDP__IN, cdp__first(own.len), CDP__OUT, own.off, out)
-                      : cdp__bring(s, CDP__IN, own, CDP__OUT, 0, out);
+        out[0] = cdp__step_make(
+            CDP__COPY, -1, CDP__IN, CDP__OUT, gather ? 0 : own.off, gather ? own.off : 0, own.len);
+        return 1;
     }
     if (root)
         out[0] = gather ? cdp__step_recv(other, parts, cdp__block_of(s, offs, other))
@@ -6462,11 +6712,10 @@ CDP__PRIVATE uint32_t cdp__scatter_reduce_round(const cdp__shape *s, uint32_t k,
     const uint8_t outside = scaled ? CDP__TMP : CDP__IN,
                   src = s->in_place ? (uint8_t)CDP__OUT : outside;
     const cdp__span own = cdp__block_of(s, s->in_offs, r),
-                    all = cdp__first(s->in_offs ? s->in_offs[n] : n * s->count);
-    const cdp__span result = s->in_place ? own : cdp__first(own.len);
+                    result = s->in_place ? own : cdp__first(own.len);
     uint32_t m = 0;
     if (k == 0) {
-        if (scaled) m = cdp__bring(s, s->in_place ? CDP__OUT : CDP__IN, all, src, 0, out);
+        if (scaled) m = cdp__bring(s, cdp__edge(s, s->in_offs, n), src, 0, out);
         if (n == 1 && !s->in_place)
             out[m++] = cdp__step_make(CDP__COPY, -1, src, CDP__OUT, own.off, 0, own.len);
     } else {
@@ -6648,16 +6897,15 @@ CDP__PRIVATE uint32_t cdp__fixed_round(const cdp__shape *s, uint32_t k, cdp__ste
     const uint32_t n = s->size, r = s->rank, per = cdp__fixed_wave_rounds(s);
     const uint8_t mine = s->in_place ? CDP__OUT : CDP__IN;
     uint8_t work = s->kind == CDP_COLL_REDUCE ? cdp__reduce_buffer(s) : (uint8_t)CDP__OUT;
-    cdp__span all = cdp__first(s->count);
-    uint64_t slot;
+    uint64_t all = s->count, slot;
     uint32_t from, waves;
     if (s->kind == CDP_COLL_REDUCE_SCATTER) {
-        all = cdp__first(s->in_offs ? s->in_offs[n] : n * s->count);
+        all = cdp__edge(s, s->in_offs, n);
         /* working in IN is possible unless the input must be scaled */
         work = s->op == CDP_REDUCE_PREMUL_SUM && !s->in_place ? (uint8_t)CDP__TMP : mine;
-        if (n == 1) return cdp__bring(s, mine, all, CDP__OUT, 0, out);
+        if (n == 1) return cdp__bring(s, all, CDP__OUT, 0, out);
     }
-    if (k == 0) return cdp__bring(s, mine, all, work, 0, out);
+    if (k == 0) return cdp__bring(s, all, work, 0, out);
     waves = cdp__fixed_waves(s, &slot);
     if (--k < waves * per) return cdp__fixed_wave(s, k % per, k / per * slot, slot, work, out);
     k -= waves * per;
@@ -6692,8 +6940,7 @@ CDP__PRIVATE uint32_t cdp__reduce_ring_round(const cdp__shape *s, uint32_t k, cd
     const uint32_t n = s->size, from = k < n ? 0 : (s->root + (k - n) + 1) % n;
     const uint8_t work = cdp__reduce_buffer(s);
     if (k == 0 && cdp__reads_in(s)) return 0;
-    if (k == 0)
-        return cdp__bring(s, s->in_place ? CDP__OUT : CDP__IN, cdp__first(s->count), work, 0, out);
+    if (k == 0) return cdp__bring(s, s->count, work, 0, out);
     if (k < n) return cdp__ring_reduce(s, k, work, out);
     if (s->rank == s->root)
         out[0] = cdp__step_recv(from, work, cdp__part(s, (from + 1) % n));
@@ -6876,9 +7123,7 @@ CDP__PRIVATE uint32_t cdp__halving_round(const cdp__shape *s, uint32_t k, cdp__s
     uint32_t half, peer, m = 2;
     if (s->size == 1) return cdp__scatter_reduce_round(s, 0, out);
     if (k == 0 && cdp__reads_in(s)) return 0;
-    if (k == 0)
-        return cdp__bring(s, s->in_place ? CDP__OUT : CDP__IN,
-            cdp__first(cdp__edge(s, s->in_offs, s->size)), work, 0, out);
+    if (k == 0) return cdp__bring(s, cdp__edge(s, s->in_offs, s->size), work, 0, out);
     if (k < first || k == first + f.bits) return cdp__halving_fold(s, k >= first, work, out);
     if (f.id < 0) return 0;
     half = 1u << (f.bits - 1 - (k - first));
@@ -6923,7 +7168,7 @@ CDP__PRIVATE uint32_t cdp__both_round(const cdp__shape *s, uint32_t k, cdp__step
     const cdp__span all = cdp__first(s->count);
     uint32_t half, peer;
     cdp__span mine, theirs;
-    if (k == 0) return from_in ? 0 : cdp__copy_in(s, 0, out);
+    if (k == 0) return from_in ? 0 : cdp__bring(s, s->count, CDP__OUT, 0, out);
     if (k < first || k == first + 2 * f.bits) { /* as in recursive doubling */
         const bool back = k >= first, odd = s->rank % 2 != 0;
         if (s->rank >= 2 * f.extra) return 0;
@@ -7056,9 +7301,8 @@ CDP__PRIVATE uint32_t cdp__once_round(const cdp__shape *s, uint32_t k, cdp__step
     const uint64_t mine_at = before ? r * s->count : whole_at;
     uint32_t m = 0, u = (k - before) * CDP__ROUND_MAX;
     if (n == 1 && gather) return cdp__gather_round(s, 0, out);
-    if (n == 1) return reduce ? cdp__copy_in(s, 0, out) : 0;
-    if (k < before)
-        return cdp__bring(s, s->in_place ? CDP__OUT : CDP__IN, own, CDP__TMP, r * s->count, out);
+    if (n == 1) return reduce ? cdp__bring(s, s->count, CDP__OUT, 0, out) : 0;
+    if (k < before) return cdp__bring(s, own.len, CDP__TMP, r * s->count, out);
     for (; u < units && u < (k - before + 1) * CDP__ROUND_MAX; ++u) {
         const uint32_t to = (r + u / 2 + 1) % n, from = (r + n - u / 2 - 1) % n,
                        step = u - 2 * pairs;
@@ -9086,29 +9330,29 @@ typedef struct cdp__doorbell {
    usually only one peer wakes it. */
 CDP__PRIVATE bool cdp__doorbell_ring(cdp__doorbell *b, uint32_t what) {
     CDP_ASSERT(what == CDP__BELL_DATA || what == CDP__BELL_ROOM);
-    (void)__atomic_add_fetch(&b->rung[what == CDP__BELL_ROOM], 1, __ATOMIC_SEQ_CST);
-    if (!(__atomic_load_n(&b->wants, __ATOMIC_SEQ_CST) & what)) return false;
-    __atomic_store_n(&b->wants, 0, __ATOMIC_SEQ_CST);
+    (void)cdp__atomic_add_u32(&b->rung[what == CDP__BELL_ROOM], 1, CDP__SEQ_CST);
+    if (!(cdp__atomic_load_u32(&b->wants, CDP__SEQ_CST) & what)) return false;
+    cdp__atomic_store_u32(&b->wants, 0, CDP__SEQ_CST);
     return true;
 }
 
 CDP__PRIVATE void cdp__doorbell_arm(cdp__doorbell *b, uint32_t wants) {
-    __atomic_store_n(&b->wants, wants, __ATOMIC_SEQ_CST);
+    cdp__atomic_store_u32(&b->wants, wants, CDP__SEQ_CST);
 }
 
 /* True if a peer rang for one of `wants` since `seen` was stored: checked before each sleep. */
 CDP__PRIVATE bool cdp__doorbell_rung(
     const cdp__doorbell *b, const uint32_t seen[2], uint32_t wants) {
-    return ((wants & CDP__BELL_DATA) && __atomic_load_n(&b->rung[0], __ATOMIC_SEQ_CST) != seen[0])
-        || ((wants & CDP__BELL_ROOM) && __atomic_load_n(&b->rung[1], __ATOMIC_SEQ_CST) != seen[1]);
+    return ((wants & CDP__BELL_DATA) && cdp__atomic_load_u32(&b->rung[0], CDP__SEQ_CST) != seen[0])
+        || ((wants & CDP__BELL_ROOM) && cdp__atomic_load_u32(&b->rung[1], CDP__SEQ_CST) != seen[1]);
 }
 
 /* The owner is awake. It polls everything after this call. */
 CDP__PRIVATE void cdp__doorbell_seen(cdp__doorbell *b, uint32_t seen[2]) {
-    if (__atomic_load_n(&b->wants, __ATOMIC_RELAXED))
-        __atomic_store_n(&b->wants, 0, __ATOMIC_RELAXED);
-    seen[0] = __atomic_load_n(&b->rung[0], __ATOMIC_ACQUIRE);
-    seen[1] = __atomic_load_n(&b->rung[1], __ATOMIC_ACQUIRE);
+    if (cdp__atomic_load_u32(&b->wants, CDP__RELAXED))
+        cdp__atomic_store_u32(&b->wants, 0, CDP__RELAXED);
+    seen[0] = cdp__atomic_load_u32(&b->rung[0], CDP__ACQUIRE);
+    seen[1] = cdp__atomic_load_u32(&b->rung[1], CDP__ACQUIRE);
 }
 
 /* ---- rings */
@@ -9188,7 +9432,7 @@ CDP__PRIVATE bool cdp__eager_free(cdp__eager *w, const cdp__eager_slots *to, uin
     uint32_t k;
     for (k = 0; k < CDP__SLOTS && w->put[i] != w->freed[i]; ++k) {
         const uint32_t at = (i + 1 + k) % CDP__SLOTS;
-        w->freed[at] = __atomic_load_n(&to->taken[at], __ATOMIC_ACQUIRE);
+        w->freed[at] = cdp__atomic_load_u32(&to->taken[at], CDP__ACQUIRE);
     }
     return w->put[i] == w->freed[i];
 }
@@ -9206,7 +9450,7 @@ CDP__PRIVATE bool cdp__eager_put(cdp__eager *w, cdp__eager_slots *to, uint64_t c
     p->bytes = (uint16_t)bytes;
     memcpy(p->head, head, CDP__SLOT_HEAD);
     if (bytes) memcpy(p->data, data, bytes);
-    __atomic_store_n(&p->serial, ++w->put[i], __ATOMIC_RELEASE);
+    cdp__atomic_store_u32(&p->serial, ++w->put[i], CDP__RELEASE);
     return true;
 }
 
@@ -9215,14 +9459,14 @@ CDP__PRIVATE const cdp__eager_slot *cdp__eager_find(
     const cdp__eager *w, const cdp__eager_slots *from, uint64_t channel, uint32_t number) {
     const uint32_t i = cdp__eager_place(channel, number);
     const cdp__eager_slot *p = &from->place[i];
-    if (__atomic_load_n(&p->serial, __ATOMIC_ACQUIRE) == w->got[i]) return NULL;
+    if (cdp__atomic_load_u32(&p->serial, CDP__ACQUIRE) == w->got[i]) return NULL;
     return p->number == number && p->channel == channel ? p : NULL;
 }
 
 /* Copies the header. Returns the length of the message, or UINT32_MAX if the stored length is
    impossible. A malicious peer may change the stored length: use the returned one. */
 CDP__PRIVATE uint32_t cdp__eager_head(const cdp__eager_slot *p, uint8_t head[CDP__SLOT_HEAD]) {
-    const uint32_t bytes = __atomic_load_n(&p->bytes, __ATOMIC_RELAXED);
+    const uint32_t bytes = cdp__atomic_load_u16(&p->bytes, CDP__RELAXED);
     memcpy(head, p->head, CDP__SLOT_HEAD);
     return bytes <= CDP__SLOT_BYTES ? bytes : UINT32_MAX;
 }
@@ -9231,16 +9475,16 @@ CDP__PRIVATE uint32_t cdp__eager_head(const cdp__eager_slot *p, uint8_t head[CDP
 CDP__PRIVATE void cdp__eager_taken(
     cdp__eager *w, cdp__eager_slots *from, uint64_t channel, uint32_t number) {
     const uint32_t i = cdp__eager_place(channel, number);
-    w->got[i] = __atomic_load_n(&from->place[i].serial, __ATOMIC_RELAXED);
-    __atomic_store_n(&from->taken[i], w->got[i], __ATOMIC_RELEASE);
+    w->got[i] = cdp__atomic_load_u32(&from->place[i].serial, CDP__RELAXED);
+    cdp__atomic_store_u32(&from->taken[i], w->got[i], CDP__RELEASE);
 }
 
 /* True if any slot holds an unread message. */
 CDP__PRIVATE bool cdp__eager_any(const cdp__eager_slots *from) {
     uint32_t i;
     for (i = 0; i < CDP__SLOTS; ++i)
-        if (__atomic_load_n(&from->place[i].serial, __ATOMIC_ACQUIRE)
-            != __atomic_load_n(&from->taken[i], __ATOMIC_RELAXED))
+        if (cdp__atomic_load_u32(&from->place[i].serial, CDP__ACQUIRE)
+            != cdp__atomic_load_u32(&from->taken[i], CDP__RELAXED))
             return true;
     return false;
 }
@@ -9310,7 +9554,7 @@ CDP__PRIVATE int64_t cdp__line_put(cdp__line *l, const cdp_iov *v, uint32_t n, u
     uint64_t moved;
     CDP_ASSERT(l->out_at - l->out_tail <= l->size);
     if (bytes > l->size - (l->out_at - l->out_tail)) {
-        const uint64_t tail = cdp__load_u64(&ring->tail, __ATOMIC_ACQUIRE);
+        const uint64_t tail = cdp__atomic_load_u64(&ring->tail, CDP__ACQUIRE);
         if (l->out_at - tail > l->size) return -1;
         l->out_tail = tail;
     }
@@ -9319,21 +9563,21 @@ CDP__PRIVATE int64_t cdp__line_put(cdp__line *l, const cdp_iov *v, uint32_t n, u
     l->full = moved < bytes;
     if (!moved) return 0;
     l->out_at += moved;
-    cdp__store_u64(&ring->head, l->out_at, __ATOMIC_RELEASE);
+    cdp__atomic_store_u64(&ring->head, l->out_at, CDP__RELEASE);
     cdp__line_ring(l, CDP__BELL_DATA);
     return (int64_t)moved;
 }
 
 CDP__PRIVATE int64_t cdp__line_get(cdp__line *l, const cdp_iov *v, uint32_t n) {
     cdp__ring *ring = &l->in->ring;
-    const uint64_t head = cdp__load_u64(&ring->head, __ATOMIC_ACQUIRE);
+    const uint64_t head = cdp__atomic_load_u64(&ring->head, CDP__ACQUIRE);
     uint64_t moved;
     if (head - l->in_at > l->size) return -1;
     if (head == l->in_at) return 0;
     moved = cdp__ring_move(ring, l->size, l->in_at, head - l->in_at, v, n, false);
     if (!moved) return 0;
     l->in_at += moved;
-    cdp__store_u64(&ring->tail, l->in_at, __ATOMIC_RELEASE);
+    cdp__atomic_store_u64(&ring->tail, l->in_at, CDP__RELEASE);
     cdp__line_ring(l, CDP__BELL_ROOM);
     return (int64_t)moved;
 }
@@ -9367,9 +9611,9 @@ CDP__PRIVATE uint32_t cdp__line_wants(const cdp__line *l) {
 /* True if there is unread data, or new room for data that did not fit. Checked after the
    doorbell rang: it may have rung for data that has been read since. */
 CDP__PRIVATE bool cdp__line_busy(const cdp__line *l) {
-    return cdp__load_u64(&l->in->ring.head, __ATOMIC_ACQUIRE) != l->in_at
+    return cdp__atomic_load_u64(&l->in->ring.head, CDP__ACQUIRE) != l->in_at
         || cdp__eager_any(&l->in->eager.slots)
-        || (l->full && cdp__load_u64(&l->out->ring.tail, __ATOMIC_ACQUIRE) != l->out_tail);
+        || (l->full && cdp__atomic_load_u64(&l->out->ring.tail, CDP__ACQUIRE) != l->out_tail);
 }
 
 /* The slot of the exposure table that a token of this side names. */
@@ -9390,12 +9634,12 @@ CDP__PRIVATE bool cdp__line_expose(cdp__line *l, const void *data, uint64_t byte
         ++i;
     if (i == CDP__EXPOSURES) return false;
     e = &l->out->exposed[i];
-    cdp__store_u64(&e->at, (uint64_t)(uintptr_t)data, __ATOMIC_RELAXED);
-    cdp__store_u64(&e->bytes, bytes, __ATOMIC_RELAXED);
-    cdp__store_u64(&e->off, off, __ATOMIC_RELAXED);
-    __atomic_store_n(&e->segment, segment, __ATOMIC_RELAXED);
+    cdp__atomic_store_u64(&e->at, (uint64_t)(uintptr_t)data, CDP__RELAXED);
+    cdp__atomic_store_u64(&e->bytes, bytes, CDP__RELAXED);
+    cdp__atomic_store_u64(&e->off, off, CDP__RELAXED);
+    cdp__atomic_store_u32(&e->segment, segment, CDP__RELAXED);
     l->state[i] |= CDP__EXPOSED;
-    __atomic_store_n(&e->state, l->state[i], __ATOMIC_RELEASE);
+    cdp__atomic_store_u32(&e->state, l->state[i], CDP__RELEASE);
     *token = (uint64_t)i << 32 | l->state[i];
     return true;
 }
@@ -9404,8 +9648,7 @@ CDP__PRIVATE bool cdp__line_try_revoke(cdp__line *l, uint64_t token) {
     const uint32_t i = cdp__exposure_index(l, token);
     const uint32_t next = (l->state[i] & ~CDP__STATE_BITS) + CDP__STATE_BITS + 1;
     uint32_t state = l->state[i];
-    if (!__atomic_compare_exchange_n(
-            &l->out->exposed[i].state, &state, next, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+    if (!cdp__atomic_cas_u32(&l->out->exposed[i].state, &state, next, CDP__ACQ_REL, CDP__RELAXED))
         return false;
     l->state[i] = next;
     return true;
@@ -9418,11 +9661,11 @@ CDP__PRIVATE bool cdp__line_revoke(cdp__line *l, uint64_t token) {
     uint32_t *state = &l->out->exposed[i].state;
     const uint32_t next = (l->state[i] & ~CDP__STATE_BITS) + CDP__STATE_BITS + 1;
     if (l->same_process
-        && (__atomic_and_fetch(state, ~(CDP__EXPOSED | CDP__BEGUN), __ATOMIC_ACQ_REL) & CDP__HELD))
+        && (cdp__atomic_and_u32(state, ~(CDP__EXPOSED | CDP__BEGUN), CDP__ACQ_REL) & CDP__HELD))
         return false;
     l->state[i] = next;
     /* must precede the owner's next write to that memory */
-    (void)__atomic_exchange_n(state, next, __ATOMIC_ACQ_REL);
+    (void)cdp__atomic_swap_u32(state, next, CDP__ACQ_REL);
     return true;
 }
 
@@ -9436,15 +9679,13 @@ CDP__PRIVATE bool cdp__line_read_begin(cdp__line *l, uint64_t token, cdp__exposu
     if (!l->in || token >> 32 >= CDP__EXPOSURES || (exposed & CDP__STATE_BITS) != CDP__EXPOSED)
         return false;
     e = &l->in->exposed[token >> 32];
-    if (!__atomic_compare_exchange_n(
-            &e->state, &first, hold, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)
-        && !__atomic_compare_exchange_n(
-            &e->state, &again, hold, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+    if (!cdp__atomic_cas_u32(&e->state, &first, hold, CDP__ACQ_REL, CDP__ACQUIRE)
+        && !cdp__atomic_cas_u32(&e->state, &again, hold, CDP__ACQ_REL, CDP__ACQUIRE))
         return false;
-    out->at = cdp__load_u64(&e->at, __ATOMIC_RELAXED);
-    out->bytes = cdp__load_u64(&e->bytes, __ATOMIC_RELAXED);
-    out->off = cdp__load_u64(&e->off, __ATOMIC_RELAXED);
-    out->segment = __atomic_load_n(&e->segment, __ATOMIC_RELAXED);
+    out->at = cdp__atomic_load_u64(&e->at, CDP__RELAXED);
+    out->bytes = cdp__atomic_load_u64(&e->bytes, CDP__RELAXED);
+    out->off = cdp__atomic_load_u64(&e->off, CDP__RELAXED);
+    out->segment = cdp__atomic_load_u32(&e->segment, CDP__RELAXED);
     return true;
 }
 
@@ -9454,11 +9695,10 @@ CDP__PRIVATE bool cdp__line_read_end(cdp__line *l, uint64_t token) {
     uint32_t begun = (uint32_t)token | CDP__BEGUN;
     cdp__exposure *e = &l->in->exposed[(token >> 32) % CDP__EXPOSURES];
     if (l->same_process) {
-        (void)__atomic_and_fetch(&e->state, ~CDP__HELD, __ATOMIC_RELEASE);
+        (void)cdp__atomic_and_u32(&e->state, ~CDP__HELD, CDP__RELEASE);
         return true;
     }
-    return __atomic_compare_exchange_n(
-        &e->state, &begun, begun, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+    return cdp__atomic_cas_u32(&e->state, &begun, begun, CDP__ACQ_REL, CDP__ACQUIRE);
 }
 
 /* ---- >>pend: works that are not operations --------------------------------------------------- */
@@ -10211,7 +10451,7 @@ CDP__PRIVATE bool cdp__port_slots_wait(const cdp__world *w, uint32_t peer) {
     uint32_t i;
     if (t->slots.memory) memory = (const cdp__eager_slots *)t->slots.memory(t->self, peer, false);
     for (i = 0; i < CDP__SLOTS && memory; ++i)
-        if (__atomic_load_n(&memory->place[i].serial, __ATOMIC_ACQUIRE)
+        if (cdp__atomic_load_u32(&memory->place[i].serial, CDP__ACQUIRE)
             != w->ports[peer].slots.got[i])
             return true;
     return false;
@@ -13400,7 +13640,7 @@ typedef struct cdp__hub_rank {
     cdp__doorbell bell; /* one doorbell for all its lines */
     cdp_lock lock;      /* guards the owner's sleep */
     void *cond;
-    bool left, taken; /* (atomic) */
+    uint32_t left, taken; /* (atomic) */
 } cdp__hub_rank;
 
 struct cdp_hub {
@@ -13411,7 +13651,7 @@ struct cdp_hub {
     cdp_lock cause_lock;
     uint8_t cause[CDP__FAILURE_MAX]; /* the first record of any rank */
     uint32_t cause_bytes;            /* 0: none yet */
-    bool broken;                     /* a record exists: every rank must be told (atomic) */
+    uint32_t broken;                 /* a record exists: every rank must be told (atomic) */
 };
 
 typedef struct cdp__hub_end {
@@ -13428,7 +13668,7 @@ typedef struct cdp__hub_end {
 /* Two threads may create the same way at once; the one that loses the race frees its own. */
 CDP__PRIVATE cdp__way *cdp__hub_way(cdp_hub *h, uint32_t from, uint32_t to, bool make) {
     cdp__way **place = &h->ways[(uint64_t)from * h->desc.world_size + to];
-    cdp__way *way = __atomic_load_n(place, __ATOMIC_ACQUIRE), *expected = NULL;
+    cdp__way *way = (cdp__way *)cdp__atomic_load_ptr(place, CDP__ACQUIRE), *expected = NULL;
     if (way || !make) return way;
     way = (cdp__way *)cdp__alloc(h->os, sizeof *way + h->desc.ring_bytes);
     if (!way) {
@@ -13436,9 +13676,7 @@ CDP__PRIVATE cdp__way *cdp__hub_way(cdp_hub *h, uint32_t from, uint32_t to, bool
         return NULL;
     }
     memset(way, 0, sizeof *way);
-    if (__atomic_compare_exchange_n(
-            place, &expected, way, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
-        return way;
+    if (cdp__atomic_cas_ptr(place, &expected, way, CDP__ACQ_REL, CDP__ACQUIRE)) return way;
     cdp__free(h->os, way);
     return expected;
 }
@@ -13496,7 +13734,7 @@ CDP__PRIVATE cdp__line *cdp__hub_line(cdp__hub_end *e, uint32_t peer, bool outgo
 }
 
 CDP__PRIVATE bool cdp__hub_left(const cdp__hub_end *e, uint32_t peer) {
-    return __atomic_load_n(&e->hub->ranks[peer].left, __ATOMIC_ACQUIRE);
+    return cdp__atomic_load_u32(&e->hub->ranks[peer].left, CDP__ACQUIRE) != 0;
 }
 
 CDP__PRIVATE int64_t cdp__hub_move(
@@ -13566,7 +13804,7 @@ CDP__PRIVATE cdp_status cdp__hub_wait(void *self, cdp_lock *lock, uint64_t deadl
         cdp_lock_acquire(lock);
     }
     cdp__doorbell_seen(bell, e->seen);
-    if (e->told || !__atomic_load_n(&e->hub->broken, __ATOMIC_ACQUIRE)) return CDP_OK;
+    if (e->told || !cdp__atomic_load_u32(&e->hub->broken, CDP__ACQUIRE)) return CDP_OK;
     e->told = true;
     /* cdp__hub_first() returns the record */
     return cdp__fail(CDP_ERR_PEER_LOST, "another rank has failed");
@@ -13637,7 +13875,7 @@ CDP__PRIVATE void cdp__hub_publish(void *self, const void *record, uint32_t byte
     cdp_lock_release(&h->cause_lock);
     end->told = true;
     /* also those without messages from this rank */
-    if (!__atomic_exchange_n(&h->broken, true, __ATOMIC_ACQ_REL)) cdp__hub_ring_all(h);
+    if (!cdp__atomic_swap_u32(&h->broken, 1, CDP__ACQ_REL)) cdp__hub_ring_all(h);
 }
 
 CDP__PRIVATE void cdp__hub_end_free(cdp__hub_end *e) {
@@ -13651,8 +13889,8 @@ CDP__PRIVATE void cdp__hub_end_free(cdp__hub_end *e) {
 
 CDP__PRIVATE void cdp__hub_leave(void *self) {
     cdp__hub_end *e = (cdp__hub_end *)self;
-    __atomic_store_n(&e->hub->ranks[e->rank].left, e->made, __ATOMIC_RELEASE);
-    __atomic_store_n(&e->hub->ranks[e->rank].taken, e->made, __ATOMIC_RELEASE);
+    cdp__atomic_store_u32(&e->hub->ranks[e->rank].left, e->made, CDP__RELEASE);
+    cdp__atomic_store_u32(&e->hub->ranks[e->rank].taken, e->made, CDP__RELEASE);
     cdp__hub_ring_all(e->hub);
     cdp__hub_end_free(e);
 }
@@ -13674,7 +13912,7 @@ CDP__PRIVATE cdp_status cdp__hub_attach(
         cdp__hub_end_free(e);
         return cdp__fail_nomem("a rank's end of a hub", world_size * sizeof *e->lines);
     }
-    if (__atomic_exchange_n(&h->ranks[rank].taken, true, __ATOMIC_ACQ_REL)) {
+    if (cdp__atomic_swap_u32(&h->ranks[rank].taken, 1, CDP__ACQ_REL)) {
         cdp__hub_end_free(e);
         return cdp__fail(CDP_ERR_INVALID,
             "rank %u of this hub has a group, or had one; for another world make another hub",
@@ -13984,9 +14222,9 @@ CDP__PRIVATE void cdp__pends_drop(cdp_group *g) {
    thread that has just released it. */
 CDP__PRIVATE void cdp__progress_yield_lock(cdp__world *m) {
     uint32_t i;
-    if (!__atomic_load_n(&m->lock_waiters, __ATOMIC_RELAXED)) return;
+    if (!cdp__atomic_load_u32(&m->lock_waiters, CDP__RELAXED)) return;
     cdp_lock_release(&m->lock);
-    for (i = 0; i < 64 && __atomic_load_n(&m->lock_waiters, __ATOMIC_RELAXED); ++i)
+    for (i = 0; i < 64 && cdp__atomic_load_u32(&m->lock_waiters, CDP__RELAXED); ++i)
         m->os->threads.yield(m->os->user);
     cdp_lock_acquire(&m->lock);
 }
@@ -13995,11 +14233,11 @@ CDP__PRIVATE void cdp__progress_yield_lock(cdp__world *m) {
 CDP__PRIVATE CDP__ONE_COPY void cdp__enter(cdp_group *g) {
     cdp__world *m = g->w;
 #ifndef CDP_NO_THREADS /* no thread would yield to this one */
-    __atomic_add_fetch(&m->lock_waiters, 1, __ATOMIC_RELAXED);
+    (void)cdp__atomic_add_u32(&m->lock_waiters, 1, CDP__RELAXED);
 #endif
     cdp__lock_take(&m->lock);
 #ifndef CDP_NO_THREADS
-    __atomic_sub_fetch(&m->lock_waiters, 1, __ATOMIC_RELAXED);
+    (void)cdp__atomic_sub_u32(&m->lock_waiters, 1, CDP__RELAXED);
 #endif
 }
 
@@ -16230,8 +16468,9 @@ CDP__PRIVATE bool cdp__any_look(cdp__pend *s, uint64_t now) {
     return g->health != CDP__HEALTHY;
 }
 
-CDP__PRIVATE cdp_status cdp__message(cdp_group *g, cdp_transfer t, cdp_work *out) {
-    cdp_status st = cdp__transfer_check(g, &t, out);
+/* Starts a message. Fills in the defaults of *t. */
+CDP__PRIVATE cdp_status cdp__message(cdp_group *g, cdp_transfer *t, cdp_work *out) {
+    cdp_status st = cdp__transfer_check(g, t, out);
     cdp__pend *s;
     bool device = false;
     if (out) {
@@ -16239,23 +16478,23 @@ CDP__PRIVATE cdp_status cdp__message(cdp_group *g, cdp_transfer t, cdp_work *out
         out->seq = 0;
     }
     if (st == CDP_OK && cdp__backend_of(g))
-        st = cdp__device_claims(g, "a message", t.data, NULL, &device);
-    if (st == CDP_OK && device) return cdp__device_transfer(g, &t, 1, out);
+        st = cdp__device_claims(g, "a message", t->data, NULL, &device);
+    if (st == CDP_OK && device) return cdp__device_transfer(g, t, 1, out);
     if (st != CDP_OK) return st;
     cdp__enter(g);
     st = cdp__group_report(cdp__group_top(g));
-    if (st == CDP_OK && t.peer != CDP_ANY_RANK) {
-        st = cdp__message_locked(g, &t, NULL, NULL, out);
+    if (st == CDP_OK && t->peer != CDP_ANY_RANK) {
+        st = cdp__message_locked(g, t, NULL, NULL, out);
     } else if (st == CDP_OK) {
         s = cdp__pend_open(cdp__group_top(g), CDP__PEND_ANY, out);
         if (!s)
             st = cdp_last_error()->status;
         else {
             s->of = g;
-            s->want = t;
-            s->want.timeout_ms = cdp__def(t.timeout_ms, g->desc.timeout_ms);
+            s->want = *t;
+            s->want.timeout_ms = cdp__def(t->timeout_ms, g->desc.timeout_ms);
             s->deadline_ns = cdp__deadline(g->os, s->want.timeout_ms);
-            s->set = cdp__message_channel(g, t.tag);
+            s->set = cdp__message_channel(g, t->tag);
             s->start_ns = cdp__now(g->os);
             s->wait_ns = s->start_ns + cdp__failure_period_ns(s->want.timeout_ms);
             s->look = cdp__any_look;
@@ -16267,53 +16506,57 @@ CDP__PRIVATE cdp_status cdp__message(cdp_group *g, cdp_transfer t, cdp_work *out
     return st;
 }
 
-CDP__PRIVATE cdp_status cdp__message_async(cdp_group *g, cdp_transfer t, cdp_work *work) {
-    const cdp_status st = cdp__message(g, t, work);
+CDP__PRIVATE cdp_status cdp__message_async(cdp_group *g, bool receive, const void *data,
+    uint64_t count, cdp_dtype dtype, uint32_t peer, uint32_t tag, cdp_message *got,
+    cdp_work *work) {
+    cdp_transfer t = cdp__transfer_of(receive, data, count, dtype, peer, tag);
+    cdp_status st;
+    t.got = got;
+    st = cdp__message(g, &t, work);
     if (st == CDP_OK) cdp__hand_over(work->group);
     return st;
 }
 
-CDP__PRIVATE cdp_status cdp__message_wait(cdp_group *g, cdp_transfer t) {
+CDP__PRIVATE cdp_status cdp__message_wait(cdp_group *g, bool receive, const void *data,
+    uint64_t count, cdp_dtype dtype, uint32_t peer, uint32_t tag, cdp_message *got) {
+    cdp_transfer t = cdp__transfer_of(receive, data, count, dtype, peer, tag);
     cdp_work work;
     cdp_status st = cdp__must_not_wait();
     if (st != CDP_OK) return st;
-    st = cdp__message(g, t, &work);
+    t.got = got;
+    st = cdp__message(g, &t, &work);
     return st == CDP_OK ? cdp_work_wait(work) : st;
 }
 
 CDP_API cdp_status cdp_send(
     cdp_group *g, const void *data, uint64_t count, cdp_dtype dtype, uint32_t to, uint32_t tag) {
-    return cdp__message_wait(g, cdp__transfer_of(false, data, count, dtype, to, tag));
+    return cdp__message_wait(g, false, data, count, dtype, to, tag, NULL);
 }
 
 CDP_API cdp_status cdp_send_async(cdp_group *g, const void *data, uint64_t count, cdp_dtype dtype,
     uint32_t to, uint32_t tag, cdp_work *work) {
-    return cdp__message_async(g, cdp__transfer_of(false, data, count, dtype, to, tag), work);
+    return cdp__message_async(g, false, data, count, dtype, to, tag, NULL, work);
 }
 
 CDP_API cdp_status cdp_recv(
     cdp_group *g, void *data, uint64_t count, cdp_dtype dtype, uint32_t from, uint32_t tag) {
-    return cdp__message_wait(g, cdp__transfer_of(true, data, count, dtype, from, tag));
+    return cdp__message_wait(g, true, data, count, dtype, from, tag, NULL);
 }
 
 CDP_API cdp_status cdp_recv_async(cdp_group *g, void *data, uint64_t count, cdp_dtype dtype,
     uint32_t from, uint32_t tag, cdp_work *work) {
-    return cdp__message_async(g, cdp__transfer_of(true, data, count, dtype, from, tag), work);
+    return cdp__message_async(g, true, data, count, dtype, from, tag, NULL, work);
 }
 
 CDP_API cdp_status cdp_recv_any(cdp_group *g, void *data, uint64_t room, cdp_dtype dtype,
     uint32_t from, uint32_t tag, cdp_message *got) {
-    cdp_transfer t = cdp__transfer_of(true, data, room, dtype, from, tag);
-    t.got = got;
-    return got ? cdp__message_wait(g, t)
+    return got ? cdp__message_wait(g, true, data, room, dtype, from, tag, got)
                : cdp__fail(CDP_ERR_INVALID, "cdp_recv_any needs a place for what it got");
 }
 
 CDP_API cdp_status cdp_recv_any_async(cdp_group *g, void *data, uint64_t room, cdp_dtype dtype,
     uint32_t from, uint32_t tag, cdp_message *got, cdp_work *work) {
-    cdp_transfer t = cdp__transfer_of(true, data, room, dtype, from, tag);
-    t.got = got;
-    return got ? cdp__message_async(g, t, work)
+    return got ? cdp__message_async(g, true, data, room, dtype, from, tag, got, work)
                : cdp__fail(CDP_ERR_INVALID, "cdp_recv_any_async needs a place for what it got");
 }
 
@@ -16593,7 +16836,6 @@ typedef struct cdp__channel_peer {
 } cdp__channel_peer;
 
 struct cdp_channel {
-    cdp_channel_desc desc;
     cdp_group *g;
     cdp_channel *next; /* in world->channels */
     uint64_t id;
@@ -16608,6 +16850,7 @@ struct cdp_channel {
     uint64_t poll_until_ns; /* during a callback: that of the world before it */
     bool closing;           /* no new callback may begin */
     bool left_over;         /* closed inside a callback: the last thread that uses it frees it */
+    cdp_channel_desc desc;
 };
 
 CDP__PRIVATE uint64_t cdp__channel_id(const cdp_group *g, uint32_t number, uint32_t what) {
@@ -17348,7 +17591,7 @@ CDP__PRIVATE uint64_t cdp__objects_share(const cdp__objects *o, uint32_t r, uint
 /* Checks the exchanged numbers. All ranks check equal numbers in the same order, so they return
    the same error. */
 CDP__PRIVATE cdp_status cdp__objects_judge(const cdp__objects *o, uint64_t *total) {
-    const char *name = cdp__object_name(o->kind);
+    const char *name = cdp__object_name((uint64_t)o->kind);
     const uint32_t n = o->g->desc.world_size;
     uint32_t r;
     for (*total = 0, r = 0; r < n; ++r) {
@@ -17378,7 +17621,7 @@ CDP__PRIVATE cdp_status cdp__objects_exchange(cdp__objects *o, const uint64_t *l
     uint64_t *mine = o->said + (uint64_t)g->desc.rank * CDP__OBJECT_FIELDS;
     uint32_t r;
     cdp_status st;
-    mine[0] = o->kind;
+    mine[0] = (uint64_t)o->kind;
     mine[1] = o->root;
     mine[2] = o->bytes;
     mine[3] = b && b->data ? cdp__min(b->room, limit) : limit;
@@ -17421,7 +17664,7 @@ CDP__PRIVATE cdp_status cdp__objects_memory(cdp__objects *o, uint64_t share, boo
         if (!fine[r])
             st = cdp__fail_peer(CDP_ERR_NOMEM, cdp__world_rank(g, r), 0,
                 "%s: rank %u could not allocate the bytes that it was to get",
-                cdp__object_name(o->kind), r);
+                cdp__object_name((uint64_t)o->kind), r);
     return st;
 }
 
@@ -17452,7 +17695,7 @@ CDP__PRIVATE void cdp__blob_drop(cdp_group *g, cdp_blob *b) {
 
 /* Checks for mistakes of the caller, before anything is exchanged. */
 CDP__PRIVATE cdp_status cdp__objects_check(const cdp__objects *o, const uint64_t *lengths) {
-    const char *name = cdp__object_name(o->kind);
+    const char *name = cdp__object_name((uint64_t)o->kind);
     const cdp_group *g = o->g;
     const cdp_blob *b = o->blob;
     cdp_status st = cdp__must_not_wait();
@@ -17760,13 +18003,13 @@ CDP__PRIVATE double cdp__sqrt(double x) {
     uint64_t bits;
     double y;
     uint32_t i;
-    if (!(x > 0) || x - x != 0) return x;
+    const bool regular = x > 0 && x - x == 0; /* no zero, infinity, or NaN */
     memcpy(&bits, &x, 8);
     bits = (bits >> 1) + 0x1ff8000000000000ull; /* half the exponent: some percent off */
     memcpy(&y, &bits, 8);
     for (i = 0; i < 5; ++i)
         y = 0.5 * (y + x / y);
-    return y;
+    return regular ? y : x;
 }
 
 /* Divides integers; multiplies floats by the reciprocal. */
@@ -18976,7 +19219,7 @@ CDP__PRIVATE cdp_status cdp__ddp_clear(cdp_ddp *d) {
     return cdp__ddp_compare(d);
 }
 
-CDP__PRIVATE cdp_status cdp__ddp_open(cdp_ddp *d, const cdp_ddp_desc *desc) {
+CDP__PRIVATE CDP__COLD cdp_status cdp__ddp_open(cdp_ddp *d, const cdp_ddp_desc *desc) {
     cdp_status st = cdp__ddp_open_lists(d, desc);
     if (st == CDP_OK) st = cdp__ddp_place(d, d->order);
     /* some ranks may run out of device memory while others do not: these must learn it */
@@ -19067,8 +19310,9 @@ CDP_API cdp_status cdp_ddp_create_start(const cdp_ddp_desc *desc, cdp_ddp **out)
 
 #ifndef CDP_NO_GROUPS
 CDP__PRIVATE cdp_status cdp__ddp_check_rebind(cdp_ddp *d, cdp_group *group) {
-    if (!d || !group) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_rebind needs a ddp and a group");
-    if (cdp__ddp_free_to(d, "cdp_ddp_rebind") != CDP_OK) return CDP_ERR_STATE;
+    const cdp_status st = cdp__ddp_free_to(d, "cdp_ddp_rebind");
+    if (st != CDP_OK) return st;
+    if (!group) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_rebind needs a group");
     if (cdp__group_os(group) != d->os)
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_ddp_rebind: the group has another cdp_os than the one that the ddp was created "

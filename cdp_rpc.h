@@ -1203,12 +1203,14 @@ CDP__PRIVATE bool cdp__ref_take(
         return true;
     }
     *slot = cdp__ref_user(t, rid, fid, owner, from == owner ? CDP__REF_NONE : from);
-    if (from == owner)
+    if (from == owner) {
         t->at[*slot].state = CDP__REF_LIVE;
-    else if (t->lost[owner])
+    } else if (t->lost[owner]) {
         cdp__ref_do(t, CDP__REF_SEND_ACCEPT, *slot, from, CDP__REF_LOST);
-    else
+        cdp__ref_do(t, CDP__REF_NOW_BROKEN, *slot, owner, CDP__REF_LOST);
+    } else {
         cdp__ref_do(t, CDP__REF_SEND_FORK, *slot, owner, CDP__REF_OK);
+    }
     return true;
 }
 

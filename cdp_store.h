@@ -2469,17 +2469,17 @@ CDP_API cdp_status cdp_custom_store_create(const cdp_custom_store_desc *desc, cd
 typedef struct cdp__file_store {
     cdp__polling polling;
     const cdp_os *os;
-    cdp__kv kv; /* the copy; its keys have the prefixes that they have in the file */
     char *path; /* allocated with this struct, right after it */
     uint32_t world_size;
     bool private_file;
+    bool torn;   /* a reader found an incomplete record at `at` */
+    bool busy;   /* another user holds the lock */
     uint64_t at; /* bytes of the file that the copy contains */
     /* descriptor of the file that was read, or -1. It stays open so that the system does not give
        the numbers below to another file */
     int32_t pin;
     uint64_t device, number; /* of that file, see cdp_file_info */
-    bool torn;               /* a reader found an incomplete record at `at` */
-    bool busy;               /* another user holds the lock */
+    cdp__kv kv;              /* the copy; its keys have the prefixes that they have in the file */
     uint8_t key[1 + CDP_STORE_MAX_KEY_BYTES];
 } cdp__file_store;
 
@@ -3184,7 +3184,7 @@ struct cdp_store_server {
     void *thread;
     uint32_t work_left;
     uint32_t client_count, fresh_count;
-    bool stop; /* atomic */
+    uint32_t stop; /* atomic */
     bool full_logged, accept_logged, refusal_logged;
     bool keyed;
     bool fresh_full; /* accepts none until a fresh connection ends, or accept_timer */
@@ -4424,7 +4424,7 @@ CDP__PRIVATE void cdp__server_thread(void *arg) {
     cdp_store_server *s = (cdp_store_server *)arg;
     uint64_t poll_until = 0, again = 0;
     int gain = 0;
-    while (!__atomic_load_n(&s->stop, __ATOMIC_ACQUIRE)) {
+    while (!cdp__atomic_load_u32(&s->stop, CDP__ACQUIRE)) {
         const cdp_status st = cdp__loop_run(s->loop, NULL, poll_until ? 0 : CDP__NEVER);
         const uint64_t now = s->os->now_ns(s->os->user);
         if (s->loop->moved) {
@@ -4470,7 +4470,7 @@ CDP_API void cdp_store_server_destroy(cdp_store_server *s) {
     const cdp_os *os = s ? s->os : NULL;
     uint64_t now, until;
     if (!s) return;
-    __atomic_store_n(&s->stop, true, __ATOMIC_RELEASE);
+    cdp__atomic_store_u32(&s->stop, 1, CDP__RELEASE);
     if (s->thread) {
         cdp__loop_wake(s->loop);
         os->threads.join(os, s->thread);
@@ -4649,7 +4649,7 @@ CDP_API cdp_status cdp_store_server_create(
     s = (cdp_store_server *)cdp__alloc_zero(d.os, sizeof *s);
     if (!s) return cdp__fail_nomem("a store server", sizeof *s);
     s->desc = d;
-    s->os = d.os;
+    s->os = s->kv.os = s->own_loop.os = d.os; /* what was never opened is closed, too */
     s->loop = d.loop ? d.loop : &s->own_loop;
     s->limits.key_bytes = d.max_key_bytes;
     s->limits.value_bytes = d.max_value_bytes;

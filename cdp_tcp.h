@@ -896,6 +896,7 @@ CDP__PRIVATE int64_t cdp__mac_recv(cdp__mac *c, cdp__loop *l, cdp__io *io, const
 
 #define CDP__SEGMENTS 128u                 /* of one rank, at once */
 #define CDP__SEGMENT_BYTES (1024u * 1024u) /* smaller allocations share a segment of this size */
+#define CDP__RETIRED 8u                    /* more than these are unmapped at once */
 /* How a rank can read its peer's memory: any address; mapped segments. */
 #define CDP__READS_ANY 1u
 #define CDP__READS_SEGMENTS 2u
@@ -947,6 +948,8 @@ typedef struct cdp__shared {
     uint8_t proof[CDP__NAME_BYTES];
     int32_t pid; /* process id of the peer if its memory can be read; else 0 */
     cdp__mapping mappings[CDP__SEGMENTS];
+    cdp__mapping retired[CDP__RETIRED]; /* that the peer has freed: they are unmapped in steps */
+    uint32_t retired_count;
     bool told[CDP__SEGMENTS];  /* segments passed to the peer */
     uint32_t passed, received; /* numbers of descriptors */
     uint32_t freed;            /* the peer's count of freed segments, as last read */
@@ -957,6 +960,26 @@ typedef struct cdp__shared {
     struct cdp__shared *next;
 } cdp__shared;
 
+/* The peer has freed this segment. To unmap it takes 0.1 to 0.3 ms per MiB, too long for one step
+   of a poll with a budget. */
+CDP__PRIVATE void cdp__shared_retire(cdp__shared *s, cdp__mapping *v, bool now) {
+    if (now || s->retired_count == CDP__RETIRED || !s->os->shared.unmap_parts)
+        s->os->shared.unmap(s->os->user, (void *)(uintptr_t)v->at, v->bytes);
+    else
+        s->retired[s->retired_count++] = *v;
+    v->at = NULL;
+}
+
+/* One step: unmaps a piece of a retired segment. */
+CDP__PRIVATE void cdp__shared_shrink(cdp__shared *s) {
+    cdp__mapping *v = &s->retired[s->retired_count - 1];
+    const uint64_t bytes = cdp__min(v->bytes, CDP__STEP_BYTES);
+    s->os->shared.unmap(s->os->user, (void *)(uintptr_t)v->at, bytes);
+    v->at += bytes;
+    v->bytes -= bytes;
+    if (!v->bytes) --s->retired_count;
+}
+
 /* One pass over the peer's segments: unmaps those that the peer has freed (`all`: every one),
    and maps the latest descriptor `fd` (-1: none) at its place. */
 CDP__PRIVATE void cdp__shared_remap(cdp__shared *s, int32_t fd, bool all) {
@@ -964,11 +987,8 @@ CDP__PRIVATE void cdp__shared_remap(cdp__shared *s, int32_t fd, bool all) {
     uint32_t i;
     for (i = 0; i < CDP__SEGMENTS; ++i) {
         cdp__mapping *v = &s->mappings[i];
-        const uint32_t number = __atomic_load_n(&s->theirs->segments[i], __ATOMIC_ACQUIRE);
-        if (v->at && (all || number != v->number)) {
-            os->shared.unmap(os->user, (void *)(uintptr_t)v->at, v->bytes);
-            v->at = NULL;
-        }
+        const uint32_t number = cdp__atomic_load_u32(&s->theirs->segments[i], CDP__ACQUIRE);
+        if (v->at && (all || number != v->number)) cdp__shared_retire(s, v, all);
         if (fd < 0 || v->at || number != s->received) continue;
         /* maps the real length of that memory, because the peer may claim any */
         v->at = (const uint8_t *)os->shared.map(os->user, fd, false, &v->bytes);
@@ -983,7 +1003,9 @@ CDP__PRIVATE void cdp__shared_tidy(cdp__shared *s, bool all) {
     int32_t fd = -1;
     uint32_t tries = 0;
     bool more;
-    s->freed = __atomic_load_n(&s->theirs->freed, __ATOMIC_ACQUIRE);
+    s->freed = cdp__atomic_load_u32(&s->theirs->freed, CDP__ACQUIRE);
+    while (all && s->retired_count)
+        cdp__shared_retire(s, &s->retired[--s->retired_count], true);
     do {
         more = !all && tries++ < CDP__SEGMENTS
             && os->shared.pass(os->user, s->pass, &fd, 1, false) >= 0;
@@ -998,19 +1020,19 @@ CDP__PRIVATE void cdp__shared_tidy(cdp__shared *s, bool all) {
 CDP__PRIVATE const uint8_t *cdp__shared_map(
     cdp__shared *s, uint32_t i, uint64_t off, uint64_t bytes) {
     const cdp__mapping *v = &s->mappings[i %= CDP__SEGMENTS];
-    if (!v->at || v->number != __atomic_load_n(&s->theirs->segments[i], __ATOMIC_ACQUIRE))
+    if (!v->at || v->number != cdp__atomic_load_u32(&s->theirs->segments[i], CDP__ACQUIRE))
         cdp__shared_tidy(s, false);
     return v->at && off <= v->bytes && bytes <= v->bytes - off ? v->at + off : NULL;
 }
 
 /* Passes this rank's segment i to the peer, which maps it. */
 CDP__PRIVATE bool cdp__shared_tell(cdp__shared *s, uint32_t i, int32_t fd) {
-    __atomic_store_n(&s->mine->segments[i], s->passed + 1, __ATOMIC_RELEASE);
+    cdp__atomic_store_u32(&s->mine->segments[i], s->passed + 1, CDP__RELEASE);
     s->told[i] = s->os->shared.pass(s->os->user, s->pass, &fd, 1, true) >= 0;
     if (s->told[i])
         ++s->passed;
     else
-        __atomic_store_n(&s->mine->segments[i], 0, __ATOMIC_RELEASE);
+        cdp__atomic_store_u32(&s->mine->segments[i], 0, CDP__RELEASE);
     return s->told[i];
 }
 
@@ -1018,8 +1040,8 @@ CDP__PRIVATE bool cdp__shared_tell(cdp__shared *s, uint32_t i, int32_t fd) {
 CDP__PRIVATE void cdp__shared_untell(cdp__shared *s, uint32_t i) {
     if (!s->told[i]) return;
     s->told[i] = false;
-    __atomic_store_n(&s->mine->segments[i], 0, __ATOMIC_RELEASE);
-    (void)__atomic_add_fetch(&s->mine->freed, 1, __ATOMIC_RELEASE);
+    cdp__atomic_store_u32(&s->mine->segments[i], 0, CDP__RELEASE);
+    (void)cdp__atomic_add_u32(&s->mine->freed, 1, CDP__RELEASE);
     cdp__line_ring(&s->line, CDP__BELL_DATA);
 }
 
@@ -1097,7 +1119,7 @@ CDP__PRIVATE int32_t cdp__shared_read(
     uint64_t from[2];
     cdp_iov to[2];
     int32_t r;
-    from[0] = __atomic_load_n(&s->theirs->proof_at, __ATOMIC_RELAXED);
+    from[0] = cdp__atomic_load_u64(&s->theirs->proof_at, CDP__RELAXED);
     to[0].data = proof;
     to[0].bytes = sizeof proof;
     from[1] = at;
@@ -1112,8 +1134,8 @@ CDP__PRIVATE int32_t cdp__shared_read(
 CDP__PRIVATE void cdp__shared_try(cdp__shared *s, int32_t pid) {
     if (pid > 0 && s->os->shared.read_process && cdp__shared_read(s, pid, 0, NULL, 0) == 0)
         s->pid = pid;
-    __atomic_store_n(&s->mine->reads,
-        s->pid ? CDP__READS_ANY | CDP__READS_SEGMENTS : CDP__READS_SEGMENTS, __ATOMIC_RELEASE);
+    cdp__atomic_store_u32(&s->mine->reads,
+        s->pid ? CDP__READS_ANY | CDP__READS_SEGMENTS : CDP__READS_SEGMENTS, CDP__RELEASE);
 }
 
 /* Call before sleeping: arms all doorbells, then polls once more. True: there is something to
@@ -1121,12 +1143,14 @@ CDP__PRIVATE void cdp__shared_try(cdp__shared *s, int32_t pid) {
 CDP__PRIVATE bool cdp__shared_doze(cdp__shared *list) {
     cdp__shared *s;
     bool news = false;
-    for (s = list; s; s = s->next)
+    for (s = list; s; s = s->next) {
         cdp__doorbell_arm(&s->mine->bell, cdp__line_wants(&s->line));
+        news = news || s->retired_count;
+    }
     for (s = list; s && !news; s = s->next)
         news = cdp__doorbell_rung(&s->mine->bell, s->seen, cdp__line_wants(&s->line))
             && (cdp__line_busy(&s->line)
-                || __atomic_load_n(&s->theirs->freed, __ATOMIC_ACQUIRE) != s->freed);
+                || cdp__atomic_load_u32(&s->theirs->freed, CDP__ACQUIRE) != s->freed);
     return news;
 }
 
@@ -1134,8 +1158,9 @@ CDP__PRIVATE bool cdp__shared_doze(cdp__shared *list) {
 CDP__PRIVATE void cdp__shared_rise(cdp__shared *list) {
     for (; list; list = list->next) {
         cdp__doorbell_seen(&list->mine->bell, list->seen);
-        if (__atomic_load_n(&list->theirs->freed, __ATOMIC_RELAXED) != list->freed)
+        if (cdp__atomic_load_u32(&list->theirs->freed, CDP__RELAXED) != list->freed)
             cdp__shared_tidy(list, false);
+        if (list->retired_count) cdp__shared_shrink(list);
     }
 }
 
@@ -1285,6 +1310,7 @@ typedef struct cdp__join {
     bool with_values;     /* of keys of all ranks: also reads their values, into m->addrs */
     cdp_status status;    /* of the whole rendezvous */
     uint64_t deadline_ns; /* for finding all ranks; see cdp__mesh_init_deadline */
+    bool complete;        /* all ranks have come, so that is later now */
     uint64_t until_ns;
 
     /* which ranks are missing */
@@ -2821,7 +2847,7 @@ CDP__PRIVATE bool cdp__mesh_expose(
     const cdp__segment *g;
     uint32_t reads, place;
     if (m->links[peer].state != CDP__LINK_UP || !s) return false;
-    reads = __atomic_load_n(&s->theirs->reads, __ATOMIC_ACQUIRE);
+    reads = cdp__atomic_load_u32(&s->theirs->reads, CDP__ACQUIRE);
     g = reads & CDP__READS_SEGMENTS ? cdp__mesh_segment(m, data, bytes) : NULL;
     place = g ? (uint32_t)(g - m->segments) : 0;
     if (g && !s->told[place] && !cdp__shared_tell(s, place, g->fd)) g = NULL;
@@ -2852,7 +2878,7 @@ CDP__PRIVATE const void *cdp__mesh_map(void *self, uint32_t peer, uint64_t token
     if (!e.segment || e.bytes != bytes) return NULL;
     if (l->state != CDP__LINK_LOST) at = cdp__shared_map(s, e.segment - 1, e.off, bytes);
     /* mapping failed: do not try segments again */
-    if (!at) (void)__atomic_and_fetch(&s->mine->reads, ~CDP__READS_SEGMENTS, __ATOMIC_RELAXED);
+    if (!at) (void)cdp__atomic_and_u32(&s->mine->reads, ~CDP__READS_SEGMENTS, CDP__RELAXED);
     return at;
 }
 
@@ -2876,7 +2902,7 @@ CDP__PRIVATE int64_t cdp__mesh_get(
         return cdp__fail_peer(CDP_ERR_PEER_LOST, peer, ESRCH,
             "cannot read what rank %u has exposed to this one: its process has ended", peer);
     /* reading was permitted when the link was made, but is no longer */
-    (void)__atomic_and_fetch(&s->mine->reads, ~CDP__READS_ANY, __ATOMIC_RELAXED);
+    (void)cdp__atomic_and_u32(&s->mine->reads, ~CDP__READS_ANY, CDP__RELAXED);
     return CDP_ERR_IO;
 }
 
@@ -3671,12 +3697,25 @@ CDP__PRIVATE cdp_status cdp__join_missed(cdp__mesh *m) {
     return CDP_OK;
 }
 
+/* All ranks have come. What is left takes a few messages: they may take half of the time that was
+   kept for finding out which ranks are missing. */
+CDP__PRIVATE void cdp__join_complete(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    if (!s->complete) s->deadline_ns += (m->init_deadline_ns - s->deadline_ns) / 2;
+    s->complete = true;
+}
+
 CDP__PRIVATE cdp_status cdp__join_missing_told(cdp__mesh *m) {
     cdp__join *s = m->join;
     char at[80];
     cdp_addr a;
     if (s->found > 8) cdp__text_add(&s->list, " and %u more", s->found - 8);
     if (s->found) return cdp__join_complain(m, (uint32_t)s->absent, cdp__join_missed);
+    if (s->rank == m->desc.group.world_size && cdp__mesh_now(m) < m->init_deadline_ns) {
+        /* the last one has come since the wait for it ended */
+        cdp__join_complete(m);
+        return cdp__join_await(m);
+    }
     a = cdp__tcp_store_peer_addr(m->store);
     cdp__addr_text(&a, at, sizeof at);
     (void)cdp__fail_peer(CDP_ERR_TIMEOUT, m->desc.external_store ? -1 : 0, 0,
@@ -4237,6 +4276,7 @@ CDP__PRIVATE cdp_status cdp__mesh_read_addrs(cdp__mesh *m) {
         if (n) m->hosts[r] = cdp__mesh_host_before(m, r, &hosts);
     }
     if (st == CDP_OK) cdp__mesh_count_descriptors(m);
+    cdp__join_complete(m);
     return st;
 }
 

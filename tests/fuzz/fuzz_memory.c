@@ -447,6 +447,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     os.shared.create = host_create;
     os.shared.map = host_map;
     os.shared.unmap = host_unmap;
+    os.shared.unmap_parts = false;
     os.shared.pass = host_pass;
     os.shared.read_process = host_read;
     sides_open(&os);

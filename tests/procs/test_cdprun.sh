@@ -29,7 +29,7 @@ tenths() { printf '%d.%d\n' $(($1 * slack / 10)) $(($1 * slack % 10)); } # of a 
 between() { if [ "$2" -ge "$3" ] && [ "$2" -le "$4" ]; then ok "$1"; else fail "$1" "$2 is not in $3..$4"; fi; }
 random_below() { echo $(($(od -An -N2 -tu2 /dev/urandom) % $1)); }
 pause_ms() { sleep "$(printf '0.%03d' "$1")"; }
-await_file() { n=0; while [ ! -s "$1" ] && [ $n -lt $((300 * slack)) ]; do sleep 0.01; n=$((n + 1)); done; }
+await_file() { n=0; while [ ! -s "$1" ] && [ $n -lt $((2000 * slack)) ]; do sleep 0.01; n=$((n + 1)); done; }
 
 cat > helper.c <<'EOF'
 #define _GNU_SOURCE

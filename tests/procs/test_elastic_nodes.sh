@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # test_elastic_nodes.sh - machines that come and go: cdprun --nnodes MIN:MAX, with a launcher for each machine
 #
-#   bash tests/procs/test_elastic_nodes.sh [PART...]      BUILD=DIR (default: build); PART: restart, stay, cut (default: all)
+#   bash tests/procs/test_elastic_nodes.sh [PART...]      BUILD=DIR (default: build), KILLS=N (default: 8)
+#
+# PART: restart, stay, kills, cut (default: all).
 #
 # The machines are launchers on this one; for `cut` one of them is a network namespace, which needs root. Every wait is
 # for something that a program says, and has a limit. Ends with "N passed, N failed".
@@ -61,7 +63,7 @@ start() { # K ARGUMENT...: the launcher of machine K; pids[K]
     local k=$1
     shift
     # shellcheck disable=SC2046
-    $(where "$k") timeout -k 5 $((90 * slack)) "$B/cdprun" -n 1 "${common[@]}" "$@" > "out.$k" 2>&1 < /dev/null &
+    $(where "$k") env CDPTEST=$$.$job timeout -k 5 $((90 * slack)) "$B/cdprun" -n 1 "${common[@]}" "$@" > "out.$k" 2>&1 < /dev/null &
     pids[k]=$!
 }
 waiting='echo $TORCHELASTIC_RESTART_COUNT $RANK $WORLD_SIZE $GROUP_RANK >> runs; while [ ! -e stop ]; do sleep 0.05; done'
@@ -173,6 +175,37 @@ stay_mode() {
     check 'the end is that of a serial program' "$("$B/elastic_rank" replay log | grep -o 'the loss of the serial program')" 'the loss of the serial program'
 }
 
+# Launchers and ranks are killed at random moments, and launchers are started in place of the dead: the job goes on, ends
+# well on all machines that are left, and nothing is left behind.
+random_kills() { # HOW MANY
+    local i k left alive n
+    echo '-- random kills'
+    new_job --nnodes 1:3 --max-restarts 100000 --rdzv-conf last_call_timeout=0.1
+    serve
+    for k in 0 1 2; do start $k -n 2 sh -c "echo \$\$ > pid.$k.\$LOCAL_RANK; sleep 1000 & $waiting; kill \$!"; done
+    for ((i = 0; i < $1; ++i)); do
+        sleep "0.$((RANDOM % 10))"
+        k=$((RANDOM % 3))
+        if [ $((RANDOM % 2)) = 0 ]; then
+            kill -KILL "$(cat pid.$k.$((RANDOM % 2)))"
+        else
+            kill -KILL "$(launcher $k)"
+            wait "${pids[k]}"
+            start $k -n 2 sh -c "echo \$\$ > pid.$k.\$LOCAL_RANK; sleep 1000 & $waiting; kill \$!"
+        fi
+    done 2> /dev/null
+    touch stop # the ranks that are running, and those that will be, end then
+    finish 0 1 2
+    check "after $1 random kills all end well" "$codes" '0 0 0'
+    kill -TERM $store; wait $store
+    for ((n = 0; n < 300 * slack; ++n)); do
+        left=$(grep -lzsx "CDPTEST=$$.$job" /proc/[0-9]*/environ)
+        [ -z "$left" ] && break
+        sleep 0.02
+    done
+    check 'and nothing is left' "$left" ''
+}
+
 a=cdp$$a b=cdp$$b
 cables_away() { ip netns del $a 2> /dev/null; ip netns del $b 2> /dev/null; }
 cables() {
@@ -230,12 +263,13 @@ stay_here() {
 }
 
 parts=("$@")
-[ $# -gt 0 ] || parts=(restart stay cut)
+[ $# -gt 0 ] || parts=(restart stay kills cut)
 for part in "${parts[@]}"; do
     case $part in
     restart) restart_mode; options_and_times; stores ;;
     stay) stay_mode; stay_here ;;
     cut) cut_off ;;
+    kills) random_kills "${KILLS:-8}" ;;
     esac
 done
 echo "$passed passed, $failed failed"

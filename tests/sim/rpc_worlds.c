@@ -240,11 +240,10 @@ static void f_long(void *user, cdp_rpc_request *q) {
 /* fetches its references and returns the last one */
 static void f_share(void *user, cdp_rpc_request *q) {
     const int64_t expected = number(q->data, 1);
-    (void)user;
     ran(q);
     for (uint32_t i = 0; i < q->rref_count; ++i) {
         cdp_call c = {0};
-        if (cdp_rref_confirmed(q->rrefs[i], 0) == CDP_PENDING)
+        if (!user && cdp_rref_confirmed(q->rrefs[i], 0) == CDP_PENDING)
             wrong(node_of(here_of(q)), "a function sees a reference that is not confirmed");
         if (cdp_rref_to_here(q->rrefs[i], 0, &c) == CDP_OK) {
             if (number(c.data, 0) != expected) wrong(node_of(here_of(q)), "a wrong value");
@@ -321,6 +320,7 @@ static const cdp_rpc_function functions[] = {
     {.name = "twice_later", .func = f_twice}, {.name = "slow", .func = f_slow},
     {.name = "fails", .func = f_fails}, {.name = "nested", .func = f_nested},
     {.name = "make", .func = f_make}, {.name = "share", .func = f_share},
+    {.name = "share_early", .func = f_share, .user = &x, .flags = CDP_RPC_EARLY},
     {.name = "look", .func = f_look}, {.name = "long", .func = f_long},
     {.name = "mul", .func = f_mul, .backward = b_mul},
     {.name = "weight_grad", .func = f_weight_grad}};
@@ -494,18 +494,24 @@ static void step_reference(rank_state *r, cdp_rref *held, int64_t *n) {
         }
         cdp_call_free(&c);
     } else {
-        d.function = cdp_rpc_id("share");
+        const bool gone = sim_chance(&r->random, 500); /* not even while it is on its way */
+        d.function = cdp_rpc_id(sim_chance(&r->random, 500) ? "share" : "share_early");
         d.args.rrefs = held;
         d.args.rref_count = 1;
-        if (cdp_rpc_call(r->rpc, &d, &c) == CDP_OK && c.rref_count == 1) {
+        cdp_status st = cdp_rpc_start(r->rpc, &d, &c);
+        if (gone) cdp_rref_drop(*held);
+        if (st == CDP_OK) st = cdp_call_wait(&c);
+        if (st == CDP_OK && c.rref_count == 1) {
             cdp_rref_keep(c.rrefs[0]);
-            cdp_rref_drop(*held);
+            if (!gone) cdp_rref_drop(*held);
             *held = c.rrefs[0];
         } else if (!x.faulty) {
             wrong(node_of(r), cdp_last_error()->text);
+        } else if (gone) {
+            held->rpc = NULL;
         }
         cdp_call_free(&c);
-        if (x.faulty && cdp_rref_confirmed(*held, 0) < 0) {
+        if (x.faulty && held->rpc && cdp_rref_confirmed(*held, 0) < 0) {
             cdp_rref_drop(*held);
             held->rpc = NULL;
         }
@@ -702,8 +708,10 @@ static void look_at_limits(uint32_t i, const cdp_rpc *rpc) {
         if (k != i && from[k] > rpc->share) wrong(i, "more requests of a rank than its part (I11)");
         if (k != i && !rpc->lost[k] && p->requests != from[k]) wrong(i, "requests are miscounted");
         if (p->flight > p->limit) wrong(i, "more than max_calls are under way (I11)");
-        if (p->dropped && x.kind != F_NOMEM)
-            wrong(i, "a rank is given up for what it has sent (I2, G1)");
+        if (p->dropped && x.kind != F_NOMEM && !x.wrong[0])
+            snprintf(x.wrong, sizeof x.wrong,
+                "node %u: rank %u is given up for what it has sent (I2, G1): %.300s", i, k,
+                p->why.text);
         if (rpc->lost[k] && (p->queue || p->flight))
             wrong(i, "something waits for a lost rank (I10)");
     }

@@ -260,6 +260,7 @@ typedef struct sim__memory {
 
 typedef struct sim__mapping {
     sim__memory *memory;
+    uint64_t unmapped;         /* of its first bytes */
     struct sim__mapping *next; /* of the node */
 } sim__mapping;
 
@@ -2011,9 +2012,13 @@ SIM_API void sim__os_memory_unmap(void *user, void *at, uint64_t bytes) {
     sim_node *node = (sim_node *)user;
     sim__mapping **v = &node->mappings;
     sim__enter(node, "memory_unmap");
-    while (*v && (*v)->memory->at != at)
+    while (*v && (const uint8_t *)(*v)->memory->at + (*v)->unmapped != at)
         v = &(*v)->next;
-    if (!*v || (*v)->memory->bytes != bytes) {
+    if (*v && bytes % 65536 == 0 && (*v)->unmapped + bytes < (*v)->memory->bytes) {
+        (*v)->unmapped += bytes;
+        return;
+    }
+    if (!*v || (*v)->memory->bytes != (*v)->unmapped + bytes) {
         sim__fail(node->world, "node %u unmaps what it has not mapped", node->id);
         return;
     }

@@ -656,8 +656,8 @@ static void ddp_check(
 static cdp_status ddp_frames(sim_node *node, cdp_ddp *d, uint64_t *own) {
     cdp_status st;
     do {
-        st = cdp_ddp_poll(d, sim_chance(own, 100) ? (uint32_t)(sim_random(own) % 200) : 0);
-        if (st == CDP_PENDING) sim_sleep(node, sim_log_between(own, SIM_US, 16 * SIM_MS));
+        st = cdp_ddp_poll(d, sim_chance(own, 10) ? (uint32_t)(sim_random(own) % 200) : 0);
+        if (st == CDP_PENDING) sim_sleep(node, sim_between(own, 1, 4 * SIM_MS));
     } while (st == CDP_PENDING);
     return st;
 }

@@ -12,11 +12,22 @@ static void f_polls(void *user, cdp_rpc_request *q) {
     REFUSED(CDP_ERR_STATE, "run inside of it already", cdp_rpc_poll(q->rpc, 0));
 }
 
+static void f_early_back(void *user, cdp_rpc_request *q) {
+    const cdp_args back = {.rrefs = q->rrefs, .rref_count = 1};
+    (void)user;
+    T_EQ(CDP_ERR_PEER_LOST, cdp_rref_confirmed(q->rrefs[0], 0));
+    T_TEXT("is broken: that rank is lost", cdp_last_error()->text);
+    REFUSED(CDP_ERR_PEER_LOST, "cannot be shared", cdp_rpc_reply(q, &back));
+}
+
 static const cdp_rpc_function hostile_functions[] = {
     {.name = "add", .func = f_add, .flags = CDP_RPC_INLINE},
     {.name = "add_in_worker", .func = f_add},
     {.name = "nothing", .func = f_nothing},
     {.name = "polls", .func = f_polls, .flags = CDP_RPC_INLINE},
+    {.name = "early_back", .func = f_early_back, .flags = CDP_RPC_EARLY},
+    {.name = "forward", .func = f_forward},
+    {.name = "counter", .func = f_counter},
     {.name = "lend", .func = f_lend},
     {.name = "sum_of", .func = f_sum_of},
     {.name = "mul", .func = f_mul, .backward = b_mul},
@@ -73,6 +84,57 @@ static void takes_a_number(side *s) {
 }
 TEST(a_liar_takes_the_number_of_a_reference) {
     hostile(4, takes_a_number);
+}
+
+/* Ranks 0 and 2 have lost each other. What rank 1 gives rank 0 of rank 2, as an argument and as a
+   result, is broken there, with that cause; rank 0 cannot give it back, and nobody else is given
+   up. */
+static void of_a_rank_lost_here(side *s) {
+    static uint32_t place;
+    int64_t x[2] = {1, 0};
+    cdp_rref r = {0};
+    cdp_call c = {0};
+    gather(&place);
+    if (s->rank == 0) OK(cdp_channel_drop(s->rpc->channel, 2, "for the test"));
+    const uint64_t until = test_until_ns(10000);
+    while (s->rank != 1 && cdp_rpc_alive(s->rpc, 2 - s->rank) && test_now_ns() < until)
+        (void)!cdp_rpc_serve(s->rpc, 1);
+    meet(s, &place);
+    if (s->rank == 1) {
+        OK(cdp_rpc_remote(s->rpc, CALL(.to = 2, F("counter"), BYTES(x, 16)), &r));
+        OK(cdp_rref_confirmed(r, 10000));
+        T_EQ(CDP_ERR_PEER_LOST, cdp_rpc_call(s->rpc, CALL(.to = 0, F("early_back"), RREF(r)), &c));
+        T_TEXT("early_back on rank 0", c.error.text);
+        cdp_call_free(&c);
+        T_EQ(CDP_ERR_PEER_LOST, cdp_rpc_call(s->rpc, CALL(.to = 0, F("sum_of"), RREF(r)), &c));
+        T_EQ(CDP_RAN_NO, c.ran);
+        cdp_call_free(&c);
+    }
+    if (s->rank == 0) { /* rank 1 makes it on rank 2 */
+        OK(cdp_rpc_call(s->rpc, CALL(.to = 1, F("forward"), BYTES(x, 8)), &c));
+        if (T_EQ(1, c.rref_count)) {
+            cdp_call here = {0};
+            T_EQ(CDP_ERR_PEER_LOST, cdp_rref_confirmed(c.rrefs[0], 10000));
+            T_EQ(CDP_ERR_PEER_LOST, cdp_rref_to_here(c.rrefs[0], 0, &here));
+            cdp_call_free(&here);
+        }
+        cdp_call_free(&c);
+    }
+    meet(s, &place);
+    if (s->rank != 1) T(cdp_rpc_alive(s->rpc, 1));
+    if (s->rank == 1) T(cdp_rpc_alive(s->rpc, 0) && cdp_rpc_alive(s->rpc, 2));
+    cdp_rref_drop(r);
+    OK(cdp_rpc_shutdown(s->rpc, 5000 * TEST_LATE));
+    gather(&place);
+    cdp_rpc_destroy(s->rpc);
+    T_EQ(s->values.made, s->values.destroyed);
+}
+static void of_a_rank_lost_here_body(side *s) {
+    open_then(s, of_a_rank_lost_here);
+}
+TEST(a_reference_to_a_value_of_a_rank_that_is_lost_here) {
+    shut_by_body = true;
+    hostile(3, of_a_rank_lost_here_body);
 }
 
 /* ---- contexts ---- */
@@ -311,6 +373,8 @@ TEST(functions_run_in_a_loop_that_polls) {
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"a_liar_takes_the_number_of_a_reference", a_liar_takes_the_number_of_a_reference, 60},
+        {"a_reference_to_a_value_of_a_rank_that_is_lost_here",
+            a_reference_to_a_value_of_a_rank_that_is_lost_here, 60},
         {"a_failure_of_a_context_of_others", a_failure_of_a_context_of_others, 60},
         {"a_mark_that_comes_too_late", a_mark_that_comes_too_late, 60},
         {"gradients_wait_for_memory", gradients_wait_for_memory, 60},
