@@ -19325,8 +19325,9 @@ CDP_API cdp_status cdp_ddp_create_start(const cdp_ddp_desc *desc, cdp_ddp **out)
 
 #ifndef CDP_NO_GROUPS
 CDP__PRIVATE cdp_status cdp__ddp_check_rebind(cdp_ddp *d, cdp_group *group) {
-    if (!d || !group) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_rebind needs a ddp and a group");
-    if (cdp__ddp_free_to(d, "cdp_ddp_rebind") != CDP_OK) return CDP_ERR_STATE;
+    const cdp_status st = cdp__ddp_free_to(d, "cdp_ddp_rebind");
+    if (st != CDP_OK) return st;
+    if (!group) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_rebind needs a group");
     if (cdp__group_os(group) != d->os)
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_ddp_rebind: the group has another cdp_os than the one that the ddp was created "

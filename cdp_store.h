@@ -4649,7 +4649,7 @@ CDP_API cdp_status cdp_store_server_create(
     s = (cdp_store_server *)cdp__alloc_zero(d.os, sizeof *s);
     if (!s) return cdp__fail_nomem("a store server", sizeof *s);
     s->desc = d;
-    s->os = s->kv.os = d.os; /* kv is closed though it was not opened */
+    s->os = s->kv.os = d.os; /* a map that was never opened is closed, too; a loop is not */
     s->loop = d.loop ? d.loop : &s->own_loop;
     s->limits.key_bytes = d.max_key_bytes;
     s->limits.value_bytes = d.max_value_bytes;

@@ -6,6 +6,7 @@
 
 #include "store_raw.h"
 #include "ports.h"
+#include <fcntl.h>
 #include <sys/wait.h>
 
 /* ---- pure ------------------------------------------------------------------------------------ */
@@ -2789,10 +2790,25 @@ TEST(allocations_fail_with_threads) {
     }
 }
 
+/* Its own loop was never opened, so there is nothing of it to close. */
+TEST(given_loop) {
+    cdp_store_server_desc d = {0};
+    cdp_store_server *server;
+    cdp__loop loop;
+    if (fcntl(0, F_GETFD) < 0) T_EQ(0, open("/dev/null", O_RDONLY));
+    T_EQ(CDP_OK, cdp__loop_open(&loop, cdp_os_default()));
+    d.loop = &loop;
+    T_EQ(CDP_OK, cdp_store_server_create(&d, &server));
+    cdp_store_server_destroy(server);
+    T(fcntl(0, F_GETFD) >= 0);
+    cdp__loop_close(&loop);
+}
+
 int main(int argc, char **argv) {
 #define CASE(name, seconds) \
     { #name, name, seconds }
     static const test_case cases[] = {
+        CASE(given_loop, 10),
         CASE(addr, 10),
         CASE(number, 10),
         CASE(wire_splits, 10),
