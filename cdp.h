@@ -54,7 +54,7 @@
         backend interface                      memory of devices (cdp_nccl.h)
         objects interface                      bytes of any length
         ddp, hooks interface                   data parallel training; what happens to gradients
-        Implementation: compiler, os-words, core;
+        Implementation: compiler, basics, os-words, core;
         the machine: os-addresses, os-posix, os-windows, os-windows-shared, os-watch, os-threads,
         os-windows-threads, os-libraries, os-files, os-linux, file-text, loop;
         pure: bytes, hash, dtype, reduce-kernels, algo, algo-fixed, algo-more, hosts, select,
@@ -63,9 +63,9 @@
         waits, telling, failing, flows, running, hub, pending, drive, world, group, groups, device,
         requests, queue, work calls, collective calls, message calls, monitored barrier, channel,
         channel bodies, channel progress, channel life, objects, recorder;
-        training: group-access, numbers, bucket, ddp-state, ddp-buckets, ddp-compare,
-        ddp-broadcast, ddp-create, ddp-stats, ddp-launch, ddp-rows, ddp-backward, join, clip,
-        ddp-hook, trace, hooks, hooks-quantize, hooks-topk, hooks-powersgd, hooks-state,
+        training: group-access, numbers, bucket, ddp-state, ddp-buckets, ddp-broadcast,
+        ddp-compare, ddp-create, ddp-stats, ddp-launch, ddp-deliver, ddp-rows, ddp-backward, join,
+        clip, ddp-hook, trace, hooks, hooks-quantize, hooks-topk, hooks-powersgd, hooks-state,
         averager, zero, sampler
 
     API BY TASK
@@ -93,6 +93,8 @@
                                                cdp_ddp_backward_begin, cdp_ddp_ready for each
                                                parameter, cdp_ddp_backward_end
         accumulate over several passes         cdp_ddp_no_sync
+        go on when ranks come or go            cdp_ddp_rebind, .consumed of cdp_sampler;
+                                               cdp_elastic.h
         leave parameters out of a pass         .find_unused (and cdp_ddp_unused), .static_graph
         keep running means equal               .buffers and cdp_ddp_forward_begin
         train with unequal amounts of data     .join and cdp_ddp_join
@@ -109,6 +111,8 @@
         run without a system                   CDP_NO_OS, a cdp_os and a cdp_transport
         use little memory                      .stage_bytes, .operations, .waits, .records
         spend so much of a frame at most       cdp_poll(group, budget_us), cdp_work_poll
+        create a ddp, end a pass in frames     cdp_ddp_create_start, cdp_ddp_backward_end_start,
+                                               cdp_ddp_poll
         stop everybody                         cdp_group_abort
         know what went wrong                   cdp_last_error, cdp_print_error
         see what a group did or waits for      cdp_group_records, cdp_group_dump, .dump_path
@@ -188,8 +192,8 @@
         CDP_NO_CHANNELS *      off      no cdp_channel_open and the other calls of channels
         CDP_NO_CHAINS *        off      no cdp_work_then, cdp_start_after, cdp_work_cancel
         CDP_NO_GROUPS *        off      no cdp_group_new, cdp_group_split
-        CDP_NO_FRAMES *        off      no cdp_work_poll, no cdp_init_start; a budget ends only
-                                        waits: what moves goes on
+        CDP_NO_FRAMES *        off      no cdp_work_poll, cdp_init_start, cdp_ddp_poll; a budget
+                                        ends only waits: what moves goes on
         CDP_NO_OBJECTS *       off      no cdp_allgather_bytes and the others of >>objects
         CDP_NO_HUB *           off      no cdp_hub_create: no ranks in one process
         CDP_FEW_ALGORITHMS     off      one or two algorithms for each collective, none for several
@@ -752,6 +756,9 @@ typedef struct cdp_os_shared {
        of that number, of the same place, has ended; or -errno (-ESRCH: it has). */
     uint64_t (*process_place)(void *user, uint32_t *number);
     int32_t (*process_open)(void *user, uint32_t number);
+    /* `unmap` may be called for the first 64 KiB of a mapping, for the next, and so on; false: only
+       for all of it (this may take some milliseconds in a poll with a budget) */
+    bool unmap_parts;
 } cdp_os_shared;
 
 /* How open_file() opens a file. */
@@ -1287,8 +1294,9 @@ CDP_API uint64_t cdp_describe(cdp_group *group, char *out, uint64_t size);
    microseconds have passed or nothing is in flight. The clock is read after each step of at most
    64 KiB, so the budget is exceeded by one such step. Budget 0: one look at what has arrived, and
    one step. Functions of the caller, such as those of cdp_work_then(), take their time on top; so
-   does memory that an operation needs because it is larger than all before it. Any thread. Returns
-   cdp_group_status(). */
+   does memory that an operation needs because it is larger than all before it, and giving memory of
+   cdp_group_alloc() back to the system, which the last rank does that unmaps it after it was freed:
+   0.1 to 0.3 ms per MiB. Any thread. Returns cdp_group_status(). */
 CDP_API cdp_status cdp_poll(cdp_group *group, uint32_t budget_us);
 
 /* ---- >>collectives --------------------------------------------------------------------------- */
@@ -1426,7 +1434,8 @@ CDP_API cdp_status cdp_work_error(cdp_work work, cdp_error *out);
    calls. It may start, test, chain, cancel and abort, but not wait (STATE) nor destroy groups,
    nor a ddp in a backward pass (nothing happens). What it starts takes its place in the order of
    operations only then; see cdp_start_after() for a place that is certain. Errors: INVALID,
-   NOMEM, STATE (max_pending of the desc works are waiting already). Any thread. */
+   NOMEM, STATE (max_pending of the desc works are waiting already), UNSUPPORTED (an operation of
+   a backend, on memory of a device). Any thread. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_work_then(
     cdp_work work, cdp_status (*func)(void *user, cdp_status status), void *user, cdp_work *next);
 
@@ -1895,12 +1904,52 @@ typedef struct cdp_bucket_stats {
    equal), NOMEM (a rank has no device memory left), or the group's failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_create(const cdp_ddp_desc *desc, cdp_ddp **out);
 
+#ifndef CDP_NO_FRAMES
+/* cdp_ddp_create() for a program that must not block: checks *desc, allocates, and sends the first
+   bytes; cdp_ddp_poll() goes on with it. It waits for nobody, and takes some microseconds for each
+   parameter. Until creation ends, parameters and buffers must stay as they are, and calls with the
+   ddp other than cdp_ddp_poll() and cdp_ddp_destroy() return STATE. Ranks may mix this form and the
+   blocking one. Errors: INVALID, UNSUPPORTED, NOMEM as cdp_ddp_create(), and then *out is NULL; or
+   the group's failure. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_create_start(const cdp_ddp_desc *desc, cdp_ddp **out);
+
+/* Goes on with what cdp_ddp_create_start() or cdp_ddp_backward_end_start() has begun, for at most
+   `budget_us` microseconds (0: one look), as cdp_work_poll() does. What it does itself counts, in
+   steps of at most 64 KiB: it clears buckets, divides gradients, copies them to the caller's
+   arrays, packs parameters. Not bounded are a stage of a hook, the rows of one sparse parameter,
+   and buckets that start at the end because parameters were not marked before. Only this call goes
+   on, no other thread, because hooks and devices are bound to the thread of the ddp; operations
+   that are in flight advance without it, too.
+   Returns CDP_PENDING: call it again. Else what cdp_ddp_create() or cdp_ddp_backward_end() would
+   have returned, or CDP_OK if nothing is under way. After a creation that failed, each call returns
+   that failure again; destroy the ddp. INVALID: NULL. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_poll(cdp_ddp *ddp, uint32_t budget_us);
+#endif
+
 /* Destroy a ddp. Local. Waits for operations in flight, at most until their deadlines. Before the
    group is destroyed; NULL is allowed. Inside a function given to cdp_work_then() and a backward
-   pass it does nothing but log an error. */
+   pass it does nothing but log an error. While cdp_ddp_poll() still returns CDP_PENDING the other
+   ranks wait for this one, so it breaks the group on all ranks, with STATE. */
 CDP_API void cdp_ddp_destroy(cdp_ddp *ddp);
 
-/* The group and the number of parameters that the ddp was created with; NULL and 0 for NULL. */
+#ifndef CDP_NO_GROUPS
+/* Go on with another group, for instance after the loss of a rank: the same parameters and
+   settings, and from then on the same bits as a ddp that is created in `group`. Collective over
+   `group`: ranks without a ddp call cdp_ddp_create() with the same desc and no_broadcast, because
+   nothing is broadcast: parameters and buffers must be equal on all ranks, as they are after
+   cdp_elastic_next(). An open pass is dropped if its group has failed. Gradients in buckets are 0,
+   pointers from cdp_ddp_grad() change, means are divided by the new number of ranks; statistics,
+   the order that `rebuild` learns and the pass that `static_graph` records begin anew. The former
+   group is used here for the last time: destroy it afterwards. Errors: INVALID (NULL; `group` has
+   another os), STATE (a pass is open, and its group has not failed), UNSUPPORTED (a hook was set,
+   or the model is in device memory: destroy the ddp and create another), and then nothing has
+   changed. NOMEM (the new group is aborted, so that others do not wait), MISMATCH as in creation,
+   the new group's failure: then call it again with a later group, or destroy the ddp. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_rebind(cdp_ddp *ddp, cdp_group *group);
+#endif
+
+/* The group (after cdp_ddp_rebind(): the new one) and the number of parameters that the ddp was
+   created with; NULL and 0 for NULL. */
 CDP_API cdp_group *cdp_ddp_group(const cdp_ddp *ddp);
 CDP_API uint32_t cdp_ddp_param_count(const cdp_ddp *ddp);
 /* Parameter `index` as it was given, with defaults filled in and the ddp's copy of its name. Valid
@@ -1962,6 +2011,15 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_backward_begin(cdp_ddp *ddp);
 CDP_API cdp_status cdp_ddp_ready(cdp_ddp *ddp, uint32_t index);
 CDP_API cdp_status cdp_ddp_unused(cdp_ddp *ddp, uint32_t index);
 CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_backward_end(cdp_ddp *ddp);
+
+#ifndef CDP_NO_FRAMES
+/* cdp_ddp_backward_end() for a program that must not block: cdp_ddp_poll() goes on with it, and
+   returns what backward_end would have returned, the same bits and errors. Gradients are the ddp's
+   until then: read and write nothing there. Other calls with the ddp return STATE until then. Ranks
+   may mix this form and the blocking one. Errors: INVALID (NULL), STATE (no backward pass is open,
+   or its end is under way). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_backward_end_start(cdp_ddp *ddp);
+#endif
 
 /* Some rows of a matrix. */
 typedef struct cdp_rows {
@@ -2203,9 +2261,13 @@ typedef struct cdp_sampler {
     uint64_t seed;  /* of the order; equal on all ranks */
     uint64_t epoch; /* set it, or every epoch has the same order */
     const cdp_os *os; /* (default: cdp_os_default()) */
+    /* Samples of this epoch that all ranks together have had; the others are dealt out. Where the
+       number of ranks changes within an epoch, each sample still comes once: add ranks times batch
+       after each step that counts, and give every rank the same number */
+    uint64_t consumed;
 } cdp_sampler;
 
-/* Samples of each rank; 0 for NULL or ranks 0. Any thread. */
+/* Samples of each rank that are left; 0 for NULL or ranks 0. Any thread. */
 CDP_API uint64_t cdp_sampler_count(const cdp_sampler *sampler);
 /* Write their indices to `indices`, which has room for cdp_sampler_count() numbers. Local, any
    thread; with shuffle it allocates 4 bytes per sample of the data set for the call. Errors:
@@ -2246,14 +2308,298 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 
 #endif /* CDP_INCLUDED */
 
+#if (defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION) \
+    || defined(CDP_DTENSOR_IMPLEMENTATION))                          \
+    && !defined(CDP__COMPILER_IMPL_INCLUDED)
+#define CDP__COMPILER_IMPL_INCLUDED
+
+/* ---- >>compiler ------------------------------------------------------------------------------ */
+
+/* Knows: gcc and clang, MSVC, other compilers of C11. Promises: the other sections contain no
+   compiler extension, except >>config, whose macros the declarations need;
+   tests/check_sources.sh checks that. May use: nothing. */
+
+#if defined(__GNUC__) || defined(__clang__)
+#define CDP__PRIVATE __attribute__((__unused__)) static
+#define CDP__RESTRICT __restrict__
+#if defined(CDP_NO_OS) /* see CDP_FORMAT_CHECK */
+#define CDP__PRINTF(f, a)
+#elif defined(_WIN32) && !defined(__clang__)
+#define CDP__PRINTF(f, a) __attribute__((format(gnu_printf, f, a)))
+#else
+#define CDP__PRINTF(f, a) __attribute__((format(printf, f, a)))
+#endif
+/* Keeps compilers from copying a few short functions into each of their dozens of callers. Used
+   only where measured copies cost most; tests/check_sources.sh counts the uses. */
+#define CDP__ONE_COPY __attribute__((__noinline__))
+/* Marks functions that record errors and make texts: compilers then treat the paths that lead to
+   them as rare, and keep that code apart. */
+#define CDP__COLD __attribute__((__cold__))
+/* Marks functions that read any word of the stack. */
+#define CDP__NO_ASAN __attribute__((no_sanitize_address))
+#define cdp__return_address() __builtin_return_address(0)
+#define cdp__frame_address() __builtin_frame_address(0)
+/* For other compilers the C library lays out struct epoll_event as the kernel does not. */
+#ifdef __linux__
+#define CDP__EPOLL
+#endif
+#else
+#define CDP__PRIVATE static
+#define CDP__RESTRICT
+#define CDP__PRINTF(f, a)
+#define CDP__ONE_COPY
+#define CDP__COLD
+#define CDP__NO_ASAN
+#define cdp__return_address() NULL
+#define cdp__frame_address() NULL
+#endif
+
+#if defined(CDP_NO_THREADS)
+#define CDP__THREAD_LOCAL
+#elif defined(_MSC_VER) && !defined(__clang__)
+#define CDP__THREAD_LOCAL __declspec(thread)
+#elif defined(__GNUC__) || defined(__clang__)
+#define CDP__THREAD_LOCAL __thread
+#else
+#define CDP__THREAD_LOCAL _Thread_local
+#endif
+
+/* The positions of the highest and the lowest bit that is set; n > 0. */
+#if defined(__GNUC__) || defined(__clang__)
+#define cdp__highest_bit(n) (63u - (uint32_t)__builtin_clzll(n))
+#define cdp__lowest_bit(n) ((uint32_t)__builtin_ctzll(n))
+#else
+CDP__PRIVATE uint32_t cdp__highest_bit(uint64_t n) {
+    uint32_t at = 0, step;
+    for (step = 32; step; step /= 2) {
+        if (!(n >> step)) continue;
+        n >>= step;
+        at += step;
+    }
+    return at;
+}
+CDP__PRIVATE uint32_t cdp__lowest_bit(uint64_t n) {
+    return cdp__highest_bit(n & (~n + 1));
+}
+#endif
+
+/* ---- atomic accesses
+
+   Macros or functions, one for each type. add, sub and and return the new value. cas compares
+   with *expected and replaces; if it returns false, *expected is what is there instead. The
+   orders have the meaning of C11's. */
+
+#if defined(__GNUC__) || defined(__clang__)
+#define CDP__RELAXED __ATOMIC_RELAXED
+#define CDP__ACQUIRE __ATOMIC_ACQUIRE
+#define CDP__RELEASE __ATOMIC_RELEASE
+#define CDP__ACQ_REL __ATOMIC_ACQ_REL
+#define CDP__SEQ_CST __ATOMIC_SEQ_CST
+#define cdp__atomic_load_u16(from, order) __atomic_load_n(from, order)
+#define cdp__atomic_load_u32(from, order) __atomic_load_n(from, order)
+#define cdp__atomic_load_ptr(from, order) __atomic_load_n(from, order)
+#define cdp__atomic_store_u32(to, value, order) __atomic_store_n(to, value, order)
+#define cdp__atomic_swap_u32(at, value, order) __atomic_exchange_n(at, value, order)
+#define cdp__atomic_add_u32(at, value, order) __atomic_add_fetch(at, value, order)
+#define cdp__atomic_add_u64(at, value, order) __atomic_add_fetch(at, value, order)
+#define cdp__atomic_sub_u32(at, value, order) __atomic_sub_fetch(at, value, order)
+#define cdp__atomic_and_u32(at, value, order) __atomic_and_fetch(at, value, order)
+#define cdp__atomic_cas_u32(at, expected, value, order, otherwise) \
+    __atomic_compare_exchange_n(at, expected, value, false, order, otherwise)
+#define cdp__atomic_cas_ptr(at, expected, value, order, otherwise) \
+    __atomic_compare_exchange_n(at, expected, value, false, order, otherwise)
+/* Where nobody else can read this memory, a number of 64 bits need not be written at once: small
+   processors cannot do that. */
+#if defined(CDP_NO_THREADS) && defined(CDP_NO_SHARED_MEMORY)
+#define cdp__atomic_load_u64(from, order) (*(from))
+#define cdp__atomic_store_u64(to, value, order) ((void)(*(to) = (value)))
+#else
+#define cdp__atomic_load_u64(from, order) __atomic_load_n(from, order)
+#define cdp__atomic_store_u64(to, value, order) __atomic_store_n(to, value, order)
+#endif
+
+#elif defined(_MSC_VER)
+/* Aligned volatile accesses are atomic. On x86 only the compiler may change their order, and only
+   a store may be overtaken by a later load: a store that is SEQ_CST is an exchange. */
+#include <intrin.h>
+#if defined(_M_ARM64) || defined(_M_ARM)
+#define CDP__BARRIER() __dmb(0xb)
+#else
+#define CDP__BARRIER() _ReadWriteBarrier()
+#endif
+#define CDP__RELAXED 0
+#define CDP__ACQUIRE 1
+#define CDP__RELEASE 2
+#define CDP__ACQ_REL 3
+#define CDP__SEQ_CST 4
+
+CDP__PRIVATE uint16_t cdp__atomic_load_u16(const volatile uint16_t *from, int order) {
+    const uint16_t value = *from;
+    (void)order;
+    CDP__BARRIER();
+    return value;
+}
+CDP__PRIVATE uint32_t cdp__atomic_load_u32(const volatile uint32_t *from, int order) {
+    const uint32_t value = *from;
+    (void)order;
+    CDP__BARRIER();
+    return value;
+}
+CDP__PRIVATE uint32_t cdp__atomic_swap_u32(volatile uint32_t *at, uint32_t value, int order) {
+    (void)order;
+    return (uint32_t)_InterlockedExchange((volatile long *)at, (long)value);
+}
+CDP__PRIVATE void cdp__atomic_store_u32(volatile uint32_t *to, uint32_t value, int order) {
+    if (order == CDP__SEQ_CST) {
+        (void)cdp__atomic_swap_u32(to, value, order);
+        return;
+    }
+    CDP__BARRIER();
+    *to = value;
+}
+CDP__PRIVATE uint32_t cdp__atomic_add_u32(volatile uint32_t *at, uint32_t value, int order) {
+    (void)order;
+    return (uint32_t)_InterlockedExchangeAdd((volatile long *)at, (long)value) + value;
+}
+CDP__PRIVATE uint32_t cdp__atomic_sub_u32(volatile uint32_t *at, uint32_t value, int order) {
+    return cdp__atomic_add_u32(at, 0u - value, order);
+}
+CDP__PRIVATE uint32_t cdp__atomic_and_u32(volatile uint32_t *at, uint32_t value, int order) {
+    (void)order;
+    return (uint32_t)_InterlockedAnd((volatile long *)at, (long)value) & value;
+}
+CDP__PRIVATE bool cdp__atomic_cas_u32(
+    volatile uint32_t *at, uint32_t *expected, uint32_t value, int order, int otherwise) {
+    const uint32_t wanted = *expected;
+    (void)order;
+    (void)otherwise;
+    *expected =
+        (uint32_t)_InterlockedCompareExchange((volatile long *)at, (long)value, (long)wanted);
+    return *expected == wanted;
+}
+/* Adds to a number of 64 bits, or replaces it; 32-bit x86 has this one instruction for both. */
+CDP__PRIVATE uint64_t cdp__atomic_change_u64(volatile uint64_t *at, uint64_t value, bool add) {
+    uint64_t was, is = *at;
+    do {
+        was = is;
+        is = (uint64_t)_InterlockedCompareExchange64(
+            (volatile __int64 *)at, (__int64)(add ? was + value : value), (__int64)was);
+    } while (is != was);
+    return add ? was + value : value;
+}
+#define cdp__atomic_add_u64(at, value, order) cdp__atomic_change_u64(at, value, true)
+#ifdef _M_IX86
+#define cdp__atomic_load_u64(from, order) \
+    ((uint64_t)_InterlockedCompareExchange64((volatile __int64 *)(from), 0, 0))
+#define cdp__atomic_store_u64(to, value, order) ((void)cdp__atomic_change_u64(to, value, false))
+#else
+CDP__PRIVATE uint64_t cdp__atomic_load_u64(const volatile uint64_t *from, int order) {
+    const uint64_t value = *from;
+    (void)order;
+    CDP__BARRIER();
+    return value;
+}
+CDP__PRIVATE void cdp__atomic_store_u64(volatile uint64_t *to, uint64_t value, int order) {
+    (void)order; /* none is SEQ_CST */
+    CDP__BARRIER();
+    *to = value;
+}
+#endif
+CDP__PRIVATE void *cdp__atomic_load_pointer(void *const volatile *from) {
+    void *const value = *from;
+    CDP__BARRIER();
+    return value;
+}
+CDP__PRIVATE bool cdp__atomic_cas_pointer(void *volatile *at, void **expected, void *value) {
+    void *const wanted = *expected;
+    *expected = _InterlockedCompareExchangePointer(at, value, wanted);
+    return *expected == wanted;
+}
+#define cdp__atomic_load_ptr(from, order) cdp__atomic_load_pointer((void *const volatile *)(from))
+#define cdp__atomic_cas_ptr(at, expected, value, order, otherwise) \
+    cdp__atomic_cas_pointer((void *volatile *)(at), (void **)(expected), value)
+
+#elif defined(CDP_NO_THREADS) && defined(CDP_NO_SHARED_MEMORY)
+/* One thread, and no other process: plain accesses are enough. */
+#define CDP__PLAIN_ACCESSES
+#define cdp__atomic_load_u16(from, order) (*(from))
+#define cdp__atomic_load_u32(from, order) (*(from))
+#define cdp__atomic_load_u64(from, order) (*(from))
+#define cdp__atomic_load_ptr(from, order) (*(from))
+#define cdp__atomic_store_u32(to, value, order) ((void)(*(to) = (value)))
+#define cdp__atomic_store_u64(to, value, order) ((void)(*(to) = (value)))
+#define cdp__atomic_add_u32(at, value, order) (*(at) += (value))
+#define cdp__atomic_sub_u32(at, value, order) (*(at) -= (value))
+#define cdp__atomic_and_u32(at, value, order) (*(at) &= (value))
+#define cdp__atomic_swap_u32(at, value, order) cdp__plain_swap_u32(at, value)
+#define cdp__atomic_cas_u32(at, expected, value, order, otherwise) \
+    cdp__plain_cas_u32(at, expected, value)
+#define cdp__atomic_cas_ptr(at, expected, value, order, otherwise) \
+    cdp__plain_cas_ptr((void **)(at), (void **)(expected), value)
+CDP__PRIVATE uint32_t cdp__plain_swap_u32(uint32_t *at, uint32_t value) {
+    const uint32_t was = *at;
+    *at = value;
+    return was;
+}
+CDP__PRIVATE bool cdp__plain_cas_u32(uint32_t *at, uint32_t *expected, uint32_t value) {
+    const bool same = *at == *expected;
+    *expected = *at;
+    if (same) *at = value;
+    return same;
+}
+CDP__PRIVATE bool cdp__plain_cas_ptr(void **at, void **expected, void *value) {
+    const bool same = *at == *expected;
+    *expected = *at;
+    if (same) *at = value;
+    return same;
+}
+
+#elif defined(__cplusplus) || defined(__STDC_NO_ATOMICS__) || __STDC_VERSION__ < 201112L
+#error "cdp.h: a compiler without atomics of C11: define CDP_NO_THREADS and CDP_NO_SHARED_MEMORY"
+#else
+#include <stdatomic.h>
+#define CDP__RELAXED memory_order_relaxed
+#define CDP__ACQUIRE memory_order_acquire
+#define CDP__RELEASE memory_order_release
+#define CDP__ACQ_REL memory_order_acq_rel
+#define CDP__SEQ_CST memory_order_seq_cst
+#define cdp__atomic_load_u16(from, order) \
+    atomic_load_explicit((const _Atomic uint16_t *)(from), order)
+#define cdp__atomic_load_u32(from, order) \
+    atomic_load_explicit((const _Atomic uint32_t *)(from), order)
+#define cdp__atomic_load_u64(from, order) \
+    atomic_load_explicit((const _Atomic uint64_t *)(from), order)
+#define cdp__atomic_load_ptr(from, order) atomic_load_explicit((void *_Atomic *)(from), order)
+#define cdp__atomic_store_u32(to, value, order) \
+    atomic_store_explicit((_Atomic uint32_t *)(to), value, order)
+#define cdp__atomic_store_u64(to, value, order) \
+    atomic_store_explicit((_Atomic uint64_t *)(to), value, order)
+#define cdp__atomic_swap_u32(at, value, order) \
+    atomic_exchange_explicit((_Atomic uint32_t *)(at), value, order)
+#define cdp__atomic_add_u32(at, value, order) \
+    (atomic_fetch_add_explicit((_Atomic uint32_t *)(at), value, order) + (value))
+#define cdp__atomic_add_u64(at, value, order) \
+    (atomic_fetch_add_explicit((_Atomic uint64_t *)(at), value, order) + (value))
+#define cdp__atomic_sub_u32(at, value, order) \
+    (atomic_fetch_sub_explicit((_Atomic uint32_t *)(at), value, order) - (value))
+#define cdp__atomic_and_u32(at, value, order) \
+    (atomic_fetch_and_explicit((_Atomic uint32_t *)(at), value, order) & (value))
+#define cdp__atomic_cas_u32(at, expected, value, order, otherwise) \
+    atomic_compare_exchange_strong_explicit(                       \
+        (_Atomic uint32_t *)(at), expected, value, order, otherwise)
+#define cdp__atomic_cas_ptr(at, expected, value, order, otherwise) \
+    atomic_compare_exchange_strong_explicit(                       \
+        (void *_Atomic *)(at), (void **)(expected), value, order, otherwise)
+#endif
+#endif /* CDP__COMPILER_IMPL_INCLUDED */
+
 #if (defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION)) && !defined(CDP_IMPL_INCLUDED)
 #define CDP_IMPL_INCLUDED
 #undef cdp_reduce /* a macro under CDP_NAMES_0_1 */
 
-/* ---- >>compiler ------------------------------------------------------------------------------ */
+/* ---- >>basics -------------------------------------------------------------------------------- */
 
-/* Knows: compilers and system headers. Promises: the other sections contain no compiler
-   extension but `__atomic` builtins. May use: >>os. */
+/* Knows: headers of the system. Promises: small helpers for all sections. May use: >>os. */
 
 #ifdef CDP_NO_OS
 /* nothing of a system */
@@ -2321,38 +2667,6 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 #endif
 #endif
 
-#if defined(__GNUC__) || defined(__clang__)
-#define CDP__PRIVATE __attribute__((__unused__)) static
-#define CDP__RESTRICT __restrict__
-#if defined(CDP_NO_OS) /* see CDP_FORMAT_CHECK */
-#define CDP__PRINTF(f, a)
-#elif defined(_WIN32) && !defined(__clang__)
-#define CDP__PRINTF(f, a) __attribute__((format(gnu_printf, f, a)))
-#else
-#define CDP__PRINTF(f, a) __attribute__((format(printf, f, a)))
-#endif
-/* Keeps compilers from copying a few short functions into each of their dozens of callers. Used
-   only where measured copies cost most; tests/check_sources.sh counts the uses. */
-#define CDP__ONE_COPY __attribute__((__noinline__))
-/* Marks functions that record errors and make texts: compilers then treat the paths that lead to
-   them as rare, and keep that code apart. */
-#define CDP__COLD __attribute__((__cold__))
-#else
-#define CDP__ONE_COPY
-#define CDP__COLD
-#define CDP__PRIVATE static
-#define CDP__RESTRICT
-#define CDP__PRINTF(f, a)
-#endif
-
-#ifdef CDP_NO_THREADS
-#define CDP__THREAD_LOCAL
-#elif defined(_MSC_VER) && !defined(__clang__)
-#define CDP__THREAD_LOCAL __declspec(thread)
-#else
-#define CDP__THREAD_LOCAL __thread
-#endif
-
 /* How this build computes with floating-point numbers, for cdp_describe(). Ranks agree in every bit
    whatever it says, since a sum is computed once and passed on or in one order everywhere as long
    as all ranks run one build; builds that differ in this may differ in the last bit. */
@@ -2364,16 +2678,6 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 #define CDP__ARITHMETIC "IEEE 754; products and sums may be fused unless -ffp-contract=off"
 #else
 #define CDP__ARITHMETIC "IEEE 754, each operation rounded"
-#endif
-
-/* Where nobody else can read this memory, a number of 64 bits need not be written at once: small
-   processors cannot do that. */
-#if defined(CDP_NO_THREADS) && defined(CDP_NO_SHARED_MEMORY)
-#define cdp__load_u64(from, order) (*(from))
-#define cdp__store_u64(to, value, order) ((void)(*(to) = (value)))
-#else
-#define cdp__load_u64(from, order) __atomic_load_n(from, order)
-#define cdp__store_u64(to, value, order) __atomic_store_n(to, value, order)
 #endif
 
 #define CDP__MS 1000000ull /* nanoseconds */
@@ -2454,7 +2758,7 @@ CDP__PRIVATE CDP__ONE_COPY void *cdp__alloc_zero(const cdp_os *os, uint64_t byte
 }
 
 CDP__PRIVATE void cdp__free(const cdp_os *os, void *p) {
-    if (p) os->release(os->user, p);
+    os->release(os->user, p); /* which accepts NULL */
 }
 
 /* What this thread's next request for a backend's memory is for: the label that cdp_allocator
@@ -2638,7 +2942,7 @@ CDP__PRIVATE void cdp__text_add_v(cdp__text *t, const char *f, va_list ap) {
     if (t->size) t->at[t->used] = 0;
 }
 
-CDP__PRIVATE CDP__PRINTF(2, 3) void cdp__text_add(cdp__text *t, const char *f, ...) {
+CDP__PRIVATE CDP__COLD CDP__PRINTF(2, 3) void cdp__text_add(cdp__text *t, const char *f, ...) {
     va_list ap;
     va_start(ap, f);
     cdp__text_add_v(t, f, ap);
@@ -4014,7 +4318,7 @@ CDP__PRIVATE int32_t cdp__os_polled_open(const cdp_os *os, void **watch) {
 }
 #endif
 
-#ifdef __linux__
+#ifdef CDP__EPOLL
 #include <sys/epoll.h>
 
 /* The watch is the epoll descriptor itself. Edge-triggered: the kernel reports each change once. */
@@ -5005,15 +5309,18 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
 #endif
 
 /* The groups of functions of the default os, in the order of cdp_os's members. */
-#ifdef __linux__
+#ifdef CDP__EPOLL
 #define CDP__OS_WATCH                                                                       \
     cdp__os_watch_open, cdp__os_watch_close, cdp__os_watch_add, cdp__os_watch_change, NULL, \
         cdp__os_watch_remove, cdp__os_watch_wait
-#define CDP__OS_PROCESSES cdp__os_process_place, cdp__os_process_open
 #else
 #define CDP__OS_WATCH                                                                     \
     cdp__os_polled_open, cdp__pollwatch_close, cdp__pollwatch_add, cdp__pollwatch_change, \
         cdp__pollwatch_used_up, cdp__pollwatch_remove, cdp__pollwatch_wait
+#endif
+#ifdef __linux__
+#define CDP__OS_PROCESSES cdp__os_process_place, cdp__os_process_open
+#else
 #define CDP__OS_PROCESSES NULL, NULL
 #endif
 #ifdef _WIN32
@@ -5028,15 +5335,21 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
 #else
 #define CDP__OS_PORT_OWNER NULL
 #endif
+#ifdef __linux__
+#define CDP__OS_UNMAP_PARTS true
+#else
+#define CDP__OS_UNMAP_PARTS false
+#endif
 #if (defined(__linux__) || defined(_WIN32)) && !defined(CDP_NO_SHARED_MEMORY)
 #define CDP__OS_SHARED                                                                      \
     {                                                                                       \
         cdp__os_memory_create, cdp__os_memory_map, cdp__os_memory_unmap, cdp__os_pass_open, \
-            cdp__os_pass, cdp__os_memory_read, cdp__os_memory_host, CDP__OS_PROCESSES       \
+            cdp__os_pass, cdp__os_memory_read, cdp__os_memory_host, CDP__OS_PROCESSES,      \
+            CDP__OS_UNMAP_PARTS                                                             \
     }
 #else
 #define CDP__OS_SHARED \
-    { NULL, NULL, NULL, NULL, NULL, NULL, NULL, CDP__OS_PROCESSES }
+    { NULL, NULL, NULL, NULL, NULL, NULL, NULL, CDP__OS_PROCESSES, false }
 #endif
 #ifdef CDP_NO_FILES
 #define CDP__OS_FILES \
@@ -5353,7 +5666,7 @@ typedef struct cdp__loop {
     uint32_t moved;                 /* sockets that had events at the last poll */
     int32_t wake_fd[2];
     uint64_t turns; /* runs of the loop: work that is spread over several runs counts by it */
-    bool awake;     /* wake was set and not yet cleared */
+    uint32_t awake; /* wake was set and not yet cleared (atomic) */
 } cdp__loop;
 
 #define CDP__NO_SLOT UINT32_MAX
@@ -5465,11 +5778,8 @@ CDP__PRIVATE void cdp__loop_used_up(cdp__loop *l, cdp__io *io, uint32_t bit) {
 /* Waits for room to send, or for the end of an attempt to connect. */
 CDP__PRIVATE void cdp__loop_want_write(cdp__loop *l, cdp__io *io) {
     io->want_write = true;
-    if (io->watched_write) {
-        cdp__loop_used_up(l, io, CDP_IO_WRITE);
-        return;
-    }
-    io->ready &= (uint16_t)~CDP_IO_WRITE;
+    cdp__loop_used_up(l, io, CDP_IO_WRITE);
+    if (io->watched_write) return;
     io->watched_write = true;
     cdp__loop_watch(l, io);
 }
@@ -5547,7 +5857,7 @@ CDP__PRIVATE void cdp__loop_woken(cdp__loop *l) {
     os->net.wake_clear(os->user, l->wake_fd[0]);
     if (os->net.watch_used_up)
         os->net.watch_used_up(os->user, l->watch, l->wake_fd[0], CDP_IO_READ);
-    __atomic_store_n(&l->awake, false, __ATOMIC_RELEASE);
+    cdp__atomic_store_u32(&l->awake, 0, CDP__RELEASE);
 }
 
 CDP__PRIVATE void cdp__loop_dispatch(cdp__loop *l, uint32_t count) {
@@ -5596,7 +5906,7 @@ CDP__PRIVATE cdp_status cdp__loop_run(cdp__loop *l, cdp_lock *lock, uint64_t dea
 
 /* Thread-safe. Several wake-ups before the loop runs again cost one system call. */
 CDP__PRIVATE void cdp__loop_wake(cdp__loop *l) {
-    if (l->wake_fd[1] >= 0 && !__atomic_exchange_n(&l->awake, true, __ATOMIC_ACQ_REL))
+    if (l->wake_fd[1] >= 0 && !cdp__atomic_swap_u32(&l->awake, 1, CDP__ACQ_REL))
         l->os->net.wake_set(l->os->user, l->wake_fd[1]);
 }
 
@@ -6086,7 +6396,7 @@ typedef struct cdp__span {
 
 /* Part i when `count` elements are cut into parts that differ by at most one element. There are
    s->lanes parts (if 0, s->size); ranks beyond that number have none. */
-CDP__PRIVATE CDP__ONE_COPY cdp__span cdp__part(const cdp__shape *s, uint32_t i) {
+CDP__PRIVATE cdp__span cdp__part(const cdp__shape *s, uint32_t i) {
     const uint32_t n = s->lanes ? s->lanes : s->size;
     const uint64_t q = s->count / n, rest = s->count % n;
     cdp__span p;
@@ -6101,7 +6411,7 @@ CDP__PRIVATE uint64_t cdp__edge(const cdp__shape *s, const uint64_t *offs, uint3
     return offs ? offs[i] : i * s->count;
 }
 
-CDP__PRIVATE CDP__ONE_COPY cdp__span cdp__blocks(
+CDP__PRIVATE cdp__span cdp__blocks(
     const cdp__shape *s, const uint64_t *offs, uint32_t from, uint32_t to) {
     cdp__span p;
     p.off = cdp__edge(s, offs, from);
@@ -6142,21 +6452,16 @@ CDP__PRIVATE cdp__step cdp__step_recv(uint32_t peer, uint8_t buf, cdp__span p) {
     return cdp__step_make(CDP__RECV, (int32_t)peer, 0, buf, 0, p.off, p.len);
 }
 
-/* Round 0 of most algorithms: copies this rank's input to the buffer that the next rounds work
-   on, and scales it for PREMUL_SUM. */
-CDP__PRIVATE uint32_t cdp__bring(const cdp__shape *s, uint8_t src, cdp__span from, uint8_t dst,
-    uint64_t dst_off, cdp__step out[]) {
+/* Round 0 of most algorithms: copies the first `len` elements of this rank's input to the buffer
+   that the next rounds work on, and scales them for PREMUL_SUM. */
+CDP__PRIVATE uint32_t cdp__bring(
+    const cdp__shape *s, uint64_t len, uint8_t dst, uint64_t dst_off, cdp__step out[]) {
+    const uint8_t src = s->in_place ? CDP__OUT : CDP__IN;
     uint32_t n = 0;
-    if (src != dst || from.off != dst_off)
-        out[n++] = cdp__step_make(CDP__COPY, -1, src, dst, from.off, dst_off, from.len);
+    if (src != dst || dst_off) out[n++] = cdp__step_make(CDP__COPY, -1, src, dst, 0, dst_off, len);
     if (s->op == CDP_REDUCE_PREMUL_SUM)
-        out[n++] = cdp__step_make(CDP__SCALE, -1, 0, dst, 0, dst_off, from.len);
+        out[n++] = cdp__step_make(CDP__SCALE, -1, 0, dst, 0, dst_off, len);
     return n;
-}
-
-CDP__PRIVATE uint32_t cdp__copy_in(const cdp__shape *s, uint64_t dst_off, cdp__step out[]) {
-    return cdp__bring(
-        s, s->in_place ? CDP__OUT : CDP__IN, cdp__first(s->count), CDP__OUT, dst_off, out);
 }
 
 CDP__PRIVATE uint32_t cdp__log2_up(uint32_t n) {
@@ -6208,7 +6513,7 @@ CDP__PRIVATE uint32_t cdp__ring_reduce(
 CDP__PRIVATE uint32_t cdp__ring_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     /* which part, in rounds n .. 2n-2 */
     const uint32_t n = s->size, r = s->rank, send = (r + 2 * n - k + 1) % n;
-    if (k == 0) return cdp__reads_in(s) ? 0 : cdp__copy_in(s, 0, out);
+    if (k == 0) return cdp__reads_in(s) ? 0 : cdp__bring(s, s->count, CDP__OUT, 0, out);
     if (k < n) return cdp__ring_reduce(s, k, CDP__OUT, out);
     out[0] = cdp__step_send((r + 1) % n, CDP__OUT, cdp__part(s, send));
     out[1] = cdp__step_recv((r + n - 1) % n, CDP__OUT, cdp__part(s, (send + n - 1) % n));
@@ -6264,7 +6569,7 @@ CDP__PRIVATE uint32_t cdp__doubling_round(const cdp__shape *s, uint32_t k, cdp__
     uint32_t m, id, peer;
     all.off = 0;
     all.len = s->count;
-    if (k == 0) return cdp__copy_in(s, 0, out);
+    if (k == 0) return cdp__bring(s, s->count, CDP__OUT, 0, out);
     if (k < first || k == first + f.bits) { /* fold, or send the result to the folded rank */
         const bool back = k != 1;
         if (s->rank >= 2 * f.extra) return 0;
@@ -6355,8 +6660,7 @@ CDP__PRIVATE uint32_t cdp__reduce_tree_round(const cdp__shape *s, uint32_t k, cd
     const uint32_t n = s->size, v = (s->rank + n - s->root) % n, stride = k ? 1u << (k - 1) : 0;
     const uint8_t work = cdp__reduce_buffer(s);
     uint32_t m = 0;
-    if (k == 0)
-        return cdp__bring(s, s->in_place ? CDP__OUT : CDP__IN, cdp__first(s->count), work, 0, out);
+    if (k == 0) return cdp__bring(s, s->count, work, 0, out);
     if (v % (2 * stride) == stride) {
         out[m++] = cdp__step_send((s->rank + n - stride) % n, work, cdp__first(s->count));
     } else if (v % (2 * stride) == 0 && stride < n - v) {
@@ -6378,8 +6682,9 @@ CDP__PRIVATE uint32_t cdp__linear_round(const cdp__shape *s, uint32_t k, cdp__st
     const uint8_t parts = gather || s->in_place ? CDP__OUT : CDP__IN;
     if (k == 0) {
         if (!root || s->in_place) return 0;
-        return gather ? cdp__bring(s, CDP__IN, cdp__first(own.len), CDP__OUT, own.off, out)
-                      : cdp__bring(s, CDP__IN, own, CDP__OUT, 0, out);
+        out[0] = cdp__step_make(
+            CDP__COPY, -1, CDP__IN, CDP__OUT, gather ? 0 : own.off, gather ? own.off : 0, own.len);
+        return 1;
     }
     if (root)
         out[0] = gather ? cdp__step_recv(other, parts, cdp__block_of(s, offs, other))
@@ -6407,11 +6712,10 @@ CDP__PRIVATE uint32_t cdp__scatter_reduce_round(const cdp__shape *s, uint32_t k,
     const uint8_t outside = scaled ? CDP__TMP : CDP__IN,
                   src = s->in_place ? (uint8_t)CDP__OUT : outside;
     const cdp__span own = cdp__block_of(s, s->in_offs, r),
-                    all = cdp__first(s->in_offs ? s->in_offs[n] : n * s->count);
-    const cdp__span result = s->in_place ? own : cdp__first(own.len);
+                    result = s->in_place ? own : cdp__first(own.len);
     uint32_t m = 0;
     if (k == 0) {
-        if (scaled) m = cdp__bring(s, s->in_place ? CDP__OUT : CDP__IN, all, src, 0, out);
+        if (scaled) m = cdp__bring(s, cdp__edge(s, s->in_offs, n), src, 0, out);
         if (n == 1 && !s->in_place)
             out[m++] = cdp__step_make(CDP__COPY, -1, src, CDP__OUT, own.off, 0, own.len);
     } else {
@@ -6593,16 +6897,15 @@ CDP__PRIVATE uint32_t cdp__fixed_round(const cdp__shape *s, uint32_t k, cdp__ste
     const uint32_t n = s->size, r = s->rank, per = cdp__fixed_wave_rounds(s);
     const uint8_t mine = s->in_place ? CDP__OUT : CDP__IN;
     uint8_t work = s->kind == CDP_COLL_REDUCE ? cdp__reduce_buffer(s) : (uint8_t)CDP__OUT;
-    cdp__span all = cdp__first(s->count);
-    uint64_t slot;
+    uint64_t all = s->count, slot;
     uint32_t from, waves;
     if (s->kind == CDP_COLL_REDUCE_SCATTER) {
-        all = cdp__first(s->in_offs ? s->in_offs[n] : n * s->count);
+        all = cdp__edge(s, s->in_offs, n);
         /* working in IN is possible unless the input must be scaled */
         work = s->op == CDP_REDUCE_PREMUL_SUM && !s->in_place ? (uint8_t)CDP__TMP : mine;
-        if (n == 1) return cdp__bring(s, mine, all, CDP__OUT, 0, out);
+        if (n == 1) return cdp__bring(s, all, CDP__OUT, 0, out);
     }
-    if (k == 0) return cdp__bring(s, mine, all, work, 0, out);
+    if (k == 0) return cdp__bring(s, all, work, 0, out);
     waves = cdp__fixed_waves(s, &slot);
     if (--k < waves * per) return cdp__fixed_wave(s, k % per, k / per * slot, slot, work, out);
     k -= waves * per;
@@ -6637,8 +6940,7 @@ CDP__PRIVATE uint32_t cdp__reduce_ring_round(const cdp__shape *s, uint32_t k, cd
     const uint32_t n = s->size, from = k < n ? 0 : (s->root + (k - n) + 1) % n;
     const uint8_t work = cdp__reduce_buffer(s);
     if (k == 0 && cdp__reads_in(s)) return 0;
-    if (k == 0)
-        return cdp__bring(s, s->in_place ? CDP__OUT : CDP__IN, cdp__first(s->count), work, 0, out);
+    if (k == 0) return cdp__bring(s, s->count, work, 0, out);
     if (k < n) return cdp__ring_reduce(s, k, work, out);
     if (s->rank == s->root)
         out[0] = cdp__step_recv(from, work, cdp__part(s, (from + 1) % n));
@@ -6821,9 +7123,7 @@ CDP__PRIVATE uint32_t cdp__halving_round(const cdp__shape *s, uint32_t k, cdp__s
     uint32_t half, peer, m = 2;
     if (s->size == 1) return cdp__scatter_reduce_round(s, 0, out);
     if (k == 0 && cdp__reads_in(s)) return 0;
-    if (k == 0)
-        return cdp__bring(s, s->in_place ? CDP__OUT : CDP__IN,
-            cdp__first(cdp__edge(s, s->in_offs, s->size)), work, 0, out);
+    if (k == 0) return cdp__bring(s, cdp__edge(s, s->in_offs, s->size), work, 0, out);
     if (k < first || k == first + f.bits) return cdp__halving_fold(s, k >= first, work, out);
     if (f.id < 0) return 0;
     half = 1u << (f.bits - 1 - (k - first));
@@ -6868,7 +7168,7 @@ CDP__PRIVATE uint32_t cdp__both_round(const cdp__shape *s, uint32_t k, cdp__step
     const cdp__span all = cdp__first(s->count);
     uint32_t half, peer;
     cdp__span mine, theirs;
-    if (k == 0) return from_in ? 0 : cdp__copy_in(s, 0, out);
+    if (k == 0) return from_in ? 0 : cdp__bring(s, s->count, CDP__OUT, 0, out);
     if (k < first || k == first + 2 * f.bits) { /* as in recursive doubling */
         const bool back = k >= first, odd = s->rank % 2 != 0;
         if (s->rank >= 2 * f.extra) return 0;
@@ -7001,9 +7301,8 @@ CDP__PRIVATE uint32_t cdp__once_round(const cdp__shape *s, uint32_t k, cdp__step
     const uint64_t mine_at = before ? r * s->count : whole_at;
     uint32_t m = 0, u = (k - before) * CDP__ROUND_MAX;
     if (n == 1 && gather) return cdp__gather_round(s, 0, out);
-    if (n == 1) return reduce ? cdp__copy_in(s, 0, out) : 0;
-    if (k < before)
-        return cdp__bring(s, s->in_place ? CDP__OUT : CDP__IN, own, CDP__TMP, r * s->count, out);
+    if (n == 1) return reduce ? cdp__bring(s, s->count, CDP__OUT, 0, out) : 0;
+    if (k < before) return cdp__bring(s, own.len, CDP__TMP, r * s->count, out);
     for (; u < units && u < (k - before + 1) * CDP__ROUND_MAX; ++u) {
         const uint32_t to = (r + u / 2 + 1) % n, from = (r + n - u / 2 - 1) % n,
                        step = u - 2 * pairs;
@@ -8737,8 +9036,13 @@ CDP__PRIVATE bool cdp__failure_inherit(
     return w != NULL;
 }
 
+/* If all that is known is that a rank is gone, or rank 0 and one that did not start, adopts the
+   last will that explains it most likely. */
 CDP__PRIVATE void cdp__failure_inherit_any(const cdp__failure *f, const cdp__failure_event *v) {
-    const cdp__failure_will *w = cdp__failure_recent_will(f, v->time_ns);
+    const cdp__failure_record *r = &v->domain->record;
+    const bool vague = r->end.why == CDP__WHY_TEXT || r->end.why == CDP__WHY_FIRST;
+    const cdp__failure_will *w = NULL;
+    if (r->status == CDP_ERR_PEER_LOST && vague) w = cdp__failure_recent_will(f, v->time_ns);
     if (w) cdp__failure_quote(v->domain, &w->record);
 }
 
@@ -8840,7 +9144,8 @@ CDP__PRIVATE void cdp__failure_end_of(cdp__failure *f, cdp__failure_domain *d, c
 
 /* Settling is over: this rank's own view becomes the group's error, unless a last will explains
    it. */
-CDP__PRIVATE uint32_t cdp__failure_conclude(cdp__failure *f, const cdp__failure_event *v) {
+CDP__PRIVATE CDP__COLD uint32_t cdp__failure_conclude(
+    cdp__failure *f, const cdp__failure_event *v) {
     cdp__failure_domain *d = v->domain;
     cdp__failure_record *r = &d->record;
     if (r->status == CDP_ERR_TIMEOUT) cdp__failure_look_back(f, v);
@@ -8850,7 +9155,7 @@ CDP__PRIVATE uint32_t cdp__failure_conclude(cdp__failure *f, const cdp__failure_
     if (r->status == CDP_ERR_TIMEOUT && r->end.named < 0) r->end.why = CDP__WHY_TURN;
     if (r->end.named >= 0 && cdp__failure_find_will(f, (uint32_t)r->end.named))
         (void)cdp__failure_inherit(f, d, r->end.named);
-    else if (r->status == CDP_ERR_PEER_LOST && r->end.why == CDP__WHY_TEXT)
+    else
         cdp__failure_inherit_any(f, v);
     return cdp__failure_publish(f, v);
 }
@@ -8915,8 +9220,7 @@ CDP__PRIVATE uint32_t cdp__failure_adopt(cdp__failure *f, const cdp__failure_eve
     cdp__failure_record *r = &v->domain->record;
     cdp__failure_quote(v->domain, v->record);
     /* the first rank that saw a loss may not have received the reason */
-    if (r->status == CDP_ERR_PEER_LOST && r->end.why == CDP__WHY_TEXT)
-        cdp__failure_inherit_any(f, v);
+    cdp__failure_inherit_any(f, v);
     if (r->observer != (int32_t)f->rank) cdp__failure_take_sides(f, r, &v->own);
     (void)cdp__failure_correct(f, r, v);
     return cdp__failure_publish(f, v);
@@ -9031,29 +9335,29 @@ typedef struct cdp__doorbell {
    usually only one peer wakes it. */
 CDP__PRIVATE bool cdp__doorbell_ring(cdp__doorbell *b, uint32_t what) {
     CDP_ASSERT(what == CDP__BELL_DATA || what == CDP__BELL_ROOM);
-    (void)__atomic_add_fetch(&b->rung[what == CDP__BELL_ROOM], 1, __ATOMIC_SEQ_CST);
-    if (!(__atomic_load_n(&b->wants, __ATOMIC_SEQ_CST) & what)) return false;
-    __atomic_store_n(&b->wants, 0, __ATOMIC_SEQ_CST);
+    (void)cdp__atomic_add_u32(&b->rung[what == CDP__BELL_ROOM], 1, CDP__SEQ_CST);
+    if (!(cdp__atomic_load_u32(&b->wants, CDP__SEQ_CST) & what)) return false;
+    cdp__atomic_store_u32(&b->wants, 0, CDP__SEQ_CST);
     return true;
 }
 
 CDP__PRIVATE void cdp__doorbell_arm(cdp__doorbell *b, uint32_t wants) {
-    __atomic_store_n(&b->wants, wants, __ATOMIC_SEQ_CST);
+    cdp__atomic_store_u32(&b->wants, wants, CDP__SEQ_CST);
 }
 
 /* True if a peer rang for one of `wants` since `seen` was stored: checked before each sleep. */
 CDP__PRIVATE bool cdp__doorbell_rung(
     const cdp__doorbell *b, const uint32_t seen[2], uint32_t wants) {
-    return ((wants & CDP__BELL_DATA) && __atomic_load_n(&b->rung[0], __ATOMIC_SEQ_CST) != seen[0])
-        || ((wants & CDP__BELL_ROOM) && __atomic_load_n(&b->rung[1], __ATOMIC_SEQ_CST) != seen[1]);
+    return ((wants & CDP__BELL_DATA) && cdp__atomic_load_u32(&b->rung[0], CDP__SEQ_CST) != seen[0])
+        || ((wants & CDP__BELL_ROOM) && cdp__atomic_load_u32(&b->rung[1], CDP__SEQ_CST) != seen[1]);
 }
 
 /* The owner is awake. It polls everything after this call. */
 CDP__PRIVATE void cdp__doorbell_seen(cdp__doorbell *b, uint32_t seen[2]) {
-    if (__atomic_load_n(&b->wants, __ATOMIC_RELAXED))
-        __atomic_store_n(&b->wants, 0, __ATOMIC_RELAXED);
-    seen[0] = __atomic_load_n(&b->rung[0], __ATOMIC_ACQUIRE);
-    seen[1] = __atomic_load_n(&b->rung[1], __ATOMIC_ACQUIRE);
+    if (cdp__atomic_load_u32(&b->wants, CDP__RELAXED))
+        cdp__atomic_store_u32(&b->wants, 0, CDP__RELAXED);
+    seen[0] = cdp__atomic_load_u32(&b->rung[0], CDP__ACQUIRE);
+    seen[1] = cdp__atomic_load_u32(&b->rung[1], CDP__ACQUIRE);
 }
 
 /* ---- rings */
@@ -9133,7 +9437,7 @@ CDP__PRIVATE bool cdp__eager_free(cdp__eager *w, const cdp__eager_slots *to, uin
     uint32_t k;
     for (k = 0; k < CDP__SLOTS && w->put[i] != w->freed[i]; ++k) {
         const uint32_t at = (i + 1 + k) % CDP__SLOTS;
-        w->freed[at] = __atomic_load_n(&to->taken[at], __ATOMIC_ACQUIRE);
+        w->freed[at] = cdp__atomic_load_u32(&to->taken[at], CDP__ACQUIRE);
     }
     return w->put[i] == w->freed[i];
 }
@@ -9151,7 +9455,7 @@ CDP__PRIVATE bool cdp__eager_put(cdp__eager *w, cdp__eager_slots *to, uint64_t c
     p->bytes = (uint16_t)bytes;
     memcpy(p->head, head, CDP__SLOT_HEAD);
     if (bytes) memcpy(p->data, data, bytes);
-    __atomic_store_n(&p->serial, ++w->put[i], __ATOMIC_RELEASE);
+    cdp__atomic_store_u32(&p->serial, ++w->put[i], CDP__RELEASE);
     return true;
 }
 
@@ -9160,14 +9464,14 @@ CDP__PRIVATE const cdp__eager_slot *cdp__eager_find(
     const cdp__eager *w, const cdp__eager_slots *from, uint64_t channel, uint32_t number) {
     const uint32_t i = cdp__eager_place(channel, number);
     const cdp__eager_slot *p = &from->place[i];
-    if (__atomic_load_n(&p->serial, __ATOMIC_ACQUIRE) == w->got[i]) return NULL;
+    if (cdp__atomic_load_u32(&p->serial, CDP__ACQUIRE) == w->got[i]) return NULL;
     return p->number == number && p->channel == channel ? p : NULL;
 }
 
 /* Copies the header. Returns the length of the message, or UINT32_MAX if the stored length is
    impossible. A malicious peer may change the stored length: use the returned one. */
 CDP__PRIVATE uint32_t cdp__eager_head(const cdp__eager_slot *p, uint8_t head[CDP__SLOT_HEAD]) {
-    const uint32_t bytes = __atomic_load_n(&p->bytes, __ATOMIC_RELAXED);
+    const uint32_t bytes = cdp__atomic_load_u16(&p->bytes, CDP__RELAXED);
     memcpy(head, p->head, CDP__SLOT_HEAD);
     return bytes <= CDP__SLOT_BYTES ? bytes : UINT32_MAX;
 }
@@ -9176,16 +9480,16 @@ CDP__PRIVATE uint32_t cdp__eager_head(const cdp__eager_slot *p, uint8_t head[CDP
 CDP__PRIVATE void cdp__eager_taken(
     cdp__eager *w, cdp__eager_slots *from, uint64_t channel, uint32_t number) {
     const uint32_t i = cdp__eager_place(channel, number);
-    w->got[i] = __atomic_load_n(&from->place[i].serial, __ATOMIC_RELAXED);
-    __atomic_store_n(&from->taken[i], w->got[i], __ATOMIC_RELEASE);
+    w->got[i] = cdp__atomic_load_u32(&from->place[i].serial, CDP__RELAXED);
+    cdp__atomic_store_u32(&from->taken[i], w->got[i], CDP__RELEASE);
 }
 
 /* True if any slot holds an unread message. */
 CDP__PRIVATE bool cdp__eager_any(const cdp__eager_slots *from) {
     uint32_t i;
     for (i = 0; i < CDP__SLOTS; ++i)
-        if (__atomic_load_n(&from->place[i].serial, __ATOMIC_ACQUIRE)
-            != __atomic_load_n(&from->taken[i], __ATOMIC_RELAXED))
+        if (cdp__atomic_load_u32(&from->place[i].serial, CDP__ACQUIRE)
+            != cdp__atomic_load_u32(&from->taken[i], CDP__RELAXED))
             return true;
     return false;
 }
@@ -9255,7 +9559,7 @@ CDP__PRIVATE int64_t cdp__line_put(cdp__line *l, const cdp_iov *v, uint32_t n, u
     uint64_t moved;
     CDP_ASSERT(l->out_at - l->out_tail <= l->size);
     if (bytes > l->size - (l->out_at - l->out_tail)) {
-        const uint64_t tail = cdp__load_u64(&ring->tail, __ATOMIC_ACQUIRE);
+        const uint64_t tail = cdp__atomic_load_u64(&ring->tail, CDP__ACQUIRE);
         if (l->out_at - tail > l->size) return -1;
         l->out_tail = tail;
     }
@@ -9264,21 +9568,21 @@ CDP__PRIVATE int64_t cdp__line_put(cdp__line *l, const cdp_iov *v, uint32_t n, u
     l->full = moved < bytes;
     if (!moved) return 0;
     l->out_at += moved;
-    cdp__store_u64(&ring->head, l->out_at, __ATOMIC_RELEASE);
+    cdp__atomic_store_u64(&ring->head, l->out_at, CDP__RELEASE);
     cdp__line_ring(l, CDP__BELL_DATA);
     return (int64_t)moved;
 }
 
 CDP__PRIVATE int64_t cdp__line_get(cdp__line *l, const cdp_iov *v, uint32_t n) {
     cdp__ring *ring = &l->in->ring;
-    const uint64_t head = cdp__load_u64(&ring->head, __ATOMIC_ACQUIRE);
+    const uint64_t head = cdp__atomic_load_u64(&ring->head, CDP__ACQUIRE);
     uint64_t moved;
     if (head - l->in_at > l->size) return -1;
     if (head == l->in_at) return 0;
     moved = cdp__ring_move(ring, l->size, l->in_at, head - l->in_at, v, n, false);
     if (!moved) return 0;
     l->in_at += moved;
-    cdp__store_u64(&ring->tail, l->in_at, __ATOMIC_RELEASE);
+    cdp__atomic_store_u64(&ring->tail, l->in_at, CDP__RELEASE);
     cdp__line_ring(l, CDP__BELL_ROOM);
     return (int64_t)moved;
 }
@@ -9312,9 +9616,9 @@ CDP__PRIVATE uint32_t cdp__line_wants(const cdp__line *l) {
 /* True if there is unread data, or new room for data that did not fit. Checked after the
    doorbell rang: it may have rung for data that has been read since. */
 CDP__PRIVATE bool cdp__line_busy(const cdp__line *l) {
-    return cdp__load_u64(&l->in->ring.head, __ATOMIC_ACQUIRE) != l->in_at
+    return cdp__atomic_load_u64(&l->in->ring.head, CDP__ACQUIRE) != l->in_at
         || cdp__eager_any(&l->in->eager.slots)
-        || (l->full && cdp__load_u64(&l->out->ring.tail, __ATOMIC_ACQUIRE) != l->out_tail);
+        || (l->full && cdp__atomic_load_u64(&l->out->ring.tail, CDP__ACQUIRE) != l->out_tail);
 }
 
 /* The slot of the exposure table that a token of this side names. */
@@ -9335,12 +9639,12 @@ CDP__PRIVATE bool cdp__line_expose(cdp__line *l, const void *data, uint64_t byte
         ++i;
     if (i == CDP__EXPOSURES) return false;
     e = &l->out->exposed[i];
-    cdp__store_u64(&e->at, (uint64_t)(uintptr_t)data, __ATOMIC_RELAXED);
-    cdp__store_u64(&e->bytes, bytes, __ATOMIC_RELAXED);
-    cdp__store_u64(&e->off, off, __ATOMIC_RELAXED);
-    __atomic_store_n(&e->segment, segment, __ATOMIC_RELAXED);
+    cdp__atomic_store_u64(&e->at, (uint64_t)(uintptr_t)data, CDP__RELAXED);
+    cdp__atomic_store_u64(&e->bytes, bytes, CDP__RELAXED);
+    cdp__atomic_store_u64(&e->off, off, CDP__RELAXED);
+    cdp__atomic_store_u32(&e->segment, segment, CDP__RELAXED);
     l->state[i] |= CDP__EXPOSED;
-    __atomic_store_n(&e->state, l->state[i], __ATOMIC_RELEASE);
+    cdp__atomic_store_u32(&e->state, l->state[i], CDP__RELEASE);
     *token = (uint64_t)i << 32 | l->state[i];
     return true;
 }
@@ -9349,8 +9653,7 @@ CDP__PRIVATE bool cdp__line_try_revoke(cdp__line *l, uint64_t token) {
     const uint32_t i = cdp__exposure_index(l, token);
     const uint32_t next = (l->state[i] & ~CDP__STATE_BITS) + CDP__STATE_BITS + 1;
     uint32_t state = l->state[i];
-    if (!__atomic_compare_exchange_n(
-            &l->out->exposed[i].state, &state, next, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+    if (!cdp__atomic_cas_u32(&l->out->exposed[i].state, &state, next, CDP__ACQ_REL, CDP__RELAXED))
         return false;
     l->state[i] = next;
     return true;
@@ -9363,11 +9666,11 @@ CDP__PRIVATE bool cdp__line_revoke(cdp__line *l, uint64_t token) {
     uint32_t *state = &l->out->exposed[i].state;
     const uint32_t next = (l->state[i] & ~CDP__STATE_BITS) + CDP__STATE_BITS + 1;
     if (l->same_process
-        && (__atomic_and_fetch(state, ~(CDP__EXPOSED | CDP__BEGUN), __ATOMIC_ACQ_REL) & CDP__HELD))
+        && (cdp__atomic_and_u32(state, ~(CDP__EXPOSED | CDP__BEGUN), CDP__ACQ_REL) & CDP__HELD))
         return false;
     l->state[i] = next;
     /* must precede the owner's next write to that memory */
-    (void)__atomic_exchange_n(state, next, __ATOMIC_ACQ_REL);
+    (void)cdp__atomic_swap_u32(state, next, CDP__ACQ_REL);
     return true;
 }
 
@@ -9381,15 +9684,13 @@ CDP__PRIVATE bool cdp__line_read_begin(cdp__line *l, uint64_t token, cdp__exposu
     if (!l->in || token >> 32 >= CDP__EXPOSURES || (exposed & CDP__STATE_BITS) != CDP__EXPOSED)
         return false;
     e = &l->in->exposed[token >> 32];
-    if (!__atomic_compare_exchange_n(
-            &e->state, &first, hold, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)
-        && !__atomic_compare_exchange_n(
-            &e->state, &again, hold, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+    if (!cdp__atomic_cas_u32(&e->state, &first, hold, CDP__ACQ_REL, CDP__ACQUIRE)
+        && !cdp__atomic_cas_u32(&e->state, &again, hold, CDP__ACQ_REL, CDP__ACQUIRE))
         return false;
-    out->at = cdp__load_u64(&e->at, __ATOMIC_RELAXED);
-    out->bytes = cdp__load_u64(&e->bytes, __ATOMIC_RELAXED);
-    out->off = cdp__load_u64(&e->off, __ATOMIC_RELAXED);
-    out->segment = __atomic_load_n(&e->segment, __ATOMIC_RELAXED);
+    out->at = cdp__atomic_load_u64(&e->at, CDP__RELAXED);
+    out->bytes = cdp__atomic_load_u64(&e->bytes, CDP__RELAXED);
+    out->off = cdp__atomic_load_u64(&e->off, CDP__RELAXED);
+    out->segment = cdp__atomic_load_u32(&e->segment, CDP__RELAXED);
     return true;
 }
 
@@ -9399,11 +9700,10 @@ CDP__PRIVATE bool cdp__line_read_end(cdp__line *l, uint64_t token) {
     uint32_t begun = (uint32_t)token | CDP__BEGUN;
     cdp__exposure *e = &l->in->exposed[(token >> 32) % CDP__EXPOSURES];
     if (l->same_process) {
-        (void)__atomic_and_fetch(&e->state, ~CDP__HELD, __ATOMIC_RELEASE);
+        (void)cdp__atomic_and_u32(&e->state, ~CDP__HELD, CDP__RELEASE);
         return true;
     }
-    return __atomic_compare_exchange_n(
-        &e->state, &begun, begun, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+    return cdp__atomic_cas_u32(&e->state, &begun, begun, CDP__ACQ_REL, CDP__ACQUIRE);
 }
 
 /* ---- >>pend: works that are not operations --------------------------------------------------- */
@@ -9505,7 +9805,6 @@ typedef struct cdp__stream {
 } cdp__stream;
 
 typedef struct cdp__port { /* this rank's end of one link */
-    uint8_t tx_head[CDP__HEAD_BYTES], rx_head[CDP__HEAD_BYTES];
     uint32_t tx_head_left, rx_head_got;
     /* body bytes still missing of the message half sent, half received */
     uint64_t tx_left, rx_left;
@@ -9515,6 +9814,7 @@ typedef struct cdp__port { /* this rank's end of one link */
     uint8_t rx_note; /* WAIT or ENDPOINT: its body is being received; else 0 */
     bool broken;     /* received bytes were no valid message */
     bool dead;       /* the transport reports that the peer is lost */
+    bool used;       /* bytes were sent to the peer, or came from it */
     /* 1: unexpected streams of the peer reached the limit here; 2: streams of this rank did
        there */
     uint32_t crowded;
@@ -9524,6 +9824,7 @@ typedef struct cdp__port { /* this rank's end of one link */
     uint32_t control_at, control_used, control_room;
     uint8_t *failure; /* body of the FAILURE, WAIT or ENDPOINT that is being received */
     uint32_t failure_got;
+    uint8_t tx_head[CDP__HEAD_BYTES], rx_head[CDP__HEAD_BYTES];
 } cdp__port;
 
 /* How many groups of the same ranks were created here. The counts are equal on all ranks, so
@@ -9541,14 +9842,26 @@ typedef enum cdp__advance {
     CDP__MOVED    /* poll again */
 } cdp__advance;
 
-/* State shared by all groups of one transport. */
+/* State shared by all groups of one transport. The lock guards everything but `os`, and all
+   groups. Members that much code uses come first. */
 typedef struct cdp__world {
     const cdp_os *os;
-    cdp_lock lock; /* guards everything below and all groups */
-    cdp_transport transport;
     uint32_t size, rank;
     cdp__port *ports;
-    bool deferred;         /* some port has control messages to send */
+    cdp_group *groups;         /* all */
+    cdp_group *active;         /* those with something to do */
+    struct cdp__pend *pending; /* works that are not operations, in the order of the calls */
+    void *cond;                /* where callers sleep while another thread is in transport.wait */
+    bool sleeping;             /* a thread is in transport.wait; at most one is */
+    bool stop;                 /* the progress thread must end */
+    bool deferred;             /* some port has control messages to send */
+    bool fast_poll;         /* this poll of the groups is one of several: only the last one checks
+                          deadlines */
+    bool cut;               /* this poll ended at its budget, and there is more to do */
+    int32_t spin_luck;      /* > 0: polling before sleeping has paid off lately; < 0: it has not */
+    uint64_t poll_until_ns; /* when this poll is to end; 0: when nothing moves any more */
+    cdp_lock lock;
+    cdp_transport transport;
     cdp__stream **streams; /* hash table, by channel and peer */
     uint32_t stream_rows;  /* a power of two */
     uint32_t stream_count;
@@ -9560,9 +9873,6 @@ typedef struct cdp__world {
     uint64_t gone[CDP__GONE];
     uint32_t gone_at;
     cdp__made *made;
-    cdp_group *groups;            /* all */
-    cdp_group *active;            /* those with something to do */
-    struct cdp__pend *pending;    /* works that are not operations, in the order of the calls */
     struct cdp_channel *channels; /* that are open */
     /* called as soon as the body of a FAILURE has arrived */
     void (*channel_failed)(
@@ -9578,24 +9888,16 @@ typedef struct cdp__world {
     uint8_t *stage;     /* received bytes before they are reduced */
     uint64_t stage_bytes;
 
-    /* threads; at most one of them sleeps in transport.wait */
+    /* threads */
     void *thread;
-    void *cond;            /* where callers sleep while another thread is in transport.wait */
     void *park;            /* where the progress thread sleeps while callers make progress */
     uint32_t lock_waiters; /* (atomic) */
-    bool sleeping;         /* a thread is in transport.wait */
-    bool stop;             /* the progress thread must end */
     /* threads inside a wait: they make progress, the progress thread stands by */
     uint32_t callers;
     /* Counts of waits and of completed operations, many of which need no wait: a change shows
        the progress thread that callers are active. */
     uint64_t waits, ended;
     uint64_t yield_again; /* the value of `waits` from which on yielding is tried again */
-    /* this poll of the groups is one of several: only the last one checks deadlines */
-    bool fast_poll;
-    bool cut;               /* this poll ended at its budget, and there is more to do */
-    uint64_t poll_until_ns; /* when this poll is to end; 0: when nothing moves any more */
-    int32_t spin_luck;      /* > 0: polling before sleeping has paid off lately; < 0: it has not */
     cdp__failure failure;
     cdp__choosing choosing;
     cdp_group_desc given; /* the desc as the caller wrote it, without defaults */
@@ -9819,7 +10121,7 @@ CDP__PRIVATE void cdp__channel_note(
 /* Sends queued control messages, and zeros for the rest of a body whose stream is gone. True if
    the port is free for the next message. */
 CDP__PRIVATE bool cdp__port_flush(cdp__world *w, uint32_t peer) {
-    static const uint8_t zeros[512] = {0};
+    static const uint8_t zeros[64] = {0};
     cdp__port *port = &w->ports[peer];
     while (!port->tx_stream && !port->dead) {
         cdp_iov v;
@@ -10133,6 +10435,7 @@ CDP__PRIVATE int64_t cdp__port_pump(cdp__world *w, uint32_t peer, const cdp__str
         v.bytes = CDP__HEAD_BYTES - port->rx_head_got;
         r = w->transport.recv(w->transport.self, peer, &v, 1);
         if (r <= 0) return r;
+        port->used = true;
         port->rx_head_got += (uint32_t)r;
         if (port->rx_head_got == CDP__HEAD_BYTES && !cdp__port_head(w, peer)) {
             port->broken = true;
@@ -10155,7 +10458,7 @@ CDP__PRIVATE bool cdp__port_slots_wait(const cdp__world *w, uint32_t peer) {
     uint32_t i;
     if (t->slots.memory) memory = (const cdp__eager_slots *)t->slots.memory(t->self, peer, false);
     for (i = 0; i < CDP__SLOTS && memory; ++i)
-        if (__atomic_load_n(&memory->place[i].serial, __ATOMIC_ACQUIRE)
+        if (cdp__atomic_load_u32(&memory->place[i].serial, CDP__ACQUIRE)
             != w->ports[peer].slots.got[i])
             return true;
     return false;
@@ -10356,6 +10659,7 @@ CDP__PRIVATE int64_t cdp__stream_write(
         r = w->transport.send(w->transport.self, s->peer, v + 1, 1);
     *moved = 0;
     if (r <= 0) return r;
+    port->used = true;
     port->tx_head_left -= (uint32_t)cdp__min((uint64_t)r, head);
     *moved = (uint64_t)r - (head - port->tx_head_left);
     port->tx_left -= *moved;
@@ -10761,24 +11065,25 @@ typedef struct cdp__exec {
     cdp__world *w;
     cdp__stream *streams; /* one per rank of the channel */
     uint64_t piece_bytes, expose_bytes;
-    cdp__task task;
     const cdp__algo *algo;
     uint64_t elem; /* bytes of one element */
     uint32_t round, rounds, transfer_count, step_count;
     bool running;
-    bool kept;       /* the steps are those of a whole operation: an equal operation reuses them */
-    bool exposing;   /* a payload of this round is exposed, and may be revoked and sent instead */
-    uint64_t copied; /* bytes of the last local step that were copied while waiting for messages */
-    /* a poll with a budget has begun the local steps: this one comes next, from this element on */
-    bool in_parts;
-    uint32_t next_local;
-    uint64_t local_done;
-    cdp__step steps[CDP__ROUND_MAX];
-    cdp__transfer transfers[CDP__ROUND_MAX];
-    void *tmp;
-    uint64_t tmp_bytes;
+    bool kept;     /* the steps are those of a whole operation: an equal operation reuses them */
+    bool exposing; /* a payload of this round is exposed, and may be revoked and sent instead */
+    bool in_parts; /* see next_local */
     cdp__fault_kind fault;
     uint32_t fault_rank; /* rank in the channel */
+    uint64_t copied; /* bytes of the last local step that were copied while waiting for messages */
+    /* in_parts: a poll with a budget has begun the local steps: this one comes next, from this
+       element on */
+    uint32_t next_local;
+    uint64_t local_done;
+    void *tmp;
+    uint64_t tmp_bytes;
+    cdp__task task;
+    cdp__step steps[CDP__ROUND_MAX];
+    cdp__transfer transfers[CDP__ROUND_MAX];
     cdp__head theirs;
 } cdp__exec;
 
@@ -11219,38 +11524,41 @@ typedef enum cdp__health {
 
 #define CDP__GROUP_MAGIC 0x70726763u
 
+/* Members that much code uses come first, because instructions that use them are shorter. */
 struct cdp_group {
     /* detects the use of a destroyed group, until its memory is reused */
     uint32_t magic;
-    cdp_group_desc desc; /* with defaults; rank and world_size are those of this group */
+    cdp__health health;
     const cdp_os *os;
     cdp__world *w;
-    uint64_t channel;  /* equal on all its ranks */
-    uint32_t *members; /* world rank of each of its ranks; NULL: equal */
-    /* properties for >>select: CDP__NEAR, CDP__SHARED, CDP__HOSTS, CDP__EVEN */
-    uint8_t is;
-    cdp__hosts hosts; /* only for several hosts */
-    cdp_group *next;  /* in world->groups */
-    cdp_group *next_active;
-    bool active;          /* in world->active */
-    cdp_group *parent;    /* the group that it fails together with; NULL: none */
+    uint64_t channel;     /* equal on all its ranks */
     cdp__stream *streams; /* of the channel, one per rank */
     cdp__peer *peers;
 
     /* operations: a queue in order of issue; the first one runs */
     cdp__op *queue;
     uint32_t queue_room, queue_at, queue_used;
+    uint32_t waiters;           /* threads that wait for one of its operations */
+    const cdp_backend *backend; /* NULL: none */
+    cdp__flow *active_flows;
+    cdp_group *next;     /* in world->groups */
+    uint64_t soonest_ns; /* at or before the earliest deadline of an operation or message */
+    cdp_group_desc desc; /* with defaults; rank and world_size are those of this group */
+    uint32_t *members;   /* world rank of each of its ranks; NULL: equal */
+    /* properties for >>select: CDP__NEAR, CDP__SHARED, CDP__HOSTS, CDP__EVEN */
+    uint8_t is;
+    bool active; /* in world->active */
+    bool backed; /* it has or had a backend */
+    cdp_group *next_active;
+    cdp_group *parent;          /* the group that it fails together with; NULL: none */
     uint64_t issued, completed; /* sequence numbers */
     uint32_t ddps;              /* ddps created on it */
     void *barrier;              /* memory of cdp_monitored_barrier(), kept for the next one */
-    const cdp_backend *backend; /* NULL: none */
-    bool backed;                /* it has or had a backend */
-    uint32_t waiters;           /* threads that wait for one of its operations */
-    cdp__exec exec;
-    cdp__past *past; /* the last desc.records operations, by sequence number */
+    cdp__past *past;            /* the last desc.records operations, by sequence number */
+    cdp__hosts hosts;           /* only for several hosts */
 
     /* messages */
-    cdp__flow *flows, *active_flows;
+    cdp__flow *flows;
     cdp__post **posts;                      /* the pool, by index */
     cdp__post *free_posts, *last_free_post; /* the one that was free longest is first */
     uint32_t post_count, post_room;
@@ -11265,8 +11573,7 @@ struct cdp_group {
     /* index where the search for a free entry begins: the one that was free longest */
     uint32_t pend_at;
 
-    /* timers; CDP__NEVER: not set */
-    uint64_t soonest_ns;   /* at or before the earliest deadline of an operation or message */
+    /* timers, as soonest_ns; CDP__NEVER: not set */
     uint64_t wait_ns;      /* when to check for long waits */
     uint64_t listen_ns;    /* when to read from peers that this rank does not wait for */
     uint64_t take_back_ns; /* when exposed payloads that are not being read are sent instead */
@@ -11274,16 +11581,17 @@ struct cdp_group {
     uint32_t seen_round;   /* and its round */
 
     /* failure */
-    cdp__health health;
     /* failed by the caller or a backend: a late operation that completes does not undo it */
     bool broken_by_caller;
-    cdp_error error;
-    cdp__failure_domain domain; /* of a group without a parent */
     uint32_t late_ms;           /* the timeout that passed, ms */
     uint64_t answer_ns;         /* until when peers may answer with their FAILURE; 0: over */
     uint64_t settle_ns;         /* when SETTLING ends, then when telling ends */
+    cdp__failure_domain domain; /* of a group without a parent */
+    cdp_error error;
     uint8_t cause[CDP__FAILURE_BYTES];
     uint32_t cause_bytes;
+
+    cdp__exec exec; /* runs the first operation of the queue */
 };
 
 /* NULL: the group has no backend, so all memory is host memory. */
@@ -11419,6 +11727,23 @@ CDP__PRIVATE cdp__head cdp__op_call(const cdp__op *op) {
 
 /* Knows: all members of a group. Promises: a consistent snapshot in bounded memory, even while
    the group fails. May use: >>core, >>dtype, >>algo, >>select, >>exec, >>state. */
+
+#ifndef CDP_NO_MESSAGES
+/* Records a message, in a list separate from that of operations. */
+CDP__PRIVATE void cdp__post_remember(cdp_group *g, const cdp__post *post, uint64_t end_ns) {
+    const uint32_t me = g->w->rank, peer = post->x.s->peer;
+    cdp__past *past;
+    if (!g->past_messages || post->call.root == CDP__TAG_BARRIER) return;
+    past = &g->past_messages[g->message_count++ % g->desc.records];
+    memset(past, 0, sizeof *past);
+    past->call = post->call;
+    past->start_ns = post->start_ns;
+    past->end_ns = end_ns;
+    past->round = past->rounds = 1;
+    past->from = (int32_t)(post->x.receive ? peer : me);
+    past->to = (int32_t)(post->x.receive ? me : peer);
+}
+#endif
 
 #ifndef CDP_NO_RECORDER
 
@@ -11760,7 +12085,9 @@ CDP__PRIVATE void cdp__world_listen(cdp__world *w) {
         const cdp__stream *s = port->rx_stream;
         if (p == w->rank || (s && s->body_left && port->rx_left)) continue;
         if (!s) s = cdp__stream_find(w, CDP__WORLD_CHANNEL, p);
-        if (t->failure.linked ? !t->failure.linked(t->self, p) : !s || (!s->put && !s->got))
+        /* a rank that has left may have said why: that is still to be read */
+        if (!port->used
+            && (t->failure.linked ? !t->failure.linked(t->self, p) : !s || (!s->put && !s->got)))
             continue;
         (void)cdp__port_pump(w, p, NULL);
     }
@@ -12372,7 +12699,7 @@ CDP__PRIVATE bool cdp__group_telling(cdp_group *g, uint64_t now) {
 
 /* Knows: groups, transfers. Promises: the k-th send with a tag matches the k-th receive; tags
    are independent of each other and of collectives. May use: transfer, stream, port, failing,
-   state. */
+   state, records. */
 
 /* A work has ended: wakes other callers, which may wait for it. */
 CDP__PRIVATE void cdp__group_ended(cdp_group *g) {
@@ -12522,26 +12849,13 @@ CDP__PRIVATE void cdp__post_begin(cdp__flow *flow, cdp__post *post, bool receive
        that may wait for their receiver */
     if (!post->rendezvous && !flow->owner)
         x->expose_bytes = cdp__max(x->expose_bytes, CDP__WINDOW + 1);
+    /* else the transport knows which peers are connected, so that they are told of a failure */
+    if (!flow->g->w->transport.failure.linked) flow->g->peers[flow->rank].used = true;
     post->begun = true;
 }
 
 CDP__PRIVATE void cdp__post_begin_if(cdp__flow *flow, cdp__post *post, bool receive) {
     if (!post->begun) cdp__post_begin(flow, post, receive);
-}
-
-/* Records a message, in a list separate from that of operations. */
-CDP__PRIVATE void cdp__post_remember(cdp_group *g, const cdp__post *post, uint64_t end_ns) {
-    const uint32_t me = g->w->rank, peer = post->x.s->peer;
-    cdp__past *past;
-    if (!g->past_messages || post->call.root == CDP__TAG_BARRIER) return;
-    past = &g->past_messages[g->message_count++ % g->desc.records];
-    memset(past, 0, sizeof *past);
-    past->call = post->call;
-    past->start_ns = post->start_ns;
-    past->end_ns = end_ns;
-    past->round = past->rounds = 1;
-    past->from = (int32_t)(post->x.receive ? peer : me);
-    past->to = (int32_t)(post->x.receive ? me : peer);
 }
 
 CDP__PRIVATE void cdp__post_complete(cdp__flow *flow, uint32_t way) {
@@ -12571,12 +12885,17 @@ CDP__PRIVATE void cdp__post_see(cdp__flow *flow, const cdp__post *post) {
     cdp__group_see(flow->g, &r, &e, false);
 }
 
-/* The message failed; the reason is this thread's last error. */
+/* The message failed; the reason is this thread's last error. A send may find that the peer is
+   lost while what the peer said last is still to be read. */
 CDP__PRIVATE void cdp__post_fail(cdp__flow *flow, const cdp__post *post) {
+    const cdp_error e = *cdp_last_error();
     if (flow->failed) {
         flow->failed(flow);
         return;
     }
+    if (!post->x.receive) (void)cdp__port_pump(flow->g->w, flow->s.peer, NULL);
+    if (flow->g->health != CDP__HEALTHY) return;
+    *cdp__error_slot() = e;
     cdp__post_see(flow, post);
 }
 
@@ -13336,7 +13655,7 @@ typedef struct cdp__hub_rank {
     cdp__doorbell bell; /* one doorbell for all its lines */
     cdp_lock lock;      /* guards the owner's sleep */
     void *cond;
-    bool left, taken; /* (atomic) */
+    uint32_t left, taken; /* (atomic) */
 } cdp__hub_rank;
 
 struct cdp_hub {
@@ -13347,7 +13666,7 @@ struct cdp_hub {
     cdp_lock cause_lock;
     uint8_t cause[CDP__FAILURE_MAX]; /* the first record of any rank */
     uint32_t cause_bytes;            /* 0: none yet */
-    bool broken;                     /* a record exists: every rank must be told (atomic) */
+    uint32_t broken;                 /* a record exists: every rank must be told (atomic) */
 };
 
 typedef struct cdp__hub_end {
@@ -13364,7 +13683,7 @@ typedef struct cdp__hub_end {
 /* Two threads may create the same way at once; the one that loses the race frees its own. */
 CDP__PRIVATE cdp__way *cdp__hub_way(cdp_hub *h, uint32_t from, uint32_t to, bool make) {
     cdp__way **place = &h->ways[(uint64_t)from * h->desc.world_size + to];
-    cdp__way *way = __atomic_load_n(place, __ATOMIC_ACQUIRE), *expected = NULL;
+    cdp__way *way = (cdp__way *)cdp__atomic_load_ptr(place, CDP__ACQUIRE), *expected = NULL;
     if (way || !make) return way;
     way = (cdp__way *)cdp__alloc(h->os, sizeof *way + h->desc.ring_bytes);
     if (!way) {
@@ -13372,9 +13691,7 @@ CDP__PRIVATE cdp__way *cdp__hub_way(cdp_hub *h, uint32_t from, uint32_t to, bool
         return NULL;
     }
     memset(way, 0, sizeof *way);
-    if (__atomic_compare_exchange_n(
-            place, &expected, way, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
-        return way;
+    if (cdp__atomic_cas_ptr(place, &expected, way, CDP__ACQ_REL, CDP__ACQUIRE)) return way;
     cdp__free(h->os, way);
     return expected;
 }
@@ -13432,7 +13749,7 @@ CDP__PRIVATE cdp__line *cdp__hub_line(cdp__hub_end *e, uint32_t peer, bool outgo
 }
 
 CDP__PRIVATE bool cdp__hub_left(const cdp__hub_end *e, uint32_t peer) {
-    return __atomic_load_n(&e->hub->ranks[peer].left, __ATOMIC_ACQUIRE);
+    return cdp__atomic_load_u32(&e->hub->ranks[peer].left, CDP__ACQUIRE) != 0;
 }
 
 CDP__PRIVATE int64_t cdp__hub_move(
@@ -13502,7 +13819,7 @@ CDP__PRIVATE cdp_status cdp__hub_wait(void *self, cdp_lock *lock, uint64_t deadl
         cdp_lock_acquire(lock);
     }
     cdp__doorbell_seen(bell, e->seen);
-    if (e->told || !__atomic_load_n(&e->hub->broken, __ATOMIC_ACQUIRE)) return CDP_OK;
+    if (e->told || !cdp__atomic_load_u32(&e->hub->broken, CDP__ACQUIRE)) return CDP_OK;
     e->told = true;
     /* cdp__hub_first() returns the record */
     return cdp__fail(CDP_ERR_PEER_LOST, "another rank has failed");
@@ -13573,7 +13890,7 @@ CDP__PRIVATE void cdp__hub_publish(void *self, const void *record, uint32_t byte
     cdp_lock_release(&h->cause_lock);
     end->told = true;
     /* also those without messages from this rank */
-    if (!__atomic_exchange_n(&h->broken, true, __ATOMIC_ACQ_REL)) cdp__hub_ring_all(h);
+    if (!cdp__atomic_swap_u32(&h->broken, 1, CDP__ACQ_REL)) cdp__hub_ring_all(h);
 }
 
 CDP__PRIVATE void cdp__hub_end_free(cdp__hub_end *e) {
@@ -13587,8 +13904,8 @@ CDP__PRIVATE void cdp__hub_end_free(cdp__hub_end *e) {
 
 CDP__PRIVATE void cdp__hub_leave(void *self) {
     cdp__hub_end *e = (cdp__hub_end *)self;
-    __atomic_store_n(&e->hub->ranks[e->rank].left, e->made, __ATOMIC_RELEASE);
-    __atomic_store_n(&e->hub->ranks[e->rank].taken, e->made, __ATOMIC_RELEASE);
+    cdp__atomic_store_u32(&e->hub->ranks[e->rank].left, e->made, CDP__RELEASE);
+    cdp__atomic_store_u32(&e->hub->ranks[e->rank].taken, e->made, CDP__RELEASE);
     cdp__hub_ring_all(e->hub);
     cdp__hub_end_free(e);
 }
@@ -13610,7 +13927,7 @@ CDP__PRIVATE cdp_status cdp__hub_attach(
         cdp__hub_end_free(e);
         return cdp__fail_nomem("a rank's end of a hub", world_size * sizeof *e->lines);
     }
-    if (__atomic_exchange_n(&h->ranks[rank].taken, true, __ATOMIC_ACQ_REL)) {
+    if (cdp__atomic_swap_u32(&h->ranks[rank].taken, 1, CDP__ACQ_REL)) {
         cdp__hub_end_free(e);
         return cdp__fail(CDP_ERR_INVALID,
             "rank %u of this hub has a group, or had one; for another world make another hub",
@@ -13920,22 +14237,22 @@ CDP__PRIVATE void cdp__pends_drop(cdp_group *g) {
    thread that has just released it. */
 CDP__PRIVATE void cdp__progress_yield_lock(cdp__world *m) {
     uint32_t i;
-    if (!__atomic_load_n(&m->lock_waiters, __ATOMIC_RELAXED)) return;
+    if (!cdp__atomic_load_u32(&m->lock_waiters, CDP__RELAXED)) return;
     cdp_lock_release(&m->lock);
-    for (i = 0; i < 64 && __atomic_load_n(&m->lock_waiters, __ATOMIC_RELAXED); ++i)
+    for (i = 0; i < 64 && cdp__atomic_load_u32(&m->lock_waiters, CDP__RELAXED); ++i)
         m->os->threads.yield(m->os->user);
     cdp_lock_acquire(&m->lock);
 }
 
 /* Takes the lock for a call of the program. */
-CDP__PRIVATE CDP__ONE_COPY void cdp__enter(cdp_group *g) {
+CDP__PRIVATE void cdp__enter(cdp_group *g) {
     cdp__world *m = g->w;
 #ifndef CDP_NO_THREADS /* no thread would yield to this one */
-    __atomic_add_fetch(&m->lock_waiters, 1, __ATOMIC_RELAXED);
+    (void)cdp__atomic_add_u32(&m->lock_waiters, 1, CDP__RELAXED);
 #endif
     cdp__lock_take(&m->lock);
 #ifndef CDP_NO_THREADS
-    __atomic_sub_fetch(&m->lock_waiters, 1, __ATOMIC_RELAXED);
+    (void)cdp__atomic_sub_u32(&m->lock_waiters, 1, CDP__RELAXED);
 #endif
 }
 
@@ -14757,7 +15074,8 @@ CDP_API cdp_status cdp_group_new(
     uint32_t *world, i, k;
     uint64_t channel, hash = CDP__HASH_START;
     bool member = false;
-    if (cdp__alive(parent, "cdp_group_new") != CDP_OK) return cdp_last_error()->status;
+    const cdp_status st = cdp__alive(parent, "cdp_group_new");
+    if (st != CDP_OK) return st;
     if (!ranks || !out || !count)
         return cdp__fail(
             CDP_ERR_INVALID, "cdp_group_new needs a parent, ranks and a place for the result");
@@ -14798,8 +15116,8 @@ CDP_API cdp_status cdp_group_split(
     cdp_group *parent, uint32_t color, uint32_t key, cdp_group **out) {
     const uint32_t n = cdp_size(parent), me = cdp_rank(parent);
     uint32_t *all, *ranks, count = 0, i, k;
-    cdp_status st;
-    if (cdp__alive(parent, "cdp_group_split") != CDP_OK) return cdp_last_error()->status;
+    cdp_status st = cdp__alive(parent, "cdp_group_split");
+    if (st != CDP_OK) return st;
     if (!out)
         return cdp__fail(
             CDP_ERR_INVALID, "cdp_group_split needs a parent and a place for the result");
@@ -14916,8 +15234,8 @@ CDP_API void cdp_group_abort(cdp_group *g, const char *reason) {
 CDP_API cdp_status cdp_poll(cdp_group *g, uint32_t budget_us) {
     cdp__world *m;
     uint64_t until;
-    cdp_status st;
-    if (cdp__alive(g, "cdp_poll") != CDP_OK) return cdp_last_error()->status;
+    cdp_status st = cdp__alive(g, "cdp_poll");
+    if (st != CDP_OK) return st;
     m = g->w;
     until = m->os->now_ns(m->os->user) + budget_us * 1000ull;
     cdp__enter(g);
@@ -14938,7 +15256,8 @@ CDP_API cdp_status cdp_poll(cdp_group *g, uint32_t budget_us) {
 #ifndef CDP_NO_BACKEND
 CDP_API cdp_status cdp_group_set_backend(cdp_group *g, const cdp_backend *backend) {
     cdp_backend *own;
-    if (cdp__alive(g, "cdp_group_set_backend") != CDP_OK) return cdp_last_error()->status;
+    const cdp_status st = cdp__alive(g, "cdp_group_set_backend");
+    if (st != CDP_OK) return st;
     if (!backend) return cdp__fail(CDP_ERR_INVALID, "cdp_group_set_backend needs a backend");
     if (g->backend)
         return cdp__fail(CDP_ERR_STATE, "cdp_group_set_backend: this group has a backend already");
@@ -15314,9 +15633,9 @@ CDP__PRIVATE cdp_status cdp__start(cdp_group *g, const cdp_request *request,
     void (*done)(void *, uint64_t, uint64_t), void *user, cdp_work *out) {
     const cdp__with with = {{NULL, 0}, done, user, false};
     cdp_request rq;
-    cdp_status st;
     bool device;
-    if (cdp__alive(g, "cdp_start") != CDP_OK) return cdp_last_error()->status;
+    cdp_status st = cdp__alive(g, "cdp_start");
+    if (st != CDP_OK) return st;
     if (!request || !out)
         return cdp__fail(CDP_ERR_INVALID, "cdp_start needs a request and a place for the work");
     out->group = NULL;
@@ -15403,10 +15722,10 @@ CDP_API cdp_status cdp_group_compare(
 
 CDP_API cdp_status cdp_start_all(
     cdp_group *g, const cdp_request *requests, uint32_t n, cdp_work *out) {
-    cdp_status st = CDP_OK;
     uint32_t i, devices = 0;
     bool device;
-    if (cdp__alive(g, "cdp_start_all") != CDP_OK) return cdp_last_error()->status;
+    cdp_status st = cdp__alive(g, "cdp_start_all");
+    if (st != CDP_OK) return st;
     if (!requests || !n || !out)
         return cdp__fail(CDP_ERR_INVALID, "cdp_start_all needs requests and a place for the work");
     out->group = NULL;
@@ -15455,7 +15774,8 @@ CDP__PRIVATE cdp_status cdp__work_wait_until(cdp_work w, uint64_t deadline_ns) {
     cdp__world *m;
     cdp_status st;
     if (!g || !w.seq) return CDP_OK;
-    if (cdp__alive(g, "waiting for a work") != CDP_OK) return cdp_last_error()->status;
+    st = cdp__alive(g, "waiting for a work");
+    if (st != CDP_OK) return st;
     if (cdp__work_on_device(w)) return cdp__device_wait(w, deadline_ns);
     m = g->w;
     cdp__enter(g);
@@ -15485,7 +15805,8 @@ CDP_API cdp_status cdp_work_poll(cdp_work w, uint32_t budget_us) {
     uint64_t until;
     cdp_status st;
     if (!g || !w.seq) return CDP_OK;
-    if (cdp__alive(g, "cdp_work_poll") != CDP_OK) return cdp_last_error()->status;
+    st = cdp__alive(g, "cdp_work_poll");
+    if (st != CDP_OK) return st;
     m = g->w;
     until = m->os->now_ns(m->os->user) + budget_us * 1000ull;
     if (cdp__work_on_device(w)) return cdp__device_wait(w, until);
@@ -15505,7 +15826,8 @@ CDP_API cdp_status cdp_work_test(cdp_work w) {
     cdp_group *g = w.group;
     cdp_status st;
     if (!g || !w.seq) return CDP_OK;
-    if (cdp__alive(g, "cdp_work_test") != CDP_OK) return cdp_last_error()->status;
+    st = cdp__alive(g, "cdp_work_test");
+    if (st != CDP_OK) return st;
     if (cdp__work_on_device(w)) return cdp__device_wait(w, 0);
     cdp__enter(g);
     if (!g->w->thread) { /* all that can move now */
@@ -15522,7 +15844,8 @@ CDP_API cdp_status cdp_work_error(cdp_work w, cdp_error *out) {
     cdp_status st = CDP_OK;
     if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_work_error needs a place for the error");
     if (w.group && w.seq) {
-        if (cdp__alive(w.group, "cdp_work_error") != CDP_OK) return cdp_last_error()->status;
+        st = cdp__alive(w.group, "cdp_work_error");
+        if (st != CDP_OK) return st;
         cdp__enter(w.group);
         st = cdp__work_state(w);
         cdp__leave(w.group);
@@ -15571,9 +15894,9 @@ CDP_API cdp_status cdp_start_after(
     cdp_group *g, const cdp_request *request, cdp_work after, cdp_work *out) {
     cdp__with with;
     cdp_request rq;
-    cdp_status st;
     bool device;
-    if (cdp__alive(g, "cdp_start_after") != CDP_OK) return cdp_last_error()->status;
+    cdp_status st = cdp__alive(g, "cdp_start_after");
+    if (st != CDP_OK) return st;
     if (!request || !out)
         return cdp__fail(
             CDP_ERR_INVALID, "cdp_start_after needs a request and a place for the work");
@@ -15627,7 +15950,8 @@ CDP_API cdp_status cdp_work_cancel(cdp_work w) {
     cdp_group *g = w.group;
     cdp_status st;
     if (!g || !w.seq) return cdp__fail(CDP_ERR_INVALID, "cdp_work_cancel needs a work");
-    if (cdp__alive(g, "cdp_work_cancel") != CDP_OK) return cdp_last_error()->status;
+    st = cdp__alive(g, "cdp_work_cancel");
+    if (st != CDP_OK) return st;
     if (cdp__work_on_device(w)) return cdp__device_cannot("cdp_work_cancel");
     cdp__enter(g);
     st = cdp__work_state(w);
@@ -15703,7 +16027,8 @@ CDP__PRIVATE bool cdp__watch_look(cdp__pend *s, uint64_t now) {
 CDP_API cdp_status cdp_group_watch(cdp_group *g, uint32_t peer) {
     cdp_work none;
     cdp__pend *s;
-    if (cdp__alive(g, "cdp_group_watch") != CDP_OK) return cdp_last_error()->status;
+    const cdp_status st = cdp__alive(g, "cdp_group_watch");
+    if (st != CDP_OK) return st;
     if (peer >= g->desc.world_size || peer == g->desc.rank)
         return cdp__fail(
             CDP_ERR_INVALID, "cdp_group_watch: %u is no other rank of this group", peer);
@@ -15749,9 +16074,8 @@ CDP__PRIVATE cdp_status cdp__run(cdp_group *g, cdp_request rq) {
     cdp__world *m;
     bool device;
     cdp_status st = cdp__must_not_wait();
-    if (st != CDP_OK) return st;
-    if (cdp__alive(g, "cdp_start") != CDP_OK) return cdp_last_error()->status;
-    st = cdp__request_check(g, &rq, &device);
+    if (st == CDP_OK) st = cdp__alive(g, "cdp_start");
+    if (st == CDP_OK) st = cdp__request_check(g, &rq, &device);
     if (st == CDP_OK && device) {
         st = cdp__device_start(g, &rq, 1, &w);
         return st == CDP_OK ? cdp__device_wait(w, CDP__NEVER) : st;
@@ -15917,7 +16241,8 @@ CDP__PRIVATE cdp_status cdp__transfer_check_rows(const cdp_transfer *t, uint64_t
 CDP__PRIVATE cdp_status cdp__transfer_check(const cdp_group *g, cdp_transfer *t, const void *out) {
     const char *name = t->receive ? "cdp_recv" : "cdp_send";
     uint64_t bytes, size;
-    if (cdp__alive(g, name) != CDP_OK) return cdp_last_error()->status;
+    const cdp_status st = cdp__alive(g, name);
+    if (st != CDP_OK) return st;
     if (!out) return cdp__fail(CDP_ERR_INVALID, "%s needs a place for the work", name);
     if (!t->dtype) t->dtype = CDP_DTYPE_F32;
     size = cdp_dtype_size(t->dtype);
@@ -16158,8 +16483,9 @@ CDP__PRIVATE bool cdp__any_look(cdp__pend *s, uint64_t now) {
     return g->health != CDP__HEALTHY;
 }
 
-CDP__PRIVATE cdp_status cdp__message(cdp_group *g, cdp_transfer t, cdp_work *out) {
-    cdp_status st = cdp__transfer_check(g, &t, out);
+/* Starts a message. Fills in the defaults of *t. */
+CDP__PRIVATE cdp_status cdp__message(cdp_group *g, cdp_transfer *t, cdp_work *out) {
+    cdp_status st = cdp__transfer_check(g, t, out);
     cdp__pend *s;
     bool device = false;
     if (out) {
@@ -16167,23 +16493,23 @@ CDP__PRIVATE cdp_status cdp__message(cdp_group *g, cdp_transfer t, cdp_work *out
         out->seq = 0;
     }
     if (st == CDP_OK && cdp__backend_of(g))
-        st = cdp__device_claims(g, "a message", t.data, NULL, &device);
-    if (st == CDP_OK && device) return cdp__device_transfer(g, &t, 1, out);
+        st = cdp__device_claims(g, "a message", t->data, NULL, &device);
+    if (st == CDP_OK && device) return cdp__device_transfer(g, t, 1, out);
     if (st != CDP_OK) return st;
     cdp__enter(g);
     st = cdp__group_report(cdp__group_top(g));
-    if (st == CDP_OK && t.peer != CDP_ANY_RANK) {
-        st = cdp__message_locked(g, &t, NULL, NULL, out);
+    if (st == CDP_OK && t->peer != CDP_ANY_RANK) {
+        st = cdp__message_locked(g, t, NULL, NULL, out);
     } else if (st == CDP_OK) {
         s = cdp__pend_open(cdp__group_top(g), CDP__PEND_ANY, out);
         if (!s)
             st = cdp_last_error()->status;
         else {
             s->of = g;
-            s->want = t;
-            s->want.timeout_ms = cdp__def(t.timeout_ms, g->desc.timeout_ms);
+            s->want = *t;
+            s->want.timeout_ms = cdp__def(t->timeout_ms, g->desc.timeout_ms);
             s->deadline_ns = cdp__deadline(g->os, s->want.timeout_ms);
-            s->set = cdp__message_channel(g, t.tag);
+            s->set = cdp__message_channel(g, t->tag);
             s->start_ns = cdp__now(g->os);
             s->wait_ns = s->start_ns + cdp__failure_period_ns(s->want.timeout_ms);
             s->look = cdp__any_look;
@@ -16195,53 +16521,57 @@ CDP__PRIVATE cdp_status cdp__message(cdp_group *g, cdp_transfer t, cdp_work *out
     return st;
 }
 
-CDP__PRIVATE cdp_status cdp__message_async(cdp_group *g, cdp_transfer t, cdp_work *work) {
-    const cdp_status st = cdp__message(g, t, work);
+CDP__PRIVATE cdp_status cdp__message_async(cdp_group *g, bool receive, const void *data,
+    uint64_t count, cdp_dtype dtype, uint32_t peer, uint32_t tag, cdp_message *got,
+    cdp_work *work) {
+    cdp_transfer t = cdp__transfer_of(receive, data, count, dtype, peer, tag);
+    cdp_status st;
+    t.got = got;
+    st = cdp__message(g, &t, work);
     if (st == CDP_OK) cdp__hand_over(work->group);
     return st;
 }
 
-CDP__PRIVATE cdp_status cdp__message_wait(cdp_group *g, cdp_transfer t) {
+CDP__PRIVATE cdp_status cdp__message_wait(cdp_group *g, bool receive, const void *data,
+    uint64_t count, cdp_dtype dtype, uint32_t peer, uint32_t tag, cdp_message *got) {
+    cdp_transfer t = cdp__transfer_of(receive, data, count, dtype, peer, tag);
     cdp_work work;
     cdp_status st = cdp__must_not_wait();
     if (st != CDP_OK) return st;
-    st = cdp__message(g, t, &work);
+    t.got = got;
+    st = cdp__message(g, &t, &work);
     return st == CDP_OK ? cdp_work_wait(work) : st;
 }
 
 CDP_API cdp_status cdp_send(
     cdp_group *g, const void *data, uint64_t count, cdp_dtype dtype, uint32_t to, uint32_t tag) {
-    return cdp__message_wait(g, cdp__transfer_of(false, data, count, dtype, to, tag));
+    return cdp__message_wait(g, false, data, count, dtype, to, tag, NULL);
 }
 
 CDP_API cdp_status cdp_send_async(cdp_group *g, const void *data, uint64_t count, cdp_dtype dtype,
     uint32_t to, uint32_t tag, cdp_work *work) {
-    return cdp__message_async(g, cdp__transfer_of(false, data, count, dtype, to, tag), work);
+    return cdp__message_async(g, false, data, count, dtype, to, tag, NULL, work);
 }
 
 CDP_API cdp_status cdp_recv(
     cdp_group *g, void *data, uint64_t count, cdp_dtype dtype, uint32_t from, uint32_t tag) {
-    return cdp__message_wait(g, cdp__transfer_of(true, data, count, dtype, from, tag));
+    return cdp__message_wait(g, true, data, count, dtype, from, tag, NULL);
 }
 
 CDP_API cdp_status cdp_recv_async(cdp_group *g, void *data, uint64_t count, cdp_dtype dtype,
     uint32_t from, uint32_t tag, cdp_work *work) {
-    return cdp__message_async(g, cdp__transfer_of(true, data, count, dtype, from, tag), work);
+    return cdp__message_async(g, true, data, count, dtype, from, tag, NULL, work);
 }
 
 CDP_API cdp_status cdp_recv_any(cdp_group *g, void *data, uint64_t room, cdp_dtype dtype,
     uint32_t from, uint32_t tag, cdp_message *got) {
-    cdp_transfer t = cdp__transfer_of(true, data, room, dtype, from, tag);
-    t.got = got;
-    return got ? cdp__message_wait(g, t)
+    return got ? cdp__message_wait(g, true, data, room, dtype, from, tag, got)
                : cdp__fail(CDP_ERR_INVALID, "cdp_recv_any needs a place for what it got");
 }
 
 CDP_API cdp_status cdp_recv_any_async(cdp_group *g, void *data, uint64_t room, cdp_dtype dtype,
     uint32_t from, uint32_t tag, cdp_message *got, cdp_work *work) {
-    cdp_transfer t = cdp__transfer_of(true, data, room, dtype, from, tag);
-    t.got = got;
-    return got ? cdp__message_async(g, t, work)
+    return got ? cdp__message_async(g, true, data, room, dtype, from, tag, got, work)
                : cdp__fail(CDP_ERR_INVALID, "cdp_recv_any_async needs a place for what it got");
 }
 
@@ -16282,7 +16612,8 @@ CDP__PRIVATE void cdp__batch_done(void *user, uint64_t start_ns, uint64_t end_ns
 
 CDP_API cdp_status cdp_group_reserve(cdp_group *g, uint32_t messages) {
     bool room;
-    if (cdp__alive(g, "cdp_group_reserve") != CDP_OK) return cdp_last_error()->status;
+    const cdp_status st = cdp__alive(g, "cdp_group_reserve");
+    if (st != CDP_OK) return st;
     cdp__enter(g);
     room = cdp__posts_reserve(g, messages);
     cdp__leave(g);
@@ -16290,11 +16621,11 @@ CDP_API cdp_status cdp_group_reserve(cdp_group *g, uint32_t messages) {
 }
 
 CDP_API cdp_status cdp_batch(cdp_group *g, const cdp_transfer *list, uint32_t n, cdp_work *out) {
-    cdp_status st = CDP_OK;
     cdp__pend *s;
     uint32_t i, devices = 0;
     bool device = false;
-    if (cdp__alive(g, "cdp_batch") != CDP_OK) return cdp_last_error()->status;
+    cdp_status st = cdp__alive(g, "cdp_batch");
+    if (st != CDP_OK) return st;
     if (!list || !n || !out)
         return cdp__fail(CDP_ERR_INVALID, "cdp_batch needs messages and a place for the work");
     out->group = NULL;
@@ -16458,9 +16789,8 @@ CDP_API cdp_status cdp_monitored_barrier(cdp_group *g, uint32_t timeout_ms) {
     uint64_t until;
     uint8_t *bytes;
     cdp_work *works;
-    cdp_status st = CDP_OK;
-    if (cdp__alive(g, "cdp_monitored_barrier") != CDP_OK) return cdp_last_error()->status;
-    st = cdp__must_not_wait();
+    cdp_status st = cdp__alive(g, "cdp_monitored_barrier");
+    if (st == CDP_OK) st = cdp__must_not_wait();
     if (st != CDP_OK) return st;
     timeout_ms = cdp__def(timeout_ms, g->desc.timeout_ms);
     /* the other ranks wait longer, so that rank 0's error, which names the missing ranks, comes
@@ -16521,7 +16851,6 @@ typedef struct cdp__channel_peer {
 } cdp__channel_peer;
 
 struct cdp_channel {
-    cdp_channel_desc desc;
     cdp_group *g;
     cdp_channel *next; /* in world->channels */
     uint64_t id;
@@ -16536,6 +16865,7 @@ struct cdp_channel {
     uint64_t poll_until_ns; /* during a callback: that of the world before it */
     bool closing;           /* no new callback may begin */
     bool left_over;         /* closed inside a callback: the last thread that uses it frees it */
+    cdp_channel_desc desc;
 };
 
 CDP__PRIVATE uint64_t cdp__channel_id(const cdp_group *g, uint32_t number, uint32_t what) {
@@ -17276,7 +17606,7 @@ CDP__PRIVATE uint64_t cdp__objects_share(const cdp__objects *o, uint32_t r, uint
 /* Checks the exchanged numbers. All ranks check equal numbers in the same order, so they return
    the same error. */
 CDP__PRIVATE cdp_status cdp__objects_judge(const cdp__objects *o, uint64_t *total) {
-    const char *name = cdp__object_name(o->kind);
+    const char *name = cdp__object_name((uint64_t)o->kind);
     const uint32_t n = o->g->desc.world_size;
     uint32_t r;
     for (*total = 0, r = 0; r < n; ++r) {
@@ -17306,7 +17636,7 @@ CDP__PRIVATE cdp_status cdp__objects_exchange(cdp__objects *o, const uint64_t *l
     uint64_t *mine = o->said + (uint64_t)g->desc.rank * CDP__OBJECT_FIELDS;
     uint32_t r;
     cdp_status st;
-    mine[0] = o->kind;
+    mine[0] = (uint64_t)o->kind;
     mine[1] = o->root;
     mine[2] = o->bytes;
     mine[3] = b && b->data ? cdp__min(b->room, limit) : limit;
@@ -17349,7 +17679,7 @@ CDP__PRIVATE cdp_status cdp__objects_memory(cdp__objects *o, uint64_t share, boo
         if (!fine[r])
             st = cdp__fail_peer(CDP_ERR_NOMEM, cdp__world_rank(g, r), 0,
                 "%s: rank %u could not allocate the bytes that it was to get",
-                cdp__object_name(o->kind), r);
+                cdp__object_name((uint64_t)o->kind), r);
     return st;
 }
 
@@ -17380,14 +17710,14 @@ CDP__PRIVATE void cdp__blob_drop(cdp_group *g, cdp_blob *b) {
 
 /* Checks for mistakes of the caller, before anything is exchanged. */
 CDP__PRIVATE cdp_status cdp__objects_check(const cdp__objects *o, const uint64_t *lengths) {
-    const char *name = cdp__object_name(o->kind);
+    const char *name = cdp__object_name((uint64_t)o->kind);
     const cdp_group *g = o->g;
     const cdp_blob *b = o->blob;
-    const cdp_status st = cdp__must_not_wait();
+    cdp_status st = cdp__must_not_wait();
     uint64_t bytes = o->bytes;
     uint32_t r;
+    if (st == CDP_OK) st = cdp__alive(g, name);
     if (st != CDP_OK) return st;
-    if (cdp__alive(g, name) != CDP_OK) return cdp_last_error()->status;
     if (o->root >= g->desc.world_size)
         return cdp__fail(CDP_ERR_INVALID, "%s: root %u is not below world_size %u", name, o->root,
             g->desc.world_size);
@@ -17507,8 +17837,8 @@ CDP_API uint32_t cdp_group_records(cdp_group *g, cdp_record *out, uint32_t max) 
 }
 
 CDP_API cdp_status cdp_group_dump(cdp_group *g, const char *path) {
-    cdp_status st;
-    if (cdp__alive(g, "cdp_group_dump") != CDP_OK) return cdp_last_error()->status;
+    cdp_status st = cdp__alive(g, "cdp_group_dump");
+    if (st != CDP_OK) return st;
     if (!path) return cdp__fail(CDP_ERR_INVALID, "cdp_group_dump needs the path of a file");
     if (!g->w->os->files.open_file)
         return cdp__fail(CDP_ERR_UNSUPPORTED,
@@ -17688,13 +18018,13 @@ CDP__PRIVATE double cdp__sqrt(double x) {
     uint64_t bits;
     double y;
     uint32_t i;
-    if (!(x > 0) || x - x != 0) return x;
+    const bool regular = x > 0 && x - x == 0; /* no zero, infinity, or NaN */
     memcpy(&bits, &x, 8);
     bits = (bits >> 1) + 0x1ff8000000000000ull; /* half the exponent: some percent off */
     memcpy(&y, &bits, 8);
     for (i = 0; i < 5; ++i)
         y = 0.5 * (y + x / y);
-    return y;
+    return regular ? y : x;
 }
 
 /* Divides integers; multiplies floats by the reciprocal. */
@@ -17832,7 +18162,7 @@ typedef struct cdp__sparse {
     /* the rows of all ranks while they are exchanged */
     uint32_t *all_rows;
     uint8_t *all_values;
-    uint64_t all_room;
+    uint64_t all_used, all_room;
 } cdp__sparse;
 
 typedef struct cdp__param {
@@ -17854,6 +18184,7 @@ typedef struct cdp__param {
 
 typedef struct cdp__bucket {
     uint8_t *memory; /* gradients, then flags that are summed with them */
+    uint64_t room;   /* its bytes */
     uint64_t count;  /* elements, without the flags */
     cdp_dtype dtype;
     uint32_t params, pending; /* its parameters; those not complete yet */
@@ -17868,16 +18199,35 @@ typedef struct cdp__bucket {
 
 #define CDP__HOOK_LANES 8u
 
+/* What cdp_ddp_poll() goes on with. */
+typedef enum cdp__ddp_task {
+    CDP__DDP_IDLE,
+    CDP__DDP_CREATES,
+    CDP__DDP_ENDS,
+    CDP__DDP_FAILED /* creation has failed */
+} cdp__ddp_task;
+
+/* Members that much code uses come first. */
 struct cdp_ddp {
     cdp_group *group;
     const cdp_os *os;
-    cdp_ddp_desc desc; /* with defaults; its pointers to params and buffers are not used */
     cdp__param *params;
-    cdp_buffer *buffers;
     uint32_t param_count, bucket_count;
     cdp__bucket *buckets;
-    uint32_t *slots; /* indices of parameters, in memory order */
-    uint8_t *pack;   /* small parameters or buffers are broadcast from here in one message */
+    const cdp_backend *device; /* where parameters and gradients are; NULL: in host memory */
+    cdp_buffer *buffers;
+    bool in_backward, sync, sync_next;
+    bool rebuild_due, buffers_due;
+    bool recorded;     /* static graph: the first pass is over */
+    bool shadow;       /* this rank is out of data and contributes zeros in this pass */
+    bool equal;        /* all ranks had data in the last pass in which any rank had data */
+    uint32_t root;     /* the highest rank that had data in that pass */
+    uint32_t launched; /* buckets that have started in this pass */
+    cdp_status failed; /* the first failure of this pass */
+    uint64_t forward_ns, begin_ns, called_ns, end_ns;
+    cdp_ddp_desc desc; /* with defaults; its pointers to params and buffers are not used */
+    uint32_t *slots;   /* indices of parameters, in memory order */
+    uint8_t *pack;     /* small parameters or buffers are broadcast from here in one message */
     uint64_t pack_bytes;
     uint32_t *order; /* order in which parameters became complete in the first synchronized pass */
     uint32_t *seen, ordered; /* that order in the last pass; number of complete parameters */
@@ -17888,32 +18238,91 @@ struct cdp_ddp {
     cdp_lock lock;
     bool launching, launch_again;
 
-    uint32_t launched; /* buckets that have started in this pass */
-    bool in_backward, sync, sync_next;
-    bool rebuild_due, buffers_due;
-    bool recorded; /* static graph: the first pass is over */
-    bool shadow;   /* this rank is out of data and contributes zeros in this pass */
-    bool equal;    /* all ranks had data in the last pass in which any rank had data */
-    uint32_t root; /* the highest rank that had data in that pass */
     cdp_hook hook; /* stage NULL: none */
     /* groups in which the stages of a hook run; the first one is `group` */
     cdp_group *lanes[CDP__HOOK_LANES];
     uint32_t at[CDP__HOOK_LANES + 1]; /* the next bucket for each stage */
     cdp_work active, used;            /* operations that sum flags which a hook must not see */
     cdp_work last;                    /* the last operation started in `group` */
-    cdp_status failed;                /* the first failure of this pass */
-    cdp_error failed_error;
-    uint64_t forward_ns, begin_ns, called_ns, end_ns;
-    uint32_t number; /* number of this ddp in its group */
+    uint32_t number;                  /* number of this ddp in its group */
     uint32_t sparse_count;
-    uint64_t *sparse_counts;   /* rows of each rank and sparse parameter, then of one parameter */
-    const cdp_backend *device; /* where parameters and gradients are; NULL: in host memory */
-    bool placed;               /* `device` is decided */
-    uint64_t own_steps;        /* synchronized passes in which this rank had data */
+    uint64_t *sparse_counts; /* rows of each rank and sparse parameter, then of one parameter */
+    bool placed;             /* `device` is decided */
+    uint64_t own_steps;      /* synchronized passes in which this rank had data */
     /* hash of the parameters that this rank used in the last of these passes */
     uint64_t marks;
     cdp_ddp_stats stats;
+    /* Creation and backward_end run in stages: the next one, when `awaits` is done. */
+    cdp_status (*stage)(cdp_ddp *d);
+    cdp_work awaits;
+    cdp__ddp_task task;
+    uint32_t item; /* of what a stage works on, and where it goes on there, in bytes */
+    uint64_t at_byte;
+    uint32_t pack_first, pack_root; /* of a broadcast: the first item that is not sent yet */
+    uint64_t pack_used;
+    bool rows_under_way; /* of the sparse parameter `item` */
+    bool pack_sent;      /* its packed items are on their way, or are being unpacked */
+    uint64_t *scratch;   /* what ranks compare at creation */
+
+    cdp_error failed_error;
 };
+
+/* The next stage: when `work` is done; at once if that is zero. */
+CDP__PRIVATE cdp_status cdp__ddp_then(cdp_ddp *d, cdp_work work, cdp_status (*stage)(cdp_ddp *d)) {
+#ifdef CDP_NO_FRAMES /* nothing is polled */
+    const cdp_status st = cdp_work_wait(work);
+    return st == CDP_OK ? stage(d) : st;
+#else
+    d->awaits = work;
+    d->stage = stage;
+    return CDP_PENDING;
+#endif
+}
+CDP__PRIVATE cdp_status cdp__ddp_at_once(cdp_ddp *d, cdp_status (*stage)(cdp_ddp *d)) {
+    const cdp_work none = {NULL, 0};
+    return cdp__ddp_then(d, none, stage);
+}
+
+/* The last stage, where nothing follows. */
+CDP__PRIVATE cdp_status cdp__ddp_nothing(cdp_ddp *d) {
+    (void)d;
+    return CDP_OK;
+}
+
+/* The next stage: when the operation started last is done. `st`: what its start returned. */
+CDP__PRIVATE cdp_status cdp__ddp_after(cdp_ddp *d, cdp_status st, cdp_status (*stage)(cdp_ddp *d)) {
+    return st == CDP_OK ? cdp__ddp_then(d, d->last, stage) : st;
+}
+
+/* Runs stages until the last one has ended. `st` is what the first one has returned. */
+CDP__PRIVATE cdp_status cdp__ddp_wait(cdp_ddp *d, cdp_status st) {
+    while (st == CDP_PENDING) {
+        st = cdp_work_wait(d->awaits);
+        if (st == CDP_OK) st = d->stage(d);
+    }
+    return st;
+}
+
+/* Refuses calls while another one is under way. */
+CDP__PRIVATE cdp_status cdp__ddp_free_to(const cdp_ddp *d, const char *call) {
+    if (!d) return cdp__fail(CDP_ERR_INVALID, "%s needs a ddp", call);
+    if (!CDP__BUDGETS || d->task == CDP__DDP_IDLE) return CDP_OK;
+    if (d->task == CDP__DDP_FAILED)
+        return cdp__fail(
+            CDP_ERR_STATE, "%s: the creation of this ddp has failed; destroy it", call);
+    return cdp__fail(CDP_ERR_STATE,
+        "%s: what cdp_ddp_%s_start has begun is under way; call cdp_ddp_poll until it no longer "
+        "returns CDP_PENDING",
+        call, d->task == CDP__DDP_CREATES ? "create" : "backward_end");
+}
+
+/* The same, and while a backward pass is open. */
+CDP__PRIVATE cdp_status cdp__ddp_between(const cdp_ddp *d, const char *call) {
+    const cdp_status st = cdp__ddp_free_to(d, call);
+    if (st != CDP_OK || !d->in_backward) return st;
+    return cdp__fail(
+        CDP_ERR_STATE, "%s: a backward pass is open; call cdp_ddp_backward_end first", call);
+}
 
 /* True if parameters and gradients are in device memory. */
 CDP__PRIVATE bool cdp__ddp_on_device(const cdp_ddp *d) {
@@ -17986,6 +18395,20 @@ CDP__PRIVATE cdp_status cdp__ddp_divide_data(
         return n ? d->device->scale(d->device->self, t, data, n, 1 / by) : CDP_OK;
     cdp__divide_by(t, data, n, by);
     return CDP_OK;
+}
+
+/* The next piece of the current item, which has `bytes`: as much as one step may copy. *at: where
+   it begins. The cursor moves behind it. */
+CDP__PRIVATE uint64_t cdp__ddp_piece(cdp_ddp *d, uint64_t bytes, uint64_t *at) {
+    *at = CDP__BUDGETS ? d->at_byte : 0;
+    bytes -= *at;
+    if (CDP__BUDGETS && bytes > CDP__STEP_BYTES && !cdp__ddp_on_device(d)) {
+        d->at_byte += CDP__STEP_BYTES;
+        return CDP__STEP_BYTES;
+    }
+    if (CDP__BUDGETS) d->at_byte = 0;
+    ++d->item;
+    return bytes;
 }
 
 /* Other ranks wait for buckets that this rank will not send: breaks the group, so that they
@@ -18106,10 +18529,11 @@ CDP__PRIVATE cdp_status cdp__ddp_plan(cdp_ddp *d, const uint32_t *order) {
     return d->buckets ? CDP_OK : cdp__fail_nomem("the bucket plan", n * sizeof(cdp_param));
 }
 
+/* Memory of a device is zero, that of the host is not yet. */
 CDP__PRIVATE cdp_status cdp__ddp_alloc_bucket(cdp_ddp *d, cdp__bucket *b) {
-    const uint64_t flags = (cdp__ddp_active_flags(d, b) + cdp__ddp_used_flags(d, b))
-        * cdp_dtype_size(b->dtype),
-                   bytes = cdp__bucket_bytes(b) + flags;
+    const uint64_t flags =
+        (cdp__ddp_active_flags(d, b) + cdp__ddp_used_flags(d, b)) * cdp_dtype_size(b->dtype);
+    const uint64_t bytes = b->room = cdp__bucket_bytes(b) + flags;
     bool ok = true;
     if (cdp__ddp_on_device(d)) {
         char purpose[32];
@@ -18119,7 +18543,6 @@ CDP__PRIVATE cdp_status cdp__ddp_alloc_bucket(cdp_ddp *d, cdp__bucket *b) {
         ok = b->flags || !flags;
     } else {
         b->memory = (uint8_t *)cdp_group_alloc(d->group, bytes);
-        if (b->memory) memset(b->memory, 0, (size_t)bytes);
     }
     return b->memory && ok ? CDP_OK : cdp__fail_nomem("a gradient bucket", bytes);
 }
@@ -18157,7 +18580,7 @@ CDP__PRIVATE void cdp__ddp_restore_buckets(cdp_ddp *d, cdp__bucket *old, uint32_
             d->params[old[i].slots[k]].bucket = i;
 }
 
-/* Makes new buckets for parameters that become complete in this order, and copies the gradients. */
+/* Makes new buckets for parameters that become complete in this order. */
 CDP__PRIVATE cdp_status cdp__ddp_place(cdp_ddp *d, const uint32_t *order) {
     cdp__bucket *old = d->buckets;
     const uint32_t old_count = d->bucket_count;
@@ -18180,6 +18603,111 @@ CDP__PRIVATE cdp_status cdp__ddp_place(cdp_ddp *d, const uint32_t *order) {
     d->stats.bucket_count = d->bucket_count;
     cdp__ddp_free_buckets(d, old, old_count);
     return d->failed;
+}
+
+/* ---- >>ddp-broadcast: broadcasts parameters and buffers of one rank -------------------------- */
+
+/* Knows: where parameters and buffers are. Promises: small ones share messages, large ones are
+   in flight together. May use: >>ddp-state, public collectives. */
+
+/* Parameters and buffers smaller than this are packed into one message. */
+#define CDP__PACK_BELOW 65536u
+#define CDP__PACK_BYTES 1048576u
+
+/* The memory of parameter i; indices from param_count on are buffers. */
+CDP__PRIVATE uint8_t *cdp__ddp_item(const cdp_ddp *d, uint32_t i, uint64_t *bytes) {
+    const cdp_buffer *b = &d->buffers[i < d->param_count ? 0 : i - d->param_count];
+    const cdp_param *p = &d->params[i < d->param_count ? i : 0].user;
+    *bytes = i < d->param_count ? p->count * cdp_dtype_size(p->dtype)
+                                : b->count * cdp_dtype_size(b->dtype);
+    return (uint8_t *)(i < d->param_count ? p->data : b->data);
+}
+
+/* Allocates the buffer for one message of the small items from index `first` on. */
+CDP__PRIVATE cdp_status cdp__ddp_open_pack(cdp_ddp *d, uint32_t first) {
+    uint64_t bytes, small_bytes = 0;
+    uint32_t i;
+    for (i = first; i < d->param_count + d->desc.buffer_count; ++i) {
+        (void)cdp__ddp_item(d, i, &bytes);
+        small_bytes += bytes < CDP__PACK_BELOW ? bytes : 0;
+    }
+    small_bytes = cdp__min(small_bytes, CDP__PACK_BYTES);
+    if (small_bytes <= d->pack_bytes) return CDP_OK;
+    cdp__ddp_free(d, d->pack);
+    d->pack = (uint8_t *)cdp__ddp_alloc(d, small_bytes, "ddp pack");
+    d->pack_bytes = d->pack ? small_bytes : 0;
+    return d->pack ? CDP_OK : cdp__fail_nomem("a copy of small parameters", small_bytes);
+}
+
+/* Copies one packed item to its place. False: there are no more. */
+CDP__PRIVATE bool cdp__ddp_unpack(cdp_ddp *d) {
+    uint64_t bytes;
+    uint8_t *to;
+    if (cdp_rank(d->group) == d->pack_root) d->pack_first = d->item;
+    if (d->pack_first == d->item) return false;
+    to = cdp__ddp_item(d, d->pack_first++, &bytes);
+    if (!bytes || bytes >= CDP__PACK_BELOW) return true;
+    cdp__ddp_copy(d, to, d->pack + d->at_byte, bytes);
+    d->at_byte += bytes;
+    return true;
+}
+
+/* One step of a broadcast: a large item is sent, a small one is packed, or unpacked when its
+   message has arrived. */
+CDP__PRIVATE cdp_status cdp__ddp_send_item(cdp_ddp *d) {
+    const bool more = d->item < d->param_count + d->desc.buffer_count;
+    uint64_t bytes = 0;
+    uint8_t *const item = more ? cdp__ddp_item(d, d->item, &bytes) : NULL;
+    cdp_status st = CDP_OK;
+    if (d->pack_sent) {
+        d->pack_sent = cdp__ddp_unpack(d);
+        if (!d->pack_sent) d->pack_used = d->at_byte = 0;
+    } else if (bytes >= CDP__PACK_BELOW) {
+        st = cdp_broadcast_async(d->group, item, bytes, CDP_DTYPE_U8, d->pack_root, &d->last);
+        ++d->item;
+    } else if (more && d->pack_used + bytes <= d->pack_bytes) {
+        if (bytes && cdp_rank(d->group) == d->pack_root)
+            cdp__ddp_copy(d, d->pack + d->pack_used, item, bytes);
+        d->pack_used += bytes;
+        ++d->item;
+    } else if (d->pack_used) {
+        d->pack_sent = true;
+        return cdp__ddp_after(d,
+            cdp_broadcast_async(
+                d->group, d->pack, d->pack_used, CDP_DTYPE_U8, d->pack_root, &d->last),
+            cdp__ddp_send_item);
+    } else { /* operations of a group end in order */
+        return cdp__ddp_then(d, d->last, cdp__ddp_nothing);
+    }
+    return st == CDP_OK ? cdp__ddp_at_once(d, cdp__ddp_send_item) : st;
+}
+
+/* Broadcasts all buffers and, if `params` is set, all parameters from rank `root`. */
+CDP__PRIVATE cdp_status cdp__ddp_broadcast(cdp_ddp *d, uint32_t root, bool params) {
+    const uint32_t first = params ? 0 : d->param_count;
+    const cdp_status st = cdp__ddp_open_pack(d, first);
+    d->pack_root = root;
+    d->pack_first = d->item = first;
+    d->pack_used = d->at_byte = 0;
+    d->pack_sent = false;
+    return st == CDP_OK ? cdp__ddp_send_item(d) : st;
+}
+
+/* Broadcasts the buffers once per synchronized pass. With join, the root is the highest rank
+   that has data in this step, as in PyTorch; a small allreduce determines it. If no rank has
+   data, cdp_ddp_join() broadcasts the buffers. */
+CDP__PRIVATE cdp_status cdp__ddp_send_buffers(cdp_ddp *d) {
+    int32_t root = d->shadow ? -1 : (int32_t)cdp_rank(d->group);
+    cdp_status st = CDP_OK;
+    if (!d->buffers_due) return CDP_OK;
+    d->buffers_due = false;
+    if (d->desc.buffer_hook) return d->desc.buffer_hook(d, d->desc.user);
+    if (d->desc.join)
+        st = cdp_allreduce(d->group, NULL, &root, 1, CDP_DTYPE_I32, CDP_REDUCE_MAX);
+    else
+        root = 0;
+    if (st != CDP_OK || root < 0) return st;
+    return cdp__ddp_wait(d, cdp__ddp_broadcast(d, (uint32_t)root, false));
 }
 
 /* ---- >>ddp-compare: compares the model on all ranks ------------------------------------------ */
@@ -18241,52 +18769,67 @@ CDP__PRIVATE void cdp__param_text(const cdp_ddp *d, uint32_t i, char out[CDP__PA
     }
 }
 
-/* Stores the index of the first parameter or buffer whose hash differs from rank 0's; `most`:
-   none differs on this rank. `hashes` has room for `most` numbers. */
-CDP__PRIVATE cdp_status cdp__ddp_first_difference(
-    cdp_ddp *d, uint64_t *hashes, uint32_t most, int64_t *out) {
-    const uint32_t count = d->param_count + d->desc.buffer_count;
-    cdp_status st;
-    uint32_t i;
-    if (cdp_rank(d->group) == 0)
-        for (i = 0; i < count; ++i)
-            hashes[i] = cdp__param_hash(d, i);
-    st = cdp_broadcast(d->group, hashes, most, CDP_DTYPE_I64, 0);
-    for (i = 0; i < most && (i < count ? cdp__param_hash(d, i) : 0) == hashes[i]; ++i) {
-    }
-    *out = i;
-    return st;
+/* What ranks with different models exchange: hashes of rank 0's parameters (the largest number of
+   parameters of any rank), the index of the first one that differs on this rank and then on any
+   rank, and a text of each rank. */
+CDP__PRIVATE char *cdp__ddp_texts(const cdp_ddp *d) {
+    return (char *)(d->scratch + d->item + 1);
+}
+
+/* All ranks have sent how the first parameter that differs looks there. */
+CDP__PRIVATE cdp_status cdp__ddp_explained(cdp_ddp *d) {
+    const uint32_t world = cdp_size(d->group);
+    const char *texts = cdp__ddp_texts(d);
+    uint32_t other = 0, r;
+    for (r = 1; r < world && !other; ++r)
+        if (memcmp(texts, texts + r * CDP__PARAM_TEXT, CDP__PARAM_TEXT) != 0) other = r;
+    return cdp__fail_peer(CDP_ERR_MISMATCH, other, 0,
+        "rank %u/%u: cdp_ddp_create: ranks have different models: parameter %lld is %s on rank "
+        "0 but %s on rank %u; give every rank the same parameters in the same order",
+        cdp_rank(d->group), world, (long long)d->scratch[d->item], texts + 8,
+        texts + other * CDP__PARAM_TEXT + 8, other);
+}
+
+CDP__PRIVATE cdp_status cdp__ddp_explain_text(cdp_ddp *d) {
+    char *const texts = cdp__ddp_texts(d);
+    cdp__param_text(d, (uint32_t)d->scratch[d->item], texts + cdp_rank(d->group) * CDP__PARAM_TEXT);
+    return cdp__ddp_after(d,
+        cdp_allgather_async(d->group, NULL, texts, CDP__PARAM_TEXT, CDP_DTYPE_U8, &d->last),
+        cdp__ddp_explained);
+}
+
+/* The hashes of rank 0 are here. */
+CDP__PRIVATE cdp_status cdp__ddp_explain_which(cdp_ddp *d) {
+    const uint32_t count = d->param_count + d->desc.buffer_count, most = d->item;
+    uint32_t i = 0;
+    while (i < most && (i < count ? cdp__param_hash(d, i) : 0) == d->scratch[i])
+        ++i;
+    d->scratch[most] = i;
+    return cdp__ddp_after(d,
+        cdp_allreduce_async(
+            d->group, NULL, d->scratch + most, 1, CDP_DTYPE_I64, CDP_REDUCE_MIN, &d->last),
+        cdp__ddp_explain_text);
 }
 
 /* The ranks have different models. Finds the first parameter that differs on any rank; every
-   rank reports how it looks on rank 0 and on the first rank that differs. `heads` holds (hash,
+   rank reports how it looks on rank 0 and on the first rank that differs. `scratch` holds (hash,
    count, settings) of each rank. */
-CDP__PRIVATE cdp_status cdp__ddp_explain(cdp_ddp *d, const uint64_t *heads) {
-    const uint32_t world = cdp_size(d->group), rank = cdp_rank(d->group);
-    uint32_t most = 0, other = 0, r;
-    int64_t differs = 0;
-    uint64_t *hashes;
-    char *texts;
-    cdp_status st;
-    for (r = 0; r < world; ++r)
-        most = (uint32_t)cdp__max(most, heads[3 * r + 1]);
-    hashes = (uint64_t *)cdp__alloc_zero(d->os, most * sizeof *hashes + CDP__PARAM_TEXT * world);
-    if (!hashes) return cdp__fail_nomem("a comparison of parameters", most * sizeof *hashes);
-    texts = (char *)(hashes + most);
-    st = cdp__ddp_first_difference(d, hashes, most, &differs);
-    if (st == CDP_OK)
-        st = cdp_allreduce(d->group, NULL, &differs, 1, CDP_DTYPE_I64, CDP_REDUCE_MIN);
-    cdp__param_text(d, (uint32_t)differs, texts + rank * CDP__PARAM_TEXT);
-    if (st == CDP_OK) st = cdp_allgather(d->group, NULL, texts, CDP__PARAM_TEXT, CDP_DTYPE_U8);
-    for (r = 1; r < world && !other; ++r)
-        if (memcmp(texts, texts + r * CDP__PARAM_TEXT, CDP__PARAM_TEXT) != 0) other = r;
-    if (st == CDP_OK)
-        st = cdp__fail_peer(CDP_ERR_MISMATCH, other, 0,
-            "rank %u/%u: cdp_ddp_create: ranks have different models: parameter %lld is %s on rank "
-            "0 but %s on rank %u; give every rank the same parameters in the same order",
-            rank, world, (long long)differs, texts + 8, texts + other * CDP__PARAM_TEXT + 8, other);
-    cdp__free(d->os, hashes);
-    return st;
+CDP__PRIVATE cdp_status cdp__ddp_explain(cdp_ddp *d) {
+    const uint32_t world = cdp_size(d->group), count = d->param_count + d->desc.buffer_count;
+    uint32_t most = 0, i;
+    uint64_t room;
+    for (i = 0; i < world; ++i)
+        most = (uint32_t)cdp__max(most, d->scratch[3 * i + 1]);
+    cdp__free(d->os, d->scratch);
+    room = (most + 1ull) * sizeof *d->scratch + CDP__PARAM_TEXT * world;
+    d->scratch = (uint64_t *)cdp__alloc_zero(d->os, room);
+    if (!d->scratch) return cdp__fail_nomem("a comparison of parameters", room);
+    d->item = most;
+    for (i = 0; i < count && !cdp_rank(d->group); ++i)
+        d->scratch[i] = cdp__param_hash(d, i);
+    return cdp__ddp_after(d,
+        cdp_broadcast_async(d->group, d->scratch, most, CDP_DTYPE_I64, 0, &d->last),
+        cdp__ddp_explain_which);
 }
 
 /* The bits of the f64 that has this value, equal on ranks of every build. */
@@ -18329,43 +18872,50 @@ CDP__PRIVATE cdp_status cdp__ddp_explain_settings(
         cdp_rank(d->group), cdp_size(d->group), names[i], other);
 }
 
-/* Compares one hash of the whole model per rank; only if they differ, more data is exchanged.
-   `nomem`: this rank has run out of device memory. */
-CDP__PRIVATE cdp_status cdp__ddp_compare(cdp_ddp *d, bool nomem) {
-    const uint32_t world = cdp_size(d->group), rank = cdp_rank(d->group),
-                   count = d->param_count + d->desc.buffer_count;
-    uint64_t *heads = (uint64_t *)cdp__alloc(d->os, 3 * world * sizeof *heads),
-             hash = CDP__HASH_START;
+/* The hashes of all ranks are here. Ranks that agree get the values of rank 0. */
+CDP__PRIVATE cdp_status cdp__ddp_compared(cdp_ddp *d) {
+    const uint32_t world = cdp_size(d->group), rank = cdp_rank(d->group);
+    const uint64_t *heads = d->scratch;
     bool equal = true;
-    cdp_status st;
     uint32_t i, odd = 0;
-    if (!heads) return cdp__fail_nomem("a comparison of models", 3 * world * sizeof *heads);
-    for (i = 0; i < count; ++i) {
-        const uint64_t h = cdp__param_hash(d, i);
-        hash = cdp__hash(hash, &h, sizeof h);
-    }
-    heads[3 * rank] = hash;
-    heads[3 * rank + 1] = nomem ? UINT64_MAX : count;
-    heads[3 * rank + 2] = cdp__ddp_settings(&d->desc);
-    st = cdp_allgather(d->group, NULL, heads, 3, CDP_DTYPE_I64);
-    for (i = 0; i < world && st == CDP_OK; ++i) {
+    for (i = 0; i < world; ++i) {
         if (heads[3 * i + 1] != UINT64_MAX) continue;
-        st = CDP_ERR_NOMEM;
         if (i != rank)
-            st = cdp__fail_peer(CDP_ERR_NOMEM, i, 0,
+            return cdp__fail_peer(CDP_ERR_NOMEM, i, 0,
                 "rank %u/%u: cdp_ddp_create: rank %u has no device memory left for its gradients",
                 rank, world, i);
+        *cdp__error_slot() = d->failed_error;
+        return d->failed;
     }
     for (i = 1; i < world; ++i) {
         equal = equal && heads[3 * i] == heads[0] && heads[3 * i + 1] == heads[1];
         if (!odd && heads[3 * i + 2] != heads[2]) odd = i;
     }
-    if (st == CDP_OK && odd)
-        st = cdp__ddp_explain_settings(d, heads[2], heads[3 * odd + 2], odd);
-    else if (st == CDP_OK && !equal)
-        st = cdp__ddp_explain(d, heads);
-    cdp__free(d->os, heads);
-    return st;
+    if (odd) return cdp__ddp_explain_settings(d, heads[2], heads[3 * odd + 2], odd);
+    if (!equal) return cdp__ddp_explain(d);
+    return d->desc.no_broadcast ? CDP_OK : cdp__ddp_broadcast(d, 0, true);
+}
+
+/* Compares one hash of the whole model per rank; only if they differ, more data is exchanged.
+   A rank that has run out of device memory has failed with
+   that. */
+CDP__PRIVATE cdp_status cdp__ddp_compare(cdp_ddp *d) {
+    const uint32_t world = cdp_size(d->group), rank = cdp_rank(d->group),
+                   count = d->param_count + d->desc.buffer_count;
+    uint64_t *heads = (uint64_t *)cdp__alloc(d->os, 3 * world * sizeof *heads),
+             hash = CDP__HASH_START;
+    uint32_t i;
+    if (!heads) return cdp__fail_nomem("a comparison of models", 3 * world * sizeof *heads);
+    d->scratch = heads;
+    for (i = 0; i < count; ++i) {
+        const uint64_t h = cdp__param_hash(d, i);
+        hash = cdp__hash(hash, &h, sizeof h);
+    }
+    heads[3 * rank] = hash;
+    heads[3 * rank + 1] = d->failed == CDP_ERR_NOMEM ? UINT64_MAX : count;
+    heads[3 * rank + 2] = cdp__ddp_settings(&d->desc);
+    return cdp__ddp_after(d, cdp_allgather_async(d->group, NULL, heads, 3, CDP_DTYPE_I64, &d->last),
+        cdp__ddp_compared);
 }
 
 #ifndef CDP_NO_VERIFY
@@ -18430,10 +18980,8 @@ CDP_API cdp_status cdp_ddp_verify(cdp_ddp *d) {
     uint8_t *stage = NULL;
     uint32_t world, i;
     cdp_status st;
-    if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_verify needs a ddp");
-    if (d->in_backward)
-        return cdp__fail(CDP_ERR_STATE,
-            "cdp_ddp_verify: a backward pass is open; call cdp_ddp_backward_end first");
+    st = cdp__ddp_between(d, "cdp_ddp_verify");
+    if (st != CDP_OK) return st;
     world = cdp_size(d->group);
     room = ((uint64_t)world + d->param_count) * sizeof *all;
     all = (uint64_t *)cdp__alloc(d->os, room + (cdp__ddp_on_device(d) ? CDP__PIECE_BYTES : 0));
@@ -18454,98 +19002,6 @@ CDP_API cdp_status cdp_ddp_verify(cdp_ddp *d) {
 }
 #endif /* CDP_NO_VERIFY */
 
-/* ---- >>ddp-broadcast: broadcasts parameters and buffers of one rank -------------------------- */
-
-/* Knows: where parameters and buffers are. Promises: small ones share messages, large ones are
-   in flight together. May use: >>ddp-state, public collectives. */
-
-/* Parameters and buffers smaller than this are packed into one message. */
-#define CDP__PACK_BELOW 65536u
-#define CDP__PACK_BYTES 1048576u
-
-/* The memory of parameter i; indices from param_count on are buffers. */
-CDP__PRIVATE uint8_t *cdp__ddp_item(const cdp_ddp *d, uint32_t i, uint64_t *bytes) {
-    const cdp_buffer *b = &d->buffers[i < d->param_count ? 0 : i - d->param_count];
-    const cdp_param *p = &d->params[i < d->param_count ? i : 0].user;
-    *bytes = i < d->param_count ? p->count * cdp_dtype_size(p->dtype)
-                                : b->count * cdp_dtype_size(b->dtype);
-    return (uint8_t *)(i < d->param_count ? p->data : b->data);
-}
-
-/* Broadcasts the small items among `from` .. `to` - 1 in one message. */
-CDP__PRIVATE cdp_status cdp__ddp_send_packed(
-    cdp_ddp *d, uint32_t root, uint32_t from, uint32_t to) {
-    const bool mine = cdp_rank(d->group) == root;
-    uint64_t bytes, used = 0;
-    cdp_status st = CDP_OK;
-    uint32_t pass, i;
-    for (pass = 0; pass < 2 && st == CDP_OK; ++pass) { /* pack, then unpack */
-        for (i = from, used = 0; i < to; ++i) {
-            uint8_t *const item = cdp__ddp_item(d, i, &bytes);
-            if (bytes >= CDP__PACK_BELOW) continue;
-            if (bytes && !pass && mine) cdp__ddp_copy(d, d->pack + used, item, bytes);
-            if (bytes && pass && !mine) cdp__ddp_copy(d, item, d->pack + used, bytes);
-            used += bytes;
-        }
-        if (!pass && used) st = cdp_broadcast(d->group, d->pack, used, CDP_DTYPE_U8, root);
-    }
-    return st;
-}
-
-/* Allocates the buffer for one message of the small items from index `first` on. */
-CDP__PRIVATE cdp_status cdp__ddp_open_pack(cdp_ddp *d, uint32_t first) {
-    uint64_t bytes, small_bytes = 0;
-    uint32_t i;
-    for (i = first; i < d->param_count + d->desc.buffer_count; ++i) {
-        (void)cdp__ddp_item(d, i, &bytes);
-        small_bytes += bytes < CDP__PACK_BELOW ? bytes : 0;
-    }
-    small_bytes = cdp__min(small_bytes, CDP__PACK_BYTES);
-    if (small_bytes <= d->pack_bytes) return CDP_OK;
-    cdp__ddp_free(d, d->pack);
-    d->pack = (uint8_t *)cdp__ddp_alloc(d, small_bytes, "ddp pack");
-    d->pack_bytes = d->pack ? small_bytes : 0;
-    return d->pack ? CDP_OK : cdp__fail_nomem("a copy of small parameters", small_bytes);
-}
-
-/* Broadcasts all buffers and, if `params` is set, all parameters from rank `root`. */
-CDP__PRIVATE cdp_status cdp__ddp_broadcast(cdp_ddp *d, uint32_t root, bool params) {
-    const uint32_t count = d->param_count + d->desc.buffer_count,
-                   first = params ? 0 : d->param_count;
-    cdp_status st = cdp__ddp_open_pack(d, first);
-    uint64_t bytes, used = 0;
-    uint32_t i, from = first;
-    for (i = first; i < count && st == CDP_OK; ++i) {
-        uint8_t *const item = cdp__ddp_item(d, i, &bytes);
-        if (bytes >= CDP__PACK_BELOW) {
-            st = cdp_broadcast_async(d->group, item, bytes, CDP_DTYPE_U8, root, &d->last);
-            continue;
-        }
-        if (used + bytes > d->pack_bytes) {
-            st = cdp__ddp_send_packed(d, root, from, i);
-            from = i;
-            used = 0;
-        }
-        used += bytes;
-    }
-    if (st == CDP_OK) st = cdp__ddp_send_packed(d, root, from, count);
-    return st == CDP_OK ? cdp_work_wait(d->last) : st; /* operations of a group end in order */
-}
-
-/* Broadcasts the buffers once per synchronized pass. With join, the root is the highest rank
-   that has data in this step, as in PyTorch; a small allreduce determines it. If no rank has
-   data, cdp_ddp_join() broadcasts the buffers. */
-CDP__PRIVATE cdp_status cdp__ddp_send_buffers(cdp_ddp *d) {
-    int32_t root = d->shadow ? -1 : (int32_t)cdp_rank(d->group);
-    cdp_status st = CDP_OK;
-    if (!d->buffers_due) return CDP_OK;
-    d->buffers_due = false;
-    if (d->desc.buffer_hook) return d->desc.buffer_hook(d, d->desc.user);
-    if (!d->desc.join) return cdp__ddp_broadcast(d, 0, false);
-    st = cdp_allreduce(d->group, NULL, &root, 1, CDP_DTYPE_I32, CDP_REDUCE_MAX);
-    return st == CDP_OK && root >= 0 ? cdp__ddp_broadcast(d, (uint32_t)root, false) : st;
-}
-
 /* ---- >>ddp-create: creating a ddp, and its checks -------------------------------------------- */
 
 /* Knows: valid descs. Promises: a ddp is created completely, or not at all. May use:
@@ -18563,6 +19019,18 @@ CDP__PRIVATE void cdp__sparse_free(cdp_ddp *d, cdp__sparse *s) {
     cdp__free(d->os, s);
 }
 
+#ifndef CDP_NO_FRAMES
+/* Other ranks wait for what this one does not end: they receive the reason. */
+CDP__PRIVATE void cdp__ddp_forsake(cdp_ddp *d) {
+    if (d->task == CDP__DDP_IDLE || d->task == CDP__DDP_FAILED) return;
+    (void)cdp__ddp_fail(d,
+        cdp__fail_peer(CDP_ERR_STATE, cdp_rank(d->group), 0,
+            "rank %u/%u destroyed a ddp before cdp_ddp_poll had ended its %s", cdp_rank(d->group),
+            cdp_size(d->group), d->task == CDP__DDP_CREATES ? "creation" : "backward pass"));
+    cdp__ddp_break(d);
+}
+#endif
+
 /* Waits for all operations that use memory of this ddp. */
 CDP__PRIVATE void cdp__ddp_settle(cdp_ddp *d) {
     uint32_t i;
@@ -18576,9 +19044,15 @@ CDP__PRIVATE void cdp__ddp_settle(cdp_ddp *d) {
 
 CDP_API void cdp_ddp_destroy(cdp_ddp *d) {
     uint32_t i;
-    if (!d || (d->in_backward && cdp__destroys_inside(d->group, "cdp_ddp_destroy"))) return;
+    if (!d
+        || ((d->in_backward || (CDP__BUDGETS && d->task))
+            && cdp__destroys_inside(d->group, "cdp_ddp_destroy")))
+        return;
     /* destroyed after a failure, without backward_end */
     if (d->in_backward && d->sync && d->failed != CDP_OK) cdp__ddp_break(d);
+#ifndef CDP_NO_FRAMES
+    cdp__ddp_forsake(d);
+#endif
     cdp__ddp_settle(d);
     if (d->hook.destroy) d->hook.destroy(d->hook.self);
     for (i = 1; i < CDP__HOOK_LANES; ++i)
@@ -18597,6 +19071,7 @@ CDP_API void cdp_ddp_destroy(cdp_ddp *d) {
     cdp__ddp_free(d, d->pack);
     cdp__free(d->os, d->order);
     cdp__free(d->os, d->sparse_counts);
+    cdp__free(d->os, d->scratch);
     cdp__lock_close(&d->lock);
     cdp__free(d->os, d);
 }
@@ -18747,18 +19222,27 @@ CDP__PRIVATE cdp_status cdp__ddp_open_lists(cdp_ddp *d, const cdp_ddp_desc *desc
     return d->sparse_counts ? CDP_OK : cdp__fail_nomem("counts of rows", room);
 }
 
-CDP__PRIVATE cdp_status cdp__ddp_open(cdp_ddp *d, const cdp_ddp_desc *desc) {
+/* One step that clears buckets in host memory. Then ranks compare their models. */
+CDP__PRIVATE cdp_status cdp__ddp_clear(cdp_ddp *d) {
+    while (!cdp__ddp_on_device(d) && d->item < d->bucket_count) {
+        const cdp__bucket *b = &d->buckets[d->item];
+        uint64_t at;
+        const uint64_t n = cdp__ddp_piece(d, b->room, &at);
+        memset(b->memory + at, 0, (size_t)n);
+        if (CDP__BUDGETS) return cdp__ddp_at_once(d, cdp__ddp_clear);
+    }
+    return cdp__ddp_compare(d);
+}
+
+CDP__PRIVATE CDP__COLD cdp_status cdp__ddp_open(cdp_ddp *d, const cdp_ddp_desc *desc) {
     cdp_status st = cdp__ddp_open_lists(d, desc);
     if (st == CDP_OK) st = cdp__ddp_place(d, d->order);
     /* some ranks may run out of device memory while others do not: these must learn it */
-    if (st == CDP_OK || (st == CDP_ERR_NOMEM && cdp__ddp_on_device(d))) {
-        const cdp_error e = *cdp_last_error();
-        const cdp_status compared = cdp__ddp_compare(d, st != CDP_OK);
-        if (st != CDP_OK && compared == st) *cdp__error_slot() = e;
-        st = compared;
-    }
-    if (st == CDP_OK && !desc->no_broadcast) st = cdp__ddp_broadcast(d, 0, true);
-    return st;
+    if (st == CDP_ERR_NOMEM && cdp__ddp_on_device(d))
+        (void)cdp__ddp_fail(d, st);
+    else if (st != CDP_OK)
+        return st;
+    return cdp__ddp_clear(d);
 }
 
 CDP__PRIVATE cdp_status cdp__ddp_check_desc(const cdp_ddp_desc *desc) {
@@ -18787,7 +19271,16 @@ CDP__PRIVATE cdp_status cdp__ddp_check_desc(const cdp_ddp_desc *desc) {
     return CDP_OK;
 }
 
-CDP_API cdp_status cdp_ddp_create(const cdp_ddp_desc *desc, cdp_ddp **out) {
+/* Creation has ended: releases what is left of a ddp that failed. */
+CDP__PRIVATE cdp_status cdp__ddp_created(cdp_ddp **out, cdp_status st) {
+    if (st == CDP_OK) return st;
+    cdp_ddp_destroy(*out);
+    *out = NULL;
+    return st;
+}
+
+/* Begins to create a ddp. CDP_PENDING: it goes on in stages. Any other failure has left nothing. */
+CDP__PRIVATE cdp_status cdp__ddp_create(const cdp_ddp_desc *desc, cdp_ddp **out) {
     const cdp_os *os;
     cdp_status st;
     cdp_ddp *d;
@@ -18810,14 +19303,111 @@ CDP_API cdp_status cdp_ddp_create(const cdp_ddp_desc *desc, cdp_ddp **out) {
     d->buffers_due = desc->buffer_hook || (desc->buffer_count && !desc->no_buffer_broadcast);
     d->rebuild_due = desc->rebuild;
     d->number = cdp__group_next_ddp(desc->group);
+    *out = d;
     st = cdp__lock_open(&d->lock, os, true) ? cdp__ddp_open(d, desc)
                                             : cdp__fail_nomem("a lock", sizeof(void *));
-    if (st == CDP_OK)
-        *out = d;
-    else
-        cdp_ddp_destroy(d);
+    return st == CDP_PENDING ? st : cdp__ddp_created(out, st);
+}
+
+CDP_API cdp_status cdp_ddp_create(const cdp_ddp_desc *desc, cdp_ddp **out) {
+    const cdp_status st = cdp__ddp_create(desc, out);
+    return st == CDP_PENDING ? cdp__ddp_created(out, cdp__ddp_wait(*out, st)) : st;
+}
+
+#ifndef CDP_NO_FRAMES
+CDP_API cdp_status cdp_ddp_create_start(const cdp_ddp_desc *desc, cdp_ddp **out) {
+    const cdp_status st = cdp__ddp_create(desc, out);
+    if (st != CDP_PENDING) return st;
+    (*out)->task = CDP__DDP_CREATES;
+    return CDP_OK;
+}
+#endif
+
+#ifndef CDP_NO_GROUPS
+CDP__PRIVATE cdp_status cdp__ddp_check_rebind(cdp_ddp *d, cdp_group *group) {
+    if (!d || !group) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_rebind needs a ddp and a group");
+    if (cdp__ddp_free_to(d, "cdp_ddp_rebind") != CDP_OK) return CDP_ERR_STATE;
+    if (cdp__group_os(group) != d->os)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_ddp_rebind: the group has another cdp_os than the one that the ddp was created "
+            "in");
+    if (d->hook.stage)
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "cdp_ddp_rebind: a hook was set, which belongs to the former group; destroy the ddp, "
+            "create it again, and set the hook");
+    if (cdp__ddp_on_device(d))
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "cdp_ddp_rebind: the model is in device memory of the former group; destroy the ddp "
+            "and create it again");
+    if (d->in_backward && d->group && cdp_group_status(d->group) == CDP_OK)
+        return cdp__fail(CDP_ERR_STATE,
+            "cdp_ddp_rebind: a backward pass is open; call cdp_ddp_backward_end first");
+    return CDP_OK;
+}
+
+/* As it was when it was created. */
+CDP__PRIVATE void cdp__ddp_forget(cdp_ddp *d) {
+    uint32_t i;
+    for (i = 0; i < d->param_count; ++i) {
+        cdp__param *p = &d->params[i];
+        p->grad = NULL; /* so that placing it copies nothing */
+        p->mark = CDP__MARK_NONE;
+        p->touched = p->used = false;
+        p->calls = p->want = 0;
+        p->ready_ns = 0;
+        if (p->sparse) p->sparse->used = p->sparse->mean_used = 0;
+        d->order[i] = d->param_count - 1 - i;
+    }
+    d->launching = d->launch_again = d->in_backward = d->recorded = d->shadow = false;
+    d->launched = d->root = d->ordered = 0;
+    d->sync = d->sync_next = d->equal = true;
+    d->rebuild_due = d->desc.rebuild;
+    d->buffers_due = d->desc.buffer_hook || (d->desc.buffer_count && !d->desc.no_buffer_broadcast);
+    memset(&d->active, 0, sizeof d->active);
+    memset(&d->used, 0, sizeof d->used);
+    memset(&d->last, 0, sizeof d->last);
+    d->failed = CDP_OK;
+    d->forward_ns = d->own_steps = d->marks = d->at_byte = d->pack_used = 0;
+    d->item = 0;
+    d->rows_under_way = d->pack_sent = false;
+    cdp__free(d->os, d->scratch);
+    d->scratch = NULL;
+    memset(&d->stats, 0, sizeof d->stats);
+    d->stats.can_set_static_graph = true;
+}
+
+CDP_API cdp_status cdp_ddp_rebind(cdp_ddp *d, cdp_group *group) {
+    cdp_status st = cdp__ddp_check_rebind(d, group);
+    cdp_error why;
+    uint64_t room;
+    if (st != CDP_OK) return st;
+    if (d->group) cdp__ddp_settle(d);
+    if (d->group) cdp__ddp_free_buckets(d, d->buckets, d->bucket_count);
+    d->buckets = NULL;
+    d->bucket_count = 0;
+    d->group = d->desc.group = group;
+    d->desc.no_broadcast = true;
+    d->number = cdp__group_next_ddp(group);
+    cdp__ddp_forget(d);
+    if (d->sparse_count) {
+        cdp__free(d->os, d->sparse_counts);
+        room = (d->sparse_count + 1ull) * cdp_size(group) * sizeof *d->sparse_counts;
+        d->sparse_counts = (uint64_t *)cdp__alloc(d->os, room);
+        if (!d->sparse_counts) st = cdp__fail_nomem("counts of rows", room);
+    }
+    if (st == CDP_OK) st = cdp__ddp_place(d, d->order);
+    if (st == CDP_OK) st = cdp__ddp_wait(d, cdp__ddp_clear(d));
+    if (st != CDP_ERR_NOMEM) return st;
+    why = *cdp_last_error();
+    cdp_group_abort(group, why.text);
+    cdp__ddp_free_buckets(d, d->buckets, d->bucket_count);
+    d->buckets = NULL;
+    d->bucket_count = 0;
+    d->group = d->desc.group = NULL;
+    *cdp__error_slot() = why;
     return st;
 }
+#endif
 
 CDP_API cdp_group *cdp_ddp_group(const cdp_ddp *d) {
     return d ? d->group : NULL;
@@ -18835,6 +19425,8 @@ CDP_API void *cdp_ddp_grad(cdp_ddp *d, uint32_t i) {
             d ? d->param_count : 0);
         return NULL;
     }
+    if (CDP__BUDGETS && d->task != CDP__DDP_ENDS && cdp__ddp_free_to(d, "cdp_ddp_grad") != CDP_OK)
+        return NULL;
     if (!d->params[i].sparse) return d->params[i].grad;
     (void)cdp__fail(CDP_ERR_INVALID,
         "cdp_ddp_grad: parameter '%s' (index %u) is sparse and has no dense gradient; give its "
@@ -18849,7 +19441,7 @@ CDP_API bool cdp_ddp_used(const cdp_ddp *d, uint32_t i) {
 
 CDP_API void cdp_ddp_zero_grad(cdp_ddp *d) {
     uint32_t i;
-    if (!d || d->in_backward) return;
+    if (!d || d->in_backward || (CDP__BUDGETS && d->task)) return;
     for (i = 0; i < d->bucket_count; ++i)
         cdp__ddp_zero(d, d->buckets[i].memory, cdp__bucket_bytes(&d->buckets[i]));
     for (i = 0; i < d->param_count; ++i) {
@@ -19072,7 +19664,7 @@ CDP__PRIVATE cdp_request cdp__ddp_request(const cdp_ddp *d, const cdp__bucket *b
     return rq;
 }
 
-/* Reads from the flags which ranks had data in this pass. */
+/* Reads from the flags, which have arrived, which ranks had data in this pass. */
 CDP__PRIVATE cdp_status cdp__ddp_read_active(cdp_ddp *d) {
     cdp__bucket *b = d->buckets;
     const uint32_t n = cdp__ddp_active_flags(d, b), used = cdp__ddp_used_flags(d, b);
@@ -19080,8 +19672,6 @@ CDP__PRIVATE cdp_status cdp__ddp_read_active(cdp_ddp *d) {
     uint32_t i, count = 0;
     d->stats.active_ranks = cdp_size(d->group);
     if (!n) return CDP_OK;
-    st = cdp_work_wait(d->hook.stage ? d->active : b->work);
-    if (st != CDP_OK) return st;
     cdp__flags_move(d, b, used + n, false);
     st = cdp__ddp_failed(d);
     if (st != CDP_OK) return st;
@@ -19096,8 +19686,8 @@ CDP__PRIVATE cdp_status cdp__ddp_read_active(cdp_ddp *d) {
 }
 
 /* Sums the flags that say which ranks have data, before a hook sees the first bucket. Returns
-   CDP_PENDING if the hook divides by their number, it is not known yet, and `wait` is false. */
-CDP__PRIVATE cdp_status cdp__ddp_start_active(cdp_ddp *d, bool wait) {
+   CDP_PENDING if the hook divides by their number and `active`, which tells it, is not done. */
+CDP__PRIVATE cdp_status cdp__ddp_start_active(cdp_ddp *d) {
     const uint32_t active = cdp__ddp_active_flags(d, d->buckets);
     cdp_status st = CDP_OK;
     if (!active || !d->hook.stage || d->launched) return CDP_OK;
@@ -19108,7 +19698,7 @@ CDP__PRIVATE cdp_status cdp__ddp_start_active(cdp_ddp *d, bool wait) {
         st = cdp__ddp_start_flags(d, d->buckets, used, active, &d->active);
     }
     if (st != CDP_OK || !d->desc.join_effective) return st;
-    st = wait ? cdp_work_wait(d->active) : cdp_work_test(d->active);
+    st = cdp_work_test(d->active);
     return st == CDP_OK ? cdp__ddp_read_active(d) : st;
 }
 
@@ -19167,10 +19757,9 @@ CDP__PRIVATE bool cdp__ddp_next_is_full(cdp_ddp *d) {
     return full;
 }
 
-CDP__PRIVATE cdp_status cdp__ddp_launch_full(cdp_ddp *d, bool wait) {
+CDP__PRIVATE cdp_status cdp__ddp_launch_full(cdp_ddp *d) {
     cdp_status st = CDP_OK;
-    if (d->hook.stage && !d->launched && cdp__ddp_next_is_full(d))
-        st = cdp__ddp_start_active(d, wait);
+    if (d->hook.stage && !d->launched && cdp__ddp_next_is_full(d)) st = cdp__ddp_start_active(d);
     if (st == CDP_PENDING) return CDP_OK; /* a later call continues */
     while (st == CDP_OK && cdp__ddp_next_is_full(d)) {
         st = cdp__ddp_launch(d, &d->buckets[d->launched]);
@@ -19183,8 +19772,8 @@ CDP__PRIVATE cdp_status cdp__ddp_launch_full(cdp_ddp *d, bool wait) {
 }
 
 /* Starts full buckets from any thread. If another thread is launching already, it also launches
-   the buckets of this one. `wait`: may wait for operations that decide what is launched. */
-CDP__PRIVATE cdp_status cdp__ddp_launch_ready(cdp_ddp *d, bool wait) {
+   the buckets of this one. */
+CDP__PRIVATE cdp_status cdp__ddp_launch_ready(cdp_ddp *d) {
     cdp_status st = CDP_OK;
     bool again;
     cdp_lock_acquire(&d->lock);
@@ -19195,7 +19784,7 @@ CDP__PRIVATE cdp_status cdp__ddp_launch_ready(cdp_ddp *d, bool wait) {
         cdp_lock_acquire(&d->lock);
         d->launch_again = false;
         cdp_lock_release(&d->lock);
-        st = cdp__ddp_launch_full(d, wait);
+        st = cdp__ddp_launch_full(d);
         cdp_lock_acquire(&d->lock);
         again = d->launch_again && st == CDP_OK;
         d->launching = again;
@@ -19204,19 +19793,89 @@ CDP__PRIVATE cdp_status cdp__ddp_launch_ready(cdp_ddp *d, bool wait) {
     return st;
 }
 
-/* Waits until the hook has finished with every bucket. */
-CDP__PRIVATE cdp_status cdp__ddp_finish_hook(cdp_ddp *d) {
-    cdp_status st = cdp__ddp_advance(d);
-    uint32_t i = 0;
-    while (st == CDP_OK && i < d->bucket_count) {
-        if (d->buckets[i].done) {
-            ++i;
-            continue;
+/* ---- >>ddp-deliver: what is left to do when all gradients have arrived ----------------------- */
+
+/* Knows: buckets, divisors, where the caller reads gradients. Promises: a step copies at most
+   CDP__STEP_BYTES. May use: >>ddp-state, >>ddp-buckets, >>ddp-stats, >>ddp-launch. */
+
+/* One step that applies the rest of the divisor, see cdp__ddp_request(). */
+CDP__PRIVATE void cdp__ddp_divide(cdp_ddp *d, cdp__bucket *b) {
+    const cdp_real before = cdp__ddp_predivide(d, b->dtype);
+    cdp_real by = cdp__ddp_divisor(d);
+    uint64_t at, n;
+    if (before != 0) by /= before;
+    if (d->hook.stage || (d->desc.divisor == 0 && before == 0 && !d->desc.join_effective)) by = 1;
+    n = cdp__ddp_piece(d, by != 1 ? cdp__bucket_bytes(b) : 0, &at) / cdp_dtype_size(b->dtype);
+    if (n) (void)cdp__ddp_fail(d, cdp__ddp_divide_data(d, b->dtype, b->memory + at, n, by));
+}
+
+/* One step that copies the result of one parameter to where the caller reads it. `used`: at least
+   one rank had a gradient for the parameter. If not, the gradient is restored to its content before
+   the step. */
+CDP__PRIVATE void cdp__ddp_deliver_param(cdp_ddp *d, cdp__param *p, bool used) {
+    const uint64_t bytes = cdp__param_bytes(p);
+    const uint8_t *from = used ? p->grad : p->kept;
+    uint8_t *const to = used ? (uint8_t *)p->user.grad : p->grad;
+    const bool copied = from && to && !d->shadow && used == (p->user.grad != NULL);
+    uint64_t at, n;
+    if (!CDP__BUDGETS || !d->at_byte) {
+        p->used = used;
+        if (!used) {
+            ++d->stats.unused_count;
+            d->stats.unused_bytes += bytes;
         }
-        st = cdp_work_wait(d->buckets[i].work);
-        if (st == CDP_OK) st = cdp__ddp_advance(d);
     }
-    return st;
+    n = cdp__ddp_piece(d, copied ? bytes : 0, &at);
+    if (n) cdp__ddp_copy(d, to + at, from + at, n);
+}
+
+/* The pass has ended well. */
+CDP__PRIVATE cdp_status cdp__ddp_delivered(cdp_ddp *d) {
+    uint64_t marks = CDP__HASH_START;
+    uint32_t i;
+    for (i = 0; i < d->param_count; ++i) {
+        cdp__param *p = &d->params[i];
+        const uint8_t mark = p->mark == CDP__MARK_READY || p->touched;
+        marks = cdp__hash(marks, &mark, 1);
+        p->touched = false;
+    }
+    if (!d->shadow) {
+        if (d->own_steps && marks != d->marks) d->stats.can_set_static_graph = false;
+        d->marks = marks;
+    }
+    if (d->failed != CDP_OK) return d->failed;
+    if (!d->shadow) cdp__ddp_account(d);
+    ++d->stats.steps;
+    d->buffers_due = d->desc.buffer_hook || (d->desc.buffer_count && !d->desc.no_buffer_broadcast);
+    return CDP_OK;
+}
+
+/* One step after all operations of the pass: works on a bucket, then on a parameter. */
+CDP__PRIVATE cdp_status cdp__ddp_deliver(cdp_ddp *d) {
+    cdp__bucket *last = &d->buckets[d->bucket_count - 1];
+    const uint32_t flags = cdp__ddp_used_flags(d, last);
+    do {
+        const uint32_t i = d->item - d->bucket_count;
+        if (d->item < d->bucket_count)
+            cdp__ddp_divide(d, &d->buckets[d->item]);
+        else if (i < d->param_count)
+            cdp__ddp_deliver_param(d, &d->params[i], !flags || cdp__flag_get(last, i));
+        else
+            return cdp__ddp_delivered(d);
+    } while (!CDP__BUDGETS);
+    return cdp__ddp_at_once(d, cdp__ddp_deliver);
+}
+
+/* Everything has arrived. */
+CDP__PRIVATE cdp_status cdp__ddp_arrived(cdp_ddp *d) {
+    cdp__bucket *last = &d->buckets[d->bucket_count - 1];
+    d->end_ns = d->os->now_ns(d->os->user);
+    cdp__flags_move(d, last, cdp__ddp_used_flags(d, last), false);
+    d->stats.unused_count = 0;
+    d->stats.unused_bytes = 0;
+    d->item = 0;
+    d->at_byte = 0;
+    return cdp__ddp_deliver(d);
 }
 
 /* ---- >>ddp-rows: gradients of sparse parameters ---------------------------------------------- */
@@ -19277,9 +19936,9 @@ CDP_API cdp_rows cdp_ddp_rows(const cdp_ddp *d, uint32_t i) {
 }
 
 /* Computes the mean of all ranks' rows, added in rank order, with one entry per distinct row. */
-CDP__PRIVATE cdp_status cdp__sparse_add(cdp_ddp *d, cdp__param *p, uint64_t n) {
+CDP__PRIVATE cdp_status cdp__sparse_add(cdp_ddp *d, cdp__param *p) {
     cdp__sparse *s = p->sparse;
-    const uint64_t width = cdp__sparse_width(&p->user),
+    const uint64_t n = s->all_used, width = cdp__sparse_width(&p->user),
                    bytes = width * cdp_dtype_size(p->user.dtype);
     const uint32_t *rows = s->all_rows;
     const uint8_t *values = s->all_values;
@@ -19310,7 +19969,8 @@ CDP__PRIVATE cdp_status cdp__sparse_add(cdp_ddp *d, cdp__param *p, uint64_t n) {
     return CDP_OK;
 }
 
-/* Exchanges one sparse parameter: indices of all ranks, then values. Rank r has counts[r] rows. */
+/* Starts to exchange one sparse parameter: indices of all ranks, then values. Rank r has counts[r]
+   rows. */
 CDP__PRIVATE cdp_status cdp__sparse_exchange(cdp_ddp *d, cdp__param *p, uint64_t *counts) {
     const uint32_t n = cdp_size(d->group), rank = cdp_rank(d->group);
     const uint64_t width = cdp__sparse_width(&p->user),
@@ -19324,6 +19984,7 @@ CDP__PRIVATE cdp_status cdp__sparse_exchange(cdp_ddp *d, cdp__param *p, uint64_t
         all += counts[r];
         before += r < rank ? counts[r] : 0;
     }
+    s->all_used = all;
     if (!cdp__sparse_room(d, &s->all_rows, &s->all_values, 0, &s->all_room, all + 1, bytes))
         return cdp__fail_nomem("rows of a gradient", all * (bytes + 4));
     if (s->used) {
@@ -19339,37 +20000,56 @@ CDP__PRIVATE cdp_status cdp__sparse_exchange(cdp_ddp *d, cdp__param *p, uint64_t
     rq.out = s->all_values;
     rq.count = all * width;
     rq.dtype = p->user.dtype;
-    if (st == CDP_OK) st = cdp__ddp_start(d, d->group, &rq, NULL, NULL, &d->last);
-    if (st == CDP_OK) st = cdp_work_wait(d->last);
-    return st == CDP_OK ? cdp__sparse_add(d, p, all) : st;
+    return st == CDP_OK ? cdp__ddp_start(d, d->group, &rq, NULL, NULL, &d->last) : st;
+}
+
+/* Exchanges the rows of the next sparse parameter: `item`, and number `at_byte` of the sparse ones.
+   After the last one everything has arrived. */
+CDP__PRIVATE cdp_status cdp__ddp_next_rows(cdp_ddp *d) {
+    const uint32_t n = cdp_size(d->group);
+    uint64_t *one = d->sparse_counts + (uint64_t)d->sparse_count * n;
+    cdp__param *p = &d->params[d->item];
+    cdp_status st = CDP_OK;
+    uint32_t r;
+    if (d->rows_under_way) {
+        st = cdp__sparse_add(d, p);
+        d->rows_under_way = false;
+        ++d->item;
+        ++d->at_byte;
+        return st == CDP_OK ? cdp__ddp_at_once(d, cdp__ddp_next_rows) : st;
+    }
+    while (d->item < d->param_count && !d->params[d->item].sparse)
+        ++d->item;
+    if (d->item == d->param_count) {
+        return cdp__ddp_arrived(d);
+    }
+    p = &d->params[d->item];
+    if (d->shadow) p->sparse->used = 0;
+    for (r = 0; r < n; ++r)
+        one[r] = d->sparse_counts[r * d->sparse_count + d->at_byte];
+    d->rows_under_way = true;
+    return cdp__ddp_after(d, cdp__sparse_exchange(d, p, one), cdp__ddp_next_rows);
 }
 
 /* Runs after the buckets: exchanges how many rows each rank has of each sparse parameter, then
    the rows. */
 CDP__PRIVATE cdp_status cdp__ddp_sparse(cdp_ddp *d) {
-    const uint32_t n = cdp_size(d->group);
-    uint64_t *counts = d->sparse_counts, *one = counts + (uint64_t)d->sparse_count * n;
-    uint32_t i, k, r;
-    cdp_status st;
+    uint64_t *counts = d->sparse_counts;
+    uint32_t i, k;
     for (i = k = 0; i < d->param_count; ++i)
         if (d->params[i].sparse)
             counts[cdp_rank(d->group) * d->sparse_count + k++] =
                 d->shadow ? 0 : d->params[i].sparse->used;
-    st = cdp_allgather(d->group, NULL, counts, d->sparse_count, CDP_DTYPE_U64);
-    for (i = k = 0; i < d->param_count && st == CDP_OK; ++i) {
-        if (!d->params[i].sparse) continue;
-        if (d->shadow) d->params[i].sparse->used = 0;
-        for (r = 0; r < n; ++r)
-            one[r] = counts[r * d->sparse_count + k];
-        st = cdp__sparse_exchange(d, &d->params[i], one);
-        ++k;
-    }
-    return st;
+    d->rows_under_way = false;
+    d->item = 0;
+    d->at_byte = 0;
+    return cdp__ddp_after(d,
+        cdp_allgather_async(d->group, NULL, counts, d->sparse_count, CDP_DTYPE_U64, &d->last),
+        cdp__ddp_next_rows);
 }
 #else
 CDP__PRIVATE cdp_status cdp__ddp_sparse(cdp_ddp *d) {
-    (void)d;
-    return CDP_OK;
+    return cdp__ddp_arrived(d);
 }
 #endif /* CDP_NO_SPARSE */
 
@@ -19384,12 +20064,9 @@ CDP_API bool cdp_ddp_is_no_sync(const cdp_ddp *d) {
 }
 
 CDP_API cdp_status cdp_ddp_no_sync(cdp_ddp *d, bool on) {
-    if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_no_sync needs a ddp");
-    if (d->in_backward)
-        return cdp__fail(CDP_ERR_STATE,
-            "cdp_ddp_no_sync: call it before cdp_ddp_backward_begin or after cdp_ddp_backward_end");
-    d->sync_next = !on;
-    return CDP_OK;
+    const cdp_status st = cdp__ddp_between(d, "cdp_ddp_no_sync");
+    if (st == CDP_OK) d->sync_next = !on;
+    return st;
 }
 
 /* The number of the pass that records the order of parameters. With a static graph, the first
@@ -19419,11 +20096,8 @@ CDP__PRIVATE cdp_status cdp__ddp_rebuild(cdp_ddp *d) {
 }
 
 CDP_API cdp_status cdp_ddp_forward_begin(cdp_ddp *d) {
-    cdp_status st;
-    if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_forward_begin needs a ddp");
-    if (d->in_backward)
-        return cdp__fail(CDP_ERR_STATE,
-            "cdp_ddp_forward_begin: a backward pass is open; call cdp_ddp_backward_end first");
+    cdp_status st = cdp__ddp_between(d, "cdp_ddp_forward_begin");
+    if (st != CDP_OK) return st;
     d->forward_ns = d->os->now_ns(d->os->user);
     st = cdp_group_status(d->group);
     if (st == CDP_OK) st = cdp__ddp_rebuild(d);
@@ -19461,7 +20135,8 @@ CDP__PRIVATE cdp_status cdp__ddp_begin(cdp_ddp *d, bool sync) {
 
 /* Checks a call of ready() or unused() before parameter i is accessed. */
 CDP__PRIVATE cdp_status cdp__ddp_call_check(cdp_ddp *d, uint32_t i, const char *call) {
-    if (!d) return cdp__fail(CDP_ERR_INVALID, "%s needs a ddp", call);
+    const cdp_status st = cdp__ddp_free_to(d, call);
+    if (st != CDP_OK) return st;
     if (!d->in_backward)
         return cdp__fail(CDP_ERR_STATE,
             "%s(%u): no backward pass is open; call cdp_ddp_backward_begin first", call, i);
@@ -19507,9 +20182,14 @@ CDP__PRIVATE void cdp__ddp_complete(cdp_ddp *d, uint32_t i) {
 }
 
 CDP_API cdp_status cdp_ddp_backward_begin(cdp_ddp *d) {
-    cdp_status st;
+    cdp_status st = cdp__ddp_free_to(d, "cdp_ddp_backward_begin");
     uint32_t i;
-    if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_backward_begin needs a ddp");
+    if (st != CDP_OK) return st;
+#ifndef CDP_NO_GROUPS
+    if (!d->group)
+        return cdp__fail(
+            CDP_ERR_STATE, "cdp_ddp_backward_begin: cdp_ddp_rebind() had no memory; call it again");
+#endif
     if (d->in_backward && cdp_group_status(d->group) == CDP_OK)
         return cdp__fail(CDP_ERR_STATE,
             "cdp_ddp_backward_begin: the backward pass before this one has not ended; call "
@@ -19538,7 +20218,7 @@ CDP__PRIVATE cdp_status cdp__ddp_marked_ready(cdp_ddp *d, uint32_t i, bool compl
     if (!complete) return CDP_OK;
     d->params[i].ready_ns = d->os->now_ns(d->os->user);
     cdp__ddp_complete(d, i);
-    return cdp__ddp_fail(d, cdp__ddp_launch_ready(d, false));
+    return cdp__ddp_fail(d, cdp__ddp_launch_ready(d));
 }
 
 /* Marks p ready. True: it is complete, and is reduced in this pass. The caller holds the ddp's
@@ -19630,7 +20310,43 @@ CDP_API cdp_status cdp_ddp_unused(cdp_ddp *d, uint32_t i) {
     if (!may) return cdp__ddp_marked_twice(d, i, CDP__MARK_UNUSED);
     if (known || !d->sync || d->desc.static_graph) return CDP_OK;
     cdp__ddp_complete(d, i);
-    return cdp__ddp_fail(d, cdp__ddp_launch_ready(d, false));
+    return cdp__ddp_fail(d, cdp__ddp_launch_ready(d));
+}
+
+/* The buckets have arrived. */
+CDP__PRIVATE cdp_status cdp__ddp_collect(cdp_ddp *d) {
+    const cdp_status st = cdp__ddp_read_active(d);
+    if (st != CDP_OK) return st;
+    return d->sparse_count ? cdp__ddp_sparse(d) : cdp__ddp_arrived(d);
+}
+
+/* All operations of a synchronized pass have ended; kernels of a hook belong to none. No rank has
+   had data: the pass ends here. */
+CDP__PRIVATE cdp_status cdp__ddp_reduced(cdp_ddp *d) {
+    if (d->shadow && !d->stats.active_ranks) return CDP_OK;
+    if (!cdp__ddp_on_device(d)) return cdp__ddp_collect(d);
+    return cdp__ddp_then(d, cdp__group_device_work(d->group), cdp__ddp_collect);
+}
+
+/* The hook finishes with every bucket, then all operations end. */
+CDP__PRIVATE cdp_status cdp__ddp_finish(cdp_ddp *d) {
+    cdp_status st = CDP_OK;
+    uint32_t i = d->hook.stage ? 0 : d->bucket_count;
+    if (d->hook.stage) st = cdp__ddp_advance(d);
+    while (i < d->bucket_count && d->buckets[i].done)
+        ++i;
+    if (st == CDP_OK && i < d->bucket_count)
+        return cdp__ddp_then(d, d->buckets[i].work, cdp__ddp_finish);
+    return cdp__ddp_after(d, st, cdp__ddp_reduced);
+}
+
+/* Launches what is complete, and goes on with the end of the pass. */
+CDP__PRIVATE cdp_status cdp__ddp_launch_rest(cdp_ddp *d) {
+    const cdp_status st = cdp__ddp_launch_ready(d);
+    if (st != CDP_OK) return st;
+    if (d->launched == d->bucket_count) return cdp__ddp_finish(d);
+    CDP_ASSERT(d->active.seq); /* it tells the hook by what it divides */
+    return cdp__ddp_then(d, d->active, cdp__ddp_launch_rest);
 }
 
 /* Reports parameters that were not marked ready; a long list is truncated. CDP_OK: there are
@@ -19676,70 +20392,7 @@ CDP__PRIVATE cdp_status cdp__ddp_close(cdp_ddp *d) {
             return cdp__ddp_missing(d);
     }
     if (first && !d->shadow) d->recorded = true;
-    return cdp__ddp_launch_ready(d, true);
-}
-
-/* Applies the rest of the divisor, see cdp__ddp_request(). */
-CDP__PRIVATE void cdp__ddp_divide(cdp_ddp *d, cdp__bucket *b) {
-    const cdp_real before = cdp__ddp_predivide(d, b->dtype);
-    cdp_real by = cdp__ddp_divisor(d);
-    if (d->hook.stage || (d->desc.divisor == 0 && before == 0 && !d->desc.join_effective)) return;
-    if (before != 0) by /= before;
-    if (by != 1) (void)cdp__ddp_fail(d, cdp__ddp_divide_data(d, b->dtype, b->memory, b->count, by));
-}
-
-/* Copies the result of one parameter to where the caller reads it. `used`: at least one rank had
-   a gradient for the parameter. If not, the gradient is restored to its content before the step. */
-CDP__PRIVATE void cdp__ddp_deliver_param(cdp_ddp *d, cdp__param *p, bool used) {
-    const uint64_t bytes = cdp__param_bytes(p);
-    p->used = used;
-    if (!used) {
-        ++d->stats.unused_count;
-        d->stats.unused_bytes += bytes;
-    }
-    if (d->shadow) return;
-    if (!used && p->kept && !p->user.grad) cdp__ddp_copy(d, p->grad, p->kept, bytes);
-    if (used && p->user.grad) cdp__ddp_copy(d, p->user.grad, p->grad, bytes);
-}
-
-CDP__PRIVATE void cdp__ddp_deliver(cdp_ddp *d) {
-    cdp__bucket *last = &d->buckets[d->bucket_count - 1];
-    const uint32_t flags = cdp__ddp_used_flags(d, last);
-    uint64_t marks = CDP__HASH_START;
-    uint32_t i;
-    for (i = 0; i < d->bucket_count; ++i)
-        cdp__ddp_divide(d, &d->buckets[i]);
-    cdp__flags_move(d, last, flags, false);
-    d->stats.unused_count = 0;
-    d->stats.unused_bytes = 0;
-    for (i = 0; i < d->param_count; ++i) {
-        cdp__param *p = &d->params[i];
-        const uint8_t mark = p->mark == CDP__MARK_READY || p->touched;
-        marks = cdp__hash(marks, &mark, 1);
-        cdp__ddp_deliver_param(d, p, !flags || cdp__flag_get(last, i));
-        p->touched = false;
-    }
-    if (d->shadow) return;
-    if (d->own_steps && marks != d->marks) d->stats.can_set_static_graph = false;
-    d->marks = marks;
-}
-
-/* Waits for all operations of a synchronized pass, and finishes it. */
-CDP__PRIVATE cdp_status cdp__ddp_finish(cdp_ddp *d) {
-    cdp_status st = d->hook.stage ? cdp__ddp_finish_hook(d) : CDP_OK;
-    if (st == CDP_OK) st = cdp_work_wait(d->last);
-    /* kernels of a hook belong to no operation */
-    if (st == CDP_OK && cdp__ddp_on_device(d)) st = cdp_work_wait(cdp__group_device_work(d->group));
-    if (st == CDP_OK) st = cdp__ddp_read_active(d);
-    if (st == CDP_OK && d->sparse_count) st = cdp__ddp_sparse(d);
-    if (st != CDP_OK) return st;
-    d->end_ns = d->os->now_ns(d->os->user);
-    cdp__ddp_deliver(d);
-    if (d->failed != CDP_OK) return d->failed;
-    if (!d->shadow) cdp__ddp_account(d);
-    ++d->stats.steps;
-    d->buffers_due = d->desc.buffer_hook || (d->desc.buffer_count && !d->desc.no_buffer_broadcast);
-    return CDP_OK;
+    return cdp__ddp_launch_rest(d);
 }
 
 #ifdef CDP_NO_JOIN
@@ -19765,15 +20418,15 @@ CDP__PRIVATE cdp_status cdp__ddp_uneven(const cdp_ddp *d) {
 }
 #endif
 
-CDP_API cdp_status cdp_ddp_backward_end(cdp_ddp *d) {
-    cdp_status st;
-    if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_backward_end needs a ddp");
-    if (!d->in_backward)
-        return cdp__fail(CDP_ERR_STATE,
-            "cdp_ddp_backward_end: no backward pass is open; call cdp_ddp_backward_begin first");
+/* Begins the end of a pass. */
+CDP__PRIVATE cdp_status cdp__ddp_end(cdp_ddp *d) {
     d->called_ns = d->os->now_ns(d->os->user);
-    if (d->failed == CDP_OK && d->sync) (void)cdp__ddp_fail(d, cdp__ddp_close(d));
-    if (d->failed == CDP_OK && d->sync) (void)cdp__ddp_fail(d, cdp__ddp_finish(d));
+    return d->failed == CDP_OK && d->sync ? cdp__ddp_close(d) : d->failed;
+}
+
+/* The pass has ended with this status. Returns what backward_end returns. */
+CDP__PRIVATE cdp_status cdp__ddp_ended(cdp_ddp *d, cdp_status st) {
+    (void)cdp__ddp_fail(d, st);
     st = d->failed;
     if (st != CDP_OK && d->sync) {
         cdp__ddp_break(d);
@@ -19785,6 +20438,55 @@ CDP_API cdp_status cdp_ddp_backward_end(cdp_ddp *d) {
     d->in_backward = false;
     return st;
 }
+
+CDP__PRIVATE cdp_status cdp__ddp_may_end(cdp_ddp *d, const char *call) {
+    const cdp_status st = cdp__ddp_free_to(d, call);
+    if (st != CDP_OK || d->in_backward) return st;
+    return cdp__fail(
+        CDP_ERR_STATE, "%s: no backward pass is open; call cdp_ddp_backward_begin first", call);
+}
+
+CDP_API cdp_status cdp_ddp_backward_end(cdp_ddp *d) {
+    const cdp_status st = cdp__ddp_may_end(d, "cdp_ddp_backward_end");
+    return st == CDP_OK ? cdp__ddp_ended(d, cdp__ddp_wait(d, cdp__ddp_end(d))) : st;
+}
+
+#ifndef CDP_NO_FRAMES
+CDP_API cdp_status cdp_ddp_backward_end_start(cdp_ddp *d) {
+    cdp_status st = cdp__ddp_may_end(d, "cdp_ddp_backward_end_start");
+    if (st != CDP_OK) return st;
+    d->task = CDP__DDP_ENDS;
+    st = cdp__ddp_end(d);
+    if (st == CDP_PENDING) return CDP_OK;
+    (void)cdp__ddp_fail(d, st); /* cdp_ddp_poll() reports it */
+    (void)cdp__ddp_at_once(d, cdp__ddp_failed);
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_ddp_poll(cdp_ddp *d, uint32_t budget_us) {
+    cdp_status st;
+    uint64_t now, until;
+    if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_poll needs a ddp");
+    if (d->task == CDP__DDP_FAILED) *cdp__error_slot() = d->failed_error;
+    if (d->task == CDP__DDP_FAILED) return d->failed;
+    if (d->task == CDP__DDP_IDLE) return CDP_OK;
+    now = d->os->now_ns(d->os->user);
+    until = now + budget_us * 1000ull;
+    do {
+        st = cdp_work_poll(d->awaits, (uint32_t)((until - now) / 1000));
+        if (st == CDP_OK) st = d->stage(d);
+        now = d->os->now_ns(d->os->user);
+    } while (st == CDP_PENDING && now < until);
+    if (st == CDP_PENDING) return st;
+    if (d->task == CDP__DDP_ENDS) {
+        d->task = CDP__DDP_IDLE;
+        return cdp__ddp_ended(d, st);
+    }
+    (void)cdp__ddp_fail(d, st);
+    d->task = st == CDP_OK ? CDP__DDP_IDLE : CDP__DDP_FAILED;
+    return st;
+}
+#endif
 
 /* ---- >>join: ranks that run out of data at different times ----------------------------------- */
 
@@ -19805,8 +20507,11 @@ CDP__PRIVATE cdp_status cdp__ddp_shadow_first(cdp_ddp *d) {
     for (i = 0; i < d->bucket_count; ++i)
         cdp__ddp_zero(d, d->buckets[i].memory, cdp__bucket_bytes(&d->buckets[i]));
     d->called_ns = d->begin_ns;
-    st = cdp__ddp_start_active(d, true);
+    st = cdp__ddp_start_active(d);
+    if (st == CDP_PENDING) st = cdp_work_wait(d->active);
+    if (st == CDP_OK) st = cdp__ddp_start_active(d); /* reads what has arrived */
     if (st == CDP_OK) st = cdp__ddp_launch(d, d->buckets);
+    if (st == CDP_OK) st = cdp_work_wait(d->hook.stage ? d->active : d->buckets->work);
     return st == CDP_OK ? cdp__ddp_read_active(d) : st;
 }
 
@@ -19817,30 +20522,25 @@ CDP__PRIVATE cdp_status cdp__ddp_shadow(cdp_ddp *d) {
     if (!d->stats.active_ranks) { /* the hook's operations for the first bucket must still end */
         for (i = 1; i < d->bucket_count; ++i)
             d->buckets[i].done = true;
-        if (d->hook.stage) st = cdp__ddp_finish_hook(d);
-        return st == CDP_OK ? cdp_work_wait(d->last) : st;
+        return cdp__ddp_wait(d, cdp__ddp_finish(d));
     }
     for (i = 0; i < d->bucket_count; ++i)
         d->buckets[i].pending = 0;
     if (d->stats.steps == cdp__ddp_observed(d)) /* this rank has recorded no order */
         for (i = 0; i < d->param_count; ++i)
             d->order[i] = d->param_count - 1 - i;
-    st = cdp__ddp_launch_ready(d, true);
-    if (st == CDP_OK) st = cdp__ddp_finish(d);
+    st = cdp__ddp_wait(d, cdp__ddp_launch_rest(d));
     if (st == CDP_OK) st = cdp__ddp_uneven(d);
     if (st == CDP_OK && d->desc.join_hook) st = d->desc.join_hook(d, CDP_JOIN_STEP, d->desc.user);
     return st;
 }
 
 CDP_API cdp_status cdp_ddp_join(cdp_ddp *d) {
-    cdp_status st = CDP_OK;
+    cdp_status st = cdp__ddp_between(d, "cdp_ddp_join");
     uint32_t i;
-    if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_join needs a ddp");
+    if (st != CDP_OK) return st;
     if (!d->desc.join)
         return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_join: set join in the desc on all ranks");
-    if (d->in_backward)
-        return cdp__fail(CDP_ERR_STATE,
-            "cdp_ddp_join: a backward pass is open; call cdp_ddp_backward_end first");
     d->shadow = true;
     do {
         st = cdp__ddp_shadow(d);
@@ -19850,7 +20550,7 @@ CDP_API cdp_status cdp_ddp_join(cdp_ddp *d) {
     for (i = 0; i < d->param_count; ++i)
         d->params[i].touched = false;
     if (st == CDP_OK && (!d->equal || d->desc.buffer_count))
-        st = cdp__ddp_broadcast(d, d->root, !d->equal);
+        st = cdp__ddp_wait(d, cdp__ddp_broadcast(d, d->root, !d->equal));
     d->equal = true;
     if (st == CDP_OK && d->desc.join_hook) st = d->desc.join_hook(d, CDP_JOIN_LAST, d->desc.user);
     return st;
@@ -19895,14 +20595,11 @@ CDP__PRIVATE cdp_status cdp__clip_squares(cdp_ddp *d, double *sum) {
 CDP_API cdp_status cdp_ddp_clip(cdp_ddp *d, double max_norm, double *norm) {
     double sum, by;
     void *part;
-    cdp_status st;
+    cdp_status st = cdp__ddp_between(d, "cdp_ddp_clip");
     uint32_t i;
-    if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_clip needs a ddp");
+    if (st != CDP_OK) return st;
     if (!(max_norm >= 0))
         return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_clip: max_norm is not a positive number");
-    if (d->in_backward)
-        return cdp__fail(
-            CDP_ERR_STATE, "cdp_ddp_clip: gradients are complete after cdp_ddp_backward_end");
     st = cdp__clip_squares(d, &sum);
     if (st != CDP_OK) return st;
     sum = cdp__sqrt(sum);
@@ -19964,15 +20661,13 @@ CDP__PRIVATE cdp_status cdp__ddp_open_lanes(cdp_ddp *d, uint32_t operations) {
 }
 
 CDP__PRIVATE cdp_status cdp__ddp_check_hook(cdp_ddp *d, const cdp_hook *hook) {
-    if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_set_hook needs a ddp");
+    const cdp_status st = cdp__ddp_between(d, "cdp_ddp_set_hook");
+    if (st != CDP_OK) return st;
     if (hook && !hook->stage)
         return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_set_hook: the hook has no stage function");
     if (hook && hook->operations > CDP__HOOK_LANES)
         return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_set_hook: a hook may have at most %u operations",
             CDP__HOOK_LANES);
-    if (d->in_backward)
-        return cdp__fail(CDP_ERR_STATE,
-            "cdp_ddp_set_hook: a backward pass is open; call cdp_ddp_backward_end first");
     if (hook && hook->device != cdp__ddp_on_device(d))
         return cdp__fail(CDP_ERR_UNSUPPORTED,
             "cdp_ddp_set_hook: the parameters are in %s memory, and this hook is not for that (see "
@@ -20007,7 +20702,7 @@ typedef struct cdp__long_text {
     uint64_t room, used;
 } cdp__long_text;
 
-CDP__PRIVATE CDP__PRINTF(2, 3) void cdp__long_add(cdp__long_text *t, const char *f, ...) {
+CDP__PRIVATE CDP__COLD CDP__PRINTF(2, 3) void cdp__long_add(cdp__long_text *t, const char *f, ...) {
     char part[512];
     cdp__text p = {part, sizeof part, 0};
     uint64_t i;
@@ -20027,48 +20722,54 @@ CDP__PRIVATE void cdp__trace_name(const char *name, char out[64]) {
     out[i] = 0;
 }
 
+CDP__PRIVATE void cdp__trace_us(cdp__long_text *t, uint64_t ns) {
+    cdp__long_add(t, "%llu.%u%u%u", (unsigned long long)(ns / 1000), (unsigned)(ns / 100 % 10),
+        (unsigned)(ns / 10 % 10), (unsigned)(ns % 10));
+}
+
+/* One bar of a timeline; its times count from the beginning of the pass. */
+CDP__PRIVATE void cdp__trace_slice(cdp__long_text *t, const char *name, uint32_t rank, uint32_t row,
+    uint64_t from_ns, uint64_t to_ns, uint64_t bytes) {
+    cdp__long_add(
+        t, "{\"name\":\"%s\",\"ph\":\"X\",\"pid\":%u,\"tid\":%u,\"ts\":", name, rank, row);
+    cdp__trace_us(t, from_ns);
+    cdp__long_add(t, ",\"dur\":");
+    cdp__trace_us(t, to_ns - from_ns);
+    cdp__long_add(t, ",\"args\":{\"bytes\":%llu}},\n", (unsigned long long)bytes);
+}
+
 CDP__PRIVATE void cdp__trace_json(const cdp_ddp *d, cdp__long_text *t) {
+    const uint64_t called = d->called_ns - d->begin_ns, end = d->end_ns - d->begin_ns;
     const uint32_t rank = cdp_rank(d->group);
     char name[64];
     uint32_t i;
-#define CDP__US(ns)                                                                             \
-    (unsigned long long)((ns) / 1000), (unsigned)((ns) / 100 % 10), (unsigned)((ns) / 10 % 10), \
-        (unsigned)((ns) % 10)
-#define CDP__SLICE                                                                                \
-    "{\"name\":\"%s\",\"ph\":\"X\",\"pid\":%u,\"tid\":%u,\"ts\":%llu.%u%u%u,\"dur\":%llu.%u%u%u," \
-    "\"args\":{\"bytes\":%llu}},\n"
     cdp__long_add(t, "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n");
     cdp__long_add(t,
         "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%u,\"args\":{\"name\":\"rank %u\"}},\n",
         rank, rank);
-    cdp__long_add(t, CDP__SLICE, "backward", rank, 1u, CDP__US((uint64_t)0),
-        CDP__US(d->called_ns - d->begin_ns), (unsigned long long)d->stats.bytes_per_step);
-    cdp__long_add(t, CDP__SLICE, "wait", rank, 1u, CDP__US(d->called_ns - d->begin_ns),
-        CDP__US(d->end_ns - d->called_ns), 0ull);
+    cdp__trace_slice(t, "backward", rank, 1, 0, called, d->stats.bytes_per_step);
+    cdp__trace_slice(t, "wait", rank, 1, called, end, 0);
     for (i = 0; i < d->param_count; ++i) {
         if (!d->params[i].ready_ns) continue;
         cdp__trace_name(d->params[i].name, name);
         cdp__long_add(t,
-            "{\"name\":\"%s\",\"ph\":\"i\",\"s\":\"t\",\"pid\":%u,\"tid\":1,\"ts\":%llu.%u%u%u},\n",
-            name, rank, CDP__US(d->params[i].ready_ns - d->begin_ns));
+            "{\"name\":\"%s\",\"ph\":\"i\",\"s\":\"t\",\"pid\":%u,\"tid\":1,\"ts\":", name, rank);
+        cdp__trace_us(t, d->params[i].ready_ns - d->begin_ns);
+        cdp__long_add(t, "},\n");
     }
     for (i = 0; i < d->bucket_count; ++i) {
         const cdp__bucket *b = &d->buckets[i];
+        if (b->start_ns < d->begin_ns) continue;
         cdp__format(name, sizeof name, "bucket %u", i);
-        if (b->start_ns >= d->begin_ns)
-            cdp__long_add(t, CDP__SLICE, name, rank, 2u, CDP__US(b->start_ns - d->begin_ns),
-                CDP__US(b->end_ns - b->start_ns), (unsigned long long)cdp__bucket_bytes(b));
+        cdp__trace_slice(t, name, rank, 2, b->start_ns - d->begin_ns, b->end_ns - d->begin_ns,
+            cdp__bucket_bytes(b));
     }
     cdp__long_add(t,
         "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%u,\"tid\":1,\"args\":{\"name\":"
-        "\"compute\"}},\n",
-        rank);
-    cdp__long_add(t,
+        "\"compute\"}},\n"
         "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%u,\"tid\":2,\"args\":{\"name\":"
         "\"communication\"}}]}\n",
-        rank);
-#undef CDP__US
-#undef CDP__SLICE
+        rank, rank);
 }
 
 CDP__PRIVATE void cdp__trace_bar(cdp__long_text *t, uint64_t from, uint64_t to, uint64_t whole,
@@ -21292,9 +21993,8 @@ CDP_API cdp_status cdp_zero_step(cdp_ddp *d, const uint32_t *owner,
     if (!d || !owner || !update)
         return cdp__fail(
             CDP_ERR_INVALID, "cdp_zero_step needs a ddp, owners and an update function");
-    if (d->in_backward)
-        return cdp__fail(
-            CDP_ERR_STATE, "cdp_zero_step: gradients are complete after cdp_ddp_backward_end");
+    st = cdp__ddp_between(d, "cdp_zero_step");
+    if (st != CDP_OK) return st;
     for (i = 0; i < n; ++i)
         if (owner[i] >= cdp_size(group))
             return cdp__fail(CDP_ERR_INVALID,
@@ -21349,8 +22049,10 @@ CDP__PRIVATE uint32_t cdp__mt_next(cdp__mt *m) {
 }
 
 CDP_API uint64_t cdp_sampler_count(const cdp_sampler *s) {
-    if (!s || !s->ranks) return 0;
-    return s->drop_last ? s->size / s->ranks : (s->size + s->ranks - 1) / s->ranks;
+    uint64_t rest;
+    if (!s || !s->ranks || s->consumed >= s->size) return 0;
+    rest = s->size - s->consumed;
+    return s->drop_last ? rest / s->ranks : (rest + s->ranks - 1) / s->ranks;
 }
 
 /* Writes a random permutation of 0 .. n - 1 to `order`. */
@@ -21384,7 +22086,8 @@ CDP_API cdp_status cdp_sampler_fill(const cdp_sampler *s, uint64_t *indices) {
         cdp__sampler_shuffle(order, s->size, (uint32_t)(s->seed + s->epoch));
     }
     for (i = 0; i < count; ++i) {
-        at = (s->rank + i * s->ranks) % s->size; /* beyond the end, the list starts over */
+        /* beyond the end, the list starts over */
+        at = (s->consumed + s->rank + i * s->ranks) % s->size;
         indices[i] = order ? order[at] : at;
     }
     cdp__free(os, order);

@@ -896,6 +896,7 @@ CDP__PRIVATE int64_t cdp__mac_recv(cdp__mac *c, cdp__loop *l, cdp__io *io, const
 
 #define CDP__SEGMENTS 128u                 /* of one rank, at once */
 #define CDP__SEGMENT_BYTES (1024u * 1024u) /* smaller allocations share a segment of this size */
+#define CDP__RETIRED 8u                    /* more than these are unmapped at once */
 /* How a rank can read its peer's memory: any address; mapped segments. */
 #define CDP__READS_ANY 1u
 #define CDP__READS_SEGMENTS 2u
@@ -947,6 +948,8 @@ typedef struct cdp__shared {
     uint8_t proof[CDP__NAME_BYTES];
     int32_t pid; /* process id of the peer if its memory can be read; else 0 */
     cdp__mapping mappings[CDP__SEGMENTS];
+    cdp__mapping retired[CDP__RETIRED]; /* that the peer has freed: they are unmapped in steps */
+    uint32_t retired_count;
     bool told[CDP__SEGMENTS];  /* segments passed to the peer */
     uint32_t passed, received; /* numbers of descriptors */
     uint32_t freed;            /* the peer's count of freed segments, as last read */
@@ -957,6 +960,26 @@ typedef struct cdp__shared {
     struct cdp__shared *next;
 } cdp__shared;
 
+/* The peer has freed this segment. To unmap it takes 0.1 to 0.3 ms per MiB, too long for one step
+   of a poll with a budget. */
+CDP__PRIVATE void cdp__shared_retire(cdp__shared *s, cdp__mapping *v, bool now) {
+    if (now || s->retired_count == CDP__RETIRED || !s->os->shared.unmap_parts)
+        s->os->shared.unmap(s->os->user, (void *)(uintptr_t)v->at, v->bytes);
+    else
+        s->retired[s->retired_count++] = *v;
+    v->at = NULL;
+}
+
+/* One step: unmaps a piece of a retired segment. */
+CDP__PRIVATE void cdp__shared_shrink(cdp__shared *s) {
+    cdp__mapping *v = &s->retired[s->retired_count - 1];
+    const uint64_t bytes = cdp__min(v->bytes, CDP__STEP_BYTES);
+    s->os->shared.unmap(s->os->user, (void *)(uintptr_t)v->at, bytes);
+    v->at += bytes;
+    v->bytes -= bytes;
+    if (!v->bytes) --s->retired_count;
+}
+
 /* One pass over the peer's segments: unmaps those that the peer has freed (`all`: every one),
    and maps the latest descriptor `fd` (-1: none) at its place. */
 CDP__PRIVATE void cdp__shared_remap(cdp__shared *s, int32_t fd, bool all) {
@@ -964,11 +987,8 @@ CDP__PRIVATE void cdp__shared_remap(cdp__shared *s, int32_t fd, bool all) {
     uint32_t i;
     for (i = 0; i < CDP__SEGMENTS; ++i) {
         cdp__mapping *v = &s->mappings[i];
-        const uint32_t number = __atomic_load_n(&s->theirs->segments[i], __ATOMIC_ACQUIRE);
-        if (v->at && (all || number != v->number)) {
-            os->shared.unmap(os->user, (void *)(uintptr_t)v->at, v->bytes);
-            v->at = NULL;
-        }
+        const uint32_t number = cdp__atomic_load_u32(&s->theirs->segments[i], CDP__ACQUIRE);
+        if (v->at && (all || number != v->number)) cdp__shared_retire(s, v, all);
         if (fd < 0 || v->at || number != s->received) continue;
         /* maps the real length of that memory, because the peer may claim any */
         v->at = (const uint8_t *)os->shared.map(os->user, fd, false, &v->bytes);
@@ -983,7 +1003,9 @@ CDP__PRIVATE void cdp__shared_tidy(cdp__shared *s, bool all) {
     int32_t fd = -1;
     uint32_t tries = 0;
     bool more;
-    s->freed = __atomic_load_n(&s->theirs->freed, __ATOMIC_ACQUIRE);
+    s->freed = cdp__atomic_load_u32(&s->theirs->freed, CDP__ACQUIRE);
+    while (all && s->retired_count)
+        cdp__shared_retire(s, &s->retired[--s->retired_count], true);
     do {
         more = !all && tries++ < CDP__SEGMENTS
             && os->shared.pass(os->user, s->pass, &fd, 1, false) >= 0;
@@ -998,19 +1020,19 @@ CDP__PRIVATE void cdp__shared_tidy(cdp__shared *s, bool all) {
 CDP__PRIVATE const uint8_t *cdp__shared_map(
     cdp__shared *s, uint32_t i, uint64_t off, uint64_t bytes) {
     const cdp__mapping *v = &s->mappings[i %= CDP__SEGMENTS];
-    if (!v->at || v->number != __atomic_load_n(&s->theirs->segments[i], __ATOMIC_ACQUIRE))
+    if (!v->at || v->number != cdp__atomic_load_u32(&s->theirs->segments[i], CDP__ACQUIRE))
         cdp__shared_tidy(s, false);
     return v->at && off <= v->bytes && bytes <= v->bytes - off ? v->at + off : NULL;
 }
 
 /* Passes this rank's segment i to the peer, which maps it. */
 CDP__PRIVATE bool cdp__shared_tell(cdp__shared *s, uint32_t i, int32_t fd) {
-    __atomic_store_n(&s->mine->segments[i], s->passed + 1, __ATOMIC_RELEASE);
+    cdp__atomic_store_u32(&s->mine->segments[i], s->passed + 1, CDP__RELEASE);
     s->told[i] = s->os->shared.pass(s->os->user, s->pass, &fd, 1, true) >= 0;
     if (s->told[i])
         ++s->passed;
     else
-        __atomic_store_n(&s->mine->segments[i], 0, __ATOMIC_RELEASE);
+        cdp__atomic_store_u32(&s->mine->segments[i], 0, CDP__RELEASE);
     return s->told[i];
 }
 
@@ -1018,8 +1040,8 @@ CDP__PRIVATE bool cdp__shared_tell(cdp__shared *s, uint32_t i, int32_t fd) {
 CDP__PRIVATE void cdp__shared_untell(cdp__shared *s, uint32_t i) {
     if (!s->told[i]) return;
     s->told[i] = false;
-    __atomic_store_n(&s->mine->segments[i], 0, __ATOMIC_RELEASE);
-    (void)__atomic_add_fetch(&s->mine->freed, 1, __ATOMIC_RELEASE);
+    cdp__atomic_store_u32(&s->mine->segments[i], 0, CDP__RELEASE);
+    (void)cdp__atomic_add_u32(&s->mine->freed, 1, CDP__RELEASE);
     cdp__line_ring(&s->line, CDP__BELL_DATA);
 }
 
@@ -1097,7 +1119,7 @@ CDP__PRIVATE int32_t cdp__shared_read(
     uint64_t from[2];
     cdp_iov to[2];
     int32_t r;
-    from[0] = __atomic_load_n(&s->theirs->proof_at, __ATOMIC_RELAXED);
+    from[0] = cdp__atomic_load_u64(&s->theirs->proof_at, CDP__RELAXED);
     to[0].data = proof;
     to[0].bytes = sizeof proof;
     from[1] = at;
@@ -1112,8 +1134,8 @@ CDP__PRIVATE int32_t cdp__shared_read(
 CDP__PRIVATE void cdp__shared_try(cdp__shared *s, int32_t pid) {
     if (pid > 0 && s->os->shared.read_process && cdp__shared_read(s, pid, 0, NULL, 0) == 0)
         s->pid = pid;
-    __atomic_store_n(&s->mine->reads,
-        s->pid ? CDP__READS_ANY | CDP__READS_SEGMENTS : CDP__READS_SEGMENTS, __ATOMIC_RELEASE);
+    cdp__atomic_store_u32(&s->mine->reads,
+        s->pid ? CDP__READS_ANY | CDP__READS_SEGMENTS : CDP__READS_SEGMENTS, CDP__RELEASE);
 }
 
 /* Call before sleeping: arms all doorbells, then polls once more. True: there is something to
@@ -1121,12 +1143,14 @@ CDP__PRIVATE void cdp__shared_try(cdp__shared *s, int32_t pid) {
 CDP__PRIVATE bool cdp__shared_doze(cdp__shared *list) {
     cdp__shared *s;
     bool news = false;
-    for (s = list; s; s = s->next)
+    for (s = list; s; s = s->next) {
         cdp__doorbell_arm(&s->mine->bell, cdp__line_wants(&s->line));
+        news = news || s->retired_count;
+    }
     for (s = list; s && !news; s = s->next)
         news = cdp__doorbell_rung(&s->mine->bell, s->seen, cdp__line_wants(&s->line))
             && (cdp__line_busy(&s->line)
-                || __atomic_load_n(&s->theirs->freed, __ATOMIC_ACQUIRE) != s->freed);
+                || cdp__atomic_load_u32(&s->theirs->freed, CDP__ACQUIRE) != s->freed);
     return news;
 }
 
@@ -1134,8 +1158,9 @@ CDP__PRIVATE bool cdp__shared_doze(cdp__shared *list) {
 CDP__PRIVATE void cdp__shared_rise(cdp__shared *list) {
     for (; list; list = list->next) {
         cdp__doorbell_seen(&list->mine->bell, list->seen);
-        if (__atomic_load_n(&list->theirs->freed, __ATOMIC_RELAXED) != list->freed)
+        if (cdp__atomic_load_u32(&list->theirs->freed, CDP__RELAXED) != list->freed)
             cdp__shared_tidy(list, false);
+        if (list->retired_count) cdp__shared_shrink(list);
     }
 }
 
@@ -1195,35 +1220,35 @@ typedef struct cdp__link {
     uint32_t index;  /* number of this connection to the peer */
     uint32_t broken; /* number of the connection lost first */
     cdp__link_state state;
-    cdp_addr addr; /* the peer's address, or the one being tried */
-    cdp__io io;
-    cdp__io probe; /* a connection that only tests whether the peer's port refuses it */
-    cdp__timer probe_timer;
-    cdp__race *race; /* while CONNECTING, or inviting */
-    bool inviting;
-    uint32_t probes;
-    uint8_t hello[CDP__HELLO_BYTES];
-    uint8_t answer[CDP__HELLO_BYTES];
-    uint32_t hello_sent, hello_got;
     cdp__shared *shared; /* memory for the bytes; while CHOOSING: offered */
-    bool nonsense;       /* the peer has stored or sent invalid values */
+#ifndef CDP_NO_MAC
+    cdp__mac *mac; /* NULL: no authentication codes */
+#endif
     uint8_t *rx;
     uint32_t rx_at, rx_used;
+    cdp_status status;
+    int32_t lost_errno; /* 0: the peer closed the connection */
+    cdp__io io;
+    cdp__race *race; /* while CONNECTING, or inviting */
+    bool inviting;
+    bool nonsense; /* the peer has stored or sent invalid values */
+    bool was_up;
+    bool telling;  /* the rest of the cause waits for room in the socket */
+    bool wanted;   /* a receive found no bytes: its caller will read the socket itself */
+    uint32_t told; /* bytes of the cause that were sent to the peer; see cdp__link_tell */
+    uint32_t refusal;
+    uint32_t silent; /* consecutive checks in which the peer's host or process was silent */
+    cdp_addr addr;   /* the peer's address, or the one being tried */
+    cdp__io probe;   /* a connection that only tests whether the peer's port refuses it */
+    cdp__timer probe_timer;
+    uint32_t probes;
+    uint32_t hello_sent, hello_got;
     /* for a rank of this host: ready when its process has ended, even if a child process keeps
        the connection open */
     cdp__io process;
     cdp__timer process_timer;
-    uint32_t silent; /* consecutive checks in which the peer's host or process was silent */
-    bool was_up;
-    uint32_t told; /* bytes of the cause that were sent to the peer; see cdp__link_tell */
-    bool telling;  /* its rest waits for room in the socket */
-    bool wanted;   /* a receive found no bytes: its caller will read the socket itself */
-#ifndef CDP_NO_MAC
-    cdp__mac *mac; /* NULL: no authentication codes */
-#endif
-    cdp_status status;
-    int32_t lost_errno; /* 0: the peer closed the connection */
-    uint32_t refusal;
+    uint8_t hello[CDP__HELLO_BYTES];
+    uint8_t answer[CDP__HELLO_BYTES];
 
     /* members of the first of several connections only */
     bool whole;        /* all connections have been up */
@@ -1282,29 +1307,33 @@ typedef struct cdp__join {
     cdp_status result; /* if it is an error, the last error holds its text */
     uint32_t step;
     bool over;
-    cdp_status status; /* of the whole rendezvous */
-    cdp_error error;
+    bool with_values;     /* of keys of all ranks: also reads their values, into m->addrs */
+    cdp_status status;    /* of the whole rendezvous */
     uint64_t deadline_ns; /* for finding all ranks; see cdp__mesh_init_deadline */
+    bool complete;        /* all ranks have come, so that is later now */
     uint64_t until_ns;
+
+    /* which ranks are missing */
+    uint32_t looks;
+    uint32_t rank, found;
+    int32_t absent;
+    uint32_t gloo;
+    uint32_t polls; /* polls of a store that is not on this rank's loop */
+    uint64_t pause_ns, give_up_ns;
 
     /* the request in progress */
     cdp_store *asked;
     cdp_store_request rq;
     uint32_t timeout_ms;
-    uint32_t polls; /* polls of a store that is not on this rank's loop */
     /* when a reported failure ends the wait for all ranks; 0: none was reported */
     uint64_t news_ns;
-    char key_text[96];
     cdp_bytes key, values[2];
 
     /* connections to a store, or to find out whether an address is in use */
     cdp_store *made;
-    cdp_addr at[CDP__PATHS];
-    cdp__io reach[CDP__PATHS];
     uint32_t reached, reaching; /* connections that are up; that are being made */
 
     /* for a key that one process may own: the value of this process, and that of another one */
-    uint8_t own[CDP__ENDPOINT_BYTES];
     uint64_t own_bytes, own_head;
     void *theirs;
     uint64_t their_bytes;
@@ -1312,58 +1341,55 @@ typedef struct cdp__join {
     /* keys of all ranks */
     char (*texts)[96];
     cdp_bytes *keys;
-    bool with_values; /* also reads their values, into m->addrs */
-
-    /* which ranks are missing */
-    uint32_t looks;
-    uint64_t pause_ns, give_up_ns;
-    uint32_t rank, found;
-    int32_t absent;
-    char names[128];
-    cdp__text list;
-    uint32_t gloo;
 
     void *file; /* the cdp__file_store of the desc */
     uint64_t patience_ms;
+
+    /* texts and lists of these */
+    char key_text[96];
+    char names[128];
+    cdp__text list;
+    cdp_addr at[CDP__PATHS];
+    cdp__io reach[CDP__PATHS];
+    uint8_t own[CDP__ENDPOINT_BYTES];
+    cdp_error error; /* of the whole rendezvous */
 } cdp__join;
 
 typedef struct cdp__mesh {
-    cdp_tcp_desc desc;
     const cdp_os *os;
-    cdp__loop loop;
-    cdp__io listener;
-    cdp__timer accept_timer;
-    bool crowd_told;
-    cdp__timer vigil_timer; /* period of cdp__mesh_vigil() */
-    uint64_t init_deadline_ns;
-    uint64_t place;            /* see cdp_os_shared.process_place */
-    cdp_addr at;               /* address of this rank's listener */
-    cdp_addr mine[CDP__ADDRS]; /* addresses of this host */
-    uint32_t mine_count;
-    bool met;                /* rank 0's published address was read, so `job` is known */
-    cdp_store_request addrs; /* results: the published addresses of each rank */
-    uint32_t *hosts;         /* host number of each rank, in order of appearance */
-    uint8_t job[CDP__JOB_BYTES];
-    /* an external store may outlive this start: a random part of the keys of this start */
-    char round[20];
-    bool keyed, refusal_told, memory_told;
-    bool spread;            /* connections of a link are spread over the interfaces of the desc */
-    cdp__shared *sharing;   /* memory of all links, also of lost ones */
-    cdp__segment *segments; /* CDP__SEGMENTS entries, allocated with the first one */
-    uint64_t looked_ns;
-    uint8_t key[CDP__AUTH_BYTES];
-    uint64_t start_ns;
-    char job_name[64];
     cdp__link *links; /* the first connection of each peer, then the second of each, and so on */
+    cdp__join *join;  /* rendezvous; NULL when it is over */
+    cdp_store *store; /* for requests */
+    cdp_store *watch; /* its only request waits for the key "fail" */
+    cdp__segment *segments; /* CDP__SEGMENTS entries, allocated with the first one */
+    cdp__shared *sharing;   /* memory of all links, also of lost ones */
     cdp__incoming *incoming;
     uint32_t incoming_count;
+    uint32_t mine_count;
+    cdp_tcp_desc desc;
+    cdp__io listener;
+    cdp__timer accept_timer;
+    cdp__timer vigil_timer; /* period of cdp__mesh_vigil() */
+    bool crowd_told, refusal_told, memory_told;
+    bool keyed;
+    bool spread; /* connections of a link are spread over the interfaces of the desc */
+    bool met;    /* rank 0's published address was read, so `job` is known */
+    uint64_t init_deadline_ns;
+    uint64_t place; /* see cdp_os_shared.process_place */
+    uint64_t looked_ns, start_ns;
+    cdp_addr at;               /* address of this rank's listener */
+    cdp_addr mine[CDP__ADDRS]; /* addresses of this host; mine_count of them */
+    cdp_store_request addrs;   /* results: the published addresses of each rank */
+    uint32_t *hosts;           /* host number of each rank, in order of appearance */
+    uint8_t job[CDP__JOB_BYTES];
+    uint8_t key[CDP__AUTH_BYTES];
+    /* an external store may outlive this start: a random part of the keys of this start */
+    char round[20];
+    char job_name[64];
 
     /* rendezvous */
-    cdp__join *join;          /* NULL when rendezvous is over */
     cdp_store_server *server; /* rank 0, unless the store is external */
     cdp_store *meeting;       /* the store in which rank 0 publishes its address, if any */
-    cdp_store *store;         /* for requests */
-    cdp_store *watch;         /* its only request waits for the key "fail" */
     char fail_key[96];
     cdp_store_request watch_rq, ask_rq;
     cdp_bytes watch_key, ask_key, ask_values[2];
@@ -1375,6 +1401,8 @@ typedef struct cdp__mesh {
     bool frugal;           /* this process may have few descriptors: only TCP */
     bool hasty;            /* it leaves without waiting for anything */
     uint64_t linger_ns[2]; /* until when it lingers after a failed start: least, most */
+    bool parting;          /* it has ended its sending side of all links */
+    uint64_t part_ns;      /* until when it waits for peers to close theirs; 0: not yet */
     /* only reports the cause of a failure to ranks that connect now */
     bool leaving;
     uint8_t cause[CDP__FAILURE_MAX]; /* this rank's record of the job's failure */
@@ -1388,10 +1416,13 @@ typedef struct cdp__mesh {
     bool noted; /* this rank has written one */
     cdp__note_state note_state;
     uint32_t note_rank; /* the rank whose note is read */
+    uint64_t note_ns;   /* since when */
     int32_t note_named;
     cdp_store_request note_rq;
     cdp_bytes note_key;
     char note_text[96];
+
+    cdp__loop loop;
 } cdp__mesh;
 
 /* True if this process serves the store. */
@@ -1980,6 +2011,12 @@ CDP__PRIVATE void cdp__link_up(cdp__link *l) {
     if (fd >= 0) cdp__loop_add(&m->loop, &l->process, fd, cdp__link_process_event, l);
 }
 
+/* A link that is up only now, whichever side connected: if this rank is about to leave, the peer
+   gets the cause of that first. */
+CDP__PRIVATE void cdp__link_tell_late(cdp__link *l) {
+    if (l->mesh->leaving && !l->index && l->state == CDP__LINK_UP) cdp__link_tell(l);
+}
+
 /* Sends CHOSEN or TAKEN; after a CHOSEN that offers memory, waits for TAKEN. */
 CDP__PRIVATE void cdp__link_choosing(cdp__link *l) {
     cdp__mesh *m = l->mesh;
@@ -1992,11 +2029,13 @@ CDP__PRIVATE void cdp__link_choosing(cdp__link *l) {
         r = cdp__link_taken(l);
     if (r <= 0 || l->state == CDP__LINK_LOST) return;
     cdp__link_up(l);
-    if (!cdp__link_shared(l) || l->state != CDP__LINK_UP) return;
-    l->whole = true; /* with shared memory, the other connections are not needed */
-    cdp__link_unguard(l);
-    l->shared->next = m->sharing;
-    m->sharing = l->shared;
+    if (cdp__link_shared(l) && l->state == CDP__LINK_UP) {
+        l->whole = true; /* with shared memory, the other connections are not needed */
+        cdp__link_unguard(l);
+        l->shared->next = m->sharing;
+        m->sharing = l->shared;
+    }
+    cdp__link_tell_late(l);
 }
 
 CDP__PRIVATE void cdp__link_choose_again(cdp__timer *t) {
@@ -2353,7 +2392,7 @@ CDP__PRIVATE void cdp__incoming_adopt(cdp__incoming *g, cdp__link *l, const cdp_
         cdp__link_choosing(l);
     }
     if (!asks) cdp__link_up(l);
-    if (l->mesh->leaving && !l->index && l->state == CDP__LINK_UP) cdp__link_tell(l);
+    if (!asks) cdp__link_tell_late(l);
     cdp__link_event(&l->io);
 }
 
@@ -2808,7 +2847,7 @@ CDP__PRIVATE bool cdp__mesh_expose(
     const cdp__segment *g;
     uint32_t reads, place;
     if (m->links[peer].state != CDP__LINK_UP || !s) return false;
-    reads = __atomic_load_n(&s->theirs->reads, __ATOMIC_ACQUIRE);
+    reads = cdp__atomic_load_u32(&s->theirs->reads, CDP__ACQUIRE);
     g = reads & CDP__READS_SEGMENTS ? cdp__mesh_segment(m, data, bytes) : NULL;
     place = g ? (uint32_t)(g - m->segments) : 0;
     if (g && !s->told[place] && !cdp__shared_tell(s, place, g->fd)) g = NULL;
@@ -2839,7 +2878,7 @@ CDP__PRIVATE const void *cdp__mesh_map(void *self, uint32_t peer, uint64_t token
     if (!e.segment || e.bytes != bytes) return NULL;
     if (l->state != CDP__LINK_LOST) at = cdp__shared_map(s, e.segment - 1, e.off, bytes);
     /* mapping failed: do not try segments again */
-    if (!at) (void)__atomic_and_fetch(&s->mine->reads, ~CDP__READS_SEGMENTS, __ATOMIC_RELAXED);
+    if (!at) (void)cdp__atomic_and_u32(&s->mine->reads, ~CDP__READS_SEGMENTS, CDP__RELAXED);
     return at;
 }
 
@@ -2863,7 +2902,7 @@ CDP__PRIVATE int64_t cdp__mesh_get(
         return cdp__fail_peer(CDP_ERR_PEER_LOST, peer, ESRCH,
             "cannot read what rank %u has exposed to this one: its process has ended", peer);
     /* reading was permitted when the link was made, but is no longer */
-    (void)__atomic_and_fetch(&s->mine->reads, ~CDP__READS_ANY, __ATOMIC_RELAXED);
+    (void)cdp__atomic_and_u32(&s->mine->reads, ~CDP__READS_ANY, CDP__RELAXED);
     return CDP_ERR_IO;
 }
 
@@ -2884,8 +2923,12 @@ CDP__PRIVATE void cdp__mesh_doorbell(void *self, uint32_t peer) {
 /* ---- >>first-cause: the first failure of a job, recorded in the store ------------------------ */
 
 /* Knows: the store's keys "fail" and "wait". Promises: an earlier or deeper cause that another
-   rank has recorded replaces this rank's own. May use: >>memory, >>link, >>mesh, >>incoming,
+   rank has recorded replaces this rank's own. May use: >>memory, >>link, >>mesh, >>incoming, auth,
    stores. */
+
+CDP__PRIVATE uint64_t cdp__mesh_now(const cdp__mesh *m) {
+    return m->os->now_ns(m->os->user);
+}
 
 /* Returns an error if another rank has stored a cause under "fail". */
 CDP__PRIVATE cdp_status cdp__mesh_news(cdp__mesh *m) {
@@ -2901,7 +2944,7 @@ CDP__PRIVATE cdp_status cdp__mesh_wait(void *self, cdp_lock *lock, uint64_t dead
     cdp_status st;
     if (cdp__mesh_sharing(m)
         && !deadline_ns) { /* a caller in a busy loop polls the memory itself */
-        const uint64_t now = m->os->now_ns(m->os->user);
+        const uint64_t now = cdp__mesh_now(m);
         if (now < m->looked_ns + CDP__LOOK_NS) return CDP_OK;
         m->looked_ns = now;
     }
@@ -2994,7 +3037,7 @@ CDP__PRIVATE void cdp__mesh_readers_late(cdp__timer *t) {
    while other ranks may not have read the first cause; for CDP__HOST_MS at most, since one of
    them may have stopped. */
 CDP__PRIVATE bool cdp__mesh_readers(cdp__mesh *m) {
-    const uint64_t now = m->os->now_ns(m->os->user);
+    const uint64_t now = cdp__mesh_now(m);
     if (!cdp__mesh_serves(m) || !m->started) return false;
     if (!m->known_ns) {
         m->known_ns = now;
@@ -3040,9 +3083,13 @@ CDP__PRIVATE void cdp__mesh_note_step(cdp__mesh *m) {
     m->note_state = CDP__NOTE_DONE;
 }
 
+/* How long a store that answers may take for it. */
+#define CDP__NOTE_MS 10u
+
 /* Reads the note of a rank that does not answer: for whom it waits. If the store does not answer
-   by the last call (`last`), rank 0 is to blame, which serves it; a store that is gone tells
-   nothing. A lost rank that was connected before was not starting any more. */
+   by the last call (`last`), rank 0 is to blame, which serves it, unless it was asked only just
+   now; a store that is gone tells nothing. A lost rank that was connected before was not starting
+   any more. */
 CDP__PRIVATE int32_t cdp__mesh_starting(void *self, uint32_t peer, bool lost, bool last) {
     cdp__mesh *m = (cdp__mesh *)self;
     if (lost && peer && !m->desc.external_store && m->watch && m->watch_rq.status < CDP_OK)
@@ -3058,9 +3105,12 @@ CDP__PRIVATE int32_t cdp__mesh_starting(void *self, uint32_t peer, bool lost, bo
         m->note_key.data = m->note_text;
         m->note_key.bytes = strlen(m->note_text);
         cdp__mesh_note_start(m, CDP_STORE_CHECK);
+        m->note_ns = cdp__mesh_now(m);
     }
     if (m->note_state == CDP__NOTE_DONE) return m->note_named;
-    if (!last || m->note_rq.status != CDP_PENDING) return -1;
+    if (!last || m->note_rq.status != CDP_PENDING
+        || cdp__mesh_now(m) < m->note_ns + CDP__NOTE_MS * CDP__MS)
+        return -1;
     return m->desc.group.rank && !m->desc.external_store ? 0 : -1;
 }
 
@@ -3116,17 +3166,22 @@ CDP__PRIVATE void cdp__mesh_describe(void *self, uint32_t peer, char *out, uint6
 /* How long the rank that serves the store waits for ranks that started late, at most. */
 #define CDP__LATE_MS 1000u
 
-/* Rank 0 could not start, and other ranks may not have connected yet. Keeps the store open for 2
-   * CDP__SETTLE_MS, so that they can read the cause, and then until no rank is connected, for
-   CDP__LATE_MS at most. */
+/* This rank could not start, and others may not have connected yet. Rank 0 keeps the store open
+   for 2 * CDP__SETTLE_MS, so that they can read the cause, and then until no rank is connected, for
+   CDP__LATE_MS at most. Another rank whose store is gone tells ranks that connect, for
+   CDP__TELL_MS. True: it waited, until until_ns at most, and is to be called again. */
 CDP__PRIVATE bool cdp__mesh_lingers(cdp__mesh *m, uint64_t until_ns) {
+    const bool serves = cdp__mesh_serves(m);
     const uint32_t own = (m->store ? 1u : 0u) + (m->watch ? 1u : 0u);
-    const uint64_t now = m->os->now_ns(m->os->user), *at = m->linger_ns;
+    const uint64_t now = cdp__mesh_now(m), *at = m->linger_ns;
+    if (!serves && m->watch_rq.status >= CDP_OK) return false;
     if (!at[1]) {
+        const uint64_t most = (serves ? 2 * CDP__SETTLE_MS + CDP__LATE_MS : CDP__TELL_MS) * CDP__MS;
         m->linger_ns[0] = now + 2 * CDP__SETTLE_MS * CDP__MS;
-        m->linger_ns[1] = cdp__min(at[0] + CDP__LATE_MS * CDP__MS, m->init_deadline_ns);
+        m->linger_ns[1] = cdp__min(now + most, m->init_deadline_ns);
     }
-    if (now >= at[1] || (now >= at[0] && cdp__store_server_clients(m->server) <= own)) return false;
+    if (now >= at[1]) return false;
+    if (serves && now >= at[0] && cdp__store_server_clients(m->server) <= own) return false;
     until_ns = cdp__min(until_ns, now < at[0] ? cdp__min(at[0], at[1]) : at[1]);
     return cdp__loop_run(&m->loop, NULL, until_ns) == CDP_OK;
 }
@@ -3137,25 +3192,24 @@ CDP__PRIVATE bool cdp__mesh_lingers(cdp__mesh *m, uint64_t until_ns) {
 CDP__PRIVATE void cdp__mesh_linger(cdp__mesh *m) {
     const bool store_gone = !cdp__mesh_serves(m) && m->watch_rq.status < CDP_OK;
     const uint64_t ms = cdp__mesh_serves(m) ? CDP__SETTLE_MS : CDP__TELL_MS;
-    const uint64_t began = m->os->now_ns(m->os->user), told = began + CDP__TELL_MS * CDP__MS;
-    const uint64_t until =
-        cdp__min(began + ms * CDP__MS, m->started ? CDP__NEVER : m->init_deadline_ns);
+    const uint64_t began = cdp__mesh_now(m), told = began + CDP__TELL_MS * CDP__MS;
+    const uint64_t until = began + ms * CDP__MS;
     const uint32_t own = (m->store ? 1u : 0u) + (m->watch ? 1u : 0u);
     /* ranks that see this one leave ask the store why: the answer must be there before */
     if (!cdp__mesh_serves(m) && !store_gone) {
-        while (m->asking && m->ask_rq.status == CDP_PENDING && m->os->now_ns(m->os->user) < until)
+        while (m->asking && m->ask_rq.status == CDP_PENDING && cdp__mesh_now(m) < until)
             if (cdp__loop_run(&m->loop, NULL, until) != CDP_OK) return;
         return;
     }
     m->leaving = true;
-    if (cdp__mesh_serves(m) && !m->started) {
+    if (!m->started) {
         while (cdp__mesh_lingers(m, CDP__NEVER)) {
         }
         return;
     }
     while ((!cdp__mesh_serves(m) || cdp__store_server_clients(m->server) > own)
-        && m->os->now_ns(m->os->user) < until) {
-        const bool late = m->os->now_ns(m->os->user) >= told;
+        && cdp__mesh_now(m) < until) {
+        const bool late = cdp__mesh_now(m) >= told;
         if (late && cdp__mesh_serves(m) && cdp__store_server_quiet(m->server)) return;
         if (cdp__loop_run(&m->loop, NULL, late ? until : cdp__min(told, until)) != CDP_OK) return;
     }
@@ -3206,15 +3260,18 @@ CDP__PRIVATE void cdp__mesh_discard(cdp__mesh *m, bool end_sending) {
 
 /* Leaves the other ranks. Closing a connection on which data arrives later resets it, and the
    peer would lose unread data of this rank. So this rank ends its sending side first, and closes
-   the connection when the peer has closed its side, or after CDP__PART_MS if it is busy. */
-CDP__PRIVATE void cdp__mesh_part(cdp__mesh *m) {
-    const uint64_t until = m->os->now_ns(m->os->user) + CDP__PART_MS * CDP__MS;
-    if (!m->links || !m->os->net.end_sending || m->hasty) return;
-    while (cdp__mesh_telling(m) && m->os->now_ns(m->os->user) < until)
-        if (cdp__loop_run(&m->loop, NULL, until) != CDP_OK) return;
-    cdp__mesh_discard(m, true);
-    while (cdp__mesh_parting(m) && m->os->now_ns(m->os->user) < until)
-        if (cdp__loop_run(&m->loop, NULL, until) != CDP_OK) return;
+   the connection when the peer has closed its side, or after CDP__PART_MS if it is busy. True: it
+   waited, until until_ns at most, and is to be called again. */
+CDP__PRIVATE bool cdp__mesh_parts(cdp__mesh *m, uint64_t until_ns) {
+    const uint64_t now = cdp__mesh_now(m);
+    if (!m->links || !m->os->net.end_sending || m->hasty) return false;
+    if (!m->part_ns) m->part_ns = now + CDP__PART_MS * CDP__MS;
+    if (!m->parting && (now >= m->part_ns || !cdp__mesh_telling(m))) {
+        m->parting = true;
+        cdp__mesh_discard(m, true);
+    }
+    if (now >= m->part_ns || (m->parting && !cdp__mesh_parting(m))) return false;
+    return cdp__loop_run(&m->loop, NULL, cdp__min(until_ns, m->part_ns)) == CDP_OK;
 }
 
 /* Accepts a mesh that was only partly created. */
@@ -3233,7 +3290,8 @@ CDP__PRIVATE void cdp__mesh_close(void *self) {
     cdp__loop_remove(&m->loop, &m->listener);
     while (m->incoming)
         cdp__incoming_close(m->incoming);
-    cdp__mesh_part(m);
+    while (cdp__mesh_parts(m, CDP__NEVER)) {
+    }
     for (i = 0; m->links && i < m->desc.group.world_size * m->desc.connections; ++i) {
         cdp__link_lose(&m->links[i], CDP_ERR_STATE, 0);
         cdp__loop_remove(&m->loop, &m->links[i].io);
@@ -3265,6 +3323,7 @@ CDP__PRIVATE void cdp__mesh_close(void *self) {
 #endif
     cdp__loop_close(&m->loop);
     cdp__free(os, m->links);
+    cdp__wipe(m->key, sizeof m->key);
     cdp__free(os, m);
 }
 
@@ -3292,10 +3351,6 @@ CDP__PRIVATE void cdp__mesh_close(void *self) {
    does what is possible now, and names the next state. It may name an event that must happen
    before (`waits`), with the deadline until_ns; the next state finds the outcome in `result`.
    Without a next state the step is complete, and the next of cdp__join_steps begins. */
-
-CDP__PRIVATE uint64_t cdp__mesh_now(const cdp__mesh *m) {
-    return m->os->now_ns(m->os->user);
-}
 
 /* Milliseconds left for finding the other ranks. */
 CDP__PRIVATE uint32_t cdp__join_ms_left(const cdp__mesh *m) {
@@ -3642,12 +3697,25 @@ CDP__PRIVATE cdp_status cdp__join_missed(cdp__mesh *m) {
     return CDP_OK;
 }
 
+/* All ranks have come. What is left takes a few messages: they may take half of the time that was
+   kept for finding out which ranks are missing. */
+CDP__PRIVATE void cdp__join_complete(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    if (!s->complete) s->deadline_ns += (m->init_deadline_ns - s->deadline_ns) / 2;
+    s->complete = true;
+}
+
 CDP__PRIVATE cdp_status cdp__join_missing_told(cdp__mesh *m) {
     cdp__join *s = m->join;
     char at[80];
     cdp_addr a;
     if (s->found > 8) cdp__text_add(&s->list, " and %u more", s->found - 8);
     if (s->found) return cdp__join_complain(m, (uint32_t)s->absent, cdp__join_missed);
+    if (s->rank == m->desc.group.world_size && cdp__mesh_now(m) < m->init_deadline_ns) {
+        /* the last one has come since the wait for it ended */
+        cdp__join_complete(m);
+        return cdp__join_await(m);
+    }
     a = cdp__tcp_store_peer_addr(m->store);
     cdp__addr_text(&a, at, sizeof at);
     (void)cdp__fail_peer(CDP_ERR_TIMEOUT, m->desc.external_store ? -1 : 0, 0,
@@ -4208,6 +4276,7 @@ CDP__PRIVATE cdp_status cdp__mesh_read_addrs(cdp__mesh *m) {
         if (n) m->hosts[r] = cdp__mesh_host_before(m, r, &hosts);
     }
     if (st == CDP_OK) cdp__mesh_count_descriptors(m);
+    cdp__join_complete(m);
     return st;
 }
 
@@ -5181,8 +5250,8 @@ CDP_API void cdp_init_cancel(cdp_starting *s) {
     cdp__free(s->os, s);
 }
 
-/* One look; waits until until_ns at most. A rank 0 that could not start stays until the others
-   have read why. */
+/* One look; waits until until_ns at most. A rank that could not start stays until the others have
+   read why. */
 CDP__PRIVATE cdp_status cdp__starting_step(cdp_starting *s, uint64_t until_ns) {
     cdp__mesh *m = s->mesh;
     cdp_status st = s->status;
@@ -5202,7 +5271,7 @@ CDP__PRIVATE cdp_status cdp__starting_step(cdp_starting *s, uint64_t until_ns) {
         cdp__join_free(m);
         m->leaving = true;
     }
-    return cdp__mesh_serves(m) && cdp__mesh_lingers(m, until_ns) ? CDP_PENDING : st;
+    return cdp__mesh_lingers(m, until_ns) || cdp__mesh_parts(m, until_ns) ? CDP_PENDING : st;
 }
 
 CDP_API cdp_status cdp_init_poll(cdp_starting *s, uint32_t budget_us, cdp_group **out) {

@@ -1,5 +1,5 @@
-/*  test_frame.c - budgets hold: what cdp_poll() and cdp_work_poll() cost a frame while a large
-    operation is in flight, and while a peer dies
+/*  test_frame.c - budgets hold: what cdp_poll(), cdp_work_poll() and cdp_ddp_poll() cost a frame
+    while a large operation is in flight, and while a peer dies
 
         gcc -O2 -g -std=gnu11 -I. -Itests tests/procs/test_frame.c -o test_frame -pthread -lm
         ./test_frame [WORD...]
@@ -37,6 +37,7 @@ typedef struct run {
     uint32_t dies; /* a rank; RANKS: none */
     bool memory;
     bool whole_group; /* cdp_poll() rather than cdp_work_poll() */
+    bool training;    /* creates a ddp and ends a backward pass, with cdp_ddp_poll() */
     cdp_coll_kind kind;
 } run;
 
@@ -48,13 +49,20 @@ static double thread_us(void) {
     return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
 }
 
+/* The first one stays until the end: the last process that unmaps freed memory gives it back to the
+   system, and that takes as long as it takes. */
+static cdp_ddp *ddp, *first;
+
 static cdp_status frame(cdp_group *g, cdp_work w, const run *r, looks *l) {
     const uint64_t wall = test_now_ns();
     const double before = thread_us();
     cdp_status st;
     double late, took;
     cdp_error e;
-    if (r->whole_group) {
+    if (r->training) {
+        st = cdp_ddp_poll(ddp, r->budget_us);
+        late = thread_us() - before - r->budget_us;
+    } else if (r->whole_group) {
         st = cdp_poll(g, r->budget_us);
         late = thread_us() - before - r->budget_us;
         if (st == CDP_OK) st = cdp_work_error(w, &e);
@@ -68,8 +76,52 @@ static cdp_status frame(cdp_group *g, cdp_work w, const run *r, looks *l) {
     return st;
 }
 
+static cdp_status frames(cdp_group *g, cdp_work w, const run *r, looks *l, uint32_t most) {
+    cdp_status st;
+    while ((st = frame(g, w, r, l)) == CDP_PENDING) {
+        if (cdp_rank(g) == r->dies && l->count >= most) raise(SIGKILL);
+        sched_yield(); /* the rest of the frame */
+    }
+    return st;
+}
+
+/* Half of the gradients are in the caller's memory, half in a bucket, and both are divided. */
+static cdp_status training(cdp_group *g, const run *r, float *x, looks *l, uint32_t most) {
+    const cdp_work none = {NULL, 0};
+    cdp_param params[2];
+    cdp_ddp_desc d;
+    cdp_status st;
+    double before;
+    uint64_t k;
+    uint32_t i;
+    memset(params, 0, sizeof params);
+    memset(&d, 0, sizeof d);
+    for (i = 0; i < 2; ++i) {
+        params[i].data = x + i * r->count / 2;
+        params[i].count = r->count / 2;
+    }
+    params[1].grad = x + r->count;
+    d.group = g;
+    d.params = params;
+    d.param_count = 2;
+    d.divisor = 2;
+    st = cdp_ddp_create_start(&d, &ddp); /* allocates the buckets */
+    if (st == CDP_OK) st = frames(g, none, r, l, UINT32_MAX);
+    if (st == CDP_OK) st = cdp_ddp_backward_begin(ddp);
+    for (k = 0; st == CDP_OK && k < r->count / 2; ++k)
+        x[r->count + k] = ((float *)cdp_ddp_grad(ddp, 0))[k] = (float)(cdp_rank(g) + 1);
+    for (i = 0; st == CDP_OK && i < 2; ++i)
+        st = cdp_ddp_ready(ddp, i);
+    if (st != CDP_OK) return st;
+    before = thread_us();
+    st = cdp_ddp_backward_end_start(ddp);
+    l->late[l->count++] = (float)(thread_us() - before);
+    if (st == CDP_OK) st = frames(g, none, r, l, l->count + most);
+    T(st != CDP_OK || x[r->count + r->count / 2 - 1] == 3.0f);
+    return st;
+}
+
 static cdp_status operation(cdp_group *g, const run *r, float *x, looks *l, uint32_t most) {
-    const uint32_t rank = cdp_rank(g);
     cdp_request rq;
     cdp_work w;
     cdp_status st;
@@ -82,12 +134,13 @@ static cdp_status operation(cdp_group *g, const run *r, float *x, looks *l, uint
     before = thread_us();
     st = cdp_start(g, &rq, &w); /* makes the first moves, as a poll with budget 0 */
     l->late[l->count++] = (float)(thread_us() - before);
-    if (st != CDP_OK) return st;
-    while ((st = frame(g, w, r, l)) == CDP_PENDING) {
-        if (rank == r->dies && l->count >= most) raise(SIGKILL);
-        sched_yield(); /* the rest of the frame */
-    }
-    return st;
+    return st == CDP_OK ? frames(g, w, r, l, l->count + most) : st;
+}
+
+static cdp_status once(cdp_group *g, const run *r, float *x, looks *l, uint32_t most) {
+    if (!r->training) return operation(g, r, x, l, most);
+    first = ddp;
+    return training(g, r, x, l, most);
 }
 
 static int rank_main(const run *r, uint32_t rank, uint16_t port) {
@@ -95,8 +148,7 @@ static int rank_main(const run *r, uint32_t rank, uint16_t port) {
     cdp_tcp_desc d;
     cdp_group *g;
     float *x;
-    uint64_t wall;
-    uint32_t i;
+    uint64_t wall, i;
     memset(&d, 0, sizeof d);
     d.group.rank = rank;
     d.group.world_size = RANKS;
@@ -105,18 +157,20 @@ static int rank_main(const run *r, uint32_t rank, uint16_t port) {
     d.master_port = port;
     d.no_shared_memory = !r->memory;
     if (cdp_init(&d, &g) != CDP_OK) return cdp_print_error(stderr);
-    x = (float *)cdp_group_alloc(g, r->count * sizeof *x);
-    for (i = 0; i < r->count; ++i)
+    x = (float *)cdp_group_alloc(g, r->count * 2 * sizeof *x);
+    for (i = 0; i < 2 * r->count; ++i)
         x[i] = (float)rank;
-    l->status = operation(g, r, x, l, UINT32_MAX);
-    if (l->status == CDP_OK && (r->kind != CDP_COLL_ALLREDUCE || x[r->count - 1] == 3.0f)) {
+    l->status = once(g, r, x, l, UINT32_MAX);
+    if (l->status == CDP_OK && (r->training || x[r->count - 1] == 3.0f)) {
         if (r->dies == RANKS) { /* memory and links are there now */
             l->count = 0;
             l->wall_worst = 0;
         }
-        l->status = operation(g, r, x, l, l->count + (TEST_SLOW ? 2 : 5)); /* long before its end */
+        l->status = once(g, r, x, l, TEST_SLOW ? 2 : 5); /* long before its end */
     }
     if (l->status != CDP_OK && r->dies == RANKS) cdp_print_error(stderr);
+    cdp_ddp_destroy(first);
+    cdp_ddp_destroy(ddp);
     wall = test_now_ns();
     cdp_group_destroy(g);
     l->leaving_ms = (float)(test_now_ns() - wall) * 1e-6f;
@@ -130,6 +184,7 @@ static int by_size(const void *a, const void *b) {
 
 /* The worst rank's time beyond the budget at 99 %, and at worst. */
 static void go(const run *r, double *at_99, double *worst) {
+    static const char *const calls[] = {"cdp_work_poll", "cdp_poll", "cdp_ddp_poll"};
     const uint16_t port = free_port();
     pid_t pid[RANKS];
     double wall = 0, leaving = 0;
@@ -163,7 +218,7 @@ static void go(const run *r, double *at_99, double *worst) {
     }
     printf("INFO %s, budget %u us, %s%s: %u calls, beyond the budget: 99 %% %.0f us, worst %.0f us "
            "of processor time, %.0f us of wall time; cdp_group_destroy %.0f ms\n",
-        r->memory ? "memory" : "TCP", r->budget_us, r->whole_group ? "cdp_poll" : "cdp_work_poll",
+        r->memory ? "memory" : "TCP", r->budget_us, calls[r->training ? 2 : r->whole_group],
         r->dies < RANKS ? ", a rank dies" : "", count, *at_99, *worst, wall, leaving);
 }
 
@@ -182,12 +237,13 @@ static void holds(run r) {
 
 static const uint64_t many = (64u << 20) / 4;
 
-static void all(bool memory, bool whole_group, uint32_t dies) {
+static void all(bool memory, uint32_t call, uint32_t dies) {
     run r;
     memset(&r, 0, sizeof r);
     r.count = TEST_SLOW ? many / 8 : many;
     r.memory = memory;
-    r.whole_group = whole_group;
+    r.whole_group = call == 1;
+    r.training = call == 2;
     r.dies = dies;
     r.kind = CDP_COLL_ALLREDUCE;
     r.budget_us = 0;
@@ -197,17 +253,25 @@ static void all(bool memory, bool whole_group, uint32_t dies) {
 }
 
 TEST(budgets_hold_over_tcp) {
-    all(false, false, RANKS);
-    all(false, true, RANKS);
+    all(false, 0, RANKS);
+    all(false, 1, RANKS);
 }
 TEST(budgets_hold_over_memory) {
-    all(true, false, RANKS);
-    all(true, true, RANKS);
+    all(true, 0, RANKS);
+    all(true, 1, RANKS);
 }
 TEST(budgets_hold_while_a_peer_dies) {
-    all(false, false, 1);
-    all(true, false, 1);
-    all(false, true, 0); /* the rank that serves the store */
+    all(false, 0, 1);
+    all(true, 0, 1);
+    all(false, 1, 0); /* the rank that serves the store */
+}
+TEST(budgets_hold_in_training) {
+    all(false, 2, RANKS);
+    all(true, 2, RANKS);
+}
+TEST(budgets_hold_in_training_while_a_peer_dies) {
+    all(false, 2, 1);
+    all(true, 2, 1);
 }
 
 int main(int argc, char **argv) {
@@ -215,6 +279,9 @@ int main(int argc, char **argv) {
         {"budgets_hold_over_tcp", budgets_hold_over_tcp, 300},
         {"budgets_hold_over_memory", budgets_hold_over_memory, 300},
         {"budgets_hold_while_a_peer_dies", budgets_hold_while_a_peer_dies, 300},
+        {"budgets_hold_in_training", budgets_hold_in_training, 300},
+        {"budgets_hold_in_training_while_a_peer_dies", budgets_hold_in_training_while_a_peer_dies,
+            300},
     };
     cpu_set_t one;
     sched_getaffinity(0, sizeof one, &one);

@@ -653,7 +653,7 @@ static cdp_status wide_step(wide *w, wide_model *m, cdp_ddp *ddp, uint64_t step)
         wide_ready(w, m, ddp, step, (uint32_t)((first + i) % WIDE_PARAMS));
         wide_pause(w);
     }
-    st2 = cdp_ddp_backward_end(ddp);
+    st2 = ddp_end(w->node, ddp, &w->own);
     call_end(w->r, w->node, "cdp_ddp_backward_end");
     st = failed(w->r, w->node, st2);
     if (st == CDP_OK) wide_step_check(w, m, ddp, step);
@@ -670,7 +670,7 @@ static cdp_status wide_train(wide *w) {
     w->id += 200;
     sim_doing(w->node, "cdp_ddp_create");
     call_begin(r, w->node, 12 * r->timeout_ms);
-    st = failed(r, w->node, cdp_ddp_create(&m->desc, &ddp));
+    st = failed(r, w->node, ddp_create(w->node, &m->desc, &w->own, &ddp));
     call_end(r, w->node, "cdp_ddp_create");
     if (st == CDP_OK && m->hook) st = wide_hook(w, m, ddp);
     for (uint64_t step = 0; step < m->most && st == CDP_OK; ++step) {

@@ -371,6 +371,32 @@ static bool good(cdp_status st, const char *what, uint32_t e, uint32_t t) {
         (unsigned long long)world.p.seed, e, t, what, cdp_last_error()->text);
 }
 
+/* Half of the ranks do what they can in frames. */
+static bool frames(rank_state *s) {
+    return test_random(&s->random) % 2;
+}
+
+static cdp_status until_done(rank_state *s) {
+    cdp_status st;
+    while ((st = cdp_ddp_poll(s->ddp, 0)) == CDP_PENDING)
+        os_sleep_until(NULL, 0);
+    return st;
+}
+
+static cdp_status creates(rank_state *s, const cdp_ddp_desc *d) {
+    cdp_status st;
+    if (!frames(s)) return cdp_ddp_create(d, &s->ddp);
+    st = cdp_ddp_create_start(d, &s->ddp);
+    return st == CDP_OK ? until_done(s) : st;
+}
+
+static cdp_status ends(rank_state *s) {
+    cdp_status st;
+    if (!frames(s)) return cdp_ddp_backward_end(s->ddp);
+    st = cdp_ddp_backward_end_start(s->ddp);
+    return st == CDP_OK ? until_done(s) : st;
+}
+
 static bool compare(const rank_state *s, const model *m, uint32_t e, uint32_t t, bool grads) {
     const program *p = &world.p;
     bool ok = true;
@@ -447,7 +473,7 @@ static bool backward(rank_state *s, uint32_t e, uint32_t t) {
         --todo[i];
         --left;
     }
-    return good(cdp_ddp_backward_end(s->ddp), "backward_end", e, t);
+    return good(ends(s), "backward_end", e, t);
 }
 
 static bool rank_step(rank_state *s, uint32_t e, uint32_t t) {
@@ -530,7 +556,7 @@ static void rank_main(uint32_t rank) {
     d.join_effective = p->effective;
     d.join_hook = join_hook;
     d.user = s;
-    if (good(cdp_ddp_create(&d, &s->ddp), "create", 0, 0)) rank_epochs(s);
+    if (good(creates(s, &d), "create", 0, 0)) rank_epochs(s);
     cdp_ddp_destroy(s->ddp);
 }
 

@@ -1,4 +1,5 @@
 /* test_elastic.c - cdp_elastic.h with ranks as threads of this process, over TCP on this machine */
+#define CDP__ELASTIC_PIECE 1000u /* bytes: the entries of a job move in several pieces */
 #define CDP_IMPLEMENTATION
 #include "cdp_elastic.h"
 
@@ -122,6 +123,35 @@ TEST(a_turn_waits_for_the_living_and_for_nobody_else) {
     T(!cdp__elastic_complete(&t));
 }
 
+/* The only one that has state has died, and those that are left are below the minimum: newcomers,
+   who bring none, would not help. */
+TEST(nobody_waits_for_newcomers_where_the_state_is_lost) {
+    cdp__elastic_member members[3], next[4];
+    cdp__elastic_decision d, out;
+    cdp__elastic_arrival in = {0};
+    cdp__elastic_view v = {0};
+    memset(&d, 0, sizeof d);
+    d.members = members;
+    d.epoch = 2;
+    for (uint32_t r = 0; r < 3; ++r) {
+        const uint8_t id[CDP__ELASTIC_ID_BYTES] = {(uint8_t)(r + 1)};
+        cdp__elastic_add(&d, id, r, r == 2);
+    }
+    in.rank = 1;
+    memcpy(in.id, members[1].id, sizeof in.id);
+    v.old = &d;
+    v.arrivals = &in;
+    v.arrival_count = 1;
+    v.min_ranks = 2;
+    v.max_ranks = 3;
+    out.members = next;
+    T_EQ(CDP__ELASTIC_NO_STATE, cdp__elastic_decide(&v, &out));
+    in.has_state = true;
+    T_EQ(CDP__ELASTIC_FEW, cdp__elastic_decide(&v, &out));
+    v.min_ranks = 1;
+    T_EQ(CDP__ELASTIC_DECIDED, cdp__elastic_decide(&v, &out));
+}
+
 /* ---- jobs ---- */
 
 static cdp_store *shared;
@@ -190,6 +220,16 @@ static void wait_for_failure(cdp_group *group) {
     T(cdp_group_status(group) != CDP_OK);
 }
 
+/* Of the first n members: how many ranks there are, steps (0: see job_member), ms for each step. */
+static void set_all(uint32_t n, uint32_t min, uint32_t max, uint64_t steps, uint32_t pace_ms) {
+    for (uint32_t i = 0; i < n; ++i) {
+        members[i].desc.min_ranks = min;
+        members[i].desc.max_ranks = max;
+        members[i].steps = steps;
+        members[i].pace_ms = pace_ms;
+    }
+}
+
 TEST(one_process_is_a_job) {
     job_begin();
     members[0].steps = 50;
@@ -203,11 +243,7 @@ TEST(one_process_is_a_job) {
 
 TEST(four_begin_together) {
     job_begin();
-    for (uint32_t i = 0; i < 4; ++i) {
-        members[i].steps = 40;
-        members[i].desc.min_ranks = 4;
-        members[i].desc.max_ranks = 4;
-    }
+    set_all(4, 4, 4, 40, 0);
     run_all(4);
     for (uint32_t i = 0; i < 4; ++i) {
         ended(&members[i], CDP_OK);
@@ -222,10 +258,8 @@ TEST(four_begin_together) {
 TEST(the_first_rank_brings_the_state) {
     uint32_t received = 0;
     job_begin();
+    set_all(3, 3, 3, 30, 0);
     for (uint32_t i = 0; i < 3; ++i) {
-        members[i].steps = 30;
-        members[i].desc.min_ranks = 3;
-        members[i].desc.max_ranks = 3;
         members[i].desc.step = 10;
         members[i].desc.samples = 77;
         job_fill(&members[i], 77);
@@ -244,12 +278,10 @@ TEST(the_first_rank_brings_the_state) {
 
 TEST(a_rank_leaves_and_the_others_go_on) {
     job_begin();
+    set_all(3, 2, 3, 0, 1);
     for (uint32_t i = 0; i < 3; ++i) {
-        members[i].desc.min_ranks = 2;
-        members[i].desc.max_ranks = 3;
         members[i].want = 2;
         members[i].more = 20;
-        members[i].pace_ms = 1;
         members[i].desc.settle_ms = 400 * TEST_SLACK; /* so that all three are in the first epoch */
     }
     members[1].leave_at = 8;
@@ -271,9 +303,8 @@ TEST(a_rank_leaves_and_the_others_go_on) {
 /* It says nothing but that it is destroyed: the program returned early. */
 TEST(a_rank_that_is_destroyed_has_left) {
     job_begin();
+    set_all(3, 2, 3, 0, 0);
     for (uint32_t i = 0; i < 3; ++i) {
-        members[i].desc.min_ranks = 2;
-        members[i].desc.max_ranks = 3;
         members[i].want = 2;
         members[i].more = 20;
         members[i].desc.settle_ms = 400 * TEST_SLACK;
@@ -305,12 +336,9 @@ static void arrive_before_commit(job_member *m, cdp_elastic *e, const cdp_elasti
 TEST(a_member_that_is_behind_by_one_step_receives_it) {
     uint32_t received = 0, dropped = 0;
     job_begin();
-    for (uint32_t i = 0; i < 2; ++i) {
-        members[i].desc.min_ranks = 2;
-        members[i].desc.max_ranks = 2;
-        members[i].steps = 12;
+    set_all(2, 2, 2, 12, 0);
+    for (uint32_t i = 0; i < 2; ++i)
         members[i].between = arrive_before_commit;
-    }
     run_all(2);
     for (uint32_t i = 0; i < 2; ++i) {
         ended(&members[i], CDP_OK);
@@ -370,11 +398,7 @@ static void operator_asks(job_member *m, cdp_elastic *e, const cdp_elastic_now *
 
 TEST(an_alarm_begins_an_epoch_with_the_same_members) {
     job_begin();
-    for (uint32_t i = 0; i < 2; ++i) {
-        members[i].desc.min_ranks = 2;
-        members[i].desc.max_ranks = 2;
-        members[i].steps = 20;
-    }
+    set_all(2, 2, 2, 20, 0);
     members[1].each = operator_asks;
     run_all(2);
     for (uint32_t i = 0; i < 2; ++i) {
@@ -398,12 +422,9 @@ static void compute_for_long(job_member *m, cdp_elastic *e, const cdp_elastic_no
 
 TEST(a_rank_that_computes_for_long_begins_no_other_epoch) {
     job_begin();
-    for (uint32_t i = 0; i < 2; ++i) {
-        members[i].desc.min_ranks = 2;
-        members[i].desc.max_ranks = 2;
-        members[i].steps = 12;
+    set_all(2, 2, 2, 12, 0);
+    for (uint32_t i = 0; i < 2; ++i)
         members[i].each = compute_for_long;
-    }
     run_all(2);
     for (uint32_t i = 0; i < 2; ++i) {
         ended(&members[i], CDP_OK);
@@ -422,10 +443,8 @@ static void ask_for_an_epoch(job_member *m, cdp_elastic *e, const cdp_elastic_no
 
 TEST(any_rank_can_end_an_epoch) {
     job_begin();
+    set_all(3, 3, 3, 60, 0);
     for (uint32_t i = 0; i < 3; ++i) {
-        members[i].desc.min_ranks = 3;
-        members[i].desc.max_ranks = 3;
-        members[i].steps = 60;
         members[i].pace_ms = 5; /* the thread that watches needs a processor now and then */
         members[i].each = ask_for_an_epoch;
     }
@@ -458,12 +477,7 @@ TEST(below_the_minimum_the_job_waits_and_then_ends) {
 TEST(a_replacement_lets_a_job_below_its_minimum_go_on) {
     pthread_t t[3];
     job_begin();
-    for (uint32_t i = 0; i < 3; ++i) {
-        members[i].desc.min_ranks = 2;
-        members[i].desc.max_ranks = 2;
-        members[i].pace_ms = 1;
-        members[i].steps = 40;
-    }
+    set_all(3, 2, 2, 40, 1);
     members[1].leave_at = 5;
     t[0] = go(&members[0]);
     t[1] = go(&members[1]);
@@ -502,12 +516,7 @@ TEST(too_few_at_the_beginning) {
 TEST(a_spare_waits_and_replaces_who_leaves) {
     pthread_t t[3];
     job_begin();
-    for (uint32_t i = 0; i < 3; ++i) {
-        members[i].desc.min_ranks = 2;
-        members[i].desc.max_ranks = 2;
-        members[i].pace_ms = 3;
-        members[i].steps = 60;
-    }
+    set_all(3, 2, 2, 60, 3);
     members[1].leave_at = 30;
     t[0] = go(&members[0]);
     t[1] = go(&members[1]);
@@ -782,13 +791,11 @@ static cdp_status connected_takes_long(void *user, const cdp_elastic_now *now) {
 /* Longer than join_ms and a request of the store together; then a turn begins, and has its time. */
 TEST(a_turn_may_begin_late_in_a_call) {
     job_begin();
+    set_all(2, 2, 2, 5, 0);
     for (uint32_t i = 0; i < 2; ++i) {
-        members[i].desc.min_ranks = 2;
-        members[i].desc.max_ranks = 2;
         members[i].desc.join_ms = LATE_MS * TEST_SLACK;
         members[i].tcp.group.timeout_ms = LATE_MS * TEST_SLACK;
         members[i].desc.connected = connected_takes_long;
-        members[i].steps = 5;
     }
     run_all(2);
     for (uint32_t i = 0; i < 2; ++i)
@@ -818,12 +825,9 @@ TEST(ranks_count_their_agreements_alike) {
     const char *first = "elastic/agree/2/1", *second = "elastic/agree/2/2";
     bool there = false;
     job_begin();
-    for (uint32_t i = 0; i < 2; ++i) {
-        members[i].desc.min_ranks = 2;
-        members[i].desc.max_ranks = 2;
-        members[i].steps = 10;
+    set_all(2, 2, 2, 10, 0);
+    for (uint32_t i = 0; i < 2; ++i)
         members[i].each = agree_in_an_old_epoch;
-    }
     run_all(2);
     for (uint32_t i = 0; i < 2; ++i)
         ended(&members[i], CDP_OK);
@@ -869,12 +873,10 @@ TEST(who_has_no_result_agrees_with_who_has_one) {
     memset(&deaf, 0, sizeof deaf);
     deaf.os = *cdp_os_default();
     deaf.os.net.recv_iov = recv_or_not;
+    set_all(2, 2, 2, 10, 0);
     for (uint32_t i = 0; i < 2; ++i) {
-        members[i].desc.min_ranks = 2;
-        members[i].desc.max_ranks = 2;
         members[i].tcp.no_shared_memory = true;
         members[i].tcp.group.timeout_ms = 20000 * TEST_SLACK;
-        members[i].steps = 10;
         members[i].each = answer_alike;
     }
     members[1].tcp.group.os = &deaf.os;
@@ -925,13 +927,9 @@ static void tell_elastic(job_member *m, cdp_elastic *e, const cdp_elastic_now *n
 TEST(who_waits_for_newcomers_may_leave) {
     pthread_t t[2];
     job_begin();
-    for (uint32_t i = 0; i < 2; ++i) {
-        members[i].desc.min_ranks = 2;
-        members[i].desc.max_ranks = 2;
+    set_all(2, 2, 2, UINT64_MAX, 1);
+    for (uint32_t i = 0; i < 2; ++i)
         members[i].desc.join_ms = 1000000;
-        members[i].steps = UINT64_MAX;
-        members[i].pace_ms = 1;
-    }
     members[0].each = tell_elastic;
     members[1].leave_at = 5;
     t[0] = go(&members[0]);
@@ -1042,6 +1040,27 @@ TEST(out_of_memory_at_any_point) {
 }
 
 /* What a step costs besides its operations. */
+/* Of every single byte, and of two sign bits that meet in one lane. */
+TEST(the_hash_of_contents_tells_changes_apart) {
+    static uint8_t data[1003];
+    for (uint32_t i = 0; i < sizeof data; ++i)
+        data[i] = (uint8_t)(i * 7);
+    const uint64_t hash = cdp__elastic_hash(1, data, sizeof data);
+    for (uint32_t i = 0; i < sizeof data; ++i) {
+        data[i] ^= 0x80;
+        T(cdp__elastic_hash(1, data, sizeof data) != hash);
+        for (uint32_t k = i + 32; k < sizeof data; k += 32) {
+            data[k] ^= 0x80;
+            T(cdp__elastic_hash(1, data, sizeof data) != hash);
+            data[k] ^= 0x80;
+        }
+        data[i] ^= 0x80;
+    }
+    T(cdp__elastic_hash(1, data, sizeof data) == hash);
+    T(cdp__elastic_hash(2, data, sizeof data) != hash);
+    T(cdp__elastic_hash(1, data, sizeof data - 1) != hash);
+}
+
 TEST(next_and_commit_cost_little) {
     cdp_elastic_desc d = {0};
     cdp_elastic *e;
@@ -1124,11 +1143,172 @@ TEST(a_store_that_ends_ends_the_job) {
     cdp_store_destroy(store);
 }
 
+/* ---- who is left of a group ---- */
+
+typedef struct shrinking {
+    cdp_shrink_desc desc;
+    uint32_t dead, late; /* bits: they go without a word; they come when the others have decided */
+    bool healthy;        /* nobody has failed: they shrink to all of them */
+    uint32_t rounds;
+} shrinking;
+
+/* Ranks that are left decide, train, and decide again when the next one has gone. */
+static void rank_shrinks(cdp_group *g, void *arg) {
+    const shrinking *s = (const shrinking *)arg;
+    cdp_shrink_desc d = s->desc;
+    const uint32_t me = cdp_rank(g), all = cdp_size(g);
+    uint32_t dead = s->dead;
+    cdp_group *now = g, *next = NULL;
+    d.store = shared;
+    d.step = 100 + me;
+    for (uint32_t round = 0; round < s->rounds; ++round) {
+        uint64_t steps[RANKS_MAX], sum = me, want = 0, count = 0;
+        if (dead >> me & 1) break;
+        if (!s->healthy) T(cdp_barrier(now) != CDP_OK);
+        if (s->late >> me & 1) {
+            char key[60];
+            const char *keys[1] = {key};
+            snprintf(key, sizeof key, "shrink/%llx/e/2", (unsigned long long)now->channel);
+            OK(cdp_store_wait(shared, keys, 1, 20000 * TEST_SLACK));
+            T_EQ(CDP_ERR_STATE, cdp_group_shrink(now, &d, steps, &next));
+            T_TEXT("the other ranks have decided without this one", cdp_last_error()->text);
+            T(next == NULL);
+            break;
+        }
+        if (!OK(cdp_group_shrink(now, &d, steps, &next))) break;
+        for (uint32_t r = 0; r < all; ++r) {
+            if ((dead | s->late) >> r & 1) continue;
+            if (r == me) T_EQ(count, cdp_rank(next));
+            T_EQ(100 + r, steps[count]);
+            want += r;
+            ++count;
+        }
+        T_EQ(count, cdp_size(next));
+        OK(cdp_allreduce(next, NULL, &sum, 1, CDP_DTYPE_U64, CDP_REDUCE_SUM));
+        T_EQ(want, sum);
+        T(cdp_group_status(now) != CDP_OK);
+        if (now != g) cdp_group_destroy(now);
+        now = next;
+        dead |= dead << 1 & ((1u << all) - 1);
+    }
+    if (now != g) cdp_group_destroy(now);
+}
+
+/* Each rank in a thread that ends its group when it is done: so others see that it has gone. */
+typedef struct shrinker {
+    pthread_t id;
+    cdp_group *group;
+    shrinking *s;
+} shrinker;
+
+static void *shrinker_main(void *p) {
+    shrinker *t = (shrinker *)p;
+    rank_shrinks(t->group, t->s);
+    cdp_group_destroy(t->group);
+    return NULL;
+}
+
+static void shrink(uint32_t n, shrinking *s) {
+    const cdp_group_desc like = {.timeout_ms = 30000, .logger = {.level = CDP_LOG_SILENT}};
+    shrinker t[RANKS_MAX];
+    world w;
+    OK(cdp_hash_store_create(NULL, &shared));
+    if (!world_open(&w, n, &like, 0)) return;
+    for (uint32_t r = 0; r < n; ++r) {
+        t[r].group = w.group[r];
+        t[r].s = s;
+        if (pthread_create(&t[r].id, NULL, shrinker_main, &t[r]) != 0) abort();
+    }
+    for (uint32_t r = 0; r < n; ++r)
+        pthread_join(t[r].id, NULL);
+    cdp_hub_destroy(w.hub);
+    cdp_store_destroy(shared);
+}
+
+TEST(a_group_shrinks_to_those_who_are_left) {
+    static const uint32_t dead[] = {1, 4, 8, 6, 14};
+    for (uint32_t i = 0; i < sizeof dead / sizeof *dead; ++i) {
+        shrinking s = {.dead = dead[i], .rounds = 1};
+        s.desc.settle_ms = 150 * TEST_SLACK;
+        shrink(4, &s);
+    }
+}
+
+TEST(a_group_shrinks_again_and_again) {
+    shrinking s = {.dead = 1, .rounds = 4};
+    s.desc.settle_ms = 300 * TEST_SLACK;
+    shrink(5, &s);
+}
+
+/* All come, so nobody waits for settle_ms. */
+TEST(a_group_without_a_loss_shrinks_to_itself) {
+    shrinking s = {.healthy = true, .rounds = 3};
+    const uint64_t start = test_now_ns();
+    s.desc.settle_ms = 20000 * TEST_SLACK;
+    shrink(4, &s);
+    T(test_now_ns() - start < 20000ull * TEST_SLACK * 1000000);
+}
+
+/* Nor for a rank of which the group says that it is lost. */
+TEST(a_lost_rank_is_not_waited_for) {
+    shrinking s = {.dead = 4, .rounds = 1};
+    const uint64_t start = test_now_ns();
+    s.desc.settle_ms = 20000 * TEST_SLACK;
+    s.desc.trust_links = true;
+    shrink(4, &s);
+    T(test_now_ns() - start < 20000ull * TEST_SLACK * 1000000);
+}
+
+TEST(a_rank_that_comes_late_is_left_out) {
+    shrinking s = {.dead = 1, .late = 4, .rounds = 1};
+    s.desc.settle_ms = 150 * TEST_SLACK;
+    shrink(4, &s);
+}
+
+static void rank_is_alone(cdp_group *g, void *arg) {
+    cdp_shrink_desc d = {.store = shared, .min_ranks = 2};
+    cdp_group *out = g;
+    (void)arg;
+    if (cdp_rank(g)) return;
+    REFUSED(CDP_ERR_TIMEOUT, "1 of 2 ranks came", cdp_group_shrink(g, &d, NULL, &out));
+    T(out == NULL);
+    d.min_ranks = 1; /* may be called again */
+    OK(cdp_group_shrink(g, &d, NULL, &out));
+    T_EQ(1, cdp_size(out));
+    cdp_group_destroy(out);
+}
+
+TEST(mistakes_in_shrinking) {
+    const cdp_group_desc like = {.timeout_ms = 300, .logger = {.level = CDP_LOG_SILENT}};
+    cdp_shrink_desc d = {.job = "j"};
+    cdp_group *out, *g;
+    world w;
+    OK(cdp_hash_store_create(NULL, &shared));
+    run_ranks(2, &like, 0, rank_is_alone, NULL);
+    if (!world_open(&w, 1, NULL, 0)) return;
+    g = w.group[0];
+    REFUSED(CDP_ERR_INVALID, "needs a group", cdp_group_shrink(NULL, &d, NULL, &out));
+    REFUSED(CDP_ERR_INVALID, "needs a group", cdp_group_shrink(g, NULL, NULL, &out));
+    REFUSED(CDP_ERR_INVALID, "needs a group", cdp_group_shrink(g, &d, NULL, NULL));
+    REFUSED(CDP_ERR_UNSUPPORTED, "has no store", cdp_group_shrink(g, &d, NULL, &out));
+    d.store = shared;
+    d.job = "";
+    REFUSED(CDP_ERR_INVALID, "1 to 40 characters", cdp_group_shrink(g, &d, NULL, &out));
+    d.job = NULL;
+    d.min_ranks = 2;
+    REFUSED(CDP_ERR_INVALID, "only 1 ranks", cdp_group_shrink(g, &d, NULL, &out));
+    OK(cdp_group_status(g)); /* nothing has happened to it */
+    world_close(&w);
+    cdp_store_destroy(shared);
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"records_come_back_and_nothing_else_does", records_come_back_and_nothing_else_does, 10},
         {"decisions_come_back_and_nothing_else_does", decisions_come_back_and_nothing_else_does,
             10},
+        {"nobody_waits_for_newcomers_where_the_state_is_lost",
+            nobody_waits_for_newcomers_where_the_state_is_lost, 10},
         {"a_turn_waits_for_the_living_and_for_nobody_else",
             a_turn_waits_for_the_living_and_for_nobody_else, 10},
         {"one_process_is_a_job", one_process_is_a_job, 30},
@@ -1172,8 +1352,15 @@ int main(int argc, char **argv) {
         {"who_waits_for_newcomers_may_leave", who_waits_for_newcomers_may_leave, 40},
         {"an_id_is_used_once", an_id_is_used_once, 40},
         {"who_cannot_connect_lets_the_others_go_on", who_cannot_connect_lets_the_others_go_on, 40},
+        {"the_hash_of_contents_tells_changes_apart", the_hash_of_contents_tells_changes_apart, 40},
         {"a_job_from_the_environment", a_job_from_the_environment, 40},
         {"a_store_that_ends_ends_the_job", a_store_that_ends_ends_the_job, 40},
+        {"a_group_shrinks_to_those_who_are_left", a_group_shrinks_to_those_who_are_left, 60},
+        {"a_group_shrinks_again_and_again", a_group_shrinks_again_and_again, 60},
+        {"a_group_without_a_loss_shrinks_to_itself", a_group_without_a_loss_shrinks_to_itself, 60},
+        {"a_lost_rank_is_not_waited_for", a_lost_rank_is_not_waited_for, 60},
+        {"a_rank_that_comes_late_is_left_out", a_rank_that_comes_late_is_left_out, 60},
+        {"mistakes_in_shrinking", mistakes_in_shrinking, 20},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }
