@@ -4570,7 +4570,9 @@ CDP__PRIVATE const char *cdp__rpc_admit(
             rq->use = &rpc->builtin_uses[i];
         }
     *status = CDP_ERR_UNSUPPORTED;
-    if (!f) return "no function of this name is registered there";
+    if (!f)
+        return "no function of this name is registered there; add it to the functions of its "
+               "cdp_rpc_desc";
     rq->f = f;
     for (i = 0; i < f->allow_count && f->allow[i] != rq->pub.from; ++i) {
     }
@@ -5838,7 +5840,7 @@ CDP_API cdp_status cdp_rpc_shutdown(cdp_rpc *rpc, uint32_t timeout_ms) {
         cdp_lock_release(&rpc->lock);
         return cdp__fail(CDP_ERR_STATE, "cdp_rpc_shutdown: %s",
             inside ? "a function or a callback must not shut down the rpc that runs it"
-                   : "this rpc was shut down before");
+                   : "this rpc was shut down before; destroy it, and create another one");
     }
     rpc->shutting = true;
     st = cdp__rpc_shut(rpc, until);
@@ -6793,7 +6795,8 @@ CDP_API cdp_status cdp_rref_local(
             st = cdp__fail(v->failed, "cdp_rref_local: the value was not made: %s",
                 v->why ? v->why : "out of memory");
         else if (st == CDP_OK && type && v->value.type != type)
-            st = cdp__fail(CDP_ERR_INVALID, "cdp_rref_local: the value has type %u, not %u",
+            st = cdp__fail(CDP_ERR_INVALID,
+                "cdp_rref_local: the value has type %u, not %u; ask for the type of its cdp_value",
                 v->value.type, type);
         if (st == CDP_OK)
             *out = v->value;
@@ -6887,7 +6890,8 @@ CDP__PRIVATE cdp_status cdp__rpc_reply_begin(const char *name, cdp_rpc_request *
     cdp__rpc_lock(rpc);
     if (rq->stage == CDP__RPC_RUNNING || rq->stage == CDP__RPC_KEPT) return CDP_OK;
     cdp_lock_release(&rpc->lock);
-    return cdp__fail(CDP_ERR_STATE, "%s: the request was replied to before", name);
+    return cdp__fail(
+        CDP_ERR_STATE, "%s: the request was replied to before; each has one reply", name);
 }
 
 /* After cdp_rpc_destroy() the answer is dropped. True: this is such a case. */

@@ -746,7 +746,9 @@ static int child_main(side *s, parts *p) {
         return 13;
     if (!is_told(cdp_ctx_begin(s->rpc, &ctx)) || !is_told(cdp_ctx_end(p->ctx, 5))) return 14;
     if (!is_told(cdp_ctx_value(p->ctx, &number)) || cdp_ctx_grad_rows(p->ctx, 1)) return 15;
-    if (!is_told(cdp_rpc_serve(s->rpc, 5)) || !is_told(cdp_rpc_shutdown(s->rpc, 5))) return 16;
+    if (!is_told(cdp_rpc_poll(s->rpc, 0)) || !is_told(cdp_rpc_serve(s->rpc, 5))
+        || !is_told(cdp_rpc_shutdown(s->rpc, 5)))
+        return 16;
     if (cdp_rpc_alive(s->rpc, 0) || cdp_rpc_stats_of(s->rpc).calls_out) return 17;
     if (cdp_rpc_describe(s->rpc, text, 100) || cdp_rpc_records(s->rpc, &record, 1)) return 18;
     if (!is_told(cdp_dist_optim_create(
