@@ -60,8 +60,10 @@
         keep steps and state myself: who is left?          cdp_group_shrink
 
     COMING FROM torchrun, torchft
-        --nnodes MIN:MAX                       .min_ranks, .max_ranks; CDP_ELASTIC=MIN:MAX
-        restart of all workers on a change     none: survivors keep their memory
+        --nnodes MIN:MAX                       .min_ranks, .max_ranks; CDP_ELASTIC=MIN:MAX, which
+                                               cdprun --nnodes MIN:MAX --stay sets
+        restart of all workers on a change     none: survivors keep their memory (a program without
+                                               this header: cdprun --nnodes MIN:MAX restarts it)
         rendezvous, last_call_timeout          a turn: .settle_ms, for those of whom nobody knows
                                                whether they live
         lighthouse, quorum                     compare-and-set of one key for each epoch
@@ -308,8 +310,8 @@ typedef struct cdp_shrink_desc {
     uint32_t min_ranks; /* with fewer it waits, at most timeout_ms of the group (default: 1) */
     uint64_t step;      /* any number: the others get it */
     /* a rank whose loss the group has reported is not waited for. It is left out also where only a
-       connection was cut, and it lives. (Who ends its group after an earlier failure is not reported
-       as lost, but who caused that one) */
+       connection was cut, and it lives. (Of a rank that ends its group after an earlier failure the
+       group reports who caused that one, so it is waited for) */
     bool trust_links;
 } cdp_shrink_desc;
 
@@ -1091,8 +1093,8 @@ CDP__PRIVATE cdp_status cdp__elastic_hint(cdp_elastic *e, uint64_t *epoch) {
     return st;
 }
 
-/* What an operation of a group returned. Its ranks met through a store of their own, which ends with
-   rank 0 of the epoch: as long as the store of the job answers, that is the loss of a rank. */
+/* What an operation of a group returned. Its ranks met through a store of their own, which ends
+   with rank 0 of the epoch: as long as the store of the job answers, that is the loss of a rank. */
 CDP__PRIVATE cdp_status cdp__elastic_of_group(cdp_elastic *e, cdp_status st) {
     const cdp_error why = *cdp_last_error();
     char key[CDP__ELASTIC_KEY];
@@ -2666,8 +2668,8 @@ CDP_API cdp_status cdp_elastic_alarm(cdp_elastic *e, const char *reason) {
 
 /* ---- >>elastic-shrink: who is left of a group ------------------------------------------------ */
 
-/* Knows: the ranks of a group; each stands for a member whose id is its rank. Promises: one decision
-   for each group; nobody waits longer than timeout_ms of the group. May use: epoch, turn,
+/* Knows: the ranks of a group; each stands for a member whose id is its rank. Promises: one
+   decision for each group; nobody waits longer than timeout_ms of the group. May use: epoch, turn,
    elastic-store, elastic-turns, groups of cdp.h. */
 
 CDP__PRIVATE cdp_status cdp__shrink_check(

@@ -5,8 +5,8 @@
    which parts of operations were sent, and who is dead. Nothing is trusted that depends on time:
    anybody may arrive at any moment (a false alarm), and propose a decision of any part of the
    arrivals and newcomers. A process that was left out comes back as a newcomer and claims the
-   steps that it had. A member that is a step behind receives beside what it holds, or in place of it.
-   What is sent arrives, also when its sender is dead or in another epoch.
+   steps that it had. A member that is a step behind receives beside what it holds, or in place of
+   it. What is sent arrives, also when its sender is dead or in another epoch.
 
    After every transition: histories of one epoch are prefixes of each other and differ by at most
    one step; sources hold the same bits; what all members of an epoch hold is never lost; nobody

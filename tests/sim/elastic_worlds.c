@@ -575,7 +575,8 @@ static void draw_world(uint64_t seed, fault_kind kind) {
     if (sim_chance(&s, 40)) members = 16;
     fresh = (uint32_t)(sim_random(&s) % 3);
     if (kind == F_STORM) fresh = 8;
-    if (kind == F_EVERY) members = 3, fresh = 1;
+    if (kind == F_EVERY) members = 3;
+    if (kind == F_EVERY) fresh = 1;
     if (members + fresh >= NODES) members = NODES - 1 - fresh;
     x.nodes = 1 + members + fresh;
     x.min_ranks = 1 + (uint32_t)(sim_random(&s) % (members > 2 ? 3 : 2));

@@ -220,6 +220,16 @@ static void wait_for_failure(cdp_group *group) {
     T(cdp_group_status(group) != CDP_OK);
 }
 
+/* Of the first n members: how many ranks there are, steps (0: see job_member), ms for each step. */
+static void set_all(uint32_t n, uint32_t min, uint32_t max, uint64_t steps, uint32_t pace_ms) {
+    for (uint32_t i = 0; i < n; ++i) {
+        members[i].desc.min_ranks = min;
+        members[i].desc.max_ranks = max;
+        members[i].steps = steps;
+        members[i].pace_ms = pace_ms;
+    }
+}
+
 TEST(one_process_is_a_job) {
     job_begin();
     members[0].steps = 50;
@@ -233,11 +243,7 @@ TEST(one_process_is_a_job) {
 
 TEST(four_begin_together) {
     job_begin();
-    for (uint32_t i = 0; i < 4; ++i) {
-        members[i].steps = 40;
-        members[i].desc.min_ranks = 4;
-        members[i].desc.max_ranks = 4;
-    }
+    set_all(4, 4, 4, 40, 0);
     run_all(4);
     for (uint32_t i = 0; i < 4; ++i) {
         ended(&members[i], CDP_OK);
@@ -252,10 +258,8 @@ TEST(four_begin_together) {
 TEST(the_first_rank_brings_the_state) {
     uint32_t received = 0;
     job_begin();
+    set_all(3, 3, 3, 30, 0);
     for (uint32_t i = 0; i < 3; ++i) {
-        members[i].steps = 30;
-        members[i].desc.min_ranks = 3;
-        members[i].desc.max_ranks = 3;
         members[i].desc.step = 10;
         members[i].desc.samples = 77;
         job_fill(&members[i], 77);
@@ -274,12 +278,10 @@ TEST(the_first_rank_brings_the_state) {
 
 TEST(a_rank_leaves_and_the_others_go_on) {
     job_begin();
+    set_all(3, 2, 3, 0, 1);
     for (uint32_t i = 0; i < 3; ++i) {
-        members[i].desc.min_ranks = 2;
-        members[i].desc.max_ranks = 3;
         members[i].want = 2;
         members[i].more = 20;
-        members[i].pace_ms = 1;
         members[i].desc.settle_ms = 400 * TEST_SLACK; /* so that all three are in the first epoch */
     }
     members[1].leave_at = 8;
@@ -301,9 +303,8 @@ TEST(a_rank_leaves_and_the_others_go_on) {
 /* It says nothing but that it is destroyed: the program returned early. */
 TEST(a_rank_that_is_destroyed_has_left) {
     job_begin();
+    set_all(3, 2, 3, 0, 0);
     for (uint32_t i = 0; i < 3; ++i) {
-        members[i].desc.min_ranks = 2;
-        members[i].desc.max_ranks = 3;
         members[i].want = 2;
         members[i].more = 20;
         members[i].desc.settle_ms = 400 * TEST_SLACK;
@@ -335,12 +336,9 @@ static void arrive_before_commit(job_member *m, cdp_elastic *e, const cdp_elasti
 TEST(a_member_that_is_behind_by_one_step_receives_it) {
     uint32_t received = 0, dropped = 0;
     job_begin();
-    for (uint32_t i = 0; i < 2; ++i) {
-        members[i].desc.min_ranks = 2;
-        members[i].desc.max_ranks = 2;
-        members[i].steps = 12;
+    set_all(2, 2, 2, 12, 0);
+    for (uint32_t i = 0; i < 2; ++i)
         members[i].between = arrive_before_commit;
-    }
     run_all(2);
     for (uint32_t i = 0; i < 2; ++i) {
         ended(&members[i], CDP_OK);
@@ -400,11 +398,7 @@ static void operator_asks(job_member *m, cdp_elastic *e, const cdp_elastic_now *
 
 TEST(an_alarm_begins_an_epoch_with_the_same_members) {
     job_begin();
-    for (uint32_t i = 0; i < 2; ++i) {
-        members[i].desc.min_ranks = 2;
-        members[i].desc.max_ranks = 2;
-        members[i].steps = 20;
-    }
+    set_all(2, 2, 2, 20, 0);
     members[1].each = operator_asks;
     run_all(2);
     for (uint32_t i = 0; i < 2; ++i) {
@@ -428,12 +422,9 @@ static void compute_for_long(job_member *m, cdp_elastic *e, const cdp_elastic_no
 
 TEST(a_rank_that_computes_for_long_begins_no_other_epoch) {
     job_begin();
-    for (uint32_t i = 0; i < 2; ++i) {
-        members[i].desc.min_ranks = 2;
-        members[i].desc.max_ranks = 2;
-        members[i].steps = 12;
+    set_all(2, 2, 2, 12, 0);
+    for (uint32_t i = 0; i < 2; ++i)
         members[i].each = compute_for_long;
-    }
     run_all(2);
     for (uint32_t i = 0; i < 2; ++i) {
         ended(&members[i], CDP_OK);
@@ -452,10 +443,8 @@ static void ask_for_an_epoch(job_member *m, cdp_elastic *e, const cdp_elastic_no
 
 TEST(any_rank_can_end_an_epoch) {
     job_begin();
+    set_all(3, 3, 3, 60, 0);
     for (uint32_t i = 0; i < 3; ++i) {
-        members[i].desc.min_ranks = 3;
-        members[i].desc.max_ranks = 3;
-        members[i].steps = 60;
         members[i].pace_ms = 5; /* the thread that watches needs a processor now and then */
         members[i].each = ask_for_an_epoch;
     }
@@ -488,12 +477,7 @@ TEST(below_the_minimum_the_job_waits_and_then_ends) {
 TEST(a_replacement_lets_a_job_below_its_minimum_go_on) {
     pthread_t t[3];
     job_begin();
-    for (uint32_t i = 0; i < 3; ++i) {
-        members[i].desc.min_ranks = 2;
-        members[i].desc.max_ranks = 2;
-        members[i].pace_ms = 1;
-        members[i].steps = 40;
-    }
+    set_all(3, 2, 2, 40, 1);
     members[1].leave_at = 5;
     t[0] = go(&members[0]);
     t[1] = go(&members[1]);
@@ -532,12 +516,7 @@ TEST(too_few_at_the_beginning) {
 TEST(a_spare_waits_and_replaces_who_leaves) {
     pthread_t t[3];
     job_begin();
-    for (uint32_t i = 0; i < 3; ++i) {
-        members[i].desc.min_ranks = 2;
-        members[i].desc.max_ranks = 2;
-        members[i].pace_ms = 3;
-        members[i].steps = 60;
-    }
+    set_all(3, 2, 2, 60, 3);
     members[1].leave_at = 30;
     t[0] = go(&members[0]);
     t[1] = go(&members[1]);
@@ -812,13 +791,11 @@ static cdp_status connected_takes_long(void *user, const cdp_elastic_now *now) {
 /* Longer than join_ms and a request of the store together; then a turn begins, and has its time. */
 TEST(a_turn_may_begin_late_in_a_call) {
     job_begin();
+    set_all(2, 2, 2, 5, 0);
     for (uint32_t i = 0; i < 2; ++i) {
-        members[i].desc.min_ranks = 2;
-        members[i].desc.max_ranks = 2;
         members[i].desc.join_ms = LATE_MS * TEST_SLACK;
         members[i].tcp.group.timeout_ms = LATE_MS * TEST_SLACK;
         members[i].desc.connected = connected_takes_long;
-        members[i].steps = 5;
     }
     run_all(2);
     for (uint32_t i = 0; i < 2; ++i)
@@ -848,12 +825,9 @@ TEST(ranks_count_their_agreements_alike) {
     const char *first = "elastic/agree/2/1", *second = "elastic/agree/2/2";
     bool there = false;
     job_begin();
-    for (uint32_t i = 0; i < 2; ++i) {
-        members[i].desc.min_ranks = 2;
-        members[i].desc.max_ranks = 2;
-        members[i].steps = 10;
+    set_all(2, 2, 2, 10, 0);
+    for (uint32_t i = 0; i < 2; ++i)
         members[i].each = agree_in_an_old_epoch;
-    }
     run_all(2);
     for (uint32_t i = 0; i < 2; ++i)
         ended(&members[i], CDP_OK);
@@ -899,12 +873,10 @@ TEST(who_has_no_result_agrees_with_who_has_one) {
     memset(&deaf, 0, sizeof deaf);
     deaf.os = *cdp_os_default();
     deaf.os.net.recv_iov = recv_or_not;
+    set_all(2, 2, 2, 10, 0);
     for (uint32_t i = 0; i < 2; ++i) {
-        members[i].desc.min_ranks = 2;
-        members[i].desc.max_ranks = 2;
         members[i].tcp.no_shared_memory = true;
         members[i].tcp.group.timeout_ms = 20000 * TEST_SLACK;
-        members[i].steps = 10;
         members[i].each = answer_alike;
     }
     members[1].tcp.group.os = &deaf.os;
@@ -955,13 +927,9 @@ static void tell_elastic(job_member *m, cdp_elastic *e, const cdp_elastic_now *n
 TEST(who_waits_for_newcomers_may_leave) {
     pthread_t t[2];
     job_begin();
-    for (uint32_t i = 0; i < 2; ++i) {
-        members[i].desc.min_ranks = 2;
-        members[i].desc.max_ranks = 2;
+    set_all(2, 2, 2, UINT64_MAX, 1);
+    for (uint32_t i = 0; i < 2; ++i)
         members[i].desc.join_ms = 1000000;
-        members[i].steps = UINT64_MAX;
-        members[i].pace_ms = 1;
-    }
     members[0].each = tell_elastic;
     members[1].leave_at = 5;
     t[0] = go(&members[0]);
