@@ -224,9 +224,10 @@
         cdp_store.h, cdp_tcp.h                 the same, sleep_until, and the group net
         file stores, cdp_group_dump            the group files
         Calls must not overlap; interrupts must not call the library. What sizes its memory:
-        stage_bytes, operations, waits, records and max_pending of the group's desc, CDP_ERROR_TEXT,
-        CDP_ONLY_F32. The firmware in examples/18_firmware, two ranks on a Cortex-M3, takes 15 KB of
-        memory, 2.5 KB of stack included, and 67 KB of code; `make firmware` measures it.
+        stage_bytes, window_bytes, operations, waits, records and max_pending of the group's desc,
+        CDP_ERROR_TEXT, CDP_ONLY_F32. The firmware in examples/18_firmware, two ranks on a
+        Cortex-M3, takes 15 KB of memory, 2.5 KB of stack included, and 67 KB of code; `make
+        firmware` measures it.
 
     THREADS
         Any thread may use a group. All ranks must start the operations of a group in one order, so
@@ -242,7 +243,7 @@
         All memory comes from os->alloc, except 0.8 KB while the default os looks up a name,
         and what the C library takes for itself (threads, names, lists of interfaces). The
         first group: about 0.15 MB and 0.5 KB per rank. Each group made from it: 10 KB and
-        0.2 KB per rank. Unexpected data: at most 4 MiB per channel and rank. A pair of
+        0.2 KB per rank. Unexpected data: at most window_bytes per channel and rank. A pair of
         ranks in a hub: two rings of 256 KiB when they first talk. A DDP: its gradients once
         (the buckets are the gradients) and 0.25 KB per parameter; twice for a moment when
         buckets are rebuilt; up to 1 MiB for small parameters that are broadcast together; a
@@ -1175,6 +1176,11 @@ typedef struct cdp_group_desc {
     /* received bytes are combined in portions of this many bytes (default: 128 KiB; at least
        256) */
     uint64_t stage_bytes;
+    /* how far this rank sends ahead, in each channel to each rank, of what is asked for there, and
+       so the memory that it may take there; longer messages wait in between. The same on all
+       ranks, else they ask each other more often. cdp_channel_send() takes bodies of at most a
+       quarter of it (default and at most: 4 MiB; at least 4096) */
+    uint64_t window_bytes;
     /* operations for which there is memory from the beginning; longer queues take more of it
        (default: 64) */
     uint32_t operations;
@@ -1594,7 +1600,7 @@ typedef struct cdp_channel_desc {
 } cdp_channel_desc;
 
 /* Longest body of cdp_channel_send(). */
-#define CDP_CHANNEL_BODY_MAX (1024u * 1024u)
+#define CDP_CHANNEL_BODY_MAX (1024u * 1024u) /* a quarter of window_bytes, where that is less */
 
 /* Opens a channel; other ranks may open it later, what is sent to them waits (up to 4 MiB each).
    Errors: INVALID (desc, number in use), NOMEM, STATE (the group was destroyed). */
@@ -9752,12 +9758,12 @@ typedef struct cdp__pend {
    All channels share one link per pair of ranks. This rank's end of a link is a port, which holds
    the message that is half sent and the one that is half received: the only partial I/O there is.
    A thread that reads a port stores messages of other streams in their `early` rings, so that no
-   stream blocks another. A sender is at most CDP__WINDOW bytes ahead of its receiver, so the
+   stream blocks another. A sender is at most window_bytes ahead of its receiver, so the
    stored data is bounded. A receiver reports how far it has read only in messages that it sends
    anyway, or when a sender with an exhausted window asks. An extra message could arrive at a rank
    that has done its part and left; that would reset the connection and lose the last message of
    that rank. */
-#define CDP__WINDOW (4u << 20)
+#define CDP__WINDOW (4u << 20) /* the largest window_bytes of any rank */
 /* A FAILURE may exceed the window. */
 #define CDP__WINDOW_SLACK (CDP__HEAD_BYTES + CDP__FAILURE_MAX)
 /* Half of a usual L2 cache, so that a reduction finds received data in the cache. */
@@ -9883,10 +9889,10 @@ typedef struct cdp__world {
     /* set when the first channel opens */
     cdp__advance (*channels_poll)(struct cdp__world *w);
     uint64_t (*channels_deadline)(const struct cdp__world *w);
-    uint64_t polls;     /* how often `pending` was polled */
-    cdp_group *calling; /* the group whose callback is running, without the lock */
-    uint8_t *stage;     /* received bytes before they are reduced */
-    uint64_t stage_bytes;
+    uint64_t polls;                     /* how often `pending` was polled */
+    cdp_group *calling;                 /* the group whose callback is running, without the lock */
+    uint8_t *stage;                     /* received bytes before they are reduced */
+    uint64_t stage_bytes, window_bytes; /* of the desc */
 
     /* threads */
     void *thread;
@@ -10192,7 +10198,7 @@ CDP__PRIVATE void cdp__port_keep(cdp__world *w, uint32_t peer, const uint8_t *bo
 
 /* Answers a sender's request for credit, once at most half of the window is in use. */
 CDP__PRIVATE void cdp__stream_answer(cdp__world *w, cdp__stream *s) {
-    if (!s->asked || s->early_used > CDP__WINDOW / 2) return;
+    if (!s->asked || s->early_used > w->window_bytes / 2) return;
     /* out of memory: try again later */
     s->asked = !cdp__stream_note(w, s, CDP__MESSAGE_CREDIT);
     (void)cdp__port_flush(w, s->peer);
@@ -10601,9 +10607,11 @@ CDP__PRIVATE bool cdp__stream_put(
 }
 
 /* Checks that the port is free, and that the window has room for this message, or for at least
-   CDP__PIECE_MIN of it. Reduces h->bytes to that room. 1: ready; 0: later; < 0: lost. */
+   CDP__PIECE_MIN of it, or a quarter of the window. Reduces h->bytes to that room. 1: ready; 0:
+   later; < 0: lost. */
 CDP__PRIVATE int64_t cdp__stream_ready(cdp__world *w, cdp__stream *s, cdp__head *h) {
-    const uint64_t least = CDP__HEAD_BYTES + cdp__min(h->bytes, CDP__PIECE_MIN);
+    const uint64_t window = w->window_bytes, piece = cdp__min(CDP__PIECE_MIN, window / 4);
+    const uint64_t least = CDP__HEAD_BYTES + cdp__min(h->bytes, piece);
     uint64_t room;
     int64_t r;
     if (w->ports[s->peer].tx_stream || !cdp__port_flush(w, s->peer)) {
@@ -10611,11 +10619,14 @@ CDP__PRIVATE int64_t cdp__stream_ready(cdp__world *w, cdp__stream *s, cdp__head 
         r = cdp__port_pump(w, s->peer, s);
         return r < 0 ? r : 0;
     }
-    if (s->sent - s->acked + CDP__HEAD_BYTES + h->bytes > CDP__WINDOW
-        && (r = cdp__port_pump(w, s->peer, s)) < 0)
-        return r;
+    if (s->sent - s->acked + CDP__HEAD_BYTES + h->bytes > window) {
+        r = cdp__port_pump(w, s->peer, s);
+        if (r < 0) return r;
+        /* it may have answered a request for credit, and only a part of the answer has left */
+        if (!cdp__port_flush(w, s->peer)) return 0;
+    }
     if (s->left) return cdp__stream_gone(s);
-    room = s->sent - s->acked < CDP__WINDOW ? CDP__WINDOW - (s->sent - s->acked) : 0;
+    room = s->sent - s->acked < window ? window - (s->sent - s->acked) : 0;
     if (room < least) {
         s->asking = s->asking || cdp__stream_note(w, s, CDP__MESSAGE_ASK);
         (void)cdp__port_flush(w, s->peer);
@@ -11024,7 +11035,7 @@ CDP__PRIVATE int64_t cdp__transfer_receive(cdp__world *w, cdp__transfer *x) {
         n = cdp__transfer_body(w, x);
         if (n < 0) return n;
         r += n;
-    } else if (s->body_left && x->bytes > CDP__WINDOW / 2) {
+    } else if (s->body_left && x->bytes > w->window_bytes / 2) {
         /* not its turn yet: store it, because the peer's CREDIT may be behind it */
         n = cdp__port_pump(w, s->peer, NULL);
         if (n < 0) return n;
@@ -11374,7 +11385,7 @@ CDP__PRIVATE bool cdp__exec_take_back(cdp__exec *x) {
     if (!x->w->transport.remote.try_revoke) return false;
     for (i = 0; i < x->transfer_count; ++i) {
         cdp__transfer *t = &x->transfers[i];
-        if (t->receive || !t->remote || !t->s->exposed || t->bytes > CDP__WINDOW) continue;
+        if (t->receive || !t->remote || !t->s->exposed || t->bytes > x->w->window_bytes) continue;
         if (cdp__transfer_take_back(x->w, t)) any = true;
     }
     return any;
@@ -12848,7 +12859,7 @@ CDP__PRIVATE void cdp__post_begin(cdp__flow *flow, cdp__post *post, bool receive
     /* only messages above the window are exposed; shorter ones are sent unasked, except those
        that may wait for their receiver */
     if (!post->rendezvous && !flow->owner)
-        x->expose_bytes = cdp__max(x->expose_bytes, CDP__WINDOW + 1);
+        x->expose_bytes = cdp__max(x->expose_bytes, flow->g->w->window_bytes + 1);
     /* else the transport knows which peers are connected, so that they are told of a failure */
     if (!flow->g->w->transport.failure.linked) flow->g->peers[flow->rank].used = true;
     post->begun = true;
@@ -14527,6 +14538,7 @@ CDP__PRIVATE cdp_group_desc cdp__group_desc_defaults(const cdp_group_desc *desc)
     d.max_pending = (uint32_t)cdp__min(cdp__def(d.max_pending, 64), 65535);
     d.records = cdp__def(d.records, 32);
     d.stage_bytes = cdp__max(cdp__def(d.stage_bytes, CDP__STAGE_BYTES), 256) & ~63ull;
+    d.window_bytes = cdp__def(d.window_bytes, CDP__WINDOW);
     d.operations = (uint32_t)cdp__min(cdp__def(d.operations, 64), 65535);
     d.waits = (uint32_t)cdp__min(cdp__def(d.waits, 32), 65535);
     d.choices = NULL;
@@ -14610,6 +14622,7 @@ CDP__PRIVATE cdp__world *cdp__world_create(const cdp_group_desc *d, const cdp_tr
     m->failure.wills =
         (cdp__failure_will *)cdp__alloc_zero(os, m->failure.will_room * sizeof *m->failure.wills);
     m->stage_bytes = d->stage_bytes;
+    m->window_bytes = d->window_bytes;
     m->stage = (uint8_t *)cdp__alloc(os, m->stage_bytes);
     m->cond = threads ? os->threads.cond_create(os) : NULL;
     m->park = threads ? os->threads.cond_create(os) : NULL;
@@ -14955,6 +14968,10 @@ CDP__PRIVATE cdp_status cdp__group_desc_check(const cdp_group_desc *desc) {
             "cdp_group_create: %u ranks need a hub or a transport with send, recv, wait and wake "
             "(or cdp_init_from_env of cdp_tcp.h)",
             desc->world_size);
+    if (desc->window_bytes && (desc->window_bytes < 4096 || desc->window_bytes > CDP__WINDOW))
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_group_create: window_bytes %llu is not in 4096 .. %u; 0 is the default",
+            (unsigned long long)desc->window_bytes, CDP__WINDOW);
     if (desc->dump_path && strlen(desc->dump_path) > 1000)
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_group_create: dump_path has %u bytes; at most 1000 are kept",
@@ -15011,7 +15028,7 @@ CDP_API cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_group **out)
             : st;
     }
     m->given = *desc;
-    if (!desc->expose_bytes && !t.remote.try_revoke) d.expose_bytes = CDP__WINDOW + 1;
+    if (!desc->expose_bytes && !t.remote.try_revoke) d.expose_bytes = d.window_bytes + 1;
     st = cdp__choices_read(m, desc);
     if (st == CDP_ERR_INVALID && !desc->transport && desc->hub) cdp__hub_refuse(t.self);
     if (st == CDP_OK) *out = cdp__group_make(m, &d, CDP__WORLD_CHANNEL, NULL);
@@ -16947,7 +16964,7 @@ CDP__PRIVATE cdp_status cdp__channel_put(
     h->kind = CDP_COLL_SEND;
     h->channel = s->channel;
     h->ack = (uint32_t)s->taken;
-    if (s->sent - s->acked + CDP__HEAD_BYTES + h->bytes > CDP__WINDOW) {
+    if (s->sent - s->acked + CDP__HEAD_BYTES + h->bytes > w->window_bytes) {
         c->peers[p].starved = true;
         s->asking = s->asking || cdp__stream_note(w, s, CDP__MESSAGE_ASK);
         (void)cdp__port_flush(w, s->peer);
@@ -16986,11 +17003,11 @@ CDP_API cdp_status cdp_channel_send(cdp_channel *c, const cdp_channel_message *m
     if (!c || !m || (m->bytes && !m->body))
         return cdp__fail(
             CDP_ERR_INVALID, "cdp_channel_send needs a channel, a message and its body");
-    if (m->bytes > CDP_CHANNEL_BODY_MAX)
+    if (m->bytes > c->g->w->window_bytes / 4)
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_channel_send: a body of %llu bytes; at most %u are copied, use "
             "cdp_channel_offer()",
-            (unsigned long long)m->bytes, CDP_CHANNEL_BODY_MAX);
+            (unsigned long long)m->bytes, (unsigned)(c->g->w->window_bytes / 4));
     h = cdp__channel_head(m);
     cdp__enter(c->g);
     st = cdp__channel_peer_check(c, "cdp_channel_send", m->peer);
@@ -17280,7 +17297,7 @@ CDP__PRIVATE bool cdp__channel_tell_peer(cdp_channel *c, uint32_t p) {
         return true;
     }
     if (!peer->starved || peer->lost) return false;
-    if (s->sent - s->acked > CDP__WINDOW / 2) {
+    if (s->sent - s->acked > c->g->w->window_bytes / 2) {
         /* ask once more: messages sent after the last request may have used up the credit */
         if (!s->asking && (s->asking = cdp__stream_note(c->g->w, s, CDP__MESSAGE_ASK)))
             (void)cdp__port_flush(c->g->w, s->peer);
@@ -17914,6 +17931,7 @@ CDP_API uint64_t cdp_describe(cdp_group *g, char *out, uint64_t size) {
     CDP__SAY(records, "");
     CDP__SAY(max_pending, "");
     CDP__SAY(stage_bytes, "");
+    CDP__SAY(window_bytes, "");
     CDP__SAY(operations, "");
     CDP__SAY(waits, "");
 #undef CDP__SAY

@@ -66,7 +66,7 @@ TEST(polled_in_random_turns_with_all_settings) {
     const int runs = TEST_SLOW ? 50 : 150;
     for (int run = 0; run < (TEST_OWN_THREADS ? 3 : runs); ++run) {
         static const uint64_t rings[] = {1, 7, 64, 500, 4096, 0}, pieces[] = {1, 13, 48, 1000, 0},
-                              small[] = {1, 100, 1000000};
+                              small[] = {1, 100, 1000000}, windows[] = {4096, 5000, 0};
         cdp_group_desc like = no_thread_desc();
         call calls[20];
         world w;
@@ -75,11 +75,66 @@ TEST(polled_in_random_turns_with_all_settings) {
         const uint64_t ring = rings[test_random(&state) % 6];
         like.piece_bytes = pieces[test_random(&state) % 5];
         like.small_bytes = small[test_random(&state) % 3];
+        like.window_bytes = windows[run % 3];
+        like.expose_bytes = run % 2 ? UINT64_MAX : 0;
         for (uint32_t k = 0; k < count; ++k)
             calls[k] = call_random(&state, n, ring && ring < 100 ? 40 : 1500);
         if (!world_open(&w, n, &like, ring)) return;
         run_polled(&w, calls, count, &state);
         world_close(&w);
+    }
+}
+
+/* What a rank has not asked for takes as much of its memory as the window allows, and arrives. */
+TEST(unexpected_data_fits_the_window) {
+    static const uint64_t windows[] = {4096, 10000, 1 << 20, 0};
+    static uint8_t from[3000000], to[3000000];
+    for (uint32_t k = 0; k < sizeof from; ++k)
+        from[k] = (uint8_t)(k * 7 >> 3);
+    for (uint32_t i = 0; i < 4; ++i) {
+        cdp_group_desc like = no_thread_desc();
+        const uint64_t limit = windows[i] ? windows[i] : CDP__WINDOW;
+        world w;
+        cdp_work sent, got, wanted, told;
+        uint8_t late = 0;
+        like.window_bytes = windows[i];
+        like.expose_bytes = UINT64_MAX;
+        if (!world_open(&w, 2, &like, 0)) return;
+        T_EQ(limit, cdp_group_desc_of(w.group[0])->window_bytes);
+        memset(to, 0, sizeof to);
+        /* a rank that waits for another message reads what comes before it */
+        T_EQ(CDP_OK, cdp_recv_async(w.group[1], &late, 1, CDP_DTYPE_U8, 0, 5, &wanted));
+        T_EQ(CDP_OK, cdp_broadcast_async(w.group[0], from, sizeof from, CDP_DTYPE_U8, 0, &sent));
+        for (uint32_t turn = 0; turn < 200; ++turn)
+            for (uint32_t r = 0; r < 2; ++r)
+                T_EQ(CDP_OK, cdp_poll(w.group[r], 0));
+        const uint64_t used = w.group[1]->streams[0].early_used;
+        T(used <= limit && used > (limit < sizeof from ? limit / 2 : sizeof from));
+        T_EQ(CDP_OK, cdp_broadcast_async(w.group[1], to, sizeof to, CDP_DTYPE_U8, 0, &got));
+        for (uint64_t until = test_until_ns(20000);
+             cdp_work_test(got) == CDP_PENDING && test_now_ns() < until;)
+            for (uint32_t r = 0; r < 2; ++r)
+                (void)cdp_poll(w.group[r], 0);
+        T_EQ(CDP_OK, cdp_work_wait(got));
+        T_EQ(CDP_OK, cdp_work_wait(sent));
+        T(memcmp(from, to, sizeof to) == 0);
+        T_EQ(CDP_OK, cdp_send_async(w.group[0], from + 100, 1, CDP_DTYPE_U8, 1, 5, &told));
+        T_EQ(CDP_OK, cdp_work_wait(told));
+        T_EQ(CDP_OK, cdp_work_wait(wanted));
+        T_EQ(from[100], late);
+        world_close(&w);
+    }
+}
+
+TEST(a_window_out_of_range) {
+    static const uint64_t wrong[] = {1, 4095, CDP__WINDOW + 1, UINT64_MAX};
+    cdp_group_desc d = no_thread_desc();
+    cdp_group *g;
+    d.world_size = 1;
+    for (uint32_t i = 0; i < 4; ++i) {
+        d.window_bytes = wrong[i];
+        T_EQ(CDP_ERR_INVALID, cdp_group_create(&d, &g));
+        T_TEXT("is not in 4096 .. 4194304; 0 is the default", cdp_last_error()->text);
     }
 }
 
@@ -1339,6 +1394,8 @@ int main(int argc, char **argv) {
         {"abort_reaches_ranks_that_never_talked", abort_reaches_ranks_that_never_talked, 30},
         {"destroy_in_flight", destroy_in_flight, 10},
         {"creation_survives_every_refusal", creation_survives_every_refusal, 10},
+        {"unexpected_data_fits_the_window", unexpected_data_fits_the_window, 120},
+        {"a_window_out_of_range", a_window_out_of_range, 10},
         {"running_out_of_memory_in_an_operation", running_out_of_memory_in_an_operation, 60},
         {"running_out_of_memory_in_a_batch", running_out_of_memory_in_a_batch, 30},
         {"no_allocation_after_warm_up", no_allocation_after_warm_up, 30},
