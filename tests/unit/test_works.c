@@ -1812,6 +1812,12 @@ static cdp_status driven(cdp_work work) {
     test_sleep_ms(1);
     return cdp_work_test(work);
 }
+/* As a message is started, with a deadline of its own. */
+static cdp_status message_of(cdp_group *g, cdp_transfer *t, cdp_work *work) {
+    const cdp_status st = cdp__message(g, t, work);
+    if (st == CDP_OK) cdp__hand_over(work->group);
+    return st;
+}
 static bool recv_is_late(
     cdp_group *w, void *data, uint64_t count, uint32_t peer, cdp_message *got, cdp_work *work) {
     cdp_transfer t = cdp__transfer_of(true, data, count, CDP_DTYPE_U8, peer, 3);
@@ -1819,7 +1825,7 @@ static bool recv_is_late(
     t.got = got;
     t.timeout_ms = 150;
     clock_stop();
-    if (!OK(cdp__message_async(w, t, work))) return false;
+    if (!OK(message_of(w, &t, work))) return false;
     clock_goes_as_far_as(t.timeout_ms + 1);
     while (!late_is_settled(w) && st == CDP_PENDING)
         st = driven(*work);
@@ -1936,7 +1942,7 @@ static void cancels_a_wait(uint32_t rank, cdp_group *w) {
         cdp_transfer t = cdp__transfer_of(true, &x, 1, CDP_DTYPE_I32, 1, 3);
         t.timeout_ms = 200;
         clock_stop();
-        OK(cdp__message_async(w, t, &work));
+        OK(message_of(w, &t, &work));
         clock_goes_as_far_as(100); /* after a quarter of the timeout it lasts */
         for (uint32_t i = 0; i < 5000 && !before; ++i) {
             T_EQ(CDP_PENDING, driven(work));
