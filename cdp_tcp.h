@@ -1287,6 +1287,14 @@ typedef enum cdp__note_state {
     CDP__NOTE_DONE
 } cdp__note_state;
 
+/* How far a rank has left, see cdp__mesh_leave(). */
+typedef enum cdp__leaving {
+    CDP__LEAVE_NOT,
+    CDP__LEAVE_LINGERS, /* after a failure, until the others know its cause */
+    CDP__LEAVE_TELLS,   /* that goes out where sockets had no room */
+    CDP__LEAVE_PARTS    /* it sends no more; the others read, and close their sides */
+} cdp__leaving;
+
 /* A state of rendezvous; see >>rendezvous. */
 typedef cdp_status cdp__join_func(struct cdp__mesh *m);
 
@@ -1398,10 +1406,11 @@ typedef struct cdp__mesh {
     bool started;          /* it has found all other ranks */
     bool foreign;          /* the missing rank is a process of PyTorch */
     bool frugal;           /* this process may have few descriptors: only TCP */
-    bool hasty;            /* it leaves without waiting for anything */
     uint64_t linger_ns[2]; /* until when it lingers after a failed start: least, most */
     /* only reports the cause of a failure to ranks that connect now */
     bool leaving;
+    cdp__leaving leave;              /* how far it has left */
+    uint64_t leave_ns;               /* when the last stage of that began */
     uint8_t cause[CDP__FAILURE_MAX]; /* this rank's record of the job's failure */
     uint32_t cause_bytes;
     bool failing;             /* `cause` is set */
@@ -3158,32 +3167,28 @@ CDP__PRIVATE bool cdp__mesh_lingers(cdp__mesh *m, uint64_t until_ns) {
 
 /* A failed rank leaves only when the store has its cause. The rank that serves the store waits
    until the others have disconnected; after CDP__TELL_MS it suffices that all answers were sent.
-   Without a store, waits for late ranks to connect, and tells them. */
-CDP__PRIVATE void cdp__mesh_linger(cdp__mesh *m) {
-    const bool store_gone = !cdp__mesh_serves(m) && m->watch_rq.status < CDP_OK;
-    const uint64_t ms = cdp__mesh_serves(m) ? CDP__SETTLE_MS : CDP__TELL_MS;
-    const uint64_t began = m->os->now_ns(m->os->user), told = began + CDP__TELL_MS * CDP__MS;
-    const uint64_t until =
-        cdp__min(began + ms * CDP__MS, m->started ? CDP__NEVER : m->init_deadline_ns);
+   Without a store, waits for late ranks to connect, and tells them. One step, until `until_ns` at
+   most. False: there is nothing more to wait for. */
+CDP__PRIVATE bool cdp__mesh_linger(cdp__mesh *m, uint64_t until_ns) {
+    const bool serves = cdp__mesh_serves(m), store_gone = !serves && m->watch_rq.status < CDP_OK;
+    const uint64_t now = m->os->now_ns(m->os->user), told = m->leave_ns + CDP__TELL_MS * CDP__MS;
     const uint32_t own = (m->store ? 1u : 0u) + (m->watch ? 1u : 0u);
-    /* ranks that see this one leave ask the store why: the answer must be there before */
-    if (!cdp__mesh_serves(m) && !store_gone) {
-        while (m->asking && m->ask_rq.status == CDP_PENDING && m->os->now_ns(m->os->user) < until)
-            if (cdp__loop_run(&m->loop, NULL, until) != CDP_OK) return;
-        return;
+    uint64_t end = serves ? m->leave_ns + CDP__SETTLE_MS * CDP__MS : told, at;
+    bool more;
+    end = at = cdp__min(end, m->started ? CDP__NEVER : m->init_deadline_ns);
+    if (!serves && !store_gone) {
+        /* ranks that see this one leave ask the store why: the answer must be there before */
+        more = m->asking && m->ask_rq.status == CDP_PENDING;
+    } else {
+        m->leaving = true;
+        if (serves && !m->started) return cdp__mesh_lingers(m, until_ns);
+        more = !serves || cdp__store_server_clients(m->server) > own;
+        if (now < told)
+            at = cdp__min(told, end);
+        else if (serves && cdp__store_server_quiet(m->server))
+            more = false;
     }
-    m->leaving = true;
-    if (cdp__mesh_serves(m) && !m->started) {
-        while (cdp__mesh_lingers(m, CDP__NEVER)) {
-        }
-        return;
-    }
-    while ((!cdp__mesh_serves(m) || cdp__store_server_clients(m->server) > own)
-        && m->os->now_ns(m->os->user) < until) {
-        const bool late = m->os->now_ns(m->os->user) >= told;
-        if (late && cdp__mesh_serves(m) && cdp__store_server_quiet(m->server)) return;
-        if (cdp__loop_run(&m->loop, NULL, late ? until : cdp__min(told, until)) != CDP_OK) return;
-    }
+    return more && now < end && cdp__loop_run(&m->loop, NULL, cdp__min(at, until_ns)) == CDP_OK;
 }
 
 #define CDP__PART_MS 100u
@@ -3231,26 +3236,22 @@ CDP__PRIVATE void cdp__mesh_discard(cdp__mesh *m, bool end_sending) {
 
 /* Leaves the other ranks. Closing a connection on which data arrives later resets it, and the
    peer would lose unread data of this rank. So this rank ends its sending side first, and closes
-   the connection when the peer has closed its side, or after CDP__PART_MS if it is busy. */
-CDP__PRIVATE void cdp__mesh_part(cdp__mesh *m) {
-    const uint64_t until = m->os->now_ns(m->os->user) + CDP__PART_MS * CDP__MS;
-    if (!m->links || !m->os->net.end_sending || m->hasty) return;
-    while (cdp__mesh_telling(m) && m->os->now_ns(m->os->user) < until)
-        if (cdp__loop_run(&m->loop, NULL, until) != CDP_OK) return;
-    cdp__mesh_discard(m, true);
-    while (cdp__mesh_parting(m) && m->os->now_ns(m->os->user) < until)
-        if (cdp__loop_run(&m->loop, NULL, until) != CDP_OK) return;
+   the connection when the peer has closed its side, or after CDP__PART_MS if it is busy. One step,
+   as above. */
+CDP__PRIVATE bool cdp__mesh_part(cdp__mesh *m, uint64_t until_ns) {
+    const uint64_t end = m->leave_ns + CDP__PART_MS * CDP__MS;
+    const bool late = m->os->now_ns(m->os->user) >= end;
+    if (!m->links || !m->os->net.end_sending) return false;
+    if (m->leave == CDP__LEAVE_TELLS && (late || !cdp__mesh_telling(m))) {
+        m->leave = CDP__LEAVE_PARTS;
+        cdp__mesh_discard(m, true);
+    }
+    if (late || (m->leave == CDP__LEAVE_PARTS && !cdp__mesh_parting(m))) return false;
+    return cdp__loop_run(&m->loop, NULL, cdp__min(end, until_ns)) == CDP_OK;
 }
 
-/* Accepts a mesh that was only partly created. */
-CDP__PRIVATE void cdp__mesh_close(void *self) {
-    cdp__mesh *m = (cdp__mesh *)self;
-    const cdp_os *os = m->os;
-    uint32_t i;
-    cdp__mesh_discard(m, false);
-    if (!m->hasty
-        && (m->failing || (cdp__mesh_serves(m) && cdp__store_server_has(m->server, m->fail_key))))
-        cdp__mesh_linger(m);
+/* Nobody connects any more. */
+CDP__PRIVATE void cdp__mesh_shut(cdp__mesh *m) {
     if (cdp__mesh_serves(m)) cdp__store_server_share(m->server, NULL, NULL);
     cdp__loop_timer_clear(&m->accept_timer);
     cdp__loop_timer_clear(&m->vigil_timer);
@@ -3258,7 +3259,34 @@ CDP__PRIVATE void cdp__mesh_close(void *self) {
     cdp__loop_remove(&m->loop, &m->listener);
     while (m->incoming)
         cdp__incoming_close(m->incoming);
-    cdp__mesh_part(m);
+}
+
+/* One step of leaving, until `until_ns` at most. False: there is nothing more to wait for. */
+CDP__PRIVATE bool cdp__mesh_leave(void *self, uint64_t until_ns) {
+    cdp__mesh *m = (cdp__mesh *)self;
+    if (m->leave == CDP__LEAVE_NOT) {
+        cdp__mesh_discard(m, false);
+        m->leave_ns = m->os->now_ns(m->os->user);
+        m->leave = CDP__LEAVE_LINGERS;
+    }
+    if (m->leave == CDP__LEAVE_LINGERS) {
+        if ((m->failing || (cdp__mesh_serves(m) && cdp__store_server_has(m->server, m->fail_key)))
+            && cdp__mesh_linger(m, until_ns))
+            return true;
+        cdp__mesh_shut(m);
+        m->leave_ns = m->os->now_ns(m->os->user);
+        m->leave = CDP__LEAVE_TELLS;
+    }
+    return cdp__mesh_part(m, until_ns);
+}
+
+/* Closes everything. Accepts a mesh that was only partly created. */
+CDP__PRIVATE void cdp__mesh_close(void *self) {
+    cdp__mesh *m = (cdp__mesh *)self;
+    const cdp_os *os = m->os;
+    uint32_t i;
+    cdp__mesh_discard(m, false);
+    cdp__mesh_shut(m);
     for (i = 0; m->links && i < m->desc.group.world_size * m->desc.connections; ++i) {
         cdp__link_lose(&m->links[i], CDP_ERR_STATE, 0);
         cdp__loop_remove(&m->loop, &m->links[i].io);
@@ -5082,6 +5110,7 @@ CDP__PRIVATE void cdp__mesh_transport(cdp__mesh *m, cdp_transport *t) {
     t->describe = cdp__mesh_describe;
 #endif
     t->failure.starting = cdp__mesh_starting;
+    t->leave = cdp__mesh_leave;
     t->destroy = cdp__mesh_close;
 #ifndef CDP_NO_SHARED_MEMORY
     t->remote.expose = cdp__mesh_expose;
@@ -5102,6 +5131,8 @@ CDP__PRIVATE void cdp__mesh_transport(cdp__mesh *m, cdp_transport *t) {
 CDP__PRIVATE cdp_status cdp__mesh_undo(cdp__mesh *m) {
     const cdp_error e = *cdp_last_error();
     m->failing = true;
+    while (cdp__mesh_leave(m, CDP__NEVER)) {
+    }
     cdp__mesh_close(m);
     *cdp__error_slot() = e;
     return e.status;
@@ -5198,7 +5229,6 @@ CDP_API void cdp_init_cancel(cdp_starting *s) {
     if (!s) return;
     if (s->mesh) {
         cdp__join_free(s->mesh);
-        s->mesh->hasty = true;
         /* its last will tells the others, unless its failure already has */
         if (s->status == CDP_PENDING && s->mesh->watch) cdp__tcp_store_abandon(s->mesh->watch);
         cdp__mesh_close(s->mesh);

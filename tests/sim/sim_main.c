@@ -651,13 +651,16 @@ static void ddp_check(
     }
 }
 
-/* Creation, and the end of a pass: half of the ranks do them in frames. */
+/* Creation, and the end of a pass: half of the ranks do them in frames. Where that takes long, the
+   frames get long budgets, most of which the rank sleeps: with buffers of some bytes, and a look now
+   and then, no operation would end in time, and the run would take too many steps. */
 static cdp_status ddp_frames(sim_node *node, cdp_ddp *d, uint64_t *own) {
-    cdp_status st;
-    do {
-        st = cdp_ddp_poll(d, sim_chance(own, 10) ? (uint32_t)(sim_random(own) % 200) : 0);
-        if (st == CDP_PENDING) sim_sleep(node, sim_between(own, 1, 4 * SIM_MS));
-    } while (st == CDP_PENDING);
+    cdp_status st = CDP_PENDING;
+    uint32_t i;
+    for (i = 0; st == CDP_PENDING; ++i) {
+        st = cdp_ddp_poll(d, i < 100 ? (uint32_t)(sim_random(own) % 20) : 500000);
+        if (st == CDP_PENDING && i < 100) sim_sleep(node, sim_log_between(own, SIM_US, SIM_MS / 2));
+    }
     return st;
 }
 
