@@ -980,6 +980,16 @@ CDP__PRIVATE void cdp__shared_shrink(cdp__shared *s) {
     if (!v->bytes) --s->retired_count;
 }
 
+/* This rank leaves: unmaps a piece of what is mapped. False: nothing is left. */
+CDP__PRIVATE bool cdp__shared_leave(cdp__shared *s) {
+    uint32_t i;
+    for (i = 0; i < CDP__SEGMENTS && !s->retired_count; ++i)
+        if (s->mappings[i].at) cdp__shared_retire(s, &s->mappings[i], false);
+    if (!s->retired_count) return false;
+    cdp__shared_shrink(s);
+    return true;
+}
+
 /* One pass over the peer's segments: unmaps those that the peer has freed (`all`: every one),
    and maps the latest descriptor `fd` (-1: none) at its place. */
 CDP__PRIVATE void cdp__shared_remap(cdp__shared *s, int32_t fd, bool all) {
@@ -3261,6 +3271,18 @@ CDP__PRIVATE void cdp__mesh_shut(cdp__mesh *m) {
         cdp__incoming_close(m->incoming);
 }
 
+/* Unmaps memory of the peers in steps, unless this rank may take as long as it takes. False: nothing
+   is left. */
+CDP__PRIVATE bool cdp__mesh_unmap_some(cdp__mesh *m, uint64_t until_ns) {
+    uint32_t i;
+    for (i = 0; CDP__BUDGETS && m->links && i < m->desc.group.world_size; ++i) {
+        cdp__shared *s = cdp__link_shared(&m->links[i]);
+        while (s && until_ns != CDP__NEVER && cdp__shared_leave(s))
+            if (m->os->now_ns(m->os->user) >= until_ns) return true;
+    }
+    return false;
+}
+
 /* One step of leaving, until `until_ns` at most. False: there is nothing more to wait for. */
 CDP__PRIVATE bool cdp__mesh_leave(void *self, uint64_t until_ns) {
     cdp__mesh *m = (cdp__mesh *)self;
@@ -3277,7 +3299,7 @@ CDP__PRIVATE bool cdp__mesh_leave(void *self, uint64_t until_ns) {
         m->leave_ns = m->os->now_ns(m->os->user);
         m->leave = CDP__LEAVE_TELLS;
     }
-    return cdp__mesh_part(m, until_ns);
+    return cdp__mesh_part(m, until_ns) || cdp__mesh_unmap_some(m, until_ns);
 }
 
 /* Closes everything. Accepts a mesh that was only partly created. */

@@ -664,6 +664,16 @@ static cdp_status ddp_frames(sim_node *node, cdp_ddp *d, uint64_t *own) {
     return st;
 }
 
+/* So does leaving. */
+static void group_leave(sim_node *node, cdp_group *g, uint64_t *own) {
+    if (sim_chance(own, 500)) {
+        cdp_group_destroy(g);
+        return;
+    }
+    while (cdp_group_leave(g, (uint32_t)(sim_random(own) % 20)) == CDP_PENDING)
+        sim_sleep(node, sim_log_between(own, SIM_US, SIM_MS));
+}
+
 static cdp_status ddp_create(sim_node *node, const cdp_ddp_desc *desc, uint64_t *own, cdp_ddp **d) {
     cdp_status st;
     if (sim_chance(own, 500)) return cdp_ddp_create(desc, d);
@@ -853,7 +863,7 @@ static cdp_status job_program(run *r, sim_node *node, cdp_group *g) {
     }
     sim_doing(node, "cdp_group_destroy");
     call_begin(r, node, 500);
-    cdp_group_destroy(g);
+    group_leave(node, g, &own);
     call_end(r, node, "cdp_group_destroy");
     while (r->later_n[node->id])
         sim_free(node, r->later[node->id][--r->later_n[node->id]]);
