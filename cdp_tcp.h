@@ -56,6 +56,7 @@
         know my number among the ranks of this machine     cdp_launch_read
         read the variables, then change something          cdp_tcp_desc_from_env, then cdp_init
         leave                                              cdp_group_destroy(group), see cdp.h
+        leave without blocking                             cdp_group_leave(group, budget_us)
 
     CONFIGURATION
         Macros: those of cdp.h and cdp_store.h. All other settings are in the desc; those that
