@@ -24,7 +24,8 @@ DTENSOR_SRC := $(wildcard tests/dtensor/test_*.c)
 SIM_SRC   := $(wildcard tests/sim/sim_main.c)
 SCRIPT_SRC := $(wildcard tests/sim/scripts.c)
 ROUND_SRC := $(wildcard tests/sim/rounds.c tests/sim/desync.c tests/sim/ring.c tests/sim/failure.c \
-             tests/sim/rpc_tables.c tests/sim/rpc_waves.c tests/sim/rpc_worlds.c tests/sim/elastic.c)
+             tests/sim/rpc_tables.c tests/sim/rpc_waves.c tests/sim/rpc_worlds.c tests/sim/elastic.c \
+             tests/sim/elastic_worlds.c)
 LINEAR_SRC := $(wildcard tests/sim/linear.c)
 FUZZ_SRC  := $(wildcard tests/fuzz/*.c)
 BENCH_SRC := $(wildcard tests/bench/bench.c)
@@ -48,12 +49,13 @@ EXAMPLES := $(EXAMPLE_SRC:examples/%.c=$(BUILD)/%) $(CXX_SRC:examples/%.cpp=$(BU
 NO_THREADS := $(if $(filter test_group,$(UNIT)),test_group_no_threads)
 PROGRAMS := $(UNIT) $(NO_THREADS) $(PROCS) $(NCCL) $(MEM) $(DTENSOR) $(FUZZ) $(SIM) $(SCRIPTS) $(ROUNDS) $(LINEAR)
 
-.PHONY: help demo examples programs test test-strict sim sim-hour bench bench-peers bench-memory bench-store bench-mac bench-dtensor bench-rpc scale mutants sanitize format format-check sections sizes platforms firmware clean
+.PHONY: help demo demo-elastic examples programs test test-strict sim sim-hour bench bench-peers bench-memory bench-store bench-mac bench-dtensor bench-rpc bench-elastic scale mutants sanitize format format-check sections sizes platforms firmware clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
 help:
 	@echo 'make demo       start four ranks on this machine that train a small text model together'
+	@echo 'make demo-elastic  the same model while one of four ranks is killed and another one joins; the loss curve as an SVG'
 	@echo 'make examples   compile the examples, each with the one gcc line of its first comment'
 	@echo 'make test       all tests; about four minutes on two cores; MORE=1: larger worlds, more seeds, every define'
 	@echo 'make test-strict  tests with limits of time, to the letter: on a quiet machine'
@@ -64,6 +66,7 @@ help:
 	@echo 'make bench-dtensor  measure redistributions beside PyTorch and ScaLAPACK; PYTHON=python3 says which Python has torch'
 	@echo 'make bench-memory  measure the memory allocator beside others and a model of PyTorch'\''s'
 	@echo 'make bench-rpc  measure calls beside bare messages, gRPC and PyTorch; RPC="--help" says how'
+	@echo 'make bench-elastic  measure how long ranks take to go on after a death, and what each step of cdp_elastic.h costs'
 	@echo 'make bench-store  measure the store server beside PyTorch and Redis'
 	@echo 'make bench-mac  measure what authentication codes between ranks cost'
 	@echo 'make scale      what each algorithm costs with 16 to 4,096 ranks, and what that predicts'
@@ -94,7 +97,8 @@ $(BUILD)/train_text: $(DEMO_SRC) $(HEADERS)
 	gcc -O2 $< -o $@ -pthread -lm
 
 # one example takes the model of another
-$(BUILD)/11_pipeline: examples/03_train_text.c
+$(BUILD)/11_pipeline $(BUILD)/21_elastic: examples/03_train_text.c
+$(BUILD)/cdprun: examples/cdprun_elastic.h
 
 examples: $(EXAMPLES)
 
@@ -129,7 +133,11 @@ $(DECLARED_EXAMPLES): $(BUILD)/include/declared/%: %
 	@cp $< $@
 $(EXAMPLE_SRC:examples/%.c=$(BUILD)/test/%): $(BUILD)/test/%: $(BUILD)/include/declared/examples/%.c $(DECLARED) $(BUILD)/test/libcdp.a
 	gcc -O2 $< -o $@ $(BUILD)/test/libcdp.a -pthread -lm
-$(BUILD)/test/11_pipeline: $(BUILD)/include/declared/examples/03_train_text.c
+$(BUILD)/test/11_pipeline $(BUILD)/test/21_elastic: $(BUILD)/include/declared/examples/03_train_text.c
+$(BUILD)/include/declared/examples/%.h: examples/%.h
+	@mkdir -p $(@D)
+	@cp $< $@
+$(BUILD)/test/cdprun: $(BUILD)/include/declared/examples/cdprun_elastic.h
 
 # $(1): folder below BUILD, $(2): compiler and flags. Dependencies on headers are tracked by the compiler.
 define PROGRAM_RULES
@@ -198,6 +206,8 @@ test: programs
 	    'compile|900|EVERYTHING=$(MORE) bash tests/compile/run.sh' \
 	    $(call suites,test,600,$(SEEDS),$(PROCS)) \
 	    $(if $(wildcard tests/procs/test_nodes.sh),'nodes|600|bash tests/procs/test_nodes.sh') \
+	    $(if $(wildcard tests/procs/test_elastic_nodes.sh),'elastic_nodes|300|bash tests/procs/test_elastic_nodes.sh') \
+	    $(if $(wildcard tests/procs/test_elastic_churn.sh),'elastic_churn|300|bash tests/procs/test_elastic_churn.sh --seconds 8') \
 	    $(if $(wildcard tests/procs/test_launch.sh),'launch|600|bash tests/procs/test_launch.sh') \
 	    $(if $(wildcard tests/procs/test_netns.sh),'netns|120|bash tests/procs/test_netns.sh') \
 	    $(if $(wildcard tests/procs/test_cdprun.sh),'cdprun|600|CDPRUN_KILLS=15 sh tests/procs/test_cdprun.sh $(BUILD)/test/cdprun $(BUILD)/cdprun_test') \
@@ -228,7 +238,7 @@ sim-hour: $(SIM:%=$(BUILD)/test/%)
 # no memory to speak of, and their proof takes long: left out of both.
 STILL = $(shell setarch -R true 2>/dev/null && echo setarch -R)
 ALONE := test_ddp_model test_exec test_hostile test_mistakes test_mem test_mem_files test_mem_random test_mem_record \
-         test_dtensor_rules test_dtensor_plans
+         test_dtensor_rules test_dtensor_plans test_failure test_telling
 THREADED := $(filter-out $(ALONE),$(UNIT) $(PROCS) $(NCCL) $(MEM) $(DTENSOR))
 sanitize: export ASAN_OPTIONS := allocator_may_return_null=1
 sanitize: export TSAN_OPTIONS := allocator_may_return_null=1
@@ -244,7 +254,7 @@ bench: $(BENCH) $(EXAMPLES)
 	@if test -f tests/bench/run.sh; then BUILD='$(BUILD)' bash tests/bench/run.sh; \
 	else for b in $(BENCH); do $$b || exit 1; done; fi
 
-programs: $(PROGRAMS:%=$(BUILD)/test/%) $(EXAMPLE_SRC:examples/%.c=$(BUILD)/test/%) $(CXX_SRC:examples/%.cpp=$(BUILD)/test/%) $(BUILD)/bench/scale
+programs: $(PROGRAMS:%=$(BUILD)/test/%) $(BUILD)/test/elastic_rank $(EXAMPLE_SRC:examples/%.c=$(BUILD)/test/%) $(CXX_SRC:examples/%.cpp=$(BUILD)/test/%) $(BUILD)/bench/scale
 
 bench-peers:
 	@BUILD='$(BUILD)' bash tests/bench/peers/run.sh $(PEERS)
@@ -265,6 +275,9 @@ bench-memory:
 bench-rpc:
 	@BUILD='$(BUILD)' PYTHON='$(PYTHON)' bash tests/bench/rpc.sh $(RPC)
 
+bench-elastic: $(BUILD)/bench/elastic
+	@$(BUILD)/bench/elastic $(ELASTIC)
+
 bench-store:
 	@bash tests/bench/store/run.sh
 
@@ -275,6 +288,10 @@ mutants:
 demo: $(BUILD)/cdprun $(BUILD)/train_text
 	@mkdir -p $(BUILD)/demo
 	$(BUILD)/cdprun -n 4 $(BUILD)/train_text --svg $(BUILD)/demo/loss.svg --save $(BUILD)/demo/model.ckpt
+
+demo-elastic: $(BUILD)/21_elastic
+	@mkdir -p $(BUILD)/demo
+	$(BUILD)/21_elastic $(BUILD)/demo/elastic.svg
 
 # Other versions of clang-format lay out some lines differently: only the pinned one may rewrite or judge.
 FORMAT := $(firstword $(foreach f,clang-format-14 clang-format,$(if $(shell $(f) --version 2>/dev/null | grep -o 'version 14\.'),$(f))))

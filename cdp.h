@@ -54,7 +54,7 @@
         backend interface                      memory of devices (cdp_nccl.h)
         objects interface                      bytes of any length
         ddp, hooks interface                   data parallel training; what happens to gradients
-        Implementation: compiler, os-words, core;
+        Implementation: compiler, basics, os-words, core;
         the machine: os-addresses, os-posix, os-windows, os-windows-shared, os-watch, os-threads,
         os-windows-threads, os-libraries, os-files, os-linux, file-text, loop;
         pure: bytes, hash, dtype, reduce-kernels, algo, algo-fixed, algo-more, hosts, select,
@@ -192,7 +192,8 @@
         CDP_NO_CHAINS *        off      no cdp_work_then, cdp_start_after, cdp_work_cancel
         CDP_NO_GROUPS *        off      no cdp_group_new, cdp_group_split
         CDP_NO_FRAMES *        off      no cdp_work_poll, cdp_init_start, cdp_ddp_poll and
-                                        cdp_group_leave; a budget ends only waits: what moves goes on
+                                        cdp_group_leave; a budget ends only waits: what moves goes
+                                        on
         CDP_NO_OBJECTS *       off      no cdp_allgather_bytes and the others of >>objects
         CDP_NO_HUB *           off      no cdp_hub_create: no ranks in one process
         CDP_FEW_ALGORITHMS     off      one or two algorithms for each collective, none for several
@@ -1236,15 +1237,16 @@ CDP_API uint32_t cdp_rank_of_world(const cdp_group *group, uint32_t world_rank);
 CDP_API void cdp_group_destroy(cdp_group *group);
 
 #ifndef CDP_NO_FRAMES
-/* cdp_group_destroy() for a program that must not block: leaves for at most `budget_us` microseconds
-   (0: one look), in steps as cdp_poll() has them. CDP_PENDING: call it again; after the first call
-   the group may be given to cdp_group_leave() and cdp_group_destroy() alone. CDP_OK: the group is
-   destroyed, or NULL. Nothing is lost: it lasts as long as cdp_group_destroy() would have waited.
-   cdp_group_destroy() in between ends it at once, without waiting: the system still sends what it
-   has taken, but a peer that then sends something to this rank may lose what it has not read yet,
-   and after a failure peers may not learn its cause. Not bounded: a backend's destroy(), a function
-   given to cdp_work_then() that is still running, and the end of the progress thread, which takes
-   some microseconds. Errors: STATE (inside such a function; or the group was destroyed). */
+/* cdp_group_destroy() for a program that must not block: leaves for at most `budget_us`
+   microseconds (0: one look), in steps as cdp_poll() has them. CDP_PENDING: call it again; after
+   the first call the group may be given to cdp_group_leave() and cdp_group_destroy() alone. CDP_OK:
+   the group is destroyed, or NULL. Nothing is lost: it lasts as long as cdp_group_destroy() would
+   have waited. cdp_group_destroy() in between ends it at once: the system still sends what it has
+   taken, but a peer that then sends something to this rank may lose what it has not read yet, and
+   after a failure peers may not learn its cause. Not bounded: a backend's destroy(), a function
+   given to cdp_work_then() that is still running, a transport without leave(), such as that of
+   cdp_mpi.h, and the end of the progress thread, which takes some microseconds. Errors: STATE
+   (inside such a function; or the group was destroyed). */
 CDP_API cdp_status cdp_group_leave(cdp_group *group, uint32_t budget_us);
 #endif
 
@@ -1457,7 +1459,8 @@ CDP_API cdp_status cdp_work_error(cdp_work work, cdp_error *out);
    calls. It may start, test, chain, cancel and abort, but not wait (STATE) nor destroy groups,
    nor a ddp in a backward pass (nothing happens). What it starts takes its place in the order of
    operations only then; see cdp_start_after() for a place that is certain. Errors: INVALID,
-   NOMEM, STATE (max_pending of the desc works are waiting already). Any thread. */
+   NOMEM, STATE (max_pending of the desc works are waiting already), UNSUPPORTED (an operation of
+   a backend, on memory of a device). Any thread. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_work_then(
     cdp_work work, cdp_status (*func)(void *user, cdp_status status), void *user, cdp_work *next);
 
@@ -1954,7 +1957,24 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_poll(cdp_ddp *ddp, uint32_t budget_us)
    ranks wait for this one, so it breaks the group on all ranks, with STATE. */
 CDP_API void cdp_ddp_destroy(cdp_ddp *ddp);
 
-/* The group and the number of parameters that the ddp was created with; NULL and 0 for NULL. */
+#ifndef CDP_NO_GROUPS
+/* Go on with another group, for instance after the loss of a rank: the same parameters and
+   settings, and from then on the same bits as a ddp that is created in `group`. Collective over
+   `group`: ranks without a ddp call cdp_ddp_create() with the same desc and no_broadcast, because
+   nothing is broadcast: parameters and buffers must be equal on all ranks, as they are after
+   cdp_elastic_next(). An open pass is dropped if its group has failed. Gradients in buckets are 0,
+   pointers from cdp_ddp_grad() change, means are divided by the new number of ranks; statistics,
+   the order that `rebuild` learns and the pass that `static_graph` records begin anew. The former
+   group is used here for the last time: destroy it afterwards. Errors: INVALID (NULL; `group` has
+   another os), STATE (a pass is open, and its group has not failed), UNSUPPORTED (a hook was set,
+   or the model is in device memory: destroy the ddp and create another), and then nothing has
+   changed. NOMEM (the new group is aborted, so that others do not wait), MISMATCH as in creation,
+   the new group's failure: then call it again with a later group, or destroy the ddp. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_rebind(cdp_ddp *ddp, cdp_group *group);
+#endif
+
+/* The group (after cdp_ddp_rebind(): the new one) and the number of parameters that the ddp was
+   created with; NULL and 0 for NULL. */
 CDP_API cdp_group *cdp_ddp_group(const cdp_ddp *ddp);
 CDP_API uint32_t cdp_ddp_param_count(const cdp_ddp *ddp);
 /* Parameter `index` as it was given, with defaults filled in and the ddp's copy of its name. Valid
@@ -2266,9 +2286,13 @@ typedef struct cdp_sampler {
     uint64_t seed;  /* of the order; equal on all ranks */
     uint64_t epoch; /* set it, or every epoch has the same order */
     const cdp_os *os; /* (default: cdp_os_default()) */
+    /* Samples of this epoch that all ranks together have had; the others are dealt out. Where the
+       number of ranks changes within an epoch, each sample still comes once: add ranks times batch
+       after each step that counts, and give every rank the same number */
+    uint64_t consumed;
 } cdp_sampler;
 
-/* Samples of each rank; 0 for NULL or ranks 0. Any thread. */
+/* Samples of each rank that are left; 0 for NULL or ranks 0. Any thread. */
 CDP_API uint64_t cdp_sampler_count(const cdp_sampler *sampler);
 /* Write their indices to `indices`, which has room for cdp_sampler_count() numbers. Local, any
    thread; with shuffle it allocates 4 bytes per sample of the data set for the call. Errors:
@@ -2309,14 +2333,298 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 
 #endif /* CDP_INCLUDED */
 
+#if (defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION) \
+    || defined(CDP_DTENSOR_IMPLEMENTATION))                          \
+    && !defined(CDP__COMPILER_IMPL_INCLUDED)
+#define CDP__COMPILER_IMPL_INCLUDED
+
+/* ---- >>compiler ------------------------------------------------------------------------------ */
+
+/* Knows: gcc and clang, MSVC, other compilers of C11. Promises: the other sections contain no
+   compiler extension, except >>config, whose macros the declarations need;
+   tests/check_sources.sh checks that. May use: nothing. */
+
+#if defined(__GNUC__) || defined(__clang__)
+#define CDP__PRIVATE __attribute__((__unused__)) static
+#define CDP__RESTRICT __restrict__
+#if defined(CDP_NO_OS) /* see CDP_FORMAT_CHECK */
+#define CDP__PRINTF(f, a)
+#elif defined(_WIN32) && !defined(__clang__)
+#define CDP__PRINTF(f, a) __attribute__((format(gnu_printf, f, a)))
+#else
+#define CDP__PRINTF(f, a) __attribute__((format(printf, f, a)))
+#endif
+/* Keeps compilers from copying a few short functions into each of their dozens of callers. Used
+   only where measured copies cost most; tests/check_sources.sh counts the uses. */
+#define CDP__ONE_COPY __attribute__((__noinline__))
+/* Marks functions that record errors and make texts: compilers then treat the paths that lead to
+   them as rare, and keep that code apart. */
+#define CDP__COLD __attribute__((__cold__))
+/* Marks functions that read any word of the stack. */
+#define CDP__NO_ASAN __attribute__((no_sanitize_address))
+#define cdp__return_address() __builtin_return_address(0)
+#define cdp__frame_address() __builtin_frame_address(0)
+/* For other compilers the C library lays out struct epoll_event as the kernel does not. */
+#ifdef __linux__
+#define CDP__EPOLL
+#endif
+#else
+#define CDP__PRIVATE static
+#define CDP__RESTRICT
+#define CDP__PRINTF(f, a)
+#define CDP__ONE_COPY
+#define CDP__COLD
+#define CDP__NO_ASAN
+#define cdp__return_address() NULL
+#define cdp__frame_address() NULL
+#endif
+
+#if defined(CDP_NO_THREADS)
+#define CDP__THREAD_LOCAL
+#elif defined(_MSC_VER) && !defined(__clang__)
+#define CDP__THREAD_LOCAL __declspec(thread)
+#elif defined(__GNUC__) || defined(__clang__)
+#define CDP__THREAD_LOCAL __thread
+#else
+#define CDP__THREAD_LOCAL _Thread_local
+#endif
+
+/* The positions of the highest and the lowest bit that is set; n > 0. */
+#if defined(__GNUC__) || defined(__clang__)
+#define cdp__highest_bit(n) (63u - (uint32_t)__builtin_clzll(n))
+#define cdp__lowest_bit(n) ((uint32_t)__builtin_ctzll(n))
+#else
+CDP__PRIVATE uint32_t cdp__highest_bit(uint64_t n) {
+    uint32_t at = 0, step;
+    for (step = 32; step; step /= 2) {
+        if (!(n >> step)) continue;
+        n >>= step;
+        at += step;
+    }
+    return at;
+}
+CDP__PRIVATE uint32_t cdp__lowest_bit(uint64_t n) {
+    return cdp__highest_bit(n & (~n + 1));
+}
+#endif
+
+/* ---- atomic accesses
+
+   Macros or functions, one for each type. add, sub and and return the new value. cas compares
+   with *expected and replaces; if it returns false, *expected is what is there instead. The
+   orders have the meaning of C11's. */
+
+#if defined(__GNUC__) || defined(__clang__)
+#define CDP__RELAXED __ATOMIC_RELAXED
+#define CDP__ACQUIRE __ATOMIC_ACQUIRE
+#define CDP__RELEASE __ATOMIC_RELEASE
+#define CDP__ACQ_REL __ATOMIC_ACQ_REL
+#define CDP__SEQ_CST __ATOMIC_SEQ_CST
+#define cdp__atomic_load_u16(from, order) __atomic_load_n(from, order)
+#define cdp__atomic_load_u32(from, order) __atomic_load_n(from, order)
+#define cdp__atomic_load_ptr(from, order) __atomic_load_n(from, order)
+#define cdp__atomic_store_u32(to, value, order) __atomic_store_n(to, value, order)
+#define cdp__atomic_swap_u32(at, value, order) __atomic_exchange_n(at, value, order)
+#define cdp__atomic_add_u32(at, value, order) __atomic_add_fetch(at, value, order)
+#define cdp__atomic_add_u64(at, value, order) __atomic_add_fetch(at, value, order)
+#define cdp__atomic_sub_u32(at, value, order) __atomic_sub_fetch(at, value, order)
+#define cdp__atomic_and_u32(at, value, order) __atomic_and_fetch(at, value, order)
+#define cdp__atomic_cas_u32(at, expected, value, order, otherwise) \
+    __atomic_compare_exchange_n(at, expected, value, false, order, otherwise)
+#define cdp__atomic_cas_ptr(at, expected, value, order, otherwise) \
+    __atomic_compare_exchange_n(at, expected, value, false, order, otherwise)
+/* Where nobody else can read this memory, a number of 64 bits need not be written at once: small
+   processors cannot do that. */
+#if defined(CDP_NO_THREADS) && defined(CDP_NO_SHARED_MEMORY)
+#define cdp__atomic_load_u64(from, order) (*(from))
+#define cdp__atomic_store_u64(to, value, order) ((void)(*(to) = (value)))
+#else
+#define cdp__atomic_load_u64(from, order) __atomic_load_n(from, order)
+#define cdp__atomic_store_u64(to, value, order) __atomic_store_n(to, value, order)
+#endif
+
+#elif defined(_MSC_VER)
+/* Aligned volatile accesses are atomic. On x86 only the compiler may change their order, and only
+   a store may be overtaken by a later load: a store that is SEQ_CST is an exchange. */
+#include <intrin.h>
+#if defined(_M_ARM64) || defined(_M_ARM)
+#define CDP__BARRIER() __dmb(0xb)
+#else
+#define CDP__BARRIER() _ReadWriteBarrier()
+#endif
+#define CDP__RELAXED 0
+#define CDP__ACQUIRE 1
+#define CDP__RELEASE 2
+#define CDP__ACQ_REL 3
+#define CDP__SEQ_CST 4
+
+CDP__PRIVATE uint16_t cdp__atomic_load_u16(const volatile uint16_t *from, int order) {
+    const uint16_t value = *from;
+    (void)order;
+    CDP__BARRIER();
+    return value;
+}
+CDP__PRIVATE uint32_t cdp__atomic_load_u32(const volatile uint32_t *from, int order) {
+    const uint32_t value = *from;
+    (void)order;
+    CDP__BARRIER();
+    return value;
+}
+CDP__PRIVATE uint32_t cdp__atomic_swap_u32(volatile uint32_t *at, uint32_t value, int order) {
+    (void)order;
+    return (uint32_t)_InterlockedExchange((volatile long *)at, (long)value);
+}
+CDP__PRIVATE void cdp__atomic_store_u32(volatile uint32_t *to, uint32_t value, int order) {
+    if (order == CDP__SEQ_CST) {
+        (void)cdp__atomic_swap_u32(to, value, order);
+        return;
+    }
+    CDP__BARRIER();
+    *to = value;
+}
+CDP__PRIVATE uint32_t cdp__atomic_add_u32(volatile uint32_t *at, uint32_t value, int order) {
+    (void)order;
+    return (uint32_t)_InterlockedExchangeAdd((volatile long *)at, (long)value) + value;
+}
+CDP__PRIVATE uint32_t cdp__atomic_sub_u32(volatile uint32_t *at, uint32_t value, int order) {
+    return cdp__atomic_add_u32(at, 0u - value, order);
+}
+CDP__PRIVATE uint32_t cdp__atomic_and_u32(volatile uint32_t *at, uint32_t value, int order) {
+    (void)order;
+    return (uint32_t)_InterlockedAnd((volatile long *)at, (long)value) & value;
+}
+CDP__PRIVATE bool cdp__atomic_cas_u32(
+    volatile uint32_t *at, uint32_t *expected, uint32_t value, int order, int otherwise) {
+    const uint32_t wanted = *expected;
+    (void)order;
+    (void)otherwise;
+    *expected =
+        (uint32_t)_InterlockedCompareExchange((volatile long *)at, (long)value, (long)wanted);
+    return *expected == wanted;
+}
+/* Adds to a number of 64 bits, or replaces it; 32-bit x86 has this one instruction for both. */
+CDP__PRIVATE uint64_t cdp__atomic_change_u64(volatile uint64_t *at, uint64_t value, bool add) {
+    uint64_t was, is = *at;
+    do {
+        was = is;
+        is = (uint64_t)_InterlockedCompareExchange64(
+            (volatile __int64 *)at, (__int64)(add ? was + value : value), (__int64)was);
+    } while (is != was);
+    return add ? was + value : value;
+}
+#define cdp__atomic_add_u64(at, value, order) cdp__atomic_change_u64(at, value, true)
+#ifdef _M_IX86
+#define cdp__atomic_load_u64(from, order) \
+    ((uint64_t)_InterlockedCompareExchange64((volatile __int64 *)(from), 0, 0))
+#define cdp__atomic_store_u64(to, value, order) ((void)cdp__atomic_change_u64(to, value, false))
+#else
+CDP__PRIVATE uint64_t cdp__atomic_load_u64(const volatile uint64_t *from, int order) {
+    const uint64_t value = *from;
+    (void)order;
+    CDP__BARRIER();
+    return value;
+}
+CDP__PRIVATE void cdp__atomic_store_u64(volatile uint64_t *to, uint64_t value, int order) {
+    (void)order; /* none is SEQ_CST */
+    CDP__BARRIER();
+    *to = value;
+}
+#endif
+CDP__PRIVATE void *cdp__atomic_load_pointer(void *const volatile *from) {
+    void *const value = *from;
+    CDP__BARRIER();
+    return value;
+}
+CDP__PRIVATE bool cdp__atomic_cas_pointer(void *volatile *at, void **expected, void *value) {
+    void *const wanted = *expected;
+    *expected = _InterlockedCompareExchangePointer(at, value, wanted);
+    return *expected == wanted;
+}
+#define cdp__atomic_load_ptr(from, order) cdp__atomic_load_pointer((void *const volatile *)(from))
+#define cdp__atomic_cas_ptr(at, expected, value, order, otherwise) \
+    cdp__atomic_cas_pointer((void *volatile *)(at), (void **)(expected), value)
+
+#elif defined(CDP_NO_THREADS) && defined(CDP_NO_SHARED_MEMORY)
+/* One thread, and no other process: plain accesses are enough. */
+#define CDP__PLAIN_ACCESSES
+#define cdp__atomic_load_u16(from, order) (*(from))
+#define cdp__atomic_load_u32(from, order) (*(from))
+#define cdp__atomic_load_u64(from, order) (*(from))
+#define cdp__atomic_load_ptr(from, order) (*(from))
+#define cdp__atomic_store_u32(to, value, order) ((void)(*(to) = (value)))
+#define cdp__atomic_store_u64(to, value, order) ((void)(*(to) = (value)))
+#define cdp__atomic_add_u32(at, value, order) (*(at) += (value))
+#define cdp__atomic_sub_u32(at, value, order) (*(at) -= (value))
+#define cdp__atomic_and_u32(at, value, order) (*(at) &= (value))
+#define cdp__atomic_swap_u32(at, value, order) cdp__plain_swap_u32(at, value)
+#define cdp__atomic_cas_u32(at, expected, value, order, otherwise) \
+    cdp__plain_cas_u32(at, expected, value)
+#define cdp__atomic_cas_ptr(at, expected, value, order, otherwise) \
+    cdp__plain_cas_ptr((void **)(at), (void **)(expected), value)
+CDP__PRIVATE uint32_t cdp__plain_swap_u32(uint32_t *at, uint32_t value) {
+    const uint32_t was = *at;
+    *at = value;
+    return was;
+}
+CDP__PRIVATE bool cdp__plain_cas_u32(uint32_t *at, uint32_t *expected, uint32_t value) {
+    const bool same = *at == *expected;
+    *expected = *at;
+    if (same) *at = value;
+    return same;
+}
+CDP__PRIVATE bool cdp__plain_cas_ptr(void **at, void **expected, void *value) {
+    const bool same = *at == *expected;
+    *expected = *at;
+    if (same) *at = value;
+    return same;
+}
+
+#elif defined(__cplusplus) || defined(__STDC_NO_ATOMICS__) || __STDC_VERSION__ < 201112L
+#error "cdp.h: a compiler without atomics of C11: define CDP_NO_THREADS and CDP_NO_SHARED_MEMORY"
+#else
+#include <stdatomic.h>
+#define CDP__RELAXED memory_order_relaxed
+#define CDP__ACQUIRE memory_order_acquire
+#define CDP__RELEASE memory_order_release
+#define CDP__ACQ_REL memory_order_acq_rel
+#define CDP__SEQ_CST memory_order_seq_cst
+#define cdp__atomic_load_u16(from, order) \
+    atomic_load_explicit((const _Atomic uint16_t *)(from), order)
+#define cdp__atomic_load_u32(from, order) \
+    atomic_load_explicit((const _Atomic uint32_t *)(from), order)
+#define cdp__atomic_load_u64(from, order) \
+    atomic_load_explicit((const _Atomic uint64_t *)(from), order)
+#define cdp__atomic_load_ptr(from, order) atomic_load_explicit((void *_Atomic *)(from), order)
+#define cdp__atomic_store_u32(to, value, order) \
+    atomic_store_explicit((_Atomic uint32_t *)(to), value, order)
+#define cdp__atomic_store_u64(to, value, order) \
+    atomic_store_explicit((_Atomic uint64_t *)(to), value, order)
+#define cdp__atomic_swap_u32(at, value, order) \
+    atomic_exchange_explicit((_Atomic uint32_t *)(at), value, order)
+#define cdp__atomic_add_u32(at, value, order) \
+    (atomic_fetch_add_explicit((_Atomic uint32_t *)(at), value, order) + (value))
+#define cdp__atomic_add_u64(at, value, order) \
+    (atomic_fetch_add_explicit((_Atomic uint64_t *)(at), value, order) + (value))
+#define cdp__atomic_sub_u32(at, value, order) \
+    (atomic_fetch_sub_explicit((_Atomic uint32_t *)(at), value, order) - (value))
+#define cdp__atomic_and_u32(at, value, order) \
+    (atomic_fetch_and_explicit((_Atomic uint32_t *)(at), value, order) & (value))
+#define cdp__atomic_cas_u32(at, expected, value, order, otherwise) \
+    atomic_compare_exchange_strong_explicit(                       \
+        (_Atomic uint32_t *)(at), expected, value, order, otherwise)
+#define cdp__atomic_cas_ptr(at, expected, value, order, otherwise) \
+    atomic_compare_exchange_strong_explicit(                       \
+        (void *_Atomic *)(at), (void **)(expected), value, order, otherwise)
+#endif
+#endif /* CDP__COMPILER_IMPL_INCLUDED */
+
 #if (defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION)) && !defined(CDP_IMPL_INCLUDED)
 #define CDP_IMPL_INCLUDED
 #undef cdp_reduce /* a macro under CDP_NAMES_0_1 */
 
-/* ---- >>compiler ------------------------------------------------------------------------------ */
+/* ---- >>basics -------------------------------------------------------------------------------- */
 
-/* Knows: compilers and system headers. Promises: the other sections contain no compiler
-   extension but `__atomic` builtins. May use: >>os. */
+/* Knows: headers of the system. Promises: small helpers for all sections. May use: >>os. */
 
 #ifdef CDP_NO_OS
 /* nothing of a system */
@@ -2384,38 +2692,6 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 #endif
 #endif
 
-#if defined(__GNUC__) || defined(__clang__)
-#define CDP__PRIVATE __attribute__((__unused__)) static
-#define CDP__RESTRICT __restrict__
-#if defined(CDP_NO_OS) /* see CDP_FORMAT_CHECK */
-#define CDP__PRINTF(f, a)
-#elif defined(_WIN32) && !defined(__clang__)
-#define CDP__PRINTF(f, a) __attribute__((format(gnu_printf, f, a)))
-#else
-#define CDP__PRINTF(f, a) __attribute__((format(printf, f, a)))
-#endif
-/* Keeps compilers from copying a few short functions into each of their dozens of callers. Used
-   only where measured copies cost most; tests/check_sources.sh counts the uses. */
-#define CDP__ONE_COPY __attribute__((__noinline__))
-/* Marks functions that record errors and make texts: compilers then treat the paths that lead to
-   them as rare, and keep that code apart. */
-#define CDP__COLD __attribute__((__cold__))
-#else
-#define CDP__ONE_COPY
-#define CDP__COLD
-#define CDP__PRIVATE static
-#define CDP__RESTRICT
-#define CDP__PRINTF(f, a)
-#endif
-
-#ifdef CDP_NO_THREADS
-#define CDP__THREAD_LOCAL
-#elif defined(_MSC_VER) && !defined(__clang__)
-#define CDP__THREAD_LOCAL __declspec(thread)
-#else
-#define CDP__THREAD_LOCAL __thread
-#endif
-
 /* How this build computes with floating-point numbers, for cdp_describe(). Ranks agree in every bit
    whatever it says, since a sum is computed once and passed on or in one order everywhere as long
    as all ranks run one build; builds that differ in this may differ in the last bit. */
@@ -2427,16 +2703,6 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 #define CDP__ARITHMETIC "IEEE 754; products and sums may be fused unless -ffp-contract=off"
 #else
 #define CDP__ARITHMETIC "IEEE 754, each operation rounded"
-#endif
-
-/* Where nobody else can read this memory, a number of 64 bits need not be written at once: small
-   processors cannot do that. */
-#if defined(CDP_NO_THREADS) && defined(CDP_NO_SHARED_MEMORY)
-#define cdp__load_u64(from, order) (*(from))
-#define cdp__store_u64(to, value, order) ((void)(*(to) = (value)))
-#else
-#define cdp__load_u64(from, order) __atomic_load_n(from, order)
-#define cdp__store_u64(to, value, order) __atomic_store_n(to, value, order)
 #endif
 
 #define CDP__MS 1000000ull /* nanoseconds */
@@ -2517,7 +2783,7 @@ CDP__PRIVATE CDP__ONE_COPY void *cdp__alloc_zero(const cdp_os *os, uint64_t byte
 }
 
 CDP__PRIVATE void cdp__free(const cdp_os *os, void *p) {
-    if (p) os->release(os->user, p);
+    os->release(os->user, p); /* which accepts NULL */
 }
 
 /* What this thread's next request for a backend's memory is for: the label that cdp_allocator
@@ -2701,7 +2967,7 @@ CDP__PRIVATE void cdp__text_add_v(cdp__text *t, const char *f, va_list ap) {
     if (t->size) t->at[t->used] = 0;
 }
 
-CDP__PRIVATE CDP__PRINTF(2, 3) void cdp__text_add(cdp__text *t, const char *f, ...) {
+CDP__PRIVATE CDP__COLD CDP__PRINTF(2, 3) void cdp__text_add(cdp__text *t, const char *f, ...) {
     va_list ap;
     va_start(ap, f);
     cdp__text_add_v(t, f, ap);
@@ -4077,7 +4343,7 @@ CDP__PRIVATE int32_t cdp__os_polled_open(const cdp_os *os, void **watch) {
 }
 #endif
 
-#ifdef __linux__
+#ifdef CDP__EPOLL
 #include <sys/epoll.h>
 
 /* The watch is the epoll descriptor itself. Edge-triggered: the kernel reports each change once. */
@@ -5068,15 +5334,18 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
 #endif
 
 /* The groups of functions of the default os, in the order of cdp_os's members. */
-#ifdef __linux__
+#ifdef CDP__EPOLL
 #define CDP__OS_WATCH                                                                       \
     cdp__os_watch_open, cdp__os_watch_close, cdp__os_watch_add, cdp__os_watch_change, NULL, \
         cdp__os_watch_remove, cdp__os_watch_wait
-#define CDP__OS_PROCESSES cdp__os_process_place, cdp__os_process_open
 #else
 #define CDP__OS_WATCH                                                                     \
     cdp__os_polled_open, cdp__pollwatch_close, cdp__pollwatch_add, cdp__pollwatch_change, \
         cdp__pollwatch_used_up, cdp__pollwatch_remove, cdp__pollwatch_wait
+#endif
+#ifdef __linux__
+#define CDP__OS_PROCESSES cdp__os_process_place, cdp__os_process_open
+#else
 #define CDP__OS_PROCESSES NULL, NULL
 #endif
 #ifdef _WIN32
@@ -5422,7 +5691,7 @@ typedef struct cdp__loop {
     uint32_t moved;                 /* sockets that had events at the last poll */
     int32_t wake_fd[2];
     uint64_t turns; /* runs of the loop: work that is spread over several runs counts by it */
-    bool awake;     /* wake was set and not yet cleared */
+    uint32_t awake; /* wake was set and not yet cleared (atomic) */
 } cdp__loop;
 
 #define CDP__NO_SLOT UINT32_MAX
@@ -5458,7 +5727,7 @@ CDP__PRIVATE bool cdp__loop_more_slots(cdp__loop *l) {
 
 CDP__PRIVATE void cdp__loop_close(cdp__loop *l) {
     const cdp_os *os = l->os;
-    if (!os) return;
+    if (!os || !l->ios.next) return; /* it was never opened */
     if (l->watch && l->wake_fd[0] >= 0) os->net.watch_remove(os->user, l->watch, l->wake_fd[0]);
     if (l->watch) os->net.watch_close(os, l->watch);
     if (l->wake_fd[1] >= 0 && l->wake_fd[1] != l->wake_fd[0])
@@ -5534,11 +5803,8 @@ CDP__PRIVATE void cdp__loop_used_up(cdp__loop *l, cdp__io *io, uint32_t bit) {
 /* Waits for room to send, or for the end of an attempt to connect. */
 CDP__PRIVATE void cdp__loop_want_write(cdp__loop *l, cdp__io *io) {
     io->want_write = true;
-    if (io->watched_write) {
-        cdp__loop_used_up(l, io, CDP_IO_WRITE);
-        return;
-    }
-    io->ready &= (uint16_t)~CDP_IO_WRITE;
+    cdp__loop_used_up(l, io, CDP_IO_WRITE);
+    if (io->watched_write) return;
     io->watched_write = true;
     cdp__loop_watch(l, io);
 }
@@ -5616,7 +5882,7 @@ CDP__PRIVATE void cdp__loop_woken(cdp__loop *l) {
     os->net.wake_clear(os->user, l->wake_fd[0]);
     if (os->net.watch_used_up)
         os->net.watch_used_up(os->user, l->watch, l->wake_fd[0], CDP_IO_READ);
-    __atomic_store_n(&l->awake, false, __ATOMIC_RELEASE);
+    cdp__atomic_store_u32(&l->awake, 0, CDP__RELEASE);
 }
 
 CDP__PRIVATE void cdp__loop_dispatch(cdp__loop *l, uint32_t count) {
@@ -5665,7 +5931,7 @@ CDP__PRIVATE cdp_status cdp__loop_run(cdp__loop *l, cdp_lock *lock, uint64_t dea
 
 /* Thread-safe. Several wake-ups before the loop runs again cost one system call. */
 CDP__PRIVATE void cdp__loop_wake(cdp__loop *l) {
-    if (l->wake_fd[1] >= 0 && !__atomic_exchange_n(&l->awake, true, __ATOMIC_ACQ_REL))
+    if (l->wake_fd[1] >= 0 && !cdp__atomic_swap_u32(&l->awake, 1, CDP__ACQ_REL))
         l->os->net.wake_set(l->os->user, l->wake_fd[1]);
 }
 
@@ -6211,21 +6477,16 @@ CDP__PRIVATE cdp__step cdp__step_recv(uint32_t peer, uint8_t buf, cdp__span p) {
     return cdp__step_make(CDP__RECV, (int32_t)peer, 0, buf, 0, p.off, p.len);
 }
 
-/* Round 0 of most algorithms: copies this rank's input to the buffer that the next rounds work
-   on, and scales it for PREMUL_SUM. */
-CDP__PRIVATE uint32_t cdp__bring(const cdp__shape *s, uint8_t src, cdp__span from, uint8_t dst,
-    uint64_t dst_off, cdp__step out[]) {
+/* Round 0 of most algorithms: copies the first `len` elements of this rank's input to the buffer
+   that the next rounds work on, and scales them for PREMUL_SUM. */
+CDP__PRIVATE uint32_t cdp__bring(
+    const cdp__shape *s, uint64_t len, uint8_t dst, uint64_t dst_off, cdp__step out[]) {
+    const uint8_t src = s->in_place ? CDP__OUT : CDP__IN;
     uint32_t n = 0;
-    if (src != dst || from.off != dst_off)
-        out[n++] = cdp__step_make(CDP__COPY, -1, src, dst, from.off, dst_off, from.len);
+    if (src != dst || dst_off) out[n++] = cdp__step_make(CDP__COPY, -1, src, dst, 0, dst_off, len);
     if (s->op == CDP_REDUCE_PREMUL_SUM)
-        out[n++] = cdp__step_make(CDP__SCALE, -1, 0, dst, 0, dst_off, from.len);
+        out[n++] = cdp__step_make(CDP__SCALE, -1, 0, dst, 0, dst_off, len);
     return n;
-}
-
-CDP__PRIVATE uint32_t cdp__copy_in(const cdp__shape *s, uint64_t dst_off, cdp__step out[]) {
-    return cdp__bring(
-        s, s->in_place ? CDP__OUT : CDP__IN, cdp__first(s->count), CDP__OUT, dst_off, out);
 }
 
 CDP__PRIVATE uint32_t cdp__log2_up(uint32_t n) {
@@ -6277,7 +6538,7 @@ CDP__PRIVATE uint32_t cdp__ring_reduce(
 CDP__PRIVATE uint32_t cdp__ring_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     /* which part, in rounds n .. 2n-2 */
     const uint32_t n = s->size, r = s->rank, send = (r + 2 * n - k + 1) % n;
-    if (k == 0) return cdp__reads_in(s) ? 0 : cdp__copy_in(s, 0, out);
+    if (k == 0) return cdp__reads_in(s) ? 0 : cdp__bring(s, s->count, CDP__OUT, 0, out);
     if (k < n) return cdp__ring_reduce(s, k, CDP__OUT, out);
     out[0] = cdp__step_send((r + 1) % n, CDP__OUT, cdp__part(s, send));
     out[1] = cdp__step_recv((r + n - 1) % n, CDP__OUT, cdp__part(s, (send + n - 1) % n));
@@ -6333,7 +6594,7 @@ CDP__PRIVATE uint32_t cdp__doubling_round(const cdp__shape *s, uint32_t k, cdp__
     uint32_t m, id, peer;
     all.off = 0;
     all.len = s->count;
-    if (k == 0) return cdp__copy_in(s, 0, out);
+    if (k == 0) return cdp__bring(s, s->count, CDP__OUT, 0, out);
     if (k < first || k == first + f.bits) { /* fold, or send the result to the folded rank */
         const bool back = k != 1;
         if (s->rank >= 2 * f.extra) return 0;
@@ -6424,8 +6685,7 @@ CDP__PRIVATE uint32_t cdp__reduce_tree_round(const cdp__shape *s, uint32_t k, cd
     const uint32_t n = s->size, v = (s->rank + n - s->root) % n, stride = k ? 1u << (k - 1) : 0;
     const uint8_t work = cdp__reduce_buffer(s);
     uint32_t m = 0;
-    if (k == 0)
-        return cdp__bring(s, s->in_place ? CDP__OUT : CDP__IN, cdp__first(s->count), work, 0, out);
+    if (k == 0) return cdp__bring(s, s->count, work, 0, out);
     if (v % (2 * stride) == stride) {
         out[m++] = cdp__step_send((s->rank + n - stride) % n, work, cdp__first(s->count));
     } else if (v % (2 * stride) == 0 && stride < n - v) {
@@ -6447,8 +6707,9 @@ CDP__PRIVATE uint32_t cdp__linear_round(const cdp__shape *s, uint32_t k, cdp__st
     const uint8_t parts = gather || s->in_place ? CDP__OUT : CDP__IN;
     if (k == 0) {
         if (!root || s->in_place) return 0;
-        return gather ? cdp__bring(s, CDP__IN, cdp__first(own.len), CDP__OUT, own.off, out)
-                      : cdp__bring(s, CDP__IN, own, CDP__OUT, 0, out);
+        out[0] = cdp__step_make(
+            CDP__COPY, -1, CDP__IN, CDP__OUT, gather ? 0 : own.off, gather ? own.off : 0, own.len);
+        return 1;
     }
     if (root)
         out[0] = gather ? cdp__step_recv(other, parts, cdp__block_of(s, offs, other))
@@ -6476,11 +6737,10 @@ CDP__PRIVATE uint32_t cdp__scatter_reduce_round(const cdp__shape *s, uint32_t k,
     const uint8_t outside = scaled ? CDP__TMP : CDP__IN,
                   src = s->in_place ? (uint8_t)CDP__OUT : outside;
     const cdp__span own = cdp__block_of(s, s->in_offs, r),
-                    all = cdp__first(s->in_offs ? s->in_offs[n] : n * s->count);
-    const cdp__span result = s->in_place ? own : cdp__first(own.len);
+                    result = s->in_place ? own : cdp__first(own.len);
     uint32_t m = 0;
     if (k == 0) {
-        if (scaled) m = cdp__bring(s, s->in_place ? CDP__OUT : CDP__IN, all, src, 0, out);
+        if (scaled) m = cdp__bring(s, cdp__edge(s, s->in_offs, n), src, 0, out);
         if (n == 1 && !s->in_place)
             out[m++] = cdp__step_make(CDP__COPY, -1, src, CDP__OUT, own.off, 0, own.len);
     } else {
@@ -6662,16 +6922,15 @@ CDP__PRIVATE uint32_t cdp__fixed_round(const cdp__shape *s, uint32_t k, cdp__ste
     const uint32_t n = s->size, r = s->rank, per = cdp__fixed_wave_rounds(s);
     const uint8_t mine = s->in_place ? CDP__OUT : CDP__IN;
     uint8_t work = s->kind == CDP_COLL_REDUCE ? cdp__reduce_buffer(s) : (uint8_t)CDP__OUT;
-    cdp__span all = cdp__first(s->count);
-    uint64_t slot;
+    uint64_t all = s->count, slot;
     uint32_t from, waves;
     if (s->kind == CDP_COLL_REDUCE_SCATTER) {
-        all = cdp__first(s->in_offs ? s->in_offs[n] : n * s->count);
+        all = cdp__edge(s, s->in_offs, n);
         /* working in IN is possible unless the input must be scaled */
         work = s->op == CDP_REDUCE_PREMUL_SUM && !s->in_place ? (uint8_t)CDP__TMP : mine;
-        if (n == 1) return cdp__bring(s, mine, all, CDP__OUT, 0, out);
+        if (n == 1) return cdp__bring(s, all, CDP__OUT, 0, out);
     }
-    if (k == 0) return cdp__bring(s, mine, all, work, 0, out);
+    if (k == 0) return cdp__bring(s, all, work, 0, out);
     waves = cdp__fixed_waves(s, &slot);
     if (--k < waves * per) return cdp__fixed_wave(s, k % per, k / per * slot, slot, work, out);
     k -= waves * per;
@@ -6706,8 +6965,7 @@ CDP__PRIVATE uint32_t cdp__reduce_ring_round(const cdp__shape *s, uint32_t k, cd
     const uint32_t n = s->size, from = k < n ? 0 : (s->root + (k - n) + 1) % n;
     const uint8_t work = cdp__reduce_buffer(s);
     if (k == 0 && cdp__reads_in(s)) return 0;
-    if (k == 0)
-        return cdp__bring(s, s->in_place ? CDP__OUT : CDP__IN, cdp__first(s->count), work, 0, out);
+    if (k == 0) return cdp__bring(s, s->count, work, 0, out);
     if (k < n) return cdp__ring_reduce(s, k, work, out);
     if (s->rank == s->root)
         out[0] = cdp__step_recv(from, work, cdp__part(s, (from + 1) % n));
@@ -6890,9 +7148,7 @@ CDP__PRIVATE uint32_t cdp__halving_round(const cdp__shape *s, uint32_t k, cdp__s
     uint32_t half, peer, m = 2;
     if (s->size == 1) return cdp__scatter_reduce_round(s, 0, out);
     if (k == 0 && cdp__reads_in(s)) return 0;
-    if (k == 0)
-        return cdp__bring(s, s->in_place ? CDP__OUT : CDP__IN,
-            cdp__first(cdp__edge(s, s->in_offs, s->size)), work, 0, out);
+    if (k == 0) return cdp__bring(s, cdp__edge(s, s->in_offs, s->size), work, 0, out);
     if (k < first || k == first + f.bits) return cdp__halving_fold(s, k >= first, work, out);
     if (f.id < 0) return 0;
     half = 1u << (f.bits - 1 - (k - first));
@@ -6937,7 +7193,7 @@ CDP__PRIVATE uint32_t cdp__both_round(const cdp__shape *s, uint32_t k, cdp__step
     const cdp__span all = cdp__first(s->count);
     uint32_t half, peer;
     cdp__span mine, theirs;
-    if (k == 0) return from_in ? 0 : cdp__copy_in(s, 0, out);
+    if (k == 0) return from_in ? 0 : cdp__bring(s, s->count, CDP__OUT, 0, out);
     if (k < first || k == first + 2 * f.bits) { /* as in recursive doubling */
         const bool back = k >= first, odd = s->rank % 2 != 0;
         if (s->rank >= 2 * f.extra) return 0;
@@ -7070,9 +7326,8 @@ CDP__PRIVATE uint32_t cdp__once_round(const cdp__shape *s, uint32_t k, cdp__step
     const uint64_t mine_at = before ? r * s->count : whole_at;
     uint32_t m = 0, u = (k - before) * CDP__ROUND_MAX;
     if (n == 1 && gather) return cdp__gather_round(s, 0, out);
-    if (n == 1) return reduce ? cdp__copy_in(s, 0, out) : 0;
-    if (k < before)
-        return cdp__bring(s, s->in_place ? CDP__OUT : CDP__IN, own, CDP__TMP, r * s->count, out);
+    if (n == 1) return reduce ? cdp__bring(s, s->count, CDP__OUT, 0, out) : 0;
+    if (k < before) return cdp__bring(s, own.len, CDP__TMP, r * s->count, out);
     for (; u < units && u < (k - before + 1) * CDP__ROUND_MAX; ++u) {
         const uint32_t to = (r + u / 2 + 1) % n, from = (r + n - u / 2 - 1) % n,
                        step = u - 2 * pairs;
@@ -9100,29 +9355,29 @@ typedef struct cdp__doorbell {
    usually only one peer wakes it. */
 CDP__PRIVATE bool cdp__doorbell_ring(cdp__doorbell *b, uint32_t what) {
     CDP_ASSERT(what == CDP__BELL_DATA || what == CDP__BELL_ROOM);
-    (void)__atomic_add_fetch(&b->rung[what == CDP__BELL_ROOM], 1, __ATOMIC_SEQ_CST);
-    if (!(__atomic_load_n(&b->wants, __ATOMIC_SEQ_CST) & what)) return false;
-    __atomic_store_n(&b->wants, 0, __ATOMIC_SEQ_CST);
+    (void)cdp__atomic_add_u32(&b->rung[what == CDP__BELL_ROOM], 1, CDP__SEQ_CST);
+    if (!(cdp__atomic_load_u32(&b->wants, CDP__SEQ_CST) & what)) return false;
+    cdp__atomic_store_u32(&b->wants, 0, CDP__SEQ_CST);
     return true;
 }
 
 CDP__PRIVATE void cdp__doorbell_arm(cdp__doorbell *b, uint32_t wants) {
-    __atomic_store_n(&b->wants, wants, __ATOMIC_SEQ_CST);
+    cdp__atomic_store_u32(&b->wants, wants, CDP__SEQ_CST);
 }
 
 /* True if a peer rang for one of `wants` since `seen` was stored: checked before each sleep. */
 CDP__PRIVATE bool cdp__doorbell_rung(
     const cdp__doorbell *b, const uint32_t seen[2], uint32_t wants) {
-    return ((wants & CDP__BELL_DATA) && __atomic_load_n(&b->rung[0], __ATOMIC_SEQ_CST) != seen[0])
-        || ((wants & CDP__BELL_ROOM) && __atomic_load_n(&b->rung[1], __ATOMIC_SEQ_CST) != seen[1]);
+    return ((wants & CDP__BELL_DATA) && cdp__atomic_load_u32(&b->rung[0], CDP__SEQ_CST) != seen[0])
+        || ((wants & CDP__BELL_ROOM) && cdp__atomic_load_u32(&b->rung[1], CDP__SEQ_CST) != seen[1]);
 }
 
 /* The owner is awake. It polls everything after this call. */
 CDP__PRIVATE void cdp__doorbell_seen(cdp__doorbell *b, uint32_t seen[2]) {
-    if (__atomic_load_n(&b->wants, __ATOMIC_RELAXED))
-        __atomic_store_n(&b->wants, 0, __ATOMIC_RELAXED);
-    seen[0] = __atomic_load_n(&b->rung[0], __ATOMIC_ACQUIRE);
-    seen[1] = __atomic_load_n(&b->rung[1], __ATOMIC_ACQUIRE);
+    if (cdp__atomic_load_u32(&b->wants, CDP__RELAXED))
+        cdp__atomic_store_u32(&b->wants, 0, CDP__RELAXED);
+    seen[0] = cdp__atomic_load_u32(&b->rung[0], CDP__ACQUIRE);
+    seen[1] = cdp__atomic_load_u32(&b->rung[1], CDP__ACQUIRE);
 }
 
 /* ---- rings */
@@ -9202,7 +9457,7 @@ CDP__PRIVATE bool cdp__eager_free(cdp__eager *w, const cdp__eager_slots *to, uin
     uint32_t k;
     for (k = 0; k < CDP__SLOTS && w->put[i] != w->freed[i]; ++k) {
         const uint32_t at = (i + 1 + k) % CDP__SLOTS;
-        w->freed[at] = __atomic_load_n(&to->taken[at], __ATOMIC_ACQUIRE);
+        w->freed[at] = cdp__atomic_load_u32(&to->taken[at], CDP__ACQUIRE);
     }
     return w->put[i] == w->freed[i];
 }
@@ -9220,7 +9475,7 @@ CDP__PRIVATE bool cdp__eager_put(cdp__eager *w, cdp__eager_slots *to, uint64_t c
     p->bytes = (uint16_t)bytes;
     memcpy(p->head, head, CDP__SLOT_HEAD);
     if (bytes) memcpy(p->data, data, bytes);
-    __atomic_store_n(&p->serial, ++w->put[i], __ATOMIC_RELEASE);
+    cdp__atomic_store_u32(&p->serial, ++w->put[i], CDP__RELEASE);
     return true;
 }
 
@@ -9229,14 +9484,14 @@ CDP__PRIVATE const cdp__eager_slot *cdp__eager_find(
     const cdp__eager *w, const cdp__eager_slots *from, uint64_t channel, uint32_t number) {
     const uint32_t i = cdp__eager_place(channel, number);
     const cdp__eager_slot *p = &from->place[i];
-    if (__atomic_load_n(&p->serial, __ATOMIC_ACQUIRE) == w->got[i]) return NULL;
+    if (cdp__atomic_load_u32(&p->serial, CDP__ACQUIRE) == w->got[i]) return NULL;
     return p->number == number && p->channel == channel ? p : NULL;
 }
 
 /* Copies the header. Returns the length of the message, or UINT32_MAX if the stored length is
    impossible. A malicious peer may change the stored length: use the returned one. */
 CDP__PRIVATE uint32_t cdp__eager_head(const cdp__eager_slot *p, uint8_t head[CDP__SLOT_HEAD]) {
-    const uint32_t bytes = __atomic_load_n(&p->bytes, __ATOMIC_RELAXED);
+    const uint32_t bytes = cdp__atomic_load_u16(&p->bytes, CDP__RELAXED);
     memcpy(head, p->head, CDP__SLOT_HEAD);
     return bytes <= CDP__SLOT_BYTES ? bytes : UINT32_MAX;
 }
@@ -9245,16 +9500,16 @@ CDP__PRIVATE uint32_t cdp__eager_head(const cdp__eager_slot *p, uint8_t head[CDP
 CDP__PRIVATE void cdp__eager_taken(
     cdp__eager *w, cdp__eager_slots *from, uint64_t channel, uint32_t number) {
     const uint32_t i = cdp__eager_place(channel, number);
-    w->got[i] = __atomic_load_n(&from->place[i].serial, __ATOMIC_RELAXED);
-    __atomic_store_n(&from->taken[i], w->got[i], __ATOMIC_RELEASE);
+    w->got[i] = cdp__atomic_load_u32(&from->place[i].serial, CDP__RELAXED);
+    cdp__atomic_store_u32(&from->taken[i], w->got[i], CDP__RELEASE);
 }
 
 /* True if any slot holds an unread message. */
 CDP__PRIVATE bool cdp__eager_any(const cdp__eager_slots *from) {
     uint32_t i;
     for (i = 0; i < CDP__SLOTS; ++i)
-        if (__atomic_load_n(&from->place[i].serial, __ATOMIC_ACQUIRE)
-            != __atomic_load_n(&from->taken[i], __ATOMIC_RELAXED))
+        if (cdp__atomic_load_u32(&from->place[i].serial, CDP__ACQUIRE)
+            != cdp__atomic_load_u32(&from->taken[i], CDP__RELAXED))
             return true;
     return false;
 }
@@ -9324,7 +9579,7 @@ CDP__PRIVATE int64_t cdp__line_put(cdp__line *l, const cdp_iov *v, uint32_t n, u
     uint64_t moved;
     CDP_ASSERT(l->out_at - l->out_tail <= l->size);
     if (bytes > l->size - (l->out_at - l->out_tail)) {
-        const uint64_t tail = cdp__load_u64(&ring->tail, __ATOMIC_ACQUIRE);
+        const uint64_t tail = cdp__atomic_load_u64(&ring->tail, CDP__ACQUIRE);
         if (l->out_at - tail > l->size) return -1;
         l->out_tail = tail;
     }
@@ -9333,21 +9588,21 @@ CDP__PRIVATE int64_t cdp__line_put(cdp__line *l, const cdp_iov *v, uint32_t n, u
     l->full = moved < bytes;
     if (!moved) return 0;
     l->out_at += moved;
-    cdp__store_u64(&ring->head, l->out_at, __ATOMIC_RELEASE);
+    cdp__atomic_store_u64(&ring->head, l->out_at, CDP__RELEASE);
     cdp__line_ring(l, CDP__BELL_DATA);
     return (int64_t)moved;
 }
 
 CDP__PRIVATE int64_t cdp__line_get(cdp__line *l, const cdp_iov *v, uint32_t n) {
     cdp__ring *ring = &l->in->ring;
-    const uint64_t head = cdp__load_u64(&ring->head, __ATOMIC_ACQUIRE);
+    const uint64_t head = cdp__atomic_load_u64(&ring->head, CDP__ACQUIRE);
     uint64_t moved;
     if (head - l->in_at > l->size) return -1;
     if (head == l->in_at) return 0;
     moved = cdp__ring_move(ring, l->size, l->in_at, head - l->in_at, v, n, false);
     if (!moved) return 0;
     l->in_at += moved;
-    cdp__store_u64(&ring->tail, l->in_at, __ATOMIC_RELEASE);
+    cdp__atomic_store_u64(&ring->tail, l->in_at, CDP__RELEASE);
     cdp__line_ring(l, CDP__BELL_ROOM);
     return (int64_t)moved;
 }
@@ -9381,9 +9636,9 @@ CDP__PRIVATE uint32_t cdp__line_wants(const cdp__line *l) {
 /* True if there is unread data, or new room for data that did not fit. Checked after the
    doorbell rang: it may have rung for data that has been read since. */
 CDP__PRIVATE bool cdp__line_busy(const cdp__line *l) {
-    return cdp__load_u64(&l->in->ring.head, __ATOMIC_ACQUIRE) != l->in_at
+    return cdp__atomic_load_u64(&l->in->ring.head, CDP__ACQUIRE) != l->in_at
         || cdp__eager_any(&l->in->eager.slots)
-        || (l->full && cdp__load_u64(&l->out->ring.tail, __ATOMIC_ACQUIRE) != l->out_tail);
+        || (l->full && cdp__atomic_load_u64(&l->out->ring.tail, CDP__ACQUIRE) != l->out_tail);
 }
 
 /* The slot of the exposure table that a token of this side names. */
@@ -9404,12 +9659,12 @@ CDP__PRIVATE bool cdp__line_expose(cdp__line *l, const void *data, uint64_t byte
         ++i;
     if (i == CDP__EXPOSURES) return false;
     e = &l->out->exposed[i];
-    cdp__store_u64(&e->at, (uint64_t)(uintptr_t)data, __ATOMIC_RELAXED);
-    cdp__store_u64(&e->bytes, bytes, __ATOMIC_RELAXED);
-    cdp__store_u64(&e->off, off, __ATOMIC_RELAXED);
-    __atomic_store_n(&e->segment, segment, __ATOMIC_RELAXED);
+    cdp__atomic_store_u64(&e->at, (uint64_t)(uintptr_t)data, CDP__RELAXED);
+    cdp__atomic_store_u64(&e->bytes, bytes, CDP__RELAXED);
+    cdp__atomic_store_u64(&e->off, off, CDP__RELAXED);
+    cdp__atomic_store_u32(&e->segment, segment, CDP__RELAXED);
     l->state[i] |= CDP__EXPOSED;
-    __atomic_store_n(&e->state, l->state[i], __ATOMIC_RELEASE);
+    cdp__atomic_store_u32(&e->state, l->state[i], CDP__RELEASE);
     *token = (uint64_t)i << 32 | l->state[i];
     return true;
 }
@@ -9418,8 +9673,7 @@ CDP__PRIVATE bool cdp__line_try_revoke(cdp__line *l, uint64_t token) {
     const uint32_t i = cdp__exposure_index(l, token);
     const uint32_t next = (l->state[i] & ~CDP__STATE_BITS) + CDP__STATE_BITS + 1;
     uint32_t state = l->state[i];
-    if (!__atomic_compare_exchange_n(
-            &l->out->exposed[i].state, &state, next, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+    if (!cdp__atomic_cas_u32(&l->out->exposed[i].state, &state, next, CDP__ACQ_REL, CDP__RELAXED))
         return false;
     l->state[i] = next;
     return true;
@@ -9432,11 +9686,11 @@ CDP__PRIVATE bool cdp__line_revoke(cdp__line *l, uint64_t token) {
     uint32_t *state = &l->out->exposed[i].state;
     const uint32_t next = (l->state[i] & ~CDP__STATE_BITS) + CDP__STATE_BITS + 1;
     if (l->same_process
-        && (__atomic_and_fetch(state, ~(CDP__EXPOSED | CDP__BEGUN), __ATOMIC_ACQ_REL) & CDP__HELD))
+        && (cdp__atomic_and_u32(state, ~(CDP__EXPOSED | CDP__BEGUN), CDP__ACQ_REL) & CDP__HELD))
         return false;
     l->state[i] = next;
     /* must precede the owner's next write to that memory */
-    (void)__atomic_exchange_n(state, next, __ATOMIC_ACQ_REL);
+    (void)cdp__atomic_swap_u32(state, next, CDP__ACQ_REL);
     return true;
 }
 
@@ -9450,15 +9704,13 @@ CDP__PRIVATE bool cdp__line_read_begin(cdp__line *l, uint64_t token, cdp__exposu
     if (!l->in || token >> 32 >= CDP__EXPOSURES || (exposed & CDP__STATE_BITS) != CDP__EXPOSED)
         return false;
     e = &l->in->exposed[token >> 32];
-    if (!__atomic_compare_exchange_n(
-            &e->state, &first, hold, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)
-        && !__atomic_compare_exchange_n(
-            &e->state, &again, hold, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+    if (!cdp__atomic_cas_u32(&e->state, &first, hold, CDP__ACQ_REL, CDP__ACQUIRE)
+        && !cdp__atomic_cas_u32(&e->state, &again, hold, CDP__ACQ_REL, CDP__ACQUIRE))
         return false;
-    out->at = cdp__load_u64(&e->at, __ATOMIC_RELAXED);
-    out->bytes = cdp__load_u64(&e->bytes, __ATOMIC_RELAXED);
-    out->off = cdp__load_u64(&e->off, __ATOMIC_RELAXED);
-    out->segment = __atomic_load_n(&e->segment, __ATOMIC_RELAXED);
+    out->at = cdp__atomic_load_u64(&e->at, CDP__RELAXED);
+    out->bytes = cdp__atomic_load_u64(&e->bytes, CDP__RELAXED);
+    out->off = cdp__atomic_load_u64(&e->off, CDP__RELAXED);
+    out->segment = cdp__atomic_load_u32(&e->segment, CDP__RELAXED);
     return true;
 }
 
@@ -9468,11 +9720,10 @@ CDP__PRIVATE bool cdp__line_read_end(cdp__line *l, uint64_t token) {
     uint32_t begun = (uint32_t)token | CDP__BEGUN;
     cdp__exposure *e = &l->in->exposed[(token >> 32) % CDP__EXPOSURES];
     if (l->same_process) {
-        (void)__atomic_and_fetch(&e->state, ~CDP__HELD, __ATOMIC_RELEASE);
+        (void)cdp__atomic_and_u32(&e->state, ~CDP__HELD, CDP__RELEASE);
         return true;
     }
-    return __atomic_compare_exchange_n(
-        &e->state, &begun, begun, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+    return cdp__atomic_cas_u32(&e->state, &begun, begun, CDP__ACQ_REL, CDP__ACQUIRE);
 }
 
 /* ---- >>pend: works that are not operations --------------------------------------------------- */
@@ -9574,7 +9825,6 @@ typedef struct cdp__stream {
 } cdp__stream;
 
 typedef struct cdp__port { /* this rank's end of one link */
-    uint8_t tx_head[CDP__HEAD_BYTES], rx_head[CDP__HEAD_BYTES];
     uint32_t tx_head_left, rx_head_got;
     /* body bytes still missing of the message half sent, half received */
     uint64_t tx_left, rx_left;
@@ -9593,6 +9843,7 @@ typedef struct cdp__port { /* this rank's end of one link */
     uint32_t control_at, control_used, control_room;
     uint8_t *failure; /* body of the FAILURE, WAIT or ENDPOINT that is being received */
     uint32_t failure_got;
+    uint8_t tx_head[CDP__HEAD_BYTES], rx_head[CDP__HEAD_BYTES];
 } cdp__port;
 
 /* How many groups of the same ranks were created here. The counts are equal on all ranks, so
@@ -9610,14 +9861,26 @@ typedef enum cdp__advance {
     CDP__MOVED    /* poll again */
 } cdp__advance;
 
-/* State shared by all groups of one transport. */
+/* State shared by all groups of one transport. The lock guards everything but `os`, and all
+   groups. Members that much code uses come first. */
 typedef struct cdp__world {
     const cdp_os *os;
-    cdp_lock lock; /* guards everything below and all groups */
-    cdp_transport transport;
     uint32_t size, rank;
     cdp__port *ports;
-    bool deferred;         /* some port has control messages to send */
+    cdp_group *groups;         /* all */
+    cdp_group *active;         /* those with something to do */
+    struct cdp__pend *pending; /* works that are not operations, in the order of the calls */
+    void *cond;                /* where callers sleep while another thread is in transport.wait */
+    bool sleeping;             /* a thread is in transport.wait; at most one is */
+    bool stop;                 /* the progress thread must end */
+    bool deferred;             /* some port has control messages to send */
+    bool fast_poll;         /* this poll of the groups is one of several: only the last one checks
+                          deadlines */
+    bool cut;               /* this poll ended at its budget, and there is more to do */
+    int32_t spin_luck;      /* > 0: polling before sleeping has paid off lately; < 0: it has not */
+    uint64_t poll_until_ns; /* when this poll is to end; 0: when nothing moves any more */
+    cdp_lock lock;
+    cdp_transport transport;
     cdp__stream **streams; /* hash table, by channel and peer */
     uint32_t stream_rows;  /* a power of two */
     uint32_t stream_count;
@@ -9629,9 +9892,6 @@ typedef struct cdp__world {
     uint64_t gone[CDP__GONE];
     uint32_t gone_at;
     cdp__made *made;
-    cdp_group *groups;            /* all */
-    cdp_group *active;            /* those with something to do */
-    struct cdp__pend *pending;    /* works that are not operations, in the order of the calls */
     struct cdp_channel *channels; /* that are open */
     /* called as soon as the body of a FAILURE has arrived */
     void (*channel_failed)(
@@ -9647,24 +9907,16 @@ typedef struct cdp__world {
     uint8_t *stage;     /* received bytes before they are reduced */
     uint64_t stage_bytes;
 
-    /* threads; at most one of them sleeps in transport.wait */
+    /* threads */
     void *thread;
-    void *cond;            /* where callers sleep while another thread is in transport.wait */
     void *park;            /* where the progress thread sleeps while callers make progress */
     uint32_t lock_waiters; /* (atomic) */
-    bool sleeping;         /* a thread is in transport.wait */
-    bool stop;             /* the progress thread must end */
     /* threads inside a wait: they make progress, the progress thread stands by */
     uint32_t callers;
     /* Counts of waits and of completed operations, many of which need no wait: a change shows
        the progress thread that callers are active. */
     uint64_t waits, ended;
     uint64_t yield_again; /* the value of `waits` from which on yielding is tried again */
-    /* this poll of the groups is one of several: only the last one checks deadlines */
-    bool fast_poll;
-    bool cut;               /* this poll ended at its budget, and there is more to do */
-    uint64_t poll_until_ns; /* when this poll is to end; 0: when nothing moves any more */
-    int32_t spin_luck;      /* > 0: polling before sleeping has paid off lately; < 0: it has not */
     cdp__failure failure;
     cdp__choosing choosing;
     cdp_group_desc given; /* the desc as the caller wrote it, without defaults */
@@ -10224,7 +10476,7 @@ CDP__PRIVATE bool cdp__port_slots_wait(const cdp__world *w, uint32_t peer) {
     uint32_t i;
     if (t->slots.memory) memory = (const cdp__eager_slots *)t->slots.memory(t->self, peer, false);
     for (i = 0; i < CDP__SLOTS && memory; ++i)
-        if (__atomic_load_n(&memory->place[i].serial, __ATOMIC_ACQUIRE)
+        if (cdp__atomic_load_u32(&memory->place[i].serial, CDP__ACQUIRE)
             != w->ports[peer].slots.got[i])
             return true;
     return false;
@@ -10830,24 +11082,25 @@ typedef struct cdp__exec {
     cdp__world *w;
     cdp__stream *streams; /* one per rank of the channel */
     uint64_t piece_bytes, expose_bytes;
-    cdp__task task;
     const cdp__algo *algo;
     uint64_t elem; /* bytes of one element */
     uint32_t round, rounds, transfer_count, step_count;
     bool running;
-    bool kept;       /* the steps are those of a whole operation: an equal operation reuses them */
-    bool exposing;   /* a payload of this round is exposed, and may be revoked and sent instead */
-    uint64_t copied; /* bytes of the last local step that were copied while waiting for messages */
-    /* a poll with a budget has begun the local steps: this one comes next, from this element on */
-    bool in_parts;
-    uint32_t next_local;
-    uint64_t local_done;
-    cdp__step steps[CDP__ROUND_MAX];
-    cdp__transfer transfers[CDP__ROUND_MAX];
-    void *tmp;
-    uint64_t tmp_bytes;
+    bool kept;     /* the steps are those of a whole operation: an equal operation reuses them */
+    bool exposing; /* a payload of this round is exposed, and may be revoked and sent instead */
+    bool in_parts; /* see next_local */
     cdp__fault_kind fault;
     uint32_t fault_rank; /* rank in the channel */
+    uint64_t copied; /* bytes of the last local step that were copied while waiting for messages */
+    /* in_parts: a poll with a budget has begun the local steps: this one comes next, from this
+       element on */
+    uint32_t next_local;
+    uint64_t local_done;
+    void *tmp;
+    uint64_t tmp_bytes;
+    cdp__task task;
+    cdp__step steps[CDP__ROUND_MAX];
+    cdp__transfer transfers[CDP__ROUND_MAX];
     cdp__head theirs;
 } cdp__exec;
 
@@ -11290,38 +11543,41 @@ typedef enum cdp__health {
 #define CDP__LEAVING_MAGIC \
     0x6c726763u /* cdp_group_leave() is under way, and its streams are closed */
 
+/* Members that much code uses come first, because instructions that use them are shorter. */
 struct cdp_group {
     /* detects the use of a destroyed group, until its memory is reused */
     uint32_t magic;
-    cdp_group_desc desc; /* with defaults; rank and world_size are those of this group */
+    cdp__health health;
     const cdp_os *os;
     cdp__world *w;
-    uint64_t channel;  /* equal on all its ranks */
-    uint32_t *members; /* world rank of each of its ranks; NULL: equal */
-    /* properties for >>select: CDP__NEAR, CDP__SHARED, CDP__HOSTS, CDP__EVEN */
-    uint8_t is;
-    cdp__hosts hosts; /* only for several hosts */
-    cdp_group *next;  /* in world->groups */
-    cdp_group *next_active;
-    bool active;          /* in world->active */
-    cdp_group *parent;    /* the group that it fails together with; NULL: none */
+    uint64_t channel;     /* equal on all its ranks */
     cdp__stream *streams; /* of the channel, one per rank */
     cdp__peer *peers;
 
     /* operations: a queue in order of issue; the first one runs */
     cdp__op *queue;
     uint32_t queue_room, queue_at, queue_used;
+    uint32_t waiters;           /* threads that wait for one of its operations */
+    const cdp_backend *backend; /* NULL: none */
+    cdp__flow *active_flows;
+    cdp_group *next;     /* in world->groups */
+    uint64_t soonest_ns; /* at or before the earliest deadline of an operation or message */
+    cdp_group_desc desc; /* with defaults; rank and world_size are those of this group */
+    uint32_t *members;   /* world rank of each of its ranks; NULL: equal */
+    /* properties for >>select: CDP__NEAR, CDP__SHARED, CDP__HOSTS, CDP__EVEN */
+    uint8_t is;
+    bool active; /* in world->active */
+    bool backed; /* it has or had a backend */
+    cdp_group *next_active;
+    cdp_group *parent;          /* the group that it fails together with; NULL: none */
     uint64_t issued, completed; /* sequence numbers */
     uint32_t ddps;              /* ddps created on it */
     void *barrier;              /* memory of cdp_monitored_barrier(), kept for the next one */
-    const cdp_backend *backend; /* NULL: none */
-    bool backed;                /* it has or had a backend */
-    uint32_t waiters;           /* threads that wait for one of its operations */
-    cdp__exec exec;
-    cdp__past *past; /* the last desc.records operations, by sequence number */
+    cdp__past *past;            /* the last desc.records operations, by sequence number */
+    cdp__hosts hosts;           /* only for several hosts */
 
     /* messages */
-    cdp__flow *flows, *active_flows;
+    cdp__flow *flows;
     cdp__post **posts;                      /* the pool, by index */
     cdp__post *free_posts, *last_free_post; /* the one that was free longest is first */
     uint32_t post_count, post_room;
@@ -11336,8 +11592,7 @@ struct cdp_group {
     /* index where the search for a free entry begins: the one that was free longest */
     uint32_t pend_at;
 
-    /* timers; CDP__NEVER: not set */
-    uint64_t soonest_ns;   /* at or before the earliest deadline of an operation or message */
+    /* timers, as soonest_ns; CDP__NEVER: not set */
     uint64_t wait_ns;      /* when to check for long waits */
     uint64_t listen_ns;    /* when to read from peers that this rank does not wait for */
     uint64_t take_back_ns; /* when exposed payloads that are not being read are sent instead */
@@ -11345,17 +11600,18 @@ struct cdp_group {
     uint32_t seen_round;   /* and its round */
 
     /* failure */
-    cdp__health health;
     /* failed by the caller or a backend: a late operation that completes does not undo it */
     bool broken_by_caller;
-    cdp_error error;
-    cdp__failure_domain domain; /* of a group without a parent */
     uint32_t late_ms;           /* the timeout that passed, ms */
     uint64_t answer_ns;         /* until when peers may answer with their FAILURE; 0: over */
     uint64_t settle_ns;         /* when SETTLING ends, then when telling ends */
     uint64_t leave_ns;          /* when leaving ends with a failure that is not told; 0: it stays */
+    cdp__failure_domain domain; /* of a group without a parent */
+    cdp_error error;
     uint8_t cause[CDP__FAILURE_BYTES];
     uint32_t cause_bytes;
+
+    cdp__exec exec; /* runs the first operation of the queue */
 };
 
 /* NULL: the group has no backend, so all memory is host memory. */
@@ -11491,6 +11747,23 @@ CDP__PRIVATE cdp__head cdp__op_call(const cdp__op *op) {
 
 /* Knows: all members of a group. Promises: a consistent snapshot in bounded memory, even while
    the group fails. May use: >>core, >>dtype, >>algo, >>select, >>exec, >>state. */
+
+#ifndef CDP_NO_MESSAGES
+/* Records a message, in a list separate from that of operations. */
+CDP__PRIVATE void cdp__post_remember(cdp_group *g, const cdp__post *post, uint64_t end_ns) {
+    const uint32_t me = g->w->rank, peer = post->x.s->peer;
+    cdp__past *past;
+    if (!g->past_messages || post->call.root == CDP__TAG_BARRIER) return;
+    past = &g->past_messages[g->message_count++ % g->desc.records];
+    memset(past, 0, sizeof *past);
+    past->call = post->call;
+    past->start_ns = post->start_ns;
+    past->end_ns = end_ns;
+    past->round = past->rounds = 1;
+    past->from = (int32_t)(post->x.receive ? peer : me);
+    past->to = (int32_t)(post->x.receive ? me : peer);
+}
+#endif
 
 #ifndef CDP_NO_RECORDER
 
@@ -12444,7 +12717,7 @@ CDP__PRIVATE bool cdp__group_telling(cdp_group *g, uint64_t now) {
 
 /* Knows: groups, transfers. Promises: the k-th send with a tag matches the k-th receive; tags
    are independent of each other and of collectives. May use: transfer, stream, port, failing,
-   state. */
+   state, records. */
 
 /* A work has ended: wakes other callers, which may wait for it. */
 CDP__PRIVATE void cdp__group_ended(cdp_group *g) {
@@ -12594,26 +12867,13 @@ CDP__PRIVATE void cdp__post_begin(cdp__flow *flow, cdp__post *post, bool receive
        that may wait for their receiver */
     if (!post->rendezvous && !flow->owner)
         x->expose_bytes = cdp__max(x->expose_bytes, CDP__WINDOW + 1);
+    /* else the transport knows which peers are connected, so that they are told of a failure */
+    if (!flow->g->w->transport.failure.linked) flow->g->peers[flow->rank].used = true;
     post->begun = true;
 }
 
 CDP__PRIVATE void cdp__post_begin_if(cdp__flow *flow, cdp__post *post, bool receive) {
     if (!post->begun) cdp__post_begin(flow, post, receive);
-}
-
-/* Records a message, in a list separate from that of operations. */
-CDP__PRIVATE void cdp__post_remember(cdp_group *g, const cdp__post *post, uint64_t end_ns) {
-    const uint32_t me = g->w->rank, peer = post->x.s->peer;
-    cdp__past *past;
-    if (!g->past_messages || post->call.root == CDP__TAG_BARRIER) return;
-    past = &g->past_messages[g->message_count++ % g->desc.records];
-    memset(past, 0, sizeof *past);
-    past->call = post->call;
-    past->start_ns = post->start_ns;
-    past->end_ns = end_ns;
-    past->round = past->rounds = 1;
-    past->from = (int32_t)(post->x.receive ? peer : me);
-    past->to = (int32_t)(post->x.receive ? me : peer);
 }
 
 CDP__PRIVATE void cdp__post_complete(cdp__flow *flow, uint32_t way) {
@@ -13408,7 +13668,7 @@ typedef struct cdp__hub_rank {
     cdp__doorbell bell; /* one doorbell for all its lines */
     cdp_lock lock;      /* guards the owner's sleep */
     void *cond;
-    bool left, taken; /* (atomic) */
+    uint32_t left, taken; /* (atomic) */
 } cdp__hub_rank;
 
 struct cdp_hub {
@@ -13419,7 +13679,7 @@ struct cdp_hub {
     cdp_lock cause_lock;
     uint8_t cause[CDP__FAILURE_MAX]; /* the first record of any rank */
     uint32_t cause_bytes;            /* 0: none yet */
-    bool broken;                     /* a record exists: every rank must be told (atomic) */
+    uint32_t broken;                 /* a record exists: every rank must be told (atomic) */
 };
 
 typedef struct cdp__hub_end {
@@ -13436,7 +13696,7 @@ typedef struct cdp__hub_end {
 /* Two threads may create the same way at once; the one that loses the race frees its own. */
 CDP__PRIVATE cdp__way *cdp__hub_way(cdp_hub *h, uint32_t from, uint32_t to, bool make) {
     cdp__way **place = &h->ways[(uint64_t)from * h->desc.world_size + to];
-    cdp__way *way = __atomic_load_n(place, __ATOMIC_ACQUIRE), *expected = NULL;
+    cdp__way *way = (cdp__way *)cdp__atomic_load_ptr(place, CDP__ACQUIRE), *expected = NULL;
     if (way || !make) return way;
     way = (cdp__way *)cdp__alloc(h->os, sizeof *way + h->desc.ring_bytes);
     if (!way) {
@@ -13444,9 +13704,7 @@ CDP__PRIVATE cdp__way *cdp__hub_way(cdp_hub *h, uint32_t from, uint32_t to, bool
         return NULL;
     }
     memset(way, 0, sizeof *way);
-    if (__atomic_compare_exchange_n(
-            place, &expected, way, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
-        return way;
+    if (cdp__atomic_cas_ptr(place, &expected, way, CDP__ACQ_REL, CDP__ACQUIRE)) return way;
     cdp__free(h->os, way);
     return expected;
 }
@@ -13504,7 +13762,7 @@ CDP__PRIVATE cdp__line *cdp__hub_line(cdp__hub_end *e, uint32_t peer, bool outgo
 }
 
 CDP__PRIVATE bool cdp__hub_left(const cdp__hub_end *e, uint32_t peer) {
-    return __atomic_load_n(&e->hub->ranks[peer].left, __ATOMIC_ACQUIRE);
+    return cdp__atomic_load_u32(&e->hub->ranks[peer].left, CDP__ACQUIRE) != 0;
 }
 
 CDP__PRIVATE int64_t cdp__hub_move(
@@ -13574,7 +13832,7 @@ CDP__PRIVATE cdp_status cdp__hub_wait(void *self, cdp_lock *lock, uint64_t deadl
         cdp_lock_acquire(lock);
     }
     cdp__doorbell_seen(bell, e->seen);
-    if (e->told || !__atomic_load_n(&e->hub->broken, __ATOMIC_ACQUIRE)) return CDP_OK;
+    if (e->told || !cdp__atomic_load_u32(&e->hub->broken, CDP__ACQUIRE)) return CDP_OK;
     e->told = true;
     /* cdp__hub_first() returns the record */
     return cdp__fail(CDP_ERR_PEER_LOST, "another rank has failed");
@@ -13645,7 +13903,7 @@ CDP__PRIVATE void cdp__hub_publish(void *self, const void *record, uint32_t byte
     cdp_lock_release(&h->cause_lock);
     end->told = true;
     /* also those without messages from this rank */
-    if (!__atomic_exchange_n(&h->broken, true, __ATOMIC_ACQ_REL)) cdp__hub_ring_all(h);
+    if (!cdp__atomic_swap_u32(&h->broken, 1, CDP__ACQ_REL)) cdp__hub_ring_all(h);
 }
 
 CDP__PRIVATE void cdp__hub_end_free(cdp__hub_end *e) {
@@ -13659,8 +13917,8 @@ CDP__PRIVATE void cdp__hub_end_free(cdp__hub_end *e) {
 
 CDP__PRIVATE void cdp__hub_leave(void *self) {
     cdp__hub_end *e = (cdp__hub_end *)self;
-    __atomic_store_n(&e->hub->ranks[e->rank].left, e->made, __ATOMIC_RELEASE);
-    __atomic_store_n(&e->hub->ranks[e->rank].taken, e->made, __ATOMIC_RELEASE);
+    cdp__atomic_store_u32(&e->hub->ranks[e->rank].left, e->made, CDP__RELEASE);
+    cdp__atomic_store_u32(&e->hub->ranks[e->rank].taken, e->made, CDP__RELEASE);
     cdp__hub_ring_all(e->hub);
     cdp__hub_end_free(e);
 }
@@ -13682,7 +13940,7 @@ CDP__PRIVATE cdp_status cdp__hub_attach(
         cdp__hub_end_free(e);
         return cdp__fail_nomem("a rank's end of a hub", world_size * sizeof *e->lines);
     }
-    if (__atomic_exchange_n(&h->ranks[rank].taken, true, __ATOMIC_ACQ_REL)) {
+    if (cdp__atomic_swap_u32(&h->ranks[rank].taken, 1, CDP__ACQ_REL)) {
         cdp__hub_end_free(e);
         return cdp__fail(CDP_ERR_INVALID,
             "rank %u of this hub has a group, or had one; for another world make another hub",
@@ -13992,9 +14250,9 @@ CDP__PRIVATE void cdp__pends_drop(cdp_group *g) {
    thread that has just released it. */
 CDP__PRIVATE void cdp__progress_yield_lock(cdp__world *m) {
     uint32_t i;
-    if (!__atomic_load_n(&m->lock_waiters, __ATOMIC_RELAXED)) return;
+    if (!cdp__atomic_load_u32(&m->lock_waiters, CDP__RELAXED)) return;
     cdp_lock_release(&m->lock);
-    for (i = 0; i < 64 && __atomic_load_n(&m->lock_waiters, __ATOMIC_RELAXED); ++i)
+    for (i = 0; i < 64 && cdp__atomic_load_u32(&m->lock_waiters, CDP__RELAXED); ++i)
         m->os->threads.yield(m->os->user);
     cdp_lock_acquire(&m->lock);
 }
@@ -14003,11 +14261,11 @@ CDP__PRIVATE void cdp__progress_yield_lock(cdp__world *m) {
 CDP__PRIVATE CDP__ONE_COPY void cdp__enter(cdp_group *g) {
     cdp__world *m = g->w;
 #ifndef CDP_NO_THREADS /* no thread would yield to this one */
-    __atomic_add_fetch(&m->lock_waiters, 1, __ATOMIC_RELAXED);
+    (void)cdp__atomic_add_u32(&m->lock_waiters, 1, CDP__RELAXED);
 #endif
     cdp__lock_take(&m->lock);
 #ifndef CDP_NO_THREADS
-    __atomic_sub_fetch(&m->lock_waiters, 1, __ATOMIC_RELAXED);
+    (void)cdp__atomic_sub_u32(&m->lock_waiters, 1, CDP__RELAXED);
 #endif
 }
 
@@ -14914,7 +15172,8 @@ CDP_API cdp_status cdp_group_new(
     uint32_t *world, i, k;
     uint64_t channel, hash = CDP__HASH_START;
     bool member = false;
-    if (cdp__alive(parent, "cdp_group_new") != CDP_OK) return cdp_last_error()->status;
+    const cdp_status st = cdp__alive(parent, "cdp_group_new");
+    if (st != CDP_OK) return st;
     if (!ranks || !out || !count)
         return cdp__fail(
             CDP_ERR_INVALID, "cdp_group_new needs a parent, ranks and a place for the result");
@@ -14955,8 +15214,8 @@ CDP_API cdp_status cdp_group_split(
     cdp_group *parent, uint32_t color, uint32_t key, cdp_group **out) {
     const uint32_t n = cdp_size(parent), me = cdp_rank(parent);
     uint32_t *all, *ranks, count = 0, i, k;
-    cdp_status st;
-    if (cdp__alive(parent, "cdp_group_split") != CDP_OK) return cdp_last_error()->status;
+    cdp_status st = cdp__alive(parent, "cdp_group_split");
+    if (st != CDP_OK) return st;
     if (!out)
         return cdp__fail(
             CDP_ERR_INVALID, "cdp_group_split needs a parent and a place for the result");
@@ -15073,8 +15332,8 @@ CDP_API void cdp_group_abort(cdp_group *g, const char *reason) {
 CDP_API cdp_status cdp_poll(cdp_group *g, uint32_t budget_us) {
     cdp__world *m;
     uint64_t until;
-    cdp_status st;
-    if (cdp__alive(g, "cdp_poll") != CDP_OK) return cdp_last_error()->status;
+    cdp_status st = cdp__alive(g, "cdp_poll");
+    if (st != CDP_OK) return st;
     m = g->w;
     until = m->os->now_ns(m->os->user) + budget_us * 1000ull;
     cdp__enter(g);
@@ -15095,7 +15354,8 @@ CDP_API cdp_status cdp_poll(cdp_group *g, uint32_t budget_us) {
 #ifndef CDP_NO_BACKEND
 CDP_API cdp_status cdp_group_set_backend(cdp_group *g, const cdp_backend *backend) {
     cdp_backend *own;
-    if (cdp__alive(g, "cdp_group_set_backend") != CDP_OK) return cdp_last_error()->status;
+    const cdp_status st = cdp__alive(g, "cdp_group_set_backend");
+    if (st != CDP_OK) return st;
     if (!backend) return cdp__fail(CDP_ERR_INVALID, "cdp_group_set_backend needs a backend");
     if (g->backend)
         return cdp__fail(CDP_ERR_STATE, "cdp_group_set_backend: this group has a backend already");
@@ -15471,9 +15731,9 @@ CDP__PRIVATE cdp_status cdp__start(cdp_group *g, const cdp_request *request,
     void (*done)(void *, uint64_t, uint64_t), void *user, cdp_work *out) {
     const cdp__with with = {{NULL, 0}, done, user, false};
     cdp_request rq;
-    cdp_status st;
     bool device;
-    if (cdp__alive(g, "cdp_start") != CDP_OK) return cdp_last_error()->status;
+    cdp_status st = cdp__alive(g, "cdp_start");
+    if (st != CDP_OK) return st;
     if (!request || !out)
         return cdp__fail(CDP_ERR_INVALID, "cdp_start needs a request and a place for the work");
     out->group = NULL;
@@ -15560,10 +15820,10 @@ CDP_API cdp_status cdp_group_compare(
 
 CDP_API cdp_status cdp_start_all(
     cdp_group *g, const cdp_request *requests, uint32_t n, cdp_work *out) {
-    cdp_status st = CDP_OK;
     uint32_t i, devices = 0;
     bool device;
-    if (cdp__alive(g, "cdp_start_all") != CDP_OK) return cdp_last_error()->status;
+    cdp_status st = cdp__alive(g, "cdp_start_all");
+    if (st != CDP_OK) return st;
     if (!requests || !n || !out)
         return cdp__fail(CDP_ERR_INVALID, "cdp_start_all needs requests and a place for the work");
     out->group = NULL;
@@ -15612,7 +15872,8 @@ CDP__PRIVATE cdp_status cdp__work_wait_until(cdp_work w, uint64_t deadline_ns) {
     cdp__world *m;
     cdp_status st;
     if (!g || !w.seq) return CDP_OK;
-    if (cdp__alive(g, "waiting for a work") != CDP_OK) return cdp_last_error()->status;
+    st = cdp__alive(g, "waiting for a work");
+    if (st != CDP_OK) return st;
     if (cdp__work_on_device(w)) return cdp__device_wait(w, deadline_ns);
     m = g->w;
     cdp__enter(g);
@@ -15642,7 +15903,8 @@ CDP_API cdp_status cdp_work_poll(cdp_work w, uint32_t budget_us) {
     uint64_t until;
     cdp_status st;
     if (!g || !w.seq) return CDP_OK;
-    if (cdp__alive(g, "cdp_work_poll") != CDP_OK) return cdp_last_error()->status;
+    st = cdp__alive(g, "cdp_work_poll");
+    if (st != CDP_OK) return st;
     m = g->w;
     until = m->os->now_ns(m->os->user) + budget_us * 1000ull;
     if (cdp__work_on_device(w)) return cdp__device_wait(w, until);
@@ -15662,7 +15924,8 @@ CDP_API cdp_status cdp_work_test(cdp_work w) {
     cdp_group *g = w.group;
     cdp_status st;
     if (!g || !w.seq) return CDP_OK;
-    if (cdp__alive(g, "cdp_work_test") != CDP_OK) return cdp_last_error()->status;
+    st = cdp__alive(g, "cdp_work_test");
+    if (st != CDP_OK) return st;
     if (cdp__work_on_device(w)) return cdp__device_wait(w, 0);
     cdp__enter(g);
     if (!g->w->thread) { /* all that can move now */
@@ -15679,7 +15942,8 @@ CDP_API cdp_status cdp_work_error(cdp_work w, cdp_error *out) {
     cdp_status st = CDP_OK;
     if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_work_error needs a place for the error");
     if (w.group && w.seq) {
-        if (cdp__alive(w.group, "cdp_work_error") != CDP_OK) return cdp_last_error()->status;
+        st = cdp__alive(w.group, "cdp_work_error");
+        if (st != CDP_OK) return st;
         cdp__enter(w.group);
         st = cdp__work_state(w);
         cdp__leave(w.group);
@@ -15728,9 +15992,9 @@ CDP_API cdp_status cdp_start_after(
     cdp_group *g, const cdp_request *request, cdp_work after, cdp_work *out) {
     cdp__with with;
     cdp_request rq;
-    cdp_status st;
     bool device;
-    if (cdp__alive(g, "cdp_start_after") != CDP_OK) return cdp_last_error()->status;
+    cdp_status st = cdp__alive(g, "cdp_start_after");
+    if (st != CDP_OK) return st;
     if (!request || !out)
         return cdp__fail(
             CDP_ERR_INVALID, "cdp_start_after needs a request and a place for the work");
@@ -15784,7 +16048,8 @@ CDP_API cdp_status cdp_work_cancel(cdp_work w) {
     cdp_group *g = w.group;
     cdp_status st;
     if (!g || !w.seq) return cdp__fail(CDP_ERR_INVALID, "cdp_work_cancel needs a work");
-    if (cdp__alive(g, "cdp_work_cancel") != CDP_OK) return cdp_last_error()->status;
+    st = cdp__alive(g, "cdp_work_cancel");
+    if (st != CDP_OK) return st;
     if (cdp__work_on_device(w)) return cdp__device_cannot("cdp_work_cancel");
     cdp__enter(g);
     st = cdp__work_state(w);
@@ -15860,7 +16125,8 @@ CDP__PRIVATE bool cdp__watch_look(cdp__pend *s, uint64_t now) {
 CDP_API cdp_status cdp_group_watch(cdp_group *g, uint32_t peer) {
     cdp_work none;
     cdp__pend *s;
-    if (cdp__alive(g, "cdp_group_watch") != CDP_OK) return cdp_last_error()->status;
+    const cdp_status st = cdp__alive(g, "cdp_group_watch");
+    if (st != CDP_OK) return st;
     if (peer >= g->desc.world_size || peer == g->desc.rank)
         return cdp__fail(
             CDP_ERR_INVALID, "cdp_group_watch: %u is no other rank of this group", peer);
@@ -15906,9 +16172,8 @@ CDP__PRIVATE cdp_status cdp__run(cdp_group *g, cdp_request rq) {
     cdp__world *m;
     bool device;
     cdp_status st = cdp__must_not_wait();
-    if (st != CDP_OK) return st;
-    if (cdp__alive(g, "cdp_start") != CDP_OK) return cdp_last_error()->status;
-    st = cdp__request_check(g, &rq, &device);
+    if (st == CDP_OK) st = cdp__alive(g, "cdp_start");
+    if (st == CDP_OK) st = cdp__request_check(g, &rq, &device);
     if (st == CDP_OK && device) {
         st = cdp__device_start(g, &rq, 1, &w);
         return st == CDP_OK ? cdp__device_wait(w, CDP__NEVER) : st;
@@ -16074,7 +16339,8 @@ CDP__PRIVATE cdp_status cdp__transfer_check_rows(const cdp_transfer *t, uint64_t
 CDP__PRIVATE cdp_status cdp__transfer_check(const cdp_group *g, cdp_transfer *t, const void *out) {
     const char *name = t->receive ? "cdp_recv" : "cdp_send";
     uint64_t bytes, size;
-    if (cdp__alive(g, name) != CDP_OK) return cdp_last_error()->status;
+    const cdp_status st = cdp__alive(g, name);
+    if (st != CDP_OK) return st;
     if (!out) return cdp__fail(CDP_ERR_INVALID, "%s needs a place for the work", name);
     if (!t->dtype) t->dtype = CDP_DTYPE_F32;
     size = cdp_dtype_size(t->dtype);
@@ -16315,8 +16581,9 @@ CDP__PRIVATE bool cdp__any_look(cdp__pend *s, uint64_t now) {
     return g->health != CDP__HEALTHY;
 }
 
-CDP__PRIVATE cdp_status cdp__message(cdp_group *g, cdp_transfer t, cdp_work *out) {
-    cdp_status st = cdp__transfer_check(g, &t, out);
+/* Starts a message. Fills in the defaults of *t. */
+CDP__PRIVATE cdp_status cdp__message(cdp_group *g, cdp_transfer *t, cdp_work *out) {
+    cdp_status st = cdp__transfer_check(g, t, out);
     cdp__pend *s;
     bool device = false;
     if (out) {
@@ -16324,23 +16591,23 @@ CDP__PRIVATE cdp_status cdp__message(cdp_group *g, cdp_transfer t, cdp_work *out
         out->seq = 0;
     }
     if (st == CDP_OK && cdp__backend_of(g))
-        st = cdp__device_claims(g, "a message", t.data, NULL, &device);
-    if (st == CDP_OK && device) return cdp__device_transfer(g, &t, 1, out);
+        st = cdp__device_claims(g, "a message", t->data, NULL, &device);
+    if (st == CDP_OK && device) return cdp__device_transfer(g, t, 1, out);
     if (st != CDP_OK) return st;
     cdp__enter(g);
     st = cdp__group_report(cdp__group_top(g));
-    if (st == CDP_OK && t.peer != CDP_ANY_RANK) {
-        st = cdp__message_locked(g, &t, NULL, NULL, out);
+    if (st == CDP_OK && t->peer != CDP_ANY_RANK) {
+        st = cdp__message_locked(g, t, NULL, NULL, out);
     } else if (st == CDP_OK) {
         s = cdp__pend_open(cdp__group_top(g), CDP__PEND_ANY, out);
         if (!s)
             st = cdp_last_error()->status;
         else {
             s->of = g;
-            s->want = t;
-            s->want.timeout_ms = cdp__def(t.timeout_ms, g->desc.timeout_ms);
+            s->want = *t;
+            s->want.timeout_ms = cdp__def(t->timeout_ms, g->desc.timeout_ms);
             s->deadline_ns = cdp__deadline(g->os, s->want.timeout_ms);
-            s->set = cdp__message_channel(g, t.tag);
+            s->set = cdp__message_channel(g, t->tag);
             s->start_ns = cdp__now(g->os);
             s->wait_ns = s->start_ns + cdp__failure_period_ns(s->want.timeout_ms);
             s->look = cdp__any_look;
@@ -16352,53 +16619,57 @@ CDP__PRIVATE cdp_status cdp__message(cdp_group *g, cdp_transfer t, cdp_work *out
     return st;
 }
 
-CDP__PRIVATE cdp_status cdp__message_async(cdp_group *g, cdp_transfer t, cdp_work *work) {
-    const cdp_status st = cdp__message(g, t, work);
+CDP__PRIVATE cdp_status cdp__message_async(cdp_group *g, bool receive, const void *data,
+    uint64_t count, cdp_dtype dtype, uint32_t peer, uint32_t tag, cdp_message *got,
+    cdp_work *work) {
+    cdp_transfer t = cdp__transfer_of(receive, data, count, dtype, peer, tag);
+    cdp_status st;
+    t.got = got;
+    st = cdp__message(g, &t, work);
     if (st == CDP_OK) cdp__hand_over(work->group);
     return st;
 }
 
-CDP__PRIVATE cdp_status cdp__message_wait(cdp_group *g, cdp_transfer t) {
+CDP__PRIVATE cdp_status cdp__message_wait(cdp_group *g, bool receive, const void *data,
+    uint64_t count, cdp_dtype dtype, uint32_t peer, uint32_t tag, cdp_message *got) {
+    cdp_transfer t = cdp__transfer_of(receive, data, count, dtype, peer, tag);
     cdp_work work;
     cdp_status st = cdp__must_not_wait();
     if (st != CDP_OK) return st;
-    st = cdp__message(g, t, &work);
+    t.got = got;
+    st = cdp__message(g, &t, &work);
     return st == CDP_OK ? cdp_work_wait(work) : st;
 }
 
 CDP_API cdp_status cdp_send(
     cdp_group *g, const void *data, uint64_t count, cdp_dtype dtype, uint32_t to, uint32_t tag) {
-    return cdp__message_wait(g, cdp__transfer_of(false, data, count, dtype, to, tag));
+    return cdp__message_wait(g, false, data, count, dtype, to, tag, NULL);
 }
 
 CDP_API cdp_status cdp_send_async(cdp_group *g, const void *data, uint64_t count, cdp_dtype dtype,
     uint32_t to, uint32_t tag, cdp_work *work) {
-    return cdp__message_async(g, cdp__transfer_of(false, data, count, dtype, to, tag), work);
+    return cdp__message_async(g, false, data, count, dtype, to, tag, NULL, work);
 }
 
 CDP_API cdp_status cdp_recv(
     cdp_group *g, void *data, uint64_t count, cdp_dtype dtype, uint32_t from, uint32_t tag) {
-    return cdp__message_wait(g, cdp__transfer_of(true, data, count, dtype, from, tag));
+    return cdp__message_wait(g, true, data, count, dtype, from, tag, NULL);
 }
 
 CDP_API cdp_status cdp_recv_async(cdp_group *g, void *data, uint64_t count, cdp_dtype dtype,
     uint32_t from, uint32_t tag, cdp_work *work) {
-    return cdp__message_async(g, cdp__transfer_of(true, data, count, dtype, from, tag), work);
+    return cdp__message_async(g, true, data, count, dtype, from, tag, NULL, work);
 }
 
 CDP_API cdp_status cdp_recv_any(cdp_group *g, void *data, uint64_t room, cdp_dtype dtype,
     uint32_t from, uint32_t tag, cdp_message *got) {
-    cdp_transfer t = cdp__transfer_of(true, data, room, dtype, from, tag);
-    t.got = got;
-    return got ? cdp__message_wait(g, t)
+    return got ? cdp__message_wait(g, true, data, room, dtype, from, tag, got)
                : cdp__fail(CDP_ERR_INVALID, "cdp_recv_any needs a place for what it got");
 }
 
 CDP_API cdp_status cdp_recv_any_async(cdp_group *g, void *data, uint64_t room, cdp_dtype dtype,
     uint32_t from, uint32_t tag, cdp_message *got, cdp_work *work) {
-    cdp_transfer t = cdp__transfer_of(true, data, room, dtype, from, tag);
-    t.got = got;
-    return got ? cdp__message_async(g, t, work)
+    return got ? cdp__message_async(g, true, data, room, dtype, from, tag, got, work)
                : cdp__fail(CDP_ERR_INVALID, "cdp_recv_any_async needs a place for what it got");
 }
 
@@ -16439,7 +16710,8 @@ CDP__PRIVATE void cdp__batch_done(void *user, uint64_t start_ns, uint64_t end_ns
 
 CDP_API cdp_status cdp_group_reserve(cdp_group *g, uint32_t messages) {
     bool room;
-    if (cdp__alive(g, "cdp_group_reserve") != CDP_OK) return cdp_last_error()->status;
+    const cdp_status st = cdp__alive(g, "cdp_group_reserve");
+    if (st != CDP_OK) return st;
     cdp__enter(g);
     room = cdp__posts_reserve(g, messages);
     cdp__leave(g);
@@ -16447,11 +16719,11 @@ CDP_API cdp_status cdp_group_reserve(cdp_group *g, uint32_t messages) {
 }
 
 CDP_API cdp_status cdp_batch(cdp_group *g, const cdp_transfer *list, uint32_t n, cdp_work *out) {
-    cdp_status st = CDP_OK;
     cdp__pend *s;
     uint32_t i, devices = 0;
     bool device = false;
-    if (cdp__alive(g, "cdp_batch") != CDP_OK) return cdp_last_error()->status;
+    cdp_status st = cdp__alive(g, "cdp_batch");
+    if (st != CDP_OK) return st;
     if (!list || !n || !out)
         return cdp__fail(CDP_ERR_INVALID, "cdp_batch needs messages and a place for the work");
     out->group = NULL;
@@ -16615,9 +16887,8 @@ CDP_API cdp_status cdp_monitored_barrier(cdp_group *g, uint32_t timeout_ms) {
     uint64_t until;
     uint8_t *bytes;
     cdp_work *works;
-    cdp_status st = CDP_OK;
-    if (cdp__alive(g, "cdp_monitored_barrier") != CDP_OK) return cdp_last_error()->status;
-    st = cdp__must_not_wait();
+    cdp_status st = cdp__alive(g, "cdp_monitored_barrier");
+    if (st == CDP_OK) st = cdp__must_not_wait();
     if (st != CDP_OK) return st;
     timeout_ms = cdp__def(timeout_ms, g->desc.timeout_ms);
     /* the other ranks wait longer, so that rank 0's error, which names the missing ranks, comes
@@ -16678,7 +16949,6 @@ typedef struct cdp__channel_peer {
 } cdp__channel_peer;
 
 struct cdp_channel {
-    cdp_channel_desc desc;
     cdp_group *g;
     cdp_channel *next; /* in world->channels */
     uint64_t id;
@@ -16693,6 +16963,7 @@ struct cdp_channel {
     uint64_t poll_until_ns; /* during a callback: that of the world before it */
     bool closing;           /* no new callback may begin */
     bool left_over;         /* closed inside a callback: the last thread that uses it frees it */
+    cdp_channel_desc desc;
 };
 
 CDP__PRIVATE uint64_t cdp__channel_id(const cdp_group *g, uint32_t number, uint32_t what) {
@@ -17433,7 +17704,7 @@ CDP__PRIVATE uint64_t cdp__objects_share(const cdp__objects *o, uint32_t r, uint
 /* Checks the exchanged numbers. All ranks check equal numbers in the same order, so they return
    the same error. */
 CDP__PRIVATE cdp_status cdp__objects_judge(const cdp__objects *o, uint64_t *total) {
-    const char *name = cdp__object_name(o->kind);
+    const char *name = cdp__object_name((uint64_t)o->kind);
     const uint32_t n = o->g->desc.world_size;
     uint32_t r;
     for (*total = 0, r = 0; r < n; ++r) {
@@ -17463,7 +17734,7 @@ CDP__PRIVATE cdp_status cdp__objects_exchange(cdp__objects *o, const uint64_t *l
     uint64_t *mine = o->said + (uint64_t)g->desc.rank * CDP__OBJECT_FIELDS;
     uint32_t r;
     cdp_status st;
-    mine[0] = o->kind;
+    mine[0] = (uint64_t)o->kind;
     mine[1] = o->root;
     mine[2] = o->bytes;
     mine[3] = b && b->data ? cdp__min(b->room, limit) : limit;
@@ -17506,7 +17777,7 @@ CDP__PRIVATE cdp_status cdp__objects_memory(cdp__objects *o, uint64_t share, boo
         if (!fine[r])
             st = cdp__fail_peer(CDP_ERR_NOMEM, cdp__world_rank(g, r), 0,
                 "%s: rank %u could not allocate the bytes that it was to get",
-                cdp__object_name(o->kind), r);
+                cdp__object_name((uint64_t)o->kind), r);
     return st;
 }
 
@@ -17537,14 +17808,14 @@ CDP__PRIVATE void cdp__blob_drop(cdp_group *g, cdp_blob *b) {
 
 /* Checks for mistakes of the caller, before anything is exchanged. */
 CDP__PRIVATE cdp_status cdp__objects_check(const cdp__objects *o, const uint64_t *lengths) {
-    const char *name = cdp__object_name(o->kind);
+    const char *name = cdp__object_name((uint64_t)o->kind);
     const cdp_group *g = o->g;
     const cdp_blob *b = o->blob;
-    const cdp_status st = cdp__must_not_wait();
+    cdp_status st = cdp__must_not_wait();
     uint64_t bytes = o->bytes;
     uint32_t r;
+    if (st == CDP_OK) st = cdp__alive(g, name);
     if (st != CDP_OK) return st;
-    if (cdp__alive(g, name) != CDP_OK) return cdp_last_error()->status;
     if (o->root >= g->desc.world_size)
         return cdp__fail(CDP_ERR_INVALID, "%s: root %u is not below world_size %u", name, o->root,
             g->desc.world_size);
@@ -17664,8 +17935,8 @@ CDP_API uint32_t cdp_group_records(cdp_group *g, cdp_record *out, uint32_t max) 
 }
 
 CDP_API cdp_status cdp_group_dump(cdp_group *g, const char *path) {
-    cdp_status st;
-    if (cdp__alive(g, "cdp_group_dump") != CDP_OK) return cdp_last_error()->status;
+    cdp_status st = cdp__alive(g, "cdp_group_dump");
+    if (st != CDP_OK) return st;
     if (!path) return cdp__fail(CDP_ERR_INVALID, "cdp_group_dump needs the path of a file");
     if (!g->w->os->files.open_file)
         return cdp__fail(CDP_ERR_UNSUPPORTED,
@@ -17845,13 +18116,13 @@ CDP__PRIVATE double cdp__sqrt(double x) {
     uint64_t bits;
     double y;
     uint32_t i;
-    if (!(x > 0) || x - x != 0) return x;
+    const bool regular = x > 0 && x - x == 0; /* no zero, infinity, or NaN */
     memcpy(&bits, &x, 8);
     bits = (bits >> 1) + 0x1ff8000000000000ull; /* half the exponent: some percent off */
     memcpy(&y, &bits, 8);
     for (i = 0; i < 5; ++i)
         y = 0.5 * (y + x / y);
-    return y;
+    return regular ? y : x;
 }
 
 /* Divides integers; multiplies floats by the reciprocal. */
@@ -18034,16 +18305,27 @@ typedef enum cdp__ddp_task {
     CDP__DDP_FAILED /* creation has failed */
 } cdp__ddp_task;
 
+/* Members that much code uses come first. */
 struct cdp_ddp {
     cdp_group *group;
     const cdp_os *os;
-    cdp_ddp_desc desc; /* with defaults; its pointers to params and buffers are not used */
     cdp__param *params;
-    cdp_buffer *buffers;
     uint32_t param_count, bucket_count;
     cdp__bucket *buckets;
-    uint32_t *slots; /* indices of parameters, in memory order */
-    uint8_t *pack;   /* small parameters or buffers are broadcast from here in one message */
+    const cdp_backend *device; /* where parameters and gradients are; NULL: in host memory */
+    cdp_buffer *buffers;
+    bool in_backward, sync, sync_next;
+    bool rebuild_due, buffers_due;
+    bool recorded;     /* static graph: the first pass is over */
+    bool shadow;       /* this rank is out of data and contributes zeros in this pass */
+    bool equal;        /* all ranks had data in the last pass in which any rank had data */
+    uint32_t root;     /* the highest rank that had data in that pass */
+    uint32_t launched; /* buckets that have started in this pass */
+    cdp_status failed; /* the first failure of this pass */
+    uint64_t forward_ns, begin_ns, called_ns, end_ns;
+    cdp_ddp_desc desc; /* with defaults; its pointers to params and buffers are not used */
+    uint32_t *slots;   /* indices of parameters, in memory order */
+    uint8_t *pack;     /* small parameters or buffers are broadcast from here in one message */
     uint64_t pack_bytes;
     uint32_t *order; /* order in which parameters became complete in the first synchronized pass */
     uint32_t *seen, ordered; /* that order in the last pass; number of complete parameters */
@@ -18054,32 +18336,20 @@ struct cdp_ddp {
     cdp_lock lock;
     bool launching, launch_again;
 
-    uint32_t launched; /* buckets that have started in this pass */
-    bool in_backward, sync, sync_next;
-    bool rebuild_due, buffers_due;
-    bool recorded; /* static graph: the first pass is over */
-    bool shadow;   /* this rank is out of data and contributes zeros in this pass */
-    bool equal;    /* all ranks had data in the last pass in which any rank had data */
-    uint32_t root; /* the highest rank that had data in that pass */
     cdp_hook hook; /* stage NULL: none */
     /* groups in which the stages of a hook run; the first one is `group` */
     cdp_group *lanes[CDP__HOOK_LANES];
     uint32_t at[CDP__HOOK_LANES + 1]; /* the next bucket for each stage */
     cdp_work active, used;            /* operations that sum flags which a hook must not see */
     cdp_work last;                    /* the last operation started in `group` */
-    cdp_status failed;                /* the first failure of this pass */
-    cdp_error failed_error;
-    uint64_t forward_ns, begin_ns, called_ns, end_ns;
-    uint32_t number; /* number of this ddp in its group */
+    uint32_t number;                  /* number of this ddp in its group */
     uint32_t sparse_count;
-    uint64_t *sparse_counts;   /* rows of each rank and sparse parameter, then of one parameter */
-    const cdp_backend *device; /* where parameters and gradients are; NULL: in host memory */
-    bool placed;               /* `device` is decided */
-    uint64_t own_steps;        /* synchronized passes in which this rank had data */
+    uint64_t *sparse_counts; /* rows of each rank and sparse parameter, then of one parameter */
+    bool placed;             /* `device` is decided */
+    uint64_t own_steps;      /* synchronized passes in which this rank had data */
     /* hash of the parameters that this rank used in the last of these passes */
     uint64_t marks;
     cdp_ddp_stats stats;
-
     /* Creation and backward_end run in stages: the next one, when `awaits` is done. */
     cdp_status (*stage)(cdp_ddp *d);
     cdp_work awaits;
@@ -18091,6 +18361,8 @@ struct cdp_ddp {
     bool rows_under_way; /* of the sparse parameter `item` */
     bool pack_sent;      /* its packed items are on their way, or are being unpacked */
     uint64_t *scratch;   /* what ranks compare at creation */
+
+    cdp_error failed_error;
 };
 
 /* The next stage: when `work` is done; at once if that is zero. */
@@ -19060,7 +19332,7 @@ CDP__PRIVATE cdp_status cdp__ddp_clear(cdp_ddp *d) {
     return cdp__ddp_compare(d);
 }
 
-CDP__PRIVATE cdp_status cdp__ddp_open(cdp_ddp *d, const cdp_ddp_desc *desc) {
+CDP__PRIVATE CDP__COLD cdp_status cdp__ddp_open(cdp_ddp *d, const cdp_ddp_desc *desc) {
     cdp_status st = cdp__ddp_open_lists(d, desc);
     if (st == CDP_OK) st = cdp__ddp_place(d, d->order);
     /* some ranks may run out of device memory while others do not: these must learn it */
@@ -19146,6 +19418,93 @@ CDP_API cdp_status cdp_ddp_create_start(const cdp_ddp_desc *desc, cdp_ddp **out)
     if (st != CDP_PENDING) return st;
     (*out)->task = CDP__DDP_CREATES;
     return CDP_OK;
+}
+#endif
+
+#ifndef CDP_NO_GROUPS
+CDP__PRIVATE cdp_status cdp__ddp_check_rebind(cdp_ddp *d, cdp_group *group) {
+    const cdp_status st = cdp__ddp_free_to(d, "cdp_ddp_rebind");
+    if (st != CDP_OK) return st;
+    if (!group) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_rebind needs a group");
+    if (cdp__group_os(group) != d->os)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_ddp_rebind: the group has another cdp_os than the one that the ddp was created "
+            "in");
+    if (d->hook.stage)
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "cdp_ddp_rebind: a hook was set, which belongs to the former group; destroy the ddp, "
+            "create it again, and set the hook");
+    if (cdp__ddp_on_device(d))
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "cdp_ddp_rebind: the model is in device memory of the former group; destroy the ddp "
+            "and create it again");
+    if (d->in_backward && d->group && cdp_group_status(d->group) == CDP_OK)
+        return cdp__fail(CDP_ERR_STATE,
+            "cdp_ddp_rebind: a backward pass is open; call cdp_ddp_backward_end first");
+    return CDP_OK;
+}
+
+/* As it was when it was created. */
+CDP__PRIVATE void cdp__ddp_forget(cdp_ddp *d) {
+    uint32_t i;
+    for (i = 0; i < d->param_count; ++i) {
+        cdp__param *p = &d->params[i];
+        p->grad = NULL; /* so that placing it copies nothing */
+        p->mark = CDP__MARK_NONE;
+        p->touched = p->used = false;
+        p->calls = p->want = 0;
+        p->ready_ns = 0;
+        if (p->sparse) p->sparse->used = p->sparse->mean_used = 0;
+        d->order[i] = d->param_count - 1 - i;
+    }
+    d->launching = d->launch_again = d->in_backward = d->recorded = d->shadow = false;
+    d->launched = d->root = d->ordered = 0;
+    d->sync = d->sync_next = d->equal = true;
+    d->rebuild_due = d->desc.rebuild;
+    d->buffers_due = d->desc.buffer_hook || (d->desc.buffer_count && !d->desc.no_buffer_broadcast);
+    memset(&d->active, 0, sizeof d->active);
+    memset(&d->used, 0, sizeof d->used);
+    memset(&d->last, 0, sizeof d->last);
+    d->failed = CDP_OK;
+    d->item = 0;
+    d->at_byte = 0;
+    cdp__free(d->os, d->scratch);
+    d->scratch = NULL;
+    d->forward_ns = d->own_steps = d->marks = 0;
+    memset(&d->stats, 0, sizeof d->stats);
+    d->stats.can_set_static_graph = true;
+}
+
+CDP_API cdp_status cdp_ddp_rebind(cdp_ddp *d, cdp_group *group) {
+    cdp_status st = cdp__ddp_check_rebind(d, group);
+    cdp_error why;
+    uint64_t room;
+    if (st != CDP_OK) return st;
+    if (d->group) cdp__ddp_settle(d);
+    if (d->group) cdp__ddp_free_buckets(d, d->buckets, d->bucket_count);
+    d->buckets = NULL;
+    d->bucket_count = 0;
+    d->group = d->desc.group = group;
+    d->desc.no_broadcast = true;
+    d->number = cdp__group_next_ddp(group);
+    cdp__ddp_forget(d);
+    if (d->sparse_count) {
+        cdp__free(d->os, d->sparse_counts);
+        room = (d->sparse_count + 1ull) * cdp_size(group) * sizeof *d->sparse_counts;
+        d->sparse_counts = (uint64_t *)cdp__alloc(d->os, room);
+        if (!d->sparse_counts) st = cdp__fail_nomem("counts of rows", room);
+    }
+    if (st == CDP_OK) st = cdp__ddp_place(d, d->order);
+    if (st == CDP_OK) st = cdp__ddp_wait(d, cdp__ddp_clear(d));
+    if (st != CDP_ERR_NOMEM) return st;
+    why = *cdp_last_error();
+    cdp_group_abort(group, why.text);
+    cdp__ddp_free_buckets(d, d->buckets, d->bucket_count);
+    d->buckets = NULL;
+    d->bucket_count = 0;
+    d->group = d->desc.group = NULL;
+    *cdp__error_slot() = why;
+    return st;
 }
 #endif
 
@@ -19925,6 +20284,11 @@ CDP_API cdp_status cdp_ddp_backward_begin(cdp_ddp *d) {
     cdp_status st = cdp__ddp_free_to(d, "cdp_ddp_backward_begin");
     uint32_t i;
     if (st != CDP_OK) return st;
+#ifndef CDP_NO_GROUPS
+    if (!d->group)
+        return cdp__fail(
+            CDP_ERR_STATE, "cdp_ddp_backward_begin: cdp_ddp_rebind() had no memory; call it again");
+#endif
     if (d->in_backward && cdp_group_status(d->group) == CDP_OK)
         return cdp__fail(CDP_ERR_STATE,
             "cdp_ddp_backward_begin: the backward pass before this one has not ended; call "
@@ -20457,48 +20821,54 @@ CDP__PRIVATE void cdp__trace_name(const char *name, char out[64]) {
     out[i] = 0;
 }
 
+CDP__PRIVATE void cdp__trace_us(cdp__long_text *t, uint64_t ns) {
+    cdp__long_add(t, "%llu.%u%u%u", (unsigned long long)(ns / 1000), (unsigned)(ns / 100 % 10),
+        (unsigned)(ns / 10 % 10), (unsigned)(ns % 10));
+}
+
+/* One bar of a timeline; its times count from the beginning of the pass. */
+CDP__PRIVATE void cdp__trace_slice(cdp__long_text *t, const char *name, uint32_t rank, uint32_t row,
+    uint64_t from_ns, uint64_t to_ns, uint64_t bytes) {
+    cdp__long_add(
+        t, "{\"name\":\"%s\",\"ph\":\"X\",\"pid\":%u,\"tid\":%u,\"ts\":", name, rank, row);
+    cdp__trace_us(t, from_ns);
+    cdp__long_add(t, ",\"dur\":");
+    cdp__trace_us(t, to_ns - from_ns);
+    cdp__long_add(t, ",\"args\":{\"bytes\":%llu}},\n", (unsigned long long)bytes);
+}
+
 CDP__PRIVATE void cdp__trace_json(const cdp_ddp *d, cdp__long_text *t) {
+    const uint64_t called = d->called_ns - d->begin_ns, end = d->end_ns - d->begin_ns;
     const uint32_t rank = cdp_rank(d->group);
     char name[64];
     uint32_t i;
-#define CDP__US(ns)                                                                             \
-    (unsigned long long)((ns) / 1000), (unsigned)((ns) / 100 % 10), (unsigned)((ns) / 10 % 10), \
-        (unsigned)((ns) % 10)
-#define CDP__SLICE                                                                                \
-    "{\"name\":\"%s\",\"ph\":\"X\",\"pid\":%u,\"tid\":%u,\"ts\":%llu.%u%u%u,\"dur\":%llu.%u%u%u," \
-    "\"args\":{\"bytes\":%llu}},\n"
     cdp__long_add(t, "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n");
     cdp__long_add(t,
         "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%u,\"args\":{\"name\":\"rank %u\"}},\n",
         rank, rank);
-    cdp__long_add(t, CDP__SLICE, "backward", rank, 1u, CDP__US((uint64_t)0),
-        CDP__US(d->called_ns - d->begin_ns), (unsigned long long)d->stats.bytes_per_step);
-    cdp__long_add(t, CDP__SLICE, "wait", rank, 1u, CDP__US(d->called_ns - d->begin_ns),
-        CDP__US(d->end_ns - d->called_ns), 0ull);
+    cdp__trace_slice(t, "backward", rank, 1, 0, called, d->stats.bytes_per_step);
+    cdp__trace_slice(t, "wait", rank, 1, called, end, 0);
     for (i = 0; i < d->param_count; ++i) {
         if (!d->params[i].ready_ns) continue;
         cdp__trace_name(d->params[i].name, name);
         cdp__long_add(t,
-            "{\"name\":\"%s\",\"ph\":\"i\",\"s\":\"t\",\"pid\":%u,\"tid\":1,\"ts\":%llu.%u%u%u},\n",
-            name, rank, CDP__US(d->params[i].ready_ns - d->begin_ns));
+            "{\"name\":\"%s\",\"ph\":\"i\",\"s\":\"t\",\"pid\":%u,\"tid\":1,\"ts\":", name, rank);
+        cdp__trace_us(t, d->params[i].ready_ns - d->begin_ns);
+        cdp__long_add(t, "},\n");
     }
     for (i = 0; i < d->bucket_count; ++i) {
         const cdp__bucket *b = &d->buckets[i];
+        if (b->start_ns < d->begin_ns) continue;
         cdp__format(name, sizeof name, "bucket %u", i);
-        if (b->start_ns >= d->begin_ns)
-            cdp__long_add(t, CDP__SLICE, name, rank, 2u, CDP__US(b->start_ns - d->begin_ns),
-                CDP__US(b->end_ns - b->start_ns), (unsigned long long)cdp__bucket_bytes(b));
+        cdp__trace_slice(t, name, rank, 2, b->start_ns - d->begin_ns, b->end_ns - d->begin_ns,
+            cdp__bucket_bytes(b));
     }
     cdp__long_add(t,
         "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%u,\"tid\":1,\"args\":{\"name\":"
-        "\"compute\"}},\n",
-        rank);
-    cdp__long_add(t,
+        "\"compute\"}},\n"
         "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%u,\"tid\":2,\"args\":{\"name\":"
         "\"communication\"}}]}\n",
-        rank);
-#undef CDP__US
-#undef CDP__SLICE
+        rank, rank);
 }
 
 CDP__PRIVATE void cdp__trace_bar(cdp__long_text *t, uint64_t from, uint64_t to, uint64_t whole,
@@ -21778,8 +22148,10 @@ CDP__PRIVATE uint32_t cdp__mt_next(cdp__mt *m) {
 }
 
 CDP_API uint64_t cdp_sampler_count(const cdp_sampler *s) {
-    if (!s || !s->ranks) return 0;
-    return s->drop_last ? s->size / s->ranks : (s->size + s->ranks - 1) / s->ranks;
+    uint64_t rest;
+    if (!s || !s->ranks || s->consumed >= s->size) return 0;
+    rest = s->size - s->consumed;
+    return s->drop_last ? rest / s->ranks : (rest + s->ranks - 1) / s->ranks;
 }
 
 /* Writes a random permutation of 0 .. n - 1 to `order`. */
@@ -21813,7 +22185,8 @@ CDP_API cdp_status cdp_sampler_fill(const cdp_sampler *s, uint64_t *indices) {
         cdp__sampler_shuffle(order, s->size, (uint32_t)(s->seed + s->epoch));
     }
     for (i = 0; i < count; ++i) {
-        at = (s->rank + i * s->ranks) % s->size; /* beyond the end, the list starts over */
+        /* beyond the end, the list starts over */
+        at = (s->consumed + s->rank + i * s->ranks) % s->size;
         indices[i] = order ? order[at] : at;
     }
     cdp__free(os, order);

@@ -853,17 +853,13 @@ inline cdp_status cdp_local_map(const cdp_local_map_desc &desc) {
 /* ---- >>kit: small helpers ------------------------------------------------------------------ */
 
 /* Knows: numbers, text and memory; nothing of tensors. Promises: texts never overflow their
-   room; memory is zeroed. May use: only the public part of cdp.h, like all sections below, so
-   that this file can be implemented apart from cdp.h. */
+   room; memory is zeroed. May use: only the public part of cdp.h and its >>compiler, like all
+   sections below, so that this file can be implemented apart from cdp.h. */
 
 #include <stdarg.h>
 #include <string.h>
 
-#if defined(__GNUC__) || defined(__clang__)
-#define CDP__DT __attribute__((__unused__)) static
-#else
-#define CDP__DT static
-#endif
+#define CDP__DT CDP__PRIVATE
 
 #ifndef CDP_ASSERT
 #include <assert.h>
@@ -4055,7 +4051,7 @@ CDP__DT cdp_status cdp__dt_phase_run(cdp_plan *p, const cdp__dt_phase *ph) {
 
 CDP__DT void cdp__dt_layout_words(const cdp_layout *l, uint64_t *w) {
     memset(w, 0, CDP__DT_LAYOUT_WORDS * sizeof *w);
-    *w++ = cdp__dt_dtype(l);
+    *w++ = (uint64_t)cdp__dt_dtype(l);
     *w++ = l->ndim;
     for (uint32_t d = 0; d < CDP_TENSOR_DIMS; ++d)
         *w++ = d < l->ndim ? l->shape[d] : 0;
@@ -4063,8 +4059,8 @@ CDP__DT void cdp__dt_layout_words(const cdp_layout *l, uint64_t *w) {
     for (uint32_t by = 0; by < l->mesh->desc.ndim; ++by, w += 6) {
         const cdp_place *p = &l->place[by];
         const uint64_t *starts = p->cut ? cdp__dt_cut_starts(l->mesh, p->cut) : NULL;
-        w[0] = p->kind;
-        if (p->kind == CDP_PLACE_PARTIAL) w[2] = cdp__dt_op(p);
+        w[0] = (uint64_t)p->kind;
+        if (p->kind == CDP_PLACE_PARTIAL) w[2] = (uint64_t)cdp__dt_op(p);
         if (p->kind != CDP_PLACE_SHARD) continue;
         w[1] = cdp__dt_dim(l, by);
         w[3] = p->order;
@@ -4122,7 +4118,7 @@ CDP__DT bool cdp__dt_overlap(const void *a, uint64_t a_bytes, const void *b, uin
 }
 
 CDP__DT bool cdp__dt_running(const cdp_plan *p) {
-    return p->turns && __atomic_load_n(&p->turns->pending, __ATOMIC_ACQUIRE) != 0;
+    return p->turns && cdp__atomic_load_u32(&p->turns->pending, CDP__ACQUIRE) != 0;
 }
 
 CDP__DT cdp_status cdp__dt_run_check(cdp_plan *p, const void *in, void *out) {
@@ -4187,7 +4183,7 @@ CDP__DT void cdp__dt_wide_free(cdp_plan *p) {
     }
     cdp__dt_free(p->os, p->wide);
     p->wide = NULL;
-    if (p->turns && __atomic_load_n(&p->turns->pending, __ATOMIC_ACQUIRE)) {
+    if (p->turns && cdp__atomic_load_u32(&p->turns->pending, CDP__ACQUIRE)) {
         p->turns->grave.next = p->link->graves;
         p->link->graves = &p->turns->grave;
     } else {
@@ -4299,7 +4295,7 @@ CDP__DT cdp_status cdp__dt_turn_done(void *user, cdp_status status) {
         cdp__dt_finish(p, &p->phases[k]);
         if (k + 1 < p->phase_count) cdp__dt_wide_pack(p, k + 1);
     }
-    __atomic_sub_fetch(&turn->all->pending, 1, __ATOMIC_ACQ_REL);
+    (void)cdp__atomic_sub_u32(&turn->all->pending, 1, CDP__ACQ_REL);
     return CDP_OK;
 }
 
@@ -4326,12 +4322,12 @@ CDP__DT cdp_status cdp__dt_chain(cdp_plan *p, cdp_work *work) {
     cdp__dt_locals(p, &p->phases[0]);
     for (uint32_t k = 0; st == CDP_OK; ++k) {
         *work = step;
-        __atomic_add_fetch(&p->turns->pending, 1, __ATOMIC_ACQ_REL);
+        (void)cdp__atomic_add_u32(&p->turns->pending, 1, CDP__ACQ_REL);
         if (step.seq)
             st = cdp_work_then(step, cdp__dt_turn_done, &p->turns->turn[k], work);
         else
             st = cdp__dt_turn_done(&p->turns->turn[k], CDP_OK);
-        if (st != CDP_OK) __atomic_sub_fetch(&p->turns->pending, 1, __ATOMIC_ACQ_REL);
+        if (st != CDP_OK) (void)cdp__atomic_sub_u32(&p->turns->pending, 1, CDP__ACQ_REL);
         if (st != CDP_OK || k + 1 == p->phase_count) return st;
         st = cdp__dt_wide_start(p, k + 1, *work, &step);
     }

@@ -40,7 +40,7 @@
         (implementation) epoch: who is in, from which step on, and whose state counts; turn: who
         proposes, and when; records: tickets, arrivals and decisions as bytes; elastic-store,
         elastic-turns, elastic-transfer, elastic-connect, elastic-entry, elastic-create,
-        elastic-calls, elastic-history
+        elastic-calls, elastic-shrink, elastic-history
 
     API BY TASK
         I want to...                                       call
@@ -55,6 +55,9 @@
         end the epoch from outside                         cdp_elastic_alarm
         attach NCCL to each new group                      .connected
         see what happened and how long it took             cdp_elastic_history
+        keep a cdp_ddp over a change                       cdp_ddp_rebind (cdp.h)
+        know which samples of a data set are left          .consumed of cdp_sampler (cdp.h)
+        keep steps and state myself: who is left?          cdp_group_shrink
 
     COMING FROM torchrun, torchft
         --nnodes MIN:MAX                       .min_ranks, .max_ranks; CDP_ELASTIC=MIN:MAX
@@ -92,7 +95,8 @@
         uses, in the same file. The macros of cdp.h and cdp_tcp.h hold here, too. CDP_NO_ENV: no
         cdp_elastic_create_from_env. CDP_NO_GROUPS, CDP_NO_OBJECTS and CDP_NO_STORE_CALLS are an
         error. cdp_elastic_create_from_env reads CDP_ELASTIC (MIN:MAX, MIN: or N), CDP_ELASTIC_ID,
-        MASTER_ADDR, MASTER_PORT, CDP_JOB_KEY.
+        CDP_ELASTIC_JOB (of .job), MASTER_ADDR, MASTER_PORT, CDP_JOB_KEY, and CDP_TRUST_NETWORK=1
+        (of .tcp->trust_network). `cdprun --nnodes MIN:MAX --stay` sets them.
 
     THREADS
         cdp_elastic_next, _commit, _agree, _finish: one thread at a time. cdp_elastic_leave, _alarm,
@@ -107,12 +111,13 @@
         is JOB/gone/ID (cdp_elastic_create_from_env makes one) tells it at once.
         A death while the members of a new epoch connect may be noticed at the deadline of that
         attempt alone: 500 ms and 20 ms for each rank, twice as long after each attempt that failed.
-        If exactly one rank has committed the last step, the others receive it from there. If that
-        rank dies meanwhile, receivers have parts of two steps: those who had not begun to receive
-        go on without that step, and if there are none, the job ends with STATE.
+        If exactly one rank has committed the last step, the others receive it from there, beside
+        what they hold: if that rank dies meanwhile, they go on without that step. Only where they
+        have no memory for both, or are all newcomers, the job ends with STATE.
 
     MEMORY
-        From the os of tcp->group. 24 bytes for each member of the epoch; the blob, while it moves.
+        From the os of tcp->group. 24 bytes for each member of the epoch; the blob, while it moves;
+        on a rank that is a step behind, as much as all entries, while it receives them.
         The store keeps each decision (216 bytes and 24 for each member), each ticket (48), one key
         for each call of cdp_elastic_agree(), and one for each process that has ended (JOB/gone/ID).
 
@@ -127,11 +132,9 @@
         (INVALID, MISMATCH, UNSUPPORTED of an operation): it does not start a turn.
 
     WHAT IS NOT THERE
-        cdprun does not start such jobs yet: start the processes and a store (a
-        cdp_store_server of a process that outlives them) yourself. cdp_ddp has no rebind: destroy
-        it when now.changed is set, and create it again. The store is the single point of failure.
-        Survivors do not reuse their connections. A rank that lives but never calls again ends an
-        epoch after each timeout_ms and is not left out: end its process.
+        The store is the single point of failure. Survivors do not reuse their connections (after
+        cdp_group_shrink() they do). A rank that lives but never calls again ends an epoch after
+        each timeout_ms and is not left out: end its process.
 
     License: MIT-0 or Unlicense, as you like; see the end of cdp.h.                            */
 #if defined(CDP_ELASTIC_IMPLEMENTATION) && !defined(CDP_TCP_IMPLEMENTATION)
@@ -291,8 +294,44 @@ CDP_API void cdp_elastic_destroy(cdp_elastic *e);
    `size`: what does not fit is cut; 0 if e or out is NULL, or size is 0. Any thread. */
 CDP_API uint64_t cdp_elastic_history(cdp_elastic *e, char *out, uint64_t size);
 
+/* ---- the pieces alone, for a program that keeps steps and state itself ---- */
+
+typedef struct cdp_shrink_desc {
+    /* required: served by somebody who outlives the ranks; one that this thread may use */
+    cdp_store *store;
+    /* prefix of the keys, 1 to 40 characters, equal on all ranks (default: "shrink"). Use another
+       one, or another store, for each run */
+    const char *job;
+    /* how long to wait for ranks of whom nobody knows whether they live, in ms (default: 200). A
+       rank that comes later is left out: the ranks must notice a failure within less */
+    uint32_t settle_ms;
+    uint32_t min_ranks; /* with fewer it waits, at most timeout_ms of the group (default: 1) */
+    uint64_t step;      /* any number: the others get it */
+    /* a rank whose loss the group has reported is not waited for. It is left out also where only a
+       connection was cut, and it lives. (Who ends its group after an earlier failure is not reported
+       as lost, but who caused that one) */
+    bool trust_links;
+} cdp_shrink_desc;
+
+/* The ranks of `group` that are left, as a group of their own over the same links, in the order of
+   their ranks. Each of them calls it after a failure of `group`, or before one: the group is
+   aborted, so that all learn of it. The first decision in the store counts, so all who get a group
+   get the same one. steps[r] (may be NULL; room for cdp_size(group) numbers) is the `step` of rank
+   r of the new group: who is behind asks one that is not. If one of the ranks dies meanwhile, the
+   new group fails: call this with it. `group` stays the caller's, who destroys it. Not while
+   another thread uses it. Keeps two keys in the store for each group, 48 bytes for each rank.
+   Errors: INVALID; UNSUPPORTED (no store); STATE (left out: the others have decided without this
+   rank); TIMEOUT (fewer than min_ranks came within timeout_ms of the group; this may be called
+   again); STORE; NOMEM. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_group_shrink(
+    cdp_group *group, const cdp_shrink_desc *desc, uint64_t *steps, cdp_group **out);
+
 #ifdef __cplusplus
 } /* extern "C" */
+inline cdp_status cdp_group_shrink(
+    cdp_group *group, const cdp_shrink_desc &desc, uint64_t *steps, cdp_group **out) {
+    return cdp_group_shrink(group, &desc, steps, out);
+}
 inline cdp_status cdp_elastic_create(const cdp_elastic_desc &desc, cdp_elastic **out) {
     return cdp_elastic_create(&desc, out);
 }
@@ -534,8 +573,11 @@ CDP__PRIVATE cdp__elastic_verdict cdp__elastic_decide(
     /* who is done needs nobody else: the minimum is for steps that are still to come */
     if (!here || ending < here) cdp__elastic_take_in(v, out);
     if (CDP__ELASTIC_PLANT(NEWCOMER_SOURCE)) cdp__elastic_trust_newcomers(v, out);
-    if (!here || (out->size < v->min_ranks && ending < here)) return CDP__ELASTIC_FEW;
-    return state ? CDP__ELASTIC_DECIDED : CDP__ELASTIC_NO_STATE;
+    if (!here) return CDP__ELASTIC_FEW;
+    /* newcomers would not help */
+    if (!state) return CDP__ELASTIC_NO_STATE;
+    if (out->size < v->min_ranks && ending < here) return CDP__ELASTIC_FEW;
+    return CDP__ELASTIC_DECIDED;
 }
 
 /* What a decision makes of a process. No: it is not in it. */
@@ -561,9 +603,10 @@ CDP__PRIVATE bool cdp__elastic_learn(cdp__elastic_place *p, const cdp__elastic_d
     return true;
 }
 
-/* The first byte of the entries is about to be overwritten. */
-CDP__PRIVATE void cdp__elastic_receive(cdp__elastic_place *p) {
-    if (!CDP__ELASTIC_PLANT(RECEIVER_KEEPS_STATE)) p->has_state = false;
+/* State is about to come. `apart`: into memory of its own, so that what this process holds is whole
+   until cdp__elastic_hold(). */
+CDP__PRIVATE void cdp__elastic_receive(cdp__elastic_place *p, bool apart) {
+    if (!apart && !CDP__ELASTIC_PLANT(RECEIVER_KEEPS_STATE)) p->has_state = false;
 }
 
 /* All of the state was received, and its hashes were equal: this process has it, also if it arrives
@@ -1032,6 +1075,34 @@ CDP__PRIVATE cdp_status cdp__elastic_read_tickets(
     return st;
 }
 
+/* The newest epoch that has begun, as its rank 0 said; 0: none has. */
+CDP__PRIVATE cdp_status cdp__elastic_hint(cdp_elastic *e, uint64_t *epoch) {
+    char key[CDP__ELASTIC_KEY];
+    void *text;
+    uint64_t bytes;
+    const char *p;
+    cdp_status st;
+    *epoch = 0;
+    cdp__elastic_key(e, key, "e/now");
+    st = cdp__elastic_read(e, e->store, key, &text, &bytes);
+    for (p = (const char *)text; p && *p >= '0' && *p <= '9' && *epoch < UINT32_MAX; ++p)
+        *epoch = *epoch * 10 + (uint64_t)(*p - '0');
+    cdp_store_free(e->store, text);
+    return st;
+}
+
+/* What an operation of a group returned. Its ranks met through a store of their own, which ends with
+   rank 0 of the epoch: as long as the store of the job answers, that is the loss of a rank. */
+CDP__PRIVATE cdp_status cdp__elastic_of_group(cdp_elastic *e, cdp_status st) {
+    const cdp_error why = *cdp_last_error();
+    char key[CDP__ELASTIC_KEY];
+    bool there;
+    if (st != CDP_ERR_STORE) return st;
+    cdp__elastic_key(e, key, "final");
+    if (cdp__elastic_there(e, e->store, key, &there) != CDP_OK) return cdp_last_error()->status;
+    return cdp__fail(CDP_ERR_PEER_LOST, "rank 0 of the epoch ended: %s", why.text);
+}
+
 /* Says to the others that nobody stands behind this id any more. */
 CDP__PRIVATE cdp_status cdp__elastic_say_gone(cdp_elastic *e, cdp_store *s, const char *why) {
     char key[CDP__ELASTIC_KEY];
@@ -1093,8 +1164,9 @@ CDP__PRIVATE void cdp__elastic_adopt(cdp_elastic *e, cdp__elastic_decision *d) {
     const uint64_t now = cdp__elastic_now_ns(e);
     if (!cdp__elastic_learn(&e->place, d)) {
         (void)cdp__fail(CDP_ERR_STATE,
-            "left out of epoch %llu (%s): this process did not arrive within settle_ms, %u ms; "
-            "create another cdp_elastic to come back as a newcomer",
+            "left out of epoch %llu (%s): this process did not arrive within settle_ms, %u ms, or "
+            "its connection to the store ended; create another cdp_elastic to come back as a "
+            "newcomer",
             (unsigned long long)d->epoch, d->cause, e->desc.settle_ms);
         e->left = true;
         cdp__elastic_fail(e);
@@ -1388,7 +1460,9 @@ CDP__PRIVATE void cdp__elastic_main(void *arg) {
    objects of cdp.h. */
 
 #define CDP__ELASTIC_SOURCES 8u /* more would not make it faster */
+#ifndef CDP__ELASTIC_PIECE      /* tests take less */
 #define CDP__ELASTIC_PIECE (4u << 20)
+#endif
 
 typedef struct cdp__elastic_transfer {
     cdp_elastic *e;
@@ -1397,8 +1471,10 @@ typedef struct cdp__elastic_transfer {
     uint32_t rank, count; /* count: of sources that are used */
     uint32_t source[CDP__ELASTIC_SOURCES];
     cdp_group *from[CDP__ELASTIC_SOURCES]; /* that source, and all receivers; NULL: not with it */
-    uint64_t hash[2];                      /* of the entries; of the blob */
-    cdp_blob blob;                         /* as received */
+    uint32_t turn;                         /* pieces that have begun */
+    uint8_t *apart;   /* the entries come here; NULL: they are overwritten as they come */
+    uint64_t hash[2]; /* of the entries; of the blob */
+    cdp_blob blob;    /* as received */
     bool has_blob;
 } cdp__elastic_transfer;
 
@@ -1414,6 +1490,26 @@ CDP__PRIVATE cdp_status cdp__elastic_returned(
     if (st < 0 && why.status == st) return st;
     return cdp__fail(st < 0 ? st : CDP_ERR_INVALID, "%s() of cdp_elastic_desc returned %s", name,
         cdp_status_name(st));
+}
+
+/* A member that is behind by a step keeps what it holds until all of the newer state is there: if
+   the sources die before, the job goes on without that step. Where there is no memory for both, its
+   entries are overwritten, and it has no state meanwhile. */
+CDP__PRIVATE cdp_status cdp__elastic_transfer_begin(cdp__elastic_transfer *t) {
+    cdp_elastic *e = t->e;
+    uint64_t bytes = 0;
+    uint32_t i;
+    bool in;
+    for (i = 0; i < e->desc.entry_count; ++i)
+        bytes += e->desc.entries[i].count * cdp_dtype_size(e->desc.entries[i].dtype);
+    cdp__elastic_lock(e);
+    in = e->place.epoch == t->d->epoch && e->place.phase == CDP__ELASTIC_JOINED;
+    if (in && !t->d->members[t->rank].source) {
+        if (e->place.has_state) t->apart = (uint8_t *)cdp__alloc(e->os, bytes + 1);
+        cdp__elastic_receive(&e->place, t->apart != NULL);
+    }
+    cdp__elastic_unlock(e);
+    return in ? CDP_OK : cdp__fail(CDP_ERR_ABORTED, "the epoch ended before its state was there");
 }
 
 /* The groups of each source with all receivers. */
@@ -1437,29 +1533,105 @@ CDP__PRIVATE cdp_status cdp__elastic_transfer_groups(cdp__elastic_transfer *t) {
     return st;
 }
 
-/* Pieces of one entry go round the sources; each group has its own order. */
-CDP__PRIVATE cdp_status cdp__elastic_transfer_entry(
-    cdp__elastic_transfer *t, const cdp_entry *entry, uint32_t *turn) {
-    const uint64_t bytes = entry->count * cdp_dtype_size(entry->dtype);
+/* One step of each of four lanes: it tells every change of one word, and the rotation carries bits
+   at the top to where the next product spreads them. */
+CDP__PRIVATE void cdp__elastic_lanes(uint64_t lane[4], const uint64_t word[4]) {
+    uint32_t k;
+    for (k = 0; k < 4; ++k) {
+        lane[k] = (lane[k] ^ word[k]) * 0x9e3779b97f4a7c15ull;
+        lane[k] = lane[k] << 29 | lane[k] >> 35;
+    }
+}
+
+/* Continues a hash over gigabytes: cdp__hash() reads single bytes, which takes longer than to move
+   them. */
+CDP__PRIVATE uint64_t cdp__elastic_hash(uint64_t h, const void *data, uint64_t bytes) {
+    const uint8_t *p = (const uint8_t *)data;
+    uint64_t lane[4] = {h, h + 1, h + 2, h + 3}, word[4], i;
+    for (i = 0; i + sizeof word <= bytes; i += sizeof word) {
+        memcpy(word, p + i, sizeof word);
+        cdp__elastic_lanes(lane, word);
+    }
+    return cdp__hash(cdp__hash(h, lane, sizeof lane), p + i, bytes - i);
+}
+
+/* Pieces that move at the same time: one of each source. */
+typedef struct cdp__elastic_round {
     cdp_work works[CDP__ELASTIC_SOURCES];
-    uint64_t at = 0;
+    uint32_t count;
+    uint64_t bytes;
+} cdp__elastic_round;
+
+/* Pieces go round the sources; each group has its own order. */
+CDP__PRIVATE cdp_status cdp__elastic_round_begin(
+    cdp__elastic_transfer *t, uint8_t *data, uint64_t bytes, cdp__elastic_round *round) {
+    cdp_status st = CDP_OK;
+    uint32_t i;
+    memset(round, 0, sizeof *round);
+    for (i = 0; st == CDP_OK && i < t->count && round->bytes < bytes; ++i) {
+        const uint64_t piece = cdp__min(bytes - round->bytes, CDP__ELASTIC_PIECE);
+        cdp_group *g = t->from[t->turn++ % t->count];
+        if (g)
+            st = cdp_broadcast_async(
+                g, data + round->bytes, piece, CDP_DTYPE_U8, 0, &round->works[round->count]);
+        if (g && st == CDP_OK) ++round->count;
+        round->bytes += piece;
+    }
+    return st;
+}
+
+CDP__PRIVATE cdp_status cdp__elastic_round_end(cdp__elastic_round *round) {
     cdp_status st = CDP_OK, one;
-    uint32_t i, n;
-    while (st == CDP_OK && at < bytes) {
-        n = 0;
-        for (i = 0; st == CDP_OK && i < t->count && at < bytes; ++i) {
-            const uint64_t piece = cdp__min(bytes - at, CDP__ELASTIC_PIECE);
-            cdp_group *g = t->from[(*turn)++ % t->count];
-            if (g)
-                st = cdp_broadcast_async(
-                    g, (uint8_t *)entry->data + at, piece, CDP_DTYPE_U8, 0, &works[n]);
-            if (g && st == CDP_OK) ++n;
-            at += piece;
+    uint32_t i;
+    for (i = 0; i < round->count; ++i) {
+        one = cdp_work_wait(round->works[i]);
+        if (st == CDP_OK) st = one;
+    }
+    round->count = 0;
+    return st;
+}
+
+/* While a round moves, the one before it becomes part of the hash. */
+CDP__PRIVATE cdp_status cdp__elastic_transfer_entry(
+    cdp__elastic_transfer *t, uint8_t *data, uint64_t bytes) {
+    cdp__elastic_round rounds[2];
+    uint64_t begun = 0, ended = 0;
+    uint32_t k = 0;
+    cdp_status st = CDP_OK, one;
+    memset(rounds, 0, sizeof rounds);
+    if (bytes) st = cdp__elastic_round_begin(t, data, bytes, &rounds[0]);
+    begun = rounds[0].bytes;
+    while (st == CDP_OK && ended < bytes) {
+        cdp__elastic_round *const now = &rounds[k % 2], *const next = &rounds[(k + 1) % 2];
+        if (begun < bytes) {
+            st = cdp__elastic_round_begin(t, data + begun, bytes - begun, next);
+            begun += next->bytes;
         }
-        for (i = 0; i < n; ++i) {
-            one = cdp_work_wait(works[i]);
-            if (st == CDP_OK) st = one;
-        }
+        one = cdp__elastic_round_end(now);
+        if (st == CDP_OK) st = one;
+        if (st == CDP_OK) t->hash[0] = cdp__elastic_hash(t->hash[0], data + ended, now->bytes);
+        ended += now->bytes;
+        ++k;
+    }
+    for (k = 0; k < 2; ++k) {
+        one = cdp__elastic_round_end(&rounds[k]);
+        if (st == CDP_OK) st = one;
+    }
+    return st;
+}
+
+/* All entries come, or (`place`) take what was kept apart. */
+CDP__PRIVATE cdp_status cdp__elastic_each_entry(cdp__elastic_transfer *t, bool place) {
+    const cdp_elastic_desc *d = &t->e->desc;
+    uint8_t *apart = t->apart;
+    uint32_t i;
+    cdp_status st = CDP_OK;
+    for (i = 0; st == CDP_OK && i < d->entry_count; ++i) {
+        const uint64_t bytes = d->entries[i].count * cdp_dtype_size(d->entries[i].dtype);
+        uint8_t *data = apart ? apart : (uint8_t *)d->entries[i].data;
+        if (!place) st = cdp__elastic_transfer_entry(t, data, bytes);
+        if (place && apart && bytes) memcpy(d->entries[i].data, data, (size_t)bytes);
+        if (apart) apart += bytes;
     }
     return st;
 }
@@ -1494,16 +1666,11 @@ CDP__PRIVATE cdp_status cdp__elastic_transfer_blob(cdp__elastic_transfer *t) {
 
 /* The same bits everywhere, or nothing that came is used. */
 CDP__PRIVATE cdp_status cdp__elastic_transfer_compare(cdp__elastic_transfer *t) {
-    const cdp_elastic_desc *d = &t->e->desc;
     const uint32_t size = t->d->size, first = t->source[0];
     uint64_t *all = (uint64_t *)cdp__alloc(t->e->os, size * sizeof t->hash);
-    uint32_t i, r;
+    uint32_t r;
     cdp_status st;
     if (!all) return cdp__fail_nomem("hashes of all ranks", size * sizeof t->hash);
-    t->hash[0] = CDP__HASH_START;
-    for (i = 0; i < d->entry_count; ++i)
-        t->hash[0] = cdp__hash(t->hash[0], d->entries[i].data,
-            d->entries[i].count * cdp_dtype_size(d->entries[i].dtype));
     st = cdp_allgather(t->group, t->hash, all, 2, CDP_DTYPE_U64);
     for (r = 0; st == CDP_OK && r < size; ++r) {
         const bool blob = r == first || !t->d->members[r].source;
@@ -1523,29 +1690,31 @@ CDP__PRIVATE cdp_status cdp__elastic_transfer_compare(cdp__elastic_transfer *t) 
     return st;
 }
 
-/* This rank has what the decision says. Whoever leaves after the barrier leaves nobody without. */
+/* This rank has what the decision says, from the lock on: an alarm that comes then finds it, and
+   this thread comes to the next epoch only with all of it in place. Whoever leaves after the
+   barrier leaves nobody without. */
 CDP__PRIVATE cdp_status cdp__elastic_transfer_end(cdp__elastic_transfer *t) {
     cdp_elastic *e = t->e;
     const cdp_elastic_desc *d = &e->desc;
     cdp_status st = CDP_OK;
     bool in;
-    if (t->has_blob)
-        st = cdp__elastic_returned(
-            e, t->group, "load", d->load(d->user, t->blob.data, t->blob.bytes));
-    if (st != CDP_OK) return st;
     cdp__elastic_lock(e);
     in = cdp__elastic_hold(&e->place, t->d);
     e->received = e->received || (in && !t->d->members[t->rank].source);
     cdp__elastic_unlock(e);
     if (!in) return cdp__fail(CDP_ERR_ABORTED, "the epoch ended before its state was there");
-    return cdp_barrier(t->group);
+    (void)cdp__elastic_each_entry(t, true);
+    if (t->has_blob)
+        st = cdp__elastic_returned(
+            e, t->group, "load", d->load(d->user, t->blob.data, t->blob.bytes));
+    return st == CDP_OK ? cdp_barrier(t->group) : st;
 }
 
 /* Collective over the group of the epoch. CDP_OK: this rank holds the state of the decision. */
 CDP__PRIVATE cdp_status cdp__elastic_transfer_all(
     cdp_elastic *e, cdp_group *group, const cdp__elastic_decision *d, uint32_t rank) {
     cdp__elastic_transfer t;
-    uint32_t i, turn = 0;
+    uint32_t i;
     cdp_status st;
     if (d->sources == d->size || (!e->desc.entry_count && !e->desc.save)) return CDP_OK;
     memset(&t, 0, sizeof t);
@@ -1553,9 +1722,10 @@ CDP__PRIVATE cdp_status cdp__elastic_transfer_all(
     t.group = group;
     t.d = d;
     t.rank = rank;
-    st = cdp__elastic_transfer_groups(&t);
-    for (i = 0; st == CDP_OK && i < e->desc.entry_count; ++i)
-        st = cdp__elastic_transfer_entry(&t, &e->desc.entries[i], &turn);
+    t.hash[0] = CDP__HASH_START;
+    st = cdp__elastic_transfer_begin(&t);
+    if (st == CDP_OK) st = cdp__elastic_transfer_groups(&t);
+    if (st == CDP_OK) st = cdp__elastic_each_entry(&t, false);
     if (st == CDP_OK) st = cdp__elastic_transfer_blob(&t);
     if (st == CDP_OK) st = cdp__elastic_transfer_compare(&t);
     if (st == CDP_OK) st = cdp__elastic_transfer_end(&t);
@@ -1563,6 +1733,7 @@ CDP__PRIVATE cdp_status cdp__elastic_transfer_all(
     if (t.from[0]) cdp_blob_free(t.from[0], &t.blob);
     for (i = 0; i < t.count; ++i)
         cdp_group_destroy(t.from[i]);
+    cdp__free(e->os, t.apart);
     *cdp__error_slot() = why;
     return st;
 }
@@ -1659,8 +1830,6 @@ CDP__PRIVATE cdp_status cdp__elastic_init(
     cdp_elastic *e, const cdp__elastic_decision *d, uint32_t rank, cdp_group **out) {
     char job[CDP__ELASTIC_KEY];
     cdp_tcp_desc t = e->tcp;
-    cdp_error why;
-    bool there;
     cdp_status st;
     cdp__elastic_key(e, job, "e/%llu/init", (unsigned long long)d->epoch);
     t.group.rank = rank;
@@ -1674,43 +1843,46 @@ CDP__PRIVATE cdp_status cdp__elastic_init(
     ++e->failures;
     st = cdp_init(&t, out);
     if (st == CDP_OK) e->failures = 0;
-    if (st != CDP_ERR_STORE) return st;
-    /* the store through which the ranks meet ends with rank 0; that of the job may be well */
-    why = *cdp_last_error();
-    if (cdp__elastic_there(e, e->store, job, &there) != CDP_OK) return cdp_last_error()->status;
-    return cdp__fail(CDP_ERR_PEER_LOST, "epoch %llu: rank 0 ended while it was connected: %s",
-        (unsigned long long)d->epoch, why.text);
+    return st;
 }
 
-/* Rank 0 removes what nobody needs any more: all keys of the epoch before last but its decision. */
+/* Removes all keys of an epoch but its decision. */
+CDP__PRIVATE cdp_status cdp__elastic_tidy_epoch(cdp_elastic *e, uint64_t k) {
+    static const char *const names[5] = {"alarm", "in", "go", "count", "init/meet"};
+    char key[CDP__ELASTIC_KEY];
+    cdp__elastic_decision d;
+    uint32_t i;
+    cdp_status st = cdp__elastic_read_decision(e, e->store, k, &d);
+    for (i = 0; st == CDP_OK && i < 5; ++i) {
+        cdp__elastic_key(e, key, "e/%llu/%s", (unsigned long long)k, names[i]);
+        st = cdp__elastic_put(e, e->store, CDP_STORE_DELETE, key, NULL, 0);
+    }
+    for (i = 0; st == CDP_OK && i < d.size; ++i) {
+        cdp__elastic_key(e, key, "e/%llu/here/%u", (unsigned long long)k, i);
+        st = cdp__elastic_put(e, e->store, CDP_STORE_DELETE, key, NULL, 0);
+    }
+    cdp__free(e->os, d.members);
+    return st;
+}
+
+/* Rank 0 removes what nobody needs any more, of the epoch before last and of those before it that
+   had no time to do so. */
 CDP__PRIVATE cdp_status cdp__elastic_tidy(cdp_elastic *e, const cdp__elastic_decision *d) {
-    static const char *const names[4] = {"alarm", "in", "go", "count"};
-    const unsigned long long k = (unsigned long long)d->epoch - 2;
     char key[CDP__ELASTIC_KEY], text[24];
-    uint32_t i, r;
-    cdp_status st;
+    uint64_t k;
+    cdp_status st = cdp__elastic_hint(e, &k);
+    for (k = k > 2 ? k - 1 : 1; st == CDP_OK && k + 2 <= d->epoch; ++k)
+        st = cdp__elastic_tidy_epoch(e, k);
+    if (st != CDP_OK) return st;
     cdp__format(text, sizeof text, "%llu", (unsigned long long)d->epoch);
     cdp__elastic_key(e, key, "e/now");
-    st = cdp__elastic_put(e, e->store, CDP_STORE_SET, key, text, strlen(text));
-    for (i = 0; st == CDP_OK && d->epoch > 2 && i < 4; ++i) {
-        cdp__elastic_key(e, key, "e/%llu/%s", k, names[i]);
-        st = cdp__elastic_put(e, e->store, CDP_STORE_DELETE, key, NULL, 0);
-    }
-    for (r = 0; st == CDP_OK && d->epoch > 2 && r < e->desc.max_ranks; ++r) {
-        bool there;
-        cdp__elastic_key(e, key, "e/%llu/here/%u", k, r);
-        st = cdp__elastic_there(e, e->store, key, &there);
-        if (st != CDP_OK || !there) break;
-        st = cdp__elastic_put(e, e->store, CDP_STORE_DELETE, key, NULL, 0);
-    }
-    return st;
+    return cdp__elastic_put(e, e->store, CDP_STORE_SET, key, text, strlen(text));
 }
 
 /* The group is there: the program attaches what it needs, and state moves. */
 CDP__PRIVATE cdp_status cdp__elastic_fill(
     cdp_elastic *e, cdp_group *group, const cdp__elastic_decision *d, uint32_t rank) {
     cdp_elastic_now now;
-    bool in;
     cdp_status st = cdp__elastic_greet(e, group, d, rank);
     if (st == CDP_OK && e->desc.connected) {
         memset(&now, 0, sizeof now);
@@ -1725,13 +1897,7 @@ CDP__PRIVATE cdp_status cdp__elastic_fill(
         e->shown = true;
         st = cdp__elastic_returned(e, group, "connected", e->desc.connected(e->desc.user, &now));
     }
-    if (st != CDP_OK) return st;
-    cdp__elastic_lock(e);
-    in = e->place.epoch == d->epoch && e->place.phase == CDP__ELASTIC_JOINED;
-    if (in && !d->members[rank].source) cdp__elastic_receive(&e->place);
-    cdp__elastic_unlock(e);
-    if (!in) return cdp__fail(CDP_ERR_ABORTED, "the epoch ended before its state was there");
-    return cdp__elastic_transfer_all(e, group, d, rank);
+    return st == CDP_OK ? cdp__elastic_transfer_all(e, group, d, rank) : st;
 }
 
 CDP__PRIVATE cdp_status cdp__elastic_connect(
@@ -1855,21 +2021,11 @@ CDP__PRIVATE cdp_status cdp__elastic_hand_in(cdp_elastic *e) {
 /* The newest decision from *d on, or the one that this process is in; its members are allocated. *d
    stays as it is if there is none. `skip`: old ones, before this process has a ticket. */
 CDP__PRIVATE cdp_status cdp__elastic_newest(cdp_elastic *e, cdp__elastic_decision *d, bool skip) {
-    char key[CDP__ELASTIC_KEY];
-    uint64_t k = d->epoch + 1, bytes;
+    uint64_t k = d->epoch + 1, said = 0;
     cdp__elastic_decision next;
-    void *hint = NULL;
     cdp_status st = CDP_OK;
-    cdp__elastic_key(e, key, "e/now");
-    if (skip) st = cdp__elastic_read(e, e->store, key, &hint, &bytes);
-    if (st == CDP_OK && hint) {
-        uint64_t said = 0;
-        const char *p;
-        for (p = (const char *)hint; *p >= '0' && *p <= '9' && said < UINT32_MAX; ++p)
-            said = said * 10 + (uint64_t)(*p - '0');
-        if (said > k) k = said;
-    }
-    cdp_store_free(e->store, hint);
+    if (skip) st = cdp__elastic_hint(e, &said);
+    if (said > k) k = said;
     for (; st == CDP_OK; ++k) {
         st = cdp__elastic_read_decision(e, e->store, k, &next);
         if (st != CDP_OK || !next.members) break;
@@ -2143,7 +2299,7 @@ CDP__PRIVATE cdp_status cdp__elastic_client(
 }
 
 CDP_API cdp_status cdp_elastic_create_from_env(const cdp_elastic_desc *desc, cdp_elastic **out) {
-    const char *range = getenv("CDP_ELASTIC");
+    const char *range = getenv("CDP_ELASTIC"), *trust = getenv("CDP_TRUST_NETWORK");
     const cdp_os *os;
     cdp_elastic_desc d;
     cdp_tcp_desc tcp;
@@ -2164,6 +2320,8 @@ CDP_API cdp_status cdp_elastic_create_from_env(const cdp_elastic_desc *desc, cdp
             "CDP_ELASTIC is \"%s\"; it should be MIN:MAX, MIN: or a number", range);
     if (!tcp.job_key) tcp.job_key = getenv("CDP_JOB_KEY");
     if (!d.id) d.id = getenv("CDP_ELASTIC_ID");
+    if (!d.job) d.job = getenv("CDP_ELASTIC_JOB");
+    if (trust && strcmp(trust, "1") == 0) tcp.trust_network = true;
     if (!d.id) {
         st = os->random(os->user, random, sizeof random);
         if (st != CDP_OK) return st;
@@ -2194,7 +2352,7 @@ CDP_API void cdp_elastic_destroy(cdp_elastic *e) {
     e->stop = true;
     k = e->place.epoch;
     /* also after an error of its own, for which the others would wait until timeout_ms */
-    leaves = !e->ended && !e->left && e->failure.status != CDP_ERR_STORE;
+    leaves = !e->ended && !e->left;
     e->place.phase = CDP__ELASTIC_OUT;
     if (e->group && cdp_group_status(e->group) < 0
         && !cdp__elastic_is_loss(cdp_last_error()->status)) {
@@ -2303,6 +2461,7 @@ CDP__PRIVATE cdp_status cdp__elastic_join(cdp_elastic *e) {
     cdp__elastic_unlock(e);
     cdp__elastic_bury(e, old);
     st = d.members ? cdp__elastic_connect(e, &d, rank) : cdp__fail_nomem("a list of members", 0);
+    st = cdp__elastic_of_group(e, st);
     cdp__free(e->os, d.members);
     if (e->shown && e->middle) {
         const cdp_error why = *cdp_last_error();
@@ -2362,6 +2521,12 @@ CDP__PRIVATE cdp_status cdp__elastic_step(cdp_elastic *e, cdp_elastic_now *now) 
         if (e->ended) return cdp__fail(CDP_ERR_STATE, "cdp_elastic_finish() has ended the job");
         if (cdp__elastic_may_go(e)) return cdp__elastic_go(e);
         if (e->group && e->place.phase != CDP__ELASTIC_JOINED) st = cdp_group_status(e->group);
+        if (st == CDP_ERR_STORE) {
+            cdp__elastic_unlock(e);
+            st = cdp__elastic_of_group(e, st);
+            cdp__elastic_lock(e);
+            if (e->place.epoch != k) continue;
+        }
         if (st != CDP_OK && !cdp__elastic_is_loss(st)) return cdp_last_error()->status;
         if (e->place.phase == CDP__ELASTIC_RUNNING) {
             if (st == CDP_OK && cdp__elastic_begin(&e->place, e->desc.batch)) {
@@ -2427,7 +2592,12 @@ CDP_API cdp_status cdp_elastic_agree(cdp_elastic *e, bool yes, bool *all) {
     number = ++e->agreed;
     st = CDP_ERR_ABORTED;
     if (group) st = cdp_allreduce(group, NULL, &flag, 1, CDP_DTYPE_U8, CDP_REDUCE_MIN);
+    st = cdp__elastic_of_group(e, st);
     if (st != CDP_OK && !cdp__elastic_is_loss(st)) return st;
+    if (CDP__ELASTIC_PLANT(AGREE_ALONE)) {
+        *all = st == CDP_OK && flag;
+        return CDP_OK;
+    }
     /* whoever comes first decides for those to whom the operation gave no answer, too */
     cdp__elastic_key(
         e, key, "agree/%llu/%llu", (unsigned long long)e->told, (unsigned long long)number);
@@ -2463,7 +2633,7 @@ CDP_API cdp_status cdp_elastic_finish(cdp_elastic *e) {
     for (;;) {
         st = cdp_elastic_next(e, &now);
         if (st != CDP_OK) return st;
-        st = cdp_barrier(now.group);
+        st = cdp__elastic_of_group(e, cdp_barrier(now.group));
         cdp__elastic_lock(e);
         ends = cdp__elastic_ends(&e->place, st == CDP_OK);
         cdp__elastic_unlock(e);
@@ -2492,6 +2662,182 @@ CDP_API cdp_status cdp_elastic_alarm(cdp_elastic *e, const char *reason) {
     k = e->place.epoch;
     cdp__elastic_unlock(e);
     return cdp__elastic_alarm_at(e, e->store, k, reason && *reason ? reason : "asked to");
+}
+
+/* ---- >>elastic-shrink: who is left of a group ------------------------------------------------ */
+
+/* Knows: the ranks of a group; each stands for a member whose id is its rank. Promises: one decision
+   for each group; nobody waits longer than timeout_ms of the group. May use: epoch, turn,
+   elastic-store, elastic-turns, groups of cdp.h. */
+
+CDP__PRIVATE cdp_status cdp__shrink_check(
+    cdp_group *group, const cdp_shrink_desc *d, cdp_group **out) {
+    if (!group || !d || !out)
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_group_shrink needs a group, a desc and a place for the result");
+    *out = NULL;
+    if (!d->store)
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "cdp_group_shrink: the desc has no store, and without one nobody can decide who is "
+            "left; let a process that outlives the ranks serve one");
+    if (!d->store->start || !d->store->os)
+        return cdp__fail(CDP_ERR_STATE, "cdp_shrink_desc.store was destroyed");
+    if (d->job && (!d->job[0] || strlen(d->job) > 40))
+        return cdp__fail(CDP_ERR_INVALID, "cdp_shrink_desc.job has 1 to 40 characters");
+    if (d->min_ranks > cdp_size(group))
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_shrink_desc.min_ranks is %u, and the group has only %u ranks", d->min_ranks,
+            cdp_size(group));
+    return CDP_OK;
+}
+
+/* The group as a decision, and this rank as a member that arrives. Its record says which rank it
+   has lost: as number of samples, from 1. */
+CDP__PRIVATE cdp_status cdp__shrink_arrive(
+    cdp_elastic *e, cdp_group *group, const cdp_shrink_desc *desc, uint32_t lost) {
+    char key[CDP__ELASTIC_KEY];
+    uint8_t record[CDP__ELASTIC_RECORD_BYTES], id[CDP__ELASTIC_ID_BYTES] = {0};
+    cdp__elastic_arrival a;
+    uint32_t r;
+    e->d.epoch = 1;
+    for (r = 0; r < cdp_size(group); ++r) {
+        cdp__put_u32(id, r);
+        cdp__elastic_add(&e->d, id, r, false);
+    }
+    e->place.rank = cdp_rank(group);
+    memset(&a, 0, sizeof a);
+    memcpy(a.id, e->d.members[e->place.rank].id, sizeof a.id);
+    a.rank = e->place.rank;
+    a.step = desc->step;
+    a.samples = lost < cdp_size(group) ? lost + 1 : 0;
+    a.has_state = true;
+    cdp__elastic_put_record(record, &a);
+    cdp__elastic_key(e, key, "e/1/in");
+    return cdp__elastic_put(e, e->store, CDP_STORE_APPEND, key, record, sizeof record);
+}
+
+/* One look: proposes if it is time. *wait_ms: when to look again. */
+CDP__PRIVATE cdp_status cdp__shrink_look(
+    cdp_elastic *e, bool *gone, uint64_t begun_ns, uint64_t *wait_ms, uint32_t *there) {
+    char key[CDP__ELASTIC_KEY];
+    cdp__elastic_arrival *arrivals;
+    cdp__elastic_verdict verdict = CDP__ELASTIC_DECIDED;
+    cdp__elastic_turn t;
+    uint32_t i;
+    cdp_status st;
+    memset(&t, 0, sizeof t);
+    t.d = &e->d;
+    t.gone = gone;
+    t.rank = e->place.rank;
+    t.since_ms = (cdp__elastic_now_ns(e) - begun_ns) / CDP__MS;
+    t.settle_ms = e->desc.settle_ms;
+    cdp__elastic_key(e, key, "e/1/in");
+    st = cdp__elastic_read_records(e, e->store, key, &arrivals, &t.count);
+    t.arrivals = arrivals;
+    *there = t.count;
+    for (i = 0; i < t.count; ++i)
+        if (arrivals[i].samples && arrivals[i].samples <= e->d.size)
+            gone[arrivals[i].samples - 1] = true;
+    for (i = 0; i < t.count; ++i) /* who comes lives, whatever was said of it */
+        if (arrivals[i].rank < e->d.size) gone[arrivals[i].rank] = false;
+    *wait_ms = 0;
+    if (st == CDP_OK && cdp__elastic_proposes(&t, wait_ms)) {
+        st = cdp__elastic_try(e, e->store, t.d, arrivals, t.count, &verdict);
+        if (st == CDP_OK && verdict != CDP__ELASTIC_DECIDED) *wait_ms = CDP__ELASTIC_AGAIN_MS;
+    }
+    cdp__free(e->os, arrivals);
+    return st;
+}
+
+/* Until there is a decision; its members are allocated. */
+CDP__PRIVATE cdp_status cdp__shrink_decide(
+    cdp_elastic *e, bool *gone, uint32_t timeout_ms, cdp__elastic_decision *d) {
+    const uint64_t begun = cdp__elastic_now_ns(e), deadline = cdp__deadline(e->os, timeout_ms);
+    char key[CDP__ELASTIC_KEY];
+    uint64_t wait_ms;
+    uint32_t there = 0;
+    cdp_status st;
+    cdp__elastic_key(e, key, "e/2");
+    for (;;) {
+        st = cdp__elastic_read_decision(e, e->store, 2, d);
+        if (st != CDP_OK || d->members) return st;
+        st = cdp__shrink_look(e, gone, begun, &wait_ms, &there);
+        if (st != CDP_OK) return st;
+        if (cdp__elastic_now_ns(e) >= deadline)
+            return cdp__fail(CDP_ERR_TIMEOUT,
+                "cdp_group_shrink: %u of %u ranks came within timeout_ms of the group, %u ms, and "
+                "min_ranks is %u",
+                there, e->d.size, timeout_ms, e->desc.min_ranks);
+        if (wait_ms) st = cdp__elastic_await(e, e->store, key, wait_ms);
+        if (st < 0) return st;
+    }
+}
+
+/* The group that was decided. */
+CDP__PRIVATE cdp_status cdp__shrink_make(cdp_elastic *e, cdp_group *group,
+    const cdp__elastic_decision *d, uint64_t *steps, cdp_group **out) {
+    char key[CDP__ELASTIC_KEY];
+    uint32_t *ranks = (uint32_t *)cdp__alloc(e->os, d->size * sizeof *ranks), r, n;
+    cdp__elastic_arrival *arrivals = NULL;
+    const cdp__elastic_arrival *a;
+    bool in = false;
+    cdp_status st = CDP_OK;
+    if (!ranks) return cdp__fail_nomem("a list of ranks", d->size * sizeof *ranks);
+    for (r = 0; r < d->size; ++r) {
+        ranks[r] = d->members[r].old_rank;
+        in = in || ranks[r] == e->place.rank;
+    }
+    if (!in)
+        st = cdp__fail(CDP_ERR_STATE,
+            "cdp_group_shrink: the other ranks have decided without this one, which did not come "
+            "within settle_ms, %u ms",
+            e->desc.settle_ms);
+    cdp__elastic_key(e, key, "e/1/in");
+    if (st == CDP_OK && steps) st = cdp__elastic_read_records(e, e->store, key, &arrivals, &n);
+    for (r = 0; st == CDP_OK && steps && r < d->size; ++r) {
+        a = cdp__elastic_arrival_of(&e->d, ranks[r], arrivals, n);
+        steps[r] = a ? a->step : 0;
+    }
+    if (st == CDP_OK) st = cdp_group_new(group, ranks, d->size, out);
+    cdp__free(e->os, arrivals);
+    cdp__free(e->os, ranks);
+    return st;
+}
+
+CDP_API cdp_status cdp_group_shrink(
+    cdp_group *group, const cdp_shrink_desc *desc, uint64_t *steps, cdp_group **out) {
+    const uint32_t size = cdp_size(group);
+    cdp__elastic_decision d;
+    cdp_elastic *e;
+    bool *gone;
+    uint32_t lost = UINT32_MAX;
+    cdp_status st = cdp__shrink_check(group, desc, out);
+    if (st != CDP_OK) return st;
+    if (cdp_group_status(group) == CDP_ERR_PEER_LOST && desc->trust_links)
+        lost = cdp_rank_of_world(group, (uint32_t)cdp_last_error()->peer);
+    cdp_group_abort(group, "cdp_group_shrink() was called");
+    e = (cdp_elastic *)cdp__alloc_zero(group->os, sizeof *e);
+    if (!e) return cdp__fail_nomem("the ranks that are left", sizeof *e);
+    memset(&d, 0, sizeof d);
+    e->os = group->os;
+    e->store = desc->store;
+    e->desc.settle_ms = cdp__def(desc->settle_ms, 200);
+    e->desc.min_ranks = cdp__def(desc->min_ranks, 1);
+    e->desc.max_ranks = size;
+    e->store_ms = (uint32_t)cdp__min(cdp_group_desc_of(group)->timeout_ms, CDP__ELASTIC_STORE_MS);
+    cdp__format(e->job, sizeof e->job, "%s/%llx", desc->job ? desc->job : "shrink",
+        (unsigned long long)group->channel);
+    e->d.members = (cdp__elastic_member *)cdp__alloc(e->os, size * sizeof *e->d.members);
+    gone = (bool *)cdp__alloc_zero(e->os, size * sizeof *gone);
+    if (!e->d.members || !gone) st = cdp__fail_nomem("a list of members", size);
+    if (st == CDP_OK) st = cdp__shrink_arrive(e, group, desc, lost);
+    if (st == CDP_OK) st = cdp__shrink_decide(e, gone, cdp_group_desc_of(group)->timeout_ms, &d);
+    if (st == CDP_OK) st = cdp__shrink_make(e, group, &d, steps, out);
+    cdp__free(e->os, d.members);
+    cdp__free(e->os, gone);
+    cdp__free(e->os, e->d.members);
+    cdp__free(e->os, e);
+    return st;
 }
 
 /* ---- >>elastic-history: what happened, as JSON ----------------------------------------------- */

@@ -597,11 +597,7 @@ extern "C" {
    request, and every size is a multiple of 512. May use: nothing. */
 
 /* Used by every request, so inlining pays. */
-#if defined(__GNUC__) || defined(__clang__)
-#define CDP__MEM_HOT __attribute__((__unused__)) static inline
-#else
-#define CDP__MEM_HOT static inline
-#endif
+#define CDP__MEM_HOT CDP__PRIVATE inline
 
 #define CDP__MEM_UNIT 512ull
 #define CDP__MEM_MIB (1ull << 20)
@@ -620,22 +616,17 @@ CDP__PRIVATE uint64_t cdp__mem_up_to(uint64_t n, uint64_t unit) {
     return (n + unit - 1) / unit * unit;
 }
 
-/* The position of the highest bit that is set; n > 0. */
-CDP__PRIVATE uint32_t cdp__mem_log2(uint64_t n) {
-    return 63u - (uint32_t)__builtin_clzll(n);
-}
-
 /* The index of the interval that contains a size. The 16 intervals begin at 1, 2, 4 MiB .. 32
    GiB; smaller sizes are in the first. */
 CDP__MEM_HOT uint32_t cdp__mem_interval(uint64_t bytes) {
-    const uint32_t log = cdp__mem_log2(bytes);
+    const uint32_t log = cdp__highest_bit(bytes);
     if (log < 20) return 0;
     return log > 35 ? 15 : log - 20;
 }
 
 /* Rounds up to one of `parts` equal steps between two powers of two; powers of two stay. */
 CDP__PRIVATE uint64_t cdp__mem_next_part(uint64_t bytes, uint32_t parts) {
-    const uint64_t low = 1ull << cdp__mem_log2(bytes);
+    const uint64_t low = 1ull << cdp__highest_bit(bytes);
     const uint64_t part = low / parts;
     return cdp__mem_up_to(bytes, part);
 }
@@ -760,7 +751,7 @@ CDP__PRIVATE uint64_t cdp__mem_bins_bytes(bool coarse) {
 
 /* The list of a block: 32 lists per power of two from 2^first on. */
 CDP__MEM_HOT uint32_t cdp__mem_bin_coarse(uint64_t size, uint32_t first, uint32_t powers) {
-    const uint32_t log = cdp__mem_log2(size);
+    const uint32_t log = cdp__highest_bit(size);
     if (log < first) return 0; /* a block of another allocator */
     if (log >= first + powers) return powers * 32 - 1;
     return (log - first) * 32 + (uint32_t)(size >> (log - 5) & 31);
@@ -801,12 +792,12 @@ CDP__MEM_HOT uint32_t cdp__mem_bins_next(const cdp__mem_bins *b, uint32_t i) {
     uint64_t bits;
     if (i >= b->count) return CDP__MEM_BINS;
     bits = b->map[word] & ~0ull << i % 64;
-    if (bits) return word * 64 + (uint32_t)__builtin_ctzll(bits);
+    if (bits) return word * 64 + cdp__lowest_bit(bits);
     for (++word; word < CDP__MEM_MAP; word = (word / 64 + 1) * 64) {
         bits = b->top[word / 64] & ~0ull << word % 64;
         if (!bits) continue;
-        word = word / 64 * 64 + (uint32_t)__builtin_ctzll(bits);
-        return word * 64 + (uint32_t)__builtin_ctzll(b->map[word]);
+        word = word / 64 * 64 + cdp__lowest_bit(bits);
+        return word * 64 + cdp__lowest_bit(b->map[word]);
     }
     return CDP__MEM_BINS;
 }
@@ -1214,16 +1205,10 @@ CDP__PRIVATE uint64_t cdp__mem_stack_end(uint64_t frame) {
     return r.high;
 }
 
-#if defined(__clang__) || defined(__GNUC__)
-#define CDP__MEM_RAW __attribute__((no_sanitize_address))
-#else
-#define CDP__MEM_RAW
-#endif
-
 /* Collects return addresses along the chain of frame pointers from `frame` on. Each frame must
    be above the previous one, aligned and inside the stack. Otherwise the chain ends, because a
    caller was compiled without frame pointers. */
-CDP__MEM_RAW CDP__PRIVATE void cdp__mem_walk(const void *frame, uint32_t most, cdp__mem_trace *t) {
+CDP__NO_ASAN CDP__PRIVATE void cdp__mem_walk(const void *frame, uint32_t most, cdp__mem_trace *t) {
     uint64_t at = (uint64_t)(uintptr_t)frame;
     const uint64_t end = cdp__mem_stack_end(at);
     while (t->count < most) {
@@ -1439,7 +1424,7 @@ CDP__PRIVATE bool cdp__mem_table_grow(cdp_mem *m) {
     if (!slots) return false;
     m->table.slots = slots;
     m->table.mask = count - 1;
-    m->table.shift = 64 - cdp__mem_log2(count);
+    m->table.shift = 64 - cdp__highest_bit(count);
     m->table.used = 0;
     for (i = 0; old.slots && i <= old.mask; ++i)
         if (old.slots[i]) cdp__mem_table_put(&m->table, old.slots[i]);
@@ -1748,7 +1733,7 @@ typedef struct cdp__mem_call {
 CDP__MEM_HOT void cdp__mem_call_begin(
     const cdp_mem *m, cdp__mem_call *c, uint32_t stack_if, const cdp_mem_site *site) {
     uint32_t most;
-    c->wants = __atomic_load_n(&m->log.what, __ATOMIC_ACQUIRE);
+    c->wants = cdp__atomic_load_u32(&m->log.what, CDP__ACQUIRE);
     c->stack_if = stack_if;
     c->stack = c->label = 0;
     c->history = 0;
@@ -6152,12 +6137,7 @@ CDP_API uint64_t cdp_mem_destroy(cdp_mem *mem) {
    failed free, changes nothing. May use: desc, allocator, shots, sizes, bins, table, depot,
    blocks, history, streams, request, out-of-memory, lifetime. */
 
-#if defined(__GNUC__) || defined(__clang__)
-#define CDP__MEM_CALLER(c) \
-    ((c)->caller = __builtin_return_address(0), (c)->frame = __builtin_frame_address(0))
-#else
-#define CDP__MEM_CALLER(c) ((c)->caller = (c)->frame = NULL)
-#endif
+#define CDP__MEM_CALLER(c) ((c)->caller = cdp__return_address(), (c)->frame = cdp__frame_address())
 
 /* Tries once to allocate. */
 CDP__PRIVATE cdp_status cdp__mem_alloc_once(cdp_mem *m, cdp__mem_call *c, cdp_mem_pool *pool,
@@ -6656,7 +6636,7 @@ CDP__PRIVATE void cdp__mem_log_replace(cdp_mem *m, cdp__mem_log *fresh) {
     const uint64_t before = offsetof(cdp__mem_log, what), after = before + sizeof what;
     memcpy(&m->log, fresh, before);
     memcpy((char *)&m->log + after, (const char *)fresh + after, sizeof *fresh - after);
-    __atomic_store_n(&m->log.what, what, __ATOMIC_RELEASE);
+    cdp__atomic_store_u32(&m->log.what, what, CDP__RELEASE);
     ++m->histories;
     cdp__mem_forget_numbers(m);
 }
@@ -6686,7 +6666,7 @@ CDP_API cdp_status cdp_mem_record(cdp_mem *mem, const cdp_mem_record_desc *desc)
     if (cdp__mem_log_fits(&mem->log, &fresh.desc)) {
         old = fresh;
         mem->log.desc = fresh.desc;
-        __atomic_store_n(&mem->log.what, fresh.what, __ATOMIC_RELEASE);
+        cdp__atomic_store_u32(&mem->log.what, fresh.what, CDP__RELEASE);
     } else {
         old = mem->log;
         cdp__mem_log_replace(mem, &fresh);

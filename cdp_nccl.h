@@ -595,7 +595,7 @@ typedef enum cdp__nccl_part {
 typedef struct cdp__nccl_library {
     cdp__nccl_calls f;
     bool loaded[CDP__PART_COUNT];
-    int turn; /* held by the thread that loads (atomic) */
+    uint32_t turn; /* held by the thread that loads (atomic) */
     int cuda, nccl;
 } cdp__nccl_library;
 
@@ -745,10 +745,10 @@ CDP__PRIVATE cdp_status cdp__nccl_load_now(
 CDP__PRIVATE cdp_status cdp__nccl_load(const cdp_os *os, const cdp_nccl_desc *d, bool kernels) {
     cdp__nccl_library *l = cdp__nccl_lib();
     cdp_status st;
-    while (__atomic_exchange_n(&l->turn, 1, __ATOMIC_ACQUIRE))
+    while (cdp__atomic_swap_u32(&l->turn, 1, CDP__ACQUIRE))
         cdp__sleep_until(os, os->now_ns(os->user) + CDP__MS);
     st = cdp__nccl_load_now(l, d, kernels);
-    __atomic_store_n(&l->turn, 0, __ATOMIC_RELEASE);
+    cdp__atomic_store_u32(&l->turn, 0, CDP__RELEASE);
     return st;
 }
 
@@ -898,20 +898,31 @@ typedef struct cdp__nccl {
     /* while its communicator is derived from that of this group; else NULL */
     struct cdp__nccl *parent;
     const cdp_os *os;
-    cdp_nccl_desc desc;
     uint32_t rank, size, timeout_ms;
     int device, version;
     int capability; /* compute capability of the device (90 is 9.0), the lowest of all ranks */
-    bool installed; /* the group uses this backend */
-    char name[48];
     cdp__nc_comm comm;
     cdp__cu_stream caller, stream;
     cdp__cu_event begin, all;
-    cdp__nccl_op ring[CDP__NCCL_RING], captured[CDP__NCCL_RING];
-    uint64_t issued, captures; /* counts of both; written by the thread inside NCCL */
+    cdp__nccl_memory *memories;
+
+    /* Guarded by `lock`. No thread holds it while it calls the group, or anything that may take
+       long. */
+    cdp_lock lock;
+    void *cond, *thread;
+    bool inside;     /* a thread is calling NCCL; `comm` must not change */
+    bool gone;       /* `comm` was aborted under that thread, which clears it when it leaves */
+    bool stop;       /* the keeper thread must end */
+    bool resting;    /* the keeper thread has ended or does not exist */
+    bool aborted;    /* the communicator was aborted (or revoked, to be kept), so streams run on */
+    uint32_t failed; /* the group has failed (atomic) */
+
+    cdp_nccl_desc desc;
+    bool installed; /* the group uses this backend */
+    char name[48];
+    uint64_t issued, captures; /* operations in both rings; written by the thread inside NCCL */
     /* operations completed, counted by the stream; only with a watchdog (atomic) */
     uint64_t ended;
-    cdp__nccl_memory *memories;
     cdp_allocator from; /* source of memory; alloc NULL: CUDA or NCCL */
     /* symmetric allocations so far, and a hash of the numbers of the live ones (guarded by
        `lock`) */
@@ -920,32 +931,17 @@ typedef struct cdp__nccl {
     /* for calls that did not complete: kept until the communicator ends */
     cdp__nccl_cell *cells;
 
-    /* Guarded by `lock`. No thread holds it while it calls the group, or anything that may take
-       long. */
-    void *lock, *cond, *thread;
-    bool inside;  /* a thread is calling NCCL; `comm` must not change */
-    bool gone;    /* `comm` was aborted under that thread, which clears it when it leaves */
-    bool stop;    /* the keeper thread must end */
-    bool resting; /* the keeper thread has ended or does not exist */
-    bool aborted; /* the communicator was aborted (or revoked, to be kept), so streams run on */
-    int failed;   /* the group has failed (atomic) */
-
     /* kernels, compiled on first use; cast: see cdp__nccl_kernels() */
     void *module[2], *cast[20], *hooks[CDP__NK_COUNT];
     double *partial; /* device memory, for sums of squares */
+    cdp__nccl_op ring[CDP__NCCL_RING], captured[CDP__NCCL_RING];
 } cdp__nccl;
 
-CDP__PRIVATE CDP__ONE_COPY void cdp__nccl_lock(cdp__nccl *b) {
-    if (b->lock) b->os->threads.mutex_lock(b->os->user, b->lock);
-}
-CDP__PRIVATE CDP__ONE_COPY void cdp__nccl_unlock(cdp__nccl *b) {
-    if (b->lock) b->os->threads.mutex_unlock(b->os->user, b->lock);
-}
 CDP__PRIVATE void cdp__nccl_tell(cdp__nccl *b) {
     if (b->cond) b->os->threads.cond_broadcast(b->os->user, b->cond);
 }
 CDP__PRIVATE bool cdp__nccl_failed(const cdp__nccl *b) {
-    return __atomic_load_n(&b->failed, __ATOMIC_ACQUIRE) != 0;
+    return cdp__atomic_load_u32(&b->failed, CDP__ACQUIRE) != 0;
 }
 CDP__PRIVATE uint64_t cdp__nccl_now(const cdp__nccl *b) {
     return b->os->now_ns(b->os->user);
@@ -1155,10 +1151,10 @@ CDP__PRIVATE cdp_status cdp__nccl_made(cdp__nccl *b, cdp__nccl *old, cdp__nccl_c
         cdp__free(old->os, cell);
         return CDP_OK;
     }
-    cdp__nccl_lock(old);
+    cdp_lock_acquire(&old->lock);
     cell->next = old->cells;
     old->cells = cell;
-    cdp__nccl_unlock(old);
+    cdp_lock_release(&old->lock);
     if (b != old) cdp_group_fail(old->group); /* its communicator may stay in progress for ever */
     return st;
 }
@@ -1212,11 +1208,12 @@ CDP__PRIVATE cdp_status cdp__nccl_right_device(const cdp__nccl *b) {
 
 /* Waits until no other thread calls NCCL. Until cdp__nccl_leave() the communicator stays valid. */
 CDP__PRIVATE void cdp__nccl_hold(cdp__nccl *b) {
-    cdp__nccl_lock(b);
+    cdp_lock_acquire(&b->lock);
     while (b->inside && b->cond)
-        b->os->threads.cond_wait(b->os->user, b->cond, b->lock, cdp__nccl_now(b) + 10 * CDP__MS);
+        b->os->threads.cond_wait(
+            b->os->user, b->cond, b->lock.mutex, cdp__nccl_now(b) + 10 * CDP__MS);
     b->inside = true;
-    cdp__nccl_unlock(b);
+    cdp_lock_release(&b->lock);
 }
 
 CDP__PRIVATE cdp_status cdp__nccl_enter(cdp__nccl *b) {
@@ -1226,10 +1223,10 @@ CDP__PRIVATE cdp_status cdp__nccl_enter(cdp__nccl *b) {
 }
 
 CDP__PRIVATE void cdp__nccl_leave(cdp__nccl *b) {
-    cdp__nccl_lock(b);
+    cdp_lock_acquire(&b->lock);
     b->inside = false;
     if (b->gone) b->comm = NULL;
-    cdp__nccl_unlock(b);
+    cdp_lock_release(&b->lock);
     cdp__nccl_tell(b);
 }
 
@@ -1243,7 +1240,7 @@ CDP__PRIVATE cdp_status cdp__nccl_after_caller(cdp__nccl *b) {
 
 /* Called by CUDA, in a thread of its own, when the stream has reached this point. */
 CDP__PRIVATE void cdp__nccl_ended(void *user) {
-    __atomic_add_fetch(&((cdp__nccl *)user)->ended, 1, __ATOMIC_RELEASE);
+    (void)cdp__atomic_add_u64(&((cdp__nccl *)user)->ended, 1, CDP__RELEASE);
 }
 
 /* Records an event in the stream after the operation that was just enqueued. */
@@ -1293,9 +1290,9 @@ CDP__PRIVATE cdp_status cdp__nccl_order(cdp__nccl *b, uint64_t number) {
     cdp__cu_error e = (cdp__cu_error)0;
     if (number) {
         const cdp__nccl_op *op;
-        cdp__nccl_lock(b);
+        cdp_lock_acquire(&b->lock);
         op = cdp__nccl_find(b, number, capture);
-        cdp__nccl_unlock(b);
+        cdp_lock_release(&b->lock);
         if (!op) return cdp_last_error()->status;
         event = op->event;
     } else {
@@ -1344,12 +1341,12 @@ CDP__PRIVATE cdp_status cdp__nccl_look(cdp__nccl *b, uint64_t number) {
     const cdp__nccl_op *at;
     cdp__nccl_op op;
     cdp__cu_error e;
-    cdp__nccl_lock(b);
+    cdp_lock_acquire(&b->lock);
     if (!number) number = b->issued << 1;
     at = number ? cdp__nccl_find(b, number, false) : NULL;
     /* a copy: a later operation may reuse the entry, and its event covers this one */
     if (at) op = *at;
-    cdp__nccl_unlock(b);
+    cdp_lock_release(&b->lock);
     if (!number) return CDP_OK;
     if (!at) return cdp_last_error()->status;
     e = cdp__nccl_query(op.event);
@@ -1358,10 +1355,11 @@ CDP__PRIVATE cdp_status cdp__nccl_look(cdp__nccl *b, uint64_t number) {
     if (e == 0) return CDP_OK;
     if ((int)e != CDP__CU_NOT_READY) return cdp__nccl_op_failed(&op, e, 0);
     (void)cdp__nc.cudaGetLastError();
-    cdp__nccl_lock(b); /* keeps the communicator valid; a thread inside NCCL checks it itself */
+    cdp_lock_acquire(
+        &b->lock); /* keeps the communicator valid; a thread inside NCCL checks it itself */
     if (b->comm && !b->inside && cdp__nc.ncclCommGetAsyncError(b->comm, &state) != 0)
         state = (cdp__nc_result)0;
-    cdp__nccl_unlock(b);
+    cdp_lock_release(&b->lock);
     if ((int)state != 0 && (int)state != CDP__NC_IN_PROGRESS)
         return cdp__nccl_op_failed(&op, (cdp__cu_error)0, (int)state);
     if (op.index == number >> 1 && cdp__nccl_now(b) >= op.deadline_ns) return cdp__nccl_late(&op);
@@ -1438,23 +1436,23 @@ CDP__PRIVATE void cdp__nccl_rest(const cdp__nccl *b, cdp__nc_comm comm, uint64_t
 CDP__PRIVATE void cdp__nccl_stop_gpu(cdp__nccl *b) {
     const uint64_t until = cdp__nccl_now(b) + 1000 * CDP__MS;
     cdp__nc_comm comm;
-    cdp__nccl_lock(b);
+    cdp_lock_acquire(&b->lock);
     while (b->inside && b->cond && cdp__nccl_now(b) < until)
-        b->os->threads.cond_wait(b->os->user, b->cond, b->lock, until);
+        b->os->threads.cond_wait(b->os->user, b->cond, b->lock.mutex, until);
     comm = b->gone ? NULL : b->comm;
     if (!b->desc.keep) {
         b->gone = true;
         if (!b->inside) b->comm = NULL; /* otherwise the thread inside still reads it */
     }
-    cdp__nccl_unlock(b);
+    cdp_lock_release(&b->lock);
     if (comm && !b->desc.keep)
         (void)cdp__nc.ncclCommAbort(comm);
     else if (comm && cdp__nc.ncclCommRevoke
         && (int)cdp__nc.ncclCommRevoke(comm, 0) == CDP__NC_IN_PROGRESS)
         cdp__nccl_rest(b, comm, CDP__NCCL_LEAVE_MS - 1000);
-    cdp__nccl_lock(b);
+    cdp_lock_acquire(&b->lock);
     b->aborted = true;
-    cdp__nccl_unlock(b);
+    cdp_lock_release(&b->lock);
     cdp__nccl_tell(b);
 }
 
@@ -1463,15 +1461,15 @@ CDP__PRIVATE void cdp__nccl_stop_gpu(cdp__nccl *b) {
 CDP__PRIVATE void cdp__nccl_watch(cdp__nccl *b) {
     cdp__nc_result state = (cdp__nc_result)0;
     cdp__nccl_op op;
-    const uint64_t index = __atomic_load_n(&b->ended, __ATOMIC_ACQUIRE) + 1;
+    const uint64_t index = cdp__atomic_load_u64(&b->ended, CDP__ACQUIRE) + 1;
     bool late;
-    cdp__nccl_lock(b);
+    cdp_lock_acquire(&b->lock);
     op = b->ring[index % CDP__NCCL_RING];
     late = op.index == index && index <= b->issued && cdp__nccl_now(b) >= op.deadline_ns;
     if (op.index != index) op = b->ring[b->issued % CDP__NCCL_RING]; /* no operation is in flight */
     if (b->comm && !b->inside && cdp__nc.ncclCommGetAsyncError(b->comm, &state) != 0)
         state = (cdp__nc_result)0;
-    cdp__nccl_unlock(b);
+    cdp_lock_release(&b->lock);
     if (late)
         (void)cdp__nccl_late(&op);
     else if ((int)state != 0 && (int)state != CDP__NC_IN_PROGRESS)
@@ -1512,25 +1510,25 @@ CDP__PRIVATE void cdp__nccl_close_comm(cdp__nccl *b) {
 CDP__PRIVATE void cdp__nccl_keeper(void *arg) {
     cdp__nccl *b = (cdp__nccl *)arg;
     (void)cdp__nc.cudaSetDevice(b->device);
-    cdp__nccl_lock(b);
+    cdp_lock_acquire(&b->lock);
     while (!b->stop && !cdp__nccl_failed(b)) {
-        b->os->threads.cond_wait(b->os->user, b->cond, b->lock,
+        b->os->threads.cond_wait(b->os->user, b->cond, b->lock.mutex,
             b->desc.watchdog_ms ? cdp__nccl_now(b) + b->desc.watchdog_ms * CDP__MS : CDP__NEVER);
         if (b->stop || cdp__nccl_failed(b) || !b->desc.watchdog_ms) continue;
-        cdp__nccl_unlock(b);
+        cdp_lock_release(&b->lock);
         cdp__nccl_watch(b);
-        cdp__nccl_lock(b);
+        cdp_lock_acquire(&b->lock);
     }
-    cdp__nccl_unlock(b);
+    cdp_lock_release(&b->lock);
     if (cdp__nccl_failed(b)) cdp__nccl_stop_gpu(b);
-    cdp__nccl_lock(b);
+    cdp_lock_acquire(&b->lock);
     while (!b->stop)
-        b->os->threads.cond_wait(b->os->user, b->cond, b->lock, CDP__NEVER);
-    cdp__nccl_unlock(b);
+        b->os->threads.cond_wait(b->os->user, b->cond, b->lock.mutex, CDP__NEVER);
+    cdp_lock_release(&b->lock);
     if (b->installed) cdp__nccl_close_comm(b);
-    cdp__nccl_lock(b);
+    cdp_lock_acquire(&b->lock);
     b->resting = true;
-    cdp__nccl_unlock(b);
+    cdp_lock_release(&b->lock);
     cdp__nccl_tell(b);
 }
 
@@ -1543,11 +1541,11 @@ CDP__PRIVATE void cdp__nccl_by_hand(cdp__nccl *b) {
 CDP__PRIVATE bool cdp__nccl_await(cdp__nccl *b, const bool *flag, uint32_t ms) {
     const uint64_t until = cdp__nccl_now(b) + ms * CDP__MS;
     bool done;
-    cdp__nccl_lock(b);
+    cdp_lock_acquire(&b->lock);
     while (!*flag && b->cond && cdp__nccl_now(b) < until)
-        b->os->threads.cond_wait(b->os->user, b->cond, b->lock, until);
+        b->os->threads.cond_wait(b->os->user, b->cond, b->lock.mutex, until);
     done = *flag;
-    cdp__nccl_unlock(b);
+    cdp_lock_release(&b->lock);
     return done;
 }
 
@@ -1886,17 +1884,20 @@ CDP__PRIVATE cdp_status cdp__nccl_kernels(cdp__nccl *b) {
         b->cast);
 }
 
-CDP__PRIVATE cdp_status cdp__nccl_run(
-    void *kernel, uint32_t blocks, cdp__cu_stream stream, void **arguments) {
-    const int r = cdp__nc.cuLaunchKernel(
-        kernel, blocks, 1, 1, CDP__NCCL_THREADS, 1, 1, 0, stream, arguments, NULL);
-    return r == 0 ? CDP_OK
-                  : cdp__fail(CDP_ERR_IO, "starting a kernel: the CUDA driver says error %d", r);
-}
-
 CDP__PRIVATE uint32_t cdp__nccl_blocks(uint64_t n) {
     return (uint32_t)cdp__max(
         cdp__min((n + CDP__NCCL_THREADS - 1) / CDP__NCCL_THREADS, CDP__NCCL_BLOCKS), 1);
+}
+
+/* Launches a kernel with a thread for each of n values, as far as there are so many, unless an
+   earlier launch has failed. */
+CDP__PRIVATE void cdp__nccl_run(
+    cdp_status *st, void *kernel, uint64_t n, cdp__cu_stream stream, void **arguments) {
+    int r;
+    if (*st != CDP_OK) return;
+    r = cdp__nc.cuLaunchKernel(
+        kernel, cdp__nccl_blocks(n), 1, 1, CDP__NCCL_THREADS, 1, 1, 0, stream, arguments, NULL);
+    if (r != 0) *st = cdp__fail(CDP_ERR_IO, "starting a kernel: the CUDA driver says error %d", r);
 }
 
 /* out = in * factor, converted to another dtype or the same. */
@@ -1904,14 +1905,15 @@ CDP__PRIVATE cdp_status cdp__nccl_cast(cdp__nccl *b, cdp_dtype from, const void 
     void *out, uint64_t count, double factor, cdp__cu_stream stream) {
     unsigned long long n = count;
     void *arguments[4];
-    const cdp_status st = cdp__nccl_kernels(b);
-    if (st != CDP_OK || !count) return st;
+    cdp_status st = cdp__nccl_kernels(b);
+    if (!count) return st;
     arguments[0] = (void *)&in;
     arguments[1] = (void *)&out;
     arguments[2] = (void *)&n;
     arguments[3] = (void *)&factor;
-    return cdp__nccl_run(b->cast[cdp__nccl_float_index(from) * 4 + cdp__nccl_float_index(to)],
-        cdp__nccl_blocks(count), stream, arguments);
+    cdp__nccl_run(&st, b->cast[cdp__nccl_float_index(from) * 4 + cdp__nccl_float_index(to)], count,
+        stream, arguments);
+    return st;
 }
 
 /* ---- >>backend: requests of cdp.h, run by NCCL ----------------------------------------------- */
@@ -2114,19 +2116,19 @@ CDP__PRIVATE cdp_status cdp__nccl_prepare(cdp__nccl *b, const cdp_request *rq, c
    valid. */
 CDP__PRIVATE cdp__nccl_op *cdp__nccl_next(cdp__nccl *b, bool capture, uint64_t *number) {
     cdp__nccl_op *op;
-    cdp__nccl_lock(b);
+    cdp_lock_acquire(&b->lock);
     *number = capture ? ++b->captures : ++b->issued;
     op = (capture ? b->captured : b->ring) + *number % CDP__NCCL_RING;
     op->index = *number;
     op->deadline_ns = CDP__NEVER; /* set when it has started */
-    cdp__nccl_unlock(b);
+    cdp_lock_release(&b->lock);
     *number = *number << 1 | (capture ? CDP__NCCL_CAPTURED : 0);
     return op;
 }
 
 CDP__PRIVATE void cdp__nccl_describe_op(cdp__nccl *b, cdp__nccl_op *op, const cdp_request *rq,
     uint32_t n, uint32_t timeout_ms, bool capture) {
-    cdp__nccl_lock(b);
+    cdp_lock_acquire(&b->lock);
     op->kind = rq->kind;
     op->dtype = rq->dtype;
     op->op = rq->op;
@@ -2140,7 +2142,7 @@ CDP__PRIVATE void cdp__nccl_describe_op(cdp__nccl *b, cdp__nccl_op *op, const cd
         const uint64_t later_ms = b->desc.no_check ? 0 : cdp__max(50, timeout_ms / 16);
         op->deadline_ns = cdp__nccl_now(b) + (timeout_ms + later_ms) * CDP__MS;
     }
-    cdp__nccl_unlock(b);
+    cdp_lock_release(&b->lock);
 }
 
 /* Starts operations in one NCCL group, and waits until they are in the stream. */
@@ -2291,9 +2293,9 @@ CDP__PRIVATE cdp_status cdp__nccl_wait(void *self, uint64_t number, uint64_t dea
 CDP__PRIVATE void cdp__nccl_group_failed(void *self, const cdp_error *error) {
     cdp__nccl *b = (cdp__nccl *)self;
     (void)error;
-    cdp__nccl_lock(b);
-    __atomic_store_n(&b->failed, 1, __ATOMIC_RELEASE);
-    cdp__nccl_unlock(b);
+    cdp_lock_acquire(&b->lock);
+    cdp__atomic_store_u32(&b->failed, 1, CDP__RELEASE);
+    cdp_lock_release(&b->lock);
     cdp__nccl_tell(b);
 }
 
@@ -2304,10 +2306,10 @@ CDP__PRIVATE void cdp__nccl_group_failed(void *self, const cdp_error *error) {
 
 /* Adds memory to the list of the group's memory. */
 CDP__PRIVATE void cdp__nccl_memory_keep(cdp__nccl *b, cdp__nccl_memory *m) {
-    cdp__nccl_lock(b);
+    cdp_lock_acquire(&b->lock);
     m->next = b->memories;
     b->memories = m;
-    cdp__nccl_unlock(b);
+    cdp_lock_release(&b->lock);
 }
 
 /* Allocates from NCCL or CUDA, without registering or listing the memory. NULL: see the last
@@ -2427,10 +2429,10 @@ CDP__PRIVATE uint64_t cdp__nccl_symmetric_part(uint64_t number) {
 /* The communicator has forgotten this memory. While it knows an allocation, that stays in the
    hash, because the location of later windows depends on it, too. */
 CDP__PRIVATE void cdp__nccl_symmetric_gone(cdp__nccl *b, cdp__nccl_memory *m) {
-    cdp__nccl_lock(b);
+    cdp_lock_acquire(&b->lock);
     b->symmetric_hash -= cdp__nccl_symmetric_part(m->number);
     m->number = 0;
-    cdp__nccl_unlock(b);
+    cdp_lock_release(&b->lock);
 }
 
 /* Deregisters unused memory. The calls are local to this rank. False: the communicator may still
@@ -2440,9 +2442,9 @@ CDP__PRIVATE bool cdp__nccl_memory_deregister(cdp__nccl *b, const cdp__nccl_memo
     bool known;
     if (!m->handle && !m->window) return true;
     cdp__nccl_hold(b);
-    cdp__nccl_lock(b);
+    cdp_lock_acquire(&b->lock);
     known = b->comm || (cdp__nccl_failed(b) && !b->aborted); /* being aborted */
-    cdp__nccl_unlock(b);
+    cdp_lock_release(&b->lock);
     if (b->comm && !cdp__nccl_failed(b)) {
         if (m->handle && cdp__nc.ncclCommDeregister)
             r = (int)cdp__nc.ncclCommDeregister(b->comm, m->handle);
@@ -2463,12 +2465,12 @@ CDP__PRIVATE void cdp__nccl_memory_free(void *self, void *data) {
     if (!data) return;
     /* freed with the group */
     if (b->installed && (cdp__nccl_capturing(b->caller) || cdp__nccl_capturing(b->stream))) return;
-    cdp__nccl_lock(b);
+    cdp_lock_acquire(&b->lock);
     for (at = &b->memories; *at && (*at)->data != data; at = &(*at)->next) {
     }
     m = *at;
     if (m) *at = m->next;
-    cdp__nccl_unlock(b);
+    cdp_lock_release(&b->lock);
     if (!m) return;
     if (cdp__nccl_unused(b)) { /* else leaking the memory is better than blocking this thread */
         if (!cdp__nccl_memory_deregister(b, m) && b->installed) {
@@ -2539,8 +2541,7 @@ CDP__PRIVATE cdp_status cdp__nccl_sum_squares(
     arguments[0] = (void *)&data;
     arguments[1] = (void *)&b->partial;
     arguments[2] = (void *)&n;
-    st = cdp__nccl_run(
-        b->cast[16 + cdp__nccl_float_index(dtype)], CDP__NCCL_SUM_BLOCKS, b->caller, arguments);
+    cdp__nccl_run(&st, b->cast[16 + cdp__nccl_float_index(dtype)], parts, b->caller, arguments);
     if (st == CDP_OK) st = cdp__nccl_copy(b, host, b->partial, parts * sizeof *host);
     for (*sum = 0, i = 0; i < parts && st == CDP_OK; ++i)
         *sum += host[i];
@@ -2650,9 +2651,9 @@ CDP__PRIVATE cdp_status cdp__nccl_symmetric_register(
     cdp__nccl_hello *const mine = &all[b->rank];
     mine->bytes = bytes;
     mine->windows = cdp__nccl_has_windows() ? 1 : 0;
-    cdp__nccl_lock(b);
+    cdp_lock_acquire(&b->lock);
     mine->hash = b->symmetric_hash;
-    cdp__nccl_unlock(b);
+    cdp_lock_release(&b->lock);
     st = cdp__nccl_gather(b, st, all, cdp__nccl_symmetric_name, 0);
     if (st == CDP_OK) st = cdp__nccl_symmetric_compare(b, all);
     if (st != CDP_OK) return st;
@@ -2702,9 +2703,9 @@ CDP__PRIVATE cdp_status cdp__nccl_symmetric_alloc(cdp__nccl *b, uint64_t bytes, 
         return st;
     }
     m->number = ++b->symmetric_count;
-    cdp__nccl_lock(b);
+    cdp_lock_acquire(&b->lock);
     b->symmetric_hash += cdp__nccl_symmetric_part(m->number);
-    cdp__nccl_unlock(b);
+    cdp_lock_release(&b->lock);
     cdp__nccl_memory_keep(b, m);
     *out = m->data;
     return CDP_OK;
@@ -2756,7 +2757,7 @@ CDP__PRIVATE void cdp__nccl_free(cdp__nccl *b) {
         cdp__nccl_memory_free(b, b->memories->data);
     while (b->cells) { /* communicators created after their callers gave up */
         cdp__nccl_cell *cell = b->cells;
-        cdp__nc_comm made = __atomic_load_n(&cell->comm, __ATOMIC_ACQUIRE);
+        cdp__nc_comm made = (cdp__nc_comm)cdp__atomic_load_ptr(&cell->comm, CDP__ACQUIRE);
         if (made) (void)cdp__nc.ncclCommAbort(made);
         b->cells = cell->next;
         cdp__free(os, cell);
@@ -2765,7 +2766,7 @@ CDP__PRIVATE void cdp__nccl_free(cdp__nccl *b) {
     if (b->module[1]) (void)cdp__nc.cuModuleUnload(b->module[1]);
     cdp__nccl_close_streams(b);
     if (b->cond) os->threads.cond_destroy(os, b->cond);
-    if (b->lock) os->threads.mutex_destroy(os, b->lock);
+    cdp__lock_close(&b->lock);
     cdp__free(os, b);
 }
 
@@ -2779,11 +2780,11 @@ CDP__PRIVATE void cdp__nccl_destroy(void *self) {
     (void)cdp__nc.cudaSetDevice(b->device);
     empty = cdp__nccl_failed(b)
         || cdp__nccl_drain(b, b->all, b->stream, cdp__min(b->timeout_ms, CDP__NCCL_LEAVE_MS));
-    cdp__nccl_lock(b);
+    cdp_lock_acquire(&b->lock);
     b->stop = true;
     /* makes the keeper thread abort what hangs */
-    if (!empty) __atomic_store_n(&b->failed, 1, __ATOMIC_RELEASE);
-    cdp__nccl_unlock(b);
+    if (!empty) cdp__atomic_store_u32(&b->failed, 1, CDP__RELEASE);
+    cdp_lock_release(&b->lock);
     cdp__nccl_tell(b);
     cdp__nccl_by_hand(b);
     if (b->thread && !cdp__nccl_await(b, &b->resting, 2 * CDP__NCCL_LEAVE_MS)) {
@@ -2794,7 +2795,7 @@ CDP__PRIVATE void cdp__nccl_destroy(void *self) {
     }
     if (b->thread) b->os->threads.join(b->os, b->thread);
     b->thread = NULL;
-    if (!b->lock && cdp__nccl_failed(b) && b->comm && !b->desc.keep) cdp__nccl_stop_gpu(b);
+    if (!b->lock.mutex && cdp__nccl_failed(b) && b->comm && !b->desc.keep) cdp__nccl_stop_gpu(b);
     if (b->comm) cdp__nccl_close_comm(b);
     if (cdp__nccl_failed(b) && !cdp__nccl_drain(b, b->all, b->stream, 2000)) {
         cdp__log(&cdp_group_desc_of(b->group)->logger, CDP_LOG_ERROR, (int32_t)b->rank,
@@ -2810,9 +2811,9 @@ CDP__PRIVATE void cdp__nccl_destroy(void *self) {
 /* The communicator; NULL if it is about to be aborted. */
 CDP__PRIVATE cdp__nc_comm cdp__nccl_comm(cdp__nccl *b) {
     cdp__nc_comm comm;
-    cdp__nccl_lock(b);
+    cdp_lock_acquire(&b->lock);
     comm = b->desc.keep || !cdp__nccl_failed(b) ? b->comm : NULL;
-    cdp__nccl_unlock(b);
+    cdp_lock_release(&b->lock);
     return comm;
 }
 
@@ -2887,9 +2888,9 @@ CDP__PRIVATE cdp_status cdp__nccl_open(cdp__nccl *b) {
     b->capability = major * 10 + minor;
     if (e != 0) return cdp__nccl_cuda_failed(e, "cdp_nccl_attach");
     if ((st = cdp__nccl_check_from(b)) != CDP_OK) return st;
-    b->lock = threads ? b->os->threads.mutex_create(b->os) : NULL;
     b->cond = threads ? b->os->threads.cond_create(b->os) : NULL;
-    if (threads && (!b->lock || !b->cond)) return cdp__fail_nomem("a lock", 64);
+    if (!cdp__lock_open(&b->lock, b->os, threads) || (threads && !b->cond))
+        return cdp__fail_nomem("a lock", 64);
     return cdp__nccl_open_streams(b);
 }
 
@@ -2935,9 +2936,9 @@ CDP__PRIVATE cdp_status cdp__nccl_install(cdp__nccl *b) {
     if (st == CDP_OK) st = cdp_group_set_backend(b->group, &k);
     if (st != CDP_OK) {
         cdp_group_fail(b->group);
-        cdp__nccl_lock(b);
+        cdp_lock_acquire(&b->lock);
         b->stop = true;
-        cdp__nccl_unlock(b);
+        cdp_lock_release(&b->lock);
         cdp__nccl_tell(b);
         if (b->thread) b->os->threads.join(b->os, b->thread);
         cdp__nccl_undo(b);
@@ -3163,11 +3164,11 @@ CDP_API void *cdp_nccl_window(const cdp_group *group, const void *data) {
     const cdp__nccl_memory *m;
     void *window = NULL;
     if (!b) return NULL;
-    cdp__nccl_lock(b);
+    cdp_lock_acquire(&b->lock);
     for (m = b->memories; m && !window; m = m->next)
         if (m->number && at >= (uintptr_t)m->data && at - (uintptr_t)m->data < m->bytes)
             window = (void *)m->window;
-    cdp__nccl_unlock(b);
+    cdp_lock_release(&b->lock);
     return window;
 }
 
@@ -3185,8 +3186,8 @@ typedef struct cdp__nccl_room {
 
 /* A hook's state for one bucket. */
 typedef struct cdp__nccl_slot {
-    cdp__nccl_room error, q; /* values that compression left out; the last right factors */
-    bool plain;              /* this step runs without compression */
+    cdp__nccl_room error; /* values that compression left out */
+    bool plain;           /* this step runs without compression */
 } cdp__nccl_slot;
 
 typedef struct cdp__nccl_hook {
@@ -3249,11 +3250,10 @@ CDP__PRIVATE cdp_status cdp__nccl_hook_kernels(cdp__nccl *b) {
     return st;
 }
 
-/* Launches a kernel of hooks with `threads` threads, unless an earlier launch has failed. */
+/* Launches a kernel of hooks. */
 CDP__PRIVATE void cdp__nccl_step(cdp__nccl *b, cdp_status *st, cdp__nccl_hook_kernel kernel,
     uint64_t threads, void **arguments) {
-    if (*st == CDP_OK)
-        *st = cdp__nccl_run(b->hooks[kernel], cdp__nccl_blocks(threads), b->stream, arguments);
+    cdp__nccl_run(st, b->hooks[kernel], threads, b->stream, arguments);
 }
 
 CDP__PRIVATE void cdp__nccl_step_zero(cdp__nccl *b, cdp_status *st, void *data, uint64_t bytes) {
@@ -3534,7 +3534,6 @@ CDP__PRIVATE void cdp__nccl_hook_destroy(void *self) {
     uint32_t i;
     for (i = 0; i < h->slot_count && there; ++i) {
         cdp__nccl_memory_free(h->b, h->slots[i].error.data);
-        cdp__nccl_memory_free(h->b, h->slots[i].q.data);
     }
     if (there) cdp__nccl_memory_free(h->b, h->scratch.data);
     if (there) cdp__nccl_memory_free(h->b, h->wide.data);
@@ -3575,10 +3574,6 @@ CDP__PRIVATE cdp__hook *cdp__nccl_hook_twin(cdp__nccl_hook *h, bool with_slots) 
                 || cdp__nccl_copy(h->b, twin->slots[i].error, s->error.data, s->error.bytes)
                     != CDP_OK))
             goto failed;
-        if (s->q.data
-            && (!cdp__hook_memory(twin, &twin->slots[i].q, &twin->slots[i].q_bytes, s->q.bytes)
-                || cdp__nccl_copy(h->b, twin->slots[i].q, s->q.data, s->q.bytes) != CDP_OK))
-            goto failed;
     }
     return twin;
 failed:
@@ -3606,9 +3601,6 @@ CDP__PRIVATE cdp_status cdp__nccl_hook_load(void *self, const void *bytes, uint6
         if (from->error_bytes) st = cdp__nccl_room_for(h, &s->error, from->error_bytes, false);
         if (st == CDP_OK && from->error_bytes)
             st = cdp__nccl_copy(h->b, s->error.data, from->error, from->error_bytes);
-        if (st == CDP_OK && from->q_bytes) st = cdp__nccl_room_for(h, &s->q, from->q_bytes, false);
-        if (st == CDP_OK && from->q_bytes)
-            st = cdp__nccl_copy(h->b, s->q.data, from->q, from->q_bytes);
     }
     if (st == CDP_OK) h->step = twin->step;
     if (twin) cdp__hook_drop(twin);

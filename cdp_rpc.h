@@ -81,6 +81,7 @@
         use it on its own rank                             cdp_rref_local, cdp_rref_unpin
         only serve                                         cdp_rpc_shutdown: it serves until all
                                                            ranks have called it; or cdp_rpc_serve
+        serve in the loop of a game, without threads       cdp_rpc_poll
         find references that were not dropped              .leaked, cdp_rpc_stats_of
         see what waits for whom                            cdp_rpc_describe
         send described arrays                              .tensors of cdp_args
@@ -149,8 +150,9 @@
         wait with less time left than a second, and than a quarter of what a function has, leaves
         functions that wait, also functions that have not run yet, to later waits, but not for
         longer than that, nor those whose values are asked for meanwhile. With CDP_NO_THREADS, or
-        with no_thread of the group, everything runs in waits, INLINE functions and callbacks also
-        in cdp_poll(). In a child of fork(), every function for an rpc of its parent is INVALID,
+        with no_thread of the group, everything runs in waits and in cdp_rpc_poll(), INLINE
+        functions and callbacks also in cdp_poll(): a program that must not wait starts its calls
+        with cdp_rpc_start() and `done`, and calls cdp_rpc_poll() in each turn of its loop. In a child of fork(), every function for an rpc of its parent is INVALID,
         or does nothing, and the parent's is as it was (not noticed with CDP_NO_THREADS and on
         Windows): a child makes groups and an rpc of its own.
 
@@ -243,6 +245,9 @@ typedef struct cdp_args {
 typedef struct cdp_value {
     void *data;    /* the program's object */
     uint32_t type; /* the program's number; cdp_rref_local() compares it */
+    /* Steps of cdp_dist_optim_step() may write to it, of every rank that has a reference, see
+       >>optimizer (default: they are refused) */
+    bool param;
     /* what cdp_rref_to_here() copies: memory of the object that stays valid until `destroy`. It is
        read at any time; if functions change it meanwhile, ask for the value by a function. */
     cdp_args plain;
@@ -305,7 +310,8 @@ typedef struct cdp_rpc_desc {
                             (default: 4096) */
     uint32_t max_depth; /* functions on top of each other in one thread that waits (default: 16) */
     uint64_t max_message_bytes; /* of one message, both ways (default: 64 MiB) */
-    uint64_t max_queue_bytes;   /* memory for long arguments that wait here (default: 256 MiB) */
+    /* memory for long arguments that wait here, and as much for gradients (default: 256 MiB) */
+    uint64_t max_queue_bytes;
     uint32_t max_rrefs;    /* entries of the table of references; a fork, and a child that is being
                            shared, needs one, too (default: 65536) */
     uint32_t max_contexts; /* that this rank takes part in at once (default: 256) */
@@ -340,6 +346,12 @@ CDP_API void cdp_rpc_destroy(cdp_rpc *rpc);
 
 /* Runs functions in this thread until this rank shuts down (OK) or the time is over (PENDING). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_serve(cdp_rpc *rpc, uint32_t timeout_ms);
+
+/* For programs that have a loop of their own, such as one frame after the other, and no workers:
+   cdp_poll(), then functions that wait for a thread, one after the other in this thread, as long as
+   budget_us is not over; at least one, if any waits. One that waits or computes for long takes its
+   own time. Errors: INVALID; STATE (inside a callback or an INLINE function). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_poll(cdp_rpc *rpc, uint32_t budget_us);
 
 /* The rank of that name, or -1; the name of that rank, or NULL. Any thread. */
 CDP_API int32_t cdp_rpc_rank_of(const cdp_rpc *rpc, const char *name);
@@ -686,9 +698,9 @@ CDP_API const uint32_t *cdp_ctx_grad_rows(cdp_ctx *ctx, uint64_t value);
 /* ---- >>optimizer ----------------------------------------------------------------------------- */
 
 /* Updates parameters where they are: one object on each owner, which keeps its state. A parameter
-   is a value (cdp_rref_create) whose `plain` is one tensor of F32 or F64 in memory of the program,
-   which a step writes; nobody else should use it meanwhile. Steps on one owner run one after the
-   other. Arithmetic is done in double and rounded to the parameter's dtype. */
+   is a value (cdp_rref_create) with `param` set whose `plain` is one tensor of F32 or F64 in memory
+   of the program, which a step writes; nobody else should use it meanwhile. Steps on one owner run
+   one after the other. Arithmetic is done in double and rounded to the parameter's dtype. */
 typedef enum cdp_optim_kind {
     CDP_OPTIM_NONE = 0,
     CDP_OPTIM_SGD,      /* lr .01, momentum 0, dampening 0 */
@@ -776,7 +788,8 @@ typedef enum cdp__ref_kind {
     CDP__REF_FREE,
     CDP__REF_OWNER, /* a value of this rank; key: its rid */
     CDP__REF_USER,  /* a reference to a value of another rank; key: its fid */
-    CDP__REF_FORK,  /* a reference of another rank that this owner has recorded; key: its fid */
+    CDP__REF_FORK,  /* a reference of another rank that this owner has recorded; key: its fid, of
+                       which each rank has its own */
     CDP__REF_HOLD,  /* a child sent to another rank and not accepted yet; key: the child's fid */
     CDP__REF_KINDS
 } cdp__ref_kind;
@@ -858,6 +871,17 @@ CDP__PRIVATE uint32_t *cdp__refs_chain(const cdp__refs *t, uint32_t kind, uint64
 CDP__PRIVATE uint32_t cdp__refs_find(const cdp__refs *t, cdp__ref_kind kind, uint64_t key) {
     uint32_t slot = t->heads ? *cdp__refs_chain(t, (uint32_t)kind, key) : 0;
     while (slot && (t->at[slot].kind != kind || t->at[slot].key != key))
+        slot = t->at[slot].next;
+    return slot;
+}
+
+/* The fork with this number that `rank` holds; 0: there is none. Only that rank and its parent know
+   the number, and one of them may lie about it: each rank has entries of its own. */
+CDP__PRIVATE uint32_t cdp__refs_fork(const cdp__refs *t, uint64_t fid, uint32_t rank) {
+    uint32_t slot = t->heads ? *cdp__refs_chain(t, CDP__REF_FORK, fid) : 0;
+    while (slot
+        && (t->at[slot].kind != CDP__REF_FORK || t->at[slot].key != fid
+            || t->at[slot].rank != rank))
         slot = t->at[slot].next;
     return slot;
 }
@@ -1101,8 +1125,7 @@ CDP__PRIVATE bool cdp__ref_got_remote(
     cdp__refs *t, uint32_t from, uint64_t rid, uint64_t fid, uint32_t *slot) {
     uint32_t fork;
     *slot = 0;
-    if (cdp__refs_find(t, CDP__REF_OWNER, rid) || cdp__refs_find(t, CDP__REF_FORK, fid))
-        return false;
+    if (cdp__refs_find(t, CDP__REF_OWNER, rid) || cdp__refs_fork(t, fid, from)) return false;
     if (t->left < 2) {
         cdp__ref_answer(t, CDP__REF_SEND_REMOTE_ACK, from, rid, fid, CDP__REF_FULL);
         return true;
@@ -1110,7 +1133,7 @@ CDP__PRIVATE bool cdp__ref_got_remote(
     *slot = cdp__ref_create(t, rid);
     t->at[*slot].handles = 0;
     (void)cdp__ref_share(t, *slot, fid, from);
-    fork = cdp__refs_find(t, CDP__REF_FORK, fid);
+    fork = cdp__refs_fork(t, fid, from);
     cdp__ref_do(t, CDP__REF_SEND_REMOTE_ACK, fork, from, CDP__REF_OK);
     return true;
 }
@@ -1132,7 +1155,7 @@ CDP__PRIVATE bool cdp__ref_got_ack(cdp__refs *t, uint32_t from, uint64_t fid, cd
 CDP__PRIVATE bool cdp__ref_got_fork(cdp__refs *t, uint32_t from, uint64_t rid, uint64_t fid) {
     const uint32_t slot = cdp__refs_find(t, CDP__REF_OWNER, rid);
     cdp__ref_how how = slot ? CDP__REF_OK : CDP__REF_GONE;
-    if (cdp__refs_find(t, CDP__REF_FORK, fid)) return false;
+    if (cdp__refs_fork(t, fid, from)) return false;
     if (slot && !t->left) how = CDP__REF_FULL;
     if (how == CDP__REF_OK) (void)cdp__ref_share(t, slot, fid, from);
     cdp__ref_answer(t, CDP__REF_SEND_FORK_ACK, from, rid, fid, how);
@@ -1152,9 +1175,9 @@ CDP__PRIVATE bool cdp__ref_got_accept(cdp__refs *t, uint32_t from, uint64_t chil
 
 /* At the owner: a fork ends. */
 CDP__PRIVATE bool cdp__ref_got_delete(cdp__refs *t, uint32_t from, uint64_t rid, uint64_t fid) {
-    const uint32_t fork = cdp__refs_find(t, CDP__REF_FORK, fid);
+    const uint32_t fork = cdp__refs_fork(t, fid, from);
     uint32_t of;
-    if (!fork || t->at[fork].rank != from || t->at[fork].rid != rid) return false;
+    if (!fork || t->at[fork].rid != rid) return false;
     of = t->at[fork].of;
     cdp__refs_remove(t, fork);
     --t->at[of].count;
@@ -1180,12 +1203,14 @@ CDP__PRIVATE bool cdp__ref_take(
         return true;
     }
     *slot = cdp__ref_user(t, rid, fid, owner, from == owner ? CDP__REF_NONE : from);
-    if (from == owner)
+    if (from == owner) {
         t->at[*slot].state = CDP__REF_LIVE;
-    else if (t->lost[owner])
+    } else if (t->lost[owner]) {
         cdp__ref_do(t, CDP__REF_SEND_ACCEPT, *slot, from, CDP__REF_LOST);
-    else
+        cdp__ref_do(t, CDP__REF_NOW_BROKEN, *slot, owner, CDP__REF_LOST);
+    } else {
         cdp__ref_do(t, CDP__REF_SEND_FORK, *slot, owner, CDP__REF_OK);
+    }
     return true;
 }
 
@@ -1276,6 +1301,7 @@ typedef struct cdp__wave_value {
 
 typedef struct cdp__wave_went {
     uint32_t rank, next;
+    uint32_t epoch; /* the last pass in which that rank sent its MARK */
 } cdp__wave_went;
 
 typedef enum cdp__wave_what {
@@ -1296,8 +1322,11 @@ typedef struct cdp__wave_act {
 /* The result of handling a message. */
 typedef enum cdp__wave_how {
     CDP__WAVE_OK,
-    CDP__WAVE_LIE,     /* no peer of this version sends that */
-    CDP__WAVE_CONFLICT /* another pass of this context is in progress here */
+    CDP__WAVE_LIE,      /* no peer of this version sends that */
+    CDP__WAVE_CONFLICT, /* another pass of this context is in progress here */
+    /* No peer of this version sends that now; but its sender may be honest, and another rank of the
+       context has answered too early, or too often. */
+    CDP__WAVE_DISORDER
 } cdp__wave_how;
 
 /* The caller owns and enlarges the arrays. Entry 0 of each is unused, except node 0: the
@@ -1354,17 +1383,19 @@ CDP__PRIVATE uint64_t cdp__wave_add_value(cdp__waves *t, uint32_t node, uint32_t
     return (uint64_t)t->rank << 48 | t->value_count;
 }
 
-CDP__PRIVATE bool cdp__wave_has(const cdp__waves *t, uint32_t value, uint32_t rank) {
+/* The record that this value was sent to that rank; 0: it was not. */
+CDP__PRIVATE uint32_t cdp__wave_has(const cdp__waves *t, uint32_t value, uint32_t rank) {
     uint32_t at = t->values[value].went;
     while (at && t->wents[at].rank != rank)
         at = t->wents[at].next;
-    return at != 0;
+    return at;
 }
 
 /* Records that this value is sent to a rank, from which gradients may come back. */
 CDP__PRIVATE void cdp__wave_goes(cdp__waves *t, uint32_t value, uint32_t rank) {
     if (cdp__wave_has(t, value, rank)) return;
     t->wents[++t->went_count].rank = rank;
+    t->wents[t->went_count].epoch = 0;
     t->wents[t->went_count].next = t->values[value].went;
     t->values[value].went = t->went_count;
 }
@@ -1434,17 +1465,20 @@ CDP__PRIVATE void cdp__wave_grads(cdp__waves *t) {
 CDP__PRIVATE cdp__wave_how cdp__wave_got_mark(
     cdp__waves *t, uint32_t from, uint32_t from_node, uint64_t pass, uint64_t value) {
     const uint32_t v = cdp__wave_entry(t, value);
+    const uint32_t went = v && from != t->rank ? cdp__wave_has(t, v, from) : 0;
     cdp__wave_node *n;
-    if (!v || (from != t->rank && !cdp__wave_has(t, v, from))) return CDP__WAVE_LIE;
+    if (!v || (from != t->rank && !went)) return CDP__WAVE_LIE;
     if (pass != t->pass && t->open) return CDP__WAVE_CONFLICT;
     if (pass != t->pass) cdp__wave_enter(t, pass);
+    if (went && t->wents[went].epoch == t->epoch) return CDP__WAVE_LIE; /* it has one import */
+    if (went) t->wents[went].epoch = t->epoch;
     n = &t->nodes[t->values[v].node];
     if (n->epoch != t->epoch) {
         n->epoch = t->epoch;
         n->marked = n->got = n->deficit = 0;
         n->state = CDP__WAVE_IDLE;
     }
-    if (n->got) return CDP__WAVE_LIE;
+    if (n->got) return CDP__WAVE_DISORDER;
     if (n->marked++) {
         cdp__wave_do(t, CDP__WAVE_SEND_DONE, from, from_node, 0, 0);
         return CDP__WAVE_OK;
@@ -1462,10 +1496,10 @@ CDP__PRIVATE cdp__wave_how cdp__wave_got_grad(cdp__waves *t, uint32_t from, uint
     uint64_t pass, uint64_t value, uint32_t *entry) {
     cdp__wave_node *n;
     *entry = cdp__wave_entry(t, value);
-    if (!*entry || (from != t->rank && !cdp__wave_has(t, *entry, from)) || pass != t->pass)
-        return CDP__WAVE_LIE;
+    if (!*entry || (from != t->rank && !cdp__wave_has(t, *entry, from))) return CDP__WAVE_LIE;
     n = &t->nodes[t->values[*entry].node];
-    if (n->epoch != t->epoch || n->state != CDP__WAVE_MARKED || n->deficit) return CDP__WAVE_LIE;
+    if (pass != t->pass || n->epoch != t->epoch || n->state != CDP__WAVE_MARKED || n->deficit)
+        return CDP__WAVE_DISORDER;
     if (++n->got < n->marked) {
         cdp__wave_do(t, CDP__WAVE_SEND_DONE, from, from_node, 0, 0);
         return CDP__WAVE_OK;
@@ -1494,7 +1528,9 @@ CDP__PRIVATE bool cdp__wave_knows(const cdp__waves *t, const cdp__wave_node *n, 
 CDP__PRIVATE cdp__wave_how cdp__wave_got_done(
     cdp__waves *t, uint32_t from, uint64_t pass, uint32_t node) {
     cdp__wave_node *n = node <= t->node_count ? &t->nodes[node] : NULL;
-    if (pass != t->pass || !n || !n->deficit || !cdp__wave_knows(t, n, from)) return CDP__WAVE_LIE;
+    if (!n || !cdp__wave_knows(t, n, from)) return CDP__WAVE_LIE;
+    if (pass != t->pass) return CDP__WAVE_DISORDER;
+    if (!n->deficit) return CDP__WAVE_LIE; /* nobody else answers an import */
     if (--n->deficit) return CDP__WAVE_OK;
     if (node) {
         cdp__wave_answer(t, n);
@@ -1957,7 +1993,8 @@ struct cdp_rpc {
     cdp__rpc_rq *confirming;
     cdp__rpc_out *waiting; /* messages whose references are not confirmed */
     cdp__rpc_in *in, **in_end;
-    uint64_t in_bytes; /* bodies of `in` and of requests */
+    uint64_t in_bytes;   /* bodies of `in` and of requests */
+    uint64_t grad_bytes; /* gradients of `in` */
 
     cdp__refs refs;
     cdp__rpc_extra *extra;
@@ -1975,6 +2012,7 @@ struct cdp_rpc {
 
     cdp__rpc_task *tasks, **tasks_end;
     uint64_t timer_ns;
+    uint64_t now_ns;                                       /* see cdp__rpc_time() */
     uint64_t refused, late, one_ways, bytes_out, bytes_in; /* since it was created */
     cdp_rpc_record *records; /* of the last CDP__RPC_RECORDS calls, by their numbers */
     uint64_t record_count;
@@ -2075,6 +2113,23 @@ CDP__PRIVATE cdp__rpc_here *cdp__rpc_here_of(void) {
 /* A function that runs inside a wait delays the end of that wait. So its own waits end at most
    this much after the outer one: a function that begins late still has time for a short call. */
 #define CDP__RPC_GRACE_NS 50000000u
+
+CDP__PRIVATE void cdp__rpc_lock(cdp_rpc *rpc) {
+    cdp_lock_acquire(&rpc->lock);
+    rpc->now_ns = 0;
+}
+
+/* The time of os->now_ns, read once each time the lock is taken: a call needs it in many places, and
+   reading it takes as long as many other steps of a short call. */
+CDP__PRIVATE uint64_t cdp__rpc_time(cdp_rpc *rpc) {
+    if (!rpc->now_ns) rpc->now_ns = cdp__now(rpc->os);
+    return rpc->now_ns;
+}
+
+/* So many bytes were copied, which may have taken long. */
+CDP__PRIVATE void cdp__rpc_copied(cdp_rpc *rpc, uint64_t bytes) {
+    if (bytes > CDP__RPC_INLINE_MAX) rpc->now_ns = 0;
+}
 
 /* This process is a child of the one that made the rpc: its locks may be held by threads that are
    not here, its links are the parent's. */
@@ -2238,7 +2293,7 @@ CDP__PRIVATE void cdp__rpc_record_end(
     if (!r || r->end_ns) return;
     r->status = status;
     r->ran = ran;
-    r->end_ns = cdp__now(rpc->os);
+    r->end_ns = cdp__rpc_time(rpc);
 }
 
 /* ---- memory of long messages */
@@ -2422,8 +2477,8 @@ CDP__PRIVATE cdp_channel_message cdp__rpc_message(
 }
 
 /* What a header says of a deadline. */
-CDP__PRIVATE uint32_t cdp__rpc_time_left(const cdp_rpc *rpc, uint64_t deadline_ns) {
-    const uint64_t now = cdp__now(rpc->os);
+CDP__PRIVATE uint32_t cdp__rpc_time_left(cdp_rpc *rpc, uint64_t deadline_ns) {
+    const uint64_t now = cdp__rpc_time(rpc);
     uint64_t ms;
     if (deadline_ns == CDP__NEVER) return CDP_NO_TIMEOUT;
     ms = deadline_ns > now ? (deadline_ns - now + CDP__MS - 1) / CDP__MS : 0;
@@ -2436,8 +2491,9 @@ CDP__PRIVATE void cdp__rpc_left(cdp_rpc *rpc, uint32_t to, const cdp__rpc_packet
     cdp_rpc_record *r = c ? cdp__rpc_record_of(rpc, c->record) : NULL;
     ++rpc->peers[to].sent;
     rpc->bytes_out += p->bytes;
+    cdp__rpc_copied(rpc, p->bytes);
     if (c) c->left = true;
-    if (r) r->sent_ns = cdp__now(rpc->os);
+    if (r) r->sent_ns = cdp__rpc_time(rpc);
 }
 
 /* Sends queued messages to a peer, as far as the channel has room. */
@@ -3231,7 +3287,7 @@ CDP__PRIVATE void cdp__rpc_done(cdp_rpc *rpc, cdp__rpc_task *task) {
     if (call->status != CDP_OK) *cdp__error_slot() = call->error;
     here->done = call;
     c->done(c->done_user, call);
-    cdp_lock_acquire(&rpc->lock);
+    cdp__rpc_lock(rpc);
     c->done_call = NULL;
     if (here->done) cdp__rpc_publish(rpc, call);
     here->done = NULL;
@@ -3355,6 +3411,7 @@ CDP__PRIVATE void cdp__rpc_own_reply(cdp_rpc *rpc, cdp__rpc_call *c, const cdp_a
         ++rpc->refs.at[(uint32_t)args->rrefs[i].slot].handles;
     }
     cdp__rpc_gather(at, args);
+    cdp__rpc_copied(rpc, bytes);
     cdp__rpc_result_in(c->call, args ? args->tensors : NULL, at, bytes);
     cdp__rpc_end(rpc, c, CDP_OK, CDP_RAN_YES, 0);
 }
@@ -3401,6 +3458,7 @@ CDP__PRIVATE bool cdp__rpc_reply_came(cdp_rpc *rpc, cdp__rpc_call *c, const cdp_
         c->call->priv[CDP__CALL_MEMORY] = (uint64_t)(uintptr_t)owned;
     } else if (p->area_bytes) {
         memcpy(at, p->area, (size_t)p->area_bytes);
+        cdp__rpc_copied(rpc, p->area_bytes);
     }
     cdp__rpc_result_in(c->call, like, at, p->area_bytes);
     cdp__rpc_end(rpc, c, CDP_OK, CDP_RAN_YES, 0);
@@ -3700,7 +3758,7 @@ CDP__PRIVATE void cdp__ctx_run_node(void *user, cdp_rpc_request *request) {
     cdp_status st;
     uint32_t i;
     (void)user;
-    cdp_lock_acquire(&rpc->lock);
+    cdp__rpc_lock(rpc);
     x = ctx->nodes[rq->node];
     memset(&b, 0, sizeof b);
     b.rpc = rpc;
@@ -3724,7 +3782,7 @@ CDP__PRIVATE void cdp__ctx_run_node(void *user, cdp_rpc_request *request) {
         b.grad_in = t + x.out_count;
         cdp_lock_release(&rpc->lock);
         st = x.backward(x.user, &b);
-        cdp_lock_acquire(&rpc->lock);
+        cdp__rpc_lock(rpc);
         cdp__ctx_ran(rpc, ctx, rq->node, &b, st);
     }
     for (i = 0; held && i < x.out_count; ++i)
@@ -3809,10 +3867,15 @@ CDP__PRIVATE void cdp__ctx_fire(cdp_rpc *rpc, cdp_ctx *ctx, uint32_t node) {
 /* ---- messages */
 
 /* Handles the result of a message. False: no peer of this version sends it. */
-CDP__PRIVATE bool cdp__ctx_came(cdp_rpc *rpc, cdp_ctx *ctx, cdp__wave_how how) {
+CDP__PRIVATE bool cdp__ctx_came(cdp_rpc *rpc, cdp_ctx *ctx, uint32_t from, cdp__wave_how how) {
     if (how == CDP__WAVE_CONFLICT)
         cdp__ctx_fail_here(rpc, ctx, CDP_ERR_STATE,
             "two backward passes of one context at once; start the second one after the first");
+    if (how == CDP__WAVE_DISORDER)
+        cdp__ctx_fail_here(rpc, ctx, CDP_ERR_INTERNAL,
+            "messages of a backward pass came to rank %u (%s) in an order that cannot be, the last "
+            "one from rank %u (%s): a rank of the context has sent what it should not",
+            rpc->rank, rpc->peers[rpc->rank].name, from, rpc->peers[from].name);
     return how != CDP__WAVE_LIE;
 }
 
@@ -3832,7 +3895,7 @@ CDP__PRIVATE bool cdp__ctx_got_grad(cdp_rpc *rpc, cdp_ctx *ctx, uint32_t from, u
         cdp__ctx_add(ctx, entry, sum);
     else
         cdp__free(rpc->os, sum);
-    return cdp__ctx_came(rpc, ctx, how);
+    return cdp__ctx_came(rpc, ctx, from, how);
 }
 
 /* Handles the steps of this rank, until there are none. */
@@ -3847,12 +3910,13 @@ CDP__PRIVATE void cdp__ctx_steps(cdp_rpc *rpc) {
         if (ctx->failed || ctx->ended) {
             cdp__free(rpc->os, w->sum);
         } else if (a->what == CDP__WAVE_SEND_MARK) {
-            fine = cdp__ctx_came(
-                rpc, ctx, cdp__wave_got_mark(&ctx->w, rpc->rank, a->node, ctx->w.pass, a->value));
+            fine = cdp__ctx_came(rpc, ctx, rpc->rank,
+                cdp__wave_got_mark(&ctx->w, rpc->rank, a->node, ctx->w.pass, a->value));
         } else if (a->what == CDP__WAVE_SEND_GRAD) {
             fine = cdp__ctx_got_grad(rpc, ctx, rpc->rank, a->node, ctx->w.pass, a->value, w->sum);
         } else if (a->what == CDP__WAVE_SEND_DONE) {
-            fine = cdp__wave_got_done(&ctx->w, rpc->rank, ctx->w.pass, a->node) == CDP__WAVE_OK;
+            fine = cdp__ctx_came(
+                rpc, ctx, rpc->rank, cdp__wave_got_done(&ctx->w, rpc->rank, ctx->w.pass, a->node));
         } else if (a->what == CDP__WAVE_FIRE) {
             cdp__ctx_fire(rpc, ctx, a->node);
         } else {
@@ -3875,12 +3939,14 @@ CDP__PRIVATE const char *cdp__ctx_got_wave(cdp_rpc *rpc, uint32_t from, const cd
     if (!ctx || ctx->failed || ctx->ended) return NULL; /* its sender was told, or will be */
     if (p->kind == CDP__RPC_DONE) {
         how = cdp__wave_got_done(&ctx->w, from, p->b, p->aux);
-        return how == CDP__WAVE_LIE ? "an answer to no message of a pass" : NULL;
+        return cdp__ctx_came(rpc, ctx, from, how) ? NULL : "an answer to no message of a pass";
     }
     if (p->kind == CDP__RPC_MARK) {
         how = cdp__wave_got_mark(&ctx->w, from, p->aux, p->slot, p->b);
         if (how == CDP__WAVE_OK) ++rpc->peers[from].marks;
-        return cdp__ctx_came(rpc, ctx, how) ? NULL : "a value that it does not have";
+        return cdp__ctx_came(rpc, ctx, from, how)
+            ? NULL
+            : "a value that it does not have, or twice in one pass";
     }
     if (p->tensors) {
         cdp_tensor t = cdp__rpc_get_shape(p->shapes);
@@ -3933,10 +3999,14 @@ CDP__PRIVATE const char *cdp__ctx_got_member(
         }
     } else if (p->aux < 1 || p->aux > (uint32_t)-CDP_ERR_BUSY) {
         return "an unknown status";
+    } else if (p->b != UINT32_MAX
+        && (p->b > UINT32_MAX || cdp_rank_of_world(rpc->group, (uint32_t)p->b) == UINT32_MAX)) {
+        return "a rank to blame that there is not";
+    } else if (ctx && ctx->with[from] == CDP__CTX_STRANGER) {
+        return "a failure of a context in which it has no part";
     } else if (ctx) {
         if (p->bytes) memcpy(text, p->body, (size_t)p->bytes);
         text[p->bytes] = 0;
-        if (ctx->with[from] == CDP__CTX_STRANGER) ctx->with[from] = CDP__CTX_WITH;
         cdp__ctx_fail(
             rpc, ctx, (cdp_status) - (int32_t)p->aux, (int32_t)(uint32_t)p->b, from, text);
     }
@@ -4159,7 +4229,7 @@ CDP__PRIVATE void cdp__rpc_replied(cdp_rpc *rpc, cdp__rpc_rq *rq, cdp_status sta
     const uint32_t on = rq->on, makes = rq->makes;
     uint32_t i;
     if (record) {
-        record->replied_ns = cdp__now(rpc->os);
+        record->replied_ns = cdp__rpc_time(rpc);
         if (record->from != rpc->rank || !record->end_ns) record->status = status;
     }
     rq->stage = CDP__RPC_REPLIED;
@@ -4440,7 +4510,7 @@ CDP__PRIVATE void cdp__rpc_run(cdp_rpc *rpc, cdp__rpc_rq *rq) {
     cdp__rpc_here *here = cdp__rpc_here_of();
     cdp__rpc_rq *outer = here->request;
     const uint32_t no_wait = (rq->f->flags & CDP_RPC_INLINE) ? 1 : 0;
-    const uint64_t now = cdp__now(rpc->os);
+    const uint64_t now = cdp__rpc_time(rpc);
     const bool late = rq->pub.deadline_ns <= now;
     cdp_rpc_record *record = cdp__rpc_record_of(rpc, rq->record);
     if (rq->cancelled || late) {
@@ -4463,7 +4533,7 @@ CDP__PRIVATE void cdp__rpc_run(cdp_rpc *rpc, cdp__rpc_rq *rq) {
     here->no_wait -= no_wait;
     --here->depth;
     here->request = outer;
-    cdp_lock_acquire(&rpc->lock);
+    cdp__rpc_lock(rpc);
     rq->in_function = false;
     --rq->use->running;
     rq->use->known = true;
@@ -4611,8 +4681,8 @@ CDP__PRIVATE const char *cdp__rpc_take(
 CDP__PRIVATE const char *cdp__rpc_target(cdp_rpc *rpc, cdp__rpc_rq *rq, const cdp__rpc_packet *p) {
     uint32_t slot;
     if (p->flags & CDP__RPC_ON) {
-        slot = cdp__refs_find(&rpc->refs, CDP__REF_FORK, p->fid);
-        if (!slot || rpc->refs.at[slot].rank != rq->pub.from || rpc->refs.at[slot].rid != p->rid)
+        slot = cdp__refs_fork(&rpc->refs, p->fid, rq->pub.from);
+        if (!slot || rpc->refs.at[slot].rid != p->rid)
             return "a call on a reference that it does not have";
         rq->on = rpc->refs.at[slot].of;
         ++rpc->refs.at[rq->on].handles;
@@ -4638,7 +4708,7 @@ CDP__PRIVATE const char *cdp__rpc_target(cdp_rpc *rpc, cdp__rpc_rq *rq, const cd
 CDP__PRIVATE const char *cdp__rpc_got_call(
     cdp_rpc *rpc, uint32_t from, const cdp__rpc_packet *p, uint8_t **owned, bool cancelled) {
     cdp__rpc_peer *peer = &rpc->peers[from];
-    const uint64_t now = cdp__now(rpc->os);
+    const uint64_t now = cdp__rpc_time(rpc);
     uint32_t slots[CDP__RPC_RREFS], i;
     const char *wrong = cdp__rpc_take(rpc, from, p, slots);
     cdp__rpc_rq *rq;
@@ -4794,15 +4864,24 @@ CDP__PRIVATE void cdp__rpc_in_close(cdp_rpc *rpc, cdp__rpc_in *came) {
     cdp__free(rpc->os, came);
 }
 
-/* Fetches offered bodies while there is memory for them; results are always fetched. */
+/* Which sum the bytes of a message count to; NULL: none. */
+CDP__PRIVATE uint64_t *cdp__rpc_in_sum(cdp_rpc *rpc, const cdp__rpc_in *came) {
+    const uint32_t kind = came->m.kind & 0xff;
+    if (kind == CDP__RPC_CALL) return &rpc->in_bytes;
+    return kind == CDP__RPC_GRAD ? &rpc->grad_bytes : NULL;
+}
+
+/* Fetches offered bodies while there is memory for them. Results are always fetched: each call has
+   one. Arguments and gradients do not wait for each other, since a pass may run inside a
+   function. */
 CDP__PRIVATE void cdp__rpc_fetch_more(cdp_rpc *rpc) {
     cdp__rpc_in *came = rpc->in, *next;
     for (; came; came = next) {
         const bool result = (came->m.kind & 0xff) != CDP__RPC_CALL;
+        uint64_t *sum = cdp__rpc_in_sum(rpc, came);
         next = came->next;
         if (came->body || rpc->lost[came->m.peer]) continue;
-        if (!result && rpc->in_bytes && rpc->in_bytes + came->m.bytes > rpc->desc.max_queue_bytes)
-            continue;
+        if (sum && *sum && *sum + came->m.bytes > rpc->desc.max_queue_bytes) continue;
         came->body = (uint8_t *)cdp__rpc_area_alloc(rpc, came->m.bytes);
         if (!came->body) {
             const bool grad = (came->m.kind & 0xff) == CDP__RPC_GRAD;
@@ -4817,7 +4896,7 @@ CDP__PRIVATE void cdp__rpc_fetch_more(cdp_rpc *rpc) {
             cdp__rpc_in_close(rpc, came);
             continue;
         }
-        if (!result) rpc->in_bytes += came->m.bytes;
+        if (sum) *sum += came->m.bytes;
         if (cdp_channel_fetch(rpc->channel, came->m.peer, came->m.handle, came->body, came->m.bytes)
             != CDP_OK)
             cdp__rpc_give_up(rpc, came->m.peer, "its message could not be fetched");
@@ -4838,7 +4917,7 @@ CDP__PRIVATE const char *cdp__rpc_offered(cdp_rpc *rpc, const cdp_channel_messag
     came = (cdp__rpc_in *)cdp__alloc_zero(rpc->os, sizeof *came);
     if (!came) return "out of memory for a message of it";
     came->m = *m;
-    came->came_ns = cdp__now(rpc->os);
+    came->came_ns = cdp__rpc_time(rpc);
     ++peer->coming;
     *rpc->in_end = came;
     rpc->in_end = &came->next;
@@ -4888,7 +4967,7 @@ CDP__PRIVATE void cdp__rpc_tasks(cdp_rpc *rpc) {
             ++here->no_wait;
             task->run(rpc, task);
             --here->no_wait;
-            cdp_lock_acquire(&rpc->lock);
+            cdp__rpc_lock(rpc);
         }
     }
 }
@@ -4906,7 +4985,7 @@ CDP__PRIVATE void cdp__rpc_deliver(void *user, const cdp_channel_message *m) {
     cdp__rpc_packet p;
     uint8_t *owned = NULL;
     const char *wrong;
-    cdp_lock_acquire(&rpc->lock);
+    cdp__rpc_lock(rpc);
     wrong = cdp__rpc_read(m, rpc->rank, rpc->ranks, rpc->desc.max_message_bytes, &p);
     if (!wrong && p.kind == CDP__RPC_GRAD && !rpc->peers[m->peer].marks--) {
         rpc->peers[m->peer].marks = 0;
@@ -4920,8 +4999,8 @@ CDP__PRIVATE void cdp__rpc_deliver(void *user, const cdp_channel_message *m) {
 }
 
 /* The time of a request goes on while its arguments wait for memory. */
-CDP__PRIVATE void cdp__rpc_waited(const cdp_rpc *rpc, const cdp__rpc_in *came, cdp__rpc_packet *p) {
-    const uint64_t ms = (cdp__now(rpc->os) - came->came_ns) / CDP__MS;
+CDP__PRIVATE void cdp__rpc_waited(cdp_rpc *rpc, const cdp__rpc_in *came, cdp__rpc_packet *p) {
+    const uint64_t ms = (cdp__rpc_time(rpc) - came->came_ns) / CDP__MS;
     if (p->kind != CDP__RPC_CALL || (uint32_t)p->b == CDP_NO_TIMEOUT) return;
     p->b = (uint32_t)p->b > ms ? (uint32_t)p->b - ms : 0;
 }
@@ -4931,11 +5010,11 @@ CDP__PRIVATE void cdp__rpc_fetched(void *user, uint32_t from, uint64_t handle, c
     cdp__rpc_packet p;
     cdp__rpc_in *came;
     const char *wrong = NULL;
-    cdp_lock_acquire(&rpc->lock);
+    cdp__rpc_lock(rpc);
     for (came = rpc->in; came && (came->m.peer != from || came->m.handle != handle || !came->body);)
         came = came->next;
     if (came) {
-        const bool result = (came->m.kind & 0xff) != CDP__RPC_CALL;
+        uint64_t *sum = cdp__rpc_in_sum(rpc, came);
         uint8_t *owned = came->body;
         came->body = NULL;
         came->m.handle = 0;
@@ -4947,7 +5026,7 @@ CDP__PRIVATE void cdp__rpc_fetched(void *user, uint32_t from, uint64_t handle, c
             cdp__rpc_waited(rpc, came, &p);
             wrong = cdp__rpc_got(rpc, from, &p, &owned, came->cancelled);
         }
-        if (owned && !result) rpc->in_bytes -= came->m.bytes;
+        if (owned && sum) *sum -= came->m.bytes;
         cdp__rpc_area_free(rpc, owned);
         cdp__rpc_in_close(rpc, came);
     }
@@ -4958,7 +5037,7 @@ CDP__PRIVATE void cdp__rpc_fetched(void *user, uint32_t from, uint64_t handle, c
 CDP__PRIVATE void cdp__rpc_released(void *user, uint32_t to, uint64_t handle, cdp_status status) {
     cdp_rpc *rpc = (cdp_rpc *)user;
     cdp__rpc_out **at, *o;
-    cdp_lock_acquire(&rpc->lock);
+    cdp__rpc_lock(rpc);
     at = &rpc->peers[to].offered;
     while (*at && (*at)->handle != handle)
         at = &(*at)->next;
@@ -4983,7 +5062,7 @@ CDP__PRIVATE void cdp__rpc_released(void *user, uint32_t to, uint64_t handle, cd
 
 CDP__PRIVATE void cdp__rpc_credit(void *user, uint32_t peer) {
     cdp_rpc *rpc = (cdp_rpc *)user;
-    cdp_lock_acquire(&rpc->lock);
+    cdp__rpc_lock(rpc);
     cdp__rpc_flush(rpc, peer);
     cdp__rpc_leave_callback(rpc);
 }
@@ -5034,7 +5113,7 @@ CDP__PRIVATE void cdp__rpc_lose(cdp_rpc *rpc, uint32_t rank) {
 
 CDP__PRIVATE void cdp__rpc_peer_lost(void *user, uint32_t rank, const cdp_error *why) {
     cdp_rpc *rpc = (cdp_rpc *)user;
-    cdp_lock_acquire(&rpc->lock);
+    cdp__rpc_lock(rpc);
     rpc->peers[rank].why = *why;
     rpc->peers[rank].task.run = cdp__rpc_tell_lost;
     if (!rpc->leaving) cdp__rpc_add_task(rpc, &rpc->peers[rank].task);
@@ -5046,7 +5125,7 @@ CDP__PRIVATE void cdp__rpc_peer_lost(void *user, uint32_t rank, const cdp_error 
 
 /* Ends calls and requests that are late, and sets the timer to the next deadline. Lock held. */
 CDP__PRIVATE void cdp__rpc_expire(cdp_rpc *rpc) {
-    const uint64_t now = cdp__now(rpc->os);
+    const uint64_t now = cdp__rpc_time(rpc);
     uint64_t next = CDP__NEVER;
     cdp__rpc_rq *rq, *after;
     uint32_t i;
@@ -5076,7 +5155,7 @@ CDP__PRIVATE void cdp__rpc_expire(cdp_rpc *rpc) {
 
 CDP__PRIVATE void cdp__rpc_tick(void *user) {
     cdp_rpc *rpc = (cdp_rpc *)user;
-    cdp_lock_acquire(&rpc->lock);
+    cdp__rpc_lock(rpc);
     rpc->timer_ns = CDP__NEVER;
     cdp__rpc_expire(rpc);
     cdp__rpc_leave_callback(rpc);
@@ -5142,7 +5221,7 @@ CDP__PRIVATE cdp_status cdp__rpc_wait(cdp_rpc *rpc, bool (*over)(cdp_rpc *rpc, v
     if (!rpc->channel) return cdp__fail(CDP_ERR_STATE, "the rpc has shut down");
     ++rpc->waiters;
     while (st >= 0 && !over(rpc, arg)) {
-        const uint64_t now = cdp__now(rpc->os);
+        const uint64_t now = cdp__rpc_time(rpc);
         const bool may = now < bound_ns && (now < until_ns || !ran);
         cdp__rpc_rq *rq = may && cdp__rpc_helps(rpc) ? cdp__rpc_next(rpc, now, bound_ns) : NULL;
         if (rq) {
@@ -5156,7 +5235,7 @@ CDP__PRIVATE cdp_status cdp__rpc_wait(cdp_rpc *rpc, bool (*over)(cdp_rpc *rpc, v
         }
         cdp_lock_release(&rpc->lock);
         st = cdp_channel_wait_since(rpc->channel, &seen, until_ns);
-        cdp_lock_acquire(&rpc->lock);
+        cdp__rpc_lock(rpc);
     }
     --rpc->waiters;
     if (rpc->phase == CDP__RPC_SHUT) rpc->changed = true; /* cdp_rpc_shutdown() waits for waits */
@@ -5166,17 +5245,18 @@ CDP__PRIVATE cdp_status cdp__rpc_wait(cdp_rpc *rpc, bool (*over)(cdp_rpc *rpc, v
 
 CDP__PRIVATE void cdp__rpc_worker(void *arg) {
     cdp_rpc *rpc = (cdp_rpc *)arg;
-    cdp_lock_acquire(&rpc->lock);
+    cdp__rpc_lock(rpc);
     while (!rpc->stop) {
         cdp__rpc_rq *rq = cdp__rpc_next(rpc, 0, CDP__NEVER);
         if (rq) {
             cdp__rpc_run(rpc, rq);
             cdp__rpc_leave(rpc);
-            cdp_lock_acquire(&rpc->lock);
+            cdp__rpc_lock(rpc);
             continue;
         }
         ++rpc->idle;
         rpc->os->threads.cond_wait(rpc->os->user, rpc->cond, rpc->lock.mutex, CDP__NEVER);
+        rpc->now_ns = 0;
         --rpc->idle;
     }
     cdp_lock_release(&rpc->lock);
@@ -5344,14 +5424,14 @@ CDP__PRIVATE cdp_status cdp__rpc_open(cdp_rpc *rpc) {
             return cdp__fail(CDP_ERR_IO, "cdp_rpc_create: worker thread %u could not be started",
                 rpc->thread_count);
     }
-    cdp_lock_acquire(&rpc->lock); /* callbacks wait until rpc->channel is set */
+    cdp__rpc_lock(rpc); /* callbacks wait until rpc->channel is set */
     if (cdp_channel_open(&c, &rpc->channel) != CDP_OK) rpc->channel = NULL;
     cdp_lock_release(&rpc->lock);
     return rpc->channel ? CDP_OK : cdp_last_error()->status;
 }
 
 CDP__PRIVATE void cdp__rpc_stop_workers(cdp_rpc *rpc) {
-    cdp_lock_acquire(&rpc->lock);
+    cdp__rpc_lock(rpc);
     rpc->stop = true;
     if (rpc->cond) rpc->os->threads.cond_broadcast(rpc->os->user, rpc->cond);
     cdp_lock_release(&rpc->lock);
@@ -5423,7 +5503,7 @@ CDP_API void cdp_rpc_destroy(cdp_rpc *rpc) {
             "of it runs");
         return;
     }
-    cdp_lock_acquire(&rpc->lock);
+    cdp__rpc_lock(rpc);
     rpc->phase = CDP__RPC_SHUT;
     rpc->leaving = true;
     for (i = 1; i <= rpc->call_count; ++i)
@@ -5434,7 +5514,7 @@ CDP_API void cdp_rpc_destroy(cdp_rpc *rpc) {
     cdp__rpc_leave(rpc);
     cdp__rpc_stop_workers(rpc);
     cdp_channel_close(rpc->channel);
-    cdp_lock_acquire(&rpc->lock);
+    cdp__rpc_lock(rpc);
     rpc->channel = NULL;
     for (i = 0; i < rpc->ranks; ++i)
         rpc->lost[i] = true;
@@ -5465,7 +5545,7 @@ CDP_API void cdp_rpc_destroy(cdp_rpc *rpc) {
     cdp__rpc_tasks(rpc);
     cdp_lock_release(&rpc->lock);
     cdp__rpc_free_groups(rpc);
-    cdp_lock_acquire(&rpc->lock);
+    cdp__rpc_lock(rpc);
     cdp__rpc_free_parts(rpc);
     rpc->free_rqs = NULL;
     i = --rpc->kept;
@@ -5563,7 +5643,7 @@ typedef struct cdp__rpc_sum {
 CDP__PRIVATE cdp_status cdp__rpc_summed(void *user, cdp_status status) {
     cdp__rpc_sum *s = (cdp__rpc_sum *)user;
     cdp_rpc *rpc = s->rpc;
-    cdp_lock_acquire(&rpc->lock);
+    cdp__rpc_lock(rpc);
     s->status = status;
     s->error = *cdp_last_error();
     s->over = true;
@@ -5606,7 +5686,7 @@ CDP__PRIVATE cdp_status cdp__rpc_add_up(
         /* nobody tells when it ends, which writes to `all` */
         if (st != CDP_OK) (void)!cdp_work_wait(work);
     }
-    cdp_lock_acquire(&rpc->lock);
+    cdp__rpc_lock(rpc);
     if (st == CDP_OK) st = cdp__rpc_wait(rpc, cdp__rpc_sum_over, &sum, CDP__NEVER, until_ns);
     if (st == CDP_OK && sum.status != CDP_OK) {
         *cdp__error_slot() = sum.error;
@@ -5676,7 +5756,7 @@ CDP__PRIVATE uint32_t cdp__rpc_drop_leaks(cdp_rpc *rpc, char text[160]) {
         if (!rpc->desc.leaked) continue;
         cdp_lock_release(&rpc->lock);
         rpc->desc.leaked(rpc->desc.user, rid, owner, label);
-        cdp_lock_acquire(&rpc->lock);
+        cdp__rpc_lock(rpc);
     }
     return n;
 }
@@ -5737,7 +5817,7 @@ CDP__PRIVATE void cdp__rpc_waits_end(cdp_rpc *rpc, cdp_channel *channel, uint64_
         cdp_lock_release(&rpc->lock);
         cdp_channel_wake(channel);
         (void)!cdp_channel_wait_since(channel, &seen, cdp__min(until_ns, now + 10 * CDP__MS));
-        cdp_lock_acquire(&rpc->lock);
+        cdp__rpc_lock(rpc);
     }
 }
 
@@ -5749,7 +5829,7 @@ CDP_API cdp_status cdp_rpc_shutdown(cdp_rpc *rpc, uint32_t timeout_ms) {
     if (!rpc) return cdp__fail(CDP_ERR_INVALID, "cdp_rpc_shutdown needs an rpc");
     if (cdp__rpc_forked(rpc, "cdp_rpc_shutdown")) return CDP_ERR_INVALID;
     until = cdp__deadline(rpc->os, cdp__def(timeout_ms, rpc->desc.timeout_ms));
-    cdp_lock_acquire(&rpc->lock);
+    cdp__rpc_lock(rpc);
     inside = cdp__rpc_here_of()->request || cdp__rpc_here_of()->no_wait || *cdp__inside();
     if (rpc->phase != CDP__RPC_OPEN || rpc->shutting || inside) {
         cdp_lock_release(&rpc->lock);
@@ -5774,7 +5854,7 @@ CDP_API cdp_status cdp_rpc_shutdown(cdp_rpc *rpc, uint32_t timeout_ms) {
         cdp_channel_close(channel);
         *cdp__error_slot() = e;
     }
-    cdp_lock_acquire(&rpc->lock);
+    cdp__rpc_lock(rpc);
     rpc->channel = NULL;
     rpc->changed = true;
     cdp__rpc_leave(rpc);
@@ -5794,11 +5874,33 @@ CDP_API cdp_status cdp_rpc_serve(cdp_rpc *rpc, uint32_t timeout_ms) {
     if (cdp__rpc_forked(rpc, "cdp_rpc_serve")) return CDP_ERR_INVALID;
     memset(&serving, 0, sizeof serving); /* this thread runs functions although there are workers */
     if (!outer) here->request = &serving;
-    cdp_lock_acquire(&rpc->lock);
+    cdp__rpc_lock(rpc);
     st = cdp__rpc_wait(rpc, cdp__rpc_not_open, NULL,
         cdp__deadline(rpc->os, cdp__def(timeout_ms, rpc->desc.timeout_ms)), CDP__NEVER);
     cdp__rpc_leave(rpc);
     here->request = outer;
+    return st;
+}
+
+CDP_API cdp_status cdp_rpc_poll(cdp_rpc *rpc, uint32_t budget_us) {
+    const cdp__rpc_here *here = cdp__rpc_here_of();
+    cdp__rpc_rq *rq;
+    cdp_status st;
+    uint64_t until;
+    if (!rpc) return cdp__fail(CDP_ERR_INVALID, "cdp_rpc_poll needs an rpc");
+    if (cdp__rpc_forked(rpc, "cdp_rpc_poll")) return CDP_ERR_INVALID;
+    if (here->no_wait || *cdp__inside())
+        return cdp__fail(CDP_ERR_STATE,
+            "cdp_rpc_poll: a callback and an INLINE function run inside of it already; return");
+    until = cdp__now(rpc->os) + budget_us * 1000ull;
+    st = cdp_poll(rpc->group, budget_us); /* unlike the program's, it outlives lost ranks */
+    cdp__rpc_lock(rpc);
+    do {
+        const bool deep = here->depth >= rpc->desc.max_depth;
+        rq = deep ? NULL : cdp__rpc_next(rpc, cdp__rpc_time(rpc), CDP__NEVER);
+        if (rq) cdp__rpc_help(rpc, rq, CDP__NEVER);
+    } while (rq && cdp__rpc_time(rpc) < until);
+    cdp__rpc_leave(rpc);
     return st;
 }
 
@@ -5820,7 +5922,7 @@ CDP_API const char *cdp_rpc_name_of(const cdp_rpc *rpc, uint32_t rank) {
 CDP_API bool cdp_rpc_alive(cdp_rpc *rpc, uint32_t rank) {
     bool alive;
     if (!rpc || rank >= rpc->ranks || cdp__rpc_forked(rpc, "cdp_rpc_alive")) return false;
-    cdp_lock_acquire(&rpc->lock);
+    cdp__rpc_lock(rpc);
     alive = !rpc->lost[rank];
     cdp_lock_release(&rpc->lock);
     return alive;
@@ -5895,7 +5997,7 @@ CDP_API uint64_t cdp_rpc_describe(cdp_rpc *rpc, char *out, uint64_t size) {
     t.at = out;
     t.size = size;
     t.used = 0;
-    cdp_lock_acquire(&rpc->lock);
+    cdp__rpc_lock(rpc);
     cdp__text_add(&t, "rpc %u, rank %u of %u (%s)%s\n", rpc->desc.number, rpc->rank, rpc->ranks,
         rpc->peers ? rpc->peers[rpc->rank].name : "", rpc->phase ? ", has shut down" : "");
     cdp__text_add(&t,
@@ -5961,7 +6063,7 @@ CDP_API cdp_rpc_stats cdp_rpc_stats_of(cdp_rpc *rpc) {
     uint32_t i;
     memset(&s, 0, sizeof s);
     if (!rpc || cdp__rpc_forked(rpc, "cdp_rpc_stats_of")) return s;
-    cdp_lock_acquire(&rpc->lock);
+    cdp__rpc_lock(rpc);
     s.calls_out = rpc->calls_used;
     s.refused = rpc->refused;
     s.contexts = rpc->context_count;
@@ -5992,7 +6094,7 @@ CDP_API cdp_rpc_stats cdp_rpc_stats_of(cdp_rpc *rpc) {
 CDP_API uint32_t cdp_rpc_records(cdp_rpc *rpc, cdp_rpc_record *out, uint32_t max) {
     uint32_t n, i;
     if (!rpc || !out || cdp__rpc_forked(rpc, "cdp_rpc_records")) return 0;
-    cdp_lock_acquire(&rpc->lock);
+    cdp__rpc_lock(rpc);
     n = (uint32_t)cdp__min(cdp__min(rpc->record_count, CDP__RPC_RECORDS), max);
     for (i = 0; i < n; ++i)
         out[i] = rpc->records[(rpc->record_count - n + 1 + i) % CDP__RPC_RECORDS];
@@ -6071,7 +6173,7 @@ CDP__PRIVATE cdp_status cdp__rpc_start_check(cdp_rpc *rpc, cdp__rpc_starting *s)
 CDP__PRIVATE void cdp__rpc_start_time(cdp_rpc *rpc, cdp__rpc_starting *s) {
     const cdp__rpc_here *here = cdp__rpc_here_of();
     const cdp__rpc_rq *outer = here->request;
-    s->start_ns = cdp__now(rpc->os);
+    s->start_ns = cdp__rpc_time(rpc);
     s->deadline_ns = cdp__def(s->desc->timeout_ms, rpc->desc.timeout_ms) == CDP_NO_TIMEOUT
         ? CDP__NEVER
         : s->start_ns + cdp__def(s->desc->timeout_ms, rpc->desc.timeout_ms) * CDP__MS;
@@ -6171,6 +6273,7 @@ CDP__PRIVATE cdp_status cdp__rpc_start_here(cdp_rpc *rpc, cdp__rpc_starting *s, 
         return cdp__fail_nomem("arguments", bytes);
     }
     cdp__rpc_gather(area, args);
+    cdp__rpc_copied(rpc, bytes);
     if (s->desc->ctx) rq->ctx_number = s->desc->ctx->id;
     rq->pub.from = rpc->rank;
     rq->pub.function = s->desc->function;
@@ -6340,7 +6443,7 @@ CDP__PRIVATE cdp_status cdp__rpc_start_any(cdp_rpc *rpc, cdp__rpc_starting *s) {
     if (!cdp__rpc_forked(rpc, s->name)) st = cdp__rpc_call_ready(s->name, s->call);
     if (st != CDP_OK) return st;
     if (s->desc->one_way) s->flags |= CDP__RPC_ONE_WAY;
-    cdp_lock_acquire(&rpc->lock);
+    cdp__rpc_lock(rpc);
     st = cdp__rpc_start_call(rpc, s);
     if (st != CDP_OK && s->call) s->call->status = st;
     cdp__rpc_leave(rpc);
@@ -6379,7 +6482,7 @@ CDP_API cdp_status cdp_rpc_remote(cdp_rpc *rpc, const cdp_call_desc *desc, cdp_r
     s.name = "cdp_rpc_remote";
     s.desc = desc;
     s.flags = CDP__RPC_REMOTE;
-    cdp_lock_acquire(&rpc->lock);
+    cdp__rpc_lock(rpc);
     st = cdp__rpc_start_call(rpc, &s);
     if (st == CDP_OK) *out = cdp__rpc_rref(rpc, s.makes);
     cdp__rpc_leave(rpc);
@@ -6422,7 +6525,7 @@ CDP__PRIVATE cdp_status cdp__call_wait_until(
     cdp_rpc *rpc = cdp__call_rpc(name, call);
     cdp_status st = CDP_OK;
     if (!rpc) return CDP_ERR_INVALID;
-    cdp_lock_acquire(&rpc->lock);
+    cdp__rpc_lock(rpc);
     st = cdp__rpc_wait(rpc, cdp__call_over, call,
         bounded ? cdp__rpc_until(rpc, timeout_ms) : CDP__NEVER, cdp__call_deadline(rpc, call));
     cdp__rpc_leave(rpc);
@@ -6441,7 +6544,7 @@ CDP_API cdp_status cdp_call_test(cdp_call *call) {
     cdp_rpc *rpc = cdp__call_rpc("cdp_call_test", call);
     bool over;
     if (!rpc) return CDP_ERR_INVALID;
-    cdp_lock_acquire(&rpc->lock);
+    cdp__rpc_lock(rpc);
     over = cdp__call_over(rpc, call);
     cdp_lock_release(&rpc->lock);
     return over ? cdp__call_result(call) : CDP_PENDING;
@@ -6494,7 +6597,7 @@ CDP_API cdp_status cdp_call_wait_any(
     c.at = calls;
     c.count = count;
     rpc = cdp__call_rpc("cdp_call_wait_any", calls[0]);
-    cdp_lock_acquire(&rpc->lock);
+    cdp__rpc_lock(rpc);
     for (i = 0; i < count; ++i)
         bound_ns = cdp__min(bound_ns, cdp__call_deadline(rpc, calls[i]));
     st = cdp__rpc_wait(rpc, cdp__call_any_over, &c, cdp__rpc_until(rpc, timeout_ms), bound_ns);
@@ -6509,7 +6612,7 @@ CDP_API cdp_status cdp_call_cancel(cdp_call *call) {
     cdp__rpc_call *c;
     cdp_status st = CDP_OK;
     if (!rpc) return CDP_ERR_INVALID;
-    cdp_lock_acquire(&rpc->lock);
+    cdp__rpc_lock(rpc);
     c = call->priv[CDP__CALL_STAGE] == CDP__CALL_UNDER_WAY
         ? cdp__rpc_call_find(rpc, call->priv[CDP__CALL_ID])
         : NULL;
@@ -6530,7 +6633,7 @@ CDP_API cdp_status cdp_call_work(cdp_call *call, cdp_work *out) {
         return rpc ? cdp__fail(CDP_ERR_INVALID, "cdp_call_work needs a place for the work")
                    : CDP_ERR_INVALID;
     memset(out, 0, sizeof *out);
-    cdp_lock_acquire(&rpc->lock);
+    cdp__rpc_lock(rpc);
     if (call->priv[CDP__CALL_WORK])
         st = cdp__fail(CDP_ERR_STATE, "cdp_call_work: this call has a work already; use that one");
     if (st == CDP_OK) {
@@ -6556,14 +6659,14 @@ CDP_API void cdp_call_free(cdp_call *call) {
     if (used && cdp__rpc_forked(rpc, "cdp_call_free")) return; /* else the rpc may be gone */
     if (in_done) {
         here->done = NULL;
-        cdp_lock_acquire(&rpc->lock);
+        cdp__rpc_lock(rpc);
         cdp__rpc_end_work(rpc, call);
         cdp_lock_release(&rpc->lock);
     }
     for (i = 0; i < call->rref_count; ++i)
         cdp_rref_drop(call->rrefs[i]);
     if (call->priv[CDP__CALL_MEMORY]) {
-        cdp_lock_acquire(&rpc->lock);
+        cdp__rpc_lock(rpc);
         cdp__rpc_area_free(rpc, (void *)(uintptr_t)call->priv[CDP__CALL_MEMORY]);
         cdp_lock_release(&rpc->lock);
     }
@@ -6591,7 +6694,7 @@ CDP_API cdp_status cdp_rref_create(
     if (!v) return CDP_ERR_NOMEM;
     v->value = *value;
     v->settled = true;
-    cdp_lock_acquire(&rpc->lock);
+    cdp__rpc_lock(rpc);
     if (rpc->phase != CDP__RPC_OPEN)
         st = cdp__fail(CDP_ERR_STATE, "cdp_rref_create: the rpc was shut down");
     else if (!cdp__rpc_reserve(rpc, 1))
@@ -6613,7 +6716,7 @@ CDP_API cdp_status cdp_rref_create(
 CDP_API void cdp_rref_keep(cdp_rref rref) {
     uint32_t slot;
     if (!rref.rpc || cdp__rpc_forked(rref.rpc, "cdp_rref_keep")) return;
-    cdp_lock_acquire(&rref.rpc->lock);
+    cdp__rpc_lock(rref.rpc);
     slot = cdp__rpc_slot(rref.rpc, "cdp_rref_keep", rref);
     if (slot) ++rref.rpc->refs.at[slot].handles;
     cdp_lock_release(&rref.rpc->lock);
@@ -6622,7 +6725,7 @@ CDP_API void cdp_rref_keep(cdp_rref rref) {
 CDP_API void cdp_rref_drop(cdp_rref rref) {
     uint32_t slot;
     if (!rref.rpc || cdp__rpc_forked(rref.rpc, "cdp_rref_drop")) return;
-    cdp_lock_acquire(&rref.rpc->lock);
+    cdp__rpc_lock(rref.rpc);
     slot = cdp__rpc_slot(rref.rpc, "cdp_rref_drop", rref);
     if (slot) cdp__ref_drop(&rref.rpc->refs, slot);
     cdp__rpc_leave(rref.rpc);
@@ -6665,7 +6768,7 @@ CDP_API cdp_status cdp_rref_local(
         return cdp__fail(
             CDP_ERR_INVALID, "cdp_rref_local needs a reference and a place for the value");
     if (cdp__rpc_forked(rpc, "cdp_rref_local")) return CDP_ERR_INVALID;
-    cdp_lock_acquire(&rpc->lock);
+    cdp__rpc_lock(rpc);
     slot = cdp__rpc_slot(rpc, "cdp_rref_local", rref);
     if (!slot) st = cdp_last_error()->status;
     if (slot && rpc->refs.at[slot].kind != CDP__REF_OWNER) {
@@ -6713,7 +6816,7 @@ CDP_API cdp_status cdp_rref_confirmed(cdp_rref rref, uint32_t timeout_ms) {
     uint32_t slot;
     if (!rpc) return cdp__fail(CDP_ERR_INVALID, "cdp_rref_confirmed needs a reference");
     if (cdp__rpc_forked(rpc, "cdp_rref_confirmed")) return CDP_ERR_INVALID;
-    cdp_lock_acquire(&rpc->lock);
+    cdp__rpc_lock(rpc);
     slot = cdp__rpc_slot(rpc, "cdp_rref_confirmed", rref);
     if (!slot) st = cdp_last_error()->status;
     if (slot) {
@@ -6746,7 +6849,7 @@ CDP_API cdp_status cdp_rref_info_of(cdp_rref rref, cdp_rref_info *out) {
         return cdp__fail(CDP_ERR_INVALID, "cdp_rref_info_of needs a reference and a place");
     memset(out, 0, sizeof *out);
     if (cdp__rpc_forked(rpc, "cdp_rref_info_of")) return CDP_ERR_INVALID;
-    cdp_lock_acquire(&rpc->lock);
+    cdp__rpc_lock(rpc);
     slot = cdp__rpc_slot(rpc, "cdp_rref_info_of", rref);
     if (slot) {
         const cdp__ref *r = &rpc->refs.at[slot];
@@ -6778,7 +6881,7 @@ CDP__PRIVATE cdp_status cdp__rpc_reply_begin(const char *name, cdp_rpc_request *
     if (!request) return cdp__fail(CDP_ERR_INVALID, "%s needs a request", name);
     rpc = request->rpc;
     if (cdp__rpc_forked(rpc, name)) return CDP_ERR_INVALID;
-    cdp_lock_acquire(&rpc->lock);
+    cdp__rpc_lock(rpc);
     if (rq->stage == CDP__RPC_RUNNING || rq->stage == CDP__RPC_KEPT) return CDP_OK;
     cdp_lock_release(&rpc->lock);
     return cdp__fail(CDP_ERR_STATE, "%s: the request was replied to before", name);
@@ -6887,7 +6990,7 @@ CDP_API bool cdp_rpc_cancelled(const cdp_rpc_request *request) {
     if (!request) return false;
     rpc = request->rpc;
     if (cdp__rpc_forked(rpc, "cdp_rpc_cancelled")) return true;
-    cdp_lock_acquire(&rpc->lock);
+    cdp__rpc_lock(rpc);
     over = rq->cancelled || rq->pub.deadline_ns <= cdp__now(rpc->os);
     cdp_lock_release(&rpc->lock);
     return over;
@@ -6905,7 +7008,7 @@ CDP_API cdp_status cdp_ctx_begin(cdp_rpc *rpc, cdp_ctx **out) {
         return cdp__fail(CDP_ERR_INVALID, "cdp_ctx_begin needs an rpc and a place for the context");
     *out = NULL;
     if (cdp__rpc_forked(rpc, "cdp_ctx_begin")) return CDP_ERR_INVALID;
-    cdp_lock_acquire(&rpc->lock);
+    cdp__rpc_lock(rpc);
     if (rpc->phase != CDP__RPC_OPEN) {
         st = cdp__fail(CDP_ERR_STATE, "cdp_ctx_begin: the rpc was shut down");
     } else if (rpc->context_count >= rpc->desc.max_contexts) {
@@ -6951,7 +7054,7 @@ CDP_API cdp_status cdp_ctx_end(cdp_ctx *ctx, uint32_t timeout_ms) {
     if (!ctx) return CDP_OK;
     rpc = ctx->rpc;
     if (cdp__rpc_forked(rpc, "cdp_ctx_end")) return CDP_ERR_INVALID;
-    cdp_lock_acquire(&rpc->lock);
+    cdp__rpc_lock(rpc);
     if (cdp__rpc_maker(ctx->id) != rpc->rank || cdp__rpc_here_of()->no_wait || *cdp__inside()
         || ctx->mine || ctx->ended) {
         cdp_lock_release(&rpc->lock);
@@ -6982,7 +7085,7 @@ CDP__PRIVATE cdp_status cdp__ctx_open(const char *call, cdp_ctx *ctx) {
     cdp_status st;
     if (!ctx) return cdp__fail(CDP_ERR_INVALID, "%s needs a context", call);
     if (cdp__rpc_forked(ctx->rpc, call)) return CDP_ERR_INVALID;
-    cdp_lock_acquire(&ctx->rpc->lock);
+    cdp__rpc_lock(ctx->rpc);
     st = cdp__ctx_check(call, ctx, NULL);
     if (st != CDP_OK) cdp_lock_release(&ctx->rpc->lock);
     return st;
@@ -7275,7 +7378,7 @@ CDP_API const uint32_t *cdp_ctx_grad_rows(cdp_ctx *ctx, uint64_t value) {
     const uint32_t *rows = NULL;
     uint32_t entry;
     if (!ctx || cdp__rpc_forked(ctx->rpc, "cdp_ctx_grad_rows")) return NULL;
-    cdp_lock_acquire(&ctx->rpc->lock);
+    cdp__rpc_lock(ctx->rpc);
     entry = cdp__ctx_entry(ctx, value);
     if (entry && ctx->values[entry].grad) rows = ctx->values[entry].grad->rows;
     cdp_lock_release(&ctx->rpc->lock);
@@ -7505,6 +7608,8 @@ CDP__PRIVATE const char *cdp__optim_take(cdp__optim *o, cdp_rref rref) {
     if (cdp_rref_local(rref, 0, 0, &v) != CDP_OK) return cdp_last_error()->text;
     p->rref = rref; /* its pin is removed with the object */
     ++o->count;
+    if (!v.param)
+        return "the value is no parameter: set param of cdp_value where it may be written to";
     if (v.plain.tensor_count != 1 || !v.plain.tensors || !v.plain.tensors->data)
         return "a parameter is a value whose plain is one tensor";
     p->t = *v.plain.tensors;

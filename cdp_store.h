@@ -276,8 +276,9 @@ typedef struct cdp_tcp_store_desc {
     /* how long to try to connect (default: timeout_ms) */
     uint32_t connect_timeout_ms;
     /* Last will: if the connection of this client ends without cdp_store_destroy(), the server runs
-       compare_set(will_key, "" -> will_value). Both are copied. Only servers of this library
-       support it; with others the client logs that at level INFO (default: none) */
+       compare_set(will_key, "" -> will_value); also if a server that has stopped lets nothing more
+       be sent to it for the 100 ms that cdp_store_destroy() waits. Both are copied. Only servers of
+       this library support it; with others the client logs that at level INFO (default: none) */
     const char *will_key;
     cdp_bytes will_value;
     /* cdp_store_set() and others refuse larger values, and a larger answer breaks the connection.
@@ -2468,17 +2469,17 @@ CDP_API cdp_status cdp_custom_store_create(const cdp_custom_store_desc *desc, cd
 typedef struct cdp__file_store {
     cdp__polling polling;
     const cdp_os *os;
-    cdp__kv kv; /* the copy; its keys have the prefixes that they have in the file */
     char *path; /* allocated with this struct, right after it */
     uint32_t world_size;
     bool private_file;
+    bool torn;   /* a reader found an incomplete record at `at` */
+    bool busy;   /* another user holds the lock */
     uint64_t at; /* bytes of the file that the copy contains */
     /* descriptor of the file that was read, or -1. It stays open so that the system does not give
        the numbers below to another file */
     int32_t pin;
     uint64_t device, number; /* of that file, see cdp_file_info */
-    bool torn;               /* a reader found an incomplete record at `at` */
-    bool busy;               /* another user holds the lock */
+    cdp__kv kv;              /* the copy; its keys have the prefixes that they have in the file */
     uint8_t key[1 + CDP_STORE_MAX_KEY_BYTES];
 } cdp__file_store;
 
@@ -3110,12 +3111,10 @@ typedef struct cdp__listing {
 } cdp__listing;
 
 typedef struct cdp__conn {
-    cdp__io io;
     cdp_store_server *server;
     /* in server->fresh until its greeting, then in server->conns */
     struct cdp__conn *next, *prev;
     struct cdp__conn *next_dirty;
-    cdp__chain deferred; /* in server->deferred if it has work for a later run; else next is NULL */
     /* in server->dirty: to be flushed or closed before the current callback ends */
     bool dirty;
     bool closing; /* no more bytes are read or answered */
@@ -3125,23 +3124,25 @@ typedef struct cdp__conn {
     /* a client of this library: the server tells it when it is closed */
     bool is_cdp;
     bool all_there; /* CHECK: all keys so far exist */
+    bool told;      /* its wait was answered, and it has sent no request since */
     /* keys that a WAIT still needs, plus 1 until all keys of the request have arrived */
     uint32_t awaited;
-    bool told;                        /* its wait was answered, and it has sent no request since */
     uint32_t wait_count, watch_count; /* numbers of `waiters` */
+    /* without memory while empty, so an idle connection needs only this struct */
+    cdp__fifo in, out;
+    cdp__io io;
+    uint64_t need; /* `in` must have this many bytes before it is parsed again */
+    cdp__last_will *last_will;
+    /* until the client is authenticated, or has received the refusal */
+    cdp__auth *auth;
+    cdp__chain deferred; /* in server->deferred if it has work for a later run; else next is NULL */
+    cdp__chain waiters;
     uint64_t born_ns, active_ns;
     cdp_addr from;
     uint32_t purpose;     /* the purpose of its authentication; 0: none was needed */
     uint8_t nonce[2][16]; /* the nonces of that */
-    uint64_t need;        /* `in` must have this many bytes before it is parsed again */
     cdp__wire wire;
-    /* without memory while empty, so an idle connection needs only this struct */
-    cdp__fifo in, out;
-    cdp__chain waiters;
     cdp__listing listing;
-    cdp__last_will *last_will;
-    /* until the client is authenticated, or has received the refusal */
-    cdp__auth *auth;
 } cdp__conn;
 
 /* True while a listing is being sent. A constant in builds without LIST_KEYS. */
@@ -3175,36 +3176,37 @@ typedef struct cdp__conn {
 #define CDP__SERVER_PARK_NS (20 * CDP__MS)
 
 struct cdp_store_server {
-    cdp_store_server_desc desc; /* with defaults */
     const cdp_os *os;
-    cdp__loop own_loop, *loop;
-    cdp__io listener;
-    cdp_addr at;
-    void *parked; /* watch of parked connections; NULL until there is one */
-    cdp__timer accept_timer, greet_timer, park_timer, turn_timer;
-    cdp__kv kv;
-    cdp__wire_limits limits;
-    cdp__conn fresh, conns; /* list heads; fresh is ordered by age */
+    cdp__loop *loop;
     cdp__conn *dirty;
-    cdp__chain deferred;  /* connections with work left for a later turn */
-    cdp__chain satisfied; /* waiters whose key was set, not answered yet */
-    uint64_t turn;        /* value of loop->turns that work_left belongs to */
+    uint8_t *scratch;
+    void *parked; /* watch of parked connections; NULL until there is one */
+    void *thread;
     uint32_t work_left;
-    uint64_t buffer_bytes;
     uint32_t client_count, fresh_count;
-    uint64_t watch_count; /* of all connections */
+    uint32_t stop; /* atomic */
     bool full_logged, accept_logged, refusal_logged;
     bool keyed;
+    bool fresh_full; /* accepts none until a fresh connection ends, or accept_timer */
+    bool out_of_fds; /* accepts none until accept_timer, even if descriptors are free */
+    uint64_t turn;   /* value of loop->turns that work_left belongs to */
+    uint64_t buffer_bytes;
+    uint64_t watch_count; /* of all connections */
+    cdp__chain deferred;  /* connections with work left for a later turn */
+    cdp__chain satisfied; /* waiters whose key was set, not answered yet */
+    cdp__kv kv;
+    cdp_store_server_desc desc; /* with defaults */
+    cdp__io listener;
+    cdp_addr at;
+    cdp__timer accept_timer, greet_timer, park_timer, turn_timer;
+    cdp__wire_limits limits;
     uint8_t key[CDP__AUTH_BYTES];
     uint8_t nonce_seed[CDP__AUTH_BYTES];
     uint64_t nonce_count;
-    bool fresh_full; /* accepts none until a fresh connection ends, or accept_timer */
-    bool out_of_fds; /* accepts none until accept_timer, even if descriptors are free */
-    uint8_t *scratch;
-    void *thread;
-    bool stop;                       /* atomic */
     cdp__server_link_func link_func; /* see cdp__store_server_share */
     void *link_user;
+    cdp__conn fresh, conns; /* list heads; fresh is ordered by age */
+    cdp__loop own_loop;
 };
 
 CDP__PRIVATE void cdp__conn_link(cdp__conn *head, cdp__conn *c) {
@@ -4422,7 +4424,7 @@ CDP__PRIVATE void cdp__server_thread(void *arg) {
     cdp_store_server *s = (cdp_store_server *)arg;
     uint64_t poll_until = 0, again = 0;
     int gain = 0;
-    while (!__atomic_load_n(&s->stop, __ATOMIC_ACQUIRE)) {
+    while (!cdp__atomic_load_u32(&s->stop, CDP__ACQUIRE)) {
         const cdp_status st = cdp__loop_run(s->loop, NULL, poll_until ? 0 : CDP__NEVER);
         const uint64_t now = s->os->now_ns(s->os->user);
         if (s->loop->moved) {
@@ -4449,16 +4451,17 @@ CDP__PRIVATE void cdp__server_thread(void *arg) {
 #define CDP__SERVER_LAST_MS \
     300u /* how long answers that clients have not read keep a server open */
 
-/* Sends what sockets have not taken yet. False: all was sent. */
+/* Sends what sockets have not taken yet, and more of the lists of keys. False: all was sent. */
 CDP__PRIVATE bool cdp__server_flush(cdp_store_server *s) {
     cdp__conn *c, *next;
     bool more = false;
+    s->work_left = CDP__SERVER_TURN_WORK; /* as in each turn of the loop, which has ended */
     for (c = s->conns.next; c != &s->conns; c = next) {
         next = c->next;
         if (c->closing) continue;
         cdp__conn_flush(c);
         if (!c->closing && CDP__LISTING(c)) cdp__conn_list(c);
-        more = more || (!c->closing && cdp__fifo_left(&c->out));
+        more = more || (!c->closing && (CDP__LISTING(c) || cdp__fifo_left(&c->out)));
     }
     return more;
 }
@@ -4467,7 +4470,7 @@ CDP_API void cdp_store_server_destroy(cdp_store_server *s) {
     const cdp_os *os = s ? s->os : NULL;
     uint64_t now, until;
     if (!s) return;
-    __atomic_store_n(&s->stop, true, __ATOMIC_RELEASE);
+    cdp__atomic_store_u32(&s->stop, 1, CDP__RELEASE);
     if (s->thread) {
         cdp__loop_wake(s->loop);
         os->threads.join(os, s->thread);
@@ -4646,7 +4649,7 @@ CDP_API cdp_status cdp_store_server_create(
     s = (cdp_store_server *)cdp__alloc_zero(d.os, sizeof *s);
     if (!s) return cdp__fail_nomem("a store server", sizeof *s);
     s->desc = d;
-    s->os = d.os;
+    s->os = s->kv.os = s->own_loop.os = d.os; /* what was never opened is closed, too */
     s->loop = d.loop ? d.loop : &s->own_loop;
     s->limits.key_bytes = d.max_key_bytes;
     s->limits.value_bytes = d.max_value_bytes;
@@ -4778,45 +4781,49 @@ typedef struct cdp__client_target {
 typedef struct cdp__client {
     cdp_store store;
     const cdp_os *os;
-    cdp_logger logger;
-    cdp__loop own_loop, *loop;
-    cdp_lock lock; /* none on a shared loop: its owner serialises calls */
-    void *cond;    /* for threads that wait while another one runs the loop */
-    uint32_t sleepers;
-    bool driven;
+    cdp__loop *loop;
+    cdp_store_request *rq; /* the request in progress; NULL: it was cancelled, and its answer is
+                              dropped */
     cdp__client_state state;
-    cdp__io io;
-    cdp__timer timer;
-    cdp__client_target target;
-    char *host;
-    char name[300]; /* "host:port (address)", for errors */
-    uint16_t port;
-    cdp__fifo out;
-    uint8_t in[256]; /* read ahead */
-    uint32_t in_at, in_used;
-    /* the request in progress */
-    bool busy;
-    cdp__expect expect;
-    cdp_store_request *rq;     /* NULL: it was cancelled, and its answer is dropped */
-    uint64_t values, value_at; /* VALUES: number of values, index of the next one */
-    uint32_t empty_pops;       /* QUEUE_POP: how often another client was faster */
-    uint8_t head[8];
-    uint32_t head_used;
-    bool in_value;
-    uint8_t *value; /* where the rest of the value goes; NULL: dropped */
-    uint64_t value_left, max_value_bytes;
-    cdp_store_request *first, *last; /* queued requests */
-    bool is_cdp;                     /* the server knows the extensions of this library */
+    bool is_cdp; /* the server knows the extensions of this library */
     /* speaks the dialect of PyTorch 1.13 */
     bool old;
     bool reconnecting; /* this client was connected before */
     bool bare;         /* the next key is sent without a slash */
     bool keyed;
+    bool driven;
+    bool busy;     /* a request is in progress */
+    bool in_value; /* its answer has come as far as a value */
+    uint32_t in_at, in_used;
+    cdp__fifo out;
+    cdp__io io;
+    cdp_store_request *first, *last; /* queued requests */
+
+    /* the request in progress */
+    cdp__expect expect;
+    uint32_t head_used;
+    uint8_t head[8];
+    uint64_t values, value_at; /* VALUES: number of values, index of the next one */
+    uint32_t empty_pops;       /* QUEUE_POP: how often another client was faster */
+    uint8_t *value;            /* where the rest of the value goes; NULL: dropped */
+    uint64_t value_left, max_value_bytes;
+
+    cdp_logger logger;
+    cdp_lock lock; /* none on a shared loop: its owner serialises calls */
+    void *cond;    /* for threads that wait while another one runs the loop */
+    uint32_t sleepers;
+    cdp__timer timer;
+    cdp__client_target target;
+    char *host;
+    uint16_t port;
+    bool last_will_sent;
+    cdp_bytes will_key, will_value; /* copies */
     uint8_t key[CDP__AUTH_BYTES];
     cdp__auth auth;
-    cdp_bytes will_key, will_value; /* copies */
-    bool last_will_sent;
+    char name[300];  /* "host:port (address)", for errors */
+    uint8_t in[256]; /* read ahead */
     cdp_error error; /* why it is BROKEN */
+    cdp__loop own_loop;
 } cdp__client;
 
 /* Completion */

@@ -998,7 +998,7 @@ CDP__PRIVATE void cdp__shared_remap(cdp__shared *s, int32_t fd, bool all) {
     uint32_t i;
     for (i = 0; i < CDP__SEGMENTS; ++i) {
         cdp__mapping *v = &s->mappings[i];
-        const uint32_t number = __atomic_load_n(&s->theirs->segments[i], __ATOMIC_ACQUIRE);
+        const uint32_t number = cdp__atomic_load_u32(&s->theirs->segments[i], CDP__ACQUIRE);
         if (v->at && (all || number != v->number)) cdp__shared_retire(s, v, all);
         if (fd < 0 || v->at || number != s->received) continue;
         /* maps the real length of that memory, because the peer may claim any */
@@ -1014,7 +1014,7 @@ CDP__PRIVATE void cdp__shared_tidy(cdp__shared *s, bool all) {
     int32_t fd = -1;
     uint32_t tries = 0;
     bool more;
-    s->freed = __atomic_load_n(&s->theirs->freed, __ATOMIC_ACQUIRE);
+    s->freed = cdp__atomic_load_u32(&s->theirs->freed, CDP__ACQUIRE);
     while (all && s->retired_count)
         cdp__shared_retire(s, &s->retired[--s->retired_count], true);
     do {
@@ -1031,19 +1031,19 @@ CDP__PRIVATE void cdp__shared_tidy(cdp__shared *s, bool all) {
 CDP__PRIVATE const uint8_t *cdp__shared_map(
     cdp__shared *s, uint32_t i, uint64_t off, uint64_t bytes) {
     const cdp__mapping *v = &s->mappings[i %= CDP__SEGMENTS];
-    if (!v->at || v->number != __atomic_load_n(&s->theirs->segments[i], __ATOMIC_ACQUIRE))
+    if (!v->at || v->number != cdp__atomic_load_u32(&s->theirs->segments[i], CDP__ACQUIRE))
         cdp__shared_tidy(s, false);
     return v->at && off <= v->bytes && bytes <= v->bytes - off ? v->at + off : NULL;
 }
 
 /* Passes this rank's segment i to the peer, which maps it. */
 CDP__PRIVATE bool cdp__shared_tell(cdp__shared *s, uint32_t i, int32_t fd) {
-    __atomic_store_n(&s->mine->segments[i], s->passed + 1, __ATOMIC_RELEASE);
+    cdp__atomic_store_u32(&s->mine->segments[i], s->passed + 1, CDP__RELEASE);
     s->told[i] = s->os->shared.pass(s->os->user, s->pass, &fd, 1, true) >= 0;
     if (s->told[i])
         ++s->passed;
     else
-        __atomic_store_n(&s->mine->segments[i], 0, __ATOMIC_RELEASE);
+        cdp__atomic_store_u32(&s->mine->segments[i], 0, CDP__RELEASE);
     return s->told[i];
 }
 
@@ -1051,8 +1051,8 @@ CDP__PRIVATE bool cdp__shared_tell(cdp__shared *s, uint32_t i, int32_t fd) {
 CDP__PRIVATE void cdp__shared_untell(cdp__shared *s, uint32_t i) {
     if (!s->told[i]) return;
     s->told[i] = false;
-    __atomic_store_n(&s->mine->segments[i], 0, __ATOMIC_RELEASE);
-    (void)__atomic_add_fetch(&s->mine->freed, 1, __ATOMIC_RELEASE);
+    cdp__atomic_store_u32(&s->mine->segments[i], 0, CDP__RELEASE);
+    (void)cdp__atomic_add_u32(&s->mine->freed, 1, CDP__RELEASE);
     cdp__line_ring(&s->line, CDP__BELL_DATA);
 }
 
@@ -1130,7 +1130,7 @@ CDP__PRIVATE int32_t cdp__shared_read(
     uint64_t from[2];
     cdp_iov to[2];
     int32_t r;
-    from[0] = __atomic_load_n(&s->theirs->proof_at, __ATOMIC_RELAXED);
+    from[0] = cdp__atomic_load_u64(&s->theirs->proof_at, CDP__RELAXED);
     to[0].data = proof;
     to[0].bytes = sizeof proof;
     from[1] = at;
@@ -1145,8 +1145,8 @@ CDP__PRIVATE int32_t cdp__shared_read(
 CDP__PRIVATE void cdp__shared_try(cdp__shared *s, int32_t pid) {
     if (pid > 0 && s->os->shared.read_process && cdp__shared_read(s, pid, 0, NULL, 0) == 0)
         s->pid = pid;
-    __atomic_store_n(&s->mine->reads,
-        s->pid ? CDP__READS_ANY | CDP__READS_SEGMENTS : CDP__READS_SEGMENTS, __ATOMIC_RELEASE);
+    cdp__atomic_store_u32(&s->mine->reads,
+        s->pid ? CDP__READS_ANY | CDP__READS_SEGMENTS : CDP__READS_SEGMENTS, CDP__RELEASE);
 }
 
 /* Call before sleeping: arms all doorbells, then polls once more. True: there is something to
@@ -1161,7 +1161,7 @@ CDP__PRIVATE bool cdp__shared_doze(cdp__shared *list) {
     for (s = list; s && !news; s = s->next)
         news = cdp__doorbell_rung(&s->mine->bell, s->seen, cdp__line_wants(&s->line))
             && (cdp__line_busy(&s->line)
-                || __atomic_load_n(&s->theirs->freed, __ATOMIC_ACQUIRE) != s->freed);
+                || cdp__atomic_load_u32(&s->theirs->freed, CDP__ACQUIRE) != s->freed);
     return news;
 }
 
@@ -1169,7 +1169,7 @@ CDP__PRIVATE bool cdp__shared_doze(cdp__shared *list) {
 CDP__PRIVATE void cdp__shared_rise(cdp__shared *list) {
     for (; list; list = list->next) {
         cdp__doorbell_seen(&list->mine->bell, list->seen);
-        if (__atomic_load_n(&list->theirs->freed, __ATOMIC_RELAXED) != list->freed)
+        if (cdp__atomic_load_u32(&list->theirs->freed, CDP__RELAXED) != list->freed)
             cdp__shared_tidy(list, false);
         if (list->retired_count) cdp__shared_shrink(list);
     }
@@ -1231,35 +1231,35 @@ typedef struct cdp__link {
     uint32_t index;  /* number of this connection to the peer */
     uint32_t broken; /* number of the connection lost first */
     cdp__link_state state;
-    cdp_addr addr; /* the peer's address, or the one being tried */
-    cdp__io io;
-    cdp__io probe; /* a connection that only tests whether the peer's port refuses it */
-    cdp__timer probe_timer;
-    cdp__race *race; /* while CONNECTING, or inviting */
-    bool inviting;
-    uint32_t probes;
-    uint8_t hello[CDP__HELLO_BYTES];
-    uint8_t answer[CDP__HELLO_BYTES];
-    uint32_t hello_sent, hello_got;
     cdp__shared *shared; /* memory for the bytes; while CHOOSING: offered */
-    bool nonsense;       /* the peer has stored or sent invalid values */
+#ifndef CDP_NO_MAC
+    cdp__mac *mac; /* NULL: no authentication codes */
+#endif
     uint8_t *rx;
     uint32_t rx_at, rx_used;
+    cdp_status status;
+    int32_t lost_errno; /* 0: the peer closed the connection */
+    cdp__io io;
+    cdp__race *race; /* while CONNECTING, or inviting */
+    bool inviting;
+    bool nonsense; /* the peer has stored or sent invalid values */
+    bool was_up;
+    bool telling;  /* the rest of the cause waits for room in the socket */
+    bool wanted;   /* a receive found no bytes: its caller will read the socket itself */
+    uint32_t told; /* bytes of the cause that were sent to the peer; see cdp__link_tell */
+    uint32_t refusal;
+    uint32_t silent; /* consecutive checks in which the peer's host or process was silent */
+    cdp_addr addr;   /* the peer's address, or the one being tried */
+    cdp__io probe;   /* a connection that only tests whether the peer's port refuses it */
+    cdp__timer probe_timer;
+    uint32_t probes;
+    uint32_t hello_sent, hello_got;
     /* for a rank of this host: ready when its process has ended, even if a child process keeps
        the connection open */
     cdp__io process;
     cdp__timer process_timer;
-    uint32_t silent; /* consecutive checks in which the peer's host or process was silent */
-    bool was_up;
-    uint32_t told; /* bytes of the cause that were sent to the peer; see cdp__link_tell */
-    bool telling;  /* its rest waits for room in the socket */
-    bool wanted;   /* a receive found no bytes: its caller will read the socket itself */
-#ifndef CDP_NO_MAC
-    cdp__mac *mac; /* NULL: no authentication codes */
-#endif
-    cdp_status status;
-    int32_t lost_errno; /* 0: the peer closed the connection */
-    uint32_t refusal;
+    uint8_t hello[CDP__HELLO_BYTES];
+    uint8_t answer[CDP__HELLO_BYTES];
 
     /* members of the first of several connections only */
     bool whole;        /* all connections have been up */
@@ -1298,14 +1298,6 @@ typedef enum cdp__note_state {
     CDP__NOTE_DONE
 } cdp__note_state;
 
-/* How far a rank has left, see cdp__mesh_leave(). */
-typedef enum cdp__leaving {
-    CDP__LEAVE_NOT,
-    CDP__LEAVE_LINGERS, /* after a failure, until the others know its cause */
-    CDP__LEAVE_TELLS,   /* that goes out where sockets had no room */
-    CDP__LEAVE_PARTS    /* it sends no more; the others read, and close their sides */
-} cdp__leaving;
-
 /* A state of rendezvous; see >>rendezvous. */
 typedef cdp_status cdp__join_func(struct cdp__mesh *m);
 
@@ -1326,29 +1318,33 @@ typedef struct cdp__join {
     cdp_status result; /* if it is an error, the last error holds its text */
     uint32_t step;
     bool over;
-    cdp_status status; /* of the whole rendezvous */
-    cdp_error error;
+    bool with_values;     /* of keys of all ranks: also reads their values, into m->addrs */
+    cdp_status status;    /* of the whole rendezvous */
     uint64_t deadline_ns; /* for finding all ranks; see cdp__mesh_init_deadline */
+    bool complete;        /* all ranks have come, so that is later now */
     uint64_t until_ns;
+
+    /* which ranks are missing */
+    uint32_t looks;
+    uint32_t rank, found;
+    int32_t absent;
+    uint32_t gloo;
+    uint32_t polls; /* polls of a store that is not on this rank's loop */
+    uint64_t pause_ns, give_up_ns;
 
     /* the request in progress */
     cdp_store *asked;
     cdp_store_request rq;
     uint32_t timeout_ms;
-    uint32_t polls; /* polls of a store that is not on this rank's loop */
     /* when a reported failure ends the wait for all ranks; 0: none was reported */
     uint64_t news_ns;
-    char key_text[96];
     cdp_bytes key, values[2];
 
     /* connections to a store, or to find out whether an address is in use */
     cdp_store *made;
-    cdp_addr at[CDP__PATHS];
-    cdp__io reach[CDP__PATHS];
     uint32_t reached, reaching; /* connections that are up; that are being made */
 
     /* for a key that one process may own: the value of this process, and that of another one */
-    uint8_t own[CDP__ENDPOINT_BYTES];
     uint64_t own_bytes, own_head;
     void *theirs;
     uint64_t their_bytes;
@@ -1356,58 +1352,55 @@ typedef struct cdp__join {
     /* keys of all ranks */
     char (*texts)[96];
     cdp_bytes *keys;
-    bool with_values; /* also reads their values, into m->addrs */
-
-    /* which ranks are missing */
-    uint32_t looks;
-    uint64_t pause_ns, give_up_ns;
-    uint32_t rank, found;
-    int32_t absent;
-    char names[128];
-    cdp__text list;
-    uint32_t gloo;
 
     void *file; /* the cdp__file_store of the desc */
     uint64_t patience_ms;
+
+    /* texts and lists of these */
+    char key_text[96];
+    char names[128];
+    cdp__text list;
+    cdp_addr at[CDP__PATHS];
+    cdp__io reach[CDP__PATHS];
+    uint8_t own[CDP__ENDPOINT_BYTES];
+    cdp_error error; /* of the whole rendezvous */
 } cdp__join;
 
 typedef struct cdp__mesh {
-    cdp_tcp_desc desc;
     const cdp_os *os;
-    cdp__loop loop;
-    cdp__io listener;
-    cdp__timer accept_timer;
-    bool crowd_told;
-    cdp__timer vigil_timer; /* period of cdp__mesh_vigil() */
-    uint64_t init_deadline_ns;
-    uint64_t place;            /* see cdp_os_shared.process_place */
-    cdp_addr at;               /* address of this rank's listener */
-    cdp_addr mine[CDP__ADDRS]; /* addresses of this host */
-    uint32_t mine_count;
-    bool met;                /* rank 0's published address was read, so `job` is known */
-    cdp_store_request addrs; /* results: the published addresses of each rank */
-    uint32_t *hosts;         /* host number of each rank, in order of appearance */
-    uint8_t job[CDP__JOB_BYTES];
-    /* an external store may outlive this start: a random part of the keys of this start */
-    char round[20];
-    bool keyed, refusal_told, memory_told;
-    bool spread;            /* connections of a link are spread over the interfaces of the desc */
-    cdp__shared *sharing;   /* memory of all links, also of lost ones */
-    cdp__segment *segments; /* CDP__SEGMENTS entries, allocated with the first one */
-    uint64_t looked_ns;
-    uint8_t key[CDP__AUTH_BYTES];
-    uint64_t start_ns;
-    char job_name[64];
     cdp__link *links; /* the first connection of each peer, then the second of each, and so on */
+    cdp__join *join;  /* rendezvous; NULL when it is over */
+    cdp_store *store; /* for requests */
+    cdp_store *watch; /* its only request waits for the key "fail" */
+    cdp__segment *segments; /* CDP__SEGMENTS entries, allocated with the first one */
+    cdp__shared *sharing;   /* memory of all links, also of lost ones */
     cdp__incoming *incoming;
     uint32_t incoming_count;
+    uint32_t mine_count;
+    cdp_tcp_desc desc;
+    cdp__io listener;
+    cdp__timer accept_timer;
+    cdp__timer vigil_timer; /* period of cdp__mesh_vigil() */
+    bool crowd_told, refusal_told, memory_told;
+    bool keyed;
+    bool spread; /* connections of a link are spread over the interfaces of the desc */
+    bool met;    /* rank 0's published address was read, so `job` is known */
+    uint64_t init_deadline_ns;
+    uint64_t place; /* see cdp_os_shared.process_place */
+    uint64_t looked_ns, start_ns;
+    cdp_addr at;               /* address of this rank's listener */
+    cdp_addr mine[CDP__ADDRS]; /* addresses of this host; mine_count of them */
+    cdp_store_request addrs;   /* results: the published addresses of each rank */
+    uint32_t *hosts;           /* host number of each rank, in order of appearance */
+    uint8_t job[CDP__JOB_BYTES];
+    uint8_t key[CDP__AUTH_BYTES];
+    /* an external store may outlive this start: a random part of the keys of this start */
+    char round[20];
+    char job_name[64];
 
     /* rendezvous */
-    cdp__join *join;          /* NULL when rendezvous is over */
     cdp_store_server *server; /* rank 0, unless the store is external */
     cdp_store *meeting;       /* the store in which rank 0 publishes its address, if any */
-    cdp_store *store;         /* for requests */
-    cdp_store *watch;         /* its only request waits for the key "fail" */
     char fail_key[96];
     cdp_store_request watch_rq, ask_rq;
     cdp_bytes watch_key, ask_key, ask_values[2];
@@ -1418,10 +1411,11 @@ typedef struct cdp__mesh {
     bool foreign;          /* the missing rank is a process of PyTorch */
     bool frugal;           /* this process may have few descriptors: only TCP */
     uint64_t linger_ns[2]; /* until when it lingers after a failed start: least, most */
+    bool parting;          /* it has ended its sending side of all links */
+    uint64_t part_ns;      /* until when it waits for peers to close theirs; 0: not yet */
     /* only reports the cause of a failure to ranks that connect now */
     bool leaving;
-    cdp__leaving leave;              /* how far it has left */
-    uint64_t leave_ns;               /* when the last stage of that began */
+    uint64_t leave_ns;               /* when it began to leave; 0: not yet */
     uint8_t cause[CDP__FAILURE_MAX]; /* this rank's record of the job's failure */
     uint32_t cause_bytes;
     bool failing;             /* `cause` is set */
@@ -1433,10 +1427,13 @@ typedef struct cdp__mesh {
     bool noted; /* this rank has written one */
     cdp__note_state note_state;
     uint32_t note_rank; /* the rank whose note is read */
+    uint64_t note_ns;   /* since when */
     int32_t note_named;
     cdp_store_request note_rq;
     cdp_bytes note_key;
     char note_text[96];
+
+    cdp__loop loop;
 } cdp__mesh;
 
 /* True if this process serves the store. */
@@ -2025,6 +2022,12 @@ CDP__PRIVATE void cdp__link_up(cdp__link *l) {
     if (fd >= 0) cdp__loop_add(&m->loop, &l->process, fd, cdp__link_process_event, l);
 }
 
+/* A link that is up only now, whichever side connected: if this rank is about to leave, the peer
+   gets the cause of that first. */
+CDP__PRIVATE void cdp__link_tell_late(cdp__link *l) {
+    if (l->mesh->leaving && !l->index && l->state == CDP__LINK_UP) cdp__link_tell(l);
+}
+
 /* Sends CHOSEN or TAKEN; after a CHOSEN that offers memory, waits for TAKEN. */
 CDP__PRIVATE void cdp__link_choosing(cdp__link *l) {
     cdp__mesh *m = l->mesh;
@@ -2037,11 +2040,13 @@ CDP__PRIVATE void cdp__link_choosing(cdp__link *l) {
         r = cdp__link_taken(l);
     if (r <= 0 || l->state == CDP__LINK_LOST) return;
     cdp__link_up(l);
-    if (!cdp__link_shared(l) || l->state != CDP__LINK_UP) return;
-    l->whole = true; /* with shared memory, the other connections are not needed */
-    cdp__link_unguard(l);
-    l->shared->next = m->sharing;
-    m->sharing = l->shared;
+    if (cdp__link_shared(l) && l->state == CDP__LINK_UP) {
+        l->whole = true; /* with shared memory, the other connections are not needed */
+        cdp__link_unguard(l);
+        l->shared->next = m->sharing;
+        m->sharing = l->shared;
+    }
+    cdp__link_tell_late(l);
 }
 
 CDP__PRIVATE void cdp__link_choose_again(cdp__timer *t) {
@@ -2398,7 +2403,7 @@ CDP__PRIVATE void cdp__incoming_adopt(cdp__incoming *g, cdp__link *l, const cdp_
         cdp__link_choosing(l);
     }
     if (!asks) cdp__link_up(l);
-    if (l->mesh->leaving && !l->index && l->state == CDP__LINK_UP) cdp__link_tell(l);
+    if (!asks) cdp__link_tell_late(l);
     cdp__link_event(&l->io);
 }
 
@@ -2853,7 +2858,7 @@ CDP__PRIVATE bool cdp__mesh_expose(
     const cdp__segment *g;
     uint32_t reads, place;
     if (m->links[peer].state != CDP__LINK_UP || !s) return false;
-    reads = __atomic_load_n(&s->theirs->reads, __ATOMIC_ACQUIRE);
+    reads = cdp__atomic_load_u32(&s->theirs->reads, CDP__ACQUIRE);
     g = reads & CDP__READS_SEGMENTS ? cdp__mesh_segment(m, data, bytes) : NULL;
     place = g ? (uint32_t)(g - m->segments) : 0;
     if (g && !s->told[place] && !cdp__shared_tell(s, place, g->fd)) g = NULL;
@@ -2884,7 +2889,7 @@ CDP__PRIVATE const void *cdp__mesh_map(void *self, uint32_t peer, uint64_t token
     if (!e.segment || e.bytes != bytes) return NULL;
     if (l->state != CDP__LINK_LOST) at = cdp__shared_map(s, e.segment - 1, e.off, bytes);
     /* mapping failed: do not try segments again */
-    if (!at) (void)__atomic_and_fetch(&s->mine->reads, ~CDP__READS_SEGMENTS, __ATOMIC_RELAXED);
+    if (!at) (void)cdp__atomic_and_u32(&s->mine->reads, ~CDP__READS_SEGMENTS, CDP__RELAXED);
     return at;
 }
 
@@ -2908,7 +2913,7 @@ CDP__PRIVATE int64_t cdp__mesh_get(
         return cdp__fail_peer(CDP_ERR_PEER_LOST, peer, ESRCH,
             "cannot read what rank %u has exposed to this one: its process has ended", peer);
     /* reading was permitted when the link was made, but is no longer */
-    (void)__atomic_and_fetch(&s->mine->reads, ~CDP__READS_ANY, __ATOMIC_RELAXED);
+    (void)cdp__atomic_and_u32(&s->mine->reads, ~CDP__READS_ANY, CDP__RELAXED);
     return CDP_ERR_IO;
 }
 
@@ -2929,8 +2934,12 @@ CDP__PRIVATE void cdp__mesh_doorbell(void *self, uint32_t peer) {
 /* ---- >>first-cause: the first failure of a job, recorded in the store ------------------------ */
 
 /* Knows: the store's keys "fail" and "wait". Promises: an earlier or deeper cause that another
-   rank has recorded replaces this rank's own. May use: >>memory, >>link, >>mesh, >>incoming,
+   rank has recorded replaces this rank's own. May use: >>memory, >>link, >>mesh, >>incoming, auth,
    stores. */
+
+CDP__PRIVATE uint64_t cdp__mesh_now(const cdp__mesh *m) {
+    return m->os->now_ns(m->os->user);
+}
 
 /* Returns an error if another rank has stored a cause under "fail". */
 CDP__PRIVATE cdp_status cdp__mesh_news(cdp__mesh *m) {
@@ -2946,7 +2955,7 @@ CDP__PRIVATE cdp_status cdp__mesh_wait(void *self, cdp_lock *lock, uint64_t dead
     cdp_status st;
     if (cdp__mesh_sharing(m)
         && !deadline_ns) { /* a caller in a busy loop polls the memory itself */
-        const uint64_t now = m->os->now_ns(m->os->user);
+        const uint64_t now = cdp__mesh_now(m);
         if (now < m->looked_ns + CDP__LOOK_NS) return CDP_OK;
         m->looked_ns = now;
     }
@@ -3039,7 +3048,7 @@ CDP__PRIVATE void cdp__mesh_readers_late(cdp__timer *t) {
    while other ranks may not have read the first cause; for CDP__HOST_MS at most, since one of
    them may have stopped. */
 CDP__PRIVATE bool cdp__mesh_readers(cdp__mesh *m) {
-    const uint64_t now = m->os->now_ns(m->os->user);
+    const uint64_t now = cdp__mesh_now(m);
     if (!cdp__mesh_serves(m) || !m->started) return false;
     if (!m->known_ns) {
         m->known_ns = now;
@@ -3085,9 +3094,13 @@ CDP__PRIVATE void cdp__mesh_note_step(cdp__mesh *m) {
     m->note_state = CDP__NOTE_DONE;
 }
 
+/* How long a store that answers may take for it. */
+#define CDP__NOTE_MS 10u
+
 /* Reads the note of a rank that does not answer: for whom it waits. If the store does not answer
-   by the last call (`last`), rank 0 is to blame, which serves it; a store that is gone tells
-   nothing. A lost rank that was connected before was not starting any more. */
+   by the last call (`last`), rank 0 is to blame, which serves it, unless it was asked only just
+   now; a store that is gone tells nothing. A lost rank that was connected before was not starting
+   any more. */
 CDP__PRIVATE int32_t cdp__mesh_starting(void *self, uint32_t peer, bool lost, bool last) {
     cdp__mesh *m = (cdp__mesh *)self;
     if (lost && peer && !m->desc.external_store && m->watch && m->watch_rq.status < CDP_OK)
@@ -3103,9 +3116,12 @@ CDP__PRIVATE int32_t cdp__mesh_starting(void *self, uint32_t peer, bool lost, bo
         m->note_key.data = m->note_text;
         m->note_key.bytes = strlen(m->note_text);
         cdp__mesh_note_start(m, CDP_STORE_CHECK);
+        m->note_ns = cdp__mesh_now(m);
     }
     if (m->note_state == CDP__NOTE_DONE) return m->note_named;
-    if (!last || m->note_rq.status != CDP_PENDING) return -1;
+    if (!last || m->note_rq.status != CDP_PENDING
+        || cdp__mesh_now(m) < m->note_ns + CDP__NOTE_MS * CDP__MS)
+        return -1;
     return m->desc.group.rank && !m->desc.external_store ? 0 : -1;
 }
 
@@ -3161,17 +3177,22 @@ CDP__PRIVATE void cdp__mesh_describe(void *self, uint32_t peer, char *out, uint6
 /* How long the rank that serves the store waits for ranks that started late, at most. */
 #define CDP__LATE_MS 1000u
 
-/* Rank 0 could not start, and other ranks may not have connected yet. Keeps the store open for 2
-   * CDP__SETTLE_MS, so that they can read the cause, and then until no rank is connected, for
-   CDP__LATE_MS at most. */
+/* This rank could not start, and others may not have connected yet. Rank 0 keeps the store open
+   for 2 * CDP__SETTLE_MS, so that they can read the cause, and then until no rank is connected, for
+   CDP__LATE_MS at most. Another rank whose store is gone tells ranks that connect, for
+   CDP__TELL_MS. True: it waited, until until_ns at most, and is to be called again. */
 CDP__PRIVATE bool cdp__mesh_lingers(cdp__mesh *m, uint64_t until_ns) {
+    const bool serves = cdp__mesh_serves(m);
     const uint32_t own = (m->store ? 1u : 0u) + (m->watch ? 1u : 0u);
-    const uint64_t now = m->os->now_ns(m->os->user), *at = m->linger_ns;
+    const uint64_t now = cdp__mesh_now(m), *at = m->linger_ns;
+    if (!serves && m->watch_rq.status >= CDP_OK) return false;
     if (!at[1]) {
+        const uint64_t most = (serves ? 2 * CDP__SETTLE_MS + CDP__LATE_MS : CDP__TELL_MS) * CDP__MS;
         m->linger_ns[0] = now + 2 * CDP__SETTLE_MS * CDP__MS;
-        m->linger_ns[1] = cdp__min(at[0] + CDP__LATE_MS * CDP__MS, m->init_deadline_ns);
+        m->linger_ns[1] = cdp__min(now + most, m->init_deadline_ns);
     }
-    if (now >= at[1] || (now >= at[0] && cdp__store_server_clients(m->server) <= own)) return false;
+    if (now >= at[1]) return false;
+    if (serves && now >= at[0] && cdp__store_server_clients(m->server) <= own) return false;
     until_ns = cdp__min(until_ns, now < at[0] ? cdp__min(at[0], at[1]) : at[1]);
     return cdp__loop_run(&m->loop, NULL, until_ns) == CDP_OK;
 }
@@ -3182,20 +3203,20 @@ CDP__PRIVATE bool cdp__mesh_lingers(cdp__mesh *m, uint64_t until_ns) {
    most. False: there is nothing more to wait for. */
 CDP__PRIVATE bool cdp__mesh_linger(cdp__mesh *m, uint64_t until_ns) {
     const bool serves = cdp__mesh_serves(m), store_gone = !serves && m->watch_rq.status < CDP_OK;
-    const uint64_t now = m->os->now_ns(m->os->user), told = m->leave_ns + CDP__TELL_MS * CDP__MS;
+    const uint64_t now = cdp__mesh_now(m), told = m->leave_ns + CDP__TELL_MS * CDP__MS;
+    const uint64_t end = serves ? m->leave_ns + CDP__SETTLE_MS * CDP__MS : told;
     const uint32_t own = (m->store ? 1u : 0u) + (m->watch ? 1u : 0u);
-    uint64_t end = serves ? m->leave_ns + CDP__SETTLE_MS * CDP__MS : told, at;
+    uint64_t at = end;
     bool more;
-    end = at = cdp__min(end, m->started ? CDP__NEVER : m->init_deadline_ns);
     if (!serves && !store_gone) {
         /* ranks that see this one leave ask the store why: the answer must be there before */
         more = m->asking && m->ask_rq.status == CDP_PENDING;
     } else {
         m->leaving = true;
-        if (serves && !m->started) return cdp__mesh_lingers(m, until_ns);
+        if (!m->started) return cdp__mesh_lingers(m, until_ns);
         more = !serves || cdp__store_server_clients(m->server) > own;
         if (now < told)
-            at = cdp__min(told, end);
+            at = told;
         else if (serves && cdp__store_server_quiet(m->server))
             more = false;
     }
@@ -3247,18 +3268,18 @@ CDP__PRIVATE void cdp__mesh_discard(cdp__mesh *m, bool end_sending) {
 
 /* Leaves the other ranks. Closing a connection on which data arrives later resets it, and the
    peer would lose unread data of this rank. So this rank ends its sending side first, and closes
-   the connection when the peer has closed its side, or after CDP__PART_MS if it is busy. One step,
-   as above. */
-CDP__PRIVATE bool cdp__mesh_part(cdp__mesh *m, uint64_t until_ns) {
-    const uint64_t end = m->leave_ns + CDP__PART_MS * CDP__MS;
-    const bool late = m->os->now_ns(m->os->user) >= end;
+   the connection when the peer has closed its side, or after CDP__PART_MS if it is busy. True: it
+   waited, until until_ns at most, and is to be called again. */
+CDP__PRIVATE bool cdp__mesh_parts(cdp__mesh *m, uint64_t until_ns) {
+    const uint64_t now = cdp__mesh_now(m);
     if (!m->links || !m->os->net.end_sending) return false;
-    if (m->leave == CDP__LEAVE_TELLS && (late || !cdp__mesh_telling(m))) {
-        m->leave = CDP__LEAVE_PARTS;
+    if (!m->part_ns) m->part_ns = now + CDP__PART_MS * CDP__MS;
+    if (!m->parting && (now >= m->part_ns || !cdp__mesh_telling(m))) {
+        m->parting = true;
         cdp__mesh_discard(m, true);
     }
-    if (late || (m->leave == CDP__LEAVE_PARTS && !cdp__mesh_parting(m))) return false;
-    return cdp__loop_run(&m->loop, NULL, cdp__min(end, until_ns)) == CDP_OK;
+    if (now >= m->part_ns || (m->parting && !cdp__mesh_parting(m))) return false;
+    return cdp__loop_run(&m->loop, NULL, cdp__min(until_ns, m->part_ns)) == CDP_OK;
 }
 
 /* Nobody connects any more. */
@@ -3272,14 +3293,14 @@ CDP__PRIVATE void cdp__mesh_shut(cdp__mesh *m) {
         cdp__incoming_close(m->incoming);
 }
 
-/* Unmaps memory of the peers in steps, unless this rank may take as long as it takes. False: nothing
-   is left. */
+/* Unmaps memory of the peers in steps, unless this rank may take as long as it takes. False:
+   nothing is left. */
 CDP__PRIVATE bool cdp__mesh_unmap_some(cdp__mesh *m, uint64_t until_ns) {
     uint32_t i;
     for (i = 0; CDP__BUDGETS && m->links && i < m->desc.group.world_size; ++i) {
         cdp__shared *s = cdp__link_shared(&m->links[i]);
         while (s && until_ns != CDP__NEVER && cdp__shared_leave(s))
-            if (m->os->now_ns(m->os->user) >= until_ns) return true;
+            if (cdp__mesh_now(m) >= until_ns) return true;
     }
     return false;
 }
@@ -3287,20 +3308,17 @@ CDP__PRIVATE bool cdp__mesh_unmap_some(cdp__mesh *m, uint64_t until_ns) {
 /* One step of leaving, until `until_ns` at most. False: there is nothing more to wait for. */
 CDP__PRIVATE bool cdp__mesh_leave(void *self, uint64_t until_ns) {
     cdp__mesh *m = (cdp__mesh *)self;
-    if (m->leave == CDP__LEAVE_NOT) {
+    if (!m->leave_ns) {
         cdp__mesh_discard(m, false);
-        m->leave_ns = m->os->now_ns(m->os->user);
-        m->leave = CDP__LEAVE_LINGERS;
+        m->leave_ns = cdp__mesh_now(m);
     }
-    if (m->leave == CDP__LEAVE_LINGERS) {
+    if (!m->part_ns) {
         if ((m->failing || (cdp__mesh_serves(m) && cdp__store_server_has(m->server, m->fail_key)))
             && cdp__mesh_linger(m, until_ns))
             return true;
         cdp__mesh_shut(m);
-        m->leave_ns = m->os->now_ns(m->os->user);
-        m->leave = CDP__LEAVE_TELLS;
     }
-    return cdp__mesh_part(m, until_ns) || cdp__mesh_unmap_some(m, until_ns);
+    return cdp__mesh_parts(m, until_ns) || cdp__mesh_unmap_some(m, until_ns);
 }
 
 /* Closes everything. Accepts a mesh that was only partly created. */
@@ -3341,6 +3359,7 @@ CDP__PRIVATE void cdp__mesh_close(void *self) {
 #endif
     cdp__loop_close(&m->loop);
     cdp__free(os, m->links);
+    cdp__wipe(m->key, sizeof m->key);
     cdp__free(os, m);
 }
 
@@ -3368,10 +3387,6 @@ CDP__PRIVATE void cdp__mesh_close(void *self) {
    does what is possible now, and names the next state. It may name an event that must happen
    before (`waits`), with the deadline until_ns; the next state finds the outcome in `result`.
    Without a next state the step is complete, and the next of cdp__join_steps begins. */
-
-CDP__PRIVATE uint64_t cdp__mesh_now(const cdp__mesh *m) {
-    return m->os->now_ns(m->os->user);
-}
 
 /* Milliseconds left for finding the other ranks. */
 CDP__PRIVATE uint32_t cdp__join_ms_left(const cdp__mesh *m) {
@@ -3718,12 +3733,25 @@ CDP__PRIVATE cdp_status cdp__join_missed(cdp__mesh *m) {
     return CDP_OK;
 }
 
+/* All ranks have come. What is left takes a few messages: they may take half of the time that was
+   kept for finding out which ranks are missing. */
+CDP__PRIVATE void cdp__join_complete(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    if (!s->complete) s->deadline_ns += (m->init_deadline_ns - s->deadline_ns) / 2;
+    s->complete = true;
+}
+
 CDP__PRIVATE cdp_status cdp__join_missing_told(cdp__mesh *m) {
     cdp__join *s = m->join;
     char at[80];
     cdp_addr a;
     if (s->found > 8) cdp__text_add(&s->list, " and %u more", s->found - 8);
     if (s->found) return cdp__join_complain(m, (uint32_t)s->absent, cdp__join_missed);
+    if (s->rank == m->desc.group.world_size && cdp__mesh_now(m) < m->init_deadline_ns) {
+        /* the last one has come since the wait for it ended */
+        cdp__join_complete(m);
+        return cdp__join_await(m);
+    }
     a = cdp__tcp_store_peer_addr(m->store);
     cdp__addr_text(&a, at, sizeof at);
     (void)cdp__fail_peer(CDP_ERR_TIMEOUT, m->desc.external_store ? -1 : 0, 0,
@@ -4284,6 +4312,7 @@ CDP__PRIVATE cdp_status cdp__mesh_read_addrs(cdp__mesh *m) {
         if (n) m->hosts[r] = cdp__mesh_host_before(m, r, &hosts);
     }
     if (st == CDP_OK) cdp__mesh_count_descriptors(m);
+    cdp__join_complete(m);
     return st;
 }
 
@@ -5259,8 +5288,8 @@ CDP_API void cdp_init_cancel(cdp_starting *s) {
     cdp__free(s->os, s);
 }
 
-/* One look; waits until until_ns at most. A rank 0 that could not start stays until the others
-   have read why. */
+/* One look; waits until until_ns at most. A rank that could not start stays until the others have
+   read why. */
 CDP__PRIVATE cdp_status cdp__starting_step(cdp_starting *s, uint64_t until_ns) {
     cdp__mesh *m = s->mesh;
     cdp_status st = s->status;
@@ -5280,7 +5309,7 @@ CDP__PRIVATE cdp_status cdp__starting_step(cdp_starting *s, uint64_t until_ns) {
         cdp__join_free(m);
         m->leaving = true;
     }
-    return cdp__mesh_serves(m) && cdp__mesh_lingers(m, until_ns) ? CDP_PENDING : st;
+    return cdp__mesh_lingers(m, until_ns) || cdp__mesh_parts(m, until_ns) ? CDP_PENDING : st;
 }
 
 CDP_API cdp_status cdp_init_poll(cdp_starting *s, uint32_t budget_us, cdp_group **out) {

@@ -1,120 +1,277 @@
 /*  21_elastic.c - four processes train; one is killed, three go on, and a new one joins
 
         gcc -O2 examples/21_elastic.c -o 21_elastic -pthread -lm
-        ./21_elastic
+        ./21_elastic loss.svg
 
-    The first process serves the store and starts the others: itself, with the word "train". Each of
-    them fits y = 1 + 2 x to samples that nobody else takes: sample n belongs to one committed step,
-    however many ranks there are. The state that all have alike is w and its momentum. */
+    The first process serves the store and starts the others: itself, with the word "train". They
+    train the text model of 03_train_text.c on the text of this repository. Each sequence belongs to
+    one committed step, however many ranks there are. What all have alike, and what a newcomer
+    receives, are the model and Adam's moments. Search for "elastic" to find the calls that matter.
+    (With machines of your own: cdprun --nnodes MIN:MAX --stay ./program, which does what main()
+    does here.) */
 #define _GNU_SOURCE 1
 #define CDP_IMPLEMENTATION
 #include "../cdp_elastic.h"
 
-#include <math.h>
+#define main train_text /* the model, the text, Adam and the picture are those of that example */
+#include "03_train_text.c"
+#undef main
+
 #include <signal.h>
-#include <stdio.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 enum {
-    STEPS = 3000,
-    BATCH = 8
+    STEPS = 900,
+    KILL_AT = 300, /* steps */
+    JOIN_AT = 550,
+    BATCH = 4, /* sequences of one rank in one step */
+    WIDTH = 32,
+    CONTEXT = 32
 };
 
-static void gradient(const float *w, const cdp_elastic_now *now, float *g) {
+/* What ranks report to the first process: a step, by rank 0 alone, or the end, by each. */
+typedef struct record {
+    uint64_t step, samples, hash; /* hash: of the model, at the end; 0: not yet */
+    double bits;
+    uint32_t size;
+    int32_t pid; /* of rank 0 */
+} record;
+
+static const plan rates = {
+    .batch = BATCH, .seed = 1, .warmup = 30, .decay = 2 * STEPS, .rate = 0.006};
+
+typedef struct learner {
+    model m;
+    corpus text;
+    uint8_t *inputs, *targets;
+    real *grads;   /* of all parameters, and then the loss */
+    real *moments; /* Adam's first ones, then the second */
+} learner;
+
+static bool learner_open(learner *l, const char *program) {
+    reason why;
+    *l = (learner){0};
+    if (!corpus_gather(&l->text, NULL, 0, program, CONTEXT, &why)) {
+        complain(&why);
+        return false;
+    }
+    model_create(&l->m, 1, WIDTH, 4, CONTEXT, BATCH);
+    model_init(&l->m, rates.seed);
+    l->inputs = need(BATCH, CONTEXT);
+    l->targets = need(BATCH, CONTEXT);
+    l->grads = need_reals(l->m.value_count + 1);
+    l->moments = need_reals(2 * l->m.value_count);
+    for (uint32_t i = 0; i < l->m.tensor_count; ++i)
+        l->m.grads[i] = l->grads + l->m.tensors[i].offset;
+    return true;
+}
+
+static void learner_close(learner *l) {
+    model_free(&l->m);
+    corpus_free(&l->text);
+    free(l->inputs);
+    free(l->targets);
+    free(l->grads);
+    free(l->moments);
+}
+
+/* Forward and backward on the sequences that belong to this rank in this step. */
+static void forward_backward(learner *l, const cdp_elastic_now *now) {
     const uint64_t first = now->samples + (uint64_t)now->rank * BATCH;
-    g[0] = g[1] = 0;
-    for (uint64_t n = first; n < first + BATCH; ++n) {
-        const float x = (float)(n * 7 % 20) / 10 - 1;
-        const float err = w[0] + w[1] * x - (1 + 2 * x);
-        g[0] += err / BATCH;
-        g[1] += err * x / BATCH;
+    const real rows = BATCH * CONTEXT;
+    memset(l->grads, 0, (l->m.value_count + 1) * sizeof *l->grads);
+    for (uint64_t i = 0; i < BATCH; ++i) {
+        const uint8_t *from = l->text.train
+            + sequence_start(&(plan){.seed = 1, .context = CONTEXT}, &l->text, 0, first + i);
+        memcpy(l->inputs + i * CONTEXT, from, CONTEXT);
+        memcpy(l->targets + i * CONTEXT, from + 1, CONTEXT);
+    }
+    model_forward(&l->m, l->inputs, BATCH);
+    l->grads[l->m.value_count] = (real)model_loss(&l->m, l->targets, BATCH, 1 / rows) / rows;
+    model_backward(&l->m, l->inputs, BATCH);
+}
+
+static void optimizer(learner *l, uint64_t step) {
+    for (uint32_t i = 0; i < l->m.tensor_count; ++i) {
+        real *first = l->moments + l->m.tensors[i].offset;
+        adam(&rates, step, value_of(&l->m, i), l->m.grads[i], first, first + l->m.value_count,
+            l->m.tensors[i].count, false);
     }
 }
 
-static int train(int report) {
-    float state[4] = {0}, *const w = state, *const momentum = state + 2, g[2];
+static bool report_to(int fd, const cdp_elastic_now *now, double bits, uint64_t hash) {
+    const record r = {now->step, now->samples, hash, bits, now->size, getpid()};
+    return write(fd, &r, sizeof r) == sizeof r;
+}
+
+static int train_rank(int reports, const char *program) {
+    learner l;
+    if (!learner_open(&l, program)) return 1;
+    const uint64_t count = l.m.value_count;
     const cdp_entry entries[] = {
-        {"w", w, 2, CDP_DTYPE_F32}, {"momentum", momentum, 2, CDP_DTYPE_F32}};
+        {"model", l.m.values, count, REAL_DTYPE}, {"moments", l.moments, 2 * count, REAL_DTYPE}};
     cdp_elastic_desc desc = {
-        .min_ranks = 2, .grow_ms = 500, .batch = BATCH, .entries = entries, .entry_count = 2};
+        .min_ranks = 2, .grow_ms = 200, .batch = BATCH, .entries = entries, .entry_count = 2};
     cdp_elastic *e;
     cdp_elastic_now now;
     cdp_status st;
+    bool told = true;
     if (cdp_elastic_create_from_env(&desc, &e) != CDP_OK) return cdp_print_error(stderr);
-    while ((st = cdp_elastic_next(e, &now)) == CDP_OK && now.step < STEPS) {
+    while ((st = cdp_elastic_next(e, &now)) == CDP_OK && now.step < STEPS && told) {
         if (now.changed && now.rank == 0)
-            printf("step %llu: %u ranks, %u lost, %u joined: %.60s\n", (unsigned long long)now.step,
-                now.size, now.lost, now.joined, now.cause);
+            printf("step %llu: %u ranks, %u lost, %u joined: %.60s\n", llu(now.step), now.size,
+                now.lost, now.joined, now.cause);
         fflush(stdout);
-        if (now.changed && now.rank == 0) {
-            const unsigned char size = (unsigned char)now.size;
-            if (write(report, &size, 1) != 1) return 1;
-        }
-        gradient(w, &now, g);
-        usleep(1000); /* a model would compute for longer */
-        if (cdp_allreduce(now.group, NULL, g, 2, CDP_DTYPE_F32, CDP_REDUCE_AVG) != CDP_OK) continue;
+        forward_backward(&l, &now);
+        if (cdp_allreduce(now.group, NULL, l.grads, count + 1, REAL_DTYPE, CDP_REDUCE_AVG)
+            != CDP_OK)
+            continue;
         if (cdp_elastic_commit(e) != CDP_OK) continue; /* this step counts nowhere here */
-        for (int i = 0; i < 2; ++i) {
-            momentum[i] = 0.9f * momentum[i] + g[i];
-            w[i] -= 0.05f * momentum[i];
-        }
+        optimizer(&l, now.step);                       /* only now */
+        if (now.rank == 0) told = report_to(reports, &now, l.grads[count], 0);
     }
     if (st == CDP_OK) st = cdp_elastic_finish(e);
     if (st != CDP_OK) return cdp_print_error(stderr);
-    if (now.rank == 0)
-        printf("y = %.3f + %.3f x: %s\n", w[0], w[1],
-            fabsf(w[0] - 1) < 0.01f && fabsf(w[1] - 2) < 0.01f ? "right" : "wrong");
+    told = told
+        && report_to(reports, &now, l.grads[count],
+            hash_bytes(1, l.m.values, count * sizeof *l.m.values) | 1);
     cdp_elastic_destroy(e);
-    return 0;
+    learner_close(&l);
+    return !told;
 }
 
-static pid_t start(const char *self, int report) {
+/* ---- the first process ---- */
+
+typedef struct change {
+    uint64_t step;
+    char text[40];
+} change;
+
+typedef struct course {
+    curve loss;
+    change changes[8];
+    uint32_t change_count, size;
+    uint64_t samples, counted; /* as the ranks say; as the sizes of the steps add up to */
+    uint64_t hash;
+    uint32_t ends;
+    bool equal; /* the models at the end */
+} course;
+
+static pid_t start(const char *program, int reports) {
     char text[12];
-    snprintf(text, sizeof text, "%d", report);
+    snprintf(text, sizeof text, "%d", reports);
     const pid_t pid = fork();
     if (pid == 0) {
-        execl(self, self, "train", text, (char *)NULL);
+        execl("/proc/self/exe", program, "train", text, program, (char *)NULL);
         _exit(127);
     }
     return pid;
 }
 
-/* Rank 0 reports how many ranks there are, each time that their number changes. */
-static void wait_for(int reports, unsigned char ranks) {
-    unsigned char size = 0;
-    while (size != ranks && read(reports, &size, 1) == 1) {
+static void note(course *c, const record *r) {
+    if (r->hash) {
+        c->equal = r->hash == c->hash || !c->ends;
+        c->hash = r->hash;
+        c->samples = r->samples;
+        ++c->ends;
+        return;
     }
+    if (r->size != c->size && c->change_count < 8) {
+        change *at = &c->changes[c->change_count++];
+        at->step = r->step;
+        snprintf(at->text, sizeof at->text, "%u ranks", r->size);
+    }
+    c->size = r->size;
+    c->counted += (uint64_t)r->size * BATCH;
+    curve_add(&c->loss, r->step, r->bits);
+}
+
+/* A line where the number of ranks has changed, with the new number. The curve goes on. */
+static bool draw_course(const course *c, const char *path) {
+    reason why;
+    const curve none = {0};
+    curve smooth = {0};
+    double mean = c->loss.count ? c->loss.bits[0] : 0;
+    for (size_t i = 0; i < c->loss.count; ++i) {
+        mean += (c->loss.bits[i] - mean) * 0.1;
+        curve_add(&smooth, c->loss.step[i], mean);
+    }
+    page p = draw_picture(&smooth, &none, "one rank is killed, and another one joins", 2);
+    const frame f = frame_of(&smooth, &none);
+    p.bytes -= strlen("</svg>\n");
+    for (uint32_t i = 0; i < c->change_count; ++i) {
+        const double x = frame_x(&f, (double)c->changes[i].step);
+        page_add(&p,
+            "<line class=\"axis\" stroke-dasharray=\"4 4\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%d\" "
+            "y2=\"%d\"/>\n<text class=\"held-name\" x=\"%.1f\" y=\"%d\">%s</text>\n",
+            x, x, PLOT_TOP, PLOT_BOTTOM, x + 6, PLOT_TOP + 12, c->changes[i].text);
+    }
+    page_add(&p, "</svg>\n");
+    const bool ok = file_write(path, p.at, p.bytes, &why);
+    if (!ok) complain(&why);
+    free(p.at);
+    free(smooth.step);
+    free(smooth.bits);
+    return ok;
+}
+
+/* Kills one rank and starts another, at these steps. Ends when no rank is left. */
+static void watch(course *c, pid_t ranks[5], int reports[2], const char *program) {
+    record r;
+    bool killed = false;
+    while (read(reports[0], &r, sizeof r) == sizeof r) {
+        note(c, &r);
+        if (!killed && r.step >= KILL_AT) {
+            printf("one of them is killed\n");
+            fflush(stdout);
+            kill(ranks[ranks[1] == r.pid ? 2 : 1], SIGKILL); /* rank 0 is the one that reports */
+            killed = true;
+        }
+        if (killed && !ranks[4] && r.size == 3 && r.step >= JOIN_AT) {
+            printf("a new one is started\n");
+            fflush(stdout);
+            ranks[4] = start(program, reports[1]);
+            close(reports[1]); /* now only the ranks hold it, and its end is theirs */
+        }
+    }
+}
+
+static bool verdict(const course *c, int good) {
+    const size_t n = c->loss.count;
+    const double first = n ? c->loss.bits[0] : 0, last = n ? c->loss.bits[n - 1] : 0;
+    const bool each = n == STEPS && c->counted == c->samples;
+    const bool ok = each && c->equal && c->ends == 4 && good == 4 && last < 0.7 * first;
+    printf("%zu steps with %llu sequences, each counted %s; loss %.2f to %.2f bits per byte; %u "
+           "models %s\n",
+        n, llu(c->samples), each ? "once" : "WRONGLY", first, last, c->ends,
+        c->equal ? "equal" : "DIFFERENT");
+    printf("%d of 5 processes ended well: %s\n", good, ok ? "right" : "wrong");
+    return ok;
 }
 
 int main(int argc, char **argv) {
     cdp_store_server_desc desc = {0};
     cdp_store_server *server;
+    course c = {.equal = true};
     char port[12];
-    pid_t ranks[5];
-    int status, good = 0, ends[2];
-    if (argc > 2 && strcmp(argv[1], "train") == 0) return train(atoi(argv[2]));
-    if (pipe(ends) != 0) return 1;
+    pid_t ranks[5] = {0};
+    int status, good = 0, reports[2];
+    if (argc > 3 && strcmp(argv[1], "train") == 0) return train_rank(atoi(argv[2]), argv[3]);
+    if (pipe(reports) != 0) return 1;
     if (cdp_store_server_create(&desc, &server) != CDP_OK) return cdp_print_error(stderr);
     snprintf(port, sizeof port, "%u", cdp_store_server_port(server));
     setenv("MASTER_ADDR", "127.0.0.1", 1);
     setenv("MASTER_PORT", port, 1);
+    alarm(120); /* nothing here takes so long */
     for (int i = 0; i < 4; ++i)
-        ranks[i] = start("/proc/self/exe", ends[1]);
-    wait_for(ends[0], 4);
-    usleep(300000);
-    printf("one of them is killed\n");
-    fflush(stdout);
-    kill(ranks[1], SIGKILL);
-    wait_for(ends[0], 3);
-    usleep(300000);
-    printf("a new one is started\n");
-    fflush(stdout);
-    ranks[4] = start("/proc/self/exe", ends[1]);
+        ranks[i] = start(argv[0], reports[1]);
+    watch(&c, ranks, reports, argv[0]);
     for (int i = 0; i < 5; ++i)
-        if (waitpid(ranks[i], &status, 0) == ranks[i] && WIFEXITED(status))
+        if (ranks[i] && waitpid(ranks[i], &status, 0) == ranks[i] && WIFEXITED(status))
             good += WEXITSTATUS(status) == 0;
     cdp_store_server_destroy(server);
-    printf("%d of 5 processes ended well\n", good);
-    return good != 4;
+    bool ok = verdict(&c, good);
+    if (argc > 1) ok = draw_course(&c, argv[1]) && ok;
+    if (argc > 1 && ok) printf("curve: %s\n", argv[1]);
+    return !ok;
 }

@@ -1,12 +1,13 @@
 /*  cdprun.c - starts the ranks of a job on this machine and leaves nothing behind
 
     COMPILE   gcc -O2 examples/cdprun.c -o cdprun -pthread -lm
-              (C11, POSIX, cdp.h and cdp_store.h, nothing else)
+              (C11, POSIX, the headers of this library and cdprun_elastic.h, nothing else)
     Windows   gcc -O2 examples/cdprun.c -o cdprun.exe -lws2_32 -lbcrypt (see cdprun_windows.h)
 
     EXAMPLES  cdprun -n 4 ./train --epochs 3
               cdprun -n 2 --timeout 60 --env LOG=debug ./train
               cdprun -n 8 --nnodes 2 --node-rank 0 --rdzv-endpoint 10.0.0.1 --open ./train
+              cdprun -n 8 --nnodes 2:4 --max-restarts 9 --rdzv-endpoint 10.0.0.1 --open ./train
               cdprun --help
 
     HOW IT IS BUILT   Three kinds of processes:
@@ -35,14 +36,15 @@
     them are not.
 
     SECTIONS   >>options >>option-table >>option-rules >>messages >>port >>files >>children >>sink
-               >>stream >>ranks >>stop >>report >>nodes >>attempt >>keeper >>front  */
+               >>stream >>ranks >>events >>stop >>report >>nodes >>attempt >>keeper >>front
+               (cdprun_elastic.h: machines that come and go)  */
 
 #ifdef _WIN32
 #include "cdprun_windows.h"
 #else
 #define _DEFAULT_SOURCE 1
 #define CDP_IMPLEMENTATION
-#include "../cdp_store.h"
+#include "../cdp_elastic.h"
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -58,7 +60,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <netdb.h>
 #include <sys/types.h>
+#include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -158,8 +162,18 @@ typedef struct options {
     const char *shown_ranks; /* --local-ranks-filter; NULL: all             */
     unsigned char *shown;    /* per local rank: its output goes to the console */
     int color;
-    char **command;   /* NULL-terminated                             */
-    const char **env; /* NAME=VALUE                                  */
+    bool dynamic;             /* machines may come and go: no --node-rank    */
+    bool stay;                /* --stay: ranks live on when others die       */
+    bool serve;               /* --serve: no ranks, only the store           */
+    int min_nodes, max_nodes; /* of --nnodes MIN:MAX; both M of --nnodes M   */
+    int is_host;              /* of --rdzv-conf: -1 not given                */
+    const char *external;     /* --external-store; NULL: a launcher serves   */
+    const char *event_log, *local_addr;
+    int64_t last_call, settle;      /* ns; see --rdzv-conf                 */
+    int64_t keep_alive, keep_tries; /* of --rdzv-conf; 0: not given        */
+    int64_t cooldown;               /* ns; of --cooldown                   */
+    char **command;                 /* NULL-terminated                             */
+    const char **env;               /* NAME=VALUE                                  */
     int env_count;
 } options;
 
@@ -191,10 +205,14 @@ static const char help_text[] =
     "                           rank: 0:3,1:1 (the others: nothing)\n"
     "  -t, --tee WHAT           what goes there and to the console\n"
     "  --no-stdin               give /dev/null to rank 0, too\n"
+    "  --event-log FILE         append what happens to this file, as lines of JSON: epochs, ends "
+    "of ranks, the end\n"
     "\n"
     "several machines (run cdprun once on each, with the same options but --node-rank):\n"
     "  --nnodes M               number of machines (default: 1); each runs N ranks\n"
-    "  --node-rank K            which of them this is (0 to M-1); RANK becomes K * N + LOCAL_RANK\n"
+    "  --node-rank K            which of them this is (0 to M-1); RANK becomes K * N + LOCAL_RANK; "
+    "without it\n"
+    "                           machines may come and go, see below\n"
     "  --rdzv-endpoint HOST[:PORT]\n"
     "                           where the launchers meet: an address of machine 0, which serves it "
     "(default port: 29400;\n"
@@ -218,6 +236,40 @@ static const char help_text[] =
     "written in C\n"
     "  --standalone             one machine, whatever --rdzv-endpoint and --rdzv-id say\n"
     "\n"
+    "machines that come and go (run cdprun on each, with the same options, at any time):\n"
+    "  --nnodes MIN:MAX         start with MIN to MAX machines. When one fails, leaves (SIGTERM) "
+    "or "
+    "joins, all ranks\n"
+    "                           are ended and started again with new RANK and WORLD_SIZE. A "
+    "failure costs one of\n"
+    "                           --max-restarts, counted once for the job. More than MAX wait as "
+    "spares.\n"
+    "                           --nnodes M without --node-rank is M:M\n"
+    "  --stay                   instead the ranks live on (a program with cdp_elastic.h); a rank "
+    "that failed is\n"
+    "                           replaced by a new one, which costs one of --max-restarts. Also on "
+    "one machine, without\n"
+    "                           --rdzv-endpoint\n"
+    "  --cooldown SECONDS       wait so long before that, twice as long each time, up to 60 times "
+    "(default: 1)\n"
+    "  --rdzv-endpoint HOST[:PORT]\n"
+    "                           the launcher on HOST serves the store; if it dies, the job ends\n"
+    "  --external-store HOST:PORT\n"
+    "                           this store is used instead, and no launcher is special\n"
+    "  --serve                  start no ranks: serve such a store at --rdzv-endpoint until a "
+    "signal comes\n"
+    "  --local-addr ADDR        address of this machine for the ranks of others (default: the one "
+    "that reaches HOST)\n"
+    "  --rdzv-conf KEY=VALUE,...  join_timeout: as --join-timeout, also when fewer than MIN are "
+    "left; last_call_timeout:\n"
+    "                           so long nobody else may have come before fewer than MAX start "
+    "(default: 5);\n"
+    "                           keep_alive_interval times keep_alive_max_attempt: how long those "
+    "are waited for of whom\n"
+    "                           nobody knows whether they live (default: 5 s); is_host=1 or 0: "
+    "this launcher must, or\n"
+    "                           must not, serve the store; close_timeout, read_timeout, timeout\n"
+    "\n"
     "as torchrun:\n"
     "  -m, --module             COMMAND is a Python module; a COMMAND that ends in .py is run by "
     "Python, too\n"
@@ -226,17 +278,14 @@ static const char help_text[] =
     "  ${local_rank}            in ARGUMENTs becomes the LOCAL_RANK of each process\n"
     "  --local-ranks-filter LIST  show the output of these local ranks only: 0,3\n"
     "  --shutdown-timeout SECONDS  as --kill-grace\n"
-    "  --rdzv-conf KEY=VALUE,...   timeout and join_timeout as --join-timeout, the rest without "
-    "effect\n"
     "  PET_NPROC_PER_NODE, PET_NNODES, PET_... (variables): defaults of these options\n"
-    "  without effect: --monitor-interval, --rdzv-backend static or c10d, --local-addr, "
-    "--start-method, --use-env,\n"
+    "  without effect: --monitor-interval, --rdzv-backend static or c10d, --start-method, "
+    "--use-env,\n"
     "                  --event-log-handler, --signals-to-handle (some of SIGTERM, SIGINT, SIGHUP, "
     "SIGQUIT)\n"
     "  not taken:      --run-path, --logs-specs, --numa-binding, --virtual-local-rank, "
     "--duplicate-stdout-filters,\n"
-    "                  --duplicate-stderr-filters, --nnodes MIN:MAX, -n gpu, other values of "
-    "--rdzv-backend\n"
+    "                  --duplicate-stderr-filters, -n gpu, other values of --rdzv-backend\n"
     "  -h, --help               print this text\n"
     "  -V, --version            print the version\n";
 
@@ -249,7 +298,13 @@ static const char help_more[] =
     "         _USE_AGENT_STORE (False: rank 0 serves the store), _ERROR_FILE, as torchrun sets "
     "them; CDP_JOB_KEY (with\n"
     "         --open CDP_TRUST_NETWORK=1 instead), which cdp_init_from_env() reads; and\n"
-    "         OMP_NUM_THREADS=1 if there are several ranks and it is not set.\n"
+    "         OMP_NUM_THREADS=1 if there are several ranks and it is not set. With --stay also "
+    "CDP_ELASTIC (MIN:MAX in\n"
+    "         ranks), CDP_ELASTIC_ID and CDP_ELASTIC_JOB, which cdp_elastic_create_from_env() "
+    "reads, MASTER_ADDR and\n"
+    "         MASTER_PORT are those of the store, and RANK and WORLD_SIZE only tell processes "
+    "apart: what is true changes,\n"
+    "         and cdp_elastic_next() returns it.\n"
     "Input:   rank 0 inherits standard input unless that is a terminal; all others read /dev/null. "
     "(On a terminal\n"
     "         the ranks are background processes, so that ctrl-C reaches each of them exactly "
@@ -285,7 +340,9 @@ static const char help_more[] =
     "  cdprun -n 4 --max-restarts 3 --log-dir logs --tee 3 ./train --resume\n"
     "  cdprun -n 2 sh -c 'CUDA_VISIBLE_DEVICES=$LOCAL_RANK exec ./train'\n"
     "  cdprun -n 8 --nnodes 2 --node-rank 1 --rdzv-endpoint 10.0.0.1:29400 --job-key-file job.key "
-    "./train\n";
+    "./train\n"
+    "  cdprun -n 8 --nnodes 2:4 --max-restarts 9 --rdzv-endpoint 10.0.0.1 --job-key-file job.key "
+    "./train --resume\n";
 
 _Noreturn static void usage_error(const char *format, ...) {
     va_list args;
@@ -317,14 +374,20 @@ static int processes_option(const char *name, const char *text) {
     return processors > MAX_RANKS ? MAX_RANKS : (int)processors;
 }
 
-static int nodes_option(const char *text) /* "M", or torchrun's "M:M" */
-{
+/* "M", or torchrun's "MIN:MAX". */
+static void nodes_option(options *o, const char *text) {
     const char *colon = strchr(text, ':');
-    if (colon == NULL) return number_option("--nnodes", text, 1, 1000000);
-    if (strtol(text, NULL, 10) != strtol(colon + 1, NULL, 10))
-        usage_error(
-            "--nnodes %s: the number of machines cannot change here; give one number", text);
-    return number_option("--nnodes", colon + 1, 1, 1000000);
+    char first[16];
+    if (colon == NULL) {
+        o->nnodes = o->min_nodes = o->max_nodes = number_option("--nnodes", text, 1, 1000000);
+        return;
+    }
+    snprintf(first, sizeof first, "%.*s", (int)(colon - text), text);
+    o->min_nodes = number_option("MIN of --nnodes MIN:MAX", first, 1, 1000000);
+    o->max_nodes = number_option("MAX of --nnodes MIN:MAX", colon + 1, 1, 1000000);
+    if (o->max_nodes < o->min_nodes)
+        usage_error("--nnodes %s: MIN must not be more than MAX", text);
+    o->nnodes = o->max_nodes;
 }
 
 static int64_t seconds_option(const char *name, const char *text) {
@@ -358,17 +421,39 @@ static void backend_option(const char *text) {
         usage_error("--rdzv-backend must be static or c10d, not '%s'", text);
 }
 
-/* KEY=VALUE,KEY=VALUE of torchrun's rendezvous. */
+/* One setting of torchrun's rendezvous. */
+static void rdzv_conf_one(options *o, const char *name, const char *value) {
+    static const char *const unused[] = {
+        "close_timeout", "read_timeout", "heartbeat_timeout", "use_agent_store", "store_type"};
+    char what[64];
+    snprintf(what, sizeof what, "--rdzv-conf %s", name);
+    if (strcmp(name, "timeout") == 0 || strcmp(name, "join_timeout") == 0)
+        o->join_timeout = limit_option("--rdzv-conf timeout", value);
+    else if (strcmp(name, "last_call_timeout") == 0)
+        o->last_call = seconds_option(what, value);
+    else if (strcmp(name, "keep_alive_interval") == 0)
+        o->keep_alive = limit_option(what, value);
+    else if (strcmp(name, "keep_alive_max_attempt") == 0)
+        o->keep_tries = number_option(what, value, 1, 1000000);
+    else if (strcmp(name, "is_host") == 0)
+        o->is_host = strcmp(value, "1") == 0 || value[0] == 't' || value[0] == 'T';
+    else {
+        for (size_t i = 0; i < sizeof unused / sizeof unused[0]; ++i)
+            if (strcmp(name, unused[i]) == 0) return;
+        usage_error("--rdzv-conf has no setting '%s'", name);
+    }
+}
+
+/* KEY=VALUE,KEY=VALUE */
 static void rdzv_conf_option(options *o, const char *text) {
     for (const char *p = text; *p != '\0';) {
-        char value[32];
+        char value[32], key[32];
         const size_t len = strcspn(p, ","), name = strcspn(p, "=");
-        if (name == 0 || name >= len || len - name > sizeof value)
+        if (name == 0 || name >= len || len - name > sizeof value || name >= sizeof key)
             usage_error("--rdzv-conf must be KEY=VALUE,KEY=VALUE, not '%s'", text);
+        snprintf(key, sizeof key, "%.*s", (int)name, p);
         snprintf(value, sizeof value, "%.*s", (int)(len - name - 1), p + name + 1);
-        if ((name == 7 && strncmp(p, "timeout", name) == 0)
-            || (name == 12 && strncmp(p, "join_timeout", name) == 0))
-            o->join_timeout = limit_option("--rdzv-conf timeout", value);
+        rdzv_conf_one(o, key, value);
         p += len + (p[len] == ',');
     }
 }
@@ -393,7 +478,8 @@ static const char *env_option(const char *text) {
                               "GROUP_WORLD_SIZE ROLE_RANK ROLE_WORLD_SIZE ROLE_NAME MASTER_ADDR"
                               " MASTER_PORT TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS "
                               "TORCHELASTIC_RUN_ID TORCHELASTIC_USE_AGENT_STORE"
-                              " TORCHELASTIC_ERROR_FILE CDP_JOB_KEY CDP_TRUST_NETWORK ";
+                              " TORCHELASTIC_ERROR_FILE CDP_JOB_KEY CDP_TRUST_NETWORK "
+                              "CDP_ELASTIC CDP_ELASTIC_ID CDP_ELASTIC_JOB ";
     const char *eq = strchr(text, '=');
     if (eq == NULL || eq == text) usage_error("--env needs NAME=VALUE, not '%s'", text);
     const int len = (int)(eq - text);
@@ -474,6 +560,12 @@ typedef enum option_id {
     OPT_FILTER,
     OPT_CONF,
     OPT_SIGNALS,
+    OPT_STAY,
+    OPT_COOLDOWN,
+    OPT_EXTERNAL,
+    OPT_SERVE,
+    OPT_LOCAL_ADDR,
+    OPT_EVENT_LOG,
     OPT_IGNORED,
     OPT_REFUSED,
     OPT_HELP,
@@ -523,7 +615,12 @@ static const option_row option_table[] = {
     {"--rdzv-conf", OPT_CONF, true},
     {"--signals-to-handle", OPT_SIGNALS, true},
     {"--monitor-interval", OPT_IGNORED, true},
-    {"--local-addr", OPT_IGNORED, true},
+    {"--local-addr", OPT_LOCAL_ADDR, true},
+    {"--stay", OPT_STAY, false},
+    {"--cooldown", OPT_COOLDOWN, true},
+    {"--external-store", OPT_EXTERNAL, true},
+    {"--serve", OPT_SERVE, false},
+    {"--event-log", OPT_EVENT_LOG, true},
     {"--start-method", OPT_IGNORED, true},
     {"--event-log-handler", OPT_IGNORED, true},
     {"--use-env", OPT_IGNORED, false},
@@ -583,7 +680,7 @@ static void option_apply(options *o, const option_row *row, const char *value) {
     case OPT_REDIRECTS: o->redirects = value; break;
     case OPT_TEE: o->tee = value; break;
     case OPT_NO_STDIN: o->stdin_rank0 = false; break;
-    case OPT_NODES: o->nnodes = nodes_option(value); break;
+    case OPT_NODES: nodes_option(o, value); break;
     case OPT_NODE_RANK: o->node_rank = number_option(name, value, 0, INT_MAX); break;
     case OPT_ENDPOINT: o->endpoint = text_option(name, value); break;
     case OPT_ADDR: o->addr = text_option(name, value); break;
@@ -599,6 +696,12 @@ static void option_apply(options *o, const option_row *row, const char *value) {
     case OPT_FILTER: o->shown_ranks = text_option(name, value); break;
     case OPT_CONF: rdzv_conf_option(o, value); break;
     case OPT_SIGNALS: signals_option(value); break;
+    case OPT_STAY: o->stay = true; break;
+    case OPT_COOLDOWN: o->cooldown = seconds_option(name, value); break;
+    case OPT_EXTERNAL: o->external = text_option(name, value); break;
+    case OPT_SERVE: o->serve = true; break;
+    case OPT_LOCAL_ADDR: o->local_addr = text_option(name, value); break;
+    case OPT_EVENT_LOG: o->event_log = text_option(name, value); break;
     case OPT_IGNORED: break;
     case OPT_REFUSED: usage_error("torchrun's %s is not taken by cdprun", name);
     case OPT_HELP:
@@ -650,16 +753,37 @@ static void options_python(options *o, char **words) {
 
 /* ---- >>option-rules  Which options go together, the place to meet, the secret of the job. */
 
+/* Machines that come and go. */
+static void options_check_dynamic(const options *o) {
+    if (o->endpoint == NULL && o->external == NULL && (!o->stay || o->max_nodes > 1))
+        usage_error("--nnodes needs --rdzv-endpoint or --external-store, the same on all machines "
+                    "(or --node-rank, for a fixed number of machines)");
+    if (o->n > INT_MAX / o->max_nodes)
+        usage_error("%d ranks on each of %d machines are too many", o->n, o->max_nodes);
+}
+
 static void options_check(const options *o) {
+    if (o->open && o->key_file != NULL) usage_error("--open and --job-key-file exclude each other");
+    if (o->serve && o->endpoint == NULL)
+        usage_error("--serve needs --rdzv-endpoint: where should the store be served?");
+    if (o->serve) return;
+    if (o->stay && !o->dynamic) usage_error("--stay and --node-rank exclude each other");
+    if (o->external != NULL && !o->dynamic)
+        usage_error("--external-store needs --nnodes MIN:MAX, and no --node-rank");
     if (o->n == 0) usage_error("-n is missing: how many processes should be started?");
     if (o->command[0] == NULL) usage_error("the command is missing: what should be started?");
     if (o->command[0][0] == '\0') usage_error("the command is empty");
     if (o->log_dir == NULL && (o->redirects != NULL || o->tee != NULL))
         usage_error("%s needs --log-dir: where should the files be?",
             o->redirects != NULL ? "--redirects" : "--tee");
-    if (o->open && o->key_file != NULL) usage_error("--open and --job-key-file exclude each other");
+    if (o->min_nodes < o->max_nodes && o->node_rank >= 0)
+        usage_error("--node-rank is for a fixed number of machines, not for --nnodes MIN:MAX");
     if (o->standalone && o->nnodes > 1)
         usage_error("--standalone is for one machine, but --nnodes is %d", o->nnodes);
+    if (o->dynamic) {
+        options_check_dynamic(o);
+        return;
+    }
     if (o->nnodes == 1 && o->node_rank > 0)
         usage_error("--node-rank %d needs --nnodes", o->node_rank);
     if (o->nnodes == 1) return;
@@ -674,17 +798,18 @@ static void options_check(const options *o) {
 }
 
 /* "host", "host:port", "1.2.3.4:port", "[::1]:port", "::1". */
-static void endpoint_parse(options *o) {
-    const char *text = o->endpoint, *colon = strrchr(text, ':'), *close = strchr(text, ']');
+static void endpoint_parse(options *o, const char *option, const char *text) {
+    char port[64];
+    const char *const whole = text, *colon = strrchr(text, ':'), *close = strchr(text, ']');
     /* IPv6 without a port */
     const bool bare = text[0] != '[' && colon != NULL && strchr(text, ':') != colon;
     if (bare || (close != NULL && colon != NULL && colon < close)) colon = NULL;
     size_t len = colon != NULL ? (size_t)(colon - text) : strlen(text);
-    o->host_port = colon != NULL ? number_option("the port of --rdzv-endpoint", colon + 1, 1, 65535)
-                                 : DEFAULT_PORT;
+    snprintf(port, sizeof port, "the port of %s", option);
+    o->host_port = colon != NULL ? number_option(port, colon + 1, 1, 65535) : DEFAULT_PORT;
     if (text[0] == '[' && close != NULL) len = (size_t)(close - ++text);
     if (len == 0 || len >= sizeof o->host)
-        usage_error("--rdzv-endpoint must be HOST or HOST:PORT, not '%s'", o->endpoint);
+        usage_error("%s must be HOST or HOST:PORT, not '%s'", option, whole);
     memcpy(o->host, text, len);
     o->host[len] = '\0';
 }
@@ -692,8 +817,12 @@ static void endpoint_parse(options *o) {
 /* Where the launchers meet. As with torchrun, --master-addr and --master-port stand in for a
    missing --rdzv-endpoint. */
 static void options_place(options *o) {
-    if (o->nnodes > 1 && o->endpoint != NULL) {
-        endpoint_parse(o);
+    if (o->external != NULL) {
+        endpoint_parse(o, "--external-store", o->external);
+    } else if (o->dynamic && o->endpoint == NULL) {
+        strcpy(o->host, "127.0.0.1"); /* --stay on one machine; the port is chosen later */
+    } else if ((o->nnodes > 1 || o->dynamic || o->serve) && o->endpoint != NULL) {
+        endpoint_parse(o, "--rdzv-endpoint", o->endpoint);
     } else if (o->nnodes > 1) {
         if (strlen(o->addr) >= sizeof o->host) usage_error("--master-addr is too long");
         strcpy(o->host, o->addr);
@@ -701,8 +830,12 @@ static void options_place(options *o) {
         o->port = 0;
     }
     if (o->node_rank < 0) o->node_rank = 0;
-    if (o->addr == NULL) o->addr = o->nnodes > 1 ? o->host : "127.0.0.1";
     if (o->run_id == NULL) o->run_id = "none";
+}
+
+/* In the options' last place: the address may lie inside them. */
+static void options_addr(options *o) {
+    if (o->addr == NULL) o->addr = o->nnodes > 1 || o->stay ? o->host : "127.0.0.1";
 }
 
 static void key_warn(const char *format, ...) {
@@ -761,7 +894,8 @@ static void options_key(options *o) {
             usage_error(
                 "the variable CDP_JOB_KEY is longer than %zu characters", sizeof o->key - 1);
         strcpy(o->key, given);
-    } else if (o->nnodes > 1) {
+    } else if (o->nnodes > 1 || o->serve
+        || (o->dynamic && (o->endpoint != NULL || o->external != NULL))) {
         usage_error("several machines need one secret: --job-key-file or the variable CDP_JOB_KEY, "
                     "the same on all (or --open)");
     } else {
@@ -783,6 +917,12 @@ static options options_parse(int argc, char **argv) {
         .grace = 5 * SECOND,
         .kill_grace = -1,
         .join_timeout = 600 * SECOND,
+        .is_host = -1,
+        .min_nodes = 1,
+        .max_nodes = 1,
+        .last_call = 5 * SECOND,
+        .settle = 5 * SECOND,
+        .cooldown = SECOND,
         .prefix = true,
         .stdin_rank0 = true};
     o.env = calloc((size_t)argc + 1, sizeof *o.env);
@@ -806,8 +946,14 @@ static options options_parse(int argc, char **argv) {
     o.command = argv + i;
     if (getenv("TORCHELASTIC_ERROR_FILE") != NULL)
         o.outer_error_file = strdup(getenv("TORCHELASTIC_ERROR_FILE"));
+    o.dynamic = o.node_rank < 0 && !o.standalone && !o.serve
+        && (o.min_nodes < o.max_nodes || o.external != NULL || o.stay
+            || (o.nnodes > 1 && o.endpoint != NULL));
+    if (o.keep_alive > 0 || o.keep_tries > 0)
+        o.settle =
+            (o.keep_alive > 0 ? o.keep_alive : 5 * SECOND) * (o.keep_tries > 0 ? o.keep_tries : 3);
     options_check(&o);
-    options_python(&o, words);
+    if (!o.serve) options_python(&o, words);
     options_place(&o);
     options_key(&o);
     if (o.kill_grace < 0) o.kill_grace = o.grace;
@@ -1047,10 +1193,10 @@ static void attempt_dirs_make(const options *o, int attempt) {
     char path[sizeof o->run_dir + 64];
     if (o->log_dir == NULL) return;
     snprintf(path, sizeof path, "%s/attempt_%d", o->run_dir, attempt);
-    bool good = mkdir(path, 0777) == 0;
+    bool good = mkdir(path, 0777) == 0 || errno == EEXIST;
     for (int i = 0; good && i < o->n; ++i) {
         snprintf(path, sizeof path, "%s/attempt_%d/%d", o->run_dir, attempt, i);
-        good = mkdir(path, 0777) == 0;
+        good = mkdir(path, 0777) == 0 || errno == EEXIST;
     }
     if (!good) fatal(path);
 }
@@ -1486,8 +1632,13 @@ typedef struct rank {
     bool ended, by_us; /* by_us: died by a signal that cdprun had sent          */
     bool group_left;   /* its process group outlived it                         */
     int status;
-    int64_t end;
+    int64_t begun, end;
     stream *out[2]; /* stdout, stderr                                        */
+    /* --stay: how often it was replaced; when it will be, 0: not; how long that takes */
+    int tries;
+    int64_t again_at, pause;
+    bool charged; /* its replacement is counted                            */
+    char id[33];  /* CDP_ELASTIC_ID                                        */
 } rank;
 
 typedef enum phase {
@@ -1559,10 +1710,13 @@ typedef struct job {
     int user_signal; /* first signal that asked for the end                   */
     int64_t user_signal_at, begin, deadline, timeout_at;
     uint64_t sent; /* signals that we have sent, as bits                    */
-    int attempt;   /* restarts so far                                       */
+    int attempt;   /* number of the log files; restarts, if machines stay   */
+    int restarts;  /* that the job has used                                 */
     nodes nodes;
-    bool no_restart; /* somebody wants the job to end                         */
-    bool abandoned;  /* the front is dead: nobody to report to                */
+    struct agent *agent; /* NULL: all machines are there from the beginning    */
+    int events;          /* of --event-log; -1: none                           */
+    bool no_restart;     /* somebody wants the job to end                         */
+    bool abandoned;      /* the front is dead: nobody to report to                */
 } job;
 
 typedef struct start_error {
@@ -1582,6 +1736,39 @@ static void say(job *j, const char *format, ...) {
     sink_source(j->to[1], NULL);
     sink_put(j->to[1], text, strlen(text));
     sink_put(j->to[1], "\n", 1);
+}
+
+/* ---- >>events  What happens, for programs: lines of JSON. */
+
+/* Text for the inside of a JSON string. */
+static const char *event_text(const char *text) {
+    static char out[2 * FAILURE_BYTES];
+    size_t used = 0;
+    for (const char *p = text; *p != '\0' && used + 3 < sizeof out; ++p) {
+        if (*p == '"' || *p == '\\') out[used++] = '\\';
+        out[used++] = (unsigned char)*p < 0x20 ? ' ' : *p;
+    }
+    out[used] = '\0';
+    return out;
+}
+
+/* One line with one write, so that several launchers may share a file. */
+static void event(const job *j, const char *format, ...) {
+    char text[4 * FAILURE_BYTES];
+    struct timespec t;
+    va_list args;
+    if (j->events < 0) return;
+    clock_gettime(CLOCK_REALTIME, &t);
+    size_t used = (size_t)snprintf(text, sizeof text, "{\"time\": %lld.%03ld, \"pid\": %ld, ",
+        (long long)t.tv_sec, t.tv_nsec / 1000000, (long)getppid());
+    va_start(args, format);
+    const int more = vsnprintf(text + used, sizeof text - used - 2, format, args);
+    va_end(args);
+    if (more < 0 || (size_t)more >= sizeof text - used - 2) return;
+    used += (size_t)more;
+    text[used++] = '}';
+    text[used++] = '\n';
+    if (write(j->events, text, used) < 0) return; /* a full disk must not end the job */
 }
 
 static int rank_of_pid(const job *j, pid_t pid) {
@@ -1611,13 +1798,8 @@ static void env_common(const options *o) {
         env_text(name, value);
         free(name);
     }
-    env_number("WORLD_SIZE", o->n * o->nnodes);
     env_number("LOCAL_WORLD_SIZE", o->n);
-    env_number("GROUP_RANK", o->node_rank);
-    env_number("GROUP_WORLD_SIZE", o->nnodes);
     env_text("ROLE_NAME", o->role);
-    env_number("ROLE_WORLD_SIZE", o->n * o->nnodes);
-    env_text("MASTER_ADDR", o->addr);
     env_number("TORCHELASTIC_MAX_RESTARTS", o->max_restarts);
     env_text("TORCHELASTIC_RUN_ID", o->run_id);
     env_text("TORCHELASTIC_USE_AGENT_STORE", "False"); /* rank 0 serves the store */
@@ -1634,13 +1816,27 @@ static void env_common(const options *o) {
 }
 
 static void env_attempt(const job *j, int port) {
+    const options *o = j->opts;
+    env_number("WORLD_SIZE", o->n * o->nnodes);
+    env_number("GROUP_RANK", o->node_rank);
+    env_number("GROUP_WORLD_SIZE", o->nnodes);
+    env_number("ROLE_WORLD_SIZE", o->n * o->nnodes);
+    env_text("MASTER_ADDR", o->addr);
     env_number("MASTER_PORT", port);
-    env_number("TORCHELASTIC_RESTART_COUNT", j->attempt);
+    env_number("TORCHELASTIC_RESTART_COUNT", j->agent != NULL ? j->restarts : j->attempt);
 }
+
+/* What names the files of a rank. */
+static int tries_of(const job *j, int local) {
+    return j->attempt + j->ranks[local].tries;
+}
+
+static void stay_env(const job *j, rank *r);
 
 /* Before the fork: where there is a thread (see nodes), a child must not allocate. */
 static void env_rank(const job *j, int local) {
-    const char *path = file_path(j->opts, j->attempt, local, "error.json");
+    const char *path = file_path(j->opts, tries_of(j, local), local, "error.json");
+    if (j->opts->stay) stay_env(j, &j->ranks[local]);
     env_number("RANK", global_rank(j, local));
     env_number("ROLE_RANK", global_rank(j, local));
     env_number("LOCAL_RANK", local);
@@ -1680,7 +1876,7 @@ static stream *rank_stream(job *j, int local, int which, int fd) {
     const bool quiet = to_file || !o->shown[local];
     const char *name = which == 0 ? "stdout.log" : "stderr.log";
     int log = -1;
-    if (to_file || (o->teed[local] & bit) != 0) log = log_open(o, j->attempt, local, name);
+    if (to_file || (o->teed[local] & bit) != 0) log = log_open(o, tries_of(j, local), local, name);
     nonblocking(fd);
     return stream_open(fd, j->to[which], o, global_rank(j, local), log, quiet);
 }
@@ -1734,6 +1930,7 @@ static void rank_start(job *j, int local, int report) {
     close(out[1]);
     close(err[1]);
     r->pid = pid;
+    r->begun = now_ns();
     r->out[0] = rank_stream(j, local, 0, out[0]);
     r->out[1] = rank_stream(j, local, 1, err[0]);
     ++j->running;
@@ -1809,7 +2006,8 @@ static void failure_text(const job *j, int local, char *text, size_t size) {
     const rank *r = &j->ranks[local];
     end_text(end, sizeof end, r);
     if (j->opts->nnodes > 1) snprintf(node, sizeof node, " on node %d", j->opts->node_rank);
-    error_read(file_path(j->opts, j->attempt, local, "error.json"), message, sizeof message);
+    error_read(
+        file_path(j->opts, tries_of(j, local), local, "error.json"), message, sizeof message);
     snprintf(text, size, "rank %d%s, %s after %.2f s%s%s", global_rank(j, local), node, end,
         seconds(r->end - j->begin), message[0] != '\0' ? ": " : "", message);
 }
@@ -1945,6 +2143,12 @@ static void rank_ended(job *j, rank *r, int status) {
     r->by_us = WIFSIGNALED(status) && (j->sent >> (WTERMSIG(status) & 63) & 1) != 0;
     r->group_left = kill(-r->pid, 0) == 0;
     --j->running;
+    event(j,
+        "\"event\": \"rank_end\", \"rank\": %d, \"local_rank\": %d, \"exit_code\": %d, "
+        "\"signal\": %d, \"seconds\": %.3f",
+        global_rank(j, (int)(r - j->ranks)), (int)(r - j->ranks),
+        WIFEXITED(status) ? WEXITSTATUS(status) : -1, WIFSIGNALED(status) ? WTERMSIG(status) : 0,
+        seconds(r->end - r->begun));
     /* its last words before the news of its end; a process that */
     for (int k = 0; k < 2; ++k)
         /* it left behind may write for ever */
@@ -1972,6 +2176,8 @@ static void on_overtaken(job *j, int local) {
         global_rank(j, local), text);
 }
 
+static void stay_ended(job *j, int local);
+
 static void reap(job *j) {
     int status, worst = -1;
     pid_t pid;
@@ -1979,6 +2185,11 @@ static void reap(job *j) {
         const int i = rank_of_pid(j, pid);
         if (i < 0) continue; /* adopted */
         rank_ended(j, &j->ranks[i], status);
+        if (j->opts->stay) {
+            read_started(j);
+            if (j->phase == RUN) stay_ended(j, i);
+            continue;
+        }
         if (worst < 0 || blame(&j->ranks[i]) > blame(&j->ranks[worst])) worst = i;
     }
     j->children = pid == 0;
@@ -2090,7 +2301,8 @@ static void verdict_set(job *j, const char *text, bool final) {
 /* A call has failed: the store will not come back, or not for us. */
 static void nodes_lost(job *j) {
     char text[FAILURE_BYTES];
-    snprintf(text, sizeof text, "%d the launcher of node 0 is out of reach: %s", EXIT_INTERNAL,
+    snprintf(text, sizeof text, "%d %s is out of reach: %s", EXIT_INTERNAL,
+        j->agent != NULL ? "the store of the job" : "the launcher of node 0",
         cdp_last_error()->text);
     cdp_store_destroy(j->nodes.store);
     j->nodes.store = NULL;
@@ -2234,8 +2446,9 @@ static bool nodes_introduce(job *j) {
     j->nodes.introduced = strcmp(mine, there) == 0;
     if (!j->nodes.introduced) {
         snprintf(mine, sizeof mine,
-            "%d two launchers have --node-rank %d: process %.*s and this one", EXIT_USAGE,
-            o->node_rank, (int)strcspn(there, " "), there);
+            "%d two launchers have --node-rank %d: process %.*s and this one (without --node-rank "
+            "another launcher may take the place of a dead one)",
+            EXIT_USAGE, o->node_rank, (int)strcspn(there, " "), there);
         verdict_set(j, mine, true);
     }
     return j->nodes.introduced;
@@ -2327,6 +2540,25 @@ static void attempt_start(job *j, int port) {
     close(report_pipe[1]);
 }
 
+/* --stay: a new process in place of one that has ended. */
+static void rank_again(job *j, int local) {
+    int report_pipe[2];
+    rank *r = &j->ranks[local];
+    const rank old = *r;
+    for (int k = 0; k < 2; ++k)
+        stream_free(r->out[k]);
+    memset(r, 0, sizeof *r);
+    r->tries = old.tries + 1;
+    r->pause = old.pause;
+    attempt_dirs_make(j->opts, tries_of(j, local));
+    pipe_make(report_pipe);
+    nonblocking(report_pipe[0]);
+    j->started = report_pipe[0];
+    rank_start(j, local, report_pipe[1]);
+    close(report_pipe[1]);
+    j->children = true;
+}
+
 /* What has ended this attempt would not end another one. */
 static bool may_restart(const job *j) {
     if (j->no_restart || j->abandoned || j->nodes.final) return false;
@@ -2381,10 +2613,10 @@ static void attempt_first_by_time(job *j) {
     int first = -1;
     int64_t earliest = 0;
     if (j->cause != FAILURE || j->nodes.told || blame(&j->ranks[j->first]) != 1) return;
-    if (error_time(file_path(j->opts, j->attempt, j->first, "error.json")) == 0) return;
+    if (error_time(file_path(j->opts, tries_of(j, j->first), j->first, "error.json")) == 0) return;
     for (int i = 0; i < j->opts->n; ++i) {
         const rank *r = &j->ranks[i];
-        const int64_t at = error_time(file_path(j->opts, j->attempt, i, "error.json"));
+        const int64_t at = error_time(file_path(j->opts, tries_of(j, i), i, "error.json"));
         if (!r->ended || r->by_us || blame(r) == 0 || at == 0) continue;
         if (first >= 0 && at >= earliest) continue;
         first = i;
@@ -2394,6 +2626,11 @@ static void attempt_first_by_time(job *j) {
     j->first = first;
     j->code = exit_code_of(j->ranks[first].status);
     say(j, "rank %d failed first, by the times in the error files", global_rank(j, first));
+}
+
+/* There are other launchers, or there may be. */
+static bool meets(const job *j) {
+    return j->opts->nnodes > 1 || j->agent != NULL;
 }
 
 static void attempt_over(job *j) {
@@ -2407,7 +2644,7 @@ static void attempt_over(job *j) {
     }
     j->nodes.told = false;
     j->nodes.look_at = j->cause == FAILURE ? j->nodes.tell_at : 0;
-    if (j->opts->nnodes > 1)
+    if (meets(j))
         enter(j, AGREE, NEVER);
     else
         attempt_judge(j);
@@ -2467,6 +2704,8 @@ static void nodes_step(job *j) {
         enter(j, FLUSH, reader_limit(j));
 }
 
+#include "cdprun_elastic.h"
+
 /* ---- >>keeper  The loop: one wait, then every part takes its share. */
 
 enum {
@@ -2496,7 +2735,7 @@ static int poll_timeout(const job *j) {
     int64_t when = j->deadline < j->timeout_at && j->phase != JOIN && j->phase != LEAVE
         ? j->deadline
         : j->timeout_at;
-    if (j->opts->nnodes > 1 && j->phase < FLUSH && j->nodes.look_at < when) when = j->nodes.look_at;
+    if (meets(j) && j->phase < FLUSH && j->nodes.look_at < when) when = j->nodes.look_at;
     const int64_t now = now_ns();
     if (j->phase == KILL && now + KILL_TICK < when) when = now + KILL_TICK;
     for (int i = 0; i < 2 * j->opts->n; ++i)
@@ -2574,8 +2813,12 @@ static void all_ranks_ended(job *j) {
 
 static void advance(job *j) {
     if (now_ns() >= j->timeout_at) on_timeout(j);
-    nodes_step(j);
-    if (j->phase != JOIN && j->phase < DRAIN && j->running == 0) all_ranks_ended(j);
+    if (j->agent != NULL)
+        agent_step(j);
+    else
+        nodes_step(j);
+    const bool over = j->running == 0 && !(j->phase == RUN && stay_waits(j));
+    if (j->phase != JOIN && j->phase < DRAIN && over) all_ranks_ended(j);
     const int64_t now = now_ns();
     const bool due = now >= j->deadline;
     switch (j->phase) {
@@ -2641,23 +2884,30 @@ static void job_open(job *j) {
         j->polls[i].events = POLLIN;
     j->polls[POLL_WAKE].fd = wake_pipe[0];
     j->timeout_at = o->timeout > 0 ? now_ns() + o->timeout : NEVER;
+    if (o->event_log == NULL) return;
+    j->events = open(o->event_log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (j->events < 0) fatal(o->event_log);
 }
 
-static int keeper_run(
-    const options *o, const struct rlimit *files, const sigset_t *mask, int control) {
+static int keeper_run(options *o, const struct rlimit *files, const sigset_t *mask, int control) {
     job j = {.opts = o,
         .files = *files,
         .mask = *mask,
         .control = control,
         .started = -1,
+        .events = -1,
         .deadline = NEVER};
     adopt_orphans();
     nonblocking(control);
     job_open(&j);
-    if (o->nnodes > 1)
+    if (o->dynamic) {
+        agent_open(&j, o);
+        enter(&j, JOIN, NEVER);
+    } else if (o->nnodes > 1) {
         enter(&j, JOIN, o->join_timeout);
-    else
+    } else {
         attempt_start(&j, attempt_port(&j));
+    }
     while (j.phase != DONE) {
         wait_for_events(&j);
         read_control(&j);
@@ -2777,10 +3027,39 @@ static int front_exit(int code, int first, const sigset_t *mask) {
     return code;
 }
 
+/* --serve: a store for launchers elsewhere, until a signal comes. */
+static int serve_run(const options *o) {
+    static const int ends[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
+    const cdp_store_server_desc d = {.host = o->host,
+        .port = (uint16_t)o->host_port,
+        .job_key = o->key[0] != '\0' ? o->key : NULL,
+        .trust_network = o->open};
+    cdp_store_server *server;
+    sigset_t set;
+    int sig = 0;
+    sigemptyset(&set);
+    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; ++i)
+        sigaddset(&set, ends[i]);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+    if (cdp_store_server_create(&d, &server) != CDP_OK) {
+        fprintf(stderr, "cdprun: cannot serve a store at %s:%d: %s\n", o->host, o->host_port,
+            cdp_last_error()->text);
+        return EXIT_INTERNAL;
+    }
+    printf("cdprun: serving the store at %s:%d\n", o->host, o->host_port);
+    fflush(stdout);
+    while (sigwait(&set, &sig) != 0) {
+    }
+    cdp_store_server_destroy(server);
+    return 0;
+}
+
 int main(int argc, char **argv) {
     if (argc < 1) return EXIT_USAGE;
     keep_standard_files_open();
     options o = options_parse(argc, arguments_copy(argc, argv));
+    if (o.serve) return serve_run(&o);
+    options_addr(&o);
     const struct rlimit files = files_raise(o.n, o.log_dir != NULL);
     const sigset_t set = signals_to_pass();
     sigset_t blocked = set, mask;

@@ -126,8 +126,8 @@ for pair in 'cdp_tcp.h cdp_nccl.h' 'cdp_nccl.h cdp_tcp.h' 'cdp_nccl.h cdp_store.
 done | rule 'headers include downwards only'
 
 for h in $HEADERS; do
-    awk -v file="$h" '/^\/\* ---- >>/ { section = $3 } /^#[ ]*(if|elif).*(__linux__|_WIN32|__APPLE__|__FreeBSD__)/ && section !~ /^>>(os|compiler$|config$)/ { print file ":" FNR ": " $0 }' "$h"
-done | rule 'only config, compiler and the os sections ask which system this is'
+    awk -v file="$h" '/^\/\* ---- >>/ { section = $3 } /^#[ ]*(if|elif).*(__linux__|_WIN32|__APPLE__|__FreeBSD__)/ && section !~ /^>>(os|compiler$|basics$|config$)/ { print file ":" FNR ": " $0 }' "$h"
+done | rule 'only config, compiler, basics and the os sections ask which system this is'
 
 # "file:line: text" for every line of code outside the os sections that calls the system for a file
 FILE_CALLS='open|openat|creat|fopen|freopen|fdopen|tmpfile|mkstemp|opendir|close|fclose|read|write|pread|pwrite|readv|writev|lseek|rename|unlink|remove|flock|lockf|ftruncate|truncate|stat|fstat|lstat|access|mkdir|chmod|fsync|fcntl|dup|dup2'
@@ -147,6 +147,25 @@ file_calls() { # HEADER ...
 } > "$tally/planted/y.h"
 (cd "$tally/planted" && file_calls y.h) | diff - <(echo 'y.h:4: int b(const char *p) { return rename(p, ""); } ') | rule 'calls for files that were planted are found'
 file_calls $HEADERS | rule 'only the os sections call the system for a file'
+
+# "file:line: text" for every line of code that needs a certain compiler. What a compiler itself refuses under -std=c11
+# -Wpedantic (empty initialisers, arrays of no elements, arithmetic on void *) is left to tests/compile.
+EXTENSIONS='(^|[^A-Za-z0-9_])(__attribute__|__declspec|__builtin_|__atomic_|__ATOMIC_|__sync_|_Interlocked|__typeof|(typeof|asm) *[(]|__asm|__thread([^A-Za-z0-9_]|$)|__extension__|__restrict|__alignof|__int128|_MSC_VER|__GNUC__|__clang__|__TINYC__)|[(] *[{]|[[][^]]*[.][.][.]'
+extensions() { # HEADER ...
+    for h in "$@"; do
+        paste "$h" <(code_of "$h") | awk -F '\t' -v file="$h" -v words="$EXTENSIONS" '
+            $1 ~ /^\/\* ---- >>/ { section = $1; sub(/^\/\* ---- >>/, "", section); allowed = file == "cdp.h" && section ~ /^(config|compiler)[ :]/ }
+            !allowed && $2 ~ words { print file ":" FNR ": " $2 }'
+    done
+}
+{
+    echo '/* ---- >>compiler: of another header ---- */'
+    printf '%s\n' 'int a __attribute__((unused));' 'n = __builtin_clz(n);' '__atomic_store_n(&a, 1, 0);' 'typeof (a) b;' 'static __thread int c;' \
+        '#ifdef _MSC_VER' 'a = ({ b; });' 'int d[] = {[0 ... 3] = 1};' 'asm("nop");' 'void f(int *__restrict p);'
+    echo 'int fine(const char *text, ...) { return my_thread(a[0], (int){0}) + typeof_a + a ? b : c; } /* __attribute__ */'
+} > "$tally/planted/z.h"
+(cd "$tally/planted" && extensions z.h) | cut -d : -f 2 | tr '\n' ' ' | diff - <(printf '2 3 4 5 6 7 8 9 10 11 ') | rule 'extensions of compilers that were planted are found'
+extensions $HEADERS | rule 'only config and compiler of cdp.h know one compiler from another'
 
 # The names of sections stand in the CONTENTS of the first comment, in the order of the file.
 for h in $HEADERS; do

@@ -14,6 +14,9 @@
 # After RUN_UNTIL (seconds since 1970) no suite is begun any more: each is said as SKIP.
 # A suite that ends without its last line, with a bad exit code, after its time, or with
 # nothing passed and nothing skipped counts as one more failure.
+# AGAIN=N: a suite that failed runs N times more, alone, when all others have ended. If it passes each time, its failure
+# came from what ran beside it: it is printed with all it said as "unsteady: ...", is a defect of the test or worse, and
+# does not count here. None runs again where more than three failed, and none that took more than three minutes.
 # The last line here is the sum, alone on its line.
 set -u
 logs=$1
@@ -21,6 +24,7 @@ shift
 mkdir -p "$logs" || exit 1
 passed=0 failed=0 broken= running=0
 declare -A name_of since limit # by process
+declare -A suite_of failures took # by name
 # timeout makes each suite a process group of its own, which an interrupt of this script does not reach by itself
 trap '[ $running = 0 ] || kill -TERM "${!name_of[@]}" 2> /dev/null; exit 130' INT TERM HUP
 
@@ -58,6 +62,7 @@ begin() { # SUITE
     # shellcheck disable=SC2016
     timeout -k 10 "$seconds" bash -c 'TIMEFORMAT="%U %S"; { time bash -c "$0" > "$1.log" 2>&1; } 2> "$1.cpu"' "$command" "$logs/$name" < /dev/null &
     name_of[$!]=$name since[$!]=${EPOCHREALTIME/./} limit[$!]=$seconds
+    suite_of[$name]=$1
     running=$((running + 1))
 }
 
@@ -81,6 +86,7 @@ end() { # waits for one of them
     passed=$((passed + p))
     failed=$((failed + f))
     [ "$f" = 0 ] || broken="$broken $name"
+    failures[$name]=$f took[$name]=$ms
     unset "name_of[$pid]"
     running=$((running - 1))
 }
@@ -94,6 +100,34 @@ for suite in "$@"; do
     begin "$suite"
 done
 while [ $running -gt 0 ]; do end; done
+
+settle() { # NAME: runs it again; 0: it passed each time
+    local before="$passed $failed $broken" i bad=0
+    mv "$logs/$1.log" "$logs/$1.first.log"
+    for ((i = 0; i < AGAIN && !bad; ++i)); do
+        begin "${suite_of[$1]}"
+        failures[$1]=0
+        end
+        bad=${failures[$1]}
+    done
+    read -r passed failed broken <<< "$before"
+    [ "$bad" = 0 ] || { mv "$logs/$1.first.log" "$logs/$1.log"; return 1; }
+}
+# shellcheck disable=SC2086
+set -- $broken
+if [ "${AGAIN:-0}" -gt 0 ] && [ $# -le 3 ]; then
+    broken=
+    for name in "$@"; do
+        was=${failures[$name]}
+        if [ "${took[$name]}" -lt 180000 ] && settle "$name"; then
+            printf 'unsteady: %s failed, and passed %d times when it ran alone\n' "$name" "$AGAIN"
+            sed 's/^/    /' "$logs/$name.first.log" | tail -n 100
+            failed=$((failed - was))
+        else
+            broken="$broken $name"
+        fi
+    done
+fi
 
 for name in $broken; do
     printf '\n==== %s (%s) ====\n' "$name" "$logs/$name.log"

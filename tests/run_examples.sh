@@ -49,8 +49,9 @@ else
 fi
 # Starts its four ranks itself, kills one of them and adds another.
 if [ -x "$build/21_elastic" ]; then
-    if timeout $((60 * slack)) "$build/21_elastic" > "$tmp/out" 2>&1 < /dev/null && grep -q ': 3 ranks, 1 lost, 0 joined' "$tmp/out" &&
-        grep -q ': 4 ranks, 0 lost, 1 joined' "$tmp/out" && grep -q '^y = 1.000 + 2.000 x: right' "$tmp/out"; then
+    if timeout $((60 * slack)) "$build/21_elastic" "$tmp/loss.svg" > "$tmp/out" 2>&1 < /dev/null && grep -q ': 3 ranks, 1 lost, 0 joined' "$tmp/out" &&
+        grep -q ': 4 ranks, 0 lost, 1 joined' "$tmp/out" && grep -q '^4 of 5 processes ended well: right' "$tmp/out" &&
+        [ "$(grep -o '>[34] ranks<' "$tmp/loss.svg" | tr -d '\n')" = '>4 ranks<>3 ranks<>4 ranks<' ] && tail -n 1 "$tmp/loss.svg" | grep -q '</svg>'; then
         good 21_elastic
     else bad 21_elastic 'see its output'; fi
 else
@@ -111,6 +112,27 @@ else
         example readme 'y = 1\.00[0-9] [+] (1\.99|2\.00)[0-9] x' 4 "$tmp/fit"
     else
         bad readme "'$line' does not compile it without warnings"
+    fi
+fi
+
+# The same program as C++, and the one of examples/PLATFORMS.md.
+awk '/^```cpp$/ {on = 1; next} /^```/ {if (on) exit} on' examples/PLATFORMS.md > "$tmp/snippet" 2> "$tmp/out"
+if ! command -v g++ > /dev/null; then
+    echo 'SKIP readme and PLATFORMS.md as C++: there is no g++'
+elif [ ! -s "$tmp/fit.c" ] || [ ! -s "$tmp/snippet" ]; then
+    echo 'SKIP readme and PLATFORMS.md as C++: there are no such programs'
+else
+    { grep '^#' "$tmp/snippet"; printf '#include <cstdio>\nint main() {\n'; grep -v '^#' "$tmp/snippet"; } > "$tmp/snippet.cc"
+    echo 'std::printf("rank %u of %u\n", cdp_rank(world), cdp_size(world)); cdp_group_destroy(world); }' >> "$tmp/snippet.cc"
+    if g++ -x c++ -std=c++20 -O1 -Wall -Werror -I. "$tmp/fit.c" -o "$tmp/fit_cpp" -pthread > "$tmp/out" 2>&1; then
+        example 'readme as C++' 'y = 1\.00[0-9] [+] (1\.99|2\.00)[0-9] x' 4 "$tmp/fit_cpp"
+    else
+        bad 'readme as C++' 'it does not compile without warnings'
+    fi
+    if g++ -std=c++11 -O1 -Wall -Wextra -Wpedantic -Werror -I. "$tmp/snippet.cc" -o "$tmp/snippet" -pthread > "$tmp/out" 2>&1; then
+        example 'the C++ of PLATFORMS.md' 'rank [0-3] of 4' 4 "$tmp/snippet"
+    else
+        bad 'the C++ of PLATFORMS.md' 'it does not compile without warnings'
     fi
 fi
 

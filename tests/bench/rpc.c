@@ -29,7 +29,8 @@
 #define MOST (64u << 20)
 #define FLIGHT 16u
 
-static uint8_t *data; /* MOST bytes, touched */
+static uint8_t
+    *data; /* MOST bytes, touched; of cdp: memory that the other rank can read in place */
 
 static double now_us(void) {
     return (double)cdp_os_default()->now_ns(NULL) / 1000;
@@ -140,12 +141,16 @@ static void f_echo(void *user, cdp_rpc_request *q) {
     (void)user;
     (void)cdp_rpc_reply(q, &results);
 }
+static void not_freed(void *user, void *bytes) {
+    (void)user;
+    (void)bytes;
+}
 static void f_result(void *user, cdp_rpc_request *q) {
     cdp_iov iov = {data, 0};
     const cdp_args results = {.iov = &iov, .iov_count = 1};
     (void)user;
     if (q->bytes == 8) memcpy(&iov.bytes, q->data, 8);
-    const cdp_value value = {.plain = {.iov = &iov, .iov_count = 1}};
+    const cdp_value value = {.plain = {.iov = &iov, .iov_count = 1}, .destroy = not_freed};
     if (iov.bytes > 65536)
         (void)cdp_rpc_reply_value(q, &value); /* the caller reads it in place */
     else
@@ -233,6 +238,9 @@ static void cdp_rank_main(uint32_t rank, uint16_t port, bool shared) {
     order o;
     must(cdp_init(&t, &d.group));
     w.g = d.group;
+    data = (uint8_t *)cdp_group_alloc(w.g, MOST);
+    need(data != NULL, "cdp_group_alloc");
+    memset(data, 1, MOST);
     must(cdp_rpc_create(&d, &w.rpc));
     if (rank == 1) {
         cdp_serve(&w);
@@ -244,6 +252,7 @@ static void cdp_rank_main(uint32_t rank, uint16_t port, bool shared) {
     }
     must(cdp_rpc_shutdown(w.rpc, 0));
     cdp_rpc_destroy(w.rpc);
+    cdp_group_free(w.g, data);
     cdp_group_destroy(w.g);
 }
 
@@ -419,9 +428,11 @@ int main(int argc, char **argv) {
         fprintf(stderr, "rpc cdp|bare memory|tcp; rpc.sh runs it\n");
         return 2;
     }
-    data = (uint8_t *)malloc(MOST);
-    need(data != NULL, "malloc");
-    memset(data, 1, MOST);
+    if (!cdp) {
+        data = (uint8_t *)malloc(MOST);
+        need(data != NULL, "malloc");
+        memset(data, 1, MOST);
+    }
     if (cdp)
         cdp_side(memory);
     else if (memory)

@@ -133,7 +133,6 @@ t_two_files() { # implementation in the language of $1, user in that of $5
 t_static() { # two files of one program with a private copy each
     set_language "$1" "$2"
     { printf '#define CDP_STATIC\n#define CDP_IMPLEMENTATION\n'; user_of "$4"; proof "$(below "$4")"; } > "a.$ext"
-    warnings="$warnings -Wno-unused-function"
     compile "$1 -std=$2 -$3" "a.$ext" a.o
     objcopy --redefine-sym main=other a.o b.o || die 'no second object' # a second file would say the same
     exports_nothing a.o
@@ -262,12 +261,17 @@ t_system_header_first() { # -std=c11 and a system header before ours: the docume
     compile "$1 -std=c11 -$3" cured.c cured.o
     exports_only_api cured.o
 }
+# All headers of a POSIX system that ours include.
+other_system() {
+    printf '#define _DEFAULT_SOURCE 1\n'
+    sed -n 's/^#include <.*/&/p' "$root"/cdp*.h | sort -u | grep -vE 'cuda|nccl|nvrtc|mpi.h|sys.event|winsock|ws2tcp|windows|bcrypt|[^m]intrin|stdatomic'
+}
 t_platform_macros() { # names that platforms define as macros: neither the declarations nor the implementation use one
     set_language "$1" "$2"
     printf '#include "tests/compile/platform_macros.h"\n#include "%s"\nint something_to_compile(void);\n' "$4" > "macros.$ext"
     warnings="$warnings -Wno-unused-macros"
     # the standard headers first: they may use such names themselves
-    { printf '#define _DEFAULT_SOURCE 1\n'; sed -n 's/^#include <.*/&/p' "$root"/cdp*.h | sort -u | grep -vE 'cuda|nccl|nvrtc|mpi.h|sys.event|winsock|ws2tcp|windows|bcrypt'; } > system.h
+    other_system > system.h
     sed '1i #include "system.h"' "macros.$ext" > "decl.$ext"
     compile "$1 -std=$2 -$3 -I." "decl.$ext" decl.o
     sed '2a #define CDP_IMPLEMENTATION' "decl.$ext" > "impl.$ext"
@@ -295,6 +299,70 @@ EOS
     # without the define the old names are unknown
     sed '/CDP_NAMES_0_1/d' "names.$ext" > "new.$ext"
     if $1 -std="$2" -I"$root" -I. -c "new.$ext" -o new.o > new.txt 2>&1; then die 'old names compile without CDP_NAMES_0_1'; fi
+}
+t_extensions() { # what tests/check_sources.sh leaves to the compiler: these flags refuse it
+    local code n=0
+    while IFS= read -r code; do
+        n=$((n + 1))
+        echo "$code" > extension.c
+        # shellcheck disable=SC2086
+        if $1 -std=$2 -$3 $STRICT $C_ONLY -c extension.c -o extension.o > extension.txt 2>&1; then die "it compiled: $code"; fi
+        grep -q 'error:' extension.txt || die "no error: $code"
+    done <<'EOS'
+struct a { int n; char room[0]; };
+int a(void); int a(void) { int b[2] = {}; return b[0]; }
+void *a(void *p); void *a(void *p) { return p + 1; }
+int a(int b); int a(int b) { return b ?: 2; }
+int a(void); int a(void) { return ({ 1; }); }
+int b[] = {[0 ... 3] = 1};
+struct a {};
+int a(int n); int a(int n) { switch (n) { case 0 ... 3: return 1; default: return 0; } }
+EOS
+    [ $n = 8 ] || die "$n snippets"
+}
+# A compiler of C11 that is neither gcc nor clang: it has atomics of C11, and no other extension.
+t_other_c11() {
+    set_language "$1" "$2"
+    { other_system; echo '#include <stdatomic.h>'; printf '#undef __GNUC__\n#undef __clang__\n#define CDP_IMPLEMENTATION\n'; user_of "$4"; proof "$(below "$4")"; } > "other.$ext"
+    warnings="$warnings -Wno-unused-function"
+    compile "$1 -std=$2 -$3" "other.$ext" other.o
+    exports_only_api other.o
+    $1 other.o -o other -pthread -lm && ./other || die "the program returned $?"
+    # nothing but plain accesses where there are neither threads nor shared memory
+    sed '/__clang__/a #define CDP_NO_THREADS\n#define CDP_NO_SHARED_MEMORY\n#define __STDC_NO_ATOMICS__ 1' "other.$ext" > "plain.$ext"
+    compile "$1 -std=$2 -$3" "plain.$ext" plain.o
+    $1 plain.o -o plain -lm && ./plain || die "the program returned $?"
+    # and one sentence where that is not said
+    sed '/CDP_NO_THREADS/d' "plain.$ext" > "sentence.$ext"
+    if $1 -std="$2" -I"$root" -c "sentence.$ext" -o sentence.o > sentence.txt 2>&1; then die 'it compiled without atomics'; fi
+    grep -m 1 'error:' sentence.txt | grep -q 'a compiler without atomics of C11' || { head -n 5 sentence.txt; die 'another error'; }
+}
+# clang for MSVC's ABI, with the headers of mingw-w64, which know gcc: see msvc.h. There is no C library to link with.
+t_msvc() {
+    local h
+    set_language "$1" "$2"
+    warnings="$warnings -Wno-unused-function"
+    [ "$ext" = c ] || warnings="$warnings -Wno-missing-prototypes"
+    { echo '#define CDP_IMPLEMENTATION'; for h in "${@:4}"; do echo "#include \"$h\""; done; } > "msvc.$ext"
+    compile "$1 -target x86_64-pc-windows-msvc -fgnuc-version=12.2.0 -fms-compatibility -fms-extensions -fms-compatibility-version=19.30 -isystem /usr/share/mingw-w64/include -include $root/tests/compile/msvc.h -std=$2 -$3" "msvc.$ext" msvc.o
+    if nm -u msvc.o | grep -E ' (__atomic|__sync|pthread|clock_gettime|gettimeofday|_?_?emutls|usleep|strcasecmp|strdup)'; then die 'MSVC has no such function'; fi
+}
+# tcc has no atomics: one thread, no shared memory.
+TCC='tcc -w -DCDP_NO_THREADS -DCDP_NO_SHARED_MEMORY'
+t_tcc_program() { # FILE EXIT-CODE
+    $TCC -I"$root" -I"$root/tests" -include "$root/tests/compile/tcc.h" "$root/$4" -o program -lm || die 'it does not compile'
+    timeout 120 ./program > said.txt 2>&1 || { tail -n 5 said.txt; die "the program returned $?"; }
+    echo "INFO $(tail -n 1 said.txt)"
+}
+t_tcc_example() { # FILE LINES TEXT: two ranks over TCP, by the variables of a launcher
+    local r port=$((20000 + $$ % 10000))
+    $TCC "$root/$4" -o program -lm || die 'it does not compile'
+    for r in 0 1; do
+        RANK=$r WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port timeout 120 ./program > "said.$r" 2>&1 &
+    done
+    wait
+    shift 4
+    [ "$(cat said.0 said.1 | grep -c "$*")" = 2 ] || { cat said.0 said.1; die "not twice: $*"; }
 }
 t_mixed_versions() { # a header of another version is refused
     mkdir -p mixed && cp "$root"/cdp*.h mixed
@@ -405,6 +473,8 @@ for c in $c_compilers; do
     add t_system_header_first $c c11 O0 $TOP
     for h in $MACROS; do add t_platform_macros $c c11 O0 "$h"; done
     add t_names_0_1 $c c11 O0 $TOP
+    add t_extensions $c c11 O0
+    add t_other_c11 $c c11 O0 $TOP
     [ $TOP = cdp.h ] || add t_mixed_versions $c c11 O0 $TOP
 done
 for c in $cxx_compilers; do
@@ -430,6 +500,19 @@ done
 add t_together gcc c11 O0 $WITHOUT_MPI
 command -v clang > /dev/null && add t_together clang c11 O0 "$(tac <<< "$WITHOUT_MPI" | tr '\n' ' ')"
 for c in $cxx_compilers; do add t_together $c c++11 O0 "$(tac <<< "$WITHOUT_MPI" | tr '\n' ' ')"; done
+if command -v clang > /dev/null && [ -f /usr/share/mingw-w64/include/windows.h ]; then
+    add t_msvc clang c11 O0 cdp_tcp.h cdp_rpc.h cdp_dtensor.h cdp_mem.h cdp_nccl.h
+    add t_msvc clang++ c++14 O0 cdp_tcp.h
+else
+    echo "SKIP the parts for MSVC: clang or mingw-w64's headers are not installed"
+fi
+if command -v tcc > /dev/null; then
+    for t in test_exec test_backend test_group test_hostile; do add t_tcc_program tcc c99 O0 tests/unit/$t.c; done
+    add t_tcc_example tcc c99 O0 examples/01_hello.c 'rank [01] of 2 is here'
+    add t_tcc_example tcc c99 O0 examples/02_allreduce.c 'expected 1.5: right'
+else
+    echo 'SKIP everything with tcc: it is not installed'
+fi
 CUDA=${CUDA_HOME:-/usr/local/cuda}
 export CUDA
 if [ -f cdp_nccl.h ]; then

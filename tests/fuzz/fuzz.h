@@ -31,18 +31,90 @@ static void fuzz_broken(const char *what, int line) {
 }
 #include "cdp_tcp.h"
 
-typedef struct input {
+typedef struct fuzz_input {
     const uint8_t *p;
     uint64_t n;
-} input;
+} fuzz_input;
 
-CDP__PRIVATE uint8_t next_byte(input *in) {
+CDP__PRIVATE uint8_t next_byte(fuzz_input *in) {
     if (!in->n) return 0;
     --in->n;
     return *in->p++;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* ---- memory: large blocks are kept for the next input ---- */
+
+/* Fresh pages for blocks of this size take most of the time of a short input. A kept block has
+   exactly the length that was asked for, and is poisoned while nobody has it, so that
+   AddressSanitizer still sees what is read or written beside it or too late. */
+#define FUZZ_KEPT_FROM 16385u
+#define FUZZ_KEPT 32
+
+#ifdef __has_feature
+#if __has_feature(address_sanitizer)
+#define FUZZ_ASAN
+#endif
+#endif
+#if defined(__SANITIZE_ADDRESS__) || defined(FUZZ_ASAN)
+#include <sanitizer/asan_interface.h>
+#define FUZZ_POISON(at, bytes) ASAN_POISON_MEMORY_REGION(at, bytes)
+#define FUZZ_UNPOISON(at, bytes) ASAN_UNPOISON_MEMORY_REGION(at, bytes)
+/* A freed block is not used again before this much was freed; 256 MiB, the default, would make
+   every allocation touch fresh pages. */
+const char *__asan_default_options(void);
+const char *__asan_default_options(void) {
+    return "quarantine_size_mb=4:allocator_may_return_null=1";
+}
+#else
+#define FUZZ_POISON(at, bytes) (void)(at)
+#define FUZZ_UNPOISON(at, bytes) (void)(at)
+#endif
+
+typedef struct fuzz_block {
+    void *at;
+    uint64_t bytes;
+    bool taken;
+} fuzz_block;
+
+static fuzz_block fuzz_blocks[FUZZ_KEPT];
+
+/* As malloc() and free(). What a block holds at first is not defined. */
+CDP__PRIVATE void *fuzz_alloc(uint64_t bytes) {
+    uint32_t i, spare = FUZZ_KEPT;
+    fuzz_block *b;
+    if (bytes < FUZZ_KEPT_FROM) return malloc((size_t)bytes);
+    for (i = 0; i < FUZZ_KEPT; ++i) {
+        b = &fuzz_blocks[i];
+        if (b->taken) continue;
+        spare = i;
+        if (!b->at || b->bytes == bytes) break;
+    }
+    if (spare == FUZZ_KEPT) return malloc((size_t)bytes);
+    b = &fuzz_blocks[spare];
+    if (b->at) FUZZ_UNPOISON(b->at, (size_t)b->bytes);
+    if (b->bytes != bytes) {
+        free(b->at);
+        b->at = malloc((size_t)bytes);
+    }
+    b->bytes = b->at ? bytes : 0;
+    b->taken = b->at != NULL;
+    return b->at;
+}
+
+CDP__PRIVATE void fuzz_free(void *p) {
+    uint32_t i;
+    for (i = 0; p && i < FUZZ_KEPT; ++i) {
+        fuzz_block *b = &fuzz_blocks[i];
+        if (b->at != p) continue;
+        T(b->taken);
+        b->taken = false;
+        FUZZ_POISON(p, (size_t)b->bytes);
+        return;
+    }
+    free(p);
+}
 
 #ifndef FUZZ_LIB
 #define FUZZ_INPUT_BYTES (256u * 1024u)

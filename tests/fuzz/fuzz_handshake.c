@@ -55,7 +55,7 @@ static void check_links(const cdp__mesh *m, const world *w) {
 }
 
 /* Connections and what comes over them, as in fuzz_store_server.c. */
-static void run_visitors(input in, uint8_t flags) {
+static void run_visitors(fuzz_input in, uint8_t flags) {
     world *w = (world *)calloc(1, sizeof *w);
     cdp_os os = world_os(w);
     uint64_t log = 0;
@@ -106,7 +106,7 @@ static void run_visitors(input in, uint8_t flags) {
 }
 
 /* A rank connects: what comes back is the input. */
-static void run_connector(input in, uint8_t flags) {
+static void run_connector(fuzz_input in, uint8_t flags) {
     world *w = (world *)calloc(1, sizeof *w);
     cdp_os os = world_os(w);
     uint64_t log = 0;
@@ -141,7 +141,7 @@ static void run_connector(input in, uint8_t flags) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    input in;
+    fuzz_input in;
     uint8_t flags;
     in.p = data;
     in.n = size;

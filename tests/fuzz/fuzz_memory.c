@@ -36,7 +36,7 @@ static uint8_t *peer_memory;
 #define PEER_BYTES (1u << 18)
 
 static void *host_alloc(void *user, uint64_t bytes) {
-    void *p = bytes > (4u << 20) ? NULL : malloc((size_t)bytes);
+    void *p = bytes > (4u << 20) ? NULL : fuzz_alloc(bytes);
     (void)user;
     h.live += p != NULL;
     return p;
@@ -45,7 +45,7 @@ static void *host_alloc(void *user, uint64_t bytes) {
 static void host_release(void *user, void *p) {
     (void)user;
     h.live -= p != NULL;
-    free(p);
+    fuzz_free(p);
 }
 
 static uint64_t host_now(void *user) {
@@ -53,10 +53,18 @@ static uint64_t host_now(void *user) {
     return h.now;
 }
 
+#define COUNT 10000
+#define BUFFER_BYTES ((COUNT + 1) * 4)
+
+/* Zeroes what ranks use of it: of a segment the beginning, with two buffers. */
 static int32_t host_create(void *user, uint64_t bytes) {
+    const uint64_t used = 2 * (BUFFER_BYTES + 64);
+    uint8_t *at;
     (void)user;
     if (h.count == BLOCKS || bytes > (4u << 20)) return -ENOMEM;
-    h.blocks[h.count].at = (uint8_t *)calloc(1, (size_t)bytes);
+    at = (uint8_t *)fuzz_alloc(bytes);
+    memset(at, 0, (size_t)(bytes < CDP__SEGMENT_BYTES ? bytes : used));
+    h.blocks[h.count].at = at;
     h.blocks[h.count].bytes = bytes;
     return (int32_t)h.count++;
 }
@@ -158,13 +166,15 @@ static int64_t side_recv(void *self, uint32_t peer, const cdp_iov *v, uint32_t n
     return side_move(self, v, n, false);
 }
 
+/* Nobody else moves while a rank sleeps, so it sleeps until its deadline. */
 static cdp_status side_wait(void *self, cdp_lock *lock, uint64_t deadline_ns) {
     cdp__mesh *m = (cdp__mesh *)self;
+    bool news = false;
     (void)lock;
-    if (deadline_ns || h.now % 150000 < 50000) (void)cdp__shared_doze(m->sharing);
+    if (deadline_ns || h.now % 150000 < 50000) news = cdp__shared_doze(m->sharing);
     cdp__shared_rise(m->sharing);
     h.now += 50000;
-    if (deadline_ns != UINT64_MAX && deadline_ns > h.now) h.now += (deadline_ns - h.now) / 4;
+    if (!news && deadline_ns != UINT64_MAX) h.now = cdp__max(h.now, deadline_ns);
     return CDP_OK;
 }
 
@@ -235,12 +245,12 @@ static void sides_close(void) {
     }
     T(h.mapped == 0);
     for (uint32_t i = 0; i < h.count; ++i)
-        free(h.blocks[i].at);
+        fuzz_free(h.blocks[i].at);
 }
 
 /* ---- what the input writes: wherever rank 1 may */
 
-static uint64_t value_of(input *in, uint64_t old) {
+static uint64_t value_of(fuzz_input *in, uint64_t old) {
     uint64_t v = 0;
     const uint8_t how = next_byte(in);
     for (uint32_t i = 0; i < how % 9u; ++i)
@@ -255,7 +265,7 @@ static uint64_t value_of(input *in, uint64_t old) {
 
 #define WRITE(x) (x) = (__typeof__(x))value_of(in, (uint64_t)(x))
 
-static void write_slot(input *in, cdp__eager_slots *slots) {
+static void write_slot(fuzz_input *in, cdp__eager_slots *slots) {
     cdp__eager_slot *p = &slots->place[next_byte(in) % CDP__SLOTS];
     const uint8_t what = next_byte(in);
     switch (what % 6) {
@@ -268,7 +278,7 @@ static void write_slot(input *in, cdp__eager_slots *slots) {
     }
 }
 
-static void write_exposure(input *in, cdp__exposure *all) {
+static void write_exposure(fuzz_input *in, cdp__exposure *all) {
     cdp__exposure *e = &all[next_byte(in) % 4];
     switch (next_byte(in) % 5) {
     case 0: WRITE(e->at); break;
@@ -279,7 +289,7 @@ static void write_exposure(input *in, cdp__exposure *all) {
     }
 }
 
-static void write_side(input *in, cdp__side *s) {
+static void write_side(fuzz_input *in, cdp__side *s) {
     const uint8_t what = next_byte(in);
     switch (what % 6) {
     case 0: WRITE(s->bell.wants); break;
@@ -290,7 +300,7 @@ static void write_side(input *in, cdp__side *s) {
     }
 }
 
-static void write_anything(input *in) {
+static void write_anything(fuzz_input *in) {
     cdp__shared *s = links[1][0].shared;
     cdp__way *out = s->line.out, *back = s->line.in;
     const uint8_t what = next_byte(in);
@@ -317,22 +327,34 @@ static void write_anything(input *in) {
 
 /* ---- one life */
 
-#define COUNT 24000
 #define GUARD 0x7e7e7e7e
+#define OPERATIONS 4
+#define INPUT_BYTES 512 /* the rest of an input is left out: it takes time and shows nothing new */
+#define STEPS 4000      /* more than an operation needs while nothing was written */
+#define STEPS_AFTER 24  /* when the input has ended, and something was written */
+#define TIMEOUT_MS 1000
+#define LATE_NS 300000000u /* so much later the input may make it in one operation */
 
+static const uint32_t counts[] = {1, 50, 900, 1100, 6000, COUNT};
 static int32_t *buffers[2][2];
 
-/* Element i of what `rank` gives to operation k. */
-static int32_t element(uint32_t rank, uint32_t k, uint32_t i) {
-    return (int32_t)(i * 7 + k * 1000 + rank);
+/* What `rank` gives to operation k. Sums of two do not overflow. */
+static const int32_t *elements(uint32_t rank, uint32_t k) {
+    static int32_t all[COUNT + 2000];
+    if (!all[1])
+        for (uint32_t i = 0; i < COUNT + 2000; ++i)
+            all[i] = (int32_t)(i * 2654435761u >> 2);
+    return all + 200 * k + 97 * rank;
+}
+
+static uint32_t count_of(uint8_t what) {
+    return counts[what >> 2 & 7 ? (what >> 2 & 7) % 6 : 4];
 }
 
 static cdp_status begin(cdp_group *g, uint32_t k, uint8_t what, cdp_work *work) {
-    static const uint32_t counts[] = {1, 50, 900, 1100, 6000, COUNT};
-    const uint32_t me = cdp_rank(g), n = counts[what >> 2 & 7 ? (what >> 2 & 7) % 6 : 4];
+    const uint32_t me = cdp_rank(g), n = count_of(what);
     int32_t *in = buffers[me][0], *out = buffers[me][1];
-    for (uint32_t i = 0; i < n; ++i)
-        in[i] = element(me, k, i);
+    memcpy(in, elements(me, k), n * sizeof *in);
     switch (what % 4) {
     case 0: return cdp_allreduce_async(g, in, out, n, CDP_DTYPE_I32, CDP_REDUCE_SUM, work);
     case 1: return cdp_allgather_async(g, in, out, n / 2, CDP_DTYPE_I32, work);
@@ -343,52 +365,74 @@ static cdp_status begin(cdp_group *g, uint32_t k, uint8_t what, cdp_work *work) 
     }
 }
 
-/* The middle element of what rank 0 has now. */
-static bool right(uint32_t k, uint8_t what, uint32_t n) {
-    const uint32_t i = n / 2;
+/* What rank 0 has now. */
+static bool right(uint32_t k, uint8_t what) {
+    const uint32_t n = count_of(what);
     const int32_t *in = buffers[0][0], *out = buffers[0][1];
+    const int32_t *mine = elements(0, k), *theirs = elements(1, k);
     switch (what % 4) {
-    case 0: return out[i] == element(0, k, i) + element(1, k, i);
-    case 1: return n < 2 || (out[0] == element(0, k, 0) && out[n / 2] == element(1, k, 0));
-    case 2: return in[i] == element(1, k, i);
-    default: return out[i] == element(1, k, i);
+    case 0:
+        for (uint32_t i = 0; i < n; ++i)
+            if (out[i] != mine[i] + theirs[i]) return false;
+        return true;
+    case 1:
+        return memcmp(out, mine, n / 2 * sizeof *out) == 0
+            && memcmp(out + n / 2, theirs, n / 2 * sizeof *out) == 0;
+    case 2: return memcmp(in, theirs, n * sizeof *in) == 0;
+    default: return memcmp(out, theirs, n * sizeof *out) == 0;
     }
 }
 
-static void operations(cdp_group *g[2], input *in) {
-    static const uint32_t counts[] = {1, 50, 900, 1100, 6000, COUNT};
+/* As cdp_work_test(), but nothing advances. */
+static bool has_ended(cdp_work work) {
+    return cdp__work_look(work.group, work.seq) != CDP_PENDING;
+}
+
+/* Lets both ranks advance, as the input says; then in turn. True: both works have ended. */
+static bool advance(cdp_group *g[2], cdp_work work[2], fuzz_input *in, bool *honest) {
+    uint32_t after = 0;
+    uint64_t late = 0;
+    for (uint32_t step = 0; step < STEPS; ++step) {
+        const uint8_t op = next_byte(in);
+        if (in->n && op % 8 == 0) {
+            write_anything(in);
+            *honest = false;
+        }
+        if (!in->n || op & 16) (void)cdp_poll(g[0], 20);
+        if (!in->n || op & 32) (void)cdp_poll(g[1], 20);
+        if (op % 8 == 1 && late < LATE_NS) {
+            late += (uint64_t)op * 100000;
+            h.now += (uint64_t)op * 100000;
+        }
+        if (has_ended(work[0]) && has_ended(work[1])) return true;
+        if (!in->n && !*honest && ++after == STEPS_AFTER) return false;
+    }
+    return false;
+}
+
+static void operations(cdp_group *g[2], fuzz_input *in) {
     bool honest = true, fine = true;
-    for (uint32_t k = 1; k <= 4 && fine; ++k) {
+    for (uint32_t k = 1; k <= OPERATIONS && fine && (in->n || k == 1); ++k) {
         const uint8_t what = next_byte(in);
-        const uint32_t n = counts[what >> 2 & 7 ? (what >> 2 & 7) % 6 : 4];
         cdp_work work[2];
         const bool begun =
             begin(g[0], k, what, &work[0]) == CDP_OK && begin(g[1], k, what, &work[1]) == CDP_OK;
-        bool done = false;
+        bool done;
         T(begun || !honest);
         if (!begun) return;
-        for (uint32_t step = 0; step < 4000 && !done; ++step) {
-            const uint8_t op = next_byte(in);
-            if (in->n && op % 8 == 0) {
-                write_anything(in);
-                honest = false;
-            }
-            if (!in->n || op & 16) (void)cdp_poll(g[0], 20);
-            if (!in->n || op & 32) (void)cdp_poll(g[1], 20);
-            if (op % 8 == 1) h.now += (uint64_t)op * 100000;
-            done = cdp_work_test(work[0]) != CDP_PENDING && cdp_work_test(work[1]) != CDP_PENDING;
-        }
+        done = advance(g, work, in, &honest);
         for (uint32_t r = 0; r < 2; ++r) /* by its deadline */
             fine = cdp_work_wait(work[r]) == CDP_OK && fine;
-        T(!honest || (done && fine && right(k, what, n)));
+        T(!honest || (done && fine && right(k, what)));
     }
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     cdp_os os = *cdp_os_default();
-    input in = {data, size};
+    fuzz_input in = {data, cdp__min(size, INPUT_BYTES)};
     cdp_group *g[2];
-    const bool segments = next_byte(&in) & 1;
+    const uint8_t how = next_byte(&in);
+    const bool segments = how & 1;
     if (!peer_memory) peer_memory = (uint8_t *)malloc(PEER_BYTES);
     memset(&h, 0, sizeof h);
     h.now = 1;
@@ -412,19 +456,22 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         const cdp_group_desc d = {.rank = r,
             .world_size = 2,
             .transport = &t,
-            .timeout_ms = 1000,
+            .timeout_ms = TIMEOUT_MS,
             .expose_bytes = 2048,
+            .stage_bytes = 4096,
+            .records = 4,
+            .no_spin = (how & 2) != 0,
             .no_thread = true,
             .os = &os,
             .logger = {.level = CDP_LOG_SILENT}};
         T(cdp_group_create(&d, &g[r]) == CDP_OK);
         for (uint32_t b = 0; b < 2; ++b) {
             if (segments)
-                buffers[r][b] = (int32_t *)cdp_group_alloc(g[r], (COUNT + 1) * 4);
+                buffers[r][b] = (int32_t *)cdp_group_alloc(g[r], BUFFER_BYTES);
             else if (r == 1)
                 buffers[r][b] = (int32_t *)peer_memory + b * (COUNT + 1);
             else
-                buffers[r][b] = (int32_t *)malloc((COUNT + 1) * 4);
+                buffers[r][b] = (int32_t *)fuzz_alloc(BUFFER_BYTES);
             T(buffers[r][b] != NULL);
             buffers[r][b][COUNT] = GUARD;
         }
@@ -436,7 +483,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
             if (segments)
                 cdp_group_free(g[r], buffers[r][b]);
             else if (r == 0)
-                free(buffers[r][b]);
+                fuzz_free(buffers[r][b]);
         }
     for (uint32_t r = 0; r < 2; ++r)
         cdp_group_destroy(g[r]);

@@ -11,7 +11,7 @@
 static uint64_t live, now;
 
 static void *world_alloc(void *user, uint64_t bytes) {
-    void *p = bytes > (1u << 24) ? NULL : malloc((size_t)bytes);
+    void *p = bytes > (1u << 24) ? NULL : fuzz_alloc(bytes);
     (void)user;
     live += p != NULL;
     return p;
@@ -19,7 +19,7 @@ static void *world_alloc(void *user, uint64_t bytes) {
 static void world_free(void *user, void *p) {
     (void)user;
     live -= p != NULL;
-    free(p);
+    fuzz_free(p);
 }
 static uint64_t world_now(void *user) {
     (void)user;
@@ -124,13 +124,13 @@ static cdp_rpc *rpc_make(cdp_group *g) {
     return rpc;
 }
 
-static uint64_t number_of(input *in) { /* ids that exist, nearly exist, or do not */
+static uint64_t number_of(fuzz_input *in) { /* ids that exist, nearly exist, or do not */
     const uint64_t rank = next_byte(in) % 4, n = next_byte(in) % 12;
     return next_byte(in) % 32 == 0 ? UINT64_MAX : rank << 48 | n;
 }
 
 /* The next entry of this kind after some slot, of that rank; 0: there is none. */
-static uint32_t entry_of(cdp_rpc *rpc, input *in, cdp__ref_kind kind, uint32_t rank) {
+static uint32_t entry_of(cdp_rpc *rpc, fuzz_input *in, cdp__ref_kind kind, uint32_t rank) {
     const uint32_t room = rpc->refs.room, from = next_byte(in);
     for (uint32_t i = 0; i < room; ++i) {
         const uint32_t slot = 1 + (from + i) % (room - 1);
@@ -144,7 +144,8 @@ static uint64_t fresh;
 
 /* What an honest peer could send now: a message of this kind with numbers that fit. False: it
    could not. */
-static bool honest_message(cdp_rpc *rpc, input *in, cdp_channel_message *m, uint64_t ids_of[2]) {
+static bool honest_message(
+    cdp_rpc *rpc, fuzz_input *in, cdp_channel_message *m, uint64_t ids_of[2]) {
     const uint64_t mine = (uint64_t)m->peer << 48, other = (uint64_t)(3 - m->peer) << 48;
     uint32_t slot = 0;
     switch (m->kind & 0xff) {
@@ -188,7 +189,7 @@ static bool honest_message(cdp_rpc *rpc, input *in, cdp_channel_message *m, uint
 }
 
 /* A reference that `peer` may share: to a value of this rank, of its own, or of the third. */
-static void honest_record(cdp_rpc *rpc, input *in, uint32_t peer, uint8_t *at) {
+static void honest_record(cdp_rpc *rpc, fuzz_input *in, uint32_t peer, uint8_t *at) {
     const uint32_t owner = next_byte(in) % 3;
     const uint32_t slot = owner ? 0 : entry_of(rpc, in, CDP__REF_OWNER, 3);
     const uint64_t rid =
@@ -197,11 +198,11 @@ static void honest_record(cdp_rpc *rpc, input *in, uint32_t peer, uint8_t *at) {
 }
 
 /* A context that is there, or one of a peer that is not yet. */
-static uint64_t context_of(cdp_rpc *rpc, input *in) {
+static uint64_t context_of(cdp_rpc *rpc, fuzz_input *in) {
     if (rpc->contexts && next_byte(in) % 4) return rpc->contexts->id;
     return (uint64_t)(1 + next_byte(in) % 2) << 48 | (1u + next_byte(in) % 3);
 }
-static void context_message(cdp_rpc *rpc, input *in, cdp_channel_message *m) {
+static void context_message(cdp_rpc *rpc, fuzz_input *in, cdp_channel_message *m) {
     m->a = context_of(rpc, in);
     m->b = 1u + next_byte(in) % 6;
     m->aux = next_byte(in) % 5;
@@ -209,7 +210,7 @@ static void context_message(cdp_rpc *rpc, input *in, cdp_channel_message *m) {
     if (m->kind == CDP__RPC_DONE && rpc->contexts) m->b = rpc->contexts->w.pass;
 }
 /* What stands in the slot: a context, or a pass. */
-static uint64_t slot_of(cdp_rpc *rpc, input *in, const cdp_channel_message *m) {
+static uint64_t slot_of(cdp_rpc *rpc, fuzz_input *in, const cdp_channel_message *m) {
     const uint32_t kind = m->kind & 0xff;
     if (kind == CDP__RPC_CALL) return context_of(rpc, in);
     for (uint32_t i = 1; i <= rpc->call_count && kind == CDP__RPC_REPLY; ++i)
@@ -218,7 +219,7 @@ static uint64_t slot_of(cdp_rpc *rpc, input *in, const cdp_channel_message *m) {
     return (uint64_t)m->peer << 48 | (1u + next_byte(in) % 3);
 }
 
-static void message_of(cdp_rpc *rpc, input *in) {
+static void message_of(cdp_rpc *rpc, fuzz_input *in) {
     static uint8_t body[80000];
     static uint64_t handles;
     cdp_channel_message m;
@@ -314,7 +315,7 @@ static void pass_begins(cdp_rpc *rpc, const cdp_tensor *root) {
     cdp__rpc_leave(rpc);
 }
 
-static void program_of(cdp_rpc *rpc, input *in, cdp_rref *mine, cdp_call *calls) {
+static void program_of(cdp_rpc *rpc, fuzz_input *in, cdp_rref *mine, cdp_call *calls) {
     const uint32_t what = next_byte(in) % 8, k = next_byte(in) % 4;
     cdp_call_desc d;
     memset(&d, 0, sizeof d);
@@ -363,7 +364,7 @@ static void program_of(cdp_rpc *rpc, input *in, cdp_rref *mine, cdp_call *calls)
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    input in = {data, size};
+    fuzz_input in = {data, size};
     cdp_os os = *cdp_os_default();
     cdp_hub_desc h;
     cdp_group_desc d;

@@ -98,7 +98,7 @@ static cdp_store_server *open_server(world *w, const cdp_os *os, uint64_t *log, 
 
 /* Pieces: one byte whose lowest two bits say which connection, the next two what: bytes, bytes,
    its end, time. */
-static void run_server(input in, uint8_t flags) {
+static void run_server(fuzz_input in, uint8_t flags) {
     static const uint8_t greeting[] = {0, 0xce, 0xf7, 0x85, 0x3c};
     uint8_t proved[2 * CDP__AUTH_BYTES + sizeof greeting];
     world *w = (world *)calloc(1, sizeof *w);
@@ -144,7 +144,7 @@ static void run_server(input in, uint8_t flags) {
 }
 
 /* The same bytes on one connection, at once and in pieces: the same answer. */
-static void run_pieces(input in) {
+static void run_pieces(fuzz_input in) {
     uint64_t hash[2], bytes[2], log = 0, i;
     const uint8_t seed = next_byte(&in);
     uint32_t round;
@@ -199,7 +199,7 @@ static void run_more(cdp_store *s, uint32_t what) {
     cdp_store_free(s, list);
 }
 
-static void run_client(input in, uint8_t flags) {
+static void run_client(fuzz_input in, uint8_t flags) {
     static const cdp_store_op later[4][2] = {{CDP_STORE_WAIT, CDP_STORE_GET},
         {CDP_STORE_QUEUE_POP, CDP_STORE_BARRIER}, {CDP_STORE_WAIT, CDP_STORE_GET},
         {CDP_STORE_QUEUE_POP, CDP_STORE_GET}};
@@ -309,7 +309,7 @@ static void run_client(input in, uint8_t flags) {
     free(w);
 }
 
-static void run_text(input in) {
+static void run_text(fuzz_input in) {
     char text[200], again[64];
     const uint64_t n = cdp__min(in.n, sizeof text - 1);
     cdp_addr a, b;
@@ -325,7 +325,7 @@ static void run_text(input in) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    input in;
+    fuzz_input in;
     uint8_t flags;
     in.p = data;
     in.n = size;

@@ -29,7 +29,7 @@ tenths() { printf '%d.%d\n' $(($1 * slack / 10)) $(($1 * slack % 10)); } # of a 
 between() { if [ "$2" -ge "$3" ] && [ "$2" -le "$4" ]; then ok "$1"; else fail "$1" "$2 is not in $3..$4"; fi; }
 random_below() { echo $(($(od -An -N2 -tu2 /dev/urandom) % $1)); }
 pause_ms() { sleep "$(printf '0.%03d' "$1")"; }
-await_file() { n=0; while [ ! -s "$1" ] && [ $n -lt $((300 * slack)) ]; do sleep 0.01; n=$((n + 1)); done; }
+await_file() { n=0; while [ ! -s "$1" ] && [ $n -lt $((2000 * slack)) ]; do sleep 0.01; n=$((n + 1)); done; }
 
 cat > helper.c <<'EOF'
 #define _GNU_SOURCE
@@ -628,7 +628,16 @@ usage key-words    "must hold one word" -n 2 --job-key-file key.bad true
 usage key-and-open "exclude each other" -n 2 --job-key-file key.bad --open true
 usage endpoint     "--rdzv-endpoint must be HOST or HOST:PORT" -n 2 --nnodes 2 --node-rank 0 --rdzv-endpoint :1 --open true
 usage endpoint-0   "the port of --rdzv-endpoint must be between 1 and 65535" -n 2 --nnodes 2 --node-rank 0 --rdzv-endpoint h:0 --open true
-usage elastic      "the number of machines cannot change" -n 2 --nnodes 1:4 true
+usage elastic      "--nnodes needs --rdzv-endpoint or --external-store, the same on all machines" -n 2 --nnodes 1:4 true
+usage turned       "--nnodes 4:1: MIN must not be more than MAX" -n 2 --nnodes 4:1 true
+usage no-min       "MIN of --nnodes MIN:MAX needs a whole number, not ''" -n 2 --nnodes :3 true
+usage min-0        "MIN of --nnodes MIN:MAX must be between 1 and 1000000" -n 2 --nnodes 0:2 true
+usage elastic-rank "--node-rank is for a fixed number of machines, not for --nnodes MIN:MAX" -n 2 --nnodes 1:2 --node-rank 0 true
+usage elastic-key  "several machines need one secret" -n 2 --nnodes 1:2 --rdzv-endpoint h:1 true
+usage stay         "--stay and --node-rank exclude each other" -n 2 --stay --node-rank 0 --nnodes 2 --rdzv-endpoint h:1 --open true
+usage external     "--external-store must be HOST or HOST:PORT, not ':1'" -n 2 --external-store :1 --open true
+usage serve        "--serve needs --rdzv-endpoint" --serve --open
+usage conf-name    "--rdzv-conf has no setting 'fast'" -n 1 --rdzv-conf fast=1 true
 for o in --run-path --virtual-local-rank; do usage "refused$o" "torchrun's $o is not taken by cdprun" -n 1 $o true; done
 for o in --logs-specs --numa-binding --duplicate-stdout-filters --duplicate-stderr-filters; do usage "refused$o" "torchrun's $o is not taken by cdprun" -n 1 $o x true; done
 usage conf         "--rdzv-conf must be KEY=VALUE,KEY=VALUE, not 'timeout'" -n 1 --rdzv-conf timeout true

@@ -8,6 +8,7 @@
 
 #include "unit/elastic_job.h"
 
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -244,7 +245,36 @@ TEST(the_only_source_dies_while_it_sends) {
 static void linger(job_member *m, cdp_elastic *e, const cdp_elastic_now *now) {
     (void)e;
     m->loads = 1;
-    if (now->step == 19) test_sleep_ms(60000);
+    if (now->step == 19)
+        for (;;)
+            pause();
+}
+
+/* Says when this process has called cdp_elastic_finish(). */
+static struct {
+    job_member *m;
+    cdp_elastic *e;
+} finishing;
+
+static void *see_it_finish(void *unused) {
+    const uint64_t until = test_until_ns(20000);
+    bool ending = false;
+    while (!ending && test_now_ns() < until) {
+        cdp__elastic_lock(finishing.e);
+        ending = finishing.e->place.ending;
+        cdp__elastic_unlock(finishing.e);
+        test_sleep_ms(1);
+    }
+    __atomic_store_n(&finishing.m->answer, ending, __ATOMIC_SEQ_CST);
+    return unused;
+}
+
+static void watch_the_end(job_member *m, cdp_elastic *e, const cdp_elastic_now *now) {
+    static pthread_t thread;
+    if (now->step != 19) return;
+    finishing.m = m;
+    finishing.e = e;
+    if (pthread_create(&thread, NULL, see_it_finish, NULL) != 0) abort();
 }
 
 /* Rank 0 waits in cdp_elastic_finish() for a member that dies before its last step is committed. */
@@ -255,11 +285,15 @@ TEST(a_member_dies_while_another_one_finishes) {
         job.m[i].desc.max_ranks = 2;
         job.m[i].steps = 20;
     }
+    job.m[0].each = watch_the_end;
     job.m[1].between = linger;
     (void)start();
     (void)start();
     reaches(0, 20);
-    test_sleep_ms(100);
+    const uint64_t until = test_until_ns(20000);
+    while (!__atomic_load_n(&job.m[0].answer, __ATOMIC_SEQ_CST) && test_now_ns() < until)
+        test_sleep_ms(1);
+    T(job.m[0].answer);
     kill_one(1);
     ended(0, CDP_OK);
     T_EQ(20u * 2 * JOB_BATCH, job.m[0].last.samples);
@@ -358,8 +392,32 @@ static void wait_for_tickets(uint32_t n) {
     cdp_store_destroy(store);
 }
 
+/* The member that died was the only one that had committed the step at which epoch 2 begins, and it
+   died while it sent its state: the one loss that cdp_elastic.h documents. All others tell it. */
+static bool took_the_state_along(uint32_t i) {
+    const job_member *m = &job.m[i];
+    char begins[80];
+    snprintf(begins, sizeof begins, "{\"epoch\": 2, \"step\": %llu,",
+        (unsigned long long)m->committed + 1);
+    return m->status == CDP_ERR_STATE && !m->wrong && strstr(m->history, begins)
+        && strstr(m->error.text, "no member of epoch 2 that is left has state");
+}
+
+/* All but the victim end with the same: CDP_OK, or they tell that the state is lost. */
+static bool others_ended(uint32_t victim, uint32_t after) {
+    uint32_t told = 0;
+    for (uint32_t i = 0; i < 3; ++i)
+        if (i != victim) end_of(i);
+    for (uint32_t i = 0; i < 3; ++i)
+        told += i != victim && took_the_state_along(i);
+    if (told == 2) return false;
+    for (uint32_t i = 0; i < 3; ++i)
+        if (i != victim) test_check(ended(i, CDP_OK), __FILE__, __LINE__, "after %u calls", after);
+    return true;
+}
+
 /* Returns how long the others took from the alarm to their first allreduce without it, in ms; -1:
-   it did not die before they had ended. */
+   there was none, since it did not die before they had ended, or the state was lost with it. */
 static int64_t die_at(uint32_t after, bool first, bool agree) {
     uint64_t worst = 0;
     const uint32_t victim = first ? 0 : 2;
@@ -385,9 +443,9 @@ static int64_t die_at(uint32_t after, bool first, bool agree) {
     end_of(victim);
     died = test_check(job.m[victim].status == CDP_PENDING, __FILE__, __LINE__, "it ended: %s",
         job.m[victim].error.text);
+    died = died && others_ended(victim, after);
     for (uint32_t i = 0; died && i < 3; ++i) {
         if (i == victim) continue;
-        test_check(ended(i, CDP_OK), __FILE__, __LINE__, "after %u calls", after);
         if (job.m[i].working_ns - job.m[victim].mark_ns > worst)
             worst = job.m[i].working_ns - job.m[victim].mark_ns;
     }
@@ -434,11 +492,12 @@ TEST(a_stopped_member_is_left_out) {
     for (uint32_t i = 0; i < 3; ++i) {
         job.m[i].desc.min_ranks = 2;
         job.m[i].desc.max_ranks = 3;
-        job.m[i].desc.settle_ms = 300 * TEST_SLACK;
+        /* for the one that stands still; the others come sooner, on a busy machine too */
+        job.m[i].desc.settle_ms = 500 * TEST_SLACK;
         job.m[i].want = 2;
         job.m[i].more = 20;
         job.m[i].pace_ms = 1;
-        job.m[i].tcp.group.timeout_ms = 1500 * TEST_SLACK;
+        job.m[i].tcp.group.timeout_ms = 500 * TEST_SLACK;
         (void)start();
     }
     for (uint32_t i = 0; i < 3; ++i)
@@ -517,12 +576,13 @@ static void churn(uint64_t seed, uint32_t changes) {
     if (answers == MAP_FAILED) abort();
     job_begin();
     for (uint32_t i = 0; i < MOST; ++i) {
-        job.m[i].desc.settle_ms = 300;
+        /* the first epoch waits for it; in turns nobody does, for the dead are known */
+        job.m[i].desc.settle_ms = 500 * TEST_SLACK;
         job.m[i].steps = 4000;
         job.m[i].desc.connected = meet;
         job.m[i].each = agree_while_members_die;
         job.m[i].pace_ms = 1;
-        job.m[i].tcp.group.timeout_ms = 5000;
+        job.m[i].tcp.group.timeout_ms = 5000 * TEST_SLACK;
     }
     for (uint32_t i = 0; i < 4; ++i)
         (void)start();

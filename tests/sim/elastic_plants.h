@@ -13,7 +13,8 @@ typedef enum plant {
     PLANT_COUNTED_EARLY,        /* samples are counted when a step begins */
     PLANT_WAITS_FOR_DEAD,       /* the leader waits for members that are known to be dead */
     PLANT_RECEIVER_KEEPS_STATE, /* a receiver passes for one that has state */
-    PLANTS
+    PLANTS,                     /* those of pure functions end here */
+    PLANT_AGREE_ALONE = PLANTS, /* who has the result of the operation does not ask the store */
 } plant;
 static plant planted;
 

@@ -10,9 +10,19 @@
    not at all where the call says so; once where it says so (I7, I8). A value ends once (I4);
    without a fault no reference breaks (I5) and every result and every gradient is right (I14).
    What was lost is named (I10). No run hangs, also not in a shutdown, which leaves nothing behind
-   where it succeeds (I12); a rank that ends has given all memory back. A rank that waits sleeps: it
-   makes no more calls of the os than CALLS_MAX in a whole run. The same seed makes the same run
+   where it succeeds, and after which as many messages were received of each rank as it has sent
+   (I12); a rank that ends has given all memory back. Memory that the program has back, because a
+   call has ended or released it, is not read or written any more (I13). A rank that waits sleeps:
+   it makes no more calls of the os than CALLS_MAX in a whole run. The same seed makes the same run
    (I15).
+
+   After every step of the world the tables of all ranks that are not in the middle of something
+   are compared with each other: a live reference has its fork at the owner, and its value (I1); no
+   rank takes another one for a liar, so nobody deletes what was not there (I2, G1); the parent of a
+   reference that is not confirmed has a live one and waits (I3, G2); nothing breaks before anything
+   was lost (I5); a fork that was deleted does not come back (I6); of a lost rank nothing is left
+   (I10); queues and tables are within their limits (I11). A function sees only references that are
+   confirmed, and values that were not destroyed (I9).
 
        rpc_worlds [--seeds A..B] [--seed N] [--trace] [FAULT]
 
@@ -41,7 +51,9 @@ enum {
     STEPS = 24,
     CALLS = 4096,
     CALLS_MAX = 200000, /* 60000 were the most in 300 seeds of each fault */
-    HELD = 4
+    HELD = 4,
+    FIDS = 4096, /* numbers of references of one rank that are watched */
+    LONG = 100000
 };
 
 typedef enum fault_kind {
@@ -71,6 +83,8 @@ typedef struct rank_state {
     double w[3];
     cdp_tensor t;
     int32_t values, saved;
+    uint64_t sent[NODES], received[NODES]; /* messages, when it has shut down well */
+    bool shut;
 } rank_state;
 
 static struct {
@@ -80,6 +94,9 @@ static struct {
     bool faulty;
     fault_kind kind;
     uint8_t ran[CALLS]; /* by the number of the call */
+    uint8_t not_run[CALLS], ends[CALLS];
+    /* of each owner: how often it was looked at, and, by rank and number, when it last had a fork */
+    uint32_t looks[NODES], seen[NODES][NODES][FIDS];
     rank_state rank[NODES];
     char wrong[600];
 } x;
@@ -101,6 +118,8 @@ static void ran(cdp_rpc_request *q) {
     if (q->bytes >= 8) memcpy(&n, q->data, 8);
     if (n <= 0 || n >= CALLS) return;
     if (x.ran[n]++) wrong(node_of(here_of(q)), "a function ran twice for one call");
+    if (x.not_run[n])
+        wrong(node_of(here_of(q)), "a function runs although the call said it did not");
 }
 static void reply(cdp_rpc_request *q, int64_t n) {
     const cdp_iov iov = {&n, 8};
@@ -173,13 +192,59 @@ static void f_make(void *user, cdp_rpc_request *q) {
     ran(q);
     if (cdp_rpc_reply_value(q, &v) != CDP_OK) value_end(v.user, v.data);
 }
+/* on a value: what it holds */
+static void f_look(void *user, cdp_rpc_request *q) {
+    const value *v = q->on ? (const value *)q->on->data : NULL;
+    (void)user;
+    ran(q);
+    if (!v || v->alive != 1)
+        wrong(node_of(here_of(q)), "a function runs on a value that is gone");
+    else
+        reply(q, v->n);
+}
+
+/* {number, bytes, ...}: checks what it got, and returns as much, which the caller reads in place */
+static void fill(uint8_t *at, uint64_t bytes, int64_t n) {
+    for (uint64_t i = 16; i < bytes; ++i)
+        at[i] = (uint8_t)(i + (uint64_t)n);
+    memcpy(at, &n, 8);
+    memcpy(at + 8, &bytes, 8);
+}
+static bool filled(const uint8_t *at, uint64_t bytes, int64_t n) {
+    bool same = number(at, 0) == n && (uint64_t)number(at, 1) == bytes;
+    for (uint64_t i = 16; i < bytes; ++i)
+        same = same && at[i] == (uint8_t)(i + (uint64_t)n);
+    return same;
+}
+static void long_end(void *user, void *data) {
+    --((rank_state *)user)->saved;
+    memset(data, 0xee, LONG);
+    free(data);
+}
+static void f_long(void *user, cdp_rpc_request *q) {
+    rank_state *r = here_of(q);
+    const int64_t n = number(q->data, 0);
+    uint8_t *data = (uint8_t *)malloc(LONG);
+    cdp_iov iov = {data, LONG};
+    const cdp_value v = {
+        .data = data, .plain = {.iov = &iov, .iov_count = 1}, .destroy = long_end, .user = r};
+    (void)user;
+    ran(q);
+    if (!filled((const uint8_t *)q->data, q->bytes, n))
+        wrong(node_of(r), "a function got what was not sent");
+    fill(data, LONG, n);
+    ++r->saved;
+    if (cdp_rpc_reply_value(q, &v) != CDP_OK) long_end(r, data);
+}
+
 /* fetches its references and returns the last one */
 static void f_share(void *user, cdp_rpc_request *q) {
     const int64_t expected = number(q->data, 1);
-    (void)user;
     ran(q);
     for (uint32_t i = 0; i < q->rref_count; ++i) {
         cdp_call c = {0};
+        if (!user && cdp_rref_confirmed(q->rrefs[i], 0) == CDP_PENDING)
+            wrong(node_of(here_of(q)), "a function sees a reference that is not confirmed");
         if (cdp_rref_to_here(q->rrefs[i], 0, &c) == CDP_OK) {
             if (number(c.data, 0) != expected) wrong(node_of(here_of(q)), "a wrong value");
         } else if (!x.faulty) {
@@ -255,6 +320,8 @@ static const cdp_rpc_function functions[] = {
     {.name = "twice_later", .func = f_twice}, {.name = "slow", .func = f_slow},
     {.name = "fails", .func = f_fails}, {.name = "nested", .func = f_nested},
     {.name = "make", .func = f_make}, {.name = "share", .func = f_share},
+    {.name = "share_early", .func = f_share, .user = &x, .flags = CDP_RPC_EARLY},
+    {.name = "look", .func = f_look}, {.name = "long", .func = f_long},
     {.name = "mul", .func = f_mul, .backward = b_mul},
     {.name = "weight_grad", .func = f_weight_grad}};
 
@@ -268,6 +335,7 @@ static uint64_t now_of(const rank_state *r) {
 static void check_call(rank_state *r, const cdp_call *c, int64_t id, uint64_t began, uint32_t ms) {
     const uint64_t bound = ms * SIM_MS * 11 / 10 + 400 * SIM_MS; /* seeded stalls */
     if (c->ran == CDP_RAN_NO && x.ran[id]) wrong(node_of(r), "it ran, and the call says not");
+    x.not_run[id] = c->ran == CDP_RAN_NO;
     if (c->ran == CDP_RAN_YES && x.ran[id] != 1) wrong(node_of(r), "it did not run, they say so");
     if (x.kind != F_STOP && now_of(r) - began > bound)
         wrong(node_of(r), "a call outlived its time");
@@ -275,6 +343,11 @@ static void check_call(rank_state *r, const cdp_call *c, int64_t id, uint64_t be
         && c->status != CDP_ERR_ABORTED && c->status != CDP_ERR_TIMEOUT)
         wrong(node_of(r), c->error.text);
     if (c->status == CDP_ERR_PEER_LOST && c->error.peer < 0) wrong(node_of(r), "nobody is blamed");
+}
+
+static void one_end(void *user, cdp_call *c) {
+    if (++*(uint8_t *)user > 1 || c->status == CDP_PENDING)
+        wrong(0, "a call ends twice, or before its end");
 }
 
 static void step_call(rank_state *r) {
@@ -288,7 +361,9 @@ static void step_call(rank_state *r) {
     const cdp_call_desc d = {.to = (uint32_t)(sim_random(&r->random) % x.nodes),
         .function = cdp_rpc_id(names[kind]),
         .timeout_ms = ms,
-        .args = {.iov = &iov, .iov_count = 1}};
+        .args = {.iov = &iov, .iov_count = 1},
+        .done = one_end,
+        .user = &x.ends[args[0]]};
     cdp_call c = {0};
     if (cdp_rpc_start(r->rpc, &d, &c) != CDP_OK) {
         if (!x.faulty) wrong(node_of(r), cdp_last_error()->text);
@@ -299,7 +374,100 @@ static void step_call(rank_state *r) {
         wrong(node_of(r), "a wrong result");
     if (kind == 3 && c.status == CDP_OK) wrong(node_of(r), "it failed, and the call says not");
     if (args[0]) check_call(r, &c, args[0], began, ms);
+    if (args[0] && x.ends[args[0]] != 1) wrong(node_of(r), "a call has ended, and nobody was told");
     cdp_call_free(&c);
+}
+
+/* More calls at once than may be under way: the others wait until there is room. */
+static void step_burst(rank_state *r) {
+    enum {
+        BURST = 8
+    };
+    const uint32_t to = (uint32_t)(sim_random(&r->random) % x.nodes);
+    cdp_call c[BURST] = {{0}};
+    int64_t args[BURST][2];
+    for (uint32_t i = 0; i < BURST; ++i) {
+        const cdp_iov iov = {args[i], 16};
+        args[i][0] = x.calls < CALLS - 1 ? ++x.calls : 0;
+        args[i][1] = i;
+        if (cdp_rpc_start(r->rpc,
+                &(cdp_call_desc){.to = to,
+                    .function = cdp_rpc_id(i % 2 ? "twice_later" : "twice"),
+                    .timeout_ms = 5000,
+                    .args = {.iov = &iov, .iov_count = 1}},
+                &c[i])
+                != CDP_OK
+            && !x.faulty)
+            wrong(node_of(r), cdp_last_error()->text);
+    }
+    for (uint32_t i = 0; i < BURST; ++i) {
+        if (c[i].priv[0] && cdp_call_wait(&c[i]) == CDP_OK
+            && number(c[i].data, 0) != 2 * (int64_t)i)
+            wrong(node_of(r), "a wrong result");
+        cdp_call_free(&c[i]);
+    }
+}
+
+/* Long arguments that are not copied, a long result in memory of the program. What is given back is
+   poisoned at once, and watched until the end of the step. */
+typedef struct borrowed {
+    uint8_t *data;
+    bool back, left; /* left: the step is over, and it has not come back */
+} borrowed;
+static void borrowed_free(borrowed *b) {
+    free(b->data);
+    free(b);
+}
+static void long_back(void *user) {
+    borrowed *b = (borrowed *)user;
+    if (b->back) wrong(0, "memory of arguments comes back twice");
+    b->back = true;
+    memset(b->data, 0xee, LONG);
+    if (b->left) borrowed_free(b);
+}
+static bool poisoned(const uint8_t *at, uint64_t bytes) {
+    while (bytes && at[bytes - 1] == 0xee)
+        --bytes;
+    return !bytes;
+}
+static void step_long(rank_state *r) {
+    const int64_t n = x.calls < CALLS - 1 ? ++x.calls : 0;
+    const uint32_t ms = sim_chance(&r->random, 300) ? 1 : 5000;
+    const bool cancel = sim_chance(&r->random, 100);
+    borrowed *b = (borrowed *)calloc(1, sizeof *b);
+    uint64_t *into = (uint64_t *)calloc(1, LONG);
+    const cdp_iov iov = {b->data = (uint8_t *)malloc(LONG), LONG};
+    cdp_call c = {.into = {into, LONG}};
+    const uint64_t began = now_of(r);
+    fill(b->data, LONG, n);
+    const cdp_call_desc d = {.to = (uint32_t)(sim_random(&r->random) % x.nodes),
+        .function = cdp_rpc_id("long"),
+        .timeout_ms = ms,
+        .args = {.iov = &iov, .iov_count = 1},
+        .release = long_back,
+        .release_user = b};
+    if (cdp_rpc_start(r->rpc, &d, &c) == CDP_OK) {
+        if (cancel) (void)cdp_call_cancel(&c);
+        if (cdp_call_wait(&c) == CDP_OK && !filled((const uint8_t *)c.data, c.bytes, n))
+            wrong(node_of(r), "a wrong long result");
+        if (n) check_call(r, &c, n, began, ms);
+        cdp_call_free(&c);
+        memset(into, 0xee, LONG);
+        const uint64_t until = now_of(r) + 100 * SIM_MS;
+        while (now_of(r) < until || (!b->back && !x.faulty && now_of(r) < until + 10 * SIM_S))
+            if (cdp_rpc_serve(r->rpc, 5) < 0) break;
+        if (!b->back && !x.faulty) wrong(node_of(r), "memory of arguments does not come back");
+        if ((b->back && !poisoned(b->data, LONG)) || !poisoned((const uint8_t *)into, LONG))
+            wrong(node_of(r), "memory is written to that the program has back (I13)");
+    } else {
+        if (!x.faulty) wrong(node_of(r), cdp_last_error()->text);
+        b->back = true; /* a start that failed borrows nothing */
+    }
+    free(into);
+    if (b->back)
+        borrowed_free(b);
+    else
+        b->left = true;
 }
 
 static void step_reference(rank_state *r, cdp_rref *held, int64_t *n) {
@@ -316,19 +484,34 @@ static void step_reference(rank_state *r, cdp_rref *held, int64_t *n) {
     } else if (sim_chance(&r->random, 300)) {
         cdp_rref_drop(*held);
         held->rpc = NULL;
-    } else {
-        d.function = cdp_rpc_id("share");
-        d.args.rrefs = held;
-        d.args.rref_count = 1;
-        if (cdp_rpc_call(r->rpc, &d, &c) == CDP_OK && c.rref_count == 1) {
-            cdp_rref_keep(c.rrefs[0]);
-            cdp_rref_drop(*held);
-            *held = c.rrefs[0];
+    } else if (sim_chance(&r->random, 200)) {
+        d.function = cdp_rpc_id("look");
+        d.on = *held;
+        if (cdp_rpc_call(r->rpc, &d, &c) == CDP_OK) {
+            if (number(c.data, 0) != *n) wrong(node_of(r), "a wrong value");
         } else if (!x.faulty) {
             wrong(node_of(r), cdp_last_error()->text);
         }
         cdp_call_free(&c);
-        if (x.faulty && cdp_rref_confirmed(*held, 0) < 0) {
+    } else {
+        const bool gone = sim_chance(&r->random, 500); /* not even while it is on its way */
+        d.function = cdp_rpc_id(sim_chance(&r->random, 500) ? "share" : "share_early");
+        d.args.rrefs = held;
+        d.args.rref_count = 1;
+        cdp_status st = cdp_rpc_start(r->rpc, &d, &c);
+        if (gone) cdp_rref_drop(*held);
+        if (st == CDP_OK) st = cdp_call_wait(&c);
+        if (st == CDP_OK && c.rref_count == 1) {
+            cdp_rref_keep(c.rrefs[0]);
+            if (!gone) cdp_rref_drop(*held);
+            *held = c.rrefs[0];
+        } else if (!x.faulty) {
+            wrong(node_of(r), cdp_last_error()->text);
+        } else if (gone) {
+            held->rpc = NULL;
+        }
+        cdp_call_free(&c);
+        if (x.faulty && held->rpc && cdp_rref_confirmed(*held, 0) < 0) {
             cdp_rref_drop(*held);
             held->rpc = NULL;
         }
@@ -398,7 +581,9 @@ static void program(rank_state *r) {
         const uint32_t what = (uint32_t)(sim_random(&r->random) % 8);
         if (what < 3) step_call(r);
         if (what >= 3 && what < 7) step_reference(r, &held[what - 3], &n[what - 3]);
-        if (what == 7) step_pass(r);
+        if (what == 7 && i % 2) step_pass(r);
+        if (what == 7 && i % 4 == 0) step_long(r);
+        if (what == 7 && i % 4 == 2) step_burst(r);
     }
     for (uint32_t i = 0; i < HELD; ++i)
         cdp_rref_drop(held[i]);
@@ -416,13 +601,22 @@ static void with_rpc(rank_state *r) {
     cdp_rref_drop(r->weight);
     if (st == CDP_OK) {
         const cdp_rpc_stats s = cdp_rpc_stats_of(r->rpc);
+        for (uint32_t i = 0; i < x.nodes; ++i) {
+            r->sent[i] = r->rpc->peers[i].sent;
+            r->received[i] = r->rpc->peers[i].received;
+        }
+        r->shut = true;
         if (s.calls_out || s.calls_in || s.users || s.forks || s.holds || s.contexts)
             wrong(node_of(r), "a good shutdown leaves something behind");
         if (!x.faulty && r->values) wrong(node_of(r), "a value is left after a good shutdown");
     } else if (!x.faulty) {
         wrong(node_of(r), cdp_last_error()->text);
     }
-    cdp_rpc_destroy(r->rpc);
+    {
+        cdp_rpc *rpc = r->rpc;
+        r->rpc = NULL; /* nobody looks at it any more */
+        cdp_rpc_destroy(rpc);
+    }
     if (r->values) wrong(node_of(r), "a value is never destroyed");
     if (r->saved) wrong(node_of(r), "what a context has saved is never released");
 }
@@ -442,6 +636,10 @@ static void node_main(sim_node *node, void *arg) {
         .function_count = sizeof functions / sizeof *functions,
         .user = r,
         .timeout_ms = 5000};
+    if (x.seed % 3 == 0) { /* little room */
+        d.max_calls = 3;
+        d.max_queue_bytes = LONG + LONG / 2;
+    }
     (void)arg;
     if (cdp_init(&t, &d.group) == CDP_OK) {
         if (cdp_rpc_create(&d, &r->rpc) == CDP_OK)
@@ -456,13 +654,113 @@ static void node_main(sim_node *node, void *arg) {
     r->ended = true;
 }
 
+/* ---- what must hold after every step */
+
+/* The rpc of a rank that is in the middle of nothing: it waits, or has slept since its last call.
+   NULL: it has none, or is dead. */
+static const cdp_rpc *still(uint32_t i) {
+    const sim_node *node = &x.world->nodes[i];
+    const char *call = node->last_call ? node->last_call : "";
+    if (node->state == SIM_DEAD || !x.rank[i].rpc || !x.rank[i].rpc->channel) return NULL;
+    return !strcmp(call, "poll") || !strcmp(call, "sleep") ? x.rank[i].rpc : NULL;
+}
+static bool linked(uint32_t a, uint32_t b) {
+    return !still(a)->lost[b] && !still(b)->lost[a];
+}
+
+static void look_at_user(uint32_t i, const cdp__ref *r, bool any_loss) {
+    const cdp_rpc *owner = still(r->rank), *parent;
+    if (r->state == CDP__REF_BROKEN && !any_loss && x.kind != F_NOMEM)
+        wrong(i, "a reference is broken, and nothing was lost (I5)");
+    if (!owner || !linked(i, r->rank) || (!r->handles && !r->count)) return;
+    if (r->state == CDP__REF_LIVE) {
+        const uint32_t fork = cdp__refs_fork(&owner->refs, r->key, i);
+        if (!fork || !owner->extra[owner->refs.at[fork].of].value)
+            wrong(i, "a live reference, and its owner has no fork or no value (I1)");
+    } else if (r->state == CDP__REF_PENDING && r->parent != CDP__REF_NONE) {
+        parent = still(r->parent);
+        if (!parent || !linked(i, r->parent) || !linked(r->parent, r->rank)) return;
+        const uint32_t hold = cdp__refs_find(&parent->refs, CDP__REF_HOLD, r->key);
+        if (!hold || parent->refs.at[parent->refs.at[hold].of].state != CDP__REF_LIVE)
+            wrong(i, "a reference is not confirmed, and its parent does not wait (I3, G2)");
+    }
+}
+
+static void look_at_fork(uint32_t i, const cdp_rpc *rpc, const cdp__ref *r) {
+    const uint32_t maker = cdp__rpc_maker(r->key), n = (uint32_t)r->key;
+    if (rpc->lost[r->rank]) wrong(i, "a fork of a lost rank is left (I10)");
+    if (maker >= x.nodes || n >= FIDS) return;
+    if (x.seen[i][maker][n] && x.seen[i][maker][n] + 1 < x.looks[i])
+        wrong(i, "a fork that was deleted is there again (I6)");
+    x.seen[i][maker][n] = x.looks[i];
+}
+
+static void look_at_limits(uint32_t i, const cdp_rpc *rpc) {
+    const cdp_rpc_desc *d = &rpc->desc;
+    uint32_t from[NODES] = {0};
+    for (const cdp__rpc_rq *rq = rpc->all; rq; rq = rq->after) {
+        from[rq->pub.from] += rq->stage != CDP__RPC_REPLIED && !rq->node;
+        if (rpc->lost[rq->pub.from] && rq->stage < CDP__RPC_RUNNING && !rq->cancelled)
+            wrong(i, "a request of a lost rank waits (I10)");
+    }
+    for (uint32_t k = 0; k < rpc->ranks; ++k) {
+        const cdp__rpc_peer *p = &rpc->peers[k];
+        if (k != i && from[k] > rpc->share) wrong(i, "more requests of a rank than its part (I11)");
+        if (k != i && !rpc->lost[k] && p->requests != from[k]) wrong(i, "requests are miscounted");
+        if (p->flight > p->limit) wrong(i, "more than max_calls are under way (I11)");
+        if (p->dropped && x.kind != F_NOMEM && !x.wrong[0])
+            snprintf(x.wrong, sizeof x.wrong,
+                "node %u: rank %u is given up for what it has sent (I2, G1): %.300s", i, k,
+                p->why.text);
+        if (rpc->lost[k] && (p->queue || p->flight))
+            wrong(i, "something waits for a lost rank (I10)");
+    }
+    if (rpc->refs.room && rpc->refs.room - 1 - rpc->refs.left > d->max_rrefs)
+        wrong(i, "more than max_rrefs (I11)");
+    if (rpc->in_bytes > d->max_queue_bytes) wrong(i, "more than max_queue_bytes (I11)");
+    if (rpc->context_count > d->max_contexts) wrong(i, "more than max_contexts (I11)");
+    if (rpc->areas_kept > 2 * d->max_message_bytes) wrong(i, "too much memory is kept (I11)");
+}
+
+static void looks(sim_world *world) {
+    bool any_loss = false;
+    (void)world;
+    for (uint32_t i = 0; i < x.nodes; ++i) {
+        any_loss = any_loss || x.world->nodes[i].state == SIM_DEAD;
+        for (uint32_t k = 0; x.rank[i].rpc && k < x.nodes; ++k)
+            any_loss = any_loss || x.rank[i].rpc->lost[k];
+    }
+    for (uint32_t i = 0; i < x.nodes && !x.wrong[0]; ++i) {
+        const cdp_rpc *rpc = still(i);
+        if (!rpc) continue;
+        ++x.looks[i];
+        look_at_limits(i, rpc);
+        for (uint32_t slot = 1; slot < rpc->refs.room; ++slot) {
+            const cdp__ref *r = &rpc->refs.at[slot];
+            if (r->kind == CDP__REF_USER) look_at_user(i, r, any_loss);
+            if (r->kind == CDP__REF_FORK) look_at_fork(i, rpc, r);
+            if (r->kind == CDP__REF_HOLD && rpc->lost[r->rank])
+                wrong(i, "a child that went to a lost rank is waited for (I10)");
+        }
+    }
+}
+
+/* After the end: of two ranks that have shut down well, each has what the other one has sent. */
+static void look_at_sums(void) {
+    for (uint32_t i = 0; i < x.nodes; ++i)
+        for (uint32_t k = 0; k < x.nodes && !x.faulty; ++k)
+            if (i != k && x.rank[i].shut && x.rank[k].shut
+                && x.rank[i].sent[k] != x.rank[k].received[i])
+                wrong(i, "a message was sent and has not come, and both have shut down well (I12)");
+}
+
 /* ---- worlds */
 
 static bool trace; /* of the last run of a seed */
 
 static bool world_run(uint64_t seed, fault_kind kind, const sim_fault *f, uint64_t *hash,
     uint64_t *calls, uint64_t *allocs, uint64_t *length) {
-    sim_desc d = {.seed = seed, .main = node_main, .limit_ns = 900 * SIM_S};
+    sim_desc d = {.seed = seed, .main = node_main, .looks = looks, .limit_ns = 900 * SIM_S};
     uint64_t s = sim_stream(seed, 77);
     bool ok;
     memset(&x, 0, sizeof x);
@@ -479,6 +777,7 @@ static bool world_run(uint64_t seed, fault_kind kind, const sim_fault *f, uint64
     if (f) sim_add_fault(x.world, f);
     ok = sim_run(x.world);
     if (!ok && !x.wrong[0]) snprintf(x.wrong, sizeof x.wrong, "%.200s", x.world->failure);
+    look_at_sums();
     *hash = x.world->hash;
     *length = x.world->now - x.world->start_ns;
     for (uint32_t i = 0; i < x.nodes; ++i) {

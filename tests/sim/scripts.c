@@ -17,7 +17,8 @@
      seconds TIME                   how long the world may take (10 min of virtual time)
      set RANKS NAME VALUE           a member of the desc: timeout, init_timeout (TIME), key (text),
                                     small_bytes, piece_bytes, connections, world_size, rank; serve
-                                    (TIME): so long the store of a store world is open
+                                    (TIME): so long the store of a store world is open; frames
+                                    (TIME): it starts by cdp_init_poll(), each call that long
      sweep FROM TO STEP             run the world once for every $t
      vary N                         run it also in N worlds with seeded delays, splits, preemption
      link RANKS RANKS [since TIME] [until TIME] [delay TIME] [resend TIME]
@@ -678,7 +679,19 @@ static void quiet(cdp_log_level level, const char *text, int32_t rank, void *use
     sim_say((sim_node *)user, "log: %s", text);
 }
 
+/* Starts as a program does that has frames of this length. */
+static cdp_status open_in_frames(player *p, const cdp_tcp_desc *t, uint32_t frame_ms) {
+    cdp_starting *starting = NULL;
+    cdp_status st = cdp_init_start(t, &starting);
+    if (st != CDP_OK) return st;
+    do
+        st = cdp_init_poll(starting, frame_ms * 1000, &p->world);
+    while (st == CDP_PENDING);
+    return st;
+}
+
 static cdp_status open_tcp(player *p) {
+    const uint32_t frame_ms = setting_ms(p, "frames", 0);
     cdp_tcp_desc t;
     cdp_status st;
     memset(&t, 0, sizeof t);
@@ -699,7 +712,7 @@ static cdp_status open_tcp(player *p) {
     t.group.logger.level = CDP_LOG_DEBUG;
     sim_doing(p->node, "cdp_init");
     call_begin(p, t.init_timeout_ms);
-    st = cdp_init(&t, &p->world);
+    st = frame_ms ? open_in_frames(p, &t, frame_ms) : cdp_init(&t, &p->world);
     call_end(p, "cdp_init");
     return failed(p, st);
 }

@@ -177,6 +177,7 @@ typedef struct sim_fault {
     sim_fault_kind kind;
     int32_t a, b;
     uint64_t set_a, set_b; /* PARTITION, VANISH: bit i is node i */
+    bool one_way;          /* PARTITION: from set_a to set_b alone */
     uint64_t at_ns;        /* virtual time since the start, or                                  */
     uint64_t at_count;     /* KILL, STOP: at this os call of node a, from 1; NOMEM: allocation  */
     uint64_t for_ns;       /* SIM_FOREVER: it stays so                                          */
@@ -204,14 +205,17 @@ typedef struct sim_desc {
     uint32_t node_count;
     void (*main)(sim_node *node, void *arg);
     void *arg;
+    void (*looks)(sim_world *world); /* after every step of the world; may be NULL */
     sim_noise noise;
     bool one_host; /* all nodes share 127.0.0.1; else node i is 10.0.0.(i+1), */
     /* or, if this is set, 10.0.0.(hosts[i]+1): several nodes may share a host */
     const uint8_t *hosts;
     bool in_order; /* of the nodes that can run the one runs that waited longest: no seed needed */
-    bool threads, memory; /* what the os of each node offers */
-    FILE *trace;          /* NULL: none */
-    uint64_t limit_ns;    /* virtual time after which the run counts as hanging */
+    bool threads, memory;       /* what the os of each node offers */
+    bool clocks;                /* the clocks of the nodes differ by hours: sim_time_of() */
+    void (*look)(sim_world *w); /* after each piece of a run; NULL: none */
+    FILE *trace;                /* NULL: none */
+    uint64_t limit_ns;          /* virtual time after which the run counts as hanging */
     uint64_t limit_steps;
 } sim_desc;
 
@@ -267,6 +271,7 @@ struct sim_node {
     sim_node_state state; /* READY until it is DONE or DEAD */
     bool stopped;
     uint64_t os_random; /* state of the generator behind os.random */
+    uint64_t clock_ns;  /* its clock is ahead of the world's by this */
     sim_task task;      /* its first thread, which leads to the others */
     sim__mapping *mappings;
     sim__sock *fds[SIM_MAX_FDS];
@@ -690,6 +695,7 @@ SIM_API void sim__resume(sim_world *w, sim_task *t) {
     w->running = NULL;
     w->task = NULL;
     if (t->state == SIM_READY) sim__queue(w, t);
+    if (w->desc.look) w->desc.look(w);
 }
 
 /* ---- >>memory -------------------------------------------------------------------------------- */
@@ -1250,9 +1256,18 @@ SIM_API void sim__exit(sim_node *node, int64_t result) {
         (uint64_t)result ^ (uint64_t)(uint8_t)node->last_call[0] << 56 ^ node->world->now);
 }
 
+/* What the clock of a node shows, and back. */
+SIM_API uint64_t sim_time_of(const sim_node *node) {
+    return node->world->now + node->clock_ns;
+}
+SIM_API uint64_t sim__world_time(const sim_node *node, uint64_t node_ns) {
+    if (node_ns == SIM_FOREVER) return node_ns;
+    return node_ns > node->clock_ns ? node_ns - node->clock_ns : 0;
+}
+
 SIM_API uint64_t sim__os_now(void *user) {
     sim__enter((sim_node *)user, "now_ns");
-    return ((sim_node *)user)->world->now;
+    return sim_time_of((sim_node *)user);
 }
 
 SIM_API cdp_status sim__os_random(void *user, void *dst, uint64_t bytes) {
@@ -1550,6 +1565,7 @@ SIM_API int32_t sim__os_poll(
     sim_world *w = node->world;
     int32_t r;
     uint32_t i;
+    deadline_ns = sim__world_time(node, deadline_ns);
     sim__enter(node, "poll");
     r = sim__poll_look(node, fds, n);
     if (r == 0 && !sim_chance(&w->schedule, w->desc.noise.spurious_1024)) {
@@ -1586,7 +1602,7 @@ SIM_API void sim__os_sleep_until(void *user, uint64_t deadline_ns) {
 SIM_API void sim_sleep(sim_node *node, uint64_t ns) {
     const uint64_t until = node->world->now + ns;
     while (node->world->now < until)
-        node->os.sleep_until(node, until);
+        node->os.sleep_until(node, until + node->clock_ns);
 }
 
 /* ---- >>faults -------------------------------------------------------------------------------- */
@@ -1659,9 +1675,10 @@ SIM_API bool sim__connected(const sim__sock *s) {
 
 /* No packet between these two any more: what stands between them will fail by itself when nobody
    answers for long. */
-SIM_API void sim__cut_off(sim_world *w, uint32_t a, uint32_t b, uint64_t until) {
+SIM_API void sim__cut_off(sim_world *w, uint32_t a, uint32_t b, uint64_t until, bool one_way) {
     uint32_t i;
-    w->blocked_until[a * w->n + b] = w->blocked_until[b * w->n + a] = until;
+    w->blocked_until[a * w->n + b] = until;
+    if (!one_way) w->blocked_until[b * w->n + a] = until;
     if (until != SIM_FOREVER && until - w->now < SIM_SILENCE_NS) return;
     for (i = 0; i < w->sock_n; ++i) {
         sim__sock *s = w->socks[i];
@@ -1714,7 +1731,7 @@ SIM_API bool sim__cut_link(sim_world *w, uint32_t a, uint32_t b) {
 SIM_API void sim__vanish(sim_world *w, sim_node *node) {
     uint32_t i;
     for (i = 0; i < w->n; ++i)
-        if (i != node->id) sim__cut_off(w, node->id, i, SIM_FOREVER);
+        if (i != node->id) sim__cut_off(w, node->id, i, SIM_FOREVER, false);
     w->lost[node->id] = true;
     if (node->state != SIM_DONE) sim__stop(w, node, SIM_FOREVER);
 }
@@ -1743,8 +1760,8 @@ SIM_API void sim__on_fault(sim_world *w, uint32_t index) {
         for (i = 0; i < w->n; ++i)
             for (k = 0; k < w->n; ++k)
                 if ((f->set_a >> i & 1) && (f->set_b >> k & 1))
-                    sim__cut_off(
-                        w, i, k, f->for_ns == SIM_FOREVER ? SIM_FOREVER : w->now + f->for_ns);
+                    sim__cut_off(w, i, k,
+                        f->for_ns == SIM_FOREVER ? SIM_FOREVER : w->now + f->for_ns, f->one_way);
     } else if (f->kind == SIM_FAULT_NOMEM) {
         f->at_count += a->alloc_calls;
     } else if (f->kind == SIM_FAULT_CUT_LINK) {
@@ -1774,7 +1791,9 @@ SIM_API bool sim__event_run(sim_world *w, const sim__event *e) {
             sim__sock_reset(w, e->sock, (int32_t)e->index, false);
         break;
     case SIM__EV_SILENCE:
-        if (sim__connected(e->sock) && sim__blocked(w, e->sock->node, e->sock->peer->node))
+        if (sim__connected(e->sock)
+            && (sim__blocked(w, e->sock->node, e->sock->peer->node)
+                || sim__blocked(w, e->sock->peer->node, e->sock->node)))
             sim__sock_reset(w, e->sock, ETIMEDOUT, false);
         break;
     case SIM__EV_WAKE:
@@ -1827,12 +1846,24 @@ SIM_API void *sim__os_start(const cdp_os *os, void (*func)(void *arg), void *arg
     return h;
 }
 
+/* A node that starts and joins threads again and again needs no more of them than live at once. */
+SIM_API void sim__task_free(sim_node *node, sim_task *t) {
+    sim_task *before = &node->task;
+    while (before->next != t)
+        before = before->next;
+    before->next = t->next;
+    sim__stack_get(true, t->stack);
+    --node->world->task_count;
+    free(t);
+}
+
 SIM_API void sim__os_join(const cdp_os *os, void *thread) {
     sim_node *node = (sim_node *)os->user;
     sim__thread *h = (sim__thread *)thread;
     sim__enter(node, "join");
     while (h->task->state != SIM_DONE)
         sim__sleep(node, h->task, SIM_FOREVER);
+    sim__task_free(node, h->task);
     sim__os_free(node, h);
 }
 
@@ -1886,6 +1917,7 @@ SIM_API void sim__os_cond_destroy(const cdp_os *os, void *cond) {
 SIM_API void sim__os_cond_wait(void *user, void *cond, void *mutex, uint64_t deadline_ns) {
     sim_node *node = (sim_node *)user;
     sim__mutex *m = (sim__mutex *)mutex;
+    deadline_ns = sim__world_time(node, deadline_ns);
     if (m->owner != node->world->task)
         sim__fail(node->world, "node %u: a thread waits without holding the mutex", node->id);
     m->owner = NULL;
@@ -2215,6 +2247,7 @@ SIM_API sim_world *sim_open(const sim_desc *desc) {
         if (desc->hosts) node->host = desc->hosts[i];
         if (desc->one_host) node->host = 0;
         node->os_random = sim_stream(desc->seed, 1000 + i);
+        if (desc->clocks) node->clock_ns = sim_stream(desc->seed, 2000 + i) % (36000 * SIM_S);
         node->last_call = "start";
         sim__os_of(&node->os, node);
         sim__task_make(node, &node->task);
@@ -2346,6 +2379,7 @@ SIM_API bool sim_run(sim_world *w) {
         if (w->recount) w->unfinished = sim__unfinished(w);
         w->recount = false;
         if (w->failed || !w->unfinished) break;
+        if (w->desc.looks) w->desc.looks(w);
         if (++w->steps > w->desc.limit_steps) sim__hang(w, "no end: too many steps");
         if (w->now - w->start_ns > w->desc.limit_ns)
             sim__hang(w, "no end: far beyond every deadline");

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Would the exploration notice? Each defect is one changed line in the section >>failure; the explorer, built with it,
-# must find a scenario that goes wrong. A defect whose line is not there any more fails, too.
+# must find a scenario that goes wrong, or tests/unit/test_failure.c a case. A defect whose line is not there any more
+# fails, too.
 # test_failure_defects.sh [CC]. Ends with "N passed, N failed".
 set -u
 cd "$(dirname "$0")/../.." || exit 1
@@ -10,7 +11,7 @@ trap 'rm -rf "$dir"' EXIT
 passed=0
 failed=0
 
-# NAME SCENARIOS FROM TO: FROM and TO are fixed strings; FROM occurs once
+# NAME SCENARIOS FROM TO: FROM and TO are fixed strings; FROM occurs once. SCENARIOS: of the explorer, or unit
 defect() {
     DEFECT_FROM=$3 DEFECT_TO=$4 awk '
         BEGIN { from = ENVIRON["DEFECT_FROM"]; to = ENVIRON["DEFECT_TO"] }
@@ -22,13 +23,15 @@ defect() {
         failed=$((failed + 1))
         return
     fi
-    if ! $cc -std=gnu11 -O1 -w -I"$dir" tests/sim/failure.c -o "$dir/failure" -pthread -lm; then
+    local source=tests/sim/failure.c words=$2
+    if [ "$2" = unit ]; then source=tests/unit/test_failure.c words=; fi
+    if ! $cc -std=gnu11 -O1 -w -I"$dir" -Itests "$source" -o "$dir/failure" -pthread -lm; then
         echo "not ok $1: does not compile"
         failed=$((failed + 1))
         return
     fi
     # shellcheck disable=SC2086
-    if timeout 120 "$dir/failure" $2 > "$dir/out"; then
+    if timeout 120 "$dir/failure" $words > "$dir/out"; then
         echo "not ok $1: not noticed"
         failed=$((failed + 1))
     elif grep -q '^not ok' "$dir/out"; then
@@ -73,5 +76,15 @@ defect 'a will holds for ever' 'wills' \
     'if (!w || w->since_ns >= v->begun_ns) return;' 'return;'
 defect 'a will is not looked for' 'groups,_chain_of_3:_kill' \
     'if (!w) w = cdp__failure_find_will(f, f->rank);' 'w = NULL;'
+defect 'any loss replaces a timeout' 'unit' \
+    'if (st == CDP_ERR_PEER_LOST && !cdp__failure_got(f, v->domain)) return 0;' ''
+defect 'who was silent is forgotten' 'unit' \
+    'if (d->known && (d->end.why == CDP__WHY_SILENT || d->end.why == CDP__WHY_AWAITED)' 'if (0'
+defect 'the wait behind the late one is blamed' 'unit' \
+    'if (!e || (d->known && !same)) return;' 'if (!e) return;'
+defect 'the wait behind the late one is asked about' 'unit' \
+    'if (d->found) return;' ''
+defect 'the first of all others is not asked' 'unit' \
+    'if (r->end.named >= 0 && cdp__failure_find_will(f, (uint32_t)r->end.named))' 'if (0)'
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

@@ -491,7 +491,8 @@ static void find_uses(const source *s) {
 
 /* Sections that every other may use; they are not listed again and again. */
 static bool everywhere(const section *n) {
-    static const char *const names[] = {"config", "status", "types", "error", "compiler", NULL};
+    static const char *const names[] = {
+        "config", "status", "types", "error", "compiler", "basics", NULL};
     for (int i = 0; names[i]; ++i) {
         if (!strcmp(n->file, "cdp.h") && !strcmp(n->name, names[i])) return true;
     }

@@ -688,7 +688,7 @@ TEST_API void weights_open(side *s) {
     for (uint32_t i = 0; i < 4; ++i)
         w->w[i] = 3 + s->rank * 2 + i;
     w->t = f64s(w->w, 4, 0);
-    const cdp_value v = {.data = w, .plain = {.tensors = &w->t, .tensor_count = 1}};
+    const cdp_value v = {.data = w, .param = true, .plain = {.tensors = &w->t, .tensor_count = 1}};
     OK(cdp_rref_create(s->rpc, &v, "weights", &weight_rref[s->rank]));
     saved_live[s->rank] = 0;
 }

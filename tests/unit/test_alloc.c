@@ -59,7 +59,7 @@ static void *own_alloc(void *user, uint64_t bytes) {
 
 static void own_release(void *user, void *p) {
     (void)user;
-    __atomic_sub_fetch(&held, 1, __ATOMIC_RELAXED);
+    if (p) __atomic_sub_fetch(&held, 1, __ATOMIC_RELAXED);
     free(p);
 }
 

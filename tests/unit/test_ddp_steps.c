@@ -682,6 +682,231 @@ TEST(functions_of_works_report_gradients) {
     }
 }
 
+/* ---- another group ---- */
+
+enum {
+    REBOUND = 7
+};
+
+typedef struct rebinding {
+    bool find_unused, static_graph, rebuild, join, rows, fails;
+} rebinding;
+
+typedef struct rebound {
+    float data[REBOUND][6], own[6], buffer[2];
+    cdp_param params[REBOUND];
+    cdp_buffer buffers[1];
+    cdp_ddp_desc desc;
+} rebound;
+
+static void rebound_open(rebound *r, cdp_group *g, const rebinding *how) {
+    memset(r, 0, sizeof *r);
+    for (uint32_t i = 0; i < REBOUND; ++i) {
+        r->params[i].data = r->data[i];
+        r->params[i].count = 6;
+    }
+    r->params[2].grad = r->own;
+    r->params[4].rows = 3;
+    r->params[4].sparse = how->rows;
+    r->buffers[0].data = r->buffer;
+    r->buffers[0].count = 2;
+    r->desc = described(g, r->params, REBOUND);
+    r->desc.buffers = r->buffers;
+    r->desc.buffer_count = 1;
+    r->desc.bucket_bytes = 60;
+    r->desc.find_unused = how->find_unused;
+    r->desc.static_graph = how->static_graph;
+    r->desc.rebuild = how->rebuild;
+    r->desc.join = how->join;
+}
+
+/* One pass; what depends on the ddp goes into `out`. */
+static void rebound_step(cdp_ddp *ddp, rebound *r, uint32_t who, uint32_t step, float *out) {
+    static const uint32_t row[2] = {2, 0};
+    cdp_rows rows;
+    r->buffer[0] = (float)(who + step);
+    T_EQ(CDP_OK, cdp_ddp_backward_begin(ddp));
+    for (uint32_t i = 0; i < REBOUND; ++i) {
+        const uint32_t at = (i * 3 + 1) % REBOUND; /* another order than that of the list */
+        float g[6];
+        for (uint32_t k = 0; k < 6; ++k)
+            g[k] = (float)(1 + who * 7 + at) / (float)(3 + k + step);
+        if (r->desc.find_unused && at == 5 && (who + step) % 2)
+            T_EQ(CDP_OK, cdp_ddp_unused(ddp, at));
+        else if (r->params[at].sparse)
+            T_EQ(CDP_OK, cdp_ddp_ready_rows(ddp, at, row, 2, g));
+        else {
+            memcpy(r->params[at].grad ? r->params[at].grad : cdp_ddp_grad(ddp, at), g, sizeof g);
+            T_EQ(CDP_OK, cdp_ddp_ready(ddp, at));
+        }
+    }
+    T_EQ(CDP_OK, cdp_ddp_backward_end(ddp));
+    for (uint32_t i = 0; i < REBOUND; ++i, out += 6) {
+        const void *from = r->params[i].grad ? r->params[i].grad : NULL;
+        memset(out, 0, 24);
+        if (!from && !r->params[i].sparse) from = cdp_ddp_grad(ddp, i);
+        rows = cdp_ddp_rows(ddp, i);
+        if (r->params[i].sparse) from = rows.values;
+        memcpy(out, from, r->params[i].sparse ? 4 * rows.count * rows.width : 24);
+    }
+    memcpy(out, r->buffer, 8);
+}
+
+static cdp_group *part_of(cdp_group *g, uint32_t n) {
+    const uint32_t ranks[4] = {3, 0, 2, 1};
+    cdp_group *part = NULL;
+    if (n == 4 || cdp_rank(g) != ranks[n]) T_EQ(CDP_OK, cdp_group_new(g, ranks, n, &part));
+    return part;
+}
+
+/* Ranks 3, 0 and 2 train in a group; rank 1 comes, and they go on in a group of four, three and
+   four. Beside it a ddp that is new in each of these groups: the same bits. */
+static void rank_rebinds(cdp_group *g, void *arg) {
+    const rebinding *how = (const rebinding *)arg;
+    const uint32_t who = cdp_rank(g), sizes[4] = {3, 4, 3, 4};
+    float got[6 * REBOUND + 2], want[6 * REBOUND + 2];
+    cdp_group *before = NULL;
+    rebound a, b;
+    cdp_ddp *ddp = NULL;
+    rebound_open(&a, NULL, how);
+    for (uint32_t round = 0; round < 4; ++round) {
+        cdp_group *part = part_of(g, sizes[round]);
+        cdp_ddp *fresh;
+        if (who == 1 && sizes[round] == 3) {
+            cdp_ddp_destroy(ddp);
+            ddp = NULL;
+            cdp_group_destroy(before);
+            before = NULL;
+            continue;
+        }
+        a.desc.group = part;
+        a.desc.no_broadcast = round > 0;
+        if (ddp)
+            T_EQ(CDP_OK, cdp_ddp_rebind(ddp, part));
+        else
+            ddp = opened(&a.desc);
+        cdp_group_destroy(before);
+        before = part;
+        T(cdp_ddp_group(ddp) == part);
+        T_EQ(0, cdp_ddp_stats_of(ddp).steps);
+        rebound_open(&b, part, how);
+        b.desc.no_broadcast = true;
+        fresh = opened(&b.desc);
+        for (uint32_t step = 0; step < 4; ++step) {
+            rebound_step(ddp, &a, who, step, got);
+            rebound_step(fresh, &b, who, step, want);
+            T(memcmp(got, want, sizeof got) == 0);
+        }
+        T_EQ(cdp_ddp_stats_of(fresh).bucket_count, cdp_ddp_stats_of(ddp).bucket_count);
+        cdp_ddp_destroy(fresh);
+        if (!how->fails || round == 3) continue;
+        /* somebody is lost in the middle of a pass */
+        T_EQ(CDP_OK, cdp_ddp_backward_begin(ddp));
+        T_EQ(CDP_OK, cdp_ddp_ready(ddp, 6));
+        (void)cdp_group_abort(part, "somebody is lost");
+    }
+    cdp_ddp_destroy(ddp);
+    cdp_group_destroy(before);
+}
+
+TEST(a_ddp_goes_on_in_another_group) {
+    static const rebinding how[] = {{.fails = false}, {.find_unused = true}, {.static_graph = true},
+        {.rebuild = true}, {.join = true}, {.rows = true}, {.fails = true},
+        {.rebuild = true, .rows = true, .find_unused = true, .fails = true}};
+    for (uint32_t i = 0; i < sizeof how / sizeof *how; ++i)
+        run_counted(4, rank_rebinds, (void *)(uintptr_t)&how[i]);
+}
+
+static cdp_status no_stage(void *self, cdp_bucket *b, uint32_t stage, cdp_request *op) {
+    (void)self;
+    (void)b;
+    (void)stage;
+    (void)op;
+    return CDP_OK;
+}
+
+TEST(mistakes_in_another_group) {
+    static const rebinding how;
+    cdp_group *g = alone(), *other = alone();
+    const cdp_hook hook = {.stage = no_stage};
+    const cdp_group_desc d = {.world_size = 1, .os = counted_os()};
+    cdp_group *counting;
+    rebound r;
+    cdp_ddp *ddp;
+    rebound_open(&r, g, &how);
+    ddp = opened(&r.desc);
+    REFUSED(CDP_ERR_INVALID, "needs a ddp and a group", cdp_ddp_rebind(NULL, g));
+    REFUSED(CDP_ERR_INVALID, "needs a ddp and a group", cdp_ddp_rebind(ddp, NULL));
+    T_EQ(CDP_OK, cdp_group_create(&d, &counting));
+    REFUSED(CDP_ERR_INVALID, "another cdp_os", cdp_ddp_rebind(ddp, counting));
+    T_EQ(CDP_OK, cdp_ddp_backward_begin(ddp));
+    REFUSED(CDP_ERR_STATE, "a backward pass is open", cdp_ddp_rebind(ddp, other));
+    T(cdp_ddp_group(ddp) == g);
+    (void)cdp_group_abort(g, "it fails");
+    T_EQ(CDP_OK, cdp_ddp_rebind(ddp, other));
+    T_EQ(CDP_OK, cdp_ddp_set_hook(ddp, &hook));
+    REFUSED(CDP_ERR_UNSUPPORTED, "a hook was set", cdp_ddp_rebind(ddp, g));
+    cdp_ddp_destroy(ddp);
+    cdp_group_destroy(counting);
+    cdp_group_destroy(g);
+    cdp_group_destroy(other);
+}
+
+/* Each allocation fails once; then it works in a later group, or ends in good order. */
+TEST(another_group_without_memory) {
+    static const rebinding how = {.rows = true};
+    const cdp_group_desc d = {.world_size = 1, .os = counted_os()};
+    cdp_status st = CDP_ERR_NOMEM;
+    for (int64_t n = 1; n < 100 && st != CDP_OK; ++n) {
+        cdp_group *g[3];
+        rebound r;
+        for (uint32_t i = 0; i < 3; ++i)
+            T_EQ(CDP_OK, cdp_group_create(&d, &g[i]));
+        rebound_open(&r, g[0], &how);
+        cdp_ddp *ddp = opened(&r.desc);
+        counted.fail_at = counted.calls + n;
+        st = cdp_ddp_rebind(ddp, g[1]);
+        counted.fail_at = 0;
+        if (st != CDP_OK) {
+            T_EQ(CDP_ERR_NOMEM, st);
+            T(cdp_ddp_backward_begin(ddp) != CDP_OK);
+            if (n % 2) T_EQ(CDP_OK, cdp_ddp_rebind(ddp, g[2]));
+        }
+        cdp_ddp_destroy(ddp);
+        for (uint32_t i = 0; i < 3; ++i)
+            cdp_group_destroy(g[i]);
+    }
+    T_EQ(CDP_OK, st);
+    T_EQ(0, counted.held);
+}
+
+static void rank_differs(cdp_group *g, void *arg) {
+    static const rebinding how;
+    const uint32_t who = cdp_rank(g);
+    cdp_group *part = part_of(g, 3);
+    cdp_ddp *ddp = NULL;
+    rebound r;
+    (void)arg;
+    rebound_open(&r, part, &how);
+    if (part) ddp = opened(&r.desc);
+    r.desc.group = g;
+    r.params[1].count = 5;
+    if (part)
+        T_EQ(CDP_ERR_MISMATCH, cdp_ddp_rebind(ddp, g));
+    else {
+        r.desc.no_broadcast = true;
+        T_EQ(CDP_ERR_MISMATCH, cdp_ddp_create(&r.desc, &ddp));
+    }
+    T_TEXT("ranks have different models: parameter 1", cdp_last_error()->text);
+    T(who != 1 || !ddp);
+    cdp_ddp_destroy(ddp);
+    cdp_group_destroy(part);
+}
+
+TEST(another_group_has_another_model) {
+    run_counted(4, rank_differs, NULL);
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"an_explicit_bucket_size_is_that_of_the_first_one",
@@ -704,6 +929,10 @@ int main(int argc, char **argv) {
         {"one_of_two_threads_with_one_parameter_is_refused",
             one_of_two_threads_with_one_parameter_is_refused, 30},
         {"functions_of_works_report_gradients", functions_of_works_report_gradients, 20},
+        {"a_ddp_goes_on_in_another_group", a_ddp_goes_on_in_another_group, 60},
+        {"mistakes_in_another_group", mistakes_in_another_group, 20},
+        {"another_group_without_memory", another_group_without_memory, 20},
+        {"another_group_has_another_model", another_group_has_another_model, 20},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }

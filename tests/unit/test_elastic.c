@@ -1,4 +1,5 @@
 /* test_elastic.c - cdp_elastic.h with ranks as threads of this process, over TCP on this machine */
+#define CDP__ELASTIC_PIECE 1000u /* bytes: the entries of a job move in several pieces */
 #define CDP_IMPLEMENTATION
 #include "cdp_elastic.h"
 
@@ -120,6 +121,35 @@ TEST(a_turn_waits_for_the_living_and_for_nobody_else) {
     /* the arrival of a stranger with the number of a member is none */
     in[0].id[5] = 1;
     T(!cdp__elastic_complete(&t));
+}
+
+/* The only one that has state has died, and those that are left are below the minimum: newcomers,
+   who bring none, would not help. */
+TEST(nobody_waits_for_newcomers_where_the_state_is_lost) {
+    cdp__elastic_member members[3], next[4];
+    cdp__elastic_decision d, out;
+    cdp__elastic_arrival in = {0};
+    cdp__elastic_view v = {0};
+    memset(&d, 0, sizeof d);
+    d.members = members;
+    d.epoch = 2;
+    for (uint32_t r = 0; r < 3; ++r) {
+        const uint8_t id[CDP__ELASTIC_ID_BYTES] = {(uint8_t)(r + 1)};
+        cdp__elastic_add(&d, id, r, r == 2);
+    }
+    in.rank = 1;
+    memcpy(in.id, members[1].id, sizeof in.id);
+    v.old = &d;
+    v.arrivals = &in;
+    v.arrival_count = 1;
+    v.min_ranks = 2;
+    v.max_ranks = 3;
+    out.members = next;
+    T_EQ(CDP__ELASTIC_NO_STATE, cdp__elastic_decide(&v, &out));
+    in.has_state = true;
+    T_EQ(CDP__ELASTIC_FEW, cdp__elastic_decide(&v, &out));
+    v.min_ranks = 1;
+    T_EQ(CDP__ELASTIC_DECIDED, cdp__elastic_decide(&v, &out));
 }
 
 /* ---- jobs ---- */
@@ -1042,6 +1072,27 @@ TEST(out_of_memory_at_any_point) {
 }
 
 /* What a step costs besides its operations. */
+/* Of every single byte, and of two sign bits that meet in one lane. */
+TEST(the_hash_of_contents_tells_changes_apart) {
+    static uint8_t data[1003];
+    for (uint32_t i = 0; i < sizeof data; ++i)
+        data[i] = (uint8_t)(i * 7);
+    const uint64_t hash = cdp__elastic_hash(1, data, sizeof data);
+    for (uint32_t i = 0; i < sizeof data; ++i) {
+        data[i] ^= 0x80;
+        T(cdp__elastic_hash(1, data, sizeof data) != hash);
+        for (uint32_t k = i + 32; k < sizeof data; k += 32) {
+            data[k] ^= 0x80;
+            T(cdp__elastic_hash(1, data, sizeof data) != hash);
+            data[k] ^= 0x80;
+        }
+        data[i] ^= 0x80;
+    }
+    T(cdp__elastic_hash(1, data, sizeof data) == hash);
+    T(cdp__elastic_hash(2, data, sizeof data) != hash);
+    T(cdp__elastic_hash(1, data, sizeof data - 1) != hash);
+}
+
 TEST(next_and_commit_cost_little) {
     cdp_elastic_desc d = {0};
     cdp_elastic *e;
@@ -1124,11 +1175,172 @@ TEST(a_store_that_ends_ends_the_job) {
     cdp_store_destroy(store);
 }
 
+/* ---- who is left of a group ---- */
+
+typedef struct shrinking {
+    cdp_shrink_desc desc;
+    uint32_t dead, late; /* bits: they go without a word; they come when the others have decided */
+    bool healthy;        /* nobody has failed: they shrink to all of them */
+    uint32_t rounds;
+} shrinking;
+
+/* Ranks that are left decide, train, and decide again when the next one has gone. */
+static void rank_shrinks(cdp_group *g, void *arg) {
+    const shrinking *s = (const shrinking *)arg;
+    cdp_shrink_desc d = s->desc;
+    const uint32_t me = cdp_rank(g), all = cdp_size(g);
+    uint32_t dead = s->dead;
+    cdp_group *now = g, *next = NULL;
+    d.store = shared;
+    d.step = 100 + me;
+    for (uint32_t round = 0; round < s->rounds; ++round) {
+        uint64_t steps[RANKS_MAX], sum = me, want = 0, count = 0;
+        if (dead >> me & 1) break;
+        if (!s->healthy) T(cdp_barrier(now) != CDP_OK);
+        if (s->late >> me & 1) {
+            char key[60];
+            const char *keys[1] = {key};
+            snprintf(key, sizeof key, "shrink/%llx/e/2", (unsigned long long)now->channel);
+            OK(cdp_store_wait(shared, keys, 1, 20000 * TEST_SLACK));
+            T_EQ(CDP_ERR_STATE, cdp_group_shrink(now, &d, steps, &next));
+            T_TEXT("the other ranks have decided without this one", cdp_last_error()->text);
+            T(next == NULL);
+            break;
+        }
+        if (!OK(cdp_group_shrink(now, &d, steps, &next))) break;
+        for (uint32_t r = 0; r < all; ++r) {
+            if ((dead | s->late) >> r & 1) continue;
+            if (r == me) T_EQ(count, cdp_rank(next));
+            T_EQ(100 + r, steps[count]);
+            want += r;
+            ++count;
+        }
+        T_EQ(count, cdp_size(next));
+        OK(cdp_allreduce(next, NULL, &sum, 1, CDP_DTYPE_U64, CDP_REDUCE_SUM));
+        T_EQ(want, sum);
+        T(cdp_group_status(now) != CDP_OK);
+        if (now != g) cdp_group_destroy(now);
+        now = next;
+        dead |= dead << 1 & ((1u << all) - 1);
+    }
+    if (now != g) cdp_group_destroy(now);
+}
+
+/* Each rank in a thread that ends its group when it is done: so others see that it has gone. */
+typedef struct shrinker {
+    pthread_t id;
+    cdp_group *group;
+    shrinking *s;
+} shrinker;
+
+static void *shrinker_main(void *p) {
+    shrinker *t = (shrinker *)p;
+    rank_shrinks(t->group, t->s);
+    cdp_group_destroy(t->group);
+    return NULL;
+}
+
+static void shrink(uint32_t n, shrinking *s) {
+    const cdp_group_desc like = {.timeout_ms = 30000, .logger = {.level = CDP_LOG_SILENT}};
+    shrinker t[RANKS_MAX];
+    world w;
+    OK(cdp_hash_store_create(NULL, &shared));
+    if (!world_open(&w, n, &like, 0)) return;
+    for (uint32_t r = 0; r < n; ++r) {
+        t[r].group = w.group[r];
+        t[r].s = s;
+        if (pthread_create(&t[r].id, NULL, shrinker_main, &t[r]) != 0) abort();
+    }
+    for (uint32_t r = 0; r < n; ++r)
+        pthread_join(t[r].id, NULL);
+    cdp_hub_destroy(w.hub);
+    cdp_store_destroy(shared);
+}
+
+TEST(a_group_shrinks_to_those_who_are_left) {
+    static const uint32_t dead[] = {1, 4, 8, 6, 14};
+    for (uint32_t i = 0; i < sizeof dead / sizeof *dead; ++i) {
+        shrinking s = {.dead = dead[i], .rounds = 1};
+        s.desc.settle_ms = 150 * TEST_SLACK;
+        shrink(4, &s);
+    }
+}
+
+TEST(a_group_shrinks_again_and_again) {
+    shrinking s = {.dead = 1, .rounds = 4};
+    s.desc.settle_ms = 300 * TEST_SLACK;
+    shrink(5, &s);
+}
+
+/* All come, so nobody waits for settle_ms. */
+TEST(a_group_without_a_loss_shrinks_to_itself) {
+    shrinking s = {.healthy = true, .rounds = 3};
+    const uint64_t start = test_now_ns();
+    s.desc.settle_ms = 20000 * TEST_SLACK;
+    shrink(4, &s);
+    T(test_now_ns() - start < 20000ull * TEST_SLACK * 1000000);
+}
+
+/* Nor for a rank of which the group says that it is lost. */
+TEST(a_lost_rank_is_not_waited_for) {
+    shrinking s = {.dead = 4, .rounds = 1};
+    const uint64_t start = test_now_ns();
+    s.desc.settle_ms = 20000 * TEST_SLACK;
+    s.desc.trust_links = true;
+    shrink(4, &s);
+    T(test_now_ns() - start < 20000ull * TEST_SLACK * 1000000);
+}
+
+TEST(a_rank_that_comes_late_is_left_out) {
+    shrinking s = {.dead = 1, .late = 4, .rounds = 1};
+    s.desc.settle_ms = 150 * TEST_SLACK;
+    shrink(4, &s);
+}
+
+static void rank_is_alone(cdp_group *g, void *arg) {
+    cdp_shrink_desc d = {.store = shared, .min_ranks = 2};
+    cdp_group *out = g;
+    (void)arg;
+    if (cdp_rank(g)) return;
+    REFUSED(CDP_ERR_TIMEOUT, "1 of 2 ranks came", cdp_group_shrink(g, &d, NULL, &out));
+    T(out == NULL);
+    d.min_ranks = 1; /* may be called again */
+    OK(cdp_group_shrink(g, &d, NULL, &out));
+    T_EQ(1, cdp_size(out));
+    cdp_group_destroy(out);
+}
+
+TEST(mistakes_in_shrinking) {
+    const cdp_group_desc like = {.timeout_ms = 300, .logger = {.level = CDP_LOG_SILENT}};
+    cdp_shrink_desc d = {.job = "j"};
+    cdp_group *out, *g;
+    world w;
+    OK(cdp_hash_store_create(NULL, &shared));
+    run_ranks(2, &like, 0, rank_is_alone, NULL);
+    if (!world_open(&w, 1, NULL, 0)) return;
+    g = w.group[0];
+    REFUSED(CDP_ERR_INVALID, "needs a group", cdp_group_shrink(NULL, &d, NULL, &out));
+    REFUSED(CDP_ERR_INVALID, "needs a group", cdp_group_shrink(g, NULL, NULL, &out));
+    REFUSED(CDP_ERR_INVALID, "needs a group", cdp_group_shrink(g, &d, NULL, NULL));
+    REFUSED(CDP_ERR_UNSUPPORTED, "has no store", cdp_group_shrink(g, &d, NULL, &out));
+    d.store = shared;
+    d.job = "";
+    REFUSED(CDP_ERR_INVALID, "1 to 40 characters", cdp_group_shrink(g, &d, NULL, &out));
+    d.job = NULL;
+    d.min_ranks = 2;
+    REFUSED(CDP_ERR_INVALID, "only 1 ranks", cdp_group_shrink(g, &d, NULL, &out));
+    OK(cdp_group_status(g)); /* nothing has happened to it */
+    world_close(&w);
+    cdp_store_destroy(shared);
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"records_come_back_and_nothing_else_does", records_come_back_and_nothing_else_does, 10},
         {"decisions_come_back_and_nothing_else_does", decisions_come_back_and_nothing_else_does,
             10},
+        {"nobody_waits_for_newcomers_where_the_state_is_lost",
+            nobody_waits_for_newcomers_where_the_state_is_lost, 10},
         {"a_turn_waits_for_the_living_and_for_nobody_else",
             a_turn_waits_for_the_living_and_for_nobody_else, 10},
         {"one_process_is_a_job", one_process_is_a_job, 30},
@@ -1172,8 +1384,15 @@ int main(int argc, char **argv) {
         {"who_waits_for_newcomers_may_leave", who_waits_for_newcomers_may_leave, 40},
         {"an_id_is_used_once", an_id_is_used_once, 40},
         {"who_cannot_connect_lets_the_others_go_on", who_cannot_connect_lets_the_others_go_on, 40},
+        {"the_hash_of_contents_tells_changes_apart", the_hash_of_contents_tells_changes_apart, 40},
         {"a_job_from_the_environment", a_job_from_the_environment, 40},
         {"a_store_that_ends_ends_the_job", a_store_that_ends_ends_the_job, 40},
+        {"a_group_shrinks_to_those_who_are_left", a_group_shrinks_to_those_who_are_left, 60},
+        {"a_group_shrinks_again_and_again", a_group_shrinks_again_and_again, 60},
+        {"a_group_without_a_loss_shrinks_to_itself", a_group_without_a_loss_shrinks_to_itself, 60},
+        {"a_lost_rank_is_not_waited_for", a_lost_rank_is_not_waited_for, 60},
+        {"a_rank_that_comes_late_is_left_out", a_rank_that_comes_late_is_left_out, 60},
+        {"mistakes_in_shrinking", mistakes_in_shrinking, 20},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }

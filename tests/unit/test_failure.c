@@ -137,6 +137,131 @@ TEST(a_loss_behind_a_late_message_is_named) {
     T_EQ(2, s.world.record.end.named);
 }
 
+/* Rank 0 of 4 waits for rank 1, and its deadline has passed. */
+static void late_for_rank_1(side *s, cdp__failure_record *late) {
+    cdp__failure_event v;
+    side_make(s, 0, 4);
+    *late = record_of(CDP_ERR_TIMEOUT, 1, place_at(1, 1));
+    v = event_of(CDP__FAILURE_SEEN, s);
+    v.record = late;
+    T_EQ(0, cdp__failure_step(&s->f, &v));
+    T_EQ(CDP__FAILURE_SETTLING, s->world.state);
+}
+
+/* Rank 1 answers the last question about the wait: `named` keeps it waiting. */
+static void answers(side *s, int32_t named, cdp__why why) {
+    cdp__failure_event v = event_of(CDP__FAILURE_ANSWER, s);
+    v.from = 1;
+    v.at = s->edges[0].at;
+    v.serial = s->edges[0].serial;
+    v.end.named = v.end.last.target = named;
+    v.end.why = (uint8_t)why;
+    v.end.last.waiter = 1;
+    v.end.last.at = v.at;
+    (void)cdp__failure_step(&s->f, &v);
+}
+
+/* The late operation goes on to another wait for rank 1. */
+static void waits_again(side *s) {
+    cdp__failure_event v = event_of(CDP__FAILURE_BLOCKED, s);
+    v.at = place_at(1, 1);
+    v.at.round = 1;
+    v.from = 1;
+    v.caller = true;
+    (void)cdp__failure_step(&s->f, &v);
+}
+
+static void looks(side *s, uint64_t time_ns) {
+    cdp__failure_event v = event_of(CDP__FAILURE_TIMER, s);
+    v.time_ns = time_ns;
+    (void)cdp__failure_step(&s->f, &v);
+}
+
+/* When settling is about to end, rank 1 hears that rank 3 is silent, too: what kept it waiting
+   until the deadline was rank 2. */
+TEST(the_first_silent_rank_stays_to_blame) {
+    cdp__failure_record late;
+    side s;
+    late_for_rank_1(&s, &late);
+    answers(&s, 2, CDP__WHY_SILENT);
+    looks(&s, 1000);
+    answers(&s, 3, CDP__WHY_SILENT);
+    looks(&s, s.world.due_ns);
+    T_EQ(CDP__FAILURE_TELLING, s.world.state);
+    T_EQ(2, s.world.record.end.named);
+    /* but a rank that answers after all is not to blame */
+    late_for_rank_1(&s, &late);
+    answers(&s, 2, CDP__WHY_SILENT);
+    looks(&s, 1000);
+    answers(&s, 3, CDP__WHY_BUSY);
+    looks(&s, s.world.due_ns);
+    T_EQ(3, s.world.record.end.named);
+}
+
+/* The wait that lasted until the deadline is over, and its end is known. Rank 1 does not answer
+   about the next wait in time: it is not to blame for that. */
+TEST(the_wait_behind_the_late_one_is_not_blamed) {
+    cdp__failure_record late;
+    uint32_t looked;
+    side s;
+    for (looked = 0; looked < 2; ++looked) {
+        late_for_rank_1(&s, &late);
+        answers(&s, 2, CDP__WHY_BUSY);
+        looks(&s, 1000);
+        waits_again(&s);
+        if (looked) looks(&s, 1001); /* while there is time to ask */
+        looks(&s, s.world.due_ns);
+        T_EQ(CDP__FAILURE_TELLING, s.world.state);
+        T_EQ(2, s.world.record.end.named);
+    }
+}
+
+/* Without an answer about the first wait, the next one is asked about, and decides. */
+TEST(the_wait_behind_an_unexplained_one_is_asked_about) {
+    cdp__failure_record late;
+    side s;
+    late_for_rank_1(&s, &late);
+    looks(&s, 1000);
+    s.edges[0].ask = false; /* that question was sent */
+    waits_again(&s);
+    looks(&s, 1001);
+    T(s.edges[0].ask && s.edges[0].probe == 4);
+    answers(&s, 2, CDP__WHY_BUSY);
+    looks(&s, 1002);
+    looks(&s, s.world.due_ns);
+    T_EQ(2, s.world.record.end.named);
+    T_EQ(1, s.world.record.at.round);
+}
+
+/* Rank `from` failed in a group of its own, for rank `named`. */
+static void leaves_will(side *s, uint32_t from, int32_t named, uint64_t time_ns) {
+    cdp__failure_record r = record_of(CDP_ERR_PEER_LOST, named, place_at(9, 1));
+    cdp__failure_event v = event_of(CDP__FAILURE_TOLD, NULL);
+    r.observer = (int32_t)from;
+    v.from = from;
+    v.record = &r;
+    v.time_ns = time_ns;
+    (void)cdp__failure_step(&s->f, &v);
+}
+
+/* A receive from any rank has lost all others, rank 2 first. Of the wills that come while that is
+   settled, the one of rank 2 explains it. */
+TEST(of_all_who_are_gone_the_first_is_asked) {
+    cdp__failure_record lost = record_of(CDP_ERR_PEER_LOST, -1, place_at(1, 1));
+    cdp__failure_event v;
+    side s;
+    side_make(&s, 0, 5);
+    lost.end.named = 2;
+    v = event_of(CDP__FAILURE_SEEN, &s);
+    v.record = &lost;
+    T_EQ(0, cdp__failure_step(&s.f, &v));
+    leaves_will(&s, 1, 4, 1001);
+    leaves_will(&s, 2, 3, 1002);
+    looks(&s, s.world.due_ns);
+    T_EQ(CDP__FAILURE_TELLING, s.world.state);
+    T_EQ(3, s.world.record.end.named);
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"a_rank_that_could_not_start_ends_no_chain", a_rank_that_could_not_start_ends_no_chain,
@@ -144,6 +269,12 @@ int main(int argc, char **argv) {
         {"a_guess_ends_where_it_is_known_to_be_wrong", a_guess_ends_where_it_is_known_to_be_wrong,
             10},
         {"a_loss_behind_a_late_message_is_named", a_loss_behind_a_late_message_is_named, 10},
+        {"the_first_silent_rank_stays_to_blame", the_first_silent_rank_stays_to_blame, 10},
+        {"the_wait_behind_the_late_one_is_not_blamed", the_wait_behind_the_late_one_is_not_blamed,
+            10},
+        {"the_wait_behind_an_unexplained_one_is_asked_about",
+            the_wait_behind_an_unexplained_one_is_asked_about, 10},
+        {"of_all_who_are_gone_the_first_is_asked", of_all_who_are_gone_the_first_is_asked, 10},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }

@@ -644,26 +644,45 @@ TEST(running_out_of_memory_in_an_operation) {
     T(failed >= 6); /* of both ranks, at several places */
 }
 
-/* What a call returns is what cdp_last_error() says, also when the part of it that was on its way
-   already broke the group. */
+/* Makes an error of its own. */
+static cdp_status another_error(void *user, cdp_status status) {
+    *(uint32_t *)user += status == CDP_OK;
+    T_EQ(CDP_ERR_INVALID, cdp_poll(NULL, 0));
+    return CDP_OK;
+}
+
+/* cdp_batch() returns the status of cdp_last_error(), even if a part of the batch was started, so
+   that the group breaks, and a function that is called meanwhile makes another error: here one
+   that waits for a message of another group, which has arrived. */
 TEST(running_out_of_memory_in_a_batch) {
-    uint32_t failed = 0;
+    static const uint32_t both[] = {0, 1};
+    uint32_t failed = 0, called = 0;
     for (int64_t fail = 1; fail < 60; ++fail) {
         cdp_group_desc like = no_thread_desc();
-        float x[40] = {0};
+        float x[40] = {0}, y = 0, z = 1;
         cdp_transfer t[40];
-        cdp_work work;
+        cdp_group *g[2];
+        cdp_work work, sent;
+        cdp_status st;
         world w;
         like.os = counted_os();
         if (!world_open(&w, 2, &like, 0)) return;
+        for (uint32_t r = 0; r < 2; ++r)
+            T_EQ(CDP_OK, cdp_group_new(w.group[r], both, 2, &g[r]));
+        T_EQ(CDP_OK, cdp_recv_async(w.group[0], &y, 1, CDP_DTYPE_F32, 1, 99, &work));
+        T_EQ(CDP_OK, cdp_work_then(work, another_error, &called, NULL));
+        T_EQ(CDP_OK, cdp_send_async(w.group[1], &z, 1, CDP_DTYPE_F32, 0, 99, &sent));
         for (uint32_t i = 0; i < 40; ++i)
             t[i] = (cdp_transfer){.peer = 1, .data = &x[i], .count = 1, .tag = i};
         counted.calls = 0;
         counted.fail_at = fail;
-        const cdp_status st = cdp_batch(w.group[0], t, 40, &work);
+        called = 0;
+        st = cdp_batch(g[0], t, 40, &work);
         T_EQ(st, st == CDP_OK ? CDP_OK : cdp_last_error()->status);
         T(st == CDP_OK || st == CDP_ERR_NOMEM);
-        failed += st == CDP_ERR_NOMEM;
+        failed += st == CDP_ERR_NOMEM && called;
+        for (uint32_t r = 0; r < 2; ++r)
+            cdp_group_destroy(g[r]);
         world_close(&w);
         T_EQ(0, counted.held);
     }

@@ -3,97 +3,7 @@
 #define CDP_IMPLEMENTATION
 #include "cdp.h"
 
-#include "said.h"
-
-#include <stdlib.h>
-
-/* ---- a transport of bytes in memory ---- */
-
-typedef struct line {
-    uint8_t *in, *out;
-    uint64_t in_bytes, in_at, in_room, out_bytes, out_room;
-    bool gone;
-} line;
-
-typedef struct wire {
-    line line[3];
-    uint64_t piece; /* most that one send takes; 0: all, UINT64_MAX: nothing */
-    uint64_t room;  /* what all sends together still take */
-} wire;
-
-static int64_t wire_send(void *self, uint32_t peer, const cdp_iov *v, uint32_t n) {
-    wire *w = (wire *)self;
-    line *l = &w->line[peer];
-    int64_t moved = 0;
-    if (l->gone) return cdp_error_set(CDP_ERR_PEER_LOST, (int32_t)peer, 0, "gone");
-    if (w->piece == UINT64_MAX) return 0;
-    for (uint32_t i = 0; i < n; ++i) {
-        const uint64_t most = w->piece ? cdp__min(v[i].bytes, w->piece) : v[i].bytes;
-        const uint64_t bytes = cdp__min(most, w->room);
-        w->room -= bytes;
-        if (l->out_bytes + bytes > l->out_room) {
-            l->out_room = 2 * (l->out_bytes + bytes);
-            l->out = (uint8_t *)realloc(l->out, l->out_room);
-        }
-        if (bytes) memcpy(l->out + l->out_bytes, v[i].data, bytes);
-        l->out_bytes += bytes;
-        moved += (int64_t)bytes;
-        if (bytes < v[i].bytes) break;
-    }
-    return moved;
-}
-
-static int64_t wire_recv(void *self, uint32_t peer, const cdp_iov *v, uint32_t n) {
-    line *l = &((wire *)self)->line[peer];
-    int64_t moved = 0;
-    for (uint32_t i = 0; i < n; ++i) {
-        const uint64_t bytes = cdp__min(v[i].bytes, l->in_bytes - l->in_at);
-        if (bytes) memcpy(v[i].data, l->in + l->in_at, bytes);
-        l->in_at += bytes;
-        moved += (int64_t)bytes;
-    }
-    if (!moved && l->gone) return cdp_error_set(CDP_ERR_PEER_LOST, (int32_t)peer, 0, "gone");
-    return moved;
-}
-
-static cdp_status wire_wait(void *self, cdp_lock *lock, uint64_t deadline_ns) {
-    (void)self;
-    (void)lock;
-    (void)deadline_ns;
-    return CDP_OK;
-}
-
-static void wire_nothing(void *self) {
-    (void)self;
-}
-
-static void feed(wire *w, uint32_t peer, const void *bytes, uint64_t n) {
-    line *l = &w->line[peer];
-    if (l->in_bytes + n > l->in_room) {
-        l->in_room = 2 * (l->in_bytes + n);
-        l->in = (uint8_t *)realloc(l->in, l->in_room);
-    }
-    if (n) memcpy(l->in + l->in_bytes, bytes, n);
-    l->in_bytes += n;
-}
-
-static void feed_head(wire *w, uint32_t peer, cdp__head h) {
-    uint8_t out[CDP__HEAD_BYTES];
-    cdp__head_encode(&h, out);
-    feed(w, peer, out, sizeof out);
-}
-
-/* What rank 0 has sent to a peer, header by header: how many of this type. */
-static uint32_t sent_of(const wire *w, uint32_t peer, uint8_t type) {
-    const line *l = &w->line[peer];
-    uint32_t count = 0;
-    cdp__head h;
-    for (uint64_t at = 0; at + CDP__HEAD_BYTES <= l->out_bytes; at += CDP__HEAD_BYTES + h.bytes) {
-        if (!T(cdp__head_decode(l->out + at, &h))) return 0;
-        count += h.type == type;
-    }
-    return count;
-}
+#include "wire.h"
 
 /* How many bytes of long bodies have this value. */
 static uint64_t sent_bytes(const wire *w, uint32_t peer, uint8_t value) {
@@ -106,42 +16,6 @@ static uint64_t sent_bytes(const wire *w, uint32_t peer, uint8_t value) {
             count += l->out[at + CDP__HEAD_BYTES + i] == value;
     }
     return count;
-}
-
-/* All that can move now: one poll without a budget takes one step. */
-static cdp_status polled(cdp_group *g) {
-    cdp_status st = CDP_OK;
-    for (uint32_t i = 0; i < 300 && st == CDP_OK; ++i)
-        st = cdp_poll(g, 0);
-    return st;
-}
-
-static cdp_group *world(wire *w) {
-    cdp_group *g = NULL;
-    cdp_transport t;
-    memset(w, 0, sizeof *w);
-    w->room = UINT64_MAX;
-    memset(&t, 0, sizeof t);
-    t.self = w;
-    t.send = wire_send;
-    t.recv = wire_recv;
-    t.wait = wire_wait;
-    t.wake = t.destroy = wire_nothing;
-    const cdp_group_desc d = {.world_size = 3,
-        .transport = &t,
-        .no_thread = true,
-        .timeout_ms = 1000,
-        .logger = {.level = CDP_LOG_SILENT}};
-    OK(cdp_group_create(&d, &g));
-    return g;
-}
-
-static void world_end(wire *w, cdp_group *g) {
-    cdp_group_destroy(g);
-    for (uint32_t p = 0; p < 3; ++p) {
-        free(w->line[p].in);
-        free(w->line[p].out);
-    }
 }
 
 /* ---- a channel whose callbacks count ---- */

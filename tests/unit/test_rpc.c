@@ -1855,7 +1855,7 @@ static void table_open(side *s) {
     t->ill = 0;
     t->t = (cdp_tensor){
         .data = t->w, .dtype = CDP_DTYPE_F32, .dims = 2, .shape = {TABLE_ROWS, TABLE_WIDTH}};
-    const cdp_value v = {.data = t, .plain = {.tensors = &t->t, .tensor_count = 1}};
+    const cdp_value v = {.data = t, .param = true, .plain = {.tensors = &t->t, .tensor_count = 1}};
     OK(cdp_rref_create(s->rpc, &v, "a table", &t->rref));
     saved_live[s->rank] = 0;
 }
@@ -2049,8 +2049,14 @@ static void optim_mistakes(side *s) {
     d.nesterov = false;
     REFUSED(CDP_ERR_INVALID, "params[0] is no reference", cdp_dist_optim_create(&d, &optim));
     OK(cdp_rpc_remote(s->rpc, CALL(.to = next_of(s), F("counter"), BYTES(x, 16)), &r[0]));
-    REFUSED(CDP_ERR_REMOTE, "whose plain is one tensor", cdp_dist_optim_create(&d, &optim));
+    REFUSED(CDP_ERR_REMOTE, "set param of cdp_value", cdp_dist_optim_create(&d, &optim));
     T(optim == NULL);
+    cdp_value bytes = counter_value(s, 1, iov_next());
+    bytes.param = true;
+    OK(cdp_rref_create(s->rpc, &bytes, NULL, &r[1]));
+    d.params = &r[1];
+    REFUSED(CDP_ERR_REMOTE, "whose plain is one tensor", cdp_dist_optim_create(&d, &optim));
+    cdp_rref_drop(r[1]);
     cdp_call c = {0};
     T_EQ(CDP_ERR_REMOTE, cdp_rpc_call(s->rpc, CALL(.on = r[0], F("cdp.optim.step")), &c));
     cdp_call_free(&c);

@@ -291,6 +291,48 @@ TEST(list_of_many_keys) {
     turns_close(&t);
 }
 
+/* A clock on which the 300 ms of a destruction are five minutes. */
+static uint64_t slow_clock(void *user) {
+    (void)user;
+    return cdp_os_default()->now_ns(NULL) / 1000;
+}
+
+static void destroy_main(void *arg) {
+    cdp_store_server_destroy((cdp_store_server *)arg);
+}
+
+/* A client that still reads a list of keys gets all of it from a server that is being closed, also
+   where that is more than one turn of the server's work and more than sockets hold. */
+TEST(destroy_sends_lists_to_the_end) {
+    enum {
+        KEYS = 200000
+    };
+    cdp_os os = *cdp_os_default();
+    cdp_store_server_desc d = server_desc();
+    cdp_store_server *s;
+    cdp_store *c;
+    const int small = 65536;
+    uint32_t missing;
+    void *thread;
+    int fd;
+    os.now_ns = slow_clock;
+    d.os = &os;
+    OK(cdp_store_server_create(&d, &s));
+    c = client_open(cdp_store_server_port(s));
+    cdp_store_set_timeout(c, 2000 * TEST_SLACK * test__scale());
+    set_many(c, "a_longer_prefix_", 0, KEYS);
+    T(value_is(c, "a_longer_prefix_0199999", ""));
+    fd = raw_greeted(cdp_store_server_port(s));
+    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+    T(raw_send(fd, "11"));
+    T(raw_readable(fd, 5000 * (int)TEST_SLACK)); /* it has begun */
+    thread = os.threads.start(&os, destroy_main, s);
+    T_EQ(KEYS, read_list(fd, KEYS, &missing));
+    os.threads.join(&os, thread);
+    close(fd);
+    cdp_store_destroy(c);
+}
+
 /* One client that sends as fast as it can and reads its answers must not hold the loop. */
 TEST(a_fast_client_shares_the_loop) {
     enum {
@@ -480,6 +522,7 @@ int main(int argc, char **argv) {
         {"waits_have_a_limit", waits_have_a_limit, 20},
         {"memory_is_what_the_limit_says", memory_is_what_the_limit_says, 60},
         {"list_of_many_keys", list_of_many_keys, 120},
+        {"destroy_sends_lists_to_the_end", destroy_sends_lists_to_the_end, 120},
         {"a_fast_client_shares_the_loop", a_fast_client_shares_the_loop, 60},
         {"idle_strangers", idle_strangers, 60},
         {"a_parked_client_is_heard", a_parked_client_is_heard, 20},

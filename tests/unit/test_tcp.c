@@ -709,6 +709,89 @@ TEST(links_ask_for_the_key) {
     }
 }
 
+/* ---- descriptors that a child process would inherit ---- */
+
+#define MOST_FDS 256
+static bool inherited[MOST_FDS];
+static uint32_t inheritable, closes;
+
+static bool would_be_inherited(int32_t fd) {
+    const int flags = fcntl(fd, F_GETFD);
+    return flags >= 0 && !(flags & FD_CLOEXEC);
+}
+
+/* Looks at all that are open now. */
+static void looking_close(void *user, int32_t fd) {
+    for (int32_t i = 0; i < MOST_FDS; ++i)
+        if (!inherited[i] && would_be_inherited(i))
+            __atomic_add_fetch(&inheritable, 1, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&closes, 1, __ATOMIC_RELAXED);
+    cdp_os_default()->net.close_fd(user, fd);
+}
+
+/* A program that is started by another thread of a rank inherits none of its descriptors. */
+TEST(descriptors_are_closed_by_exec) {
+    cdp_os os = *cdp_os_default();
+    cdp_tcp_desc like;
+    int32_t fd;
+    for (int32_t i = 0; i < MOST_FDS; ++i)
+        inherited[i] = would_be_inherited(i);
+    os.net.close_fd = looking_close;
+    memset(&like, 0, sizeof like);
+    like.group.os = &os;
+    inheritable = closes = 0;
+    socket_world(3, &like, 6, 10);
+    T(closes >= 10);
+    T_EQ(0, inheritable);
+    fd = dup(1); /* one that is, and is seen */
+    looking_close(NULL, fd);
+    T_EQ(1, inheritable);
+}
+
+/* ---- memory that had a key ---- */
+
+static uint8_t wiped_key[CDP__AUTH_BYTES];
+static uint32_t blocks_with_key;
+
+/* Keeps the length of each block in front of it. */
+static void *sized_alloc(void *user, uint64_t bytes) {
+    uint8_t *p = (uint8_t *)cdp_os_default()->alloc(user, bytes + 64);
+    if (p) memcpy(p, &bytes, sizeof bytes);
+    return p ? p + 64 : NULL;
+}
+
+static void sized_free(void *user, void *at) {
+    uint8_t *p = (uint8_t *)at;
+    uint64_t bytes;
+    bool there = false;
+    if (!p) return;
+    memcpy(&bytes, p - 64, sizeof bytes);
+    for (uint64_t i = 0; i + sizeof wiped_key <= bytes && !there; ++i)
+        there = p[i] == wiped_key[0] && memcmp(p + i, wiped_key, sizeof wiped_key) == 0;
+    if (there) __atomic_add_fetch(&blocks_with_key, 1, __ATOMIC_RELAXED);
+    cdp_os_default()->release(user, p - 64);
+}
+
+/* No memory is given back with the job key in it: neither by ranks, nor by the store. */
+TEST(job_keys_are_wiped) {
+    cdp_os os = *cdp_os_default();
+    cdp_tcp_desc like;
+    os.alloc = sized_alloc;
+    os.release = sized_free;
+    memset(&like, 0, sizeof like);
+    like.group.os = &os;
+    like.job_key = "of these ranks alone";
+    cdp__auth_key(like.job_key, wiped_key);
+    blocks_with_key = 0;
+    for (int mac = 0; mac < 2; ++mac) {
+        like.mac = mac != 0;
+        socket_world(2, &like, 5, 10);
+    }
+    T_EQ(0, blocks_with_key);
+    sized_free(NULL, memcpy(sized_alloc(NULL, 100), wiped_key, sizeof wiped_key));
+    T_EQ(1, blocks_with_key); /* it would have been seen */
+}
+
 TEST(connections_must_be_as_many_everywhere) {
     const uint16_t port = free_port();
     keyed k[2];
@@ -1333,6 +1416,8 @@ int main(int argc, char **argv) {
         {"connections_must_be_as_many_everywhere", connections_must_be_as_many_everywhere, 60},
         {"a_lost_connection_is_named", a_lost_connection_is_named, 120},
         {"links_ask_for_the_key", links_ask_for_the_key, 60},
+        {"descriptors_are_closed_by_exec", descriptors_are_closed_by_exec, 60},
+        {"job_keys_are_wiped", job_keys_are_wiped, 60},
         {"too_few_descriptors", too_few_descriptors, 20},
         {"a_silent_machine_is_lost", a_silent_machine_is_lost, 20},
         {"a_flood_is_accepted_in_turns", a_flood_is_accepted_in_turns, 20},

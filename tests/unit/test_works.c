@@ -237,6 +237,66 @@ TEST(a_free_place_between_others_is_found) {
     cdp_group_destroy(g);
 }
 
+typedef struct turn {
+    uint32_t *calls, number; /* of all functions so far; of this one */
+} turn;
+
+static cdp_status numbered(void *user, cdp_status status) {
+    turn *t = (turn *)user;
+    T_EQ(CDP_OK, status);
+    t->number = ++*t->calls;
+    return CDP_OK;
+}
+
+/* Functions of one work run in the order of the calls of cdp_work_then(), wherever in the pool
+   their places are, whether some were cancelled, and whether the work was done already. Functions
+   of works that end later do not come in between. */
+TEST(functions_of_one_work_run_in_the_order_of_the_calls) {
+    enum {
+        N = 7
+    };
+    const cdp_hub_desc h = {.world_size = 2};
+    cdp_hub *hub;
+    cdp_group *g[2];
+    float x = 1, y = 0;
+    if (!OK(cdp_hub_create(&h, &hub))) return;
+    for (uint32_t r = 0; r < 2; ++r) {
+        const cdp_group_desc d = {
+            .rank = r, .world_size = 2, .hub = hub, .max_pending = 2 * N + 3, .no_thread = true};
+        if (!OK(cdp_group_create(&d, &g[r]))) return;
+    }
+    for (uint32_t round = 0; round < 40; ++round) {
+        const bool done = round % 2, cancels = round % 3 == 0;
+        const uint32_t gone = round % N;
+        uint32_t calls = 0, want = 0;
+        turn first[N], second[N];
+        cdp_work work[2], next[N];
+        for (uint32_t k = 0; k < 2; ++k)
+            OK(cdp_recv_async(g[0], &y, 1, CDP_DTYPE_F32, 1, k, &work[k]));
+        if (done) OK(cdp_send(g[1], &x, 1, CDP_DTYPE_F32, 0, 0));
+        if (done) OK(cdp_work_wait(work[0]));
+        for (uint32_t i = 0; i < N; ++i) {
+            first[i] = second[i] = (turn){.calls = &calls};
+            OK(cdp_work_then(work[1], numbered, &second[i], NULL));
+            OK(cdp_work_then(work[0], numbered, &first[i], &next[i]));
+        }
+        T_EQ(0, calls); /* never inside the call */
+        if (cancels) OK(cdp_work_cancel(next[gone]));
+        if (!done) OK(cdp_send(g[1], &x, 1, CDP_DTYPE_F32, 0, 0));
+        OK(cdp_work_wait(next[cancels && gone == N - 1 ? N - 2 : N - 1]));
+        for (uint32_t i = 0; i < N; ++i)
+            T_EQ(cancels && i == gone ? 0 : ++want, first[i].number);
+        OK(cdp_send(g[1], &x, 1, CDP_DTYPE_F32, 0, 1));
+        OK(cdp_work_wait(work[1]));
+        OK(cdp_poll(g[0], 0));
+        for (uint32_t i = 0; i < N; ++i)
+            T_EQ(++want, second[i].number);
+    }
+    for (uint32_t r = 0; r < 2; ++r)
+        cdp_group_destroy(g[r]);
+    cdp_hub_destroy(hub);
+}
+
 /* ---- cancel ---------------------------------------------------------------------------------- */
 
 static void cancelled_messages(uint32_t rank, cdp_group *w) {
@@ -1998,6 +2058,8 @@ int main(int argc, char **argv) {
         {"an_error_of_a_function_breaks_the_group", an_error_of_a_function_breaks_the_group, 60},
         {"what_functions_may_do", what_functions_may_do, 60},
         {"a_free_place_between_others_is_found", a_free_place_between_others_is_found, 20},
+        {"functions_of_one_work_run_in_the_order_of_the_calls",
+            functions_of_one_work_run_in_the_order_of_the_calls, 20},
         {"the_pool_is_bounded", the_pool_is_bounded, 60},
         {"a_receive_is_cancelled_quietly", a_receive_is_cancelled_quietly, 60},
         {"a_send_is_cancelled_quietly", a_send_is_cancelled_quietly, 60},

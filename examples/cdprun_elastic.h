@@ -1,0 +1,801 @@
+/*  cdprun_elastic.h - the part of cdprun.c for machines that come and go
+
+    Included by cdprun.c and by nothing else.
+
+    HOW IT WORKS   Launchers are members of a job of their own, decided as the ranks of a program
+    with cdp_elastic.h are: a compare-and-set register in the store for each epoch. An alarm ends an
+    epoch, every launcher that lives arrives, one of them decides who is in the next. What ranks
+    call a step is here the number of restarts that the job has used: an alarm of a failure raises
+    it by one, and every decision holds it, so that it is equal everywhere.
+
+    RESTART MODE   The ranks of an epoch end with it. As soon as a launcher knows the next decision
+    and its own ranks have ended, it starts the next ones.
+    STAY MODE      The ranks are members of a job of their own, and launchers decide nothing: each
+    serves ranks, tells of their deaths, and starts new ones in their places.
+
+    KEYS           ID/n/... as in cdp_elastic.h, of the launchers; ID/r/... of the ranks that stay;
+    ID/A/failure, ID/A/go and ID/A/done of epoch A + 1; ID/final, ID/left, ID/restarts.
+
+    SECTIONS       >>agent-store >>agent-epoch >>agent-end >>stay >>agent  */
+
+typedef struct agent {
+    options *opts;              /* of the job: node_rank, nnodes and addr change with the epoch */
+    cdp_elastic e, ranks;       /* only what the functions of elastic-store and turns use of them */
+    cdp__elastic_decision last; /* the newest one, while this launcher waits to be taken in */
+    uint64_t ran;               /* the epoch whose ranks run here or ran last; 0: none yet */
+    uint32_t seen;              /* tickets, and since when there are not more: ns */
+    uint64_t since;
+    int64_t waits;    /* ns: when it began to wait for machines */
+    int64_t decided;  /* ns: when the last epoch ended here */
+    bool handed_in;   /* the others may know this launcher */
+    bool done;        /* the job has ended well */
+    int number;       /* of its ticket */
+    uint64_t charged; /* --stay: restarts of the job, when this launcher asked last */
+    char will[240], addr[INET6_ADDRSTRLEN];
+} agent;
+
+/* ---- >>agent-store  The store of the job, and the first words in it. */
+
+/* Whether a request was answered. A silent network counts as lost after a while only. */
+static bool agent_good(job *j, cdp_status st) {
+    if (st == CDP_OK) {
+        j->nodes.answered = now_ns();
+        return true;
+    }
+    if (j->nodes.store != NULL
+        && (st != CDP_ERR_TIMEOUT || now_ns() - j->nodes.answered > SILENCE_LIMIT))
+        nodes_lost(j);
+    return false;
+}
+
+/* The verdict of this launcher alone: the others go on. */
+static void agent_refuse(job *j, int code, const char *format, ...) {
+    char text[FAILURE_BYTES];
+    va_list args;
+    const int used = snprintf(text, sizeof text, "%d ", code);
+    va_start(args, format);
+    vsnprintf(text + used, sizeof text - (size_t)used, format, args);
+    va_end(args);
+    verdict_set(j, text, true);
+}
+
+static void agent_elastic(const options *o, cdp_elastic *e, char kind) {
+    const unsigned long long hash =
+        (unsigned long long)cdp__hash(CDP__HASH_START, o->run_id, strlen(o->run_id));
+    const bool fits = strlen(o->run_id) <= 40;
+    e->os = cdp_os_default();
+    e->mutex = e->os->threads.mutex_create(e->os);
+    e->cond = e->os->threads.cond_create(e->os);
+    if (e->mutex == NULL || e->cond == NULL) fatal("out of memory");
+    if (fits)
+        snprintf(e->job, sizeof e->job, "%s/%c", o->run_id, kind);
+    else
+        snprintf(e->job, sizeof e->job, "%.20s-%016llx/%c", o->run_id, hash, kind);
+    e->store_ms = CLAIM_MS / 2;
+    e->desc.min_ranks = (uint32_t)o->min_nodes;
+    e->desc.max_ranks = (uint32_t)o->max_nodes;
+    e->desc.join_ms = UINT32_MAX; /* agent_missing() judges this time */
+    e->desc.grow_ms = (uint32_t)(o->last_call / 1000000);
+}
+
+/* An id is never used twice. */
+static void agent_name(cdp_elastic *e) {
+    memset(&e->place, 0, sizeof e->place);
+    memset(&e->failure, 0, sizeof e->failure);
+    if (e->os->random(e->os->user, e->place.id, sizeof e->place.id) != CDP_OK)
+        fatal("the system has no random bytes");
+    e->place.has_state = true;
+    cdp__elastic_hex(e->place.id, e->id);
+}
+
+static void agent_open(job *j, options *o) {
+    agent *a = j->agent = zalloc(1, sizeof *a);
+    a->opts = o;
+    agent_elastic(o, &a->e, 'n');
+    agent_elastic(o, &a->ranks, 'r');
+    agent_name(&a->ranks);
+    a->waits = now_ns();
+    if (o->host_port == 0) o->host_port = port_choose();
+}
+
+/* The launcher on the endpoint's machine serves the store; of several there, the first one. */
+static void agent_serve(job *j) {
+    const options *o = j->opts;
+    const cdp_store_server_desc d = {.host = o->host,
+        .port = (uint16_t)o->host_port,
+        .job_key = o->key[0] != '\0' ? o->key : NULL,
+        .logger = {.level = CDP_LOG_SILENT},
+        .trust_network = o->open};
+    if (j->nodes.server != NULL || o->external != NULL || o->is_host == 0) return;
+    if (cdp_store_server_create(&d, &j->nodes.server) != CDP_OK && o->is_host == 1)
+        agent_refuse(j, EXIT_INTERNAL, "this launcher must serve %.255s:%d (is_host=1), but %s",
+            o->host, o->host_port, cdp_last_error()->text);
+}
+
+static void agent_will(agent *a) {
+    char host[128] = "?";
+    gethostname(host, sizeof host - 1);
+    snprintf(a->will, sizeof a->will,
+        "the launcher on %s (process %ld) has died, or its machine is out of reach", host,
+        (long)getppid());
+}
+
+/* False: not yet. */
+static bool agent_connect(job *j) {
+    const options *o = j->opts;
+    agent *a = j->agent;
+    nodes *s = &j->nodes;
+    char gone[CDP__ELASTIC_KEY];
+    cdp_tcp_store_desc d = {.host = o->host,
+        .port = (uint16_t)o->host_port,
+        .job_key = o->key[0] != '\0' ? o->key : NULL,
+        .timeout_ms = CLAIM_MS,
+        .connect_timeout_ms = LOOK_MS};
+    agent_serve(j);
+    if (s->verdict[0] != '\0') return false;
+    agent_name(&a->e);
+    agent_will(a);
+    cdp__elastic_key(&a->e, gone, "gone/%s", a->e.id);
+    d.will_key = gone;
+    d.will_value.data = a->will;
+    d.will_value.bytes = strlen(a->will);
+    const cdp_status st = cdp_tcp_store_create(&d, &s->store);
+    if (st == CDP_ERR_MISMATCH) nodes_lost(j);
+    if (st != CDP_OK) return false;
+    s->answered = now_ns();
+    a->e.store = a->e.watched = a->ranks.store = a->ranks.watched = s->store;
+    return true;
+}
+
+/* Options that must be equal on all machines, and then a ticket. */
+static bool agent_enter(job *j) {
+    const options *o = j->opts;
+    agent *a = j->agent;
+    char key[CDP__ELASTIC_KEY], mine[300], theirs[FAILURE_BYTES];
+    snprintf(mine, sizeof mine, "-n %d --nnodes %d:%d --max-restarts %d --role %.100s%s", o->n,
+        o->min_nodes, o->max_nodes, o->max_restarts, o->role, o->stay ? " --stay" : "");
+    cdp__elastic_key(&a->e, key, "settings");
+    if (!nodes_claim(j, key, mine, theirs)) return false;
+    if (strcmp(mine, theirs) != 0) {
+        agent_refuse(j, EXIT_USAGE,
+            "this launcher was started with other options than the job: %s, not %s", mine, theirs);
+        return false;
+    }
+    cdp_status st = cdp__elastic_fresh(&a->e, &a->last);
+    a->handed_in = st == CDP_OK;
+    if (st == CDP_OK) st = cdp__elastic_hand_in(&a->e);
+    if (st != CDP_OK) nodes_lost(j); /* a second ticket would be a second machine */
+    return st == CDP_OK;
+}
+
+/* What the others read before they know it by a will. */
+static void agent_gone(job *j, const char *why) {
+    agent *a = j->agent;
+    if (a->handed_in && j->nodes.store != NULL)
+        agent_good(j, cdp__elastic_say_gone(&a->e, j->nodes.store, why));
+    a->handed_in = false;
+}
+
+/* ---- >>agent-epoch  From a ticket to an epoch, and from one to the next. */
+
+/* So many seconds are over since the machines began to be too few. */
+static void agent_missing(job *j, uint32_t there) {
+    const options *o = j->opts;
+    const agent *a = j->agent;
+    if (now_ns() - a->waits < o->join_timeout) return;
+    agent_gone(j, "gave up");
+    agent_refuse(j, EXIT_TIMEOUT,
+        "%u of at least %d machines %s within %.10g s; each must run cdprun with %s %s:%d", there,
+        o->min_nodes, a->ran == 0 ? "came" : "were left, and no other came",
+        seconds(o->join_timeout), o->external != NULL ? "--external-store" : "--rdzv-endpoint",
+        o->host, o->host_port);
+}
+
+/* This launcher is in the epoch of e->d. */
+static void agent_joined(job *j) {
+    agent *a = j->agent;
+    char key[CDP__ELASTIC_KEY], text[24];
+    cdp__elastic_run(&a->e.place, &a->e.d);
+    a->e.desc.settle_ms = (uint32_t)(j->opts->settle / 1000000);
+    a->e.epoch_ns = cdp__elastic_now_ns(&a->e);
+    j->attempt = (int)a->e.d.epoch - 1;
+    if (a->e.place.rank != 0) return;
+    snprintf(text, sizeof text, "%llu", (unsigned long long)a->e.d.epoch);
+    cdp__elastic_key(&a->e, key, "e/now");
+    agent_good(j, cdp__elastic_put(&a->e, j->nodes.store, CDP_STORE_SET, key, text, strlen(text)));
+}
+
+/* All members of the newest epoch are dead: those who wait begin anew, at the cost of a restart. */
+static cdp_status agent_found_again(agent *a, cdp_store *store, uint32_t *tickets) {
+    cdp__elastic_decision none = {.tickets = a->last.tickets}, d;
+    cdp__elastic_view v = {
+        .old = &none, .min_ranks = a->e.desc.min_ranks, .max_ranks = a->e.desc.max_ranks};
+    cdp__elastic_ticket *list = NULL;
+    cdp_status st = cdp__elastic_read_tickets(&a->e, store, 0, &list, &v.ticket_count);
+    v.tickets = list;
+    *tickets = 0;
+    for (uint32_t i = 0; st == CDP_OK && i < v.ticket_count; ++i)
+        *tickets += !list[i].gone;
+    d.members = zalloc((size_t)v.ticket_count + 1, sizeof *d.members);
+    if (st == CDP_OK && cdp__elastic_founds(&v, a->e.place.id, UINT64_MAX, 0)
+        && cdp__elastic_decide(&v, &d) == CDP__ELASTIC_DECIDED) {
+        d.epoch = a->last.epoch + 1;
+        d.step = a->last.step + 1;
+        snprintf(d.cause, sizeof d.cause, "all launchers of epoch %llu have died",
+            (unsigned long long)a->last.epoch);
+        st = cdp__elastic_propose(&a->e, store, &d);
+    }
+    free(d.members);
+    cdp__free(a->e.os, list);
+    return st;
+}
+
+static cdp_status agent_all_gone(agent *a, cdp_store *store, bool *all) {
+    cdp_status st = CDP_OK;
+    *all = a->last.size > 0;
+    for (uint32_t r = 0; st == CDP_OK && *all && r < a->last.size; ++r)
+        st = cdp__elastic_gone(&a->e, store, a->last.members[r].id, all);
+    return st;
+}
+
+/* Waits to be taken in: without limit while a job runs. */
+static void agent_wait(job *j) {
+    agent *a = j->agent;
+    cdp_store *store = j->nodes.store;
+    bool gone = false;
+    a->e.desc.settle_ms = (uint32_t)(j->opts->last_call / 1000000);
+    if (!agent_good(j, cdp__elastic_newest(&a->e, &a->last, false))) return;
+    if (a->e.place.phase == CDP__ELASTIC_JOINED) {
+        cdp__elastic_adopt(&a->e, &a->last);
+        memset(&a->last, 0, sizeof a->last);
+        agent_joined(j);
+        return;
+    }
+    if (a->last.epoch == 0) {
+        agent_good(j, cdp__elastic_found_first(&a->e, &a->seen, &a->since));
+        agent_missing(j, a->seen);
+    } else if (agent_good(j, agent_all_gone(a, store, &gone)) && gone) {
+        if (agent_good(j, agent_found_again(a, store, &a->seen))) agent_missing(j, a->seen);
+    } else {
+        a->waits = now_ns();
+    }
+}
+
+static void agent_alarm(job *j, const char *why) {
+    agent *a = j->agent;
+    if (j->nodes.store == NULL) return;
+    agent_good(j, cdp__elastic_alarm_at(&a->e, j->nodes.store, a->e.place.epoch, why));
+}
+
+/* The epoch is over: its ranks end, and this launcher arrives at once, so that nobody waits. */
+static void agent_arrive(job *j, const char *why) {
+    agent *a = j->agent;
+    nodes *s = &j->nodes;
+    char text[FAILURE_BYTES] = "";
+    const bool failure = strncmp(why, "failure", 7) == 0;
+    const bool mine = a->ran == a->e.place.epoch;
+    if (failure && nodes_look(j, node_key(j, "failure", j->attempt), text))
+        verdict_set(j, text, false);
+    if (s->verdict[0] == '\0') {
+        snprintf(text, sizeof text, "%d %.1000s", EXIT_INTERNAL, why);
+        verdict_set(j, text, false);
+    }
+    event(j, "\"event\": \"alarm\", \"epoch\": %llu, \"cause\": \"%s\"",
+        (unsigned long long)a->e.place.epoch, event_text(s->verdict));
+    a->e.place.step += failure;
+    a->waits = a->decided = now_ns();
+    agent_good(j, cdp__elastic_arrive_at(&a->e, a->e.place.epoch));
+    if (!mine || j->cause != NOTHING) return;
+    if (failure) {
+        on_elsewhere(j);
+        return;
+    }
+    j->cause = ELSEWHERE;
+    if (j->phase != RUN) return;
+    say(j, "%s; ending the ranks here, which start again then", s->verdict);
+    enter_term(j);
+}
+
+/* Of one other launcher each, so that together they see all. */
+static void agent_look_for_dead(job *j) {
+    agent *a = j->agent;
+    const cdp__elastic_decision *d = &a->e.d;
+    const uint32_t next = (a->e.place.rank + 1) % d->size;
+    char key[CDP__ELASTIC_KEY], hex[2 * CDP__ELASTIC_ID_BYTES + 1], why[FAILURE_BYTES];
+    if (next == a->e.place.rank) return;
+    cdp__elastic_hex(d->members[next].id, hex);
+    cdp__elastic_key(&a->e, key, "gone/%s", hex);
+    if (!nodes_look(j, key, why)) return;
+    if (strncmp(why, "leaves", 6) == 0) {
+        agent_alarm(j, why);
+        return;
+    }
+    char text[FAILURE_BYTES - 8];
+    snprintf(text, sizeof text, "node %u is lost: %.500s", next, why);
+    const bool last = a->e.place.step >= (uint64_t)j->opts->max_restarts;
+    nodes_tell(j, text, EXIT_INTERNAL, last);
+    if (!last) agent_alarm(j, "failure");
+}
+
+static void agent_look_for_newcomers(job *j) {
+    agent *a = j->agent;
+    const uint64_t age = cdp__elastic_now_ns(&a->e) - a->e.epoch_ns;
+    if (a->e.place.rank != 0 || a->e.place.size >= a->e.desc.max_ranks) return;
+    if (j->phase != RUN || age < a->e.desc.grow_ms * CDP__MS) return;
+    if (nodes_count(j, node_key(j, "done", j->attempt), 0) > 0 || j->nodes.store == NULL) return;
+    agent_good(j, cdp__elastic_look_for_newcomers(&a->e));
+}
+
+/* In an epoch: what ends it? */
+static void agent_watch(job *j) {
+    agent *a = j->agent;
+    char key[CDP__ELASTIC_KEY], why[FAILURE_BYTES];
+    cdp__elastic_key(&a->e, key, "e/%llu/alarm", (unsigned long long)a->e.place.epoch);
+    if (nodes_look(j, key, why)) {
+        agent_arrive(j, why);
+        return;
+    }
+    if (j->nodes.store != NULL) agent_look_for_dead(j);
+    if (j->nodes.store != NULL) agent_look_for_newcomers(j);
+}
+
+/* The others have decided without this launcher: it comes back under another id. */
+static void agent_left_out(job *j) {
+    agent *a = j->agent;
+    say(j,
+        "the other machines went on without this one, which did not answer for %.10g s; it asks "
+        "to be taken in again",
+        seconds(j->opts->settle));
+    event(j, "\"event\": \"left_out\"");
+    agent_gone(j, "left out");
+    cdp_store_destroy(j->nodes.store);
+    j->nodes.store = NULL;
+    j->nodes.introduced = false;
+    a->waits = now_ns();
+    if (j->phase == RUN) enter_term(j);
+}
+
+/* Between two epochs: decides, or learns what was decided. */
+static void agent_turn(job *j) {
+    agent *a = j->agent;
+    cdp__elastic_decision d;
+    uint64_t wait_ms = 0;
+    if (!agent_good(j, cdp__elastic_read_decision(&a->e, j->nodes.store, a->e.place.epoch + 1, &d)))
+        return;
+    if (d.members == NULL) {
+        if (!agent_good(j, cdp__elastic_look(&a->e, a->e.epoch_ns, &wait_ms))) return;
+        if (a->e.few) agent_missing(j, a->e.d.size - 1);
+        return;
+    }
+    cdp__elastic_adopt(&a->e, &d);
+    if (a->e.place.phase == CDP__ELASTIC_OUT)
+        agent_left_out(j);
+    else
+        agent_joined(j);
+}
+
+/* The address of this machine on the way to the store. */
+static void agent_address(job *j) {
+    const options *o = j->opts;
+    agent *a = j->agent;
+    struct addrinfo hints = {.ai_socktype = SOCK_DGRAM}, *found = NULL;
+    struct sockaddr_storage mine;
+    socklen_t size = sizeof mine;
+    char port[16];
+    snprintf(port, sizeof port, "%d", o->host_port);
+    snprintf(a->addr, sizeof a->addr, "%s", o->local_addr != NULL ? o->local_addr : "127.0.0.1");
+    if (o->local_addr != NULL || getaddrinfo(o->host, port, &hints, &found) != 0) return;
+    const int fd = socket(found->ai_family, SOCK_DGRAM, 0);
+    if (fd >= 0 && connect(fd, found->ai_addr, found->ai_addrlen) == 0
+        && getsockname(fd, (struct sockaddr *)&mine, &size) == 0)
+        getnameinfo(
+            (struct sockaddr *)&mine, size, a->addr, sizeof a->addr, NULL, 0, NI_NUMERICHOST);
+    if (fd >= 0) close(fd);
+    freeaddrinfo(found);
+}
+
+/* The first machine says where its rank 0 will be; then all start their ranks. */
+static void agent_begin(job *j) {
+    agent *a = j->agent;
+    options *o = a->opts;
+    const cdp__elastic_decision *d = &a->e.d;
+    char text[FAILURE_BYTES], go[FAILURE_BYTES];
+    if (a->e.place.rank == 0) {
+        agent_address(j);
+        snprintf(text, sizeof text, "%d %s", attempt_port(j), a->addr);
+        if (!nodes_claim(j, node_key(j, "go", j->attempt), text, go)) return;
+    }
+    if (!nodes_look(j, node_key(j, "go", j->attempt), go)) return;
+    snprintf(a->addr, sizeof a->addr, "%s", go + strcspn(go, " ") + (strchr(go, ' ') != NULL));
+    o->addr = a->addr;
+    o->node_rank = (int)a->e.place.rank;
+    o->nnodes = (int)d->size;
+    j->nodes.told = false;
+    j->nodes.verdict[0] = '\0';
+    a->ran = d->epoch;
+    j->restarts = (int)d->step;
+    if (d->epoch > 1)
+        say(j, "starting all ranks again: this is node %d of %d, %d of %d restarts are used",
+            o->node_rank, o->nnodes, j->restarts, o->max_restarts);
+    event(j,
+        "\"event\": \"epoch\", \"epoch\": %llu, \"node\": %d, \"nodes\": %d, \"lost\": %u, "
+        "\"joined\": %u, \"restarts\": %d, \"turn_ms\": %.1f, \"cause\": \"%s\"",
+        (unsigned long long)d->epoch, o->node_rank, o->nnodes, d->lost, d->joined, j->restarts,
+        a->decided != 0 ? (double)(now_ns() - a->decided) / 1e6 : 0, event_text(d->cause));
+    attempt_start(j, atoi(go));
+}
+
+/* ---- >>agent-end  How ranks ended here, and how the job ends. */
+
+static void agent_final(job *j, const char *text, int code) {
+    if (j->nodes.store != NULL) nodes_tell(j, text, code, true);
+}
+
+/* This machine goes, the others stay. Without the store nobody could. */
+static void agent_leave(job *j) {
+    agent *a = j->agent;
+    char text[120];
+    const char *name = signal_name(j->user_signal);
+    const bool ends = j->user_signal == SIGINT || j->user_signal == SIGQUIT;
+    if (ends || j->nodes.server != NULL) {
+        snprintf(text, sizeof text, "node %d%s was ended by %s", j->opts->node_rank,
+            ends ? "" : ", which serves the store,", name);
+        agent_final(j, text, 128 + j->user_signal);
+        return;
+    }
+    snprintf(text, sizeof text, "leaves: node %d got %s", j->opts->node_rank, name);
+    agent_gone(j, text);
+    if (a->e.place.phase == CDP__ELASTIC_RUNNING) agent_alarm(j, text);
+    a->e.place.phase = CDP__ELASTIC_OUT;
+}
+
+static void agent_tell_failure(job *j) {
+    const agent *a = j->agent;
+    char text[FAILURE_BYTES - 8];
+    const bool last = j->no_restart || a->e.place.step >= (uint64_t)j->opts->max_restarts;
+    if (a->e.place.phase != CDP__ELASTIC_RUNNING || a->e.place.epoch != a->ran) return;
+    failure_text(j, j->first, text, sizeof text);
+    nodes_tell(j, text, j->code, last);
+    if (!last) agent_alarm(j, "failure");
+}
+
+/* Says to the others, once, what has ended the ranks here. */
+static void agent_tell(job *j) {
+    const options *o = j->opts;
+    char text[FAILURE_BYTES - 8];
+    if (j->nodes.told || (j->cause == FAILURE && now_ns() < j->nodes.tell_at)) return;
+    if (j->cause == NOTHING && (j->phase != AGREE || j->agent->ran == 0)) return;
+    j->nodes.told = true;
+    switch (j->cause) {
+    case FAILURE: agent_tell_failure(j); break;
+    case SIGNALLED: agent_leave(j); break;
+    case TIMED_OUT:
+        snprintf(text, sizeof text, "node %d has reached its --timeout", o->node_rank);
+        agent_final(j, text, j->code);
+        break;
+    case NOT_STARTED:
+        snprintf(text, sizeof text, "node %d cannot run '%.500s'", o->node_rank, o->command[0]);
+        agent_final(j, text, j->code);
+        break;
+    case READER_GONE:
+        snprintf(text, sizeof text, "on node %d the reader of stdout went away", o->node_rank);
+        agent_final(j, text, j->code);
+        break;
+    case ELSEWHERE: break;
+    case NOTHING: nodes_count(j, node_key(j, "done", j->attempt), 1); break;
+    }
+}
+
+/* Nobody who still has to read how the job ended is left alone by the one that serves the store. */
+static void agent_count_readers(job *j) {
+    agent *a = j->agent;
+    cdp__elastic_ticket *list;
+    uint32_t count;
+    j->nodes.expected = 0;
+    if (!agent_good(j, cdp__elastic_read_tickets(&a->e, j->nodes.store, 0, &list, &count))) return;
+    for (uint32_t i = 0; i < count; ++i)
+        j->nodes.expected += !list[i].gone;
+    cdp__free(a->e.os, list);
+}
+
+/* Everything that this launcher started has ended. */
+static void agent_finish(job *j) {
+    nodes *s = &j->nodes;
+    if (s->verdict[0] != '\0' && s->final && (j->cause == FAILURE || j->cause == ELSEWHERE))
+        j->code = s->code;
+    if (j->agent->done && j->agent->ran == 0)
+        say(j, "the job has ended well; this machine was not needed");
+    report(j);
+    event(j, "\"event\": \"end\", \"exit_code\": %d, \"restarts\": %d, \"cause\": \"%s\"", j->code,
+        j->restarts, event_text(s->verdict));
+    if (s->server != NULL && s->store != NULL) agent_count_readers(j);
+    if (s->store != NULL) nodes_count(j, node_key(j, "left", -1), 1);
+    if (s->server != NULL && s->store != NULL)
+        enter(j, LEAVE, LEAVE_LIMIT);
+    else
+        enter(j, FLUSH, reader_limit(j));
+}
+
+static void agent_look_for_final(job *j) {
+    agent *a = j->agent;
+    nodes *s = &j->nodes;
+    char text[FAILURE_BYTES];
+    if (s->final || a->done || !nodes_look(j, node_key(j, "final", -1), text)) return;
+    if (strncmp(text, "0 ", 2) == 0) {
+        a->done = true;
+        return;
+    }
+    s->verdict[0] = '\0'; /* what ends the job counts before what ended an epoch */
+    verdict_set(j, text, true);
+    event(j, "\"event\": \"final\", \"cause\": \"%s\"", event_text(s->verdict));
+}
+
+/* All machines have ended well. */
+static void agent_look_for_done(job *j) {
+    char there[FAILURE_BYTES];
+    if (!j->nodes.told || j->cause != NOTHING || j->agent->ran == 0) return;
+    if (nodes_count(j, node_key(j, "done", j->attempt), 0) < j->opts->nnodes) return;
+    nodes_claim(j, node_key(j, "final", -1), "0 done", there);
+}
+
+/* ---- >>stay  Ranks that live on when others die. */
+
+/* How the ranks of the job call themselves, and where they look. */
+static void stay_env(const job *j, rank *r) {
+    const options *o = j->opts;
+    agent *a = j->agent;
+    char range[64];
+    agent_name(&a->ranks);
+    memcpy(r->id, a->ranks.id, sizeof r->id);
+    snprintf(range, sizeof range, "%d:%d", o->min_nodes * o->n, o->max_nodes * o->n);
+    env_text("CDP_ELASTIC", range);
+    env_text("CDP_ELASTIC_ID", r->id);
+    env_text("CDP_ELASTIC_JOB", a->ranks.job);
+}
+
+/* The ranks of the job learn of a death from the one who knows it best. */
+static void stay_tell(job *j, const rank *r, const char *why) {
+    agent *a = j->agent;
+    cdp__elastic_decision d = {.epoch = 0};
+    char key[CDP__ELASTIC_KEY];
+    cdp_elastic *const e = &a->ranks;
+    if (j->nodes.store == NULL) return;
+    e->store_ms = LOOK_MS;
+    cdp__elastic_key(e, key, "gone/%s", r->id);
+    cdp_status st = cdp__elastic_mark(e, j->nodes.store, key, why);
+    if (st == CDP_OK) st = cdp__elastic_newest(e, &d, true);
+    if (st == CDP_OK && d.epoch > 0) {
+        bool member = false;
+        char hex[2 * CDP__ELASTIC_ID_BYTES + 1];
+        for (uint32_t i = 0; i < d.size && !member; ++i) {
+            cdp__elastic_hex(d.members[i].id, hex);
+            member = strcmp(hex, r->id) == 0;
+        }
+        if (member) st = cdp__elastic_alarm_at(e, j->nodes.store, d.epoch, why);
+    }
+    cdp__free(e->os, d.members);
+    agent_good(j, st);
+}
+
+/* Between 0.75 and 1.25 of the pause, so that what failed together does not come back together. */
+static int64_t stay_jitter(int64_t pause) {
+    unsigned char random[2] = {0, 128};
+    (void)cdp_os_default()->random(NULL, random, sizeof random);
+    return pause * 3 / 4 + pause / 2 * (random[0] * 256 + random[1]) / 65535;
+}
+
+/* A rank has ended while the job runs. */
+static void stay_ended(job *j, int local) {
+    const options *o = j->opts;
+    rank *r = &j->ranks[local];
+    char end[96], why[160];
+    const int64_t lived = r->end - r->begun;
+    if (r->status == 0) return;
+    end_text(end, sizeof end, r);
+    snprintf(why, sizeof why, "rank %d of the launcher (process %ld): %s", global_rank(j, local),
+        (long)r->pid, end);
+    stay_tell(j, r, why);
+    r->pause = r->pause == 0 || lived > 60 * o->cooldown ? o->cooldown : r->pause * 2;
+    if (r->pause > 60 * o->cooldown) r->pause = 60 * o->cooldown;
+    r->again_at = now_ns() + stay_jitter(r->pause);
+    say(j, "rank %d ended: %s after %.2f s", global_rank(j, local), end, seconds(lived));
+}
+
+static bool stay_waits(const job *j) {
+    for (int i = 0; i < j->opts->n; ++i)
+        if (j->ranks[i].again_at != 0) return true;
+    return false;
+}
+
+/* Ranks of the newest epoch that are not known to be dead. */
+static cdp_status stay_left(job *j, int *left) {
+    cdp_elastic *const e = &j->agent->ranks;
+    cdp__elastic_decision d = {.epoch = 0};
+    bool gone = false;
+    cdp_status st = cdp__elastic_newest(e, &d, true);
+    *left = 0;
+    for (uint32_t i = 0; st == CDP_OK && i < d.size; ++i) {
+        st = cdp__elastic_gone(e, j->nodes.store, d.members[i].id, &gone);
+        *left += !gone;
+    }
+    cdp__free(e->os, d.members);
+    return st;
+}
+
+/* No restart is left for this rank: the others go on, if they are enough. */
+static void stay_give_up(job *j, int local) {
+    const options *o = j->opts;
+    const int need = o->min_nodes * o->n;
+    char text[FAILURE_BYTES - 8], why[200];
+    int left;
+    if (!agent_good(j, stay_left(j, &left))) return;
+    j->ranks[local].again_at = 0;
+    snprintf(why, sizeof why,
+        "rank %d is not replaced: the job has used its %d restarts "
+        "(--max-restarts)",
+        global_rank(j, local), o->max_restarts);
+    if (left >= need) {
+        say(j, "%s", why);
+        return;
+    }
+    j->cause = FAILURE;
+    j->first = local;
+    j->code = exit_code_of(j->ranks[local].status);
+    failure_text(j, local, text, sizeof text);
+    say(j, "%s; %d ranks are left, and the job needs %d", why, left, need);
+    nodes_tell(j, text, j->code, true);
+    enter(j, GRACE, o->grace);
+}
+
+/* A new rank in place of a dead one, if the job has a restart left for it. */
+static void stay_again(job *j, int local) {
+    const options *o = j->opts;
+    agent *a = j->agent;
+    rank *r = &j->ranks[local];
+    int64_t used = 0;
+    if (!r->charged) {
+        j->nodes.store->timeout_ms = LOOK_MS;
+        const cdp_status st = cdp_store_add(j->nodes.store, node_key(j, "restarts", -1), 1, &used);
+        j->nodes.store->timeout_ms = CLAIM_MS;
+        if (!agent_good(j, st)) return;
+        r->charged = true;
+        a->charged = (uint64_t)used;
+    }
+    if (a->charged > (uint64_t)o->max_restarts) {
+        stay_give_up(j, local);
+        return;
+    }
+    j->restarts = (int)a->charged;
+    say(j, "a new process takes the place of rank %d (restart %d of %d)", global_rank(j, local),
+        j->restarts, o->max_restarts);
+    rank_again(j, local);
+}
+
+/* The first MAX of the launchers that live start ranks; the others are spares. */
+static void stay_join(job *j) {
+    agent *a = j->agent;
+    cdp__elastic_ticket *list;
+    uint32_t count, before = 0, i;
+    if (!agent_good(j, cdp__elastic_read_tickets(&a->e, j->nodes.store, 0, &list, &count))) return;
+    for (i = 0; i < count && !cdp__elastic_same(list[i].id, a->e.place.id); ++i)
+        before += !list[i].gone;
+    cdp__free(a->e.os, list);
+    if (before >= a->e.desc.max_ranks || i == count) return;
+    a->number = (int)i;
+    a->opts->node_rank = a->number;
+    a->opts->nnodes = a->opts->max_nodes;
+    a->ran = 1;
+    event(j, "\"event\": \"start\", \"node\": %d", a->number);
+    attempt_start(j, j->opts->host_port);
+}
+
+/* No rank runs here any more, and none will be started. */
+static void stay_over(job *j) {
+    const bool well = j->cause == NOTHING;
+    for (int i = 0; well && !j->agent->done && i < j->opts->n; ++i) {
+        const rank *r = &j->ranks[i];
+        if (!r->ended || r->status == 0) continue;
+        j->cause = FAILURE;
+        j->first = i;
+        j->code = exit_code_of(r->status);
+        break;
+    }
+    if (j->cause == FAILURE && well) agent_gone(j, "its ranks have ended");
+    agent_finish(j);
+}
+
+static void stay_look_for_done(job *j) {
+    agent *a = j->agent;
+    char key[CDP__ELASTIC_KEY], text[FAILURE_BYTES];
+    cdp__elastic_key(&a->ranks, key, "final");
+    if (a->done || !nodes_look(j, key, text)) return;
+    a->done = true;
+    for (int i = 0; i < j->opts->n; ++i)
+        j->ranks[i].again_at = 0;
+}
+
+static void stay_step(job *j) {
+    const agent *a = j->agent;
+    if (j->nodes.store != NULL) stay_look_for_done(j);
+    if (j->phase == JOIN && a->done) {
+        agent_finish(j);
+    } else if (j->phase == JOIN && j->nodes.store != NULL) {
+        stay_join(j);
+    } else if (j->phase == AGREE) {
+        stay_over(j);
+    }
+    for (int i = 0; i < j->opts->n && j->phase == RUN && j->nodes.store != NULL; ++i) {
+        const int64_t at = j->ranks[i].again_at;
+        if (at != 0 && now_ns() >= at && j->started < 0) stay_again(j, i);
+    }
+}
+
+/* ---- >>agent  The part that this takes in the keeper's loop. */
+
+static void restart_step(job *j) {
+    agent *a = j->agent;
+    const bool idle = j->phase == JOIN || j->phase == AGREE;
+    if (a->done) {
+        if (idle) agent_finish(j);
+        return;
+    }
+    switch (a->e.place.phase) {
+    case CDP__ELASTIC_WAITING: agent_wait(j); break;
+    case CDP__ELASTIC_RUNNING: agent_watch(j); break;
+    case CDP__ELASTIC_ARRIVED: agent_turn(j); break;
+    default: break;
+    }
+    if (j->nodes.store == NULL || j->nodes.final || !idle) return;
+    if (a->e.place.phase == CDP__ELASTIC_RUNNING && a->e.place.epoch != a->ran)
+        agent_begin(j);
+    else if (j->phase == AGREE)
+        agent_look_for_done(j);
+}
+
+/* Not yet connected. */
+static void agent_arrive_first(job *j) {
+    agent *a = j->agent;
+    if (agent_connect(j)) {
+        j->nodes.introduced = agent_enter(j);
+        return;
+    }
+    if (j->nodes.verdict[0] != '\0' || now_ns() - a->waits < j->opts->join_timeout) return;
+    agent_refuse(j, EXIT_TIMEOUT, "no store was there within %.10g s: %s",
+        seconds(j->opts->join_timeout), cdp_last_error()->text);
+}
+
+/* Something has ended the job, or this machine's part in it. */
+static bool agent_ends(job *j) {
+    const cause c = j->cause;
+    const bool idle = j->phase == JOIN || j->phase == AGREE;
+    if (j->nodes.final && j->cause == NOTHING) on_elsewhere(j);
+    if (!idle) return false;
+    if (!j->nodes.final && c != SIGNALLED && c != TIMED_OUT && c != NOT_STARTED && c != READER_GONE)
+        return false;
+    agent_finish(j);
+    return true;
+}
+
+static void agent_step(job *j) {
+    nodes *s = &j->nodes;
+    const int64_t now = now_ns();
+    if (j->phase >= FLUSH || now < s->look_at) return;
+    s->look_at = now + LOOK_TICK;
+    if (j->phase == LEAVE) {
+        if (s->store == NULL || now >= j->deadline
+            || nodes_count(j, node_key(j, "left", -1), 0) >= s->expected)
+            enter(j, FLUSH, reader_limit(j));
+        return;
+    }
+    if (s->store == NULL && s->verdict[0] == '\0' && j->cause == NOTHING) agent_arrive_first(j);
+    if (s->store != NULL) agent_look_for_final(j);
+    if (s->store != NULL && !j->opts->stay) agent_tell(j);
+    if (s->store != NULL && j->opts->stay && !s->told && j->cause != NOTHING && j->cause != FAILURE)
+        agent_tell(j);
+    if (agent_ends(j)) return;
+    if (s->store == NULL) return;
+    if (j->opts->stay)
+        stay_step(j);
+    else
+        restart_step(j);
+}

@@ -1,0 +1,294 @@
+/* elastic.c - what a death, a step and a newcomer cost in a job of cdp_elastic.h
+
+       elastic [ROUNDS [RANKS [MIB]]]      default: 10 rounds, 16 ranks, 64 MiB of state
+
+   1. One of the ranks is killed: how long until all others are told (their allreduce fails), and
+      until each of them has finished an allreduce without it. Median and worst of the rounds.
+   2. cdp_elastic_next() without a change, and cdp_elastic_commit(): nanoseconds each.
+   3. A newcomer receives the state: bytes per second, beside a broadcast of as many in the same
+      group. */
+#define _GNU_SOURCE
+#define CDP_IMPLEMENTATION
+#include "cdp_elastic.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum {
+    MOST = 256,
+    COUNT = 1000 /* values of the allreduce */
+};
+
+/* What ranks tell the parent; shared. */
+typedef struct seat {
+    volatile uint64_t step, told_ns, working_ns, epoch;
+    volatile double moved_s, broadcast_s;
+} seat;
+
+static seat *seats;
+static uint64_t state_bytes;
+
+static uint64_t now_ns(void) {
+    return cdp_os_default()->now_ns(NULL);
+}
+
+/* Of this thread: other programs do not count. */
+static double cpu_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
+}
+
+static int by_value(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static pid_t spawn(int (*body)(seat *), seat *at) {
+    fflush(stdout);
+    const pid_t pid = fork();
+    if (pid != 0) return pid;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    _exit(body(at));
+}
+
+/* The store is served by a process of its own: the parent forks, so it has no threads. */
+static pid_t serve(void) {
+    int ends[2];
+    uint16_t port = 0;
+    char text[8];
+    if (pipe(ends) != 0) abort();
+    const pid_t pid = fork();
+    if (pid == 0) {
+        cdp_store_server_desc d = {0};
+        cdp_store_server *s;
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (cdp_store_server_create(&d, &s) != CDP_OK) _exit(cdp_print_error(stderr));
+        port = cdp_store_server_port(s);
+        if (write(ends[1], &port, sizeof port) != sizeof port) _exit(1);
+        for (;;)
+            pause();
+    }
+    if (read(ends[0], &port, sizeof port) != sizeof port) abort();
+    close(ends[0]);
+    close(ends[1]);
+    snprintf(text, sizeof text, "%u", port);
+    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    setenv("MASTER_PORT", text, 1);
+    return pid;
+}
+
+static void end(pid_t pid) {
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+}
+
+static cdp_elastic *join(uint32_t min, uint32_t max, const cdp_entry *entries, uint32_t count) {
+    cdp_tcp_desc tcp = {.group = {.timeout_ms = 30000, .logger = {.level = CDP_LOG_SILENT}}};
+    cdp_elastic_desc d = {.tcp = &tcp,
+        .min_ranks = min,
+        .max_ranks = max,
+        .grow_ms = 1,
+        .settle_ms = 300,
+        .entries = entries,
+        .entry_count = count};
+    cdp_elastic *e;
+    if (cdp_elastic_create_from_env(&d, &e) != CDP_OK) exit(cdp_print_error(stderr));
+    return e;
+}
+
+/* ---- a death ---- */
+
+static uint32_t ranks_at_once;
+
+static int trainer(seat *at) {
+    static float x[COUNT];
+    cdp_elastic_now now;
+    /* all of them in the first epoch; then as many as are left */
+    cdp_elastic *e = join(ranks_at_once - 1, ranks_at_once, NULL, 0);
+    while (cdp_elastic_next(e, &now) == CDP_OK) {
+        const cdp_status st =
+            cdp_allreduce(now.group, NULL, x, COUNT, CDP_DTYPE_F32, CDP_REDUCE_SUM);
+        if (st != CDP_OK) {
+            if (now.size == ranks_at_once) at->told_ns = now_ns();
+            continue;
+        }
+        if (now.size == ranks_at_once - 1 && at->told_ns && !at->working_ns)
+            at->working_ns = now_ns();
+        if (cdp_elastic_commit(e) == CDP_OK && now.size == ranks_at_once) at->step = now.step + 1;
+    }
+    return 1;
+}
+
+/* Waits until all seats but `without` have it. */
+static bool all_have(uint32_t n, uint32_t without, bool (*has)(const seat *)) {
+    const uint64_t until = now_ns() + 30000000000u;
+    for (uint32_t i = 0; i < n && now_ns() < until; ++i)
+        while (i != without && !has(&seats[i]) && now_ns() < until)
+            usleep(1000);
+    return now_ns() < until;
+}
+
+static bool has_steps(const seat *s) {
+    return s->step >= 20;
+}
+static bool works(const seat *s) {
+    return s->working_ns != 0;
+}
+
+static bool death(uint32_t n, uint32_t victim, double *told_ms, double *working_ms) {
+    pid_t pid[MOST] = {0}, server;
+    memset(seats, 0, MOST * sizeof *seats);
+    server = serve();
+    for (uint32_t i = 0; i < n; ++i)
+        pid[i] = spawn(trainer, &seats[i]);
+    bool ok = all_have(n, UINT32_MAX, has_steps);
+    const uint64_t begun = now_ns();
+    kill(pid[victim], SIGKILL);
+    ok = ok && all_have(n, victim, works);
+    *told_ms = *working_ms = 0;
+    for (uint32_t i = 0; ok && i < n; ++i) {
+        if (i == victim) continue;
+        *told_ms = fmax(*told_ms, (double)(seats[i].told_ns - begun) / 1e6);
+        *working_ms = fmax(*working_ms, (double)(seats[i].working_ns - begun) / 1e6);
+    }
+    for (uint32_t i = 0; i < n; ++i)
+        end(pid[i]);
+    end(server);
+    return ok;
+}
+
+static bool deaths(uint32_t rounds, uint32_t n) {
+    double told[1000], working[1000];
+    ranks_at_once = n;
+    for (uint32_t i = 0; i < rounds; ++i)
+        if (!death(n, i * 7 % n, &told[i], &working[i])) {
+            printf("round %u did not end within 30 s\n", i);
+            return false;
+        }
+    qsort(told, rounds, sizeof *told, by_value);
+    qsort(working, rounds, sizeof *working, by_value);
+    printf("kill to all told:            %6.1f ms median, %6.1f worst of %u (%u ranks; goal 50)\n",
+        told[rounds / 2], told[rounds - 1], rounds, n);
+    printf("kill to first allreduce:     %6.1f ms median, %6.1f worst of %u (goal 500, wanted "
+           "150)\n",
+        working[rounds / 2], working[rounds - 1], rounds);
+    return true;
+}
+
+/* ---- a step ---- */
+
+static int steps(seat *at) {
+    enum {
+        TIMES = 500000
+    };
+    cdp_elastic *e = join(1, 1, NULL, 0);
+    cdp_elastic_now now;
+    double both = 1e18, alone = 1e18;
+    if (cdp_elastic_next(e, &now) != CDP_OK) return 1;
+    for (int round = 0; round < 20; ++round) {
+        double t = cpu_ns();
+        for (int i = 0; i < TIMES; ++i)
+            if (cdp_elastic_next(e, &now) != CDP_OK) return 1;
+        alone = fmin(alone, cpu_ns() - t);
+        t = cpu_ns();
+        for (int i = 0; i < TIMES; ++i)
+            if (cdp_elastic_next(e, &now) != CDP_OK || cdp_elastic_commit(e) != CDP_OK) return 1;
+        both = fmin(both, cpu_ns() - t);
+    }
+    at->moved_s = alone / TIMES;
+    at->broadcast_s = (both - alone) / TIMES;
+    return 0;
+}
+
+static bool step_costs(void) {
+    int status = 1;
+    const pid_t server = serve();
+    waitpid(spawn(steps, &seats[0]), &status, 0);
+    end(server);
+    printf("cdp_elastic_next():          %6.1f ns without a change (goal 50)\n", seats[0].moved_s);
+    printf("cdp_elastic_commit():        %6.1f ns (goal 50)\n", seats[0].broadcast_s);
+    return status == 0;
+}
+
+/* ---- a newcomer ---- */
+
+static double transfer_of(cdp_elastic *e) {
+    char text[8000];
+    const char *at = NULL;
+    unsigned long long us = 0;
+    (void)cdp_elastic_history(e, text, sizeof text);
+    for (const char *p = text; (p = strstr(p, "\"transfer_us\": ")) != NULL; ++p)
+        at = p;
+    if (at) (void)sscanf(at + 15, "%llu", &us);
+    return (double)us / 1e6;
+}
+
+static int holder(seat *at) {
+    uint8_t *data = (uint8_t *)malloc(state_bytes);
+    const cdp_entry entry = {"state", data, state_bytes, CDP_DTYPE_U8};
+    cdp_elastic_now now;
+    memset(data, (int)(at - seats), state_bytes);
+    cdp_elastic *e = join(1, 2, &entry, 1);
+    uint64_t best = UINT64_MAX;
+    while (cdp_elastic_next(e, &now) == CDP_OK) {
+        if (now.changed) at->moved_s = transfer_of(e);
+        at->epoch = now.epoch;
+        if (now.size < 2) {
+            usleep(1000);
+            continue;
+        }
+        for (int i = 0; i < 5; ++i) {
+            const uint64_t t = now_ns();
+            if (cdp_broadcast(now.group, data, state_bytes, CDP_DTYPE_U8, 0) != CDP_OK) return 1;
+            if (cdp_barrier(now.group) != CDP_OK) return 1;
+            best = cdp__min(best, now_ns() - t);
+        }
+        at->broadcast_s = (double)best / 1e9;
+        break;
+    }
+    return cdp_elastic_finish(e) != CDP_OK;
+}
+
+static bool newcomer(uint64_t mib) {
+    int status[2] = {1, 1};
+    double moved = 1e9, broadcast = 1e9;
+    state_bytes = mib << 20;
+    for (int round = 0; round < 5; ++round) {
+        const pid_t server = serve();
+        memset(seats, 0, MOST * sizeof *seats);
+        const pid_t first = spawn(holder, &seats[0]);
+        for (int i = 0; !seats[0].epoch && i < 30000; ++i)
+            usleep(1000);
+        const pid_t second = spawn(holder, &seats[1]);
+        waitpid(first, &status[0], 0);
+        waitpid(second, &status[1], 0);
+        end(server);
+        if (status[0] || status[1]) return false;
+        moved = fmin(moved, seats[1].moved_s);
+        broadcast = fmin(broadcast, seats[1].broadcast_s);
+    }
+    printf("%3llu MiB to a newcomer:        %6.1f ms, %.2f GB/s; a broadcast %.1f ms, %.2f GB/s: "
+           "%.0f %% of it (goal 80)\n",
+        (unsigned long long)mib, moved * 1e3, (double)state_bytes / moved / 1e9, broadcast * 1e3,
+        (double)state_bytes / broadcast / 1e9, 100 * broadcast / moved);
+    return true;
+}
+
+int main(int argc, char **argv) {
+    const uint32_t rounds = argc > 1 ? (uint32_t)atoi(argv[1]) : 10,
+                   ranks = argc > 2 ? (uint32_t)atoi(argv[2]) : 16;
+    const uint64_t mib = argc > 3 ? (uint64_t)atoi(argv[3]) : 64;
+    if (rounds < 1 || rounds > 1000 || ranks < 3 || ranks > MOST || mib < 1) return 2;
+    seats = (seat *)mmap(
+        NULL, MOST * sizeof *seats, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (seats == MAP_FAILED) return 1;
+    return !(deaths(rounds, ranks) && step_costs() && newcomer(mib));
+}

@@ -1,0 +1,122 @@
+#!/usr/bin/env bash
+# test_elastic_churn.sh - a training job of 16 ranks whose processes and launchers are killed all the time
+#
+#   bash tests/procs/test_elastic_churn.sh [--seconds N] [--seed S]      BUILD=DIR (default: build)
+#
+# Four launchers with four ranks each, and a store of its own. First rank 0 is killed, then a middle one, two, four, and a
+# launcher; then whatever the seed says, until N seconds (default: 12) are over. Each kill waits until all 16 run again: a
+# rank that dies while it alone sends its state takes the job along, which cdp_elastic.h says. In the end all ranks must
+# have the loss of a serial program that replays the decisions, bit for bit. Ends with "N passed, N failed".
+set -u
+cd "$(dirname "$0")/../.." || exit 2
+seconds=12 seed=1
+while [ $# -ge 2 ]; do
+    case $1 in
+    --seconds) seconds=$2 ;;
+    --seed) seed=$2 ;;
+    esac
+    shift 2
+done
+RANDOM=$seed
+B=${BUILD:-build}
+unset MAKEFLAGS MAKELEVEL
+make -s BUILD="$B" "$B/test/cdprun" "$B/test/elastic_rank" || { echo "0 passed, 1 failed"; exit 1; }
+D=$B/elastic_churn
+rm -rf "$D"
+mkdir -p "$D" || exit 2
+D=$(cd "$D" && pwd)
+B=$(cd "$B/test" && pwd)
+cd "$D" || exit 2
+for v in $(compgen -e | grep -E '^(RANK|WORLD_SIZE|LOCAL_|GROUP_|ROLE_|MASTER_|TORCHELASTIC_|CDP)'); do unset "$v"; done
+CDP_JOB_KEY=$(head -c 16 /dev/urandom | od -An -tx1 | tr -d ' \n')
+export CDP_JOB_KEY
+slack=${TEST_SCALE:-1}
+passed=0 failed=0 kills=0 launchers=0 next=0
+ok() { passed=$((passed + 1)); echo "ok $1"; }
+fail() {
+    failed=$((failed + 1))
+    echo "FAIL $1"
+    tail -qn 5 out.* | cut -c1-200 | sed 's/^/    /'
+    tail -n 20 log | sed 's/^/    /'
+}
+# shellcheck disable=SC2329
+clean() {
+    for p in "${pids[@]}" "$store"; do kill -KILL "$p" $(pgrep -P "$p") 2> /dev/null; done
+}
+pids=() store=
+trap clean EXIT
+
+port=$("$B/cdprun" -n 1 --no-prefix sh -c 'echo $MASTER_PORT')
+"$B/cdprun" --serve --rdzv-endpoint "127.0.0.1:$port" > out.store 2>&1 &
+store=$!
+launch() {
+    "$B/cdprun" -n 4 --nnodes 1:4 --stay --max-restarts 1000000 --cooldown 0.02 --grace 0.2 --join-timeout 60 \
+        --external-store "127.0.0.1:$port" "$B/elastic_rank" train log 1 20000 > "out.$next" 2>&1 < /dev/null &
+    pids+=($!)
+    next=$((next + 1))
+}
+
+# Waits until all 16 run in one epoch that is newer than the last one; `members`: their process ids, rank 0 first.
+epoch=0 members=()
+complete() {
+    local n k
+    for ((n = 0; n < 1200 * slack; ++n)); do
+        k=$(awk '/ size 16 / { k[$2]++ } END { for (e in k) if (k[e] == 16 && e + 0 > m + 0) m = e; print m + 0 }' log 2> /dev/null)
+        if [ "${k:-0}" -gt $epoch ]; then
+            epoch=$k
+            mapfile -t members < <(awk -v k="$k" '$1 == "epoch" && $2 == k { print $10, $12 }' log | sort -n | cut -d' ' -f2)
+            return 0
+        fi
+        sleep 0.025
+    done
+    fail "the job did not come back within 30 s (seed $seed, after $kills kills)"
+    return 1
+}
+# All stand still before the first one dies: so none of them is the source of the state of others.
+kill_ranks() { # RANK...
+    local r victims=()
+    for r in "$@"; do victims+=("${members[r]}"); done
+    kill -STOP "${victims[@]}" && kill -KILL "${victims[@]}"
+    kills=$((kills + $#))
+    complete
+}
+kill_launcher() { # K
+    kill -KILL "${pids[$1]}"
+    wait "${pids[$1]}"
+    unset "pids[$1]"
+    pids=("${pids[@]}")
+    launchers=$((launchers + 1))
+    launch
+    complete
+} 2> /dev/null
+
+for _ in 1 2 3 4; do launch; done
+began=$SECONDS
+if complete; then
+    kill_ranks 0 && ok 'rank 0 is killed' &&
+        kill_ranks 8 && ok 'one in the middle is killed' &&
+        kill_ranks 0 9 && ok 'two are killed' &&
+        kill_ranks 1 5 9 13 && ok 'four are killed' &&
+        kill_launcher $((RANDOM % 4)) && ok 'a launcher is killed and replaced'
+fi
+while [ $failed = 0 ] && [ $((SECONDS - began)) -lt "$seconds" ]; do
+    case $((RANDOM % 6)) in
+    0) kill_launcher $((RANDOM % 4)) ;;
+    1) kill_ranks $((RANDOM % 8)) $((8 + RANDOM % 8)) ;;
+    2) kill_ranks 0 $((1 + RANDOM % 15)) ;;
+    3) kill_ranks $((RANDOM % 4)) $((4 + RANDOM % 4)) $((8 + RANDOM % 4)) $((12 + RANDOM % 4)) ;;
+    *) kill_ranks $((RANDOM % 16)) ;;
+    esac
+done
+touch log.stop
+codes=
+for p in "${pids[@]}"; do wait "$p"; codes="$codes $?"; done
+if [ "$codes" = ' 0 0 0 0' ]; then ok 'all launchers end well'; else fail "exit codes$codes"; fi
+said=$("$B/elastic_rank" replay log)
+pause=$(echo "$said" | sed -n 's/.*longest pause \([0-9]*\) ms.*/\1/p')
+if [[ $said == *'the loss of the serial program' ]]; then ok 'the end is that of a serial program'; else fail "$said"; fi
+if [ "${pause:-999999}" -le $((30000 * slack)) ]; then ok 'the job made progress all the time'; else fail "a pause of ${pause:-?} ms"; fi
+echo "    seed $seed: $kills ranks and $launchers launchers were killed in $((SECONDS - began)) s; $said"
+kill -TERM "$store"
+echo "$passed passed, $failed failed"
+[ $failed = 0 ]

@@ -1,0 +1,276 @@
+#!/usr/bin/env bash
+# test_elastic_nodes.sh - machines that come and go: cdprun --nnodes MIN:MAX, with a launcher for each machine
+#
+#   bash tests/procs/test_elastic_nodes.sh [PART...]      BUILD=DIR (default: build), KILLS=N (default: 8)
+#
+# PART: restart, stay, kills, cut (default: all).
+#
+# The machines are launchers on this one; for `cut` one of them is a network namespace, which needs root. Every wait is
+# for something that a program says, and has a limit. Ends with "N passed, N failed".
+set -u
+cd "$(dirname "$0")/../.." || exit 2
+B=${BUILD:-build}
+unset MAKEFLAGS MAKELEVEL
+make -s BUILD="$B" "$B/test/cdprun" "$B/test/elastic_rank" || { echo "0 passed, 1 failed"; exit 1; }
+D=$B/elastic_nodes
+rm -rf "$D"
+mkdir -p "$D" || exit 2
+D=$(cd "$D" && pwd)
+B=$(cd "$B/test" && pwd)
+cd "$D" || exit 2
+for v in $(compgen -e | grep -E '^(RANK|WORLD_SIZE|LOCAL_|GROUP_|ROLE_|MASTER_|TORCHELASTIC_|CDP)'); do unset "$v"; done
+CDP_JOB_KEY=$(head -c 16 /dev/urandom | od -An -tx1 | tr -d ' \n')
+export CDP_JOB_KEY
+passed=0 failed=0 job=0
+slack=${TEST_SCALE:-1} # how many times longer things may take; run_all.sh measures it
+ok() { passed=$((passed + 1)); echo "ok $1"; }
+fail() {
+    failed=$((failed + 1))
+    echo "FAIL $1: $2"
+    tail -qn 12 out.* runs log 2> /dev/null | cut -c1-200 | sed 's/^/    /'
+}
+check() { if [ "$2" = "$3" ]; then ok "$1"; else fail "$1" "got '$2', expected '$3'"; fi; }
+has() { if grep -qF -- "$3" "$2"; then ok "$1"; else fail "$1" "no '$3' in $2"; fi; }
+await() { # COMMAND...: until it succeeds, at most 30 s
+    local n
+    for ((n = 0; n < 600 * slack; ++n)); do
+        "$@" > /dev/null 2>&1 && return 0
+        sleep 0.05
+    done
+    fail "wait" "never: $*"
+    return 1
+}
+lines() { # N PATTERN FILE: as many lines as that, or more
+    [ "$(grep -cE -- "$2" "$3" 2> /dev/null)" -ge "$1" ]
+}
+
+later() { # LINE PATTERN: in the log, from that line on
+    tail -n "+$1" log | grep -qE -- "$2"
+}
+
+common=()
+host=127.0.0.1
+where() { :; } # K: what to put before a command for machine K
+# A new job. Its ranks in restart mode note each start in `runs`, and end when there is a file `stop`.
+new_job() { # OPTION...: of all its launchers
+    job=$((job + 1))
+    rm -f out.* runs stop log log.stop events
+    touch runs
+    port=$("$B/cdprun" -n 1 --no-prefix sh -c 'echo $MASTER_PORT')
+    common=(--rdzv-conf last_call_timeout=0.3 --grace 0.2 --event-log events --rdzv-endpoint "$host:$port" "$@")
+}
+start() { # K ARGUMENT...: the launcher of machine K; pids[K]
+    local k=$1
+    shift
+    # shellcheck disable=SC2046
+    $(where "$k") env CDPTEST=$$.$job timeout -k 5 $((90 * slack)) "$B/cdprun" -n 1 "${common[@]}" "$@" > "out.$k" 2>&1 < /dev/null &
+    pids[k]=$!
+}
+waiting='echo $TORCHELASTIC_RESTART_COUNT $RANK $WORLD_SIZE $GROUP_RANK >> runs; while [ ! -e stop ]; do sleep 0.05; done'
+launcher() { pgrep -P "${pids[$1]}" | head -n 1; } # K: cdprun itself, below timeout
+finish() { # K...: sets codes, as "0 0"
+    codes=
+    for k in "$@"; do wait "${pids[k]}" 2> /dev/null; codes="$codes $?"; done
+    codes=${codes# }
+}
+serve() { # a store of its own
+    "$B/cdprun" --serve --rdzv-endpoint "$host:$port" > out.store 2>&1 &
+    store=$!
+    await grep -q "serving the store at $host:$port" out.store
+    common+=(--external-store "$host:$port")
+}
+
+restart_mode() {
+    echo '-- restart mode'
+    new_job --nnodes 1:2 --max-restarts 1
+    start 0 sh -c "$waiting"; await lines 1 '^0 0 1 0$' runs
+    start 1 sh -c "$waiting"; await lines 2 '^0 [01] 2 [01]$' runs
+    ok 'a machine joins, which costs no restart'
+    kill -KILL "$(launcher 1)"; await lines 1 '^1 0 1 0$' runs
+    ok 'a launcher is killed, and the other goes on'
+    has 'and says which was lost' out.0 'node 1 is lost: the launcher on '
+    start 2 sh -c "$waiting"; await lines 2 '^1 [01] 2 [01]$' runs
+    ok 'another launcher takes its place'
+    touch stop; finish 0 1 2
+    check 'all end well but the one that was killed' "$codes" '0 137 0'
+    has 'the event log has epochs' events '"event": "epoch", "epoch": 4, "node": 0, "nodes": 2, "lost": 0, "joined": 1, "restarts": 1'
+
+    new_job --nnodes 1:2 --max-restarts 0
+    start 0 sh -c "$waiting"; await lines 1 '^0 0 1 0$' runs
+    start 1 sh -c "$waiting"; await lines 2 '^0 [01] 2 [01]$' runs
+    kill -TERM "$(launcher 1)"; finish 1
+    await lines 2 '^0 0 1 0$' runs
+    check 'a launcher leaves, which costs no restart' "$codes" 143
+    touch stop; finish 0
+    check 'and the other ends well' "$codes" 0
+
+    new_job --nnodes 2:2 --max-restarts 1 --rdzv-conf last_call_timeout=0.3,join_timeout=20
+    start 0 sh -c "$waiting; exit 3"; start 1 --rdzv-conf is_host=0 sh -c "$waiting; exit 3"; await lines 2 '^0 [01] 2 [01]$' runs
+    kill -KILL "$(launcher 1)"; finish 1
+    start 2 sh -c "$waiting; exit 3"; await lines 2 '^1 [01] 2 [01]$' runs
+    touch stop; finish 0 2
+    check 'below the minimum the job waits; when restarts are used up, it ends' "$codes" '3 3'
+    has 'and says why' out.0 'first failure: rank '
+}
+
+options_and_times() {
+    echo '-- options and times'
+    new_job --nnodes 2:3 --join-timeout 0.5
+    start 0 true; finish 0
+    check 'too few come' "$codes" 124
+    has 'and how many came is said' out.0 "1 of at least 2 machines came within 0.5 s; each must run cdprun with --rdzv-endpoint 127.0.0.1:$port"
+    new_job --nnodes 1:2
+    start 0 sh -c "$waiting"; await lines 1 '^0 0 1 0$' runs
+    start 1 -n 2 true; finish 1
+    check 'other options' "$codes" 2
+    has 'are named' out.1 'this launcher was started with other options than the job: -n 2 --nnodes 1:2'
+    touch stop; finish 0
+    check 'and do not disturb the job' "$codes" 0
+}
+
+stores() {
+    echo '-- the machine of the store'
+    new_job --nnodes 1:2 --max-restarts 5
+    start 0 sh -c "$waiting"; await lines 1 '^0 0 1 0$' runs
+    start 1 sh -c "$waiting"; await lines 2 '^0 [01] 2 [01]$' runs
+    kill -KILL "$(launcher 0)"; finish 0 1
+    check 'the launcher that serves the store is killed: all end' "$codes" '137 1'
+    has 'and say so' out.1 'the store of the job is out of reach'
+
+    new_job --nnodes 1:1 --max-restarts 5
+    serve
+    start 0 sh -c "$waiting"; await lines 1 '^0 0 1 0$' runs
+    start 1 sh -c "$waiting"; start 2 sh -c "$waiting"
+    kill -KILL "$(launcher 0)"; finish 0
+    await lines 1 '^1 0 1 0$' runs
+    ok 'with a store of its own the job goes on: a spare takes over'
+    touch stop; finish 1 2
+    check 'all end well' "$codes" '0 0'
+    check 'one was not needed' "$(cat out.1 out.2 | grep -c 'this machine was not needed')" 1
+    start 3 sh -c "$waiting"; finish 3
+    check 'who comes too late ends well' "$codes" 0
+    kill -TERM $store; wait $store
+    check 'the store ends at a signal' $? 0
+}
+
+stay_mode() {
+    echo '-- ranks that stay'
+    new_job --nnodes 1:2 --max-restarts 1 --stay --cooldown 0.05 -n 2
+    start 0 "$B/elastic_rank" train log 2; start 1 "$B/elastic_rank" train log 2
+    await lines 4 ' size 4 ' log
+    kill -KILL "$(sed -n 's/.* size 4 rank 3 pid //p' log | tail -n 1)"
+    await grep -q 'restart 1 of 1' out.0 out.1
+    await lines 8 ' size 4 ' log
+    ok 'a rank is killed and replaced'
+    kill -KILL "$(sed -n 's/.* size 4 rank 0 pid //p' log | tail -n 1)"
+    await grep -q 'is not replaced: the job has used its 1 restarts' out.0 out.1
+    await lines 3 ' size 3 ' log
+    ok 'the restarts of the job are counted once, and the others go on'
+    kill -KILL "$(launcher 1)"; finish 1
+    before=$(wc -l < log)
+    start 2 "$B/elastic_rank" train log 2
+    await later $((before + 1)) ' size [34] '
+    touch log.stop; finish 0 2
+    check 'a launcher is killed and another one joins' "$codes" '0 0'
+    check 'the end is that of a serial program' "$("$B/elastic_rank" replay log | grep -o 'the loss of the serial program')" 'the loss of the serial program'
+}
+
+# Launchers and ranks are killed at random moments, and launchers are started in place of the dead: the job goes on, ends
+# well on all machines that are left, and nothing is left behind.
+random_kills() { # HOW MANY
+    local i k left alive n
+    echo '-- random kills'
+    new_job --nnodes 1:3 --max-restarts 100000 --rdzv-conf last_call_timeout=0.1
+    serve
+    for k in 0 1 2; do start $k -n 2 sh -c "echo \$\$ > pid.$k.\$LOCAL_RANK; sleep 1000 & $waiting; kill \$!"; done
+    for ((i = 0; i < $1; ++i)); do
+        sleep "0.$((RANDOM % 10))"
+        k=$((RANDOM % 3))
+        if [ $((RANDOM % 2)) = 0 ]; then
+            kill -KILL "$(cat pid.$k.$((RANDOM % 2)))"
+        else
+            kill -KILL "$(launcher $k)"
+            wait "${pids[k]}"
+            start $k -n 2 sh -c "echo \$\$ > pid.$k.\$LOCAL_RANK; sleep 1000 & $waiting; kill \$!"
+        fi
+    done 2> /dev/null
+    touch stop # the ranks that are running, and those that will be, end then
+    finish 0 1 2
+    check "after $1 random kills all end well" "$codes" '0 0 0'
+    kill -TERM $store; wait $store
+    for ((n = 0; n < 300 * slack; ++n)); do
+        left=$(grep -lzsx "CDPTEST=$$.$job" /proc/[0-9]*/environ)
+        [ -z "$left" ] && break
+        sleep 0.02
+    done
+    check 'and nothing is left' "$left" ''
+}
+
+a=cdp$$a b=cdp$$b
+cables_away() { ip netns del $a 2> /dev/null; ip netns del $b 2> /dev/null; }
+cables() {
+    ip netns add $a && ip netns add $b && ip link add cdp0 netns $a type veth peer name cdp0 netns $b &&
+        ip -n $a addr add 10.77.0.1/24 dev cdp0 && ip -n $b addr add 10.77.0.2/24 dev cdp0 &&
+        ip -n $a link set cdp0 up && ip -n $b link set cdp0 up && ip -n $a link set lo up && ip -n $b link set lo up
+}
+
+# The cable of machine 1 is pulled: machine 0, which has the store, goes on; when it is back, so are the ranks behind it.
+cut_off() {
+    echo '-- a machine is cut off'
+    if [ "$(id -u)" != 0 ] || ! command -v ip > /dev/null; then
+        echo 'SKIP a machine is cut off: this takes root and the program ip'
+        return
+    fi
+    trap cables_away EXIT
+    if ! cables 2> cables.txt; then
+        echo "SKIP a machine is cut off: $(head -n 1 cables.txt)"
+        return
+    fi
+    where() { if [ "$1" = 1 ]; then echo ip netns exec $b; else echo ip netns exec $a; fi; }
+    host=10.77.0.1
+    new_job --nnodes 1:2 --max-restarts 20 --stay --cooldown 0.3 -n 2
+    start 0 "$B/elastic_rank" train log 5 1500
+    await lines 2 ' size 2 ' log
+    start 1 --rdzv-conf is_host=0 "$B/elastic_rank" train log 5 1500
+    await lines 4 ' size 4 ' log
+    ip -n $b link set cdp0 down
+    before=$(wc -l < log)
+    await later $((before + 1)) ' size 2 '
+    ok 'the others go on without it'
+    ip -n $b link set cdp0 up
+    before=$(wc -l < log)
+    await later $((before + 1)) ' size 4 '
+    ok 'it comes back'
+    touch log.stop; finish 0 1
+    check 'and both end well' "$codes" '0 0'
+    check 'with the end of a serial program' "$("$B/elastic_rank" replay log | grep -o 'the loss of the serial program')" 'the loss of the serial program'
+}
+
+# One machine, no endpoint: the launcher serves a store of its own.
+stay_here() {
+    rm -f out.* log log.stop
+    "$B/cdprun" -n 2 --stay --max-restarts 1 --cooldown 0.05 --grace 5 "$B/elastic_rank" train log 2 > out.0 2>&1 < /dev/null &
+    pids[0]=$!
+    await lines 2 ' size 2 ' log
+    kill -KILL "$(sed -n 's/.* size 2 rank 1 pid //p' log | tail -n 1)"
+    await lines 4 ' size 2 ' log
+    ok 'ranks stay on one machine'
+    kill -KILL "$(sed -n 's/.* size 2 rank 1 pid //p' log | tail -n 1)"
+    finish 0
+    check 'too few are left, and none is replaced: the job ends' "$codes" 137
+    has 'and says how many' out.0 '; 1 ranks are left, and the job needs 2'
+    has 'and what was first' out.0 ', killed by SIGKILL'
+}
+
+parts=("$@")
+[ $# -gt 0 ] || parts=(restart stay kills cut)
+for part in "${parts[@]}"; do
+    case $part in
+    restart) restart_mode; options_and_times; stores ;;
+    stay) stay_mode; stay_here ;;
+    cut) cut_off ;;
+    kills) random_kills "${KILLS:-8}" ;;
+    esac
+done
+echo "$passed passed, $failed failed"
+[ $failed = 0 ]

@@ -1,0 +1,377 @@
+/* test_rpc_rest.c - the scenarios of torch.distributed.rpc's own tests that need functions which
+   test_rpc.c and test_rpc_scenarios.c do not have. rpc_scenarios.txt says which test has which. */
+#define CDP_IMPLEMENTATION
+#include "cdp_tcp.h"
+
+#include "cdp_rpc.h"
+
+#include "rpc_sides.h"
+
+/* ---- functions */
+
+/* on a counter: keeps the request; the next call on it answers both */
+static void f_pairs(void *user, cdp_rpc_request *q) {
+    static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    side *s = side_of(q);
+    cdp_rpc_request *pair[2] = {NULL, q};
+    int64_t n = 0;
+    (void)user;
+    pthread_mutex_lock(&mutex);
+    if (s->kept_count) {
+        pair[0] = s->kept[--s->kept_count];
+        n = ++((counter *)q->on->data)->n;
+    } else {
+        s->kept[s->kept_count++] = q;
+    }
+    pthread_mutex_unlock(&mutex);
+    for (uint32_t i = 0; i < 2 && pair[0]; ++i)
+        reply_i64(pair[i], n);
+}
+/* on a counter: waits until it is cancelled */
+static void f_stays(void *user, cdp_rpc_request *q) {
+    const uint64_t until = test_until_ns(10000);
+    (void)user;
+    while (!cdp_rpc_cancelled(q) && test_now_ns() < until) {
+        if (how == HUB_POLLED) (void)!cdp_poll(side_of(q)->g, 0);
+        test_sleep_ms(1);
+    }
+}
+/* a value that is a tensor of 2 x 2 */
+typedef struct square {
+    float x[4];
+    cdp_tensor t;
+} square;
+static square squares[RANKS_MAX];
+static void f_square(void *user, cdp_rpc_request *q) {
+    square *v = &squares[side_of(q)->rank];
+    (void)user;
+    for (uint32_t i = 0; i < 4; ++i)
+        v->x[i] = (float)i;
+    v->t = (cdp_tensor){.data = v->x, .dtype = CDP_DTYPE_F32, .dims = 2, .shape = {2, 2}};
+    OK(cdp_rpc_reply_value(
+        q, &(cdp_value){.data = v, .plain = {.tensors = &v->t, .tensor_count = 1}}));
+}
+/* on it: adds 1 to each element, returns the first row */
+static void f_first_row(void *user, cdp_rpc_request *q) {
+    square *v = (square *)q->on->data;
+    cdp_tensor row = v->t;
+    (void)user;
+    for (uint32_t i = 0; i < 4; ++i)
+        v->x[i] += 1;
+    row.shape[0] = 1;
+    OK(cdp_rpc_reply(q, &(cdp_args){.tensors = &row, .tensor_count = 1}));
+}
+/* the value that its reference refers to, as a value of this rank */
+static void f_same(void *user, cdp_rpc_request *q) {
+    cdp_call c = {0};
+    (void)user;
+    if (OK(cdp_rref_to_here(q->rrefs[0], 0, &c))) reply_i64(q, i64_at(c.data, 0));
+    cdp_call_free(&c);
+}
+/* keeps its reference in a value of this rank, for as long as that lives */
+static void holder_end(void *user, void *data) {
+    cdp_rref *r = (cdp_rref *)data;
+    cdp_rref_drop(*r);
+    free(r);
+    __atomic_add_fetch(&((side *)user)->values.destroyed, 1, __ATOMIC_SEQ_CST);
+}
+static void f_holds(void *user, cdp_rpc_request *q) {
+    side *s = side_of(q);
+    cdp_rref *r = (cdp_rref *)malloc(sizeof *r);
+    cdp_rref mine;
+    (void)user;
+    *r = q->rrefs[0];
+    cdp_rref_keep(*r);
+    __atomic_add_fetch(&s->values.made, 1, __ATOMIC_SEQ_CST);
+    const cdp_value v = {.data = r, .destroy = holder_end, .user = s};
+    if (!OK(cdp_rref_create(q->rpc, &v, "a circle", &mine))) return;
+    OK(cdp_rpc_reply(q, &(cdp_args){.rrefs = &mine, .rref_count = 1}));
+    cdp_rref_drop(mine);
+}
+
+/* a, b, and a constant -> {a + b: 4 of F64}, {2 a: 2 x 2 of F64, another shape} */
+static void f_two(void *user, cdp_rpc_request *q) {
+    double sum[4], twice[4];
+    (void)user;
+    if (!T_EQ(3, q->tensor_count)) return;
+    const double *a = (const double *)q->tensors[0].data, *b = (const double *)q->tensors[1].data;
+    for (uint32_t i = 0; i < 4; ++i) {
+        sum[i] = a[i] + b[i] + ((const double *)q->tensors[2].data)[i];
+        twice[i] = 2 * a[i];
+    }
+    cdp_tensor out[2] = {f64s(sum, 4, 0), f64s(twice, 2, 0)};
+    out[1].dims = 2;
+    out[1].shape[1] = 2;
+    OK(cdp_rpc_reply(q, &(cdp_args){.tensors = out, .tensor_count = 2}));
+}
+static cdp_status b_two(void *user, cdp_backward *b) {
+    const double *sum = (const double *)b->grad_out[0].data;
+    const double *twice = (const double *)b->grad_out[1].data;
+    (void)user;
+    T_EQ(3, b->in_count);
+    T(!twice || (b->grad_out[1].dims == 2 && b->grad_out[1].shape[1] == 2));
+    for (uint32_t i = 0; i < 2; ++i) {
+        double *to = (double *)cdp_backward_alloc(b, 32);
+        for (uint32_t k = 0; k < 4; ++k)
+            to[k] = (sum ? sum[k] : 0) + (twice && !i ? 2 * twice[k] : 0);
+        b->grad_in[i] = f64s(to, 4, 0);
+    }
+    return CDP_OK;
+}
+/* on a counter n, in a context, with x: the pass of n x runs here */
+static cdp_status b_times(void *user, cdp_backward *b) {
+    double *to = (double *)cdp_backward_alloc(b, 32);
+    for (uint32_t k = 0; k < 4; ++k)
+        to[k] = ((const double *)b->grad_out[0].data)[k] * (double)((counter *)user)->n;
+    b->grad_in[0] = f64s(to, 4, 0);
+    return CDP_OK;
+}
+static void f_pass_here(void *user, cdp_rpc_request *q) {
+    uint64_t out = 0;
+    (void)user;
+    OK(cdp_ctx_value(q->ctx, &out));
+    OK(cdp_ctx_op(q->ctx,
+        &(cdp_ctx_op_desc){.inputs = &q->tensors[0].value,
+            .input_count = 1,
+            .outputs = &out,
+            .output_count = 1,
+            .backward = b_times,
+            .user = q->on->data}));
+    const cdp_tensor root = f64s(NULL, 4, out);
+    OK(cdp_ctx_backward(q->ctx, &(cdp_backward_desc){.roots = &root, .root_count = 1}));
+}
+
+static const cdp_rpc_function rest_functions[] = {
+    {.name = "counter", .func = f_counter},
+    {.name = "count", .func = f_count},
+    {.name = "pairs", .func = f_pairs, .flags = CDP_RPC_LATER},
+    {.name = "stays", .func = f_stays},
+    {.name = "square", .func = f_square},
+    {.name = "first_row", .func = f_first_row},
+    {.name = "same", .func = f_same},
+    {.name = "holds", .func = f_holds},
+    {.name = "two", .func = f_two, .backward = b_two},
+    {.name = "pass_here", .func = f_pass_here},
+    {.name = "mul", .func = f_mul, .backward = b_mul},
+    {.name = "weight_grad", .func = f_weight_grad},
+};
+static void rest(uint32_t n, void (*func)(side *s)) {
+    like.functions = rest_functions;
+    like.function_count = sizeof rest_functions / sizeof *rest_functions;
+    run(n, func);
+}
+
+/* ---- references */
+
+static void later_on_a_value(side *s) {
+    int64_t x[2] = {5, 0};
+    cdp_call c[6] = {{0}};
+    cdp_rref r;
+    if (s->rank) return;
+    OK(cdp_rpc_remote(s->rpc, CALL(.to = 1, F("counter"), BYTES(x, 16)), &r));
+    for (uint32_t i = 0; i < 6; i += 2) { /* the second one answers the first */
+        for (uint32_t k = 0; k < 2; ++k)
+            OK(cdp_rpc_start(s->rpc, CALL(.on = r, F("pairs")), &c[i + k]));
+        for (uint32_t k = 0; k < 2; ++k) {
+            OK(cdp_call_wait(&c[i + k]));
+            T_EQ(6 + i / 2, i64_at(c[i + k].data, 0));
+            cdp_call_free(&c[i + k]);
+        }
+    }
+    cdp_rref_drop(r);
+}
+TEST(async_class_rref_proxy) {
+    rest(2, later_on_a_value);
+}
+
+static void late_on_a_value(side *s) {
+    int64_t x[2] = {5, 0};
+    cdp_call c = {0};
+    cdp_rref r;
+    OK(cdp_rpc_remote(s->rpc, CALL(.to = next_of(s), F("counter"), BYTES(x, 16)), &r));
+    T_EQ(CDP_ERR_TIMEOUT,
+        cdp_rpc_call(s->rpc, CALL(.on = r, F("stays"), .timeout_ms = 20), &c)); /* sync */
+    T_TEXT("no answer within 20 ms", c.error.text);
+    cdp_call_free(&c);
+    OK(cdp_rpc_start(s->rpc, CALL(.on = r, F("stays"), .timeout_ms = 20), &c)); /* async */
+    T_EQ(CDP_ERR_TIMEOUT, cdp_call_wait(&c));
+    cdp_call_free(&c);
+    OK(cdp_rpc_call(s->rpc, CALL(.on = r, F("count"), BYTES(x, 8)), &c));
+    T_EQ(10, i64_at(c.data, 0));
+    cdp_call_free(&c);
+    cdp_rref_drop(r);
+}
+TEST(rref_proxy_timeout) {
+    rest(2, late_on_a_value);
+}
+
+static void tensor_on_owner(side *s) {
+    cdp_call c = {0};
+    cdp_rref r;
+    OK(cdp_rpc_remote(s->rpc, CALL(.to = next_of(s), F("square")), &r));
+    for (uint32_t i = 1; i < 4; ++i) {
+        OK(cdp_rpc_call(s->rpc, CALL(.on = r, F("first_row")), &c));
+        if (T_EQ(1, c.tensor_count) && T_EQ(1, c.tensors[0].shape[0]))
+            T_EQ(1 + i, ((const float *)c.tensors[0].data)[1]);
+        cdp_call_free(&c);
+        OK(cdp_rref_to_here(r, 0, &c));
+        if (T_EQ(1, c.tensor_count)) T_EQ(3 + i, ((const float *)c.tensors[0].data)[3]);
+        cdp_call_free(&c);
+    }
+    cdp_rref_drop(r);
+}
+TEST(rref_proxy_tensor) {
+    rest(2, tensor_on_owner);
+}
+
+static void passed(side *s) {
+    int64_t got = 0;
+    cdp_call c = {0};
+    cdp_rref r[2], made;
+    for (uint32_t i = 0; i < 2; ++i) {
+        const cdp_value v = counter_value(s, 40 + 10 * i, iov_next());
+        OK(cdp_rref_create(s->rpc, &v, NULL, &r[i]));
+    }
+    OK(cdp_rpc_call(s->rpc, CALL(.to = next_of(s), F("same"), RREF(r[0])), &c));
+    got += i64_at(c.data, 0);
+    cdp_call_free(&c);
+    OK(cdp_rpc_start(s->rpc, CALL(.to = next_of(s), F("same"), RREF(r[1])), &c));
+    OK(cdp_call_wait(&c));
+    got += i64_at(c.data, 0);
+    cdp_call_free(&c);
+    T_EQ(90, got);
+    OK(cdp_rpc_remote(s->rpc, CALL(.to = next_of(s), F("same"), RREF(r[1])), &made));
+    OK(cdp_rref_to_here(made, 0, &c));
+    T_EQ(50, i64_at(c.data, 0));
+    cdp_call_free(&c);
+    cdp_rref_drop(made);
+    cdp_rref_drop(r[0]);
+    cdp_rref_drop(r[1]);
+}
+TEST(pass_local_rrefs) {
+    rest(2, passed);
+}
+
+/* Two values that each keep a reference to the other one live until shutdown, which names what is
+   left and ends both: on the rank that comes first, and on the other one if it did not end it
+   there. */
+static void circle(side *s) {
+    int64_t x[2] = {1, 0};
+    cdp_call c[2] = {{0}};
+    cdp_rref r;
+    static uint32_t place, found;
+    if (s->rank == 0) found = 0;
+    if (s->rank == 0) {
+        cdp_rref *first = (cdp_rref *)calloc(1, sizeof *first), mine;
+        s->values.made = 1;
+        const cdp_value v = {.data = first, .destroy = holder_end, .user = s};
+        OK(cdp_rref_create(s->rpc, &v, "a circle", &mine));
+        OK(cdp_rpc_call(s->rpc, CALL(.to = 1, F("holds"), RREF(mine)), &c[0]));
+        *first = c[0].rrefs[0]; /* the value keeps the reference to the one that keeps it */
+        cdp_rref_keep(*first);
+        cdp_call_free(&c[0]);
+        cdp_rref_drop(mine);
+        OK(cdp_rpc_remote(s->rpc, CALL(.to = 1, F("counter"), BYTES(x, 16)), &r));
+        cdp_rref_drop(r);
+        T_EQ(0, s->values.destroyed);
+    }
+    meet(s, &place);
+    if (cdp_rpc_shutdown(s->rpc, 0) != CDP_OK) {
+        T_TEXT("still had 1 references", cdp_last_error()->text);
+        T_EQ(CDP_ERR_STATE, cdp_last_error()->status);
+        T_EQ(1, s->leaked);
+        count(&found);
+    }
+    gather(&place);
+    T(counted_of(&found) >= 1);
+    cdp_rpc_destroy(s->rpc);
+    T_EQ(s->values.made, s->values.destroyed);
+}
+static void circle_body(side *s) {
+    open_then(s, circle);
+}
+TEST(circular_references_end_with_the_rpc) {
+    shut_by_body = true;
+    rest(2, circle_body);
+}
+
+/* ---- gradients */
+
+/* Two roots of other shapes from one call with a constant, there and back over all ranks, again and
+   again in one context. */
+static void outputs(side *s) {
+    enum {
+        PASSES = 200
+    };
+    double a[4] = {1, 2, 3, 4}, b[4] = {5, 6, 7, 8}, k[4] = {9, 9, 9, 9};
+    uint64_t value[2] = {0, 0};
+    cdp_call c[4] = {{0}};
+    cdp_ctx *ctx;
+    cdp_tensor g;
+    OK(cdp_ctx_begin(s->rpc, &ctx));
+    OK(cdp_ctx_value(ctx, &value[0]));
+    OK(cdp_ctx_value(ctx, &value[1]));
+    cdp_tensor in[3] = {f64s(a, 4, value[0]), f64s(b, 4, value[1]), f64s(k, 4, 0)};
+    for (uint32_t i = 0; i < 4; ++i) { /* a := a + b + k, on one rank after the other */
+        cdp_call_desc d = {.to = (s->rank + i) % ranks, F("two"), .ctx = ctx};
+        d.args.tensors = in;
+        d.args.tensor_count = 3;
+        if (!OK(cdp_rpc_call(s->rpc, &d, &c[i])) || !T_EQ(2, c[i].tensor_count)) return;
+        T_EQ(2, c[i].tensors[1].dims);
+        in[0] = c[i].tensors[0];
+    }
+    for (uint32_t pass = 1; pass <= PASSES && !test__now.failed_checks; ++pass)
+        OK(cdp_ctx_backward(ctx, &(cdp_backward_desc){.roots = c[3].tensors, .root_count = 2}));
+    OK(cdp_ctx_grad(ctx, value[0], &g));
+    T(g.data && ((const double *)g.data)[2] == 3 * PASSES); /* 1 + 2 */
+    OK(cdp_ctx_grad(ctx, value[1], &g));
+    T(g.data && ((const double *)g.data)[2] == 10 * PASSES); /* of the last one 1, of others 3 */
+    for (uint32_t i = 0; i < 4; ++i)
+        cdp_call_free(&c[i]);
+    OK(cdp_ctx_end(ctx, 0));
+}
+TEST(backward_multiple_output_tensors) {
+    rest(3, outputs);
+}
+
+/* The owner of a value runs the pass, called through a reference, on its own rank and on others. */
+static void pass_on_owner(side *s) {
+    double x[4] = {1, 2, 3, 4};
+    int64_t n[2] = {7, 0};
+    for (uint32_t to = 0; to < ranks; ++to) {
+        uint64_t value = 0;
+        cdp_call c = {0};
+        cdp_ctx *ctx;
+        cdp_tensor g;
+        cdp_rref r;
+        OK(cdp_rpc_remote(s->rpc, CALL(.to = to, F("counter"), BYTES(n, 16)), &r));
+        OK(cdp_ctx_begin(s->rpc, &ctx));
+        OK(cdp_ctx_value(ctx, &value));
+        const cdp_tensor in = f64s(x, 4, value);
+        cdp_call_desc d = {.on = r, F("pass_here"), .ctx = ctx};
+        d.args.tensors = &in;
+        d.args.tensor_count = 1;
+        OK(cdp_rpc_call(s->rpc, &d, &c));
+        cdp_call_free(&c);
+        OK(cdp_ctx_grad(ctx, value, &g));
+        T(g.data && ((const double *)g.data)[3] == 7);
+        OK(cdp_ctx_end(ctx, 0));
+        cdp_rref_drop(r);
+    }
+}
+TEST(user_rref_backward) {
+    rest(2, pass_on_owner);
+}
+
+int main(int argc, char **argv) {
+    static const test_case cases[] = {
+        {"async_class_rref_proxy", async_class_rref_proxy, 60},
+        {"rref_proxy_timeout", rref_proxy_timeout, 60},
+        {"rref_proxy_tensor", rref_proxy_tensor, 60},
+        {"pass_local_rrefs", pass_local_rrefs, 60},
+        {"circular_references_end_with_the_rpc", circular_references_end_with_the_rpc, 60},
+        {"backward_multiple_output_tensors", backward_multiple_output_tensors, 60},
+        {"user_rref_backward", user_rref_backward, 60},
+    };
+    return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
+}
