@@ -113,6 +113,7 @@
         spend so much of a frame at most       cdp_poll(group, budget_us), cdp_work_poll
         create a ddp, end a pass in frames     cdp_ddp_create_start, cdp_ddp_backward_end_start,
                                                cdp_ddp_poll
+        leave without blocking                 cdp_group_leave
         stop everybody                         cdp_group_abort
         know what went wrong                   cdp_last_error, cdp_print_error
         see what a group did or waits for      cdp_group_records, cdp_group_dump, .dump_path
@@ -192,8 +193,9 @@
         CDP_NO_CHANNELS *      off      no cdp_channel_open and the other calls of channels
         CDP_NO_CHAINS *        off      no cdp_work_then, cdp_start_after, cdp_work_cancel
         CDP_NO_GROUPS *        off      no cdp_group_new, cdp_group_split
-        CDP_NO_FRAMES *        off      no cdp_work_poll, cdp_init_start, cdp_ddp_poll; a budget
-                                        ends only waits: what moves goes on
+        CDP_NO_FRAMES *        off      no cdp_work_poll, cdp_init_start, cdp_ddp_poll and
+                                        cdp_group_leave; a budget ends only waits: what moves goes
+                                        on
         CDP_NO_OBJECTS *       off      no cdp_allgather_bytes and the others of >>objects
         CDP_NO_HUB *           off      no cdp_hub_create: no ranks in one process
         CDP_FEW_ALGORITHMS     off      one or two algorithms for each collective, none for several
@@ -1072,6 +1074,14 @@ typedef struct cdp_transport {
 
     /* Describe the connection to `peer` for cdp_describe(): its kind, addresses and state. */
     void (*describe)(void *self, uint32_t peer, char *out, uint64_t size);
+
+    /* ---- optional: leaving without blocking ---- */
+
+    /* Called before destroy() when this rank leaves, until it returns false: nothing is sent or
+       received any more. Takes one step, and waits until `until_ns` at most, so that peers receive
+       what was sent. destroy() does not wait then. Also without such calls before, destroy() must
+       release everything. */
+    bool (*leave)(void *self, uint64_t until_ns);
 } cdp_transport;
 
 /* Size and alignment of the memory that cdp_transport.slots.memory returns. */
@@ -1224,12 +1234,29 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_group_split(
 CDP_API uint32_t cdp_world_rank_of(const cdp_group *group, uint32_t rank);
 CDP_API uint32_t cdp_rank_of_world(const cdp_group *group, uint32_t world_rank);
 
-/* Leave: local, and never an error for the others unless they still wait for this rank. Takes up to
-   0.1 s where a rank has not yet read what this one sent last. After a failure the rank first tells
-   its cause to the others: that takes 50 ms, or up to 0.7 s where they do not take it. Operations
+/* Leave: local, and never an error for the others unless they still wait for this rank. Operations
    in flight end with CDP_ERR_STATE for threads that wait for them. NULL is allowed. Not while
-   another thread uses the group. */
+   another thread uses the group. A group that leaves others of its world behind (those made by
+   cdp_group_new() and cdp_group_split(), or the one they were made from) waits for nobody, unless
+   it has failed and has not told its peers. The last one ends its connections when the peers have
+   read what this rank sent, and so takes up to 0.1 s where one is busy, and 0.1 to 0.3 ms per MiB of
+   its peers' cdp_group_alloc() memory. After a failure it first tells its cause: that takes 50 ms,
+   or up to 0.7 s where the peers do not take it. cdp_group_leave() does not block. */
 CDP_API void cdp_group_destroy(cdp_group *group);
+
+#ifndef CDP_NO_FRAMES
+/* cdp_group_destroy() for a program that must not block: leaves for at most `budget_us`
+   microseconds (0: one look), in steps as cdp_poll() has them. CDP_PENDING: call it again; after
+   the first call the group may be given to cdp_group_leave() and cdp_group_destroy() alone. CDP_OK:
+   the group is destroyed, or NULL. Nothing is lost: it lasts as long as cdp_group_destroy() would
+   have waited. cdp_group_destroy() in between ends it at once: the system still sends what it has
+   taken, but a peer that then sends something to this rank may lose what it has not read yet, and
+   after a failure peers may not learn its cause. Not bounded: a backend's destroy(), a function
+   given to cdp_work_then() that is still running, a transport without leave(), such as that of
+   cdp_mpi.h, and the end of the progress thread, which takes some microseconds. Errors: STATE
+   (inside such a function; or the group was destroyed). */
+CDP_API cdp_status cdp_group_leave(cdp_group *group, uint32_t budget_us);
+#endif
 
 /* This rank, from 0, and how many ranks the group has; 0 for NULL. Any thread. */
 CDP_API uint32_t cdp_rank(const cdp_group *group);
@@ -5708,7 +5735,7 @@ CDP__PRIVATE bool cdp__loop_more_slots(cdp__loop *l) {
 
 CDP__PRIVATE void cdp__loop_close(cdp__loop *l) {
     const cdp_os *os = l->os;
-    if (!os) return;
+    if (!os || !l->ios.next) return; /* it was never opened */
     if (l->watch && l->wake_fd[0] >= 0) os->net.watch_remove(os->user, l->watch, l->wake_fd[0]);
     if (l->watch) os->net.watch_close(os, l->watch);
     if (l->wake_fd[1] >= 0 && l->wake_fd[1] != l->wake_fd[0])
@@ -11534,6 +11561,8 @@ typedef enum cdp__health {
 } cdp__health;
 
 #define CDP__GROUP_MAGIC 0x70726763u
+#define CDP__LEAVING_MAGIC \
+    0x6c726763u /* cdp_group_leave() is under way, and its streams are closed */
 
 /* Members that much code uses come first, because instructions that use them are shorter. */
 struct cdp_group {
@@ -11597,6 +11626,7 @@ struct cdp_group {
     uint32_t late_ms;           /* the timeout that passed, ms */
     uint64_t answer_ns;         /* until when peers may answer with their FAILURE; 0: over */
     uint64_t settle_ns;         /* when SETTLING ends, then when telling ends */
+    uint64_t leave_ns;          /* when leaving ends with a failure that is not told; 0: it stays */
     cdp__failure_domain domain; /* of a group without a parent */
     cdp_error error;
     uint8_t cause[CDP__FAILURE_BYTES];
@@ -14547,6 +14577,11 @@ CDP__PRIVATE cdp_group_desc cdp__group_desc_defaults(const cdp_group_desc *desc)
     return d;
 }
 
+#ifdef CDP_NO_THREADS
+CDP__PRIVATE void cdp__world_stop(cdp__world *m) {
+    (void)m;
+}
+#else
 CDP__PRIVATE void cdp__world_stop(cdp__world *m) {
     const cdp_os *os = m->os;
     if (!m->thread) return;
@@ -14556,7 +14591,9 @@ CDP__PRIVATE void cdp__world_stop(cdp__world *m) {
     m->transport.wake(m->transport.self);
     cdp_lock_release(&m->lock);
     os->threads.join(os, m->thread);
+    m->thread = NULL;
 }
+#endif
 
 /* Accepts a world that was only partly created. */
 CDP__PRIVATE void cdp__world_destroy(cdp__world *m) {
@@ -14775,13 +14812,15 @@ CDP__PRIVATE bool cdp__destroys_inside(cdp_group *g, const char *call) {
     return true;
 }
 
-CDP_API void cdp_group_destroy(cdp_group *g) {
-    cdp__world *m;
-    cdp_group *x;
-    bool last;
-    if (!g || cdp__alive(g, "cdp_group_destroy") != CDP_OK) return; /* a second call does nothing */
-    m = g->w;
-    if (cdp__destroys_inside(g, "cdp_group_destroy")) return;
+/* True while this group's failure is not told to the peers, even if its cause is not settled. */
+CDP__PRIVATE bool cdp__group_tells(cdp_group *g) {
+    return g->settle_ns != CDP__NEVER
+        && (g->health != CDP__HEALTHY || (!cdp__group_parent(g) && cdp__group_settling(g)));
+}
+
+/* The first part of leaving: other threads return, and no backend is left. Locks the world. */
+CDP__PRIVATE void cdp__group_retire(cdp_group *g) {
+    cdp__world *m = g->w;
 #ifndef CDP_NO_BACKEND
     if (g->backend) {
         const cdp_backend b = *g->backend;
@@ -14793,20 +14832,89 @@ CDP_API void cdp_group_destroy(cdp_group *g) {
     cdp__group_dismiss(g);
     /* reads the questions of other ranks, since unread data would reset the connections */
     if (!cdp__group_parent(g) && g->channel == CDP__WORLD_CHANNEL) cdp__world_listen(m);
-    /* tells peers about a failure before leaving, even if its cause is not settled */
-    if ((g->health != CDP__HEALTHY || (!cdp__group_parent(g) && cdp__group_settling(g)))
-        && g->settle_ns != CDP__NEVER)
-        cdp__progress_until(g, CDP__ALL_WORK,
-            m->os->now_ns(m->os->user) + (CDP__SETTLE_MS + CDP__TELL_MS) * CDP__MS, false);
+    g->leave_ns = m->os->now_ns(m->os->user) + (CDP__SETTLE_MS + CDP__TELL_MS) * CDP__MS;
+}
+
+/* The second one, when the peers know of a failure. Unlocks the world. False: that goes on without
+   this group. */
+CDP__PRIVATE bool cdp__group_part(cdp_group *g) {
+    cdp__world *m = g->w;
+    cdp_group *x;
+    bool last;
     for (x = m->groups; x; x = x->next)
         if (cdp__group_parent(x) == g)
             x->parent = NULL; /* it lives on, and from now on fails alone */
     cdp__group_unlink(g);
     last = !m->groups;
     cdp_lock_release(&m->lock);
+    if (last) cdp__world_stop(m);
+    return last;
+}
+
+/* The last one. */
+CDP__PRIVATE void cdp__group_gone(cdp_group *g, bool last) {
+    cdp__world *m = g->w;
     cdp__group_free(g);
     if (last) cdp__world_destroy(m);
 }
+
+CDP_API void cdp_group_destroy(cdp_group *g) {
+    cdp__world *m;
+    bool last, at_once;
+    if (!g) return;
+#ifndef CDP_NO_FRAMES
+    if (g->magic == CDP__LEAVING_MAGIC) {
+        cdp__group_gone(g, true);
+        return;
+    }
+#endif
+    if (cdp__alive(g, "cdp_group_destroy") != CDP_OK) return; /* a second call does nothing */
+    if (cdp__destroys_inside(g, "cdp_group_destroy")) return;
+    m = g->w;
+    at_once = CDP__BUDGETS && g->leave_ns; /* cdp_group_leave() is under way */
+    cdp__group_retire(g);
+    if (!at_once && cdp__group_tells(g)) cdp__progress_until(g, CDP__ALL_WORK, g->leave_ns, false);
+    last = cdp__group_part(g);
+    while (last && !at_once && m->transport.leave
+        && m->transport.leave(m->transport.self, CDP__NEVER)) {
+    }
+    cdp__group_gone(g, last);
+}
+
+#ifndef CDP_NO_FRAMES
+CDP_API cdp_status cdp_group_leave(cdp_group *g, uint32_t budget_us) {
+    cdp__world *m;
+    uint64_t until;
+    if (!g) return CDP_OK;
+    m = g->w;
+    until = m->os->now_ns(m->os->user) + budget_us * 1000ull;
+    if (g->magic != CDP__LEAVING_MAGIC) {
+        if (cdp__alive(g, "cdp_group_leave") != CDP_OK) return cdp_last_error()->status;
+        if (cdp__must_not_wait() != CDP_OK) return CDP_ERR_STATE;
+        if (!g->leave_ns)
+            cdp__group_retire(g);
+        else
+            cdp__enter(g);
+        if (cdp__group_tells(g)) {
+            cdp__world_look(m, until);
+            cdp__progress_until(g, CDP__ALL_WORK, cdp__min(until, g->leave_ns), true);
+        }
+        if (cdp__group_tells(g) && m->os->now_ns(m->os->user) < g->leave_ns) {
+            cdp__leave(g);
+            return CDP_PENDING;
+        }
+        if (!cdp__group_part(g)) {
+            cdp__group_gone(g, false);
+            return CDP_OK;
+        }
+        g->magic = CDP__LEAVING_MAGIC;
+    }
+    while (m->transport.leave && m->transport.leave(m->transport.self, until))
+        if (m->os->now_ns(m->os->user) >= until) return CDP_PENDING;
+    cdp__group_gone(g, true);
+    return CDP_OK;
+}
+#endif
 
 /* Stores which ranks share a host, and the resulting properties of the group. False: out of
    memory. */
@@ -14996,6 +15104,12 @@ CDP__PRIVATE cdp_status cdp__group_transport(const cdp_group_desc *desc, cdp_tra
 }
 
 /* Starts the progress thread of the world, unless the desc forbids it. */
+#ifdef CDP_NO_THREADS
+CDP__PRIVATE cdp_status cdp__group_start_thread(cdp_group *g) {
+    (void)g;
+    return CDP_OK;
+}
+#else
 CDP__PRIVATE cdp_status cdp__group_start_thread(cdp_group *g) {
     cdp__world *m = g->w;
     if (!m->cond || g->desc.no_thread || g->desc.world_size == 1) return CDP_OK;
@@ -15005,6 +15119,7 @@ CDP__PRIVATE cdp_status cdp__group_start_thread(cdp_group *g) {
                          "cannot start the progress thread; set no_thread in the desc and call "
                          "cdp_poll() instead");
 }
+#endif
 
 CDP_API cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_group **out) {
     cdp_group_desc d;

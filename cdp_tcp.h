@@ -56,6 +56,7 @@
         know my number among the ranks of this machine     cdp_launch_read
         read the variables, then change something          cdp_tcp_desc_from_env, then cdp_init
         leave                                              cdp_group_destroy(group), see cdp.h
+        leave without blocking                             cdp_group_leave(group, budget_us)
 
     CONFIGURATION
         Macros: those of cdp.h and cdp_store.h. All other settings are in the desc; those that
@@ -980,6 +981,16 @@ CDP__PRIVATE void cdp__shared_shrink(cdp__shared *s) {
     if (!v->bytes) --s->retired_count;
 }
 
+/* This rank leaves: unmaps a piece of what is mapped. False: nothing is left. */
+CDP__PRIVATE bool cdp__shared_leave(cdp__shared *s) {
+    uint32_t i;
+    for (i = 0; i < CDP__SEGMENTS && !s->retired_count; ++i)
+        if (s->mappings[i].at) cdp__shared_retire(s, &s->mappings[i], false);
+    if (!s->retired_count) return false;
+    cdp__shared_shrink(s);
+    return true;
+}
+
 /* One pass over the peer's segments: unmaps those that the peer has freed (`all`: every one),
    and maps the latest descriptor `fd` (-1: none) at its place. */
 CDP__PRIVATE void cdp__shared_remap(cdp__shared *s, int32_t fd, bool all) {
@@ -1399,12 +1410,12 @@ typedef struct cdp__mesh {
     bool started;          /* it has found all other ranks */
     bool foreign;          /* the missing rank is a process of PyTorch */
     bool frugal;           /* this process may have few descriptors: only TCP */
-    bool hasty;            /* it leaves without waiting for anything */
     uint64_t linger_ns[2]; /* until when it lingers after a failed start: least, most */
     bool parting;          /* it has ended its sending side of all links */
     uint64_t part_ns;      /* until when it waits for peers to close theirs; 0: not yet */
     /* only reports the cause of a failure to ranks that connect now */
     bool leaving;
+    uint64_t leave_ns;               /* when it began to leave; 0: not yet */
     uint8_t cause[CDP__FAILURE_MAX]; /* this rank's record of the job's failure */
     uint32_t cause_bytes;
     bool failing;             /* `cause` is set */
@@ -3188,31 +3199,28 @@ CDP__PRIVATE bool cdp__mesh_lingers(cdp__mesh *m, uint64_t until_ns) {
 
 /* A failed rank leaves only when the store has its cause. The rank that serves the store waits
    until the others have disconnected; after CDP__TELL_MS it suffices that all answers were sent.
-   Without a store, waits for late ranks to connect, and tells them. */
-CDP__PRIVATE void cdp__mesh_linger(cdp__mesh *m) {
-    const bool store_gone = !cdp__mesh_serves(m) && m->watch_rq.status < CDP_OK;
-    const uint64_t ms = cdp__mesh_serves(m) ? CDP__SETTLE_MS : CDP__TELL_MS;
-    const uint64_t began = cdp__mesh_now(m), told = began + CDP__TELL_MS * CDP__MS;
-    const uint64_t until = began + ms * CDP__MS;
+   Without a store, waits for late ranks to connect, and tells them. One step, until `until_ns` at
+   most. False: there is nothing more to wait for. */
+CDP__PRIVATE bool cdp__mesh_linger(cdp__mesh *m, uint64_t until_ns) {
+    const bool serves = cdp__mesh_serves(m), store_gone = !serves && m->watch_rq.status < CDP_OK;
+    const uint64_t now = cdp__mesh_now(m), told = m->leave_ns + CDP__TELL_MS * CDP__MS;
+    const uint64_t end = serves ? m->leave_ns + CDP__SETTLE_MS * CDP__MS : told;
     const uint32_t own = (m->store ? 1u : 0u) + (m->watch ? 1u : 0u);
-    /* ranks that see this one leave ask the store why: the answer must be there before */
-    if (!cdp__mesh_serves(m) && !store_gone) {
-        while (m->asking && m->ask_rq.status == CDP_PENDING && cdp__mesh_now(m) < until)
-            if (cdp__loop_run(&m->loop, NULL, until) != CDP_OK) return;
-        return;
+    uint64_t at = end;
+    bool more;
+    if (!serves && !store_gone) {
+        /* ranks that see this one leave ask the store why: the answer must be there before */
+        more = m->asking && m->ask_rq.status == CDP_PENDING;
+    } else {
+        m->leaving = true;
+        if (!m->started) return cdp__mesh_lingers(m, until_ns);
+        more = !serves || cdp__store_server_clients(m->server) > own;
+        if (now < told)
+            at = told;
+        else if (serves && cdp__store_server_quiet(m->server))
+            more = false;
     }
-    m->leaving = true;
-    if (!m->started) {
-        while (cdp__mesh_lingers(m, CDP__NEVER)) {
-        }
-        return;
-    }
-    while ((!cdp__mesh_serves(m) || cdp__store_server_clients(m->server) > own)
-        && cdp__mesh_now(m) < until) {
-        const bool late = cdp__mesh_now(m) >= told;
-        if (late && cdp__mesh_serves(m) && cdp__store_server_quiet(m->server)) return;
-        if (cdp__loop_run(&m->loop, NULL, late ? until : cdp__min(told, until)) != CDP_OK) return;
-    }
+    return more && now < end && cdp__loop_run(&m->loop, NULL, cdp__min(at, until_ns)) == CDP_OK;
 }
 
 #define CDP__PART_MS 100u
@@ -3264,7 +3272,7 @@ CDP__PRIVATE void cdp__mesh_discard(cdp__mesh *m, bool end_sending) {
    waited, until until_ns at most, and is to be called again. */
 CDP__PRIVATE bool cdp__mesh_parts(cdp__mesh *m, uint64_t until_ns) {
     const uint64_t now = cdp__mesh_now(m);
-    if (!m->links || !m->os->net.end_sending || m->hasty) return false;
+    if (!m->links || !m->os->net.end_sending) return false;
     if (!m->part_ns) m->part_ns = now + CDP__PART_MS * CDP__MS;
     if (!m->parting && (now >= m->part_ns || !cdp__mesh_telling(m))) {
         m->parting = true;
@@ -3274,15 +3282,8 @@ CDP__PRIVATE bool cdp__mesh_parts(cdp__mesh *m, uint64_t until_ns) {
     return cdp__loop_run(&m->loop, NULL, cdp__min(until_ns, m->part_ns)) == CDP_OK;
 }
 
-/* Accepts a mesh that was only partly created. */
-CDP__PRIVATE void cdp__mesh_close(void *self) {
-    cdp__mesh *m = (cdp__mesh *)self;
-    const cdp_os *os = m->os;
-    uint32_t i;
-    cdp__mesh_discard(m, false);
-    if (!m->hasty
-        && (m->failing || (cdp__mesh_serves(m) && cdp__store_server_has(m->server, m->fail_key))))
-        cdp__mesh_linger(m);
+/* Nobody connects any more. */
+CDP__PRIVATE void cdp__mesh_shut(cdp__mesh *m) {
     if (cdp__mesh_serves(m)) cdp__store_server_share(m->server, NULL, NULL);
     cdp__loop_timer_clear(&m->accept_timer);
     cdp__loop_timer_clear(&m->vigil_timer);
@@ -3290,8 +3291,43 @@ CDP__PRIVATE void cdp__mesh_close(void *self) {
     cdp__loop_remove(&m->loop, &m->listener);
     while (m->incoming)
         cdp__incoming_close(m->incoming);
-    while (cdp__mesh_parts(m, CDP__NEVER)) {
+}
+
+/* Unmaps memory of the peers in steps, unless this rank may take as long as it takes. False:
+   nothing is left. */
+CDP__PRIVATE bool cdp__mesh_unmap_some(cdp__mesh *m, uint64_t until_ns) {
+    uint32_t i;
+    for (i = 0; CDP__BUDGETS && m->links && i < m->desc.group.world_size; ++i) {
+        cdp__shared *s = cdp__link_shared(&m->links[i]);
+        while (s && until_ns != CDP__NEVER && cdp__shared_leave(s))
+            if (cdp__mesh_now(m) >= until_ns) return true;
     }
+    return false;
+}
+
+/* One step of leaving, until `until_ns` at most. False: there is nothing more to wait for. */
+CDP__PRIVATE bool cdp__mesh_leave(void *self, uint64_t until_ns) {
+    cdp__mesh *m = (cdp__mesh *)self;
+    if (!m->leave_ns) {
+        cdp__mesh_discard(m, false);
+        m->leave_ns = cdp__mesh_now(m);
+    }
+    if (!m->part_ns) {
+        if ((m->failing || (cdp__mesh_serves(m) && cdp__store_server_has(m->server, m->fail_key)))
+            && cdp__mesh_linger(m, until_ns))
+            return true;
+        cdp__mesh_shut(m);
+    }
+    return cdp__mesh_parts(m, until_ns) || cdp__mesh_unmap_some(m, until_ns);
+}
+
+/* Closes everything. Accepts a mesh that was only partly created. */
+CDP__PRIVATE void cdp__mesh_close(void *self) {
+    cdp__mesh *m = (cdp__mesh *)self;
+    const cdp_os *os = m->os;
+    uint32_t i;
+    cdp__mesh_discard(m, false);
+    cdp__mesh_shut(m);
     for (i = 0; m->links && i < m->desc.group.world_size * m->desc.connections; ++i) {
         cdp__link_lose(&m->links[i], CDP_ERR_STATE, 0);
         cdp__loop_remove(&m->loop, &m->links[i].io);
@@ -5126,6 +5162,7 @@ CDP__PRIVATE void cdp__mesh_transport(cdp__mesh *m, cdp_transport *t) {
     t->describe = cdp__mesh_describe;
 #endif
     t->failure.starting = cdp__mesh_starting;
+    t->leave = cdp__mesh_leave;
     t->destroy = cdp__mesh_close;
 #ifndef CDP_NO_SHARED_MEMORY
     t->remote.expose = cdp__mesh_expose;
@@ -5146,6 +5183,8 @@ CDP__PRIVATE void cdp__mesh_transport(cdp__mesh *m, cdp_transport *t) {
 CDP__PRIVATE cdp_status cdp__mesh_undo(cdp__mesh *m) {
     const cdp_error e = *cdp_last_error();
     m->failing = true;
+    while (cdp__mesh_leave(m, CDP__NEVER)) {
+    }
     cdp__mesh_close(m);
     *cdp__error_slot() = e;
     return e.status;
@@ -5242,7 +5281,6 @@ CDP_API void cdp_init_cancel(cdp_starting *s) {
     if (!s) return;
     if (s->mesh) {
         cdp__join_free(s->mesh);
-        s->mesh->hasty = true;
         /* its last will tells the others, unless its failure already has */
         if (s->status == CDP_PENDING && s->mesh->watch) cdp__tcp_store_abandon(s->mesh->watch);
         cdp__mesh_close(s->mesh);

@@ -652,14 +652,27 @@ static void ddp_check(
     }
 }
 
-/* Creation, and the end of a pass: half of the ranks do them in frames. */
+/* Creation, and the end of a pass: half of the ranks do them in frames. Where that takes long, the
+   frames get long budgets, most of which the rank sleeps: with buffers of some bytes, and a look now
+   and then, no operation would end in time, and the run would take too many steps. */
 static cdp_status ddp_frames(sim_node *node, cdp_ddp *d, uint64_t *own) {
-    cdp_status st;
-    do {
-        st = cdp_ddp_poll(d, sim_chance(own, 10) ? (uint32_t)(sim_random(own) % 200) : 0);
-        if (st == CDP_PENDING) sim_sleep(node, sim_between(own, 1, 4 * SIM_MS));
-    } while (st == CDP_PENDING);
+    cdp_status st = CDP_PENDING;
+    uint32_t i;
+    for (i = 0; st == CDP_PENDING; ++i) {
+        st = cdp_ddp_poll(d, i < 100 ? (uint32_t)(sim_random(own) % 20) : 500000);
+        if (st == CDP_PENDING && i < 100) sim_sleep(node, sim_log_between(own, SIM_US, SIM_MS / 2));
+    }
     return st;
+}
+
+/* So does leaving. */
+static void group_leave(sim_node *node, cdp_group *g, uint64_t *own) {
+    if (sim_chance(own, 500)) {
+        cdp_group_destroy(g);
+        return;
+    }
+    while (cdp_group_leave(g, (uint32_t)(sim_random(own) % 20)) == CDP_PENDING)
+        sim_sleep(node, sim_log_between(own, SIM_US, SIM_MS));
 }
 
 static cdp_status ddp_create(sim_node *node, const cdp_ddp_desc *desc, uint64_t *own, cdp_ddp **d) {
@@ -851,7 +864,7 @@ static cdp_status job_program(run *r, sim_node *node, cdp_group *g) {
     }
     sim_doing(node, "cdp_group_destroy");
     call_begin(r, node, 500);
-    cdp_group_destroy(g);
+    group_leave(node, g, &own);
     call_end(r, node, "cdp_group_destroy");
     while (r->later_n[node->id])
         sim_free(node, r->later[node->id][--r->later_n[node->id]]);
