@@ -6396,7 +6396,7 @@ typedef struct cdp__span {
 
 /* Part i when `count` elements are cut into parts that differ by at most one element. There are
    s->lanes parts (if 0, s->size); ranks beyond that number have none. */
-CDP__PRIVATE CDP__ONE_COPY cdp__span cdp__part(const cdp__shape *s, uint32_t i) {
+CDP__PRIVATE cdp__span cdp__part(const cdp__shape *s, uint32_t i) {
     const uint32_t n = s->lanes ? s->lanes : s->size;
     const uint64_t q = s->count / n, rest = s->count % n;
     cdp__span p;
@@ -6411,7 +6411,7 @@ CDP__PRIVATE uint64_t cdp__edge(const cdp__shape *s, const uint64_t *offs, uint3
     return offs ? offs[i] : i * s->count;
 }
 
-CDP__PRIVATE CDP__ONE_COPY cdp__span cdp__blocks(
+CDP__PRIVATE cdp__span cdp__blocks(
     const cdp__shape *s, const uint64_t *offs, uint32_t from, uint32_t to) {
     cdp__span p;
     p.off = cdp__edge(s, offs, from);
@@ -9036,8 +9036,13 @@ CDP__PRIVATE bool cdp__failure_inherit(
     return w != NULL;
 }
 
+/* If all that is known is that a rank is gone, or rank 0 and one that did not start, adopts the
+   last will that explains it most likely. */
 CDP__PRIVATE void cdp__failure_inherit_any(const cdp__failure *f, const cdp__failure_event *v) {
-    const cdp__failure_will *w = cdp__failure_recent_will(f, v->time_ns);
+    const cdp__failure_record *r = &v->domain->record;
+    const bool vague = r->end.why == CDP__WHY_TEXT || r->end.why == CDP__WHY_FIRST;
+    const cdp__failure_will *w = NULL;
+    if (r->status == CDP_ERR_PEER_LOST && vague) w = cdp__failure_recent_will(f, v->time_ns);
     if (w) cdp__failure_quote(v->domain, &w->record);
 }
 
@@ -9139,7 +9144,8 @@ CDP__PRIVATE void cdp__failure_end_of(cdp__failure *f, cdp__failure_domain *d, c
 
 /* Settling is over: this rank's own view becomes the group's error, unless a last will explains
    it. */
-CDP__PRIVATE uint32_t cdp__failure_conclude(cdp__failure *f, const cdp__failure_event *v) {
+CDP__PRIVATE CDP__COLD uint32_t cdp__failure_conclude(
+    cdp__failure *f, const cdp__failure_event *v) {
     cdp__failure_domain *d = v->domain;
     cdp__failure_record *r = &d->record;
     if (r->status == CDP_ERR_TIMEOUT) cdp__failure_look_back(f, v);
@@ -9149,7 +9155,7 @@ CDP__PRIVATE uint32_t cdp__failure_conclude(cdp__failure *f, const cdp__failure_
     if (r->status == CDP_ERR_TIMEOUT && r->end.named < 0) r->end.why = CDP__WHY_TURN;
     if (r->end.named >= 0 && cdp__failure_find_will(f, (uint32_t)r->end.named))
         (void)cdp__failure_inherit(f, d, r->end.named);
-    else if (r->status == CDP_ERR_PEER_LOST && r->end.why == CDP__WHY_TEXT)
+    else
         cdp__failure_inherit_any(f, v);
     return cdp__failure_publish(f, v);
 }
@@ -9214,8 +9220,7 @@ CDP__PRIVATE uint32_t cdp__failure_adopt(cdp__failure *f, const cdp__failure_eve
     cdp__failure_record *r = &v->domain->record;
     cdp__failure_quote(v->domain, v->record);
     /* the first rank that saw a loss may not have received the reason */
-    if (r->status == CDP_ERR_PEER_LOST && r->end.why == CDP__WHY_TEXT)
-        cdp__failure_inherit_any(f, v);
+    cdp__failure_inherit_any(f, v);
     if (r->observer != (int32_t)f->rank) cdp__failure_take_sides(f, r, &v->own);
     (void)cdp__failure_correct(f, r, v);
     return cdp__failure_publish(f, v);
@@ -9809,6 +9814,7 @@ typedef struct cdp__port { /* this rank's end of one link */
     uint8_t rx_note; /* WAIT or ENDPOINT: its body is being received; else 0 */
     bool broken;     /* received bytes were no valid message */
     bool dead;       /* the transport reports that the peer is lost */
+    bool used;       /* bytes were sent to the peer, or came from it */
     /* 1: unexpected streams of the peer reached the limit here; 2: streams of this rank did
        there */
     uint32_t crowded;
@@ -10429,6 +10435,7 @@ CDP__PRIVATE int64_t cdp__port_pump(cdp__world *w, uint32_t peer, const cdp__str
         v.bytes = CDP__HEAD_BYTES - port->rx_head_got;
         r = w->transport.recv(w->transport.self, peer, &v, 1);
         if (r <= 0) return r;
+        port->used = true;
         port->rx_head_got += (uint32_t)r;
         if (port->rx_head_got == CDP__HEAD_BYTES && !cdp__port_head(w, peer)) {
             port->broken = true;
@@ -10652,6 +10659,7 @@ CDP__PRIVATE int64_t cdp__stream_write(
         r = w->transport.send(w->transport.self, s->peer, v + 1, 1);
     *moved = 0;
     if (r <= 0) return r;
+    port->used = true;
     port->tx_head_left -= (uint32_t)cdp__min((uint64_t)r, head);
     *moved = (uint64_t)r - (head - port->tx_head_left);
     port->tx_left -= *moved;
@@ -12077,7 +12085,9 @@ CDP__PRIVATE void cdp__world_listen(cdp__world *w) {
         const cdp__stream *s = port->rx_stream;
         if (p == w->rank || (s && s->body_left && port->rx_left)) continue;
         if (!s) s = cdp__stream_find(w, CDP__WORLD_CHANNEL, p);
-        if (t->failure.linked ? !t->failure.linked(t->self, p) : !s || (!s->put && !s->got))
+        /* a rank that has left may have said why: that is still to be read */
+        if (!port->used
+            && (t->failure.linked ? !t->failure.linked(t->self, p) : !s || (!s->put && !s->got)))
             continue;
         (void)cdp__port_pump(w, p, NULL);
     }
@@ -12875,12 +12885,17 @@ CDP__PRIVATE void cdp__post_see(cdp__flow *flow, const cdp__post *post) {
     cdp__group_see(flow->g, &r, &e, false);
 }
 
-/* The message failed; the reason is this thread's last error. */
+/* The message failed; the reason is this thread's last error. A send may find that the peer is
+   lost while what the peer said last is still to be read. */
 CDP__PRIVATE void cdp__post_fail(cdp__flow *flow, const cdp__post *post) {
+    const cdp_error e = *cdp_last_error();
     if (flow->failed) {
         flow->failed(flow);
         return;
     }
+    if (!post->x.receive) (void)cdp__port_pump(flow->g->w, flow->s.peer, NULL);
+    if (flow->g->health != CDP__HEALTHY) return;
+    *cdp__error_slot() = e;
     cdp__post_see(flow, post);
 }
 
@@ -14230,7 +14245,7 @@ CDP__PRIVATE void cdp__progress_yield_lock(cdp__world *m) {
 }
 
 /* Takes the lock for a call of the program. */
-CDP__PRIVATE CDP__ONE_COPY void cdp__enter(cdp_group *g) {
+CDP__PRIVATE void cdp__enter(cdp_group *g) {
     cdp__world *m = g->w;
 #ifndef CDP_NO_THREADS /* no thread would yield to this one */
     (void)cdp__atomic_add_u32(&m->lock_waiters, 1, CDP__RELAXED);
@@ -19310,9 +19325,8 @@ CDP_API cdp_status cdp_ddp_create_start(const cdp_ddp_desc *desc, cdp_ddp **out)
 
 #ifndef CDP_NO_GROUPS
 CDP__PRIVATE cdp_status cdp__ddp_check_rebind(cdp_ddp *d, cdp_group *group) {
-    const cdp_status st = cdp__ddp_free_to(d, "cdp_ddp_rebind");
-    if (st != CDP_OK) return st;
-    if (!group) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_rebind needs a group");
+    if (!d || !group) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_rebind needs a ddp and a group");
+    if (cdp__ddp_free_to(d, "cdp_ddp_rebind") != CDP_OK) return CDP_ERR_STATE;
     if (cdp__group_os(group) != d->os)
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_ddp_rebind: the group has another cdp_os than the one that the ddp was created "
@@ -20688,7 +20702,7 @@ typedef struct cdp__long_text {
     uint64_t room, used;
 } cdp__long_text;
 
-CDP__PRIVATE CDP__PRINTF(2, 3) void cdp__long_add(cdp__long_text *t, const char *f, ...) {
+CDP__PRIVATE CDP__COLD CDP__PRINTF(2, 3) void cdp__long_add(cdp__long_text *t, const char *f, ...) {
     char part[512];
     cdp__text p = {part, sizeof part, 0};
     uint64_t i;

@@ -60,8 +60,10 @@
         keep steps and state myself: who is left?          cdp_group_shrink
 
     COMING FROM torchrun, torchft
-        --nnodes MIN:MAX                       .min_ranks, .max_ranks; CDP_ELASTIC=MIN:MAX
-        restart of all workers on a change     none: survivors keep their memory
+        --nnodes MIN:MAX                       .min_ranks, .max_ranks; CDP_ELASTIC=MIN:MAX, which
+                                               cdprun --nnodes MIN:MAX --stay sets
+        restart of all workers on a change     none: survivors keep their memory (a program without
+                                               this header: cdprun --nnodes MIN:MAX restarts it)
         rendezvous, last_call_timeout          a turn: .settle_ms, for those of whom nobody knows
                                                whether they live
         lighthouse, quorum                     compare-and-set of one key for each epoch

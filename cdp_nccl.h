@@ -837,7 +837,7 @@ CDP__PRIVATE cdp_status cdp__nccl_status(int result) {
 /* ---- >>bootstrap: creates a communicator of all ranks ---------------------------------------- */
 
 /* Knows: how a communicator is created. Promises: it exists on all ranks or on none, by a
-   deadline. May use: load, map, and the interfaces of groups. */
+   deadline. May use: load, map, and the interfaces of groups and locks. */
 
 /* Operations with an event of their own; the event of a later operation covers those before it. */
 #define CDP__NCCL_RING 64u
@@ -2867,7 +2867,7 @@ CDP__PRIVATE cdp_status cdp__nccl_check_from(const cdp__nccl *b) {
 }
 
 /* Checks the device, and creates what this rank needs locally: a lock, streams, events. */
-CDP__PRIVATE cdp_status cdp__nccl_open(cdp__nccl *b) {
+CDP__PRIVATE CDP__COLD cdp_status cdp__nccl_open(cdp__nccl *b) {
     const bool threads = b->os->threads.start && b->os->threads.mutex_create;
     int count = 0;
     int major = 0, minor = 0;

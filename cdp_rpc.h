@@ -116,7 +116,8 @@
         dist_autograd.backward(id, roots)      cdp_ctx_backward: ends also where a value is unused
         dist_autograd.get_gradients(id)        cdp_ctx_grad
         nn.Embedding(sparse=True)              .grad_rows of cdp_backward, cdp_ctx_grad_rows
-        DistributedOptimizer, opt.step(id)     cdp_dist_optim_create, cdp_dist_optim_step
+        DistributedOptimizer, opt.step(id)     cdp_dist_optim_create, cdp_dist_optim_step, with
+                                               .param of the values that it may write to
         functional_optim_map, an own class     CDP_OPTIM_OWN
         profiler around a call                 cdp_rpc_records, on both ranks
         What is not here, and why: joining and leaving (a group has fixed ranks; make another one);
@@ -152,9 +153,10 @@
         longer than that, nor those whose values are asked for meanwhile. With CDP_NO_THREADS, or
         with no_thread of the group, everything runs in waits and in cdp_rpc_poll(), INLINE
         functions and callbacks also in cdp_poll(): a program that must not wait starts its calls
-        with cdp_rpc_start() and `done`, and calls cdp_rpc_poll() in each turn of its loop. In a child of fork(), every function for an rpc of its parent is INVALID,
-        or does nothing, and the parent's is as it was (not noticed with CDP_NO_THREADS and on
-        Windows): a child makes groups and an rpc of its own.
+        with cdp_rpc_start() and `done`, and calls cdp_rpc_poll() in each turn of its loop. In a
+        child of fork(), every function for an rpc of its parent is INVALID, or does nothing, and
+        the parent's is as it was (not noticed with CDP_NO_THREADS and on Windows): a child makes
+        groups and an rpc of its own.
 
     MEMORY
         From the os of the group. Arguments and results are copied in the call that takes them, so
@@ -589,8 +591,9 @@ struct cdp_rpc_request {
 CDP_API cdp_status cdp_rpc_reply(cdp_rpc_request *request, const cdp_args *results);
 /* Of cdp_rpc_remote(): this value stays here. Of another call: its plain bytes are sent, then it
    is destroyed; more than 64 KiB in one piece (one iov, no tensors and references) are not copied
-   here, the caller reads them in place until `destroy` is called; without `destroy` they are
-   copied. Errors as above, after which the value is the caller's. */
+   here, the caller reads them in place until `destroy` is called, fastest from memory of
+   cdp_group_alloc(); without `destroy` they are copied. Errors as above, after which the value is
+   the caller's. */
 CDP_API cdp_status cdp_rpc_reply_value(cdp_rpc_request *request, const cdp_value *value);
 /* The function failed: the caller gets CDP_ERR_REMOTE, `code` and this text (at most 400 bytes; no
    format). NULL: no text. */
@@ -2119,8 +2122,8 @@ CDP__PRIVATE void cdp__rpc_lock(cdp_rpc *rpc) {
     rpc->now_ns = 0;
 }
 
-/* The time of os->now_ns, read once each time the lock is taken: a call needs it in many places, and
-   reading it takes as long as many other steps of a short call. */
+/* The time of os->now_ns, read once each time the lock is taken: a call needs it in many places,
+   and reading it takes as long as many other steps of a short call. */
 CDP__PRIVATE uint64_t cdp__rpc_time(cdp_rpc *rpc) {
     if (!rpc->now_ns) rpc->now_ns = cdp__now(rpc->os);
     return rpc->now_ns;

@@ -188,6 +188,22 @@ for h in $HEADERS; do
 done | rule 'sections stand in the order of CONTENTS'
 
 [ ! -f tests/bench/peers/chart.sh ] || bash tests/bench/peers/chart.sh --check 2>&1 | rule 'the chart of the README shows the recorded figures'
+if [ -f tests/unit/rpc_scenarios.txt ]; then
+    # names of tests, and of programs that begin with "sim:", in all of which something is looked for
+    { grep -ho '^TEST([a-z_0-9]*' tests/unit/test_rpc*.c | cut -c 6-; ls tests/sim/rpc_*.c | sed 's/.*\/\(.*\)[.]c/sim:\1/'; } |
+        awk 'NR == FNR { test[$1] = 1; next }
+        /^#/ || /^$/ { next }
+        / - / { if ($0 !~ /^[a-z_0-9 ]+ - (python|torchscript|devices|not here)/) print FILENAME ":" FNR ": not a reason: " $0; right = "-" }
+        !/ - / { right = "="; if ($0 !~ /^[a-z_0-9 ]+ = [a-z_0-9: ]+$/) print FILENAME ":" FNR ": neither tests nor a reason: " $0 }
+        { tests = 0
+            for (i = 1; i <= NF && $i != "-"; ++i) {
+                if ($i == "=") tests = 1
+                else if (tests && !($i in test)) print FILENAME ":" FNR ": there is no test " $i
+                else if (!tests && seen[$i]++) print FILENAME ":" FNR ": a second time: " $i
+            }
+            ++lines }
+        END { if (lines < 100) print "only " lines + 0 " scenarios" }' - tests/unit/rpc_scenarios.txt
+fi | rule 'scenarios of remote calls have the tests that rpc_scenarios.txt names'
 awk 'END { if (NR > 150) print "README.md has " NR " lines" }' README.md 2> /dev/null | rule 'the README has at most 150 lines'
 
 version=$(awk '/^#define CDP_VERSION_(MAJOR|MINOR|PATCH) / { v = v (v == "" ? "" : ".") $3 } END { print v }' cdp.h)

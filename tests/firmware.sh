@@ -10,14 +10,7 @@ here=examples/18_firmware
 CC=${BOARD_CC:-arm-none-eabi-gcc}
 QEMU=${BOARD_QEMU:-qemu-system-arm}
 MOST_CODE=81920 MOST_RAM=20480
-passed=0 failed=0
-good() { passed=$((passed + 1)); echo "ok $1"; }
-bad() { failed=$((failed + 1)); echo "not ok $1"; }
-finish() {
-    echo "$passed passed, $failed failed"
-    [ $failed = 0 ]
-    exit
-}
+. tests/tally.sh
 if ! echo '#include <string.h>' | "$CC" --specs=nano.specs -x c -c - -o /dev/null 2> /dev/null; then
     echo "SKIP firmware: there is no $CC with newlib (packages gcc-arm-none-eabi and libnewlib-arm-none-eabi)"
     finish

@@ -9,14 +9,7 @@ build=${1-build}
 CC=${WINDOWS_CC:-x86_64-w64-mingw32-gcc}
 WINE=${WINE:-wine}
 LIBS='-static -lws2_32 -lbcrypt -lm -lpthread' # the library itself needs the first two; tests need clocks of POSIX
-passed=0 failed=0
-good() { passed=$((passed + 1)); echo "ok $1"; }
-bad() { failed=$((failed + 1)); echo "not ok $1"; }
-finish() {
-    echo "$passed passed, $failed failed"
-    [ $failed = 0 ]
-    exit
-}
+. tests/tally.sh
 if ! command -v "$CC" > /dev/null; then
     echo "SKIP Windows: there is no $CC (package mingw-w64)"
     finish
@@ -103,6 +96,20 @@ program examples/02_allreduce.c
 ranks 4 ./02_allreduce.exe
 expect 'four processes add up' says 4 'expected 2.5: right'
 rm -f "$work"/out.*
+# The parts of the headers that are for MSVC, compiled by gcc: atomics, variables of a thread.
+msvc="$CC -O1 -w -D__USE_MINGW_ANSI_STDIO=1 -include tests/compile/msvc.h -I. -Itests"
+# shellcheck disable=SC2086
+if $msvc tests/unit/test_in_place.c -o "$work/msvc.exe" $LIBS 2> "$work/said" && $msvc examples/02_allreduce.c -o "$work/msvc_02.exe" $LIBS 2>> "$work/said"; then
+    (cd "$work" && exec timeout $((120 * ${TEST_SCALE:-1})) "$WINE" ./msvc.exe > out 2>&1)
+    expect 'threads, with the parts for MSVC' says 1 '[1-9] passed, 0 failed'
+    rm -f "$work"/out*
+    ranks 2 ./msvc_02.exe
+    expect 'two processes that share memory, with the parts for MSVC' says 2 'expected 1.5: right'
+    rm -f "$work"/out*
+else
+    bad 'the parts for MSVC do not compile'
+    grep -m 5 'error\|undefined' "$work/said"
+fi
 program examples/cdprun.c
 program examples/03_train_text.c
 cp README.md "$work/text.md"

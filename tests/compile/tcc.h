@@ -1,4 +1,4 @@
-/*  tcc.h - what tests need of gcc's atomics, for tcc 0.9.27, which has none: there is one thread. */
+/*  tcc.h - what tests need of the atomics of gcc, for tcc 0.9.27, which has none: one thread. */
 #define __ATOMIC_RELAXED 0
 #define __ATOMIC_ACQUIRE 2
 #define __ATOMIC_RELEASE 3

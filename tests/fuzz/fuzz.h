@@ -13,6 +13,7 @@
         ./fuzz                     the inputs of seeds 1 to 20000
         ./fuzz --count 10000000    those of more
         ./fuzz --seeds 20001 30000 those of seeds from here to there
+        ./fuzz --seconds 600 30001 those of seeds from here on, for so long
         ./fuzz --seed 7            that one alone
         ./fuzz FILE...             replay
         ./fuzz --write 7 FILE      the input of a seed, for a corpus */
@@ -153,9 +154,20 @@ static int write_input(uint64_t seed, const char *path) {
     return !f || fwrite(data, 1, n, f) != n || fclose(f) != 0;
 }
 
-int main(int argc, char **argv) {
+/* The inputs of seeds from `first` on, up to `last` and until `until_ns`; returns how many. */
+static uint64_t run_seeds(uint64_t first, uint64_t last, uint64_t until_ns) {
     static uint8_t data[FUZZ_INPUT_BYTES];
-    uint64_t first = 1, last = 20000, seed;
+    const cdp_os *os = cdp_os_default();
+    uint64_t seed;
+    for (seed = first; seed <= last; ++seed) {
+        if (seed % 1024 == 0 && os->now_ns(os->user) >= until_ns) break;
+        LLVMFuzzerTestOneInput(data, input_of(seed, data));
+    }
+    return seed - first;
+}
+
+int main(int argc, char **argv) {
+    uint64_t first = 1, last = 20000, until_ns = UINT64_MAX, count;
     int i;
     if (argc == 4 && strcmp(argv[1], "--write") == 0)
         return write_input(strtoull(argv[2], NULL, 10), argv[3]);
@@ -166,14 +178,20 @@ int main(int argc, char **argv) {
     } else if (argc == 4 && strcmp(argv[1], "--seeds") == 0) {
         first = strtoull(argv[2], NULL, 10);
         last = strtoull(argv[3], NULL, 10);
+    } else if (argc == 4 && strcmp(argv[1], "--seconds") == 0) {
+        until_ns = cdp__deadline(cdp_os_default(), (uint32_t)(strtoul(argv[2], NULL, 10) * 1000));
+        first = strtoull(argv[3], NULL, 10);
+        last = UINT64_MAX - 1;
     } else {
         for (i = 1; i < argc; ++i)
             replay(argv[i]);
+        last = argc > 1 ? 0 : last;
     }
-    for (seed = first; seed <= last && (argc == 1 || argv[1][0] == '-'); ++seed)
-        LLVMFuzzerTestOneInput(data, input_of(seed, data));
-    printf("%u passed, 0 failed\n",
-        (unsigned)(argc > 1 && argv[1][0] != '-' ? (uint64_t)(argc - 1) : last - first + 1));
+    count = run_seeds(first, last, until_ns);
+    if (count)
+        printf("seeds %llu to %llu\n", (unsigned long long)first,
+            (unsigned long long)(first + count - 1));
+    printf("%u passed, 0 failed\n", (unsigned)(count ? count : (uint64_t)(argc - 1)));
     return 0;
 }
 #endif

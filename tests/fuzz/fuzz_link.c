@@ -99,7 +99,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static const uint32_t pair[2] = {1, 0}, all[3] = {2, 1, 0};
     static float a[COUNT + 1], b[3 * COUNT + 1];
     static int32_t m[COUNT + 1], x[COUNT + 1];
-    uint32_t what = size ? data[0] : 0, guard = GUARD;
+    const uint32_t what = size ? data[0] : 0, guard = GUARD;
+    const uint32_t large = what & 4 ? COUNT : 0, large_too = what & 16 ? COUNT : 0;
+    const uint32_t sum = large ? large : 20, part = large_too ? large_too : 5;
+    const uint32_t received = large ? large : 7, sent = 30, cast = large_too ? large_too : 9;
+    void *behind[4]; /* what operations may write */
     world w = {.now = 1, .piece = size > 1 ? data[1] : 0, .slow = size > 2 ? data[2] % 8 : 0};
     cdp_os os = *cdp_os_default();
     cdp_transport t;
@@ -122,10 +126,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     t.recv = world_recv;
     t.wait = world_wait;
     t.wake = t.destroy = world_nothing;
-    memcpy(&a[COUNT], &guard, 4);
-    memcpy(&b[3 * COUNT], &guard, 4);
-    memcpy(&m[COUNT], &guard, 4);
-    memcpy(&x[COUNT], &guard, 4);
+    behind[0] = &a[sum];
+    behind[1] = &b[3 * part];
+    behind[2] = &m[received];
+    behind[3] = &x[cast];
+    for (uint32_t i = 0; i < 4; ++i)
+        memcpy(behind[i], &guard, 4);
     const cdp_group_desc d = {.rank = 0,
         .world_size = 3,
         .transport = &t,
@@ -138,14 +144,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     T(cdp_group_create(&d, &g) == CDP_OK);
     if (what & 1) T(cdp_group_new(g, pair, 2, &sub) == CDP_OK);
     if (what & 2) T(cdp_group_new(g, all, 3, &other) == CDP_OK);
-    (void)!cdp_allreduce_async(g, NULL, a, what & 4 ? COUNT : 20, CDP_DTYPE_F32,
-        what & 8 ? CDP_REDUCE_AVG : CDP_REDUCE_SUM, &works[0]);
-    (void)!cdp_allgather_async(g, a, b, what & 16 ? COUNT : 5, CDP_DTYPE_F32, &works[1]);
+    (void)!cdp_allreduce_async(
+        g, NULL, a, sum, CDP_DTYPE_F32, what & 8 ? CDP_REDUCE_AVG : CDP_REDUCE_SUM, &works[0]);
+    (void)!cdp_allgather_async(g, a, b, part, CDP_DTYPE_F32, &works[1]);
     if (what & 32)
-        (void)!cdp_recv_async(
-            g, m, what & 4 ? COUNT : 7, CDP_DTYPE_I32, 1 + (what >> 6 & 1), 5, &works[2]);
-    if (what & 64) (void)!cdp_send_async(g, x, 30, CDP_DTYPE_I32, 2, 5, &works[3]);
-    if (sub) (void)!cdp_broadcast_async(sub, x, what & 16 ? COUNT : 9, CDP_DTYPE_I32, 0, &works[4]);
+        (void)!cdp_recv_async(g, m, received, CDP_DTYPE_I32, 1 + (what >> 6 & 1), 5, &works[2]);
+    if (what & 64) (void)!cdp_send_async(g, x, sent, CDP_DTYPE_I32, 2, 5, &works[3]);
+    if (sub) (void)!cdp_broadcast_async(sub, x, cast, CDP_DTYPE_I32, 0, &works[4]);
     if (other) (void)!cdp_barrier_async(other, &works[5]);
     for (uint32_t i = 0; i < 200 && (w.bytes[1] || w.bytes[2]); ++i)
         (void)cdp_poll(g, 50);
@@ -160,8 +165,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     for (uint32_t i = 0; i < 6; ++i)
         (void)!cdp_work_wait(
             works[i].group == NULL || (what & 128 && i == 4) ? works[0] : works[i]);
-    T(memcmp(&a[COUNT], &guard, 4) == 0 && memcmp(&b[3 * COUNT], &guard, 4) == 0
-        && memcmp(&m[COUNT], &guard, 4) == 0 && memcmp(&x[COUNT], &guard, 4) == 0);
+    for (uint32_t i = 0; i < 4; ++i)
+        T(memcmp(behind[i], &guard, 4) == 0);
     cdp_group_destroy(other);
     cdp_group_destroy(sub);
     cdp_group_destroy(g);

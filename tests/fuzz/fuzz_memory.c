@@ -355,6 +355,7 @@ static cdp_status begin(cdp_group *g, uint32_t k, uint8_t what, cdp_work *work) 
     const uint32_t me = cdp_rank(g), n = count_of(what);
     int32_t *in = buffers[me][0], *out = buffers[me][1];
     memcpy(in, elements(me, k), n * sizeof *in);
+    in[n] = out[n] = GUARD;
     switch (what % 4) {
     case 0: return cdp_allreduce_async(g, in, out, n, CDP_DTYPE_I32, CDP_REDUCE_SUM, work);
     case 1: return cdp_allgather_async(g, in, out, n / 2, CDP_DTYPE_I32, work);
@@ -423,6 +424,8 @@ static void operations(cdp_group *g[2], fuzz_input *in) {
         done = advance(g, work, in, &honest);
         for (uint32_t r = 0; r < 2; ++r) /* by its deadline */
             fine = cdp_work_wait(work[r]) == CDP_OK && fine;
+        for (uint32_t b = 0; b < 2; ++b)
+            T(buffers[0][b][count_of(what)] == GUARD);
         T(!honest || (done && fine && right(k, what)));
     }
 }
@@ -473,13 +476,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
             else
                 buffers[r][b] = (int32_t *)fuzz_alloc(BUFFER_BYTES);
             T(buffers[r][b] != NULL);
-            buffers[r][b][COUNT] = GUARD;
         }
     }
     operations(g, &in);
     for (uint32_t r = 0; r < 2; ++r)
         for (uint32_t b = 0; b < 2; ++b) {
-            T(buffers[r][b][COUNT] == GUARD);
             if (segments)
                 cdp_group_free(g[r], buffers[r][b]);
             else if (r == 0)

@@ -302,7 +302,10 @@ static void message_of(cdp_rpc *rpc, fuzz_input *in) {
         cdp__rpc_fetched(rpc, m.peer, handle, CDP_OK);
         return;
     }
+    /* what lies behind the message belongs to nobody */
+    FUZZ_POISON(body + m.bytes, sizeof body - (size_t)m.bytes);
     cdp__rpc_deliver(rpc, &m);
+    FUZZ_UNPOISON(body, sizeof body);
 }
 
 /* As cdp_ctx_backward() begins one; nobody waits for its end. */

@@ -95,7 +95,7 @@ static struct {
     fault_kind kind;
     uint8_t ran[CALLS]; /* by the number of the call */
     uint8_t not_run[CALLS], ends[CALLS];
-    /* of each owner: how often it was looked at, and, by rank and number, when it last had a fork */
+    /* of each owner: how often it was looked at; by rank and number: when it last had this fork */
     uint32_t looks[NODES], seen[NODES][NODES][FIDS];
     rank_state rank[NODES];
     char wrong[600];

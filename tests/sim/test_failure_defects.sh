@@ -86,5 +86,7 @@ defect 'the wait behind the late one is asked about' 'unit' \
     'if (d->found) return;' ''
 defect 'the first of all others is not asked' 'unit' \
     'if (r->end.named >= 0 && cdp__failure_find_will(f, (uint32_t)r->end.named))' 'if (0)'
+defect 'two losses need no explanation' 'unit' \
+    'r->end.why == CDP__WHY_TEXT || r->end.why == CDP__WHY_FIRST;' 'r->end.why == CDP__WHY_TEXT;'
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

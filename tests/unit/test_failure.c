@@ -262,6 +262,28 @@ TEST(of_all_who_are_gone_the_first_is_asked) {
     T_EQ(3, s.world.record.end.named);
 }
 
+/* Rank 1 is gone, and so is rank 0 with its store: which of them went first is not known. A last
+   will that rank 2 left just before explains it. */
+TEST(a_recent_will_explains_two_losses) {
+    cdp__failure_record lost = record_of(CDP_ERR_PEER_LOST, 1, place_at(1, 1));
+    cdp__failure_event v;
+    side s;
+    side_make(&s, 3, 5);
+    leaves_will(&s, 2, 4, 999);
+    v = event_of(CDP__FAILURE_SEEN, &s);
+    v.record = &lost;
+    T_EQ(0, cdp__failure_step(&s.f, &v));
+    v = event_of(CDP__FAILURE_STARTING, &s);
+    v.from = 1;
+    v.end.named = -1;
+    v.end.why = CDP__WHY_FIRST;
+    T_EQ(0, cdp__failure_step(&s.f, &v));
+    T_EQ(CDP__WHY_FIRST, s.world.record.end.why);
+    looks(&s, s.world.due_ns);
+    T_EQ(CDP__FAILURE_TELLING, s.world.state);
+    T_EQ(4, s.world.record.end.named);
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"a_rank_that_could_not_start_ends_no_chain", a_rank_that_could_not_start_ends_no_chain,
@@ -275,6 +297,7 @@ int main(int argc, char **argv) {
         {"the_wait_behind_an_unexplained_one_is_asked_about",
             the_wait_behind_an_unexplained_one_is_asked_about, 10},
         {"of_all_who_are_gone_the_first_is_asked", of_all_who_are_gone_the_first_is_asked, 10},
+        {"a_recent_will_explains_two_losses", a_recent_will_explains_two_losses, 10},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }

@@ -141,7 +141,45 @@ static void f_pass_here(void *user, cdp_rpc_request *q) {
     OK(cdp_ctx_backward(q->ctx, &(cdp_backward_desc){.roots = &root, .root_count = 1}));
 }
 
+/* in the backward function of a step: another rank begins a pass of the same context */
+static cdp_status b_asks_for_another(void *user, cdp_backward *b) {
+    side *s = (side *)user;
+    double x[4] = {1, 2, 3, 4};
+    uint64_t value = 0;
+    cdp_call c = {0};
+    T_EQ(1, cdp_rpc_stats_of(s->rpc).passes);
+    OK(cdp_ctx_value(b->ctx, &value));
+    const cdp_tensor in = f64s(x, 4, value);
+    cdp_call_desc d = {.to = next_of(s), F("begins_too"), .ctx = b->ctx};
+    d.args.tensors = &in;
+    d.args.tensor_count = 1;
+    OK(cdp_rpc_call(s->rpc, &d, &c));
+    cdp_call_free(&c);
+    return CDP_OK;
+}
+static cdp_status b_nothing(void *user, cdp_backward *b) {
+    (void)user;
+    b->grad_in[0] = b->grad_out[0];
+    return CDP_OK;
+}
+static void f_begins_too(void *user, cdp_rpc_request *q) {
+    uint64_t out = 0;
+    (void)user;
+    OK(cdp_ctx_value(q->ctx, &out));
+    OK(cdp_ctx_op(q->ctx,
+        &(cdp_ctx_op_desc){.inputs = &q->tensors[0].value,
+            .input_count = 1,
+            .outputs = &out,
+            .output_count = 1,
+            .backward = b_nothing}));
+    const cdp_tensor root = f64s(NULL, 4, out);
+    REFUSED(CDP_ERR_STATE, "two backward passes of one context at once",
+        cdp_ctx_backward(q->ctx, &(cdp_backward_desc){.roots = &root, .root_count = 1}));
+}
+
 static const cdp_rpc_function rest_functions[] = {
+    {.name = "begins_too", .func = f_begins_too},
+    {.name = "weight_rref", .func = f_weight_rref},
     {.name = "counter", .func = f_counter},
     {.name = "count", .func = f_count},
     {.name = "pairs", .func = f_pairs, .flags = CDP_RPC_LATER},
@@ -301,7 +339,7 @@ TEST(circular_references_end_with_the_rpc) {
    again in one context. */
 static void outputs(side *s) {
     enum {
-        PASSES = 200
+        PASSES = 50
     };
     double a[4] = {1, 2, 3, 4}, b[4] = {5, 6, 7, 8}, k[4] = {9, 9, 9, 9};
     uint64_t value[2] = {0, 0};
@@ -363,6 +401,80 @@ TEST(user_rref_backward) {
     rest(2, pass_on_owner);
 }
 
+static void two_passes(side *s) {
+    uint64_t value[2] = {0, 0};
+    cdp_ctx *ctx;
+    OK(cdp_ctx_begin(s->rpc, &ctx));
+    OK(cdp_ctx_value(ctx, &value[0]));
+    OK(cdp_ctx_value(ctx, &value[1]));
+    OK(cdp_ctx_op(ctx,
+        &(cdp_ctx_op_desc){.inputs = &value[0],
+            .input_count = 1,
+            .outputs = &value[1],
+            .output_count = 1,
+            .backward = b_asks_for_another,
+            .user = s}));
+    const cdp_tensor root = f64s(NULL, 4, value[1]);
+    REFUSED(CDP_ERR_STATE, "two backward passes of one context at once",
+        cdp_ctx_backward(ctx, &(cdp_backward_desc){.roots = &root, .root_count = 1}));
+    T_EQ(0, cdp_rpc_stats_of(s->rpc).passes);
+    OK(cdp_ctx_end(ctx, 0));
+}
+static void one_of_two_passes(side *s) {
+    static uint32_t place;
+    if (s->rank == 0) two_passes(s);
+    meet(s, &place);
+}
+TEST(two_passes_of_a_context) {
+    rest(2, one_of_two_passes);
+}
+
+/* Three trainers step the parameter of rank 0 at once: the numbers are such that every order of
+   steps gives the same bits, and a step that was lost or done twice gives others. */
+static void all_step(side *s) {
+    enum {
+        STEPS = 6
+    };
+    static uint32_t place;
+    double x[4] = {1, 2, 4, 8};
+    weights_open(s);
+    meet(s, &place);
+    if (s->rank) {
+        cdp_call ref = {0};
+        char text[3000];
+        cdp_dist_optim *optim;
+        OK(cdp_rpc_call(s->rpc, CALL(.to = 0, F("weight_rref")), &ref));
+        cdp_optim_desc d = {.rpc = s->rpc, .kind = CDP_OPTIM_SGD, .lr = .5, .param_count = 1};
+        d.params = ref.rrefs;
+        if (!OK(cdp_dist_optim_create(&d, &optim))) return;
+        T(cdp_rpc_describe(s->rpc, text, sizeof text) > 0);
+        T_TEXT("reference to value", text);
+        T_TEXT("of rank 0 (rank0), label an optimizer: OK, 1 handles, 0 holds", text);
+        for (uint32_t i = 0; i < STEPS; ++i) {
+            uint64_t value = 0;
+            cdp_call c = {0};
+            cdp_ctx *ctx;
+            OK(cdp_ctx_begin(s->rpc, &ctx));
+            OK(cdp_ctx_value(ctx, &value));
+            const cdp_tensor in = f64s(x, 4, value);
+            OK(mul(s, ctx, 0, "mul", 0, &in, &c));
+            OK(cdp_ctx_backward(ctx, &(cdp_backward_desc){.roots = c.tensors, .root_count = 1}));
+            OK(cdp_dist_optim_step(optim, ctx));
+            cdp_call_free(&c);
+            OK(cdp_ctx_end(ctx, 0));
+        }
+        cdp_dist_optim_destroy(optim);
+        cdp_call_free(&ref);
+    }
+    meet(s, &place);
+    for (uint32_t i = 0; i < 4 && s->rank == 0; ++i)
+        T(weights_of[0].w[i] == 3 + i - .5 * 3 * STEPS * x[i]);
+    weights_close(s);
+}
+TEST(trainers_that_step_at_once) {
+    rest(4, all_step);
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"async_class_rref_proxy", async_class_rref_proxy, 60},
@@ -372,6 +484,8 @@ int main(int argc, char **argv) {
         {"circular_references_end_with_the_rpc", circular_references_end_with_the_rpc, 60},
         {"backward_multiple_output_tensors", backward_multiple_output_tensors, 60},
         {"user_rref_backward", user_rref_backward, 60},
+        {"two_passes_of_a_context", two_passes_of_a_context, 60},
+        {"trainers_that_step_at_once", trainers_that_step_at_once, 60},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }
