@@ -1239,9 +1239,9 @@ CDP_API uint32_t cdp_rank_of_world(const cdp_group *group, uint32_t world_rank);
    another thread uses the group. A group that leaves others of its world behind (those made by
    cdp_group_new() and cdp_group_split(), or the one they were made from) waits for nobody, unless
    it has failed and has not told its peers. The last one ends its connections when the peers have
-   read what this rank sent, and so takes up to 0.1 s where one is busy, and 0.1 to 0.3 ms per MiB of
-   its peers' cdp_group_alloc() memory. After a failure it first tells its cause: that takes 50 ms,
-   or up to 0.7 s where the peers do not take it. cdp_group_leave() does not block. */
+   read what this rank sent: up to 0.1 s where one is busy, and 0.1 to 0.3 ms per MiB of its peers'
+   cdp_group_alloc() memory. After a failure it first tells its cause: that takes 50 ms, or up to
+   0.7 s where the peers do not take it. cdp_group_leave() does not block. */
 CDP_API void cdp_group_destroy(cdp_group *group);
 
 #ifndef CDP_NO_FRAMES
