@@ -653,8 +653,8 @@ static void ddp_check(
 }
 
 /* Creation, and the end of a pass: half of the ranks do them in frames. Where that takes long, the
-   frames get long budgets, most of which the rank sleeps: with buffers of some bytes, and a look now
-   and then, no operation would end in time, and the run would take too many steps. */
+   frames get long budgets, most of which the rank sleeps: with buffers of some bytes, and a look
+   now and then, no operation would end in time, and the run would take too many steps. */
 static cdp_status ddp_frames(sim_node *node, cdp_ddp *d, uint64_t *own) {
     cdp_status st = CDP_PENDING;
     uint32_t i;
