@@ -11,14 +11,14 @@
 
 static uint64_t live, calls, fail_at;
 
-static void *fuzz_alloc(void *user, uint64_t bytes) {
+static void *store_alloc(void *user, uint64_t bytes) {
     void *p = ++calls == fail_at || bytes > (64u << 20) ? NULL : malloc((size_t)bytes);
     (void)user;
     live += p != NULL;
     return p;
 }
 
-static void fuzz_free(void *user, void *p) {
+static void store_release(void *user, void *p) {
     (void)user;
     live -= p != NULL;
     free(p);
@@ -26,8 +26,8 @@ static void fuzz_free(void *user, void *p) {
 
 static cdp_os fuzz_os(void) {
     cdp_os os = *cdp_os_default();
-    os.alloc = fuzz_alloc;
-    os.release = fuzz_free;
+    os.alloc = store_alloc;
+    os.release = store_release;
     return os;
 }
 

@@ -108,7 +108,7 @@ static cdp_status training(cdp_group *g, const run *r, float *x, looks *l, uint3
     d.param_count = 2;
     d.divisor = 2;
     st = cdp_ddp_create_start(&d, &ddp); /* allocates the buckets */
-    if (st == CDP_OK) st = frames(g, none, r, l, UINT32_MAX);
+    if (st == CDP_OK) st = frames(g, none, r, l, MOST_LOOKS);
     if (st == CDP_OK) st = cdp_ddp_backward_begin(ddp);
     for (k = 0; st == CDP_OK && k < r->count / 2; ++k)
         x[r->count + k] = ((float *)cdp_ddp_grad(ddp, 0))[k] = (float)(cdp_rank(g) + 1);

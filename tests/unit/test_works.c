@@ -256,13 +256,13 @@ TEST(functions_of_one_work_run_in_the_order_of_the_calls) {
         N = 7
     };
     const cdp_hub_desc h = {.world_size = 2};
-    cdp_hub *hub;
+    cdp_hub *own;
     cdp_group *g[2];
     float x = 1, y = 0;
-    if (!OK(cdp_hub_create(&h, &hub))) return;
+    if (!OK(cdp_hub_create(&h, &own))) return;
     for (uint32_t r = 0; r < 2; ++r) {
         const cdp_group_desc d = {
-            .rank = r, .world_size = 2, .hub = hub, .max_pending = 2 * N + 3, .no_thread = true};
+            .rank = r, .world_size = 2, .hub = own, .max_pending = 2 * N + 3, .no_thread = true};
         if (!OK(cdp_group_create(&d, &g[r]))) return;
     }
     for (uint32_t round = 0; round < 40; ++round) {
@@ -294,7 +294,7 @@ TEST(functions_of_one_work_run_in_the_order_of_the_calls) {
     }
     for (uint32_t r = 0; r < 2; ++r)
         cdp_group_destroy(g[r]);
-    cdp_hub_destroy(hub);
+    cdp_hub_destroy(own);
 }
 
 /* ---- cancel ---------------------------------------------------------------------------------- */
