@@ -5893,9 +5893,9 @@ CDP__DT cdp_status cdp__dt_letters_parse(const char *text, cdp__dt_letters *l) {
             known = known || cdp__dt_letter_at(l->in[k], *c) >= 0;
         ok = known;
     }
-    if (ok && l->addend != CDP__DT_NO_INPUT)
-        for (const char *c = l->in [l->addend]; *c; ++c)
-            ok = ok && cdp__dt_letter_at(l->out, *c) >= 0;
+    const char *added = l->addend == CDP__DT_NO_INPUT ? "" : l->in[l->addend];
+    for (; ok && *added; ++added)
+        ok = cdp__dt_letter_at(l->out, *added) >= 0;
     if (ok) return CDP_OK;
     return cdp_error_set(CDP_ERR_INVALID, -1, 0,
         "cdp_op: einsum: \"%s\" at character %u; write at most 4 operands such as \"mk,kn->mn\" or "
