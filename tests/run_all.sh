@@ -16,7 +16,8 @@
 # nothing passed and nothing skipped counts as one more failure.
 # AGAIN=N: a suite that failed runs N times more, alone, when all others have ended. If it passes each time, its failure
 # came from what ran beside it: it is printed with all it said as "unsteady: ...", is a defect of the test or worse, and
-# does not count here. None runs again where more than three failed, and none that took more than three minutes.
+# does not count here. None runs again where more than three failed, none that took more than three minutes (of an idle
+# machine), none whose output has a report of a sanitizer: a race is a race however seldom it shows.
 # The last line here is the sum, alone on its line.
 set -u
 logs=$1
@@ -102,6 +103,8 @@ done
 while [ $running -gt 0 ]; do end; done
 
 settle() { # NAME: runs it again; 0: it passed each time
+    [ "${took[$1]}" -lt $((1800 * $(scale))) ] || return 1
+    ! grep -aqE 'ERROR: [A-Za-z]*Sanitizer|WARNING: [A-Za-z]*Sanitizer|runtime error: ' "$logs/$1.log" || return 1
     local before="$passed $failed $broken" i bad=0
     mv "$logs/$1.log" "$logs/$1.first.log"
     for ((i = 0; i < AGAIN && !bad; ++i)); do
@@ -119,7 +122,7 @@ if [ "${AGAIN:-0}" -gt 0 ] && [ $# -le 3 ]; then
     broken=
     for name in "$@"; do
         was=${failures[$name]}
-        if [ "${took[$name]}" -lt 180000 ] && settle "$name"; then
+        if settle "$name"; then
             printf 'unsteady: %s failed, and passed %d times when it ran alone\n' "$name" "$AGAIN"
             sed 's/^/    /' "$logs/$name.first.log" | tail -n 100
             failed=$((failed - was))
