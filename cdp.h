@@ -1629,7 +1629,7 @@ typedef struct cdp_channel_desc {
 /* Longest body of cdp_channel_send(). */
 #define CDP_CHANNEL_BODY_MAX (1024u * 1024u) /* a quarter of window_bytes, where that is less */
 
-/* Opens a channel; other ranks may open it later, what is sent to them waits (up to 4 MiB each).
+/* Opens a channel; other ranks may open it later, what is sent to them waits (up to window_bytes each).
    Errors: INVALID (desc, number in use), NOMEM, STATE (the group was destroyed). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_channel_open(const cdp_channel_desc *desc, cdp_channel **out);
 
@@ -1977,7 +1977,8 @@ CDP_API void cdp_ddp_destroy(cdp_ddp *ddp);
    another os), STATE (a pass is open, and its group has not failed), UNSUPPORTED (a hook was set,
    or the model is in device memory: destroy the ddp and create another), and then nothing has
    changed. NOMEM (the new group is aborted, so that others do not wait), MISMATCH as in creation,
-   the new group's failure: then call it again with a later group, or destroy the ddp. */
+   the new group's failure: then the ddp has no group; call this again with a later one, or destroy
+   the ddp, other calls return STATE. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_rebind(cdp_ddp *ddp, cdp_group *group);
 #endif
 
@@ -9821,6 +9822,7 @@ typedef struct cdp__stream {
     bool refused;         /* the peer has answered that it cannot read that payload */
     uint64_t sent, acked; /* bytes with headers: sent; of these, read by the peer */
     uint64_t taken;       /* bytes read here */
+    uint64_t answered;    /* of these, those that the last CREDIT told */
     uint64_t
         /* bytes allowed beyond the window, for the peer's answers to bodies that this rank
            offers */
@@ -10223,11 +10225,14 @@ CDP__PRIVATE void cdp__port_keep(cdp__world *w, uint32_t peer, const uint8_t *bo
     w->deferred = true;
 }
 
-/* Answers a sender's request for credit, once at most half of the window is in use. */
+/* Answers a sender's request for credit, once at most half of the window is in use, and some of
+   what came was read: the window of the sender may be smaller. */
 CDP__PRIVATE void cdp__stream_answer(cdp__world *w, cdp__stream *s) {
     if (!s->asked || s->early_used > w->window_bytes / 2) return;
+    if (s->early_used && s->taken == s->answered) return;
     /* out of memory: try again later */
     s->asked = !cdp__stream_note(w, s, CDP__MESSAGE_CREDIT);
+    if (!s->asked) s->answered = s->taken;
     (void)cdp__port_flush(w, s->peer);
 }
 
@@ -14885,11 +14890,13 @@ CDP_API void cdp_group_destroy(cdp_group *g) {
 CDP_API cdp_status cdp_group_leave(cdp_group *g, uint32_t budget_us) {
     cdp__world *m;
     uint64_t until;
+    cdp_status st = CDP_OK;
     if (!g) return CDP_OK;
+    if (g->magic != CDP__LEAVING_MAGIC) st = cdp__alive(g, "cdp_group_leave");
+    if (st != CDP_OK) return st;
     m = g->w;
     until = m->os->now_ns(m->os->user) + budget_us * 1000ull;
     if (g->magic != CDP__LEAVING_MAGIC) {
-        if (cdp__alive(g, "cdp_group_leave") != CDP_OK) return cdp_last_error()->status;
         if (cdp__must_not_wait() != CDP_OK) return CDP_ERR_STATE;
         if (!g->leave_ns)
             cdp__group_retire(g);
@@ -18402,14 +18409,9 @@ struct cdp_ddp {
 
 /* The next stage: when `work` is done; at once if that is zero. */
 CDP__PRIVATE cdp_status cdp__ddp_then(cdp_ddp *d, cdp_work work, cdp_status (*stage)(cdp_ddp *d)) {
-#ifdef CDP_NO_FRAMES /* nothing is polled */
-    const cdp_status st = cdp_work_wait(work);
-    return st == CDP_OK ? stage(d) : st;
-#else
     d->awaits = work;
     d->stage = stage;
     return CDP_PENDING;
-#endif
 }
 CDP__PRIVATE cdp_status cdp__ddp_at_once(cdp_ddp *d, cdp_status (*stage)(cdp_ddp *d)) {
     const cdp_work none = {NULL, 0};
@@ -18439,6 +18441,11 @@ CDP__PRIVATE cdp_status cdp__ddp_wait(cdp_ddp *d, cdp_status st) {
 /* Refuses calls while another one is under way. */
 CDP__PRIVATE cdp_status cdp__ddp_free_to(const cdp_ddp *d, const char *call) {
     if (!d) return cdp__fail(CDP_ERR_INVALID, "%s needs a ddp", call);
+#ifndef CDP_NO_GROUPS
+    if (!d->group)
+        return cdp__fail(CDP_ERR_STATE,
+            "%s: cdp_ddp_rebind() has failed; call it again, or destroy this ddp", call);
+#endif
     if (!CDP__BUDGETS || d->task == CDP__DDP_IDLE) return CDP_OK;
     if (d->task == CDP__DDP_FAILED)
         return cdp__fail(
@@ -19156,6 +19163,7 @@ CDP__PRIVATE void cdp__sparse_free(cdp_ddp *d, cdp__sparse *s) {
 /* Other ranks wait for what this one does not end: they receive the reason. */
 CDP__PRIVATE void cdp__ddp_forsake(cdp_ddp *d) {
     if (d->task == CDP__DDP_IDLE || d->task == CDP__DDP_FAILED) return;
+    if (d->task == CDP__DDP_ENDS && !d->sync) return; /* nobody waits */
     (void)cdp__ddp_fail(d,
         cdp__fail_peer(CDP_ERR_STATE, cdp_rank(d->group), 0,
             "rank %u/%u destroyed a ddp before cdp_ddp_poll had ended its %s", cdp_rank(d->group),
@@ -19458,7 +19466,8 @@ CDP_API cdp_status cdp_ddp_create_start(const cdp_ddp_desc *desc, cdp_ddp **out)
 
 #ifndef CDP_NO_GROUPS
 CDP__PRIVATE cdp_status cdp__ddp_check_rebind(cdp_ddp *d, cdp_group *group) {
-    const cdp_status st = cdp__ddp_free_to(d, "cdp_ddp_rebind");
+    const bool again = d && !d->group; /* the last call has failed */
+    const cdp_status st = again ? CDP_OK : cdp__ddp_free_to(d, "cdp_ddp_rebind");
     if (st != CDP_OK) return st;
     if (!group) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_rebind needs a group");
     if (cdp__group_os(group) != d->os)
@@ -19510,15 +19519,24 @@ CDP__PRIVATE void cdp__ddp_forget(cdp_ddp *d) {
     d->stats.can_set_static_graph = true;
 }
 
-CDP_API cdp_status cdp_ddp_rebind(cdp_ddp *d, cdp_group *group) {
-    cdp_status st = cdp__ddp_check_rebind(d, group);
-    cdp_error why;
-    uint64_t room;
-    if (st != CDP_OK) return st;
-    if (d->group) cdp__ddp_settle(d);
-    if (d->group) cdp__ddp_free_buckets(d, d->buckets, d->bucket_count);
+/* It has no group until the next cdp_ddp_rebind(). */
+CDP__PRIVATE void cdp__ddp_unbind(cdp_ddp *d) {
+    uint32_t i;
+    for (i = 1; i < CDP__HOOK_LANES; ++i) { /* of a hook that was removed */
+        if (d->lanes[i] != d->group) cdp_group_destroy(d->lanes[i]);
+        d->lanes[i] = NULL;
+    }
+    cdp__ddp_free_buckets(d, d->buckets, d->bucket_count);
     d->buckets = NULL;
     d->bucket_count = 0;
+    for (i = 0; i < d->param_count; ++i)
+        d->params[i].grad = NULL;
+    d->group = d->desc.group = NULL;
+}
+
+CDP__PRIVATE cdp_status cdp__ddp_bind(cdp_ddp *d, cdp_group *group) {
+    uint64_t room;
+    cdp_status st;
     d->group = d->desc.group = group;
     d->desc.no_broadcast = true;
     d->number = cdp__group_next_ddp(group);
@@ -19527,17 +19545,25 @@ CDP_API cdp_status cdp_ddp_rebind(cdp_ddp *d, cdp_group *group) {
         cdp__free(d->os, d->sparse_counts);
         room = (d->sparse_count + 1ull) * cdp_size(group) * sizeof *d->sparse_counts;
         d->sparse_counts = (uint64_t *)cdp__alloc(d->os, room);
-        if (!d->sparse_counts) st = cdp__fail_nomem("counts of rows", room);
+        if (!d->sparse_counts) return cdp__fail_nomem("counts of rows", room);
     }
-    if (st == CDP_OK) st = cdp__ddp_place(d, d->order);
-    if (st == CDP_OK) st = cdp__ddp_wait(d, cdp__ddp_clear(d));
-    if (st != CDP_ERR_NOMEM) return st;
+    st = cdp__ddp_place(d, d->order);
+    return st == CDP_OK ? cdp__ddp_wait(d, cdp__ddp_clear(d)) : st;
+}
+
+CDP_API cdp_status cdp_ddp_rebind(cdp_ddp *d, cdp_group *group) {
+    cdp_status st = cdp__ddp_check_rebind(d, group);
+    cdp_error why;
+    if (st != CDP_OK) return st;
+    if (d->group) {
+        cdp__ddp_settle(d);
+        cdp__ddp_unbind(d);
+    }
+    st = cdp__ddp_bind(d, group);
+    if (st == CDP_OK) return st;
     why = *cdp_last_error();
-    cdp_group_abort(group, why.text);
-    cdp__ddp_free_buckets(d, d->buckets, d->bucket_count);
-    d->buckets = NULL;
-    d->bucket_count = 0;
-    d->group = d->desc.group = NULL;
+    if (st == CDP_ERR_NOMEM) cdp_group_abort(group, why.text);
+    cdp__ddp_unbind(d);
     *cdp__error_slot() = why;
     return st;
 }
@@ -20319,11 +20345,6 @@ CDP_API cdp_status cdp_ddp_backward_begin(cdp_ddp *d) {
     cdp_status st = cdp__ddp_free_to(d, "cdp_ddp_backward_begin");
     uint32_t i;
     if (st != CDP_OK) return st;
-#ifndef CDP_NO_GROUPS
-    if (!d->group)
-        return cdp__fail(
-            CDP_ERR_STATE, "cdp_ddp_backward_begin: cdp_ddp_rebind() had no memory; call it again");
-#endif
     if (d->in_backward && cdp_group_status(d->group) == CDP_OK)
         return cdp__fail(CDP_ERR_STATE,
             "cdp_ddp_backward_begin: the backward pass before this one has not ended; call "

@@ -2026,8 +2026,9 @@ struct cdp_rpc {
     void **threads;
     uint32_t thread_count, idle;
     bool stop;
-    uint32_t kept;    /* requests that outlive cdp_rpc_destroy() */
-    uint8_t *scratch; /* CDP__RPC_INLINE_MAX bytes, in which short messages are put together */
+    uint32_t kept;       /* requests that outlive cdp_rpc_destroy() */
+    uint64_t inline_max; /* CDP__RPC_INLINE_MAX, or what cdp_channel_send() takes if that is less */
+    uint8_t *scratch;    /* CDP__RPC_INLINE_MAX bytes, in which short messages are put together */
     cdp__rpc_area areas[CDP__RPC_AREAS];
     uint64_t areas_kept; /* bytes of unused areas */
     /* runs when the body of the message being posted may be freed; NULL: that is copied */
@@ -2508,7 +2509,7 @@ CDP__PRIVATE void cdp__rpc_flush(cdp_rpc *rpc, uint32_t to) {
             o->p.kind == CDP__RPC_CALL ? cdp__rpc_call_find(rpc, o->p.a) : NULL;
         cdp_channel_message m;
         cdp_status st;
-        const bool offer = o->p.bytes > CDP__RPC_INLINE_MAX;
+        const bool offer = o->p.bytes > rpc->inline_max;
         if (c) o->p.b = cdp__rpc_time_left(rpc, c->deadline_ns); /* it has waited */
         m = cdp__rpc_message(&o->p, to, o->lent ? o->lent : cdp__rpc_body(o));
         st = offer ? cdp_channel_offer(rpc->channel, &m, &o->handle)
@@ -2609,7 +2610,7 @@ CDP__PRIVATE cdp_status cdp__rpc_post(
     p->tensors = args ? args->tensor_count : 0;
     head = cdp__rpc_head_bytes(p);
     p->bytes = head + cdp__rpc_args_bytes(args);
-    if (!rpc->peers[to].queue && p->bytes <= CDP__RPC_INLINE_MAX) {
+    if (!rpc->peers[to].queue && p->bytes <= rpc->inline_max) {
         const bool direct = !head && args && args->iov_count == 1;
         const void *body = direct ? args->iov[0].data : rpc->scratch;
         cdp_channel_message m;
@@ -2621,7 +2622,7 @@ CDP__PRIVATE cdp_status cdp__rpc_post(
         if (st == CDP_OK || st == CDP_ERR_PEER_LOST) return CDP_OK;
         if (st != CDP_PENDING) return st;
     }
-    lend = rpc->lends && p->bytes > CDP__RPC_INLINE_MAX && !head && args->iov_count == 1;
+    lend = rpc->lends && p->bytes > rpc->inline_max && !head && args->iov_count == 1;
     o = (cdp__rpc_out *)cdp__rpc_area_alloc(rpc, sizeof *o + (lend ? 0 : p->bytes));
     if (!o) return cdp__fail_nomem("a message of a call", sizeof *o + p->bytes);
     memset(o, 0, sizeof *o);
@@ -5335,6 +5336,8 @@ CDP__PRIVATE cdp_status cdp__rpc_memory(cdp_rpc *rpc) {
     rpc->lost = (bool *)cdp__alloc_zero(rpc->os, rpc->ranks);
     rpc->uses =
         (cdp__rpc_use *)cdp__alloc_zero(rpc->os, rpc->desc.function_count * sizeof *rpc->uses);
+    rpc->inline_max =
+        cdp__min(CDP__RPC_INLINE_MAX, cdp_group_desc_of(rpc->desc.group)->window_bytes / 4);
     rpc->scratch = (uint8_t *)cdp__alloc(rpc->os, CDP__RPC_INLINE_MAX);
     rpc->records = (cdp_rpc_record *)cdp__alloc(rpc->os, CDP__RPC_RECORDS * sizeof *rpc->records);
     rpc->threads =

@@ -33,6 +33,7 @@ static uint32_t ranks;
 static void (*body)(side *s);
 static cdp_rpc_desc like;
 static bool shut_by_body; /* the body ends the rpc itself */
+static uint64_t window;   /* of all ranks; 0: the default */
 static enum {
     HUB,
     HUB_NO_WORKERS,
@@ -578,6 +579,7 @@ static bool side_open(side *s) {
         .hub = hub,
         .timeout_ms = 5000 * TEST_LATE,
         .no_thread = how == HUB_POLLED,
+        .window_bytes = window,
         .os = os,
         .logger = {.level = CDP_LOG_SILENT}};
     if (how < TCP) return OK(cdp_group_create(&d, &s->g));

@@ -322,7 +322,11 @@ TEST(a_local_pass_ends_in_frames) {
     OK(cdp_ddp_backward_end_start(m.ddp));
     REFUSED(CDP_ERR_STATE, "twice", cdp_ddp_poll(m.ddp, 0));
     OK(cdp_group_status(g));
-    model_close(&m);
+    OK(cdp_ddp_backward_begin(m.ddp));
+    OK(cdp_ddp_ready(m.ddp, 0));
+    OK(cdp_ddp_backward_end_start(m.ddp));
+    model_close(&m); /* nobody waits for it */
+    OK(cdp_group_status(g));
     cdp_group_destroy(g);
 }
 

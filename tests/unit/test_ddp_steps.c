@@ -828,9 +828,9 @@ static cdp_status no_stage(void *self, cdp_bucket *b, uint32_t stage, cdp_reques
 TEST(mistakes_in_another_group) {
     static const rebinding how;
     cdp_group *g = alone(), *other = alone();
-    const cdp_hook hook = {.stage = no_stage};
+    const cdp_hook hook = {.stage = no_stage}, two = {.stage = no_stage, .operations = 2};
     const cdp_group_desc d = {.world_size = 1, .os = counted_os()};
-    cdp_group *counting;
+    cdp_group *counting, *last = alone();
     rebound r;
     cdp_ddp *ddp;
     rebound_open(&r, g, &how);
@@ -846,10 +846,16 @@ TEST(mistakes_in_another_group) {
     T_EQ(CDP_OK, cdp_ddp_rebind(ddp, other));
     T_EQ(CDP_OK, cdp_ddp_set_hook(ddp, &hook));
     REFUSED(CDP_ERR_UNSUPPORTED, "a hook was set", cdp_ddp_rebind(ddp, g));
+    /* a hook that was removed leaves nothing of the former group */
+    T_EQ(CDP_OK, cdp_ddp_set_hook(ddp, &two));
+    T_EQ(CDP_OK, cdp_ddp_set_hook(ddp, NULL));
+    T_EQ(CDP_OK, cdp_ddp_rebind(ddp, last));
+    T(!ddp->lanes[1]);
     cdp_ddp_destroy(ddp);
     cdp_group_destroy(counting);
     cdp_group_destroy(g);
     cdp_group_destroy(other);
+    cdp_group_destroy(last);
 }
 
 /* Each allocation fails once; then it works in a later group, or ends in good order. */

@@ -126,6 +126,50 @@ TEST(unexpected_data_fits_the_window) {
     }
 }
 
+/* A sender with a smaller window asks for credit before its receiver, which stores far more, has
+   read anything: it is answered all the same, and once only. Headers alone are read, too. */
+TEST(ranks_with_different_windows) {
+    static uint8_t from[32768], to[32768];
+    for (uint32_t bytes = 0; bytes <= sizeof from; bytes += sizeof from) {
+        const uint32_t times = bytes ? 1 : 300;
+        const cdp_hub_desc h = {.world_size = 2};
+        cdp_hub *hub;
+        cdp_group *g[2];
+        cdp_work sent[300], got[300], wanted;
+        uint8_t late;
+        if (cdp_hub_create(&h, &hub) != CDP_OK) abort();
+        for (uint32_t r = 0; r < 2; ++r) {
+            cdp_group_desc d = no_thread_desc();
+            d.hub = hub;
+            d.rank = r;
+            d.world_size = 2;
+            d.window_bytes = r && bytes ? 0 : 4096;
+            d.expose_bytes = UINT64_MAX;
+            d.max_pending = 1000;
+            if (cdp_group_create(&d, &g[r]) != CDP_OK) abort();
+        }
+        memset(from, 7, sizeof from);
+        memset(to, 0, sizeof to);
+        T_EQ(CDP_OK, cdp_recv_async(g[1], &late, 1, CDP_DTYPE_U8, 0, 5, &wanted));
+        for (uint32_t i = 0; i < times; ++i)
+            T_EQ(CDP_OK, cdp_send_async(g[0], from, bytes, CDP_DTYPE_U8, 1, 0, &sent[i]));
+        for (uint32_t turn = 0; turn < 400; ++turn)
+            T_EQ(CDP_OK, cdp_poll(g[turn % 2], 0));
+        for (uint32_t i = 0; i < times; ++i)
+            T_EQ(CDP_OK, cdp_recv_async(g[1], to, bytes, CDP_DTYPE_U8, 0, 0, &got[i]));
+        for (uint64_t until = test_until_ns(5000);
+             cdp_work_test(got[times - 1]) == CDP_PENDING && test_now_ns() < until;)
+            for (uint32_t r = 0; r < 2; ++r)
+                (void)cdp_poll(g[r], 0);
+        T_EQ(CDP_OK, cdp_work_test(got[times - 1]));
+        T_EQ(CDP_OK, cdp_work_test(sent[times - 1]));
+        T(memcmp(from, to, bytes) == 0);
+        for (uint32_t r = 0; r < 2; ++r)
+            cdp_group_destroy(g[r]);
+        cdp_hub_destroy(hub);
+    }
+}
+
 TEST(a_window_out_of_range) {
     static const uint64_t wrong[] = {1, 4095, CDP__WINDOW + 1, UINT64_MAX};
     cdp_group_desc d = no_thread_desc();
@@ -1395,6 +1439,7 @@ int main(int argc, char **argv) {
         {"destroy_in_flight", destroy_in_flight, 10},
         {"creation_survives_every_refusal", creation_survives_every_refusal, 10},
         {"unexpected_data_fits_the_window", unexpected_data_fits_the_window, 120},
+        {"ranks_with_different_windows", ranks_with_different_windows, 60},
         {"a_window_out_of_range", a_window_out_of_range, 10},
         {"running_out_of_memory_in_an_operation", running_out_of_memory_in_an_operation, 60},
         {"running_out_of_memory_in_a_batch", running_out_of_memory_in_a_batch, 30},

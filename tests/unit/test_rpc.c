@@ -174,6 +174,14 @@ static void lengths(side *s) {
 TEST(arguments_of_all_lengths) {
     run(2, lengths);
 }
+/* What does not fit the channel's copies is offered. */
+TEST(arguments_of_all_lengths_in_a_narrow_window) {
+    window = 4096;
+    run(2, lengths);
+    window = 65536;
+    run(2, lengths);
+    window = 0;
+}
 
 static void errors(side *s) {
     static const char escaped[] = "line\n\"quoted\" \\x41 100%s";
@@ -2079,6 +2087,8 @@ int main(int argc, char **argv) {
         {"add", add, 60},
         {"multi_async_call", multi_async_call, 60},
         {"arguments_of_all_lengths", arguments_of_all_lengths, 60},
+        {"arguments_of_all_lengths_in_a_narrow_window", arguments_of_all_lengths_in_a_narrow_window,
+            120},
         {"py_function_exception", py_function_exception, 60},
         {"every_mistake_gets_a_sentence", every_mistake_gets_a_sentence, 60},
         {"wait_all_exit_early", wait_all_exit_early, 60},
