@@ -1629,8 +1629,8 @@ typedef struct cdp_channel_desc {
 /* Longest body of cdp_channel_send(). */
 #define CDP_CHANNEL_BODY_MAX (1024u * 1024u) /* a quarter of window_bytes, where that is less */
 
-/* Opens a channel; other ranks may open it later, what is sent to them waits (up to window_bytes each).
-   Errors: INVALID (desc, number in use), NOMEM, STATE (the group was destroyed). */
+/* Opens a channel; other ranks may open it later, what is sent to them waits (up to window_bytes
+   each). Errors: INVALID (desc, number in use), NOMEM, STATE (the group was destroyed). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_channel_open(const cdp_channel_desc *desc, cdp_channel **out);
 
 /* Sends a message; the body is copied, so it is the caller's again. CDP_PENDING: not taken, too
