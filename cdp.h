@@ -16958,7 +16958,7 @@ CDP_API cdp_status cdp_monitored_barrier(cdp_group *g, uint32_t timeout_ms) {
 
 /* Knows: streams, flows (for offered bodies), the world's lock. Promises: messages of a rank are
    delivered in order, one at a time, without the lock; losing one rank fails no group and no
-   other rank. May use: stream, flows, group, progress, pending. */
+   other rank. May use: stream, transfer, flows, group, progress, pending. */
 #define CDP__CHANNEL_INLINE 0u /* `dtype` of a message's header: the body follows */
 #define CDP__CHANNEL_OFFER 1u  /* a handle and a length follow */
 #define CDP__CHANNEL_FETCH 2u  /* answers an offer; `a` is its handle */
@@ -17015,6 +17015,15 @@ CDP__PRIVATE uint64_t cdp__channel_id(const cdp_group *g, uint32_t number, uint3
     return cdp__hash(CDP__HASH_START, id, sizeof id) | 2;
 }
 
+/* A body that the peer has read counts as fetched, although the peer has left by the time that this
+   rank finds its answer. */
+CDP__PRIVATE void cdp__channel_settle(cdp__flow *bulk) {
+    cdp__post *post = bulk->first[0];
+    if (!post || !post->x.remote || !post->x.announced || bulk->s.exposed) return;
+    if (bulk->g->health != CDP__HEALTHY) return; /* its offers have ended with the group's error */
+    if (cdp__transfer_await(bulk->g->w, &post->x) > 0 && post->x.done) cdp__post_complete(bulk, 0);
+}
+
 /* The channel loses rank p; the reason is this thread's last error. Sends LEAVE, so that p does
    not wait: this rank reads no more of its messages. */
 CDP__PRIVATE void cdp__channel_lose(cdp_channel *c, uint32_t p) {
@@ -17026,6 +17035,7 @@ CDP__PRIVATE void cdp__channel_lose(cdp_channel *c, uint32_t p) {
     c->streams[p].dropping = true;
     if (!c->streams[p].left) (void)cdp__stream_note(c->g->w, &c->streams[p], CDP__MESSAGE_LEAVE);
     if (peer->bulk) {
+        cdp__channel_settle(peer->bulk);
         cdp__flow_stop(peer->bulk); /* the caller owns the bodies in flight again */
         peer->bulk->s.dropping = true;
     }

@@ -110,8 +110,12 @@ static int train_rank(int reports, const char *program) {
     const uint64_t count = l.m.value_count;
     const cdp_entry entries[] = {
         {"model", l.m.values, count, REAL_DTYPE}, {"moments", l.moments, 2 * count, REAL_DTYPE}};
-    cdp_elastic_desc desc = {
-        .min_ranks = 2, .grow_ms = 200, .batch = BATCH, .entries = entries, .entry_count = 2};
+    cdp_elastic_desc desc = {.min_ranks = 2,
+        .settle_ms = 2000,
+        .grow_ms = 200,
+        .batch = BATCH,
+        .entries = entries,
+        .entry_count = 2};
     cdp_elastic *e;
     cdp_elastic_now now;
     cdp_status st;
@@ -262,7 +266,6 @@ int main(int argc, char **argv) {
     snprintf(port, sizeof port, "%u", cdp_store_server_port(server));
     setenv("MASTER_ADDR", "127.0.0.1", 1);
     setenv("MASTER_PORT", port, 1);
-    alarm(120); /* nothing here takes so long */
     for (int i = 0; i < 4; ++i)
         ranks[i] = start(argv[0], reports[1]);
     watch(&c, ranks, reports, argv[0]);

@@ -65,8 +65,12 @@ static int train(const char *log, uint32_t pace_ms, uint32_t timeout_ms) {
     const cdp_entry entries[] = {
         {"low", w, 100, CDP_DTYPE_U64}, {"high", w + 100, WEIGHTS - 100, CDP_DTYPE_U64}};
     cdp_tcp_desc tcp = {.group = {.timeout_ms = timeout_ms}};
-    cdp_elastic_desc desc = {
-        .tcp = &tcp, .grow_ms = 100, .batch = BATCH, .entries = entries, .entry_count = 2};
+    cdp_elastic_desc desc = {.tcp = &tcp,
+        .settle_ms = 5000,
+        .grow_ms = 100,
+        .batch = BATCH,
+        .entries = entries,
+        .entry_count = 2};
     char stop[1000];
     cdp_elastic *e;
     cdp_elastic_now now;

@@ -21,6 +21,7 @@
 
 #define RANKS 3u
 #define MOST_LOOKS 400000u
+#define NEVER UINT32_MAX /* after so many frames a rank dies */
 #define LATE_99_US 200.0
 #define LATE_WORST_US 1000.0
 #define LATE_LEAVING_US 2000.0 /* the last step releases everything */
@@ -55,6 +56,11 @@ static double thread_us(void) {
    system, and that takes as long as it takes. */
 static cdp_ddp *ddp, *first;
 
+/* While a peer stands still there may be more looks than there is room for. */
+static void note_late(looks *l, double late_us) {
+    if (l->count < MOST_LOOKS) l->late[l->count++] = (float)(late_us > 0 ? late_us : 0);
+}
+
 static cdp_status frame(cdp_group *g, cdp_work w, const run *r, looks *l) {
     const uint64_t wall = test_now_ns();
     const double before = thread_us();
@@ -74,14 +80,16 @@ static cdp_status frame(cdp_group *g, cdp_work w, const run *r, looks *l) {
     }
     took = (double)(test_now_ns() - wall) * 1e-3 - r->budget_us;
     if (took > l->wall_worst) l->wall_worst = (float)took;
-    if (l->count < MOST_LOOKS) l->late[l->count++] = (float)(late > 0 ? late : 0);
+    note_late(l, late);
     return st;
 }
 
+/* A rank that is to die does so when as many frames have passed. */
 static cdp_status frames(cdp_group *g, cdp_work w, const run *r, looks *l, uint32_t most) {
+    uint32_t passed = 0;
     cdp_status st;
     while ((st = frame(g, w, r, l)) == CDP_PENDING) {
-        if (cdp_rank(g) == r->dies && l->count >= most) raise(SIGKILL);
+        if (cdp_rank(g) == r->dies && most != NEVER && ++passed >= most) raise(SIGKILL);
         sched_yield(); /* the rest of the frame */
     }
     return st;
@@ -108,7 +116,7 @@ static cdp_status training(cdp_group *g, const run *r, float *x, looks *l, uint3
     d.param_count = 2;
     d.divisor = 2;
     st = cdp_ddp_create_start(&d, &ddp); /* allocates the buckets */
-    if (st == CDP_OK) st = frames(g, none, r, l, MOST_LOOKS);
+    if (st == CDP_OK) st = frames(g, none, r, l, NEVER);
     if (st == CDP_OK) st = cdp_ddp_backward_begin(ddp);
     for (k = 0; st == CDP_OK && k < r->count / 2; ++k)
         x[r->count + k] = ((float *)cdp_ddp_grad(ddp, 0))[k] = (float)(cdp_rank(g) + 1);
@@ -117,8 +125,8 @@ static cdp_status training(cdp_group *g, const run *r, float *x, looks *l, uint3
     if (st != CDP_OK) return st;
     before = thread_us();
     st = cdp_ddp_backward_end_start(ddp);
-    l->late[l->count++] = (float)(thread_us() - before);
-    if (st == CDP_OK) st = frames(g, none, r, l, l->count + most);
+    note_late(l, thread_us() - before);
+    if (st == CDP_OK) st = frames(g, none, r, l, most);
     T(st != CDP_OK || x[r->count + r->count / 2 - 1] == 3.0f);
     return st;
 }
@@ -135,8 +143,8 @@ static cdp_status operation(cdp_group *g, const run *r, float *x, looks *l, uint
     rq.dtype = CDP_DTYPE_F32;
     before = thread_us();
     st = cdp_start(g, &rq, &w); /* makes the first moves, as a poll with budget 0 */
-    l->late[l->count++] = (float)(thread_us() - before);
-    return st == CDP_OK ? frames(g, w, r, l, l->count + most) : st;
+    note_late(l, thread_us() - before);
+    return st == CDP_OK ? frames(g, w, r, l, most) : st;
 }
 
 /* Leaves in frames of the same budget. */
@@ -179,7 +187,7 @@ static int rank_main(const run *r, uint32_t rank, uint16_t port) {
     x = (float *)cdp_group_alloc(g, r->count * 2 * sizeof *x);
     for (i = 0; i < 2 * r->count; ++i)
         x[i] = (float)rank;
-    l->status = once(g, r, x, l, MOST_LOOKS);
+    l->status = once(g, r, x, l, NEVER);
     if (l->status == CDP_OK && (r->training || x[r->count - 1] == 3.0f)) {
         if (r->dies == RANKS) { /* memory and links are there now */
             l->count = 0;

@@ -481,6 +481,53 @@ TEST(a_body_comes_before_its_sender_leaves) {
     run(2, 20000, closes_after_a_body);
 }
 
+/* Nothing of what rank 1 said is read until it has closed the channel: that it has read the body
+   counts, though it is found together with its leaving. Only a rank without a progress thread can
+   leave it unread, and only memory that is read by others takes such an answer. */
+static void closes_when_it_has_read(uint32_t rank, cdp_group *g) {
+    enum {
+        BYTES = 3000000
+    };
+    static uint8_t from[BYTES], to[BYTES];
+    const cdp_channel_message m = {1, 1, 2, 3, 4, from, BYTES, 0};
+    uint64_t handle;
+    side s;
+    if (over_tcp || !no_thread || !side_open(&s, g, 13)) return;
+    if (rank == 1) {
+        T(side_wait(&s, &s.offered, 1));
+        if (counted(&s.offered)) OK(cdp_channel_fetch(s.c, 0, s.handle, to, BYTES));
+        come();
+        await(2); /* rank 0 has shown its memory, and polls no more */
+        T(side_wait(&s, &s.fetched, 1));
+        T_EQ(CDP_OK, s.last_fetched);
+        cdp_channel_close(s.c);
+        come();
+        OK(cdp_barrier(g));
+        return;
+    }
+    OK(cdp_channel_offer(s.c, &m, &handle));
+    await(1);
+    const uint64_t until = test_until_ns(10000);
+    while (!(s.c->peers[1].bulk && s.c->peers[1].bulk->s.exposed) && test_now_ns() < until)
+        (void)!cdp_channel_wait(s.c, 1);
+    T(s.c->peers[1].bulk && s.c->peers[1].bulk->s.exposed);
+    come();
+    await(3);
+    cdp_lock_acquire(&g->w->lock);
+    while (!s.c->peers[1].lost && test_now_ns() < until)
+        (void)cdp__channel_read(s.c, 1);
+    cdp_lock_release(&g->w->lock);
+    T(s.c->peers[1].lost);
+    T(side_wait(&s, &s.released, 1));
+    T_EQ(CDP_OK, s.last_released);
+    OK(cdp_barrier(g));
+    cdp_channel_close(s.c);
+}
+
+TEST(a_body_that_was_read_is_released_though_its_reader_left) {
+    run(2, 20000, closes_when_it_has_read);
+}
+
 /* A change that happens between a look and the wait is not missed, whoever makes it. */
 static void *wakes(void *arg) {
     side *s = (side *)arg;
@@ -665,6 +712,8 @@ int main(int argc, char **argv) {
         {"closed_beside_a_callback", closed_beside_a_callback, 60},
         {"closed_beside_a_wait", closed_beside_a_wait, 60},
         {"a_body_comes_before_its_sender_leaves", a_body_comes_before_its_sender_leaves, 120},
+        {"a_body_that_was_read_is_released_though_its_reader_left",
+            a_body_that_was_read_is_released_though_its_reader_left, 60},
         {"a_wait_misses_no_change", a_wait_misses_no_change, 60},
         {"a_rank_is_given_up", a_rank_is_given_up, 60},
         {"mistakes_get_a_sentence", mistakes_get_a_sentence, 60},

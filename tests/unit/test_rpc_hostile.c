@@ -65,7 +65,7 @@ static void takes_a_number(side *s) {
         ++s->rpc->peers[0].sent;
         OK(cdp_channel_send(s->rpc->channel, &m));
         cdp__rpc_leave(s->rpc);
-        OK(cdp_rref_confirmed(mine, 10000));
+        OK(cdp_rref_confirmed(mine, 10000 * TEST_LATE));
     }
     meet(s, &place);
     if (s->rank == 1) {
@@ -102,7 +102,7 @@ static void of_a_rank_lost_here(side *s) {
     meet(s, &place);
     if (s->rank == 1) {
         OK(cdp_rpc_remote(s->rpc, CALL(.to = 2, F("counter"), BYTES(x, 16)), &r));
-        OK(cdp_rref_confirmed(r, 10000));
+        OK(cdp_rref_confirmed(r, 10000 * TEST_LATE));
         T_EQ(CDP_ERR_PEER_LOST, cdp_rpc_call(s->rpc, CALL(.to = 0, F("early_back"), RREF(r)), &c));
         T_TEXT("early_back on rank 0", c.error.text);
         cdp_call_free(&c);
@@ -114,7 +114,7 @@ static void of_a_rank_lost_here(side *s) {
         OK(cdp_rpc_call(s->rpc, CALL(.to = 1, F("forward"), BYTES(x, 8)), &c));
         if (T_EQ(1, c.rref_count)) {
             cdp_call here = {0};
-            T_EQ(CDP_ERR_PEER_LOST, cdp_rref_confirmed(c.rrefs[0], 10000));
+            T_EQ(CDP_ERR_PEER_LOST, cdp_rref_confirmed(c.rrefs[0], 10000 * TEST_LATE));
             T_EQ(CDP_ERR_PEER_LOST, cdp_rref_to_here(c.rrefs[0], 0, &here));
             cdp_call_free(&here);
         }

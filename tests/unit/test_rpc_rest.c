@@ -229,7 +229,7 @@ static void late_on_a_value(side *s) {
     OK(cdp_rpc_remote(s->rpc, CALL(.to = next_of(s), F("counter"), BYTES(x, 16)), &r));
     T_EQ(CDP_ERR_TIMEOUT,
         cdp_rpc_call(s->rpc, CALL(.on = r, F("stays"), .timeout_ms = 20), &c)); /* sync */
-    T_TEXT("no answer within 20 ms", c.error.text);
+    /* not in which words: the owner may refuse it, because it came late itself */
     cdp_call_free(&c);
     OK(cdp_rpc_start(s->rpc, CALL(.on = r, F("stays"), .timeout_ms = 20), &c)); /* async */
     T_EQ(CDP_ERR_TIMEOUT, cdp_call_wait(&c));
