@@ -767,6 +767,8 @@ static void options_check(const options *o) {
     if (o->serve && o->endpoint == NULL)
         usage_error("--serve needs --rdzv-endpoint: where should the store be served?");
     if (o->serve) return;
+    if (o->standalone && o->external != NULL)
+        usage_error("--standalone and --external-store exclude each other");
     if (o->stay && !o->dynamic) usage_error("--stay and --node-rank exclude each other");
     if (o->external != NULL && !o->dynamic)
         usage_error("--external-store needs --nnodes MIN:MAX, and no --node-rank");
@@ -946,7 +948,8 @@ static options options_parse(int argc, char **argv) {
     o.command = argv + i;
     if (getenv("TORCHELASTIC_ERROR_FILE") != NULL)
         o.outer_error_file = strdup(getenv("TORCHELASTIC_ERROR_FILE"));
-    o.dynamic = o.node_rank < 0 && !o.standalone && !o.serve
+    if (o.standalone && !o.serve) o.endpoint = NULL;
+    o.dynamic = o.node_rank < 0 && !o.serve
         && (o.min_nodes < o.max_nodes || o.external != NULL || o.stay
             || (o.nnodes > 1 && o.endpoint != NULL));
     if (o.keep_alive > 0 || o.keep_tries > 0)
