@@ -637,7 +637,8 @@ usage min-0        "MIN of --nnodes MIN:MAX must be between 1 and 1000000" -n 2 
 usage elastic-rank "--node-rank is for a fixed number of machines, not for --nnodes MIN:MAX" -n 2 --nnodes 1:2 --node-rank 0 true
 usage elastic-key  "several machines need one secret" -n 2 --nnodes 1:2 --rdzv-endpoint h:1 true
 usage stay         "--stay and --node-rank exclude each other" -n 2 --stay --node-rank 0 --nnodes 2 --rdzv-endpoint h:1 --open true
-usage external     "--external-store must be HOST or HOST:PORT, not ':1'" -n 2 --external-store :1 --open true
+usage external     "--external-store must be HOST or HOST:PORT, not ':1'" -n 2 --external-store :1 --rdzv-id x --open true
+usage external-id  "--external-store needs --rdzv-id" -n 2 --external-store h:1 --open true
 usage serve        "--serve needs --rdzv-endpoint" --serve --open
 usage conf-name    "--rdzv-conf has no setting 'fast'" -n 1 --rdzv-conf fast=1 true
 for o in --run-path --virtual-local-rank; do usage "refused$o" "torchrun's $o is not taken by cdprun" -n 1 $o true; done

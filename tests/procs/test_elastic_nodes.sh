@@ -77,7 +77,7 @@ serve() { # a store of its own
     "$B/cdprun" --serve --rdzv-endpoint "$host:$port" > out.store 2>&1 &
     store=$!
     await grep -q "serving the store at $host:$port" out.store
-    common+=(--external-store "$host:$port")
+    common+=(--external-store "$host:$port" --rdzv-id "job$job")
 }
 
 restart_mode() {
