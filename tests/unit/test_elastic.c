@@ -1274,10 +1274,25 @@ static void rank_is_alone(cdp_group *g, void *arg) {
     if (cdp_rank(g)) return;
     REFUSED(CDP_ERR_TIMEOUT, "1 of 2 ranks came", cdp_group_shrink(g, &d, NULL, &out));
     T(out == NULL);
-    d.min_ranks = 1; /* may be called again */
+    /* may be called again, which makes nobody two */
+    REFUSED(CDP_ERR_TIMEOUT, "1 of 2 ranks came", cdp_group_shrink(g, &d, NULL, &out));
+    d.min_ranks = 1;
+    d.settle_ms = 300; /* as timeout_ms: what is decided in the last look counts */
     OK(cdp_group_shrink(g, &d, NULL, &out));
     T_EQ(1, cdp_size(out));
     cdp_group_destroy(out);
+}
+
+/* The last of three does not come, and the time for that is longer than timeout_ms. */
+static void rank_settles_too_long(cdp_group *g, void *arg) {
+    const cdp_shrink_desc d = {
+        .store = shared, .job = "settles", .settle_ms = 5000 * TEST_SLACK};
+    const uint64_t start = test_now_ns();
+    cdp_group *out;
+    (void)arg;
+    if (cdp_rank(g) == 2) return;
+    REFUSED(CDP_ERR_TIMEOUT, "of 3 ranks came", cdp_group_shrink(g, &d, NULL, &out));
+    T(test_now_ns() - start < 5000ull * TEST_SLACK * 1000000);
 }
 
 TEST(mistakes_in_shrinking) {
@@ -1287,6 +1302,7 @@ TEST(mistakes_in_shrinking) {
     world w;
     OK(cdp_hash_store_create(NULL, &shared));
     run_ranks(2, &like, 0, rank_is_alone, NULL);
+    run_ranks(3, &like, 0, rank_settles_too_long, NULL);
     if (!world_open(&w, 1, NULL, 0)) return;
     g = w.group[0];
     REFUSED(CDP_ERR_INVALID, "needs a group", cdp_group_shrink(NULL, &d, NULL, &out));
