@@ -285,6 +285,8 @@ static void agent_arrive(job *j, const char *why) {
     a->e.place.step += failure;
     a->waits = a->decided = now_ns();
     agent_good(j, cdp__elastic_arrive_at(&a->e, a->e.place.epoch));
+    /* not arrived, because the store did not answer: the next look counts the failure again */
+    if (a->e.place.phase == CDP__ELASTIC_RUNNING) a->e.place.step -= failure;
     if (!mine || j->cause != NOTHING) return;
     if (failure) {
         on_elsewhere(j);
