@@ -597,6 +597,8 @@ static void stay_ended(job *j, int local) {
     snprintf(why, sizeof why, "rank %d of the launcher (process %ld): %s", global_rank(j, local),
         (long)r->pid, end);
     stay_tell(j, r, why);
+    /* it could hold what the new process needs; a group that lives keeps its number */
+    if (r->group_left) kill(-r->pid, SIGKILL);
     r->pause = r->pause == 0 || lived > 60 * o->cooldown ? o->cooldown : r->pause * 2;
     if (r->pause > 60 * o->cooldown) r->pause = 60 * o->cooldown;
     r->again_at = now_ns() + stay_jitter(r->pause);
