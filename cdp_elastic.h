@@ -2736,7 +2736,9 @@ CDP__PRIVATE cdp_status cdp__shrink_look(
     cdp__elastic_key(e, key, "e/1/in");
     st = cdp__elastic_read_records(e, e->store, key, &arrivals, &t.count);
     t.arrivals = arrivals;
-    *there = t.count;
+    *there = 0;
+    for (i = 0; i < e->d.size; ++i) /* one that has called twice is one */
+        *there += cdp__elastic_arrival_of(&e->d, i, arrivals, t.count) != NULL;
     for (i = 0; i < t.count; ++i)
         if (arrivals[i].samples && arrivals[i].samples <= e->d.size)
             gone[arrivals[i].samples - 1] = true;
@@ -2756,21 +2758,25 @@ CDP__PRIVATE cdp_status cdp__shrink_decide(
     cdp_elastic *e, bool *gone, uint32_t timeout_ms, cdp__elastic_decision *d) {
     const uint64_t begun = cdp__elastic_now_ns(e), deadline = cdp__deadline(e->os, timeout_ms);
     char key[CDP__ELASTIC_KEY];
-    uint64_t wait_ms;
+    uint64_t wait_ms, now;
     uint32_t there = 0;
+    bool late = false;
     cdp_status st;
     cdp__elastic_key(e, key, "e/2");
     for (;;) {
         st = cdp__elastic_read_decision(e, e->store, 2, d);
         if (st != CDP_OK || d->members) return st;
-        st = cdp__shrink_look(e, gone, begun, &wait_ms, &there);
-        if (st != CDP_OK) return st;
-        if (cdp__elastic_now_ns(e) >= deadline)
+        if (late) /* and nothing was decided in the last look either */
             return cdp__fail(CDP_ERR_TIMEOUT,
                 "cdp_group_shrink: %u of %u ranks came within timeout_ms of the group, %u ms, and "
                 "min_ranks is %u",
                 there, e->d.size, timeout_ms, e->desc.min_ranks);
-        if (wait_ms) st = cdp__elastic_await(e, e->store, key, wait_ms);
+        st = cdp__shrink_look(e, gone, begun, &wait_ms, &there);
+        now = cdp__elastic_now_ns(e);
+        late = now >= deadline;
+        if (st == CDP_OK && wait_ms && !late)
+            st = cdp__elastic_await(
+                e, e->store, key, cdp__min(wait_ms, (deadline - now) / CDP__MS + 1));
         if (st < 0) return st;
     }
 }

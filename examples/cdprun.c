@@ -222,7 +222,8 @@ static const char help_text[] =
     "  --master-port PORT       port there (default: one that is free, another one after each "
     "restart)\n"
     "  --rdzv-id ID             name of the job, which keeps jobs at one endpoint apart (default: "
-    "none)\n"
+    "none); must be new\n"
+    "                           for each job at a store that outlives jobs (--external-store)\n"
     "  --join-timeout SECONDS   how long to wait for all machines (default: 600)\n"
     "  --job-key-file FILE      file with the secret of the job, for all machines the same:\n"
     "                           head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \\n' > FILE\n"
@@ -255,9 +256,13 @@ static const char help_text[] =
     "  --rdzv-endpoint HOST[:PORT]\n"
     "                           the launcher on HOST serves the store; if it dies, the job ends\n"
     "  --external-store HOST:PORT\n"
-    "                           this store is used instead, and no launcher is special\n"
-    "  --serve                  start no ranks: serve such a store at --rdzv-endpoint until a "
-    "signal comes\n"
+    "                           this store is used instead, and no launcher is special; takes a "
+    "--rdzv-id that no\n"
+    "                           job at this store has had\n"
+    "  --serve                  start no ranks and take no command: serve such a store at "
+    "--rdzv-endpoint until a\n"
+    "                           signal comes; it keeps what jobs have written, so each needs a new "
+    "--rdzv-id\n"
     "  --local-addr ADDR        address of this machine for the ranks of others (default: the one "
     "that reaches HOST)\n"
     "  --rdzv-conf KEY=VALUE,...  join_timeout: as --join-timeout, also when fewer than MIN are "
@@ -767,9 +772,14 @@ static void options_check(const options *o) {
     if (o->serve && o->endpoint == NULL)
         usage_error("--serve needs --rdzv-endpoint: where should the store be served?");
     if (o->serve) return;
+    if (o->standalone && o->external != NULL)
+        usage_error("--standalone and --external-store exclude each other");
     if (o->stay && !o->dynamic) usage_error("--stay and --node-rank exclude each other");
     if (o->external != NULL && !o->dynamic)
         usage_error("--external-store needs --nnodes MIN:MAX, and no --node-rank");
+    if (o->external != NULL && o->run_id == NULL)
+        usage_error("--external-store needs --rdzv-id: each job at one store needs a new name, or "
+                    "it finds the end of an earlier one there");
     if (o->n == 0) usage_error("-n is missing: how many processes should be started?");
     if (o->command[0] == NULL) usage_error("the command is missing: what should be started?");
     if (o->command[0][0] == '\0') usage_error("the command is empty");
@@ -946,7 +956,8 @@ static options options_parse(int argc, char **argv) {
     o.command = argv + i;
     if (getenv("TORCHELASTIC_ERROR_FILE") != NULL)
         o.outer_error_file = strdup(getenv("TORCHELASTIC_ERROR_FILE"));
-    o.dynamic = o.node_rank < 0 && !o.standalone && !o.serve
+    if (o.standalone && !o.serve) o.endpoint = NULL;
+    o.dynamic = o.node_rank < 0 && !o.serve
         && (o.min_nodes < o.max_nodes || o.external != NULL || o.stay
             || (o.nnodes > 1 && o.endpoint != NULL));
     if (o.keep_alive > 0 || o.keep_tries > 0)

@@ -285,6 +285,8 @@ static void agent_arrive(job *j, const char *why) {
     a->e.place.step += failure;
     a->waits = a->decided = now_ns();
     agent_good(j, cdp__elastic_arrive_at(&a->e, a->e.place.epoch));
+    /* not arrived, because the store did not answer: the next look counts the failure again */
+    if (a->e.place.phase == CDP__ELASTIC_RUNNING) a->e.place.step -= failure;
     if (!mine || j->cause != NOTHING) return;
     if (failure) {
         on_elsewhere(j);
@@ -595,6 +597,8 @@ static void stay_ended(job *j, int local) {
     snprintf(why, sizeof why, "rank %d of the launcher (process %ld): %s", global_rank(j, local),
         (long)r->pid, end);
     stay_tell(j, r, why);
+    /* it could hold what the new process needs; a group that lives keeps its number */
+    if (r->group_left) kill(-r->pid, SIGKILL);
     r->pause = r->pause == 0 || lived > 60 * o->cooldown ? o->cooldown : r->pause * 2;
     if (r->pause > 60 * o->cooldown) r->pause = 60 * o->cooldown;
     r->again_at = now_ns() + stay_jitter(r->pause);

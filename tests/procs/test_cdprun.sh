@@ -438,6 +438,7 @@ has bad-interpreter-hint err "interpreter"
 
 check spelled-nproc "$("$C" --nproc-per-node 2 sh -c 'echo $WORLD_SIZE' | sort)$("$C" --nproc_per_node=1 sh -c 'echo $WORLD_SIZE')$("$C" --nproc-per-node=auto sh -c 'echo $WORLD_SIZE' | wc -l)" "[0] 2
 [1] 2[0] 1$(getconf _NPROCESSORS_ONLN)"
+check spelled-stay "$("$C" -n 1 --standalone --stay --rdzv-endpoint h:1 sh -c 'echo $CDP_ELASTIC $MASTER_ADDR')" "[0] 1:1 127.0.0.1"
 check spelled-rest "$("$C" --standalone --nnodes=1:1 --nproc_per_node 1 --rdzv_backend=c10d --rdzv_endpoint=localhost:0 --rdzv_id job.7 --max_restarts=3 --no_python --monitor-interval 1 --role=trainer --master_addr 127.0.0.2 sh -c 'echo $MASTER_ADDR $ROLE_NAME $TORCHELASTIC_RUN_ID $TORCHELASTIC_RESTART_COUNT/$TORCHELASTIC_MAX_RESTARTS')" "[0] 127.0.0.2 trainer job.7 0/3"
 check key-made "$("$C" -n 2 --no-prefix sh -c 'echo $CDP_JOB_KEY' | sort -u | grep -cE '^[0-9a-f]{64}$')" 1
 check key-per-job "$( ("$C" -n 1 sh -c 'echo $CDP_JOB_KEY'; "$C" -n 1 sh -c 'echo $CDP_JOB_KEY') | sort -u | wc -l)" 2
@@ -636,7 +637,8 @@ usage min-0        "MIN of --nnodes MIN:MAX must be between 1 and 1000000" -n 2 
 usage elastic-rank "--node-rank is for a fixed number of machines, not for --nnodes MIN:MAX" -n 2 --nnodes 1:2 --node-rank 0 true
 usage elastic-key  "several machines need one secret" -n 2 --nnodes 1:2 --rdzv-endpoint h:1 true
 usage stay         "--stay and --node-rank exclude each other" -n 2 --stay --node-rank 0 --nnodes 2 --rdzv-endpoint h:1 --open true
-usage external     "--external-store must be HOST or HOST:PORT, not ':1'" -n 2 --external-store :1 --open true
+usage external     "--external-store must be HOST or HOST:PORT, not ':1'" -n 2 --external-store :1 --rdzv-id x --open true
+usage external-id  "--external-store needs --rdzv-id" -n 2 --external-store h:1 --open true
 usage serve        "--serve needs --rdzv-endpoint" --serve --open
 usage conf-name    "--rdzv-conf has no setting 'fast'" -n 1 --rdzv-conf fast=1 true
 for o in --run-path --virtual-local-rank; do usage "refused$o" "torchrun's $o is not taken by cdprun" -n 1 $o true; done
@@ -651,6 +653,7 @@ usage gpus         "does not count GPUs" --nproc-per-node gpu true
 usage processes    "whole number, not 'many'" --nproc_per_node=many true
 usage restarts     "--max-restarts must be between 0 and" -n 2 --max-restarts -1 true
 usage restarts-abc "whole number, not 'abc'" -n 2 --max_restarts abc true
+usage alone-store  "--standalone and --external-store exclude each other" -n 2 --standalone --external-store h:1 --open true
 usage standalone   "--standalone is for one machine" -n 2 --standalone --nnodes 2 true
 usage tee-where    "--tee needs --log-dir" -n 2 --tee 3 true
 usage tee-what     "--tee must be 0, 1, 2 or 3, or a list as 0:3,1:1, not '4'" -n 2 --log-dir logs --tee 4 true

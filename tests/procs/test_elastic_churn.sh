@@ -68,7 +68,7 @@ done
 [ -n "$served" ] || { cat out.store; echo "0 passed, 1 failed"; exit 1; }
 launch() {
     "$B/cdprun" -n 4 --nnodes 1:4 --stay --max-restarts 1000000 --cooldown 0.02 --grace 0.2 --join-timeout 60 \
-        --external-store "127.0.0.1:$port" "$B/elastic_rank" train log 1 20000 > "out.$next" 2>&1 < /dev/null &
+        --external-store "127.0.0.1:$port" --rdzv-id churn "$B/elastic_rank" train log 1 20000 > "out.$next" 2>&1 < /dev/null &
     pids+=($!)
     next=$((next + 1))
 }

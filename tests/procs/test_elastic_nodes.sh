@@ -84,7 +84,7 @@ serve() { # a store of its own
     "$B/cdprun" --serve --rdzv-endpoint "$host:$port" > out.store 2>&1 &
     store=$!
     await grep -q "serving the store at $host:$port" out.store
-    common+=(--external-store "$host:$port")
+    common+=(--external-store "$host:$port" --rdzv-id "job$job")
 }
 
 restart_mode() {
@@ -277,13 +277,15 @@ cut_off() {
 
 # One machine, no endpoint: the launcher serves a store of its own.
 stay_here() {
-    rm -f out.* log log.stop
-    "$B/cdprun" -n 2 --stay --max-restarts 1 --cooldown 0.05 --grace 5 "$B/elastic_rank" train log 2 > out.0 2>&1 < /dev/null &
+    rm -f out.* log log.stop left.*
+    "$B/cdprun" -n 2 --stay --max-restarts 1 --cooldown 0.05 --grace 5 \
+        sh -c 'sleep 1000 & echo $! >> left.$RANK; exec "$@"' sh "$B/elastic_rank" train log 2 > out.0 2>&1 < /dev/null &
     pids[0]=$!
     await lines 2 ' size 2 ' log
     kill -KILL "$(sed -n 's/.* size 2 rank 1 pid //p' log | tail -n 1)"
     await lines 4 ' size 2 ' log
     ok 'ranks stay on one machine'
+    await sh -c '! kill -0 "$(head -n 1 left.1)"' && ok 'what a dead rank left behind has ended'
     kill -KILL "$(sed -n 's/.* size 2 rank 1 pid //p' log | tail -n 1)"
     finish 0
     check 'too few are left, and none is replaced: the job ends' "$codes" 137
@@ -297,6 +299,7 @@ for part in "${parts[@]}"; do
     case $part in
     restart) restart_mode; stopped_launcher; options_and_times; stores ;;
     stay) stay_mode; stay_here ;;
+    here) stay_here ;;
     cut) cut_off ;;
     kills) random_kills "${KILLS:-6}" ;;
     esac

@@ -643,15 +643,20 @@ TEST_API void run(uint32_t n, void (*func)(side *s)) {
     shut_by_body = false;
 }
 
-/* All ranks come here; unlike in cdp_barrier(), functions run meanwhile. What a worker of this rank
-   did before another rank came here is visible after it, for ThreadSanitizer too, which does not
-   see an order in what goes over a socket: the last call takes the lock that the worker left. */
-TEST_API void meet(side *s, uint32_t *place) {
+static void meet_once(side *s, uint32_t *place) {
     const uint64_t until = test_until_ns(10000);
     const uint32_t came = __atomic_fetch_add(place, 1, __ATOMIC_SEQ_CST);
     while (counted_of(place) < (came / ranks + 1) * ranks && test_now_ns() < until)
         (void)!cdp_rpc_serve(s->rpc, 1);
+}
+
+/* All ranks come here; unlike in cdp_barrier(), functions run meanwhile. What workers of any rank
+   did before is visible after it, for ThreadSanitizer too, which does not see an order in what goes
+   over a socket: when all are here, each takes the lock that its workers left, and tells. */
+TEST_API void meet(side *s, uint32_t *place) {
+    meet_once(s, place);
     (void)cdp_rpc_alive(s->rpc, s->rank);
+    meet_once(s, place);
 }
 
 TEST_API uint32_t next_of(const side *s) {

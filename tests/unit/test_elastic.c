@@ -649,6 +649,7 @@ static void wait_for_the_third(job_member *m, cdp_elastic *e, const cdp_elastic_
 }
 
 TEST(sources_whose_bits_differ_are_found) {
+    const uint64_t until = test_until_ns(10000);
     pthread_t t[3];
     job_begin();
     for (uint32_t i = 0; i < 3; ++i) {
@@ -662,7 +663,9 @@ TEST(sources_whose_bits_differ_are_found) {
     members[0].each = members[1].each = wait_for_the_third;
     t[0] = go(&members[0]);
     t[1] = go(&members[1]);
-    wait_for_epoch(1);
+    /* the third comes when the bits differ */
+    while (__atomic_load_n(&members[1].committed, __ATOMIC_ACQUIRE) < 4 && test_now_ns() < until)
+        test_sleep_ms(1);
     t[2] = go(&members[2]);
     for (uint32_t i = 0; i < 3; ++i)
         pthread_join(t[i], NULL);
@@ -1283,11 +1286,24 @@ static void rank_is_alone(cdp_group *g, void *arg) {
     if (cdp_rank(g)) return;
     REFUSED(CDP_ERR_TIMEOUT, "1 of 2 ranks came", cdp_group_shrink(g, &d, NULL, &out));
     T(out == NULL);
-    d.min_ranks = 1; /* may be called again */
+    /* may be called again, which makes nobody two */
+    REFUSED(CDP_ERR_TIMEOUT, "1 of 2 ranks came", cdp_group_shrink(g, &d, NULL, &out));
+    d.min_ranks = 1;
     d.settle_ms = 1; /* the deadline is for what takes processor time */
     OK(cdp_group_shrink(g, &d, NULL, &out));
     T_EQ(1, cdp_size(out));
     cdp_group_destroy(out);
+}
+
+/* The last of three does not come, and the time for that is longer than timeout_ms. */
+static void rank_settles_too_long(cdp_group *g, void *arg) {
+    const cdp_shrink_desc d = {.store = shared, .job = "settles", .settle_ms = 5000 * TEST_SLACK};
+    const uint64_t start = test_now_ns();
+    cdp_group *out;
+    (void)arg;
+    if (cdp_rank(g) == 2) return;
+    REFUSED(CDP_ERR_TIMEOUT, "of 3 ranks came", cdp_group_shrink(g, &d, NULL, &out));
+    T(test_now_ns() - start < 5000ull * TEST_SLACK * 1000000);
 }
 
 TEST(mistakes_in_shrinking) {
@@ -1298,6 +1314,7 @@ TEST(mistakes_in_shrinking) {
     world w;
     OK(cdp_hash_store_create(NULL, &shared));
     run_ranks(2, &like, 0, rank_is_alone, NULL);
+    run_ranks(3, &like, 0, rank_settles_too_long, NULL);
     if (!world_open(&w, 1, NULL, 0)) return;
     g = w.group[0];
     REFUSED(CDP_ERR_INVALID, "needs a group", cdp_group_shrink(NULL, &d, NULL, &out));

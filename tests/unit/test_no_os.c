@@ -79,8 +79,9 @@ static void *arena_alloc(void *user, uint64_t bytes) {
 
 static void arena_release(void *user, void *at) {
     arena *a = &((side *)user)->a;
-    uint64_t *p = (uint64_t *)at - 2;
+    uint64_t *p;
     if (!at) return;
+    p = (uint64_t *)at - 2;
     a->live -= *p;
     free(p);
 }
