@@ -7,8 +7,8 @@
     train the text model of 03_train_text.c on the text of this repository. Each sequence belongs to
     one committed step, however many ranks there are. What all have alike, and what a newcomer
     receives, are the model and Adam's moments. Search for "elastic" to find the calls that matter.
-    (With machines of your own: cdprun --nnodes MIN:MAX --stay ./program, which does what main()
-    does here.) */
+    (cdprun does what main() does here, on machines of your own, too: on each
+    cdprun -n 4 --nnodes MIN:MAX --stay --rdzv-endpoint HOST --job-key-file FILE ./program) */
 #define _GNU_SOURCE 1
 #define CDP_IMPLEMENTATION
 #include "../cdp_elastic.h"

@@ -60,6 +60,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <netdb.h>
 #include <sys/types.h>
 #include <arpa/inet.h>
@@ -205,8 +206,9 @@ static const char help_text[] =
     "                           rank: 0:3,1:1 (the others: nothing)\n"
     "  -t, --tee WHAT           what goes there and to the console\n"
     "  --no-stdin               give /dev/null to rank 0, too\n"
-    "  --event-log FILE         append what happens to this file, as lines of JSON: epochs, ends "
-    "of ranks, the end\n"
+    "  --event-log FILE         append what happens to this file, as lines of JSON: ends of "
+    "ranks; with machines that\n"
+    "                           come and go also epochs and the end of the job\n"
     "\n"
     "several machines (run cdprun once on each, with the same options but --node-rank):\n"
     "  --nnodes M               number of machines (default: 1); each runs N ranks\n"
@@ -224,7 +226,9 @@ static const char help_text[] =
     "  --rdzv-id ID             name of the job, which keeps jobs at one endpoint apart (default: "
     "none); must be new\n"
     "                           for each job at a store that outlives jobs (--external-store)\n"
-    "  --join-timeout SECONDS   how long to wait for all machines (default: 600)\n"
+    "  --join-timeout SECONDS   how long to wait for all machines (default: 600); with --stay for "
+    "the store alone, and\n"
+    "                           the ranks wait for each other as join_ms of cdp_elastic_desc says\n"
     "  --job-key-file FILE      file with the secret of the job, for all machines the same:\n"
     "                           head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \\n' > FILE\n"
     "                           (default: the variable CDP_JOB_KEY; on one machine: 32 random "
@@ -273,7 +277,9 @@ static const char help_text[] =
     "are waited for of whom\n"
     "                           nobody knows whether they live (default: 5 s); is_host=1 or 0: "
     "this launcher must, or\n"
-    "                           must not, serve the store; close_timeout, read_timeout, timeout\n"
+    "                           must not, serve the store; timeout: as join_timeout; without "
+    "effect: close_timeout,\n"
+    "                           read_timeout, heartbeat_timeout, use_agent_store, store_type\n"
     "\n"
     "as torchrun:\n"
     "  -m, --module             COMMAND is a Python module; a COMMAND that ends in .py is run by "
@@ -426,6 +432,15 @@ static void backend_option(const char *text) {
         usage_error("--rdzv-backend must be static or c10d, not '%s'", text);
 }
 
+/* The words of torchrun. */
+static bool yes_option(const char *name, const char *text) {
+    static const char *const words[] = {
+        "0", "1", "f", "t", "false", "true", "n", "y", "no", "yes"};
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; ++i)
+        if (strcasecmp(text, words[i]) == 0) return i % 2 == 1;
+    usage_error("%s must be 1 or 0, not '%s'", name, text);
+}
+
 /* One setting of torchrun's rendezvous. */
 static void rdzv_conf_one(options *o, const char *name, const char *value) {
     static const char *const unused[] = {
@@ -441,7 +456,7 @@ static void rdzv_conf_one(options *o, const char *name, const char *value) {
     else if (strcmp(name, "keep_alive_max_attempt") == 0)
         o->keep_tries = number_option(what, value, 1, 1000000);
     else if (strcmp(name, "is_host") == 0)
-        o->is_host = strcmp(value, "1") == 0 || value[0] == 't' || value[0] == 'T';
+        o->is_host = yes_option(what, value);
     else {
         for (size_t i = 0; i < sizeof unused / sizeof unused[0]; ++i)
             if (strcmp(name, unused[i]) == 0) return;
@@ -771,6 +786,8 @@ static void options_check(const options *o) {
     if (o->open && o->key_file != NULL) usage_error("--open and --job-key-file exclude each other");
     if (o->serve && o->endpoint == NULL)
         usage_error("--serve needs --rdzv-endpoint: where should the store be served?");
+    if (o->serve && o->command[0] != NULL)
+        usage_error("--serve starts no ranks and takes no command ('%s')", o->command[0]);
     if (o->serve) return;
     if (o->standalone && o->external != NULL)
         usage_error("--standalone and --external-store exclude each other");

@@ -635,8 +635,7 @@ static void stay_give_up(job *j, int local) {
     if (!agent_good(j, stay_left(j, &left))) return;
     j->ranks[local].again_at = 0;
     snprintf(why, sizeof why,
-        "rank %d is not replaced: the job has used its %d restarts "
-        "(--max-restarts)",
+        "rank %d is not replaced: the job has used all its restarts (--max-restarts %d)",
         global_rank(j, local), o->max_restarts);
     if (left >= need) {
         say(j, "%s", why);
@@ -646,7 +645,8 @@ static void stay_give_up(job *j, int local) {
     j->first = local;
     j->code = exit_code_of(j->ranks[local].status);
     failure_text(j, local, text, sizeof text);
-    say(j, "%s; %d ranks are left, and the job needs %d", why, left, need);
+    say(j, "%s; %d of the %d ranks that the job needs %s left", why, left, need,
+        left == 1 ? "is" : "are");
     nodes_tell(j, text, j->code, true);
     enter(j, GRACE, o->grace);
 }

@@ -640,6 +640,8 @@ usage stay         "--stay and --node-rank exclude each other" -n 2 --stay --nod
 usage external     "--external-store must be HOST or HOST:PORT, not ':1'" -n 2 --external-store :1 --rdzv-id x --open true
 usage external-id  "--external-store needs --rdzv-id" -n 2 --external-store h:1 --open true
 usage serve        "--serve needs --rdzv-endpoint" --serve --open
+usage serve-nothing "--serve starts no ranks and takes no command ('true')" --serve --rdzv-endpoint h:1 --open -n 4 true
+usage conf-word    "--rdzv-conf is_host must be 1 or 0, not 'maybe'" -n 1 --rdzv-conf is_host=maybe true
 usage conf-name    "--rdzv-conf has no setting 'fast'" -n 1 --rdzv-conf fast=1 true
 for o in --run-path --virtual-local-rank; do usage "refused$o" "torchrun's $o is not taken by cdprun" -n 1 $o true; done
 for o in --logs-specs --numa-binding --duplicate-stdout-filters --duplicate-stderr-filters; do usage "refused$o" "torchrun's $o is not taken by cdprun" -n 1 $o x true; done

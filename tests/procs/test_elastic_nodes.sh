@@ -189,7 +189,7 @@ stay_mode() {
     ok 'a rank is killed and replaced'
     before=$(wc -l < log)
     kill -KILL "$(sed -n 's/.* size 4 rank 0 pid //p' log | tail -n 1)"
-    await grep -q 'is not replaced: the job has used its 1 restarts' out.0 out.1
+    await grep -q 'is not replaced: the job has used all its restarts (--max-restarts 1)' out.0 out.1
     await later $((before + 1)) ' size 3 ' 3
     ok 'the restarts of the job are counted once, and the others go on'
     before=$(wc -l < log)
@@ -282,17 +282,18 @@ cut_off() {
 stay_here() {
     rm -f out.* log log.stop left.*
     "$B/cdprun" -n 2 --stay --max-restarts 1 --cooldown 0.05 --grace 5 \
-        sh -c 'sleep 1000 & echo $! >> left.$RANK; exec "$@"' sh "$B/elastic_rank" train log 2 > out.0 2>&1 < /dev/null &
+        sh -c 'sleep 1000 & echo $! > left.$$; exec "$@"' sh "$B/elastic_rank" train log 2 > out.0 2>&1 < /dev/null &
     pids[0]=$!
     await lines 2 ' size 2 ' log
-    kill -KILL "$(sed -n 's/.* size 2 rank 1 pid //p' log | tail -n 1)"
+    dead=$(sed -n 's/.* size 2 rank 1 pid //p' log | tail -n 1)
+    kill -KILL "$dead"
     await lines 4 ' size 2 ' log
     ok 'ranks stay on one machine'
-    await sh -c '! kill -0 "$(head -n 1 left.1)"' && ok 'what a dead rank left behind has ended'
+    await sh -c "! kill -0 $(cat "left.$dead")" && ok 'what a dead rank left behind has ended'
     kill -KILL "$(sed -n 's/.* size 2 rank 1 pid //p' log | tail -n 1)"
     finish 0
     check 'too few are left, and none is replaced: the job ends' "$codes" 137
-    has 'and says how many' out.0 '; 1 ranks are left, and the job needs 2'
+    has 'and says how many' out.0 '; 1 of the 2 ranks that the job needs is left'
     has 'and what was first' out.0 ', killed by SIGKILL'
 }
 
@@ -302,7 +303,6 @@ for part in "${parts[@]}"; do
     case $part in
     restart) restart_mode; stopped_launcher; options_and_times; stores ;;
     stay) stay_mode; stay_here ;;
-    here) stay_here ;;
     cut) cut_off ;;
     kills) random_kills "${KILLS:-6}" ;;
     esac
