@@ -1285,8 +1285,7 @@ static void rank_is_alone(cdp_group *g, void *arg) {
 
 /* The last of three does not come, and the time for that is longer than timeout_ms. */
 static void rank_settles_too_long(cdp_group *g, void *arg) {
-    const cdp_shrink_desc d = {
-        .store = shared, .job = "settles", .settle_ms = 5000 * TEST_SLACK};
+    const cdp_shrink_desc d = {.store = shared, .job = "settles", .settle_ms = 5000 * TEST_SLACK};
     const uint64_t start = test_now_ns();
     cdp_group *out;
     (void)arg;
