@@ -287,8 +287,8 @@ CDP_API cdp_status cdp_elastic_alarm(cdp_elastic *e, const char *reason);
 
 /* Ends this member. Without cdp_elastic_finish() or cdp_elastic_leave() before, the others take it
    for one that has left. Destroys the group. Takes up to a second; where the store cannot be
-   reached or is silent, also after an error of the store, up to timeout_ms of tcp->group and at most
-   30 s for each of three requests. A program that holds what was made of the group destroys that
+   reached or is silent, also after an error of it, up to timeout_ms of tcp->group and at most 30 s
+   for each of three requests. A program that holds what was made of the group destroys that
    before. NULL is allowed. */
 CDP_API void cdp_elastic_destroy(cdp_elastic *e);
 

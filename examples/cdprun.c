@@ -434,8 +434,7 @@ static void backend_option(const char *text) {
 
 /* The words of torchrun. */
 static bool yes_option(const char *name, const char *text) {
-    static const char *const words[] = {
-        "0", "1", "f", "t", "false", "true", "n", "y", "no", "yes"};
+    static const char *const words[] = {"0", "1", "f", "t", "false", "true", "n", "y", "no", "yes"};
     for (size_t i = 0; i < sizeof words / sizeof words[0]; ++i)
         if (strcasecmp(text, words[i]) == 0) return i % 2 == 1;
     usage_error("%s must be 1 or 0, not '%s'", name, text);

@@ -555,6 +555,22 @@ static void stay_env(const job *j, rank *r) {
     env_text("CDP_ELASTIC_JOB", a->ranks.job);
 }
 
+/* The newest decision of the ranks, which may be one ahead of what they have said. */
+static cdp_status stay_newest(job *j, cdp__elastic_decision *d) {
+    cdp_elastic *const e = &j->agent->ranks;
+    cdp__elastic_decision next;
+    uint64_t k = 0;
+    cdp_status st = cdp__elastic_hint(e, &k);
+    if (k == 0) k = 1;
+    for (; st == CDP_OK; ++k) {
+        st = cdp__elastic_read_decision(e, j->nodes.store, k, &next);
+        if (st != CDP_OK || next.members == NULL) break;
+        cdp__free(e->os, d->members);
+        *d = next;
+    }
+    return st;
+}
+
 /* The ranks of the job learn of a death from the one who knows it best. */
 static void stay_tell(job *j, const rank *r, const char *why) {
     agent *a = j->agent;
@@ -565,7 +581,7 @@ static void stay_tell(job *j, const rank *r, const char *why) {
     e->store_ms = LOOK_MS;
     cdp__elastic_key(e, key, "gone/%s", r->id);
     cdp_status st = cdp__elastic_mark(e, j->nodes.store, key, why);
-    if (st == CDP_OK) st = cdp__elastic_newest(e, &d, true);
+    if (st == CDP_OK) st = stay_newest(j, &d);
     if (st == CDP_OK && d.epoch > 0) {
         bool member = false;
         char hex[2 * CDP__ELASTIC_ID_BYTES + 1];
@@ -611,17 +627,25 @@ static bool stay_waits(const job *j) {
     return false;
 }
 
-/* Ranks of the newest epoch that are not known to be dead. */
+/* Ranks that are not known to be dead: those of the newest epoch, and newcomers that wait. */
 static cdp_status stay_left(job *j, int *left) {
     cdp_elastic *const e = &j->agent->ranks;
     cdp__elastic_decision d = {.epoch = 0};
+    cdp__elastic_ticket *list = NULL;
+    uint32_t count = 0;
     bool gone = false;
-    cdp_status st = cdp__elastic_newest(e, &d, true);
+    cdp_status st = stay_newest(j, &d);
     *left = 0;
     for (uint32_t i = 0; st == CDP_OK && i < d.size; ++i) {
         st = cdp__elastic_gone(e, j->nodes.store, d.members[i].id, &gone);
         *left += !gone;
     }
+    /* where all members are dead, nobody has what newcomers would receive */
+    if (st == CDP_OK && (*left > 0 || d.size == 0))
+        st = cdp__elastic_read_tickets(e, j->nodes.store, d.tickets, &list, &count);
+    for (uint32_t i = d.tickets; i < count; ++i)
+        *left += !list[i].gone;
+    cdp__free(e->os, list);
     cdp__free(e->os, d.members);
     return st;
 }
