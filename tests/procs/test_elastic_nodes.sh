@@ -180,10 +180,7 @@ stores() {
 stay_mode() {
     echo '-- ranks that stay'
     new_job --nnodes 1:2 --max-restarts 1 --stay --cooldown 0.05 -n 2
-<<<<<<< HEAD
     # launcher 1, which will be killed, must not be the first to serve the store
-=======
->>>>>>> n9-elastic
     start 0 "$B/elastic_rank" train log 2; start 1 --rdzv-conf is_host=0 "$B/elastic_rank" train log 2
     await lines 4 ' size 4 ' log
     kill -KILL "$(sed -n 's/.* size 4 rank 3 pid //p' log | tail -n 1)"

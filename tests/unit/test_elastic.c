@@ -358,8 +358,8 @@ static void newcomers_join(uint32_t old, uint32_t fresh) {
     job_begin();
     for (uint32_t i = 0; i < n; ++i) {
         members[i].desc.min_ranks = old;
-        /* the first epoch begins so long after the last of the old ones came, and a busy machine may
-           let members arrive so late */
+        /* the first epoch begins so long after the last of the old ones came, and a busy machine
+           may let members arrive so late */
         members[i].desc.settle_ms = 300 * TEST_LATE;
         members[i].want = n;
         members[i].more = 15;
