@@ -77,6 +77,7 @@ TEST(polled_in_random_turns_with_all_settings) {
         like.small_bytes = small[test_random(&state) % 3];
         like.window_bytes = windows[run % 3];
         like.expose_bytes = run % 2 ? UINT64_MAX : 0;
+        like.timeout_ms = 600000; /* many turns, on a busy machine */
         for (uint32_t k = 0; k < count; ++k)
             calls[k] = call_random(&state, n, ring && ring < 100 ? 40 : 1500);
         if (!world_open(&w, n, &like, ring)) return;
