@@ -8322,7 +8322,8 @@ CDP__PRIVATE bool cdp__failure_decode(
         && cdp__fingerprint_decode(in + 152, &r->other);
 }
 
-/* WAIT: the position where the sender waits for the receiver, and its latest calls there. */
+/* WAIT, a message to the rank that its sender waits for: in which operation and round, and the
+   sender's last calls in that group. */
 typedef struct cdp__wait_message {
     cdp__place at;
     uint32_t serial; /* number of this question about the wait */
@@ -9792,7 +9793,7 @@ typedef struct cdp__pend {
    that has done its part and left; that would reset the connection and lose the last message of
    that rank. */
 #define CDP__WINDOW (4u << 20) /* the largest window_bytes of any rank */
-/* A FAILURE may exceed the window. */
+/* A FAILURE is sent even where the window is used up: the receiver keeps room for one. */
 #define CDP__WINDOW_SLACK (CDP__HEAD_BYTES + CDP__FAILURE_MAX)
 /* Half of a usual L2 cache, so that a reduction finds received data in the cache. */
 #define CDP__STAGE_BYTES (128u * 1024u)
@@ -18247,7 +18248,8 @@ CDP__PRIVATE void cdp__cast(cdp_dtype from, const void *in, cdp_dtype to, void *
 typedef struct cdp__bucket_open {
     uint64_t bytes, limit;
     uint32_t newest; /* the parameter added last; UINT32_MAX: the bucket is empty */
-    uint32_t lowest; /* the lowest index of this dtype: completes the last bucket */
+    /* the lowest parameter index of this dtype: after it, the open bucket is complete */
+    uint32_t lowest;
 } cdp__bucket_open;
 
 CDP__PRIVATE void cdp__bucket_close(cdp__bucket_open *o, uint32_t number, uint32_t *bucket_of) {

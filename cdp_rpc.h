@@ -6221,7 +6221,7 @@ CDP__PRIVATE cdp_status cdp__rpc_start_room(cdp_rpc *rpc, cdp__rpc_starting *s) 
     return cdp__rpc_start_check(rpc, s); /* the state may have changed meanwhile */
 }
 
-/* To another rank. */
+/* Starts a call to another rank: sends it, or queues it until its references are confirmed. */
 CDP__PRIVATE cdp_status cdp__rpc_start_far(cdp_rpc *rpc, cdp__rpc_starting *s, cdp__rpc_call *c) {
     const cdp_args *args = &s->desc->args;
     const uint32_t slot = s->on ? s->on : s->makes;

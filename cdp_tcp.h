@@ -223,15 +223,15 @@ typedef struct cdp_tcp_desc {
     /* give rank 0's bytes to all, as MPI_Bcast does; 0: done */
     int (*exchange)(void *user, void *bytes, uint64_t count);
     void *exchange_user;
-    /* this rank listens at this literal address only (default: see SECURITY) */
+    /* this rank listens at this numeric address only (default: see SECURITY) */
     const char *listen_addr;
-    /* in a job over several machines: the others reach this rank over these interfaces, */
+    /* in a job over several machines, the interfaces over which the others reach this rank: names
+       or how they begin, such as "eth0,ib"; "^docker,veth": all but these (default: all) */
     const char *interfaces;
-    /* names or how they begin: "eth0,ib"; "^docker,veth": all but these (default: all)    */
-    /* between each pair of ranks, 1 to 16, the same on all ranks (default: 1): for links */
+    /* TCP connections between each pair of ranks, for networks that one does not fill: 1 to 16, the
+       same on all ranks (default: 1). With `interfaces`, in turn over these, each of which must be
+       in a network of its own */
     uint32_t connections;
-    /* that one flow does not fill. With `interfaces`, in turn over these, each of which   */
-    /* must be in a network of its own                                                     */
     /* ranks other than 0 listen at a port from here on (default: any free one) */
     uint16_t first_port;
     /* up to here (default: first_port) */
