@@ -1236,14 +1236,14 @@ TEST(a_group_shrinks_to_those_who_are_left) {
     static const uint32_t dead[] = {1, 4, 8, 6, 14};
     for (uint32_t i = 0; i < sizeof dead / sizeof *dead; ++i) {
         shrinking s = {.dead = dead[i], .rounds = 1};
-        s.desc.settle_ms = 150 * TEST_LATE;
+        s.desc.settle_ms = 300 * TEST_SLACK;
         shrink(4, &s);
     }
 }
 
 TEST(a_group_shrinks_again_and_again) {
     shrinking s = {.dead = 1, .rounds = 4};
-    s.desc.settle_ms = 300 * TEST_LATE;
+    s.desc.settle_ms = 300 * TEST_SLACK;
     shrink(5, &s);
 }
 
@@ -1268,7 +1268,7 @@ TEST(a_lost_rank_is_not_waited_for) {
 
 TEST(a_rank_that_comes_late_is_left_out) {
     shrinking s = {.dead = 1, .late = 4, .rounds = 1};
-    s.desc.settle_ms = 150 * TEST_LATE;
+    s.desc.settle_ms = 150 * TEST_SLACK;
     shrink(4, &s);
 }
 
