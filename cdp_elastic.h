@@ -83,6 +83,9 @@
         says on them which member of which epoch it is.
         Committed steps differ by at most one within an epoch, because an allreduce completes
         nowhere before each member gave its part.
+        So a rank may be given a step that it has not committed itself. What should be recorded once
+        for each step (a loss curve), each rank records, not rank 0 alone; of two records of one
+        step the later one counts.
 
     TIMES
         timeout_ms of tcp->group   one operation, and the time until each rank calls

@@ -29,12 +29,12 @@ enum {
     CONTEXT = 32
 };
 
-/* What ranks report to the first process: a step, by rank 0 alone, or the end, by each. */
+/* What each rank reports to the first process: a step that it has committed, or its end. A step may
+   be committed by some ranks only, and the others then receive it: so no rank speaks for all. */
 typedef struct record {
     uint64_t step, samples, hash; /* hash: of the model, at the end; 0: not yet */
     double bits;
-    uint32_t size;
-    int32_t pid; /* of rank 0 */
+    uint64_t size;
 } record;
 
 static const plan rates = {
@@ -100,7 +100,7 @@ static void optimizer(learner *l, uint64_t step) {
 }
 
 static bool report_to(int fd, const cdp_elastic_now *now, double bits, uint64_t hash) {
-    const record r = {now->step, now->samples, hash, bits, now->size, getpid()};
+    const record r = {now->step, now->samples, hash, bits, now->size};
     return write(fd, &r, sizeof r) == sizeof r;
 }
 
@@ -132,7 +132,7 @@ static int train_rank(int reports, const char *program) {
             continue;
         if (cdp_elastic_commit(e) != CDP_OK) continue; /* this step counts nowhere here */
         optimizer(&l, now.step);                       /* only now */
-        if (now.rank == 0) told = report_to(reports, &now, l.grads[count], 0);
+        told = report_to(reports, &now, l.grads[count], 0);
     }
     if (st == CDP_OK) st = cdp_elastic_finish(e);
     if (st != CDP_OK) return cdp_print_error(stderr);
@@ -146,17 +146,10 @@ static int train_rank(int reports, const char *program) {
 
 /* ---- the first process ---- */
 
-typedef struct change {
-    uint64_t step;
-    char text[40];
-} change;
-
 typedef struct course {
-    curve loss;
-    change changes[8];
-    uint32_t change_count, size;
-    uint64_t samples, counted; /* as the ranks say; as the sizes of the steps add up to */
-    uint64_t hash;
+    double bits[STEPS];
+    uint64_t size[STEPS]; /* 0: nobody has committed this step */
+    uint64_t samples, hash;
     uint32_t ends;
     bool equal; /* the models at the end */
 } course;
@@ -180,14 +173,9 @@ static void note(course *c, const record *r) {
         ++c->ends;
         return;
     }
-    if (r->size != c->size && c->change_count < 8) {
-        change *at = &c->changes[c->change_count++];
-        at->step = r->step;
-        snprintf(at->text, sizeof at->text, "%u ranks", r->size);
-    }
-    c->size = r->size;
-    c->counted += (uint64_t)r->size * BATCH;
-    curve_add(&c->loss, r->step, r->bits);
+    if (r->step >= STEPS) return;
+    c->size[r->step] = r->size; /* a step that was lost with its rank is done again: the last one */
+    c->bits[r->step] = r->bits; /* counts */
 }
 
 /* A line where the number of ranks has changed, with the new number. The curve goes on. */
@@ -195,20 +183,21 @@ static bool draw_course(const course *c, const char *path) {
     reason why;
     const curve none = {0};
     curve smooth = {0};
-    double mean = c->loss.count ? c->loss.bits[0] : 0;
-    for (size_t i = 0; i < c->loss.count; ++i) {
-        mean += (c->loss.bits[i] - mean) * 0.1;
-        curve_add(&smooth, c->loss.step[i], mean);
+    double mean = c->bits[0];
+    for (uint64_t step = 0; step < STEPS; ++step) {
+        mean += (c->bits[step] - mean) * 0.1;
+        curve_add(&smooth, step, mean);
     }
     page p = draw_picture(&smooth, &none, "one rank is killed, and another one joins", 2);
     const frame f = frame_of(&smooth, &none);
     p.bytes -= strlen("</svg>\n");
-    for (uint32_t i = 0; i < c->change_count; ++i) {
-        const double x = frame_x(&f, (double)c->changes[i].step);
+    for (uint32_t step = 0; step < STEPS; ++step) {
+        const double x = frame_x(&f, step);
+        if (step && c->size[step] == c->size[step - 1]) continue;
         page_add(&p,
             "<line class=\"axis\" stroke-dasharray=\"4 4\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%d\" "
-            "y2=\"%d\"/>\n<text class=\"held-name\" x=\"%.1f\" y=\"%d\">%s</text>\n",
-            x, x, PLOT_TOP, PLOT_BOTTOM, x + 6, PLOT_TOP + 12, c->changes[i].text);
+            "y2=\"%d\"/>\n<text class=\"held-name\" x=\"%.1f\" y=\"%d\">%llu ranks</text>\n",
+            x, x, PLOT_TOP, PLOT_BOTTOM, x + 6, PLOT_TOP + 12, llu(c->size[step]));
     }
     page_add(&p, "</svg>\n");
     const bool ok = file_write(path, p.at, p.bytes, &why);
@@ -228,7 +217,7 @@ static void watch(course *c, pid_t ranks[5], int reports[2], const char *program
         if (!killed && r.step >= KILL_AT) {
             printf("one of them is killed\n");
             fflush(stdout);
-            kill(ranks[ranks[1] == r.pid ? 2 : 1], SIGKILL); /* rank 0 is the one that reports */
+            kill(ranks[1], SIGKILL);
             killed = true;
         }
         if (killed && !ranks[4] && r.size == 3 && r.step >= JOIN_AT) {
@@ -241,13 +230,17 @@ static void watch(course *c, pid_t ranks[5], int reports[2], const char *program
 }
 
 static bool verdict(const course *c, int good) {
-    const size_t n = c->loss.count;
-    const double first = n ? c->loss.bits[0] : 0, last = n ? c->loss.bits[n - 1] : 0;
-    const bool each = n == STEPS && c->counted == c->samples;
+    const double first = c->bits[0], last = c->bits[STEPS - 1];
+    uint64_t steps = 0, counted = 0; /* as the sizes of the steps add up */
+    for (uint32_t i = 0; i < STEPS; ++i) {
+        steps += c->size[i] != 0;
+        counted += c->size[i] * BATCH;
+    }
+    const bool each = steps == STEPS && counted == c->samples;
     const bool ok = each && c->equal && c->ends == 4 && good == 4 && last < 0.7 * first;
-    printf("%zu steps with %llu sequences, each counted %s; loss %.2f to %.2f bits per byte; %u "
+    printf("%llu steps with %llu sequences, each counted %s; loss %.2f to %.2f bits per byte; %u "
            "models %s\n",
-        n, llu(c->samples), each ? "once" : "WRONGLY", first, last, c->ends,
+        llu(steps), llu(c->samples), each ? "once" : "WRONGLY", first, last, c->ends,
         c->equal ? "equal" : "DIFFERENT");
     printf("%d of 5 processes ended well: %s\n", good, ok ? "right" : "wrong");
     return ok;
