@@ -1431,6 +1431,8 @@ int main(int argc, char **argv) {
         {"invitations_come_from_lower_ranks", invitations_come_from_lower_ranks, 10},
         {"connections_take_interfaces_in_turn", connections_take_interfaces_in_turn, 10},
         {"addresses_are_tried_in_a_good_order", addresses_are_tried_in_a_good_order, 10},
+        {"addresses_behind_a_short_record_are_not_read",
+            addresses_behind_a_short_record_are_not_read, 10},
         {"interfaces_are_chosen_by_name", interfaces_are_chosen_by_name, 10},
         {"others_hear_of_chosen_interfaces_alone", others_hear_of_chosen_interfaces_alone, 10},
         {"environment_is_read", environment_is_read, 10},
