@@ -239,7 +239,7 @@
         belongs to one thread at a time. Functions of cdp_work_then() and callbacks of channels run
         on the thread that advances communication, one at a time.
         cdp_group_abort: any thread, any time. cdp_group_destroy: when no other thread uses the
-        group any more.
+        group any more. A child of fork() must not use the groups of its parent.
 
     MEMORY
         All memory comes from os->alloc, except 0.8 KB while the default os looks up a name,
@@ -417,7 +417,7 @@ typedef enum cdp_status {
     CDP_ERR_TIMEOUT = -3,
     /* a peer's connection ended or could not be made; `peer` names it */
     CDP_ERR_PEER_LOST = -4,
-    /* somebody called cdp_group_abort(); the text carries the reason */
+    /* a rank called cdp_group_abort(); the text contains the reason */
     CDP_ERR_ABORTED = -5,
     /* ranks called different things, or brought different models, versions or settings */
     CDP_ERR_MISMATCH = -6,
@@ -458,9 +458,9 @@ typedef enum cdp_dtype {
     CDP_DTYPE_U32,
     CDP_DTYPE_U64,
     CDP_DTYPE_BOOL, /* one byte, 0 or 1 */
-    /* one byte: 4 and 3, or 5 and 2 exponent and fraction bits. They can be copied; */
+    /* One byte, with 4 and 3, or 5 and 2, exponent and fraction bits. Both can be copied; only a
+       GPU reduces them, see cdp_nccl.h */
     CDP_DTYPE_F8E4M3,
-    /* only a GPU reduces them, see cdp_nccl.h */
     CDP_DTYPE_F8E5M2,
     CDP_DTYPE_COUNT
 } cdp_dtype;
@@ -524,7 +524,7 @@ typedef struct cdp_iov {
     uint64_t bytes;
 } cdp_iov;
 
-/* Bytes that somebody else owns. */
+/* Bytes that the receiver of this struct may read, but does not own. */
 typedef struct cdp_bytes {
     const void *data;
     uint64_t bytes;
@@ -538,7 +538,7 @@ typedef struct cdp_error {
     cdp_status status;
     /* who reports it, -1 outside a group */
     int32_t rank;
-    /* whom it blames (the rank that died, is late, differs), -1 when nobody */
+    /* the rank to blame (it died, is late, or differs), -1: none */
     int32_t peer;
     /* the rank that saw the cause first; equals `rank` when it was seen here */
     int32_t origin;
@@ -854,8 +854,8 @@ typedef struct cdp_allocator {
 /* ---- >>store interface ----------------------------------------------------------------------- */
 
 /* A key-value store that all ranks reach: how they find each other before they have connections.
-   cdp_store.h has the ready-made ones and the functions that a program calls; this is what
-   somebody who brings another store implements. */
+   cdp_store.h has the ready-made ones and the functions that a program calls; this is
+   what a program that brings another store implements. */
 typedef enum cdp_store_op {
     CDP_STORE_NONE = 0,
     /* keys[0] := values[0] */
@@ -920,13 +920,12 @@ typedef struct cdp_store {
     void *self;
     const cdp_os *os;
     uint32_t timeout_ms; /* default of the calls that take 0 */
-    cdp_status (*start)(
-        /* rq->status is CDP_PENDING; may finish at once; never blocks; < 0: not taken */
-        void *self, cdp_store_request *rq);
-    cdp_status (*wait)(void *self, cdp_store_request *rq,
-        /* until done (returns its status) or deadline (CDP_PENDING) */
-        uint64_t deadline_ns);
-    /* afterwards rq is never touched */
+    /* Begins a request, whose status is CDP_PENDING. May finish it at once; never blocks. Returns
+       < 0 if it does not take the request. */
+    cdp_status (*start)(void *self, cdp_store_request *rq);
+    /* Waits until the request is done, and returns its status; CDP_PENDING at the deadline. */
+    cdp_status (*wait)(void *self, cdp_store_request *rq, uint64_t deadline_ns);
+    /* Ends a request; afterwards rq is never touched. */
     void (*cancel)(void *self, cdp_store_request *rq);
     void (*destroy)(void *self);
 } cdp_store;
@@ -1031,7 +1030,7 @@ typedef struct cdp_transport {
         void (*revoke)(void *self, uint32_t peer, uint64_t token);
         /* Optional even where the rest is set. Like revoke, but only if the peer has not begun to
            read: else returns false and the exposure stays. The library calls it for messages of
-           up to 4 MiB that nobody has begun to read after a few milliseconds, and sends them, so
+           up to 4 MiB that no peer has begun to read after a few milliseconds, and sends them, so
            that no rank waits for a reader that waits for something else. Without it, messages
            that small are exposed only if cdp_group_desc.expose_bytes says so. */
         bool (*try_revoke)(void *self, uint32_t peer, uint64_t token);
@@ -1054,7 +1053,7 @@ typedef struct cdp_transport {
         /* The world has failed, and `record` says why, in the library's own form. The first record
            of all ranks is kept: keep a copy, unless there is one already, for ranks that are not
            connected to this one, and let their wait() return an error of status CDP_ERR_ABORTED.
-           Called again when this rank knows better: that is for ranks that connect later. Both or
+           Called again when this rank has a better record, for ranks that connect later. Both or
            neither of these two. */
         void (*publish)(void *self, const void *record, uint32_t bytes);
         /* The record that is kept, if it is known here: copy it and return its length, at most
@@ -1126,13 +1125,13 @@ CDP_API void cdp_hub_destroy(cdp_hub *hub); /* NULL is allowed */
    not, the first operation that differs says so. */
 typedef struct cdp_choice {
     cdp_coll_kind kind;
-    const char *
-        /* required, as cdp_describe() spells it; "hierarchical" and "leaders" (of an allreduce):
-           only where a group spans several hosts of which one has several ranks */
-        algorithm;
-    /* of the vector, or of the parts of all ranks together (default: any) */
+    /* required, as cdp_describe() spells it; "hierarchical" and "leaders" (of an allreduce): only
+       where a group spans several hosts of which one has several ranks */
+    const char *algorithm;
+    /* the row fits up to this size: of the vector, or of the parts of all ranks together (default:
+       any) */
     uint64_t max_bytes;
-    uint32_t max_ranks; /* (default: any) */
+    uint32_t max_ranks; /* the row fits groups of up to so many ranks (default: any) */
 } cdp_choice;
 
 /* A set of ranks that communicate. Ranks are numbered 0 to world_size - 1. Operations of one
@@ -1145,44 +1144,42 @@ typedef struct cdp_group_desc {
     uint32_t rank;
     /* required, > 0 */
     uint32_t world_size;
-    /* ranks in one process: the hub that connects them */
+    /* ranks in one process: the hub that connects them. Without hub and transport, world_size must
+       be 1 */
     cdp_hub *hub;
     /* or any transport; copied; destroyed with the group, also when creation fails */
     cdp_transport *transport;
-    /* (neither: world_size must be 1)                                                */
-    /* per operation, end to end, from the call on (default: 600000; CDP_NO_TIMEOUT) */
+    /* deadline of each operation in ms, from the call on (default: 600000; CDP_NO_TIMEOUT: none) */
     uint32_t timeout_ms;
-    /* up to this size, algorithms of few rounds are taken (default: 64 KiB) */
+    /* operations of up to so many bytes use algorithms of few rounds (default: 64 KiB) */
     uint64_t small_bytes;
     /* bytes of the largest piece of a message, and so the delay of an abort (default: 1 MiB) */
     uint64_t piece_bytes;
-    uint64_t
-        /* what has at least this size is read where it lies by ranks that share memory;
-           UINT64_MAX: never (default: 64 KiB; more where a transport says so). What is not read
-           for some milliseconds is copied, up to 4 MiB, and leaves before it is asked for; what
-           is longer waits for its reader */
-        expose_bytes;
-    /* how long a waiting caller looks before it sleeps (default: 20) */
+    /* Ranks that share memory read data of at least so many bytes in place; UINT64_MAX: never
+       (default: 64 KiB; more where a transport says so). Up to 4 MiB that no peer has begun to
+       read after some milliseconds are copied, and leave before they are asked for; longer data
+       wait for their reader */
+    uint64_t expose_bytes;
+    /* microseconds for which a waiting caller polls before it sleeps (default: 20) */
     uint32_t spin_us;
-    /* never: always sleep */
+    /* a waiting caller sleeps at once */
     bool no_spin;
     /* no progress thread: operations advance in cdp_poll() and in waits */
     bool no_thread;
-    /* reductions whose bits depend on each rank's numbers alone: neither on counts, */
+    /* reductions whose bits depend on the numbers of each rank alone: neither on counts,
+       small_bytes, piece_bytes and buckets, nor on the transport */
     bool reproducible;
-    /* small_bytes, piece_bytes and buckets, nor on the transport                     */
     /* rows before the built-in table of algorithms; read at creation */
     const cdp_choice *choices;
     uint32_t choice_count;
     /* operations that each group remembers, see cdp_group_records() (default: 32) */
     uint32_t records;
-    /* when the group fails, this rank writes PATH.RANK.json, see cdp_group_dump() */
+    /* when the group fails, this rank writes PATH.RANK.json, see cdp_group_dump(); kept, not
+       copied: at most 1000 bytes (default: nothing is written) */
     const char *dump_path;
-    /* (default: nothing is written); kept, not copied: at most 1000 bytes            */
-    uint32_t
-        /* works that are not operations, such as those of cdp_work_then(), at once, at most
-           65535 (default: 64) */
-        max_pending;
+    /* how many works that are not operations, such as those of cdp_work_then(), may exist at once,
+       at most 65535 (default: 64) */
+    uint32_t max_pending;
     /* received bytes are combined in portions of this many bytes (default: 128 KiB; at least
        256) */
     uint64_t stage_bytes;
@@ -1203,15 +1200,15 @@ typedef struct cdp_group_desc {
     cdp_logger logger;
 } cdp_group_desc;
 
-/* Make this rank's end of a group. Local: talks to nobody yet (links are made on first use).
+/* Make this rank's end of a group. Local: nothing is sent yet (links are made on first use).
    Errors: INVALID (rank, world size, no way to reach the others, a rank of the hub that is
    taken, a row of `choices`), NOMEM, IO (no thread). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_group **out);
 
 #ifndef CDP_NO_GROUPS
 /* A group of some of the ranks of another one, over the same links. Only those ranks call it,
-   all with the same list: ranks[i] of `parent` becomes rank i. Local, like creation: nobody is
-   talked to. It inherits the settings of its parent and outlives it if need be. Groups, also of
+   all with the same list: ranks[i] of `parent` becomes rank i. Local, like creation: nothing is
+   sent. It inherits the settings of its parent and outlives it if need be. Groups, also of
    the same ranks, do not disturb each other: their operations may be called in different orders
    on different ranks. When several are made of the same ranks, the first one here is the first
    one there. It fails alone, and after its parent has failed another one can be made of the
@@ -1237,7 +1234,7 @@ CDP_API uint32_t cdp_rank_of_world(const cdp_group *group, uint32_t world_rank);
 /* Leave: local, and never an error for the others unless they still wait for this rank. Operations
    in flight end with CDP_ERR_STATE for threads that wait for them. NULL is allowed. Not while
    another thread uses the group. A group that leaves others of its world behind (those made by
-   cdp_group_new() and cdp_group_split(), or the one they were made from) waits for nobody, unless
+   cdp_group_new() and cdp_group_split(), or the one they were made from) does not wait, unless
    it has failed and has not told its peers. The last one ends its connections when the peers have
    read what this rank sent: up to 0.1 s where one is busy, and 0.1 to 0.3 ms per MiB of its peers'
    cdp_group_alloc() memory. After a failure it first tells its cause: that takes 50 ms, or up to
@@ -1413,7 +1410,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_allgather(
     cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype);
 CDP_MUST_CHECK CDP_API cdp_status cdp_allgather_async(
     cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_work *work);
-/* Rank `root` gets the reduction of all ranks' `count` elements in `out`, which nobody else
+/* Rank `root` gets the reduction of all ranks' `count` elements in `out`, which no other rank
    needs. In place (`in` NULL): `out` is the input on every rank, and only root's is changed.
    Large ones need scratch of that size on the other ranks. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_reduce(cdp_group *group, const void *in, void *out,
@@ -1432,7 +1429,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_scatter(
     cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype, uint32_t root);
 CDP_MUST_CHECK CDP_API cdp_status cdp_scatter_async(cdp_group *group, const void *in, void *out,
     uint64_t count, cdp_dtype dtype, uint32_t root, cdp_work *work);
-/* `in` has world_size * count elements; rank r gets the reduction of everybody's part r. In
+/* `in` has world_size * count elements; rank r gets the reduction of part r of all ranks. In
    place: `out` has all parts; the result replaces the own one, the others may hold anything
    afterwards. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_reduce_scatter(
@@ -1480,12 +1477,12 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_work_then(
 CDP_MUST_CHECK CDP_API cdp_status cdp_start_after(
     cdp_group *group, const cdp_request *request, cdp_work after, cdp_work *out);
 
-/* End a work that nobody needs any more; waits for it then return CDP_ERR_ABORTED. What concerns
-   this rank alone ends quietly: a function that was not called yet (it never is), a message of
-   which nothing has been sent or received (the other side's meets the next one; it is not lost).
-   Any other operation is one that other ranks take part in: cancelling it breaks the group on
-   all ranks, as cdp_group_abort() does, and names this rank. STATE: too late, it is done,
-   failing, or a message on its way; or it is a batch. */
+/* End a work that is no longer needed; waits for it then return CDP_ERR_ABORTED. Two kinds of work
+   end without an error on other ranks: a function that was not called yet (it never is), and a
+   message of which nothing has been sent or received (the message of the other side meets the next
+   one here, and is not lost). Other ranks take part in any other operation: to cancel it breaks
+   the group on all ranks, as cdp_group_abort() does, and names this rank. Errors: STATE (too late:
+   it is done, failing, or a message on its way; or it is a batch). */
 CDP_API cdp_status cdp_work_cancel(cdp_work work);
 #endif /* CDP_NO_CHAINS */
 
@@ -1536,7 +1533,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_recv_async(cdp_group *group, void *data, u
     cdp_dtype dtype, uint32_t from, uint32_t tag, cdp_work *work);
 
 /* Both at once, so that two ranks may call it with each other: `out` goes to rank `to`, what
-   comes from rank `from` goes to `in`. */
+   comes from rank `from` goes to `in`. Neither is this rank: in a ring of one, copy the data. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_sendrecv(cdp_group *group, const void *out,
     uint64_t out_count, uint32_t to, void *in, uint64_t in_count, uint32_t from, cdp_dtype dtype,
     uint32_t tag);
@@ -1549,7 +1546,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_sendrecv(cdp_group *group, const void *out
    from one rank keep their order. A rank that has left, or died, is not waited for; when no
    other rank is left that could send: PEER_LOST, which breaks the group and names the first that
    went, if none of them said why. After a TIMEOUT all ranks that could have sent are asked: one
-   that does not answer is named, or else one that waits for nobody. *got is written when it
+   that does not answer is named, or else one that waits for no other. *got is written when it
    is done, and must stay until then. Errors otherwise as for cdp_recv(); STATE: max_pending of
    the desc receives from any rank are waiting already. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_recv_any(cdp_group *group, void *data, uint64_t room,
@@ -1622,7 +1619,7 @@ typedef struct cdp_channel_desc {
     void (*released)(void *user, uint32_t peer, uint64_t handle, cdp_status status);
     /* A body that was asked for is there: CDP_OK, or CDP_ERR_PEER_LOST, or what broke the group. */
     void (*fetched)(void *user, uint32_t peer, uint64_t handle, cdp_status status);
-    /* The time of cdp_channel_timer() has come. */
+    /* os->now_ns has reached the time that was given to cdp_channel_timer(). */
     void (*timer)(void *user);
 } cdp_channel_desc;
 
@@ -1679,7 +1676,7 @@ CDP_API void cdp_channel_wake(cdp_channel *channel);
 CDP_API cdp_status cdp_channel_drop(cdp_channel *channel, uint32_t peer, const char *reason);
 
 /* Closes the channel: no callback runs after this returned (or, inside a callback, after that one
-   returned). Other ranks hear that this one is lost to them. What was offered is the caller's
+   returned). Other ranks get the callback `lost` for this one. Offered bodies are the caller's
    again. NULL is allowed. */
 CDP_API void cdp_channel_close(cdp_channel *channel);
 #endif /* CDP_NO_CHANNELS */
@@ -1697,22 +1694,22 @@ CDP_API void cdp_channel_close(cdp_channel *channel);
 typedef struct cdp_backend {
     void *self;
     const char *name; /* for cdp_describe() */
-    /* 1; 0: the processor's; < 0: a status, explained: nobody can use it */
+    /* Returns 1 if `data` is memory of this backend, 0 if it is host memory. < 0: a status with
+       its text in cdp_last_error(): neither can use the memory */
     int (*owns)(void *self, const void *data);
-    /* Start `n` requests, checked and with defaults, as one. *number is its own count of what it
-      started, from 1, below 2^62, and 0 when it failed before anything was started. */
-
+    /* Starts `n` requests, checked and with defaults, as one. *number becomes the backend's own
+       count of what it started, from 1, below 2^62, or 0 if it failed before anything started. */
     cdp_status (*start)(void *self, const cdp_request *requests, uint32_t n, uint64_t *number);
-    /* messages, as one */
+    /* The same for `n` messages. */
     cdp_status (*transfer)(void *self, const cdp_transfer *list, uint32_t n, uint64_t *number);
-    /* Until os->now_ns >= deadline_ns (0: just look): OK, PENDING or why not. UINT64_MAX: only
-      order what the caller does next after it. INVALID and STATE are the caller's mistakes.
-      `number` 0: everything so far. Of look only: the lock may be held. */
-
+    /* Waits for what got this number (0: for everything so far) until os->now_ns >= deadline_ns:
+       OK, PENDING, or the error. deadline_ns 0: only looks, and the lock may be held. UINT64_MAX:
+       does not wait, but orders what the caller does next after it. INVALID and STATE are the
+       caller's mistakes. */
     cdp_status (*wait)(void *self, uint64_t number, uint64_t deadline_ns);
     /* the group broke: stop what runs. Lock held, must not block */
     void (*failed)(void *self, const cdp_error *error);
-    /* optional: give `part` (NULL: none for this rank) one */
+    /* Optional: gives the new group `part` a backend (NULL: this rank is in no part). */
     cdp_status (*split)(void *self, uint32_t color, uint32_t key, cdp_group *part);
     void (*destroy)(void *self);
     /* Memory for gradients, in the order of what the caller does; with the processor's memory on
@@ -1939,7 +1936,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_create(const cdp_ddp_desc *desc, cdp_d
 
 #ifndef CDP_NO_FRAMES
 /* cdp_ddp_create() for a program that must not block: checks *desc, allocates, and sends the first
-   bytes; cdp_ddp_poll() goes on with it. It waits for nobody, and takes some microseconds for each
+   bytes; cdp_ddp_poll() goes on with it. It does not wait, and takes some microseconds for each
    parameter. Until creation ends, parameters and buffers must stay as they are, and calls with the
    ddp other than cdp_ddp_poll() and cdp_ddp_destroy() return STATE. Ranks may mix this form and the
    blocking one. Errors: INVALID, UNSUPPORTED, NOMEM as cdp_ddp_create(), and then *out is NULL; or
@@ -8054,7 +8051,9 @@ CDP__PRIVATE void cdp__call_text(const cdp__head *h, char *out, uint64_t size) {
         cdp__text_add(&t, " from rank %u", h->root);
     if (kind == CDP_COLL_REDUCE || kind == CDP_COLL_GATHER)
         cdp__text_add(&t, " to rank %u", h->root);
-    if (cdp__root_is_bucket(h->root))
+    if (cdp__root_is_bucket(h->root) && (h->root & 0xffffu) == 0xffffu)
+        cdp__text_add(&t, " beside the buckets of ddp %u", h->root >> 16 & 0xffu);
+    else if (cdp__root_is_bucket(h->root))
         cdp__text_add(&t, " for bucket %u of ddp %u", h->root & 0xffffu, h->root >> 16 & 0xffu);
     if (kind == CDP_COLL_SEND) return;
     if (cdp__algo_at(h->algo)->kind == CDP_COLL_BARRIER)
@@ -8426,10 +8425,12 @@ CDP__PRIVATE void cdp__fingerprint_text(cdp__text *t, const cdp__fingerprint *f)
 
 /* Appends a text like "; in the end everybody waits for rank 2, which does not answer". */
 CDP__PRIVATE void cdp__endpoint_text(cdp__text *t, const cdp__failure_record *r) {
-    static const char *const why[CDP__WHY_COUNT] = {"", ", which does not answer",
+    static const char *const why[CDP__WHY_COUNT] = {"",
+        ", which does not answer: look at what its process is doing",
         ", which waits for nobody: it computes, or calls something else",
         ", which has done its part: the link to it is cut", ": these ranks wait for each other",
-        ", because of whose failure others have left", "", "", ", which does not answer",
+        ", because of whose failure others have left", "", "",
+        ", which does not answer: look at what its process is doing",
         "; rank 0 is gone, too, and its store with it", ", which has left"};
     /* the text says what this rank waited for */
     const bool said = r->text[0] && r->end.why != CDP__WHY_TEXT;
@@ -8454,10 +8455,11 @@ CDP__PRIVATE void cdp__failure_cause_text(cdp__text *t, const cdp__failure_recor
     if (r->text[0] || r->end.why == CDP__WHY_CALLS || r->peer < 0) {
         cdp__text_add(t, "%s", r->text);
     } else if (r->status == CDP_ERR_TIMEOUT) {
-        cdp__text_add(t,
-            "the deadline of %u ms passed while waiting for rank %d (it %s %llu of %llu bytes)",
-            r->timeout_ms, (int)r->peer, r->sending ? "took" : "sent", (unsigned long long)r->moved,
-            (unsigned long long)r->expected);
+        cdp__text_add(t, "the deadline of %u ms passed while waiting for rank %d", r->timeout_ms,
+            (int)r->peer);
+        if (r->expected) /* a barrier has no bytes */
+            cdp__text_add(t, " (it %s %llu of %llu bytes)", r->sending ? "took" : "sent",
+                (unsigned long long)r->moved, (unsigned long long)r->expected);
     }
     if (r->status == CDP_ERR_TIMEOUT || r->end.why >= CDP__WHY_AWAITED) cdp__endpoint_text(t, r);
     if (r->end.why != CDP__WHY_CALLS) return;
@@ -8584,8 +8586,9 @@ typedef struct cdp__failure_domain { /* a group, and all messages that fail with
 } cdp__failure_domain;
 
 /* The failure state of one process. The caller provides the arrays, zeroed: one waiter per rank
-   and a few more, as many edges (a few, if nothing receives from any rank), at least two wills.
-   If one is full, the blame may be less precise, but never later. */
+   and a few more, as many edges (a few are enough if the program never receives from any rank),
+   and at least two wills. If an array is full, the blame may be less precise, but is never
+   later. */
 typedef struct cdp__failure {
     uint32_t rank, world_size;
     uint32_t edge_room, waiter_room, will_room, will_at, waiter_at;
@@ -11664,6 +11667,12 @@ CDP__PRIVATE CDP__ONE_COPY cdp_status cdp__alive(const cdp_group *g, const char 
     return cdp__fail(CDP_ERR_STATE, "%s: this group was destroyed", call);
 }
 
+/* The same for an operation, whose errors begin with its name. */
+CDP__PRIVATE cdp_status cdp__alive_for(const cdp_group *g, cdp_coll_kind kind) {
+    if (g && g->magic == CDP__GROUP_MAGIC) return CDP_OK;
+    return cdp__alive(g, kind ? cdp_coll_name(kind) : "cdp_start");
+}
+
 /* The world rank of rank p of the group. Errors and links use world ranks. */
 CDP__PRIVATE uint32_t cdp__world_rank(const cdp_group *g, uint32_t p) {
 #ifdef CDP_NO_GROUPS
@@ -12427,7 +12436,8 @@ CDP__PRIVATE void cdp__group_see(
     const bool stops = !late || top->broken_by_caller;
     if (g->health == CDP__FAILED || (g->health == CDP__SETTLING && !sure)) return;
     if (stops) g->health = CDP__SETTLING;
-    /* a deadline is being settled as well: its operation cannot undo this failure */
+    /* A missed deadline is being settled at the same time. Its operation may still complete, but
+       that must not undo this failure. */
     if (stops && top->domain.state == CDP__FAILURE_SETTLING) top->health = CDP__SETTLING;
     if (top->domain.state > most) return;
     if (top->channel == CDP__WORLD_CHANNEL && cdp__world_told_first(g->w)) return;
@@ -14552,7 +14562,7 @@ CDP__PRIVATE int64_t cdp__alone_move(void *self, uint32_t peer, const cdp_iov *v
     (void)self;
     (void)v;
     (void)n;
-    return cdp__fail_peer(CDP_ERR_INTERNAL, peer, 0, "a group of one has nobody to talk to");
+    return cdp__fail_peer(CDP_ERR_INTERNAL, peer, 0, "a group of one rank has no peer");
 }
 CDP__PRIVATE cdp_status cdp__alone_wait(void *self, cdp_lock *lock, uint64_t deadline_ns) {
     (void)self;
@@ -15774,7 +15784,7 @@ CDP__PRIVATE cdp_status cdp__start(cdp_group *g, const cdp_request *request,
     const cdp__with with = {{NULL, 0}, done, user, false};
     cdp_request rq;
     bool device;
-    cdp_status st = cdp__alive(g, "cdp_start");
+    cdp_status st = cdp__alive_for(g, request ? request->kind : CDP_COLL_NONE);
     if (st != CDP_OK) return st;
     if (!request || !out)
         return cdp__fail(CDP_ERR_INVALID, "cdp_start needs a request and a place for the work");
@@ -16214,7 +16224,7 @@ CDP__PRIVATE cdp_status cdp__run(cdp_group *g, cdp_request rq) {
     cdp__world *m;
     bool device;
     cdp_status st = cdp__must_not_wait();
-    if (st == CDP_OK) st = cdp__alive(g, "cdp_start");
+    if (st == CDP_OK) st = cdp__alive_for(g, rq.kind);
     if (st == CDP_OK) st = cdp__request_check(g, &rq, &device);
     if (st == CDP_OK && device) {
         st = cdp__device_start(g, &rq, 1, &w);
@@ -16819,7 +16829,11 @@ CDP_API cdp_status cdp_sendrecv(cdp_group *g, const void *out, uint64_t out_coun
     cdp_transfer t[2];
     cdp_work work;
     cdp_status st = cdp__must_not_wait();
+    if (st == CDP_OK) st = cdp__alive(g, "cdp_sendrecv");
     if (st != CDP_OK) return st;
+    if (to == g->desc.rank || from == g->desc.rank)
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_sendrecv: rank %u is this rank; copy the data", g->desc.rank);
     if (in && out
         && cdp__overlap(in, out, in_count * cdp_dtype_size(cdp__def(dtype, CDP_DTYPE_F32)),
             out_count * cdp_dtype_size(cdp__def(dtype, CDP_DTYPE_F32))))
@@ -19432,7 +19446,8 @@ CDP__PRIVATE cdp_status cdp__ddp_created(cdp_ddp **out, cdp_status st) {
     return st;
 }
 
-/* Begins to create a ddp. CDP_PENDING: it goes on in stages. Any other failure has left nothing. */
+/* Begins to create a ddp. CDP_PENDING: creation continues in stages. After any other status than
+   that and CDP_OK nothing is left behind. */
 CDP__PRIVATE cdp_status cdp__ddp_create(const cdp_ddp_desc *desc, cdp_ddp **out) {
     const cdp_os *os;
     cdp_status st;

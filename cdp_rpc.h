@@ -405,8 +405,8 @@ typedef enum cdp_ran {
     CDP_RAN_YES
 } cdp_ran;
 
-/* A call, in the caller's memory: it stays where it is until the call has ended; then nobody
-   else touches it. Results belong to it until cdp_call_free(). */
+/* A call, in the caller's memory, which must not move until the call has ended; afterwards the
+   library does not touch it. Results belong to it until cdp_call_free(). */
 typedef struct cdp_call {
     cdp_status status; /* CDP_PENDING, then the same for ever */
     cdp_ran ran;
@@ -420,9 +420,9 @@ typedef struct cdp_call {
     cdp_tensor *tensors; /* in memory of the call */
     cdp_error error;     /* why it failed */
     /* Set before the start, where the contents of the result go: memory of the program, aligned to
-       8 bytes, that nobody else uses until the call has ended; cdp_call_free() does not free it.
-       Tensors come first, each filled up to a multiple of 8 bytes. A result that is longer: the
-       call fails with INVALID, and `ran` is YES (default: memory of the library). */
+       8 bytes, that the program does not use until the call has ended; cdp_call_free() does not
+       free it. Tensors come first, each filled up to a multiple of 8 bytes. A result that is
+       longer: the call fails with INVALID, and `ran` is YES (default: memory of the library). */
     cdp_iov into;
     uint64_t priv[10];
 } cdp_call;
@@ -702,8 +702,8 @@ CDP_API const uint32_t *cdp_ctx_grad_rows(cdp_ctx *ctx, uint64_t value);
 
 /* Updates parameters where they are: one object on each owner, which keeps its state. A parameter
    is a value (cdp_rref_create) with `param` set whose `plain` is one tensor of F32 or F64 in memory
-   of the program, which a step writes; nobody else should use it meanwhile. Steps on one owner run
-   one after the other. Arithmetic is done in double and rounded to the parameter's dtype. */
+   of the program, which a step writes; the program should not use it meanwhile. Steps on one owner
+   run one after the other. Arithmetic is done in double and rounded to the parameter's dtype. */
 typedef enum cdp_optim_kind {
     CDP_OPTIM_NONE = 0,
     CDP_OPTIM_SGD,      /* lr .01, momentum 0, dampening 0 */
@@ -751,7 +751,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_dist_optim_create(
    rows (see grad_rows; SGD, ADAGRAD and ADAM without weight_decay). After a failure, which names
    every owner that failed, the others have made their step. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_dist_optim_step(cdp_dist_optim *optim, cdp_ctx *ctx);
-/* Other settings from the next step on. 0: as it was. */
+/* Changes settings from the next step on. A setting that is 0 stays as it was. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_dist_optim_set(
     cdp_dist_optim *optim, double lr, double weight_decay);
 /* The objects end on their owners; parameters stay. NULL is allowed. */

@@ -136,8 +136,8 @@
         every connection prove to each other that they know it before another byte is parsed:
         challenge and response with keyed BLAKE2s, which cannot be replayed. Nothing is encrypted:
         anyone who can read or change packets can read or change the data. `trust_network` opens a
-        job without a key to everybody who can reach its ports.
-        A store that somebody else serves (`external_store`, torchrun's agent) has no keys: links
+        job without a key to every program that can reach its ports.
+        A store that another program serves (`external_store`, torchrun's agent) has no keys: links
         between ranks are authenticated there, the contents of that store are not.
         Rank 0 listens at master_addr if that is an address, and on all interfaces if it is a name
         or not set. The other ranks listen at the address through which they reached rank 0. In a
@@ -203,7 +203,7 @@ typedef struct cdp_tcp_desc {
     const char *master_addr;
     /* required (unless world_size is 1): where rank 0 serves the store */
     uint16_t master_port;
-    /* somebody else (torchrun's agent) serves the store there, not rank 0 */
+    /* another program (torchrun's agent) serves the store there, not rank 0 */
     bool external_store;
     /* secret of this job, the same on all ranks (default: none; one machine only) */
     const char *job_key;
@@ -2767,7 +2767,7 @@ CDP__PRIVATE int64_t cdp__bundle_move(
     n = cdp__iov_clip(iov, n, left, v);
     i = peer + l->index * m->desc.group.world_size;
     r = send ? cdp__mesh_send(m, i, v, n) : cdp__mesh_recv(m, i, v, n);
-    /* it has ended; the other connections show whether the peer has left */
+    /* this connection has ended; the others of the link show whether the peer has left */
     if (r < 0 && first->whole && first->end_timer.next) return 0;
     if (r > 0) first->moved[send] += (uint64_t)r;
     /* watches the connection for its end until its next block */
@@ -3155,7 +3155,7 @@ CDP__PRIVATE void cdp__mesh_describe(void *self, uint32_t peer, char *out, uint6
         views += s->mappings[i].at ? s->mappings[i].bytes : 0;
     if (views)
         cdp__text_add(
-            &t, "%llu KiB of its group memory in view, ", (unsigned long long)(views / 1024));
+            &t, "%llu KiB of its group memory mapped here, ", (unsigned long long)(views / 1024));
     if (s) cdp__text_add(&t, "beside ");
     cdp__text_add(&t, "TCP");
     for (i = 0; i < (s ? 1 : m->desc.connections); ++i) {
@@ -3282,7 +3282,7 @@ CDP__PRIVATE bool cdp__mesh_parts(cdp__mesh *m, uint64_t until_ns) {
     return cdp__loop_run(&m->loop, NULL, cdp__min(until_ns, m->part_ns)) == CDP_OK;
 }
 
-/* Nobody connects any more. */
+/* No peer connects any more. */
 CDP__PRIVATE void cdp__mesh_shut(cdp__mesh *m) {
     if (cdp__mesh_serves(m)) cdp__store_server_share(m->server, NULL, NULL);
     cdp__loop_timer_clear(&m->accept_timer);
@@ -3293,8 +3293,8 @@ CDP__PRIVATE void cdp__mesh_shut(cdp__mesh *m) {
         cdp__incoming_close(m->incoming);
 }
 
-/* Unmaps memory of the peers in steps, unless this rank may take as long as it takes. False:
-   nothing is left. */
+/* Unmaps memory of the peers in steps, if this rank leaves within a budget. Returns false when
+   nothing is left to unmap, or when there is no budget: then destroy() unmaps all of it. */
 CDP__PRIVATE bool cdp__mesh_unmap_some(cdp__mesh *m, uint64_t until_ns) {
     uint32_t i;
     for (i = 0; CDP__BUDGETS && m->links && i < m->desc.group.world_size; ++i) {
@@ -3959,7 +3959,7 @@ CDP__PRIVATE cdp_status cdp__join_take(cdp__mesh *m) {
     return CDP_OK;
 }
 
-/* Ends a step whose request only needs to succeed. */
+/* Ends a step that sets a key: whether the request succeeded is all that counts. */
 CDP__PRIVATE cdp_status cdp__join_set(cdp__mesh *m) {
     return m->join->result;
 }
@@ -4077,7 +4077,7 @@ CDP__PRIVATE cdp_status cdp__join_config_get(cdp__mesh *m) {
 CDP__PRIVATE cdp_status cdp__join_config_stale(cdp__mesh *m) {
     return cdp__fail_peer(CDP_ERR_TIMEOUT, 0, 0,
         "rank 0 did not come within %u ms: the store still names that of an earlier start, "
-        "and nobody listens at its address %s any more",
+        "and no process listens at its address %s any more",
         m->desc.init_timeout_ms, (const char *)m->join->own);
 }
 
@@ -4197,7 +4197,7 @@ CDP__PRIVATE cdp_status cdp__mesh_admissible(const cdp__mesh *m, uint32_t r, con
         return cdp__fail_peer(CDP_ERR_INVALID, r, 0,
             "rank %u is on another machine (%s) and this job has no key: set CDP_JOB_KEY, or "
             "job_key, to the same secret for all ranks (or trust_network, "
-            "if everybody in that network may read and change everything)",
+            "if every program in that network may read and change everything)",
             r, at);
     }
     return CDP_OK;

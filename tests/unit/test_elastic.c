@@ -1104,8 +1104,14 @@ TEST(a_job_from_the_environment) {
     setenv("CDP_ELASTIC", "3:1", 1);
     REFUSED(CDP_ERR_INVALID, "CDP_ELASTIC is \"3:1\"", cdp_elastic_create_from_env(&d, &e));
     setenv("CDP_ELASTIC", "1:4", 1);
-    REFUSED(CDP_ERR_INVALID, "MASTER_PORT \"\"", cdp_elastic_create_from_env(&d, &e));
+    REFUSED(CDP_ERR_INVALID, "MASTER_PORT \"\"; start the program with `cdprun",
+        cdp_elastic_create_from_env(&d, &e));
     setenv("MASTER_PORT", port, 1);
+    /* a launcher under which rank 0 would have to serve the store says so at once */
+    setenv("TORCHELASTIC_USE_AGENT_STORE", "False", 1);
+    unsetenv("CDP_ELASTIC");
+    REFUSED(CDP_ERR_INVALID, "`cdprun --stay`", cdp_elastic_create_from_env(&d, &e));
+    setenv("CDP_ELASTIC", "1:4", 1);
     OK(cdp_elastic_create_from_env(NULL, &e));
     OK(cdp_elastic_next(e, &now));
     OK(cdp_elastic_commit(e));

@@ -708,7 +708,7 @@ static void group_memory(member *m) {
         }
     }
     cdp_describe(m->g, m->described, sizeof m->described);
-    T_EQ(seen ? (n - 1) : 0, count_of(" KiB of its group memory in view", m->described));
+    T_EQ(seen ? (n - 1) : 0, count_of(" KiB of its group memory mapped here", m->described));
     T_EQ(seen ? 2 * (n - 1) : 0, views_of(m));
     T_EQ(m->desc.group.expose_bytes != UINT64_MAX && m->desc.group.os->shared.create,
         in_segment(m, x));
