@@ -271,33 +271,48 @@
         groups and tags that other ranks use before this rank asks for them: 256 at once; one more
         is an error on both sides
 
-    HOW AN ALLREDUCE BECOMES BYTES (seven calls)
-        cdp_allreduce            checks the arguments (>>requests, >>collective calls)
+    HOW AN ALLREDUCE BECOMES BYTES (seven functions; those in brackets only pass the call on)
+        cdp_allreduce            makes a request and checks it [cdp__collective, cdp__run]
           cdp__start_locked      puts the operation into the group's queue (>>queue)
             cdp__group_poll      lets the first operation of the queue advance (>>running)
+                                 [cdp__first_moves, cdp__queue_poll]
               cdp__exec_poll     a round of the algorithm: its transfers, then its local steps
                                  (>>exec; the rounds are pure functions, >>algo)
                 cdp__transfer_send   a payload in pieces: into a slot, exposed to be read in place,
-                                     or over the link (>>transfer)
+                                     or over the link (>>transfer) [cdp__exec_move,
+                                     cdp__transfer_poll]
                   cdp__stream_write  one 64-byte header and a body (>>send, >>message)
                     transport.send   bytes for one peer: a socket, a ring, or your own network
+        What cannot be sent yet is sent later: a waiting caller, cdp_poll() or the progress thread
+        calls cdp__world_poll (>>drive), and that cdp__group_poll, as above.
         On the other side transport.recv, cdp__port_pump and cdp__stream_read (>>receive) lead to
         cdp__transfer_receive, which stores the bytes in their place or combines them.
 
-    HOW A FAILURE REACHES ALL RANKS (>>failing)
-        A transfer that fails, a deadline that passes or a call that differs becomes a record and
-        an event in cdp__group_see. cdp__failure_step (>>failure, pure) alone decides who is to
-        blame: at once, or after it has settled, which means that ranks that wait are asked for
-        the end of their chain (>>waits) and an earlier cause may come. cdp__domain_act makes the
-        record every group's error, and cdp__group_publish queues a FAILURE for every peer.
-        cdp__port_failure receives it there, at once, whatever the rank reads just now;
-        cdp__world_told makes it an event.
+    HOW A FAILURE REACHES ALL RANKS (ten functions; where no section is given: >>failing)
+        cdp__group_fail          makes a record of a transfer that failed, a deadline that passed,
+                                 or a call that differs
+          cdp__group_see         stops the group's operations
+            cdp__domain_step     makes an event of the record
+              cdp__failure_step  alone decides who is to blame (>>failure, pure): at once, or after
+                                 it has settled, which means that ranks that wait are asked for the
+                                 end of their chain (>>waits) and an earlier cause may come;
+                                 meanwhile each poll of the group steps again
+              cdp__domain_act    makes the record the error of every group
+                cdp__group_publish   queues a FAILURE for every peer (>>telling)
+        cdp__group_telling       sends it in the next polls of the group
+        On each of the other ranks:
+        cdp__port_failure        receives it at once, whatever the rank reads just now (>>receive)
+          cdp__channel_failed    decodes it
+            cdp__world_told      makes it an event of cdp__failure_step; then cdp__domain_act as
+                                 above
 
     HOW TWO RANKS SHARE MEMORY (>>fabric)
         One direction between two ranks is a `way` in memory that both see: a ring of bytes, eight
         slots for small messages, and a table of exposures (payloads that the peer reads in place).
-        Threads of one process allocate it (>>hub); two processes of one host pass its descriptor
-        (>>memory in cdp_tcp.h). A doorbell wakes the side that sleeps.
+        Threads of one process allocate it: cdp__hub_way (>>hub). Of two processes of one host, the
+        one that connects makes it and passes its descriptor, cdp__link_offer; the other one takes
+        it, cdp__incoming_share; both map it, cdp__shared_open (>>memory; all in cdp_tcp.h). A
+        doorbell wakes the side that sleeps.
 
     License: MIT-0 or Unlicense, as you like; see the end of this file. */
 #if (defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION)) && defined(__STRICT_ANSI__) \
