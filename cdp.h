@@ -691,7 +691,8 @@ typedef struct cdp_os_net {
     /* These bits (CDP_IO_READ, CDP_IO_WRITE), and END and ERROR, are reported from now on, with
        `owner`. Returns 0 or a negative errno. */
     int32_t (*watch_add)(const cdp_os *os, void *watch, int32_t fd, uint32_t bits, void *owner);
-    /* From now on these bits. What is there already is reported once more. */
+    /* Reports these bits from now on, in place of those before. What is ready already is reported
+       once more. */
     void (*watch_change)(void *user, void *watch, int32_t fd, uint32_t bits, void *owner);
     /* May be NULL where the system itself reports everything new. Of what was reported of `fd`,
        these bits are used up: a call said "not now". */
@@ -10193,7 +10194,7 @@ CDP__PRIVATE bool cdp__port_flush(cdp__world *w, uint32_t peer) {
         }
         v.bytes = cdp__step_bytes(w, v.bytes);
         r = w->transport.send(w->transport.self, peer, &v, 1);
-        if (r < 0) { /* without `dead`, every poll would try again */
+        if (r < 0) { /* `dead` keeps later polls from trying again */
             port->dead = true;
             port->control_at = port->control_used = 0;
             port->tx_head_left = 0;
@@ -11071,7 +11072,8 @@ CDP__PRIVATE bool cdp__transfer_fits(
     return h->bytes <= left && (h->bytes == 0) == (x->bytes == 0);
 }
 
-/* Advances a receive. > 0: moved; 0: later; CDP__ODD; < 0: lost. */
+/* Advances a receive. > 0: bytes moved; 0: nothing moved, try later; CDP__ODD; any other value
+   < 0: the peer is lost. */
 CDP__PRIVATE int64_t cdp__transfer_receive(cdp__world *w, cdp__transfer *x) {
     cdp__stream *s = x->s;
     int64_t r = 0, n;
@@ -16098,8 +16100,8 @@ CDP__PRIVATE cdp_status cdp__pend_cancel(cdp_group *g, uint64_t seq) {
             "one by one");
     if (s->kind == CDP__PEND_CALL)
         return cdp__fail(CDP_ERR_STATE,
-            "cdp_work_cancel: this work stands for something else, which is to be cancelled "
-            "itself; a call by cdp_call_cancel()");
+            "cdp_work_cancel: this work belongs to a remote call; cancel that with "
+            "cdp_call_cancel()");
     if (!x && s->kind == CDP__PEND_THEN)
         return cdp__fail(CDP_ERR_STATE, "cdp_work_cancel: the function is being called");
     if (!x) { /* it was turned into a receive from one rank */

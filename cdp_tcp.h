@@ -2530,7 +2530,7 @@ CDP__PRIVATE void cdp__incoming_event(cdp__io *io) {
     if (memcmp(g->hello, "cdp-link", (size_t)cdp__min(g->got, 8)) != 0
         && (g->got >= 8 || memcmp(g->hello, "cdp-key1", (size_t)g->got) != 0)) {
         cdp__incoming_strange(g);
-        /* r < 0: a probe, or it has chosen another connection */
+        /* r < 0: the connection ended. It was a probe, or the peer chose another connection. */
     } else if (r < 0 || (r > 0 && !cdp__incoming_judge(g))) {
         cdp__incoming_close(g);
     } else if (r > 0) {
@@ -5381,9 +5381,8 @@ CDP__PRIVATE cdp_status cdp__log_level_read(const char *text, cdp_log_level *lev
 CDP_API cdp_status cdp_tcp_desc_from_env(cdp_tcp_desc *d) {
     static CDP__THREAD_LOCAL cdp_launch l;
     static CDP__THREAD_LOCAL char file[400];
-    const char *trust = getenv("CDP_TRUST_NETWORK");
     const cdp__vars own = {cdp__getenv, NULL};
-    uint32_t mac = 0;
+    uint32_t mac = 0, trust = 0;
     cdp_status st;
     if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_desc_from_env needs a desc");
     st = cdp_launch_read(NULL, NULL, &l);
@@ -5399,13 +5398,15 @@ CDP_API cdp_status cdp_tcp_desc_from_env(cdp_tcp_desc *d) {
     if (l.master_port) d->master_port = l.master_port;
     if (l.master_addr[0]) d->master_addr = l.master_addr;
     if (!d->job_key) d->job_key = getenv("CDP_JOB_KEY");
-    if (trust && strcmp(trust, "1") == 0) d->trust_network = true;
     if (!d->interfaces) d->interfaces = getenv("CDP_INTERFACES");
     if (!d->connections && cdp__var(&own, "CDP_CONNECTIONS"))
         st = cdp__var_number(&own, "CDP_CONNECTIONS", 1, 16, &d->connections);
     if (st == CDP_OK && cdp__var(&own, "CDP_MAC"))
         st = cdp__var_number(&own, "CDP_MAC", 0, 1, &mac);
     if (mac) d->mac = true;
+    if (st == CDP_OK && cdp__var(&own, "CDP_TRUST_NETWORK"))
+        st = cdp__var_number(&own, "CDP_TRUST_NETWORK", 0, 1, &trust);
+    if (trust) d->trust_network = true;
     if (st == CDP_OK && d->group.logger.level == CDP_LOG_DEFAULT)
         st = cdp__log_level_read(getenv("CDP_LOG_LEVEL"), &d->group.logger.level);
     if (st != CDP_OK) return st;
