@@ -244,9 +244,9 @@
     MEMORY
         All memory comes from os->alloc, except 0.8 KB while the default os looks up a name,
         and what the C library takes for itself (threads, names, lists of interfaces). The
-        first group: about 0.15 MB and 0.5 KB per rank. Each group made from it: 10 KB and
-        0.2 KB per rank. Unexpected data: at most window_bytes per channel and rank. A pair of
-        ranks in a hub: two rings of 256 KiB when they first talk. A DDP: its gradients once
+        first group: about 0.17 MB and 0.7 KB per rank. Each group made from it: 10 KB and
+        0.2 KB per rank. Unexpected data: at most window_bytes per channel and rank. A hub: 9
+        bytes per pair of ranks, and 0.6 MB for each pair that talks. A DDP: its gradients once
         (the buckets are the gradients) and 0.25 KB per parameter; twice for a moment when
         buckets are rebuilt; up to 1 MiB for small parameters that are broadcast together; a
         copy of gradients that this rank did not use while others may have. Messages: 0.3 KB

@@ -100,9 +100,10 @@
         the ring buffers.
 
     MEMORY
-        16 KiB of receive buffer for each connection, made with it; 145 KiB with `mac`. 7 KiB and
-        twice ring_bytes (256 KiB) for each pair of ranks of one machine, together. Rank 0 also
-        holds the store: about 1 KiB for each rank.
+        More than cdp.h says: about 10 KB and 0.8 KB per rank. 16 KiB of receive buffer for each
+        connection, made with it; 145 KiB with `mac`. 83 KiB and twice ring_bytes (256 KiB) for
+        each pair of ranks of one machine, together. Rank 0 also holds the store: about 70 KB and
+        1.5 KB per rank.
         Descriptors: 16, one for each connection of a link, three more for each rank of the same
         machine with which memory is shared, and on rank 0 two for each rank. cdp_init compares
         that with the limit of the process: a rank without room for the store returns IO; one
@@ -2543,13 +2544,14 @@ CDP__PRIVATE void cdp__incoming_event(cdp__io *io) {
 #define CDP__STRANGERS 1024u
 
 /* Strangers may open any number of connections and keep them open. Closes the oldest one that
-   has sent nothing, or else the oldest that is not authenticated. True if one was closed. */
+   has sent nothing, or else the oldest that has not proved to know the key. True if one was
+   closed. */
 CDP__PRIVATE bool cdp__mesh_make_room(cdp__mesh *m, uint32_t most) {
     cdp__incoming *oldest = NULL, *g;
     bool mute = false;
     for (g = m->incoming; g && m->incoming_count >= most; g = g->next) {
-        const bool said_nothing = !g->got && !(g->guarded && g->auth.got);
-        if (g->welcome || (mute && !said_nothing)) continue;
+        const bool said_nothing = !g->got && !g->auth.got && !g->auth.step;
+        if (g->welcome || g->auth.done || (mute && !said_nothing)) continue;
         oldest = g;
         mute = said_nothing;
     }

@@ -76,7 +76,9 @@
 #define SIM_STACK_BYTES ((size_t)(SIM__ASAN ? 1024 : 256) * 1024)
 #define SIM_MAX_NODES 64
 #define SIM_MAX_TASKS 256
+#ifndef SIM_MAX_FDS
 #define SIM_MAX_FDS 512
+#endif
 #define SIM_MAX_FAULTS 8
 #define SIM_MAX_LINK_RULES 1024
 #define SIM_SILENCE_NS (30 * SIM_S)  /* the keepalive of cdp.h, and its watch for silent machines */
