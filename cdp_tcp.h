@@ -898,7 +898,7 @@ CDP__PRIVATE int64_t cdp__mac_recv(cdp__mac *c, cdp__loop *l, cdp__io *io, const
 
 #define CDP__SEGMENTS 128u                 /* of one rank, at once */
 #define CDP__SEGMENT_BYTES (1024u * 1024u) /* smaller allocations share a segment of this size */
-#define CDP__RETIRED 8u                    /* more than these are unmapped at once */
+#define CDP__RETIRED CDP__SEGMENTS         /* more than these are unmapped at once */
 /* How a rank can read its peer's memory: any address; mapped segments. */
 #define CDP__READS_ANY 1u
 #define CDP__READS_SEGMENTS 2u
@@ -2832,6 +2832,7 @@ CDP__PRIVATE void cdp__segment_close(cdp__mesh *m, cdp__segment *g) {
     cdp__shared *s;
     for (s = m->sharing; s; s = s->next)
         cdp__shared_untell(s, i);
+    if (m->os->shared.empty) m->os->shared.empty(m->os->user, g->at, g->bytes);
     m->os->shared.unmap(m->os->user, g->at, g->bytes);
     m->os->net.close_fd(m->os->user, g->fd);
     memset(g, 0, sizeof *g);
@@ -3295,14 +3296,32 @@ CDP__PRIVATE void cdp__mesh_shut(cdp__mesh *m) {
         cdp__incoming_close(m->incoming);
 }
 
-/* Unmaps memory of the peers in steps, unless this rank may take as long as it takes. False:
-   nothing is left. */
-CDP__PRIVATE bool cdp__mesh_unmap_some(cdp__mesh *m, uint64_t until_ns) {
+/* Releases all that a link of a rank that leaves has. */
+CDP__PRIVATE void cdp__link_release(cdp__link *l) {
+    cdp__mesh *m = l->mesh;
+    cdp__link_lose(l, CDP_ERR_STATE, 0);
+    cdp__loop_remove(&m->loop, &l->io);
+    cdp__free(m->os, l->rx);
+    l->rx = NULL;
+    cdp__link_unguard(l);
+    cdp__shared_close(cdp__link_shared(l));
+    l->shared = NULL;
+}
+
+/* Releases links in steps, unless this rank may take as long as it takes. False: nothing is
+   left. */
+CDP__PRIVATE bool cdp__mesh_release_some(cdp__mesh *m, uint64_t until_ns) {
+    const uint32_t n = m->links ? m->desc.group.world_size * m->desc.connections : 0;
     uint32_t i;
-    for (i = 0; CDP__BUDGETS && m->links && i < m->desc.group.world_size; ++i) {
-        cdp__shared *s = cdp__link_shared(&m->links[i]);
-        while (s && until_ns != CDP__NEVER && cdp__shared_leave(s))
+    m->sharing = NULL;
+    for (i = 0; CDP__BUDGETS && until_ns != CDP__NEVER && i < n; ++i) {
+        cdp__link *l = &m->links[i];
+        cdp__shared *s = cdp__link_shared(l);
+        while (s && cdp__shared_leave(s))
             if (cdp__mesh_now(m) >= until_ns) return true;
+        if (!s && !l->rx && !l->io.next) continue;
+        cdp__link_release(l);
+        if (cdp__mesh_now(m) >= until_ns) return true;
     }
     return false;
 }
@@ -3320,7 +3339,7 @@ CDP__PRIVATE bool cdp__mesh_leave(void *self, uint64_t until_ns) {
             return true;
         cdp__mesh_shut(m);
     }
-    return cdp__mesh_parts(m, until_ns) || cdp__mesh_unmap_some(m, until_ns);
+    return cdp__mesh_parts(m, until_ns) || cdp__mesh_release_some(m, until_ns);
 }
 
 /* Closes everything. Accepts a mesh that was only partly created. */
@@ -3330,13 +3349,8 @@ CDP__PRIVATE void cdp__mesh_close(void *self) {
     uint32_t i;
     cdp__mesh_discard(m, false);
     cdp__mesh_shut(m);
-    for (i = 0; m->links && i < m->desc.group.world_size * m->desc.connections; ++i) {
-        cdp__link_lose(&m->links[i], CDP_ERR_STATE, 0);
-        cdp__loop_remove(&m->loop, &m->links[i].io);
-        cdp__free(os, m->links[i].rx);
-        cdp__link_unguard(&m->links[i]);
-        cdp__shared_close(cdp__link_shared(&m->links[i]));
-    }
+    for (i = 0; m->links && i < m->desc.group.world_size * m->desc.connections; ++i)
+        cdp__link_release(&m->links[i]);
     for (i = 0; m->segments && i < CDP__SEGMENTS; ++i)
         /* memory that was not freed may still be in use: it stays mapped */
         if (m->segments[i].at) os->net.close_fd(os->user, m->segments[i].fd);
