@@ -6540,12 +6540,13 @@ CDP__PRIVATE cdp_status cdp__call_result(const cdp_call *call) {
     return call->status;
 }
 
-/* The latest end of the call, on the clock of os->now_ns. */
+/* The latest end of the call, on the clock of os->now_ns; 0: it has ended, but perhaps `done` has
+   not run yet. */
 CDP__PRIVATE uint64_t cdp__call_deadline(cdp_rpc *rpc, const cdp_call *call) {
     const cdp__rpc_call *c = call->priv[CDP__CALL_STAGE] == CDP__CALL_UNDER_WAY
         ? cdp__rpc_call_find(rpc, call->priv[CDP__CALL_ID])
         : NULL;
-    return c && c->call == call ? c->deadline_ns : CDP__NEVER;
+    return c && c->call == call ? c->deadline_ns : 0;
 }
 
 CDP__PRIVATE cdp_status cdp__call_wait_until(
