@@ -782,15 +782,15 @@ inline cdp_status cdp_rpc_call(cdp_rpc *rpc, const cdp_call_desc &desc, cdp_call
 extern "C" {
 #endif
 
-/* Tests plant defects here, to see that their checks find them. */
-#ifndef CDP__RPC_PLANT
-#define CDP__RPC_PLANT(defect) false
-#endif
-
 /* ---- >>table (pure): owners, users, forks and holds by number -------------------------------- */
 
 /* Knows: slots, chains of a hash. Promises: a slot keeps its index until it is removed; the time
    of every function is independent of how full the table is. May use: nothing. */
+
+/* Tests plant defects here, to see that their checks find them. */
+#ifndef CDP__RPC_PLANT
+#define CDP__RPC_PLANT(defect) false
+#endif
 
 typedef enum cdp__ref_kind {
     CDP__REF_FREE,
@@ -7901,7 +7901,9 @@ CDP__PRIVATE cdp_status cdp__optim_make(cdp_dist_optim *o, const cdp_optim_desc 
     return st;
 }
 
-CDP__PRIVATE cdp_status cdp__optim_check(const cdp_optim_desc *d) {
+CDP__PRIVATE cdp_status cdp__optim_check(const cdp_optim_desc *d, cdp_dist_optim **out) {
+    if (!out)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_dist_optim_create needs a place for the optimizer");
     if (!d || !d->rpc || !d->params || !d->param_count)
         return cdp__fail(CDP_ERR_INVALID, "cdp_dist_optim_create needs an rpc and parameters");
     if (d->kind < CDP_OPTIM_SGD || d->kind > CDP_OPTIM_OWN)
@@ -7917,9 +7919,7 @@ CDP__PRIVATE cdp_status cdp__optim_check(const cdp_optim_desc *d) {
 }
 
 CDP_API cdp_status cdp_dist_optim_create(const cdp_optim_desc *desc, cdp_dist_optim **out) {
-    cdp_status st = out
-        ? cdp__optim_check(desc)
-        : cdp__fail(CDP_ERR_INVALID, "cdp_dist_optim_create needs a place for the optimizer");
+    cdp_status st = cdp__optim_check(desc, out);
     uint8_t settings[CDP__OPTIM_BYTES];
     static const uint8_t zeros[16] = {0};
     cdp__optim_rule rule;

@@ -27,7 +27,8 @@
        rpc_worlds [--seeds A..B] [--seed N] [--trace] [--plant N] [FAULT]
 
    Without a FAULT: all of them, and then the mistakes that are planted into cdp_rpc.h, each of
-   which must be found by the check that it is for, in one of the first worlds. */
+   which must be found by the check that it is for, in one of the first worlds.
+   `make sim SEEDS=1..10000` runs these seeds with every fault. */
 #define CDP_IMPLEMENTATION
 #include "cdp_tcp.h"
 

@@ -885,8 +885,10 @@ TEST(a_liar_loses_its_own_link) {
 /* A rank is killed: the others lose it, release what it held, and go on with each other, also with
    long arguments. Real processes, over TCP and over shared memory. */
 static int killed_main(uint32_t rank, uint16_t at, bool shared) {
-    const cdp_tcp_desc t = {
-        .group = {.rank = rank, .world_size = 3, .logger = {.level = CDP_LOG_SILENT}},
+    const cdp_tcp_desc t = {.group = {.rank = rank,
+                                .world_size = 3,
+                                .os = counted_os(),
+                                .logger = {.level = CDP_LOG_SILENT}},
         .master_port = at,
         .init_timeout_ms = 20000,
         .no_shared_memory = !shared};
@@ -933,6 +935,7 @@ static int killed_main(uint32_t rank, uint16_t at, bool shared) {
     cdp_rpc_destroy(s.rpc);
     T_EQ(s.values.made, s.values.destroyed);
     cdp_group_destroy(s.g);
+    T_EQ(0, counted.held);
     return test__now.failed_checks != 0;
 }
 
@@ -1596,8 +1599,10 @@ TEST(py_tensors) {
 
 /* A rank is killed in its backward function: the others are told who, and go on. */
 static int dying_main(uint32_t rank, uint16_t at, bool shared) {
-    const cdp_tcp_desc t = {
-        .group = {.rank = rank, .world_size = 3, .logger = {.level = CDP_LOG_SILENT}},
+    const cdp_tcp_desc t = {.group = {.rank = rank,
+                                .world_size = 3,
+                                .os = counted_os(),
+                                .logger = {.level = CDP_LOG_SILENT}},
         .master_port = at,
         .init_timeout_ms = 20000,
         .no_shared_memory = !shared};
@@ -1645,6 +1650,7 @@ static int dying_main(uint32_t rank, uint16_t at, bool shared) {
     cdp_rpc_destroy(s.rpc);
     T_EQ(0, saved_live[rank]);
     cdp_group_destroy(s.g);
+    T_EQ(0, counted.held);
     return test__now.failed_checks != 0;
 }
 TEST(backward_node_failure) {

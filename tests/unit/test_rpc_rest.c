@@ -1,6 +1,6 @@
 /* test_rpc_rest.c - the scenarios of torch.distributed.rpc's own tests that need functions which
-   test_rpc.c and test_rpc_scenarios.c do not have (rpc_scenarios.txt says which test has which), and
-   mistakes of programs in backward passes. */
+   test_rpc.c and test_rpc_scenarios.c do not have, and mistakes of programs in backward passes.
+   rpc_scenarios.txt says which test has which scenario. */
 #define CDP_IMPLEMENTATION
 #include "cdp_tcp.h"
 
