@@ -244,9 +244,9 @@
     MEMORY
         All memory comes from os->alloc, except 0.8 KB while the default os looks up a name,
         and what the C library takes for itself (threads, names, lists of interfaces). The
-        first group: about 0.15 MB and 0.5 KB per rank. Each group made from it: 10 KB and
-        0.2 KB per rank. Unexpected data: at most window_bytes per channel and rank. A pair of
-        ranks in a hub: two rings of 256 KiB when they first talk. A DDP: its gradients once
+        first group: about 0.17 MB and 0.7 KB per rank. Each group made from it: 10 KB and
+        0.2 KB per rank. Unexpected data: at most window_bytes per channel and rank. A hub: 9
+        bytes per pair of ranks, and 0.6 MB for each pair that talks. A DDP: its gradients once
         (the buckets are the gradients) and 0.25 KB per parameter; twice for a moment when
         buckets are rebuilt; up to 1 MiB for small parameters that are broadcast together; a
         copy of gradients that this rank did not use while others may have. Messages: 0.3 KB
@@ -762,6 +762,11 @@ typedef struct cdp_os_shared {
     /* `unmap` may be called for the first 64 KiB of a mapping, for the next, and so on; false: only
        for all of it (this may take some milliseconds in a poll with a budget) */
     bool unmap_parts;
+    /* May be NULL. Gives the memory of such a mapping back to the system, for all processes that
+       have mapped it, too: none of them needs what is in it. The mappings stay. Without this
+       function the last process that unmaps the memory gives it back, and that takes 0.1 to 0.3 ms
+       per MiB in one call. */
+    void (*empty)(void *user, void *at, uint64_t bytes);
 } cdp_os_shared;
 
 /* How open_file() opens a file. */
@@ -1239,9 +1244,13 @@ CDP_API uint32_t cdp_rank_of_world(const cdp_group *group, uint32_t world_rank);
    another thread uses the group. A group that leaves others of its world behind (those made by
    cdp_group_new() and cdp_group_split(), or the one they were made from) waits for nobody, unless
    it has failed and has not told its peers. The last one ends its connections when the peers have
-   read what this rank sent: up to 0.1 s where one is busy, and 0.1 to 0.3 ms per MiB of its peers'
-   cdp_group_alloc() memory. After a failure it first tells its cause: that takes 50 ms, or up to
-   0.7 s where the peers do not take it. cdp_group_leave() does not block. */
+   read what this rank sent: less than a millisecond over memory, and over TCP where they read. A
+   peer that does not, because it is stopped or computes without a progress thread, is awaited for
+   0.1 s at most. Unmapping takes 0.1 to 0.3 ms per MiB of the peers' cdp_group_alloc() memory.
+   After a failure it first tells its cause: for 0.35 s at most, mostly some milliseconds. Then
+   others may read the cause in the store of rank 0, which waits for 0.3 s at most; where that store
+   is gone the other ranks wait for 50 ms. So all of it takes 0.75 s at most. cdp_group_leave() does
+   the same in frames, and does not block. */
 CDP_API void cdp_group_destroy(cdp_group *group);
 
 #ifndef CDP_NO_FRAMES
@@ -1253,8 +1262,10 @@ CDP_API void cdp_group_destroy(cdp_group *group);
    taken, but a peer that then sends something to this rank may lose what it has not read yet, and
    after a failure peers may not learn its cause. Not bounded: a backend's destroy(), a function
    given to cdp_work_then() that is still running, a transport without leave(), such as that of
-   cdp_mpi.h, and the end of the progress thread, which takes some microseconds. Errors: STATE
-   (inside such a function; or the group was destroyed). */
+   cdp_mpi.h, the end of the progress thread, which takes some microseconds, and memory of
+   cdp_group_alloc() that a peer had not freed when its process ended: the last rank that unmaps it
+   gives it back to the system, in one call of 0.1 to 0.3 ms per MiB. Errors: STATE (inside such a
+   function; or the group was destroyed). */
 CDP_API cdp_status cdp_group_leave(cdp_group *group, uint32_t budget_us);
 #endif
 
@@ -1275,7 +1286,10 @@ CDP_API cdp_status cdp_group_status(cdp_group *group);
    stays valid, and is lost. It may be shared memory: what a child of fork() writes there its
    parent reads. NULL: out of memory, see cdp_last_error(). Any thread. */
 CDP_API void *cdp_group_alloc(cdp_group *group, uint64_t bytes);
-CDP_API void cdp_group_free(cdp_group *group, void *ptr); /* NULL is allowed */
+
+/* NULL is allowed. Gives the memory back to the system, which takes 0.1 to 0.3 ms per MiB. Nobody
+   may use it any more, neither other ranks nor children of fork(). */
+CDP_API void cdp_group_free(cdp_group *group, void *ptr);
 
 /* Break the group on every rank: waits return CDP_ERR_ABORTED with `reason` everywhere. Any
    thread, any time, any number of times; the first reason wins. Does not wait for anybody. */
@@ -1327,9 +1341,9 @@ CDP_API uint64_t cdp_describe(cdp_group *group, char *out, uint64_t size);
    microseconds have passed or nothing is in flight. The clock is read after each step of at most
    64 KiB, so the budget is exceeded by one such step. Budget 0: one look at what has arrived, and
    one step. Functions of the caller, such as those of cdp_work_then(), take their time on top; so
-   does memory that an operation needs because it is larger than all before it, and giving memory of
-   cdp_group_alloc() back to the system, which the last rank does that unmaps it after it was freed:
-   0.1 to 0.3 ms per MiB. Any thread. Returns cdp_group_status(). */
+   does memory that an operation needs because it is larger than all before it, and, where the
+   system cannot unmap memory in parts, as on Windows, memory of cdp_group_alloc() that a peer has
+   freed. Any thread. Returns cdp_group_status(). */
 CDP_API cdp_status cdp_poll(cdp_group *group, uint32_t budget_us);
 
 /* ---- >>collectives --------------------------------------------------------------------------- */
@@ -5201,6 +5215,11 @@ CDP__PRIVATE void cdp__os_memory_unmap(void *user, void *at, uint64_t bytes) {
     munmap(at, (size_t)bytes);
 }
 
+CDP__PRIVATE void cdp__os_memory_empty(void *user, void *at, uint64_t bytes) {
+    (void)user;
+    (void)madvise(at, (size_t)bytes, MADV_REMOVE);
+}
+
 /* Identifies the running kernel, the network namespace and the user. */
 CDP__PRIVATE uint64_t cdp__os_memory_host(void *user) {
     char boot[64];
@@ -5370,20 +5389,20 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
 #define CDP__OS_PORT_OWNER NULL
 #endif
 #ifdef __linux__
-#define CDP__OS_UNMAP_PARTS true
+#define CDP__OS_PARTS true, cdp__os_memory_empty
 #else
-#define CDP__OS_UNMAP_PARTS false
+#define CDP__OS_PARTS false, NULL
 #endif
 #if (defined(__linux__) || defined(_WIN32)) && !defined(CDP_NO_SHARED_MEMORY)
 #define CDP__OS_SHARED                                                                      \
     {                                                                                       \
         cdp__os_memory_create, cdp__os_memory_map, cdp__os_memory_unmap, cdp__os_pass_open, \
             cdp__os_pass, cdp__os_memory_read, cdp__os_memory_host, CDP__OS_PROCESSES,      \
-            CDP__OS_UNMAP_PARTS                                                             \
+            CDP__OS_PARTS                                                                   \
     }
 #else
 #define CDP__OS_SHARED \
-    { NULL, NULL, NULL, NULL, NULL, NULL, NULL, CDP__OS_PROCESSES, false }
+    { NULL, NULL, NULL, NULL, NULL, NULL, NULL, CDP__OS_PROCESSES, false, NULL }
 #endif
 #ifdef CDP_NO_FILES
 #define CDP__OS_FILES \
@@ -14437,6 +14456,7 @@ CDP__PRIVATE void cdp__progress_sleep(cdp__world *m, uint64_t deadline_ns) {
     cdp__world_wait(m, &m->lock, deadline_ns);
     if (m->cond && m->callers) /* another caller sleeps in the transport next */
         m->os->threads.cond_broadcast(m->os->user, m->cond);
+    cdp__progress_yield_lock(m); /* the transport does not sleep while it has work of its own */
 }
 
 /* Waits within a budget. A sleep may end a millisecond late, so the last one is spent polling. */

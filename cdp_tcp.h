@@ -100,9 +100,10 @@
         the ring buffers.
 
     MEMORY
-        16 KiB of receive buffer for each connection, made with it; 145 KiB with `mac`. 7 KiB and
-        twice ring_bytes (256 KiB) for each pair of ranks of one machine, together. Rank 0 also
-        holds the store: about 1 KiB for each rank.
+        More than cdp.h says: about 10 KB and 0.8 KB per rank. 16 KiB of receive buffer for each
+        connection, made with it; 145 KiB with `mac`. 83 KiB and twice ring_bytes (256 KiB) for
+        each pair of ranks of one machine, together. Rank 0 also holds the store: about 70 KB and
+        1.5 KB per rank.
         Descriptors: 16, one for each connection of a link, three more for each rank of the same
         machine with which memory is shared, and on rank 0 two for each rank. cdp_init compares
         that with the limit of the process: a rank without room for the store returns IO; one
@@ -897,7 +898,7 @@ CDP__PRIVATE int64_t cdp__mac_recv(cdp__mac *c, cdp__loop *l, cdp__io *io, const
 
 #define CDP__SEGMENTS 128u                 /* of one rank, at once */
 #define CDP__SEGMENT_BYTES (1024u * 1024u) /* smaller allocations share a segment of this size */
-#define CDP__RETIRED 8u                    /* more than these are unmapped at once */
+#define CDP__RETIRED CDP__SEGMENTS         /* more than these are unmapped at once */
 /* How a rank can read its peer's memory: any address; mapped segments. */
 #define CDP__READS_ANY 1u
 #define CDP__READS_SEGMENTS 2u
@@ -2543,13 +2544,14 @@ CDP__PRIVATE void cdp__incoming_event(cdp__io *io) {
 #define CDP__STRANGERS 1024u
 
 /* Strangers may open any number of connections and keep them open. Closes the oldest one that
-   has sent nothing, or else the oldest that is not authenticated. True if one was closed. */
+   has sent nothing, or else the oldest that has not proved to know the key. True if one was
+   closed. */
 CDP__PRIVATE bool cdp__mesh_make_room(cdp__mesh *m, uint32_t most) {
     cdp__incoming *oldest = NULL, *g;
     bool mute = false;
     for (g = m->incoming; g && m->incoming_count >= most; g = g->next) {
-        const bool said_nothing = !g->got && !(g->guarded && g->auth.got);
-        if (g->welcome || (mute && !said_nothing)) continue;
+        const bool said_nothing = !g->got && !g->auth.got && !g->auth.step;
+        if (g->welcome || g->auth.done || (mute && !said_nothing)) continue;
         oldest = g;
         mute = said_nothing;
     }
@@ -2830,6 +2832,7 @@ CDP__PRIVATE void cdp__segment_close(cdp__mesh *m, cdp__segment *g) {
     cdp__shared *s;
     for (s = m->sharing; s; s = s->next)
         cdp__shared_untell(s, i);
+    if (m->os->shared.empty) m->os->shared.empty(m->os->user, g->at, g->bytes);
     m->os->shared.unmap(m->os->user, g->at, g->bytes);
     m->os->net.close_fd(m->os->user, g->fd);
     memset(g, 0, sizeof *g);
@@ -3293,14 +3296,32 @@ CDP__PRIVATE void cdp__mesh_shut(cdp__mesh *m) {
         cdp__incoming_close(m->incoming);
 }
 
-/* Unmaps memory of the peers in steps, unless this rank may take as long as it takes. False:
-   nothing is left. */
-CDP__PRIVATE bool cdp__mesh_unmap_some(cdp__mesh *m, uint64_t until_ns) {
+/* Releases all that a link of a rank that leaves has. */
+CDP__PRIVATE void cdp__link_release(cdp__link *l) {
+    cdp__mesh *m = l->mesh;
+    cdp__link_lose(l, CDP_ERR_STATE, 0);
+    cdp__loop_remove(&m->loop, &l->io);
+    cdp__free(m->os, l->rx);
+    l->rx = NULL;
+    cdp__link_unguard(l);
+    cdp__shared_close(cdp__link_shared(l));
+    l->shared = NULL;
+}
+
+/* Releases links in steps, unless this rank may take as long as it takes. False: nothing is
+   left. */
+CDP__PRIVATE bool cdp__mesh_release_some(cdp__mesh *m, uint64_t until_ns) {
+    const uint32_t n = m->links ? m->desc.group.world_size * m->desc.connections : 0;
     uint32_t i;
-    for (i = 0; CDP__BUDGETS && m->links && i < m->desc.group.world_size; ++i) {
-        cdp__shared *s = cdp__link_shared(&m->links[i]);
-        while (s && until_ns != CDP__NEVER && cdp__shared_leave(s))
+    m->sharing = NULL;
+    for (i = 0; CDP__BUDGETS && until_ns != CDP__NEVER && i < n; ++i) {
+        cdp__link *l = &m->links[i];
+        cdp__shared *s = cdp__link_shared(l);
+        while (s && cdp__shared_leave(s))
             if (cdp__mesh_now(m) >= until_ns) return true;
+        if (!s && !l->rx && !l->io.next) continue;
+        cdp__link_release(l);
+        if (cdp__mesh_now(m) >= until_ns) return true;
     }
     return false;
 }
@@ -3318,7 +3339,7 @@ CDP__PRIVATE bool cdp__mesh_leave(void *self, uint64_t until_ns) {
             return true;
         cdp__mesh_shut(m);
     }
-    return cdp__mesh_parts(m, until_ns) || cdp__mesh_unmap_some(m, until_ns);
+    return cdp__mesh_parts(m, until_ns) || cdp__mesh_release_some(m, until_ns);
 }
 
 /* Closes everything. Accepts a mesh that was only partly created. */
@@ -3328,13 +3349,8 @@ CDP__PRIVATE void cdp__mesh_close(void *self) {
     uint32_t i;
     cdp__mesh_discard(m, false);
     cdp__mesh_shut(m);
-    for (i = 0; m->links && i < m->desc.group.world_size * m->desc.connections; ++i) {
-        cdp__link_lose(&m->links[i], CDP_ERR_STATE, 0);
-        cdp__loop_remove(&m->loop, &m->links[i].io);
-        cdp__free(os, m->links[i].rx);
-        cdp__link_unguard(&m->links[i]);
-        cdp__shared_close(cdp__link_shared(&m->links[i]));
-    }
+    for (i = 0; m->links && i < m->desc.group.world_size * m->desc.connections; ++i)
+        cdp__link_release(&m->links[i]);
     for (i = 0; m->segments && i < CDP__SEGMENTS; ++i)
         /* memory that was not freed may still be in use: it stays mapped */
         if (m->segments[i].at) os->net.close_fd(os->user, m->segments[i].fd);

@@ -297,12 +297,24 @@ stay_here() {
     has 'and what was first' out.0 ', killed by SIGKILL'
 }
 
+# The job ends well while the launcher still has a process: how that one ends costs no restart, and is no failure.
+stay_late() {
+    rm -f out.* log log.stop
+    "$B/cdprun" -n 2 --stay --max-restarts 3 --cooldown 0.05 --grace 5 \
+        sh -c '"$@"; sleep 1; exit "$LOCAL_RANK"' sh "$B/elastic_rank" train log 2 > out.0 2>&1 < /dev/null &
+    pids[0]=$!
+    await lines 2 ' size 2 ' log
+    touch log.stop; finish 0
+    check 'a process that fails after the end of the job is no failure' "$codes" 0
+    check 'and is not replaced' "$(grep -c 'takes the place' out.0)" 0
+}
+
 parts=("$@")
 [ $# -gt 0 ] || parts=(restart stay kills cut)
 for part in "${parts[@]}"; do
     case $part in
     restart) restart_mode; stopped_launcher; options_and_times; stores ;;
-    stay) stay_mode; stay_here ;;
+    stay) stay_mode; stay_here; stay_late ;;
     cut) cut_off ;;
     kills) random_kills "${KILLS:-6}" ;;
     esac
