@@ -15941,8 +15941,9 @@ CDP_API cdp_status cdp_start_all(
 CDP__PRIVATE cdp_status cdp__work_state(cdp_work w) {
     const cdp_status st = cdp__work_look(w.group, w.seq);
     if (st != CDP_OK && !cdp__work_exists(w.group, w.seq))
-        return cdp__fail(
-            CDP_ERR_INVALID, "the group has no operation #%llu", (unsigned long long)w.seq);
+        return cdp__fail(CDP_ERR_INVALID,
+            "work #%llu was not started in this group; pass what cdp_start() has filled in",
+            (unsigned long long)w.seq);
     return st < CDP_OK ? cdp__work_explain(w.group, st) : st;
 }
 
