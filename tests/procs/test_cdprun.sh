@@ -198,6 +198,7 @@ static int on_terminal(const char *keys, char **argv) {
         ioctl(s, TIOCSCTTY, 0);
         dup2(s, 0); dup2(s, 1); dup2(s, 2);
         close(s); close(m);
+        signal(SIGINT, SIG_DFL);                     /* shells ignore it in background jobs */
         execv(argv[0], argv);
         _exit(98);
     }
