@@ -249,16 +249,16 @@
         All memory comes from os->alloc, except 0.8 KB while the default os looks up a name,
         and what the C library takes for itself (threads, names, lists of interfaces). The
         first group: about 0.15 MB and 0.5 KB per rank. Each group made from it: 10 KB and
-        0.2 KB per rank. Unexpected data: at most window_bytes per channel and rank. A pair of
-        ranks in a hub: two rings of 256 KiB and 74 KiB of slots when they first talk. A DDP: its gradients once
-        (the buckets are the gradients) and 0.25 KB per parameter; twice for a moment when
-        buckets are rebuilt; up to 1 MiB for small parameters that are broadcast together; a
-        copy of gradients that this rank did not use while others may have. Messages: 0.3 KB
-        for each pair of rank and tag that was used, 0.6 KB for each message in flight; 10
-        KB with the first cdp_work_then(), receive from any rank or batch of a group.
-        Operations allocate nothing once the largest small message and the longest queue
-        have been seen, except that a rank that has waited for a second, or a quarter of the
-        timeout, needs memory once for a peer to say what it calls.
+        0.2 KB per rank. Unexpected data: at most window_bytes per channel and rank. A pair of ranks
+        in a hub: two rings of 256 KiB and 74 KiB of slots when they first talk. A DDP: its
+        gradients once (the buckets are the gradients) and 0.25 KB per parameter; twice for a moment
+        when buckets are rebuilt; up to 1 MiB for small parameters that are broadcast together; a
+        copy of gradients that this rank did not use while others may have. Messages: 0.3 KB for
+        each pair of rank and tag that was used, 0.6 KB for each message in flight; 10 KB with the
+        first cdp_work_then(), receive from any rank or batch of a group. Operations allocate
+        nothing once the largest small message and the longest queue have been seen, except that a
+        rank that has waited for a second, or a quarter of the timeout, needs memory once for a peer
+        to say what it calls.
 
     ERRORS
         INVALID, UNSUPPORTED and NOMEM at a call: nothing was started; correct it and go on.
