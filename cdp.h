@@ -8955,11 +8955,11 @@ CDP__PRIVATE void cdp__failure_on_answer(cdp__failure *f, const cdp__failure_eve
     cdp__failure_update(f);
 }
 
-/* A rank that takes part in an operation begun after a failure did not leave because of it:
-   removes its last will. */
+/* A rank that takes part in an operation begun well after a failure did not leave because of it:
+   removes its last will. Its part of one that begins soon afterwards may have been sent before. */
 CDP__PRIVATE void cdp__failure_on_goes_on(cdp__failure *f, const cdp__failure_event *v) {
     cdp__failure_will *w = cdp__failure_find_will(f, v->from);
-    if (!w || w->since_ns >= v->begun_ns) return;
+    if (!w || w->since_ns + CDP__FAILURE_SETTLE_MS * CDP__MS >= v->begun_ns) return;
     w->used = false;
     --f->willed;
 }
