@@ -1241,7 +1241,8 @@ CDP_API uint32_t cdp_rank_of_world(const cdp_group *group, uint32_t world_rank);
    it has failed and has not told its peers. The last one ends its connections when the peers have
    read what this rank sent: up to 0.1 s where one is busy, and 0.1 to 0.3 ms per MiB of its peers'
    cdp_group_alloc() memory. After a failure it first tells its cause: that takes 50 ms, or up to
-   0.7 s where the peers do not take it. cdp_group_leave() does not block. */
+   0.7 s where the peers do not take it. cdp_group_leave() does not block. The last error stays what
+   it was. */
 CDP_API void cdp_group_destroy(cdp_group *group);
 
 #ifndef CDP_NO_FRAMES
@@ -14865,12 +14866,14 @@ CDP__PRIVATE void cdp__group_gone(cdp_group *g, bool last) {
 }
 
 CDP_API void cdp_group_destroy(cdp_group *g) {
+    const cdp_error before = *cdp_last_error(); /* what leaving meets is no error of the caller's */
     cdp__world *m;
     bool last, at_once;
     if (!g) return;
 #ifndef CDP_NO_FRAMES
     if (g->magic == CDP__LEAVING_MAGIC) {
         cdp__group_gone(g, true);
+        *cdp__error_slot() = before;
         return;
     }
 #endif
@@ -14885,10 +14888,11 @@ CDP_API void cdp_group_destroy(cdp_group *g) {
         && m->transport.leave(m->transport.self, CDP__NEVER)) {
     }
     cdp__group_gone(g, last);
+    *cdp__error_slot() = before;
 }
 
 #ifndef CDP_NO_FRAMES
-CDP_API cdp_status cdp_group_leave(cdp_group *g, uint32_t budget_us) {
+CDP__PRIVATE cdp_status cdp__group_leave_for(cdp_group *g, uint32_t budget_us) {
     cdp__world *m;
     uint64_t until;
     cdp_status st = CDP_OK;
@@ -14921,6 +14925,13 @@ CDP_API cdp_status cdp_group_leave(cdp_group *g, uint32_t budget_us) {
         if (m->os->now_ns(m->os->user) >= until) return CDP_PENDING;
     cdp__group_gone(g, true);
     return CDP_OK;
+}
+
+CDP_API cdp_status cdp_group_leave(cdp_group *g, uint32_t budget_us) {
+    const cdp_error before = *cdp_last_error();
+    const cdp_status st = cdp__group_leave_for(g, budget_us);
+    if (st >= 0) *cdp__error_slot() = before;
+    return st;
 }
 #endif
 
