@@ -262,7 +262,13 @@
         every rank, for the same first cause, which every rank reports; destroy it. Every wait ends
         by its deadline. Ranks that call different things learn it from the first message between
         them; two that wait for each other after 1 s, or a quarter of the timeout if that is less;
-        others at the deadline. The library installs no signal handler and no atexit function,
+        others at the deadline. A rank that leaves while others still need something of it is
+        PEER_LOST to them, as one whose process ends; both are named. After a deadline ranks ask
+        each other, link by link, whom each waits for, in 5% of the timeout, at most 300 ms: the
+        question and its answer each wait until the rank polls that gets them. So without threads
+        a rank should poll all the while: with frames of 16 ms chains of up to 9 ranks can be
+        followed, and one that answers later is taken for the end of its chain, and blamed.
+        The library installs no signal handler and no atexit function,
         never forks, reads no environment variable, and never raises SIGPIPE.
 
     LIMITS
@@ -1166,7 +1172,8 @@ typedef struct cdp_group_desc {
     uint32_t spin_us;
     /* never: always sleep */
     bool no_spin;
-    /* no progress thread: operations advance in cdp_poll() and in waits */
+    /* no progress thread: operations advance in cdp_poll() and in waits; ERRORS, above, says why a
+       rank that polls seldom may be blamed for what another one does */
     bool no_thread;
     /* reductions whose bits depend on each rank's numbers alone: neither on counts, */
     bool reproducible;

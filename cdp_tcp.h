@@ -204,7 +204,9 @@ typedef struct cdp_tcp_desc {
     const char *master_addr;
     /* required (unless world_size is 1): where rank 0 serves the store */
     uint16_t master_port;
-    /* somebody else (torchrun's agent) serves the store there, not rank 0 */
+    /* Somebody else (torchrun's agent) serves the store there, not rank 0. A store of PyTorch does
+       not tell that a client has died: ranks that wait in cdp_init() for one that dies meanwhile
+       wait until init_timeout_ms. */
     bool external_store;
     /* secret of this job, the same on all ranks (default: none; one machine only) */
     const char *job_key;
