@@ -225,8 +225,8 @@ TEST(what_was_sent_arrives_after_leaving) {
     }
 }
 
-/* A program that leaves because of an error, and prints it then, prints that one: a rank that leaves
-   reads that others have left, which is no error of its caller. */
+/* A program that leaves because of an error, and prints it then, prints that one: a rank that
+   leaves reads that others have left, which is no error of its caller. */
 TEST(leaving_keeps_the_last_error) {
     for (uint32_t in_frames = 0; in_frames < 2; ++in_frames) {
         cdp_tcp_desc d = desc_of(3, free_port());
