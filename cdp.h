@@ -266,7 +266,13 @@
         every rank, for the same first cause, which every rank reports; destroy it. Every wait ends
         by its deadline. Ranks that call different things learn it from the first message between
         them; two that wait for each other after 1 s, or a quarter of the timeout if that is less;
-        others at the deadline. The library installs no signal handler and no atexit function,
+        others at the deadline. A rank that leaves while others still need something of it is
+        PEER_LOST to them, as one whose process ends; both are named. After a deadline ranks ask
+        each other, link by link, whom each waits for, in 5% of the timeout, at most 300 ms: the
+        question and its answer each wait until the rank polls that gets them. So without threads
+        a rank should poll all the while: with frames of 16 ms chains of up to 9 ranks can be
+        followed, and one that answers later is taken for the end of its chain, and blamed.
+        The library installs no signal handler and no atexit function,
         never forks, reads no environment variable, and never raises SIGPIPE.
 
     LIMITS
@@ -1211,7 +1217,8 @@ typedef struct cdp_group_desc {
     uint32_t spin_us;
     /* a waiting caller sleeps at once */
     bool no_spin;
-    /* no progress thread: operations advance in cdp_poll() and in waits */
+    /* no progress thread: operations advance in cdp_poll() and in waits; ERRORS, above, says why a
+       rank that polls seldom may be blamed for what another one does */
     bool no_thread;
     /* reductions whose bits depend on the numbers of each rank alone: neither on counts,
        small_bytes, piece_bytes and buckets, nor on the transport */
@@ -1289,7 +1296,7 @@ CDP_API uint32_t cdp_rank_of_world(const cdp_group *group, uint32_t world_rank);
    After a failure it first tells its cause: for 0.35 s at most, mostly some milliseconds. Then
    others may read the cause in the store of rank 0, which waits for 0.3 s at most; where that store
    is gone the other ranks wait for 50 ms. So all of it takes 0.75 s at most. cdp_group_leave() does
-   the same in frames, and does not block. */
+   the same in frames, and does not block. The last error stays what it was. */
 CDP_API void cdp_group_destroy(cdp_group *group);
 
 #ifndef CDP_NO_FRAMES
@@ -9019,11 +9026,11 @@ CDP__PRIVATE void cdp__failure_on_answer(cdp__failure *f, const cdp__failure_eve
     cdp__failure_update(f);
 }
 
-/* A rank that takes part in an operation begun after a failure did not leave because of it:
-   removes its last will. */
+/* A rank that takes part in an operation begun well after a failure did not leave because of it:
+   removes its last will. Its part of one that begins soon afterwards may have been sent before. */
 CDP__PRIVATE void cdp__failure_on_goes_on(cdp__failure *f, const cdp__failure_event *v) {
     cdp__failure_will *w = cdp__failure_find_will(f, v->from);
-    if (!w || w->since_ns >= v->begun_ns) return;
+    if (!w || w->since_ns + CDP__FAILURE_SETTLE_MS * CDP__MS >= v->begun_ns) return;
     w->used = false;
     --f->willed;
 }
@@ -14935,12 +14942,14 @@ CDP__PRIVATE void cdp__group_gone(cdp_group *g, bool last) {
 }
 
 CDP_API void cdp_group_destroy(cdp_group *g) {
+    const cdp_error before = *cdp_last_error(); /* what leaving meets is no error of the caller's */
     cdp__world *m;
     bool last, at_once;
     if (!g) return;
 #ifndef CDP_NO_FRAMES
     if (g->magic == CDP__LEAVING_MAGIC) {
         cdp__group_gone(g, true);
+        *cdp__error_slot() = before;
         return;
     }
 #endif
@@ -14955,10 +14964,11 @@ CDP_API void cdp_group_destroy(cdp_group *g) {
         && m->transport.leave(m->transport.self, CDP__NEVER)) {
     }
     cdp__group_gone(g, last);
+    *cdp__error_slot() = before;
 }
 
 #ifndef CDP_NO_FRAMES
-CDP_API cdp_status cdp_group_leave(cdp_group *g, uint32_t budget_us) {
+CDP__PRIVATE cdp_status cdp__group_leave_for(cdp_group *g, uint32_t budget_us) {
     cdp__world *m;
     uint64_t until;
     cdp_status st = CDP_OK;
@@ -14991,6 +15001,13 @@ CDP_API cdp_status cdp_group_leave(cdp_group *g, uint32_t budget_us) {
         if (m->os->now_ns(m->os->user) >= until) return CDP_PENDING;
     cdp__group_gone(g, true);
     return CDP_OK;
+}
+
+CDP_API cdp_status cdp_group_leave(cdp_group *g, uint32_t budget_us) {
+    const cdp_error before = *cdp_last_error();
+    const cdp_status st = cdp__group_leave_for(g, budget_us);
+    if (st >= 0) *cdp__error_slot() = before;
+    return st;
 }
 #endif
 

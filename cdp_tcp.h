@@ -208,7 +208,9 @@ typedef struct cdp_tcp_desc {
     const char *master_addr;
     /* required (unless world_size is 1): where rank 0 serves the store */
     uint16_t master_port;
-    /* another program (torchrun's agent) serves the store there, not rank 0 */
+    /* Another program (torchrun's agent) serves the store there, not rank 0. A store of PyTorch does
+       not tell that a client has died: ranks that wait in cdp_init() for one that dies meanwhile
+       wait until init_timeout_ms. */
     bool external_store;
     /* secret of this job, the same on all ranks (default: none; one machine only) */
     const char *job_key;
@@ -1342,11 +1344,13 @@ typedef struct cdp__join {
 
     /* which ranks are missing */
     uint32_t looks;
-    uint32_t rank, found;
+    uint32_t rank, middle, end; /* whether ranks rank .. middle - 1 have come is asked now */
+    bool narrow;                /* one of the ranks rank .. end - 1 has not come */
+    uint32_t found;
     int32_t absent;
     uint32_t gloo;
     uint32_t polls; /* polls of a store that is not on this rank's loop */
-    uint64_t pause_ns, give_up_ns;
+    uint64_t pause_ns, give_up_ns, last_ns;
 
     /* the request in progress */
     cdp_store *asked;
@@ -3493,13 +3497,19 @@ CDP__PRIVATE cdp_status cdp__join_adopted(cdp__mesh *m) {
     return st;
 }
 
+/* True while the keys of all ranks are awaited. */
+CDP__PRIVATE bool cdp__join_awaits(const cdp__mesh *m) {
+    const cdp__join *s = m->join;
+    return s->rq.keys == s->keys && s->rq.op != CDP_STORE_CHECK && m->watching;
+}
+
 /* A rank that has started may fail at once. Keys that other ranks have set for this start are in
    flight then, and get this much time before the failure ends this rank's start. */
 #define CDP__NEWS_MS 50u
 
 CDP__PRIVATE bool cdp__join_has_news(cdp__mesh *m, uint64_t now) {
     cdp__join *s = m->join;
-    if (s->rq.keys != s->keys || !m->watching || m->watch_rq.status != CDP_OK) return false;
+    if (!cdp__join_awaits(m) || m->watch_rq.status != CDP_OK) return false;
     if (!s->news_ns) s->news_ns = now + CDP__NEWS_MS * CDP__MS;
     return now >= s->news_ns && cdp__mesh_news(m) != CDP_OK;
 }
@@ -3588,7 +3598,7 @@ CDP__PRIVATE uint64_t cdp__join_until(const cdp__mesh *m) {
     const cdp__join *s = m->join;
     uint64_t until = s->until_ns;
     if (s->waits != CDP__WAITS_REQUEST) return until;
-    if (s->news_ns && s->rq.keys == s->keys && m->watching) until = cdp__min(until, s->news_ns);
+    if (s->news_ns && cdp__join_awaits(m)) until = cdp__min(until, s->news_ns);
     if (s->asked == m->store) return until;
     return cdp__min(
         until, cdp__mesh_now(m) + cdp__min(10 * CDP__MS, (CDP__MS / 4) << cdp__min(s->polls, 6)));
@@ -3677,7 +3687,7 @@ CDP__PRIVATE cdp_status cdp__join_failed(cdp__mesh *m) {
     cdp__text_add(&t, "rank %u/%u: ", m->desc.group.rank, m->desc.group.world_size);
     said = t.used;
     cdp__text_add(&t, "%s", own.text);
-    if (store && e->peer < 0 && m->desc.group.rank != 0 && !m->desc.external_store) {
+    if (store && e->peer < 0 && m->desc.group.rank != 0 && !m->desc.external_store && !s->narrow) {
         e->peer = 0;
         cdp__text_add(&t, " (rank 0 serves it)");
     }
@@ -3774,18 +3784,11 @@ CDP__PRIVATE void cdp__join_complete(cdp__mesh *m) {
     s->complete = true;
 }
 
-CDP__PRIVATE cdp_status cdp__join_missing_told(cdp__mesh *m) {
-    cdp__join *s = m->join;
+/* The store did not answer the question who is missing. */
+CDP__PRIVATE cdp_status cdp__join_store_silent(cdp__mesh *m) {
+    const cdp_addr a = cdp__tcp_store_peer_addr(m->store);
     char at[80];
-    cdp_addr a;
-    if (s->found > 8) cdp__text_add(&s->list, " and %u more", s->found - 8);
-    if (s->found) return cdp__join_complain(m, (uint32_t)s->absent, cdp__join_missed);
-    if (s->rank == m->desc.group.world_size && cdp__mesh_now(m) < m->init_deadline_ns) {
-        /* the last one has come since the wait for it ended */
-        cdp__join_complete(m);
-        return cdp__join_await(m);
-    }
-    a = cdp__tcp_store_peer_addr(m->store);
+    m->join->narrow = false;
     cdp__addr_text(&a, at, sizeof at);
     (void)cdp__fail_peer(CDP_ERR_TIMEOUT, m->desc.external_store ? -1 : 0, 0,
         "the store at %s does not answer any more, but has not closed the connection: %s, has "
@@ -3794,21 +3797,58 @@ CDP__PRIVATE cdp_status cdp__join_missing_told(cdp__mesh *m) {
     return cdp__join_missed(m);
 }
 
-/* Finds out which ranks have not set their key, as a text like "2, 5 and 7 more". If the store
-   does not answer soon, rank 0 is missing, which serves it. */
+CDP__PRIVATE cdp_status cdp__join_missing_told(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    if (s->found > 8) cdp__text_add(&s->list, " and %u more", s->found - 8);
+    if (s->found) return cdp__join_complain(m, (uint32_t)s->absent, cdp__join_missed);
+    if (s->rank == m->desc.group.world_size && cdp__mesh_now(m) < m->init_deadline_ns) {
+        /* the last one has come since the wait for it ended */
+        cdp__join_complete(m);
+        return cdp__join_await(m);
+    }
+    /* the store answers, but there was no time to find out who it is: nobody is blamed */
+    s->narrow = true;
+    cdp__text_add(&s->list, "%u to %u (at least one of them)", s->rank, s->end - 1);
+    (void)cdp__mesh_waits_for(m);
+    return cdp__join_missed(m);
+}
+
+/* The store says whether ranks s->rank to s->middle - 1 have all come. */
+CDP__PRIVATE void cdp__join_narrow(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    if (s->rq.number) {
+        s->rank = s->middle;
+    } else {
+        s->end = s->middle;
+        s->narrow = true;
+    }
+    if (!s->narrow || s->end - s->rank > 1) return;
+    if (s->absent < 0) s->absent = (int32_t)s->rank;
+    if (s->found++ < 8) cdp__text_add(&s->list, "%s%u", s->found > 1 ? ", " : "", s->rank);
+    ++s->rank;
+    s->end = m->desc.group.world_size;
+    s->narrow = false;
+}
+
+/* Finds out which ranks have not set their key, as a text like "2, 5 and 7 more". Asks whether all
+   have, then whether the first half has, and so on, because the store may be far away and the ranks
+   many. If the store does not answer soon, rank 0 is missing, which serves it. */
 CDP__PRIVATE cdp_status cdp__join_missing(cdp__mesh *m) {
     cdp__join *s = m->join;
-    if (s->rq.keys == &s->key) { /* the answer for s->rank */
-        if (s->result != CDP_OK) return cdp__join_missing_told(m);
-        if (!s->rq.number && s->absent < 0) s->absent = (int32_t)s->rank;
-        if (!s->rq.number && s->found++ < 8)
-            cdp__text_add(&s->list, "%s%u", s->found > 1 ? ", " : "", s->rank);
-        ++s->rank;
+    uint64_t now;
+    if (s->middle) { /* the answer has come */
+        if (s->result == CDP_ERR_TIMEOUT && !s->found) return cdp__join_store_silent(m);
+        if (s->result != CDP_OK) return s->found ? cdp__join_missing_told(m) : s->result;
+        cdp__join_narrow(m);
     }
-    if (s->rank == m->desc.group.world_size || cdp__mesh_now(m) >= s->give_up_ns)
+    now = cdp__mesh_now(m);
+    if (s->rank == m->desc.group.world_size
+        || now >= (s->narrow && !s->found ? s->last_ns : s->give_up_ns))
         return cdp__join_missing_told(m);
-    cdp__format(s->key_text, sizeof s->key_text, "%s", s->texts[s->rank]);
-    cdp__join_ask(m, m->store, CDP_STORE_CHECK, CDP__SETTLE_MS / 2, cdp__join_missing);
+    s->middle = s->narrow ? s->rank + (s->end - s->rank) / 2 : s->end;
+    s->next = cdp__join_missing;
+    cdp__join_send(
+        m, m->store, CDP_STORE_CHECK, s->keys + s->rank, s->middle - s->rank, CDP__SETTLE_MS / 2);
     return CDP_OK;
 }
 
@@ -3816,7 +3856,7 @@ CDP__PRIVATE cdp_status cdp__join_missing(cdp__mesh *m) {
 CDP__PRIVATE cdp_status cdp__join_awaited(cdp__mesh *m) {
     cdp__join *s = m->join;
     const cdp__text none = {s->names, sizeof s->names, 0};
-    const uint64_t now = cdp__mesh_now(m);
+    const uint64_t now = cdp__mesh_now(m), left = cdp__max(m->init_deadline_ns, now) - now;
     if (s->result == CDP_OK && s->with_values) {
         m->addrs = s->rq;
         s->asked = NULL;
@@ -3825,9 +3865,10 @@ CDP__PRIVATE cdp_status cdp__join_awaited(cdp__mesh *m) {
     s->names[0] = 0;
     s->list = none;
     s->absent = -1;
-    s->rank = s->found = 0;
-    s->give_up_ns = cdp__min(
-        now + CDP__SETTLE_MS * CDP__MS, now + (cdp__max(m->init_deadline_ns, now) - now) / 4);
+    s->rank = s->middle = s->found = 0;
+    s->end = m->desc.group.world_size;
+    s->give_up_ns = now + cdp__min(CDP__SETTLE_MS * CDP__MS, left / 4);
+    s->last_ns = now + cdp__min(2000 * CDP__MS, left / 2);
     return cdp__join_missing(m);
 }
 
@@ -3836,6 +3877,7 @@ CDP__PRIVATE cdp_status cdp__join_awaited(cdp__mesh *m) {
 CDP__PRIVATE cdp_status cdp__join_await(cdp__mesh *m) {
     cdp__join *s = m->join;
     const uint64_t left = s->deadline_ns - cdp__min(cdp__mesh_now(m), s->deadline_ns);
+    s->narrow = false;
     s->next = cdp__join_awaited;
     cdp__join_send(m, m->store, s->with_values ? CDP_STORE_MULTI_GET : CDP_STORE_WAIT, s->keys,
         m->desc.group.world_size,
