@@ -476,6 +476,62 @@ TEST(below_the_minimum_the_job_waits_and_then_ends) {
     cdp_store_destroy(shared);
 }
 
+/* Member 1 goes when member 0 has its last step and has not yet called cdp_elastic_finish(). */
+static void let_the_other_be_done(job_member *m, cdp_elastic *e, const cdp_elastic_now *now) {
+    const uint64_t until = test_until_ns(20000);
+    (void)m;
+    (void)e;
+    if (now->step != 9) return;
+    while (!__atomic_load_n(&members[0].answer, __ATOMIC_SEQ_CST) && test_now_ns() < until)
+        test_sleep_ms(1);
+}
+
+static void arrive_before_finish(job_member *m, cdp_elastic *e, const cdp_elastic_now *now) {
+    const uint64_t until = test_until_ns(20000);
+    bool arrived = false;
+    (void)now;
+    __atomic_store_n(&m->answer, 1, __ATOMIC_SEQ_CST);
+    while (!arrived && test_now_ns() < until) {
+        cdp__elastic_lock(e);
+        arrived = e->place.phase == CDP__ELASTIC_ARRIVED;
+        cdp__elastic_unlock(e);
+        test_sleep_ms(1);
+    }
+    T(arrived);
+}
+
+/* Below the minimum; newcomers would find nothing to do. */
+TEST(who_has_all_steps_needs_no_newcomers) {
+    job_begin();
+    set_all(2, 2, 2, 10, 0);
+    for (uint32_t i = 0; i < 2; ++i)
+        members[i].desc.join_ms = 10000 * TEST_SLACK;
+    members[0].at_end = arrive_before_finish;
+    members[1].steps = 11;
+    members[1].between = let_the_other_be_done;
+    members[1].vanish_at = 10;
+    run_all(2);
+    ended(&members[0], CDP_OK);
+    ended(&members[1], CDP_OK);
+    T_EQ(1, members[0].answer);
+    cdp_store_destroy(shared);
+}
+
+/* The time begins anew after a standstill, three times at most. */
+TEST(a_process_that_stood_still_waits_once_more) {
+    cdp__elastic_settle s = {1000 * CDP__MS, 1000 * CDP__MS, 0};
+    T_EQ(0, cdp__elastic_waited_ms(&s, 1000 * CDP__MS, 200));
+    s.due_ns = 1010 * CDP__MS;
+    T_EQ(110, cdp__elastic_waited_ms(&s, 1110 * CDP__MS, 200)); /* late, by half of it */
+    s.due_ns = 1120 * CDP__MS;
+    for (uint64_t i = 0; i < CDP__ELASTIC_PAUSES; ++i) {
+        T_EQ(0, cdp__elastic_waited_ms(&s, (2000 + 1000 * i) * CDP__MS, 200));
+        s.due_ns = (2010 + 1000 * i) * CDP__MS;
+        T_EQ(10, cdp__elastic_waited_ms(&s, s.due_ns, 200));
+    }
+    T_EQ(1000, cdp__elastic_waited_ms(&s, 5000 * CDP__MS, 200)); /* always late */
+}
+
 TEST(a_replacement_lets_a_job_below_its_minimum_go_on) {
     pthread_t t[3];
     job_begin();
@@ -1352,6 +1408,9 @@ int main(int argc, char **argv) {
         {"any_rank_can_end_an_epoch", any_rank_can_end_an_epoch, 40},
         {"below_the_minimum_the_job_waits_and_then_ends",
             below_the_minimum_the_job_waits_and_then_ends, 40},
+        {"who_has_all_steps_needs_no_newcomers", who_has_all_steps_needs_no_newcomers, 60},
+        {"a_process_that_stood_still_waits_once_more", a_process_that_stood_still_waits_once_more,
+            10},
         {"a_replacement_lets_a_job_below_its_minimum_go_on",
             a_replacement_lets_a_job_below_its_minimum_go_on, 40},
         {"too_few_at_the_beginning", too_few_at_the_beginning, 40},
