@@ -7,9 +7,9 @@
    ranks that are left shrink their group, again and again.
 
    In every world: all who get a group get the same one, in the order of their ranks, and the steps
-   of its members; a rank that lives is in it (where ranks die: in 98 of 100 worlds, for it may learn
-   of a death too late); an error is one that the header names, and has a reason; a rank that is
-   called lost is; every call ends in time; nothing is left of memory and descriptors.
+   of its members; a rank that lives is in it (where ranks die: in 98 of 100 worlds, for it may
+   learn of a death too late); an error is one that the header names, and has a reason; a rank that
+   is called lost is; every call ends in time; nothing is left of memory and descriptors.
 
    Then a planted mistake, which some world must find.
 
