@@ -10098,7 +10098,15 @@ CDP__PRIVATE void cdp__stream_remove(cdp__world *w, cdp__stream *s) {
         --w->stream_count;
         if (s->unexpected) --w->unexpected_count;
     }
-    if (port->tx_stream == s) port->tx_stream = NULL;
+    if (port->tx_stream == s) {
+        port->tx_stream = NULL;
+        /* Nothing of the message was sent: it is taken back. Zeros for its body would pass for data
+           of this rank, if the receiver is late and its operation still goes on. */
+        if (port->tx_head_left == CDP__HEAD_BYTES) {
+            port->tx_head_left = 0;
+            port->tx_left = 0;
+        }
+    }
     if (port->rx_stream == s) {
         port->rx_stream = NULL;
         port->rx_fresh = false;
