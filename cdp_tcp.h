@@ -208,7 +208,7 @@ typedef struct cdp_tcp_desc {
     const char *master_addr;
     /* required (unless world_size is 1): where rank 0 serves the store */
     uint16_t master_port;
-    /* Another program (torchrun's agent) serves the store there, not rank 0. A store of PyTorch does
+    /* Another program (torchrun's agent) serves the store there, not rank 0. PyTorch's stores do
        not tell that a client has died: ranks that wait in cdp_init() for one that dies meanwhile
        wait until init_timeout_ms. */
     bool external_store;
