@@ -14564,23 +14564,21 @@ CDP__PRIVATE void cdp__alone_nothing(void *self) {
     (void)self;
 }
 
-CDP__PRIVATE cdp_group_desc cdp__group_desc_defaults(const cdp_group_desc *desc) {
-    cdp_group_desc d = *desc;
-    d.timeout_ms = cdp__def(d.timeout_ms, 600000);
-    d.small_bytes = cdp__def(d.small_bytes, 64 * 1024);
-    d.piece_bytes = cdp__min(cdp__def(d.piece_bytes, 1024 * 1024), 1u << 30);
-    d.expose_bytes = cdp__def(d.expose_bytes, 64 * 1024);
-    d.spin_us = cdp__def(d.spin_us, 20);
-    d.max_pending = (uint32_t)cdp__min(cdp__def(d.max_pending, 64), 65535);
-    d.records = cdp__def(d.records, 32);
-    d.stage_bytes = cdp__max(cdp__def(d.stage_bytes, CDP__STAGE_BYTES), 256) & ~63ull;
-    d.window_bytes = cdp__def(d.window_bytes, CDP__WINDOW);
-    d.operations = (uint32_t)cdp__min(cdp__def(d.operations, 64), 65535);
-    d.waits = (uint32_t)cdp__min(cdp__def(d.waits, 32), 65535);
-    d.choices = NULL;
-    d.choice_count = 0;
-    if (!d.os) d.os = cdp_os_default();
-    return d;
+CDP__PRIVATE void cdp__group_desc_defaults(cdp_group_desc *d) {
+    d->timeout_ms = cdp__def(d->timeout_ms, 600000);
+    d->small_bytes = cdp__def(d->small_bytes, 64 * 1024);
+    d->piece_bytes = cdp__min(cdp__def(d->piece_bytes, 1024 * 1024), 1u << 30);
+    d->expose_bytes = cdp__def(d->expose_bytes, 64 * 1024);
+    d->spin_us = cdp__def(d->spin_us, 20);
+    d->max_pending = (uint32_t)cdp__min(cdp__def(d->max_pending, 64), 65535);
+    d->records = cdp__def(d->records, 32);
+    d->stage_bytes = cdp__max(cdp__def(d->stage_bytes, CDP__STAGE_BYTES), 256) & ~63ull;
+    d->window_bytes = cdp__def(d->window_bytes, CDP__WINDOW);
+    d->operations = (uint32_t)cdp__min(cdp__def(d->operations, 64), 65535);
+    d->waits = (uint32_t)cdp__min(cdp__def(d->waits, 32), 65535);
+    d->choices = NULL;
+    d->choice_count = 0;
+    if (!d->os) d->os = cdp_os_default();
 }
 
 #ifdef CDP_NO_THREADS
@@ -15138,7 +15136,8 @@ CDP_API cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_group **out)
         return cdp__fail(
             CDP_ERR_INVALID, "cdp_group_create needs a desc and a place for the result");
     *out = NULL;
-    d = cdp__group_desc_defaults(desc);
+    d = *desc;
+    cdp__group_desc_defaults(&d);
     memset(&t, 0, sizeof t);
     if (desc->transport) t = *desc->transport;
     st = cdp__group_desc_check(desc);
@@ -18450,30 +18449,36 @@ CDP__PRIVATE cdp_status cdp__ddp_wait(cdp_ddp *d, cdp_status st) {
     return st;
 }
 
-/* Refuses calls while another one is under way. */
-CDP__PRIVATE cdp_status cdp__ddp_free_to(const cdp_ddp *d, const char *call) {
+/* Why a ddp cannot do now what is called. */
+CDP__PRIVATE cdp_status cdp__ddp_refuse(const cdp_ddp *d, const char *call) {
     if (!d) return cdp__fail(CDP_ERR_INVALID, "%s needs a ddp", call);
 #ifndef CDP_NO_GROUPS
     if (!d->group)
         return cdp__fail(CDP_ERR_STATE,
             "%s: cdp_ddp_rebind() has failed; call it again, or destroy this ddp", call);
 #endif
-    if (!CDP__BUDGETS || d->task == CDP__DDP_IDLE) return CDP_OK;
-    if (d->task == CDP__DDP_FAILED)
+    if (CDP__BUDGETS && d->task == CDP__DDP_FAILED)
         return cdp__fail(
             CDP_ERR_STATE, "%s: the creation of this ddp has failed; destroy it", call);
-    return cdp__fail(CDP_ERR_STATE,
-        "%s: what cdp_ddp_%s_start has begun is under way; call cdp_ddp_poll until it no longer "
-        "returns CDP_PENDING",
-        call, d->task == CDP__DDP_CREATES ? "create" : "backward_end");
+    if (CDP__BUDGETS && d->task != CDP__DDP_IDLE)
+        return cdp__fail(CDP_ERR_STATE,
+            "%s: what cdp_ddp_%s_start has begun is under way; call cdp_ddp_poll until it no "
+            "longer returns CDP_PENDING",
+            call, d->task == CDP__DDP_CREATES ? "create" : "backward_end");
+    return cdp__fail(
+        CDP_ERR_STATE, "%s: a backward pass is open; call cdp_ddp_backward_end first", call);
+}
+
+/* Refuses calls while another one is under way. */
+CDP__PRIVATE cdp_status cdp__ddp_free_to(const cdp_ddp *d, const char *call) {
+    const bool idle = d && d->group && (!CDP__BUDGETS || d->task == CDP__DDP_IDLE);
+    return idle ? CDP_OK : cdp__ddp_refuse(d, call);
 }
 
 /* The same, and while a backward pass is open. */
 CDP__PRIVATE cdp_status cdp__ddp_between(const cdp_ddp *d, const char *call) {
     const cdp_status st = cdp__ddp_free_to(d, call);
-    if (st != CDP_OK || !d->in_backward) return st;
-    return cdp__fail(
-        CDP_ERR_STATE, "%s: a backward pass is open; call cdp_ddp_backward_end first", call);
+    return st == CDP_OK && d->in_backward ? cdp__ddp_refuse(d, call) : st;
 }
 
 /* True if parameters and gradients are in device memory. */
@@ -19671,8 +19676,9 @@ CDP__PRIVATE void cdp__ddp_account(cdp_ddp *d) {
 
 CDP_API cdp_ddp_stats cdp_ddp_stats_of(const cdp_ddp *d) {
     cdp_ddp_stats none;
+    if (d) return d->stats;
     memset(&none, 0, sizeof none);
-    return d ? d->stats : none;
+    return none;
 }
 
 CDP_API cdp_bucket_stats cdp_ddp_bucket(const cdp_ddp *d, uint32_t index) {
