@@ -10052,6 +10052,20 @@ CDP__PRIVATE void cdp__stream_replace(cdp__world *w, cdp__stream *from, cdp__str
     }
 }
 
+/* Enters a new stream, whose channel and peer are set, into the table, which has room for it. True:
+   an unexpected stream had them, has given its state to the new one, and is freed. */
+CDP__PRIVATE bool cdp__stream_enter(cdp__world *w, cdp__stream *s) {
+    cdp__stream *came = cdp__stream_find(w, s->channel, s->peer);
+    CDP_ASSERT(!came || came->unexpected);
+    if (came) {
+        cdp__stream_replace(w, came, s);
+        cdp__free(w->os, came);
+    } else {
+        cdp__stream_insert(w, s);
+    }
+    return came != NULL;
+}
+
 /* A new stream that is not part of a group's array. NULL: out of memory. */
 CDP__PRIVATE cdp__stream *cdp__stream_make(cdp__world *w, uint64_t channel, uint32_t peer) {
     cdp__stream *s;
@@ -12773,21 +12787,13 @@ CDP__PRIVATE cdp__flow *cdp__flow_find(const cdp_group *g, uint32_t rank, uint32
 /* A new flow from a channel to a rank of g. NULL: out of memory. */
 CDP__PRIVATE cdp__flow *cdp__flow_make(
     cdp_group *g, uint64_t channel, uint32_t rank, uint32_t tag) {
-    const uint32_t peer = cdp__world_rank(g, rank);
-    cdp__stream *s = cdp__stream_find(g->w, channel, peer);
     cdp__flow *flow;
-    CDP_ASSERT(!s || s->unexpected);
     if (!cdp__streams_reserve(g->w, 1)) return NULL;
     flow = (cdp__flow *)cdp__alloc_zero(g->os, sizeof *flow);
     if (!flow) return NULL;
-    if (s) {
-        cdp__stream_replace(g->w, s, &flow->s);
-        cdp__free(g->os, s);
-    } else {
-        flow->s.channel = channel;
-        flow->s.peer = peer;
-        cdp__stream_insert(g->w, &flow->s);
-    }
+    flow->s.channel = channel;
+    flow->s.peer = cdp__world_rank(g, rank);
+    (void)cdp__stream_enter(g->w, &flow->s);
     flow->g = g;
     flow->tag = tag;
     flow->rank = rank;
@@ -12798,10 +12804,8 @@ CDP__PRIVATE cdp__flow *cdp__flow_make(
 
 /* The flow of messages with this tag, created on first use. NULL: out of memory. */
 CDP__PRIVATE cdp__flow *cdp__flow_open(cdp_group *g, uint32_t rank, uint32_t tag) {
-    const uint64_t channel = cdp__message_channel(g, tag);
-    cdp__stream *s = cdp__stream_find(g->w, channel, cdp__world_rank(g, rank));
-    if (s && !s->unexpected) return (cdp__flow *)s;
-    return cdp__flow_make(g, channel, rank, tag);
+    cdp__flow *flow = cdp__flow_find(g, rank, tag);
+    return flow ? flow : cdp__flow_make(g, cdp__message_channel(g, tag), rank, tag);
 }
 
 CDP__PRIVATE void cdp__flow_activate(cdp__flow *flow) {
@@ -14689,18 +14693,9 @@ CDP__PRIVATE bool cdp__group_enter_streams(cdp_group *g) {
     uint32_t p;
     if (!cdp__streams_reserve(w, g->desc.world_size)) return false;
     for (p = 0; p < g->desc.world_size; ++p) {
-        cdp__stream *s = &g->streams[p], *came;
-        s->channel = g->channel;
-        s->peer = cdp__world_rank(g, p);
-        came = cdp__stream_find(w, s->channel, s->peer);
-        CDP_ASSERT(!came || came->unexpected);
-        if (came) {
-            cdp__stream_replace(w, came, s);
-            g->peers[p].used = true;
-            cdp__free(w->os, came);
-        } else {
-            cdp__stream_insert(w, s);
-        }
+        g->streams[p].channel = g->channel;
+        g->streams[p].peer = cdp__world_rank(g, p);
+        if (cdp__stream_enter(w, &g->streams[p])) g->peers[p].used = true;
     }
     return true;
 }
@@ -17540,18 +17535,13 @@ CDP__PRIVATE cdp_status cdp__channel_enter(cdp_channel *c) {
         return cdp__fail_nomem("a channel", n * (sizeof *c->streams + sizeof *c->peers));
     for (p = 0; p < n; ++p) {
         cdp__stream *s = &c->streams[p];
-        cdp__stream *came = cdp__stream_find(w, c->id, cdp__world_rank(c->g, p));
+        const cdp__stream *came = cdp__stream_find(w, c->id, cdp__world_rank(c->g, p));
         if (came && !came->unexpected)
             return cdp__fail(CDP_ERR_INVALID,
                 "cdp_channel_open: channel %u of this group is open already", c->desc.number);
         s->channel = c->id;
         s->peer = cdp__world_rank(c->g, p);
-        if (!came) {
-            cdp__stream_insert(w, s);
-            continue;
-        }
-        cdp__stream_replace(w, came, s);
-        cdp__free(w->os, came);
+        (void)cdp__stream_enter(w, s);
     }
     c->next = w->channels;
     w->channels = c;
