@@ -165,6 +165,10 @@
         CDP_STATIC *           off      all functions are private to the file that implements them
         CDP_ASSERT(x)          assert   checks of the library's own logic; with CDP_NO_LOG_STRINGS,
                                         abort() without a text; with NDEBUG, nothing
+        CDP_SLOTS *            8        slots for small messages between two ranks that share
+                                        memory, each way, 1 to 16; see LIMITS
+        CDP_SLOT_BYTES *       4096     payload of a slot, a multiple of 64 up to 32768
+        CDP_EXPOSURES *        32       payloads that one peer may read in place at once, 1 to 1024
         CDP_NO_OS              off      no system: none of its headers is included, there is no
                                         default os, and CDP_NO_STDIO, CDP_NO_FILES, CDP_NO_THREADS,
                                         CDP_NO_SHARED_MEMORY hold; see WITHOUT A SYSTEM
@@ -270,6 +274,11 @@
         messages in flight per group 1,048,576 | error text 511 bytes
         groups and tags that other ranks use before this rank asks for them: 256 at once; one more
         is an error on both sides
+        two ranks that share memory, each way: CDP_SLOTS small messages in slots, CDP_EXPOSURES
+        payloads read in place. What is beyond goes through the ring, so nothing fails. They are
+        macros, not members of a desc: they lay out memory in which the peer may store any value,
+        and a constant layout makes each check of an index one comparison. Make them smaller where
+        many ranks share a machine. Ranks that were built with different ones use TCP.
 
     HOW AN ALLREDUCE BECOMES BYTES (seven functions; those in brackets only pass the call on)
         cdp_allreduce            makes a request and checks it [cdp__collective, cdp__run]
@@ -413,6 +422,23 @@ extern "C" {
 /* Bytes of cdp_error.text, at least 64. */
 #ifndef CDP_ERROR_TEXT
 #define CDP_ERROR_TEXT 512
+#endif
+
+/* The tables in memory that two ranks share; see LIMITS. */
+#ifndef CDP_SLOTS
+#define CDP_SLOTS 8u
+#endif
+#ifndef CDP_SLOT_BYTES
+#define CDP_SLOT_BYTES 4096u
+#endif
+#ifndef CDP_EXPOSURES
+#define CDP_EXPOSURES 32u
+#endif
+#if CDP_SLOTS < 1 || CDP_SLOTS > 16 || CDP_EXPOSURES < 1 || CDP_EXPOSURES > 1024
+#error "cdp.h: CDP_SLOTS must be 1 to 16, CDP_EXPOSURES 1 to 1024"
+#endif
+#if CDP_SLOT_BYTES < 64 || CDP_SLOT_BYTES > 32768 || CDP_SLOT_BYTES % 64
+#error "cdp.h: CDP_SLOT_BYTES must be 64 to 32768, a multiple of 64"
 #endif
 
 /* ---- >>status -------------------------------------------------------------------------------- */
@@ -1105,7 +1131,7 @@ typedef struct cdp_transport {
 } cdp_transport;
 
 /* Size and alignment of the memory that cdp_transport.slots.memory returns. */
-#define CDP_SLOTS_BYTES 36864u
+#define CDP_SLOTS_BYTES (CDP_SLOTS * (CDP_SLOT_BYTES + 512u))
 #define CDP_SLOTS_ALIGN 64u
 
 /* For wait() above; NULL is allowed. */
@@ -9472,24 +9498,22 @@ CDP__PRIVATE uint64_t cdp__ring_move(cdp__ring *ring, uint64_t size, uint64_t at
 
 /* ---- eager slots for small messages */
 
-/* A message of at most CDP__SLOT_BYTES may travel in an eager slot instead of the stream, if its
+/* A message of at most CDP_SLOT_BYTES may travel in an eager slot instead of the stream, if its
    slot is free. The slot follows from the message's number in its stream, so the reader polls
    one word. If the slot is in use (the reader is behind, or the slot holds an unread message of
    another channel), the message takes the stream; the number tells the reader which of the two
    comes next. So no rank waits for a slot, and none is reserved. The header of a message is
    opaque here and has a fixed length. */
-#define CDP__SLOTS 8u
-#define CDP__SLOT_BYTES 4096u
 typedef struct cdp__eager_slot {
     uint32_t serial;  /* counts the messages stored in this slot; written last (atomic) */
     uint32_t number;  /* number of the message in its stream, from 0 */
     uint64_t channel; /* identifies the stream */
     uint16_t bytes;
     uint8_t head[CDP__SLOT_HEAD];
-    uint8_t data[CDP__SLOT_BYTES + 16]; /* the first 16 bytes lie in the first cache line */
+    uint8_t data[CDP_SLOT_BYTES + 16]; /* the first 16 bytes lie in the first cache line */
 } cdp__eager_slot;
 typedef struct cdp__eager_slots {
-    cdp__eager_slot place[CDP__SLOTS];
+    cdp__eager_slot place[CDP_SLOTS];
     uint32_t taken[16]; /* written by the reader: the last serial that it has read (atomic) */
 } cdp__eager_slots;
 
@@ -9498,19 +9522,19 @@ typedef char cdp__slots_fit[sizeof(cdp__eager_slots) <= CDP_SLOTS_BYTES ? 1 : -1
 
 /* One side's private state of the slots of both directions. */
 typedef struct cdp__eager {
-    uint32_t put[CDP__SLOTS], freed[CDP__SLOTS], got[CDP__SLOTS];
+    uint32_t put[CDP_SLOTS], freed[CDP_SLOTS], got[CDP_SLOTS];
 } cdp__eager;
 
 CDP__PRIVATE uint32_t cdp__eager_place(uint64_t channel, uint32_t number) {
-    return ((uint32_t)channel + number) % CDP__SLOTS;
+    return ((uint32_t)channel + number) % CDP_SLOTS;
 }
 
 /* True if slot i is free. Refreshes the copy of all `taken` counts at once, because reading that
    cache line of the other side is expensive. */
 CDP__PRIVATE bool cdp__eager_free(cdp__eager *w, const cdp__eager_slots *to, uint32_t i) {
     uint32_t k;
-    for (k = 0; k < CDP__SLOTS && w->put[i] != w->freed[i]; ++k) {
-        const uint32_t at = (i + 1 + k) % CDP__SLOTS;
+    for (k = 0; k < CDP_SLOTS && w->put[i] != w->freed[i]; ++k) {
+        const uint32_t at = (i + 1 + k) % CDP_SLOTS;
         w->freed[at] = cdp__atomic_load_u32(&to->taken[at], CDP__ACQUIRE);
     }
     return w->put[i] == w->freed[i];
@@ -9522,7 +9546,7 @@ CDP__PRIVATE bool cdp__eager_put(cdp__eager *w, cdp__eager_slots *to, uint64_t c
     uint32_t number, const uint8_t head[CDP__SLOT_HEAD], const void *data, uint32_t bytes) {
     const uint32_t i = cdp__eager_place(channel, number);
     cdp__eager_slot *p = &to->place[i];
-    CDP_ASSERT(bytes <= CDP__SLOT_BYTES);
+    CDP_ASSERT(bytes <= CDP_SLOT_BYTES);
     if (!cdp__eager_free(w, to, i)) return false;
     p->number = number;
     p->channel = channel;
@@ -9547,7 +9571,7 @@ CDP__PRIVATE const cdp__eager_slot *cdp__eager_find(
 CDP__PRIVATE uint32_t cdp__eager_head(const cdp__eager_slot *p, uint8_t head[CDP__SLOT_HEAD]) {
     const uint32_t bytes = cdp__atomic_load_u16(&p->bytes, CDP__RELAXED);
     memcpy(head, p->head, CDP__SLOT_HEAD);
-    return bytes <= CDP__SLOT_BYTES ? bytes : UINT32_MAX;
+    return bytes <= CDP_SLOT_BYTES ? bytes : UINT32_MAX;
 }
 
 /* The message has been read: frees its slot. */
@@ -9561,7 +9585,7 @@ CDP__PRIVATE void cdp__eager_taken(
 /* True if any slot holds an unread message. */
 CDP__PRIVATE bool cdp__eager_any(const cdp__eager_slots *from) {
     uint32_t i;
-    for (i = 0; i < CDP__SLOTS; ++i)
+    for (i = 0; i < CDP_SLOTS; ++i)
         if (cdp__atomic_load_u32(&from->place[i].serial, CDP__ACQUIRE)
             != cdp__atomic_load_u32(&from->taken[i], CDP__RELAXED))
             return true;
@@ -9582,7 +9606,6 @@ CDP__PRIVATE bool cdp__eager_any(const cdp__eager_slots *from) {
    before that check, the slice is discarded; if it revokes later, it writes its memory only after
    the slice was read. A reader may see fields of a later exposure: it only reads memory that it
    has mapped. */
-#define CDP__EXPOSURES 32u /* at once, to one peer */
 #define CDP__HELD 1u
 #define CDP__EXPOSED 2u
 #define CDP__BEGUN 4u
@@ -9598,7 +9621,7 @@ typedef struct cdp__exposure {
 
 /* One direction of a pair. The ring is the last member, because its bytes follow it. */
 typedef struct cdp__way {
-    cdp__exposure exposed[CDP__EXPOSURES]; /* the writer's memory that the reader may read */
+    cdp__exposure exposed[CDP_EXPOSURES]; /* the writer's memory that the reader may read */
     union {
         cdp__eager_slots slots;
         uint8_t slots_room[CDP_SLOTS_BYTES];
@@ -9610,13 +9633,13 @@ typedef struct cdp__way {
 #define CDP__LINE_PIECE (32u * 1024u)
 
 typedef struct cdp__line {
-    cdp__way *out, *in;             /* NULL until made */
-    uint64_t size;                  /* bytes of each ring */
-    uint64_t out_at, in_at;         /* bytes that this side has written and read */
-    uint64_t out_tail;              /* bytes that the peer had read, as last loaded */
-    bool full;                      /* the last write did not fit */
-    bool same_process;              /* the peer is a thread of this process */
-    uint32_t state[CDP__EXPOSURES]; /* states of this side's exposures */
+    cdp__way *out, *in;            /* NULL until made */
+    uint64_t size;                 /* bytes of each ring */
+    uint64_t out_at, in_at;        /* bytes that this side has written and read */
+    uint64_t out_tail;             /* bytes that the peer had read, as last loaded */
+    bool full;                     /* the last write did not fit */
+    bool same_process;             /* the peer is a thread of this process */
+    uint32_t state[CDP_EXPOSURES]; /* states of this side's exposures */
     cdp__doorbell *theirs;
     void (*wake)(struct cdp__line *line); /* wakes the sleeping peer */
     void *owner;
@@ -9698,9 +9721,9 @@ CDP__PRIVATE bool cdp__line_busy(const cdp__line *l) {
 /* The slot of the exposure table that a token of this side names. */
 CDP__PRIVATE uint32_t cdp__exposure_index(const cdp__line *l, uint64_t token) {
     const uint32_t i = (uint32_t)(token >> 32);
-    CDP_ASSERT(i < CDP__EXPOSURES && l->state[i] == (uint32_t)token);
+    CDP_ASSERT(i < CDP_EXPOSURES && l->state[i] == (uint32_t)token);
     (void)l;
-    return i % CDP__EXPOSURES;
+    return i % CDP_EXPOSURES;
 }
 
 /* Exposes memory to the peer. False: too many exposures. `segment` and `off` say where the peer
@@ -9709,9 +9732,9 @@ CDP__PRIVATE bool cdp__line_expose(cdp__line *l, const void *data, uint64_t byte
     uint64_t off, uint64_t *token) {
     cdp__exposure *e;
     uint32_t i = 0;
-    while (i < CDP__EXPOSURES && (l->state[i] & CDP__EXPOSED))
+    while (i < CDP_EXPOSURES && (l->state[i] & CDP__EXPOSED))
         ++i;
-    if (i == CDP__EXPOSURES) return false;
+    if (i == CDP_EXPOSURES) return false;
     e = &l->out->exposed[i];
     cdp__atomic_store_u64(&e->at, (uint64_t)(uintptr_t)data, CDP__RELAXED);
     cdp__atomic_store_u64(&e->bytes, bytes, CDP__RELAXED);
@@ -9755,7 +9778,7 @@ CDP__PRIVATE bool cdp__line_read_begin(cdp__line *l, uint64_t token, cdp__exposu
     const uint32_t hold = begun | (l->same_process ? CDP__HELD : 0u);
     uint32_t first = exposed, again = begun;
     cdp__exposure *e;
-    if (!l->in || token >> 32 >= CDP__EXPOSURES || (exposed & CDP__STATE_BITS) != CDP__EXPOSED)
+    if (!l->in || token >> 32 >= CDP_EXPOSURES || (exposed & CDP__STATE_BITS) != CDP__EXPOSED)
         return false;
     e = &l->in->exposed[token >> 32];
     if (!cdp__atomic_cas_u32(&e->state, &first, hold, CDP__ACQ_REL, CDP__ACQUIRE)
@@ -9772,7 +9795,7 @@ CDP__PRIVATE bool cdp__line_read_begin(cdp__line *l, uint64_t token, cdp__exposu
    valid. */
 CDP__PRIVATE bool cdp__line_read_end(cdp__line *l, uint64_t token) {
     uint32_t begun = (uint32_t)token | CDP__BEGUN;
-    cdp__exposure *e = &l->in->exposed[(token >> 32) % CDP__EXPOSURES];
+    cdp__exposure *e = &l->in->exposed[(token >> 32) % CDP_EXPOSURES];
     if (l->same_process) {
         (void)cdp__atomic_and_u32(&e->state, ~CDP__HELD, CDP__RELEASE);
         return true;
@@ -10535,7 +10558,7 @@ CDP__PRIVATE bool cdp__port_slots_wait(const cdp__world *w, uint32_t peer) {
     const cdp__eager_slots *memory = NULL;
     uint32_t i;
     if (t->slots.memory) memory = (const cdp__eager_slots *)t->slots.memory(t->self, peer, false);
-    for (i = 0; i < CDP__SLOTS && memory; ++i)
+    for (i = 0; i < CDP_SLOTS && memory; ++i)
         if (cdp__atomic_load_u32(&memory->place[i].serial, CDP__ACQUIRE)
             != w->ports[peer].slots.got[i])
             return true;
@@ -10667,7 +10690,7 @@ CDP__PRIVATE bool cdp__stream_put(
     const cdp_transport *t = &w->transport;
     cdp__eager_slots *memory;
     uint8_t head[CDP__SLOT_HEAD];
-    if (h->bytes > CDP__SLOT_BYTES || s->left) return false;
+    if (h->bytes > CDP_SLOT_BYTES || s->left) return false;
     memory = cdp__stream_slots(w, s, true);
     if (!memory) return false;
     cdp__slot_head_encode(h, head);
@@ -10755,7 +10778,7 @@ CDP__PRIVATE int64_t cdp__stream_write(
 CDP__PRIVATE void cdp__stream_close(cdp__world *w, cdp__stream *s, bool tell) {
     uint32_t i;
     cdp__stream_remove(w, s);
-    for (i = 0; i < CDP__SLOTS && s->peer != w->rank; ++i) {
+    for (i = 0; i < CDP_SLOTS && s->peer != w->rank; ++i) {
         if (!s->slot && cdp__stream_slot(w, s)) {
             s->slot = cdp__stream_slot(w, s);
             ++s->got;
@@ -15942,8 +15965,9 @@ CDP_API cdp_status cdp_start_all(
 CDP__PRIVATE cdp_status cdp__work_state(cdp_work w) {
     const cdp_status st = cdp__work_look(w.group, w.seq);
     if (st != CDP_OK && !cdp__work_exists(w.group, w.seq))
-        return cdp__fail(
-            CDP_ERR_INVALID, "the group has no operation #%llu", (unsigned long long)w.seq);
+        return cdp__fail(CDP_ERR_INVALID,
+            "work #%llu was not started in this group; pass what cdp_start() has filled in",
+            (unsigned long long)w.seq);
     return st < CDP_OK ? cdp__work_explain(w.group, st) : st;
 }
 

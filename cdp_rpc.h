@@ -788,6 +788,11 @@ extern "C" {
 /* Knows: slots, chains of a hash. Promises: a slot keeps its index until it is removed; the time
    of every function is independent of how full the table is. May use: nothing. */
 
+/* Tests plant defects here, to see that their checks find them. */
+#ifndef CDP__RPC_PLANT
+#define CDP__RPC_PLANT(defect) false
+#endif
+
 typedef enum cdp__ref_kind {
     CDP__REF_FREE,
     CDP__REF_OWNER, /* a value of this rank; key: its rid */
@@ -2494,7 +2499,7 @@ CDP__PRIVATE uint32_t cdp__rpc_time_left(cdp_rpc *rpc, uint64_t deadline_ns) {
 CDP__PRIVATE void cdp__rpc_left(cdp_rpc *rpc, uint32_t to, const cdp__rpc_packet *p) {
     cdp__rpc_call *c = p->kind == CDP__RPC_CALL ? cdp__rpc_call_find(rpc, p->a) : NULL;
     cdp_rpc_record *r = c ? cdp__rpc_record_of(rpc, c->record) : NULL;
-    ++rpc->peers[to].sent;
+    if (p->kind != CDP__RPC_ACCEPT || !CDP__RPC_PLANT(NOT_COUNTED)) ++rpc->peers[to].sent;
     rpc->bytes_out += p->bytes;
     cdp__rpc_copied(rpc, p->bytes);
     if (c) c->left = true;
@@ -2521,6 +2526,10 @@ CDP__PRIVATE void cdp__rpc_flush(cdp_rpc *rpc, uint32_t to) {
         if (o == peer->list) peer->list = NULL;
         peer->queue = o->next;
         if (!o->next) peer->queue_end = &peer->queue;
+        if (offer && o->back && CDP__RPC_PLANT(BACK_EARLY)) {
+            cdp__rpc_add_task(rpc, o->back);
+            o->back = NULL;
+        }
         if (offer) {
             o->next = peer->offered;
             peer->offered = o;
@@ -2699,7 +2708,7 @@ CDP__PRIVATE uint32_t cdp__rpc_slot(cdp_rpc *rpc, const char *call, cdp_rref rre
     }
     if (rref.rpc != rpc)
         (void)cdp__fail(CDP_ERR_INVALID, "%s: %s", call,
-            rref.rpc ? "the reference belongs to another rpc"
+            rref.rpc ? "the reference belongs to another rpc; use one of this rpc"
                      : "there is no reference in this cdp_rref");
     else
         (void)cdp__fail(CDP_ERR_STATE,
@@ -2746,7 +2755,8 @@ CDP__PRIVATE cdp_status cdp__rpc_rrefs_check(cdp_rpc *rpc, const char *call, con
         return cdp__fail(CDP_ERR_INVALID, "%s: %u references in one message; at most %u travel",
             call, args->rref_count, CDP__RPC_RREFS);
     if (args && args->rref_count && !args->rrefs)
-        return cdp__fail(CDP_ERR_INVALID, "%s: args.rrefs is NULL", call);
+        return cdp__fail(
+            CDP_ERR_INVALID, "%s: args.rrefs is NULL; set it, or clear rref_count", call);
     for (i = 0; args && i < args->rref_count; ++i) {
         const uint32_t slot = cdp__rpc_slot(rpc, call, args->rrefs[i]);
         if (!slot) return cdp_last_error()->status;
@@ -3292,6 +3302,7 @@ CDP__PRIVATE void cdp__rpc_done(cdp_rpc *rpc, cdp__rpc_task *task) {
     if (call->status != CDP_OK) *cdp__error_slot() = call->error;
     here->done = call;
     c->done(c->done_user, call);
+    if (CDP__RPC_PLANT(TOLD_TWICE)) c->done(c->done_user, call);
     cdp__rpc_lock(rpc);
     c->done_call = NULL;
     if (here->done) cdp__rpc_publish(rpc, call);
@@ -3681,6 +3692,7 @@ CDP__PRIVATE cdp__ctx_sum *cdp__ctx_total(cdp_rpc *rpc, cdp_ctx *ctx, uint32_t v
         return total;
     }
     if (!total) return NULL;
+    if (CDP__RPC_PLANT(ADDED_TWICE)) (void)cdp__ctx_plus(rpc, ctx, &total->t, &total->t);
     rest = total->next;
     total->next = NULL;
     for (s = rest; s; s = s->next) {
@@ -4311,8 +4323,9 @@ CDP__PRIVATE cdp_status cdp__rpc_results_check(
     if (st != CDP_OK) return st;
     if (bytes > rpc->desc.max_message_bytes)
         return cdp__fail(CDP_ERR_INVALID,
-            "%s: results of %llu bytes; max_message_bytes of cdp_rpc_desc is %llu", name,
-            (unsigned long long)bytes, (unsigned long long)rpc->desc.max_message_bytes);
+            "%s: results of %llu bytes; max_message_bytes of cdp_rpc_desc is %llu; reply less, or "
+            "raise it on all ranks",
+            name, (unsigned long long)bytes, (unsigned long long)rpc->desc.max_message_bytes);
     return cdp__rpc_rrefs_check(rpc, name, results);
 }
 
@@ -4381,7 +4394,7 @@ CDP__PRIVATE void cdp__rpc_answer_fetch(cdp_rpc *rpc, cdp__rpc_rq *rq) {
 
 /* Moves a request from stage NEW to its next stage. */
 CDP__PRIVATE void cdp__rpc_advance(cdp_rpc *rpc, cdp__rpc_rq *rq) {
-    const bool early = rq->f && (rq->f->flags & CDP_RPC_EARLY);
+    const bool early = (rq->f && (rq->f->flags & CDP_RPC_EARLY)) || CDP__RPC_PLANT(NOT_CONFIRMED);
     const bool own = rq->pub.from == rpc->rank && !rq->node;
     const bool turn = !own || cdp__rpc_turn(rpc, cdp__rpc_call_find(rpc, rq->call));
     const cdp__ref_state state = early ? CDP__REF_LIVE : cdp__rpc_confirmed(rpc, rq);
@@ -4888,7 +4901,9 @@ CDP__PRIVATE void cdp__rpc_fetch_more(cdp_rpc *rpc) {
         uint64_t *sum = cdp__rpc_in_sum(rpc, came);
         next = came->next;
         if (came->body || rpc->lost[came->m.peer]) continue;
-        if (sum && *sum && *sum + came->m.bytes > rpc->desc.max_queue_bytes) continue;
+        if (sum && *sum && *sum + came->m.bytes > rpc->desc.max_queue_bytes
+            && !CDP__RPC_PLANT(NO_LIMIT_OF_BYTES))
+            continue;
         came->body = (uint8_t *)cdp__rpc_area_alloc(rpc, came->m.bytes);
         if (!came->body) {
             const bool grad = (came->m.kind & 0xff) == CDP__RPC_GRAD;
@@ -5138,7 +5153,7 @@ CDP__PRIVATE void cdp__rpc_expire(cdp_rpc *rpc) {
     uint32_t i;
     for (i = 1; i <= rpc->call_count; ++i) {
         cdp__rpc_call *c = rpc->calls[i];
-        if (!c->used || !c->call) continue;
+        if (!c->used || !c->call || CDP__RPC_PLANT(NO_DEADLINE)) continue;
         if (c->deadline_ns <= now)
             cdp__rpc_abandon(rpc, c, CDP_ERR_TIMEOUT);
         else
@@ -5727,7 +5742,7 @@ CDP__PRIVATE cdp_status cdp__rpc_quiet(cdp_rpc *rpc, uint64_t until_ns) {
         cdp__rpc_tally(rpc, mine);
         st = cdp__rpc_add_up(rpc, mine, all, until_ns);
         if (st != CDP_OK) return st;
-        if (!memcmp(all, before, sizeof all)) return CDP_OK;
+        if (!memcmp(all, before, sizeof all) || CDP__RPC_PLANT(ONE_SUM)) return CDP_OK;
         now = cdp__now(rpc->os);
         if (now >= until_ns)
             return cdp__fail(CDP_ERR_TIMEOUT,
@@ -5741,6 +5756,7 @@ CDP__PRIVATE cdp_status cdp__rpc_quiet(cdp_rpc *rpc, uint64_t until_ns) {
         }
         memset(before, 0xff, sizeof before);
         pause = cdp__min(cdp__max(2 * pause, CDP__RPC_PAUSE_NS), CDP__RPC_PAUSE_MAX_NS);
+        if (CDP__RPC_PLANT(NOT_OF_THE_SEED)) pause += CDP__RPC_PAUSE_NS;
         st = cdp__rpc_wait(
             rpc, cdp__rpc_tally_moved, mine, cdp__min(until_ns, now + pause), until_ns);
         if (st != CDP_OK && st != CDP_PENDING) return st;
@@ -5799,8 +5815,9 @@ CDP__PRIVATE cdp_status cdp__rpc_shut(cdp_rpc *rpc, uint64_t until_ns) {
     cdp__rpc_tidy(rpc);
     st = cdp__rpc_quiet(rpc, until_ns);
     if (st != CDP_OK) return st;
-    if (rpc->refs.used[CDP__REF_USER] || rpc->refs.used[CDP__REF_FORK]
-        || rpc->refs.used[CDP__REF_HOLD])
+    if (!CDP__RPC_PLANT(ONE_SUM)
+        && (rpc->refs.used[CDP__REF_USER] || rpc->refs.used[CDP__REF_FORK]
+            || rpc->refs.used[CDP__REF_HOLD]))
         return cdp__fail(CDP_ERR_INTERNAL,
             "cdp_rpc_shutdown: %u references, %u forks and %u holds are left although no message "
             "is under way",
@@ -6147,7 +6164,7 @@ CDP__PRIVATE cdp_status cdp__rpc_start_check(cdp_rpc *rpc, cdp__rpc_starting *s)
     const cdp_call_desc *d = s->desc;
     uint64_t bytes;
     if (rpc->phase != CDP__RPC_OPEN)
-        return cdp__fail(CDP_ERR_STATE, "%s: the rpc was shut down", s->name);
+        return cdp__fail(CDP_ERR_STATE, "%s: the rpc was shut down; create another one", s->name);
     s->to = d->to;
     if (d->on.rpc || d->on.slot) {
         s->on = cdp__rpc_slot(rpc, s->name, d->on);
@@ -6168,10 +6185,12 @@ CDP__PRIVATE cdp_status cdp__rpc_start_check(cdp_rpc *rpc, cdp__rpc_starting *s)
     bytes = cdp__rpc_args_bytes(&d->args);
     if (bytes > rpc->desc.max_message_bytes)
         return cdp__fail(CDP_ERR_INVALID,
-            "%s: arguments of %llu bytes; max_message_bytes of cdp_rpc_desc is %llu", s->name,
-            (unsigned long long)bytes, (unsigned long long)rpc->desc.max_message_bytes);
+            "%s: arguments of %llu bytes; max_message_bytes of cdp_rpc_desc is %llu; send less, or "
+            "raise it on all ranks",
+            s->name, (unsigned long long)bytes, (unsigned long long)rpc->desc.max_message_bytes);
     if (d->ctx && d->ctx->rpc != rpc)
-        return cdp__fail(CDP_ERR_INVALID, "%s: ctx belongs to another rpc", s->name);
+        return cdp__fail(
+            CDP_ERR_INVALID, "%s: ctx belongs to another rpc; begin one of this one", s->name);
     if (d->ctx && (s->flags & (CDP__RPC_REMOTE | CDP__RPC_FETCH)))
         return cdp__fail(CDP_ERR_INVALID, "%s: a reference is made outside contexts", s->name);
     if (d->ctx && !cdp__ctx_goes_room(rpc, d->ctx)) return CDP_ERR_NOMEM;
@@ -6199,6 +6218,7 @@ CDP__PRIVATE bool cdp__rpc_has_room(cdp_rpc *rpc, void *arg) {
     const cdp__rpc_peer *peer = &rpc->peers[s->to];
     const uint64_t most = rpc->desc.max_call_bytes;
     if (rpc->lost[s->to] || rpc->phase != CDP__RPC_OPEN || !peer->flight) return true;
+    if (CDP__RPC_PLANT(NO_CREDIT)) return true;
     return peer->flight < peer->limit && s->bytes <= most && peer->flight_bytes <= most - s->bytes;
 }
 
@@ -6521,12 +6541,13 @@ CDP__PRIVATE cdp_status cdp__call_result(const cdp_call *call) {
     return call->status;
 }
 
-/* The latest end of the call, on the clock of os->now_ns. */
+/* The latest end of the call, on the clock of os->now_ns; 0: it has ended, but perhaps `done` has
+   not run yet. */
 CDP__PRIVATE uint64_t cdp__call_deadline(cdp_rpc *rpc, const cdp_call *call) {
     const cdp__rpc_call *c = call->priv[CDP__CALL_STAGE] == CDP__CALL_UNDER_WAY
         ? cdp__rpc_call_find(rpc, call->priv[CDP__CALL_ID])
         : NULL;
-    return c && c->call == call ? c->deadline_ns : CDP__NEVER;
+    return c && c->call == call ? c->deadline_ns : 0;
 }
 
 CDP__PRIVATE cdp_status cdp__call_wait_until(
@@ -7335,7 +7356,9 @@ CDP_API cdp_status cdp_ctx_backward(cdp_ctx *ctx, const cdp_backward_desc *desc)
     rpc = ctx->rpc;
     st = cdp__ctx_roots(ctx, desc, roots, values, &most);
     if (st == CDP_OK && (cdp__rpc_here_of()->no_wait || *cdp__inside()))
-        st = cdp__fail(CDP_ERR_STATE, "cdp_ctx_backward: not inside a callback");
+        st = cdp__fail(CDP_ERR_STATE,
+            "cdp_ctx_backward: an INLINE function and a callback must not wait for a pass; begin "
+            "it outside of them");
     if (st == CDP_OK && (ctx->mine || ctx->w.open))
         st = cdp__fail(CDP_ERR_STATE,
             "cdp_ctx_backward: a pass of this context is under way; begin one after the other");
@@ -7879,7 +7902,9 @@ CDP__PRIVATE cdp_status cdp__optim_make(cdp_dist_optim *o, const cdp_optim_desc 
     return st;
 }
 
-CDP__PRIVATE cdp_status cdp__optim_check(const cdp_optim_desc *d) {
+CDP__PRIVATE cdp_status cdp__optim_check(const cdp_optim_desc *d, cdp_dist_optim **out) {
+    if (!out)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_dist_optim_create needs a place for the optimizer");
     if (!d || !d->rpc || !d->params || !d->param_count)
         return cdp__fail(CDP_ERR_INVALID, "cdp_dist_optim_create needs an rpc and parameters");
     if (d->kind < CDP_OPTIM_SGD || d->kind > CDP_OPTIM_OWN)
@@ -7895,7 +7920,7 @@ CDP__PRIVATE cdp_status cdp__optim_check(const cdp_optim_desc *d) {
 }
 
 CDP_API cdp_status cdp_dist_optim_create(const cdp_optim_desc *desc, cdp_dist_optim **out) {
-    cdp_status st = out ? cdp__optim_check(desc) : cdp__fail(CDP_ERR_INVALID, "out is NULL");
+    cdp_status st = cdp__optim_check(desc, out);
     uint8_t settings[CDP__OPTIM_BYTES];
     static const uint8_t zeros[16] = {0};
     cdp__optim_rule rule;

@@ -6352,7 +6352,10 @@ CDP__PRIVATE cdp_status cdp__store_timed_out(
 
 /* Starts a request. The caller has filled in all members except the results. */
 CDP__PRIVATE cdp_status cdp__store_begin(cdp_store *s, cdp_store_request *rq) {
-    if (!s || !rq) return cdp__fail(CDP_ERR_INVALID, "the store%s is NULL", s ? "'s request" : "");
+    if (!s || !rq)
+        return cdp__fail(CDP_ERR_INVALID, "%s is NULL; %s",
+            s ? "the cdp_store_request" : "the cdp_store",
+            s ? "pass one that is filled in" : "create one, such as by cdp_tcp_store_create()");
     if (!s->start || !s->wait || !s->cancel || !s->os)
         return cdp__fail(CDP_ERR_STATE,
             "this store was never made, or was destroyed (a function of it is NULL)");
@@ -6620,7 +6623,8 @@ CDP__PRIVATE cdp_status cdp__store_list(cdp_store *s, cdp_store_op op, const cha
     uint32_t i;
     *array = NULL;
     memset(rq, 0, sizeof *rq);
-    if (!s || (!keys && count)) return cdp__fail(CDP_ERR_INVALID, "the store or its keys are NULL");
+    if (!s || (!keys && count))
+        return cdp__fail(CDP_ERR_INVALID, "the cdp_store or the list of keys is NULL; pass both");
     *array = (cdp_bytes *)cdp__alloc(s->os, (count + 1ull) * sizeof **array);
     if (!*array) return cdp__fail_nomem("the keys of a request", (count + 1ull) * sizeof **array);
     for (i = 0; i < count; ++i) {

@@ -65,6 +65,8 @@
         CDP_NO_ENV             no cdp_init_from_env, cdp_init_url, cdp_launch_read,
                                cdp_tcp_desc_from_env, cdp_tcp_desc_from_url: fill in a cdp_tcp_desc
         CDP_NO_SHARED_MEMORY   ranks of one host use TCP, as with no_shared_memory
+        CDP_SEGMENTS           segments of cdp_group_alloc() memory that a rank has at once, 1 to
+                               1024 (default: 128); see LIMITS of cdp.h
         CDP_NO_MAC             no authentication codes: a desc with `mac` is UNSUPPORTED
         CDP_NO_STORE_SERVER    rank 0 cannot serve the store: without external_store it must be
                                another program, or cdp_init returns UNSUPPORTED
@@ -90,20 +92,22 @@
         belongs to the TCP connection that was authenticated. Each such link takes four
         descriptors, with that of the connection.
         Peers read memory from cdp_group_alloc() (and so the buckets of a DDP) in place, from 64 KiB
-        on. That memory consists of segments: up to 128 for each rank, each a descriptor and at
-        least 1 MiB, reserved when allocated. A peer maps a segment read-only when it first receives
-        something from it, and unmaps it when it is freed or the owner has ended (with
-        group.no_thread in cdp_group_destroy(), because that may take 0.1 ms per MiB). Other memory
-        is read by the receiver (process_vm_readv) from 64 KiB on, and from 256 KiB on for data that
-        is only forwarded, if the system permits that when the link is made; containers and Yama
-        often do not. Everything else, and whatever cannot be read when the time comes, goes through
-        the ring buffers.
+        on. That memory consists of segments: up to 128 for each rank (CDP_SEGMENTS), each a
+        descriptor and at least 1 MiB, reserved when allocated. A peer maps a segment read-only when
+        it first receives something from it, and unmaps it when it is freed or the owner has ended
+        (with group.no_thread in cdp_group_destroy(), because that may take 0.1 ms per MiB). On
+        Linux a segment that is freed goes back to the system at once. Other memory is read by the
+        receiver (process_vm_readv) from 64 KiB on, and from 256 KiB on for data that is only
+        forwarded, if the system permits that when the link is made; containers and Yama often do
+        not. Everything else, and whatever cannot be read when the time comes, goes through the ring
+        buffers.
 
     MEMORY
         More than cdp.h says: about 10 KB and 0.8 KB per rank. 16 KiB of receive buffer for each
-        connection, made with it; 145 KiB with `mac`. 83 KiB and twice ring_bytes (256 KiB) for
-        each pair of ranks of one machine, together. Rank 0 also holds the store: about 70 KB and
-        1.5 KB per rank.
+        connection, made with it; 145 KiB with `mac`. 89 KiB and twice ring_bytes (256 KiB) for each
+        pair of ranks of one machine, together; with CDP_SLOTS and CDP_EXPOSURES of 1,
+        CDP_SLOT_BYTES of 64 and CDP_SEGMENTS of 16, 4 KiB. Rank 0 also holds the store: about 70 KB
+        and 1.5 KB per rank.
         Descriptors: 16, one for each connection of a link, three more for each rank of the same
         machine with which memory is shared, and on rank 0 two for each rank. cdp_init compares
         that with the limit of the process: a rank without room for the store returns IO; one
@@ -896,9 +900,14 @@ CDP__PRIVATE int64_t cdp__mac_recv(cdp__mac *c, cdp__loop *l, cdp__io *io, const
    of another one. The line between two ranks is that of >>fabric in cdp.h. Promises: values that
    the peer stores are read once and checked. May use: os, and fabric of cdp.h. */
 
-#define CDP__SEGMENTS 128u                 /* of one rank, at once */
+#ifndef CDP_SEGMENTS
+#define CDP_SEGMENTS 128u /* of one rank, at once */
+#endif
+#if CDP_SEGMENTS < 1 || CDP_SEGMENTS > 1024
+#error "cdp_tcp.h: CDP_SEGMENTS must be 1 to 1024"
+#endif
 #define CDP__SEGMENT_BYTES (1024u * 1024u) /* smaller allocations share a segment of this size */
-#define CDP__RETIRED CDP__SEGMENTS         /* more than these are unmapped at once */
+#define CDP__RETIRED CDP_SEGMENTS          /* more than these are unmapped at once */
 /* How a rank can read its peer's memory: any address; mapped segments. */
 #define CDP__READS_ANY 1u
 #define CDP__READS_SEGMENTS 2u
@@ -914,7 +923,7 @@ typedef struct cdp__side {
     uint8_t pad_[48];
     /* for each place: the number of the descriptor that passed the segment, from 1; 0: no
        segment */
-    uint32_t segments[CDP__SEGMENTS];
+    uint32_t segments[CDP_SEGMENTS];
 } cdp__side;
 
 /* A segment of memory for cdp_group_alloc(). */
@@ -935,10 +944,16 @@ typedef struct cdp__mapping {
 typedef struct cdp__pair {
     /* random, repeated in CHOSEN: proves that both ranks have mapped the same memory */
     uint8_t proof[CDP__NAME_BYTES];
-    uint32_t taken; /* the other side has mapped this memory */
-    uint8_t pad_[48];
+    uint32_t taken;  /* the other side has mapped this memory */
+    uint64_t layout; /* of the rank that created it */
+    uint8_t pad_[40];
     cdp__side side[2]; /* 0: the rank that created the memory */
 } cdp__pair;           /* followed by the two ways with their rings, first the one from side 0 */
+
+/* Equal where two builds lay out this memory in the same way. */
+#define CDP__LAYOUT                                                                           \
+    ((uint64_t)CDP_SLOT_BYTES + ((uint64_t)CDP_SLOTS << 16) + ((uint64_t)CDP_EXPOSURES << 32) \
+        + ((uint64_t)CDP_SEGMENTS << 48))
 
 typedef struct cdp__shared {
     cdp__pair *pair;
@@ -949,10 +964,10 @@ typedef struct cdp__shared {
     uint32_t seen[2]; /* counts of this side's doorbell when last polled */
     uint8_t proof[CDP__NAME_BYTES];
     int32_t pid; /* process id of the peer if its memory can be read; else 0 */
-    cdp__mapping mappings[CDP__SEGMENTS];
+    cdp__mapping mappings[CDP_SEGMENTS];
     cdp__mapping retired[CDP__RETIRED]; /* that the peer has freed: they are unmapped in steps */
     uint32_t retired_count;
-    bool told[CDP__SEGMENTS];  /* segments passed to the peer */
+    bool told[CDP_SEGMENTS];   /* segments passed to the peer */
     uint32_t passed, received; /* numbers of descriptors */
     uint32_t freed;            /* the peer's count of freed segments, as last read */
     int32_t bell;              /* descriptor that wakes the peer */
@@ -985,7 +1000,7 @@ CDP__PRIVATE void cdp__shared_shrink(cdp__shared *s) {
 /* This rank leaves: unmaps a piece of what is mapped. False: nothing is left. */
 CDP__PRIVATE bool cdp__shared_leave(cdp__shared *s) {
     uint32_t i;
-    for (i = 0; i < CDP__SEGMENTS && !s->retired_count; ++i)
+    for (i = 0; i < CDP_SEGMENTS && !s->retired_count; ++i)
         if (s->mappings[i].at) cdp__shared_retire(s, &s->mappings[i], false);
     if (!s->retired_count) return false;
     cdp__shared_shrink(s);
@@ -997,7 +1012,7 @@ CDP__PRIVATE bool cdp__shared_leave(cdp__shared *s) {
 CDP__PRIVATE void cdp__shared_remap(cdp__shared *s, int32_t fd, bool all) {
     const cdp_os *os = s->os;
     uint32_t i;
-    for (i = 0; i < CDP__SEGMENTS; ++i) {
+    for (i = 0; i < CDP_SEGMENTS; ++i) {
         cdp__mapping *v = &s->mappings[i];
         const uint32_t number = cdp__atomic_load_u32(&s->theirs->segments[i], CDP__ACQUIRE);
         if (v->at && (all || number != v->number)) cdp__shared_retire(s, v, all);
@@ -1019,7 +1034,7 @@ CDP__PRIVATE void cdp__shared_tidy(cdp__shared *s, bool all) {
     while (all && s->retired_count)
         cdp__shared_retire(s, &s->retired[--s->retired_count], true);
     do {
-        more = !all && tries++ < CDP__SEGMENTS
+        more = !all && tries++ < CDP_SEGMENTS
             && os->shared.pass(os->user, s->pass, &fd, 1, false) >= 0;
         if (more) ++s->received;
         cdp__shared_remap(s, more ? fd : -1, all);
@@ -1031,7 +1046,7 @@ CDP__PRIVATE void cdp__shared_tidy(cdp__shared *s, bool all) {
    The index comes from the peer: out of range, it wraps to another segment, which is harmless. */
 CDP__PRIVATE const uint8_t *cdp__shared_map(
     cdp__shared *s, uint32_t i, uint64_t off, uint64_t bytes) {
-    const cdp__mapping *v = &s->mappings[i %= CDP__SEGMENTS];
+    const cdp__mapping *v = &s->mappings[i %= CDP_SEGMENTS];
     if (!v->at || v->number != cdp__atomic_load_u32(&s->theirs->segments[i], CDP__ACQUIRE))
         cdp__shared_tidy(s, false);
     return v->at && off <= v->bytes && bytes <= v->bytes - off ? v->at + off : NULL;
@@ -1373,7 +1388,7 @@ typedef struct cdp__mesh {
     cdp__join *join;  /* rendezvous; NULL when it is over */
     cdp_store *store; /* for requests */
     cdp_store *watch; /* its only request waits for the key "fail" */
-    cdp__segment *segments; /* CDP__SEGMENTS entries, allocated with the first one */
+    cdp__segment *segments; /* CDP_SEGMENTS entries, allocated with the first one */
     cdp__shared *sharing;   /* memory of all links, also of lost ones */
     cdp__incoming *incoming;
     uint32_t incoming_count;
@@ -1888,6 +1903,7 @@ CDP__PRIVATE void cdp__link_offer(
         err = os->random(os->user, proof, CDP__NAME_BYTES) == CDP_OK ? 0 : -EIO;
         proof[0] |= 1; /* a proof must not be zero */
         memcpy(s->pair->proof, proof, CDP__NAME_BYTES);
+        s->pair->layout = CDP__LAYOUT;
         cdp__shared_prove(s, proof);
         if (!err) err = os->shared.pass(os->user, pass, fds, 2, true);
     } else {
@@ -2364,6 +2380,7 @@ CDP__PRIVATE cdp__shared *cdp__incoming_share(cdp__incoming *g, const cdp__hello
             s->bell = fds[1];
             s->pass = at;
             err = memcmp(s->pair->proof, chosen->memory, CDP__NAME_BYTES) != 0
+                    || s->pair->layout != CDP__LAYOUT
                 ? -EPROTO
                 : os->shared.pass(os->user, at, &bell, 1, true);
         } else {
@@ -2787,7 +2804,7 @@ CDP__PRIVATE int64_t cdp__bundle_recv(void *self, uint32_t peer, const cdp_iov *
 /* The segment that contains these bytes; NULL: none. */
 CDP__PRIVATE cdp__segment *cdp__mesh_segment(const cdp__mesh *m, const void *data, uint64_t bytes) {
     uint32_t i;
-    for (i = 0; m->segments && i < CDP__SEGMENTS; ++i) {
+    for (i = 0; m->segments && i < CDP_SEGMENTS; ++i) {
         const uint64_t off = (uint64_t)((uintptr_t)data - (uintptr_t)m->segments[i].at);
         if (off < m->segments[i].bytes && bytes <= m->segments[i].bytes - off)
             return &m->segments[i];
@@ -2803,14 +2820,14 @@ CDP__PRIVATE void *cdp__mesh_alloc(void *self, uint64_t bytes) {
     if (!cdp__mesh_shares(m) || m->desc.group.expose_bytes == UINT64_MAX || bytes > INT64_MAX)
         return NULL;
     if (!m->segments
-        && !(m->segments = (cdp__segment *)cdp__alloc_zero(os, CDP__SEGMENTS * sizeof *g)))
+        && !(m->segments = (cdp__segment *)cdp__alloc_zero(os, CDP_SEGMENTS * sizeof *g)))
         return NULL;
     bytes = cdp__max((bytes + 63) / 64 * 64, 64);
-    for (i = 0; i < CDP__SEGMENTS; ++i) {
+    for (i = 0; i < CDP_SEGMENTS; ++i) {
         if (m->segments[i].bytes - m->segments[i].used >= bytes) break;
         if (!m->segments[i].at && !g) g = &m->segments[i];
     }
-    if (i < CDP__SEGMENTS) {
+    if (i < CDP_SEGMENTS) {
         g = &m->segments[i];
     } else {
         if (!g || (g->fd = os->shared.create(os->user, cdp__max(bytes, CDP__SEGMENT_BYTES))) < 0)
@@ -3154,7 +3171,7 @@ CDP__PRIVATE void cdp__mesh_describe(void *self, uint32_t peer, char *out, uint6
     uint32_t i;
     if (s)
         cdp__text_add(&t, "memory, %llu KiB each way, ", (unsigned long long)(s->line.size / 1024));
-    for (i = 0, views = 0; s && i < CDP__SEGMENTS; ++i)
+    for (i = 0, views = 0; s && i < CDP_SEGMENTS; ++i)
         views += s->mappings[i].at ? s->mappings[i].bytes : 0;
     if (views)
         cdp__text_add(
@@ -3351,7 +3368,7 @@ CDP__PRIVATE void cdp__mesh_close(void *self) {
     cdp__mesh_shut(m);
     for (i = 0; m->links && i < m->desc.group.world_size * m->desc.connections; ++i)
         cdp__link_release(&m->links[i]);
-    for (i = 0; m->segments && i < CDP__SEGMENTS; ++i)
+    for (i = 0; m->segments && i < CDP_SEGMENTS; ++i)
         /* memory that was not freed may still be in use: it stays mapped */
         if (m->segments[i].at) os->net.close_fd(os->user, m->segments[i].fd);
     cdp__free(os, m->segments);

@@ -474,7 +474,7 @@ TEST(different_settings_are_told) {
    different orders: some take the stream, and all come in their order. */
 TEST(small_frames_take_either_way) {
     enum {
-        MANY = 3 * CDP__SLOTS
+        MANY = 3 * CDP_SLOTS
     };
     cdp_group_desc like = no_thread_desc();
     const uint32_t both[2] = {0, 1};

@@ -377,8 +377,8 @@ TEST(works_that_never_were) {
     if (!OK(cdp_group_create(&d, &g)) || !OK(cdp_start(g, &rq, &work))) return;
     OK(cdp_work_wait(work));
     ++work.seq;
-    REFUSED(CDP_ERR_INVALID, "no operation #2", cdp_work_wait(work));
-    REFUSED(CDP_ERR_INVALID, "no operation #2", cdp_work_wait_for(work, 1));
+    REFUSED(CDP_ERR_INVALID, "work #2 was not started in this group", cdp_work_wait(work));
+    REFUSED(CDP_ERR_INVALID, "pass what cdp_start() has filled in", cdp_work_wait_for(work, 1));
     OK(cdp_group_status(g));
     cdp_group_destroy(g);
 }
