@@ -8496,7 +8496,8 @@ CDP__PRIVATE void cdp__endpoint_text(cdp__text *t, const cdp__failure_record *r)
     static const char *const why[CDP__WHY_COUNT] = {"",
         ", which does not answer: look at what its process is doing",
         ", which waits for nobody: it computes, or calls something else",
-        ", which has done its part: the link to it is cut", ": these ranks wait for each other",
+        ", which has done its part: the link to it is cut",
+        ": these ranks wait for each other; compare the order of their calls",
         ", because of whose failure others have left", "", "",
         ", which does not answer: look at what its process is doing",
         "; rank 0 is gone, too, and its store with it", ", which has left"};
