@@ -120,7 +120,7 @@ static cdp__link links[2][2]; /* of rank r, to peer p */
 /* Rank 1 has exposed these bytes, in an exposure that rank 0 is reading. */
 static bool exposed(uint64_t at, uint64_t bytes) {
     const cdp__exposure *e = links[0][1].shared->line.in->exposed;
-    for (uint32_t i = 0; i < CDP__EXPOSURES; ++i)
+    for (uint32_t i = 0; i < CDP_EXPOSURES; ++i)
         if ((e[i].state & CDP__BEGUN) && at - e[i].at <= e[i].bytes
             && bytes <= e[i].bytes - (at - e[i].at))
             return true;
@@ -252,7 +252,7 @@ static void sides_open(cdp_os *os) {
 
 static void side_close(uint32_t me) {
     cdp__mesh *m = &meshes[me];
-    for (uint32_t i = 0; m->segments && i < CDP__SEGMENTS; ++i)
+    for (uint32_t i = 0; m->segments && i < CDP_SEGMENTS; ++i)
         T(!m->segments[i].at);
     host_release(NULL, m->segments);
     cdp__shared_close(links[me][1 - me].shared);
@@ -283,7 +283,7 @@ static uint64_t value_of(fuzz_input *in, uint64_t old) {
 #define WRITE(x) (x) = (__typeof__(x))value_of(in, (uint64_t)(x))
 
 static void write_slot(fuzz_input *in, cdp__eager_slots *slots) {
-    cdp__eager_slot *p = &slots->place[next_byte(in) % CDP__SLOTS];
+    cdp__eager_slot *p = &slots->place[next_byte(in) % CDP_SLOTS];
     const uint8_t what = next_byte(in);
     switch (what % 6) {
     case 0: WRITE(p->serial); break;
@@ -327,7 +327,7 @@ static void write_anything(fuzz_input *in) {
     case 2:
         WRITE(((uint8_t *)(&out->ring + 1))[(s->line.out_at + what / 8 - 32) % s->line.size]);
         break;
-    case 3: WRITE(back->eager.slots.taken[next_byte(in) % CDP__SLOTS]); break;
+    case 3: WRITE(back->eager.slots.taken[next_byte(in) % CDP_SLOTS]); break;
     case 4:
     case 5: write_slot(in, &out->eager.slots); break;
     case 6: write_exposure(in, out->exposed); break;
@@ -413,7 +413,7 @@ static void slots_look(const cdp_group *g) {
     for (uint32_t i = 0; i < w->stream_rows; ++i)
         for (const cdp__stream *s = w->streams[i]; s; s = s->next)
             T(!s->slot || s->body_left == UINT32_MAX
-                || s->slot_at + s->body_left <= CDP__SLOT_BYTES);
+                || s->slot_at + s->body_left <= CDP_SLOT_BYTES);
 }
 
 /* Lets both ranks advance, as the input says; then in turn. True: both works have ended. */
