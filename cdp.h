@@ -5988,13 +5988,13 @@ CDP__PRIVATE void cdp__loop_dispatch(cdp__loop *l, uint32_t count) {
 CDP__PRIVATE cdp_status cdp__loop_run(cdp__loop *l, cdp_lock *lock, uint64_t deadline_ns) {
     const cdp_os *os = l->os;
     int32_t r = -l->add_errno;
+    l->add_errno = 0; /* not after the wait: another thread may add a socket meanwhile */
     if (!r) {
         deadline_ns = cdp__min(deadline_ns, cdp__loop_next_timer(l));
         cdp_lock_release(deadline_ns ? lock : NULL);
         r = os->net.watch_wait(os->user, l->watch, l->events, CDP__MANY, deadline_ns);
         cdp_lock_acquire(deadline_ns ? lock : NULL);
     }
-    l->add_errno = 0;
     if (r == -ENOMEM) return cdp__fail_nomem("a list of descriptors to wait for", 0);
     if (r < 0)
         return cdp__fail_peer(CDP_ERR_IO, -1, -r, "cannot wait for %u descriptors", l->io_count);

@@ -2226,15 +2226,15 @@ CDP__PRIVATE void cdp__race_next(cdp__timer *t) {
 CDP__PRIVATE uint32_t cdp__link_paths(const cdp__link *l, cdp_addr out[CDP__PATHS]) {
     const cdp__mesh *m = l->mesh;
     const cdp_bytes *text = &m->addrs.results[l->peer];
+    /* a record that is too short ends the start; connections may still arrive meanwhile */
+    const uint64_t head = cdp__min(text->bytes, CDP__PLACE_BYTES);
     cdp_addr theirs[CDP__ADDRS];
     uint32_t n = 0;
     /* the store connection has shown that this address works */
     if (l->peer == 0 && !m->desc.external_store && !m->spread)
         theirs[n++] = cdp__tcp_store_peer_addr(m->store);
-    /* a record that is too short has ended the start; connections may still arrive meanwhile */
-    if (text->bytes > CDP__PLACE_BYTES)
-        n += cdp__addrs_parse((const char *)text->data + CDP__PLACE_BYTES,
-            text->bytes - CDP__PLACE_BYTES, theirs + n, CDP__ADDRS - n);
+    n += cdp__addrs_parse(
+        (const char *)text->data + head, text->bytes - head, theirs + n, CDP__ADDRS - n);
     n = cdp__paths(m->mine, m->mine_count, theirs, n, out);
     if (m->spread) cdp__paths_turn(m->mine, m->mine_count, out, n, l->index);
     return n;

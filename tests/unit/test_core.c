@@ -849,6 +849,46 @@ TEST(loop_wakes_from_another_thread) {
     cdp__loop_close(&fx.loop);
 }
 
+static int wait_socket;
+
+static int32_t add_fails(const cdp_os *os, void *watch, int32_t fd, uint32_t bits, void *owner) {
+    (void)os;
+    (void)watch;
+    (void)fd;
+    (void)bits;
+    (void)owner;
+    return -ENOMEM;
+}
+
+/* While this thread waits, another one adds a socket, for which there is no memory. */
+static int32_t wait_with_a_new_socket(
+    void *user, void *watch, cdp_ready *out, uint32_t max, uint64_t deadline_ns) {
+    (void)user;
+    (void)watch;
+    (void)out;
+    (void)max;
+    (void)deadline_ns;
+    cdp__loop_add(&fx.loop, &fx.io[0], wait_socket, NULL, NULL);
+    return 0;
+}
+
+TEST(loop_reports_a_socket_added_during_a_wait) {
+    cdp_os os = *cdp_os_default();
+    int fd[2];
+    if (!fixture_open() || !socket_pair(fd)) return;
+    os.net.watch_add = add_fails;
+    os.net.watch_wait = wait_with_a_new_socket;
+    wait_socket = fd[0];
+    fx.loop.os = &os;
+    T_EQ(CDP_OK, cdp__loop_run(&fx.loop, NULL, 0));
+    T_EQ(CDP_ERR_NOMEM, cdp__loop_run(&fx.loop, NULL, 0));
+    fx.loop.os = cdp_os_default();
+    T_EQ(CDP_OK, cdp__loop_run(&fx.loop, NULL, 0)); /* once */
+    cdp__loop_remove(&fx.loop, &fx.io[0]);
+    cdp__loop_close(&fx.loop);
+    close(fd[1]);
+}
+
 static void on_io_remove_all(cdp__io *io) {
     (void)io;
     ++fx.calls;
@@ -1273,6 +1313,8 @@ int main(int argc, char **argv) {
         {"bucket_plan_properties", bucket_plan_properties, 10},
         {"loop_timers", loop_timers, 10},
         {"loop_wakes_from_another_thread", loop_wakes_from_another_thread, 20},
+        {"loop_reports_a_socket_added_during_a_wait", loop_reports_a_socket_added_during_a_wait,
+            10},
         {"loop_callbacks_may_remove_anything", loop_callbacks_may_remove_anything, 10},
         {"loop_asks_only_for_what_is_unknown", loop_asks_only_for_what_is_unknown, 10},
         {"loop_reports_a_broken_socket_once", loop_reports_a_broken_socket_once, 10},
