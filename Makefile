@@ -8,7 +8,7 @@ BUILD   ?= build
 CC      := gcc
 # MORE=1, as .ci/run has it: also what takes longer than what it finds is worth each time.
 MORE    ?=
-SEEDS   ?= $(if $(MORE),1..1000,1..500)
+SEEDS   ?= 1..500
 JOBS    ?= $(shell nproc 2>/dev/null || echo 2)
 
 CFLAGS  := -O2 -g -std=gnu11 -Wall -Wextra -Wshadow -Wpointer-arith -Wundef
@@ -57,7 +57,7 @@ help:
 	@echo 'make demo       start four ranks on this machine that train a small text model together'
 	@echo 'make demo-elastic  the same model while one of four ranks is killed and another one joins; the loss curve as an SVG'
 	@echo 'make examples   compile the examples, each with the one gcc line of its first comment'
-	@echo 'make test       all tests; about four minutes on two cores; MORE=1: larger worlds, more seeds, every define'
+	@echo 'make test       all tests; about four minutes on two cores; MORE=1: larger worlds, more points of death, every define'
 	@echo 'make test-strict  tests with limits of time, to the letter: on a quiet machine'
 	@echo 'make sim        more simulated worlds, also of cdp_rpc.h: make sim SEEDS=1..100000'
 	@echo 'make sim-hour   simulated worlds from seeds that nobody used before, for SIM_SECONDS=3600; SIM_FROM=SEED repeats'

@@ -364,7 +364,7 @@ CDP_API bool cdp_rpc_alive(cdp_rpc *rpc, uint32_t rank);
 typedef struct cdp_rpc_stats {
     uint64_t calls_out; /* started here and not ended on the wire */
     uint64_t calls_in;  /* came here and not replied to */
-    uint64_t queued;    /* of those: waiting for a thread, for references or for a value */
+    uint64_t queued;    /* of calls_in: those that wait for a thread, references or a value */
     uint64_t owners;    /* values of this rank */
     uint64_t users;     /* references to values of others */
     uint64_t pending;   /* of those: not confirmed yet */
@@ -389,11 +389,11 @@ typedef struct cdp_rpc_stats {
 /* How much there is now. All zero for NULL. Any thread. */
 CDP_API cdp_rpc_stats cdp_rpc_stats_of(cdp_rpc *rpc);
 
-/* All of that one by one, as text for a reader: limits, lost ranks, calls and for whom they wait,
-   requests and what they wait for, values, references. Returns the length, which is below `size`:
-   what does not fit is cut (300 bytes for each call, request and reference are enough, and the
-   names of functions and ranks and the labels besides). 0 if rpc or out is NULL, or size is 0.
-   Any thread. */
+/* Everything that cdp_rpc_stats counts, one by one, as text for a reader: limits, lost ranks, calls
+   and the ranks that they wait for, requests and what they wait for, values, references. Returns
+   the length, which is below `size`: what does not fit is cut (300 bytes for each call, request and
+   reference are enough, and the names of functions and ranks and the labels besides). 0 if rpc or
+   out is NULL, or size is 0. Any thread. */
 CDP_API uint64_t cdp_rpc_describe(cdp_rpc *rpc, char *out, uint64_t size);
 
 /* ---- >>calls --------------------------------------------------------------------------------- */
@@ -405,8 +405,8 @@ typedef enum cdp_ran {
     CDP_RAN_YES
 } cdp_ran;
 
-/* A call, in the caller's memory: it stays where it is until the call has ended; then nobody
-   else touches it. Results belong to it until cdp_call_free(). */
+/* A call, in the caller's memory, which must not move until the call has ended; afterwards the
+   library does not touch it. Results belong to it until cdp_call_free(). */
 typedef struct cdp_call {
     cdp_status status; /* CDP_PENDING, then the same for ever */
     cdp_ran ran;
@@ -420,9 +420,9 @@ typedef struct cdp_call {
     cdp_tensor *tensors; /* in memory of the call */
     cdp_error error;     /* why it failed */
     /* Set before the start, where the contents of the result go: memory of the program, aligned to
-       8 bytes, that nobody else uses until the call has ended; cdp_call_free() does not free it.
-       Tensors come first, each filled up to a multiple of 8 bytes. A result that is longer: the
-       call fails with INVALID, and `ran` is YES (default: memory of the library). */
+       8 bytes, that the program does not use until the call has ended; cdp_call_free() does not
+       free it. Tensors come first, each filled up to a multiple of 8 bytes. A result that is
+       longer: the call fails with INVALID, and `ran` is YES (default: memory of the library). */
     cdp_iov into;
     uint64_t priv[10];
 } cdp_call;
@@ -448,11 +448,11 @@ typedef struct cdp_call_desc {
        then: nobody may wait for that call. Where callbacks run, see THREADS. */
     void (*done)(void *user, cdp_call *call);
     void *user;
-    /* Set, the memory of `args` is not copied where it need not be, and is the program's again when
-       this is called: once, after a start that was OK; perhaps after the call has ended, or at
-       once. A copy is avoided for more than 64 KiB in one piece, without tensors, references,
-       `on` and `ctx`, to another rank; a call that waits for its turn (in_order) is copied, too.
-       Where callbacks run. */
+    /* If this is set, the memory of `args` is not copied where it need not be, and is the program's
+       again when this function is called: once, after a start that was OK, perhaps within it, and
+       perhaps after the call has ended. A copy is avoided for more than 64 KiB in one piece,
+       without tensors, references, `on` and `ctx`, to another rank; a call that waits for its turn
+       (in_order) is copied, too. It runs where callbacks run, see THREADS. */
     void (*release)(void *user);
     void *release_user;
 } cdp_call_desc;
@@ -482,9 +482,10 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_call_wait(cdp_call *call);
 CDP_MUST_CHECK CDP_API cdp_status cdp_call_wait_for(cdp_call *call, uint32_t timeout_ms);
 /* Its status, or PENDING, at once. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_call_test(cdp_call *call);
-/* Until all have ended: OK, or the first failure in the order of the list. */
+/* Waits until all have ended. OK, or the first failure in the order of the list. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_call_wait_all(cdp_call *const *calls, uint32_t count);
-/* Until one has ended: *which, and its status; PENDING after timeout_ms. */
+/* Waits until one has ended; *which is its index. Returns its status, or PENDING after
+   timeout_ms. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_call_wait_any(
     cdp_call *const *calls, uint32_t count, uint32_t timeout_ms, uint32_t *which);
 /* Ends it with ABORTED. Not if it has ended: STATE. A function that runs already sees
@@ -702,8 +703,8 @@ CDP_API const uint32_t *cdp_ctx_grad_rows(cdp_ctx *ctx, uint64_t value);
 
 /* Updates parameters where they are: one object on each owner, which keeps its state. A parameter
    is a value (cdp_rref_create) with `param` set whose `plain` is one tensor of F32 or F64 in memory
-   of the program, which a step writes; nobody else should use it meanwhile. Steps on one owner run
-   one after the other. Arithmetic is done in double and rounded to the parameter's dtype. */
+   of the program, which a step writes; the program should not use it meanwhile. Steps on one owner
+   run one after the other. Arithmetic is done in double and rounded to the parameter's dtype. */
 typedef enum cdp_optim_kind {
     CDP_OPTIM_NONE = 0,
     CDP_OPTIM_SGD,      /* lr .01, momentum 0, dampening 0 */
@@ -751,7 +752,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_dist_optim_create(
    rows (see grad_rows; SGD, ADAGRAD and ADAM without weight_decay). After a failure, which names
    every owner that failed, the others have made their step. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_dist_optim_step(cdp_dist_optim *optim, cdp_ctx *ctx);
-/* Other settings from the next step on. 0: as it was. */
+/* Changes settings from the next step on. A setting that is 0 stays as it was. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_dist_optim_set(
     cdp_dist_optim *optim, double lr, double weight_decay);
 /* The objects end on their owners; parameters stay. NULL is allowed. */
@@ -6699,7 +6700,7 @@ CDP_API void cdp_call_free(cdp_call *call) {
         cdp__rpc_area_free(rpc, (void *)(uintptr_t)call->priv[CDP__CALL_MEMORY]);
         cdp_lock_release(&rpc->lock);
     }
-    if (call->priv[CDP__CALL_TENSORS]) /* without any of these the rpc may no longer exist */
+    if (call->priv[CDP__CALL_TENSORS]) /* only then is it certain that the rpc still exists */
         cdp__free(rpc->os, (void *)(uintptr_t)call->priv[CDP__CALL_TENSORS]);
     memset(call, 0, sizeof *call);
 }

@@ -204,6 +204,36 @@ if [ -f tests/unit/rpc_scenarios.txt ]; then
             ++lines }
         END { if (lines < 100) print "only " lines + 0 " scenarios" }' - tests/unit/rpc_scenarios.txt
 fi | rule 'scenarios of remote calls have the tests that rpc_scenarios.txt names'
+# "FILE: words = evidence ...": the words stand in FILE, and what shows that they are true exists.
+claims() { # FILE of claims
+    local file words rest evidence text what
+    declare -A texts=()
+    { grep -ho '^TEST([a-z_0-9]*' tests/*/*.c | cut -c 6-; ls tests/sim/scripts/*.txt | sed 's/.*\/\(.*\)[.]txt/script:\1/'; grep -oE '^[a-z-]+:' Makefile | sed 's/\(.*\):/make:\1/'; } 2> /dev/null | sort -u > "$tally/evidence"
+    while IFS= read -r rest; do
+        case $rest in '' | '#'*) continue ;; esac
+        file=${rest%%: *} words=${rest#*: } evidence=${words##* = } words=${words% = *}
+        text=${texts[$file]-}
+        [ -n "$text" ] || text=$(tr -s ' \n' '  ' < "$file")
+        texts[$file]=$text
+        case $text in *"$words"*) ;; *) echo "$file does not say: $words" ;; esac
+        for what in $evidence; do
+            case $what in file:*) [ -f "${what#file:}" ] ;; *) grep -qxF "$what" "$tally/evidence" ;; esac || echo "$file: \"$words\" is shown by $what, which does not exist"
+        done
+    done < "$1"
+}
+if [ -f tests/claims.txt ]; then
+    printf '%s\n' 'README.md: a sentence that it lacks = claims_are_free file:none' > "$tally/false_claims"
+    claims "$tally/false_claims" > "$tally/found"
+    { [ "$(wc -l < "$tally/found")" = 3 ] || cat "$tally/found"; } | rule 'claims that were made up are found'
+    { [ "$(grep -c ' = ' tests/claims.txt)" -ge 70 ] || echo 'fewer than 70 claims'; claims tests/claims.txt; } | rule 'what README and heads of headers claim is shown by what tests/claims.txt names'
+fi
+
+# Numbers of the README that follow from the headers.
+constants() { awk -v from="typedef enum $1 {" 'index($0, from) { on = 1; next } on && /^}/ { exit } on' cdp.h | grep -oE '^    CDP_[A-Z0-9_]+' | grep -cvE '_(DEFAULT|COUNT)$'; }
+if [ -f README.md ] && [ -f cdp.h ]; then
+    grep -qF "$(constants cdp_dtype) element types, $(constants cdp_reduce_op) reductions" README.md || echo "README.md: there are $(constants cdp_dtype) element types and $(constants cdp_reduce_op) reductions"
+fi | rule 'the README counts element types and reductions as cdp.h has them'
+
 awk 'END { if (NR > 150) print "README.md has " NR " lines" }' README.md 2> /dev/null | rule 'the README has at most 150 lines'
 
 version=$(awk '/^#define CDP_VERSION_(MAJOR|MINOR|PATCH) / { v = v (v == "" ? "" : ".") $3 } END { print v }' cdp.h)

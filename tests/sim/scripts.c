@@ -34,7 +34,7 @@
      at TIME FAULT                  kill R, stop R [for TIME], vanish R, isolate R [for TIME],
      after N ops of R FAULT         partition RANKS RANKS [for TIME], cut R R, nomem R [N] (the
      after N bytes from R to R FAULT N-th allocation from then on, 1)
-     expect RANKS RESULT [blames RANKS] [from RANKS] [within TIME]
+     expect RANKS RESULT [blames RANKS | blames none] [from RANKS] [within TIME]
                                     RESULT: ok, any, fails, or names of statuses joined by |;
                                     blames: the error names one of these; from: or one of these
                                     reports it of itself; within: after the first fault. Several
@@ -1074,6 +1074,7 @@ static bool fits(play *y, const line *l, const player *p) {
     }
     if (within != SIM_FOREVER && p->ended_ns > first_fault(y) + within) return false;
     if (p->status == CDP_OK || any) return true;
+    if (!blames && !from) return p->error.peer < 0;
     if (p->error.peer >= 0 && (blames >> p->error.peer & 1)) return true;
     return p->error.origin >= 0 && (from >> p->error.origin & 1);
 }

@@ -474,7 +474,7 @@ TEST(different_settings_are_told) {
    different orders: some take the stream, and all come in their order. */
 TEST(small_frames_take_either_way) {
     enum {
-        MANY = 3 * CDP__SLOTS
+        MANY = 3 * CDP_SLOTS
     };
     cdp_group_desc like = no_thread_desc();
     const uint32_t both[2] = {0, 1};
@@ -674,6 +674,55 @@ TEST(destroy_in_flight) {
     T_EQ(CDP_ERR_PEER_LOST, poll_to_end(&w, 2, work[2]));
     T_EQ(0, cdp_last_error()->peer);
     world_close(&w);
+}
+
+/* A clock that goes on when it is read, and by frames. */
+static uint64_t frame_clock_ns, frame_tick_ns;
+static uint64_t frame_clock(void *user) {
+    (void)user;
+    return frame_clock_ns += frame_tick_ns;
+}
+
+/* Each rank waits for the next one, the last one for nobody; all but that are polled once in 16 ms,
+   in this order or the other way. Whom does rank 0 blame when its deadline has passed? */
+static int32_t blamed_in_frames(uint32_t n, bool backwards) {
+    cdp_group_desc like = no_thread_desc();
+    cdp_os os = *cdp_os_default();
+    cdp_work work[RANKS_MAX];
+    float x[RANKS_MAX];
+    int32_t blamed = -1;
+    world w;
+    frame_clock_ns = 1000 * CDP__MS;
+    frame_tick_ns = 200;
+    os.now_ns = frame_clock;
+    like.os = &os;
+    if (!world_open(&w, n, &like, 0)) return -1;
+    for (uint32_t r = 0; r + 1 < n; ++r) {
+        const cdp_transfer t = {.receive = true,
+            .peer = r + 1,
+            .data = &x[r],
+            .count = 1,
+            .timeout_ms = r ? 60000 : 6000};
+        if (!T_EQ(CDP_OK, cdp_batch(w.group[r], &t, 1, &work[r]))) return -1;
+    }
+    for (uint32_t frame = 0; frame < 1000 && blamed < 0; ++frame) {
+        frame_clock_ns += 16 * CDP__MS;
+        for (uint32_t i = 0; i + 1 < n; ++i) {
+            const uint32_t r = backwards ? n - 2 - i : i;
+            const cdp_status st = cdp_work_poll(work[r], 0);
+            if (r == 0 && st == CDP_ERR_TIMEOUT) blamed = cdp_last_error()->peer;
+        }
+    }
+    frame_tick_ns = CDP__MS; /* leaving takes a while of this clock */
+    world_close(&w);
+    return blamed;
+}
+
+/* ERRORS of cdp.h: with frames of 16 ms ranks follow chains of up to 9 ranks. */
+TEST(chains_are_followed_in_frames) {
+    T_EQ(2, blamed_in_frames(3, false));
+    T_EQ(8, blamed_in_frames(9, false));
+    T_EQ(8, blamed_in_frames(9, true));
 }
 
 /* ---- memory ---- */
@@ -1528,6 +1577,7 @@ int main(int argc, char **argv) {
         {"abort_reaches_ranks_that_never_talked", abort_reaches_ranks_that_never_talked, 30},
         {"destroy_in_flight", destroy_in_flight, 10},
         {"creation_survives_every_refusal", creation_survives_every_refusal, 10},
+        {"chains_are_followed_in_frames", chains_are_followed_in_frames, 20},
         {"groups_take_the_memory_that_is_documented", groups_take_the_memory_that_is_documented,
             10},
         {"a_hub_takes_memory_for_pairs_that_talk", a_hub_takes_memory_for_pairs_that_talk, 10},

@@ -229,6 +229,7 @@ typedef enum trouble {
     T_CREATE,
     T_MAP_MAKER,
     T_MAP_OTHER,
+    T_LAYOUT, /* the other process was built with other tables */
     T_WAIT,
     T_CONNECT,
     T_SEND_MAKER,
@@ -246,6 +247,7 @@ static void *no_map(void *user, int32_t fd, bool writable, uint64_t *bytes) {
     cdp__pair *at = now == T_MAP_MAKER
         ? NULL
         : (cdp__pair *)cdp_os_default()->shared.map(user, fd, writable, bytes);
+    if (at && at->proof[0] && now == T_LAYOUT) at->layout += 1ull << 32;
     if (!at || now != T_MAP_OTHER || !at->proof[0]) return at;
     cdp_os_default()->shared.unmap(user, at, *bytes);
     return NULL;
@@ -444,7 +446,7 @@ static void large_ones(member *m) {
         }
     }
     for (uint32_t r = 0; r < n; ++r) /* no loan outlives its message */
-        for (uint32_t i = 0; r != m->desc.group.rank && i < CDP__EXPOSURES && link_of(m, r)->shared;
+        for (uint32_t i = 0; r != m->desc.group.rank && i < CDP_EXPOSURES && link_of(m, r)->shared;
              ++i)
             T(!(link_of(m, r)->shared->line.state[i] & CDP__EXPOSED));
     free(x);
@@ -539,13 +541,13 @@ static void lend_and_recall(member *m) {
     if (!T(link_of(m, peer)->shared != NULL)) return;
     cdp__enter(m->g); /* its thread uses the link, too */
     if (m->desc.group.rank == 0) {
-        uint64_t all[CDP__EXPOSURES + 1];
+        uint64_t all[CDP_EXPOSURES + 1];
         uint32_t k = 0;
         memset(lent, 7, sizeof lent);
-        while (k <= CDP__EXPOSURES
-            && t->remote.expose(t->self, peer, lent, sizeof lent, true, &all[k]))
+        while (
+            k <= CDP_EXPOSURES && t->remote.expose(t->self, peer, lent, sizeof lent, true, &all[k]))
             ++k;
-        T_EQ(CDP__EXPOSURES, k);
+        T_EQ(CDP_EXPOSURES, k);
         T(t->remote.try_revoke(t->self, peer, all[--k])); /* nobody has read it */
         while (k > 1)
             t->remote.revoke(t->self, peer, all[--k]);
@@ -664,7 +666,7 @@ static uint32_t views_of(member *m) {
     uint32_t n = 0;
     cdp__enter(m->g); /* its thread may be letting some go */
     for (uint32_t r = 0; r < m->desc.group.world_size; ++r)
-        for (uint32_t i = 0; r != m->desc.group.rank && i < CDP__SEGMENTS; ++i)
+        for (uint32_t i = 0; r != m->desc.group.rank && i < CDP_SEGMENTS; ++i)
             n += link_of(m, r)->shared && link_of(m, r)->shared->mappings[i].at;
     cdp__leave(m->g);
     return n;
@@ -708,7 +710,7 @@ static void group_memory(member *m) {
         }
     }
     cdp_describe(m->g, m->described, sizeof m->described);
-    T_EQ(seen ? (n - 1) : 0, count_of(" KiB of its group memory in view", m->described));
+    T_EQ(seen ? (n - 1) : 0, count_of(" KiB of its group memory mapped here", m->described));
     T_EQ(seen ? 2 * (n - 1) : 0, views_of(m));
     T_EQ(m->desc.group.expose_bytes != UINT64_MAX && m->desc.group.os->shared.create,
         in_segment(m, x));
@@ -876,10 +878,10 @@ static void small_and_many(member *m) {
     T_EQ(before, mappings());
     meet(2);
     /* what is beyond is other memory */
-    for (uint32_t i = 0; i < CDP__SEGMENTS + 3; ++i)
+    for (uint32_t i = 0; i < CDP_SEGMENTS + 3; ++i)
         T((p[i] = cdp_group_alloc(m->g, CDP__SEGMENT_BYTES))
-            && in_segment(m, p[i]) == (i < CDP__SEGMENTS));
-    for (uint32_t i = 0; i < CDP__SEGMENTS + 3; ++i)
+            && in_segment(m, p[i]) == (i < CDP_SEGMENTS));
+    for (uint32_t i = 0; i < CDP_SEGMENTS + 3; ++i)
         cdp_group_free(m->g, p[i]);
     meet(2);
     no_more = true;
@@ -1033,7 +1035,7 @@ TEST(a_segment_takes_the_place_of_another) {
     T(v && v[0] == 2);
     T(!cdp__shared_map(s, 5, 1, 4096) && !cdp__shared_map(s, 5, UINT64_MAX, 4096)
         && !cdp__shared_map(s, 5, 0, UINT64_MAX));
-    T(!cdp__shared_map(s, UINT32_MAX, 0, 1) && !cdp__shared_map(s, CDP__SEGMENTS, 0, 1));
+    T(!cdp__shared_map(s, UINT32_MAX, 0, 1) && !cdp__shared_map(s, CDP_SEGMENTS, 0, 1));
     cdp__shared_close(s);
     close(pair[1]);
 }

@@ -386,13 +386,15 @@ TEST(nested_rpc) { /* one worker per rank, and all ranks call each other: waits 
 /* ---- time ---- */
 
 static void timeouts(side *s) {
-    int64_t ms = 300, two[2] = {0, 0};
+    int64_t ms = 20000, two[2] = {0, 0}; /* it ends when it is cancelled */
     uint64_t from = test_now_ns();
     cdp_call c = {0};
     T_EQ(CDP_ERR_TIMEOUT,
         cdp_rpc_call(
             s->rpc, CALL(.to = next_of(s), F("sleep"), BYTES(&ms, 8), .timeout_ms = 30), &c));
-    T_TEXT("no answer within 30 ms", c.error.text);
+    /* the other rank may refuse what it read late */
+    T(strstr(c.error.text, "no answer within 30 ms")
+        || strstr(c.error.text, "its time was over before it ran"));
     if (how == HUB || how >= TCP) T_WITHIN(83, test_now_ns() - from);
     T(c.ran != CDP_RAN_YES);
     cdp_call_free(&c);

@@ -282,7 +282,7 @@ static void late_calls(side *s) {
     const uint32_t before = counted_of(&late_done);
     meet(s, &place);
     if (s->rank == 0) {
-        const uint32_t ms = 10 * TEST_LATE; /* until then it must have begun */
+        const uint32_t ms = 30 * TEST_LATE; /* until then it must have begun */
         T_EQ(CDP_ERR_TIMEOUT, cdp_rpc_call(s->rpc, CALL(.to = 0, F("late"), .timeout_ms = ms), &c));
         cdp_call_free(&c);
         const uint64_t until = test_until_ns(5000);
