@@ -25,7 +25,7 @@ SIM_SRC   := $(wildcard tests/sim/sim_main.c)
 SCRIPT_SRC := $(wildcard tests/sim/scripts.c)
 ROUND_SRC := $(wildcard tests/sim/rounds.c tests/sim/desync.c tests/sim/ring.c tests/sim/failure.c \
              tests/sim/rpc_tables.c tests/sim/rpc_waves.c tests/sim/rpc_worlds.c tests/sim/elastic.c \
-             tests/sim/elastic_worlds.c)
+             tests/sim/elastic_worlds.c tests/sim/elastic_shrink.c)
 LINEAR_SRC := $(wildcard tests/sim/linear.c)
 FUZZ_SRC  := $(wildcard tests/fuzz/*.c)
 BENCH_SRC := $(wildcard tests/bench/bench.c)
@@ -59,7 +59,7 @@ help:
 	@echo 'make examples   compile the examples, each with the one gcc line of its first comment'
 	@echo 'make test       all tests; about four minutes on two cores; MORE=1: larger worlds, more points of death, every define'
 	@echo 'make test-strict  tests with limits of time, to the letter: on a quiet machine'
-	@echo 'make sim        more simulated worlds: make sim SEEDS=1..100000'
+	@echo 'make sim        more simulated worlds, also of cdp_rpc.h: make sim SEEDS=1..100000'
 	@echo 'make sim-hour   simulated worlds from seeds that nobody used before, for SIM_SECONDS=3600; SIM_FROM=SEED repeats'
 	@echo 'make bench      measure'
 	@echo 'make bench-peers  measure side by side with Open MPI, MPICH, Gloo and raw sockets; PEERS="--full" for longer'
@@ -225,8 +225,10 @@ STRICT := $(basename $(notdir $(shell grep -lE 'T_WITHIN|TEST_SLACK' tests/unit/
 test-strict: $(STRICT:%=$(BUILD)/strict/%)
 	@TEST_STRICT=1 LANES=1 $(RUN) $(BUILD)/logs/strict $(patsubst '%,'strict_%,$(call suites,strict,600,,$(STRICT)))
 
-sim: $(SIM:%=$(BUILD)/test/%)
-	@$(RUN) $(BUILD)/logs $(call suites,test,86400,$(SEEDS),$(SIM))
+# SEEDS=1..10000: the worlds of the simulator, and those of cdp_rpc.h with each of their seven faults.
+sim: $(SIM:%=$(BUILD)/test/%) $(BUILD)/test/rpc_worlds
+	@$(RUN) $(BUILD)/logs $(call suites,test,86400,$(SEEDS),$(SIM)) \
+	    'rpc_worlds|86400|$(BUILD)/test/rpc_worlds --seeds $(SEEDS)'
 
 # All scenarios and faults, with and without threads and shared memory. Each failure says how it is seen again.
 SIM_SECONDS ?= 3600

@@ -165,6 +165,10 @@
         CDP_STATIC *           off      all functions are private to the file that implements them
         CDP_ASSERT(x)          assert   checks of the library's own logic; with CDP_NO_LOG_STRINGS,
                                         abort() without a text; with NDEBUG, nothing
+        CDP_SLOTS *            8        slots for small messages between two ranks that share
+                                        memory, each way, 1 to 16; see LIMITS
+        CDP_SLOT_BYTES *       4096     payload of a slot, a multiple of 64 up to 32768
+        CDP_EXPOSURES *        32       payloads that one peer may read in place at once, 1 to 1024
         CDP_NO_OS              off      no system: none of its headers is included, there is no
                                         default os, and CDP_NO_STDIO, CDP_NO_FILES, CDP_NO_THREADS,
                                         CDP_NO_SHARED_MEMORY hold; see WITHOUT A SYSTEM
@@ -239,14 +243,14 @@
         belongs to one thread at a time. Functions of cdp_work_then() and callbacks of channels run
         on the thread that advances communication, one at a time.
         cdp_group_abort: any thread, any time. cdp_group_destroy: when no other thread uses the
-        group any more.
+        group any more. A child of fork() must not use the groups of its parent.
 
     MEMORY
         All memory comes from os->alloc, except 0.8 KB while the default os looks up a name,
         and what the C library takes for itself (threads, names, lists of interfaces). The
-        first group: about 0.15 MB and 0.5 KB per rank. Each group made from it: 10 KB and
-        0.2 KB per rank. Unexpected data: at most window_bytes per channel and rank. A pair of
-        ranks in a hub: two rings of 256 KiB when they first talk. A DDP: its gradients once
+        first group: about 0.17 MB and 0.7 KB per rank. Each group made from it: 10 KB and
+        0.2 KB per rank. Unexpected data: at most window_bytes per channel and rank. A hub: 9
+        bytes per pair of ranks, and 0.6 MB for each pair that talks. A DDP: its gradients once
         (the buckets are the gradients) and 0.25 KB per parameter; twice for a moment when
         buckets are rebuilt; up to 1 MiB for small parameters that are broadcast together; a
         copy of gradients that this rank did not use while others may have. Messages: 0.3 KB
@@ -262,7 +266,13 @@
         every rank, for the same first cause, which every rank reports; destroy it. Every wait ends
         by its deadline. Ranks that call different things learn it from the first message between
         them; two that wait for each other after 1 s, or a quarter of the timeout if that is less;
-        others at the deadline. The library installs no signal handler and no atexit function,
+        others at the deadline. A rank that leaves while others still need something of it is
+        PEER_LOST to them, as one whose process ends; both are named. After a deadline ranks ask
+        each other, link by link, whom each waits for, in 5% of the timeout, at most 300 ms: the
+        question and its answer each wait until the rank polls that gets them. So without threads
+        a rank should poll all the while: with frames of 16 ms chains of up to 9 ranks can be
+        followed, and one that answers later is taken for the end of its chain, and blamed.
+        The library installs no signal handler and no atexit function,
         never forks, reads no environment variable, and never raises SIGPIPE.
 
     LIMITS
@@ -270,34 +280,54 @@
         messages in flight per group 1,048,576 | error text 511 bytes
         groups and tags that other ranks use before this rank asks for them: 256 at once; one more
         is an error on both sides
+        two ranks that share memory, each way: CDP_SLOTS small messages in slots, CDP_EXPOSURES
+        payloads read in place. What is beyond goes through the ring, so nothing fails. They are
+        macros, not members of a desc: they lay out memory in which the peer may store any value,
+        and a constant layout makes each check of an index one comparison. Make them smaller where
+        many ranks share a machine. Ranks that were built with different ones use TCP.
 
-    HOW AN ALLREDUCE BECOMES BYTES (seven calls)
-        cdp_allreduce            checks the arguments (>>requests, >>collective calls)
+    HOW AN ALLREDUCE BECOMES BYTES (seven functions; those in brackets only pass the call on)
+        cdp_allreduce            makes a request and checks it [cdp__collective, cdp__run]
           cdp__start_locked      puts the operation into the group's queue (>>queue)
             cdp__group_poll      lets the first operation of the queue advance (>>running)
+                                 [cdp__first_moves, cdp__queue_poll]
               cdp__exec_poll     a round of the algorithm: its transfers, then its local steps
                                  (>>exec; the rounds are pure functions, >>algo)
                 cdp__transfer_send   a payload in pieces: into a slot, exposed to be read in place,
-                                     or over the link (>>transfer)
+                                     or over the link (>>transfer) [cdp__exec_move,
+                                     cdp__transfer_poll]
                   cdp__stream_write  one 64-byte header and a body (>>send, >>message)
                     transport.send   bytes for one peer: a socket, a ring, or your own network
+        What cannot be sent yet is sent later: a waiting caller, cdp_poll() or the progress thread
+        calls cdp__world_poll (>>drive), and that cdp__group_poll, as above.
         On the other side transport.recv, cdp__port_pump and cdp__stream_read (>>receive) lead to
         cdp__transfer_receive, which stores the bytes in their place or combines them.
 
-    HOW A FAILURE REACHES ALL RANKS (>>failing)
-        A transfer that fails, a deadline that passes or a call that differs becomes a record and
-        an event in cdp__group_see. cdp__failure_step (>>failure, pure) alone decides who is to
-        blame: at once, or after it has settled, which means that ranks that wait are asked for
-        the end of their chain (>>waits) and an earlier cause may come. cdp__domain_act makes the
-        record every group's error, and cdp__group_publish queues a FAILURE for every peer.
-        cdp__port_failure receives it there, at once, whatever the rank reads just now;
-        cdp__world_told makes it an event.
+    HOW A FAILURE REACHES ALL RANKS (ten functions; where no section is given: >>failing)
+        cdp__group_fail          makes a record of a transfer that failed, a deadline that passed,
+                                 or a call that differs
+          cdp__group_see         stops the group's operations
+            cdp__domain_step     makes an event of the record
+              cdp__failure_step  alone decides who is to blame (>>failure, pure): at once, or after
+                                 it has settled, which means that ranks that wait are asked for the
+                                 end of their chain (>>waits) and an earlier cause may come;
+                                 meanwhile each poll of the group steps again
+              cdp__domain_act    makes the record the error of every group
+                cdp__group_publish   queues a FAILURE for every peer (>>telling)
+        cdp__group_telling       sends it in the next polls of the group
+        On each of the other ranks:
+        cdp__port_failure        receives it at once, whatever the rank reads just now (>>receive)
+          cdp__channel_failed    decodes it
+            cdp__world_told      makes it an event of cdp__failure_step; then cdp__domain_act as
+                                 above
 
     HOW TWO RANKS SHARE MEMORY (>>fabric)
         One direction between two ranks is a `way` in memory that both see: a ring of bytes, eight
         slots for small messages, and a table of exposures (payloads that the peer reads in place).
-        Threads of one process allocate it (>>hub); two processes of one host pass its descriptor
-        (>>memory in cdp_tcp.h). A doorbell wakes the side that sleeps.
+        Threads of one process allocate it: cdp__hub_way (>>hub). Of two processes of one host, the
+        one that connects makes it and passes its descriptor, cdp__link_offer; the other one takes
+        it, cdp__incoming_share; both map it, cdp__shared_open (>>memory; all in cdp_tcp.h). A
+        doorbell wakes the side that sleeps.
 
     License: MIT-0 or Unlicense, as you like; see the end of this file. */
 #if (defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION)) && defined(__STRICT_ANSI__) \
@@ -400,6 +430,23 @@ extern "C" {
 #define CDP_ERROR_TEXT 512
 #endif
 
+/* The tables in memory that two ranks share; see LIMITS. */
+#ifndef CDP_SLOTS
+#define CDP_SLOTS 8u
+#endif
+#ifndef CDP_SLOT_BYTES
+#define CDP_SLOT_BYTES 4096u
+#endif
+#ifndef CDP_EXPOSURES
+#define CDP_EXPOSURES 32u
+#endif
+#if CDP_SLOTS < 1 || CDP_SLOTS > 16 || CDP_EXPOSURES < 1 || CDP_EXPOSURES > 1024
+#error "cdp.h: CDP_SLOTS must be 1 to 16, CDP_EXPOSURES 1 to 1024"
+#endif
+#if CDP_SLOT_BYTES < 64 || CDP_SLOT_BYTES > 32768 || CDP_SLOT_BYTES % 64
+#error "cdp.h: CDP_SLOT_BYTES must be 64 to 32768, a multiple of 64"
+#endif
+
 /* ---- >>status -------------------------------------------------------------------------------- */
 
 /* What every fallible function returns. Zero is success, errors are negative; the details are in
@@ -417,7 +464,7 @@ typedef enum cdp_status {
     CDP_ERR_TIMEOUT = -3,
     /* a peer's connection ended or could not be made; `peer` names it */
     CDP_ERR_PEER_LOST = -4,
-    /* somebody called cdp_group_abort(); the text carries the reason */
+    /* a rank called cdp_group_abort(); the text contains the reason */
     CDP_ERR_ABORTED = -5,
     /* ranks called different things, or brought different models, versions or settings */
     CDP_ERR_MISMATCH = -6,
@@ -458,9 +505,9 @@ typedef enum cdp_dtype {
     CDP_DTYPE_U32,
     CDP_DTYPE_U64,
     CDP_DTYPE_BOOL, /* one byte, 0 or 1 */
-    /* one byte: 4 and 3, or 5 and 2 exponent and fraction bits. They can be copied; */
+    /* One byte, with 4 and 3, or 5 and 2, exponent and fraction bits. Both can be copied; only a
+       GPU reduces them, see cdp_nccl.h */
     CDP_DTYPE_F8E4M3,
-    /* only a GPU reduces them, see cdp_nccl.h */
     CDP_DTYPE_F8E5M2,
     CDP_DTYPE_COUNT
 } cdp_dtype;
@@ -524,7 +571,7 @@ typedef struct cdp_iov {
     uint64_t bytes;
 } cdp_iov;
 
-/* Bytes that somebody else owns. */
+/* Bytes that the receiver of this struct may read, but does not own. */
 typedef struct cdp_bytes {
     const void *data;
     uint64_t bytes;
@@ -538,7 +585,7 @@ typedef struct cdp_error {
     cdp_status status;
     /* who reports it, -1 outside a group */
     int32_t rank;
-    /* whom it blames (the rank that died, is late, differs), -1 when nobody */
+    /* the rank to blame (it died, is late, or differs), -1: none */
     int32_t peer;
     /* the rank that saw the cause first; equals `rank` when it was seen here */
     int32_t origin;
@@ -676,7 +723,8 @@ typedef struct cdp_os_net {
     /* These bits (CDP_IO_READ, CDP_IO_WRITE), and END and ERROR, are reported from now on, with
        `owner`. Returns 0 or a negative errno. */
     int32_t (*watch_add)(const cdp_os *os, void *watch, int32_t fd, uint32_t bits, void *owner);
-    /* From now on these bits. What is there already is reported once more. */
+    /* Reports these bits from now on, in place of those before. What is ready already is reported
+       once more. */
     void (*watch_change)(void *user, void *watch, int32_t fd, uint32_t bits, void *owner);
     /* May be NULL where the system itself reports everything new. Of what was reported of `fd`,
        these bits are used up: a call said "not now". */
@@ -762,6 +810,11 @@ typedef struct cdp_os_shared {
     /* `unmap` may be called for the first 64 KiB of a mapping, for the next, and so on; false: only
        for all of it (this may take some milliseconds in a poll with a budget) */
     bool unmap_parts;
+    /* May be NULL. Gives the memory of such a mapping back to the system, for all processes that
+       have mapped it, too: none of them needs what is in it. The mappings stay. Without this
+       function the last process that unmaps the memory gives it back, and that takes 0.1 to 0.3 ms
+       per MiB in one call. */
+    void (*empty)(void *user, void *at, uint64_t bytes);
 } cdp_os_shared;
 
 /* How open_file() opens a file. */
@@ -854,8 +907,8 @@ typedef struct cdp_allocator {
 /* ---- >>store interface ----------------------------------------------------------------------- */
 
 /* A key-value store that all ranks reach: how they find each other before they have connections.
-   cdp_store.h has the ready-made ones and the functions that a program calls; this is what
-   somebody who brings another store implements. */
+   cdp_store.h has the ready-made ones and the functions that a program calls; this is
+   what a program that brings another store implements. */
 typedef enum cdp_store_op {
     CDP_STORE_NONE = 0,
     /* keys[0] := values[0] */
@@ -920,13 +973,12 @@ typedef struct cdp_store {
     void *self;
     const cdp_os *os;
     uint32_t timeout_ms; /* default of the calls that take 0 */
-    cdp_status (*start)(
-        /* rq->status is CDP_PENDING; may finish at once; never blocks; < 0: not taken */
-        void *self, cdp_store_request *rq);
-    cdp_status (*wait)(void *self, cdp_store_request *rq,
-        /* until done (returns its status) or deadline (CDP_PENDING) */
-        uint64_t deadline_ns);
-    /* afterwards rq is never touched */
+    /* Begins a request, whose status is CDP_PENDING. May finish it at once; never blocks. Returns
+       < 0 if it does not take the request. */
+    cdp_status (*start)(void *self, cdp_store_request *rq);
+    /* Waits until the request is done, and returns its status; CDP_PENDING at the deadline. */
+    cdp_status (*wait)(void *self, cdp_store_request *rq, uint64_t deadline_ns);
+    /* Ends a request; afterwards rq is never touched. */
     void (*cancel)(void *self, cdp_store_request *rq);
     void (*destroy)(void *self);
 } cdp_store;
@@ -1031,7 +1083,7 @@ typedef struct cdp_transport {
         void (*revoke)(void *self, uint32_t peer, uint64_t token);
         /* Optional even where the rest is set. Like revoke, but only if the peer has not begun to
            read: else returns false and the exposure stays. The library calls it for messages of
-           up to 4 MiB that nobody has begun to read after a few milliseconds, and sends them, so
+           up to 4 MiB that no peer has begun to read after a few milliseconds, and sends them, so
            that no rank waits for a reader that waits for something else. Without it, messages
            that small are exposed only if cdp_group_desc.expose_bytes says so. */
         bool (*try_revoke)(void *self, uint32_t peer, uint64_t token);
@@ -1054,7 +1106,7 @@ typedef struct cdp_transport {
         /* The world has failed, and `record` says why, in the library's own form. The first record
            of all ranks is kept: keep a copy, unless there is one already, for ranks that are not
            connected to this one, and let their wait() return an error of status CDP_ERR_ABORTED.
-           Called again when this rank knows better: that is for ranks that connect later. Both or
+           Called again when this rank has a better record, for ranks that connect later. Both or
            neither of these two. */
         void (*publish)(void *self, const void *record, uint32_t bytes);
         /* The record that is kept, if it is known here: copy it and return its length, at most
@@ -1085,7 +1137,7 @@ typedef struct cdp_transport {
 } cdp_transport;
 
 /* Size and alignment of the memory that cdp_transport.slots.memory returns. */
-#define CDP_SLOTS_BYTES 36864u
+#define CDP_SLOTS_BYTES (CDP_SLOTS * (CDP_SLOT_BYTES + 512u))
 #define CDP_SLOTS_ALIGN 64u
 
 /* For wait() above; NULL is allowed. */
@@ -1126,13 +1178,13 @@ CDP_API void cdp_hub_destroy(cdp_hub *hub); /* NULL is allowed */
    not, the first operation that differs says so. */
 typedef struct cdp_choice {
     cdp_coll_kind kind;
-    const char *
-        /* required, as cdp_describe() spells it; "hierarchical" and "leaders" (of an allreduce):
-           only where a group spans several hosts of which one has several ranks */
-        algorithm;
-    /* of the vector, or of the parts of all ranks together (default: any) */
+    /* required, as cdp_describe() spells it; "hierarchical" and "leaders" (of an allreduce): only
+       where a group spans several hosts of which one has several ranks */
+    const char *algorithm;
+    /* the row fits up to this size: of the vector, or of the parts of all ranks together (default:
+       any) */
     uint64_t max_bytes;
-    uint32_t max_ranks; /* (default: any) */
+    uint32_t max_ranks; /* the row fits groups of up to so many ranks (default: any) */
 } cdp_choice;
 
 /* A set of ranks that communicate. Ranks are numbered 0 to world_size - 1. Operations of one
@@ -1145,44 +1197,43 @@ typedef struct cdp_group_desc {
     uint32_t rank;
     /* required, > 0 */
     uint32_t world_size;
-    /* ranks in one process: the hub that connects them */
+    /* ranks in one process: the hub that connects them. Without hub and transport, world_size must
+       be 1 */
     cdp_hub *hub;
     /* or any transport; copied; destroyed with the group, also when creation fails */
     cdp_transport *transport;
-    /* (neither: world_size must be 1)                                                */
-    /* per operation, end to end, from the call on (default: 600000; CDP_NO_TIMEOUT) */
+    /* deadline of each operation in ms, from the call on (default: 600000; CDP_NO_TIMEOUT: none) */
     uint32_t timeout_ms;
-    /* up to this size, algorithms of few rounds are taken (default: 64 KiB) */
+    /* operations of up to so many bytes use algorithms of few rounds (default: 64 KiB) */
     uint64_t small_bytes;
     /* bytes of the largest piece of a message, and so the delay of an abort (default: 1 MiB) */
     uint64_t piece_bytes;
-    uint64_t
-        /* what has at least this size is read where it lies by ranks that share memory;
-           UINT64_MAX: never (default: 64 KiB; more where a transport says so). What is not read
-           for some milliseconds is copied, up to 4 MiB, and leaves before it is asked for; what
-           is longer waits for its reader */
-        expose_bytes;
-    /* how long a waiting caller looks before it sleeps (default: 20) */
+    /* Ranks that share memory read data of at least so many bytes in place; UINT64_MAX: never
+       (default: 64 KiB; more where a transport says so). Up to 4 MiB that no peer has begun to
+       read after some milliseconds are copied, and leave before they are asked for; longer data
+       wait for their reader */
+    uint64_t expose_bytes;
+    /* microseconds for which a waiting caller polls before it sleeps (default: 20) */
     uint32_t spin_us;
-    /* never: always sleep */
+    /* a waiting caller sleeps at once */
     bool no_spin;
-    /* no progress thread: operations advance in cdp_poll() and in waits */
+    /* no progress thread: operations advance in cdp_poll() and in waits; ERRORS, above, says why a
+       rank that polls seldom may be blamed for what another one does */
     bool no_thread;
-    /* reductions whose bits depend on each rank's numbers alone: neither on counts, */
+    /* reductions whose bits depend on the numbers of each rank alone: neither on counts,
+       small_bytes, piece_bytes and buckets, nor on the transport */
     bool reproducible;
-    /* small_bytes, piece_bytes and buckets, nor on the transport                     */
     /* rows before the built-in table of algorithms; read at creation */
     const cdp_choice *choices;
     uint32_t choice_count;
     /* operations that each group remembers, see cdp_group_records() (default: 32) */
     uint32_t records;
-    /* when the group fails, this rank writes PATH.RANK.json, see cdp_group_dump() */
+    /* when the group fails, this rank writes PATH.RANK.json, see cdp_group_dump(); kept, not
+       copied: at most 1000 bytes (default: nothing is written) */
     const char *dump_path;
-    /* (default: nothing is written); kept, not copied: at most 1000 bytes            */
-    uint32_t
-        /* works that are not operations, such as those of cdp_work_then(), at once, at most
-           65535 (default: 64) */
-        max_pending;
+    /* how many works that are not operations, such as those of cdp_work_then(), may exist at once,
+       at most 65535 (default: 64) */
+    uint32_t max_pending;
     /* received bytes are combined in portions of this many bytes (default: 128 KiB; at least
        256) */
     uint64_t stage_bytes;
@@ -1203,15 +1254,15 @@ typedef struct cdp_group_desc {
     cdp_logger logger;
 } cdp_group_desc;
 
-/* Make this rank's end of a group. Local: talks to nobody yet (links are made on first use).
+/* Make this rank's end of a group. Local: nothing is sent yet (links are made on first use).
    Errors: INVALID (rank, world size, no way to reach the others, a rank of the hub that is
    taken, a row of `choices`), NOMEM, IO (no thread). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_group **out);
 
 #ifndef CDP_NO_GROUPS
 /* A group of some of the ranks of another one, over the same links. Only those ranks call it,
-   all with the same list: ranks[i] of `parent` becomes rank i. Local, like creation: nobody is
-   talked to. It inherits the settings of its parent and outlives it if need be. Groups, also of
+   all with the same list: ranks[i] of `parent` becomes rank i. Local, like creation: nothing is
+   sent. It inherits the settings of its parent and outlives it if need be. Groups, also of
    the same ranks, do not disturb each other: their operations may be called in different orders
    on different ranks. When several are made of the same ranks, the first one here is the first
    one there. It fails alone, and after its parent has failed another one can be made of the
@@ -1237,11 +1288,15 @@ CDP_API uint32_t cdp_rank_of_world(const cdp_group *group, uint32_t world_rank);
 /* Leave: local, and never an error for the others unless they still wait for this rank. Operations
    in flight end with CDP_ERR_STATE for threads that wait for them. NULL is allowed. Not while
    another thread uses the group. A group that leaves others of its world behind (those made by
-   cdp_group_new() and cdp_group_split(), or the one they were made from) waits for nobody, unless
+   cdp_group_new() and cdp_group_split(), or the one they were made from) does not wait, unless
    it has failed and has not told its peers. The last one ends its connections when the peers have
-   read what this rank sent: up to 0.1 s where one is busy, and 0.1 to 0.3 ms per MiB of its peers'
-   cdp_group_alloc() memory. After a failure it first tells its cause: that takes 50 ms, or up to
-   0.7 s where the peers do not take it. cdp_group_leave() does not block. */
+   read what this rank sent: less than a millisecond over memory, and over TCP where they read. A
+   peer that does not, because it is stopped or computes without a progress thread, is awaited for
+   0.1 s at most. Unmapping takes 0.1 to 0.3 ms per MiB of the peers' cdp_group_alloc() memory.
+   After a failure it first tells its cause: for 0.35 s at most, mostly some milliseconds. Then
+   others may read the cause in the store of rank 0, which waits for 0.3 s at most; where that store
+   is gone the other ranks wait for 50 ms. So all of it takes 0.75 s at most. cdp_group_leave() does
+   the same in frames, and does not block. The last error stays what it was. */
 CDP_API void cdp_group_destroy(cdp_group *group);
 
 #ifndef CDP_NO_FRAMES
@@ -1253,8 +1308,10 @@ CDP_API void cdp_group_destroy(cdp_group *group);
    taken, but a peer that then sends something to this rank may lose what it has not read yet, and
    after a failure peers may not learn its cause. Not bounded: a backend's destroy(), a function
    given to cdp_work_then() that is still running, a transport without leave(), such as that of
-   cdp_mpi.h, and the end of the progress thread, which takes some microseconds. Errors: STATE
-   (inside such a function; or the group was destroyed). */
+   cdp_mpi.h, the end of the progress thread, which takes some microseconds, and memory of
+   cdp_group_alloc() that a peer had not freed when its process ended: the last rank that unmaps it
+   gives it back to the system, in one call of 0.1 to 0.3 ms per MiB. Errors: STATE (inside such a
+   function; or the group was destroyed). */
 CDP_API cdp_status cdp_group_leave(cdp_group *group, uint32_t budget_us);
 #endif
 
@@ -1275,7 +1332,10 @@ CDP_API cdp_status cdp_group_status(cdp_group *group);
    stays valid, and is lost. It may be shared memory: what a child of fork() writes there its
    parent reads. NULL: out of memory, see cdp_last_error(). Any thread. */
 CDP_API void *cdp_group_alloc(cdp_group *group, uint64_t bytes);
-CDP_API void cdp_group_free(cdp_group *group, void *ptr); /* NULL is allowed */
+
+/* NULL is allowed. Gives the memory back to the system, which takes 0.1 to 0.3 ms per MiB. Nobody
+   may use it any more, neither other ranks nor children of fork(). */
+CDP_API void cdp_group_free(cdp_group *group, void *ptr);
 
 /* Break the group on every rank: waits return CDP_ERR_ABORTED with `reason` everywhere. Any
    thread, any time, any number of times; the first reason wins. Does not wait for anybody. */
@@ -1327,9 +1387,9 @@ CDP_API uint64_t cdp_describe(cdp_group *group, char *out, uint64_t size);
    microseconds have passed or nothing is in flight. The clock is read after each step of at most
    64 KiB, so the budget is exceeded by one such step. Budget 0: one look at what has arrived, and
    one step. Functions of the caller, such as those of cdp_work_then(), take their time on top; so
-   does memory that an operation needs because it is larger than all before it, and giving memory of
-   cdp_group_alloc() back to the system, which the last rank does that unmaps it after it was freed:
-   0.1 to 0.3 ms per MiB. Any thread. Returns cdp_group_status(). */
+   does memory that an operation needs because it is larger than all before it, and, where the
+   system cannot unmap memory in parts, as on Windows, memory of cdp_group_alloc() that a peer has
+   freed. Any thread. Returns cdp_group_status(). */
 CDP_API cdp_status cdp_poll(cdp_group *group, uint32_t budget_us);
 
 /* ---- >>collectives --------------------------------------------------------------------------- */
@@ -1413,7 +1473,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_allgather(
     cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype);
 CDP_MUST_CHECK CDP_API cdp_status cdp_allgather_async(
     cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_work *work);
-/* Rank `root` gets the reduction of all ranks' `count` elements in `out`, which nobody else
+/* Rank `root` gets the reduction of all ranks' `count` elements in `out`, which no other rank
    needs. In place (`in` NULL): `out` is the input on every rank, and only root's is changed.
    Large ones need scratch of that size on the other ranks. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_reduce(cdp_group *group, const void *in, void *out,
@@ -1432,7 +1492,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_scatter(
     cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype, uint32_t root);
 CDP_MUST_CHECK CDP_API cdp_status cdp_scatter_async(cdp_group *group, const void *in, void *out,
     uint64_t count, cdp_dtype dtype, uint32_t root, cdp_work *work);
-/* `in` has world_size * count elements; rank r gets the reduction of everybody's part r. In
+/* `in` has world_size * count elements; rank r gets the reduction of part r of all ranks. In
    place: `out` has all parts; the result replaces the own one, the others may hold anything
    afterwards. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_reduce_scatter(
@@ -1480,12 +1540,12 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_work_then(
 CDP_MUST_CHECK CDP_API cdp_status cdp_start_after(
     cdp_group *group, const cdp_request *request, cdp_work after, cdp_work *out);
 
-/* End a work that nobody needs any more; waits for it then return CDP_ERR_ABORTED. What concerns
-   this rank alone ends quietly: a function that was not called yet (it never is), a message of
-   which nothing has been sent or received (the other side's meets the next one; it is not lost).
-   Any other operation is one that other ranks take part in: cancelling it breaks the group on
-   all ranks, as cdp_group_abort() does, and names this rank. STATE: too late, it is done,
-   failing, or a message on its way; or it is a batch. */
+/* End a work that is no longer needed; waits for it then return CDP_ERR_ABORTED. Two kinds of work
+   end without an error on other ranks: a function that was not called yet (it never is), and a
+   message of which nothing has been sent or received (the message of the other side meets the next
+   one here, and is not lost). Other ranks take part in any other operation: to cancel it breaks
+   the group on all ranks, as cdp_group_abort() does, and names this rank. Errors: STATE (too late:
+   it is done, failing, or a message on its way; or it is a batch). */
 CDP_API cdp_status cdp_work_cancel(cdp_work work);
 #endif /* CDP_NO_CHAINS */
 
@@ -1536,7 +1596,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_recv_async(cdp_group *group, void *data, u
     cdp_dtype dtype, uint32_t from, uint32_t tag, cdp_work *work);
 
 /* Both at once, so that two ranks may call it with each other: `out` goes to rank `to`, what
-   comes from rank `from` goes to `in`. */
+   comes from rank `from` goes to `in`. Neither is this rank: in a ring of one, copy the data. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_sendrecv(cdp_group *group, const void *out,
     uint64_t out_count, uint32_t to, void *in, uint64_t in_count, uint32_t from, cdp_dtype dtype,
     uint32_t tag);
@@ -1549,7 +1609,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_sendrecv(cdp_group *group, const void *out
    from one rank keep their order. A rank that has left, or died, is not waited for; when no
    other rank is left that could send: PEER_LOST, which breaks the group and names the first that
    went, if none of them said why. After a TIMEOUT all ranks that could have sent are asked: one
-   that does not answer is named, or else one that waits for nobody. *got is written when it
+   that does not answer is named, or else one that waits for no other. *got is written when it
    is done, and must stay until then. Errors otherwise as for cdp_recv(); STATE: max_pending of
    the desc receives from any rank are waiting already. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_recv_any(cdp_group *group, void *data, uint64_t room,
@@ -1622,7 +1682,7 @@ typedef struct cdp_channel_desc {
     void (*released)(void *user, uint32_t peer, uint64_t handle, cdp_status status);
     /* A body that was asked for is there: CDP_OK, or CDP_ERR_PEER_LOST, or what broke the group. */
     void (*fetched)(void *user, uint32_t peer, uint64_t handle, cdp_status status);
-    /* The time of cdp_channel_timer() has come. */
+    /* os->now_ns has reached the time that was given to cdp_channel_timer(). */
     void (*timer)(void *user);
 } cdp_channel_desc;
 
@@ -1679,7 +1739,7 @@ CDP_API void cdp_channel_wake(cdp_channel *channel);
 CDP_API cdp_status cdp_channel_drop(cdp_channel *channel, uint32_t peer, const char *reason);
 
 /* Closes the channel: no callback runs after this returned (or, inside a callback, after that one
-   returned). Other ranks hear that this one is lost to them. What was offered is the caller's
+   returned). Other ranks get the callback `lost` for this one. Offered bodies are the caller's
    again. NULL is allowed. */
 CDP_API void cdp_channel_close(cdp_channel *channel);
 #endif /* CDP_NO_CHANNELS */
@@ -1697,22 +1757,22 @@ CDP_API void cdp_channel_close(cdp_channel *channel);
 typedef struct cdp_backend {
     void *self;
     const char *name; /* for cdp_describe() */
-    /* 1; 0: the processor's; < 0: a status, explained: nobody can use it */
+    /* Returns 1 if `data` is memory of this backend, 0 if it is host memory. < 0: a status with
+       its text in cdp_last_error(): neither can use the memory */
     int (*owns)(void *self, const void *data);
-    /* Start `n` requests, checked and with defaults, as one. *number is its own count of what it
-      started, from 1, below 2^62, and 0 when it failed before anything was started. */
-
+    /* Starts `n` requests, checked and with defaults, as one. *number becomes the backend's own
+       count of what it started, from 1, below 2^62, or 0 if it failed before anything started. */
     cdp_status (*start)(void *self, const cdp_request *requests, uint32_t n, uint64_t *number);
-    /* messages, as one */
+    /* The same for `n` messages. */
     cdp_status (*transfer)(void *self, const cdp_transfer *list, uint32_t n, uint64_t *number);
-    /* Until os->now_ns >= deadline_ns (0: just look): OK, PENDING or why not. UINT64_MAX: only
-      order what the caller does next after it. INVALID and STATE are the caller's mistakes.
-      `number` 0: everything so far. Of look only: the lock may be held. */
-
+    /* Waits for what got this number (0: for everything so far) until os->now_ns >= deadline_ns:
+       OK, PENDING, or the error. deadline_ns 0: only looks, and the lock may be held. UINT64_MAX:
+       does not wait, but orders what the caller does next after it. INVALID and STATE are the
+       caller's mistakes. */
     cdp_status (*wait)(void *self, uint64_t number, uint64_t deadline_ns);
     /* the group broke: stop what runs. Lock held, must not block */
     void (*failed)(void *self, const cdp_error *error);
-    /* optional: give `part` (NULL: none for this rank) one */
+    /* Optional: gives the new group `part` a backend (NULL: this rank is in no part). */
     cdp_status (*split)(void *self, uint32_t color, uint32_t key, cdp_group *part);
     void (*destroy)(void *self);
     /* Memory for gradients, in the order of what the caller does; with the processor's memory on
@@ -1939,7 +1999,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_create(const cdp_ddp_desc *desc, cdp_d
 
 #ifndef CDP_NO_FRAMES
 /* cdp_ddp_create() for a program that must not block: checks *desc, allocates, and sends the first
-   bytes; cdp_ddp_poll() goes on with it. It waits for nobody, and takes some microseconds for each
+   bytes; cdp_ddp_poll() goes on with it. It does not wait, and takes some microseconds for each
    parameter. Until creation ends, parameters and buffers must stay as they are, and calls with the
    ddp other than cdp_ddp_poll() and cdp_ddp_destroy() return STATE. Ranks may mix this form and the
    blocking one. Errors: INVALID, UNSUPPORTED, NOMEM as cdp_ddp_create(), and then *out is NULL; or
@@ -5201,6 +5261,11 @@ CDP__PRIVATE void cdp__os_memory_unmap(void *user, void *at, uint64_t bytes) {
     munmap(at, (size_t)bytes);
 }
 
+CDP__PRIVATE void cdp__os_memory_empty(void *user, void *at, uint64_t bytes) {
+    (void)user;
+    (void)madvise(at, (size_t)bytes, MADV_REMOVE);
+}
+
 /* Identifies the running kernel, the network namespace and the user. */
 CDP__PRIVATE uint64_t cdp__os_memory_host(void *user) {
     char boot[64];
@@ -5370,20 +5435,20 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
 #define CDP__OS_PORT_OWNER NULL
 #endif
 #ifdef __linux__
-#define CDP__OS_UNMAP_PARTS true
+#define CDP__OS_PARTS true, cdp__os_memory_empty
 #else
-#define CDP__OS_UNMAP_PARTS false
+#define CDP__OS_PARTS false, NULL
 #endif
 #if (defined(__linux__) || defined(_WIN32)) && !defined(CDP_NO_SHARED_MEMORY)
 #define CDP__OS_SHARED                                                                      \
     {                                                                                       \
         cdp__os_memory_create, cdp__os_memory_map, cdp__os_memory_unmap, cdp__os_pass_open, \
             cdp__os_pass, cdp__os_memory_read, cdp__os_memory_host, CDP__OS_PROCESSES,      \
-            CDP__OS_UNMAP_PARTS                                                             \
+            CDP__OS_PARTS                                                                   \
     }
 #else
 #define CDP__OS_SHARED \
-    { NULL, NULL, NULL, NULL, NULL, NULL, NULL, CDP__OS_PROCESSES, false }
+    { NULL, NULL, NULL, NULL, NULL, NULL, NULL, CDP__OS_PROCESSES, false, NULL }
 #endif
 #ifdef CDP_NO_FILES
 #define CDP__OS_FILES \
@@ -8054,7 +8119,9 @@ CDP__PRIVATE void cdp__call_text(const cdp__head *h, char *out, uint64_t size) {
         cdp__text_add(&t, " from rank %u", h->root);
     if (kind == CDP_COLL_REDUCE || kind == CDP_COLL_GATHER)
         cdp__text_add(&t, " to rank %u", h->root);
-    if (cdp__root_is_bucket(h->root))
+    if (cdp__root_is_bucket(h->root) && (h->root & 0xffffu) == 0xffffu)
+        cdp__text_add(&t, " beside the buckets of ddp %u", h->root >> 16 & 0xffu);
+    else if (cdp__root_is_bucket(h->root))
         cdp__text_add(&t, " for bucket %u of ddp %u", h->root & 0xffffu, h->root >> 16 & 0xffu);
     if (kind == CDP_COLL_SEND) return;
     if (cdp__algo_at(h->algo)->kind == CDP_COLL_BARRIER)
@@ -8426,10 +8493,12 @@ CDP__PRIVATE void cdp__fingerprint_text(cdp__text *t, const cdp__fingerprint *f)
 
 /* Appends a text like "; in the end everybody waits for rank 2, which does not answer". */
 CDP__PRIVATE void cdp__endpoint_text(cdp__text *t, const cdp__failure_record *r) {
-    static const char *const why[CDP__WHY_COUNT] = {"", ", which does not answer",
+    static const char *const why[CDP__WHY_COUNT] = {"",
+        ", which does not answer: look at what its process is doing",
         ", which waits for nobody: it computes, or calls something else",
         ", which has done its part: the link to it is cut", ": these ranks wait for each other",
-        ", because of whose failure others have left", "", "", ", which does not answer",
+        ", because of whose failure others have left", "", "",
+        ", which does not answer: look at what its process is doing",
         "; rank 0 is gone, too, and its store with it", ", which has left"};
     /* the text says what this rank waited for */
     const bool said = r->text[0] && r->end.why != CDP__WHY_TEXT;
@@ -8454,10 +8523,11 @@ CDP__PRIVATE void cdp__failure_cause_text(cdp__text *t, const cdp__failure_recor
     if (r->text[0] || r->end.why == CDP__WHY_CALLS || r->peer < 0) {
         cdp__text_add(t, "%s", r->text);
     } else if (r->status == CDP_ERR_TIMEOUT) {
-        cdp__text_add(t,
-            "the deadline of %u ms passed while waiting for rank %d (it %s %llu of %llu bytes)",
-            r->timeout_ms, (int)r->peer, r->sending ? "took" : "sent", (unsigned long long)r->moved,
-            (unsigned long long)r->expected);
+        cdp__text_add(t, "the deadline of %u ms passed while waiting for rank %d", r->timeout_ms,
+            (int)r->peer);
+        if (r->expected) /* a barrier has no bytes */
+            cdp__text_add(t, " (it %s %llu of %llu bytes)", r->sending ? "took" : "sent",
+                (unsigned long long)r->moved, (unsigned long long)r->expected);
     }
     if (r->status == CDP_ERR_TIMEOUT || r->end.why >= CDP__WHY_AWAITED) cdp__endpoint_text(t, r);
     if (r->end.why != CDP__WHY_CALLS) return;
@@ -8584,8 +8654,9 @@ typedef struct cdp__failure_domain { /* a group, and all messages that fail with
 } cdp__failure_domain;
 
 /* The failure state of one process. The caller provides the arrays, zeroed: one waiter per rank
-   and a few more, as many edges (a few, if nothing receives from any rank), at least two wills.
-   If one is full, the blame may be less precise, but never later. */
+   and a few more, as many edges (a few are enough if the program never receives from any rank),
+   and at least two wills. If an array is full, the blame may be less precise, but is never
+   later. */
 typedef struct cdp__failure {
     uint32_t rank, world_size;
     uint32_t edge_room, waiter_room, will_room, will_at, waiter_at;
@@ -8955,11 +9026,11 @@ CDP__PRIVATE void cdp__failure_on_answer(cdp__failure *f, const cdp__failure_eve
     cdp__failure_update(f);
 }
 
-/* A rank that takes part in an operation begun after a failure did not leave because of it:
-   removes its last will. */
+/* A rank that takes part in an operation begun well after a failure did not leave because of it:
+   removes its last will. Its part of one that begins soon afterwards may have been sent before. */
 CDP__PRIVATE void cdp__failure_on_goes_on(cdp__failure *f, const cdp__failure_event *v) {
     cdp__failure_will *w = cdp__failure_find_will(f, v->from);
-    if (!w || w->since_ns >= v->begun_ns) return;
+    if (!w || w->since_ns + CDP__FAILURE_SETTLE_MS * CDP__MS >= v->begun_ns) return;
     w->used = false;
     --f->willed;
 }
@@ -9433,24 +9504,22 @@ CDP__PRIVATE uint64_t cdp__ring_move(cdp__ring *ring, uint64_t size, uint64_t at
 
 /* ---- eager slots for small messages */
 
-/* A message of at most CDP__SLOT_BYTES may travel in an eager slot instead of the stream, if its
+/* A message of at most CDP_SLOT_BYTES may travel in an eager slot instead of the stream, if its
    slot is free. The slot follows from the message's number in its stream, so the reader polls
    one word. If the slot is in use (the reader is behind, or the slot holds an unread message of
    another channel), the message takes the stream; the number tells the reader which of the two
    comes next. So no rank waits for a slot, and none is reserved. The header of a message is
    opaque here and has a fixed length. */
-#define CDP__SLOTS 8u
-#define CDP__SLOT_BYTES 4096u
 typedef struct cdp__eager_slot {
     uint32_t serial;  /* counts the messages stored in this slot; written last (atomic) */
     uint32_t number;  /* number of the message in its stream, from 0 */
     uint64_t channel; /* identifies the stream */
     uint16_t bytes;
     uint8_t head[CDP__SLOT_HEAD];
-    uint8_t data[CDP__SLOT_BYTES + 16]; /* the first 16 bytes lie in the first cache line */
+    uint8_t data[CDP_SLOT_BYTES + 16]; /* the first 16 bytes lie in the first cache line */
 } cdp__eager_slot;
 typedef struct cdp__eager_slots {
-    cdp__eager_slot place[CDP__SLOTS];
+    cdp__eager_slot place[CDP_SLOTS];
     uint32_t taken[16]; /* written by the reader: the last serial that it has read (atomic) */
 } cdp__eager_slots;
 
@@ -9459,19 +9528,19 @@ typedef char cdp__slots_fit[sizeof(cdp__eager_slots) <= CDP_SLOTS_BYTES ? 1 : -1
 
 /* One side's private state of the slots of both directions. */
 typedef struct cdp__eager {
-    uint32_t put[CDP__SLOTS], freed[CDP__SLOTS], got[CDP__SLOTS];
+    uint32_t put[CDP_SLOTS], freed[CDP_SLOTS], got[CDP_SLOTS];
 } cdp__eager;
 
 CDP__PRIVATE uint32_t cdp__eager_place(uint64_t channel, uint32_t number) {
-    return ((uint32_t)channel + number) % CDP__SLOTS;
+    return ((uint32_t)channel + number) % CDP_SLOTS;
 }
 
 /* True if slot i is free. Refreshes the copy of all `taken` counts at once, because reading that
    cache line of the other side is expensive. */
 CDP__PRIVATE bool cdp__eager_free(cdp__eager *w, const cdp__eager_slots *to, uint32_t i) {
     uint32_t k;
-    for (k = 0; k < CDP__SLOTS && w->put[i] != w->freed[i]; ++k) {
-        const uint32_t at = (i + 1 + k) % CDP__SLOTS;
+    for (k = 0; k < CDP_SLOTS && w->put[i] != w->freed[i]; ++k) {
+        const uint32_t at = (i + 1 + k) % CDP_SLOTS;
         w->freed[at] = cdp__atomic_load_u32(&to->taken[at], CDP__ACQUIRE);
     }
     return w->put[i] == w->freed[i];
@@ -9483,7 +9552,7 @@ CDP__PRIVATE bool cdp__eager_put(cdp__eager *w, cdp__eager_slots *to, uint64_t c
     uint32_t number, const uint8_t head[CDP__SLOT_HEAD], const void *data, uint32_t bytes) {
     const uint32_t i = cdp__eager_place(channel, number);
     cdp__eager_slot *p = &to->place[i];
-    CDP_ASSERT(bytes <= CDP__SLOT_BYTES);
+    CDP_ASSERT(bytes <= CDP_SLOT_BYTES);
     if (!cdp__eager_free(w, to, i)) return false;
     p->number = number;
     p->channel = channel;
@@ -9508,7 +9577,7 @@ CDP__PRIVATE const cdp__eager_slot *cdp__eager_find(
 CDP__PRIVATE uint32_t cdp__eager_head(const cdp__eager_slot *p, uint8_t head[CDP__SLOT_HEAD]) {
     const uint32_t bytes = cdp__atomic_load_u16(&p->bytes, CDP__RELAXED);
     memcpy(head, p->head, CDP__SLOT_HEAD);
-    return bytes <= CDP__SLOT_BYTES ? bytes : UINT32_MAX;
+    return bytes <= CDP_SLOT_BYTES ? bytes : UINT32_MAX;
 }
 
 /* The message has been read: frees its slot. */
@@ -9522,7 +9591,7 @@ CDP__PRIVATE void cdp__eager_taken(
 /* True if any slot holds an unread message. */
 CDP__PRIVATE bool cdp__eager_any(const cdp__eager_slots *from) {
     uint32_t i;
-    for (i = 0; i < CDP__SLOTS; ++i)
+    for (i = 0; i < CDP_SLOTS; ++i)
         if (cdp__atomic_load_u32(&from->place[i].serial, CDP__ACQUIRE)
             != cdp__atomic_load_u32(&from->taken[i], CDP__RELAXED))
             return true;
@@ -9543,7 +9612,6 @@ CDP__PRIVATE bool cdp__eager_any(const cdp__eager_slots *from) {
    before that check, the slice is discarded; if it revokes later, it writes its memory only after
    the slice was read. A reader may see fields of a later exposure: it only reads memory that it
    has mapped. */
-#define CDP__EXPOSURES 32u /* at once, to one peer */
 #define CDP__HELD 1u
 #define CDP__EXPOSED 2u
 #define CDP__BEGUN 4u
@@ -9559,7 +9627,7 @@ typedef struct cdp__exposure {
 
 /* One direction of a pair. The ring is the last member, because its bytes follow it. */
 typedef struct cdp__way {
-    cdp__exposure exposed[CDP__EXPOSURES]; /* the writer's memory that the reader may read */
+    cdp__exposure exposed[CDP_EXPOSURES]; /* the writer's memory that the reader may read */
     union {
         cdp__eager_slots slots;
         uint8_t slots_room[CDP_SLOTS_BYTES];
@@ -9571,13 +9639,13 @@ typedef struct cdp__way {
 #define CDP__LINE_PIECE (32u * 1024u)
 
 typedef struct cdp__line {
-    cdp__way *out, *in;             /* NULL until made */
-    uint64_t size;                  /* bytes of each ring */
-    uint64_t out_at, in_at;         /* bytes that this side has written and read */
-    uint64_t out_tail;              /* bytes that the peer had read, as last loaded */
-    bool full;                      /* the last write did not fit */
-    bool same_process;              /* the peer is a thread of this process */
-    uint32_t state[CDP__EXPOSURES]; /* states of this side's exposures */
+    cdp__way *out, *in;            /* NULL until made */
+    uint64_t size;                 /* bytes of each ring */
+    uint64_t out_at, in_at;        /* bytes that this side has written and read */
+    uint64_t out_tail;             /* bytes that the peer had read, as last loaded */
+    bool full;                     /* the last write did not fit */
+    bool same_process;             /* the peer is a thread of this process */
+    uint32_t state[CDP_EXPOSURES]; /* states of this side's exposures */
     cdp__doorbell *theirs;
     void (*wake)(struct cdp__line *line); /* wakes the sleeping peer */
     void *owner;
@@ -9659,9 +9727,9 @@ CDP__PRIVATE bool cdp__line_busy(const cdp__line *l) {
 /* The slot of the exposure table that a token of this side names. */
 CDP__PRIVATE uint32_t cdp__exposure_index(const cdp__line *l, uint64_t token) {
     const uint32_t i = (uint32_t)(token >> 32);
-    CDP_ASSERT(i < CDP__EXPOSURES && l->state[i] == (uint32_t)token);
+    CDP_ASSERT(i < CDP_EXPOSURES && l->state[i] == (uint32_t)token);
     (void)l;
-    return i % CDP__EXPOSURES;
+    return i % CDP_EXPOSURES;
 }
 
 /* Exposes memory to the peer. False: too many exposures. `segment` and `off` say where the peer
@@ -9670,9 +9738,9 @@ CDP__PRIVATE bool cdp__line_expose(cdp__line *l, const void *data, uint64_t byte
     uint64_t off, uint64_t *token) {
     cdp__exposure *e;
     uint32_t i = 0;
-    while (i < CDP__EXPOSURES && (l->state[i] & CDP__EXPOSED))
+    while (i < CDP_EXPOSURES && (l->state[i] & CDP__EXPOSED))
         ++i;
-    if (i == CDP__EXPOSURES) return false;
+    if (i == CDP_EXPOSURES) return false;
     e = &l->out->exposed[i];
     cdp__atomic_store_u64(&e->at, (uint64_t)(uintptr_t)data, CDP__RELAXED);
     cdp__atomic_store_u64(&e->bytes, bytes, CDP__RELAXED);
@@ -9716,7 +9784,7 @@ CDP__PRIVATE bool cdp__line_read_begin(cdp__line *l, uint64_t token, cdp__exposu
     const uint32_t hold = begun | (l->same_process ? CDP__HELD : 0u);
     uint32_t first = exposed, again = begun;
     cdp__exposure *e;
-    if (!l->in || token >> 32 >= CDP__EXPOSURES || (exposed & CDP__STATE_BITS) != CDP__EXPOSED)
+    if (!l->in || token >> 32 >= CDP_EXPOSURES || (exposed & CDP__STATE_BITS) != CDP__EXPOSED)
         return false;
     e = &l->in->exposed[token >> 32];
     if (!cdp__atomic_cas_u32(&e->state, &first, hold, CDP__ACQ_REL, CDP__ACQUIRE)
@@ -9733,7 +9801,7 @@ CDP__PRIVATE bool cdp__line_read_begin(cdp__line *l, uint64_t token, cdp__exposu
    valid. */
 CDP__PRIVATE bool cdp__line_read_end(cdp__line *l, uint64_t token) {
     uint32_t begun = (uint32_t)token | CDP__BEGUN;
-    cdp__exposure *e = &l->in->exposed[(token >> 32) % CDP__EXPOSURES];
+    cdp__exposure *e = &l->in->exposed[(token >> 32) % CDP_EXPOSURES];
     if (l->same_process) {
         (void)cdp__atomic_and_u32(&e->state, ~CDP__HELD, CDP__RELEASE);
         return true;
@@ -10030,7 +10098,15 @@ CDP__PRIVATE void cdp__stream_remove(cdp__world *w, cdp__stream *s) {
         --w->stream_count;
         if (s->unexpected) --w->unexpected_count;
     }
-    if (port->tx_stream == s) port->tx_stream = NULL;
+    if (port->tx_stream == s) {
+        port->tx_stream = NULL;
+        /* Nothing of the message was sent: it is taken back. Zeros for its body would pass for data
+           of this rank, if the receiver is late and its operation still goes on. */
+        if (port->tx_head_left == CDP__HEAD_BYTES) {
+            port->tx_head_left = 0;
+            port->tx_left = 0;
+        }
+    }
     if (port->rx_stream == s) {
         port->rx_stream = NULL;
         port->rx_fresh = false;
@@ -10175,7 +10251,7 @@ CDP__PRIVATE bool cdp__port_flush(cdp__world *w, uint32_t peer) {
         }
         v.bytes = cdp__step_bytes(w, v.bytes);
         r = w->transport.send(w->transport.self, peer, &v, 1);
-        if (r < 0) { /* without `dead`, every poll would try again */
+        if (r < 0) { /* `dead` keeps later polls from trying again */
             port->dead = true;
             port->control_at = port->control_used = 0;
             port->tx_head_left = 0;
@@ -10496,7 +10572,7 @@ CDP__PRIVATE bool cdp__port_slots_wait(const cdp__world *w, uint32_t peer) {
     const cdp__eager_slots *memory = NULL;
     uint32_t i;
     if (t->slots.memory) memory = (const cdp__eager_slots *)t->slots.memory(t->self, peer, false);
-    for (i = 0; i < CDP__SLOTS && memory; ++i)
+    for (i = 0; i < CDP_SLOTS && memory; ++i)
         if (cdp__atomic_load_u32(&memory->place[i].serial, CDP__ACQUIRE)
             != w->ports[peer].slots.got[i])
             return true;
@@ -10628,7 +10704,7 @@ CDP__PRIVATE bool cdp__stream_put(
     const cdp_transport *t = &w->transport;
     cdp__eager_slots *memory;
     uint8_t head[CDP__SLOT_HEAD];
-    if (h->bytes > CDP__SLOT_BYTES || s->left) return false;
+    if (h->bytes > CDP_SLOT_BYTES || s->left) return false;
     memory = cdp__stream_slots(w, s, true);
     if (!memory) return false;
     cdp__slot_head_encode(h, head);
@@ -10716,7 +10792,7 @@ CDP__PRIVATE int64_t cdp__stream_write(
 CDP__PRIVATE void cdp__stream_close(cdp__world *w, cdp__stream *s, bool tell) {
     uint32_t i;
     cdp__stream_remove(w, s);
-    for (i = 0; i < CDP__SLOTS && s->peer != w->rank; ++i) {
+    for (i = 0; i < CDP_SLOTS && s->peer != w->rank; ++i) {
         if (!s->slot && cdp__stream_slot(w, s)) {
             s->slot = cdp__stream_slot(w, s);
             ++s->got;
@@ -11053,7 +11129,8 @@ CDP__PRIVATE bool cdp__transfer_fits(
     return h->bytes <= left && (h->bytes == 0) == (x->bytes == 0);
 }
 
-/* Advances a receive. > 0: moved; 0: later; CDP__ODD; < 0: lost. */
+/* Advances a receive. > 0: bytes moved; 0: nothing moved, try later; CDP__ODD; any other value
+   < 0: the peer is lost. */
 CDP__PRIVATE int64_t cdp__transfer_receive(cdp__world *w, cdp__transfer *x) {
     cdp__stream *s = x->s;
     int64_t r = 0, n;
@@ -11662,6 +11739,12 @@ CDP__PRIVATE CDP__ONE_COPY cdp_status cdp__alive(const cdp_group *g, const char 
     if (!g) return cdp__fail(CDP_ERR_INVALID, "%s needs a group; this one is NULL", call);
     if (g->magic == CDP__GROUP_MAGIC) return CDP_OK;
     return cdp__fail(CDP_ERR_STATE, "%s: this group was destroyed", call);
+}
+
+/* The same for an operation, whose errors begin with its name. */
+CDP__PRIVATE cdp_status cdp__alive_for(const cdp_group *g, cdp_coll_kind kind) {
+    if (g && g->magic == CDP__GROUP_MAGIC) return CDP_OK;
+    return cdp__alive(g, kind ? cdp_coll_name(kind) : "cdp_start");
 }
 
 /* The world rank of rank p of the group. Errors and links use world ranks. */
@@ -12427,7 +12510,8 @@ CDP__PRIVATE void cdp__group_see(
     const bool stops = !late || top->broken_by_caller;
     if (g->health == CDP__FAILED || (g->health == CDP__SETTLING && !sure)) return;
     if (stops) g->health = CDP__SETTLING;
-    /* a deadline is being settled as well: its operation cannot undo this failure */
+    /* A missed deadline is being settled at the same time. Its operation may still complete, but
+       that must not undo this failure. */
     if (stops && top->domain.state == CDP__FAILURE_SETTLING) top->health = CDP__SETTLING;
     if (top->domain.state > most) return;
     if (top->channel == CDP__WORLD_CHANNEL && cdp__world_told_first(g->w)) return;
@@ -14437,6 +14521,7 @@ CDP__PRIVATE void cdp__progress_sleep(cdp__world *m, uint64_t deadline_ns) {
     cdp__world_wait(m, &m->lock, deadline_ns);
     if (m->cond && m->callers) /* another caller sleeps in the transport next */
         m->os->threads.cond_broadcast(m->os->user, m->cond);
+    cdp__progress_yield_lock(m); /* the transport does not sleep while it has work of its own */
 }
 
 /* Waits within a budget. A sleep may end a millisecond late, so the last one is spent polling. */
@@ -14552,7 +14637,7 @@ CDP__PRIVATE int64_t cdp__alone_move(void *self, uint32_t peer, const cdp_iov *v
     (void)self;
     (void)v;
     (void)n;
-    return cdp__fail_peer(CDP_ERR_INTERNAL, peer, 0, "a group of one has nobody to talk to");
+    return cdp__fail_peer(CDP_ERR_INTERNAL, peer, 0, "a group of one rank has no peer");
 }
 CDP__PRIVATE cdp_status cdp__alone_wait(void *self, cdp_lock *lock, uint64_t deadline_ns) {
     (void)self;
@@ -14865,12 +14950,14 @@ CDP__PRIVATE void cdp__group_gone(cdp_group *g, bool last) {
 }
 
 CDP_API void cdp_group_destroy(cdp_group *g) {
+    const cdp_error before = *cdp_last_error(); /* what leaving meets is no error of the caller's */
     cdp__world *m;
     bool last, at_once;
     if (!g) return;
 #ifndef CDP_NO_FRAMES
     if (g->magic == CDP__LEAVING_MAGIC) {
         cdp__group_gone(g, true);
+        *cdp__error_slot() = before;
         return;
     }
 #endif
@@ -14885,10 +14972,11 @@ CDP_API void cdp_group_destroy(cdp_group *g) {
         && m->transport.leave(m->transport.self, CDP__NEVER)) {
     }
     cdp__group_gone(g, last);
+    *cdp__error_slot() = before;
 }
 
 #ifndef CDP_NO_FRAMES
-CDP_API cdp_status cdp_group_leave(cdp_group *g, uint32_t budget_us) {
+CDP__PRIVATE cdp_status cdp__group_leave_for(cdp_group *g, uint32_t budget_us) {
     cdp__world *m;
     uint64_t until;
     cdp_status st = CDP_OK;
@@ -14921,6 +15009,13 @@ CDP_API cdp_status cdp_group_leave(cdp_group *g, uint32_t budget_us) {
         if (m->os->now_ns(m->os->user) >= until) return CDP_PENDING;
     cdp__group_gone(g, true);
     return CDP_OK;
+}
+
+CDP_API cdp_status cdp_group_leave(cdp_group *g, uint32_t budget_us) {
+    const cdp_error before = *cdp_last_error();
+    const cdp_status st = cdp__group_leave_for(g, budget_us);
+    if (st >= 0) *cdp__error_slot() = before;
+    return st;
 }
 #endif
 
@@ -15774,7 +15869,7 @@ CDP__PRIVATE cdp_status cdp__start(cdp_group *g, const cdp_request *request,
     const cdp__with with = {{NULL, 0}, done, user, false};
     cdp_request rq;
     bool device;
-    cdp_status st = cdp__alive(g, "cdp_start");
+    cdp_status st = cdp__alive_for(g, request ? request->kind : CDP_COLL_NONE);
     if (st != CDP_OK) return st;
     if (!request || !out)
         return cdp__fail(CDP_ERR_INVALID, "cdp_start needs a request and a place for the work");
@@ -15894,8 +15989,9 @@ CDP_API cdp_status cdp_start_all(
 CDP__PRIVATE cdp_status cdp__work_state(cdp_work w) {
     const cdp_status st = cdp__work_look(w.group, w.seq);
     if (st != CDP_OK && !cdp__work_exists(w.group, w.seq))
-        return cdp__fail(
-            CDP_ERR_INVALID, "the group has no operation #%llu", (unsigned long long)w.seq);
+        return cdp__fail(CDP_ERR_INVALID,
+            "work #%llu was not started in this group; pass what cdp_start() has filled in",
+            (unsigned long long)w.seq);
     return st < CDP_OK ? cdp__work_explain(w.group, st) : st;
 }
 
@@ -16073,8 +16169,8 @@ CDP__PRIVATE cdp_status cdp__pend_cancel(cdp_group *g, uint64_t seq) {
             "one by one");
     if (s->kind == CDP__PEND_CALL)
         return cdp__fail(CDP_ERR_STATE,
-            "cdp_work_cancel: this work stands for something else, which is to be cancelled "
-            "itself; a call by cdp_call_cancel()");
+            "cdp_work_cancel: this work belongs to a remote call; cancel that with "
+            "cdp_call_cancel()");
     if (!x && s->kind == CDP__PEND_THEN)
         return cdp__fail(CDP_ERR_STATE, "cdp_work_cancel: the function is being called");
     if (!x) { /* it was turned into a receive from one rank */
@@ -16214,7 +16310,7 @@ CDP__PRIVATE cdp_status cdp__run(cdp_group *g, cdp_request rq) {
     cdp__world *m;
     bool device;
     cdp_status st = cdp__must_not_wait();
-    if (st == CDP_OK) st = cdp__alive(g, "cdp_start");
+    if (st == CDP_OK) st = cdp__alive_for(g, rq.kind);
     if (st == CDP_OK) st = cdp__request_check(g, &rq, &device);
     if (st == CDP_OK && device) {
         st = cdp__device_start(g, &rq, 1, &w);
@@ -16819,7 +16915,11 @@ CDP_API cdp_status cdp_sendrecv(cdp_group *g, const void *out, uint64_t out_coun
     cdp_transfer t[2];
     cdp_work work;
     cdp_status st = cdp__must_not_wait();
+    if (st == CDP_OK) st = cdp__alive(g, "cdp_sendrecv");
     if (st != CDP_OK) return st;
+    if (to == g->desc.rank || from == g->desc.rank)
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_sendrecv: rank %u is this rank; copy the data", g->desc.rank);
     if (in && out
         && cdp__overlap(in, out, in_count * cdp_dtype_size(cdp__def(dtype, CDP_DTYPE_F32)),
             out_count * cdp_dtype_size(cdp__def(dtype, CDP_DTYPE_F32))))
@@ -19432,7 +19532,8 @@ CDP__PRIVATE cdp_status cdp__ddp_created(cdp_ddp **out, cdp_status st) {
     return st;
 }
 
-/* Begins to create a ddp. CDP_PENDING: it goes on in stages. Any other failure has left nothing. */
+/* Begins to create a ddp. CDP_PENDING: creation continues in stages. After any other status than
+   that and CDP_OK nothing is left behind. */
 CDP__PRIVATE cdp_status cdp__ddp_create(const cdp_ddp_desc *desc, cdp_ddp **out) {
     const cdp_os *os;
     cdp_status st;

@@ -34,6 +34,10 @@
         if (st == CDP_OK) st = cdp_elastic_finish(e);
         if (st != CDP_OK) return cdp_print_error(stderr);
         cdp_elastic_destroy(e);
+        With cdp_elastic_create_from_env() the launcher serves the store. On one machine:
+            cdprun -n 4 --stay --max-restarts 3 ./train
+        On each of 2 to 4 machines, HOST being one of them and FILE the same secret:
+            cdprun -n 4 --nnodes 2:4 --stay --rdzv-endpoint HOST --job-key-file FILE ./train
 
     CONTENTS (search for the name with >> before it)
         elastic            all public types and functions
@@ -129,8 +133,8 @@
     ERRORS
         cdp_elastic_create: INVALID (desc; an id that was used before), UNSUPPORTED (no threads),
         TIMEOUT (join_ms; the text says who was there), MISMATCH (settings or entries differ from
-        those of the job; the text shows the first that does), STATE (the job is over), STORE,
-        NOMEM.
+        those of the job; the text shows the first that does), STATE (the job is over: this process
+        came too late and is not needed), STORE, NOMEM.
         cdp_elastic_next: TIMEOUT (below min_ranks for join_ms), STATE (left out; left; nobody that
         is left has state: start from a checkpoint), MISMATCH (state that should be equal is not),
         STORE (the store is lost: this process must end), and whatever is a mistake of the program
@@ -193,7 +197,7 @@ typedef struct cdp_elastic_now {
 } cdp_elastic_now;
 
 typedef struct cdp_elastic_desc {
-    /* required: served by somebody who outlives the ranks; must outlive the cdp_elastic */
+    /* required: served by a process that outlives the ranks; must outlive the cdp_elastic */
     cdp_store *store;
     /* prefix of this job's keys, 1 to 63 characters, equal on all (default: "elastic"); copied. Use
        another one, or another store, for each run */
@@ -210,8 +214,9 @@ typedef struct cdp_elastic_desc {
     uint32_t min_ranks, max_ranks;
     /* for min_ranks, and for a newcomer to be taken in, in ms (default: 600000) */
     uint32_t join_ms;
-    /* a turn waits so long for members of whom nobody knows whether they live, in ms; the first
-       epoch begins when no other process has come for so long (default: 200) */
+    /* a turn waits so long for members of whom nobody knows whether they live, in ms, and once more
+       after this process stood still itself; the first epoch begins when no other process has come
+       for so long (default: 200) */
     uint32_t settle_ms;
     /* newcomers end an epoch at the earliest so long after it began, in ms (default: 5000) */
     uint32_t grow_ms;
@@ -288,11 +293,11 @@ CDP_API void cdp_elastic_leave(cdp_elastic *e, const char *reason);
    cause. Any thread; may wait while another thread connects. Errors: STORE, TIMEOUT, INVALID. */
 CDP_API cdp_status cdp_elastic_alarm(cdp_elastic *e, const char *reason);
 
-/* Ends this member. Without cdp_elastic_finish() or cdp_elastic_leave() before, the others take it
-   for one that has left. Destroys the group. Takes up to a second; where the store cannot be
-   reached or is silent, also after an error of it, up to timeout_ms of tcp->group and at most 30 s
-   for each of three requests. A program that holds what was made of the group destroys that
-   before. NULL is allowed. */
+/* Ends this member. If neither cdp_elastic_finish() nor cdp_elastic_leave() was called before, the
+   others treat it as a member that has left. Destroys the group. Takes up to a second; where the
+   store cannot be reached or is silent, also after an error of it, up to timeout_ms of tcp->group
+   and at most 30 s for each of three requests. Destroy groups and ddps that were made from the
+   group before this call. NULL is allowed. */
 CDP_API void cdp_elastic_destroy(cdp_elastic *e);
 
 /* The last 32 epochs of this process as JSON: epoch, step, size, rank, lost, joined, cause, and how
@@ -303,19 +308,24 @@ CDP_API uint64_t cdp_elastic_history(cdp_elastic *e, char *out, uint64_t size);
 /* ---- the pieces alone, for a program that keeps steps and state itself ---- */
 
 typedef struct cdp_shrink_desc {
-    /* required: served by somebody who outlives the ranks; one that this thread may use */
+    /* required: a store that this thread may use, served by a process that outlives the ranks */
     cdp_store *store;
     /* prefix of the keys, 1 to 40 characters, equal on all ranks (default: "shrink"). Use another
        one, or another store, for each run */
     const char *job;
-    /* how long to wait for ranks of whom nobody knows whether they live, in ms (default: 200). A
-       rank that comes later is left out: the ranks must notice a failure within less */
+    /* how long to wait for ranks that may be alive or dead, in ms (default: 500). A
+       rank that comes later is left out, and told so. Ranks that are inside an operation notice a
+       failure up to 350 ms after each other; those that compute notice it at their next one. A rank
+       that has not yet exchanged anything with those that noticed it may wait until timeout_ms:
+       let settle_ms be longer than that where no living rank may be left out */
     uint32_t settle_ms;
     uint32_t min_ranks; /* with fewer it waits, at most timeout_ms of the group (default: 1) */
     uint64_t step;      /* any number: the others get it */
     /* a rank whose loss the group has reported is not waited for. It is left out also where only a
        connection was cut, and it lives. (Of a rank that ends its group after an earlier failure the
-       group reports who caused that one, so it is waited for) */
+       group reports who caused that one, so it is waited for.) If two ranks live, come both, and
+       lack a connection, the new group has both and fails as well: a program that gets the same
+       ranks again and again should end */
     bool trust_links;
 } cdp_shrink_desc;
 
@@ -393,7 +403,7 @@ typedef struct cdp__elastic_place {
 typedef struct cdp__elastic_ticket {
     uint8_t id[CDP__ELASTIC_ID_BYTES];
     uint64_t step, samples;
-    bool gone; /* nobody stands behind it any more */
+    bool gone; /* its process has ended */
 } cdp__elastic_ticket;
 
 /* "I complete nothing more in this epoch." */
@@ -452,12 +462,8 @@ CDP__PRIVATE bool cdp__elastic_ends(const cdp__elastic_place *p, bool all_called
     return all_called || CDP__ELASTIC_PLANT(LEAVES_EARLY);
 }
 
-/* The process arrives: it revokes its group, commits nothing more, and says what it holds. No: it
-   is in no epoch, or has arrived before. */
-CDP__PRIVATE bool cdp__elastic_arrive(cdp__elastic_place *p, cdp__elastic_arrival *out) {
-    if (p->phase != CDP__ELASTIC_JOINED && p->phase != CDP__ELASTIC_RUNNING) return false;
-    p->phase = CDP__ELASTIC_ARRIVED;
-    if (!CDP__ELASTIC_PLANT(NO_REVOKE)) p->live = false;
+/* What a process that has arrived says of itself. */
+CDP__PRIVATE void cdp__elastic_describe(const cdp__elastic_place *p, cdp__elastic_arrival *out) {
     memset(out, 0, sizeof *out);
     memcpy(out->id, p->id, sizeof out->id);
     out->step = p->step;
@@ -465,17 +471,29 @@ CDP__PRIVATE bool cdp__elastic_arrive(cdp__elastic_place *p, cdp__elastic_arriva
     out->rank = p->rank;
     out->has_state = p->has_state;
     out->ending = p->ending;
+}
+
+/* The process arrives: it revokes its group, commits nothing more, and says what it holds. No: it
+   is in no epoch, or has arrived before. */
+CDP__PRIVATE bool cdp__elastic_arrive(cdp__elastic_place *p, cdp__elastic_arrival *out) {
+    if (p->phase != CDP__ELASTIC_JOINED && p->phase != CDP__ELASTIC_RUNNING) return false;
+    p->phase = CDP__ELASTIC_ARRIVED;
+    if (!CDP__ELASTIC_PLANT(NO_REVOKE)) p->live = false;
+    cdp__elastic_describe(p, out);
     return true;
 }
 
-/* The arrival of rank r of that epoch, or NULL. An arrival of anybody else counts for nothing. */
+/* The arrival of rank r of that epoch, or NULL. An arrival of anybody else counts for nothing. The
+   first one counts, and one that adds that the rank is ending. */
 CDP__PRIVATE const cdp__elastic_arrival *cdp__elastic_arrival_of(const cdp__elastic_decision *d,
     uint32_t r, const cdp__elastic_arrival *arrivals, uint32_t count) {
+    const cdp__elastic_arrival *found = NULL;
     uint32_t i;
     for (i = 0; i < count; ++i)
-        if (arrivals[i].rank == r && cdp__elastic_same(arrivals[i].id, d->members[r].id))
-            return &arrivals[i];
-    return NULL;
+        if (arrivals[i].rank == r && cdp__elastic_same(arrivals[i].id, d->members[r].id)
+            && (!found || arrivals[i].ending))
+            found = &arrivals[i];
+    return found;
 }
 
 CDP__PRIVATE void cdp__elastic_add(
@@ -649,12 +667,14 @@ CDP__PRIVATE bool cdp__elastic_fits(
 /* ---- >>turn (pure): who proposes, and when --------------------------------------------------- */
 
 /* Knows: who arrived and who is dead. Promises: nobody waits for the dead, nor longer than
-   settle_ms for those of whom nothing is known; a dead leader costs CDP__ELASTIC_STAGGER_MS. These
-   times decide how good a decision is, never whether there is one. May use: epoch. */
+   settle_ms (after a standstill of its own: once more) for those of whom nothing is known; a dead
+   leader costs CDP__ELASTIC_STAGGER_MS. These times decide how good a decision is, never whether
+   there is one. May use: epoch. */
 
 #define CDP__ELASTIC_STAGGER_MS 50u
 #define CDP__ELASTIC_LOOK_MS 10u   /* how often the leader looks at arrivals */
 #define CDP__ELASTIC_AGAIN_MS 100u /* after a proposal that was not possible */
+#define CDP__ELASTIC_PAUSES 3u /* after which the time goes on, on a machine that is always late */
 
 typedef struct cdp__elastic_turn {
     const cdp__elastic_decision *d; /* the epoch that ends */
@@ -662,9 +682,28 @@ typedef struct cdp__elastic_turn {
     uint32_t count;
     const bool *gone;  /* of each rank: known to be dead */
     uint32_t rank;     /* of the process that asks */
-    uint64_t since_ms; /* since it arrived */
+    uint64_t since_ms; /* see cdp__elastic_waited_ms() */
     uint32_t settle_ms;
 } cdp__elastic_turn;
+
+/* How long a process has waited for members of whom nothing is known. */
+typedef struct cdp__elastic_settle {
+    uint64_t since_ns, due_ns; /* due_ns: when it wanted to look next */
+    uint32_t pauses;
+} cdp__elastic_settle;
+
+/* A process that looks much later than it wanted to stood still itself, perhaps with its machine
+   and all others there: their silence proves nothing, and they have the whole time once more. */
+CDP__PRIVATE uint64_t cdp__elastic_waited_ms(
+    cdp__elastic_settle *s, uint64_t time_ns, uint32_t settle_ms) {
+    const uint64_t late_ns = time_ns > s->due_ns ? time_ns - s->due_ns : 0;
+    if (late_ns > settle_ms * CDP__MS / 2 && s->pauses < CDP__ELASTIC_PAUSES
+        && !CDP__ELASTIC_PLANT(COUNTS_PAUSES)) {
+        ++s->pauses;
+        s->since_ns = time_ns;
+    }
+    return (time_ns - s->since_ns) / CDP__MS;
+}
 
 /* Each member has arrived or is known to be dead. */
 CDP__PRIVATE bool cdp__elastic_complete(const cdp__elastic_turn *t) {
@@ -939,7 +978,7 @@ CDP__PRIVATE cdp_status cdp__elastic_claim(cdp_elastic *e, cdp_store *s, const c
     return st;
 }
 
-/* The same where nobody asks for the value. */
+/* The same where the caller does not need the value. */
 CDP__PRIVATE cdp_status cdp__elastic_mark(
     cdp_elastic *e, cdp_store *s, const char *key, const char *text) {
     void *data;
@@ -1109,14 +1148,22 @@ CDP__PRIVATE cdp_status cdp__elastic_of_group(cdp_elastic *e, cdp_status st) {
     return cdp__fail(CDP_ERR_PEER_LOST, "rank 0 of the epoch ended: %s", why.text);
 }
 
-/* Says to the others that nobody stands behind this id any more. */
+/* Adds a record to a list. */
+CDP__PRIVATE cdp_status cdp__elastic_append(
+    cdp_elastic *e, cdp_store *s, const char *key, const cdp__elastic_arrival *a) {
+    uint8_t record[CDP__ELASTIC_RECORD_BYTES];
+    cdp__elastic_put_record(record, a);
+    return cdp__elastic_put(e, s, CDP_STORE_APPEND, key, record, sizeof record);
+}
+
+/* Records in the store that the process of this id has ended. */
 CDP__PRIVATE cdp_status cdp__elastic_say_gone(cdp_elastic *e, cdp_store *s, const char *why) {
     char key[CDP__ELASTIC_KEY];
     cdp__elastic_key(e, key, "gone/%s", e->id);
     return cdp__elastic_mark(e, s, key, why);
 }
 
-/* Ends epoch k for everybody; the first reason counts. */
+/* Ends epoch k on all ranks; the first reason counts. */
 CDP__PRIVATE cdp_status cdp__elastic_alarm_at(
     cdp_elastic *e, cdp_store *s, uint64_t k, const char *why) {
     char key[CDP__ELASTIC_KEY], text[160];
@@ -1199,7 +1246,6 @@ CDP__PRIVATE void cdp__elastic_adopt(cdp_elastic *e, cdp__elastic_decision *d) {
 /* Epoch k ends here: nothing is committed in it from now on. */
 CDP__PRIVATE cdp_status cdp__elastic_arrive_at(cdp_elastic *e, uint64_t k) {
     char key[CDP__ELASTIC_KEY], why[160];
-    uint8_t record[CDP__ELASTIC_RECORD_BYTES];
     cdp__elastic_arrival a;
     void *data;
     uint64_t bytes;
@@ -1219,9 +1265,8 @@ CDP__PRIVATE cdp_status cdp__elastic_arrive_at(cdp_elastic *e, uint64_t k) {
     }
     cdp__elastic_unlock(e);
     if (!arrived) return CDP_OK;
-    cdp__elastic_put_record(record, &a);
     cdp__elastic_key(e, key, "e/%llu/in", (unsigned long long)k);
-    return cdp__elastic_put(e, e->watched, CDP_STORE_APPEND, key, record, sizeof record);
+    return cdp__elastic_append(e, e->watched, key, &a);
 }
 
 /* Makes a decision of what is in the store now, and proposes it. */
@@ -1285,12 +1330,12 @@ CDP__PRIVATE cdp_status cdp__elastic_look_for_gone(
 
 /* Why a turn that cannot be decided ends: CDP_OK if it goes on. */
 CDP__PRIVATE cdp_status cdp__elastic_hopeless(
-    cdp_elastic *e, const cdp__elastic_turn *t, cdp__elastic_verdict verdict) {
+    cdp_elastic *e, const cdp__elastic_turn *t, uint64_t turn_ms, cdp__elastic_verdict verdict) {
     if (verdict == CDP__ELASTIC_NO_STATE && cdp__elastic_complete(t))
         return cdp__fail(CDP_ERR_STATE,
             "no member of epoch %llu that is left has state: start again from a checkpoint",
             (unsigned long long)t->d->epoch);
-    if (verdict == CDP__ELASTIC_DECIDED || t->since_ms < e->desc.join_ms) return CDP_OK;
+    if (verdict == CDP__ELASTIC_DECIDED || turn_ms < e->desc.join_ms) return CDP_OK;
     if (verdict == CDP__ELASTIC_NO_STATE)
         return cdp__fail(CDP_ERR_TIMEOUT,
             "epoch %llu ended and %u of its %u ranks arrived, none of them with state: of those "
@@ -1303,8 +1348,10 @@ CDP__PRIVATE cdp_status cdp__elastic_hopeless(
 }
 
 /* One look at a turn: proposes if it is time. *wait_ms: when to look again. */
-CDP__PRIVATE cdp_status cdp__elastic_look(cdp_elastic *e, uint64_t begun_ns, uint64_t *wait_ms) {
+CDP__PRIVATE cdp_status cdp__elastic_look(
+    cdp_elastic *e, cdp__elastic_settle *settle, uint64_t *wait_ms) {
     char key[CDP__ELASTIC_KEY];
+    const uint64_t now = cdp__elastic_now_ns(e);
     cdp__elastic_verdict verdict = CDP__ELASTIC_DECIDED;
     cdp__elastic_arrival *arrivals;
     cdp__elastic_turn t;
@@ -1315,7 +1362,7 @@ CDP__PRIVATE cdp_status cdp__elastic_look(cdp_elastic *e, uint64_t begun_ns, uin
     t.d = &e->d; /* this thread alone changes it */
     t.gone = gone;
     t.rank = e->place.rank;
-    t.since_ms = (cdp__elastic_now_ns(e) - begun_ns) / CDP__MS;
+    t.since_ms = cdp__elastic_waited_ms(settle, now, e->desc.settle_ms);
     t.settle_ms = e->desc.settle_ms;
     cdp__elastic_key(e, key, "e/%llu/in", (unsigned long long)e->d.epoch);
     st = cdp__elastic_read_records(e, e->watched, key, &arrivals, &t.count);
@@ -1332,7 +1379,9 @@ CDP__PRIVATE cdp_status cdp__elastic_look(cdp_elastic *e, uint64_t begun_ns, uin
         cdp__elastic_signal(e);
         cdp__elastic_unlock(e);
     }
-    if (st == CDP_OK) st = cdp__elastic_hopeless(e, &t, verdict);
+    if (st == CDP_OK) st = cdp__elastic_hopeless(e, &t, (now - e->epoch_ns) / CDP__MS, verdict);
+    *wait_ms = cdp__min(*wait_ms, CDP__ELASTIC_SLICE_MS);
+    settle->due_ns = now + *wait_ms * CDP__MS;
     cdp__free(e->os, arrivals);
     cdp__free(e->os, gone);
     return st;
@@ -1341,9 +1390,11 @@ CDP__PRIVATE cdp_status cdp__elastic_look(cdp_elastic *e, uint64_t begun_ns, uin
 /* From the arrival to the next decision. */
 CDP__PRIVATE cdp_status cdp__elastic_turn_over(cdp_elastic *e) {
     char key[CDP__ELASTIC_KEY];
-    const uint64_t k = e->d.epoch, begun = e->epoch_ns;
+    const uint64_t k = e->d.epoch;
+    cdp__elastic_settle settle = {0, 0, 0};
     cdp_status st = CDP_OK;
     bool stop = false;
+    settle.since_ns = settle.due_ns = e->epoch_ns;
     cdp__elastic_key(e, key, "e/%llu", (unsigned long long)(k + 1));
     while (st == CDP_OK && !stop) {
         cdp__elastic_decision d;
@@ -1358,9 +1409,8 @@ CDP__PRIVATE cdp_status cdp__elastic_turn_over(cdp_elastic *e) {
             if (stop) cdp__free(e->os, d.members);
             return CDP_OK;
         }
-        st = cdp__elastic_look(e, begun, &wait_ms);
-        if (st == CDP_OK && wait_ms)
-            st = cdp__elastic_await(e, e->watched, key, cdp__min(wait_ms, CDP__ELASTIC_SLICE_MS));
+        st = cdp__elastic_look(e, &settle, &wait_ms);
+        if (st == CDP_OK && wait_ms) st = cdp__elastic_await(e, e->watched, key, wait_ms);
         if (st == CDP_PENDING) st = CDP_OK;
         cdp__elastic_lock(e);
         stop = e->stop || e->place.phase != CDP__ELASTIC_ARRIVED;
@@ -1825,7 +1875,9 @@ CDP__PRIVATE cdp_status cdp__elastic_greet(
         h.epoch = cdp__get_u64(all + (size_t)r * each + CDP__ELASTIC_ID_BYTES);
         if (!cdp__elastic_fits(d, r, &h))
             st = cdp__fail(CDP_ERR_MISMATCH,
-                "epoch %llu: rank %u is another process than its decision says",
+                "epoch %llu: the process that connected as rank %u is not the one that the "
+                "decision of the "
+                "epoch lists",
                 (unsigned long long)d->epoch, r);
     }
     cdp__free(e->os, all);
@@ -1871,7 +1923,7 @@ CDP__PRIVATE cdp_status cdp__elastic_tidy_epoch(cdp_elastic *e, uint64_t k) {
     return st;
 }
 
-/* Rank 0 removes what nobody needs any more, of the epoch before last and of those before it that
+/* Rank 0 removes what no rank needs any more, of the epoch before last and of those before it that
    had no time to do so. */
 CDP__PRIVATE cdp_status cdp__elastic_tidy(cdp_elastic *e, const cdp__elastic_decision *d) {
     char key[CDP__ELASTIC_KEY], text[24];
@@ -2011,7 +2063,6 @@ CDP__PRIVATE cdp_status cdp__elastic_compare(cdp_elastic *e) {
 
 CDP__PRIVATE cdp_status cdp__elastic_hand_in(cdp_elastic *e) {
     char key[CDP__ELASTIC_KEY];
-    uint8_t record[CDP__ELASTIC_RECORD_BYTES];
     cdp__elastic_arrival a;
     memset(&a, 0, sizeof a);
     memcpy(a.id, e->place.id, sizeof a.id);
@@ -2019,9 +2070,8 @@ CDP__PRIVATE cdp_status cdp__elastic_hand_in(cdp_elastic *e) {
     a.samples = e->desc.samples;
     a.rank = CDP__ELASTIC_NEW;
     a.has_state = true;
-    cdp__elastic_put_record(record, &a);
     cdp__elastic_key(e, key, "join/in");
-    return cdp__elastic_put(e, e->store, CDP_STORE_APPEND, key, record, sizeof record);
+    return cdp__elastic_append(e, e->store, key, &a);
 }
 
 /* The newest decision from *d on, or the one that this process is in; its members are allocated. *d
@@ -2287,8 +2337,9 @@ CDP__PRIVATE cdp_status cdp__elastic_client(
     const char *end = port ? cdp__addr_decimal(port, 65535, &number) : NULL;
     if (!host || !end || *end || !number)
         return cdp__fail(CDP_ERR_INVALID,
-            "cdp_elastic_create_from_env: MASTER_ADDR is \"%s\" and MASTER_PORT \"%s\"; set them "
-            "to where a store is served that outlives the ranks",
+            "cdp_elastic_create_from_env: MASTER_ADDR is \"%s\" and MASTER_PORT \"%s\"; start the "
+            "program with `cdprun -n 4 --stay PROGRAM`, or set them to where a store is served "
+            "that outlives the ranks",
             host ? host : "", port ? port : "");
     memset(&c, 0, sizeof c);
     c.host = host;
@@ -2305,7 +2356,8 @@ CDP__PRIVATE cdp_status cdp__elastic_client(
 }
 
 CDP_API cdp_status cdp_elastic_create_from_env(const cdp_elastic_desc *desc, cdp_elastic **out) {
-    const char *range = getenv("CDP_ELASTIC"), *trust = getenv("CDP_TRUST_NETWORK");
+    const char *range = getenv("CDP_ELASTIC"), *trust = getenv("CDP_TRUST_NETWORK"),
+               *agent = getenv("TORCHELASTIC_USE_AGENT_STORE");
     const cdp_os *os;
     cdp_elastic_desc d;
     cdp_tcp_desc tcp;
@@ -2321,6 +2373,10 @@ CDP_API cdp_status cdp_elastic_create_from_env(const cdp_elastic_desc *desc, cdp
     if (d.tcp) tcp = *d.tcp;
     d.tcp = &tcp;
     os = tcp.group.os ? tcp.group.os : cdp_os_default();
+    if (!range && agent && strcmp(agent, "False") == 0)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_elastic_create_from_env: this launcher serves no store that outlives the ranks "
+            "(TORCHELASTIC_USE_AGENT_STORE is False); start the program with `cdprun --stay`");
     if (range && !cdp__elastic_range(range, &d.min_ranks, &d.max_ranks))
         return cdp__fail(CDP_ERR_INVALID,
             "CDP_ELASTIC is \"%s\"; it should be MIN:MAX, MIN: or a number", range);
@@ -2613,7 +2669,7 @@ CDP_API cdp_status cdp_elastic_agree(cdp_elastic *e, bool yes, bool *all) {
     return st;
 }
 
-/* The job is over for all: nobody waits for this process any more. */
+/* The job is over on all ranks: no rank waits for this process any more. */
 CDP__PRIVATE cdp_status cdp__elastic_end(cdp_elastic *e) {
     char key[CDP__ELASTIC_KEY];
     cdp_status st = cdp__elastic_say_gone(e, e->store, "has finished");
@@ -2626,15 +2682,30 @@ CDP__PRIVATE cdp_status cdp__elastic_end(cdp_elastic *e) {
     return st;
 }
 
+/* This process has all its steps. Where an alarm was first, its arrival did not say so: it says it
+   once more, for below min_ranks those who are left would wait for newcomers whom they do not need.
+ */
+CDP__PRIVATE cdp_status cdp__elastic_say_ending(cdp_elastic *e) {
+    char key[CDP__ELASTIC_KEY];
+    cdp__elastic_arrival a;
+    bool arrived;
+    cdp__elastic_lock(e);
+    e->place.ending = true;
+    arrived = e->place.phase == CDP__ELASTIC_ARRIVED;
+    cdp__elastic_describe(&e->place, &a);
+    cdp__elastic_key(e, key, "e/%llu/in", (unsigned long long)e->place.epoch);
+    cdp__elastic_unlock(e);
+    return arrived ? cdp__elastic_append(e, e->store, key, &a) : CDP_OK;
+}
+
 CDP_API cdp_status cdp_elastic_finish(cdp_elastic *e) {
     char key[CDP__ELASTIC_KEY];
     cdp_elastic_now now;
     bool over = false, ends;
     cdp_status st;
     if (!e) return cdp__fail(CDP_ERR_INVALID, "cdp_elastic_finish: the elastic is NULL");
-    cdp__elastic_lock(e);
-    e->place.ending = true;
-    cdp__elastic_unlock(e);
+    st = cdp__elastic_say_ending(e);
+    if (st != CDP_OK) return st;
     cdp__elastic_key(e, key, "final");
     for (;;) {
         st = cdp_elastic_next(e, &now);
@@ -2676,6 +2747,11 @@ CDP_API cdp_status cdp_elastic_alarm(cdp_elastic *e, const char *reason) {
    decision for each group; nobody waits longer than timeout_ms of the group. May use: epoch, turn,
    elastic-store, elastic-turns, groups of cdp.h. */
 
+/* Longer than all ranks of a group need to notice that it has failed. */
+#define CDP__SHRINK_SETTLE_MS 500u
+typedef char cdp__assert_shrink_settle
+    [CDP__SHRINK_SETTLE_MS >= CDP__FAILURE_SETTLE_MS + CDP__FAILURE_TELL_MS + 100 ? 1 : -1];
+
 CDP__PRIVATE cdp_status cdp__shrink_check(
     cdp_group *group, const cdp_shrink_desc *d, cdp_group **out) {
     if (!group || !d || !out)
@@ -2684,7 +2760,8 @@ CDP__PRIVATE cdp_status cdp__shrink_check(
     *out = NULL;
     if (!d->store)
         return cdp__fail(CDP_ERR_UNSUPPORTED,
-            "cdp_group_shrink: the desc has no store, and without one nobody can decide who is "
+            "cdp_group_shrink: the desc has no store, and without one the ranks cannot decide who "
+            "is "
             "left; let a process that outlives the ranks serve one");
     if (!d->store->start || !d->store->os)
         return cdp__fail(CDP_ERR_STATE, "cdp_shrink_desc.store was destroyed");
@@ -2702,7 +2779,7 @@ CDP__PRIVATE cdp_status cdp__shrink_check(
 CDP__PRIVATE cdp_status cdp__shrink_arrive(
     cdp_elastic *e, cdp_group *group, const cdp_shrink_desc *desc, uint32_t lost) {
     char key[CDP__ELASTIC_KEY];
-    uint8_t record[CDP__ELASTIC_RECORD_BYTES], id[CDP__ELASTIC_ID_BYTES] = {0};
+    uint8_t id[CDP__ELASTIC_ID_BYTES] = {0};
     cdp__elastic_arrival a;
     uint32_t r;
     e->d.epoch = 1;
@@ -2717,15 +2794,15 @@ CDP__PRIVATE cdp_status cdp__shrink_arrive(
     a.step = desc->step;
     a.samples = lost < cdp_size(group) ? lost + 1 : 0;
     a.has_state = true;
-    cdp__elastic_put_record(record, &a);
     cdp__elastic_key(e, key, "e/1/in");
-    return cdp__elastic_put(e, e->store, CDP_STORE_APPEND, key, record, sizeof record);
+    return cdp__elastic_append(e, e->store, key, &a);
 }
 
 /* One look: proposes if it is time. *wait_ms: when to look again. */
 CDP__PRIVATE cdp_status cdp__shrink_look(
-    cdp_elastic *e, bool *gone, uint64_t begun_ns, uint64_t *wait_ms, uint32_t *there) {
+    cdp_elastic *e, bool *gone, cdp__elastic_settle *settle, uint64_t *wait_ms, uint32_t *there) {
     char key[CDP__ELASTIC_KEY];
+    const uint64_t now = cdp__elastic_now_ns(e);
     cdp__elastic_arrival *arrivals;
     cdp__elastic_verdict verdict = CDP__ELASTIC_DECIDED;
     cdp__elastic_turn t;
@@ -2735,7 +2812,7 @@ CDP__PRIVATE cdp_status cdp__shrink_look(
     t.d = &e->d;
     t.gone = gone;
     t.rank = e->place.rank;
-    t.since_ms = (cdp__elastic_now_ns(e) - begun_ns) / CDP__MS;
+    t.since_ms = cdp__elastic_waited_ms(settle, now, e->desc.settle_ms);
     t.settle_ms = e->desc.settle_ms;
     cdp__elastic_key(e, key, "e/1/in");
     st = cdp__elastic_read_records(e, e->store, key, &arrivals, &t.count);
@@ -2753,19 +2830,24 @@ CDP__PRIVATE cdp_status cdp__shrink_look(
         st = cdp__elastic_try(e, e->store, t.d, arrivals, t.count, &verdict);
         if (st == CDP_OK && verdict != CDP__ELASTIC_DECIDED) *wait_ms = CDP__ELASTIC_AGAIN_MS;
     }
+    settle->due_ns = now + *wait_ms * CDP__MS;
     cdp__free(e->os, arrivals);
     return st;
 }
 
-/* Until there is a decision; its members are allocated. */
+/* Until there is a decision; its members are allocated. Without a progress thread this one tells
+   the others that the group has failed: some of them may be inside its operations. */
 CDP__PRIVATE cdp_status cdp__shrink_decide(
-    cdp_elastic *e, bool *gone, uint32_t timeout_ms, cdp__elastic_decision *d) {
-    const uint64_t begun = cdp__elastic_now_ns(e), deadline = cdp__deadline(e->os, timeout_ms);
+    cdp_elastic *e, cdp_group *group, bool *gone, cdp__elastic_decision *d) {
+    const uint32_t timeout_ms = cdp_group_desc_of(group)->timeout_ms;
+    const uint64_t deadline = cdp__deadline(e->os, timeout_ms);
+    cdp__elastic_settle settle = {0, 0, 0};
     char key[CDP__ELASTIC_KEY];
     uint64_t wait_ms, now;
     uint32_t there = 0;
     bool late = false;
     cdp_status st;
+    settle.since_ns = settle.due_ns = cdp__elastic_now_ns(e);
     cdp__elastic_key(e, key, "e/2");
     for (;;) {
         st = cdp__elastic_read_decision(e, e->store, 2, d);
@@ -2775,7 +2857,11 @@ CDP__PRIVATE cdp_status cdp__shrink_decide(
                 "cdp_group_shrink: %u of %u ranks came within timeout_ms of the group, %u ms, and "
                 "min_ranks is %u",
                 there, e->d.size, timeout_ms, e->desc.min_ranks);
-        st = cdp__shrink_look(e, gone, begun, &wait_ms, &there);
+        st = cdp__shrink_look(e, gone, &settle, &wait_ms, &there);
+        if (!group->w->thread) {
+            (void)cdp_poll(group, 0);
+            wait_ms = cdp__min(wait_ms, CDP__ELASTIC_LOOK_MS);
+        }
         now = cdp__elastic_now_ns(e);
         late = now >= deadline;
         if (st == CDP_OK && wait_ms && !late)
@@ -2833,7 +2919,7 @@ CDP_API cdp_status cdp_group_shrink(
     memset(&d, 0, sizeof d);
     e->os = group->os;
     e->store = desc->store;
-    e->desc.settle_ms = cdp__def(desc->settle_ms, 200);
+    e->desc.settle_ms = cdp__def(desc->settle_ms, CDP__SHRINK_SETTLE_MS);
     e->desc.min_ranks = cdp__def(desc->min_ranks, 1);
     e->desc.max_ranks = size;
     e->store_ms = (uint32_t)cdp__min(cdp_group_desc_of(group)->timeout_ms, CDP__ELASTIC_STORE_MS);
@@ -2843,7 +2929,7 @@ CDP_API cdp_status cdp_group_shrink(
     gone = (bool *)cdp__alloc_zero(e->os, size * sizeof *gone);
     if (!e->d.members || !gone) st = cdp__fail_nomem("a list of members", size);
     if (st == CDP_OK) st = cdp__shrink_arrive(e, group, desc, lost);
-    if (st == CDP_OK) st = cdp__shrink_decide(e, gone, cdp_group_desc_of(group)->timeout_ms, &d);
+    if (st == CDP_OK) st = cdp__shrink_decide(e, group, gone, &d);
     if (st == CDP_OK) st = cdp__shrink_make(e, group, &d, steps, out);
     cdp__free(e->os, d.members);
     cdp__free(e->os, gone);

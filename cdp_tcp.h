@@ -65,6 +65,8 @@
         CDP_NO_ENV             no cdp_init_from_env, cdp_init_url, cdp_launch_read,
                                cdp_tcp_desc_from_env, cdp_tcp_desc_from_url: fill in a cdp_tcp_desc
         CDP_NO_SHARED_MEMORY   ranks of one host use TCP, as with no_shared_memory
+        CDP_SEGMENTS           segments of cdp_group_alloc() memory that a rank has at once, 1 to
+                               1024 (default: 128); see LIMITS of cdp.h
         CDP_NO_MAC             no authentication codes: a desc with `mac` is UNSUPPORTED
         CDP_NO_STORE_SERVER    rank 0 cannot serve the store: without external_store it must be
                                another program, or cdp_init returns UNSUPPORTED
@@ -90,19 +92,22 @@
         belongs to the TCP connection that was authenticated. Each such link takes four
         descriptors, with that of the connection.
         Peers read memory from cdp_group_alloc() (and so the buckets of a DDP) in place, from 64 KiB
-        on. That memory consists of segments: up to 128 for each rank, each a descriptor and at
-        least 1 MiB, reserved when allocated. A peer maps a segment read-only when it first receives
-        something from it, and unmaps it when it is freed or the owner has ended (with
-        group.no_thread in cdp_group_destroy(), because that may take 0.1 ms per MiB). Other memory
-        is read by the receiver (process_vm_readv) from 64 KiB on, and from 256 KiB on for data that
-        is only forwarded, if the system permits that when the link is made; containers and Yama
-        often do not. Everything else, and whatever cannot be read when the time comes, goes through
-        the ring buffers.
+        on. That memory consists of segments: up to 128 for each rank (CDP_SEGMENTS), each a
+        descriptor and at least 1 MiB, reserved when allocated. A peer maps a segment read-only when
+        it first receives something from it, and unmaps it when it is freed or the owner has ended
+        (with group.no_thread in cdp_group_destroy(), because that may take 0.1 ms per MiB). On
+        Linux a segment that is freed goes back to the system at once. Other memory is read by the
+        receiver (process_vm_readv) from 64 KiB on, and from 256 KiB on for data that is only
+        forwarded, if the system permits that when the link is made; containers and Yama often do
+        not. Everything else, and whatever cannot be read when the time comes, goes through the ring
+        buffers.
 
     MEMORY
-        16 KiB of receive buffer for each connection, made with it; 145 KiB with `mac`. 7 KiB and
-        twice ring_bytes (256 KiB) for each pair of ranks of one machine, together. Rank 0 also
-        holds the store: about 1 KiB for each rank.
+        More than cdp.h says: about 10 KB and 0.8 KB per rank. 16 KiB of receive buffer for each
+        connection, made with it; 145 KiB with `mac`. 89 KiB and twice ring_bytes (256 KiB) for each
+        pair of ranks of one machine, together; with CDP_SLOTS and CDP_EXPOSURES of 1,
+        CDP_SLOT_BYTES of 64 and CDP_SEGMENTS of 16, 4 KiB. Rank 0 also holds the store: about 70 KB
+        and 1.5 KB per rank.
         Descriptors: 16, one for each connection of a link, three more for each rank of the same
         machine with which memory is shared, and on rank 0 two for each rank. cdp_init compares
         that with the limit of the process: a rank without room for the store returns IO; one
@@ -136,8 +141,8 @@
         every connection prove to each other that they know it before another byte is parsed:
         challenge and response with keyed BLAKE2s, which cannot be replayed. Nothing is encrypted:
         anyone who can read or change packets can read or change the data. `trust_network` opens a
-        job without a key to everybody who can reach its ports.
-        A store that somebody else serves (`external_store`, torchrun's agent) has no keys: links
+        job without a key to every program that can reach its ports.
+        A store that another program serves (`external_store`, torchrun's agent) has no keys: links
         between ranks are authenticated there, the contents of that store are not.
         Rank 0 listens at master_addr if that is an address, and on all interfaces if it is a name
         or not set. The other ranks listen at the address through which they reached rank 0. In a
@@ -203,7 +208,9 @@ typedef struct cdp_tcp_desc {
     const char *master_addr;
     /* required (unless world_size is 1): where rank 0 serves the store */
     uint16_t master_port;
-    /* somebody else (torchrun's agent) serves the store there, not rank 0 */
+    /* Another program (torchrun's agent) serves the store there, not rank 0. A store of PyTorch does
+       not tell that a client has died: ranks that wait in cdp_init() for one that dies meanwhile
+       wait until init_timeout_ms. */
     bool external_store;
     /* secret of this job, the same on all ranks (default: none; one machine only) */
     const char *job_key;
@@ -895,9 +902,14 @@ CDP__PRIVATE int64_t cdp__mac_recv(cdp__mac *c, cdp__loop *l, cdp__io *io, const
    of another one. The line between two ranks is that of >>fabric in cdp.h. Promises: values that
    the peer stores are read once and checked. May use: os, and fabric of cdp.h. */
 
-#define CDP__SEGMENTS 128u                 /* of one rank, at once */
+#ifndef CDP_SEGMENTS
+#define CDP_SEGMENTS 128u /* of one rank, at once */
+#endif
+#if CDP_SEGMENTS < 1 || CDP_SEGMENTS > 1024
+#error "cdp_tcp.h: CDP_SEGMENTS must be 1 to 1024"
+#endif
 #define CDP__SEGMENT_BYTES (1024u * 1024u) /* smaller allocations share a segment of this size */
-#define CDP__RETIRED 8u                    /* more than these are unmapped at once */
+#define CDP__RETIRED CDP_SEGMENTS          /* more than these are unmapped at once */
 /* How a rank can read its peer's memory: any address; mapped segments. */
 #define CDP__READS_ANY 1u
 #define CDP__READS_SEGMENTS 2u
@@ -913,7 +925,7 @@ typedef struct cdp__side {
     uint8_t pad_[48];
     /* for each place: the number of the descriptor that passed the segment, from 1; 0: no
        segment */
-    uint32_t segments[CDP__SEGMENTS];
+    uint32_t segments[CDP_SEGMENTS];
 } cdp__side;
 
 /* A segment of memory for cdp_group_alloc(). */
@@ -934,10 +946,16 @@ typedef struct cdp__mapping {
 typedef struct cdp__pair {
     /* random, repeated in CHOSEN: proves that both ranks have mapped the same memory */
     uint8_t proof[CDP__NAME_BYTES];
-    uint32_t taken; /* the other side has mapped this memory */
-    uint8_t pad_[48];
+    uint32_t taken;  /* the other side has mapped this memory */
+    uint64_t layout; /* of the rank that created it */
+    uint8_t pad_[40];
     cdp__side side[2]; /* 0: the rank that created the memory */
 } cdp__pair;           /* followed by the two ways with their rings, first the one from side 0 */
+
+/* Equal where two builds lay out this memory in the same way. */
+#define CDP__LAYOUT                                                                           \
+    ((uint64_t)CDP_SLOT_BYTES + ((uint64_t)CDP_SLOTS << 16) + ((uint64_t)CDP_EXPOSURES << 32) \
+        + ((uint64_t)CDP_SEGMENTS << 48))
 
 typedef struct cdp__shared {
     cdp__pair *pair;
@@ -948,10 +966,10 @@ typedef struct cdp__shared {
     uint32_t seen[2]; /* counts of this side's doorbell when last polled */
     uint8_t proof[CDP__NAME_BYTES];
     int32_t pid; /* process id of the peer if its memory can be read; else 0 */
-    cdp__mapping mappings[CDP__SEGMENTS];
+    cdp__mapping mappings[CDP_SEGMENTS];
     cdp__mapping retired[CDP__RETIRED]; /* that the peer has freed: they are unmapped in steps */
     uint32_t retired_count;
-    bool told[CDP__SEGMENTS];  /* segments passed to the peer */
+    bool told[CDP_SEGMENTS];   /* segments passed to the peer */
     uint32_t passed, received; /* numbers of descriptors */
     uint32_t freed;            /* the peer's count of freed segments, as last read */
     int32_t bell;              /* descriptor that wakes the peer */
@@ -984,7 +1002,7 @@ CDP__PRIVATE void cdp__shared_shrink(cdp__shared *s) {
 /* This rank leaves: unmaps a piece of what is mapped. False: nothing is left. */
 CDP__PRIVATE bool cdp__shared_leave(cdp__shared *s) {
     uint32_t i;
-    for (i = 0; i < CDP__SEGMENTS && !s->retired_count; ++i)
+    for (i = 0; i < CDP_SEGMENTS && !s->retired_count; ++i)
         if (s->mappings[i].at) cdp__shared_retire(s, &s->mappings[i], false);
     if (!s->retired_count) return false;
     cdp__shared_shrink(s);
@@ -996,7 +1014,7 @@ CDP__PRIVATE bool cdp__shared_leave(cdp__shared *s) {
 CDP__PRIVATE void cdp__shared_remap(cdp__shared *s, int32_t fd, bool all) {
     const cdp_os *os = s->os;
     uint32_t i;
-    for (i = 0; i < CDP__SEGMENTS; ++i) {
+    for (i = 0; i < CDP_SEGMENTS; ++i) {
         cdp__mapping *v = &s->mappings[i];
         const uint32_t number = cdp__atomic_load_u32(&s->theirs->segments[i], CDP__ACQUIRE);
         if (v->at && (all || number != v->number)) cdp__shared_retire(s, v, all);
@@ -1018,7 +1036,7 @@ CDP__PRIVATE void cdp__shared_tidy(cdp__shared *s, bool all) {
     while (all && s->retired_count)
         cdp__shared_retire(s, &s->retired[--s->retired_count], true);
     do {
-        more = !all && tries++ < CDP__SEGMENTS
+        more = !all && tries++ < CDP_SEGMENTS
             && os->shared.pass(os->user, s->pass, &fd, 1, false) >= 0;
         if (more) ++s->received;
         cdp__shared_remap(s, more ? fd : -1, all);
@@ -1030,7 +1048,7 @@ CDP__PRIVATE void cdp__shared_tidy(cdp__shared *s, bool all) {
    The index comes from the peer: out of range, it wraps to another segment, which is harmless. */
 CDP__PRIVATE const uint8_t *cdp__shared_map(
     cdp__shared *s, uint32_t i, uint64_t off, uint64_t bytes) {
-    const cdp__mapping *v = &s->mappings[i %= CDP__SEGMENTS];
+    const cdp__mapping *v = &s->mappings[i %= CDP_SEGMENTS];
     if (!v->at || v->number != cdp__atomic_load_u32(&s->theirs->segments[i], CDP__ACQUIRE))
         cdp__shared_tidy(s, false);
     return v->at && off <= v->bytes && bytes <= v->bytes - off ? v->at + off : NULL;
@@ -1326,11 +1344,13 @@ typedef struct cdp__join {
 
     /* which ranks are missing */
     uint32_t looks;
-    uint32_t rank, found;
+    uint32_t rank, middle, end; /* whether ranks rank .. middle - 1 have come is asked now */
+    bool narrow;                /* one of the ranks rank .. end - 1 has not come */
+    uint32_t found;
     int32_t absent;
     uint32_t gloo;
     uint32_t polls; /* polls of a store that is not on this rank's loop */
-    uint64_t pause_ns, give_up_ns;
+    uint64_t pause_ns, give_up_ns, last_ns;
 
     /* the request in progress */
     cdp_store *asked;
@@ -1372,7 +1392,7 @@ typedef struct cdp__mesh {
     cdp__join *join;  /* rendezvous; NULL when it is over */
     cdp_store *store; /* for requests */
     cdp_store *watch; /* its only request waits for the key "fail" */
-    cdp__segment *segments; /* CDP__SEGMENTS entries, allocated with the first one */
+    cdp__segment *segments; /* CDP_SEGMENTS entries, allocated with the first one */
     cdp__shared *sharing;   /* memory of all links, also of lost ones */
     cdp__incoming *incoming;
     uint32_t incoming_count;
@@ -1887,6 +1907,7 @@ CDP__PRIVATE void cdp__link_offer(
         err = os->random(os->user, proof, CDP__NAME_BYTES) == CDP_OK ? 0 : -EIO;
         proof[0] |= 1; /* a proof must not be zero */
         memcpy(s->pair->proof, proof, CDP__NAME_BYTES);
+        s->pair->layout = CDP__LAYOUT;
         cdp__shared_prove(s, proof);
         if (!err) err = os->shared.pass(os->user, pass, fds, 2, true);
     } else {
@@ -2363,6 +2384,7 @@ CDP__PRIVATE cdp__shared *cdp__incoming_share(cdp__incoming *g, const cdp__hello
             s->bell = fds[1];
             s->pass = at;
             err = memcmp(s->pair->proof, chosen->memory, CDP__NAME_BYTES) != 0
+                    || s->pair->layout != CDP__LAYOUT
                 ? -EPROTO
                 : os->shared.pass(os->user, at, &bell, 1, true);
         } else {
@@ -2530,7 +2552,7 @@ CDP__PRIVATE void cdp__incoming_event(cdp__io *io) {
     if (memcmp(g->hello, "cdp-link", (size_t)cdp__min(g->got, 8)) != 0
         && (g->got >= 8 || memcmp(g->hello, "cdp-key1", (size_t)g->got) != 0)) {
         cdp__incoming_strange(g);
-        /* r < 0: a probe, or it has chosen another connection */
+        /* r < 0: the connection ended. It was a probe, or the peer chose another connection. */
     } else if (r < 0 || (r > 0 && !cdp__incoming_judge(g))) {
         cdp__incoming_close(g);
     } else if (r > 0) {
@@ -2543,13 +2565,14 @@ CDP__PRIVATE void cdp__incoming_event(cdp__io *io) {
 #define CDP__STRANGERS 1024u
 
 /* Strangers may open any number of connections and keep them open. Closes the oldest one that
-   has sent nothing, or else the oldest that is not authenticated. True if one was closed. */
+   has sent nothing, or else the oldest that has not proved to know the key. True if one was
+   closed. */
 CDP__PRIVATE bool cdp__mesh_make_room(cdp__mesh *m, uint32_t most) {
     cdp__incoming *oldest = NULL, *g;
     bool mute = false;
     for (g = m->incoming; g && m->incoming_count >= most; g = g->next) {
-        const bool said_nothing = !g->got && !(g->guarded && g->auth.got);
-        if (g->welcome || (mute && !said_nothing)) continue;
+        const bool said_nothing = !g->got && !g->auth.got && !g->auth.step;
+        if (g->welcome || g->auth.done || (mute && !said_nothing)) continue;
         oldest = g;
         mute = said_nothing;
     }
@@ -2767,7 +2790,7 @@ CDP__PRIVATE int64_t cdp__bundle_move(
     n = cdp__iov_clip(iov, n, left, v);
     i = peer + l->index * m->desc.group.world_size;
     r = send ? cdp__mesh_send(m, i, v, n) : cdp__mesh_recv(m, i, v, n);
-    /* it has ended; the other connections show whether the peer has left */
+    /* this connection has ended; the others of the link show whether the peer has left */
     if (r < 0 && first->whole && first->end_timer.next) return 0;
     if (r > 0) first->moved[send] += (uint64_t)r;
     /* watches the connection for its end until its next block */
@@ -2785,7 +2808,7 @@ CDP__PRIVATE int64_t cdp__bundle_recv(void *self, uint32_t peer, const cdp_iov *
 /* The segment that contains these bytes; NULL: none. */
 CDP__PRIVATE cdp__segment *cdp__mesh_segment(const cdp__mesh *m, const void *data, uint64_t bytes) {
     uint32_t i;
-    for (i = 0; m->segments && i < CDP__SEGMENTS; ++i) {
+    for (i = 0; m->segments && i < CDP_SEGMENTS; ++i) {
         const uint64_t off = (uint64_t)((uintptr_t)data - (uintptr_t)m->segments[i].at);
         if (off < m->segments[i].bytes && bytes <= m->segments[i].bytes - off)
             return &m->segments[i];
@@ -2801,14 +2824,14 @@ CDP__PRIVATE void *cdp__mesh_alloc(void *self, uint64_t bytes) {
     if (!cdp__mesh_shares(m) || m->desc.group.expose_bytes == UINT64_MAX || bytes > INT64_MAX)
         return NULL;
     if (!m->segments
-        && !(m->segments = (cdp__segment *)cdp__alloc_zero(os, CDP__SEGMENTS * sizeof *g)))
+        && !(m->segments = (cdp__segment *)cdp__alloc_zero(os, CDP_SEGMENTS * sizeof *g)))
         return NULL;
     bytes = cdp__max((bytes + 63) / 64 * 64, 64);
-    for (i = 0; i < CDP__SEGMENTS; ++i) {
+    for (i = 0; i < CDP_SEGMENTS; ++i) {
         if (m->segments[i].bytes - m->segments[i].used >= bytes) break;
         if (!m->segments[i].at && !g) g = &m->segments[i];
     }
-    if (i < CDP__SEGMENTS) {
+    if (i < CDP_SEGMENTS) {
         g = &m->segments[i];
     } else {
         if (!g || (g->fd = os->shared.create(os->user, cdp__max(bytes, CDP__SEGMENT_BYTES))) < 0)
@@ -2830,6 +2853,7 @@ CDP__PRIVATE void cdp__segment_close(cdp__mesh *m, cdp__segment *g) {
     cdp__shared *s;
     for (s = m->sharing; s; s = s->next)
         cdp__shared_untell(s, i);
+    if (m->os->shared.empty) m->os->shared.empty(m->os->user, g->at, g->bytes);
     m->os->shared.unmap(m->os->user, g->at, g->bytes);
     m->os->net.close_fd(m->os->user, g->fd);
     memset(g, 0, sizeof *g);
@@ -3151,11 +3175,11 @@ CDP__PRIVATE void cdp__mesh_describe(void *self, uint32_t peer, char *out, uint6
     uint32_t i;
     if (s)
         cdp__text_add(&t, "memory, %llu KiB each way, ", (unsigned long long)(s->line.size / 1024));
-    for (i = 0, views = 0; s && i < CDP__SEGMENTS; ++i)
+    for (i = 0, views = 0; s && i < CDP_SEGMENTS; ++i)
         views += s->mappings[i].at ? s->mappings[i].bytes : 0;
     if (views)
         cdp__text_add(
-            &t, "%llu KiB of its group memory in view, ", (unsigned long long)(views / 1024));
+            &t, "%llu KiB of its group memory mapped here, ", (unsigned long long)(views / 1024));
     if (s) cdp__text_add(&t, "beside ");
     cdp__text_add(&t, "TCP");
     for (i = 0; i < (s ? 1 : m->desc.connections); ++i) {
@@ -3282,7 +3306,7 @@ CDP__PRIVATE bool cdp__mesh_parts(cdp__mesh *m, uint64_t until_ns) {
     return cdp__loop_run(&m->loop, NULL, cdp__min(until_ns, m->part_ns)) == CDP_OK;
 }
 
-/* Nobody connects any more. */
+/* No peer connects any more. */
 CDP__PRIVATE void cdp__mesh_shut(cdp__mesh *m) {
     if (cdp__mesh_serves(m)) cdp__store_server_share(m->server, NULL, NULL);
     cdp__loop_timer_clear(&m->accept_timer);
@@ -3293,14 +3317,32 @@ CDP__PRIVATE void cdp__mesh_shut(cdp__mesh *m) {
         cdp__incoming_close(m->incoming);
 }
 
-/* Unmaps memory of the peers in steps, unless this rank may take as long as it takes. False:
-   nothing is left. */
-CDP__PRIVATE bool cdp__mesh_unmap_some(cdp__mesh *m, uint64_t until_ns) {
+/* Releases all that a link of a rank that leaves has. */
+CDP__PRIVATE void cdp__link_release(cdp__link *l) {
+    cdp__mesh *m = l->mesh;
+    cdp__link_lose(l, CDP_ERR_STATE, 0);
+    cdp__loop_remove(&m->loop, &l->io);
+    cdp__free(m->os, l->rx);
+    l->rx = NULL;
+    cdp__link_unguard(l);
+    cdp__shared_close(cdp__link_shared(l));
+    l->shared = NULL;
+}
+
+/* Releases links in steps, if this rank leaves within a budget. Returns false when nothing is left
+   to release, or when there is no budget: then destroy() releases all of them. */
+CDP__PRIVATE bool cdp__mesh_release_some(cdp__mesh *m, uint64_t until_ns) {
+    const uint32_t n = m->links ? m->desc.group.world_size * m->desc.connections : 0;
     uint32_t i;
-    for (i = 0; CDP__BUDGETS && m->links && i < m->desc.group.world_size; ++i) {
-        cdp__shared *s = cdp__link_shared(&m->links[i]);
-        while (s && until_ns != CDP__NEVER && cdp__shared_leave(s))
+    m->sharing = NULL;
+    for (i = 0; CDP__BUDGETS && until_ns != CDP__NEVER && i < n; ++i) {
+        cdp__link *l = &m->links[i];
+        cdp__shared *s = cdp__link_shared(l);
+        while (s && cdp__shared_leave(s))
             if (cdp__mesh_now(m) >= until_ns) return true;
+        if (!s && !l->rx && !l->io.next) continue;
+        cdp__link_release(l);
+        if (cdp__mesh_now(m) >= until_ns) return true;
     }
     return false;
 }
@@ -3318,7 +3360,7 @@ CDP__PRIVATE bool cdp__mesh_leave(void *self, uint64_t until_ns) {
             return true;
         cdp__mesh_shut(m);
     }
-    return cdp__mesh_parts(m, until_ns) || cdp__mesh_unmap_some(m, until_ns);
+    return cdp__mesh_parts(m, until_ns) || cdp__mesh_release_some(m, until_ns);
 }
 
 /* Closes everything. Accepts a mesh that was only partly created. */
@@ -3328,14 +3370,9 @@ CDP__PRIVATE void cdp__mesh_close(void *self) {
     uint32_t i;
     cdp__mesh_discard(m, false);
     cdp__mesh_shut(m);
-    for (i = 0; m->links && i < m->desc.group.world_size * m->desc.connections; ++i) {
-        cdp__link_lose(&m->links[i], CDP_ERR_STATE, 0);
-        cdp__loop_remove(&m->loop, &m->links[i].io);
-        cdp__free(os, m->links[i].rx);
-        cdp__link_unguard(&m->links[i]);
-        cdp__shared_close(cdp__link_shared(&m->links[i]));
-    }
-    for (i = 0; m->segments && i < CDP__SEGMENTS; ++i)
+    for (i = 0; m->links && i < m->desc.group.world_size * m->desc.connections; ++i)
+        cdp__link_release(&m->links[i]);
+    for (i = 0; m->segments && i < CDP_SEGMENTS; ++i)
         /* memory that was not freed may still be in use: it stays mapped */
         if (m->segments[i].at) os->net.close_fd(os->user, m->segments[i].fd);
     cdp__free(os, m->segments);
@@ -3460,13 +3497,19 @@ CDP__PRIVATE cdp_status cdp__join_adopted(cdp__mesh *m) {
     return st;
 }
 
+/* True while the keys of all ranks are awaited. */
+CDP__PRIVATE bool cdp__join_awaits(const cdp__mesh *m) {
+    const cdp__join *s = m->join;
+    return s->rq.keys == s->keys && s->rq.op != CDP_STORE_CHECK && m->watching;
+}
+
 /* A rank that has started may fail at once. Keys that other ranks have set for this start are in
    flight then, and get this much time before the failure ends this rank's start. */
 #define CDP__NEWS_MS 50u
 
 CDP__PRIVATE bool cdp__join_has_news(cdp__mesh *m, uint64_t now) {
     cdp__join *s = m->join;
-    if (s->rq.keys != s->keys || !m->watching || m->watch_rq.status != CDP_OK) return false;
+    if (!cdp__join_awaits(m) || m->watch_rq.status != CDP_OK) return false;
     if (!s->news_ns) s->news_ns = now + CDP__NEWS_MS * CDP__MS;
     return now >= s->news_ns && cdp__mesh_news(m) != CDP_OK;
 }
@@ -3555,7 +3598,7 @@ CDP__PRIVATE uint64_t cdp__join_until(const cdp__mesh *m) {
     const cdp__join *s = m->join;
     uint64_t until = s->until_ns;
     if (s->waits != CDP__WAITS_REQUEST) return until;
-    if (s->news_ns && s->rq.keys == s->keys && m->watching) until = cdp__min(until, s->news_ns);
+    if (s->news_ns && cdp__join_awaits(m)) until = cdp__min(until, s->news_ns);
     if (s->asked == m->store) return until;
     return cdp__min(
         until, cdp__mesh_now(m) + cdp__min(10 * CDP__MS, (CDP__MS / 4) << cdp__min(s->polls, 6)));
@@ -3644,7 +3687,7 @@ CDP__PRIVATE cdp_status cdp__join_failed(cdp__mesh *m) {
     cdp__text_add(&t, "rank %u/%u: ", m->desc.group.rank, m->desc.group.world_size);
     said = t.used;
     cdp__text_add(&t, "%s", own.text);
-    if (store && e->peer < 0 && m->desc.group.rank != 0 && !m->desc.external_store) {
+    if (store && e->peer < 0 && m->desc.group.rank != 0 && !m->desc.external_store && !s->narrow) {
         e->peer = 0;
         cdp__text_add(&t, " (rank 0 serves it)");
     }
@@ -3741,10 +3784,21 @@ CDP__PRIVATE void cdp__join_complete(cdp__mesh *m) {
     s->complete = true;
 }
 
+/* The store did not answer the question who is missing. */
+CDP__PRIVATE cdp_status cdp__join_store_silent(cdp__mesh *m) {
+    const cdp_addr a = cdp__tcp_store_peer_addr(m->store);
+    char at[80];
+    m->join->narrow = false;
+    cdp__addr_text(&a, at, sizeof at);
+    (void)cdp__fail_peer(CDP_ERR_TIMEOUT, m->desc.external_store ? -1 : 0, 0,
+        "the store at %s does not answer any more, but has not closed the connection: %s, has "
+        "become unreachable, or is stopped",
+        at, m->desc.external_store ? "who serves it" : "rank 0, which serves it");
+    return cdp__join_missed(m);
+}
+
 CDP__PRIVATE cdp_status cdp__join_missing_told(cdp__mesh *m) {
     cdp__join *s = m->join;
-    char at[80];
-    cdp_addr a;
     if (s->found > 8) cdp__text_add(&s->list, " and %u more", s->found - 8);
     if (s->found) return cdp__join_complain(m, (uint32_t)s->absent, cdp__join_missed);
     if (s->rank == m->desc.group.world_size) {
@@ -3755,30 +3809,49 @@ CDP__PRIVATE cdp_status cdp__join_missing_told(cdp__mesh *m) {
         cdp__join_complete(m);
         return cdp__join_await(m);
     }
-    a = cdp__tcp_store_peer_addr(m->store);
-    cdp__addr_text(&a, at, sizeof at);
-    (void)cdp__fail_peer(CDP_ERR_TIMEOUT, m->desc.external_store ? -1 : 0, 0,
-        "the store at %s does not answer any more, but has not closed the connection: %s, has "
-        "become unreachable, or is stopped",
-        at, m->desc.external_store ? "who serves it" : "rank 0, which serves it");
+    /* the store answers, but there was no time to find out who it is: nobody is blamed */
+    s->narrow = true;
+    cdp__text_add(&s->list, "%u to %u (at least one of them)", s->rank, s->end - 1);
+    (void)cdp__mesh_waits_for(m);
     return cdp__join_missed(m);
 }
 
-/* Finds out which ranks have not set their key, as a text like "2, 5 and 7 more". If the store
-   does not answer soon, rank 0 is missing, which serves it. */
+/* The store says whether ranks s->rank to s->middle - 1 have all come. */
+CDP__PRIVATE void cdp__join_narrow(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    if (s->rq.number) {
+        s->rank = s->middle;
+    } else {
+        s->end = s->middle;
+        s->narrow = true;
+    }
+    if (!s->narrow || s->end - s->rank > 1) return;
+    if (s->absent < 0) s->absent = (int32_t)s->rank;
+    if (s->found++ < 8) cdp__text_add(&s->list, "%s%u", s->found > 1 ? ", " : "", s->rank);
+    ++s->rank;
+    s->end = m->desc.group.world_size;
+    s->narrow = false;
+}
+
+/* Finds out which ranks have not set their key, as a text like "2, 5 and 7 more". Asks whether all
+   have, then whether the first half has, and so on, because the store may be far away and the ranks
+   many. If the store does not answer soon, rank 0 is missing, which serves it. */
 CDP__PRIVATE cdp_status cdp__join_missing(cdp__mesh *m) {
     cdp__join *s = m->join;
-    if (s->rq.keys == &s->key) { /* the answer for s->rank */
-        if (s->result != CDP_OK) return cdp__join_missing_told(m);
-        if (!s->rq.number && s->absent < 0) s->absent = (int32_t)s->rank;
-        if (!s->rq.number && s->found++ < 8)
-            cdp__text_add(&s->list, "%s%u", s->found > 1 ? ", " : "", s->rank);
-        ++s->rank;
+    uint64_t now;
+    if (s->middle) { /* the answer has come */
+        if (s->result == CDP_ERR_TIMEOUT && !s->found) return cdp__join_store_silent(m);
+        if (s->result != CDP_OK) return s->found ? cdp__join_missing_told(m) : s->result;
+        cdp__join_narrow(m);
     }
-    if (s->rank == m->desc.group.world_size || cdp__mesh_now(m) >= s->give_up_ns)
+    now = cdp__mesh_now(m);
+    if (s->rank == m->desc.group.world_size
+        || now >= (s->narrow && !s->found ? s->last_ns : s->give_up_ns))
         return cdp__join_missing_told(m);
-    cdp__format(s->key_text, sizeof s->key_text, "%s", s->texts[s->rank]);
-    cdp__join_ask(m, m->store, CDP_STORE_CHECK, CDP__SETTLE_MS / 2, cdp__join_missing);
+    s->middle = s->narrow ? s->rank + (s->end - s->rank) / 2 : s->end;
+    s->next = cdp__join_missing;
+    cdp__join_send(
+        m, m->store, CDP_STORE_CHECK, s->keys + s->rank, s->middle - s->rank, CDP__SETTLE_MS / 2);
     return CDP_OK;
 }
 
@@ -3786,8 +3859,9 @@ CDP__PRIVATE cdp_status cdp__join_missing(cdp__mesh *m) {
 CDP__PRIVATE cdp_status cdp__join_awaited(cdp__mesh *m) {
     cdp__join *s = m->join;
     const cdp__text none = {s->names, sizeof s->names, 0};
-    const uint64_t now = cdp__mesh_now(m);
-    uint64_t most;
+    const uint64_t now = cdp__mesh_now(m), left = cdp__max(m->init_deadline_ns, now) - now;
+    /* a process that stood still until the deadline asks all the same */
+    const uint64_t least = (uint64_t)m->desc.init_timeout_ms * CDP__MS / 20;
     if (s->result == CDP_OK && s->with_values) {
         m->addrs = s->rq;
         s->asked = NULL;
@@ -3796,11 +3870,10 @@ CDP__PRIVATE cdp_status cdp__join_awaited(cdp__mesh *m) {
     s->names[0] = 0;
     s->list = none;
     s->absent = -1;
-    s->rank = s->found = 0;
-    /* a process that stood still until the deadline asks all the same: the store may be well */
-    most = cdp__max((cdp__max(m->init_deadline_ns, now) - now) / 4,
-        (uint64_t)m->desc.init_timeout_ms * CDP__MS / 20);
-    s->give_up_ns = now + cdp__min(CDP__SETTLE_MS * CDP__MS, most);
+    s->rank = s->middle = s->found = 0;
+    s->end = m->desc.group.world_size;
+    s->give_up_ns = now + cdp__min(CDP__SETTLE_MS * CDP__MS, cdp__max(left / 4, least));
+    s->last_ns = now + cdp__min(2000 * CDP__MS, cdp__max(left / 2, least));
     return cdp__join_missing(m);
 }
 
@@ -3809,6 +3882,7 @@ CDP__PRIVATE cdp_status cdp__join_awaited(cdp__mesh *m) {
 CDP__PRIVATE cdp_status cdp__join_await(cdp__mesh *m) {
     cdp__join *s = m->join;
     const uint64_t left = s->deadline_ns - cdp__min(cdp__mesh_now(m), s->deadline_ns);
+    s->narrow = false;
     s->next = cdp__join_awaited;
     cdp__join_send(m, m->store, s->with_values ? CDP_STORE_MULTI_GET : CDP_STORE_WAIT, s->keys,
         m->desc.group.world_size,
@@ -3965,7 +4039,7 @@ CDP__PRIVATE cdp_status cdp__join_take(cdp__mesh *m) {
     return CDP_OK;
 }
 
-/* Ends a step whose request only needs to succeed. */
+/* Ends a step that sets a key: whether the request succeeded is all that counts. */
 CDP__PRIVATE cdp_status cdp__join_set(cdp__mesh *m) {
     return m->join->result;
 }
@@ -4083,7 +4157,7 @@ CDP__PRIVATE cdp_status cdp__join_config_get(cdp__mesh *m) {
 CDP__PRIVATE cdp_status cdp__join_config_stale(cdp__mesh *m) {
     return cdp__fail_peer(CDP_ERR_TIMEOUT, 0, 0,
         "rank 0 did not come within %u ms: the store still names that of an earlier start, "
-        "and nobody listens at its address %s any more",
+        "and no process listens at its address %s any more",
         m->desc.init_timeout_ms, (const char *)m->join->own);
 }
 
@@ -4203,7 +4277,7 @@ CDP__PRIVATE cdp_status cdp__mesh_admissible(const cdp__mesh *m, uint32_t r, con
         return cdp__fail_peer(CDP_ERR_INVALID, r, 0,
             "rank %u is on another machine (%s) and this job has no key: set CDP_JOB_KEY, or "
             "job_key, to the same secret for all ranks (or trust_network, "
-            "if everybody in that network may read and change everything)",
+            "if every program in that network may read and change everything)",
             r, at);
     }
     return CDP_OK;
@@ -5387,9 +5461,8 @@ CDP__PRIVATE cdp_status cdp__log_level_read(const char *text, cdp_log_level *lev
 CDP_API cdp_status cdp_tcp_desc_from_env(cdp_tcp_desc *d) {
     static CDP__THREAD_LOCAL cdp_launch l;
     static CDP__THREAD_LOCAL char file[400];
-    const char *trust = getenv("CDP_TRUST_NETWORK");
     const cdp__vars own = {cdp__getenv, NULL};
-    uint32_t mac = 0;
+    uint32_t mac = 0, trust = 0;
     cdp_status st;
     if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_desc_from_env needs a desc");
     st = cdp_launch_read(NULL, NULL, &l);
@@ -5405,13 +5478,15 @@ CDP_API cdp_status cdp_tcp_desc_from_env(cdp_tcp_desc *d) {
     if (l.master_port) d->master_port = l.master_port;
     if (l.master_addr[0]) d->master_addr = l.master_addr;
     if (!d->job_key) d->job_key = getenv("CDP_JOB_KEY");
-    if (trust && strcmp(trust, "1") == 0) d->trust_network = true;
     if (!d->interfaces) d->interfaces = getenv("CDP_INTERFACES");
     if (!d->connections && cdp__var(&own, "CDP_CONNECTIONS"))
         st = cdp__var_number(&own, "CDP_CONNECTIONS", 1, 16, &d->connections);
     if (st == CDP_OK && cdp__var(&own, "CDP_MAC"))
         st = cdp__var_number(&own, "CDP_MAC", 0, 1, &mac);
     if (mac) d->mac = true;
+    if (st == CDP_OK && cdp__var(&own, "CDP_TRUST_NETWORK"))
+        st = cdp__var_number(&own, "CDP_TRUST_NETWORK", 0, 1, &trust);
+    if (trust) d->trust_network = true;
     if (st == CDP_OK && d->group.logger.level == CDP_LOG_DEFAULT)
         st = cdp__log_level_read(getenv("CDP_LOG_LEVEL"), &d->group.logger.level);
     if (st != CDP_OK) return st;

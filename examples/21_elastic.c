@@ -120,7 +120,8 @@ static int train_rank(int reports, const char *program) {
     const cdp_entry entries[] = {
         {"model", l.m.values, count, REAL_DTYPE}, {"moments", l.moments, 2 * count, REAL_DTYPE}};
     cdp_elastic_desc desc = {.min_ranks = 2,
-        .settle_ms = 2000,
+        .max_ranks = 4,     /* with so many the job begins at once; */
+        .settle_ms = 10000, /* with fewer, if no other one comes for so long */
         .grow_ms = 200,
         .batch = BATCH,
         .entries = entries,

@@ -25,12 +25,13 @@ typedef struct agent {
     uint64_t ran;               /* the epoch whose ranks run here or ran last; 0: none yet */
     uint32_t seen;              /* tickets, and since when there are not more: ns */
     uint64_t since;
-    int64_t waits;    /* ns: when it began to wait for machines */
-    int64_t decided;  /* ns: when the last epoch ended here */
-    bool handed_in;   /* the others may know this launcher */
-    bool done;        /* the job has ended well */
-    int number;       /* of its ticket */
-    uint64_t charged; /* --stay: restarts of the job, when this launcher asked last */
+    cdp__elastic_settle settle; /* of the turn that goes on */
+    int64_t waits;              /* ns: when it began to wait for machines */
+    int64_t decided;            /* ns: when the last epoch ended here */
+    bool handed_in;             /* the others may know this launcher */
+    bool done;                  /* the job has ended well */
+    int number;                 /* of its ticket */
+    uint64_t charged;           /* --stay: restarts of the job, when this launcher asked last */
     char will[240], addr[INET6_ADDRSTRLEN];
 } agent;
 
@@ -285,6 +286,7 @@ static void agent_arrive(job *j, const char *why) {
     a->e.place.step += failure;
     a->waits = a->decided = now_ns();
     agent_good(j, cdp__elastic_arrive_at(&a->e, a->e.place.epoch));
+    a->settle = (cdp__elastic_settle){.since_ns = a->e.epoch_ns, .due_ns = a->e.epoch_ns};
     /* not arrived, because the store did not answer: the next look counts the failure again */
     if (a->e.place.phase == CDP__ELASTIC_RUNNING) a->e.place.step -= failure;
     if (!mine || j->cause != NOTHING) return;
@@ -365,7 +367,7 @@ static void agent_turn(job *j) {
     if (!agent_good(j, cdp__elastic_read_decision(&a->e, j->nodes.store, a->e.place.epoch + 1, &d)))
         return;
     if (d.members == NULL) {
-        if (!agent_good(j, cdp__elastic_look(&a->e, a->e.epoch_ns, &wait_ms))) return;
+        if (!agent_good(j, cdp__elastic_look(&a->e, &a->settle, &wait_ms))) return;
         if (a->e.few) agent_missing(j, a->e.d.size - 1);
         return;
     }
@@ -602,13 +604,14 @@ static int64_t stay_jitter(int64_t pause) {
     return pause * 3 / 4 + pause / 2 * (random[0] * 256 + random[1]) / 65535;
 }
 
-/* A rank has ended while the job runs. */
+/* A rank has ended. When the job is over, that is no failure, however it ended: for instance, a
+   newcomer that came too late gets an error. */
 static void stay_ended(job *j, int local) {
     const options *o = j->opts;
     rank *r = &j->ranks[local];
     char end[96], why[160];
     const int64_t lived = r->end - r->begun;
-    if (r->status == 0) return;
+    if (r->status == 0 || j->agent->done) return;
     end_text(end, sizeof end, r);
     snprintf(why, sizeof why, "rank %d of the launcher (process %ld): %s", global_rank(j, local),
         (long)r->pid, end);

@@ -188,13 +188,12 @@ for h in $HEADERS; do
 done | rule 'sections stand in the order of CONTENTS'
 
 [ ! -f tests/bench/peers/chart.sh ] || bash tests/bench/peers/chart.sh --check 2>&1 | rule 'the chart of the README shows the recorded figures'
-if [ -f tests/unit/rpc_scenarios.txt ]; then
-    # names of tests, and of programs that begin with "sim:", in all of which something is looked for
-    { grep -ho '^TEST([a-z_0-9]*' tests/unit/test_rpc*.c | cut -c 6-; ls tests/sim/rpc_*.c | sed 's/.*\/\(.*\)[.]c/sim:\1/'; } |
-        awk 'NR == FNR { test[$1] = 1; next }
+# scenarios FILE REASONS: lines "SCENARIO ... = TEST ..." or "SCENARIO ... - REASON", of tests that are in standard input
+scenarios() {
+    awk -v reasons="$2" 'NR == FNR { test[$1] = 1; next }
         /^#/ || /^$/ { next }
-        / - / { if ($0 !~ /^[a-z_0-9 ]+ - (python|torchscript|devices|not here)/) print FILENAME ":" FNR ": not a reason: " $0; right = "-" }
-        !/ - / { right = "="; if ($0 !~ /^[a-z_0-9 ]+ = [a-z_0-9: ]+$/) print FILENAME ":" FNR ": neither tests nor a reason: " $0 }
+        / - / { if ($0 !~ "^[a-z_0-9 ]+ - (" reasons ")") print FILENAME ":" FNR ": not a reason: " $0; right = "-" }
+        !/ - / { right = "="; if ($0 !~ /^[a-z_0-9 ]+ = [-a-z_0-9: ]+$/) print FILENAME ":" FNR ": neither tests nor a reason: " $0 }
         { tests = 0
             for (i = 1; i <= NF && $i != "-"; ++i) {
                 if ($i == "=") tests = 1
@@ -202,8 +201,58 @@ if [ -f tests/unit/rpc_scenarios.txt ]; then
                 else if (!tests && seen[$i]++) print FILENAME ":" FNR ": a second time: " $i
             }
             ++lines }
-        END { if (lines < 100) print "only " lines + 0 " scenarios" }' - tests/unit/rpc_scenarios.txt
+        END { if (lines < 100) print "only " lines + 0 " scenarios" }' - "$1"
+}
+if [ -f tests/unit/rpc_scenarios.txt ]; then
+    # names of tests, and of programs that begin with "sim:", in all of which something is looked for
+    { grep -ho '^TEST([a-z_0-9]*' tests/unit/test_rpc*.c | cut -c 6-; ls tests/sim/rpc_*.c | sed 's/.*\/\(.*\)[.]c/sim:\1/'; } |
+        scenarios tests/unit/rpc_scenarios.txt 'python|torchscript|devices|not here'
 fi | rule 'scenarios of remote calls have the tests that rpc_scenarios.txt names'
+# "FILE: words = evidence ...": the words stand in FILE, and what shows that they are true exists.
+claims() { # FILE of claims
+    local file words rest evidence text what
+    declare -A texts=()
+    { grep -ho '^TEST([a-z_0-9]*' tests/*/*.c | cut -c 6-; ls tests/sim/scripts/*.txt | sed 's/.*\/\(.*\)[.]txt/script:\1/'; grep -oE '^[a-z-]+:' Makefile | sed 's/\(.*\):/make:\1/'; } 2> /dev/null | sort -u > "$tally/evidence"
+    while IFS= read -r rest; do
+        case $rest in '' | '#'*) continue ;; esac
+        file=${rest%%: *} words=${rest#*: } evidence=${words##* = } words=${words% = *}
+        text=${texts[$file]-}
+        [ -n "$text" ] || text=$(tr -s ' \n' '  ' < "$file")
+        texts[$file]=$text
+        case $text in *"$words"*) ;; *) echo "$file does not say: $words" ;; esac
+        for what in $evidence; do
+            case $what in file:*) [ -f "${what#file:}" ] ;; *) grep -qxF "$what" "$tally/evidence" ;; esac || echo "$file: \"$words\" is shown by $what, which does not exist"
+        done
+    done < "$1"
+}
+if [ -f tests/claims.txt ]; then
+    printf '%s\n' 'README.md: a sentence that it lacks = claims_are_free file:none' > "$tally/false_claims"
+    claims "$tally/false_claims" > "$tally/found"
+    { [ "$(wc -l < "$tally/found")" = 3 ] || cat "$tally/found"; } | rule 'claims that were made up are found'
+    { [ "$(grep -c ' = ' tests/claims.txt)" -ge 70 ] || echo 'fewer than 70 claims'; claims tests/claims.txt; } | rule 'what README and heads of headers claim is shown by what tests/claims.txt names'
+fi
+
+# Numbers of the README that follow from the headers.
+constants() { awk -v from="typedef enum $1 {" 'index($0, from) { on = 1; next } on && /^}/ { exit } on' cdp.h | grep -oE '^    CDP_[A-Z0-9_]+' | grep -cvE '_(DEFAULT|COUNT)$'; }
+if [ -f README.md ] && [ -f cdp.h ]; then
+    grep -qF "$(constants cdp_dtype) element types, $(constants cdp_reduce_op) reductions" README.md || echo "README.md: there are $(constants cdp_dtype) element types and $(constants cdp_reduce_op) reductions"
+fi | rule 'the README counts element types and reductions as cdp.h has them'
+
+if [ -f tests/unit/elastic_scenarios.txt ]; then
+    faults() { sed -n '/fault_names\[F_KINDS\] = {/,/};/p' "tests/sim/elastic_$1.c" | grep -o '"[a-z_]*"' | tr -d '"'; }
+    {
+        grep -ho '^TEST([a-z_0-9]*' tests/unit/test_*.c tests/procs/test_*.c tests/nccl/test_*.c | cut -c 6-
+        ls tests/sim/elastic*.c | sed 's/.*\/\(.*\)[.]c/sim:\1/'
+        ls tests/procs/test_*.sh | sed 's/.*test_\(.*\)[.]sh/script:\1/'
+        ls tests/bench/*.c | sed 's/.*\/\(.*\)[.]c/bench:\1/'
+        faults worlds | sed 's/^/world:/'
+        faults shrink | sed 's/^/shrink:/'
+        sed -n 's/^ *PLANT_\([A-Z_]*\).*/plant:\L\1/p' tests/sim/elastic_plants.h
+        sed -n 's/^\([a-z_]*\)() {.*/nodes:\1/p' tests/procs/test_elastic_nodes.sh
+        grep -oE '(^|; *)(check|has) "?[a-z][-a-z0-9]*' tests/procs/test_cdprun.sh | sed 's/.*[ "]/cdprun:/'
+        sed -n 's/^usage \([-a-z0-9]*\).*/cdprun:usage-\1/p' tests/procs/test_cdprun.sh
+    } | scenarios tests/unit/elastic_scenarios.txt 'not here: '
+fi | rule 'scenarios of elastic jobs have the tests that elastic_scenarios.txt names'
 awk 'END { if (NR > 150) print "README.md has " NR " lines" }' README.md 2> /dev/null | rule 'the README has at most 150 lines'
 
 version=$(awk '/^#define CDP_VERSION_(MAJOR|MINOR|PATCH) / { v = v (v == "" ? "" : ".") $3 } END { print v }' cdp.h)

@@ -238,7 +238,7 @@ static void sides_open(cdp_os *os) {
 static void sides_close(void) {
     for (uint32_t me = 0; me < 2; ++me) {
         cdp__mesh *m = &meshes[me];
-        for (uint32_t i = 0; m->segments && i < CDP__SEGMENTS; ++i)
+        for (uint32_t i = 0; m->segments && i < CDP_SEGMENTS; ++i)
             T(!m->segments[i].at);
         host_release(NULL, m->segments);
         cdp__shared_close(links[me][1 - me].shared);
@@ -266,7 +266,7 @@ static uint64_t value_of(fuzz_input *in, uint64_t old) {
 #define WRITE(x) (x) = (__typeof__(x))value_of(in, (uint64_t)(x))
 
 static void write_slot(fuzz_input *in, cdp__eager_slots *slots) {
-    cdp__eager_slot *p = &slots->place[next_byte(in) % CDP__SLOTS];
+    cdp__eager_slot *p = &slots->place[next_byte(in) % CDP_SLOTS];
     const uint8_t what = next_byte(in);
     switch (what % 6) {
     case 0: WRITE(p->serial); break;
@@ -310,7 +310,7 @@ static void write_anything(fuzz_input *in) {
     case 2:
         WRITE(((uint8_t *)(&out->ring + 1))[(s->line.out_at + what / 8 - 32) % s->line.size]);
         break;
-    case 3: WRITE(back->eager.slots.taken[next_byte(in) % CDP__SLOTS]); break;
+    case 3: WRITE(back->eager.slots.taken[next_byte(in) % CDP_SLOTS]); break;
     case 4:
     case 5: write_slot(in, &out->eager.slots); break;
     case 6: write_exposure(in, out->exposed); break;

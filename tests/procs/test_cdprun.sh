@@ -430,6 +430,8 @@ gone grandchildren-gone $ID.tr
 check not-found-code "$?" 127
 check not-found-once "$(cat err)" "cdprun: cannot run './no-such-program': No such file or directory"
 PATH=/usr/bin:/bin "$C" -n 4 no-such-program-anywhere 2> err; check not-found-in-path "$? $(wc -l < err)" "127 1"
+"$C" -n 2 helper.c 2> err
+check not-found-here "$? $(cat err)" "127 cdprun: cannot run 'helper.c': No such file or directory; for the file of this folder write ./ before its name"
 "$C" -n 4 ./helper.c 2> err
 check not-executable "$? $(cat err)" "126 cdprun: cannot run './helper.c': Permission denied"
 printf '#!/no/such/interpreter\n' > script; chmod +x script

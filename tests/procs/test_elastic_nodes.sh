@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # test_elastic_nodes.sh - machines that come and go: cdprun --nnodes MIN:MAX, with a launcher for each machine
 #
-#   bash tests/procs/test_elastic_nodes.sh [PART...]      BUILD=DIR (default: build), KILLS=N (default: 6)
+#   bash tests/procs/test_elastic_nodes.sh [PART...]      BUILD=DIR (default: build), KILLS=N (default: 6; by hand, with
+#                                                         the part kills: 1000, which takes 10 minutes)
 #
 # PART: restart, stay, kills, cut (default: all).
 #
@@ -23,6 +24,7 @@ CDP_JOB_KEY=$(head -c 16 /dev/urandom | od -An -tx1 | tr -d ' \n')
 export CDP_JOB_KEY
 passed=0 failed=0 job=0
 slack=${TEST_SCALE:-1} # how many times longer things may take; run_all.sh measures it
+limit=90               # seconds that a launcher may live
 ok() { passed=$((passed + 1)); echo "ok $1"; }
 fail() {
     failed=$((failed + 1))
@@ -70,7 +72,7 @@ start() { # K ARGUMENT...: the launcher of machine K; pids[K]
     local k=$1
     shift
     # shellcheck disable=SC2046
-    $(where "$k") env CDPTEST=$$.$job timeout -k 5 $((90 * slack)) "$B/cdprun" -n 1 "${common[@]}" "$@" > "out.$k" 2>&1 < /dev/null &
+    $(where "$k") env CDPTEST=$$.$job timeout -k 5 $((limit * slack)) "$B/cdprun" -n 1 "${common[@]}" "$@" > "out.$k" 2>&1 < /dev/null &
     pids[k]=$!
 }
 waiting='echo $TORCHELASTIC_RESTART_COUNT $RANK $WORLD_SIZE $GROUP_RANK >> runs; while [ ! -e stop ]; do sleep 0.05; done'
@@ -204,8 +206,9 @@ stay_mode() {
 # Launchers and ranks are killed at random moments, and launchers are started in place of the dead: the job goes on, ends
 # well on all machines that are left, and nothing is left behind.
 random_kills() { # HOW MANY
-    local i k left alive n
+    local i k left n
     echo '-- random kills'
+    limit=$((90 + 5 * $1))
     new_job --nnodes 1:3 --max-restarts 100000 --rdzv-conf last_call_timeout=0.1
     serve
     for k in 0 1 2; do start $k -n 2 sh -c "echo \$\$ > pid.$k.\$LOCAL_RANK; sleep 1000 & $waiting; kill \$!"; done
@@ -297,12 +300,24 @@ stay_here() {
     has 'and what was first' out.0 ', killed by SIGKILL'
 }
 
+# The job ends well while the launcher still has a process: how that one ends costs no restart, and is no failure.
+stay_late() {
+    rm -f out.* log log.stop
+    "$B/cdprun" -n 2 --stay --max-restarts 3 --cooldown 0.05 --grace 5 \
+        sh -c '"$@"; sleep 1; exit "$LOCAL_RANK"' sh "$B/elastic_rank" train log 2 > out.0 2>&1 < /dev/null &
+    pids[0]=$!
+    await lines 2 ' size 2 ' log
+    touch log.stop; finish 0
+    check 'a process that fails after the end of the job is no failure' "$codes" 0
+    check 'and is not replaced' "$(grep -c 'takes the place' out.0)" 0
+}
+
 parts=("$@")
 [ $# -gt 0 ] || parts=(restart stay kills cut)
 for part in "${parts[@]}"; do
     case $part in
     restart) restart_mode; stopped_launcher; options_and_times; stores ;;
-    stay) stay_mode; stay_here ;;
+    stay) stay_mode; stay_here; stay_late ;;
     cut) cut_off ;;
     kills) random_kills "${KILLS:-6}" ;;
     esac

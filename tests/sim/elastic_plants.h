@@ -1,4 +1,4 @@
-/* elastic_plants.h - mistakes that elastic.c plants into cdp_elastic.h. Include before it. */
+/* elastic_plants.h - mistakes that tests plant into cdp_elastic.h. Include before it. */
 #ifndef ELASTIC_PLANTS_INCLUDED
 #define ELASTIC_PLANTS_INCLUDED
 
@@ -15,6 +15,7 @@ typedef enum plant {
     PLANT_RECEIVER_KEEPS_STATE, /* a receiver passes for one that has state */
     PLANTS,                     /* those of pure functions end here */
     PLANT_AGREE_ALONE = PLANTS, /* who has the result of the operation does not ask the store */
+    PLANT_COUNTS_PAUSES,        /* a process counts the time in which it stood still itself */
 } plant;
 static plant planted;
 

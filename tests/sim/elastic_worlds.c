@@ -63,11 +63,12 @@ typedef enum fault_kind {
     F_NOMEM,
     F_SOURCE, /* who alone has the newest step dies, at each call of the turn and the transfer */
     F_AGREE,  /* a member dies at each call of cdp_elastic_agree() */
+    F_PAUSE,  /* all stand still, the store too, for longer than settle_ms, while a turn begins */
     F_KINDS
 } fault_kind;
 static const char *const fault_names[F_KINDS] = {"none", "delay", "kill", "every", "pair", "node",
-    "storm", "stop", "cut", "part", "one_way", "slow_store", "no_store", "nomem", "source",
-    "agree"};
+    "storm", "stop", "cut", "part", "one_way", "slow_store", "no_store", "nomem", "source", "agree",
+    "pause"};
 
 /* What is known of an epoch, whoever told it first. */
 typedef struct epoch_seen {
@@ -100,7 +101,7 @@ static struct {
     sim_world *world;
     uint64_t seed;
     fault_kind kind;
-    bool faulty, doomed; /* F_SOURCE, F_AGREE: somebody is about to die */
+    bool faulty, doomed; /* F_SOURCE, F_AGREE: somebody is about to die; F_PAUSE: all stood still */
     uint32_t nodes, min_ranks, max_ranks, alarms, leaves, newest;
     uint64_t stable;
     uint8_t stable_hist[STEPS];
@@ -271,6 +272,17 @@ static void look(sim_world *w) {
     }
 }
 
+/* After each step of the world. */
+static void pause_all(sim_world *w) {
+    const uint64_t arrived = x.e[x.newest].arrived_ns;
+    if (x.kind != F_PAUSE || x.doomed || !arrived) return;
+    if (w->now < arrived + x.seed % 16 * 10 * SIM_US) return;
+    x.doomed = x.faulty = true;
+    for (uint32_t i = 0; i < x.nodes; ++i) /* they do not go on at the same moment */
+        sim__stop(w, &w->nodes[i],
+            (SETTLE_MS * 3 / 2 + x.seed * 37 % 1500 + sim_random(&x.m[i].random) % 150) * SIM_MS);
+}
+
 /* ---- a process */
 
 static uint64_t save(void *user, void *data, uint64_t room) {
@@ -374,7 +386,7 @@ static cdp_status train(member *m) {
         check_now(m, &now);
         if (now.step >= STEPS) break;
         if (m->leave_at && now.step >= m->leave_at) cdp_elastic_leave(m->e, "enough");
-        if (sim_chance(&m->random, x.seed % 4 ? 0 : 20)) {
+        if (sim_chance(&m->random, x.seed % 4 && x.kind != F_PAUSE ? 0 : 20)) {
             ++x.alarms;
             if (cdp_elastic_alarm(m->e, "on purpose") < 0 && !x.faulty) wrong(m, "no alarm");
         }
@@ -651,6 +663,7 @@ static bool world_run(
     x.faulty = faults > 0;
     d.node_count = x.nodes;
     d.look = look;
+    d.looks = pause_all;
     d.trace = trace && (faults || kind <= F_DELAY) ? stderr : NULL;
     d.noise = kind == F_DELAY ? sim_noise_wild(seed, false) : sim_noise_calm();
     x.world = sim_open(&d);
@@ -669,7 +682,8 @@ static bool world_run(
         }
     ok = sim_run(x.world);
     if (!ok && !x.wrong[0]) snprintf(x.wrong, sizeof x.wrong, "%.800s", x.world->failure);
-    if (!cuts_off() && kind != F_DELAY && kind != F_CUT && kind != F_NOMEM) judge_turns(faults);
+    if (!cuts_off() && kind != F_DELAY && kind != F_CUT && kind != F_NOMEM && kind != F_PAUSE)
+        judge_turns(faults);
     if (faults == 1 && (kind == F_KILL || kind == F_EVERY) && x.world->faults[0].happened)
         judge_names(&x.world->faults[0]);
     total.epochs += x.newest;
@@ -776,7 +790,8 @@ static uint32_t find_planted(uint32_t *passed) {
         {PLANT_LEAVES_EARLY, F_KILL, "ends before all have the last step"},
         {PLANT_COUNTED_EARLY, F_NONE, "samples counted before the commit"},
         {PLANT_WAITS_FOR_DEAD, F_NONE, "waits for the dead"},
-        {PLANT_AGREE_ALONE, F_AGREE, "who has the result agrees without the store"}};
+        {PLANT_AGREE_ALONE, F_AGREE, "who has the result agrees without the store"},
+        {PLANT_COUNTS_PAUSES, F_PAUSE, "the time of a standstill counts as silence of others"}};
     uint32_t missed = 0;
     for (uint32_t i = 0; i < sizeof plants / sizeof *plants; ++i) {
         uint64_t seed = 0;

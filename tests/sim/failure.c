@@ -471,7 +471,7 @@ static void done_with(world *w, uint32_t a, const item *i) {
     memset(&v, 0, sizeof v);
     v.type = CDP__FAILURE_GOES_ON;
     v.from = (uint32_t)i->from;
-    v.begun_ns = 1; /* after the will */
+    v.begun_ns = CDP__NEVER; /* well after the will */
     step(w, a, &v);
 }
 

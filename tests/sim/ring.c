@@ -425,7 +425,7 @@ static void mail_main(int reader) {
     cdp__eager_slots *slots = &way_of(0)->eager.slots;
     const uint8_t head[CDP__SLOT_HEAD] = {0};
     while (t->done < now.bytes) {
-        const uint32_t number = t->done * CDP__SLOTS;
+        const uint32_t number = t->done * CDP_SLOTS;
         const cdp__eager_slot *m = reader ? cdp__eager_find(&t->eager, slots, 0, number) : NULL;
         uint8_t byte = byte_of(t->done);
         if (!reader) {

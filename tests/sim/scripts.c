@@ -28,10 +28,13 @@
      rank RANKS start TIME          the process starts then
      rank RANKS [at TIME] [repeat N] [on GROUP] [start] OPERATION
                                     one after the other; `start` does not wait for it
+     strangers R N every TIME [saying TEXT]
+                                    a process that is no rank makes N connections to rank R, one
+                                    each TIME, sends TEXT, and keeps them until the ranks end
      at TIME FAULT                  kill R, stop R [for TIME], vanish R, isolate R [for TIME],
      after N ops of R FAULT         partition RANKS RANKS [for TIME], cut R R, nomem R [N] (the
      after N bytes from R to R FAULT N-th allocation from then on, 1)
-     expect RANKS RESULT [blames RANKS] [from RANKS] [within TIME]
+     expect RANKS RESULT [blames RANKS | blames none] [from RANKS] [within TIME]
                                     RESULT: ok, any, fails, or names of statuses joined by |;
                                     blames: the error names one of these; from: or one of these
                                     reports it of itself; within: after the first fault. Several
@@ -58,6 +61,7 @@
 #include "cdp_store.h"
 #include "cdp.h"
 
+#define SIM_MAX_FDS 2048 /* strangers need them */
 #include "sim.h"
 
 #include <ctype.h>
@@ -84,6 +88,7 @@ typedef struct script {
     char *text;
     line lines[MAX_LINES];
     uint32_t count, ranks, vary;
+    uint32_t strangers; /* processes that are no ranks: the nodes behind the last rank */
     char backend[8];
     uint64_t sweep_from, sweep_to, sweep_step, limit_ns;
     char mistake[200]; /* in the text of the script */
@@ -205,9 +210,11 @@ static void script_head(script *s) {
             s->vary = (uint32_t)number_of(s, l, 1);
         } else if (is(l, 0, "seconds")) {
             s->limit_ns = time_of(s, l, 1);
+        } else if (is(l, 0, "strangers")) {
+            ++s->strangers;
         }
     }
-    if (s->ranks < 1 || s->ranks > SIM_MAX_NODES)
+    if (s->ranks < 1 || s->ranks + s->strangers > SIM_MAX_NODES)
         snprintf(
             s->mistake, sizeof s->mistake, "`world` with 1 to %d ranks is missing", SIM_MAX_NODES);
 }
@@ -818,6 +825,71 @@ static cdp_status serve(player *p) {
     return st;
 }
 
+static bool ranks_left(const play *y) {
+    uint32_t i;
+    for (i = 0; i < y->s->ranks; ++i)
+        if (y->world->nodes[i].state == SIM_READY) return true;
+    return false;
+}
+
+/* ---- >>strangers: connections that are no ranks' --------------------------------------------- */
+
+/* The line of this stranger. */
+static const line *stranger_line(const play *y, uint32_t node) {
+    uint32_t i, left = node - y->s->ranks;
+    for (i = 0; i < y->s->count; ++i)
+        if (is(&y->s->lines[i], 0, "strangers") && !left--) return &y->s->lines[i];
+    abort();
+}
+
+/* Where this rank listens, if it does. */
+static bool rank_listens(const sim_world *w, uint32_t rank, cdp_addr *at) {
+    uint32_t i;
+    for (i = 0; i < w->sock_n; ++i) {
+        const sim__sock *s = w->socks[i];
+        if (s->state != SIM__LISTEN || s->gone || s->node->id != rank) continue;
+        *at = sim_host_addr(w, s->node->host, s->local.port);
+        return true;
+    }
+    return false;
+}
+
+/* Sends the text on connections fds[*said ...] that have been made. */
+static void stranger_says(
+    sim_node *node, const int32_t *fds, uint32_t n, uint32_t *said, const char *text) {
+    cdp_iov v;
+    memcpy(&v.data, &text, sizeof v.data);
+    v.bytes = strlen(text);
+    while (
+        v.bytes && *said < n && node->os.net.send_iov(node->os.user, fds[*said], &v, 1) != -EAGAIN)
+        ++*said;
+}
+
+static void stranger_main(sim_node *node, play *y) {
+    script *s = y->s;
+    const line *l = stranger_line(y, node->id);
+    const uint32_t rank = rank_of(s, l, 1), count = (uint32_t)number_of(s, l, 2);
+    const uint64_t every = time_of(s, l, 4);
+    const char *text = is(l, 5, "saying") ? word_of(l, 6) : "";
+    int32_t *fds = (int32_t *)sim_alloc(node, (count + 1) * sizeof *fds);
+    uint32_t n = 0, said = 0, i;
+    cdp_addr at;
+    while (ranks_left(y)) {
+        int32_t fd = -1;
+        if (n < count && rank_listens(y->world, rank, &at))
+            fd = node->os.net.connect_to(node->os.user, &at);
+        if (fd >= 0) fds[n++] = fd;
+        for (i = 0; i < 8; ++i) { /* as soon as the connection is there */
+            sim_sleep(node, every / 8);
+            stranger_says(node, fds, n, &said, text);
+        }
+    }
+    sim_say(node, "made %u connections", n);
+    while (n)
+        node->os.net.close_fd(node->os.user, fds[--n]);
+    sim_free(node, fds);
+}
+
 static void player_close(player *p) {
     play *y = p->play;
     sim_doing(p->node, "leaves");
@@ -838,6 +910,10 @@ static void player_close(player *p) {
 static void player_main(sim_node *node, void *arg) {
     play *y = (play *)arg;
     player *p = &y->players[node->id];
+    if (node->id >= y->s->ranks) {
+        stranger_main(node, y);
+        return;
+    }
     p->node = node;
     p->play = y;
     if (strcmp(y->s->backend, "tcp") == 0)
@@ -998,6 +1074,7 @@ static bool fits(play *y, const line *l, const player *p) {
     }
     if (within != SIM_FOREVER && p->ended_ns > first_fault(y) + within) return false;
     if (p->status == CDP_OK || any) return true;
+    if (!blames && !from) return p->error.peer < 0;
     if (p->error.peer >= 0 && (blames >> p->error.peer & 1)) return true;
     return p->error.origin >= 0 && (from >> p->error.origin & 1);
 }
@@ -1099,7 +1176,7 @@ static bool world_run(script *s, uint64_t seed, result *r, char *text, size_t si
     y.players = (player *)calloc(s->ranks, sizeof *y.players);
     if (!y.players) abort();
     d.seed = seed;
-    d.node_count = s->ranks;
+    d.node_count = s->ranks + s->strangers;
     d.main = player_main;
     d.arg = &y;
     d.noise = seed ? sim_noise_wild(seed, false) : sim_noise_calm();

@@ -27,6 +27,8 @@ typedef struct job_member {
     void (*each)(struct job_member *m, cdp_elastic *e, const cdp_elastic_now *now);
     /* between the allreduce of a step and its commit */
     void (*between)(struct job_member *m, cdp_elastic *e, const cdp_elastic_now *now);
+    /* before cdp_elastic_finish() */
+    void (*at_end)(struct job_member *m, cdp_elastic *e, const cdp_elastic_now *now);
     uint64_t (*save)(void *user, void *data, uint64_t room); /* in place of job_save() */
     bool from_env;
     /* the outcome; another process may read it meanwhile */
@@ -131,6 +133,7 @@ static cdp_status job_loop(job_member *m, cdp_elastic *e) {
         m->last = now;
         if (!m->spoil_at) job_compare(m, now.samples);
         if (now.stable > now.step || now.stable + 1 < now.step) ++m->wrong;
+        if (now.step >= end && m->at_end) m->at_end(m, e, &now);
         if (now.step >= end) return cdp_elastic_finish(e);
         if (m->leave_at && now.step >= m->leave_at) cdp_elastic_leave(e, "seen enough");
         if (m->vanish_at && now.step >= m->vanish_at) return CDP_OK;

@@ -2,10 +2,33 @@
    the operating system. */
 #define CDP_MAX_POLL_STACK 4 /* the heap path of poll is to be reached */
 #define CDP_IMPLEMENTATION
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+
+/* What the system says when the library sets flags of a descriptor: no, to one of its commands. */
+static int refused_command = -1;
+
+static int refusing_fcntl(int fd, int command, ...) {
+    va_list ap;
+    int value;
+    if (command == refused_command) {
+        errno = EPERM;
+        return -1;
+    }
+    if (command == F_GETFL || command == F_GETFD) return fcntl(fd, command);
+    va_start(ap, command);
+    value = va_arg(ap, int);
+    va_end(ap);
+    return fcntl(fd, command, value);
+}
+
+#define fcntl refusing_fcntl
+#define CDP__OWN_FCNTL /* this program compiles the implementation itself */
 #include "cdp.h"
+#undef fcntl
 #include "test.h"
 
-#include <fcntl.h>
 #include <math.h>
 #include <pthread.h>
 
@@ -364,6 +387,12 @@ TEST(header_texts) {
     f.algo = CDP__DOUBLING;
     cdp__call_text(&f, text, sizeof text);
     T(strcmp(text, "allreduce #17 of 12 x i64 max, recursive doubling") == 0);
+    f.root = CDP__TAG_BUCKET | 2u << 16 | 5;
+    cdp__call_text(&f, text, sizeof text);
+    T(strstr(text, " for bucket 5 of ddp 2") != NULL);
+    f.root |= 0xffff; /* what join and hooks send for no bucket */
+    cdp__call_text(&f, text, sizeof text);
+    T(strstr(text, " beside the buckets of ddp 2") && !strstr(text, "65535"));
     f.kind = CDP_COLL_BROADCAST;
     f.root = 3;
     cdp__call_text(&f, text, sizeof text);
@@ -422,7 +451,11 @@ TEST(failure_records) {
     T(e.status == CDP_ERR_TIMEOUT && e.peer == 7 && e.origin == 5 && e.rank == 0 && e.round == 9
         && e.kind == CDP_COLL_BROADCAST && e.op_seq == 1ull << 40 && e.sys_errno == 104);
     T(strstr(e.text, "told by rank 5/8") && strstr(e.text, "deadline of 2000 ms")
-        && strstr(e.text, "everybody waits for rank 7, which does not answer"));
+        && strstr(e.text, "everybody waits for rank 7, which does not answer: look at")
+        && strstr(e.text, "(it took 8 of 8589934592 bytes)"));
+    a.expected = a.moved = 0; /* a barrier */
+    cdp__failure_text(&a, 0, 8, &e);
+    T(strstr(e.text, "waiting for rank") && !strstr(e.text, "bytes"));
     memset(a.text, 'y', sizeof a.text - 1); /* the longest text */
     n = cdp__failure_encode(&a, wire);
     T(n <= CDP__FAILURE_MAX);
@@ -1108,6 +1141,30 @@ TEST(os_bad_descriptors) {
     T(os->net.listen_at(NULL, &a, &a) < 0);
 }
 
+/* A descriptor that stays blocking could hold a rank up beyond any deadline, so what fcntl() says
+   counts. */
+TEST(os_refuses_descriptors_that_stay_blocking) {
+    static const int commands[] = {F_GETFL, F_SETFL, F_SETFD};
+    const cdp_os *os = cdp_os_default();
+    cdp_addr at = loopback(0), bound;
+    const int32_t listener = os->net.listen_at(NULL, &at, &bound);
+    T(listener >= 0);
+    T_EQ(-EBADF, os->net.adopt(NULL, -1));
+    for (uint32_t i = 0; i < 3; ++i) {
+        const int fd = socket(AF_INET, SOCK_STREAM, 0);
+        T(fd >= 0);
+        refused_command = commands[i];
+        T_EQ(-EPERM, os->net.adopt(NULL, listener));
+        T_EQ(-EPERM, cdp__os_protect(fd));
+        refused_command = -1;
+        T_EQ(-1, fcntl(fd, F_GETFD)); /* it was closed */
+    }
+    T_EQ(0, os->net.adopt(NULL, listener));
+    T(fcntl(listener, F_GETFL) & O_NONBLOCK);
+    T(fcntl(listener, F_GETFD) & FD_CLOEXEC);
+    os->net.close_fd(NULL, listener);
+}
+
 TEST(os_resolves_localhost) {
     cdp_addr a[4];
     const int32_t n = cdp_os_default()->net.resolve(NULL, "localhost", 1234, a, 4, CDP__NEVER);
@@ -1221,6 +1278,8 @@ int main(int argc, char **argv) {
         {"os_full_socket_means_later", os_full_socket_means_later, 10},
         {"os_connect_refused_is_an_errno", os_connect_refused_is_an_errno, 10},
         {"os_bad_descriptors", os_bad_descriptors, 10},
+        {"os_refuses_descriptors_that_stay_blocking", os_refuses_descriptors_that_stay_blocking,
+            10},
         {"os_resolves_localhost", os_resolves_localhost, 20},
         {"os_resolver_that_nobody_answers", os_resolver_that_nobody_answers, 60},
         {"os_ipv6_addresses_survive", os_ipv6_addresses_survive, 10},

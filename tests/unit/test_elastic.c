@@ -152,6 +152,72 @@ TEST(nobody_waits_for_newcomers_where_the_state_is_lost) {
     T_EQ(CDP__ELASTIC_DECIDED, cdp__elastic_decide(&v, &out));
 }
 
+/* The oldest ticket that is not gone leads; the last call lasts settle_ms, or until max_ranks. */
+TEST(the_first_epoch_waits_for_the_last_call) {
+    cdp__elastic_member members[4];
+    cdp__elastic_decision none = {0}, d;
+    cdp__elastic_ticket tickets[4];
+    cdp__elastic_view v = {0};
+    memset(tickets, 0, sizeof tickets);
+    for (uint32_t i = 0; i < 4; ++i)
+        tickets[i].id[0] = (uint8_t)(i + 1);
+    v.old = &none;
+    v.tickets = tickets;
+    v.min_ranks = 2;
+    v.max_ranks = 3;
+    d.members = members;
+    v.ticket_count = 1;
+    T(!cdp__elastic_founds(&v, tickets[0].id, 1000, 200)); /* below the minimum */
+    T_EQ(CDP__ELASTIC_FEW, cdp__elastic_decide(&v, &d));
+    v.ticket_count = 2;
+    T(!cdp__elastic_founds(&v, tickets[0].id, 199, 200));
+    T(cdp__elastic_founds(&v, tickets[0].id, 200, 200));
+    T(!cdp__elastic_founds(&v, tickets[1].id, 200, 200)); /* it does not lead */
+    v.ticket_count = 4;
+    T(cdp__elastic_founds(&v, tickets[0].id, 0, 200)); /* all that may be in are there */
+    T_EQ(CDP__ELASTIC_DECIDED, cdp__elastic_decide(&v, &d));
+    T_EQ(3, d.size);
+    T_EQ(3, d.tickets); /* the fourth is a spare, and is not dealt with */
+    for (uint32_t r = 0; r < d.size; ++r)
+        T_EQ(r + 1, d.members[r].id[0]);
+    tickets[0].gone = tickets[2].gone = tickets[3].gone = true; /* below the minimum again */
+    T(!cdp__elastic_founds(&v, tickets[1].id, 1000, 200));
+    tickets[3].gone = false;
+    T(cdp__elastic_founds(&v, tickets[1].id, 200, 200));
+    T_EQ(CDP__ELASTIC_DECIDED, cdp__elastic_decide(&v, &d));
+    T_EQ(2, d.size);
+    T_EQ(4, d.members[1].id[0]);
+}
+
+/* Rank 1 is as the test says: 0 who it should be; 1 a member of the epoch before; 2 a stranger. */
+static void rank_greets(cdp_group *g, void *arg) {
+    const uint32_t kind = *(const uint32_t *)arg, me = cdp_rank(g);
+    cdp__elastic_member members[2];
+    cdp__elastic_decision d;
+    cdp_elastic e;
+    memset(&e, 0, sizeof e);
+    memset(&d, 0, sizeof d);
+    e.os = cdp_os_default();
+    d.members = members;
+    d.epoch = me && kind == 1 ? 3 : 4;
+    for (uint32_t r = 0; r < 2; ++r) {
+        const uint8_t id[CDP__ELASTIC_ID_BYTES] = {(uint8_t)(me && r && kind == 2 ? 9 : r + 1)};
+        cdp__elastic_add(&d, id, r, true);
+    }
+    if (kind == 0 || (kind == 2 && me))
+        OK(cdp__elastic_greet(&e, g, &d, me));
+    else
+        REFUSED(CDP_ERR_MISMATCH, me ? "epoch 3: rank 0 is another process" : "rank 1 is another",
+            cdp__elastic_greet(&e, g, &d, me));
+}
+
+/* Each epoch has new connections, and each rank says on them who it is. */
+TEST(members_of_another_epoch_are_refused) {
+    const cdp_group_desc like = {.logger = {.level = CDP_LOG_SILENT}};
+    for (uint32_t kind = 0; kind < 3; ++kind)
+        run_ranks(2, &like, 0, rank_greets, &kind);
+}
+
 /* ---- jobs ---- */
 
 static cdp_store *shared;
@@ -479,6 +545,62 @@ TEST(below_the_minimum_the_job_waits_and_then_ends) {
     cdp_store_destroy(shared);
 }
 
+/* Member 1 goes when member 0 has its last step and has not yet called cdp_elastic_finish(). */
+static void let_the_other_be_done(job_member *m, cdp_elastic *e, const cdp_elastic_now *now) {
+    const uint64_t until = test_until_ns(20000);
+    (void)m;
+    (void)e;
+    if (now->step != 9) return;
+    while (!__atomic_load_n(&members[0].answer, __ATOMIC_SEQ_CST) && test_now_ns() < until)
+        test_sleep_ms(1);
+}
+
+static void arrive_before_finish(job_member *m, cdp_elastic *e, const cdp_elastic_now *now) {
+    const uint64_t until = test_until_ns(20000);
+    bool arrived = false;
+    (void)now;
+    __atomic_store_n(&m->answer, 1, __ATOMIC_SEQ_CST);
+    while (!arrived && test_now_ns() < until) {
+        cdp__elastic_lock(e);
+        arrived = e->place.phase == CDP__ELASTIC_ARRIVED;
+        cdp__elastic_unlock(e);
+        test_sleep_ms(1);
+    }
+    T(arrived);
+}
+
+/* Below the minimum; newcomers would find nothing to do. */
+TEST(who_has_all_steps_needs_no_newcomers) {
+    job_begin();
+    set_all(2, 2, 2, 10, 0);
+    for (uint32_t i = 0; i < 2; ++i)
+        members[i].desc.join_ms = 10000 * TEST_SLACK;
+    members[0].at_end = arrive_before_finish;
+    members[1].steps = 11;
+    members[1].between = let_the_other_be_done;
+    members[1].vanish_at = 10;
+    run_all(2);
+    ended(&members[0], CDP_OK);
+    ended(&members[1], CDP_OK);
+    T_EQ(1, members[0].answer);
+    cdp_store_destroy(shared);
+}
+
+/* The time begins anew after a standstill, three times at most. */
+TEST(a_process_that_stood_still_waits_once_more) {
+    cdp__elastic_settle s = {1000 * CDP__MS, 1000 * CDP__MS, 0};
+    T_EQ(0, cdp__elastic_waited_ms(&s, 1000 * CDP__MS, 200));
+    s.due_ns = 1010 * CDP__MS;
+    T_EQ(110, cdp__elastic_waited_ms(&s, 1110 * CDP__MS, 200)); /* late, by half of it */
+    s.due_ns = 1120 * CDP__MS;
+    for (uint64_t i = 0; i < CDP__ELASTIC_PAUSES; ++i) {
+        T_EQ(0, cdp__elastic_waited_ms(&s, (2000 + 1000 * i) * CDP__MS, 200));
+        s.due_ns = (2010 + 1000 * i) * CDP__MS;
+        T_EQ(10, cdp__elastic_waited_ms(&s, s.due_ns, 200));
+    }
+    T_EQ(1000, cdp__elastic_waited_ms(&s, 5000 * CDP__MS, 200)); /* always late */
+}
+
 TEST(a_replacement_lets_a_job_below_its_minimum_go_on) {
     pthread_t t[3];
     job_begin();
@@ -566,6 +688,36 @@ TEST(settings_that_differ_are_named) {
     members[3].desc.entry_count = 1;
     REFUSED(CDP_ERR_MISMATCH, "here \"1 entries\"", cdp_elastic_create(&members[3].desc, &e));
     T(!e);
+    cdp_store_destroy(shared);
+}
+
+/* Whose records these are is said, and under which key. */
+TEST(a_key_of_another_program_is_named) {
+    static const char *const keys[] = {"elastic/join/in", "elastic/e/1"};
+    for (uint32_t i = 0; i < 2; ++i) {
+        char garbage[2 * CDP__ELASTIC_HEAD_BYTES];
+        cdp_elastic *e;
+        cdp_elastic_desc d = {.join_ms = 20000};
+        memset(garbage, 'x', sizeof garbage);
+        job_begin();
+        d.store = shared;
+        OK(cdp_store_set(shared, keys[i], garbage, sizeof garbage));
+        REFUSED(CDP_ERR_STORE, "another program writes to it", cdp_elastic_create(&d, &e));
+        T_TEXT(keys[i], cdp_last_error()->text);
+        cdp_store_destroy(shared);
+    }
+}
+
+/* A process must arrive while the program computes. */
+TEST(without_threads_there_is_no_job) {
+    cdp_os os = *cdp_os_default();
+    cdp_tcp_desc tcp = {.group = {.os = &os}};
+    cdp_elastic_desc d = {.tcp = &tcp};
+    cdp_elastic *e;
+    job_begin();
+    d.store = shared;
+    os.threads.start = NULL;
+    REFUSED(CDP_ERR_UNSUPPORTED, "needs threads", cdp_elastic_create(&d, &e));
     cdp_store_destroy(shared);
 }
 
@@ -1106,8 +1258,14 @@ TEST(a_job_from_the_environment) {
     setenv("CDP_ELASTIC", "3:1", 1);
     REFUSED(CDP_ERR_INVALID, "CDP_ELASTIC is \"3:1\"", cdp_elastic_create_from_env(&d, &e));
     setenv("CDP_ELASTIC", "1:4", 1);
-    REFUSED(CDP_ERR_INVALID, "MASTER_PORT \"\"", cdp_elastic_create_from_env(&d, &e));
+    REFUSED(CDP_ERR_INVALID, "MASTER_PORT \"\"; start the program with `cdprun",
+        cdp_elastic_create_from_env(&d, &e));
     setenv("MASTER_PORT", port, 1);
+    /* a launcher under which rank 0 would have to serve the store says so at once */
+    setenv("TORCHELASTIC_USE_AGENT_STORE", "False", 1);
+    unsetenv("CDP_ELASTIC");
+    REFUSED(CDP_ERR_INVALID, "`cdprun --stay`", cdp_elastic_create_from_env(&d, &e));
+    setenv("CDP_ELASTIC", "1:4", 1);
     OK(cdp_elastic_create_from_env(NULL, &e));
     OK(cdp_elastic_next(e, &now));
     OK(cdp_elastic_commit(e));
@@ -1336,6 +1494,10 @@ int main(int argc, char **argv) {
             nobody_waits_for_newcomers_where_the_state_is_lost, 10},
         {"a_turn_waits_for_the_living_and_for_nobody_else",
             a_turn_waits_for_the_living_and_for_nobody_else, 10},
+        {"the_first_epoch_waits_for_the_last_call", the_first_epoch_waits_for_the_last_call, 10},
+        {"members_of_another_epoch_are_refused", members_of_another_epoch_are_refused, 60},
+        {"a_key_of_another_program_is_named", a_key_of_another_program_is_named, 60},
+        {"without_threads_there_is_no_job", without_threads_there_is_no_job, 10},
         {"one_process_is_a_job", one_process_is_a_job, 30},
         {"four_begin_together", four_begin_together, 30},
         {"the_first_rank_brings_the_state", the_first_rank_brings_the_state, 30},
@@ -1354,6 +1516,9 @@ int main(int argc, char **argv) {
         {"any_rank_can_end_an_epoch", any_rank_can_end_an_epoch, 40},
         {"below_the_minimum_the_job_waits_and_then_ends",
             below_the_minimum_the_job_waits_and_then_ends, 40},
+        {"who_has_all_steps_needs_no_newcomers", who_has_all_steps_needs_no_newcomers, 60},
+        {"a_process_that_stood_still_waits_once_more", a_process_that_stood_still_waits_once_more,
+            10},
         {"a_replacement_lets_a_job_below_its_minimum_go_on",
             a_replacement_lets_a_job_below_its_minimum_go_on, 40},
         {"too_few_at_the_beginning", too_few_at_the_beginning, 40},

@@ -284,6 +284,32 @@ TEST(a_recent_will_explains_two_losses) {
     T_EQ(4, s.world.record.end.named);
 }
 
+/* Rank 2 fails in a group of some ranks, says so, and leaves. Its part of an operation that rank 3
+   begins then had come before: that does not prove that rank 2 goes on. Its part of a much later
+   operation does. */
+TEST(what_came_before_a_failure_does_not_outlast_it) {
+    cdp__failure_record failed = record_of(CDP_ERR_NOMEM, -1, place_at(7, 1)), lost;
+    cdp__failure_event v;
+    for (uint32_t late = 0; late < 2; ++late) {
+        side s;
+        side_make(&s, 3, 5);
+        failed.observer = 2;
+        v = event_of(CDP__FAILURE_TOLD, NULL);
+        v.record = &failed;
+        v.from = 2;
+        (void)cdp__failure_step(&s.f, &v);
+        v = event_of(CDP__FAILURE_GOES_ON, NULL);
+        v.from = 2;
+        v.begun_ns = late ? 1000 * CDP__MS : 2000;
+        (void)cdp__failure_step(&s.f, &v);
+        lost = record_of(CDP_ERR_PEER_LOST, 2, place_at(1, 2));
+        v = event_of(CDP__FAILURE_SEEN, &s);
+        v.record = &lost;
+        T_EQ(late ? 0 : CDP__FAILURE_REPORT, cdp__failure_step(&s.f, &v));
+        T_EQ(late ? CDP_ERR_PEER_LOST : CDP_ERR_NOMEM, s.world.record.status);
+    }
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"a_rank_that_could_not_start_ends_no_chain", a_rank_that_could_not_start_ends_no_chain,
@@ -298,6 +324,8 @@ int main(int argc, char **argv) {
             the_wait_behind_an_unexplained_one_is_asked_about, 10},
         {"of_all_who_are_gone_the_first_is_asked", of_all_who_are_gone_the_first_is_asked, 10},
         {"a_recent_will_explains_two_losses", a_recent_will_explains_two_losses, 10},
+        {"what_came_before_a_failure_does_not_outlast_it",
+            what_came_before_a_failure_does_not_outlast_it, 10},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }

@@ -474,7 +474,7 @@ TEST(different_settings_are_told) {
    different orders: some take the stream, and all come in their order. */
 TEST(small_frames_take_either_way) {
     enum {
-        MANY = 3 * CDP__SLOTS
+        MANY = 3 * CDP_SLOTS
     };
     cdp_group_desc like = no_thread_desc();
     const uint32_t both[2] = {0, 1};
@@ -676,6 +676,55 @@ TEST(destroy_in_flight) {
     world_close(&w);
 }
 
+/* A clock that goes on when it is read, and by frames. */
+static uint64_t frame_clock_ns, frame_tick_ns;
+static uint64_t frame_clock(void *user) {
+    (void)user;
+    return frame_clock_ns += frame_tick_ns;
+}
+
+/* Each rank waits for the next one, the last one for nobody; all but that are polled once in 16 ms,
+   in this order or the other way. Whom does rank 0 blame when its deadline has passed? */
+static int32_t blamed_in_frames(uint32_t n, bool backwards) {
+    cdp_group_desc like = no_thread_desc();
+    cdp_os os = *cdp_os_default();
+    cdp_work work[RANKS_MAX];
+    float x[RANKS_MAX];
+    int32_t blamed = -1;
+    world w;
+    frame_clock_ns = 1000 * CDP__MS;
+    frame_tick_ns = 200;
+    os.now_ns = frame_clock;
+    like.os = &os;
+    if (!world_open(&w, n, &like, 0)) return -1;
+    for (uint32_t r = 0; r + 1 < n; ++r) {
+        const cdp_transfer t = {.receive = true,
+            .peer = r + 1,
+            .data = &x[r],
+            .count = 1,
+            .timeout_ms = r ? 60000 : 6000};
+        if (!T_EQ(CDP_OK, cdp_batch(w.group[r], &t, 1, &work[r]))) return -1;
+    }
+    for (uint32_t frame = 0; frame < 1000 && blamed < 0; ++frame) {
+        frame_clock_ns += 16 * CDP__MS;
+        for (uint32_t i = 0; i + 1 < n; ++i) {
+            const uint32_t r = backwards ? n - 2 - i : i;
+            const cdp_status st = cdp_work_poll(work[r], 0);
+            if (r == 0 && st == CDP_ERR_TIMEOUT) blamed = cdp_last_error()->peer;
+        }
+    }
+    frame_tick_ns = CDP__MS; /* leaving takes a while of this clock */
+    world_close(&w);
+    return blamed;
+}
+
+/* ERRORS of cdp.h: with frames of 16 ms ranks follow chains of up to 9 ranks. */
+TEST(chains_are_followed_in_frames) {
+    T_EQ(2, blamed_in_frames(3, false));
+    T_EQ(8, blamed_in_frames(9, false));
+    T_EQ(8, blamed_in_frames(9, true));
+}
+
 /* ---- memory ---- */
 
 TEST(creation_survives_every_refusal) {
@@ -711,6 +760,95 @@ TEST(creation_survives_every_refusal) {
         if (!T_EQ(0, counted.held)) return;
     }
     T_EQ(2, created);
+}
+
+/* Bytes that are held now. Each block is preceded by its size. */
+static int64_t bytes_held;
+
+static void *sized_alloc(void *user, uint64_t bytes) {
+    uint8_t *p = (uint8_t *)cdp_os_default()->alloc(user, bytes + 64);
+    if (!p) return NULL;
+    memcpy(p, &bytes, sizeof bytes);
+    __atomic_add_fetch(&bytes_held, (int64_t)bytes, __ATOMIC_SEQ_CST);
+    return p + 64;
+}
+
+static void sized_free(void *user, void *p) {
+    uint64_t bytes;
+    if (!p) return;
+    memcpy(&bytes, (uint8_t *)p - 64, sizeof bytes);
+    __atomic_sub_fetch(&bytes_held, (int64_t)bytes, __ATOMIC_SEQ_CST);
+    cdp_os_default()->release(user, (uint8_t *)p - 64);
+}
+
+static bool takes_at_most(uint64_t limit, int64_t since, const char *what, uint32_t n) {
+    return test_check(bytes_held - since <= (int64_t)limit, __FILE__, __LINE__,
+        "%s, %u ranks: %lld bytes, at most %llu are documented", what, n,
+        (long long)(bytes_held - since), (unsigned long long)limit);
+}
+
+/* MEMORY of cdp.h: 0.17 MB and 0.7 KB per rank for the first group, 10 KB and 0.2 KB per rank for
+   a group made from it, 9 bytes per pair of ranks for a hub. Creation is local, so that one rank of
+   many can be looked at. */
+TEST(groups_take_the_memory_that_is_documented) {
+    static uint32_t ranks[1000];
+    static const uint32_t sizes[] = {2, 50, 1000};
+    cdp_os os = *cdp_os_default();
+    os.alloc = sized_alloc;
+    os.release = sized_free;
+    for (uint32_t i = 0; i < 3; ++i) {
+        const uint32_t n = sizes[i];
+        cdp_group_desc d = no_thread_desc();
+        cdp_hub_desc h = {.world_size = n, .os = &os};
+        cdp_hub *hub = NULL;
+        cdp_group *first, *part;
+        int64_t before = bytes_held;
+        if (!T_EQ(CDP_OK, cdp_hub_create(&h, &hub))) return;
+        (void)takes_at_most(10000 + n * n * 9, before, "a hub", n);
+        d.world_size = n;
+        d.hub = hub;
+        d.os = &os;
+        before = bytes_held;
+        if (!T_EQ(CDP_OK, cdp_group_create(&d, &first))) return;
+        (void)takes_at_most(170000 + n * 700, before, "the first group", n);
+        for (uint32_t r = 0; r < n; ++r)
+            ranks[r] = n - 1 - r;
+        before = bytes_held;
+        if (!T_EQ(CDP_OK, cdp_group_new(first, ranks, n, &part))) return;
+        (void)takes_at_most(10000 + n * 200, before, "a group made from it", n);
+        cdp_group_destroy(part);
+        cdp_group_destroy(first);
+        cdp_hub_destroy(hub);
+        T_EQ(0, bytes_held);
+    }
+}
+
+/* And 0.6 MB in a hub for a pair of ranks that talks. */
+TEST(a_hub_takes_memory_for_pairs_that_talk) {
+    cdp_group_desc like = no_thread_desc();
+    cdp_os os = *cdp_os_default();
+    float x = 1, y = 0;
+    cdp_work sent, got;
+    int64_t before;
+    world w;
+    os.alloc = sized_alloc;
+    os.release = sized_free;
+    like.os = &os;
+    if (!world_open(&w, 8, &like, 0)) return;
+    before = bytes_held;
+    for (uint32_t i = 0; i < 4; ++i) { /* there and back, and then again, which needs no more */
+        const uint32_t from = i & 1 ? 3 : 5, to = 8 - from;
+        if (i == 2) before = bytes_held;
+        T_EQ(CDP_OK, cdp_recv_async(w.group[to], &y, 1, CDP_DTYPE_F32, from, 0, &got));
+        T_EQ(CDP_OK, cdp_send_async(w.group[from], &x, 1, CDP_DTYPE_F32, to, 0, &sent));
+        T_EQ(CDP_OK, poll_to_end(&w, to, got));
+        T_EQ(CDP_OK, poll_to_end(&w, from, sent));
+        T_EQ(1, y);
+        if (i == 1) T(bytes_held - before >= 2 * 262144);
+        (void)takes_at_most(i < 2 ? 620000 : 0, before, "a pair that talks", 8);
+    }
+    world_close(&w);
+    T_EQ(0, bytes_held);
 }
 
 TEST(running_out_of_memory_in_an_operation) {
@@ -1444,6 +1582,10 @@ int main(int argc, char **argv) {
         {"abort_reaches_ranks_that_never_talked", abort_reaches_ranks_that_never_talked, 30},
         {"destroy_in_flight", destroy_in_flight, 10},
         {"creation_survives_every_refusal", creation_survives_every_refusal, 10},
+        {"chains_are_followed_in_frames", chains_are_followed_in_frames, 20},
+        {"groups_take_the_memory_that_is_documented", groups_take_the_memory_that_is_documented,
+            10},
+        {"a_hub_takes_memory_for_pairs_that_talk", a_hub_takes_memory_for_pairs_that_talk, 10},
         {"unexpected_data_fits_the_window", unexpected_data_fits_the_window, 120},
         {"ranks_with_different_windows", ranks_with_different_windows, 60},
         {"a_window_out_of_range", a_window_out_of_range, 10},

@@ -532,7 +532,7 @@ static void crowd(uint32_t rank, cdp_group *w) {
 }
 
 /* The same with groups, some of whose frames wait beside the streams. */
-#define GROUPS_AHEAD (CDP__UNEXPECTED + CDP__SLOTS + 4)
+#define GROUPS_AHEAD (CDP__UNEXPECTED + CDP_SLOTS + 4)
 
 static void crowd_of_groups(uint32_t rank, cdp_group *w) {
     static cdp_group *groups[2][GROUPS_AHEAD];

@@ -28,7 +28,7 @@ static void open_hub(uint32_t n, uint64_t ring_bytes) {
 static uint64_t exposures(void) {
     uint64_t made = 0;
     for (uint32_t w = 0; w < ranks * ranks; ++w)
-        for (uint32_t i = 0; i < CDP__EXPOSURES && hub->ways[w]; ++i)
+        for (uint32_t i = 0; i < CDP_EXPOSURES && hub->ways[w]; ++i)
             made += (__atomic_load_n(&hub->ways[w]->exposed[i].state, __ATOMIC_ACQUIRE) + 6) >> 3;
     return made;
 }
@@ -36,7 +36,7 @@ static uint64_t exposures(void) {
 static uint64_t close_hub(void) {
     const uint64_t made = exposures();
     for (uint32_t w = 0; w < ranks * ranks; ++w)
-        for (uint32_t i = 0; i < CDP__EXPOSURES && hub->ways[w]; ++i)
+        for (uint32_t i = 0; i < CDP_EXPOSURES && hub->ways[w]; ++i)
             T_EQ(0, hub->ways[w]->exposed[i].state & CDP__STATE_BITS);
     cdp_hub_destroy(hub);
     return made;
@@ -46,7 +46,7 @@ static uint64_t close_hub(void) {
 static uint32_t gets, refuse_at;
 /* how long each exposure is: by owner, reader and index (atomic: a reader to whom nothing is
    exposed any more may still look) */
-static uint64_t wholes[8][8][CDP__EXPOSURES];
+static uint64_t wholes[8][8][CDP_EXPOSURES];
 
 static bool expose_noted(
     void *self, uint32_t peer, const void *data, uint64_t bytes, bool fresh, uint64_t *token) {
@@ -235,7 +235,7 @@ TEST(copies_longer_than_the_window) {
 
 static void many_messages(uint32_t r, cdp_group *g) {
     enum {
-        N = CDP__EXPOSURES + 8
+        N = CDP_EXPOSURES + 8
     };
     float *x = (float *)map(LONG, 3 * !r);
     cdp_work w[N];
@@ -257,7 +257,7 @@ TEST(what_cannot_be_lent_is_copied) {
     open_hub(2, 0);
     run(2, NULL, many_messages);
     made = close_hub();
-    T(made >= CDP__EXPOSURES && made < CDP__EXPOSURES + 8);
+    T(made >= CDP_EXPOSURES && made < CDP_EXPOSURES + 8);
 }
 
 TEST(cancelled_before_anything_moved) {
@@ -676,7 +676,7 @@ TEST(what_was_never_lent) {
         && !b.remote.map(b.self, 0, token + 8, 100)
         && !b.remote.map(b.self, 0, token & 0xffffffffu, 100) == ((token >> 32) != 0));
     T(!b.remote.map(b.self, 0, UINT64_MAX, 100)
-        && !b.remote.map(b.self, 0, (uint64_t)CDP__EXPOSURES << 32 | (uint32_t)token, 100)
+        && !b.remote.map(b.self, 0, (uint64_t)CDP_EXPOSURES << 32 | (uint32_t)token, 100)
         && !b.remote.map(b.self, 0, 0, 100));
     if (!(token >> 32)) b.remote.unmap(b.self, 0, token);
     a.remote.revoke(a.self, 1, token);

@@ -229,6 +229,7 @@ typedef enum trouble {
     T_CREATE,
     T_MAP_MAKER,
     T_MAP_OTHER,
+    T_LAYOUT, /* the other process was built with other tables */
     T_WAIT,
     T_CONNECT,
     T_SEND_MAKER,
@@ -246,6 +247,7 @@ static void *no_map(void *user, int32_t fd, bool writable, uint64_t *bytes) {
     cdp__pair *at = now == T_MAP_MAKER
         ? NULL
         : (cdp__pair *)cdp_os_default()->shared.map(user, fd, writable, bytes);
+    if (at && at->proof[0] && now == T_LAYOUT) at->layout += 1ull << 32;
     if (!at || now != T_MAP_OTHER || !at->proof[0]) return at;
     cdp_os_default()->shared.unmap(user, at, *bytes);
     return NULL;
@@ -444,7 +446,7 @@ static void large_ones(member *m) {
         }
     }
     for (uint32_t r = 0; r < n; ++r) /* no loan outlives its message */
-        for (uint32_t i = 0; r != m->desc.group.rank && i < CDP__EXPOSURES && link_of(m, r)->shared;
+        for (uint32_t i = 0; r != m->desc.group.rank && i < CDP_EXPOSURES && link_of(m, r)->shared;
              ++i)
             T(!(link_of(m, r)->shared->line.state[i] & CDP__EXPOSED));
     free(x);
@@ -539,13 +541,13 @@ static void lend_and_recall(member *m) {
     if (!T(link_of(m, peer)->shared != NULL)) return;
     cdp__enter(m->g); /* its thread uses the link, too */
     if (m->desc.group.rank == 0) {
-        uint64_t all[CDP__EXPOSURES + 1];
+        uint64_t all[CDP_EXPOSURES + 1];
         uint32_t k = 0;
         memset(lent, 7, sizeof lent);
-        while (k <= CDP__EXPOSURES
-            && t->remote.expose(t->self, peer, lent, sizeof lent, true, &all[k]))
+        while (
+            k <= CDP_EXPOSURES && t->remote.expose(t->self, peer, lent, sizeof lent, true, &all[k]))
             ++k;
-        T_EQ(CDP__EXPOSURES, k);
+        T_EQ(CDP_EXPOSURES, k);
         T(t->remote.try_revoke(t->self, peer, all[--k])); /* nobody has read it */
         while (k > 1)
             t->remote.revoke(t->self, peer, all[--k]);
@@ -664,7 +666,7 @@ static uint32_t views_of(member *m) {
     uint32_t n = 0;
     cdp__enter(m->g); /* its thread may be letting some go */
     for (uint32_t r = 0; r < m->desc.group.world_size; ++r)
-        for (uint32_t i = 0; r != m->desc.group.rank && i < CDP__SEGMENTS; ++i)
+        for (uint32_t i = 0; r != m->desc.group.rank && i < CDP_SEGMENTS; ++i)
             n += link_of(m, r)->shared && link_of(m, r)->shared->mappings[i].at;
     cdp__leave(m->g);
     return n;
@@ -708,7 +710,7 @@ static void group_memory(member *m) {
         }
     }
     cdp_describe(m->g, m->described, sizeof m->described);
-    T_EQ(seen ? (n - 1) : 0, count_of(" KiB of its group memory in view", m->described));
+    T_EQ(seen ? (n - 1) : 0, count_of(" KiB of its group memory mapped here", m->described));
     T_EQ(seen ? 2 * (n - 1) : 0, views_of(m));
     T_EQ(m->desc.group.expose_bytes != UINT64_MAX && m->desc.group.os->shared.create,
         in_segment(m, x));
@@ -751,6 +753,107 @@ TEST(group_memory_is_in_view) {
     T_EQ(0, mappings());
 }
 
+/* ---- what is freed goes back ---- */
+
+#define IN_VIEW (8u << 20)
+
+/* The progress thread of rank 1 unmaps the first part of what rank 0 has freed, and goes on when
+   rank 1 calls something. */
+static uint32_t parts;
+static void unmap_with_a_caller(void *user, void *at, uint64_t bytes) {
+    const uint64_t until = test_until_ns(5000);
+    if (bytes == CDP__STEP_BYTES && __atomic_add_fetch(&parts, 1, __ATOMIC_SEQ_CST) == 1)
+        while (!__atomic_load_n(&members[1].g->w->lock_waiters, __ATOMIC_SEQ_CST)
+            && T(test_now_ns() < until))
+            sched_yield();
+    cdp_os_default()->shared.unmap(user, at, bytes);
+}
+
+static int freed_file = -1;
+static int32_t create_and_keep(void *user, uint64_t bytes) {
+    const int32_t fd = cdp_os_default()->shared.create(user, bytes);
+    if (bytes == IN_VIEW && fd >= 0) freed_file = dup(fd);
+    return fd;
+}
+
+/* Rank 0 frees what rank 1 has in view. (Until the link is there, bytes are sent.) */
+static void frees_what_is_in_view(member *m, void (*then)(member *m)) {
+    static bool in_view;
+    uint8_t *x = (uint8_t *)(m->desc.group.rank ? malloc(IN_VIEW) : cdp_group_alloc(m->g, IN_VIEW));
+    memset(x, m->desc.group.rank ? 0 : 7, IN_VIEW);
+    in_view = false;
+    meet(2);
+    for (uint32_t k = 0; !in_view && m->status == CDP_OK && T(k < 1000); ++k) {
+        m->status = cdp_broadcast(m->g, x, IN_VIEW, CDP_DTYPE_U8, 0);
+        T(m->status != CDP_OK || x[IN_VIEW - 1] == 7);
+        meet(2);
+        if (m->desc.group.rank) in_view = views_of(m) > 0;
+        meet(2);
+    }
+    if (m->desc.group.rank) {
+        then(m);
+        free(x);
+    } else {
+        cdp_group_free(m->g, x);
+        meet(2);
+    }
+    meet(2);
+}
+
+static void calls_meanwhile(member *m) {
+    const uint64_t until = test_until_ns(10000);
+    while (!__atomic_load_n(&parts, __ATOMIC_SEQ_CST) && T(test_now_ns() < until))
+        sched_yield();
+    T_EQ(CDP_OK, cdp_group_status(m->g));
+    T(__atomic_load_n(&parts, __ATOMIC_SEQ_CST) < IN_VIEW / CDP__STEP_BYTES);
+    meet(2);
+}
+
+static void unmaps_with_calls(member *m) {
+    frees_what_is_in_view(m, calls_meanwhile);
+}
+
+/* A thread that unmaps memory does not sleep between its steps, and lets others have the lock. */
+TEST(unmapping_keeps_no_caller_waiting) {
+    cdp_os os = *cdp_os_default();
+    cdp_tcp_desc like = {.group.os = &os};
+    if (!os.shared.unmap_parts) {
+        test_skip("memory is unmapped in one step");
+        return;
+    }
+    os.shared.unmap = unmap_with_a_caller;
+    parts = 0;
+    job(2, &like, NULL, unmaps_with_calls);
+    T(parts > 0);
+}
+
+static void still_in_view(member *m) {
+    struct stat s;
+    meet(2); /* rank 0 has freed it; this rank has called nothing since */
+    T_EQ(1, views_of(m));
+    T(freed_file >= 0 && fstat(freed_file, &s) == 0 && s.st_size == IN_VIEW && s.st_blocks == 0);
+    close(freed_file);
+    freed_file = -1;
+}
+
+static void frees_at_once(member *m) {
+    frees_what_is_in_view(m, still_in_view);
+}
+
+/* What is freed goes back to the system then, not when the last peer unmaps it: peers may not call
+   anything for long, and the last of them would give back all of it in one call. */
+TEST(freed_memory_goes_back_at_once) {
+    cdp_os os = *cdp_os_default();
+    cdp_tcp_desc like = {.group.os = &os, .group.no_thread = true};
+    if (!os.shared.empty) {
+        test_skip("the system cannot give back memory that is mapped");
+        return;
+    }
+    os.shared.create = create_and_keep;
+    job(2, &like, NULL, frees_at_once);
+    T_EQ(-1, freed_file);
+}
+
 static bool no_more;
 static int32_t create_no_more(void *user, uint64_t bytes) {
     return no_more ? -ENOMEM : cdp_os_default()->shared.create(user, bytes);
@@ -775,10 +878,10 @@ static void small_and_many(member *m) {
     T_EQ(before, mappings());
     meet(2);
     /* what is beyond is other memory */
-    for (uint32_t i = 0; i < CDP__SEGMENTS + 3; ++i)
+    for (uint32_t i = 0; i < CDP_SEGMENTS + 3; ++i)
         T((p[i] = cdp_group_alloc(m->g, CDP__SEGMENT_BYTES))
-            && in_segment(m, p[i]) == (i < CDP__SEGMENTS));
-    for (uint32_t i = 0; i < CDP__SEGMENTS + 3; ++i)
+            && in_segment(m, p[i]) == (i < CDP_SEGMENTS));
+    for (uint32_t i = 0; i < CDP_SEGMENTS + 3; ++i)
         cdp_group_free(m->g, p[i]);
     meet(2);
     no_more = true;
@@ -932,7 +1035,7 @@ TEST(a_segment_takes_the_place_of_another) {
     T(v && v[0] == 2);
     T(!cdp__shared_map(s, 5, 1, 4096) && !cdp__shared_map(s, 5, UINT64_MAX, 4096)
         && !cdp__shared_map(s, 5, 0, UINT64_MAX));
-    T(!cdp__shared_map(s, UINT32_MAX, 0, 1) && !cdp__shared_map(s, CDP__SEGMENTS, 0, 1));
+    T(!cdp__shared_map(s, UINT32_MAX, 0, 1) && !cdp__shared_map(s, CDP_SEGMENTS, 0, 1));
     cdp__shared_close(s);
     close(pair[1]);
 }
@@ -1114,6 +1217,8 @@ int main(int argc, char **argv) {
         {"what_cannot_be_read_is_sent", what_cannot_be_read_is_sent, 30},
         {"what_is_brought_is_read_earlier", what_is_brought_is_read_earlier, 30},
         {"group_memory_is_in_view", group_memory_is_in_view, 60},
+        {"unmapping_keeps_no_caller_waiting", unmapping_keeps_no_caller_waiting, 60},
+        {"freed_memory_goes_back_at_once", freed_memory_goes_back_at_once, 60},
         {"small_group_memory_shares_segments", small_group_memory_shares_segments, 20},
         {"a_segment_takes_the_place_of_another", a_segment_takes_the_place_of_another, 20},
         {"loans_that_nobody_reads_are_sent", loans_that_nobody_reads_are_sent, 30},

@@ -765,7 +765,8 @@ static void f_bad_replies(void *user, cdp_rpc_request *q) {
     (void)user;
     switch (i64_at(q->data, 0)) {
     case 0:
-        REFUSED(CDP_ERR_INVALID, "results of 1001 bytes; max_message_bytes",
+        REFUSED(CDP_ERR_INVALID,
+            "results of 1001 bytes; max_message_bytes of cdp_rpc_desc is 1000; reply less",
             cdp_rpc_reply(q, &(cdp_args){.iov = &iov, .iov_count = 1}));
         break;
     case 1:

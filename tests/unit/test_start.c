@@ -225,6 +225,32 @@ TEST(what_was_sent_arrives_after_leaving) {
     }
 }
 
+/* A program that leaves because of an error, and prints it then, prints that one: a rank that
+   leaves reads that others have left, which is no error of its caller. */
+TEST(leaving_keeps_the_last_error) {
+    for (uint32_t in_frames = 0; in_frames < 2; ++in_frames) {
+        cdp_tcp_desc d = desc_of(3, free_port());
+        job j;
+        d.no_shared_memory = true;
+        if (!job_start(&j, &d, 0)) return;
+        while (job_look(&j)) {
+        }
+        job_adds(&j, 100);
+        for (uint32_t r = 0; r < 3; ++r) {
+            REFUSED(
+                CDP_ERR_INVALID, "cdp_send", cdp_send(j.group[r], NULL, 1, CDP_DTYPE_F32, 9, 0));
+            const cdp_error before = *cdp_last_error();
+            while (in_frames && cdp_group_leave(j.group[r], 0) == CDP_PENDING) {
+            }
+            if (!in_frames) cdp_group_destroy(j.group[r]);
+            T_EQ(before.status, cdp_last_error()->status);
+            T_TEXT(before.text, cdp_last_error()->text);
+            j.group[r] = NULL;
+        }
+        job_end(&j);
+    }
+}
+
 /* Groups that leave others of their world behind wait for nobody: one look is enough. */
 TEST(derived_groups_leave_with_one_look) {
     enum {
@@ -395,6 +421,7 @@ int main(int argc, char **argv) {
         {"a_cancelled_start_leaves_nothing", a_cancelled_start_leaves_nothing, 120},
         {"a_cancelled_start_spoils_no_store", a_cancelled_start_spoils_no_store, 120},
         {"what_was_sent_arrives_after_leaving", what_was_sent_arrives_after_leaving, 60},
+        {"leaving_keeps_the_last_error", leaving_keeps_the_last_error, 30},
         {"derived_groups_leave_with_one_look", derived_groups_leave_with_one_look, 60},
         {"leaving_in_frames_tells_the_cause", leaving_in_frames_tells_the_cause, 60},
         {"others_hear_of_a_cancelled_start", others_hear_of_a_cancelled_start, 120},

@@ -1113,7 +1113,7 @@ static void table_run(table *t, uint64_t sim_seed, bool wild) {
     if (t->hub) {
         uint64_t exposures = 0;
         for (uint32_t w = 0; w < t->n * t->n; ++w)
-            for (uint32_t i = 0; i < CDP__EXPOSURES && t->hub->ways[w]; ++i) {
+            for (uint32_t i = 0; i < CDP_EXPOSURES && t->hub->ways[w]; ++i) {
                 exposures += t->hub->ways[w]->exposed[i].state >> 3;
                 T(!(t->hub->ways[w]->exposed[i].state & CDP__STATE_BITS));
             }

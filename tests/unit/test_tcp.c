@@ -255,6 +255,17 @@ TEST(environment_is_read) {
     T(d.group.rank == 3 && d.group.world_size == 8 && d.master_port == 29500
         && strcmp(d.master_addr, "node-0.example") == 0);
     T(!d.external_store && !d.job);
+    setenv("CDP_TRUST_NETWORK", "true", 1); /* not what it should be, and so not ignored */
+    REFUSED(CDP_ERR_INVALID, "CDP_TRUST_NETWORK is 'true'", cdp_tcp_desc_from_env(&d));
+    T(!d.trust_network);
+    setenv("CDP_TRUST_NETWORK", "0", 1);
+    T_EQ(CDP_OK, cdp_tcp_desc_from_env(&d));
+    T(!d.trust_network);
+    setenv("CDP_TRUST_NETWORK", "1", 1);
+    T_EQ(CDP_OK, cdp_tcp_desc_from_env(&d));
+    T(d.trust_network);
+    d.trust_network = false;
+    unsetenv("CDP_TRUST_NETWORK");
     setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
     setenv("TORCHELASTIC_RESTART_COUNT", "2", 1);
     T_EQ(CDP_OK, cdp_tcp_desc_from_env(&d));
@@ -1396,6 +1407,106 @@ TEST(an_inherited_listener) {
         pthread_join(m[r].id, NULL);
 }
 
+/* A rank that counts what it holds; each block is preceded by its size. */
+typedef struct weighed_rank {
+    cdp_tcp_desc desc;
+    cdp_os os;
+    int64_t held;
+    uint64_t limit;
+    pthread_barrier_t *all;
+    pthread_t id;
+} weighed_rank;
+
+static void *weighed_alloc(void *user, uint64_t bytes) {
+    uint8_t *p = (uint8_t *)cdp_os_default()->alloc(NULL, bytes + 64);
+    if (!p) return NULL;
+    memcpy(p, &bytes, sizeof bytes);
+    __atomic_add_fetch((int64_t *)user, (int64_t)bytes, __ATOMIC_SEQ_CST);
+    return p + 64;
+}
+
+static void weighed_free(void *user, void *p) {
+    uint64_t bytes;
+    if (!p) return;
+    memcpy(&bytes, (uint8_t *)p - 64, sizeof bytes);
+    __atomic_sub_fetch((int64_t *)user, (int64_t)bytes, __ATOMIC_SEQ_CST);
+    cdp_os_default()->release(NULL, (uint8_t *)p - 64);
+}
+
+static void *weighed_main(void *p) {
+    weighed_rank *s = (weighed_rank *)p;
+    cdp_group *g = NULL;
+    const bool good = OK(cdp_init(&s->desc, &g));
+    pthread_barrier_wait(s->all); /* nothing travels now */
+    const int64_t held = __atomic_load_n(&s->held, __ATOMIC_SEQ_CST);
+    if (good)
+        test_check(held <= (int64_t)s->limit, __FILE__, __LINE__,
+            "rank %u of %u: %lld bytes, about %llu are documented", s->desc.group.rank,
+            s->desc.group.world_size, (long long)held, (unsigned long long)s->limit);
+    pthread_barrier_wait(s->all);
+    cdp_group_destroy(g);
+    return NULL;
+}
+
+/* MEMORY of cdp.h and cdp_tcp.h: 0.17 MB and 0.7 KB per rank, here 10 KB and 0.8 KB per rank more,
+   and the store of rank 0: 70 KB and 1.5 KB per rank. */
+TEST(a_start_takes_the_memory_that_is_documented) {
+    static weighed_rank ranks[16];
+    for (uint32_t n = 2; n <= 16; n *= 2) {
+        const uint16_t port = free_port();
+        pthread_barrier_t all;
+        pthread_barrier_init(&all, NULL, n);
+        for (uint32_t r = 0; r < n; ++r) {
+            weighed_rank *s = &ranks[r];
+            memset(s, 0, sizeof *s);
+            s->os = *cdp_os_default();
+            s->os.user = &s->held;
+            s->os.alloc = weighed_alloc;
+            s->os.release = weighed_free;
+            s->desc.group.rank = r;
+            s->desc.group.world_size = n;
+            s->desc.group.os = &s->os;
+            s->desc.master_addr = "127.0.0.1";
+            s->desc.master_port = port;
+            s->desc.init_timeout_ms = 30000;
+            s->all = &all;
+            s->limit = 180000 + n * 1500 + (r ? 0 : 70000 + n * 1500);
+            if (pthread_create(&s->id, NULL, weighed_main, s) != 0) abort();
+        }
+        for (uint32_t r = 0; r < n; ++r) {
+            pthread_join(ranks[r].id, NULL);
+            T_EQ(0, ranks[r].held);
+        }
+        pthread_barrier_destroy(&all);
+    }
+}
+
+static int32_t refusing_adopt(void *user, int32_t fd) {
+    (void)user;
+    (void)fd;
+    return -EPERM;
+}
+
+/* One that cannot be made non-blocking would hold its rank up beyond every deadline. */
+TEST(an_inherited_listener_that_stays_blocking) {
+    cdp_os os = *cdp_os_default();
+    cdp_tcp_desc d = {.group = {.world_size = 2, .os = &os}};
+    cdp_group *g = NULL;
+    cdp_addr at;
+    T(cdp__addr_parse("127.0.0.1:0", &at));
+    const int32_t fd = cdp_os_default()->net.listen_at(NULL, &at, &at);
+    T(fd >= 0);
+    os.net.adopt = refusing_adopt;
+    d.master_addr = "127.0.0.1";
+    d.master_port = at.port;
+    d.has_listen_fd = true;
+    d.listen_fd = fd;
+    d.init_timeout_ms = 30000;
+    T_EQ(CDP_ERR_IO, cdp_init(&d, &g));
+    T_EQ(EPERM, cdp_last_error()->sys_errno);
+    T(g == NULL);
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"hello_survives_the_wire", hello_survives_the_wire, 10},
@@ -1432,6 +1543,10 @@ int main(int argc, char **argv) {
         {"one_port_each_out_of_a_range", one_port_each_out_of_a_range, 60},
         {"ranks_listen_where_the_manual_says", ranks_listen_where_the_manual_says, 60},
         {"an_inherited_listener", an_inherited_listener, 60},
+        {"a_start_takes_the_memory_that_is_documented", a_start_takes_the_memory_that_is_documented,
+            60},
+        {"an_inherited_listener_that_stays_blocking", an_inherited_listener_that_stays_blocking,
+            30},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }
