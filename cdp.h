@@ -8496,7 +8496,8 @@ CDP__PRIVATE void cdp__endpoint_text(cdp__text *t, const cdp__failure_record *r)
     static const char *const why[CDP__WHY_COUNT] = {"",
         ", which does not answer: look at what its process is doing",
         ", which waits for nobody: it computes, or calls something else",
-        ", which has done its part: the link to it is cut", ": these ranks wait for each other",
+        ", which has done its part: the link to it is cut",
+        ": these ranks wait for each other; compare the order of their calls",
         ", because of whose failure others have left", "", "",
         ", which does not answer: look at what its process is doing",
         "; rank 0 is gone, too, and its store with it", ", which has left"};
@@ -10126,6 +10127,20 @@ CDP__PRIVATE void cdp__stream_replace(cdp__world *w, cdp__stream *from, cdp__str
         port->rx_stream = to;
         port->rx_fresh = fresh;
     }
+}
+
+/* Enters a new stream, whose channel and peer are set, into the table, which has room for it. True:
+   an unexpected stream had them, has given its state to the new one, and is freed. */
+CDP__PRIVATE bool cdp__stream_enter(cdp__world *w, cdp__stream *s) {
+    cdp__stream *came = cdp__stream_find(w, s->channel, s->peer);
+    CDP_ASSERT(!came || came->unexpected);
+    if (came) {
+        cdp__stream_replace(w, came, s);
+        cdp__free(w->os, came);
+    } else {
+        cdp__stream_insert(w, s);
+    }
+    return came != NULL;
 }
 
 /* A new stream that is not part of a group's array. NULL: out of memory. */
@@ -12857,21 +12872,13 @@ CDP__PRIVATE cdp__flow *cdp__flow_find(const cdp_group *g, uint32_t rank, uint32
 /* A new flow from a channel to a rank of g. NULL: out of memory. */
 CDP__PRIVATE cdp__flow *cdp__flow_make(
     cdp_group *g, uint64_t channel, uint32_t rank, uint32_t tag) {
-    const uint32_t peer = cdp__world_rank(g, rank);
-    cdp__stream *s = cdp__stream_find(g->w, channel, peer);
     cdp__flow *flow;
-    CDP_ASSERT(!s || s->unexpected);
     if (!cdp__streams_reserve(g->w, 1)) return NULL;
     flow = (cdp__flow *)cdp__alloc_zero(g->os, sizeof *flow);
     if (!flow) return NULL;
-    if (s) {
-        cdp__stream_replace(g->w, s, &flow->s);
-        cdp__free(g->os, s);
-    } else {
-        flow->s.channel = channel;
-        flow->s.peer = peer;
-        cdp__stream_insert(g->w, &flow->s);
-    }
+    flow->s.channel = channel;
+    flow->s.peer = cdp__world_rank(g, rank);
+    (void)cdp__stream_enter(g->w, &flow->s);
     flow->g = g;
     flow->tag = tag;
     flow->rank = rank;
@@ -12882,10 +12889,8 @@ CDP__PRIVATE cdp__flow *cdp__flow_make(
 
 /* The flow of messages with this tag, created on first use. NULL: out of memory. */
 CDP__PRIVATE cdp__flow *cdp__flow_open(cdp_group *g, uint32_t rank, uint32_t tag) {
-    const uint64_t channel = cdp__message_channel(g, tag);
-    cdp__stream *s = cdp__stream_find(g->w, channel, cdp__world_rank(g, rank));
-    if (s && !s->unexpected) return (cdp__flow *)s;
-    return cdp__flow_make(g, channel, rank, tag);
+    cdp__flow *flow = cdp__flow_find(g, rank, tag);
+    return flow ? flow : cdp__flow_make(g, cdp__message_channel(g, tag), rank, tag);
 }
 
 CDP__PRIVATE void cdp__flow_activate(cdp__flow *flow) {
@@ -14649,23 +14654,21 @@ CDP__PRIVATE void cdp__alone_nothing(void *self) {
     (void)self;
 }
 
-CDP__PRIVATE cdp_group_desc cdp__group_desc_defaults(const cdp_group_desc *desc) {
-    cdp_group_desc d = *desc;
-    d.timeout_ms = cdp__def(d.timeout_ms, 600000);
-    d.small_bytes = cdp__def(d.small_bytes, 64 * 1024);
-    d.piece_bytes = cdp__min(cdp__def(d.piece_bytes, 1024 * 1024), 1u << 30);
-    d.expose_bytes = cdp__def(d.expose_bytes, 64 * 1024);
-    d.spin_us = cdp__def(d.spin_us, 20);
-    d.max_pending = (uint32_t)cdp__min(cdp__def(d.max_pending, 64), 65535);
-    d.records = cdp__def(d.records, 32);
-    d.stage_bytes = cdp__max(cdp__def(d.stage_bytes, CDP__STAGE_BYTES), 256) & ~63ull;
-    d.window_bytes = cdp__def(d.window_bytes, CDP__WINDOW);
-    d.operations = (uint32_t)cdp__min(cdp__def(d.operations, 64), 65535);
-    d.waits = (uint32_t)cdp__min(cdp__def(d.waits, 32), 65535);
-    d.choices = NULL;
-    d.choice_count = 0;
-    if (!d.os) d.os = cdp_os_default();
-    return d;
+CDP__PRIVATE void cdp__group_desc_defaults(cdp_group_desc *d) {
+    d->timeout_ms = cdp__def(d->timeout_ms, 600000);
+    d->small_bytes = cdp__def(d->small_bytes, 64 * 1024);
+    d->piece_bytes = cdp__min(cdp__def(d->piece_bytes, 1024 * 1024), 1u << 30);
+    d->expose_bytes = cdp__def(d->expose_bytes, 64 * 1024);
+    d->spin_us = cdp__def(d->spin_us, 20);
+    d->max_pending = (uint32_t)cdp__min(cdp__def(d->max_pending, 64), 65535);
+    d->records = cdp__def(d->records, 32);
+    d->stage_bytes = cdp__max(cdp__def(d->stage_bytes, CDP__STAGE_BYTES), 256) & ~63ull;
+    d->window_bytes = cdp__def(d->window_bytes, CDP__WINDOW);
+    d->operations = (uint32_t)cdp__min(cdp__def(d->operations, 64), 65535);
+    d->waits = (uint32_t)cdp__min(cdp__def(d->waits, 32), 65535);
+    d->choices = NULL;
+    d->choice_count = 0;
+    if (!d->os) d->os = cdp_os_default();
 }
 
 #ifdef CDP_NO_THREADS
@@ -14776,18 +14779,9 @@ CDP__PRIVATE bool cdp__group_enter_streams(cdp_group *g) {
     uint32_t p;
     if (!cdp__streams_reserve(w, g->desc.world_size)) return false;
     for (p = 0; p < g->desc.world_size; ++p) {
-        cdp__stream *s = &g->streams[p], *came;
-        s->channel = g->channel;
-        s->peer = cdp__world_rank(g, p);
-        came = cdp__stream_find(w, s->channel, s->peer);
-        CDP_ASSERT(!came || came->unexpected);
-        if (came) {
-            cdp__stream_replace(w, came, s);
-            g->peers[p].used = true;
-            cdp__free(w->os, came);
-        } else {
-            cdp__stream_insert(w, s);
-        }
+        g->streams[p].channel = g->channel;
+        g->streams[p].peer = cdp__world_rank(g, p);
+        if (cdp__stream_enter(w, &g->streams[p])) g->peers[p].used = true;
     }
     return true;
 }
@@ -15233,7 +15227,8 @@ CDP_API cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_group **out)
         return cdp__fail(
             CDP_ERR_INVALID, "cdp_group_create needs a desc and a place for the result");
     *out = NULL;
-    d = cdp__group_desc_defaults(desc);
+    d = *desc;
+    cdp__group_desc_defaults(&d);
     memset(&t, 0, sizeof t);
     if (desc->transport) t = *desc->transport;
     st = cdp__group_desc_check(desc);
@@ -17641,18 +17636,13 @@ CDP__PRIVATE cdp_status cdp__channel_enter(cdp_channel *c) {
         return cdp__fail_nomem("a channel", n * (sizeof *c->streams + sizeof *c->peers));
     for (p = 0; p < n; ++p) {
         cdp__stream *s = &c->streams[p];
-        cdp__stream *came = cdp__stream_find(w, c->id, cdp__world_rank(c->g, p));
+        const cdp__stream *came = cdp__stream_find(w, c->id, cdp__world_rank(c->g, p));
         if (came && !came->unexpected)
             return cdp__fail(CDP_ERR_INVALID,
                 "cdp_channel_open: channel %u of this group is open already", c->desc.number);
         s->channel = c->id;
         s->peer = cdp__world_rank(c->g, p);
-        if (!came) {
-            cdp__stream_insert(w, s);
-            continue;
-        }
-        cdp__stream_replace(w, came, s);
-        cdp__free(w->os, came);
+        (void)cdp__stream_enter(w, s);
     }
     c->next = w->channels;
     w->channels = c;
@@ -18550,30 +18540,36 @@ CDP__PRIVATE cdp_status cdp__ddp_wait(cdp_ddp *d, cdp_status st) {
     return st;
 }
 
-/* Refuses calls while another one is under way. */
-CDP__PRIVATE cdp_status cdp__ddp_free_to(const cdp_ddp *d, const char *call) {
+/* Why a ddp cannot do now what is called. */
+CDP__PRIVATE cdp_status cdp__ddp_refuse(const cdp_ddp *d, const char *call) {
     if (!d) return cdp__fail(CDP_ERR_INVALID, "%s needs a ddp", call);
 #ifndef CDP_NO_GROUPS
     if (!d->group)
         return cdp__fail(CDP_ERR_STATE,
             "%s: cdp_ddp_rebind() has failed; call it again, or destroy this ddp", call);
 #endif
-    if (!CDP__BUDGETS || d->task == CDP__DDP_IDLE) return CDP_OK;
-    if (d->task == CDP__DDP_FAILED)
+    if (CDP__BUDGETS && d->task == CDP__DDP_FAILED)
         return cdp__fail(
             CDP_ERR_STATE, "%s: the creation of this ddp has failed; destroy it", call);
-    return cdp__fail(CDP_ERR_STATE,
-        "%s: what cdp_ddp_%s_start has begun is under way; call cdp_ddp_poll until it no longer "
-        "returns CDP_PENDING",
-        call, d->task == CDP__DDP_CREATES ? "create" : "backward_end");
+    if (CDP__BUDGETS && d->task != CDP__DDP_IDLE)
+        return cdp__fail(CDP_ERR_STATE,
+            "%s: what cdp_ddp_%s_start has begun is under way; call cdp_ddp_poll until it no "
+            "longer returns CDP_PENDING",
+            call, d->task == CDP__DDP_CREATES ? "create" : "backward_end");
+    return cdp__fail(
+        CDP_ERR_STATE, "%s: a backward pass is open; call cdp_ddp_backward_end first", call);
+}
+
+/* Refuses calls while another one is under way. */
+CDP__PRIVATE cdp_status cdp__ddp_free_to(const cdp_ddp *d, const char *call) {
+    const bool idle = d && d->group && (!CDP__BUDGETS || d->task == CDP__DDP_IDLE);
+    return idle ? CDP_OK : cdp__ddp_refuse(d, call);
 }
 
 /* The same, and while a backward pass is open. */
 CDP__PRIVATE cdp_status cdp__ddp_between(const cdp_ddp *d, const char *call) {
     const cdp_status st = cdp__ddp_free_to(d, call);
-    if (st != CDP_OK || !d->in_backward) return st;
-    return cdp__fail(
-        CDP_ERR_STATE, "%s: a backward pass is open; call cdp_ddp_backward_end first", call);
+    return st == CDP_OK && d->in_backward ? cdp__ddp_refuse(d, call) : st;
 }
 
 /* True if parameters and gradients are in device memory. */
@@ -19772,8 +19768,9 @@ CDP__PRIVATE void cdp__ddp_account(cdp_ddp *d) {
 
 CDP_API cdp_ddp_stats cdp_ddp_stats_of(const cdp_ddp *d) {
     cdp_ddp_stats none;
+    if (d) return d->stats;
     memset(&none, 0, sizeof none);
-    return d ? d->stats : none;
+    return none;
 }
 
 CDP_API cdp_bucket_stats cdp_ddp_bucket(const cdp_ddp *d, uint32_t index) {

@@ -208,7 +208,7 @@ typedef struct cdp_tcp_desc {
     const char *master_addr;
     /* required (unless world_size is 1): where rank 0 serves the store */
     uint16_t master_port;
-    /* Another program (torchrun's agent) serves the store there, not rank 0. A store of PyTorch does
+    /* Another program (torchrun's agent) serves the store there, not rank 0. PyTorch's stores do
        not tell that a client has died: ranks that wait in cdp_init() for one that dies meanwhile
        wait until init_timeout_ms. */
     bool external_store;
@@ -703,6 +703,7 @@ CDP__PRIVATE void cdp__sip(const uint64_t key[2], uint64_t first, const uint8_t 
     static const uint8_t zeros[16] = {0};
     uint64_t v[4];
     uint8_t word[8];
+    uint32_t half;
     v[0] = key[0] ^ 0x736f6d6570736575u;
     v[1] = key[1] ^ 0x646f72616e646f6du ^ 0xee;
     v[2] = key[0] ^ 0x6c7967656e657261u;
@@ -715,11 +716,11 @@ CDP__PRIVATE void cdp__sip(const uint64_t key[2], uint64_t first, const uint8_t 
     word[7] = (uint8_t)(8 + bytes);
     cdp__sip_words(v, word, 1);
     v[2] ^= 0xee;
-    cdp__sip_words(v, zeros, 2);
-    cdp__put_u64(out, v[0] ^ v[1] ^ v[2] ^ v[3]);
-    v[1] ^= 0xdd;
-    cdp__sip_words(v, zeros, 2);
-    cdp__put_u64(out + 8, v[0] ^ v[1] ^ v[2] ^ v[3]);
+    for (half = 0; half < 2; ++half) {
+        cdp__sip_words(v, zeros, 2);
+        cdp__put_u64(out + 8 * half, v[0] ^ v[1] ^ v[2] ^ v[3]);
+        v[1] ^= 0xdd; /* before the second half */
+    }
 }
 
 /* Writes head and code around a body, which is already in place after the head. Returns the

@@ -75,15 +75,48 @@ limit 'the same at -Os for a board, without stdio and texts of errors' 120000 11
 measure() { # FLAGS...: text and data of $work/x.c
     gcc -std=gnu11 "$@" -I. -c "$work/x.c" -o "$work/x.o" && bytes_of "$work/x.o"
 }
-options=
-if [ "${2-}" = table ]; then
-    whole=$(measure -O2)
-    echo "INFO cdp.h, cdp_store.h and cdp_tcp.h at -O2: $whole bytes of text and data; without:"
-    options="-DNDEBUG $LESS -DCDP_NO_STORE_SERVER -DCDP_NO_MEETING -DCDP_NO_REPRODUCIBLE -DCDP_NO_BACKEND -DCDP_NO_CHANNELS -DCDP_NO_DDP -DCDP_NO_STDIO -DCDP_NO_LOG_STRINGS"
-fi
-for option in $options; do
-    printf 'INFO %8d %s\n' $((whole - $(measure -O2 "$option"))) "${option#-D}"
-done
+without() { # WHOLE TITLE FLAGS...: by how much a build with these flags, too, is smaller than WHOLE
+    local whole=$1 title=$2 bytes
+    shift 2
+    bytes=$(measure -O2 -DNDEBUG "$@") || { echo "not ok $title: does not compile"; failed=$((failed + 1)); return; }
+    printf 'INFO %8d %s\n' $((whole - bytes)) "$title"
+}
+# Where the size of the four headers comes from, as a release is built. With CDP_NO_BACKEND there is no cdp_nccl.h.
+table() {
+    local whole option
+    printf '#define CDP_IMPLEMENTATION\n#include "cdp_tcp.h"\n#ifndef CDP_NO_BACKEND\n#include "cdp_nccl.h"\n#endif\n' > "$work/x.c"
+    whole=$(measure -O2 -DNDEBUG)
+    echo "INFO cdp.h, cdp_store.h, cdp_tcp.h and cdp_nccl.h at -O2: $whole bytes of text and data, of which"
+    size -A "$work/x.o" | awk '
+        $1 ~ /^[.]text[.]unlikely/ { sum["code that is rarely reached"] += $2; next }
+        $1 ~ /^[.]text/ { sum["other code"] += $2 }
+        $1 ~ /^[.]rodata[.]str/ { sum["texts"] += $2; next }
+        $1 ~ /^[.](rodata|data|tdata)/ { sum["tables and constants"] += $2 }
+        END { for (s in sum) printf "INFO %8d %s\n", sum[s], s }' | sort -k 2 -rn
+    echo 'INFO by header and section:'
+    sections_of "$work/x.o" 400 | sed 's/^/INFO /'
+    # Builds use none of these flags: they only show what the compiler makes larger for speed.
+    echo 'INFO what gcc adds for speed:'
+    without "$whole" 'copies of functions in their callers' -fno-inline-functions
+    without "$whole" 'gaps before functions, loops and targets of jumps' -fno-align-functions -fno-align-loops -fno-align-jumps
+    without "$whole" 'copies of paths whose conditions are known' -fno-thread-jumps
+    without "$whole" 'loops over vectors' -fno-tree-vectorize
+    without "$whole" 'these four together' -fno-inline-functions -fno-align-functions -fno-align-loops -fno-align-jumps \
+        -fno-thread-jumps -fno-tree-vectorize
+    without "$whole" 'all that -O2 adds to -Os' -Os
+    echo 'INFO what came with 0.2 (works and calls in frames with cdp_group_leave, channels, authentication codes):'
+    for option in -DCDP_NO_FRAMES -DCDP_NO_CHANNELS -DCDP_NO_MAC; do
+        without "$whole" "${option#-D}" "$option"
+    done
+    without "$whole" 'these three together' -DCDP_NO_FRAMES -DCDP_NO_CHANNELS -DCDP_NO_MAC
+    echo 'INFO what each other define leaves out (CDP_NO_BACKEND: with all of cdp_nccl.h):'
+    for option in $LESS -DCDP_NO_DDP -DCDP_NO_STORE_SERVER -DCDP_NO_MEETING -DCDP_NO_REPRODUCIBLE -DCDP_NO_BACKEND \
+        -DCDP_NO_STDIO -DCDP_NO_LOG_STRINGS -DCDP_NO_THREADS; do
+        [[ " -DCDP_NO_FRAMES -DCDP_NO_CHANNELS -DCDP_NO_MAC " = *" $option "* ]] || without "$whole" "${option#-D}" "$option"
+    done
+    printf '#define CDP_IMPLEMENTATION\n#include "cdp_tcp.h"\n' > "$work/x.c"
+}
+[ "${2-}" != table ] || table
 # shellcheck disable=SC2086
 echo "INFO the smallest build with tables for unwinding and all of cdp_store.h: $(measure $SMALLEST) bytes"
 # With CDP_STATIC the compiler leaves out each function that the program does not call.

@@ -45,13 +45,7 @@ CDP__PRIVATE uint8_t next_byte(fuzz_input *in) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* ---- memory: large blocks are kept for the next input ---- */
-
-/* Fresh pages for blocks of this size take most of the time of a short input. A kept block has
-   exactly the length that was asked for, and is poisoned while nobody has it, so that
-   AddressSanitizer still sees what is read or written beside it or too late. */
-#define FUZZ_KEPT_FROM 16385u
-#define FUZZ_KEPT 32
+/* ---- memory: each block is fenced, and large ones are kept for the next input ---- */
 
 #ifdef __has_feature
 #if __has_feature(address_sanitizer)
@@ -62,6 +56,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 #include <sanitizer/asan_interface.h>
 #define FUZZ_POISON(at, bytes) ASAN_POISON_MEMORY_REGION(at, bytes)
 #define FUZZ_UNPOISON(at, bytes) ASAN_UNPOISON_MEMORY_REGION(at, bytes)
+#define FUZZ_FENCE 0u
 /* A freed block is not used again before this much was freed; 256 MiB, the default, would make
    every allocation touch fresh pages. */
 const char *__asan_default_options(void);
@@ -71,7 +66,44 @@ const char *__asan_default_options(void) {
 #else
 #define FUZZ_POISON(at, bytes) (void)(at)
 #define FUZZ_UNPOISON(at, bytes) (void)(at)
+#define FUZZ_FENCE 16u
 #endif
+
+/* Without AddressSanitizer, FUZZ_FENCE known bytes lie before and behind each block. The first
+   fence starts with the block's length. Both are compared when the block is freed, so a write
+   beside a block is noticed then. */
+static const uint8_t fuzz_fence[16] = {
+    0xf3, 0x9c, 0x17, 0xe5, 0x6a, 0x81, 0xd4, 0x3b, 0xc2, 0x58, 0xaf, 0x06, 0x7d, 0xe9, 0x24, 0xb0};
+
+/* As malloc(). What a block holds at first is not defined. */
+CDP__PRIVATE void *fenced_alloc(uint64_t bytes) {
+    uint8_t *at = (uint8_t *)malloc((size_t)bytes + 2 * FUZZ_FENCE);
+    if (!at || !FUZZ_FENCE) return at;
+    memcpy(at, &bytes, 8);
+    memcpy(at + 8, fuzz_fence, 8);
+    memcpy(at + 16 + bytes, fuzz_fence, 16);
+    return at + FUZZ_FENCE;
+}
+
+CDP__PRIVATE void fenced_look(const void *p) {
+    const uint8_t *at = (const uint8_t *)p;
+    uint64_t bytes;
+    if (!p || !FUZZ_FENCE) return;
+    memcpy(&bytes, at - 16, 8);
+    T(memcmp(at - 8, fuzz_fence, 8) == 0);
+    T(memcmp(at + bytes, fuzz_fence, 16) == 0);
+}
+
+CDP__PRIVATE void fenced_free(void *p) {
+    fenced_look(p);
+    free(p ? (uint8_t *)p - FUZZ_FENCE : NULL);
+}
+
+/* Fresh pages for blocks of this size take most of the time of a short input. A kept block has
+   exactly the length that was asked for, and is poisoned while nobody has it, so that
+   AddressSanitizer still sees what is read or written beside it or too late. */
+#define FUZZ_KEPT_FROM 16385u
+#define FUZZ_KEPT 32
 
 typedef struct fuzz_block {
     void *at;
@@ -81,23 +113,23 @@ typedef struct fuzz_block {
 
 static fuzz_block fuzz_blocks[FUZZ_KEPT];
 
-/* As malloc() and free(). What a block holds at first is not defined. */
+/* As fenced_alloc() and fenced_free(). */
 CDP__PRIVATE void *fuzz_alloc(uint64_t bytes) {
     uint32_t i, spare = FUZZ_KEPT;
     fuzz_block *b;
-    if (bytes < FUZZ_KEPT_FROM) return malloc((size_t)bytes);
+    if (bytes < FUZZ_KEPT_FROM) return fenced_alloc(bytes);
     for (i = 0; i < FUZZ_KEPT; ++i) {
         b = &fuzz_blocks[i];
         if (b->taken) continue;
         spare = i;
         if (!b->at || b->bytes == bytes) break;
     }
-    if (spare == FUZZ_KEPT) return malloc((size_t)bytes);
+    if (spare == FUZZ_KEPT) return fenced_alloc(bytes);
     b = &fuzz_blocks[spare];
     if (b->at) FUZZ_UNPOISON(b->at, (size_t)b->bytes);
     if (b->bytes != bytes) {
-        free(b->at);
-        b->at = malloc((size_t)bytes);
+        fenced_free(b->at);
+        b->at = fenced_alloc(bytes);
     }
     b->bytes = b->at ? bytes : 0;
     b->taken = b->at != NULL;
@@ -110,11 +142,12 @@ CDP__PRIVATE void fuzz_free(void *p) {
         fuzz_block *b = &fuzz_blocks[i];
         if (b->at != p) continue;
         T(b->taken);
+        fenced_look(p);
         b->taken = false;
         FUZZ_POISON(p, (size_t)b->bytes);
         return;
     }
-    free(p);
+    fenced_free(p);
 }
 
 #ifndef FUZZ_LIB

@@ -90,6 +90,51 @@ static void world_nothing(void *self) {
     (void)self;
 }
 
+/* ---- what is decoded may not depend on what lies behind a message ---- */
+
+#define BEHIND 512u
+static uint8_t followed[CDP__FAILURE_MAX + BEHIND];
+
+static const uint8_t *followed_by(const uint8_t *body, uint32_t bytes, int value) {
+    T(bytes <= CDP__FAILURE_MAX);
+    memcpy(followed, body, bytes);
+    memset(followed + bytes, value, BEHIND);
+    return followed;
+}
+
+static void channel_failed(
+    cdp__world *w, uint64_t channel, uint32_t peer, const uint8_t *body, uint32_t bytes) {
+    static cdp__failure_record r[2];
+    static uint8_t again[2][CDP__FAILURE_BYTES];
+    bool good[2];
+    for (uint32_t i = 0; i < 2; ++i)
+        good[i] = cdp__failure_decode(followed_by(body, bytes, i ? 0xff : 0), bytes, 3, &r[i]);
+    T(good[0] == good[1]);
+    for (uint32_t i = 0; i < 2 && good[0]; ++i)
+        T(cdp__failure_encode(&r[i], again[i]) == bytes);
+    T(!good[0] || memcmp(again[0], again[1], bytes) == 0);
+    cdp__channel_failed(w, channel, peer, body, bytes);
+}
+
+static bool note(cdp__world *w, uint32_t peer, uint8_t type, const uint8_t *body, uint32_t bytes) {
+    static cdp__wait_message wait[2];
+    static cdp__answer_message answer[2];
+    static uint8_t again[2][CDP__WAIT_BYTES];
+    bool good[2];
+    for (uint32_t i = 0; i < 2; ++i) {
+        const uint8_t *p = followed_by(body, bytes, i ? 0xff : 0);
+        good[i] = type == CDP__MESSAGE_WAIT ? cdp__wait_decode(p, bytes, &wait[i])
+                                            : cdp__answer_decode(p, bytes, 3, &answer[i]);
+    }
+    T(good[0] == good[1]);
+    for (uint32_t i = 0; i < 2 && good[0]; ++i)
+        T((type == CDP__MESSAGE_WAIT ? cdp__wait_encode(&wait[i], again[i])
+                                     : cdp__answer_encode(&answer[i], again[i]))
+            == bytes);
+    T(!good[0] || memcmp(again[0], again[1], bytes) == 0);
+    return cdp__world_note(w, peer, type, body, bytes);
+}
+
 /* ---- one life ---- */
 
 #define COUNT 3000
@@ -138,10 +183,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         .timeout_ms = 1000,
         .small_bytes = 256,
         .piece_bytes = 1024,
+        .stage_bytes = size > 2 && data[2] & 8 ? 512 : 0, /* less than a piece */
         .no_thread = true,
         .os = &os,
         .logger = {.level = CDP_LOG_SILENT}};
     T(cdp_group_create(&d, &g) == CDP_OK);
+    g->w->channel_failed = channel_failed;
+    g->w->note = note;
     if (what & 1) T(cdp_group_new(g, pair, 2, &sub) == CDP_OK);
     if (what & 2) T(cdp_group_new(g, all, 3, &other) == CDP_OK);
     (void)!cdp_allreduce_async(
@@ -213,10 +261,61 @@ static cdp__head right_head(uint32_t peer, bool message, uint32_t k) {
     return f;
 }
 
+/* A failure, sometimes of a length that its text does not have, or the longest one. */
+static uint32_t put_failure(uint8_t *body) {
+    cdp__failure_record r;
+    uint32_t bytes, text;
+    cdp__failure_plain(&r, pick(2) ? CDP_ERR_TIMEOUT : (cdp_status)(-(int)pick(14)),
+        (int32_t)pick(4) - 1, (int32_t)pick(4) - 1, "it is somebody's fault");
+    r.end.why = (uint8_t)pick(CDP__WHY_COUNT + 1);
+    r.corrections = (uint8_t)pick(4);
+    bytes = cdp__failure_encode(&r, body);
+    switch (pick(20)) {
+    case 0: return bytes + pick(9);
+    case 1: return bytes - pick(30);
+    case 2: return CDP__FAILURE_MAX;
+    case 3:
+        text = pick(2) ? CDP__FAILURE_SAID - 3 + pick(6) : pick(CDP__FAILURE_MAX);
+        text = cdp__min(text, CDP__FAILURE_MAX - CDP__FAILURE_HEAD);
+        cdp__put_u32(body + 184, text);
+        return CDP__FAILURE_HEAD + text;
+    default: return bytes;
+    }
+}
+
+/* What a rank asks that waits for this one, or says of another one. */
+static uint32_t put_note(uint8_t *body, bool answer, uint64_t channel) {
+    cdp__wait_message m;
+    cdp__answer_message a;
+    uint32_t bytes;
+    memset(&m, 0, sizeof m);
+    memset(&a, 0, sizeof a);
+    m.at.channel = channel;
+    m.at.seq = pick(4);
+    m.at.round = pick(3);
+    m.serial = pick(4);
+    m.probe = (uint16_t)pick(3);
+    m.call_count = (uint8_t)pick(CDP__WAIT_CALLS + 1);
+    for (uint32_t i = 0; i < m.call_count; ++i) {
+        const cdp__head h = right_head(1, pick(4) == 0, 0);
+        m.calls[i] = cdp__fingerprint_of(&h);
+        if (pick(4) == 0) m.calls[i].seq = pick(4);
+    }
+    a.at = m.at;
+    a.serial = m.serial;
+    a.end.named = (int32_t)pick(4) - 1;
+    a.end.why = (uint8_t)pick(CDP__WHY_COUNT);
+    a.end.last.waiter = (int32_t)pick(4) - 1;
+    a.end.last.target = (int32_t)pick(4) - 1;
+    a.end.last.at = m.at;
+    bytes = answer ? cdp__answer_encode(&a, body) : cdp__wait_encode(&m, body);
+    if (pick(16) == 0) body[pick(bytes)] = (uint8_t)pick(256);
+    return pick(16) ? bytes : 1 + pick(CDP__FAILURE_MAX);
+}
+
 /* Most of the time the right one; else something in it is not. */
 static uint8_t *put_message(uint8_t *p, uint32_t peer, bool message, uint32_t k, uint32_t kind) {
     cdp__head h = right_head(peer, message, k);
-    cdp__failure_record r;
     h.channel = message ? message_channel() : CDP__WORLD_CHANNEL;
     if (pick(20) == 0) h.channel = random_state;
     h.ack = pick(20) ? 0 : pick(3000);
@@ -234,14 +333,13 @@ static uint8_t *put_message(uint8_t *p, uint32_t peer, bool message, uint32_t k,
         if (pick(10)) h.bytes = 0;
     } else if (kind == 4) {
         h.type = CDP__MESSAGE_FAILURE;
-        cdp__failure_plain(&r, pick(2) ? CDP_ERR_TIMEOUT : (cdp_status)(-(int)pick(14)),
-            (int32_t)pick(4) - 1, (int32_t)pick(4) - 1, "it is somebody's fault");
-        r.end.why = (uint8_t)pick(CDP__WHY_COUNT + 1);
-        r.corrections = (uint8_t)pick(4);
-        h.bytes = cdp__failure_encode(&r, p + CDP__HEAD_BYTES) + (pick(20) ? 0 : pick(9));
+        h.bytes = put_failure(p + CDP__HEAD_BYTES);
     } else if (kind == 5) {
         h.type = CDP__MESSAGE_REMOTE;
         h.bytes = CDP__REMOTE_BYTES;
+    } else if (kind == 6 || kind == 7) {
+        h.type = kind == 6 ? CDP__MESSAGE_WAIT : CDP__MESSAGE_ENDPOINT;
+        h.bytes = put_note(p + CDP__HEAD_BYTES, kind == 7, h.channel);
     }
     cdp__head_encode(&h, p);
     return p + CDP__HEAD_BYTES + cdp__min(h.bytes, 3000);
@@ -254,7 +352,7 @@ static uint64_t put_stream(uint8_t *out, uint64_t room, uint32_t peer) {
         const bool message = pick(3) == 0;
         const uint32_t kind = pick(40);
         p = put_message(p, peer, message, k[message], kind);
-        if (kind > 5) ++k[message];
+        if (kind > 7) ++k[message];
     }
     for (uint32_t n = pick(4) ? 0 : pick(6); n && p > out; --n)
         out[pick((uint32_t)(p - out))] = (uint8_t)pick(256);
@@ -262,9 +360,10 @@ static uint64_t put_stream(uint8_t *out, uint64_t room, uint32_t peer) {
 }
 
 static size_t make_input(uint64_t seed, uint8_t *out) {
-    uint64_t first;
+    static uint64_t dirty = 1 << 17; /* bytes of `out` that the last input may have written */
+    uint64_t first, bytes;
     (void)seed;
-    memset(out, 0, 1 << 17);
+    memset(out, 0, dirty);
     out[0] = (uint8_t)pick(256);
     what = out[0];
     out[1] = (uint8_t)(pick(2) ? 0 : 1 + pick(100));
@@ -272,6 +371,8 @@ static size_t make_input(uint64_t seed, uint8_t *out) {
     first = put_stream(out + 5, 40000, 1);
     out[3] = (uint8_t)first;
     out[4] = (uint8_t)(first >> 8);
-    return (size_t)(5 + first + put_stream(out + 5 + first, 40000, 2));
+    bytes = 5 + first + put_stream(out + 5 + first, 40000, 2);
+    dirty = bytes + 1000; /* a body may be shorter than what was written for it */
+    return (size_t)bytes;
 }
 #endif

@@ -38,7 +38,7 @@ typedef struct world {
 
 static void *world_alloc(void *user, uint64_t bytes) {
     world *w = (world *)user;
-    void *p = ++w->calls == w->fail_at || bytes > (64u << 20) ? NULL : malloc((size_t)bytes);
+    void *p = ++w->calls == w->fail_at || bytes > (64u << 20) ? NULL : fenced_alloc(bytes);
     if (p) memset(p, 0xa5, (size_t)bytes);
     w->live += p != NULL;
     return p;
@@ -47,7 +47,7 @@ static void *world_alloc(void *user, uint64_t bytes) {
 static void world_free(void *user, void *p) {
     world *w = (world *)user;
     w->live -= p != NULL;
-    free(p);
+    fenced_free(p);
 }
 
 static uint64_t world_now(void *user) {

@@ -456,6 +456,10 @@ TEST(failure_records) {
     a.expected = a.moved = 0; /* a barrier */
     cdp__failure_text(&a, 0, 8, &e);
     T(strstr(e.text, "waiting for rank") && !strstr(e.text, "bytes"));
+    a.end.why = CDP__WHY_CIRCLE;
+    cdp__failure_text(&a, 0, 8, &e);
+    T(strstr(e.text, "wait for each other; compare the order of their calls") != NULL);
+    a.end.why = CDP__WHY_SILENT;
     memset(a.text, 'y', sizeof a.text - 1); /* the longest text */
     n = cdp__failure_encode(&a, wire);
     T(n <= CDP__FAILURE_MAX);

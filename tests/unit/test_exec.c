@@ -84,7 +84,7 @@ static void open_rank(uint32_t rank, uint32_t size) {
     memset(&d, 0, sizeof d);
     d.rank = rank;
     d.world_size = size;
-    d = cdp__group_desc_defaults(&d);
+    cdp__group_desc_defaults(&d);
     memset(r, 0, sizeof *r);
     r->rank = rank;
     r->w = cdp__world_create(&d, &t);
