@@ -413,7 +413,7 @@ static void slots_look(const cdp_group *g) {
     for (uint32_t i = 0; i < w->stream_rows; ++i)
         for (const cdp__stream *s = w->streams[i]; s; s = s->next)
             T(!s->slot || s->body_left == UINT32_MAX
-                || s->slot_at + s->body_left <= CDP__SLOT_BYTES);
+                || s->slot_at + s->body_left <= CDP_SLOT_BYTES);
 }
 
 /* Lets both ranks advance, as the input says; then in turn. True: both works have ended. */
