@@ -207,7 +207,9 @@ static void rank_greets(cdp_group *g, void *arg) {
     if (kind == 0 || (kind == 2 && me))
         OK(cdp__elastic_greet(&e, g, &d, me));
     else
-        REFUSED(CDP_ERR_MISMATCH, me ? "epoch 3: rank 0 is another process" : "rank 1 is another",
+        REFUSED(CDP_ERR_MISMATCH,
+            me ? "epoch 3: the process that connected as rank 0 is not the one"
+               : "the process that connected as rank 1 is not the one",
             cdp__elastic_greet(&e, g, &d, me));
 }
 
