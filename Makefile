@@ -8,7 +8,7 @@ BUILD   ?= build
 CC      := gcc
 # MORE=1, as .ci/run has it: also what takes longer than what it finds is worth each time.
 MORE    ?=
-SEEDS   ?= $(if $(MORE),1..1000,1..500)
+SEEDS   ?= 1..500
 JOBS    ?= $(shell nproc 2>/dev/null || echo 2)
 
 CFLAGS  := -O2 -g -std=gnu11 -Wall -Wextra -Wshadow -Wpointer-arith -Wundef
@@ -57,9 +57,9 @@ help:
 	@echo 'make demo       start four ranks on this machine that train a small text model together'
 	@echo 'make demo-elastic  the same model while one of four ranks is killed and another one joins; the loss curve as an SVG'
 	@echo 'make examples   compile the examples, each with the one gcc line of its first comment'
-	@echo 'make test       all tests; about four minutes on two cores; MORE=1: larger worlds, more seeds, every define'
+	@echo 'make test       all tests; about four minutes on two cores; MORE=1: larger worlds, more points of death, every define'
 	@echo 'make test-strict  tests with limits of time, to the letter: on a quiet machine'
-	@echo 'make sim        more simulated worlds: make sim SEEDS=1..100000'
+	@echo 'make sim        more simulated worlds, also of cdp_rpc.h: make sim SEEDS=1..100000'
 	@echo 'make sim-hour   simulated worlds from seeds that nobody used before, for SIM_SECONDS=3600; SIM_FROM=SEED repeats'
 	@echo 'make bench      measure'
 	@echo 'make bench-peers  measure side by side with Open MPI, MPICH, Gloo and raw sockets; PEERS="--full" for longer'
@@ -225,8 +225,10 @@ STRICT := $(basename $(notdir $(shell grep -lE 'T_WITHIN|TEST_SLACK' tests/unit/
 test-strict: $(STRICT:%=$(BUILD)/strict/%)
 	@TEST_STRICT=1 LANES=1 $(RUN) $(BUILD)/logs/strict $(patsubst '%,'strict_%,$(call suites,strict,600,,$(STRICT)))
 
-sim: $(SIM:%=$(BUILD)/test/%)
-	@$(RUN) $(BUILD)/logs $(call suites,test,86400,$(SEEDS),$(SIM))
+# SEEDS=1..10000: the worlds of the simulator, and those of cdp_rpc.h with each of their seven faults.
+sim: $(SIM:%=$(BUILD)/test/%) $(BUILD)/test/rpc_worlds
+	@$(RUN) $(BUILD)/logs $(call suites,test,86400,$(SEEDS),$(SIM)) \
+	    'rpc_worlds|86400|$(BUILD)/test/rpc_worlds --seeds $(SEEDS)'
 
 # All scenarios and faults, with and without threads and shared memory. Each failure says how it is seen again.
 SIM_SECONDS ?= 3600

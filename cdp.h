@@ -239,7 +239,7 @@
         belongs to one thread at a time. Functions of cdp_work_then() and callbacks of channels run
         on the thread that advances communication, one at a time.
         cdp_group_abort: any thread, any time. cdp_group_destroy: when no other thread uses the
-        group any more.
+        group any more. A child of fork() must not use the groups of its parent.
 
     MEMORY
         All memory comes from os->alloc, except 0.8 KB while the default os looks up a name,
@@ -277,33 +277,48 @@
         groups and tags that other ranks use before this rank asks for them: 256 at once; one more
         is an error on both sides
 
-    HOW AN ALLREDUCE BECOMES BYTES (seven calls)
-        cdp_allreduce            checks the arguments (>>requests, >>collective calls)
+    HOW AN ALLREDUCE BECOMES BYTES (seven functions; those in brackets only pass the call on)
+        cdp_allreduce            makes a request and checks it [cdp__collective, cdp__run]
           cdp__start_locked      puts the operation into the group's queue (>>queue)
             cdp__group_poll      lets the first operation of the queue advance (>>running)
+                                 [cdp__first_moves, cdp__queue_poll]
               cdp__exec_poll     a round of the algorithm: its transfers, then its local steps
                                  (>>exec; the rounds are pure functions, >>algo)
                 cdp__transfer_send   a payload in pieces: into a slot, exposed to be read in place,
-                                     or over the link (>>transfer)
+                                     or over the link (>>transfer) [cdp__exec_move,
+                                     cdp__transfer_poll]
                   cdp__stream_write  one 64-byte header and a body (>>send, >>message)
                     transport.send   bytes for one peer: a socket, a ring, or your own network
+        What cannot be sent yet is sent later: a waiting caller, cdp_poll() or the progress thread
+        calls cdp__world_poll (>>drive), and that cdp__group_poll, as above.
         On the other side transport.recv, cdp__port_pump and cdp__stream_read (>>receive) lead to
         cdp__transfer_receive, which stores the bytes in their place or combines them.
 
-    HOW A FAILURE REACHES ALL RANKS (>>failing)
-        A transfer that fails, a deadline that passes or a call that differs becomes a record and
-        an event in cdp__group_see. cdp__failure_step (>>failure, pure) alone decides who is to
-        blame: at once, or after it has settled, which means that ranks that wait are asked for
-        the end of their chain (>>waits) and an earlier cause may come. cdp__domain_act makes the
-        record every group's error, and cdp__group_publish queues a FAILURE for every peer.
-        cdp__port_failure receives it there, at once, whatever the rank reads just now;
-        cdp__world_told makes it an event.
+    HOW A FAILURE REACHES ALL RANKS (ten functions; where no section is given: >>failing)
+        cdp__group_fail          makes a record of a transfer that failed, a deadline that passed,
+                                 or a call that differs
+          cdp__group_see         stops the group's operations
+            cdp__domain_step     makes an event of the record
+              cdp__failure_step  alone decides who is to blame (>>failure, pure): at once, or after
+                                 it has settled, which means that ranks that wait are asked for the
+                                 end of their chain (>>waits) and an earlier cause may come;
+                                 meanwhile each poll of the group steps again
+              cdp__domain_act    makes the record the error of every group
+                cdp__group_publish   queues a FAILURE for every peer (>>telling)
+        cdp__group_telling       sends it in the next polls of the group
+        On each of the other ranks:
+        cdp__port_failure        receives it at once, whatever the rank reads just now (>>receive)
+          cdp__channel_failed    decodes it
+            cdp__world_told      makes it an event of cdp__failure_step; then cdp__domain_act as
+                                 above
 
     HOW TWO RANKS SHARE MEMORY (>>fabric)
         One direction between two ranks is a `way` in memory that both see: a ring of bytes, eight
         slots for small messages, and a table of exposures (payloads that the peer reads in place).
-        Threads of one process allocate it (>>hub); two processes of one host pass its descriptor
-        (>>memory in cdp_tcp.h). A doorbell wakes the side that sleeps.
+        Threads of one process allocate it: cdp__hub_way (>>hub). Of two processes of one host, the
+        one that connects makes it and passes its descriptor, cdp__link_offer; the other one takes
+        it, cdp__incoming_share; both map it, cdp__shared_open (>>memory; all in cdp_tcp.h). A
+        doorbell wakes the side that sleeps.
 
     License: MIT-0 or Unlicense, as you like; see the end of this file. */
 #if (defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION)) && defined(__STRICT_ANSI__) \
@@ -423,7 +438,7 @@ typedef enum cdp_status {
     CDP_ERR_TIMEOUT = -3,
     /* a peer's connection ended or could not be made; `peer` names it */
     CDP_ERR_PEER_LOST = -4,
-    /* somebody called cdp_group_abort(); the text carries the reason */
+    /* a rank called cdp_group_abort(); the text contains the reason */
     CDP_ERR_ABORTED = -5,
     /* ranks called different things, or brought different models, versions or settings */
     CDP_ERR_MISMATCH = -6,
@@ -464,9 +479,9 @@ typedef enum cdp_dtype {
     CDP_DTYPE_U32,
     CDP_DTYPE_U64,
     CDP_DTYPE_BOOL, /* one byte, 0 or 1 */
-    /* one byte: 4 and 3, or 5 and 2 exponent and fraction bits. They can be copied; */
+    /* One byte, with 4 and 3, or 5 and 2, exponent and fraction bits. Both can be copied; only a
+       GPU reduces them, see cdp_nccl.h */
     CDP_DTYPE_F8E4M3,
-    /* only a GPU reduces them, see cdp_nccl.h */
     CDP_DTYPE_F8E5M2,
     CDP_DTYPE_COUNT
 } cdp_dtype;
@@ -530,7 +545,7 @@ typedef struct cdp_iov {
     uint64_t bytes;
 } cdp_iov;
 
-/* Bytes that somebody else owns. */
+/* Bytes that the receiver of this struct may read, but does not own. */
 typedef struct cdp_bytes {
     const void *data;
     uint64_t bytes;
@@ -544,7 +559,7 @@ typedef struct cdp_error {
     cdp_status status;
     /* who reports it, -1 outside a group */
     int32_t rank;
-    /* whom it blames (the rank that died, is late, differs), -1 when nobody */
+    /* the rank to blame (it died, is late, or differs), -1: none */
     int32_t peer;
     /* the rank that saw the cause first; equals `rank` when it was seen here */
     int32_t origin;
@@ -682,7 +697,8 @@ typedef struct cdp_os_net {
     /* These bits (CDP_IO_READ, CDP_IO_WRITE), and END and ERROR, are reported from now on, with
        `owner`. Returns 0 or a negative errno. */
     int32_t (*watch_add)(const cdp_os *os, void *watch, int32_t fd, uint32_t bits, void *owner);
-    /* From now on these bits. What is there already is reported once more. */
+    /* Reports these bits from now on, in place of those before. What is ready already is reported
+       once more. */
     void (*watch_change)(void *user, void *watch, int32_t fd, uint32_t bits, void *owner);
     /* May be NULL where the system itself reports everything new. Of what was reported of `fd`,
        these bits are used up: a call said "not now". */
@@ -768,6 +784,11 @@ typedef struct cdp_os_shared {
     /* `unmap` may be called for the first 64 KiB of a mapping, for the next, and so on; false: only
        for all of it (this may take some milliseconds in a poll with a budget) */
     bool unmap_parts;
+    /* May be NULL. Gives the memory of such a mapping back to the system, for all processes that
+       have mapped it, too: none of them needs what is in it. The mappings stay. Without this
+       function the last process that unmaps the memory gives it back, and that takes 0.1 to 0.3 ms
+       per MiB in one call. */
+    void (*empty)(void *user, void *at, uint64_t bytes);
 } cdp_os_shared;
 
 /* How open_file() opens a file. */
@@ -860,8 +881,8 @@ typedef struct cdp_allocator {
 /* ---- >>store interface ----------------------------------------------------------------------- */
 
 /* A key-value store that all ranks reach: how they find each other before they have connections.
-   cdp_store.h has the ready-made ones and the functions that a program calls; this is what
-   somebody who brings another store implements. */
+   cdp_store.h has the ready-made ones and the functions that a program calls; this is
+   what a program that brings another store implements. */
 typedef enum cdp_store_op {
     CDP_STORE_NONE = 0,
     /* keys[0] := values[0] */
@@ -926,13 +947,12 @@ typedef struct cdp_store {
     void *self;
     const cdp_os *os;
     uint32_t timeout_ms; /* default of the calls that take 0 */
-    cdp_status (*start)(
-        /* rq->status is CDP_PENDING; may finish at once; never blocks; < 0: not taken */
-        void *self, cdp_store_request *rq);
-    cdp_status (*wait)(void *self, cdp_store_request *rq,
-        /* until done (returns its status) or deadline (CDP_PENDING) */
-        uint64_t deadline_ns);
-    /* afterwards rq is never touched */
+    /* Begins a request, whose status is CDP_PENDING. May finish it at once; never blocks. Returns
+       < 0 if it does not take the request. */
+    cdp_status (*start)(void *self, cdp_store_request *rq);
+    /* Waits until the request is done, and returns its status; CDP_PENDING at the deadline. */
+    cdp_status (*wait)(void *self, cdp_store_request *rq, uint64_t deadline_ns);
+    /* Ends a request; afterwards rq is never touched. */
     void (*cancel)(void *self, cdp_store_request *rq);
     void (*destroy)(void *self);
 } cdp_store;
@@ -1037,7 +1057,7 @@ typedef struct cdp_transport {
         void (*revoke)(void *self, uint32_t peer, uint64_t token);
         /* Optional even where the rest is set. Like revoke, but only if the peer has not begun to
            read: else returns false and the exposure stays. The library calls it for messages of
-           up to 4 MiB that nobody has begun to read after a few milliseconds, and sends them, so
+           up to 4 MiB that no peer has begun to read after a few milliseconds, and sends them, so
            that no rank waits for a reader that waits for something else. Without it, messages
            that small are exposed only if cdp_group_desc.expose_bytes says so. */
         bool (*try_revoke)(void *self, uint32_t peer, uint64_t token);
@@ -1060,7 +1080,7 @@ typedef struct cdp_transport {
         /* The world has failed, and `record` says why, in the library's own form. The first record
            of all ranks is kept: keep a copy, unless there is one already, for ranks that are not
            connected to this one, and let their wait() return an error of status CDP_ERR_ABORTED.
-           Called again when this rank knows better: that is for ranks that connect later. Both or
+           Called again when this rank has a better record, for ranks that connect later. Both or
            neither of these two. */
         void (*publish)(void *self, const void *record, uint32_t bytes);
         /* The record that is kept, if it is known here: copy it and return its length, at most
@@ -1132,13 +1152,13 @@ CDP_API void cdp_hub_destroy(cdp_hub *hub); /* NULL is allowed */
    not, the first operation that differs says so. */
 typedef struct cdp_choice {
     cdp_coll_kind kind;
-    const char *
-        /* required, as cdp_describe() spells it; "hierarchical" and "leaders" (of an allreduce):
-           only where a group spans several hosts of which one has several ranks */
-        algorithm;
-    /* of the vector, or of the parts of all ranks together (default: any) */
+    /* required, as cdp_describe() spells it; "hierarchical" and "leaders" (of an allreduce): only
+       where a group spans several hosts of which one has several ranks */
+    const char *algorithm;
+    /* the row fits up to this size: of the vector, or of the parts of all ranks together (default:
+       any) */
     uint64_t max_bytes;
-    uint32_t max_ranks; /* (default: any) */
+    uint32_t max_ranks; /* the row fits groups of up to so many ranks (default: any) */
 } cdp_choice;
 
 /* A set of ranks that communicate. Ranks are numbered 0 to world_size - 1. Operations of one
@@ -1151,45 +1171,43 @@ typedef struct cdp_group_desc {
     uint32_t rank;
     /* required, > 0 */
     uint32_t world_size;
-    /* ranks in one process: the hub that connects them */
+    /* ranks in one process: the hub that connects them. Without hub and transport, world_size must
+       be 1 */
     cdp_hub *hub;
     /* or any transport; copied; destroyed with the group, also when creation fails */
     cdp_transport *transport;
-    /* (neither: world_size must be 1)                                                */
-    /* per operation, end to end, from the call on (default: 600000; CDP_NO_TIMEOUT) */
+    /* deadline of each operation in ms, from the call on (default: 600000; CDP_NO_TIMEOUT: none) */
     uint32_t timeout_ms;
-    /* up to this size, algorithms of few rounds are taken (default: 64 KiB) */
+    /* operations of up to so many bytes use algorithms of few rounds (default: 64 KiB) */
     uint64_t small_bytes;
     /* bytes of the largest piece of a message, and so the delay of an abort (default: 1 MiB) */
     uint64_t piece_bytes;
-    uint64_t
-        /* what has at least this size is read where it lies by ranks that share memory;
-           UINT64_MAX: never (default: 64 KiB; more where a transport says so). What is not read
-           for some milliseconds is copied, up to 4 MiB, and leaves before it is asked for; what
-           is longer waits for its reader */
-        expose_bytes;
-    /* how long a waiting caller looks before it sleeps (default: 20) */
+    /* Ranks that share memory read data of at least so many bytes in place; UINT64_MAX: never
+       (default: 64 KiB; more where a transport says so). Up to 4 MiB that no peer has begun to
+       read after some milliseconds are copied, and leave before they are asked for; longer data
+       wait for their reader */
+    uint64_t expose_bytes;
+    /* microseconds for which a waiting caller polls before it sleeps (default: 20) */
     uint32_t spin_us;
-    /* never: always sleep */
+    /* a waiting caller sleeps at once */
     bool no_spin;
     /* no progress thread: operations advance in cdp_poll() and in waits; ERRORS, above, says why a
        rank that polls seldom may be blamed for what another one does */
     bool no_thread;
-    /* reductions whose bits depend on each rank's numbers alone: neither on counts, */
+    /* reductions whose bits depend on the numbers of each rank alone: neither on counts,
+       small_bytes, piece_bytes and buckets, nor on the transport */
     bool reproducible;
-    /* small_bytes, piece_bytes and buckets, nor on the transport                     */
     /* rows before the built-in table of algorithms; read at creation */
     const cdp_choice *choices;
     uint32_t choice_count;
     /* operations that each group remembers, see cdp_group_records() (default: 32) */
     uint32_t records;
-    /* when the group fails, this rank writes PATH.RANK.json, see cdp_group_dump() */
+    /* when the group fails, this rank writes PATH.RANK.json, see cdp_group_dump(); kept, not
+       copied: at most 1000 bytes (default: nothing is written) */
     const char *dump_path;
-    /* (default: nothing is written); kept, not copied: at most 1000 bytes            */
-    uint32_t
-        /* works that are not operations, such as those of cdp_work_then(), at once, at most
-           65535 (default: 64) */
-        max_pending;
+    /* how many works that are not operations, such as those of cdp_work_then(), may exist at once,
+       at most 65535 (default: 64) */
+    uint32_t max_pending;
     /* received bytes are combined in portions of this many bytes (default: 128 KiB; at least
        256) */
     uint64_t stage_bytes;
@@ -1210,15 +1228,15 @@ typedef struct cdp_group_desc {
     cdp_logger logger;
 } cdp_group_desc;
 
-/* Make this rank's end of a group. Local: talks to nobody yet (links are made on first use).
+/* Make this rank's end of a group. Local: nothing is sent yet (links are made on first use).
    Errors: INVALID (rank, world size, no way to reach the others, a rank of the hub that is
    taken, a row of `choices`), NOMEM, IO (no thread). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_group **out);
 
 #ifndef CDP_NO_GROUPS
 /* A group of some of the ranks of another one, over the same links. Only those ranks call it,
-   all with the same list: ranks[i] of `parent` becomes rank i. Local, like creation: nobody is
-   talked to. It inherits the settings of its parent and outlives it if need be. Groups, also of
+   all with the same list: ranks[i] of `parent` becomes rank i. Local, like creation: nothing is
+   sent. It inherits the settings of its parent and outlives it if need be. Groups, also of
    the same ranks, do not disturb each other: their operations may be called in different orders
    on different ranks. When several are made of the same ranks, the first one here is the first
    one there. It fails alone, and after its parent has failed another one can be made of the
@@ -1244,12 +1262,15 @@ CDP_API uint32_t cdp_rank_of_world(const cdp_group *group, uint32_t world_rank);
 /* Leave: local, and never an error for the others unless they still wait for this rank. Operations
    in flight end with CDP_ERR_STATE for threads that wait for them. NULL is allowed. Not while
    another thread uses the group. A group that leaves others of its world behind (those made by
-   cdp_group_new() and cdp_group_split(), or the one they were made from) waits for nobody, unless
+   cdp_group_new() and cdp_group_split(), or the one they were made from) does not wait, unless
    it has failed and has not told its peers. The last one ends its connections when the peers have
-   read what this rank sent: up to 0.1 s where one is busy, and 0.1 to 0.3 ms per MiB of its peers'
-   cdp_group_alloc() memory. After a failure it first tells its cause: that takes 50 ms, or up to
-   0.7 s where the peers do not take it. cdp_group_leave() does not block. The last error stays what
-   it was. */
+   read what this rank sent: less than a millisecond over memory, and over TCP where they read. A
+   peer that does not, because it is stopped or computes without a progress thread, is awaited for
+   0.1 s at most. Unmapping takes 0.1 to 0.3 ms per MiB of the peers' cdp_group_alloc() memory.
+   After a failure it first tells its cause: for 0.35 s at most, mostly some milliseconds. Then
+   others may read the cause in the store of rank 0, which waits for 0.3 s at most; where that store
+   is gone the other ranks wait for 50 ms. So all of it takes 0.75 s at most. cdp_group_leave() does
+   the same in frames, and does not block. The last error stays what it was. */
 CDP_API void cdp_group_destroy(cdp_group *group);
 
 #ifndef CDP_NO_FRAMES
@@ -1261,8 +1282,10 @@ CDP_API void cdp_group_destroy(cdp_group *group);
    taken, but a peer that then sends something to this rank may lose what it has not read yet, and
    after a failure peers may not learn its cause. Not bounded: a backend's destroy(), a function
    given to cdp_work_then() that is still running, a transport without leave(), such as that of
-   cdp_mpi.h, and the end of the progress thread, which takes some microseconds. Errors: STATE
-   (inside such a function; or the group was destroyed). */
+   cdp_mpi.h, the end of the progress thread, which takes some microseconds, and memory of
+   cdp_group_alloc() that a peer had not freed when its process ended: the last rank that unmaps it
+   gives it back to the system, in one call of 0.1 to 0.3 ms per MiB. Errors: STATE (inside such a
+   function; or the group was destroyed). */
 CDP_API cdp_status cdp_group_leave(cdp_group *group, uint32_t budget_us);
 #endif
 
@@ -1283,7 +1306,10 @@ CDP_API cdp_status cdp_group_status(cdp_group *group);
    stays valid, and is lost. It may be shared memory: what a child of fork() writes there its
    parent reads. NULL: out of memory, see cdp_last_error(). Any thread. */
 CDP_API void *cdp_group_alloc(cdp_group *group, uint64_t bytes);
-CDP_API void cdp_group_free(cdp_group *group, void *ptr); /* NULL is allowed */
+
+/* NULL is allowed. Gives the memory back to the system, which takes 0.1 to 0.3 ms per MiB. Nobody
+   may use it any more, neither other ranks nor children of fork(). */
+CDP_API void cdp_group_free(cdp_group *group, void *ptr);
 
 /* Break the group on every rank: waits return CDP_ERR_ABORTED with `reason` everywhere. Any
    thread, any time, any number of times; the first reason wins. Does not wait for anybody. */
@@ -1335,9 +1361,9 @@ CDP_API uint64_t cdp_describe(cdp_group *group, char *out, uint64_t size);
    microseconds have passed or nothing is in flight. The clock is read after each step of at most
    64 KiB, so the budget is exceeded by one such step. Budget 0: one look at what has arrived, and
    one step. Functions of the caller, such as those of cdp_work_then(), take their time on top; so
-   does memory that an operation needs because it is larger than all before it, and giving memory of
-   cdp_group_alloc() back to the system, which the last rank does that unmaps it after it was freed:
-   0.1 to 0.3 ms per MiB. Any thread. Returns cdp_group_status(). */
+   does memory that an operation needs because it is larger than all before it, and, where the
+   system cannot unmap memory in parts, as on Windows, memory of cdp_group_alloc() that a peer has
+   freed. Any thread. Returns cdp_group_status(). */
 CDP_API cdp_status cdp_poll(cdp_group *group, uint32_t budget_us);
 
 /* ---- >>collectives --------------------------------------------------------------------------- */
@@ -1421,7 +1447,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_allgather(
     cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype);
 CDP_MUST_CHECK CDP_API cdp_status cdp_allgather_async(
     cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_work *work);
-/* Rank `root` gets the reduction of all ranks' `count` elements in `out`, which nobody else
+/* Rank `root` gets the reduction of all ranks' `count` elements in `out`, which no other rank
    needs. In place (`in` NULL): `out` is the input on every rank, and only root's is changed.
    Large ones need scratch of that size on the other ranks. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_reduce(cdp_group *group, const void *in, void *out,
@@ -1440,7 +1466,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_scatter(
     cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype, uint32_t root);
 CDP_MUST_CHECK CDP_API cdp_status cdp_scatter_async(cdp_group *group, const void *in, void *out,
     uint64_t count, cdp_dtype dtype, uint32_t root, cdp_work *work);
-/* `in` has world_size * count elements; rank r gets the reduction of everybody's part r. In
+/* `in` has world_size * count elements; rank r gets the reduction of part r of all ranks. In
    place: `out` has all parts; the result replaces the own one, the others may hold anything
    afterwards. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_reduce_scatter(
@@ -1488,12 +1514,12 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_work_then(
 CDP_MUST_CHECK CDP_API cdp_status cdp_start_after(
     cdp_group *group, const cdp_request *request, cdp_work after, cdp_work *out);
 
-/* End a work that nobody needs any more; waits for it then return CDP_ERR_ABORTED. What concerns
-   this rank alone ends quietly: a function that was not called yet (it never is), a message of
-   which nothing has been sent or received (the other side's meets the next one; it is not lost).
-   Any other operation is one that other ranks take part in: cancelling it breaks the group on
-   all ranks, as cdp_group_abort() does, and names this rank. STATE: too late, it is done,
-   failing, or a message on its way; or it is a batch. */
+/* End a work that is no longer needed; waits for it then return CDP_ERR_ABORTED. Two kinds of work
+   end without an error on other ranks: a function that was not called yet (it never is), and a
+   message of which nothing has been sent or received (the message of the other side meets the next
+   one here, and is not lost). Other ranks take part in any other operation: to cancel it breaks
+   the group on all ranks, as cdp_group_abort() does, and names this rank. Errors: STATE (too late:
+   it is done, failing, or a message on its way; or it is a batch). */
 CDP_API cdp_status cdp_work_cancel(cdp_work work);
 #endif /* CDP_NO_CHAINS */
 
@@ -1544,7 +1570,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_recv_async(cdp_group *group, void *data, u
     cdp_dtype dtype, uint32_t from, uint32_t tag, cdp_work *work);
 
 /* Both at once, so that two ranks may call it with each other: `out` goes to rank `to`, what
-   comes from rank `from` goes to `in`. */
+   comes from rank `from` goes to `in`. Neither is this rank: in a ring of one, copy the data. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_sendrecv(cdp_group *group, const void *out,
     uint64_t out_count, uint32_t to, void *in, uint64_t in_count, uint32_t from, cdp_dtype dtype,
     uint32_t tag);
@@ -1557,7 +1583,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_sendrecv(cdp_group *group, const void *out
    from one rank keep their order. A rank that has left, or died, is not waited for; when no
    other rank is left that could send: PEER_LOST, which breaks the group and names the first that
    went, if none of them said why. After a TIMEOUT all ranks that could have sent are asked: one
-   that does not answer is named, or else one that waits for nobody. *got is written when it
+   that does not answer is named, or else one that waits for no other. *got is written when it
    is done, and must stay until then. Errors otherwise as for cdp_recv(); STATE: max_pending of
    the desc receives from any rank are waiting already. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_recv_any(cdp_group *group, void *data, uint64_t room,
@@ -1630,7 +1656,7 @@ typedef struct cdp_channel_desc {
     void (*released)(void *user, uint32_t peer, uint64_t handle, cdp_status status);
     /* A body that was asked for is there: CDP_OK, or CDP_ERR_PEER_LOST, or what broke the group. */
     void (*fetched)(void *user, uint32_t peer, uint64_t handle, cdp_status status);
-    /* The time of cdp_channel_timer() has come. */
+    /* os->now_ns has reached the time that was given to cdp_channel_timer(). */
     void (*timer)(void *user);
 } cdp_channel_desc;
 
@@ -1687,7 +1713,7 @@ CDP_API void cdp_channel_wake(cdp_channel *channel);
 CDP_API cdp_status cdp_channel_drop(cdp_channel *channel, uint32_t peer, const char *reason);
 
 /* Closes the channel: no callback runs after this returned (or, inside a callback, after that one
-   returned). Other ranks hear that this one is lost to them. What was offered is the caller's
+   returned). Other ranks get the callback `lost` for this one. Offered bodies are the caller's
    again. NULL is allowed. */
 CDP_API void cdp_channel_close(cdp_channel *channel);
 #endif /* CDP_NO_CHANNELS */
@@ -1705,22 +1731,22 @@ CDP_API void cdp_channel_close(cdp_channel *channel);
 typedef struct cdp_backend {
     void *self;
     const char *name; /* for cdp_describe() */
-    /* 1; 0: the processor's; < 0: a status, explained: nobody can use it */
+    /* Returns 1 if `data` is memory of this backend, 0 if it is host memory. < 0: a status with
+       its text in cdp_last_error(): neither can use the memory */
     int (*owns)(void *self, const void *data);
-    /* Start `n` requests, checked and with defaults, as one. *number is its own count of what it
-      started, from 1, below 2^62, and 0 when it failed before anything was started. */
-
+    /* Starts `n` requests, checked and with defaults, as one. *number becomes the backend's own
+       count of what it started, from 1, below 2^62, or 0 if it failed before anything started. */
     cdp_status (*start)(void *self, const cdp_request *requests, uint32_t n, uint64_t *number);
-    /* messages, as one */
+    /* The same for `n` messages. */
     cdp_status (*transfer)(void *self, const cdp_transfer *list, uint32_t n, uint64_t *number);
-    /* Until os->now_ns >= deadline_ns (0: just look): OK, PENDING or why not. UINT64_MAX: only
-      order what the caller does next after it. INVALID and STATE are the caller's mistakes.
-      `number` 0: everything so far. Of look only: the lock may be held. */
-
+    /* Waits for what got this number (0: for everything so far) until os->now_ns >= deadline_ns:
+       OK, PENDING, or the error. deadline_ns 0: only looks, and the lock may be held. UINT64_MAX:
+       does not wait, but orders what the caller does next after it. INVALID and STATE are the
+       caller's mistakes. */
     cdp_status (*wait)(void *self, uint64_t number, uint64_t deadline_ns);
     /* the group broke: stop what runs. Lock held, must not block */
     void (*failed)(void *self, const cdp_error *error);
-    /* optional: give `part` (NULL: none for this rank) one */
+    /* Optional: gives the new group `part` a backend (NULL: this rank is in no part). */
     cdp_status (*split)(void *self, uint32_t color, uint32_t key, cdp_group *part);
     void (*destroy)(void *self);
     /* Memory for gradients, in the order of what the caller does; with the processor's memory on
@@ -1947,7 +1973,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_create(const cdp_ddp_desc *desc, cdp_d
 
 #ifndef CDP_NO_FRAMES
 /* cdp_ddp_create() for a program that must not block: checks *desc, allocates, and sends the first
-   bytes; cdp_ddp_poll() goes on with it. It waits for nobody, and takes some microseconds for each
+   bytes; cdp_ddp_poll() goes on with it. It does not wait, and takes some microseconds for each
    parameter. Until creation ends, parameters and buffers must stay as they are, and calls with the
    ddp other than cdp_ddp_poll() and cdp_ddp_destroy() return STATE. Ranks may mix this form and the
    blocking one. Errors: INVALID, UNSUPPORTED, NOMEM as cdp_ddp_create(), and then *out is NULL; or
@@ -5209,6 +5235,11 @@ CDP__PRIVATE void cdp__os_memory_unmap(void *user, void *at, uint64_t bytes) {
     munmap(at, (size_t)bytes);
 }
 
+CDP__PRIVATE void cdp__os_memory_empty(void *user, void *at, uint64_t bytes) {
+    (void)user;
+    (void)madvise(at, (size_t)bytes, MADV_REMOVE);
+}
+
 /* Identifies the running kernel, the network namespace and the user. */
 CDP__PRIVATE uint64_t cdp__os_memory_host(void *user) {
     char boot[64];
@@ -5378,20 +5409,20 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
 #define CDP__OS_PORT_OWNER NULL
 #endif
 #ifdef __linux__
-#define CDP__OS_UNMAP_PARTS true
+#define CDP__OS_PARTS true, cdp__os_memory_empty
 #else
-#define CDP__OS_UNMAP_PARTS false
+#define CDP__OS_PARTS false, NULL
 #endif
 #if (defined(__linux__) || defined(_WIN32)) && !defined(CDP_NO_SHARED_MEMORY)
 #define CDP__OS_SHARED                                                                      \
     {                                                                                       \
         cdp__os_memory_create, cdp__os_memory_map, cdp__os_memory_unmap, cdp__os_pass_open, \
             cdp__os_pass, cdp__os_memory_read, cdp__os_memory_host, CDP__OS_PROCESSES,      \
-            CDP__OS_UNMAP_PARTS                                                             \
+            CDP__OS_PARTS                                                                   \
     }
 #else
 #define CDP__OS_SHARED \
-    { NULL, NULL, NULL, NULL, NULL, NULL, NULL, CDP__OS_PROCESSES, false }
+    { NULL, NULL, NULL, NULL, NULL, NULL, NULL, CDP__OS_PROCESSES, false, NULL }
 #endif
 #ifdef CDP_NO_FILES
 #define CDP__OS_FILES \
@@ -8062,7 +8093,9 @@ CDP__PRIVATE void cdp__call_text(const cdp__head *h, char *out, uint64_t size) {
         cdp__text_add(&t, " from rank %u", h->root);
     if (kind == CDP_COLL_REDUCE || kind == CDP_COLL_GATHER)
         cdp__text_add(&t, " to rank %u", h->root);
-    if (cdp__root_is_bucket(h->root))
+    if (cdp__root_is_bucket(h->root) && (h->root & 0xffffu) == 0xffffu)
+        cdp__text_add(&t, " beside the buckets of ddp %u", h->root >> 16 & 0xffu);
+    else if (cdp__root_is_bucket(h->root))
         cdp__text_add(&t, " for bucket %u of ddp %u", h->root & 0xffffu, h->root >> 16 & 0xffu);
     if (kind == CDP_COLL_SEND) return;
     if (cdp__algo_at(h->algo)->kind == CDP_COLL_BARRIER)
@@ -8434,10 +8467,12 @@ CDP__PRIVATE void cdp__fingerprint_text(cdp__text *t, const cdp__fingerprint *f)
 
 /* Appends a text like "; in the end everybody waits for rank 2, which does not answer". */
 CDP__PRIVATE void cdp__endpoint_text(cdp__text *t, const cdp__failure_record *r) {
-    static const char *const why[CDP__WHY_COUNT] = {"", ", which does not answer",
+    static const char *const why[CDP__WHY_COUNT] = {"",
+        ", which does not answer: look at what its process is doing",
         ", which waits for nobody: it computes, or calls something else",
         ", which has done its part: the link to it is cut", ": these ranks wait for each other",
-        ", because of whose failure others have left", "", "", ", which does not answer",
+        ", because of whose failure others have left", "", "",
+        ", which does not answer: look at what its process is doing",
         "; rank 0 is gone, too, and its store with it", ", which has left"};
     /* the text says what this rank waited for */
     const bool said = r->text[0] && r->end.why != CDP__WHY_TEXT;
@@ -8462,10 +8497,11 @@ CDP__PRIVATE void cdp__failure_cause_text(cdp__text *t, const cdp__failure_recor
     if (r->text[0] || r->end.why == CDP__WHY_CALLS || r->peer < 0) {
         cdp__text_add(t, "%s", r->text);
     } else if (r->status == CDP_ERR_TIMEOUT) {
-        cdp__text_add(t,
-            "the deadline of %u ms passed while waiting for rank %d (it %s %llu of %llu bytes)",
-            r->timeout_ms, (int)r->peer, r->sending ? "took" : "sent", (unsigned long long)r->moved,
-            (unsigned long long)r->expected);
+        cdp__text_add(t, "the deadline of %u ms passed while waiting for rank %d", r->timeout_ms,
+            (int)r->peer);
+        if (r->expected) /* a barrier has no bytes */
+            cdp__text_add(t, " (it %s %llu of %llu bytes)", r->sending ? "took" : "sent",
+                (unsigned long long)r->moved, (unsigned long long)r->expected);
     }
     if (r->status == CDP_ERR_TIMEOUT || r->end.why >= CDP__WHY_AWAITED) cdp__endpoint_text(t, r);
     if (r->end.why != CDP__WHY_CALLS) return;
@@ -8592,8 +8628,9 @@ typedef struct cdp__failure_domain { /* a group, and all messages that fail with
 } cdp__failure_domain;
 
 /* The failure state of one process. The caller provides the arrays, zeroed: one waiter per rank
-   and a few more, as many edges (a few, if nothing receives from any rank), at least two wills.
-   If one is full, the blame may be less precise, but never later. */
+   and a few more, as many edges (a few are enough if the program never receives from any rank),
+   and at least two wills. If an array is full, the blame may be less precise, but is never
+   later. */
 typedef struct cdp__failure {
     uint32_t rank, world_size;
     uint32_t edge_room, waiter_room, will_room, will_at, waiter_at;
@@ -10183,7 +10220,7 @@ CDP__PRIVATE bool cdp__port_flush(cdp__world *w, uint32_t peer) {
         }
         v.bytes = cdp__step_bytes(w, v.bytes);
         r = w->transport.send(w->transport.self, peer, &v, 1);
-        if (r < 0) { /* without `dead`, every poll would try again */
+        if (r < 0) { /* `dead` keeps later polls from trying again */
             port->dead = true;
             port->control_at = port->control_used = 0;
             port->tx_head_left = 0;
@@ -11061,7 +11098,8 @@ CDP__PRIVATE bool cdp__transfer_fits(
     return h->bytes <= left && (h->bytes == 0) == (x->bytes == 0);
 }
 
-/* Advances a receive. > 0: moved; 0: later; CDP__ODD; < 0: lost. */
+/* Advances a receive. > 0: bytes moved; 0: nothing moved, try later; CDP__ODD; any other value
+   < 0: the peer is lost. */
 CDP__PRIVATE int64_t cdp__transfer_receive(cdp__world *w, cdp__transfer *x) {
     cdp__stream *s = x->s;
     int64_t r = 0, n;
@@ -11670,6 +11708,12 @@ CDP__PRIVATE CDP__ONE_COPY cdp_status cdp__alive(const cdp_group *g, const char 
     if (!g) return cdp__fail(CDP_ERR_INVALID, "%s needs a group; this one is NULL", call);
     if (g->magic == CDP__GROUP_MAGIC) return CDP_OK;
     return cdp__fail(CDP_ERR_STATE, "%s: this group was destroyed", call);
+}
+
+/* The same for an operation, whose errors begin with its name. */
+CDP__PRIVATE cdp_status cdp__alive_for(const cdp_group *g, cdp_coll_kind kind) {
+    if (g && g->magic == CDP__GROUP_MAGIC) return CDP_OK;
+    return cdp__alive(g, kind ? cdp_coll_name(kind) : "cdp_start");
 }
 
 /* The world rank of rank p of the group. Errors and links use world ranks. */
@@ -12435,7 +12479,8 @@ CDP__PRIVATE void cdp__group_see(
     const bool stops = !late || top->broken_by_caller;
     if (g->health == CDP__FAILED || (g->health == CDP__SETTLING && !sure)) return;
     if (stops) g->health = CDP__SETTLING;
-    /* a deadline is being settled as well: its operation cannot undo this failure */
+    /* A missed deadline is being settled at the same time. Its operation may still complete, but
+       that must not undo this failure. */
     if (stops && top->domain.state == CDP__FAILURE_SETTLING) top->health = CDP__SETTLING;
     if (top->domain.state > most) return;
     if (top->channel == CDP__WORLD_CHANNEL && cdp__world_told_first(g->w)) return;
@@ -14445,6 +14490,7 @@ CDP__PRIVATE void cdp__progress_sleep(cdp__world *m, uint64_t deadline_ns) {
     cdp__world_wait(m, &m->lock, deadline_ns);
     if (m->cond && m->callers) /* another caller sleeps in the transport next */
         m->os->threads.cond_broadcast(m->os->user, m->cond);
+    cdp__progress_yield_lock(m); /* the transport does not sleep while it has work of its own */
 }
 
 /* Waits within a budget. A sleep may end a millisecond late, so the last one is spent polling. */
@@ -14560,7 +14606,7 @@ CDP__PRIVATE int64_t cdp__alone_move(void *self, uint32_t peer, const cdp_iov *v
     (void)self;
     (void)v;
     (void)n;
-    return cdp__fail_peer(CDP_ERR_INTERNAL, peer, 0, "a group of one has nobody to talk to");
+    return cdp__fail_peer(CDP_ERR_INTERNAL, peer, 0, "a group of one rank has no peer");
 }
 CDP__PRIVATE cdp_status cdp__alone_wait(void *self, cdp_lock *lock, uint64_t deadline_ns) {
     (void)self;
@@ -15792,7 +15838,7 @@ CDP__PRIVATE cdp_status cdp__start(cdp_group *g, const cdp_request *request,
     const cdp__with with = {{NULL, 0}, done, user, false};
     cdp_request rq;
     bool device;
-    cdp_status st = cdp__alive(g, "cdp_start");
+    cdp_status st = cdp__alive_for(g, request ? request->kind : CDP_COLL_NONE);
     if (st != CDP_OK) return st;
     if (!request || !out)
         return cdp__fail(CDP_ERR_INVALID, "cdp_start needs a request and a place for the work");
@@ -15912,8 +15958,9 @@ CDP_API cdp_status cdp_start_all(
 CDP__PRIVATE cdp_status cdp__work_state(cdp_work w) {
     const cdp_status st = cdp__work_look(w.group, w.seq);
     if (st != CDP_OK && !cdp__work_exists(w.group, w.seq))
-        return cdp__fail(
-            CDP_ERR_INVALID, "the group has no operation #%llu", (unsigned long long)w.seq);
+        return cdp__fail(CDP_ERR_INVALID,
+            "work #%llu was not started in this group; pass what cdp_start() has filled in",
+            (unsigned long long)w.seq);
     return st < CDP_OK ? cdp__work_explain(w.group, st) : st;
 }
 
@@ -16091,8 +16138,8 @@ CDP__PRIVATE cdp_status cdp__pend_cancel(cdp_group *g, uint64_t seq) {
             "one by one");
     if (s->kind == CDP__PEND_CALL)
         return cdp__fail(CDP_ERR_STATE,
-            "cdp_work_cancel: this work stands for something else, which is to be cancelled "
-            "itself; a call by cdp_call_cancel()");
+            "cdp_work_cancel: this work belongs to a remote call; cancel that with "
+            "cdp_call_cancel()");
     if (!x && s->kind == CDP__PEND_THEN)
         return cdp__fail(CDP_ERR_STATE, "cdp_work_cancel: the function is being called");
     if (!x) { /* it was turned into a receive from one rank */
@@ -16232,7 +16279,7 @@ CDP__PRIVATE cdp_status cdp__run(cdp_group *g, cdp_request rq) {
     cdp__world *m;
     bool device;
     cdp_status st = cdp__must_not_wait();
-    if (st == CDP_OK) st = cdp__alive(g, "cdp_start");
+    if (st == CDP_OK) st = cdp__alive_for(g, rq.kind);
     if (st == CDP_OK) st = cdp__request_check(g, &rq, &device);
     if (st == CDP_OK && device) {
         st = cdp__device_start(g, &rq, 1, &w);
@@ -16837,7 +16884,11 @@ CDP_API cdp_status cdp_sendrecv(cdp_group *g, const void *out, uint64_t out_coun
     cdp_transfer t[2];
     cdp_work work;
     cdp_status st = cdp__must_not_wait();
+    if (st == CDP_OK) st = cdp__alive(g, "cdp_sendrecv");
     if (st != CDP_OK) return st;
+    if (to == g->desc.rank || from == g->desc.rank)
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_sendrecv: rank %u is this rank; copy the data", g->desc.rank);
     if (in && out
         && cdp__overlap(in, out, in_count * cdp_dtype_size(cdp__def(dtype, CDP_DTYPE_F32)),
             out_count * cdp_dtype_size(cdp__def(dtype, CDP_DTYPE_F32))))
@@ -19450,7 +19501,8 @@ CDP__PRIVATE cdp_status cdp__ddp_created(cdp_ddp **out, cdp_status st) {
     return st;
 }
 
-/* Begins to create a ddp. CDP_PENDING: it goes on in stages. Any other failure has left nothing. */
+/* Begins to create a ddp. CDP_PENDING: creation continues in stages. After any other status than
+   that and CDP_OK nothing is left behind. */
 CDP__PRIVATE cdp_status cdp__ddp_create(const cdp_ddp_desc *desc, cdp_ddp **out) {
     const cdp_os *os;
     cdp_status st;

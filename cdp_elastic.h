@@ -34,6 +34,10 @@
         if (st == CDP_OK) st = cdp_elastic_finish(e);
         if (st != CDP_OK) return cdp_print_error(stderr);
         cdp_elastic_destroy(e);
+        With cdp_elastic_create_from_env() the launcher serves the store. On one machine:
+            cdprun -n 4 --stay --max-restarts 3 ./train
+        On each of 2 to 4 machines, HOST being one of them and FILE the same secret:
+            cdprun -n 4 --nnodes 2:4 --stay --rdzv-endpoint HOST --job-key-file FILE ./train
 
     CONTENTS (search for the name with >> before it)
         elastic            all public types and functions
@@ -129,8 +133,8 @@
     ERRORS
         cdp_elastic_create: INVALID (desc; an id that was used before), UNSUPPORTED (no threads),
         TIMEOUT (join_ms; the text says who was there), MISMATCH (settings or entries differ from
-        those of the job; the text shows the first that does), STATE (the job is over), STORE,
-        NOMEM.
+        those of the job; the text shows the first that does), STATE (the job is over: this process
+        came too late and is not needed), STORE, NOMEM.
         cdp_elastic_next: TIMEOUT (below min_ranks for join_ms), STATE (left out; left; nobody that
         is left has state: start from a checkpoint), MISMATCH (state that should be equal is not),
         STORE (the store is lost: this process must end), and whatever is a mistake of the program
@@ -193,7 +197,7 @@ typedef struct cdp_elastic_now {
 } cdp_elastic_now;
 
 typedef struct cdp_elastic_desc {
-    /* required: served by somebody who outlives the ranks; must outlive the cdp_elastic */
+    /* required: served by a process that outlives the ranks; must outlive the cdp_elastic */
     cdp_store *store;
     /* prefix of this job's keys, 1 to 63 characters, equal on all (default: "elastic"); copied. Use
        another one, or another store, for each run */
@@ -288,11 +292,11 @@ CDP_API void cdp_elastic_leave(cdp_elastic *e, const char *reason);
    cause. Any thread; may wait while another thread connects. Errors: STORE, TIMEOUT, INVALID. */
 CDP_API cdp_status cdp_elastic_alarm(cdp_elastic *e, const char *reason);
 
-/* Ends this member. Without cdp_elastic_finish() or cdp_elastic_leave() before, the others take it
-   for one that has left. Destroys the group. Takes up to a second; where the store cannot be
-   reached or is silent, also after an error of it, up to timeout_ms of tcp->group and at most 30 s
-   for each of three requests. A program that holds what was made of the group destroys that
-   before. NULL is allowed. */
+/* Ends this member. If neither cdp_elastic_finish() nor cdp_elastic_leave() was called before, the
+   others treat it as a member that has left. Destroys the group. Takes up to a second; where the
+   store cannot be reached or is silent, also after an error of it, up to timeout_ms of tcp->group
+   and at most 30 s for each of three requests. Destroy groups and ddps that were made from the
+   group before this call. NULL is allowed. */
 CDP_API void cdp_elastic_destroy(cdp_elastic *e);
 
 /* The last 32 epochs of this process as JSON: epoch, step, size, rank, lost, joined, cause, and how
@@ -303,12 +307,12 @@ CDP_API uint64_t cdp_elastic_history(cdp_elastic *e, char *out, uint64_t size);
 /* ---- the pieces alone, for a program that keeps steps and state itself ---- */
 
 typedef struct cdp_shrink_desc {
-    /* required: served by somebody who outlives the ranks; one that this thread may use */
+    /* required: a store that this thread may use, served by a process that outlives the ranks */
     cdp_store *store;
     /* prefix of the keys, 1 to 40 characters, equal on all ranks (default: "shrink"). Use another
        one, or another store, for each run */
     const char *job;
-    /* how long to wait for ranks of whom nobody knows whether they live, in ms (default: 200). A
+    /* how long to wait for ranks that may be alive or dead, in ms (default: 200). A
        rank that comes later is left out: the ranks must notice a failure within less */
     uint32_t settle_ms;
     uint32_t min_ranks; /* with fewer it waits, at most timeout_ms of the group (default: 1) */
@@ -393,7 +397,7 @@ typedef struct cdp__elastic_place {
 typedef struct cdp__elastic_ticket {
     uint8_t id[CDP__ELASTIC_ID_BYTES];
     uint64_t step, samples;
-    bool gone; /* nobody stands behind it any more */
+    bool gone; /* its process has ended */
 } cdp__elastic_ticket;
 
 /* "I complete nothing more in this epoch." */
@@ -939,7 +943,7 @@ CDP__PRIVATE cdp_status cdp__elastic_claim(cdp_elastic *e, cdp_store *s, const c
     return st;
 }
 
-/* The same where nobody asks for the value. */
+/* The same where the caller does not need the value. */
 CDP__PRIVATE cdp_status cdp__elastic_mark(
     cdp_elastic *e, cdp_store *s, const char *key, const char *text) {
     void *data;
@@ -1109,14 +1113,14 @@ CDP__PRIVATE cdp_status cdp__elastic_of_group(cdp_elastic *e, cdp_status st) {
     return cdp__fail(CDP_ERR_PEER_LOST, "rank 0 of the epoch ended: %s", why.text);
 }
 
-/* Says to the others that nobody stands behind this id any more. */
+/* Records in the store that the process of this id has ended. */
 CDP__PRIVATE cdp_status cdp__elastic_say_gone(cdp_elastic *e, cdp_store *s, const char *why) {
     char key[CDP__ELASTIC_KEY];
     cdp__elastic_key(e, key, "gone/%s", e->id);
     return cdp__elastic_mark(e, s, key, why);
 }
 
-/* Ends epoch k for everybody; the first reason counts. */
+/* Ends epoch k on all ranks; the first reason counts. */
 CDP__PRIVATE cdp_status cdp__elastic_alarm_at(
     cdp_elastic *e, cdp_store *s, uint64_t k, const char *why) {
     char key[CDP__ELASTIC_KEY], text[160];
@@ -1825,7 +1829,9 @@ CDP__PRIVATE cdp_status cdp__elastic_greet(
         h.epoch = cdp__get_u64(all + (size_t)r * each + CDP__ELASTIC_ID_BYTES);
         if (!cdp__elastic_fits(d, r, &h))
             st = cdp__fail(CDP_ERR_MISMATCH,
-                "epoch %llu: rank %u is another process than its decision says",
+                "epoch %llu: the process that connected as rank %u is not the one that the "
+                "decision of the "
+                "epoch lists",
                 (unsigned long long)d->epoch, r);
     }
     cdp__free(e->os, all);
@@ -1871,7 +1877,7 @@ CDP__PRIVATE cdp_status cdp__elastic_tidy_epoch(cdp_elastic *e, uint64_t k) {
     return st;
 }
 
-/* Rank 0 removes what nobody needs any more, of the epoch before last and of those before it that
+/* Rank 0 removes what no rank needs any more, of the epoch before last and of those before it that
    had no time to do so. */
 CDP__PRIVATE cdp_status cdp__elastic_tidy(cdp_elastic *e, const cdp__elastic_decision *d) {
     char key[CDP__ELASTIC_KEY], text[24];
@@ -2287,8 +2293,9 @@ CDP__PRIVATE cdp_status cdp__elastic_client(
     const char *end = port ? cdp__addr_decimal(port, 65535, &number) : NULL;
     if (!host || !end || *end || !number)
         return cdp__fail(CDP_ERR_INVALID,
-            "cdp_elastic_create_from_env: MASTER_ADDR is \"%s\" and MASTER_PORT \"%s\"; set them "
-            "to where a store is served that outlives the ranks",
+            "cdp_elastic_create_from_env: MASTER_ADDR is \"%s\" and MASTER_PORT \"%s\"; start the "
+            "program with `cdprun -n 4 --stay PROGRAM`, or set them to where a store is served "
+            "that outlives the ranks",
             host ? host : "", port ? port : "");
     memset(&c, 0, sizeof c);
     c.host = host;
@@ -2305,7 +2312,8 @@ CDP__PRIVATE cdp_status cdp__elastic_client(
 }
 
 CDP_API cdp_status cdp_elastic_create_from_env(const cdp_elastic_desc *desc, cdp_elastic **out) {
-    const char *range = getenv("CDP_ELASTIC"), *trust = getenv("CDP_TRUST_NETWORK");
+    const char *range = getenv("CDP_ELASTIC"), *trust = getenv("CDP_TRUST_NETWORK"),
+               *agent = getenv("TORCHELASTIC_USE_AGENT_STORE");
     const cdp_os *os;
     cdp_elastic_desc d;
     cdp_tcp_desc tcp;
@@ -2321,6 +2329,10 @@ CDP_API cdp_status cdp_elastic_create_from_env(const cdp_elastic_desc *desc, cdp
     if (d.tcp) tcp = *d.tcp;
     d.tcp = &tcp;
     os = tcp.group.os ? tcp.group.os : cdp_os_default();
+    if (!range && agent && strcmp(agent, "False") == 0)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_elastic_create_from_env: this launcher serves no store that outlives the ranks "
+            "(TORCHELASTIC_USE_AGENT_STORE is False); start the program with `cdprun --stay`");
     if (range && !cdp__elastic_range(range, &d.min_ranks, &d.max_ranks))
         return cdp__fail(CDP_ERR_INVALID,
             "CDP_ELASTIC is \"%s\"; it should be MIN:MAX, MIN: or a number", range);
@@ -2613,7 +2625,7 @@ CDP_API cdp_status cdp_elastic_agree(cdp_elastic *e, bool yes, bool *all) {
     return st;
 }
 
-/* The job is over for all: nobody waits for this process any more. */
+/* The job is over on all ranks: no rank waits for this process any more. */
 CDP__PRIVATE cdp_status cdp__elastic_end(cdp_elastic *e) {
     char key[CDP__ELASTIC_KEY];
     cdp_status st = cdp__elastic_say_gone(e, e->store, "has finished");
@@ -2684,7 +2696,8 @@ CDP__PRIVATE cdp_status cdp__shrink_check(
     *out = NULL;
     if (!d->store)
         return cdp__fail(CDP_ERR_UNSUPPORTED,
-            "cdp_group_shrink: the desc has no store, and without one nobody can decide who is "
+            "cdp_group_shrink: the desc has no store, and without one the ranks cannot decide who "
+            "is "
             "left; let a process that outlives the ranks serve one");
     if (!d->store->start || !d->store->os)
         return cdp__fail(CDP_ERR_STATE, "cdp_shrink_desc.store was destroyed");

@@ -364,7 +364,7 @@ CDP_API bool cdp_rpc_alive(cdp_rpc *rpc, uint32_t rank);
 typedef struct cdp_rpc_stats {
     uint64_t calls_out; /* started here and not ended on the wire */
     uint64_t calls_in;  /* came here and not replied to */
-    uint64_t queued;    /* of those: waiting for a thread, for references or for a value */
+    uint64_t queued;    /* of calls_in: those that wait for a thread, references or a value */
     uint64_t owners;    /* values of this rank */
     uint64_t users;     /* references to values of others */
     uint64_t pending;   /* of those: not confirmed yet */
@@ -389,11 +389,11 @@ typedef struct cdp_rpc_stats {
 /* How much there is now. All zero for NULL. Any thread. */
 CDP_API cdp_rpc_stats cdp_rpc_stats_of(cdp_rpc *rpc);
 
-/* All of that one by one, as text for a reader: limits, lost ranks, calls and for whom they wait,
-   requests and what they wait for, values, references. Returns the length, which is below `size`:
-   what does not fit is cut (300 bytes for each call, request and reference are enough, and the
-   names of functions and ranks and the labels besides). 0 if rpc or out is NULL, or size is 0.
-   Any thread. */
+/* Everything that cdp_rpc_stats counts, one by one, as text for a reader: limits, lost ranks, calls
+   and the ranks that they wait for, requests and what they wait for, values, references. Returns
+   the length, which is below `size`: what does not fit is cut (300 bytes for each call, request and
+   reference are enough, and the names of functions and ranks and the labels besides). 0 if rpc or
+   out is NULL, or size is 0. Any thread. */
 CDP_API uint64_t cdp_rpc_describe(cdp_rpc *rpc, char *out, uint64_t size);
 
 /* ---- >>calls --------------------------------------------------------------------------------- */
@@ -405,8 +405,8 @@ typedef enum cdp_ran {
     CDP_RAN_YES
 } cdp_ran;
 
-/* A call, in the caller's memory: it stays where it is until the call has ended; then nobody
-   else touches it. Results belong to it until cdp_call_free(). */
+/* A call, in the caller's memory, which must not move until the call has ended; afterwards the
+   library does not touch it. Results belong to it until cdp_call_free(). */
 typedef struct cdp_call {
     cdp_status status; /* CDP_PENDING, then the same for ever */
     cdp_ran ran;
@@ -420,9 +420,9 @@ typedef struct cdp_call {
     cdp_tensor *tensors; /* in memory of the call */
     cdp_error error;     /* why it failed */
     /* Set before the start, where the contents of the result go: memory of the program, aligned to
-       8 bytes, that nobody else uses until the call has ended; cdp_call_free() does not free it.
-       Tensors come first, each filled up to a multiple of 8 bytes. A result that is longer: the
-       call fails with INVALID, and `ran` is YES (default: memory of the library). */
+       8 bytes, that the program does not use until the call has ended; cdp_call_free() does not
+       free it. Tensors come first, each filled up to a multiple of 8 bytes. A result that is
+       longer: the call fails with INVALID, and `ran` is YES (default: memory of the library). */
     cdp_iov into;
     uint64_t priv[10];
 } cdp_call;
@@ -448,11 +448,11 @@ typedef struct cdp_call_desc {
        then: nobody may wait for that call. Where callbacks run, see THREADS. */
     void (*done)(void *user, cdp_call *call);
     void *user;
-    /* Set, the memory of `args` is not copied where it need not be, and is the program's again when
-       this is called: once, after a start that was OK; perhaps after the call has ended, or at
-       once. A copy is avoided for more than 64 KiB in one piece, without tensors, references,
-       `on` and `ctx`, to another rank; a call that waits for its turn (in_order) is copied, too.
-       Where callbacks run. */
+    /* If this is set, the memory of `args` is not copied where it need not be, and is the program's
+       again when this function is called: once, after a start that was OK, perhaps within it, and
+       perhaps after the call has ended. A copy is avoided for more than 64 KiB in one piece,
+       without tensors, references, `on` and `ctx`, to another rank; a call that waits for its turn
+       (in_order) is copied, too. It runs where callbacks run, see THREADS. */
     void (*release)(void *user);
     void *release_user;
 } cdp_call_desc;
@@ -482,9 +482,10 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_call_wait(cdp_call *call);
 CDP_MUST_CHECK CDP_API cdp_status cdp_call_wait_for(cdp_call *call, uint32_t timeout_ms);
 /* Its status, or PENDING, at once. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_call_test(cdp_call *call);
-/* Until all have ended: OK, or the first failure in the order of the list. */
+/* Waits until all have ended. OK, or the first failure in the order of the list. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_call_wait_all(cdp_call *const *calls, uint32_t count);
-/* Until one has ended: *which, and its status; PENDING after timeout_ms. */
+/* Waits until one has ended; *which is its index. Returns its status, or PENDING after
+   timeout_ms. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_call_wait_any(
     cdp_call *const *calls, uint32_t count, uint32_t timeout_ms, uint32_t *which);
 /* Ends it with ABORTED. Not if it has ended: STATE. A function that runs already sees
@@ -702,8 +703,8 @@ CDP_API const uint32_t *cdp_ctx_grad_rows(cdp_ctx *ctx, uint64_t value);
 
 /* Updates parameters where they are: one object on each owner, which keeps its state. A parameter
    is a value (cdp_rref_create) with `param` set whose `plain` is one tensor of F32 or F64 in memory
-   of the program, which a step writes; nobody else should use it meanwhile. Steps on one owner run
-   one after the other. Arithmetic is done in double and rounded to the parameter's dtype. */
+   of the program, which a step writes; the program should not use it meanwhile. Steps on one owner
+   run one after the other. Arithmetic is done in double and rounded to the parameter's dtype. */
 typedef enum cdp_optim_kind {
     CDP_OPTIM_NONE = 0,
     CDP_OPTIM_SGD,      /* lr .01, momentum 0, dampening 0 */
@@ -751,7 +752,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_dist_optim_create(
    rows (see grad_rows; SGD, ADAGRAD and ADAM without weight_decay). After a failure, which names
    every owner that failed, the others have made their step. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_dist_optim_step(cdp_dist_optim *optim, cdp_ctx *ctx);
-/* Other settings from the next step on. 0: as it was. */
+/* Changes settings from the next step on. A setting that is 0 stays as it was. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_dist_optim_set(
     cdp_dist_optim *optim, double lr, double weight_decay);
 /* The objects end on their owners; parameters stay. NULL is allowed. */
@@ -786,6 +787,11 @@ extern "C" {
 
 /* Knows: slots, chains of a hash. Promises: a slot keeps its index until it is removed; the time
    of every function is independent of how full the table is. May use: nothing. */
+
+/* Tests plant defects here, to see that their checks find them. */
+#ifndef CDP__RPC_PLANT
+#define CDP__RPC_PLANT(defect) false
+#endif
 
 typedef enum cdp__ref_kind {
     CDP__REF_FREE,
@@ -2493,7 +2499,7 @@ CDP__PRIVATE uint32_t cdp__rpc_time_left(cdp_rpc *rpc, uint64_t deadline_ns) {
 CDP__PRIVATE void cdp__rpc_left(cdp_rpc *rpc, uint32_t to, const cdp__rpc_packet *p) {
     cdp__rpc_call *c = p->kind == CDP__RPC_CALL ? cdp__rpc_call_find(rpc, p->a) : NULL;
     cdp_rpc_record *r = c ? cdp__rpc_record_of(rpc, c->record) : NULL;
-    ++rpc->peers[to].sent;
+    if (p->kind != CDP__RPC_ACCEPT || !CDP__RPC_PLANT(NOT_COUNTED)) ++rpc->peers[to].sent;
     rpc->bytes_out += p->bytes;
     cdp__rpc_copied(rpc, p->bytes);
     if (c) c->left = true;
@@ -2520,6 +2526,10 @@ CDP__PRIVATE void cdp__rpc_flush(cdp_rpc *rpc, uint32_t to) {
         if (o == peer->list) peer->list = NULL;
         peer->queue = o->next;
         if (!o->next) peer->queue_end = &peer->queue;
+        if (offer && o->back && CDP__RPC_PLANT(BACK_EARLY)) {
+            cdp__rpc_add_task(rpc, o->back);
+            o->back = NULL;
+        }
         if (offer) {
             o->next = peer->offered;
             peer->offered = o;
@@ -2698,7 +2708,7 @@ CDP__PRIVATE uint32_t cdp__rpc_slot(cdp_rpc *rpc, const char *call, cdp_rref rre
     }
     if (rref.rpc != rpc)
         (void)cdp__fail(CDP_ERR_INVALID, "%s: %s", call,
-            rref.rpc ? "the reference belongs to another rpc"
+            rref.rpc ? "the reference belongs to another rpc; use one of this rpc"
                      : "there is no reference in this cdp_rref");
     else
         (void)cdp__fail(CDP_ERR_STATE,
@@ -2745,7 +2755,8 @@ CDP__PRIVATE cdp_status cdp__rpc_rrefs_check(cdp_rpc *rpc, const char *call, con
         return cdp__fail(CDP_ERR_INVALID, "%s: %u references in one message; at most %u travel",
             call, args->rref_count, CDP__RPC_RREFS);
     if (args && args->rref_count && !args->rrefs)
-        return cdp__fail(CDP_ERR_INVALID, "%s: args.rrefs is NULL", call);
+        return cdp__fail(
+            CDP_ERR_INVALID, "%s: args.rrefs is NULL; set it, or clear rref_count", call);
     for (i = 0; args && i < args->rref_count; ++i) {
         const uint32_t slot = cdp__rpc_slot(rpc, call, args->rrefs[i]);
         if (!slot) return cdp_last_error()->status;
@@ -3291,6 +3302,7 @@ CDP__PRIVATE void cdp__rpc_done(cdp_rpc *rpc, cdp__rpc_task *task) {
     if (call->status != CDP_OK) *cdp__error_slot() = call->error;
     here->done = call;
     c->done(c->done_user, call);
+    if (CDP__RPC_PLANT(TOLD_TWICE)) c->done(c->done_user, call);
     cdp__rpc_lock(rpc);
     c->done_call = NULL;
     if (here->done) cdp__rpc_publish(rpc, call);
@@ -3680,6 +3692,7 @@ CDP__PRIVATE cdp__ctx_sum *cdp__ctx_total(cdp_rpc *rpc, cdp_ctx *ctx, uint32_t v
         return total;
     }
     if (!total) return NULL;
+    if (CDP__RPC_PLANT(ADDED_TWICE)) (void)cdp__ctx_plus(rpc, ctx, &total->t, &total->t);
     rest = total->next;
     total->next = NULL;
     for (s = rest; s; s = s->next) {
@@ -4310,8 +4323,9 @@ CDP__PRIVATE cdp_status cdp__rpc_results_check(
     if (st != CDP_OK) return st;
     if (bytes > rpc->desc.max_message_bytes)
         return cdp__fail(CDP_ERR_INVALID,
-            "%s: results of %llu bytes; max_message_bytes of cdp_rpc_desc is %llu", name,
-            (unsigned long long)bytes, (unsigned long long)rpc->desc.max_message_bytes);
+            "%s: results of %llu bytes; max_message_bytes of cdp_rpc_desc is %llu; reply less, or "
+            "raise it on all ranks",
+            name, (unsigned long long)bytes, (unsigned long long)rpc->desc.max_message_bytes);
     return cdp__rpc_rrefs_check(rpc, name, results);
 }
 
@@ -4380,7 +4394,7 @@ CDP__PRIVATE void cdp__rpc_answer_fetch(cdp_rpc *rpc, cdp__rpc_rq *rq) {
 
 /* Moves a request from stage NEW to its next stage. */
 CDP__PRIVATE void cdp__rpc_advance(cdp_rpc *rpc, cdp__rpc_rq *rq) {
-    const bool early = rq->f && (rq->f->flags & CDP_RPC_EARLY);
+    const bool early = (rq->f && (rq->f->flags & CDP_RPC_EARLY)) || CDP__RPC_PLANT(NOT_CONFIRMED);
     const bool own = rq->pub.from == rpc->rank && !rq->node;
     const bool turn = !own || cdp__rpc_turn(rpc, cdp__rpc_call_find(rpc, rq->call));
     const cdp__ref_state state = early ? CDP__REF_LIVE : cdp__rpc_confirmed(rpc, rq);
@@ -4887,7 +4901,9 @@ CDP__PRIVATE void cdp__rpc_fetch_more(cdp_rpc *rpc) {
         uint64_t *sum = cdp__rpc_in_sum(rpc, came);
         next = came->next;
         if (came->body || rpc->lost[came->m.peer]) continue;
-        if (sum && *sum && *sum + came->m.bytes > rpc->desc.max_queue_bytes) continue;
+        if (sum && *sum && *sum + came->m.bytes > rpc->desc.max_queue_bytes
+            && !CDP__RPC_PLANT(NO_LIMIT_OF_BYTES))
+            continue;
         came->body = (uint8_t *)cdp__rpc_area_alloc(rpc, came->m.bytes);
         if (!came->body) {
             const bool grad = (came->m.kind & 0xff) == CDP__RPC_GRAD;
@@ -5137,7 +5153,7 @@ CDP__PRIVATE void cdp__rpc_expire(cdp_rpc *rpc) {
     uint32_t i;
     for (i = 1; i <= rpc->call_count; ++i) {
         cdp__rpc_call *c = rpc->calls[i];
-        if (!c->used || !c->call) continue;
+        if (!c->used || !c->call || CDP__RPC_PLANT(NO_DEADLINE)) continue;
         if (c->deadline_ns <= now)
             cdp__rpc_abandon(rpc, c, CDP_ERR_TIMEOUT);
         else
@@ -5726,7 +5742,7 @@ CDP__PRIVATE cdp_status cdp__rpc_quiet(cdp_rpc *rpc, uint64_t until_ns) {
         cdp__rpc_tally(rpc, mine);
         st = cdp__rpc_add_up(rpc, mine, all, until_ns);
         if (st != CDP_OK) return st;
-        if (!memcmp(all, before, sizeof all)) return CDP_OK;
+        if (!memcmp(all, before, sizeof all) || CDP__RPC_PLANT(ONE_SUM)) return CDP_OK;
         now = cdp__now(rpc->os);
         if (now >= until_ns)
             return cdp__fail(CDP_ERR_TIMEOUT,
@@ -5740,6 +5756,7 @@ CDP__PRIVATE cdp_status cdp__rpc_quiet(cdp_rpc *rpc, uint64_t until_ns) {
         }
         memset(before, 0xff, sizeof before);
         pause = cdp__min(cdp__max(2 * pause, CDP__RPC_PAUSE_NS), CDP__RPC_PAUSE_MAX_NS);
+        if (CDP__RPC_PLANT(NOT_OF_THE_SEED)) pause += CDP__RPC_PAUSE_NS;
         st = cdp__rpc_wait(
             rpc, cdp__rpc_tally_moved, mine, cdp__min(until_ns, now + pause), until_ns);
         if (st != CDP_OK && st != CDP_PENDING) return st;
@@ -5798,8 +5815,9 @@ CDP__PRIVATE cdp_status cdp__rpc_shut(cdp_rpc *rpc, uint64_t until_ns) {
     cdp__rpc_tidy(rpc);
     st = cdp__rpc_quiet(rpc, until_ns);
     if (st != CDP_OK) return st;
-    if (rpc->refs.used[CDP__REF_USER] || rpc->refs.used[CDP__REF_FORK]
-        || rpc->refs.used[CDP__REF_HOLD])
+    if (!CDP__RPC_PLANT(ONE_SUM)
+        && (rpc->refs.used[CDP__REF_USER] || rpc->refs.used[CDP__REF_FORK]
+            || rpc->refs.used[CDP__REF_HOLD]))
         return cdp__fail(CDP_ERR_INTERNAL,
             "cdp_rpc_shutdown: %u references, %u forks and %u holds are left although no message "
             "is under way",
@@ -6146,7 +6164,7 @@ CDP__PRIVATE cdp_status cdp__rpc_start_check(cdp_rpc *rpc, cdp__rpc_starting *s)
     const cdp_call_desc *d = s->desc;
     uint64_t bytes;
     if (rpc->phase != CDP__RPC_OPEN)
-        return cdp__fail(CDP_ERR_STATE, "%s: the rpc was shut down", s->name);
+        return cdp__fail(CDP_ERR_STATE, "%s: the rpc was shut down; create another one", s->name);
     s->to = d->to;
     if (d->on.rpc || d->on.slot) {
         s->on = cdp__rpc_slot(rpc, s->name, d->on);
@@ -6167,10 +6185,12 @@ CDP__PRIVATE cdp_status cdp__rpc_start_check(cdp_rpc *rpc, cdp__rpc_starting *s)
     bytes = cdp__rpc_args_bytes(&d->args);
     if (bytes > rpc->desc.max_message_bytes)
         return cdp__fail(CDP_ERR_INVALID,
-            "%s: arguments of %llu bytes; max_message_bytes of cdp_rpc_desc is %llu", s->name,
-            (unsigned long long)bytes, (unsigned long long)rpc->desc.max_message_bytes);
+            "%s: arguments of %llu bytes; max_message_bytes of cdp_rpc_desc is %llu; send less, or "
+            "raise it on all ranks",
+            s->name, (unsigned long long)bytes, (unsigned long long)rpc->desc.max_message_bytes);
     if (d->ctx && d->ctx->rpc != rpc)
-        return cdp__fail(CDP_ERR_INVALID, "%s: ctx belongs to another rpc", s->name);
+        return cdp__fail(
+            CDP_ERR_INVALID, "%s: ctx belongs to another rpc; begin one of this one", s->name);
     if (d->ctx && (s->flags & (CDP__RPC_REMOTE | CDP__RPC_FETCH)))
         return cdp__fail(CDP_ERR_INVALID, "%s: a reference is made outside contexts", s->name);
     if (d->ctx && !cdp__ctx_goes_room(rpc, d->ctx)) return CDP_ERR_NOMEM;
@@ -6198,6 +6218,7 @@ CDP__PRIVATE bool cdp__rpc_has_room(cdp_rpc *rpc, void *arg) {
     const cdp__rpc_peer *peer = &rpc->peers[s->to];
     const uint64_t most = rpc->desc.max_call_bytes;
     if (rpc->lost[s->to] || rpc->phase != CDP__RPC_OPEN || !peer->flight) return true;
+    if (CDP__RPC_PLANT(NO_CREDIT)) return true;
     return peer->flight < peer->limit && s->bytes <= most && peer->flight_bytes <= most - s->bytes;
 }
 
@@ -6520,12 +6541,13 @@ CDP__PRIVATE cdp_status cdp__call_result(const cdp_call *call) {
     return call->status;
 }
 
-/* The latest end of the call, on the clock of os->now_ns. */
+/* The latest end of the call, on the clock of os->now_ns; 0: it has ended, but perhaps `done` has
+   not run yet. */
 CDP__PRIVATE uint64_t cdp__call_deadline(cdp_rpc *rpc, const cdp_call *call) {
     const cdp__rpc_call *c = call->priv[CDP__CALL_STAGE] == CDP__CALL_UNDER_WAY
         ? cdp__rpc_call_find(rpc, call->priv[CDP__CALL_ID])
         : NULL;
-    return c && c->call == call ? c->deadline_ns : CDP__NEVER;
+    return c && c->call == call ? c->deadline_ns : 0;
 }
 
 CDP__PRIVATE cdp_status cdp__call_wait_until(
@@ -6678,7 +6700,7 @@ CDP_API void cdp_call_free(cdp_call *call) {
         cdp__rpc_area_free(rpc, (void *)(uintptr_t)call->priv[CDP__CALL_MEMORY]);
         cdp_lock_release(&rpc->lock);
     }
-    if (call->priv[CDP__CALL_TENSORS]) /* without any of these the rpc may no longer exist */
+    if (call->priv[CDP__CALL_TENSORS]) /* only then is it certain that the rpc still exists */
         cdp__free(rpc->os, (void *)(uintptr_t)call->priv[CDP__CALL_TENSORS]);
     memset(call, 0, sizeof *call);
 }
@@ -7334,7 +7356,9 @@ CDP_API cdp_status cdp_ctx_backward(cdp_ctx *ctx, const cdp_backward_desc *desc)
     rpc = ctx->rpc;
     st = cdp__ctx_roots(ctx, desc, roots, values, &most);
     if (st == CDP_OK && (cdp__rpc_here_of()->no_wait || *cdp__inside()))
-        st = cdp__fail(CDP_ERR_STATE, "cdp_ctx_backward: not inside a callback");
+        st = cdp__fail(CDP_ERR_STATE,
+            "cdp_ctx_backward: an INLINE function and a callback must not wait for a pass; begin "
+            "it outside of them");
     if (st == CDP_OK && (ctx->mine || ctx->w.open))
         st = cdp__fail(CDP_ERR_STATE,
             "cdp_ctx_backward: a pass of this context is under way; begin one after the other");
@@ -7878,7 +7902,9 @@ CDP__PRIVATE cdp_status cdp__optim_make(cdp_dist_optim *o, const cdp_optim_desc 
     return st;
 }
 
-CDP__PRIVATE cdp_status cdp__optim_check(const cdp_optim_desc *d) {
+CDP__PRIVATE cdp_status cdp__optim_check(const cdp_optim_desc *d, cdp_dist_optim **out) {
+    if (!out)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_dist_optim_create needs a place for the optimizer");
     if (!d || !d->rpc || !d->params || !d->param_count)
         return cdp__fail(CDP_ERR_INVALID, "cdp_dist_optim_create needs an rpc and parameters");
     if (d->kind < CDP_OPTIM_SGD || d->kind > CDP_OPTIM_OWN)
@@ -7894,7 +7920,7 @@ CDP__PRIVATE cdp_status cdp__optim_check(const cdp_optim_desc *d) {
 }
 
 CDP_API cdp_status cdp_dist_optim_create(const cdp_optim_desc *desc, cdp_dist_optim **out) {
-    cdp_status st = out ? cdp__optim_check(desc) : cdp__fail(CDP_ERR_INVALID, "out is NULL");
+    cdp_status st = cdp__optim_check(desc, out);
     uint8_t settings[CDP__OPTIM_BYTES];
     static const uint8_t zeros[16] = {0};
     cdp__optim_rule rule;

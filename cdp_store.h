@@ -341,8 +341,8 @@ typedef struct cdp_store_server_desc {
     /* a secret text of 16 random characters or more that every client must have. PyTorch's clients
        have none and are refused (default: none, and only processes of this machine are served) */
     const char *job_key;
-    /* without a job_key, serve other machines too: everybody who reaches the port can read and
-       change everything. For jobs on several machines with PyTorch's clients */
+    /* without a job_key, serve other machines too: every program that reaches the port can read
+       and change everything. For jobs on several machines with PyTorch's clients */
     bool trust_network;
     /* start no thread: the server works only in cdp_store_server_poll() */
     bool no_thread;
@@ -4649,7 +4649,7 @@ CDP_API cdp_status cdp_store_server_create(
     s = (cdp_store_server *)cdp__alloc_zero(d.os, sizeof *s);
     if (!s) return cdp__fail_nomem("a store server", sizeof *s);
     s->desc = d;
-    s->os = s->kv.os = d.os; /* a map that was never opened is closed, too; a loop is not */
+    s->os = s->kv.os = d.os; /* cdp__kv_close() needs the os also if the map was never opened */
     s->loop = d.loop ? d.loop : &s->own_loop;
     s->limits.key_bytes = d.max_key_bytes;
     s->limits.value_bytes = d.max_value_bytes;
@@ -5391,7 +5391,9 @@ CDP__PRIVATE void cdp__client_retry(cdp__client *c, int32_t sys_errno) {
         w->warned = true;
         cdp__log(&c->logger, CDP_LOG_WARN, -1,
             "still no store at %s after %u s: %s (errno %d); the client keeps trying", c->name,
-            (uint32_t)((now - w->started_ns) / 1000000000u), cdp__os_error_text(sys_errno),
+            (uint32_t)((now - w->started_ns) / 1000000000u),
+            w->count || sys_errno != ENOENT ? cdp__os_error_text(sys_errno)
+                                            : "the name has no address",
             sys_errno);
     }
     cdp__loop_timer_set(c->loop, &c->timer, now + pause, c->timer.func, c);
@@ -6350,7 +6352,10 @@ CDP__PRIVATE cdp_status cdp__store_timed_out(
 
 /* Starts a request. The caller has filled in all members except the results. */
 CDP__PRIVATE cdp_status cdp__store_begin(cdp_store *s, cdp_store_request *rq) {
-    if (!s || !rq) return cdp__fail(CDP_ERR_INVALID, "the store%s is NULL", s ? "'s request" : "");
+    if (!s || !rq)
+        return cdp__fail(CDP_ERR_INVALID, "%s is NULL; %s",
+            s ? "the cdp_store_request" : "the cdp_store",
+            s ? "pass one that is filled in" : "create one, such as by cdp_tcp_store_create()");
     if (!s->start || !s->wait || !s->cancel || !s->os)
         return cdp__fail(CDP_ERR_STATE,
             "this store was never made, or was destroyed (a function of it is NULL)");
@@ -6618,7 +6623,8 @@ CDP__PRIVATE cdp_status cdp__store_list(cdp_store *s, cdp_store_op op, const cha
     uint32_t i;
     *array = NULL;
     memset(rq, 0, sizeof *rq);
-    if (!s || (!keys && count)) return cdp__fail(CDP_ERR_INVALID, "the store or its keys are NULL");
+    if (!s || (!keys && count))
+        return cdp__fail(CDP_ERR_INVALID, "the cdp_store or the list of keys is NULL; pass both");
     *array = (cdp_bytes *)cdp__alloc(s->os, (count + 1ull) * sizeof **array);
     if (!*array) return cdp__fail_nomem("the keys of a request", (count + 1ull) * sizeof **array);
     for (i = 0; i < count; ++i) {

@@ -137,8 +137,8 @@
         every connection prove to each other that they know it before another byte is parsed:
         challenge and response with keyed BLAKE2s, which cannot be replayed. Nothing is encrypted:
         anyone who can read or change packets can read or change the data. `trust_network` opens a
-        job without a key to everybody who can reach its ports.
-        A store that somebody else serves (`external_store`, torchrun's agent) has no keys: links
+        job without a key to every program that can reach its ports.
+        A store that another program serves (`external_store`, torchrun's agent) has no keys: links
         between ranks are authenticated there, the contents of that store are not.
         Rank 0 listens at master_addr if that is an address, and on all interfaces if it is a name
         or not set. The other ranks listen at the address through which they reached rank 0. In a
@@ -204,9 +204,9 @@ typedef struct cdp_tcp_desc {
     const char *master_addr;
     /* required (unless world_size is 1): where rank 0 serves the store */
     uint16_t master_port;
-    /* Somebody else (torchrun's agent) serves the store there, not rank 0. A store of PyTorch does
-       not tell that a client has died: ranks that wait in cdp_init() for one that dies meanwhile
-       wait until init_timeout_ms. */
+    /* Another program (torchrun's agent) serves the store there, not rank 0. A store of PyTorch
+       does not tell that a client has died: ranks that wait in cdp_init() for one that dies
+       meanwhile wait until init_timeout_ms. */
     bool external_store;
     /* secret of this job, the same on all ranks (default: none; one machine only) */
     const char *job_key;
@@ -900,7 +900,7 @@ CDP__PRIVATE int64_t cdp__mac_recv(cdp__mac *c, cdp__loop *l, cdp__io *io, const
 
 #define CDP__SEGMENTS 128u                 /* of one rank, at once */
 #define CDP__SEGMENT_BYTES (1024u * 1024u) /* smaller allocations share a segment of this size */
-#define CDP__RETIRED 8u                    /* more than these are unmapped at once */
+#define CDP__RETIRED CDP__SEGMENTS         /* more than these are unmapped at once */
 /* How a rank can read its peer's memory: any address; mapped segments. */
 #define CDP__READS_ANY 1u
 #define CDP__READS_SEGMENTS 2u
@@ -2535,7 +2535,7 @@ CDP__PRIVATE void cdp__incoming_event(cdp__io *io) {
     if (memcmp(g->hello, "cdp-link", (size_t)cdp__min(g->got, 8)) != 0
         && (g->got >= 8 || memcmp(g->hello, "cdp-key1", (size_t)g->got) != 0)) {
         cdp__incoming_strange(g);
-        /* r < 0: a probe, or it has chosen another connection */
+        /* r < 0: the connection ended. It was a probe, or the peer chose another connection. */
     } else if (r < 0 || (r > 0 && !cdp__incoming_judge(g))) {
         cdp__incoming_close(g);
     } else if (r > 0) {
@@ -2773,7 +2773,7 @@ CDP__PRIVATE int64_t cdp__bundle_move(
     n = cdp__iov_clip(iov, n, left, v);
     i = peer + l->index * m->desc.group.world_size;
     r = send ? cdp__mesh_send(m, i, v, n) : cdp__mesh_recv(m, i, v, n);
-    /* it has ended; the other connections show whether the peer has left */
+    /* this connection has ended; the others of the link show whether the peer has left */
     if (r < 0 && first->whole && first->end_timer.next) return 0;
     if (r > 0) first->moved[send] += (uint64_t)r;
     /* watches the connection for its end until its next block */
@@ -2836,6 +2836,7 @@ CDP__PRIVATE void cdp__segment_close(cdp__mesh *m, cdp__segment *g) {
     cdp__shared *s;
     for (s = m->sharing; s; s = s->next)
         cdp__shared_untell(s, i);
+    if (m->os->shared.empty) m->os->shared.empty(m->os->user, g->at, g->bytes);
     m->os->shared.unmap(m->os->user, g->at, g->bytes);
     m->os->net.close_fd(m->os->user, g->fd);
     memset(g, 0, sizeof *g);
@@ -3161,7 +3162,7 @@ CDP__PRIVATE void cdp__mesh_describe(void *self, uint32_t peer, char *out, uint6
         views += s->mappings[i].at ? s->mappings[i].bytes : 0;
     if (views)
         cdp__text_add(
-            &t, "%llu KiB of its group memory in view, ", (unsigned long long)(views / 1024));
+            &t, "%llu KiB of its group memory mapped here, ", (unsigned long long)(views / 1024));
     if (s) cdp__text_add(&t, "beside ");
     cdp__text_add(&t, "TCP");
     for (i = 0; i < (s ? 1 : m->desc.connections); ++i) {
@@ -3288,7 +3289,7 @@ CDP__PRIVATE bool cdp__mesh_parts(cdp__mesh *m, uint64_t until_ns) {
     return cdp__loop_run(&m->loop, NULL, cdp__min(until_ns, m->part_ns)) == CDP_OK;
 }
 
-/* Nobody connects any more. */
+/* No peer connects any more. */
 CDP__PRIVATE void cdp__mesh_shut(cdp__mesh *m) {
     if (cdp__mesh_serves(m)) cdp__store_server_share(m->server, NULL, NULL);
     cdp__loop_timer_clear(&m->accept_timer);
@@ -3299,14 +3300,32 @@ CDP__PRIVATE void cdp__mesh_shut(cdp__mesh *m) {
         cdp__incoming_close(m->incoming);
 }
 
-/* Unmaps memory of the peers in steps, unless this rank may take as long as it takes. False:
-   nothing is left. */
-CDP__PRIVATE bool cdp__mesh_unmap_some(cdp__mesh *m, uint64_t until_ns) {
+/* Releases all that a link of a rank that leaves has. */
+CDP__PRIVATE void cdp__link_release(cdp__link *l) {
+    cdp__mesh *m = l->mesh;
+    cdp__link_lose(l, CDP_ERR_STATE, 0);
+    cdp__loop_remove(&m->loop, &l->io);
+    cdp__free(m->os, l->rx);
+    l->rx = NULL;
+    cdp__link_unguard(l);
+    cdp__shared_close(cdp__link_shared(l));
+    l->shared = NULL;
+}
+
+/* Releases links in steps, if this rank leaves within a budget. Returns false when nothing is left
+   to release, or when there is no budget: then destroy() releases all of them. */
+CDP__PRIVATE bool cdp__mesh_release_some(cdp__mesh *m, uint64_t until_ns) {
+    const uint32_t n = m->links ? m->desc.group.world_size * m->desc.connections : 0;
     uint32_t i;
-    for (i = 0; CDP__BUDGETS && m->links && i < m->desc.group.world_size; ++i) {
-        cdp__shared *s = cdp__link_shared(&m->links[i]);
-        while (s && until_ns != CDP__NEVER && cdp__shared_leave(s))
+    m->sharing = NULL;
+    for (i = 0; CDP__BUDGETS && until_ns != CDP__NEVER && i < n; ++i) {
+        cdp__link *l = &m->links[i];
+        cdp__shared *s = cdp__link_shared(l);
+        while (s && cdp__shared_leave(s))
             if (cdp__mesh_now(m) >= until_ns) return true;
+        if (!s && !l->rx && !l->io.next) continue;
+        cdp__link_release(l);
+        if (cdp__mesh_now(m) >= until_ns) return true;
     }
     return false;
 }
@@ -3324,7 +3343,7 @@ CDP__PRIVATE bool cdp__mesh_leave(void *self, uint64_t until_ns) {
             return true;
         cdp__mesh_shut(m);
     }
-    return cdp__mesh_parts(m, until_ns) || cdp__mesh_unmap_some(m, until_ns);
+    return cdp__mesh_parts(m, until_ns) || cdp__mesh_release_some(m, until_ns);
 }
 
 /* Closes everything. Accepts a mesh that was only partly created. */
@@ -3334,13 +3353,8 @@ CDP__PRIVATE void cdp__mesh_close(void *self) {
     uint32_t i;
     cdp__mesh_discard(m, false);
     cdp__mesh_shut(m);
-    for (i = 0; m->links && i < m->desc.group.world_size * m->desc.connections; ++i) {
-        cdp__link_lose(&m->links[i], CDP_ERR_STATE, 0);
-        cdp__loop_remove(&m->loop, &m->links[i].io);
-        cdp__free(os, m->links[i].rx);
-        cdp__link_unguard(&m->links[i]);
-        cdp__shared_close(cdp__link_shared(&m->links[i]));
-    }
+    for (i = 0; m->links && i < m->desc.group.world_size * m->desc.connections; ++i)
+        cdp__link_release(&m->links[i]);
     for (i = 0; m->segments && i < CDP__SEGMENTS; ++i)
         /* memory that was not freed may still be in use: it stays mapped */
         if (m->segments[i].at) os->net.close_fd(os->user, m->segments[i].fd);
@@ -4003,7 +4017,7 @@ CDP__PRIVATE cdp_status cdp__join_take(cdp__mesh *m) {
     return CDP_OK;
 }
 
-/* Ends a step whose request only needs to succeed. */
+/* Ends a step that sets a key: whether the request succeeded is all that counts. */
 CDP__PRIVATE cdp_status cdp__join_set(cdp__mesh *m) {
     return m->join->result;
 }
@@ -4121,7 +4135,7 @@ CDP__PRIVATE cdp_status cdp__join_config_get(cdp__mesh *m) {
 CDP__PRIVATE cdp_status cdp__join_config_stale(cdp__mesh *m) {
     return cdp__fail_peer(CDP_ERR_TIMEOUT, 0, 0,
         "rank 0 did not come within %u ms: the store still names that of an earlier start, "
-        "and nobody listens at its address %s any more",
+        "and no process listens at its address %s any more",
         m->desc.init_timeout_ms, (const char *)m->join->own);
 }
 
@@ -4241,7 +4255,7 @@ CDP__PRIVATE cdp_status cdp__mesh_admissible(const cdp__mesh *m, uint32_t r, con
         return cdp__fail_peer(CDP_ERR_INVALID, r, 0,
             "rank %u is on another machine (%s) and this job has no key: set CDP_JOB_KEY, or "
             "job_key, to the same secret for all ranks (or trust_network, "
-            "if everybody in that network may read and change everything)",
+            "if every program in that network may read and change everything)",
             r, at);
     }
     return CDP_OK;
@@ -5425,9 +5439,8 @@ CDP__PRIVATE cdp_status cdp__log_level_read(const char *text, cdp_log_level *lev
 CDP_API cdp_status cdp_tcp_desc_from_env(cdp_tcp_desc *d) {
     static CDP__THREAD_LOCAL cdp_launch l;
     static CDP__THREAD_LOCAL char file[400];
-    const char *trust = getenv("CDP_TRUST_NETWORK");
     const cdp__vars own = {cdp__getenv, NULL};
-    uint32_t mac = 0;
+    uint32_t mac = 0, trust = 0;
     cdp_status st;
     if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_desc_from_env needs a desc");
     st = cdp_launch_read(NULL, NULL, &l);
@@ -5443,13 +5456,15 @@ CDP_API cdp_status cdp_tcp_desc_from_env(cdp_tcp_desc *d) {
     if (l.master_port) d->master_port = l.master_port;
     if (l.master_addr[0]) d->master_addr = l.master_addr;
     if (!d->job_key) d->job_key = getenv("CDP_JOB_KEY");
-    if (trust && strcmp(trust, "1") == 0) d->trust_network = true;
     if (!d->interfaces) d->interfaces = getenv("CDP_INTERFACES");
     if (!d->connections && cdp__var(&own, "CDP_CONNECTIONS"))
         st = cdp__var_number(&own, "CDP_CONNECTIONS", 1, 16, &d->connections);
     if (st == CDP_OK && cdp__var(&own, "CDP_MAC"))
         st = cdp__var_number(&own, "CDP_MAC", 0, 1, &mac);
     if (mac) d->mac = true;
+    if (st == CDP_OK && cdp__var(&own, "CDP_TRUST_NETWORK"))
+        st = cdp__var_number(&own, "CDP_TRUST_NETWORK", 0, 1, &trust);
+    if (trust) d->trust_network = true;
     if (st == CDP_OK && d->group.logger.level == CDP_LOG_DEFAULT)
         st = cdp__log_level_read(getenv("CDP_LOG_LEVEL"), &d->group.logger.level);
     if (st != CDP_OK) return st;

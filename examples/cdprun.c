@@ -2149,12 +2149,14 @@ static void read_started(job *j) {
     while (j->started >= 0 && (n = read(j->started, &e, sizeof e)) == (ssize_t)sizeof e) {
         const char *command = j->opts->command[0];
         if (j->cause == NOT_STARTED || j->abandoned) continue;
-        const bool there =
-            e.error == ENOENT && strchr(command, '/') != NULL && access(command, F_OK) == 0;
+        const char *hint = "";
+        if (e.error == ENOENT && access(command, F_OK) == 0)
+            hint = strchr(command, '/') != NULL
+                ? " (the interpreter or loader that it names)"
+                : "; for the file of this folder write ./ before its name";
         j->cause = NOT_STARTED;
         j->code = e.error == ENOENT ? EXIT_NOT_FOUND : EXIT_CANNOT_RUN;
-        say(j, "cannot run '%s': %s%s", command, strerror(e.error),
-            there ? " (the interpreter or loader that it names)" : "");
+        say(j, "cannot run '%s': %s%s", command, strerror(e.error), hint);
         enter_kill(j);
     }
     if (n == 0) {

@@ -602,13 +602,14 @@ static int64_t stay_jitter(int64_t pause) {
     return pause * 3 / 4 + pause / 2 * (random[0] * 256 + random[1]) / 65535;
 }
 
-/* A rank has ended while the job runs. */
+/* A rank has ended. When the job is over, that is no failure, however it ended: for instance, a
+   newcomer that came too late gets an error. */
 static void stay_ended(job *j, int local) {
     const options *o = j->opts;
     rank *r = &j->ranks[local];
     char end[96], why[160];
     const int64_t lived = r->end - r->begun;
-    if (r->status == 0) return;
+    if (r->status == 0 || j->agent->done) return;
     end_text(end, sizeof end, r);
     snprintf(why, sizeof why, "rank %d of the launcher (process %ld): %s", global_rank(j, local),
         (long)r->pid, end);

@@ -8,8 +8,8 @@
 # or "known:" (a failure that is known and counts neither way) are shown. Its whole output is in LOGDIR/NAME.log, and is
 # shown here only when it failed.
 #
-# SECONDS are those of an idle machine of today. A loop of known length says how much slower this one is, and the load how
-# many share it: the limits are multiplied by it (TEST_SCALE, at most 20), also those of single test cases. With
+# SECONDS are those of an idle machine of today. A loop of known length says how much slower this one is, and the load, or
+# N where that is more, how many share it: the limits are multiplied by it (TEST_SCALE, at most 20), also those of single test cases. With
 # TEST_STRICT=1 there is no such factor, and on a busy machine nothing is run: that is said as SKIP.
 # After RUN_UNTIL (seconds since 1970) no suite is begun any more: each is said as SKIP.
 # A suite that ends without its last line, with a bad exit code, after its time, or with
@@ -35,10 +35,12 @@ yardstick() {
     times=$( { time for ((i = 0; i < 200000; ++i)); do :; done; } 2>&1 )
     awk '{ printf "%d %d", $1 / 0.0024, $2 / 0.0024 }' <<< "$times"
 }
-scale() { # in percent: what the loop took, or what the load says now
+lanes=${LANES:-1}
+scale() { # in percent: what the loop took, or what the load says now, or soon will since so many suites run at a time
     local load
     read -r load _ < /proc/loadavg 2> /dev/null || load=0
-    awk -v speed="$speed" -v crowd="$crowd" -v load="$load" -v cores="$(nproc)" 'BEGIN {
+    awk -v speed="$speed" -v crowd="$crowd" -v load="$load" -v lanes="$lanes" -v cores="$(nproc)" 'BEGIN {
+        if (load < lanes) load = lanes
         s = speed * load / cores
         if (s < crowd) s = crowd
         if (s < 100) s = 100
@@ -105,7 +107,7 @@ while [ $running -gt 0 ]; do end; done
 settle() { # NAME: runs it again; 0: it passed each time
     [ "${took[$1]}" -lt $((1800 * $(scale))) ] || return 1
     ! grep -aqE 'ERROR: [A-Za-z]*Sanitizer|WARNING: [A-Za-z]*Sanitizer|runtime error: ' "$logs/$1.log" || return 1
-    local before="$passed $failed $broken" i bad=0
+    local before="$passed $failed $broken" i bad=0 lanes=1
     mv "$logs/$1.log" "$logs/$1.first.log"
     for ((i = 0; i < AGAIN && !bad; ++i)); do
         begin "${suite_of[$1]}"

@@ -208,7 +208,7 @@ part_of() { # define: the functions that it leaves out
 defined_in() { nm -C "$1" | sed 's/(.*//' | grep -E ' [TtDdBbRr] '; }
 t_parts() { # $5...: defines, or none
     set_language "$1" "$2"
-    local compiler=$1 std=$2 optimisation=$3 header=$4 gone='' part
+    local compiler=$1 std=$2 optimisation=$3 header=$4 gone='' part defined
     shift 4
     for part in $PARTS; do
         case " $* " in *" $part "*) gone="$gone|$(part_of $part)" ;; esac
@@ -216,8 +216,9 @@ t_parts() { # $5...: defines, or none
     { for part; do echo "#define $part"; done; echo '#define CDP_IMPLEMENTATION'; user_of "$header"; proof "$(below "$header")"; } > "parts.$ext"
     compile "$compiler -std=$std -$optimisation" "parts.$ext" parts.o
     exports_only_api parts.o
+    defined=$(defined_in parts.o)
     for part in $PARTS; do
-        if defined_in parts.o | grep -vE " none${gone}" | grep -qE "$(part_of $part)"; then continue; fi
+        if grep -vE " none${gone}" <<< "$defined" | grep -qE "$(part_of $part)"; then continue; fi
         case " $* $part" in
         *" $part "* | *' CDP_NO_MESSAGES '*CDP_NO_CHANNELS | *' CDP_NO_JOB_KEY '*CDP_NO_MAC) ;;
         *' CDP_NO_DDP '*CDP_NO_HOOKS | *' CDP_NO_DDP '*CDP_NO_AVERAGER | *' CDP_NO_DDP '*CDP_NO_ZERO | *' CDP_NO_DDP '*CDP_NO_TRACE) ;;
@@ -225,7 +226,7 @@ t_parts() { # $5...: defines, or none
         *) die "what $part leaves out is missing" ;;
         esac
     done
-    [ -z "$gone" ] || ! defined_in parts.o | grep -E "${gone#|}" || die "this is still there"
+    [ -z "$gone" ] || ! grep -E "${gone#|}" <<< "$defined" || die "this is still there"
     $compiler parts.o -o parts -pthread -lm && ./parts || die "the program returned $?"
 }
 t_together() { # $4...: all public headers in one file, each of them first once; then implemented in this order

@@ -198,6 +198,7 @@ static int on_terminal(const char *keys, char **argv) {
         ioctl(s, TIOCSCTTY, 0);
         dup2(s, 0); dup2(s, 1); dup2(s, 2);
         close(s); close(m);
+        signal(SIGINT, SIG_DFL);                     /* shells ignore it in background jobs */
         execv(argv[0], argv);
         _exit(98);
     }
@@ -386,7 +387,8 @@ has signal-name err "first failure: rank 1, killed by SIGSEGV"
 has signal-stdout-tail err "its last lines on stdout:
     to stdout 1
 "
-"$C" -n 3 sh -c '[ $RANK = 1 ] && exit 3; sleep "$0"; exit 4' "$(tenths 1)" > out 2> err
+rm -f first
+"$C" -n 3 sh -c '[ $RANK = 1 ] && { echo 1 > first; exit 3; }; while [ ! -s first ]; do sleep 0.01; done; sleep "$0"; exit 4' "$(tenths 2)" > out 2> err
 check first-failure-code "$?" 3
 has first-failure-report err "first failure: rank 1, exit code 3"
 has first-failure-others err "exit code 4"
@@ -428,6 +430,8 @@ gone grandchildren-gone $ID.tr
 check not-found-code "$?" 127
 check not-found-once "$(cat err)" "cdprun: cannot run './no-such-program': No such file or directory"
 PATH=/usr/bin:/bin "$C" -n 4 no-such-program-anywhere 2> err; check not-found-in-path "$? $(wc -l < err)" "127 1"
+"$C" -n 2 helper.c 2> err
+check not-found-here "$? $(cat err)" "127 cdprun: cannot run 'helper.c': No such file or directory; for the file of this folder write ./ before its name"
 "$C" -n 4 ./helper.c 2> err
 check not-executable "$? $(cat err)" "126 cdprun: cannot run './helper.c': Permission denied"
 printf '#!/no/such/interpreter\n' > script; chmod +x script
@@ -563,7 +567,7 @@ check error-file-killed-dir "$(ls -d cdprun_* 2> /dev/null)" ""
 
 # ---- restarts
 
-"$C" -n 3 --max-restarts 2 --grace 0.2 sh -c 'echo $TORCHELASTIC_RESTART_COUNT/$TORCHELASTIC_MAX_RESTARTS $MASTER_PORT; [ $RANK = 1 ] && [ $TORCHELASTIC_RESTART_COUNT -lt 2 ] && exit 4; sleep 0.3' > out 2> err
+"$C" -n 3 --max-restarts 2 --grace 5 sh -c 'echo $TORCHELASTIC_RESTART_COUNT/$TORCHELASTIC_MAX_RESTARTS $MASTER_PORT; [ $RANK = 1 ] && [ $TORCHELASTIC_RESTART_COUNT -lt 2 ] && exit 4; sleep 0.3' > out 2> err
 check restart-code "$?" 0
 check restart-counts "$(cut -d' ' -f2 out | sort | uniq -c | tr -s ' ')" " 3 0/2
  3 1/2

@@ -22,9 +22,9 @@
 #define RANKS 3u
 #define MOST_LOOKS 400000u
 #define NEVER UINT32_MAX /* after so many frames a rank dies */
-#define LATE_99_US 200.0
-#define LATE_WORST_US 1000.0
-#define LATE_LEAVING_US 2000.0 /* the last step releases everything */
+/* of an idle machine of today; a slower one takes longer for the same */
+#define LATE_99_US (200.0 * TEST_LATE)
+#define LATE_WORST_US (1000.0 * TEST_LATE)
 
 typedef struct looks {
     uint32_t count, done;
@@ -52,8 +52,6 @@ static double thread_us(void) {
     return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
 }
 
-/* The first one stays until the end: the last process that unmaps freed memory gives it back to the
-   system, and that takes as long as it takes. */
 static cdp_ddp *ddp, *first;
 
 /* While a peer stands still there may be more looks than there is room for. */
@@ -198,6 +196,8 @@ static int rank_main(const run *r, uint32_t rank, uint16_t port) {
     if (l->status != CDP_OK && r->dies == RANKS) cdp_print_error(stderr);
     cdp_ddp_destroy(first);
     cdp_ddp_destroy(ddp);
+    cdp_group_free(g, x);
+    if (r->dies == RANKS) T_EQ(CDP_OK, cdp_barrier(g)); /* all ranks have freed their memory */
     leave(g, r, l);
     return 0;
 }
@@ -253,20 +253,22 @@ static void go(const run *r, double *at_99, double *worst, double *left) {
 
 static void holds(run r) {
     double best_99 = 1e9, best_worst = 1e9, best_left = 1e9, at_99, worst, left;
+    /* what a rank that died had not freed the last one gives back that unmaps it */
+    const bool leaves = !r.memory || r.dies == RANKS;
     uint32_t i;
-    for (i = 0; i < 5
+    for (i = 0; i < (TEST_SLOW ? 1 : 5) /* a sanitizer's time is not the library's */
          && (best_99 > LATE_99_US || best_worst > LATE_WORST_US
-             || (!r.memory && best_left > LATE_LEAVING_US));
+             || (leaves && best_left > LATE_WORST_US));
          ++i) {
         go(&r, &at_99, &worst, &left);
         if (left < best_left) best_left = left;
         if (at_99 < best_99) best_99 = at_99;
         if (worst < best_worst) best_worst = worst;
     }
-    if (TEST_SLOW) return; /* a sanitizer's time is not the library's */
+    if (TEST_SLOW) return;
     T(best_99 <= LATE_99_US);
     T(best_worst <= LATE_WORST_US);
-    if (!r.memory) T(best_left <= LATE_LEAVING_US); /* see cdp_poll() for the last who unmaps */
+    if (leaves) T(best_left <= LATE_WORST_US);
 }
 
 static const uint64_t many = (64u << 20) / 4;

@@ -24,12 +24,32 @@
    (I10); queues and tables are within their limits (I11). A function sees only references that are
    confirmed, and values that were not destroyed (I9).
 
-       rpc_worlds [--seeds A..B] [--seed N] [--trace] [FAULT]
+       rpc_worlds [--seeds A..B] [--seed N] [--trace] [--plant N] [FAULT]
 
-   Without a FAULT: all of them. */
+   Without a FAULT: all of them, and then the mistakes that are planted into cdp_rpc.h, each of
+   which must be found by the check that it is for, in one of the first worlds.
+   `make sim SEEDS=1..10000` runs these seeds with every fault. */
 #define CDP_IMPLEMENTATION
 #include "cdp_tcp.h"
 
+#include <stdbool.h>
+typedef enum plant {
+    PLANT_NOTHING,
+    PLANT_NO_DEADLINE,       /* calls do not end by their deadlines */
+    PLANT_TOLD_TWICE,        /* `done` is called twice */
+    PLANT_NOT_CONFIRMED,     /* functions do not wait for references that are not confirmed */
+    PLANT_NO_CREDIT,         /* a caller does not wait until there is room for a call */
+    PLANT_NO_LIMIT_OF_BYTES, /* all long arguments are fetched at once */
+    PLANT_ONE_SUM,           /* a shutdown ends with its first sum, whatever it is */
+    PLANT_NOT_COUNTED,       /* messages of one kind are missing in the sums of a shutdown */
+    PLANT_BACK_EARLY,        /* memory of arguments goes back before it was read */
+    PLANT_ADDED_TWICE,       /* a gradient counts twice */
+    PLANT_NOT_OF_THE_SEED,   /* in every second world: a pause is longer */
+    PLANTS
+} plant;
+static plant planted;
+static bool plant_here(plant p);
+#define CDP__RPC_PLANT(defect) plant_here(PLANT_##defect)
 #include "cdp_rpc.h"
 
 #define SIM_OWN_BYTES 64
@@ -86,6 +106,11 @@ typedef struct rank_state {
     uint64_t sent[NODES], received[NODES]; /* messages, when it has shut down well */
     bool shut;
 } rank_state;
+
+static uint32_t worlds; /* so many were begun */
+static bool plant_here(plant p) {
+    return planted == p && (p != PLANT_NOT_OF_THE_SEED || worlds % 2);
+}
 
 static struct {
     sim_world *world;
@@ -756,7 +781,8 @@ static void look_at_sums(void) {
 
 /* ---- worlds */
 
-static bool trace; /* of the last run of a seed */
+static bool trace;  /* of the last run of a seed */
+static bool silent; /* it is to fail */
 
 static bool world_run(uint64_t seed, fault_kind kind, const sim_fault *f, uint64_t *hash,
     uint64_t *calls, uint64_t *allocs, uint64_t *length) {
@@ -764,6 +790,7 @@ static bool world_run(uint64_t seed, fault_kind kind, const sim_fault *f, uint64
     uint64_t s = sim_stream(seed, 77);
     bool ok;
     memset(&x, 0, sizeof x);
+    ++worlds;
     x.seed = seed;
     x.kind = kind;
     x.faulty = kind > F_DELAY && f;
@@ -824,10 +851,45 @@ static bool seed_run(uint64_t seed, fault_kind kind) {
             snprintf(x.wrong, sizeof x.wrong, "the same seed made another run");
         }
     }
-    if (!ok)
+    if (!ok && !silent)
         printf("not ok %s seed %llu, %u nodes: %s\n", fault_names[kind], (unsigned long long)seed,
             x.nodes, x.wrong);
     return ok;
+}
+
+/* Each must be found, and by the check that is for it. How many are not. */
+static uint32_t find_planted(uint32_t *passed) {
+    static const struct {
+        plant which;
+        fault_kind kind;
+        const char *what, *words; /* words: of the check */
+    } plants[] = {{PLANT_NO_DEADLINE, F_ISOLATE, "I8: no deadline", "a call outlived its time"},
+        {PLANT_TOLD_TWICE, F_NONE, "I8: a call ends twice", "a call ends twice"},
+        {PLANT_NOT_CONFIRMED, F_NONE, "I9: not confirmed", "a reference that is not confirmed"},
+        {PLANT_NO_CREDIT, F_NONE, "I11: calls without room", "(I11)"},
+        {PLANT_NO_LIMIT_OF_BYTES, F_NONE, "I11: arguments without room", "(I11)"},
+        {PLANT_ONE_SUM, F_NONE, "I12: shut down at once", ""},
+        {PLANT_NOT_COUNTED, F_NONE, "I12: a message that does not count", ""},
+        {PLANT_BACK_EARLY, F_NONE, "I13: given back too early", "got what was not sent"},
+        {PLANT_ADDED_TWICE, F_NONE, "I14: a gradient counts twice", "a wrong gradient"},
+        {PLANT_NOT_OF_THE_SEED, F_NONE, "I15: not of the seed", "another run"}};
+    uint32_t missed = 0;
+    silent = true;
+    for (uint32_t i = 0; i < sizeof plants / sizeof *plants; ++i) {
+        uint64_t seed = 0;
+        bool found = false;
+        planted = plants[i].which;
+        while (!found && seed < 100)
+            found = !seed_run(++seed, plants[i].kind);
+        found = found && strstr(x.wrong, plants[i].words);
+        printf("%s planted, %s: %s in world %llu\n", found ? "ok" : "not ok", plants[i].what,
+            x.wrong[0] ? x.wrong : "not found", (unsigned long long)seed);
+        missed += !found;
+        *passed += found;
+    }
+    silent = false;
+    planted = PLANT_NOTHING;
+    return missed;
 }
 
 int main(int argc, char **argv) {
@@ -839,6 +901,8 @@ int main(int argc, char **argv) {
             (void)!sscanf(argv[++i], "%llu..%llu", &from, &to);
         else if (!strcmp(argv[i], "--seed") && i + 1 < argc)
             from = to = strtoull(argv[++i], NULL, 10);
+        else if (!strcmp(argv[i], "--plant") && i + 1 < argc)
+            planted = (plant)atoi(argv[++i]);
         else if (!strcmp(argv[i], "--trace"))
             trace = true;
         else
@@ -855,6 +919,7 @@ int main(int argc, char **argv) {
         passed += !bad;
         failed += bad > 0;
     }
+    if (!only && !planted) failed += find_planted(&passed);
     printf("%u passed, %u failed\n", passed, failed);
     return failed != 0;
 }

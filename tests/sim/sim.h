@@ -2030,6 +2030,11 @@ SIM_API void sim__os_memory_unmap(void *user, void *at, uint64_t bytes) {
     free(gone);
 }
 
+SIM_API void sim__os_memory_empty(void *user, void *at, uint64_t bytes) {
+    sim__enter((sim_node *)user, "memory_empty");
+    memset(at, 0, bytes);
+}
+
 SIM_API sim__sock *sim__find_named(const sim_world *w, uint32_t host, const uint8_t name[12]) {
     uint32_t i;
     for (i = 0; i < w->sock_n; ++i) {
@@ -2186,6 +2191,8 @@ SIM_API void sim__os_shared_of(cdp_os *os) {
     os->shared.create = sim__os_memory_create;
     os->shared.map = sim__os_memory_map;
     os->shared.unmap = sim__os_memory_unmap;
+    os->shared.unmap_parts = true;
+    os->shared.empty = sim__os_memory_empty;
     os->shared.pass_open = sim__os_pass_open;
     os->shared.pass = sim__os_pass;
     os->shared.read_process = sim__os_read_process;

@@ -387,6 +387,12 @@ TEST(header_texts) {
     f.algo = CDP__DOUBLING;
     cdp__call_text(&f, text, sizeof text);
     T(strcmp(text, "allreduce #17 of 12 x i64 max, recursive doubling") == 0);
+    f.root = CDP__TAG_BUCKET | 2u << 16 | 5;
+    cdp__call_text(&f, text, sizeof text);
+    T(strstr(text, " for bucket 5 of ddp 2") != NULL);
+    f.root |= 0xffff; /* what join and hooks send for no bucket */
+    cdp__call_text(&f, text, sizeof text);
+    T(strstr(text, " beside the buckets of ddp 2") && !strstr(text, "65535"));
     f.kind = CDP_COLL_BROADCAST;
     f.root = 3;
     cdp__call_text(&f, text, sizeof text);
@@ -445,7 +451,11 @@ TEST(failure_records) {
     T(e.status == CDP_ERR_TIMEOUT && e.peer == 7 && e.origin == 5 && e.rank == 0 && e.round == 9
         && e.kind == CDP_COLL_BROADCAST && e.op_seq == 1ull << 40 && e.sys_errno == 104);
     T(strstr(e.text, "told by rank 5/8") && strstr(e.text, "deadline of 2000 ms")
-        && strstr(e.text, "everybody waits for rank 7, which does not answer"));
+        && strstr(e.text, "everybody waits for rank 7, which does not answer: look at")
+        && strstr(e.text, "(it took 8 of 8589934592 bytes)"));
+    a.expected = a.moved = 0; /* a barrier */
+    cdp__failure_text(&a, 0, 8, &e);
+    T(strstr(e.text, "waiting for rank") && !strstr(e.text, "bytes"));
     memset(a.text, 'y', sizeof a.text - 1); /* the longest text */
     n = cdp__failure_encode(&a, wire);
     T(n <= CDP__FAILURE_MAX);

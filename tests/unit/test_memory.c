@@ -708,7 +708,7 @@ static void group_memory(member *m) {
         }
     }
     cdp_describe(m->g, m->described, sizeof m->described);
-    T_EQ(seen ? (n - 1) : 0, count_of(" KiB of its group memory in view", m->described));
+    T_EQ(seen ? (n - 1) : 0, count_of(" KiB of its group memory mapped here", m->described));
     T_EQ(seen ? 2 * (n - 1) : 0, views_of(m));
     T_EQ(m->desc.group.expose_bytes != UINT64_MAX && m->desc.group.os->shared.create,
         in_segment(m, x));
@@ -749,6 +749,107 @@ TEST(group_memory_is_in_view) {
     os.shared.create = NULL;
     job(2, &like, NULL, group_memory);
     T_EQ(0, mappings());
+}
+
+/* ---- what is freed goes back ---- */
+
+#define IN_VIEW (8u << 20)
+
+/* The progress thread of rank 1 unmaps the first part of what rank 0 has freed, and goes on when
+   rank 1 calls something. */
+static uint32_t parts;
+static void unmap_with_a_caller(void *user, void *at, uint64_t bytes) {
+    const uint64_t until = test_until_ns(5000);
+    if (bytes == CDP__STEP_BYTES && __atomic_add_fetch(&parts, 1, __ATOMIC_SEQ_CST) == 1)
+        while (!__atomic_load_n(&members[1].g->w->lock_waiters, __ATOMIC_SEQ_CST)
+            && T(test_now_ns() < until))
+            sched_yield();
+    cdp_os_default()->shared.unmap(user, at, bytes);
+}
+
+static int freed_file = -1;
+static int32_t create_and_keep(void *user, uint64_t bytes) {
+    const int32_t fd = cdp_os_default()->shared.create(user, bytes);
+    if (bytes == IN_VIEW && fd >= 0) freed_file = dup(fd);
+    return fd;
+}
+
+/* Rank 0 frees what rank 1 has in view. (Until the link is there, bytes are sent.) */
+static void frees_what_is_in_view(member *m, void (*then)(member *m)) {
+    static bool in_view;
+    uint8_t *x = (uint8_t *)(m->desc.group.rank ? malloc(IN_VIEW) : cdp_group_alloc(m->g, IN_VIEW));
+    memset(x, m->desc.group.rank ? 0 : 7, IN_VIEW);
+    in_view = false;
+    meet(2);
+    for (uint32_t k = 0; !in_view && m->status == CDP_OK && T(k < 1000); ++k) {
+        m->status = cdp_broadcast(m->g, x, IN_VIEW, CDP_DTYPE_U8, 0);
+        T(m->status != CDP_OK || x[IN_VIEW - 1] == 7);
+        meet(2);
+        if (m->desc.group.rank) in_view = views_of(m) > 0;
+        meet(2);
+    }
+    if (m->desc.group.rank) {
+        then(m);
+        free(x);
+    } else {
+        cdp_group_free(m->g, x);
+        meet(2);
+    }
+    meet(2);
+}
+
+static void calls_meanwhile(member *m) {
+    const uint64_t until = test_until_ns(10000);
+    while (!__atomic_load_n(&parts, __ATOMIC_SEQ_CST) && T(test_now_ns() < until))
+        sched_yield();
+    T_EQ(CDP_OK, cdp_group_status(m->g));
+    T(__atomic_load_n(&parts, __ATOMIC_SEQ_CST) < IN_VIEW / CDP__STEP_BYTES);
+    meet(2);
+}
+
+static void unmaps_with_calls(member *m) {
+    frees_what_is_in_view(m, calls_meanwhile);
+}
+
+/* A thread that unmaps memory does not sleep between its steps, and lets others have the lock. */
+TEST(unmapping_keeps_no_caller_waiting) {
+    cdp_os os = *cdp_os_default();
+    cdp_tcp_desc like = {.group.os = &os};
+    if (!os.shared.unmap_parts) {
+        test_skip("memory is unmapped in one step");
+        return;
+    }
+    os.shared.unmap = unmap_with_a_caller;
+    parts = 0;
+    job(2, &like, NULL, unmaps_with_calls);
+    T(parts > 0);
+}
+
+static void still_in_view(member *m) {
+    struct stat s;
+    meet(2); /* rank 0 has freed it; this rank has called nothing since */
+    T_EQ(1, views_of(m));
+    T(freed_file >= 0 && fstat(freed_file, &s) == 0 && s.st_size == IN_VIEW && s.st_blocks == 0);
+    close(freed_file);
+    freed_file = -1;
+}
+
+static void frees_at_once(member *m) {
+    frees_what_is_in_view(m, still_in_view);
+}
+
+/* What is freed goes back to the system then, not when the last peer unmaps it: peers may not call
+   anything for long, and the last of them would give back all of it in one call. */
+TEST(freed_memory_goes_back_at_once) {
+    cdp_os os = *cdp_os_default();
+    cdp_tcp_desc like = {.group.os = &os, .group.no_thread = true};
+    if (!os.shared.empty) {
+        test_skip("the system cannot give back memory that is mapped");
+        return;
+    }
+    os.shared.create = create_and_keep;
+    job(2, &like, NULL, frees_at_once);
+    T_EQ(-1, freed_file);
 }
 
 static bool no_more;
@@ -1114,6 +1215,8 @@ int main(int argc, char **argv) {
         {"what_cannot_be_read_is_sent", what_cannot_be_read_is_sent, 30},
         {"what_is_brought_is_read_earlier", what_is_brought_is_read_earlier, 30},
         {"group_memory_is_in_view", group_memory_is_in_view, 60},
+        {"unmapping_keeps_no_caller_waiting", unmapping_keeps_no_caller_waiting, 60},
+        {"freed_memory_goes_back_at_once", freed_memory_goes_back_at_once, 60},
         {"small_group_memory_shares_segments", small_group_memory_shares_segments, 20},
         {"a_segment_takes_the_place_of_another", a_segment_takes_the_place_of_another, 20},
         {"loans_that_nobody_reads_are_sent", loans_that_nobody_reads_are_sent, 30},

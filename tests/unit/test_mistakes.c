@@ -308,16 +308,40 @@ TEST(the_last_tag_is_taken) {
     world_close(&w);
 }
 
+/* Also where a ring has one rank: the text names the call that the program made. */
+TEST(nothing_is_exchanged_with_oneself) {
+    float out[2] = {1, 2}, in[2] = {0, 0};
+    world w;
+    if (!world_open(&w, 2, &polled, 0)) return;
+    cdp_group *g = w.group[0];
+    REFUSED(CDP_ERR_INVALID, "cdp_sendrecv: rank 0 is this rank",
+        cdp_sendrecv(g, out, 2, 0, in, 2, 0, CDP_DTYPE_F32, 0));
+    REFUSED(CDP_ERR_INVALID, "cdp_sendrecv: rank 0 is this rank",
+        cdp_sendrecv(g, out, 2, 0, out, 2, 1, CDP_DTYPE_F32, 0));
+    REFUSED(CDP_ERR_INVALID, "cdp_sendrecv: rank 0 is this rank",
+        cdp_sendrecv(g, out, 2, 1, in, 2, 0, CDP_DTYPE_F32, 0));
+    REFUSED(CDP_ERR_INVALID, "cdp_sendrecv needs a group",
+        cdp_sendrecv(NULL, out, 2, 1, in, 2, 1, CDP_DTYPE_F32, 0));
+    still_works(&w);
+    world_close(&w);
+}
+
 /* ---- groups that are not there ---- */
 
 TEST(groups_that_are_gone) {
     const cdp_request rq = {.kind = CDP_COLL_BARRIER};
     char text[64];
     cdp_record r;
+    cdp_work work;
     cdp_group *g;
     const cdp_group_desc d = {.world_size = 1, .no_thread = true};
     REFUSED(CDP_ERR_INVALID, "NULL", cdp_group_compare(NULL, &rq, 1, true));
     REFUSED(CDP_ERR_INVALID, "NULL", cdp_group_reserve(NULL, 1));
+    /* the name of what the program has called */
+    REFUSED(CDP_ERR_INVALID, "barrier needs a group", cdp_barrier(NULL));
+    REFUSED(CDP_ERR_INVALID, "barrier needs a group", cdp_barrier_async(NULL, &work));
+    REFUSED(CDP_ERR_INVALID, "barrier needs a group", cdp_start(NULL, &rq, &work));
+    REFUSED(CDP_ERR_INVALID, "cdp_start needs a group", cdp_start(NULL, NULL, &work));
     if (!OK(cdp_group_create(&d, &g))) return;
     REFUSED(CDP_ERR_INVALID, "requests", cdp_group_compare(g, NULL, 1, true));
     g->magic = 0; /* what a destroyed one looks like, in memory that is still there */
@@ -327,6 +351,7 @@ TEST(groups_that_are_gone) {
     REFUSED(CDP_ERR_STATE, "destroyed", cdp_group_dump(g, "/nowhere/dump"));
     REFUSED(CDP_ERR_STATE, "destroyed", cdp_group_compare(g, &rq, 1, true));
     REFUSED(CDP_ERR_STATE, "destroyed", cdp_group_reserve(g, 1));
+    REFUSED(CDP_ERR_STATE, "barrier: this group was destroyed", cdp_barrier(g));
     g->magic = CDP__GROUP_MAGIC;
     cdp_group_destroy(g);
 }
@@ -352,8 +377,8 @@ TEST(works_that_never_were) {
     if (!OK(cdp_group_create(&d, &g)) || !OK(cdp_start(g, &rq, &work))) return;
     OK(cdp_work_wait(work));
     ++work.seq;
-    REFUSED(CDP_ERR_INVALID, "no operation #2", cdp_work_wait(work));
-    REFUSED(CDP_ERR_INVALID, "no operation #2", cdp_work_wait_for(work, 1));
+    REFUSED(CDP_ERR_INVALID, "work #2 was not started in this group", cdp_work_wait(work));
+    REFUSED(CDP_ERR_INVALID, "pass what cdp_start() has filled in", cdp_work_wait_for(work, 1));
     OK(cdp_group_status(g));
     cdp_group_destroy(g);
 }
@@ -584,6 +609,7 @@ int main(int argc, char **argv) {
         {"a_rank_of_a_hub_is_taken_once", a_rank_of_a_hub_is_taken_once, 60},
         {"rows_that_are_none", rows_that_are_none, 60},
         {"the_last_tag_is_taken", the_last_tag_is_taken, 60},
+        {"nothing_is_exchanged_with_oneself", nothing_is_exchanged_with_oneself, 60},
         {"groups_that_are_gone", groups_that_are_gone, 60},
         {"works_that_never_were_are_refused_by_every_call",
             works_that_never_were_are_refused_by_every_call, 10},

@@ -232,7 +232,7 @@ static void mistakes(side *s) {
     REFUSED(CDP_ERR_INVALID, "set function of the desc", cdp_rpc_call(s->rpc, CALL(.to = 0), &c));
     REFUSED(CDP_ERR_INVALID, "args.iov[0] has no memory",
         cdp_rpc_call(s->rpc, CALL(.to = 0, F("add"), BYTES(NULL, 8)), &c));
-    REFUSED(CDP_ERR_INVALID, "max_message_bytes of cdp_rpc_desc is 1000",
+    REFUSED(CDP_ERR_INVALID, "max_message_bytes of cdp_rpc_desc is 1000; send less",
         cdp_rpc_call(s->rpc, CALL(.to = 0, F("add"), BYTES(&big, 1001)), &c));
     REFUSED(CDP_ERR_INVALID, "cdp_rref_create needs an rpc, a value",
         cdp_rref_create(NULL, &v, NULL, &r));
@@ -274,8 +274,10 @@ static void mistakes(side *s) {
     REFUSED(CDP_ERR_STATE, "was dropped before", cdp_rref_to_here(r, 0, &c));
     REFUSED(CDP_ERR_INVALID, "done, one_way, in_order and on",
         cdp_rpc_remote(s->rpc, CALL(.to = 0, F("add"), .one_way = true), &r));
-    REFUSED(CDP_PENDING == 1 ? CDP_ERR_INVALID : CDP_OK, "needs calls and a place",
-        cdp_call_wait_any(NULL, 0, 0, &which));
+    REFUSED(CDP_ERR_INVALID, "needs calls and a place", cdp_call_wait_any(NULL, 0, 0, &which));
+    r = (cdp_rref){0};
+    REFUSED(CDP_ERR_INVALID, "args.rrefs is NULL; set it",
+        cdp_rpc_call(s->rpc, CALL(.to = 0, F("add"), .args = {.rref_count = 1}), &c));
 }
 TEST(every_mistake_gets_a_sentence) {
     like.max_message_bytes = 1000;
@@ -296,7 +298,7 @@ static void waits(side *s) {
     T_EQ(CDP_ERR_REMOTE, cdp_call_wait_any(list, 2, 10000, &which));
     T_EQ(1, which);
     OK(cdp_call_cancel(&c[0]));
-    T_EQ(CDP_ERR_ABORTED, cdp_call_wait(&c[0]));
+    REFUSED(CDP_ERR_ABORTED, "cancelled by cdp_call_cancel()", cdp_call_wait(&c[0]));
     T_TEXT("cancelled", cdp_last_error()->text);
     T_EQ(CDP_ERR_REMOTE, cdp_call_wait(&c[1]));
     OK(cdp_rpc_call(s->rpc, CALL(.to = next_of(s), F("nothing")), &c[2]));
@@ -384,13 +386,15 @@ TEST(nested_rpc) { /* one worker per rank, and all ranks call each other: waits 
 /* ---- time ---- */
 
 static void timeouts(side *s) {
-    int64_t ms = 300, two[2] = {0, 0};
+    int64_t ms = 20000, two[2] = {0, 0}; /* it ends when it is cancelled */
     uint64_t from = test_now_ns();
     cdp_call c = {0};
     T_EQ(CDP_ERR_TIMEOUT,
         cdp_rpc_call(
             s->rpc, CALL(.to = next_of(s), F("sleep"), BYTES(&ms, 8), .timeout_ms = 30), &c));
-    T_TEXT("no answer within 30 ms", c.error.text);
+    /* the other rank may refuse what it read late */
+    T(strstr(c.error.text, "no answer within 30 ms")
+        || strstr(c.error.text, "its time was over before it ran"));
     if (how == HUB || how >= TCP) T_WITHIN(83, test_now_ns() - from);
     T(c.ran != CDP_RAN_YES);
     cdp_call_free(&c);
@@ -883,8 +887,10 @@ TEST(a_liar_loses_its_own_link) {
 /* A rank is killed: the others lose it, release what it held, and go on with each other, also with
    long arguments. Real processes, over TCP and over shared memory. */
 static int killed_main(uint32_t rank, uint16_t at, bool shared) {
-    const cdp_tcp_desc t = {
-        .group = {.rank = rank, .world_size = 3, .logger = {.level = CDP_LOG_SILENT}},
+    const cdp_tcp_desc t = {.group = {.rank = rank,
+                                .world_size = 3,
+                                .os = counted_os(),
+                                .logger = {.level = CDP_LOG_SILENT}},
         .master_port = at,
         .init_timeout_ms = 20000,
         .no_shared_memory = !shared};
@@ -931,6 +937,7 @@ static int killed_main(uint32_t rank, uint16_t at, bool shared) {
     cdp_rpc_destroy(s.rpc);
     T_EQ(s.values.made, s.values.destroyed);
     cdp_group_destroy(s.g);
+    T_EQ(0, counted.held);
     return test__now.failed_checks != 0;
 }
 
@@ -967,6 +974,9 @@ static void settings(side *s) {
     cdp_rpc_desc d = desc_of(s);
     d.max_message_bytes = 1000 + s->rank;
     REFUSED(CDP_ERR_MISMATCH, "max_message_bytes (1000 and 1001)", cdp_rpc_create(&d, &s->rpc));
+    d = desc_of(s);
+    d.number = 7 + s->rank;
+    REFUSED(CDP_ERR_MISMATCH, "differ in version, number (7 and 8)", cdp_rpc_create(&d, &s->rpc));
     d = desc_of(s);
     d.functions = same;
     d.function_count = 2;
@@ -1591,8 +1601,10 @@ TEST(py_tensors) {
 
 /* A rank is killed in its backward function: the others are told who, and go on. */
 static int dying_main(uint32_t rank, uint16_t at, bool shared) {
-    const cdp_tcp_desc t = {
-        .group = {.rank = rank, .world_size = 3, .logger = {.level = CDP_LOG_SILENT}},
+    const cdp_tcp_desc t = {.group = {.rank = rank,
+                                .world_size = 3,
+                                .os = counted_os(),
+                                .logger = {.level = CDP_LOG_SILENT}},
         .master_port = at,
         .init_timeout_ms = 20000,
         .no_shared_memory = !shared};
@@ -1640,6 +1652,7 @@ static int dying_main(uint32_t rank, uint16_t at, bool shared) {
     cdp_rpc_destroy(s.rpc);
     T_EQ(0, saved_live[rank]);
     cdp_group_destroy(s.g);
+    T_EQ(0, counted.held);
     return test__now.failed_checks != 0;
 }
 TEST(backward_node_failure) {
@@ -2050,6 +2063,8 @@ static void optim_mistakes(side *s) {
     cdp_rref r[2] = {{0}};
     cdp_dist_optim *optim;
     cdp_optim_desc d = {.rpc = s->rpc, .params = r, .param_count = 1};
+    REFUSED(CDP_ERR_INVALID, "cdp_dist_optim_create needs a place for the optimizer",
+        cdp_dist_optim_create(&d, NULL));
     REFUSED(CDP_ERR_INVALID, "set kind", cdp_dist_optim_create(&d, &optim));
     d.kind = CDP_OPTIM_SGD;
     d.nesterov = true;
@@ -2064,6 +2079,11 @@ static void optim_mistakes(side *s) {
     OK(cdp_rref_create(s->rpc, &bytes, NULL, &r[1]));
     d.params = &r[1];
     REFUSED(CDP_ERR_REMOTE, "whose plain is one tensor", cdp_dist_optim_create(&d, &optim));
+    cdp_rref_drop(r[1]);
+    const cdp_tensor whole = {.data = x, .dtype = CDP_DTYPE_I64, .dims = 1, .shape = {2}};
+    const cdp_value numbers = {.param = true, .plain = {.tensors = &whole, .tensor_count = 1}};
+    OK(cdp_rref_create(s->rpc, &numbers, NULL, &r[1]));
+    REFUSED(CDP_ERR_REMOTE, "another dtype than F32 and F64", cdp_dist_optim_create(&d, &optim));
     cdp_rref_drop(r[1]);
     cdp_call c = {0};
     T_EQ(CDP_ERR_REMOTE, cdp_rpc_call(s->rpc, CALL(.on = r[0], F("cdp.optim.step")), &c));

@@ -17,6 +17,30 @@ static void wait_until_kept(side *s) {
 
 /* ---- waits that run functions ---- */
 
+/* A call has ended, and `done` has not run yet: a wait for it begins no function, which might wait
+   for long. */
+static void told(void *user, cdp_call *c) {
+    (void)c;
+    count((uint32_t *)user);
+}
+static void waits_for_the_ended(side *s) {
+    uint32_t times = 0;
+    cdp_call waits = {0}, ended = {0};
+    OK(cdp_rpc_start(s->rpc, CALL(.to = s->rank, F("nothing")), &waits));
+    OK(cdp_rpc_start(
+        s->rpc, CALL(.to = s->rank, F("nothing"), .done = told, .user = &times), &ended));
+    const cdp_status cancelled = cdp_call_cancel(&ended); /* STATE: a worker was faster */
+    T_EQ(cancelled == CDP_OK ? CDP_ERR_ABORTED : CDP_OK, cdp_call_wait(&ended));
+    T_EQ(1, counted_of(&times));
+    if (how == HUB_NO_WORKERS || how == HUB_POLLED) T_EQ(0, counted_of(&s->ran));
+    OK(cdp_call_wait(&waits));
+    cdp_call_free(&waits);
+    cdp_call_free(&ended);
+}
+TEST(a_wait_for_a_call_that_has_ended_runs_nothing) {
+    run(1, waits_for_the_ended);
+}
+
 /* calls `sleep` of rank 3 */
 static void f_asks_a_sleeper(void *user, cdp_rpc_request *q) {
     cdp_call c = {0};
@@ -258,7 +282,7 @@ static void late_calls(side *s) {
     const uint32_t before = counted_of(&late_done);
     meet(s, &place);
     if (s->rank == 0) {
-        const uint32_t ms = 10 * TEST_LATE; /* until then it must have begun */
+        const uint32_t ms = 30 * TEST_LATE; /* until then it must have begun */
         T_EQ(CDP_ERR_TIMEOUT, cdp_rpc_call(s->rpc, CALL(.to = 0, F("late"), .timeout_ms = ms), &c));
         cdp_call_free(&c);
         const uint64_t until = test_until_ns(5000);
@@ -648,6 +672,8 @@ TEST(arguments_that_are_not_copied_come_back_from_the_lost) {
 
 int main(int argc, char **argv) {
     static const test_case cases[] = {
+        {"a_wait_for_a_call_that_has_ended_runs_nothing",
+            a_wait_for_a_call_that_has_ended_runs_nothing, 60},
         {"a_short_wait_leaves_functions_that_wait_to_longer_ones",
             a_short_wait_leaves_functions_that_wait_to_longer_ones, 60},
         {"calls_in_order_run_one_after_the_other", calls_in_order_run_one_after_the_other, 60},

@@ -1,5 +1,6 @@
 /* test_rpc_rest.c - the scenarios of torch.distributed.rpc's own tests that need functions which
-   test_rpc.c and test_rpc_scenarios.c do not have. rpc_scenarios.txt says which test has which. */
+   test_rpc.c and test_rpc_scenarios.c do not have, and mistakes of programs in backward passes.
+   rpc_scenarios.txt says which test has which scenario. */
 #define CDP_IMPLEMENTATION
 #include "cdp_tcp.h"
 
@@ -480,6 +481,131 @@ TEST(trainers_that_step_at_once) {
     rest(4, all_step);
 }
 
+/* ---- mistakes in backward passes: each gets a sentence, and the rpc is good for the next one */
+
+static int64_t mistake; /* which one b_mistaken makes */
+static cdp_status b_mistaken(void *user, cdp_backward *b) {
+    static const uint32_t rows[] = {1};
+    (void)user;
+    b->grad_in[0] = b->grad_out[0];
+    if (mistake == 0) b->grad_in[0].dtype = (cdp_dtype)99;
+    if (mistake == 1) b->grad_in[0].dims = 9;
+    if (mistake == 2) b->grad_in[0].shape[0] = 1001;
+    if (mistake == 3) b->grad_in[0].dims = 0;
+    if (mistake == 3) b->grad_rows[0] = rows;
+    if (mistake == 4) b->grad_in[0].shape[0] = 3;
+    return CDP_OK;
+}
+static cdp_status b_identity(void *user, cdp_backward *b) {
+    (void)user;
+    b->grad_in[0] = b->grad_out[0];
+    return CDP_OK;
+}
+static void mistaken_passes(side *s) {
+    static const char *const texts[] = {"without a dtype that can be added, or with 9 dims",
+        "without a dtype that can be added, or with 9 dims", "longer than max_message_bytes",
+        "rows of a gradient without dims", "two gradients of one value differ on rank"};
+    static uint32_t place;
+    double x[4] = {1, 2, 3, 4};
+    for (uint32_t i = 0; i < 5 && s->rank == 0; ++i) {
+        uint64_t value, out[2];
+        cdp_tensor roots[2], g;
+        cdp_ctx *ctx;
+        if (!OK(cdp_ctx_begin(s->rpc, &ctx)) || !OK(cdp_ctx_value(ctx, &value))) return;
+        for (uint32_t k = 0; k < 2; ++k) {
+            OK(cdp_ctx_value(ctx, &out[k]));
+            roots[k] = f64s(x, 4, out[k]);
+            OK(cdp_ctx_op(ctx,
+                &(cdp_ctx_op_desc){.inputs = &value,
+                    .input_count = 1,
+                    .outputs = &out[k],
+                    .output_count = 1,
+                    .backward = k ? b_mistaken : b_identity}));
+        }
+        mistake = i;
+        T_EQ(i == 4 ? CDP_ERR_MISMATCH : CDP_ERR_INVALID,
+            cdp_ctx_backward(ctx, &(cdp_backward_desc){.roots = roots, .root_count = 2}));
+        T_TEXT(texts[i], cdp_last_error()->text);
+        REFUSED(CDP_ERR_STATE, "begin another one",
+            cdp_ctx_backward(ctx, &(cdp_backward_desc){.roots = roots, .root_count = 1}));
+        REFUSED(CDP_ERR_STATE, "begin another one", cdp_ctx_grad(ctx, value, &g));
+        OK(cdp_ctx_end(ctx, 0));
+    }
+    meet(s, &place);
+}
+TEST(mistakes_of_backward_functions_get_a_sentence) {
+    like.max_message_bytes = 8000;
+    run(2, mistaken_passes);
+}
+
+/* What must not be done in a callback, and what only the origin of a context may do. */
+typedef struct inside {
+    cdp_ctx *ctx;
+    cdp_tensor root;
+    bool told;
+} inside;
+static void inside_done(void *user, cdp_call *c) {
+    inside *in = (inside *)user;
+    (void)c;
+    REFUSED(CDP_ERR_STATE, "must not wait for a pass; begin it outside",
+        cdp_ctx_backward(in->ctx, &(cdp_backward_desc){.roots = &in->root, .root_count = 1}));
+    REFUSED(
+        CDP_ERR_STATE, "only the rank that has begun a context ends it", cdp_ctx_end(in->ctx, 0));
+    in->told = true;
+}
+static void f_ends_context(void *user, cdp_rpc_request *q) {
+    (void)user;
+    REFUSED(
+        CDP_ERR_STATE, "only the rank that has begun a context ends it", cdp_ctx_end(q->ctx, 0));
+    reply_i64(q, 1);
+}
+static const cdp_rpc_function context_functions[] = {
+    {.name = "nothing", .func = f_nothing}, {.name = "ends_context", .func = f_ends_context}};
+static void contexts_in_callbacks(side *s) {
+    static uint32_t place;
+    double x[4] = {1, 2, 3, 4};
+    cdp_call c = {0};
+    inside in;
+    uint64_t value;
+    memset(&in, 0, sizeof in);
+    if (!OK(cdp_ctx_begin(s->rpc, &in.ctx)) || !OK(cdp_ctx_value(in.ctx, &value))) return;
+    in.root = f64s(x, 4, value);
+    OK(cdp_rpc_call(
+        s->rpc, CALL(.to = next_of(s), F("nothing"), .done = inside_done, .user = &in), &c));
+    T(in.told);
+    cdp_call_free(&c);
+    OK(cdp_rpc_call(s->rpc, CALL(.to = next_of(s), F("ends_context"), .ctx = in.ctx), &c));
+    cdp_call_free(&c);
+    OK(cdp_ctx_backward(in.ctx, &(cdp_backward_desc){.roots = &in.root, .root_count = 1}));
+    OK(cdp_ctx_end(in.ctx, 0));
+    meet(s, &place);
+}
+TEST(contexts_are_not_ended_in_callbacks_or_by_others) {
+    like.functions = context_functions;
+    like.function_count = 2;
+    run(2, contexts_in_callbacks);
+}
+
+/* A context that the program has not ended ends with the rpc, which says so. */
+static void forgets_a_context(side *s) {
+    const cdp_rpc_desc d = desc_of(s);
+    cdp_call c = {0};
+    cdp_ctx *ctx;
+    if (!OK(cdp_rpc_create(&d, &s->rpc))) return;
+    OK(cdp_barrier(s->g));
+    OK(cdp_ctx_begin(s->rpc, &ctx));
+    OK(cdp_rpc_call(s->rpc, CALL(.to = next_of(s), F("nothing"), .ctx = ctx), &c));
+    cdp_call_free(&c);
+    REFUSED(CDP_ERR_STATE, "still had 1 contexts; end them with cdp_ctx_end()",
+        cdp_rpc_shutdown(s->rpc, 0));
+    T_EQ(0, cdp_rpc_stats_of(s->rpc).contexts);
+    cdp_rpc_destroy(s->rpc);
+}
+TEST(a_context_that_nobody_ends_is_reported) {
+    shut_by_body = true;
+    run(2, forgets_a_context);
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"async_class_rref_proxy", async_class_rref_proxy, 60},
@@ -491,6 +617,11 @@ int main(int argc, char **argv) {
         {"user_rref_backward", user_rref_backward, 60},
         {"two_passes_of_a_context", two_passes_of_a_context, 60},
         {"trainers_that_step_at_once", trainers_that_step_at_once, 60},
+        {"mistakes_of_backward_functions_get_a_sentence",
+            mistakes_of_backward_functions_get_a_sentence, 60},
+        {"contexts_are_not_ended_in_callbacks_or_by_others",
+            contexts_are_not_ended_in_callbacks_or_by_others, 60},
+        {"a_context_that_nobody_ends_is_reported", a_context_that_nobody_ends_is_reported, 60},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }

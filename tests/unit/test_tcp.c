@@ -255,6 +255,17 @@ TEST(environment_is_read) {
     T(d.group.rank == 3 && d.group.world_size == 8 && d.master_port == 29500
         && strcmp(d.master_addr, "node-0.example") == 0);
     T(!d.external_store && !d.job);
+    setenv("CDP_TRUST_NETWORK", "true", 1); /* not what it should be, and so not ignored */
+    REFUSED(CDP_ERR_INVALID, "CDP_TRUST_NETWORK is 'true'", cdp_tcp_desc_from_env(&d));
+    T(!d.trust_network);
+    setenv("CDP_TRUST_NETWORK", "0", 1);
+    T_EQ(CDP_OK, cdp_tcp_desc_from_env(&d));
+    T(!d.trust_network);
+    setenv("CDP_TRUST_NETWORK", "1", 1);
+    T_EQ(CDP_OK, cdp_tcp_desc_from_env(&d));
+    T(d.trust_network);
+    d.trust_network = false;
+    unsetenv("CDP_TRUST_NETWORK");
     setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
     setenv("TORCHELASTIC_RESTART_COUNT", "2", 1);
     T_EQ(CDP_OK, cdp_tcp_desc_from_env(&d));

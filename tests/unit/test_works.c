@@ -1841,12 +1841,14 @@ static void late_and_a_message(uint32_t rank, cdp_group *w) {
     if (rank == 0) {
         if (!recv_is_late(w, &x, 1, CDP_ANY_RANK, &got, &work)) return;
         OK(cdp_send(w, &x, 1, CDP_DTYPE_I32, 1, 4));
+        await(1); /* or the failure may be there before the message is received */
         clock_go();
         T_EQ(CDP_ERR_TIMEOUT, cdp_work_wait_for(work, 3000 * TEST_SLACK));
         come();
     } else {
         OK(cdp_recv(w, &x, 1, CDP_DTYPE_I32, 0, 4));
-        await(1);
+        come();
+        await(2);
     }
 }
 
