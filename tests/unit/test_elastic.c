@@ -1552,7 +1552,7 @@ int main(int argc, char **argv) {
         {"a_group_without_a_loss_shrinks_to_itself", a_group_without_a_loss_shrinks_to_itself, 60},
         {"a_lost_rank_is_not_waited_for", a_lost_rank_is_not_waited_for, 60},
         {"a_rank_that_comes_late_is_left_out", a_rank_that_comes_late_is_left_out, 60},
-        {"mistakes_in_shrinking", mistakes_in_shrinking, 20},
+        {"mistakes_in_shrinking", mistakes_in_shrinking, 60},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }
