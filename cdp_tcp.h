@@ -2231,9 +2231,10 @@ CDP__PRIVATE uint32_t cdp__link_paths(const cdp__link *l, cdp_addr out[CDP__PATH
     /* the store connection has shown that this address works */
     if (l->peer == 0 && !m->desc.external_store && !m->spread)
         theirs[n++] = cdp__tcp_store_peer_addr(m->store);
-    /* parsed successfully before */
-    n += cdp__addrs_parse((const char *)text->data + CDP__PLACE_BYTES,
-        text->bytes - CDP__PLACE_BYTES, theirs + n, CDP__ADDRS - n);
+    /* a record that is too short has ended the start; connections may still arrive meanwhile */
+    if (text->bytes > CDP__PLACE_BYTES)
+        n += cdp__addrs_parse((const char *)text->data + CDP__PLACE_BYTES,
+            text->bytes - CDP__PLACE_BYTES, theirs + n, CDP__ADDRS - n);
     n = cdp__paths(m->mine, m->mine_count, theirs, n, out);
     if (m->spread) cdp__paths_turn(m->mine, m->mine_count, out, n, l->index);
     return n;
