@@ -1366,6 +1366,19 @@ CDP__PRIVATE cdp_status cdp__nccl_look(cdp__nccl *b, uint64_t number) {
     return CDP_PENDING;
 }
 
+/* Fails the group with this thread's last error, and waits for its cause, which after a timeout
+   needs answers of other ranks. Polls, because there may be no other thread that does. */
+CDP__PRIVATE cdp_status cdp__nccl_break(cdp__nccl *b) {
+    const cdp_error e = *cdp_last_error();
+    const uint64_t until = cdp__nccl_now(b) + CDP__NCCL_LEAVE_MS * CDP__MS;
+    cdp_group_fail(b->group);
+    while (cdp_group_status(b->group) == CDP_OK && cdp__nccl_now(b) < until)
+        (void)cdp_poll(b->group, 1000);
+    if (cdp_group_status(b->group) != CDP_OK) return cdp_last_error()->status;
+    *cdp__error_slot() = e;
+    return e.status;
+}
+
 /* Waits until the stream has done all its present work, or the group fails (which aborts its
    operations), or other work hangs for 2 * timeout_ms. */
 CDP__PRIVATE cdp_status cdp__nccl_sync(cdp__nccl *b, cdp__cu_event event, cdp__cu_stream stream) {
@@ -1381,10 +1394,7 @@ CDP__PRIVATE cdp_status cdp__nccl_sync(cdp__nccl *b, cdp__cu_event event, cdp__c
         e = (cdp__cu_error)0;
         if ((st = cdp_group_status(b->group)) != CDP_OK) return st;
         st = cdp__nccl_look(b, 0); /* the last operation may be late */
-        if (st != CDP_OK && st != CDP_PENDING) {
-            cdp_group_fail(b->group);
-            return cdp_group_status(b->group) != CDP_OK ? cdp_last_error()->status : st;
-        }
+        if (st != CDP_OK && st != CDP_PENDING) return cdp__nccl_break(b);
         if (cdp__nccl_now(b) >= until)
             return cdp__fail(CDP_ERR_TIMEOUT,
                 "a stream of device %d has not come to an end within %llu ms, although no "
@@ -2591,19 +2601,6 @@ CDP__PRIVATE uint32_t cdp__nccl_symmetric_windows(const cdp__nccl *b, const cdp_
     return n;
 }
 
-/* Fails the group with this thread's last error, and waits for its cause, which after a timeout
-   needs answers of other ranks. Polls, because there may be no other thread that does. */
-CDP__PRIVATE cdp_status cdp__nccl_symmetric_break(cdp__nccl *b) {
-    const cdp_error e = *cdp_last_error();
-    const uint64_t until = cdp__nccl_now(b) + CDP__NCCL_LEAVE_MS * CDP__MS;
-    cdp_group_fail(b->group);
-    while (cdp_group_status(b->group) == CDP_OK && cdp__nccl_now(b) < until)
-        (void)cdp_poll(b->group, 1000);
-    if (cdp_group_status(b->group) != CDP_OK) return cdp_last_error()->status;
-    *cdp__error_slot() = e;
-    return e.status;
-}
-
 /* Calls NCCL, which waits for all ranks. OK without a window: these GPUs do not support it. An
    error fails the group: other ranks are inside NCCL, and the communicator may stay in progress
    for ever. */
@@ -2625,7 +2622,7 @@ CDP__PRIVATE cdp_status cdp__nccl_symmetric_open(cdp__nccl *b, cdp__nccl_memory 
         cdp__nccl_leave(b);
     }
     m->opening = m->opening && st != CDP_OK;
-    return st == CDP_OK ? CDP_OK : cdp__nccl_symmetric_break(b);
+    return st == CDP_OK ? CDP_OK : cdp__nccl_break(b);
 }
 
 CDP__PRIVATE void cdp__nccl_symmetric_tell(cdp__nccl *b, const cdp__nccl_memory *m) {

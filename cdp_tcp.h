@@ -3803,8 +3803,11 @@ CDP__PRIVATE cdp_status cdp__join_missing_told(cdp__mesh *m) {
     cdp__join *s = m->join;
     if (s->found > 8) cdp__text_add(&s->list, " and %u more", s->found - 8);
     if (s->found) return cdp__join_complain(m, (uint32_t)s->absent, cdp__join_missed);
-    if (s->rank == m->desc.group.world_size && cdp__mesh_now(m) < m->init_deadline_ns) {
+    if (s->rank == m->desc.group.world_size) {
         /* the last one has come since the wait for it ended */
+        if (cdp__mesh_now(m) >= m->init_deadline_ns)
+            return cdp__fail(CDP_ERR_TIMEOUT,
+                "all ranks have come, but after init_timeout_ms, %u ms", m->desc.init_timeout_ms);
         cdp__join_complete(m);
         return cdp__join_await(m);
     }
@@ -3859,6 +3862,8 @@ CDP__PRIVATE cdp_status cdp__join_awaited(cdp__mesh *m) {
     cdp__join *s = m->join;
     const cdp__text none = {s->names, sizeof s->names, 0};
     const uint64_t now = cdp__mesh_now(m), left = cdp__max(m->init_deadline_ns, now) - now;
+    /* a process that stood still until the deadline asks all the same */
+    const uint64_t least = (uint64_t)m->desc.init_timeout_ms * CDP__MS / 20;
     if (s->result == CDP_OK && s->with_values) {
         m->addrs = s->rq;
         s->asked = NULL;
@@ -3869,8 +3874,8 @@ CDP__PRIVATE cdp_status cdp__join_awaited(cdp__mesh *m) {
     s->absent = -1;
     s->rank = s->middle = s->found = 0;
     s->end = m->desc.group.world_size;
-    s->give_up_ns = now + cdp__min(CDP__SETTLE_MS * CDP__MS, left / 4);
-    s->last_ns = now + cdp__min(2000 * CDP__MS, left / 2);
+    s->give_up_ns = now + cdp__min(CDP__SETTLE_MS * CDP__MS, cdp__max(left / 4, least));
+    s->last_ns = now + cdp__min(2000 * CDP__MS, cdp__max(left / 2, least));
     return cdp__join_missing(m);
 }
 

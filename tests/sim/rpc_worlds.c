@@ -241,10 +241,13 @@ static bool filled(const uint8_t *at, uint64_t bytes, int64_t n) {
         same = same && at[i] == (uint8_t)(i + (uint64_t)n);
     return same;
 }
+static void memory_back(void *data) {
+    if (planted != PLANT_BACK_EARLY) free(data); /* else it may still be read */
+}
 static void long_end(void *user, void *data) {
     --((rank_state *)user)->saved;
     memset(data, 0xee, LONG);
-    free(data);
+    memory_back(data);
 }
 static void f_long(void *user, cdp_rpc_request *q) {
     rank_state *r = here_of(q);
@@ -440,7 +443,7 @@ typedef struct borrowed {
     bool back, left; /* left: the step is over, and it has not come back */
 } borrowed;
 static void borrowed_free(borrowed *b) {
-    free(b->data);
+    memory_back(b->data);
     free(b);
 }
 static void long_back(void *user) {

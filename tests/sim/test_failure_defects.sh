@@ -74,6 +74,8 @@ defect 'a loss behind a late message is not seen' 'late_ring_of_3:_late,_kill' \
     'if (st == CDP_ERR_PEER_LOST && !cdp__failure_got(f, v->domain)) return 0;' 'if (st == CDP_ERR_PEER_LOST) return 0;'
 defect 'a will holds for ever' 'wills' \
     'if (!w || w->since_ns + CDP__FAILURE_SETTLE_MS * CDP__MS >= v->begun_ns) return;' 'return;'
+defect 'what came before a failure outlasts it' 'unit' \
+    'if (!w || w->since_ns + CDP__FAILURE_SETTLE_MS * CDP__MS >= v->begun_ns) return;' 'if (!w || w->since_ns >= v->begun_ns) return;'
 defect 'a will is not looked for' 'groups,_chain_of_3:_kill' \
     'if (!w) w = cdp__failure_find_will(f, f->rank);' 'w = NULL;'
 defect 'any loss replaces a timeout' 'unit' \

@@ -673,7 +673,7 @@ static void rank_loses_another(cdp_group *g, void *arg) {
                 if (how == 0)
                     cdp_group_abort(g, "loss is NaN");
                 else
-                    test_sleep_ms(900);
+                    test_sleep_ms(2000);
             }
             (void)cdp_ddp_ready(ddp, i);
         }
@@ -701,7 +701,7 @@ TEST(training_ends_with_the_cause) {
     run_ranks(3, &like, 0, rank_loses_another, &how);
     T_EQ(0, counted.held);
     how = 1;
-    like.timeout_ms = 300;
+    like.timeout_ms = 700; /* longer than a machine stands still */
     run_ranks(3, &like, 0, rank_loses_another, &how);
     T_EQ(0, counted.held);
 }

@@ -377,7 +377,7 @@ static void works(side *s) {
     }
     REFUSED(CDP_ERR_STATE, "has a work already", cdp_call_work(&c[2], &late));
     T_EQ(CDP_PENDING, cdp_work_test(w[2]));
-    REFUSED(CDP_ERR_STATE, "by cdp_call_cancel()", cdp_work_cancel(w[2]));
+    REFUSED(CDP_ERR_STATE, "that with cdp_call_cancel()", cdp_work_cancel(w[2]));
     OK(cdp_call_wait(&c[0]));
     OK(cdp_work_wait(w[0]));
     OK(cdp_work_wait(then[0]));

@@ -357,6 +357,39 @@ TEST(a_start_ends_by_its_deadline) {
     T_EQ(0, counted.held);
 }
 
+static uint64_t jump_ns; /* as if all processes had stood still for so long */
+
+static uint64_t jumping_now(void *user) {
+    return cdp_os_default()->now_ns(user) + jump_ns;
+}
+
+/* The machine stands still until the deadline: ranks ask the store all the same, which is well. */
+TEST(a_start_that_stood_still_blames_who_is_missing) {
+    cdp_tcp_desc d = desc_of(3, free_port());
+    cdp_os os = *counted_os();
+    job j;
+    os.now_ns = jumping_now;
+    d.group.os = &os;
+    d.init_timeout_ms = 2000; /* waits of the system end by its own clock, so much later */
+    jump_ns = 0;
+    if (!job_start(&j, &d, 0)) return;
+    cdp_init_cancel(j.starting[1]);
+    j.starting[1] = NULL;
+    const uint64_t until = test_until_ns(10000);
+    while (test_now_ns() < until && !(j.starting[2]->mesh->join && j.starting[2]->mesh->join->keys))
+        (void)job_look(&j);
+    jump_ns = 2100 * CDP__MS;
+    while (job_look(&j)) {
+    }
+    for (uint32_t r = 0; r < 3; r += 2) {
+        T_EQ(CDP_ERR_TIMEOUT, j.status[r]);
+        T_EQ(1, j.error[r].peer);
+        T_TEXT("still waiting for rank 1", j.error[r].text);
+    }
+    job_end(&j);
+    T_EQ(0, counted.held);
+}
+
 TEST(a_start_refuses_what_cannot_work) {
     cdp_tcp_desc d = desc_of(2, free_port());
     cdp_starting *s = (cdp_starting *)&d;
@@ -393,6 +426,8 @@ int main(int argc, char **argv) {
         {"leaving_in_frames_tells_the_cause", leaving_in_frames_tells_the_cause, 60},
         {"others_hear_of_a_cancelled_start", others_hear_of_a_cancelled_start, 120},
         {"a_start_ends_by_its_deadline", a_start_ends_by_its_deadline, 60},
+        {"a_start_that_stood_still_blames_who_is_missing",
+            a_start_that_stood_still_blames_who_is_missing, 60},
         {"a_start_refuses_what_cannot_work", a_start_refuses_what_cannot_work, 60},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
