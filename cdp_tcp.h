@@ -2233,8 +2233,9 @@ CDP__PRIVATE uint32_t cdp__link_paths(const cdp__link *l, cdp_addr out[CDP__PATH
     /* the store connection has shown that this address works */
     if (l->peer == 0 && !m->desc.external_store && !m->spread)
         theirs[n++] = cdp__tcp_store_peer_addr(m->store);
-    n += cdp__addrs_parse(
-        (const char *)text->data + head, text->bytes - head, theirs + n, CDP__ADDRS - n);
+    if (text->data)
+        n += cdp__addrs_parse(
+            (const char *)text->data + head, text->bytes - head, theirs + n, CDP__ADDRS - n);
     n = cdp__paths(m->mine, m->mine_count, theirs, n, out);
     if (m->spread) cdp__paths_turn(m->mine, m->mine_count, out, n, l->index);
     return n;

@@ -2046,7 +2046,7 @@ TEST(start_against_a_rank_0_that_has_ended) {
     /* or the store sees the end of rank 0 only after rank 1 has begun, and tells it */
     test_check(p->error.peer == 0
             && ((p->error.status == CDP_ERR_TIMEOUT
-                    && strstr(p->error.text, "nobody listens at its address 127.0.0.1:"))
+                    && strstr(p->error.text, "no process listens at its address 127.0.0.1:"))
                 || (p->error.status == CDP_ERR_PEER_LOST
                     && strstr(p->error.text, "rank 0 ended while the job was starting"))),
         test__now.name, 0, "%s: %s", cdp_status_name(p->error.status), p->error.text);
