@@ -5833,6 +5833,12 @@ CDP__PRIVATE cdp_status cdp__loop_open(cdp__loop *l, const cdp_os *os) {
                                      : "");
 }
 
+/* Thread-safe. Several wake-ups before the loop runs again cost one system call. */
+CDP__PRIVATE void cdp__loop_wake(cdp__loop *l) {
+    if (l->wake_fd[1] >= 0 && !cdp__atomic_swap_u32(&l->awake, 1, CDP__ACQ_REL))
+        l->os->net.wake_set(l->os->user, l->wake_fd[1]);
+}
+
 /* Watches `fd` from now on. The caller owns `io` and must not move or free it before
    cdp__loop_remove. */
 CDP__PRIVATE void cdp__loop_add(
@@ -5853,7 +5859,9 @@ CDP__PRIVATE void cdp__loop_add(
         l->slots[io->slot].io = io;
         r = l->os->net.watch_add(l->os, l->watch, fd, CDP_IO_READ, cdp__loop_owner(l, io->slot));
     }
-    if (r < 0) l->add_errno = -r;
+    if (r >= 0) return;
+    l->add_errno = -r;
+    cdp__loop_wake(l); /* another thread may sleep in this loop */
 }
 
 CDP__PRIVATE void cdp__loop_watch(cdp__loop *l, const cdp__io *io) {
@@ -6001,12 +6009,6 @@ CDP__PRIVATE cdp_status cdp__loop_run(cdp__loop *l, cdp_lock *lock, uint64_t dea
     cdp__loop_dispatch(l, (uint32_t)r);
     cdp__loop_fire_timers(l);
     return CDP_OK;
-}
-
-/* Thread-safe. Several wake-ups before the loop runs again cost one system call. */
-CDP__PRIVATE void cdp__loop_wake(cdp__loop *l) {
-    if (l->wake_fd[1] >= 0 && !cdp__atomic_swap_u32(&l->awake, 1, CDP__ACQ_REL))
-        l->os->net.wake_set(l->os->user, l->wake_fd[1]);
 }
 
 /* Receive and send. A call that moves no bytes clears the ready bit. Results as in cdp_os. */
