@@ -34,7 +34,8 @@ static void sim_own(unsigned char *bytes, _Bool keep) {
 #include "sim.h"
 
 enum {
-    NODES = 17, /* with the store */
+    NODES = 33, /* with the store */
+    USUAL = 16, /* processes at most, but for F_CROWD */
     EPOCHS = 128,
     STEPS = 10,
     LIVES = 3,
@@ -52,8 +53,9 @@ typedef enum fault_kind {
     F_KILL,  /* at any os call */
     F_EVERY, /* at the os call with the number of the seed, in one world */
     F_PAIR,
-    F_NODE, /* some of them at once */
-    F_STORM,
+    F_NODE,  /* some of them at once */
+    F_STORM, /* eight newcomers come at once, and three of all die */
+    F_CROWD, /* the same with sixteen newcomers */
     F_STOP,
     F_CUT,
     F_PART,
@@ -67,8 +69,8 @@ typedef enum fault_kind {
     F_KINDS
 } fault_kind;
 static const char *const fault_names[F_KINDS] = {"none", "delay", "kill", "every", "pair", "node",
-    "storm", "stop", "cut", "part", "one_way", "slow_store", "no_store", "nomem", "source", "agree",
-    "pause"};
+    "storm", "crowd", "stop", "cut", "part", "one_way", "slow_store", "no_store", "nomem", "source",
+    "agree", "pause"};
 
 /* What is known of an epoch, whoever told it first. */
 typedef struct epoch_seen {
@@ -102,7 +104,7 @@ static struct {
     uint64_t seed;
     fault_kind kind;
     bool faulty, doomed; /* F_SOURCE, F_AGREE: somebody is about to die; F_PAUSE: all stood still */
-    uint32_t nodes, min_ranks, max_ranks, alarms, leaves, newest;
+    uint32_t nodes, fresh, min_ranks, max_ranks, alarms, leaves, newest;
     uint64_t stable;
     uint8_t stable_hist[STEPS];
     epoch_seen e[EPOCHS];
@@ -110,7 +112,7 @@ static struct {
     char wrong[900];
 } x;
 
-static struct { uint64_t worlds, epochs, lost, back, named, unnamed, slowest_ns; } total;
+static struct { uint64_t worlds, epochs, lost, back, named, unnamed, slowest_ns, crowds; } total;
 
 static bool trace; /* of the last run of a seed */
 
@@ -127,6 +129,10 @@ static SIM_FORMAT(2, 3) void wrong(const member *m, const char *f, ...) {
 
 static bool alive(uint32_t i) {
     return x.world->nodes[i].state != SIM_DEAD;
+}
+
+static bool at_once(fault_kind kind) {
+    return kind == F_STORM || kind == F_CROWD;
 }
 
 /* A partition may leave a member out, or fewer than the minimum. */
@@ -579,6 +585,7 @@ static void node_main(sim_node *node, void *arg) {
 
 static void draw_world(uint64_t seed, fault_kind kind) {
     uint64_t s = sim_stream(seed, 77);
+    const uint32_t most = kind == F_CROWD ? NODES - 1 : USUAL;
     uint32_t members, fresh;
     memset(&x, 0, sizeof x);
     x.seed = seed;
@@ -587,12 +594,14 @@ static void draw_world(uint64_t seed, fault_kind kind) {
     if (sim_chance(&s, 40)) members = 16;
     fresh = (uint32_t)(sim_random(&s) % 3);
     if (kind == F_STORM) fresh = 8;
+    if (kind == F_CROWD) fresh = 16;
     if (kind == F_EVERY) members = 3;
     if (kind == F_EVERY) fresh = 1;
-    if (members + fresh >= NODES) members = NODES - 1 - fresh;
+    if (members + fresh > most) members = most - fresh;
+    x.fresh = fresh;
     x.nodes = 1 + members + fresh;
     x.min_ranks = 1 + (uint32_t)(sim_random(&s) % (members > 2 ? 3 : 2));
-    x.max_ranks = sim_chance(&s, 256) ? members : NODES - 1;
+    x.max_ranks = sim_chance(&s, 256) ? members : most;
     if (kind == F_EVERY || kind == F_SOURCE || kind == F_AGREE) x.min_ranks = 1;
     for (uint32_t i = 1; i < x.nodes; ++i) {
         member *m = &x.m[i];
@@ -601,7 +610,10 @@ static void draw_world(uint64_t seed, fault_kind kind) {
         m->pace_us = (uint32_t)sim_log_between(&s, 100, 40000);
         m->start_ns = sim_random(&s) % (20 * SIM_MS);
         if (i > members) m->start_ns = sim_random(&s) % (600 * SIM_MS);
-        if (i > members && kind == F_STORM) m->start_ns = 250 * SIM_MS;
+        if (at_once(kind)) { /* the job begins after 270 ms at the latest, and runs for long */
+            m->pace_us = (uint32_t)sim_log_between(&s, 20000, 40000);
+            if (i > members) m->start_ns = 330 * SIM_MS;
+        }
         if (kind == F_NONE && sim_chance(&s, 100)) m->leave_at = 1 + sim_random(&s) % STEPS;
         x.leaves += m->leave_at > 0;
     }
@@ -689,6 +701,8 @@ static bool world_run(
     total.epochs += x.newest;
     for (uint32_t k = 2; k <= x.newest; ++k)
         total.back += x.e[k].step < x.e[k - 1].step;
+    for (uint32_t k = 2; k <= x.newest; ++k)
+        total.crowds += x.e[k].joined == x.fresh && x.e[k].running_ns;
     ++total.worlds;
     out->hash = x.world->hash;
     out->length = x.world->now - x.world->start_ns;
@@ -702,6 +716,17 @@ static bool world_run(
 
 static uint32_t any_member(uint64_t *s) {
     return 1 + (uint32_t)(sim_random(s) % (x.nodes - 1));
+}
+
+/* Half of the times the first fault is in the turn that takes newcomers in, or soon after it. */
+static void aim_at_newcomers(uint64_t *s, sim_fault *f) {
+    const uint32_t aims = sim_chance(s, 512);
+    for (uint32_t k = 2; aims && k <= x.newest; ++k) {
+        const uint64_t since = x.e[k - 1].arrived_ns, until = x.e[k].running_ns;
+        if (!x.e[k].joined || !since || until <= since) continue;
+        f[0].at_ns = since - SIM_S + sim_random(s) % ((until - since) * 3 / 2);
+        return;
+    }
 }
 
 /* Faults of a world that was run without any before. Returns how many. */
@@ -720,7 +745,8 @@ static uint32_t draw_faults(uint64_t seed, fault_kind kind, const outcome *o, si
         f[0].a = 1 + (int32_t)(seed % (x.nodes - 1));
         f[0].at_count = 1 + seed / (x.nodes - 1) * 769 % o->calls[f[0].a];
     }
-    if (kind == F_PAIR || kind == F_STORM) {
+    if (at_once(kind)) aim_at_newcomers(&s, f);
+    if (kind == F_PAIR || at_once(kind)) {
         n = kind == F_PAIR ? 2 : 3;
         for (uint32_t i = 1; i < n; ++i)
             f[i].at_ns += sim_log_between(&s, SIM_US, SIM_S);
@@ -769,7 +795,8 @@ static bool seed_run(uint64_t seed, fault_kind kind) {
    world did not do what it is for. */
 static uint32_t kind_end(fault_kind kind, uint32_t bad, unsigned long long seeds) {
     const bool silent = total.unnamed * 100 > total.named + total.unnamed
-        || (kind == F_SOURCE && seeds >= 25 && !total.back);
+        || (kind == F_SOURCE && seeds >= 25 && !total.back)
+        || (at_once(kind) && seeds >= 25 && total.crowds < seeds / 5);
     printf("%s %s: %llu seeds, %u failed; %llu epochs, %llu of them a step back, %llu ends without "
            "state; the dead were named %llu times, and %llu times not; slowest turn %llu ms\n",
         bad || silent ? "not ok" : "ok", fault_names[kind], seeds, bad,
