@@ -14,7 +14,8 @@
    (5) each member that lives is in the next epoch or was told why not; (6) the dead are named;
    (9) each call, and each turn, ends in time; (12) no memory, descriptor, thread or key of an old
    epoch is left; (13) there are no more turns than reasons for one; (14) spares cause none. All
-   answers to one cdp_elastic_agree() are equal. (11), restarts, is a matter of launchers.
+   answers to one cdp_elastic_agree() are equal. (11), restarts, is a matter of launchers. The
+   worlds "ask" count what each member asks of the store in a turn, and hold it to a budget.
 
    Then planted mistakes, each of which some world must find.
 
@@ -66,11 +67,12 @@ typedef enum fault_kind {
     F_SOURCE, /* who alone has the newest step dies, at each call of the turn and the transfer */
     F_AGREE,  /* a member dies at each call of cdp_elastic_agree() */
     F_PAUSE,  /* all stand still, the store too, for longer than settle_ms, while a turn begins */
+    F_ASK,    /* what a turn asks of the store is counted */
     F_KINDS
 } fault_kind;
 static const char *const fault_names[F_KINDS] = {"none", "delay", "kill", "every", "pair", "node",
     "storm", "crowd", "stop", "cut", "part", "one_way", "slow_store", "no_store", "nomem", "source",
-    "agree", "pause"};
+    "agree", "pause", "ask"};
 
 /* What is known of an epoch, whoever told it first. */
 typedef struct epoch_seen {
@@ -93,8 +95,9 @@ typedef struct member {
     uint32_t life, pace_us, agreed;
     bool claims, over; /* it was told that the job is over, or lost */
     uint64_t w[WEIGHTS], grad[WEIGHTS];
-    uint8_t hist[STEPS], blob[STEPS]; /* in which epoch each step was committed */
-    cdp__elastic_place last;          /* as the last look saw it */
+    uint8_t hist[STEPS], blob[STEPS];      /* in which epoch each step was committed */
+    cdp__elastic_place last;               /* as the last look saw it */
+    uint32_t asked[2][CDP_STORE_OP_COUNT]; /* F_ASK: before and after the decision */
     cdp_status status;
     char text[512];
 } member;
@@ -103,6 +106,7 @@ static struct {
     sim_world *world;
     uint64_t seed;
     fault_kind kind;
+    bool turns;          /* F_ASK: the alarm was raised */
     bool faulty, doomed; /* F_SOURCE, F_AGREE: somebody is about to die; F_PAUSE: all stood still */
     uint32_t nodes, fresh, min_ranks, max_ranks, alarms, leaves, newest;
     uint64_t stable;
@@ -289,6 +293,80 @@ static void pause_all(sim_world *w) {
             (SETTLE_MS * 3 / 2 + x.seed * 37 % 1500 + sim_random(&x.m[i].random) % 150) * SIM_MS);
 }
 
+/* ---- what a turn asks of the store */
+
+/* What one member may ask in the turn from the second epoch to the third. A read asks whether the
+   key is there (CHECK), then for its value (GET), for a GET alone would wait. A member looks at the
+   turn twice at most, for here all arrive within 10 ms. Before the decision it reads the alarm,
+   appends its arrival, and reads in each look the decision (not there yet), the arrivals, and
+   whether the leader is gone; it waits for the decision, and reads it. Each of its two threads may
+   notice the failure, and raise the alarm. The leader asks in each look for all members, reads
+   tickets and alarm, and decides. Afterwards each member says that it is here and waits for all,
+   and cdp_init() exchanges addresses; rank 0 tidies up after the epoch before: a key for each of
+   its ranks, and five others. So the requests of the leader grow with the number of ranks, those of
+   the other members do not. */
+static const struct {
+    uint8_t half; /* 0: until the member knows the decision; 1: from there on until it runs */
+    cdp_store_op op;
+    uint32_t most, leads, each; /* rank 0 may ask more: `leads`, and `each` for each rank */
+} budget[] = {{0, CDP_STORE_APPEND, 1, 0, 0}, {0, CDP_STORE_COMPARE_SET, 2, 1, 0},
+    {0, CDP_STORE_CHECK, 8, 2, 2}, {0, CDP_STORE_GET, 4, 2, 0}, {0, CDP_STORE_WAIT, 2, 0, 0},
+    {1, CDP_STORE_CHECK, 0, 3, 0}, {1, CDP_STORE_GET, 1, 2, 0}, {1, CDP_STORE_WAIT, 2, 0, 0},
+    {1, CDP_STORE_ADD, 1, 0, 0}, {1, CDP_STORE_SET, 2, 3, 0}, {1, CDP_STORE_DELETE, 0, 6, 1}};
+
+static cdp_status (*plain_start)(void *self, cdp_store_request *rq);
+
+static cdp_status counting_start(void *self, cdp_store_request *rq) {
+    static const char alarm[] = "elastic/e/2/alarm";
+    if (rq->op == CDP_STORE_COMPARE_SET && rq->keys[0].bytes == sizeof alarm - 1
+        && memcmp(rq->keys[0].data, alarm, sizeof alarm - 1) == 0)
+        x.turns = true;
+    for (uint32_t i = 1; x.turns && i < x.nodes; ++i) {
+        member *m = &x.m[i];
+        if (!m->e || !alive(i) || (m->e->store->self != self && m->e->watched->self != self))
+            continue;
+        if (m->e->place.epoch == 2) ++m->asked[0][rq->op];
+        if (m->e->place.epoch == 3 && m->e->place.phase == CDP__ELASTIC_JOINED)
+            ++m->asked[1][rq->op];
+    }
+    return plain_start(self, rq);
+}
+
+/* Both clients of this process. */
+static void count_requests(const member *m) {
+    plain_start = m->e->store->start;
+    m->e->store->start = m->e->watched->start = counting_start;
+}
+
+static uint32_t allowed(uint32_t half, uint32_t op, uint32_t rank) {
+    for (uint32_t i = 0; i < sizeof budget / sizeof *budget; ++i)
+        if (budget[i].half == half && budget[i].op == op)
+            return budget[i].most + (rank ? 0 : budget[i].leads + budget[i].each * x.e[2].size);
+    return 0;
+}
+
+static void judge_requests(void) {
+    if (!x.turns || !x.e[3].running_ns) {
+        wrong(&x.m[0], "there was no turn from epoch 2 to 3");
+        return;
+    }
+    for (uint32_t r = 0; r < x.e[3].size; ++r) {
+        const member *m = &x.m[x.e[3].node[r]];
+        uint32_t sum = 0;
+        for (uint32_t half = 0; half < 2; ++half)
+            for (uint32_t op = 0; op < CDP_STORE_OP_COUNT; ++op) {
+                const uint32_t n = m->asked[half][op], most = allowed(half, op, r);
+                sum += n;
+                if (n > most)
+                    wrong(m,
+                        "rank %u of %u: %u requests of kind %u %s the decision, and %u are allowed",
+                        r, x.e[2].size, n, op, half ? "after" : "before", most);
+            }
+        if (m->asked[0][CDP_STORE_APPEND] != 1) wrong(m, "rank %u has not arrived once", r);
+        if (trace) printf("    rank %u of %u: %u requests\n", r, x.e[2].size, sum);
+    }
+}
+
 /* ---- a process */
 
 static uint64_t save(void *user, void *data, uint64_t room) {
@@ -363,6 +441,18 @@ static void die_with_a_step(member *m, const cdp_elastic_now *now) {
     }
 }
 
+/* F_ASK: the first epoch ends without a fault, so that there is something to tidy up in the turn
+   after it, in which somebody raises an alarm, or dies. */
+static void begin_turns(member *m, const cdp_elastic_now *now) {
+    const bool first = now->epoch == 1 && now->step == 2;
+    if (now->rank != x.seed / 14 % now->size) return;
+    if (!first && (now->epoch != 2 || now->step < 5 || x.doomed || x.alarms > 1)) return;
+    if (!first && x.seed % 2)
+        doom(m, 8); /* soon: some make 20 calls in all that is left */
+    else if (cdp_elastic_alarm(m->e, "a turn begins") == CDP_OK)
+        ++x.alarms;
+}
+
 static void one_step(member *m, const cdp_elastic_now *now) {
     const uint64_t first = now->samples + (uint64_t)now->rank * BATCH;
     memset(m->grad, 0, sizeof m->grad);
@@ -392,11 +482,12 @@ static cdp_status train(member *m) {
         check_now(m, &now);
         if (now.step >= STEPS) break;
         if (m->leave_at && now.step >= m->leave_at) cdp_elastic_leave(m->e, "enough");
-        if (sim_chance(&m->random, x.seed % 4 && x.kind != F_PAUSE ? 0 : 20)) {
+        if (x.kind == F_ASK) begin_turns(m, &now);
+        if (sim_chance(&m->random, (x.seed % 4 && x.kind != F_PAUSE) || x.kind == F_ASK ? 0 : 20)) {
             ++x.alarms;
             if (cdp_elastic_alarm(m->e, "on purpose") < 0 && !x.faulty) wrong(m, "no alarm");
         }
-        if (now.step % 3 == 1) agree(m, &now);
+        if (now.step % 3 == 1 && x.kind != F_ASK) agree(m, &now);
         one_step(m, &now);
     }
     st = cdp_elastic_finish(m->e);
@@ -450,6 +541,7 @@ static cdp_status live(member *m) {
     if (st != CDP_OK) return st;
     d.store = store;
     st = cdp_elastic_create(&d, &m->e);
+    if (st == CDP_OK && x.kind == F_ASK) count_requests(m);
     if (st == CDP_OK) st = train(m);
     snprintf(m->text, sizeof m->text, "%s", st == CDP_OK ? "" : cdp_last_error()->text);
     cdp_elastic *e = m->e;
@@ -585,6 +677,7 @@ static void node_main(sim_node *node, void *arg) {
 
 static void draw_world(uint64_t seed, fault_kind kind) {
     uint64_t s = sim_stream(seed, 77);
+    static const uint8_t sizes[] = {2, 3, 4, 6, 8, 12, 16};
     const uint32_t most = kind == F_CROWD ? NODES - 1 : USUAL;
     uint32_t members, fresh;
     memset(&x, 0, sizeof x);
@@ -595,6 +688,8 @@ static void draw_world(uint64_t seed, fault_kind kind) {
     fresh = (uint32_t)(sim_random(&s) % 3);
     if (kind == F_STORM) fresh = 8;
     if (kind == F_CROWD) fresh = 16;
+    if (kind == F_ASK) members = sizes[seed / 2 % (sizeof sizes / sizeof *sizes)];
+    if (kind == F_ASK) fresh = 0;
     if (kind == F_EVERY) members = 3;
     if (kind == F_EVERY) fresh = 1;
     if (members + fresh > most) members = most - fresh;
@@ -603,6 +698,8 @@ static void draw_world(uint64_t seed, fault_kind kind) {
     x.min_ranks = 1 + (uint32_t)(sim_random(&s) % (members > 2 ? 3 : 2));
     x.max_ranks = sim_chance(&s, 256) ? members : most;
     if (kind == F_EVERY || kind == F_SOURCE || kind == F_AGREE) x.min_ranks = 1;
+    if (kind == F_ASK) x.min_ranks = 1;
+    if (kind == F_ASK) x.max_ranks = members;
     for (uint32_t i = 1; i < x.nodes; ++i) {
         member *m = &x.m[i];
         m->random = sim_stream(seed, 100 + i);
@@ -696,6 +793,7 @@ static bool world_run(
     if (!ok && !x.wrong[0]) snprintf(x.wrong, sizeof x.wrong, "%.800s", x.world->failure);
     if (!cuts_off() && kind != F_DELAY && kind != F_CUT && kind != F_NOMEM && kind != F_PAUSE)
         judge_turns(faults);
+    if (kind == F_ASK) judge_requests();
     if (faults == 1 && (kind == F_KILL || kind == F_EVERY) && x.world->faults[0].happened)
         judge_names(&x.world->faults[0]);
     total.epochs += x.newest;
