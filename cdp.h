@@ -8639,6 +8639,7 @@ typedef struct cdp__failure_waiter { /* `rank` waits for this rank */
 
 typedef struct cdp__failure_will { /* the record that `rank` sent when it failed */
     bool used;
+    bool doubted; /* soon after it, the rank took part in an operation */
     uint32_t rank;
     uint64_t since_ns;
     cdp__failure_record record;
@@ -8782,6 +8783,7 @@ CDP__PRIVATE void cdp__failure_keep_will(
     if (!w) w = &f->wills[rank == f->rank ? 0 : f->will_at];
     if (!w->used) ++f->willed;
     w->used = true;
+    w->doubted = false;
     w->rank = rank;
     w->since_ns = time_ns;
     w->record = *r;
@@ -9029,13 +9031,31 @@ CDP__PRIVATE void cdp__failure_on_answer(cdp__failure *f, const cdp__failure_eve
     cdp__failure_update(f);
 }
 
-/* A rank that takes part in an operation begun well after a failure did not leave because of it:
-   removes its last will. Its part of one that begins soon afterwards may have been sent before. */
-CDP__PRIVATE void cdp__failure_on_goes_on(cdp__failure *f, const cdp__failure_event *v) {
-    cdp__failure_will *w = cdp__failure_find_will(f, v->from);
-    if (!w || w->since_ns + CDP__FAILURE_SETTLE_MS * CDP__MS >= v->begun_ns) return;
+CDP__PRIVATE void cdp__failure_drop_will(cdp__failure *f, cdp__failure_will *w) {
     w->used = false;
     --f->willed;
+}
+
+/* A rank that takes part in an operation begun well after a failure did not leave because of it:
+   removes its last will. Its part of one that begins soon afterwards may have been sent before: the
+   will then counts only for as long as a rank takes to leave. */
+CDP__PRIVATE void cdp__failure_on_goes_on(cdp__failure *f, const cdp__failure_event *v) {
+    cdp__failure_will *w = cdp__failure_find_will(f, v->from);
+    if (!w || w->since_ns >= v->begun_ns) return;
+    if (w->since_ns + CDP__FAILURE_SETTLE_MS * CDP__MS < v->begun_ns)
+        cdp__failure_drop_will(f, w);
+    else
+        w->doubted = true;
+}
+
+CDP__PRIVATE void cdp__failure_drop_doubted(cdp__failure *f, uint64_t time_ns) {
+    const uint64_t leaving_ns = (CDP__FAILURE_SETTLE_MS + CDP__FAILURE_TELL_MS) * CDP__MS;
+    uint32_t i;
+    for (i = 0; f->willed && i < f->will_room; ++i) {
+        cdp__failure_will *w = &f->wills[i];
+        if (w->used && w->doubted && time_ns > w->since_ns + leaving_ns)
+            cdp__failure_drop_will(f, w);
+    }
 }
 
 /* The next message for rank `peer`. Returns 1: *wait is set (the caller adds the calls), 2:
@@ -9397,6 +9417,7 @@ CDP__PRIVATE uint32_t cdp__failure_step_domain(cdp__failure *f, const cdp__failu
    returns the WAIT and ENDPOINT messages to send. */
 CDP__PRIVATE uint32_t cdp__failure_step(cdp__failure *f, const cdp__failure_event *v) {
     CDP_ASSERT(f->rank < f->world_size && (!v->domain || v->type < CDP__FAILURE_GROUP_EVENTS));
+    cdp__failure_drop_doubted(f, v->time_ns);
     if (v->type == CDP__FAILURE_TOLD) {
         cdp__failure_keep_will(f, v->from, v->record, v->time_ns);
         cdp__failure_update(f);
@@ -10090,6 +10111,16 @@ CDP__PRIVATE void cdp__stream_insert(cdp__world *w, cdp__stream *s) {
     ++w->stream_count;
 }
 
+/* The buffer of the half-sent message is gone. If nothing of the message was sent, it is taken
+   back: zeros for its body would pass for data of this rank, if the receiver is late and its
+   operation still goes on. */
+CDP__PRIVATE void cdp__port_abandon(cdp__port *port) {
+    port->tx_stream = NULL;
+    if (port->tx_head_left != CDP__HEAD_BYTES) return;
+    port->tx_head_left = 0;
+    port->tx_left = 0;
+}
+
 /* Removes the stream from the table and from its port. */
 CDP__PRIVATE void cdp__stream_remove(cdp__world *w, cdp__stream *s) {
     cdp__stream **at = cdp__stream_row(w, s->channel, s->peer);
@@ -10101,15 +10132,7 @@ CDP__PRIVATE void cdp__stream_remove(cdp__world *w, cdp__stream *s) {
         --w->stream_count;
         if (s->unexpected) --w->unexpected_count;
     }
-    if (port->tx_stream == s) {
-        port->tx_stream = NULL;
-        /* Nothing of the message was sent: it is taken back. Zeros for its body would pass for data
-           of this rank, if the receiver is late and its operation still goes on. */
-        if (port->tx_head_left == CDP__HEAD_BYTES) {
-            port->tx_head_left = 0;
-            port->tx_left = 0;
-        }
-    }
+    if (port->tx_stream == s) cdp__port_abandon(port);
     if (port->rx_stream == s) {
         port->rx_stream = NULL;
         port->rx_fresh = false;
@@ -13290,7 +13313,7 @@ CDP__PRIVATE void cdp__flow_stop(cdp__flow *flow) {
         const cdp__transfer *x = flow->first[0] ? &flow->first[0]->x : NULL;
         if (x && g->health == CDP__HEALTHY)
             cdp__port_keep(g->w, flow->s.peer, x->data ? x->data + x->moved : NULL);
-        port->tx_stream = NULL;
+        cdp__port_abandon(port);
     }
     for (way = 0; way < 2; ++way) {
         while (flow->first[way]) {
@@ -14810,9 +14833,9 @@ CDP__PRIVATE void cdp__group_keep(cdp_group *g) {
     for (i = 0; i < x->transfer_count; ++i) {
         const cdp__transfer *t = &x->transfers[i];
         cdp__port *port = t->s ? &g->w->ports[t->s->peer] : NULL;
-        if (t->receive || !t->data || !port || port->tx_stream != t->s) continue;
-        cdp__port_keep(g->w, t->s->peer, t->data + t->moved);
-        port->tx_stream = NULL;
+        if (t->receive || !port || port->tx_stream != t->s || (!t->data && port->tx_left)) continue;
+        cdp__port_keep(g->w, t->s->peer, t->data ? t->data + t->moved : NULL);
+        cdp__port_abandon(port);
     }
 }
 

@@ -313,11 +313,11 @@ typedef struct cdp_shrink_desc {
     /* prefix of the keys, 1 to 40 characters, equal on all ranks (default: "shrink"). Use another
        one, or another store, for each run */
     const char *job;
-    /* how long to wait for ranks that may be alive or dead, in ms (default: 500). A
-       rank that comes later is left out, and told so. Ranks that are inside an operation notice a
-       failure up to 350 ms after each other; those that compute notice it at their next one. A rank
-       that has not yet exchanged anything with those that noticed it may wait until timeout_ms:
-       let settle_ms be longer than that where no living rank may be left out */
+    /* how long to wait for ranks that may be alive or dead, in ms (default: 500; it should be less
+       than timeout_ms of the group). A rank that comes later is left out, and told so. Ranks that
+       are inside an operation notice a failure up to 350 ms after each other; those that compute
+       notice it at their next one. A rank that has not yet exchanged anything with those that
+       noticed it may wait until its operation times out: then it is left out */
     uint32_t settle_ms;
     uint32_t min_ranks; /* with fewer it waits, at most timeout_ms of the group (default: 1) */
     uint64_t step;      /* any number: the others get it */
@@ -1331,20 +1331,23 @@ CDP__PRIVATE cdp_status cdp__elastic_look_for_gone(
 /* Why a turn that cannot be decided ends: CDP_OK if it goes on. */
 CDP__PRIVATE cdp_status cdp__elastic_hopeless(
     cdp_elastic *e, const cdp__elastic_turn *t, uint64_t turn_ms, cdp__elastic_verdict verdict) {
+    uint32_t r, there = 0; /* a member may have said twice that it is there */
     if (verdict == CDP__ELASTIC_NO_STATE && cdp__elastic_complete(t))
         return cdp__fail(CDP_ERR_STATE,
             "no member of epoch %llu that is left has state: start again from a checkpoint",
             (unsigned long long)t->d->epoch);
     if (verdict == CDP__ELASTIC_DECIDED || turn_ms < e->desc.join_ms) return CDP_OK;
+    for (r = 0; r < t->d->size; ++r)
+        there += cdp__elastic_arrival_of(t->d, r, t->arrivals, t->count) != NULL;
     if (verdict == CDP__ELASTIC_NO_STATE)
         return cdp__fail(CDP_ERR_TIMEOUT,
             "epoch %llu ended and %u of its %u ranks arrived, none of them with state: of those "
             "that have it, nobody came or was known to be dead within join_ms, %u ms",
-            (unsigned long long)t->d->epoch, t->count, t->d->size, e->desc.join_ms);
+            (unsigned long long)t->d->epoch, there, t->d->size, e->desc.join_ms);
     return cdp__fail(CDP_ERR_TIMEOUT,
         "epoch %llu ended and %u of its %u ranks arrived, but min_ranks is %u: nobody came within "
         "join_ms, %u ms",
-        (unsigned long long)t->d->epoch, t->count, t->d->size, e->desc.min_ranks, e->desc.join_ms);
+        (unsigned long long)t->d->epoch, there, t->d->size, e->desc.min_ranks, e->desc.join_ms);
 }
 
 /* One look at a turn: proposes if it is time. *wait_ms: when to look again. */
@@ -2376,13 +2379,18 @@ CDP_API cdp_status cdp_elastic_create_from_env(const cdp_elastic_desc *desc, cdp
     if (!range && agent && strcmp(agent, "False") == 0)
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_elastic_create_from_env: this launcher serves no store that outlives the ranks "
-            "(TORCHELASTIC_USE_AGENT_STORE is False); start the program with `cdprun --stay`");
+            "(TORCHELASTIC_USE_AGENT_STORE is False); start the program with `cdprun --stay`, or "
+            "unset "
+            "that variable where MASTER_ADDR and MASTER_PORT name such a store");
     if (range && !cdp__elastic_range(range, &d.min_ranks, &d.max_ranks))
         return cdp__fail(CDP_ERR_INVALID,
             "CDP_ELASTIC is \"%s\"; it should be MIN:MAX, MIN: or a number", range);
     if (!tcp.job_key) tcp.job_key = getenv("CDP_JOB_KEY");
     if (!d.id) d.id = getenv("CDP_ELASTIC_ID");
     if (!d.job) d.job = getenv("CDP_ELASTIC_JOB");
+    if (trust && strcmp(trust, "0") != 0 && strcmp(trust, "1") != 0)
+        return cdp__fail(
+            CDP_ERR_INVALID, "CDP_TRUST_NETWORK is \"%s\"; it should be 0 or 1", trust);
     if (trust && strcmp(trust, "1") == 0) tcp.trust_network = true;
     if (!d.id) {
         st = os->random(os->user, random, sizeof random);
@@ -2858,7 +2866,7 @@ CDP__PRIVATE cdp_status cdp__shrink_decide(
                 "min_ranks is %u",
                 there, e->d.size, timeout_ms, e->desc.min_ranks);
         st = cdp__shrink_look(e, gone, &settle, &wait_ms, &there);
-        if (!group->w->thread) {
+        if (st == CDP_OK && !group->w->thread) {
             (void)cdp_poll(group, 0);
             wait_ms = cdp__min(wait_ms, CDP__ELASTIC_LOOK_MS);
         }

@@ -65,8 +65,8 @@
         CDP_NO_ENV             no cdp_init_from_env, cdp_init_url, cdp_launch_read,
                                cdp_tcp_desc_from_env, cdp_tcp_desc_from_url: fill in a cdp_tcp_desc
         CDP_NO_SHARED_MEMORY   ranks of one host use TCP, as with no_shared_memory
-        CDP_SEGMENTS           segments of cdp_group_alloc() memory that a rank has at once, 1 to
-                               1024 (default: 128); see LIMITS of cdp.h
+        CDP_SEGMENTS           segments of cdp_group_alloc() memory that a rank has at once, a
+                               multiple of 16 from 16 to 1024 (default: 128); see LIMITS of cdp.h
         CDP_NO_MAC             no authentication codes: a desc with `mac` is UNSUPPORTED
         CDP_NO_STORE_SERVER    rank 0 cannot serve the store: without external_store it must be
                                another program, or cdp_init returns UNSUPPORTED
@@ -906,8 +906,9 @@ CDP__PRIVATE int64_t cdp__mac_recv(cdp__mac *c, cdp__loop *l, cdp__io *io, const
 #ifndef CDP_SEGMENTS
 #define CDP_SEGMENTS 128u /* of one rank, at once */
 #endif
-#if CDP_SEGMENTS < 1 || CDP_SEGMENTS > 1024
-#error "cdp_tcp.h: CDP_SEGMENTS must be 1 to 1024"
+/* 16 of them fill a cache line, also on another kind of processor on the same machine */
+#if CDP_SEGMENTS < 16 || CDP_SEGMENTS > 1024 || CDP_SEGMENTS % 16
+#error "cdp_tcp.h: CDP_SEGMENTS must be a multiple of 16 from 16 to 1024"
 #endif
 #define CDP__SEGMENT_BYTES (1024u * 1024u) /* smaller allocations share a segment of this size */
 #define CDP__RETIRED CDP_SEGMENTS          /* more than these are unmapped at once */
@@ -2227,15 +2228,15 @@ CDP__PRIVATE uint32_t cdp__link_paths(const cdp__link *l, cdp_addr out[CDP__PATH
     const cdp__mesh *m = l->mesh;
     const cdp_bytes *text = &m->addrs.results[l->peer];
     /* a record that is too short ends the start; connections may still arrive meanwhile */
-    const uint64_t head = cdp__min(text->bytes, CDP__PLACE_BYTES);
+    const uint64_t bytes = text->bytes - cdp__min(text->bytes, CDP__PLACE_BYTES);
+    const char *addrs = bytes ? (const char *)text->data + CDP__PLACE_BYTES : "";
     cdp_addr theirs[CDP__ADDRS];
     uint32_t n = 0;
+    memset(theirs, 0, sizeof theirs); /* gcc -O3 does not see that only the first n are read */
     /* the store connection has shown that this address works */
     if (l->peer == 0 && !m->desc.external_store && !m->spread)
         theirs[n++] = cdp__tcp_store_peer_addr(m->store);
-    if (text->data)
-        n += cdp__addrs_parse(
-            (const char *)text->data + head, text->bytes - head, theirs + n, CDP__ADDRS - n);
+    n += cdp__addrs_parse(addrs, bytes, theirs + n, CDP__ADDRS - n);
     n = cdp__paths(m->mine, m->mine_count, theirs, n, out);
     if (m->spread) cdp__paths_turn(m->mine, m->mine_count, out, n, l->index);
     return n;
@@ -3709,7 +3710,7 @@ CDP__PRIVATE cdp_status cdp__join_failed(cdp__mesh *m) {
 CDP__PRIVATE cdp_status cdp__mesh_waits_for(cdp__mesh *m) {
     const unsigned long long ms = (unsigned long long)((cdp__mesh_now(m) - m->start_ns) / CDP__MS);
     const uint32_t r = (uint32_t)m->join->absent;
-    if (m->foreign)
+    if (m->foreign && m->join->absent >= 0)
         return cdp__fail_peer(CDP_ERR_TIMEOUT, r, 0,
             "after %llu ms still waiting for rank %s; rank %u is a process of PyTorch, which "
             "waits for the others with Gloo: ranks of cdp and of Gloo cannot be in one job",
@@ -3806,6 +3807,7 @@ CDP__PRIVATE cdp_status cdp__join_missing_told(cdp__mesh *m) {
     if (s->found) return cdp__join_complain(m, (uint32_t)s->absent, cdp__join_missed);
     if (s->rank == m->desc.group.world_size) {
         /* the last one has come since the wait for it ended */
+        s->narrow = true; /* nobody is blamed */
         if (cdp__mesh_now(m) >= m->init_deadline_ns)
             return cdp__fail(CDP_ERR_TIMEOUT,
                 "all ranks have come, but after init_timeout_ms, %u ms", m->desc.init_timeout_ms);
@@ -3844,7 +3846,11 @@ CDP__PRIVATE cdp_status cdp__join_missing(cdp__mesh *m) {
     uint64_t now;
     if (s->middle) { /* the answer has come */
         if (s->result == CDP_ERR_TIMEOUT && !s->found) return cdp__join_store_silent(m);
-        if (s->result != CDP_OK) return s->found ? cdp__join_missing_told(m) : s->result;
+        if (s->result != CDP_OK && !s->found) {
+            s->narrow = false; /* the store has failed, and who serves it is to blame */
+            return s->result;
+        }
+        if (s->result != CDP_OK) return cdp__join_missing_told(m);
         cdp__join_narrow(m);
     }
     now = cdp__mesh_now(m);
@@ -3864,7 +3870,7 @@ CDP__PRIVATE cdp_status cdp__join_awaited(cdp__mesh *m) {
     const cdp__text none = {s->names, sizeof s->names, 0};
     const uint64_t now = cdp__mesh_now(m), left = cdp__max(m->init_deadline_ns, now) - now;
     /* a process that stood still until the deadline asks all the same */
-    const uint64_t least = (uint64_t)m->desc.init_timeout_ms * CDP__MS / 20;
+    const uint64_t least = cdp__min(CDP__SETTLE_MS, m->desc.init_timeout_ms / 20) * CDP__MS;
     if (s->result == CDP_OK && s->with_values) {
         m->addrs = s->rq;
         s->asked = NULL;

@@ -388,7 +388,7 @@ has signal-stdout-tail err "its last lines on stdout:
     to stdout 1
 "
 rm -f first
-"$C" -n 3 sh -c '[ $RANK = 1 ] && { echo 1 > first; exit 3; }; while [ ! -s first ]; do sleep 0.01; done; sleep "$0"; exit 4' "$(tenths 2)" > out 2> err
+"$C" -n 3 --grace $((5 * slack)) sh -c '[ $RANK = 1 ] && { echo 1 > first; exit 3; }; while [ ! -s first ]; do sleep 0.01; done; sleep "$0"; exit 4' "$(tenths 2)" > out 2> err
 check first-failure-code "$?" 3
 has first-failure-report err "first failure: rank 1, exit code 3"
 has first-failure-others err "exit code 4"
@@ -430,7 +430,7 @@ gone grandchildren-gone $ID.tr
 check not-found-code "$?" 127
 check not-found-once "$(cat err)" "cdprun: cannot run './no-such-program': No such file or directory"
 PATH=/usr/bin:/bin "$C" -n 4 no-such-program-anywhere 2> err; check not-found-in-path "$? $(wc -l < err)" "127 1"
-"$C" -n 2 helper.c 2> err
+PATH=/usr/bin:/bin "$C" -n 2 helper.c 2> err
 check not-found-here "$? $(cat err)" "127 cdprun: cannot run 'helper.c': No such file or directory; for the file of this folder write ./ before its name"
 "$C" -n 4 ./helper.c 2> err
 check not-executable "$? $(cat err)" "126 cdprun: cannot run './helper.c': Permission denied"

@@ -303,8 +303,8 @@ stay_here() {
 # The job ends well while the launcher still has a process: how that one ends costs no restart, and is no failure.
 stay_late() {
     rm -f out.* log log.stop
-    "$B/cdprun" -n 2 --stay --max-restarts 3 --cooldown 0.05 --grace 5 \
-        sh -c '"$@"; sleep 1; exit "$LOCAL_RANK"' sh "$B/elastic_rank" train log 2 > out.0 2>&1 < /dev/null &
+    "$B/cdprun" -n 2 --stay --max-restarts 3 --cooldown 0.05 --grace $((5 * slack)) \
+        sh -c '"$@"; sleep '"$slack"'; exit "$LOCAL_RANK"' sh "$B/elastic_rank" train log 2 > out.0 2>&1 < /dev/null &
     pids[0]=$!
     await lines 2 ' size 2 ' log
     touch log.stop; finish 0
