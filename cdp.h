@@ -1322,7 +1322,9 @@ CDP_API uint32_t cdp_size(const cdp_group *group);
 CDP_API const cdp_group_desc *cdp_group_desc_of(const cdp_group *group);
 
 /* CDP_OK, or the status of the first failure, which then is this thread's cdp_last_error(). Any
-   thread. A group that failed stays failed: destroy it and make another. */
+   thread. A group that failed stays failed: destroy it and make another. Operations that were in
+   flight end soon after the failure, within 0.35 s: their memory is the caller's again when
+   cdp_work_test() does not say PENDING any more, or when cdp_group_destroy() has returned. */
 CDP_API cdp_status cdp_group_status(cdp_group *group);
 
 /* Memory that other ranks of this host can read where it lies, if the transport has such

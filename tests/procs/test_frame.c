@@ -69,9 +69,9 @@ static cdp_status frame(cdp_group *g, cdp_work w, const run *r, looks *l) {
         st = cdp_ddp_poll(ddp, r->budget_us);
         late = thread_us() - before - r->budget_us;
     } else if (r->whole_group) {
-        st = cdp_poll(g, r->budget_us);
+        (void)cdp_poll(g, r->budget_us);
         late = thread_us() - before - r->budget_us;
-        if (st == CDP_OK) st = cdp_work_error(w, &e);
+        st = cdp_work_error(w, &e); /* the group may have failed before: see cdp_group_status() */
     } else {
         st = cdp_work_poll(w, r->budget_us);
         late = thread_us() - before - r->budget_us;
