@@ -836,6 +836,23 @@ static void still_in_view(member *m) {
     freed_file = -1;
 }
 
+/* An emulator of another processor may not pass the request on. */
+static bool system_gives_back(void) {
+    const cdp_os *os = cdp_os_default();
+    const int32_t fd = os->shared.create(os->user, 1 << 20);
+    uint64_t bytes = 0;
+    void *at = fd >= 0 ? os->shared.map(os->user, fd, true, &bytes) : NULL;
+    struct stat s;
+    bool gives = false;
+    if (at) {
+        memset(at, 1, (size_t)bytes);
+        gives = madvise(at, (size_t)bytes, MADV_REMOVE) == 0 && fstat(fd, &s) == 0 && !s.st_blocks;
+        os->shared.unmap(os->user, at, bytes);
+    }
+    if (fd >= 0) close(fd);
+    return gives;
+}
+
 static void frees_at_once(member *m) {
     frees_what_is_in_view(m, still_in_view);
 }
@@ -845,7 +862,7 @@ static void frees_at_once(member *m) {
 TEST(freed_memory_goes_back_at_once) {
     cdp_os os = *cdp_os_default();
     cdp_tcp_desc like = {.group.os = &os, .group.no_thread = true};
-    if (!os.shared.empty) {
+    if (!os.shared.empty || !system_gives_back()) {
         test_skip("the system cannot give back memory that is mapped");
         return;
     }
