@@ -65,8 +65,8 @@
         CDP_NO_ENV             no cdp_init_from_env, cdp_init_url, cdp_launch_read,
                                cdp_tcp_desc_from_env, cdp_tcp_desc_from_url: fill in a cdp_tcp_desc
         CDP_NO_SHARED_MEMORY   ranks of one host use TCP, as with no_shared_memory
-        CDP_SEGMENTS           segments of cdp_group_alloc() memory that a rank has at once, a
-                               multiple of 16 from 16 to 1024 (default: 128); see LIMITS of cdp.h
+        CDP_SEGMENTS           segments of cdp_group_alloc() memory that a rank has at once, 1 to
+                               1024 (default: 128); see LIMITS of cdp.h
         CDP_NO_MAC             no authentication codes: a desc with `mac` is UNSUPPORTED
         CDP_NO_STORE_SERVER    rank 0 cannot serve the store: without external_store it must be
                                another program, or cdp_init returns UNSUPPORTED
@@ -906,9 +906,8 @@ CDP__PRIVATE int64_t cdp__mac_recv(cdp__mac *c, cdp__loop *l, cdp__io *io, const
 #ifndef CDP_SEGMENTS
 #define CDP_SEGMENTS 128u /* of one rank, at once */
 #endif
-/* 16 of them fill a cache line, also on another kind of processor on the same machine */
-#if CDP_SEGMENTS < 16 || CDP_SEGMENTS > 1024 || CDP_SEGMENTS % 16
-#error "cdp_tcp.h: CDP_SEGMENTS must be a multiple of 16 from 16 to 1024"
+#if CDP_SEGMENTS < 1 || CDP_SEGMENTS > 1024
+#error "cdp_tcp.h: CDP_SEGMENTS must be 1 to 1024"
 #endif
 #define CDP__SEGMENT_BYTES (1024u * 1024u) /* smaller allocations share a segment of this size */
 #define CDP__RETIRED CDP_SEGMENTS          /* more than these are unmapped at once */
@@ -926,8 +925,8 @@ typedef struct cdp__side {
     uint32_t freed; /* incremented when a segment of this side is freed */
     uint8_t pad_[48];
     /* for each place: the number of the descriptor that passed the segment, from 1; 0: no
-       segment */
-    uint32_t segments[CDP_SEGMENTS];
+       segment. Whole cache lines, so that the layout is the same for processes of 32 and 64 bits */
+    uint32_t segments[(CDP_SEGMENTS + 15) / 16 * 16];
 } cdp__side;
 
 /* A segment of memory for cdp_group_alloc(). */
