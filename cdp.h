@@ -268,10 +268,10 @@
         them; two that wait for each other after 1 s, or a quarter of the timeout if that is less;
         others at the deadline. A rank that leaves while others still need something of it is
         PEER_LOST to them, as one whose process ends; both are named. After a deadline ranks ask
-        each other, link by link, whom each waits for, in 5% of the timeout, at most 300 ms: the
-        question and its answer each wait until the rank polls that gets them. So without threads
-        a rank should poll all the while: with frames of 16 ms chains of up to 9 ranks can be
-        followed, and one that answers later is taken for the end of its chain, and blamed.
+        each other, link by link, whom each waits for, in 5% of the timeout, at most 300 ms. A
+        rank reads a question, or an answer, when it polls next. So without threads a rank should
+        poll all the while: with frames of 16 ms chains of up to 9 ranks can be followed, and one
+        that answers later is taken for the end of its chain, and blamed.
         The library installs no signal handler and no atexit function,
         never forks, reads no environment variable, and never raises SIGPIPE.
 
@@ -322,12 +322,12 @@
                                  above
 
     HOW TWO RANKS SHARE MEMORY (>>fabric)
-        One direction between two ranks is a `way` in memory that both see: a ring of bytes, eight
-        slots for small messages, and a table of exposures (payloads that the peer reads in place).
-        Threads of one process allocate it: cdp__hub_way (>>hub). Of two processes of one host, the
-        one that connects makes it and passes its descriptor, cdp__link_offer; the other one takes
-        it, cdp__incoming_share; both map it, cdp__shared_open (>>memory; all in cdp_tcp.h). A
-        doorbell wakes the side that sleeps.
+        One direction between two ranks is a `way` in memory that both see: a ring of bytes,
+        CDP_SLOTS slots for small messages, and a table of exposures (payloads that the peer reads
+        in place). Threads of one process allocate it: cdp__hub_way (>>hub). Of two processes of
+        one host, the one that connects makes it and passes its descriptor, cdp__link_offer; the
+        other one takes it, cdp__incoming_share; both map it, cdp__shared_open (>>memory; all in
+        cdp_tcp.h). A doorbell wakes the side that sleeps.
 
     License: MIT-0 or Unlicense, as you like; see the end of this file. */
 #if (defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION)) && defined(__STRICT_ANSI__) \
@@ -1290,13 +1290,14 @@ CDP_API uint32_t cdp_rank_of_world(const cdp_group *group, uint32_t world_rank);
    another thread uses the group. A group that leaves others of its world behind (those made by
    cdp_group_new() and cdp_group_split(), or the one they were made from) does not wait, unless
    it has failed and has not told its peers. The last one ends its connections when the peers have
-   read what this rank sent: less than a millisecond over memory, and over TCP where they read. A
-   peer that does not, because it is stopped or computes without a progress thread, is awaited for
-   0.1 s at most. Unmapping takes 0.1 to 0.3 ms per MiB of the peers' cdp_group_alloc() memory.
-   After a failure it first tells its cause: for 0.35 s at most, mostly some milliseconds. Then
-   others may read the cause in the store of rank 0, which waits for 0.3 s at most; where that store
-   is gone the other ranks wait for 50 ms. So all of it takes 0.75 s at most. cdp_group_leave() does
-   the same in frames, and does not block. The last error stays what it was. */
+   read what this rank sent: that takes less than a millisecond over memory, and some milliseconds
+   over TCP. A peer that does not read, because it is stopped or computes without a progress thread,
+   is awaited for 0.1 s at most. Unmapping takes 0.1 to 0.3 ms per MiB of the peers' memory of
+   cdp_group_alloc(). After a failure it first tells its cause: for 0.35 s at most, mostly some
+   milliseconds. Then others may read the cause in the store of rank 0, which waits for 0.3 s at
+   most; where that store is gone the other ranks wait for 50 ms. So all of it takes 0.75 s at most.
+   cdp_group_leave() does the same in frames, and does not block. The last error stays what it
+   was. */
 CDP_API void cdp_group_destroy(cdp_group *group);
 
 #ifndef CDP_NO_FRAMES
@@ -1335,8 +1336,10 @@ CDP_API cdp_status cdp_group_status(cdp_group *group);
    parent reads. NULL: out of memory, see cdp_last_error(). Any thread. */
 CDP_API void *cdp_group_alloc(cdp_group *group, uint64_t bytes);
 
-/* NULL is allowed. Gives the memory back to the system, which takes 0.1 to 0.3 ms per MiB. Nobody
-   may use it any more, neither other ranks nor children of fork(). */
+/* `ptr` is from cdp_group_alloc() of this group, or NULL. Call it when no operation on that memory
+   is in flight (see cdp_group_status()); a child of fork() must not use it afterwards either.
+   Memory that was shared goes back to the system at once, which takes 0.1 to 0.3 ms per MiB. Any
+   thread. */
 CDP_API void cdp_group_free(cdp_group *group, void *ptr);
 
 /* Break the group on every rank: waits return CDP_ERR_ABORTED with `reason` everywhere. Any
@@ -1598,7 +1601,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_recv_async(cdp_group *group, void *data, u
     cdp_dtype dtype, uint32_t from, uint32_t tag, cdp_work *work);
 
 /* Both at once, so that two ranks may call it with each other: `out` goes to rank `to`, what
-   comes from rank `from` goes to `in`. Neither is this rank: in a ring of one, copy the data. */
+   comes from rank `from` goes to `in`. INVALID if `to` or `from` is this rank: copy the data
+   yourself. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_sendrecv(cdp_group *group, const void *out,
     uint64_t out_count, uint32_t to, void *in, uint64_t in_count, uint32_t from, cdp_dtype dtype,
     uint32_t tag);
@@ -9050,6 +9054,7 @@ CDP__PRIVATE void cdp__failure_on_goes_on(cdp__failure *f, const cdp__failure_ev
         w->doubted = true;
 }
 
+/* Removes the wills that were in doubt for so long that their ranks would have left by now. */
 CDP__PRIVATE void cdp__failure_drop_doubted(cdp__failure *f, uint64_t time_ns) {
     const uint64_t leaving_ns = (CDP__FAILURE_SETTLE_MS + CDP__FAILURE_TELL_MS) * CDP__MS;
     uint32_t i;
@@ -14970,15 +14975,12 @@ CDP__PRIVATE void cdp__group_gone(cdp_group *g, bool last) {
     if (last) cdp__world_destroy(m);
 }
 
-CDP_API void cdp_group_destroy(cdp_group *g) {
-    const cdp_error before = *cdp_last_error(); /* what leaving meets is no error of the caller's */
+CDP__PRIVATE void cdp__group_end(cdp_group *g) {
     cdp__world *m;
     bool last, at_once;
-    if (!g) return;
 #ifndef CDP_NO_FRAMES
     if (g->magic == CDP__LEAVING_MAGIC) {
         cdp__group_gone(g, true);
-        *cdp__error_slot() = before;
         return;
     }
 #endif
@@ -14993,6 +14995,12 @@ CDP_API void cdp_group_destroy(cdp_group *g) {
         && m->transport.leave(m->transport.self, CDP__NEVER)) {
     }
     cdp__group_gone(g, last);
+}
+
+CDP_API void cdp_group_destroy(cdp_group *g) {
+    const cdp_error before = *cdp_last_error(); /* what leaving meets is no error of the caller's */
+    if (!g) return;
+    cdp__group_end(g);
     *cdp__error_slot() = before;
 }
 

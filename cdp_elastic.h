@@ -87,9 +87,9 @@
         says on them which member of which epoch it is.
         Committed steps differ by at most one within an epoch, because an allreduce completes
         nowhere before each member gave its part.
-        So a rank may be given a step that it has not committed itself. What should be recorded once
-        for each step (a loss curve), each rank records, not rank 0 alone; of two records of one
-        step the later one counts.
+        So a rank may be given a step that it has not committed itself. Let every rank record what
+        you want once for each step (a loss curve), not rank 0 alone, and keep the later of two
+        records of one step.
 
     TIMES
         timeout_ms of tcp->group   one operation, and the time until each rank calls
@@ -214,9 +214,9 @@ typedef struct cdp_elastic_desc {
     uint32_t min_ranks, max_ranks;
     /* for min_ranks, and for a newcomer to be taken in, in ms (default: 600000) */
     uint32_t join_ms;
-    /* a turn waits so long for members of whom nobody knows whether they live, in ms, and once more
-       after this process stood still itself; the first epoch begins when no other process has come
-       for so long (default: 200) */
+    /* a turn waits so long for members that may be alive or dead, in ms, and begins that wait anew,
+       at most three times, if this process itself stood still meanwhile; the first epoch begins
+       when no other process has come for so long (default: 200) */
     uint32_t settle_ms;
     /* newcomers end an epoch at the earliest so long after it began, in ms (default: 5000) */
     uint32_t grow_ms;
@@ -667,7 +667,7 @@ CDP__PRIVATE bool cdp__elastic_fits(
 /* ---- >>turn (pure): who proposes, and when --------------------------------------------------- */
 
 /* Knows: who arrived and who is dead. Promises: nobody waits for the dead, nor longer than
-   settle_ms (after a standstill of its own: once more) for those of whom nothing is known; a dead
+   settle_ms (begun anew after a standstill of its own) for those of whom nothing is known; a dead
    leader costs CDP__ELASTIC_STAGGER_MS. These times decide how good a decision is, never whether
    there is one. May use: epoch. */
 
@@ -2359,8 +2359,9 @@ CDP__PRIVATE cdp_status cdp__elastic_client(
 }
 
 CDP_API cdp_status cdp_elastic_create_from_env(const cdp_elastic_desc *desc, cdp_elastic **out) {
-    const char *range = getenv("CDP_ELASTIC"), *trust = getenv("CDP_TRUST_NETWORK"),
-               *agent = getenv("TORCHELASTIC_USE_AGENT_STORE");
+    const char *range = getenv("CDP_ELASTIC"), *agent = getenv("TORCHELASTIC_USE_AGENT_STORE");
+    const cdp__vars own = {cdp__getenv, NULL};
+    uint32_t trust = 0;
     const cdp_os *os;
     cdp_elastic_desc d;
     cdp_tcp_desc tcp;
@@ -2388,10 +2389,10 @@ CDP_API cdp_status cdp_elastic_create_from_env(const cdp_elastic_desc *desc, cdp
     if (!tcp.job_key) tcp.job_key = getenv("CDP_JOB_KEY");
     if (!d.id) d.id = getenv("CDP_ELASTIC_ID");
     if (!d.job) d.job = getenv("CDP_ELASTIC_JOB");
-    if (trust && strcmp(trust, "0") != 0 && strcmp(trust, "1") != 0)
-        return cdp__fail(
-            CDP_ERR_INVALID, "CDP_TRUST_NETWORK is \"%s\"; it should be 0 or 1", trust);
-    if (trust && strcmp(trust, "1") == 0) tcp.trust_network = true;
+    if (cdp__var(&own, "CDP_TRUST_NETWORK")
+        && cdp__var_number(&own, "CDP_TRUST_NETWORK", 0, 1, &trust) != CDP_OK)
+        return CDP_ERR_INVALID;
+    if (trust) tcp.trust_network = true;
     if (!d.id) {
         st = os->random(os->user, random, sizeof random);
         if (st != CDP_OK) return st;

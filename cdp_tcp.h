@@ -1347,6 +1347,7 @@ typedef struct cdp__join {
     uint32_t looks;
     uint32_t rank, middle, end; /* whether ranks rank .. middle - 1 have come is asked now */
     bool narrow;                /* one of the ranks rank .. end - 1 has not come */
+    bool blameless;             /* the store answers: rank 0, which serves it, is not to blame */
     uint32_t found;
     int32_t absent;
     uint32_t gloo;
@@ -3320,7 +3321,7 @@ CDP__PRIVATE void cdp__mesh_shut(cdp__mesh *m) {
         cdp__incoming_close(m->incoming);
 }
 
-/* Releases all that a link of a rank that leaves has. */
+/* This rank leaves: ends the link and releases its memory. May be called again. */
 CDP__PRIVATE void cdp__link_release(cdp__link *l) {
     cdp__mesh *m = l->mesh;
     cdp__link_lose(l, CDP_ERR_STATE, 0);
@@ -3337,7 +3338,7 @@ CDP__PRIVATE void cdp__link_release(cdp__link *l) {
 CDP__PRIVATE bool cdp__mesh_release_some(cdp__mesh *m, uint64_t until_ns) {
     const uint32_t n = m->links ? m->desc.group.world_size * m->desc.connections : 0;
     uint32_t i;
-    m->sharing = NULL;
+    m->sharing = NULL; /* memory that is released is not polled any more */
     for (i = 0; CDP__BUDGETS && until_ns != CDP__NEVER && i < n; ++i) {
         cdp__link *l = &m->links[i];
         cdp__shared *s = cdp__link_shared(l);
@@ -3690,7 +3691,8 @@ CDP__PRIVATE cdp_status cdp__join_failed(cdp__mesh *m) {
     cdp__text_add(&t, "rank %u/%u: ", m->desc.group.rank, m->desc.group.world_size);
     said = t.used;
     cdp__text_add(&t, "%s", own.text);
-    if (store && e->peer < 0 && m->desc.group.rank != 0 && !m->desc.external_store && !s->narrow) {
+    if (store && e->peer < 0 && m->desc.group.rank != 0 && !m->desc.external_store
+        && !s->blameless) {
         e->peer = 0;
         cdp__text_add(&t, " (rank 0 serves it)");
     }
@@ -3791,7 +3793,6 @@ CDP__PRIVATE void cdp__join_complete(cdp__mesh *m) {
 CDP__PRIVATE cdp_status cdp__join_store_silent(cdp__mesh *m) {
     const cdp_addr a = cdp__tcp_store_peer_addr(m->store);
     char at[80];
-    m->join->narrow = false;
     cdp__addr_text(&a, at, sizeof at);
     (void)cdp__fail_peer(CDP_ERR_TIMEOUT, m->desc.external_store ? -1 : 0, 0,
         "the store at %s does not answer any more, but has not closed the connection: %s, has "
@@ -3806,15 +3807,15 @@ CDP__PRIVATE cdp_status cdp__join_missing_told(cdp__mesh *m) {
     if (s->found) return cdp__join_complain(m, (uint32_t)s->absent, cdp__join_missed);
     if (s->rank == m->desc.group.world_size) {
         /* the last one has come since the wait for it ended */
-        s->narrow = true; /* nobody is blamed */
+        s->blameless = true;
         if (cdp__mesh_now(m) >= m->init_deadline_ns)
             return cdp__fail(CDP_ERR_TIMEOUT,
                 "all ranks have come, but after init_timeout_ms, %u ms", m->desc.init_timeout_ms);
         cdp__join_complete(m);
         return cdp__join_await(m);
     }
-    /* the store answers, but there was no time to find out who it is: nobody is blamed */
-    s->narrow = true;
+    /* there was no time to find out which rank it is */
+    s->blameless = true;
     cdp__text_add(&s->list, "%u to %u (at least one of them)", s->rank, s->end - 1);
     (void)cdp__mesh_waits_for(m);
     return cdp__join_missed(m);
@@ -3845,11 +3846,7 @@ CDP__PRIVATE cdp_status cdp__join_missing(cdp__mesh *m) {
     uint64_t now;
     if (s->middle) { /* the answer has come */
         if (s->result == CDP_ERR_TIMEOUT && !s->found) return cdp__join_store_silent(m);
-        if (s->result != CDP_OK && !s->found) {
-            s->narrow = false; /* the store has failed, and who serves it is to blame */
-            return s->result;
-        }
-        if (s->result != CDP_OK) return cdp__join_missing_told(m);
+        if (s->result != CDP_OK) return s->found ? cdp__join_missing_told(m) : s->result;
         cdp__join_narrow(m);
     }
     now = cdp__mesh_now(m);
@@ -3879,6 +3876,7 @@ CDP__PRIVATE cdp_status cdp__join_awaited(cdp__mesh *m) {
     s->list = none;
     s->absent = -1;
     s->rank = s->middle = s->found = 0;
+    s->narrow = false;
     s->end = m->desc.group.world_size;
     s->give_up_ns = now + cdp__min(CDP__SETTLE_MS * CDP__MS, cdp__max(left / 4, least));
     s->last_ns = now + cdp__min(2000 * CDP__MS, cdp__max(left / 2, least));
@@ -3890,7 +3888,7 @@ CDP__PRIVATE cdp_status cdp__join_awaited(cdp__mesh *m) {
 CDP__PRIVATE cdp_status cdp__join_await(cdp__mesh *m) {
     cdp__join *s = m->join;
     const uint64_t left = s->deadline_ns - cdp__min(cdp__mesh_now(m), s->deadline_ns);
-    s->narrow = false;
+    s->blameless = false;
     s->next = cdp__join_awaited;
     cdp__join_send(m, m->store, s->with_values ? CDP_STORE_MULTI_GET : CDP_STORE_WAIT, s->keys,
         m->desc.group.world_size,

@@ -105,4 +105,13 @@ TEST_API void gpu_get(void *to, const void *from, uint64_t bytes) {
     T_EQ(0, gpu_cudaMemcpy(to, from, bytes, GPU_TO_HOST));
 }
 
+/* gpu_load() for a program that needs the stand-in. False: says why, as the end of the program. */
+TEST_API bool standin_loads(void) {
+    const char *const missing = gpu_load();
+    if (!missing && standin_set) return true;
+    printf("  the stand-in does not load: %s\nnot ok load\n0 passed, 1 failed\n",
+        missing ? missing : "this is no stand-in");
+    return false;
+}
+
 #endif

@@ -80,6 +80,7 @@ static struct {
 static struct { uint64_t worlds, groups, left_out, lost; } total;
 
 static bool trace; /* of the last run of a seed */
+#include "worlds.h"
 
 static SIM_FORMAT(2, 3) void wrong(const member *m, const char *f, ...) {
     char text[600];
@@ -432,7 +433,7 @@ static uint32_t draw_faults(uint64_t seed, fault_kind kind, const outcome *o, si
     return n;
 }
 
-static bool seed_run(uint64_t seed, fault_kind kind) {
+static bool seed_run(uint64_t seed, uint32_t kind) {
     sim_fault f[SIM_MAX_FAULTS];
     outcome o, again;
     uint32_t faults = 0;
@@ -453,64 +454,21 @@ static bool seed_run(uint64_t seed, fault_kind kind) {
     return ok;
 }
 
-/* How many planted mistakes are not found. */
-static uint32_t find_planted(uint32_t *passed) {
-    static const struct {
-        plant which;
-        fault_kind kind;
-        const char *name;
-    } plants[] = {
-        {PLANT_COUNTS_PAUSES, F_PAUSE, "the time of a standstill counts as silence of others"}};
-    uint32_t missed = 0;
-    for (uint32_t i = 0; i < sizeof plants / sizeof *plants; ++i) {
-        uint64_t seed = 0;
-        bool found = false;
-        planted = plants[i].which;
-        while (!found && seed < 400)
-            found = !seed_run(++seed, plants[i].kind);
-        printf("%s planted: %s: %s in world %llu\n", found ? "ok" : "not ok", plants[i].name,
-            found ? x.wrong : "not found", (unsigned long long)seed);
-        missed += !found;
-        *passed += found;
-    }
-    planted = PLANT_NOTHING;
-    return missed;
+static bool kind_end(uint32_t kind, uint32_t bad, uint64_t seeds) {
+    const bool kills = kind == F_KILL || kind == F_PAIR || kind == F_NODE;
+    if (kills && total.left_out * 50 > seeds + 50) ++bad;
+    printf("%s %s: %llu seeds, %u failed; %llu groups were made, %llu ranks died, %llu were left "
+           "out\n",
+        bad ? "not ok" : "ok", fault_names[kind], (unsigned long long)seeds, bad,
+        (unsigned long long)total.groups, (unsigned long long)total.lost,
+        (unsigned long long)total.left_out);
+    memset(&total, 0, sizeof total);
+    return !bad;
 }
 
 int main(int argc, char **argv) {
-    unsigned long long from = 1, to = 25;
-    uint32_t passed = 0, failed = 0;
-    const char *only = NULL;
-    for (int i = 1; i < argc; ++i) {
-        if (!strcmp(argv[i], "--seeds") && i + 1 < argc)
-            (void)!sscanf(argv[++i], "%llu..%llu", &from, &to);
-        else if (!strcmp(argv[i], "--seed") && i + 1 < argc)
-            from = to = strtoull(argv[++i], NULL, 10);
-        else if (!strcmp(argv[i], "--plant") && i + 1 < argc)
-            planted = (plant)atoi(argv[++i]);
-        else if (!strcmp(argv[i], "--trace"))
-            trace = true;
-        else
-            only = argv[i];
-    }
-    for (uint32_t kind = 0; kind < F_KINDS; ++kind) {
-        uint32_t bad = 0;
-        if (only && strcmp(only, fault_names[kind]) != 0) continue;
-        memset(&total, 0, sizeof total);
-        for (uint64_t seed = from; seed <= to; ++seed)
-            bad += !seed_run(seed, (fault_kind)kind);
-        const bool kills = kind == F_KILL || kind == F_PAIR || kind == F_NODE;
-        if (kills && total.left_out * 50 > to - from + 1 + 50) ++bad;
-        printf("%s %s: %llu seeds, %u failed; %llu groups were made, %llu ranks died, %llu were "
-               "left out\n",
-            bad ? "not ok" : "ok", fault_names[kind], to - from + 1, bad,
-            (unsigned long long)total.groups, (unsigned long long)total.lost,
-            (unsigned long long)total.left_out);
-        fflush(stdout);
-        passed += !bad;
-        failed += bad > 0;
-    }
-    if (!only && !planted) failed += find_planted(&passed);
-    printf("%u passed, %u failed\n", passed, failed);
-    return failed != 0;
+    static const world_plant plants[] = {{PLANT_COUNTS_PAUSES, F_PAUSE,
+        "the time of a standstill counts as silence of others", NULL}};
+    const worlds w = {fault_names, F_KINDS, 25, seed_run, x.wrong, kind_end, plants, 1, 400};
+    return worlds_main(argc, argv, &w);
 }

@@ -119,6 +119,7 @@ static struct {
 static struct { uint64_t worlds, epochs, lost, back, named, unnamed, slowest_ns, crowds; } total;
 
 static bool trace; /* of the last run of a seed */
+#include "worlds.h"
 
 static SIM_FORMAT(2, 3) void wrong(const member *m, const char *f, ...) {
     char text[600];
@@ -135,7 +136,7 @@ static bool alive(uint32_t i) {
     return x.world->nodes[i].state != SIM_DEAD;
 }
 
-static bool at_once(fault_kind kind) {
+static bool at_once(uint32_t kind) {
     return kind == F_STORM || kind == F_CROWD;
 }
 
@@ -867,7 +868,7 @@ static uint32_t draw_faults(uint64_t seed, fault_kind kind, const outcome *o, si
     return n;
 }
 
-static bool seed_run(uint64_t seed, fault_kind kind) {
+static bool seed_run(uint64_t seed, uint32_t kind) {
     const uint64_t drawn = kind == F_EVERY ? 1 : seed;
     sim_fault f[SIM_MAX_FAULTS];
     outcome o, again;
@@ -889,78 +890,34 @@ static bool seed_run(uint64_t seed, fault_kind kind) {
     return ok;
 }
 
-/* Says what there was. 1: the dead were not named in more than one run of a hundred, or the kind of
-   world did not do what it is for. */
-static uint32_t kind_end(fault_kind kind, uint32_t bad, unsigned long long seeds) {
+/* Says what there was. It is not well if the dead were not named in more than one run of a hundred,
+   or if the kind of world did not do what it is for. */
+static bool kind_end(uint32_t kind, uint32_t bad, uint64_t seeds) {
     const bool silent = total.unnamed * 100 > total.named + total.unnamed
         || (kind == F_SOURCE && seeds >= 25 && !total.back)
         || (at_once(kind) && seeds >= 25 && total.crowds < seeds / 5);
     printf("%s %s: %llu seeds, %u failed; %llu epochs, %llu of them a step back, %llu ends without "
            "state; the dead were named %llu times, and %llu times not; slowest turn %llu ms\n",
-        bad || silent ? "not ok" : "ok", fault_names[kind], seeds, bad,
+        bad || silent ? "not ok" : "ok", fault_names[kind], (unsigned long long)seeds, bad,
         (unsigned long long)total.epochs, (unsigned long long)total.back,
         (unsigned long long)total.lost, (unsigned long long)total.named,
         (unsigned long long)total.unnamed, (unsigned long long)(total.slowest_ns / SIM_MS));
-    return silent;
-}
-
-/* Mistakes that elastic.c cannot see, or that must be seen here, too. How many are not found. */
-static uint32_t find_planted(uint32_t *passed) {
-    static const struct {
-        plant which;
-        fault_kind kind;
-        const char *name;
-    } plants[] = {{PLANT_NEWCOMER_SOURCE, F_STOP, "a newcomer with a higher step is source"},
-        {PLANT_COMMIT_AFTER_ARRIVAL, F_STORM, "commits after arrival"},
-        {PLANT_LEAVES_EARLY, F_KILL, "ends before all have the last step"},
-        {PLANT_COUNTED_EARLY, F_NONE, "samples counted before the commit"},
-        {PLANT_WAITS_FOR_DEAD, F_NONE, "waits for the dead"},
-        {PLANT_AGREE_ALONE, F_AGREE, "who has the result agrees without the store"},
-        {PLANT_COUNTS_PAUSES, F_PAUSE, "the time of a standstill counts as silence of others"}};
-    uint32_t missed = 0;
-    for (uint32_t i = 0; i < sizeof plants / sizeof *plants; ++i) {
-        uint64_t seed = 0;
-        bool found = false;
-        planted = plants[i].which;
-        while (!found && seed < 300)
-            found = !seed_run(++seed, plants[i].kind);
-        printf("%s planted: %s: %s in world %llu\n", found ? "ok" : "not ok", plants[i].name,
-            found ? x.wrong : "not found", (unsigned long long)seed);
-        missed += !found;
-        *passed += found;
-    }
-    planted = PLANT_NOTHING;
-    return missed;
+    memset(&total, 0, sizeof total);
+    return !bad && !silent;
 }
 
 int main(int argc, char **argv) {
-    unsigned long long from = 1, to = 25;
-    uint32_t passed = 0, failed = 0;
-    const char *only = NULL;
-    for (int i = 1; i < argc; ++i) {
-        if (!strcmp(argv[i], "--seeds") && i + 1 < argc)
-            (void)!sscanf(argv[++i], "%llu..%llu", &from, &to);
-        else if (!strcmp(argv[i], "--seed") && i + 1 < argc)
-            from = to = strtoull(argv[++i], NULL, 10);
-        else if (!strcmp(argv[i], "--plant") && i + 1 < argc)
-            planted = (plant)atoi(argv[++i]);
-        else if (!strcmp(argv[i], "--trace"))
-            trace = true;
-        else
-            only = argv[i];
-    }
-    for (uint32_t kind = 0; kind < F_KINDS; ++kind) {
-        uint32_t bad = 0;
-        if (only && strcmp(only, fault_names[kind]) != 0) continue;
-        memset(&total, 0, sizeof total);
-        for (uint64_t seed = from; seed <= to; ++seed)
-            bad += !seed_run(seed, (fault_kind)kind);
-        bad += kind_end((fault_kind)kind, bad, to - from + 1);
-        fflush(stdout);
-        passed += !bad;
-        failed += bad > 0;
-    }
-    if (!only && !planted) failed += find_planted(&passed);
-    printf("%u passed, %u failed\n", passed, failed);
-    return failed != 0;
+    /* what elastic.c cannot see, or what must be seen here, too */
+    static const world_plant plants[] = {
+        {PLANT_NEWCOMER_SOURCE, F_STOP, "a newcomer with a higher step is source", NULL},
+        {PLANT_COMMIT_AFTER_ARRIVAL, F_STORM, "commits after arrival", NULL},
+        {PLANT_LEAVES_EARLY, F_KILL, "ends before all have the last step", NULL},
+        {PLANT_COUNTED_EARLY, F_NONE, "samples counted before the commit", NULL},
+        {PLANT_WAITS_FOR_DEAD, F_NONE, "waits for the dead", NULL},
+        {PLANT_AGREE_ALONE, F_AGREE, "who has the result agrees without the store", NULL},
+        {PLANT_COUNTS_PAUSES, F_PAUSE, "the time of a standstill counts as silence of others",
+            NULL}};
+    const worlds w = {fault_names, F_KINDS, 25, seed_run, x.wrong, kind_end, plants,
+        sizeof plants / sizeof *plants, 300};
+    return worlds_main(argc, argv, &w);
 }

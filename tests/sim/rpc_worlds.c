@@ -107,9 +107,9 @@ typedef struct rank_state {
     bool shut;
 } rank_state;
 
-static uint32_t worlds; /* so many were begun */
+static uint32_t begun; /* so many worlds */
 static bool plant_here(plant p) {
-    return planted == p && (p != PLANT_NOT_OF_THE_SEED || worlds % 2);
+    return planted == p && (p != PLANT_NOT_OF_THE_SEED || begun % 2);
 }
 
 static struct {
@@ -784,8 +784,8 @@ static void look_at_sums(void) {
 
 /* ---- worlds */
 
-static bool trace;  /* of the last run of a seed */
-static bool silent; /* it is to fail */
+static bool trace; /* of the last run of a seed */
+#include "worlds.h"
 
 static bool world_run(uint64_t seed, fault_kind kind, const sim_fault *f, uint64_t *hash,
     uint64_t *calls, uint64_t *allocs, uint64_t *length) {
@@ -793,7 +793,7 @@ static bool world_run(uint64_t seed, fault_kind kind, const sim_fault *f, uint64
     uint64_t s = sim_stream(seed, 77);
     bool ok;
     memset(&x, 0, sizeof x);
-    ++worlds;
+    ++begun;
     x.seed = seed;
     x.kind = kind;
     x.faulty = kind > F_DELAY && f;
@@ -840,7 +840,7 @@ static sim_fault draw(uint64_t seed, fault_kind kind, const uint64_t *calls, con
     return f;
 }
 
-static bool seed_run(uint64_t seed, fault_kind kind) {
+static bool seed_run(uint64_t seed, uint32_t kind) {
     uint64_t calls[NODES], allocs[NODES], length, hash, again;
     sim_fault f;
     bool ok = world_run(seed, kind, NULL, &hash, calls, allocs, &length);
@@ -854,75 +854,32 @@ static bool seed_run(uint64_t seed, fault_kind kind) {
             snprintf(x.wrong, sizeof x.wrong, "the same seed made another run");
         }
     }
-    if (!ok && !silent)
+    if (!ok && !planted)
         printf("not ok %s seed %llu, %u nodes: %s\n", fault_names[kind], (unsigned long long)seed,
             x.nodes, x.wrong);
     return ok;
 }
 
-/* Each must be found, and by the check that is for it. How many are not. */
-static uint32_t find_planted(uint32_t *passed) {
-    static const struct {
-        plant which;
-        fault_kind kind;
-        const char *what, *words; /* words: of the check */
-    } plants[] = {{PLANT_NO_DEADLINE, F_ISOLATE, "I8: no deadline", "a call outlived its time"},
+static bool kind_end(uint32_t kind, uint32_t bad, uint64_t seeds) {
+    printf("%s %s: %llu worlds, %u failed\n", bad ? "not ok" : "ok", fault_names[kind],
+        (unsigned long long)seeds, bad);
+    return !bad;
+}
+
+int main(int argc, char **argv) {
+    /* each must be found by the check that is for it */
+    static const world_plant plants[] = {
+        {PLANT_NO_DEADLINE, F_ISOLATE, "I8: no deadline", "a call outlived its time"},
         {PLANT_TOLD_TWICE, F_NONE, "I8: a call ends twice", "a call ends twice"},
         {PLANT_NOT_CONFIRMED, F_NONE, "I9: not confirmed", "a reference that is not confirmed"},
         {PLANT_NO_CREDIT, F_NONE, "I11: calls without room", "(I11)"},
         {PLANT_NO_LIMIT_OF_BYTES, F_NONE, "I11: arguments without room", "(I11)"},
-        {PLANT_ONE_SUM, F_NONE, "I12: shut down at once", ""},
-        {PLANT_NOT_COUNTED, F_NONE, "I12: a message that does not count", ""},
+        {PLANT_ONE_SUM, F_NONE, "I12: shut down at once", NULL},
+        {PLANT_NOT_COUNTED, F_NONE, "I12: a message that does not count", NULL},
         {PLANT_BACK_EARLY, F_NONE, "I13: given back too early", "got what was not sent"},
         {PLANT_ADDED_TWICE, F_NONE, "I14: a gradient counts twice", "a wrong gradient"},
         {PLANT_NOT_OF_THE_SEED, F_NONE, "I15: not of the seed", "another run"}};
-    uint32_t missed = 0;
-    silent = true;
-    for (uint32_t i = 0; i < sizeof plants / sizeof *plants; ++i) {
-        uint64_t seed = 0;
-        bool found = false;
-        planted = plants[i].which;
-        while (!found && seed < 100)
-            found = !seed_run(++seed, plants[i].kind);
-        found = found && strstr(x.wrong, plants[i].words);
-        printf("%s planted, %s: %s in world %llu\n", found ? "ok" : "not ok", plants[i].what,
-            x.wrong[0] ? x.wrong : "not found", (unsigned long long)seed);
-        missed += !found;
-        *passed += found;
-    }
-    silent = false;
-    planted = PLANT_NOTHING;
-    return missed;
-}
-
-int main(int argc, char **argv) {
-    unsigned long long from = 1, to = 150;
-    uint32_t passed = 0, failed = 0;
-    const char *only = NULL;
-    for (int i = 1; i < argc; ++i) {
-        if (!strcmp(argv[i], "--seeds") && i + 1 < argc)
-            (void)!sscanf(argv[++i], "%llu..%llu", &from, &to);
-        else if (!strcmp(argv[i], "--seed") && i + 1 < argc)
-            from = to = strtoull(argv[++i], NULL, 10);
-        else if (!strcmp(argv[i], "--plant") && i + 1 < argc)
-            planted = (plant)atoi(argv[++i]);
-        else if (!strcmp(argv[i], "--trace"))
-            trace = true;
-        else
-            only = argv[i];
-    }
-    for (uint32_t kind = 0; kind < F_KINDS; ++kind) {
-        uint32_t bad = 0;
-        if (only && strcmp(only, fault_names[kind]) != 0) continue;
-        for (uint64_t seed = from; seed <= to; ++seed)
-            bad += !seed_run(seed, (fault_kind)kind);
-        printf("%s %s: %llu worlds, %u failed\n", bad ? "not ok" : "ok", fault_names[kind],
-            to - from + 1, bad);
-        fflush(stdout);
-        passed += !bad;
-        failed += bad > 0;
-    }
-    if (!only && !planted) failed += find_planted(&passed);
-    printf("%u passed, %u failed\n", passed, failed);
-    return failed != 0;
+    const worlds w = {fault_names, F_KINDS, 150, seed_run, x.wrong, kind_end, plants,
+        sizeof plants / sizeof *plants, 100};
+    return worlds_main(argc, argv, &w);
 }
