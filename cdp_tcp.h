@@ -1317,6 +1317,13 @@ typedef enum cdp__note_state {
     CDP__NOTE_DONE
 } cdp__note_state;
 
+/* A request that stores this rank's record of the job's failure. */
+typedef struct cdp__cause_put {
+    cdp_store_request rq;
+    cdp_bytes key, values[2]; /* expected, and new */
+    uint8_t value[CDP__FAILURE_MAX];
+} cdp__cause_put;
+
 /* A state of rendezvous; see >>rendezvous. */
 typedef cdp_status cdp__join_func(struct cdp__mesh *m);
 
@@ -1424,9 +1431,10 @@ typedef struct cdp__mesh {
     cdp_store_server *server; /* rank 0, unless the store is external */
     cdp_store *meeting;       /* the store in which rank 0 publishes its address, if any */
     char fail_key[96];
-    cdp_store_request watch_rq, ask_rq;
-    cdp_bytes watch_key, ask_key, ask_values[2];
-    uint8_t ask_value[CDP__FAILURE_MAX];
+    cdp_store_request watch_rq;
+    cdp_bytes watch_key;
+    cdp__cause_put puts[2]; /* the first one, and then corrections by turns */
+    uint32_t put_count;     /* how many were begun */
     bool watching;
     bool claimed;          /* this process owns its rank */
     bool started;          /* it has found all other ranks */
@@ -1441,7 +1449,6 @@ typedef struct cdp__mesh {
     uint8_t cause[CDP__FAILURE_MAX]; /* this rank's record of the job's failure */
     uint32_t cause_bytes;
     bool failing;             /* `cause` is set */
-    bool asking;              /* the store has the cause, or the request is in progress */
     uint64_t known_ns;        /* rank 0: when it received the first cause; 0: not yet */
     cdp__timer readers_timer; /* gives other ranks time to read it */
 
@@ -3016,27 +3023,39 @@ CDP__PRIVATE bool cdp__mesh_start(cdp_store *s, cdp_store_request *rq, cdp_store
     return s->start(s->self, rq) >= CDP_OK;
 }
 
-/* The request that stores this rank's cause under "fail", if no rank has stored one before. */
-CDP__PRIVATE void cdp__mesh_cause_values(cdp__mesh *m) {
-    m->ask_key.data = m->fail_key;
-    m->ask_key.bytes = strlen(m->fail_key);
-    m->ask_values[0].data = NULL;
-    m->ask_values[0].bytes = 0;
-    memcpy(m->ask_value, m->cause, m->cause_bytes);
-    m->ask_values[1].data = m->ask_value;
-    m->ask_values[1].bytes = m->cause_bytes;
+/* The request that stores this rank's cause under "fail" where `expected` is now. */
+CDP__PRIVATE bool cdp__mesh_put(cdp__mesh *m, cdp__cause_put *p, cdp_bytes expected) {
+    p->key.data = m->fail_key;
+    p->key.bytes = strlen(m->fail_key);
+    p->values[0] = expected;
+    memcpy(p->value, m->cause, m->cause_bytes);
+    p->values[1].data = p->value;
+    p->values[1].bytes = m->cause_bytes;
+    return cdp__mesh_start(m->store, &p->rq, CDP_STORE_COMPARE_SET, &p->key, 1, p->values);
 }
 
+CDP__PRIVATE cdp__cause_put *cdp__mesh_last_put(cdp__mesh *m) {
+    return m->put_count ? &m->puts[(m->put_count - 1) % 2] : NULL;
+}
+
+/* Stores this rank's cause, if no rank has stored one before; and again when this rank has learnt
+   better whom everybody waits for, because ranks that are still starting know only the store. */
 CDP__PRIVATE void cdp__mesh_publish(void *self, const void *record, uint32_t bytes) {
     cdp__mesh *m = (cdp__mesh *)self;
+    cdp__cause_put *const last = cdp__mesh_last_put(m), *const p = &m->puts[m->put_count % 2];
+    cdp_bytes expected = {NULL, 0};
     CDP_ASSERT(bytes <= sizeof m->cause);
     m->failing = true;
     memcpy(m->cause, record, bytes);
     m->cause_bytes = bytes;
-    if (!m->store || m->asking) return;
-    cdp__mesh_cause_values(m);
-    m->asking =
-        cdp__mesh_start(m->store, &m->ask_rq, CDP_STORE_COMPARE_SET, &m->ask_key, 1, m->ask_values);
+    if (!m->store) return;
+    if (last) {
+        expected = last->values[1];
+        if (expected.bytes == bytes && memcmp(expected.data, record, bytes) == 0) return;
+        if (m->put_count > 1 && last->rq.status == CDP_PENDING) return; /* its memory is in use */
+        if (m->put_count > 1) cdp_store_request_free(m->store, &p->rq);
+    }
+    m->put_count += cdp__mesh_put(m, p, expected);
 }
 
 /* Rank 0 has left without a goodbye, and its store with it: makes a record that blames rank 0. */
@@ -3089,8 +3108,10 @@ CDP__PRIVATE bool cdp__mesh_readers(cdp__mesh *m) {
 CDP__PRIVATE uint32_t cdp__mesh_first(void *self, void *record, uint32_t room) {
     cdp__mesh *m = (cdp__mesh *)self;
     const cdp_bytes *v = NULL;
+    uint32_t i;
     if (m->watch && m->watch_rq.status == CDP_OK) v = m->watch_rq.results;
-    if (m->asking && m->ask_rq.status == CDP_OK) v = m->ask_rq.results;
+    for (i = m->put_count > 2 ? m->put_count - 2 : 0; i < m->put_count; ++i)
+        if (m->puts[i % 2].rq.status == CDP_OK) v = m->puts[i % 2].rq.results;
     if (v && cdp__mesh_readers(m)) return 0;
     if (!v && cdp__mesh_saw_store_go(m) && m->cause_bytes <= room) {
         memcpy(record, m->cause, m->cause_bytes);
@@ -3238,7 +3259,7 @@ CDP__PRIVATE bool cdp__mesh_linger(cdp__mesh *m, uint64_t until_ns) {
     bool more;
     if (!serves && !store_gone) {
         /* ranks that see this one leave ask the store why: the answer must be there before */
-        more = m->asking && m->ask_rq.status == CDP_PENDING;
+        more = m->put_count && cdp__mesh_last_put(m)->rq.status == CDP_PENDING;
     } else {
         m->leaving = true;
         if (!m->started) return cdp__mesh_lingers(m, until_ns);
@@ -3380,12 +3401,15 @@ CDP__PRIVATE void cdp__mesh_close(void *self) {
         /* memory that was not freed may still be in use: it stays mapped */
         if (m->segments[i].at) os->net.close_fd(os->user, m->segments[i].fd);
     cdp__free(os, m->segments);
-    if (m->asking && m->ask_rq.status == CDP_PENDING) m->store->cancel(m->store->self, &m->ask_rq);
+    for (i = 0; i < 2 && m->store; ++i) {
+        cdp_store_request *rq = &m->puts[i].rq;
+        if (i < m->put_count && rq->status == CDP_PENDING) m->store->cancel(m->store->self, rq);
+        cdp_store_request_free(m->store, rq);
+    }
     if ((m->note_state == CDP__NOTE_THERE || m->note_state == CDP__NOTE_READ)
         && m->note_rq.status == CDP_PENDING)
         m->store->cancel(m->store->self, &m->note_rq);
     if (m->store) cdp_store_request_free(m->store, &m->note_rq);
-    if (m->store) cdp_store_request_free(m->store, &m->ask_rq);
     if (m->store) cdp_store_request_free(m->store, &m->addrs);
     cdp__free(m->os, m->hosts);
     if (m->watching && m->watch_rq.status == CDP_PENDING)

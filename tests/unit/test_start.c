@@ -390,6 +390,54 @@ TEST(a_start_that_stood_still_blames_who_is_missing) {
     T_EQ(0, counted.held);
 }
 
+/* Rank 1 publishes that it waits for rank `named`. */
+static void publish_named(const job *j, int32_t named) {
+    const cdp_transport *t = &j->group[1]->w->transport;
+    uint8_t body[CDP__FAILURE_BYTES];
+    cdp__failure_record r;
+    cdp__failure_plain(&r, CDP_ERR_TIMEOUT, 1, named, "waits");
+    t->failure.publish(t->self, body, cdp__failure_encode(&r, body));
+}
+
+/* Whom the store of rank 0 blames after some polls; -1: nobody. */
+static int32_t named_in_store(const job *j) {
+    const cdp__mesh *m = (const cdp__mesh *)j->group[0]->w->transport.self;
+    char text[128];
+    cdp__failure_record r;
+    const cdp_bytes key = {text, (uint64_t)snprintf(text, sizeof text, "/%s", m->fail_key)};
+    const cdp__kv_entry *v;
+    for (int i = 0; i < 200; ++i) {
+        for (uint32_t rank = 0; rank < 2; ++rank) {
+            const cdp_transport *t = &j->group[rank]->w->transport;
+            (void)t->wait(t->self, NULL, 0);
+        }
+        test_sleep_ms(1);
+    }
+    v = cdp__kv_get(&m->server->kv, key);
+    if (!v || !v->present || !T(cdp__failure_decode(v->value, v->value_bytes, 3, &r))) return -1;
+    return r.end.named;
+}
+
+/* A rank that is still starting knows of a failure what the store says. So a rank that has learnt
+   better whom all wait for says so there, if its own record is the one that the store has. */
+TEST(a_corrected_cause_replaces_the_first_one_in_the_store) {
+    const cdp_tcp_desc d = desc_of(3, free_port());
+    job j;
+    if (!job_start(&j, &d, 0)) return;
+    while (job_look(&j)) {
+    }
+    T_EQ(-1, named_in_store(&j));
+    publish_named(&j, 0);
+    publish_named(&j, 2); /* before the first one has been answered */
+    T_EQ(2, named_in_store(&j));
+    publish_named(&j, 0);
+    T_EQ(0, named_in_store(&j));
+    publish_named(&j, 0);
+    T_EQ(0, named_in_store(&j));
+    job_end(&j);
+    T_EQ(0, counted.held);
+}
+
 TEST(a_start_refuses_what_cannot_work) {
     cdp_tcp_desc d = desc_of(2, free_port());
     cdp_starting *s = (cdp_starting *)&d;
@@ -428,6 +476,8 @@ int main(int argc, char **argv) {
         {"a_start_ends_by_its_deadline", a_start_ends_by_its_deadline, 60},
         {"a_start_that_stood_still_blames_who_is_missing",
             a_start_that_stood_still_blames_who_is_missing, 60},
+        {"a_corrected_cause_replaces_the_first_one_in_the_store",
+            a_corrected_cause_replaces_the_first_one_in_the_store, 60},
         {"a_start_refuses_what_cannot_work", a_start_refuses_what_cannot_work, 60},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
