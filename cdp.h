@@ -304,22 +304,22 @@
         cdp__transfer_receive, which stores the bytes in their place or combines them.
 
     HOW A FAILURE REACHES ALL RANKS (ten functions; where no section is given: >>failing)
-        cdp__group_fail          makes a record of a transfer that failed, a deadline that passed,
-                                 or a call that differs
-          cdp__group_see         stops the group's operations
-            cdp__domain_step     makes an event of the record
-              cdp__failure_step  alone decides who is to blame (>>failure, pure): at once, or after
-                                 it has settled, which means that ranks that wait are asked for the
-                                 end of their chain (>>waits) and an earlier cause may come;
-                                 meanwhile each poll of the group steps again
-              cdp__domain_act    makes the record the error of every group
-                cdp__group_publish   queues a FAILURE for every peer (>>telling)
-        cdp__group_telling       sends it in the next polls of the group
+        cdp__group_lost          the transport has lost a peer
+          cdp__group_fail        makes a record of that; a deadline that passed and a call that
+                                 differs have records of their own
+            cdp__group_see       stops the group's operations
+              cdp__domain_step   makes what is decided the error of every group
+                cdp__failure_step    alone decides who is to blame (>>failure, pure): at once, or
+                                 after it has settled, which means that ranks that wait are asked
+                                 for the end of their chain (>>waits) and an earlier cause may
+                                 come; meanwhile each poll of the group steps again
+                cdp__group_publish   prepares a FAILURE for every peer (>>telling)
+        cdp__group_telling       sends it in the next polls of the group, until all have it or its
+                                 time is over (>>telling)
+          cdp__group_tell        queues it for one peer, after a message that is half sent
         On each of the other ranks:
-        cdp__port_failure        receives it at once, whatever the rank reads just now (>>receive)
-          cdp__channel_failed    decodes it
-            cdp__world_told      makes it an event of cdp__failure_step; then cdp__domain_act as
-                                 above
+        cdp__world_note          receives it at once, whatever the rank reads just now
+          cdp__world_told        makes it an event; then cdp__domain_step as above
 
     HOW TWO RANKS SHARE MEMORY (>>fabric)
         One direction between two ranks is a `way` in memory that both see: a ring of bytes,
@@ -9945,11 +9945,11 @@ typedef struct cdp__port { /* this rank's end of one link */
     uint64_t tx_left, rx_left;
     /* its stream. NULL: the stream is gone: zeros complete the body; it is dropped */
     cdp__stream *tx_stream, *rx_stream;
-    bool rx_fresh;   /* rx_head is complete, but the reader of rx_stream has not taken it */
-    uint8_t rx_note; /* WAIT or ENDPOINT: its body is being received; else 0 */
-    bool broken;     /* received bytes were no valid message */
-    bool dead;       /* the transport reports that the peer is lost */
-    bool used;       /* bytes were sent to the peer, or came from it */
+    bool rx_fresh; /* rx_head is complete, but the reader of rx_stream has not taken it */
+    bool rx_note;  /* the body of a WAIT or ENDPOINT is being received */
+    bool broken;   /* received bytes were no valid message */
+    bool dead;     /* the transport reports that the peer is lost */
+    bool used;     /* bytes were sent to the peer, or came from it */
     /* 1: unexpected streams of the peer reached the limit here; 2: streams of this rank did
        there */
     uint32_t crowded;
@@ -10009,12 +10009,10 @@ typedef struct cdp__world {
     uint32_t gone_at;
     cdp__made *made;
     struct cdp_channel *channels; /* that are open */
-    /* called as soon as the body of a FAILURE has arrived */
-    void (*channel_failed)(
-        struct cdp__world *w, uint64_t channel, uint32_t peer, const uint8_t *body, uint32_t bytes);
-    /* called with a received WAIT or ENDPOINT; false: it is invalid */
-    bool (*note)(
-        struct cdp__world *w, uint32_t peer, uint8_t type, const uint8_t *body, uint32_t bytes);
+    /* called as soon as a FAILURE, WAIT or ENDPOINT has arrived, whatever this rank reads just now;
+       false: it is invalid */
+    bool (*note)(struct cdp__world *w, uint32_t peer, uint8_t type, uint64_t channel,
+        const uint8_t *body, uint32_t bytes);
     /* set when the first channel opens */
     cdp__advance (*channels_poll)(struct cdp__world *w);
     uint64_t (*channels_deadline)(const struct cdp__world *w);
@@ -10443,7 +10441,7 @@ CDP__PRIVATE bool cdp__port_head(cdp__world *w, uint32_t peer) {
     if (!cdp__head_decode(port->rx_head, &h)) return false;
     if (h.type >= CDP__MESSAGE_WAIT) {
         port->rx_stream = NULL;
-        port->rx_note = h.type;
+        port->rx_note = true;
         port->rx_left = h.bytes;
         return h.bytes > 0;
     }
@@ -10466,7 +10464,7 @@ CDP__PRIVATE bool cdp__port_head(cdp__world *w, uint32_t peer) {
         || s->early_used + CDP__HEAD_BYTES + h.bytes <= CDP__WINDOW + CDP__WINDOW_SLACK + s->slack;
 }
 
-/* Receives into port->failure. 1: moved; 0: later; < 0: failed. */
+/* Receives the body of a FAILURE, WAIT or ENDPOINT. 1: moved; 0: later; < 0: failed. */
 CDP__PRIVATE int64_t cdp__port_body(cdp__world *w, uint32_t peer) {
     cdp__port *port = &w->ports[peer];
     cdp_iov v;
@@ -10483,38 +10481,26 @@ CDP__PRIVATE int64_t cdp__port_body(cdp__world *w, uint32_t peer) {
     return 1;
 }
 
-/* Receives the body of a WAIT or an ENDPOINT. Returns as cdp__port_failure(). */
-CDP__PRIVATE int64_t cdp__port_note(cdp__world *w, uint32_t peer) {
+/* A body is complete: handles it. That of a FAILURE whose channel is not open yet is stored until
+   it is. */
+CDP__PRIVATE void cdp__port_note(cdp__world *w, uint32_t peer) {
     cdp__port *port = &w->ports[peer];
-    const int64_t r = cdp__port_body(w, peer);
-    const uint8_t type = port->rx_note;
+    cdp__stream *s = port->rx_stream; /* of a FAILURE; the others have none */
     const uint32_t bytes = port->failure_got;
-    if (r <= 0 || port->rx_left) return r;
-    port->rx_note = 0;
+    port->rx_note = port->rx_fresh = false;
     port->failure_got = 0;
-    if (!w->note(w, peer, type, port->failure, bytes)) port->broken = true;
-    return 1;
-}
-
-/* Receives the body of a FAILURE. If its channel is not open yet, the body is stored until it
-   is. 1: moved; 0: later; < 0: failed. */
-CDP__PRIVATE int64_t cdp__port_failure(cdp__world *w, uint32_t peer) {
-    cdp__port *port = &w->ports[peer];
-    cdp__stream *s = port->rx_stream;
-    const int64_t r = cdp__port_body(w, peer);
-    if (r <= 0 || port->rx_left) return r;
-    port->rx_fresh = false;
-    s->taken += CDP__HEAD_BYTES + port->failure_got;
-    ++w->arrivals;
-    if (s->unexpected && !s->failure) {
-        s->failure = port->failure;
-        s->failure_bytes = port->failure_got;
-        port->failure = NULL;
-    } else if (!s->unexpected) {
-        w->channel_failed(w, s->channel, peer, port->failure, port->failure_got);
+    if (s) {
+        s->taken += CDP__HEAD_BYTES + bytes;
+        ++w->arrivals;
     }
-    port->failure_got = 0;
-    return 1;
+    if (!s || !s->unexpected) {
+        if (!w->note(w, peer, port->rx_head[5], s ? s->channel : 0, port->failure, bytes))
+            port->broken = true;
+    } else if (!s->failure) {
+        s->failure = port->failure;
+        s->failure_bytes = bytes;
+        port->failure = NULL;
+    }
 }
 
 /* Stores the received bytes of the current message, or drops them. 1: moved; 0: later; < 0:
@@ -10526,9 +10512,11 @@ CDP__PRIVATE int64_t cdp__port_store(cdp__world *w, uint32_t peer) {
     cdp_iov v;
     int64_t r;
     uint64_t at;
-    if (port->rx_note) return cdp__port_note(w, peer);
-    if (port->rx_fresh && port->rx_head[5] == CDP__MESSAGE_FAILURE)
-        return cdp__port_failure(w, peer);
+    if (port->rx_note || (port->rx_fresh && port->rx_head[5] == CDP__MESSAGE_FAILURE)) {
+        r = cdp__port_body(w, peer);
+        if (r > 0 && !port->rx_left) cdp__port_note(w, peer);
+        return r;
+    }
     if (port->rx_fresh && !drop) {
         if (!cdp__stream_room(w->os, s, CDP__HEAD_BYTES + port->rx_left))
             return cdp__fail_nomem("data that came early", CDP__HEAD_BYTES + port->rx_left);
@@ -10566,6 +10554,13 @@ CDP__PRIVATE cdp_status cdp__port_crowded(uint32_t where, uint32_t peer) {
         CDP__UNEXPECTED, where);
 }
 
+CDP__PRIVATE cdp_status cdp__port_nonsense(uint32_t peer) {
+    return cdp__fail_peer(CDP_ERR_MISMATCH, peer, 0,
+        "rank %u sent something that is no message; the connection is damaged or speaks another "
+        "version",
+        peer);
+}
+
 /* True if the message being received belongs to `want` and no earlier bytes of it are stored. */
 CDP__PRIVATE bool cdp__port_has(const cdp__port *port, const cdp__stream *want) {
     if (!want || port->rx_stream != want || want->early_used) return false;
@@ -10588,11 +10583,7 @@ CDP__PRIVATE int64_t cdp__port_pump(cdp__world *w, uint32_t peer, const cdp__str
         if (port->nomem)
             return cdp__fail_nomem("a stream of messages that came early", sizeof(cdp__stream));
         if (port->crowded) return cdp__port_crowded(port->crowded == 1 ? w->rank : peer, peer);
-        if (port->broken)
-            return cdp__fail_peer(CDP_ERR_MISMATCH, peer, 0,
-                "rank %u sent something that is no message; the connection is damaged or speaks "
-                "another version",
-                peer);
+        if (port->broken) return cdp__port_nonsense(peer);
         v.data = port->rx_head + port->rx_head_got;
         v.bytes = CDP__HEAD_BYTES - port->rx_head_got;
         r = w->transport.recv(w->transport.self, peer, &v, 1);
@@ -10649,13 +10640,6 @@ CDP__PRIVATE bool cdp__stream_slot_head(const cdp__eager_slot *slot, cdp__head *
     return bytes != UINT32_MAX;
 }
 
-CDP__PRIVATE int64_t cdp__stream_nonsense(const cdp__stream *s) {
-    return cdp__fail_peer(CDP_ERR_MISMATCH, s->peer, 0,
-        "rank %u sent something that is no message; the connection is damaged or speaks another "
-        "version",
-        s->peer);
-}
-
 CDP__PRIVATE int64_t cdp__stream_gone(const cdp__stream *s) {
     return cdp__fail_peer(CDP_ERR_PEER_LOST, s->peer, 0, "rank %u has left the group", s->peer);
 }
@@ -10692,7 +10676,7 @@ CDP__PRIVATE int64_t cdp__stream_next(cdp__world *w, cdp__stream *s, cdp__head *
     ++s->got;
     s->body_left = h->bytes;
     if (slot && !h->bytes) cdp__stream_slot_done(w, s);
-    return good ? 1 : cdp__stream_nonsense(s);
+    return good ? 1 : cdp__port_nonsense(s->peer);
 }
 
 /* Copies the header of the next message without taking it. Only finds messages that are stored
@@ -12429,20 +12413,20 @@ CDP__PRIVATE void cdp__group_tell(cdp_group *g, uint32_t p) {
 }
 
 /* True while the FAILURE for p is not sent completely. */
-CDP__PRIVATE bool cdp__group_telling_peer(cdp_group *g, uint32_t p) {
+CDP__PRIVATE bool cdp__group_owes(cdp_group *g, uint32_t p) {
     const uint32_t peer = g->streams[p].peer;
-    if (g->peers[p].tell) cdp__group_tell(g, p);
     if (g->peers[p].tell) return true;
     return !g->peers[p].heard && !cdp__port_flush(g->w, peer)
         && g->w->ports[peer].control_at != g->w->ports[peer].control_used;
 }
 
-/* True while there is time and a peer has not received the FAILURE, or may still answer with its
-   own one (reading it empties the connection, see cdp__group_drain). Peers answer at once or
-   never, so answers are awaited for CDP__ANSWER_MS only. */
-CDP__PRIVATE bool cdp__group_tell_all(cdp_group *g, uint64_t now) {
+/* The group has failed. True while there is time and a peer has not received the FAILURE, or may
+   still answer with its own one (reading it empties the connection, see cdp__group_drain). Peers
+   answer at once or never, so answers are awaited for CDP__ANSWER_MS only. */
+CDP__PRIVATE bool cdp__group_telling(cdp_group *g, uint64_t now) {
     bool more = false;
     uint32_t p;
+    if (g->settle_ns == CDP__NEVER) return false;
     if (now >= g->answer_ns)
         g->answer_ns = 0; /* over: answer_ns must not be a deadline any longer */
     for (p = 0; p < g->desc.world_size && now < g->settle_ns; ++p) {
@@ -12456,7 +12440,8 @@ CDP__PRIVATE bool cdp__group_tell_all(cdp_group *g, uint64_t now) {
     for (p = 0; p < g->desc.world_size && now < g->settle_ns; ++p) {
         const cdp__peer *peer = &g->peers[p];
         if (!peer->used) continue;
-        if (cdp__group_telling_peer(g, p) || (!peer->heard && now < g->answer_ns)) more = true;
+        if (peer->tell) cdp__group_tell(g, p);
+        if (cdp__group_owes(g, p) || (!peer->heard && now < g->answer_ns)) more = true;
     }
     return more;
 }
@@ -12490,38 +12475,41 @@ CDP__PRIVATE void cdp__record_call(
     r->rounds = rounds;
 }
 
-/* Carries out the decision of the transition function for `top` and all groups that fail with
-   it. */
-CDP__PRIVATE void cdp__domain_act(cdp_group *top, uint32_t what) {
-    const cdp__failure_record *r = &top->domain.record;
-    const bool here = r->observer == (int32_t)top->w->rank, again = top->health == CDP__FAILED;
-    const char *file = top->error.file;
-    const uint32_t line = top->error.line;
+/* An event of `top`, or of a group that this rank does not have: NULL. The transition function
+   decides; if it settles a cause, that becomes the error of all groups that fail together with
+   `top`. `from`: the rank of the world that has sent the record. */
+CDP__PRIVATE void cdp__domain_step(cdp__world *w, cdp_group *top, cdp__failure_event_type type,
+    uint32_t from, const cdp__failure_record *r, bool sure) {
+    const bool again = top && top->health == CDP__FAILED;
+    cdp__failure_event v;
     cdp_group *x;
-    if (what & CDP__FAILURE_REPORT) {
-        for (x = top->w->groups; x; x = x->next) {
+    memset(&v, 0, sizeof v);
+    v.type = type;
+    v.time_ns = cdp__now(w->os);
+    v.domain = top ? &top->domain : NULL;
+    v.from = from;
+    v.record = r;
+    v.sure = sure;
+    if (type == CDP__FAILURE_TOLD) {
+        v.passed = cdp__world_passed(w, r->end.last.waiter, &r->end.last.at);
+        if (top && cdp__past_at(top, r->call.seq)->call.seq == r->call.seq)
+            v.own = cdp__fingerprint_of(&cdp__past_at(top, r->call.seq)->call);
+    }
+    if (cdp__failure_step(&w->failure, &v) & CDP__FAILURE_REPORT) {
+        const cdp__failure_record *cause = &top->domain.record;
+        const bool here = cause->observer == (int32_t)w->rank;
+        const char *file = top->error.file;
+        const uint32_t line = top->error.line;
+        for (x = w->groups; x; x = x->next) {
             if (cdp__group_top(x) != top) continue;
-            cdp__failure_text(r, top->w->rank, top->w->size, &x->error);
+            cdp__failure_text(cause, w->rank, w->size, &x->error);
             if (here && file) x->error.file = file;
             x->error.line = here ? line : 0;
-            cdp__group_publish(x, r);
+            cdp__group_publish(x, cause);
         }
         if (!again && top->channel != CDP__WORLD_CHANNEL) cdp__group_send_will(top);
     }
-    cdp__world_answer(top->w);
-}
-
-CDP__PRIVATE void cdp__domain_step(
-    cdp_group *top, cdp__failure_event_type type, const cdp__failure_record *r, bool sure) {
-    cdp__failure_event v;
-    CDP_ASSERT(!top->parent);
-    memset(&v, 0, sizeof v);
-    v.type = type;
-    v.time_ns = cdp__now(top->os);
-    v.domain = &top->domain;
-    v.record = r;
-    v.sure = sure;
-    cdp__domain_act(top, cdp__failure_step(&top->w->failure, &v));
+    cdp__world_answer(w);
 }
 
 CDP__PRIVATE bool cdp__world_told_first(cdp__world *w);
@@ -12563,7 +12551,7 @@ CDP__PRIVATE void cdp__group_see(
     top->error.file = e->file;
     top->error.line = e->line;
     cdp__group_activate(top);
-    cdp__domain_step(top, CDP__FAILURE_SEEN, r, false);
+    cdp__domain_step(g->w, top, CDP__FAILURE_SEEN, g->w->rank, r, false);
     cdp__group_offer(top);
 }
 
@@ -12592,7 +12580,7 @@ CDP__PRIVATE void cdp__group_break_for(cdp_group *g, const cdp_error *e) {
     cdp__record_make(g, &r, e);
     top->error.file = e->file;
     top->error.line = e->line;
-    cdp__domain_step(top, CDP__FAILURE_SEEN, &r, false);
+    cdp__domain_step(g->w, top, CDP__FAILURE_SEEN, g->w->rank, &r, false);
 }
 
 /* The deadline of a call passed while transfer `t` was awaited. */
@@ -12620,23 +12608,9 @@ CDP__PRIVATE void cdp__group_dump_failed(cdp_group *g);
 /* Handles a failure record of rank `from` of the world, of a group of this rank or another one. */
 CDP__PRIVATE void cdp__world_told(cdp__world *w, uint32_t from, const cdp__failure_record *r) {
     cdp_group *g = cdp__group_of_channel(w, r->domain);
-    cdp__failure_event v;
-    memset(&v, 0, sizeof v);
-    v.type = CDP__FAILURE_TOLD;
-    v.time_ns = cdp__now(w->os);
-    v.from = from;
-    v.record = r;
-    v.passed = cdp__world_passed(w, r->end.last.waiter, &r->end.last.at);
-    if (!g || cdp__group_parent(g)) {
-        (void)cdp__failure_step(&w->failure, &v);
-        cdp__world_answer(w);
-        return;
-    }
-    if (cdp__past_at(g, r->call.seq)->call.seq == r->call.seq)
-        v.own = cdp__fingerprint_of(&cdp__past_at(g, r->call.seq)->call);
-    v.domain = &g->domain;
-    cdp__group_activate(g);
-    cdp__domain_act(g, cdp__failure_step(&w->failure, &v));
+    if (g && cdp__group_parent(g)) g = NULL; /* records are of groups that settle failures */
+    if (g) cdp__group_activate(g);
+    cdp__domain_step(w, g, CDP__FAILURE_TOLD, from, r, false);
 }
 
 /* Result of reading the first failure record of all ranks, which some transports store. `guess`:
@@ -12712,30 +12686,27 @@ CDP__PRIVATE void cdp__group_settle(cdp_group *g) {
     cdp__world_answer(g->w);
     if (g->domain.state != CDP__FAILURE_SETTLING) return;
     if (g->channel == CDP__WORLD_CHANNEL || !lost) cdp__group_ask_starting(g);
-    cdp__domain_step(g, CDP__FAILURE_TIMER, NULL, sure);
+    cdp__domain_step(g->w, g, CDP__FAILURE_TIMER, g->w->rank, NULL, sure);
 }
 
-/* Handles a FAILURE message that rank `peer` of the world sent on this channel. */
-CDP__PRIVATE void cdp__channel_failed(
-    cdp__world *w, uint64_t channel, uint32_t peer, const uint8_t *body, uint32_t bytes) {
+/* Decodes a FAILURE that rank `peer` of the world sent on this channel. False: it is damaged, and
+   the group of the channel has failed. */
+CDP__PRIVATE bool cdp__world_decode(cdp__world *w, uint64_t channel, uint32_t peer,
+    const uint8_t *body, uint32_t bytes, cdp__failure_record *r) {
     cdp_group *g = cdp__group_of_channel(w, channel);
-    cdp__failure_record r;
-    const bool good = cdp__failure_decode(body, bytes, w->size, &r);
+    const bool good = cdp__failure_decode(body, bytes, w->size, r);
     uint32_t p;
-    if (g && (!good || r.domain == cdp__group_top(g)->channel)) {
+    if (g && (!good || r->domain == cdp__group_top(g)->channel)) {
         p = cdp_rank_of_world(g, peer);
         CDP_ASSERT(p < g->desc.world_size);
         g->peers[p].used = true;
         /* after its timeout a peer may still send a correction */
-        g->peers[p].heard = good && r.status != CDP_ERR_TIMEOUT;
+        g->peers[p].heard = good && r->status != CDP_ERR_TIMEOUT;
     }
-    if (good) {
-        cdp__world_told(w, peer, &r);
-    } else if (g) {
-        cdp__fail_peer(
-            CDP_ERR_PEER_LOST, peer, 0, "rank %u failed and left without saying why", peer);
-        cdp__group_fail_last(g);
-    }
+    if (good || !g) return good;
+    cdp__fail_peer(CDP_ERR_PEER_LOST, peer, 0, "rank %u failed and left without saying why", peer);
+    cdp__group_fail_last(g);
+    return false;
 }
 
 /* `theirs` came from p where this rank expected a message of `call`: sets this thread's last
@@ -12832,25 +12803,31 @@ CDP__PRIVATE bool cdp__world_differs(cdp__world *w, uint32_t peer, const cdp__wa
     return false;
 }
 
-CDP__PRIVATE bool cdp__world_note(
-    cdp__world *w, uint32_t peer, uint8_t type, const uint8_t *body, uint32_t bytes) {
+/* Handles a FAILURE, WAIT or ENDPOINT of rank `peer` of the world. False: it is invalid. */
+CDP__PRIVATE bool cdp__world_note(cdp__world *w, uint32_t peer, uint8_t type, uint64_t channel,
+    const uint8_t *body, uint32_t bytes) {
     cdp__wait_message wait;
     cdp__answer_message answer;
+    cdp__failure_record failure;
     cdp__failure_event v;
+    if (type == CDP__MESSAGE_FAILURE) {
+        if (cdp__world_decode(w, channel, peer, body, bytes, &failure))
+            cdp__world_told(w, peer, &failure);
+        return true;
+    }
     memset(&v, 0, sizeof v);
+    v.type = type == CDP__MESSAGE_WAIT ? CDP__FAILURE_WAITS : CDP__FAILURE_ANSWER;
     v.time_ns = cdp__now(w->os);
     v.from = peer;
     if (type == CDP__MESSAGE_WAIT) {
         if (!cdp__wait_decode(body, bytes, &wait)) return false;
         if (cdp__world_differs(w, peer, &wait) || !wait.probe) return true;
-        v.type = CDP__FAILURE_WAITS;
         v.at = wait.at;
         v.serial = wait.serial;
         v.probe = wait.probe;
         v.passed = cdp__world_passed(w, (int32_t)peer, &wait.at);
     } else {
         if (!cdp__answer_decode(body, bytes, w->size, &answer)) return false;
-        v.type = CDP__FAILURE_ANSWER;
         v.at = answer.at;
         v.serial = answer.serial;
         v.end = answer.end;
@@ -12860,14 +12837,13 @@ CDP__PRIVATE bool cdp__world_note(
     return true; /* the answer is sent when nothing moves: see cdp__group_waits() */
 }
 
-/* The group has failed. True while its peers are still being told. */
-CDP__PRIVATE bool cdp__group_telling(cdp_group *g, uint64_t now) {
-    if (g->settle_ns == CDP__NEVER) return false;
-    if (cdp__group_tell_all(g, now)) return true;
-    g->settle_ns = CDP__NEVER; /* peers that have not accepted the record by now do not get it */
+/* Its peers have been told. Those that have not accepted the record by now do not get it. */
+CDP__PRIVATE void cdp__group_told(cdp_group *g) {
+    if (g->settle_ns == CDP__NEVER) return;
+    g->settle_ns = CDP__NEVER;
     cdp__group_dump_failed(g);
-    if (!cdp__group_parent(g)) cdp__domain_step(g, CDP__FAILURE_DELIVERED, NULL, false);
-    return false;
+    if (!cdp__group_parent(g))
+        cdp__domain_step(g->w, g, CDP__FAILURE_DELIVERED, g->w->rank, NULL, false);
 }
 
 /* ---- >>flows: messages from one rank to another ---------------------------------------------- */
@@ -13747,7 +13723,7 @@ CDP__PRIVATE bool cdp__domain_late(cdp_group *top, uint64_t now) {
 CDP__PRIVATE cdp__advance cdp__group_settle_late(cdp_group *g, cdp__advance polled) {
     if (cdp__group_parent(g) || g->domain.state != CDP__FAILURE_SETTLING) return polled;
     if (!cdp__domain_late(g, cdp__now(g->os))) {
-        cdp__domain_step(g, CDP__FAILURE_RESUMED, NULL, false);
+        cdp__domain_step(g->w, g, CDP__FAILURE_RESUMED, g->w->rank, NULL, false);
         if (g->domain.state == CDP__FAILURE_HEALTHY) return polled;
     }
     cdp__group_settle(g);
@@ -13773,8 +13749,11 @@ CDP__PRIVATE cdp__advance cdp__group_poll(cdp_group *g) {
     if (g->health == CDP__SETTLING) cdp__group_hear(g);
     if (g->health == CDP__SETTLING && !cdp__group_parent(g)) cdp__group_settle(g);
     if (g->health == CDP__SETTLING) return CDP__BLOCKED;
-    if (g->health == CDP__FAILED)
-        return cdp__group_telling(g, cdp__now(g->os)) ? CDP__BLOCKED : CDP__IDLE;
+    if (g->health == CDP__FAILED) {
+        if (cdp__group_telling(g, cdp__now(g->os))) return CDP__BLOCKED;
+        cdp__group_told(g);
+        return CDP__IDLE;
+    }
     polled = cdp__queue_begin(g);
     if (g->exec.running) polled = cdp__queue_polled(g, cdp__exec_poll(&g->exec));
     if (g->active_flows && g->health == CDP__HEALTHY) flows = cdp__flows_poll(g);
@@ -14592,7 +14571,8 @@ typedef struct cdp__progress {
     bool budget;         /* ends at the deadline even if something moves */
     bool fast;           /* its rounds have fast polls: not of the clock, nor of all sockets */
     cdp__advance polled; /* the result of the last poll */
-    uint32_t left;       /* polls that come next: fast ones, and a full one */
+    bool first;          /* no full poll of this round was made yet */
+    uint32_t fast_left;  /* fast polls of this round */
     uint32_t looks, spun;
     uint64_t completed; /* g->completed after the last pause */
     uint64_t spin_until_ns;
@@ -14600,15 +14580,15 @@ typedef struct cdp__progress {
 
 CDP__PRIVATE void cdp__progress_round(cdp__progress *t) {
     const cdp__world *m = t->g->w;
-    t->left = t->fast && !m->sleeping && !m->pending ? CDP__LOOKS + 1 : 1;
+    t->fast_left = t->fast && !m->sleeping && !m->pending ? CDP__LOOKS : 0;
+    t->first = true;
 }
 
 /* Begins to wait until operation `seq` of g is done, the group has failed and told its peers, or
    the deadline. The thread that waits then polls:
 
        while (cdp__progress_goes_on(&t))
-           t.polled = cdp__world_poll(g->w);
-       cdp__progress_end(&t); */
+           t.polled = cdp__world_poll(g->w); */
 CDP__PRIVATE void cdp__progress_begin(
     cdp__progress *t, cdp_group *g, uint64_t seq, uint64_t deadline_ns, bool budget) {
     cdp__world *m = g->w;
@@ -14648,26 +14628,28 @@ CDP__PRIVATE void cdp__progress_lucky(const cdp__progress *t) {
     if (t->spun && m->spin_luck < 8) m->spin_luck += 2;
 }
 
-/* True: the thread polls next. */
-CDP__PRIVATE bool cdp__progress_goes_on(cdp__progress *t) {
+/* What comes before the next full poll. False: the wait is over. */
+CDP__PRIVATE bool cdp__progress_full(cdp__progress *t, bool pending) {
     cdp__world *m = t->g->w;
-    const bool pending = cdp__work_look(t->g, t->seq) == CDP_PENDING;
+    const bool again =
+        t->polled == CDP__MOVED && (pending || !t->budget || t->seq == CDP__ALL_WORK);
     m->fast_poll = false;
     if (t->budget) m->poll_until_ns = 0;
-    if (!t->left && t->polled == CDP__MOVED
-        && (pending || !t->budget || t->seq == CDP__ALL_WORK)) { /* a full poll again */
+    if (!t->first && again) {
         cdp__progress_yield_lock(m);
         if (t->budget && cdp__now(m->os) >= t->deadline_ns) return false;
-        t->left = 1;
-    } else if (!t->left) {
+    } else if (!t->first) {
         const uint64_t now = pending ? cdp__now(m->os) : 0;
         if (!pending || now >= t->deadline_ns) return false;
         cdp__progress_pause(t, now);
         cdp__progress_round(t);
-    } else if (!pending) {
-        t->left = 1;
+        m->fast_poll = t->fast_left != 0;
+        if (m->fast_poll) {
+            --t->fast_left;
+            return true;
+        }
     }
-    m->fast_poll = --t->left != 0;
+    t->first = false;
     if (t->budget) m->poll_until_ns = cdp__max(t->deadline_ns, 1);
     return true;
 }
@@ -14682,13 +14664,25 @@ CDP__PRIVATE void cdp__progress_end(const cdp__progress *t) {
         m->os->threads.cond_broadcast(m->os->user, m->park);
 }
 
+/* True: the thread polls next. False: the wait has ended. */
+CDP__PRIVATE bool cdp__progress_goes_on(cdp__progress *t) {
+    const bool pending = cdp__work_look(t->g, t->seq) == CDP_PENDING;
+    if (pending && t->fast_left) {
+        --t->fast_left;
+        t->g->w->fast_poll = true;
+        return true;
+    }
+    if (cdp__progress_full(t, pending)) return true;
+    cdp__progress_end(t);
+    return false;
+}
+
 CDP__PRIVATE void cdp__progress_until(
     cdp_group *g, uint64_t seq, uint64_t deadline_ns, bool budget) {
     cdp__progress t;
     cdp__progress_begin(&t, g, seq, deadline_ns, budget);
     while (cdp__progress_goes_on(&t))
         t.polled = cdp__world_poll(g->w);
-    cdp__progress_end(&t);
 }
 
 CDP__PRIVATE void cdp__progress_thread(void *arg) {
@@ -14817,7 +14811,6 @@ CDP__PRIVATE cdp__world *cdp__world_create(const cdp_group_desc *d, const cdp_tr
     m->os = os;
     m->rank = rank;
     m->size = size;
-    m->channel_failed = cdp__channel_failed;
     m->note = cdp__world_note;
     m->ports = (cdp__port *)cdp__alloc_zero(os, size * sizeof *m->ports);
     m->failure.rank = rank;
@@ -14870,7 +14863,8 @@ CDP__PRIVATE void cdp__group_hear_early(cdp_group *g) {
     for (p = 0; p < g->desc.world_size; ++p) {
         cdp__stream *s = &g->streams[p];
         if (!s->failure) continue;
-        cdp__channel_failed(g->w, g->channel, s->peer, s->failure, s->failure_bytes);
+        (void)cdp__world_note(
+            g->w, s->peer, CDP__MESSAGE_FAILURE, g->channel, s->failure, s->failure_bytes);
         cdp__free(g->os, s->failure);
         s->failure = NULL;
     }
@@ -16409,7 +16403,6 @@ CDP__PRIVATE cdp_status cdp__collective(cdp_group *g, cdp_coll_kind kind, const 
         cdp__progress_begin(&t, g, w.seq, CDP__NEVER, false);
         while (cdp__progress_goes_on(&t))
             t.polled = cdp__world_poll(m);
-        cdp__progress_end(&t);
         st = cdp__work_state(w);
         --g->waiters; /* last access: a thread that destroys the group waits until this is 0 */
     }
@@ -17530,7 +17523,7 @@ CDP__PRIVATE void cdp__channel_deliver(cdp_channel *c, uint32_t p) {
         m.bytes = cdp__get_u64(peer->body + 8);
         m.body = NULL;
         if (!m.handle || !m.bytes) {
-            (void)cdp__stream_nonsense(&c->streams[p]);
+            (void)cdp__port_nonsense(c->streams[p].peer);
             cdp__channel_lose(c, p);
             return;
         }
@@ -17548,7 +17541,7 @@ CDP__PRIVATE bool cdp__channel_begin(cdp_channel *c, uint32_t p) {
     const cdp__head *h = &peer->head;
     if (h->kind != CDP_COLL_SEND || h->type != CDP__MESSAGE_DATA || h->bytes > CDP_CHANNEL_BODY_MAX
         || (h->dtype == CDP__CHANNEL_OFFER) != (h->dtype && h->bytes == CDP__REMOTE_BYTES)) {
-        (void)cdp__stream_nonsense(&c->streams[p]);
+        (void)cdp__port_nonsense(c->streams[p].peer);
         return false;
     }
     peer->got = 0;

@@ -39,9 +39,7 @@ static uint32_t chain_count;
 
 /* ---- which function called which, while `watching` ---- */
 
-static struct {
-    void *from, *to;
-} calls[CALLS];
+static struct { void *from, *to; } calls[CALLS];
 static uint32_t call_count;
 static uint32_t watching; /* (atomic) */
 
