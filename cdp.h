@@ -286,40 +286,40 @@
         and a constant layout makes each check of an index one comparison. Make them smaller where
         many ranks share a machine. Ranks that were built with different ones use TCP.
 
-    HOW AN ALLREDUCE BECOMES BYTES (seven functions; those in brackets only pass the call on)
-        cdp_allreduce            makes a request and checks it [cdp__collective, cdp__run]
-          cdp__start_locked      puts the operation into the group's queue (>>queue)
-            cdp__group_poll      lets the first operation of the queue advance (>>running)
-                                 [cdp__first_moves, cdp__queue_poll]
-              cdp__exec_poll     a round of the algorithm: its transfers, then its local steps
+    HOW AN ALLREDUCE BECOMES BYTES (seven functions: what a debugger shows in transport.send)
+        cdp_allreduce            says which operation, and nothing else
+          cdp__collective        checks the request, appends it to the queue of its group
+                                 (cdp__enqueue, >>queue), and lets it advance until it has ended:
+            cdp__first_moves     at first its group alone, a few times (>>queue),
+            cdp__world_poll      then all groups, as often as something moves (>>drive)
+              cdp__group_poll    takes the first operation of the queue (>>running)
+                cdp__exec_poll   a round of its algorithm: the transfers, then the local steps
                                  (>>exec; the rounds are pure functions, >>algo)
-                cdp__transfer_send   a payload in pieces: into a slot, exposed to be read in place,
-                                     or over the link (>>transfer) [cdp__exec_move,
-                                     cdp__transfer_poll]
-                  cdp__stream_write  one 64-byte header and a body (>>send, >>message)
-                    transport.send   bytes for one peer: a socket, a ring, or your own network
-        What cannot be sent yet is sent later: a waiting caller, cdp_poll() or the progress thread
-        calls cdp__world_poll (>>drive), and that cdp__group_poll, as above.
+                  cdp__transfer_send  a payload in pieces, each of them into a slot, or exposed to
+                                 be read in place, or with a 64-byte header (>>transfer, >>send)
+                    transport.send    bytes for one peer: a socket, a ring, or your own network
+        Between its own polls a waiting caller spins or sleeps, in cdp__progress_goes_on. Where no
+        caller waits, cdp_poll() or the progress thread calls cdp__world_poll.
         On the other side transport.recv, cdp__port_pump and cdp__stream_read (>>receive) lead to
         cdp__transfer_receive, which stores the bytes in their place or combines them.
 
     HOW A FAILURE REACHES ALL RANKS (ten functions; where no section is given: >>failing)
-        cdp__group_fail          makes a record of a transfer that failed, a deadline that passed,
-                                 or a call that differs
-          cdp__group_see         stops the group's operations
-            cdp__domain_step     makes an event of the record
-              cdp__failure_step  alone decides who is to blame (>>failure, pure): at once, or after
-                                 it has settled, which means that ranks that wait are asked for the
-                                 end of their chain (>>waits) and an earlier cause may come;
-                                 meanwhile each poll of the group steps again
-              cdp__domain_act    makes the record the error of every group
-                cdp__group_publish   queues a FAILURE for every peer (>>telling)
-        cdp__group_telling       sends it in the next polls of the group
+        cdp__group_lost          the transport has lost a peer
+          cdp__group_fail        makes a record of that; a deadline that passed and a call that
+                                 differs have records of their own
+            cdp__group_see       stops the group's operations
+              cdp__domain_step   makes what is decided the error of every group
+                cdp__failure_step    alone decides who is to blame (>>failure, pure): at once, or
+                                 after it has settled, which means that ranks that wait are asked
+                                 for the end of their chain (>>waits) and an earlier cause may
+                                 come; meanwhile each poll of the group steps again
+                cdp__group_publish   prepares a FAILURE for every peer (>>telling)
+        cdp__group_telling       sends it in the next polls of the group, until all have it or its
+                                 time is over (>>telling)
+          cdp__group_tell        queues it for one peer, after a message that is half sent
         On each of the other ranks:
-        cdp__port_failure        receives it at once, whatever the rank reads just now (>>receive)
-          cdp__channel_failed    decodes it
-            cdp__world_told      makes it an event of cdp__failure_step; then cdp__domain_act as
-                                 above
+        cdp__world_note          receives it at once, whatever the rank reads just now
+          cdp__world_told        makes it an event; then cdp__domain_step as above
 
     HOW TWO RANKS SHARE MEMORY (>>fabric)
         One direction between two ranks is a `way` in memory that both see: a ring of bytes,
@@ -9945,11 +9945,11 @@ typedef struct cdp__port { /* this rank's end of one link */
     uint64_t tx_left, rx_left;
     /* its stream. NULL: the stream is gone: zeros complete the body; it is dropped */
     cdp__stream *tx_stream, *rx_stream;
-    bool rx_fresh;   /* rx_head is complete, but the reader of rx_stream has not taken it */
-    uint8_t rx_note; /* WAIT or ENDPOINT: its body is being received; else 0 */
-    bool broken;     /* received bytes were no valid message */
-    bool dead;       /* the transport reports that the peer is lost */
-    bool used;       /* bytes were sent to the peer, or came from it */
+    bool rx_fresh; /* rx_head is complete, but the reader of rx_stream has not taken it */
+    bool rx_note;  /* the body of a WAIT or ENDPOINT is being received */
+    bool broken;   /* received bytes were no valid message */
+    bool dead;     /* the transport reports that the peer is lost */
+    bool used;     /* bytes were sent to the peer, or came from it */
     /* 1: unexpected streams of the peer reached the limit here; 2: streams of this rank did
        there */
     uint32_t crowded;
@@ -10009,12 +10009,10 @@ typedef struct cdp__world {
     uint32_t gone_at;
     cdp__made *made;
     struct cdp_channel *channels; /* that are open */
-    /* called as soon as the body of a FAILURE has arrived */
-    void (*channel_failed)(
-        struct cdp__world *w, uint64_t channel, uint32_t peer, const uint8_t *body, uint32_t bytes);
-    /* called with a received WAIT or ENDPOINT; false: it is invalid */
-    bool (*note)(
-        struct cdp__world *w, uint32_t peer, uint8_t type, const uint8_t *body, uint32_t bytes);
+    /* called as soon as a FAILURE, WAIT or ENDPOINT has arrived, whatever this rank reads just now;
+       false: it is invalid */
+    bool (*note)(struct cdp__world *w, uint32_t peer, uint8_t type, uint64_t channel,
+        const uint8_t *body, uint32_t bytes);
     /* set when the first channel opens */
     cdp__advance (*channels_poll)(struct cdp__world *w);
     uint64_t (*channels_deadline)(const struct cdp__world *w);
@@ -10443,7 +10441,7 @@ CDP__PRIVATE bool cdp__port_head(cdp__world *w, uint32_t peer) {
     if (!cdp__head_decode(port->rx_head, &h)) return false;
     if (h.type >= CDP__MESSAGE_WAIT) {
         port->rx_stream = NULL;
-        port->rx_note = h.type;
+        port->rx_note = true;
         port->rx_left = h.bytes;
         return h.bytes > 0;
     }
@@ -10466,7 +10464,7 @@ CDP__PRIVATE bool cdp__port_head(cdp__world *w, uint32_t peer) {
         || s->early_used + CDP__HEAD_BYTES + h.bytes <= CDP__WINDOW + CDP__WINDOW_SLACK + s->slack;
 }
 
-/* Receives into port->failure. 1: moved; 0: later; < 0: failed. */
+/* Receives the body of a FAILURE, WAIT or ENDPOINT. 1: moved; 0: later; < 0: failed. */
 CDP__PRIVATE int64_t cdp__port_body(cdp__world *w, uint32_t peer) {
     cdp__port *port = &w->ports[peer];
     cdp_iov v;
@@ -10483,38 +10481,26 @@ CDP__PRIVATE int64_t cdp__port_body(cdp__world *w, uint32_t peer) {
     return 1;
 }
 
-/* Receives the body of a WAIT or an ENDPOINT. Returns as cdp__port_failure(). */
-CDP__PRIVATE int64_t cdp__port_note(cdp__world *w, uint32_t peer) {
+/* A body is complete: handles it. That of a FAILURE whose channel is not open yet is stored until
+   it is. */
+CDP__PRIVATE void cdp__port_note(cdp__world *w, uint32_t peer) {
     cdp__port *port = &w->ports[peer];
-    const int64_t r = cdp__port_body(w, peer);
-    const uint8_t type = port->rx_note;
+    cdp__stream *s = port->rx_stream; /* of a FAILURE; the others have none */
     const uint32_t bytes = port->failure_got;
-    if (r <= 0 || port->rx_left) return r;
-    port->rx_note = 0;
+    port->rx_note = port->rx_fresh = false;
     port->failure_got = 0;
-    if (!w->note(w, peer, type, port->failure, bytes)) port->broken = true;
-    return 1;
-}
-
-/* Receives the body of a FAILURE. If its channel is not open yet, the body is stored until it
-   is. 1: moved; 0: later; < 0: failed. */
-CDP__PRIVATE int64_t cdp__port_failure(cdp__world *w, uint32_t peer) {
-    cdp__port *port = &w->ports[peer];
-    cdp__stream *s = port->rx_stream;
-    const int64_t r = cdp__port_body(w, peer);
-    if (r <= 0 || port->rx_left) return r;
-    port->rx_fresh = false;
-    s->taken += CDP__HEAD_BYTES + port->failure_got;
-    ++w->arrivals;
-    if (s->unexpected && !s->failure) {
-        s->failure = port->failure;
-        s->failure_bytes = port->failure_got;
-        port->failure = NULL;
-    } else if (!s->unexpected) {
-        w->channel_failed(w, s->channel, peer, port->failure, port->failure_got);
+    if (s) {
+        s->taken += CDP__HEAD_BYTES + bytes;
+        ++w->arrivals;
     }
-    port->failure_got = 0;
-    return 1;
+    if (!s || !s->unexpected) {
+        if (!w->note(w, peer, port->rx_head[5], s ? s->channel : 0, port->failure, bytes))
+            port->broken = true;
+    } else if (!s->failure) {
+        s->failure = port->failure;
+        s->failure_bytes = bytes;
+        port->failure = NULL;
+    }
 }
 
 /* Stores the received bytes of the current message, or drops them. 1: moved; 0: later; < 0:
@@ -10526,9 +10512,11 @@ CDP__PRIVATE int64_t cdp__port_store(cdp__world *w, uint32_t peer) {
     cdp_iov v;
     int64_t r;
     uint64_t at;
-    if (port->rx_note) return cdp__port_note(w, peer);
-    if (port->rx_fresh && port->rx_head[5] == CDP__MESSAGE_FAILURE)
-        return cdp__port_failure(w, peer);
+    if (port->rx_note || (port->rx_fresh && port->rx_head[5] == CDP__MESSAGE_FAILURE)) {
+        r = cdp__port_body(w, peer);
+        if (r > 0 && !port->rx_left) cdp__port_note(w, peer);
+        return r;
+    }
     if (port->rx_fresh && !drop) {
         if (!cdp__stream_room(w->os, s, CDP__HEAD_BYTES + port->rx_left))
             return cdp__fail_nomem("data that came early", CDP__HEAD_BYTES + port->rx_left);
@@ -10566,6 +10554,13 @@ CDP__PRIVATE cdp_status cdp__port_crowded(uint32_t where, uint32_t peer) {
         CDP__UNEXPECTED, where);
 }
 
+CDP__PRIVATE cdp_status cdp__port_nonsense(uint32_t peer) {
+    return cdp__fail_peer(CDP_ERR_MISMATCH, peer, 0,
+        "rank %u sent something that is no message; the connection is damaged or speaks another "
+        "version",
+        peer);
+}
+
 /* True if the message being received belongs to `want` and no earlier bytes of it are stored. */
 CDP__PRIVATE bool cdp__port_has(const cdp__port *port, const cdp__stream *want) {
     if (!want || port->rx_stream != want || want->early_used) return false;
@@ -10588,11 +10583,7 @@ CDP__PRIVATE int64_t cdp__port_pump(cdp__world *w, uint32_t peer, const cdp__str
         if (port->nomem)
             return cdp__fail_nomem("a stream of messages that came early", sizeof(cdp__stream));
         if (port->crowded) return cdp__port_crowded(port->crowded == 1 ? w->rank : peer, peer);
-        if (port->broken)
-            return cdp__fail_peer(CDP_ERR_MISMATCH, peer, 0,
-                "rank %u sent something that is no message; the connection is damaged or speaks "
-                "another version",
-                peer);
+        if (port->broken) return cdp__port_nonsense(peer);
         v.data = port->rx_head + port->rx_head_got;
         v.bytes = CDP__HEAD_BYTES - port->rx_head_got;
         r = w->transport.recv(w->transport.self, peer, &v, 1);
@@ -10649,13 +10640,6 @@ CDP__PRIVATE bool cdp__stream_slot_head(const cdp__eager_slot *slot, cdp__head *
     return bytes != UINT32_MAX;
 }
 
-CDP__PRIVATE int64_t cdp__stream_nonsense(const cdp__stream *s) {
-    return cdp__fail_peer(CDP_ERR_MISMATCH, s->peer, 0,
-        "rank %u sent something that is no message; the connection is damaged or speaks another "
-        "version",
-        s->peer);
-}
-
 CDP__PRIVATE int64_t cdp__stream_gone(const cdp__stream *s) {
     return cdp__fail_peer(CDP_ERR_PEER_LOST, s->peer, 0, "rank %u has left the group", s->peer);
 }
@@ -10692,7 +10676,7 @@ CDP__PRIVATE int64_t cdp__stream_next(cdp__world *w, cdp__stream *s, cdp__head *
     ++s->got;
     s->body_left = h->bytes;
     if (slot && !h->bytes) cdp__stream_slot_done(w, s);
-    return good ? 1 : cdp__stream_nonsense(s);
+    return good ? 1 : cdp__port_nonsense(s->peer);
 }
 
 /* Copies the header of the next message without taking it. Only finds messages that are stored
@@ -10792,7 +10776,7 @@ CDP__PRIVATE int64_t cdp__stream_ready(cdp__world *w, cdp__stream *s, cdp__head 
     return 1;
 }
 
-/* Begins a message; cdp__stream_write() sends it. The port must be ready. */
+/* Begins a message; cdp__stream_unsent() says what to send. The port must be ready. */
 CDP__PRIVATE void cdp__stream_begin(cdp__world *w, cdp__stream *s, cdp__head *h) {
     cdp__port *port = &w->ports[s->peer];
     CDP_ASSERT(!port->tx_stream && !port->tx_head_left && !port->tx_left);
@@ -10806,32 +10790,34 @@ CDP__PRIVATE void cdp__stream_begin(cdp__world *w, cdp__stream *s, cdp__head *h)
     ++s->put;
 }
 
-/* Continues the message that was begun; `body` points to the unsent rest of its body. Header and
-   body are sent together, so that a small message is one system call. *moved: bytes of the body.
-   Returns the result of the transport. */
-CDP__PRIVATE int64_t cdp__stream_write(
-    cdp__world *w, cdp__stream *s, const void *body, uint64_t *moved) {
+/* What is still to be sent of the message that was begun; `body` points to the unsent rest of its
+   body. Header and body are sent together, so that a small message is one system call. Returns how
+   many entries of v[2] it has filled in. */
+CDP__PRIVATE uint32_t cdp__stream_unsent(
+    const cdp__world *w, const cdp__stream *s, const void *body, cdp_iov *v) {
     cdp__port *port = &w->ports[s->peer];
-    const uint32_t head = port->tx_head_left;
-    cdp_iov v[2];
-    int64_t r;
+    uint32_t n = 0;
     CDP_ASSERT(port->tx_stream == s);
-    v[0].data = port->tx_head + (CDP__HEAD_BYTES - head);
-    v[0].bytes = head;
-    v[1].data = (void *)(uintptr_t)body;
-    v[1].bytes = cdp__step_bytes(w, port->tx_left);
-    if (head)
-        r = w->transport.send(w->transport.self, s->peer, v, port->tx_left ? 2 : 1);
-    else
-        r = w->transport.send(w->transport.self, s->peer, v + 1, 1);
-    *moved = 0;
-    if (r <= 0) return r;
+    if (port->tx_head_left) {
+        v[0].data = port->tx_head + (CDP__HEAD_BYTES - port->tx_head_left);
+        v[n++].bytes = port->tx_head_left;
+    }
+    if (port->tx_left) {
+        v[n].data = (void *)(uintptr_t)body;
+        v[n++].bytes = cdp__step_bytes(w, port->tx_left);
+    }
+    return n;
+}
+
+/* The transport took `bytes` of it, > 0. Returns how many of the body. */
+CDP__PRIVATE uint64_t cdp__stream_sent(cdp__world *w, cdp__stream *s, uint64_t bytes) {
+    cdp__port *port = &w->ports[s->peer];
+    const uint32_t head = (uint32_t)cdp__min(bytes, port->tx_head_left);
     port->used = true;
-    port->tx_head_left -= (uint32_t)cdp__min((uint64_t)r, head);
-    *moved = (uint64_t)r - (head - port->tx_head_left);
-    port->tx_left -= *moved;
+    port->tx_head_left -= head;
+    port->tx_left -= bytes - head;
     if (!port->tx_head_left && !port->tx_left) port->tx_stream = NULL;
-    return r;
+    return bytes - head;
 }
 
 /* Closes this rank's side of the stream: frees the slots with its messages and, if `tell`, sends
@@ -10980,8 +10966,9 @@ CDP__PRIVATE int64_t cdp__transfer_await(cdp__world *w, cdp__transfer *x) {
 
 /* Advances a send. 1: moved; 0: later; < 0: lost. */
 CDP__PRIVATE int64_t cdp__transfer_send(cdp__world *w, cdp__transfer *x) {
+    const cdp_transport *t = &w->transport;
     cdp__stream *s = x->s;
-    uint64_t moved;
+    cdp_iov v[2];
     int64_t r;
     if (w->ports[s->peer].tx_stream != s) { /* between two pieces */
         cdp__head h;
@@ -11001,9 +10988,10 @@ CDP__PRIVATE int64_t cdp__transfer_send(cdp__world *w, cdp__transfer *x) {
         if (r <= 0) return r;
         cdp__stream_begin(w, s, &h);
     }
-    r = cdp__stream_write(w, s, x->data ? x->data + x->moved : NULL, &moved);
+    r = t->send(
+        t->self, s->peer, v, cdp__stream_unsent(w, s, x->data ? x->data + x->moved : NULL, v));
     if (r <= 0) return r;
-    x->moved += moved;
+    x->moved += cdp__stream_sent(w, s, (uint64_t)r);
     x->done = x->moved == x->bytes && w->ports[s->peer].tx_stream != s;
     return 1;
 }
@@ -11199,10 +11187,6 @@ CDP__PRIVATE int64_t cdp__transfer_receive(cdp__world *w, cdp__transfer *x) {
     }
     x->done = x->moved == x->bytes && !s->body_left;
     return r;
-}
-
-CDP__PRIVATE int64_t cdp__transfer_poll(cdp__world *w, cdp__transfer *x) {
-    return x->receive ? cdp__transfer_receive(w, x) : cdp__transfer_send(w, x);
 }
 
 /* ---- >>exec: runs the rounds of one operation ------------------------------------------------ */
@@ -11467,23 +11451,6 @@ CDP__PRIVATE void cdp__exec_limit(cdp__exec *x, uint32_t i) {
     t->limit = before->remote ? before->moved : t->moved;
 }
 
-/* Advances every message of the round. True if something moved. */
-CDP__PRIVATE bool cdp__exec_move(cdp__exec *x) {
-    bool any = false;
-    uint32_t i;
-    for (i = 0; i < x->transfer_count && x->fault == CDP__FAULT_NONE; ++i) {
-        cdp__transfer *t = &x->transfers[i];
-        if (t->done) continue;
-        if (t->chained) cdp__exec_limit(x, i);
-        if (!cdp__exec_result(x, i, cdp__transfer_poll(x->w, t))) continue;
-        any = true;
-        if (cdp__poll_over(x->w)) return true;
-    }
-    if (i && i == x->transfer_count && x->steps[x->step_count - 1].kind == CDP__COPY)
-        any = cdp__exec_meanwhile(x, any);
-    return any;
-}
-
 CDP__PRIVATE void cdp__exec_step(cdp__exec *x, const cdp__step *s) {
     const cdp_dtype dtype = (cdp_dtype)x->task.call.dtype;
     const bool swap = (s->flags & CDP__SRC_FIRST) != 0;
@@ -11584,14 +11551,27 @@ CDP__PRIVATE void cdp__exec_next(cdp__exec *x) {
         x->running = false;
 }
 
-/* Polls once. IDLE: the operation is done. MOVED with a fault: it has failed. */
+/* Advances every message of the round; when all are done, its local steps. IDLE: the operation is
+   done. MOVED with a fault: it has failed. */
 CDP__PRIVATE cdp__advance cdp__exec_poll(cdp__exec *x) {
-    uint32_t i = 0;
+    bool any = false, all = true;
+    uint32_t i;
     if (!x->running) return CDP__IDLE;
-    if (x->fault != CDP__FAULT_NONE || cdp__exec_move(x)) return CDP__MOVED;
-    while (i < x->transfer_count && x->transfers[i].done)
-        ++i;
-    if (i < x->transfer_count) return CDP__BLOCKED;
+    for (i = 0; i < x->transfer_count && x->fault == CDP__FAULT_NONE; ++i) {
+        cdp__transfer *t = &x->transfers[i];
+        int64_t r;
+        if (t->done) continue;
+        if (t->chained) cdp__exec_limit(x, i);
+        r = t->receive ? cdp__transfer_receive(x->w, t) : cdp__transfer_send(x->w, t);
+        all = all && t->done;
+        if (!cdp__exec_result(x, i, r)) continue;
+        any = true;
+        if (cdp__poll_over(x->w)) return CDP__MOVED;
+    }
+    if (i && i == x->transfer_count && x->steps[x->step_count - 1].kind == CDP__COPY)
+        any = cdp__exec_meanwhile(x, any);
+    if (any || x->fault != CDP__FAULT_NONE) return CDP__MOVED;
+    if (!all) return CDP__BLOCKED;
     cdp__exec_next(x);
     return x->running ? CDP__MOVED : CDP__IDLE;
 }
@@ -12370,11 +12350,12 @@ CDP__PRIVATE void cdp__group_hear(cdp_group *g) {
 /* Sends the rest of a message, until the transport accepts no more: only then does the transport
    report new room. */
 CDP__PRIVATE int64_t cdp__group_finish_one(cdp__world *w, cdp__stream *s, cdp__transfer *t) {
-    uint64_t moved;
+    cdp_iov v[2];
     int64_t r;
     do {
-        r = cdp__stream_write(w, s, t->data ? t->data + t->moved : NULL, &moved);
-        t->moved += moved;
+        r = w->transport.send(w->transport.self, s->peer, v,
+            cdp__stream_unsent(w, s, t->data ? t->data + t->moved : NULL, v));
+        if (r > 0) t->moved += cdp__stream_sent(w, s, (uint64_t)r);
     } while (r > 0 && w->ports[s->peer].tx_stream == s && !cdp__poll_over(w));
     return r;
 }
@@ -12432,20 +12413,20 @@ CDP__PRIVATE void cdp__group_tell(cdp_group *g, uint32_t p) {
 }
 
 /* True while the FAILURE for p is not sent completely. */
-CDP__PRIVATE bool cdp__group_telling_peer(cdp_group *g, uint32_t p) {
+CDP__PRIVATE bool cdp__group_owes(cdp_group *g, uint32_t p) {
     const uint32_t peer = g->streams[p].peer;
-    if (g->peers[p].tell) cdp__group_tell(g, p);
     if (g->peers[p].tell) return true;
     return !g->peers[p].heard && !cdp__port_flush(g->w, peer)
         && g->w->ports[peer].control_at != g->w->ports[peer].control_used;
 }
 
-/* True while there is time and a peer has not received the FAILURE, or may still answer with its
-   own one (reading it empties the connection, see cdp__group_drain). Peers answer at once or
-   never, so answers are awaited for CDP__ANSWER_MS only. */
-CDP__PRIVATE bool cdp__group_tell_all(cdp_group *g, uint64_t now) {
+/* The group has failed. True while there is time and a peer has not received the FAILURE, or may
+   still answer with its own one (reading it empties the connection, see cdp__group_drain). Peers
+   answer at once or never, so answers are awaited for CDP__ANSWER_MS only. */
+CDP__PRIVATE bool cdp__group_telling(cdp_group *g, uint64_t now) {
     bool more = false;
     uint32_t p;
+    if (g->settle_ns == CDP__NEVER) return false;
     if (now >= g->answer_ns)
         g->answer_ns = 0; /* over: answer_ns must not be a deadline any longer */
     for (p = 0; p < g->desc.world_size && now < g->settle_ns; ++p) {
@@ -12459,7 +12440,8 @@ CDP__PRIVATE bool cdp__group_tell_all(cdp_group *g, uint64_t now) {
     for (p = 0; p < g->desc.world_size && now < g->settle_ns; ++p) {
         const cdp__peer *peer = &g->peers[p];
         if (!peer->used) continue;
-        if (cdp__group_telling_peer(g, p) || (!peer->heard && now < g->answer_ns)) more = true;
+        if (peer->tell) cdp__group_tell(g, p);
+        if (cdp__group_owes(g, p) || (!peer->heard && now < g->answer_ns)) more = true;
     }
     return more;
 }
@@ -12493,38 +12475,41 @@ CDP__PRIVATE void cdp__record_call(
     r->rounds = rounds;
 }
 
-/* Carries out the decision of the transition function for `top` and all groups that fail with
-   it. */
-CDP__PRIVATE void cdp__domain_act(cdp_group *top, uint32_t what) {
-    const cdp__failure_record *r = &top->domain.record;
-    const bool here = r->observer == (int32_t)top->w->rank, again = top->health == CDP__FAILED;
-    const char *file = top->error.file;
-    const uint32_t line = top->error.line;
+/* An event of `top`, or of a group that this rank does not have: NULL. The transition function
+   decides; if it settles a cause, that becomes the error of all groups that fail together with
+   `top`. `from`: the rank of the world that has sent the record. */
+CDP__PRIVATE void cdp__domain_step(cdp__world *w, cdp_group *top, cdp__failure_event_type type,
+    uint32_t from, const cdp__failure_record *r, bool sure) {
+    const bool again = top && top->health == CDP__FAILED;
+    cdp__failure_event v;
     cdp_group *x;
-    if (what & CDP__FAILURE_REPORT) {
-        for (x = top->w->groups; x; x = x->next) {
+    memset(&v, 0, sizeof v);
+    v.type = type;
+    v.time_ns = cdp__now(w->os);
+    v.domain = top ? &top->domain : NULL;
+    v.from = from;
+    v.record = r;
+    v.sure = sure;
+    if (type == CDP__FAILURE_TOLD) {
+        v.passed = cdp__world_passed(w, r->end.last.waiter, &r->end.last.at);
+        if (top && cdp__past_at(top, r->call.seq)->call.seq == r->call.seq)
+            v.own = cdp__fingerprint_of(&cdp__past_at(top, r->call.seq)->call);
+    }
+    if (cdp__failure_step(&w->failure, &v) & CDP__FAILURE_REPORT) {
+        const cdp__failure_record *cause = &top->domain.record;
+        const bool here = cause->observer == (int32_t)w->rank;
+        const char *file = top->error.file;
+        const uint32_t line = top->error.line;
+        for (x = w->groups; x; x = x->next) {
             if (cdp__group_top(x) != top) continue;
-            cdp__failure_text(r, top->w->rank, top->w->size, &x->error);
+            cdp__failure_text(cause, w->rank, w->size, &x->error);
             if (here && file) x->error.file = file;
             x->error.line = here ? line : 0;
-            cdp__group_publish(x, r);
+            cdp__group_publish(x, cause);
         }
         if (!again && top->channel != CDP__WORLD_CHANNEL) cdp__group_send_will(top);
     }
-    cdp__world_answer(top->w);
-}
-
-CDP__PRIVATE void cdp__domain_step(
-    cdp_group *top, cdp__failure_event_type type, const cdp__failure_record *r, bool sure) {
-    cdp__failure_event v;
-    CDP_ASSERT(!top->parent);
-    memset(&v, 0, sizeof v);
-    v.type = type;
-    v.time_ns = cdp__now(top->os);
-    v.domain = &top->domain;
-    v.record = r;
-    v.sure = sure;
-    cdp__domain_act(top, cdp__failure_step(&top->w->failure, &v));
+    cdp__world_answer(w);
 }
 
 CDP__PRIVATE bool cdp__world_told_first(cdp__world *w);
@@ -12566,7 +12551,7 @@ CDP__PRIVATE void cdp__group_see(
     top->error.file = e->file;
     top->error.line = e->line;
     cdp__group_activate(top);
-    cdp__domain_step(top, CDP__FAILURE_SEEN, r, false);
+    cdp__domain_step(g->w, top, CDP__FAILURE_SEEN, g->w->rank, r, false);
     cdp__group_offer(top);
 }
 
@@ -12595,7 +12580,7 @@ CDP__PRIVATE void cdp__group_break_for(cdp_group *g, const cdp_error *e) {
     cdp__record_make(g, &r, e);
     top->error.file = e->file;
     top->error.line = e->line;
-    cdp__domain_step(top, CDP__FAILURE_SEEN, &r, false);
+    cdp__domain_step(g->w, top, CDP__FAILURE_SEEN, g->w->rank, &r, false);
 }
 
 /* The deadline of a call passed while transfer `t` was awaited. */
@@ -12623,23 +12608,9 @@ CDP__PRIVATE void cdp__group_dump_failed(cdp_group *g);
 /* Handles a failure record of rank `from` of the world, of a group of this rank or another one. */
 CDP__PRIVATE void cdp__world_told(cdp__world *w, uint32_t from, const cdp__failure_record *r) {
     cdp_group *g = cdp__group_of_channel(w, r->domain);
-    cdp__failure_event v;
-    memset(&v, 0, sizeof v);
-    v.type = CDP__FAILURE_TOLD;
-    v.time_ns = cdp__now(w->os);
-    v.from = from;
-    v.record = r;
-    v.passed = cdp__world_passed(w, r->end.last.waiter, &r->end.last.at);
-    if (!g || cdp__group_parent(g)) {
-        (void)cdp__failure_step(&w->failure, &v);
-        cdp__world_answer(w);
-        return;
-    }
-    if (cdp__past_at(g, r->call.seq)->call.seq == r->call.seq)
-        v.own = cdp__fingerprint_of(&cdp__past_at(g, r->call.seq)->call);
-    v.domain = &g->domain;
-    cdp__group_activate(g);
-    cdp__domain_act(g, cdp__failure_step(&w->failure, &v));
+    if (g && cdp__group_parent(g)) g = NULL; /* records are of groups that settle failures */
+    if (g) cdp__group_activate(g);
+    cdp__domain_step(w, g, CDP__FAILURE_TOLD, from, r, false);
 }
 
 /* Result of reading the first failure record of all ranks, which some transports store. `guess`:
@@ -12715,30 +12686,27 @@ CDP__PRIVATE void cdp__group_settle(cdp_group *g) {
     cdp__world_answer(g->w);
     if (g->domain.state != CDP__FAILURE_SETTLING) return;
     if (g->channel == CDP__WORLD_CHANNEL || !lost) cdp__group_ask_starting(g);
-    cdp__domain_step(g, CDP__FAILURE_TIMER, NULL, sure);
+    cdp__domain_step(g->w, g, CDP__FAILURE_TIMER, g->w->rank, NULL, sure);
 }
 
-/* Handles a FAILURE message that rank `peer` of the world sent on this channel. */
-CDP__PRIVATE void cdp__channel_failed(
-    cdp__world *w, uint64_t channel, uint32_t peer, const uint8_t *body, uint32_t bytes) {
+/* Decodes a FAILURE that rank `peer` of the world sent on this channel. False: it is damaged, and
+   the group of the channel has failed. */
+CDP__PRIVATE bool cdp__world_decode(cdp__world *w, uint64_t channel, uint32_t peer,
+    const uint8_t *body, uint32_t bytes, cdp__failure_record *r) {
     cdp_group *g = cdp__group_of_channel(w, channel);
-    cdp__failure_record r;
-    const bool good = cdp__failure_decode(body, bytes, w->size, &r);
+    const bool good = cdp__failure_decode(body, bytes, w->size, r);
     uint32_t p;
-    if (g && (!good || r.domain == cdp__group_top(g)->channel)) {
+    if (g && (!good || r->domain == cdp__group_top(g)->channel)) {
         p = cdp_rank_of_world(g, peer);
         CDP_ASSERT(p < g->desc.world_size);
         g->peers[p].used = true;
         /* after its timeout a peer may still send a correction */
-        g->peers[p].heard = good && r.status != CDP_ERR_TIMEOUT;
+        g->peers[p].heard = good && r->status != CDP_ERR_TIMEOUT;
     }
-    if (good) {
-        cdp__world_told(w, peer, &r);
-    } else if (g) {
-        cdp__fail_peer(
-            CDP_ERR_PEER_LOST, peer, 0, "rank %u failed and left without saying why", peer);
-        cdp__group_fail_last(g);
-    }
+    if (good || !g) return good;
+    cdp__fail_peer(CDP_ERR_PEER_LOST, peer, 0, "rank %u failed and left without saying why", peer);
+    cdp__group_fail_last(g);
+    return false;
 }
 
 /* `theirs` came from p where this rank expected a message of `call`: sets this thread's last
@@ -12835,25 +12803,31 @@ CDP__PRIVATE bool cdp__world_differs(cdp__world *w, uint32_t peer, const cdp__wa
     return false;
 }
 
-CDP__PRIVATE bool cdp__world_note(
-    cdp__world *w, uint32_t peer, uint8_t type, const uint8_t *body, uint32_t bytes) {
+/* Handles a FAILURE, WAIT or ENDPOINT of rank `peer` of the world. False: it is invalid. */
+CDP__PRIVATE bool cdp__world_note(cdp__world *w, uint32_t peer, uint8_t type, uint64_t channel,
+    const uint8_t *body, uint32_t bytes) {
     cdp__wait_message wait;
     cdp__answer_message answer;
+    cdp__failure_record failure;
     cdp__failure_event v;
+    if (type == CDP__MESSAGE_FAILURE) {
+        if (cdp__world_decode(w, channel, peer, body, bytes, &failure))
+            cdp__world_told(w, peer, &failure);
+        return true;
+    }
     memset(&v, 0, sizeof v);
+    v.type = type == CDP__MESSAGE_WAIT ? CDP__FAILURE_WAITS : CDP__FAILURE_ANSWER;
     v.time_ns = cdp__now(w->os);
     v.from = peer;
     if (type == CDP__MESSAGE_WAIT) {
         if (!cdp__wait_decode(body, bytes, &wait)) return false;
         if (cdp__world_differs(w, peer, &wait) || !wait.probe) return true;
-        v.type = CDP__FAILURE_WAITS;
         v.at = wait.at;
         v.serial = wait.serial;
         v.probe = wait.probe;
         v.passed = cdp__world_passed(w, (int32_t)peer, &wait.at);
     } else {
         if (!cdp__answer_decode(body, bytes, w->size, &answer)) return false;
-        v.type = CDP__FAILURE_ANSWER;
         v.at = answer.at;
         v.serial = answer.serial;
         v.end = answer.end;
@@ -12863,14 +12837,13 @@ CDP__PRIVATE bool cdp__world_note(
     return true; /* the answer is sent when nothing moves: see cdp__group_waits() */
 }
 
-/* The group has failed. True while its peers are still being told. */
-CDP__PRIVATE bool cdp__group_telling(cdp_group *g, uint64_t now) {
-    if (g->settle_ns == CDP__NEVER) return false;
-    if (cdp__group_tell_all(g, now)) return true;
-    g->settle_ns = CDP__NEVER; /* peers that have not accepted the record by now do not get it */
+/* Its peers have been told. Those that have not accepted the record by now do not get it. */
+CDP__PRIVATE void cdp__group_told(cdp_group *g) {
+    if (g->settle_ns == CDP__NEVER) return;
+    g->settle_ns = CDP__NEVER;
     cdp__group_dump_failed(g);
-    if (!cdp__group_parent(g)) cdp__domain_step(g, CDP__FAILURE_DELIVERED, NULL, false);
-    return false;
+    if (!cdp__group_parent(g))
+        cdp__domain_step(g->w, g, CDP__FAILURE_DELIVERED, g->w->rank, NULL, false);
 }
 
 /* ---- >>flows: messages from one rank to another ---------------------------------------------- */
@@ -13107,7 +13080,7 @@ CDP__PRIVATE bool cdp__flow_move(cdp__flow *flow, uint32_t way) {
         cdp__post *post = flow->first[way];
         int64_t r;
         if (!post->begun) cdp__post_begin(flow, post, way == 1);
-        r = cdp__transfer_poll(g->w, &post->x);
+        r = way == 1 ? cdp__transfer_receive(g->w, &post->x) : cdp__transfer_send(g->w, &post->x);
         if (g->health != CDP__HEALTHY) return true;
         if (r == CDP__ODD) {
             if (!cdp__post_odd(flow, post)) return true;
@@ -13645,16 +13618,19 @@ CDP__PRIVATE bool cdp__group_gate(cdp_group *g, uint64_t now) {
     return false;
 }
 
-/* Advances the first operation of the queue. */
-CDP__PRIVATE cdp__advance cdp__queue_poll(cdp_group *g) {
-    cdp__advance polled;
+/* Begins the first operation of the queue, if none runs. Without one that runs then: the result of
+   the poll. */
+CDP__PRIVATE cdp__advance cdp__queue_begin(cdp_group *g) {
+    if (g->exec.running) return CDP__MOVED;
     if (!g->queue_used) return CDP__IDLE;
-    if (!g->exec.running) {
-        if (cdp__group_head(g)->after.group && !cdp__group_gate(g, cdp__now(g->os)))
-            return g->health == CDP__HEALTHY ? CDP__BLOCKED : CDP__MOVED;
-        cdp__group_begin(g);
-    }
-    polled = cdp__exec_poll(&g->exec);
+    if (cdp__group_head(g)->after.group && !cdp__group_gate(g, cdp__now(g->os)))
+        return g->health == CDP__HEALTHY ? CDP__BLOCKED : CDP__MOVED;
+    cdp__group_begin(g);
+    return CDP__MOVED;
+}
+
+/* The running operation was polled, with this result: it may have ended, or failed. */
+CDP__PRIVATE cdp__advance cdp__queue_polled(cdp_group *g, cdp__advance polled) {
     if (g->health != CDP__HEALTHY) return CDP__MOVED;
     if (g->exec.fault != CDP__FAULT_NONE) {
         cdp__group_fault(g);
@@ -13747,7 +13723,7 @@ CDP__PRIVATE bool cdp__domain_late(cdp_group *top, uint64_t now) {
 CDP__PRIVATE cdp__advance cdp__group_settle_late(cdp_group *g, cdp__advance polled) {
     if (cdp__group_parent(g) || g->domain.state != CDP__FAILURE_SETTLING) return polled;
     if (!cdp__domain_late(g, cdp__now(g->os))) {
-        cdp__domain_step(g, CDP__FAILURE_RESUMED, NULL, false);
+        cdp__domain_step(g->w, g, CDP__FAILURE_RESUMED, g->w->rank, NULL, false);
         if (g->domain.state == CDP__FAILURE_HEALTHY) return polled;
     }
     cdp__group_settle(g);
@@ -13773,9 +13749,13 @@ CDP__PRIVATE cdp__advance cdp__group_poll(cdp_group *g) {
     if (g->health == CDP__SETTLING) cdp__group_hear(g);
     if (g->health == CDP__SETTLING && !cdp__group_parent(g)) cdp__group_settle(g);
     if (g->health == CDP__SETTLING) return CDP__BLOCKED;
-    if (g->health == CDP__FAILED)
-        return cdp__group_telling(g, cdp__now(g->os)) ? CDP__BLOCKED : CDP__IDLE;
-    polled = cdp__queue_poll(g);
+    if (g->health == CDP__FAILED) {
+        if (cdp__group_telling(g, cdp__now(g->os))) return CDP__BLOCKED;
+        cdp__group_told(g);
+        return CDP__IDLE;
+    }
+    polled = cdp__queue_begin(g);
+    if (g->exec.running) polled = cdp__queue_polled(g, cdp__exec_poll(&g->exec));
     if (g->active_flows && g->health == CDP__HEALTHY) flows = cdp__flows_poll(g);
     if (flows > polled) polled = flows;
     if (CDP__BUDGETS && g->w->cut) cdp__flows_turn(g);
@@ -14492,23 +14472,6 @@ CDP__PRIVATE void cdp__progress_poll(cdp__world *m) {
         cdp__progress_yield_lock(m);
 }
 
-/* The same until operation `seq` is done, or `until_ns`. False: it ended there, and there is more
-   to do. */
-CDP__PRIVATE bool cdp__progress_poll_until(
-    cdp__world *m, const cdp_group *g, uint64_t seq, uint64_t until_ns) {
-    cdp__advance p;
-    do {
-        m->poll_until_ns = cdp__max(until_ns, 1);
-        p = cdp__world_poll(m);
-        m->poll_until_ns = 0;
-        if (p != CDP__MOVED) return true;
-        /* messages of channels may wait even if no operation is in flight */
-        if (seq != CDP__ALL_WORK && cdp__work_look(g, seq) != CDP_PENDING) return true;
-        cdp__progress_yield_lock(m);
-    } while (m->os->now_ns(m->os->user) < until_ns);
-    return false;
-}
-
 CDP__PRIVATE uint64_t cdp__world_deadline(const cdp__world *m) {
     const cdp_group *g;
     uint64_t at = m->pending ? cdp__pends_deadline(m) : CDP__NEVER;
@@ -14599,50 +14562,127 @@ CDP__PRIVATE bool cdp__progress_spin(cdp__world *m, const cdp_group_desc *desc, 
     return true;
 }
 
-/* Makes progress until operation `seq` of g is done, the group has failed and told its peers, or
-   the deadline. With a budget also what moves ends at the deadline. */
-CDP__PRIVATE void cdp__progress_until(
-    cdp_group *g, uint64_t seq, uint64_t deadline_ns, bool budget) {
+/* A thread that waits and polls meanwhile, in rounds: some fast polls, then full ones until nothing
+   moves, then a pause. */
+typedef struct cdp__progress {
+    cdp_group *g;
+    uint64_t seq; /* the operation of g that it waits for, or CDP__ALL_WORK */
+    uint64_t deadline_ns;
+    bool budget;         /* ends at the deadline even if something moves */
+    bool fast;           /* its rounds have fast polls: not of the clock, nor of all sockets */
+    cdp__advance polled; /* the result of the last poll */
+    bool first;          /* no full poll of this round was made yet */
+    uint32_t fast_left;  /* fast polls of this round */
+    uint32_t looks, spun;
+    uint64_t completed; /* g->completed after the last pause */
+    uint64_t spin_until_ns;
+} cdp__progress;
+
+CDP__PRIVATE void cdp__progress_round(cdp__progress *t) {
+    const cdp__world *m = t->g->w;
+    t->fast_left = t->fast && !m->sleeping && !m->pending ? CDP__LOOKS : 0;
+    t->first = true;
+}
+
+/* Begins to wait until operation `seq` of g is done, the group has failed and told its peers, or
+   the deadline. The thread that waits then polls:
+
+       while (cdp__progress_goes_on(&t))
+           t.polled = cdp__world_poll(g->w); */
+CDP__PRIVATE void cdp__progress_begin(
+    cdp__progress *t, cdp_group *g, uint64_t seq, uint64_t deadline_ns, bool budget) {
     cdp__world *m = g->w;
-    uint64_t spin_until = 0;
-    uint32_t spun = 0, looks = 0;
-    bool spinning = !g->desc.no_spin && m->spin_luck >= 0 && !budget && seq != CDP__ALL_WORK;
+    memset(t, 0, sizeof *t);
+    t->g = g;
+    t->seq = seq;
+    t->deadline_ns = deadline_ns;
+    t->completed = g->completed;
+    t->budget = CDP__BUDGETS && budget;
+    t->fast = !g->desc.no_spin && m->spin_luck >= 0 && !budget && seq != CDP__ALL_WORK;
     ++m->callers;
     ++m->waits;
     /* if the progress thread sleeps there, it will stand by */
     if (m->sleeping) m->transport.wake(m->transport.self);
-    for (;;) {
-        const uint64_t before = g->completed;
-        uint32_t look;
-        uint64_t now;
-        for (look = spinning && !m->sleeping && !m->pending ? 0 : CDP__LOOKS;
-             look < CDP__LOOKS && cdp__work_look(g, seq) == CDP_PENDING; ++look) {
-            m->fast_poll = true;
-            (void)cdp__world_poll(m);
-            m->fast_poll = false;
-        }
-        if (!CDP__BUDGETS || !budget)
-            cdp__progress_poll(m);
-        else if (!cdp__progress_poll_until(m, g, seq, deadline_ns))
-            break;
-        if (cdp__work_look(g, seq) != CDP_PENDING) break;
-        now = m->os->now_ns(m->os->user);
-        if (now >= deadline_ns) break;
-        if (g->completed != before || !spin_until) spin_until = now + g->desc.spin_us * 1000ull;
-        if (cdp__progress_spin(m, &g->desc, now, spin_until, &looks, &spun)) continue;
-        if (spun && m->spin_luck > -8) --m->spin_luck;
-        spun = 0;
-        if (budget)
-            cdp__progress_rest(m, now, deadline_ns);
+    cdp__progress_round(t);
+}
+
+/* Nothing moves: spins, yields or sleeps. */
+CDP__PRIVATE void cdp__progress_pause(cdp__progress *t, uint64_t now) {
+    cdp__world *m = t->g->w;
+    if (t->g->completed != t->completed || !t->spin_until_ns)
+        t->spin_until_ns = now + t->g->desc.spin_us * 1000ull;
+    if (!cdp__progress_spin(m, &t->g->desc, now, t->spin_until_ns, &t->looks, &t->spun)) {
+        if (t->spun && m->spin_luck > -8) --m->spin_luck;
+        t->spun = 0;
+        if (t->budget)
+            cdp__progress_rest(m, now, t->deadline_ns);
         else
-            cdp__progress_sleep(m, deadline_ns);
+            cdp__progress_sleep(m, t->deadline_ns);
     }
-    if (spun && m->spin_luck < 8) m->spin_luck += 2;
+    t->completed = t->g->completed;
+}
+
+/* The wait has ended: polling has paid off, if it spun until then. */
+CDP__PRIVATE void cdp__progress_lucky(const cdp__progress *t) {
+    cdp__world *m = t->g->w;
+    if (t->spun && m->spin_luck < 8) m->spin_luck += 2;
+}
+
+/* What comes before the next full poll. False: the wait is over. */
+CDP__PRIVATE bool cdp__progress_full(cdp__progress *t, bool pending) {
+    cdp__world *m = t->g->w;
+    const bool again =
+        t->polled == CDP__MOVED && (pending || !t->budget || t->seq == CDP__ALL_WORK);
+    m->fast_poll = false;
+    if (t->budget) m->poll_until_ns = 0;
+    if (!t->first && again) {
+        cdp__progress_yield_lock(m);
+        if (t->budget && cdp__now(m->os) >= t->deadline_ns) return false;
+    } else if (!t->first) {
+        const uint64_t now = pending ? cdp__now(m->os) : 0;
+        if (!pending || now >= t->deadline_ns) return false;
+        cdp__progress_pause(t, now);
+        cdp__progress_round(t);
+        m->fast_poll = t->fast_left != 0;
+        if (m->fast_poll) {
+            --t->fast_left;
+            return true;
+        }
+    }
+    t->first = false;
+    if (t->budget) m->poll_until_ns = cdp__max(t->deadline_ns, 1);
+    return true;
+}
+
+CDP__PRIVATE void cdp__progress_end(const cdp__progress *t) {
+    cdp__world *m = t->g->w;
+    cdp__progress_lucky(t);
     --m->callers;
     if (m->callers)
         m->os->threads.cond_broadcast(m->os->user, m->cond); /* another caller takes over */
     else if (m->thread && cdp__world_busy(m))
         m->os->threads.cond_broadcast(m->os->user, m->park);
+}
+
+/* True: the thread polls next. False: the wait has ended. */
+CDP__PRIVATE bool cdp__progress_goes_on(cdp__progress *t) {
+    const bool pending = cdp__work_look(t->g, t->seq) == CDP_PENDING;
+    if (pending && t->fast_left) {
+        --t->fast_left;
+        t->g->w->fast_poll = true;
+        return true;
+    }
+    if (cdp__progress_full(t, pending)) return true;
+    cdp__progress_end(t);
+    return false;
+}
+
+CDP__PRIVATE void cdp__progress_until(
+    cdp_group *g, uint64_t seq, uint64_t deadline_ns, bool budget) {
+    cdp__progress t;
+    cdp__progress_begin(&t, g, seq, deadline_ns, budget);
+    while (cdp__progress_goes_on(&t))
+        t.polled = cdp__world_poll(g->w);
 }
 
 CDP__PRIVATE void cdp__progress_thread(void *arg) {
@@ -14771,7 +14811,6 @@ CDP__PRIVATE cdp__world *cdp__world_create(const cdp_group_desc *d, const cdp_tr
     m->os = os;
     m->rank = rank;
     m->size = size;
-    m->channel_failed = cdp__channel_failed;
     m->note = cdp__world_note;
     m->ports = (cdp__port *)cdp__alloc_zero(os, size * sizeof *m->ports);
     m->failure.rank = rank;
@@ -14824,7 +14863,8 @@ CDP__PRIVATE void cdp__group_hear_early(cdp_group *g) {
     for (p = 0; p < g->desc.world_size; ++p) {
         cdp__stream *s = &g->streams[p];
         if (!s->failure) continue;
-        cdp__channel_failed(g->w, g->channel, s->peer, s->failure, s->failure_bytes);
+        (void)cdp__world_note(
+            g->w, s->peer, CDP__MESSAGE_FAILURE, g->channel, s->failure, s->failure_bytes);
         cdp__free(g->os, s->failure);
         s->failure = NULL;
     }
@@ -15844,8 +15884,9 @@ typedef struct cdp__with {
     bool device;
 } cdp__with;
 
-/* Polls a few times in the caller's thread, where that is to poll with budgets later only as long
-   as one step takes. Lock held. */
+/* Polls a few times in the caller's thread, so that the first bytes are sent before its call
+   returns; where that thread is to poll with budgets later, only as long as one step takes. Lock
+   held. */
 CDP__PRIVATE void cdp__first_moves(cdp_group *g) {
     const uint64_t before = g->w->poll_until_ns;
     uint32_t i;
@@ -15863,9 +15904,8 @@ CDP__PRIVATE void cdp__first_moves(cdp_group *g) {
     }
 }
 
-/* Appends an operation to the queue and polls in the caller's thread, so that the first bytes
-   are sent before this returns. Lock held. */
-CDP__PRIVATE cdp_status cdp__start_locked(
+/* Appends an operation to the queue. cdp__first_moves() is next. Lock held. */
+CDP__PRIVATE cdp_status cdp__enqueue(
     cdp_group *g, const cdp_request *rq, const cdp__with *with, cdp_work *out) {
     cdp_status st = cdp__group_report(g);
     cdp__op *op;
@@ -15890,7 +15930,6 @@ CDP__PRIVATE cdp_status cdp__start_locked(
     out->seq = op->seq;
     g->soonest_ns = cdp__min(g->soonest_ns, op->deadline_ns);
     cdp__group_activate(g);
-    cdp__first_moves(g);
     return CDP_OK;
 }
 
@@ -15914,7 +15953,8 @@ CDP__PRIVATE cdp_status cdp__start(cdp_group *g, const cdp_request *request,
         return cdp__device_start(g, &rq, 1, out);
     }
     cdp__enter(g);
-    st = cdp__start_locked(g, &rq, &with, out);
+    st = cdp__enqueue(g, &rq, &with, out);
+    if (st == CDP_OK) cdp__first_moves(g);
     cdp__leave(g);
     return st;
 }
@@ -15975,7 +16015,8 @@ CDP_API cdp_status cdp_group_compare(
         cdp_request rq = requests[i];
         if (!rq.timeout_ms) rq.timeout_ms = g->desc.timeout_ms;
         cdp__enter(g);
-        st = cdp__start_locked(g, &rq, &with, &w);
+        st = cdp__enqueue(g, &rq, &with, &w);
+        if (st == CDP_OK) cdp__first_moves(g);
         /* bounds how many calls are queued before they are compared */
         wait = wait || g->queue_used > 256;
         cdp__leave(g);
@@ -16182,7 +16223,8 @@ CDP_API cdp_status cdp_start_after(
     if (after.seq) with.after = after;
     cdp__enter(g);
     if (after.group && after.seq) st = cdp__work_state(after);
-    if (st != CDP_ERR_INVALID) st = cdp__start_locked(g, &rq, &with, out);
+    if (st != CDP_ERR_INVALID) st = cdp__enqueue(g, &rq, &with, out);
+    if (st == CDP_OK) cdp__first_moves(g);
     cdp__leave(g);
     if (st == CDP_OK) cdp__hand_over(g);
     return st;
@@ -16334,13 +16376,18 @@ CDP__PRIVATE cdp_request cdp__request_of(cdp_coll_kind kind, const void *in, voi
     return rq;
 }
 
-CDP__PRIVATE cdp_status cdp__run(cdp_group *g, cdp_request rq) {
+/* Starts an operation and waits until it has ended. `counts`: the lengths of all parts, or NULL. */
+CDP__PRIVATE cdp_status cdp__collective(cdp_group *g, cdp_coll_kind kind, const void *in, void *out,
+    uint64_t count, cdp_dtype dtype, cdp_reduce_op op, uint32_t root, const uint64_t *counts) {
     const cdp__with with = {{NULL, 0}, NULL, NULL, false};
+    cdp_request rq = cdp__request_of(kind, in, out, count, dtype, op, root);
     cdp_work w = {NULL, 0};
     cdp__world *m;
+    cdp__progress t;
     bool device;
     cdp_status st = cdp__must_not_wait();
-    if (st == CDP_OK) st = cdp__alive_for(g, rq.kind);
+    rq.in_counts = rq.out_counts = counts; /* an operation uses one of them */
+    if (st == CDP_OK) st = cdp__alive_for(g, kind);
     if (st == CDP_OK) st = cdp__request_check(g, &rq, &device);
     if (st == CDP_OK && device) {
         st = cdp__device_start(g, &rq, 1, &w);
@@ -16349,17 +16396,19 @@ CDP__PRIVATE cdp_status cdp__run(cdp_group *g, cdp_request rq) {
     if (st != CDP_OK) return st;
     m = g->w;
     cdp__enter(g);
-    st = cdp__start_locked(g, &rq, &with, &w); /* no hand-over: this thread makes the progress */
-    if (st == CDP_OK && (st = cdp__work_state(w)) == CDP_PENDING)
-        st = cdp__work_wait_locked(w, CDP__NEVER, false);
+    st = cdp__enqueue(g, &rq, &with, &w); /* no hand-over: this thread makes the progress */
+    if (st == CDP_OK) cdp__first_moves(g);
+    if (st == CDP_OK && (st = cdp__work_state(w)) == CDP_PENDING) {
+        ++g->waiters;
+        cdp__progress_begin(&t, g, w.seq, CDP__NEVER, false);
+        while (cdp__progress_goes_on(&t))
+            t.polled = cdp__world_poll(m);
+        st = cdp__work_state(w);
+        --g->waiters; /* last access: a thread that destroys the group waits until this is 0 */
+    }
     cdp_lock_release(&m->lock);
     return st == CDP_PENDING ? cdp__fail(CDP_ERR_INTERNAL, "a wait ended with nothing decided")
                              : st;
-}
-
-CDP__PRIVATE cdp_status cdp__collective(cdp_group *g, cdp_coll_kind kind, const void *in, void *out,
-    uint64_t count, cdp_dtype dtype, cdp_reduce_op op, uint32_t root) {
-    return cdp__run(g, cdp__request_of(kind, in, out, count, dtype, op, root));
 }
 
 CDP__PRIVATE cdp_status cdp__collective_async(cdp_group *g, cdp_work *work, cdp_coll_kind kind,
@@ -16369,7 +16418,8 @@ CDP__PRIVATE cdp_status cdp__collective_async(cdp_group *g, cdp_work *work, cdp_
 }
 
 CDP_API cdp_status cdp_barrier(cdp_group *g) {
-    return cdp__collective(g, CDP_COLL_BARRIER, NULL, NULL, 0, CDP_DTYPE_U8, CDP_REDUCE_DEFAULT, 0);
+    return cdp__collective(
+        g, CDP_COLL_BARRIER, NULL, NULL, 0, CDP_DTYPE_U8, CDP_REDUCE_DEFAULT, 0, NULL);
 }
 
 CDP_API cdp_status cdp_barrier_async(cdp_group *g, cdp_work *work) {
@@ -16379,7 +16429,7 @@ CDP_API cdp_status cdp_barrier_async(cdp_group *g, cdp_work *work) {
 
 CDP_API cdp_status cdp_allreduce(
     cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce_op op) {
-    return cdp__collective(g, CDP_COLL_ALLREDUCE, in, out, count, dtype, op, 0);
+    return cdp__collective(g, CDP_COLL_ALLREDUCE, in, out, count, dtype, op, 0, NULL);
 }
 
 CDP_API cdp_status cdp_allreduce_async(cdp_group *g, const void *in, void *out, uint64_t count,
@@ -16390,7 +16440,7 @@ CDP_API cdp_status cdp_allreduce_async(cdp_group *g, const void *in, void *out, 
 CDP_API cdp_status cdp_broadcast(
     cdp_group *g, void *data, uint64_t count, cdp_dtype dtype, uint32_t root) {
     return cdp__collective(
-        g, CDP_COLL_BROADCAST, NULL, data, count, dtype, CDP_REDUCE_DEFAULT, root);
+        g, CDP_COLL_BROADCAST, NULL, data, count, dtype, CDP_REDUCE_DEFAULT, root, NULL);
 }
 
 CDP_API cdp_status cdp_broadcast_async(
@@ -16401,7 +16451,8 @@ CDP_API cdp_status cdp_broadcast_async(
 
 CDP_API cdp_status cdp_allgather(
     cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype) {
-    return cdp__collective(g, CDP_COLL_ALLGATHER, in, out, count, dtype, CDP_REDUCE_DEFAULT, 0);
+    return cdp__collective(
+        g, CDP_COLL_ALLGATHER, in, out, count, dtype, CDP_REDUCE_DEFAULT, 0, NULL);
 }
 
 CDP_API cdp_status cdp_allgather_async(
@@ -16412,7 +16463,7 @@ CDP_API cdp_status cdp_allgather_async(
 
 CDP_API cdp_status cdp_reduce(cdp_group *g, const void *in, void *out, uint64_t count,
     cdp_dtype dtype, cdp_reduce_op op, uint32_t root) {
-    return cdp__collective(g, CDP_COLL_REDUCE, in, out, count, dtype, op, root);
+    return cdp__collective(g, CDP_COLL_REDUCE, in, out, count, dtype, op, root, NULL);
 }
 
 CDP_API cdp_status cdp_reduce_async(cdp_group *g, const void *in, void *out, uint64_t count,
@@ -16422,7 +16473,8 @@ CDP_API cdp_status cdp_reduce_async(cdp_group *g, const void *in, void *out, uin
 
 CDP_API cdp_status cdp_gather(
     cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype, uint32_t root) {
-    return cdp__collective(g, CDP_COLL_GATHER, in, out, count, dtype, CDP_REDUCE_DEFAULT, root);
+    return cdp__collective(
+        g, CDP_COLL_GATHER, in, out, count, dtype, CDP_REDUCE_DEFAULT, root, NULL);
 }
 
 CDP_API cdp_status cdp_gather_async(cdp_group *g, const void *in, void *out, uint64_t count,
@@ -16433,7 +16485,8 @@ CDP_API cdp_status cdp_gather_async(cdp_group *g, const void *in, void *out, uin
 
 CDP_API cdp_status cdp_scatter(
     cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype, uint32_t root) {
-    return cdp__collective(g, CDP_COLL_SCATTER, in, out, count, dtype, CDP_REDUCE_DEFAULT, root);
+    return cdp__collective(
+        g, CDP_COLL_SCATTER, in, out, count, dtype, CDP_REDUCE_DEFAULT, root, NULL);
 }
 
 CDP_API cdp_status cdp_scatter_async(cdp_group *g, const void *in, void *out, uint64_t count,
@@ -16444,7 +16497,7 @@ CDP_API cdp_status cdp_scatter_async(cdp_group *g, const void *in, void *out, ui
 
 CDP_API cdp_status cdp_reduce_scatter(
     cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce_op op) {
-    return cdp__collective(g, CDP_COLL_REDUCE_SCATTER, in, out, count, dtype, op, 0);
+    return cdp__collective(g, CDP_COLL_REDUCE_SCATTER, in, out, count, dtype, op, 0, NULL);
 }
 
 CDP_API cdp_status cdp_reduce_scatter_async(cdp_group *g, const void *in, void *out, uint64_t count,
@@ -16454,7 +16507,8 @@ CDP_API cdp_status cdp_reduce_scatter_async(cdp_group *g, const void *in, void *
 
 CDP_API cdp_status cdp_alltoall(
     cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype) {
-    return cdp__collective(g, CDP_COLL_ALLTOALL, in, out, count, dtype, CDP_REDUCE_DEFAULT, 0);
+    return cdp__collective(
+        g, CDP_COLL_ALLTOALL, in, out, count, dtype, CDP_REDUCE_DEFAULT, 0, NULL);
 }
 
 CDP_API cdp_status cdp_alltoall_async(
@@ -17469,7 +17523,7 @@ CDP__PRIVATE void cdp__channel_deliver(cdp_channel *c, uint32_t p) {
         m.bytes = cdp__get_u64(peer->body + 8);
         m.body = NULL;
         if (!m.handle || !m.bytes) {
-            (void)cdp__stream_nonsense(&c->streams[p]);
+            (void)cdp__port_nonsense(c->streams[p].peer);
             cdp__channel_lose(c, p);
             return;
         }
@@ -17487,7 +17541,7 @@ CDP__PRIVATE bool cdp__channel_begin(cdp_channel *c, uint32_t p) {
     const cdp__head *h = &peer->head;
     if (h->kind != CDP_COLL_SEND || h->type != CDP__MESSAGE_DATA || h->bytes > CDP_CHANNEL_BODY_MAX
         || (h->dtype == CDP__CHANNEL_OFFER) != (h->dtype && h->bytes == CDP__REMOTE_BYTES)) {
-        (void)cdp__stream_nonsense(&c->streams[p]);
+        (void)cdp__port_nonsense(c->streams[p].peer);
         return false;
     }
     peer->got = 0;
@@ -17729,8 +17783,11 @@ CDP_API void cdp_channel_timer(cdp_channel *c, uint64_t at_ns) {
    deadline. Lock held. */
 CDP__PRIVATE void cdp__channel_advance(cdp_channel *c, uint64_t before, uint64_t until_ns) {
     cdp__world *w = c->g->w;
-    uint64_t spin_until = 0;
-    uint32_t spun = 0, looks = 0;
+    cdp__progress t;
+    memset(&t, 0, sizeof t);
+    t.g = c->g;
+    t.deadline_ns = until_ns;
+    t.completed = c->g->completed;
     if (w->sleeping) w->transport.wake(w->transport.self); /* the progress thread stands by */
     for (;;) {
         uint64_t now;
@@ -17738,13 +17795,9 @@ CDP__PRIVATE void cdp__channel_advance(cdp_channel *c, uint64_t before, uint64_t
         cdp__progress_poll(w);
         now = cdp__now(w->os);
         if (c->called != before || c->closing || now >= until_ns) break;
-        if (!spin_until) spin_until = now + c->g->desc.spin_us * 1000ull;
-        if (cdp__progress_spin(w, &c->g->desc, now, spin_until, &looks, &spun)) continue;
-        if (spun && w->spin_luck > -8) --w->spin_luck;
-        spun = 0;
-        cdp__progress_sleep(w, until_ns);
+        cdp__progress_pause(&t, now);
     }
-    if (spun && w->spin_luck < 8) w->spin_luck += 2;
+    cdp__progress_lucky(&t);
 }
 
 CDP_API cdp_status cdp_channel_wait(cdp_channel *c, uint32_t timeout_ms) {
@@ -17962,16 +18015,12 @@ CDP__PRIVATE cdp_status cdp__objects_move(const cdp__objects *o) {
     static const cdp_coll_kind kinds[] = {
         CDP_COLL_NONE, CDP_COLL_ALLGATHER, CDP_COLL_GATHER, CDP_COLL_BROADCAST, CDP_COLL_SCATTER};
     void *out = o->blob ? o->blob->data : NULL;
-    cdp_request rq = cdp__request_of(kinds[o->kind], o->data, out, o->lengths[o->root],
-        CDP_DTYPE_U8, CDP_REDUCE_DEFAULT, o->root);
-    if (o->kind == CDP__OBJECT_SCATTER)
-        rq.in_counts = o->lengths;
-    else if (o->kind != CDP__OBJECT_BROADCAST)
-        rq.out_counts = o->lengths;
-    else if (o->g->desc.rank == o->root)
-        rq.out = (void *)(uintptr_t)o->data; /* the root only reads it */
-    if (o->kind == CDP__OBJECT_BROADCAST) rq.in = NULL;
-    return cdp__run(o->g, rq);
+    const void *in = o->data;
+    if (o->kind == CDP__OBJECT_BROADCAST && o->g->desc.rank == o->root)
+        out = (void *)(uintptr_t)in; /* the root only reads it */
+    if (o->kind == CDP__OBJECT_BROADCAST) in = NULL;
+    return cdp__collective(o->g, kinds[o->kind], in, out, o->lengths[o->root], CDP_DTYPE_U8,
+        CDP_REDUCE_DEFAULT, o->root, o->lengths);
 }
 
 CDP__PRIVATE void cdp__blob_drop(cdp_group *g, cdp_blob *b) {

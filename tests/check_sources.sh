@@ -313,19 +313,27 @@ for h in $HEADERS; do
         END { flush() }' "$h"
 done | rule 'every public function, or its group, has a comment'
 
-# What the manuals say about the way of an operation, or of a failure, is so: each function exists, and the walks are short.
-walk() { # HEADING: lines of cdp.h below it, to the next heading
-    awk -v heading="$1" '/^#if/ { exit } index($0, heading) { on = 1; next } on && /^    [A-Z][A-Z ]+[A-Z(]/ { exit } on' cdp.h
+# What the manuals draw of the way of an operation, or of a failure: each function exists, in the section that is named,
+# and the walks are short. tests/walk.sh compares the drawings with a program that runs.
+drawn() { # HEADING: "INDENT NAME" for each function that is drawn below it in cdp.h
+    awk -v heading="$1" '
+        /^#if/ { exit }
+        index($0, heading) { on = 1; next }
+        on && /^    [A-Z][A-Z ]+[A-Z(]/ { exit }
+        on && /^ +(cdp_[a-z_]+|transport[.]send)(  |$)/ { match($0, /^ +/); print RLENGTH, $1 }' cdp.h
 }
 if [ -f cdp.h ]; then
     sources functions $HEADERS | awk '{ print $3 }' | sort -u > "$tally/functions"
     for h in $HEADERS; do
         sed -n '1,/^#if/p' "$h" | grep -oE '\bcdp__[a-z0-9_]+' | sort -u | comm -23 - "$tally/functions" | sed "s/^/$h: there is no /"
     done
-    n=$(walk 'HOW AN ALLREDUCE BECOMES BYTES' | grep -cE '^        +(cdp_|transport\.)[a-z_]+  ')
+    n=$(drawn 'HOW AN ALLREDUCE BECOMES BYTES' | awk '$1 != before { ++n } { before = $1 } END { print n + 0 }')
     [ "$n" -ge 3 ] && [ "$n" -le 7 ] || echo "cdp.h: an allreduce becomes bytes in $n calls; 3 to 7 are wanted"
-    n=$(walk 'HOW A FAILURE REACHES ALL RANKS' | grep -oE '\bcdp__[a-z0-9_]+' | sort -u | wc -l)
+    drawn 'HOW A FAILURE REACHES ALL RANKS' | awk '{ print $2 }' | sort -u > "$tally/drawn"
+    n=$(wc -l < "$tally/drawn")
     [ "$n" -ge 3 ] && [ "$n" -le 10 ] || echo "cdp.h: a failure reaches all ranks by $n functions; 3 to 10 are wanted"
+    n=$(sources owners cdp.h | sort | join - "$tally/drawn" | awk '{ $1 = ""; print }' | sort -u | wc -l)
+    [ "$n" -ge 1 ] && [ "$n" -le 3 ] || echo "cdp.h: a failure reaches all ranks through $n sections; 1 to 3 are wanted"
 fi | rule 'walks of the manuals are short, and lead through functions that exist'
 
 { # what comes after a macro would mean the macro, and what comes before it the constant

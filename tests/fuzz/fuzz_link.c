@@ -102,8 +102,7 @@ static const uint8_t *followed_by(const uint8_t *body, uint32_t bytes, int value
     return followed;
 }
 
-static void channel_failed(
-    cdp__world *w, uint64_t channel, uint32_t peer, const uint8_t *body, uint32_t bytes) {
+static void failure_note(const uint8_t *body, uint32_t bytes) {
     static cdp__failure_record r[2];
     static uint8_t again[2][CDP__FAILURE_BYTES];
     bool good[2];
@@ -113,10 +112,9 @@ static void channel_failed(
     for (uint32_t i = 0; i < 2 && good[0]; ++i)
         T(cdp__failure_encode(&r[i], again[i]) == bytes);
     T(!good[0] || memcmp(again[0], again[1], bytes) == 0);
-    cdp__channel_failed(w, channel, peer, body, bytes);
 }
 
-static bool note(cdp__world *w, uint32_t peer, uint8_t type, const uint8_t *body, uint32_t bytes) {
+static void wait_note(uint8_t type, const uint8_t *body, uint32_t bytes) {
     static cdp__wait_message wait[2];
     static cdp__answer_message answer[2];
     static uint8_t again[2][CDP__WAIT_BYTES];
@@ -132,7 +130,15 @@ static bool note(cdp__world *w, uint32_t peer, uint8_t type, const uint8_t *body
                                      : cdp__answer_encode(&answer[i], again[i]))
             == bytes);
     T(!good[0] || memcmp(again[0], again[1], bytes) == 0);
-    return cdp__world_note(w, peer, type, body, bytes);
+}
+
+static bool note(cdp__world *w, uint32_t peer, uint8_t type, uint64_t channel, const uint8_t *body,
+    uint32_t bytes) {
+    if (type == CDP__MESSAGE_FAILURE)
+        failure_note(body, bytes);
+    else
+        wait_note(type, body, bytes);
+    return cdp__world_note(w, peer, type, channel, body, bytes);
 }
 
 /* ---- one life ---- */
@@ -188,7 +194,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         .os = &os,
         .logger = {.level = CDP_LOG_SILENT}};
     T(cdp_group_create(&d, &g) == CDP_OK);
-    g->w->channel_failed = channel_failed;
     g->w->note = note;
     if (what & 1) T(cdp_group_new(g, pair, 2, &sub) == CDP_OK);
     if (what & 2) T(cdp_group_new(g, all, 3, &other) == CDP_OK);
