@@ -9946,7 +9946,7 @@ typedef struct cdp__port { /* this rank's end of one link */
     /* its stream. NULL: the stream is gone: zeros complete the body; it is dropped */
     cdp__stream *tx_stream, *rx_stream;
     bool rx_fresh; /* rx_head is complete, but the reader of rx_stream has not taken it */
-    bool rx_note;  /* the body of a WAIT or ENDPOINT is being received */
+    bool rx_note;  /* the body of a FAILURE, WAIT or ENDPOINT is being received */
     bool broken;   /* received bytes were no valid message */
     bool dead;     /* the transport reports that the peer is lost */
     bool used;     /* bytes were sent to the peer, or came from it */
@@ -10437,7 +10437,7 @@ CDP__PRIVATE bool cdp__port_head(cdp__world *w, uint32_t peer) {
     cdp__head h;
     port->rx_head_got = 0;
     port->rx_left = 0;
-    port->failure_got = 0; /* a half-received FAILURE whose stream is gone is forgotten */
+    port->failure_got = 0;
     if (!cdp__head_decode(port->rx_head, &h)) return false;
     if (h.type >= CDP__MESSAGE_WAIT) {
         port->rx_stream = NULL;
@@ -10459,7 +10459,8 @@ CDP__PRIVATE bool cdp__port_head(cdp__world *w, uint32_t peer) {
     if (s && !cdp__stream_control(w, s, &h)) return false;
     if (cdp__type_is_control(h.type)) return true;
     port->rx_left = h.bytes;
-    port->rx_fresh = s != NULL;
+    port->rx_note = h.type == CDP__MESSAGE_FAILURE;
+    port->rx_fresh = s && !port->rx_note;
     return !s
         || s->early_used + CDP__HEAD_BYTES + h.bytes <= CDP__WINDOW + CDP__WINDOW_SLACK + s->slack;
 }
@@ -10481,22 +10482,21 @@ CDP__PRIVATE int64_t cdp__port_body(cdp__world *w, uint32_t peer) {
     return 1;
 }
 
-/* A body is complete: handles it. That of a FAILURE whose channel is not open yet is stored until
-   it is. */
+/* A body is complete: handles it. A FAILURE whose channel is open no longer, or not yet, tells why
+   the peer may leave soon; where it is not open yet, the body is stored until it is. */
 CDP__PRIVATE void cdp__port_note(cdp__world *w, uint32_t peer) {
     cdp__port *port = &w->ports[peer];
-    cdp__stream *s = port->rx_stream; /* of a FAILURE; the others have none */
+    cdp__stream *s = port->rx_stream; /* of a FAILURE whose channel is open; the others have none */
     const uint32_t bytes = port->failure_got;
-    port->rx_note = port->rx_fresh = false;
+    const uint64_t channel = s && !s->unexpected ? s->channel : 0;
+    port->rx_note = false;
     port->failure_got = 0;
     if (s) {
         s->taken += CDP__HEAD_BYTES + bytes;
         ++w->arrivals;
     }
-    if (!s || !s->unexpected) {
-        if (!w->note(w, peer, port->rx_head[5], s ? s->channel : 0, port->failure, bytes))
-            port->broken = true;
-    } else if (!s->failure) {
+    if (!w->note(w, peer, port->rx_head[5], channel, port->failure, bytes)) port->broken = true;
+    if (s && s->unexpected && !s->failure) {
         s->failure = port->failure;
         s->failure_bytes = bytes;
         port->failure = NULL;
@@ -10512,7 +10512,7 @@ CDP__PRIVATE int64_t cdp__port_store(cdp__world *w, uint32_t peer) {
     cdp_iov v;
     int64_t r;
     uint64_t at;
-    if (port->rx_note || (port->rx_fresh && port->rx_head[5] == CDP__MESSAGE_FAILURE)) {
+    if (port->rx_note) {
         r = cdp__port_body(w, peer);
         if (r > 0 && !port->rx_left) cdp__port_note(w, peer);
         return r;
@@ -10563,8 +10563,8 @@ CDP__PRIVATE cdp_status cdp__port_nonsense(uint32_t peer) {
 
 /* True if the message being received belongs to `want` and no earlier bytes of it are stored. */
 CDP__PRIVATE bool cdp__port_has(const cdp__port *port, const cdp__stream *want) {
-    if (!want || port->rx_stream != want || want->early_used) return false;
-    return port->rx_fresh ? port->rx_head[5] != CDP__MESSAGE_FAILURE : port->rx_left != 0;
+    if (!want || port->rx_note || port->rx_stream != want || want->early_used) return false;
+    return port->rx_fresh || port->rx_left;
 }
 
 /* Reads headers, and stores messages of other streams than `want`. 1: the next bytes of the link
@@ -10575,7 +10575,7 @@ CDP__PRIVATE int64_t cdp__port_pump(cdp__world *w, uint32_t peer, const cdp__str
         cdp_iov v;
         int64_t r;
         if (cdp__port_has(port, want)) return 1;
-        if (port->rx_fresh || port->rx_left) {
+        if (port->rx_note || port->rx_fresh || port->rx_left) {
             r = cdp__port_store(w, peer);
             if (r <= 0 || cdp__poll_over(w)) return r <= 0 ? r : 0;
             continue;
@@ -10592,7 +10592,7 @@ CDP__PRIVATE int64_t cdp__port_pump(cdp__world *w, uint32_t peer, const cdp__str
         port->rx_head_got += (uint32_t)r;
         if (port->rx_head_got == CDP__HEAD_BYTES && !cdp__port_head(w, peer)) {
             port->broken = true;
-            port->rx_fresh = false;
+            port->rx_note = port->rx_fresh = false;
             port->rx_left = 0; /* the length in an invalid header means nothing */
         }
     }

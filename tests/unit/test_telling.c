@@ -185,6 +185,30 @@ TEST(others_get_a_last_will_once) {
     }
 }
 
+/* A FAILURE on a channel that this rank has closed, or has not opened yet, tells why the peer may
+   leave soon. */
+TEST(a_failure_of_a_group_that_is_not_open_is_a_last_will) {
+    static const uint32_t pair[2] = {0, 1};
+    for (uint32_t early = 0; early < 2; ++early) {
+        const cdp__failure_will *will;
+        uint64_t channel = 0x1234567;
+        wire w;
+        cdp_group *g = world_with_clock(&w, true), *sub = NULL;
+        w.linked[1] = true;
+        if (!early) {
+            OK(cdp_group_new(g, pair, 2, &sub));
+            channel = sub->channel;
+            cdp_group_destroy(sub);
+        }
+        is_told(&w, 1, channel, 2);
+        T(cdp__port_pump(g->w, 1, NULL) >= 0);
+        T_EQ(CDP_OK, cdp_poll(g, 0));
+        will = cdp__failure_find_will(&g->w->failure, 1);
+        if (T(will != NULL)) T_EQ(2, will->record.end.named);
+        world_end(&w, g);
+    }
+}
+
 /* ---- the timer of a channel ---- */
 
 typedef struct clock_side {
@@ -288,6 +312,8 @@ int main(int argc, char **argv) {
         {"a_message_is_completed_before_the_record", a_message_is_completed_before_the_record, 10},
         {"who_connects_in_time_is_told", who_connects_in_time_is_told, 10},
         {"others_get_a_last_will_once", others_get_a_last_will_once, 10},
+        {"a_failure_of_a_group_that_is_not_open_is_a_last_will",
+            a_failure_of_a_group_that_is_not_open_is_a_last_will, 10},
         {"a_timer_fires_at_its_time_and_once", a_timer_fires_at_its_time_and_once, 10},
         {"the_last_time_that_was_set_counts", the_last_time_that_was_set_counts, 10},
         {"a_wait_ends_with_the_timer", a_wait_ends_with_the_timer, 10},
