@@ -270,8 +270,8 @@
         PEER_LOST to them, as one whose process ends; both are named. After a deadline ranks ask
         each other, link by link, whom each waits for, in 5% of the timeout, at most 300 ms. A
         rank reads a question, or an answer, when it polls next. So without threads a rank should
-        poll all the while: with frames of 16 ms chains of up to 9 ranks can be followed, and one
-        that answers later is taken for the end of its chain, and blamed.
+        poll all the while: with frames of 16 ms, on a fast network, chains of up to 9 ranks can be
+        followed, and one that answers later is taken for the end of its chain, and blamed.
         The library installs no signal handler and no atexit function,
         never forks, reads no environment variable, and never raises SIGPIPE.
 
@@ -13713,13 +13713,24 @@ CDP__PRIVATE bool cdp__group_waits(cdp_group *g, uint64_t now) {
     return w->failure.outbox || g->health != CDP__HEALTHY;
 }
 
+/* True if a deadline has just passed: the group settles why, and is to be polled again. */
+CDP__PRIVATE bool cdp__group_overdue(cdp_group *g, uint64_t now) {
+    if (cdp__group_settling(g) || !cdp__group_due(g, now)) return false;
+    if (!cdp__flows_due(g, now)) cdp__group_fail_timeout(g, now);
+    return true;
+}
+
+/* Other polls go on until nothing moves. One with a budget may end before, and so may the next
+   ones: their deadlines are looked at here. Between two rounds no rank is late. */
+CDP__PRIVATE void cdp__group_moved(cdp_group *g) {
+    if (!CDP__BUDGETS || !g->w->poll_until_ns || g->health != CDP__HEALTHY) return;
+    if (!g->exec.running || cdp__exec_late(&g->exec)) (void)cdp__group_overdue(g, cdp__now(g->os));
+}
+
 /* Neither operations nor messages have moved. */
 CDP__PRIVATE cdp__advance cdp__group_blocked(cdp_group *g) {
     const uint64_t now = cdp__now(g->os);
-    if (!cdp__group_settling(g) && cdp__group_due(g, now)) {
-        if (!cdp__flows_due(g, now)) cdp__group_fail_timeout(g, now);
-        return CDP__MOVED; /* the group has just failed: poll again */
-    }
+    if (cdp__group_overdue(g, now)) return CDP__MOVED;
     if (g->queue_used && g->exec.running && cdp__group_stuck(g, now) == CDP__MOVED)
         return CDP__MOVED;
     if ((now >= g->wait_ns || g->w->failure.waited || g->w->failure.outbox)
@@ -13780,8 +13791,10 @@ CDP__PRIVATE cdp__advance cdp__group_poll(cdp_group *g) {
     if (flows > polled) polled = flows;
     if (CDP__BUDGETS && g->w->cut) cdp__flows_turn(g);
     if (g->health == CDP__HEALTHY) polled = cdp__group_settle_late(g, polled);
+    if (g->health != CDP__HEALTHY && polled == CDP__BLOCKED) return CDP__MOVED;
+    if (polled == CDP__MOVED) cdp__group_moved(g);
     if (polled != CDP__BLOCKED || g->w->fast_poll || g->w->cut) return polled;
-    return g->health == CDP__HEALTHY ? cdp__group_blocked(g) : CDP__MOVED;
+    return cdp__group_blocked(g);
 }
 
 /* The next moment that matters while settling: the last chance to store the end of a wait, the
