@@ -684,14 +684,32 @@ static cdp_status ddp_frames(sim_node *node, cdp_ddp *d, uint64_t *own) {
     return st;
 }
 
+/* A call with a budget has returned: it may take longer than that by what the world's noise costs,
+   and by no wait. */
+static void budget_end(
+    run *r, sim_node *node, uint64_t from_ns, uint32_t budget_us, const char *what) {
+    const uint64_t took = node->world->now - from_ns;
+    const bool stops = r->fault.kind == SIM_FAULT_STOP && r->fault.a == (int32_t)node->id;
+    if (took > budget_us * SIM_US + 30 * SIM_MS && !stops)
+        wrong(r, node, "%s with a budget of %u us took %llu us", what, budget_us,
+            (unsigned long long)(took / SIM_US));
+}
+
 /* So does leaving. */
-static void group_leave(sim_node *node, cdp_group *g, uint64_t *own) {
+static void group_leave(run *r, sim_node *node, cdp_group *g, uint64_t *own) {
+    cdp_status st;
     if (sim_chance(own, 500) && !with_frames_ns) {
         cdp_group_destroy(g);
         return;
     }
-    while (cdp_group_leave(g, (uint32_t)(sim_random(own) % 20)) == CDP_PENDING)
-        sim_sleep(node, with_frames_ns ? with_frames_ns : sim_log_between(own, SIM_US, SIM_MS));
+    do {
+        const uint32_t budget_us = (uint32_t)(sim_random(own) % 20);
+        const uint64_t from_ns = node->world->now;
+        st = cdp_group_leave(g, budget_us);
+        budget_end(r, node, from_ns, budget_us, "cdp_group_leave");
+        if (st == CDP_PENDING)
+            sim_sleep(node, with_frames_ns ? with_frames_ns : sim_log_between(own, SIM_US, SIM_MS));
+    } while (st == CDP_PENDING);
 }
 
 static cdp_status ddp_create(sim_node *node, const cdp_ddp_desc *desc, uint64_t *own, cdp_ddp **d) {
@@ -892,7 +910,7 @@ static cdp_status job_program(run *r, sim_node *node, cdp_group *g) {
     }
     sim_doing(node, "cdp_group_destroy");
     call_begin(r, node, 500);
-    group_leave(node, g, &own);
+    group_leave(r, node, g, &own);
     call_end(r, node, "cdp_group_destroy");
     while (r->later_n[node->id])
         sim_free(node, r->later[node->id][--r->later_n[node->id]]);
@@ -1345,14 +1363,17 @@ static cdp_status goodbye_main(run *r, sim_node *node) {
 
 #if WITH_TCP
 /* Starts as a program does that has frames. */
-static cdp_status tcp_start(const run *r, const cdp_tcp_desc *t, cdp_group **g) {
+static cdp_status tcp_start(run *r, sim_node *node, const cdp_tcp_desc *t, cdp_group **g) {
     cdp_starting *starting = NULL;
     cdp_status st;
     if (!r->frame_us) return cdp_init(t, g);
     st = cdp_init_start(t, &starting);
     if (st == CDP_OK) st = CDP_PENDING;
-    while (st == CDP_PENDING)
+    while (st == CDP_PENDING) {
+        const uint64_t from_ns = node->world->now;
         st = cdp_init_poll(starting, r->frame_us, g);
+        budget_end(r, node, from_ns, r->frame_us, "cdp_init_poll");
+    }
     return st;
 }
 
@@ -1398,7 +1419,7 @@ static cdp_status tcp_main(run *r, sim_node *node) {
     }
     sim_doing(node, "cdp_init");
     call_begin(r, node, r->init_timeout_ms);
-    st = failed(r, node, tcp_start(r, &t, &g));
+    st = failed(r, node, tcp_start(r, node, &t, &g));
     call_end(r, node, "cdp_init");
     r->joined[node->id] = st == CDP_OK;
     if (st != CDP_OK) return st;
