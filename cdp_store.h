@@ -1149,11 +1149,8 @@ typedef struct cdp__key_text {
 } cdp__key_text;
 
 CDP__PRIVATE const char *cdp__key_print(cdp__key_text *t, cdp_bytes key) {
-    const uint8_t *p = (const uint8_t *)key.data;
-    uint64_t i, n = cdp__min(key.bytes, 80);
-    for (i = 0; i < n; ++i)
-        t->at[i] = p[i] >= 32 && p[i] < 127 ? (char)p[i] : '?';
-    memcpy(t->at + n, key.bytes > n ? "..." : "", key.bytes > n ? 4 : 1);
+    cdp__text_foreign(t->at, 81, key.data, key.bytes);
+    if (key.bytes > 80) memcpy(t->at + strlen(t->at), "...", 4);
     return t->at;
 }
 

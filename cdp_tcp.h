@@ -4006,15 +4006,11 @@ CDP__PRIVATE void cdp__mesh_name_round(cdp__mesh *m) {
     cdp__mesh_key(m, m->fail_key, "fail", UINT32_MAX);
 }
 
-/* Copies the text in a value of the store, from byte `head` on: truncated to fit, and without
-   control characters, which could upset a terminal. */
+/* The text in a value of the store, from byte `head` on. */
 CDP__PRIVATE void cdp__mesh_text(
     const void *value, uint64_t bytes, uint64_t head, char *out, uint64_t size) {
-    const uint8_t *in = (const uint8_t *)value;
-    cdp__text t = {out, size, 0};
-    out[0] = 0;
-    for (; head < bytes; ++head)
-        cdp__text_add(&t, "%c", in[head] < 32 || in[head] > 126 ? '?' : in[head]);
+    head = cdp__min(head, bytes);
+    cdp__text_foreign(out, size, (const uint8_t *)value + head, bytes - head);
 }
 
 /* Another live process owns the key: compares its value with `mine` for the error. */

@@ -1534,7 +1534,7 @@ static void plan_make(run *r, const scenario *sc, fault_class fault, uint64_t se
     if (fault != F_NONE && sim_chance(&s, 60))
         r->noise.start_ns = sim_log_between(&s, 100 * SIM_MS, 4000 * SIM_MS);
     r->slack_ns = 1000 * SIM_MS;
-    if (with_frames_ns) { /* a frame makes one step: if those are small, no operation ends in time */
+    if (with_frames_ns) { /* a frame makes one step; if it is small, no operation ends */
         r->noise.buffer_min = r->noise.buffer_max = 65536;
         r->noise.split_1024 = 0;
         r->timeout_ms += 10000;
