@@ -5300,9 +5300,6 @@ CDP__PRIVATE cdp_status cdp__rpc_desc_check(const cdp_rpc_desc *d) {
     if (d->function_count && !d->functions)
         return cdp__fail(CDP_ERR_INVALID, "cdp_rpc_create: functions is NULL, function_count %u",
             d->function_count);
-    if (cdp_size(d->group) > 65535)
-        return cdp__fail(
-            CDP_ERR_INVALID, "cdp_rpc_create: %u ranks; at most 65535", cdp_size(d->group));
     for (i = 0; i < d->function_count; ++i) {
         const cdp_rpc_function *f = &d->functions[i];
         if (f->flags & ~(CDP_RPC_INLINE | CDP_RPC_LATER | CDP_RPC_EARLY))
