@@ -606,7 +606,7 @@ TEST(a_context_that_nobody_ends_is_reported) {
     run(2, forgets_a_context);
 }
 
-/* Rank 1 stands still as soon as it has said so: it polls nothing until the other one is through. */
+/* Rank 1 stands still when it has said so: it polls nothing until the other one is through. */
 static uint32_t still, through;
 static void stand_still(void) {
     const uint64_t until = test_until_ns(20000);
