@@ -213,6 +213,7 @@ test: programs
 	    $(if $(wildcard tests/procs/test_cdprun.sh),'cdprun|600|CDPRUN_KILLS=15 sh tests/procs/test_cdprun.sh $(BUILD)/test/cdprun $(BUILD)/cdprun_test') \
 	    $(call suites,test,600,$(SEEDS),$(call longest_first,$(filter-out $(PROCS),$(PROGRAMS)))) \
 	    'sim_default|600|$(BUILD)/test/sim --threads --memory --seeds 1..100 --jobs $(JOBS)' \
+	    'sim_frames|600|$(BUILD)/test/sim --scenario job --frames 16 --seeds 1..40 --jobs $(JOBS)' \
 	    'sources|60|bash tests/check_sources.sh' \
 	    'walk|120|CC='\''$(CC)'\'' bash tests/walk.sh $(BUILD)/walk' \
 	    $(if $(SIM),$(call world_again,left_early,job,kill,2431) $(call world_again,corrected_blame,job,stop,1164) $(call world_again,number_of_a_call,hub,mismatch,1874) $(call world_again,end_of_a_chain,job,isolate,1728) $(call world_again,rebuild_out_of_memory,wide,nomem,67) $(call world_again,looks_at_a_rank_that_has_left,wide_tcp,kill,384)) \

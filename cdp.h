@@ -270,8 +270,8 @@
         PEER_LOST to them, as one whose process ends; both are named. After a deadline ranks ask
         each other, link by link, whom each waits for, in 5% of the timeout, at most 300 ms. A
         rank reads a question, or an answer, when it polls next. So without threads a rank should
-        poll all the while: with frames of 16 ms chains of up to 9 ranks can be followed, and one
-        that answers later is taken for the end of its chain, and blamed.
+        poll all the while: with frames of 16 ms, on a fast network, chains of up to 9 ranks can be
+        followed, and one that answers later is taken for the end of its chain, and blamed.
         The library installs no signal handler and no atexit function,
         never forks, reads no environment variable, and never raises SIGPIPE.
 
@@ -3058,6 +3058,56 @@ CDP__PRIVATE CDP__COLD CDP__PRINTF(3, 4) void cdp__format(
     va_end(ap);
 }
 
+/* Returns the next code point of a text that ends at `end`, '?' for each byte that is not valid
+   UTF-8. */
+CDP__PRIVATE uint32_t cdp__utf8_next(const uint8_t **at, const uint8_t *end) {
+    /* by number of continuation bytes: the smallest code point that needs so many */
+    static const uint32_t least[4] = {0, 0x80, 0x800, 0x10000};
+    /* continuation bytes, by the upper five bits of the first byte; 4: not a first byte */
+    static const uint8_t length[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 4, 4, 4,
+        4, 4, 4, 4, 1, 1, 1, 1, 2, 2, 3, 4};
+    const uint8_t *p = *at;
+    const uint32_t more = length[p[0] >> 3];
+    uint32_t i, c = p[0] & (more ? 0x3fu >> more : 0x7fu);
+    *at = p + 1;
+    if (more == 4 || more >= (uint64_t)(end - p)) return '?';
+    for (i = 1; i <= more; ++i) {
+        if ((p[i] & 0xc0) != 0x80) return '?';
+        c = c << 6 | (p[i] & 0x3fu);
+    }
+    if (c < least[more] || c > 0x10ffff || (c >= 0xd800 && c < 0xe000)) return '?';
+    *at = p + more + 1;
+    return c;
+}
+
+/* Copies a text that another process has written. Control characters, which could upset a
+   terminal, and what is not valid UTF-8 become '?'. Characters that do not fit are left out. */
+CDP__PRIVATE void cdp__text_foreign(char *out, uint64_t size, const void *text, uint64_t bytes) {
+    const uint8_t *at = (const uint8_t *)text, *end = at + bytes;
+    uint64_t used = 0;
+    while (at < end) {
+        const uint8_t *from = at;
+        const uint32_t c = cdp__utf8_next(&at, end);
+        const uint64_t n = (uint64_t)(at - from);
+        const bool bad = c < 32 || (c >= 127 && c < 160) || c == '?';
+        if (used + (bad ? 1 : n) >= size) break;
+        if (bad)
+            out[used++] = '?';
+        else
+            memcpy(out + used, from, (size_t)n);
+        used += bad ? 0 : n;
+    }
+    out[used] = 0;
+}
+
+/* The same for a text in an array of `most` bytes that may end with a zero before. */
+CDP__PRIVATE void cdp__text_foreign_in(char *out, uint64_t size, const char *text, uint64_t most) {
+    uint64_t n = 0;
+    while (n < most && text[n])
+        ++n;
+    cdp__text_foreign(out, size, text, n);
+}
+
 CDP__PRIVATE CDP__ONE_COPY cdp_error *cdp__error_slot(void) {
     static CDP__THREAD_LOCAL cdp_error slot;
     return &slot;
@@ -5638,33 +5688,12 @@ CDP__PRIVATE CDP__PRINTF(2, 3) void cdp__file_add(cdp__file_text *f, const char 
     CDP_ASSERT(f->text.used + 1 < f->text.size);
 }
 
-/* Returns the next code point of a text, '?' for each byte that is not valid UTF-8. */
-CDP__PRIVATE uint32_t cdp__utf8_next(const uint8_t **at) {
-    /* by number of continuation bytes: the smallest code point that needs so many */
-    static const uint32_t least[4] = {0, 0x80, 0x800, 0x10000};
-    /* continuation bytes, by the upper five bits of the first byte; 4: not a first byte */
-    static const uint8_t length[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 4, 4, 4,
-        4, 4, 4, 4, 1, 1, 1, 1, 2, 2, 3, 4};
-    const uint8_t *p = *at;
-    const uint32_t more = length[p[0] >> 3];
-    uint32_t i, c = p[0] & (more ? 0x3fu >> more : 0x7fu);
-    *at = p + 1;
-    if (more == 4) return '?';
-    for (i = 1; i <= more; ++i) {
-        if ((p[i] & 0xc0) != 0x80) return '?';
-        c = c << 6 | (p[i] & 0x3fu);
-    }
-    if (c < least[more] || c > 0x10ffff || (c >= 0xd800 && c < 0xe000)) return '?';
-    *at = p + more + 1;
-    return c;
-}
-
 /* Writes text as the inside of a JSON string, in pure ASCII, which readers of any locale accept. */
 CDP__PRIVATE void cdp__file_add_json(cdp__file_text *f, const char *text) {
     static const char hex[] = "0123456789abcdef";
-    const uint8_t *p = (const uint8_t *)text;
-    while (*p) {
-        const uint32_t c = cdp__utf8_next(&p);
+    const uint8_t *p = (const uint8_t *)text, *const end = p + strlen(text);
+    while (p < end) {
+        const uint32_t c = cdp__utf8_next(&p, end);
         uint32_t unit[2] = {c, 0}, i, shift;
         if (c >= 0x20 && c < 0x7f) {
             cdp__file_add(f, c == '"' || c == '\\' ? "\\%c" : "%c", (int)c);
@@ -8363,10 +8392,10 @@ CDP__PRIVATE void cdp__failure_plain(
     cdp__format(r->text, sizeof r->text, "%s", text);
 }
 
-/* Control characters in the received text are replaced, because they could upset a terminal. */
+/* False: this is no record. */
 CDP__PRIVATE bool cdp__failure_decode(
     const uint8_t *in, uint64_t bytes, uint32_t world_size, cdp__failure_record *r) {
-    uint32_t i, n;
+    uint32_t n;
     memset(r, 0, sizeof *r);
     if (bytes < CDP__FAILURE_HEAD) return false;
     n = cdp__get_u32(in + 184);
@@ -8386,10 +8415,7 @@ CDP__PRIVATE bool cdp__failure_decode(
     r->domain = cdp__get_u64(in + 32);
     r->moved = cdp__get_u64(in + 40);
     r->expected = cdp__get_u64(in + 48);
-    for (i = 0; i < n && i < CDP__FAILURE_TEXT - 1; ++i) {
-        const uint8_t c = in[CDP__FAILURE_HEAD + i];
-        r->text[i] = c < 32 || c == 127 ? '?' : (char)c;
-    }
+    cdp__text_foreign(r->text, sizeof r->text, in + CDP__FAILURE_HEAD, n);
     return r->status < CDP_OK && r->status >= CDP_ERR_INTERNAL && r->observer >= 0
         && cdp__rank_valid(r->observer, world_size) && cdp__rank_valid(r->peer, world_size)
         && cdp__endpoint_decode(in + 56, world_size, &r->end) && cdp__place_decode(in + 96, &r->at)
@@ -13689,13 +13715,24 @@ CDP__PRIVATE bool cdp__group_waits(cdp_group *g, uint64_t now) {
     return w->failure.outbox || g->health != CDP__HEALTHY;
 }
 
+/* True if a deadline has just passed: the group settles why, and is to be polled again. */
+CDP__PRIVATE bool cdp__group_overdue(cdp_group *g, uint64_t now) {
+    if (cdp__group_settling(g) || !cdp__group_due(g, now)) return false;
+    if (!cdp__flows_due(g, now)) cdp__group_fail_timeout(g, now);
+    return true;
+}
+
+/* Other polls go on until nothing moves. One with a budget may end before, and so may the next
+   ones: their deadlines are looked at here. Between two rounds no rank is late. */
+CDP__PRIVATE void cdp__group_moved(cdp_group *g) {
+    if (!CDP__BUDGETS || !g->w->poll_until_ns || g->health != CDP__HEALTHY) return;
+    if (!g->exec.running || cdp__exec_late(&g->exec)) (void)cdp__group_overdue(g, cdp__now(g->os));
+}
+
 /* Neither operations nor messages have moved. */
 CDP__PRIVATE cdp__advance cdp__group_blocked(cdp_group *g) {
     const uint64_t now = cdp__now(g->os);
-    if (!cdp__group_settling(g) && cdp__group_due(g, now)) {
-        if (!cdp__flows_due(g, now)) cdp__group_fail_timeout(g, now);
-        return CDP__MOVED; /* the group has just failed: poll again */
-    }
+    if (cdp__group_overdue(g, now)) return CDP__MOVED;
     if (g->queue_used && g->exec.running && cdp__group_stuck(g, now) == CDP__MOVED)
         return CDP__MOVED;
     if ((now >= g->wait_ns || g->w->failure.waited || g->w->failure.outbox)
@@ -13760,8 +13797,10 @@ CDP__PRIVATE cdp__advance cdp__group_poll(cdp_group *g) {
     if (flows > polled) polled = flows;
     if (CDP__BUDGETS && g->w->cut) cdp__flows_turn(g);
     if (g->health == CDP__HEALTHY) polled = cdp__group_settle_late(g, polled);
+    if (g->health != CDP__HEALTHY && polled == CDP__BLOCKED) return CDP__MOVED;
+    if (polled == CDP__MOVED) cdp__group_moved(g);
     if (polled != CDP__BLOCKED || g->w->fast_poll || g->w->cut) return polled;
-    return g->health == CDP__HEALTHY ? cdp__group_blocked(g) : CDP__MOVED;
+    return cdp__group_blocked(g);
 }
 
 /* The next moment that matters while settling: the last chance to store the end of a wait, the

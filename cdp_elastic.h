@@ -846,7 +846,7 @@ CDP__PRIVATE bool cdp__elastic_get_decision(uint8_t *in, uint64_t bytes, cdp__el
     d->epoch = cdp__get_u64(in + 24);
     d->step = cdp__get_u64(in + 32);
     d->samples = cdp__get_u64(in + 40);
-    memcpy(d->cause, in + 56, sizeof d->cause - 1);
+    cdp__text_foreign_in(d->cause, sizeof d->cause, (const char *)in + 56, sizeof d->cause - 1);
     for (r = 0; r < size; ++r) {
         const uint8_t *at = in + cdp__elastic_decision_bytes(r);
         cdp__elastic_add(d, at, cdp__get_u32(at + 16), cdp__get_u32(at + 20) != 0);
@@ -1254,7 +1254,8 @@ CDP__PRIVATE cdp_status cdp__elastic_arrive_at(cdp_elastic *e, uint64_t k) {
     cdp__elastic_key(e, key, "e/%llu/alarm", (unsigned long long)k);
     st = cdp__elastic_read(e, e->watched, key, &data, &bytes);
     if (st != CDP_OK) return st;
-    cdp__format(why, sizeof why, "%s", data ? (const char *)data : "its alarm was removed");
+    cdp__format(why, sizeof why, "its alarm was removed");
+    if (data) cdp__text_foreign(why, sizeof why, data, bytes);
     cdp_store_free(e->watched, data);
     cdp__elastic_lock(e);
     arrived = e->place.epoch == k && cdp__elastic_arrive(&e->place, &a);
@@ -1296,7 +1297,8 @@ CDP__PRIVATE cdp_status cdp__elastic_try(cdp_elastic *e, cdp_store *s,
     if (st == CDP_OK) st = cdp__elastic_read(e, s, key, &why, &bytes);
     if (st == CDP_OK) *verdict = cdp__elastic_decide(&v, &d);
     if (st == CDP_OK && *verdict == CDP__ELASTIC_DECIDED) {
-        cdp__format(d.cause, sizeof d.cause, "%s", why ? (const char *)why : "the job begins");
+        cdp__format(d.cause, sizeof d.cause, "the job begins");
+        if (why) cdp__text_foreign(d.cause, sizeof d.cause, why, bytes);
         st = cdp__elastic_propose(e, s, &d);
     }
     cdp_store_free(s, why);

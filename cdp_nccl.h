@@ -1065,11 +1065,14 @@ CDP__PRIVATE cdp_status cdp__nccl_gather(
     if (r == b->size)
         for (r = 0; r < b->size && all[r].status == CDP_OK;)
             ++r;
-    if (r < b->size)
+    if (r < b->size) {
+        char why[sizeof all[r].text];
+        cdp__text_foreign_in(why, sizeof why, all[r].text, sizeof why);
         return cdp__fail_peer((cdp_status)all[r].status, cdp_world_rank_of(b->group, r), 0,
             r == b->rank ? "%s: rank %u cannot: %s"
                          : "%s: not here either, because rank %u cannot: %s",
-            what, cdp_world_rank_of(b->group, r), all[r].text);
+            what, cdp_world_rank_of(b->group, r), why);
+    }
     return CDP_OK;
 }
 
@@ -1119,6 +1122,7 @@ CDP__PRIVATE cdp_status cdp__nccl_init(cdp__nccl *b, uint64_t deadline_ns) {
         int32_t status;
         char text[240];
     } word;
+    char why[sizeof word.text];
     cdp_status st;
     int r;
     memset(&word, 0, sizeof word);
@@ -1128,7 +1132,8 @@ CDP__PRIVATE cdp_status cdp__nccl_init(cdp__nccl *b, uint64_t deadline_ns) {
     }
     st = cdp_broadcast(b->group, &word, sizeof word, CDP_DTYPE_U8, 0);
     if (st != CDP_OK) return st;
-    if (word.status != 0) return cdp__fail((cdp_status)word.status, "%s", word.text);
+    cdp__text_foreign_in(why, sizeof why, word.text, sizeof word.text);
+    if (word.status != 0) return cdp__fail((cdp_status)word.status, "%s", why);
     r = (int)cdp__nc.ncclCommInitRankConfig(
         &b->comm, (int)b->size, word.id, (int)b->rank, (cdp__nc_config *)(void *)&config);
     if (r != 0 && r != CDP__NC_IN_PROGRESS) return cdp__nccl_refused(r, "cdp_nccl_attach");

@@ -4022,8 +4022,7 @@ CDP__PRIVATE const char *cdp__ctx_got_member(
     } else if (ctx && ctx->with[from] == CDP__CTX_STRANGER) {
         return "a failure of a context in which it has no part";
     } else if (ctx) {
-        if (p->bytes) memcpy(text, p->body, (size_t)p->bytes);
-        text[p->bytes] = 0;
+        cdp__text_foreign(text, sizeof text, p->body, p->bytes);
         cdp__ctx_fail(
             rpc, ctx, (cdp_status) - (int32_t)p->aux, (int32_t)(uint32_t)p->b, from, text);
     }
@@ -4787,8 +4786,7 @@ CDP__PRIVATE const char *cdp__rpc_got_answer(
         const uint32_t ran = (uint32_t)(p->b >> 32);
         if (p->aux < 1 || p->aux > (uint32_t)-CDP_ERR_BUSY || ran > CDP_RAN_YES)
             return "an unknown status";
-        if (p->bytes) memcpy(text, p->body, (size_t)p->bytes);
-        text[p->bytes] = 0;
+        cdp__text_foreign(text, sizeof text, p->body, p->bytes);
         cdp__rpc_fail_came(
             rpc, c, (cdp_status) - (int32_t)p->aux, (cdp_ran)ran, (int32_t)(uint32_t)p->b, text);
     }
@@ -5302,9 +5300,6 @@ CDP__PRIVATE cdp_status cdp__rpc_desc_check(const cdp_rpc_desc *d) {
     if (d->function_count && !d->functions)
         return cdp__fail(CDP_ERR_INVALID, "cdp_rpc_create: functions is NULL, function_count %u",
             d->function_count);
-    if (cdp_size(d->group) > 65535)
-        return cdp__fail(
-            CDP_ERR_INVALID, "cdp_rpc_create: %u ranks; at most 65535", cdp_size(d->group));
     for (i = 0; i < d->function_count; ++i) {
         const cdp_rpc_function *f = &d->functions[i];
         if (f->flags & ~(CDP_RPC_INLINE | CDP_RPC_LATER | CDP_RPC_EARLY))
@@ -5392,7 +5387,8 @@ CDP__PRIVATE cdp_status cdp__rpc_cards(cdp_rpc *rpc, const uint8_t *cards) {
                 (unsigned long long)cdp__get_u64(cards + 16),
                 (unsigned long long)cdp__get_u64(card + 16));
         peer->limit = (uint32_t)cdp__min(rpc->desc.max_calls, cdp__get_u32(card + 8));
-        memcpy(peer->name, card + 24, CDP__RPC_NAME - 1);
+        cdp__text_foreign_in(
+            peer->name, sizeof peer->name, (const char *)card + 24, CDP__RPC_NAME - 1);
         for (k = 0; k < r; ++k)
             if (!strcmp(rpc->peers[k].name, peer->name))
                 return cdp__fail_peer(CDP_ERR_MISMATCH, cdp_world_rank_of(rpc->group, r), 0,

@@ -1149,11 +1149,8 @@ typedef struct cdp__key_text {
 } cdp__key_text;
 
 CDP__PRIVATE const char *cdp__key_print(cdp__key_text *t, cdp_bytes key) {
-    const uint8_t *p = (const uint8_t *)key.data;
-    uint64_t i, n = cdp__min(key.bytes, 80);
-    for (i = 0; i < n; ++i)
-        t->at[i] = p[i] >= 32 && p[i] < 127 ? (char)p[i] : '?';
-    memcpy(t->at + n, key.bytes > n ? "..." : "", key.bytes > n ? 4 : 1);
+    cdp__text_foreign(t->at, 81, key.data, key.bytes);
+    if (key.bytes > 80) memcpy(t->at + strlen(t->at), "...", 4);
     return t->at;
 }
 
@@ -4818,6 +4815,10 @@ typedef struct cdp__client {
     uint16_t port;
     bool last_will_sent;
     cdp_bytes will_key, will_value; /* copies */
+    /* the goodbye: the answer is awaited until bye_ns (0: not begun); the last bytes received */
+    bool bye_over;
+    uint64_t bye_ns;
+    uint8_t bye_seen[4];
     uint8_t key[CDP__AUTH_BYTES];
     cdp__auth auth;
     char name[300];  /* "host:port (address)", for errors */
@@ -5897,47 +5898,68 @@ CDP__PRIVATE void cdp__client_drain(cdp__client *c) {
     }
 }
 
-/* Input that is still in transit would do the same, and could drop the withdrawal of the last will.
-   So a PING follows the withdrawal, and everything up to its answer is read, for at most
-   CDP__CLIENT_GOODBYE_NS because the server may have died. The loop runs meanwhile, since the
-   server may be on it. */
-CDP__PRIVATE void cdp__client_goodbye(cdp__client *c) {
+/* Begins the goodbye: withdraws the last will, and sends a PING. False: there is nothing to wait
+   for. */
+CDP__PRIVATE bool cdp__client_bye_begin(cdp__client *c) {
     static const uint8_t bye[4] = {'b', 'y', 'e', '!'};
-    uint8_t seen[4] = {0}, next = 0, *p;
-    uint64_t deadline;
-    if (!c->last_will_sent) {
-        cdp__client_drain(c);
-        return;
-    }
+    uint8_t *p;
     c->io.func = cdp__client_ignore;
     cdp__client_put_last_will(c, true);
     p = c->last_will_sent ? NULL : cdp__client_begin(c, 5);
-    if (!p) return;
+    if (!p) return false;
     *p++ = CDP__OP_PING;
     memcpy(p, bye, sizeof bye);
     cdp__client_end(c, p + sizeof bye);
+    c->bye_ns = c->os->now_ns(c->os->user) + CDP__CLIENT_GOODBYE_NS;
+    return true;
+}
+
+/* Reads up to the answer to the PING. True: that has not come yet. */
+CDP__PRIVATE bool cdp__client_bye_read(cdp__client *c) {
+    uint8_t next = 0;
+    cdp_iov iov;
+    int64_t r;
+    iov.data = &next;
+    iov.bytes = 1;
+    while ((r = cdp__io_recv(c->loop, &c->io, &iov, 1)) > 0) {
+        memmove(c->bye_seen, c->bye_seen + 1, 3);
+        c->bye_seen[3] = next;
+        if (memcmp(c->bye_seen, "bye!", 4) == 0) return false;
+    }
+    return r == 0;
+}
+
+/* Input that is still in transit would do the same, and could drop the withdrawal of the last will.
+   So a PING follows the withdrawal, and everything up to its answer is read, for at most
+   CDP__CLIENT_GOODBYE_NS because the server may have died. One look, which does not wait. True:
+   the answer is still awaited, until bye_ns. */
+CDP__PRIVATE bool cdp__client_bye(cdp__client *c) {
+    uint64_t left;
+    if (c->state != CDP__CLIENT_READY || c->bye_over) return false;
+    if (!c->bye_ns && !c->last_will_sent) {
+        cdp__client_drain(c);
+        return false;
+    }
+    c->bye_over = !c->bye_ns && !cdp__client_bye_begin(c);
+    if (c->bye_over) return false;
+    left = cdp__fifo_left(&c->out);
+    if (left) (void)cdp__client_flush(c);
+    if (c->state != CDP__CLIENT_READY) return false;
     /* the time counts from the last bytes sent, and received bytes are handled first: so a
        process that was stopped meanwhile still says goodbye */
-    deadline = c->os->now_ns(c->os->user) + CDP__CLIENT_GOODBYE_NS;
-    for (;;) {
-        const uint64_t left = cdp__fifo_left(&c->out);
-        cdp_iov iov;
-        int64_t r;
-        if (left) (void)cdp__client_flush(c);
-        if (c->state != CDP__CLIENT_READY) return;
-        if (cdp__fifo_left(&c->out) < left)
-            deadline = c->os->now_ns(c->os->user) + CDP__CLIENT_GOODBYE_NS;
-        iov.data = &next;
-        iov.bytes = 1;
-        while ((r = cdp__io_recv(c->loop, &c->io, &iov, 1)) > 0) {
-            memmove(seen, seen + 1, 3);
-            seen[3] = next;
-            if (memcmp(seen, bye, sizeof bye) == 0) return;
-        }
-        if (r < 0 || c->os->now_ns(c->os->user) >= deadline
-            || cdp__loop_run(c->loop, NULL, deadline) != CDP_OK)
-            return;
-    }
+    if (cdp__fifo_left(&c->out) < left)
+        c->bye_ns = c->os->now_ns(c->os->user) + CDP__CLIENT_GOODBYE_NS;
+    c->bye_over = !cdp__client_bye_read(c) || c->os->now_ns(c->os->user) >= c->bye_ns;
+    return !c->bye_over;
+}
+
+/* For cdp_tcp.h: says goodbye without waiting, before the client is destroyed. True: call again
+   when the loop has something to report, or at *until_ns. No request may be in progress. */
+CDP__PRIVATE bool cdp__tcp_store_parts(cdp_store *s, uint64_t *until_ns) {
+    cdp__client *c = (cdp__client *)s->self;
+    const bool more = cdp__client_bye(c);
+    *until_ns = c->bye_ns;
+    return more;
 }
 
 CDP__PRIVATE void cdp__client_destroy(void *self) {
@@ -5945,7 +5967,8 @@ CDP__PRIVATE void cdp__client_destroy(void *self) {
     const cdp_os *os = c->os;
     const cdp_error before = *cdp_last_error();
     void *will;
-    if (c->state == CDP__CLIENT_READY) cdp__client_goodbye(c);
+    while (cdp__client_bye(c) && cdp__loop_run(c->loop, NULL, c->bye_ns) == CDP_OK) {
+    }
     if (c->loop->os) {
         cdp__fail(CDP_ERR_STATE, "the store client of %s was destroyed", c->name);
         cdp__client_break(c); /* ends requests that other code still refers to */

@@ -3315,20 +3315,43 @@ CDP__PRIVATE void cdp__mesh_discard(cdp__mesh *m, bool end_sending) {
     }
 }
 
-/* Leaves the other ranks. Closing a connection on which data arrives later resets it, and the
-   peer would lose unread data of this rank. So this rank ends its sending side first, and closes
-   the connection when the peer has closed its side, or after CDP__PART_MS if it is busy. True: it
-   waited, until until_ns at most, and is to be called again. */
-CDP__PRIVATE bool cdp__mesh_parts(cdp__mesh *m, uint64_t until_ns) {
-    const uint64_t now = cdp__mesh_now(m);
+/* Ends this rank's side of its links, and then waits until the peers have closed theirs. True: some
+   have not yet. */
+CDP__PRIVATE bool cdp__mesh_links_part(cdp__mesh *m, uint64_t now) {
     if (!m->links || !m->os->net.end_sending) return false;
-    if (!m->part_ns) m->part_ns = now + CDP__PART_MS * CDP__MS;
     if (!m->parting && (now >= m->part_ns || !cdp__mesh_telling(m))) {
         m->parting = true;
         cdp__mesh_discard(m, true);
     }
-    if (now >= m->part_ns || (m->parting && !cdp__mesh_parting(m))) return false;
-    return cdp__loop_run(&m->loop, NULL, cdp__min(until_ns, m->part_ns)) == CDP_OK;
+    return now < m->part_ns && (!m->parting || cdp__mesh_parting(m));
+}
+
+/* Says goodbye to the store, so that the last will of this rank is not carried out. True: the store
+   has not answered, and may until *until_ns. */
+CDP__PRIVATE bool cdp__mesh_store_parts(cdp__mesh *m, uint64_t *until_ns) {
+    if (!m->watch) return false;
+    if (m->watching && m->watch_rq.status == CDP_PENDING) {
+        m->watch->cancel(m->watch->self, &m->watch_rq);
+        m->watching = false;
+    }
+    return cdp__tcp_store_parts(m->watch, until_ns);
+}
+
+/* Leaves the other ranks. Closing a connection on which data arrives later resets it, and the
+   peer would lose unread data of this rank. So this rank ends its sending side first, and closes
+   the connection when the peer has closed its side, or after CDP__PART_MS if it is busy. It leaves
+   the store at the same time. True: it waited, until until_ns at most, and is to be called
+   again. */
+CDP__PRIVATE bool cdp__mesh_parts(cdp__mesh *m, uint64_t until_ns) {
+    const uint64_t now = cdp__mesh_now(m);
+    uint64_t end = 0;
+    bool links, store;
+    if (!m->part_ns) m->part_ns = now + CDP__PART_MS * CDP__MS;
+    store = cdp__mesh_store_parts(m, &end);
+    links = cdp__mesh_links_part(m, now);
+    if (links) end = m->part_ns;
+    if (!links && !store) return false;
+    return cdp__loop_run(&m->loop, NULL, cdp__min(until_ns, end)) == CDP_OK;
 }
 
 /* No peer connects any more. */
@@ -4007,15 +4030,11 @@ CDP__PRIVATE void cdp__mesh_name_round(cdp__mesh *m) {
     cdp__mesh_key(m, m->fail_key, "fail", UINT32_MAX);
 }
 
-/* Copies the text in a value of the store, from byte `head` on: truncated to fit, and without
-   control characters, which could upset a terminal. */
+/* The text in a value of the store, from byte `head` on. */
 CDP__PRIVATE void cdp__mesh_text(
     const void *value, uint64_t bytes, uint64_t head, char *out, uint64_t size) {
-    const uint8_t *in = (const uint8_t *)value;
-    cdp__text t = {out, size, 0};
-    out[0] = 0;
-    for (; head < bytes; ++head)
-        cdp__text_add(&t, "%c", in[head] < 32 || in[head] > 126 ? '?' : in[head]);
+    head = cdp__min(head, bytes);
+    cdp__text_foreign(out, size, (const uint8_t *)value + head, bytes - head);
 }
 
 /* Another live process owns the key: compares its value with `mine` for the error. */

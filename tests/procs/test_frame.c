@@ -29,6 +29,7 @@
 typedef struct looks {
     uint32_t count, done;
     int32_t status;
+    pid_t pid;
     float wall_worst, leaving_ms, leaving_late;
     uint32_t leaving_looks;
     float late[MOST_LOOKS]; /* microseconds beyond the budget */
@@ -38,6 +39,7 @@ typedef struct run {
     uint64_t count; /* floats */
     uint32_t budget_us;
     uint32_t dies; /* a rank; RANKS: none */
+    bool stops;    /* and rank 0, which serves the store, is stopped just before that */
     bool memory;
     bool whole_group; /* cdp_poll() rather than cdp_work_poll() */
     bool training;    /* creates a ddp and ends a backward pass, with cdp_ddp_poll() */
@@ -87,7 +89,10 @@ static cdp_status frames(cdp_group *g, cdp_work w, const run *r, looks *l, uint3
     uint32_t passed = 0;
     cdp_status st;
     while ((st = frame(g, w, r, l)) == CDP_PENDING) {
-        if (cdp_rank(g) == r->dies && most != NEVER && ++passed >= most) raise(SIGKILL);
+        if (cdp_rank(g) == r->dies && most != NEVER && ++passed >= most) {
+            if (r->stops) kill(seen[0].pid, SIGSTOP);
+            raise(SIGKILL);
+        }
         sched_yield(); /* the rest of the frame */
     }
     return st;
@@ -207,11 +212,17 @@ static int by_size(const void *a, const void *b) {
     return d > 0 ? 1 : -(d < 0);
 }
 
+static const char *fault_text(const run *r) {
+    if (r->stops) return ", the store stands still and a rank dies";
+    return r->dies < RANKS ? ", a rank dies" : "";
+}
+
 /* The worst rank's time beyond the budget at 99 %, and at worst. */
 static void go(const run *r, double *at_99, double *worst, double *left) {
     static const char *const calls[] = {"cdp_work_poll", "cdp_poll", "cdp_ddp_poll"};
     const uint16_t port = free_port();
     pid_t pid[RANKS];
+    uint32_t stopped = 0; /* so many of the first ranks */
     double wall = 0, leaving = 0, leaving_late = 0;
     uint32_t i, count = 0;
     *at_99 = *worst = 0;
@@ -221,10 +232,12 @@ static void go(const run *r, double *at_99, double *worst, double *left) {
         seen[i].leaving_looks = 0;
         pid[i] = fork();
         if (pid[i]) continue;
+        seen[i].pid = getpid();
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         _exit(rank_main(r, i, port));
     }
-    for (i = 0; i < RANKS; ++i) {
+    stopped = r->stops ? 1 : 0;
+    for (i = stopped; i < RANKS; ++i) {
         int status = 0;
         looks *l = &seen[i];
         waitpid(pid[i], &status, 0);
@@ -243,11 +256,15 @@ static void go(const run *r, double *at_99, double *worst, double *left) {
         if (l->leaving_late > leaving_late) leaving_late = l->leaving_late;
         count += l->count;
     }
+    if (stopped) {
+        kill(pid[0], SIGKILL);
+        waitpid(pid[0], NULL, 0);
+    }
     printf(
         "INFO %s, budget %u us, %s%s: %u calls, beyond the budget: 99 %% %.0f us, worst %.0f us "
         "of processor time, %.0f us of wall time; cdp_group_leave: worst %.0f us, %.0f ms in all\n",
         r->memory ? "memory" : "TCP", r->budget_us, calls[r->training ? 2 : r->whole_group],
-        r->dies < RANKS ? ", a rank dies" : "", count, *at_99, *worst, wall, leaving_late, leaving);
+        fault_text(r), count, *at_99, *worst, wall, leaving_late, leaving);
     *left = leaving_late;
 }
 
@@ -301,6 +318,18 @@ TEST(budgets_hold_while_a_peer_dies) {
     all(true, 0, 1);
     all(false, 1, 0); /* the rank that serves the store */
 }
+TEST(budgets_hold_while_the_store_is_stopped_and_a_peer_dies) {
+    run r;
+    memset(&r, 0, sizeof r);
+    r.count = TEST_SLOW ? many / 8 : many;
+    r.dies = 1;
+    r.stops = true;
+    r.kind = CDP_COLL_ALLREDUCE;
+    holds(r);
+    r.whole_group = true;
+    r.budget_us = 500;
+    holds(r);
+}
 TEST(budgets_hold_in_training) {
     all(false, 2, RANKS);
     all(true, 2, RANKS);
@@ -315,6 +344,8 @@ int main(int argc, char **argv) {
         {"budgets_hold_over_tcp", budgets_hold_over_tcp, 300},
         {"budgets_hold_over_memory", budgets_hold_over_memory, 300},
         {"budgets_hold_while_a_peer_dies", budgets_hold_while_a_peer_dies, 300},
+        {"budgets_hold_while_the_store_is_stopped_and_a_peer_dies",
+            budgets_hold_while_the_store_is_stopped_and_a_peer_dies, 300},
         {"budgets_hold_in_training", budgets_hold_in_training, 300},
         {"budgets_hold_in_training_while_a_peer_dies", budgets_hold_in_training_while_a_peer_dies,
             300},

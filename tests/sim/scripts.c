@@ -686,14 +686,28 @@ static void quiet(cdp_log_level level, const char *text, int32_t rank, void *use
     sim_say((sim_node *)user, "log: %s", text);
 }
 
+static bool was_held_up(const play *y, uint32_t rank) {
+    uint32_t i;
+    for (i = 0; i < y->world->fault_count; ++i) {
+        const sim_fault *f = &y->world->faults[i];
+        if (f->happened && f->kind == SIM_FAULT_STOP && f->a == (int32_t)rank) return true;
+    }
+    return false;
+}
+
 /* Starts as a program does that has frames of this length. */
 static cdp_status open_in_frames(player *p, const cdp_tcp_desc *t, uint32_t frame_ms) {
     cdp_starting *starting = NULL;
     cdp_status st = cdp_init_start(t, &starting);
     if (st != CDP_OK) return st;
-    do
+    do {
+        const uint64_t from_ns = p->node->world->now;
         st = cdp_init_poll(starting, frame_ms * 1000, &p->world);
-    while (st == CDP_PENDING);
+        if (p->node->world->now - from_ns > (frame_ms + 30) * SIM_MS
+            && !was_held_up(p->play, p->node->id))
+            wrong(p, "cdp_init_poll with a budget of %u ms took %llu ms", frame_ms,
+                (unsigned long long)((p->node->world->now - from_ns) / SIM_MS));
+    } while (st == CDP_PENDING);
     return st;
 }
 
@@ -1092,15 +1106,6 @@ static bool is_expected(play *y, uint32_t rank) {
         if (fits(y, l, &y->players[rank])) return true;
     }
     return !any && y->players[rank].status == CDP_OK;
-}
-
-static bool was_held_up(const play *y, uint32_t rank) {
-    uint32_t i;
-    for (i = 0; i < y->world->fault_count; ++i) {
-        const sim_fault *f = &y->world->faults[i];
-        if (f->happened && f->kind == SIM_FAULT_STOP && f->a == (int32_t)rank) return true;
-    }
-    return false;
 }
 
 /* False: `text` says what is wrong, beginning with a word for its kind. */

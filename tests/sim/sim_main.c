@@ -505,10 +505,27 @@ static void job_make(run *r, sim_node *node, uint64_t *s, op *o, uint64_t id) {
     o->rq.in = o->in_place ? NULL : o->in;
 }
 
+/* Ranks without threads that look once in so long, and wait nowhere else (--frames). */
+static uint64_t with_frames_ns;
+
+static cdp_status wait_for(sim_node *node, cdp_work w) {
+    cdp_status st;
+    if (!with_frames_ns) return cdp_work_wait(w);
+    while ((st = cdp_work_poll(w, 0)) == CDP_PENDING)
+        sim_sleep(node, with_frames_ns);
+    return st;
+}
+
 static cdp_status job_sync(run *r, sim_node *node, cdp_group *g, op *o) {
     const cdp_request *q = &o->rq;
     cdp_status st;
     call_begin(r, node, r->timeout_ms);
+    if (with_frames_ns) {
+        st = cdp_start(g, q, &o->work);
+        if (st == CDP_OK) st = wait_for(node, o->work);
+        call_end(r, node, cdp_coll_name(q->kind));
+        return failed(r, node, st);
+    }
     switch (q->kind) {
     case CDP_COLL_ALLREDUCE: st = cdp_allreduce(g, q->in, q->out, q->count, q->dtype, q->op); break;
     case CDP_COLL_BROADCAST: st = cdp_broadcast(g, q->out, q->count, q->dtype, q->root); break;
@@ -528,9 +545,9 @@ static cdp_status job_wait(run *r, sim_node *node, op *o, bool ask, uint64_t *ow
         uint32_t asked = 0;
         while ((st = cdp_work_test(o->work)) == CDP_PENDING && ++asked < 200)
             sim_sleep(node, sim_log_between(own, 5 * SIM_US, 2 * SIM_MS));
-        if (st == CDP_PENDING) st = cdp_work_wait(o->work); /* enough computed */
+        if (st == CDP_PENDING) st = wait_for(node, o->work); /* enough computed */
     } else {
-        st = cdp_work_wait(o->work);
+        st = wait_for(node, o->work);
     }
     call_end(r, node, ask ? "cdp_work_test" : "cdp_work_wait");
     o->done = true;
@@ -658,6 +675,8 @@ static void ddp_check(
 static cdp_status ddp_frames(sim_node *node, cdp_ddp *d, uint64_t *own) {
     cdp_status st = CDP_PENDING;
     uint32_t i;
+    while (with_frames_ns && (st = cdp_ddp_poll(d, 0)) == CDP_PENDING)
+        sim_sleep(node, with_frames_ns);
     for (i = 0; st == CDP_PENDING; ++i) {
         st = cdp_ddp_poll(d, i < 100 ? (uint32_t)(sim_random(own) % 20) : 500000);
         if (st == CDP_PENDING && i < 100) sim_sleep(node, sim_log_between(own, SIM_US, SIM_MS / 2));
@@ -665,26 +684,44 @@ static cdp_status ddp_frames(sim_node *node, cdp_ddp *d, uint64_t *own) {
     return st;
 }
 
+/* A call with a budget has returned: it may take longer than that by what the world's noise costs,
+   and by no wait. */
+static void budget_end(
+    run *r, sim_node *node, uint64_t from_ns, uint32_t budget_us, const char *what) {
+    const uint64_t took = node->world->now - from_ns;
+    const bool stops = r->fault.kind == SIM_FAULT_STOP && r->fault.a == (int32_t)node->id;
+    if (took > budget_us * SIM_US + 30 * SIM_MS && !stops)
+        wrong(r, node, "%s with a budget of %u us took %llu us", what, budget_us,
+            (unsigned long long)(took / SIM_US));
+}
+
 /* So does leaving. */
-static void group_leave(sim_node *node, cdp_group *g, uint64_t *own) {
-    if (sim_chance(own, 500)) {
+static void group_leave(run *r, sim_node *node, cdp_group *g, uint64_t *own) {
+    cdp_status st;
+    if (sim_chance(own, 500) && !with_frames_ns) {
         cdp_group_destroy(g);
         return;
     }
-    while (cdp_group_leave(g, (uint32_t)(sim_random(own) % 20)) == CDP_PENDING)
-        sim_sleep(node, sim_log_between(own, SIM_US, SIM_MS));
+    do {
+        const uint32_t budget_us = (uint32_t)(sim_random(own) % 20);
+        const uint64_t from_ns = node->world->now;
+        st = cdp_group_leave(g, budget_us);
+        budget_end(r, node, from_ns, budget_us, "cdp_group_leave");
+        if (st == CDP_PENDING)
+            sim_sleep(node, with_frames_ns ? with_frames_ns : sim_log_between(own, SIM_US, SIM_MS));
+    } while (st == CDP_PENDING);
 }
 
 static cdp_status ddp_create(sim_node *node, const cdp_ddp_desc *desc, uint64_t *own, cdp_ddp **d) {
     cdp_status st;
-    if (sim_chance(own, 500)) return cdp_ddp_create(desc, d);
+    if (sim_chance(own, 500) && !with_frames_ns) return cdp_ddp_create(desc, d);
     st = cdp_ddp_create_start(desc, d);
     return st == CDP_OK ? ddp_frames(node, *d, own) : st;
 }
 
 static cdp_status ddp_end(sim_node *node, cdp_ddp *d, uint64_t *own) {
     cdp_status st;
-    if (sim_chance(own, 500)) return cdp_ddp_backward_end(d);
+    if (sim_chance(own, 500) && !with_frames_ns) return cdp_ddp_backward_end(d);
     st = cdp_ddp_backward_end_start(d);
     return st == CDP_OK ? ddp_frames(node, d, own) : st;
 }
@@ -775,6 +812,15 @@ static void quiet(cdp_log_level level, const char *text, int32_t rank, void *use
     sim_say(node, "log: %s", text);
 }
 
+static cdp_status send_to(
+    sim_node *node, cdp_group *g, const int32_t *data, uint64_t count, uint32_t to, uint32_t tag) {
+    cdp_work work;
+    cdp_status st;
+    if (!with_frames_ns) return cdp_send(g, data, count, CDP_DTYPE_I32, to, tag);
+    st = cdp_send_async(g, data, count, CDP_DTYPE_I32, to, tag, &work);
+    return st == CDP_OK ? wait_for(node, work) : st;
+}
+
 /* The program; then the group goes, and what it may still have held. */
 /* Everybody sends to one rank messages of lengths that only the sender knows; that rank takes
    them from whoever comes, a few at once, and each sender's in the order in which they were
@@ -800,7 +846,7 @@ static cdp_status job_messages(
             const uint64_t count = (uint64_t)(job_value(seed, i, node->id, 0) + 20) % MOST;
             for (k = 0; k < count; ++k)
                 data[k] = (int32_t)job_value(seed, i, node->id, 1 + k);
-            st = failed(r, node, cdp_send(g, data, count, CDP_DTYPE_I32, to, tag));
+            st = failed(r, node, send_to(node, g, data, count, to, tag));
             if (sim_chance(own, 300)) sim_sleep(node, sim_log_between(own, SIM_US, 5 * SIM_MS));
             continue;
         }
@@ -808,7 +854,7 @@ static cdp_status job_messages(
             st = failed(r, node,
                 cdp_recv_any_async(g, data + started % AT_ONCE * MOST, MOST, CDP_DTYPE_I32,
                     CDP_ANY_RANK, tag, &got[started % AT_ONCE], &work[started % AT_ONCE]));
-        if (st == CDP_OK) st = failed(r, node, cdp_work_wait(work[i % AT_ONCE]));
+        if (st == CDP_OK) st = failed(r, node, wait_for(node, work[i % AT_ONCE]));
         if (st == CDP_OK) {
             const cdp_message *m = &got[i % AT_ONCE];
             const uint32_t at = m->source < r->nodes ? seen[m->source]++ : 0;
@@ -864,7 +910,7 @@ static cdp_status job_program(run *r, sim_node *node, cdp_group *g) {
     }
     sim_doing(node, "cdp_group_destroy");
     call_begin(r, node, 500);
-    group_leave(node, g, &own);
+    group_leave(r, node, g, &own);
     call_end(r, node, "cdp_group_destroy");
     while (r->later_n[node->id])
         sim_free(node, r->later[node->id][--r->later_n[node->id]]);
@@ -886,6 +932,7 @@ static void group_desc_of(run *r, sim_node *node, cdp_group_desc *d) {
     d->timeout_ms = r->timeout_ms;
     d->small_bytes = sim_log_between(&s, 1, 65536);
     d->piece_bytes = sim_chance(&s, 300) ? 0 : sim_log_between(&s, least_piece, 65536);
+    if (with_frames_ns) d->piece_bytes = 0; /* a piece, a step */
     d->no_spin = sim_chance(&s, 768);
     d->spin_us = (uint32_t)sim_between(&s, 1, 5);
     d->os = &node->os;
@@ -1316,14 +1363,17 @@ static cdp_status goodbye_main(run *r, sim_node *node) {
 
 #if WITH_TCP
 /* Starts as a program does that has frames. */
-static cdp_status tcp_start(const run *r, const cdp_tcp_desc *t, cdp_group **g) {
+static cdp_status tcp_start(run *r, sim_node *node, const cdp_tcp_desc *t, cdp_group **g) {
     cdp_starting *starting = NULL;
     cdp_status st;
     if (!r->frame_us) return cdp_init(t, g);
     st = cdp_init_start(t, &starting);
     if (st == CDP_OK) st = CDP_PENDING;
-    while (st == CDP_PENDING)
+    while (st == CDP_PENDING) {
+        const uint64_t from_ns = node->world->now;
         st = cdp_init_poll(starting, r->frame_us, g);
+        budget_end(r, node, from_ns, r->frame_us, "cdp_init_poll");
+    }
     return st;
 }
 
@@ -1369,7 +1419,7 @@ static cdp_status tcp_main(run *r, sim_node *node) {
     }
     sim_doing(node, "cdp_init");
     call_begin(r, node, r->init_timeout_ms);
-    st = failed(r, node, tcp_start(r, &t, &g));
+    st = failed(r, node, tcp_start(r, node, &t, &g));
     call_end(r, node, "cdp_init");
     r->joined[node->id] = st == CDP_OK;
     if (st != CDP_OK) return st;
@@ -1451,7 +1501,7 @@ static void plan_frames(run *r) {
 static void plan_hosts(run *r) {
     uint64_t s = sim_stream(r->seed, 23);
     uint32_t i, count;
-    r->large = !r->tiny && sim_chance(&s, 64);
+    r->large = !r->tiny && sim_chance(&s, 64) && !with_frames_ns;
     if (r->nodes < 3 || !sim_chance(&s, 256)) return;
     count = (uint32_t)sim_between(&s, 2, r->nodes - 1);
     for (i = 1; i < r->nodes; ++i)
@@ -1473,16 +1523,22 @@ static void plan_make(run *r, const scenario *sc, fault_class fault, uint64_t se
     if (r->nodes < 2 && fault != F_NONE && fault != F_DELAY && fault != F_PAUSE && fault != F_NOMEM
         && fault != F_ABORT)
         r->nodes = 2 + (uint32_t)(seed % (sc->nodes_max - 1));
+    if (with_frames_ns && r->nodes > 6) r->nodes = 6; /* chains are followed within 0.3 s */
     r->one_host = sim_chance(&s, 512);
     r->timeout_ms = (uint32_t)sim_between(&s, 5000, 20000);
     r->init_timeout_ms = (uint32_t)sim_between(&s, 10000, 20000);
-    r->tiny = fault != F_NONE && sim_chance(&s, 100);
+    r->tiny = fault != F_NONE && sim_chance(&s, 100) && !with_frames_ns; /* a byte per frame */
     if (r->tiny && r->nodes > 6) r->nodes = 6; /* every byte is an event of its own */
     r->noise = fault == F_NONE ? sim_noise_calm() : sim_noise_wild(seed, r->tiny);
     /* somebody is really late */
     if (fault != F_NONE && sim_chance(&s, 60))
         r->noise.start_ns = sim_log_between(&s, 100 * SIM_MS, 4000 * SIM_MS);
     r->slack_ns = 1000 * SIM_MS;
+    if (with_frames_ns) { /* a frame makes one step; if it is small, no operation ends */
+        r->noise.buffer_min = r->noise.buffer_max = 65536;
+        r->noise.split_1024 = 0;
+        r->timeout_ms += 10000;
+    }
     r->threads = with_threads;
     /* no network lies between ranks of one host, so none can be cut */
     r->memory = with_memory
@@ -2133,6 +2189,8 @@ static int usage(int code) {
            "--threads, --memory: with what users have by default, a progress thread in each rank, "
            "and\n"
            "    shared memory between ranks of one host\n"
+           "--frames MS: ranks of the scenarios with `job` look once in so long, and wait nowhere "
+           "else\n"
            "scenarios:");
     for (i = 0; i < SCENARIO_COUNT; ++i)
         printf(" %s", scenarios[i].name);
@@ -2173,6 +2231,8 @@ int main(int argc, char **argv) {
             with_threads = true;
         else if (strcmp(a, "--memory") == 0)
             with_memory = true;
+        else if (strcmp(a, "--frames") == 0)
+            with_frames_ns = strtoull(option_value(argc, argv, &i), NULL, 0) * SIM_MS;
         else if (strcmp(a, "--seconds") == 0)
             seconds = strtoull(option_value(argc, argv, &i), NULL, 0);
         else if (strcmp(a, "--from") == 0)

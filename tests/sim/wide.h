@@ -738,7 +738,7 @@ static cdp_status wide_run(run *r, sim_node *node, cdp_group *g, bool strict) {
         st = wide_round(w, (uint32_t)i);
     sim_doing(node, "cdp_group_destroy");
     call_begin(r, node, 500);
-    group_leave(node, g, &w->own);
+    group_leave(r, node, g, &w->own);
     call_end(r, node, "cdp_group_destroy");
     while (r->later_n[node->id])
         sim_free(node, r->later[node->id][--r->later_n[node->id]]);

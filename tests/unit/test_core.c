@@ -435,6 +435,45 @@ static void record_fill(cdp__failure_record *r) {
     r->sending = true;
 }
 
+/* Texts that other processes have written reach terminals and logs. */
+TEST(foreign_texts_are_printable) {
+    static const struct {
+        const char *in, *out;
+    } cases[] = {
+        {"plain ~", "plain ~"},
+        {"caf\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80", "caf\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80"},
+        {"\x1b[2J\r\n\t\x7f", "?[2J????"}, /* control characters */
+        {"\xc2\x9b"
+         "2J",
+            "?2J"},                   /* those that a terminal takes for an escape */
+        {"\xff\xfe\x80", "???"},      /* never the first byte of a character */
+        {"\xc0\xaf", "??"},           /* too long for what it says */
+        {"\xed\xa0\x80", "???"},      /* half of a pair */
+        {"\xf4\x90\x80\x80", "????"}, /* beyond the last character */
+        {"a\xe2\x82", "a??"},         /* cut */
+    };
+    cdp__failure_record a, b;
+    uint8_t wire[CDP__FAILURE_MAX];
+    char out[40];
+    for (uint32_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
+        cdp__text_foreign(out, sizeof out, cases[i].in, strlen(cases[i].in));
+        T(strcmp(cases[i].out, out) == 0);
+        record_fill(&a);
+        cdp__format(a.text, sizeof a.text, "%s", cases[i].in);
+        T(cdp__failure_decode(wire, cdp__failure_encode(&a, wire), 8, &b));
+        T(strcmp(cases[i].out, b.text) == 0);
+    }
+    cdp__text_foreign(out, 5, "abc\xc3\xa9", 5); /* whole characters alone */
+    T_TEXT("abc", out);
+    T_EQ(3, strlen(out));
+    cdp__text_foreign(out, sizeof out, "a\0b", 3);
+    T_TEXT("a?b", out);
+    cdp__text_foreign(out, sizeof out, NULL, 0);
+    T_EQ(0, strlen(out));
+    cdp__text_foreign_in(out, sizeof out, "a\0b", 3);
+    T_EQ(1, strlen(out));
+}
+
 TEST(failure_records) {
     cdp__failure_record a, b;
     cdp_error e;
@@ -1302,6 +1341,7 @@ int main(int argc, char **argv) {
         {"headers_notice_every_difference", headers_notice_every_difference, 10},
         {"headers_of_random_bytes", headers_of_random_bytes, 10},
         {"header_texts", header_texts, 10},
+        {"foreign_texts_are_printable", foreign_texts_are_printable, 10},
         {"failure_records", failure_records, 10},
         {"wait_messages", wait_messages, 10},
         {"kernels_against_a_plain_loop", kernels_against_a_plain_loop, 10},

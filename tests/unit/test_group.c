@@ -725,6 +725,52 @@ TEST(chains_are_followed_in_frames) {
     T_EQ(8, blamed_in_frames(9, true));
 }
 
+/* A frame moves some bytes of a long message, or of messages beside a collective that one rank does
+   not call, and so does the next one: the deadline counts all the same. After how many ms does
+   rank 0 have its error? */
+static uint64_t ms_of_moving(bool beside) {
+    static float much[2][300000];
+    cdp_group_desc like = no_thread_desc();
+    cdp_os os = *cdp_os_default();
+    cdp_work work[2], late;
+    cdp_status st = CDP_PENDING;
+    uint64_t began;
+    world w;
+    frame_clock_ns = 1000 * CDP__MS;
+    frame_tick_ns = 200;
+    os.now_ns = frame_clock;
+    like.os = &os;
+    like.timeout_ms = beside ? 600000 : 1000;
+    if (!world_open(&w, 2, &like, 1024)) return UINT64_MAX;
+    began = frame_clock_ns;
+    T_EQ(CDP_OK, cdp_send_async(w.group[0], much[0], 300000, CDP_DTYPE_F32, 1, 0, &work[0]));
+    T_EQ(CDP_OK, cdp_recv_async(w.group[1], much[1], 300000, CDP_DTYPE_F32, 0, 0, &work[1]));
+    if (beside) {
+        cdp_request rq;
+        memset(&rq, 0, sizeof rq);
+        rq.kind = CDP_COLL_BARRIER;
+        rq.timeout_ms = 1000;
+        T_EQ(CDP_OK, cdp_start(w.group[0], &rq, &late));
+    }
+    for (uint32_t frame = 0; frame < 500 && st == CDP_PENDING; ++frame) {
+        frame_clock_ns += 16 * CDP__MS;
+        st = cdp_work_poll(beside ? late : work[0], 0);
+        (void)cdp_work_poll(work[1], 0);
+    }
+    T_EQ(CDP_ERR_TIMEOUT, st);
+    T_EQ(1, cdp_last_error()->peer);
+    began = (frame_clock_ns - began) / CDP__MS;
+    frame_tick_ns = CDP__MS;
+    world_close(&w);
+    return began;
+}
+
+TEST(deadlines_count_while_every_frame_moves_something) {
+    const uint64_t alone = ms_of_moving(false), beside = ms_of_moving(true);
+    T(alone >= 1000 && alone < 1200);
+    T(beside >= 1000 && beside < 1200);
+}
+
 /* ---- memory ---- */
 
 TEST(creation_survives_every_refusal) {
@@ -1583,6 +1629,8 @@ int main(int argc, char **argv) {
         {"destroy_in_flight", destroy_in_flight, 10},
         {"creation_survives_every_refusal", creation_survives_every_refusal, 10},
         {"chains_are_followed_in_frames", chains_are_followed_in_frames, 20},
+        {"deadlines_count_while_every_frame_moves_something",
+            deadlines_count_while_every_frame_moves_something, 20},
         {"groups_take_the_memory_that_is_documented", groups_take_the_memory_that_is_documented,
             10},
         {"a_hub_takes_memory_for_pairs_that_talk", a_hub_takes_memory_for_pairs_that_talk, 10},

@@ -606,6 +606,102 @@ TEST(a_context_that_nobody_ends_is_reported) {
     run(2, forgets_a_context);
 }
 
+/* Rank 1 stands still when it has said so: it polls nothing until the other one is through. */
+static uint32_t still, through;
+static void stand_still(void) {
+    const uint64_t until = test_until_ns(20000);
+    __atomic_store_n(&still, 1, __ATOMIC_SEQ_CST);
+    while (!counted_of(&through) && test_now_ns() < until)
+        test_sleep_ms(1);
+}
+static void polled(void (*func)(side *s)) {
+    still = through = 0;
+    how = HUB_POLLED;
+    run_one(2, func);
+    memset(&like, 0, sizeof like);
+}
+
+static void ends_unheard(side *s) {
+    static uint32_t place;
+    cdp_call c = {0};
+    cdp_ctx *ctx;
+    if (s->rank == 1) {
+        while (!counted_of(&s->ran))
+            (void)!cdp_rpc_serve(s->rpc, 1);
+        (void)!cdp_rpc_serve(s->rpc, 5);
+        stand_still();
+    } else if (OK(cdp_ctx_begin(s->rpc, &ctx))) {
+        OK(cdp_rpc_call(s->rpc, CALL(.to = 1, F("nothing"), .ctx = ctx), &c));
+        cdp_call_free(&c);
+        while (!counted_of(&still))
+            test_sleep_ms(1);
+        REFUSED(
+            CDP_ERR_TIMEOUT, "cdp_ctx_end: rank 1 has not answered in time", cdp_ctx_end(ctx, 50));
+        T_EQ(1, cdp_last_error()->peer);
+        __atomic_store_n(&through, 1, __ATOMIC_SEQ_CST);
+    }
+    meet(s, &place);
+}
+TEST(the_end_of_a_context_that_is_not_answered_names_the_rank) {
+    polled(ends_unheard);
+}
+
+/* An answer too long for the window waits for rank 1, which does not take it. */
+static uint8_t long_bytes[1 << 20];
+static void f_long(void *user, cdp_rpc_request *q) {
+    (void)user;
+    reply(q, long_bytes, sizeof long_bytes);
+    count(&side_of(q)->ran);
+}
+static const cdp_rpc_function long_functions[] = {{.name = "long", .func = f_long}};
+static void leaves_unheard(side *s) {
+    const cdp_rpc_desc d = desc_of(s);
+    const uint64_t until = test_until_ns(10000);
+    cdp_call c = {0};
+    if (!OK(cdp_rpc_create(&d, &s->rpc))) return;
+    OK(cdp_barrier(s->g));
+    if (s->rank == 1) {
+        OK(cdp_rpc_start(s->rpc, CALL(.to = 0, F("long")), &c));
+        (void)!cdp_poll(s->g, 1000);
+        stand_still();
+        T(cdp_call_wait(&c) < CDP_OK); /* the other one has left */
+        cdp_call_free(&c);
+    } else {
+        while (!counted_of(&s->ran) && test_now_ns() < until)
+            (void)!cdp_rpc_serve(s->rpc, 1);
+        T(counted_of(&still));
+        REFUSED(CDP_ERR_TIMEOUT, "takes no messages", cdp_rpc_shutdown(s->rpc, 50));
+        T_EQ(1, cdp_last_error()->peer);
+        cdp_rpc_destroy(s->rpc);
+        __atomic_store_n(&through, 1, __ATOMIC_SEQ_CST);
+        return;
+    }
+    cdp_rpc_destroy(s->rpc);
+}
+TEST(a_rank_that_takes_no_messages_is_named) {
+    like.functions = long_functions;
+    like.function_count = 1;
+    shut_by_body = true;
+    polled(leaves_unheard);
+    shut_by_body = false;
+}
+
+/* What a function says of its failure is printed where it was called. */
+static void fails_with_odd_text(side *s) {
+    static const char odd[] = "caf\xc3\xa9 \xff \x1b[2J \xc2\x9b";
+    static uint32_t place;
+    cdp_call c = {0};
+    REFUSED(CDP_ERR_REMOTE, "caf\xc3\xa9 ? ?[2J ?",
+        cdp_rpc_call(s->rpc,
+            CALL(.to = next_of(s), F("fail"), BYTES((void *)(uintptr_t)odd, sizeof odd - 1)), &c));
+    T(!strchr(cdp_last_error()->text, 0x1b));
+    cdp_call_free(&c);
+    meet(s, &place);
+}
+TEST(texts_of_failures_are_printable) {
+    run(2, fails_with_odd_text);
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"async_class_rref_proxy", async_class_rref_proxy, 60},
@@ -622,6 +718,10 @@ int main(int argc, char **argv) {
         {"contexts_are_not_ended_in_callbacks_or_by_others",
             contexts_are_not_ended_in_callbacks_or_by_others, 60},
         {"a_context_that_nobody_ends_is_reported", a_context_that_nobody_ends_is_reported, 60},
+        {"the_end_of_a_context_that_is_not_answered_names_the_rank",
+            the_end_of_a_context_that_is_not_answered_names_the_rank, 60},
+        {"a_rank_that_takes_no_messages_is_named", a_rank_that_takes_no_messages_is_named, 60},
+        {"texts_of_failures_are_printable", texts_of_failures_are_printable, 60},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }
