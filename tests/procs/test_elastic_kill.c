@@ -554,6 +554,57 @@ TEST(a_member_dies_while_others_are_in_connected) {
     job_end();
 }
 
+/* Nobody has received anything yet, so the next one begins the job with what it came with. */
+TEST(the_source_of_the_first_epoch_dies_before_it_sends) {
+    job_begin();
+    for (uint32_t i = 0; i < 3; ++i) {
+        job.m[i].desc.min_ranks = 2;
+        job.m[i].desc.max_ranks = 3;
+        job.m[i].desc.settle_ms = 1000 * TEST_SLACK;
+        job.m[i].want = 2;
+        job.m[i].more = 15;
+        job.m[i].desc.connected = i == 0 ? die_in_connected : meet;
+    }
+    for (uint32_t i = 0; i < 3; ++i) {
+        (void)start();
+        wait_for_tickets(i + 1);
+    }
+    end_of(0);
+    T(job.m[0].mark_ns > 0);
+    ended(1, CDP_OK);
+    ended(2, CDP_OK);
+    T_EQ(2, job.m[1].last.size);
+    T_EQ(0, job.m[1].first_step);
+    T_EQ(0, job.m[1].received); /* from nobody: it is the source */
+    T_EQ(1, job.m[2].received);
+    job_end();
+}
+
+/* A newcomer does not wait join_ms for members that are all dead. */
+TEST(newcomers_are_told_that_nobody_is_left) {
+    job_begin();
+    for (uint32_t i = 0; i < 3; ++i) {
+        job.m[i].desc.min_ranks = job.m[i].desc.max_ranks = 2;
+        job.m[i].want = UINT32_MAX;
+        job.m[i].pace_ms = 1;
+        job.m[i].desc.join_ms = 50000;
+    }
+    (void)start();
+    (void)start();
+    reaches(0, 5);
+    reaches(1, 5);
+    kill(job.pid[0], SIGKILL);
+    kill(job.pid[1], SIGKILL);
+    end_of(0);
+    end_of(1);
+    const uint64_t begun = test_now_ns();
+    (void)start();
+    ended(2, CDP_ERR_STATE);
+    T_TEXT("have ended, so nobody has the state of the job", job.m[2].error.text);
+    T_WITHIN(5000, test_now_ns() - begun);
+    job_end();
+}
+
 /* Whoever gets an answer gets the one that all others get. */
 static void agree_while_members_die(job_member *m, cdp_elastic *e, const cdp_elastic_now *now) {
     uint8_t before = 0;
@@ -632,6 +683,9 @@ int main(int argc, char **argv) {
         {"the_others_agree_when_a_member_dies", the_others_agree_when_a_member_dies, 100},
         {"a_member_dies_while_others_are_in_connected", a_member_dies_while_others_are_in_connected,
             60},
+        {"the_source_of_the_first_epoch_dies_before_it_sends",
+            the_source_of_the_first_epoch_dies_before_it_sends, 60},
+        {"newcomers_are_told_that_nobody_is_left", newcomers_are_told_that_nobody_is_left, 60},
         {"a_stopped_member_is_left_out", a_stopped_member_is_left_out, 60},
         {"members_come_and_die", members_come_and_die, 120},
     };
