@@ -97,7 +97,8 @@
         settle_ms                  a turn waits so long for members of whom nobody knows whether
                                    they live. A process whose machine or network stands still for
                                    longer is left out, and comes back as a newcomer
-        join_ms                    being below min_ranks, and waiting to be taken in
+        join_ms                    being below min_ranks, waiting to be taken in, and epochs that
+                                   fail one after the other before they begin
 
     CONFIGURATION
         CDP_ELASTIC_IMPLEMENTATION implements this header and those below it, whose private parts it
@@ -138,10 +139,11 @@
         those of the job; the text shows the first that does), STATE (the job is over: this process
         came too late and is not needed; or all its ranks have died: start again from a checkpoint),
         STORE, NOMEM.
-        cdp_elastic_next: TIMEOUT (below min_ranks for join_ms), STATE (left out; left; nobody that
-        is left has state: start from a checkpoint), MISMATCH (state that should be equal is not),
-        STORE (the store is lost: this process must end), and whatever is a mistake of the program
-        (INVALID, MISMATCH, UNSUPPORTED of an operation): it does not start a turn.
+        cdp_elastic_next: TIMEOUT (below min_ranks, or no epoch begins, for join_ms), STATE (left
+        out; left; nobody that is left has state: start from a checkpoint), MISMATCH (state that
+        should be equal is not), STORE (the store is lost: this process must end), and whatever is a
+        mistake of the program (INVALID, MISMATCH, UNSUPPORTED of an operation): it does not start a turn. IO: the system
+        refuses something here, as a descriptor; the others go on without this process.
 
     WHAT IS NOT THERE
         The store is the single point of failure. Survivors do not reuse their connections (after
@@ -1458,7 +1460,7 @@ CDP__PRIVATE cdp_status cdp__elastic_look_for_newcomers(cdp_elastic *e) {
         waiting += !tickets[i].gone;
     cdp__free(e->os, tickets);
     if (!waiting) return CDP_OK;
-    cdp__format(why, sizeof why, "%u newcomers wait", waiting);
+    cdp__format(why, sizeof why, "%u newcomer%s", waiting, waiting == 1 ? " waits" : "s wait");
     return cdp__elastic_alarm_at(e, e->watched, e->d.epoch, why);
 }
 
@@ -2172,7 +2174,7 @@ CDP__PRIVATE cdp_status cdp__elastic_fresh(cdp_elastic *e, cdp__elastic_decision
 }
 
 /* Who waits for an epoch whose members are all dead would wait in vain. Each look asks for one
-   member that lives, and for those before it: *dead of them, the first ones, are known to be gone. */
+   member that lives, and for those before it: *dead, the first ones, are known to be gone. */
 CDP__PRIVATE cdp_status cdp__elastic_anybody(
     cdp_elastic *e, const cdp__elastic_decision *d, uint32_t *dead) {
     bool gone = true, over = false;
@@ -2602,13 +2604,19 @@ CDP__PRIVATE uint64_t cdp__elastic_limit(const cdp_elastic *e, uint64_t begun_ns
     return begun_ns + ((uint64_t)e->desc.join_ms + e->store_ms) * CDP__MS;
 }
 
+/* The system refused something here, as a descriptor: the next epoch would meet it again, for ever.
+   This process ends, and the others go on without it. */
+CDP__PRIVATE bool cdp__elastic_is_own(const cdp_error *why) {
+    return why->status == CDP_ERR_IO && why->peer < 0 && why->origin == why->rank;
+}
+
 /* This thread's last error ends the epoch if it is a loss. Waits until the thread of this header
    has arrived. Lock held; given back meanwhile. */
 CDP__PRIVATE cdp_status cdp__elastic_give_up(cdp_elastic *e, uint64_t k) {
     const cdp_error why = *cdp_last_error();
     uint64_t deadline;
     cdp_status st;
-    if (!cdp__elastic_is_loss(why.status) || e->refused) {
+    if (!cdp__elastic_is_loss(why.status) || cdp__elastic_is_own(&why) || e->refused) {
         if (e->place.phase == CDP__ELASTIC_JOINED) cdp__elastic_fail(e);
         return why.status;
     }
@@ -2637,7 +2645,28 @@ CDP__PRIVATE bool cdp__elastic_may_go(const cdp_elastic *e) {
     return p->phase == CDP__ELASTIC_JOINED ? p->size == 1 : e->few;
 }
 
+/* Epochs fail one after the other: perhaps two members reach the store and not each other. Says so
+   from the third one on, and ends it after join_ms. *deadline: 0 before the first. Lock held. */
+CDP__PRIVATE cdp_status cdp__elastic_persist(
+    cdp_elastic *e, uint64_t k, const cdp_error *why, uint64_t *deadline) {
+    const uint64_t now = cdp__elastic_now_ns(e);
+    if (!*deadline) *deadline = cdp__elastic_limit(e, now);
+    if (now < *deadline) {
+        if (e->failures > 2)
+            cdp__log(&e->tcp.group.logger, CDP_LOG_WARN, e->place.rank,
+                "epoch %llu did not begin, the next one tries again: %s", (unsigned long long)k,
+                why->text);
+        return CDP_OK;
+    }
+    (void)cdp__fail(CDP_ERR_TIMEOUT,
+        "no epoch began within join_ms, %u ms; the last one, epoch %llu, failed: %s",
+        e->desc.join_ms, (unsigned long long)k, why->text);
+    cdp__elastic_fail(e);
+    return e->failure.status;
+}
+
 CDP__PRIVATE cdp_status cdp__elastic_step(cdp_elastic *e, cdp_elastic_now *now) {
+    uint64_t deadline = 0;
     for (;;) {
         const uint64_t k = e->place.epoch;
         cdp_status st = CDP_OK;
@@ -2667,7 +2696,10 @@ CDP__PRIVATE cdp_status cdp__elastic_step(cdp_elastic *e, cdp_elastic_now *now) 
             st = CDP_OK;
             cdp__elastic_sleep(e, cdp__elastic_limit(e, e->epoch_ns));
         }
-        if (st != CDP_OK) st = cdp__elastic_give_up(e, k);
+        if (st == CDP_OK) continue;
+        const cdp_error why = *cdp_last_error();
+        st = cdp__elastic_give_up(e, k);
+        if (st == CDP_OK) st = cdp__elastic_persist(e, k, &why, &deadline);
         if (st != CDP_OK) return st;
     }
 }
