@@ -142,8 +142,9 @@
         cdp_elastic_next: TIMEOUT (below min_ranks, or no epoch begins, for join_ms), STATE (left
         out; left; nobody that is left has state: start from a checkpoint), MISMATCH (state that
         should be equal is not), STORE (the store is lost: this process must end), and whatever is a
-        mistake of the program (INVALID, MISMATCH, UNSUPPORTED of an operation): it does not start a turn. IO: the system
-        refuses something here, as a descriptor; the others go on without this process.
+        mistake of the program (INVALID, MISMATCH, UNSUPPORTED of an operation): it does not start a
+        turn. IO: the system refuses something here, as a descriptor; the others go on without this
+        process.
 
     WHAT IS NOT THERE
         The store is the single point of failure. Survivors do not reuse their connections (after
