@@ -5,8 +5,9 @@
 
    Each rank appends a line to LOG for each epoch in which it takes part: "epoch K step S samples M
    size N rank R pid P". Those are the decisions. "pause MS epoch K ..." follows where it had
-   committed a step before: the time from that one to the first one of the epoch. The weights of a step follow from those before and
-   from the samples of the step alone, so the replay must end with the same bits, whoever died. */
+   committed a step before: the time from that one to the first one of the epoch. The weights of a
+   step follow from those before and from the samples of the step alone, so the replay must end with
+   the same bits, whoever died. */
 #define _GNU_SOURCE
 #define CDP_IMPLEMENTATION
 #include "cdp_elastic.h"
