@@ -97,7 +97,8 @@
         settle_ms                  a turn waits so long for members of whom nobody knows whether
                                    they live. A process whose machine or network stands still for
                                    longer is left out, and comes back as a newcomer
-        join_ms                    being below min_ranks, and waiting to be taken in
+        join_ms                    being below min_ranks, waiting to be taken in, and epochs that
+                                   fail one after the other before they begin
 
     CONFIGURATION
         CDP_ELASTIC_IMPLEMENTATION implements this header and those below it, whose private parts it
@@ -122,7 +123,9 @@
         attempt alone: 500 ms and 20 ms for each rank, twice as long after each attempt that failed.
         If exactly one rank has committed the last step, the others receive it from there, beside
         what they hold: if that rank dies meanwhile, they go on without that step. Only where they
-        have no memory for both, or are all newcomers, the job ends with STATE.
+        have no memory for both, or are all newcomers, the job ends with STATE. In the first epoch,
+        where rank 0 alone has the state, another rank takes its place that has not yet begun to
+        receive. Where all ranks are dead, waiting newcomers get STATE.
 
     MEMORY
         From the os of tcp->group. 24 bytes for each member of the epoch; the blob, while it moves;
@@ -134,11 +137,14 @@
         cdp_elastic_create: INVALID (desc; an id that was used before), UNSUPPORTED (no threads),
         TIMEOUT (join_ms; the text says who was there), MISMATCH (settings or entries differ from
         those of the job; the text shows the first that does), STATE (the job is over: this process
-        came too late and is not needed), STORE, NOMEM.
-        cdp_elastic_next: TIMEOUT (below min_ranks for join_ms), STATE (left out; left; nobody that
-        is left has state: start from a checkpoint), MISMATCH (state that should be equal is not),
-        STORE (the store is lost: this process must end), and whatever is a mistake of the program
-        (INVALID, MISMATCH, UNSUPPORTED of an operation): it does not start a turn.
+        came too late and is not needed; or all its ranks have died: start again from a checkpoint),
+        STORE, NOMEM.
+        cdp_elastic_next: TIMEOUT (below min_ranks, or no epoch begins, for join_ms), STATE (left
+        out; left; nobody that is left has state: start from a checkpoint), MISMATCH (state that
+        should be equal is not), STORE (the store is lost: this process must end), and whatever is a
+        mistake of the program (INVALID, MISMATCH, UNSUPPORTED of an operation): it does not start a
+        turn. IO: the system refuses something here, as a descriptor; the others go on without this
+        process.
 
     WHAT IS NOT THERE
         The store is the single point of failure. Survivors do not reuse their connections (after
@@ -395,6 +401,7 @@ typedef struct cdp__elastic_place {
     uint32_t rank, size;    /* in that epoch */
     uint8_t phase;          /* cdp__elastic_phase */
     bool has_state;         /* no while it receives: half of it would be of another step */
+    bool fresh;             /* it holds what it came with, in an epoch of newcomers alone */
     bool live;              /* the group of this epoch may communicate */
     bool ending;            /* it has committed its last step */
 } cdp__elastic_place;
@@ -411,7 +418,7 @@ typedef struct cdp__elastic_arrival {
     uint8_t id[CDP__ELASTIC_ID_BYTES];
     uint64_t step, samples;
     uint32_t rank;
-    bool has_state, ending;
+    bool has_state, fresh, ending;
 } cdp__elastic_arrival;
 
 typedef struct cdp__elastic_member {
@@ -470,6 +477,7 @@ CDP__PRIVATE void cdp__elastic_describe(const cdp__elastic_place *p, cdp__elasti
     out->samples = p->samples;
     out->rank = p->rank;
     out->has_state = p->has_state;
+    out->fresh = p->fresh;
     out->ending = p->ending;
 }
 
@@ -565,33 +573,44 @@ CDP__PRIVATE void cdp__elastic_trust_newcomers(
             }
 }
 
+/* With whose state the next epoch begins: of the members that arrived with state, the first with
+   the highest step. If nobody has state in an epoch of newcomers alone, nobody has committed a step
+   in it: then the first one that has not begun to receive, as if those before it had never come.
+   NULL: nobody's. */
+CDP__PRIVATE const cdp__elastic_arrival *cdp__elastic_best(const cdp__elastic_view *v) {
+    const cdp__elastic_arrival *best = NULL, *a;
+    uint32_t r;
+    for (r = 0; r < v->old->size; ++r) {
+        a = cdp__elastic_arrival_of(v->old, r, v->arrivals, v->arrival_count);
+        if (!a) continue;
+        if (a->has_state && (!best || !best->has_state || a->step > best->step)) best = a;
+        if (a->fresh && !best) best = a;
+    }
+    return best;
+}
+
 /* The next decision; out->members has room for max_ranks. Any process may make one of what it has
    seen, at any time: the first one that is in the store counts. */
 CDP__PRIVATE cdp__elastic_verdict cdp__elastic_decide(
     const cdp__elastic_view *v, cdp__elastic_decision *out) {
     const cdp__elastic_decision *old = v->old;
     cdp__elastic_member *const members = out->members;
-    const cdp__elastic_arrival *a;
+    const cdp__elastic_arrival *a, *best;
     uint32_t r, here = 0, ending = 0;
-    bool state = false;
     memset(out, 0, sizeof *out);
     out->members = members;
     out->epoch = old->epoch + 1;
     out->tickets = old->tickets;
     if (!old->epoch) return cdp__elastic_found(v, out);
+    best = cdp__elastic_best(v);
+    out->step = best ? best->step : 0;
+    out->samples = best ? best->samples : 0;
     for (r = 0; r < old->size; ++r) {
         a = cdp__elastic_arrival_of(old, r, v->arrivals, v->arrival_count);
-        if (!a) continue;
-        ++here;
-        ending += a->ending;
-        if (!a->has_state || (state && a->step <= out->step)) continue;
-        state = true;
-        out->step = a->step;
-        out->samples = a->samples;
-    }
-    for (r = 0; r < old->size && out->size < v->max_ranks; ++r) {
-        a = cdp__elastic_arrival_of(old, r, v->arrivals, v->arrival_count);
-        if (a) cdp__elastic_add(out, a->id, r, a->has_state && a->step == out->step);
+        here += a != NULL;
+        ending += a && a->ending;
+        if (a && out->size < v->max_ranks)
+            cdp__elastic_add(out, a->id, r, a == best || (a->has_state && a->step == out->step));
     }
     out->lost = old->size - out->size;
     /* who is done needs nobody else: the minimum is for steps that are still to come */
@@ -599,7 +618,7 @@ CDP__PRIVATE cdp__elastic_verdict cdp__elastic_decide(
     if (CDP__ELASTIC_PLANT(NEWCOMER_SOURCE)) cdp__elastic_trust_newcomers(v, out);
     if (!here) return CDP__ELASTIC_FEW;
     /* newcomers would not help */
-    if (!state) return CDP__ELASTIC_NO_STATE;
+    if (!best) return CDP__ELASTIC_NO_STATE;
     if (out->size < v->min_ranks && ending < here) return CDP__ELASTIC_FEW;
     return CDP__ELASTIC_DECIDED;
 }
@@ -621,16 +640,22 @@ CDP__PRIVATE bool cdp__elastic_learn(cdp__elastic_place *p, const cdp__elastic_d
     p->size = d->size;
     p->phase = CDP__ELASTIC_JOINED;
     p->live = true;
-    /* what a newcomer holds is of no epoch; it would count if this epoch ended before it had
-       received */
-    if (m->old_rank == CDP__ELASTIC_NEW && !m->source) p->has_state = false;
+    if (m->source) {
+        p->has_state = true;
+        p->fresh = false;
+    } else if (m->old_rank == CDP__ELASTIC_NEW) {
+        /* what a newcomer holds is of no epoch; it would count if this epoch ended before it had
+           received */
+        p->has_state = false;
+        p->fresh = d->members[0].old_rank == CDP__ELASTIC_NEW;
+    }
     return true;
 }
 
 /* State is about to come. `apart`: into memory of its own, so that what this process holds is whole
    until cdp__elastic_hold(). */
 CDP__PRIVATE void cdp__elastic_receive(cdp__elastic_place *p, bool apart) {
-    if (!apart && !CDP__ELASTIC_PLANT(RECEIVER_KEEPS_STATE)) p->has_state = false;
+    if (!apart && !CDP__ELASTIC_PLANT(RECEIVER_KEEPS_STATE)) p->has_state = p->fresh = false;
 }
 
 /* All of the state was received, and its hashes were equal: this process has it, also if it arrives
@@ -638,6 +663,7 @@ CDP__PRIVATE void cdp__elastic_receive(cdp__elastic_place *p, bool apart) {
 CDP__PRIVATE bool cdp__elastic_hold(cdp__elastic_place *p, const cdp__elastic_decision *d) {
     if (p->phase != CDP__ELASTIC_JOINED || p->epoch != d->epoch) return false;
     p->has_state = true;
+    p->fresh = false;
     p->step = d->step;
     p->samples = d->samples;
     return true;
@@ -769,7 +795,7 @@ CDP__PRIVATE bool cdp__elastic_founds(
 CDP__PRIVATE void cdp__elastic_put_record(uint8_t *out, const cdp__elastic_arrival *a) {
     cdp__put_u32(out, CDP__ELASTIC_RECORD_MARK);
     cdp__put_u32(out + 4, a->rank);
-    cdp__put_u32(out + 8, (a->has_state ? 1u : 0u) | (a->ending ? 2u : 0u));
+    cdp__put_u32(out + 8, (a->has_state ? 1u : 0u) | (a->ending ? 2u : 0u) | (a->fresh ? 4u : 0u));
     cdp__put_u64(out + 16, a->step);
     cdp__put_u64(out + 24, a->samples);
     memcpy(out + 32, a->id, CDP__ELASTIC_ID_BYTES);
@@ -788,6 +814,7 @@ CDP__PRIVATE bool cdp__elastic_get_record(const uint8_t *in, cdp__elastic_arriva
     a->rank = cdp__get_u32(in + 4);
     a->has_state = (in[8] & 1) != 0;
     a->ending = (in[8] & 2) != 0;
+    a->fresh = (in[8] & 4) != 0;
     a->step = cdp__get_u64(in + 16);
     a->samples = cdp__get_u64(in + 24);
     memcpy(a->id, in + 32, sizeof a->id);
@@ -1436,7 +1463,7 @@ CDP__PRIVATE cdp_status cdp__elastic_look_for_newcomers(cdp_elastic *e) {
         waiting += !tickets[i].gone;
     cdp__free(e->os, tickets);
     if (!waiting) return CDP_OK;
-    cdp__format(why, sizeof why, "%u newcomers wait", waiting);
+    cdp__format(why, sizeof why, "%u newcomer%s", waiting, waiting == 1 ? " waits" : "s wait");
     return cdp__elastic_alarm_at(e, e->watched, e->d.epoch, why);
 }
 
@@ -2149,12 +2176,36 @@ CDP__PRIVATE cdp_status cdp__elastic_fresh(cdp_elastic *e, cdp__elastic_decision
     return st;
 }
 
+/* Who waits for an epoch whose members are all dead would wait in vain. Each look asks for one
+   member that lives, and for those before it: *dead, the first ones, are known to be gone. */
+CDP__PRIVATE cdp_status cdp__elastic_anybody(
+    cdp_elastic *e, const cdp__elastic_decision *d, uint32_t *dead) {
+    bool gone = true, over = false;
+    char key[CDP__ELASTIC_KEY];
+    cdp_status st = CDP_OK;
+    while (st == CDP_OK && gone && *dead < d->size) {
+        st = cdp__elastic_gone(e, e->store, d->members[*dead].id, &gone);
+        *dead += st == CDP_OK && gone;
+    }
+    if (st != CDP_OK || !d->size || *dead < d->size) return st;
+    cdp__elastic_key(e, key, "final"); /* that comes before each member's end */
+    st = cdp__elastic_there(e, e->store, key, &over);
+    if (st != CDP_OK || over) return st;
+    cdp__elastic_key(e, key, "e/%llu", (unsigned long long)(d->epoch + 1));
+    st = cdp__elastic_there(e, e->store, key, &over);
+    if (st != CDP_OK || over) return st;
+    return cdp__fail(CDP_ERR_STATE,
+        "cdp_elastic_create: all %u ranks of epoch %llu have ended, so nobody has the state of the "
+        "job \"%s\": start again from a checkpoint, under another name or with another store",
+        d->size, (unsigned long long)d->epoch, e->job);
+}
+
 /* Waits until a decision has this process in it. */
 CDP__PRIVATE cdp_status cdp__elastic_enter(cdp_elastic *e) {
     const uint64_t deadline = cdp__deadline(e->os, e->desc.join_ms);
     char key[CDP__ELASTIC_KEY];
     cdp__elastic_decision d;
-    uint32_t seen = 0;
+    uint32_t seen = 0, dead = 0;
     uint64_t since_ns = cdp__elastic_now_ns(e);
     bool over = false;
     cdp_status st = CDP_OK;
@@ -2167,13 +2218,18 @@ CDP__PRIVATE cdp_status cdp__elastic_enter(cdp_elastic *e) {
         st = cdp__elastic_there(e, e->store, key, &over);
         if (st == CDP_OK && over)
             st = cdp__fail(CDP_ERR_STATE, "cdp_elastic_create: the job \"%s\" is over", e->job);
+        const uint64_t before = d.epoch;
         if (st == CDP_OK) st = cdp__elastic_newest(e, &d, false);
         if (st != CDP_OK) break;
         if (e->place.phase == CDP__ELASTIC_JOINED) {
             cdp__elastic_adopt(e, &d);
             return CDP_OK;
         }
-        if (!d.epoch) st = cdp__elastic_found_first(e, &seen, &since_ns);
+        if (d.epoch != before) dead = 0;
+        if (d.epoch)
+            st = cdp__elastic_anybody(e, &d, &dead);
+        else
+            st = cdp__elastic_found_first(e, &seen, &since_ns);
         if (st == CDP_OK && cdp__elastic_now_ns(e) >= deadline)
             st = cdp__elastic_nobody(e, &d, seen);
         cdp__elastic_key(e, key, "e/%llu", (unsigned long long)(d.epoch + 1));
@@ -2551,13 +2607,19 @@ CDP__PRIVATE uint64_t cdp__elastic_limit(const cdp_elastic *e, uint64_t begun_ns
     return begun_ns + ((uint64_t)e->desc.join_ms + e->store_ms) * CDP__MS;
 }
 
+/* The system refused something here, as a descriptor: the next epoch would meet it again, for ever.
+   This process ends, and the others go on without it. */
+CDP__PRIVATE bool cdp__elastic_is_own(const cdp_error *why) {
+    return why->status == CDP_ERR_IO && why->peer < 0 && why->origin == why->rank;
+}
+
 /* This thread's last error ends the epoch if it is a loss. Waits until the thread of this header
    has arrived. Lock held; given back meanwhile. */
 CDP__PRIVATE cdp_status cdp__elastic_give_up(cdp_elastic *e, uint64_t k) {
     const cdp_error why = *cdp_last_error();
     uint64_t deadline;
     cdp_status st;
-    if (!cdp__elastic_is_loss(why.status) || e->refused) {
+    if (!cdp__elastic_is_loss(why.status) || cdp__elastic_is_own(&why) || e->refused) {
         if (e->place.phase == CDP__ELASTIC_JOINED) cdp__elastic_fail(e);
         return why.status;
     }
@@ -2586,7 +2648,28 @@ CDP__PRIVATE bool cdp__elastic_may_go(const cdp_elastic *e) {
     return p->phase == CDP__ELASTIC_JOINED ? p->size == 1 : e->few;
 }
 
+/* Epochs fail one after the other: perhaps two members reach the store and not each other. Says so
+   from the third one on, and ends it after join_ms. *deadline: 0 before the first. Lock held. */
+CDP__PRIVATE cdp_status cdp__elastic_persist(
+    cdp_elastic *e, uint64_t k, const cdp_error *why, uint64_t *deadline) {
+    const uint64_t now = cdp__elastic_now_ns(e);
+    if (!*deadline) *deadline = cdp__elastic_limit(e, now);
+    if (now < *deadline) {
+        if (e->failures > 2)
+            cdp__log(&e->tcp.group.logger, CDP_LOG_WARN, e->place.rank,
+                "epoch %llu did not begin, the next one tries again: %s", (unsigned long long)k,
+                why->text);
+        return CDP_OK;
+    }
+    (void)cdp__fail(CDP_ERR_TIMEOUT,
+        "no epoch began within join_ms, %u ms; the last one, epoch %llu, failed: %s",
+        e->desc.join_ms, (unsigned long long)k, why->text);
+    cdp__elastic_fail(e);
+    return e->failure.status;
+}
+
 CDP__PRIVATE cdp_status cdp__elastic_step(cdp_elastic *e, cdp_elastic_now *now) {
+    uint64_t deadline = 0;
     for (;;) {
         const uint64_t k = e->place.epoch;
         cdp_status st = CDP_OK;
@@ -2616,7 +2699,10 @@ CDP__PRIVATE cdp_status cdp__elastic_step(cdp_elastic *e, cdp_elastic_now *now) 
             st = CDP_OK;
             cdp__elastic_sleep(e, cdp__elastic_limit(e, e->epoch_ns));
         }
-        if (st != CDP_OK) st = cdp__elastic_give_up(e, k);
+        if (st == CDP_OK) continue;
+        const cdp_error why = *cdp_last_error();
+        st = cdp__elastic_give_up(e, k);
+        if (st == CDP_OK) st = cdp__elastic_persist(e, k, &why, &deadline);
         if (st != CDP_OK) return st;
     }
 }
@@ -2683,9 +2769,11 @@ CDP_API cdp_status cdp_elastic_agree(cdp_elastic *e, bool yes, bool *all) {
 /* The job is over on all ranks: no rank waits for this process any more. */
 CDP__PRIVATE cdp_status cdp__elastic_end(cdp_elastic *e) {
     char key[CDP__ELASTIC_KEY];
-    cdp_status st = cdp__elastic_say_gone(e, e->store, "has finished");
+    cdp_status st;
     cdp__elastic_key(e, key, "final");
-    if (st == CDP_OK) st = cdp__elastic_mark(e, e->store, key, "done");
+    st = cdp__elastic_mark(e, e->store, key, "done");
+    /* after the mark: members that are all gone without it have lost the state of the job */
+    if (st == CDP_OK) st = cdp__elastic_say_gone(e, e->store, "has finished");
     cdp__elastic_lock(e);
     e->ended = true;
     cdp__elastic_signal(e);

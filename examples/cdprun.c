@@ -96,6 +96,8 @@
 #define RUN_DIR_BYTES 4096
 #define SECOND INT64_C(1000000000)
 #define NEVER INT64_MAX
+/* of the times that are counted in ms elsewhere: 49 days */
+#define MOST_NS (UINT32_MAX * INT64_C(1000000))
 #define KILL_TICK (SECOND / 50)
 /* a process in uninterruptible sleep must not hold us for ever */
 #define KILL_LIMIT (10 * SECOND)
@@ -206,9 +208,11 @@ static const char help_text[] =
     "                           rank: 0:3,1:1 (the others: nothing)\n"
     "  -t, --tee WHAT           what goes there and to the console\n"
     "  --no-stdin               give /dev/null to rank 0, too\n"
-    "  --event-log FILE         append what happens to this file, as lines of JSON: ends of "
-    "ranks; with machines that\n"
-    "                           come and go also epochs and the end of the job\n"
+    "  --event-log FILE         append what happens to this file, as lines of JSON with time, pid "
+    "(of cdprun) and event:\n"
+    "                           rank_end; with machines that come and go, and with --stay, also "
+    "start, epoch, restart,\n"
+    "                           alarm, left_out, final and end\n"
     "\n"
     "several machines (run cdprun once on each, with the same options but --node-rank):\n"
     "  --nnodes M               number of machines (default: 1); each runs N ranks\n"
@@ -409,6 +413,13 @@ static int64_t seconds_option(const char *name, const char *text) {
     return (int64_t)(value * 1e9);
 }
 
+/* The most that a pause may become is 60 times as long. */
+static int64_t cooldown_option(const char *name, const char *text) {
+    const int64_t ns = seconds_option(name, text);
+    if (ns > 86400 * SECOND) usage_error("%s must be at most 86400 seconds, not %s", name, text);
+    return ns;
+}
+
 static int64_t limit_option(const char *name, const char *text) {
     const int64_t ns = seconds_option(name, text);
     if (ns == 0) usage_error("%s must be more than 0 seconds", name);
@@ -447,7 +458,7 @@ static void rdzv_conf_one(options *o, const char *name, const char *value) {
     char what[64];
     snprintf(what, sizeof what, "--rdzv-conf %s", name);
     if (strcmp(name, "timeout") == 0 || strcmp(name, "join_timeout") == 0)
-        o->join_timeout = limit_option("--rdzv-conf timeout", value);
+        o->join_timeout = limit_option(what, value);
     else if (strcmp(name, "last_call_timeout") == 0)
         o->last_call = seconds_option(what, value);
     else if (strcmp(name, "keep_alive_interval") == 0)
@@ -463,15 +474,25 @@ static void rdzv_conf_one(options *o, const char *name, const char *value) {
     }
 }
 
-/* KEY=VALUE,KEY=VALUE */
+/* A word without the blanks around it. False: it is empty, or does not fit. */
+static bool rdzv_conf_word(char *out, size_t size, const char *text, size_t len) {
+    for (; len > 0 && *text == ' '; --len)
+        ++text;
+    while (len > 0 && text[len - 1] == ' ')
+        --len;
+    if (len == 0 || len >= size) return false;
+    snprintf(out, size, "%.*s", (int)len, text);
+    return true;
+}
+
+/* KEY=VALUE,KEY=VALUE; as torchrun, with blanks around the words or without. */
 static void rdzv_conf_option(options *o, const char *text) {
     for (const char *p = text; *p != '\0';) {
         char value[32], key[32];
         const size_t len = strcspn(p, ","), name = strcspn(p, "=");
-        if (name == 0 || name >= len || len - name > sizeof value || name >= sizeof key)
+        if (name >= len || !rdzv_conf_word(key, sizeof key, p, name)
+            || !rdzv_conf_word(value, sizeof value, p + name + 1, len - name - 1))
             usage_error("--rdzv-conf must be KEY=VALUE,KEY=VALUE, not '%s'", text);
-        snprintf(key, sizeof key, "%.*s", (int)name, p);
-        snprintf(value, sizeof value, "%.*s", (int)(len - name - 1), p + name + 1);
         rdzv_conf_one(o, key, value);
         p += len + (p[len] == ',');
     }
@@ -716,7 +737,7 @@ static void option_apply(options *o, const option_row *row, const char *value) {
     case OPT_CONF: rdzv_conf_option(o, value); break;
     case OPT_SIGNALS: signals_option(value); break;
     case OPT_STAY: o->stay = true; break;
-    case OPT_COOLDOWN: o->cooldown = seconds_option(name, value); break;
+    case OPT_COOLDOWN: o->cooldown = cooldown_option(name, value); break;
     case OPT_EXTERNAL: o->external = text_option(name, value); break;
     case OPT_SERVE: o->serve = true; break;
     case OPT_LOCAL_ADDR: o->local_addr = text_option(name, value); break;
@@ -775,8 +796,9 @@ static void options_python(options *o, char **words) {
 /* Machines that come and go. */
 static void options_check_dynamic(const options *o) {
     if (o->endpoint == NULL && o->external == NULL && (!o->stay || o->max_nodes > 1))
-        usage_error("--nnodes needs --rdzv-endpoint or --external-store, the same on all machines "
-                    "(or --node-rank, for a fixed number of machines)");
+        usage_error(
+            "--nnodes needs --rdzv-endpoint or --external-store, the same on all machines%s",
+            o->stay ? "" : " (or --node-rank, for a fixed number of machines)");
     if (o->n > INT_MAX / o->max_nodes)
         usage_error("%d ranks on each of %d machines are too many", o->n, o->max_nodes);
 }
@@ -936,6 +958,15 @@ static void options_key(options *o) {
             strlen(o->key), SHORT_KEY);
 }
 
+/* As torchrun's keep_alive_interval times keep_alive_max_attempt. */
+static void options_settle(options *o) {
+    const int64_t keep = o->keep_alive > 0 ? o->keep_alive : 5 * SECOND;
+    const int64_t tries = o->keep_tries > 0 ? o->keep_tries : 3;
+    if (o->last_call > MOST_NS) o->last_call = MOST_NS;
+    if (o->keep_alive == 0 && o->keep_tries == 0) return;
+    o->settle = keep > MOST_NS / tries ? MOST_NS : keep * tries;
+}
+
 static options options_parse(int argc, char **argv) {
     options o = {.nnodes = 1,
         .node_rank = -1,
@@ -976,9 +1007,7 @@ static options options_parse(int argc, char **argv) {
     o.dynamic = o.node_rank < 0 && !o.serve
         && (o.min_nodes < o.max_nodes || o.external != NULL || o.stay
             || (o.nnodes > 1 && o.endpoint != NULL));
-    if (o.keep_alive > 0 || o.keep_tries > 0)
-        o.settle =
-            (o.keep_alive > 0 ? o.keep_alive : 5 * SECOND) * (o.keep_tries > 0 ? o.keep_tries : 3);
+    options_settle(&o);
     options_check(&o);
     if (!o.serve) options_python(&o, words);
     options_place(&o);
@@ -990,18 +1019,29 @@ static options options_parse(int argc, char **argv) {
     return o;
 }
 
-/* Two pipes and two files per rank. The ranks themselves get the old limit back (see rank_exec). */
-static struct rlimit files_raise(int n, bool log_files) {
+/* Connections to the store that this launcher serves, or may have to: of each launcher and, with
+   --stay, of each rank two, and as many of ranks that take the places of others. */
+static rlim_t files_served(const options *o) {
+    const rlim_t nodes = o->dynamic ? (rlim_t)o->max_nodes : (rlim_t)o->nnodes;
+    const bool serves = o->dynamic ? o->external == NULL && o->is_host != 0 : o->node_rank == 0;
+    if (!serves) return 0;
+    return 2 * nodes + (o->stay ? 4 * nodes * (rlim_t)o->n : 0);
+}
+
+/* Two pipes and two files per rank, and connections, as far as the system lets them be. The ranks
+   themselves get the old limit back (see rank_exec). */
+static struct rlimit files_raise(const options *o) {
     struct rlimit old, raised;
-    const rlim_t need = (rlim_t)n * (log_files ? 4 : 2) + 32;
+    const rlim_t need = (rlim_t)o->n * (o->log_dir != NULL ? 4 : 2) + 32;
     if (getrlimit(RLIMIT_NOFILE, &old) != 0)
         usage_error("cannot read the limit of open files: %s", strerror(errno));
-    if (old.rlim_cur == RLIM_INFINITY || old.rlim_cur >= need) return old;
+    if (old.rlim_cur == RLIM_INFINITY || old.rlim_cur >= need + files_served(o)) return old;
     raised = old;
-    raised.rlim_cur = need;
-    if ((old.rlim_max != RLIM_INFINITY && old.rlim_max < need)
-        || setrlimit(RLIMIT_NOFILE, &raised) != 0)
-        usage_error("-n %d needs %ju open files, but the limit is %ju", n, (uintmax_t)need,
+    raised.rlim_cur = need + files_served(o);
+    if (old.rlim_max != RLIM_INFINITY && old.rlim_max < raised.rlim_cur)
+        raised.rlim_cur = old.rlim_max;
+    if (raised.rlim_cur < need || setrlimit(RLIMIT_NOFILE, &raised) != 0)
+        usage_error("-n %d needs %ju open files, but the limit is %ju", o->n, (uintmax_t)need,
             (uintmax_t)old.rlim_max);
     return old;
 }
@@ -1742,6 +1782,8 @@ typedef struct job {
     nodes nodes;
     struct agent *agent; /* NULL: all machines are there from the beginning    */
     int events;          /* of --event-log; -1: none                           */
+    bool events_lost;    /* one could not be written, which was said              */
+    bool events_torn;    /* the last line has no end                              */
     bool no_restart;     /* somebody wants the job to end                         */
     bool abandoned;      /* the front is dead: nobody to report to                */
 } job;
@@ -1767,26 +1809,67 @@ static void say(job *j, const char *format, ...) {
 
 /* ---- >>events  What happens, for programs: lines of JSON. */
 
+/* How many bytes a character of UTF-8 has; 0: these are none. (Not every mistake is found: enough
+   for text that was cut, or is of another encoding.) */
+static size_t event_character(const char *text) {
+    const unsigned char *p = (const unsigned char *)text;
+    size_t n = 2;
+    if (p[0] < 0x80) return 1;
+    if (p[0] < 0xc2 || p[0] > 0xf4) return 0;
+    if (p[0] >= 0xe0) n = 3;
+    if (p[0] >= 0xf0) n = 4;
+    for (size_t i = 1; i < n; ++i)
+        if ((p[i] & 0xc0) != 0x80) return 0;
+    return n;
+}
+
 /* Text for the inside of a JSON string. */
 static const char *event_text(const char *text) {
     static char out[2 * FAILURE_BYTES];
     size_t used = 0;
-    for (const char *p = text; *p != '\0' && used + 3 < sizeof out; ++p) {
+    for (const char *p = text; *p != '\0' && used + 5 < sizeof out;) {
+        const size_t n = event_character(p);
+        if (n == 0 || (unsigned char)*p < 0x20) {
+            out[used++] = n == 0 ? '?' : ' ';
+            ++p;
+            continue;
+        }
         if (*p == '"' || *p == '\\') out[used++] = '\\';
-        out[used++] = (unsigned char)*p < 0x20 ? ' ' : *p;
+        memcpy(out + used, p, n);
+        used += n;
+        p += n;
     }
     out[used] = '\0';
     return out;
 }
 
-/* One line with one write, so that several launchers may share a file. */
-static void event(const job *j, const char *format, ...) {
+/* One line with one write, so that several launchers may share a file. A full disk must not end the
+   job; what could be written of a line then is ended before the next one. */
+static void event_write(job *j, const char *line, size_t bytes) {
+    size_t done = j->events_torn ? 0 : 1; /* `line` begins with the end of the one before */
+    const size_t from = done;
+    ssize_t n = 0;
+    while (done < bytes && (n = write(j->events, line + done, bytes - done)) > 0)
+        done += (size_t)n;
+    if (done == bytes) {
+        j->events_torn = false;
+        return;
+    }
+    const char *why = n < 0 ? strerror(errno) : "nothing is written";
+    j->events_torn = j->events_torn || done > from;
+    if (!j->events_lost)
+        say(j, "cannot write to %s of --event-log, so events are lost: %s", j->opts->event_log,
+            why);
+    j->events_lost = true;
+}
+
+static void event(job *j, const char *format, ...) {
     char text[4 * FAILURE_BYTES];
     struct timespec t;
     va_list args;
     if (j->events < 0) return;
     clock_gettime(CLOCK_REALTIME, &t);
-    size_t used = (size_t)snprintf(text, sizeof text, "{\"time\": %lld.%03ld, \"pid\": %ld, ",
+    size_t used = (size_t)snprintf(text, sizeof text, "\n{\"time\": %lld.%03ld, \"pid\": %ld, ",
         (long long)t.tv_sec, t.tv_nsec / 1000000, (long)getppid());
     va_start(args, format);
     const int more = vsnprintf(text + used, sizeof text - used - 2, format, args);
@@ -1795,7 +1878,7 @@ static void event(const job *j, const char *format, ...) {
     used += (size_t)more;
     text[used++] = '}';
     text[used++] = '\n';
-    if (write(j->events, text, used) < 0) return; /* a full disk must not end the job */
+    event_write(j, text, used);
 }
 
 static int rank_of_pid(const job *j, pid_t pid) {
@@ -3064,8 +3147,14 @@ static int serve_run(const options *o) {
         .job_key = o->key[0] != '\0' ? o->key : NULL,
         .trust_network = o->open};
     cdp_store_server *server;
+    struct rlimit files;
     sigset_t set;
     int sig = 0;
+    /* each launcher, and each rank of a job with --stay, keeps connections open */
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+        files.rlim_cur = files.rlim_max;
+        (void)setrlimit(RLIMIT_NOFILE, &files);
+    }
     sigemptyset(&set);
     for (size_t i = 0; i < sizeof ends / sizeof ends[0]; ++i)
         sigaddset(&set, ends[i]);
@@ -3089,7 +3178,7 @@ int main(int argc, char **argv) {
     options o = options_parse(argc, arguments_copy(argc, argv));
     if (o.serve) return serve_run(&o);
     options_addr(&o);
-    const struct rlimit files = files_raise(o.n, o.log_dir != NULL);
+    const struct rlimit files = files_raise(&o);
     const sigset_t set = signals_to_pass();
     sigset_t blocked = set, mask;
     int control[2], first = 0;

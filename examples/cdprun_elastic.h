@@ -32,6 +32,7 @@ typedef struct agent {
     bool done;                  /* the job has ended well */
     int number;                 /* of its ticket */
     uint64_t charged;           /* --stay: restarts of the job, when this launcher asked last */
+    uint64_t followed;          /* --stay: the newest epoch of the ranks in the event log */
     char will[240], addr[INET6_ADDRSTRLEN];
 } agent;
 
@@ -75,8 +76,8 @@ static void agent_elastic(const options *o, cdp_elastic *e, char kind) {
     e->store_ms = CLAIM_MS / 2;
     e->desc.min_ranks = (uint32_t)o->min_nodes;
     e->desc.max_ranks = (uint32_t)o->max_nodes;
-    e->desc.join_ms = UINT32_MAX; /* agent_missing() judges this time */
-    e->desc.grow_ms = (uint32_t)(o->last_call / 1000000);
+    e->desc.join_ms = UINT32_MAX;                         /* agent_missing() judges this time */
+    e->desc.grow_ms = (uint32_t)(o->last_call / 1000000); /* at most MOST_NS */
 }
 
 /* An id is never used twice. */
@@ -609,12 +610,13 @@ static int64_t stay_jitter(int64_t pause) {
 static void stay_ended(job *j, int local) {
     const options *o = j->opts;
     rank *r = &j->ranks[local];
-    char end[96], why[160];
+    char end[96], why[240], host[64] = "?";
     const int64_t lived = r->end - r->begun;
     if (r->status == 0 || j->agent->done) return;
     end_text(end, sizeof end, r);
-    snprintf(why, sizeof why, "rank %d of the launcher (process %ld): %s", global_rank(j, local),
-        (long)r->pid, end);
+    gethostname(host, sizeof host - 1);
+    snprintf(why, sizeof why, "process %ld on %s (rank %d for its launcher) ended: %s",
+        (long)r->pid, host, global_rank(j, local), end);
     stay_tell(j, r, why);
     /* it could hold what the new process needs; a group that lives keeps its number */
     if (r->group_left) kill(-r->pid, SIGKILL);
@@ -630,8 +632,19 @@ static bool stay_waits(const job *j) {
     return false;
 }
 
-/* Ranks that are not known to be dead: those of the newest epoch, and newcomers that wait. */
-static cdp_status stay_left(job *j, int *left) {
+static void stay_look_for_done(job *j) {
+    agent *a = j->agent;
+    char key[CDP__ELASTIC_KEY], text[FAILURE_BYTES];
+    cdp__elastic_key(&a->ranks, key, "final");
+    if (a->done || !nodes_look(j, key, text)) return;
+    a->done = true;
+    for (int i = 0; i < j->opts->n; ++i)
+        j->ranks[i].again_at = 0;
+}
+
+/* Ranks that are not known to be dead: those of the newest epoch (0: none yet), and newcomers that
+   wait. */
+static cdp_status stay_left(job *j, int *left, uint64_t *epoch) {
     cdp_elastic *const e = &j->agent->ranks;
     cdp__elastic_decision d = {.epoch = 0};
     cdp__elastic_ticket *list = NULL;
@@ -648,18 +661,50 @@ static cdp_status stay_left(job *j, int *left) {
         st = cdp__elastic_read_tickets(e, j->nodes.store, d.tickets, &list, &count);
     for (uint32_t i = d.tickets; i < count; ++i)
         *left += !list[i].gone;
+    *epoch = d.epoch;
     cdp__free(e->os, list);
     cdp__free(e->os, d.members);
     return st;
+}
+
+/* This rank, which is not replaced, ends the job for all launchers. */
+static void stay_fail(job *j, int local) {
+    char text[FAILURE_BYTES - 8];
+    j->cause = FAILURE;
+    j->first = local;
+    j->code = exit_code_of(j->ranks[local].status);
+    failure_text(j, local, text, sizeof text);
+    nodes_tell(j, text, j->code, true);
+    enter(j, GRACE, j->opts->grace);
+}
+
+/* Where all ranks of the newest epoch are dead, a new one would wait for nobody. True: the job has
+   ended, one way or the other, or the store did not answer. */
+static bool stay_is_lost(job *j, int local) {
+    uint64_t epoch = 0;
+    int left = 0;
+    if (!agent_good(j, stay_left(j, &left, &epoch))) return true;
+    if (left > 0 || epoch == 0) return false;
+    stay_look_for_done(j); /* ranks that have finished say so before they end */
+    if (j->agent->done) return true;
+    for (int i = 0; i < j->opts->n; ++i)
+        j->ranks[i].again_at = 0;
+    say(j,
+        "all ranks of epoch %llu have ended, and nobody has the state of the job; start it again "
+        "from a checkpoint",
+        (unsigned long long)epoch);
+    stay_fail(j, local);
+    return true;
 }
 
 /* No restart is left for this rank: the others go on, if they are enough. */
 static void stay_give_up(job *j, int local) {
     const options *o = j->opts;
     const int need = o->min_nodes * o->n;
-    char text[FAILURE_BYTES - 8], why[200];
+    uint64_t epoch;
+    char why[200];
     int left;
-    if (!agent_good(j, stay_left(j, &left))) return;
+    if (!agent_good(j, stay_left(j, &left, &epoch))) return;
     j->ranks[local].again_at = 0;
     snprintf(why, sizeof why,
         "rank %d is not replaced: the job has used all its restarts (--max-restarts %d)",
@@ -668,14 +713,9 @@ static void stay_give_up(job *j, int local) {
         say(j, "%s", why);
         return;
     }
-    j->cause = FAILURE;
-    j->first = local;
-    j->code = exit_code_of(j->ranks[local].status);
-    failure_text(j, local, text, sizeof text);
     say(j, "%s; %d of the %d ranks that the job needs %s left", why, left, need,
         left == 1 ? "is" : "are");
-    nodes_tell(j, text, j->code, true);
-    enter(j, GRACE, o->grace);
+    stay_fail(j, local);
 }
 
 /* A new rank in place of a dead one, if the job has a restart left for it. */
@@ -684,6 +724,7 @@ static void stay_again(job *j, int local) {
     agent *a = j->agent;
     rank *r = &j->ranks[local];
     int64_t used = 0;
+    if (stay_is_lost(j, local)) return;
     if (!r->charged) {
         j->nodes.store->timeout_ms = LOOK_MS;
         const cdp_status st = cdp_store_add(j->nodes.store, node_key(j, "restarts", -1), 1, &used);
@@ -699,7 +740,33 @@ static void stay_again(job *j, int local) {
     j->restarts = (int)a->charged;
     say(j, "a new process takes the place of rank %d (restart %d of %d)", global_rank(j, local),
         j->restarts, o->max_restarts);
+    event(j, "\"event\": \"restart\", \"rank\": %d, \"local_rank\": %d, \"restarts\": %d",
+        global_rank(j, local), local, j->restarts);
     rank_again(j, local);
+}
+
+/* The epochs of the ranks, for the event log alone. A launcher that comes late begins with the
+   newest one. */
+static void stay_follow(job *j) {
+    agent *a = j->agent;
+    cdp_elastic *const e = &a->ranks;
+    cdp__elastic_decision d = {.epoch = 0};
+    cdp_status st = CDP_OK;
+    if (j->events < 0) return;
+    e->store_ms = LOOK_MS;
+    if (a->followed == 0)
+        st = stay_newest(j, &d);
+    else
+        st = cdp__elastic_read_decision(e, j->nodes.store, a->followed + 1, &d);
+    if (agent_good(j, st) && d.members != NULL) {
+        a->followed = d.epoch;
+        event(j,
+            "\"event\": \"epoch\", \"epoch\": %llu, \"node\": %d, \"ranks\": %u, \"lost\": %u, "
+            "\"joined\": %u, \"step\": %llu, \"cause\": \"%s\"",
+            (unsigned long long)d.epoch, a->number, d.size, d.lost, d.joined,
+            (unsigned long long)d.step, event_text(d.cause));
+    }
+    cdp__free(e->os, d.members);
 }
 
 /* The first MAX of the launchers that live start ranks; the others are spares. */
@@ -735,19 +802,10 @@ static void stay_over(job *j) {
     agent_finish(j);
 }
 
-static void stay_look_for_done(job *j) {
-    agent *a = j->agent;
-    char key[CDP__ELASTIC_KEY], text[FAILURE_BYTES];
-    cdp__elastic_key(&a->ranks, key, "final");
-    if (a->done || !nodes_look(j, key, text)) return;
-    a->done = true;
-    for (int i = 0; i < j->opts->n; ++i)
-        j->ranks[i].again_at = 0;
-}
-
 static void stay_step(job *j) {
     const agent *a = j->agent;
     if (j->nodes.store != NULL) stay_look_for_done(j);
+    if (j->nodes.store != NULL && j->phase == RUN) stay_follow(j);
     if (j->phase == JOIN && a->done) {
         agent_finish(j);
     } else if (j->phase == JOIN && j->nodes.store != NULL) {

@@ -4,8 +4,10 @@
        elastic_rank replay LOG                       the same steps without cdp; compares the end
 
    Each rank appends a line to LOG for each epoch in which it takes part: "epoch K step S samples M
-   size N rank R pid P". Those are the decisions. The weights of a step follow from those before and
-   from the samples of the step alone, so the replay must end with the same bits, whoever died. */
+   size N rank R pid P". Those are the decisions. "pause MS epoch K ..." follows where it had
+   committed a step before: the time from that one to the first one of the epoch. The weights of a
+   step follow from those before and from the samples of the step alone, so the replay must end with
+   the same bits, whoever died. */
 #define _GNU_SOURCE
 #define CDP_IMPLEMENTATION
 #include "cdp_elastic.h"
@@ -61,6 +63,17 @@ static void append(const char *path, const char *format, ...) {
     close(fd);
 }
 
+/* What the pause before this epoch consisted of: the end of its history. */
+static void append_pause(const char *log, cdp_elastic *e, uint64_t epoch, uint64_t ns) {
+    char history[16000];
+    const char *at = history, *p;
+    cdp_elastic_history(e, history, sizeof history);
+    while ((p = strstr(at, "\"turn_us\"")) != NULL)
+        at = p + 1;
+    append(log, "pause %llu epoch %llu %.160s\n", (unsigned long long)(ns / 1000000),
+        (unsigned long long)epoch, at);
+}
+
 static int train(const char *log, uint32_t pace_ms, uint32_t timeout_ms) {
     const cdp_entry entries[] = {
         {"low", w, 100, CDP_DTYPE_U64}, {"high", w + 100, WEIGHTS - 100, CDP_DTYPE_U64}};
@@ -75,7 +88,8 @@ static int train(const char *log, uint32_t pace_ms, uint32_t timeout_ms) {
     cdp_elastic *e;
     cdp_elastic_now now;
     cdp_status st;
-    uint64_t last = 0, gap = 0;
+    uint64_t last = 0;
+    bool changed = false; /* since that step */
     const cdp_os *os = cdp_os_default();
     snprintf(stop, sizeof stop, "%s.stop", log);
     if (cdp_elastic_create_from_env(&desc, &e) != CDP_OK) return cdp_print_error(stderr);
@@ -84,6 +98,7 @@ static int train(const char *log, uint32_t pace_ms, uint32_t timeout_ms) {
             append(log, "epoch %llu step %llu samples %llu size %u rank %u pid %ld\n",
                 (unsigned long long)now.epoch, (unsigned long long)now.step,
                 (unsigned long long)now.samples, now.size, now.rank, (long)getpid());
+        changed = changed || now.changed;
         memset(grad, 0, sizeof grad);
         grad[0] = access(stop, F_OK) == 0;
         gradient(now.samples + (uint64_t)now.rank * BATCH, BATCH);
@@ -93,14 +108,15 @@ static int train(const char *log, uint32_t pace_ms, uint32_t timeout_ms) {
         if (cdp_elastic_commit(e) != CDP_OK) continue;
         optimizer();
         const uint64_t at = os->now_ns(NULL);
-        if (last && at - last > gap) gap = at - last;
+        if (last && changed) append_pause(log, e, now.epoch, at - last);
         last = at;
+        changed = false;
     }
     const uint64_t step = now.step;
     if (st == CDP_OK) st = cdp_elastic_finish(e);
     if (st != CDP_OK) return cdp_print_error(stderr);
-    append(log, "end step %llu loss %016llx gap_ms %llu\n", (unsigned long long)step,
-        (unsigned long long)loss(), (unsigned long long)(gap / 1000000));
+    append(
+        log, "end step %llu loss %016llx\n", (unsigned long long)step, (unsigned long long)loss());
     cdp_elastic_destroy(e);
     return 0;
 }
@@ -152,7 +168,8 @@ static bool replay_epoch(unsigned i, unsigned long long end) {
 
 static int replay(const char *log) {
     char line[300];
-    unsigned long long end = 0, want = 0, gap, worst = 0, s, l;
+    char slowest[300] = "";
+    unsigned long long end = 0, want = 0, pause, worst = 0, s, l;
     unsigned ends = 0;
     epoch e;
     FILE *f = fopen(log, "r");
@@ -162,17 +179,20 @@ static int replay(const char *log) {
                 &e.samples, &e.size)
             == 4) {
             if (!note(&e)) return complain("the lines of an epoch differ between ranks");
-        } else if (sscanf(line, "end step %llu loss %llx gap_ms %llu", &s, &l, &gap) == 3) {
+        } else if (sscanf(line, "end step %llu loss %llx", &s, &l) == 2) {
             if (ends++ && (s != end || l != want)) return complain("the ends differ");
             end = s;
             want = l;
-            worst = gap > worst ? gap : worst;
+        } else if (sscanf(line, "pause %llu", &pause) == 1 && pause > worst) {
+            worst = pause;
+            memcpy(slowest, line, sizeof slowest);
         }
     }
     fclose(f);
     qsort(epochs, count, sizeof *epochs, by_number);
     for (unsigned i = 0; i < count; ++i)
         if (!replay_epoch(i, end)) return complain("an epoch does not follow from the one before");
+    if (worst > 0) printf("slowest turn: %s", slowest);
     printf("%u ranks at the end, %u epochs, %llu steps, longest pause %llu ms: %s\n", ends, count,
         end, worst, ends && loss() == want ? "the loss of the serial program" : "ANOTHER LOSS");
     return !(ends && loss() == want);

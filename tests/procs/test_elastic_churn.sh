@@ -131,7 +131,7 @@ codes=
 for p in "${pids[@]}"; do wait "$p"; codes="$codes $?"; done
 if [ "$codes" = ' 0 0 0 0' ]; then ok 'all launchers end well'; else fail "exit codes$codes"; fi
 said=$("$B/elastic_rank" replay log)
-pause=$(echo "$said" | sed -n 's/.*longest pause \([0-9]*\) ms.*/\1/p')
+pause=$(echo "$said" | sed -n 's/.*longest pause \([0-9]*\) ms.*/\1/p') # of all ranks, also of those that were killed later
 if [[ $said == *'the loss of the serial program' ]]; then ok 'the end is that of a serial program'; else fail "$said"; fi
 if [ "${pause:-999999}" -le $((30000 * slack)) ]; then ok 'the job made progress all the time'; else fail "a pause of ${pause:-?} ms"; fi
 echo "    seed $seed: $kills ranks and $launchers launchers were killed in $((SECONDS - began)) s; $said"

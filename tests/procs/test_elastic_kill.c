@@ -11,6 +11,7 @@
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 enum {
@@ -554,6 +555,119 @@ TEST(a_member_dies_while_others_are_in_connected) {
     job_end();
 }
 
+/* Nobody has received anything yet, so the next one begins the job with what it came with. */
+TEST(the_source_of_the_first_epoch_dies_before_it_sends) {
+    job_begin();
+    for (uint32_t i = 0; i < 3; ++i) {
+        job.m[i].desc.min_ranks = 2;
+        job.m[i].desc.max_ranks = 3;
+        job.m[i].desc.settle_ms = 1000 * TEST_SLACK;
+        job.m[i].want = 2;
+        job.m[i].more = 15;
+        job.m[i].desc.connected = i == 0 ? die_in_connected : meet;
+    }
+    for (uint32_t i = 0; i < 3; ++i) {
+        (void)start();
+        wait_for_tickets(i + 1);
+    }
+    end_of(0);
+    T(job.m[0].mark_ns > 0);
+    ended(1, CDP_OK);
+    ended(2, CDP_OK);
+    T_EQ(2, job.m[1].last.size);
+    T_EQ(0, job.m[1].first_step);
+    T_EQ(0, job.m[1].received); /* from nobody: it is the source */
+    T_EQ(1, job.m[2].received);
+    job_end();
+}
+
+/* Its machine gives it no descriptors, in any epoch: it ends with that reason, and the others go on
+   without it. */
+TEST(a_rank_whose_system_refuses_ends_alone) {
+    const struct rlimit few = {24, 24};
+    job_begin();
+    for (uint32_t i = 0; i < 8; ++i) {
+        job.m[i].desc.min_ranks = 7;
+        job.m[i].desc.max_ranks = 8;
+        job.m[i].desc.settle_ms = 1000 * TEST_SLACK;
+        job.m[i].want = 7;
+        job.m[i].more = 15;
+    }
+    job.pid[job.count++] = fork_one();
+    if (job.pid[0] == 0) {
+        if (setrlimit(RLIMIT_NOFILE, &few) != 0) abort();
+        job_run(&job.m[0]);
+        _exit(0);
+    }
+    wait_for_tickets(1); /* it is rank 0, which needs most */
+    for (uint32_t i = 1; i < 8; ++i)
+        (void)start();
+    ended(0, CDP_ERR_IO);
+    T_TEXT("raise the limit (ulimit -n)", job.m[0].error.text);
+    for (uint32_t i = 1; i < 8; ++i)
+        ended(i, CDP_OK);
+    T_EQ(7, job.m[1].last.size);
+    job_end();
+}
+
+static int32_t connect_to_the_store_alone(void *user, const cdp_addr *to) {
+    if (to->port != (uint16_t)atoi(getenv("MASTER_PORT"))) return -EHOSTUNREACH;
+    return cdp_os_default()->net.connect_to(user, to);
+}
+
+/* As behind a firewall: both reach the store, and not each other. Epoch follows epoch, and none of
+   them begins: that ends, too. */
+TEST(members_that_do_not_reach_each_other_end) {
+    cdp_os os = *cdp_os_default();
+    job_begin();
+    os.net.connect_to = connect_to_the_store_alone;
+    for (uint32_t i = 0; i < 2; ++i) {
+        job.m[i].tcp.group.os = &os;
+        job.m[i].tcp.group.timeout_ms = 1500;
+        job.m[i].tcp.no_shared_memory = true;
+        job.m[i].desc.min_ranks = job.m[i].desc.max_ranks = 2;
+        job.m[i].desc.settle_ms = 1000 * TEST_SLACK;
+        job.m[i].desc.join_ms = 3000;
+        job.m[i].want = 2;
+    }
+    const uint64_t begun = test_now_ns();
+    (void)start();
+    (void)start();
+    ended(0, CDP_ERR_TIMEOUT);
+    ended(1, CDP_ERR_TIMEOUT);
+    const char *first = job.m[0].error.text, *second = job.m[1].error.text;
+    const bool told = strstr(first, "no epoch began within join_ms, 3000 ms; the last one, epoch ")
+        || strstr(second, "no epoch began within join_ms, 3000 ms; the last one, epoch ");
+    test_check(told, __FILE__, __LINE__, "%s; %s", first, second);
+    T_WITHIN(20000, test_now_ns() - begun);
+    job_end();
+}
+
+/* A newcomer does not wait join_ms for members that are all dead. */
+TEST(newcomers_are_told_that_nobody_is_left) {
+    job_begin();
+    for (uint32_t i = 0; i < 3; ++i) {
+        job.m[i].desc.min_ranks = job.m[i].desc.max_ranks = 2;
+        job.m[i].want = UINT32_MAX;
+        job.m[i].pace_ms = 1;
+        job.m[i].desc.join_ms = 50000;
+    }
+    (void)start();
+    (void)start();
+    reaches(0, 5);
+    reaches(1, 5);
+    kill(job.pid[0], SIGKILL);
+    kill(job.pid[1], SIGKILL);
+    end_of(0);
+    end_of(1);
+    const uint64_t begun = test_now_ns();
+    (void)start();
+    ended(2, CDP_ERR_STATE);
+    T_TEXT("have ended, so nobody has the state of the job", job.m[2].error.text);
+    T_WITHIN(5000, test_now_ns() - begun);
+    job_end();
+}
+
 /* Whoever gets an answer gets the one that all others get. */
 static void agree_while_members_die(job_member *m, cdp_elastic *e, const cdp_elastic_now *now) {
     uint8_t before = 0;
@@ -632,6 +746,11 @@ int main(int argc, char **argv) {
         {"the_others_agree_when_a_member_dies", the_others_agree_when_a_member_dies, 100},
         {"a_member_dies_while_others_are_in_connected", a_member_dies_while_others_are_in_connected,
             60},
+        {"the_source_of_the_first_epoch_dies_before_it_sends",
+            the_source_of_the_first_epoch_dies_before_it_sends, 60},
+        {"a_rank_whose_system_refuses_ends_alone", a_rank_whose_system_refuses_ends_alone, 60},
+        {"members_that_do_not_reach_each_other_end", members_that_do_not_reach_each_other_end, 60},
+        {"newcomers_are_told_that_nobody_is_left", newcomers_are_told_that_nobody_is_left, 60},
         {"a_stopped_member_is_left_out", a_stopped_member_is_left_out, 60},
         {"members_come_and_die", members_come_and_die, 120},
     };

@@ -300,6 +300,58 @@ stay_here() {
     has 'and what was first' out.0 ', killed by SIGKILL'
 }
 
+# All ranks die at once: nobody has the state of the job, so new ones would wait for nobody.
+stay_lost() {
+    local began=$SECONDS
+    rm -f out.* log log.stop events
+    "$B/cdprun" -n 3 --stay --max-restarts 9 --cooldown 0.05 --grace 0.2 --event-log events \
+        "$B/elastic_rank" train log 2 > out.0 2>&1 < /dev/null &
+    pids[0]=$!
+    await lines 3 ' size 3 ' log
+    # shellcheck disable=SC2046
+    kill -KILL $(sed -n 's/.* size 3 .* pid //p' log)
+    finish 0
+    check 'all ranks are killed: the job ends' "$codes" 137
+    has 'and says that its state is lost' out.0 'all ranks of epoch 1 have ended, and nobody has the state of the job'
+    if [ $((SECONDS - began)) -lt $((30 * slack)) ]; then ok 'at once'; else fail 'at once' "after $((SECONDS - began)) s"; fi
+    check 'which costs no restart' "$(grep -c 'takes the place' out.0)" 0
+    has 'and the event log has the end' events '"event": "end", "exit_code": 137, "restarts": 0'
+}
+
+# The event log: what happens to ranks that stay, and a disk that is full.
+stay_events() {
+    rm -f out.* log log.stop events
+    "$B/cdprun" -n 2 --stay --max-restarts 1 --cooldown 0.05 --event-log events \
+        "$B/elastic_rank" train log 2 > out.0 2>&1 < /dev/null &
+    pids[0]=$!
+    await lines 2 ' size 2 ' log
+    kill -KILL "$(sed -n 's/.* size 2 rank 1 pid //p' log | tail -n 1)"
+    await lines 4 ' size 2 ' log
+    await grep -q '"epoch": 2' events
+    touch log.stop; finish 0
+    check 'a job with an event log ends well' "$codes" 0
+    has 'its epochs are there' events '"event": "epoch", "epoch": 2, "node": 0, "ranks": 2, "lost": 1, "joined": 1, "step": '
+    has 'and how ranks ended' events '"exit_code": -1, "signal": 9, '
+    has 'and new processes' events '"event": "restart", "rank": '
+    check 'and nothing but lines of JSON' "$(grep -cvE '^\{"time": [0-9]+\.[0-9]{3}, "pid": [0-9]+, "event": "[a-z_]+", .*\}$' events)" 0
+    rm -f log; "$B/cdprun" -n 1 --stay --event-log /dev/full "$B/elastic_rank" train log 1 > out.0 2>&1
+    check 'a full disk does not end the job' $? 0
+    check 'and is told once' "$(grep -c 'cannot write to /dev/full of --event-log, so events are lost: ' out.0)" 1
+    # a word of Latin-1, and one of UTF-8
+    new_job --nnodes 1:2 --max-restarts 1
+    start 0 sh -c 'printf "{\"message\": \"caf\351 \303\274ber\"}" > "$TORCHELASTIC_ERROR_FILE"; exit 3'; finish 0
+    check 'a rank fails twice' "$codes" 3
+    check 'and what is not UTF-8 is replaced' "$(LC_ALL=C grep -ac "caf? $(printf '\303\274')ber" events)" 2
+}
+
+# The launcher that serves the store has a connection from each rank, beside their output.
+stay_files() {
+    rm -f out.* log log.stop
+    touch log.stop
+    (ulimit -S -n 60; timeout $((60 * slack)) "$B/cdprun" -n 16 --stay "$B/elastic_rank" train log 1) > out.0 2>&1
+    check 'sixteen ranks with a limit of 60 descriptors' $? 0
+}
+
 # The job ends well while the launcher still has a process: how that one ends costs no restart, and is no failure.
 stay_late() {
     rm -f out.* log log.stop
@@ -317,7 +369,7 @@ parts=("$@")
 for part in "${parts[@]}"; do
     case $part in
     restart) restart_mode; stopped_launcher; options_and_times; stores ;;
-    stay) stay_mode; stay_here; stay_late ;;
+    stay) stay_mode; stay_here; stay_late; stay_lost; stay_events; stay_files ;;
     cut) cut_off ;;
     kills) random_kills "${KILLS:-6}" ;;
     esac

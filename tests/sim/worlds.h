@@ -1,6 +1,6 @@
 /*  worlds.h - the main program of a simulator that runs one kind of world after the other
 
-    --seeds A..B    which worlds of each kind; --seed N: one
+    --seeds A..B    which worlds of each kind; --seeds N: 1..N; --seed N: one
     --trace         what the nodes say
     --plant N       with a planted defect
     KIND            only this kind; otherwise the planted defects are looked for at the end
@@ -50,14 +50,26 @@ static bool worlds_find(const worlds *w, const world_plant *p) {
     return found;
 }
 
+/* "A..B", or "N" for 1..N. Worlds that are not run would all pass. */
+static bool worlds_range(const char *text, unsigned long long *from, unsigned long long *to) {
+    const int n = sscanf(text, "%llu..%llu", from, to);
+    if (n == 1) {
+        *to = *from;
+        *from = 1;
+    }
+    if (n >= 1 && *from >= 1 && *from <= *to) return true;
+    printf("--seeds must be A..B or N, not '%s'\n0 passed, 1 failed\n", text);
+    return false;
+}
+
 static int worlds_main(int argc, char **argv, const worlds *w) {
     unsigned long long from = 1, to = w->seeds;
     uint32_t passed = 0, failed = 0;
     const char *only = NULL;
     for (int i = 1; i < argc; ++i) {
-        if (!strcmp(argv[i], "--seeds") && i + 1 < argc)
-            (void)!sscanf(argv[++i], "%llu..%llu", &from, &to);
-        else if (!strcmp(argv[i], "--seed") && i + 1 < argc)
+        if (!strcmp(argv[i], "--seeds") && i + 1 < argc) {
+            if (!worlds_range(argv[++i], &from, &to)) return 2;
+        } else if (!strcmp(argv[i], "--seed") && i + 1 < argc)
             from = to = strtoull(argv[++i], NULL, 10);
         else if (!strcmp(argv[i], "--plant") && i + 1 < argc)
             planted = (plant)atoi(argv[++i]);
