@@ -23,8 +23,8 @@
        algorithm can go below.
    The last part plants defects in the round functions and demands that each of them is noticed.
 
-   rounds [--all] [--verbose] [WORDS]     only algorithms that have these words in "name (operation)";
-                                          up to 129 ranks, and with --all all that is said above */
+   rounds [--all] [--verbose] [WORDS]     only algorithms with these words in "name (operation)";
+                                          up to 129 ranks, and with --all all of the above */
 #define CDP_IMPLEMENTATION
 #define CDP__WAVE 4u /* so that a few elements already take several waves */
 #include "cdp.h"
