@@ -8,7 +8,7 @@ BUILD   ?= build
 CC      := gcc
 # MORE=1, as .ci/run has it: also what takes longer than what it finds is worth each time.
 MORE    ?=
-SEEDS   ?= 1..500
+SEEDS   ?= $(if $(MORE),1..500,1..200)
 JOBS    ?= $(shell nproc 2>/dev/null || echo 2)
 
 CFLAGS  := -O2 -g -std=gnu11 -Wall -Wextra -Wshadow -Wpointer-arith -Wundef
@@ -57,7 +57,7 @@ help:
 	@echo 'make demo       start four ranks on this machine that train a small text model together'
 	@echo 'make demo-elastic  the same model while one of four ranks is killed and another one joins; the loss curve as an SVG'
 	@echo 'make examples   compile the examples, each with the one gcc line of its first comment'
-	@echo 'make test       all tests; about four minutes on two cores; MORE=1: larger worlds, more points of death, every define'
+	@echo 'make test       all tests; some minutes on two cores; MORE=1: more and larger worlds, more points of death, every define'
 	@echo 'make test-strict  tests with limits of time, to the letter: on a quiet machine'
 	@echo 'make sim        more simulated worlds, also of cdp_rpc.h: make sim SEEDS=1..100000'
 	@echo 'make sim-hour   simulated worlds from seeds that nobody used before, for SIM_SECONDS=3600; SIM_FROM=SEED repeats'
@@ -87,9 +87,12 @@ $(BUILD)/% : examples/%.c $(HEADERS)
 	@mkdir -p $(@D)
 	gcc -O2 $< -o $@ -pthread -lm
 
-$(CXX_SRC:examples/%.cpp=$(BUILD)/%) $(CXX_SRC:examples/%.cpp=$(BUILD)/test/%): $(CXX_SRC) $(HEADERS)
+$(CXX_SRC:examples/%.cpp=$(BUILD)/%): $(CXX_SRC) $(HEADERS)
 	@mkdir -p $(@D)
 	g++ -O2 examples/$(@F).cpp -o $@ -pthread
+$(CXX_SRC:examples/%.cpp=$(BUILD)/test/%): $(CXX_SRC) $(HEADERS)
+	@mkdir -p $(@D)
+	g++ $(EXAMPLE_O) examples/$(@F).cpp -o $@ -pthread
 
 $(BUILD)/train_text: $(DEMO_SRC) $(HEADERS)
 	@test -n '$(DEMO_SRC)' || { echo 'make: examples/03_train_text.c is missing'; exit 1; }
@@ -125,14 +128,16 @@ $(filter-out $(LINKED:%=$(BUILD)/include/declared/%),$(DECLARED)): $(BUILD)/incl
 	@mkdir -p $(@D)
 	@cp $< $@
 
-# Tests run the examples linked with that object; `make examples` compiles them as their first comments say.
+# Tests run the examples linked with that object; `make examples` compiles them as their first comments say. Only those that
+# compute for longer than gcc needs to optimise them are optimised here.
+EXAMPLE_O = $(if $(MORE)$(filter 03_train_text 11_pipeline 21_elastic,$(notdir $@)),-O2,-O0)
 DECLARED_EXAMPLES := $(EXAMPLE_SRC:%=$(BUILD)/include/declared/%)
 .SECONDARY: $(DECLARED_EXAMPLES)
 $(DECLARED_EXAMPLES): $(BUILD)/include/declared/%: %
 	@mkdir -p $(@D)
 	@cp $< $@
 $(EXAMPLE_SRC:examples/%.c=$(BUILD)/test/%): $(BUILD)/test/%: $(BUILD)/include/declared/examples/%.c $(DECLARED) $(BUILD)/test/libcdp.a
-	gcc -O2 $< -o $@ $(BUILD)/test/libcdp.a -pthread -lm
+	gcc $(EXAMPLE_O) $< -o $@ $(BUILD)/test/libcdp.a -pthread -lm
 $(BUILD)/test/11_pipeline $(BUILD)/test/21_elastic: $(BUILD)/include/declared/examples/03_train_text.c
 $(BUILD)/include/declared/examples/%.h: examples/%.h
 	@mkdir -p $(@D)
@@ -143,7 +148,7 @@ $(BUILD)/test/cdprun: $(BUILD)/include/declared/examples/cdprun_elastic.h
 define PROGRAM_RULES
 $(BUILD)/$(1)/libcdp.a: tests/cdp.c $(WHOLE)
 	@mkdir -p $$(@D)
-	$(2) -I$(BUILD)/include/whole -c $$< -o $$(@:.a=.o)
+	$(2) -I$(BUILD)/include/whole -c $$< -o $$(@:.a=.o) 2> $$(@:.a=.warnings) || { cat $$(@:.a=.warnings); exit 1; }
 	@ar rcs $$@ $$(@:.a=.o)
 $(BUILD)/$(1)/%_no_threads: tests/unit/%.c
 	@mkdir -p $$(@D)
@@ -166,10 +171,11 @@ $(BUILD)/$(1)/%: tests/$(folder)/%.c $(BUILD)/$(1)/libcdp.a $(DECLARED)
 )
 endef
 # The library is tested at -O2. What only calls it takes gcc longer to optimise than to run.
-BUSY    := libcdp.a rounds ring failure test_table
-QUICK   := $(PROCS) $(filter-out fuzz_memory,$(FUZZ)) \
+BUSY    := libcdp.a rounds failure
+QUICK   := $(PROCS) $(filter-out fuzz_memory,$(FUZZ)) rpc_waves \
+           $(filter-out test_mem_random test_dtensor_plans,$(MEM) $(DTENSOR)) \
            $(filter-out test_ddp_model test_memory test_lend test_group test_rpc,$(UNIT))
-TEST_O  = $(if $(MORE)$(filter $(BUSY),$(notdir $@)),,$(if $(filter $(QUICK),$(notdir $@)),-O0,-O1))
+TEST_O  = $(if $(filter $(BUSY),$(notdir $@)),,$(if $(filter $(QUICK),$(notdir $@)),-O0,-O1))
 $(eval $(call PROGRAM_RULES,test,$(CC) $(CFLAGS) $$(TEST_O)))
 # gcc needs longer to optimise a program with AddressSanitizer and UBSan in it than most of them run: only these are worth it.
 ASAN_O = $(if $(filter sim scripts linear test_table test_ddp_model test_ddp_hooks test_train_text test_dtensor_plans libcdp.a,$(notdir $@)),-O1,-O0)
@@ -212,15 +218,15 @@ test: programs
 	    $(if $(wildcard tests/procs/test_netns.sh),'netns|120|bash tests/procs/test_netns.sh') \
 	    $(if $(wildcard tests/procs/test_cdprun.sh),'cdprun|600|CDPRUN_KILLS=15 sh tests/procs/test_cdprun.sh $(BUILD)/test/cdprun $(BUILD)/cdprun_test') \
 	    $(call suites,test,600,$(SEEDS),$(call longest_first,$(filter-out $(PROCS),$(PROGRAMS)))) \
-	    'sim_default|600|$(BUILD)/test/sim --threads --memory --seeds 1..100 --jobs $(JOBS)' \
-	    'sim_frames|600|$(BUILD)/test/sim --scenario job --frames 16 --seeds 1..40 --jobs $(JOBS)' \
+	    'sim_default|600|$(BUILD)/test/sim --threads --memory --seeds 1..$(if $(MORE),100,40) --jobs $(JOBS)' \
+	    'sim_frames|600|$(BUILD)/test/sim --scenario job --frames 16 --seeds 1..$(if $(MORE),40,15) --jobs $(JOBS)' \
 	    'sources|60|bash tests/check_sources.sh' \
 	    'walk|120|CC='\''$(CC)'\'' bash tests/walk.sh $(BUILD)/walk' \
 	    $(if $(SIM),$(call world_again,left_early,job,kill,2431) $(call world_again,corrected_blame,job,stop,1164) $(call world_again,number_of_a_call,hub,mismatch,1874) $(call world_again,end_of_a_chain,job,isolate,1728) $(call world_again,rebuild_out_of_memory,wide,nomem,67) $(call world_again,looks_at_a_rank_that_has_left,wide_tcp,kill,384)) \
 	    $(if $(wildcard tests/procs/test_mpi.sh),'mpi|300|bash tests/procs/test_mpi.sh') \
 	    'mem_interop|120|bash tests/mem/interop.sh' \
 	    'scale|120|bash tests/bench/test_scale.sh $(BUILD)/bench/scale' \
-	    'examples|600|bash tests/run_examples.sh'
+	    'examples|600|MORE=$(MORE) bash tests/run_examples.sh'
 
 # Tests that hold something to a limit of time, to the letter, one after the other: for a quiet machine.
 STRICT := $(basename $(notdir $(shell grep -lE 'T_WITHIN|TEST_SLACK' tests/unit/test_*.c)))

@@ -3,7 +3,9 @@
 # objects: a test that compiled nothing fails. JOBS: how many compilers at once. Ends with "N passed, N failed".
 #
 # COMPILERS: which of gcc, g++, clang, clang++ (default: gcc, all that the other tests need; .ci/run takes the others).
-# EVERYTHING=1: each way with each header and each define alone; else those that have found most, once.
+# EVERYTHING=1: each way with each header and each define alone, to an object. Else objects are made where something is
+# looked up in them or linked, and the rest is parsed, with all warnings but those that gcc finds on the way to code (a
+# missing return or break, variables without a value): an object of another test here has that code, too.
 #
 # Each test is a function below; `job` runs one in a process of its own.
 set -u
@@ -78,7 +80,16 @@ int main(void) {
 EOS
 }
 
+PARSE=fsyntax-only # instead of a level of optimisation
+parsed() { [ "$1" = $PARSE ]; } # there is no object to look into
 compile() { # compiler and flags, source, object
+    case $1 in
+    *-$PARSE*)
+        # shellcheck disable=SC2086
+        $1 $warnings -I"$root" "$2" || exit 1
+        return
+        ;;
+    esac
     # shellcheck disable=SC2086
     $1 $warnings -I"$root" -c "$2" -o "$3" || exit 1
     [ -s "$3" ] || die 'no object'
@@ -96,6 +107,7 @@ t_implementation() { # implementation, and a user, in one file; the program runs
     set_language "$1" "$2"
     { echo '#define CDP_IMPLEMENTATION'; user_of "$4"; proof "$(below "$4")"; } > "one.$ext"
     compile "$1 -std=$2 -$3" "one.$ext" one.o
+    ! parsed "$3" || return 0
     exports_only_api one.o
     $1 one.o -o one -pthread -lm && ./one || die "the program returned $?"
 }
@@ -110,12 +122,14 @@ t_later() { # first the declarations, then in the same file the implementation
     set_language "$1" "$2"
     { printf '#include "%s"\n#define CDP_IMPLEMENTATION\n' "$4"; user_of "$4"; proof "$(below "$4")"; } > "later.$ext"
     compile "$1 -std=$2 -$3" "later.$ext" later.o
+    ! parsed "$3" || return 0
     exports_only_api later.o
 }
 t_own_macro() { # each header answers to its own macro
     set_language "$1" "$2"
     { printf '#define %s\n' "$(own_macro_of "$4")"; user_of "$4"; printf '#ifndef %s\n#error "not implemented"\n#endif\n' "$(macro_of "$4")"; } > "own.$ext"
     compile "$1 -std=$2 -$3" "own.$ext" own.o
+    ! parsed "$3" || return 0
     exports_only_api own.o
 }
 t_two_files() { # implementation in the language of $1, user in that of $5
@@ -134,33 +148,45 @@ t_static() { # two files of one program with a private copy each
     set_language "$1" "$2"
     { printf '#define CDP_STATIC\n#define CDP_IMPLEMENTATION\n'; user_of "$4"; proof "$(below "$4")"; } > "a.$ext"
     compile "$1 -std=$2 -$3" "a.$ext" a.o
+    ! parsed "$3" || return 0
     objcopy --redefine-sym main=other a.o b.o || die 'no second object' # a second file would say the same
     exports_nothing a.o
     $1 a.o b.o -o both -pthread -lm && ./both || die "the program returned $?"
 }
-t_option() { # $5: a CDP_NO_ macro
+t_option() { # $5...: CDP_NO_ macros that are independent of each other
     set_language "$1" "$2"
-    { printf '#define %s\n#define CDP_IMPLEMENTATION\n' "$5"; user_of "$4"; proof "$(below "$4")"; } > "option.$ext"
+    { printf '#define %s\n' "${@:5}" CDP_IMPLEMENTATION; user_of "$4"; proof "$(below "$4")"; } > "option.$ext"
     compile "$1 -std=$2 -$3" "option.$ext" option.o
+    ! parsed "$3" || return 0
     exports_only_api option.o
-    local libs=-pthread used= answer=0
-    case $5 in
-    # without an os of its own the program makes no group
-    CDP_NO_OS) used=$(nm -u option.o | grep -E ' (socket|poll|epoll_[a-z0-9]*|pthread_[a-z_]*|clock_gettime|open|close|read|write|getuid|getpid|posix_memalign|malloc|strerror|stderr)(@|$)') libs= answer=1 ;;
-    CDP_ONLY_F32) used=$(nm -C option.o | grep -E ' cdp_(hook_create|ddp_clip|_add_f64|_clip_squares)') ;;
-    CDP_NO_STDIO) used=$(nm -u option.o | grep -E ' (v?f?printf|v?sn?printf|puts|fputs|fopen|fwrite|stderr|stdout|fflush)(@|$)') ;;
-    CDP_NO_THREADS) used=$(nm -u option.o | grep -E ' (pthread_|sched_yield|__tls_get_addr)') libs= ;;
-    CDP_NO_LOG_STRINGS) ;;
-    CDP_NO_TENSOR_OPS) used=$(nm option.o | grep -E ' cdp_(op|tp|cp|local_map|count|counts)_') ;;
-    CDP_NO_FILE_STORE) used=$(nm option.o | grep -E ' cdp_(file_store_create|_file_(enter|register))') ;;
-    CDP_NO_FILES) used=$(nm -u option.o | grep -E ' (flock|ftruncate|pwrite|pread|unlink|rename|fopen)(@|$)') ;;
-    esac
-    [ -z "$used" ] || die "$5 still uses: $used"
+    local option libs=-pthread used answer=0
+    for option in "${@:5}"; do
+        case $option in
+        # without an os of its own the program makes no group
+        CDP_NO_OS) libs= answer=1 ;;
+        CDP_NO_THREADS) libs= ;;
+        esac
+        used=$(used_despite "$option")
+        [ -z "$used" ] || die "$option still uses: $used"
+    done
     # shellcheck disable=SC2086
     $1 option.o -o option $libs -lm || die 'does not link'
     ./option
     used=$?
     [ $used = $answer ] || die "the program returned $used"
+}
+used_despite() { # what option.o uses or has although this macro leaves it out
+    case $1 in
+    CDP_NO_OS) nm -u option.o | grep -E ' (socket|poll|epoll_[a-z0-9]*|pthread_[a-z_]*|clock_gettime|open|close|read|write|getuid|getpid|posix_memalign|malloc|strerror|stderr)(@|$)' ;;
+    CDP_ONLY_F32) nm -C option.o | grep -E ' cdp_(hook_create|ddp_clip|_add_f64|_clip_squares)' ;;
+    CDP_NO_STDIO) nm -u option.o | grep -E ' (v?f?printf|v?sn?printf|puts|fputs|fopen|fwrite|stderr|stdout|fflush)(@|$)' ;;
+    CDP_NO_THREADS) nm -u option.o | grep -E ' (pthread_|sched_yield|__tls_get_addr)' ;;
+    CDP_NO_LOG_STRINGS) ;;
+    CDP_NO_TENSOR_OPS) nm option.o | grep -E ' cdp_(op|tp|cp|local_map|count|counts)_' ;;
+    CDP_NO_FILE_STORE) nm option.o | grep -E ' cdp_(file_store_create|_file_(enter|register))' ;;
+    CDP_NO_FILES) nm -u option.o | grep -E ' (flock|ftruncate|pwrite|pread|unlink|rename|fopen)(@|$)' ;;
+    *) echo 'an option that nobody knows' ;;
+    esac
 }
 # Parts: each define leaves out its functions, declarations and implementation, and no others.
 PARTS='CDP_NO_HOOKS CDP_NO_AVERAGER CDP_NO_ZERO CDP_NO_TRACE CDP_NO_SAMPLER CDP_NO_DDP
@@ -215,6 +241,7 @@ t_parts() { # $5...: defines, or none
     done
     { for part; do echo "#define $part"; done; echo '#define CDP_IMPLEMENTATION'; user_of "$header"; proof "$(below "$header")"; } > "parts.$ext"
     compile "$compiler -std=$std -$optimisation" "parts.$ext" parts.o
+    ! parsed "$optimisation" || return 0
     exports_only_api parts.o
     defined=$(defined_in parts.o)
     for part in $PARTS; do
@@ -245,21 +272,23 @@ t_no_asserts() {
     set_language "$1" "$2"
     { printf '#define CDP_IMPLEMENTATION\n'; user_of "$4"; proof "$(below "$4")"; } > "ndebug.$ext"
     compile "$1 -std=$2 -$3 -DNDEBUG" "ndebug.$ext" ndebug.o
-    nm -u ndebug.o | grep -q assert && die 'assertions are still there'
+    $1 -std="$2" -I"$root" -DNDEBUG -E "ndebug.$ext" | grep -q '__assert' && die 'assertions are still there'
     { printf '#define CDP_ASSERT(x) ((void)0)\n#define CDP_IMPLEMENTATION\n'; user_of "$4"; proof "$(below "$4")"; } > "own_assert.$ext"
-    compile "$1 -std=$2 -$3" "own_assert.$ext" own_assert.o
-    nm -u own_assert.o | grep -q assert && die 'CDP_ASSERT is not used everywhere'
-    return 0
+    compile "$1 -std=$2 -O0" "own_assert.$ext" own_assert.o # an object: where an assertion stood in for a return
+    $1 -std="$2" -I"$root" -E "own_assert.$ext" | grep -qE '__assert|[^_]assert *[(]' && die 'CDP_ASSERT is not used everywhere'
+    # with assertions these words are there
+    $1 -std="$2" -I"$root" -E -UNDEBUG "ndebug.$ext" | grep -q '__assert' || die 'nothing was looked for'
 }
 t_system_header_first() { # -std=c11 and a system header before ours: the documented #error, and its documented cure
     { printf '#include <stdlib.h>\n#define CDP_IMPLEMENTATION\n'; user_of "$4"; } > first.c
     for more in '' -pthread; do # the second shows some of what is hidden, not all
-        if $1 -std=c11 $more -I"$root" -c first.c -o first.o > first.txt 2>&1; then die 'it compiled'; fi
+        if $1 -std=c11 $more -Wfatal-errors -I"$root" -c first.c -o first.o > first.txt 2>&1; then die 'it compiled'; fi
         grep -m 1 'error:' first.txt | grep -q 'a system header came first' || { head -n 5 first.txt; die 'another error'; }
     done
     { printf '#define _DEFAULT_SOURCE 1\n'; cat first.c; } > cured.c
     set_language "$1" c11
     compile "$1 -std=c11 -$3" cured.c cured.o
+    ! parsed "$3" || return 0
     exports_only_api cured.o
 }
 # All headers of a POSIX system that ours include.
@@ -267,17 +296,19 @@ other_system() {
     printf '#define _DEFAULT_SOURCE 1\n'
     sed -n 's/^#include <.*/&/p' "$root"/cdp*.h | sort -u | grep -vE 'cuda|nccl|nvrtc|mpi.h|sys.event|winsock|ws2tcp|windows|bcrypt|[^m]intrin|stdatomic'
 }
-t_platform_macros() { # names that platforms define as macros: neither the declarations nor the implementation use one
+t_platform_macros() { # $4...: names that platforms define as macros: neither declarations nor implementation use one
     set_language "$1" "$2"
-    printf '#include "tests/compile/platform_macros.h"\n#include "%s"\nint something_to_compile(void);\n' "$4" > "macros.$ext"
+    { echo '#include "tests/compile/platform_macros.h"'; printf '#include "%s"\n' "${@:4}"; echo 'int something_to_compile(void);'; } > "macros.$ext"
     warnings="$warnings -Wno-unused-macros"
     # the standard headers first: they may use such names themselves
     other_system > system.h
     sed '1i #include "system.h"' "macros.$ext" > "decl.$ext"
     compile "$1 -std=$2 -$3 -I." "decl.$ext" decl.o
     sed '2a #define CDP_IMPLEMENTATION' "decl.$ext" > "impl.$ext"
-    proof "$(below "$4")" >> "impl.$ext"
+    local h
+    for h in "${@:4}"; do proof "$(below "$h")"; done >> "impl.$ext"
     compile "$1 -std=$2 -$3 -I." "impl.$ext" impl.o
+    ! parsed "$3" || return 0
     exports_only_api impl.o
 }
 t_names_0_1() { # the public names of 0.1 for one version more
@@ -296,10 +327,10 @@ EOS
     # declarations first, the implementation later in the same file
     { printf '#define CDP_NAMES_0_1\n#include "%s"\n#include "old.h"\n#define CDP_IMPLEMENTATION\n#include "%s"\ncdp_status (*used)(cdp_group *, float *) = old_calls;\n' "$4" "$4"; } > "later.$ext"
     [ "$ext" = cc ] || sed -i '1i #define _DEFAULT_SOURCE 1' "later.$ext"
-    compile "$1 -std=$2 -$3 -I. -Wno-unused-function" "later.$ext" later.o
+    compile "$1 -std=$2 -$PARSE -I. -Wno-unused-function" "later.$ext" later.o
     # without the define the old names are unknown
     sed '/CDP_NAMES_0_1/d' "names.$ext" > "new.$ext"
-    if $1 -std="$2" -I"$root" -I. -c "new.$ext" -o new.o > new.txt 2>&1; then die 'old names compile without CDP_NAMES_0_1'; fi
+    if $1 -std="$2" -Wfatal-errors -I"$root" -I. -c "new.$ext" -o new.o > new.txt 2>&1; then die 'old names compile without CDP_NAMES_0_1'; fi
 }
 t_extensions() { # what tests/check_sources.sh leaves to the compiler: these flags refuse it
     local code n=0
@@ -329,14 +360,14 @@ t_other_c11() {
     compile "$1 -std=$2 -$3" "other.$ext" other.o
     exports_only_api other.o
     $1 other.o -o other -pthread -lm && ./other || die "the program returned $?"
+    # one sentence where there are neither atomics nor a define that says they are not needed
+    sed '/__clang__/a #define CDP_NO_SHARED_MEMORY\n#define __STDC_NO_ATOMICS__ 1' "other.$ext" > "sentence.$ext"
+    if $1 -std="$2" -Wfatal-errors -I"$root" -c "sentence.$ext" -o sentence.o > sentence.txt 2>&1; then die 'it compiled without atomics'; fi
+    grep -m 1 'error:' sentence.txt | grep -q 'a compiler without atomics of C11' || { head -n 5 sentence.txt; die 'another error'; }
     # nothing but plain accesses where there are neither threads nor shared memory
-    sed '/__clang__/a #define CDP_NO_THREADS\n#define CDP_NO_SHARED_MEMORY\n#define __STDC_NO_ATOMICS__ 1' "other.$ext" > "plain.$ext"
+    sed '1i #define CDP_NO_THREADS' "sentence.$ext" > "plain.$ext"
     compile "$1 -std=$2 -$3" "plain.$ext" plain.o
     $1 plain.o -o plain -lm && ./plain || die "the program returned $?"
-    # and one sentence where that is not said
-    sed '/CDP_NO_THREADS/d' "plain.$ext" > "sentence.$ext"
-    if $1 -std="$2" -I"$root" -c "sentence.$ext" -o sentence.o > sentence.txt 2>&1; then die 'it compiled without atomics'; fi
-    grep -m 1 'error:' sentence.txt | grep -q 'a compiler without atomics of C11' || { head -n 5 sentence.txt; die 'another error'; }
 }
 # clang for MSVC's ABI, with the headers of mingw-w64, which know gcc: see msvc.h. There is no C library to link with.
 t_msvc() {
@@ -372,9 +403,9 @@ t_mixed_versions() { # a header of another version is refused
     if $1 -Imixed -c mixed/m.c -o mixed/m.o > mixed.txt 2>&1; then die 'it compiled'; fi
     grep -q 'error:.*version' mixed.txt || { head -n 5 mixed.txt; die 'another error'; }
 }
-t_example() { # examples are free of warnings; `make examples` compiles them as their first comment says
-    (cd "$root" && gcc -fsyntax-only "$4" -Wall -Wextra -Werror) || exit 1
-    grep -q 'int main' "$root/$4" || die 'no program'
+t_example() { # $4 in the folder $5: examples are free of warnings; `make examples` compiles them as their first comment says
+    (cd "$5" && gcc -$3 "$4" -Wall -Wextra -Werror) || exit 1
+    grep -q 'int main' "$5/$4" || die 'no program'
 }
 # Loops over values of a bucket, one or more in each function: gcc reports the lines of loops that it vectorises.
 VECTORS='cdp__cast_in cdp__cast_out cdp__widen_block cdp__narrow_block cdp__quantize_range_block cdp__quantize_block
@@ -388,6 +419,10 @@ t_vectors() {
         [ -n "$span" ] || die "there is no $f"
         awk -v span="$span" 'BEGIN {split(span, s, " ")} /cdp\.h:[0-9]+:.*loop vectorized/ {match($0, /cdp\.h:[0-9]+/); n = substr($0, RSTART + 6, RLENGTH - 6) + 0; if (n >= s[1] && n <= s[2]) ok = 1} END {exit !ok}' vectors.txt || die "no loop of $f is vectorised"
     done
+}
+t_library_warnings() { # what the compiler said of the library that other tests link
+    [ -s "$4.o" ] || die 'it is not there'
+    [ ! -s "$4.warnings" ] || { cat "$4.warnings"; exit 1; }
 }
 t_nccl() { # beside cdp_tcp.h, which shares cdp.h with it; without NVIDIA's headers
     set_language "$1" "$2"
@@ -445,57 +480,78 @@ for c in gcc clang g++ clang++; do
     fi
 done
 
-# Optimising takes long and finds other warnings: once or twice for each compiler is enough.
-MOST=$HEADERS SINGLE="$PARTS" MACROS="$HEADERS cdp_nccl.h"
-if [ -z "${EVERYTHING-}" ]; then
-    MOST=$TOP SINGLE='CDP_NO_DDP CDP_NO_MESSAGES CDP_NO_RECORDER' MACROS=$(grep -vE '^cdp(_store)?[.]h$' <<< "$WITHOUT_MPI")
+# Optimising takes long and finds other warnings: once for each compiler is enough.
+MOST=$HEADERS SINGLE=$PARTS
+OPTIONS='CDP_NO_STDIO CDP_NO_THREADS CDP_NO_LOG_STRINGS CDP_NO_FILE_STORE CDP_NO_FILES CDP_NO_OS CDP_ONLY_F32'
+if [ -n "${EVERYTHING-}" ]; then
+    CHECK=O0 EXAMPLES=$root
+else
+    CHECK=$PARSE MOST=$TOP SINGLE='CDP_NO_DDP CDP_NO_MESSAGES CDP_NO_RECORDER'
+    # copies of the examples and of the headers, in which the bodies of most functions are missing: these are checked above
+    EXAMPLES=$(cd "${BUILD:-build}/include/declared" 2> /dev/null && [ -f examples/01_hello.c ] && pwd) || EXAMPLES=$root
     echo 'SKIP some defines and headers: with EVERYTHING=1, as .ci/run has it'
 fi
-for c in $c_compilers; do
+c_matrix() { # COMPILER
+    local c=$1 std h option part
     for std in c11 gnu11 c17; do
         for h in $HEADERS; do add t_declarations $c $std O0 "$h"; done
-        add t_implementation $c $std O0 $TOP
+        add t_implementation $c $std $CHECK $TOP
     done
-    add t_implementation $c c11 O2 $TOP
+    if [ $CHECK = O0 ] || [ $c != gcc ] || [ ! -f "$LIBRARY.warnings" ]; then add t_implementation $c c11 O2 $TOP
+    else add t_library_warnings gcc gnu11 O2 "$LIBRARY"; fi
     for h in $HEADERS; do
-        add t_later $c gnu11 O0 "$h" # with -std=c11 that is the documented #error, below
         add t_two_files $c c11 O0 "$h" $c c11
-        add t_static $c c11 O0 "$h"
-        [ "$h" != cdp_dtensor.h ] || add t_option $c c11 O0 "$h" CDP_NO_TENSOR_OPS
+        if [ "$h" = $TOP ]; then continue; fi
+        add t_later $c gnu11 $CHECK "$h" # with -std=c11 that is the documented #error, below
+        add t_static $c c11 $CHECK "$h"
     done
+    add t_later $c gnu11 O0 $TOP
+    add t_static $c c11 O0 $TOP
+    add t_option $c c11 $CHECK cdp_dtensor.h CDP_NO_TENSOR_OPS
     for h in $MOST; do
-        add t_own_macro $c c11 O0 "$h"
-        for option in CDP_NO_STDIO CDP_NO_THREADS; do add t_option $c c11 O0 "$h" $option; done
+        add t_own_macro $c c11 $CHECK "$h"
+        [ "$h" = $TOP ] || for option in CDP_NO_STDIO CDP_NO_THREADS; do add t_option $c c11 O0 "$h" $option; done
     done
-    for option in CDP_NO_LOG_STRINGS CDP_NO_FILE_STORE CDP_NO_FILES CDP_NO_OS CDP_ONLY_F32; do add t_option $c c11 O0 $TOP $option; done
-    for part in '' $SINGLE; do add t_parts $c c11 O0 $TOP $part; done
+    for option in $OPTIONS; do add t_option $c c11 $CHECK $TOP $option; done
+    if [ $CHECK != O0 ]; then
+        add t_option $c c11 O0 $TOP CDP_NO_STDIO CDP_NO_THREADS CDP_NO_LOG_STRINGS CDP_NO_FILE_STORE CDP_NO_FILES
+        add t_option $c c11 O0 $TOP CDP_NO_OS CDP_ONLY_F32
+    fi
+    add t_parts $c c11 O0 $TOP
+    for part in $SINGLE; do add t_parts $c c11 $CHECK $TOP $part; done
     add t_parts $c c11 O0 $TOP $PARTS
-    add t_no_asserts $c gnu11 O0 $TOP
-    add t_system_header_first $c c11 O0 $TOP
-    for h in $MACROS; do add t_platform_macros $c c11 O0 "$h"; done
+    add t_no_asserts $c gnu11 $CHECK $TOP
+    add t_system_header_first $c c11 $CHECK $TOP
+    if [ $CHECK != O0 ]; then add t_platform_macros $c c11 $CHECK $WITHOUT_MPI
+    else for h in $WITHOUT_MPI; do add t_platform_macros $c c11 O0 "$h"; done; fi
     add t_names_0_1 $c c11 O0 $TOP
     add t_extensions $c c11 O0
     add t_other_c11 $c c11 O0 $TOP
     [ $TOP = cdp.h ] || add t_mixed_versions $c c11 O0 $TOP
-done
-for c in $cxx_compilers; do
+}
+cxx_matrix() { # COMPILER
+    local c=$1 std h option part partner
     for std in c++11 c++17 c++20; do
         for h in $HEADERS; do add t_declarations $c $std O0 "$h"; done
-        add t_implementation $c $std O0 $TOP
+        add t_implementation $c $std $CHECK $TOP
     done
     add t_implementation $c c++17 O2 $TOP
-    for part in CDP_NO_DDP CDP_NO_HOOKS CDP_NO_MESSAGES CDP_NO_RECORDER; do add t_parts $c c++11 O0 $TOP $part; done
+    for part in CDP_NO_DDP CDP_NO_HOOKS CDP_NO_MESSAGES CDP_NO_RECORDER; do add t_parts $c c++11 $CHECK $TOP $part; done
     add t_parts $c c++11 O0 $TOP $PARTS
-    add t_later $c c++17 O0 $TOP
-    for h in $HEADERS cdp_nccl.h; do add t_platform_macros $c c++17 O0 "$h"; done
+    add t_later $c c++17 $CHECK $TOP
+    add t_platform_macros $c c++17 $CHECK $WITHOUT_MPI
     add t_names_0_1 $c c++17 O0 $TOP
     add t_static $c c++17 O0 $TOP
-    for option in CDP_NO_STDIO CDP_NO_THREADS CDP_NO_LOG_STRINGS CDP_NO_OS CDP_ONLY_F32; do add t_option $c c++11 O0 $TOP $option; done
+    for option in CDP_NO_STDIO CDP_NO_THREADS CDP_NO_LOG_STRINGS CDP_NO_OS CDP_ONLY_F32; do add t_option $c c++11 $CHECK $TOP $option; done
     for partner in ${c_compilers:-gcc}; do
         add t_two_files "$partner" c11 O0 $TOP $c c++17
         add t_two_files $c c++17 O0 $TOP "$partner" c11
     done
-done
+}
+LIBRARY=${BUILD:-build}/test/libcdp
+case $LIBRARY in /*) ;; *) LIBRARY=$root/$LIBRARY ;; esac
+for c in $c_compilers; do c_matrix $c; done
+for c in $cxx_compilers; do cxx_matrix $c; done
 # Public names do not collide, and no header needs another one before it.
 # shellcheck disable=SC2086
 add t_together gcc c11 O0 $WITHOUT_MPI
@@ -519,7 +575,7 @@ export CUDA
 if [ -f cdp_nccl.h ]; then
     for c in $c_compilers; do
         add t_declarations $c c11 O0 cdp_nccl.h
-        add t_own_macro $c c11 O0 cdp_nccl.h
+        add t_own_macro $c c11 $CHECK cdp_nccl.h
         add t_nccl $c c11 O0
     done
     for c in $cxx_compilers; do add t_nccl $c c++11 O0; done
@@ -531,7 +587,7 @@ if [ -f cdp_nccl.h ]; then
     fi
 fi
 gcc_alone() {
-    for e in examples/*.c; do add t_example gcc gnu17 O0 "$e"; done
+    for e in examples/*.c; do add t_example gcc gnu17 $PARSE "$e" "$EXAMPLES"; done
     [ -n "${EVERYTHING-}" ] || return
     add t_implementation gcc c11 Os $TOP
     if [ "$(uname -m)" = x86_64 ] && [ "$(gcc -dumpversion | cut -d. -f1)" -ge 12 ]; then
