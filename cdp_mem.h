@@ -975,7 +975,7 @@ CDP__PRIVATE bool cdp__mem_row_is(const cdp__mem_depot *d, const cdp__mem_row *r
 
 /* Clears the table. Number 1 stands for all stacks that find no room. */
 CDP__PRIVATE void cdp__mem_depot_clear(cdp__mem_depot *d) {
-    memset(d->slots, 0, (d->slot_mask + 1ull) * sizeof *d->slots);
+    memset(d->slots, 0, (size_t)((d->slot_mask + 1ull) * sizeof *d->slots));
     d->words[0] = CDP__MEM_TAG_FULL;
     d->rows[0].hash = 0;
     d->rows[0].first = 0;

@@ -15,7 +15,7 @@ if ! echo '#include <string.h>' | "$CC" --specs=nano.specs -x c -c - -o /dev/nul
     echo "SKIP firmware: there is no $CC with newlib (packages gcc-arm-none-eabi and libnewlib-arm-none-eabi)"
     finish
 fi
-mkdir -p "${1-build}" && work=$(mktemp -d "$PWD/${1-build}/firmware.XXXXXX") || exit 1
+mkdir -p "${1-build}" && work=$(mktemp -d "$(cd "${1-build}" && pwd)/firmware.XXXXXX") || exit 1
 pids=
 # shellcheck disable=SC2086
 trap '[ -z "$pids" ] || kill $pids 2> /dev/null; wait; rm -rf "$work"' EXIT
