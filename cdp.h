@@ -56,7 +56,7 @@
         ddp, hooks interface                   data parallel training; what happens to gradients
         Implementation: compiler, basics, os-words, core;
         the machine: os-addresses, os-posix, os-windows, os-windows-shared, os-watch, os-threads,
-        os-windows-threads, os-libraries, os-files, os-linux, file-text, loop;
+        os-windows-threads, os-files, os-linux, os-libraries, file-text, loop;
         pure: bytes, hash, dtype, reduce-kernels, algo, algo-fixed, algo-more, hosts, select,
         message, failure-records, failure-waits, failure, fabric;
         messages and groups: pend, stream, port, receive, send, transfer, exec, state, records,
@@ -2769,12 +2769,18 @@ CDP__PRIVATE bool cdp__plain_cas_ptr(void **at, void **expected, void *value) {
 
 /* How this build computes with floating-point numbers, for cdp_describe(). Ranks agree in every bit
    whatever it says, since a sum is computed once and passed on or in one order everywhere as long
-   as all ranks run one build; builds that differ in this may differ in the last bit. */
-#ifdef __FAST_MATH__
-#define CDP__ARITHMETIC "fast-math (-Ofast): other builds may get other last bits"
+   as all ranks run one build; builds that differ in this may differ in the last bit. Some compilers
+   fuse without saying that it is fast: there the processor's own name tells. */
+#if (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__ > 0) || defined(__FAST_MATH__) \
+    || defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) || defined(_M_FP_FAST)
+#define CDP__ARITHMETIC \
+    "fast-math (-Ofast, or parts of it): other builds may get other last bits, and NaNs may be " \
+    "lost"
 #elif FLT_EVAL_METHOD != 0
 #define CDP__ARITHMETIC "wider than the types (x87): other builds may get other last bits"
-#elif defined(__FP_FAST_FMAF) || defined(__FP_FAST_FMA)
+#elif defined(__FP_FAST_FMAF) || defined(__FP_FAST_FMA) || defined(__FMA__) || defined(__FMA4__) \
+    || defined(__ARM_FEATURE_FMA) || defined(__powerpc__) || defined(__riscv_flen) \
+    || defined(__s390__)
 #define CDP__ARITHMETIC "IEEE 754; products and sums may be fused unless -ffp-contract=off"
 #else
 #define CDP__ARITHMETIC "IEEE 754, each operation rounded"
@@ -4861,55 +4867,6 @@ CDP__PRIVATE int32_t cdp__os_resolve(void *user, const char *host, uint16_t port
     return n;
 }
 
-/* ---- >>os-libraries: libraries that are loaded while the program runs ------------------------ */
-
-/* Knows: dlopen() and LoadLibrary(). Promises: a library stays loaded until it is closed; the
-   result is NULL if there is no such library or function. For cdp_nccl.h and cdp_mem.h. May use:
-   core. */
-
-#ifdef CDP_NO_OS
-CDP__PRIVATE void *cdp__library_open(const char *file) {
-    (void)file;
-    return NULL;
-}
-CDP__PRIVATE void *cdp__library_find(void *library, const char *name) {
-    (void)library;
-    (void)name;
-    return NULL;
-}
-CDP__PRIVATE void cdp__library_close(void *library) {
-    (void)library;
-}
-#elif defined(_WIN32)
-/* file NULL: the program itself. */
-CDP__PRIVATE void *cdp__library_open(const char *file) {
-    HMODULE own = NULL;
-    if (file) return (void *)LoadLibraryA(file);
-    GetModuleHandleExA(0, NULL, &own);
-    return (void *)own;
-}
-CDP__PRIVATE void *cdp__library_find(void *library, const char *name) {
-    const FARPROC function = GetProcAddress((HMODULE)library, name);
-    void *found;
-    memcpy(&found, &function, sizeof found);
-    return found;
-}
-CDP__PRIVATE void cdp__library_close(void *library) {
-    FreeLibrary((HMODULE)library);
-}
-#else
-#include <dlfcn.h>
-CDP__PRIVATE void *cdp__library_open(const char *file) {
-    return dlopen(file, RTLD_NOW | RTLD_LOCAL);
-}
-CDP__PRIVATE void *cdp__library_find(void *library, const char *name) {
-    return dlsym(library, name);
-}
-CDP__PRIVATE void cdp__library_close(void *library) {
-    dlclose(library);
-}
-#endif
-
 /* ---- >>os-files: POSIX files ----------------------------------------------------------------- */
 
 /* Knows: system calls for files. Promises: what cdp_os_files says; nothing outside the os sections
@@ -5559,6 +5516,55 @@ CDP_API CDP__ONE_COPY void cdp_lock_acquire(cdp_lock *l) {
 CDP_API CDP__ONE_COPY void cdp_lock_release(cdp_lock *l) {
     if (l) cdp__lock_give(l);
 }
+
+/* ---- >>os-libraries: libraries that are loaded while the program runs ------------------------ */
+
+/* Knows: dlopen() and LoadLibrary(). Promises: a library stays loaded until it is closed; the
+   result is NULL if there is no such library or function. For cdp_nccl.h and cdp_mem.h. May use:
+   core. */
+
+#ifdef CDP_NO_OS
+CDP__PRIVATE void *cdp__library_open(const char *file) {
+    (void)file;
+    return NULL;
+}
+CDP__PRIVATE void *cdp__library_find(void *library, const char *name) {
+    (void)library;
+    (void)name;
+    return NULL;
+}
+CDP__PRIVATE void cdp__library_close(void *library) {
+    (void)library;
+}
+#elif defined(_WIN32)
+/* file NULL: the program itself. */
+CDP__PRIVATE void *cdp__library_open(const char *file) {
+    HMODULE own = NULL;
+    if (file) return (void *)LoadLibraryA(file);
+    GetModuleHandleExA(0, NULL, &own);
+    return (void *)own;
+}
+CDP__PRIVATE void *cdp__library_find(void *library, const char *name) {
+    const FARPROC function = GetProcAddress((HMODULE)library, name);
+    void *found;
+    memcpy(&found, &function, sizeof found);
+    return found;
+}
+CDP__PRIVATE void cdp__library_close(void *library) {
+    FreeLibrary((HMODULE)library);
+}
+#else
+#include <dlfcn.h>
+CDP__PRIVATE void *cdp__library_open(const char *file) {
+    return dlopen(file, RTLD_NOW | RTLD_LOCAL);
+}
+CDP__PRIVATE void *cdp__library_find(void *library, const char *name) {
+    return dlsym(library, name);
+}
+CDP__PRIVATE void cdp__library_close(void *library) {
+    dlclose(library);
+}
+#endif
 
 /* ---- >>file-text: text written to a file ----------------------------------------------------- */
 

@@ -1093,7 +1093,7 @@ CDP__PRIVATE void cdp__mem_labels_at(cdp__mem_labels *l, void *memory) {
    of frame pointers is followed only upwards and inside the stack of this thread. May use:
    sizes, depot. */
 
-#if defined(__GLIBC__) || defined(__APPLE__) || defined(__FreeBSD__)
+#if !defined(CDP_NO_OS) && (defined(__GLIBC__) || defined(__APPLE__) || defined(__FreeBSD__))
 #include <execinfo.h>
 #define CDP__MEM_BACKTRACE 1
 #ifdef __FreeBSD__
