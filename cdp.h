@@ -14399,7 +14399,7 @@ CDP__PRIVATE void cdp__pends_drop(cdp_group *g) {
    over if work is in flight and no caller waits, or if no caller has waited for CDP__STAND_BY_MS
    (then it sleeps in the transport, for failures). */
 #define CDP__STAND_BY_MS 2u /* after the last caller, until the progress thread takes over */
-#define CDP__CALLER_MS 10u  /* how often it checks that a caller is still there */
+#define CDP__CALLER_MS 10u  /* how often it checks that a caller in a long wait is still there */
 #define CDP__YIELDS 4u      /* times spin_us: how long other threads may run before sleeping */
 #define CDP__YIELD_LONG_NS 300000u
 /* polls of the awaited operation for each poll of all sockets and of the clock */
@@ -14657,11 +14657,14 @@ CDP__PRIVATE void cdp__progress_thread(void *arg) {
     uint64_t seen = 0;
     cdp_lock_acquire(&m->lock);
     while (!m->stop) {
-        /* stand by while callers make progress */
-        if (m->callers || m->sleeping || (!cdp__world_busy(m) && seen != m->waits + m->ended)) {
-            seen = m->waits + m->ended;
+        const uint64_t waits = m->waits + m->ended;
+        /* stand by while callers make progress; not for long after short waits, since a peer that
+           leaves meanwhile waits until this rank reads that */
+        if (m->callers || m->sleeping || (!cdp__world_busy(m) && seen != waits)) {
+            const bool still = m->callers && seen == waits;
+            seen = waits;
             os->threads.cond_wait(os->user, m->park, m->lock.mutex,
-                os->now_ns(os->user) + (m->callers ? CDP__CALLER_MS : CDP__STAND_BY_MS) * CDP__MS);
+                os->now_ns(os->user) + (still ? CDP__CALLER_MS : CDP__STAND_BY_MS) * CDP__MS);
         } else if (cdp__world_poll(m) == CDP__MOVED) {
             cdp__progress_yield_lock(m);
         } else {
