@@ -2773,13 +2773,13 @@ CDP__PRIVATE bool cdp__plain_cas_ptr(void **at, void **expected, void *value) {
    fuse without saying that it is fast: there the processor's own name tells. */
 #if (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__ > 0) || defined(__FAST_MATH__) \
     || defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) || defined(_M_FP_FAST)
-#define CDP__ARITHMETIC \
+#define CDP__ARITHMETIC                                                                          \
     "fast-math (-Ofast, or parts of it): other builds may get other last bits, and NaNs may be " \
     "lost"
 #elif FLT_EVAL_METHOD != 0
 #define CDP__ARITHMETIC "wider than the types (x87): other builds may get other last bits"
 #elif defined(__FP_FAST_FMAF) || defined(__FP_FAST_FMA) || defined(__FMA__) || defined(__FMA4__) \
-    || defined(__ARM_FEATURE_FMA) || defined(__powerpc__) || defined(__riscv_flen) \
+    || defined(__ARM_FEATURE_FMA) || defined(__powerpc__) || defined(__riscv_flen)               \
     || defined(__s390__)
 #define CDP__ARITHMETIC "IEEE 754; products and sums may be fused unless -ffp-contract=off"
 #else
