@@ -1288,31 +1288,31 @@ CDP_API uint32_t cdp_rank_of_world(const cdp_group *group, uint32_t world_rank);
 /* Leave: local, and never an error for the others unless they still wait for this rank. Operations
    in flight end with CDP_ERR_STATE for threads that wait for them. NULL is allowed. Not while
    another thread uses the group. A group that leaves others of its world behind (those made by
-   cdp_group_new() and cdp_group_split(), or the one they were made from) does not wait, unless
-   it has failed and has not told its peers. The last one ends its connections when the peers have
-   read what this rank sent: that takes less than a millisecond over memory, and some milliseconds
-   over TCP. A peer that does not read, because it is stopped or computes without a progress thread,
-   is awaited for 0.1 s at most. Unmapping takes 0.1 to 0.3 ms per MiB of the peers' memory of
-   cdp_group_alloc(). After a failure it first tells its cause: for 0.35 s at most, mostly some
-   milliseconds. Then others may read the cause in the store of rank 0, which waits for 0.3 s at
-   most; where that store is gone the other ranks wait for 50 ms. So all of it takes 0.75 s at most.
-   cdp_group_leave() does the same in frames, and does not block. The last error stays what it
-   was. */
+   cdp_group_new() and cdp_group_split(), or the one they were made from) does not wait, unless it
+   has failed and has not told its peers. The last one ends its connections when the peers have read
+   what this rank sent: mostly that takes less than a millisecond, over TCP 2 to 4 ms where a peer
+   computes meanwhile and its progress thread stands by. A peer that does not read, because it is
+   stopped or computes without a progress thread, is awaited over TCP for 0.1 s at most. Unmapping
+   takes 0.1 to 0.3 ms per MiB of the peers' memory of cdp_group_alloc(). After a failure it first
+   tells its cause: for 0.35 s at most, mostly some milliseconds. Then others may read the cause in
+   the store of rank 0, which waits for 0.3 s at most; where that store is gone the other ranks wait
+   for 50 ms. So all of it takes 0.75 s at most. cdp_group_leave() does the same in frames, and does
+   not block. The last error stays what it was. */
 CDP_API void cdp_group_destroy(cdp_group *group);
 
 #ifndef CDP_NO_FRAMES
 /* cdp_group_destroy() for a program that must not block: leaves for at most `budget_us`
    microseconds (0: one look), in steps as cdp_poll() has them. CDP_PENDING: call it again; after
    the first call the group may be given to cdp_group_leave() and cdp_group_destroy() alone. CDP_OK:
-   the group is destroyed, or NULL. Nothing is lost: it lasts as long as cdp_group_destroy() would
-   have waited. cdp_group_destroy() in between ends it at once: the system still sends what it has
-   taken, but a peer that then sends something to this rank may lose what it has not read yet, and
-   after a failure peers may not learn its cause. Not bounded: a backend's destroy(), a function
-   given to cdp_work_then() that is still running, a transport without leave(), such as that of
-   cdp_mpi.h, the end of the progress thread, which takes some microseconds, and memory of
-   cdp_group_alloc() that a peer had not freed when its process ended: the last rank that unmaps it
-   gives it back to the system, in one call of 0.1 to 0.3 ms per MiB. Errors: STATE (inside such a
-   function; or the group was destroyed). */
+   the group is destroyed, or NULL, and must not be given to any call any more. Nothing is lost: it
+   lasts as long as cdp_group_destroy() would have waited. cdp_group_destroy() in between ends it at
+   once: the system still sends what it has taken, but a peer that then sends something to this rank
+   may lose what it has not read yet, and after a failure peers may not learn its cause. Not
+   bounded: a backend's destroy(), a function given to cdp_work_then() that is still running, a
+   transport without leave(), such as that of cdp_mpi.h, the end of the progress thread, which takes
+   some microseconds, and memory of cdp_group_alloc() that a peer had not freed when its process
+   ended: the last rank that unmaps it gives it back to the system, in one call of 0.1 to 0.3 ms per
+   MiB. Errors: STATE (inside such a function; or the group was destroyed). */
 CDP_API cdp_status cdp_group_leave(cdp_group *group, uint32_t budget_us);
 #endif
 

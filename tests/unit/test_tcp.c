@@ -1188,7 +1188,7 @@ TEST(callers_are_left_alone) {
         pthread_join(k[r].id, NULL);
 }
 
-/* How long threads that are nobody's callers stand by: not longer than CDP__STAND_BY_MS, or longer. */
+/* How often threads that are nobody's callers stood by: for CDP__STAND_BY_MS at most, or longer. */
 static struct { uint64_t soon, late; } stood_by;
 
 static void counting_cond_wait(void *user, void *cond, void *mutex, uint64_t deadline_ns) {
