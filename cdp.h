@@ -56,7 +56,7 @@
         ddp, hooks interface                   data parallel training; what happens to gradients
         Implementation: compiler, basics, os-words, core;
         the machine: os-addresses, os-posix, os-windows, os-windows-shared, os-watch, os-threads,
-        os-windows-threads, os-libraries, os-files, os-linux, file-text, loop;
+        os-windows-threads, os-files, os-linux, os-libraries, file-text, loop;
         pure: bytes, hash, dtype, reduce-kernels, algo, algo-fixed, algo-more, hosts, select,
         message, failure-records, failure-waits, failure, fabric;
         messages and groups: pend, stream, port, receive, send, transfer, exec, state, records,
@@ -1288,31 +1288,31 @@ CDP_API uint32_t cdp_rank_of_world(const cdp_group *group, uint32_t world_rank);
 /* Leave: local, and never an error for the others unless they still wait for this rank. Operations
    in flight end with CDP_ERR_STATE for threads that wait for them. NULL is allowed. Not while
    another thread uses the group. A group that leaves others of its world behind (those made by
-   cdp_group_new() and cdp_group_split(), or the one they were made from) does not wait, unless
-   it has failed and has not told its peers. The last one ends its connections when the peers have
-   read what this rank sent: that takes less than a millisecond over memory, and some milliseconds
-   over TCP. A peer that does not read, because it is stopped or computes without a progress thread,
-   is awaited for 0.1 s at most. Unmapping takes 0.1 to 0.3 ms per MiB of the peers' memory of
-   cdp_group_alloc(). After a failure it first tells its cause: for 0.35 s at most, mostly some
-   milliseconds. Then others may read the cause in the store of rank 0, which waits for 0.3 s at
-   most; where that store is gone the other ranks wait for 50 ms. So all of it takes 0.75 s at most.
-   cdp_group_leave() does the same in frames, and does not block. The last error stays what it
-   was. */
+   cdp_group_new() and cdp_group_split(), or the one they were made from) does not wait, unless it
+   has failed and has not told its peers. The last one ends its connections when the peers have read
+   what this rank sent: mostly that takes less than a millisecond, over TCP 2 to 4 ms where a peer
+   computes meanwhile and its progress thread stands by. A peer that does not read, because it is
+   stopped or computes without a progress thread, is awaited over TCP for 0.1 s at most. Unmapping
+   takes 0.1 to 0.3 ms per MiB of the peers' memory of cdp_group_alloc(). After a failure it first
+   tells its cause: for 0.35 s at most, mostly some milliseconds. Then others may read the cause in
+   the store of rank 0, which waits for 0.3 s at most; where that store is gone the other ranks wait
+   for 50 ms. So all of it takes 0.75 s at most. cdp_group_leave() does the same in frames, and does
+   not block. The last error stays what it was. */
 CDP_API void cdp_group_destroy(cdp_group *group);
 
 #ifndef CDP_NO_FRAMES
 /* cdp_group_destroy() for a program that must not block: leaves for at most `budget_us`
    microseconds (0: one look), in steps as cdp_poll() has them. CDP_PENDING: call it again; after
    the first call the group may be given to cdp_group_leave() and cdp_group_destroy() alone. CDP_OK:
-   the group is destroyed, or NULL. Nothing is lost: it lasts as long as cdp_group_destroy() would
-   have waited. cdp_group_destroy() in between ends it at once: the system still sends what it has
-   taken, but a peer that then sends something to this rank may lose what it has not read yet, and
-   after a failure peers may not learn its cause. Not bounded: a backend's destroy(), a function
-   given to cdp_work_then() that is still running, a transport without leave(), such as that of
-   cdp_mpi.h, the end of the progress thread, which takes some microseconds, and memory of
-   cdp_group_alloc() that a peer had not freed when its process ended: the last rank that unmaps it
-   gives it back to the system, in one call of 0.1 to 0.3 ms per MiB. Errors: STATE (inside such a
-   function; or the group was destroyed). */
+   the group is destroyed, or NULL, and must not be given to any call any more. Nothing is lost: it
+   lasts as long as cdp_group_destroy() would have waited. cdp_group_destroy() in between ends it at
+   once: the system still sends what it has taken, but a peer that then sends something to this rank
+   may lose what it has not read yet, and after a failure peers may not learn its cause. Not
+   bounded: a backend's destroy(), a function given to cdp_work_then() that is still running, a
+   transport without leave(), such as that of cdp_mpi.h, the end of the progress thread, which takes
+   some microseconds, and memory of cdp_group_alloc() that a peer had not freed when its process
+   ended: the last rank that unmaps it gives it back to the system, in one call of 0.1 to 0.3 ms per
+   MiB. Errors: STATE (inside such a function; or the group was destroyed). */
 CDP_API cdp_status cdp_group_leave(cdp_group *group, uint32_t budget_us);
 #endif
 
@@ -2769,12 +2769,18 @@ CDP__PRIVATE bool cdp__plain_cas_ptr(void **at, void **expected, void *value) {
 
 /* How this build computes with floating-point numbers, for cdp_describe(). Ranks agree in every bit
    whatever it says, since a sum is computed once and passed on or in one order everywhere as long
-   as all ranks run one build; builds that differ in this may differ in the last bit. */
-#ifdef __FAST_MATH__
-#define CDP__ARITHMETIC "fast-math (-Ofast): other builds may get other last bits"
+   as all ranks run one build; builds that differ in this may differ in the last bit. Some compilers
+   fuse without saying that it is fast: there the processor's own name tells. */
+#if (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__ > 0) || defined(__FAST_MATH__) \
+    || defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) || defined(_M_FP_FAST)
+#define CDP__ARITHMETIC                                                                          \
+    "fast-math (-Ofast, or parts of it): other builds may get other last bits, and NaNs may be " \
+    "lost"
 #elif FLT_EVAL_METHOD != 0
 #define CDP__ARITHMETIC "wider than the types (x87): other builds may get other last bits"
-#elif defined(__FP_FAST_FMAF) || defined(__FP_FAST_FMA)
+#elif defined(__FP_FAST_FMAF) || defined(__FP_FAST_FMA) || defined(__FMA__) || defined(__FMA4__) \
+    || defined(__ARM_FEATURE_FMA) || defined(__powerpc__) || defined(__riscv_flen)               \
+    || defined(__s390__)
 #define CDP__ARITHMETIC "IEEE 754; products and sums may be fused unless -ffp-contract=off"
 #else
 #define CDP__ARITHMETIC "IEEE 754, each operation rounded"
@@ -4911,55 +4917,6 @@ CDP__PRIVATE int32_t cdp__os_resolve(void *user, const char *host, uint16_t port
     return n;
 }
 
-/* ---- >>os-libraries: libraries that are loaded while the program runs ------------------------ */
-
-/* Knows: dlopen() and LoadLibrary(). Promises: a library stays loaded until it is closed; the
-   result is NULL if there is no such library or function. For cdp_nccl.h and cdp_mem.h. May use:
-   core. */
-
-#ifdef CDP_NO_OS
-CDP__PRIVATE void *cdp__library_open(const char *file) {
-    (void)file;
-    return NULL;
-}
-CDP__PRIVATE void *cdp__library_find(void *library, const char *name) {
-    (void)library;
-    (void)name;
-    return NULL;
-}
-CDP__PRIVATE void cdp__library_close(void *library) {
-    (void)library;
-}
-#elif defined(_WIN32)
-/* file NULL: the program itself. */
-CDP__PRIVATE void *cdp__library_open(const char *file) {
-    HMODULE own = NULL;
-    if (file) return (void *)LoadLibraryA(file);
-    GetModuleHandleExA(0, NULL, &own);
-    return (void *)own;
-}
-CDP__PRIVATE void *cdp__library_find(void *library, const char *name) {
-    const FARPROC function = GetProcAddress((HMODULE)library, name);
-    void *found;
-    memcpy(&found, &function, sizeof found);
-    return found;
-}
-CDP__PRIVATE void cdp__library_close(void *library) {
-    FreeLibrary((HMODULE)library);
-}
-#else
-#include <dlfcn.h>
-CDP__PRIVATE void *cdp__library_open(const char *file) {
-    return dlopen(file, RTLD_NOW | RTLD_LOCAL);
-}
-CDP__PRIVATE void *cdp__library_find(void *library, const char *name) {
-    return dlsym(library, name);
-}
-CDP__PRIVATE void cdp__library_close(void *library) {
-    dlclose(library);
-}
-#endif
-
 /* ---- >>os-files: POSIX files ----------------------------------------------------------------- */
 
 /* Knows: system calls for files. Promises: what cdp_os_files says; nothing outside the os sections
@@ -5609,6 +5566,55 @@ CDP_API CDP__ONE_COPY void cdp_lock_acquire(cdp_lock *l) {
 CDP_API CDP__ONE_COPY void cdp_lock_release(cdp_lock *l) {
     if (l) cdp__lock_give(l);
 }
+
+/* ---- >>os-libraries: libraries that are loaded while the program runs ------------------------ */
+
+/* Knows: dlopen() and LoadLibrary(). Promises: a library stays loaded until it is closed; the
+   result is NULL if there is no such library or function. For cdp_nccl.h and cdp_mem.h. May use:
+   core. */
+
+#ifdef CDP_NO_OS
+CDP__PRIVATE void *cdp__library_open(const char *file) {
+    (void)file;
+    return NULL;
+}
+CDP__PRIVATE void *cdp__library_find(void *library, const char *name) {
+    (void)library;
+    (void)name;
+    return NULL;
+}
+CDP__PRIVATE void cdp__library_close(void *library) {
+    (void)library;
+}
+#elif defined(_WIN32)
+/* file NULL: the program itself. */
+CDP__PRIVATE void *cdp__library_open(const char *file) {
+    HMODULE own = NULL;
+    if (file) return (void *)LoadLibraryA(file);
+    GetModuleHandleExA(0, NULL, &own);
+    return (void *)own;
+}
+CDP__PRIVATE void *cdp__library_find(void *library, const char *name) {
+    const FARPROC function = GetProcAddress((HMODULE)library, name);
+    void *found;
+    memcpy(&found, &function, sizeof found);
+    return found;
+}
+CDP__PRIVATE void cdp__library_close(void *library) {
+    FreeLibrary((HMODULE)library);
+}
+#else
+#include <dlfcn.h>
+CDP__PRIVATE void *cdp__library_open(const char *file) {
+    return dlopen(file, RTLD_NOW | RTLD_LOCAL);
+}
+CDP__PRIVATE void *cdp__library_find(void *library, const char *name) {
+    return dlsym(library, name);
+}
+CDP__PRIVATE void cdp__library_close(void *library) {
+    dlclose(library);
+}
+#endif
 
 /* ---- >>file-text: text written to a file ----------------------------------------------------- */
 
@@ -14412,7 +14418,7 @@ CDP__PRIVATE void cdp__pends_drop(cdp_group *g) {
    over if work is in flight and no caller waits, or if no caller has waited for CDP__STAND_BY_MS
    (then it sleeps in the transport, for failures). */
 #define CDP__STAND_BY_MS 2u /* after the last caller, until the progress thread takes over */
-#define CDP__CALLER_MS 10u  /* how often it checks that a caller is still there */
+#define CDP__CALLER_MS 10u  /* how often it checks that a caller in a long wait is still there */
 #define CDP__YIELDS 4u      /* times spin_us: how long other threads may run before sleeping */
 #define CDP__YIELD_LONG_NS 300000u
 /* polls of the awaited operation for each poll of all sockets and of the clock */
@@ -14730,11 +14736,14 @@ CDP__PRIVATE void cdp__progress_thread(void *arg) {
     uint64_t seen = 0;
     cdp_lock_acquire(&m->lock);
     while (!m->stop) {
-        /* stand by while callers make progress */
-        if (m->callers || m->sleeping || (!cdp__world_busy(m) && seen != m->waits + m->ended)) {
-            seen = m->waits + m->ended;
+        const uint64_t waits = m->waits + m->ended;
+        /* stand by while callers make progress; not for long after short waits, since a peer that
+           leaves meanwhile waits until this rank reads that */
+        if (m->callers || m->sleeping || (!cdp__world_busy(m) && seen != waits)) {
+            const bool still = m->callers && seen == waits;
+            seen = waits;
             os->threads.cond_wait(os->user, m->park, m->lock.mutex,
-                os->now_ns(os->user) + (m->callers ? CDP__CALLER_MS : CDP__STAND_BY_MS) * CDP__MS);
+                os->now_ns(os->user) + (still ? CDP__CALLER_MS : CDP__STAND_BY_MS) * CDP__MS);
         } else if (cdp__world_poll(m) == CDP__MOVED) {
             cdp__progress_yield_lock(m);
         } else {

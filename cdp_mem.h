@@ -975,7 +975,7 @@ CDP__PRIVATE bool cdp__mem_row_is(const cdp__mem_depot *d, const cdp__mem_row *r
 
 /* Clears the table. Number 1 stands for all stacks that find no room. */
 CDP__PRIVATE void cdp__mem_depot_clear(cdp__mem_depot *d) {
-    memset(d->slots, 0, (d->slot_mask + 1ull) * sizeof *d->slots);
+    memset(d->slots, 0, (size_t)((d->slot_mask + 1ull) * sizeof *d->slots));
     d->words[0] = CDP__MEM_TAG_FULL;
     d->rows[0].hash = 0;
     d->rows[0].first = 0;
@@ -1093,7 +1093,7 @@ CDP__PRIVATE void cdp__mem_labels_at(cdp__mem_labels *l, void *memory) {
    of frame pointers is followed only upwards and inside the stack of this thread. May use:
    sizes, depot. */
 
-#if defined(__GLIBC__) || defined(__APPLE__) || defined(__FreeBSD__)
+#if !defined(CDP_NO_OS) && (defined(__GLIBC__) || defined(__APPLE__) || defined(__FreeBSD__))
 #include <execinfo.h>
 #define CDP__MEM_BACKTRACE 1
 #ifdef __FreeBSD__

@@ -46,7 +46,8 @@
     WHICH OF THE TWO
         On one machine and over Ethernet take cdp_tcp.h: ranks of one machine read each other's
         memory, a rank sleeps where nothing comes, and a process that ends is noticed at once.
-        cdp_mpi.h is for networks that TCP does not use well. The two were not compared in speed.
+        cdp_mpi.h is for networks that TCP does not use well. Side by side on your machine:
+        make bench-peers PEERS="--only cdp,cdp-memory,openmpi,cdp-openmpi --lines FILE".
 
     THREADS
         With a progress thread (the default) MPI must have been initialized with

@@ -2632,6 +2632,7 @@ CDP__PRIVATE cdp_status cdp__nccl_symmetric_open(cdp__nccl *b, cdp__nccl_memory 
 
 CDP__PRIVATE void cdp__nccl_symmetric_tell(cdp__nccl *b, const cdp__nccl_memory *m) {
     char why[96] = "NCCL gives no window, because GPUs cannot reach each other's memory";
+    (void)m; /* unused without log texts */
     if (b->symmetric_told || b->rank != 0) return;
     b->symmetric_told = true;
     if (!cdp__nccl_has_windows())

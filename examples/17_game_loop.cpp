@@ -106,6 +106,8 @@ public:
         group = NULL;
         adding = false;
     }
+    /* True: the group is destroyed, and nothing is left to call. A game that is closed and has no
+       more frames may call cdp_group_destroy() in between, which ends leaving at once. */
     bool has_left() {
         if (cdp_group_leave(leaving, BUDGET_US) == CDP_PENDING) return false;
         leaving = NULL;

@@ -125,9 +125,22 @@ for pair in 'cdp_tcp.h cdp_nccl.h' 'cdp_nccl.h cdp_tcp.h' 'cdp_nccl.h cdp_store.
     [ -f "$from" ] && code_of "$from" | grep -nE '#[[:space:]]*include' | paste - <(grep -nE '^#[[:space:]]*include' "$from") | grep "\"$to\"" | sed "s/^/$from: /"
 done | rule 'headers include downwards only'
 
-for h in $HEADERS; do
-    awk -v file="$h" '/^\/\* ---- >>/ { section = $3 } /^#[ ]*(if|elif).*(__linux__|_WIN32|__APPLE__|__FreeBSD__)/ && section !~ /^>>(os|compiler$|basics$|config$)/ { print file ":" FNR ": " $0 }' "$h"
-done | rule 'only config, compiler, basics and the os sections ask which system this is'
+# "file:line: text" for every condition outside these sections that asks for a system or its C library
+SYSTEMS='_WIN(32|64)|WIN32|__(linux|gnu_linux|unix|APPLE|MACH|FreeBSD|NetBSD|OpenBSD|DragonFly|sun|CYGWIN|MINGW(32|64)|ANDROID|GLIBC|UCLIBC|BIONIC|EMSCRIPTEN|wasi|HAIKU)_*'
+systems() { # HEADER ...
+    for h in "$@"; do
+        paste "$h" <(code_of "$h") | awk -F '\t' -v file="$h" -v words="(^|[^A-Za-z0-9_])($SYSTEMS)([^A-Za-z0-9_]|\$)" '
+            $1 ~ /^\/\* ---- >>/ { section = $1; sub(/^\/\* ---- >>/, "", section) }
+            $2 ~ words && section !~ /^(os|(compiler|basics|config)[ :])/ { print file ":" FNR ": " $2 }'
+    done
+}
+{
+    echo '/* ---- >>os-x ---- */'
+    printf '%s\n' '#ifdef __linux__' '/* ---- >>x: not of the system ---- */' '#ifdef __NetBSD__' '#if A && defined(_WIN32)' '#elif __GLIBC__ > 1' \
+        '#if !defined(__unix__)' '#ifdef __APPLE__' 'int fine; /* __linux__ */' 'int my__linux__ = WIN32_OWN;'
+} > "$tally/planted/w.h"
+(cd "$tally/planted" && systems w.h) | cut -d : -f 2 | tr '\n' ' ' | diff - <(printf '4 5 6 7 8 ') | rule 'questions for a system that were planted are found'
+systems $HEADERS | rule 'only config, compiler, basics and the os sections ask which system this is'
 
 # "file:line: text" for every line of code outside the os sections that calls the system for a file
 FILE_CALLS='open|openat|creat|fopen|freopen|fdopen|tmpfile|mkstemp|opendir|close|fclose|read|write|pread|pwrite|readv|writev|lseek|rename|unlink|remove|flock|lockf|ftruncate|truncate|stat|fstat|lstat|access|mkdir|chmod|fsync|fcntl|dup|dup2'
@@ -230,6 +243,29 @@ if [ -f tests/claims.txt ]; then
     claims "$tally/false_claims" > "$tally/found"
     { [ "$(wc -l < "$tally/found")" = 3 ] || cat "$tally/found"; } | rule 'claims that were made up are found'
     { [ "$(grep -c ' = ' tests/claims.txt)" -ge 70 ] || echo 'fewer than 70 claims'; claims tests/claims.txt; } | rule 'what README and heads of headers claim is shown by what tests/claims.txt names'
+fi
+
+# Systems that `make platforms` compiles for have a row in the table of examples/PLATFORMS.md, and no others have one.
+platforms() { # SCRIPT PAGE: one line "SYSTEM PROCESSOR" for each, compared
+    grep -oE '[a-z0-9_]+-(linux-musl[a-z]*|macos|freebsd|netbsd|openbsd|windows-gnu)\b' "$1" |
+        sed 's/^arm-/armv7-/; s/^powerpc/ppc/; s/^x86_64/x86-64/; s/-linux.*/ Linux/; s/-macos/ macOS/; s/-freebsd/ FreeBSD/; s/-netbsd/ NetBSD/; s/-openbsd/ OpenBSD/
+            s/-windows-gnu/ Windows/; s/\(.*\) \(.*\)/\2 \1/' | sort -u > "$tally/compiled"
+    awk -F '|' '/^\| system, processor/ { on = 1 } on && /^$/ { exit }
+        on && $3 ~ /zig cc/ && $4 ~ /make platforms/ && $2 !~ /beside/ {
+            count = split($2, word, /[ ,]+/); systems = 0
+            for (i = 1; i <= count; ++i)
+                if (word[i] ~ /^(Linux|Windows|.*OS|.*BSD)$/) of[++systems] = word[i]
+                else if (word[i] != "") for (k = 1; k <= systems; ++k) print of[k], word[i]
+        }' "$2" | sort -u > "$tally/said"
+    [ "$(wc -l < "$tally/compiled")" -ge 12 ] || echo "$1: only $(wc -l < "$tally/compiled") targets"
+    comm -23 "$tally/compiled" "$tally/said" | sed "s|.*|$2: no row for &, which $1 compiles for|"
+    comm -13 "$tally/compiled" "$tally/said" | sed "s|.*|$2: a row for &, which $1 does not compile for|"
+}
+if [ -f tests/platforms.sh ]; then
+    sed 's/^| macOS x86-64, /| macOS sparc, /; s/riscv64/riscv32/' examples/PLATFORMS.md > "$tally/false_platforms.md"
+    { [ "$(platforms tests/platforms.sh "$tally/false_platforms.md" | wc -l)" = 4 ] || platforms tests/platforms.sh "$tally/false_platforms.md"; } |
+        rule 'systems that were made up are found in the table of platforms'
+    platforms tests/platforms.sh examples/PLATFORMS.md | rule 'the table of platforms has the systems that make platforms compiles for'
 fi
 
 # Numbers of the README that follow from the headers.

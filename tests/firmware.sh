@@ -15,7 +15,7 @@ if ! echo '#include <string.h>' | "$CC" --specs=nano.specs -x c -c - -o /dev/nul
     echo "SKIP firmware: there is no $CC with newlib (packages gcc-arm-none-eabi and libnewlib-arm-none-eabi)"
     finish
 fi
-mkdir -p "${1-build}" && work=$(mktemp -d "$PWD/${1-build}/firmware.XXXXXX") || exit 1
+mkdir -p "${1-build}" && work=$(mktemp -d "$(cd "${1-build}" && pwd)/firmware.XXXXXX") || exit 1
 pids=
 # shellcheck disable=SC2086
 trap '[ -z "$pids" ] || kill $pids 2> /dev/null; wait; rm -rf "$work"' EXIT
@@ -23,7 +23,7 @@ trap '[ -z "$pids" ] || kill $pids 2> /dev/null; wait; rm -rf "$work"' EXIT
 # ---- compiled ----
 CPU='-mcpu=cortex-m3 -mthumb'
 STRICT='-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wundef -Werror'
-for h in cdp.h cdp_store.h cdp_tcp.h cdp_dtensor.h cdp_rpc.h; do
+for h in $(ls cdp*.h | grep -v '^cdp_mpi[.]h$'); do
     printf '#define CDP_NO_OS\n#define CDP_IMPLEMENTATION\n#include "%s"\n' $h > "$work/all.c"
     # shellcheck disable=SC2086
     if "$CC" $CPU -std=c11 -O1 $STRICT -I. -c "$work/all.c" -o "$work/all.o" 2> "$work/said"; then

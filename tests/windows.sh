@@ -14,13 +14,15 @@ if ! command -v "$CC" > /dev/null; then
     echo "SKIP Windows: there is no $CC (package mingw-w64)"
     finish
 fi
-mkdir -p "$build" && work=$(mktemp -d "$PWD/$build/windows.XXXXXX") || exit 1
+mkdir -p "$build" && work=$(mktemp -d "$(cd "$build" && pwd)/windows.XXXXXX") || exit 1
 export WINEPREFIX=$work/prefix WINEDEBUG=-all
 trap 'wineserver -k 2> /dev/null; rm -rf "$work"' EXIT
 
 # ---- compiled ----
 STRICT='-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wundef -Werror'
-printf '#define CDP_IMPLEMENTATION\n#include "cdp_tcp.h"\nint main(void) { return 0; }\n' > "$work/all.c"
+printf '#define CDP_IMPLEMENTATION\n' > "$work/all.c"
+for header in $(ls cdp*.h | grep -v '^cdp_mpi[.]h$'); do printf '#include "%s"\n' "$header" >> "$work/all.c"; done
+echo 'int main(void) { return 0; }' >> "$work/all.c"
 cp "$work/all.c" "$work/all.cpp"
 for how in 'c11 -O2' 'c11 -Os -DCDP_NO_STDIO -DCDP_NO_LOG_STRINGS' 'c11 -O1 -DCDP_NO_THREADS' 'c11 -O1 -DCDP_NO_FILES -DCDP_NO_FILE_STORE'; do
     # shellcheck disable=SC2086

@@ -5,16 +5,20 @@
    collectives [--transport memory|tcp|segments] [--op LIST] [--size LIST] [--ranks N]
                [--seconds S] [--iterations N] ...        (--help says it all)
 
-   gcc -O2 -I. tests/bench/collectives.c -o collectives -pthread -lm */
+   gcc -O2 -I. tests/bench/collectives.c -o collectives -pthread -lm
+
+   Compiled with mpicc and -DOVER_MPI it measures cdp_mpi.h, is started by mpirun, and needs --meet,
+   as peers/mpi.c does. */
 #define CDP_IMPLEMENTATION
+#ifdef OVER_MPI
+#include "cdp_mpi.h"
+#else
 #include "cdp_tcp.h"
+#endif
 
 #include "measure.h"
 
 static cdp_group *group;
-static uint16_t port;
-static const char *transport = "memory";
-static const char *expose = "0"; /* --expose BYTES: as in the desc */
 
 static bool call(m_case *c) {
     cdp_status st = CDP_OK;
@@ -43,12 +47,47 @@ static bool call(m_case *c) {
     return false;
 }
 
+static const bool has[M_OPS] = {true, true, true, true, true, true, true};
+
+#ifdef OVER_MPI
+
+int main(int argc, char **argv) {
+    const char *transport = getenv("MEASURE_TRANSPORT");
+    cdp_group_desc d;
+    int provided, rank, size, status;
+    bool right;
+    MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    status = m_parse(argc, argv);
+    if (status < 0 && (!m_opt.meet || (uint32_t)size != m_opt.ranks))
+        status = m_usage(argv[0], stderr, 2);
+    if (status >= 0) {
+        MPI_Finalize();
+        return status;
+    }
+    m_rank = (uint32_t)rank;
+    m_open();
+    memset(&d, 0, sizeof d);
+    d.timeout_ms = 60000;
+    if (cdp_init_from_mpi(MPI_COMM_WORLD, &d, &group) != CDP_OK) return cdp_print_error(stderr);
+    right = m_run("cdp", transport ? transport : "mpi", has, call);
+    cdp_group_destroy(group);
+    MPI_Finalize();
+    return right ? 0 : 1;
+}
+
+#else
+
+static uint16_t port;
+static const char *transport = "memory";
+static const char *expose = "0"; /* --expose BYTES: as in the desc */
+
 static void *group_memory(uint64_t bytes) {
     return cdp_group_alloc(group, bytes);
 }
 
 static int rank_main(uint32_t rank) {
-    static const bool has[M_OPS] = {true, true, true, true, true, true, true};
     cdp_tcp_desc d;
     bool right;
     memset(&d, 0, sizeof d);
@@ -97,3 +136,5 @@ int main(int argc, char **argv) {
     port = free_port();
     return m_fork(rank_main);
 }
+
+#endif

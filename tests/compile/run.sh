@@ -268,6 +268,37 @@ t_together() { # $4...: all public headers in one file, each of them first once;
     compile "$compiler -std=$std -$optimisation" "all_impl.$ext" all_impl.o
     exports_only_api all_impl.o
 }
+# The line `arithmetic:` of cdp_describe() names how a build computes; examples/PLATFORMS.md says what follows from it.
+t_arithmetic() {
+    local flags word n=0
+    { other_system; printf '#define CDP_IMPLEMENTATION\n#include "%s"\nconst char *said = CDP__ARITHMETIC;\n' "$4"; } > arithmetic.c
+    while read -r word flags; do
+        [[ $1 != clang* || $flags != *387* ]] || continue # it has no such flag
+        # shellcheck disable=SC2086
+        $1 -std=$2 -O2 $flags -I"$root" -E -P arithmetic.c -o said.txt || die "not with $flags"
+        n=$((n + 1))
+        grep -q "said = .*$word" said.txt || die "$flags: $(grep 'said =' said.txt)"
+    done <<'EOS'
+rounded
+rounded -ffp-contract=fast
+fast-math -Ofast
+fast-math -ffast-math
+fast-math -ffinite-math-only
+fused -mfma
+x87 -mfpmath=387
+EOS
+    [ $n -ge 6 ] || die "$n builds"
+}
+t_no_os() { # $4...: all headers in one file without a system: none of its functions is called
+    local used h
+    set_language "$1" "$2"
+    { printf '#define CDP_NO_OS\n#define CDP_IMPLEMENTATION\n'; for h in "${@:4}"; do echo "#include \"$h\""; done; proof "${*:4}"; } > "no_os.$ext"
+    compile "$1 -std=$2 -$3" "no_os.$ext" no_os.o
+    exports_only_api no_os.o
+    # what remains is of the C library alone: it needs no system
+    used=$(nm -u no_os.o | awk '{ print $2 }' | grep -vE '^(mem(chr|cmp|cpy|move|set)|str(chr|cmp|len|ncmp|nlen|pbrk|rchr|spn|str)|qsort|getenv|abort|__assert_fail|__stack_chk_fail|_GLOBAL_OFFSET_TABLE_|pow|sqrt|fmod|log|exp|floor|ceil)f?$')
+    [ -z "$used" ] || die "without a system it still uses: $used"
+}
 t_no_asserts() {
     set_language "$1" "$2"
     { printf '#define CDP_IMPLEMENTATION\n'; user_of "$4"; proof "$(below "$4")"; } > "ndebug.$ext"
@@ -522,6 +553,7 @@ c_matrix() { # COMPILER
     add t_parts $c c11 O0 $TOP $PARTS
     add t_no_asserts $c gnu11 $CHECK $TOP
     add t_system_header_first $c c11 $CHECK $TOP
+    [ "$(uname -m)" != x86_64 ] || add t_arithmetic $c c11 O2 cdp.h
     if [ $CHECK != O0 ]; then add t_platform_macros $c c11 $CHECK $WITHOUT_MPI
     else for h in $WITHOUT_MPI; do add t_platform_macros $c c11 O0 "$h"; done; fi
     add t_names_0_1 $c c11 O0 $TOP
@@ -555,6 +587,8 @@ for c in $cxx_compilers; do cxx_matrix $c; done
 # Public names do not collide, and no header needs another one before it.
 # shellcheck disable=SC2086
 add t_together gcc c11 O0 $WITHOUT_MPI
+# shellcheck disable=SC2086
+for c in $c_compilers; do add t_no_os $c c11 O0 $WITHOUT_MPI; done
 command -v clang > /dev/null && add t_together clang c11 O0 "$(tac <<< "$WITHOUT_MPI" | tr '\n' ' ')"
 for c in $cxx_compilers; do add t_together $c c++11 O0 "$(tac <<< "$WITHOUT_MPI" | tr '\n' ' ')"; done
 if command -v clang > /dev/null && [ -f /usr/share/mingw-w64/include/windows.h ]; then

@@ -287,6 +287,7 @@ TEST(a_description_says_what_is_set) {
     T(cdp_describe(w.group[2], text, sizeof text) == strlen(text));
     T(strstr(text, "rank 2 of 3") && strstr(text, "timeout_ms = 1234 ms (set)")
         && strstr(text, "piece_bytes = 1048576 (default)") && strstr(text, "links:\n  rank 0: "));
+    T_TEXT("\narithmetic: " CDP__ARITHMETIC "\n", text);
     T(strstr(text,
         "allreduce: ring, up to 100 bytes, up to 7 ranks (choices)\n  allreduce: recursive "
         "doubling (choices)\n  allreduce: at once, up to 4096 bytes, up to 4 ranks, in shared "

@@ -1188,6 +1188,48 @@ TEST(callers_are_left_alone) {
         pthread_join(k[r].id, NULL);
 }
 
+/* How often threads that are nobody's callers stood by: for CDP__STAND_BY_MS at most, or longer. */
+static struct { uint64_t soon, late; } stood_by;
+
+static void counting_cond_wait(void *user, void *cond, void *mutex, uint64_t deadline_ns) {
+    const bool late = deadline_ns > test_now_ns() + CDP__STAND_BY_MS * CDP__MS;
+    if (!is_caller) __atomic_add_fetch(late ? &stood_by.late : &stood_by.soon, 1, __ATOMIC_RELAXED);
+    cdp_os_default()->threads.cond_wait(user, cond, mutex, deadline_ns);
+}
+
+static void *stood_by_main(void *p) {
+    keyed *k = (keyed *)p;
+    float x = 1, more = 1;
+    cdp_group *g = NULL;
+    is_caller = true;
+    if (!OK(cdp_init(&k->desc, &g))) return NULL;
+    const uint64_t until = test_now_ns() + 300 * CDP__MS;
+    while (more > 0) { /* short waits */
+        more = test_now_ns() < until ? 1 : 0;
+        if (!OK(cdp_allreduce(g, NULL, &more, 1, CDP_DTYPE_F32, CDP_REDUCE_MIN))) break;
+    }
+    const uint64_t soon = __atomic_load_n(&stood_by.soon, __ATOMIC_RELAXED);
+    const uint64_t late = __atomic_load_n(&stood_by.late, __ATOMIC_RELAXED);
+    test_check(late < soon || k->desc.group.rank, __FILE__, __LINE__,
+        "%llu times a progress thread stood by for longer, %llu times not",
+        (unsigned long long)late, (unsigned long long)soon);
+    OK(cdp_barrier(g));
+    if (k->desc.group.rank == 1) test_sleep_ms(300); /* rank 0: one long wait */
+    OK(cdp_allreduce(g, NULL, &x, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM));
+    T(k->desc.group.rank || __atomic_load_n(&stood_by.late, __ATOMIC_RELAXED) > late);
+    cdp_group_destroy(g);
+    return NULL;
+}
+
+/* A peer that leaves waits until this rank reads that. After short waits of the program's own the
+   progress thread takes over soon; a caller in one long wait is left alone for longer. */
+TEST(the_progress_thread_takes_over_soon) {
+    cdp_os os = *cdp_os_default();
+    memset(&stood_by, 0, sizeof stood_by);
+    os.threads.cond_wait = counting_cond_wait;
+    two_on_loopback(stood_by_main, 0, &os); /* rank 0 is watched */
+}
+
 TEST(other_machines_need_a_key) {
     cdp__mesh m;
     cdp_addr own, far;
@@ -1565,6 +1607,7 @@ int main(int argc, char **argv) {
         {"a_silent_machine_is_lost", a_silent_machine_is_lost, 20},
         {"a_flood_is_accepted_in_turns", a_flood_is_accepted_in_turns, 20},
         {"callers_are_left_alone", callers_are_left_alone, 120},
+        {"the_progress_thread_takes_over_soon", the_progress_thread_takes_over_soon, 60},
         {"other_machines_need_a_key", other_machines_need_a_key, 10},
         {"several_jobs_in_one_program", several_jobs_in_one_program, 60},
         {"ranks_meet_over_a_function", ranks_meet_over_a_function, 60},

@@ -4,7 +4,8 @@
 #
 #   run.sh [--full] [--quick] [--ranks LIST] [--op LIST] [--size LIST] [--rounds N] [--seconds S] [--only LIBS] [--lines FILE] [--svg FILE]
 #     default: 2 and 4 ranks, 4 B to 64 MiB, 3 rounds of half a second or 2,000 calls for each figure; --full: 7 rounds
-#     --quick: TCP peers, 2 ranks, one round of 0.2 s. --only cdp,cdp-memory,cdp-segments,openmpi-tcp,mpich-tcp,openmpi,mpich,gloo,raw. --lines keeps all lines;
+#     --quick: TCP peers, 2 ranks, one round of 0.2 s. --only cdp,cdp-memory,cdp-segments,openmpi-tcp,mpich-tcp,openmpi,mpich,gloo,raw, and cdp-openmpi, cdp-mpich:
+#     groups of cdp_mpi.h, which are in no table. --lines keeps all lines;
 #     --svg draws the ratios, as in the README.
 # Settings: Open MPI over TCP: ob1 with btl tcp,self on lo; MPICH over TCP: UCX with tcp,self on lo and no node-local path.
 set -u -o pipefail
@@ -16,25 +17,25 @@ while [ $# -gt 0 ]; do
     case $1 in
     --full) rounds=7; shift; continue ;;
     --quick) ranks=2 rounds=1 seconds=0.2 libs=raw,cdp,openmpi-tcp,mpich-tcp,gloo; shift; continue ;;
-    --help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    --help) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 0 ;;
     esac
-    [ $# -ge 2 ] || { sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+    [ $# -ge 2 ] || { sed -n '2,10s/^# \{0,1\}//p' "$0" >&2; exit 2; }
     case $1 in
     --ranks) ranks=$2 ;; --op) ops=$2 ;; --size) sizes=$2 ;; --rounds) rounds=$2 ;; --seconds) seconds=$2 ;;
     --only) libs=$2 ;; --lines) keep=$2 ;; --svg) svg=$2 ;;
-    *) sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+    *) sed -n '2,10s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
     esac
     shift 2
 done
 
 missing=''
-case ,$libs, in *,openmpi*) command -v mpicc.openmpi > /dev/null && command -v mpirun.openmpi > /dev/null || missing="$missing openmpi" ;; esac
-case ,$libs, in *,mpich*) command -v mpicc.mpich > /dev/null && command -v mpirun.mpich > /dev/null || missing="$missing mpich" ;; esac
+case ,$libs, in *,openmpi*|*,cdp-openmpi*) command -v mpicc.openmpi > /dev/null && command -v mpirun.openmpi > /dev/null || missing="$missing openmpi" ;; esac
+case ,$libs, in *,mpich*|*,cdp-mpich*) command -v mpicc.mpich > /dev/null && command -v mpirun.mpich > /dev/null || missing="$missing mpich" ;; esac
 case ,$libs, in *,gloo*) [ -f /usr/include/gloo/config.h ] || missing="$missing gloo" ;; esac
 if [ -n "$missing" ]; then
     echo "SKIP: not installed:$missing. To measure all peers (Debian):" >&2
     echo "    apt-get install libgloo-dev openmpi-bin libopenmpi-dev mpich libmpich-dev" >&2
-    for m in $missing; do libs=$(tr , '\n' <<< "$libs" | grep -v "^$m" | paste -sd ,); done
+    for m in $missing; do libs=$(tr , '\n' <<< "$libs" | grep -vE "^(cdp-)?$m" | paste -sd ,); done
     case ,$libs, in *,openmpi*|*,mpich*|*,gloo*) ;; *) exit 3 ;; esac
 fi
 
@@ -45,6 +46,7 @@ made "$build/collectives" tests/bench/collectives.c cdp*.h || gcc -O2 -g -I. tes
 made "$build/peer_raw" tests/bench/peers/raw.c || gcc $flags tests/bench/peers/raw.c -o "$build/peer_raw" || exit 1
 for m in openmpi mpich; do
     case ,$libs, in *,$m*) made "$build/peer_$m" tests/bench/peers/mpi.c || mpicc.$m $flags tests/bench/peers/mpi.c -o "$build/peer_$m" || exit 1 ;; esac
+    case ,$libs, in *,cdp-$m*) made "$build/over_$m" tests/bench/collectives.c cdp*.h || mpicc.$m -O2 -g -DOVER_MPI -I. tests/bench/collectives.c -o "$build/over_$m" -pthread -lm || exit 1 ;; esac
 done
 case ,$libs, in *,gloo*) made "$build/peer_gloo" tests/bench/peers/gloo.cc || g++ $flags -w tests/bench/peers/gloo.cc -o "$build/peer_gloo" -lgloo -pthread || exit 1 ;; esac
 
@@ -63,6 +65,8 @@ start() { # LIB I/N OPTIONS...: one world in the background
     cdp-segments) exec "$build/collectives" --transport segments "$@" ;;
     cdp-memory) exec "$build/collectives" --transport memory "$@" ;;
     gloo) exec "$build/peer_gloo" "$@" ;;
+    cdp-openmpi) MEASURE_TRANSPORT=openmpi exec mpirun.openmpi --allow-run-as-root --oversubscribe --bind-to none -n "$n" -x MEASURE_TRANSPORT "$build/over_openmpi" "$@" ;;
+    cdp-mpich) MEASURE_TRANSPORT=mpich exec mpirun.mpich -n "$n" "$build/over_mpich" "$@" ;;
     openmpi) MEASURE_LIB=openmpi MEASURE_TRANSPORT=shm exec mpirun.openmpi --allow-run-as-root --oversubscribe --bind-to none -n "$n" -x MEASURE_LIB -x MEASURE_TRANSPORT "$build/peer_openmpi" "$@" ;;
     openmpi-tcp) MEASURE_LIB=openmpi MEASURE_TRANSPORT=tcp exec mpirun.openmpi --allow-run-as-root --oversubscribe --bind-to none --mca pml ob1 --mca btl tcp,self --mca btl_tcp_if_include lo -n "$n" -x MEASURE_LIB -x MEASURE_TRANSPORT "$build/peer_openmpi" "$@" ;;
     mpich) MEASURE_LIB=mpich MEASURE_TRANSPORT=shm exec mpirun.mpich -n "$n" "$build/peer_mpich" "$@" ;;
