@@ -3095,8 +3095,8 @@ CDP_API cdp_status cdp_nccl_set_memory(cdp_group *group, const cdp_allocator *me
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_nccl_set_memory: this group has no communicator; call cdp_nccl_attach first");
     if (memory && (!memory->alloc || !memory->release))
-        return cdp__fail(
-            CDP_ERR_INVALID, "cdp_nccl_set_memory: set alloc and release, or pass NULL");
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_nccl_set_memory: set both functions, alloc and release, or pass NULL");
     if (memory)
         b->from = *memory;
     else
