@@ -886,8 +886,8 @@ struct cdp_os {
 /* POSIX: posix_memalign, CLOCK_MONOTONIC, getrandom or /dev/urandom, BSD sockets, epoll or
    poll(2), pthreads, files with flock(). Windows: QueryPerformanceCounter, BCryptGenRandom,
    Winsock, WSAPoll, SRW locks, LockFileEx, file mappings that named pipes pass; a machine that
-   vanished is noticed by the keepalive alone. Paths are in the code page of the process, and files
-   have no owner and mode: where those are looked at, only links are refused. All memory that it
+   vanished is noticed by the keepalive alone. Paths are in the code page of the process, and
+   files have no owner and mode: checks of these refuse links only. All memory that it
    keeps comes from the alloc of the cdp_os that it is called with; only the C library's own
    functions for names, interfaces and /proc allocate for themselves, and a name that is still being
    looked up at its deadline keeps 0.5 KB of the C library's heap until the answer comes. All
@@ -1328,12 +1328,12 @@ CDP_API const cdp_group_desc *cdp_group_desc_of(const cdp_group *group);
    cdp_work_test() does not say PENDING any more, or when cdp_group_destroy() has returned. */
 CDP_API cdp_status cdp_group_status(cdp_group *group);
 
-/* Memory that other ranks of this host can read where it lies, if the transport has such
-   (cdp_tcp.h has, between processes); else what the group's os allocates. Operations work with
+/* Allocates memory that other ranks of this host can read in place, if the transport has such
+   memory (cdp_tcp.h has, between processes); else memory of the group's os. Operations work with
    any memory; large ones are faster with this, as input and as output. Aligned to 64 bytes, not
-   cleared. Free it with a group of the same world while one is left; what is not freed then
-   stays valid, and is lost. It may be shared memory: what a child of fork() writes there its
-   parent reads. NULL: out of memory, see cdp_last_error(). Any thread. */
+   cleared. Free it with a group of the same world while one is left: afterwards it stays valid,
+   but can no longer be freed. It may be shared memory: a parent reads what its child of fork()
+   writes there. NULL: out of memory, see cdp_last_error(). Any thread. */
 CDP_API void *cdp_group_alloc(cdp_group *group, uint64_t bytes);
 
 /* `ptr` is from cdp_group_alloc() of this group, or NULL. Call it when no operation on that memory
@@ -1448,7 +1448,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_start_all(
    thread; the answer stays the same. INVALID: there is no such work. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_work_wait(cdp_work work);
 
-/* The same, but no longer than `timeout_ms`: then CDP_PENDING, and the operation goes on. */
+/* Like cdp_work_wait(), but waits at most `timeout_ms`: then returns CDP_PENDING, and the
+   operation goes on. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_work_wait_for(cdp_work work, uint32_t timeout_ms);
 
 /* CDP_OK when done, CDP_PENDING when not, else the failure. Never blocks; without a progress
@@ -1573,14 +1574,15 @@ typedef struct cdp_transfer {
     cdp_dtype dtype;     /* (default: f32) */
     uint32_t peer, tag;  /* the other rank */
     uint32_t timeout_ms; /* (default: the group's) */
-    /* receive: NULL, or up to `count` elements are accepted, see cdp_recv_any() */
+    /* receive: if not NULL, up to `count` elements are accepted, and *got says how many came and
+       from where, see cdp_recv_any() (default: NULL, exactly `count`) */
     cdp_message *got;
     /* receive: `data` is rows of `row` elements each, which begin `step` elements apart; the last
        one may be shorter (default: contiguous) */
     uint64_t row, step;
     /* send: it may wait until its receiver takes it, however short it is; then, from expose_bytes
-       of the group on, the receiver copies it from where it lies (default: only what is longer
-       than 4 MiB may wait) */
+       of the group on, the receiver reads it in place (default: only what is longer than 4 MiB
+       may wait) */
     bool rendezvous;
 } cdp_transfer;
 
@@ -1588,7 +1590,7 @@ typedef struct cdp_transfer {
 /* From one rank to another. The k-th send to a rank with a tag meets the k-th receive there from
    this rank with that tag; tags (any but 0xffffffff) are independent of each other and of
    collectives. A send is done when its bytes are on their way (up to 4 MiB ahead of the
-   receiver) or have been read where they lie, a receive when they are there. count and dtype
+   receiver) or have been read in place, a receive when they are there. count and dtype
    must be the same on both sides (MISMATCH). A failure breaks the group. From and to oneself:
    INVALID. Errors otherwise as for collectives. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_send(
@@ -1706,7 +1708,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_channel_send(
     cdp_channel *channel, const cdp_channel_message *message);
 
 /* Sends a message whose body stays here until the callback `released`; *handle names it. The
-   receiver reads it in place where memory is shared, else it is sent. Returns as above. */
+   receiver reads it in place where memory is shared, else it is sent. Returns what
+   cdp_channel_send() does. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_channel_offer(
     cdp_channel *channel, const cdp_channel_message *message, uint64_t *handle);
 
@@ -1769,7 +1772,7 @@ typedef struct cdp_backend {
     /* Starts `n` requests, checked and with defaults, as one. *number becomes the backend's own
        count of what it started, from 1, below 2^62, or 0 if it failed before anything started. */
     cdp_status (*start)(void *self, const cdp_request *requests, uint32_t n, uint64_t *number);
-    /* The same for `n` messages. */
+    /* Like `start`, for `n` messages. */
     cdp_status (*transfer)(void *self, const cdp_transfer *list, uint32_t n, uint64_t *number);
     /* Waits for what got this number (0: for everything so far) until os->now_ns >= deadline_ns:
        OK, PENDING, or the error. deadline_ns 0: only looks, and the lock may be held. UINT64_MAX:
@@ -1781,9 +1784,9 @@ typedef struct cdp_backend {
     /* Optional: gives the new group `part` a backend (NULL: this rank is in no part). */
     cdp_status (*split)(void *self, uint32_t color, uint32_t key, cdp_group *part);
     void (*destroy)(void *self);
-    /* Memory for gradients, in the order of what the caller does; with the processor's memory on
-       one side: copied on return. */
-    void *(*alloc)(void *self, uint64_t bytes); /* NULL: explained */
+    /* Memory for gradients, in the order of the caller's other device work. When `copy` to or from
+       host memory returns, it is done. */
+    void *(*alloc)(void *self, uint64_t bytes); /* NULL: sets the last error */
     void (*release)(void *self, void *data);
     cdp_status (*copy)(void *self, void *dst, const void *src, uint64_t bytes);
     cdp_status (*zero)(void *self, void *dst, uint64_t bytes);
@@ -1825,7 +1828,8 @@ CDP_API void cdp_group_fail(cdp_group *group);
    zero is fine: memory comes from the group's os, at most 1 GiB, and goes back with
    cdp_blob_free(). */
 typedef struct cdp_blob {
-    /* the caller's memory, or NULL: it is allocated when something came (then: set) */
+    /* the caller's memory, or NULL: the call allocates memory if it receives bytes, and sets
+       this */
     void *data;
     /* bytes at `data` */
     uint64_t room;
@@ -1850,11 +1854,11 @@ typedef struct cdp_blob {
    these or named different roots; the group goes on), or the group's failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_allgather_bytes(
     cdp_group *group, const void *data, uint64_t bytes, cdp_blob *all);
-/* The same to rank `root` alone; `all` may be NULL elsewhere. */
+/* Like cdp_allgather_bytes(), but only rank `root` receives; `all` may be NULL on the others. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_gather_bytes(
     cdp_group *group, const void *data, uint64_t bytes, uint32_t root, cdp_blob *all);
-/* Root's bytes go to all others; `got` may be NULL on root, where it is left alone, and `data`
-   and `bytes` count on root alone. */
+/* Root's bytes go to all others; `got` may be NULL on root, where it is left alone. Only root
+   reads `data` and `bytes`. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_broadcast_bytes(
     cdp_group *group, const void *data, uint64_t bytes, uint32_t root, cdp_blob *got);
 /* Rank r gets the next lengths[r] bytes of root's `data`, root too; `data` and `lengths` count
@@ -8919,7 +8923,7 @@ CDP__PRIVATE cdp__endpoint cdp__failure_answer(
     return end;
 }
 
-/* Call after every change: prepares new answers for the waiters whose endpoint has changed. */
+/* Call after every change of f: prepares new answers for the waiters whose endpoint has changed. */
 CDP__PRIVATE void cdp__failure_update(cdp__failure *f) {
     uint32_t i;
     for (i = 0; i < f->waiter_room && f->waiting; ++i) {
@@ -10297,7 +10301,7 @@ CDP__PRIVATE bool cdp__stream_note(cdp__world *w, const cdp__stream *s, cdp__mes
     return cdp__control_add(w, s->peer, &h, NULL);
 }
 
-/* The same for a channel without a stream. */
+/* Queues a control message for a channel that has no stream. */
 CDP__PRIVATE void cdp__channel_note(
     cdp__world *w, uint32_t peer, uint64_t channel, cdp__message_type type) {
     cdp__head h;
@@ -11800,7 +11804,7 @@ CDP__PRIVATE CDP__ONE_COPY cdp_status cdp__alive(const cdp_group *g, const char 
     return cdp__fail(CDP_ERR_STATE, "%s: this group was destroyed", call);
 }
 
-/* The same for an operation, whose errors begin with its name. */
+/* cdp__alive() for an operation, whose errors begin with its name. */
 CDP__PRIVATE cdp_status cdp__alive_for(const cdp_group *g, cdp_coll_kind kind) {
     if (g && g->magic == CDP__GROUP_MAGIC) return CDP_OK;
     return cdp__alive(g, kind ? cdp_coll_name(kind) : "cdp_start");
@@ -12155,8 +12159,8 @@ CDP__PRIVATE bool cdp__group_awaited(const cdp_group *g) {
     return false;
 }
 
-/* Reports that a receive from any rank waits for rank p. Its waits for all ranks share one
-   `set`. */
+/* Reports that a receive from any rank waits for rank p. `set` is a number that the waits of this
+   receive for all ranks have in common. */
 CDP__PRIVATE void cdp__wait_any_lasts(const cdp_group *g, uint64_t set, const cdp__place *at,
     uint32_t p, uint64_t since_ns, bool caller) {
     cdp__failure_event v;
@@ -14170,8 +14174,7 @@ CDP_API cdp_status cdp_hub_create(const cdp_hub_desc *desc, cdp_hub **out) {
     const cdp_os *os;
     cdp_hub *h;
     uint32_t i;
-    if (!desc || !out)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_hub_create needs a desc and a place for the result");
+    if (!desc || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_hub_create: desc or out is NULL");
     *out = NULL;
     if (desc->world_size - 1 >= 65535) return cdp__world_wrong("cdp_hub_create", desc->world_size);
     os = desc->os ? desc->os : cdp_os_default();
@@ -15346,9 +15349,7 @@ CDP_API cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_group **out)
     cdp_transport t;
     cdp__world *m = NULL;
     cdp_status st;
-    if (!desc || !out)
-        return cdp__fail(
-            CDP_ERR_INVALID, "cdp_group_create needs a desc and a place for the result");
+    if (!desc || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_group_create: desc or out is NULL");
     *out = NULL;
     d = *desc;
     cdp__group_desc_defaults(&d);
@@ -15430,8 +15431,7 @@ CDP_API cdp_status cdp_group_new(
     const cdp_status st = cdp__alive(parent, "cdp_group_new");
     if (st != CDP_OK) return st;
     if (!ranks || !out || !count)
-        return cdp__fail(
-            CDP_ERR_INVALID, "cdp_group_new needs a parent, ranks and a place for the result");
+        return cdp__fail(CDP_ERR_INVALID, "cdp_group_new: ranks or out is NULL, or count is 0");
     *out = NULL;
     for (i = 0; i < count; ++i) {
         if (ranks[i] >= parent->desc.world_size)
@@ -15471,9 +15471,7 @@ CDP_API cdp_status cdp_group_split(
     uint32_t *all, *ranks, count = 0, i, k;
     cdp_status st = cdp__alive(parent, "cdp_group_split");
     if (st != CDP_OK) return st;
-    if (!out)
-        return cdp__fail(
-            CDP_ERR_INVALID, "cdp_group_split needs a parent and a place for the result");
+    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_group_split: out is NULL");
     *out = NULL;
     all = (uint32_t *)cdp__alloc(parent->os, 3ull * n * sizeof *all);
     if (!all) return cdp__fail_nomem("a split", 3ull * n * sizeof *all);
@@ -15656,7 +15654,7 @@ CDP__PRIVATE cdp_status cdp__device_claims(
     if (!in || !out || i == o) return CDP_OK;
     return cdp__fail(CDP_ERR_INVALID,
         "%s: the input is in %s memory but the result in %s memory; both must be in the same", name,
-        i ? "device" : "the processor's", o ? "device" : "the processor's");
+        i ? "device" : "host", o ? "device" : "host");
 }
 
 /* Handles the result of the backend's start or transfer. */
@@ -15723,8 +15721,7 @@ CDP__PRIVATE bool cdp__work_on_device(cdp_work w) {
 
 CDP__PRIVATE cdp_status cdp__device_cannot(const char *call) {
     return cdp__fail(CDP_ERR_UNSUPPORTED,
-        "%s: not with device memory; order it by the device's streams, or copy to the processor's "
-        "memory",
+        "%s: not with device memory; order it by the device's streams, or copy to host memory",
         call);
 }
 
@@ -15868,8 +15865,10 @@ CDP__PRIVATE cdp_status cdp__request_check(const cdp_group *g, cdp_request *rq, 
         return cdp__fail(CDP_ERR_INVALID, "%s: the result pointer is NULL but count is %llu", name,
             (unsigned long long)rq->count);
     if ((out && (uintptr_t)rq->out % size) || (in && (uintptr_t)rq->in % size))
-        return cdp__fail(CDP_ERR_INVALID, "%s: a buffer is not aligned to its dtype %s", name,
-            cdp_dtype_name(rq->dtype));
+        return cdp__fail(CDP_ERR_INVALID,
+            "%s: the %s is not aligned to its dtype %s; align it to %u bytes", name,
+            out && (uintptr_t)rq->out % size ? "result" : "input", cdp_dtype_name(rq->dtype),
+            (uint32_t)size);
     if (in && out && rq->in && rq->in != rq->out && cdp__overlap(rq->in, rq->out, in, out))
         return cdp__fail(CDP_ERR_INVALID,
             "%s: input and result overlap; use separate memory, or pass NULL as the input to work "
@@ -15989,7 +15988,7 @@ CDP__PRIVATE cdp_status cdp__start(cdp_group *g, const cdp_request *request,
     cdp_status st = cdp__alive_for(g, request ? request->kind : CDP_COLL_NONE);
     if (st != CDP_OK) return st;
     if (!request || !out)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_start needs a request and a place for the work");
+        return cdp__fail(CDP_ERR_INVALID, "cdp_start needs a request and a pointer for the work");
     out->group = NULL;
     out->seq = 0;
     rq = *request;
@@ -16081,7 +16080,8 @@ CDP_API cdp_status cdp_start_all(
     cdp_status st = cdp__alive(g, "cdp_start_all");
     if (st != CDP_OK) return st;
     if (!requests || !n || !out)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_start_all needs requests and a place for the work");
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_start_all needs requests and a pointer for the work");
     out->group = NULL;
     out->seq = 0;
     for (i = 0; i < n && st == CDP_OK; ++i) {
@@ -16197,7 +16197,7 @@ CDP_API cdp_status cdp_work_test(cdp_work w) {
 CDP_API cdp_status cdp_work_error(cdp_work w, cdp_error *out) {
     const cdp_error before = *cdp_last_error();
     cdp_status st = CDP_OK;
-    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_work_error needs a place for the error");
+    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_work_error needs a pointer for the error");
     if (w.group && w.seq) {
         st = cdp__alive(w.group, "cdp_work_error");
         if (st != CDP_OK) return st;
@@ -16254,7 +16254,7 @@ CDP_API cdp_status cdp_start_after(
     if (st != CDP_OK) return st;
     if (!request || !out)
         return cdp__fail(
-            CDP_ERR_INVALID, "cdp_start_after needs a request and a place for the work");
+            CDP_ERR_INVALID, "cdp_start_after needs a request and a pointer for the work");
     if (after.group && after.seq && cdp__alive(after.group, "cdp_start_after") != CDP_OK)
         return cdp_last_error()->status;
     out->group = NULL;
@@ -16611,7 +16611,7 @@ CDP__PRIVATE cdp_status cdp__transfer_check(const cdp_group *g, cdp_transfer *t,
     uint64_t bytes, size;
     const cdp_status st = cdp__alive(g, name);
     if (st != CDP_OK) return st;
-    if (!out) return cdp__fail(CDP_ERR_INVALID, "%s needs a place for the work", name);
+    if (!out) return cdp__fail(CDP_ERR_INVALID, "%s needs a pointer for the work", name);
     if (!t->dtype) t->dtype = CDP_DTYPE_F32;
     size = cdp_dtype_size(t->dtype);
     if (t->peer >= g->desc.world_size && !(t->receive && t->peer == CDP_ANY_RANK))
@@ -16623,7 +16623,7 @@ CDP__PRIVATE cdp_status cdp__transfer_check(const cdp_group *g, cdp_transfer *t,
         return cdp__fail(CDP_ERR_INVALID, "%s: there is no other rank in this group", name);
     if (t->tag == CDP__TAG_BARRIER)
         return cdp__fail(CDP_ERR_INVALID,
-            "%s: tag %u is taken; take one below it (none means any tag)", name, t->tag);
+            "%s: tag %u is reserved; use a smaller one (no tag means 'any tag')", name, t->tag);
     if (!size)
         return cdp__fail(CDP_ERR_INVALID, "%s: dtype %d does not exist", name, (int)t->dtype);
     if (!cdp__mul_fits(t->count, size, &bytes))
@@ -16633,8 +16633,9 @@ CDP__PRIVATE cdp_status cdp__transfer_check(const cdp_group *g, cdp_transfer *t,
         return cdp__fail(CDP_ERR_INVALID, "%s: the data pointer is NULL but count is %llu", name,
             (unsigned long long)t->count);
     if (bytes && (uintptr_t)t->data % size)
-        return cdp__fail(CDP_ERR_INVALID, "%s: the data is not aligned to its dtype %s", name,
-            cdp_dtype_name(t->dtype));
+        return cdp__fail(CDP_ERR_INVALID,
+            "%s: the data is not aligned to its dtype %s; align it to %u bytes", name,
+            cdp_dtype_name(t->dtype), (uint32_t)size);
     return cdp__transfer_check_rows(t, size);
 }
 
@@ -16934,13 +16935,13 @@ CDP_API cdp_status cdp_recv_async(cdp_group *g, void *data, uint64_t count, cdp_
 CDP_API cdp_status cdp_recv_any(cdp_group *g, void *data, uint64_t room, cdp_dtype dtype,
     uint32_t from, uint32_t tag, cdp_message *got) {
     return got ? cdp__message_wait(g, true, data, room, dtype, from, tag, got)
-               : cdp__fail(CDP_ERR_INVALID, "cdp_recv_any needs a place for what it got");
+               : cdp__fail(CDP_ERR_INVALID, "cdp_recv_any: got is NULL");
 }
 
 CDP_API cdp_status cdp_recv_any_async(cdp_group *g, void *data, uint64_t room, cdp_dtype dtype,
     uint32_t from, uint32_t tag, cdp_message *got, cdp_work *work) {
     return got ? cdp__message_async(g, true, data, room, dtype, from, tag, got, work)
-               : cdp__fail(CDP_ERR_INVALID, "cdp_recv_any_async needs a place for what it got");
+               : cdp__fail(CDP_ERR_INVALID, "cdp_recv_any_async: got is NULL");
 }
 
 CDP_API cdp_status cdp_probe(cdp_group *g, uint32_t from, uint32_t tag, cdp_message *got) {
@@ -16995,7 +16996,7 @@ CDP_API cdp_status cdp_batch(cdp_group *g, const cdp_transfer *list, uint32_t n,
     cdp_status st = cdp__alive(g, "cdp_batch");
     if (st != CDP_OK) return st;
     if (!list || !n || !out)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_batch needs messages and a place for the work");
+        return cdp__fail(CDP_ERR_INVALID, "cdp_batch needs messages and a pointer for the work");
     out->group = NULL;
     out->seq = 0;
     for (i = 0; i < n && st == CDP_OK; ++i) {
@@ -17402,7 +17403,8 @@ CDP_API cdp_status cdp_channel_offer(
     cdp_status st;
     if (!c || !m || !handle || !m->body || !m->bytes)
         return cdp__fail(CDP_ERR_INVALID,
-            "cdp_channel_offer needs a channel, a message with a body and a place for the handle");
+            "cdp_channel_offer needs a channel, a message with a body and a pointer for the "
+            "handle");
     h = cdp__channel_head(m);
     h.dtype = CDP__CHANNEL_OFFER;
     h.bytes = CDP__REMOTE_BYTES;
@@ -17792,8 +17794,7 @@ CDP_API cdp_status cdp_channel_open(const cdp_channel_desc *desc, cdp_channel **
     cdp_channel *c;
     cdp_status st;
     if (!desc || !out || !desc->deliver)
-        return cdp__fail(CDP_ERR_INVALID,
-            "cdp_channel_open needs a desc with a group and `deliver`, and a place for the result");
+        return cdp__fail(CDP_ERR_INVALID, "cdp_channel_open: desc, desc->deliver or out is NULL");
     *out = NULL;
     st = cdp__alive(desc->group, "cdp_channel_open");
     if (st != CDP_OK) return st;
@@ -18096,10 +18097,10 @@ CDP__PRIVATE cdp_status cdp__objects_check(const cdp__objects *o, const uint64_t
     if (!b
         && (o->kind == CDP__OBJECT_ALLGATHER || o->kind == CDP__OBJECT_SCATTER
             || (g->desc.rank == o->root) == (o->kind == CDP__OBJECT_GATHER)))
-        return cdp__fail(CDP_ERR_INVALID, "%s needs a blob for what comes", name);
+        return cdp__fail(CDP_ERR_INVALID, "%s needs a cdp_blob that receives the bytes", name);
     if (b && !b->alloc != !b->release)
         return cdp__fail(
-            CDP_ERR_INVALID, "%s: give both alloc and free in the blob, or neither", name);
+            CDP_ERR_INVALID, "%s: set both alloc and release in the blob, or neither", name);
     if (b && !b->data && b->room)
         return cdp__fail(CDP_ERR_INVALID, "%s: the blob has room but no data", name);
     if (o->kind == CDP__OBJECT_SCATTER && g->desc.rank == o->root && !lengths)
@@ -18641,7 +18642,7 @@ struct cdp_ddp {
     cdp_error failed_error;
 };
 
-/* The next stage: when `work` is done; at once if that is zero. */
+/* Runs `stage` next: when `work` is done; at once if `work` is zero. */
 CDP__PRIVATE cdp_status cdp__ddp_then(cdp_ddp *d, cdp_work work, cdp_status (*stage)(cdp_ddp *d)) {
     d->awaits = work;
     d->stage = stage;
@@ -18652,13 +18653,13 @@ CDP__PRIVATE cdp_status cdp__ddp_at_once(cdp_ddp *d, cdp_status (*stage)(cdp_ddp
     return cdp__ddp_then(d, none, stage);
 }
 
-/* The last stage, where nothing follows. */
+/* The last stage of a task that has nothing left to do. */
 CDP__PRIVATE cdp_status cdp__ddp_nothing(cdp_ddp *d) {
     (void)d;
     return CDP_OK;
 }
 
-/* The next stage: when the operation started last is done. `st`: what its start returned. */
+/* Runs `stage` when the operation that was started last is done. `st`: what its start returned. */
 CDP__PRIVATE cdp_status cdp__ddp_after(cdp_ddp *d, cdp_status st, cdp_status (*stage)(cdp_ddp *d)) {
     return st == CDP_OK ? cdp__ddp_then(d, d->last, stage) : st;
 }
@@ -18698,7 +18699,7 @@ CDP__PRIVATE cdp_status cdp__ddp_free_to(const cdp_ddp *d, const char *call) {
     return idle ? CDP_OK : cdp__ddp_refuse(d, call);
 }
 
-/* The same, and while a backward pass is open. */
+/* Refuses calls while another one is under way, or while a backward pass is open. */
 CDP__PRIVATE cdp_status cdp__ddp_between(const cdp_ddp *d, const char *call) {
     const cdp_status st = cdp__ddp_free_to(d, call);
     return st == CDP_OK && d->in_backward ? cdp__ddp_refuse(d, call) : st;
@@ -19666,8 +19667,7 @@ CDP__PRIVATE cdp_status cdp__ddp_create(const cdp_ddp_desc *desc, cdp_ddp **out)
     const cdp_os *os;
     cdp_status st;
     cdp_ddp *d;
-    if (!desc || !out)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create needs a desc and a place for the result");
+    if (!desc || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create: desc or out is NULL");
     *out = NULL;
     st = cdp__ddp_check_desc(desc);
     if (st != CDP_OK) return st;
@@ -20657,8 +20657,7 @@ CDP__PRIVATE cdp_status cdp__ddp_check_rows(
             p->name, i);
     if (n && (!rows || !values))
         return cdp__fail(CDP_ERR_INVALID,
-            "cdp_ddp_ready_rows: parameter '%s' (index %u): there are no rows or no values",
-            p->name, i);
+            "cdp_ddp_ready_rows: parameter '%s' (index %u): rows or values is NULL", p->name, i);
     for (k = 0; k < n; ++k)
         if (rows[k] >= p->user.rows)
             return cdp__fail(CDP_ERR_INVALID,
@@ -22262,9 +22261,7 @@ CDP_API cdp_status cdp_hook_create(const cdp_hook_desc *desc, cdp_hook *out) {
     cdp__hook *h;
     const cdp_os *os;
     cdp_status st;
-    if (!desc || !out)
-        return cdp__fail(
-            CDP_ERR_INVALID, "cdp_hook_create needs a desc and a place for the result");
+    if (!desc || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_hook_create: desc or out is NULL");
     memset(out, 0, sizeof *out);
     st = cdp__hook_check(desc);
     if (st != CDP_OK) return st;
@@ -22474,8 +22471,8 @@ CDP_API cdp_status cdp_sampler_fill(const cdp_sampler *s, uint64_t *indices) {
     uint64_t i, at;
     if (!s || !indices || !s->size || !s->ranks || s->rank >= s->ranks || s->size >> 32)
         return cdp__fail(CDP_ERR_INVALID,
-            "cdp_sampler_fill needs a size from 1 to 2^32 - 1, a rank below ranks, and a place for "
-            "the indices");
+            "cdp_sampler_fill needs a size from 1 to 2^32 - 1, a rank below ranks, and memory "
+            "for the indices");
     os = s->os ? s->os : cdp_os_default();
     if (s->shuffle) {
         order = (uint32_t *)cdp__alloc(os, s->size * sizeof *order);

@@ -261,7 +261,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_create(
 #ifndef CDP_NO_ENV
 /* The same on a copy of *desc (NULL: all defaults) with what the environment says: see
    CONFIGURATION. `store` is not read: a client of the store at MASTER_ADDR:MASTER_PORT is made,
-   with a last will. Errors: as above, and INVALID (a variable; the text names it). */
+   with a last will. Errors: those of cdp_elastic_create(), and INVALID (a variable; the text
+   names it). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_create_from_env(
     const cdp_elastic_desc *desc, cdp_elastic **out);
 #endif

@@ -175,8 +175,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_mem_source_host(
 
 /* Segments from another allocator (of cdp_nccl_allocator(), say), which must return memory
    aligned to 512. If it returns NULL, the error that it has set is the error of the request, else
-   NOMEM. `from` is copied; `os` as above. Errors: INVALID, NOMEM. Pass it to one allocator or
-   pool. */
+   NOMEM. `from` is copied; `os` NULL: cdp_os_default(). Errors: INVALID, NOMEM. Pass it to one
+   allocator or pool. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_source_of(
     const cdp_allocator *from, const cdp_os *os, cdp_mem_source *out);
 
@@ -5458,7 +5458,7 @@ CDP__PRIVATE cdp__mem_host *cdp__mem_host_new(const cdp_os *os, cdp_mem_source *
 CDP_API cdp_status cdp_mem_source_host(
     const cdp_os *os, uint64_t limit_bytes, cdp_mem_source *out) {
     cdp__mem_host *h;
-    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_mem_source_host: no place for the result");
+    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_mem_source_host: out is NULL");
     h = cdp__mem_host_new(os, out);
     if (!h) return cdp__fail_nomem("cdp_mem_source_host", sizeof *h);
     h->limit = limit_bytes;
@@ -5703,7 +5703,7 @@ CDP__PRIVATE cdp_status cdp__mem_cuda_device(cdp__mem_cuda *u) {
 CDP_API cdp_status cdp_mem_source_cuda(const char *cudart, cdp_mem_source *out) {
     cdp__mem_cuda *u;
     cdp_status st;
-    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_mem_source_cuda: no place for the result");
+    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_mem_source_cuda: out is NULL");
     memset(out, 0, sizeof *out);
     u = (cdp__mem_cuda *)cdp__alloc_zero(cdp_os_default(), sizeof *u);
     if (!u) return cdp__fail_nomem("cdp_mem_source_cuda", sizeof *u);

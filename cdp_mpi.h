@@ -122,7 +122,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_init_from_mpi(
     MPI_Comm comm, const cdp_group_desc *desc, cdp_group **out);
 
 /* A transport over `comm`, for a cdp_group_desc of your own; `os` NULL: the default one. The group
-   that gets it destroys it. Collective. Errors as above, but threads are up to you. */
+   that gets it destroys it. Collective. Errors: those of cdp_init_from_mpi(), but it accepts
+   any thread level of MPI. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mpi_transport(
     MPI_Comm comm, const cdp_os *os, cdp_transport *out);
 
@@ -562,7 +563,7 @@ CDP__PRIVATE cdp_status cdp__mpi_open(cdp__mpi *m, MPI_Comm comm) {
 CDP_API cdp_status cdp_mpi_transport(MPI_Comm comm, const cdp_os *os, cdp_transport *out) {
     cdp_status st;
     cdp__mpi *m;
-    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_mpi_transport needs a place for the result");
+    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_mpi_transport: out is NULL");
     memset(out, 0, sizeof *out);
     st = cdp__mpi_ready();
     if (st != CDP_OK) return st;
@@ -608,7 +609,7 @@ CDP_API cdp_status cdp_init_from_mpi(MPI_Comm comm, const cdp_group_desc *desc, 
     int rank = 0, size = 0;
     cdp_status st = cdp__mpi_ready();
     if (out) *out = NULL;
-    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_init_from_mpi needs a place for the result");
+    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_init_from_mpi: out is NULL");
     if (st != CDP_OK) return st;
     memset(&d, 0, sizeof d);
     if (desc) d = *desc;

@@ -138,7 +138,7 @@
         NCCL 2.18 and later, CUDA 11.8 to 13. Integers of 16 bits and the operations on bits are
         not reduced by NCCL, floats of 8 bits from NCCL 2.24 and compute capability 9.0 on all
         ranks. Receives from any rank, cdp_work_then, cdp_start_after, cdp_work_cancel and
-        functions on bytes of any length: the processor's memory alone. DDP: sparse parameters,
+        functions on bytes of any length: host memory alone. DDP: sparse parameters,
         the hooks POWERSGD and POWERSGD_BATCHED, and those of cdp_hook_create, likewise; times of
         single buckets are not measured. Messages between two ranks meet in the order in which
         they are started: their tag must be 0 (else UNSUPPORTED), and nobody compares how long
@@ -212,7 +212,7 @@ typedef struct cdp_nccl_desc {
 
 /* Give `group` a communicator on the device that is current on this thread. Collective over the
    group; `desc` NULL: the defaults. Where any rank cannot, all ranks get the same status, the
-   text says which rank and why, and the group stays whole for the processor's memory. Errors:
+   text says which rank and why, and the group stays whole for host memory. Errors:
    UNSUPPORTED (no library: names what was looked for; too old; no `grow` or `from` in this
    version), INVALID (no GPU, two ranks on one GPU where NCCL refuses that, desc), MISMATCH
    (versions of NCCL or descs differ), TIMEOUT, IO (CUDA's or NCCL's words), NOMEM, STATE (the
@@ -1076,7 +1076,7 @@ CDP__PRIVATE cdp_status cdp__nccl_gather(
     return CDP_OK;
 }
 
-/* The same before and after a communicator is created; also compares the descs. */
+/* Compares results and descs of all ranks, before and after a communicator is created. */
 CDP__PRIVATE cdp_status cdp__nccl_agree(
     cdp__nccl *b, cdp_status st, cdp__nccl_hello *all, const char *what) {
     cdp__nccl_hello *mine = &all[b->rank];
@@ -1904,8 +1904,8 @@ CDP__PRIVATE uint32_t cdp__nccl_blocks(uint64_t n) {
         cdp__min((n + CDP__NCCL_THREADS - 1) / CDP__NCCL_THREADS, CDP__NCCL_BLOCKS), 1);
 }
 
-/* Launches a kernel with a thread for each of n values, as far as there are so many, unless an
-   earlier launch has failed. */
+/* Launches a kernel over n values, with a thread for each up to a limit (the kernel loops over the
+   rest). Does nothing if *st says that an earlier launch has failed. */
 CDP__PRIVATE void cdp__nccl_run(
     cdp_status *st, void *kernel, uint64_t n, cdp__cu_stream stream, void **arguments) {
     int r;
@@ -2882,7 +2882,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__nccl_open(cdp__nccl *b) {
     if ((int)e == CDP__CU_NO_DEVICE || (int)e == CDP__CU_NO_DRIVER || (e == 0 && !count)) {
         (void)cdp__nc.cudaGetLastError();
         return cdp__fail(CDP_ERR_INVALID,
-            "there is no CUDA device here%s; the processor's memory works without one",
+            "there is no CUDA device here%s; host memory works without one",
             (int)e == CDP__CU_NO_DRIVER ? " (no driver, or one older than the CUDA runtime)" : "");
     }
     if (e == 0) e = cdp__nc.cudaGetDevice(&b->device);
@@ -3081,7 +3081,7 @@ CDP_API uint32_t cdp_nccl_version(const cdp_group *group) {
 
 CDP_API cdp_status cdp_nccl_alloc(cdp_group *group, uint64_t bytes, void **out) {
     cdp__nccl *b = cdp__nccl_of(group);
-    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_nccl_alloc needs a place for the result");
+    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_nccl_alloc: out is NULL");
     *out = NULL;
     if (!b)
         return cdp__fail(CDP_ERR_INVALID,
@@ -3101,7 +3101,8 @@ CDP_API cdp_status cdp_nccl_set_memory(cdp_group *group, const cdp_allocator *me
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_nccl_set_memory: this group has no communicator; call cdp_nccl_attach first");
     if (memory && (!memory->alloc || !memory->release))
-        return cdp__fail(CDP_ERR_INVALID, "cdp_nccl_set_memory: an allocator has both functions");
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_nccl_set_memory: set both functions, alloc and release, or pass NULL");
     if (memory)
         b->from = *memory;
     else
@@ -3133,8 +3134,7 @@ CDP_API cdp_allocator cdp_nccl_allocator(cdp_group *group) {
 
 CDP_API cdp_status cdp_nccl_alloc_symmetric(cdp_group *group, uint64_t bytes, void **out) {
     cdp__nccl *const b = cdp__nccl_of(group);
-    if (!out)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_nccl_alloc_symmetric needs a place for the result");
+    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_nccl_alloc_symmetric: out is NULL");
     *out = NULL;
     if (!b)
         return cdp__fail(CDP_ERR_INVALID,
@@ -3617,8 +3617,7 @@ CDP_API cdp_status cdp_nccl_hook_create(
     cdp_hook like;
     cdp_status st;
     if (!out || !desc)
-        return cdp__fail(
-            CDP_ERR_INVALID, "cdp_nccl_hook_create needs a desc and a place for the result");
+        return cdp__fail(CDP_ERR_INVALID, "cdp_nccl_hook_create: desc or out is NULL");
     memset(out, 0, sizeof *out);
     if (!b)
         return cdp__fail(CDP_ERR_INVALID,

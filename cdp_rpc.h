@@ -593,8 +593,8 @@ CDP_API cdp_status cdp_rpc_reply(cdp_rpc_request *request, const cdp_args *resul
 /* Of cdp_rpc_remote(): this value stays here. Of another call: its plain bytes are sent, then it
    is destroyed; more than 64 KiB in one piece (one iov, no tensors and references) are not copied
    here, the caller reads them in place until `destroy` is called, fastest from memory of
-   cdp_group_alloc(); without `destroy` they are copied. Errors as above, after which the value is
-   the caller's. */
+   cdp_group_alloc(); without `destroy` they are copied. Errors: those of cdp_rpc_reply(), after
+   which the value is the caller's. */
 CDP_API cdp_status cdp_rpc_reply_value(cdp_rpc_request *request, const cdp_value *value);
 /* The function failed: the caller gets CDP_ERR_REMOTE, `code` and this text (at most 400 bytes; no
    format). NULL: no text. */
@@ -6496,7 +6496,7 @@ CDP_API cdp_status cdp_rpc_remote(cdp_rpc *rpc, const cdp_call_desc *desc, cdp_r
     cdp_status st;
     if (!rpc || !desc || !out)
         return cdp__fail(
-            CDP_ERR_INVALID, "cdp_rpc_remote needs an rpc, a desc and a place for the reference");
+            CDP_ERR_INVALID, "cdp_rpc_remote needs an rpc, a desc and a pointer for the reference");
     memset(out, 0, sizeof *out);
     if (cdp__rpc_forked(rpc, "cdp_rpc_remote")) return CDP_ERR_INVALID;
     if (desc->done || desc->one_way || desc->in_order || desc->on.rpc)
@@ -6612,7 +6612,7 @@ CDP_API cdp_status cdp_call_wait_any(
     uint32_t i;
     if (!calls || !count || !which)
         return cdp__fail(
-            CDP_ERR_INVALID, "cdp_call_wait_any needs calls and a place for the index");
+            CDP_ERR_INVALID, "cdp_call_wait_any needs calls and a pointer for the index");
     for (i = 0; i < count; ++i) {
         rpc = cdp__call_rpc("cdp_call_wait_any", calls[i]);
         if (!rpc) return CDP_ERR_INVALID;
@@ -6656,7 +6656,7 @@ CDP_API cdp_status cdp_call_work(cdp_call *call, cdp_work *out) {
     cdp_rpc *rpc = cdp__call_rpc("cdp_call_work", call);
     cdp_status st = CDP_OK;
     if (!rpc || !out)
-        return rpc ? cdp__fail(CDP_ERR_INVALID, "cdp_call_work needs a place for the work")
+        return rpc ? cdp__fail(CDP_ERR_INVALID, "cdp_call_work needs a pointer for the work")
                    : CDP_ERR_INVALID;
     memset(out, 0, sizeof *out);
     cdp__rpc_lock(rpc);
@@ -6711,8 +6711,8 @@ CDP_API cdp_status cdp_rref_create(
     cdp_status st = CDP_OK;
     uint32_t slot;
     if (!rpc || !value || !out)
-        return cdp__fail(
-            CDP_ERR_INVALID, "cdp_rref_create needs an rpc, a value and a place for the reference");
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_rref_create needs an rpc, a value and a pointer for the reference");
     memset(out, 0, sizeof *out);
     if (cdp__rpc_forked(rpc, "cdp_rref_create")) return CDP_ERR_INVALID;
     if (cdp__rpc_args_check("cdp_rref_create", &value->plain) != CDP_OK) return CDP_ERR_INVALID;
@@ -6792,7 +6792,7 @@ CDP_API cdp_status cdp_rref_local(
     uint32_t slot;
     if (!rpc || !out)
         return cdp__fail(
-            CDP_ERR_INVALID, "cdp_rref_local needs a reference and a place for the value");
+            CDP_ERR_INVALID, "cdp_rref_local needs a reference and a pointer for the value");
     if (cdp__rpc_forked(rpc, "cdp_rref_local")) return CDP_ERR_INVALID;
     cdp__rpc_lock(rpc);
     slot = cdp__rpc_slot(rpc, "cdp_rref_local", rref);
@@ -6873,7 +6873,7 @@ CDP_API cdp_status cdp_rref_info_of(cdp_rref rref, cdp_rref_info *out) {
     cdp_rpc *rpc = rref.rpc;
     uint32_t slot;
     if (!rpc || !out)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_rref_info_of needs a reference and a place");
+        return cdp__fail(CDP_ERR_INVALID, "cdp_rref_info_of needs a reference and a cdp_rref_info");
     memset(out, 0, sizeof *out);
     if (cdp__rpc_forked(rpc, "cdp_rref_info_of")) return CDP_ERR_INVALID;
     cdp__rpc_lock(rpc);
@@ -7033,7 +7033,8 @@ CDP_API cdp_status cdp_ctx_begin(cdp_rpc *rpc, cdp_ctx **out) {
     cdp_ctx *ctx = NULL;
     cdp_status st = CDP_OK;
     if (!rpc || !out)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_ctx_begin needs an rpc and a place for the context");
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_ctx_begin needs an rpc and a pointer for the context");
     *out = NULL;
     if (cdp__rpc_forked(rpc, "cdp_ctx_begin")) return CDP_ERR_INVALID;
     cdp__rpc_lock(rpc);
@@ -7120,8 +7121,9 @@ CDP__PRIVATE cdp_status cdp__ctx_open(const char *call, cdp_ctx *ctx) {
 }
 
 CDP_API cdp_status cdp_ctx_value(cdp_ctx *ctx, uint64_t *value) {
-    cdp_status st = value ? cdp__ctx_open("cdp_ctx_value", ctx)
-                          : cdp__fail(CDP_ERR_INVALID, "cdp_ctx_value needs a place for the value");
+    cdp_status st = value
+        ? cdp__ctx_open("cdp_ctx_value", ctx)
+        : cdp__fail(CDP_ERR_INVALID, "cdp_ctx_value needs a pointer for the value");
     if (st != CDP_OK) return st;
     *value = cdp__ctx_leaf(ctx->rpc, ctx, 0);
     if (!*value) st = cdp__fail_nomem("a value", sizeof(cdp__ctx_value));
@@ -7130,8 +7132,9 @@ CDP_API cdp_status cdp_ctx_value(cdp_ctx *ctx, uint64_t *value) {
 }
 
 CDP_API cdp_status cdp_ctx_param(cdp_ctx *ctx, cdp_rref param, uint64_t *value) {
-    cdp_status st = value ? cdp__ctx_open("cdp_ctx_param", ctx)
-                          : cdp__fail(CDP_ERR_INVALID, "cdp_ctx_param needs a place for the value");
+    cdp_status st = value
+        ? cdp__ctx_open("cdp_ctx_param", ctx)
+        : cdp__fail(CDP_ERR_INVALID, "cdp_ctx_param needs a pointer for the value");
     cdp_rpc *rpc;
     uint32_t slot;
     if (st != CDP_OK) return st;
@@ -7387,8 +7390,9 @@ CDP_API cdp_status cdp_ctx_backward(cdp_ctx *ctx, const cdp_backward_desc *desc)
 }
 
 CDP_API cdp_status cdp_ctx_grad(cdp_ctx *ctx, uint64_t value, cdp_tensor *out) {
-    cdp_status st = out ? cdp__ctx_open("cdp_ctx_grad", ctx)
-                        : cdp__fail(CDP_ERR_INVALID, "cdp_ctx_grad needs a place for the gradient");
+    cdp_status st = out
+        ? cdp__ctx_open("cdp_ctx_grad", ctx)
+        : cdp__fail(CDP_ERR_INVALID, "cdp_ctx_grad needs a pointer for the gradient");
     uint32_t entry, node;
     if (st != CDP_OK) return st;
     memset(out, 0, sizeof *out);
@@ -7900,7 +7904,8 @@ CDP__PRIVATE cdp_status cdp__optim_make(cdp_dist_optim *o, const cdp_optim_desc 
 
 CDP__PRIVATE cdp_status cdp__optim_check(const cdp_optim_desc *d, cdp_dist_optim **out) {
     if (!out)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_dist_optim_create needs a place for the optimizer");
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_dist_optim_create needs a pointer for the optimizer");
     if (!d || !d->rpc || !d->params || !d->param_count)
         return cdp__fail(CDP_ERR_INVALID, "cdp_dist_optim_create needs an rpc and parameters");
     if (d->kind < CDP_OPTIM_SGD || d->kind > CDP_OPTIM_OWN)
@@ -8022,8 +8027,7 @@ CDP_API cdp_status cdp_rpc_create(const cdp_rpc_desc *desc, cdp_rpc **out) {
     cdp_rpc *rpc;
     uint32_t *ranks, r;
     cdp_status st;
-    if (!desc || !out)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_rpc_create needs a desc and a place for the result");
+    if (!desc || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_rpc_create: desc or out is NULL");
     *out = NULL;
     st = cdp__rpc_desc_check(desc);
     if (st != CDP_OK) return st;

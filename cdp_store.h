@@ -287,7 +287,7 @@ typedef struct cdp_tcp_store_desc {
     uint64_t max_value_bytes;
     /* the secret of the server; stored as a hash (default: none) */
     const char *job_key;
-    /* count as one of the workers for which a TCPStore of PyTorch waits that has a world size */
+    /* count as one of the workers that a TCPStore of PyTorch with a world size waits for */
     bool count_me;
     /* (default: cdp_os_default()); must outlive the store */
     const cdp_os *os;
@@ -1723,7 +1723,7 @@ CDP__PRIVATE bool cdp__kv_delete(cdp__kv *kv, cdp_bytes key) {
     return true;
 }
 
-/* Appends a value to the queue of a key. *out as above. */
+/* Appends a value to the queue of a key. *out: its entry, or NULL if nothing was stored. */
 CDP__PRIVATE cdp_status cdp__kv_push(
     cdp__kv *kv, cdp_bytes key, cdp_bytes value, cdp__kv_entry **out) {
     cdp__kv_entry *e = cdp__kv_obtain(kv, key);
@@ -3007,8 +3007,8 @@ CDP__PRIVATE bool cdp__fifo_reserve(const cdp_os *os, cdp__fifo *b, uint64_t mor
 
 #ifndef CDP_NO_JOB_KEY
 
-/* `key` NULL: every peer is refused for this reason, and no nonce is needed. The caller owns the
-   memory of `a`. */
+/* `key` NULL: refuses every peer with `refusal`, and needs no nonce. The caller owns the memory of
+   `a`. */
 CDP__PRIVATE void cdp__auth_open_with(cdp__auth *a, const uint8_t *nonce, const uint8_t *key,
     bool listener, uint32_t purpose, cdp__auth_refusal refusal) {
     CDP_ASSERT(nonce || !key);
@@ -4401,10 +4401,8 @@ CDP__PRIVATE cdp_status cdp__cannot_listen(const cdp_os *os, const cdp_addr *at,
     if (err == EADDRINUSE && os->net.port_owner
         && os->net.port_owner(os->user, at->port, owner, sizeof owner))
         return cdp__fail_peer(CDP_ERR_IO, -1, err,
-            "cannot listen on %s; %s has this port: choose another one, or 0 for any free one",
-            text, owner);
-    if (err == EADDRINUSE)
-        hint = "; another program has this port: choose another one, or 0 for any free one";
+            "cannot listen on %s; %s has this port: end it, or choose another port", text, owner);
+    if (err == EADDRINUSE) hint = "; another program has this port: end it, or choose another port";
     if (err == EADDRNOTAVAIL) hint = "; that is no address of this machine";
     if (err == EACCES) hint = "; ports below 1024 are reserved";
     return cdp__fail_peer(CDP_ERR_IO, -1, err, "cannot listen on %s%s", text, hint);
@@ -4531,8 +4529,8 @@ CDP__PRIVATE bool cdp__store_server_sent(const cdp_store_server *s) {
     return true;
 }
 
-/* For cdp_tcp.h: true if all answers are sent and no client waits. A client whose wait is over asks
-   for the value next. */
+/* For cdp_tcp.h: true if all answers are sent, no client waits, and none whose wait is over has
+   still to ask for the value. */
 CDP__PRIVATE bool cdp__store_server_quiet(const cdp_store_server *s) {
     const cdp__conn *c;
     for (c = s->conns.next; c != &s->conns; c = c->next)

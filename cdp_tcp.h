@@ -291,12 +291,13 @@ CDP_API void cdp_init_cancel(cdp_starting *starting);
 #ifndef CDP_NO_ENV
 /* Fill in rank, world_size and how to find rank 0 from the variables that a launcher has set:
    cdprun, torchrun, mpirun of Open MPI, mpiexec of MPICH (Hydra), srun of Slurm; see
-   cdp_launch_read() for which. MASTER_ADDR and MASTER_PORT count in any case. Without them:
-   under torchrun and cdprun, 127.0.0.1 and an error; under Slurm, the first node of the step and
-   a port made from the numbers of job and step; under MPI with all ranks on one machine, a file
-   named after the job (Open MPI: in its session directory; MPICH: after the parent process, in
-   TMPDIR), so any number of jobs can start at once; under MPI on several machines an error that
-   says what to pass. With TORCHELASTIC_USE_AGENT_STORE=True also external_store
+   cdp_launch_read() for which. MASTER_ADDR and MASTER_PORT are read under every launcher. If they
+   are missing: under torchrun and cdprun the address is 127.0.0.1, and a missing port is an error;
+   under Slurm they are the first node of the step and a port made from the numbers of job and step;
+   under MPI with all ranks on one machine they meet in a file named after the job (Open MPI: in
+   its session directory; MPICH: after the parent process, in TMPDIR), so any number of jobs can
+   start at once; under MPI on several machines an error that says what to pass.
+   TORCHELASTIC_USE_AGENT_STORE=True sets external_store
    (TORCHELASTIC_RESTART_COUNT is not read: it differs between the agents of one start);
    CDP_JOB_KEY becomes job_key unless there is one, and CDP_TRUST_NETWORK=1 (`cdprun --open`)
    sets trust_network; CDP_MAC=1 sets mac; CDP_INTERFACES is `interfaces`, CDP_CONNECTIONS
@@ -325,8 +326,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_init_url(
 /* ---- >>launch -------------------------------------------------------------------------------- */
 
 #ifndef CDP_NO_ENV
-/* The value of a variable, or NULL, as getenv() has it; the text stays as it is until the call
-   that asks for it returns. */
+/* Returns the value of a variable, or NULL, as getenv() does. The text must stay valid until the
+   cdp_ function that was given this one has returned. */
 typedef const char *(*cdp_getenv_func)(void *user, const char *name);
 
 /* What a launcher says to a process in variables. */
@@ -697,7 +698,7 @@ CDP__PRIVATE void cdp__sip_words(uint64_t v[4], const uint8_t *p, uint64_t words
 }
 
 /* SipHash-2-4 of the eight bytes of `first` followed by `data`. Each half of the result ends
-   with four rounds, which equal those of two zero words. */
+   with four rounds: mixing in two zero words runs just these. */
 CDP__PRIVATE void cdp__sip(const uint64_t key[2], uint64_t first, const uint8_t *data,
     uint64_t bytes, uint8_t out[CDP__MAC_CODE]) {
     static const uint8_t zeros[16] = {0};
@@ -924,8 +925,8 @@ typedef struct cdp__side {
     uint32_t reads; /* CDP__READS_... */
     uint32_t freed; /* incremented when a segment of this side is freed */
     uint8_t pad_[48];
-    /* for each place: the number of the descriptor that passed the segment, from 1; 0: no
-       segment. Whole cache lines, so that the layout is the same for processes of 32 and 64 bits */
+    /* [i]: the number of the descriptor that passed segment i of this side, from 1; 0: there is
+       no segment i. Whole cache lines: one layout for processes of 32 and 64 bits */
     uint32_t segments[(CDP_SEGMENTS + 15) / 16 * 16];
 } cdp__side;
 
@@ -2776,8 +2777,8 @@ CDP__PRIVATE uint32_t cdp__iov_clip(const cdp_iov *iov, uint32_t n, uint64_t byt
     return i;
 }
 
-/* The same over several connections: moves bytes of the current block over its connection.
-   Nothing is sent before all connections are up. */
+/* cdp__mesh_send or cdp__mesh_recv over several connections: moves bytes of the current block
+   over its connection. Nothing is sent before all connections are up. */
 CDP__PRIVATE int64_t cdp__bundle_move(
     cdp__mesh *m, uint32_t peer, const cdp_iov *iov, uint32_t n, bool send) {
     cdp__link *first = &m->links[peer],
@@ -3511,7 +3512,7 @@ CDP__PRIVATE void cdp__join_send(cdp__mesh *m, cdp_store *store, cdp_store_op op
     if (s->result >= 0) s->result = CDP_PENDING; /* the request's status tells the rest */
 }
 
-/* The same for the single key s->key_text; `next` is the next state. */
+/* cdp__join_send() for the single key s->key_text; `next` is the next state. */
 CDP__PRIVATE void cdp__join_ask(
     cdp__mesh *m, cdp_store *store, cdp_store_op op, uint32_t timeout_ms, cdp__join_func *next) {
     cdp__join *s = m->join;
@@ -3554,8 +3555,8 @@ CDP__PRIVATE bool cdp__join_awaits(const cdp__mesh *m) {
     return s->rq.keys == s->keys && s->rq.op != CDP_STORE_CHECK && m->watching;
 }
 
-/* A rank that has started may fail at once. Keys that other ranks have set for this start are in
-   flight then, and get this much time before the failure ends this rank's start. */
+/* A rank whose start is complete may fail while keys that other ranks have set are still on their
+   way to this one. They get this much time before that failure ends this rank's start. */
 #define CDP__NEWS_MS 50u
 
 CDP__PRIVATE bool cdp__join_has_news(cdp__mesh *m, uint64_t now) {
@@ -5356,8 +5357,7 @@ CDP__PRIVATE cdp_status cdp__mesh_group(cdp__mesh *m, cdp_group **out) {
 
 CDP__PRIVATE cdp_status cdp__init_check(
     const cdp_tcp_desc *desc, const void *out, cdp_tcp_desc *d) {
-    if (!desc || !out)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_init needs a desc and a place for the result");
+    if (!desc || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_init: desc or out is NULL");
     *d = cdp__tcp_desc_defaults(desc);
     return cdp__tcp_desc_check(d);
 }
@@ -5445,8 +5445,7 @@ CDP_API cdp_status cdp_init_poll(cdp_starting *s, uint32_t budget_us, cdp_group 
     uint64_t until;
     cdp_status st = CDP_OK;
     cdp_error e;
-    if (!s || !out)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_init_poll needs a start and a place for the result");
+    if (!s || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_init_poll: start or out is NULL");
     *out = NULL;
     until = budget_us ? s->os->now_ns(s->os->user) + budget_us * 1000ull : 0;
     do
@@ -5475,7 +5474,7 @@ CDP__PRIVATE const char *cdp__getenv(void *user, const char *name) {
 
 CDP_API cdp_status cdp_launch_read(cdp_getenv_func get, void *user, cdp_launch *out) {
     cdp__vars v;
-    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_launch_read needs a place for the result");
+    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_launch_read: out is NULL");
     v.get = get ? get : cdp__getenv;
     v.user = user;
     return cdp__launch_read(&v, out);

@@ -90,9 +90,9 @@ TEST(refusals) {
     void *more = NULL;
     cdp_hook hook;
     cdp_hook_desc h;
-    FAILS(CDP_ERR_INVALID, "the processor's memory",
+    FAILS(CDP_ERR_INVALID, "host memory",
         cdp_allreduce(me.g, host, d, 8, CDP_DTYPE_F32, CDP_REDUCE_SUM));
-    FAILS(CDP_ERR_INVALID, "the processor's memory",
+    FAILS(CDP_ERR_INVALID, "host memory",
         cdp_allreduce(me.g, d, host, 8, CDP_DTYPE_F32, CDP_REDUCE_SUM));
     FAILS(CDP_ERR_INVALID, "overlap",
         cdp_allreduce(me.g, d, d + 1, 8, CDP_DTYPE_F32, CDP_REDUCE_SUM));

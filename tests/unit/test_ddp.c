@@ -360,7 +360,7 @@ TEST(mistakes_in_creation) {
     memset(p, 0, sizeof p);
     memset(&d, 0, sizeof d);
     REFUSED(CDP_ERR_INVALID, "desc", cdp_ddp_create(NULL, &ddp));
-    REFUSED(CDP_ERR_INVALID, "place for the result", cdp_ddp_create(&d, NULL));
+    REFUSED(CDP_ERR_INVALID, "out is NULL", cdp_ddp_create(&d, NULL));
     REFUSED(CDP_ERR_INVALID, "no group", cdp_ddp_create(&d, &ddp));
     T(ddp == NULL);
     d.group = g;

@@ -653,7 +653,7 @@ TEST(mistakes_with_rows) {
             REFUSED(CDP_ERR_INVALID, "'param1' (index 1) is sparse; give its rows",
                 cdp_ddp_ready(r.ddp, 1));
         if (what == 3)
-            REFUSED(CDP_ERR_INVALID, "no rows or no values",
+            REFUSED(CDP_ERR_INVALID, "rows or values is NULL",
                 cdp_ddp_ready_rows(r.ddp, 1, NULL, 1, values));
         if (what == 4)
             REFUSED(CDP_ERR_INVALID, "only 4 parameters",

@@ -266,7 +266,7 @@ TEST(mistakes_in_creation) {
     memset(&d, 0, sizeof d);
     memset(&h, 0, sizeof h);
     REFUSED(CDP_ERR_INVALID, "desc", cdp_group_create(NULL, &g));
-    REFUSED(CDP_ERR_INVALID, "place for the result", cdp_group_create(&d, NULL));
+    REFUSED(CDP_ERR_INVALID, "out is NULL", cdp_group_create(&d, NULL));
     REFUSED(CDP_ERR_INVALID, "world_size 0", cdp_group_create(&d, &g));
     T(g == NULL);
     d.world_size = 2;
@@ -274,7 +274,7 @@ TEST(mistakes_in_creation) {
     d.rank = 2;
     REFUSED(CDP_ERR_INVALID, "rank 2 is not below world_size 2", cdp_group_create(&d, &g));
     REFUSED(CDP_ERR_INVALID, "desc", cdp_hub_create(NULL, &hub));
-    REFUSED(CDP_ERR_INVALID, "place for the result", cdp_hub_create(&h, NULL));
+    REFUSED(CDP_ERR_INVALID, "out is NULL", cdp_hub_create(&h, NULL));
     REFUSED(CDP_ERR_INVALID, "world_size 0", cdp_hub_create(&h, &hub));
     T(hub == NULL);
     h.world_size = 65536;
@@ -323,7 +323,7 @@ TEST(mistakes_in_calls) {
     REFUSED(CDP_ERR_INVALID, "group", cdp_barrier(NULL));
     REFUSED(CDP_ERR_INVALID, "group", cdp_poll(NULL, 0));
     REFUSED(CDP_ERR_INVALID, "group", cdp_group_status(NULL));
-    REFUSED(CDP_ERR_INVALID, "place for the work", cdp_barrier_async(g, NULL));
+    REFUSED(CDP_ERR_INVALID, "pointer for the work", cdp_barrier_async(g, NULL));
     REFUSED(CDP_ERR_INVALID, "request", cdp_start(g, NULL, &work));
     cdp_group_abort(NULL, "nobody");
     memset(&rq, 0, sizeof rq);

@@ -274,7 +274,7 @@ static void mistakes(side *s) {
     REFUSED(CDP_ERR_STATE, "was dropped before", cdp_rref_to_here(r, 0, &c));
     REFUSED(CDP_ERR_INVALID, "done, one_way, in_order and on",
         cdp_rpc_remote(s->rpc, CALL(.to = 0, F("add"), .one_way = true), &r));
-    REFUSED(CDP_ERR_INVALID, "needs calls and a place", cdp_call_wait_any(NULL, 0, 0, &which));
+    REFUSED(CDP_ERR_INVALID, "needs calls and a pointer", cdp_call_wait_any(NULL, 0, 0, &which));
     r = (cdp_rref){0};
     REFUSED(CDP_ERR_INVALID, "args.rrefs is NULL; set it",
         cdp_rpc_call(s->rpc, CALL(.to = 0, F("add"), .args = {.rref_count = 1}), &c));
@@ -2063,7 +2063,7 @@ static void optim_mistakes(side *s) {
     cdp_rref r[2] = {{0}};
     cdp_dist_optim *optim;
     cdp_optim_desc d = {.rpc = s->rpc, .params = r, .param_count = 1};
-    REFUSED(CDP_ERR_INVALID, "cdp_dist_optim_create needs a place for the optimizer",
+    REFUSED(CDP_ERR_INVALID, "cdp_dist_optim_create needs a pointer for the optimizer",
         cdp_dist_optim_create(&d, NULL));
     REFUSED(CDP_ERR_INVALID, "set kind", cdp_dist_optim_create(&d, &optim));
     d.kind = CDP_OPTIM_SGD;

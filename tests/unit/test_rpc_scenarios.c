@@ -731,8 +731,8 @@ static void create_mistakes(side *s) {
         {.name = "a b", .func = f_nothing},
         {.name = "allowed", .func = f_nothing, .allow_count = 1}};
     cdp_rpc_desc d = desc_of(s);
-    REFUSED(CDP_ERR_INVALID, "needs a desc and a place", cdp_rpc_create(NULL, &s->rpc));
-    REFUSED(CDP_ERR_INVALID, "needs a desc and a place", cdp_rpc_create(&d, NULL));
+    REFUSED(CDP_ERR_INVALID, "desc or out is NULL", cdp_rpc_create(NULL, &s->rpc));
+    REFUSED(CDP_ERR_INVALID, "desc or out is NULL", cdp_rpc_create(&d, NULL));
     d.group = NULL;
     REFUSED(CDP_ERR_INVALID, "set group of the desc", cdp_rpc_create(&d, &s->rpc));
     d = desc_of(s);
@@ -808,7 +808,8 @@ static void call_mistakes(side *s, cdp_rpc *other) {
     cdp_value v = {.type = 1}, got;
     uint32_t which;
     int64_t x[2] = {1, 0};
-    REFUSED(CDP_ERR_INVALID, "needs an rpc, a desc and a place", cdp_rpc_remote(s->rpc, NULL, &r));
+    REFUSED(
+        CDP_ERR_INVALID, "needs an rpc, a desc and a pointer", cdp_rpc_remote(s->rpc, NULL, &r));
     REFUSED(CDP_ERR_INVALID, "wait_all needs calls", cdp_call_wait_all(NULL, 2));
     OK(cdp_call_wait_all(NULL, 0));
     OK(cdp_rpc_call(s->rpc, CALL(.to = s->rank, F("nothing")), &c));
@@ -822,7 +823,7 @@ static void call_mistakes(side *s, cdp_rpc *other) {
     REFUSED(CDP_ERR_INVALID, "belongs to another rpc",
         cdp_rpc_call(s->rpc, CALL(.on = foreign, F("nothing")), &c));
     cdp_rref_drop(foreign);
-    REFUSED(CDP_ERR_INVALID, "needs a reference and a place", cdp_rref_local(r, 0, 0, &got));
+    REFUSED(CDP_ERR_INVALID, "needs a reference and a pointer", cdp_rref_local(r, 0, 0, &got));
     /* made in time, but not for the first look; and never */
     __atomic_store_n(&may_make[s->rank], how != HUB && how < TCP, __ATOMIC_RELEASE);
     OK(cdp_rpc_remote(s->rpc, CALL(.to = s->rank, F("when_allowed"), BYTES(x, 8)), &r));
@@ -851,7 +852,7 @@ static void ctx_mistakes(side *s, cdp_rpc *other) {
     uint64_t value = 0, wrong;
     double x[4] = {1, 2, 3, 4};
     int64_t n[2] = {1, 0};
-    REFUSED(CDP_ERR_INVALID, "needs an rpc and a place", cdp_ctx_begin(s->rpc, NULL));
+    REFUSED(CDP_ERR_INVALID, "needs an rpc and a pointer", cdp_ctx_begin(s->rpc, NULL));
     OK(cdp_ctx_begin(s->rpc, &ctx));
     OK(cdp_ctx_begin(s->rpc, &two));
     REFUSED(CDP_ERR_BUSY, "max_contexts of the desc", cdp_ctx_begin(s->rpc, &foreign));
@@ -860,10 +861,10 @@ static void ctx_mistakes(side *s, cdp_rpc *other) {
         cdp_rpc_call(s->rpc, CALL(.to = s->rank, F("nothing"), .ctx = foreign), &c));
     REFUSED(CDP_ERR_INVALID, "is made outside contexts",
         cdp_rpc_remote(s->rpc, CALL(.to = s->rank, F("counter"), .ctx = ctx), &far));
-    REFUSED(CDP_ERR_INVALID, "needs a place for the value", cdp_ctx_value(ctx, NULL));
+    REFUSED(CDP_ERR_INVALID, "needs a pointer for the value", cdp_ctx_value(ctx, NULL));
     REFUSED(
-        CDP_ERR_INVALID, "needs a place for the value", cdp_ctx_param(ctx, (cdp_rref){0}, NULL));
-    REFUSED(CDP_ERR_INVALID, "needs a place for the gradient", cdp_ctx_grad(ctx, value, NULL));
+        CDP_ERR_INVALID, "needs a pointer for the value", cdp_ctx_param(ctx, (cdp_rref){0}, NULL));
+    REFUSED(CDP_ERR_INVALID, "needs a pointer for the gradient", cdp_ctx_grad(ctx, value, NULL));
     OK(cdp_rpc_remote(s->rpc, CALL(.to = next_of(s), F("counter"), BYTES(n, 16)), &far));
     REFUSED(CDP_ERR_INVALID, "the parameter is on rank", cdp_ctx_param(ctx, far, &value));
     cdp_rref_drop(far);

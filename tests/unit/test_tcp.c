@@ -463,7 +463,7 @@ TEST(launchers_are_understood) {
                   "SLURM_STEP_NODELIST=n[1-2]",
             &b));
     T(a.master_port != b.master_port);
-    REFUSED(CDP_ERR_INVALID, "place for the result", cdp_launch_read(NULL, NULL, NULL));
+    REFUSED(CDP_ERR_INVALID, "out is NULL", cdp_launch_read(NULL, NULL, NULL));
     T_TEXT("OMPI_COMM_WORLD_SIZE is not set", launch_text("OMPI_COMM_WORLD_RANK=0"));
     T_TEXT("PMI_RANK is 2 but PMI_SIZE is 2", launch_text("PMI_RANK=2 PMI_SIZE=2"));
     T_TEXT("SLURM_STEP_NODELIST is 'n[1-2'",
@@ -568,7 +568,7 @@ TEST(init_mistakes) {
     cdp_group *g = (cdp_group *)&d;
     memset(&d, 0, sizeof d);
     REFUSED(CDP_ERR_INVALID, "desc", cdp_init(NULL, &g));
-    REFUSED(CDP_ERR_INVALID, "place for the result", cdp_init(&d, NULL));
+    REFUSED(CDP_ERR_INVALID, "out is NULL", cdp_init(&d, NULL));
     REFUSED(CDP_ERR_INVALID, "world_size 0", cdp_init(&d, &g));
     d.group.hub = (cdp_hub *)&d; /* never looked into */
     REFUSED(CDP_ERR_INVALID, "group.hub is set", cdp_init(&d, &g));
