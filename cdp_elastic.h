@@ -271,6 +271,13 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_next(cdp_elastic *e, cdp_elastic_n
    INVALID. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_commit(cdp_elastic *e);
 
+/* Whether the step that is being computed can still count. For programs without threads whose steps
+   take long: a call now and then keeps this process in the job (see NO THREAD above). Does not
+   wait; where a turn has begun it asks the store, which takes as long as that needs. Errors:
+   ABORTED (the epoch has ended: drop the step, and call cdp_elastic_next()); whatever
+   cdp_elastic_next() would return; INVALID. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_poll(cdp_elastic *e);
+
 /* Collective over the ranks of the epoch: *all is true if each rank said yes. Every rank that gets
    an answer gets the same one, also when ranks die meanwhile (then it is false, or what the others
    were told). One allreduce, one request to the store, one key that stays. Errors: STATE (before
@@ -869,27 +876,53 @@ typedef struct cdp__elastic_past { /* one epoch, for cdp_elastic_history() */
 #define CDP__ELASTIC_PASTS 32u
 #define CDP__ELASTIC_KEY 192u
 #define CDP__ELASTIC_SLICE_MS 100u /* how soon a thread that waits looks whether it still should */
+#define CDP__ELASTIC_REST_NS CDP__MS /* between two looks of calls that do not wait */
 #define CDP__ELASTIC_STORE_MS 30000u
 #define CDP__ELASTIC_INIT_MS 500u /* for the first attempt to connect */
+
+/* What is asked of the store until there is an answer, from look to look. */
+typedef enum cdp__elastic_asks {
+    CDP__ELASTIC_ASKS_NOTHING,
+    CDP__ELASTIC_ASKS_ALARM,   /* waits for the alarm of the epoch */
+    CDP__ELASTIC_ASKS_TICKETS, /* reads them: are there new ones? */
+    CDP__ELASTIC_ASKS_DECISION /* waits for the one that makes the next epoch */
+} cdp__elastic_asks;
+
+typedef struct cdp__elastic_watch {
+    uint8_t asks; /* cdp__elastic_asks */
+    cdp__store_call call;
+    char key[CDP__ELASTIC_KEY];
+    uint64_t epoch;      /* whose alarm, or whose end, this is about */
+    uint64_t asked_ns;   /* when it began */
+    uint64_t tickets_ns; /* when it last began to read tickets */
+    uint64_t turn;       /* the epoch that `settle` and `due_ns` are about */
+    uint64_t due_ns;     /* the next look at the turn */
+    cdp__elastic_settle settle;
+} cdp__elastic_watch;
 
 struct cdp_elastic {
     cdp_elastic_desc desc; /* with defaults */
     cdp_tcp_desc tcp;
     const cdp_os *os;
     cdp_store *store;   /* for the threads of the program */
-    cdp_store *watched; /* for the thread of this header; the same one, or a clone */
+    cdp_store *watched; /* for `watch`; the same one, or a clone */
     bool own_store;
+    bool no_thread; /* calls of the program look; there is no lock either */
     char job[64], id[2 * CDP__ELASTIC_ID_BYTES + 1];
     uint32_t store_ms;
     void *mutex, *cond, *thread;
+    cdp__elastic_watch watch; /* of the thread that looks */
     /* of the thread in cdp_elastic_next() */
-    void *burying;     /* a thread that destroys a group; NULL: none was started */
-    uint32_t failures; /* attempts to connect that failed in a row */
-    bool refused;      /* connected() or load() returned an error: it starts no turn */
-    bool shown;        /* connected() was called with `group` */
-    cdp_group *middle; /* connected() alone has seen it, and for no later group it was called */
-    uint64_t told;     /* the epoch that the last cdp_elastic_next() reported; 0: none yet */
-    uint64_t agreed;   /* calls of cdp_elastic_agree() in that epoch */
+    void *burying;      /* a thread that destroys a group; NULL: none was started */
+    cdp_group *dying;   /* no_thread: a group that is being left */
+    uint64_t looked_ns; /* no_thread: the end of the last look */
+    uint64_t away_ns;   /* no_thread: the longest time without a look in this epoch */
+    uint32_t failures;  /* attempts to connect that failed in a row */
+    bool refused;       /* connected() or load() returned an error: it starts no turn */
+    bool shown;         /* connected() was called with `group` */
+    cdp_group *middle;  /* connected() alone has seen it, and for no later group it was called */
+    uint64_t told;      /* the epoch that the last cdp_elastic_next() reported; 0: none yet */
+    uint64_t agreed;    /* calls of cdp_elastic_agree() in that epoch */
     /* guarded by mutex from here on */
     cdp__elastic_place place;
     cdp__elastic_decision d; /* of place.epoch */
@@ -911,16 +944,13 @@ CDP__PRIVATE uint64_t cdp__elastic_now_ns(const cdp_elastic *e) {
     return e->os->now_ns(e->os->user);
 }
 CDP__PRIVATE void cdp__elastic_lock(cdp_elastic *e) {
-    e->os->threads.mutex_lock(e->os->user, e->mutex);
+    if (e->mutex) e->os->threads.mutex_lock(e->os->user, e->mutex);
 }
 CDP__PRIVATE void cdp__elastic_unlock(cdp_elastic *e) {
-    e->os->threads.mutex_unlock(e->os->user, e->mutex);
+    if (e->mutex) e->os->threads.mutex_unlock(e->os->user, e->mutex);
 }
 CDP__PRIVATE void cdp__elastic_signal(cdp_elastic *e) {
-    e->os->threads.cond_broadcast(e->os->user, e->cond);
-}
-CDP__PRIVATE void cdp__elastic_sleep(cdp_elastic *e, uint64_t deadline_ns) {
-    e->os->threads.cond_wait(e->os->user, e->cond, e->mutex, deadline_ns);
+    if (e->cond) e->os->threads.cond_broadcast(e->os->user, e->cond);
 }
 
 CDP__PRIVATE CDP__PRINTF(3, 4) void cdp__elastic_key(
@@ -1011,6 +1041,16 @@ CDP__PRIVATE cdp_status cdp__elastic_read(
     return st == CDP_OK ? cdp__elastic_ask(e, s, &c, data, bytes) : st;
 }
 
+/* Waits for the answer: CDP_PENDING, and not before that time, if there is none. A store without
+   locks does not wait. */
+CDP__PRIVATE cdp_status cdp__elastic_answer(
+    cdp_elastic *e, cdp_store *s, cdp_store_request *rq, uint64_t until_ns) {
+    cdp_status st = rq->status;
+    if (st == CDP_PENDING) st = s->wait(s->self, rq, until_ns);
+    if (st == CDP_PENDING && cdp__elastic_now_ns(e) < until_ns) cdp__sleep_until(e->os, until_ns);
+    return st;
+}
+
 /* Waits for the key, at most `ms`: CDP_OK, or CDP_PENDING if it is still absent. */
 CDP__PRIVATE cdp_status cdp__elastic_await(
     cdp_elastic *e, cdp_store *s, const char *key, uint64_t ms) {
@@ -1018,10 +1058,7 @@ CDP__PRIVATE cdp_status cdp__elastic_await(
     cdp_status st = cdp__store_call_make(&c, CDP_STORE_WAIT, key, NULL, 0);
     if (st == CDP_OK) st = cdp__store_begin(s, &c.rq);
     if (st < 0) return st;
-    if (c.rq.status == CDP_PENDING)
-        st = s->wait(s->self, &c.rq, cdp__elastic_now_ns(e) + ms * CDP__MS);
-    else
-        st = c.rq.status;
+    st = cdp__elastic_answer(e, s, &c.rq, cdp__elastic_now_ns(e) + ms * CDP__MS);
     if (st == CDP_PENDING) s->cancel(s->self, &c.rq);
     if (st == CDP_PENDING && c.rq.status == CDP_OK) st = CDP_OK;
     return st;
@@ -1190,9 +1227,11 @@ CDP__PRIVATE cdp_status cdp__elastic_propose(
     return st;
 }
 
-/* ---- >>elastic-turns: the thread that watches, arrives and decides --------------------------- */
+/* ---- >>elastic-turns: looks for the alarm, arrives and decides ------------------------------- */
 
-/* Knows: the alarm of the epoch. Promises: after an alarm this process arrives within
+/* Knows: the alarm of the epoch. cdp__elastic_tick() is one look; a thread of this header calls it
+   again and again, or, with no_thread, the calls of the program do (cdp__elastic_attend()).
+   Promises: after an alarm this process arrives at the next look, and the thread looks within
    CDP__ELASTIC_SLICE_MS, also while the program computes; each turn ends with a decision, or with
    e->failure. May use: epoch, turn, elastic-store. */
 
@@ -1212,15 +1251,29 @@ CDP__PRIVATE void cdp__elastic_fail(cdp_elastic *e) {
     cdp__elastic_signal(e);
 }
 
+/* The others decided without this process: why. */
+CDP__PRIVATE void cdp__elastic_left_out(cdp_elastic *e, const cdp__elastic_decision *d) {
+    const uint64_t away_ms = e->away_ns / CDP__MS;
+    const char *const back = "create another cdp_elastic to come back as a newcomer";
+    if (away_ms > e->desc.settle_ms)
+        (void)cdp__fail(CDP_ERR_STATE,
+            "left out of epoch %llu (%s): this process called nothing of cdp_elastic.h for %llu "
+            "ms, and settle_ms is %u; without threads make it longer than the longest time "
+            "between two calls, or call cdp_elastic_poll() in between; %s",
+            (unsigned long long)d->epoch, d->cause, (unsigned long long)away_ms, e->desc.settle_ms,
+            back);
+    else
+        (void)cdp__fail(CDP_ERR_STATE,
+            "left out of epoch %llu (%s): this process did not arrive within settle_ms, %u ms, or "
+            "its connection to the store ended; %s",
+            (unsigned long long)d->epoch, d->cause, e->desc.settle_ms, back);
+}
+
 /* A decision becomes the one of this process. Takes d->members. Lock held. */
 CDP__PRIVATE void cdp__elastic_adopt(cdp_elastic *e, cdp__elastic_decision *d) {
     const uint64_t now = cdp__elastic_now_ns(e);
     if (!cdp__elastic_learn(&e->place, d)) {
-        (void)cdp__fail(CDP_ERR_STATE,
-            "left out of epoch %llu (%s): this process did not arrive within settle_ms, %u ms, or "
-            "its connection to the store ended; create another cdp_elastic to come back as a "
-            "newcomer",
-            (unsigned long long)d->epoch, d->cause, e->desc.settle_ms);
+        cdp__elastic_left_out(e, d);
         e->left = true;
         cdp__elastic_fail(e);
         cdp__free(e->os, d->members);
@@ -1239,6 +1292,7 @@ CDP__PRIVATE void cdp__elastic_adopt(cdp_elastic *e, cdp__elastic_decision *d) {
     cdp__free(e->os, e->d.members);
     e->d = *d;
     e->epoch_ns = now;
+    e->away_ns = 0;
     e->few = false;
     cdp__elastic_signal(e);
 }
@@ -1362,7 +1416,7 @@ CDP__PRIVATE cdp_status cdp__elastic_look(
     cdp_status st;
     if (!gone) return cdp__fail_nomem("a list of members", e->d.size);
     memset(&t, 0, sizeof t);
-    t.d = &e->d; /* this thread alone changes it */
+    t.d = &e->d; /* whoever looks alone changes it */
     t.gone = gone;
     t.rank = e->place.rank;
     t.since_ms = cdp__elastic_waited_ms(settle, now, e->desc.settle_ms);
@@ -1390,50 +1444,88 @@ CDP__PRIVATE cdp_status cdp__elastic_look(
     return st;
 }
 
-/* From the arrival to the next decision. */
-CDP__PRIVATE cdp_status cdp__elastic_turn_over(cdp_elastic *e) {
-    char key[CDP__ELASTIC_KEY];
-    const uint64_t k = e->d.epoch;
-    cdp__elastic_settle settle = {0, 0, 0};
-    cdp_status st = CDP_OK;
-    bool stop = false;
-    settle.since_ns = settle.due_ns = e->epoch_ns;
-    cdp__elastic_key(e, key, "e/%llu", (unsigned long long)(k + 1));
-    while (st == CDP_OK && !stop) {
-        cdp__elastic_decision d;
-        uint64_t wait_ms = 0;
-        st = cdp__elastic_read_decision(e, e->watched, k + 1, &d);
-        if (st != CDP_OK) break;
-        if (d.members) {
-            cdp__elastic_lock(e);
-            stop = e->place.phase != CDP__ELASTIC_ARRIVED; /* it has left meanwhile */
-            if (!stop) cdp__elastic_adopt(e, &d);
-            cdp__elastic_unlock(e);
-            if (stop) cdp__free(e->os, d.members);
-            return CDP_OK;
-        }
-        st = cdp__elastic_look(e, &settle, &wait_ms);
-        if (st == CDP_OK && wait_ms) st = cdp__elastic_await(e, e->watched, key, wait_ms);
-        if (st == CDP_PENDING) st = CDP_OK;
-        cdp__elastic_lock(e);
-        stop = e->stop || e->place.phase != CDP__ELASTIC_ARRIVED;
-        cdp__elastic_unlock(e);
-    }
-    return st;
+/* Begins a request about epoch k, which stays open from look to look. */
+CDP__PRIVATE cdp_status cdp__elastic_open(cdp_elastic *e, cdp__elastic_asks asks, uint64_t k) {
+    cdp__elastic_watch *w = &e->watch;
+    const unsigned long long epoch = (unsigned long long)k;
+    const bool reads = asks == CDP__ELASTIC_ASKS_TICKETS;
+    cdp_status st;
+    if (reads)
+        cdp__elastic_key(e, w->key, "join/in");
+    else if (asks == CDP__ELASTIC_ASKS_ALARM)
+        cdp__elastic_key(e, w->key, "e/%llu/alarm", epoch);
+    else
+        cdp__elastic_key(e, w->key, "e/%llu", epoch + 1);
+    st = cdp__store_call_make(&w->call, reads ? CDP_STORE_GET : CDP_STORE_WAIT, w->key, NULL, 0);
+    if (st == CDP_OK) st = cdp__store_begin(e->watched, &w->call.rq);
+    if (st < 0) return st;
+    w->asks = (uint8_t)asks;
+    w->epoch = k;
+    w->asked_ns = cdp__elastic_now_ns(e);
+    if (reads) w->tickets_ns = w->asked_ns;
+    return CDP_OK;
 }
 
-/* Newcomers end the epoch. */
-CDP__PRIVATE cdp_status cdp__elastic_look_for_newcomers(cdp_elastic *e) {
+/* Nothing is asked any more. */
+CDP__PRIVATE void cdp__elastic_close(cdp_elastic *e) {
+    cdp_store *s = e->watched;
+    cdp_store_request *rq = &e->watch.call.rq;
+    if (e->watch.asks == CDP__ELASTIC_ASKS_NOTHING) return;
+    e->watch.asks = CDP__ELASTIC_ASKS_NOTHING;
+    if (rq->status == CDP_PENDING) s->cancel(s->self, rq);
+    if (rq->status == CDP_OK) cdp_store_request_free(s, rq);
+}
+
+/* One look at a turn, from the arrival in epoch k to the next decision. Waits for that one until
+   `until_ns`, and not longer than until the next look is due. */
+CDP__PRIVATE cdp_status cdp__elastic_look_for_decision(
+    cdp_elastic *e, uint64_t k, uint64_t until_ns) {
+    cdp__elastic_watch *w = &e->watch;
+    cdp__elastic_decision d;
+    uint64_t wait_ms = 0;
+    bool here;
+    cdp_status st;
+    if (w->turn != k) {
+        w->turn = k;
+        w->settle.since_ns = w->settle.due_ns = e->epoch_ns;
+        w->settle.pauses = 0;
+    }
+    if (w->asks == CDP__ELASTIC_ASKS_DECISION) {
+        st = cdp__elastic_answer(e, e->watched, &w->call.rq, cdp__min(until_ns, w->due_ns));
+        if (st == CDP_PENDING && cdp__elastic_now_ns(e) < w->due_ns) return CDP_OK;
+        cdp__elastic_close(e);
+        if (st < 0) return st;
+    }
+    st = cdp__elastic_read_decision(e, e->watched, k + 1, &d);
+    if (st != CDP_OK) return st;
+    if (!d.members) {
+        st = cdp__elastic_look(e, &w->settle, &wait_ms);
+        w->due_ns = cdp__elastic_now_ns(e) + wait_ms * CDP__MS;
+        if (st != CDP_OK || !wait_ms) return st;
+        return cdp__elastic_open(e, CDP__ELASTIC_ASKS_DECISION, k);
+    }
+    cdp__elastic_lock(e);
+    here = e->place.phase == CDP__ELASTIC_ARRIVED; /* no: it has left meanwhile */
+    if (here) cdp__elastic_adopt(e, &d);
+    cdp__elastic_unlock(e);
+    if (!here) cdp__free(e->os, d.members);
+    return CDP_OK;
+}
+
+/* Newcomers end the epoch: *found. */
+CDP__PRIVATE cdp_status cdp__elastic_look_for_newcomers(cdp_elastic *e, bool *found) {
     cdp__elastic_ticket *tickets;
     uint32_t count, i, waiting = 0;
     char why[80];
     cdp_status st;
+    *found = false;
     st = cdp__elastic_read_tickets(e, e->watched, e->d.tickets, &tickets, &count);
     if (st != CDP_OK) return st;
     for (i = e->d.tickets; i < count; ++i)
         waiting += !tickets[i].gone;
     cdp__free(e->os, tickets);
     if (!waiting) return CDP_OK;
+    *found = true;
     cdp__format(why, sizeof why, "%u newcomers wait", waiting);
     return cdp__elastic_alarm_at(e, e->watched, e->d.epoch, why);
 }
@@ -1441,75 +1533,136 @@ CDP__PRIVATE cdp_status cdp__elastic_look_for_newcomers(cdp_elastic *e) {
 /* What there is to do beside waiting for an alarm. */
 typedef enum cdp__elastic_duty {
     CDP__ELASTIC_NOTHING,
-    CDP__ELASTIC_STOP,     /* the wait is over */
     CDP__ELASTIC_ALARM,    /* the group failed: this thread's last error says why */
     CDP__ELASTIC_NEWCOMERS /* rank 0 looks for them, from grow_ms after the epoch began on */
 } cdp__elastic_duty;
 
 CDP__PRIVATE cdp__elastic_duty cdp__elastic_duty_of(cdp_elastic *e, uint64_t k) {
+    const uint64_t now = cdp__elastic_now_ns(e);
     cdp__elastic_duty duty = CDP__ELASTIC_NOTHING;
     cdp__elastic_lock(e);
-    if (e->stop || e->ended || e->failure.status != CDP_OK || e->place.epoch != k)
-        duty = CDP__ELASTIC_STOP;
-    else if (e->place.phase != CDP__ELASTIC_RUNNING)
-        duty = CDP__ELASTIC_NOTHING; /* `group` may still be that of the epoch before */
+    if (e->stop || e->ended || e->failure.status != CDP_OK || e->place.epoch != k
+        || e->place.phase != CDP__ELASTIC_RUNNING) /* `group` may be that of the epoch before */
+        duty = CDP__ELASTIC_NOTHING;
     else if (cdp__elastic_is_loss(cdp_group_status(e->group)))
         duty = CDP__ELASTIC_ALARM;
     else if (e->place.rank == 0 && !e->place.ending && e->place.size < e->desc.max_ranks
-        && cdp__elastic_now_ns(e) - e->epoch_ns >= e->desc.grow_ms * CDP__MS)
+        && e->watch.asks != CDP__ELASTIC_ASKS_TICKETS
+        && now - e->watch.tickets_ns >= CDP__ELASTIC_SLICE_MS * CDP__MS
+        && now - e->epoch_ns >= e->desc.grow_ms * CDP__MS)
         duty = CDP__ELASTIC_NEWCOMERS;
     cdp__elastic_unlock(e);
     return duty;
 }
 
-/* Waits for the alarm of epoch k: CDP_OK, or CDP_PENDING if the wait ended for another reason. This
-   thread uses `watched` alone: `store` may be busy for as long as the program's thread connects. */
-CDP__PRIVATE cdp_status cdp__elastic_watch(cdp_elastic *e, uint64_t k) {
-    char key[CDP__ELASTIC_KEY];
-    cdp__store_call c;
-    cdp_store *s = e->watched;
-    cdp__elastic_duty duty = CDP__ELASTIC_NOTHING;
-    cdp_status st;
-    cdp__elastic_key(e, key, "e/%llu/alarm", (unsigned long long)k);
-    st = cdp__store_call_make(&c, CDP_STORE_WAIT, key, NULL, 0);
-    if (st == CDP_OK) st = cdp__store_begin(s, &c.rq);
-    if (st < 0) return st;
-    st = c.rq.status;
-    while (st == CDP_PENDING && duty == CDP__ELASTIC_NOTHING) {
-        st = s->wait(s->self, &c.rq, cdp__elastic_now_ns(e) + CDP__ELASTIC_SLICE_MS * CDP__MS);
-        if (st == CDP_PENDING) duty = cdp__elastic_duty_of(e, k);
+/* There is no answer yet. */
+CDP__PRIVATE cdp_status cdp__elastic_do_duty(cdp_elastic *e, uint64_t k) {
+    cdp__elastic_watch *w = &e->watch;
+    const uint64_t limit_ns = w->asked_ns + e->store_ms * CDP__MS;
+    switch (cdp__elastic_duty_of(e, k)) {
+    case CDP__ELASTIC_ALARM: {
+        const cdp_error why = *cdp_last_error();
+        cdp_status st;
+        cdp__elastic_close(e);
+        st = cdp__elastic_alarm_at(e, e->watched, k, why.text);
+        return st == CDP_OK ? cdp__elastic_arrive_at(e, k) : st;
     }
-    if (st != CDP_PENDING) return st;
-    s->cancel(s->self, &c.rq);
-    if (duty == CDP__ELASTIC_ALARM)
-        st = cdp__elastic_alarm_at(e, s, k, cdp_last_error()->text);
-    else if (duty == CDP__ELASTIC_NEWCOMERS)
-        st = cdp__elastic_look_for_newcomers(e);
-    return st < 0 ? st : CDP_PENDING;
+    case CDP__ELASTIC_NEWCOMERS:
+        cdp__elastic_close(e);
+        return cdp__elastic_open(e, CDP__ELASTIC_ASKS_TICKETS, k);
+    default: break;
+    }
+    if (w->asks != CDP__ELASTIC_ASKS_TICKETS || cdp__elastic_now_ns(e) < limit_ns) return CDP_OK;
+    w->asks = CDP__ELASTIC_ASKS_NOTHING;
+    return cdp__store_end(e->watched, &w->call.rq, CDP_PENDING, e->store_ms);
 }
 
+/* One look at an epoch that goes on: waits for its alarm until `until_ns`, and arrives. What it
+   asks the store stays open, so that a program whose calls look is not held up. It uses `watched`
+   alone: `store` may be busy for as long as the program's thread connects. */
+CDP__PRIVATE cdp_status cdp__elastic_look_for_alarm(cdp_elastic *e, uint64_t k, uint64_t until_ns) {
+    cdp__elastic_watch *w = &e->watch;
+    const cdp_store_request *rq = &w->call.rq;
+    const uint64_t known = e->d.tickets * (uint64_t)CDP__ELASTIC_RECORD_BYTES;
+    bool alarm, fresh;
+    cdp_status st = CDP_OK;
+    if (w->asks == CDP__ELASTIC_ASKS_NOTHING) st = cdp__elastic_open(e, CDP__ELASTIC_ASKS_ALARM, k);
+    if (st == CDP_OK) st = cdp__elastic_answer(e, e->watched, &w->call.rq, until_ns);
+    if (st == CDP_PENDING) return cdp__elastic_do_duty(e, k);
+    alarm = w->asks == CDP__ELASTIC_ASKS_ALARM;
+    fresh = !alarm && st == CDP_OK && rq->results && rq->results[0].bytes > known;
+    cdp__elastic_close(e);
+    if (st == CDP_OK && fresh) st = cdp__elastic_look_for_newcomers(e, &alarm);
+    if (st == CDP_OK && alarm) st = cdp__elastic_arrive_at(e, k);
+    return st;
+}
+
+/* This process is in no epoch that could end. Lock held. */
+CDP__PRIVATE bool cdp__elastic_idle(const cdp_elastic *e) {
+    return e->place.phase == CDP__ELASTIC_OUT || e->failure.status != CDP_OK || e->ended;
+}
+
+/* One look; it may wait until then for what it looks for. */
+CDP__PRIVATE cdp_status cdp__elastic_tick(cdp_elastic *e, uint64_t until_ns) {
+    const cdp__elastic_watch *w = &e->watch;
+    bool arrived, idle;
+    uint64_t k;
+    cdp__elastic_lock(e);
+    k = e->place.epoch;
+    arrived = e->place.phase == CDP__ELASTIC_ARRIVED;
+    idle = cdp__elastic_idle(e);
+    cdp__elastic_unlock(e);
+    if (idle || w->epoch != k || (w->asks == CDP__ELASTIC_ASKS_DECISION) != arrived)
+        cdp__elastic_close(e);
+    if (idle) return CDP_OK;
+    return arrived ? cdp__elastic_look_for_decision(e, k, until_ns)
+                   : cdp__elastic_look_for_alarm(e, k, until_ns);
+}
+
+/* The thread of this header. */
 CDP__PRIVATE void cdp__elastic_main(void *arg) {
     cdp_elastic *e = (cdp_elastic *)arg;
     cdp__elastic_lock(e);
     while (!e->stop) {
-        const uint64_t k = e->place.epoch;
-        const uint8_t phase = e->place.phase;
-        cdp_status st = CDP_OK;
-        if (phase == CDP__ELASTIC_OUT || e->failure.status != CDP_OK || e->ended) {
-            cdp__elastic_sleep(e, CDP__NEVER);
+        cdp_status st;
+        if (cdp__elastic_idle(e)) {
+            e->os->threads.cond_wait(e->os->user, e->cond, e->mutex, CDP__NEVER);
             continue;
         }
         cdp__elastic_unlock(e);
-        if (phase == CDP__ELASTIC_ARRIVED) {
-            st = cdp__elastic_turn_over(e);
-        } else {
-            st = cdp__elastic_watch(e, k);
-            if (st == CDP_OK) st = cdp__elastic_arrive_at(e, k);
-        }
+        st = cdp__elastic_tick(e, cdp__elastic_now_ns(e) + CDP__ELASTIC_SLICE_MS * CDP__MS);
         cdp__elastic_lock(e);
         if (st < 0) cdp__elastic_fail(e);
     }
     cdp__elastic_unlock(e);
+}
+
+/* Without a thread a call of the program looks, and then none for CDP__ELASTIC_REST_NS: that late
+   an alarm is seen at most, as if it had come later, and a step of microseconds costs a reading of
+   the clock. `until_ns`: it waits so long; 0: it does not. */
+CDP__PRIVATE void cdp__elastic_attend(cdp_elastic *e, uint64_t until_ns) {
+    uint64_t now;
+    if (!e->no_thread) return;
+    now = cdp__elastic_now_ns(e);
+    if (!until_ns && now - e->looked_ns < CDP__ELASTIC_REST_NS) return;
+    if (e->place.phase != CDP__ELASTIC_ARRIVED)
+        e->away_ns = cdp__max(e->away_ns, now - e->looked_ns);
+#ifndef CDP_NO_FRAMES
+    if (e->dying && cdp_group_leave(e->dying, 0) == CDP_OK) e->dying = NULL;
+#endif
+    /* the others, inside its operations, learn from the group that it was aborted */
+    if (e->place.phase == CDP__ELASTIC_ARRIVED && e->group) (void)cdp_poll(e->group, 0);
+    if (cdp__elastic_tick(e, until_ns) < 0) cdp__elastic_fail(e);
+    e->looked_ns = cdp__elastic_now_ns(e);
+}
+
+/* Waits until the place of this process may be another one. Lock held; given back meanwhile. */
+CDP__PRIVATE void cdp__elastic_sleep(cdp_elastic *e, uint64_t deadline_ns) {
+    if (e->no_thread)
+        cdp__elastic_attend(
+            e, cdp__min(deadline_ns, cdp__elastic_now_ns(e) + CDP__ELASTIC_LOOK_MS * CDP__MS));
+    else
+        e->os->threads.cond_wait(e->os->user, e->cond, e->mutex, deadline_ns);
 }
 
 /* ---- >>elastic-transfer: state, from several sources to all who lack it ---------------------- */
@@ -1832,7 +1985,9 @@ CDP__PRIVATE cdp_status cdp__elastic_gather(
     const uint64_t deadline = cdp__deadline(e->os, e->tcp.group.timeout_ms);
     const uint32_t next = (rank + 1) % d->size;
     const unsigned long long k = (unsigned long long)d->epoch;
+    const uint64_t slice_ms = e->no_thread ? CDP__ELASTIC_LOOK_MS : CDP__ELASTIC_SLICE_MS;
     char key[CDP__ELASTIC_KEY], go[CDP__ELASTIC_KEY];
+    uint64_t now, asked_ns = 0;
     cdp__store_call c;
     bool gone = false;
     cdp_status st;
@@ -1847,11 +2002,16 @@ CDP__PRIVATE cdp_status cdp__elastic_gather(
     if (st == CDP_OK && c.rq.number == d->size)
         return cdp__elastic_put(e, e->store, CDP_STORE_SET, go, "1", 1);
     while (st == CDP_OK) {
-        st = cdp__elastic_await(e, e->store, go, CDP__ELASTIC_SLICE_MS);
+        st = cdp__elastic_await(e, e->store, go, slice_ms);
         if (st != CDP_PENDING) return st;
+        cdp__elastic_attend(e, 0);
         if (!cdp__elastic_still(e, d->epoch))
             return cdp__fail(CDP_ERR_ABORTED, "epoch %llu ended before it began", k);
-        if (cdp__elastic_now_ns(e) >= deadline) return cdp__elastic_not_here(e, d);
+        now = cdp__elastic_now_ns(e);
+        if (now >= deadline) return cdp__elastic_not_here(e, d);
+        st = CDP_OK;
+        if (now - asked_ns < CDP__ELASTIC_SLICE_MS * CDP__MS) continue;
+        asked_ns = now;
         st = cdp__elastic_gone(e, e->store, d->members[next].id, &gone);
         if (gone)
             return cdp__fail(
@@ -2251,6 +2411,8 @@ CDP__PRIVATE void cdp__elastic_free(cdp_elastic *e) {
     const cdp_os *os = e->os;
     if (e->thread) os->threads.join(os, e->thread);
     if (e->burying) os->threads.join(os, e->burying);
+    cdp__elastic_close(e);
+    cdp_group_destroy(e->dying);
     cdp_group_destroy(e->group);
     cdp_group_destroy(e->retired);
     cdp_group_destroy(e->middle);
@@ -2271,7 +2433,8 @@ CDP__PRIVATE cdp_status cdp__elastic_start(cdp_elastic *e) {
     if (st == CDP_OK) st = cdp__elastic_compare(e);
     if (st != CDP_OK) return st;
     st = cdp__elastic_enter(e);
-    if (st == CDP_OK) {
+    e->looked_ns = cdp__elastic_now_ns(e);
+    if (st == CDP_OK && !e->no_thread) {
         e->thread = e->os->threads.start(e->os, cdp__elastic_main, e);
         if (!e->thread) st = cdp__fail(CDP_ERR_IO, "the system starts no thread");
     }
@@ -2285,9 +2448,20 @@ CDP__PRIVATE cdp_status cdp__elastic_start(cdp_elastic *e) {
     return st;
 }
 
+/* Without a thread a process arrives only in calls. */
+CDP__PRIVATE cdp_status cdp__elastic_check_settle(const cdp_elastic_desc *d, bool no_thread) {
+    if (!no_thread || d->settle_ms) return CDP_OK;
+    return cdp__fail(CDP_ERR_INVALID,
+        "cdp_elastic_create: without threads (no_thread of tcp->group, or an os that has none) "
+        "cdp_elastic_desc.settle_ms has no default; set it to more ms than the longest time that "
+        "any rank spends between two calls of cdp_elastic.h, such as a step or a checkpoint: one "
+        "that is away for longer is left out");
+}
+
 CDP_API cdp_status cdp_elastic_create(const cdp_elastic_desc *desc, cdp_elastic **out) {
     const cdp_os *os;
     cdp_elastic *e;
+    bool no_thread;
     cdp_status st;
     if (!desc || !out)
         return cdp__fail(
@@ -2296,15 +2470,19 @@ CDP_API cdp_status cdp_elastic_create(const cdp_elastic_desc *desc, cdp_elastic 
     st = cdp__elastic_check(desc);
     if (st != CDP_OK) return st;
     os = desc->tcp && desc->tcp->group.os ? desc->tcp->group.os : cdp_os_default();
-    if (!os->threads.start)
-        return cdp__fail(CDP_ERR_UNSUPPORTED,
-            "cdp_elastic_create needs threads: a process must arrive while the program computes");
+    no_thread = !os->threads.start || (desc->tcp && desc->tcp->group.no_thread);
+    st = cdp__elastic_check_settle(desc, no_thread);
+    if (st != CDP_OK) return st;
     e = (cdp_elastic *)cdp__alloc_zero(os, sizeof *e);
     if (!e) return cdp__fail_nomem("a cdp_elastic", sizeof *e);
     e->os = os;
-    e->mutex = os->threads.mutex_create(os);
-    e->cond = os->threads.cond_create(os);
-    st = e->mutex && e->cond ? cdp__elastic_defaults(e, desc) : cdp__fail_nomem("a lock", 0);
+    e->no_thread = no_thread;
+    if (!no_thread) {
+        e->mutex = os->threads.mutex_create(os);
+        e->cond = os->threads.cond_create(os);
+        if (!e->mutex || !e->cond) st = cdp__fail_nomem("a lock", 0);
+    }
+    if (st == CDP_OK) st = cdp__elastic_defaults(e, desc);
     if (st == CDP_OK) st = cdp__elastic_start(e);
     if (st == CDP_OK) {
         *out = e;
@@ -2494,9 +2672,21 @@ CDP__PRIVATE void cdp__elastic_bury_now(void *arg) {
     cdp_group_destroy((cdp_group *)arg);
 }
 
-/* Destroys a group: in a thread of its own, because after a failure that takes up to 0.7 s. */
+/* Destroys a group: in a thread of its own, because after a failure that takes up to 0.7 s; without
+   one in steps, of which each look makes one. */
 CDP__PRIVATE void cdp__elastic_bury(cdp_elastic *e, cdp_group *group) {
     if (!group) return;
+#ifndef CDP_NO_FRAMES
+    if (e->no_thread) {
+        cdp_group_destroy(e->dying);
+        e->dying = group;
+        return;
+    }
+#endif
+    if (e->no_thread) {
+        cdp_group_destroy(group);
+        return;
+    }
     if (e->burying) e->os->threads.join(e->os, e->burying);
     e->burying = e->os->threads.start(e->os, cdp__elastic_bury_now, group);
     if (!e->burying) cdp_group_destroy(group);
@@ -2532,6 +2722,7 @@ CDP__PRIVATE cdp_status cdp__elastic_join(cdp_elastic *e) {
     cdp__elastic_unlock(e);
     cdp__elastic_bury(e, old);
     st = d.members ? cdp__elastic_connect(e, &d, rank) : cdp__fail_nomem("a list of members", 0);
+    if (e->no_thread) e->looked_ns = cdp__elastic_now_ns(e); /* it was not the program's time */
     st = cdp__elastic_of_group(e, st);
     cdp__free(e->os, d.members);
     if (e->shown && e->middle) {
@@ -2549,8 +2740,8 @@ CDP__PRIVATE uint64_t cdp__elastic_limit(const cdp_elastic *e, uint64_t begun_ns
     return begun_ns + ((uint64_t)e->desc.join_ms + e->store_ms) * CDP__MS;
 }
 
-/* This thread's last error ends the epoch if it is a loss. Waits until the thread of this header
-   has arrived. Lock held; given back meanwhile. */
+/* This thread's last error ends the epoch if it is a loss. Waits until this process has arrived.
+   Lock held; given back meanwhile. */
 CDP__PRIVATE cdp_status cdp__elastic_give_up(cdp_elastic *e, uint64_t k) {
     const cdp_error why = *cdp_last_error();
     uint64_t deadline;
@@ -2625,6 +2816,7 @@ CDP_API cdp_status cdp_elastic_next(cdp_elastic *e, cdp_elastic_now *now) {
         return cdp__fail(
             CDP_ERR_INVALID, "cdp_elastic_next needs an elastic and a cdp_elastic_now");
     if (e->retired) cdp__elastic_retire(e); /* this thread alone sets it */
+    cdp__elastic_attend(e, 0);
     cdp__elastic_lock(e);
     st = cdp__elastic_step(e, now);
     cdp__elastic_unlock(e);
@@ -2634,12 +2826,28 @@ CDP_API cdp_status cdp_elastic_next(cdp_elastic *e, cdp_elastic_now *now) {
 CDP_API cdp_status cdp_elastic_commit(cdp_elastic *e) {
     bool counts;
     if (!e) return cdp__fail(CDP_ERR_INVALID, "cdp_elastic_commit: the elastic is NULL");
+    cdp__elastic_attend(e, 0);
     cdp__elastic_lock(e);
     counts = cdp__elastic_count(&e->place, e->desc.batch);
     cdp__elastic_unlock(e);
     if (counts) return CDP_OK;
     return cdp__fail(CDP_ERR_ABORTED,
         "the epoch ended before this step: drop its gradients and call cdp_elastic_next()");
+}
+
+CDP_API cdp_status cdp_elastic_poll(cdp_elastic *e) {
+    cdp_error why;
+    bool runs;
+    if (!e) return cdp__fail(CDP_ERR_INVALID, "cdp_elastic_poll: the elastic is NULL");
+    cdp__elastic_attend(e, 0);
+    cdp__elastic_lock(e);
+    why = e->failure;
+    runs = e->place.phase == CDP__ELASTIC_RUNNING;
+    cdp__elastic_unlock(e);
+    if (why.status != CDP_OK) return cdp__elastic_say(&why);
+    if (runs) return CDP_OK;
+    return cdp__fail(
+        CDP_ERR_ABORTED, "the epoch ended, and this step counts nowhere: call cdp_elastic_next()");
 }
 
 CDP_API cdp_status cdp_elastic_agree(cdp_elastic *e, bool yes, bool *all) {
@@ -2653,6 +2861,7 @@ CDP_API cdp_status cdp_elastic_agree(cdp_elastic *e, bool yes, bool *all) {
     if (!e || !all)
         return cdp__fail(CDP_ERR_INVALID, "cdp_elastic_agree needs an elastic and a place");
     *all = false;
+    cdp__elastic_attend(e, 0);
     cdp__elastic_lock(e);
     may = e->told && !e->ended && e->failure.status == CDP_OK;
     group = e->place.epoch == e->told ? e->group : NULL;
