@@ -892,11 +892,10 @@ typedef struct cdp__elastic_watch {
     uint8_t asks; /* cdp__elastic_asks */
     cdp__store_call call;
     char key[CDP__ELASTIC_KEY];
-    uint64_t epoch;      /* whose alarm, or whose end, this is about */
-    uint64_t asked_ns;   /* when it began */
-    uint64_t tickets_ns; /* when it last began to read tickets */
-    uint64_t turn;       /* the epoch that `settle` and `due_ns` are about */
-    uint64_t due_ns;     /* the next look at the turn */
+    uint64_t epoch;    /* whose alarm, or whose end, this is about */
+    uint64_t asked_ns; /* when it began */
+    uint64_t turn;     /* the epoch that `settle` and `due_ns` are about */
+    uint64_t due_ns;   /* the next look at the turn */
     cdp__elastic_settle settle;
 } cdp__elastic_watch;
 
@@ -1462,7 +1461,6 @@ CDP__PRIVATE cdp_status cdp__elastic_open(cdp_elastic *e, cdp__elastic_asks asks
     w->asks = (uint8_t)asks;
     w->epoch = k;
     w->asked_ns = cdp__elastic_now_ns(e);
-    if (reads) w->tickets_ns = w->asked_ns;
     return CDP_OK;
 }
 
@@ -1547,8 +1545,8 @@ CDP__PRIVATE cdp__elastic_duty cdp__elastic_duty_of(cdp_elastic *e, uint64_t k) 
     else if (cdp__elastic_is_loss(cdp_group_status(e->group)))
         duty = CDP__ELASTIC_ALARM;
     else if (e->place.rank == 0 && !e->place.ending && e->place.size < e->desc.max_ranks
-        && e->watch.asks != CDP__ELASTIC_ASKS_TICKETS
-        && now - e->watch.tickets_ns >= CDP__ELASTIC_SLICE_MS * CDP__MS
+        && e->watch.asks == CDP__ELASTIC_ASKS_ALARM
+        && now - e->watch.asked_ns >= CDP__ELASTIC_SLICE_MS * CDP__MS /* or it had no answer yet */
         && now - e->epoch_ns >= e->desc.grow_ms * CDP__MS)
         duty = CDP__ELASTIC_NEWCOMERS;
     cdp__elastic_unlock(e);
@@ -1593,8 +1591,8 @@ CDP__PRIVATE cdp_status cdp__elastic_look_for_alarm(cdp_elastic *e, uint64_t k, 
     fresh = !alarm && st == CDP_OK && rq->results && rq->results[0].bytes > known;
     cdp__elastic_close(e);
     if (st == CDP_OK && fresh) st = cdp__elastic_look_for_newcomers(e, &alarm);
-    if (st == CDP_OK && alarm) st = cdp__elastic_arrive_at(e, k);
-    return st;
+    if (st != CDP_OK) return st;
+    return alarm ? cdp__elastic_arrive_at(e, k) : cdp__elastic_open(e, CDP__ELASTIC_ASKS_ALARM, k);
 }
 
 /* This process is in no epoch that could end. Lock held. */
@@ -2047,6 +2045,28 @@ CDP__PRIVATE cdp_status cdp__elastic_greet(
     return st;
 }
 
+/* cdp_init(), which may take longer than settle_ms: without a thread it is interrupted by looks. */
+CDP__PRIVATE cdp_status cdp__elastic_init_in_steps(
+    cdp_elastic *e, const cdp_tcp_desc *t, uint64_t k, cdp_group **out) {
+#ifdef CDP_NO_FRAMES
+    (void)e; /* there is no such cdp_elastic */
+    (void)k;
+    return cdp_init(t, out);
+#else
+    cdp_starting *starting;
+    cdp_status st = cdp_init_start(t, &starting);
+    if (st != CDP_OK) return st;
+    for (;;) {
+        st = cdp_init_poll(starting, CDP__ELASTIC_LOOK_MS * 1000, out);
+        if (st != CDP_PENDING) return st;
+        cdp__elastic_attend(e, 0);
+        if (cdp__elastic_still(e, k)) continue;
+        cdp_init_cancel(starting);
+        return cdp__fail(CDP_ERR_ABORTED, "the epoch ended before it began");
+    }
+#endif
+}
+
 CDP__PRIVATE cdp_status cdp__elastic_init(
     cdp_elastic *e, const cdp__elastic_decision *d, uint32_t rank, cdp_group **out) {
     char job[CDP__ELASTIC_KEY];
@@ -2062,7 +2082,7 @@ CDP__PRIVATE cdp_status cdp__elastic_init(
     t.init_timeout_ms = (CDP__ELASTIC_INIT_MS + d->size * 20u) << cdp__min(e->failures, 5);
     t.init_timeout_ms = (uint32_t)cdp__min(t.init_timeout_ms, e->store_ms);
     ++e->failures;
-    st = cdp_init(&t, out);
+    st = e->no_thread ? cdp__elastic_init_in_steps(e, &t, d->epoch, out) : cdp_init(&t, out);
     if (st == CDP_OK) e->failures = 0;
     return st;
 }
@@ -2448,14 +2468,35 @@ CDP__PRIVATE cdp_status cdp__elastic_start(cdp_elastic *e) {
     return st;
 }
 
-/* Without a thread a process arrives only in calls. */
-CDP__PRIVATE cdp_status cdp__elastic_check_settle(const cdp_elastic_desc *d, bool no_thread) {
-    if (!no_thread || d->settle_ms) return CDP_OK;
-    return cdp__fail(CDP_ERR_INVALID,
-        "cdp_elastic_create: without threads (no_thread of tcp->group, or an os that has none) "
-        "cdp_elastic_desc.settle_ms has no default; set it to more ms than the longest time that "
-        "any rank spends between two calls of cdp_elastic.h, such as a step or a checkpoint: one "
-        "that is away for longer is left out");
+/* In an operation a process that has no thread hears that the group was aborted when it compares
+   calls with its peers, and then the cause has settled. */
+#define CDP__ELASTIC_HEAR_MS 1500u
+typedef char cdp__assert_elastic_hear[CDP__ELASTIC_HEAR_MS
+            >= CDP__FAILURE_WAIT_MS + CDP__FAILURE_SETTLE_MS + CDP__FAILURE_TELL_MS
+        ? 1
+        : -1];
+
+/* Without a thread a process arrives only in calls, and may be away for as long as a step. */
+CDP__PRIVATE cdp_status cdp__elastic_check_no_thread(const cdp_elastic_desc *d) {
+    const char *const away =
+        "the longest time that any rank spends between two calls of cdp_elastic.h, such as a step "
+        "or a checkpoint: a rank that is away for longer is left out";
+#ifdef CDP_NO_FRAMES
+    return cdp__fail(CDP_ERR_UNSUPPORTED,
+        "cdp_elastic_create: without threads (no_thread of tcp->group, or an os that has none) it "
+        "connects in steps, which CDP_NO_FRAMES leaves out");
+#endif
+    if (!d->settle_ms)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_elastic_create: without threads (no_thread of tcp->group, or an os that has none) "
+            "cdp_elastic_desc.settle_ms has no default; set it to %u more than %s",
+            CDP__ELASTIC_HEAR_MS, away);
+    if (d->settle_ms < CDP__ELASTIC_HEAR_MS)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_elastic_desc.settle_ms is %u; without threads (no_thread of tcp->group, or an os "
+            "that has none) set it to %u more than %s",
+            d->settle_ms, CDP__ELASTIC_HEAR_MS, away);
+    return CDP_OK;
 }
 
 CDP_API cdp_status cdp_elastic_create(const cdp_elastic_desc *desc, cdp_elastic **out) {
@@ -2471,7 +2512,7 @@ CDP_API cdp_status cdp_elastic_create(const cdp_elastic_desc *desc, cdp_elastic 
     if (st != CDP_OK) return st;
     os = desc->tcp && desc->tcp->group.os ? desc->tcp->group.os : cdp_os_default();
     no_thread = !os->threads.start || (desc->tcp && desc->tcp->group.no_thread);
-    st = cdp__elastic_check_settle(desc, no_thread);
+    if (no_thread) st = cdp__elastic_check_no_thread(desc);
     if (st != CDP_OK) return st;
     e = (cdp_elastic *)cdp__alloc_zero(os, sizeof *e);
     if (!e) return cdp__fail_nomem("a cdp_elastic", sizeof *e);
