@@ -884,7 +884,6 @@ typedef struct cdp__elastic_past { /* one epoch, for cdp_elastic_history() */
 typedef enum cdp__elastic_asks {
     CDP__ELASTIC_ASKS_NOTHING,
     CDP__ELASTIC_ASKS_ALARM,   /* waits for the alarm of the epoch */
-    CDP__ELASTIC_ASKS_TICKETS, /* reads them: are there new ones? */
     CDP__ELASTIC_ASKS_DECISION /* waits for the one that makes the next epoch */
 } cdp__elastic_asks;
 
@@ -892,11 +891,14 @@ typedef struct cdp__elastic_watch {
     uint8_t asks; /* cdp__elastic_asks */
     cdp__store_call call;
     char key[CDP__ELASTIC_KEY];
-    uint64_t epoch;    /* whose alarm, or whose end, this is about */
-    uint64_t asked_ns; /* when it began */
-    uint64_t turn;     /* the epoch that `settle` and `due_ns` are about */
-    uint64_t due_ns;   /* the next look at the turn */
+    uint64_t epoch;  /* whose alarm, or whose end, this is about */
+    uint64_t turn;   /* the epoch that `settle` and `due_ns` are about */
+    uint64_t due_ns; /* the next look at the turn */
     cdp__elastic_settle settle;
+    bool reads; /* no_thread: `tickets` reads them; it may take several looks */
+    cdp__store_call tickets;
+    char tickets_key[CDP__ELASTIC_KEY];
+    uint64_t tickets_ns; /* when rank 0 began to look for newcomers last */
 } cdp__elastic_watch;
 
 struct cdp_elastic {
@@ -1443,35 +1445,39 @@ CDP__PRIVATE cdp_status cdp__elastic_look(
     return st;
 }
 
-/* Begins a request about epoch k, which stays open from look to look. */
+/* Begins to wait for a key of epoch k; the request stays open from look to look. */
 CDP__PRIVATE cdp_status cdp__elastic_open(cdp_elastic *e, cdp__elastic_asks asks, uint64_t k) {
     cdp__elastic_watch *w = &e->watch;
     const unsigned long long epoch = (unsigned long long)k;
-    const bool reads = asks == CDP__ELASTIC_ASKS_TICKETS;
     cdp_status st;
-    if (reads)
-        cdp__elastic_key(e, w->key, "join/in");
-    else if (asks == CDP__ELASTIC_ASKS_ALARM)
+    if (asks == CDP__ELASTIC_ASKS_ALARM)
         cdp__elastic_key(e, w->key, "e/%llu/alarm", epoch);
     else
         cdp__elastic_key(e, w->key, "e/%llu", epoch + 1);
-    st = cdp__store_call_make(&w->call, reads ? CDP_STORE_GET : CDP_STORE_WAIT, w->key, NULL, 0);
+    st = cdp__store_call_make(&w->call, CDP_STORE_WAIT, w->key, NULL, 0);
     if (st == CDP_OK) st = cdp__store_begin(e->watched, &w->call.rq);
     if (st < 0) return st;
     w->asks = (uint8_t)asks;
     w->epoch = k;
-    w->asked_ns = cdp__elastic_now_ns(e);
     return CDP_OK;
 }
 
 /* Nothing is asked any more. */
 CDP__PRIVATE void cdp__elastic_close(cdp_elastic *e) {
-    cdp_store *s = e->watched;
     cdp_store_request *rq = &e->watch.call.rq;
-    if (e->watch.asks == CDP__ELASTIC_ASKS_NOTHING) return;
+    if (e->watch.asks != CDP__ELASTIC_ASKS_NOTHING && rq->status == CDP_PENDING)
+        e->watched->cancel(e->watched->self, rq);
     e->watch.asks = CDP__ELASTIC_ASKS_NOTHING;
-    if (rq->status == CDP_PENDING) s->cancel(s->self, rq);
-    if (rq->status == CDP_OK) cdp_store_request_free(s, rq);
+}
+
+/* Nor is any list of tickets read. */
+CDP__PRIVATE void cdp__elastic_close_all(cdp_elastic *e) {
+    cdp_store_request *rq = &e->watch.tickets.rq;
+    cdp__elastic_close(e);
+    if (!e->watch.reads) return;
+    e->watch.reads = false;
+    if (rq->status == CDP_PENDING) e->store->cancel(e->store->self, rq);
+    if (rq->status == CDP_OK) cdp_store_request_free(e->store, rq);
 }
 
 /* One look at a turn, from the arrival in epoch k to the next decision. Waits for that one until
@@ -1535,6 +1541,35 @@ typedef enum cdp__elastic_duty {
     CDP__ELASTIC_NEWCOMERS /* rank 0 looks for them, from grow_ms after the epoch began on */
 } cdp__elastic_duty;
 
+/* Whether there may be new tickets. A program whose calls look is not held up: it reads them in
+   several looks, and over `store`, which is its own, so that the alarm is asked for all the while.
+   A thread reads them in cdp__elastic_look_for_newcomers() alone. */
+CDP__PRIVATE cdp_status cdp__elastic_new_tickets(cdp_elastic *e, bool *may) {
+    cdp__elastic_watch *w = &e->watch;
+    cdp_store_request *rq = &w->tickets.rq;
+    cdp_status st = CDP_OK;
+    *may = !e->no_thread;
+    if (!w->reads) w->tickets_ns = cdp__elastic_now_ns(e);
+    if (*may) return CDP_OK;
+    if (!w->reads) {
+        cdp__elastic_key(e, w->tickets_key, "join/in");
+        st = cdp__store_call_make(&w->tickets, CDP_STORE_GET, w->tickets_key, NULL, 0);
+        if (st == CDP_OK) st = cdp__store_begin(e->store, rq);
+        if (st < 0) return st;
+        w->reads = true;
+    }
+    st = cdp__elastic_answer(e, e->store, rq, 0);
+    if (st == CDP_PENDING
+        && cdp__elastic_now_ns(e) - w->tickets_ns < (uint64_t)e->store_ms * CDP__MS)
+        return CDP_OK;
+    w->reads = false;
+    st = cdp__store_end(e->store, rq, st, e->store_ms);
+    if (st != CDP_OK) return st;
+    *may = rq->results && rq->results[0].bytes / CDP__ELASTIC_RECORD_BYTES > e->d.tickets;
+    cdp_store_request_free(e->store, rq);
+    return CDP_OK;
+}
+
 CDP__PRIVATE cdp__elastic_duty cdp__elastic_duty_of(cdp_elastic *e, uint64_t k) {
     const uint64_t now = cdp__elastic_now_ns(e);
     cdp__elastic_duty duty = CDP__ELASTIC_NOTHING;
@@ -1545,54 +1580,40 @@ CDP__PRIVATE cdp__elastic_duty cdp__elastic_duty_of(cdp_elastic *e, uint64_t k) 
     else if (cdp__elastic_is_loss(cdp_group_status(e->group)))
         duty = CDP__ELASTIC_ALARM;
     else if (e->place.rank == 0 && !e->place.ending && e->place.size < e->desc.max_ranks
-        && e->watch.asks == CDP__ELASTIC_ASKS_ALARM
-        && now - e->watch.asked_ns >= CDP__ELASTIC_SLICE_MS * CDP__MS /* or it had no answer yet */
+        && (e->watch.reads || now - e->watch.tickets_ns >= CDP__ELASTIC_SLICE_MS * CDP__MS)
         && now - e->epoch_ns >= e->desc.grow_ms * CDP__MS)
         duty = CDP__ELASTIC_NEWCOMERS;
     cdp__elastic_unlock(e);
     return duty;
 }
 
-/* There is no answer yet. */
+/* There is no alarm yet: this process raises it, and arrives, if there is a reason. */
 CDP__PRIVATE cdp_status cdp__elastic_do_duty(cdp_elastic *e, uint64_t k) {
-    cdp__elastic_watch *w = &e->watch;
-    const uint64_t limit_ns = w->asked_ns + e->store_ms * CDP__MS;
-    switch (cdp__elastic_duty_of(e, k)) {
-    case CDP__ELASTIC_ALARM: {
-        const cdp_error why = *cdp_last_error();
-        cdp_status st;
-        cdp__elastic_close(e);
+    const cdp__elastic_duty duty = cdp__elastic_duty_of(e, k);
+    const cdp_error why = *cdp_last_error();
+    bool alarm = duty == CDP__ELASTIC_ALARM, may = false;
+    cdp_status st = CDP_OK;
+    if (duty == CDP__ELASTIC_NEWCOMERS) st = cdp__elastic_new_tickets(e, &may);
+    if (st != CDP_OK || !(alarm || may)) return st;
+    cdp__elastic_close(e);
+    if (alarm)
         st = cdp__elastic_alarm_at(e, e->watched, k, why.text);
-        return st == CDP_OK ? cdp__elastic_arrive_at(e, k) : st;
-    }
-    case CDP__ELASTIC_NEWCOMERS:
-        cdp__elastic_close(e);
-        return cdp__elastic_open(e, CDP__ELASTIC_ASKS_TICKETS, k);
-    default: break;
-    }
-    if (w->asks != CDP__ELASTIC_ASKS_TICKETS || cdp__elastic_now_ns(e) < limit_ns) return CDP_OK;
-    w->asks = CDP__ELASTIC_ASKS_NOTHING;
-    return cdp__store_end(e->watched, &w->call.rq, CDP_PENDING, e->store_ms);
+    else
+        st = cdp__elastic_look_for_newcomers(e, &alarm);
+    return st == CDP_OK && alarm ? cdp__elastic_arrive_at(e, k) : st;
 }
 
 /* One look at an epoch that goes on: waits for its alarm until `until_ns`, and arrives. What it
-   asks the store stays open, so that a program whose calls look is not held up. It uses `watched`
-   alone: `store` may be busy for as long as the program's thread connects. */
+   asks the store stays open, so that a program whose calls look is not held up. It uses `watched`:
+   `store` may be busy for as long as the program's thread connects. */
 CDP__PRIVATE cdp_status cdp__elastic_look_for_alarm(cdp_elastic *e, uint64_t k, uint64_t until_ns) {
     cdp__elastic_watch *w = &e->watch;
-    const cdp_store_request *rq = &w->call.rq;
-    const uint64_t known = e->d.tickets * (uint64_t)CDP__ELASTIC_RECORD_BYTES;
-    bool alarm, fresh;
     cdp_status st = CDP_OK;
     if (w->asks == CDP__ELASTIC_ASKS_NOTHING) st = cdp__elastic_open(e, CDP__ELASTIC_ASKS_ALARM, k);
     if (st == CDP_OK) st = cdp__elastic_answer(e, e->watched, &w->call.rq, until_ns);
     if (st == CDP_PENDING) return cdp__elastic_do_duty(e, k);
-    alarm = w->asks == CDP__ELASTIC_ASKS_ALARM;
-    fresh = !alarm && st == CDP_OK && rq->results && rq->results[0].bytes > known;
     cdp__elastic_close(e);
-    if (st == CDP_OK && fresh) st = cdp__elastic_look_for_newcomers(e, &alarm);
-    if (st != CDP_OK) return st;
-    return alarm ? cdp__elastic_arrive_at(e, k) : cdp__elastic_open(e, CDP__ELASTIC_ASKS_ALARM, k);
+    return st == CDP_OK ? cdp__elastic_arrive_at(e, k) : st;
 }
 
 /* This process is in no epoch that could end. Lock held. */
@@ -2431,7 +2452,7 @@ CDP__PRIVATE void cdp__elastic_free(cdp_elastic *e) {
     const cdp_os *os = e->os;
     if (e->thread) os->threads.join(os, e->thread);
     if (e->burying) os->threads.join(os, e->burying);
-    cdp__elastic_close(e);
+    cdp__elastic_close_all(e);
     cdp_group_destroy(e->dying);
     cdp_group_destroy(e->group);
     cdp_group_destroy(e->retired);
