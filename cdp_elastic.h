@@ -53,6 +53,7 @@
         get this step's group, rank and size               cdp_elastic_next
         say that the gradients of a step are complete      cdp_elastic_commit
         know which samples belong to this step             .batch, now.samples
+        stay in during a long step, without threads        cdp_elastic_poll
         decide something together, also when ranks die     cdp_elastic_agree
         end the job                                        cdp_elastic_finish, cdp_elastic_destroy
         take this process out, the others go on            cdp_elastic_leave
@@ -77,9 +78,9 @@
 
     HOW IT WORKS
         An epoch is a decided list of members with ranks. When a rank is lost, leaves or asks to be
-        taken in, somebody sets the alarm of the epoch. Each process has a thread that waits for it:
-        it aborts the group, and writes into the store which step it has committed (it arrives).
-        From then on nothing is committed in that epoch. The lowest rank that arrived decides: the
+        taken in, somebody sets the alarm of the epoch. Each process has a thread that waits for it
+        (without threads: see NO THREAD): it aborts the group, and writes into the store which step
+        it has committed (it arrives). From then on nothing is committed in that epoch. The lowest rank that arrived decides: the
         next epoch has those who arrived, then the newcomers; it begins with the highest step that
         one of the arrived members has committed, and those who have it are the sources of state.
         The others receive entries and blob, in pieces from up to 8 sources, and use them only after
@@ -96,7 +97,8 @@
                                    cdp_elastic_next() after a change
         settle_ms                  a turn waits so long for members of whom nobody knows whether
                                    they live. A process whose machine or network stands still for
-                                   longer is left out, and comes back as a newcomer
+                                   longer is left out, and comes back as a newcomer. Without
+                                   threads it has no default: see NO THREAD
         join_ms                    being below min_ranks, and waiting to be taken in
 
     CONFIGURATION
@@ -113,6 +115,22 @@
         cdp_store.h are). One thread of this header's own sleeps in a wait of the store and wakes
         ten times a second. On rank 0 it also looks for newcomers. Another one destroys the group of
         an epoch that has ended.
+
+    NO THREAD
+        With no_thread of tcp->group, with CDP_NO_THREADS, or with an os that has none, this header
+        starts no thread, and neither do its groups. All calls come from one thread, also
+        cdp_elastic_leave() and _alarm(), and none from a signal handler. What the thread would do
+        is done in cdp_elastic_next(), _commit(), _agree(), _finish() and _poll(): at most once in a
+        millisecond they look whether the store has answered what they asked before, and go on.
+        They wait for the store only in a turn, or when the group has failed or newcomers have come.
+        A process arrives in such a call only. So settle_ms must be set, on each rank that has no
+        thread and on those beside it, to 1500 ms more than the longest time that any rank spends
+        between two such calls: in a step, a checkpoint, connected(), save() or load(). A rank that
+        is away for longer in a turn is left out although it is healthy (STATE; the text says for
+        how long it was away). 1500 ms: so late an operation may hear that the epoch has ended, if
+        rank 0 of the epoch computes meanwhile. Call cdp_elastic_poll() in a step that takes long.
+        A member that is known to be dead is not waited for; only the first epoch waits for
+        settle_ms, if fewer than max_ranks come. CDP_NO_FRAMES: UNSUPPORTED.
 
     THE DEAD
         A killed process is noticed by its peers' connections. Whether it is known to be dead, so
@@ -131,10 +149,11 @@
         for each call of cdp_elastic_agree(), and one for each process that has ended (JOB/gone/ID).
 
     ERRORS
-        cdp_elastic_create: INVALID (desc; an id that was used before), UNSUPPORTED (no threads),
-        TIMEOUT (join_ms; the text says who was there), MISMATCH (settings or entries differ from
-        those of the job; the text shows the first that does), STATE (the job is over: this process
-        came too late and is not needed), STORE, NOMEM.
+        cdp_elastic_create: INVALID (desc; an id that was used before; no settle_ms without
+        threads), UNSUPPORTED (no threads, and CDP_NO_FRAMES), TIMEOUT (join_ms; the text says who
+        was there), MISMATCH (settings or entries differ from those of the job; the text shows the
+        first that does), STATE (the job is over: this process came too late and is not needed),
+        STORE, NOMEM.
         cdp_elastic_next: TIMEOUT (below min_ranks for join_ms), STATE (left out; left; nobody that
         is left has state: start from a checkpoint), MISMATCH (state that should be equal is not),
         STORE (the store is lost: this process must end), and whatever is a mistake of the program
@@ -216,7 +235,8 @@ typedef struct cdp_elastic_desc {
     uint32_t join_ms;
     /* a turn waits so long for members that may be alive or dead, in ms, and begins that wait anew,
        at most three times, if this process itself stood still meanwhile; the first epoch begins
-       when no other process has come for so long (default: 200) */
+       when no other process has come for so long (default: 200; without threads required, and 1500
+       more than the longest time between two calls: see NO THREAD above) */
     uint32_t settle_ms;
     /* newcomers end an epoch at the earliest so long after it began, in ms (default: 5000) */
     uint32_t grow_ms;
@@ -260,7 +280,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_create_from_env(
     const cdp_elastic_desc *desc, cdp_elastic **out);
 #endif
 
-/* Call it before every step. If nothing has changed it costs two locks. Otherwise everything that
+/* Call it before every step. If nothing has changed it costs two locks (without threads: a reading
+   of the clock, and a look at the store's socket each millisecond). Otherwise everything that
    is needed happens here, as often as needed: the turn, new connections, the transfer. Errors: see
    ERRORS above; after one, destroy the cdp_elastic. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_next(cdp_elastic *e, cdp_elastic_now *now);
@@ -293,11 +314,12 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_finish(cdp_elastic *e);
 /* Asks this process to leave: its next call of cdp_elastic_next() returns STATE, the others go on.
    Then destroy it. During a change it first sees the next epoch begin, because others may receive
    state from this process; where they wait for min_ranks it leaves at once. `reason` (may be NULL)
-   is copied. Any thread. */
+   is copied. Any thread; without threads the one that makes all calls. */
 CDP_API void cdp_elastic_leave(cdp_elastic *e, const char *reason);
 
 /* Ends the epoch now: all ranks that live are in the next one. `reason` (may be NULL) becomes its
-   cause. Any thread; may wait while another thread connects. Errors: STORE, TIMEOUT, INVALID. */
+   cause. Any thread (without threads: the one that makes all calls); may wait while another thread
+   connects. Errors: STORE, TIMEOUT, INVALID. */
 CDP_API cdp_status cdp_elastic_alarm(cdp_elastic *e, const char *reason);
 
 /* Ends this member. If neither cdp_elastic_finish() nor cdp_elastic_leave() was called before, the
@@ -864,7 +886,7 @@ CDP__PRIVATE bool cdp__elastic_get_decision(uint8_t *in, uint64_t bytes, cdp__el
 /* ---- >>elastic-store: keys of the job, and short requests ------------------------------------ */
 
 /* Knows: the keys. Promises: no request takes longer than e->store_ms; what a request returns is
-   the caller's memory. May use: epoch, records, store functions of cdp_store.h. */
+   the caller's memory. May use: epoch, turn, records, store functions of cdp_store.h. */
 
 typedef struct cdp__elastic_past { /* one epoch, for cdp_elastic_history() */
     uint64_t epoch, step;
@@ -1687,8 +1709,8 @@ CDP__PRIVATE void cdp__elastic_sleep(cdp_elastic *e, uint64_t deadline_ns) {
 /* ---- >>elastic-transfer: state, from several sources to all who lack it ---------------------- */
 
 /* Knows: entries, blobs, who is a source. Promises: what was received is used only after the hashes
-   of all members were equal. May use: epoch, elastic-store, elastic-turns, groups, collectives and
-   objects of cdp.h. */
+   of all members were equal. May use: epoch, elastic-store, elastic-turns, groups and collectives of
+   cdp.h. */
 
 #define CDP__ELASTIC_SOURCES 8u /* more would not make it faster */
 #ifndef CDP__ELASTIC_PIECE      /* tests take less */
@@ -1705,8 +1727,9 @@ typedef struct cdp__elastic_transfer {
     uint32_t turn;                         /* pieces that have begun */
     uint8_t *apart;   /* the entries come here; NULL: they are overwritten as they come */
     uint64_t hash[2]; /* of the entries; of the blob */
-    cdp_blob blob;    /* as received */
-    bool has_blob;
+    uint8_t *blob;    /* as saved, or received */
+    uint64_t blob_bytes;
+    bool has_blob; /* it was received */
 } cdp__elastic_transfer;
 
 /* What a function of the program returned. Its error is final, also one that would be a loss in an
@@ -1811,11 +1834,30 @@ CDP__PRIVATE cdp_status cdp__elastic_round_begin(
     return st;
 }
 
-CDP__PRIVATE cdp_status cdp__elastic_round_end(cdp__elastic_round *round) {
+/* The groups of sources fail alone, and a source that has met the end of the epoch before it came
+   here sends nothing in them: the end of the group of the epoch ends them. */
+CDP__PRIVATE cdp_status cdp__elastic_transfer_wait(cdp__elastic_transfer *t, cdp_work work) {
+#ifdef CDP_NO_FRAMES
+    (void)t;
+#else
+    uint32_t i;
+    while (cdp_work_poll(work, CDP__ELASTIC_LOOK_MS * 1000) == CDP_PENDING) {
+        cdp__elastic_attend(t->e, 0);
+        if (cdp_poll(t->group, 0) == CDP_OK) continue;
+        for (i = 0; i < t->count; ++i)
+            if (t->from[i]) cdp_group_abort(t->from[i], "the epoch ended before its state moved");
+        break;
+    }
+#endif
+    return cdp_work_wait(work);
+}
+
+CDP__PRIVATE cdp_status cdp__elastic_round_end(
+    cdp__elastic_transfer *t, cdp__elastic_round *round) {
     cdp_status st = CDP_OK, one;
     uint32_t i;
     for (i = 0; i < round->count; ++i) {
-        one = cdp_work_wait(round->works[i]);
+        one = cdp__elastic_transfer_wait(t, round->works[i]);
         if (st == CDP_OK) st = one;
     }
     round->count = 0;
@@ -1838,14 +1880,14 @@ CDP__PRIVATE cdp_status cdp__elastic_transfer_entry(
             st = cdp__elastic_round_begin(t, data + begun, bytes - begun, next);
             begun += next->bytes;
         }
-        one = cdp__elastic_round_end(now);
+        one = cdp__elastic_round_end(t, now);
         if (st == CDP_OK) st = one;
         if (st == CDP_OK) t->hash[0] = cdp__elastic_hash(t->hash[0], data + ended, now->bytes);
         ended += now->bytes;
         ++k;
     }
     for (k = 0; k < 2; ++k) {
-        one = cdp__elastic_round_end(&rounds[k]);
+        one = cdp__elastic_round_end(t, &rounds[k]);
         if (st == CDP_OK) st = one;
     }
     return st;
@@ -1867,31 +1909,35 @@ CDP__PRIVATE cdp_status cdp__elastic_each_entry(cdp__elastic_transfer *t, bool p
     return st;
 }
 
-/* The small blob comes from the first source. */
+/* From the first source to all who receive. */
+CDP__PRIVATE cdp_status cdp__elastic_transfer_bytes(
+    cdp__elastic_transfer *t, void *data, uint64_t bytes) {
+    cdp_work work;
+    cdp_status st;
+    if (!bytes) return CDP_OK;
+    st = cdp_broadcast_async(t->from[0], data, bytes, CDP_DTYPE_U8, 0, &work);
+    return st == CDP_OK ? cdp__elastic_transfer_wait(t, work) : st;
+}
+
+/* The small blob comes from the first source: its size, then its bytes. */
 CDP__PRIVATE cdp_status cdp__elastic_transfer_blob(cdp__elastic_transfer *t) {
     const cdp_elastic_desc *d = &t->e->desc;
     const bool first = t->rank == t->source[0];
-    uint8_t *data = NULL;
-    uint64_t bytes = 0;
+    uint8_t size[8] = {0};
     cdp_status st;
     if (!d->save || !t->from[0]) return CDP_OK;
-    if (first) {
-        bytes = d->save(d->user, NULL, 0);
-        data = (uint8_t *)cdp__alloc(t->e->os, bytes + 1);
-        if (!data) return cdp__fail_nomem("the blob of save()", bytes);
-        if (d->save(d->user, data, bytes) != bytes) {
-            cdp__free(t->e->os, data);
-            return cdp__fail(CDP_ERR_INVALID,
-                "save() of cdp_elastic_desc returned another size in its second call");
-        }
-    }
-    st = cdp_broadcast_bytes(t->from[0], data, bytes, 0, first ? NULL : &t->blob);
-    if (st == CDP_OK) {
-        t->hash[1] = first ? cdp__hash(CDP__HASH_START, data, bytes)
-                           : cdp__hash(CDP__HASH_START, t->blob.data, t->blob.bytes);
-        t->has_blob = !first;
-    }
-    cdp__free(t->e->os, data);
+    if (first) cdp__put_u64(size, d->save(d->user, NULL, 0));
+    st = cdp__elastic_transfer_bytes(t, size, sizeof size);
+    if (st != CDP_OK) return st;
+    t->blob_bytes = cdp__get_u64(size);
+    t->blob = (uint8_t *)cdp__alloc(t->e->os, t->blob_bytes + 1);
+    if (!t->blob) return cdp__fail_nomem("the blob of save()", t->blob_bytes);
+    if (first && d->save(d->user, t->blob, t->blob_bytes) != t->blob_bytes)
+        return cdp__fail(
+            CDP_ERR_INVALID, "save() of cdp_elastic_desc returned another size in its second call");
+    st = cdp__elastic_transfer_bytes(t, t->blob, t->blob_bytes);
+    if (st == CDP_OK) t->hash[1] = cdp__hash(CDP__HASH_START, t->blob, t->blob_bytes);
+    t->has_blob = st == CDP_OK && !first;
     return st;
 }
 
@@ -1936,8 +1982,7 @@ CDP__PRIVATE cdp_status cdp__elastic_transfer_end(cdp__elastic_transfer *t) {
     if (!in) return cdp__fail(CDP_ERR_ABORTED, "the epoch ended before its state was there");
     (void)cdp__elastic_each_entry(t, true);
     if (t->has_blob)
-        st = cdp__elastic_returned(
-            e, t->group, "load", d->load(d->user, t->blob.data, t->blob.bytes));
+        st = cdp__elastic_returned(e, t->group, "load", d->load(d->user, t->blob, t->blob_bytes));
     return st == CDP_OK ? cdp_barrier(t->group) : st;
 }
 
@@ -1961,7 +2006,7 @@ CDP__PRIVATE cdp_status cdp__elastic_transfer_all(
     if (st == CDP_OK) st = cdp__elastic_transfer_compare(&t);
     if (st == CDP_OK) st = cdp__elastic_transfer_end(&t);
     const cdp_error why = *cdp_last_error();
-    if (t.from[0]) cdp_blob_free(t.from[0], &t.blob);
+    cdp__free(e->os, t.blob);
     for (i = 0; i < t.count; ++i)
         cdp_group_destroy(t.from[i]);
     cdp__free(e->os, t.apart);

@@ -1,5 +1,5 @@
-/* test_elastic_polled.c - jobs of cdp_elastic.h without threads: processes arrive and decide in their
-   calls. It runs as it is, and with CDP_NO_THREADS. Processes and the outcome of each:
+/* test_elastic_polled.c - jobs of cdp_elastic.h without threads: processes arrive and decide in
+   their calls. It runs as it is, and with CDP_NO_THREADS. Processes and the outcome of each:
    elastic_procs.h. */
 #define _GNU_SOURCE
 #define CDP_IMPLEMENTATION
@@ -19,7 +19,7 @@ static void alone(uint32_t from, uint32_t to, uint32_t settle_ms) {
     }
 }
 
-/* `n` ranks that are all there at the beginning; the dead are known, so nobody waits for settle_ms. */
+/* `n` ranks that are all there at the beginning. The dead are known: nobody waits for settle_ms. */
 static void begin(uint32_t n, uint32_t min) {
     job_begin();
     alone(0, MOST, 10000 * TEST_SLACK);
@@ -179,8 +179,8 @@ static void compute_for_long(job_member *m, cdp_elastic *e, const cdp_elastic_no
             if (polls) st = cdp_elastic_poll(e);
         }
         if (polls)
-            m->wrong += st != CDP_ERR_ABORTED
-                || !strstr(cdp_last_error()->text, "call cdp_elastic_next()");
+            m->wrong +=
+                st != CDP_ERR_ABORTED || !strstr(cdp_last_error()->text, "call cdp_elastic_next()");
     }
 }
 
