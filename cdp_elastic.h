@@ -80,9 +80,10 @@
         An epoch is a decided list of members with ranks. When a rank is lost, leaves or asks to be
         taken in, somebody sets the alarm of the epoch. Each process has a thread that waits for it
         (without threads: see NO THREAD): it aborts the group, and writes into the store which step
-        it has committed (it arrives). From then on nothing is committed in that epoch. The lowest rank that arrived decides: the
-        next epoch has those who arrived, then the newcomers; it begins with the highest step that
-        one of the arrived members has committed, and those who have it are the sources of state.
+        it has committed (it arrives). From then on nothing is committed in that epoch. The lowest
+        rank that arrived decides: the next epoch has those who arrived, then the newcomers; it
+        begins with the highest step that one of the arrived members has committed, and those who
+        have it are the sources of state.
         The others receive entries and blob, in pieces from up to 8 sources, and use them only after
         the hashes of all ranks were equal. Every epoch has connections of its own, and each rank
         says on them which member of which epoch it is.
@@ -1709,8 +1710,8 @@ CDP__PRIVATE void cdp__elastic_sleep(cdp_elastic *e, uint64_t deadline_ns) {
 /* ---- >>elastic-transfer: state, from several sources to all who lack it ---------------------- */
 
 /* Knows: entries, blobs, who is a source. Promises: what was received is used only after the hashes
-   of all members were equal. May use: epoch, elastic-store, elastic-turns, groups and collectives of
-   cdp.h. */
+   of all members were equal; no member waits longer than the epoch lasts. May use: epoch,
+   elastic-store, elastic-turns, groups and collectives of cdp.h. */
 
 #define CDP__ELASTIC_SOURCES 8u /* more would not make it faster */
 #ifndef CDP__ELASTIC_PIECE      /* tests take less */

@@ -167,6 +167,10 @@ static void compute_for_long(job_member *m, cdp_elastic *e, const cdp_elastic_no
     cdp_status st = CDP_OK;
     if (now->step != 10 || now->epoch != 1) return;
     if (m == &job.m[0]) {
+        /* not before the other one computes: else it would see the alarm first */
+        while (!__atomic_load_n(&job.m[1].mark_ns, __ATOMIC_ACQUIRE)
+            && test_now_ns() - begun < 1000000000u)
+            test_sleep_ms(1);
         m->wrong += !OK(cdp_elastic_alarm(e, "a turn begins"));
         while (st == CDP_OK) {
             st = cdp_elastic_poll(e);
@@ -174,6 +178,7 @@ static void compute_for_long(job_member *m, cdp_elastic *e, const cdp_elastic_no
         }
         m->wrong += st != CDP_ERR_ABORTED;
     } else if (m == &job.m[1]) {
+        __atomic_store_n(&m->mark_ns, begun, __ATOMIC_RELEASE);
         while (st == CDP_OK && test_now_ns() - begun < 2500000000u) {
             test_sleep_ms(polls ? 50 : 2500);
             if (polls) st = cdp_elastic_poll(e);
