@@ -46,7 +46,7 @@ BENCH    := $(BENCH_SRC:tests/bench/%.c=$(BUILD)/bench/%)
 # examples in C++, where there is a compiler for it
 CXX_SRC  := $(if $(shell command -v g++),$(wildcard examples/*.cpp))
 EXAMPLES := $(EXAMPLE_SRC:examples/%.c=$(BUILD)/%) $(CXX_SRC:examples/%.cpp=$(BUILD)/%)
-NO_THREADS := $(if $(filter test_group,$(UNIT)),test_group_no_threads)
+NO_THREADS := $(patsubst %,%_no_threads,$(filter test_group test_elastic_polled,$(UNIT)))
 PROGRAMS := $(UNIT) $(NO_THREADS) $(PROCS) $(NCCL) $(MEM) $(DTENSOR) $(FUZZ) $(SIM) $(SCRIPTS) $(ROUNDS) $(LINEAR)
 
 .PHONY: help demo demo-elastic examples programs test test-strict sim sim-hour bench bench-peers bench-memory bench-store bench-mac bench-dtensor bench-rpc bench-elastic scale mutants sanitize format format-check sections sizes platforms firmware clean

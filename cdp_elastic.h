@@ -53,6 +53,7 @@
         get this step's group, rank and size               cdp_elastic_next
         say that the gradients of a step are complete      cdp_elastic_commit
         know which samples belong to this step             .batch, now.samples
+        stay in during a long step, without threads        cdp_elastic_poll
         decide something together, also when ranks die     cdp_elastic_agree
         end the job                                        cdp_elastic_finish, cdp_elastic_destroy
         take this process out, the others go on            cdp_elastic_leave
@@ -77,11 +78,12 @@
 
     HOW IT WORKS
         An epoch is a decided list of members with ranks. When a rank is lost, leaves or asks to be
-        taken in, somebody sets the alarm of the epoch. Each process has a thread that waits for it:
-        it aborts the group, and writes into the store which step it has committed (it arrives).
-        From then on nothing is committed in that epoch. The lowest rank that arrived decides: the
-        next epoch has those who arrived, then the newcomers; it begins with the highest step that
-        one of the arrived members has committed, and those who have it are the sources of state.
+        taken in, somebody sets the alarm of the epoch. Each process has a thread that waits for it
+        (without threads: see NO THREAD): it aborts the group, and writes into the store which step
+        it has committed (it arrives). From then on nothing is committed in that epoch. The lowest
+        rank that arrived decides: the next epoch has those who arrived, then the newcomers; it
+        begins with the highest step that one of the arrived members has committed, and those who
+        have it are the sources of state.
         The others receive entries and blob, in pieces from up to 8 sources, and use them only after
         the hashes of all ranks were equal. Every epoch has connections of its own, and each rank
         says on them which member of which epoch it is.
@@ -96,7 +98,8 @@
                                    cdp_elastic_next() after a change
         settle_ms                  a turn waits so long for members of whom nobody knows whether
                                    they live. A process whose machine or network stands still for
-                                   longer is left out, and comes back as a newcomer
+                                   longer is left out, and comes back as a newcomer. Without
+                                   threads it has no default: see NO THREAD
         join_ms                    being below min_ranks, waiting to be taken in, and epochs that
                                    fail one after the other before they begin
 
@@ -114,6 +117,22 @@
         cdp_store.h are). One thread of this header's own sleeps in a wait of the store and wakes
         ten times a second. On rank 0 it also looks for newcomers. Another one destroys the group of
         an epoch that has ended.
+
+    NO THREAD
+        With no_thread of tcp->group, with CDP_NO_THREADS, or with an os that has none, this header
+        starts no thread, and neither do its groups. All calls come from one thread, also
+        cdp_elastic_leave() and _alarm(), and none from a signal handler. What the thread would do
+        is done in cdp_elastic_next(), _commit(), _agree(), _finish() and _poll(): at most once in a
+        millisecond they look whether the store has answered what they asked before, and go on.
+        They wait for the store only in a turn, or when the group has failed or newcomers have come.
+        A process arrives in such a call only. So settle_ms must be set, on each rank that has no
+        thread and on those beside it, to 1500 ms more than the longest time that any rank spends
+        between two such calls: in a step, a checkpoint, connected(), save() or load(). A rank that
+        is away for longer in a turn is left out although it is healthy (STATE; the text says for
+        how long it was away). 1500 ms: so late an operation may hear that the epoch has ended, if
+        rank 0 of the epoch computes meanwhile. Call cdp_elastic_poll() in a step that takes long.
+        A member that is known to be dead is not waited for; only the first epoch waits for
+        settle_ms, if fewer than max_ranks come. CDP_NO_FRAMES: UNSUPPORTED.
 
     THE DEAD
         A killed process is noticed by its peers' connections. Whether it is known to be dead, so
@@ -134,11 +153,11 @@
         for each call of cdp_elastic_agree(), and one for each process that has ended (JOB/gone/ID).
 
     ERRORS
-        cdp_elastic_create: INVALID (desc; an id that was used before), UNSUPPORTED (no threads),
-        TIMEOUT (join_ms; the text says who was there), MISMATCH (settings or entries differ from
-        those of the job; the text shows the first that does), STATE (the job is over: this process
-        came too late and is not needed; or all its ranks have died: start again from a checkpoint),
-        STORE, NOMEM.
+        cdp_elastic_create: INVALID (desc; an id that was used before; no settle_ms without
+        threads), UNSUPPORTED (no threads, and CDP_NO_FRAMES), TIMEOUT (join_ms; the text says who
+        was there), MISMATCH (settings or entries differ from those of the job; the text shows the
+        first that does), STATE (the job is over: this process came too late and is not needed; or
+        all its ranks have died: start again from a checkpoint), STORE, NOMEM.
         cdp_elastic_next: TIMEOUT (below min_ranks, or no epoch begins, for join_ms), STATE (left
         out; left; nobody that is left has state: start from a checkpoint), MISMATCH (state that
         should be equal is not), STORE (the store is lost: this process must end), and whatever is a
@@ -222,7 +241,8 @@ typedef struct cdp_elastic_desc {
     uint32_t join_ms;
     /* a turn waits so long for members that may be alive or dead, in ms, and begins that wait anew,
        at most three times, if this process itself stood still meanwhile; the first epoch begins
-       when no other process has come for so long (default: 200) */
+       when no other process has come for so long (default: 200; without threads required, and 1500
+       more than the longest time between two calls: see NO THREAD above) */
     uint32_t settle_ms;
     /* newcomers end an epoch at the earliest so long after it began, in ms (default: 5000) */
     uint32_t grow_ms;
@@ -267,7 +287,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_create_from_env(
     const cdp_elastic_desc *desc, cdp_elastic **out);
 #endif
 
-/* Call it before every step. If nothing has changed it costs two locks. Otherwise everything that
+/* Call it before every step. If nothing has changed it costs two locks (without threads: a reading
+   of the clock, and a look at the store's socket each millisecond). Otherwise everything that
    is needed happens here, as often as needed: the turn, new connections, the transfer. Errors: see
    ERRORS above; after one, destroy the cdp_elastic. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_next(cdp_elastic *e, cdp_elastic_now *now);
@@ -277,6 +298,13 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_next(cdp_elastic *e, cdp_elastic_n
    Errors: ABORTED (an alarm was first: leave the state as it is, and call cdp_elastic_next());
    INVALID. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_commit(cdp_elastic *e);
+
+/* Whether the step that is being computed can still count. For programs without threads whose steps
+   take long: a call now and then keeps this process in the job (see NO THREAD above). Does not
+   wait; where a turn has begun it asks the store, which takes as long as that needs. Errors:
+   ABORTED (the epoch has ended: drop the step, and call cdp_elastic_next()); whatever
+   cdp_elastic_next() would return; INVALID. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_poll(cdp_elastic *e);
 
 /* Collective over the ranks of the epoch: *all is true if each rank said yes. Every rank that gets
    an answer gets the same one, also when ranks die meanwhile (then it is false, or what the others
@@ -293,11 +321,12 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_finish(cdp_elastic *e);
 /* Asks this process to leave: its next call of cdp_elastic_next() returns STATE, the others go on.
    Then destroy it. During a change it first sees the next epoch begin, because others may receive
    state from this process; where they wait for min_ranks it leaves at once. `reason` (may be NULL)
-   is copied. Any thread. */
+   is copied. Any thread; without threads the one that makes all calls. */
 CDP_API void cdp_elastic_leave(cdp_elastic *e, const char *reason);
 
 /* Ends the epoch now: all ranks that live are in the next one. `reason` (may be NULL) becomes its
-   cause. Any thread; may wait while another thread connects. Errors: STORE, TIMEOUT, INVALID. */
+   cause. Any thread (without threads: the one that makes all calls); may wait while another thread
+   connects. Errors: STORE, TIMEOUT, INVALID. */
 CDP_API cdp_status cdp_elastic_alarm(cdp_elastic *e, const char *reason);
 
 /* Ends this member. If neither cdp_elastic_finish() nor cdp_elastic_leave() was called before, the
@@ -885,7 +914,7 @@ CDP__PRIVATE bool cdp__elastic_get_decision(uint8_t *in, uint64_t bytes, cdp__el
 /* ---- >>elastic-store: keys of the job, and short requests ------------------------------------ */
 
 /* Knows: the keys. Promises: no request takes longer than e->store_ms; what a request returns is
-   the caller's memory. May use: epoch, records, store functions of cdp_store.h. */
+   the caller's memory. May use: epoch, turn, records, store functions of cdp_store.h. */
 
 typedef struct cdp__elastic_past { /* one epoch, for cdp_elastic_history() */
     uint64_t epoch, step;
@@ -897,27 +926,54 @@ typedef struct cdp__elastic_past { /* one epoch, for cdp_elastic_history() */
 #define CDP__ELASTIC_PASTS 32u
 #define CDP__ELASTIC_KEY 192u
 #define CDP__ELASTIC_SLICE_MS 100u /* how soon a thread that waits looks whether it still should */
+#define CDP__ELASTIC_REST_NS CDP__MS /* between two looks of calls that do not wait */
 #define CDP__ELASTIC_STORE_MS 30000u
 #define CDP__ELASTIC_INIT_MS 500u /* for the first attempt to connect */
+
+/* What is asked of the store until there is an answer, from look to look. */
+typedef enum cdp__elastic_asks {
+    CDP__ELASTIC_ASKS_NOTHING,
+    CDP__ELASTIC_ASKS_ALARM,   /* waits for the alarm of the epoch */
+    CDP__ELASTIC_ASKS_DECISION /* waits for the one that makes the next epoch */
+} cdp__elastic_asks;
+
+typedef struct cdp__elastic_watch {
+    uint8_t asks; /* cdp__elastic_asks */
+    cdp__store_call call;
+    char key[CDP__ELASTIC_KEY];
+    uint64_t epoch;  /* whose alarm, or whose end, this is about */
+    uint64_t turn;   /* the epoch that `settle` and `due_ns` are about */
+    uint64_t due_ns; /* the next look at the turn */
+    cdp__elastic_settle settle;
+    bool reads; /* no_thread: `tickets` reads them; it may take several looks */
+    cdp__store_call tickets;
+    char tickets_key[CDP__ELASTIC_KEY];
+    uint64_t tickets_ns; /* when rank 0 began to look for newcomers last */
+} cdp__elastic_watch;
 
 struct cdp_elastic {
     cdp_elastic_desc desc; /* with defaults */
     cdp_tcp_desc tcp;
     const cdp_os *os;
     cdp_store *store;   /* for the threads of the program */
-    cdp_store *watched; /* for the thread of this header; the same one, or a clone */
+    cdp_store *watched; /* for `watch`; the same one, or a clone */
     bool own_store;
+    bool no_thread; /* calls of the program look; there is no lock either */
     char job[64], id[2 * CDP__ELASTIC_ID_BYTES + 1];
     uint32_t store_ms;
     void *mutex, *cond, *thread;
+    cdp__elastic_watch watch; /* of the thread that looks */
     /* of the thread in cdp_elastic_next() */
-    void *burying;     /* a thread that destroys a group; NULL: none was started */
-    uint32_t failures; /* attempts to connect that failed in a row */
-    bool refused;      /* connected() or load() returned an error: it starts no turn */
-    bool shown;        /* connected() was called with `group` */
-    cdp_group *middle; /* connected() alone has seen it, and for no later group it was called */
-    uint64_t told;     /* the epoch that the last cdp_elastic_next() reported; 0: none yet */
-    uint64_t agreed;   /* calls of cdp_elastic_agree() in that epoch */
+    void *burying;      /* a thread that destroys a group; NULL: none was started */
+    cdp_group *dying;   /* no_thread: a group that is being left */
+    uint64_t looked_ns; /* no_thread: the end of the last look */
+    uint64_t away_ns;   /* no_thread: the longest time without a look in this epoch */
+    uint32_t failures;  /* attempts to connect that failed in a row */
+    bool refused;       /* connected() or load() returned an error: it starts no turn */
+    bool shown;         /* connected() was called with `group` */
+    cdp_group *middle;  /* connected() alone has seen it, and for no later group it was called */
+    uint64_t told;      /* the epoch that the last cdp_elastic_next() reported; 0: none yet */
+    uint64_t agreed;    /* calls of cdp_elastic_agree() in that epoch */
     /* guarded by mutex from here on */
     cdp__elastic_place place;
     cdp__elastic_decision d; /* of place.epoch */
@@ -939,16 +995,13 @@ CDP__PRIVATE uint64_t cdp__elastic_now_ns(const cdp_elastic *e) {
     return e->os->now_ns(e->os->user);
 }
 CDP__PRIVATE void cdp__elastic_lock(cdp_elastic *e) {
-    e->os->threads.mutex_lock(e->os->user, e->mutex);
+    if (e->mutex) e->os->threads.mutex_lock(e->os->user, e->mutex);
 }
 CDP__PRIVATE void cdp__elastic_unlock(cdp_elastic *e) {
-    e->os->threads.mutex_unlock(e->os->user, e->mutex);
+    if (e->mutex) e->os->threads.mutex_unlock(e->os->user, e->mutex);
 }
 CDP__PRIVATE void cdp__elastic_signal(cdp_elastic *e) {
-    e->os->threads.cond_broadcast(e->os->user, e->cond);
-}
-CDP__PRIVATE void cdp__elastic_sleep(cdp_elastic *e, uint64_t deadline_ns) {
-    e->os->threads.cond_wait(e->os->user, e->cond, e->mutex, deadline_ns);
+    if (e->cond) e->os->threads.cond_broadcast(e->os->user, e->cond);
 }
 
 CDP__PRIVATE CDP__PRINTF(3, 4) void cdp__elastic_key(
@@ -1039,6 +1092,16 @@ CDP__PRIVATE cdp_status cdp__elastic_read(
     return st == CDP_OK ? cdp__elastic_ask(e, s, &c, data, bytes) : st;
 }
 
+/* Waits for the answer: CDP_PENDING, and not before that time, if there is none. A store without
+   locks does not wait. */
+CDP__PRIVATE cdp_status cdp__elastic_answer(
+    cdp_elastic *e, cdp_store *s, cdp_store_request *rq, uint64_t until_ns) {
+    cdp_status st = rq->status;
+    if (st == CDP_PENDING) st = s->wait(s->self, rq, until_ns);
+    if (st == CDP_PENDING && cdp__elastic_now_ns(e) < until_ns) cdp__sleep_until(e->os, until_ns);
+    return st;
+}
+
 /* Waits for the key, at most `ms`: CDP_OK, or CDP_PENDING if it is still absent. */
 CDP__PRIVATE cdp_status cdp__elastic_await(
     cdp_elastic *e, cdp_store *s, const char *key, uint64_t ms) {
@@ -1046,10 +1109,7 @@ CDP__PRIVATE cdp_status cdp__elastic_await(
     cdp_status st = cdp__store_call_make(&c, CDP_STORE_WAIT, key, NULL, 0);
     if (st == CDP_OK) st = cdp__store_begin(s, &c.rq);
     if (st < 0) return st;
-    if (c.rq.status == CDP_PENDING)
-        st = s->wait(s->self, &c.rq, cdp__elastic_now_ns(e) + ms * CDP__MS);
-    else
-        st = c.rq.status;
+    st = cdp__elastic_answer(e, s, &c.rq, cdp__elastic_now_ns(e) + ms * CDP__MS);
     if (st == CDP_PENDING) s->cancel(s->self, &c.rq);
     if (st == CDP_PENDING && c.rq.status == CDP_OK) st = CDP_OK;
     return st;
@@ -1218,9 +1278,11 @@ CDP__PRIVATE cdp_status cdp__elastic_propose(
     return st;
 }
 
-/* ---- >>elastic-turns: the thread that watches, arrives and decides --------------------------- */
+/* ---- >>elastic-turns: looks for the alarm, arrives and decides ------------------------------- */
 
-/* Knows: the alarm of the epoch. Promises: after an alarm this process arrives within
+/* Knows: the alarm of the epoch. cdp__elastic_tick() is one look; a thread of this header calls it
+   again and again, or, with no_thread, the calls of the program do (cdp__elastic_attend()).
+   Promises: after an alarm this process arrives at the next look, and the thread looks within
    CDP__ELASTIC_SLICE_MS, also while the program computes; each turn ends with a decision, or with
    e->failure. May use: epoch, turn, elastic-store. */
 
@@ -1240,15 +1302,29 @@ CDP__PRIVATE void cdp__elastic_fail(cdp_elastic *e) {
     cdp__elastic_signal(e);
 }
 
+/* The others decided without this process: why. */
+CDP__PRIVATE void cdp__elastic_left_out(cdp_elastic *e, const cdp__elastic_decision *d) {
+    const uint64_t away_ms = e->away_ns / CDP__MS;
+    const char *const back = "create another cdp_elastic to come back as a newcomer";
+    if (away_ms > e->desc.settle_ms)
+        (void)cdp__fail(CDP_ERR_STATE,
+            "left out of epoch %llu (%s): this process called nothing of cdp_elastic.h for %llu "
+            "ms, and settle_ms is %u; without threads make it longer than the longest time "
+            "between two calls, or call cdp_elastic_poll() in between; %s",
+            (unsigned long long)d->epoch, d->cause, (unsigned long long)away_ms, e->desc.settle_ms,
+            back);
+    else
+        (void)cdp__fail(CDP_ERR_STATE,
+            "left out of epoch %llu (%s): this process did not arrive within settle_ms, %u ms, or "
+            "its connection to the store ended; %s",
+            (unsigned long long)d->epoch, d->cause, e->desc.settle_ms, back);
+}
+
 /* A decision becomes the one of this process. Takes d->members. Lock held. */
 CDP__PRIVATE void cdp__elastic_adopt(cdp_elastic *e, cdp__elastic_decision *d) {
     const uint64_t now = cdp__elastic_now_ns(e);
     if (!cdp__elastic_learn(&e->place, d)) {
-        (void)cdp__fail(CDP_ERR_STATE,
-            "left out of epoch %llu (%s): this process did not arrive within settle_ms, %u ms, or "
-            "its connection to the store ended; create another cdp_elastic to come back as a "
-            "newcomer",
-            (unsigned long long)d->epoch, d->cause, e->desc.settle_ms);
+        cdp__elastic_left_out(e, d);
         e->left = true;
         cdp__elastic_fail(e);
         cdp__free(e->os, d->members);
@@ -1267,6 +1343,7 @@ CDP__PRIVATE void cdp__elastic_adopt(cdp_elastic *e, cdp__elastic_decision *d) {
     cdp__free(e->os, e->d.members);
     e->d = *d;
     e->epoch_ns = now;
+    e->away_ns = 0;
     e->few = false;
     cdp__elastic_signal(e);
 }
@@ -1392,7 +1469,7 @@ CDP__PRIVATE cdp_status cdp__elastic_look(
     cdp_status st;
     if (!gone) return cdp__fail_nomem("a list of members", e->d.size);
     memset(&t, 0, sizeof t);
-    t.d = &e->d; /* this thread alone changes it */
+    t.d = &e->d; /* whoever looks alone changes it */
     t.gone = gone;
     t.rank = e->place.rank;
     t.since_ms = cdp__elastic_waited_ms(settle, now, e->desc.settle_ms);
@@ -1420,50 +1497,91 @@ CDP__PRIVATE cdp_status cdp__elastic_look(
     return st;
 }
 
-/* From the arrival to the next decision. */
-CDP__PRIVATE cdp_status cdp__elastic_turn_over(cdp_elastic *e) {
-    char key[CDP__ELASTIC_KEY];
-    const uint64_t k = e->d.epoch;
-    cdp__elastic_settle settle = {0, 0, 0};
-    cdp_status st = CDP_OK;
-    bool stop = false;
-    settle.since_ns = settle.due_ns = e->epoch_ns;
-    cdp__elastic_key(e, key, "e/%llu", (unsigned long long)(k + 1));
-    while (st == CDP_OK && !stop) {
-        cdp__elastic_decision d;
-        uint64_t wait_ms = 0;
-        st = cdp__elastic_read_decision(e, e->watched, k + 1, &d);
-        if (st != CDP_OK) break;
-        if (d.members) {
-            cdp__elastic_lock(e);
-            stop = e->place.phase != CDP__ELASTIC_ARRIVED; /* it has left meanwhile */
-            if (!stop) cdp__elastic_adopt(e, &d);
-            cdp__elastic_unlock(e);
-            if (stop) cdp__free(e->os, d.members);
-            return CDP_OK;
-        }
-        st = cdp__elastic_look(e, &settle, &wait_ms);
-        if (st == CDP_OK && wait_ms) st = cdp__elastic_await(e, e->watched, key, wait_ms);
-        if (st == CDP_PENDING) st = CDP_OK;
-        cdp__elastic_lock(e);
-        stop = e->stop || e->place.phase != CDP__ELASTIC_ARRIVED;
-        cdp__elastic_unlock(e);
-    }
-    return st;
+/* Begins to wait for a key of epoch k; the request stays open from look to look. */
+CDP__PRIVATE cdp_status cdp__elastic_open(cdp_elastic *e, cdp__elastic_asks asks, uint64_t k) {
+    cdp__elastic_watch *w = &e->watch;
+    const unsigned long long epoch = (unsigned long long)k;
+    cdp_status st;
+    if (asks == CDP__ELASTIC_ASKS_ALARM)
+        cdp__elastic_key(e, w->key, "e/%llu/alarm", epoch);
+    else
+        cdp__elastic_key(e, w->key, "e/%llu", epoch + 1);
+    st = cdp__store_call_make(&w->call, CDP_STORE_WAIT, w->key, NULL, 0);
+    if (st == CDP_OK) st = cdp__store_begin(e->watched, &w->call.rq);
+    if (st < 0) return st;
+    w->asks = (uint8_t)asks;
+    w->epoch = k;
+    return CDP_OK;
 }
 
-/* Newcomers end the epoch. */
-CDP__PRIVATE cdp_status cdp__elastic_look_for_newcomers(cdp_elastic *e) {
+/* Nothing is asked any more. */
+CDP__PRIVATE void cdp__elastic_close(cdp_elastic *e) {
+    cdp_store_request *rq = &e->watch.call.rq;
+    if (e->watch.asks != CDP__ELASTIC_ASKS_NOTHING && rq->status == CDP_PENDING)
+        e->watched->cancel(e->watched->self, rq);
+    e->watch.asks = CDP__ELASTIC_ASKS_NOTHING;
+}
+
+/* Nor is any list of tickets read. */
+CDP__PRIVATE void cdp__elastic_close_all(cdp_elastic *e) {
+    cdp_store_request *rq = &e->watch.tickets.rq;
+    cdp__elastic_close(e);
+    if (!e->watch.reads) return;
+    e->watch.reads = false;
+    if (rq->status == CDP_PENDING) e->store->cancel(e->store->self, rq);
+    if (rq->status == CDP_OK) cdp_store_request_free(e->store, rq);
+}
+
+/* One look at a turn, from the arrival in epoch k to the next decision. Waits for that one until
+   `until_ns`, and not longer than until the next look is due. */
+CDP__PRIVATE cdp_status cdp__elastic_look_for_decision(
+    cdp_elastic *e, uint64_t k, uint64_t until_ns) {
+    cdp__elastic_watch *w = &e->watch;
+    cdp__elastic_decision d;
+    uint64_t wait_ms = 0;
+    bool here;
+    cdp_status st;
+    if (w->turn != k) {
+        w->turn = k;
+        w->settle.since_ns = w->settle.due_ns = e->epoch_ns;
+        w->settle.pauses = 0;
+    }
+    if (w->asks == CDP__ELASTIC_ASKS_DECISION) {
+        st = cdp__elastic_answer(e, e->watched, &w->call.rq, cdp__min(until_ns, w->due_ns));
+        if (st == CDP_PENDING && cdp__elastic_now_ns(e) < w->due_ns) return CDP_OK;
+        cdp__elastic_close(e);
+        if (st < 0) return st;
+    }
+    st = cdp__elastic_read_decision(e, e->watched, k + 1, &d);
+    if (st != CDP_OK) return st;
+    if (!d.members) {
+        st = cdp__elastic_look(e, &w->settle, &wait_ms);
+        w->due_ns = cdp__elastic_now_ns(e) + wait_ms * CDP__MS;
+        if (st != CDP_OK || !wait_ms) return st;
+        return cdp__elastic_open(e, CDP__ELASTIC_ASKS_DECISION, k);
+    }
+    cdp__elastic_lock(e);
+    here = e->place.phase == CDP__ELASTIC_ARRIVED; /* no: it has left meanwhile */
+    if (here) cdp__elastic_adopt(e, &d);
+    cdp__elastic_unlock(e);
+    if (!here) cdp__free(e->os, d.members);
+    return CDP_OK;
+}
+
+/* Newcomers end the epoch: *found. */
+CDP__PRIVATE cdp_status cdp__elastic_look_for_newcomers(cdp_elastic *e, bool *found) {
     cdp__elastic_ticket *tickets;
     uint32_t count, i, waiting = 0;
     char why[80];
     cdp_status st;
+    *found = false;
     st = cdp__elastic_read_tickets(e, e->watched, e->d.tickets, &tickets, &count);
     if (st != CDP_OK) return st;
     for (i = e->d.tickets; i < count; ++i)
         waiting += !tickets[i].gone;
     cdp__free(e->os, tickets);
     if (!waiting) return CDP_OK;
+    *found = true;
     cdp__format(why, sizeof why, "%u newcomer%s", waiting, waiting == 1 ? " waits" : "s wait");
     return cdp__elastic_alarm_at(e, e->watched, e->d.epoch, why);
 }
@@ -1471,82 +1589,158 @@ CDP__PRIVATE cdp_status cdp__elastic_look_for_newcomers(cdp_elastic *e) {
 /* What there is to do beside waiting for an alarm. */
 typedef enum cdp__elastic_duty {
     CDP__ELASTIC_NOTHING,
-    CDP__ELASTIC_STOP,     /* the wait is over */
     CDP__ELASTIC_ALARM,    /* the group failed: this thread's last error says why */
     CDP__ELASTIC_NEWCOMERS /* rank 0 looks for them, from grow_ms after the epoch began on */
 } cdp__elastic_duty;
 
+/* Whether there may be new tickets. A program whose calls look is not held up: it reads them in
+   several looks, and over `store`, which is its own, so that the alarm is asked for all the while.
+   A thread reads them in cdp__elastic_look_for_newcomers() alone. */
+CDP__PRIVATE cdp_status cdp__elastic_new_tickets(cdp_elastic *e, bool *may) {
+    cdp__elastic_watch *w = &e->watch;
+    cdp_store_request *rq = &w->tickets.rq;
+    cdp_status st = CDP_OK;
+    *may = !e->no_thread;
+    if (!w->reads) w->tickets_ns = cdp__elastic_now_ns(e);
+    if (*may) return CDP_OK;
+    if (!w->reads) {
+        cdp__elastic_key(e, w->tickets_key, "join/in");
+        st = cdp__store_call_make(&w->tickets, CDP_STORE_GET, w->tickets_key, NULL, 0);
+        if (st == CDP_OK) st = cdp__store_begin(e->store, rq);
+        if (st < 0) return st;
+        w->reads = true;
+    }
+    st = cdp__elastic_answer(e, e->store, rq, 0);
+    if (st == CDP_PENDING
+        && cdp__elastic_now_ns(e) - w->tickets_ns < (uint64_t)e->store_ms * CDP__MS)
+        return CDP_OK;
+    w->reads = false;
+    st = cdp__store_end(e->store, rq, st, e->store_ms);
+    if (st != CDP_OK) return st;
+    *may = rq->results && rq->results[0].bytes / CDP__ELASTIC_RECORD_BYTES > e->d.tickets;
+    cdp_store_request_free(e->store, rq);
+    return CDP_OK;
+}
+
 CDP__PRIVATE cdp__elastic_duty cdp__elastic_duty_of(cdp_elastic *e, uint64_t k) {
+    const uint64_t now = cdp__elastic_now_ns(e);
     cdp__elastic_duty duty = CDP__ELASTIC_NOTHING;
     cdp__elastic_lock(e);
-    if (e->stop || e->ended || e->failure.status != CDP_OK || e->place.epoch != k)
-        duty = CDP__ELASTIC_STOP;
-    else if (e->place.phase != CDP__ELASTIC_RUNNING)
-        duty = CDP__ELASTIC_NOTHING; /* `group` may still be that of the epoch before */
+    if (e->stop || e->ended || e->failure.status != CDP_OK || e->place.epoch != k
+        || e->place.phase != CDP__ELASTIC_RUNNING) /* `group` may be that of the epoch before */
+        duty = CDP__ELASTIC_NOTHING;
     else if (cdp__elastic_is_loss(cdp_group_status(e->group)))
         duty = CDP__ELASTIC_ALARM;
     else if (e->place.rank == 0 && !e->place.ending && e->place.size < e->desc.max_ranks
-        && cdp__elastic_now_ns(e) - e->epoch_ns >= e->desc.grow_ms * CDP__MS)
+        && (e->watch.reads || now - e->watch.tickets_ns >= CDP__ELASTIC_SLICE_MS * CDP__MS)
+        && now - e->epoch_ns >= e->desc.grow_ms * CDP__MS)
         duty = CDP__ELASTIC_NEWCOMERS;
     cdp__elastic_unlock(e);
     return duty;
 }
 
-/* Waits for the alarm of epoch k: CDP_OK, or CDP_PENDING if the wait ended for another reason. This
-   thread uses `watched` alone: `store` may be busy for as long as the program's thread connects. */
-CDP__PRIVATE cdp_status cdp__elastic_watch(cdp_elastic *e, uint64_t k) {
-    char key[CDP__ELASTIC_KEY];
-    cdp__store_call c;
-    cdp_store *s = e->watched;
-    cdp__elastic_duty duty = CDP__ELASTIC_NOTHING;
-    cdp_status st;
-    cdp__elastic_key(e, key, "e/%llu/alarm", (unsigned long long)k);
-    st = cdp__store_call_make(&c, CDP_STORE_WAIT, key, NULL, 0);
-    if (st == CDP_OK) st = cdp__store_begin(s, &c.rq);
-    if (st < 0) return st;
-    st = c.rq.status;
-    while (st == CDP_PENDING && duty == CDP__ELASTIC_NOTHING) {
-        st = s->wait(s->self, &c.rq, cdp__elastic_now_ns(e) + CDP__ELASTIC_SLICE_MS * CDP__MS);
-        if (st == CDP_PENDING) duty = cdp__elastic_duty_of(e, k);
-    }
-    if (st != CDP_PENDING) return st;
-    s->cancel(s->self, &c.rq);
-    if (duty == CDP__ELASTIC_ALARM)
-        st = cdp__elastic_alarm_at(e, s, k, cdp_last_error()->text);
-    else if (duty == CDP__ELASTIC_NEWCOMERS)
-        st = cdp__elastic_look_for_newcomers(e);
-    return st < 0 ? st : CDP_PENDING;
+/* There is no alarm yet: this process raises it, and arrives, if there is a reason. */
+CDP__PRIVATE cdp_status cdp__elastic_do_duty(cdp_elastic *e, uint64_t k) {
+    const cdp__elastic_duty duty = cdp__elastic_duty_of(e, k);
+    const cdp_error why = *cdp_last_error();
+    bool alarm = duty == CDP__ELASTIC_ALARM, may = false;
+    cdp_status st = CDP_OK;
+    if (duty == CDP__ELASTIC_NEWCOMERS) st = cdp__elastic_new_tickets(e, &may);
+    if (st != CDP_OK || !(alarm || may)) return st;
+    cdp__elastic_close(e);
+    if (alarm)
+        st = cdp__elastic_alarm_at(e, e->watched, k, why.text);
+    else
+        st = cdp__elastic_look_for_newcomers(e, &alarm);
+    return st == CDP_OK && alarm ? cdp__elastic_arrive_at(e, k) : st;
 }
 
+/* One look at an epoch that goes on: waits for its alarm until `until_ns`, and arrives. What it
+   asks the store stays open, so that a program whose calls look is not held up. It uses `watched`:
+   `store` may be busy for as long as the program's thread connects. */
+CDP__PRIVATE cdp_status cdp__elastic_look_for_alarm(cdp_elastic *e, uint64_t k, uint64_t until_ns) {
+    cdp__elastic_watch *w = &e->watch;
+    cdp_status st = CDP_OK;
+    if (w->asks == CDP__ELASTIC_ASKS_NOTHING) st = cdp__elastic_open(e, CDP__ELASTIC_ASKS_ALARM, k);
+    if (st == CDP_OK) st = cdp__elastic_answer(e, e->watched, &w->call.rq, until_ns);
+    if (st == CDP_PENDING) return cdp__elastic_do_duty(e, k);
+    cdp__elastic_close(e);
+    return st == CDP_OK ? cdp__elastic_arrive_at(e, k) : st;
+}
+
+/* This process is in no epoch that could end. Lock held. */
+CDP__PRIVATE bool cdp__elastic_idle(const cdp_elastic *e) {
+    return e->place.phase == CDP__ELASTIC_OUT || e->failure.status != CDP_OK || e->ended;
+}
+
+/* One look; it may wait until then for what it looks for. */
+CDP__PRIVATE cdp_status cdp__elastic_tick(cdp_elastic *e, uint64_t until_ns) {
+    const cdp__elastic_watch *w = &e->watch;
+    bool arrived, idle;
+    uint64_t k;
+    cdp__elastic_lock(e);
+    k = e->place.epoch;
+    arrived = e->place.phase == CDP__ELASTIC_ARRIVED;
+    idle = cdp__elastic_idle(e);
+    cdp__elastic_unlock(e);
+    if (idle || w->epoch != k || (w->asks == CDP__ELASTIC_ASKS_DECISION) != arrived)
+        cdp__elastic_close(e);
+    if (idle) return CDP_OK;
+    return arrived ? cdp__elastic_look_for_decision(e, k, until_ns)
+                   : cdp__elastic_look_for_alarm(e, k, until_ns);
+}
+
+/* The thread of this header. */
 CDP__PRIVATE void cdp__elastic_main(void *arg) {
     cdp_elastic *e = (cdp_elastic *)arg;
     cdp__elastic_lock(e);
     while (!e->stop) {
-        const uint64_t k = e->place.epoch;
-        const uint8_t phase = e->place.phase;
-        cdp_status st = CDP_OK;
-        if (phase == CDP__ELASTIC_OUT || e->failure.status != CDP_OK || e->ended) {
-            cdp__elastic_sleep(e, CDP__NEVER);
+        cdp_status st;
+        if (cdp__elastic_idle(e)) {
+            e->os->threads.cond_wait(e->os->user, e->cond, e->mutex, CDP__NEVER);
             continue;
         }
         cdp__elastic_unlock(e);
-        if (phase == CDP__ELASTIC_ARRIVED) {
-            st = cdp__elastic_turn_over(e);
-        } else {
-            st = cdp__elastic_watch(e, k);
-            if (st == CDP_OK) st = cdp__elastic_arrive_at(e, k);
-        }
+        st = cdp__elastic_tick(e, cdp__elastic_now_ns(e) + CDP__ELASTIC_SLICE_MS * CDP__MS);
         cdp__elastic_lock(e);
         if (st < 0) cdp__elastic_fail(e);
     }
     cdp__elastic_unlock(e);
 }
 
+/* Without a thread a call of the program looks, and then none for CDP__ELASTIC_REST_NS: that late
+   an alarm is seen at most, as if it had come later, and a step of microseconds costs a reading of
+   the clock. `until_ns`: it waits so long; 0: it does not. */
+CDP__PRIVATE void cdp__elastic_attend(cdp_elastic *e, uint64_t until_ns) {
+    uint64_t now;
+    if (!e->no_thread) return;
+    now = cdp__elastic_now_ns(e);
+    if (!until_ns && now - e->looked_ns < CDP__ELASTIC_REST_NS) return;
+    if (e->place.phase != CDP__ELASTIC_ARRIVED)
+        e->away_ns = cdp__max(e->away_ns, now - e->looked_ns);
+#ifndef CDP_NO_FRAMES
+    if (e->dying && cdp_group_leave(e->dying, 0) == CDP_OK) e->dying = NULL;
+#endif
+    /* the others, inside its operations, learn from the group that it was aborted */
+    if (e->place.phase == CDP__ELASTIC_ARRIVED && e->group) (void)cdp_poll(e->group, 0);
+    if (cdp__elastic_tick(e, until_ns) < 0) cdp__elastic_fail(e);
+    e->looked_ns = cdp__elastic_now_ns(e);
+}
+
+/* Waits until the place of this process may be another one. Lock held; given back meanwhile. */
+CDP__PRIVATE void cdp__elastic_sleep(cdp_elastic *e, uint64_t deadline_ns) {
+    if (e->no_thread)
+        cdp__elastic_attend(
+            e, cdp__min(deadline_ns, cdp__elastic_now_ns(e) + CDP__ELASTIC_LOOK_MS * CDP__MS));
+    else
+        e->os->threads.cond_wait(e->os->user, e->cond, e->mutex, deadline_ns);
+}
+
 /* ---- >>elastic-transfer: state, from several sources to all who lack it ---------------------- */
 
 /* Knows: entries, blobs, who is a source. Promises: what was received is used only after the hashes
-   of all members were equal. May use: epoch, elastic-store, elastic-turns, groups, collectives and
-   objects of cdp.h. */
+   of all members were equal; no member waits longer than the epoch lasts. May use: epoch,
+   elastic-store, elastic-turns, groups and collectives of cdp.h. */
 
 #define CDP__ELASTIC_SOURCES 8u /* more would not make it faster */
 #ifndef CDP__ELASTIC_PIECE      /* tests take less */
@@ -1563,8 +1757,9 @@ typedef struct cdp__elastic_transfer {
     uint32_t turn;                         /* pieces that have begun */
     uint8_t *apart;   /* the entries come here; NULL: they are overwritten as they come */
     uint64_t hash[2]; /* of the entries; of the blob */
-    cdp_blob blob;    /* as received */
-    bool has_blob;
+    uint8_t *blob;    /* as saved, or received */
+    uint64_t blob_bytes;
+    bool has_blob; /* it was received */
 } cdp__elastic_transfer;
 
 /* What a function of the program returned. Its error is final, also one that would be a loss in an
@@ -1669,11 +1864,30 @@ CDP__PRIVATE cdp_status cdp__elastic_round_begin(
     return st;
 }
 
-CDP__PRIVATE cdp_status cdp__elastic_round_end(cdp__elastic_round *round) {
+/* The groups of sources fail alone, and a source that has met the end of the epoch before it came
+   here sends nothing in them: the end of the group of the epoch ends them. */
+CDP__PRIVATE cdp_status cdp__elastic_transfer_wait(cdp__elastic_transfer *t, cdp_work work) {
+#ifdef CDP_NO_FRAMES
+    (void)t;
+#else
+    uint32_t i;
+    while (cdp_work_poll(work, CDP__ELASTIC_LOOK_MS * 1000) == CDP_PENDING) {
+        cdp__elastic_attend(t->e, 0);
+        if (cdp_poll(t->group, 0) == CDP_OK) continue;
+        for (i = 0; i < t->count; ++i)
+            if (t->from[i]) cdp_group_abort(t->from[i], "the epoch ended before its state moved");
+        break;
+    }
+#endif
+    return cdp_work_wait(work);
+}
+
+CDP__PRIVATE cdp_status cdp__elastic_round_end(
+    cdp__elastic_transfer *t, cdp__elastic_round *round) {
     cdp_status st = CDP_OK, one;
     uint32_t i;
     for (i = 0; i < round->count; ++i) {
-        one = cdp_work_wait(round->works[i]);
+        one = cdp__elastic_transfer_wait(t, round->works[i]);
         if (st == CDP_OK) st = one;
     }
     round->count = 0;
@@ -1696,14 +1910,14 @@ CDP__PRIVATE cdp_status cdp__elastic_transfer_entry(
             st = cdp__elastic_round_begin(t, data + begun, bytes - begun, next);
             begun += next->bytes;
         }
-        one = cdp__elastic_round_end(now);
+        one = cdp__elastic_round_end(t, now);
         if (st == CDP_OK) st = one;
         if (st == CDP_OK) t->hash[0] = cdp__elastic_hash(t->hash[0], data + ended, now->bytes);
         ended += now->bytes;
         ++k;
     }
     for (k = 0; k < 2; ++k) {
-        one = cdp__elastic_round_end(&rounds[k]);
+        one = cdp__elastic_round_end(t, &rounds[k]);
         if (st == CDP_OK) st = one;
     }
     return st;
@@ -1725,31 +1939,35 @@ CDP__PRIVATE cdp_status cdp__elastic_each_entry(cdp__elastic_transfer *t, bool p
     return st;
 }
 
-/* The small blob comes from the first source. */
+/* From the first source to all who receive. */
+CDP__PRIVATE cdp_status cdp__elastic_transfer_bytes(
+    cdp__elastic_transfer *t, void *data, uint64_t bytes) {
+    cdp_work work;
+    cdp_status st;
+    if (!bytes) return CDP_OK;
+    st = cdp_broadcast_async(t->from[0], data, bytes, CDP_DTYPE_U8, 0, &work);
+    return st == CDP_OK ? cdp__elastic_transfer_wait(t, work) : st;
+}
+
+/* The small blob comes from the first source: its size, then its bytes. */
 CDP__PRIVATE cdp_status cdp__elastic_transfer_blob(cdp__elastic_transfer *t) {
     const cdp_elastic_desc *d = &t->e->desc;
     const bool first = t->rank == t->source[0];
-    uint8_t *data = NULL;
-    uint64_t bytes = 0;
+    uint8_t size[8] = {0};
     cdp_status st;
     if (!d->save || !t->from[0]) return CDP_OK;
-    if (first) {
-        bytes = d->save(d->user, NULL, 0);
-        data = (uint8_t *)cdp__alloc(t->e->os, bytes + 1);
-        if (!data) return cdp__fail_nomem("the blob of save()", bytes);
-        if (d->save(d->user, data, bytes) != bytes) {
-            cdp__free(t->e->os, data);
-            return cdp__fail(CDP_ERR_INVALID,
-                "save() of cdp_elastic_desc returned another size in its second call");
-        }
-    }
-    st = cdp_broadcast_bytes(t->from[0], data, bytes, 0, first ? NULL : &t->blob);
-    if (st == CDP_OK) {
-        t->hash[1] = first ? cdp__hash(CDP__HASH_START, data, bytes)
-                           : cdp__hash(CDP__HASH_START, t->blob.data, t->blob.bytes);
-        t->has_blob = !first;
-    }
-    cdp__free(t->e->os, data);
+    if (first) cdp__put_u64(size, d->save(d->user, NULL, 0));
+    st = cdp__elastic_transfer_bytes(t, size, sizeof size);
+    if (st != CDP_OK) return st;
+    t->blob_bytes = cdp__get_u64(size);
+    t->blob = (uint8_t *)cdp__alloc(t->e->os, t->blob_bytes + 1);
+    if (!t->blob) return cdp__fail_nomem("the blob of save()", t->blob_bytes);
+    if (first && d->save(d->user, t->blob, t->blob_bytes) != t->blob_bytes)
+        return cdp__fail(
+            CDP_ERR_INVALID, "save() of cdp_elastic_desc returned another size in its second call");
+    st = cdp__elastic_transfer_bytes(t, t->blob, t->blob_bytes);
+    if (st == CDP_OK) t->hash[1] = cdp__hash(CDP__HASH_START, t->blob, t->blob_bytes);
+    t->has_blob = st == CDP_OK && !first;
     return st;
 }
 
@@ -1794,8 +2012,7 @@ CDP__PRIVATE cdp_status cdp__elastic_transfer_end(cdp__elastic_transfer *t) {
     if (!in) return cdp__fail(CDP_ERR_ABORTED, "the epoch ended before its state was there");
     (void)cdp__elastic_each_entry(t, true);
     if (t->has_blob)
-        st = cdp__elastic_returned(
-            e, t->group, "load", d->load(d->user, t->blob.data, t->blob.bytes));
+        st = cdp__elastic_returned(e, t->group, "load", d->load(d->user, t->blob, t->blob_bytes));
     return st == CDP_OK ? cdp_barrier(t->group) : st;
 }
 
@@ -1819,7 +2036,7 @@ CDP__PRIVATE cdp_status cdp__elastic_transfer_all(
     if (st == CDP_OK) st = cdp__elastic_transfer_compare(&t);
     if (st == CDP_OK) st = cdp__elastic_transfer_end(&t);
     const cdp_error why = *cdp_last_error();
-    if (t.from[0]) cdp_blob_free(t.from[0], &t.blob);
+    cdp__free(e->os, t.blob);
     for (i = 0; i < t.count; ++i)
         cdp_group_destroy(t.from[i]);
     cdp__free(e->os, t.apart);
@@ -1862,7 +2079,9 @@ CDP__PRIVATE cdp_status cdp__elastic_gather(
     const uint64_t deadline = cdp__deadline(e->os, e->tcp.group.timeout_ms);
     const uint32_t next = (rank + 1) % d->size;
     const unsigned long long k = (unsigned long long)d->epoch;
+    const uint64_t slice_ms = e->no_thread ? CDP__ELASTIC_LOOK_MS : CDP__ELASTIC_SLICE_MS;
     char key[CDP__ELASTIC_KEY], go[CDP__ELASTIC_KEY];
+    uint64_t now, asked_ns = 0;
     cdp__store_call c;
     bool gone = false;
     cdp_status st;
@@ -1877,11 +2096,16 @@ CDP__PRIVATE cdp_status cdp__elastic_gather(
     if (st == CDP_OK && c.rq.number == d->size)
         return cdp__elastic_put(e, e->store, CDP_STORE_SET, go, "1", 1);
     while (st == CDP_OK) {
-        st = cdp__elastic_await(e, e->store, go, CDP__ELASTIC_SLICE_MS);
+        st = cdp__elastic_await(e, e->store, go, slice_ms);
         if (st != CDP_PENDING) return st;
+        cdp__elastic_attend(e, 0);
         if (!cdp__elastic_still(e, d->epoch))
             return cdp__fail(CDP_ERR_ABORTED, "epoch %llu ended before it began", k);
-        if (cdp__elastic_now_ns(e) >= deadline) return cdp__elastic_not_here(e, d);
+        now = cdp__elastic_now_ns(e);
+        if (now >= deadline) return cdp__elastic_not_here(e, d);
+        st = CDP_OK;
+        if (now - asked_ns < CDP__ELASTIC_SLICE_MS * CDP__MS) continue;
+        asked_ns = now;
         st = cdp__elastic_gone(e, e->store, d->members[next].id, &gone);
         if (gone)
             return cdp__fail(
@@ -1917,6 +2141,28 @@ CDP__PRIVATE cdp_status cdp__elastic_greet(
     return st;
 }
 
+/* cdp_init(), which may take longer than settle_ms: without a thread it is interrupted by looks. */
+CDP__PRIVATE cdp_status cdp__elastic_init_in_steps(
+    cdp_elastic *e, const cdp_tcp_desc *t, uint64_t k, cdp_group **out) {
+#ifdef CDP_NO_FRAMES
+    (void)e; /* there is no such cdp_elastic */
+    (void)k;
+    return cdp_init(t, out);
+#else
+    cdp_starting *starting;
+    cdp_status st = cdp_init_start(t, &starting);
+    if (st != CDP_OK) return st;
+    for (;;) {
+        st = cdp_init_poll(starting, CDP__ELASTIC_LOOK_MS * 1000, out);
+        if (st != CDP_PENDING) return st;
+        cdp__elastic_attend(e, 0);
+        if (cdp__elastic_still(e, k)) continue;
+        cdp_init_cancel(starting);
+        return cdp__fail(CDP_ERR_ABORTED, "the epoch ended before it began");
+    }
+#endif
+}
+
 CDP__PRIVATE cdp_status cdp__elastic_init(
     cdp_elastic *e, const cdp__elastic_decision *d, uint32_t rank, cdp_group **out) {
     char job[CDP__ELASTIC_KEY];
@@ -1932,7 +2178,7 @@ CDP__PRIVATE cdp_status cdp__elastic_init(
     t.init_timeout_ms = (CDP__ELASTIC_INIT_MS + d->size * 20u) << cdp__min(e->failures, 5);
     t.init_timeout_ms = (uint32_t)cdp__min(t.init_timeout_ms, e->store_ms);
     ++e->failures;
-    st = cdp_init(&t, out);
+    st = e->no_thread ? cdp__elastic_init_in_steps(e, &t, d->epoch, out) : cdp_init(&t, out);
     if (st == CDP_OK) e->failures = 0;
     return st;
 }
@@ -2310,6 +2556,8 @@ CDP__PRIVATE void cdp__elastic_free(cdp_elastic *e) {
     const cdp_os *os = e->os;
     if (e->thread) os->threads.join(os, e->thread);
     if (e->burying) os->threads.join(os, e->burying);
+    cdp__elastic_close_all(e);
+    cdp_group_destroy(e->dying);
     cdp_group_destroy(e->group);
     cdp_group_destroy(e->retired);
     cdp_group_destroy(e->middle);
@@ -2330,7 +2578,8 @@ CDP__PRIVATE cdp_status cdp__elastic_start(cdp_elastic *e) {
     if (st == CDP_OK) st = cdp__elastic_compare(e);
     if (st != CDP_OK) return st;
     st = cdp__elastic_enter(e);
-    if (st == CDP_OK) {
+    e->looked_ns = cdp__elastic_now_ns(e);
+    if (st == CDP_OK && !e->no_thread) {
         e->thread = e->os->threads.start(e->os, cdp__elastic_main, e);
         if (!e->thread) st = cdp__fail(CDP_ERR_IO, "the system starts no thread");
     }
@@ -2344,9 +2593,41 @@ CDP__PRIVATE cdp_status cdp__elastic_start(cdp_elastic *e) {
     return st;
 }
 
+/* In an operation a process that has no thread hears that the group was aborted when it compares
+   calls with its peers, and then the cause has settled. */
+#define CDP__ELASTIC_HEAR_MS 1500u
+typedef char cdp__assert_elastic_hear[CDP__ELASTIC_HEAR_MS
+            >= CDP__FAILURE_WAIT_MS + CDP__FAILURE_SETTLE_MS + CDP__FAILURE_TELL_MS
+        ? 1
+        : -1];
+
+/* Without a thread a process arrives only in calls, and may be away for as long as a step. */
+CDP__PRIVATE cdp_status cdp__elastic_check_no_thread(const cdp_elastic_desc *d) {
+    const char *const away =
+        "the longest time that any rank spends between two calls of cdp_elastic.h, such as a step "
+        "or a checkpoint: a rank that is away for longer is left out";
+#ifdef CDP_NO_FRAMES
+    return cdp__fail(CDP_ERR_UNSUPPORTED,
+        "cdp_elastic_create: without threads (no_thread of tcp->group, or an os that has none) it "
+        "connects in steps, which CDP_NO_FRAMES leaves out");
+#endif
+    if (!d->settle_ms)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_elastic_create: without threads (no_thread of tcp->group, or an os that has none) "
+            "cdp_elastic_desc.settle_ms has no default; set it to %u more than %s",
+            CDP__ELASTIC_HEAR_MS, away);
+    if (d->settle_ms < CDP__ELASTIC_HEAR_MS)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_elastic_desc.settle_ms is %u; without threads (no_thread of tcp->group, or an os "
+            "that has none) set it to %u more than %s",
+            d->settle_ms, CDP__ELASTIC_HEAR_MS, away);
+    return CDP_OK;
+}
+
 CDP_API cdp_status cdp_elastic_create(const cdp_elastic_desc *desc, cdp_elastic **out) {
     const cdp_os *os;
     cdp_elastic *e;
+    bool no_thread;
     cdp_status st;
     if (!desc || !out)
         return cdp__fail(
@@ -2355,15 +2636,19 @@ CDP_API cdp_status cdp_elastic_create(const cdp_elastic_desc *desc, cdp_elastic 
     st = cdp__elastic_check(desc);
     if (st != CDP_OK) return st;
     os = desc->tcp && desc->tcp->group.os ? desc->tcp->group.os : cdp_os_default();
-    if (!os->threads.start)
-        return cdp__fail(CDP_ERR_UNSUPPORTED,
-            "cdp_elastic_create needs threads: a process must arrive while the program computes");
+    no_thread = !os->threads.start || (desc->tcp && desc->tcp->group.no_thread);
+    if (no_thread) st = cdp__elastic_check_no_thread(desc);
+    if (st != CDP_OK) return st;
     e = (cdp_elastic *)cdp__alloc_zero(os, sizeof *e);
     if (!e) return cdp__fail_nomem("a cdp_elastic", sizeof *e);
     e->os = os;
-    e->mutex = os->threads.mutex_create(os);
-    e->cond = os->threads.cond_create(os);
-    st = e->mutex && e->cond ? cdp__elastic_defaults(e, desc) : cdp__fail_nomem("a lock", 0);
+    e->no_thread = no_thread;
+    if (!no_thread) {
+        e->mutex = os->threads.mutex_create(os);
+        e->cond = os->threads.cond_create(os);
+        if (!e->mutex || !e->cond) st = cdp__fail_nomem("a lock", 0);
+    }
+    if (st == CDP_OK) st = cdp__elastic_defaults(e, desc);
     if (st == CDP_OK) st = cdp__elastic_start(e);
     if (st == CDP_OK) {
         *out = e;
@@ -2553,9 +2838,21 @@ CDP__PRIVATE void cdp__elastic_bury_now(void *arg) {
     cdp_group_destroy((cdp_group *)arg);
 }
 
-/* Destroys a group: in a thread of its own, because after a failure that takes up to 0.7 s. */
+/* Destroys a group: in a thread of its own, because after a failure that takes up to 0.7 s; without
+   one in steps, of which each look makes one. */
 CDP__PRIVATE void cdp__elastic_bury(cdp_elastic *e, cdp_group *group) {
     if (!group) return;
+#ifndef CDP_NO_FRAMES
+    if (e->no_thread) {
+        cdp_group_destroy(e->dying);
+        e->dying = group;
+        return;
+    }
+#endif
+    if (e->no_thread) {
+        cdp_group_destroy(group);
+        return;
+    }
     if (e->burying) e->os->threads.join(e->os, e->burying);
     e->burying = e->os->threads.start(e->os, cdp__elastic_bury_now, group);
     if (!e->burying) cdp_group_destroy(group);
@@ -2591,6 +2888,7 @@ CDP__PRIVATE cdp_status cdp__elastic_join(cdp_elastic *e) {
     cdp__elastic_unlock(e);
     cdp__elastic_bury(e, old);
     st = d.members ? cdp__elastic_connect(e, &d, rank) : cdp__fail_nomem("a list of members", 0);
+    if (e->no_thread) e->looked_ns = cdp__elastic_now_ns(e); /* it was not the program's time */
     st = cdp__elastic_of_group(e, st);
     cdp__free(e->os, d.members);
     if (e->shown && e->middle) {
@@ -2614,8 +2912,8 @@ CDP__PRIVATE bool cdp__elastic_is_own(const cdp_error *why) {
     return why->status == CDP_ERR_IO && why->peer < 0 && why->origin == why->rank;
 }
 
-/* This thread's last error ends the epoch if it is a loss. Waits until the thread of this header
-   has arrived. Lock held; given back meanwhile. */
+/* This thread's last error ends the epoch if it is a loss. Waits until this process has arrived.
+   Lock held; given back meanwhile. */
 CDP__PRIVATE cdp_status cdp__elastic_give_up(cdp_elastic *e, uint64_t k) {
     const cdp_error why = *cdp_last_error();
     uint64_t deadline;
@@ -2714,6 +3012,7 @@ CDP_API cdp_status cdp_elastic_next(cdp_elastic *e, cdp_elastic_now *now) {
         return cdp__fail(
             CDP_ERR_INVALID, "cdp_elastic_next needs an elastic and a cdp_elastic_now");
     if (e->retired) cdp__elastic_retire(e); /* this thread alone sets it */
+    cdp__elastic_attend(e, 0);
     cdp__elastic_lock(e);
     st = cdp__elastic_step(e, now);
     cdp__elastic_unlock(e);
@@ -2723,12 +3022,28 @@ CDP_API cdp_status cdp_elastic_next(cdp_elastic *e, cdp_elastic_now *now) {
 CDP_API cdp_status cdp_elastic_commit(cdp_elastic *e) {
     bool counts;
     if (!e) return cdp__fail(CDP_ERR_INVALID, "cdp_elastic_commit: the elastic is NULL");
+    cdp__elastic_attend(e, 0);
     cdp__elastic_lock(e);
     counts = cdp__elastic_count(&e->place, e->desc.batch);
     cdp__elastic_unlock(e);
     if (counts) return CDP_OK;
     return cdp__fail(CDP_ERR_ABORTED,
         "the epoch ended before this step: drop its gradients and call cdp_elastic_next()");
+}
+
+CDP_API cdp_status cdp_elastic_poll(cdp_elastic *e) {
+    cdp_error why;
+    bool runs;
+    if (!e) return cdp__fail(CDP_ERR_INVALID, "cdp_elastic_poll: the elastic is NULL");
+    cdp__elastic_attend(e, 0);
+    cdp__elastic_lock(e);
+    why = e->failure;
+    runs = e->place.phase == CDP__ELASTIC_RUNNING;
+    cdp__elastic_unlock(e);
+    if (why.status != CDP_OK) return cdp__elastic_say(&why);
+    if (runs) return CDP_OK;
+    return cdp__fail(
+        CDP_ERR_ABORTED, "the epoch ended, and this step counts nowhere: call cdp_elastic_next()");
 }
 
 CDP_API cdp_status cdp_elastic_agree(cdp_elastic *e, bool yes, bool *all) {
@@ -2742,6 +3057,7 @@ CDP_API cdp_status cdp_elastic_agree(cdp_elastic *e, bool yes, bool *all) {
     if (!e || !all)
         return cdp__fail(CDP_ERR_INVALID, "cdp_elastic_agree needs an elastic and a place");
     *all = false;
+    cdp__elastic_attend(e, 0);
     cdp__elastic_lock(e);
     may = e->told && !e->ended && e->failure.status == CDP_OK;
     group = e->place.epoch == e->told ? e->group : NULL;

@@ -328,7 +328,8 @@ static void agent_look_for_newcomers(job *j) {
     if (a->e.place.rank != 0 || a->e.place.size >= a->e.desc.max_ranks) return;
     if (j->phase != RUN || age < a->e.desc.grow_ms * CDP__MS) return;
     if (nodes_count(j, node_key(j, "done", j->attempt), 0) > 0 || j->nodes.store == NULL) return;
-    agent_good(j, cdp__elastic_look_for_newcomers(&a->e));
+    bool found; /* the alarm is seen in the next look */
+    agent_good(j, cdp__elastic_look_for_newcomers(&a->e, &found));
 }
 
 /* In an epoch: what ends it? */

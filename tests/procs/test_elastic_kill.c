@@ -1,127 +1,14 @@
 /* test_elastic_kill.c - jobs of cdp_elastic.h whose processes are killed, stopped and replaced
 
-   The parent stays without threads. It forks a process that serves the store, and the ranks; the
-   outcome of each rank is in memory that all share, so that it can also be read of a killed one. */
+   Processes and the outcome of each: elastic_procs.h. */
 #define _GNU_SOURCE
 #define CDP_IMPLEMENTATION
 #include "cdp_elastic.h"
 
-#include "unit/elastic_job.h"
+#include "unit/elastic_procs.h"
 
 #include <pthread.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
-
-enum {
-    MOST = 24
-};
-
-static struct {
-    job_member *m; /* shared */
-    pid_t pid[MOST], server;
-    uint32_t count;
-} job;
-
-static pid_t fork_one(void) {
-    fflush(stdout);
-    const pid_t parent = getpid(), pid = fork();
-    if (pid < 0) abort();
-    if (pid == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        if (getppid() != parent) _exit(9);
-    }
-    return pid;
-}
-
-static int listen_here(char *port, size_t size) {
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
-    socklen_t n = sizeof a;
-    const int fd = socket(AF_INET, SOCK_STREAM, 0);
-    if (fd < 0 || bind(fd, (struct sockaddr *)&a, n) != 0 || listen(fd, 100) != 0) abort();
-    if (getsockname(fd, (struct sockaddr *)&a, &n) != 0) abort();
-    snprintf(port, size, "%u", ntohs(a.sin_port));
-    return fd;
-}
-
-static void serve(int fd) {
-    cdp_store_server_desc d = {0};
-    cdp_store_server *s;
-    d.has_listen_fd = true;
-    d.listen_fd = fd;
-    if (cdp_store_server_create(&d, &s) != CDP_OK) _exit(cdp_print_error(stderr));
-    for (;;)
-        pause();
-}
-
-static void job_begin(void) {
-    char port[12];
-    const int fd = listen_here(port, sizeof port);
-    memset(&job, 0, sizeof job);
-    job.m = (job_member *)mmap(
-        NULL, MOST * sizeof *job.m, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (job.m == MAP_FAILED) abort();
-    setenv("MASTER_ADDR", "127.0.0.1", 1);
-    setenv("MASTER_PORT", port, 1);
-    unsetenv("CDP_ELASTIC");
-    job.server = fork_one();
-    if (job.server == 0) serve(fd);
-    close(fd);
-    for (uint32_t i = 0; i < MOST; ++i) {
-        job.m[i].from_env = true;
-        job.m[i].status = CDP_PENDING;
-        job.m[i].tcp.group.logger.level = CDP_LOG_SILENT;
-    }
-}
-
-static void job_end(void) {
-    for (uint32_t i = 0; i < job.count; ++i)
-        if (job.pid[i]) {
-            kill(job.pid[i], SIGKILL);
-            waitpid(job.pid[i], NULL, 0);
-        }
-    kill(job.server, SIGKILL);
-    waitpid(job.server, NULL, 0);
-    munmap(job.m, MOST * sizeof *job.m);
-}
-
-static uint32_t start(void) {
-    const uint32_t i = job.count++;
-    job.pid[i] = fork_one();
-    if (job.pid[i]) return i;
-    job_run(&job.m[i]);
-    _exit(0);
-}
-
-static void end_of(uint32_t i) {
-    if (job.pid[i]) waitpid(job.pid[i], NULL, 0);
-    job.pid[i] = 0;
-}
-
-static void kill_one(uint32_t i) {
-    kill(job.pid[i], SIGKILL);
-    end_of(i);
-}
-
-static const volatile cdp_elastic_now *last_of(uint32_t i) {
-    return (const volatile cdp_elastic_now *)&job.m[i].last;
-}
-
-static bool reaches(uint32_t i, uint64_t step) {
-    const uint64_t until = test_until_ns(10000);
-    while (last_of(i)->step < step && test_now_ns() < until)
-        test_sleep_ms(1);
-    return T(last_of(i)->step >= step);
-}
-
-static bool ended(uint32_t i, cdp_status want) {
-    const job_member *m = &job.m[i];
-    end_of(i);
-    return test_check(m->status == want && !m->wrong, __FILE__, __LINE__,
-        "member %u: %s, %u wrong: %s\n%s", i, cdp_status_name(m->status), m->wrong, m->error.text,
-        m->history);
-}
 
 /* `n` ranks; the job ends 20 steps after it has `want` of them. */
 static void start_all(uint32_t n, uint32_t min, uint32_t want) {

@@ -17,6 +17,10 @@
    answers to one cdp_elastic_agree() are equal. (11), restarts, is a matter of launchers. The
    worlds "ask" count what each member asks of the store in a turn, and hold it to a budget.
 
+   In one of two worlds nobody has a thread: processes arrive and decide in their calls. In those of
+   the kind "long" one of them computes for longer than settle_ms: it is left out, and told for how
+   long it was away; unless it calls cdp_elastic_poll() meanwhile.
+
    Then planted mistakes, each of which some world must find.
 
        elastic_worlds [--seeds A..B] [--seed N] [--trace] [--plant N] [FAULT] */
@@ -44,6 +48,7 @@ enum {
     BATCH = 2,
     ANSWERS = 8,
     SETTLE_MS = 200,
+    SETTLE_ALONE_MS = 1600, /* without threads: a step, and 1500 */
     JOIN_MS = 20000,
     OPERATION_MS = 3000
 };
@@ -68,11 +73,12 @@ typedef enum fault_kind {
     F_AGREE,  /* a member dies at each call of cdp_elastic_agree() */
     F_PAUSE,  /* all stand still, the store too, for longer than settle_ms, while a turn begins */
     F_ASK,    /* what a turn asks of the store is counted */
+    F_LONG,   /* without threads somebody computes for longer than settle_ms in a turn */
     F_KINDS
 } fault_kind;
 static const char *const fault_names[F_KINDS] = {"none", "delay", "kill", "every", "pair", "node",
     "storm", "crowd", "stop", "cut", "part", "one_way", "slow_store", "no_store", "nomem", "source",
-    "agree", "pause", "ask"};
+    "agree", "pause", "ask", "long"};
 
 /* What is known of an epoch, whoever told it first. */
 typedef struct epoch_seen {
@@ -94,6 +100,7 @@ typedef struct member {
     uint64_t random, start_ns, leave_at;
     uint32_t life, pace_us, agreed;
     bool claims, over; /* it was told that the job is over, or lost */
+    bool computed;     /* F_LONG: for longer than settle_ms, without a call */
     uint64_t w[WEIGHTS], grad[WEIGHTS];
     uint8_t hist[STEPS], blob[STEPS];      /* in which epoch each step was committed */
     cdp__elastic_place last;               /* as the last look saw it */
@@ -106,9 +113,11 @@ static struct {
     sim_world *world;
     uint64_t seed;
     fault_kind kind;
+    bool no_thread;
+    uint64_t long_in;    /* F_LONG: the epoch in which it happens */
     bool turns;          /* F_ASK: the alarm was raised */
     bool faulty, doomed; /* F_SOURCE, F_AGREE: somebody is about to die; F_PAUSE: all stood still */
-    uint32_t nodes, fresh, min_ranks, max_ranks, alarms, leaves, newest;
+    uint32_t settle_ms, nodes, fresh, min_ranks, max_ranks, alarms, leaves, newest;
     uint64_t stable;
     uint8_t stable_hist[STEPS];
     epoch_seen e[EPOCHS];
@@ -116,7 +125,9 @@ static struct {
     char wrong[900];
 } x;
 
-static struct { uint64_t worlds, epochs, lost, back, named, unnamed, slowest_ns, crowds; } total;
+static struct {
+    uint64_t worlds, epochs, lost, back, named, unnamed, slowest_ns, crowds, no_thread, away;
+} total;
 
 static bool trace; /* of the last run of a seed */
 #include "worlds.h"
@@ -289,9 +300,11 @@ static void pause_all(sim_world *w) {
     if (x.kind != F_PAUSE || x.doomed || !arrived) return;
     if (w->now < arrived + x.seed % 16 * 10 * SIM_US) return;
     x.doomed = x.faulty = true;
+    /* below OPERATION_MS, after which the store would be lost */
+    const uint64_t ms =
+        x.settle_ms + SETTLE_MS / 2 + x.seed * 37 % (x.no_thread ? OPERATION_MS / 3 : 1500);
     for (uint32_t i = 0; i < x.nodes; ++i) /* they do not go on at the same moment */
-        sim__stop(w, &w->nodes[i],
-            (SETTLE_MS * 3 / 2 + x.seed * 37 % 1500 + sim_random(&x.m[i].random) % 150) * SIM_MS);
+        sim__stop(w, &w->nodes[i], (ms + sim_random(&x.m[i].random) % 150) * SIM_MS);
 }
 
 /* ---- what a turn asks of the store */
@@ -305,7 +318,8 @@ static void pause_all(sim_world *w) {
    tickets and alarm, and decides. Afterwards each member says that it is here and waits for all,
    and cdp_init() exchanges addresses; rank 0 tidies up after the epoch before: a key for each of
    its ranks, and five others. So the requests of the leader grow with the number of ranks, those of
-   the other members do not. */
+   the other members do not. Without threads members arrive within a step, 45 ms here, and who has
+   arrived first leads for a while: it looks every 10 ms. */
 static const struct {
     uint8_t half; /* 0: until the member knows the decision; 1: from there on until it runs */
     cdp_store_op op;
@@ -340,13 +354,19 @@ static void count_requests(const member *m) {
 }
 
 static uint32_t allowed(uint32_t half, uint32_t op, uint32_t rank) {
-    for (uint32_t i = 0; i < sizeof budget / sizeof *budget; ++i)
-        if (budget[i].half == half && budget[i].op == op)
-            return budget[i].most + (rank ? 0 : budget[i].leads + budget[i].each * x.e[2].size);
+    const bool reads = op == CDP_STORE_CHECK || op == CDP_STORE_GET || op == CDP_STORE_WAIT;
+    const bool looks = x.no_thread && !half && reads;
+    for (uint32_t i = 0; i < sizeof budget / sizeof *budget; ++i) {
+        const uint32_t leads = budget[i].leads + budget[i].each * x.e[2].size;
+        if (budget[i].half != half || budget[i].op != op) continue;
+        if (looks) return budget[i].most + 5 * leads + (op == CDP_STORE_WAIT ? 5 : 0);
+        return budget[i].most + (rank ? 0 : leads);
+    }
     return 0;
 }
 
 static void judge_requests(void) {
+    if (x.no_thread && !x.e[3].running_ns) return; /* the steps ended before the next look */
     if (!x.turns || !x.e[3].running_ns) {
         wrong(&x.m[0], "there was no turn from epoch 2 to 3");
         return;
@@ -448,10 +468,36 @@ static void begin_turns(member *m, const cdp_elastic_now *now) {
     const bool first = now->epoch == 1 && now->step == 2;
     if (now->rank != x.seed / 14 % now->size) return;
     if (!first && (now->epoch != 2 || now->step < 5 || x.doomed || x.alarms > 1)) return;
+    if (!first && now->step == x.e[2].step) return; /* others may still tidy up */
     if (!first && x.seed % 2)
         doom(m, 8); /* soon: some make 20 calls in all that is left */
     else if (cdp_elastic_alarm(m->e, "a turn begins") == CDP_OK)
         ++x.alarms;
+}
+
+/* F_LONG: in step 4 another rank raises an alarm while this one computes. Half
+   of them look now and then, and stay in. */
+static void compute_for_long(member *m, const cdp_elastic_now *now) {
+    const uint64_t begun = x.world->now;
+    const bool polls = x.seed % 2;
+    cdp_status st = CDP_OK;
+    if (x.kind != F_LONG || now->step != 4 || now->size < 2) return;
+    if (!x.long_in) x.long_in = now->epoch;
+    if (now->epoch != x.long_in) return;
+    if (now->rank == (x.seed / 2 + 1) % now->size) {
+        ++x.alarms;
+        if (cdp_elastic_alarm(m->e, "a turn begins") < 0) wrong(m, "no alarm");
+        while (cdp_elastic_poll(m->e) == CDP_OK) /* it arrives, and ends the others' operation */
+            sim_sleep(m->node, SIM_MS);
+    } else if (now->rank == x.seed / 2 % now->size) {
+        m->computed = !polls;
+        while (st == CDP_OK && x.world->now < begun + 3 * x.settle_ms * SIM_MS) {
+            sim_sleep(m->node, x.settle_ms / 4 * SIM_MS);
+            if (polls) st = cdp_elastic_poll(m->e);
+        }
+        if (polls && st != CDP_ERR_ABORTED) wrong(m, "cdp_elastic_poll() did not see the alarm");
+        if (polls && x.world->now > begun + x.settle_ms * SIM_MS) wrong(m, "it saw it late");
+    }
 }
 
 static void one_step(member *m, const cdp_elastic_now *now) {
@@ -461,6 +507,7 @@ static void one_step(member *m, const cdp_elastic_now *now) {
         for (uint32_t i = 0; i < WEIGHTS; ++i)
             m->grad[i] += (s + 1) * (i + 1);
     sim_sleep(m->node, (1 + sim_random(&m->random) % m->pace_us) * SIM_US);
+    compute_for_long(m, now);
     if (cdp_allreduce(now->group, NULL, m->grad, WEIGHTS, CDP_DTYPE_U64, CDP_REDUCE_SUM) != CDP_OK)
         return;
     if (sim_chance(&m->random, 256)) sim_sleep(m->node, sim_random(&m->random) % (5 * SIM_MS));
@@ -521,14 +568,16 @@ static cdp_status live(member *m) {
         .logger = {.level = CDP_LOG_SILENT}};
     const cdp_tcp_desc tcp = {.master_addr = host,
         .trust_network = true,
-        .group = {
-            .timeout_ms = OPERATION_MS, .os = &node->os, .logger = {.level = CDP_LOG_SILENT}}};
+        .group = {.timeout_ms = OPERATION_MS,
+            .os = &node->os,
+            .logger = {.level = CDP_LOG_SILENT},
+            .no_thread = x.no_thread}};
     cdp_elastic_desc d = {.id = id,
         .tcp = &tcp,
         .min_ranks = x.min_ranks,
         .max_ranks = x.max_ranks,
         .join_ms = JOIN_MS,
-        .settle_ms = SETTLE_MS,
+        .settle_ms = x.settle_ms,
         .grow_ms = 100,
         .batch = BATCH,
         .step = x.newest ? m->last.step : 0, /* what it claims counts for nothing then */
@@ -570,6 +619,14 @@ static uint32_t living(void) {
     return n;
 }
 
+/* F_LONG: it was left out as it should be, and told for how long it was away. */
+static bool was_away(const member *m) {
+    const char *at = strstr(m->text, "this process called nothing of cdp_elastic.h for ");
+    unsigned ms = 0;
+    return m->computed && at && strstr(at, "ms, and settle_ms is 1600")
+        && sscanf(at + 49, "%u", &ms) == 1 && ms >= 3 * x.settle_ms && ms < 4 * x.settle_ms;
+}
+
 /* Whether a process may end so. */
 static bool may_end(const member *m) {
     const char *t = m->text;
@@ -577,11 +634,11 @@ static bool may_end(const member *m) {
     if (m->status == CDP_ERR_STATE && strstr(t, "is over")) return true;
     if (m->status == CDP_ERR_STATE && strstr(t, "this process left")) return m->leave_at > 0;
     if (m->status == CDP_ERR_STATE && strstr(t, "left out of epoch"))
-        return cuts_off() || x.kind == F_CUT;
+        return cuts_off() || x.kind == F_CUT || was_away(m);
     if (m->status == CDP_ERR_STATE && strstr(t, "start again from a checkpoint"))
         return x.faulty && x.kind != F_SOURCE && state_is_lost();
     if (m->status == CDP_ERR_TIMEOUT)
-        return cuts_off() || living() < x.min_ranks || (x.faulty && state_is_lost());
+        return cuts_off() || living() < x.min_ranks || ((x.faulty || x.leaves) && state_is_lost());
     if (m->status == CDP_ERR_NOMEM) return x.kind == F_NOMEM;
     if (m->status == CDP_ERR_STORE) return cuts_off() || x.kind == F_CUT;
     return false;
@@ -594,7 +651,9 @@ static void node_main_member(sim_node *node) {
     for (; m->life < LIVES; ++m->life) {
         st = live(m);
         if (st != CDP_ERR_STATE || !strstr(m->text, "left out of epoch")) break;
-        if (!cuts_off() && x.kind != F_CUT) wrong(m, "%s", m->text);
+        if (!cuts_off() && x.kind != F_CUT && !was_away(m)) wrong(m, "%s", m->text);
+        total.away += was_away(m);
+        m->computed = false;
     }
     if (m->life == LIVES) m->life = LIVES - 1;
     m->status = st;
@@ -660,7 +719,8 @@ static void serve(sim_node *node) {
     if (cdp_store_server_create(&d, &server) == CDP_OK) {
         while (!all_ended(x.world))
             if (cdp_store_server_poll(server, sim_time_of(node) + 20 * SIM_MS) != CDP_OK) break;
-        if (finished() && !cuts_off() && x.kind != F_NOMEM) check_keys(&loop, node);
+        if (finished() && !cuts_off() && x.kind != F_NOMEM && x.kind != F_LONG)
+            check_keys(&loop, node);
         cdp_store_server_destroy(server);
     }
     cdp__loop_close(&loop);
@@ -699,6 +759,7 @@ static void draw_world(uint64_t seed, fault_kind kind) {
     x.min_ranks = 1 + (uint32_t)(sim_random(&s) % (members > 2 ? 3 : 2));
     x.max_ranks = sim_chance(&s, 256) ? members : most;
     if (kind == F_EVERY || kind == F_SOURCE || kind == F_AGREE) x.min_ranks = 1;
+    if (kind == F_LONG) x.min_ranks = 1;
     if (kind == F_ASK) x.min_ranks = 1;
     if (kind == F_ASK) x.max_ranks = members;
     for (uint32_t i = 1; i < x.nodes; ++i) {
@@ -732,7 +793,7 @@ static void judge_turns(uint32_t faults) {
         if (!began || !ended || x.e[k].size - x.e[k].joined < x.min_ranks) continue;
         if (ended - began > total.slowest_ns) total.slowest_ns = ended - began;
         /* a death while they connect is noticed at the end of that attempt */
-        if (ended - began > (most_ms + deaths * (CDP__ELASTIC_INIT_MS + SETTLE_MS)) * SIM_MS)
+        if (ended - began > (most_ms + deaths * (CDP__ELASTIC_INIT_MS + x.settle_ms)) * SIM_MS)
             wrong(&x.m[0], "the turn to epoch %u took %llu ms, with %u deaths", k,
                 (unsigned long long)((ended - began) / SIM_MS), deaths);
         if (trace)
@@ -753,10 +814,12 @@ static void judge_names(const sim_fault *f) {
             if (x.e[k].arrived_ns && f->happened_ns > x.e[k].arrived_ns) continue;
             snprintf(name, sizeof name, "rank %u", r);
             if (strstr(x.e[k + 1].cause, "on purpose")) continue; /* an alarm was first */
-            if (strstr(x.e[k + 1].cause, name))
+            if (strstr(x.e[k + 1].cause, name)) {
                 ++total.named;
-            else
-                ++total.unnamed;
+                continue;
+            }
+            ++total.unnamed;
+            if (trace) printf("    not named: %s: %s\n", name, x.e[k + 1].cause);
         }
 }
 
@@ -764,17 +827,19 @@ typedef struct outcome {
     uint64_t hash, length, calls[NODES], allocs[NODES];
 } outcome;
 
-static bool world_run(
-    uint64_t seed, fault_kind kind, const sim_fault *f, uint32_t faults, outcome *out) {
+static bool world_run(uint64_t seed, fault_kind kind, bool no_thread, const sim_fault *f,
+    uint32_t faults, outcome *out) {
     sim_desc d = {
         .seed = seed, .main = node_main, .limit_ns = 900 * SIM_S, .threads = true, .clocks = true};
     bool ok;
     draw_world(seed, kind);
+    x.no_thread = no_thread;
+    x.settle_ms = no_thread ? SETTLE_ALONE_MS : SETTLE_MS;
     x.faulty = faults > 0;
     d.node_count = x.nodes;
     d.look = look;
     d.looks = pause_all;
-    d.trace = trace && (faults || kind <= F_DELAY) ? stderr : NULL;
+    d.trace = trace && (faults || kind <= F_DELAY || kind >= F_SOURCE) ? stderr : NULL;
     d.noise = kind == F_DELAY ? sim_noise_wild(seed, false) : sim_noise_calm();
     x.world = sim_open(&d);
     for (uint32_t i = 1; i < x.nodes; ++i)
@@ -792,7 +857,8 @@ static bool world_run(
         }
     ok = sim_run(x.world);
     if (!ok && !x.wrong[0]) snprintf(x.wrong, sizeof x.wrong, "%.800s", x.world->failure);
-    if (!cuts_off() && kind != F_DELAY && kind != F_CUT && kind != F_NOMEM && kind != F_PAUSE)
+    if (!cuts_off() && kind != F_DELAY && kind != F_CUT && kind != F_NOMEM && kind != F_PAUSE
+        && kind != F_LONG)
         judge_turns(faults);
     if (kind == F_ASK) judge_requests();
     if (faults == 1 && (kind == F_KILL || kind == F_EVERY) && x.world->faults[0].happened)
@@ -803,6 +869,7 @@ static bool world_run(
     for (uint32_t k = 2; k <= x.newest; ++k)
         total.crowds += x.e[k].joined == x.fresh && x.e[k].running_ns;
     ++total.worlds;
+    total.no_thread += no_thread;
     out->hash = x.world->hash;
     out->length = x.world->now - x.world->start_ns;
     for (uint32_t i = 0; i < x.nodes; ++i) {
@@ -870,23 +937,26 @@ static uint32_t draw_faults(uint64_t seed, fault_kind kind, const outcome *o, si
 
 static bool seed_run(uint64_t seed, uint32_t kind) {
     const uint64_t drawn = kind == F_EVERY ? 1 : seed;
+    uint64_t s = sim_stream(seed, 78);
+    const bool no_thread = kind == F_LONG || sim_chance(&s, 512);
     sim_fault f[SIM_MAX_FAULTS];
     outcome o, again;
     uint32_t faults = 0;
-    bool ok = world_run(drawn, kind, NULL, 0, &o);
+    bool ok = world_run(drawn, kind, no_thread, NULL, 0, &o);
     if (ok && kind > F_DELAY && kind < F_SOURCE) {
         faults = draw_faults(seed, kind, &o, f);
-        ok = world_run(drawn, kind, f, faults, &o);
+        ok = world_run(drawn, kind, no_thread, f, faults, &o);
     } else if (ok && seed % 16 == 0) {
-        ok = world_run(seed, kind, NULL, 0, &again);
+        ok = world_run(seed, kind, no_thread, NULL, 0, &again);
         if (ok && again.hash != o.hash) {
             ok = false;
             snprintf(x.wrong, sizeof x.wrong, "the same seed made another run");
         }
     }
     if (!ok && !planted)
-        printf("not ok %s seed %llu, %u nodes%s: %s\n", fault_names[kind], (unsigned long long)seed,
-            x.nodes, faults ? "" : " (no fault yet)", x.wrong);
+        printf("not ok %s seed %llu, %u nodes%s%s: %s\n", fault_names[kind],
+            (unsigned long long)seed, x.nodes, no_thread ? " without threads" : "",
+            faults ? "" : " (no fault yet)", x.wrong);
     return ok;
 }
 
@@ -895,10 +965,14 @@ static bool seed_run(uint64_t seed, uint32_t kind) {
 static bool kind_end(uint32_t kind, uint32_t bad, uint64_t seeds) {
     const bool silent = total.unnamed * 100 > total.named + total.unnamed
         || (kind == F_SOURCE && seeds >= 25 && !total.back)
-        || (at_once(kind) && seeds >= 25 && total.crowds < seeds / 5);
-    printf("%s %s: %llu seeds, %u failed; %llu epochs, %llu of them a step back, %llu ends without "
+        || (at_once(kind) && seeds >= 25 && total.crowds < seeds / 5)
+        || (kind == F_LONG && seeds >= 25 && total.away < seeds / 4)
+        || (seeds >= 25 && !total.no_thread);
+    printf("%s %s: %llu seeds, %llu of %llu worlds without threads, %u failed; %llu epochs, %llu "
+           "of them a step back, %llu ends without "
            "state; the dead were named %llu times, and %llu times not; slowest turn %llu ms\n",
-        bad || silent ? "not ok" : "ok", fault_names[kind], (unsigned long long)seeds, bad,
+        bad || silent ? "not ok" : "ok", fault_names[kind], (unsigned long long)seeds,
+        (unsigned long long)total.no_thread, (unsigned long long)total.worlds, bad,
         (unsigned long long)total.epochs, (unsigned long long)total.back,
         (unsigned long long)total.lost, (unsigned long long)total.named,
         (unsigned long long)total.unnamed, (unsigned long long)(total.slowest_ns / SIM_MS));

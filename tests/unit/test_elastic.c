@@ -761,19 +761,6 @@ TEST(a_key_of_another_program_is_named) {
     }
 }
 
-/* A process must arrive while the program computes. */
-TEST(without_threads_there_is_no_job) {
-    cdp_os os = *cdp_os_default();
-    cdp_tcp_desc tcp = {.group = {.os = &os}};
-    cdp_elastic_desc d = {.tcp = &tcp};
-    cdp_elastic *e;
-    job_begin();
-    d.store = shared;
-    os.threads.start = NULL;
-    REFUSED(CDP_ERR_UNSUPPORTED, "needs threads", cdp_elastic_create(&d, &e));
-    cdp_store_destroy(shared);
-}
-
 TEST(mistakes_are_refused) {
     cdp_elastic *e;
     cdp_elastic_now now;
@@ -799,6 +786,7 @@ TEST(mistakes_are_refused) {
     REFUSED(CDP_ERR_INVALID, "1 to 63", cdp_elastic_create(&d, &e));
     REFUSED(CDP_ERR_INVALID, "needs a desc", cdp_elastic_create(NULL, &e));
     REFUSED(CDP_ERR_INVALID, "NULL", cdp_elastic_commit(NULL));
+    REFUSED(CDP_ERR_INVALID, "NULL", cdp_elastic_poll(NULL));
     REFUSED(CDP_ERR_INVALID, "needs", cdp_elastic_next(NULL, &now));
     REFUSED(CDP_ERR_INVALID, "needs", cdp_elastic_agree(NULL, true, &all));
     REFUSED(CDP_ERR_INVALID, "NULL", cdp_elastic_finish(NULL));
@@ -809,9 +797,11 @@ TEST(mistakes_are_refused) {
     d.job = NULL;
     OK(cdp_elastic_create(&d, &e));
     REFUSED(CDP_ERR_ABORTED, "call cdp_elastic_next", cdp_elastic_commit(e));
+    REFUSED(CDP_ERR_ABORTED, "call cdp_elastic_next", cdp_elastic_poll(e));
     REFUSED(CDP_ERR_STATE, "call cdp_elastic_next", cdp_elastic_agree(e, true, &all));
     OK(cdp_elastic_next(e, &now));
     T(now.changed && !now.received && now.old_rank == UINT32_MAX && now.size == 1);
+    OK(cdp_elastic_poll(e));
     OK(cdp_elastic_next(e, &now));
     T(!now.changed);
     cdp_elastic_destroy(e);
@@ -1551,7 +1541,6 @@ int main(int argc, char **argv) {
         {"the_first_epoch_waits_for_the_last_call", the_first_epoch_waits_for_the_last_call, 10},
         {"members_of_another_epoch_are_refused", members_of_another_epoch_are_refused, 60},
         {"a_key_of_another_program_is_named", a_key_of_another_program_is_named, 60},
-        {"without_threads_there_is_no_job", without_threads_there_is_no_job, 10},
         {"one_process_is_a_job", one_process_is_a_job, 30},
         {"four_begin_together", four_begin_together, 30},
         {"the_first_rank_brings_the_state", the_first_rank_brings_the_state, 30},
