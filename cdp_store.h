@@ -4812,6 +4812,7 @@ typedef struct cdp__client {
     char *host;
     uint16_t port;
     bool last_will_sent;
+    bool withdrawn;                 /* the last will is, by a message that may still be in `out` */
     cdp_bytes will_key, will_value; /* copies */
     /* the goodbye: the answer is awaited until bye_ns (0: not begun); the last bytes received */
     bool bye_over;
@@ -5872,12 +5873,14 @@ CDP__PRIVATE void cdp__tcp_store_withdraw_will(cdp_store *s) {
     cdp__client *c = (cdp__client *)s->self;
     if (c->state != CDP__CLIENT_READY || !c->last_will_sent) return;
     cdp__client_put_last_will(c, true);
+    c->withdrawn = true;
     (void)cdp__client_flush(c);
 }
 
 /* For cdp_tcp.h: destroying this client will trigger its last will. */
 CDP__PRIVATE void cdp__tcp_store_abandon(cdp_store *s) {
-    ((cdp__client *)s->self)->last_will_sent = false;
+    cdp__client *c = (cdp__client *)s->self;
+    c->last_will_sent = c->withdrawn = false;
 }
 
 CDP__PRIVATE void cdp__client_ignore(cdp__io *io) {
@@ -5934,7 +5937,7 @@ CDP__PRIVATE bool cdp__client_bye_read(cdp__client *c) {
 CDP__PRIVATE bool cdp__client_bye(cdp__client *c) {
     uint64_t left;
     if (c->state != CDP__CLIENT_READY || c->bye_over) return false;
-    if (!c->bye_ns && !c->last_will_sent) {
+    if (!c->bye_ns && !c->last_will_sent && !(c->withdrawn && cdp__fifo_left(&c->out))) {
         cdp__client_drain(c);
         return false;
     }

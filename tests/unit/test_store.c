@@ -1662,9 +1662,7 @@ TEST(will_of_a_killed_process) {
     cdp_store_server_destroy(s);
 }
 
-/* destroy() on a shared loop lets the server go on: what was half sent arrives, and the
-   withdrawal of the will behind it. */
-TEST(destroy_sees_off_what_was_sent) {
+static void sees_off(bool withdrawn) {
     cdp_store_server_desc d = server_desc();
     cdp_store_server *s;
     cdp_store *w, *c;
@@ -1691,6 +1689,7 @@ TEST(destroy_sees_off_what_was_sent) {
     rq.values = &value;
     rq.key_count = 1;
     T(w->start(w->self, &rq) == CDP_PENDING); /* nobody drives the server */
+    if (withdrawn) cdp__tcp_store_withdraw_will(w);
     start = now_ms();
     cdp_store_destroy(w);
     took = now_ms() - start;
@@ -1709,6 +1708,17 @@ TEST(destroy_sees_off_what_was_sent) {
     cdp_store_server_destroy(s);
     cdp__loop_close(&loop);
     free(big);
+}
+
+/* destroy() on a shared loop lets the server go on: what was half sent arrives, and the
+   withdrawal of the will behind it. */
+TEST(destroy_sees_off_what_was_sent) {
+    sees_off(false);
+}
+
+/* The same where the program has withdrawn the will before, and that has not been sent. */
+TEST(destroy_sees_off_the_withdrawal_of_a_will) {
+    sees_off(true);
 }
 
 static void destroy_main(void *arg) {
@@ -2844,6 +2854,7 @@ int main(int argc, char **argv) {
         CASE(garbage, 30),
         CASE(will, 20),
         CASE(will_of_a_killed_process, 10),
+        CASE(destroy_sees_off_the_withdrawal_of_a_will, 20),
         CASE(destroy_sees_off_what_was_sent, 20),
         CASE(destroy_sends_answers_to_the_end, 20),
         CASE(destroy_is_bounded, 20),
