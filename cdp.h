@@ -264,9 +264,11 @@
         INVALID, UNSUPPORTED and NOMEM at a call: nothing was started; correct it and go on.
         TIMEOUT, PEER_LOST, ABORTED, MISMATCH, IO and STATE of an operation: the group is broken on
         every rank, for the same first cause, which every rank reports; destroy it. Every wait ends
-        by its deadline. Ranks that call different things learn it from the first message between
-        them; two that wait for each other after 1 s, or a quarter of the timeout if that is less;
-        others at the deadline. A rank that leaves while others still need something of it is
+        by its deadline. Ranks that call different collectives learn it from the first message
+        between them, which may be one of a later collective: the root of a broadcast receives
+        nothing, so two roots both succeed. Two that wait for each other in different collectives
+        learn it after 1 s, or a quarter of the timeout if that is less; a receive to which nobody
+        sends ends at the deadline. A rank that leaves while others still need something of it is
         PEER_LOST to them, as one whose process ends; both are named. After a deadline ranks ask
         each other, link by link, whom each waits for, in 5% of the timeout, at most 300 ms. A
         rank reads a question, or an answer, when it polls next. So without threads a rank should
