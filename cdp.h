@@ -19138,8 +19138,8 @@ CDP__PRIVATE void cdp__param_text(const cdp_ddp *d, uint32_t i, char out[CDP__PA
     memset(out, 0, CDP__PARAM_TEXT);
     memcpy(out, &hash, 8);
     if (i >= all) {
-        cdp__text_add(&t, "nothing (it has %u parameters", all);
-        cdp__text_add(&t, d->desc.buffer_count ? " and buffers)" : ")");
+        cdp__text_add(&t, "nothing (%s is %u)",
+            d->desc.buffer_count ? "param_count + buffer_count" : "param_count", all);
     } else if (i >= n) {
         cdp__text_add(&t, "buffer '%s' %s[%llu]", d->buffers[i - n].name,
             cdp_dtype_name(d->buffers[i - n].dtype), (unsigned long long)d->buffers[i - n].count);
@@ -19824,8 +19824,8 @@ CDP_API const cdp_param *cdp_ddp_param(const cdp_ddp *d, uint32_t i) {
 
 CDP_API void *cdp_ddp_grad(cdp_ddp *d, uint32_t i) {
     if (!d || i >= d->param_count) {
-        (void)cdp__fail(CDP_ERR_INVALID, "cdp_ddp_grad(%u): there are only %u parameters", i,
-            d ? d->param_count : 0);
+        (void)cdp__fail(CDP_ERR_INVALID, "cdp_ddp_grad(%u): it should be less than param_count, %u",
+            i, d ? d->param_count : 0);
         return NULL;
     }
     if (CDP__BUDGETS && d->task != CDP__DDP_ENDS && cdp__ddp_free_to(d, "cdp_ddp_grad") != CDP_OK)
@@ -20546,8 +20546,8 @@ CDP__PRIVATE cdp_status cdp__ddp_call_check(cdp_ddp *d, uint32_t i, const char *
             "%s(%u): no backward pass is open; call cdp_ddp_backward_begin first", call, i);
     if (i < d->param_count) return CDP_OK;
     return cdp__ddp_fail(d,
-        cdp__fail(
-            CDP_ERR_INVALID, "%s(%u): there are only %u parameters", call, i, d->param_count));
+        cdp__fail(CDP_ERR_INVALID, "%s(%u): it should be less than param_count, %u", call, i,
+            d->param_count));
 }
 
 /* Reports that parameter i is marked already and cannot be marked as `now` in this pass. */

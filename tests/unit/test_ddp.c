@@ -314,12 +314,12 @@ TEST(different_models_are_named) {
         {ODD_NAME, 2, "'norm' f32[2]", "'norm2' f32[2]", "parameter 2"},
         {ODD_COUNT, 1, "'attention' f32[2]", "'attention' f32[1]", "parameter 1"},
         {ODD_DTYPE, 2, "'head' f32[2]", "'head' f64[2]", "parameter 3"},
-        {ODD_MORE, 1, "'extra' f32[2]", "nothing (it has 4 parameters)", "parameter 4"},
-        {ODD_FEWER, 2, "'head' f32[2]", "nothing (it has 3 parameters)", "parameter 3"},
+        {ODD_MORE, 1, "'extra' f32[2]", "nothing (param_count is 4)", "parameter 4"},
+        {ODD_FEWER, 2, "'head' f32[2]", "nothing (param_count is 3)", "parameter 3"},
         {ODD_ORDER, 1, "'attention' f32[2]", "'norm' f32[2]", "parameter 1"},
         {ODD_FIRST, 0, "'embed' f32[4]", "'embed' f32[2]", "parameter 0"},
-        {ODD_MORE, 0, "'extra' f32[2]", "nothing (it has 4 parameters)", "parameter 4"},
-        {ODD_FEWER, 0, "'head' f32[2]", "nothing (it has 3 parameters)", "parameter 3"},
+        {ODD_MORE, 0, "'extra' f32[2]", "nothing (param_count is 4)", "parameter 4"},
+        {ODD_FEWER, 0, "'head' f32[2]", "nothing (param_count is 3)", "parameter 3"},
     };
     for (size_t i = 0; i < sizeof odds / sizeof *odds; ++i) {
         odd_model o = odds[i];
@@ -410,7 +410,7 @@ static void rank_misuses(cdp_group *g, void *arg) {
             REFUSED(CDP_ERR_STATE, "'layer6.w' (index 6) was marked ready twice",
                 st = cdp_ddp_ready(ddp, i));
         if (me && u->what == 2 && i == 6)
-            REFUSED(CDP_ERR_INVALID, "cdp_ddp_ready(8): there are only 8 parameters",
+            REFUSED(CDP_ERR_INVALID, "cdp_ddp_ready(8): it should be less than param_count, 8",
                 st = cdp_ddp_ready(ddp, 8));
     }
     const uint64_t start = test_now_ns();
