@@ -148,7 +148,7 @@ $(BUILD)/test/cdprun: $(BUILD)/include/declared/examples/cdprun_elastic.h
 define PROGRAM_RULES
 $(BUILD)/$(1)/libcdp.a: tests/cdp.c $(WHOLE)
 	@mkdir -p $$(@D)
-	$(2) -I$(BUILD)/include/whole -c $$< -o $$(@:.a=.o) 2> $$(@:.a=.warnings) || { cat $$(@:.a=.warnings); exit 1; }
+	$(2) -I$(BUILD)/include/whole -c $$< -o $$(@:.a=.o) 2> $$(@:.a=.warnings); made=$$$$?; cat $$(@:.a=.warnings) >&2; exit $$$$made
 	@ar rcs $$@ $$(@:.a=.o)
 $(BUILD)/$(1)/%_no_threads: tests/unit/%.c
 	@mkdir -p $$(@D)

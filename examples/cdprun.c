@@ -416,7 +416,7 @@ static int64_t seconds_option(const char *name, const char *text) {
 /* The most that a pause may become is 60 times as long. */
 static int64_t cooldown_option(const char *name, const char *text) {
     const int64_t ns = seconds_option(name, text);
-    if (ns > 86400 * SECOND) usage_error("%s must be at most 86400 seconds, not %s", name, text);
+    if (ns > 3600 * SECOND) usage_error("%s must be at most 3600 seconds, not %s", name, text);
     return ns;
 }
 
@@ -1040,7 +1040,10 @@ static struct rlimit files_raise(const options *o) {
     raised.rlim_cur = need + files_served(o);
     if (old.rlim_max != RLIM_INFINITY && old.rlim_max < raised.rlim_cur)
         raised.rlim_cur = old.rlim_max;
-    if (raised.rlim_cur < need || setrlimit(RLIMIT_NOFILE, &raised) != 0)
+    if (raised.rlim_cur > need && setrlimit(RLIMIT_NOFILE, &raised) == 0) return old;
+    raised.rlim_cur = need; /* some systems refuse what their own limit allows */
+    if (old.rlim_cur >= need) return old;
+    if (old.rlim_max < need || setrlimit(RLIMIT_NOFILE, &raised) != 0)
         usage_error("-n %d needs %ju open files, but the limit is %ju", o->n, (uintmax_t)need,
             (uintmax_t)old.rlim_max);
     return old;
@@ -1809,35 +1812,21 @@ static void say(job *j, const char *format, ...) {
 
 /* ---- >>events  What happens, for programs: lines of JSON. */
 
-/* How many bytes a character of UTF-8 has; 0: these are none. (Not every mistake is found: enough
-   for text that was cut, or is of another encoding.) */
-static size_t event_character(const char *text) {
-    const unsigned char *p = (const unsigned char *)text;
-    size_t n = 2;
-    if (p[0] < 0x80) return 1;
-    if (p[0] < 0xc2 || p[0] > 0xf4) return 0;
-    if (p[0] >= 0xe0) n = 3;
-    if (p[0] >= 0xf0) n = 4;
-    for (size_t i = 1; i < n; ++i)
-        if ((p[i] & 0xc0) != 0x80) return 0;
-    return n;
-}
-
-/* Text for the inside of a JSON string. */
+/* Text for the inside of a JSON string: valid UTF-8, whatever the bytes are. */
 static const char *event_text(const char *text) {
     static char out[2 * FAILURE_BYTES];
+    const uint8_t *at = (const uint8_t *)text, *const end = at + strlen(text);
     size_t used = 0;
-    for (const char *p = text; *p != '\0' && used + 5 < sizeof out;) {
-        const size_t n = event_character(p);
-        if (n == 0 || (unsigned char)*p < 0x20) {
-            out[used++] = n == 0 ? '?' : ' ';
-            ++p;
+    while (at < end && used + 5 < sizeof out) {
+        const uint8_t *const from = at;
+        const uint32_t c = cdp__utf8_next(&at, end);
+        if (c < 0x20 || c == '?') {
+            out[used++] = c == '?' ? '?' : ' ';
             continue;
         }
-        if (*p == '"' || *p == '\\') out[used++] = '\\';
-        memcpy(out + used, p, n);
-        used += n;
-        p += n;
+        if (c == '"' || c == '\\') out[used++] = '\\';
+        memcpy(out + used, from, (size_t)(at - from));
+        used += (size_t)(at - from);
     }
     out[used] = '\0';
     return out;

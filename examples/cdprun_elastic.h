@@ -603,7 +603,7 @@ static void stay_tell(job *j, const rank *r, const char *why) {
 static int64_t stay_jitter(int64_t pause) {
     unsigned char random[2] = {0, 128};
     (void)cdp_os_default()->random(NULL, random, sizeof random);
-    return pause * 3 / 4 + pause / 2 * (random[0] * 256 + random[1]) / 65535;
+    return pause / 4 * 3 + pause / 65536 * (random[0] * 256 + random[1]) / 2;
 }
 
 /* A rank has ended. When the job is over, that is no failure, however it ended: for instance, a

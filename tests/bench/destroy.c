@@ -149,12 +149,23 @@ static bool takes(uint32_t ranks) {
 int main(int argc, char **argv) {
     const char *only = "", *ranks = "2,4", *transport = "";
     uint32_t worlds = 200;
+    const char *unknown = NULL;
     bool good = true;
     for (int i = 1; i + 1 < argc; i += 2) {
-        if (strcmp(argv[i], "--ranks") == 0) ranks = argv[i + 1];
-        if (strcmp(argv[i], "--worlds") == 0) worlds = (uint32_t)atoi(argv[i + 1]);
-        if (strcmp(argv[i], "--only") == 0) only = argv[i + 1];
-        if (strcmp(argv[i], "--transport") == 0) transport = argv[i + 1];
+        if (strcmp(argv[i], "--ranks") == 0)
+            ranks = argv[i + 1];
+        else if (strcmp(argv[i], "--worlds") == 0)
+            worlds = (uint32_t)atoi(argv[i + 1]);
+        else if (strcmp(argv[i], "--only") == 0)
+            only = argv[i + 1];
+        else if (strcmp(argv[i], "--transport") == 0)
+            transport = argv[i + 1];
+        else
+            unknown = argv[i];
+    }
+    if (unknown) {
+        fprintf(stderr, "%s: see the first comment of this file\n", unknown);
+        return 2;
     }
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED) return 1;

@@ -520,15 +520,17 @@ else
     CHECK=$PARSE MOST=$TOP SINGLE='CDP_NO_DDP CDP_NO_MESSAGES CDP_NO_RECORDER'
     # copies of the examples and of the headers, in which the bodies of most functions are missing: these are checked above
     EXAMPLES=$(cd "${BUILD:-build}/include/declared" 2> /dev/null && [ -f examples/01_hello.c ] && pwd) || EXAMPLES=$root
-    echo 'SKIP some defines and headers: with EVERYTHING=1, as .ci/run has it'
+    [ -z "$(find examples cdp*.h -newer "$EXAMPLES/examples/01_hello.c" 2> /dev/null)" ] || EXAMPLES=$root
+    echo 'SKIP some defines and headers: with EVERYTHING=1, as .ci/run has it for gcc'
 fi
+[ -z "${OBJECTS-}" ] || CHECK=O0 EXAMPLES=$root
 c_matrix() { # COMPILER
     local c=$1 std h option part
     for std in c11 gnu11 c17; do
         for h in $HEADERS; do add t_declarations $c $std O0 "$h"; done
         add t_implementation $c $std $CHECK $TOP
     done
-    if [ $CHECK = O0 ] || [ $c != gcc ] || [ ! -f "$LIBRARY.warnings" ]; then add t_implementation $c c11 O2 $TOP
+    if [ $CHECK = O0 ] || [ $c != gcc ] || [ ! -f "$LIBRARY.warnings" ] || [ -n "$(find cdp*.h -newer "$LIBRARY.warnings")" ]; then add t_implementation $c c11 O2 $TOP
     else add t_library_warnings gcc gnu11 O2 "$LIBRARY"; fi
     for h in $HEADERS; do
         add t_two_files $c c11 O0 "$h" $c c11

@@ -651,7 +651,7 @@ for o in --run-path --virtual-local-rank; do usage "refused$o" "torchrun's $o is
 for o in --logs-specs --numa-binding --duplicate-stdout-filters --duplicate-stderr-filters; do usage "refused$o" "torchrun's $o is not taken by cdprun" -n 1 $o x true; done
 usage conf         "--rdzv-conf must be KEY=VALUE,KEY=VALUE, not 'timeout'" -n 1 --rdzv-conf timeout true
 usage conf-number  "--rdzv-conf join_timeout needs a number of seconds, not 'soon'" -n 1 --rdzv-conf 'close_timeout = 3, join_timeout=soon' true
-usage cooldown     "--cooldown must be at most 86400 seconds, not 1e9" -n 1 --stay --cooldown 1e9 true
+usage cooldown     "--cooldown must be at most 3600 seconds, not 1e9" -n 1 --stay --cooldown 1e9 true
 usage stay-nodes   "--nnodes needs --rdzv-endpoint or --external-store, the same on all machines (see" -n 1 --stay --nnodes 1:2 true
 usage signals      "and no other signal ('SIGTERM,SIGUSR1')" -n 1 --signals-to-handle SIGTERM,SIGUSR1 true
 usage filter       "--local-ranks-filter must list local ranks below 2" -n 2 --local-ranks-filter 2 true

@@ -267,7 +267,7 @@ TEST(mistakes_while_something_is_under_way_are_sentences) {
     const cdp_ddp_desc d = model_desc(&m, g);
     REFUSED(CDP_ERR_INVALID, "needs a ddp", cdp_ddp_poll(NULL, 0));
     REFUSED(CDP_ERR_INVALID, "needs a ddp", cdp_ddp_backward_end_start(NULL));
-    REFUSED(CDP_ERR_INVALID, "needs a desc", cdp_ddp_create_start(NULL, &m.ddp));
+    REFUSED(CDP_ERR_INVALID, "desc or out is NULL", cdp_ddp_create_start(NULL, &m.ddp));
     OK(cdp_ddp_create_start(&d, &m.ddp));
     REFUSED(CDP_ERR_STATE, "cdp_ddp_create_start has begun", cdp_ddp_backward_begin(m.ddp));
     REFUSED(CDP_ERR_STATE, "call cdp_ddp_poll", cdp_ddp_forward_begin(m.ddp));

@@ -191,7 +191,7 @@ static void errors(side *s) {
     T_EQ(42, c.code);
     T_EQ(CDP_RAN_YES, c.ran);
     T_TEXT("fail on rank", c.error.text);
-    T_TEXT("failed with code 42: line\n\"quoted\" \\x41 100%s", c.error.text);
+    T_TEXT("failed with code 42: line?\"quoted\" \\x41 100%s", c.error.text);
     T_EQ(next_of(s), c.error.peer);
     T_EQ(CDP_ERR_REMOTE, cdp_call_wait(&c)); /* future_wait_twice */
     T_TEXT("code 42", cdp_last_error()->text);

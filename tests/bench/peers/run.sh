@@ -36,7 +36,7 @@ if [ -n "$missing" ]; then
     echo "SKIP: not installed:$missing. To measure all peers (Debian):" >&2
     echo "    apt-get install libgloo-dev openmpi-bin libopenmpi-dev mpich libmpich-dev" >&2
     for m in $missing; do libs=$(tr , '\n' <<< "$libs" | grep -vE "^(cdp-)?$m" | paste -sd ,); done
-    case ,$libs, in *,openmpi*|*,mpich*|*,gloo*) ;; *) exit 3 ;; esac
+    case ,$libs, in *,openmpi*|*,mpich*|*,cdp-openmpi*|*,cdp-mpich*|*,gloo*) ;; *) exit 3 ;; esac
 fi
 
 mkdir -p "$build" || exit 1
