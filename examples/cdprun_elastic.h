@@ -746,20 +746,22 @@ static void stay_again(job *j, int local) {
     rank_again(j, local);
 }
 
-/* The epochs of the ranks, for the event log alone. A launcher that comes late begins with the
-   newest one. */
-static void stay_follow(job *j) {
+/* The next epoch of the ranks, for the event log alone. A launcher that comes late begins with the
+   newest one. False: there is none. */
+static bool stay_follow(job *j) {
     agent *a = j->agent;
     cdp_elastic *const e = &a->ranks;
     cdp__elastic_decision d = {.epoch = 0};
     cdp_status st = CDP_OK;
-    if (j->events < 0) return;
+    bool found;
+    if (j->events < 0 || j->nodes.store == NULL) return false;
     e->store_ms = LOOK_MS;
     if (a->followed == 0)
         st = stay_newest(j, &d);
     else
         st = cdp__elastic_read_decision(e, j->nodes.store, a->followed + 1, &d);
-    if (agent_good(j, st) && d.members != NULL) {
+    found = agent_good(j, st) && d.members != NULL;
+    if (found) {
         a->followed = d.epoch;
         event(j,
             "\"event\": \"epoch\", \"epoch\": %llu, \"node\": %d, \"ranks\": %u, \"lost\": %u, "
@@ -768,6 +770,7 @@ static void stay_follow(job *j) {
             (unsigned long long)d.step, event_text(d.cause));
     }
     cdp__free(e->os, d.members);
+    return found;
 }
 
 /* The first MAX of the launchers that live start ranks; the others are spares. */
@@ -791,6 +794,8 @@ static void stay_join(job *j) {
 /* No rank runs here any more, and none will be started. */
 static void stay_over(job *j) {
     const bool well = j->cause == NOTHING;
+    while (stay_follow(j)) {
+    }
     for (int i = 0; well && !j->agent->done && i < j->opts->n; ++i) {
         const rank *r = &j->ranks[i];
         if (!r->ended || r->status == 0) continue;
@@ -806,7 +811,8 @@ static void stay_over(job *j) {
 static void stay_step(job *j) {
     const agent *a = j->agent;
     if (j->nodes.store != NULL) stay_look_for_done(j);
-    if (j->nodes.store != NULL && j->phase == RUN) stay_follow(j);
+    while (j->phase == RUN && stay_follow(j)) {
+    }
     if (j->phase == JOIN && a->done) {
         agent_finish(j);
     } else if (j->phase == JOIN && j->nodes.store != NULL) {
