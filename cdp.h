@@ -1338,10 +1338,10 @@ CDP_API cdp_status cdp_group_status(cdp_group *group);
    writes there. NULL: out of memory, see cdp_last_error(). Any thread. */
 CDP_API void *cdp_group_alloc(cdp_group *group, uint64_t bytes);
 
-/* `ptr` is from cdp_group_alloc() of this group, or NULL. Call it when no operation on that memory
-   is in flight (see cdp_group_status()); a child of fork() must not use it afterwards either.
-   Memory that was shared goes back to the system at once, which takes 0.1 to 0.3 ms per MiB. Any
-   thread. */
+/* `ptr` is from cdp_group_alloc() of a group of this world, or NULL. Call it when no operation on
+   that memory is in flight (see cdp_group_status()). Nobody may use it any more, neither another
+   rank nor a child of fork(). Memory that was shared goes back to the system at once, which takes
+   0.1 to 0.3 ms per MiB. Any thread. */
 CDP_API void cdp_group_free(cdp_group *group, void *ptr);
 
 /* Break the group on every rank: waits return CDP_ERR_ABORTED with `reason` everywhere. Any
@@ -3095,9 +3095,9 @@ CDP__PRIVATE uint32_t cdp__utf8_next(const uint8_t **at, const uint8_t *end) {
 /* Copies a text that another process has written. Control characters, which could upset a
    terminal, and what is not valid UTF-8 become '?'. Characters that do not fit are left out. */
 CDP__PRIVATE void cdp__text_foreign(char *out, uint64_t size, const void *text, uint64_t bytes) {
-    const uint8_t *at = (const uint8_t *)text, *end = at + bytes;
+    const uint8_t *at = (const uint8_t *)text, *end = bytes ? at + bytes : at;
     uint64_t used = 0;
-    while (at < end) {
+    while (at != end) {
         const uint8_t *from = at;
         const uint32_t c = cdp__utf8_next(&at, end);
         const uint64_t n = (uint64_t)(at - from);
@@ -14894,7 +14894,7 @@ CDP__PRIVATE cdp__world *cdp__world_create(const cdp_group_desc *d, const cdp_tr
 /* ---- >>group: creating and destroying a group ------------------------------------------------ */
 
 /* Knows: worlds, streams, the queue. Promises: destroying is local and bounded; other ranks are
-   told. May use: world, failing, running, flows, pending. */
+   told. May use: world, message, failing, running, flows, pending. */
 
 /* Enters the streams of a new group into the table. Messages that arrived for its channel before it
    was created become its own. Returns false when out of memory. */
@@ -16436,7 +16436,7 @@ CDP__PRIVATE cdp_status cdp__collective(cdp_group *g, cdp_coll_kind kind, const 
     cdp__progress t;
     bool device;
     cdp_status st = cdp__must_not_wait();
-    rq.in_counts = rq.out_counts = counts; /* an operation uses one of them */
+    rq.in_counts = rq.out_counts = counts; /* an operation uses those that it has */
     if (st == CDP_OK) st = cdp__alive_for(g, kind);
     if (st == CDP_OK) st = cdp__request_check(g, &rq, &device);
     if (st == CDP_OK && device) {
@@ -16451,6 +16451,7 @@ CDP__PRIVATE cdp_status cdp__collective(cdp_group *g, cdp_coll_kind kind, const 
     if (st == CDP_OK && (st = cdp__work_state(w)) == CDP_PENDING) {
         ++g->waiters;
         cdp__progress_begin(&t, g, w.seq, CDP__NEVER, false);
+        /* as cdp__progress_until(), but here: the walk in the head of this file stays short */
         while (cdp__progress_goes_on(&t))
             t.polled = cdp__world_poll(m);
         st = cdp__work_state(w);

@@ -2970,8 +2970,8 @@ CDP__PRIVATE void cdp__mesh_doorbell(void *self, uint32_t peer) {
 /* ---- >>first-cause: the first failure of a job, recorded in the store ------------------------ */
 
 /* Knows: the store's keys "fail" and "wait". Promises: an earlier or deeper cause that another
-   rank has recorded replaces this rank's own. May use: >>memory, >>link, >>mesh, >>incoming, auth,
-   stores. */
+   rank has recorded replaces this rank's own; what this rank has recorded there is what it learnt
+   last. May use: >>memory, >>link, >>mesh, >>incoming, auth, stores. */
 
 CDP__PRIVATE uint64_t cdp__mesh_now(const cdp__mesh *m) {
     return m->os->now_ns(m->os->user);
@@ -3041,22 +3041,28 @@ CDP__PRIVATE cdp__cause_put *cdp__mesh_last_put(cdp__mesh *m) {
 
 /* Stores this rank's cause, if no rank has stored one before; and again when this rank has learnt
    better whom everybody waits for, because ranks that are still starting know only the store. */
-CDP__PRIVATE void cdp__mesh_publish(void *self, const void *record, uint32_t bytes) {
-    cdp__mesh *m = (cdp__mesh *)self;
+CDP__PRIVATE void cdp__mesh_put_cause(cdp__mesh *m) {
     cdp__cause_put *const last = cdp__mesh_last_put(m), *const p = &m->puts[m->put_count % 2];
     cdp_bytes expected = {NULL, 0};
+    if (!m->store || !m->failing) return;
+    if (last) {
+        expected = last->values[1];
+        if (expected.bytes == m->cause_bytes && !memcmp(expected.data, m->cause, m->cause_bytes))
+            return;
+        /* the memory of a third one is in use until the second one has been answered */
+        if (m->put_count > 1 && last->rq.status == CDP_PENDING) return;
+        if (m->put_count > 1) cdp_store_request_free(m->store, &p->rq);
+    }
+    m->put_count += cdp__mesh_put(m, p, expected);
+}
+
+CDP__PRIVATE void cdp__mesh_publish(void *self, const void *record, uint32_t bytes) {
+    cdp__mesh *m = (cdp__mesh *)self;
     CDP_ASSERT(bytes <= sizeof m->cause);
     m->failing = true;
     memcpy(m->cause, record, bytes);
     m->cause_bytes = bytes;
-    if (!m->store) return;
-    if (last) {
-        expected = last->values[1];
-        if (expected.bytes == bytes && memcmp(expected.data, record, bytes) == 0) return;
-        if (m->put_count > 1 && last->rq.status == CDP_PENDING) return; /* its memory is in use */
-        if (m->put_count > 1) cdp_store_request_free(m->store, &p->rq);
-    }
-    m->put_count += cdp__mesh_put(m, p, expected);
+    cdp__mesh_put_cause(m);
 }
 
 /* Rank 0 has left without a goodbye, and its store with it: makes a record that blames rank 0. */
@@ -3113,6 +3119,7 @@ CDP__PRIVATE uint32_t cdp__mesh_first(void *self, void *record, uint32_t room) {
     if (m->watch && m->watch_rq.status == CDP_OK) v = m->watch_rq.results;
     for (i = m->put_count > 2 ? m->put_count - 2 : 0; i < m->put_count; ++i)
         if (m->puts[i % 2].rq.status == CDP_OK) v = m->puts[i % 2].rq.results;
+    cdp__mesh_put_cause(m); /* a correction that had to wait */
     if (v && cdp__mesh_readers(m)) return 0;
     if (!v && cdp__mesh_saw_store_go(m) && m->cause_bytes <= room) {
         memcpy(record, m->cause, m->cause_bytes);
@@ -3260,6 +3267,7 @@ CDP__PRIVATE bool cdp__mesh_linger(cdp__mesh *m, uint64_t until_ns) {
     bool more;
     if (!serves && !store_gone) {
         /* ranks that see this one leave ask the store why: the answer must be there before */
+        cdp__mesh_put_cause(m);
         more = m->put_count && cdp__mesh_last_put(m)->rq.status == CDP_PENDING;
     } else {
         m->leaving = true;
@@ -5438,14 +5446,15 @@ CDP__PRIVATE cdp_status cdp__starting_step(cdp_starting *s, uint64_t until_ns) {
         cdp__join_free(m);
         m->leaving = true;
     }
-    return cdp__mesh_lingers(m, until_ns) || cdp__mesh_parts(m, until_ns) ? CDP_PENDING : st;
+    if (!m->part_ns && cdp__mesh_lingers(m, until_ns)) return CDP_PENDING;
+    return cdp__mesh_parts(m, until_ns) ? CDP_PENDING : st;
 }
 
 CDP_API cdp_status cdp_init_poll(cdp_starting *s, uint32_t budget_us, cdp_group **out) {
     uint64_t until;
     cdp_status st = CDP_OK;
     cdp_error e;
-    if (!s || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_init_poll: start or out is NULL");
+    if (!s || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_init_poll: starting or out is NULL");
     *out = NULL;
     until = budget_us ? s->os->now_ns(s->os->user) + budget_us * 1000ull : 0;
     do

@@ -669,6 +669,8 @@ static void leaves_unheard(side *s) {
     } else {
         while (!counted_of(&s->ran) && test_now_ns() < until)
             (void)!cdp_rpc_serve(s->rpc, 1);
+        while (!counted_of(&still) && test_now_ns() < until)
+            test_sleep_ms(1);
         T(counted_of(&still));
         REFUSED(CDP_ERR_TIMEOUT, "takes no messages", cdp_rpc_shutdown(s->rpc, 50));
         T_EQ(1, cdp_last_error()->peer);

@@ -364,6 +364,28 @@ static uint64_t jumping_now(void *user) {
 }
 
 /* The machine stands still until the deadline: ranks ask the store all the same, which is well. */
+/* A rank that has told the store why its start failed does not wait for ranks that start late: that
+   is for the one that serves the store, and for those whose store is gone. */
+TEST(a_start_that_failed_does_not_linger) {
+    for (int round = 0; round < 6; ++round) {
+        cdp_tcp_desc d = desc_of(3, free_port());
+        uint64_t lingered = 0;
+        job j;
+        d.init_timeout_ms = 300 * TEST_SLACK;
+        if (!job_start(&j, &d, 0)) return;
+        cdp_init_cancel(j.starting[2]);
+        j.starting[2] = NULL;
+        while (job_look(&j) && j.starting[1] && j.starting[1]->mesh)
+            if (j.starting[1]->mesh->watch_rq.status >= CDP_OK || j.starting[1]->mesh->part_ns)
+                lingered |= j.starting[1]->mesh->linger_ns[1];
+        while (job_look(&j)) {
+        }
+        T_EQ(0, lingered);
+        job_end(&j);
+        T_EQ(0, counted.held);
+    }
+}
+
 TEST(a_start_that_stood_still_blames_who_is_missing) {
     cdp_tcp_desc d = desc_of(3, free_port());
     cdp_os os = *counted_os();
@@ -409,7 +431,9 @@ static int32_t named_in_store(const job *j) {
     for (int i = 0; i < 200; ++i) {
         for (uint32_t rank = 0; rank < 2; ++rank) {
             const cdp_transport *t = &j->group[rank]->w->transport;
+            uint8_t first[CDP__FAILURE_MAX];
             (void)t->wait(t->self, NULL, 0);
+            (void)t->failure.first(t->self, first, sizeof first); /* as a group that fails does */
         }
         test_sleep_ms(1);
     }
@@ -432,6 +456,10 @@ TEST(a_corrected_cause_replaces_the_first_one_in_the_store) {
     T_EQ(2, named_in_store(&j));
     publish_named(&j, 0);
     T_EQ(0, named_in_store(&j));
+    publish_named(&j, 0);
+    T_EQ(0, named_in_store(&j));
+    publish_named(&j, 2);
+    publish_named(&j, 1); /* two corrections at once */
     publish_named(&j, 0);
     T_EQ(0, named_in_store(&j));
     job_end(&j);
@@ -476,6 +504,7 @@ int main(int argc, char **argv) {
         {"a_start_ends_by_its_deadline", a_start_ends_by_its_deadline, 60},
         {"a_start_that_stood_still_blames_who_is_missing",
             a_start_that_stood_still_blames_who_is_missing, 60},
+        {"a_start_that_failed_does_not_linger", a_start_that_failed_does_not_linger, 60},
         {"a_corrected_cause_replaces_the_first_one_in_the_store",
             a_corrected_cause_replaces_the_first_one_in_the_store, 60},
         {"a_start_refuses_what_cannot_work", a_start_refuses_what_cannot_work, 60},
