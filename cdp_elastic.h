@@ -101,7 +101,7 @@
                                    longer is left out, and comes back as a newcomer. Without
                                    threads it has no default: see NO THREAD
         join_ms                    being below min_ranks, waiting to be taken in, and epochs that
-                                   fail one after the other before they begin
+                                   fail one after the other before they begin: each alone
 
     CONFIGURATION
         CDP_ELASTIC_IMPLEMENTATION implements this header and those below it, whose private parts it
@@ -2947,14 +2947,20 @@ CDP__PRIVATE bool cdp__elastic_may_go(const cdp_elastic *e) {
     return p->phase == CDP__ELASTIC_JOINED ? p->size == 1 : e->few;
 }
 
-/* Epochs fail one after the other: perhaps two members reach the store and not each other. Says so
-   from the third one on, and ends it after join_ms. *deadline: 0 before the first. Lock held. */
+/* Epochs that failed one after the other before they began, in one call. */
+typedef struct cdp__elastic_tries {
+    uint32_t count;
+    uint64_t deadline_ns; /* counts from the first of them on */
+} cdp__elastic_tries;
+
+/* Epoch k did not begin: perhaps two members reach the store and not each other. Says so from the
+   third one on, and ends it after join_ms. Lock held. */
 CDP__PRIVATE cdp_status cdp__elastic_persist(
-    cdp_elastic *e, uint64_t k, const cdp_error *why, uint64_t *deadline) {
+    cdp_elastic *e, uint64_t k, const cdp_error *why, cdp__elastic_tries *tries) {
     const uint64_t now = cdp__elastic_now_ns(e);
-    if (!*deadline) *deadline = cdp__elastic_limit(e, now);
-    if (now < *deadline) {
-        if (e->failures > 2)
+    if (!tries->count++) tries->deadline_ns = cdp__elastic_limit(e, now);
+    if (now < tries->deadline_ns) {
+        if (tries->count > 2)
             cdp__log(&e->tcp.group.logger, CDP_LOG_WARN, e->place.rank,
                 "epoch %llu did not begin, the next one tries again: %s", (unsigned long long)k,
                 why->text);
@@ -2967,15 +2973,25 @@ CDP__PRIVATE cdp_status cdp__elastic_persist(
     return e->failure.status;
 }
 
+/* Waits for the next decision. A wait for min_ranks has a limit of its own, and takes nothing from
+   that of `tries`. Lock held; given back meanwhile. */
+CDP__PRIVATE void cdp__elastic_wait_for_turn(cdp_elastic *e, cdp__elastic_tries *tries) {
+    const uint64_t begun = cdp__elastic_now_ns(e);
+    const bool few = e->few;
+    cdp__elastic_sleep(e, cdp__elastic_limit(e, e->epoch_ns));
+    if (few) tries->deadline_ns += cdp__elastic_now_ns(e) - begun;
+}
+
 CDP__PRIVATE cdp_status cdp__elastic_step(cdp_elastic *e, cdp_elastic_now *now) {
-    uint64_t deadline = 0;
+    cdp__elastic_tries tries = {0, 0};
     for (;;) {
         const uint64_t k = e->place.epoch;
+        const bool joins = e->place.phase == CDP__ELASTIC_JOINED;
         cdp_status st = CDP_OK;
         if (e->failure.status != CDP_OK) return cdp__elastic_say(&e->failure);
         if (e->ended) return cdp__fail(CDP_ERR_STATE, "cdp_elastic_finish() has ended the job");
         if (cdp__elastic_may_go(e)) return cdp__elastic_go(e);
-        if (e->group && e->place.phase != CDP__ELASTIC_JOINED) st = cdp_group_status(e->group);
+        if (e->group && !joins) st = cdp_group_status(e->group);
         if (st == CDP_ERR_STORE) {
             cdp__elastic_unlock(e);
             st = cdp__elastic_of_group(e, st);
@@ -2988,7 +3004,7 @@ CDP__PRIVATE cdp_status cdp__elastic_step(cdp_elastic *e, cdp_elastic_now *now) 
                 cdp__elastic_now_of(e, now);
                 return CDP_OK;
             }
-        } else if (e->place.phase == CDP__ELASTIC_JOINED) {
+        } else if (joins) {
             st = cdp__elastic_join(e);
         } else if (cdp__elastic_now_ns(e) >= cdp__elastic_limit(e, e->epoch_ns)) {
             return cdp__fail(CDP_ERR_TIMEOUT,
@@ -2996,12 +3012,12 @@ CDP__PRIVATE cdp_status cdp__elastic_step(cdp_elastic *e, cdp_elastic_now *now) 
                 (unsigned long long)k, e->desc.join_ms);
         } else {
             st = CDP_OK;
-            cdp__elastic_sleep(e, cdp__elastic_limit(e, e->epoch_ns));
+            cdp__elastic_wait_for_turn(e, &tries);
         }
         if (st == CDP_OK) continue;
         const cdp_error why = *cdp_last_error();
         st = cdp__elastic_give_up(e, k);
-        if (st == CDP_OK) st = cdp__elastic_persist(e, k, &why, &deadline);
+        if (st == CDP_OK && joins) st = cdp__elastic_persist(e, k, &why, &tries);
         if (st != CDP_OK) return st;
     }
 }
