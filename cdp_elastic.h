@@ -101,7 +101,7 @@
                                    longer is left out, and comes back as a newcomer. Without
                                    threads it has no default: see NO THREAD
         join_ms                    being below min_ranks, waiting to be taken in, and epochs that
-                                   fail one after the other before they begin
+                                   fail one after the other before they begin: each alone
 
     CONFIGURATION
         CDP_ELASTIC_IMPLEMENTATION implements this header and those below it, whose private parts it
@@ -299,10 +299,10 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_next(cdp_elastic *e, cdp_elastic_n
    INVALID. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_commit(cdp_elastic *e);
 
-/* Whether the step that is being computed can still count. For programs without threads whose steps
-   take long: a call now and then keeps this process in the job (see NO THREAD above). Does not
-   wait; where a turn has begun it asks the store, which takes as long as that needs. Errors:
-   ABORTED (the epoch has ended: drop the step, and call cdp_elastic_next()); whatever
+/* Whether the step that is being computed can still count; before the first cdp_elastic_next() and
+   in connected(), whether the epoch can still begin. For programs without threads whose steps take
+   long: a call now and then keeps this process in the job (see NO THREAD above). Does not wait;
+   where a turn has begun it asks the store, which takes as long as that needs. Errors: ABORTED (the epoch has ended: drop the step, and call cdp_elastic_next()); whatever
    cdp_elastic_next() would return; INVALID. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_poll(cdp_elastic *e);
 
@@ -967,7 +967,8 @@ struct cdp_elastic {
     void *burying;      /* a thread that destroys a group; NULL: none was started */
     cdp_group *dying;   /* no_thread: a group that is being left */
     uint64_t looked_ns; /* no_thread: the end of the last look */
-    uint64_t away_ns;   /* no_thread: the longest time without a look in this epoch */
+    uint64_t away_ns;   /* no_thread: the longest time without a look that ended just before */
+    uint64_t back_ns;   /* no_thread: when that one ended */
     uint32_t failures;  /* attempts to connect that failed in a row */
     bool refused;       /* connected() or load() returned an error: it starts no turn */
     bool shown;         /* connected() was called with `group` */
@@ -1708,6 +1709,24 @@ CDP__PRIVATE void cdp__elastic_main(void *arg) {
     cdp__elastic_unlock(e);
 }
 
+/* A look without a thread, after this process was away for so long. A turn leaves out who does not
+   arrive for settle_ms; so a time away that ended less than settle_ms before the arrival is why. */
+CDP__PRIVATE void cdp__elastic_visit(cdp_elastic *e, uint64_t until_ns, uint64_t away_ns) {
+    const bool arrived = e->place.phase == CDP__ELASTIC_ARRIVED;
+    const uint64_t now = cdp__elastic_now_ns(e);
+    if (!arrived && (away_ns >= e->away_ns || now - e->back_ns >= e->desc.settle_ms * CDP__MS)) {
+        e->away_ns = away_ns;
+        e->back_ns = now;
+    }
+#ifndef CDP_NO_FRAMES
+    if (e->dying && cdp_group_leave(e->dying, 0) == CDP_OK) e->dying = NULL;
+#endif
+    /* the others, inside its operations, learn from the group that it was aborted */
+    if (arrived && e->group) (void)cdp_poll(e->group, 0);
+    if (cdp__elastic_tick(e, until_ns) < 0) cdp__elastic_fail(e);
+    e->looked_ns = cdp__elastic_now_ns(e);
+}
+
 /* Without a thread a call of the program looks, and then none for CDP__ELASTIC_REST_NS: that late
    an alarm is seen at most, as if it had come later, and a step of microseconds costs a reading of
    the clock. `until_ns`: it waits so long; 0: it does not. */
@@ -1716,15 +1735,20 @@ CDP__PRIVATE void cdp__elastic_attend(cdp_elastic *e, uint64_t until_ns) {
     if (!e->no_thread) return;
     now = cdp__elastic_now_ns(e);
     if (!until_ns && now - e->looked_ns < CDP__ELASTIC_REST_NS) return;
-    if (e->place.phase != CDP__ELASTIC_ARRIVED)
-        e->away_ns = cdp__max(e->away_ns, now - e->looked_ns);
-#ifndef CDP_NO_FRAMES
-    if (e->dying && cdp_group_leave(e->dying, 0) == CDP_OK) e->dying = NULL;
-#endif
-    /* the others, inside its operations, learn from the group that it was aborted */
-    if (e->place.phase == CDP__ELASTIC_ARRIVED && e->group) (void)cdp_poll(e->group, 0);
-    if (cdp__elastic_tick(e, until_ns) < 0) cdp__elastic_fail(e);
-    e->looked_ns = cdp__elastic_now_ns(e);
+    cdp__elastic_visit(e, until_ns, now - e->looked_ns);
+}
+
+/* Before a function of the program: the time until it returns is that of the program, and what was
+   before was not. The alarm is asked for from now on. */
+CDP__PRIVATE void cdp__elastic_go_away(cdp_elastic *e) {
+    if (e->no_thread) cdp__elastic_visit(e, 0, 0);
+}
+
+/* After it. Keeps this thread's last error. */
+CDP__PRIVATE void cdp__elastic_come_back(cdp_elastic *e) {
+    const cdp_error why = *cdp_last_error();
+    cdp__elastic_attend(e, 0);
+    *cdp__error_slot() = why;
 }
 
 /* Waits until the place of this process may be another one. Lock held; given back meanwhile. */
@@ -1767,6 +1791,7 @@ typedef struct cdp__elastic_transfer {
 CDP__PRIVATE cdp_status cdp__elastic_returned(
     cdp_elastic *e, cdp_group *group, const char *name, cdp_status st) {
     const cdp_error why = *cdp_last_error();
+    cdp__elastic_come_back(e);
     if (st == CDP_OK) return st;
     if (cdp__elastic_is_loss(cdp_group_status(group))) return cdp_last_error()->status;
     e->refused = true;
@@ -1949,6 +1974,14 @@ CDP__PRIVATE cdp_status cdp__elastic_transfer_bytes(
     return st == CDP_OK ? cdp__elastic_transfer_wait(t, work) : st;
 }
 
+CDP__PRIVATE uint64_t cdp__elastic_save(cdp_elastic *e, void *data, uint64_t room) {
+    uint64_t bytes;
+    cdp__elastic_go_away(e);
+    bytes = e->desc.save(e->desc.user, data, room);
+    cdp__elastic_come_back(e);
+    return bytes;
+}
+
 /* The small blob comes from the first source: its size, then its bytes. */
 CDP__PRIVATE cdp_status cdp__elastic_transfer_blob(cdp__elastic_transfer *t) {
     const cdp_elastic_desc *d = &t->e->desc;
@@ -1956,13 +1989,13 @@ CDP__PRIVATE cdp_status cdp__elastic_transfer_blob(cdp__elastic_transfer *t) {
     uint8_t size[8] = {0};
     cdp_status st;
     if (!d->save || !t->from[0]) return CDP_OK;
-    if (first) cdp__put_u64(size, d->save(d->user, NULL, 0));
+    if (first) cdp__put_u64(size, cdp__elastic_save(t->e, NULL, 0));
     st = cdp__elastic_transfer_bytes(t, size, sizeof size);
     if (st != CDP_OK) return st;
     t->blob_bytes = cdp__get_u64(size);
     t->blob = (uint8_t *)cdp__alloc(t->e->os, t->blob_bytes + 1);
     if (!t->blob) return cdp__fail_nomem("the blob of save()", t->blob_bytes);
-    if (first && d->save(d->user, t->blob, t->blob_bytes) != t->blob_bytes)
+    if (first && cdp__elastic_save(t->e, t->blob, t->blob_bytes) != t->blob_bytes)
         return cdp__fail(
             CDP_ERR_INVALID, "save() of cdp_elastic_desc returned another size in its second call");
     st = cdp__elastic_transfer_bytes(t, t->blob, t->blob_bytes);
@@ -2011,6 +2044,7 @@ CDP__PRIVATE cdp_status cdp__elastic_transfer_end(cdp__elastic_transfer *t) {
     cdp__elastic_unlock(e);
     if (!in) return cdp__fail(CDP_ERR_ABORTED, "the epoch ended before its state was there");
     (void)cdp__elastic_each_entry(t, true);
+    if (t->has_blob) cdp__elastic_go_away(e);
     if (t->has_blob)
         st = cdp__elastic_returned(e, t->group, "load", d->load(d->user, t->blob, t->blob_bytes));
     return st == CDP_OK ? cdp_barrier(t->group) : st;
@@ -2232,6 +2266,7 @@ CDP__PRIVATE cdp_status cdp__elastic_fill(
         now.old_rank = d->members[rank].old_rank;
         now.cause = d->cause;
         e->shown = true;
+        cdp__elastic_go_away(e);
         st = cdp__elastic_returned(e, group, "connected", e->desc.connected(e->desc.user, &now));
     }
     return st == CDP_OK ? cdp__elastic_transfer_all(e, group, d, rank) : st;
@@ -2888,7 +2923,8 @@ CDP__PRIVATE cdp_status cdp__elastic_join(cdp_elastic *e) {
     cdp__elastic_unlock(e);
     cdp__elastic_bury(e, old);
     st = d.members ? cdp__elastic_connect(e, &d, rank) : cdp__fail_nomem("a list of members", 0);
-    if (e->no_thread) e->looked_ns = cdp__elastic_now_ns(e); /* it was not the program's time */
+    /* what came last was not the program's time */
+    if (e->no_thread) e->looked_ns = cdp__elastic_now_ns(e);
     st = cdp__elastic_of_group(e, st);
     cdp__free(e->os, d.members);
     if (e->shown && e->middle) {
@@ -2947,14 +2983,20 @@ CDP__PRIVATE bool cdp__elastic_may_go(const cdp_elastic *e) {
     return p->phase == CDP__ELASTIC_JOINED ? p->size == 1 : e->few;
 }
 
-/* Epochs fail one after the other: perhaps two members reach the store and not each other. Says so
-   from the third one on, and ends it after join_ms. *deadline: 0 before the first. Lock held. */
+/* Epochs that failed one after the other before they began, in one call. */
+typedef struct cdp__elastic_tries {
+    uint32_t count;
+    uint64_t deadline_ns; /* counts from the first of them on */
+} cdp__elastic_tries;
+
+/* Epoch k did not begin: perhaps two members reach the store and not each other. Says so from the
+   third one on, and ends it after join_ms. Lock held. */
 CDP__PRIVATE cdp_status cdp__elastic_persist(
-    cdp_elastic *e, uint64_t k, const cdp_error *why, uint64_t *deadline) {
+    cdp_elastic *e, uint64_t k, const cdp_error *why, cdp__elastic_tries *tries) {
     const uint64_t now = cdp__elastic_now_ns(e);
-    if (!*deadline) *deadline = cdp__elastic_limit(e, now);
-    if (now < *deadline) {
-        if (e->failures > 2)
+    if (!tries->count++) tries->deadline_ns = cdp__elastic_limit(e, now);
+    if (now < tries->deadline_ns) {
+        if (tries->count > 2)
             cdp__log(&e->tcp.group.logger, CDP_LOG_WARN, e->place.rank,
                 "epoch %llu did not begin, the next one tries again: %s", (unsigned long long)k,
                 why->text);
@@ -2967,15 +3009,25 @@ CDP__PRIVATE cdp_status cdp__elastic_persist(
     return e->failure.status;
 }
 
+/* Waits for the next decision. A wait for min_ranks has a limit of its own, and takes nothing from
+   that of `tries`. Lock held; given back meanwhile. */
+CDP__PRIVATE void cdp__elastic_wait_for_turn(cdp_elastic *e, cdp__elastic_tries *tries) {
+    const uint64_t begun = cdp__elastic_now_ns(e);
+    const bool few = e->few;
+    cdp__elastic_sleep(e, cdp__elastic_limit(e, e->epoch_ns));
+    if (few) tries->deadline_ns += cdp__elastic_now_ns(e) - begun;
+}
+
 CDP__PRIVATE cdp_status cdp__elastic_step(cdp_elastic *e, cdp_elastic_now *now) {
-    uint64_t deadline = 0;
+    cdp__elastic_tries tries = {0, 0};
     for (;;) {
         const uint64_t k = e->place.epoch;
+        const bool joins = e->place.phase == CDP__ELASTIC_JOINED;
         cdp_status st = CDP_OK;
         if (e->failure.status != CDP_OK) return cdp__elastic_say(&e->failure);
         if (e->ended) return cdp__fail(CDP_ERR_STATE, "cdp_elastic_finish() has ended the job");
         if (cdp__elastic_may_go(e)) return cdp__elastic_go(e);
-        if (e->group && e->place.phase != CDP__ELASTIC_JOINED) st = cdp_group_status(e->group);
+        if (e->group && !joins) st = cdp_group_status(e->group);
         if (st == CDP_ERR_STORE) {
             cdp__elastic_unlock(e);
             st = cdp__elastic_of_group(e, st);
@@ -2988,7 +3040,7 @@ CDP__PRIVATE cdp_status cdp__elastic_step(cdp_elastic *e, cdp_elastic_now *now) 
                 cdp__elastic_now_of(e, now);
                 return CDP_OK;
             }
-        } else if (e->place.phase == CDP__ELASTIC_JOINED) {
+        } else if (joins) {
             st = cdp__elastic_join(e);
         } else if (cdp__elastic_now_ns(e) >= cdp__elastic_limit(e, e->epoch_ns)) {
             return cdp__fail(CDP_ERR_TIMEOUT,
@@ -2996,12 +3048,12 @@ CDP__PRIVATE cdp_status cdp__elastic_step(cdp_elastic *e, cdp_elastic_now *now) 
                 (unsigned long long)k, e->desc.join_ms);
         } else {
             st = CDP_OK;
-            cdp__elastic_sleep(e, cdp__elastic_limit(e, e->epoch_ns));
+            cdp__elastic_wait_for_turn(e, &tries);
         }
         if (st == CDP_OK) continue;
         const cdp_error why = *cdp_last_error();
         st = cdp__elastic_give_up(e, k);
-        if (st == CDP_OK) st = cdp__elastic_persist(e, k, &why, &deadline);
+        if (st == CDP_OK && joins) st = cdp__elastic_persist(e, k, &why, &tries);
         if (st != CDP_OK) return st;
     }
 }
@@ -3039,6 +3091,10 @@ CDP_API cdp_status cdp_elastic_poll(cdp_elastic *e) {
     cdp__elastic_lock(e);
     why = e->failure;
     runs = e->place.phase == CDP__ELASTIC_RUNNING;
+    /* it has not begun here. In a step that counts nowhere the group is still that of the epoch
+       that has ended, and was aborted. */
+    if (e->place.phase == CDP__ELASTIC_JOINED)
+        runs = !e->group || cdp_group_status(e->group) == CDP_OK;
     cdp__elastic_unlock(e);
     if (why.status != CDP_OK) return cdp__elastic_say(&why);
     if (runs) return CDP_OK;

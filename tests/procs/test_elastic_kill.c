@@ -530,8 +530,60 @@ TEST(members_that_do_not_reach_each_other_end) {
     job_end();
 }
 
+enum {
+    SHORT_JOIN_MS = 1000,
+    SHORT_TIMEOUT_MS = 600
+};
+
+static cdp_status end_three_epochs(void *user, const cdp_elastic_now *now) {
+    job_member *m = (job_member *)user;
+    if (m->mark_ns++ >= 3) return CDP_OK;
+    if (m->mark_ns < 3) test_sleep_ms((SHORT_TIMEOUT_MS - 200) * TEST_SLACK);
+    cdp_group_abort(now->group, "not yet");
+    return CDP_OK;
+}
+
+static void count_warnings(cdp_log_level level, const char *text, int32_t rank, void *user) {
+    (void)level;
+    (void)rank;
+    ((job_member *)user)->answer += strstr(text, "did not begin, the next one tries") != NULL;
+}
+
+/* A newcomer comes almost at the end of join_ms, and three epochs with it do not begin. The time
+   below min_ranks is not that of those epochs. */
+TEST(a_late_replacement_needs_some_attempts) {
+    job_begin();
+    for (uint32_t i = 0; i < 3; ++i) {
+        job.m[i].desc.min_ranks = job.m[i].desc.max_ranks = 2;
+        job.m[i].desc.settle_ms = 10000 * TEST_SLACK;
+        job.m[i].desc.join_ms = SHORT_JOIN_MS * TEST_SLACK;
+        job.m[i].tcp.group.timeout_ms = SHORT_TIMEOUT_MS * TEST_SLACK;
+        job.m[i].tcp.group.logger.level = CDP_LOG_WARN;
+        job.m[i].tcp.group.logger.func = count_warnings;
+        job.m[i].tcp.group.logger.user = &job.m[i];
+        job.m[i].want = UINT32_MAX;
+        job.m[i].more = 20;
+        job.m[i].pace_ms = 1;
+    }
+    job.m[2].desc.connected = end_three_epochs;
+    (void)start();
+    (void)start();
+    reaches(0, 10);
+    reaches(1, 10);
+    job.m[0].want = 2; /* counts in an epoch that is still to come */
+    job.m[2].want = 2;
+    kill_one(1);
+    test_sleep_ms((SHORT_JOIN_MS - 100) * TEST_SLACK);
+    (void)start();
+    ended(0, CDP_OK);
+    ended(2, CDP_OK);
+    T_EQ(2, job.m[0].last.size);
+    T_EQ(1, job.m[0].answer); /* from the third one on */
+    job_end();
+}
+
 /* A newcomer does not wait join_ms for members that are all dead. */
-TEST(newcomers_are_told_that_nobody_is_left) {
+static void all_members_die(bool waits) {
     job_begin();
     for (uint32_t i = 0; i < 3; ++i) {
         job.m[i].desc.min_ranks = job.m[i].desc.max_ranks = 2;
@@ -543,16 +595,25 @@ TEST(newcomers_are_told_that_nobody_is_left) {
     (void)start();
     reaches(0, 5);
     reaches(1, 5);
+    if (waits) {
+        (void)start();
+        wait_for_tickets(3);
+    }
     kill(job.pid[0], SIGKILL);
     kill(job.pid[1], SIGKILL);
     end_of(0);
     end_of(1);
     const uint64_t begun = test_now_ns();
-    (void)start();
+    if (!waits) (void)start();
     ended(2, CDP_ERR_STATE);
     T_TEXT("have ended, so nobody has the state of the job", job.m[2].error.text);
     T_WITHIN(5000, test_now_ns() - begun);
     job_end();
+}
+
+TEST(newcomers_are_told_that_nobody_is_left) {
+    all_members_die(false);
+    all_members_die(true); /* it came before they died, and waits as a spare */
 }
 
 /* Whoever gets an answer gets the one that all others get. */
@@ -637,6 +698,7 @@ int main(int argc, char **argv) {
             the_source_of_the_first_epoch_dies_before_it_sends, 60},
         {"a_rank_whose_system_refuses_ends_alone", a_rank_whose_system_refuses_ends_alone, 60},
         {"members_that_do_not_reach_each_other_end", members_that_do_not_reach_each_other_end, 60},
+        {"a_late_replacement_needs_some_attempts", a_late_replacement_needs_some_attempts, 60},
         {"newcomers_are_told_that_nobody_is_left", newcomers_are_told_that_nobody_is_left, 60},
         {"a_stopped_member_is_left_out", a_stopped_member_is_left_out, 60},
         {"members_come_and_die", members_come_and_die, 120},

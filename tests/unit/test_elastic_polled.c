@@ -137,7 +137,7 @@ TEST(one_more_comes) {
         ended(i, CDP_OK);
         T_EQ(3, job.m[i].last.size);
     }
-    T_TEXT("1 newcomers wait", job.m[0].history);
+    T_TEXT("1 newcomer waits", job.m[0].history);
     T_EQ(1, job.m[2].received);
     job_end();
 }
@@ -211,7 +211,8 @@ TEST(one_that_is_away_is_left_out) {
     T_TEXT("left out of epoch 2 (a turn begins)", job.m[1].error.text);
     T_TEXT("ms, and settle_ms is 1500; without threads make it longer", job.m[1].error.text);
     at = strstr(job.m[1].error.text, "called nothing of cdp_elastic.h for ");
-    if (T(at != NULL)) T(sscanf(at + 36, "%u", &ms) == 1 && ms >= 2500 && ms < 2500 * TEST_SLACK);
+    if (T(at != NULL))
+        T(sscanf(at + 36, "%u", &ms) == 1 && ms >= 2500 && ms < 2500 + 1000 * TEST_SLACK);
     job_end();
 }
 
@@ -222,6 +223,54 @@ TEST(one_that_polls_stays) {
         T_EQ(3, job.m[i].last.size);
     }
     T_TEXT("a turn begins", job.m[1].history);
+    job_end();
+}
+
+enum {
+    AWAY_MS = 4000
+};
+
+/* Not rank 0, which alone has the state. */
+static cdp_status away_in_connected(void *user, const cdp_elastic_now *now) {
+    const uint64_t begun = test_now_ns();
+    uint64_t *mark = &job.m[0].mark_ns;
+    if (now->epoch > 1) return CDP_OK;
+    ((job_member *)user)->answer = now->rank;
+    if (now->rank == 2) {
+        __atomic_store_n(mark, begun, __ATOMIC_RELEASE);
+        test_sleep_ms(AWAY_MS);
+    } else if (now->rank == 1) {
+        while (!__atomic_load_n(mark, __ATOMIC_ACQUIRE) && test_now_ns() - begun < 10000000000u)
+            test_sleep_ms(1);
+        cdp_group_abort(now->group, "a turn begins");
+    }
+    return CDP_OK;
+}
+
+/* The time of a function of the program is time away, too: the text says so. */
+TEST(one_that_is_away_in_connected_is_left_out) {
+    begin(3, 2);
+    alone(0, 3, 1600);
+    for (uint32_t i = 0; i < 3; ++i) {
+        job.m[i].steps = 40;
+        job.m[i].desc.connected = away_in_connected;
+        (void)start();
+    }
+    for (uint32_t i = 0; i < 3; ++i) {
+        const char *text = job.m[i].error.text, *at;
+        unsigned ms = 0;
+        end_of(i);
+        ended(i, job.m[i].answer == 2 ? CDP_ERR_STATE : CDP_OK);
+        if (job.m[i].answer != 2) {
+            T_EQ(2, job.m[i].last.size);
+            continue;
+        }
+        T_TEXT("left out of epoch 2", text);
+        at = strstr(text, "called nothing of cdp_elastic.h for ");
+        test_check(at && sscanf(at + 36, "%u", &ms) == 1 && ms >= AWAY_MS
+                && ms < AWAY_MS + 1000 * TEST_SLACK,
+            __FILE__, __LINE__, "%s", text);
+    }
     job_end();
 }
 
@@ -258,18 +307,33 @@ TEST(settle_ms_has_no_default) {
     cdp_store_destroy(store);
 }
 
+static cdp_elastic *polled;
+static uint32_t polls_in_connected;
+
+/* As in a step. */
+static cdp_status poll_in_connected(void *user, const cdp_elastic_now *now) {
+    (void)user;
+    (void)now;
+    ++polls_in_connected;
+    return cdp_elastic_poll(polled);
+}
+
 /* Changes of a job of one rank: an alarm from this thread, and leaving. */
 static void one_rank(const cdp_tcp_desc *tcp) {
-    cdp_elastic_desc d = {.tcp = tcp, .settle_ms = 1500, .max_ranks = 1};
+    cdp_elastic_desc d = {
+        .tcp = tcp, .settle_ms = 1500, .max_ranks = 1, .connected = poll_in_connected};
     cdp_elastic_now now;
     cdp_elastic *e;
     cdp_store *store;
     bool all = false;
+    polls_in_connected = 0;
     OK(cdp_hash_store_create(NULL, &store));
     d.store = store;
     OK(cdp_elastic_create(&d, &e));
-    REFUSED(CDP_ERR_ABORTED, "call cdp_elastic_next()", cdp_elastic_poll(e));
+    OK(cdp_elastic_poll(e)); /* nothing has ended yet */
+    polled = e;
     OK(cdp_elastic_next(e, &now));
+    T_EQ(1, polls_in_connected);
     OK(cdp_elastic_poll(e));
     OK(cdp_elastic_agree(e, true, &all));
     T(all);
@@ -277,12 +341,43 @@ static void one_rank(const cdp_tcp_desc *tcp) {
     OK(cdp_elastic_alarm(e, "again"));
     test_sleep_ms(2);
     REFUSED(CDP_ERR_ABORTED, "call cdp_elastic_next()", cdp_elastic_commit(e));
+    for (uint32_t i = 0; i < 5; ++i) { /* also when epoch 2 is there */
+        REFUSED(CDP_ERR_ABORTED, "call cdp_elastic_next()", cdp_elastic_poll(e));
+        test_sleep_ms(2);
+    }
     OK(cdp_elastic_next(e, &now));
+    T_EQ(2, polls_in_connected);
     T(now.changed && now.epoch == 2 && now.step == 1);
     T_TEXT("again", now.cause);
     cdp_elastic_leave(e, "enough");
     REFUSED(CDP_ERR_STATE, "this process left: enough", cdp_elastic_next(e, &now));
     REFUSED(CDP_ERR_STATE, "this process left: enough", cdp_elastic_poll(e));
+    cdp_elastic_destroy(e);
+    cdp_store_destroy(store);
+}
+
+/* A time away counts for as long as it can be why a turn left this process out. */
+TEST(a_time_away_is_forgotten) {
+    cdp_tcp_desc tcp = {.group = {.no_thread = true}};
+    cdp_elastic_desc d = {.tcp = &tcp, .settle_ms = 1500, .max_ranks = 1};
+    cdp_elastic *e;
+    cdp_elastic_now now;
+    cdp_store *store;
+    OK(cdp_hash_store_create(NULL, &store));
+    d.store = store;
+    OK(cdp_elastic_create(&d, &e));
+    OK(cdp_elastic_next(e, &now));
+    e->looked_ns -= 1000000 * CDP__MS;
+    OK(cdp_elastic_poll(e));
+    T(e->away_ns >= 1000000 * CDP__MS);
+    test_sleep_ms(2);
+    OK(cdp_elastic_poll(e));
+    T(e->away_ns >= 1000000 * CDP__MS);
+    e->back_ns -= d.settle_ms * CDP__MS;
+    test_sleep_ms(2);
+    OK(cdp_elastic_poll(e));
+    T(e->away_ns < 1000000 * CDP__MS);
+    OK(cdp_elastic_finish(e));
     cdp_elastic_destroy(e);
     cdp_store_destroy(store);
 }
@@ -349,7 +444,10 @@ int main(int argc, char **argv) {
         {"threads_and_none_in_one_job", threads_and_none_in_one_job, 60},
         {"one_that_is_away_is_left_out", one_that_is_away_is_left_out, 60},
         {"one_that_polls_stays", one_that_polls_stays, 60},
+        {"one_that_is_away_in_connected_is_left_out", one_that_is_away_in_connected_is_left_out,
+            60},
         {"settle_ms_has_no_default", settle_ms_has_no_default, 10},
+        {"a_time_away_is_forgotten", a_time_away_is_forgotten, 20},
         {"no_thread_is_started", no_thread_is_started, 20},
         {"too_few_wait_without_threads", too_few_wait_without_threads, 20},
         {"next_and_commit_cost_little", next_and_commit_cost_little, 60},
