@@ -1292,7 +1292,7 @@ CDP_API uint32_t cdp_rank_of_world(const cdp_group *group, uint32_t world_rank);
    another thread uses the group. A group that leaves others of its world behind (those made by
    cdp_group_new() and cdp_group_split(), or the one they were made from) does not wait, unless it
    has failed and has not told its peers. The last one ends its connections when the peers have read
-   what this rank sent: mostly that takes less than a millisecond, over TCP 2 to 4 ms where a peer
+   what this rank sent: mostly that takes less than a millisecond, over TCP some ms where a peer
    computes meanwhile and its progress thread stands by. A peer that does not read, because it is
    stopped or computes without a progress thread, is awaited over TCP for 0.1 s at most. Unmapping
    takes 0.1 to 0.3 ms per MiB of the peers' memory of cdp_group_alloc(). After a failure it first
