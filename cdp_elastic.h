@@ -302,8 +302,9 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_commit(cdp_elastic *e);
 /* Whether the step that is being computed can still count; before the first cdp_elastic_next() and
    in connected(), whether the epoch can still begin. For programs without threads whose steps take
    long: a call now and then keeps this process in the job (see NO THREAD above). Does not wait;
-   where a turn has begun it asks the store, which takes as long as that needs. Errors: ABORTED (the epoch has ended: drop the step, and call cdp_elastic_next()); whatever
-   cdp_elastic_next() would return; INVALID. */
+   where a turn has begun it asks the store, which takes as long as that needs. Errors: ABORTED (the
+   epoch has ended: drop the step, and call cdp_elastic_next()); whatever cdp_elastic_next() would
+   return; INVALID. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_poll(cdp_elastic *e);
 
 /* Collective over the ranks of the epoch: *all is true if each rank said yes. Every rank that gets
@@ -1892,18 +1893,14 @@ CDP__PRIVATE cdp_status cdp__elastic_round_begin(
 /* The groups of sources fail alone, and a source that has met the end of the epoch before it came
    here sends nothing in them: the end of the group of the epoch ends them. */
 CDP__PRIVATE cdp_status cdp__elastic_transfer_wait(cdp__elastic_transfer *t, cdp_work work) {
-#ifdef CDP_NO_FRAMES
-    (void)t;
-#else
     uint32_t i;
-    while (cdp_work_poll(work, CDP__ELASTIC_LOOK_MS * 1000) == CDP_PENDING) {
+    while (cdp_work_wait_for(work, CDP__ELASTIC_LOOK_MS) == CDP_PENDING) {
         cdp__elastic_attend(t->e, 0);
         if (cdp_poll(t->group, 0) == CDP_OK) continue;
         for (i = 0; i < t->count; ++i)
             if (t->from[i]) cdp_group_abort(t->from[i], "the epoch ended before its state moved");
         break;
     }
-#endif
     return cdp_work_wait(work);
 }
 

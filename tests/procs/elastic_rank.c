@@ -63,7 +63,8 @@ static void append(const char *path, const char *format, ...) {
     close(fd);
 }
 
-/* What the pause before this epoch consisted of: the end of its history. */
+/* How long there was no step, and what the turn before this epoch consisted of: the end of its
+   history. */
 static void append_pause(const char *log, cdp_elastic *e, uint64_t epoch, uint64_t ns) {
     char history[16000];
     const char *at = history, *p;
@@ -108,7 +109,8 @@ static int train(const char *log, uint32_t pace_ms, uint32_t timeout_ms) {
         if (cdp_elastic_commit(e) != CDP_OK) continue;
         optimizer();
         const uint64_t at = os->now_ns(NULL);
-        if (last && changed) append_pause(log, e, now.epoch, at - last);
+        if (last && (changed || at - last > 1000000000u))
+            append_pause(log, e, now.epoch, at - last);
         last = at;
         changed = false;
     }
@@ -192,7 +194,7 @@ static int replay(const char *log) {
     qsort(epochs, count, sizeof *epochs, by_number);
     for (unsigned i = 0; i < count; ++i)
         if (!replay_epoch(i, end)) return complain("an epoch does not follow from the one before");
-    if (worst > 0) printf("slowest turn: %s", slowest);
+    if (worst > 0) printf("longest: %s", slowest);
     printf("%u ranks at the end, %u epochs, %llu steps, longest pause %llu ms: %s\n", ends, count,
         end, worst, ends && loss() == want ? "the loss of the serial program" : "ANOTHER LOSS");
     return !(ends && loss() == want);

@@ -719,6 +719,8 @@ static void serve(sim_node *node) {
     if (cdp_store_server_create(&d, &server) == CDP_OK) {
         while (!all_ended(x.world))
             if (cdp_store_server_poll(server, sim_time_of(node) + 20 * SIM_MS) != CDP_OK) break;
+        /* F_LONG: who was away arrives after rank 0 has removed the keys of that epoch, and makes
+           e/K/in anew */
         if (finished() && !cuts_off() && x.kind != F_NOMEM && x.kind != F_LONG)
             check_keys(&loop, node);
         cdp_store_server_destroy(server);

@@ -34,6 +34,7 @@ typedef struct job_member {
     /* the outcome; another process may read it meanwhile */
     uint64_t changed_ns, working_ns; /* the last change was reported; its first allreduce ended */
     uint64_t mark_ns;                /* the test's own */
+    cdp_elastic *e;                  /* of its process */
     cdp_status status;
     cdp_error error;
     cdp_elastic_now last;
@@ -148,6 +149,7 @@ static void job_run(job_member *m) {
     cdp_status st;
     job_desc(m);
     st = m->from_env ? cdp_elastic_create_from_env(&m->desc, &e) : cdp_elastic_create(&m->desc, &e);
+    m->e = e;
     if (st == CDP_OK) st = job_loop(m, e);
     m->error = *cdp_last_error();
     m->status = st;

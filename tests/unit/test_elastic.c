@@ -797,7 +797,7 @@ TEST(mistakes_are_refused) {
     d.job = NULL;
     OK(cdp_elastic_create(&d, &e));
     REFUSED(CDP_ERR_ABORTED, "call cdp_elastic_next", cdp_elastic_commit(e));
-    REFUSED(CDP_ERR_ABORTED, "call cdp_elastic_next", cdp_elastic_poll(e));
+    OK(cdp_elastic_poll(e)); /* nothing has ended yet */
     REFUSED(CDP_ERR_STATE, "call cdp_elastic_next", cdp_elastic_agree(e, true, &all));
     OK(cdp_elastic_next(e, &now));
     T(now.changed && !now.received && now.old_rank == UINT32_MAX && now.size == 1);

@@ -274,6 +274,52 @@ TEST(one_that_is_away_in_connected_is_left_out) {
     job_end();
 }
 
+/* ---- the epoch ends before its source sends ---- */
+
+static cdp_status end_before_sending(void *user, const cdp_elastic_now *now) {
+    const uint64_t begun = test_now_ns();
+    job_member *m = (job_member *)user;
+    if (now->epoch > 1) return CDP_OK;
+    if (now->rank) {
+        __atomic_store_n(&job.m[0].mark_ns, begun, __ATOMIC_RELEASE);
+        return CDP_OK;
+    }
+    while (!__atomic_load_n(&job.m[0].mark_ns, __ATOMIC_ACQUIRE)
+        && test_now_ns() - begun < 10000000000u)
+        test_sleep_ms(1);
+    test_sleep_ms(100 * TEST_SLACK); /* the other one waits for its state now */
+    m->wrong += !OK(cdp_elastic_alarm(m->e, "the source does not send"));
+    while (cdp_elastic_poll(m->e) == CDP_OK && test_now_ns() - begun < 20000000000u)
+        test_sleep_ms(1);
+    return CDP_OK;
+}
+
+/* A receiver waits no longer than the epoch lasts, which is far less than timeout_ms. */
+static void end_of_a_transfer(bool with_thread) {
+    const uint64_t begun = test_now_ns();
+    begin(2, 2);
+    for (uint32_t i = 0; i < 2; ++i) {
+        job.m[i].tcp.group.no_thread = !with_thread;
+        job.m[i].tcp.group.timeout_ms = 10000 * TEST_SLACK;
+        job.m[i].desc.join_ms = 20000 * TEST_SLACK;
+        job.m[i].desc.connected = end_before_sending;
+        job.m[i].steps = 5;
+        (void)start();
+    }
+    for (uint32_t i = 0; i < 2; ++i) {
+        ended(i, CDP_OK);
+        T_EQ(2, job.m[i].last.epoch);
+        T_TEXT("the source does not send", job.m[i].history);
+    }
+    T_WITHIN(3000, test_now_ns() - begun);
+    job_end();
+}
+
+TEST(a_receiver_waits_no_longer_than_the_epoch_lasts) {
+    end_of_a_transfer(false);
+    end_of_a_transfer(true);
+}
+
 /* ---- one process ---- */
 
 static uint32_t threads_started;
@@ -446,6 +492,8 @@ int main(int argc, char **argv) {
         {"one_that_polls_stays", one_that_polls_stays, 60},
         {"one_that_is_away_in_connected_is_left_out", one_that_is_away_in_connected_is_left_out,
             60},
+        {"a_receiver_waits_no_longer_than_the_epoch_lasts",
+            a_receiver_waits_no_longer_than_the_epoch_lasts, 60},
         {"settle_ms_has_no_default", settle_ms_has_no_default, 10},
         {"a_time_away_is_forgotten", a_time_away_is_forgotten, 20},
         {"no_thread_is_started", no_thread_is_started, 20},
