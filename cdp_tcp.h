@@ -3044,7 +3044,7 @@ CDP__PRIVATE cdp__cause_put *cdp__mesh_last_put(cdp__mesh *m) {
 CDP__PRIVATE void cdp__mesh_put_cause(cdp__mesh *m) {
     cdp__cause_put *const last = cdp__mesh_last_put(m), *const p = &m->puts[m->put_count % 2];
     cdp_bytes expected = {NULL, 0};
-    if (!m->store || !m->failing) return;
+    if (!m->store) return;
     if (last) {
         expected = last->values[1];
         if (expected.bytes == m->cause_bytes && !memcmp(expected.data, m->cause, m->cause_bytes))
@@ -3054,6 +3054,12 @@ CDP__PRIVATE void cdp__mesh_put_cause(cdp__mesh *m) {
         if (m->put_count > 1) cdp_store_request_free(m->store, &p->rq);
     }
     m->put_count += cdp__mesh_put(m, p, expected);
+}
+
+/* Stores a correction that had to wait. Of a start that failed only >>rendezvous stores the cause:
+   a process that does not belong to the job must not end it. */
+CDP__PRIVATE void cdp__mesh_put_again(cdp__mesh *m) {
+    if (m->put_count) cdp__mesh_put_cause(m);
 }
 
 CDP__PRIVATE void cdp__mesh_publish(void *self, const void *record, uint32_t bytes) {
@@ -3119,7 +3125,7 @@ CDP__PRIVATE uint32_t cdp__mesh_first(void *self, void *record, uint32_t room) {
     if (m->watch && m->watch_rq.status == CDP_OK) v = m->watch_rq.results;
     for (i = m->put_count > 2 ? m->put_count - 2 : 0; i < m->put_count; ++i)
         if (m->puts[i % 2].rq.status == CDP_OK) v = m->puts[i % 2].rq.results;
-    cdp__mesh_put_cause(m); /* a correction that had to wait */
+    cdp__mesh_put_again(m);
     if (v && cdp__mesh_readers(m)) return 0;
     if (!v && cdp__mesh_saw_store_go(m) && m->cause_bytes <= room) {
         memcpy(record, m->cause, m->cause_bytes);
@@ -3267,7 +3273,7 @@ CDP__PRIVATE bool cdp__mesh_linger(cdp__mesh *m, uint64_t until_ns) {
     bool more;
     if (!serves && !store_gone) {
         /* ranks that see this one leave ask the store why: the answer must be there before */
-        cdp__mesh_put_cause(m);
+        cdp__mesh_put_again(m);
         more = m->put_count && cdp__mesh_last_put(m)->rq.status == CDP_PENDING;
     } else {
         m->leaving = true;
