@@ -656,7 +656,7 @@ TEST(mistakes_with_rows) {
             REFUSED(CDP_ERR_INVALID, "rows or values is NULL",
                 cdp_ddp_ready_rows(r.ddp, 1, NULL, 1, values));
         if (what == 4)
-            REFUSED(CDP_ERR_INVALID, "only 4 parameters",
+            REFUSED(CDP_ERR_INVALID, "it should be less than param_count, 4",
                 cdp_ddp_ready_rows(r.ddp, 9, rows, 1, values));
         if (what == 5) {
             T_EQ(CDP_OK, cdp_ddp_ready_rows(r.ddp, 1, rows, 1, values));
