@@ -3112,7 +3112,7 @@ CDP__PRIVATE void cdp__text_foreign(char *out, uint64_t size, const void *text, 
     out[used] = 0;
 }
 
-/* The same for a text in an array of `most` bytes that may end with a zero before. */
+/* cdp__text_foreign() for an array of `most` bytes whose text may end before, with a zero. */
 CDP__PRIVATE void cdp__text_foreign_in(char *out, uint64_t size, const char *text, uint64_t most) {
     uint64_t n = 0;
     while (n < most && text[n])

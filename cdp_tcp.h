@@ -3024,15 +3024,19 @@ CDP__PRIVATE bool cdp__mesh_start(cdp_store *s, cdp_store_request *rq, cdp_store
     return s->start(s->self, rq) >= CDP_OK;
 }
 
-/* The request that stores this rank's cause under "fail" where `expected` is now. */
+/* Starts to store this rank's cause under "fail" if `expected` is there now. False: the store
+   refused the request. */
 CDP__PRIVATE bool cdp__mesh_put(cdp__mesh *m, cdp__cause_put *p, cdp_bytes expected) {
+    bool begun;
     p->key.data = m->fail_key;
     p->key.bytes = strlen(m->fail_key);
     p->values[0] = expected;
     memcpy(p->value, m->cause, m->cause_bytes);
     p->values[1].data = p->value;
     p->values[1].bytes = m->cause_bytes;
-    return cdp__mesh_start(m->store, &p->rq, CDP_STORE_COMPARE_SET, &p->key, 1, p->values);
+    begun = cdp__mesh_start(m->store, &p->rq, CDP_STORE_COMPARE_SET, &p->key, 1, p->values);
+    if (!begun) p->rq.status = CDP_ERR_STORE; /* there is nothing to cancel */
+    return begun;
 }
 
 CDP__PRIVATE cdp__cause_put *cdp__mesh_last_put(cdp__mesh *m) {
@@ -3049,8 +3053,9 @@ CDP__PRIVATE void cdp__mesh_put_cause(cdp__mesh *m) {
         expected = last->values[1];
         if (expected.bytes == m->cause_bytes && !memcmp(expected.data, m->cause, m->cause_bytes))
             return;
-        /* the memory of a third one is in use until the second one has been answered */
-        if (m->put_count > 1 && last->rq.status == CDP_PENDING) return;
+        /* a third one needs the memory of both: some stores do not answer in order */
+        if (m->put_count > 1 && (last->rq.status == CDP_PENDING || p->rq.status == CDP_PENDING))
+            return;
         if (m->put_count > 1) cdp_store_request_free(m->store, &p->rq);
     }
     m->put_count += cdp__mesh_put(m, p, expected);
