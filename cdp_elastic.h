@@ -299,12 +299,12 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_next(cdp_elastic *e, cdp_elastic_n
    INVALID. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_commit(cdp_elastic *e);
 
-/* Whether the step that is being computed can still count; before the first cdp_elastic_next() and
-   in connected(), whether the epoch can still begin. For programs without threads whose steps take
-   long: a call now and then keeps this process in the job (see NO THREAD above). Does not wait;
-   where a turn has begun it asks the store, which takes as long as that needs. Errors: ABORTED (the
-   epoch has ended: drop the step, and call cdp_elastic_next()); whatever cdp_elastic_next() would
-   return; INVALID. */
+/* Says whether the step that is being computed can still count; before the first
+   cdp_elastic_next() and in connected(), whether the epoch can still begin. A program without
+   threads whose steps take long calls it now and then to stay in the job (see NO THREAD above). It
+   does not wait for other ranks; only in a turn it waits for answers of the store. Called by the
+   thread that calls cdp_elastic_next(). Errors: ABORTED (the epoch has ended: drop the step, and
+   call cdp_elastic_next()); INVALID; and those of cdp_elastic_next(). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_poll(cdp_elastic *e);
 
 /* Collective over the ranks of the epoch: *all is true if each rank said yes. Every rank that gets

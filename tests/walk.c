@@ -107,8 +107,8 @@ UNSEEN static int64_t send_seen(void *self, uint32_t peer, const cdp_iov *v, uin
     return below.send(self, peer, v, n);
 }
 
-/* Rank 2 is a process that has ended: its last bytes arrive, then rank 0 finds out. Rank 1 does not,
-   and is told. */
+/* Rank 2 is a process that has ended: its last bytes arrive, then rank 0 finds out. Rank 1 does
+   not find out, and is told. */
 UNSEEN static int64_t recv_seen(void *self, uint32_t peer, const cdp_iov *v, uint32_t n) {
     const bool ended = peer == 2 && __atomic_load_n(&dead, __ATOMIC_ACQUIRE);
     const int64_t r = below.recv(self, peer, v, n);
