@@ -1693,8 +1693,7 @@ static bool could_not_know(const run *r, uint32_t i) {
             || blamed->status == CDP_ERR_NOMEM))
         return true;
     /* Rank 0 took its leave, and its store with it; those who needed it are gone, too, and were
-      never connected to this one. Nobody is left who knows the order: both are named. */
-
+       never connected to this one. Nobody is left who knows the order: both are named. */
     if (r->fault_kind == F_LEAVE && f->a == 0 && strstr(e->text, "rank 0 is gone, too"))
         return true;
     /* Rank 0 has come to its end, and its store with it. Who knows the culprit was never
@@ -1702,12 +1701,12 @@ static bool could_not_know(const run *r, uint32_t i) {
     if (said && r->out[0].ended && r->out[0].status == CDP_OK
         && !has_spoken(r, (uint32_t)e->peer, i))
         return true;
-    /* Rank 0 and its store come back just before the first deadline, and what others had to say
-      about whom they wait for is still held back (sim__held: up to 200 ms; and then it takes
-      some time to end). Who has left no word there looks like the one that does not wait. */
-
-    if (r->fault_kind == F_ISOLATE && (!f->a || (f->set_a & 1)) && f->for_ns != SIM_FOREVER
-        && e->status == CDP_ERR_TIMEOUT && by && by->ended)
+    /* The rank, or rank 0 and its store, come back just before the first deadline, and what others
+       had to say about whom they wait for is still held back (sim__held: up to 200 ms; and then it
+       takes some time to end). Who could not be asked over its cut link, or has left no word in the
+       store, looks like the one that does not wait. It is an end of a cut link. */
+    if (r->fault_kind == F_ISOLATE && f->for_ns != SIM_FOREVER && e->status == CDP_ERR_TIMEOUT && by
+        && by->ended)
         return by->ended_ns > f->happened_ns + f->for_ns
             && by->ended_ns - f->happened_ns - f->for_ns < 300 * SIM_MS;
     return false;
