@@ -1843,8 +1843,8 @@ CDP__PRIVATE cdp_status cdp__elastic_transfer_groups(cdp__elastic_transfer *t) {
     return st;
 }
 
-/* One step of a lane: it tells every change of the word, and the rotation carries bits at the top to
-   where the next product spreads them. */
+/* One step of a lane: it tells every change of the word, and the rotation carries bits at the top
+   to where the next product spreads them. */
 CDP__PRIVATE uint64_t cdp__elastic_lane(uint64_t lane, const uint8_t *p) {
     uint64_t word;
     memcpy(&word, p, sizeof word);
