@@ -2143,7 +2143,8 @@ CDP__DT bool cdp__dt_cuts_same(const cdp_layout *a, const cdp_layout *b, uint32_
 }
 
 CDP__DT void cdp__dt_replicate(cdp_layout *l, uint32_t by) {
-    memset(&l->place[by], 0, sizeof l->place[by]);
+    static const cdp_place replicated; /* CDP_PLACE_REPLICATE */
+    l->place[by] = replicated;
 }
 
 /* True if PyTorch's first pass replicates mesh dimension `by`. */
