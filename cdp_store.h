@@ -3200,6 +3200,7 @@ struct cdp_store_server {
     uint8_t key[CDP__AUTH_BYTES];
     uint8_t nonce_seed[CDP__AUTH_BYTES];
     uint64_t nonce_count;
+    uint64_t last_ns; /* the server ends: until then clients may take their last answers */
     cdp__server_link_func link_func; /* see cdp__store_server_share */
     void *link_user;
     cdp__conn fresh, conns; /* list heads; fresh is ordered by age */
@@ -4461,9 +4462,18 @@ CDP__PRIVATE bool cdp__server_flush(cdp_store_server *s) {
     return more;
 }
 
+/* Before the server is destroyed, without a thread of its own: sends what clients take now. True:
+   they have not taken all, and may until *until_ns. */
+CDP__PRIVATE bool cdp__store_server_parts(cdp_store_server *s, uint64_t *until_ns) {
+    const uint64_t now = s->os->now_ns(s->os->user);
+    if (!s->last_ns) s->last_ns = now + CDP__SERVER_LAST_MS * CDP__MS;
+    *until_ns = s->last_ns;
+    return cdp__server_flush(s) && now < s->last_ns;
+}
+
 CDP_API void cdp_store_server_destroy(cdp_store_server *s) {
     const cdp_os *os = s ? s->os : NULL;
-    uint64_t now, until;
+    uint64_t until;
     if (!s) return;
     cdp__atomic_store_u32(&s->stop, 1, CDP__RELEASE);
     if (s->thread) {
@@ -4472,9 +4482,8 @@ CDP_API void cdp_store_server_destroy(cdp_store_server *s) {
     }
     while (!cdp__chain_empty(&s->satisfied))
         cdp__waiter_satisfied((cdp__waiter *)s->satisfied.next);
-    until = os->now_ns(os->user) + CDP__SERVER_LAST_MS * CDP__MS;
-    while (cdp__server_flush(s) && (now = os->now_ns(os->user)) < until)
-        cdp__sleep_until(os, now + CDP__MS);
+    while (cdp__store_server_parts(s, &until))
+        cdp__sleep_until(os, os->now_ns(os->user) + CDP__MS);
     while (s->fresh.next != &s->fresh)
         cdp__conn_dismiss(s->fresh.next);
     while (s->conns.next != &s->conns)
@@ -4684,6 +4693,12 @@ CDP__PRIVATE void cdp__store_server_share(
     (void)s;
     (void)func;
     (void)user;
+}
+
+CDP__PRIVATE bool cdp__store_server_parts(cdp_store_server *s, uint64_t *until_ns) {
+    (void)s;
+    (void)until_ns;
+    return false;
 }
 
 CDP__PRIVATE cdp_addr cdp__store_server_addr(const cdp_store_server *s) {
@@ -5730,6 +5745,15 @@ CDP__PRIVATE void cdp__client_wake_sleepers(cdp__client *c) {
     if (c->sleepers) c->os->threads.cond_broadcast(c->os->user, c->cond);
 }
 
+/* The request has failed: sets this thread's last error. Another thread may have met the error, or
+   nobody who had a text for it. */
+CDP__PRIVATE void cdp__client_say_why(const cdp__client *c, const cdp_store_request *rq) {
+    if (rq->status < 0 && c->state == CDP__CLIENT_BROKEN)
+        *cdp__error_slot() = c->error;
+    else if (rq->status == CDP_ERR_NOMEM)
+        cdp__client_no_memory(c);
+}
+
 CDP__PRIVATE cdp_status cdp__client_start(void *self, cdp_store_request *rq) {
     cdp__client *c = (cdp__client *)self;
     cdp_status status;
@@ -5740,7 +5764,6 @@ CDP__PRIVATE cdp_status cdp__client_start(void *self, cdp_store_request *rq) {
     if (rq->status != CDP_OK) return rq->status;
     cdp_lock_acquire(&c->lock);
     if (c->state == CDP__CLIENT_BROKEN) {
-        *cdp__error_slot() = c->error;
         rq->status = c->error.status;
     } else {
         rq->status = CDP_PENDING;
@@ -5755,6 +5778,7 @@ CDP__PRIVATE cdp_status cdp__client_start(void *self, cdp_store_request *rq) {
     }
     cdp__client_wake_sleepers(c);
     status = rq->status;
+    cdp__client_say_why(c, rq);
     cdp_lock_release(&c->lock);
     return status;
 }
@@ -5845,10 +5869,7 @@ CDP__PRIVATE cdp_status cdp__client_wait(void *self, cdp_store_request *rq, uint
         cdp__client_forget(c, rq);
         rq->status = status;
     }
-    if (rq->status < 0 && c->state == CDP__CLIENT_BROKEN) *cdp__error_slot() = c->error;
-    /* another thread may have got the error */
-    else if (rq->status == CDP_ERR_NOMEM && status == CDP_OK)
-        cdp__client_no_memory(c);
+    if (status == CDP_OK || c->state == CDP__CLIENT_BROKEN) cdp__client_say_why(c, rq);
     status = rq->status;
     cdp_lock_release(&c->lock);
     return status;

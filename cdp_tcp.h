@@ -3360,8 +3360,8 @@ CDP__PRIVATE bool cdp__mesh_store_parts(cdp__mesh *m, uint64_t *until_ns) {
 /* Leaves the other ranks. Closing a connection on which data arrives later resets it, and the
    peer would lose unread data of this rank. So this rank ends its sending side first, and closes
    the connection when the peer has closed its side, or after CDP__PART_MS if it is busy. It leaves
-   the store at the same time. True: it waited, until until_ns at most, and is to be called
-   again. */
+   the store at the same time; if it serves that, clients then may take their last answers. True: it
+   waited, until until_ns at most, and is to be called again. */
 CDP__PRIVATE bool cdp__mesh_parts(cdp__mesh *m, uint64_t until_ns) {
     const uint64_t now = cdp__mesh_now(m);
     uint64_t end = 0;
@@ -3370,7 +3370,8 @@ CDP__PRIVATE bool cdp__mesh_parts(cdp__mesh *m, uint64_t until_ns) {
     store = cdp__mesh_store_parts(m, &end);
     links = cdp__mesh_links_part(m, now);
     if (links) end = m->part_ns;
-    if (!links && !store) return false;
+    if (!links && !store && (!cdp__mesh_serves(m) || !cdp__store_server_parts(m->server, &end)))
+        return false;
     return cdp__loop_run(&m->loop, NULL, cdp__min(until_ns, end)) == CDP_OK;
 }
 

@@ -39,9 +39,9 @@ lanes=${LANES:-1}
 scale() { # in percent: what the loop took, or what the load says now, or soon will since so many suites run at a time
     local load
     read -r load _ < /proc/loadavg 2> /dev/null || load=0
-    awk -v speed="$speed" -v crowd="$crowd" -v load="$load" -v lanes="$lanes" -v cores="$(nproc)" 'BEGIN {
-        if (load < lanes) load = lanes
-        s = speed * load / cores
+    awk -v speed="$speed" -v crowd="$crowd" -v busy="$load" -v lanes="$lanes" -v cores="$(nproc)" 'BEGIN {
+        if (busy < lanes) busy = lanes
+        s = speed * busy / cores
         if (s < crowd) s = crowd
         if (s < 100) s = 100
         if (s > 2000) s = 2000

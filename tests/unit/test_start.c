@@ -225,6 +225,50 @@ TEST(what_was_sent_arrives_after_leaving) {
     }
 }
 
+/* A client of rank 0's store does not read its answers: no frame of leaving waits for it, and
+   neither does the last one, which closes the store. */
+TEST(frames_of_leaving_do_not_wait_for_clients_of_the_store) {
+    enum {
+        BYTES = 8 << 20
+    };
+    cdp_tcp_desc d = desc_of(2, free_port());
+    cdp_tcp_store_desc cd = {.host = "127.0.0.1", .port = d.master_port, .timeout_ms = 20000};
+    char *const value = (char *)calloc(1, BYTES);
+    const cdp_bytes key = {"large", 5};
+    cdp_store_request get;
+    cdp_store *store = NULL;
+    cdp_status st = CDP_PENDING;
+    uint64_t longest = 0, frames = 0;
+    job j;
+    d.group.no_thread = false; /* serves the store while this thread is its client */
+    if (!job_start(&j, &d, 0)) return;
+    while (job_look(&j)) {
+    }
+    OK(cdp_tcp_store_create(&cd, &store));
+    OK(cdp_store_set(store, "large", value, BYTES));
+    memset(&get, 0, sizeof get);
+    get.op = CDP_STORE_GET;
+    get.keys = &key;
+    get.key_count = 1;
+    store->start(store->self, &get);
+    test_sleep_ms(50); /* the answer fills the sockets */
+    while (st == CDP_PENDING) {
+        const uint64_t from = test_now_ns();
+        st = cdp_group_leave(j.group[0], 100);
+        longest = test_now_ns() - from > longest ? test_now_ns() - from : longest;
+        ++frames;
+    }
+    T_EQ(CDP_OK, st);
+    T(frames > 20); /* it lasts for 300 ms */
+    T_WITHIN(100, longest);
+    store->cancel(store->self, &get);
+    cdp_store_request_free(store, &get);
+    cdp_store_destroy(store);
+    free(value);
+    j.group[0] = NULL;
+    job_end(&j);
+}
+
 /* A program that leaves because of an error, and prints it then, prints that one: a rank that
    leaves reads that others have left, which is no error of its caller. */
 TEST(leaving_keeps_the_last_error) {
@@ -498,6 +542,8 @@ int main(int argc, char **argv) {
         {"a_cancelled_start_spoils_no_store", a_cancelled_start_spoils_no_store, 120},
         {"what_was_sent_arrives_after_leaving", what_was_sent_arrives_after_leaving, 60},
         {"leaving_keeps_the_last_error", leaving_keeps_the_last_error, 30},
+        {"frames_of_leaving_do_not_wait_for_clients_of_the_store",
+            frames_of_leaving_do_not_wait_for_clients_of_the_store, 60},
         {"derived_groups_leave_with_one_look", derived_groups_leave_with_one_look, 60},
         {"leaving_in_frames_tells_the_cause", leaving_in_frames_tells_the_cause, 60},
         {"others_hear_of_a_cancelled_start", others_hear_of_a_cancelled_start, 120},

@@ -2769,6 +2769,48 @@ TEST(all_allocations_fail) {
     fail_everywhere(true, 3);
 }
 
+static bool send_slowly;
+
+/* Returns when the answer has arrived, as if this thread had been preempted. */
+static int64_t slow_send(void *user, int32_t fd, const cdp_iov *v, uint32_t n) {
+    const int64_t r = cdp_os_default()->net.send_iov(user, fd, v, n);
+    if (send_slowly) test_sleep_ms(50);
+    return r;
+}
+
+/* There is no memory for an answer that is there before the call begins to wait: it says so. */
+TEST(no_memory_for_an_answer_that_comes_at_once) {
+    counter c = {0, 0, 0, 0, false};
+    cdp_os os = counted_os(cdp_os_default(), &c);
+    cdp_store_server_desc sd = server_desc();
+    cdp_store_server *s;
+    cdp_tcp_store_desc cd;
+    cdp_store *store;
+    void *value = NULL;
+    uint32_t failed = 0;
+    os.net.send_iov = slow_send;
+    if (!T_EQ(CDP_OK, cdp_store_server_create(&sd, &s))) return;
+    cd = client_desc(cdp_store_server_port(s));
+    cd.os = &os;
+    if (!T_EQ(CDP_OK, cdp_tcp_store_create(&cd, &store))) return;
+    T_EQ(CDP_OK, cdp_store_set(store, "k", "v", 1));
+    send_slowly = true;
+    for (uint32_t i = 1; i < 10; ++i) {
+        (void)cdp_error_set(CDP_ERR_STATE, -1, 0, "the error of an earlier call");
+        c.fail_at = c.calls + i;
+        if (cdp_store_get(store, "k", &value, NULL, 0) == CDP_OK) break;
+        T_EQ(CDP_ERR_NOMEM, cdp_last_error()->status);
+        T_TEXT("out of memory", cdp_last_error()->text);
+        ++failed;
+    }
+    send_slowly = false;
+    T(failed >= 2 && value);
+    cdp_store_free(store, value);
+    cdp_store_destroy(store);
+    cdp_store_server_destroy(s);
+    T_EQ(0, c.live);
+}
+
 /* With threads the order of allocations is not the same each time, so this only shows that
    nothing crashes or leaks. */
 TEST(allocations_fail_with_threads) {
@@ -2878,6 +2920,7 @@ int main(int argc, char **argv) {
         CASE(client_bytes, 10),
         CASE(client_bad_answers, 20),
         CASE(one_allocation_fails, 120),
+        CASE(no_memory_for_an_answer_that_comes_at_once, 60),
         CASE(all_allocations_fail, 120),
         CASE(allocations_fail_with_threads, 60),
     };
