@@ -1216,9 +1216,9 @@ static void store_wills(store_client *c) {
         if (f->happened && c->r->fault_kind != F_PAUSE
             && (c->r->fault_kind != F_KILL || (f->a == (int32_t)i && !c->r->joined[i])))
             continue;
-        /* the server took nothing while it was stopped, longer than a goodbye may take */
-        if (f->happened && c->r->fault_kind == F_PAUSE && !f->a && c->r->tiny
-            && f->for_ns > 100 * SIM_MS)
+        /* the server or the client was stopped, longer than a goodbye may take */
+        if (f->happened && c->r->fault_kind == F_PAUSE && (!f->a || f->a == (int32_t)i)
+            && c->r->tiny && f->for_ns > 100 * SIM_MS)
             continue;
         if (there != (f->happened && c->r->fault_kind == F_KILL && f->a == (int32_t)i))
             wrong(c->r, c->node, "the last will of client %u was %scarried out", i,
@@ -1684,8 +1684,11 @@ static bool could_not_know(const run *r, uint32_t i) {
     const outcome *blamed = (uint32_t)e->peer < r->nodes ? &r->out[e->peer] : NULL,
                   *by = (uint32_t)e->origin < r->nodes ? &r->out[e->origin] : NULL;
     /* The one that is blamed has failed for the culprit, and says so itself. */
-    const bool said = blamed && blamed->ended && blamed->status != CDP_OK && blamed->error.peer >= 0
-        && (blamable(r, (uint32_t)e->peer) >> (blamed->error.peer & 63) & 1);
+    const bool failed = blamed && blamed->ended && blamed->status != CDP_OK,
+               lacked = failed && r->fault_kind == F_NOMEM && blamed->error.origin == f->a,
+               said = lacked
+        || (failed && blamed->error.peer >= 0
+            && (blamable(r, (uint32_t)e->peer) >> (blamed->error.peer & 63) & 1));
     /* Groups of some ranks fail alone, and objects that find no memory fail no group: the first
        rank that leaves the world for that may be blamed, but by what is strict. */
     if (said && r->sc->lenient
