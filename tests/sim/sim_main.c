@@ -1704,6 +1704,11 @@ static bool could_not_know(const run *r, uint32_t i) {
     if (said && r->out[0].ended && r->out[0].status == CDP_OK
         && !has_spoken(r, (uint32_t)e->peer, i))
         return true;
+    /* The one that is blamed gave up while rank 0 and its store were cut off, and had not reached
+       this one yet: it could tell nobody. */
+    if (said && r->fault_kind == F_ISOLATE && !f->a && !has_spoken(r, (uint32_t)e->peer, i)
+        && blamed->ended_ns < f->happened_ns + f->for_ns)
+        return true;
     /* The rank, or rank 0 and its store, come back just before the first deadline, and what others
        had to say about whom they wait for is still held back (sim__held: up to 200 ms; and then it
        takes some time to end). Who could not be asked over its cut link, or has left no word in the
