@@ -2143,8 +2143,9 @@ CDP__DT bool cdp__dt_cuts_same(const cdp_layout *a, const cdp_layout *b, uint32_
 }
 
 CDP__DT void cdp__dt_replicate(cdp_layout *l, uint32_t by) {
-    static const cdp_place replicated; /* CDP_PLACE_REPLICATE */
-    l->place[by] = replicated;
+    cdp_place replicated;
+    memset(&replicated, 0, sizeof replicated);
+    l->place[by] = replicated; /* of a memset in place gcc 12 believes at -O3 that it is too long */
 }
 
 /* True if PyTorch's first pass replicates mesh dimension `by`. */
