@@ -8905,7 +8905,7 @@ CDP__PRIVATE cdp__endpoint cdp__failure_answer(
     end.last.waiter = (int32_t)w->rank;
     end.last.at = w->at;
     end.why = CDP__WHY_BUSY;
-    if (w->passed || (here && cdp__place_reached(&e->at, &w->at))) {
+    if (w->passed || (here && w->at.seq && cdp__place_reached(&e->at, &w->at))) {
         end.why = CDP__WHY_SENT;
     } else if (best && best->peer == w->rank && best->end.picks && cdp__failure_answered(best)) {
         /* rank w->rank has chosen the end that this rank would answer: stop, else it goes in
@@ -9232,6 +9232,14 @@ CDP__PRIVATE void cdp__failure_add_edge(
     cdp__failure_on_blocked(f, &blocked);
 }
 
+/* A failure outside any operation is at the place where this rank waits for that peer already, if
+   there is one: its operation can be asked about. */
+CDP__PRIVATE void cdp__failure_place(const cdp__failure *f, cdp__failure_record *r) {
+    uint32_t i;
+    for (i = 0; i < f->edge_room; ++i)
+        if (f->edges[i].used && f->edges[i].peer == (uint32_t)r->peer) r->at = f->edges[i].at;
+}
+
 CDP__PRIVATE uint32_t cdp__failure_begin(cdp__failure *f, const cdp__failure_event *v) {
     cdp__failure_domain *d = v->domain;
     cdp__failure_record *r = &d->record;
@@ -9246,6 +9254,7 @@ CDP__PRIVATE uint32_t cdp__failure_begin(cdp__failure *f, const cdp__failure_eve
         return cdp__failure_publish(f, v);
     if (r->status != CDP_ERR_PEER_LOST && r->status != CDP_ERR_TIMEOUT)
         return cdp__failure_publish(f, v);
+    if (r->peer >= 0 && !r->at.seq) cdp__failure_place(f, r);
     if (r->peer >= 0) cdp__failure_add_edge(f, v, r);
     d->state = CDP__FAILURE_SETTLING;
     d->asked = r->at;
@@ -12303,7 +12312,7 @@ CDP__PRIVATE bool cdp__group_passed(const cdp_group *g, uint32_t peer, const cdp
 CDP__PRIVATE bool cdp__world_passed(const cdp__world *w, int32_t peer, const cdp__place *at) {
     const cdp_group *g = cdp__group_of_channel(w, at->channel);
     uint32_t way;
-    if (peer < 0) return false;
+    if (peer < 0 || !at->seq) return false; /* operations count from 1 */
     if (g) return cdp__group_passed(g, (uint32_t)peer, at);
     for (g = w->groups; g; g = g->next) {
         const cdp__flow *flow;

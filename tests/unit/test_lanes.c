@@ -490,6 +490,29 @@ TEST(monitored_barrier_names_all) {
     run(5, 20000, two_missing);
 }
 
+/* Rank 1 is missing because rank 2 keeps it waiting: that one is to blame. */
+static void one_keeps_another(uint32_t rank, cdp_group *w) {
+    const uint32_t ms = 250 * TEST_SLACK;
+    int32_t x = 0;
+    if (rank == 2) {
+        await(2); /* it does nothing until then, whatever it is asked */
+        return;
+    }
+    if (rank == 1) {
+        T_EQ(CDP_ERR_TIMEOUT, cdp_recv(w, &x, 1, CDP_DTYPE_I32, 2, 3));
+    } else {
+        T_EQ(CDP_ERR_TIMEOUT, cdp_monitored_barrier(w, ms));
+        T_TEXT("2 of 3 ranks have not come", cdp_last_error()->text);
+    }
+    T_EQ(2, cdp_last_error()->peer);
+    T_TEXT("everybody waits for rank 2, which does not answer", cdp_last_error()->text);
+    come();
+}
+
+TEST(monitored_barrier_blames_who_keeps_the_missing) {
+    run(3, 20000, one_keeps_another);
+}
+
 static void patience(uint32_t rank, cdp_group *w) {
     cdp_work work;
     if (rank == 1) test_sleep_ms(200);
@@ -587,6 +610,8 @@ int main(int argc, char **argv) {
         {"messages_that_never_come", messages_that_never_come, 60},
         {"monitored_barrier", monitored_barrier, 60},
         {"monitored_barrier_names_all", monitored_barrier_names_all, 60},
+        {"monitored_barrier_blames_who_keeps_the_missing",
+            monitored_barrier_blames_who_keeps_the_missing, 60},
         {"too_many_tags_ahead", too_many_tags_ahead, 60},
         {"too_many_groups_ahead", too_many_groups_ahead, 60},
         {"a_wait_ends_and_the_operation_goes_on", a_wait_ends_and_the_operation_goes_on, 60},
