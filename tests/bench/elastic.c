@@ -1,6 +1,6 @@
 /* elastic.c - what a death, a step and a newcomer cost in a job of cdp_elastic.h
 
-       elastic [ROUNDS [RANKS [MIB]]]      default: 10 rounds, 16 ranks, 64 MiB of state
+       elastic [ROUNDS [RANKS [MIB]]]      default: 10 rounds, 16 ranks, 64 and 256 MiB
 
    1. One of the ranks is killed: how long until all others are told (their allreduce fails), and
       until each of them has finished an allreduce without it. Median and worst of the rounds.
@@ -336,11 +336,13 @@ static bool newcomer(uint64_t mib, bool tcp) {
 int main(int argc, char **argv) {
     const uint32_t rounds = argc > 1 ? (uint32_t)atoi(argv[1]) : 10,
                    ranks = argc > 2 ? (uint32_t)atoi(argv[2]) : 16;
-    const uint64_t mib = argc > 3 ? (uint64_t)atoi(argv[3]) : 64;
+    const uint64_t mib = argc > 3 ? (uint64_t)atoi(argv[3]) : 64, more = argc > 3 ? mib : 256;
     if (rounds < 1 || rounds > 1000 || ranks < 3 || ranks > MOST || mib < 1) return 2;
     seats = (seat *)mmap(
         NULL, MOST * sizeof *seats, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (seats == MAP_FAILED) return 1;
-    return !(deaths(rounds, ranks) && step_costs(false) && step_costs(true) && newcomer(mib, false)
-        && newcomer(mib, true));
+    if (!deaths(rounds, ranks) || !step_costs(false) || !step_costs(true)) return 1;
+    for (uint64_t m = mib; m <= more; m *= 4)
+        if (!newcomer(m, false) || !newcomer(m, true)) return 1;
+    return 0;
 }
