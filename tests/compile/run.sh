@@ -594,7 +594,7 @@ for c in $c_compilers; do add t_no_os $c c11 O0 $WITHOUT_MPI; done
 command -v clang > /dev/null && add t_together clang c11 O0 "$(tac <<< "$WITHOUT_MPI" | tr '\n' ' ')"
 for c in $cxx_compilers; do add t_together $c c++11 O0 "$(tac <<< "$WITHOUT_MPI" | tr '\n' ' ')"; done
 if command -v clang > /dev/null && [ -f /usr/share/mingw-w64/include/windows.h ]; then
-    add t_msvc clang c11 O0 cdp_tcp.h cdp_rpc.h cdp_dtensor.h cdp_mem.h cdp_nccl.h
+    add t_msvc clang c11 O0 cdp_tcp.h cdp_rpc.h cdp_dtensor.h cdp_mem.h cdp_nccl.h cdp_elastic.h
     add t_msvc clang++ c++14 O0 cdp_tcp.h
 else
     echo "SKIP the parts for MSVC: clang or mingw-w64's headers are not installed"

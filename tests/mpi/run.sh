@@ -38,6 +38,18 @@ compiles() { # MPI
     fi
 }
 
+# No name that a platform defines as a macro is used; the headers of the system, and the MPI's own, may use them.
+no_macros() { # MPI
+    { echo '#include <mpi.h>' && sed -n 's/^#include <.*/&/p' cdp.h cdp_store.h cdp_tcp.h cdp_mpi.h | sort -u |
+        grep -vE 'sys.event|winsock|ws2tcp|windows|bcrypt|[^m]intrin|stdatomic'
+      printf '#include "tests/compile/platform_macros.h"\n#define CDP_IMPLEMENTATION\n#include "cdp_mpi.h"\n'; } > "$build/macros.c"
+    if "mpicc.$1" -std=gnu11 -O0 -w -I. -c "$build/macros.c" -o "$build/macros.o" > "$build/out" 2>&1; then
+        good "cdp_mpi.h beside the macros of platforms, $1"
+    else
+        bad "cdp_mpi.h beside the macros of platforms, $1" 'does not compile'
+    fi
+}
+
 # The last line of rank 0 counts; ranks other than 0 fail with their exit code.
 job() { # NAME COMMAND...
     local name=$1 rc line p f
@@ -62,6 +74,7 @@ both() { # MPI LAUNCHER...
         return
     fi
     compiles "$mpi"
+    no_macros "$mpi"
     if ! "mpicc.$mpi" -O1 -g -std=gnu11 -Wall -Wextra -I. tests/mpi/test_mpi.c -o "$build/test_mpi.$mpi" -pthread -lm > "$build/out" 2>&1; then
         bad "test_mpi.c with $mpi" 'does not compile'
         return
