@@ -1843,9 +1843,9 @@ CDP__PRIVATE cdp_status cdp__elastic_transfer_groups(cdp__elastic_transfer *t) {
     return st;
 }
 
-/* One step of a lane takes two words and one multiplication, which is what limits it. It tells every
-   change of one word, and the rotations carry bits at the top to where the next product spreads
-   them. */
+/* One step of a lane takes two words and one multiplication, which is what limits it. It tells
+   every change of one word, and the rotations carry bits at the top to where the next product
+   spreads them. */
 CDP__PRIVATE uint64_t cdp__elastic_lane(uint64_t lane, const uint8_t *p) {
     uint64_t word[2];
     memcpy(word, p, sizeof word);
@@ -1856,8 +1856,8 @@ CDP__PRIVATE uint64_t cdp__elastic_lane(uint64_t lane, const uint8_t *p) {
 
 /* Continues a hash over gigabytes: cdp__hash() reads single bytes, which takes longer than to move
    them. The lanes are variables, which stay in registers. 64 MiB take 1.4 ms where they are in the
-   cache and 2.0 where they are not (gcc 12, -O2); four lanes of a word each take 2.7 and 2.8, and in
-   an array 6.7. */
+   cache and 2.0 where they are not (gcc 12, -O2); four lanes of a word each take 2.7 and 2.8, and
+   in an array 6.7. */
 CDP__PRIVATE uint64_t cdp__elastic_hash(uint64_t start, const void *data, uint64_t bytes) {
     const uint8_t *p = (const uint8_t *)data;
     uint64_t a = start, b = start + 1, c = start + 2, d = start + 3;
