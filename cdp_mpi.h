@@ -162,6 +162,9 @@ typedef struct cdp__mpi_segment {
 #define CDP__MPI_HEAD ((uint32_t)sizeof(cdp__mpi_head))
 #define CDP__MPI_TAG 0
 #define CDP__MPI_MS 1000000ull
+/* A wait first yields for longer than the shortest nap lasts (0.1 ms): otherwise two ranks that
+   answer each other nap in turn, which took four times as long (16 MiB, 2 ranks). */
+#define CDP__MPI_YIELDS_NS 250000ull
 
 /* Segments are counted from 0; segment i uses buffer i % CDP_MPI_WINDOW. */
 typedef struct cdp__mpi_peer {
@@ -172,6 +175,7 @@ typedef struct cdp__mpi_peer {
     uint64_t told;                   /* value of `read` last sent to the peer */
     uint32_t at;                     /* bytes read of segment `read` */
     bool left;                       /* the peer sends nothing more */
+    bool full;                       /* the last send() found no buffer that MPI had done with */
 } cdp__mpi_peer;
 
 typedef struct cdp__mpi {
@@ -181,7 +185,8 @@ typedef struct cdp__mpi {
     cdp__mpi_peer **peers; /* NULL: no message yet */
     uint32_t *hosts;
     uint64_t coming; /* segments of all ranks that are matched but have not arrived */
-    bool news;       /* a message arrived since the last wait() */
+    uint32_t full;   /* number of peers of which `full` is true */
+    bool news;       /* since the last wait(), a message arrived or a buffer became free */
     /* guarded by `mutex` */
     void *mutex, *cond;
     bool woken;
@@ -232,15 +237,27 @@ CDP__PRIVATE int cdp__mpi_put(cdp__mpi *m, uint32_t peer, uint32_t bytes) {
     return 1;
 }
 
+/* Checks whether MPI has sent what the next buffer holds: 1, 0, or < 0: lost. That can be later
+   than the acknowledgement of the segment, and no message announces it. */
+CDP__PRIVATE int cdp__mpi_gone(cdp__mpi *m, uint32_t peer) {
+    cdp__mpi_peer *p = m->peers[peer];
+    int gone = 1;
+    const int rc = MPI_Test(&p->sending[p->sent % CDP_MPI_WINDOW], &gone, MPI_STATUS_IGNORE);
+    if (rc != MPI_SUCCESS) return cdp__mpi_failed(rc, (int32_t)peer, "sending");
+    if (p->full && gone) --m->full;
+    if (!p->full && !gone) ++m->full;
+    p->full = !gone;
+    return gone;
+}
+
 /* Checks whether there is a buffer for one more segment: 1, 0, or < 0: lost. */
 CDP__PRIVATE int cdp__mpi_room(cdp__mpi *m, uint32_t peer) {
     cdp__mpi_peer *p = m->peers[peer];
     const uint32_t i = (uint32_t)(p->sent % CDP_MPI_WINDOW);
-    int gone = 1, rc;
+    int gone;
     if (p->sent - p->acknowledged >= CDP_MPI_WINDOW) return 0;
-    rc = MPI_Test(&p->sending[i], &gone, MPI_STATUS_IGNORE);
-    if (rc != MPI_SUCCESS) return cdp__mpi_failed(rc, (int32_t)peer, "sending");
-    if (!gone) return 0;
+    gone = cdp__mpi_gone(m, peer);
+    if (gone <= 0) return gone;
     return cdp__mpi_place(m, &p->out[i]) ? 1 : cdp__fail_nomem("a segment", CDP_MPI_SEGMENT);
 }
 
@@ -303,6 +320,18 @@ CDP__PRIVATE int cdp__mpi_match(cdp__mpi *m, MPI_Message *message, MPI_Status *s
     return rc == MPI_SUCCESS ? 0 : cdp__mpi_failed(rc, (int32_t)peer, "MPI_Imrecv");
 }
 
+/* Looks after one rank's segments that were on their way when it looked last. */
+CDP__PRIVATE int cdp__mpi_check(cdp__mpi *m, uint32_t peer) {
+    cdp__mpi_peer *p = m->peers[peer];
+    int rc;
+    if (p->full) {
+        rc = cdp__mpi_gone(m, peer);
+        if (rc < 0) return rc;
+        if (rc) m->news = true;
+    }
+    return p->arrived < p->matched ? cdp__mpi_arrive(m, peer) : 0;
+}
+
 /* Receives the messages of all ranks. Errors concern the whole job, since MPI does not name a
    rank. */
 CDP__PRIVATE int cdp__mpi_look(cdp__mpi *m) {
@@ -314,8 +343,8 @@ CDP__PRIVATE int cdp__mpi_look(cdp__mpi *m) {
         if (rc != MPI_SUCCESS) return cdp__mpi_failed(rc, -1, "MPI_Improbe");
         if (found) rc = cdp__mpi_match(m, &message, &status);
     }
-    for (uint32_t i = 0; m->coming && i < m->size && rc == 0; ++i)
-        if (m->peers[i] && m->peers[i]->arrived < m->peers[i]->matched) rc = cdp__mpi_arrive(m, i);
+    for (uint32_t i = 0; (m->coming || m->full) && i < m->size && rc == 0; ++i)
+        if (m->peers[i]) rc = cdp__mpi_check(m, i);
     return rc;
 }
 
@@ -427,7 +456,7 @@ CDP__PRIVATE cdp_status cdp__mpi_wait(void *self, cdp_lock *lock, uint64_t deadl
         now = os->now_ns(os->user);
         if (now >= deadline_ns) return CDP_OK;
         if (lock) cdp_lock_release(lock);
-        if (now - from < CDP__MPI_MS / 20 && os->threads.yield)
+        if (now - from < CDP__MPI_YIELDS_NS && os->threads.yield)
             os->threads.yield(os->user);
         else
             cdp__mpi_nap(m, cdp__min(deadline_ns - now, cdp__min((now - from) / 8, CDP__MPI_MS)));
