@@ -193,8 +193,9 @@ $(BUILD)/bench/%: tests/bench/%.c $(HEADERS)
 # ---- what is run ----
 
 # Suites as tests/run_all.sh takes them: 'name|seconds|command'. $(1): folder below BUILD, $(2): seconds for each,
-# $(3): seeds of the simulation, $(4): names of programs, $(5): what to put before each.
-suites = $(foreach t,$(4),'$(t)|$(2)|$(5) $(BUILD)/$(1)/$(t)$(if $(filter sim,$(t)), --seeds $(3) --jobs $(JOBS))$(if \
+# $(3): seeds of the simulation, $(4): names of programs (NAME.1 and NAME.2: each half of its tests), $(5): what to put
+# before each.
+suites = $(foreach t,$(4),'$(t)|$(2)|$(5) $(BUILD)/$(1)/$(basename $(t))$(patsubst .%, %/2,$(suffix $(t)))$(if $(filter sim,$(t)), --seeds $(3) --jobs $(JOBS))$(if \
              $(MORE),$(if $(filter rounds elastic,$(t)), --all))')
 
 # One simulated world that once went wrong: name, scenario, fault, seed.
@@ -252,13 +253,22 @@ ALONE := test_ddp_model test_exec test_hostile test_mistakes test_mem test_mem_f
 THREADED := $(filter-out $(ALONE),$(UNIT) $(PROCS) $(NCCL) $(MEM) $(DTENSOR))
 sanitize: export ASAN_OPTIONS := allocator_may_return_null=1
 sanitize: export TSAN_OPTIONS := allocator_may_return_null=1
-sanitize: $(patsubst %,$(BUILD)/asan/%,$(filter-out $(ROUNDS),$(PROGRAMS))) $(THREADED:%=$(BUILD)/tsan/%)
+# The longest mostly waits: its halves run at the same time.
+halves = $(foreach t,$(1),$(if $(filter test_procs,$(t)),$(t).1 $(t).2,$(t)))
+SAN_SUITES = $(patsubst '%,'$(1)_%,$(call suites,$(1),1200,1..25,$(call halves,$(call longest_first,$(2))),$(3)))
+ASANED := $(filter-out $(ROUNDS),$(PROGRAMS))
+sanitize-asan: $(ASANED:%=$(BUILD)/asan/%)
+	@LANES='$(LANES)' $(RUN) $(BUILD)/logs/sanitize $(call SAN_SUITES,asan,$(ASANED))
+sanitize-tsan: $(THREADED:%=$(BUILD)/tsan/%)
+	@LANES='$(LANES)' $(RUN) $(BUILD)/logs/sanitize $(call SAN_SUITES,tsan,$(THREADED),$(STILL))
+# The one compiles while the other's tests run.
+sanitize: $(BUILD)/tsan/libcdp.a $(DECLARED)
 	@mkdir -p $(BUILD)/logs/sanitize
-	@export LANES='$(LANES)'; $(RUN) $(BUILD)/logs/sanitize $(patsubst '%,'tsan_%,$(call suites,tsan,1200,,$(call longest_first,$(THREADED)),$(STILL))) > $(BUILD)/logs/tsan.txt 2>&1 & tsan=$$!; \
-	$(RUN) $(BUILD)/logs/sanitize $(patsubst '%,'asan_%,$(call suites,asan,1200,1..25,$(call longest_first,$(filter-out $(ROUNDS),$(PROGRAMS))))) > $(BUILD)/logs/asan.txt 2>&1; bad=$$?; \
+	@$(MAKE) --no-print-directory sanitize-tsan > $(BUILD)/logs/tsan.txt 2>&1 & tsan=$$!; \
+	$(MAKE) --no-print-directory sanitize-asan > $(BUILD)/logs/asan.txt 2>&1; bad=$$?; \
 	wait $$tsan || bad=$$?; \
 	cat $(BUILD)/logs/asan.txt $(BUILD)/logs/tsan.txt; \
-	tail -qn 1 $(BUILD)/logs/asan.txt $(BUILD)/logs/tsan.txt | awk -v bad=$$bad '{ p += $$1; f += $$3 } END { if (bad && !f) f = 1; print p + 0 " passed, " f + 0 " failed"; exit f > 0 }'
+	grep -hE '^[0-9]+ passed, [0-9]+ failed$$' $(BUILD)/logs/asan.txt $(BUILD)/logs/tsan.txt | awk -v bad=$$bad '{ p += $$1; f += $$3 } END { if (bad && !f) f = 1; print p + 0 " passed, " f + 0 " failed"; exit f > 0 }'
 
 bench: $(BENCH) $(EXAMPLES)
 	@if test -f tests/bench/run.sh; then BUILD='$(BUILD)' bash tests/bench/run.sh; \
