@@ -344,7 +344,7 @@
 #define CDP_VERSION_MINOR 2
 #define CDP_VERSION_PATCH 0
 #define CDP_VERSION (CDP_VERSION_MAJOR * 10000 + CDP_VERSION_MINOR * 100 + CDP_VERSION_PATCH)
-#define CDP_WIRE_VERSION 4 /* what ranks say to each other; compared in every handshake */
+#define CDP_WIRE_VERSION 4 /* version of the protocol between ranks; compared in handshakes */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -461,8 +461,8 @@ typedef enum cdp_status {
     CDP_ERR_INVALID = -1,
     /* the allocator returned nothing */
     CDP_ERR_NOMEM = -2,
-    /* The deadline passed; the text names who was waited for. What completes while that is being
-       found out (5% of the timeout, at most 300 ms) is CDP_OK. */
+    /* The deadline passed; the text names the rank that was waited for. Operations that complete
+       while the cause is being settled (5% of the timeout, at most 300 ms) return CDP_OK. */
     CDP_ERR_TIMEOUT = -3,
     /* a peer's connection ended or could not be made; `peer` names it */
     CDP_ERR_PEER_LOST = -4,
@@ -725,13 +725,15 @@ typedef struct cdp_os_net {
     /* These bits (CDP_IO_READ, CDP_IO_WRITE), and END and ERROR, are reported from now on, with
        `owner`. Returns 0 or a negative errno. */
     int32_t (*watch_add)(const cdp_os *os, void *watch, int32_t fd, uint32_t bits, void *owner);
-    /* Reports these bits from now on, in place of those before. What is ready already is reported
+    /* Replaces the bits that are reported for `fd`. Directions that are ready already are reported
        once more. */
     void (*watch_change)(void *user, void *watch, int32_t fd, uint32_t bits, void *owner);
-    /* May be NULL where the system itself reports everything new. Of what was reported of `fd`,
-       these bits are used up: a call said "not now". */
+    /* May be NULL where the system itself reports everything new. Tells the watch that a call on
+       `fd` has returned -EAGAIN in these directions, so that it reports them again when they are
+       ready. */
     void (*watch_used_up)(void *user, void *watch, int32_t fd, uint32_t bits);
-    /* Before close_fd, always: a child of fork() may keep the descriptor open. */
+    /* Ends reports for `fd`. Always called before close_fd: a child of fork() may keep the
+       descriptor open, and closing alone would not end them. */
     void (*watch_remove)(void *user, void *watch, int32_t fd);
     /* Sleeps until there is something to report, or now_ns() >= deadline_ns (0: returns at once,
        UINT64_MAX: no limit). Returns how many of `out` it filled, at most max_count, or a negative
@@ -779,8 +781,9 @@ typedef struct cdp_os_threads {
     void (*cond_broadcast)(void *user, void *cond);
 } cdp_os_threads;
 
-/* Memory that processes of one machine share. It makes descriptors: whoever replaces accept_next,
-   close_fd or the wake-ups replaces this group, too, or sets `create` to NULL. */
+/* Memory that processes of one machine share. These functions make descriptors for the functions of
+   cdp_os_net: an os that replaces accept_next, close_fd or the wake-ups must replace this group,
+   too, or set `create` to NULL. */
 typedef struct cdp_os_shared {
     /* Returns a descriptor of this many bytes, all allocated now (-ENOMEM where they are not, and
        never a signal later), which cannot be made smaller. */
@@ -860,7 +863,8 @@ typedef struct cdp_os_files {
     int32_t (*lock_file)(void *user, int32_t fd, cdp_file_lock lock);
     int32_t (*file_info)(void *user, int32_t fd, cdp_file_info *out);
     int32_t (*remove_file)(void *user, const char *path);
-    /* Replaces the file `to` if there is one; whoever opens `to` gets the old file or the new. */
+    /* Replaces the file `to` if there is one; a process that opens `to` gets the old file or the
+       new one, never a mixture. */
     int32_t (*rename_file)(void *user, const char *from, const char *to);
 } cdp_os_files;
 
@@ -1153,9 +1157,8 @@ CDP_API CDP_FORMAT_CHECK cdp_status cdp_error_set(
 
 /* ---- >>hub interface: ranks in one process -------------------------------------------------- */
 
-/* Connects ranks that are threads of one program, or that one thread polls in turn. From
-   expose_bytes of the group on, a rank reads what it is sent where the sender has it: nothing is
-   copied but to where it is to be. */
+/* Connects ranks that are threads of one program, or that one thread polls in turn. A payload of at
+   least the group's expose_bytes is copied once: the receiver reads it in the sender's memory. */
 typedef struct cdp_hub cdp_hub;
 
 typedef struct cdp_hub_desc {
@@ -1303,18 +1306,19 @@ CDP_API uint32_t cdp_rank_of_world(const cdp_group *group, uint32_t world_rank);
 CDP_API void cdp_group_destroy(cdp_group *group);
 
 #ifndef CDP_NO_FRAMES
-/* cdp_group_destroy() for a program that must not block: leaves for at most `budget_us`
-   microseconds (0: one look), in steps as cdp_poll() has them. CDP_PENDING: call it again; after
-   the first call the group may be given to cdp_group_leave() and cdp_group_destroy() alone. CDP_OK:
-   the group is destroyed, or NULL, and must not be given to any call any more. Nothing is lost: it
-   lasts as long as cdp_group_destroy() would have waited. cdp_group_destroy() in between ends it at
-   once: the system still sends what it has taken, but a peer that then sends something to this rank
-   may lose what it has not read yet, and after a failure peers may not learn its cause. Not
-   bounded: a backend's destroy(), a function given to cdp_work_then() that is still running, a
-   transport without leave(), such as that of cdp_mpi.h, the end of the progress thread, which takes
-   some microseconds, and memory of cdp_group_alloc() that a peer had not freed when its process
-   ended: the last rank that unmaps it gives it back to the system, in one call of 0.1 to 0.3 ms per
-   MiB. Errors: STATE (inside such a function; or the group was destroyed). */
+/* cdp_group_destroy() for a program that must not block: each call works on leaving for at most
+   `budget_us` microseconds (0: one step), exceeded by at most one step as in cdp_poll().
+   CDP_PENDING: call it again; after the first call the group may be given to cdp_group_leave() and
+   cdp_group_destroy() alone. CDP_OK: the group is destroyed, or NULL, and must not be given to any
+   call any more. Nothing is lost: it lasts as long as cdp_group_destroy() would have waited.
+   cdp_group_destroy() in between ends it at once: the system still sends what it has taken, but a
+   peer that then sends something to this rank may lose what it has not read yet, and after a
+   failure peers may not learn its cause. Not bounded: a backend's destroy(), a function given to
+   cdp_work_then() that is still running, a transport without leave(), such as that of cdp_mpi.h,
+   the end of the progress thread, which takes some microseconds, and memory of cdp_group_alloc()
+   that a peer had not freed when its process ended: the last rank that unmaps it gives it back to
+   the system, in one call of 0.1 to 0.3 ms per MiB. Errors: STATE (inside such a function; or the
+   group was destroyed). */
 CDP_API cdp_status cdp_group_leave(cdp_group *group, uint32_t budget_us);
 #endif
 
@@ -1344,8 +1348,8 @@ CDP_API void *cdp_group_alloc(cdp_group *group, uint64_t bytes);
    0.1 to 0.3 ms per MiB. Any thread. */
 CDP_API void cdp_group_free(cdp_group *group, void *ptr);
 
-/* Break the group on every rank: waits return CDP_ERR_ABORTED with `reason` everywhere. Any
-   thread, any time, any number of times; the first reason wins. Does not wait for anybody. */
+/* Break the group on every rank: waits return CDP_ERR_ABORTED with `reason` everywhere. Any thread,
+   any time, any number of times; the first reason wins. Does not wait for other ranks. */
 CDP_API void cdp_group_abort(cdp_group *group, const char *reason);
 
 #ifndef CDP_NO_RECORDER
@@ -1475,8 +1479,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_broadcast(
     cdp_group *group, void *data, uint64_t count, cdp_dtype dtype, uint32_t root);
 CDP_MUST_CHECK CDP_API cdp_status cdp_broadcast_async(
     cdp_group *group, void *data, uint64_t count, cdp_dtype dtype, uint32_t root, cdp_work *work);
-/* Every rank brings `count` elements; `out` has world_size * count, rank r's part at r * count.
-   In place (`in` NULL): the own part already lies there. */
+/* Every rank brings `count` elements; `out` has world_size * count, rank r's part at r * count. In
+   place (`in` NULL): this rank's part is already in its place in `out`. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_allgather(
     cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype);
 CDP_MUST_CHECK CDP_API cdp_status cdp_allgather_async(
@@ -1489,7 +1493,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_reduce(cdp_group *group, const void *in, v
 CDP_MUST_CHECK CDP_API cdp_status cdp_reduce_async(cdp_group *group, const void *in, void *out,
     uint64_t count, cdp_dtype dtype, cdp_reduce_op op, uint32_t root, cdp_work *work);
 /* Every rank brings `count` elements; root's `out` has world_size * count, rank r's part at r *
-   count. In place: root's own part already lies there, and the others' input is `out`. */
+   count. In place: on the root, its own part is already in its place in `out`; on other ranks,
+   `out` is the input. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_gather(
     cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype, uint32_t root);
 CDP_MUST_CHECK CDP_API cdp_status cdp_gather_async(cdp_group *group, const void *in, void *out,
@@ -1500,9 +1505,9 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_scatter(
     cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype, uint32_t root);
 CDP_MUST_CHECK CDP_API cdp_status cdp_scatter_async(cdp_group *group, const void *in, void *out,
     uint64_t count, cdp_dtype dtype, uint32_t root, cdp_work *work);
-/* `in` has world_size * count elements; rank r gets the reduction of part r of all ranks. In
-   place: `out` has all parts; the result replaces the own one, the others may hold anything
-   afterwards. */
+/* `in` has world_size * count elements; rank r gets the reduction of part r of all ranks. In place:
+   `out` has all parts; the result replaces this rank's part, and the contents of the other parts
+   are undefined afterwards. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_reduce_scatter(
     cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce_op op);
 CDP_MUST_CHECK CDP_API cdp_status cdp_reduce_scatter_async(cdp_group *group, const void *in,
@@ -1525,18 +1530,18 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_barrier_async(cdp_group *group, cdp_work *
 CDP_API cdp_status cdp_work_error(cdp_work work, cdp_error *out);
 
 #ifndef CDP_NO_CHAINS
-/* Call func(user, status) once when `work` is done (status CDP_OK), has failed (the failure,
-   which is also the thread's last error) or was cancelled (ABORTED); CDP_ERR_STATE: the group is
-   being destroyed. *next (NULL is allowed) is a work that is done when `func` has returned; it
-   fails as `work` does, or when `func` returns an error, which breaks the group on all ranks.
-   `func` is called by whoever lets communication advance: the progress thread, or a thread
-   inside cdp_poll(), cdp_work_test() or any wait or blocking operation, of any group of the same
-   world; never inside this call. One function at a time, those of one work in the order of the
-   calls. It may start, test, chain, cancel and abort, but not wait (STATE) nor destroy groups,
-   nor a ddp in a backward pass (nothing happens). What it starts takes its place in the order of
-   operations only then; see cdp_start_after() for a place that is certain. Errors: INVALID,
-   NOMEM, STATE (max_pending of the desc works are waiting already), UNSUPPORTED (an operation of
-   a backend, on memory of a device). Any thread. */
+/* Call func(user, status) once when `work` is done (status CDP_OK), has failed (the failure, which
+   is also the thread's last error) or was cancelled (ABORTED); CDP_ERR_STATE: the group is being
+   destroyed. *next (NULL is allowed) is a work that is done when `func` has returned; it fails as
+   `work` does, or when `func` returns an error, which breaks the group on all ranks. `func` is
+   called by the thread that advances communication: the progress thread, or a thread inside
+   cdp_poll(), cdp_work_test() or any wait or blocking operation, of any group of the same world;
+   never inside this call. One function at a time, those of one work in the order of the calls. It
+   may start, test, chain, cancel and abort, but not wait (STATE) nor destroy groups, nor a ddp in a
+   backward pass (nothing happens). What it starts takes its place in the order of operations only
+   then; see cdp_start_after() for a place that is certain. Errors: INVALID, NOMEM, STATE
+   (max_pending of the desc works are waiting already), UNSUPPORTED (an operation of a backend, on
+   memory of a device). Any thread. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_work_then(
     cdp_work work, cdp_status (*func)(void *user, cdp_status status), void *user, cdp_work *next);
 
@@ -1633,10 +1638,10 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_recv_any_async(cdp_group *group, void *dat
 CDP_MUST_CHECK CDP_API cdp_status cdp_probe(
     cdp_group *group, uint32_t from, uint32_t tag, cdp_message *got);
 
-/* Make room for `messages` sends and receives in flight at a time, counted over the group, before
-   a program comes to where nothing should be allocated any more: without it the room grows, once,
-   to the most that were in flight. Local. INVALID; NOMEM, which breaks nothing: what room there
-   was stays. */
+/* Allocates records for `messages` sends and receives of the group in flight at a time, for
+   programs that must not allocate later. Without this call they are allocated when more messages
+   are in flight than ever before. Local. Errors: INVALID; NOMEM (the group keeps the records that
+   it had). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_group_reserve(cdp_group *group, uint32_t messages);
 
 /* Start `n` sends and receives in this order: all, or none when one of them is wrong. *out is
@@ -1723,7 +1728,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_channel_fetch(
 CDP_MUST_CHECK CDP_API cdp_status cdp_channel_refuse(
     cdp_channel *channel, uint32_t peer, uint64_t handle);
 
-/* The callback `timer` is called once when os->now_ns reaches at_ns (UINT64_MAX: not any more). */
+/* Sets the channel's timer: the callback `timer` is called once when os->now_ns reaches at_ns
+   (UINT64_MAX: clears the timer). */
 CDP_API void cdp_channel_timer(cdp_channel *channel, uint64_t at_ns);
 
 /* Lets communication advance until some callback of this channel has run: CDP_OK, or until
@@ -1757,22 +1763,23 @@ CDP_API void cdp_channel_close(cdp_channel *channel);
 
 /* ---- >>backend interface: memory that the processor does not reach --------------------------- */
 
-/* Runs whole requests on memory of its own, such as that of a GPU, in queues of its own. With
-   one, the calls above look where their pointers point to: what the backend owns goes to it, the
-   rest over the links as before. cdp_nccl.h is one. For its works cdp_work_wait() orders what
-   the caller does next on the device and returns; cdp_work_wait_for() and cdp_work_test() look
-   whether they are done; cdp_work_then(), cdp_start_after(), cdp_work_cancel() and receives from
-   any rank are UNSUPPORTED. Functions are called without the group's lock, but `failed`. A
-   status < 0 from start, transfer or wait that leaves or found something on its way breaks the
-   group on all ranks. */
+/* A backend runs whole requests on memory of its own, such as that of a GPU, in queues of its own.
+   If a group has one, the calls above check their pointers: requests on memory that the backend
+   owns go to it, others over the links as before. cdp_nccl.h is one. For its works cdp_work_wait()
+   orders what the caller does next on the device and returns; cdp_work_wait_for() and
+   cdp_work_test() check whether they are done; cdp_work_then(), cdp_start_after(),
+   cdp_work_cancel() and receives from any rank are UNSUPPORTED. Functions are called without the
+   group's lock, but `failed`. A status < 0 from start, transfer or wait that leaves or found
+   something on its way breaks the group on all ranks. */
 typedef struct cdp_backend {
     void *self;
     const char *name; /* for cdp_describe() */
-    /* Returns 1 if `data` is memory of this backend, 0 if it is host memory. < 0: a status with
-       its text in cdp_last_error(): neither can use the memory */
+    /* Returns 1 if `data` is memory of this backend, 0 if it is host memory. < 0: a status with its
+       text in cdp_last_error(): neither the backend nor the host can use the memory */
     int (*owns)(void *self, const void *data);
-    /* Starts `n` requests, checked and with defaults, as one. *number becomes the backend's own
-       count of what it started, from 1, below 2^62, or 0 if it failed before anything started. */
+    /* Starts `n` requests together; the caller has checked them and filled in defaults. *number
+       becomes the backend's own count of what it started, from 1, below 2^62, or 0 if it failed
+       before anything started. */
     cdp_status (*start)(void *self, const cdp_request *requests, uint32_t n, uint64_t *number);
     /* Like `start`, for `n` messages. */
     cdp_status (*transfer)(void *self, const cdp_transfer *list, uint32_t n, uint64_t *number);
@@ -1825,10 +1832,10 @@ CDP_API void cdp_group_fail(cdp_group *group);
 /* ---- >>objects interface: bytes of any length from every rank ------------------------------- */
 
 #ifndef CDP_NO_OBJECTS
-/* Where bytes are to go, and what came. Lengths are agreed upon first, before anybody allocates:
-   when something does not fit anywhere, all ranks get the same error, and the group goes on. All
-   zero is fine: memory comes from the group's os, at most 1 GiB, and goes back with
-   cdp_blob_free(). */
+/* Where a call stores the bytes that it receives, and how many it received. Ranks exchange lengths
+   before any of them allocates: if bytes do not fit on a rank, all ranks get the same error, and
+   the group stays usable. All zero is fine: memory comes from the group's os, at most 1 GiB, and
+   goes back with cdp_blob_free(). */
 typedef struct cdp_blob {
     /* the caller's memory, or NULL: the call allocates memory if it receives bytes, and sets
        this */
@@ -2445,7 +2452,7 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 #define CDP__NO_ASAN __attribute__((no_sanitize_address))
 #define cdp__return_address() __builtin_return_address(0)
 #define cdp__frame_address() __builtin_frame_address(0)
-/* For other compilers the C library lays out struct epoll_event as the kernel does not. */
+/* With other compilers the C library's struct epoll_event does not have the kernel's layout. */
 #ifdef __linux__
 #define CDP__EPOLL
 #endif
@@ -2491,9 +2498,9 @@ CDP__PRIVATE uint32_t cdp__lowest_bit(uint64_t n) {
 
 /* ---- atomic accesses
 
-   Macros or functions, one for each type. add, sub and and return the new value. cas compares
-   with *expected and replaces; if it returns false, *expected is what is there instead. The
-   orders have the meaning of C11's. */
+   Macros or functions, one for each type. add, sub and and return the new value. cas compares with
+   *expected and replaces; if it returns false, it has set *expected to the value found. The orders
+   have the meaning of C11's. */
 
 #if defined(__GNUC__) || defined(__clang__)
 #define CDP__RELAXED __ATOMIC_RELAXED
@@ -2514,8 +2521,8 @@ CDP__PRIVATE uint32_t cdp__lowest_bit(uint64_t n) {
     __atomic_compare_exchange_n(at, expected, value, false, order, otherwise)
 #define cdp__atomic_cas_ptr(at, expected, value, order, otherwise) \
     __atomic_compare_exchange_n(at, expected, value, false, order, otherwise)
-/* Where nobody else can read this memory, a number of 64 bits need not be written at once: small
-   processors cannot do that. */
+/* If no other thread or process reads this memory, 64-bit stores need not be atomic: small
+   processors have no such store. */
 #if defined(CDP_NO_THREADS) && defined(CDP_NO_SHARED_MEMORY)
 #define cdp__atomic_load_u64(from, order) (*(from))
 #define cdp__atomic_store_u64(to, value, order) ((void)(*(to) = (value)))
@@ -2776,7 +2783,8 @@ CDP__PRIVATE bool cdp__plain_cas_ptr(void **at, void **expected, void *value) {
 /* How this build computes with floating-point numbers, for cdp_describe(). Ranks agree in every bit
    whatever it says, since a sum is computed once and passed on or in one order everywhere as long
    as all ranks run one build; builds that differ in this may differ in the last bit. Some compilers
-   fuse without saying that it is fast: there the processor's own name tells. */
+   fuse products and sums without defining __FP_FAST_FMA, so macros of the processor are checked,
+   too. */
 #if (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__ > 0) || defined(__FAST_MATH__) \
     || defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) || defined(_M_FP_FAST)
 #define CDP__ARITHMETIC                                                                          \
@@ -4120,14 +4128,15 @@ CDP__PRIVATE int32_t cdp__os_pipe_accept(int32_t pipe) {
     return (int32_t)(uintptr_t)made;
 }
 
-/* Of a socket that listens, or of what pass_open() made (wine says WSAEOPNOTSUPP). */
+/* Accepts from a listening socket, or from a pipe of pass_open(), for which accept() fails (under
+   wine with WSAEOPNOTSUPP). */
 CDP__PRIVATE int32_t cdp__os_accept_any(void *user, int32_t listener, cdp_addr *from) {
     const int32_t made = cdp__os_accept(user, listener, from);
     const int said = made < 0 ? WSAGetLastError() : 0;
     return said == WSAENOTSOCK || said == WSAEOPNOTSUPP ? cdp__os_pipe_accept(listener) : made;
 }
 
-/* Does this process belong to the user of this one? */
+/* True if `process` belongs to the same user as the calling process. */
 CDP__PRIVATE bool cdp__os_same_user(HANDLE process) {
     union {
         TOKEN_USER head;
@@ -4553,8 +4562,9 @@ CDP__PRIVATE int32_t cdp__os_watch_wait(
 /* Knows: pthreads, the resolver. Promises: what cdp_os says of threads and of names; looking up
    a name ends by its deadline, although the resolver may not. May use: os-posix. */
 
-/* A number that changes in a child of fork(), where the first call was before it: what such a child
-   must not use, or would wait for ever for, remembers it. Not without threads, nor on Windows. */
+/* A count that is incremented in a child of fork() if this was called before the fork. Objects that
+   a child must not use, or would wait for without end, store it and compare it later. It stays 0 in
+   builds without threads and on Windows. */
 #if !defined(CDP_NO_THREADS) && !defined(_WIN32)
 CDP__PRIVATE uint32_t *cdp__os_forks_at(void) {
     static uint32_t forks;
@@ -5655,9 +5665,10 @@ CDP__PRIVATE int32_t cdp__file_text_open(cdp__file_text *f, const cdp_os *os, co
     return f->err;
 }
 
-#define CDP__PIPE_MS 1000u /* for all of a text, how long a full pipe is waited for */
+#define CDP__PIPE_MS 1000u /* longest wait for the reader of a full pipe, per text */
 
-/* The file is a pipe, and full. False: its reader has been waited for long enough. */
+/* The file is a full pipe: sleeps 1 ms, so that its reader can make room. False: the reader has had
+   CDP__PIPE_MS. */
 CDP__PRIVATE bool cdp__file_text_wait(cdp__file_text *f) {
     const uint64_t now = f->os->now_ns(f->os->user);
     if (!f->until_ns) f->until_ns = now + CDP__PIPE_MS * CDP__MS;
@@ -6190,7 +6201,7 @@ CDP__PRIVATE bool cdp__dtype_is_half(cdp_dtype t) {
 CDP__PRIVATE bool cdp__dtype_is_float(cdp_dtype t) {
     return t <= CDP_DTYPE_F64 || cdp__dtype_is_half(t);
 }
-/* Is there no arithmetic for it in this build? */
+/* True if this build has no arithmetic for the dtype. */
 CDP__PRIVATE bool cdp__dtype_left_out(cdp_dtype t) {
 #ifdef CDP_ONLY_F32
     return t == CDP_DTYPE_F64 || cdp__dtype_is_half(t);
@@ -7099,8 +7110,8 @@ CDP__PRIVATE uint32_t cdp__reduce_ring_round(const cdp__shape *s, uint32_t k, cd
     return 1;
 }
 
-/* The same with several peers in each round, for small messages: no message waits for an answer. */
-#define CDP__SPREAD_WIDTH 6u /* two messages per peer; place 0 is the copy of the own part */
+/* Alltoall that exchanges parts with several peers in each round, for small messages. */
+#define CDP__SPREAD_WIDTH 6u /* two messages per peer; place 0 copies this rank's part */
 
 CDP__PRIVATE uint32_t cdp__spread_rounds(const cdp__shape *s) {
     return (s->size - 1) / CDP__SPREAD_WIDTH + 1;
@@ -7984,8 +7995,9 @@ CDP__PRIVATE uint64_t cdp__row_bytes(const cdp__choosing *c, const cdp__row *row
                                         : c->small_bytes >> 2 * (CDP__SMALL - row->max_bytes);
 }
 
-/* `bytes`: length of the vector that is reduced or broadcast, or of all ranks' parts together.
-   `is`: the properties of the group, as in cdp__row.only. */
+/* Returns the algorithm for an operation: that of the first row that matches it. `bytes`: length of
+   the vector that is reduced or broadcast, or of all ranks' parts together. `is`: the properties of
+   the group, as in cdp__row.only. */
 CDP__PRIVATE uint32_t cdp__select(
     const cdp__choosing *c, cdp_coll_kind kind, uint64_t bytes, uint32_t ranks, uint8_t is) {
     uint32_t i;
@@ -8646,8 +8658,8 @@ typedef enum cdp__failure_state {
 
 /* All time limits of this section. A group has failed on every rank at most SETTLE + TELL after
    the first rank saw the cause; after a timeout, each of the two is at most 5% of that timeout. */
-#define CDP__FAILURE_WAIT_MS 1000u  /* a wait is long after this, or a quarter of the timeout */
-#define CDP__FAILURE_SETTLE_MS 300u /* how long an earlier cause is awaited */
+#define CDP__FAILURE_WAIT_MS 1000u  /* waits of this length (or timeout / 4, if less) are long */
+#define CDP__FAILURE_SETTLE_MS 300u /* how long reports of an earlier cause are awaited */
 #define CDP__FAILURE_TELL_MS 50u    /* how long this rank tries to tell its peers */
 #define CDP__FAILURE_SHARE 20u      /* limits SETTLE and TELL to this fraction of the timeout */
 #define CDP__FAILURE_PICKS 8u       /* how often the end of one chain may be chosen, see above */
@@ -9232,8 +9244,8 @@ CDP__PRIVATE void cdp__failure_add_edge(
     cdp__failure_on_blocked(f, &blocked);
 }
 
-/* A failure outside any operation is at the place where this rank waits for that peer already, if
-   there is one: its operation can be asked about. */
+/* A failure outside any operation gets the position of an operation in which this rank already
+   waits for that peer, if there is one: peers can then be asked about that operation. */
 CDP__PRIVATE void cdp__failure_place(const cdp__failure *f, cdp__failure_record *r) {
     uint32_t i;
     for (i = 0; i < f->edge_room; ++i)
@@ -9266,7 +9278,7 @@ CDP__PRIVATE uint32_t cdp__failure_begin(cdp__failure *f, const cdp__failure_eve
     return 0;
 }
 
-/* Did what was late arrive, so that this rank does not wait for it any more? */
+/* True if the late data has arrived since the timeout, so this rank no longer waits for it. */
 CDP__PRIVATE bool cdp__failure_got(const cdp__failure *f, const cdp__failure_domain *d) {
     uint32_t i;
     for (i = 0; i < f->edge_room; ++i)
@@ -10092,16 +10104,17 @@ CDP__PRIVATE uint64_t cdp__now(const cdp_os *os) {
 #else
 #define CDP__BUDGETS 1
 #endif
-/* What one step of a poll with a budget copies, combines or gives to the transport at most. It
-   takes some ten microseconds, and that is how far such a poll exceeds its budget. */
+/* Most bytes that one step of a poll with a budget copies, combines or gives to the transport. Such
+   a step takes about ten microseconds, so a poll exceeds its budget by at most about that. */
 #define CDP__STEP_BYTES (64u * 1024u)
 
-/* Of `bytes`, what this step may move. */
+/* How many of `bytes` this step may move. */
 CDP__PRIVATE uint64_t cdp__step_bytes(const cdp__world *w, uint64_t bytes) {
     return CDP__BUDGETS && w->poll_until_ns ? cdp__min(bytes, CDP__STEP_BYTES) : bytes;
 }
 
-/* A step has moved something: does the poll end here, because its budget is used up? */
+/* Called after a step that moved something. True if the poll's budget is used up, so it ends
+   here. */
 CDP__PRIVATE bool cdp__poll_over(cdp__world *w) {
     if (!CDP__BUDGETS) return false;
     if (!w->poll_until_ns || cdp__now(w->os) < w->poll_until_ns) return false;
@@ -10109,8 +10122,9 @@ CDP__PRIVATE bool cdp__poll_over(cdp__world *w) {
     return true;
 }
 
-/* What peers say of a failure stands behind what they sent before, and is read in time only if each
-   poll reads a good part of that: it may take so long, whatever its budget. */
+/* A poll with a budget may take this long, however small its budget, to read what has arrived when
+   it begins, and while a failure is settled: a peer's messages about a failure arrive behind data
+   that it sent before, and must be read in time. */
 #define CDP__HEAR_NS 50000u
 CDP__PRIVATE void cdp__poll_hears(cdp__world *w) {
     if (!CDP__BUDGETS || !w->poll_until_ns) return;
@@ -12289,7 +12303,7 @@ CDP__PRIVATE void cdp__world_listen(cdp__world *w) {
         const cdp__stream *s = port->rx_stream;
         if (p == w->rank || (s && s->body_left && port->rx_left)) continue;
         if (!s) s = cdp__stream_find(w, CDP__WORLD_CHANNEL, p);
-        /* a rank that has left may have said why: that is still to be read */
+        /* a rank that has left may have sent the reason, which is still unread */
         if (!port->used
             && (t->failure.linked ? !t->failure.linked(t->self, p) : !s || (!s->put && !s->got)))
             continue;
@@ -13073,8 +13087,8 @@ CDP__PRIVATE void cdp__post_see(cdp__flow *flow, const cdp__post *post) {
     cdp__group_see(flow->g, &r, &e, false);
 }
 
-/* The message failed; the reason is this thread's last error. A send may find that the peer is
-   lost while what the peer said last is still to be read. */
+/* The message failed; the reason is this thread's last error. A send may find that the peer is lost
+   while the peer's last messages are still unread. */
 CDP__PRIVATE void cdp__post_fail(cdp__flow *flow, const cdp__post *post) {
     const cdp_error e = *cdp_last_error();
     if (flow->failed) {
@@ -13166,7 +13180,7 @@ CDP__PRIVATE cdp__advance cdp__flows_poll(cdp_group *g) {
     return any ? CDP__MOVED : CDP__BLOCKED;
 }
 
-/* True if the deadline of a message has passed: then the group fails. */
+/* Fails the group, and returns true, if the deadline of a message has passed. */
 CDP__PRIVATE bool cdp__flows_due(cdp_group *g, uint64_t now) {
     cdp__flow *flow;
     uint32_t way;
@@ -13653,10 +13667,10 @@ CDP__PRIVATE bool cdp__group_gate(cdp_group *g, uint64_t now) {
     }
     if (st != CDP_PENDING) {
         if (other->health == CDP__FAILED)
-            cdp__fail_peer(st, other->error.peer, 0, "what it was to start after has failed: %s",
-                other->error.text);
+            cdp__fail_peer(st, other->error.peer, 0,
+                "the work that this one was to follow has failed: %s", other->error.text);
         else
-            cdp__fail(st, "what it was to start after was cancelled");
+            cdp__fail(st, "the work that this one was to follow was cancelled");
         cdp__group_fail_last(g);
     } else if (g->channel != CDP__WORLD_CHANNEL && now >= g->listen_ns) {
         g->listen_ns = now + CDP__LISTEN_MS * CDP__MS;
@@ -13665,8 +13679,8 @@ CDP__PRIVATE bool cdp__group_gate(cdp_group *g, uint64_t now) {
     return false;
 }
 
-/* Begins the first operation of the queue, if none runs. Without one that runs then: the result of
-   the poll. */
+/* Begins the first operation of the queue, if none runs and it may begin. IDLE: the queue is empty;
+   BLOCKED: the operation must still wait for another work. */
 CDP__PRIVATE cdp__advance cdp__queue_begin(cdp_group *g) {
     if (g->exec.running) return CDP__MOVED;
     if (!g->queue_used) return CDP__IDLE;
@@ -13743,8 +13757,9 @@ CDP__PRIVATE bool cdp__group_overdue(cdp_group *g, uint64_t now) {
     return true;
 }
 
-/* Other polls go on until nothing moves. One with a budget may end before, and so may the next
-   ones: their deadlines are looked at here. Between two rounds no rank is late. */
+/* A poll without a budget continues until nothing moves, and checks deadlines then. Polls with a
+   budget may all end before that, so they check deadlines here, if this rank waits for a peer:
+   between two rounds it does not. */
 CDP__PRIVATE void cdp__group_moved(cdp_group *g) {
     if (!CDP__BUDGETS || !g->w->poll_until_ns || g->health != CDP__HEALTHY) return;
     if (!g->exec.running || cdp__exec_late(&g->exec)) (void)cdp__group_overdue(g, cdp__now(g->os));
@@ -14561,7 +14576,7 @@ CDP__PRIVATE void cdp__world_wait(cdp__world *m, cdp_lock *lock, uint64_t deadli
     m->sleeping = false;
 }
 
-/* What has arrived, at the beginning of a poll with a budget. */
+/* At the beginning of a poll with a budget: lets the transport report what has arrived. */
 CDP__PRIVATE void cdp__world_look(cdp__world *m, uint64_t until_ns) {
     if (m->sleeping) return;
     m->poll_until_ns = CDP__BUDGETS ? cdp__max(until_ns, 1) : 0;
@@ -14687,7 +14702,7 @@ CDP__PRIVATE void cdp__progress_lucky(const cdp__progress *t) {
     if (t->spun && m->spin_luck < 8) m->spin_luck += 2;
 }
 
-/* What comes before the next full poll. False: the wait is over. */
+/* Yields the lock or pauses before the next poll. False: the wait is over. */
 CDP__PRIVATE bool cdp__progress_full(cdp__progress *t, bool pending) {
     cdp__world *m = t->g->w;
     const bool again =
@@ -15054,8 +15069,8 @@ CDP__PRIVATE void cdp__group_retire(cdp_group *g) {
     g->leave_ns = m->os->now_ns(m->os->user) + (CDP__SETTLE_MS + CDP__TELL_MS) * CDP__MS;
 }
 
-/* The second one, when the peers know of a failure. Unlocks the world. False: that goes on without
-   this group. */
+/* The second part of leaving, after peers were told of a failure, if any: unlinks the group and
+   unlocks the world. False: the world has other groups, and goes on. */
 CDP__PRIVATE bool cdp__group_part(cdp_group *g) {
     cdp__world *m = g->w;
     cdp_group *x;
@@ -15100,7 +15115,7 @@ CDP__PRIVATE void cdp__group_end(cdp_group *g) {
 }
 
 CDP_API void cdp_group_destroy(cdp_group *g) {
-    const cdp_error before = *cdp_last_error(); /* what leaving meets is no error of the caller's */
+    const cdp_error before = *cdp_last_error(); /* errors of leaving are not the caller's */
     if (!g) return;
     cdp__group_end(g);
     *cdp__error_slot() = before;
@@ -16154,7 +16169,8 @@ CDP__PRIVATE cdp_status cdp__work_wait_until(cdp_work w, uint64_t deadline_ns) {
 
 CDP_API CDP__ONE_COPY cdp_status cdp_work_wait(cdp_work w) {
     const cdp_status st = cdp__work_wait_until(w, CDP__NEVER);
-    return st == CDP_PENDING ? cdp__fail(CDP_ERR_INTERNAL, "a wait ended with nothing decided")
+    return st == CDP_PENDING ? cdp__fail(
+               CDP_ERR_INTERNAL, "the wait ended, but its work has no result; this is a bug of cdp")
                              : st;
 }
 
@@ -16467,7 +16483,8 @@ CDP__PRIVATE cdp_status cdp__collective(cdp_group *g, cdp_coll_kind kind, const 
         --g->waiters; /* last access: a thread that destroys the group waits until this is 0 */
     }
     cdp_lock_release(&m->lock);
-    return st == CDP_PENDING ? cdp__fail(CDP_ERR_INTERNAL, "a wait ended with nothing decided")
+    return st == CDP_PENDING ? cdp__fail(
+               CDP_ERR_INTERNAL, "the wait ended, but its work has no result; this is a bug of cdp")
                              : st;
 }
 
@@ -17024,8 +17041,8 @@ CDP_API cdp_status cdp_batch(cdp_group *g, const cdp_transfer *list, uint32_t n,
     if (st == CDP_OK && devices)
         return devices == n ? cdp__device_transfer(g, list, n, out)
                             : cdp__fail(CDP_ERR_INVALID,
-                                "cdp_batch: %u of %u messages are in device memory; start those "
-                                "and the others apart",
+                                "cdp_batch: %u of %u messages are in device memory; start "
+                                "them in a batch of their own",
                                 devices, n);
     if (st != CDP_OK) return st;
     cdp__enter(g);
@@ -18685,7 +18702,7 @@ CDP__PRIVATE cdp_status cdp__ddp_wait(cdp_ddp *d, cdp_status st) {
     return st;
 }
 
-/* Why a ddp cannot do now what is called. */
+/* The error for a call that the ddp cannot carry out in its present state. */
 CDP__PRIVATE cdp_status cdp__ddp_refuse(const cdp_ddp *d, const char *call) {
     if (!d) return cdp__fail(CDP_ERR_INVALID, "%s needs a ddp", call);
 #ifndef CDP_NO_GROUPS
@@ -19741,7 +19758,7 @@ CDP__PRIVATE cdp_status cdp__ddp_check_rebind(cdp_ddp *d, cdp_group *group) {
     return CDP_OK;
 }
 
-/* As it was when it was created. */
+/* Resets marks, rows and the order of parameters to their state at creation. */
 CDP__PRIVATE void cdp__ddp_forget(cdp_ddp *d) {
     uint32_t i;
     for (i = 0; i < d->param_count; ++i) {
@@ -20728,8 +20745,8 @@ CDP__PRIVATE cdp_status cdp__ddp_collect(cdp_ddp *d) {
     return d->sparse_count ? cdp__ddp_sparse(d) : cdp__ddp_arrived(d);
 }
 
-/* All operations of a synchronized pass have ended; kernels of a hook belong to none. No rank has
-   had data: the pass ends here. */
+/* All operations of a synchronized pass have ended. On a device, waits for kernels of a hook, too,
+   which belong to no operation. If no rank had data, the pass ends here. */
 CDP__PRIVATE cdp_status cdp__ddp_reduced(cdp_ddp *d) {
     if (d->shadow && !d->stats.active_ranks) return CDP_OK;
     if (!cdp__ddp_on_device(d)) return cdp__ddp_collect(d);
@@ -20753,7 +20770,7 @@ CDP__PRIVATE cdp_status cdp__ddp_launch_rest(cdp_ddp *d) {
     const cdp_status st = cdp__ddp_launch_ready(d);
     if (st != CDP_OK) return st;
     if (d->launched == d->bucket_count) return cdp__ddp_finish(d);
-    CDP_ASSERT(d->active.seq); /* it tells the hook by what it divides */
+    CDP_ASSERT(d->active.seq); /* the operation that sums the divisor of the hook */
     return cdp__ddp_then(d, d->active, cdp__ddp_launch_rest);
 }
 

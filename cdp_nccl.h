@@ -174,9 +174,9 @@ typedef struct cdp_nccl_desc {
     /* for making the communicator (default: the group's timeout_ms) */
     uint32_t init_timeout_ms;
     uint32_t
-        /* look so often for operations past their deadline and for NCCL's errors, although
-           nobody waits; costs a call of a host function behind each operation (default: 0,
-           nobody looks) */
+        /* how often a thread checks for operations past their deadline and for errors of NCCL, even
+           if no caller waits, in ms; costs a call of a host function behind each operation
+           (default: 0, no checks) */
         watchdog_ms;
     /* * ranks do not compare their calls over the links */
     bool no_check;
@@ -914,7 +914,7 @@ typedef struct cdp__nccl {
     bool gone;       /* `comm` was aborted under that thread, which clears it when it leaves */
     bool stop;       /* the keeper thread must end */
     bool resting;    /* the keeper thread has ended or does not exist */
-    bool aborted;    /* the communicator was aborted (or revoked, to be kept), so streams run on */
+    bool aborted;    /* aborted, or revoked to be kept: the communicator no longer blocks streams */
     uint32_t failed; /* the group has failed (atomic) */
 
     cdp_nccl_desc desc;
@@ -1008,7 +1008,7 @@ CDP__PRIVATE cdp_status cdp__nccl_settle(
                                 : cdp__nccl_refused((int)state, what);
         if (cdp__nccl_now(b) >= deadline_ns)
             return cdp__fail(CDP_ERR_TIMEOUT,
-                "%s: NCCL did not come to an end within the deadline; a rank does not take part, "
+                "%s: NCCL did not finish by the deadline; a rank does not take part, "
                 "or cannot be reached (NCCL_DEBUG=INFO says more)",
                 what);
         if (cdp_group_desc_of(b->group)->no_thread) (void)cdp_poll(b->group, 0);
@@ -1070,7 +1070,7 @@ CDP__PRIVATE cdp_status cdp__nccl_gather(
         cdp__text_foreign_in(why, sizeof why, all[r].text, sizeof why);
         return cdp__fail_peer((cdp_status)all[r].status, cdp_world_rank_of(b->group, r), 0,
             r == b->rank ? "%s: rank %u cannot: %s"
-                         : "%s: not here either, because rank %u cannot: %s",
+                         : "%s: this rank does not do it, because rank %u cannot: %s",
             what, cdp_world_rank_of(b->group, r), why);
     }
     return CDP_OK;
@@ -1402,9 +1402,9 @@ CDP__PRIVATE cdp_status cdp__nccl_sync(cdp__nccl *b, cdp__cu_event event, cdp__c
         if (st != CDP_OK && st != CDP_PENDING) return cdp__nccl_break(b);
         if (cdp__nccl_now(b) >= until)
             return cdp__fail(CDP_ERR_TIMEOUT,
-                "a stream of device %d has not come to an end within %llu ms, although no "
-                "operation of this group is late; what hangs there is the caller's, or another "
-                "group's",
+                "a stream of device %d has not become empty within %llu ms, although no "
+                "operation of this group is late; work of the caller or of another group hangs "
+                "there",
                 b->device, 2ull * b->timeout_ms);
         if (cdp_group_desc_of(b->group)->no_thread) (void)cdp_poll(b->group, 0);
         cdp__nccl_nap(b, &naps);
@@ -2218,7 +2218,7 @@ CDP__PRIVATE cdp_status cdp__nccl_launch(cdp__nccl *b, const cdp_request *rqs,
     return st == CDP_OK ? cdp__nccl_mark(b, op, capture) : st;
 }
 
-/* Checks the oldest operation in the ring: it may be late, and no thread may have waited for it. */
+/* Checks whether the oldest operation in the ring is late, in case no thread waits for it. */
 CDP__PRIVATE cdp_status cdp__nccl_overdue(cdp__nccl *b) {
     const cdp__nccl_op *op =
         b->issued >= CDP__NCCL_RING ? &b->ring[(b->issued + 1) % CDP__NCCL_RING] : &b->ring[1];
@@ -2275,7 +2275,7 @@ CDP__PRIVATE cdp_status cdp__nccl_transfer(
         if (list[i].tag)
             st = cdp__fail(CDP_ERR_UNSUPPORTED,
                 "device memory: messages between two ranks meet in the order in which they are "
-                "started, so tag %u would not be looked at; give tag 0",
+                "started, so tag %u would be ignored; give tag 0",
                 list[i].tag);
     if (st == CDP_OK) st = cdp__nccl_enter(b);
     if (st != CDP_OK) return st;
@@ -2337,8 +2337,8 @@ CDP__PRIVATE cdp__nccl_memory *cdp__nccl_memory_take(cdp__nccl *b, uint64_t byte
     if (cdp__nccl_right_device(b) != CDP_OK) return NULL;
     if (cdp__nccl_capturing(b->caller)) {
         (void)cdp__fail(CDP_ERR_STATE,
-            "device memory cannot be had inside a capture; allocate it, or do the first steps, "
-            "before");
+            "device memory cannot be allocated inside a capture; allocate it, or run the first "
+            "steps, before the capture");
         return NULL;
     }
     m = (cdp__nccl_memory *)cdp__alloc_zero(b->os, sizeof *m);
@@ -2802,8 +2802,8 @@ CDP__PRIVATE void cdp__nccl_destroy(void *self) {
     if (b->comm) cdp__nccl_close_comm(b);
     if (cdp__nccl_failed(b) && !cdp__nccl_drain(b, b->all, b->stream, 2000)) {
         cdp__log(&cdp_group_desc_of(b->group)->logger, CDP_LOG_ERROR, (int32_t)b->rank,
-            "the GPU does not come to an end with what the group gave it; its stream and memory "
-            "stay behind");
+            "the GPU has not finished the work of this group; its stream and memory are not "
+            "released");
         return;
     }
     cdp_group_clear_backend(b->group);
