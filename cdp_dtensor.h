@@ -564,8 +564,8 @@ typedef enum cdp_linear {
 #define CDP_RULE_OFFSET 16u /* heads or queries are counted from the start of the local box */
 
 /* Placements, in one dimension of a mesh, under which applying the operator to the local pieces
-   gives the local pieces of the result. Blocks of all placements of a rule may be multiplied by
-   one number. Dimensions of a mesh that shard one dimension of a tensor must follow one rule.
+   gives the local pieces of the result. `block` of all placements of a rule may be multiplied by a
+   common factor. Dimensions of a mesh that shard one dimension of a tensor must follow one rule.
    Where a piece is empty, a reduction over it gives the operation's identity. */
 typedef struct cdp_rule {
     cdp_place in[CDP_OP_INPUTS], out;
@@ -1978,8 +1978,8 @@ CDP__DT bool cdp__dt_owner_slab(const cdp__dt_pair *p, const cdp__dt_owners *o, 
     return cdp__dt_volume(slab, p->to.ndim) != 0;
 }
 
-/* Advances to the next owner: *k is its member number, *a its owner number; both begin at 0.
-   False after the last one. */
+/* Finds the next owner, from member number *k on, which begins at 0. Stores its node in *node, and
+   the number of the member after it in *k. False: there are no more owners. */
 CDP__DT bool cdp__dt_owner_next(
     const cdp__dt_pair *p, const cdp__dt_owners *o, uint32_t *k, uint32_t *node) {
     const cdp__dt_side *s = o->needed ? &p->to : &p->from;
@@ -7029,8 +7029,8 @@ CDP__DT cdp_status cdp__dt_tp_ready(const cdp_tp *tp, const void *x, const void 
     return CDP_OK;
 }
 
-/* The first error of a product. Messages of a layer continue after it, so that no rank waits for
-   another; the call returns the error at its end. */
+/* The first error of a matrix product. Messages of a layer continue after it, so that no rank waits
+   for another; the call returns the error at its end. */
 typedef struct cdp__dt_fault {
     cdp_status status;
     cdp_error why;
@@ -7042,7 +7042,8 @@ CDP__DT void cdp__dt_note(cdp__dt_fault *f, cdp_status st) {
     f->why = *cdp_last_error();
 }
 
-/* The result of a call: the failure of messages, else that of a product. */
+/* The result of a call of a layer: the failure `st` of its messages, if any, else the first error
+   of its matrix products. */
 CDP__DT cdp_status cdp__dt_verdict(const cdp__dt_fault *f, cdp_status st) {
     if (st != CDP_OK || f->status == CDP_OK) return st;
     return cdp_error_set(f->status, f->why.peer, f->why.sys_errno, "%s", f->why.text);

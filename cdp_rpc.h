@@ -439,7 +439,7 @@ typedef struct cdp_call_desc {
        value, or, without `on`, those of the same function on the same rank. It waits here, and
        its time counts. Not for cdp_rpc_remote(). */
     bool in_order;
-    bool detached;     /* inside a function: does not end with the deadline of the call that runs */
+    bool detached;     /* inside a function: may outlast the deadline of the call that runs it */
     cdp_ctx *ctx;      /* the call is a part of this computation, see >>gradients (default: none) */
     const char *label; /* of the reference that cdp_rpc_remote() makes; kept, not copied (default:
                           none) */
@@ -553,8 +553,9 @@ typedef struct cdp_rref_info {
     uint32_t parent; /* the rank that it came from; the owner's own number: from there */
     uint32_t handles, holds, forks;
     bool is_owner;
-    /* on the owner: of the value; else: of the reference. OK; PENDING: being made, not confirmed
-       yet; or why it is not there and never will be */
+    /* status of the value (on the owner) or of the reference (on other ranks). OK: it exists;
+       PENDING: the value is being made, or the owner has not confirmed the reference yet; an error:
+       it will never exist */
     cdp_status status;
     uint32_t type;     /* on the owner: of cdp_value */
     const char *label; /* NULL: none */
@@ -651,11 +652,11 @@ CDP_API cdp_status cdp_ctx_end(cdp_ctx *ctx, uint32_t timeout_ms);
 /* The same number on all ranks. */
 CDP_API uint64_t cdp_ctx_id(const cdp_ctx *ctx);
 
-/* A new value: an input whose gradient is asked for, or an output of cdp_ctx_op(). Errors of these
-   four: INVALID (a value that this rank does not have in this context), NOMEM, STATE (the context
-   has failed, or ended). */
+/* Makes a value, and stores its number in *value: an input whose gradient is asked for, or an
+   output of cdp_ctx_op(). Errors of this call and the next three: INVALID (a value that this rank
+   does not have in this context), NOMEM, STATE (the context has failed, or ended). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ctx_value(cdp_ctx *ctx, uint64_t *value);
-/* The value of a parameter that this rank owns: the same number for each call. */
+/* Stores the number of the value of a parameter that this rank owns: the same one in each call. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ctx_param(cdp_ctx *ctx, cdp_rref param, uint64_t *value);
 
 /* A step of the program: how gradients of its outputs become those of its inputs. */
@@ -4483,10 +4484,11 @@ CDP__PRIVATE void cdp__rpc_look_again(cdp_rpc *rpc) {
    the request has. */
 #define CDP__RPC_PASS_NS 1000000000u
 
-/* True if a wait that ends by bound_ns may run this request. Waits of its function end soon
-   after that wait. So a function that waits, or that has never run, is left to a wait with more
-   time, unless a request that needs its value ends within this wait. But not for long, because
-   there may be no other wait. */
+/* True if a thread in a wait that ends by bound_ns may run this request meanwhile. A function that
+   runs there must itself stop waiting soon after bound_ns. So a function that is known to wait, or
+   that has never run, is left to a wait with more time, unless the deadline of a request that needs
+   its value is within this wait. It is left for a limited time, because there may be no other
+   wait. */
 CDP__PRIVATE bool cdp__rpc_may(
     const cdp_rpc *rpc, cdp__rpc_rq *rq, uint64_t now, uint64_t bound_ns) {
     uint64_t ends = rq->pub.deadline_ns, enough;
@@ -7173,8 +7175,8 @@ CDP__PRIVATE cdp_status cdp__ctx_op_check(const cdp_ctx *ctx, const cdp_ctx_op_d
         if (!node || twice || ctx->nodes[node].backward || ctx->w.nodes[node].edges
             || ctx->values[entry].other)
             return cdp__fail(CDP_ERR_INVALID,
-                "cdp_ctx_op: outputs[%u] is not a value of cdp_ctx_value() that no step has made "
-                "yet",
+                "cdp_ctx_op: outputs[%u] must be a value of cdp_ctx_value(), listed once and an "
+                "output of no other step",
                 i);
         for (k = 0; k < d->input_count; ++k)
             if (d->inputs[k] == d->outputs[i])
