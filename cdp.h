@@ -352,7 +352,8 @@
 
 /* ---- >>config -------------------------------------------------------------------------------- */
 
-/* No system: the program brings a cdp_os, and none of what the default one is made of is there. */
+/* No system: the program passes a cdp_os of its own, and the default one is left out with all that
+   it is made of. */
 #ifdef CDP_NO_OS
 #undef CDP_NO_STDIO
 #undef CDP_NO_FILES
@@ -455,7 +456,7 @@ extern "C" {
    cdp_last_error(). */
 typedef enum cdp_status {
     CDP_OK = 0,
-    /* only from functions that say so: not finished yet, ask again */
+    /* only from functions that document it: not finished yet, call again */
     CDP_PENDING = 1,
     /* an argument is wrong; nothing was done; the text says what to change */
     CDP_ERR_INVALID = -1,
@@ -470,7 +471,7 @@ typedef enum cdp_status {
     CDP_ERR_ABORTED = -5,
     /* ranks called different things, or brought different models, versions or settings */
     CDP_ERR_MISMATCH = -6,
-    /* a combination that does not exist (say, a reduction of a dtype that has none) */
+    /* a combination that is not supported, such as BAND of a float dtype */
     CDP_ERR_UNSUPPORTED = -7,
     /* the operating system refused, sys_errno says why; EBADMSG: bytes were changed on the way
        (`mac` of cdp_tcp.h) */
@@ -522,15 +523,15 @@ typedef double cdp_real;
 #endif
 
 /* Reductions. AVG is the sum divided by the number of ranks, once, after summing (integers: C
-   division, towards zero). Integer sums and products wrap around modulo 2^bits. Floats: a NaN
-   among the operands makes every result NaN, MIN and MAX included, and always the same one; MIN
-   and MAX take 0 and -0 for equal and keep the left one of equals. F16 and BF16 are combined,
-   scaled and divided as f32, and rounded to nearest even after every such step. BAND, BOR, BXOR:
-   integers and BOOL. PREMUL_SUM: floats; every rank's input is multiplied by its
-   cdp_request.factor first. BOOL: SUM and MAX are "or", PRODUCT and MIN are "and"; it has no
-   AVG. What does not exist is CDP_ERR_UNSUPPORTED at the call. Which operand is left, and in
-   what order the ranks are combined, depends on the operation, the number of ranks and the
-   length alone: every rank gets the same bits, and so does every run. */
+   division, towards zero). Integer sums and products wrap around modulo 2^bits. Floats: a NaN among
+   the operands makes every result NaN, MIN and MAX included, and always the same one; MIN and MAX
+   take 0 and -0 for equal and keep the left one of equals. F16 and BF16 are combined, scaled and
+   divided as f32, and rounded to nearest even after every such step. BAND, BOR, BXOR: integers and
+   BOOL. PREMUL_SUM: floats; every rank's input is multiplied by its cdp_request.factor first. BOOL:
+   SUM and MAX are "or", PRODUCT and MIN are "and"; it has no AVG. The call returns
+   CDP_ERR_UNSUPPORTED for other combinations. Which operand is left, and in what order the ranks
+   are combined, depends on the operation, the number of ranks and the length alone: every rank gets
+   the same bits, and so does every run. */
 typedef enum cdp_reduce_op {
     CDP_REDUCE_DEFAULT = 0, /* means SUM */
     CDP_REDUCE_SUM,
@@ -606,8 +607,8 @@ typedef struct cdp_error {
     char text[CDP_ERROR_TEXT];
 } cdp_error;
 
-/* The last failure that this thread was told of. Never NULL; status CDP_OK before the first one.
-   A success does not clear it. Valid until the thread's next failing call. A failure that a
+/* The last failure that a call on this thread reported. Never NULL; status CDP_OK before the first
+   one. A success does not clear it. Valid until the thread's next failing call. A failure that a
    progress thread saw arrives here when this thread waits for the operation or uses the group. */
 CDP_API const cdp_error *cdp_last_error(void);
 
@@ -616,13 +617,13 @@ CDP_API const cdp_error *cdp_last_error(void);
    CDP_NO_STDIO. */
 CDP_API int cdp_print_error(void *file);
 
-/* Leave the reason of this rank's failure to the launcher: write it to the file `path` in the
-   form that torchrun and cdprun read, {"message": {"message": ..., "extraInfo": {"py_callstack":
-   ..., "timestamp": "seconds since 1970"}}}, replacing what is there. `message` (NULL:
-   cdp_last_error()) is UTF-8 text for people. ..._from_env: to the file that the variable
-   TORCHELASTIC_ERROR_FILE names, and nowhere (CDP_OK) if there is none. Made for the way out,
-   beside cdp_print_error(): cdp_last_error() stays as it is even when this fails. Any thread.
-   Errors: INVALID (no path); IO (the file cannot be written, errno says why); UNSUPPORTED under
+/* Leave the reason of this rank's failure to the launcher: write it to the file `path` in the form
+   that torchrun and cdprun read, {"message": {"message": ..., "extraInfo": {"py_callstack": ...,
+   "timestamp": "seconds since 1970"}}}, replacing what is there. `message` (NULL: cdp_last_error())
+   is UTF-8 text for people. ..._from_env: to the file that the variable TORCHELASTIC_ERROR_FILE
+   names, and nowhere (CDP_OK) if there is none. Call it before the program ends, as
+   cdp_print_error(): cdp_last_error() stays as it is even when this fails. Any thread. Errors:
+   INVALID (no path); IO (the file cannot be written, errno says why); UNSUPPORTED under
    CDP_NO_FILES. */
 CDP_API cdp_status cdp_error_record(const char *path, const char *message);
 CDP_API cdp_status cdp_error_record_from_env(const char *message);
@@ -706,8 +707,8 @@ typedef struct cdp_os_net {
     int64_t (*recv_iov)(void *user, int32_t fd, const cdp_iov *iov, uint32_t n);
     void (*close_fd)(void *user, int32_t fd);
     /* May be NULL. This end of a connection sends no more: after what was sent before, the other
-       end reads CDP_IO_EOF. Receiving goes on. Without it what a rank sends last may be lost where
-       a message to it arrives just after it has left. */
+       end reads CDP_IO_EOF. Receiving goes on. Without this function, the last bytes that a rank
+       sends may be lost if a message to it arrives just after it has left. */
     void (*end_sending)(void *user, int32_t fd);
     /* The address of this end of a connection. */
     int32_t (*local_addr)(void *user, int32_t fd, cdp_addr *out);
@@ -722,8 +723,8 @@ typedef struct cdp_os_net {
     /* Returns 0 or a negative errno. Takes memory from os->alloc. */
     int32_t (*watch_open)(const cdp_os *os, void **watch);
     void (*watch_close)(const cdp_os *os, void *watch);
-    /* These bits (CDP_IO_READ, CDP_IO_WRITE), and END and ERROR, are reported from now on, with
-       `owner`. Returns 0 or a negative errno. */
+    /* Adds `fd` to the watch: from now on these bits (CDP_IO_READ, CDP_IO_WRITE), END and ERROR are
+       reported for it, with `owner`. Returns 0 or a negative errno. */
     int32_t (*watch_add)(const cdp_os *os, void *watch, int32_t fd, uint32_t bits, void *owner);
     /* Replaces the bits that are reported for `fd`. Directions that are ready already are reported
        once more. */
@@ -750,7 +751,7 @@ typedef struct cdp_os_net {
 
     /* May be NULL. For how many nanoseconds the machine at the other end of a connection has
        acknowledged nothing although something was sent to it; 0: nothing is outstanding, or not
-       known. A program there that does not read is no such silence: its machine acknowledges. */
+       known. A program there that does not read does not count: its machine still acknowledges. */
     uint64_t (*unanswered_ns)(void *user, int32_t fd);
 
     /* May be NULL. Addresses of this machine's interfaces whose names begin with an entry of
@@ -879,7 +880,7 @@ struct cdp_os {
     uint64_t (*now_ns)(void *user);                              /* monotonic */
     cdp_status (*random)(void *user, void *dst, uint64_t bytes); /* unpredictable bytes */
 
-    /* May be NULL: then a wait without descriptors looks at the clock all the time. May return
+    /* May be NULL: then a wait without descriptors polls the clock in a busy loop. May return
        before the deadline. */
     void (*sleep_until)(void *user, uint64_t deadline_ns);
 
@@ -900,9 +901,9 @@ struct cdp_os {
    descriptors are closed by exec. Static memory. Any thread. */
 CDP_API const cdp_os *cdp_os_default(void);
 
-/* Where a part of the library takes memory of a certain kind (device memory, say), in place of
-   its own way; cdp_mem.h makes one. `stream` is where the memory is used first, NULL for the
-   default one; `label` says what it is for. alloc returns NULL when there is none, and sets the
+/* An allocator that a part of the library uses in place of its own for one kind of memory, such as
+   device memory; cdp_mem.h makes one. `stream` is the stream that uses the memory first, NULL for
+   the default one; `label` names its purpose. alloc returns NULL when there is none, and sets the
    last error. Both may be called by any thread that uses the part. */
 typedef struct cdp_allocator {
     void *user;
@@ -940,11 +941,11 @@ typedef enum cdp_store_op {
     CDP_STORE_MULTI_GET,
     /* keys[i] := values[i] */
     CDP_STORE_MULTI_SET,
-    /* values[0] goes behind the others of the queue keys[0]; queues are no keys: they are neither
-       counted nor listed nor deleted, but waits for their names end when they have something */
+    /* appends values[0] to the queue keys[0]; queues are not keys: they are neither counted nor
+       listed nor deleted, but a wait for the name of a queue ends when the queue has a value */
     CDP_STORE_QUEUE_PUSH,
-    /* waits until the queue keys[0] has something (delta 1: does not wait) and removes its first
-       value; result: that; `number`: how many there were (0: none, and the result is empty) */
+    /* waits until the queue keys[0] has a value (delta 1: does not wait) and removes the first one;
+       result: that value; `number`: how many the queue had (0: none, and the result is empty) */
     CDP_STORE_QUEUE_POP,
     /* `number`: values in the queue keys[0] */
     CDP_STORE_QUEUE_LEN,
@@ -1118,10 +1119,10 @@ typedef struct cdp_transport {
         /* The record that is kept, if it is known here: copy it and return its length, at most
            `room`; 0: not known. It may be the one that this rank has published. */
         uint32_t (*first)(void *self, void *record, uint32_t room);
-        /* Called repeatedly when `peer` does not answer, or (`lost`) is gone. If it had not
-           finished starting: for which rank did it wait? -1: it had, or that is not known yet;
-           called again unless `last`. -2: rank 0 is gone, too; which of them went first is not
-           known. */
+        /* Called repeatedly when `peer` does not answer, or (`lost`) is gone. If `peer` had not
+           finished starting, returns the rank that it waited for. -1: it had finished, or that is
+           not known yet; called again unless `last`. -2: rank 0 is gone, too; which of them went
+           first is not known. */
         int32_t (*starting)(void *self, uint32_t peer, bool lost, bool last);
         /* Is `peer` connected? Connected peers are told of a failure even if nothing was
            exchanged with them yet. */
@@ -1242,9 +1243,9 @@ typedef struct cdp_group_desc {
     /* received bytes are combined in portions of this many bytes (default: 128 KiB; at least
        256) */
     uint64_t stage_bytes;
-    /* how far this rank sends ahead, in each channel to each rank, of what is asked for there, and
-       so the memory that it may take there; longer messages wait in between. The same on all
-       ranks, else they ask each other more often. cdp_channel_send() takes bodies of at most a
+    /* how many bytes this rank sends in each channel to each rank before that rank asks for them,
+       which is also the memory that they may take there; longer messages pause. Equal on all ranks,
+       else senders have to ask for credit more often. cdp_channel_send() takes bodies of at most a
        quarter of it (default and at most: 4 MiB; at least 4096) */
     uint64_t window_bytes;
     /* operations for which there is memory from the beginning; longer queues take more of it
@@ -1381,10 +1382,10 @@ typedef struct cdp_record {
    cdp_last_error(). Any thread, any time, also after a failure. */
 CDP_API uint32_t cdp_group_records(cdp_group *group, cdp_record *out, uint32_t max_count);
 
-/* Write all that this rank knows as JSON: its groups, their failures, the last operations of
-   each and whom they wait for. examples/who_is_stuck.c reads the files of all ranks and says who
-   keeps whom waiting. Any thread, any time. Errors: IO (the file), NOMEM, INVALID (no group, no
-   path), STATE (destroyed), UNSUPPORTED (the group's os has no files). */
+/* Write the state of this rank as JSON: its groups, their failures, the last operations of each and
+   the ranks that these wait for. examples/who_is_stuck.c reads the files of all ranks and prints
+   which rank keeps which other ranks waiting. Any thread, any time. Errors: IO (the file), NOMEM,
+   INVALID (no group, no path), STATE (destroyed), UNSUPPORTED (the group's os has no files). */
 CDP_API cdp_status cdp_group_dump(cdp_group *group, const char *path);
 
 /* Every setting with its value and where it came from, the table of algorithms, and the link to
@@ -1394,19 +1395,18 @@ CDP_API cdp_status cdp_group_dump(cdp_group *group, const char *path);
 CDP_API uint64_t cdp_describe(cdp_group *group, char *out, uint64_t size);
 #endif /* CDP_NO_RECORDER */
 
-/* Let communication advance, for programs without a progress thread, until `budget_us`
-   microseconds have passed or nothing is in flight. The clock is read after each step of at most
-   64 KiB, so the budget is exceeded by one such step. Budget 0: one look at what has arrived, and
-   one step. Functions of the caller, such as those of cdp_work_then(), take their time on top; so
-   does memory that an operation needs because it is larger than all before it, and, where the
-   system cannot unmap memory in parts, as on Windows, memory of cdp_group_alloc() that a peer has
-   freed. Any thread. Returns cdp_group_status(). */
+/* Let communication advance, for programs without a progress thread, until `budget_us` microseconds
+   have passed or nothing is in flight. The clock is read after each step of at most 64 KiB, so the
+   budget is exceeded by one such step. Budget 0: reads what has arrived, and makes one step.
+   Functions of the caller, such as those of cdp_work_then(), take their time on top; so does memory
+   that an operation needs because it is larger than all before it, and, where the system cannot
+   unmap memory in parts, as on Windows, memory of cdp_group_alloc() that a peer has freed. Any
+   thread. Returns cdp_group_status(). */
 CDP_API cdp_status cdp_poll(cdp_group *group, uint32_t budget_us);
 
 /* ---- >>collectives --------------------------------------------------------------------------- */
 
-/* One collective operation as data: what cdp_start() takes, and what the functions below are
-   short for.
+/* One collective operation as a struct, for cdp_start(). The functions below are short forms of it.
 
    Uneven parts: where `out` (ALLGATHER, GATHER), `in` (SCATTER, REDUCE_SCATTER) or both
    (ALLTOALL) have one part per rank, out_counts and in_counts say how many elements each part
@@ -1416,7 +1416,7 @@ CDP_API cdp_status cdp_poll(cdp_group *group, uint32_t budget_us);
 typedef struct cdp_request {
     cdp_coll_kind kind;
     /* NULL or equal to `out`: in place. Also in place, as with NCCL: `in` is this rank's own part
-       of `out` (ALLGATHER; GATHER on the root), or `out` its own part of `in` (REDUCE_SCATTER,
+       of `out` (ALLGATHER; GATHER on the root), or `out` is its own part of `in` (REDUCE_SCATTER,
        whose other parts may hold anything afterwards; SCATTER on the root). */
     const void *in;
     void *out;
@@ -1449,9 +1449,9 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_start(
 CDP_MUST_CHECK CDP_API cdp_status cdp_start_all(
     cdp_group *group, const cdp_request *requests, uint32_t n, cdp_work *out);
 
-/* Wait until it is done; the wait itself drives communication. Returns CDP_OK, or the group's
-   first failure: TIMEOUT, PEER_LOST, ABORTED, MISMATCH, IO. May be called again, from any
-   thread; the answer stays the same. INVALID: there is no such work. */
+/* Wait until the work is done; the waiting thread advances communication itself. Returns CDP_OK, or
+   the group's first failure: TIMEOUT, PEER_LOST, ABORTED, MISMATCH, IO. May be called again, from
+   any thread; the answer stays the same. INVALID: there is no such work. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_work_wait(cdp_work work);
 
 /* Like cdp_work_wait(), but waits at most `timeout_ms`: then returns CDP_PENDING, and the
@@ -1464,7 +1464,7 @@ CDP_API cdp_status cdp_work_test(cdp_work work);
 
 #ifndef CDP_NO_FRAMES
 /* Let communication advance until `work` is done, for at most `budget_us` microseconds (0: one
-   look), as cdp_poll() does, with or without a progress thread. Returns what cdp_work_test()
+   step), as cdp_poll() does, with or without a progress thread. Returns what cdp_work_test()
    returns. Any thread. */
 CDP_API cdp_status cdp_work_poll(cdp_work work, uint32_t budget_us);
 #endif
@@ -1524,9 +1524,9 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_barrier_async(cdp_group *group, cdp_work *
 
 /* ---- >>works --------------------------------------------------------------------------------- */
 
-/* How it stands, as cdp_work_test() says it, and why, without letting anything advance and
-   without changing cdp_last_error(). *out has status OK or PENDING, or the failure. INVALID:
-   `out` is NULL. Any thread. */
+/* Writes the state of a work to *out: status OK or PENDING as from cdp_work_test(), or its failure.
+   Does not advance communication, and leaves cdp_last_error() alone. INVALID: `out` is NULL. Any
+   thread. */
 CDP_API cdp_status cdp_work_error(cdp_work work, cdp_error *out);
 
 #ifndef CDP_NO_CHAINS
@@ -1617,16 +1617,16 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_sendrecv(cdp_group *group, const void *out
     uint32_t tag);
 
 /* A message of a length that only its sender knows: up to `room` elements (a longer one is a
-   MISMATCH, which breaks the group). From rank `from`, where it is one more receive in the order
-   of those from that rank with this tag. Or from CDP_ANY_RANK: then it takes the next message
-   with this tag that arrives from any rank and that no receive from that very rank waits for;
-   where several are there, ranks come in turn, starting after the one that was last. Messages
-   from one rank keep their order. A rank that has left, or died, is not waited for; when no
-   other rank is left that could send: PEER_LOST, which breaks the group and names the first that
-   went, if none of them said why. After a TIMEOUT all ranks that could have sent are asked: one
-   that does not answer is named, or else one that waits for no other. *got is written when it
-   is done, and must stay until then. Errors otherwise as for cdp_recv(); STATE: max_pending of
-   the desc receives from any rank are waiting already. */
+   MISMATCH, which breaks the group). From rank `from`, where it is one more receive in the order of
+   those from that rank with this tag. Or from CDP_ANY_RANK: then it takes the next message with
+   this tag that arrives from any rank and that no receive from that very rank waits for; where
+   several are there, ranks come in turn, starting after the one that was last. Messages from one
+   rank keep their order. A rank that has left, or died, is not waited for. If no other rank is left
+   that could send, the group breaks with PEER_LOST, which names the first rank that went, unless
+   one of them has sent a reason. After a TIMEOUT all ranks that could have sent are asked: one that
+   does not answer is named, or else one that waits for no other. *got is written when it is done,
+   and must stay until then. Errors otherwise as for cdp_recv(); STATE: max_pending of the desc
+   receives from any rank are waiting already. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_recv_any(cdp_group *group, void *data, uint64_t room,
     cdp_dtype dtype, uint32_t from, uint32_t tag, cdp_message *got);
 CDP_MUST_CHECK CDP_API cdp_status cdp_recv_any_async(cdp_group *group, void *data, uint64_t room,
@@ -1660,10 +1660,10 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_monitored_barrier(cdp_group *group, uint32
 /* ---- >>channel interface: ordered messages to each rank ------------------------------------- */
 
 #ifndef CDP_NO_CHANNELS
-/* What remote calls, and protocols of your own, stand on: messages to every rank of a group, in
-   order for each of them, with bounded memory on both sides. A channel that loses one rank goes on
-   with the others. Groups and channels share the links: a channel that is always full can delay
-   the messages of a group.
+/* A channel sends messages to every rank of a group, in order for each of them, with bounded memory
+   on both sides: the base of remote calls (cdp_rpc.h) and of protocols of your own. A channel that
+   loses one rank goes on with the others. Groups and channels share the links: a channel that is
+   always full can delay the messages of a group.
 
    All functions: any thread, also inside the callbacks of the channel, and never blocking but
    cdp_channel_wait(). Callbacks run one at a time, on whichever thread lets communication advance
@@ -1748,11 +1748,11 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_channel_wait_since(
    allowed. */
 CDP_API void cdp_channel_wake(cdp_channel *channel);
 
-/* Gives up the rank `peer`, which has sent what it must not send: the callback `lost` is called
-   here with `reason` (copied; at most 400 bytes), and there as if this rank had closed the channel.
-   The other ranks of the channel go on; a rank that was lost before stays so. Any thread. Errors:
-   INVALID: channel or reason is NULL, or `peer` is this rank or not in the channel's group; nothing
-   was done. */
+/* Gives up the rank `peer`, for instance because it has violated the program's protocol: on this
+   rank the callback `lost` is called with `reason` (copied; at most 400 bytes), on the peer as if
+   this rank had closed the channel. The other ranks of the channel go on; a rank that was lost
+   before stays so. Any thread. Errors: INVALID: channel or reason is NULL, or `peer` is this rank
+   or not in the channel's group; nothing was done. */
 CDP_API cdp_status cdp_channel_drop(cdp_channel *channel, uint32_t peer, const char *reason);
 
 /* Closes the channel: no callback runs after this returned (or, inside a callback, after that one
@@ -1768,9 +1768,9 @@ CDP_API void cdp_channel_close(cdp_channel *channel);
    owns go to it, others over the links as before. cdp_nccl.h is one. For its works cdp_work_wait()
    orders what the caller does next on the device and returns; cdp_work_wait_for() and
    cdp_work_test() check whether they are done; cdp_work_then(), cdp_start_after(),
-   cdp_work_cancel() and receives from any rank are UNSUPPORTED. Functions are called without the
-   group's lock, but `failed`. A status < 0 from start, transfer or wait that leaves or found
-   something on its way breaks the group on all ranks. */
+   cdp_work_cancel() and receives from any rank are UNSUPPORTED. The library calls all functions but
+   `failed` without the group's lock. If start, transfer or wait returns a status < 0 while any of
+   its work is in flight, the group breaks on all ranks. */
 typedef struct cdp_backend {
     void *self;
     const char *name; /* for cdp_describe() */
@@ -1783,10 +1783,10 @@ typedef struct cdp_backend {
     cdp_status (*start)(void *self, const cdp_request *requests, uint32_t n, uint64_t *number);
     /* Like `start`, for `n` messages. */
     cdp_status (*transfer)(void *self, const cdp_transfer *list, uint32_t n, uint64_t *number);
-    /* Waits for what got this number (0: for everything so far) until os->now_ns >= deadline_ns:
-       OK, PENDING, or the error. deadline_ns 0: only looks, and the lock may be held. UINT64_MAX:
-       does not wait, but orders what the caller does next after it. INVALID and STATE are the
-       caller's mistakes. */
+    /* Waits for the work with this number (0: for everything so far) until os->now_ns >=
+       deadline_ns: OK, PENDING, or the error. deadline_ns 0: only checks, and the lock may be held.
+       UINT64_MAX: does not wait, but orders later work of the caller on the device after it.
+       INVALID and STATE are the caller's mistakes. */
     cdp_status (*wait)(void *self, uint64_t number, uint64_t deadline_ns);
     /* the group broke: stop what runs. Lock held, must not block */
     void (*failed)(void *self, const cdp_error *error);
@@ -1856,11 +1856,11 @@ typedef struct cdp_blob {
     bool allocated;
 } cdp_blob;
 
-/* Every rank's `bytes` bytes, one after the other, go to every rank. Collective; they wait, and
-   allocate what they need for the lengths. Errors: INVALID (of the call; or, on all ranks, that
-   some rank's room or max_bytes is too small: the text says whose and how much it needs), NOMEM
-   (on all ranks: some rank could not allocate), MISMATCH (ranks called different functions of
-   these or named different roots; the group goes on), or the group's failure. */
+/* Every rank's `bytes` bytes, one after the other, go to every rank. Collective. This call and the
+   next three block, and allocate memory for the lengths. Errors: INVALID (of the call; or, on all
+   ranks, that some rank's room or max_bytes is too small: the text says whose and how much it
+   needs), NOMEM (on all ranks: some rank could not allocate), MISMATCH (ranks called different ones
+   of these functions, or with different roots; the group stays usable), or the group's failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_allgather_bytes(
     cdp_group *group, const void *data, uint64_t bytes, cdp_blob *all);
 /* Like cdp_allgather_bytes(), but only rank `root` receives; `all` may be NULL on the others. */
@@ -1874,7 +1874,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_broadcast_bytes(
    on root alone. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_scatter_bytes(
     cdp_group *group, const void *data, const uint64_t *lengths, uint32_t root, cdp_blob *mine);
-/* Give back what was allocated; what was the caller's stays. NULL is allowed. */
+/* Frees the memory that a call allocated for the blob; memory of the caller stays. NULL is
+   allowed. */
 CDP_API void cdp_blob_free(cdp_group *group, cdp_blob *blob);
 #endif /* CDP_NO_OBJECTS */
 
@@ -1947,8 +1948,8 @@ typedef struct cdp_ddp_desc {
     const cdp_buffer *buffers; /* copied */
     uint32_t buffer_count;
     bool no_buffer_broadcast; /* after creation every rank keeps its own buffers */
-    /* Called in place of copying buffers; may start operations, the same on all ranks. What it
-       returns is returned by cdp_ddp_forward_begin or cdp_ddp_backward_begin. */
+    /* Called in place of copying buffers; may start operations, the same on all ranks.
+       cdp_ddp_forward_begin or cdp_ddp_backward_begin returns its status. */
     cdp_status (*buffer_hook)(cdp_ddp *ddp, void *user);
     void *user; /* for buffer_hook and join_hook */
     /* The sum over ranks is divided by this (default: the number of ranks; 1 keeps the sum). */
@@ -1968,7 +1969,7 @@ typedef struct cdp_ddp_desc {
     bool join;           /* ranks may run out of data at different times, see cdp_ddp_join() */
     bool join_throw;     /* with join: if one rank runs out, that step is an error on every rank */
     bool join_effective; /* with join: divide by the number of ranks that had data */
-    /* See cdp_join_when. What it returns is returned by cdp_ddp_join. */
+    /* See cdp_join_when. cdp_ddp_join returns its status. */
     cdp_status (*join_hook)(cdp_ddp *ddp, cdp_join_when when, void *user);
 } cdp_ddp_desc;
 
@@ -2026,15 +2027,15 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_create(const cdp_ddp_desc *desc, cdp_d
 CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_create_start(const cdp_ddp_desc *desc, cdp_ddp **out);
 
 /* Goes on with what cdp_ddp_create_start() or cdp_ddp_backward_end_start() has begun, for at most
-   `budget_us` microseconds (0: one look), as cdp_work_poll() does. What it does itself counts, in
-   steps of at most 64 KiB: it clears buckets, divides gradients, copies them to the caller's
-   arrays, packs parameters. Not bounded are a stage of a hook, the rows of one sparse parameter,
-   and buckets that start at the end because parameters were not marked before. Only this call goes
-   on, no other thread, because hooks and devices are bound to the thread of the ddp; operations
-   that are in flight advance without it, too.
-   Returns CDP_PENDING: call it again. Else what cdp_ddp_create() or cdp_ddp_backward_end() would
-   have returned, or CDP_OK if nothing is under way. After a creation that failed, each call returns
-   that failure again; destroy the ddp. INVALID: NULL. */
+   `budget_us` microseconds (0: one step), as cdp_work_poll() does. The budget includes its own
+   work, in steps of at most 64 KiB: it clears buckets, divides gradients, copies them to the
+   caller's arrays, packs parameters. Not bounded are a stage of a hook, the rows of one sparse
+   parameter, and buckets that start at the end because parameters were not marked before. Only this
+   call goes on, no other thread, because hooks and devices are bound to the thread of the ddp;
+   operations that are in flight advance without it, too. Returns CDP_PENDING: call it again. Else
+   what cdp_ddp_create() or cdp_ddp_backward_end() would have returned, or CDP_OK if nothing is
+   under way. After a creation that failed, each call returns that failure again; destroy the ddp.
+   INVALID: NULL. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_poll(cdp_ddp *ddp, uint32_t budget_us);
 #endif
 
@@ -2247,8 +2248,8 @@ typedef struct cdp_hook {
        it has ended; its memory must stay valid until then. CDP_OK: the bucket holds the result. An
        error: the pass fails with it, and with this thread's last error if the stage has set one. */
     cdp_status (*stage)(void *self, cdp_bucket *bucket, uint32_t stage, cdp_request *op);
-    /* Optional, all of them. save: write at most `room` bytes of state, return how many there are.
-       load: take them back. */
+    /* The next four are optional. save: write at most `room` bytes of state, return how many bytes
+       the state has. load: restore a saved state. */
     uint64_t (*save)(void *self, void *bytes, uint64_t room);
     cdp_status (*load)(void *self, const void *bytes, uint64_t count);
     /* With error feedback: the norm of what the last step did not send. */
@@ -20381,8 +20382,8 @@ CDP__PRIVATE cdp_status cdp__sparse_add(cdp_ddp *d, cdp__param *p) {
     for (k = 0; k < n; ++k) {
         uint32_t *place;
         if (rows[k] >= p->user.rows)
-            return cdp__fail(
-                CDP_ERR_INTERNAL, "a rank sent row %u of parameter '%s'", rows[k], p->name);
+            return cdp__fail(CDP_ERR_INTERNAL,
+                "a rank sent row %u of parameter '%s', which has fewer rows", rows[k], p->name);
         place = &s->place[rows[k]];
         if (*place) {
             cdp__reduce(p->user.dtype, CDP_REDUCE_SUM, false, s->mean + (*place - 1) * bytes,

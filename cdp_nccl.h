@@ -180,7 +180,8 @@ typedef struct cdp_nccl_desc {
         watchdog_ms;
     /* * ranks do not compare their calls over the links */
     bool no_check;
-    /* * compare before anything is given to the GPU, which then cannot run into a mismatch; slow */
+    /* * ranks compare each call before the GPU gets it, so that it never hangs in a mismatch;
+       slow */
     bool check_first;
     /* * do not watch over the links whether a rank has died while GPUs work */
     bool no_vigil;
@@ -211,17 +212,17 @@ typedef struct cdp_nccl_desc {
 /* ---- >>create -------------------------------------------------------------------------------- */
 
 /* Give `group` a communicator on the device that is current on this thread. Collective over the
-   group; `desc` NULL: the defaults. Where any rank cannot, all ranks get the same status, the
-   text says which rank and why, and the group stays whole for host memory. Errors:
+   group; `desc` NULL: the defaults. If it fails on any rank, all ranks get the same status, the
+   text names that rank and its reason, and the group stays usable for host memory. Errors:
    UNSUPPORTED (no library: names what was looked for; too old; no `grow` or `from` in this
    version), INVALID (no GPU, two ranks on one GPU where NCCL refuses that, desc), MISMATCH
-   (versions of NCCL or descs differ), TIMEOUT, IO (CUDA's or NCCL's words), NOMEM, STATE (the
-   group has a backend), or the group's failure. It goes with the group. */
+   (versions of NCCL or descs differ), TIMEOUT, IO (CUDA's or NCCL's words), NOMEM, STATE (the group
+   has a backend), or the group's failure. It goes with the group. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_nccl_attach(cdp_group *group, const cdp_nccl_desc *desc);
 
-/* From now on the caller's stream of this group is `stream`, a cudaStream_t of the group's
-   device: operations start after it, and waits hold it. By whichever thread uses the group.
-   Nothing without a communicator. */
+/* From now on the caller's stream of this group is `stream`, a cudaStream_t of the group's device:
+   operations start after it, and waits hold it. This holds for all threads that use the group.
+   Without a communicator nothing happens. */
 CDP_API void cdp_nccl_set_stream(cdp_group *group, void *stream);
 
 /* The group's own stream (cudaStream_t), its ncclComm_t, and the NCCL that was loaded (22809 is
@@ -231,14 +232,14 @@ CDP_API void *cdp_nccl_stream(const cdp_group *group);
 CDP_API void *cdp_nccl_comm(const cdp_group *group);
 CDP_API uint32_t cdp_nccl_version(const cdp_group *group);
 
-/* Device memory as NCCL likes it: from ncclMemAlloc and registered, where the version can; else
-   cudaMalloc. Not zeroed. Give it back with cdp_nccl_free() before the group is destroyed. NCCL
-   wants the memory of one operation registered on all ranks or on none: so use it, and its
-   parts, alike on all ranks. Freeing waits until the caller's stream, which must still exist,
-   and the group's are empty, and for a communicator that is being aborted; work of further
-   streams: wait for it before. What hangs there for more than twice timeout_ms keeps its memory.
-   Inside a capture there is none (STATE), and what is freed there stays until the group is
-   destroyed. Errors: INVALID, NOMEM, IO, STATE. */
+/* Allocates device memory for operations of NCCL: from ncclMemAlloc and registered, if this version
+   of NCCL has that; else from cudaMalloc. Not zeroed. Give it back with cdp_nccl_free() before the
+   group is destroyed. NCCL wants the memory of one operation registered on all ranks or on none: so
+   use it, and its parts, alike on all ranks. Freeing waits until the caller's stream, which must
+   still exist, and the group's are empty, and for a communicator that is being aborted; work of
+   further streams: wait for it before. Memory is not released if that work hangs for more than
+   twice timeout_ms. Inside a capture nothing can be allocated (STATE), and memory freed there stays
+   until the group is destroyed. Errors: INVALID, NOMEM, IO, STATE. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_nccl_alloc(cdp_group *group, uint64_t bytes, void **out);
 CDP_API void cdp_nccl_free(cdp_group *group, void *data);
 
@@ -286,8 +287,9 @@ CDP_API cdp_allocator cdp_nccl_allocator(cdp_group *group);
    memory for the comparison).
 
    Free it with cdp_nccl_free() on each rank, when operations on it are done on that rank; the
-   memory is deregistered then. What is freed inside a capture, and what is left, goes with the
-   group. A group made from this one (cdp_group_split, desc.from) does not have the windows. */
+   memory is deregistered then. Memory that is freed inside a capture, or not freed at all, is
+   released with the group. A group made from this one (cdp_group_split, desc.from) does not have
+   the windows. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_nccl_alloc_symmetric(
     cdp_group *group, uint64_t bytes, void **out);
 

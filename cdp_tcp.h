@@ -240,13 +240,14 @@ typedef struct cdp_tcp_desc {
        same on all ranks (default: 1). With `interfaces`, in turn over these, each of which must be
        in a network of its own */
     uint32_t connections;
-    /* ranks other than 0 listen at a port from here on (default: any free one) */
+    /* ranks other than 0 listen at a port in first_port .. last_port (default: any free one) */
     uint16_t first_port;
     /* up to here (default: first_port) */
     uint16_t last_port;
-    /* ranks of one machine talk over TCP, too; one that says so counts for its links */
+    /* ranks of one machine use TCP, too, in place of shared memory; holds for all links of a rank
+       that sets it */
     bool no_shared_memory;
-    /* memory through which two ranks of one machine talk, each way, 64 to 2^30 (default: 256
+    /* bytes of shared memory between two ranks of one machine, each way, 64 to 2^30 (default: 256
        KiB) */
     uint64_t ring_bytes;
     /* rank 0: the process that started this one opened listen_fd, which listens at master_port */
@@ -277,15 +278,15 @@ typedef struct cdp_starting cdp_starting;
    and master_port. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_init_start(const cdp_tcp_desc *desc, cdp_starting **out);
 
-/* Goes on for at most `budget_us` microseconds (0: one look, without waiting); waiting may take a
+/* Goes on for at most `budget_us` microseconds (0: one step, without waiting); waiting may take a
    millisecond more. CDP_PENDING: call it again. Everything else ends the start and releases it:
    CDP_OK, then *out is this rank's group; or what cdp_init() would have returned. One thread at a
    time. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_init_poll(
     cdp_starting *starting, uint32_t budget_us, cdp_group **out);
 
-/* Ends a start at once and releases it; NULL is allowed. The other ranks' starts fail: they are
-   told that this rank has ended, or, if it had hardly begun, their time passes and they name it. */
+/* Ends a start at once and releases it; NULL is allowed. The other ranks' starts fail with an error
+   that names this rank: at once, or at their deadline if this rank had hardly begun. */
 CDP_API void cdp_init_cancel(cdp_starting *starting);
 #endif /* CDP_NO_FRAMES */
 
@@ -2973,9 +2974,9 @@ CDP__PRIVATE void cdp__mesh_doorbell(void *self, uint32_t peer) {
 
 /* ---- >>first-cause: the first failure of a job, recorded in the store ------------------------ */
 
-/* Knows: the store's keys "fail" and "wait". Promises: an earlier or deeper cause that another
-   rank has recorded replaces this rank's own; what this rank has recorded there is what it learnt
-   last. May use: >>memory, >>link, >>mesh, >>incoming, auth, stores. */
+/* Knows: the store's keys "fail" and "wait". Promises: an earlier or deeper cause that another rank
+   has recorded replaces this rank's own; its own record there is its latest one. May use: >>memory,
+   >>link, >>mesh, >>incoming, auth, stores. */
 
 CDP__PRIVATE uint64_t cdp__mesh_now(const cdp__mesh *m) {
     return m->os->now_ns(m->os->user);
