@@ -1810,9 +1810,10 @@ typedef struct cdp_backend {
    have none, but those of cdp_group_split(). Errors: INVALID; STATE (it has one). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_group_set_backend(
     cdp_group *group, const cdp_backend *backend);
-/* For backends: let the ranks compare that they call the same requests (the text of a MISMATCH
-   names both), and name who does not call by the deadline; nothing else is sent. `wait`: until
-   they have. Errors: INVALID (no group, no requests), STATE (destroyed), the group's failure. */
+/* For backends: checks that all ranks call the same requests, and sends nothing else. The text of a
+   MISMATCH names both calls, that of a TIMEOUT the rank that has not called. `wait`: returns only
+   when the check is done. Errors: INVALID (no group, no requests), STATE (destroyed), the group's
+   failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_group_compare(
     cdp_group *group, const cdp_request *requests, uint32_t n, bool wait);
 /* For backends: notice that rank `peer` has died although nothing over the links waits for it,
@@ -2192,7 +2193,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_join(cdp_ddp *ddp);
 CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_verify(cdp_ddp *ddp);
 #endif /* CDP_NO_VERIFY */
 
-/* Copies of the figures; all zero for NULL, or for a bucket that does not exist. */
+/* Return copies of the statistics; all zero for NULL, or for a bucket that does not exist. */
 CDP_API cdp_ddp_stats cdp_ddp_stats_of(const cdp_ddp *ddp);
 CDP_API cdp_bucket_stats cdp_ddp_bucket(const cdp_ddp *ddp, uint32_t index);
 

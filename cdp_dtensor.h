@@ -294,12 +294,12 @@ typedef struct cdp_place {
     uint64_t block;   /* SHARD: cut only at multiples of so many elements (default: 1) */
 } cdp_place;
 
-/* A tensor's element type and shape, and how it lies on a mesh. A plain value; zero-initialise
-   it. Chunk rule: `size` elements over n ranks give pieces of c = ceil(size / n): rank i holds
-   elements [c*i, c*(i+1)) as far as they exist, so the last pieces may be short or empty. With
-   `block` b the rule divides ceil(size / b) blocks. If several mesh dimensions shard one tensor
-   dimension, each cuts what the one before it left. Every rank holds one box of the tensor,
-   contiguous and row-major. */
+/* A tensor's element type and shape, and how it is divided over a mesh. A plain value;
+   zero-initialise it. Chunk rule: `size` elements over n ranks give pieces of c = ceil(size / n):
+   rank i holds elements [c*i, c*(i+1)) as far as they exist, so the last pieces may be short or
+   empty. With `block` b the rule divides ceil(size / b) blocks. If several mesh dimensions shard
+   one tensor dimension, each cuts what the one before it left. Every rank holds one box of the
+   tensor, contiguous and row-major. */
 typedef struct cdp_layout {
     const cdp_mesh *mesh;
     cdp_dtype dtype;                 /* (default: f32) */
@@ -557,7 +557,7 @@ typedef enum cdp_linear {
 } cdp_linear;
 
 #define CDP_OP_INPUTS 4u    /* most inputs of an operator */
-#define CDP_RULE_MASK 1u    /* ids outside the own rows of the table give rows of zeros */
+#define CDP_RULE_MASK 1u    /* ids outside this rank's rows of the table give rows of zeros */
 #define CDP_RULE_ONCE 2u    /* add the operand behind '+' once: after the reduction */
 #define CDP_RULE_WHOLE 4u   /* a mean: divide the local sum by the size of the whole dimension */
 #define CDP_RULE_SHARED 8u  /* ranks combine row maxima and sums; see cdp_cross_entropy() */
@@ -768,18 +768,18 @@ CDP_API void cdp_cp_merge(
 typedef struct cdp_local_map_desc {
     const cdp_dtensor *in;
     uint32_t in_count;
-    const cdp_layout *need; /* in_count layouts; one with mesh NULL, or NULL: as the input lies */
-    bool redistribute;      /* bring inputs that lie otherwise to `need`; else they are INVALID */
+    const cdp_layout *need; /* in_count layouts; one with mesh NULL, or need NULL: the input's */
+    bool redistribute;      /* convert inputs with other layouts; false: these are INVALID */
     cdp_dtensor *out;       /* with their layouts and data */
     uint32_t out_count;
     cdp_status (*func)(void *user, const cdp_dtensor *in, cdp_dtensor *out);
     void *user;
 } cdp_local_map_desc;
 
-/* Run func once on the local pieces of inputs that lie as it needs them. What it writes is taken
-   to lie as the layouts of `out` say. Collective if inputs are redistributed. Errors: INVALID (an
-   input lies otherwise: names it and both layouts), NOMEM, what func returns, and those of
-   cdp_redistribute(). */
+/* Run func once on the local pieces of the inputs, which have the layouts that it needs. The pieces
+   that it writes are taken as pieces of the layouts of `out`. Collective if inputs are
+   redistributed. Errors: INVALID (an input has another layout: names it and both layouts), NOMEM,
+   what func returns, and those of cdp_redistribute(). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_local_map(const cdp_local_map_desc *desc);
 
 /* ---- >>counts: how much is communicated, and by which part of a program -------------------- */
@@ -797,7 +797,7 @@ typedef struct cdp_comm_count {
 CDP_MUST_CHECK CDP_API cdp_status cdp_count_begin(cdp_mesh *mesh, const char *label);
 CDP_API void cdp_count_end(cdp_mesh *mesh);
 
-/* From now on (until false) everything counts as backward. */
+/* From now on (until false) all communication counts as backward. */
 CDP_API void cdp_count_backward(cdp_mesh *mesh, bool on);
 
 /* Count an operation of one's own, such as an allreduce of a group, under the open labels. */

@@ -239,12 +239,13 @@ typedef struct cdp_elastic_desc {
     uint32_t min_ranks, max_ranks;
     /* for min_ranks, and for a newcomer to be taken in, in ms (default: 600000) */
     uint32_t join_ms;
-    /* a turn waits so long for members that may be alive or dead, in ms, and begins that wait anew,
-       at most three times, if this process itself stood still meanwhile; the first epoch begins
-       when no other process has come for so long (default: 200; without threads required, and 1500
-       more than the longest time between two calls: see NO THREAD above) */
+    /* how long a turn waits for members that have not arrived and are not known to be dead, in ms;
+       if this process itself was stopped meanwhile, the wait begins anew, at most three times. The
+       first epoch begins when no process has joined for as long (default: 200; required without
+       threads, where it must exceed the longest time between two calls by 1500: see NO THREAD
+       above) */
     uint32_t settle_ms;
-    /* newcomers end an epoch at the earliest so long after it began, in ms (default: 5000) */
+    /* newcomers end an epoch at the earliest this long after it began, in ms (default: 5000) */
     uint32_t grow_ms;
     /* what the entries hold at the start, from a checkpoint: counts on rank 0 of the first epoch,
        from which the other ranks receive it */
@@ -253,7 +254,8 @@ typedef struct cdp_elastic_desc {
        those from now.samples + r * batch on: a step that counts nowhere is dealt again, and none
        twice. Equal on all (default: 0, not counted) */
     uint32_t batch;
-    /* what every rank has alike: number, names, counts and dtypes are compared; kept, not copied */
+    /* the state that all ranks share: number, names, counts and dtypes are compared; kept, not
+       copied */
     const cdp_entry *entries;
     uint32_t entry_count;
     /* Both or neither: a small blob beside the entries (states of random generators, a schedule).
@@ -307,11 +309,11 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_commit(cdp_elastic *e);
    call cdp_elastic_next()); INVALID; and those of cdp_elastic_next(). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_poll(cdp_elastic *e);
 
-/* Collective over the ranks of the epoch: *all is true if each rank said yes. Every rank that gets
-   an answer gets the same one, also when ranks die meanwhile (then it is false, or what the others
-   were told). One allreduce, one request to the store, one key that stays. Errors: STATE (before
-   cdp_elastic_next(), or after an error of it), STORE, INVALID; a mistake of the program as in
-   cdp_allreduce(). */
+/* Collective over the ranks of the epoch: *all is true if each rank has passed `yes` true. Every
+   rank that gets an answer gets the same one, also when ranks die meanwhile (then it is false, or
+   the result that other ranks got before). One allreduce, one request to the store, one key that
+   stays. Errors: STATE (before cdp_elastic_next(), or after an error of it), STORE, INVALID; a
+   mistake of the program as in cdp_allreduce(). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_agree(cdp_elastic *e, bool yes, bool *all);
 
 /* Call it after the last step. Waits until all ranks have called it, and takes part in turns until
@@ -732,7 +734,7 @@ CDP__PRIVATE bool cdp__elastic_fits(
    there is one. May use: epoch. */
 
 #define CDP__ELASTIC_STAGGER_MS 50u
-#define CDP__ELASTIC_LOOK_MS 10u   /* how often the leader looks at arrivals */
+#define CDP__ELASTIC_LOOK_MS 10u   /* how often the leader reads the arrivals */
 #define CDP__ELASTIC_AGAIN_MS 100u /* after a proposal that was not possible */
 #define CDP__ELASTIC_PAUSES 3u /* after which the time goes on, on a machine that is always late */
 
@@ -930,8 +932,8 @@ typedef struct cdp__elastic_past { /* one epoch, for cdp_elastic_history() */
 
 #define CDP__ELASTIC_PASTS 32u
 #define CDP__ELASTIC_KEY 192u
-#define CDP__ELASTIC_SLICE_MS 100u /* how soon a thread that waits looks whether it still should */
-#define CDP__ELASTIC_REST_NS CDP__MS /* between two looks of calls that do not wait */
+#define CDP__ELASTIC_SLICE_MS 100u /* how soon a waiting thread checks if it still should */
+#define CDP__ELASTIC_REST_NS CDP__MS /* between two polls of calls that do not wait */
 #define CDP__ELASTIC_STORE_MS 30000u
 #define CDP__ELASTIC_INIT_MS 500u /* for the first attempt to connect */
 
@@ -950,7 +952,7 @@ typedef struct cdp__elastic_watch {
     uint64_t turn;   /* the epoch that `settle` and `due_ns` are about */
     uint64_t due_ns; /* the next look at the turn */
     cdp__elastic_settle settle;
-    bool reads; /* no_thread: `tickets` reads them; it may take several looks */
+    bool reads; /* no_thread: `tickets` reads them; it may take several polls */
     cdp__store_call tickets;
     char tickets_key[CDP__ELASTIC_KEY];
     uint64_t tickets_ns; /* when rank 0 began to look for newcomers last */
@@ -963,7 +965,7 @@ struct cdp_elastic {
     cdp_store *store;   /* for the threads of the program */
     cdp_store *watched; /* for `watch`; the same one, or a clone */
     bool own_store;
-    bool no_thread; /* calls of the program look; there is no lock either */
+    bool no_thread; /* calls of the program poll; there is no lock either */
     char job[64], id[2 * CDP__ELASTIC_ID_BYTES + 1];
     uint32_t store_ms;
     void *mutex, *cond, *thread;
@@ -971,8 +973,8 @@ struct cdp_elastic {
     /* of the thread in cdp_elastic_next() */
     void *burying;      /* a thread that destroys a group; NULL: none was started */
     cdp_group *dying;   /* no_thread: a group that is being left */
-    uint64_t looked_ns; /* no_thread: the end of the last look */
-    uint64_t away_ns;   /* no_thread: the longest time without a look that ended just before */
+    uint64_t looked_ns; /* no_thread: the end of the last poll */
+    uint64_t away_ns;   /* no_thread: the longest recent time without a poll */
     uint64_t back_ns;   /* no_thread: when that one ended */
     uint32_t failures;  /* attempts to connect that failed in a row */
     bool refused;       /* connected() or load() returned an error: it starts no turn */
@@ -1465,7 +1467,7 @@ CDP__PRIVATE cdp_status cdp__elastic_hopeless(
         (unsigned long long)t->d->epoch, there, t->d->size, e->desc.min_ranks, e->desc.join_ms);
 }
 
-/* One look at a turn: proposes if it is time. *wait_ms: when to look again. */
+/* One poll of a turn: proposes if it is time. *wait_ms: when to poll again. */
 CDP__PRIVATE cdp_status cdp__elastic_look(
     cdp_elastic *e, cdp__elastic_settle *settle, uint64_t *wait_ms) {
     char key[CDP__ELASTIC_KEY];
@@ -1505,7 +1507,7 @@ CDP__PRIVATE cdp_status cdp__elastic_look(
     return st;
 }
 
-/* Begins to wait for a key of epoch k; the request stays open from look to look. */
+/* Begins to wait for a key of epoch k; the request stays open from one poll to the next. */
 CDP__PRIVATE cdp_status cdp__elastic_open(cdp_elastic *e, cdp__elastic_asks asks, uint64_t k) {
     cdp__elastic_watch *w = &e->watch;
     const unsigned long long epoch = (unsigned long long)k;
@@ -1540,8 +1542,8 @@ CDP__PRIVATE void cdp__elastic_close_all(cdp_elastic *e) {
     if (rq->status == CDP_OK) cdp_store_request_free(e->store, rq);
 }
 
-/* One look at a turn, from the arrival in epoch k to the next decision. Waits for that one until
-   `until_ns`, and not longer than until the next look is due. */
+/* One poll of a turn, between the arrival in epoch k and the next decision. Waits for that decision
+   until `until_ns`, but not longer than until the next poll is due. */
 CDP__PRIVATE cdp_status cdp__elastic_look_for_decision(
     cdp_elastic *e, uint64_t k, uint64_t until_ns) {
     cdp__elastic_watch *w = &e->watch;
@@ -1664,9 +1666,10 @@ CDP__PRIVATE cdp_status cdp__elastic_do_duty(cdp_elastic *e, uint64_t k) {
     return st == CDP_OK && alarm ? cdp__elastic_arrive_at(e, k) : st;
 }
 
-/* One look at an epoch that goes on: waits for its alarm until `until_ns`, and arrives. What it
-   asks the store stays open, so that a program whose calls look is not held up. It uses `watched`:
-   `store` may be busy for as long as the program's thread connects. */
+/* One poll of an epoch that goes on: waits for its alarm until `until_ns`, and then arrives. The
+   request to the store stays open between polls, so that calls of a program without a thread are
+   not delayed. It uses `watched`: `store` may be busy for as long as the program's thread
+   connects. */
 CDP__PRIVATE cdp_status cdp__elastic_look_for_alarm(cdp_elastic *e, uint64_t k, uint64_t until_ns) {
     cdp__elastic_watch *w = &e->watch;
     cdp_status st = CDP_OK;
@@ -2199,7 +2202,7 @@ CDP__PRIVATE cdp_status cdp__elastic_greet(
     return st;
 }
 
-/* cdp_init(), which may take longer than settle_ms: without a thread it is interrupted by looks. */
+/* cdp_init(), which may take longer than settle_ms: without a thread it is interrupted to poll. */
 CDP__PRIVATE cdp_status cdp__elastic_init_in_steps(
     cdp_elastic *e, const cdp_tcp_desc *t, uint64_t k, cdp_group **out) {
 #ifdef CDP_NO_FRAMES
@@ -2231,8 +2234,8 @@ CDP__PRIVATE cdp_status cdp__elastic_init(
     t.group.world_size = d->size;
     t.store = e->store;
     t.job = job;
-    /* All members are here, so connecting takes milliseconds. Whoever dies now may be noticed at
-       the deadline alone; where more time is needed, the next attempts have it. */
+    /* All members are here, so connecting takes milliseconds. A member that dies now may be noticed
+       only at the deadline, so the timeout is short at first; later attempts have more time. */
     t.init_timeout_ms = (CDP__ELASTIC_INIT_MS + d->size * 20u) << cdp__min(e->failures, 5);
     t.init_timeout_ms = (uint32_t)cdp__min(t.init_timeout_ms, e->store_ms);
     ++e->failures;
@@ -2260,8 +2263,8 @@ CDP__PRIVATE cdp_status cdp__elastic_tidy_epoch(cdp_elastic *e, uint64_t k) {
     return st;
 }
 
-/* Rank 0 removes what no rank needs any more, of the epoch before last and of those before it that
-   had no time to do so. */
+/* Rank 0 removes keys that no rank needs any more: those of the epoch before last, and those that
+   earlier epochs had no time to remove. */
 CDP__PRIVATE cdp_status cdp__elastic_tidy(cdp_elastic *e, const cdp__elastic_decision *d) {
     char key[CDP__ELASTIC_KEY], text[24];
     uint64_t k;
@@ -2274,7 +2277,7 @@ CDP__PRIVATE cdp_status cdp__elastic_tidy(cdp_elastic *e, const cdp__elastic_dec
     return cdp__elastic_put(e, e->store, CDP_STORE_SET, key, text, strlen(text));
 }
 
-/* The group is there: the program attaches what it needs, and state moves. */
+/* The group is connected: calls connected() of the program, and transfers state. */
 CDP__PRIVATE cdp_status cdp__elastic_fill(
     cdp_elastic *e, cdp_group *group, const cdp__elastic_decision *d, uint32_t rank) {
     cdp_elastic_now now;
@@ -2508,7 +2511,7 @@ CDP__PRIVATE cdp_status cdp__elastic_anybody(
         d->size, (unsigned long long)d->epoch, e->job);
 }
 
-/* Waits until a decision has this process in it. */
+/* Waits until a decision lists this process as a member. */
 CDP__PRIVATE cdp_status cdp__elastic_enter(cdp_elastic *e) {
     const uint64_t deadline = cdp__deadline(e->os, e->desc.join_ms);
     char key[CDP__ELASTIC_KEY];
@@ -2642,7 +2645,9 @@ CDP__PRIVATE cdp_status cdp__elastic_start(cdp_elastic *e) {
     e->looked_ns = cdp__elastic_now_ns(e);
     if (st == CDP_OK && !e->no_thread) {
         e->thread = e->os->threads.start(e->os, cdp__elastic_main, e);
-        if (!e->thread) st = cdp__fail(CDP_ERR_IO, "the system starts no thread");
+        if (!e->thread)
+            st = cdp__fail(CDP_ERR_IO,
+                "cannot start the thread of this cdp_elastic; set no_thread of tcp->group");
     }
     if (st != CDP_OK) {
         const cdp_error why = *cdp_last_error();

@@ -1798,7 +1798,8 @@ CDP__MEM_HOT void cdp__mem_call_enter(cdp_mem *m, cdp__mem_call *c) {
     if (c->wants | m->log.what) cdp__mem_call_recorded(m, c);
 }
 
-/* The lock was released meanwhile: numbers of an old history are invalid in a new one. */
+/* Call after the lock was released for a while: if a new history has begun since, records the call
+   again, because numbers of the old history are invalid in it. */
 CDP__PRIVATE void cdp__mem_call_again(cdp_mem *m, cdp__mem_call *c) {
     if (c->history != m->histories) cdp__mem_call_recorded(m, c);
 }

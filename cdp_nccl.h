@@ -2648,8 +2648,8 @@ CDP__PRIVATE void cdp__nccl_symmetric_tell(cdp__nccl *b, const cdp__nccl_memory 
 /* Registers `m` on all ranks. If this rank has no memory, `st` is the reason. */
 CDP__PRIVATE cdp_status cdp__nccl_symmetric_register(
     cdp__nccl *b, cdp__nccl_memory *m, cdp_status st, cdp__nccl_hello *all, uint64_t bytes) {
-    /* longer than NCCL's call and the search for its cause take: a rank on which NCCL hangs
-       fails the group itself */
+    /* longer than NCCL's call and settling its failure take, so that a rank on which NCCL hangs
+       fails the group before other ranks time out here */
     const uint32_t longer = b->timeout_ms > CDP_NO_TIMEOUT / 4
         ? CDP_NO_TIMEOUT
         : 2 * b->timeout_ms + CDP__NCCL_LEAVE_MS;

@@ -467,15 +467,15 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_start(
 /* Starts it and waits. Returns its status. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_call(
     cdp_rpc *rpc, const cdp_call_desc *desc, cdp_call *call);
-/* What the function makes stays on its rank; *out refers to it at once, with one handle. `done`
-   and `one_way` must not be set. If the function fails, so do all uses of the value. Errors as for
-   cdp_rpc_start(), BUSY (max_rrefs), and TIMEOUT (there was no room for the call in its time: see
-   max_calls; nothing was started). */
+/* Runs a function whose result stays on its rank; *out refers to the result at once, with one
+   handle. `done` and `one_way` must not be set. If the function fails, so do all uses of the value.
+   Errors as for cdp_rpc_start(), BUSY (max_rrefs), and TIMEOUT (there was no room for the call in
+   its time: see max_calls; nothing was started). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_remote(
     cdp_rpc *rpc, const cdp_call_desc *desc, cdp_rref *out);
 
-/* Waits until it has ended; returns its status, again and again, and sets cdp_last_error(). STATE
-   inside an INLINE function or a callback. */
+/* Waits until the call has ended; returns its status, the same each time, and sets
+   cdp_last_error(). STATE inside an INLINE function or a callback. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_call_wait(cdp_call *call);
 /* PENDING after timeout_ms; the call goes on. PENDING earlier where a wait below ends, see
    THREADS. */
@@ -591,11 +591,11 @@ struct cdp_rpc_request {
    the caller's call has failed, too: STATE (the second reply; a reference that was dropped),
    INVALID (too long), NOMEM. */
 CDP_API cdp_status cdp_rpc_reply(cdp_rpc_request *request, const cdp_args *results);
-/* Of cdp_rpc_remote(): this value stays here. Of another call: its plain bytes are sent, then it
-   is destroyed; more than 64 KiB in one piece (one iov, no tensors and references) are not copied
-   here, the caller reads them in place until `destroy` is called, fastest from memory of
-   cdp_group_alloc(); without `destroy` they are copied. Errors: those of cdp_rpc_reply(), after
-   which the value is the caller's. */
+/* Replies with a value. To cdp_rpc_remote(): the value stays on this rank. To another call: its
+   plain bytes are sent, then it is destroyed; more than 64 KiB in one piece (one iov, no tensors
+   and references) are not copied here, the caller reads them in place until `destroy` is called,
+   fastest from memory of cdp_group_alloc(); without `destroy` they are copied. Errors: those of
+   cdp_rpc_reply(), after which the value is the caller's. */
 CDP_API cdp_status cdp_rpc_reply_value(cdp_rpc_request *request, const cdp_value *value);
 /* The function failed: the caller gets CDP_ERR_REMOTE, `code` and this text (at most 400 bytes; no
    format). NULL: no text. */
@@ -606,10 +606,10 @@ CDP_API bool cdp_rpc_cancelled(const cdp_rpc_request *request);
 /* ---- >>gradients ----------------------------------------------------------------------------- */
 
 /* The program computes gradients itself; a context records which values came from which calls, and
-   in a backward pass gradients take the way back over all ranks, also where a rank takes part only
-   through another one. A value is a number for a tensor that gradients may flow to: it stands in
-   `value` of cdp_tensor when that is an argument or a result of a call with .ctx, and whoever
-   receives it finds there a number of its own rank. Values are made by cdp_ctx_value() and
+   in a backward pass gradients travel back over all ranks, also over ranks that were called by a
+   called rank. A value is a number for a tensor that gradients may flow to: it is stored in `value`
+   of a cdp_tensor that is an argument or a result of a call with .ctx, and the receiver gets the
+   tensor with a number of its own rank in that member. Values are made by cdp_ctx_value() and
    cdp_ctx_param(), by cdp_ctx_op() for a step of the program, and by calls of functions that have
    `backward`, for their results. Numbers of one context mean nothing in another one.
 
@@ -2297,7 +2297,7 @@ CDP__PRIVATE void cdp__rpc_record_call(cdp_rpc *rpc, cdp__rpc_call *c) {
     rpc->one_ways += c->one_way;
 }
 
-/* It has ended for its caller; what is said later does not count. */
+/* The call has ended for its caller; later messages do not change its record. */
 CDP__PRIVATE void cdp__rpc_record_end(
     cdp_rpc *rpc, const cdp__rpc_call *c, cdp_status status, cdp_ran ran) {
     cdp_rpc_record *r = cdp__rpc_record_of(rpc, c->record);
@@ -2496,7 +2496,7 @@ CDP__PRIVATE uint32_t cdp__rpc_time_left(cdp_rpc *rpc, uint64_t deadline_ns) {
     return (uint32_t)cdp__min(ms, CDP_NO_TIMEOUT - 1);
 }
 
-/* The request has left this rank: from now on nobody can say that it did not run. */
+/* The request has left this rank: from now on it is not certain that it did not run. */
 CDP__PRIVATE void cdp__rpc_left(cdp_rpc *rpc, uint32_t to, const cdp__rpc_packet *p) {
     cdp__rpc_call *c = p->kind == CDP__RPC_CALL ? cdp__rpc_call_find(rpc, p->a) : NULL;
     cdp_rpc_record *r = c ? cdp__rpc_record_of(rpc, c->record) : NULL;
@@ -4329,7 +4329,7 @@ CDP__PRIVATE cdp_status cdp__rpc_results_check(
     return cdp__rpc_rrefs_check(rpc, name, results);
 }
 
-/* The results leave. A failure: nothing was said. */
+/* Sends the reply with the results. After an error nothing was sent. */
 CDP__PRIVATE cdp_status cdp__rpc_answer(cdp_rpc *rpc, cdp__rpc_rq *rq, const cdp_args *args) {
     const bool silent = (rq->flags & (CDP__RPC_ONE_WAY | CDP__RPC_REMOTE)) != 0;
     cdp_tensor tensors[CDP__RPC_TENSORS];
@@ -5501,7 +5501,7 @@ CDP__PRIVATE void cdp__rpc_free(cdp_rpc *rpc) {
 
 /* ---- destruction */
 
-/* Ends all values and references, whoever holds them. Lock held. */
+/* Ends all values and references, on whichever rank their handles are. Lock held. */
 CDP__PRIVATE void cdp__rpc_end_refs(cdp_rpc *rpc) {
     uint32_t slot;
     for (slot = 1; slot < rpc->refs.room; ++slot) {
@@ -5597,7 +5597,7 @@ CDP__PRIVATE const char *cdp__rpc_stage_text(cdp__rpc_stage stage) {
     return stage == CDP__RPC_KEPT ? "was kept and never replied to" : "waits";
 }
 
-/* Sets the last error: what this rank still has in flight. */
+/* Sets the last error to a text that names what this rank still has in flight. */
 CDP__PRIVATE cdp_status cdp__rpc_blame(cdp_rpc *rpc) {
     const cdp__rpc_rq *rq = rpc->all;
     char name[16];
@@ -5705,7 +5705,7 @@ CDP__PRIVATE cdp_status cdp__rpc_add_up(
     st = cdp_start(rpc->sums, &request, &work);
     if (st == CDP_OK) {
         st = cdp_work_then(work, cdp__rpc_summed, &sum, &then);
-        /* nobody tells when it ends, which writes to `all` */
+        /* no callback will report its end, and it writes to `all` until then */
         if (st != CDP_OK) (void)!cdp_work_wait(work);
     }
     cdp__rpc_lock(rpc);
