@@ -932,7 +932,7 @@ typedef struct cdp__elastic_past { /* one epoch, for cdp_elastic_history() */
 
 #define CDP__ELASTIC_PASTS 32u
 #define CDP__ELASTIC_KEY 192u
-#define CDP__ELASTIC_SLICE_MS 100u /* how soon a waiting thread checks if it still should */
+#define CDP__ELASTIC_SLICE_MS 100u   /* how soon a waiting thread checks if it still should */
 #define CDP__ELASTIC_REST_NS CDP__MS /* between two polls of calls that do not wait */
 #define CDP__ELASTIC_STORE_MS 30000u
 #define CDP__ELASTIC_INIT_MS 500u /* for the first attempt to connect */
