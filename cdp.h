@@ -344,7 +344,7 @@
 #define CDP_VERSION_MINOR 2
 #define CDP_VERSION_PATCH 0
 #define CDP_VERSION (CDP_VERSION_MAJOR * 10000 + CDP_VERSION_MINOR * 100 + CDP_VERSION_PATCH)
-#define CDP_WIRE_VERSION 4 /* what ranks say to each other; compared in every handshake */
+#define CDP_WIRE_VERSION 4 /* version of the protocol between ranks; compared in handshakes */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -352,7 +352,8 @@
 
 /* ---- >>config -------------------------------------------------------------------------------- */
 
-/* No system: the program brings a cdp_os, and none of what the default one is made of is there. */
+/* No system: the program passes a cdp_os of its own, and the default one is left out with all that
+   it is made of. */
 #ifdef CDP_NO_OS
 #undef CDP_NO_STDIO
 #undef CDP_NO_FILES
@@ -455,14 +456,14 @@ extern "C" {
    cdp_last_error(). */
 typedef enum cdp_status {
     CDP_OK = 0,
-    /* only from functions that say so: not finished yet, ask again */
+    /* only from functions that document it: not finished yet, call again */
     CDP_PENDING = 1,
     /* an argument is wrong; nothing was done; the text says what to change */
     CDP_ERR_INVALID = -1,
     /* the allocator returned nothing */
     CDP_ERR_NOMEM = -2,
-    /* The deadline passed; the text names who was waited for. What completes while that is being
-       found out (5% of the timeout, at most 300 ms) is CDP_OK. */
+    /* The deadline passed; the text names the rank that was waited for. Operations that complete
+       while the cause is being settled (5% of the timeout, at most 300 ms) return CDP_OK. */
     CDP_ERR_TIMEOUT = -3,
     /* a peer's connection ended or could not be made; `peer` names it */
     CDP_ERR_PEER_LOST = -4,
@@ -470,7 +471,7 @@ typedef enum cdp_status {
     CDP_ERR_ABORTED = -5,
     /* ranks called different things, or brought different models, versions or settings */
     CDP_ERR_MISMATCH = -6,
-    /* a combination that does not exist (say, a reduction of a dtype that has none) */
+    /* a combination that is not supported, such as BAND of a float dtype */
     CDP_ERR_UNSUPPORTED = -7,
     /* the operating system refused, sys_errno says why; EBADMSG: bytes were changed on the way
        (`mac` of cdp_tcp.h) */
@@ -522,15 +523,15 @@ typedef double cdp_real;
 #endif
 
 /* Reductions. AVG is the sum divided by the number of ranks, once, after summing (integers: C
-   division, towards zero). Integer sums and products wrap around modulo 2^bits. Floats: a NaN
-   among the operands makes every result NaN, MIN and MAX included, and always the same one; MIN
-   and MAX take 0 and -0 for equal and keep the left one of equals. F16 and BF16 are combined,
-   scaled and divided as f32, and rounded to nearest even after every such step. BAND, BOR, BXOR:
-   integers and BOOL. PREMUL_SUM: floats; every rank's input is multiplied by its
-   cdp_request.factor first. BOOL: SUM and MAX are "or", PRODUCT and MIN are "and"; it has no
-   AVG. What does not exist is CDP_ERR_UNSUPPORTED at the call. Which operand is left, and in
-   what order the ranks are combined, depends on the operation, the number of ranks and the
-   length alone: every rank gets the same bits, and so does every run. */
+   division, towards zero). Integer sums and products wrap around modulo 2^bits. Floats: a NaN among
+   the operands makes every result NaN, MIN and MAX included, and always the same one; MIN and MAX
+   take 0 and -0 for equal and keep the left one of equals. F16 and BF16 are combined, scaled and
+   divided as f32, and rounded to nearest even after every such step. BAND, BOR, BXOR: integers and
+   BOOL. PREMUL_SUM: floats; every rank's input is multiplied by its cdp_request.factor first. BOOL:
+   SUM and MAX are "or", PRODUCT and MIN are "and"; it has no AVG. The call returns
+   CDP_ERR_UNSUPPORTED for other combinations. Which operand is left, and in what order the ranks
+   are combined, depends on the operation, the number of ranks and the length alone: every rank gets
+   the same bits, and so does every run. */
 typedef enum cdp_reduce_op {
     CDP_REDUCE_DEFAULT = 0, /* means SUM */
     CDP_REDUCE_SUM,
@@ -606,8 +607,8 @@ typedef struct cdp_error {
     char text[CDP_ERROR_TEXT];
 } cdp_error;
 
-/* The last failure that this thread was told of. Never NULL; status CDP_OK before the first one.
-   A success does not clear it. Valid until the thread's next failing call. A failure that a
+/* The last failure that a call on this thread reported. Never NULL; status CDP_OK before the first
+   one. A success does not clear it. Valid until the thread's next failing call. A failure that a
    progress thread saw arrives here when this thread waits for the operation or uses the group. */
 CDP_API const cdp_error *cdp_last_error(void);
 
@@ -616,13 +617,13 @@ CDP_API const cdp_error *cdp_last_error(void);
    CDP_NO_STDIO. */
 CDP_API int cdp_print_error(void *file);
 
-/* Leave the reason of this rank's failure to the launcher: write it to the file `path` in the
-   form that torchrun and cdprun read, {"message": {"message": ..., "extraInfo": {"py_callstack":
-   ..., "timestamp": "seconds since 1970"}}}, replacing what is there. `message` (NULL:
-   cdp_last_error()) is UTF-8 text for people. ..._from_env: to the file that the variable
-   TORCHELASTIC_ERROR_FILE names, and nowhere (CDP_OK) if there is none. Made for the way out,
-   beside cdp_print_error(): cdp_last_error() stays as it is even when this fails. Any thread.
-   Errors: INVALID (no path); IO (the file cannot be written, errno says why); UNSUPPORTED under
+/* Leave the reason of this rank's failure to the launcher: write it to the file `path` in the form
+   that torchrun and cdprun read, {"message": {"message": ..., "extraInfo": {"py_callstack": ...,
+   "timestamp": "seconds since 1970"}}}, replacing what is there. `message` (NULL: cdp_last_error())
+   is UTF-8 text for people. ..._from_env: to the file that the variable TORCHELASTIC_ERROR_FILE
+   names, and nowhere (CDP_OK) if there is none. Call it before the program ends, as
+   cdp_print_error(): cdp_last_error() stays as it is even when this fails. Any thread. Errors:
+   INVALID (no path); IO (the file cannot be written, errno says why); UNSUPPORTED under
    CDP_NO_FILES. */
 CDP_API cdp_status cdp_error_record(const char *path, const char *message);
 CDP_API cdp_status cdp_error_record_from_env(const char *message);
@@ -706,8 +707,8 @@ typedef struct cdp_os_net {
     int64_t (*recv_iov)(void *user, int32_t fd, const cdp_iov *iov, uint32_t n);
     void (*close_fd)(void *user, int32_t fd);
     /* May be NULL. This end of a connection sends no more: after what was sent before, the other
-       end reads CDP_IO_EOF. Receiving goes on. Without it what a rank sends last may be lost where
-       a message to it arrives just after it has left. */
+       end reads CDP_IO_EOF. Receiving goes on. Without this function, the last bytes that a rank
+       sends may be lost if a message to it arrives just after it has left. */
     void (*end_sending)(void *user, int32_t fd);
     /* The address of this end of a connection. */
     int32_t (*local_addr)(void *user, int32_t fd, cdp_addr *out);
@@ -722,16 +723,18 @@ typedef struct cdp_os_net {
     /* Returns 0 or a negative errno. Takes memory from os->alloc. */
     int32_t (*watch_open)(const cdp_os *os, void **watch);
     void (*watch_close)(const cdp_os *os, void *watch);
-    /* These bits (CDP_IO_READ, CDP_IO_WRITE), and END and ERROR, are reported from now on, with
-       `owner`. Returns 0 or a negative errno. */
+    /* Adds `fd` to the watch: from now on these bits (CDP_IO_READ, CDP_IO_WRITE), END and ERROR are
+       reported for it, with `owner`. Returns 0 or a negative errno. */
     int32_t (*watch_add)(const cdp_os *os, void *watch, int32_t fd, uint32_t bits, void *owner);
-    /* Reports these bits from now on, in place of those before. What is ready already is reported
+    /* Replaces the bits that are reported for `fd`. Directions that are ready already are reported
        once more. */
     void (*watch_change)(void *user, void *watch, int32_t fd, uint32_t bits, void *owner);
-    /* May be NULL where the system itself reports everything new. Of what was reported of `fd`,
-       these bits are used up: a call said "not now". */
+    /* May be NULL where the system itself reports everything new. Tells the watch that a call on
+       `fd` has returned -EAGAIN in these directions, so that it reports them again when they are
+       ready. */
     void (*watch_used_up)(void *user, void *watch, int32_t fd, uint32_t bits);
-    /* Before close_fd, always: a child of fork() may keep the descriptor open. */
+    /* Ends reports for `fd`. Always called before close_fd: a child of fork() may keep the
+       descriptor open, and closing alone would not end them. */
     void (*watch_remove)(void *user, void *watch, int32_t fd);
     /* Sleeps until there is something to report, or now_ns() >= deadline_ns (0: returns at once,
        UINT64_MAX: no limit). Returns how many of `out` it filled, at most max_count, or a negative
@@ -748,7 +751,7 @@ typedef struct cdp_os_net {
 
     /* May be NULL. For how many nanoseconds the machine at the other end of a connection has
        acknowledged nothing although something was sent to it; 0: nothing is outstanding, or not
-       known. A program there that does not read is no such silence: its machine acknowledges. */
+       known. A program there that does not read does not count: its machine still acknowledges. */
     uint64_t (*unanswered_ns)(void *user, int32_t fd);
 
     /* May be NULL. Addresses of this machine's interfaces whose names begin with an entry of
@@ -779,8 +782,9 @@ typedef struct cdp_os_threads {
     void (*cond_broadcast)(void *user, void *cond);
 } cdp_os_threads;
 
-/* Memory that processes of one machine share. It makes descriptors: whoever replaces accept_next,
-   close_fd or the wake-ups replaces this group, too, or sets `create` to NULL. */
+/* Memory that processes of one machine share. These functions make descriptors for the functions of
+   cdp_os_net: an os that replaces accept_next, close_fd or the wake-ups must replace this group,
+   too, or set `create` to NULL. */
 typedef struct cdp_os_shared {
     /* Returns a descriptor of this many bytes, all allocated now (-ENOMEM where they are not, and
        never a signal later), which cannot be made smaller. */
@@ -860,7 +864,8 @@ typedef struct cdp_os_files {
     int32_t (*lock_file)(void *user, int32_t fd, cdp_file_lock lock);
     int32_t (*file_info)(void *user, int32_t fd, cdp_file_info *out);
     int32_t (*remove_file)(void *user, const char *path);
-    /* Replaces the file `to` if there is one; whoever opens `to` gets the old file or the new. */
+    /* Replaces the file `to` if there is one; a process that opens `to` gets the old file or the
+       new one, never a mixture. */
     int32_t (*rename_file)(void *user, const char *from, const char *to);
 } cdp_os_files;
 
@@ -875,7 +880,7 @@ struct cdp_os {
     uint64_t (*now_ns)(void *user);                              /* monotonic */
     cdp_status (*random)(void *user, void *dst, uint64_t bytes); /* unpredictable bytes */
 
-    /* May be NULL: then a wait without descriptors looks at the clock all the time. May return
+    /* May be NULL: then a wait without descriptors polls the clock in a busy loop. May return
        before the deadline. */
     void (*sleep_until)(void *user, uint64_t deadline_ns);
 
@@ -896,9 +901,9 @@ struct cdp_os {
    descriptors are closed by exec. Static memory. Any thread. */
 CDP_API const cdp_os *cdp_os_default(void);
 
-/* Where a part of the library takes memory of a certain kind (device memory, say), in place of
-   its own way; cdp_mem.h makes one. `stream` is where the memory is used first, NULL for the
-   default one; `label` says what it is for. alloc returns NULL when there is none, and sets the
+/* An allocator that a part of the library uses in place of its own for one kind of memory, such as
+   device memory; cdp_mem.h makes one. `stream` is the stream that uses the memory first, NULL for
+   the default one; `label` names its purpose. alloc returns NULL when there is none, and sets the
    last error. Both may be called by any thread that uses the part. */
 typedef struct cdp_allocator {
     void *user;
@@ -936,11 +941,11 @@ typedef enum cdp_store_op {
     CDP_STORE_MULTI_GET,
     /* keys[i] := values[i] */
     CDP_STORE_MULTI_SET,
-    /* values[0] goes behind the others of the queue keys[0]; queues are no keys: they are neither
-       counted nor listed nor deleted, but waits for their names end when they have something */
+    /* appends values[0] to the queue keys[0]; queues are not keys: they are neither counted nor
+       listed nor deleted, but a wait for the name of a queue ends when the queue has a value */
     CDP_STORE_QUEUE_PUSH,
-    /* waits until the queue keys[0] has something (delta 1: does not wait) and removes its first
-       value; result: that; `number`: how many there were (0: none, and the result is empty) */
+    /* waits until the queue keys[0] has a value (delta 1: does not wait) and removes the first one;
+       result: that value; `number`: how many the queue had (0: none, and the result is empty) */
     CDP_STORE_QUEUE_POP,
     /* `number`: values in the queue keys[0] */
     CDP_STORE_QUEUE_LEN,
@@ -1114,10 +1119,10 @@ typedef struct cdp_transport {
         /* The record that is kept, if it is known here: copy it and return its length, at most
            `room`; 0: not known. It may be the one that this rank has published. */
         uint32_t (*first)(void *self, void *record, uint32_t room);
-        /* Called repeatedly when `peer` does not answer, or (`lost`) is gone. If it had not
-           finished starting: for which rank did it wait? -1: it had, or that is not known yet;
-           called again unless `last`. -2: rank 0 is gone, too; which of them went first is not
-           known. */
+        /* Called repeatedly when `peer` does not answer, or (`lost`) is gone. If `peer` had not
+           finished starting, returns the rank that it waited for. -1: it had finished, or that is
+           not known yet; called again unless `last`. -2: rank 0 is gone, too; which of them went
+           first is not known. */
         int32_t (*starting)(void *self, uint32_t peer, bool lost, bool last);
         /* Is `peer` connected? Connected peers are told of a failure even if nothing was
            exchanged with them yet. */
@@ -1153,9 +1158,8 @@ CDP_API CDP_FORMAT_CHECK cdp_status cdp_error_set(
 
 /* ---- >>hub interface: ranks in one process -------------------------------------------------- */
 
-/* Connects ranks that are threads of one program, or that one thread polls in turn. From
-   expose_bytes of the group on, a rank reads what it is sent where the sender has it: nothing is
-   copied but to where it is to be. */
+/* Connects ranks that are threads of one program, or that one thread polls in turn. A payload of at
+   least the group's expose_bytes is copied once: the receiver reads it in the sender's memory. */
 typedef struct cdp_hub cdp_hub;
 
 typedef struct cdp_hub_desc {
@@ -1239,9 +1243,9 @@ typedef struct cdp_group_desc {
     /* received bytes are combined in portions of this many bytes (default: 128 KiB; at least
        256) */
     uint64_t stage_bytes;
-    /* how far this rank sends ahead, in each channel to each rank, of what is asked for there, and
-       so the memory that it may take there; longer messages wait in between. The same on all
-       ranks, else they ask each other more often. cdp_channel_send() takes bodies of at most a
+    /* how many bytes this rank sends in each channel to each rank before that rank asks for them,
+       which is also the memory that they may take there; longer messages pause. Equal on all ranks,
+       else senders have to ask for credit more often. cdp_channel_send() takes bodies of at most a
        quarter of it (default and at most: 4 MiB; at least 4096) */
     uint64_t window_bytes;
     /* operations for which there is memory from the beginning; longer queues take more of it
@@ -1303,18 +1307,19 @@ CDP_API uint32_t cdp_rank_of_world(const cdp_group *group, uint32_t world_rank);
 CDP_API void cdp_group_destroy(cdp_group *group);
 
 #ifndef CDP_NO_FRAMES
-/* cdp_group_destroy() for a program that must not block: leaves for at most `budget_us`
-   microseconds (0: one look), in steps as cdp_poll() has them. CDP_PENDING: call it again; after
-   the first call the group may be given to cdp_group_leave() and cdp_group_destroy() alone. CDP_OK:
-   the group is destroyed, or NULL, and must not be given to any call any more. Nothing is lost: it
-   lasts as long as cdp_group_destroy() would have waited. cdp_group_destroy() in between ends it at
-   once: the system still sends what it has taken, but a peer that then sends something to this rank
-   may lose what it has not read yet, and after a failure peers may not learn its cause. Not
-   bounded: a backend's destroy(), a function given to cdp_work_then() that is still running, a
-   transport without leave(), such as that of cdp_mpi.h, the end of the progress thread, which takes
-   some microseconds, and memory of cdp_group_alloc() that a peer had not freed when its process
-   ended: the last rank that unmaps it gives it back to the system, in one call of 0.1 to 0.3 ms per
-   MiB. Errors: STATE (inside such a function; or the group was destroyed). */
+/* cdp_group_destroy() for a program that must not block: each call works on leaving for at most
+   `budget_us` microseconds (0: one step), exceeded by at most one step as in cdp_poll().
+   CDP_PENDING: call it again; after the first call the group may be given to cdp_group_leave() and
+   cdp_group_destroy() alone. CDP_OK: the group is destroyed, or NULL, and must not be given to any
+   call any more. Nothing is lost: it lasts as long as cdp_group_destroy() would have waited.
+   cdp_group_destroy() in between ends it at once: the system still sends what it has taken, but a
+   peer that then sends something to this rank may lose what it has not read yet, and after a
+   failure peers may not learn its cause. Not bounded: a backend's destroy(), a function given to
+   cdp_work_then() that is still running, a transport without leave(), such as that of cdp_mpi.h,
+   the end of the progress thread, which takes some microseconds, and memory of cdp_group_alloc()
+   that a peer had not freed when its process ended: the last rank that unmaps it gives it back to
+   the system, in one call of 0.1 to 0.3 ms per MiB. Errors: STATE (inside such a function; or the
+   group was destroyed). */
 CDP_API cdp_status cdp_group_leave(cdp_group *group, uint32_t budget_us);
 #endif
 
@@ -1344,8 +1349,8 @@ CDP_API void *cdp_group_alloc(cdp_group *group, uint64_t bytes);
    0.1 to 0.3 ms per MiB. Any thread. */
 CDP_API void cdp_group_free(cdp_group *group, void *ptr);
 
-/* Break the group on every rank: waits return CDP_ERR_ABORTED with `reason` everywhere. Any
-   thread, any time, any number of times; the first reason wins. Does not wait for anybody. */
+/* Break the group on every rank: waits return CDP_ERR_ABORTED with `reason` everywhere. Any thread,
+   any time, any number of times; the first reason wins. Does not wait for other ranks. */
 CDP_API void cdp_group_abort(cdp_group *group, const char *reason);
 
 #ifndef CDP_NO_RECORDER
@@ -1377,10 +1382,10 @@ typedef struct cdp_record {
    cdp_last_error(). Any thread, any time, also after a failure. */
 CDP_API uint32_t cdp_group_records(cdp_group *group, cdp_record *out, uint32_t max_count);
 
-/* Write all that this rank knows as JSON: its groups, their failures, the last operations of
-   each and whom they wait for. examples/who_is_stuck.c reads the files of all ranks and says who
-   keeps whom waiting. Any thread, any time. Errors: IO (the file), NOMEM, INVALID (no group, no
-   path), STATE (destroyed), UNSUPPORTED (the group's os has no files). */
+/* Write the state of this rank as JSON: its groups, their failures, the last operations of each and
+   the ranks that these wait for. examples/who_is_stuck.c reads the files of all ranks and prints
+   which rank keeps which other ranks waiting. Any thread, any time. Errors: IO (the file), NOMEM,
+   INVALID (no group, no path), STATE (destroyed), UNSUPPORTED (the group's os has no files). */
 CDP_API cdp_status cdp_group_dump(cdp_group *group, const char *path);
 
 /* Every setting with its value and where it came from, the table of algorithms, and the link to
@@ -1390,19 +1395,18 @@ CDP_API cdp_status cdp_group_dump(cdp_group *group, const char *path);
 CDP_API uint64_t cdp_describe(cdp_group *group, char *out, uint64_t size);
 #endif /* CDP_NO_RECORDER */
 
-/* Let communication advance, for programs without a progress thread, until `budget_us`
-   microseconds have passed or nothing is in flight. The clock is read after each step of at most
-   64 KiB, so the budget is exceeded by one such step. Budget 0: one look at what has arrived, and
-   one step. Functions of the caller, such as those of cdp_work_then(), take their time on top; so
-   does memory that an operation needs because it is larger than all before it, and, where the
-   system cannot unmap memory in parts, as on Windows, memory of cdp_group_alloc() that a peer has
-   freed. Any thread. Returns cdp_group_status(). */
+/* Let communication advance, for programs without a progress thread, until `budget_us` microseconds
+   have passed or nothing is in flight. The clock is read after each step of at most 64 KiB, so the
+   budget is exceeded by one such step. Budget 0: reads what has arrived, and makes one step.
+   Functions of the caller, such as those of cdp_work_then(), take their time on top; so does memory
+   that an operation needs because it is larger than all before it, and, where the system cannot
+   unmap memory in parts, as on Windows, memory of cdp_group_alloc() that a peer has freed. Any
+   thread. Returns cdp_group_status(). */
 CDP_API cdp_status cdp_poll(cdp_group *group, uint32_t budget_us);
 
 /* ---- >>collectives --------------------------------------------------------------------------- */
 
-/* One collective operation as data: what cdp_start() takes, and what the functions below are
-   short for.
+/* One collective operation as a struct, for cdp_start(). The functions below are short forms of it.
 
    Uneven parts: where `out` (ALLGATHER, GATHER), `in` (SCATTER, REDUCE_SCATTER) or both
    (ALLTOALL) have one part per rank, out_counts and in_counts say how many elements each part
@@ -1412,7 +1416,7 @@ CDP_API cdp_status cdp_poll(cdp_group *group, uint32_t budget_us);
 typedef struct cdp_request {
     cdp_coll_kind kind;
     /* NULL or equal to `out`: in place. Also in place, as with NCCL: `in` is this rank's own part
-       of `out` (ALLGATHER; GATHER on the root), or `out` its own part of `in` (REDUCE_SCATTER,
+       of `out` (ALLGATHER; GATHER on the root), or `out` is its own part of `in` (REDUCE_SCATTER,
        whose other parts may hold anything afterwards; SCATTER on the root). */
     const void *in;
     void *out;
@@ -1445,9 +1449,9 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_start(
 CDP_MUST_CHECK CDP_API cdp_status cdp_start_all(
     cdp_group *group, const cdp_request *requests, uint32_t n, cdp_work *out);
 
-/* Wait until it is done; the wait itself drives communication. Returns CDP_OK, or the group's
-   first failure: TIMEOUT, PEER_LOST, ABORTED, MISMATCH, IO. May be called again, from any
-   thread; the answer stays the same. INVALID: there is no such work. */
+/* Wait until the work is done; the waiting thread advances communication itself. Returns CDP_OK, or
+   the group's first failure: TIMEOUT, PEER_LOST, ABORTED, MISMATCH, IO. May be called again, from
+   any thread; the answer stays the same. INVALID: there is no such work. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_work_wait(cdp_work work);
 
 /* Like cdp_work_wait(), but waits at most `timeout_ms`: then returns CDP_PENDING, and the
@@ -1460,7 +1464,7 @@ CDP_API cdp_status cdp_work_test(cdp_work work);
 
 #ifndef CDP_NO_FRAMES
 /* Let communication advance until `work` is done, for at most `budget_us` microseconds (0: one
-   look), as cdp_poll() does, with or without a progress thread. Returns what cdp_work_test()
+   step), as cdp_poll() does, with or without a progress thread. Returns what cdp_work_test()
    returns. Any thread. */
 CDP_API cdp_status cdp_work_poll(cdp_work work, uint32_t budget_us);
 #endif
@@ -1475,8 +1479,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_broadcast(
     cdp_group *group, void *data, uint64_t count, cdp_dtype dtype, uint32_t root);
 CDP_MUST_CHECK CDP_API cdp_status cdp_broadcast_async(
     cdp_group *group, void *data, uint64_t count, cdp_dtype dtype, uint32_t root, cdp_work *work);
-/* Every rank brings `count` elements; `out` has world_size * count, rank r's part at r * count.
-   In place (`in` NULL): the own part already lies there. */
+/* Every rank brings `count` elements; `out` has world_size * count, rank r's part at r * count. In
+   place (`in` NULL): this rank's part is already in its place in `out`. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_allgather(
     cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype);
 CDP_MUST_CHECK CDP_API cdp_status cdp_allgather_async(
@@ -1489,7 +1493,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_reduce(cdp_group *group, const void *in, v
 CDP_MUST_CHECK CDP_API cdp_status cdp_reduce_async(cdp_group *group, const void *in, void *out,
     uint64_t count, cdp_dtype dtype, cdp_reduce_op op, uint32_t root, cdp_work *work);
 /* Every rank brings `count` elements; root's `out` has world_size * count, rank r's part at r *
-   count. In place: root's own part already lies there, and the others' input is `out`. */
+   count. In place: on the root, its own part is already in its place in `out`; on other ranks,
+   `out` is the input. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_gather(
     cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype, uint32_t root);
 CDP_MUST_CHECK CDP_API cdp_status cdp_gather_async(cdp_group *group, const void *in, void *out,
@@ -1500,9 +1505,9 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_scatter(
     cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype, uint32_t root);
 CDP_MUST_CHECK CDP_API cdp_status cdp_scatter_async(cdp_group *group, const void *in, void *out,
     uint64_t count, cdp_dtype dtype, uint32_t root, cdp_work *work);
-/* `in` has world_size * count elements; rank r gets the reduction of part r of all ranks. In
-   place: `out` has all parts; the result replaces the own one, the others may hold anything
-   afterwards. */
+/* `in` has world_size * count elements; rank r gets the reduction of part r of all ranks. In place:
+   `out` has all parts; the result replaces this rank's part, and the contents of the other parts
+   are undefined afterwards. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_reduce_scatter(
     cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce_op op);
 CDP_MUST_CHECK CDP_API cdp_status cdp_reduce_scatter_async(cdp_group *group, const void *in,
@@ -1519,24 +1524,24 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_barrier_async(cdp_group *group, cdp_work *
 
 /* ---- >>works --------------------------------------------------------------------------------- */
 
-/* How it stands, as cdp_work_test() says it, and why, without letting anything advance and
-   without changing cdp_last_error(). *out has status OK or PENDING, or the failure. INVALID:
-   `out` is NULL. Any thread. */
+/* Writes the state of a work to *out: status OK or PENDING as from cdp_work_test(), or its failure.
+   Does not advance communication, and leaves cdp_last_error() alone. INVALID: `out` is NULL. Any
+   thread. */
 CDP_API cdp_status cdp_work_error(cdp_work work, cdp_error *out);
 
 #ifndef CDP_NO_CHAINS
-/* Call func(user, status) once when `work` is done (status CDP_OK), has failed (the failure,
-   which is also the thread's last error) or was cancelled (ABORTED); CDP_ERR_STATE: the group is
-   being destroyed. *next (NULL is allowed) is a work that is done when `func` has returned; it
-   fails as `work` does, or when `func` returns an error, which breaks the group on all ranks.
-   `func` is called by whoever lets communication advance: the progress thread, or a thread
-   inside cdp_poll(), cdp_work_test() or any wait or blocking operation, of any group of the same
-   world; never inside this call. One function at a time, those of one work in the order of the
-   calls. It may start, test, chain, cancel and abort, but not wait (STATE) nor destroy groups,
-   nor a ddp in a backward pass (nothing happens). What it starts takes its place in the order of
-   operations only then; see cdp_start_after() for a place that is certain. Errors: INVALID,
-   NOMEM, STATE (max_pending of the desc works are waiting already), UNSUPPORTED (an operation of
-   a backend, on memory of a device). Any thread. */
+/* Call func(user, status) once when `work` is done (status CDP_OK), has failed (the failure, which
+   is also the thread's last error) or was cancelled (ABORTED); CDP_ERR_STATE: the group is being
+   destroyed. *next (NULL is allowed) is a work that is done when `func` has returned; it fails as
+   `work` does, or when `func` returns an error, which breaks the group on all ranks. `func` is
+   called by the thread that advances communication: the progress thread, or a thread inside
+   cdp_poll(), cdp_work_test() or any wait or blocking operation, of any group of the same world;
+   never inside this call. One function at a time, those of one work in the order of the calls. It
+   may start, test, chain, cancel and abort, but not wait (STATE) nor destroy groups, nor a ddp in a
+   backward pass (nothing happens). What it starts takes its place in the order of operations only
+   then; see cdp_start_after() for a place that is certain. Errors: INVALID, NOMEM, STATE
+   (max_pending of the desc works are waiting already), UNSUPPORTED (an operation of a backend, on
+   memory of a device). Any thread. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_work_then(
     cdp_work work, cdp_status (*func)(void *user, cdp_status status), void *user, cdp_work *next);
 
@@ -1612,16 +1617,16 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_sendrecv(cdp_group *group, const void *out
     uint32_t tag);
 
 /* A message of a length that only its sender knows: up to `room` elements (a longer one is a
-   MISMATCH, which breaks the group). From rank `from`, where it is one more receive in the order
-   of those from that rank with this tag. Or from CDP_ANY_RANK: then it takes the next message
-   with this tag that arrives from any rank and that no receive from that very rank waits for;
-   where several are there, ranks come in turn, starting after the one that was last. Messages
-   from one rank keep their order. A rank that has left, or died, is not waited for; when no
-   other rank is left that could send: PEER_LOST, which breaks the group and names the first that
-   went, if none of them said why. After a TIMEOUT all ranks that could have sent are asked: one
-   that does not answer is named, or else one that waits for no other. *got is written when it
-   is done, and must stay until then. Errors otherwise as for cdp_recv(); STATE: max_pending of
-   the desc receives from any rank are waiting already. */
+   MISMATCH, which breaks the group). From rank `from`, where it is one more receive in the order of
+   those from that rank with this tag. Or from CDP_ANY_RANK: then it takes the next message with
+   this tag that arrives from any rank and that no receive from that very rank waits for; where
+   several are there, ranks come in turn, starting after the one that was last. Messages from one
+   rank keep their order. A rank that has left, or died, is not waited for. If no other rank is left
+   that could send, the group breaks with PEER_LOST, which names the first rank that went, unless
+   one of them has sent a reason. After a TIMEOUT all ranks that could have sent are asked: one that
+   does not answer is named, or else one that waits for no other. *got is written when it is done,
+   and must stay until then. Errors otherwise as for cdp_recv(); STATE: max_pending of the desc
+   receives from any rank are waiting already. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_recv_any(cdp_group *group, void *data, uint64_t room,
     cdp_dtype dtype, uint32_t from, uint32_t tag, cdp_message *got);
 CDP_MUST_CHECK CDP_API cdp_status cdp_recv_any_async(cdp_group *group, void *data, uint64_t room,
@@ -1633,10 +1638,10 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_recv_any_async(cdp_group *group, void *dat
 CDP_MUST_CHECK CDP_API cdp_status cdp_probe(
     cdp_group *group, uint32_t from, uint32_t tag, cdp_message *got);
 
-/* Make room for `messages` sends and receives in flight at a time, counted over the group, before
-   a program comes to where nothing should be allocated any more: without it the room grows, once,
-   to the most that were in flight. Local. INVALID; NOMEM, which breaks nothing: what room there
-   was stays. */
+/* Allocates records for `messages` sends and receives of the group in flight at a time, for
+   programs that must not allocate later. Without this call they are allocated when more messages
+   are in flight than ever before. Local. Errors: INVALID; NOMEM (the group keeps the records that
+   it had). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_group_reserve(cdp_group *group, uint32_t messages);
 
 /* Start `n` sends and receives in this order: all, or none when one of them is wrong. *out is
@@ -1655,10 +1660,10 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_monitored_barrier(cdp_group *group, uint32
 /* ---- >>channel interface: ordered messages to each rank ------------------------------------- */
 
 #ifndef CDP_NO_CHANNELS
-/* What remote calls, and protocols of your own, stand on: messages to every rank of a group, in
-   order for each of them, with bounded memory on both sides. A channel that loses one rank goes on
-   with the others. Groups and channels share the links: a channel that is always full can delay
-   the messages of a group.
+/* A channel sends messages to every rank of a group, in order for each of them, with bounded memory
+   on both sides: the base of remote calls (cdp_rpc.h) and of protocols of your own. A channel that
+   loses one rank goes on with the others. Groups and channels share the links: a channel that is
+   always full can delay the messages of a group.
 
    All functions: any thread, also inside the callbacks of the channel, and never blocking but
    cdp_channel_wait(). Callbacks run one at a time, on whichever thread lets communication advance
@@ -1723,7 +1728,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_channel_fetch(
 CDP_MUST_CHECK CDP_API cdp_status cdp_channel_refuse(
     cdp_channel *channel, uint32_t peer, uint64_t handle);
 
-/* The callback `timer` is called once when os->now_ns reaches at_ns (UINT64_MAX: not any more). */
+/* Sets the channel's timer: the callback `timer` is called once when os->now_ns reaches at_ns
+   (UINT64_MAX: clears the timer). */
 CDP_API void cdp_channel_timer(cdp_channel *channel, uint64_t at_ns);
 
 /* Lets communication advance until some callback of this channel has run: CDP_OK, or until
@@ -1742,11 +1748,11 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_channel_wait_since(
    allowed. */
 CDP_API void cdp_channel_wake(cdp_channel *channel);
 
-/* Gives up the rank `peer`, which has sent what it must not send: the callback `lost` is called
-   here with `reason` (copied; at most 400 bytes), and there as if this rank had closed the channel.
-   The other ranks of the channel go on; a rank that was lost before stays so. Any thread. Errors:
-   INVALID: channel or reason is NULL, or `peer` is this rank or not in the channel's group; nothing
-   was done. */
+/* Gives up the rank `peer`, for instance because it has violated the program's protocol: on this
+   rank the callback `lost` is called with `reason` (copied; at most 400 bytes), on the peer as if
+   this rank had closed the channel. The other ranks of the channel go on; a rank that was lost
+   before stays so. Any thread. Errors: INVALID: channel or reason is NULL, or `peer` is this rank
+   or not in the channel's group; nothing was done. */
 CDP_API cdp_status cdp_channel_drop(cdp_channel *channel, uint32_t peer, const char *reason);
 
 /* Closes the channel: no callback runs after this returned (or, inside a callback, after that one
@@ -1757,29 +1763,30 @@ CDP_API void cdp_channel_close(cdp_channel *channel);
 
 /* ---- >>backend interface: memory that the processor does not reach --------------------------- */
 
-/* Runs whole requests on memory of its own, such as that of a GPU, in queues of its own. With
-   one, the calls above look where their pointers point to: what the backend owns goes to it, the
-   rest over the links as before. cdp_nccl.h is one. For its works cdp_work_wait() orders what
-   the caller does next on the device and returns; cdp_work_wait_for() and cdp_work_test() look
-   whether they are done; cdp_work_then(), cdp_start_after(), cdp_work_cancel() and receives from
-   any rank are UNSUPPORTED. Functions are called without the group's lock, but `failed`. A
-   status < 0 from start, transfer or wait that leaves or found something on its way breaks the
-   group on all ranks. */
+/* A backend runs whole requests on memory of its own, such as that of a GPU, in queues of its own.
+   If a group has one, the calls above check their pointers: requests on memory that the backend
+   owns go to it, others over the links as before. cdp_nccl.h is one. For its works cdp_work_wait()
+   orders what the caller does next on the device and returns; cdp_work_wait_for() and
+   cdp_work_test() check whether they are done; cdp_work_then(), cdp_start_after(),
+   cdp_work_cancel() and receives from any rank are UNSUPPORTED. The library calls all functions but
+   `failed` without the group's lock. If start, transfer or wait returns a status < 0 while any of
+   its work is in flight, the group breaks on all ranks. */
 typedef struct cdp_backend {
     void *self;
     const char *name; /* for cdp_describe() */
-    /* Returns 1 if `data` is memory of this backend, 0 if it is host memory. < 0: a status with
-       its text in cdp_last_error(): neither can use the memory */
+    /* Returns 1 if `data` is memory of this backend, 0 if it is host memory. < 0: a status with its
+       text in cdp_last_error(): neither the backend nor the host can use the memory */
     int (*owns)(void *self, const void *data);
-    /* Starts `n` requests, checked and with defaults, as one. *number becomes the backend's own
-       count of what it started, from 1, below 2^62, or 0 if it failed before anything started. */
+    /* Starts `n` requests together; the caller has checked them and filled in defaults. *number
+       becomes the backend's own count of what it started, from 1, below 2^62, or 0 if it failed
+       before anything started. */
     cdp_status (*start)(void *self, const cdp_request *requests, uint32_t n, uint64_t *number);
     /* Like `start`, for `n` messages. */
     cdp_status (*transfer)(void *self, const cdp_transfer *list, uint32_t n, uint64_t *number);
-    /* Waits for what got this number (0: for everything so far) until os->now_ns >= deadline_ns:
-       OK, PENDING, or the error. deadline_ns 0: only looks, and the lock may be held. UINT64_MAX:
-       does not wait, but orders what the caller does next after it. INVALID and STATE are the
-       caller's mistakes. */
+    /* Waits for the work with this number (0: for everything so far) until os->now_ns >=
+       deadline_ns: OK, PENDING, or the error. deadline_ns 0: only checks, and the lock may be held.
+       UINT64_MAX: does not wait, but orders later work of the caller on the device after it.
+       INVALID and STATE are the caller's mistakes. */
     cdp_status (*wait)(void *self, uint64_t number, uint64_t deadline_ns);
     /* the group broke: stop what runs. Lock held, must not block */
     void (*failed)(void *self, const cdp_error *error);
@@ -1803,9 +1810,10 @@ typedef struct cdp_backend {
    have none, but those of cdp_group_split(). Errors: INVALID; STATE (it has one). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_group_set_backend(
     cdp_group *group, const cdp_backend *backend);
-/* For backends: let the ranks compare that they call the same requests (the text of a MISMATCH
-   names both), and name who does not call by the deadline; nothing else is sent. `wait`: until
-   they have. Errors: INVALID (no group, no requests), STATE (destroyed), the group's failure. */
+/* For backends: checks that all ranks call the same requests, and sends nothing else. The text of a
+   MISMATCH names both calls, that of a TIMEOUT the rank that has not called. `wait`: returns only
+   when the check is done. Errors: INVALID (no group, no requests), STATE (destroyed), the group's
+   failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_group_compare(
     cdp_group *group, const cdp_request *requests, uint32_t n, bool wait);
 /* For backends: notice that rank `peer` has died although nothing over the links waits for it,
@@ -1825,10 +1833,10 @@ CDP_API void cdp_group_fail(cdp_group *group);
 /* ---- >>objects interface: bytes of any length from every rank ------------------------------- */
 
 #ifndef CDP_NO_OBJECTS
-/* Where bytes are to go, and what came. Lengths are agreed upon first, before anybody allocates:
-   when something does not fit anywhere, all ranks get the same error, and the group goes on. All
-   zero is fine: memory comes from the group's os, at most 1 GiB, and goes back with
-   cdp_blob_free(). */
+/* Where a call stores the bytes that it receives, and how many it received. Ranks exchange lengths
+   before any of them allocates: if bytes do not fit on a rank, all ranks get the same error, and
+   the group stays usable. All zero is fine: memory comes from the group's os, at most 1 GiB, and
+   goes back with cdp_blob_free(). */
 typedef struct cdp_blob {
     /* the caller's memory, or NULL: the call allocates memory if it receives bytes, and sets
        this */
@@ -1849,11 +1857,11 @@ typedef struct cdp_blob {
     bool allocated;
 } cdp_blob;
 
-/* Every rank's `bytes` bytes, one after the other, go to every rank. Collective; they wait, and
-   allocate what they need for the lengths. Errors: INVALID (of the call; or, on all ranks, that
-   some rank's room or max_bytes is too small: the text says whose and how much it needs), NOMEM
-   (on all ranks: some rank could not allocate), MISMATCH (ranks called different functions of
-   these or named different roots; the group goes on), or the group's failure. */
+/* Every rank's `bytes` bytes, one after the other, go to every rank. Collective. This call and the
+   next three block, and allocate memory for the lengths. Errors: INVALID (of the call; or, on all
+   ranks, that some rank's room or max_bytes is too small: the text says whose and how much it
+   needs), NOMEM (on all ranks: some rank could not allocate), MISMATCH (ranks called different ones
+   of these functions, or with different roots; the group stays usable), or the group's failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_allgather_bytes(
     cdp_group *group, const void *data, uint64_t bytes, cdp_blob *all);
 /* Like cdp_allgather_bytes(), but only rank `root` receives; `all` may be NULL on the others. */
@@ -1867,7 +1875,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_broadcast_bytes(
    on root alone. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_scatter_bytes(
     cdp_group *group, const void *data, const uint64_t *lengths, uint32_t root, cdp_blob *mine);
-/* Give back what was allocated; what was the caller's stays. NULL is allowed. */
+/* Frees the memory that a call allocated for the blob; memory of the caller stays. NULL is
+   allowed. */
 CDP_API void cdp_blob_free(cdp_group *group, cdp_blob *blob);
 #endif /* CDP_NO_OBJECTS */
 
@@ -1940,8 +1949,8 @@ typedef struct cdp_ddp_desc {
     const cdp_buffer *buffers; /* copied */
     uint32_t buffer_count;
     bool no_buffer_broadcast; /* after creation every rank keeps its own buffers */
-    /* Called in place of copying buffers; may start operations, the same on all ranks. What it
-       returns is returned by cdp_ddp_forward_begin or cdp_ddp_backward_begin. */
+    /* Called in place of copying buffers; may start operations, the same on all ranks.
+       cdp_ddp_forward_begin or cdp_ddp_backward_begin returns its status. */
     cdp_status (*buffer_hook)(cdp_ddp *ddp, void *user);
     void *user; /* for buffer_hook and join_hook */
     /* The sum over ranks is divided by this (default: the number of ranks; 1 keeps the sum). */
@@ -1961,7 +1970,7 @@ typedef struct cdp_ddp_desc {
     bool join;           /* ranks may run out of data at different times, see cdp_ddp_join() */
     bool join_throw;     /* with join: if one rank runs out, that step is an error on every rank */
     bool join_effective; /* with join: divide by the number of ranks that had data */
-    /* See cdp_join_when. What it returns is returned by cdp_ddp_join. */
+    /* See cdp_join_when. cdp_ddp_join returns its status. */
     cdp_status (*join_hook)(cdp_ddp *ddp, cdp_join_when when, void *user);
 } cdp_ddp_desc;
 
@@ -2019,15 +2028,15 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_create(const cdp_ddp_desc *desc, cdp_d
 CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_create_start(const cdp_ddp_desc *desc, cdp_ddp **out);
 
 /* Goes on with what cdp_ddp_create_start() or cdp_ddp_backward_end_start() has begun, for at most
-   `budget_us` microseconds (0: one look), as cdp_work_poll() does. What it does itself counts, in
-   steps of at most 64 KiB: it clears buckets, divides gradients, copies them to the caller's
-   arrays, packs parameters. Not bounded are a stage of a hook, the rows of one sparse parameter,
-   and buckets that start at the end because parameters were not marked before. Only this call goes
-   on, no other thread, because hooks and devices are bound to the thread of the ddp; operations
-   that are in flight advance without it, too.
-   Returns CDP_PENDING: call it again. Else what cdp_ddp_create() or cdp_ddp_backward_end() would
-   have returned, or CDP_OK if nothing is under way. After a creation that failed, each call returns
-   that failure again; destroy the ddp. INVALID: NULL. */
+   `budget_us` microseconds (0: one step), as cdp_work_poll() does. The budget includes its own
+   work, in steps of at most 64 KiB: it clears buckets, divides gradients, copies them to the
+   caller's arrays, packs parameters. Not bounded are a stage of a hook, the rows of one sparse
+   parameter, and buckets that start at the end because parameters were not marked before. Only this
+   call goes on, no other thread, because hooks and devices are bound to the thread of the ddp;
+   operations that are in flight advance without it, too. Returns CDP_PENDING: call it again. Else
+   what cdp_ddp_create() or cdp_ddp_backward_end() would have returned, or CDP_OK if nothing is
+   under way. After a creation that failed, each call returns that failure again; destroy the ddp.
+   INVALID: NULL. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_poll(cdp_ddp *ddp, uint32_t budget_us);
 #endif
 
@@ -2184,7 +2193,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_join(cdp_ddp *ddp);
 CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_verify(cdp_ddp *ddp);
 #endif /* CDP_NO_VERIFY */
 
-/* Copies of the figures; all zero for NULL, or for a bucket that does not exist. */
+/* Return copies of the statistics; all zero for NULL, or for a bucket that does not exist. */
 CDP_API cdp_ddp_stats cdp_ddp_stats_of(const cdp_ddp *ddp);
 CDP_API cdp_bucket_stats cdp_ddp_bucket(const cdp_ddp *ddp, uint32_t index);
 
@@ -2240,8 +2249,8 @@ typedef struct cdp_hook {
        it has ended; its memory must stay valid until then. CDP_OK: the bucket holds the result. An
        error: the pass fails with it, and with this thread's last error if the stage has set one. */
     cdp_status (*stage)(void *self, cdp_bucket *bucket, uint32_t stage, cdp_request *op);
-    /* Optional, all of them. save: write at most `room` bytes of state, return how many there are.
-       load: take them back. */
+    /* The next four are optional. save: write at most `room` bytes of state, return how many bytes
+       the state has. load: restore a saved state. */
     uint64_t (*save)(void *self, void *bytes, uint64_t room);
     cdp_status (*load)(void *self, const void *bytes, uint64_t count);
     /* With error feedback: the norm of what the last step did not send. */
@@ -2445,7 +2454,7 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 #define CDP__NO_ASAN __attribute__((no_sanitize_address))
 #define cdp__return_address() __builtin_return_address(0)
 #define cdp__frame_address() __builtin_frame_address(0)
-/* For other compilers the C library lays out struct epoll_event as the kernel does not. */
+/* With other compilers the C library's struct epoll_event does not have the kernel's layout. */
 #ifdef __linux__
 #define CDP__EPOLL
 #endif
@@ -2491,9 +2500,9 @@ CDP__PRIVATE uint32_t cdp__lowest_bit(uint64_t n) {
 
 /* ---- atomic accesses
 
-   Macros or functions, one for each type. add, sub and and return the new value. cas compares
-   with *expected and replaces; if it returns false, *expected is what is there instead. The
-   orders have the meaning of C11's. */
+   Macros or functions, one for each type. add, sub and and return the new value. cas compares with
+   *expected and replaces; if it returns false, it has set *expected to the value found. The orders
+   have the meaning of C11's. */
 
 #if defined(__GNUC__) || defined(__clang__)
 #define CDP__RELAXED __ATOMIC_RELAXED
@@ -2514,8 +2523,8 @@ CDP__PRIVATE uint32_t cdp__lowest_bit(uint64_t n) {
     __atomic_compare_exchange_n(at, expected, value, false, order, otherwise)
 #define cdp__atomic_cas_ptr(at, expected, value, order, otherwise) \
     __atomic_compare_exchange_n(at, expected, value, false, order, otherwise)
-/* Where nobody else can read this memory, a number of 64 bits need not be written at once: small
-   processors cannot do that. */
+/* If no other thread or process reads this memory, 64-bit stores need not be atomic: small
+   processors have no such store. */
 #if defined(CDP_NO_THREADS) && defined(CDP_NO_SHARED_MEMORY)
 #define cdp__atomic_load_u64(from, order) (*(from))
 #define cdp__atomic_store_u64(to, value, order) ((void)(*(to) = (value)))
@@ -2776,7 +2785,8 @@ CDP__PRIVATE bool cdp__plain_cas_ptr(void **at, void **expected, void *value) {
 /* How this build computes with floating-point numbers, for cdp_describe(). Ranks agree in every bit
    whatever it says, since a sum is computed once and passed on or in one order everywhere as long
    as all ranks run one build; builds that differ in this may differ in the last bit. Some compilers
-   fuse without saying that it is fast: there the processor's own name tells. */
+   fuse products and sums without defining __FP_FAST_FMA, so macros of the processor are checked,
+   too. */
 #if (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__ > 0) || defined(__FAST_MATH__) \
     || defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) || defined(_M_FP_FAST)
 #define CDP__ARITHMETIC                                                                          \
@@ -4120,14 +4130,15 @@ CDP__PRIVATE int32_t cdp__os_pipe_accept(int32_t pipe) {
     return (int32_t)(uintptr_t)made;
 }
 
-/* Of a socket that listens, or of what pass_open() made (wine says WSAEOPNOTSUPP). */
+/* Accepts from a listening socket, or from a pipe of pass_open(), for which accept() fails (under
+   wine with WSAEOPNOTSUPP). */
 CDP__PRIVATE int32_t cdp__os_accept_any(void *user, int32_t listener, cdp_addr *from) {
     const int32_t made = cdp__os_accept(user, listener, from);
     const int said = made < 0 ? WSAGetLastError() : 0;
     return said == WSAENOTSOCK || said == WSAEOPNOTSUPP ? cdp__os_pipe_accept(listener) : made;
 }
 
-/* Does this process belong to the user of this one? */
+/* True if `process` belongs to the same user as the calling process. */
 CDP__PRIVATE bool cdp__os_same_user(HANDLE process) {
     union {
         TOKEN_USER head;
@@ -4553,8 +4564,9 @@ CDP__PRIVATE int32_t cdp__os_watch_wait(
 /* Knows: pthreads, the resolver. Promises: what cdp_os says of threads and of names; looking up
    a name ends by its deadline, although the resolver may not. May use: os-posix. */
 
-/* A number that changes in a child of fork(), where the first call was before it: what such a child
-   must not use, or would wait for ever for, remembers it. Not without threads, nor on Windows. */
+/* A count that is incremented in a child of fork() if this was called before the fork. Objects that
+   a child must not use, or would wait for without end, store it and compare it later. It stays 0 in
+   builds without threads and on Windows. */
 #if !defined(CDP_NO_THREADS) && !defined(_WIN32)
 CDP__PRIVATE uint32_t *cdp__os_forks_at(void) {
     static uint32_t forks;
@@ -5655,9 +5667,10 @@ CDP__PRIVATE int32_t cdp__file_text_open(cdp__file_text *f, const cdp_os *os, co
     return f->err;
 }
 
-#define CDP__PIPE_MS 1000u /* for all of a text, how long a full pipe is waited for */
+#define CDP__PIPE_MS 1000u /* longest wait for the reader of a full pipe, per text */
 
-/* The file is a pipe, and full. False: its reader has been waited for long enough. */
+/* The file is a full pipe: sleeps 1 ms, so that its reader can make room. False: the reader has had
+   CDP__PIPE_MS. */
 CDP__PRIVATE bool cdp__file_text_wait(cdp__file_text *f) {
     const uint64_t now = f->os->now_ns(f->os->user);
     if (!f->until_ns) f->until_ns = now + CDP__PIPE_MS * CDP__MS;
@@ -6190,7 +6203,7 @@ CDP__PRIVATE bool cdp__dtype_is_half(cdp_dtype t) {
 CDP__PRIVATE bool cdp__dtype_is_float(cdp_dtype t) {
     return t <= CDP_DTYPE_F64 || cdp__dtype_is_half(t);
 }
-/* Is there no arithmetic for it in this build? */
+/* True if this build has no arithmetic for the dtype. */
 CDP__PRIVATE bool cdp__dtype_left_out(cdp_dtype t) {
 #ifdef CDP_ONLY_F32
     return t == CDP_DTYPE_F64 || cdp__dtype_is_half(t);
@@ -7099,8 +7112,8 @@ CDP__PRIVATE uint32_t cdp__reduce_ring_round(const cdp__shape *s, uint32_t k, cd
     return 1;
 }
 
-/* The same with several peers in each round, for small messages: no message waits for an answer. */
-#define CDP__SPREAD_WIDTH 6u /* two messages per peer; place 0 is the copy of the own part */
+/* Alltoall that exchanges parts with several peers in each round, for small messages. */
+#define CDP__SPREAD_WIDTH 6u /* two messages per peer; place 0 copies this rank's part */
 
 CDP__PRIVATE uint32_t cdp__spread_rounds(const cdp__shape *s) {
     return (s->size - 1) / CDP__SPREAD_WIDTH + 1;
@@ -7984,8 +7997,9 @@ CDP__PRIVATE uint64_t cdp__row_bytes(const cdp__choosing *c, const cdp__row *row
                                         : c->small_bytes >> 2 * (CDP__SMALL - row->max_bytes);
 }
 
-/* `bytes`: length of the vector that is reduced or broadcast, or of all ranks' parts together.
-   `is`: the properties of the group, as in cdp__row.only. */
+/* Returns the algorithm for an operation: that of the first row that matches it. `bytes`: length of
+   the vector that is reduced or broadcast, or of all ranks' parts together. `is`: the properties of
+   the group, as in cdp__row.only. */
 CDP__PRIVATE uint32_t cdp__select(
     const cdp__choosing *c, cdp_coll_kind kind, uint64_t bytes, uint32_t ranks, uint8_t is) {
     uint32_t i;
@@ -8646,8 +8660,8 @@ typedef enum cdp__failure_state {
 
 /* All time limits of this section. A group has failed on every rank at most SETTLE + TELL after
    the first rank saw the cause; after a timeout, each of the two is at most 5% of that timeout. */
-#define CDP__FAILURE_WAIT_MS 1000u  /* a wait is long after this, or a quarter of the timeout */
-#define CDP__FAILURE_SETTLE_MS 300u /* how long an earlier cause is awaited */
+#define CDP__FAILURE_WAIT_MS 1000u  /* waits of this length (or timeout / 4, if less) are long */
+#define CDP__FAILURE_SETTLE_MS 300u /* how long reports of an earlier cause are awaited */
 #define CDP__FAILURE_TELL_MS 50u    /* how long this rank tries to tell its peers */
 #define CDP__FAILURE_SHARE 20u      /* limits SETTLE and TELL to this fraction of the timeout */
 #define CDP__FAILURE_PICKS 8u       /* how often the end of one chain may be chosen, see above */
@@ -9232,8 +9246,8 @@ CDP__PRIVATE void cdp__failure_add_edge(
     cdp__failure_on_blocked(f, &blocked);
 }
 
-/* A failure outside any operation is at the place where this rank waits for that peer already, if
-   there is one: its operation can be asked about. */
+/* A failure outside any operation gets the position of an operation in which this rank already
+   waits for that peer, if there is one: peers can then be asked about that operation. */
 CDP__PRIVATE void cdp__failure_place(const cdp__failure *f, cdp__failure_record *r) {
     uint32_t i;
     for (i = 0; i < f->edge_room; ++i)
@@ -9266,7 +9280,7 @@ CDP__PRIVATE uint32_t cdp__failure_begin(cdp__failure *f, const cdp__failure_eve
     return 0;
 }
 
-/* Did what was late arrive, so that this rank does not wait for it any more? */
+/* True if the late data has arrived since the timeout, so this rank no longer waits for it. */
 CDP__PRIVATE bool cdp__failure_got(const cdp__failure *f, const cdp__failure_domain *d) {
     uint32_t i;
     for (i = 0; i < f->edge_room; ++i)
@@ -10092,16 +10106,17 @@ CDP__PRIVATE uint64_t cdp__now(const cdp_os *os) {
 #else
 #define CDP__BUDGETS 1
 #endif
-/* What one step of a poll with a budget copies, combines or gives to the transport at most. It
-   takes some ten microseconds, and that is how far such a poll exceeds its budget. */
+/* Most bytes that one step of a poll with a budget copies, combines or gives to the transport. Such
+   a step takes about ten microseconds, so a poll exceeds its budget by at most about that. */
 #define CDP__STEP_BYTES (64u * 1024u)
 
-/* Of `bytes`, what this step may move. */
+/* How many of `bytes` this step may move. */
 CDP__PRIVATE uint64_t cdp__step_bytes(const cdp__world *w, uint64_t bytes) {
     return CDP__BUDGETS && w->poll_until_ns ? cdp__min(bytes, CDP__STEP_BYTES) : bytes;
 }
 
-/* A step has moved something: does the poll end here, because its budget is used up? */
+/* Called after a step that moved something. True if the poll's budget is used up, so it ends
+   here. */
 CDP__PRIVATE bool cdp__poll_over(cdp__world *w) {
     if (!CDP__BUDGETS) return false;
     if (!w->poll_until_ns || cdp__now(w->os) < w->poll_until_ns) return false;
@@ -10109,8 +10124,9 @@ CDP__PRIVATE bool cdp__poll_over(cdp__world *w) {
     return true;
 }
 
-/* What peers say of a failure stands behind what they sent before, and is read in time only if each
-   poll reads a good part of that: it may take so long, whatever its budget. */
+/* A poll with a budget may take this long, however small its budget, to read what has arrived when
+   it begins, and while a failure is settled: a peer's messages about a failure arrive behind data
+   that it sent before, and must be read in time. */
 #define CDP__HEAR_NS 50000u
 CDP__PRIVATE void cdp__poll_hears(cdp__world *w) {
     if (!CDP__BUDGETS || !w->poll_until_ns) return;
@@ -12289,7 +12305,7 @@ CDP__PRIVATE void cdp__world_listen(cdp__world *w) {
         const cdp__stream *s = port->rx_stream;
         if (p == w->rank || (s && s->body_left && port->rx_left)) continue;
         if (!s) s = cdp__stream_find(w, CDP__WORLD_CHANNEL, p);
-        /* a rank that has left may have said why: that is still to be read */
+        /* a rank that has left may have sent the reason, which is still unread */
         if (!port->used
             && (t->failure.linked ? !t->failure.linked(t->self, p) : !s || (!s->put && !s->got)))
             continue;
@@ -13073,8 +13089,8 @@ CDP__PRIVATE void cdp__post_see(cdp__flow *flow, const cdp__post *post) {
     cdp__group_see(flow->g, &r, &e, false);
 }
 
-/* The message failed; the reason is this thread's last error. A send may find that the peer is
-   lost while what the peer said last is still to be read. */
+/* The message failed; the reason is this thread's last error. A send may find that the peer is lost
+   while the peer's last messages are still unread. */
 CDP__PRIVATE void cdp__post_fail(cdp__flow *flow, const cdp__post *post) {
     const cdp_error e = *cdp_last_error();
     if (flow->failed) {
@@ -13166,7 +13182,7 @@ CDP__PRIVATE cdp__advance cdp__flows_poll(cdp_group *g) {
     return any ? CDP__MOVED : CDP__BLOCKED;
 }
 
-/* True if the deadline of a message has passed: then the group fails. */
+/* Fails the group, and returns true, if the deadline of a message has passed. */
 CDP__PRIVATE bool cdp__flows_due(cdp_group *g, uint64_t now) {
     cdp__flow *flow;
     uint32_t way;
@@ -13653,10 +13669,10 @@ CDP__PRIVATE bool cdp__group_gate(cdp_group *g, uint64_t now) {
     }
     if (st != CDP_PENDING) {
         if (other->health == CDP__FAILED)
-            cdp__fail_peer(st, other->error.peer, 0, "what it was to start after has failed: %s",
-                other->error.text);
+            cdp__fail_peer(st, other->error.peer, 0,
+                "the work that this one was to follow has failed: %s", other->error.text);
         else
-            cdp__fail(st, "what it was to start after was cancelled");
+            cdp__fail(st, "the work that this one was to follow was cancelled");
         cdp__group_fail_last(g);
     } else if (g->channel != CDP__WORLD_CHANNEL && now >= g->listen_ns) {
         g->listen_ns = now + CDP__LISTEN_MS * CDP__MS;
@@ -13665,8 +13681,8 @@ CDP__PRIVATE bool cdp__group_gate(cdp_group *g, uint64_t now) {
     return false;
 }
 
-/* Begins the first operation of the queue, if none runs. Without one that runs then: the result of
-   the poll. */
+/* Begins the first operation of the queue, if none runs and it may begin. IDLE: the queue is empty;
+   BLOCKED: the operation must still wait for another work. */
 CDP__PRIVATE cdp__advance cdp__queue_begin(cdp_group *g) {
     if (g->exec.running) return CDP__MOVED;
     if (!g->queue_used) return CDP__IDLE;
@@ -13743,8 +13759,9 @@ CDP__PRIVATE bool cdp__group_overdue(cdp_group *g, uint64_t now) {
     return true;
 }
 
-/* Other polls go on until nothing moves. One with a budget may end before, and so may the next
-   ones: their deadlines are looked at here. Between two rounds no rank is late. */
+/* A poll without a budget continues until nothing moves, and checks deadlines then. Polls with a
+   budget may all end before that, so they check deadlines here, if this rank waits for a peer:
+   between two rounds it does not. */
 CDP__PRIVATE void cdp__group_moved(cdp_group *g) {
     if (!CDP__BUDGETS || !g->w->poll_until_ns || g->health != CDP__HEALTHY) return;
     if (!g->exec.running || cdp__exec_late(&g->exec)) (void)cdp__group_overdue(g, cdp__now(g->os));
@@ -14561,7 +14578,7 @@ CDP__PRIVATE void cdp__world_wait(cdp__world *m, cdp_lock *lock, uint64_t deadli
     m->sleeping = false;
 }
 
-/* What has arrived, at the beginning of a poll with a budget. */
+/* At the beginning of a poll with a budget: lets the transport report what has arrived. */
 CDP__PRIVATE void cdp__world_look(cdp__world *m, uint64_t until_ns) {
     if (m->sleeping) return;
     m->poll_until_ns = CDP__BUDGETS ? cdp__max(until_ns, 1) : 0;
@@ -14687,7 +14704,7 @@ CDP__PRIVATE void cdp__progress_lucky(const cdp__progress *t) {
     if (t->spun && m->spin_luck < 8) m->spin_luck += 2;
 }
 
-/* What comes before the next full poll. False: the wait is over. */
+/* Yields the lock or pauses before the next poll. False: the wait is over. */
 CDP__PRIVATE bool cdp__progress_full(cdp__progress *t, bool pending) {
     cdp__world *m = t->g->w;
     const bool again =
@@ -15054,8 +15071,8 @@ CDP__PRIVATE void cdp__group_retire(cdp_group *g) {
     g->leave_ns = m->os->now_ns(m->os->user) + (CDP__SETTLE_MS + CDP__TELL_MS) * CDP__MS;
 }
 
-/* The second one, when the peers know of a failure. Unlocks the world. False: that goes on without
-   this group. */
+/* The second part of leaving, after peers were told of a failure, if any: unlinks the group and
+   unlocks the world. False: the world has other groups, and goes on. */
 CDP__PRIVATE bool cdp__group_part(cdp_group *g) {
     cdp__world *m = g->w;
     cdp_group *x;
@@ -15100,7 +15117,7 @@ CDP__PRIVATE void cdp__group_end(cdp_group *g) {
 }
 
 CDP_API void cdp_group_destroy(cdp_group *g) {
-    const cdp_error before = *cdp_last_error(); /* what leaving meets is no error of the caller's */
+    const cdp_error before = *cdp_last_error(); /* errors of leaving are not the caller's */
     if (!g) return;
     cdp__group_end(g);
     *cdp__error_slot() = before;
@@ -16154,7 +16171,8 @@ CDP__PRIVATE cdp_status cdp__work_wait_until(cdp_work w, uint64_t deadline_ns) {
 
 CDP_API CDP__ONE_COPY cdp_status cdp_work_wait(cdp_work w) {
     const cdp_status st = cdp__work_wait_until(w, CDP__NEVER);
-    return st == CDP_PENDING ? cdp__fail(CDP_ERR_INTERNAL, "a wait ended with nothing decided")
+    return st == CDP_PENDING ? cdp__fail(
+               CDP_ERR_INTERNAL, "the wait ended, but its work has no result; this is a bug of cdp")
                              : st;
 }
 
@@ -16467,7 +16485,8 @@ CDP__PRIVATE cdp_status cdp__collective(cdp_group *g, cdp_coll_kind kind, const 
         --g->waiters; /* last access: a thread that destroys the group waits until this is 0 */
     }
     cdp_lock_release(&m->lock);
-    return st == CDP_PENDING ? cdp__fail(CDP_ERR_INTERNAL, "a wait ended with nothing decided")
+    return st == CDP_PENDING ? cdp__fail(
+               CDP_ERR_INTERNAL, "the wait ended, but its work has no result; this is a bug of cdp")
                              : st;
 }
 
@@ -17024,8 +17043,8 @@ CDP_API cdp_status cdp_batch(cdp_group *g, const cdp_transfer *list, uint32_t n,
     if (st == CDP_OK && devices)
         return devices == n ? cdp__device_transfer(g, list, n, out)
                             : cdp__fail(CDP_ERR_INVALID,
-                                "cdp_batch: %u of %u messages are in device memory; start those "
-                                "and the others apart",
+                                "cdp_batch: %u of %u messages are in device memory; start "
+                                "them in a batch of their own",
                                 devices, n);
     if (st != CDP_OK) return st;
     cdp__enter(g);
@@ -18685,7 +18704,7 @@ CDP__PRIVATE cdp_status cdp__ddp_wait(cdp_ddp *d, cdp_status st) {
     return st;
 }
 
-/* Why a ddp cannot do now what is called. */
+/* The error for a call that the ddp cannot carry out in its present state. */
 CDP__PRIVATE cdp_status cdp__ddp_refuse(const cdp_ddp *d, const char *call) {
     if (!d) return cdp__fail(CDP_ERR_INVALID, "%s needs a ddp", call);
 #ifndef CDP_NO_GROUPS
@@ -19741,7 +19760,7 @@ CDP__PRIVATE cdp_status cdp__ddp_check_rebind(cdp_ddp *d, cdp_group *group) {
     return CDP_OK;
 }
 
-/* As it was when it was created. */
+/* Resets marks, rows and the order of parameters to their state at creation. */
 CDP__PRIVATE void cdp__ddp_forget(cdp_ddp *d) {
     uint32_t i;
     for (i = 0; i < d->param_count; ++i) {
@@ -20364,8 +20383,8 @@ CDP__PRIVATE cdp_status cdp__sparse_add(cdp_ddp *d, cdp__param *p) {
     for (k = 0; k < n; ++k) {
         uint32_t *place;
         if (rows[k] >= p->user.rows)
-            return cdp__fail(
-                CDP_ERR_INTERNAL, "a rank sent row %u of parameter '%s'", rows[k], p->name);
+            return cdp__fail(CDP_ERR_INTERNAL,
+                "a rank sent row %u of parameter '%s', which has fewer rows", rows[k], p->name);
         place = &s->place[rows[k]];
         if (*place) {
             cdp__reduce(p->user.dtype, CDP_REDUCE_SUM, false, s->mean + (*place - 1) * bytes,
@@ -20728,8 +20747,8 @@ CDP__PRIVATE cdp_status cdp__ddp_collect(cdp_ddp *d) {
     return d->sparse_count ? cdp__ddp_sparse(d) : cdp__ddp_arrived(d);
 }
 
-/* All operations of a synchronized pass have ended; kernels of a hook belong to none. No rank has
-   had data: the pass ends here. */
+/* All operations of a synchronized pass have ended. On a device, waits for kernels of a hook, too,
+   which belong to no operation. If no rank had data, the pass ends here. */
 CDP__PRIVATE cdp_status cdp__ddp_reduced(cdp_ddp *d) {
     if (d->shadow && !d->stats.active_ranks) return CDP_OK;
     if (!cdp__ddp_on_device(d)) return cdp__ddp_collect(d);
@@ -20753,7 +20772,7 @@ CDP__PRIVATE cdp_status cdp__ddp_launch_rest(cdp_ddp *d) {
     const cdp_status st = cdp__ddp_launch_ready(d);
     if (st != CDP_OK) return st;
     if (d->launched == d->bucket_count) return cdp__ddp_finish(d);
-    CDP_ASSERT(d->active.seq); /* it tells the hook by what it divides */
+    CDP_ASSERT(d->active.seq); /* the operation that sums the divisor of the hook */
     return cdp__ddp_then(d, d->active, cdp__ddp_launch_rest);
 }
 

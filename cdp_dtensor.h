@@ -294,12 +294,12 @@ typedef struct cdp_place {
     uint64_t block;   /* SHARD: cut only at multiples of so many elements (default: 1) */
 } cdp_place;
 
-/* A tensor's element type and shape, and how it lies on a mesh. A plain value; zero-initialise
-   it. Chunk rule: `size` elements over n ranks give pieces of c = ceil(size / n): rank i holds
-   elements [c*i, c*(i+1)) as far as they exist, so the last pieces may be short or empty. With
-   `block` b the rule divides ceil(size / b) blocks. If several mesh dimensions shard one tensor
-   dimension, each cuts what the one before it left. Every rank holds one box of the tensor,
-   contiguous and row-major. */
+/* A tensor's element type and shape, and how it is divided over a mesh. A plain value;
+   zero-initialise it. Chunk rule: `size` elements over n ranks give pieces of c = ceil(size / n):
+   rank i holds elements [c*i, c*(i+1)) as far as they exist, so the last pieces may be short or
+   empty. With `block` b the rule divides ceil(size / b) blocks. If several mesh dimensions shard
+   one tensor dimension, each cuts what the one before it left. Every rank holds one box of the
+   tensor, contiguous and row-major. */
 typedef struct cdp_layout {
     const cdp_mesh *mesh;
     cdp_dtype dtype;                 /* (default: f32) */
@@ -557,15 +557,15 @@ typedef enum cdp_linear {
 } cdp_linear;
 
 #define CDP_OP_INPUTS 4u    /* most inputs of an operator */
-#define CDP_RULE_MASK 1u    /* ids outside the own rows of the table give rows of zeros */
+#define CDP_RULE_MASK 1u    /* ids outside this rank's rows of the table give rows of zeros */
 #define CDP_RULE_ONCE 2u    /* add the operand behind '+' once: after the reduction */
 #define CDP_RULE_WHOLE 4u   /* a mean: divide the local sum by the size of the whole dimension */
 #define CDP_RULE_SHARED 8u  /* ranks combine row maxima and sums; see cdp_cross_entropy() */
 #define CDP_RULE_OFFSET 16u /* heads or queries are counted from the start of the local box */
 
 /* Placements, in one dimension of a mesh, under which applying the operator to the local pieces
-   gives the local pieces of the result. Blocks of all placements of a rule may be multiplied by
-   one number. Dimensions of a mesh that shard one dimension of a tensor must follow one rule.
+   gives the local pieces of the result. `block` of all placements of a rule may be multiplied by a
+   common factor. Dimensions of a mesh that shard one dimension of a tensor must follow one rule.
    Where a piece is empty, a reduction over it gives the operation's identity. */
 typedef struct cdp_rule {
     cdp_place in[CDP_OP_INPUTS], out;
@@ -768,18 +768,18 @@ CDP_API void cdp_cp_merge(
 typedef struct cdp_local_map_desc {
     const cdp_dtensor *in;
     uint32_t in_count;
-    const cdp_layout *need; /* in_count layouts; one with mesh NULL, or NULL: as the input lies */
-    bool redistribute;      /* bring inputs that lie otherwise to `need`; else they are INVALID */
+    const cdp_layout *need; /* in_count layouts; one with mesh NULL, or need NULL: the input's */
+    bool redistribute;      /* convert inputs with other layouts; false: these are INVALID */
     cdp_dtensor *out;       /* with their layouts and data */
     uint32_t out_count;
     cdp_status (*func)(void *user, const cdp_dtensor *in, cdp_dtensor *out);
     void *user;
 } cdp_local_map_desc;
 
-/* Run func once on the local pieces of inputs that lie as it needs them. What it writes is taken
-   to lie as the layouts of `out` say. Collective if inputs are redistributed. Errors: INVALID (an
-   input lies otherwise: names it and both layouts), NOMEM, what func returns, and those of
-   cdp_redistribute(). */
+/* Run func once on the local pieces of the inputs, which have the layouts that it needs. The pieces
+   that it writes are taken as pieces of the layouts of `out`. Collective if inputs are
+   redistributed. Errors: INVALID (an input has another layout: names it and both layouts), NOMEM,
+   what func returns, and those of cdp_redistribute(). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_local_map(const cdp_local_map_desc *desc);
 
 /* ---- >>counts: how much is communicated, and by which part of a program -------------------- */
@@ -797,7 +797,7 @@ typedef struct cdp_comm_count {
 CDP_MUST_CHECK CDP_API cdp_status cdp_count_begin(cdp_mesh *mesh, const char *label);
 CDP_API void cdp_count_end(cdp_mesh *mesh);
 
-/* From now on (until false) everything counts as backward. */
+/* From now on (until false) all communication counts as backward. */
 CDP_API void cdp_count_backward(cdp_mesh *mesh, bool on);
 
 /* Count an operation of one's own, such as an allreduce of a group, under the open labels. */
@@ -1978,8 +1978,8 @@ CDP__DT bool cdp__dt_owner_slab(const cdp__dt_pair *p, const cdp__dt_owners *o, 
     return cdp__dt_volume(slab, p->to.ndim) != 0;
 }
 
-/* Advances to the next owner: *k is its member number, *a its owner number; both begin at 0.
-   False after the last one. */
+/* Finds the next owner, from member number *k on, which begins at 0. Stores its node in *node, and
+   the number of the member after it in *k. False: there are no more owners. */
 CDP__DT bool cdp__dt_owner_next(
     const cdp__dt_pair *p, const cdp__dt_owners *o, uint32_t *k, uint32_t *node) {
     const cdp__dt_side *s = o->needed ? &p->to : &p->from;
@@ -7029,8 +7029,8 @@ CDP__DT cdp_status cdp__dt_tp_ready(const cdp_tp *tp, const void *x, const void 
     return CDP_OK;
 }
 
-/* The first error of a product. Messages of a layer continue after it, so that no rank waits for
-   another; the call returns the error at its end. */
+/* The first error of a matrix product. Messages of a layer continue after it, so that no rank waits
+   for another; the call returns the error at its end. */
 typedef struct cdp__dt_fault {
     cdp_status status;
     cdp_error why;
@@ -7042,7 +7042,8 @@ CDP__DT void cdp__dt_note(cdp__dt_fault *f, cdp_status st) {
     f->why = *cdp_last_error();
 }
 
-/* The result of a call: the failure of messages, else that of a product. */
+/* The result of a call of a layer: the failure `st` of its messages, if any, else the first error
+   of its matrix products. */
 CDP__DT cdp_status cdp__dt_verdict(const cdp__dt_fault *f, cdp_status st) {
     if (st != CDP_OK || f->status == CDP_OK) return st;
     return cdp_error_set(f->status, f->why.peer, f->why.sys_errno, "%s", f->why.text);

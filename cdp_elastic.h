@@ -239,12 +239,13 @@ typedef struct cdp_elastic_desc {
     uint32_t min_ranks, max_ranks;
     /* for min_ranks, and for a newcomer to be taken in, in ms (default: 600000) */
     uint32_t join_ms;
-    /* a turn waits so long for members that may be alive or dead, in ms, and begins that wait anew,
-       at most three times, if this process itself stood still meanwhile; the first epoch begins
-       when no other process has come for so long (default: 200; without threads required, and 1500
-       more than the longest time between two calls: see NO THREAD above) */
+    /* how long a turn waits for members that have not arrived and are not known to be dead, in ms;
+       if this process itself was stopped meanwhile, the wait begins anew, at most three times. The
+       first epoch begins when no process has joined for as long (default: 200; required without
+       threads, where it must exceed the longest time between two calls by 1500: see NO THREAD
+       above) */
     uint32_t settle_ms;
-    /* newcomers end an epoch at the earliest so long after it began, in ms (default: 5000) */
+    /* newcomers end an epoch at the earliest this long after it began, in ms (default: 5000) */
     uint32_t grow_ms;
     /* what the entries hold at the start, from a checkpoint: counts on rank 0 of the first epoch,
        from which the other ranks receive it */
@@ -253,7 +254,8 @@ typedef struct cdp_elastic_desc {
        those from now.samples + r * batch on: a step that counts nowhere is dealt again, and none
        twice. Equal on all (default: 0, not counted) */
     uint32_t batch;
-    /* what every rank has alike: number, names, counts and dtypes are compared; kept, not copied */
+    /* the state that all ranks share: number, names, counts and dtypes are compared; kept, not
+       copied */
     const cdp_entry *entries;
     uint32_t entry_count;
     /* Both or neither: a small blob beside the entries (states of random generators, a schedule).
@@ -307,11 +309,11 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_commit(cdp_elastic *e);
    call cdp_elastic_next()); INVALID; and those of cdp_elastic_next(). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_poll(cdp_elastic *e);
 
-/* Collective over the ranks of the epoch: *all is true if each rank said yes. Every rank that gets
-   an answer gets the same one, also when ranks die meanwhile (then it is false, or what the others
-   were told). One allreduce, one request to the store, one key that stays. Errors: STATE (before
-   cdp_elastic_next(), or after an error of it), STORE, INVALID; a mistake of the program as in
-   cdp_allreduce(). */
+/* Collective over the ranks of the epoch: *all is true if each rank has passed `yes` true. Every
+   rank that gets an answer gets the same one, also when ranks die meanwhile (then it is false, or
+   the result that other ranks got before). One allreduce, one request to the store, one key that
+   stays. Errors: STATE (before cdp_elastic_next(), or after an error of it), STORE, INVALID; a
+   mistake of the program as in cdp_allreduce(). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_agree(cdp_elastic *e, bool yes, bool *all);
 
 /* Call it after the last step. Waits until all ranks have called it, and takes part in turns until
@@ -477,14 +479,15 @@ CDP__PRIVATE bool cdp__elastic_same(const uint8_t *a, const uint8_t *b) {
     return memcmp(a, b, CDP__ELASTIC_ID_BYTES) == 0;
 }
 
-/* A step begins. No: this process has to take part in a turn first. */
+/* A step begins. False: this process has to take part in a turn first. */
 CDP__PRIVATE bool cdp__elastic_begin(cdp__elastic_place *p, uint32_t batch) {
     if (p->phase != CDP__ELASTIC_RUNNING || !p->has_state) return false;
     if (CDP__ELASTIC_PLANT(COUNTED_EARLY)) p->samples += (uint64_t)p->size * batch;
     return true;
 }
 
-/* The step counts here, and its samples. No: an alarm was first, and it counts nowhere here. */
+/* Counts the step and its samples on this rank. False: an alarm came first, so the step does not
+   count on this rank. */
 CDP__PRIVATE bool cdp__elastic_count(cdp__elastic_place *p, uint32_t batch) {
     const bool may = p->phase == CDP__ELASTIC_RUNNING
         || (CDP__ELASTIC_PLANT(COMMIT_AFTER_ARRIVAL) && p->phase == CDP__ELASTIC_ARRIVED);
@@ -500,7 +503,7 @@ CDP__PRIVATE bool cdp__elastic_ends(const cdp__elastic_place *p, bool all_called
     return all_called || CDP__ELASTIC_PLANT(LEAVES_EARLY);
 }
 
-/* What a process that has arrived says of itself. */
+/* Fills in the arrival record of this process. */
 CDP__PRIVATE void cdp__elastic_describe(const cdp__elastic_place *p, cdp__elastic_arrival *out) {
     memset(out, 0, sizeof *out);
     memcpy(out->id, p->id, sizeof out->id);
@@ -512,8 +515,8 @@ CDP__PRIVATE void cdp__elastic_describe(const cdp__elastic_place *p, cdp__elasti
     out->ending = p->ending;
 }
 
-/* The process arrives: it revokes its group, commits nothing more, and says what it holds. No: it
-   is in no epoch, or has arrived before. */
+/* The process arrives: it revokes its group, commits nothing more in the epoch, and records in *out
+   what it holds. False: it is in no epoch, or has arrived before. */
 CDP__PRIVATE bool cdp__elastic_arrive(cdp__elastic_place *p, cdp__elastic_arrival *out) {
     if (p->phase != CDP__ELASTIC_JOINED && p->phase != CDP__ELASTIC_RUNNING) return false;
     p->phase = CDP__ELASTIC_ARRIVED;
@@ -522,8 +525,9 @@ CDP__PRIVATE bool cdp__elastic_arrive(cdp__elastic_place *p, cdp__elastic_arriva
     return true;
 }
 
-/* The arrival of rank r of that epoch, or NULL. An arrival of anybody else counts for nothing. The
-   first one counts, and one that adds that the rank is ending. */
+/* The arrival of rank r of that epoch, or NULL. Arrivals of processes that are not this member are
+   ignored. Of several arrivals of the member the first one counts, or a later one that adds that
+   the rank is ending. */
 CDP__PRIVATE const cdp__elastic_arrival *cdp__elastic_arrival_of(const cdp__elastic_decision *d,
     uint32_t r, const cdp__elastic_arrival *arrivals, uint32_t count) {
     const cdp__elastic_arrival *found = NULL;
@@ -582,8 +586,8 @@ CDP__PRIVATE cdp__elastic_verdict cdp__elastic_found(
     return CDP__ELASTIC_DECIDED;
 }
 
-/* Who claims to be further than the last epoch is no source, however far that is: the members may
-   all have committed steps that it has never seen. This is the defect that would ask it. */
+/* A planted defect: makes a newcomer a source if it claims a later step than the last epoch has.
+   That is wrong, because its state does not contain what the members have committed. */
 CDP__PRIVATE void cdp__elastic_trust_newcomers(
     const cdp__elastic_view *v, cdp__elastic_decision *out) {
     uint32_t i, k;
@@ -604,10 +608,10 @@ CDP__PRIVATE void cdp__elastic_trust_newcomers(
             }
 }
 
-/* With whose state the next epoch begins: of the members that arrived with state, the first with
-   the highest step. If nobody has state in an epoch of newcomers alone, nobody has committed a step
-   in it: then the first one that has not begun to receive, as if those before it had never come.
-   NULL: nobody's. */
+/* The arrival whose state the next epoch begins with: of the members that arrived with state, the
+   first with the highest step. In an epoch of newcomers alone perhaps no member has state yet, and
+   then no member has committed a step in it: returns the first one that has not begun to receive
+   state. NULL: there is none. */
 CDP__PRIVATE const cdp__elastic_arrival *cdp__elastic_best(const cdp__elastic_view *v) {
     const cdp__elastic_arrival *best = NULL, *a;
     uint32_t r;
@@ -644,7 +648,7 @@ CDP__PRIVATE cdp__elastic_verdict cdp__elastic_decide(
             cdp__elastic_add(out, a->id, r, a == best || (a->has_state && a->step == out->step));
     }
     out->lost = old->size - out->size;
-    /* who is done needs nobody else: the minimum is for steps that are still to come */
+    /* members that have done all steps need no others: min_ranks is for steps still to come */
     if (!here || ending < here) cdp__elastic_take_in(v, out);
     if (CDP__ELASTIC_PLANT(NEWCOMER_SOURCE)) cdp__elastic_trust_newcomers(v, out);
     if (!here) return CDP__ELASTIC_FEW;
@@ -654,7 +658,8 @@ CDP__PRIVATE cdp__elastic_verdict cdp__elastic_decide(
     return CDP__ELASTIC_DECIDED;
 }
 
-/* What a decision makes of a process. No: it is not in it. */
+/* Applies a decision to the place of this process. False: this process is not a member of the new
+   epoch. */
 CDP__PRIVATE bool cdp__elastic_learn(cdp__elastic_place *p, const cdp__elastic_decision *d) {
     const cdp__elastic_member *m;
     uint32_t r;
@@ -675,16 +680,16 @@ CDP__PRIVATE bool cdp__elastic_learn(cdp__elastic_place *p, const cdp__elastic_d
         p->has_state = true;
         p->fresh = false;
     } else if (m->old_rank == CDP__ELASTIC_NEW) {
-        /* what a newcomer holds is of no epoch; it would count if this epoch ended before it had
-           received */
+        /* a newcomer's own state belongs to no epoch; otherwise it would count if this epoch ended
+           before the newcomer had received state */
         p->has_state = false;
         p->fresh = d->members[0].old_rank == CDP__ELASTIC_NEW;
     }
     return true;
 }
 
-/* State is about to come. `apart`: into memory of its own, so that what this process holds is whole
-   until cdp__elastic_hold(). */
+/* This process is about to receive state. `apart`: into separate memory, so that its present state
+   stays complete until cdp__elastic_hold(). */
 CDP__PRIVATE void cdp__elastic_receive(cdp__elastic_place *p, bool apart) {
     if (!apart && !CDP__ELASTIC_PLANT(RECEIVER_KEEPS_STATE)) p->has_state = p->fresh = false;
 }
@@ -708,7 +713,7 @@ CDP__PRIVATE bool cdp__elastic_run(cdp__elastic_place *p, const cdp__elastic_dec
     return true;
 }
 
-/* What a process says first on its connections, and with everything that it sends: it is the
+/* Identifies a process, in the first message on each connection and in all that it sends: the
    member with this rank of this epoch. */
 typedef struct cdp__elastic_hello {
     uint8_t id[CDP__ELASTIC_ID_BYTES];
@@ -729,7 +734,7 @@ CDP__PRIVATE bool cdp__elastic_fits(
    there is one. May use: epoch. */
 
 #define CDP__ELASTIC_STAGGER_MS 50u
-#define CDP__ELASTIC_LOOK_MS 10u   /* how often the leader looks at arrivals */
+#define CDP__ELASTIC_LOOK_MS 10u   /* how often the leader reads the arrivals */
 #define CDP__ELASTIC_AGAIN_MS 100u /* after a proposal that was not possible */
 #define CDP__ELASTIC_PAUSES 3u /* after which the time goes on, on a machine that is always late */
 
@@ -743,14 +748,15 @@ typedef struct cdp__elastic_turn {
     uint32_t settle_ms;
 } cdp__elastic_turn;
 
-/* How long a process has waited for members of whom nothing is known. */
+/* How long a process has waited for members that have neither arrived nor are known to be dead. */
 typedef struct cdp__elastic_settle {
-    uint64_t since_ns, due_ns; /* due_ns: when it wanted to look next */
+    uint64_t since_ns, due_ns; /* due_ns: when it planned to poll next */
     uint32_t pauses;
 } cdp__elastic_settle;
 
-/* A process that looks much later than it wanted to stood still itself, perhaps with its machine
-   and all others there: their silence proves nothing, and they have the whole time once more. */
+/* If this process polls much later than planned, it was stopped itself, perhaps with its machine
+   and all other processes there. Then missing arrivals prove nothing, so the other members get the
+   whole time once more. */
 CDP__PRIVATE uint64_t cdp__elastic_waited_ms(
     cdp__elastic_settle *s, uint64_t time_ns, uint32_t settle_ms) {
     const uint64_t late_ns = time_ns > s->due_ns ? time_ns - s->due_ns : 0;
@@ -772,7 +778,7 @@ CDP__PRIVATE bool cdp__elastic_complete(const cdp__elastic_turn *t) {
     return true;
 }
 
-/* The lowest rank that has arrived, as far as is known here alive: it leads. */
+/* The leader: the lowest rank that has arrived and, as far as this process knows, is alive. */
 CDP__PRIVATE uint32_t cdp__elastic_leader(const cdp__elastic_turn *t) {
     uint32_t r;
     for (r = 0; r < t->rank; ++r)
@@ -780,8 +786,8 @@ CDP__PRIVATE uint32_t cdp__elastic_leader(const cdp__elastic_turn *t) {
     return r;
 }
 
-/* Whether this process proposes now. No: it looks again after *wait_ms. The others propose after
-   the leader, one after the other. */
+/* True if this process proposes a decision now. False: it polls again after *wait_ms. If the leader
+   does not propose, the other ranks do, one after the other. */
 CDP__PRIVATE bool cdp__elastic_proposes(const cdp__elastic_turn *t, uint64_t *wait_ms) {
     uint64_t own_ms = t->settle_ms;
     uint32_t r, before = 0;
@@ -796,8 +802,8 @@ CDP__PRIVATE bool cdp__elastic_proposes(const cdp__elastic_turn *t, uint64_t *wa
     return false;
 }
 
-/* The same for the first epoch: the oldest ticket that is not gone leads, and waits until max_ranks
-   are there, or min_ranks and no other one has come for settle_ms. */
+/* True if this process proposes the first epoch now. The process with the oldest live ticket does,
+   when there are max_ranks, or at least min_ranks and no new ticket for settle_ms. */
 CDP__PRIVATE bool cdp__elastic_founds(
     const cdp__elastic_view *v, const uint8_t *id, uint64_t quiet_ms, uint32_t settle_ms) {
     uint32_t i, there = 0;
@@ -926,16 +932,16 @@ typedef struct cdp__elastic_past { /* one epoch, for cdp_elastic_history() */
 
 #define CDP__ELASTIC_PASTS 32u
 #define CDP__ELASTIC_KEY 192u
-#define CDP__ELASTIC_SLICE_MS 100u /* how soon a thread that waits looks whether it still should */
-#define CDP__ELASTIC_REST_NS CDP__MS /* between two looks of calls that do not wait */
+#define CDP__ELASTIC_SLICE_MS 100u   /* how soon a waiting thread checks if it still should */
+#define CDP__ELASTIC_REST_NS CDP__MS /* between two polls of calls that do not wait */
 #define CDP__ELASTIC_STORE_MS 30000u
 #define CDP__ELASTIC_INIT_MS 500u /* for the first attempt to connect */
 
-/* What is asked of the store until there is an answer, from look to look. */
+/* The request to the store that stays open from one poll to the next. */
 typedef enum cdp__elastic_asks {
     CDP__ELASTIC_ASKS_NOTHING,
     CDP__ELASTIC_ASKS_ALARM,   /* waits for the alarm of the epoch */
-    CDP__ELASTIC_ASKS_DECISION /* waits for the one that makes the next epoch */
+    CDP__ELASTIC_ASKS_DECISION /* waits for the decision that makes the next epoch */
 } cdp__elastic_asks;
 
 typedef struct cdp__elastic_watch {
@@ -946,7 +952,7 @@ typedef struct cdp__elastic_watch {
     uint64_t turn;   /* the epoch that `settle` and `due_ns` are about */
     uint64_t due_ns; /* the next look at the turn */
     cdp__elastic_settle settle;
-    bool reads; /* no_thread: `tickets` reads them; it may take several looks */
+    bool reads; /* no_thread: `tickets` reads them; it may take several polls */
     cdp__store_call tickets;
     char tickets_key[CDP__ELASTIC_KEY];
     uint64_t tickets_ns; /* when rank 0 began to look for newcomers last */
@@ -959,7 +965,7 @@ struct cdp_elastic {
     cdp_store *store;   /* for the threads of the program */
     cdp_store *watched; /* for `watch`; the same one, or a clone */
     bool own_store;
-    bool no_thread; /* calls of the program look; there is no lock either */
+    bool no_thread; /* calls of the program poll; there is no lock either */
     char job[64], id[2 * CDP__ELASTIC_ID_BYTES + 1];
     uint32_t store_ms;
     void *mutex, *cond, *thread;
@@ -967,8 +973,8 @@ struct cdp_elastic {
     /* of the thread in cdp_elastic_next() */
     void *burying;      /* a thread that destroys a group; NULL: none was started */
     cdp_group *dying;   /* no_thread: a group that is being left */
-    uint64_t looked_ns; /* no_thread: the end of the last look */
-    uint64_t away_ns;   /* no_thread: the longest time without a look that ended just before */
+    uint64_t looked_ns; /* no_thread: the end of the last poll */
+    uint64_t away_ns;   /* no_thread: the longest recent time without a poll */
     uint64_t back_ns;   /* no_thread: when that one ended */
     uint32_t failures;  /* attempts to connect that failed in a row */
     bool refused;       /* connected() or load() returned an error: it starts no turn */
@@ -1288,13 +1294,14 @@ CDP__PRIVATE cdp_status cdp__elastic_propose(
    CDP__ELASTIC_SLICE_MS, also while the program computes; each turn ends with a decision, or with
    e->failure. May use: epoch, turn, elastic-store. */
 
-/* What ends an epoch; everything else is a mistake that each survivor would make again. */
+/* True for errors that end an epoch. Other errors are mistakes of the program, which would recur on
+   each survivor. */
 CDP__PRIVATE bool cdp__elastic_is_loss(cdp_status st) {
     return st == CDP_ERR_PEER_LOST || st == CDP_ERR_TIMEOUT || st == CDP_ERR_ABORTED
         || st == CDP_ERR_IO;
 }
 
-/* This thread's last error is why this process cannot go on. Lock held. */
+/* Ends this process's part in the job with this thread's last error. Lock held. */
 CDP__PRIVATE void cdp__elastic_fail(cdp_elastic *e) {
     if (e->failure.status == CDP_OK) e->failure = *cdp_last_error();
     e->place.live = false;
@@ -1304,7 +1311,7 @@ CDP__PRIVATE void cdp__elastic_fail(cdp_elastic *e) {
     cdp__elastic_signal(e);
 }
 
-/* The others decided without this process: why. */
+/* Sets the error of a process that the others have left out of the next epoch. */
 CDP__PRIVATE void cdp__elastic_left_out(cdp_elastic *e, const cdp__elastic_decision *d) {
     const uint64_t away_ms = e->away_ns / CDP__MS;
     const char *const back = "create another cdp_elastic to come back as a newcomer";
@@ -1414,8 +1421,9 @@ CDP__PRIVATE cdp_status cdp__elastic_try(cdp_elastic *e, cdp_store *s,
     return st;
 }
 
-/* Which members are gone. Who does not lead asks for the leader alone, and asks for all when that
-   one is gone. An arrival of a member that is gone counts for nothing: it could send no state. */
+/* Finds out which members are gone, and removes their arrivals, because they could send no state. A
+   process that does not lead asks only for the leader, and for all members if the leader is
+   gone. */
 CDP__PRIVATE cdp_status cdp__elastic_look_for_gone(
     cdp_elastic *e, cdp__elastic_turn *t, bool *gone, cdp__elastic_arrival *arrivals) {
     const uint32_t leader = cdp__elastic_leader(t);
@@ -1440,7 +1448,7 @@ CDP__PRIVATE cdp_status cdp__elastic_look_for_gone(
 /* Why a turn that cannot be decided ends: CDP_OK if it goes on. */
 CDP__PRIVATE cdp_status cdp__elastic_hopeless(
     cdp_elastic *e, const cdp__elastic_turn *t, uint64_t turn_ms, cdp__elastic_verdict verdict) {
-    uint32_t r, there = 0; /* a member may have said twice that it is there */
+    uint32_t r, there = 0; /* a member may have two arrival records */
     if (verdict == CDP__ELASTIC_NO_STATE && cdp__elastic_complete(t))
         return cdp__fail(CDP_ERR_STATE,
             "no member of epoch %llu that is left has state: start again from a checkpoint",
@@ -1459,7 +1467,7 @@ CDP__PRIVATE cdp_status cdp__elastic_hopeless(
         (unsigned long long)t->d->epoch, there, t->d->size, e->desc.min_ranks, e->desc.join_ms);
 }
 
-/* One look at a turn: proposes if it is time. *wait_ms: when to look again. */
+/* One poll of a turn: proposes if it is time. *wait_ms: when to poll again. */
 CDP__PRIVATE cdp_status cdp__elastic_look(
     cdp_elastic *e, cdp__elastic_settle *settle, uint64_t *wait_ms) {
     char key[CDP__ELASTIC_KEY];
@@ -1499,7 +1507,7 @@ CDP__PRIVATE cdp_status cdp__elastic_look(
     return st;
 }
 
-/* Begins to wait for a key of epoch k; the request stays open from look to look. */
+/* Begins to wait for a key of epoch k; the request stays open from one poll to the next. */
 CDP__PRIVATE cdp_status cdp__elastic_open(cdp_elastic *e, cdp__elastic_asks asks, uint64_t k) {
     cdp__elastic_watch *w = &e->watch;
     const unsigned long long epoch = (unsigned long long)k;
@@ -1534,8 +1542,8 @@ CDP__PRIVATE void cdp__elastic_close_all(cdp_elastic *e) {
     if (rq->status == CDP_OK) cdp_store_request_free(e->store, rq);
 }
 
-/* One look at a turn, from the arrival in epoch k to the next decision. Waits for that one until
-   `until_ns`, and not longer than until the next look is due. */
+/* One poll of a turn, between the arrival in epoch k and the next decision. Waits for that decision
+   until `until_ns`, but not longer than until the next poll is due. */
 CDP__PRIVATE cdp_status cdp__elastic_look_for_decision(
     cdp_elastic *e, uint64_t k, uint64_t until_ns) {
     cdp__elastic_watch *w = &e->watch;
@@ -1588,16 +1596,16 @@ CDP__PRIVATE cdp_status cdp__elastic_look_for_newcomers(cdp_elastic *e, bool *fo
     return cdp__elastic_alarm_at(e, e->watched, e->d.epoch, why);
 }
 
-/* What there is to do beside waiting for an alarm. */
+/* What this process has to do while it waits for an alarm. */
 typedef enum cdp__elastic_duty {
     CDP__ELASTIC_NOTHING,
     CDP__ELASTIC_ALARM,    /* the group failed: this thread's last error says why */
-    CDP__ELASTIC_NEWCOMERS /* rank 0 looks for them, from grow_ms after the epoch began on */
+    CDP__ELASTIC_NEWCOMERS /* rank 0 checks for new tickets, from grow_ms after the epoch began */
 } cdp__elastic_duty;
 
-/* Whether there may be new tickets. A program whose calls look is not held up: it reads them in
-   several looks, and over `store`, which is its own, so that the alarm is asked for all the while.
-   A thread reads them in cdp__elastic_look_for_newcomers() alone. */
+/* Sets *may if there may be new tickets. With a thread they are read in
+   cdp__elastic_look_for_newcomers(). Without one, the request is spread over several polls, so that
+   no call of the program is delayed, and goes over `store`, while `watched` waits for the alarm. */
 CDP__PRIVATE cdp_status cdp__elastic_new_tickets(cdp_elastic *e, bool *may) {
     cdp__elastic_watch *w = &e->watch;
     cdp_store_request *rq = &w->tickets.rq;
@@ -1641,7 +1649,8 @@ CDP__PRIVATE cdp__elastic_duty cdp__elastic_duty_of(cdp_elastic *e, uint64_t k) 
     return duty;
 }
 
-/* There is no alarm yet: this process raises it, and arrives, if there is a reason. */
+/* There is no alarm yet: if the group has failed or ranks want to join, this process raises it and
+   arrives. */
 CDP__PRIVATE cdp_status cdp__elastic_do_duty(cdp_elastic *e, uint64_t k) {
     const cdp__elastic_duty duty = cdp__elastic_duty_of(e, k);
     const cdp_error why = *cdp_last_error();
@@ -1657,9 +1666,10 @@ CDP__PRIVATE cdp_status cdp__elastic_do_duty(cdp_elastic *e, uint64_t k) {
     return st == CDP_OK && alarm ? cdp__elastic_arrive_at(e, k) : st;
 }
 
-/* One look at an epoch that goes on: waits for its alarm until `until_ns`, and arrives. What it
-   asks the store stays open, so that a program whose calls look is not held up. It uses `watched`:
-   `store` may be busy for as long as the program's thread connects. */
+/* One poll of an epoch that goes on: waits for its alarm until `until_ns`, and then arrives. The
+   request to the store stays open between polls, so that calls of a program without a thread are
+   not delayed. It uses `watched`: `store` may be busy for as long as the program's thread
+   connects. */
 CDP__PRIVATE cdp_status cdp__elastic_look_for_alarm(cdp_elastic *e, uint64_t k, uint64_t until_ns) {
     cdp__elastic_watch *w = &e->watch;
     cdp_status st = CDP_OK;
@@ -1675,7 +1685,7 @@ CDP__PRIVATE bool cdp__elastic_idle(const cdp_elastic *e) {
     return e->place.phase == CDP__ELASTIC_OUT || e->failure.status != CDP_OK || e->ended;
 }
 
-/* One look; it may wait until then for what it looks for. */
+/* One poll of the store; waits until until_ns at most for the alarm or the decision. */
 CDP__PRIVATE cdp_status cdp__elastic_tick(cdp_elastic *e, uint64_t until_ns) {
     const cdp__elastic_watch *w = &e->watch;
     bool arrived, idle;
@@ -1710,8 +1720,9 @@ CDP__PRIVATE void cdp__elastic_main(void *arg) {
     cdp__elastic_unlock(e);
 }
 
-/* A look without a thread, after this process was away for so long. A turn leaves out who does not
-   arrive for settle_ms; so a time away that ended less than settle_ms before the arrival is why. */
+/* One poll without a thread; the program made no call for away_ns before it. A turn leaves out
+   processes that do not arrive within settle_ms, so the longest such time is kept until settle_ms
+   later, for the error that explains this. */
 CDP__PRIVATE void cdp__elastic_visit(cdp_elastic *e, uint64_t until_ns, uint64_t away_ns) {
     const bool arrived = e->place.phase == CDP__ELASTIC_ARRIVED;
     const uint64_t now = cdp__elastic_now_ns(e);
@@ -1728,9 +1739,9 @@ CDP__PRIVATE void cdp__elastic_visit(cdp_elastic *e, uint64_t until_ns, uint64_t
     e->looked_ns = cdp__elastic_now_ns(e);
 }
 
-/* Without a thread a call of the program looks, and then none for CDP__ELASTIC_REST_NS: that late
-   an alarm is seen at most, as if it had come later, and a step of microseconds costs a reading of
-   the clock. `until_ns`: it waits so long; 0: it does not. */
+/* Without a thread, calls of the program poll, at most one in CDP__ELASTIC_REST_NS. So an alarm is
+   seen that much later at most, and in steps of microseconds most calls only read the clock.
+   `until_ns`: how long to wait; 0: not at all. */
 CDP__PRIVATE void cdp__elastic_attend(cdp_elastic *e, uint64_t until_ns) {
     uint64_t now;
     if (!e->no_thread) return;
@@ -1739,20 +1750,20 @@ CDP__PRIVATE void cdp__elastic_attend(cdp_elastic *e, uint64_t until_ns) {
     cdp__elastic_visit(e, until_ns, now - e->looked_ns);
 }
 
-/* Before a function of the program: the time until it returns is that of the program, and what was
-   before was not. The alarm is asked for from now on. */
+/* Called before a function of the program. Polls, and begins a new time away: the time until the
+   function returns is the program's. */
 CDP__PRIVATE void cdp__elastic_go_away(cdp_elastic *e) {
     if (e->no_thread) cdp__elastic_visit(e, 0, 0);
 }
 
-/* After it. Keeps this thread's last error. */
+/* Called after that function has returned. Keeps this thread's last error. */
 CDP__PRIVATE void cdp__elastic_come_back(cdp_elastic *e) {
     const cdp_error why = *cdp_last_error();
     cdp__elastic_attend(e, 0);
     *cdp__error_slot() = why;
 }
 
-/* Waits until the place of this process may be another one. Lock held; given back meanwhile. */
+/* Waits until the place of this process may have changed. Lock held; released while waiting. */
 CDP__PRIVATE void cdp__elastic_sleep(cdp_elastic *e, uint64_t deadline_ns) {
     if (e->no_thread)
         cdp__elastic_attend(
@@ -1927,8 +1938,8 @@ CDP__PRIVATE cdp_status cdp__elastic_round_end(
     return st;
 }
 
-/* While a round moves, another one becomes part of the hash: the one before it where it comes to,
-   the next one where it comes from, so that both do not take their processors at the same time. */
+/* While one round is in flight, another one is hashed: on receivers the round before it, on sources
+   the round after it, so that the two ranks do not need their processors at the same time. */
 CDP__PRIVATE cdp_status cdp__elastic_transfer_entry(
     cdp__elastic_transfer *t, uint8_t *data, uint64_t bytes) {
     cdp__elastic_round rounds[2];
@@ -1961,7 +1972,8 @@ CDP__PRIVATE cdp_status cdp__elastic_transfer_entry(
     return st;
 }
 
-/* All entries come, or (`place`) take what was kept apart. */
+/* Transfers all entries or, if `place` is set, copies them from the separate memory to the
+   program's. */
 CDP__PRIVATE cdp_status cdp__elastic_each_entry(cdp__elastic_transfer *t, bool place) {
     const cdp_elastic_desc *d = &t->e->desc;
     uint8_t *apart = t->apart;
@@ -1977,7 +1989,7 @@ CDP__PRIVATE cdp_status cdp__elastic_each_entry(cdp__elastic_transfer *t, bool p
     return st;
 }
 
-/* From the first source to all who receive. */
+/* Broadcasts bytes from the first source to all receivers. */
 CDP__PRIVATE cdp_status cdp__elastic_transfer_bytes(
     cdp__elastic_transfer *t, void *data, uint64_t bytes) {
     cdp_work work;
@@ -2036,16 +2048,16 @@ CDP__PRIVATE cdp_status cdp__elastic_transfer_compare(cdp__elastic_transfer *t) 
             (unsigned long long)t->d->epoch, r, first, (unsigned long long)t->d->step);
     }
     cdp__free(t->e->os, all);
-    if (st == CDP_ERR_MISMATCH) { /* all find it; none of them may end before the last one has */
+    if (st == CDP_ERR_MISMATCH) { /* all ranks find this; none may leave before the last one has */
         const cdp_error why = *cdp_last_error();
         if (cdp_barrier(t->group) != CDP_OK) *cdp__error_slot() = why;
     }
     return st;
 }
 
-/* This rank has what the decision says, from the lock on: an alarm that comes then finds it, and
-   this thread comes to the next epoch only with all of it in place. Whoever leaves after the
-   barrier leaves nobody without. */
+/* Under the lock, this rank is recorded as holding the decision's state: if an alarm comes later,
+   its arrival says so, and this thread enters the next epoch only after all entries are in place.
+   After the barrier all ranks hold the state, so a rank that then leaves takes nothing with it. */
 CDP__PRIVATE cdp_status cdp__elastic_transfer_end(cdp__elastic_transfer *t) {
     cdp_elastic *e = t->e;
     const cdp_elastic_desc *d = &e->desc;
@@ -2120,7 +2132,8 @@ CDP__PRIVATE cdp_status cdp__elastic_not_here(cdp_elastic *e, const cdp__elastic
         (unsigned long long)d->epoch, missing, d->size, first, e->tcp.group.timeout_ms);
 }
 
-/* All members are inside cdp_elastic_next(). Each of them looks whether the next rank is gone. */
+/* Waits until all members are inside cdp_elastic_next(). Meanwhile each of them checks whether the
+   next rank is gone. */
 CDP__PRIVATE cdp_status cdp__elastic_gather(
     cdp_elastic *e, const cdp__elastic_decision *d, uint32_t rank) {
     const uint64_t deadline = cdp__deadline(e->os, e->tcp.group.timeout_ms);
@@ -2161,7 +2174,8 @@ CDP__PRIVATE cdp_status cdp__elastic_gather(
     return st;
 }
 
-/* Each rank says who it is. */
+/* All ranks exchange ids and epochs, and check that each rank is the member that the decision
+   lists. */
 CDP__PRIVATE cdp_status cdp__elastic_greet(
     cdp_elastic *e, cdp_group *group, const cdp__elastic_decision *d, uint32_t rank) {
     const uint32_t each = CDP__ELASTIC_ID_BYTES + 8;
@@ -2188,7 +2202,7 @@ CDP__PRIVATE cdp_status cdp__elastic_greet(
     return st;
 }
 
-/* cdp_init(), which may take longer than settle_ms: without a thread it is interrupted by looks. */
+/* cdp_init(), which may take longer than settle_ms: without a thread it is interrupted to poll. */
 CDP__PRIVATE cdp_status cdp__elastic_init_in_steps(
     cdp_elastic *e, const cdp_tcp_desc *t, uint64_t k, cdp_group **out) {
 #ifdef CDP_NO_FRAMES
@@ -2220,8 +2234,8 @@ CDP__PRIVATE cdp_status cdp__elastic_init(
     t.group.world_size = d->size;
     t.store = e->store;
     t.job = job;
-    /* All members are here, so connecting takes milliseconds. Whoever dies now may be noticed at
-       the deadline alone; where more time is needed, the next attempts have it. */
+    /* All members are here, so connecting takes milliseconds. A member that dies now may be noticed
+       only at the deadline, so the timeout is short at first; later attempts have more time. */
     t.init_timeout_ms = (CDP__ELASTIC_INIT_MS + d->size * 20u) << cdp__min(e->failures, 5);
     t.init_timeout_ms = (uint32_t)cdp__min(t.init_timeout_ms, e->store_ms);
     ++e->failures;
@@ -2249,8 +2263,8 @@ CDP__PRIVATE cdp_status cdp__elastic_tidy_epoch(cdp_elastic *e, uint64_t k) {
     return st;
 }
 
-/* Rank 0 removes what no rank needs any more, of the epoch before last and of those before it that
-   had no time to do so. */
+/* Rank 0 removes keys that no rank needs any more: those of the epoch before last, and those that
+   earlier epochs had no time to remove. */
 CDP__PRIVATE cdp_status cdp__elastic_tidy(cdp_elastic *e, const cdp__elastic_decision *d) {
     char key[CDP__ELASTIC_KEY], text[24];
     uint64_t k;
@@ -2263,7 +2277,7 @@ CDP__PRIVATE cdp_status cdp__elastic_tidy(cdp_elastic *e, const cdp__elastic_dec
     return cdp__elastic_put(e, e->store, CDP_STORE_SET, key, text, strlen(text));
 }
 
-/* The group is there: the program attaches what it needs, and state moves. */
+/* The group is connected: calls connected() of the program, and transfers state. */
 CDP__PRIVATE cdp_status cdp__elastic_fill(
     cdp_elastic *e, cdp_group *group, const cdp__elastic_decision *d, uint32_t rank) {
     cdp_elastic_now now;
@@ -2458,7 +2472,8 @@ CDP__PRIVATE cdp_status cdp__elastic_nobody(
         (unsigned long long)d->epoch, d->size, e->desc.max_ranks, e->desc.join_ms);
 }
 
-/* Before the ticket: nobody may have seen the id of this process. */
+/* Called before this process writes its ticket: checks that its id was not used before in this
+   job. */
 CDP__PRIVATE cdp_status cdp__elastic_fresh(cdp_elastic *e, cdp__elastic_decision *d) {
     bool gone = false;
     cdp_status st = cdp__elastic_newest(e, d, true);
@@ -2471,8 +2486,9 @@ CDP__PRIVATE cdp_status cdp__elastic_fresh(cdp_elastic *e, cdp__elastic_decision
     return st;
 }
 
-/* Who waits for an epoch whose members are all dead would wait in vain. Each look asks for one
-   member that lives, and for those before it: *dead, the first ones, are known to be gone. */
+/* An error if all members of the epoch have ended, because a newcomer would wait for them in vain.
+   The first *dead members are known to be gone; each call continues after them, until it finds a
+   live one. */
 CDP__PRIVATE cdp_status cdp__elastic_anybody(
     cdp_elastic *e, const cdp__elastic_decision *d, uint32_t *dead) {
     bool gone = true, over = false;
@@ -2483,7 +2499,7 @@ CDP__PRIVATE cdp_status cdp__elastic_anybody(
         *dead += st == CDP_OK && gone;
     }
     if (st != CDP_OK || !d->size || *dead < d->size) return st;
-    cdp__elastic_key(e, key, "final"); /* that comes before each member's end */
+    cdp__elastic_key(e, key, "final"); /* written before members end in good order */
     st = cdp__elastic_there(e, e->store, key, &over);
     if (st != CDP_OK || over) return st;
     cdp__elastic_key(e, key, "e/%llu", (unsigned long long)(d->epoch + 1));
@@ -2495,7 +2511,7 @@ CDP__PRIVATE cdp_status cdp__elastic_anybody(
         d->size, (unsigned long long)d->epoch, e->job);
 }
 
-/* Waits until a decision has this process in it. */
+/* Waits until a decision lists this process as a member. */
 CDP__PRIVATE cdp_status cdp__elastic_enter(cdp_elastic *e) {
     const uint64_t deadline = cdp__deadline(e->os, e->desc.join_ms);
     char key[CDP__ELASTIC_KEY];
@@ -2629,7 +2645,9 @@ CDP__PRIVATE cdp_status cdp__elastic_start(cdp_elastic *e) {
     e->looked_ns = cdp__elastic_now_ns(e);
     if (st == CDP_OK && !e->no_thread) {
         e->thread = e->os->threads.start(e->os, cdp__elastic_main, e);
-        if (!e->thread) st = cdp__fail(CDP_ERR_IO, "the system starts no thread");
+        if (!e->thread)
+            st = cdp__fail(CDP_ERR_IO,
+                "cannot start the thread of this cdp_elastic; set no_thread of tcp->group");
     }
     if (st != CDP_OK) {
         const cdp_error why = *cdp_last_error();
@@ -2641,8 +2659,8 @@ CDP__PRIVATE cdp_status cdp__elastic_start(cdp_elastic *e) {
     return st;
 }
 
-/* In an operation a process that has no thread hears that the group was aborted when it compares
-   calls with its peers, and then the cause has settled. */
+/* How long a process without a thread may need to learn, inside an operation, that the group was
+   aborted: until it compares calls with its peers, and the cause has settled. */
 #define CDP__ELASTIC_HEAR_MS 1500u
 typedef char cdp__assert_elastic_hear[CDP__ELASTIC_HEAR_MS
             >= CDP__FAILURE_WAIT_MS + CDP__FAILURE_SETTLE_MS + CDP__FAILURE_TELL_MS
@@ -2849,7 +2867,8 @@ CDP__PRIVATE void cdp__elastic_now_of(cdp_elastic *e, cdp_elastic_now *now) {
     now->epoch = p->epoch;
     now->step = p->step;
     now->samples = p->samples;
-    /* whoever is here has seen an operation end that all began with the step before */
+    /* an operation of the last step has ended here, and all ranks began it with the step before
+       committed */
     now->stable = p->step > e->d.step ? p->step - 1 : p->step;
     now->rank = p->rank;
     now->size = p->size;
@@ -2886,8 +2905,8 @@ CDP__PRIVATE void cdp__elastic_bury_now(void *arg) {
     cdp_group_destroy((cdp_group *)arg);
 }
 
-/* Destroys a group: in a thread of its own, because after a failure that takes up to 0.7 s; without
-   one in steps, of which each look makes one. */
+/* Destroys a group, in a thread of its own, because this takes up to 0.7 s after a failure. Without
+   threads, each poll makes one step of leaving the group. */
 CDP__PRIVATE void cdp__elastic_bury(cdp_elastic *e, cdp_group *group) {
     if (!group) return;
 #ifndef CDP_NO_FRAMES
@@ -2950,13 +2969,13 @@ CDP__PRIVATE cdp_status cdp__elastic_join(cdp_elastic *e) {
     return st;
 }
 
-/* For what began then: a turn, or the wait for one. */
+/* The deadline of a turn, or of a wait for one, that began at begun_ns. */
 CDP__PRIVATE uint64_t cdp__elastic_limit(const cdp_elastic *e, uint64_t begun_ns) {
     return begun_ns + ((uint64_t)e->desc.join_ms + e->store_ms) * CDP__MS;
 }
 
-/* The system refused something here, as a descriptor: the next epoch would meet it again, for ever.
-   This process ends, and the others go on without it. */
+/* True if the system of this process refused something, such as a descriptor. Each later epoch
+   would fail for the same reason, so this process ends, and the others go on without it. */
 CDP__PRIVATE bool cdp__elastic_is_own(const cdp_error *why) {
     return why->status == CDP_ERR_IO && why->peer < 0 && why->origin == why->rank;
 }
@@ -2987,8 +3006,8 @@ CDP__PRIVATE cdp_status cdp__elastic_give_up(cdp_elastic *e, uint64_t k) {
     return CDP_OK;
 }
 
-/* The program has asked to leave, and may: nobody receives from this process now, and no decision
-   counts on it. Lock held. */
+/* True if the program has asked to leave and may: no rank receives state from this process now, and
+   no decision relies on it. Lock held. */
 CDP__PRIVATE bool cdp__elastic_may_go(const cdp_elastic *e) {
     const cdp__elastic_place *p = &e->place;
     if (!e->leaving[0]) return false;
@@ -3132,8 +3151,9 @@ CDP_API cdp_status cdp_elastic_agree(cdp_elastic *e, bool yes, bool *all) {
     group = e->place.epoch == e->told ? e->group : NULL;
     cdp__elastic_unlock(e);
     if (!may) return cdp__fail(CDP_ERR_STATE, "cdp_elastic_agree: call cdp_elastic_next() before");
-    /* Epoch and number are those of this thread: the thread of this header may be in a later epoch,
-       and then this rank gave the operation nothing, so that nobody can have had a yes. */
+    /* Epoch and number are those that this thread has seen. The thread of this header may be in a
+       later epoch already: then this rank contributes nothing to the operation, so no rank can have
+       received a yes. */
     number = ++e->agreed;
     st = CDP_ERR_ABORTED;
     if (group) st = cdp_allreduce(group, NULL, &flag, 1, CDP_DTYPE_U8, CDP_REDUCE_MIN);
@@ -3143,7 +3163,7 @@ CDP_API cdp_status cdp_elastic_agree(cdp_elastic *e, bool yes, bool *all) {
         *all = st == CDP_OK && flag;
         return CDP_OK;
     }
-    /* whoever comes first decides for those to whom the operation gave no answer, too */
+    /* the first rank that sets the key also decides for ranks on which the operation failed */
     cdp__elastic_key(
         e, key, "agree/%llu/%llu", (unsigned long long)e->told, (unsigned long long)number);
     st = cdp__elastic_claim(e, e->store, key, st == CDP_OK && flag ? "y" : "n", 1, &data, &bytes);
@@ -3167,9 +3187,9 @@ CDP__PRIVATE cdp_status cdp__elastic_end(cdp_elastic *e) {
     return st;
 }
 
-/* This process has all its steps. Where an alarm was first, its arrival did not say so: it says it
-   once more, for below min_ranks those who are left would wait for newcomers whom they do not need.
- */
+/* This process has done all its steps. If it arrived before, its arrival does not say so: it adds a
+   second one, because with fewer than min_ranks the remaining members would wait for newcomers that
+   they do not need. */
 CDP__PRIVATE cdp_status cdp__elastic_say_ending(cdp_elastic *e) {
     char key[CDP__ELASTIC_KEY];
     cdp__elastic_arrival a;
@@ -3308,7 +3328,7 @@ CDP__PRIVATE cdp_status cdp__shrink_look(
     for (i = 0; i < t.count; ++i)
         if (arrivals[i].samples && arrivals[i].samples <= e->d.size)
             gone[arrivals[i].samples - 1] = true;
-    for (i = 0; i < t.count; ++i) /* who comes lives, whatever was said of it */
+    for (i = 0; i < t.count; ++i) /* a member that calls is alive, even if it was reported dead */
         if (arrivals[i].rank < e->d.size) gone[arrivals[i].rank] = false;
     *wait_ms = 0;
     if (st == CDP_OK && cdp__elastic_proposes(&t, wait_ms)) {
@@ -3337,7 +3357,7 @@ CDP__PRIVATE cdp_status cdp__shrink_decide(
     for (;;) {
         st = cdp__elastic_read_decision(e, e->store, 2, d);
         if (st != CDP_OK || d->members) return st;
-        if (late) /* and nothing was decided in the last look either */
+        if (late) /* and the last poll has brought no decision, either */
             return cdp__fail(CDP_ERR_TIMEOUT,
                 "cdp_group_shrink: %u of %u ranks came within timeout_ms of the group, %u ms, and "
                 "min_ranks is %u",

@@ -197,9 +197,9 @@ typedef enum cdp_mem_context {
     CDP_MEM_CONTEXT_NONE
 } cdp_mem_context;
 
-/* How: by backtrace(3), where the C library has it, some 150 ns a frame; by the chain of frame
-   pointers, 1 ns a frame, for programs compiled with -fno-omit-frame-pointer; or only the site of
-   CDP_MEM_HERE. */
+/* How stacks are recorded: by backtrace(3), where the C library has it (about 150 ns a frame); by
+   following frame pointers (about 1 ns a frame), in programs compiled with -fno-omit-frame-pointer;
+   or only the source line that CDP_MEM_HERE passes. */
 typedef enum cdp_mem_stacks {
     CDP_MEM_STACKS_BACKTRACE = 0,
     CDP_MEM_STACKS_FRAME_POINTER,
@@ -1798,7 +1798,8 @@ CDP__MEM_HOT void cdp__mem_call_enter(cdp_mem *m, cdp__mem_call *c) {
     if (c->wants | m->log.what) cdp__mem_call_recorded(m, c);
 }
 
-/* The lock was released meanwhile: numbers of an old history are invalid in a new one. */
+/* Call after the lock was released for a while: if a new history has begun since, records the call
+   again, because numbers of the old history are invalid in it. */
 CDP__PRIVATE void cdp__mem_call_again(cdp_mem *m, cdp__mem_call *c) {
     if (c->history != m->histories) cdp__mem_call_recorded(m, c);
 }

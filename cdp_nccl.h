@@ -174,13 +174,14 @@ typedef struct cdp_nccl_desc {
     /* for making the communicator (default: the group's timeout_ms) */
     uint32_t init_timeout_ms;
     uint32_t
-        /* look so often for operations past their deadline and for NCCL's errors, although
-           nobody waits; costs a call of a host function behind each operation (default: 0,
-           nobody looks) */
+        /* how often a thread checks for operations past their deadline and for errors of NCCL, even
+           if no caller waits, in ms; costs a call of a host function behind each operation
+           (default: 0, no checks) */
         watchdog_ms;
     /* * ranks do not compare their calls over the links */
     bool no_check;
-    /* * compare before anything is given to the GPU, which then cannot run into a mismatch; slow */
+    /* * ranks compare each call before the GPU gets it, so that it never hangs in a mismatch;
+       slow */
     bool check_first;
     /* * do not watch over the links whether a rank has died while GPUs work */
     bool no_vigil;
@@ -211,17 +212,17 @@ typedef struct cdp_nccl_desc {
 /* ---- >>create -------------------------------------------------------------------------------- */
 
 /* Give `group` a communicator on the device that is current on this thread. Collective over the
-   group; `desc` NULL: the defaults. Where any rank cannot, all ranks get the same status, the
-   text says which rank and why, and the group stays whole for host memory. Errors:
+   group; `desc` NULL: the defaults. If it fails on any rank, all ranks get the same status, the
+   text names that rank and its reason, and the group stays usable for host memory. Errors:
    UNSUPPORTED (no library: names what was looked for; too old; no `grow` or `from` in this
    version), INVALID (no GPU, two ranks on one GPU where NCCL refuses that, desc), MISMATCH
-   (versions of NCCL or descs differ), TIMEOUT, IO (CUDA's or NCCL's words), NOMEM, STATE (the
-   group has a backend), or the group's failure. It goes with the group. */
+   (versions of NCCL or descs differ), TIMEOUT, IO (CUDA's or NCCL's words), NOMEM, STATE (the group
+   has a backend), or the group's failure. It goes with the group. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_nccl_attach(cdp_group *group, const cdp_nccl_desc *desc);
 
-/* From now on the caller's stream of this group is `stream`, a cudaStream_t of the group's
-   device: operations start after it, and waits hold it. By whichever thread uses the group.
-   Nothing without a communicator. */
+/* From now on the caller's stream of this group is `stream`, a cudaStream_t of the group's device:
+   operations start after it, and waits hold it. This holds for all threads that use the group.
+   Without a communicator nothing happens. */
 CDP_API void cdp_nccl_set_stream(cdp_group *group, void *stream);
 
 /* The group's own stream (cudaStream_t), its ncclComm_t, and the NCCL that was loaded (22809 is
@@ -231,14 +232,14 @@ CDP_API void *cdp_nccl_stream(const cdp_group *group);
 CDP_API void *cdp_nccl_comm(const cdp_group *group);
 CDP_API uint32_t cdp_nccl_version(const cdp_group *group);
 
-/* Device memory as NCCL likes it: from ncclMemAlloc and registered, where the version can; else
-   cudaMalloc. Not zeroed. Give it back with cdp_nccl_free() before the group is destroyed. NCCL
-   wants the memory of one operation registered on all ranks or on none: so use it, and its
-   parts, alike on all ranks. Freeing waits until the caller's stream, which must still exist,
-   and the group's are empty, and for a communicator that is being aborted; work of further
-   streams: wait for it before. What hangs there for more than twice timeout_ms keeps its memory.
-   Inside a capture there is none (STATE), and what is freed there stays until the group is
-   destroyed. Errors: INVALID, NOMEM, IO, STATE. */
+/* Allocates device memory for operations of NCCL: from ncclMemAlloc and registered, if this version
+   of NCCL has that; else from cudaMalloc. Not zeroed. Give it back with cdp_nccl_free() before the
+   group is destroyed. NCCL wants the memory of one operation registered on all ranks or on none: so
+   use it, and its parts, alike on all ranks. Freeing waits until the caller's stream, which must
+   still exist, and the group's are empty, and for a communicator that is being aborted; work of
+   further streams: wait for it before. Memory is not released if that work hangs for more than
+   twice timeout_ms. Inside a capture nothing can be allocated (STATE), and memory freed there stays
+   until the group is destroyed. Errors: INVALID, NOMEM, IO, STATE. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_nccl_alloc(cdp_group *group, uint64_t bytes, void **out);
 CDP_API void cdp_nccl_free(cdp_group *group, void *data);
 
@@ -286,8 +287,9 @@ CDP_API cdp_allocator cdp_nccl_allocator(cdp_group *group);
    memory for the comparison).
 
    Free it with cdp_nccl_free() on each rank, when operations on it are done on that rank; the
-   memory is deregistered then. What is freed inside a capture, and what is left, goes with the
-   group. A group made from this one (cdp_group_split, desc.from) does not have the windows. */
+   memory is deregistered then. Memory that is freed inside a capture, or not freed at all, is
+   released with the group. A group made from this one (cdp_group_split, desc.from) does not have
+   the windows. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_nccl_alloc_symmetric(
     cdp_group *group, uint64_t bytes, void **out);
 
@@ -914,7 +916,7 @@ typedef struct cdp__nccl {
     bool gone;       /* `comm` was aborted under that thread, which clears it when it leaves */
     bool stop;       /* the keeper thread must end */
     bool resting;    /* the keeper thread has ended or does not exist */
-    bool aborted;    /* the communicator was aborted (or revoked, to be kept), so streams run on */
+    bool aborted;    /* aborted, or revoked to be kept: the communicator no longer blocks streams */
     uint32_t failed; /* the group has failed (atomic) */
 
     cdp_nccl_desc desc;
@@ -1008,7 +1010,7 @@ CDP__PRIVATE cdp_status cdp__nccl_settle(
                                 : cdp__nccl_refused((int)state, what);
         if (cdp__nccl_now(b) >= deadline_ns)
             return cdp__fail(CDP_ERR_TIMEOUT,
-                "%s: NCCL did not come to an end within the deadline; a rank does not take part, "
+                "%s: NCCL did not finish by the deadline; a rank does not take part, "
                 "or cannot be reached (NCCL_DEBUG=INFO says more)",
                 what);
         if (cdp_group_desc_of(b->group)->no_thread) (void)cdp_poll(b->group, 0);
@@ -1070,7 +1072,7 @@ CDP__PRIVATE cdp_status cdp__nccl_gather(
         cdp__text_foreign_in(why, sizeof why, all[r].text, sizeof why);
         return cdp__fail_peer((cdp_status)all[r].status, cdp_world_rank_of(b->group, r), 0,
             r == b->rank ? "%s: rank %u cannot: %s"
-                         : "%s: not here either, because rank %u cannot: %s",
+                         : "%s: this rank does not do it, because rank %u cannot: %s",
             what, cdp_world_rank_of(b->group, r), why);
     }
     return CDP_OK;
@@ -1402,9 +1404,9 @@ CDP__PRIVATE cdp_status cdp__nccl_sync(cdp__nccl *b, cdp__cu_event event, cdp__c
         if (st != CDP_OK && st != CDP_PENDING) return cdp__nccl_break(b);
         if (cdp__nccl_now(b) >= until)
             return cdp__fail(CDP_ERR_TIMEOUT,
-                "a stream of device %d has not come to an end within %llu ms, although no "
-                "operation of this group is late; what hangs there is the caller's, or another "
-                "group's",
+                "a stream of device %d has not become empty within %llu ms, although no "
+                "operation of this group is late; work of the caller or of another group hangs "
+                "there",
                 b->device, 2ull * b->timeout_ms);
         if (cdp_group_desc_of(b->group)->no_thread) (void)cdp_poll(b->group, 0);
         cdp__nccl_nap(b, &naps);
@@ -2218,7 +2220,7 @@ CDP__PRIVATE cdp_status cdp__nccl_launch(cdp__nccl *b, const cdp_request *rqs,
     return st == CDP_OK ? cdp__nccl_mark(b, op, capture) : st;
 }
 
-/* Checks the oldest operation in the ring: it may be late, and no thread may have waited for it. */
+/* Checks whether the oldest operation in the ring is late, in case no thread waits for it. */
 CDP__PRIVATE cdp_status cdp__nccl_overdue(cdp__nccl *b) {
     const cdp__nccl_op *op =
         b->issued >= CDP__NCCL_RING ? &b->ring[(b->issued + 1) % CDP__NCCL_RING] : &b->ring[1];
@@ -2275,7 +2277,7 @@ CDP__PRIVATE cdp_status cdp__nccl_transfer(
         if (list[i].tag)
             st = cdp__fail(CDP_ERR_UNSUPPORTED,
                 "device memory: messages between two ranks meet in the order in which they are "
-                "started, so tag %u would not be looked at; give tag 0",
+                "started, so tag %u would be ignored; give tag 0",
                 list[i].tag);
     if (st == CDP_OK) st = cdp__nccl_enter(b);
     if (st != CDP_OK) return st;
@@ -2337,8 +2339,8 @@ CDP__PRIVATE cdp__nccl_memory *cdp__nccl_memory_take(cdp__nccl *b, uint64_t byte
     if (cdp__nccl_right_device(b) != CDP_OK) return NULL;
     if (cdp__nccl_capturing(b->caller)) {
         (void)cdp__fail(CDP_ERR_STATE,
-            "device memory cannot be had inside a capture; allocate it, or do the first steps, "
-            "before");
+            "device memory cannot be allocated inside a capture; allocate it, or run the first "
+            "steps, before the capture");
         return NULL;
     }
     m = (cdp__nccl_memory *)cdp__alloc_zero(b->os, sizeof *m);
@@ -2646,8 +2648,8 @@ CDP__PRIVATE void cdp__nccl_symmetric_tell(cdp__nccl *b, const cdp__nccl_memory 
 /* Registers `m` on all ranks. If this rank has no memory, `st` is the reason. */
 CDP__PRIVATE cdp_status cdp__nccl_symmetric_register(
     cdp__nccl *b, cdp__nccl_memory *m, cdp_status st, cdp__nccl_hello *all, uint64_t bytes) {
-    /* longer than NCCL's call and the search for its cause take: a rank on which NCCL hangs
-       fails the group itself */
+    /* longer than NCCL's call and settling its failure take, so that a rank on which NCCL hangs
+       fails the group before other ranks time out here */
     const uint32_t longer = b->timeout_ms > CDP_NO_TIMEOUT / 4
         ? CDP_NO_TIMEOUT
         : 2 * b->timeout_ms + CDP__NCCL_LEAVE_MS;
@@ -2802,8 +2804,8 @@ CDP__PRIVATE void cdp__nccl_destroy(void *self) {
     if (b->comm) cdp__nccl_close_comm(b);
     if (cdp__nccl_failed(b) && !cdp__nccl_drain(b, b->all, b->stream, 2000)) {
         cdp__log(&cdp_group_desc_of(b->group)->logger, CDP_LOG_ERROR, (int32_t)b->rank,
-            "the GPU does not come to an end with what the group gave it; its stream and memory "
-            "stay behind");
+            "the GPU has not finished the work of this group; its stream and memory are not "
+            "released");
         return;
     }
     cdp_group_clear_backend(b->group);

@@ -439,7 +439,7 @@ typedef struct cdp_call_desc {
        value, or, without `on`, those of the same function on the same rank. It waits here, and
        its time counts. Not for cdp_rpc_remote(). */
     bool in_order;
-    bool detached;     /* inside a function: does not end with the deadline of the call that runs */
+    bool detached;     /* inside a function: may outlast the deadline of the call that runs it */
     cdp_ctx *ctx;      /* the call is a part of this computation, see >>gradients (default: none) */
     const char *label; /* of the reference that cdp_rpc_remote() makes; kept, not copied (default:
                           none) */
@@ -467,15 +467,15 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_start(
 /* Starts it and waits. Returns its status. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_call(
     cdp_rpc *rpc, const cdp_call_desc *desc, cdp_call *call);
-/* What the function makes stays on its rank; *out refers to it at once, with one handle. `done`
-   and `one_way` must not be set. If the function fails, so do all uses of the value. Errors as for
-   cdp_rpc_start(), BUSY (max_rrefs), and TIMEOUT (there was no room for the call in its time: see
-   max_calls; nothing was started). */
+/* Runs a function whose result stays on its rank; *out refers to the result at once, with one
+   handle. `done` and `one_way` must not be set. If the function fails, so do all uses of the value.
+   Errors as for cdp_rpc_start(), BUSY (max_rrefs), and TIMEOUT (there was no room for the call in
+   its time: see max_calls; nothing was started). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_remote(
     cdp_rpc *rpc, const cdp_call_desc *desc, cdp_rref *out);
 
-/* Waits until it has ended; returns its status, again and again, and sets cdp_last_error(). STATE
-   inside an INLINE function or a callback. */
+/* Waits until the call has ended; returns its status, the same each time, and sets
+   cdp_last_error(). STATE inside an INLINE function or a callback. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_call_wait(cdp_call *call);
 /* PENDING after timeout_ms; the call goes on. PENDING earlier where a wait below ends, see
    THREADS. */
@@ -553,8 +553,9 @@ typedef struct cdp_rref_info {
     uint32_t parent; /* the rank that it came from; the owner's own number: from there */
     uint32_t handles, holds, forks;
     bool is_owner;
-    /* on the owner: of the value; else: of the reference. OK; PENDING: being made, not confirmed
-       yet; or why it is not there and never will be */
+    /* status of the value (on the owner) or of the reference (on other ranks). OK: it exists;
+       PENDING: the value is being made, or the owner has not confirmed the reference yet; an error:
+       it will never exist */
     cdp_status status;
     uint32_t type;     /* on the owner: of cdp_value */
     const char *label; /* NULL: none */
@@ -590,11 +591,11 @@ struct cdp_rpc_request {
    the caller's call has failed, too: STATE (the second reply; a reference that was dropped),
    INVALID (too long), NOMEM. */
 CDP_API cdp_status cdp_rpc_reply(cdp_rpc_request *request, const cdp_args *results);
-/* Of cdp_rpc_remote(): this value stays here. Of another call: its plain bytes are sent, then it
-   is destroyed; more than 64 KiB in one piece (one iov, no tensors and references) are not copied
-   here, the caller reads them in place until `destroy` is called, fastest from memory of
-   cdp_group_alloc(); without `destroy` they are copied. Errors: those of cdp_rpc_reply(), after
-   which the value is the caller's. */
+/* Replies with a value. To cdp_rpc_remote(): the value stays on this rank. To another call: its
+   plain bytes are sent, then it is destroyed; more than 64 KiB in one piece (one iov, no tensors
+   and references) are not copied here, the caller reads them in place until `destroy` is called,
+   fastest from memory of cdp_group_alloc(); without `destroy` they are copied. Errors: those of
+   cdp_rpc_reply(), after which the value is the caller's. */
 CDP_API cdp_status cdp_rpc_reply_value(cdp_rpc_request *request, const cdp_value *value);
 /* The function failed: the caller gets CDP_ERR_REMOTE, `code` and this text (at most 400 bytes; no
    format). NULL: no text. */
@@ -605,10 +606,10 @@ CDP_API bool cdp_rpc_cancelled(const cdp_rpc_request *request);
 /* ---- >>gradients ----------------------------------------------------------------------------- */
 
 /* The program computes gradients itself; a context records which values came from which calls, and
-   in a backward pass gradients take the way back over all ranks, also where a rank takes part only
-   through another one. A value is a number for a tensor that gradients may flow to: it stands in
-   `value` of cdp_tensor when that is an argument or a result of a call with .ctx, and whoever
-   receives it finds there a number of its own rank. Values are made by cdp_ctx_value() and
+   in a backward pass gradients travel back over all ranks, also over ranks that were called by a
+   called rank. A value is a number for a tensor that gradients may flow to: it is stored in `value`
+   of a cdp_tensor that is an argument or a result of a call with .ctx, and the receiver gets the
+   tensor with a number of its own rank in that member. Values are made by cdp_ctx_value() and
    cdp_ctx_param(), by cdp_ctx_op() for a step of the program, and by calls of functions that have
    `backward`, for their results. Numbers of one context mean nothing in another one.
 
@@ -651,11 +652,11 @@ CDP_API cdp_status cdp_ctx_end(cdp_ctx *ctx, uint32_t timeout_ms);
 /* The same number on all ranks. */
 CDP_API uint64_t cdp_ctx_id(const cdp_ctx *ctx);
 
-/* A new value: an input whose gradient is asked for, or an output of cdp_ctx_op(). Errors of these
-   four: INVALID (a value that this rank does not have in this context), NOMEM, STATE (the context
-   has failed, or ended). */
+/* Makes a value, and stores its number in *value: an input whose gradient is asked for, or an
+   output of cdp_ctx_op(). Errors of this call and the next three: INVALID (a value that this rank
+   does not have in this context), NOMEM, STATE (the context has failed, or ended). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ctx_value(cdp_ctx *ctx, uint64_t *value);
-/* The value of a parameter that this rank owns: the same number for each call. */
+/* Stores the number of the value of a parameter that this rank owns: the same one in each call. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ctx_param(cdp_ctx *ctx, cdp_rref param, uint64_t *value);
 
 /* A step of the program: how gradients of its outputs become those of its inputs. */
@@ -2296,7 +2297,7 @@ CDP__PRIVATE void cdp__rpc_record_call(cdp_rpc *rpc, cdp__rpc_call *c) {
     rpc->one_ways += c->one_way;
 }
 
-/* It has ended for its caller; what is said later does not count. */
+/* The call has ended for its caller; later messages do not change its record. */
 CDP__PRIVATE void cdp__rpc_record_end(
     cdp_rpc *rpc, const cdp__rpc_call *c, cdp_status status, cdp_ran ran) {
     cdp_rpc_record *r = cdp__rpc_record_of(rpc, c->record);
@@ -2495,7 +2496,7 @@ CDP__PRIVATE uint32_t cdp__rpc_time_left(cdp_rpc *rpc, uint64_t deadline_ns) {
     return (uint32_t)cdp__min(ms, CDP_NO_TIMEOUT - 1);
 }
 
-/* The request has left this rank: from now on nobody can say that it did not run. */
+/* The request has left this rank: from now on it is not certain that it did not run. */
 CDP__PRIVATE void cdp__rpc_left(cdp_rpc *rpc, uint32_t to, const cdp__rpc_packet *p) {
     cdp__rpc_call *c = p->kind == CDP__RPC_CALL ? cdp__rpc_call_find(rpc, p->a) : NULL;
     cdp_rpc_record *r = c ? cdp__rpc_record_of(rpc, c->record) : NULL;
@@ -4328,7 +4329,7 @@ CDP__PRIVATE cdp_status cdp__rpc_results_check(
     return cdp__rpc_rrefs_check(rpc, name, results);
 }
 
-/* The results leave. A failure: nothing was said. */
+/* Sends the reply with the results. After an error nothing was sent. */
 CDP__PRIVATE cdp_status cdp__rpc_answer(cdp_rpc *rpc, cdp__rpc_rq *rq, const cdp_args *args) {
     const bool silent = (rq->flags & (CDP__RPC_ONE_WAY | CDP__RPC_REMOTE)) != 0;
     cdp_tensor tensors[CDP__RPC_TENSORS];
@@ -4483,10 +4484,11 @@ CDP__PRIVATE void cdp__rpc_look_again(cdp_rpc *rpc) {
    the request has. */
 #define CDP__RPC_PASS_NS 1000000000u
 
-/* True if a wait that ends by bound_ns may run this request. Waits of its function end soon
-   after that wait. So a function that waits, or that has never run, is left to a wait with more
-   time, unless a request that needs its value ends within this wait. But not for long, because
-   there may be no other wait. */
+/* True if a thread in a wait that ends by bound_ns may run this request meanwhile. A function that
+   runs there must itself stop waiting soon after bound_ns. So a function that is known to wait, or
+   that has never run, is left to a wait with more time, unless the deadline of a request that needs
+   its value is within this wait. It is left for a limited time, because there may be no other
+   wait. */
 CDP__PRIVATE bool cdp__rpc_may(
     const cdp_rpc *rpc, cdp__rpc_rq *rq, uint64_t now, uint64_t bound_ns) {
     uint64_t ends = rq->pub.deadline_ns, enough;
@@ -5499,7 +5501,7 @@ CDP__PRIVATE void cdp__rpc_free(cdp_rpc *rpc) {
 
 /* ---- destruction */
 
-/* Ends all values and references, whoever holds them. Lock held. */
+/* Ends all values and references, on whichever rank their handles are. Lock held. */
 CDP__PRIVATE void cdp__rpc_end_refs(cdp_rpc *rpc) {
     uint32_t slot;
     for (slot = 1; slot < rpc->refs.room; ++slot) {
@@ -5595,7 +5597,7 @@ CDP__PRIVATE const char *cdp__rpc_stage_text(cdp__rpc_stage stage) {
     return stage == CDP__RPC_KEPT ? "was kept and never replied to" : "waits";
 }
 
-/* Sets the last error: what this rank still has in flight. */
+/* Sets the last error to a text that names what this rank still has in flight. */
 CDP__PRIVATE cdp_status cdp__rpc_blame(cdp_rpc *rpc) {
     const cdp__rpc_rq *rq = rpc->all;
     char name[16];
@@ -5703,7 +5705,7 @@ CDP__PRIVATE cdp_status cdp__rpc_add_up(
     st = cdp_start(rpc->sums, &request, &work);
     if (st == CDP_OK) {
         st = cdp_work_then(work, cdp__rpc_summed, &sum, &then);
-        /* nobody tells when it ends, which writes to `all` */
+        /* no callback will report its end, and it writes to `all` until then */
         if (st != CDP_OK) (void)!cdp_work_wait(work);
     }
     cdp__rpc_lock(rpc);
@@ -7173,8 +7175,8 @@ CDP__PRIVATE cdp_status cdp__ctx_op_check(const cdp_ctx *ctx, const cdp_ctx_op_d
         if (!node || twice || ctx->nodes[node].backward || ctx->w.nodes[node].edges
             || ctx->values[entry].other)
             return cdp__fail(CDP_ERR_INVALID,
-                "cdp_ctx_op: outputs[%u] is not a value of cdp_ctx_value() that no step has made "
-                "yet",
+                "cdp_ctx_op: outputs[%u] must be a value of cdp_ctx_value(), listed once and an "
+                "output of no other step",
                 i);
         for (k = 0; k < d->input_count; ++k)
             if (d->inputs[k] == d->outputs[i])

@@ -4462,8 +4462,8 @@ CDP__PRIVATE bool cdp__server_flush(cdp_store_server *s) {
     return more;
 }
 
-/* Before the server is destroyed, without a thread of its own: sends what clients take now. True:
-   they have not taken all, and may until *until_ns. */
+/* For a server without a thread, before it is destroyed: sends as many answers as the sockets
+   accept now. True: some are left; call again, until *until_ns at most. */
 CDP__PRIVATE bool cdp__store_server_parts(cdp_store_server *s, uint64_t *until_ns) {
     const uint64_t now = s->os->now_ns(s->os->user);
     if (!s->last_ns) s->last_ns = now + CDP__SERVER_LAST_MS * CDP__MS;
@@ -4538,8 +4538,8 @@ CDP__PRIVATE bool cdp__store_server_sent(const cdp_store_server *s) {
     return true;
 }
 
-/* For cdp_tcp.h: true if all answers are sent, no client waits, and none whose wait is over has
-   still to ask for the value. */
+/* For cdp_tcp.h: true if all answers are sent, no client waits, and every client whose wait has
+   ended has asked for the value. */
 CDP__PRIVATE bool cdp__store_server_quiet(const cdp_store_server *s) {
     const cdp__conn *c;
     for (c = s->conns.next; c != &s->conns; c = c->next)
@@ -5206,8 +5206,9 @@ CDP__PRIVATE void cdp__client_byte(cdp__client *c, uint8_t v) {
     }
 }
 
-/* Handles a listed key. A leading slash marks a program's key, and is removed. Other keys are
-   the protocol's own, or replace a removed one; they are dropped. */
+/* Handles a listed key. Keys of programs begin with a slash, which is removed. Other keys are
+   dropped: they are the protocol's own, or empty ones that the server sends in place of keys
+   deleted during the listing. */
 CDP__PRIVATE void cdp__client_key_listed(cdp__client *c) {
     cdp_bytes *key = &c->rq->results[c->rq->number];
     uint8_t *p = c->value - key->bytes; /* the whole key has arrived */
@@ -5745,8 +5746,8 @@ CDP__PRIVATE void cdp__client_wake_sleepers(cdp__client *c) {
     if (c->sleepers) c->os->threads.cond_broadcast(c->os->user, c->cond);
 }
 
-/* The request has failed: sets this thread's last error. Another thread may have met the error, or
-   nobody who had a text for it. */
+/* The request has failed: sets this thread's last error. This is needed if the error occurred in
+   another thread, or in code that made no text for it. */
 CDP__PRIVATE void cdp__client_say_why(const cdp__client *c, const cdp_store_request *rq) {
     if (rq->status < 0 && c->state == CDP__CLIENT_BROKEN)
         *cdp__error_slot() = c->error;
@@ -5951,10 +5952,10 @@ CDP__PRIVATE bool cdp__client_bye_read(cdp__client *c) {
     return r == 0;
 }
 
-/* Input that is still in transit would do the same, and could drop the withdrawal of the last will.
-   So a PING follows the withdrawal, and everything up to its answer is read, for at most
-   CDP__CLIENT_GOODBYE_NS because the server may have died. One look, which does not wait. True:
-   the answer is still awaited, until bye_ns. */
+/* Closing a socket before all input has arrived would make the system drop the bytes sent last,
+   among them the withdrawal of the last will. So a PING follows the withdrawal, and everything up
+   to its answer is read, for at most CDP__CLIENT_GOODBYE_NS because the server may have died. One
+   step, which does not wait. True: the answer is still awaited, until bye_ns. */
 CDP__PRIVATE bool cdp__client_bye(cdp__client *c) {
     uint64_t left;
     if (c->state != CDP__CLIENT_READY || c->bye_over) return false;

@@ -214,7 +214,8 @@ typedef struct cdp_tcp_desc {
     bool external_store;
     /* secret of this job, the same on all ranks (default: none; one machine only) */
     const char *job_key;
-    /* without a job_key, work with other machines, too: whoever reaches them can join in */
+    /* without a job_key, work with other machines, too: any program that reaches them can join
+       in */
     bool trust_network;
     /* every byte between two ranks over TCP is covered by an authentication code; needs a job_key,
        the same on all ranks; see CHANGED BYTES above (default: no) */
@@ -239,13 +240,14 @@ typedef struct cdp_tcp_desc {
        same on all ranks (default: 1). With `interfaces`, in turn over these, each of which must be
        in a network of its own */
     uint32_t connections;
-    /* ranks other than 0 listen at a port from here on (default: any free one) */
+    /* ranks other than 0 listen at a port in first_port .. last_port (default: any free one) */
     uint16_t first_port;
     /* up to here (default: first_port) */
     uint16_t last_port;
-    /* ranks of one machine talk over TCP, too; one that says so counts for its links */
+    /* ranks of one machine use TCP, too, in place of shared memory; holds for all links of a rank
+       that sets it */
     bool no_shared_memory;
-    /* memory through which two ranks of one machine talk, each way, 64 to 2^30 (default: 256
+    /* bytes of shared memory between two ranks of one machine, each way, 64 to 2^30 (default: 256
        KiB) */
     uint64_t ring_bytes;
     /* rank 0: the process that started this one opened listen_fd, which listens at master_port */
@@ -276,15 +278,15 @@ typedef struct cdp_starting cdp_starting;
    and master_port. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_init_start(const cdp_tcp_desc *desc, cdp_starting **out);
 
-/* Goes on for at most `budget_us` microseconds (0: one look, without waiting); waiting may take a
+/* Goes on for at most `budget_us` microseconds (0: one step, without waiting); waiting may take a
    millisecond more. CDP_PENDING: call it again. Everything else ends the start and releases it:
    CDP_OK, then *out is this rank's group; or what cdp_init() would have returned. One thread at a
    time. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_init_poll(
     cdp_starting *starting, uint32_t budget_us, cdp_group **out);
 
-/* Ends a start at once and releases it; NULL is allowed. The other ranks' starts fail: they are
-   told that this rank has ended, or, if it had hardly begun, their time passes and they name it. */
+/* Ends a start at once and releases it; NULL is allowed. The other ranks' starts fail with an error
+   that names this rank: at once, or at their deadline if this rank had hardly begun. */
 CDP_API void cdp_init_cancel(cdp_starting *starting);
 #endif /* CDP_NO_FRAMES */
 
@@ -330,14 +332,14 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_init_url(
    cdp_ function that was given this one has returned. */
 typedef const char *(*cdp_getenv_func)(void *user, const char *name);
 
-/* What a launcher says to a process in variables. */
+/* What a launcher passes to a process in environment variables. */
 typedef struct cdp_launch {
-    /* "torchrun" (cdprun says the same), "openmpi", "mpich", "slurm"; "" when there is none */
+    /* "torchrun" (under cdprun, too), "openmpi", "mpich", "slurm"; "" when there is none */
     char launcher[12];
     uint32_t rank, world_size;
-    /* among the ranks of this machine; local_size 0: not said */
+    /* among the ranks of this machine; local_size 0: not given */
     uint32_t local_rank, local_size;
-    /* "": not said and not known */
+    /* "": not given and not known */
     char master_addr[256];
     /* 0: likewise */
     uint16_t master_port;
@@ -1310,7 +1312,8 @@ typedef struct cdp__incoming {
 /* Knows: all links of a rank, its listener, the store. Promises: the first cause of a failure is
    kept. May use: >>link, >>memory, >>handshake, loop of cdp.h. */
 
-/* Progress of reading a rank's note in the store: whom it waits for while starting. */
+/* Progress of reading another rank's wait record in the store: which rank it waits for while it
+   starts. */
 typedef enum cdp__note_state {
     CDP__NOTE_NONE,
     CDP__NOTE_THERE, /* asking whether there is one */
@@ -1453,10 +1456,11 @@ typedef struct cdp__mesh {
     uint64_t known_ns;        /* rank 0: when it received the first cause; 0: not yet */
     cdp__timer readers_timer; /* gives other ranks time to read it */
 
-    /* Notes in the store, key wait/<rank>: for whom a rank waits while it starts. */
+    /* Wait records in the store, key wait/<rank>: the rank that this rank waits for while it
+       starts. */
     bool noted; /* this rank has written one */
     cdp__note_state note_state;
-    uint32_t note_rank; /* the rank whose note is read */
+    uint32_t note_rank; /* the rank whose record is read */
     uint64_t note_ns;   /* since when */
     int32_t note_named;
     cdp_store_request note_rq;
@@ -1520,8 +1524,9 @@ CDP__PRIVATE void cdp__link_forget(cdp__link *l, cdp_status status, int32_t err)
     l->state = CDP__LINK_LOST;
     l->status = status;
     l->lost_errno = err;
-    /* The system frees memory of a process that has ended with the last view of it, and that takes
-       0.1 ms per MiB: not in a poll with a budget, but when this rank leaves. */
+    /* Unmaps the peer's memory. If its process has ended, the last rank that unmaps makes the
+       system free it, which takes 0.1 ms per MiB: too long for a poll with a budget, so without a
+       progress thread this is left until this rank leaves. */
     if (cdp__link_shared(l) && !l->mesh->desc.group.no_thread) cdp__shared_tidy(l->shared, true);
 }
 
@@ -2053,8 +2058,8 @@ CDP__PRIVATE void cdp__link_up(cdp__link *l) {
     if (fd >= 0) cdp__loop_add(&m->loop, &l->process, fd, cdp__link_process_event, l);
 }
 
-/* A link that is up only now, whichever side connected: if this rank is about to leave, the peer
-   gets the cause of that first. */
+/* A link has just come up. If this rank is leaving because of a failure, sends the cause to the
+   peer first. */
 CDP__PRIVATE void cdp__link_tell_late(cdp__link *l) {
     if (l->mesh->leaving && !l->index && l->state == CDP__LINK_UP) cdp__link_tell(l);
 }
@@ -2969,9 +2974,9 @@ CDP__PRIVATE void cdp__mesh_doorbell(void *self, uint32_t peer) {
 
 /* ---- >>first-cause: the first failure of a job, recorded in the store ------------------------ */
 
-/* Knows: the store's keys "fail" and "wait". Promises: an earlier or deeper cause that another
-   rank has recorded replaces this rank's own; what this rank has recorded there is what it learnt
-   last. May use: >>memory, >>link, >>mesh, >>incoming, auth, stores. */
+/* Knows: the store's keys "fail" and "wait". Promises: an earlier or deeper cause that another rank
+   has recorded replaces this rank's own; its own record there is its latest one. May use: >>memory,
+   >>link, >>mesh, >>incoming, auth, stores. */
 
 CDP__PRIVATE uint64_t cdp__mesh_now(const cdp__mesh *m) {
     return m->os->now_ns(m->os->user);
@@ -3043,8 +3048,8 @@ CDP__PRIVATE cdp__cause_put *cdp__mesh_last_put(cdp__mesh *m) {
     return m->put_count ? &m->puts[(m->put_count - 1) % 2] : NULL;
 }
 
-/* Stores this rank's cause, if no rank has stored one before; and again when this rank has learnt
-   better whom everybody waits for, because ranks that are still starting know only the store. */
+/* Stores this rank's cause, if no rank has stored one before. Stores it again when this rank has
+   received a deeper cause, because ranks that are still starting read only the store. */
 CDP__PRIVATE void cdp__mesh_put_cause(cdp__mesh *m) {
     cdp__cause_put *const last = cdp__mesh_last_put(m), *const p = &m->puts[m->put_count % 2];
     cdp_bytes expected = {NULL, 0};
@@ -3147,7 +3152,7 @@ CDP__PRIVATE void cdp__mesh_note_start(cdp__mesh *m, cdp_store_op op) {
     if (begun) m->note_state = op == CDP_STORE_GET ? CDP__NOTE_READ : CDP__NOTE_THERE;
 }
 
-/* Takes the next step of reading the note of `note_rank`. */
+/* Takes the next step of reading the wait record of `note_rank`. */
 CDP__PRIVATE void cdp__mesh_note_step(cdp__mesh *m) {
     if (m->note_state == CDP__NOTE_DONE || m->note_rq.status == CDP_PENDING) return;
     if (m->note_state == CDP__NOTE_THERE && m->note_rq.status == CDP_OK && m->note_rq.number) {
@@ -3165,10 +3170,11 @@ CDP__PRIVATE void cdp__mesh_note_step(cdp__mesh *m) {
 /* How long a store that answers may take for it. */
 #define CDP__NOTE_MS 10u
 
-/* Reads the note of a rank that does not answer: for whom it waits. If the store does not answer
-   by the last call (`last`), rank 0 is to blame, which serves it, unless it was asked only just
-   now; a store that is gone tells nothing. A lost rank that was connected before was not starting
-   any more. */
+/* Reads the wait record of a rank that does not answer: returns the rank that it waits for while it
+   starts, or -1 if that is not known (yet) or it has started. A lost rank that was connected before
+   has started. If the store has not answered by the last call (`last`) and has had CDP__NOTE_MS,
+   returns 0, because rank 0 serves it. -2: the rank is lost, and so is the store of rank 0, so
+   either may be the cause. */
 CDP__PRIVATE int32_t cdp__mesh_starting(void *self, uint32_t peer, bool lost, bool last) {
     cdp__mesh *m = (cdp__mesh *)self;
     if (lost && peer && !m->desc.external_store && m->watch && m->watch_rq.status < CDP_OK)
@@ -3299,8 +3305,8 @@ CDP__PRIVATE bool cdp__link_open(const cdp__link *l) {
     return l->io.next && !l->shared && (l->state == CDP__LINK_UP || l->state == CDP__LINK_LOST);
 }
 
-/* Goes on telling the cause where a socket has taken a part of it. True: some still waits for
-   room. */
+/* Sends the rest of the cause on links whose socket accepted only a part of it. True: on some link
+   a rest still waits for room. */
 CDP__PRIVATE bool cdp__mesh_telling(cdp__mesh *m) {
     bool more = false;
     uint32_t i;
@@ -3819,8 +3825,8 @@ CDP__PRIVATE cdp_status cdp__join_noted(cdp__mesh *m) {
     return cdp__join_await(m);
 }
 
-/* Writes a note into the store: for whom this rank waits while starting (-1: for none). Ranks
-   that have started and wait for this one read it. */
+/* Writes this rank's wait record into the store: the rank that it waits for while it starts (-1:
+   none). Ranks that have started and wait for this one read it. */
 CDP__PRIVATE void cdp__join_note(cdp__mesh *m, int32_t named, cdp__join_func *next) {
     cdp__join *s = m->join;
     cdp__put_u32(s->own, (uint32_t)named);
@@ -3933,7 +3939,7 @@ CDP__PRIVATE cdp_status cdp__join_awaited(cdp__mesh *m) {
     cdp__join *s = m->join;
     const cdp__text none = {s->names, sizeof s->names, 0};
     const uint64_t now = cdp__mesh_now(m), left = cdp__max(m->init_deadline_ns, now) - now;
-    /* a process that stood still until the deadline asks all the same */
+    /* a process that was stopped until after the deadline still gets this time to ask */
     const uint64_t least = cdp__min(CDP__SETTLE_MS, m->desc.init_timeout_ms / 20) * CDP__MS;
     if (s->result == CDP_OK && s->with_values) {
         m->addrs = s->rq;
@@ -4834,7 +4840,8 @@ CDP__PRIVATE cdp_status cdp__mesh_prepare(cdp__mesh *m) {
 
 #define CDP__LEAVE_MS 100u /* time to unregister from a file that another process has locked */
 
-/* The start has succeeded: withdraws this rank's note, if it has written one. */
+/* The start has succeeded: if this rank has written a wait record, replaces it by one that names no
+   rank. */
 CDP__PRIVATE cdp_status cdp__join_good(cdp__mesh *m) {
     m->started = true;
     if (!m->noted) return cdp__join_end(m);
@@ -5230,7 +5237,7 @@ CDP__PRIVATE cdp_status cdp__url_parse(const char *url, cdp__url *u) {
             "'%s' is none of env://, tcp://HOST:PORT, tcp://[IPV6]:PORT, file:///PATH", url);
     if (*query && !cdp__url_query(query + 1, u))
         return cdp__fail(CDP_ERR_INVALID,
-            "'%s': behind the ? only rank=R and world_size=N may stand, joined by &", url);
+            "'%s': only rank=R and world_size=N are allowed after the ?, joined by &", url);
     return CDP_OK;
 }
 
@@ -5437,8 +5444,8 @@ CDP_API void cdp_init_cancel(cdp_starting *s) {
     cdp__free(s->os, s);
 }
 
-/* One look; waits until until_ns at most. A rank that could not start stays until the others have
-   read why. */
+/* One step of a start; waits until until_ns at most. A rank that could not start stays until the
+   others have read the reason. */
 CDP__PRIVATE cdp_status cdp__starting_step(cdp_starting *s, uint64_t until_ns) {
     cdp__mesh *m = s->mesh;
     cdp_status st = s->status;

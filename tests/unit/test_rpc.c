@@ -1529,7 +1529,7 @@ static void grad_mistakes(side *s) {
     op.outputs = &out;
     op.input_count = 0;
     OK(cdp_ctx_op(ctx, &op));
-    REFUSED(CDP_ERR_INVALID, "that no step has made", cdp_ctx_op(ctx, &op));
+    REFUSED(CDP_ERR_INVALID, "output of no other step", cdp_ctx_op(ctx, &op));
     REFUSED(CDP_ERR_INVALID, "or a step has made it", cdp_ctx_grad(ctx, out, &g));
     OK(cdp_ctx_grad(ctx, value, &g));
     T(!g.data);
