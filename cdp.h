@@ -14431,7 +14431,7 @@ CDP__PRIVATE void cdp__pends_drop(cdp_group *g) {
             if (!after->group || cdp__group_top(after->group) != g) continue;
             if (x != g && x->parent != g && cdp__work_look(after->group, after->seq) != CDP_OK) {
                 cdp__fail(CDP_ERR_STATE,
-                    "the group of the work that it was to start after was destroyed");
+                    "the group of the work that this one was to follow was destroyed");
                 cdp__group_fail_last(x);
             }
             after->group = NULL;
