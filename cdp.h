@@ -10040,7 +10040,6 @@ typedef struct cdp__world {
     bool fast_poll;         /* this poll of the groups is one of several: only the last one checks
                           deadlines */
     bool cut;               /* this poll ended at its budget, and there is more to do */
-    int32_t spin_luck;      /* > 0: polling before sleeping has paid off lately; < 0: it has not */
     uint64_t poll_until_ns; /* when this poll is to end; 0: when nothing moves any more */
     cdp_lock lock;
     cdp_transport transport;
@@ -10048,6 +10047,7 @@ typedef struct cdp__world {
     uint32_t stream_rows;  /* a power of two */
     uint32_t stream_count;
     uint32_t unexpected_count;
+    int32_t spin_luck; /* > 0: polling before sleeping has paid off lately; < 0: it has not */
     uint64_t arrivals; /* increases when a receive from any rank might find a message */
     /* `stored` counts events for other streams than the one being read; `stored_seen` is its
        value at the last poll of all groups */
@@ -11722,6 +11722,7 @@ typedef enum cdp__health {
     0x6c726763u /* cdp_group_leave() is under way, and its streams are closed */
 
 /* Members that much code uses come first, because instructions that use them are shorter. */
+/* What most functions use comes first: the first 128 bytes have the shortest addresses. */
 struct cdp_group {
     /* detects the use of a destroyed group, until its memory is reused */
     uint32_t magic;
@@ -11731,23 +11732,24 @@ struct cdp_group {
     uint64_t channel;     /* equal on all its ranks */
     cdp__stream *streams; /* of the channel, one per rank */
     cdp__peer *peers;
+    uint32_t *members;          /* world rank of each of its ranks; NULL: equal */
+    cdp_group *parent;          /* the group that it fails together with; NULL: none */
+    const cdp_backend *backend; /* NULL: none */
+    cdp__flow *active_flows;
 
     /* operations: a queue in order of issue; the first one runs */
     cdp__op *queue;
     uint32_t queue_room, queue_at, queue_used;
-    uint32_t waiters;           /* threads that wait for one of its operations */
-    const cdp_backend *backend; /* NULL: none */
-    cdp__flow *active_flows;
+    uint32_t waiters; /* threads that wait for one of its operations */
+
+    cdp_group_desc desc; /* with defaults; rank and world_size are those of this group */
     cdp_group *next;     /* in world->groups */
     uint64_t soonest_ns; /* at or before the earliest deadline of an operation or message */
-    cdp_group_desc desc; /* with defaults; rank and world_size are those of this group */
-    uint32_t *members;   /* world rank of each of its ranks; NULL: equal */
     /* properties for >>select: CDP__NEAR, CDP__SHARED, CDP__HOSTS, CDP__EVEN */
     uint8_t is;
     bool active; /* in world->active */
     bool backed; /* it has or had a backend */
     cdp_group *next_active;
-    cdp_group *parent;          /* the group that it fails together with; NULL: none */
     uint64_t issued, completed; /* sequence numbers */
     uint32_t ddps;              /* ddps created on it */
     void *barrier;              /* memory of cdp_monitored_barrier(), kept for the next one */
@@ -18611,7 +18613,15 @@ struct cdp_ddp {
     uint32_t root;     /* the highest rank that had data in that pass */
     uint32_t launched; /* buckets that have started in this pass */
     cdp_status failed; /* the first failure of this pass */
-    uint64_t forward_ns, begin_ns, called_ns, end_ns;
+    cdp_work last;            /* the last operation started in `group` */
+    /* Creation and backward_end run in stages: the next one, when `awaits` is done. */
+    cdp_status (*stage)(cdp_ddp *d);
+    cdp__ddp_task task;
+    uint32_t item; /* of what a stage works on, and where it goes on there, in bytes */
+    uint64_t at_byte;
+    uint64_t begin_ns, called_ns, forward_ns, end_ns;
+    cdp_work awaits;
+
     cdp_ddp_desc desc; /* with defaults; its pointers to params and buffers are not used */
     uint32_t *slots;   /* indices of parameters, in memory order */
     uint8_t *pack;     /* small parameters or buffers are broadcast from here in one message */
@@ -18630,7 +18640,6 @@ struct cdp_ddp {
     cdp_group *lanes[CDP__HOOK_LANES];
     uint32_t at[CDP__HOOK_LANES + 1]; /* the next bucket for each stage */
     cdp_work active, used;            /* operations that sum flags which a hook must not see */
-    cdp_work last;                    /* the last operation started in `group` */
     uint32_t number;                  /* number of this ddp in its group */
     uint32_t sparse_count;
     uint64_t *sparse_counts; /* rows of each rank and sparse parameter, then of one parameter */
@@ -18639,12 +18648,6 @@ struct cdp_ddp {
     /* hash of the parameters that this rank used in the last of these passes */
     uint64_t marks;
     cdp_ddp_stats stats;
-    /* Creation and backward_end run in stages: the next one, when `awaits` is done. */
-    cdp_status (*stage)(cdp_ddp *d);
-    cdp_work awaits;
-    cdp__ddp_task task;
-    uint32_t item; /* of what a stage works on, and where it goes on there, in bytes */
-    uint64_t at_byte;
     uint32_t pack_first, pack_root; /* of a broadcast: the first item that is not sent yet */
     uint64_t pack_used;
     bool rows_under_way; /* of the sparse parameter `item` */
