@@ -6544,7 +6544,7 @@ typedef struct cdp__span {
 
 /* Part i when `count` elements are cut into parts that differ by at most one element. There are
    s->lanes parts (if 0, s->size); ranks beyond that number have none. */
-CDP__PRIVATE cdp__span cdp__part(const cdp__shape *s, uint32_t i) {
+CDP__PRIVATE cdp__span cdp__cut(const cdp__shape *s, uint32_t i) {
     const uint32_t n = s->lanes ? s->lanes : s->size;
     const uint64_t q = s->count / n, rest = s->count % n;
     cdp__span p;
@@ -6569,6 +6569,16 @@ CDP__PRIVATE cdp__span cdp__blocks(
 
 CDP__PRIVATE cdp__span cdp__block_of(const cdp__shape *s, const uint64_t *offs, uint32_t i) {
     return cdp__blocks(s, offs, i, i + 1);
+}
+
+/* The part of rank i: the one that it begins or ends with or, where all ranks begin and end with
+   everything, a piece of that. (Ranks of an alltoall have two: use cdp__block_of().) */
+CDP__PRIVATE cdp__span cdp__part(const cdp__shape *s, uint32_t i) {
+    if (s->kind == CDP_COLL_REDUCE_SCATTER || s->kind == CDP_COLL_SCATTER)
+        return cdp__block_of(s, s->in_offs, i);
+    if (s->kind == CDP_COLL_ALLGATHER || s->kind == CDP_COLL_GATHER)
+        return cdp__block_of(s, s->out_offs, i);
+    return cdp__cut(s, i);
 }
 
 CDP__PRIVATE cdp__span cdp__first(uint64_t len) {
@@ -6769,7 +6779,7 @@ CDP__PRIVATE uint32_t cdp__gather_rounds(const cdp__shape *s) {
    also adds its copy to the output. Returns the number of steps. */
 CDP__PRIVATE uint32_t cdp__gather_own(
     const cdp__shape *s, uint32_t k, uint32_t m, cdp__step out[]) {
-    const cdp__span own = cdp__block_of(s, s->out_offs, s->rank);
+    const cdp__span own = cdp__part(s, s->rank);
     uint32_t i;
     if (s->in_place) return m;
     for (i = 0; i < m; ++i)
@@ -6784,10 +6794,8 @@ CDP__PRIVATE uint32_t cdp__gather_own(
 CDP__PRIVATE uint32_t cdp__gather_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     const uint32_t n = s->size, r = s->rank;
     if (k == 0) return n > 1 ? 0 : cdp__gather_own(s, 0, 0, out);
-    out[0] =
-        cdp__step_send((r + 1) % n, CDP__OUT, cdp__block_of(s, s->out_offs, (r + n - (k - 1)) % n));
-    out[1] =
-        cdp__step_recv((r + n - 1) % n, CDP__OUT, cdp__block_of(s, s->out_offs, (r + n - k) % n));
+    out[0] = cdp__step_send((r + 1) % n, CDP__OUT, cdp__part(s, (r + n - (k - 1)) % n));
+    out[1] = cdp__step_recv((r + n - 1) % n, CDP__OUT, cdp__part(s, (r + n - k) % n));
     return k == 1 ? cdp__gather_own(s, 1, 2, out) : 2;
 }
 
@@ -6825,8 +6833,7 @@ CDP__PRIVATE uint32_t cdp__reduce_tree_round(const cdp__shape *s, uint32_t k, cd
 CDP__PRIVATE uint32_t cdp__linear_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     const bool root = s->rank == s->root, gather = s->kind == CDP_COLL_GATHER;
     const uint32_t other = (s->root + k) % s->size;
-    const uint64_t *offs = gather ? s->out_offs : s->in_offs;
-    const cdp__span own = cdp__block_of(s, offs, s->rank);
+    const cdp__span own = cdp__part(s, s->rank);
     const uint8_t parts = gather || s->in_place ? CDP__OUT : CDP__IN;
     if (k == 0) {
         if (!root || s->in_place) return 0;
@@ -6835,8 +6842,8 @@ CDP__PRIVATE uint32_t cdp__linear_round(const cdp__shape *s, uint32_t k, cdp__st
         return 1;
     }
     if (root)
-        out[0] = gather ? cdp__step_recv(other, parts, cdp__block_of(s, offs, other))
-                        : cdp__step_send(other, parts, cdp__block_of(s, offs, other));
+        out[0] = gather ? cdp__step_recv(other, parts, cdp__part(s, other))
+                        : cdp__step_send(other, parts, cdp__part(s, other));
     else if (s->rank == other)
         out[0] = gather ? cdp__step_send(s->root, CDP__IN, cdp__first(own.len))
                         : cdp__step_recv(s->root, CDP__OUT, cdp__first(own.len));
@@ -6859,15 +6866,14 @@ CDP__PRIVATE uint32_t cdp__scatter_reduce_round(const cdp__shape *s, uint32_t k,
     const bool scaled = s->op == CDP_REDUCE_PREMUL_SUM;
     const uint8_t outside = scaled ? CDP__TMP : CDP__IN,
                   src = s->in_place ? (uint8_t)CDP__OUT : outside;
-    const cdp__span own = cdp__block_of(s, s->in_offs, r),
-                    result = s->in_place ? own : cdp__first(own.len);
+    const cdp__span own = cdp__part(s, r), result = s->in_place ? own : cdp__first(own.len);
     uint32_t m = 0;
     if (k == 0) {
         if (scaled) m = cdp__bring(s, cdp__edge(s, s->in_offs, n), src, 0, out);
         if (n == 1 && !s->in_place)
             out[m++] = cdp__step_make(CDP__COPY, -1, src, CDP__OUT, own.off, 0, own.len);
     } else {
-        out[m++] = cdp__step_send((r + k) % n, src, cdp__block_of(s, s->in_offs, (r + k) % n));
+        out[m++] = cdp__step_send((r + k) % n, src, cdp__part(s, (r + k) % n));
         out[m++] = cdp__step_make(CDP__RECV_REDUCE, (int32_t)((r + n - k) % n),
             k == 1 && !s->in_place ? src : 0, CDP__OUT, own.off, result.off, result.len);
     }
@@ -6914,11 +6920,6 @@ CDP__PRIVATE uint32_t cdp__barrier_round(const cdp__shape *s, uint32_t k, cdp__s
 /* Knows: shapes and steps. Promises: the contract of >>algo; the same bits for all message
    sizes. May use: >>algo. */
 
-/* The part of which rank i computes the final result. */
-CDP__PRIVATE cdp__span cdp__fixed_part(const cdp__shape *s, uint32_t i) {
-    return s->kind == CDP_COLL_REDUCE_SCATTER ? cdp__block_of(s, s->in_offs, i) : cdp__part(s, i);
-}
-
 #ifndef CDP_NO_REPRODUCIBLE
 
 /* Allreduce, reduce and reduce-scatter whose bits depend on the inputs alone: every element is
@@ -6933,10 +6934,10 @@ CDP__PRIVATE cdp__span cdp__fixed_part(const cdp__shape *s, uint32_t i) {
 
 /* Returns the number of waves and stores the elements of a slot. */
 CDP__PRIVATE uint32_t cdp__fixed_waves(const cdp__shape *s, uint64_t *slot) {
-    uint64_t longest = cdp__fixed_part(s, 0).len;
+    uint64_t longest = cdp__part(s, 0).len;
     uint32_t i;
     for (i = 1; i < s->size && s->in_offs; ++i)
-        longest = cdp__max(longest, cdp__fixed_part(s, i).len);
+        longest = cdp__max(longest, cdp__part(s, i).len);
     *slot =
         cdp__max(cdp__min(CDP__WAVE, (32u * CDP__WAVE - 1) / s->size + 1), (longest + 1023) / 1024);
     return (uint32_t)((longest + *slot - 1) / *slot);
@@ -6944,7 +6945,7 @@ CDP__PRIVATE uint32_t cdp__fixed_waves(const cdp__shape *s, uint64_t *slot) {
 
 CDP__PRIVATE cdp__span cdp__fixed_slice(
     const cdp__shape *s, uint32_t i, uint64_t at, uint64_t slot) {
-    cdp__span p = cdp__fixed_part(s, i);
+    cdp__span p = cdp__part(s, i);
     at = cdp__min(at, p.len);
     p.off += at;
     p.len = cdp__min(p.len - at, slot);
@@ -7023,7 +7024,7 @@ CDP__PRIVATE uint32_t cdp__fixed_wave(
     /* the result goes to another buffer than the input */
     const bool moved = s->kind == CDP_COLL_REDUCE_SCATTER && !s->in_place;
     const cdp__step own = cdp__step_make(CDP__COPY, -1, work, moved ? (uint8_t)CDP__OUT : work,
-        from.off, moved ? from.off - cdp__fixed_part(s, r).off : from.off, from.len);
+        from.off, moved ? from.off - cdp__part(s, r).off : from.off, from.len);
     uint32_t m = 0, t;
     if (k < n - 1) {
         out[m++] = cdp__step_send(there, work, cdp__fixed_slice(s, there, at, slot));
@@ -7161,7 +7162,7 @@ CDP__PRIVATE uint32_t cdp__bruck_round(const cdp__shape *s, uint32_t k, cdp__ste
     const uint32_t n = s->size, r = s->rank, stride = k ? 1u << (k - 1) : 0,
                    parts = (uint32_t)cdp__min(stride, n - stride), first = (r + 1) % n;
     const uint64_t *offs = s->out_offs;
-    const cdp__span own = cdp__block_of(s, offs, r);
+    const cdp__span own = cdp__part(s, r);
     const uint64_t all = cdp__bruck_tmp(s), from = cdp__run_len(s, offs, first, n - parts),
                    to = cdp__run_len(s, offs, first, n - stride - parts);
     if (!(n & (n - 1))) return cdp__paired_gather_round(s, k, out);
@@ -7196,7 +7197,7 @@ CDP__PRIVATE uint32_t cdp__subtree_round(const cdp__shape *s, uint32_t k, cdp__s
     const uint32_t n = s->size, r = s->rank, v = (r + n - s->root) % n, last = cdp__log2_up(n);
     const bool root = v == 0, gather = s->kind == CDP_COLL_GATHER;
     const uint64_t *offs = gather ? s->out_offs : s->in_offs;
-    const cdp__span own = cdp__block_of(s, offs, r);
+    const cdp__span own = cdp__part(s, r);
     const uint32_t doublings = gather ? k - 1 : last - k, stride = k ? 1u << doublings : 0;
     uint32_t m = 0;
     if (n == 1) return cdp__linear_round(s, 0, out);
@@ -7242,11 +7243,10 @@ CDP__PRIVATE uint32_t cdp__halving_fold(
     const cdp__shape *s, bool back, uint8_t work, cdp__step out[]) {
     const uint32_t r = s->rank;
     const uint8_t brought = cdp__reads_in(s) ? (uint8_t)CDP__IN : work;
-    const cdp__span all = cdp__first(cdp__edge(s, s->in_offs, s->size)),
-                    own = cdp__block_of(s, s->in_offs, r);
+    const cdp__span all = cdp__first(cdp__edge(s, s->in_offs, s->size)), own = cdp__part(s, r);
     if (r >= 2 * cdp__fold_of(s).extra) return 0;
     if (back && r % 2)
-        out[0] = cdp__step_send(r - 1, work, cdp__block_of(s, s->in_offs, r - 1));
+        out[0] = cdp__step_send(r - 1, work, cdp__part(s, r - 1));
     else if (back)
         out[0] = cdp__step_make(
             CDP__RECV, (int32_t)r + 1, 0, CDP__OUT, 0, s->in_place ? own.off : 0, own.len);
@@ -7266,7 +7266,7 @@ CDP__PRIVATE uint32_t cdp__halving_round(const cdp__shape *s, uint32_t k, cdp__s
     const uint8_t work = s->in_place ? CDP__OUT : CDP__TMP;
     /* this rank's input is still in IN */
     const bool fresh = cdp__reads_in(s) && k == first && s->rank >= 2 * f.extra;
-    const cdp__span own = cdp__block_of(s, s->in_offs, s->rank);
+    const cdp__span own = cdp__part(s, s->rank);
     cdp__span mine, theirs;
     uint32_t half, peer, m = 2;
     if (s->size == 1) return cdp__scatter_reduce_round(s, 0, out);
@@ -7375,7 +7375,7 @@ CDP__PRIVATE uint32_t cdp__direct_round(const cdp__shape *s, uint32_t k, cdp__st
     const bool scatter = s->kind == CDP_COLL_REDUCE_SCATTER, gather = s->kind == CDP_COLL_ALLGATHER,
                copies = gather || k > waves;
     const uint8_t src = cdp__direct_source(s, copies);
-    const cdp__span own = gather ? cdp__block_of(s, s->out_offs, r) : cdp__fixed_part(s, r);
+    const cdp__span own = cdp__part(s, r);
     const uint64_t result = scatter && !s->in_place ? 0 : own.off;
     uint32_t first, d, m = 0;
     if (k == 0 && scatter) return cdp__scatter_reduce_round(s, 0, out);
@@ -7385,10 +7385,9 @@ CDP__PRIVATE uint32_t cdp__direct_round(const cdp__shape *s, uint32_t k, cdp__st
     for (d = first; d < n && d < first + CDP__DIRECT_WIDTH; ++d) {
         const uint32_t above = (r + d) % n, below = (r + n - d) % n, to = scatter ? above : below,
                        from = scatter ? below : above;
-        out[m++] = cdp__step_send(to, src, copies ? own : cdp__fixed_part(s, to));
+        out[m++] = cdp__step_send(to, src, copies ? own : cdp__part(s, to));
         if (copies) {
-            out[m++] = cdp__step_recv(
-                from, CDP__OUT, gather ? cdp__block_of(s, s->out_offs, from) : cdp__part(s, from));
+            out[m++] = cdp__step_recv(from, CDP__OUT, cdp__part(s, from));
             continue;
         }
         out[m] = cdp__step_make(CDP__RECV_REDUCE, (int32_t)from,
@@ -7444,7 +7443,7 @@ CDP__PRIVATE uint32_t cdp__once_round(const cdp__shape *s, uint32_t k, cdp__step
     const uint8_t whole = s->in_place || cast ? CDP__OUT : CDP__IN;
     const uint8_t mine = before ? (uint8_t)CDP__TMP : whole;
     const uint64_t length = reduce || cast ? s->count : 0;
-    const cdp__span own = gather ? cdp__block_of(s, s->out_offs, r) : cdp__first(length);
+    const cdp__span own = gather ? cdp__part(s, r) : cdp__first(length);
     const uint64_t whole_at = gather && s->in_place ? own.off : 0;
     const uint64_t mine_at = before ? r * s->count : whole_at;
     uint32_t m = 0, u = (k - before) * CDP__ROUND_MAX;
@@ -7454,7 +7453,7 @@ CDP__PRIVATE uint32_t cdp__once_round(const cdp__shape *s, uint32_t k, cdp__step
     for (; u < units && u < (k - before + 1) * CDP__ROUND_MAX; ++u) {
         const uint32_t to = (r + u / 2 + 1) % n, from = (r + n - u / 2 - 1) % n,
                        step = u - 2 * pairs;
-        const cdp__span theirs = gather ? cdp__block_of(s, s->out_offs, from) : own;
+        const cdp__span theirs = gather ? cdp__part(s, from) : own;
         if (cast && (u % 2 ? from : r) != s->root) continue;
         if (u < 2 * pairs && u % 2 == 0)
             out[m++] = cdp__step_make(CDP__SEND, (int32_t)to, mine, 0, mine_at, 0, own.len);
@@ -7668,8 +7667,7 @@ CDP__PRIVATE int32_t cdp__even_rank(const cdp__shape *s, uint32_t host, uint32_t
 }
 
 CDP__PRIVATE cdp__span cdp__even_block(const cdp__shape *s, uint32_t host, uint32_t at) {
-    return cdp__block_of(s, s->kind == CDP_COLL_ALLGATHER ? s->out_offs : s->in_offs,
-        (uint32_t)cdp__even_rank(s, host, at));
+    return cdp__part(s, (uint32_t)cdp__even_rank(s, host, at));
 }
 
 CDP__PRIVATE uint32_t cdp__hosts_gather_rounds(const cdp__shape *s) {
@@ -7709,7 +7707,7 @@ CDP__PRIVATE uint64_t cdp__hosts_scatter_tmp(const cdp__shape *s) {
     uint64_t longest = 0;
     uint32_t i;
     for (i = 0; i < s->size; ++i)
-        longest = cdp__max(longest, cdp__block_of(s, s->in_offs, i).len);
+        longest = cdp__max(longest, cdp__part(s, i).len);
     return cdp__pairwise_tmp(s) + longest;
 }
 
@@ -7719,8 +7717,7 @@ CDP__PRIVATE uint32_t cdp__hosts_scatter_round(const cdp__shape *s, uint32_t k, 
                    j = (at - 1) / per, host = me.host + j, wave = at % per;
     const uint8_t outside = s->op == CDP_REDUCE_PREMUL_SUM ? CDP__TMP : CDP__IN;
     const uint8_t src = s->in_place ? (uint8_t)CDP__OUT : outside;
-    const cdp__span own = cdp__block_of(s, s->in_offs, s->rank),
-                    there = cdp__even_block(s, host, me.at);
+    const cdp__span own = cdp__part(s, s->rank), there = cdp__even_block(s, host, me.at);
     const uint64_t result = s->in_place ? own.off : 0, way = cdp__pairwise_tmp(s);
     uint32_t d = (wave - 1) * CDP__DIRECT_WIDTH + 1, i, m = 0;
     if (k == 0) return cdp__scatter_reduce_round(s, 0, out);
@@ -18613,7 +18610,7 @@ struct cdp_ddp {
     uint32_t root;     /* the highest rank that had data in that pass */
     uint32_t launched; /* buckets that have started in this pass */
     cdp_status failed; /* the first failure of this pass */
-    cdp_work last;            /* the last operation started in `group` */
+    cdp_work last;     /* the last operation started in `group` */
     /* Creation and backward_end run in stages: the next one, when `awaits` is done. */
     cdp_status (*stage)(cdp_ddp *d);
     cdp__ddp_task task;
