@@ -18555,6 +18555,7 @@ typedef struct cdp__param {
     cdp_param user; /* as the caller gave it, with defaults; its name is a copy */
     char *name;
     uint32_t bucket;
+    uint64_t elem; /* bytes of one element */
     uint8_t *grad; /* the gradient's position in its bucket */
     uint8_t
         /* copy of the gradient, restored if no rank used the parameter; allocated when first
@@ -18573,6 +18574,7 @@ typedef struct cdp__bucket {
     uint64_t room;   /* its bytes */
     uint64_t count;  /* elements, without the flags */
     cdp_dtype dtype;
+    uint64_t elem;            /* bytes of one element */
     uint32_t params, pending; /* its parameters; those not complete yet */
     const uint32_t *slots;    /* indices of its parameters, in memory order */
     bool done;                /* the hook has finished with this bucket */
@@ -18817,11 +18819,11 @@ CDP__PRIVATE uint64_t cdp__param_count(const cdp__param *p) {
 }
 
 CDP__PRIVATE uint64_t cdp__param_bytes(const cdp__param *p) {
-    return cdp__param_count(p) * cdp_dtype_size(p->user.dtype);
+    return cdp__param_count(p) * p->elem;
 }
 
 CDP__PRIVATE uint64_t cdp__bucket_bytes(const cdp__bucket *b) {
-    return b->count * cdp_dtype_size(b->dtype);
+    return b->count * b->elem;
 }
 
 /* The gradient between passes: in the caller's own array or in the bucket. NULL: the parameter
@@ -18859,13 +18861,13 @@ CDP__PRIVATE uint32_t cdp__ddp_used_flags(const cdp_ddp *d, const cdp__bucket *b
 
 CDP__PRIVATE uint8_t *cdp__flag_at(const cdp__bucket *b, uint64_t i) {
     uint8_t *const first = b->flags ? b->flags : b->memory + cdp__bucket_bytes(b);
-    return first + i * cdp_dtype_size(b->dtype);
+    return first + i * b->elem;
 }
 
 /* Copies `n` flags to device memory, or back. Does nothing if gradients are in host memory. */
 CDP__PRIVATE void cdp__flags_move(cdp_ddp *d, cdp__bucket *b, uint64_t n, bool to_device) {
     uint8_t *const there = b->memory + cdp__bucket_bytes(b);
-    const uint64_t bytes = n * cdp_dtype_size(b->dtype);
+    const uint64_t bytes = n * b->elem;
     if (!b->flags || !n) return;
     if (to_device)
         cdp__ddp_copy(d, there, b->flags, bytes);
@@ -18880,12 +18882,12 @@ CDP__PRIVATE void cdp__flag_set(const cdp__bucket *b, uint64_t i, bool on) {
     const void *from = &h;
     if (b->dtype == CDP_DTYPE_F64) from = &g;
     if (b->dtype == CDP_DTYPE_F32) from = &f;
-    memcpy(cdp__flag_at(b, i), from, (size_t)cdp_dtype_size(b->dtype));
+    memcpy(cdp__flag_at(b, i), from, (size_t)b->elem);
 }
 
 CDP__PRIVATE bool cdp__flag_get(const cdp__bucket *b, uint64_t i) {
     static const uint8_t zero[8] = {0};
-    return memcmp(cdp__flag_at(b, i), zero, (size_t)cdp_dtype_size(b->dtype)) != 0;
+    return memcmp(cdp__flag_at(b, i), zero, (size_t)b->elem) != 0;
 }
 
 CDP__PRIVATE void cdp__ddp_free_buckets(cdp_ddp *d, cdp__bucket *buckets, uint32_t count) {
@@ -18924,8 +18926,7 @@ CDP__PRIVATE cdp_status cdp__ddp_plan(cdp_ddp *d, const uint32_t *order) {
 
 /* Memory of a device is zero, that of the host is not yet. */
 CDP__PRIVATE cdp_status cdp__ddp_alloc_bucket(cdp_ddp *d, cdp__bucket *b) {
-    const uint64_t flags =
-        (cdp__ddp_active_flags(d, b) + cdp__ddp_used_flags(d, b)) * cdp_dtype_size(b->dtype);
+    const uint64_t flags = (cdp__ddp_active_flags(d, b) + cdp__ddp_used_flags(d, b)) * b->elem;
     const uint64_t bytes = b->room = cdp__bucket_bytes(b) + flags;
     bool ok = true;
     if (cdp__ddp_on_device(d)) {
@@ -18982,6 +18983,7 @@ CDP__PRIVATE cdp_status cdp__ddp_place(cdp_ddp *d, const uint32_t *order) {
     for (i = 0; i < d->param_count && st == CDP_OK; ++i) {
         cdp__bucket *b = &d->buckets[d->params[i].bucket];
         b->dtype = d->params[i].user.dtype;
+        b->elem = d->params[i].elem;
         b->count += cdp__param_count(&d->params[i]);
         ++b->params;
     }
@@ -19331,7 +19333,7 @@ CDP__PRIVATE uint64_t cdp__bits_hash(uint64_t h, const uint8_t *at, uint64_t n) 
    one piece if parameters are in device memory; else it is NULL. */
 CDP__PRIVATE uint64_t cdp__ddp_bits(cdp_ddp *d, const cdp__param *p, uint8_t *stage) {
     const uint8_t *from = (const uint8_t *)p->user.data;
-    uint64_t left = p->user.count * cdp_dtype_size(p->user.dtype), n, h = 0x9e3779b97f4a7c15ull;
+    uint64_t left = p->user.count * p->elem, n, h = 0x9e3779b97f4a7c15ull;
     for (; left; left -= n, from += n) {
         n = stage ? cdp__min(left, CDP__PIECE_BYTES) : left;
         if (stage) cdp__ddp_copy(d, stage, from, n);
@@ -19564,6 +19566,7 @@ CDP__PRIVATE cdp_status cdp__ddp_copy_param(cdp_ddp *d, uint32_t i, const cdp_pa
     cdp_status st;
     mine->user = *p;
     if (!p->dtype) mine->user.dtype = CDP_DTYPE_F32;
+    mine->elem = cdp_dtype_size(mine->user.dtype);
     mine->name = cdp__ddp_name(d, p->name, "param", i);
     mine->user.name = mine->name;
     if (!mine->name) return cdp__fail_nomem("a parameter's name", 32);
@@ -19969,8 +19972,7 @@ CDP__PRIVATE cdp_status cdp__ddp_start(cdp_ddp *d, cdp_group *group, const cdp_r
 CDP__PRIVATE cdp_status cdp__ddp_start_flags(
     cdp_ddp *d, cdp__bucket *b, uint32_t from, uint32_t count, cdp_work *out) {
     const cdp_request rq = cdp__request_of(CDP_COLL_ALLREDUCE, NULL,
-        b->memory + (b->count + from) * cdp_dtype_size(b->dtype), count, b->dtype, CDP_REDUCE_SUM,
-        0);
+        b->memory + (b->count + from) * b->elem, count, b->dtype, CDP_REDUCE_SUM, 0);
     return count ? cdp__ddp_start(d, d->group, &rq, NULL, NULL, out) : CDP_OK;
 }
 
@@ -20219,7 +20221,7 @@ CDP__PRIVATE void cdp__ddp_divide(cdp_ddp *d, cdp__bucket *b) {
     uint64_t at, n;
     if (before != 0) by /= before;
     if (d->hook.stage || (d->desc.divisor == 0 && before == 0 && !d->desc.join_effective)) by = 1;
-    n = cdp__ddp_piece(d, by != 1 ? cdp__bucket_bytes(b) : 0, &at) / cdp_dtype_size(b->dtype);
+    n = cdp__ddp_piece(d, by != 1 ? cdp__bucket_bytes(b) : 0, &at) / b->elem;
     if (n) (void)cdp__ddp_fail(d, cdp__ddp_divide_data(d, b->dtype, b->memory + at, n, by));
 }
 
@@ -20327,7 +20329,7 @@ CDP__PRIVATE bool cdp__sparse_room(const cdp_ddp *d, uint32_t **rows, uint8_t **
 /* Appends copies of rows. False: out of memory. The caller holds the ddp's lock. */
 CDP__PRIVATE bool cdp__sparse_append(
     cdp_ddp *d, cdp__param *p, const uint32_t *rows, uint32_t n, const void *values) {
-    const uint64_t bytes = cdp__sparse_width(&p->user) * cdp_dtype_size(p->user.dtype);
+    const uint64_t bytes = cdp__sparse_width(&p->user) * p->elem;
     cdp__sparse *s = p->sparse;
     if (!cdp__sparse_room(d, &s->rows, &s->values, s->used, &s->room, n, bytes)) return false;
     if (n) {
@@ -20352,8 +20354,7 @@ CDP_API cdp_rows cdp_ddp_rows(const cdp_ddp *d, uint32_t i) {
 /* Computes the mean of all ranks' rows, added in rank order, with one entry per distinct row. */
 CDP__PRIVATE cdp_status cdp__sparse_add(cdp_ddp *d, cdp__param *p) {
     cdp__sparse *s = p->sparse;
-    const uint64_t n = s->all_used, width = cdp__sparse_width(&p->user),
-                   bytes = width * cdp_dtype_size(p->user.dtype);
+    const uint64_t n = s->all_used, width = cdp__sparse_width(&p->user), bytes = width * p->elem;
     const uint32_t *rows = s->all_rows;
     const uint8_t *values = s->all_values;
     uint64_t k;
@@ -20387,8 +20388,7 @@ CDP__PRIVATE cdp_status cdp__sparse_add(cdp_ddp *d, cdp__param *p) {
    rows. */
 CDP__PRIVATE cdp_status cdp__sparse_exchange(cdp_ddp *d, cdp__param *p, uint64_t *counts) {
     const uint32_t n = cdp_size(d->group), rank = cdp_rank(d->group);
-    const uint64_t width = cdp__sparse_width(&p->user),
-                   bytes = width * cdp_dtype_size(p->user.dtype);
+    const uint64_t width = cdp__sparse_width(&p->user), bytes = width * p->elem;
     cdp__sparse *s = p->sparse;
     uint64_t all = 0, before = 0;
     cdp_request rq;
