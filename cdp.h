@@ -11979,11 +11979,13 @@ CDP__PRIVATE bool cdp__record_of(const cdp_group *g, uint64_t seq, cdp_record *r
         const uint64_t at = g->queue_at + (seq - g->completed - 1);
         memset(&next, 0, sizeof next);
         next.call = cdp__op_call(&g->queue[at % g->queue_room]);
-        cdp__record_fill(&next, r);
+        past = &next;
+    }
+    cdp__record_fill(past, r);
+    if (!begun) {
         r->state = CDP_RECORD_QUEUED;
         return true;
     }
-    cdp__record_fill(past, r);
     r->algorithm = cdp__algo_at(past->call.algo)->name;
     if (!queued) return true;
     r->state = g->health == CDP__HEALTHY ? CDP_RECORD_RUNNING : CDP_RECORD_FAILED;
@@ -15231,10 +15233,24 @@ CDP__PRIVATE cdp_group *cdp__group_make(
     return g;
 }
 
+/* The number of the algorithm that `c` names. CDP__ALGO_COUNT: there is none; `known` then lists
+   those of its collective. */
+CDP__PRIVATE uint32_t cdp__choice_algo(const cdp_choice *c, char *known, uint64_t room) {
+    cdp__text t = {known, room, 0};
+    uint32_t a;
+    for (a = 0; a < CDP__ALGO_COUNT; ++a) {
+        const cdp__algo *algo = cdp__algo_at(a);
+        if (algo->kind != c->kind) continue;
+        if (c->algorithm && strcmp(algo->name, c->algorithm) == 0) return a;
+        cdp__text_add(&t, "%s%s", t.used ? ", " : "", algo->name);
+    }
+    return a;
+}
+
 /* Reads the caller's rows of algorithm choices, and resolves the algorithms' names. */
 CDP__PRIVATE cdp_status cdp__choices_read(cdp__world *m, const cdp_group_desc *desc) {
     cdp__row *rows = (cdp__row *)cdp__alloc(m->os, desc->choice_count * sizeof *rows);
-    uint32_t i, a;
+    uint32_t i;
     m->choosing.rows = rows;
     m->choosing.small_bytes = cdp__def(desc->small_bytes, 64 * 1024);
     m->choosing.reproducible = desc->reproducible;
@@ -15250,21 +15266,12 @@ CDP__PRIVATE cdp_status cdp__choices_read(cdp__world *m, const cdp_group_desc *d
             "cdp_group_create: choice_count is %u but choices is NULL", desc->choice_count);
     for (i = 0; i < desc->choice_count; ++i) {
         const cdp_choice *c = &desc->choices[i];
-        for (a = 0; a < CDP__ALGO_COUNT
-             && (cdp__algo_at(a)->kind != c->kind || !c->algorithm
-                 || strcmp(cdp__algo_at(a)->name, c->algorithm) != 0);
-             ++a) {
-        }
-        if (a == CDP__ALGO_COUNT) {
-            char known[160] = "";
-            cdp__text t = {known, sizeof known, 0};
-            for (a = 0; a < CDP__ALGO_COUNT; ++a)
-                if (cdp__algo_at(a)->kind == c->kind)
-                    cdp__text_add(&t, "%s%s", t.used ? ", " : "", cdp__algo_at(a)->name);
+        char known[160] = "";
+        const uint32_t a = cdp__choice_algo(c, known, sizeof known);
+        if (a == CDP__ALGO_COUNT)
             return cdp__fail(CDP_ERR_INVALID,
                 "cdp_group_create: choices[%u]: there is no algorithm \"%s\" for %s; there is: %s",
                 i, c->algorithm, cdp_coll_name(c->kind), known);
-        }
         if (desc->reproducible && !cdp__algo_at(a)->fixed)
             return cdp__fail(CDP_ERR_INVALID,
                 "cdp_group_create: choices[%u]: the bits of %s depend on the message's size, which "
@@ -18576,6 +18583,7 @@ typedef struct cdp__bucket {
     cdp_dtype dtype;
     uint64_t elem;            /* bytes of one element */
     uint32_t params, pending; /* its parameters; those not complete yet */
+    uint32_t used_flags;      /* flags which say that a parameter was used; only in the last one */
     const uint32_t *slots;    /* indices of its parameters, in memory order */
     bool done;                /* the hook has finished with this bucket */
     uint8_t *flags;           /* flags on the host if gradients are in device memory; else NULL */
@@ -18854,10 +18862,6 @@ CDP__PRIVATE cdp_real cdp__ddp_divisor(const cdp_ddp *d) {
 CDP__PRIVATE uint32_t cdp__ddp_active_flags(const cdp_ddp *d, const cdp__bucket *b) {
     return d->desc.join && b == d->buckets ? cdp_size(d->group) : 0;
 }
-CDP__PRIVATE uint32_t cdp__ddp_used_flags(const cdp_ddp *d, const cdp__bucket *b) {
-    const bool last = b == d->buckets + d->bucket_count - 1;
-    return (d->desc.find_unused || d->desc.static_graph) && last ? d->param_count : 0;
-}
 
 CDP__PRIVATE uint8_t *cdp__flag_at(const cdp__bucket *b, uint64_t i) {
     uint8_t *const first = b->flags ? b->flags : b->memory + cdp__bucket_bytes(b);
@@ -18926,7 +18930,7 @@ CDP__PRIVATE cdp_status cdp__ddp_plan(cdp_ddp *d, const uint32_t *order) {
 
 /* Memory of a device is zero, that of the host is not yet. */
 CDP__PRIVATE cdp_status cdp__ddp_alloc_bucket(cdp_ddp *d, cdp__bucket *b) {
-    const uint64_t flags = (cdp__ddp_active_flags(d, b) + cdp__ddp_used_flags(d, b)) * b->elem;
+    const uint64_t flags = (cdp__ddp_active_flags(d, b) + b->used_flags) * b->elem;
     const uint64_t bytes = b->room = cdp__bucket_bytes(b) + flags;
     bool ok = true;
     if (cdp__ddp_on_device(d)) {
@@ -18987,6 +18991,8 @@ CDP__PRIVATE cdp_status cdp__ddp_place(cdp_ddp *d, const uint32_t *order) {
         b->count += cdp__param_count(&d->params[i]);
         ++b->params;
     }
+    if (st == CDP_OK && (d->desc.find_unused || d->desc.static_graph))
+        d->buckets[d->bucket_count - 1].used_flags = d->param_count;
     for (i = 0; i < d->bucket_count && st == CDP_OK; ++i)
         st = cdp__ddp_alloc_bucket(d, &d->buckets[i]);
     if (st != CDP_OK) {
@@ -20083,7 +20089,7 @@ CDP__PRIVATE cdp_request cdp__ddp_request(const cdp_ddp *d, const cdp__bucket *b
 /* Reads from the flags, which have arrived, which ranks had data in this pass. */
 CDP__PRIVATE cdp_status cdp__ddp_read_active(cdp_ddp *d) {
     cdp__bucket *b = d->buckets;
-    const uint32_t n = cdp__ddp_active_flags(d, b), used = cdp__ddp_used_flags(d, b);
+    const uint32_t n = cdp__ddp_active_flags(d, b), used = b->used_flags;
     cdp_status st;
     uint32_t i, count = 0;
     d->stats.active_ranks = cdp_size(d->group);
@@ -20108,7 +20114,7 @@ CDP__PRIVATE cdp_status cdp__ddp_start_active(cdp_ddp *d) {
     cdp_status st = CDP_OK;
     if (!active || !d->hook.stage || d->launched) return CDP_OK;
     if (!d->active.seq) {
-        const uint32_t used = cdp__ddp_used_flags(d, d->buckets);
+        const uint32_t used = d->buckets->used_flags;
         cdp__ddp_set_active(d, d->buckets, used, active);
         cdp__flags_move(d, d->buckets, used + active, true);
         st = cdp__ddp_start_flags(d, d->buckets, used, active, &d->active);
@@ -20119,8 +20125,7 @@ CDP__PRIVATE cdp_status cdp__ddp_start_active(cdp_ddp *d) {
 }
 
 CDP__PRIVATE cdp_status cdp__ddp_launch(cdp_ddp *d, cdp__bucket *b) {
-    const uint32_t active = d->hook.stage ? 0 : cdp__ddp_active_flags(d, b),
-                   used = cdp__ddp_used_flags(d, b);
+    const uint32_t active = d->hook.stage ? 0 : cdp__ddp_active_flags(d, b), used = b->used_flags;
     const bool may_be_unused = d->desc.find_unused || d->desc.static_graph;
     cdp_request rq;
     cdp_status st = CDP_OK;
@@ -20269,7 +20274,7 @@ CDP__PRIVATE cdp_status cdp__ddp_delivered(cdp_ddp *d) {
 /* One step after all operations of the pass: works on a bucket, then on a parameter. */
 CDP__PRIVATE cdp_status cdp__ddp_deliver(cdp_ddp *d) {
     cdp__bucket *last = &d->buckets[d->bucket_count - 1];
-    const uint32_t flags = cdp__ddp_used_flags(d, last);
+    const uint32_t flags = last->used_flags;
     do {
         const uint32_t i = d->item - d->bucket_count;
         if (d->item < d->bucket_count)
@@ -20286,7 +20291,7 @@ CDP__PRIVATE cdp_status cdp__ddp_deliver(cdp_ddp *d) {
 CDP__PRIVATE cdp_status cdp__ddp_arrived(cdp_ddp *d) {
     cdp__bucket *last = &d->buckets[d->bucket_count - 1];
     d->end_ns = d->os->now_ns(d->os->user);
-    cdp__flags_move(d, last, cdp__ddp_used_flags(d, last), false);
+    cdp__flags_move(d, last, last->used_flags, false);
     d->stats.unused_count = 0;
     d->stats.unused_bytes = 0;
     d->item = 0;
@@ -20811,7 +20816,7 @@ CDP__PRIVATE cdp_status cdp__ddp_uneven(const cdp_ddp *d) {
 #else
 /* With join_throw: reports the ranks that have run out of data while others have not. */
 CDP__PRIVATE cdp_status cdp__ddp_uneven(const cdp_ddp *d) {
-    const uint32_t used = cdp__ddp_used_flags(d, d->buckets), n = cdp_size(d->group);
+    const uint32_t used = d->buckets->used_flags, n = cdp_size(d->group);
     char ranks[128];
     cdp__text t = {ranks, sizeof ranks, 0};
     uint32_t i, first = n, count = n - d->stats.active_ranks;
