@@ -6622,6 +6622,15 @@ CDP__PRIVATE uint32_t cdp__bring(
     return n;
 }
 
+/* Divides `len` elements of a complete sum by the number of ranks if the average is wanted. Returns
+   the number of steps, 0 or 1. */
+CDP__PRIVATE uint32_t cdp__average(
+    const cdp__shape *s, uint8_t buf, uint64_t off, uint64_t len, cdp__step *out) {
+    if (s->op != CDP_REDUCE_AVG) return 0;
+    *out = cdp__step_make(CDP__DIVIDE, -1, 0, buf, 0, off, len);
+    return 1;
+}
+
 CDP__PRIVATE uint32_t cdp__log2_up(uint32_t n) {
     uint32_t k = 0;
     while ((1ull << k) < n)
@@ -6662,10 +6671,9 @@ CDP__PRIVATE uint32_t cdp__ring_reduce(
     out[1] = cdp__step_make(CDP__RECV_REDUCE, (int32_t)((r + n - 1) % n), from_in ? CDP__IN : 0,
         work, p.off, p.off, p.len);
     out[1].flags = CDP__SRC_FIRST; /* the running value stays the left operand all the way round */
-    if (k != n - 1 || s->op != CDP_REDUCE_AVG) return 2;
+    if (k != n - 1) return 2;
     /* this part has just been completed: divide it here, once */
-    out[2] = cdp__step_make(CDP__DIVIDE, -1, 0, work, 0, p.off, p.len);
-    return 3;
+    return 2 + cdp__average(s, work, p.off, p.len, out + 2);
 }
 
 CDP__PRIVATE uint32_t cdp__ring_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
@@ -6744,8 +6752,7 @@ CDP__PRIVATE uint32_t cdp__doubling_round(const cdp__shape *s, uint32_t k, cdp__
     peer = id < f.extra ? 2 * id + 1 : id + f.extra;
     m = cdp__combine(s, peer, out);
     out[m++] = cdp__step_send(peer, CDP__OUT, all);
-    if (k + 1 == first + f.bits && s->op == CDP_REDUCE_AVG)
-        out[m++] = cdp__step_make(CDP__DIVIDE, -1, 0, CDP__OUT, 0, 0, s->count);
+    if (k + 1 == first + f.bits) m += cdp__average(s, CDP__OUT, 0, s->count, out + m);
     return m;
 }
 
@@ -6823,8 +6830,7 @@ CDP__PRIVATE uint32_t cdp__reduce_tree_round(const cdp__shape *s, uint32_t k, cd
         out[m] = cdp__step_recv((s->rank + stride) % n, work, cdp__first(s->count));
         out[m++].kind = CDP__RECV_REDUCE;
     }
-    if (v == 0 && 2ull * stride >= n && s->op == CDP_REDUCE_AVG)
-        out[m++] = cdp__step_make(CDP__DIVIDE, -1, 0, work, 0, 0, s->count);
+    if (v == 0 && 2ull * stride >= n) m += cdp__average(s, work, 0, s->count, out + m);
     return m;
 }
 
@@ -6877,8 +6883,7 @@ CDP__PRIVATE uint32_t cdp__scatter_reduce_round(const cdp__shape *s, uint32_t k,
         out[m++] = cdp__step_make(CDP__RECV_REDUCE, (int32_t)((r + n - k) % n),
             k == 1 && !s->in_place ? src : 0, CDP__OUT, own.off, result.off, result.len);
     }
-    if (k && k == n - 1 && s->op == CDP_REDUCE_AVG)
-        out[m++] = cdp__step_make(CDP__DIVIDE, -1, 0, CDP__OUT, 0, result.off, result.len);
+    if (k && k == n - 1) m += cdp__average(s, CDP__OUT, result.off, result.len, out + m);
     return m;
 }
 
@@ -7037,8 +7042,7 @@ CDP__PRIVATE uint32_t cdp__fixed_wave(
         out[m] = cdp__fixed_tree_step(s, t, slots, slot, own);
         out[m++].kind = CDP__REDUCE;
     }
-    if (t == n - 1 && s->op == CDP_REDUCE_AVG)
-        out[m++] = cdp__step_make(CDP__DIVIDE, -1, 0, own.dst, 0, own.dst_off, own.len);
+    if (t == n - 1) m += cdp__average(s, own.dst, own.dst_off, own.len, out + m);
     return m;
 }
 
@@ -7284,8 +7288,7 @@ CDP__PRIVATE uint32_t cdp__halving_round(const cdp__shape *s, uint32_t k, cdp__s
         CDP__RECV_REDUCE, (int32_t)peer, fresh ? CDP__IN : 0, work, mine.off, mine.off, mine.len);
     out[1].flags = peer < s->rank ? CDP__SRC_FIRST : 0;
     if (half > 1) return m;
-    if (s->op == CDP_REDUCE_AVG)
-        out[m++] = cdp__step_make(CDP__DIVIDE, -1, 0, work, 0, mine.off, mine.len);
+    m += cdp__average(s, work, mine.off, mine.len, out + m);
     if (!s->in_place) out[m++] = cdp__step_make(CDP__COPY, -1, work, CDP__OUT, own.off, 0, own.len);
     return m;
 }
@@ -7345,9 +7348,8 @@ CDP__PRIVATE uint32_t cdp__both_round(const cdp__shape *s, uint32_t k, cdp__step
     out[1] = cdp__step_make(CDP__RECV_REDUCE, (int32_t)peer, fresh ? CDP__IN : 0, CDP__OUT,
         mine.off, mine.off, mine.len);
     out[1].flags = peer < s->rank ? CDP__SRC_FIRST : 0;
-    if (half > 1 || s->op != CDP_REDUCE_AVG) return 2;
-    out[2] = cdp__step_make(CDP__DIVIDE, -1, 0, CDP__OUT, 0, mine.off, mine.len);
-    return 3;
+    if (half > 1) return 2;
+    return 2 + cdp__average(s, CDP__OUT, mine.off, mine.len, out + 2);
 }
 
 /* For ranks that read each other's memory: each rank reads its part of all vectors in place and
@@ -7394,8 +7396,7 @@ CDP__PRIVATE uint32_t cdp__direct_round(const cdp__shape *s, uint32_t k, cdp__st
             d == 1 && src != CDP__OUT ? src : 0, CDP__OUT, own.off, result, own.len);
         out[m++].flags = (uint8_t)(d > first ? CDP__CHAINED : 0);
     }
-    if (!copies && k == waves && s->op == CDP_REDUCE_AVG)
-        out[m++] = cdp__step_make(CDP__DIVIDE, -1, 0, CDP__OUT, 0, result, own.len);
+    if (!copies && k == waves) m += cdp__average(s, CDP__OUT, result, own.len, out + m);
     return gather ? cdp__gather_own(s, k, m, out) : m;
 }
 
@@ -7465,8 +7466,8 @@ CDP__PRIVATE uint32_t cdp__once_round(const cdp__shape *s, uint32_t k, cdp__step
                 reduce ? r * s->count : own.off, own.len);
         else if (step && step < n)
             out[m++] = cdp__once_combine(s, step - 1);
-        else if (step == n && s->op == CDP_REDUCE_AVG)
-            out[m++] = cdp__step_make(CDP__DIVIDE, -1, 0, CDP__TMP, 0, 0, s->count);
+        else if (step == n)
+            m += cdp__average(s, CDP__TMP, 0, s->count, out + m);
         else if (step == n + 1)
             out[m++] = cdp__step_make(CDP__COPY, -1, CDP__TMP, CDP__OUT, 0, 0, s->count);
     }
@@ -7726,8 +7727,7 @@ CDP__PRIVATE uint32_t cdp__hosts_scatter_round(const cdp__shape *s, uint32_t k, 
             CDP__SEND, cdp__even_rank(s, host, me.at), CDP__TMP, 0, way, 0, there.len);
         out[m++] = cdp__step_make(CDP__RECV_REDUCE, cdp__even_rank(s, me.host + n - j, me.at), 0,
             CDP__OUT, 0, result, own.len);
-        if (j == n - 1 && s->op == CDP_REDUCE_AVG)
-            out[m++] = cdp__step_make(CDP__DIVIDE, -1, 0, CDP__OUT, 0, result, own.len);
+        if (j == n - 1) m += cdp__average(s, CDP__OUT, result, own.len, out + m);
         return m;
     }
     for (i = 0; d < me.ranks && i < CDP__DIRECT_WIDTH; ++d, ++i) {
