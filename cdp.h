@@ -6557,7 +6557,7 @@ typedef struct cdp__span {
 
 /* Part i when `count` elements are cut into parts that differ by at most one element. There are
    s->lanes parts (if 0, s->size); ranks beyond that number have none. */
-CDP__PRIVATE cdp__span cdp__part(const cdp__shape *s, uint32_t i) {
+CDP__PRIVATE cdp__span cdp__cut(const cdp__shape *s, uint32_t i) {
     const uint32_t n = s->lanes ? s->lanes : s->size;
     const uint64_t q = s->count / n, rest = s->count % n;
     cdp__span p;
@@ -6582,6 +6582,16 @@ CDP__PRIVATE cdp__span cdp__blocks(
 
 CDP__PRIVATE cdp__span cdp__block_of(const cdp__shape *s, const uint64_t *offs, uint32_t i) {
     return cdp__blocks(s, offs, i, i + 1);
+}
+
+/* The part of rank i: the one that it begins or ends with or, where all ranks begin and end with
+   everything, a piece of that. (Ranks of an alltoall have two: use cdp__block_of().) */
+CDP__PRIVATE cdp__span cdp__part(const cdp__shape *s, uint32_t i) {
+    if (s->kind == CDP_COLL_REDUCE_SCATTER || s->kind == CDP_COLL_SCATTER)
+        return cdp__block_of(s, s->in_offs, i);
+    if (s->kind == CDP_COLL_ALLGATHER || s->kind == CDP_COLL_GATHER)
+        return cdp__block_of(s, s->out_offs, i);
+    return cdp__cut(s, i);
 }
 
 CDP__PRIVATE cdp__span cdp__first(uint64_t len) {
@@ -6625,6 +6635,15 @@ CDP__PRIVATE uint32_t cdp__bring(
     return n;
 }
 
+/* Divides `len` elements of a complete sum by the number of ranks if the average is wanted. Returns
+   the number of steps, 0 or 1. */
+CDP__PRIVATE uint32_t cdp__average(
+    const cdp__shape *s, uint8_t buf, uint64_t off, uint64_t len, cdp__step *out) {
+    if (s->op != CDP_REDUCE_AVG) return 0;
+    *out = cdp__step_make(CDP__DIVIDE, -1, 0, buf, 0, off, len);
+    return 1;
+}
+
 CDP__PRIVATE uint32_t cdp__log2_up(uint32_t n) {
     uint32_t k = 0;
     while ((1ull << k) < n)
@@ -6665,10 +6684,9 @@ CDP__PRIVATE uint32_t cdp__ring_reduce(
     out[1] = cdp__step_make(CDP__RECV_REDUCE, (int32_t)((r + n - 1) % n), from_in ? CDP__IN : 0,
         work, p.off, p.off, p.len);
     out[1].flags = CDP__SRC_FIRST; /* the running value stays the left operand all the way round */
-    if (k != n - 1 || s->op != CDP_REDUCE_AVG) return 2;
+    if (k != n - 1) return 2;
     /* this part has just been completed: divide it here, once */
-    out[2] = cdp__step_make(CDP__DIVIDE, -1, 0, work, 0, p.off, p.len);
-    return 3;
+    return 2 + cdp__average(s, work, p.off, p.len, out + 2);
 }
 
 CDP__PRIVATE uint32_t cdp__ring_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
@@ -6747,8 +6765,7 @@ CDP__PRIVATE uint32_t cdp__doubling_round(const cdp__shape *s, uint32_t k, cdp__
     peer = id < f.extra ? 2 * id + 1 : id + f.extra;
     m = cdp__combine(s, peer, out);
     out[m++] = cdp__step_send(peer, CDP__OUT, all);
-    if (k + 1 == first + f.bits && s->op == CDP_REDUCE_AVG)
-        out[m++] = cdp__step_make(CDP__DIVIDE, -1, 0, CDP__OUT, 0, 0, s->count);
+    if (k + 1 == first + f.bits) m += cdp__average(s, CDP__OUT, 0, s->count, out + m);
     return m;
 }
 
@@ -6782,7 +6799,7 @@ CDP__PRIVATE uint32_t cdp__gather_rounds(const cdp__shape *s) {
    also adds its copy to the output. Returns the number of steps. */
 CDP__PRIVATE uint32_t cdp__gather_own(
     const cdp__shape *s, uint32_t k, uint32_t m, cdp__step out[]) {
-    const cdp__span own = cdp__block_of(s, s->out_offs, s->rank);
+    const cdp__span own = cdp__part(s, s->rank);
     uint32_t i;
     if (s->in_place) return m;
     for (i = 0; i < m; ++i)
@@ -6797,10 +6814,8 @@ CDP__PRIVATE uint32_t cdp__gather_own(
 CDP__PRIVATE uint32_t cdp__gather_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     const uint32_t n = s->size, r = s->rank;
     if (k == 0) return n > 1 ? 0 : cdp__gather_own(s, 0, 0, out);
-    out[0] =
-        cdp__step_send((r + 1) % n, CDP__OUT, cdp__block_of(s, s->out_offs, (r + n - (k - 1)) % n));
-    out[1] =
-        cdp__step_recv((r + n - 1) % n, CDP__OUT, cdp__block_of(s, s->out_offs, (r + n - k) % n));
+    out[0] = cdp__step_send((r + 1) % n, CDP__OUT, cdp__part(s, (r + n - (k - 1)) % n));
+    out[1] = cdp__step_recv((r + n - 1) % n, CDP__OUT, cdp__part(s, (r + n - k) % n));
     return k == 1 ? cdp__gather_own(s, 1, 2, out) : 2;
 }
 
@@ -6828,8 +6843,7 @@ CDP__PRIVATE uint32_t cdp__reduce_tree_round(const cdp__shape *s, uint32_t k, cd
         out[m] = cdp__step_recv((s->rank + stride) % n, work, cdp__first(s->count));
         out[m++].kind = CDP__RECV_REDUCE;
     }
-    if (v == 0 && 2ull * stride >= n && s->op == CDP_REDUCE_AVG)
-        out[m++] = cdp__step_make(CDP__DIVIDE, -1, 0, work, 0, 0, s->count);
+    if (v == 0 && 2ull * stride >= n) m += cdp__average(s, work, 0, s->count, out + m);
     return m;
 }
 
@@ -6838,8 +6852,7 @@ CDP__PRIVATE uint32_t cdp__reduce_tree_round(const cdp__shape *s, uint32_t k, cd
 CDP__PRIVATE uint32_t cdp__linear_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     const bool root = s->rank == s->root, gather = s->kind == CDP_COLL_GATHER;
     const uint32_t other = (s->root + k) % s->size;
-    const uint64_t *offs = gather ? s->out_offs : s->in_offs;
-    const cdp__span own = cdp__block_of(s, offs, s->rank);
+    const cdp__span own = cdp__part(s, s->rank);
     const uint8_t parts = gather || s->in_place ? CDP__OUT : CDP__IN;
     if (k == 0) {
         if (!root || s->in_place) return 0;
@@ -6848,8 +6861,8 @@ CDP__PRIVATE uint32_t cdp__linear_round(const cdp__shape *s, uint32_t k, cdp__st
         return 1;
     }
     if (root)
-        out[0] = gather ? cdp__step_recv(other, parts, cdp__block_of(s, offs, other))
-                        : cdp__step_send(other, parts, cdp__block_of(s, offs, other));
+        out[0] = gather ? cdp__step_recv(other, parts, cdp__part(s, other))
+                        : cdp__step_send(other, parts, cdp__part(s, other));
     else if (s->rank == other)
         out[0] = gather ? cdp__step_send(s->root, CDP__IN, cdp__first(own.len))
                         : cdp__step_recv(s->root, CDP__OUT, cdp__first(own.len));
@@ -6872,20 +6885,18 @@ CDP__PRIVATE uint32_t cdp__scatter_reduce_round(const cdp__shape *s, uint32_t k,
     const bool scaled = s->op == CDP_REDUCE_PREMUL_SUM;
     const uint8_t outside = scaled ? CDP__TMP : CDP__IN,
                   src = s->in_place ? (uint8_t)CDP__OUT : outside;
-    const cdp__span own = cdp__block_of(s, s->in_offs, r),
-                    result = s->in_place ? own : cdp__first(own.len);
+    const cdp__span own = cdp__part(s, r), result = s->in_place ? own : cdp__first(own.len);
     uint32_t m = 0;
     if (k == 0) {
         if (scaled) m = cdp__bring(s, cdp__edge(s, s->in_offs, n), src, 0, out);
         if (n == 1 && !s->in_place)
             out[m++] = cdp__step_make(CDP__COPY, -1, src, CDP__OUT, own.off, 0, own.len);
     } else {
-        out[m++] = cdp__step_send((r + k) % n, src, cdp__block_of(s, s->in_offs, (r + k) % n));
+        out[m++] = cdp__step_send((r + k) % n, src, cdp__part(s, (r + k) % n));
         out[m++] = cdp__step_make(CDP__RECV_REDUCE, (int32_t)((r + n - k) % n),
             k == 1 && !s->in_place ? src : 0, CDP__OUT, own.off, result.off, result.len);
     }
-    if (k && k == n - 1 && s->op == CDP_REDUCE_AVG)
-        out[m++] = cdp__step_make(CDP__DIVIDE, -1, 0, CDP__OUT, 0, result.off, result.len);
+    if (k && k == n - 1) m += cdp__average(s, CDP__OUT, result.off, result.len, out + m);
     return m;
 }
 
@@ -6927,11 +6938,6 @@ CDP__PRIVATE uint32_t cdp__barrier_round(const cdp__shape *s, uint32_t k, cdp__s
 /* Knows: shapes and steps. Promises: the contract of >>algo; the same bits for all message
    sizes. May use: >>algo. */
 
-/* The part of which rank i computes the final result. */
-CDP__PRIVATE cdp__span cdp__fixed_part(const cdp__shape *s, uint32_t i) {
-    return s->kind == CDP_COLL_REDUCE_SCATTER ? cdp__block_of(s, s->in_offs, i) : cdp__part(s, i);
-}
-
 #ifndef CDP_NO_REPRODUCIBLE
 
 /* Allreduce, reduce and reduce-scatter whose bits depend on the inputs alone: every element is
@@ -6946,10 +6952,10 @@ CDP__PRIVATE cdp__span cdp__fixed_part(const cdp__shape *s, uint32_t i) {
 
 /* Returns the number of waves and stores the elements of a slot. */
 CDP__PRIVATE uint32_t cdp__fixed_waves(const cdp__shape *s, uint64_t *slot) {
-    uint64_t longest = cdp__fixed_part(s, 0).len;
+    uint64_t longest = cdp__part(s, 0).len;
     uint32_t i;
     for (i = 1; i < s->size && s->in_offs; ++i)
-        longest = cdp__max(longest, cdp__fixed_part(s, i).len);
+        longest = cdp__max(longest, cdp__part(s, i).len);
     *slot =
         cdp__max(cdp__min(CDP__WAVE, (32u * CDP__WAVE - 1) / s->size + 1), (longest + 1023) / 1024);
     return (uint32_t)((longest + *slot - 1) / *slot);
@@ -6957,7 +6963,7 @@ CDP__PRIVATE uint32_t cdp__fixed_waves(const cdp__shape *s, uint64_t *slot) {
 
 CDP__PRIVATE cdp__span cdp__fixed_slice(
     const cdp__shape *s, uint32_t i, uint64_t at, uint64_t slot) {
-    cdp__span p = cdp__fixed_part(s, i);
+    cdp__span p = cdp__part(s, i);
     at = cdp__min(at, p.len);
     p.off += at;
     p.len = cdp__min(p.len - at, slot);
@@ -7036,7 +7042,7 @@ CDP__PRIVATE uint32_t cdp__fixed_wave(
     /* the result goes to another buffer than the input */
     const bool moved = s->kind == CDP_COLL_REDUCE_SCATTER && !s->in_place;
     const cdp__step own = cdp__step_make(CDP__COPY, -1, work, moved ? (uint8_t)CDP__OUT : work,
-        from.off, moved ? from.off - cdp__fixed_part(s, r).off : from.off, from.len);
+        from.off, moved ? from.off - cdp__part(s, r).off : from.off, from.len);
     uint32_t m = 0, t;
     if (k < n - 1) {
         out[m++] = cdp__step_send(there, work, cdp__fixed_slice(s, there, at, slot));
@@ -7049,8 +7055,7 @@ CDP__PRIVATE uint32_t cdp__fixed_wave(
         out[m] = cdp__fixed_tree_step(s, t, slots, slot, own);
         out[m++].kind = CDP__REDUCE;
     }
-    if (t == n - 1 && s->op == CDP_REDUCE_AVG)
-        out[m++] = cdp__step_make(CDP__DIVIDE, -1, 0, own.dst, 0, own.dst_off, own.len);
+    if (t == n - 1) m += cdp__average(s, own.dst, own.dst_off, own.len, out + m);
     return m;
 }
 
@@ -7174,7 +7179,7 @@ CDP__PRIVATE uint32_t cdp__bruck_round(const cdp__shape *s, uint32_t k, cdp__ste
     const uint32_t n = s->size, r = s->rank, stride = k ? 1u << (k - 1) : 0,
                    parts = (uint32_t)cdp__min(stride, n - stride), first = (r + 1) % n;
     const uint64_t *offs = s->out_offs;
-    const cdp__span own = cdp__block_of(s, offs, r);
+    const cdp__span own = cdp__part(s, r);
     const uint64_t all = cdp__bruck_tmp(s), from = cdp__run_len(s, offs, first, n - parts),
                    to = cdp__run_len(s, offs, first, n - stride - parts);
     if (!(n & (n - 1))) return cdp__paired_gather_round(s, k, out);
@@ -7209,7 +7214,7 @@ CDP__PRIVATE uint32_t cdp__subtree_round(const cdp__shape *s, uint32_t k, cdp__s
     const uint32_t n = s->size, r = s->rank, v = (r + n - s->root) % n, last = cdp__log2_up(n);
     const bool root = v == 0, gather = s->kind == CDP_COLL_GATHER;
     const uint64_t *offs = gather ? s->out_offs : s->in_offs;
-    const cdp__span own = cdp__block_of(s, offs, r);
+    const cdp__span own = cdp__part(s, r);
     const uint32_t doublings = gather ? k - 1 : last - k, stride = k ? 1u << doublings : 0;
     uint32_t m = 0;
     if (n == 1) return cdp__linear_round(s, 0, out);
@@ -7255,11 +7260,10 @@ CDP__PRIVATE uint32_t cdp__halving_fold(
     const cdp__shape *s, bool back, uint8_t work, cdp__step out[]) {
     const uint32_t r = s->rank;
     const uint8_t brought = cdp__reads_in(s) ? (uint8_t)CDP__IN : work;
-    const cdp__span all = cdp__first(cdp__edge(s, s->in_offs, s->size)),
-                    own = cdp__block_of(s, s->in_offs, r);
+    const cdp__span all = cdp__first(cdp__edge(s, s->in_offs, s->size)), own = cdp__part(s, r);
     if (r >= 2 * cdp__fold_of(s).extra) return 0;
     if (back && r % 2)
-        out[0] = cdp__step_send(r - 1, work, cdp__block_of(s, s->in_offs, r - 1));
+        out[0] = cdp__step_send(r - 1, work, cdp__part(s, r - 1));
     else if (back)
         out[0] = cdp__step_make(
             CDP__RECV, (int32_t)r + 1, 0, CDP__OUT, 0, s->in_place ? own.off : 0, own.len);
@@ -7279,7 +7283,7 @@ CDP__PRIVATE uint32_t cdp__halving_round(const cdp__shape *s, uint32_t k, cdp__s
     const uint8_t work = s->in_place ? CDP__OUT : CDP__TMP;
     /* this rank's input is still in IN */
     const bool fresh = cdp__reads_in(s) && k == first && s->rank >= 2 * f.extra;
-    const cdp__span own = cdp__block_of(s, s->in_offs, s->rank);
+    const cdp__span own = cdp__part(s, s->rank);
     cdp__span mine, theirs;
     uint32_t half, peer, m = 2;
     if (s->size == 1) return cdp__scatter_reduce_round(s, 0, out);
@@ -7297,8 +7301,7 @@ CDP__PRIVATE uint32_t cdp__halving_round(const cdp__shape *s, uint32_t k, cdp__s
         CDP__RECV_REDUCE, (int32_t)peer, fresh ? CDP__IN : 0, work, mine.off, mine.off, mine.len);
     out[1].flags = peer < s->rank ? CDP__SRC_FIRST : 0;
     if (half > 1) return m;
-    if (s->op == CDP_REDUCE_AVG)
-        out[m++] = cdp__step_make(CDP__DIVIDE, -1, 0, work, 0, mine.off, mine.len);
+    m += cdp__average(s, work, mine.off, mine.len, out + m);
     if (!s->in_place) out[m++] = cdp__step_make(CDP__COPY, -1, work, CDP__OUT, own.off, 0, own.len);
     return m;
 }
@@ -7358,9 +7361,8 @@ CDP__PRIVATE uint32_t cdp__both_round(const cdp__shape *s, uint32_t k, cdp__step
     out[1] = cdp__step_make(CDP__RECV_REDUCE, (int32_t)peer, fresh ? CDP__IN : 0, CDP__OUT,
         mine.off, mine.off, mine.len);
     out[1].flags = peer < s->rank ? CDP__SRC_FIRST : 0;
-    if (half > 1 || s->op != CDP_REDUCE_AVG) return 2;
-    out[2] = cdp__step_make(CDP__DIVIDE, -1, 0, CDP__OUT, 0, mine.off, mine.len);
-    return 3;
+    if (half > 1) return 2;
+    return 2 + cdp__average(s, CDP__OUT, mine.off, mine.len, out + 2);
 }
 
 /* For ranks that read each other's memory: each rank reads its part of all vectors in place and
@@ -7388,7 +7390,7 @@ CDP__PRIVATE uint32_t cdp__direct_round(const cdp__shape *s, uint32_t k, cdp__st
     const bool scatter = s->kind == CDP_COLL_REDUCE_SCATTER, gather = s->kind == CDP_COLL_ALLGATHER,
                copies = gather || k > waves;
     const uint8_t src = cdp__direct_source(s, copies);
-    const cdp__span own = gather ? cdp__block_of(s, s->out_offs, r) : cdp__fixed_part(s, r);
+    const cdp__span own = cdp__part(s, r);
     const uint64_t result = scatter && !s->in_place ? 0 : own.off;
     uint32_t first, d, m = 0;
     if (k == 0 && scatter) return cdp__scatter_reduce_round(s, 0, out);
@@ -7398,18 +7400,16 @@ CDP__PRIVATE uint32_t cdp__direct_round(const cdp__shape *s, uint32_t k, cdp__st
     for (d = first; d < n && d < first + CDP__DIRECT_WIDTH; ++d) {
         const uint32_t above = (r + d) % n, below = (r + n - d) % n, to = scatter ? above : below,
                        from = scatter ? below : above;
-        out[m++] = cdp__step_send(to, src, copies ? own : cdp__fixed_part(s, to));
+        out[m++] = cdp__step_send(to, src, copies ? own : cdp__part(s, to));
         if (copies) {
-            out[m++] = cdp__step_recv(
-                from, CDP__OUT, gather ? cdp__block_of(s, s->out_offs, from) : cdp__part(s, from));
+            out[m++] = cdp__step_recv(from, CDP__OUT, cdp__part(s, from));
             continue;
         }
         out[m] = cdp__step_make(CDP__RECV_REDUCE, (int32_t)from,
             d == 1 && src != CDP__OUT ? src : 0, CDP__OUT, own.off, result, own.len);
         out[m++].flags = (uint8_t)(d > first ? CDP__CHAINED : 0);
     }
-    if (!copies && k == waves && s->op == CDP_REDUCE_AVG)
-        out[m++] = cdp__step_make(CDP__DIVIDE, -1, 0, CDP__OUT, 0, result, own.len);
+    if (!copies && k == waves) m += cdp__average(s, CDP__OUT, result, own.len, out + m);
     return gather ? cdp__gather_own(s, k, m, out) : m;
 }
 
@@ -7457,7 +7457,7 @@ CDP__PRIVATE uint32_t cdp__once_round(const cdp__shape *s, uint32_t k, cdp__step
     const uint8_t whole = s->in_place || cast ? CDP__OUT : CDP__IN;
     const uint8_t mine = before ? (uint8_t)CDP__TMP : whole;
     const uint64_t length = reduce || cast ? s->count : 0;
-    const cdp__span own = gather ? cdp__block_of(s, s->out_offs, r) : cdp__first(length);
+    const cdp__span own = gather ? cdp__part(s, r) : cdp__first(length);
     const uint64_t whole_at = gather && s->in_place ? own.off : 0;
     const uint64_t mine_at = before ? r * s->count : whole_at;
     uint32_t m = 0, u = (k - before) * CDP__ROUND_MAX;
@@ -7467,7 +7467,7 @@ CDP__PRIVATE uint32_t cdp__once_round(const cdp__shape *s, uint32_t k, cdp__step
     for (; u < units && u < (k - before + 1) * CDP__ROUND_MAX; ++u) {
         const uint32_t to = (r + u / 2 + 1) % n, from = (r + n - u / 2 - 1) % n,
                        step = u - 2 * pairs;
-        const cdp__span theirs = gather ? cdp__block_of(s, s->out_offs, from) : own;
+        const cdp__span theirs = gather ? cdp__part(s, from) : own;
         if (cast && (u % 2 ? from : r) != s->root) continue;
         if (u < 2 * pairs && u % 2 == 0)
             out[m++] = cdp__step_make(CDP__SEND, (int32_t)to, mine, 0, mine_at, 0, own.len);
@@ -7479,8 +7479,8 @@ CDP__PRIVATE uint32_t cdp__once_round(const cdp__shape *s, uint32_t k, cdp__step
                 reduce ? r * s->count : own.off, own.len);
         else if (step && step < n)
             out[m++] = cdp__once_combine(s, step - 1);
-        else if (step == n && s->op == CDP_REDUCE_AVG)
-            out[m++] = cdp__step_make(CDP__DIVIDE, -1, 0, CDP__TMP, 0, 0, s->count);
+        else if (step == n)
+            m += cdp__average(s, CDP__TMP, 0, s->count, out + m);
         else if (step == n + 1)
             out[m++] = cdp__step_make(CDP__COPY, -1, CDP__TMP, CDP__OUT, 0, 0, s->count);
     }
@@ -7681,8 +7681,7 @@ CDP__PRIVATE int32_t cdp__even_rank(const cdp__shape *s, uint32_t host, uint32_t
 }
 
 CDP__PRIVATE cdp__span cdp__even_block(const cdp__shape *s, uint32_t host, uint32_t at) {
-    return cdp__block_of(s, s->kind == CDP_COLL_ALLGATHER ? s->out_offs : s->in_offs,
-        (uint32_t)cdp__even_rank(s, host, at));
+    return cdp__part(s, (uint32_t)cdp__even_rank(s, host, at));
 }
 
 CDP__PRIVATE uint32_t cdp__hosts_gather_rounds(const cdp__shape *s) {
@@ -7722,7 +7721,7 @@ CDP__PRIVATE uint64_t cdp__hosts_scatter_tmp(const cdp__shape *s) {
     uint64_t longest = 0;
     uint32_t i;
     for (i = 0; i < s->size; ++i)
-        longest = cdp__max(longest, cdp__block_of(s, s->in_offs, i).len);
+        longest = cdp__max(longest, cdp__part(s, i).len);
     return cdp__pairwise_tmp(s) + longest;
 }
 
@@ -7732,8 +7731,7 @@ CDP__PRIVATE uint32_t cdp__hosts_scatter_round(const cdp__shape *s, uint32_t k, 
                    j = (at - 1) / per, host = me.host + j, wave = at % per;
     const uint8_t outside = s->op == CDP_REDUCE_PREMUL_SUM ? CDP__TMP : CDP__IN;
     const uint8_t src = s->in_place ? (uint8_t)CDP__OUT : outside;
-    const cdp__span own = cdp__block_of(s, s->in_offs, s->rank),
-                    there = cdp__even_block(s, host, me.at);
+    const cdp__span own = cdp__part(s, s->rank), there = cdp__even_block(s, host, me.at);
     const uint64_t result = s->in_place ? own.off : 0, way = cdp__pairwise_tmp(s);
     uint32_t d = (wave - 1) * CDP__DIRECT_WIDTH + 1, i, m = 0;
     if (k == 0) return cdp__scatter_reduce_round(s, 0, out);
@@ -7742,8 +7740,7 @@ CDP__PRIVATE uint32_t cdp__hosts_scatter_round(const cdp__shape *s, uint32_t k, 
             CDP__SEND, cdp__even_rank(s, host, me.at), CDP__TMP, 0, way, 0, there.len);
         out[m++] = cdp__step_make(CDP__RECV_REDUCE, cdp__even_rank(s, me.host + n - j, me.at), 0,
             CDP__OUT, 0, result, own.len);
-        if (j == n - 1 && s->op == CDP_REDUCE_AVG)
-            out[m++] = cdp__step_make(CDP__DIVIDE, -1, 0, CDP__OUT, 0, result, own.len);
+        if (j == n - 1) m += cdp__average(s, CDP__OUT, result, own.len, out + m);
         return m;
     }
     for (i = 0; d < me.ranks && i < CDP__DIRECT_WIDTH; ++d, ++i) {
@@ -10054,7 +10051,6 @@ typedef struct cdp__world {
     bool fast_poll;         /* this poll of the groups is one of several: only the last one checks
                           deadlines */
     bool cut;               /* this poll ended at its budget, and there is more to do */
-    int32_t spin_luck;      /* > 0: polling before sleeping has paid off lately; < 0: it has not */
     uint64_t poll_until_ns; /* when this poll is to end; 0: when nothing moves any more */
     cdp_lock lock;
     cdp_transport transport;
@@ -10062,6 +10058,7 @@ typedef struct cdp__world {
     uint32_t stream_rows;  /* a power of two */
     uint32_t stream_count;
     uint32_t unexpected_count;
+    int32_t spin_luck; /* > 0: polling before sleeping has paid off lately; < 0: it has not */
     uint64_t arrivals; /* increases when a receive from any rank might find a message */
     /* `stored` counts events for other streams than the one being read; `stored_seen` is its
        value at the last poll of all groups */
@@ -11738,6 +11735,7 @@ typedef enum cdp__health {
     0x6c726763u /* cdp_group_leave() is under way, and its streams are closed */
 
 /* Members that much code uses come first, because instructions that use them are shorter. */
+/* What most functions use comes first: the first 128 bytes have the shortest addresses. */
 struct cdp_group {
     /* detects the use of a destroyed group, until its memory is reused */
     uint32_t magic;
@@ -11747,23 +11745,24 @@ struct cdp_group {
     uint64_t channel;     /* equal on all its ranks */
     cdp__stream *streams; /* of the channel, one per rank */
     cdp__peer *peers;
+    uint32_t *members;          /* world rank of each of its ranks; NULL: equal */
+    cdp_group *parent;          /* the group that it fails together with; NULL: none */
+    const cdp_backend *backend; /* NULL: none */
+    cdp__flow *active_flows;
 
     /* operations: a queue in order of issue; the first one runs */
     cdp__op *queue;
     uint32_t queue_room, queue_at, queue_used;
-    uint32_t waiters;           /* threads that wait for one of its operations */
-    const cdp_backend *backend; /* NULL: none */
-    cdp__flow *active_flows;
+    uint32_t waiters; /* threads that wait for one of its operations */
+
+    cdp_group_desc desc; /* with defaults; rank and world_size are those of this group */
     cdp_group *next;     /* in world->groups */
     uint64_t soonest_ns; /* at or before the earliest deadline of an operation or message */
-    cdp_group_desc desc; /* with defaults; rank and world_size are those of this group */
-    uint32_t *members;   /* world rank of each of its ranks; NULL: equal */
     /* properties for >>select: CDP__NEAR, CDP__SHARED, CDP__HOSTS, CDP__EVEN */
     uint8_t is;
     bool active; /* in world->active */
     bool backed; /* it has or had a backend */
     cdp_group *next_active;
-    cdp_group *parent;          /* the group that it fails together with; NULL: none */
     uint64_t issued, completed; /* sequence numbers */
     uint32_t ddps;              /* ddps created on it */
     void *barrier;              /* memory of cdp_monitored_barrier(), kept for the next one */
@@ -11996,11 +11995,13 @@ CDP__PRIVATE bool cdp__record_of(const cdp_group *g, uint64_t seq, cdp_record *r
         const uint64_t at = g->queue_at + (seq - g->completed - 1);
         memset(&next, 0, sizeof next);
         next.call = cdp__op_call(&g->queue[at % g->queue_room]);
-        cdp__record_fill(&next, r);
+        past = &next;
+    }
+    cdp__record_fill(past, r);
+    if (!begun) {
         r->state = CDP_RECORD_QUEUED;
         return true;
     }
-    cdp__record_fill(past, r);
     r->algorithm = cdp__algo_at(past->call.algo)->name;
     if (!queued) return true;
     r->state = g->health == CDP__HEALTHY ? CDP_RECORD_RUNNING : CDP_RECORD_FAILED;
@@ -15249,10 +15250,24 @@ CDP__PRIVATE cdp_group *cdp__group_make(
     return g;
 }
 
+/* The number of the algorithm that `c` names. CDP__ALGO_COUNT: there is none; `known` then lists
+   those of its collective. */
+CDP__PRIVATE uint32_t cdp__choice_algo(const cdp_choice *c, char *known, uint64_t room) {
+    cdp__text t = {known, room, 0};
+    uint32_t a;
+    for (a = 0; a < CDP__ALGO_COUNT; ++a) {
+        const cdp__algo *algo = cdp__algo_at(a);
+        if (algo->kind != c->kind) continue;
+        if (c->algorithm && strcmp(algo->name, c->algorithm) == 0) return a;
+        cdp__text_add(&t, "%s%s", t.used ? ", " : "", algo->name);
+    }
+    return a;
+}
+
 /* Reads the caller's rows of algorithm choices, and resolves the algorithms' names. */
 CDP__PRIVATE cdp_status cdp__choices_read(cdp__world *m, const cdp_group_desc *desc) {
     cdp__row *rows = (cdp__row *)cdp__alloc(m->os, desc->choice_count * sizeof *rows);
-    uint32_t i, a;
+    uint32_t i;
     m->choosing.rows = rows;
     m->choosing.small_bytes = cdp__def(desc->small_bytes, 64 * 1024);
     m->choosing.reproducible = desc->reproducible;
@@ -15268,21 +15283,12 @@ CDP__PRIVATE cdp_status cdp__choices_read(cdp__world *m, const cdp_group_desc *d
             "cdp_group_create: choice_count is %u but choices is NULL", desc->choice_count);
     for (i = 0; i < desc->choice_count; ++i) {
         const cdp_choice *c = &desc->choices[i];
-        for (a = 0; a < CDP__ALGO_COUNT
-             && (cdp__algo_at(a)->kind != c->kind || !c->algorithm
-                 || strcmp(cdp__algo_at(a)->name, c->algorithm) != 0);
-             ++a) {
-        }
-        if (a == CDP__ALGO_COUNT) {
-            char known[160] = "";
-            cdp__text t = {known, sizeof known, 0};
-            for (a = 0; a < CDP__ALGO_COUNT; ++a)
-                if (cdp__algo_at(a)->kind == c->kind)
-                    cdp__text_add(&t, "%s%s", t.used ? ", " : "", cdp__algo_at(a)->name);
+        char known[160] = "";
+        const uint32_t a = cdp__choice_algo(c, known, sizeof known);
+        if (a == CDP__ALGO_COUNT)
             return cdp__fail(CDP_ERR_INVALID,
                 "cdp_group_create: choices[%u]: there is no algorithm \"%s\" for %s; there is: %s",
                 i, c->algorithm, cdp_coll_name(c->kind), known);
-        }
         if (desc->reproducible && !cdp__algo_at(a)->fixed)
             return cdp__fail(CDP_ERR_INVALID,
                 "cdp_group_create: choices[%u]: the bits of %s depend on the message's size, which "
@@ -18575,6 +18581,7 @@ typedef struct cdp__param {
     cdp_param user; /* as the caller gave it, with defaults; its name is a copy */
     char *name;
     uint32_t bucket;
+    uint64_t elem; /* bytes of one element */
     uint8_t *grad; /* the gradient's position in its bucket */
     uint8_t
         /* copy of the gradient, restored if no rank used the parameter; allocated when first
@@ -18593,7 +18600,9 @@ typedef struct cdp__bucket {
     uint64_t room;   /* its bytes */
     uint64_t count;  /* elements, without the flags */
     cdp_dtype dtype;
+    uint64_t elem;            /* bytes of one element */
     uint32_t params, pending; /* its parameters; those not complete yet */
+    uint32_t used_flags;      /* flags which say that a parameter was used; only in the last one */
     const uint32_t *slots;    /* indices of its parameters, in memory order */
     bool done;                /* the hook has finished with this bucket */
     uint8_t *flags;           /* flags on the host if gradients are in device memory; else NULL */
@@ -18630,7 +18639,15 @@ struct cdp_ddp {
     uint32_t root;     /* the highest rank that had data in that pass */
     uint32_t launched; /* buckets that have started in this pass */
     cdp_status failed; /* the first failure of this pass */
-    uint64_t forward_ns, begin_ns, called_ns, end_ns;
+    cdp_work last;     /* the last operation started in `group` */
+    /* Creation and backward_end run in stages: the next one, when `awaits` is done. */
+    cdp_status (*stage)(cdp_ddp *d);
+    cdp__ddp_task task;
+    uint32_t item; /* of what a stage works on, and where it goes on there, in bytes */
+    uint64_t at_byte;
+    uint64_t begin_ns, called_ns, forward_ns, end_ns;
+    cdp_work awaits;
+
     cdp_ddp_desc desc; /* with defaults; its pointers to params and buffers are not used */
     uint32_t *slots;   /* indices of parameters, in memory order */
     uint8_t *pack;     /* small parameters or buffers are broadcast from here in one message */
@@ -18649,7 +18666,6 @@ struct cdp_ddp {
     cdp_group *lanes[CDP__HOOK_LANES];
     uint32_t at[CDP__HOOK_LANES + 1]; /* the next bucket for each stage */
     cdp_work active, used;            /* operations that sum flags which a hook must not see */
-    cdp_work last;                    /* the last operation started in `group` */
     uint32_t number;                  /* number of this ddp in its group */
     uint32_t sparse_count;
     uint64_t *sparse_counts; /* rows of each rank and sparse parameter, then of one parameter */
@@ -18658,12 +18674,6 @@ struct cdp_ddp {
     /* hash of the parameters that this rank used in the last of these passes */
     uint64_t marks;
     cdp_ddp_stats stats;
-    /* Creation and backward_end run in stages: the next one, when `awaits` is done. */
-    cdp_status (*stage)(cdp_ddp *d);
-    cdp_work awaits;
-    cdp__ddp_task task;
-    uint32_t item; /* of what a stage works on, and where it goes on there, in bytes */
-    uint64_t at_byte;
     uint32_t pack_first, pack_root; /* of a broadcast: the first item that is not sent yet */
     uint64_t pack_used;
     bool rows_under_way; /* of the sparse parameter `item` */
@@ -18836,11 +18846,11 @@ CDP__PRIVATE uint64_t cdp__param_count(const cdp__param *p) {
 }
 
 CDP__PRIVATE uint64_t cdp__param_bytes(const cdp__param *p) {
-    return cdp__param_count(p) * cdp_dtype_size(p->user.dtype);
+    return cdp__param_count(p) * p->elem;
 }
 
 CDP__PRIVATE uint64_t cdp__bucket_bytes(const cdp__bucket *b) {
-    return b->count * cdp_dtype_size(b->dtype);
+    return b->count * b->elem;
 }
 
 /* The gradient between passes: in the caller's own array or in the bucket. NULL: the parameter
@@ -18871,20 +18881,16 @@ CDP__PRIVATE cdp_real cdp__ddp_divisor(const cdp_ddp *d) {
 CDP__PRIVATE uint32_t cdp__ddp_active_flags(const cdp_ddp *d, const cdp__bucket *b) {
     return d->desc.join && b == d->buckets ? cdp_size(d->group) : 0;
 }
-CDP__PRIVATE uint32_t cdp__ddp_used_flags(const cdp_ddp *d, const cdp__bucket *b) {
-    const bool last = b == d->buckets + d->bucket_count - 1;
-    return (d->desc.find_unused || d->desc.static_graph) && last ? d->param_count : 0;
-}
 
 CDP__PRIVATE uint8_t *cdp__flag_at(const cdp__bucket *b, uint64_t i) {
     uint8_t *const first = b->flags ? b->flags : b->memory + cdp__bucket_bytes(b);
-    return first + i * cdp_dtype_size(b->dtype);
+    return first + i * b->elem;
 }
 
 /* Copies `n` flags to device memory, or back. Does nothing if gradients are in host memory. */
 CDP__PRIVATE void cdp__flags_move(cdp_ddp *d, cdp__bucket *b, uint64_t n, bool to_device) {
     uint8_t *const there = b->memory + cdp__bucket_bytes(b);
-    const uint64_t bytes = n * cdp_dtype_size(b->dtype);
+    const uint64_t bytes = n * b->elem;
     if (!b->flags || !n) return;
     if (to_device)
         cdp__ddp_copy(d, there, b->flags, bytes);
@@ -18899,12 +18905,12 @@ CDP__PRIVATE void cdp__flag_set(const cdp__bucket *b, uint64_t i, bool on) {
     const void *from = &h;
     if (b->dtype == CDP_DTYPE_F64) from = &g;
     if (b->dtype == CDP_DTYPE_F32) from = &f;
-    memcpy(cdp__flag_at(b, i), from, (size_t)cdp_dtype_size(b->dtype));
+    memcpy(cdp__flag_at(b, i), from, (size_t)b->elem);
 }
 
 CDP__PRIVATE bool cdp__flag_get(const cdp__bucket *b, uint64_t i) {
     static const uint8_t zero[8] = {0};
-    return memcmp(cdp__flag_at(b, i), zero, (size_t)cdp_dtype_size(b->dtype)) != 0;
+    return memcmp(cdp__flag_at(b, i), zero, (size_t)b->elem) != 0;
 }
 
 CDP__PRIVATE void cdp__ddp_free_buckets(cdp_ddp *d, cdp__bucket *buckets, uint32_t count) {
@@ -18943,8 +18949,7 @@ CDP__PRIVATE cdp_status cdp__ddp_plan(cdp_ddp *d, const uint32_t *order) {
 
 /* Memory of a device is zero, that of the host is not yet. */
 CDP__PRIVATE cdp_status cdp__ddp_alloc_bucket(cdp_ddp *d, cdp__bucket *b) {
-    const uint64_t flags =
-        (cdp__ddp_active_flags(d, b) + cdp__ddp_used_flags(d, b)) * cdp_dtype_size(b->dtype);
+    const uint64_t flags = (cdp__ddp_active_flags(d, b) + b->used_flags) * b->elem;
     const uint64_t bytes = b->room = cdp__bucket_bytes(b) + flags;
     bool ok = true;
     if (cdp__ddp_on_device(d)) {
@@ -19001,9 +19006,12 @@ CDP__PRIVATE cdp_status cdp__ddp_place(cdp_ddp *d, const uint32_t *order) {
     for (i = 0; i < d->param_count && st == CDP_OK; ++i) {
         cdp__bucket *b = &d->buckets[d->params[i].bucket];
         b->dtype = d->params[i].user.dtype;
+        b->elem = d->params[i].elem;
         b->count += cdp__param_count(&d->params[i]);
         ++b->params;
     }
+    if (st == CDP_OK && (d->desc.find_unused || d->desc.static_graph))
+        d->buckets[d->bucket_count - 1].used_flags = d->param_count;
     for (i = 0; i < d->bucket_count && st == CDP_OK; ++i)
         st = cdp__ddp_alloc_bucket(d, &d->buckets[i]);
     if (st != CDP_OK) {
@@ -19350,7 +19358,7 @@ CDP__PRIVATE uint64_t cdp__bits_hash(uint64_t h, const uint8_t *at, uint64_t n) 
    one piece if parameters are in device memory; else it is NULL. */
 CDP__PRIVATE uint64_t cdp__ddp_bits(cdp_ddp *d, const cdp__param *p, uint8_t *stage) {
     const uint8_t *from = (const uint8_t *)p->user.data;
-    uint64_t left = p->user.count * cdp_dtype_size(p->user.dtype), n, h = 0x9e3779b97f4a7c15ull;
+    uint64_t left = p->user.count * p->elem, n, h = 0x9e3779b97f4a7c15ull;
     for (; left; left -= n, from += n) {
         n = stage ? cdp__min(left, CDP__PIECE_BYTES) : left;
         if (stage) cdp__ddp_copy(d, stage, from, n);
@@ -19583,6 +19591,7 @@ CDP__PRIVATE cdp_status cdp__ddp_copy_param(cdp_ddp *d, uint32_t i, const cdp_pa
     cdp_status st;
     mine->user = *p;
     if (!p->dtype) mine->user.dtype = CDP_DTYPE_F32;
+    mine->elem = cdp_dtype_size(mine->user.dtype);
     mine->name = cdp__ddp_name(d, p->name, "param", i);
     mine->user.name = mine->name;
     if (!mine->name) return cdp__fail_nomem("a parameter's name", 32);
@@ -19988,8 +19997,7 @@ CDP__PRIVATE cdp_status cdp__ddp_start(cdp_ddp *d, cdp_group *group, const cdp_r
 CDP__PRIVATE cdp_status cdp__ddp_start_flags(
     cdp_ddp *d, cdp__bucket *b, uint32_t from, uint32_t count, cdp_work *out) {
     const cdp_request rq = cdp__request_of(CDP_COLL_ALLREDUCE, NULL,
-        b->memory + (b->count + from) * cdp_dtype_size(b->dtype), count, b->dtype, CDP_REDUCE_SUM,
-        0);
+        b->memory + (b->count + from) * b->elem, count, b->dtype, CDP_REDUCE_SUM, 0);
     return count ? cdp__ddp_start(d, d->group, &rq, NULL, NULL, out) : CDP_OK;
 }
 
@@ -20100,7 +20108,7 @@ CDP__PRIVATE cdp_request cdp__ddp_request(const cdp_ddp *d, const cdp__bucket *b
 /* Reads from the flags, which have arrived, which ranks had data in this pass. */
 CDP__PRIVATE cdp_status cdp__ddp_read_active(cdp_ddp *d) {
     cdp__bucket *b = d->buckets;
-    const uint32_t n = cdp__ddp_active_flags(d, b), used = cdp__ddp_used_flags(d, b);
+    const uint32_t n = cdp__ddp_active_flags(d, b), used = b->used_flags;
     cdp_status st;
     uint32_t i, count = 0;
     d->stats.active_ranks = cdp_size(d->group);
@@ -20125,7 +20133,7 @@ CDP__PRIVATE cdp_status cdp__ddp_start_active(cdp_ddp *d) {
     cdp_status st = CDP_OK;
     if (!active || !d->hook.stage || d->launched) return CDP_OK;
     if (!d->active.seq) {
-        const uint32_t used = cdp__ddp_used_flags(d, d->buckets);
+        const uint32_t used = d->buckets->used_flags;
         cdp__ddp_set_active(d, d->buckets, used, active);
         cdp__flags_move(d, d->buckets, used + active, true);
         st = cdp__ddp_start_flags(d, d->buckets, used, active, &d->active);
@@ -20136,8 +20144,7 @@ CDP__PRIVATE cdp_status cdp__ddp_start_active(cdp_ddp *d) {
 }
 
 CDP__PRIVATE cdp_status cdp__ddp_launch(cdp_ddp *d, cdp__bucket *b) {
-    const uint32_t active = d->hook.stage ? 0 : cdp__ddp_active_flags(d, b),
-                   used = cdp__ddp_used_flags(d, b);
+    const uint32_t active = d->hook.stage ? 0 : cdp__ddp_active_flags(d, b), used = b->used_flags;
     const bool may_be_unused = d->desc.find_unused || d->desc.static_graph;
     cdp_request rq;
     cdp_status st = CDP_OK;
@@ -20238,7 +20245,7 @@ CDP__PRIVATE void cdp__ddp_divide(cdp_ddp *d, cdp__bucket *b) {
     uint64_t at, n;
     if (before != 0) by /= before;
     if (d->hook.stage || (d->desc.divisor == 0 && before == 0 && !d->desc.join_effective)) by = 1;
-    n = cdp__ddp_piece(d, by != 1 ? cdp__bucket_bytes(b) : 0, &at) / cdp_dtype_size(b->dtype);
+    n = cdp__ddp_piece(d, by != 1 ? cdp__bucket_bytes(b) : 0, &at) / b->elem;
     if (n) (void)cdp__ddp_fail(d, cdp__ddp_divide_data(d, b->dtype, b->memory + at, n, by));
 }
 
@@ -20286,7 +20293,7 @@ CDP__PRIVATE cdp_status cdp__ddp_delivered(cdp_ddp *d) {
 /* One step after all operations of the pass: works on a bucket, then on a parameter. */
 CDP__PRIVATE cdp_status cdp__ddp_deliver(cdp_ddp *d) {
     cdp__bucket *last = &d->buckets[d->bucket_count - 1];
-    const uint32_t flags = cdp__ddp_used_flags(d, last);
+    const uint32_t flags = last->used_flags;
     do {
         const uint32_t i = d->item - d->bucket_count;
         if (d->item < d->bucket_count)
@@ -20303,7 +20310,7 @@ CDP__PRIVATE cdp_status cdp__ddp_deliver(cdp_ddp *d) {
 CDP__PRIVATE cdp_status cdp__ddp_arrived(cdp_ddp *d) {
     cdp__bucket *last = &d->buckets[d->bucket_count - 1];
     d->end_ns = d->os->now_ns(d->os->user);
-    cdp__flags_move(d, last, cdp__ddp_used_flags(d, last), false);
+    cdp__flags_move(d, last, last->used_flags, false);
     d->stats.unused_count = 0;
     d->stats.unused_bytes = 0;
     d->item = 0;
@@ -20346,7 +20353,7 @@ CDP__PRIVATE bool cdp__sparse_room(const cdp_ddp *d, uint32_t **rows, uint8_t **
 /* Appends copies of rows. False: out of memory. The caller holds the ddp's lock. */
 CDP__PRIVATE bool cdp__sparse_append(
     cdp_ddp *d, cdp__param *p, const uint32_t *rows, uint32_t n, const void *values) {
-    const uint64_t bytes = cdp__sparse_width(&p->user) * cdp_dtype_size(p->user.dtype);
+    const uint64_t bytes = cdp__sparse_width(&p->user) * p->elem;
     cdp__sparse *s = p->sparse;
     if (!cdp__sparse_room(d, &s->rows, &s->values, s->used, &s->room, n, bytes)) return false;
     if (n) {
@@ -20371,8 +20378,7 @@ CDP_API cdp_rows cdp_ddp_rows(const cdp_ddp *d, uint32_t i) {
 /* Computes the mean of all ranks' rows, added in rank order, with one entry per distinct row. */
 CDP__PRIVATE cdp_status cdp__sparse_add(cdp_ddp *d, cdp__param *p) {
     cdp__sparse *s = p->sparse;
-    const uint64_t n = s->all_used, width = cdp__sparse_width(&p->user),
-                   bytes = width * cdp_dtype_size(p->user.dtype);
+    const uint64_t n = s->all_used, width = cdp__sparse_width(&p->user), bytes = width * p->elem;
     const uint32_t *rows = s->all_rows;
     const uint8_t *values = s->all_values;
     uint64_t k;
@@ -20406,8 +20412,7 @@ CDP__PRIVATE cdp_status cdp__sparse_add(cdp_ddp *d, cdp__param *p) {
    rows. */
 CDP__PRIVATE cdp_status cdp__sparse_exchange(cdp_ddp *d, cdp__param *p, uint64_t *counts) {
     const uint32_t n = cdp_size(d->group), rank = cdp_rank(d->group);
-    const uint64_t width = cdp__sparse_width(&p->user),
-                   bytes = width * cdp_dtype_size(p->user.dtype);
+    const uint64_t width = cdp__sparse_width(&p->user), bytes = width * p->elem;
     cdp__sparse *s = p->sparse;
     uint64_t all = 0, before = 0;
     cdp_request rq;
@@ -20830,7 +20835,7 @@ CDP__PRIVATE cdp_status cdp__ddp_uneven(const cdp_ddp *d) {
 #else
 /* With join_throw: reports the ranks that have run out of data while others have not. */
 CDP__PRIVATE cdp_status cdp__ddp_uneven(const cdp_ddp *d) {
-    const uint32_t used = cdp__ddp_used_flags(d, d->buckets), n = cdp_size(d->group);
+    const uint32_t used = d->buckets->used_flags, n = cdp_size(d->group);
     char ranks[128];
     cdp__text t = {ranks, sizeof ranks, 0};
     uint32_t i, first = n, count = n - d->stats.active_ranks;
