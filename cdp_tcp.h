@@ -5534,11 +5534,19 @@ CDP__PRIVATE cdp_status cdp__log_level_read(const char *text, cdp_log_level *lev
         text);
 }
 
+/* Sets *flag if the variable is 1. */
+CDP__PRIVATE cdp_status cdp__flag_read(const char *name, bool *flag) {
+    const cdp__vars own = {cdp__getenv, NULL};
+    uint32_t on = 0;
+    const cdp_status st = cdp__var(&own, name) ? cdp__var_number(&own, name, 0, 1, &on) : CDP_OK;
+    if (on) *flag = true;
+    return st;
+}
+
 CDP_API cdp_status cdp_tcp_desc_from_env(cdp_tcp_desc *d) {
     static CDP__THREAD_LOCAL cdp_launch l;
     static CDP__THREAD_LOCAL char file[400];
     const cdp__vars own = {cdp__getenv, NULL};
-    uint32_t mac = 0, trust = 0;
     cdp_status st;
     if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_desc_from_env needs a desc");
     st = cdp_launch_read(NULL, NULL, &l);
@@ -5557,12 +5565,8 @@ CDP_API cdp_status cdp_tcp_desc_from_env(cdp_tcp_desc *d) {
     if (!d->interfaces) d->interfaces = getenv("CDP_INTERFACES");
     if (!d->connections && cdp__var(&own, "CDP_CONNECTIONS"))
         st = cdp__var_number(&own, "CDP_CONNECTIONS", 1, 16, &d->connections);
-    if (st == CDP_OK && cdp__var(&own, "CDP_MAC"))
-        st = cdp__var_number(&own, "CDP_MAC", 0, 1, &mac);
-    if (mac) d->mac = true;
-    if (st == CDP_OK && cdp__var(&own, "CDP_TRUST_NETWORK"))
-        st = cdp__var_number(&own, "CDP_TRUST_NETWORK", 0, 1, &trust);
-    if (trust) d->trust_network = true;
+    if (st == CDP_OK) st = cdp__flag_read("CDP_MAC", &d->mac);
+    if (st == CDP_OK) st = cdp__flag_read("CDP_TRUST_NETWORK", &d->trust_network);
     if (st == CDP_OK && d->group.logger.level == CDP_LOG_DEFAULT)
         st = cdp__log_level_read(getenv("CDP_LOG_LEVEL"), &d->group.logger.level);
     if (st != CDP_OK) return st;
