@@ -11734,8 +11734,8 @@ typedef enum cdp__health {
 #define CDP__LEAVING_MAGIC \
     0x6c726763u /* cdp_group_leave() is under way, and its streams are closed */
 
-/* Members that much code uses come first, because instructions that use them are shorter. */
-/* What most functions use comes first: the first 128 bytes have the shortest addresses. */
+/* Members that most functions use come first: instructions that use the first 128 bytes are
+   shorter. */
 struct cdp_group {
     /* detects the use of a destroyed group, until its memory is reused */
     uint32_t magic;
