@@ -69,6 +69,7 @@
     CONFIGURATION
         CDP_MPI_SEGMENT   65536   largest message of MPI, in bytes
         CDP_MPI_WINDOW    4       such messages to one rank that it has not yet read
+        Both are equal on all ranks: if they are not, no rank gets a group.
 
     LIMITS
         An idle rank looks for messages once in a millisecond, since MPI has no way to wake a
@@ -117,7 +118,9 @@ extern "C" {
    everything else; rank and world_size must be 0 or what `comm` says, hub and transport NULL.
    Collective over `comm`, which is duplicated and stays the caller's; all ranks end the group
    before MPI_Finalize. Errors: INVALID (MPI is not initialized, or has been finalized; an
-   intercommunicator; a progress thread without MPI_THREAD_MULTIPLE), NOMEM, IO (what MPI said). */
+   intercommunicator; a progress thread without MPI_THREAD_MULTIPLE), IO (what MPI said), and on
+   all ranks alike NOMEM (the text names the rank that lacks memory) and MISMATCH (see
+   CONFIGURATION). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_init_from_mpi(
     MPI_Comm comm, const cdp_group_desc *desc, cdp_group **out);
 
@@ -512,6 +515,7 @@ CDP__PRIVATE bool cdp__mpi_goodbye(cdp__mpi *m) {
     }
 }
 
+/* What *m refers to. */
 CDP__PRIVATE void cdp__mpi_free(cdp__mpi *m) {
     for (uint32_t i = 0; m->peers && i < m->size; ++i) {
         cdp__mpi_peer *p = m->peers[i];
@@ -525,7 +529,6 @@ CDP__PRIVATE void cdp__mpi_free(cdp__mpi *m) {
     if (m->mutex) m->os->threads.mutex_destroy(m->os, m->mutex);
     cdp__free(m->os, m->peers);
     cdp__free(m->os, m->hosts);
-    cdp__free(m->os, m);
 }
 
 /* Does not free memory that MPI may still read. */
@@ -537,6 +540,7 @@ CDP__PRIVATE void cdp__mpi_destroy(void *self) {
     if (!over && !cdp__mpi_goodbye(m)) return;
     if (!over) MPI_Comm_free(&m->comm);
     cdp__mpi_free(m);
+    cdp__free(m->os, m);
     *cdp__error_slot() = kept;
 }
 
@@ -567,8 +571,54 @@ CDP__PRIVATE int cdp__mpi_hosts(cdp__mpi *m) {
     return rc;
 }
 
-CDP__PRIVATE cdp_status cdp__mpi_open(cdp__mpi *m, MPI_Comm comm) {
+/* The least value of all ranks, and whose it is: what MPI calls MPI_2INT. */
+typedef struct cdp__mpi_least {
+    int value, rank;
+} cdp__mpi_least;
+
+/* `ends`: the least and the negated greatest value of a macro. */
+CDP__PRIVATE cdp_status cdp__mpi_equal(const char *name, const cdp__mpi_least *ends) {
+    if (ends[0].value == -ends[1].value) return CDP_OK;
+    return cdp__fail(CDP_ERR_MISMATCH,
+        "%s is %d on rank %d and %d on rank %d: compile all ranks with the same value", name,
+        ends[0].value, ends[0].rank, -ends[1].value, ends[1].rank);
+}
+
+/* Fails on all ranks if one of them lacks memory, or was compiled with other sizes: a rank that
+   returned alone would leave the others in MPI, which has no deadlines. */
+CDP__PRIVATE cdp_status cdp__mpi_agree(const cdp__mpi *m, bool ready) {
+    const int mine[5] = {ready, CDP_MPI_SEGMENT, -CDP_MPI_SEGMENT, CDP_MPI_WINDOW, -CDP_MPI_WINDOW};
+    cdp__mpi_least own[5], least[5];
+    cdp_status st;
+    int rc;
+    for (int i = 0; i < 5; ++i) {
+        own[i].value = mine[i];
+        own[i].rank = (int)m->rank;
+    }
+    rc = MPI_Allreduce(own, least, 5, MPI_2INT, MPI_MINLOC, m->comm);
+    if (rc != MPI_SUCCESS) return cdp__mpi_failed(rc, -1, "MPI_Allreduce");
+    if (!least[0].value)
+        return cdp__fail(
+            CDP_ERR_NOMEM, "rank %d has no memory for a transport over MPI", least[0].rank);
+    st = cdp__mpi_equal("CDP_MPI_SEGMENT", least + 1);
+    return st == CDP_OK ? cdp__mpi_equal("CDP_MPI_WINDOW", least + 3) : st;
+}
+
+/* False: out of memory. */
+CDP__PRIVATE bool cdp__mpi_room_for_all(cdp__mpi *m) {
+    m->peers = (cdp__mpi_peer **)cdp__alloc_zero(m->os, m->size * sizeof *m->peers);
+    m->hosts = (uint32_t *)cdp__alloc_zero(m->os, m->size * sizeof *m->hosts);
+    if (!m->peers || !m->hosts) return false;
+    if (!m->os->threads.cond_create) return true;
+    m->mutex = m->os->threads.mutex_create(m->os);
+    m->cond = m->os->threads.cond_create(m->os);
+    return m->mutex && m->cond;
+}
+
+/* `ready`: there is memory for *m itself. */
+CDP__PRIVATE cdp_status cdp__mpi_open(cdp__mpi *m, MPI_Comm comm, bool ready) {
     int between = 0, n = 0, rc = MPI_Comm_test_inter(comm, &between);
+    cdp_status st;
     if (between) return cdp__fail(CDP_ERR_INVALID, "an intercommunicator has two groups of ranks");
     if (rc == MPI_SUCCESS) rc = MPI_Comm_dup(comm, &m->comm);
     if (rc != MPI_SUCCESS) return cdp__mpi_failed(rc, -1, "MPI_Comm_dup");
@@ -577,37 +627,32 @@ CDP__PRIVATE cdp_status cdp__mpi_open(cdp__mpi *m, MPI_Comm comm) {
     m->rank = (uint32_t)n;
     MPI_Comm_size(m->comm, &n);
     m->size = (uint32_t)n;
-    m->peers = (cdp__mpi_peer **)cdp__alloc_zero(m->os, m->size * sizeof *m->peers);
-    m->hosts = (uint32_t *)cdp__alloc_zero(m->os, m->size * sizeof *m->hosts);
-    if (m->os->threads.cond_create) {
-        m->mutex = m->os->threads.mutex_create(m->os);
-        m->cond = m->os->threads.cond_create(m->os);
-    }
-    if (!m->peers || !m->hosts || (m->os->threads.cond_create && (!m->mutex || !m->cond)))
-        return cdp__fail_nomem("a transport over MPI", m->size * sizeof *m->peers);
+    st = cdp__mpi_agree(m, ready && cdp__mpi_room_for_all(m));
+    if (st != CDP_OK) return st;
     rc = cdp__mpi_hosts(m);
     return rc == MPI_SUCCESS ? CDP_OK : cdp__mpi_failed(rc, -1, "MPI_Comm_split_type");
 }
 
 CDP_API cdp_status cdp_mpi_transport(MPI_Comm comm, const cdp_os *os, cdp_transport *out) {
     cdp_status st;
-    cdp__mpi *m;
+    cdp__mpi m, *kept;
     if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_mpi_transport: out is NULL");
     memset(out, 0, sizeof *out);
     st = cdp__mpi_ready();
     if (st != CDP_OK) return st;
-    if (!os) os = cdp_os_default();
-    m = (cdp__mpi *)cdp__alloc_zero(os, sizeof *m);
-    if (!m) return cdp__fail_nomem("a transport over MPI", sizeof *m);
-    m->os = os;
-    m->comm = MPI_COMM_NULL;
-    st = cdp__mpi_open(m, comm);
+    memset(&m, 0, sizeof m);
+    m.os = os ? os : cdp_os_default();
+    m.comm = MPI_COMM_NULL;
+    kept = (cdp__mpi *)cdp__alloc(m.os, sizeof *kept);
+    st = cdp__mpi_open(&m, comm, kept != NULL);
     if (st != CDP_OK) {
-        if (m->comm != MPI_COMM_NULL) MPI_Comm_free(&m->comm);
-        cdp__mpi_free(m);
+        if (m.comm != MPI_COMM_NULL) MPI_Comm_free(&m.comm);
+        cdp__mpi_free(&m);
+        cdp__free(m.os, kept);
         return st;
     }
-    out->self = m;
+    *kept = m;
+    out->self = kept;
     out->send = cdp__mpi_send;
     out->recv = cdp__mpi_recv;
     out->wait = cdp__mpi_wait;
@@ -654,9 +699,12 @@ CDP_API cdp_status cdp_init_from_mpi(MPI_Comm comm, const cdp_group_desc *desc, 
 }
 
 CDP_API int cdp_mpi_exchange(void *comm, void *bytes, uint64_t count) {
+    enum {
+        PART = 1 << 20 /* MPI counts with an int */
+    };
     uint8_t *at = (uint8_t *)bytes;
-    for (; count; at += CDP_MPI_SEGMENT) {
-        const int n = (int)cdp__min(count, (uint64_t)CDP_MPI_SEGMENT);
+    for (; count; at += PART) {
+        const int n = (int)cdp__min(count, (uint64_t)PART);
         if (MPI_Bcast(at, n, MPI_BYTE, 0, *(MPI_Comm *)comm) != MPI_SUCCESS) return -1;
         count -= (uint64_t)n;
     }

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # cdp_mpi.h with Open MPI and with MPICH: every check of test_mpi.c with 1, 2 and 4 ranks, with a progress thread, without
-# one, and with cdp_tcp.h that only meets over MPI. What is not installed is skipped. Ends with "N passed, N failed".
+# one, and with cdp_tcp.h that only meets over MPI; again with small segments, and with segments that differ between ranks.
+# What is not installed is skipped. Ends with "N passed, N failed".
 #
 #   bash tests/mpi/run.sh            BUILD=DIR (default: build)
 set -u
@@ -66,8 +67,15 @@ job() { # NAME COMMAND...
     fi
 }
 
+builds() { # MPI PROGRAM FLAGS...
+    local mpi=$1 program=$2
+    shift 2
+    "mpicc.$mpi" -O1 -g -std=gnu11 -Wall -Wextra "$@" -I. tests/mpi/test_mpi.c -o "$program" -pthread -lm > "$build/out" 2>&1
+}
+
 both() { # MPI LAUNCHER...
-    local mpi=$1 n how
+    local mpi=$1 n how test="$build/test_mpi.$1"
+    local small="$test.small"
     shift
     if ! command -v "mpicc.$mpi" > /dev/null || ! command -v "$1" > /dev/null; then
         echo "SKIP $mpi: mpicc.$mpi and $1 are not both installed"
@@ -75,13 +83,15 @@ both() { # MPI LAUNCHER...
     fi
     compiles "$mpi"
     no_macros "$mpi"
-    if ! "mpicc.$mpi" -O1 -g -std=gnu11 -Wall -Wextra -I. tests/mpi/test_mpi.c -o "$build/test_mpi.$mpi" -pthread -lm > "$build/out" 2>&1; then
+    if ! builds "$mpi" "$test" || ! builds "$mpi" "$small" -DCDP_MPI_SEGMENT=4096 -DCDP_MPI_WINDOW=2; then
         bad "test_mpi.c with $mpi" 'does not compile'
         return
     fi
     for n in 1 2 4; do
-        for how in thread poll exchange; do job "$mpi, $n ranks, $how" "$@" -n $n "$build/test_mpi.$mpi" $how; done
+        for how in thread poll exchange; do job "$mpi, $n ranks, $how" "$@" -n $n "$test" $how; done
     done
+    job "$mpi, 2 ranks, small segments" "$@" -n 2 "$small" poll
+    job "$mpi, segments that differ" "$@" -n 1 "$small" sizes : -n 1 "$test" sizes
 }
 both openmpi mpirun.openmpi --allow-run-as-root --oversubscribe
 both mpich mpiexec.mpich

@@ -1,6 +1,6 @@
 /* One rank of a job over MPI; run.sh starts it with Open MPI and MPICH.
 
-   test_mpi [thread|poll|exchange]
+   test_mpi [thread|poll|exchange|sizes]
 
    Rank 0 prints a line for each check, and "N passed, N failed" in the end. */
 #define CDP_IMPLEMENTATION
@@ -187,6 +187,37 @@ static void mistakes(int level) {
     t.destroy(t.self);
 }
 
+static void *no_memory(void *user, uint64_t bytes) {
+    (void)user;
+    (void)bytes;
+    return NULL;
+}
+
+/* The last rank has no memory: all hear of it, and none waits for it inside MPI. */
+static void one_without_memory(int n) {
+    cdp_os os = *cdp_os_default();
+    cdp_transport t;
+    cdp_status st;
+    char name[32];
+    snprintf(name, sizeof name, "rank %d has no memory", n - 1);
+    if (my_rank == n - 1) os.alloc = no_memory;
+    st = cdp_mpi_transport(MPI_COMM_WORLD, &os, &t);
+    check("a rank without memory is named by all",
+        st == CDP_ERR_NOMEM && strstr(cdp_last_error()->text, name) != NULL);
+    if (st == CDP_OK) t.destroy(t.self);
+}
+
+/* Rank 0 was compiled with other sizes than the others. */
+static void other_sizes(void) {
+    cdp_transport t;
+    const cdp_status st = cdp_mpi_transport(MPI_COMM_WORLD, NULL, &t);
+    check("sizes that differ are refused, naming two ranks",
+        st == CDP_ERR_MISMATCH
+            && strstr(cdp_last_error()->text, "CDP_MPI_SEGMENT is 4096 on rank 0")
+            && strstr(cdp_last_error()->text, "65536 on rank 1"));
+    if (st == CDP_OK) t.destroy(t.self);
+}
+
 /* cdp_tcp.h finds its ranks over MPI. */
 static bool over_tcp(int n) {
     MPI_Comm comm = MPI_COMM_WORLD;
@@ -214,8 +245,11 @@ int main(int argc, char **argv) {
     MPI_Comm_size(MPI_COMM_WORLD, &n);
     if (strcmp(how, "exchange") == 0) {
         check("cdp_tcp.h meets over MPI", over_tcp(n));
+    } else if (strcmp(how, "sizes") == 0) {
+        other_sizes();
     } else {
         mistakes(level);
+        one_without_memory(n);
         made = cdp_init_from_mpi(MPI_COMM_WORLD, &d, &w) == CDP_OK;
         check("a group", made);
         if (made) everything(w);
