@@ -11589,6 +11589,14 @@ CDP__PRIVATE const cdp__transfer *cdp__exec_late(const cdp__exec *x) {
     return late;
 }
 
+/* How many bytes of the output, counted from its beginning, have arrived and will not be changed.
+   Known where the whole operation is one receive. */
+CDP__PRIVATE uint64_t cdp__exec_arrived(const cdp__exec *x) {
+    const cdp__transfer *t = &x->transfers[0];
+    const bool only = x->rounds == 1 && x->transfer_count == 1 && t->receive && !t->reduce;
+    return only && t->data == (const uint8_t *)x->task.out ? t->moved : 0;
+}
+
 /* Every message of the round is done: runs its local steps and starts the next round. */
 CDP__PRIVATE void cdp__exec_next(cdp__exec *x) {
     const bool parts = CDP__BUDGETS && (x->w->poll_until_ns || x->in_parts);
@@ -13499,6 +13507,13 @@ CDP__PRIVATE bool cdp__work_exists(const cdp_group *g, uint64_t seq) {
         return post && (use < post->use || (use == post->use && post->taken));
     }
     return seq <= g->issued;
+}
+
+/* How many bytes of an operation's output, counted from its beginning, are there for good. 0: not
+   known; all of them, once it is done. */
+CDP__PRIVATE uint64_t cdp__op_arrived(const cdp_group *g, uint64_t seq) {
+    if (g->completed >= seq) return UINT64_MAX;
+    return g->completed + 1 == seq && g->exec.running ? cdp__exec_arrived(&g->exec) : 0;
 }
 
 /* OK, PENDING or the error of the failure; does not change the thread's last error. While a
@@ -16186,6 +16201,30 @@ CDP_API cdp_status cdp_work_wait_for(cdp_work w, uint32_t timeout_ms) {
     if (!w.group || !w.seq) return CDP_OK;
     if (cdp__alive(w.group, "cdp_work_wait_for") != CDP_OK) return cdp_last_error()->status;
     return cdp__work_wait_until(w, cdp__deadline(w.group->os, timeout_ms));
+}
+
+/* As cdp_work_wait_for(), of an operation on host memory. While it waits, `arrived` is called with
+   what cdp__op_arrived() returns, so that the data can be read while it is in a cache. It is
+   called with the group's lock held, and calls no function of a group. */
+CDP__PRIVATE cdp_status cdp__work_wait_arriving(
+    cdp_work w, uint32_t timeout_ms, void (*arrived)(void *user, uint64_t bytes), void *user) {
+    cdp_group *g = w.group;
+    cdp__progress t;
+    cdp_status st;
+    cdp__enter(g);
+    st = cdp__work_state(w);
+    if (st == CDP_PENDING && (st = cdp__must_not_wait()) == CDP_OK) {
+        ++g->waiters;
+        cdp__progress_begin(&t, g, w.seq, cdp__deadline(g->os, timeout_ms), false);
+        while (cdp__progress_goes_on(&t)) {
+            t.polled = cdp__world_poll(g->w);
+            arrived(user, cdp__op_arrived(g, w.seq));
+        }
+        st = cdp__work_state(w);
+        --g->waiters;
+    }
+    cdp_lock_release(&g->w->lock);
+    return st;
 }
 
 #ifndef CDP_NO_FRAMES

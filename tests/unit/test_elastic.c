@@ -1264,6 +1264,29 @@ TEST(the_hash_of_contents_tells_changes_apart) {
     T(cdp__elastic_hash(1, data, sizeof data - 1) != hash);
 }
 
+/* In pieces of any size, of which blocks may be parts; and a source hashes all at once. */
+TEST(a_hash_does_not_depend_on_how_data_arrives) {
+    static uint8_t data[3 * CDP__ELASTIC_BLOCK + 77];
+    uint64_t all = 5;
+    cdp__elastic_reading whole = {&all, data, sizeof data, 0, 0, 0};
+    for (uint32_t i = 0; i < sizeof data; ++i)
+        data[i] = (uint8_t)(i * 7 ^ i >> 8);
+    cdp__elastic_hash_to(&whole, sizeof data);
+    T(whole.done == sizeof data && all != 5);
+    for (uint64_t piece = 1000; piece < 2 * sizeof data; piece = piece * 5 / 2) {
+        uint64_t hash = 5;
+        cdp__elastic_reading r = {&hash, data, sizeof data, 0, 0, 0};
+        for (r.begin = 0; r.begin < sizeof data; r.begin += piece) {
+            r.piece = cdp__min(sizeof data - r.begin, piece);
+            for (uint64_t there = 0; there < r.piece; there += 1 + r.piece / 3)
+                cdp__elastic_arrived(&r, there);
+            T(r.done <= r.begin + r.piece); /* nothing is read that is not there */
+            cdp__elastic_arrived(&r, UINT64_MAX);
+        }
+        T(r.done == sizeof data && hash == all);
+    }
+}
+
 /* What a step costs besides its operations. */
 TEST(next_and_commit_cost_little) {
     cdp_elastic_desc d = {0};
@@ -1586,6 +1609,8 @@ int main(int argc, char **argv) {
         {"an_id_is_used_once", an_id_is_used_once, 40},
         {"who_cannot_connect_lets_the_others_go_on", who_cannot_connect_lets_the_others_go_on, 40},
         {"the_hash_of_contents_tells_changes_apart", the_hash_of_contents_tells_changes_apart, 40},
+        {"a_hash_does_not_depend_on_how_data_arrives", a_hash_does_not_depend_on_how_data_arrives,
+            40},
         {"a_job_from_the_environment", a_job_from_the_environment, 40},
         {"a_store_that_ends_ends_the_job", a_store_that_ends_ends_the_job, 40},
         {"a_group_shrinks_to_those_who_are_left", a_group_shrinks_to_those_who_are_left, 60},

@@ -2059,8 +2059,49 @@ TEST(who_died_is_named_before_who_left) {
     run(3, 20000, one_has_died);
 }
 
+/* What a wait reports as there is there, and is not changed any more. */
+enum {
+    ARRIVING = 8 << 20
+};
+static uint8_t arriving[2][ARRIVING];
+static uint64_t arrived_bytes, arrived_parts;
+
+static void has_arrived(void *user, uint64_t bytes) {
+    const uint64_t there = cdp__min(bytes, ARRIVING);
+    (void)user;
+    T(there >= arrived_bytes);
+    if (there > arrived_bytes && there < ARRIVING) ++arrived_parts;
+    T(memcmp(
+          arriving[1] + arrived_bytes, arriving[0] + arrived_bytes, (size_t)(there - arrived_bytes))
+        == 0);
+    arrived_bytes = there;
+}
+
+static void arrives(uint32_t rank, cdp_group *w) {
+    cdp_work work;
+    for (uint32_t i = 0; i < ARRIVING; ++i)
+        arriving[rank][i] = rank == 0 ? (uint8_t)(i * 5 ^ i >> 7) : 0;
+    arrived_bytes = 0;
+    OK(cdp_barrier(w));
+    if (rank == 0) test_sleep_ms(20); /* until the other one waits */
+    OK(cdp_broadcast_async(w, arriving[rank], ARRIVING, CDP_DTYPE_U8, 0, &work));
+    if (rank == 1) {
+        while (cdp__work_wait_arriving(work, 1000, has_arrived, NULL) == CDP_PENDING) {
+        }
+        has_arrived(NULL, UINT64_MAX);
+    }
+    OK(cdp_work_wait(work));
+}
+
+TEST(what_has_arrived_is_there) {
+    arrived_parts = 0;
+    run(2, 20000, arrives);
+    T(arrived_parts > 0);
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
+        {"what_has_arrived_is_there", what_has_arrived_is_there, 60},
         {"functions_and_operations_in_a_chain", functions_and_operations_in_a_chain, 60},
         {"an_operation_after_that_of_another_group", an_operation_after_that_of_another_group, 60},
         {"an_error_of_a_function_breaks_the_group", an_error_of_a_function_breaks_the_group, 60},
