@@ -2444,11 +2444,12 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 #else
 #define CDP__PRINTF(f, a) __attribute__((format(printf, f, a)))
 #endif
-/* Keeps compilers from copying a few short functions into each of their dozens of callers. Used
-   only where measured copies cost most; tests/check_sources.sh counts the uses. */
+/* Keeps compilers from copying a few short functions into each of their callers. Used only where
+   measured copies cost most; tests/check_sources.sh counts the uses of this and of CDP__COLD. */
 #define CDP__ONE_COPY __attribute__((__noinline__))
-/* Marks functions that record errors and make texts: compilers then treat the paths that lead to
-   them as rare, and keep that code apart. */
+/* Marks functions that run when something begins, ends, fails or is described, not for messages.
+   Compilers optimize them, and what only they call, for size, and keep them and the paths that lead
+   to them apart from the rest. Only functions where this saves something have it. */
 #define CDP__COLD __attribute__((__cold__))
 /* Marks functions that read any word of the stack. */
 #define CDP__NO_ASAN __attribute__((no_sanitize_address))
@@ -3031,7 +3032,7 @@ CDP__PRIVATE void cdp__text_number(cdp__text *t, uint64_t v, bool negative, uint
         cdp__text_char(t, digits[--n]);
 }
 
-CDP__PRIVATE void cdp__text_add_v(cdp__text *t, const char *f, va_list ap) {
+CDP__PRIVATE CDP__COLD void cdp__text_add_v(cdp__text *t, const char *f, va_list ap) {
     for (; *f; ++f) {
         if (*f != '%') {
             cdp__text_char(t, *f);
@@ -3341,7 +3342,7 @@ CDP__PRIVATE void cdp__os_from_native(const cdp__sockaddr *s, cdp_addr *out) {
 }
 
 /* An address with a zone ("fe80::1%eth0") is resolved without asking a name server. */
-CDP__PRIVATE int32_t cdp__os_getaddrinfo(const char *host, cdp_addr *out, uint32_t max) {
+CDP__PRIVATE CDP__COLD int32_t cdp__os_getaddrinfo(const char *host, cdp_addr *out, uint32_t max) {
     struct addrinfo hints, *list = NULL, *it;
     uint32_t n = 0;
     int rc;
@@ -3452,7 +3453,7 @@ CDP__PRIVATE void cdp__os_sleep_until(void *user, uint64_t deadline_ns) {
     (void)nanosleep(&t, NULL);
 }
 
-CDP__PRIVATE uint32_t cdp__os_addresses(
+CDP__PRIVATE CDP__COLD uint32_t cdp__os_addresses(
     void *user, const char *interfaces, cdp_addr *out, uint32_t max) {
     struct ifaddrs *list = NULL, *it;
     uint32_t n = 0;
@@ -3585,7 +3586,7 @@ CDP__PRIVATE int32_t cdp__os_local_addr(void *user, int32_t fd, cdp_addr *out) {
     return 0;
 }
 
-CDP__PRIVATE int32_t cdp__os_listen(void *user, const cdp_addr *at, cdp_addr *bound) {
+CDP__PRIVATE CDP__COLD int32_t cdp__os_listen(void *user, const cdp_addr *at, cdp_addr *bound) {
     cdp__sockaddr s;
     const socklen_t len = cdp__os_to_native(at, &s);
     const int on = 1, off = 0, fd = cdp__os_socket(s.any.sa_family);
@@ -3647,7 +3648,7 @@ CDP__PRIVATE int32_t cdp__os_accept(void *user, int32_t listener, cdp_addr *from
     return fd;
 }
 
-CDP__PRIVATE int32_t cdp__os_connect(void *user, const cdp_addr *to) {
+CDP__PRIVATE CDP__COLD int32_t cdp__os_connect(void *user, const cdp_addr *to) {
     cdp__sockaddr s;
     const socklen_t len = cdp__os_to_native(to, &s);
     const int fd = cdp__os_socket(s.any.sa_family);
@@ -3903,7 +3904,7 @@ CDP__PRIVATE int32_t cdp__os_give_up(int32_t fd) {
 }
 
 /* SO_REUSEADDR is not set: on Windows it would let two programs listen at one port. */
-CDP__PRIVATE int32_t cdp__os_listen(void *user, const cdp_addr *at, cdp_addr *bound) {
+CDP__PRIVATE CDP__COLD int32_t cdp__os_listen(void *user, const cdp_addr *at, cdp_addr *bound) {
     cdp__sockaddr s;
     const socklen_t len = cdp__os_to_native(at, &s);
     const DWORD on = 1, off = 0;
@@ -3931,7 +3932,7 @@ CDP__PRIVATE int32_t cdp__os_accept(void *user, int32_t listener, cdp_addr *from
     return cdp__os_descriptor(made);
 }
 
-CDP__PRIVATE int32_t cdp__os_connect(void *user, const cdp_addr *to) {
+CDP__PRIVATE CDP__COLD int32_t cdp__os_connect(void *user, const cdp_addr *to) {
     cdp__sockaddr s;
     const socklen_t len = cdp__os_to_native(to, &s);
     const int32_t fd = cdp__os_socket(s.any.sa_family, SOCK_STREAM);
@@ -4099,7 +4100,7 @@ CDP__PRIVATE uint64_t cdp__os_memory_host(void *user) {
 }
 
 /* A pipe to one other process on this machine. It never blocks. */
-CDP__PRIVATE int32_t cdp__os_pass_open(void *user, const uint8_t name[12], bool waits) {
+CDP__PRIVATE CDP__COLD int32_t cdp__os_pass_open(void *user, const uint8_t name[12], bool waits) {
     char path[32] = "\\\\.\\pipe\\cdp-";
     DWORD never = PIPE_READMODE_MESSAGE | PIPE_NOWAIT;
     HANDLE h;
@@ -4217,7 +4218,8 @@ CDP__PRIVATE int32_t cdp__os_pass_receive(
     return (int32_t)pid;
 }
 
-CDP__PRIVATE int32_t cdp__os_pass(void *user, int32_t fd, int32_t *fds, uint32_t n, bool sending) {
+CDP__PRIVATE CDP__COLD int32_t cdp__os_pass(
+    void *user, int32_t fd, int32_t *fds, uint32_t n, bool sending) {
     const HANDLE pipe = (HANDLE)(uintptr_t)fd;
     ULONG pid = 0;
     const HANDLE peer = cdp__os_pipe_peer(pipe, &pid);
@@ -4916,8 +4918,8 @@ CDP__PRIVATE int32_t cdp__os_lookup_run(
 #endif
 #endif /* Windows */
 
-CDP__PRIVATE int32_t cdp__os_resolve(void *user, const char *host, uint16_t port, cdp_addr *out,
-    uint32_t max, uint64_t deadline_ns) {
+CDP__PRIVATE CDP__COLD int32_t cdp__os_resolve(void *user, const char *host, uint16_t port,
+    cdp_addr *out, uint32_t max, uint64_t deadline_ns) {
     int32_t n, i;
     (void)user;
     if (strlen(host) > 255) return -ENAMETOOLONG;
@@ -5172,7 +5174,7 @@ CDP__PRIVATE bool cdp__os_read_text(const char *path, char *text, uint64_t size)
 /* The inode of the socket that listens on `port`, from /proc/net/tcp or tcp6; 0: none. A line
    reads "sl: ADDRESS:PORT REMOTE STATE queues timers retransmits uid timeout INODE ...", with
    port and state in hexadecimal; state 0A is listening. */
-CDP__PRIVATE uint64_t cdp__os_listener_inode(const char *path, uint16_t port) {
+CDP__PRIVATE CDP__COLD uint64_t cdp__os_listener_inode(const char *path, uint16_t port) {
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
     char text[4096];
     uint64_t value = 0, field_port = 0, state = 0, found = 0;
@@ -5345,7 +5347,7 @@ CDP__PRIVATE int32_t cdp__os_process_open(void *user, uint32_t number) {
 
 /* Names in the abstract namespace are no files. They are visible only inside one network
    namespace. */
-CDP__PRIVATE int32_t cdp__os_pass_open(void *user, const uint8_t name[12], bool waits) {
+CDP__PRIVATE CDP__COLD int32_t cdp__os_pass_open(void *user, const uint8_t name[12], bool waits) {
     const int fd = cdp__os_socket(AF_UNIX);
     const socklen_t len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 13);
     union {
@@ -5367,7 +5369,8 @@ CDP__PRIVATE int32_t cdp__os_pass_open(void *user, const uint8_t name[12], bool 
 
 #define CDP__PASS_MAX 4u
 
-CDP__PRIVATE int32_t cdp__os_pass(void *user, int32_t fd, int32_t *fds, uint32_t n, bool sending) {
+CDP__PRIVATE CDP__COLD int32_t cdp__os_pass(
+    void *user, int32_t fd, int32_t *fds, uint32_t n, bool sending) {
     struct {
         int32_t pid;
         uint32_t uid, gid;
@@ -6087,7 +6090,8 @@ CDP__PRIVATE int64_t cdp__io_drain(cdp__loop *l, cdp__io *io, const cdp_iov *iov
     return r;
 }
 
-CDP__PRIVATE int64_t cdp__io_send(cdp__loop *l, cdp__io *io, const cdp_iov *iov, uint32_t n) {
+CDP__PRIVATE CDP__ONE_COPY int64_t cdp__io_send(
+    cdp__loop *l, cdp__io *io, const cdp_iov *iov, uint32_t n) {
     const int64_t r = l->os->net.send_iov(l->os->user, io->fd, iov, n);
     io->want_write = false;
     if (r == 0) cdp__loop_want_write(l, io);
@@ -6572,7 +6576,7 @@ CDP__PRIVATE uint64_t cdp__edge(const cdp__shape *s, const uint64_t *offs, uint3
     return offs ? offs[i] : i * s->count;
 }
 
-CDP__PRIVATE cdp__span cdp__blocks(
+CDP__PRIVATE CDP__ONE_COPY cdp__span cdp__blocks(
     const cdp__shape *s, const uint64_t *offs, uint32_t from, uint32_t to) {
     cdp__span p;
     p.off = cdp__edge(s, offs, from);
@@ -6637,7 +6641,7 @@ CDP__PRIVATE uint32_t cdp__bring(
 
 /* Divides `len` elements of a complete sum by the number of ranks if the average is wanted. Returns
    the number of steps, 0 or 1. */
-CDP__PRIVATE uint32_t cdp__average(
+CDP__PRIVATE CDP__ONE_COPY uint32_t cdp__average(
     const cdp__shape *s, uint8_t buf, uint64_t off, uint64_t len, cdp__step *out) {
     if (s->op != CDP_REDUCE_AVG) return 0;
     *out = cdp__step_make(CDP__DIVIDE, -1, 0, buf, 0, off, len);
@@ -6797,7 +6801,7 @@ CDP__PRIVATE uint32_t cdp__gather_rounds(const cdp__shape *s) {
 
 /* Makes all sends among the m steps read this rank's own part from the input; in the first round
    also adds its copy to the output. Returns the number of steps. */
-CDP__PRIVATE uint32_t cdp__gather_own(
+CDP__PRIVATE CDP__ONE_COPY uint32_t cdp__gather_own(
     const cdp__shape *s, uint32_t k, uint32_t m, cdp__step out[]) {
     const cdp__span own = cdp__part(s, s->rank);
     uint32_t i;
@@ -6874,7 +6878,7 @@ CDP__PRIVATE uint32_t cdp__linear_round(const cdp__shape *s, uint32_t k, cdp__st
 /* Pairwise exchange: in round k every rank sends to the rank k after it and receives from the
    rank k before it. Reduce-scatter combines received data with its own part in the order r, r-1,
    r-2, ...; only PREMUL_SUM needs scratch memory, for the scaled input. */
-CDP__PRIVATE uint64_t cdp__pairwise_tmp(const cdp__shape *s) {
+CDP__PRIVATE CDP__ONE_COPY uint64_t cdp__pairwise_tmp(const cdp__shape *s) {
     if (s->kind != CDP_COLL_REDUCE_SCATTER || s->op != CDP_REDUCE_PREMUL_SUM || s->in_place)
         return 0;
     return s->in_offs ? s->in_offs[s->size] : s->size * s->count;
@@ -8416,7 +8420,7 @@ CDP__PRIVATE void cdp__failure_plain(
 }
 
 /* False: this is no record. */
-CDP__PRIVATE bool cdp__failure_decode(
+CDP__PRIVATE CDP__COLD bool cdp__failure_decode(
     const uint8_t *in, uint64_t bytes, uint32_t world_size, cdp__failure_record *r) {
     uint32_t n;
     memset(r, 0, sizeof *r);
@@ -9251,7 +9255,7 @@ CDP__PRIVATE void cdp__failure_place(const cdp__failure *f, cdp__failure_record 
         if (f->edges[i].used && f->edges[i].peer == (uint32_t)r->peer) r->at = f->edges[i].at;
 }
 
-CDP__PRIVATE uint32_t cdp__failure_begin(cdp__failure *f, const cdp__failure_event *v) {
+CDP__PRIVATE CDP__COLD uint32_t cdp__failure_begin(cdp__failure *f, const cdp__failure_event *v) {
     cdp__failure_domain *d = v->domain;
     cdp__failure_record *r = &d->record;
     cdp__failure_edge *e = NULL;
@@ -9356,7 +9360,8 @@ CDP__PRIVATE CDP__COLD uint32_t cdp__failure_conclude(
 
 /* Rank v->from was still starting, and waited for another rank. If the blame is on v->from, it
    moves to that other rank; if that rank is not known, `end.why` says so. */
-CDP__PRIVATE uint32_t cdp__failure_starting(cdp__failure *f, const cdp__failure_event *v) {
+CDP__PRIVATE CDP__COLD uint32_t cdp__failure_starting(
+    cdp__failure *f, const cdp__failure_event *v) {
     cdp__failure_record *r = &v->domain->record;
     cdp__failure_edge *e = NULL;
     cdp__endpoint end = r->end;
@@ -9410,7 +9415,7 @@ CDP__PRIVATE bool cdp__failure_correct(
     return true;
 }
 
-CDP__PRIVATE uint32_t cdp__failure_adopt(cdp__failure *f, const cdp__failure_event *v) {
+CDP__PRIVATE CDP__COLD uint32_t cdp__failure_adopt(cdp__failure *f, const cdp__failure_event *v) {
     cdp__failure_record *r = &v->domain->record;
     cdp__failure_quote(v->domain, v->record);
     /* the first rank that saw a loss may not have received the reason */
@@ -9422,7 +9427,7 @@ CDP__PRIVATE uint32_t cdp__failure_adopt(cdp__failure *f, const cdp__failure_eve
 
 /* Of two records of one timeout, the one with more corrections is right. A record that blames
    this rank, although another rank keeps it waiting, is answered with one more correction. */
-CDP__PRIVATE uint32_t cdp__failure_revise(cdp__failure *f, const cdp__failure_event *v) {
+CDP__PRIVATE CDP__COLD uint32_t cdp__failure_revise(cdp__failure *f, const cdp__failure_event *v) {
     cdp__failure_domain *d = v->domain;
     cdp__failure_record r = *v->record;
     const bool newer = r.corrections > d->record.corrections;
@@ -9480,7 +9485,7 @@ CDP__PRIVATE uint32_t cdp__failure_step_domain(cdp__failure *f, const cdp__failu
 
 /* The transition function. Returns what to do, see CDP__FAILURE_REPORT. cdp__failure_take()
    returns the WAIT and ENDPOINT messages to send. */
-CDP__PRIVATE uint32_t cdp__failure_step(cdp__failure *f, const cdp__failure_event *v) {
+CDP__PRIVATE CDP__COLD uint32_t cdp__failure_step(cdp__failure *f, const cdp__failure_event *v) {
     CDP_ASSERT(f->rank < f->world_size && (!v->domain || v->type < CDP__FAILURE_GROUP_EVENTS));
     cdp__failure_drop_doubted(f, v->time_ns);
     if (v->type == CDP__FAILURE_TOLD) {
@@ -10145,7 +10150,7 @@ CDP__PRIVATE cdp__stream *cdp__stream_find(const cdp__world *w, uint64_t channel
 }
 
 /* Makes room for `more` streams in the table. False: out of memory. */
-CDP__PRIVATE bool cdp__streams_reserve(cdp__world *w, uint32_t more) {
+CDP__PRIVATE CDP__COLD bool cdp__streams_reserve(cdp__world *w, uint32_t more) {
     cdp__stream **old = w->streams;
     const uint32_t old_rows = w->stream_rows;
     uint32_t rows = old_rows ? old_rows : 8, i;
@@ -10316,7 +10321,8 @@ CDP__PRIVATE bool cdp__control_add(
 }
 
 /* Queues a control message without a body. False: out of memory. */
-CDP__PRIVATE bool cdp__stream_note(cdp__world *w, const cdp__stream *s, cdp__message_type type) {
+CDP__PRIVATE CDP__ONE_COPY bool cdp__stream_note(
+    cdp__world *w, const cdp__stream *s, cdp__message_type type) {
     cdp__head h;
     memset(&h, 0, sizeof h);
     h.type = (uint8_t)type;
@@ -12279,7 +12285,7 @@ CDP__PRIVATE void cdp__world_send_note(
     if (cdp__control_add(w, peer, &h, body)) (void)cdp__port_flush(w, peer);
 }
 
-CDP__PRIVATE void cdp__world_answer(cdp__world *w) {
+CDP__PRIVATE CDP__COLD void cdp__world_answer(cdp__world *w) {
     uint8_t body[CDP__WAIT_BYTES];
     uint32_t p, what;
     for (p = 0; p < w->size && w->failure.outbox; ++p) {
@@ -12306,7 +12312,7 @@ CDP__PRIVATE void cdp__wait_done(cdp_group *g, uint64_t channel, uint64_t next_s
 }
 
 /* Reads from all ranks, for their WAIT and ENDPOINT messages. */
-CDP__PRIVATE void cdp__world_listen(cdp__world *w) {
+CDP__PRIVATE CDP__COLD void cdp__world_listen(cdp__world *w) {
     const cdp_transport *t = &w->transport;
     uint32_t p;
     for (p = 0; p < w->size; ++p) {
@@ -12550,8 +12556,8 @@ CDP__PRIVATE void cdp__record_call(
 /* An event of `top`, or of a group that this rank does not have: NULL. The transition function
    decides; if it settles a cause, that becomes the error of all groups that fail together with
    `top`. `from`: the rank of the world that has sent the record. */
-CDP__PRIVATE void cdp__domain_step(cdp__world *w, cdp_group *top, cdp__failure_event_type type,
-    uint32_t from, const cdp__failure_record *r, bool sure) {
+CDP__PRIVATE CDP__COLD void cdp__domain_step(cdp__world *w, cdp_group *top,
+    cdp__failure_event_type type, uint32_t from, const cdp__failure_record *r, bool sure) {
     const bool again = top && top->health == CDP__FAILED;
     cdp__failure_event v;
     cdp_group *x;
@@ -12601,7 +12607,7 @@ CDP__PRIVATE void cdp__group_offer(cdp_group *g) {
 /* Reports a failure of g that this rank saw to the group that settles it (g or its parent).
    `late`: a deadline of g has passed. Only such a failure is undone if the late operation
    completes; a timeout that a callback of the program returns is not. */
-CDP__PRIVATE void cdp__group_see(
+CDP__PRIVATE CDP__COLD void cdp__group_see(
     cdp_group *g, const cdp__failure_record *r, const cdp_error *e, bool late) {
     cdp_group *top = cdp__group_top(g);
     /* a failure that needs no settling overrides one that is being settled */
@@ -12748,7 +12754,7 @@ CDP__PRIVATE void cdp__group_ask_starting(cdp_group *g) {
 }
 
 /* Called while SETTLING: looks for an earlier cause. */
-CDP__PRIVATE void cdp__group_settle(cdp_group *g) {
+CDP__PRIVATE CDP__COLD void cdp__group_settle(cdp_group *g) {
     const bool lost = g->domain.record.status == CDP_ERR_PEER_LOST;
     bool sure = false;
     if (g->channel == CDP__WORLD_CHANNEL && lost)
@@ -12841,7 +12847,7 @@ CDP__PRIVATE void cdp__group_lost(cdp_group *g, uint32_t p) {
 
 /* Reads from peers that this rank does not wait for: they may have failed, or made another call.
    The world's group calls this only during long waits: its transport reports failures. */
-CDP__PRIVATE bool cdp__group_listen(cdp_group *g) {
+CDP__PRIVATE CDP__COLD bool cdp__group_listen(cdp_group *g) {
     uint32_t p;
     for (p = 0; p < g->desc.world_size && g->health == CDP__HEALTHY; ++p) {
         cdp__stream *s = &g->streams[p];
@@ -12876,8 +12882,8 @@ CDP__PRIVATE bool cdp__world_differs(cdp__world *w, uint32_t peer, const cdp__wa
 }
 
 /* Handles a FAILURE, WAIT or ENDPOINT of rank `peer` of the world. False: it is invalid. */
-CDP__PRIVATE bool cdp__world_note(cdp__world *w, uint32_t peer, uint8_t type, uint64_t channel,
-    const uint8_t *body, uint32_t bytes) {
+CDP__PRIVATE CDP__COLD bool cdp__world_note(cdp__world *w, uint32_t peer, uint8_t type,
+    uint64_t channel, const uint8_t *body, uint32_t bytes) {
     cdp__wait_message wait;
     cdp__answer_message answer;
     cdp__failure_record failure;
@@ -14120,7 +14126,7 @@ CDP__PRIVATE uint32_t cdp__hub_first(void *self, void *record, uint32_t room) {
     return n;
 }
 
-CDP__PRIVATE void cdp__hub_publish(void *self, const void *record, uint32_t bytes) {
+CDP__PRIVATE CDP__COLD void cdp__hub_publish(void *self, const void *record, uint32_t bytes) {
     cdp__hub_end *end = (cdp__hub_end *)self;
     cdp_hub *h = end->hub;
     cdp_lock_acquire(&h->cause_lock);
@@ -14199,7 +14205,7 @@ CDP__PRIVATE void cdp__hub_refuse(void *self) {
     ((cdp__hub_end *)self)->made = false;
 }
 
-CDP_API void cdp_hub_destroy(cdp_hub *h) {
+CDP_API CDP__COLD void cdp_hub_destroy(cdp_hub *h) {
     uint64_t i;
     if (!h) return;
     for (i = 0; h->ways && i < (uint64_t)h->desc.world_size * h->desc.world_size; ++i)
@@ -14214,7 +14220,7 @@ CDP_API void cdp_hub_destroy(cdp_hub *h) {
     cdp__free(h->os, h);
 }
 
-CDP_API cdp_status cdp_hub_create(const cdp_hub_desc *desc, cdp_hub **out) {
+CDP_API CDP__COLD cdp_status cdp_hub_create(const cdp_hub_desc *desc, cdp_hub **out) {
     const cdp_os *os;
     cdp_hub *h;
     uint32_t i;
@@ -14329,7 +14335,7 @@ CDP__PRIVATE void cdp__pend_enlist(cdp__pend *s) {
     *at = s;
 }
 
-CDP__PRIVATE void cdp__pend_unlist(cdp__pend *s) {
+CDP__PRIVATE CDP__ONE_COPY void cdp__pend_unlist(cdp__pend *s) {
     cdp__pend **at = &s->owner->w->pending;
     while (*at && *at != s)
         at = &(*at)->next;
@@ -14769,7 +14775,7 @@ CDP__PRIVATE bool cdp__progress_goes_on(cdp__progress *t) {
     return false;
 }
 
-CDP__PRIVATE void cdp__progress_until(
+CDP__PRIVATE CDP__ONE_COPY void cdp__progress_until(
     cdp_group *g, uint64_t seq, uint64_t deadline_ns, bool budget) {
     cdp__progress t;
     cdp__progress_begin(&t, g, seq, deadline_ns, budget);
@@ -15132,7 +15138,7 @@ CDP__PRIVATE void cdp__group_end(cdp_group *g) {
     cdp__group_gone(g, last);
 }
 
-CDP_API void cdp_group_destroy(cdp_group *g) {
+CDP_API CDP__COLD void cdp_group_destroy(cdp_group *g) {
     const cdp_error before = *cdp_last_error(); /* errors of leaving are not the caller's */
     if (!g) return;
     cdp__group_end(g);
@@ -15175,7 +15181,7 @@ CDP__PRIVATE cdp_status cdp__group_leave_for(cdp_group *g, uint32_t budget_us) {
     return CDP_OK;
 }
 
-CDP_API cdp_status cdp_group_leave(cdp_group *g, uint32_t budget_us) {
+CDP_API CDP__COLD cdp_status cdp_group_leave(cdp_group *g, uint32_t budget_us) {
     const cdp_error before = *cdp_last_error();
     const cdp_status st = cdp__group_leave_for(g, budget_us);
     if (st >= 0) *cdp__error_slot() = before;
@@ -15393,7 +15399,7 @@ CDP__PRIVATE cdp_status cdp__group_start_thread(cdp_group *g) {
 }
 #endif
 
-CDP_API cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_group **out) {
+CDP_API CDP__COLD cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_group **out) {
     cdp_group_desc d;
     cdp_transport t;
     cdp__world *m = NULL;
@@ -15472,7 +15478,7 @@ CDP__PRIVATE cdp_group *cdp__group_of(
     return g;
 }
 
-CDP_API cdp_status cdp_group_new(
+CDP_API CDP__COLD cdp_status cdp_group_new(
     cdp_group *parent, const uint32_t *ranks, uint32_t count, cdp_group **out) {
     uint32_t *world, i, k;
     uint64_t channel, hash = CDP__HASH_START;
@@ -15514,7 +15520,7 @@ CDP_API cdp_status cdp_group_new(
     return *out ? CDP_OK : cdp__fail_nomem("a group", count * sizeof(cdp__peer));
 }
 
-CDP_API cdp_status cdp_group_split(
+CDP_API CDP__COLD cdp_status cdp_group_split(
     cdp_group *parent, uint32_t color, uint32_t key, cdp_group **out) {
     const uint32_t n = cdp_size(parent), me = cdp_rank(parent);
     uint32_t *all, *ranks, count = 0, i, k;
@@ -15631,7 +15637,7 @@ CDP_API void cdp_group_abort(cdp_group *g, const char *reason) {
     cdp__leave(g);
 }
 
-CDP_API cdp_status cdp_poll(cdp_group *g, uint32_t budget_us) {
+CDP_API CDP__ONE_COPY cdp_status cdp_poll(cdp_group *g, uint32_t budget_us) {
     cdp__world *m;
     uint64_t until;
     cdp_status st = cdp__alive(g, "cdp_poll");
@@ -15654,7 +15660,7 @@ CDP_API cdp_status cdp_poll(cdp_group *g, uint32_t budget_us) {
    core. */
 
 #ifndef CDP_NO_BACKEND
-CDP_API cdp_status cdp_group_set_backend(cdp_group *g, const cdp_backend *backend) {
+CDP_API CDP__COLD cdp_status cdp_group_set_backend(cdp_group *g, const cdp_backend *backend) {
     cdp_backend *own;
     const cdp_status st = cdp__alive(g, "cdp_group_set_backend");
     if (st != CDP_OK) return st;
@@ -15685,7 +15691,7 @@ CDP_API const cdp_backend *cdp_group_backend(const cdp_group *g) {
     return g ? cdp__backend_of(g) : NULL;
 }
 
-CDP_API void cdp_group_fail(cdp_group *g) {
+CDP_API CDP__ONE_COPY void cdp_group_fail(cdp_group *g) {
     if (!g) return;
     cdp__enter(g);
     cdp__group_break(g, cdp_last_error());
@@ -16099,7 +16105,7 @@ CDP__PRIVATE cdp_status cdp__device_start_all(
 }
 
 #ifndef CDP_NO_BACKEND
-CDP_API cdp_status cdp_group_compare(
+CDP_API CDP__COLD cdp_status cdp_group_compare(
     cdp_group *g, const cdp_request *requests, uint32_t n, bool wait) {
     const cdp__with with = {{NULL, 0}, NULL, NULL, true};
     cdp_work w = {NULL, 0};
@@ -16376,7 +16382,7 @@ CDP__PRIVATE cdp_status cdp__pend_cancel(cdp_group *g, uint64_t seq) {
     return CDP_OK;
 }
 
-CDP_API cdp_status cdp_work_cancel(cdp_work w) {
+CDP_API CDP__COLD cdp_status cdp_work_cancel(cdp_work w) {
     cdp_group *g = w.group;
     cdp_status st;
     if (!g || !w.seq) return cdp__fail(CDP_ERR_INVALID, "cdp_work_cancel needs a work");
@@ -16649,7 +16655,7 @@ CDP_API cdp_status cdp_alltoall_async(
 
 #ifndef CDP_NO_MESSAGES
 
-CDP__PRIVATE cdp_transfer cdp__transfer_of(
+CDP__PRIVATE CDP__ONE_COPY cdp_transfer cdp__transfer_of(
     bool receive, const void *data, uint64_t count, cdp_dtype dtype, uint32_t peer, uint32_t tag) {
     cdp_transfer t;
     memset(&t, 0, sizeof t);
@@ -17233,7 +17239,7 @@ CDP__PRIVATE cdp_status cdp__barrier_root(cdp_group *g, cdp_work *works, uint8_t
     return st;
 }
 
-CDP_API cdp_status cdp_monitored_barrier(cdp_group *g, uint32_t timeout_ms) {
+CDP_API CDP__COLD cdp_status cdp_monitored_barrier(cdp_group *g, uint32_t timeout_ms) {
     uint32_t longer;
     uint64_t until;
     uint8_t *bytes;
@@ -17336,7 +17342,7 @@ CDP__PRIVATE void cdp__channel_settle(cdp__flow *bulk) {
 
 /* The channel loses rank p; the reason is this thread's last error. Sends LEAVE, so that p does
    not wait: this rank reads no more of its messages. */
-CDP__PRIVATE void cdp__channel_lose(cdp_channel *c, uint32_t p) {
+CDP__PRIVATE CDP__COLD void cdp__channel_lose(cdp_channel *c, uint32_t p) {
     cdp__channel_peer *peer = &c->peers[p];
     cdp__offer *o;
     if (peer->lost) return;
@@ -17786,7 +17792,7 @@ CDP__PRIVATE bool cdp__channel_step(cdp_channel *c) {
 }
 
 /* Frees a channel, its streams and its offers. */
-CDP__PRIVATE void cdp__channel_free(cdp_channel *c) {
+CDP__PRIVATE CDP__COLD void cdp__channel_free(cdp_channel *c) {
     cdp__world *w = c->g->w;
     cdp_channel **at = &w->channels;
     uint32_t p;
@@ -17866,7 +17872,7 @@ CDP__PRIVATE cdp_status cdp__channel_enter(cdp_channel *c) {
     return CDP_OK;
 }
 
-CDP_API cdp_status cdp_channel_open(const cdp_channel_desc *desc, cdp_channel **out) {
+CDP_API CDP__COLD cdp_status cdp_channel_open(const cdp_channel_desc *desc, cdp_channel **out) {
     cdp_channel *c;
     cdp_status st;
     if (!desc || !out || !desc->deliver)
@@ -18268,7 +18274,7 @@ CDP_API void cdp_blob_free(cdp_group *g, cdp_blob *b) {
 
 #ifndef CDP_NO_RECORDER
 
-CDP_API uint32_t cdp_group_records(cdp_group *g, cdp_record *out, uint32_t max) {
+CDP_API CDP__COLD uint32_t cdp_group_records(cdp_group *g, cdp_record *out, uint32_t max) {
     cdp_record r;
     uint64_t seq;
     uint32_t n = 0, i;
@@ -18285,7 +18291,7 @@ CDP_API uint32_t cdp_group_records(cdp_group *g, cdp_record *out, uint32_t max) 
     return n;
 }
 
-CDP_API cdp_status cdp_group_dump(cdp_group *g, const char *path) {
+CDP_API CDP__COLD cdp_status cdp_group_dump(cdp_group *g, const char *path) {
     cdp_status st = cdp__alive(g, "cdp_group_dump");
     if (st != CDP_OK) return st;
     if (!path) return cdp__fail(CDP_ERR_INVALID, "cdp_group_dump needs the path of a file");
@@ -18336,7 +18342,7 @@ CDP__PRIVATE void cdp__describe_setting(
         t, "  %s = %llu%s (%s)\n", name, (unsigned long long)value, unit, set ? "set" : "default");
 }
 
-CDP_API uint64_t cdp_describe(cdp_group *g, char *out, uint64_t size) {
+CDP_API CDP__COLD uint64_t cdp_describe(cdp_group *g, char *out, uint64_t size) {
     cdp__text t = {out, size, 0};
     const cdp_group_desc *d, *given;
     uint32_t p;
@@ -19037,7 +19043,7 @@ CDP__PRIVATE void cdp__ddp_restore_buckets(cdp_ddp *d, cdp__bucket *old, uint32_
 }
 
 /* Makes new buckets for parameters that become complete in this order. */
-CDP__PRIVATE cdp_status cdp__ddp_place(cdp_ddp *d, const uint32_t *order) {
+CDP__PRIVATE CDP__COLD cdp_status cdp__ddp_place(cdp_ddp *d, const uint32_t *order) {
     cdp__bucket *old = d->buckets;
     const uint32_t old_count = d->bucket_count;
     cdp_status st = cdp__ddp_plan(d, order);
@@ -19332,7 +19338,7 @@ CDP__PRIVATE cdp_status cdp__ddp_explain_settings(
 }
 
 /* The hashes of all ranks are here. Ranks that agree get the values of rank 0. */
-CDP__PRIVATE cdp_status cdp__ddp_compared(cdp_ddp *d) {
+CDP__PRIVATE CDP__COLD cdp_status cdp__ddp_compared(cdp_ddp *d) {
     const uint32_t world = cdp_size(d->group), rank = cdp_rank(d->group);
     const uint64_t *heads = d->scratch;
     bool equal = true;
@@ -19434,7 +19440,7 @@ CDP__PRIVATE cdp_status cdp__ddp_verify_each(cdp_ddp *d, uint64_t *all, const ui
     return CDP_OK;
 }
 
-CDP_API cdp_status cdp_ddp_verify(cdp_ddp *d) {
+CDP_API CDP__COLD cdp_status cdp_ddp_verify(cdp_ddp *d) {
     uint64_t *all, hash = CDP__HASH_START, room;
     uint8_t *stage = NULL;
     uint32_t world, i;
@@ -19502,7 +19508,7 @@ CDP__PRIVATE void cdp__ddp_settle(cdp_ddp *d) {
             cdp__group_device_work(d->group), cdp_group_desc_of(d->group)->timeout_ms);
 }
 
-CDP_API void cdp_ddp_destroy(cdp_ddp *d) {
+CDP_API CDP__COLD void cdp_ddp_destroy(cdp_ddp *d) {
     uint32_t i;
     if (!d
         || ((d->in_backward || (CDP__BUDGETS && d->task))
@@ -19684,7 +19690,7 @@ CDP__PRIVATE cdp_status cdp__ddp_open_lists(cdp_ddp *d, const cdp_ddp_desc *desc
 }
 
 /* One step that clears buckets in host memory. Then ranks compare their models. */
-CDP__PRIVATE cdp_status cdp__ddp_clear(cdp_ddp *d) {
+CDP__PRIVATE CDP__COLD cdp_status cdp__ddp_clear(cdp_ddp *d) {
     while (!cdp__ddp_on_device(d) && d->item < d->bucket_count) {
         const cdp__bucket *b = &d->buckets[d->item];
         uint64_t at;
@@ -19742,7 +19748,7 @@ CDP__PRIVATE cdp_status cdp__ddp_created(cdp_ddp **out, cdp_status st) {
 
 /* Begins to create a ddp. CDP_PENDING: creation continues in stages. After any other status than
    that and CDP_OK nothing is left behind. */
-CDP__PRIVATE cdp_status cdp__ddp_create(const cdp_ddp_desc *desc, cdp_ddp **out) {
+CDP__PRIVATE CDP__COLD cdp_status cdp__ddp_create(const cdp_ddp_desc *desc, cdp_ddp **out) {
     const cdp_os *os;
     cdp_status st;
     cdp_ddp *d;
@@ -19871,7 +19877,7 @@ CDP__PRIVATE cdp_status cdp__ddp_bind(cdp_ddp *d, cdp_group *group) {
     return st == CDP_OK ? cdp__ddp_wait(d, cdp__ddp_clear(d)) : st;
 }
 
-CDP_API cdp_status cdp_ddp_rebind(cdp_ddp *d, cdp_group *group) {
+CDP_API CDP__COLD cdp_status cdp_ddp_rebind(cdp_ddp *d, cdp_group *group) {
     cdp_status st = cdp__ddp_check_rebind(d, group);
     cdp_error why;
     if (st != CDP_OK) return st;
@@ -21006,7 +21012,7 @@ CDP__PRIVATE cdp_status cdp__ddp_shadow(cdp_ddp *d) {
     return st;
 }
 
-CDP_API cdp_status cdp_ddp_join(cdp_ddp *d) {
+CDP_API CDP__COLD cdp_status cdp_ddp_join(cdp_ddp *d) {
     cdp_status st = cdp__ddp_between(d, "cdp_ddp_join");
     uint32_t i;
     if (st != CDP_OK) return st;
@@ -21147,7 +21153,7 @@ CDP__PRIVATE cdp_status cdp__ddp_check_hook(cdp_ddp *d, const cdp_hook *hook) {
     return hook ? cdp__ddp_open_lanes(d, hook->operations) : CDP_OK;
 }
 
-CDP_API cdp_status cdp_ddp_set_hook(cdp_ddp *d, const cdp_hook *hook) {
+CDP_API CDP__COLD cdp_status cdp_ddp_set_hook(cdp_ddp *d, const cdp_hook *hook) {
     const cdp_status st = cdp__ddp_check_hook(d, hook);
     if (st != CDP_OK) {
         if (hook && hook->destroy) hook->destroy(hook->self);
@@ -21353,7 +21359,7 @@ CDP__PRIVATE void cdp__trace_text(const cdp_ddp *d, cdp__long_text *t) {
     cdp__long_add(t, "error: %s\n", d->failed != CDP_OK ? d->failed_error.text : "none");
 }
 
-CDP_API uint64_t cdp_ddp_trace(
+CDP_API CDP__COLD uint64_t cdp_ddp_trace(
     const cdp_ddp *d, cdp_trace_format format, char *text, uint64_t room) {
     cdp__long_text t;
     t.at = text;
@@ -22209,7 +22215,7 @@ CDP__PRIVATE void cdp__hook_put_u64(uint8_t *out, uint64_t room, uint64_t *at, u
     cdp__hook_put(out, room, at, (const uint8_t *)(const void *)words, 8);
 }
 
-CDP__PRIVATE uint64_t cdp__hook_save(void *self, void *bytes, uint64_t room) {
+CDP__PRIVATE CDP__COLD uint64_t cdp__hook_save(void *self, void *bytes, uint64_t room) {
     const cdp__hook *h = (const cdp__hook *)self;
     uint8_t *out = (uint8_t *)bytes;
     uint64_t at = 0;
@@ -22265,7 +22271,7 @@ CDP__PRIVATE cdp_status cdp__hook_load_slot(
         : CDP_ERR_INVALID;
 }
 
-CDP__PRIVATE cdp_status cdp__hook_load(void *self, const void *bytes, uint64_t count) {
+CDP__PRIVATE CDP__COLD cdp_status cdp__hook_load(void *self, const void *bytes, uint64_t count) {
     cdp__hook *h = (cdp__hook *)self;
     const uint8_t *in = (const uint8_t *)bytes;
     uint64_t at = 0, kind = 0, step = 0, random = 0, slots = 0;
@@ -22332,7 +22338,7 @@ CDP__PRIVATE uint32_t cdp__hook_operations(const cdp_hook_desc *desc) {
     }
 }
 
-CDP_API cdp_status cdp_hook_create(const cdp_hook_desc *desc, cdp_hook *out) {
+CDP_API CDP__COLD cdp_status cdp_hook_create(const cdp_hook_desc *desc, cdp_hook *out) {
     cdp__hook *h;
     const cdp_os *os;
     cdp_status st;
@@ -22430,7 +22436,7 @@ CDP__PRIVATE uint32_t cdp__zero_least(const uint64_t *totals, uint32_t world) {
 }
 
 /* Makes one pass over the parameters per distinct count, of which a model has few. */
-CDP_API void cdp_zero_partition(
+CDP_API CDP__COLD void cdp_zero_partition(
     const uint64_t *counts, uint32_t n, uint32_t world, uint64_t *totals, uint32_t *owner) {
     uint64_t largest = 0;
     uint32_t i;

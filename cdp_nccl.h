@@ -993,7 +993,7 @@ CDP__PRIVATE cdp_status cdp__nccl_over(const cdp__nccl *b, const char *what) {
 
 /* A non-blocking communicator is "in progress" after many calls. Waits until it is not: before
    that, no other call is allowed. */
-CDP__PRIVATE cdp_status cdp__nccl_settle(
+CDP__PRIVATE CDP__COLD cdp_status cdp__nccl_settle(
     cdp__nccl *b, cdp__nc_comm comm, uint64_t deadline_ns, const char *what) {
     cdp__nc_result state = (cdp__nc_result)0;
     uint32_t naps = 0;
@@ -1197,7 +1197,7 @@ CDP__PRIVATE void cdp__nccl_close_streams(cdp__nccl *b) {
     if (b->stream) (void)cdp__nc.cudaStreamDestroy(b->stream);
 }
 
-CDP__PRIVATE bool cdp__nccl_capturing(cdp__cu_stream stream) {
+CDP__PRIVATE CDP__ONE_COPY bool cdp__nccl_capturing(cdp__cu_stream stream) {
     cdp__cu_capture state = (cdp__cu_capture)0;
     return cdp__nc.cudaStreamIsCapturing(stream, &state) == 0 && (int)state != 0;
 }
@@ -1450,7 +1450,7 @@ CDP__PRIVATE void cdp__nccl_rest(const cdp__nccl *b, cdp__nc_comm comm, uint64_t
 
 /* The group has failed: ends its work on the GPU. Waits a second at most for a thread inside
    NCCL to leave, which it does at its next check. After that, the abort makes its call return. */
-CDP__PRIVATE void cdp__nccl_stop_gpu(cdp__nccl *b) {
+CDP__PRIVATE CDP__COLD void cdp__nccl_stop_gpu(cdp__nccl *b) {
     const uint64_t until = cdp__nccl_now(b) + 1000 * CDP__MS;
     cdp__nc_comm comm;
     cdp_lock_acquire(&b->lock);
@@ -1857,7 +1857,7 @@ CDP__PRIVATE cdp_status cdp__nccl_compile(cdp__nccl *b, const char *source, char
 
 /* Compiles and loads a module, and looks up kernels by their names, each followed by a blank.
    Once per group, on first use; not inside a capture. */
-CDP__PRIVATE cdp_status cdp__nccl_load_kernels(
+CDP__PRIVATE CDP__COLD cdp_status cdp__nccl_load_kernels(
     cdp__nccl *b, void **module, const char *source, const char *names, void **kernels) {
     char name[40], *code;
     uint32_t n;
@@ -2416,7 +2416,7 @@ CDP__PRIVATE void *cdp__nccl_memory_given(cdp__nccl *b, uint64_t bytes, const ch
     return m->data;
 }
 
-CDP__PRIVATE void *cdp__nccl_memory_alloc(void *self, uint64_t bytes) {
+CDP__PRIVATE CDP__COLD void *cdp__nccl_memory_alloc(void *self, uint64_t bytes) {
     cdp__nccl *const b = (cdp__nccl *)self;
     if (!b->from.alloc) return cdp__nccl_memory_own(b, bytes);
     return cdp__nccl_memory_given(b, bytes, *cdp__purpose());
@@ -2474,7 +2474,7 @@ CDP__PRIVATE bool cdp__nccl_memory_deregister(cdp__nccl *b, const cdp__nccl_memo
     return !known;
 }
 
-CDP__PRIVATE void cdp__nccl_memory_free(void *self, void *data) {
+CDP__PRIVATE CDP__COLD void cdp__nccl_memory_free(void *self, void *data) {
     cdp__nccl *b = (cdp__nccl *)self;
     /* restored: if the group fails meanwhile, its next call reports that */
     const cdp_error e = *cdp_last_error();
@@ -2689,7 +2689,8 @@ CDP__PRIVATE void cdp__nccl_symmetric_undo(cdp__nccl *b, cdp__nccl_memory *m) {
     *cdp__error_slot() = e;
 }
 
-CDP__PRIVATE cdp_status cdp__nccl_symmetric_alloc(cdp__nccl *b, uint64_t bytes, void **out) {
+CDP__PRIVATE CDP__COLD cdp_status cdp__nccl_symmetric_alloc(
+    cdp__nccl *b, uint64_t bytes, void **out) {
     cdp__nccl_hello *const all = (cdp__nccl_hello *)cdp__alloc_zero(b->os, b->size * sizeof *all);
     cdp__nccl_memory *m;
     cdp_status st;
@@ -2777,7 +2778,7 @@ CDP__PRIVATE void cdp__nccl_free(cdp__nccl *b) {
 
 /* The group is being destroyed. Not collective: waits until the deadlines of queued operations,
    and CDP__NCCL_LEAVE_MS for the rest. */
-CDP__PRIVATE void cdp__nccl_destroy(void *self) {
+CDP__PRIVATE CDP__COLD void cdp__nccl_destroy(void *self) {
     cdp__nccl *b = (cdp__nccl *)self;
     int device = b->device;
     bool empty;
@@ -2968,7 +2969,7 @@ CDP__PRIVATE cdp_status cdp__nccl_conclude(
     return cdp__nccl_install(b);
 }
 
-CDP_API cdp_status cdp_nccl_attach(cdp_group *group, const cdp_nccl_desc *desc) {
+CDP_API CDP__COLD cdp_status cdp_nccl_attach(cdp_group *group, const cdp_nccl_desc *desc) {
     const cdp_group_desc *g = cdp_group_desc_of(group);
     cdp__nccl_hello *all;
     cdp__nccl *b, *from;
@@ -3016,7 +3017,8 @@ CDP_API cdp_status cdp_nccl_attach(cdp_group *group, const cdp_nccl_desc *desc) 
 }
 
 /* Collective over the old group: derives communicators for its parts. */
-CDP__PRIVATE cdp_status cdp__nccl_split(void *self, uint32_t color, uint32_t key, cdp_group *part) {
+CDP__PRIVATE CDP__COLD cdp_status cdp__nccl_split(
+    void *self, uint32_t color, uint32_t key, cdp_group *part) {
     cdp__nccl *old = (cdp__nccl *)self, *b = part ? cdp__nccl_new(part, &old->desc) : NULL;
     const uint64_t deadline_ns =
         cdp__deadline(old->os, cdp__def(old->desc.init_timeout_ms, old->timeout_ms));
@@ -3256,8 +3258,8 @@ CDP__PRIVATE cdp_status cdp__nccl_hook_kernels(cdp__nccl *b) {
 }
 
 /* Launches a kernel of hooks. */
-CDP__PRIVATE void cdp__nccl_step(cdp__nccl *b, cdp_status *st, cdp__nccl_hook_kernel kernel,
-    uint64_t threads, void **arguments) {
+CDP__PRIVATE CDP__ONE_COPY void cdp__nccl_step(cdp__nccl *b, cdp_status *st,
+    cdp__nccl_hook_kernel kernel, uint64_t threads, void **arguments) {
     cdp__nccl_run(st, b->hooks[kernel], threads, b->stream, arguments);
 }
 

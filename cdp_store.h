@@ -662,7 +662,7 @@ CDP__PRIVATE const char *cdp__addr_ip6(const char *p, uint8_t *ip) {
 /* Parses "1.2.3.4", "1.2.3.4:80", "::1", "[::1]", "[::1]:80", "fe80::1%3". False for all other
    texts, including host names and interface names after %. Without a port in the text, out->port
    is 0. */
-CDP__PRIVATE bool cdp__addr_parse(const char *text, cdp_addr *out) {
+CDP__PRIVATE CDP__COLD bool cdp__addr_parse(const char *text, cdp_addr *out) {
     const bool bracket = *text == '[';
     uint32_t v = 0;
     const char *p;
@@ -1544,7 +1544,7 @@ CDP__PRIVATE cdp__kv_entry *cdp__kv_find(const cdp__kv *kv, cdp_bytes key) {
 }
 
 /* The entry of a key that has a value; NULL if the key has none. */
-CDP__PRIVATE cdp__kv_entry *cdp__kv_get(const cdp__kv *kv, cdp_bytes key) {
+CDP__PRIVATE CDP__ONE_COPY cdp__kv_entry *cdp__kv_get(const cdp__kv *kv, cdp_bytes key) {
     cdp__kv_entry *e = cdp__kv_find(kv, key);
     return e && e->present ? e : NULL;
 }
@@ -1927,7 +1927,7 @@ CDP__PRIVATE bool cdp__store_left_out(cdp_store_op op) {
 #endif
 
 /* Checks a request before it starts. */
-CDP__PRIVATE cdp_status cdp__store_request_validate(
+CDP__PRIVATE CDP__ONE_COPY cdp_status cdp__store_request_validate(
     const cdp_store_request *rq, uint64_t max_value_bytes) {
     const uint32_t needed = rq->op > CDP_STORE_NONE && rq->op < CDP_STORE_OP_COUNT
         ? cdp__store_request_keys_needed(rq->op)
@@ -2165,7 +2165,8 @@ CDP__PRIVATE void cdp__hash_destroy(void *self) {
 
 #ifndef CDP_NO_HASH_STORE
 
-CDP_API cdp_status cdp_hash_store_create(const cdp_hash_store_desc *desc, cdp_store **out) {
+CDP_API CDP__COLD cdp_status cdp_hash_store_create(
+    const cdp_hash_store_desc *desc, cdp_store **out) {
     const cdp_os *os = desc && desc->os ? desc->os : cdp_os_default();
     cdp__hash_store *h;
     if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_hash_store_create: out is NULL");
@@ -2429,7 +2430,8 @@ CDP__PRIVATE void cdp__custom_destroy(void *self) {
 
 #ifndef CDP_NO_CUSTOM_STORE
 
-CDP_API cdp_status cdp_custom_store_create(const cdp_custom_store_desc *desc, cdp_store **out) {
+CDP_API CDP__COLD cdp_status cdp_custom_store_create(
+    const cdp_custom_store_desc *desc, cdp_store **out) {
     cdp__custom_store *c;
     const cdp_os *os = desc && desc->os ? desc->os : cdp_os_default();
     if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_custom_store_create: out is NULL");
@@ -2906,7 +2908,8 @@ CDP__PRIVATE void cdp__file_destroy(void *self) {
 }
 
 /* Creates the object; cdp__file_register() then adds it to the users of the file. */
-CDP__PRIVATE cdp_status cdp__file_make(const cdp_file_store_desc *desc, cdp__file_store **out) {
+CDP__PRIVATE CDP__COLD cdp_status cdp__file_make(
+    const cdp_file_store_desc *desc, cdp__file_store **out) {
     const cdp_os *os = desc && desc->os ? desc->os : cdp_os_default();
     const uint64_t path_bytes = desc && desc->path ? strlen(desc->path) + 1 : 0;
     cdp__file_store *f;
@@ -3022,7 +3025,7 @@ CDP__PRIVATE void cdp__auth_open_with(cdp__auth *a, const uint8_t *nonce, const 
 }
 
 /* Errors: those of os->random, because authentication needs random bytes. */
-CDP__PRIVATE cdp_status cdp__auth_open(cdp__auth *a, const cdp_os *os, const uint8_t *key,
+CDP__PRIVATE CDP__COLD cdp_status cdp__auth_open(cdp__auth *a, const cdp_os *os, const uint8_t *key,
     bool listener, uint32_t purpose, cdp__auth_refusal refusal) {
     uint8_t nonce[16];
     const cdp_status st = key ? os->random(os->user, nonce, sizeof nonce) : CDP_OK;
@@ -3032,7 +3035,8 @@ CDP__PRIVATE cdp_status cdp__auth_open(cdp__auth *a, const cdp_os *os, const uin
 
 /* Advances the exchange without waiting. Returns PENDING, OK, MISMATCH (refused; a->refusal) or
    PEER_LOST (*result: as of recv). Reads no byte beyond the exchange. */
-CDP__PRIVATE cdp_status cdp__auth_pump(cdp__auth *a, cdp__loop *l, cdp__io *io, int64_t *result) {
+CDP__PRIVATE CDP__COLD cdp_status cdp__auth_pump(
+    cdp__auth *a, cdp__loop *l, cdp__io *io, int64_t *result) {
     cdp_status st = a->done ? CDP_OK : CDP_PENDING;
     *result = 1;
     for (;;) {
@@ -3308,13 +3312,14 @@ CDP__PRIVATE void cdp__conn_reply_byte(cdp__conn *c, uint8_t v) {
     cdp__conn_reply(c, &v, 1);
 }
 
-CDP__PRIVATE void cdp__conn_reply_number(cdp__conn *c, uint64_t v) {
+CDP__PRIVATE CDP__ONE_COPY void cdp__conn_reply_number(cdp__conn *c, uint64_t v) {
     uint8_t b[8];
     cdp__put_u64(b, v);
     cdp__conn_reply(c, b, 8);
 }
 
-CDP__PRIVATE void cdp__conn_reply_string(cdp__conn *c, const void *data, uint64_t bytes) {
+CDP__PRIVATE CDP__ONE_COPY void cdp__conn_reply_string(
+    cdp__conn *c, const void *data, uint64_t bytes) {
     cdp__conn_reply_number(c, bytes);
     cdp__conn_reply(c, data, bytes);
 }
@@ -3638,7 +3643,7 @@ CDP__PRIVATE void cdp__conn_list_bucket(cdp__conn *c) {
 /* Continues a listing until this run has done its share or the client has too many unread
    answers. Clients ignore keys without a leading slash, so empty keys can replace those removed
    meanwhile. */
-CDP__PRIVATE void cdp__conn_list(cdp__conn *c) {
+CDP__PRIVATE CDP__COLD void cdp__conn_list(cdp__conn *c) {
     cdp__listing *l = &c->listing;
     while (l->left && !c->closing && !cdp__conn_is_behind(c)) {
         if (!cdp__server_spend(c->server, 1)) {
@@ -4348,7 +4353,7 @@ CDP__PRIVATE void cdp__server_drop_silent(cdp_store_server *s, int32_t err) {
     cdp__server_pause(s, s->os->now_ns(s->os->user) + CDP__SERVER_ACCEPT_RETRY_NS);
 }
 
-CDP__PRIVATE void cdp__server_accept_some(cdp__io *io) {
+CDP__PRIVATE CDP__COLD void cdp__server_accept_some(cdp__io *io) {
     cdp_store_server *s = (cdp_store_server *)io->user;
     cdp_addr from;
     int32_t fd = 0;
@@ -4471,7 +4476,7 @@ CDP__PRIVATE bool cdp__store_server_parts(cdp_store_server *s, uint64_t *until_n
     return cdp__server_flush(s) && now < s->last_ns;
 }
 
-CDP_API void cdp_store_server_destroy(cdp_store_server *s) {
+CDP_API CDP__COLD void cdp_store_server_destroy(cdp_store_server *s) {
     const cdp_os *os = s ? s->os : NULL;
     uint64_t until;
     if (!s) return;
@@ -4639,7 +4644,7 @@ CDP__PRIVATE cdp_status cdp__server_open(cdp_store_server *s) {
                      : cdp__fail(CDP_ERR_IO, "cannot start the thread of the store server");
 }
 
-CDP_API cdp_status cdp_store_server_create(
+CDP_API CDP__COLD cdp_status cdp_store_server_create(
     const cdp_store_server_desc *desc, cdp_store_server **out) {
     cdp_store_server_desc d;
     cdp_store_server *s;
@@ -5453,7 +5458,7 @@ CDP__PRIVATE void cdp__client_refused(cdp__client *c, int64_t result) {
 /* Sends the greeting. Some servers must receive VALIDATE in one piece, hence one write. The
    answer to PING shows whether the peer is a store at all, that to CHECK whether it is one of
    this library. */
-CDP__PRIVATE void cdp__client_greet(cdp__client *c) {
+CDP__PRIVATE CDP__COLD void cdp__client_greet(cdp__client *c) {
     static const char ours[] = CDP__WIRE_CDP_SERVER;
     cdp_bytes key;
     uint8_t *p;
@@ -5490,7 +5495,7 @@ CDP__PRIVATE void cdp__client_greet(cdp__client *c) {
             c->timer.func, c);
 }
 
-CDP__PRIVATE void cdp__client_put_last_will(cdp__client *c, bool withdraw) {
+CDP__PRIVATE CDP__COLD void cdp__client_put_last_will(cdp__client *c, bool withdraw) {
     cdp_bytes nothing;
     uint8_t *p =
         cdp__client_begin(c, withdraw ? 0 : 17 + 1 + c->will_key.bytes + c->will_value.bytes);
@@ -5587,7 +5592,7 @@ CDP__PRIVATE void cdp__client_greeting(cdp__client *c) {
         cdp__client_refused(c, sent);
 }
 
-CDP__PRIVATE void cdp__client_ready(cdp__io *io) {
+CDP__PRIVATE CDP__ONE_COPY void cdp__client_ready(cdp__io *io) {
     cdp__client *c = (cdp__client *)io->user;
     if (c->state == CDP__CLIENT_CONNECTING && (io->ready & CDP_IO_WRITE)) {
         const int32_t r = c->os->net.connect_result(c->os->user, io->fd);
@@ -5648,7 +5653,7 @@ CDP__PRIVATE bool cdp__client_resolve(cdp__client *c) {
 }
 
 /* Tries to connect to the current address. */
-CDP__PRIVATE void cdp__client_attempt(cdp__client *c) {
+CDP__PRIVATE CDP__COLD void cdp__client_attempt(cdp__client *c) {
     cdp__client_target *w = &c->target;
     int32_t fd;
     if (w->index == 0 && !cdp__client_resolve(c)) return;
@@ -5800,7 +5805,7 @@ CDP__PRIVATE void cdp__client_reconnect(cdp__client *c) {
 }
 
 /* Cancels a request. The caller holds the lock. */
-CDP__PRIVATE void cdp__client_forget(cdp__client *c, cdp_store_request *rq) {
+CDP__PRIVATE CDP__ONE_COPY void cdp__client_forget(cdp__client *c, cdp_store_request *rq) {
     cdp_store_request **at = &c->first, *before = NULL;
     if (rq->status != CDP_PENDING) return;
     rq->status = CDP_ERR_TIMEOUT;
@@ -6082,7 +6087,7 @@ CDP__PRIVATE void cdp__client_fill(cdp__client *c, const cdp_tcp_store_desc *d) 
 
 /* Creates a client that is not connected yet. `key`: used instead of the desc's key, as its
    hash. */
-CDP__PRIVATE cdp_status cdp__client_make(
+CDP__PRIVATE CDP__COLD cdp_status cdp__client_make(
     const cdp_tcp_store_desc *desc, const uint8_t *key, cdp__client **out) {
     const cdp_os *os = desc->os ? desc->os : cdp_os_default();
     cdp__client *c = (cdp__client *)cdp__alloc_zero(os, sizeof *c);
@@ -6455,7 +6460,7 @@ typedef struct cdp__store_call {
     cdp_bytes key, value[2];
 } cdp__store_call;
 
-CDP__PRIVATE cdp_status cdp__store_call_make(
+CDP__PRIVATE CDP__ONE_COPY cdp_status cdp__store_call_make(
     cdp__store_call *c, cdp_store_op op, const char *key, const void *value, uint64_t bytes) {
     memset(c, 0, sizeof *c);
     if (!key) return cdp__fail(CDP_ERR_INVALID, "the key is NULL");
@@ -6610,7 +6615,7 @@ CDP__PRIVATE cdp_status cdp__store_pack_keys(
     return CDP_OK;
 }
 
-CDP_API cdp_status cdp_store_list_keys(cdp_store *s, cdp_bytes **keys, uint64_t *count) {
+CDP_API CDP__COLD cdp_status cdp_store_list_keys(cdp_store *s, cdp_bytes **keys, uint64_t *count) {
     cdp__store_call c;
     cdp_status status;
     if (!keys || !count)
@@ -6627,7 +6632,7 @@ CDP_API cdp_status cdp_store_list_keys(cdp_store *s, cdp_bytes **keys, uint64_t 
     return status;
 }
 
-CDP_API cdp_status cdp_store_clone(cdp_store *s, cdp_store **out) {
+CDP_API CDP__COLD cdp_status cdp_store_clone(cdp_store *s, cdp_store **out) {
     if (!s || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_store_clone: store or out is NULL");
     *out = NULL;
     if (s->destroy == cdp__client_destroy)

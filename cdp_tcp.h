@@ -1560,7 +1560,7 @@ CDP__PRIVATE uint32_t cdp__bundle_turn(const cdp__link *first, uint64_t at) {
 }
 
 /* Drops data that still arrives on an unused connection, until the peer closes it. */
-CDP__PRIVATE void cdp__link_discard(cdp__link *l) {
+CDP__PRIVATE CDP__COLD void cdp__link_discard(cdp__link *l) {
     uint8_t dropped[512];
     cdp_iov v;
     int64_t r = 1;
@@ -2065,7 +2065,7 @@ CDP__PRIVATE void cdp__link_tell_late(cdp__link *l) {
 }
 
 /* Sends CHOSEN or TAKEN; after a CHOSEN that offers memory, waits for TAKEN. */
-CDP__PRIVATE void cdp__link_choosing(cdp__link *l) {
+CDP__PRIVATE CDP__COLD void cdp__link_choosing(cdp__link *l) {
     cdp__mesh *m = l->mesh;
     const bool offers = cdp__link_shared(l) && !l->shared->taken;
     int32_t r = cdp__hello_send(m, &l->io, l->hello, &l->hello_sent);
@@ -2174,7 +2174,7 @@ CDP__PRIVATE void cdp__path_answered(cdp__path *p) {
     }
 }
 
-CDP__PRIVATE void cdp__path_event(cdp__io *io) {
+CDP__PRIVATE CDP__COLD void cdp__path_event(cdp__io *io) {
     cdp__path *p = (cdp__path *)io->user;
     cdp__mesh *m = p->link->mesh;
     int32_t r = 1;
@@ -2219,7 +2219,7 @@ CDP__PRIVATE void cdp__path_event(cdp__io *io) {
 
 /* Tries the next address. The one after it follows when this one fails, or after
    CDP__STAGGER_MS. */
-CDP__PRIVATE void cdp__race_next(cdp__timer *t) {
+CDP__PRIVATE CDP__COLD void cdp__race_next(cdp__timer *t) {
     cdp__link *l = (cdp__link *)t->user;
     cdp__mesh *m = l->mesh;
     cdp__path *p = &l->race->paths[l->race->begun++];
@@ -2302,7 +2302,7 @@ CDP__PRIVATE void cdp__link_invite(cdp__link *l) {
     cdp__link_connect(l);
 }
 
-CDP__PRIVATE void cdp__link_probe(cdp__timer *t) {
+CDP__PRIVATE CDP__COLD void cdp__link_probe(cdp__timer *t) {
     cdp__link *l = (cdp__link *)t->user;
     cdp__mesh *m = l->mesh;
     if (l->state != CDP__LINK_AWAITED) return;
@@ -2554,7 +2554,7 @@ CDP__PRIVATE void cdp__incoming_strange(cdp__incoming *g) {
     cdp__incoming_close(g);
 }
 
-CDP__PRIVATE void cdp__incoming_event(cdp__io *io) {
+CDP__PRIVATE CDP__COLD void cdp__incoming_event(cdp__io *io) {
     cdp__incoming *g = (cdp__incoming *)io->user;
     int32_t r = 1;
     if (!cdp__incoming_prove(g)) return;
@@ -2638,7 +2638,7 @@ CDP__PRIVATE bool cdp__incoming_guard(cdp__incoming *g, int32_t fd, const cdp_ad
 
 /* A new connection. If the store server passes it on (bytes > 0), it has authenticated itself
    with these nonces, and `said` is the beginning of its HELLO. */
-CDP__PRIVATE void cdp__mesh_incoming(void *user, int32_t fd, const cdp_addr *from,
+CDP__PRIVATE CDP__COLD void cdp__mesh_incoming(void *user, int32_t fd, const cdp_addr *from,
     const uint8_t *said, uint64_t bytes, uint8_t nonce[2][16]) {
     cdp__mesh *m = (cdp__mesh *)user;
     cdp__incoming *g;
@@ -3050,7 +3050,7 @@ CDP__PRIVATE cdp__cause_put *cdp__mesh_last_put(cdp__mesh *m) {
 
 /* Stores this rank's cause, if no rank has stored one before. Stores it again when this rank has
    received a deeper cause, because ranks that are still starting read only the store. */
-CDP__PRIVATE void cdp__mesh_put_cause(cdp__mesh *m) {
+CDP__PRIVATE CDP__COLD void cdp__mesh_put_cause(cdp__mesh *m) {
     cdp__cause_put *const last = cdp__mesh_last_put(m), *const p = &m->puts[m->put_count % 2];
     cdp_bytes expected = {NULL, 0};
     if (!m->store) return;
@@ -3128,7 +3128,7 @@ CDP__PRIVATE bool cdp__mesh_readers(cdp__mesh *m) {
     return now < m->known_ns + CDP__HOST_MS * CDP__MS && !cdp__store_server_quiet(m->server);
 }
 
-CDP__PRIVATE uint32_t cdp__mesh_first(void *self, void *record, uint32_t room) {
+CDP__PRIVATE CDP__COLD uint32_t cdp__mesh_first(void *self, void *record, uint32_t room) {
     cdp__mesh *m = (cdp__mesh *)self;
     const cdp_bytes *v = NULL;
     uint32_t i;
@@ -3175,7 +3175,7 @@ CDP__PRIVATE void cdp__mesh_note_step(cdp__mesh *m) {
    has started. If the store has not answered by the last call (`last`) and has had CDP__NOTE_MS,
    returns 0, because rank 0 serves it. -2: the rank is lost, and so is the store of rank 0, so
    either may be the cause. */
-CDP__PRIVATE int32_t cdp__mesh_starting(void *self, uint32_t peer, bool lost, bool last) {
+CDP__PRIVATE CDP__COLD int32_t cdp__mesh_starting(void *self, uint32_t peer, bool lost, bool last) {
     cdp__mesh *m = (cdp__mesh *)self;
     if (lost && peer && !m->desc.external_store && m->watch && m->watch_rq.status < CDP_OK)
         return -2;
@@ -3423,7 +3423,7 @@ CDP__PRIVATE bool cdp__mesh_release_some(cdp__mesh *m, uint64_t until_ns) {
 }
 
 /* One step of leaving, until `until_ns` at most. False: there is nothing more to wait for. */
-CDP__PRIVATE bool cdp__mesh_leave(void *self, uint64_t until_ns) {
+CDP__PRIVATE CDP__COLD bool cdp__mesh_leave(void *self, uint64_t until_ns) {
     cdp__mesh *m = (cdp__mesh *)self;
     if (!m->leave_ns) {
         cdp__mesh_discard(m, false);
@@ -3439,7 +3439,7 @@ CDP__PRIVATE bool cdp__mesh_leave(void *self, uint64_t until_ns) {
 }
 
 /* Closes everything. Accepts a mesh that was only partly created. */
-CDP__PRIVATE void cdp__mesh_close(void *self) {
+CDP__PRIVATE CDP__COLD void cdp__mesh_close(void *self) {
     cdp__mesh *m = (cdp__mesh *)self;
     const cdp_os *os = m->os;
     uint32_t i;
@@ -3519,7 +3519,7 @@ CDP__PRIVATE void cdp__join_forget(cdp__join *s) {
 }
 
 /* Sends the request `op` with `count` keys to a store. timeout_ms 0: all the time left. */
-CDP__PRIVATE void cdp__join_send(cdp__mesh *m, cdp_store *store, cdp_store_op op,
+CDP__PRIVATE CDP__COLD void cdp__join_send(cdp__mesh *m, cdp_store *store, cdp_store_op op,
     const cdp_bytes *keys, uint32_t count, uint32_t timeout_ms) {
     cdp__join *s = m->join;
     s->timeout_ms = timeout_ms ? timeout_ms : cdp__join_ms_left(m);
@@ -3915,7 +3915,7 @@ CDP__PRIVATE void cdp__join_narrow(cdp__mesh *m) {
 /* Finds out which ranks have not set their key, as a text like "2, 5 and 7 more". Asks whether all
    have, then whether the first half has, and so on, because the store may be far away and the ranks
    many. If the store does not answer soon, rank 0 is missing, which serves it. */
-CDP__PRIVATE cdp_status cdp__join_missing(cdp__mesh *m) {
+CDP__PRIVATE CDP__COLD cdp_status cdp__join_missing(cdp__mesh *m) {
     cdp__join *s = m->join;
     uint64_t now;
     if (s->middle) { /* the answer has come */
@@ -4021,7 +4021,7 @@ CDP__PRIVATE int32_t cdp__mesh_bind(cdp__mesh *m, cdp_addr *at) {
 /* Opens this rank's listener. Rank 0 shares the port of the store. Other ranks listen at the
    address from which they reach rank 0 if the job is on one machine or no other address is known,
    else at all addresses: each peer finds out which of them it can reach. */
-CDP__PRIVATE cdp_status cdp__mesh_listen(cdp__mesh *m) {
+CDP__PRIVATE CDP__COLD cdp_status cdp__mesh_listen(cdp__mesh *m) {
     cdp_addr at;
     int32_t fd;
     if (cdp__mesh_serves(m)) {
@@ -4239,7 +4239,7 @@ CDP__PRIVATE cdp_status cdp__join_config_stale(cdp__mesh *m) {
 
 /* Compares the config. One in an external store may be of an earlier start whose rank 0 has
    ended; then it is read again until the new rank 0 has replaced it. */
-CDP__PRIVATE cdp_status cdp__join_config_reached(cdp__mesh *m) {
+CDP__PRIVATE CDP__COLD cdp_status cdp__join_config_reached(cdp__mesh *m) {
     cdp__join *s = m->join;
     const cdp_bytes *v = s->rq.results;
     const uint8_t *value = (const uint8_t *)v->data;
@@ -4309,7 +4309,7 @@ CDP__PRIVATE cdp_status cdp__mesh_claim(cdp__mesh *m) {
 
 /* The addresses under which other ranks may try this one: first the one from which it reaches
    the store. */
-CDP__PRIVATE uint32_t cdp__mesh_own_addrs(cdp__mesh *m, cdp_addr out[CDP__ADDRS]) {
+CDP__PRIVATE CDP__COLD uint32_t cdp__mesh_own_addrs(cdp__mesh *m, cdp_addr out[CDP__ADDRS]) {
     const bool all = cdp__addr_any(&m->at);
     uint32_t i, n = 0;
     out[0] = m->at;
@@ -4653,7 +4653,7 @@ CDP__PRIVATE cdp_status cdp__join_follow(cdp__mesh *m);
 
 /* The connection has succeeded or failed. An address in a meeting store may be of an earlier
    run, so after a failed attempt it is read again. */
-CDP__PRIVATE cdp_status cdp__join_store_up(cdp__mesh *m) {
+CDP__PRIVATE CDP__COLD cdp_status cdp__join_store_up(cdp__mesh *m) {
     cdp__join *s = m->join;
     if (s->result == CDP_OK) {
         m->store = s->made;
@@ -4675,7 +4675,8 @@ CDP__PRIVATE cdp_status cdp__join_follow(cdp__mesh *m) {
     return m->join->result;
 }
 #else
-CDP__PRIVATE cdp_status cdp__join_follow_to(cdp__mesh *m, const char *word, uint64_t bytes) {
+CDP__PRIVATE CDP__COLD cdp_status cdp__join_follow_to(
+    cdp__mesh *m, const char *word, uint64_t bytes) {
     cdp__join *s = m->join;
     cdp_tcp_store_desc d = cdp__mesh_store_desc(m);
     if (!cdp__mesh_parse_endpoint(m, word, bytes, s->at, &d.addr_count))
@@ -4753,7 +4754,7 @@ CDP__PRIVATE cdp_status cdp__mesh_serve(cdp__mesh *m) {
 
 /* Rank 0 serves the store unless another process does; every rank connects. Rank 0 connects to
    itself without resolving a name. */
-CDP__PRIVATE cdp_status cdp__join_open_store(cdp__mesh *m) {
+CDP__PRIVATE CDP__COLD cdp_status cdp__join_open_store(cdp__mesh *m) {
     cdp_tcp_store_desc d = cdp__mesh_store_desc(m);
     cdp_addr self;
     cdp_status st;
@@ -4787,7 +4788,7 @@ CDP__PRIVATE cdp_status cdp__join_watching(cdp__mesh *m) {
 /* Opens the second connection to the store. From here on this rank notices a failure of any rank
    while it waits, and the last will reports its own death. Not before it owns its rank: a stray
    process that tries to join a running job must not end it. */
-CDP__PRIVATE cdp_status cdp__mesh_start_watch(cdp__mesh *m) {
+CDP__PRIVATE CDP__COLD cdp_status cdp__mesh_start_watch(cdp__mesh *m) {
     cdp_tcp_store_desc d = cdp__mesh_store_desc(m);
     const cdp_addr at = cdp__tcp_store_peer_addr(m->store);
     uint8_t will[CDP__FAILURE_MAX];
@@ -4972,7 +4973,7 @@ typedef struct cdp__vars {
 } cdp__vars;
 
 /* The value of a variable; NULL if it is unset or empty. */
-CDP__PRIVATE const char *cdp__var(const cdp__vars *v, const char *name) {
+CDP__PRIVATE CDP__ONE_COPY const char *cdp__var(const cdp__vars *v, const char *name) {
     const char *text = v->get(v->user, name);
     return text && *text ? text : NULL;
 }
@@ -5117,7 +5118,7 @@ CDP__PRIVATE cdp_status cdp__launch_torchrun(const cdp__vars *v, cdp_launch *l) 
     return st;
 }
 
-CDP__PRIVATE cdp_status cdp__launch_read(const cdp__vars *v, cdp_launch *l) {
+CDP__PRIVATE CDP__COLD cdp_status cdp__launch_read(const cdp__vars *v, cdp_launch *l) {
     const char *name = "", *addr = cdp__var(v, "MASTER_ADDR"),
                *dir = cdp__var(v, "PMIX_SERVER_TMPDIR"), *job = cdp__var(v, "PMIX_NAMESPACE");
     const bool step = cdp__var(v, "SLURM_STEP_ID") && cdp__var(v, "SLURM_PROCID");
@@ -5259,7 +5260,7 @@ CDP__PRIVATE cdp_tcp_desc cdp__tcp_desc_defaults(const cdp_tcp_desc *desc) {
 }
 
 /* Checks a desc for invalid values and combinations. */
-CDP__PRIVATE cdp_status cdp__tcp_desc_check(const cdp_tcp_desc *d) {
+CDP__PRIVATE CDP__COLD cdp_status cdp__tcp_desc_check(const cdp_tcp_desc *d) {
     cdp_addr at;
     if (d->group.hub || d->group.transport)
         return cdp__fail(CDP_ERR_INVALID,
@@ -5433,7 +5434,7 @@ CDP_API cdp_status cdp_init_start(const cdp_tcp_desc *desc, cdp_starting **out) 
     return st;
 }
 
-CDP_API void cdp_init_cancel(cdp_starting *s) {
+CDP_API CDP__COLD void cdp_init_cancel(cdp_starting *s) {
     if (!s) return;
     if (s->mesh) {
         cdp__join_free(s->mesh);
@@ -5469,7 +5470,7 @@ CDP__PRIVATE cdp_status cdp__starting_step(cdp_starting *s, uint64_t until_ns) {
     return cdp__mesh_parts(m, until_ns) ? CDP_PENDING : st;
 }
 
-CDP_API cdp_status cdp_init_poll(cdp_starting *s, uint32_t budget_us, cdp_group **out) {
+CDP_API CDP__COLD cdp_status cdp_init_poll(cdp_starting *s, uint32_t budget_us, cdp_group **out) {
     uint64_t until;
     cdp_status st = CDP_OK;
     cdp_error e;
@@ -5593,7 +5594,7 @@ CDP_API cdp_status cdp_tcp_desc_from_env(cdp_tcp_desc *d) {
     return CDP_OK;
 }
 
-CDP_API cdp_status cdp_tcp_desc_from_url(const char *url, cdp_tcp_desc *d) {
+CDP_API CDP__COLD cdp_status cdp_tcp_desc_from_url(const char *url, cdp_tcp_desc *d) {
     static CDP__THREAD_LOCAL cdp__url u;
     cdp_status st;
     if (!url || !d)
