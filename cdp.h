@@ -2444,12 +2444,13 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 #else
 #define CDP__PRINTF(f, a) __attribute__((format(printf, f, a)))
 #endif
-/* Keeps compilers from copying a few short functions into each of their callers. Used only where
-   measured copies cost most; tests/check_sources.sh counts the uses of this and of CDP__COLD. */
+/* Keeps compilers from copying a function into each of its callers. Used only where measured copies
+   cost most; tests/check_sources.sh counts the uses of this and of CDP__COLD. */
 #define CDP__ONE_COPY __attribute__((__noinline__))
-/* Marks functions that run when something begins, ends, fails or is described, not for messages.
-   Compilers optimize them, and what only they call, for size, and keep them and the paths that lead
-   to them apart from the rest. Only functions where this saves something have it. */
+/* Marks functions that run when something begins, ends, fails or is described, and not for each
+   operation, message or request. Compilers optimize them for size, and keep them and all paths that
+   lead to them apart from the rest; gcc also what only they call. Only functions where this saves
+   something have it. A function that always calls one of them becomes one, too. */
 #define CDP__COLD __attribute__((__cold__))
 /* Marks functions that read any word of the stack. */
 #define CDP__NO_ASAN __attribute__((no_sanitize_address))
@@ -3229,7 +3230,7 @@ CDP__PRIVATE cdp_status cdp__bare_at(uint32_t at) {
 #define cdp__fail_nomem(what, bytes) cdp__nomem_at(CDP__AT(CDP_ERR_NOMEM), (what), (bytes))
 #endif
 
-CDP_API const char *cdp_status_name(cdp_status status) {
+CDP_API CDP__COLD const char *cdp_status_name(cdp_status status) {
     switch (status) {
     case CDP_OK: return "OK";
     case CDP_PENDING: return "PENDING";
@@ -3477,7 +3478,7 @@ CDP__PRIVATE CDP__COLD uint32_t cdp__os_addresses(
    no Nagle. The keepalive detects a host that disappears while the connection is idle;
    cdp__os_unanswered detects the others. (TCP_USER_TIMEOUT would also close connections to a
    program that does not read for that long although its host answers.) */
-CDP__PRIVATE int cdp__os_prepare_socket(int fd) {
+CDP__PRIVATE CDP__COLD int cdp__os_prepare_socket(int fd) {
     const int on = 1;
     int set = 0;
     socklen_t len = sizeof set;
@@ -3605,7 +3606,7 @@ CDP__PRIVATE CDP__COLD int32_t cdp__os_listen(void *user, const cdp_addr *at, cd
 
 /* Connections inside one host need no congestion control, and pacing (bbr) made 16 MiB take a
    sixth longer. */
-CDP__PRIVATE void cdp__os_tune(int fd, const cdp__sockaddr *peer) {
+CDP__PRIVATE CDP__COLD void cdp__os_tune(int fd, const cdp__sockaddr *peer) {
 #if defined(__linux__) && defined(TCP_CONGESTION)
     cdp_addr a;
     cdp__os_from_native(peer, &a);
@@ -3685,7 +3686,8 @@ CDP__PRIVATE uint32_t cdp__os_iov(const cdp_iov *v, uint32_t n, struct iovec *ou
 
 /* A msghdr for these pieces; `out` is its array. The type of msg_iovlen depends on the system: int,
    unsigned or size_t. */
-CDP__PRIVATE struct msghdr cdp__os_message(const cdp_iov *v, uint32_t n, struct iovec *out) {
+CDP__PRIVATE CDP__COLD struct msghdr cdp__os_message(
+    const cdp_iov *v, uint32_t n, struct iovec *out) {
     struct msghdr m;
     uint32_t i = cdp__os_iov(v, n, out);
     memset(&m, 0, sizeof m);
@@ -3848,7 +3850,7 @@ CDP__PRIVATE bool cdp__os_winsock(void) {
 
 /* Gives a socket the options that the library expects: non-blocking, not inherited, no Nagle,
    and a keepalive that detects a host that disappears. Returns 0 or a negative errno. */
-CDP__PRIVATE int cdp__os_prepare_socket(SOCKET s) {
+CDP__PRIVATE CDP__COLD int cdp__os_prepare_socket(SOCKET s) {
     const DWORD on = 1, idle_s = 10, every_s = 5;
     u_long set = 1;
     if (ioctlsocket(s, (long)FIONBIO, &set) != 0) return -cdp__os_socket_error();
@@ -4036,7 +4038,7 @@ typedef struct cdp__os_passed {
 } cdp__os_passed;
 
 /* The mapping is backed by the page file and committed as a whole; it has no name. */
-CDP__PRIVATE int32_t cdp__os_memory_create(void *user, uint64_t bytes) {
+CDP__PRIVATE CDP__COLD int32_t cdp__os_memory_create(void *user, uint64_t bytes) {
     HANDLE h;
     (void)user;
     if (bytes > PTRDIFF_MAX / 2) return -ENOMEM;
@@ -5256,7 +5258,7 @@ CDP__PRIVATE bool cdp__os_port_owner(void *user, uint16_t port, char *text, uint
 /* Creates an anonymous file, which lives as long as its last descriptor or mapping. It is not in
    /dev/shm, which containers keep small. The flags are numbers because the C library declares
    their names only with _GNU_SOURCE. */
-CDP__PRIVATE int32_t cdp__os_memory_create(void *user, uint64_t bytes) {
+CDP__PRIVATE CDP__COLD int32_t cdp__os_memory_create(void *user, uint64_t bytes) {
     struct rlimit most;
     int fd, err;
     (void)user;
@@ -5315,7 +5317,7 @@ CDP__PRIVATE uint64_t cdp__os_memory_host(void *user) {
     return id | 1;
 }
 
-CDP__PRIVATE uint64_t cdp__os_process_place(void *user, uint32_t *number) {
+CDP__PRIVATE CDP__COLD uint64_t cdp__os_process_place(void *user, uint32_t *number) {
     char boot[64];
     struct stat ns;
     const int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
@@ -5567,7 +5569,7 @@ CDP__PRIVATE bool cdp__lock_open(cdp_lock *l, const cdp_os *os, bool threads) {
     return l->mutex || !threads || !os->threads.mutex_create;
 }
 
-CDP__PRIVATE void cdp__lock_close(cdp_lock *l) {
+CDP__PRIVATE CDP__ONE_COPY void cdp__lock_close(cdp_lock *l) {
     if (l->mutex) l->os->threads.mutex_destroy(l->os, l->mutex);
     l->mutex = NULL;
 }
@@ -5862,7 +5864,7 @@ CDP__PRIVATE bool cdp__loop_more_slots(cdp__loop *l) {
     return true;
 }
 
-CDP__PRIVATE void cdp__loop_close(cdp__loop *l) {
+CDP__PRIVATE CDP__COLD void cdp__loop_close(cdp__loop *l) {
     const cdp_os *os = l->os;
     if (!os || !l->ios.next) return; /* it was never opened */
     if (l->watch && l->wake_fd[0] >= 0) os->net.watch_remove(os->user, l->watch, l->wake_fd[0]);
@@ -5940,7 +5942,7 @@ CDP__PRIVATE void cdp__loop_again(cdp__loop *l, cdp__io *io) {
 }
 
 /* A call moved no bytes in this direction: it is not ready until the next event. */
-CDP__PRIVATE void cdp__loop_used_up(cdp__loop *l, cdp__io *io, uint32_t bit) {
+CDP__PRIVATE CDP__ONE_COPY void cdp__loop_used_up(cdp__loop *l, cdp__io *io, uint32_t bit) {
     io->ready &= (uint16_t)~bit;
     if (l->os->net.watch_used_up) l->os->net.watch_used_up(l->os->user, l->watch, io->fd, bit);
 }
@@ -11595,12 +11597,14 @@ CDP__PRIVATE const cdp__transfer *cdp__exec_late(const cdp__exec *x) {
     return late;
 }
 
-/* How many bytes of the output, counted from its beginning, have arrived and will not be changed.
-   Known where the whole operation is one receive. */
+/* How many bytes of the output of a broadcast, counted from its beginning, have arrived. They do
+   not change any more. 0: not known. */
 CDP__PRIVATE uint64_t cdp__exec_arrived(const cdp__exec *x) {
-    const cdp__transfer *t = &x->transfers[0];
-    const bool only = x->rounds == 1 && x->transfer_count == 1 && t->receive && !t->reduce;
-    return only && t->data == (const uint8_t *)x->task.out ? t->moved : 0;
+    uint32_t i;
+    for (i = 0; i < x->transfer_count && x->task.shape.kind == CDP_COLL_BROADCAST; ++i)
+        if (x->transfers[i].receive && x->transfers[i].data == (const uint8_t *)x->task.out)
+            return x->transfers[i].moved;
+    return 0;
 }
 
 /* Every message of the round is done: runs its local steps and starts the next round. */
@@ -12427,7 +12431,8 @@ CDP__PRIVATE void cdp__group_hear(cdp_group *g) {
 
 /* Sends the rest of a message, until the transport accepts no more: only then does the transport
    report new room. */
-CDP__PRIVATE int64_t cdp__group_finish_one(cdp__world *w, cdp__stream *s, cdp__transfer *t) {
+CDP__PRIVATE CDP__COLD int64_t cdp__group_finish_one(
+    cdp__world *w, cdp__stream *s, cdp__transfer *t) {
     cdp_iov v[2];
     int64_t r;
     do {
@@ -12847,7 +12852,7 @@ CDP__PRIVATE void cdp__group_lost(cdp_group *g, uint32_t p) {
 
 /* Reads from peers that this rank does not wait for: they may have failed, or made another call.
    The world's group calls this only during long waits: its transport reports failures. */
-CDP__PRIVATE CDP__COLD bool cdp__group_listen(cdp_group *g) {
+CDP__PRIVATE bool cdp__group_listen(cdp_group *g) {
     uint32_t p;
     for (p = 0; p < g->desc.world_size && g->health == CDP__HEALTHY; ++p) {
         cdp__stream *s = &g->streams[p];
@@ -13515,10 +13520,9 @@ CDP__PRIVATE bool cdp__work_exists(const cdp_group *g, uint64_t seq) {
     return seq <= g->issued;
 }
 
-/* How many bytes of an operation's output, counted from its beginning, are there for good. 0: not
-   known; all of them, once it is done. */
+/* How many bytes of an operation's output, counted from its beginning, have arrived. 0: not
+   known. */
 CDP__PRIVATE uint64_t cdp__op_arrived(const cdp_group *g, uint64_t seq) {
-    if (g->completed >= seq) return UINT64_MAX;
     return g->completed + 1 == seq && g->exec.running ? cdp__exec_arrived(&g->exec) : 0;
 }
 
@@ -16105,7 +16109,7 @@ CDP__PRIVATE cdp_status cdp__device_start_all(
 }
 
 #ifndef CDP_NO_BACKEND
-CDP_API CDP__COLD cdp_status cdp_group_compare(
+CDP_API cdp_status cdp_group_compare(
     cdp_group *g, const cdp_request *requests, uint32_t n, bool wait) {
     const cdp__with with = {{NULL, 0}, NULL, NULL, true};
     cdp_work w = {NULL, 0};
@@ -16209,9 +16213,9 @@ CDP_API cdp_status cdp_work_wait_for(cdp_work w, uint32_t timeout_ms) {
     return cdp__work_wait_until(w, cdp__deadline(w.group->os, timeout_ms));
 }
 
-/* As cdp_work_wait_for(), of an operation on host memory. While it waits, `arrived` is called with
-   what cdp__op_arrived() returns, so that the data can be read while it is in a cache. It is
-   called with the group's lock held, and calls no function of a group. */
+/* As cdp_work_wait_for(), of an operation on host memory. As long as the operation runs, `arrived`
+   is called with what cdp__op_arrived() returns, so that the data can be read while it is in a cache.
+   It is called with the lock of the group held, and must not call functions of a group. */
 CDP__PRIVATE cdp_status cdp__work_wait_arriving(
     cdp_work w, uint32_t timeout_ms, void (*arrived)(void *user, uint64_t bytes), void *user) {
     cdp_group *g = w.group;
@@ -16822,7 +16826,7 @@ CDP__PRIVATE void cdp__any_waits(cdp__pend *s, uint64_t now) {
     cdp__world *w = s->of->w;
     if (now >= s->wait_ns || w->failure.waiting) cdp__any_lasts(s);
     if (now >= s->wait_ns) s->wait_ns = now + cdp__failure_period_ns(s->want.timeout_ms);
-    cdp__world_answer(w);
+    if (w->failure.outbox) cdp__world_answer(w);
     if (w->failure.waited) cdp__world_listen(w);
 }
 
@@ -17370,7 +17374,7 @@ CDP__PRIVATE void cdp__channel_flow_failed(cdp__flow *flow) {
 /* ---- callbacks */
 
 /* Releases the lock for a callback of c; cdp__channel_called() takes it again. */
-CDP__PRIVATE void cdp__channel_call(cdp_channel *c) {
+CDP__PRIVATE CDP__ONE_COPY void cdp__channel_call(cdp_channel *c) {
     cdp__world *w = c->g->w;
     c->calling = true;
     c->poll_until_ns = w->poll_until_ns; /* of this thread's poll, not of others meanwhile */
@@ -19242,7 +19246,7 @@ CDP__PRIVATE char *cdp__ddp_texts(const cdp_ddp *d) {
 }
 
 /* All ranks have sent how the first parameter that differs looks there. */
-CDP__PRIVATE cdp_status cdp__ddp_explained(cdp_ddp *d) {
+CDP__PRIVATE CDP__COLD cdp_status cdp__ddp_explained(cdp_ddp *d) {
     const uint32_t world = cdp_size(d->group);
     const char *texts = cdp__ddp_texts(d);
     uint32_t other = 0, r;
@@ -19264,7 +19268,7 @@ CDP__PRIVATE cdp_status cdp__ddp_explain_text(cdp_ddp *d) {
 }
 
 /* The hashes of rank 0 are here. */
-CDP__PRIVATE cdp_status cdp__ddp_explain_which(cdp_ddp *d) {
+CDP__PRIVATE CDP__COLD cdp_status cdp__ddp_explain_which(cdp_ddp *d) {
     const uint32_t count = d->param_count + d->desc.buffer_count, most = d->item;
     uint32_t i = 0;
     while (i < most && (i < count ? cdp__param_hash(d, i) : 0) == d->scratch[i])

@@ -1778,12 +1778,15 @@ CDP__PRIVATE void cdp__elastic_sleep(cdp_elastic *e, uint64_t deadline_ns) {
    of all members were equal; no member waits longer than the epoch lasts. May use: epoch,
    elastic-store, elastic-turns, groups, collectives and works of cdp.h. */
 
-#define CDP__ELASTIC_SOURCES 8u /* more would not make it faster */
-#ifndef CDP__ELASTIC_PIECE      /* tests take less */
-#define CDP__ELASTIC_PIECE (32u << 20)
-#endif
-/* Is hashed at a time, while it is in the cache of the core that has copied it. */
+#define CDP__ELASTIC_SOURCES 8u        /* more would not make it faster */
+#ifndef CDP__ELASTIC_PIECE             /* tests take less */
+#define CDP__ELASTIC_PIECE (32u << 20) /* at most */
+#define CDP__ELASTIC_LEAST_PIECE (4u << 20)
+/* So many bytes are hashed at a time, while they are in the cache of the core that copied them. */
 #define CDP__ELASTIC_BLOCK (256u << 10)
+#endif
+
+#define CDP__ELASTIC_LONG (8u << 20)
 
 typedef struct cdp__elastic_transfer {
     cdp_elastic *e;
@@ -1858,12 +1861,13 @@ CDP__PRIVATE cdp_status cdp__elastic_transfer_groups(cdp__elastic_transfer *t) {
 
 /* One step of a lane takes two words and one multiplication, which is what limits it. It tells
    every change of one word, and the rotation carries bits at the top to where the next product
-   spreads them. */
+   spreads them. It comes last: a word that is added after it would meet the first word of the next
+   step at the same bits, and equal changes of both would cancel. */
 CDP__PRIVATE uint64_t cdp__elastic_lane(uint64_t lane, const uint8_t *p) {
     uint64_t word[2];
     memcpy(word, p, sizeof word);
-    lane = (lane ^ word[0]) * 0x9e3779b97f4a7c15ull;
-    return (lane << 29 | lane >> 35) + word[1];
+    lane = (lane ^ word[0]) * 0x9e3779b97f4a7c15ull + word[1];
+    return lane << 29 | lane >> 35;
 }
 
 /* Continues a hash over gigabytes: cdp__hash() reads single bytes, which takes longer than to move
@@ -1891,7 +1895,7 @@ CDP__PRIVATE uint64_t cdp__elastic_hash(uint64_t start, const void *data, uint64
 /* An entry that is hashed in blocks, as far as it is there. */
 typedef struct cdp__elastic_reading {
     uint64_t *hash;
-    const uint8_t *data;
+    uint8_t *data;
     uint64_t bytes, done;
     uint64_t begin, piece; /* where the piece begins that is coming, and its length */
 } cdp__elastic_reading;
@@ -1917,18 +1921,25 @@ typedef struct cdp__elastic_round {
     uint64_t bytes;
 } cdp__elastic_round;
 
+/* The length of a piece of an entry, equal on all ranks: large, but each source has two of them. */
+CDP__PRIVATE uint64_t cdp__elastic_piece(const cdp__elastic_transfer *t, uint64_t bytes) {
+    const uint64_t share = cdp__max(bytes / (2u * t->count), CDP__ELASTIC_LEAST_PIECE);
+    return cdp__min(share, CDP__ELASTIC_PIECE);
+}
+
 /* Pieces go round the sources; each group has its own order. */
-CDP__PRIVATE cdp_status cdp__elastic_round_begin(
-    cdp__elastic_transfer *t, uint8_t *data, uint64_t bytes, cdp__elastic_round *round) {
+CDP__PRIVATE cdp_status cdp__elastic_round_begin(cdp__elastic_transfer *t,
+    const cdp__elastic_reading *r, uint64_t at, cdp__elastic_round *round) {
+    const uint64_t bytes = r->bytes - at, most = cdp__elastic_piece(t, r->bytes);
     cdp_status st = CDP_OK;
     uint32_t i;
     memset(round, 0, sizeof *round);
     for (i = 0; st == CDP_OK && i < t->count && round->bytes < bytes; ++i) {
-        const uint64_t piece = cdp__min(bytes - round->bytes, CDP__ELASTIC_PIECE);
+        const uint64_t piece = cdp__min(bytes - round->bytes, most);
         cdp_group *g = t->from[t->turn++ % t->count];
         if (g)
-            st = cdp_broadcast_async(
-                g, data + round->bytes, piece, CDP_DTYPE_U8, 0, &round->works[round->count]);
+            st = cdp_broadcast_async(g, r->data + at + round->bytes, piece, CDP_DTYPE_U8, 0,
+                &round->works[round->count]);
         if (g && st == CDP_OK) ++round->count;
         round->bytes += piece;
     }
@@ -1954,11 +1965,12 @@ CDP__PRIVATE cdp_status cdp__elastic_transfer_wait(
 /* The round begins at `begin` of the entry. Receivers hash each piece as it comes. */
 CDP__PRIVATE cdp_status cdp__elastic_round_end(cdp__elastic_transfer *t, cdp__elastic_round *round,
     cdp__elastic_reading *reading, uint64_t begin) {
+    const uint64_t most = cdp__elastic_piece(t, reading->bytes);
     cdp_status st = CDP_OK, one;
     uint32_t i;
     for (i = 0; i < round->count; ++i) {
-        reading->begin = begin + i * (uint64_t)CDP__ELASTIC_PIECE;
-        reading->piece = cdp__min(begin + round->bytes - reading->begin, CDP__ELASTIC_PIECE);
+        reading->begin = begin + i * most;
+        reading->piece = cdp__min(begin + round->bytes - reading->begin, most);
         one = cdp__elastic_transfer_wait(t, round->works[i], reading);
         if (st == CDP_OK) st = one;
         if (st == CDP_OK) cdp__elastic_arrived(reading, reading->piece);
@@ -1970,10 +1982,10 @@ CDP__PRIVATE cdp_status cdp__elastic_round_end(cdp__elastic_transfer *t, cdp__el
 /* A source hashes what it has begun to send while receivers copy it. First it sleeps: a receiver
    that this thread has just woken may be on its core, and would wait there until the hash is
    complete although another core is idle. On a machine of two cores 64 MiB take 10.3 ms with this
-   and 11.3 without. */
+   and 11.3 without. Small pieces would be there before the sleep ends. */
 CDP__PRIVATE void cdp__elastic_hash_begun(
     cdp__elastic_reading *reading, const cdp__elastic_round *round, uint64_t begun) {
-    if (round->count && round->bytes > CDP__ELASTIC_BLOCK)
+    if (round->count && round->bytes >= CDP__ELASTIC_LONG)
         (void)!cdp_work_wait_for(round->works[0], 1);
     cdp__elastic_hash_to(reading, begun);
 }
@@ -1991,7 +2003,7 @@ CDP__PRIVATE cdp_status cdp__elastic_transfer_entry(
     while (st == CDP_OK && ended < bytes) {
         while (st == CDP_OK && begun < bytes && next < k + 2) {
             cdp__elastic_round *round = &rounds[next++ % 2];
-            st = cdp__elastic_round_begin(t, data + begun, bytes - begun, round);
+            st = cdp__elastic_round_begin(t, &reading, begun, round);
             begun += round->bytes;
             if (source) cdp__elastic_hash_begun(&reading, round, begun);
         }

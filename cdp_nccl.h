@@ -654,7 +654,7 @@ CDP__PRIVATE void *cdp__nccl_find_file(
 }
 
 /* Loads the functions of a part. They stay loaded until the process ends. */
-CDP__PRIVATE cdp_status cdp__nccl_load_part(
+CDP__PRIVATE CDP__COLD cdp_status cdp__nccl_load_part(
     cdp__nccl_library *l, cdp__nccl_part part, const char *file) {
     static const char *const names[] = {CDP__CUDART(CDP__NAME) CDP__NCCL(CDP__NAME)
             CDP__NCCL_NEWER(CDP__NAME) CDP__NVRTC(CDP__NAME) CDP__CUDA_DRIVER(CDP__NAME)};
@@ -993,7 +993,7 @@ CDP__PRIVATE cdp_status cdp__nccl_over(const cdp__nccl *b, const char *what) {
 
 /* A non-blocking communicator is "in progress" after many calls. Waits until it is not: before
    that, no other call is allowed. */
-CDP__PRIVATE CDP__COLD cdp_status cdp__nccl_settle(
+CDP__PRIVATE cdp_status cdp__nccl_settle(
     cdp__nccl *b, cdp__nc_comm comm, uint64_t deadline_ns, const char *what) {
     cdp__nc_result state = (cdp__nc_result)0;
     uint32_t naps = 0;
@@ -1258,7 +1258,7 @@ CDP__PRIVATE cdp_status cdp__nccl_mark(cdp__nccl *b, cdp__nccl_op *op, bool capt
     return e == 0 ? CDP_OK : cdp__nccl_cuda_failed(e, "the event behind an operation");
 }
 
-CDP__PRIVATE void cdp__nccl_op_text(const cdp__nccl_op *op, char *out, uint64_t size) {
+CDP__PRIVATE CDP__COLD void cdp__nccl_op_text(const cdp__nccl_op *op, char *out, uint64_t size) {
     cdp__text t = {out, size, 0};
     cdp__text_add(
         &t, "device operation #%llu (%s", (unsigned long long)op->index, cdp_coll_name(op->kind));
@@ -1375,7 +1375,7 @@ CDP__PRIVATE cdp_status cdp__nccl_look(cdp__nccl *b, uint64_t number) {
 
 /* Fails the group with this thread's last error, and waits for its cause, which after a timeout
    needs answers of other ranks. Polls, because there may be no other thread that does. */
-CDP__PRIVATE cdp_status cdp__nccl_break(cdp__nccl *b) {
+CDP__PRIVATE CDP__COLD cdp_status cdp__nccl_break(cdp__nccl *b) {
     const cdp_error e = *cdp_last_error();
     const uint64_t until = cdp__nccl_now(b) + CDP__NCCL_LEAVE_MS * CDP__MS;
     cdp_group_fail(b->group);
@@ -1498,7 +1498,7 @@ CDP__PRIVATE void cdp__nccl_watch(cdp__nccl *b) {
 
 /* Finalizes and destroys the communicator; if that fails or takes too long, aborts it. A revoked
    communicator may be destroyed, but not finalized. */
-CDP__PRIVATE void cdp__nccl_close_comm(cdp__nccl *b) {
+CDP__PRIVATE CDP__COLD void cdp__nccl_close_comm(cdp__nccl *b) {
     const uint64_t until = cdp__nccl_now(b) + CDP__NCCL_FINAL_MS * CDP__MS;
     const bool failed = cdp__nccl_failed(b);
     cdp__nc_result state = (cdp__nc_result)0;
@@ -1892,6 +1892,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__nccl_load_kernels(
 /* Loads the kernels of b->cast: from f32, f64, f16, bf16 to each of these, then sums of squares
    of each. */
 CDP__PRIVATE cdp_status cdp__nccl_kernels(cdp__nccl *b) {
+    if (b->module[0]) return CDP_OK;
     return cdp__nccl_load_kernels(b, &b->module[0], cdp__nccl_source(),
         "cdp_cast_f32_f32 cdp_cast_f32_f64 cdp_cast_f32_f16 cdp_cast_f32_bf16 cdp_cast_f64_f32 "
         "cdp_cast_f64_f64 cdp_cast_f64_f16 cdp_cast_f64_bf16 "
@@ -2376,7 +2377,7 @@ CDP__PRIVATE void cdp__nccl_memory_drop(cdp__nccl *b, cdp__nccl_memory *m) {
 
 /* Registers memory with the communicator on this rank, if this version of NCCL can. A failure is
    an error: NCCL requires the memory of an operation to be registered on all ranks or on none. */
-CDP__PRIVATE cdp_status cdp__nccl_memory_register(
+CDP__PRIVATE CDP__COLD cdp_status cdp__nccl_memory_register(
     cdp__nccl *b, cdp__nccl_memory *m, uint64_t bytes) {
     int r = 0;
     if (!m->nccl || !cdp__nc.ncclCommRegister || cdp__nccl_enter(b) != CDP_OK) return CDP_OK;
@@ -3535,7 +3536,7 @@ CDP__PRIVATE cdp_status cdp__nccl_hook_stage(
         : cdp__nccl_hook_compress(h, s, bucket, stage, op);
 }
 
-CDP__PRIVATE void cdp__nccl_hook_destroy(void *self) {
+CDP__PRIVATE CDP__COLD void cdp__nccl_hook_destroy(void *self) {
     cdp__nccl_hook *h = (cdp__nccl_hook *)self;
     const bool there = cdp__nccl_of(h->group) == h->b;
     uint32_t i;

@@ -1139,7 +1139,7 @@ CDP__PRIVATE bool cdp__number_parse(const uint8_t *p, uint64_t n, int64_t *out) 
 /* Formats a number; `dst` has room for 24 bytes. Returns the length. */
 CDP__PRIVATE uint64_t cdp__number_text(int64_t v, char *dst) {
     cdp__text t = {dst, 24, 0};
-    cdp__text_add(&t, "%lld", (long long)v);
+    cdp__text_number(&t, v < 0 ? 0 - (uint64_t)v : (uint64_t)v, v < 0, 10);
     return t.used;
 }
 
@@ -3643,7 +3643,7 @@ CDP__PRIVATE void cdp__conn_list_bucket(cdp__conn *c) {
 /* Continues a listing until this run has done its share or the client has too many unread
    answers. Clients ignore keys without a leading slash, so empty keys can replace those removed
    meanwhile. */
-CDP__PRIVATE CDP__COLD void cdp__conn_list(cdp__conn *c) {
+CDP__PRIVATE void cdp__conn_list(cdp__conn *c) {
     cdp__listing *l = &c->listing;
     while (l->left && !c->closing && !cdp__conn_is_behind(c)) {
         if (!cdp__server_spend(c->server, 1)) {
@@ -4042,7 +4042,7 @@ CDP__PRIVATE void cdp__conn_execute_last_will(cdp__conn *c) {
     c->last_will = NULL;
 }
 
-CDP__PRIVATE void cdp__conn_free(cdp__conn *c) {
+CDP__PRIVATE CDP__COLD void cdp__conn_free(cdp__conn *c) {
     cdp_store_server *s = c->server;
     cdp__conn_forget_waits(c, true);
     cdp__free(s->os, c->auth);
@@ -5391,7 +5391,7 @@ CDP__PRIVATE void cdp__client_pump(cdp__client *c) {
 
 /* Tries the next address. After the last one, first pauses: the pause grows by half each time
    and is randomised, so that a thousand clients that started together do not connect in step. */
-CDP__PRIVATE void cdp__client_retry(cdp__client *c, int32_t sys_errno) {
+CDP__PRIVATE CDP__COLD void cdp__client_retry(cdp__client *c, int32_t sys_errno) {
     cdp__client_target *w = &c->target;
     const uint64_t now = c->os->now_ns(c->os->user);
     uint64_t pause = 0, noise = now;
@@ -6290,7 +6290,7 @@ CDP__PRIVATE void cdp__prefix_destroy(void *self) {
 }
 
 /* `prefix` has n bytes; the last one is the slash. */
-CDP__PRIVATE cdp_status cdp__prefix_create(
+CDP__PRIVATE CDP__COLD cdp_status cdp__prefix_create(
     cdp_store *inner, const void *prefix, uint64_t n, cdp_store **out) {
     cdp__prefix_store *s = (cdp__prefix_store *)cdp__alloc_zero(inner->os, sizeof *s + n);
     if (!s) return cdp__fail_nomem("a prefix store", sizeof *s + n);
@@ -6442,7 +6442,7 @@ CDP_API void cdp_store_free(cdp_store *s, void *memory) {
     if (s) cdp__free(s->os, memory);
 }
 
-CDP_API void cdp_store_destroy(cdp_store *s) {
+CDP_API CDP__ONE_COPY void cdp_store_destroy(cdp_store *s) {
     void (*destroy)(void *self) = s ? s->destroy : NULL;
     if (!destroy) return;
     s->start = NULL; /* a later call then returns an error, if the memory still exists */
@@ -6508,7 +6508,7 @@ CDP__PRIVATE cdp_status cdp__store_take(cdp_store *s, cdp_store_op op, const cha
 }
 
 /* Runs a call on a key that returns a number; 0 if it fails. */
-CDP__PRIVATE cdp_status cdp__store_count(
+CDP__PRIVATE CDP__ONE_COPY cdp_status cdp__store_count(
     cdp_store *s, cdp_store_op op, const char *key, int64_t delta, int64_t *number) {
     cdp__store_call c;
     cdp_status status = cdp__store_call_make(&c, op, key, NULL, 0);
@@ -6615,7 +6615,7 @@ CDP__PRIVATE cdp_status cdp__store_pack_keys(
     return CDP_OK;
 }
 
-CDP_API CDP__COLD cdp_status cdp_store_list_keys(cdp_store *s, cdp_bytes **keys, uint64_t *count) {
+CDP_API cdp_status cdp_store_list_keys(cdp_store *s, cdp_bytes **keys, uint64_t *count) {
     cdp__store_call c;
     cdp_status status;
     if (!keys || !count)

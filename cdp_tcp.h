@@ -1031,7 +1031,7 @@ CDP__PRIVATE void cdp__shared_remap(cdp__shared *s, int32_t fd, bool all) {
 
 /* Unmaps segments that the peer has freed (`all`: every one), and maps those that it has passed.
    The peer may reuse a place at any time, so its number is read once for both decisions. */
-CDP__PRIVATE void cdp__shared_tidy(cdp__shared *s, bool all) {
+CDP__PRIVATE CDP__COLD void cdp__shared_tidy(cdp__shared *s, bool all) {
     const cdp_os *os = s->os;
     int32_t fd = -1;
     uint32_t tries = 0;
@@ -1594,7 +1594,7 @@ CDP__PRIVATE void cdp__link_end_sending(cdp__link *l) {
 /* When one connection to a peer breaks, all connections to that peer end. The others only stop
    sending at first: closing a socket with unread data sends a reset, and a peer that sees this
    reset before the first break would report the wrong connection. */
-CDP__PRIVATE void cdp__bundle_drop(cdp__link *l, cdp_status status, int32_t err) {
+CDP__PRIVATE CDP__COLD void cdp__bundle_drop(cdp__link *l, cdp_status status, int32_t err) {
     uint32_t i;
     cdp__loop_timer_clear(&cdp__bundle_at(l, 0)->end_timer);
     for (i = 0; i < l->mesh->desc.connections; ++i) {
@@ -1986,7 +1986,7 @@ CDP__PRIVATE bool cdp__link_taken(cdp__link *l) {
 /* Detects hosts that have disappeared, which send no end of stream. A link is lost only if two
    consecutive checks find it silent: data sent just before the first check has been acknowledged
    by the second. */
-CDP__PRIVATE void cdp__mesh_vigil(cdp__timer *t) {
+CDP__PRIVATE CDP__COLD void cdp__mesh_vigil(cdp__timer *t) {
     cdp__mesh *m = (cdp__mesh *)t->user;
     const uint32_t count = m->desc.group.world_size * m->desc.connections;
     uint32_t i;
@@ -2668,7 +2668,7 @@ CDP__PRIVATE CDP__COLD void cdp__mesh_incoming(void *user, int32_t fd, const cdp
 
 /* Accepts a limited number of connections per turn, so that many clients do not keep this thread
    from its own operations and deadlines. */
-CDP__PRIVATE void cdp__mesh_accept(cdp__io *io) {
+CDP__PRIVATE CDP__COLD void cdp__mesh_accept(cdp__io *io) {
     cdp__mesh *m = (cdp__mesh *)io->user;
     uint32_t i;
     io->broken = false; /* an error of a listening socket is not final */
@@ -3972,7 +3972,8 @@ CDP__PRIVATE cdp_status cdp__join_await(cdp__mesh *m) {
 
 /* Waits until every rank has set its key "<what>/<rank>"; with_values: also stores the values in
    m->addrs. Then the step is complete. */
-CDP__PRIVATE cdp_status cdp__join_await_all(cdp__mesh *m, const char *what, bool with_values) {
+CDP__PRIVATE CDP__COLD cdp_status cdp__join_await_all(
+    cdp__mesh *m, const char *what, bool with_values) {
     cdp__join *s = m->join;
     const uint32_t n = m->desc.group.world_size;
     uint32_t r;

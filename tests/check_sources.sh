@@ -313,9 +313,9 @@ of_headers() { grep -E "^$1 cdp[a-z0-9_]*[.]h:" "$tally/layout"; }
 grep '^wide ' "$tally/layout" | known_rule wide 'lines have at most 100 columns'
 grep '^ternary ' "$tally/layout" | known_rule ternary 'no ternary inside another'
 grep '^comma ' "$tally/layout" | known_rule comma 'no statements joined by commas'
-{ of_headers pragma; of_headers attribute; } | rule 'nothing tells the compiler how much to optimise'
+{ of_headers pragma; of_headers attribute; } | rule 'no pragmas or attributes of optimisation but two macros'
 copies=$(cat $HEADERS | grep -cE '^CDP_[A-Z_]* CDP__(ONE_COPY|COLD) ')
-{ [ "$copies" -gt 0 ] && [ "$copies" -le 160 ] || echo "CDP__ONE_COPY and CDP__COLD are there $copies times"; } | rule 'at most 160 functions are cold or kept out of line'
+{ [ "$copies" -gt 0 ] && [ "$copies" -le 180 ] || echo "CDP__ONE_COPY and CDP__COLD are there $copies times"; } | rule 'at most 180 functions are cold or kept out of line'
 of_headers function | known_rule function 'functions of headers have at most 60 lines'
 grep -E '^function examples/' "$tally/layout" | known_rule function 'functions of examples have at most 60 lines'
 sources functions $HEADERS | sort -n | awk '{ lines[NR] = $1 } END { print "INFO " NR " functions in headers, lines: median " lines[int((NR + 1) / 2)] ", 90 in 100 at most " lines[int(NR * 0.9)] ", longest " lines[NR] }'

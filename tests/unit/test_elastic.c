@@ -1,5 +1,7 @@
 /* test_elastic.c - cdp_elastic.h with ranks as threads of this process, over TCP on this machine */
 #define CDP__ELASTIC_PIECE 1000u /* bytes: the entries of a job move in several pieces */
+#define CDP__ELASTIC_LEAST_PIECE 300u
+#define CDP__ELASTIC_BLOCK 130u
 #define CDP_IMPLEMENTATION
 #include "cdp_elastic.h"
 
@@ -1259,6 +1261,15 @@ TEST(the_hash_of_contents_tells_changes_apart) {
         }
         data[i] ^= 0x80;
     }
+    /* the second word of a lane's step and the first one of its next step, each bit */
+    for (uint32_t p = 0; p + 136 <= 896; p += 16)
+        for (uint32_t bit = 0; bit < 64; ++bit) {
+            data[p + 8 + bit / 8] ^= (uint8_t)(1u << bit % 8);
+            data[p + 128 + bit / 8] ^= (uint8_t)(1u << bit % 8);
+            T(cdp__elastic_hash(1, data, sizeof data) != hash);
+            data[p + 8 + bit / 8] ^= (uint8_t)(1u << bit % 8);
+            data[p + 128 + bit / 8] ^= (uint8_t)(1u << bit % 8);
+        }
     T(cdp__elastic_hash(1, data, sizeof data) == hash);
     T(cdp__elastic_hash(2, data, sizeof data) != hash);
     T(cdp__elastic_hash(1, data, sizeof data - 1) != hash);
@@ -1266,21 +1277,22 @@ TEST(the_hash_of_contents_tells_changes_apart) {
 
 /* In pieces of any size, of which blocks may be parts; and a source hashes all at once. */
 TEST(a_hash_does_not_depend_on_how_data_arrives) {
-    static uint8_t data[3 * CDP__ELASTIC_BLOCK + 77];
+    static uint8_t data[30 * CDP__ELASTIC_BLOCK + 77];
     uint64_t all = 5;
     cdp__elastic_reading whole = {&all, data, sizeof data, 0, 0, 0};
     for (uint32_t i = 0; i < sizeof data; ++i)
         data[i] = (uint8_t)(i * 7 ^ i >> 8);
     cdp__elastic_hash_to(&whole, sizeof data);
     T(whole.done == sizeof data && all != 5);
-    for (uint64_t piece = 1000; piece < 2 * sizeof data; piece = piece * 5 / 2) {
+    for (uint64_t piece = 7; piece < 2 * sizeof data; piece = piece * 5 / 2) {
         uint64_t hash = 5;
         cdp__elastic_reading r = {&hash, data, sizeof data, 0, 0, 0};
         for (r.begin = 0; r.begin < sizeof data; r.begin += piece) {
             r.piece = cdp__min(sizeof data - r.begin, piece);
-            for (uint64_t there = 0; there < r.piece; there += 1 + r.piece / 3)
+            for (uint64_t there = 0; there < r.piece; there += 1 + r.piece / 3) {
                 cdp__elastic_arrived(&r, there);
-            T(r.done <= r.begin + r.piece); /* nothing is read that is not there */
+                T(r.done <= r.begin + there); /* nothing is read that is not there */
+            }
             cdp__elastic_arrived(&r, UINT64_MAX);
         }
         T(r.done == sizeof data && hash == all);
