@@ -16214,8 +16214,8 @@ CDP_API cdp_status cdp_work_wait_for(cdp_work w, uint32_t timeout_ms) {
 }
 
 /* As cdp_work_wait_for(), of an operation on host memory. As long as the operation runs, `arrived`
-   is called with what cdp__op_arrived() returns, so that data can be read while it is in a cache. It
-   is called with the lock of the group held, and must not call functions of a group. */
+   is called with what cdp__op_arrived() returns, so that data can be read while it is in a cache.
+   It is called with the lock of the group held, and must not call functions of a group. */
 CDP__PRIVATE cdp_status cdp__work_wait_arriving(
     cdp_work w, uint32_t timeout_ms, void (*arrived)(void *user, uint64_t bytes), void *user) {
     cdp_group *g = w.group;
