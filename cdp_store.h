@@ -1140,6 +1140,7 @@ CDP__PRIVATE bool cdp__number_parse(const uint8_t *p, uint64_t n, int64_t *out) 
 CDP__PRIVATE uint64_t cdp__number_text(int64_t v, char *dst) {
     cdp__text t = {dst, 24, 0};
     cdp__text_number(&t, v < 0 ? 0 - (uint64_t)v : (uint64_t)v, v < 0, 10);
+    dst[t.used] = 0;
     return t.used;
 }
 
