@@ -2449,8 +2449,8 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 #define CDP__ONE_COPY __attribute__((__noinline__))
 /* Marks functions that run when something begins, ends, fails or is described, and not for each
    operation, message or request. Compilers optimize them for size, and keep them and all paths that
-   lead to them apart from the rest; gcc also what only they call. Only functions where this saves
-   something have it. A function that always calls one of them becomes one, too. */
+   lead to them apart from the rest; gcc also what only they call. A function that always calls one
+   of them becomes one, too. */
 #define CDP__COLD __attribute__((__cold__))
 /* Marks functions that read any word of the stack. */
 #define CDP__NO_ASAN __attribute__((no_sanitize_address))
@@ -3686,8 +3686,7 @@ CDP__PRIVATE uint32_t cdp__os_iov(const cdp_iov *v, uint32_t n, struct iovec *ou
 
 /* A msghdr for these pieces; `out` is its array. The type of msg_iovlen depends on the system: int,
    unsigned or size_t. */
-CDP__PRIVATE CDP__COLD struct msghdr cdp__os_message(
-    const cdp_iov *v, uint32_t n, struct iovec *out) {
+CDP__PRIVATE struct msghdr cdp__os_message(const cdp_iov *v, uint32_t n, struct iovec *out) {
     struct msghdr m;
     uint32_t i = cdp__os_iov(v, n, out);
     memset(&m, 0, sizeof m);

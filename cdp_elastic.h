@@ -1786,6 +1786,7 @@ CDP__PRIVATE void cdp__elastic_sleep(cdp_elastic *e, uint64_t deadline_ns) {
 #define CDP__ELASTIC_BLOCK (256u << 10)
 #endif
 
+/* From this size on a round takes longer to copy than its source sleeps. */
 #define CDP__ELASTIC_LONG (8u << 20)
 
 typedef struct cdp__elastic_transfer {
