@@ -44,29 +44,10 @@
         gcc -O2 fit.c -o fit -pthread        cdprun -n 4 ./fit
         Windows: gcc -O2 fit.c -o fit -lws2_32 -lbcrypt
 
-    CONTENTS (search for the name with >> before it)
-        config, status, types, error, log      macros, what calls return, dtypes, failures in words
-        os                                     what is asked of the machine, replaceable as a whole
-        store interface, transport interface   what to implement for another store or network
-        hub interface, group interface         ranks in one process; groups
-        collectives, works                     allreduce and the others; chaining, cancelling
-        messages, channel interface            rank to rank: with tags; as channels of messages
-        backend interface                      memory of devices (cdp_nccl.h)
-        objects interface                      bytes of any length
-        ddp, hooks interface                   data parallel training; what happens to gradients
-        Implementation: compiler, basics, os-words, core;
-        the machine: os-addresses, os-posix, os-windows, os-windows-shared, os-watch, os-threads,
-        os-windows-threads, os-files, os-linux, os-libraries, file-text, loop;
-        pure: bytes, hash, dtype, reduce-kernels, algo, algo-fixed, algo-more, hosts, select,
-        message, failure-records, failure-waits, failure, fabric;
-        messages and groups: pend, stream, port, receive, send, transfer, exec, state, records,
-        waits, telling, failing, flows, running, hub, pending, drive, world, group, groups, device,
-        requests, queue, work calls, collective calls, message calls, monitored barrier, channel,
-        channel bodies, channel progress, channel life, objects, recorder;
-        training: group-access, numbers, bucket, ddp-state, ddp-buckets, ddp-broadcast,
-        ddp-compare, ddp-create, ddp-stats, ddp-launch, ddp-deliver, ddp-rows, ddp-backward, join,
-        clip, ddp-hook, trace, hooks, hooks-quantize, hooks-topk, hooks-powersgd, hooks-state,
-        averager, zero, sampler
+    CONTENTS
+        Each part is marked >>folder/name and comes from src/folder/name.h. `grep '>>'` lists the
+        parts in their order, which is that of the #include lines of src/cdp.h. A part uses
+        what comes before it, never what comes after it. Names in _api hold what programs call.
 
     API BY TASK
         I want to...                           call
@@ -192,7 +173,7 @@
         CDP_NO_CLIP *          off      no cdp_ddp_clip
         CDP_NO_VERIFY *        off      no cdp_ddp_verify
         CDP_NO_SAMPLER *       off      no cdp_sampler_fill
-        CDP_NO_MESSAGES *      off      no cdp_send and the other calls of >>messages, no
+        CDP_NO_MESSAGES *      off      no cdp_send and the other calls of >>group/messages_api, no
                                         cdp_monitored_barrier, no channels
         CDP_NO_CHANNELS *      off      no cdp_channel_open and the other calls of channels
         CDP_NO_CHAINS *        off      no cdp_work_then, cdp_start_after, cdp_work_cancel
@@ -200,7 +181,7 @@
         CDP_NO_FRAMES *        off      no cdp_work_poll, cdp_init_start, cdp_ddp_poll and
                                         cdp_group_leave; a budget ends only waits: what moves goes
                                         on
-        CDP_NO_OBJECTS *       off      no cdp_allgather_bytes and the others of >>objects
+        CDP_NO_OBJECTS *       off      no cdp_allgather_bytes and the others of >>group/objects
         CDP_NO_HUB *           off      no cdp_hub_create: no ranks in one process
         CDP_FEW_ALGORITHMS     off      one or two algorithms for each collective, none for several
                                         hosts; all ranks must be built so, else: MISMATCH
@@ -291,47 +272,51 @@
     HOW AN ALLREDUCE BECOMES BYTES (seven functions: what a debugger shows in transport.send)
         cdp_allreduce            says which operation, and nothing else
           cdp__collective        checks the request, appends it to the queue of its group
-                                 (cdp__enqueue, >>queue), and lets it advance until it has ended:
-            cdp__first_moves     at first its group alone, a few times (>>queue),
-            cdp__world_poll      then all groups, as often as something moves (>>drive)
-              cdp__group_poll    takes the first operation of the queue (>>running)
+                                 (cdp__enqueue, >>group/queue), and polls until it has ended:
+            cdp__first_moves     at first its group alone, a few times (>>group/queue),
+            cdp__world_poll      then all groups, as often as something moves (>>group/drive)
+              cdp__group_poll    takes the first operation of the queue (>>group/running)
                 cdp__exec_poll   a round of its algorithm: the transfers, then the local steps
-                                 (>>exec; the rounds are pure functions, >>algo)
+                                 (>>collective/executor; the rounds are pure functions,
+                                 >>collective/rounds)
                   cdp__transfer_send  a payload in pieces, each of them into a slot, or exposed to
-                                 be read in place, or with a 64-byte header (>>transfer, >>send)
+                                 be read in place, or with a 64-byte header (>>message/transfer,
+                                 >>message/send)
                     transport.send    bytes for one peer: a socket, a ring, or your own network
         Between its own polls a waiting caller spins or sleeps, in cdp__progress_goes_on. Where no
         caller waits, cdp_poll() or the progress thread calls cdp__world_poll.
-        On the other side transport.recv, cdp__port_pump and cdp__stream_read (>>receive) lead to
-        cdp__transfer_receive, which stores the bytes in their place or combines them.
+        On the other side transport.recv, cdp__port_pump and cdp__stream_read (>>message/receive)
+        lead to cdp__transfer_receive, which stores the bytes in their place or combines them.
 
-    HOW A FAILURE REACHES ALL RANKS (ten functions; where no section is given: >>failing)
+    HOW A FAILURE REACHES ALL RANKS (ten functions; where no section is given: >>failure/failing)
         cdp__group_lost          the transport has lost a peer
           cdp__group_fail        makes a record of that; a deadline that passed and a call that
                                  differs have records of their own
             cdp__group_see       stops the group's operations
               cdp__domain_step   makes what is decided the error of every group
-                cdp__failure_step    alone decides who is to blame (>>failure, pure): at once, or
-                                 after it has settled, which means that ranks that wait are asked
-                                 for the end of their chain (>>waits) and an earlier cause may
-                                 come; meanwhile each poll of the group steps again
-                cdp__group_publish   prepares a FAILURE for every peer (>>telling)
+                cdp__failure_step    alone decides who is to blame (>>failure/blame, pure): at once,
+                                 or after it has settled, which means that ranks that wait are
+                                 asked for the end of their chain (>>failure/waits) and an earlier
+                                 cause may come; meanwhile each poll of the group steps again
+                cdp__group_publish   prepares a FAILURE for every peer (>>failure/telling)
         cdp__group_telling       sends it in the next polls of the group, until all have it or its
-                                 time is over (>>telling)
+                                 time is over (>>failure/telling)
           cdp__group_tell        queues it for one peer, after a message that is half sent
         On each of the other ranks:
         cdp__world_note          receives it at once, whatever the rank reads just now
           cdp__world_told        makes it an event; then cdp__domain_step as above
 
-    HOW TWO RANKS SHARE MEMORY (>>fabric)
+    HOW TWO RANKS SHARE MEMORY (>>message/fabric)
         One direction between two ranks is a `way` in memory that both see: a ring of bytes,
         CDP_SLOTS slots for small messages, and a table of exposures (payloads that the peer reads
-        in place). Threads of one process allocate it: cdp__hub_way (>>hub). Of two processes of
-        one host, the one that connects makes it and passes its descriptor, cdp__link_offer; the
-        other one takes it, cdp__incoming_share; both map it, cdp__shared_open (>>memory; all in
-        cdp_tcp.h). A doorbell wakes the side that sleeps.
+        in place). Threads of one process allocate it: cdp__hub_way (>>group/hub). Of two processes
+        of one host, the one that connects makes it and passes its descriptor, cdp__link_offer; the
+        other one takes it, cdp__incoming_share; both map it, cdp__shared_open (all in src/tcp).
+        A doorbell wakes the side that sleeps.
 
     License: MIT-0 or Unlicense, as you like; see the end of this file. */
+
+/* Generated from src/cdp.h and the files that it includes: change those, then run `make headers`. */
 #if (defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION)) && defined(__STRICT_ANSI__) \
     && !defined(_DEFAULT_SOURCE)
 /* with -std=c11 the C library hides sockets and clocks unless it is told before its first header */
@@ -340,17 +325,19 @@
 #ifndef CDP_INCLUDED
 #define CDP_INCLUDED
 
+/* ---- >>base/version: of the library, and of what ranks send each other ----------------------- */
+
 #define CDP_VERSION_MAJOR 0
 #define CDP_VERSION_MINOR 2
 #define CDP_VERSION_PATCH 0
 #define CDP_VERSION (CDP_VERSION_MAJOR * 10000 + CDP_VERSION_MINOR * 100 + CDP_VERSION_PATCH)
 #define CDP_WIRE_VERSION 4 /* version of the protocol between ranks; compared in handshakes */
 
+/* ---- >>base/config: macros that a program may set -------------------------------------------- */
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
-/* ---- >>config -------------------------------------------------------------------------------- */
 
 /* No system: the program passes a cdp_os of its own, and the default one is left out with all that
    it is made of. */
@@ -421,10 +408,6 @@
 #define CDP_FORMAT_CHECK
 #endif
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* A desc's timeout_ms: 0 means the default, this means never. */
 #define CDP_NO_TIMEOUT 0xffffffffu
 
@@ -450,7 +433,10 @@ extern "C" {
 #error "cdp.h: CDP_SLOT_BYTES must be 64 to 32768, a multiple of 64"
 #endif
 
-/* ---- >>status -------------------------------------------------------------------------------- */
+#ifdef __cplusplus
+extern "C" {
+#endif
+/* ---- >>base/status_api: what calls return ---------------------------------------------------- */
 
 /* What every fallible function returns. Zero is success, errors are negative; the details are in
    cdp_last_error(). */
@@ -491,7 +477,7 @@ typedef enum cdp_status {
 /* The usual short name of a status, for example "TIMEOUT". Never NULL. Any thread. */
 CDP_API const char *cdp_status_name(cdp_status status);
 
-/* ---- >>types --------------------------------------------------------------------------------- */
+/* ---- >>base/types_api: dtypes, reductions, memory -------------------------------------------- */
 
 typedef enum cdp_dtype {
     CDP_DTYPE_DEFAULT = 0, /* means f32 */
@@ -580,7 +566,7 @@ typedef struct cdp_bytes {
     uint64_t bytes;
 } cdp_bytes;
 
-/* ---- >>error --------------------------------------------------------------------------------- */
+/* ---- >>base/error_api: the last error, as values and as text --------------------------------- */
 
 /* Everything known about a failure. `text` is one complete sentence that already contains the
    other fields. Ranks are those in the world, also where a group of some of them failed. */
@@ -628,7 +614,7 @@ CDP_API int cdp_print_error(void *file);
 CDP_API cdp_status cdp_error_record(const char *path, const char *message);
 CDP_API cdp_status cdp_error_record_from_env(const char *message);
 
-/* ---- >>log ----------------------------------------------------------------------------------- */
+/* ---- >>base/log_api: messages for a log ------------------------------------------------------ */
 
 typedef enum cdp_log_level {
     CDP_LOG_DEFAULT = 0, /* means WARN */
@@ -648,7 +634,7 @@ typedef struct cdp_logger {
     cdp_log_level level; /* (default: WARN) messages less urgent than this are not made */
 } cdp_logger;
 
-/* ---- >>os ------------------------------------------------------------------------------------ */
+/* ---- >>os/os_api: what is asked of the machine, replaceable as a whole ----------------------- */
 
 /* A network address: IPv4 or IPv6, port in host order. */
 typedef struct cdp_addr {
@@ -911,7 +897,7 @@ typedef struct cdp_allocator {
     void (*release)(void *user, void *data);
 } cdp_allocator;
 
-/* ---- >>store interface ----------------------------------------------------------------------- */
+/* ---- >>store/interface_api: what to implement for another store ------------------------------ */
 
 /* A key-value store that all ranks reach: how they find each other before they have connections.
    cdp_store.h has the ready-made ones and the functions that a program calls; this is
@@ -990,7 +976,7 @@ typedef struct cdp_store {
     void (*destroy)(void *self);
 } cdp_store;
 
-/* ---- >>transport interface ------------------------------------------------------------------- */
+/* ---- >>message/transport_api: what to implement for another network -------------------------- */
 
 /* The lock that guards a group. A transport releases it while it sleeps in wait(). */
 typedef struct cdp_lock cdp_lock;
@@ -1156,7 +1142,7 @@ CDP_API void cdp_lock_acquire(cdp_lock *lock);
 CDP_API CDP_FORMAT_CHECK cdp_status cdp_error_set(
     cdp_status status, int32_t peer, int32_t sys_errno, const char *format, ...);
 
-/* ---- >>hub interface: ranks in one process -------------------------------------------------- */
+/* ---- >>group/hub_api: ranks in one process --------------------------------------------------- */
 
 /* Connects ranks that are threads of one program, or that one thread polls in turn. A payload of at
    least the group's expose_bytes is copied once: the receiver reads it in the sender's memory. */
@@ -1177,7 +1163,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_hub_create(const cdp_hub_desc *desc, cdp_h
 CDP_API void cdp_hub_destroy(cdp_hub *hub); /* NULL is allowed */
 #endif                                      /* CDP_NO_HUB */
 
-/* ---- >>group interface ---------------------------------------------------------------------- */
+/* ---- >>group/group_api: groups of ranks ------------------------------------------------------ */
 
 /* Which algorithm runs: the first row that fits an operation, the caller's rows before the
    built-in ones, which cdp_describe() lists. Rows must be the same on all ranks; where they are
@@ -1404,7 +1390,7 @@ CDP_API uint64_t cdp_describe(cdp_group *group, char *out, uint64_t size);
    thread. Returns cdp_group_status(). */
 CDP_API cdp_status cdp_poll(cdp_group *group, uint32_t budget_us);
 
-/* ---- >>collectives --------------------------------------------------------------------------- */
+/* ---- >>group/collectives_api: operations of all ranks ---------------------------------------- */
 
 /* One collective operation as a struct, for cdp_start(). The functions below are short forms of it.
 
@@ -1522,7 +1508,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_alltoall_async(
 CDP_MUST_CHECK CDP_API cdp_status cdp_barrier(cdp_group *group);
 CDP_MUST_CHECK CDP_API cdp_status cdp_barrier_async(cdp_group *group, cdp_work *work);
 
-/* ---- >>works --------------------------------------------------------------------------------- */
+/* ---- >>group/works_api: operations in flight: waiting, chaining, cancelling ------------------ */
 
 /* Writes the state of a work to *out: status OK or PENDING as from cdp_work_test(), or its failure.
    Does not advance communication, and leaves cdp_last_error() alone. INVALID: `out` is NULL. Any
@@ -1562,7 +1548,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_start_after(
 CDP_API cdp_status cdp_work_cancel(cdp_work work);
 #endif /* CDP_NO_CHAINS */
 
-/* ---- >>messages ------------------------------------------------------------------------------ */
+/* ---- >>group/messages_api: from one rank to another ------------------------------------------ */
 
 #define CDP_ANY_RANK 0xffffffffu
 
@@ -1657,7 +1643,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_batch(
 CDP_MUST_CHECK CDP_API cdp_status cdp_monitored_barrier(cdp_group *group, uint32_t timeout_ms);
 #endif /* CDP_NO_MESSAGES */
 
-/* ---- >>channel interface: ordered messages to each rank ------------------------------------- */
+/* ---- >>channel/channel_api: ordered messages to each rank ------------------------------------ */
 
 #ifndef CDP_NO_CHANNELS
 /* A channel sends messages to every rank of a group, in order for each of them, with bounded memory
@@ -1761,7 +1747,7 @@ CDP_API cdp_status cdp_channel_drop(cdp_channel *channel, uint32_t peer, const c
 CDP_API void cdp_channel_close(cdp_channel *channel);
 #endif /* CDP_NO_CHANNELS */
 
-/* ---- >>backend interface: memory that the processor does not reach --------------------------- */
+/* ---- >>group/backend_api: memory that the processor does not reach --------------------------- */
 
 /* A backend runs whole requests on memory of its own, such as that of a GPU, in queues of its own.
    If a group has one, the calls above check their pointers: requests on memory that the backend
@@ -1830,7 +1816,7 @@ CDP_API const cdp_backend *cdp_group_backend(const cdp_group *group); /* NULL: n
    Any thread, not in `failed`. */
 CDP_API void cdp_group_fail(cdp_group *group);
 
-/* ---- >>objects interface: bytes of any length from every rank ------------------------------- */
+/* ---- >>group/objects_api: bytes of any length from every rank -------------------------------- */
 
 #ifndef CDP_NO_OBJECTS
 /* Where a call stores the bytes that it receives, and how many it received. Ranks exchange lengths
@@ -1880,9 +1866,9 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_scatter_bytes(
 CDP_API void cdp_blob_free(cdp_group *group, cdp_blob *blob);
 #endif /* CDP_NO_OBJECTS */
 
-#ifndef CDP_NO_DDP
+/* ---- >>ddp/ddp_api: data parallel training --------------------------------------------------- */
 
-/* ---- >>ddp ----------------------------------------------------------------------------------- */
+#ifndef CDP_NO_DDP
 
 /* Distributed data parallel training. Every rank holds the whole model and computes gradients on
    its own part of the batch; the library averages gradients over all ranks while the backward pass
@@ -2221,7 +2207,11 @@ CDP_API uint64_t cdp_ddp_trace(
 CDP_API cdp_status cdp_ddp_clip(cdp_ddp *ddp, double max_norm, double *norm);
 #endif /* CDP_NO_CLIP */
 
-/* ---- >>hooks interface ---------------------------------------------------------------------- */
+#endif /* CDP_NO_DDP */
+
+/* ---- >>ddp/hooks_api: what happens to gradients on their way --------------------------------- */
+
+#ifndef CDP_NO_DDP
 
 /* A communication hook replaces the allreduce of each bucket: it gets the gradients of this rank,
    not divided, and leaves the result in their place. A hook works in stages. Each stage may ask for
@@ -2390,7 +2380,11 @@ CDP_API uint64_t cdp_sampler_count(const cdp_sampler *sampler);
 CDP_MUST_CHECK CDP_API cdp_status cdp_sampler_fill(const cdp_sampler *sampler, uint64_t *indices);
 #endif /* CDP_NO_SAMPLER */
 
-/* ---- >>c++ ----------------------------------------------------------------------------------- */
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+/* ---- >>group/cxx_api: descs by reference in C++ ---------------------------------------------- */
 
 #ifdef CDP_NAMES_0_1
 /* What cdp_reduce is called in 0.2 and later; `cdp_reduce` itself is the type here, see the end of
@@ -2402,7 +2396,6 @@ CDP_MUST_CHECK static inline cdp_status cdp_reduce_to(cdp_group *group, const vo
 #endif
 
 #ifdef __cplusplus
-} /* extern "C" */
 inline cdp_status cdp_group_create(const cdp_group_desc &desc, cdp_group **out) {
     return cdp_group_create(&desc, out);
 }
@@ -2421,6 +2414,7 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 }
 #endif
 
+
 #endif /* CDP_INCLUDED */
 
 #if (defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION) \
@@ -2428,11 +2422,11 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
     && !defined(CDP__COMPILER_IMPL_INCLUDED)
 #define CDP__COMPILER_IMPL_INCLUDED
 
-/* ---- >>compiler ------------------------------------------------------------------------------ */
+/* ---- >>base/compiler: what differs between compilers ----------------------------------------- */
 
 /* Knows: gcc and clang, MSVC, other compilers of C11. Promises: the other sections contain no
-   compiler extension, except >>config, whose macros the declarations need;
-   tests/check_sources.sh checks that. May use: nothing. */
+   compiler extension, except >>base/config, whose macros the declarations need;
+   tests/check_sources.sh checks that. */
 
 #if defined(__GNUC__) || defined(__clang__)
 #define CDP__PRIVATE __attribute__((__unused__)) static
@@ -2708,15 +2702,17 @@ CDP__PRIVATE bool cdp__plain_cas_ptr(void **at, void **expected, void *value) {
     atomic_compare_exchange_strong_explicit(                       \
         (void *_Atomic *)(at), (void **)(expected), value, order, otherwise)
 #endif
+
+
 #endif /* CDP__COMPILER_IMPL_INCLUDED */
 
 #if (defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION)) && !defined(CDP_IMPL_INCLUDED)
 #define CDP_IMPL_INCLUDED
 #undef cdp_reduce /* a macro under CDP_NAMES_0_1 */
 
-/* ---- >>basics -------------------------------------------------------------------------------- */
+/* ---- >>base/basics: headers of the system, and small helpers --------------------------------- */
 
-/* Knows: headers of the system. Promises: small helpers for all sections. May use: >>os. */
+/* Knows: headers of the system. Promises: small helpers for all sections. */
 
 #ifdef CDP_NO_OS
 /* nothing of a system */
@@ -2809,10 +2805,6 @@ CDP__PRIVATE bool cdp__plain_cas_ptr(void **at, void **expected, void *value) {
 #define CDP__MANY 64u   /* how many descriptors are served before the next look */
 #define CDP__IOV_MAX 8u /* pieces of one call for a socket */
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* The files of the library, as numbers for cdp_error.file. Each file redefines CDP__HERE where
    its implementation begins. */
 enum {
@@ -2892,10 +2884,10 @@ CDP__PRIVATE const char **cdp__purpose(void) {
     return &text;
 }
 
-/* ---- >>os-words: error texts of the system, and the date ------------------------------------- */
+/* ---- >>os/words: error texts of the system, and the date ------------------------------------- */
 
-/* Knows: errors of the C library and of Winsock, the system's calendar. Promises: a text for
-   every errno. May use: >>compiler. */
+/* Knows: errors of the C library and of Winsock, the system's calendar. Promises: a text for every
+   errno. */
 
 #ifdef CDP_NO_OS
 CDP__PRIVATE const char *cdp__os_error_text(int err) {
@@ -3005,10 +2997,10 @@ CDP__PRIVATE uint64_t cdp__os_date_us(void) {
 }
 #endif
 
-/* ---- >>core: text, errors, log --------------------------------------------------------------- */
+/* ---- >>base/text: text, errors, log ---------------------------------------------------------- */
 
 /* Knows: text, this thread's last error, loggers. Promises: a text always ends with a zero and
-   never exceeds its memory. May use: >>compiler, >>log. */
+   never exceeds its memory. */
 
 /* A small formatter of our own, so that builds without stdio have every message. It always ends
    the text with a zero and truncates what does not fit. */
@@ -3295,12 +3287,12 @@ CDP__PRIVATE CDP__PRINTF(4, 5) void cdp__log_at(
     cdp__log_at((logger), (level), (int32_t)(rank), __VA_ARGS__)
 #endif
 
-/* ---- >>os-addresses: socket addresses on POSIX and Windows ----------------------------------- */
+/* ---- >>os/addresses: socket addresses on POSIX and Windows ----------------------------------- */
 
 /* Knows: socket address structures of POSIX and Winsock, and getaddrinfo(). Promises: the same
-   addresses on all systems. May use: >>os. */
+   addresses on all systems. */
 
-#ifndef CDP_NO_OS /* what the default cdp_os is made of, to the end of >>os-linux */
+#ifndef CDP_NO_OS /* what the default cdp_os is made of, to the end of >>os/linux */
 typedef union cdp__sockaddr {
     struct sockaddr any;
     struct sockaddr_in v4;
@@ -3377,10 +3369,14 @@ CDP__PRIVATE bool cdp__interface_chosen(const char *list, const char *name) {
     return !list || others;
 }
 
-/* ---- >>os-posix: memory, clock, random numbers, sockets -------------------------------------- */
+#endif /* CDP_NO_OS */
+
+/* ---- >>os/posix: memory, clock, random numbers, sockets -------------------------------------- */
 
 /* Knows: system calls that POSIX has. Promises: what cdp_os says of memory, time, sockets and
-   addresses; errors are negative errno values. May use: core, os-addresses. */
+   addresses; errors are negative errno values. */
+
+#ifndef CDP_NO_OS /* what the default cdp_os is made of, to the end of >>os-linux */
 
 #ifndef _WIN32
 #ifndef MSG_NOSIGNAL
@@ -3773,11 +3769,15 @@ CDP__PRIVATE void cdp__os_wake_clear(void *user, int32_t fd) {
 
 #endif /* not Windows */
 
-/* ---- >>os-windows: memory, clock, random numbers, sockets ------------------------------------ */
+#endif /* CDP_NO_OS */
+
+/* ---- >>os/windows: memory, clock, random numbers, sockets ------------------------------------ */
 
 /* Knows: Win32 and Winsock. Promises: what cdp_os says of memory, time, sockets and addresses;
    errors are negative errno values. A socket fits an int32_t because Windows' handles are small
-   numbers. May use: core, os-addresses. */
+   numbers. */
+
+#ifndef CDP_NO_OS /* what the default cdp_os is made of, to the end of >>os-linux */
 
 #ifdef _WIN32
 CDP__PRIVATE void *cdp__os_alloc(void *user, uint64_t bytes) {
@@ -4019,11 +4019,14 @@ CDP__PRIVATE void cdp__os_wake_clear(void *user, int32_t fd) {
 }
 #endif /* Windows */
 
-/* ---- >>os-windows-shared: memory that processes share, and handles for another process ------- */
+#endif /* CDP_NO_OS */
+
+/* ---- >>os/windows_shared: memory that processes share, and handles for another process ------- */
 
 /* Knows: file mappings, named pipes, handles of other processes. Promises: what cdp_os says of
-   shared memory. The system itself says which process is at the other end of a pipe. May use: core,
-   os-windows. */
+   shared memory. The system itself says which process is at the other end of a pipe. */
+
+#ifndef CDP_NO_OS /* what the default cdp_os is made of, to the end of >>os-linux */
 
 #if defined(_WIN32) && !defined(CDP_NO_SHARED_MEMORY)
 #define CDP__PASS_MAX 4u
@@ -4252,10 +4255,13 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
 }
 #endif
 
-/* ---- >>os-watch: watches over epoll, or over any poll function ------------------------------- */
+#endif /* CDP_NO_OS */
 
-/* Knows: cdp_os and the two system calls. Promises: what cdp_os_net says of watches. May use:
-   >>os, >>os-posix. */
+/* ---- >>os/watch: watches over epoll, or over any poll function ------------------------------- */
+
+/* Knows: cdp_os and the two system calls. Promises: what cdp_os_net says of watches. */
+
+#ifndef CDP_NO_OS /* what the default cdp_os is made of, to the end of >>os-linux */
 
 /* A deadline as milliseconds from now, for poll() and epoll_wait(). Rounded up: rounded down,
    the last millisecond would be a busy loop. */
@@ -4562,10 +4568,14 @@ CDP__PRIVATE int32_t cdp__os_watch_wait(
 }
 #endif
 
-/* ---- >>os-threads: POSIX threads, and resolving names in a thread ---------------------------- */
+#endif /* CDP_NO_OS */
 
-/* Knows: pthreads, the resolver. Promises: what cdp_os says of threads and of names; looking up
-   a name ends by its deadline, although the resolver may not. May use: os-posix. */
+/* ---- >>os/threads: POSIX threads, and resolving names in a thread ---------------------------- */
+
+/* Knows: pthreads, the resolver. Promises: what cdp_os says of threads and of names; looking up a
+   name ends by its deadline, although the resolver may not. */
+
+#ifndef CDP_NO_OS /* what the default cdp_os is made of, to the end of >>os-linux */
 
 /* A count that is incremented in a child of fork() if this was called before the fork. Objects that
    a child must not use, or would wait for without end, store it and compare it later. It stays 0 in
@@ -4760,10 +4770,14 @@ CDP__PRIVATE int32_t cdp__os_lookup_run(
 }
 #endif
 
-/* ---- >>os-windows-threads: waiting, threads, and resolving names in a thread ----------------- */
+#endif /* CDP_NO_OS */
+
+/* ---- >>os/windows_threads: waiting, threads, and resolving names in a thread ----------------- */
 
 /* Knows: Win32 threads, WSAPoll, the resolver. Promises: what cdp_os says of watches, threads and
-   names. May use: core, os-addresses, os-windows, os-watch. */
+   names. */
+
+#ifndef CDP_NO_OS /* what the default cdp_os is made of, to the end of >>os-linux */
 
 #ifdef _WIN32
 CDP__PRIVATE int32_t cdp__os_poll(
@@ -4938,10 +4952,14 @@ CDP__PRIVATE CDP__COLD int32_t cdp__os_resolve(void *user, const char *host, uin
     return n;
 }
 
-/* ---- >>os-files: POSIX files ----------------------------------------------------------------- */
+#endif /* CDP_NO_OS */
+
+/* ---- >>os/files: POSIX files ----------------------------------------------------------------- */
 
 /* Knows: system calls for files. Promises: what cdp_os_files says; nothing outside the os sections
-   calls the system for a file. May use: >>os. */
+   calls the system for a file. */
+
+#ifndef CDP_NO_OS /* what the default cdp_os is made of, to the end of >>os-linux */
 
 #ifndef CDP_NO_FILES
 #ifndef _WIN32
@@ -5156,11 +5174,14 @@ CDP__PRIVATE int32_t cdp__os_rename_file(void *user, const char *from, const cha
 #endif
 #endif
 
-/* ---- >>os-linux: owners of ports, shared memory, processes ----------------------------------- */
+#endif /* CDP_NO_OS */
 
-/* Knows: /proc, shared memory, descriptors sent to another process. Promises: what cdp_os says
-   of them; on other systems these members are NULL or fail. May use: core and the os sections
-   above. */
+/* ---- >>os/linux: owners of ports, shared memory, processes ----------------------------------- */
+
+/* Knows: /proc, shared memory, descriptors sent to another process. Promises: what cdp_os says of
+   them; on other systems these members are NULL or fail. */
+
+#ifndef CDP_NO_OS /* what the default cdp_os is made of, to the end of >>os-linux */
 
 #ifdef __linux__
 /* Reads up to size - 1 bytes of a file as a text. */
@@ -5589,11 +5610,10 @@ CDP_API CDP__ONE_COPY void cdp_lock_release(cdp_lock *l) {
     if (l) cdp__lock_give(l);
 }
 
-/* ---- >>os-libraries: libraries that are loaded while the program runs ------------------------ */
+/* ---- >>os/libraries: libraries that are loaded while the program runs ------------------------ */
 
 /* Knows: dlopen() and LoadLibrary(). Promises: a library stays loaded until it is closed; the
-   result is NULL if there is no such library or function. For cdp_nccl.h and cdp_mem.h. May use:
-   core. */
+   result is NULL if there is no such library or function. For cdp_nccl.h and cdp_mem.h. */
 
 #ifdef CDP_NO_OS
 CDP__PRIVATE void *cdp__library_open(const char *file) {
@@ -5638,10 +5658,10 @@ CDP__PRIVATE void cdp__library_close(void *library) {
 }
 #endif
 
-/* ---- >>file-text: text written to a file ----------------------------------------------------- */
+/* ---- >>os/file_text: text written to a file -------------------------------------------------- */
 
-/* Knows: files of a cdp_os. Promises: after the first failure nothing more is written, and
-   closing the file reports that failure. May use: >>os, >>core, >>os-files. */
+/* Knows: files of a cdp_os. Promises: after the first failure nothing more is written, and closing
+   the file reports that failure. */
 
 /* Text on its way to a file; `room` collects short pieces. */
 typedef struct cdp__file_text {
@@ -5777,11 +5797,10 @@ CDP_API cdp_status cdp_error_record_from_env(const char *message) {
     return path && *path ? cdp_error_record(path, message) : CDP_OK;
 }
 
-/* ---- >>loop: sockets and timers in one place ------------------------------------------------- */
+/* ---- >>os/loop: sockets and timers in one place ---------------------------------------------- */
 
 /* Knows: cdp_os and locks. Promises: at most one thread sleeps in a loop; callbacks may add and
-   remove any socket or timer; no system call is made for a socket without events. May use: >>os,
-   >>core, >>os-watch. */
+   remove any socket or timer; no system call is made for a socket without events. */
 
 /* A socket in a loop. `ready` holds the directions worth trying: an event of the system sets a
    bit, and a call that moves no bytes clears it. So a socket with unread data costs nothing, and
@@ -6099,10 +6118,9 @@ CDP__PRIVATE CDP__ONE_COPY int64_t cdp__io_send(
     return r;
 }
 
-/* ---- >>bytes (pure): fixed layouts, little-endian on every machine --------------------------- */
+/* ---- >>base/bytes: fixed layouts, little-endian on every machine ----------------------------- */
 
-/* Knows: widths of integers. Promises: the same bytes on every machine, at any alignment. May
-   use: nothing. */
+/* Knows: widths of integers. Promises: the same bytes on every machine, at any alignment. */
 
 /* not a loop, so that compilers make one store of it */
 CDP__PRIVATE void cdp__put_u32(uint8_t *p, uint32_t v) {
@@ -6148,10 +6166,9 @@ CDP__PRIVATE uint32_t cdp__byte_order(void) {
     return first ? 1 : 2;
 }
 
-/* ---- >>hash (pure) --------------------------------------------------------------------------- */
+/* ---- >>base/hash: one hash for keys, fingerprints and seeds ---------------------------------- */
 
-/* Knows: bytes. Promises: the same number from the same bytes on every machine. May use:
-   nothing. */
+/* Knows: bytes. Promises: the same number from the same bytes on every machine. */
 
 /* FNV-1a, 64 bits (Fowler, Noll, Vo): detects accidental differences, not malicious ones. */
 #define CDP__HASH_START 0xcbf29ce484222325ull
@@ -6163,9 +6180,9 @@ CDP__PRIVATE uint64_t cdp__hash(uint64_t h, const void *data, uint64_t bytes) {
     return h;
 }
 
-/* ---- >>dtype (pure) -------------------------------------------------------------------------- */
+/* ---- >>dtype/dtype: what a dtype is, and how it widens and narrows --------------------------- */
 
-/* Knows: sizes and names of dtypes. Promises: one table for all sections. May use: nothing. */
+/* Knows: sizes and names of dtypes. Promises: one table for all sections. */
 
 CDP_API uint64_t cdp_dtype_size(cdp_dtype dtype) {
     static const uint8_t sizes[CDP_DTYPE_COUNT] = {4, 4, 8, 4, 8, 1, 2, 2, 1, 2, 2, 4, 8, 1, 1, 1};
@@ -6226,10 +6243,10 @@ CDP__PRIVATE bool cdp__reduce_exists(cdp_dtype t, cdp_reduce_op op) {
     return op != CDP_REDUCE_AVG || t != CDP_DTYPE_BOOL;
 }
 
-/* ---- >>reduce-kernels (pure) ----------------------------------------------------------------- */
+/* ---- >>dtype/reduce: one arithmetic for every reduction -------------------------------------- */
 
 /* Knows: the arithmetic of each dtype. Promises: the same bits for the same operands in the same
-   order. May use: dtype. */
+   order. */
 
 /* acc[i] = acc[i] OP x[i], or x[i] OP acc[i] if x comes from the lower rank: the order of the
    operands is part of the result (NaN, signed zero) and must be the same on all ranks. Kernels
@@ -6474,9 +6491,9 @@ CDP__PRIVATE void cdp__scale(cdp_dtype t, void *data, uint64_t n, cdp_real by) {
         t == CDP_DTYPE_F64 ? (const void *)&by : (const void *)&f, n, true);
 }
 
-/* ---- >>algo (pure): collectives as rounds of steps ------------------------------------------- */
+/* ---- >>collective/rounds: collectives as rounds of steps ------------------------------------- */
 
-/* Knows: numbers of ranks and elements. Promises: the contract below. May use: >>types. */
+/* Knows: numbers of ranks and elements. Promises: the contract below. */
 
 /* An algorithm is a function of (shape, round) that lists the steps of one rank in one round.
    The contract:
@@ -6938,10 +6955,10 @@ CDP__PRIVATE uint32_t cdp__barrier_round(const cdp__shape *s, uint32_t k, cdp__s
     return 2;
 }
 
-/* ---- >>algo-fixed (pure): reductions whose bits depend on the inputs alone ------------------- */
+/* ---- >>collective/rounds_fixed: reductions whose bits depend on the inputs alone ------------- */
 
-/* Knows: shapes and steps. Promises: the contract of >>algo; the same bits for all message
-   sizes. May use: >>algo. */
+/* Knows: shapes and steps. Promises: the contract of >>collective/rounds; the same bits for all
+   message sizes. */
 
 #ifndef CDP_NO_REPRODUCIBLE
 
@@ -7097,11 +7114,9 @@ CDP__PRIVATE uint32_t cdp__fixed_round(const cdp__shape *s, uint32_t k, cdp__ste
 
 #endif /* CDP_NO_REPRODUCIBLE */
 
-/* ---- >>algo-more (pure): algorithms for some sizes and numbers of ranks ---------------------- */
+/* ---- >>collective/rounds_more: algorithms for some sizes and numbers of ranks ---------------- */
 
-/* Knows: shapes and steps. Promises: the contract of >>algo. May use: >>algo. CDP_FEW_ALGORITHMS
-   leaves this section out: every collective has an algorithm in >>algo or >>algo-fixed that
-   suits all sizes. */
+/* Knows: shapes and steps. Promises: the contract of >>collective/rounds. */
 
 #ifndef CDP_FEW_ALGORITHMS
 
@@ -7494,10 +7509,10 @@ CDP__PRIVATE uint32_t cdp__once_round(const cdp__shape *s, uint32_t k, cdp__step
 
 #endif /* CDP_FEW_ALGORITHMS */
 
-/* ---- >>hosts (pure): collectives of several hosts, where ranks of one host share memory ------ */
+/* ---- >>collective/hosts: collectives of several hosts, where ranks of one host share memory -- */
 
-/* Knows: which ranks share a host. Promises: rounds that obey the contract of algo, and send
-   each byte between two hosts once. May use: algo. */
+/* Knows: which ranks share a host. Promises: rounds that obey the contract of algo, and send each
+   byte between two hosts once. */
 
 #ifndef CDP_FEW_ALGORITHMS
 
@@ -7761,10 +7776,10 @@ CDP__PRIVATE uint32_t cdp__hosts_scatter_round(const cdp__shape *s, uint32_t k, 
 
 #endif /* CDP_FEW_ALGORITHMS */
 
-/* ---- >>select (pure): the choice of an algorithm, equal on all ranks ------------------------- */
+/* ---- >>collective/select: the choice of an algorithm, equal on all ranks --------------------- */
 
-/* Knows: what each algorithm is good at, as a table. Promises: the same choice on all ranks,
-   from inputs that are equal on all. May use: algo, hosts. */
+/* Knows: what each algorithm is good at, as a table. Promises: the same choice on all ranks, from
+   inputs that are equal on all. */
 
 enum {
     CDP__RING,
@@ -8020,14 +8035,10 @@ CDP__PRIVATE uint32_t cdp__select(
     }
 }
 
-/* ---- >>message (pure): one header for all messages ------------------------------------------- */
+/* ---- >>message/header: one header for all messages ------------------------------------------- */
 
-/* Knows: bytes, names of operations and algorithms. Promises: decoded messages were checked. May
-   use: bytes, dtype, algo, text. Every message has a 64-byte header, which names the call that
-   the message belongs to in full. So ranks that make different calls find out at the first
-   message, and the error names both calls. A body follows the header on the link, or lies in an
-   eager slot beside the header, or stays in the sender's memory (REMOTE); some messages have
-   none. */
+/* Knows: bytes, names of operations and algorithms. Promises: decoded messages were checked. */
+
 typedef enum cdp__message_type {
     CDP__MESSAGE_DATA = 1, /* a piece of a payload follows */
     CDP__MESSAGE_REMOTE =
@@ -8042,7 +8053,7 @@ typedef enum cdp__message_type {
     CDP__MESSAGE_CROWDED = 9, /* the sender has too many unexpected streams */
     /* The next ones have a body, and are neither counted nor limited by the window. They use the
        world's channel. */
-    CDP__MESSAGE_WAIT = 10,    /* the sender waits for the receiver, see >>failure-records */
+    CDP__MESSAGE_WAIT = 10,    /* the sender waits for the receiver, see >>failure/records */
     CDP__MESSAGE_ENDPOINT = 11 /* the answer to a WAIT */
 } cdp__message_type;
 
@@ -8195,13 +8206,13 @@ CDP__PRIVATE void cdp__call_text(const cdp__head *h, char *out, uint64_t size) {
         cdp__text_add(&t, ", %s", cdp__algo_at(h->algo)->name);
 }
 
-/* ---- >>failure-records (pure): records of failures and waits, as sent to other ranks --------- */
+/* ---- >>failure/records: records of failures and waits, as sent to other ranks ---------------- */
 
-/* Knows: the layout of three messages: FAILURE (a group is broken, and why), WAIT (the sender
-   waits for the receiver) and ENDPOINT (the answer: which rank keeps the receiver waiting, at
-   the end of the chain). Promises: decoders accept any bytes of any length and check every
-   field; a decoded record is safe to store and print. Texts are made from records in this
-   section; no code parses them. May use: text, bytes, dtype, algo, select (names only). */
+/* Knows: the layout of three messages: FAILURE (a group is broken, and why), WAIT (the sender waits
+   for the receiver) and ENDPOINT (the answer: which rank keeps the receiver waiting, at the end
+   of the chain). Promises: decoders accept any bytes of any length and check every field; a
+   decoded record is safe to store and print. Texts are made from records in this section; no
+   code parses them. */
 
 /* Identifies a call. Ranks that take part in the same operation have equal fingerprints. */
 typedef struct cdp__fingerprint {
@@ -8631,26 +8642,11 @@ CDP__PRIVATE void cdp__failure_text(
     cdp__failure_cause_text(&t, r);
 }
 
-/* ---- >>failure-waits (pure): where a chain of waits ends ------------------------------------- */
+/* ---- >>failure/chains: where a chain of waits ends ------------------------------------------- */
 
 /* Knows: the waits of this rank, the ranks that wait for it, and the failures that it received.
    Promises: if all ranks answer, the end of every chain of waits is found. No clock (events
-   carry the time), no input or output, no memory of its own. May use: failure-records.
-
-   A rank whose deadline has passed sends a WAIT to the rank that it waits for, which sends one to
-   the rank that it waits for in turn, and so on. Each rank answers with an ENDPOINT, the end of
-   its own chain as far as it knows, and sends another one whenever that changes. So while a
-   failure settles, every rank learns what keeps it waiting in the end: a rank that does not
-   answer, a rank that waits for nobody, a cut link, or a circle. Answers from before the deadline
-   do not count, because a rank may have stopped since: serial numbers tell them apart. Before a
-   deadline ranks send no such questions. But a rank that has waited long for an operation of which
-   no data has arrived sends its call once (a WAIT that is not passed on), so that ranks which wait
-   for each other in different calls find out then.
-
-   A receive from any rank waits for all ranks that could send: one edge to each, in one set. All
-   of them are asked, and one of the answers is chosen: a rank that waits in turn for this one
-   cannot be the cause while another one could send. An endpoint counts how often it was chosen in
-   this way, so that an old answer does not travel round a circle for ever. */
+   carry the time), no input or output, no memory of its own. */
 
 typedef enum cdp__failure_state {
     CDP__FAILURE_HEALTHY,
@@ -9147,31 +9143,13 @@ CDP__PRIVATE uint32_t cdp__failure_take(
     return 0;
 }
 
-/* ---- >>failure (pure): which rank is to blame ------------------------------------------------ */
+/* ---- >>failure/blame: which rank is to blame ------------------------------------------------- */
 
 /* Knows: what failure-waits knows, and the groups that fail. Promises: no other section decides
-   blame. One function takes every event and returns what to do; like failure-waits it has
-   no clock, no input or output, no memory of its own. A blame is right if it names any end of a cut
+   blame. One function takes every event and returns what to do; like failure-waits it has no
+   clock, no input or output, no memory of its own. A blame is right if it names any end of a cut
    link, or any of several simultaneous victims, and nobody else. tests/sim/failure.c explores it
-   exhaustively for small worlds. May use: failure-records, failure-waits.
-
-   How one cause reaches all ranks. A rank that fails sends its record over every link that it has
-   used. Receivers in the same group adopt it. Others keep it as the sender's last will: if the
-   sender leaves later, the will says why. Some transports store the first record of any rank: a
-   rank that lost a peer offers its own, and is `sure` if that is the one stored.
-
-     state      SEEN              TOLD        TIMER          DELIVERED   STARTING      RESUMED
-     healthy    settle, publish   adopt       -              -           -             -
-     settling   sure causes:      adopt       conclude       -           another one   healthy
-                publish; a loss                                          is named
-                behind a late
-                message: settle
-     telling    -                 correct     done           done        -             -
-     done       -                 -           -              -           -             -
-
-   A rank that makes this one wait may have been kept waiting itself until just now. So after a
-   timeout the operation goes on while its cause is settled: if it completes, nothing has failed.
-   If not, the wait that lasted until the deadline decides the blame, not a later wait. */
+   exhaustively for small worlds. */
 
 CDP__PRIVATE uint32_t cdp__failure_publish(cdp__failure *f, const cdp__failure_event *v) {
     cdp__failure_domain *d = v->domain;
@@ -9502,20 +9480,14 @@ CDP__PRIVATE CDP__COLD uint32_t cdp__failure_step(cdp__failure *f, const cdp__fa
     return 0;
 }
 
-/* ---- >>fabric (pure): memory that two ranks share -------------------------------------------- */
+/* ---- >>message/fabric: memory that two ranks share ------------------------------------------- */
 
 /* Knows: memory of two kinds, shared by the threads of one process (a hub) or by processes of one
    host (cdp_tcp.h). The caller provides that memory, and wakes a sleeping peer in the function
-   `wake` of a line.
-   Promises: bytes arrive in order. A rank that arms its doorbell before its last poll is woken by
-   every later change. Exposed memory is not read after it was revoked, or what was read is
-   discarded. A peer in another process may store any value: each of its values is read once and
-   checked, and a wrong one damages only messages of that peer.
-   May use: bytes.
-
-   A pair of ranks has one way in each direction. A way holds a table of exposures, eager slots for
-   small messages, and a ring of bytes. Each rank has a line to each peer, which holds its private
-   state of the two ways. A doorbell belongs to one rank; it serves one peer, or all of them. */
+   `wake` of a line. Promises: bytes arrive in order. A rank that arms its doorbell before its
+   last poll is woken by every later change. Exposed memory is not read after it was revoked, or
+   what was read is discarded. A peer in another process may store any value: each of its values
+   is read once and checked, and a wrong one damages only messages of that peer. */
 
 /* ---- doorbells */
 
@@ -9904,10 +9876,9 @@ CDP__PRIVATE bool cdp__line_read_end(cdp__line *l, uint64_t token) {
     return cdp__atomic_cas_u32(&e->state, &begun, begun, CDP__ACQ_REL, CDP__ACQUIRE);
 }
 
-/* ---- >>pend: works that are not operations --------------------------------------------------- */
+/* ---- >>message/pend: works that are not operations ------------------------------------------- */
 
-/* Knows: works, requests for messages. Promises: entries of a pool, which are reused. May use:
-   >>messages. */
+/* Knows: works, requests for messages. Promises: entries of a pool, which are reused. */
 
 /* A work that is not an operation of the queue: a chained function, a receive from any rank, a
    batch. Entries are reused; `use` says which work an entry currently belongs to. */
@@ -9941,20 +9912,12 @@ typedef struct cdp__pend {
     bool (*look)(struct cdp__pend *s, uint64_t now);
 } cdp__pend;
 
-/* ---- >>stream: the messages of one channel to and from one peer ------------------------------ */
+/* ---- >>message/stream: the messages of one channel to and from one peer ---------------------- */
 
 /* Knows: transport, messages, slots. Promises: messages of a stream arrive whole and in order;
    whatever order ranks use their channels in, no channel waits for another; unexpected data is
-   bounded. May use: message, slot, os, error. All functions need the world's lock.
+   bounded. */
 
-   All channels share one link per pair of ranks. This rank's end of a link is a port, which holds
-   the message that is half sent and the one that is half received: the only partial I/O there is.
-   A thread that reads a port stores messages of other streams in their `early` rings, so that no
-   stream blocks another. A sender is at most window_bytes ahead of its receiver, so the
-   stored data is bounded. A receiver reports how far it has read only in messages that it sends
-   anyway, or when a sender with an exhausted window asks. An extra message could arrive at a rank
-   that has done its part and left; that would reset the connection and lose the last message of
-   that rank. */
 #define CDP__WINDOW (4u << 20) /* the largest window_bytes of any rank */
 /* A FAILURE is sent even where the window is used up: the receiver keeps room for one. */
 #define CDP__WINDOW_SLACK (CDP__HEAD_BYTES + CDP__FAILURE_MAX)
@@ -10278,10 +10241,10 @@ CDP__PRIVATE cdp__stream *cdp__stream_unexpected(cdp__world *w, uint64_t channel
     return s;
 }
 
-/* ---- >>port: control messages of a link ------------------------------------------------------ */
+/* ---- >>message/port: control messages of a link ---------------------------------------------- */
 
-/* Knows: ports and their streams. Promises: control messages are whole, and leave before the
-   next DATA. May use: stream, message. */
+/* Knows: ports and their streams. Promises: control messages are whole, and leave before the next
+   DATA. */
 
 /* Makes room for `bytes` in the queue of control messages. False: out of memory, or the queue
    would exceed CDP__CONTROL_MAX. */
@@ -10425,11 +10388,10 @@ CDP__PRIVATE void cdp__stream_answer(cdp__world *w, cdp__stream *s) {
     (void)cdp__port_flush(w, s->peer);
 }
 
-/* ---- >>receive: messages that arrive at a port ----------------------------------------------- */
+/* ---- >>message/receive: messages that arrive at a port --------------------------------------- */
 
 /* Knows: ports, streams, slots. Promises: bytes of streams that no call reads now are stored,
-   within the window; the reader of a stream gets its bytes in order. May use: port, stream,
-   fabric. */
+   within the window; the reader of a stream gets its bytes in order. */
 
 /* Makes room for `more` bytes in `early`. */
 CDP__PRIVATE bool cdp__stream_room(const cdp_os *os, cdp__stream *s, uint64_t more) {
@@ -10791,10 +10753,9 @@ CDP__PRIVATE int64_t cdp__stream_read(cdp__world *w, cdp__stream *s, void *to, u
     return r;
 }
 
-/* ---- >>send: messages that leave a port ------------------------------------------------------ */
+/* ---- >>message/send: messages that leave a port ---------------------------------------------- */
 
-/* Knows: ports, streams, slots. Promises: a message leaves whole, header and body together. May
-   use: receive, port, stream, fabric. */
+/* Knows: ports, streams, slots. Promises: a message leaves whole, header and body together. */
 
 /* Stores a small message in a slot. False: it must take the link. */
 CDP__PRIVATE bool cdp__stream_put(
@@ -10906,11 +10867,12 @@ CDP__PRIVATE void cdp__stream_close(cdp__world *w, cdp__stream *s, bool tell) {
     s->failure = NULL;
 }
 
-/* ---- >>transfer: one message, from memory to memory ------------------------------------------ */
+/* ---- >>message/transfer: one message, from memory to memory ---------------------------------- */
 
-/* Knows: streams, the remote reads of a transport. Promises: received bytes are written straight
-   to their destination, or combined there in cache-sized pieces; when a transfer is done or
-   revoked, peers no longer read its memory. May use: stream, message, reduce-kernels. */
+/* Knows: streams, the remote reads of a transport. Promises: received bytes are written straight to
+   their destination, or combined there in cache-sized pieces; when a transfer is done or
+   revoked, peers no longer read its memory. */
+
 typedef struct cdp__transfer {
     cdp__stream *s;
     const cdp__head *call; /* header fields of its messages; not copied */
@@ -11256,13 +11218,11 @@ CDP__PRIVATE int64_t cdp__transfer_receive(cdp__world *w, cdp__transfer *x) {
     return r;
 }
 
-/* ---- >>exec: runs the rounds of one operation ------------------------------------------------ */
+/* ---- >>collective/executor: runs the rounds of one operation --------------------------------- */
 
-/* Knows: round functions, transfers. Promises: an operation completes, or fails with a reason
-   and the rank concerned; it never blocks, and allocates only when an operation needs more
-   scratch memory than all before it. May use: algo, transfer, stream, reduce-kernels. An
-   executor needs no group: it is given streams to the ranks of a channel, a call, buffers and an
-   algorithm. */
+/* Knows: round functions, transfers. Promises: an operation completes, or fails with a reason and
+   the rank concerned; it never blocks, and allocates only when an operation needs more scratch
+   memory than all before it. */
 
 /* Call, buffers and shape of an operation. */
 typedef struct cdp__task {
@@ -11653,11 +11613,10 @@ CDP__PRIVATE cdp__advance cdp__exec_poll(cdp__exec *x) {
     return x->running ? CDP__MOVED : CDP__IDLE;
 }
 
-/* ---- >>state: the data of a group ------------------------------------------------------------ */
+/* ---- >>group/state: the data of a group ------------------------------------------------------ */
 
 /* Knows: executors, streams, works. Promises: types, and small functions about groups that many
-   later sections need. May use: >>core, >>algo, >>message, >>failure-records, >>stream,
-   >>transfer, >>exec. */
+   later sections need. */
 
 /* The record of an operation: for cdp_group_records(), and for comparing calls later. */
 typedef struct cdp__past {
@@ -11775,7 +11734,7 @@ struct cdp_group {
     cdp_group_desc desc; /* with defaults; rank and world_size are those of this group */
     cdp_group *next;     /* in world->groups */
     uint64_t soonest_ns; /* at or before the earliest deadline of an operation or message */
-    /* properties for >>select: CDP__NEAR, CDP__SHARED, CDP__HOSTS, CDP__EVEN */
+    /* properties for >>collective/select: CDP__NEAR, CDP__SHARED, CDP__HOSTS, CDP__EVEN */
     uint8_t is;
     bool active; /* in world->active */
     bool backed; /* it has or had a backend */
@@ -11959,10 +11918,10 @@ CDP__PRIVATE cdp__head cdp__op_call(const cdp__op *op) {
     return h;
 }
 
-/* ---- >>records: recorded calls of a group, as records and as JSON ---------------------------- */
+/* ---- >>group/records: recorded calls of a group, as records and as JSON ---------------------- */
 
-/* Knows: all members of a group. Promises: a consistent snapshot in bounded memory, even while
-   the group fails. May use: >>core, >>dtype, >>algo, >>select, >>exec, >>state. */
+/* Knows: all members of a group. Promises: a consistent snapshot in bounded memory, even while the
+   group fails. */
 
 #ifndef CDP_NO_MESSAGES
 /* Records a message, in a list separate from that of operations. */
@@ -12187,11 +12146,10 @@ CDP__PRIVATE void cdp__group_dump_failed(cdp_group *g) {
 
 #endif /* CDP_NO_RECORDER */
 
-/* ---- >>waits: which rank waits for which other rank ------------------------------------------ */
+/* ---- >>failure/waits: which rank waits for which other rank ---------------------------------- */
 
 /* Knows: operations and messages of all groups, and their positions. Promises: long waits become
-   events of >>failure, and its questions and answers become messages. May use: failure, state,
-   port, receive. */
+   events of >>failure/blame, and its questions and answers become messages. */
 
 #define CDP__WILLS 8u
 
@@ -12359,11 +12317,11 @@ CDP__PRIVATE bool cdp__world_passed(const cdp__world *w, int32_t peer, const cdp
     return false;
 }
 
-/* ---- >>telling: reports a failure to the peers ----------------------------------------------- */
+/* ---- >>failure/telling: reports a failure to the peers --------------------------------------- */
 
 /* Knows: groups that have failed, and their streams. Promises: every peer that can be reached in
    time receives the record, after any half-sent message; messages of peers are read until then,
-   so that no reset overtakes the record. May use: failure-records, state, send, receive. */
+   so that no reset overtakes the record. */
 
 /* Breaks the group, and prepares a FAILURE for every peer that it has exchanged messages with. */
 CDP__PRIVATE void cdp__group_publish(cdp_group *g, const cdp__failure_record *r) {
@@ -12528,11 +12486,11 @@ CDP__PRIVATE bool cdp__group_telling(cdp_group *g, uint64_t now) {
     return more;
 }
 
-/* ---- >>failing: how a failure becomes an error on all ranks ---------------------------------- */
+/* ---- >>failure/failing: how a failure becomes an error on all ranks -------------------------- */
 
-/* Knows: groups, streams. Promises: local failures become events of >>failure, and its decisions
-   become errors and messages; every failed group reports its cause within a bounded time. This
-   section decides nothing itself. May use: failure, state, exec, stream, message. */
+/* Knows: groups, streams. Promises: local failures become events of >>failure/blame, and its
+   decisions become errors and messages; every failed group reports its cause within a bounded
+   time. This section decides nothing itself. */
 
 /* Makes a record of what this rank saw; `e` has status, peer, errno and a text without a prefix. */
 CDP__PRIVATE void cdp__record_make(const cdp_group *g, cdp__failure_record *r, const cdp_error *e) {
@@ -12684,8 +12642,6 @@ CDP__PRIVATE void cdp__group_late(
     r.text[0] = 0; /* the text is made from the fields above */
     cdp__group_see(g, &r, &e, true);
 }
-
-CDP__PRIVATE void cdp__group_dump_failed(cdp_group *g);
 
 /* Handles a failure record of rank `from` of the world, of a group of this rank or another one. */
 CDP__PRIVATE void cdp__world_told(cdp__world *w, uint32_t from, const cdp__failure_record *r) {
@@ -12928,11 +12884,10 @@ CDP__PRIVATE void cdp__group_told(cdp_group *g) {
         cdp__domain_step(g->w, g, CDP__FAILURE_DELIVERED, g->w->rank, NULL, false);
 }
 
-/* ---- >>flows: messages from one rank to another ---------------------------------------------- */
+/* ---- >>group/flows: messages from one rank to another ---------------------------------------- */
 
-/* Knows: groups, transfers. Promises: the k-th send with a tag matches the k-th receive; tags
-   are independent of each other and of collectives. May use: transfer, stream, port, failing,
-   state, records. */
+/* Knows: groups, transfers. Promises: the k-th send with a tag matches the k-th receive; tags are
+   independent of each other and of collectives. */
 
 /* A work has ended: wakes other callers, which may wait for it. */
 CDP__PRIVATE void cdp__group_ended(cdp_group *g) {
@@ -13460,11 +13415,10 @@ CDP__PRIVATE uint64_t cdp__flows_waits(cdp_group *g) {
 
 #endif /* CDP_NO_MESSAGES */
 
-/* ---- >>running: runs the operations of a group ----------------------------------------------- */
+/* ---- >>group/running: runs the operations of a group ----------------------------------------- */
 
-/* Knows: the queue of a group, its executor. Promises: operations run one after the other, in
-   the order of the calls; each completes, or its group has failed, by its deadline. May use:
-   exec, failing, select, state. */
+/* Knows: the queue of a group, its executor. Promises: operations run one after the other, in the
+   order of the calls; each completes, or its group has failed, by its deadline. */
 
 /* Stands for a work that ends when the world has nothing left to do. */
 #define CDP__ALL_WORK UINT64_MAX
@@ -13891,12 +13845,12 @@ CDP__PRIVATE uint64_t cdp__group_deadline(const cdp_group *g) {
     return g->channel != CDP__WORLD_CHANNEL ? cdp__min(at, g->listen_ns) : at;
 }
 
-/* ---- >>hub: the in-process transport --------------------------------------------------------- */
+/* ---- >>group/hub: the in-process transport --------------------------------------------------- */
 
-/* Knows: the lines of >>fabric between threads of one process, in memory of the os's allocator.
-   Promises: what cdp_transport asks for; peers read exposed memory in place. Without condition
-   variables, as when one thread polls all ranks in turn, a wait sleeps briefly, so that other
-   ranks run. May use: os, fabric, and failure-records. */
+/* Knows: the lines of >>message/fabric between threads of one process, in memory of the os's
+   allocator. Promises: what cdp_transport asks for; peers read exposed memory in place. Without
+   condition variables, as when one thread polls all ranks in turn, a wait sleeps briefly, so
+   that other ranks run. */
 
 #ifndef CDP_NO_HUB
 
@@ -14270,10 +14224,10 @@ CDP__PRIVATE void cdp__hub_refuse(void *self) {
 
 #endif /* CDP_NO_HUB */
 
-/* ---- >>pending: runs works that are not operations ------------------------------------------- */
+/* ---- >>group/pending: runs works that are not operations ------------------------------------- */
 
 /* Knows: the pool of works of a group, the list of waiting works. Promises: a work stays a plain
-   value; nothing is allocated after the pool. May use: >>state, >>failing, >>running. */
+   value; nothing is allocated after the pool. */
 
 /* The number of such a work is the index of its pool entry and the entry's use count, so a work
    stays a plain value and needs no allocation. Waiting works are in one list per world, which
@@ -14463,11 +14417,10 @@ CDP__PRIVATE void cdp__pends_drop(cdp_group *g) {
         }
 }
 
-/* ---- >>drive: which thread makes progress ---------------------------------------------------- */
+/* ---- >>group/drive: which thread makes progress ---------------------------------------------- */
 
 /* Knows: the world's lock, its threads, its groups. Promises: at most one thread sleeps in
-   transport.wait, and work in flight always has a thread that makes progress. May use: >>state,
-   >>waits, >>failing, >>running, >>pending. */
+   transport.wait, and work in flight always has a thread that makes progress. */
 
 /* A thread that waits for a work makes progress itself, so that a synchronous operation needs no
    hand-over between threads. The progress thread stands by while callers come and go. It takes
@@ -14809,10 +14762,10 @@ CDP__PRIVATE void cdp__progress_thread(void *arg) {
     cdp_lock_release(&m->lock);
 }
 
-/* ---- >>world: what the groups of one transport share ----------------------------------------- */
+/* ---- >>group/world: what the groups of one transport share ----------------------------------- */
 
 /* Knows: ports, the lock, threads. Promises: a world that was only partly created is released
-   completely. May use: stream, drive, os. */
+   completely. */
 
 CDP__PRIVATE int64_t cdp__alone_move(void *self, uint32_t peer, const cdp_iov *v, uint32_t n) {
     (void)self;
@@ -14942,10 +14895,10 @@ CDP__PRIVATE cdp__world *cdp__world_create(const cdp_group_desc *d, const cdp_tr
     return m;
 }
 
-/* ---- >>group: creating and destroying a group ------------------------------------------------ */
+/* ---- >>group/create: creating and destroying a group ----------------------------------------- */
 
 /* Knows: worlds, streams, the queue. Promises: destroying is local and bounded; other ranks are
-   told. May use: world, message, failing, running, flows, pending. */
+   told. */
 
 /* Enters the streams of a new group into the table. Messages that arrived for its channel before it
    was created become its own. Returns false when out of memory. */
@@ -15439,10 +15392,10 @@ CDP_API CDP__COLD cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_gr
     return st;
 }
 
-/* ---- >>groups: groups of some ranks, and queries about a group ------------------------------- */
+/* ---- >>group/subgroups: groups of some ranks, and queries about a group ---------------------- */
 
-/* Knows: groups and the ranks that they share. Promises: groups of the same ranks get equal
-   numbers on every rank. May use: >>group, >>world, >>failing, >>drive. */
+/* Knows: groups and the ranks that they share. Promises: groups of the same ranks get equal numbers
+   on every rank. */
 
 #ifndef CDP_NO_GROUPS
 
@@ -15656,11 +15609,10 @@ CDP_API CDP__ONE_COPY cdp_status cdp_poll(cdp_group *g, uint32_t budget_us) {
     return st;
 }
 
-/* ---- >>device: operations that a backend runs ------------------------------------------------ */
+/* ---- >>group/device: operations that a backend runs ------------------------------------------ */
 
-/* Knows: the functions of a cdp_backend. Promises: an operation on memory that the backend owns
-   is passed to the backend, and completes like any other work. May use: state, drive, groups,
-   core. */
+/* Knows: the functions of a cdp_backend. Promises: an operation on memory that the backend owns is
+   passed to the backend, and completes like any other work. */
 
 #ifndef CDP_NO_BACKEND
 CDP_API CDP__COLD cdp_status cdp_group_set_backend(cdp_group *g, const cdp_backend *backend) {
@@ -15783,10 +15735,10 @@ CDP__PRIVATE cdp_status cdp__device_cannot(const char *call) {
         call);
 }
 
-/* ---- >>requests: checks of the arguments of calls -------------------------------------------- */
+/* ---- >>group/requests: checks of the arguments of calls -------------------------------------- */
 
-/* Knows: requests, groups' sizes. Promises: a mistake is reported in one sentence, and nothing
-   was started. May use: device, dtype, error. */
+/* Knows: requests, groups' sizes. Promises: a mistake is reported in one sentence, and nothing was
+   started. */
 
 CDP__PRIVATE bool cdp__overlap(const void *a, const void *b, uint64_t a_bytes, uint64_t b_bytes) {
     const uintptr_t x = (uintptr_t)a, y = (uintptr_t)b;
@@ -15935,10 +15887,9 @@ CDP__PRIVATE cdp_status cdp__request_check(const cdp_group *g, cdp_request *rq, 
     return CDP_OK;
 }
 
-/* ---- >>queue: operations that wait for their turn -------------------------------------------- */
+/* ---- >>group/queue: operations that wait for their turn -------------------------------------- */
 
-/* Knows: the queue of a group. Promises: an operation is in the queue completely, or not at all.
-   May use: requests, running, drive, device. */
+/* Knows: the queue of a group. Promises: an operation is in the queue completely, or not at all. */
 
 CDP__PRIVATE bool cdp__queue_grow(cdp_group *g) {
     const uint32_t room = g->queue_room * 2;
@@ -16157,10 +16108,9 @@ CDP_API cdp_status cdp_start_all(
     return st;
 }
 
-/* ---- >>work calls: waiting, testing, chaining, cancelling ------------------------------------ */
+/* ---- >>group/work_calls: waiting, testing, chaining, cancelling ------------------------------ */
 
-/* Knows: works of all kinds. Promises: a wait ends by the deadline of its work. May use: queue,
-   flows, pending, drive, device. */
+/* Knows: works of all kinds. Promises: a wait ends by the deadline of its work. */
 
 /* Lock held. */
 CDP__PRIVATE cdp_status cdp__work_state(cdp_work w) {
@@ -16488,10 +16438,10 @@ CDP_API cdp_status cdp_group_watch(cdp_group *g, uint32_t peer) {
 
 #endif /* CDP_NO_BACKEND */
 
-/* ---- >>collective calls: the named operations ------------------------------------------------ */
+/* ---- >>group/collective_calls: the named operations ------------------------------------------ */
 
 /* Knows: requests. Promises: a blocking call returns when its operation has ended, or by its
-   deadline. May use: >>requests, >>queue, >>work calls, >>device. */
+   deadline. */
 
 CDP__PRIVATE cdp_request cdp__request_of(cdp_coll_kind kind, const void *in, void *out,
     uint64_t count, cdp_dtype dtype, cdp_reduce_op op, uint32_t root) {
@@ -16650,11 +16600,10 @@ CDP_API cdp_status cdp_alltoall_async(
         g, work, CDP_COLL_ALLTOALL, in, out, count, dtype, CDP_REDUCE_DEFAULT, 0);
 }
 
-/* ---- >>message calls: sends and receives ----------------------------------------------------- */
+/* ---- >>group/message_calls: sends and receives ----------------------------------------------- */
 
-/* Knows: flows, receives from any rank. Promises: a call that returns an error at once has
-   started nothing. May use: failure-records, failure-waits, >>waits, >>flows, >>queue,
-   >>pending, >>work calls, >>device. */
+/* Knows: flows, receives from any rank. Promises: a call that returns an error at once has started
+   nothing. */
 
 #ifndef CDP_NO_MESSAGES
 
@@ -17149,10 +17098,13 @@ CDP_API cdp_status cdp_sendrecv(cdp_group *g, const void *out, uint64_t out_coun
     return st == CDP_OK ? cdp_work_wait(work) : st;
 }
 
-/* ---- >>monitored barrier --------------------------------------------------------------------- */
+#endif /* CDP_NO_MESSAGES */
 
-/* Knows: sends, receives. Promises: if ranks are missing, one error names all of them. May use:
-   >>message calls, >>work calls, >>groups. */
+/* ---- >>group/monitored_barrier: a barrier that names who is missing -------------------------- */
+
+/* Knows: sends, receives. Promises: if ranks are missing, one error names all of them. */
+
+#ifndef CDP_NO_MESSAGES
 
 CDP__PRIVATE cdp_status cdp__barrier_message(
     cdp_group *g, uint8_t *byte, bool receive, uint32_t peer, uint32_t timeout_ms, cdp_work *out) {
@@ -17271,13 +17223,14 @@ CDP_API CDP__COLD cdp_status cdp_monitored_barrier(cdp_group *g, uint32_t timeou
 
 #endif /* CDP_NO_MESSAGES */
 
-#ifndef CDP_NO_CHANNELS
-
-/* ---- >>channel: ordered messages to each rank ------------------------------------------------ */
+/* ---- >>channel/channel: ordered messages to each rank ---------------------------------------- */
 
 /* Knows: streams, flows (for offered bodies), the world's lock. Promises: messages of a rank are
    delivered in order, one at a time, without the lock; losing one rank fails no group and no
-   other rank. May use: stream, transfer, flows, group, progress, pending. */
+   other rank. */
+
+#ifndef CDP_NO_CHANNELS
+
 #define CDP__CHANNEL_INLINE 0u /* `dtype` of a message's header: the body follows */
 #define CDP__CHANNEL_OFFER 1u  /* a handle and a length follow */
 #define CDP__CHANNEL_FETCH 2u  /* answers an offer; `a` is its handle */
@@ -17513,10 +17466,13 @@ CDP_API cdp_status cdp_channel_offer(
     return cdp__channel_leave(c, st);
 }
 
-/* ---- >>channel bodies: bodies that stay with the sender -------------------------------------- */
+#endif /* CDP_NO_CHANNELS */
 
-/* Knows: offers, flows. Promises: an offered body is returned to the caller exactly once. May
-   use: channel, flows. */
+/* ---- >>channel/bodies: bodies that stay with the sender -------------------------------------- */
+
+/* Knows: offers, flows. Promises: an offered body is returned to the caller exactly once. */
+
+#ifndef CDP_NO_CHANNELS
 
 CDP__PRIVATE void cdp__offer_moved(void *user, uint64_t start_ns, uint64_t end_ns) {
     cdp__offer *o = (cdp__offer *)user;
@@ -17626,10 +17582,14 @@ CDP_API cdp_status cdp_channel_refuse(cdp_channel *c, uint32_t peer, uint64_t ha
     return cdp__channel_leave(c, st);
 }
 
-/* ---- >>channel progress: receiving, and callbacks -------------------------------------------- */
+#endif /* CDP_NO_CHANNELS */
+
+/* ---- >>channel/progress: receiving, and callbacks -------------------------------------------- */
 
 /* Knows: the channels of a world. Promises: messages of a rank are delivered in order, one at a
-   time, without the lock. May use: >>channel, >>channel bodies, >>pending. */
+   time, without the lock. */
+
+#ifndef CDP_NO_CHANNELS
 
 /* Delivers a complete message to the program, or handles an answer to an offer. The channel
    loses a peer that answers without an offer. */
@@ -17843,10 +17803,13 @@ CDP__PRIVATE uint64_t cdp__channels_deadline(const cdp__world *w) {
     return at;
 }
 
-/* ---- >>channel life: opening, waiting, closing ----------------------------------------------- */
+#endif /* CDP_NO_CHANNELS */
 
-/* Knows: channels, streams. Promises: no callback runs after its channel was closed. May use:
-   channel, drive, stream. */
+/* ---- >>channel/life: opening, waiting, closing ----------------------------------------------- */
+
+/* Knows: channels, streams. Promises: no callback runs after its channel was closed. */
+
+#ifndef CDP_NO_CHANNELS
 
 /* Enters the channel's streams into the table; they take over unexpected streams of the same
    channel. Lock held. */
@@ -18022,13 +17985,12 @@ CDP_API void cdp_channel_close(cdp_channel *c) {
 
 #endif /* CDP_NO_CHANNELS */
 
+/* ---- >>group/objects: bytes of any length from every rank ------------------------------------ */
+
+/* Knows: byte strings whose lengths only their owners know. Promises: lengths are exchanged first,
+   memory for the result is allocated once, and a failure leaks nothing. */
+
 #ifndef CDP_NO_OBJECTS
-
-/* ---- >>objects: bytes of any length from every rank ------------------------------------------ */
-
-/* Knows: byte strings whose lengths only their owners know. Promises: lengths are exchanged
-   first, memory for the result is allocated once, and a failure leaks nothing. May use:
-   collective calls, requests, pending, state. */
 
 typedef enum cdp__object_kind {
     CDP__OBJECT_ALLGATHER = 1,
@@ -18270,10 +18232,9 @@ CDP_API void cdp_blob_free(cdp_group *g, cdp_blob *b) {
 
 #endif /* CDP_NO_OBJECTS */
 
-/* ---- >>recorder: records and settings of a group, as text ------------------------------------ */
+/* ---- >>group/recorder: records and settings of a group, as text ------------------------------ */
 
-/* Knows: all members of a group. Promises: a consistent snapshot. May use: >>records and
-   everything before it. */
+/* Knows: all members of a group. Promises: a consistent snapshot. */
 
 #ifndef CDP_NO_RECORDER
 
@@ -18400,10 +18361,10 @@ CDP_API CDP__COLD uint64_t cdp_describe(cdp_group *g, char *out, uint64_t size) 
 
 #endif /* CDP_NO_RECORDER */
 
-/* ---- >>group-access: functions of a group for training only ---------------------------------- */
+/* ---- >>ddp/group_access: functions of a group for training only ------------------------------ */
 
-/* Knows: the members of cdp_group. Promises: later sections access a group only through its
-   public functions and those of this section. May use: everything above. */
+/* Knows: the members of cdp_group. Promises: later sections access a group only through its public
+   functions and those of this section. */
 
 /* The operating system interface that the group was created with. */
 CDP__PRIVATE const cdp_os *cdp__group_os(const cdp_group *g) {
@@ -18458,10 +18419,9 @@ CDP__PRIVATE cdp_status cdp__group_start_bucket(cdp_group *g, const cdp_request 
     return st;
 }
 
-/* ---- >>numbers (pure): square root, division, conversion ------------------------------------- */
+/* ---- >>dtype/numbers: square root, division, conversion -------------------------------------- */
 
-/* Knows: the float dtypes. Promises: the same bits on every machine. May use: >>dtype, >>reduce-
-   kernels. */
+/* Knows: the float dtypes. Promises: the same bits on every machine. */
 
 CDP__PRIVATE double cdp__float_get(cdp_dtype t, const void *p, uint64_t i) {
     uint16_t half[CDP__BLOCK] = {0};
@@ -18544,12 +18504,12 @@ CDP__PRIVATE void cdp__cast(cdp_dtype from, const void *in, cdp_dtype to, void *
     memcpy(dst, rest, (size_t)(n * to_size));
 }
 
-#ifndef CDP_NO_DDP
-
-/* ---- >>bucket (pure): which parameters share a bucket ---------------------------------------- */
+/* ---- >>ddp/bucket: which parameters share a bucket ------------------------------------------- */
 
 /* Knows: dtypes and sizes of parameters. Promises: the same plan for the same numbers, in linear
-   time, without memory of its own. May use: >>dtype. */
+   time, without memory of its own. */
+
+#ifndef CDP_NO_DDP
 
 /* The bucket that is being filled with parameters of one dtype. While it is open, bucket_of[] of
    its parameters is a list: each entry is the index of the parameter that was added before it. */
@@ -18600,11 +18560,14 @@ CDP__PRIVATE uint32_t cdp__bucket_plan_make(const cdp_param *params, uint32_t n,
     return count;
 }
 
-/* ---- >>ddp-state: the data of a ddp ---------------------------------------------------------- */
+#endif /* CDP_NO_DDP */
+
+/* ---- >>ddp/state: the data of a ddp ---------------------------------------------------------- */
 
 /* Knows: all members of a ddp, and whether gradients are in host or device memory. Promises: the
-   first failure of a pass is kept. May use: >>group-access, public functions of groups,
-   >>bucket. */
+   first failure of a pass is kept. */
+
+#ifndef CDP_NO_DDP
 
 typedef enum cdp__mark {
     CDP__MARK_NONE,
@@ -18918,14 +18881,14 @@ CDP__PRIVATE cdp_real cdp__ddp_divisor(const cdp_ddp *d) {
     return d->desc.divisor != 0 ? d->desc.divisor : (cdp_real)cdp_size(d->group);
 }
 
-/* ---- >>ddp-buckets: gradients and flags in bucket memory ------------------------------------- */
+#endif /* CDP_NO_DDP */
 
-/* Knows: the layout of a bucket. Promises: gradients keep their values when buckets are rebuilt.
-   May use: >>bucket, >>ddp-state.
+/* ---- >>ddp/buckets: gradients and flags in bucket memory ------------------------------------- */
 
-   Flags travel behind the gradients of a bucket, in its dtype. The flags of the first bucket say
-   which ranks have data, those of the last bucket which parameters a rank has used. They are
-   summed or averaged with the gradients; zero means that no rank has set the flag. */
+/* Knows: the layout of a bucket. Promises: gradients keep their values when buckets are rebuilt. */
+
+#ifndef CDP_NO_DDP
+
 CDP__PRIVATE uint32_t cdp__ddp_active_flags(const cdp_ddp *d, const cdp__bucket *b) {
     return d->desc.join && b == d->buckets ? cdp_size(d->group) : 0;
 }
@@ -19073,10 +19036,14 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__ddp_place(cdp_ddp *d, const uint32_t *ord
     return d->failed;
 }
 
-/* ---- >>ddp-broadcast: broadcasts parameters and buffers of one rank -------------------------- */
+#endif /* CDP_NO_DDP */
 
-/* Knows: where parameters and buffers are. Promises: small ones share messages, large ones are
-   in flight together. May use: >>ddp-state, public collectives. */
+/* ---- >>ddp/broadcast: broadcasts parameters and buffers of one rank -------------------------- */
+
+/* Knows: where parameters and buffers are. Promises: small ones share messages, large ones are in
+   flight together. */
+
+#ifndef CDP_NO_DDP
 
 /* Parameters and buffers smaller than this are packed into one message. */
 #define CDP__PACK_BELOW 65536u
@@ -19178,11 +19145,14 @@ CDP__PRIVATE cdp_status cdp__ddp_send_buffers(cdp_ddp *d) {
     return cdp__ddp_wait(d, cdp__ddp_broadcast(d, (uint32_t)root, false));
 }
 
-/* ---- >>ddp-compare: compares the model on all ranks ------------------------------------------ */
+#endif /* CDP_NO_DDP */
 
-/* Knows: names, shapes and settings of a model, and the bits of its parameters. Promises: if
-   ranks differ, every rank returns the same sentence about the first difference. May use:
-   >>ddp-state, public collectives. */
+/* ---- >>ddp/compare: compares the model on all ranks ------------------------------------------ */
+
+/* Knows: names, shapes and settings of a model, and the bits of its parameters. Promises: if ranks
+   differ, every rank returns the same sentence about the first difference. */
+
+#ifndef CDP_NO_DDP
 
 /* A hash of one parameter or buffer. Buffers pass a number of rows that no parameter has. */
 CDP__PRIVATE uint64_t cdp__shape_hash(
@@ -19470,10 +19440,13 @@ CDP_API CDP__COLD cdp_status cdp_ddp_verify(cdp_ddp *d) {
 }
 #endif /* CDP_NO_VERIFY */
 
-/* ---- >>ddp-create: creating a ddp, and its checks -------------------------------------------- */
+#endif /* CDP_NO_DDP */
 
-/* Knows: valid descs. Promises: a ddp is created completely, or not at all. May use:
-   >>ddp-state, >>ddp-buckets, >>ddp-compare, >>ddp-broadcast. */
+/* ---- >>ddp/create: creating a ddp, and its checks -------------------------------------------- */
+
+/* Knows: valid descs. Promises: a ddp is created completely, or not at all. */
+
+#ifndef CDP_NO_DDP
 
 CDP__PRIVATE void cdp__sparse_free(cdp_ddp *d, cdp__sparse *s) {
     if (!s) return;
@@ -19942,10 +19915,13 @@ CDP_API void cdp_ddp_zero_grad(cdp_ddp *d) {
     }
 }
 
-/* ---- >>ddp-stats: statistics of the last step and of all steps ------------------------------- */
+#endif /* CDP_NO_DDP */
 
-/* Knows: the times of a pass. Promises: only statistics; nothing depends on them. May use:
-   >>ddp-state. */
+/* ---- >>ddp/stats: statistics of the last step and of all steps ------------------------------- */
+
+/* Knows: the times of a pass. Promises: only statistics; nothing depends on them. */
+
+#ifndef CDP_NO_DDP
 
 /* Computes for the last step how long operations ran, and how long backward_end waited for them. */
 CDP__PRIVATE void cdp__ddp_account_comm(cdp_ddp *d) {
@@ -20013,11 +19989,14 @@ CDP_API cdp_bucket_stats cdp_ddp_bucket(const cdp_ddp *d, uint32_t index) {
     return s;
 }
 
-/* ---- >>ddp-launch: starts the operations of full buckets ------------------------------------- */
+#endif /* CDP_NO_DDP */
+
+/* ---- >>ddp/launch: starts the operations of full buckets ------------------------------------- */
 
 /* Knows: the order of buckets and of the stages of a hook. Promises: buckets start in the same
-   order on every rank, in whatever order they become full. May use: >>group-access, >>ddp-state,
-   >>ddp-buckets. */
+   order on every rank, in whatever order they become full. */
+
+#ifndef CDP_NO_DDP
 
 /* Callback; the caller holds the group's lock. */
 CDP__PRIVATE void cdp__bucket_done(void *user, uint64_t start_ns, uint64_t end_ns) {
@@ -20281,10 +20260,14 @@ CDP__PRIVATE cdp_status cdp__ddp_launch_ready(cdp_ddp *d) {
     return st;
 }
 
-/* ---- >>ddp-deliver: what is left to do when all gradients have arrived ----------------------- */
+#endif /* CDP_NO_DDP */
+
+/* ---- >>ddp/deliver: what is left to do when all gradients have arrived ----------------------- */
 
 /* Knows: buckets, divisors, where the caller reads gradients. Promises: a step copies at most
-   CDP__STEP_BYTES. May use: >>ddp-state, >>ddp-buckets, >>ddp-stats, >>ddp-launch. */
+   CDP__STEP_BYTES. */
+
+#ifndef CDP_NO_DDP
 
 /* One step that applies the rest of the divisor, see cdp__ddp_request(). */
 CDP__PRIVATE void cdp__ddp_divide(cdp_ddp *d, cdp__bucket *b) {
@@ -20366,10 +20349,14 @@ CDP__PRIVATE cdp_status cdp__ddp_arrived(cdp_ddp *d) {
     return cdp__ddp_deliver(d);
 }
 
-/* ---- >>ddp-rows: gradients of sparse parameters ---------------------------------------------- */
+#endif /* CDP_NO_DDP */
 
-/* Knows: rows of a matrix and their positions. Promises: the same mean, in the same order, on
-   every rank; after the first steps no memory is allocated. May use: >>ddp-state, >>ddp-launch. */
+/* ---- >>ddp/rows: gradients of sparse parameters ---------------------------------------------- */
+
+/* Knows: rows of a matrix and their positions. Promises: the same mean, in the same order, on every
+   rank; after the first steps no memory is allocated. */
+
+#ifndef CDP_NO_DDP
 
 #ifndef CDP_NO_SPARSE
 /* Makes room for `more` rows after the existing ones. False: out of memory. */
@@ -20539,11 +20526,14 @@ CDP__PRIVATE cdp_status cdp__ddp_sparse(cdp_ddp *d) {
 }
 #endif /* CDP_NO_SPARSE */
 
-/* ---- >>ddp-backward: one backward pass, from begin to end ------------------------------------ */
+#endif /* CDP_NO_DDP */
 
-/* Knows: which parameters are complete, unused or missing. Promises: backward_end returns the
-   first failure of the pass, on every rank. May use: >>ddp-launch, >>ddp-rows, >>ddp-stats,
-   >>ddp-broadcast, >>ddp-buckets. */
+/* ---- >>ddp/backward: one backward pass, from begin to end ------------------------------------ */
+
+/* Knows: which parameters are complete, unused or missing. Promises: backward_end returns the first
+   failure of the pass, on every rank. */
+
+#ifndef CDP_NO_DDP
 
 CDP_API bool cdp_ddp_is_no_sync(const cdp_ddp *d) {
     return d && !d->sync_next;
@@ -20968,10 +20958,14 @@ CDP_API cdp_status cdp_ddp_poll(cdp_ddp *d, uint32_t budget_us) {
 }
 #endif
 
-/* ---- >>join: ranks that run out of data at different times ----------------------------------- */
+#endif /* CDP_NO_DDP */
+
+/* ---- >>ddp/join: ranks that run out of data at different times ------------------------------- */
 
 /* Knows: the operations of other ranks in a step. Promises: a rank without data starts the same
-   operations. May use: >>ddp-backward and the sections before it. */
+   operations. */
+
+#ifndef CDP_NO_DDP
 
 #ifndef CDP_NO_JOIN
 /* Begins one step of a rank without data. Every step begins in the same way on every rank: the
@@ -21037,10 +21031,13 @@ CDP_API CDP__COLD cdp_status cdp_ddp_join(cdp_ddp *d) {
 }
 #endif /* CDP_NO_JOIN */
 
-/* ---- >>clip: the norm of all gradients ------------------------------------------------------- */
+#endif /* CDP_NO_DDP */
 
-/* Knows: where gradients are. Promises: the same norm on all ranks. May use: >>numbers,
-   >>ddp-state. */
+/* ---- >>ddp/clip: the norm of all gradients --------------------------------------------------- */
+
+/* Knows: where gradients are. Promises: the same norm on all ranks. */
+
+#ifndef CDP_NO_DDP
 
 #ifndef CDP_NO_CLIP
 /* Stores where the numbers of a gradient are, and returns their count. */
@@ -21098,10 +21095,14 @@ CDP_API cdp_status cdp_ddp_clip(cdp_ddp *d, double max_norm, double *norm) {
 }
 #endif /* CDP_NO_CLIP */
 
-/* ---- >>ddp-hook: sets the hook of a ddp ------------------------------------------------------ */
+#endif /* CDP_NO_DDP */
+
+/* ---- >>ddp/set_hook: sets the hook of a ddp -------------------------------------------------- */
 
 /* Knows: that stages of a hook run in groups of their own. Promises: a hook given to
-   cdp_ddp_set_hook is destroyed exactly once. May use: >>ddp-state, >>group-access. */
+   cdp_ddp_set_hook is destroyed exactly once. */
+
+#ifndef CDP_NO_DDP
 
 CDP_API const cdp_hook *cdp_ddp_hook(const cdp_ddp *d) {
     return d && d->hook.stage ? &d->hook : NULL;
@@ -21169,12 +21170,15 @@ CDP_API CDP__COLD cdp_status cdp_ddp_set_hook(cdp_ddp *d, const cdp_hook *hook) 
     return CDP_OK;
 }
 
+#endif /* CDP_NO_DDP */
+
+/* ---- >>ddp/trace: one step as a picture, a ddp as text --------------------------------------- */
+
+/* Knows: the statistics of a ddp. Promises: at most `room` bytes are written, and the length of the
+   whole text is returned. */
+
+#ifndef CDP_NO_DDP
 #ifndef CDP_NO_TRACE
-
-/* ---- >>trace: one step as a picture, a ddp as text ------------------------------------------- */
-
-/* Knows: the statistics of a ddp. Promises: at most `room` bytes are written, and the length of
-   the whole text is returned. May use: >>core, >>ddp-state, >>ddp-stats. */
 
 /* A text buffer that counts the full length, including what does not fit. */
 typedef struct cdp__long_text {
@@ -21381,12 +21385,12 @@ CDP_API CDP__COLD uint64_t cdp_ddp_trace(
 #endif /* CDP_NO_TRACE */
 #endif /* CDP_NO_DDP */
 
+/* ---- >>ddp/hooks: memory of a hook, hooks without compression, 16-bit hooks ------------------ */
+
+/* Knows: buckets as a hook sees them (cdp_bucket), not the ddp behind them. Promises: memory of a
+   finished bucket is reused for the next one. */
+
 #ifndef CDP_NO_HOOKS
-
-/* ---- >>hooks: memory of a hook, hooks without compression, 16-bit hooks ---------------------- */
-
-/* Knows: buckets as a hook sees them (cdp_bucket), not the ddp behind them. Promises: memory of
-   a finished bucket is reused for the next one. May use: >>numbers, public functions. */
 
 /* State and memory that a hook keeps per bucket. */
 typedef struct cdp__slot {
@@ -21495,13 +21499,13 @@ CDP__PRIVATE cdp_status cdp__hook_half(
     return st;
 }
 
-/* ---- >>hooks-quantize: sends 8 bits per value ------------------------------------------------ */
+#endif /* CDP_NO_HOOKS */
 
-/* Knows: the arithmetic of PyTorch's quantization hooks. Promises: the same bits on every rank.
-   May use: >>hooks, >>numbers.
+/* ---- >>ddp/hooks_quantize: sends 8 bits per value -------------------------------------------- */
 
-   Loops over a bucket work on CDP__BLOCK values at a time, because gcc -O2 vectorises only loops
-   of constant length; an incomplete block is copied to a full one. */
+/* Knows: the arithmetic of PyTorch's quantization hooks. Promises: the same bits on every rank. */
+
+#ifndef CDP_NO_HOOKS
 
 /* Rounds to the nearest integer, ties to even. Values beyond +-1024 become +-1024, NaN becomes
    -1024. Inline, so that the calling loop vectorises; masks select the case, because gcc makes
@@ -21676,10 +21680,14 @@ CDP__PRIVATE cdp_status cdp__hook_quantize(
     return CDP_PENDING;
 }
 
-/* ---- >>hooks-topk: sends only the largest values --------------------------------------------- */
+#endif /* CDP_NO_HOOKS */
+
+/* ---- >>ddp/hooks_topk: sends only the largest values ----------------------------------------- */
 
 /* Knows: magnitudes of floats as bits. Promises: selects exactly k values; of equal ones, the
-   first. May use: >>hooks, >>numbers. */
+   first. */
+
+#ifndef CDP_NO_HOOKS
 
 /* A kernel over two arrays of CDP__BLOCK values. */
 typedef void (*cdp__pair_kernel)(float *CDP__RESTRICT a, float *CDP__RESTRICT b);
@@ -21802,10 +21810,14 @@ CDP__PRIVATE cdp_status cdp__hook_topk(
     return CDP_OK;
 }
 
-/* ---- >>hooks-powersgd: sends matrices as products of two thin ones --------------------------- */
+#endif /* CDP_NO_HOOKS */
 
-/* Knows: the mathematics of PowerSGD (Vogels, Karimireddy and Jaggi 2019). Promises: the same
-   bits on every rank. May use: >>hooks, >>hooks-topk (error feedback), >>numbers. */
+/* ---- >>ddp/hooks_powersgd: sends matrices as products of two thin ones ----------------------- */
+
+/* Knows: the mathematics of PowerSGD (Vogels, Karimireddy and Jaggi 2019). Promises: the same bits
+   on every rank. */
+
+#ifndef CDP_NO_HOOKS
 
 /* Makes the columns of an n x r matrix, stored by rows, orthonormal, one after the other. Fast
    compared with the rest, because a bucket has many more elements. */
@@ -22125,10 +22137,14 @@ CDP__PRIVATE cdp_status cdp__hook_powersgd(
     return CDP_PENDING;
 }
 
-/* ---- >>hooks-state: creating a hook, saving and loading its state ---------------------------- */
+#endif /* CDP_NO_HOOKS */
+
+/* ---- >>ddp/hooks_state: creating a hook, saving and loading its state ------------------------ */
 
 /* Knows: all kinds of hooks. Promises: saved state can be loaded on every machine (32-bit words,
-   least significant byte first). May use: >>hooks and the sections that compress, >>bytes. */
+   least significant byte first). */
+
+#ifndef CDP_NO_HOOKS
 
 /* Compressing hooks compute in f32; other dtypes go through a copy. Batched PowerSGD always uses
    a copy, padded with zeros to a square, because errors are fed back in the padding, too. */
@@ -22367,12 +22383,11 @@ CDP_API CDP__COLD cdp_status cdp_hook_create(const cdp_hook_desc *desc, cdp_hook
 }
 #endif /* CDP_NO_HOOKS */
 
+/* ---- >>ddp/averager: periodic averaging of parameters ---------------------------------------- */
+
+/* Knows: when to average, and with which ranks. Promises: every rank averages at the same steps. */
+
 #ifndef CDP_NO_AVERAGER
-
-/* ---- >>averager: periodic averaging of parameters -------------------------------------------- */
-
-/* Knows: when to average, and with which ranks. Promises: every rank averages at the same steps.
-   May use: public functions, division of >>ddp-state. */
 
 /* The group in which parameters are averaged at this step; NULL: no averaging. */
 CDP__PRIVATE cdp_group *cdp__averager_group(const cdp_averager *a, uint64_t since) {
@@ -22411,12 +22426,11 @@ CDP_API cdp_status cdp_averager_step(cdp_averager *a) {
 }
 #endif /* CDP_NO_AVERAGER */
 
+/* ---- >>ddp/zero: each parameter has its optimizer state on one rank -------------------------- */
+
+/* Knows: which rank owns which parameter. Promises: owners depend on element counts alone. */
+
 #ifndef CDP_NO_ZERO
-
-/* ---- >>zero: each parameter has its optimizer state on one rank ------------------------------ */
-
-/* Knows: which rank owns which parameter. Promises: owners depend on element counts alone. May
-   use: public functions. */
 
 /* Finds the largest count among parameters without an owner; false: every parameter has one. */
 CDP__PRIVATE bool cdp__zero_largest(
@@ -22490,12 +22504,11 @@ CDP_API cdp_status cdp_zero_step(cdp_ddp *d, const uint32_t *owner,
 }
 #endif /* CDP_NO_ZERO */
 
+/* ---- >>ddp/sampler: which samples a rank trains on ------------------------------------------- */
+
+/* Knows: PyTorch's random permutation. Promises: the order of PyTorch's DistributedSampler. */
+
 #ifndef CDP_NO_SAMPLER
-
-/* ---- >>sampler: which samples a rank trains on ----------------------------------------------- */
-
-/* Knows: PyTorch's random permutation. Promises: the order of PyTorch's DistributedSampler. May
-   use: >>core. */
 
 /* MT19937 (Matsumoto and Nishimura 1998), because PyTorch draws the order of samples with it. */
 typedef struct cdp__mt {
@@ -22573,9 +22586,7 @@ CDP_API cdp_status cdp_sampler_fill(const cdp_sampler *s, uint64_t *indices) {
 }
 #endif /* CDP_NO_SAMPLER */
 
-#ifdef __cplusplus
-} /* extern "C" */
-#endif
+
 #endif /* CDP_IMPL_INCLUDED */
 
 #ifdef CDP_NAMES_0_1

@@ -44,24 +44,10 @@
         }
         gcc -O2 rows.c -o rows -pthread -lm        cdprun -n 4 ./rows
 
-    CONTENTS (search for the name with >> before it)
-        mesh          ranks as an n-dimensional array, with a group for each dimension
-        layout        which part of a tensor each rank holds
-        plan          moves a tensor from one layout to another
-        dtensor       a layout and a pointer: fill, distribute, collect, redistribute
-        edge          a plan and the plan of its gradient
-        rules         which placements an operator accepts, and the cheapest
-        tensor-parallel   layers and losses whose parameters are cut
-        context-parallel  attention over a cut sequence
-        local-map     a function of local arrays
-        counts        how much is communicated, by label
-        (implementation) kit: small helpers; kernels: reductions, conversions, strided copies;
-        philox: random numbers; chunks: the arithmetic of cuts; counter: operations by label;
-        grid: layouts as numbers; moves: who sends whom what; torch: PyTorch's steps; meshes,
-        mesh-parts; spelling: layouts as text; stages; planner; runner, runner-async; pictures,
-        plan-pictures; tensors; fill; agreement: replicas that are equal; edges; operators,
-        operators-special: rules; chooser; products: plain loops; styles: layers; losses; rings;
-        attention; local-maps; counting
+    CONTENTS
+        Each part is marked >>folder/name and comes from src/folder/name.h. `grep '>>'` lists the
+        parts in their order, which is that of the #include lines of src/cdp_dtensor.h. A part uses
+        what comes before it, never what comes after it. Names in _api hold what programs call.
 
     API BY TASK
         I want to...                                       call
@@ -162,6 +148,8 @@
         attention: f32, f64 | layers, losses and attention: on meshes of one dimension
 
     License: MIT-0 or Unlicense, as you like; see the end of cdp.h.                            */
+
+/* Generated from src/cdp_dtensor.h and the files that it includes: change those, then run `make headers`. */
 #include "cdp.h"
 
 #ifndef CDP_DTENSOR_INCLUDED
@@ -179,12 +167,12 @@
 extern "C" {
 #endif
 
+/* ---- >>dtensor/mesh_api: ranks as an n-dimensional array ------------------------------------- */
+
 #define CDP_MESH_DIMS 6u       /* most dimensions of a mesh */
 #define CDP_TENSOR_DIMS 8u     /* most dimensions of a tensor */
 #define CDP_NO_DIM 0xffffffffu /* no such dimension; or, where a function says so, all of them */
 #define CDP_EACH 0xffffffffu   /* in place of a rank: every rank */
-
-/* ---- >>mesh: ranks as an n-dimensional array ----------------------------------------------- */
 
 /* An n-dimensional array of ranks. Each position along a dimension has a group of its own. */
 typedef struct cdp_mesh cdp_mesh;
@@ -276,7 +264,7 @@ typedef struct cdp_net {
    Errors: STATE (on paper), NOMEM, the group's failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mesh_measure(cdp_mesh *mesh, cdp_net *out);
 
-/* ---- >>layout: which part of a tensor each rank holds -------------------------------------- */
+/* ---- >>dtensor/layout_api: which part of a tensor each rank holds ---------------------------- */
 
 typedef enum cdp_place_kind {
     CDP_PLACE_REPLICATE = 0, /* the same on all ranks of the mesh dimension */
@@ -350,7 +338,7 @@ CDP_API bool cdp_layout_same(const cdp_layout *a, const cdp_layout *b);
 CDP_API uint64_t cdp_layout_draw(
     const cdp_layout *layout, cdp_draw_format format, char *text, uint64_t room);
 
-/* ---- >>plan: moves a tensor from one layout to another ------------------------------------- */
+/* ---- >>dtensor/plan_api: moves a tensor from one layout to another --------------------------- */
 
 typedef enum cdp_plan_kind {
     CDP_PLAN_BEST = 0, /* the lowest predicted time of DIRECT and BY_DIM; equal: DIRECT */
@@ -415,7 +403,7 @@ CDP_API cdp_plan_info cdp_plan_info_of(const cdp_plan *plan);
 CDP_API uint64_t cdp_plan_draw(
     const cdp_plan *plan, cdp_draw_format format, char *text, uint64_t room);
 
-/* ---- >>dtensor: a layout and a pointer ----------------------------------------------------- */
+/* ---- >>dtensor/dtensor_api: a layout and a pointer ------------------------------------------- */
 
 typedef struct cdp_dtensor {
     cdp_layout layout;
@@ -484,7 +472,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_redistribute(const cdp_dtensor *from, cdp_
 CDP_MUST_CHECK CDP_API cdp_status cdp_redistribute_async(
     const cdp_dtensor *from, cdp_dtensor *to, cdp_work *work);
 
-/* ---- >>edge: a plan and the plan of its gradient ------------------------------------------- */
+/* ---- >>dtensor/edge_api: a plan and the plan of its gradient --------------------------------- */
 
 typedef struct cdp_edge cdp_edge;
 
@@ -526,7 +514,7 @@ CDP_API cdp_plan_info cdp_edge_info(const cdp_edge *edge, bool backward);
 /* The desc with its defaults filled in. */
 CDP_API const cdp_edge_desc *cdp_edge_desc_of(const cdp_edge *edge);
 
-/* ---- >>rules: which placements an operator accepts ----------------------------------------- */
+/* ---- >>dtensor/rules_api: which placements an operator accepts ------------------------------- */
 
 #ifndef CDP_NO_TENSOR_OPS
 
@@ -611,7 +599,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_op_choose(const cdp_op *op, const cdp_layo
 
 #endif /* CDP_NO_TENSOR_OPS */
 
-/* ---- >>tensor-parallel: layers and losses whose parameters are cut ------------------------- */
+/* ---- >>dtensor/tensor_parallel_api: layers and losses whose parameters are cut --------------- */
 
 #ifndef CDP_NO_TENSOR_OPS
 
@@ -699,7 +687,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_cross_entropy(const cdp_layout *logits, co
 
 #endif /* CDP_NO_TENSOR_OPS */
 
-/* ---- >>context-parallel: attention over a cut sequence ------------------------------------- */
+/* ---- >>dtensor/context_parallel_api: attention over a cut sequence --------------------------- */
 
 #ifndef CDP_NO_TENSOR_OPS
 
@@ -761,7 +749,7 @@ CDP_API void cdp_cp_merge(
 
 #endif /* CDP_NO_TENSOR_OPS */
 
-/* ---- >>local-map: a function of local arrays ----------------------------------------------- */
+/* ---- >>dtensor/local_map_api: a function of local arrays ------------------------------------- */
 
 #ifndef CDP_NO_TENSOR_OPS
 
@@ -782,7 +770,11 @@ typedef struct cdp_local_map_desc {
    what func returns, and those of cdp_redistribute(). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_local_map(const cdp_local_map_desc *desc);
 
-/* ---- >>counts: how much is communicated, and by which part of a program -------------------- */
+#endif /* CDP_NO_TENSOR_OPS */
+
+/* ---- >>dtensor/counts_api: how much is communicated, and by which part of a program ---------- */
+
+#ifndef CDP_NO_TENSOR_OPS
 
 /* Of this rank. SEND stands for exchanges that are no single collective, and for rings. */
 typedef struct cdp_comm_count {
@@ -815,8 +807,13 @@ CDP_API uint64_t cdp_counts_draw(
 
 #endif /* CDP_NO_TENSOR_OPS */
 
+
 #ifdef __cplusplus
 } /* extern "C" */
+#endif
+/* ---- >>dtensor/cxx_api: descs by reference in C++ -------------------------------------------- */
+
+#ifdef __cplusplus
 inline cdp_status cdp_mesh_create(const cdp_mesh_desc &desc, cdp_mesh **out) {
     return cdp_mesh_create(&desc, out);
 }
@@ -842,6 +839,7 @@ inline cdp_status cdp_local_map(const cdp_local_map_desc &desc) {
 #endif
 #endif
 
+
 #endif /* CDP_DTENSOR_INCLUDED */
 
 #if (defined(CDP_IMPLEMENTATION) || defined(CDP_DTENSOR_IMPLEMENTATION)) \
@@ -850,11 +848,10 @@ inline cdp_status cdp_local_map(const cdp_local_map_desc &desc) {
 #undef CDP__HERE
 #define CDP__HERE CDP__FILE_DTENSOR
 
-/* ---- >>kit: small helpers ------------------------------------------------------------------ */
+/* ---- >>dtensor/kit: small helpers ------------------------------------------------------------ */
 
-/* Knows: numbers, text and memory; nothing of tensors. Promises: texts never overflow their
-   room; memory is zeroed. May use: only the public part of cdp.h and its >>compiler, like all
-   sections below, so that this file can be implemented apart from cdp.h. */
+/* Knows: numbers, text and memory; nothing of tensors. Promises: texts never overflow their room;
+   memory is zeroed. */
 
 #include <stdarg.h>
 #include <string.h>
@@ -864,10 +861,6 @@ inline cdp_status cdp_local_map(const cdp_local_map_desc &desc) {
 #ifndef CDP_ASSERT
 #include <assert.h>
 #define CDP_ASSERT(x) assert(x)
-#endif
-
-#ifdef __cplusplus
-extern "C" {
 #endif
 
 #define CDP__DT_NONE 0xffffffffu
@@ -991,10 +984,10 @@ CDP__DT cdp_status cdp__dt_nomem(const char *what, uint64_t bytes) {
         (unsigned long long)bytes);
 }
 
-/* ---- >>kernels (pure): reductions, conversions, strided copies ----------------------------- */
+/* ---- >>dtensor/kernels: reductions, conversions, strided copies ------------------------------ */
 
 /* Knows: elements of a dtype, in arrays and in boxes of arrays. Promises: the arithmetic that
-   cdp_reduce_op documents. May use: kit. */
+   cdp_reduce_op documents. */
 
 CDP__DT bool cdp__dt_is_float(cdp_dtype t) {
     return t <= CDP_DTYPE_F64 || t == CDP_DTYPE_F16 || t == CDP_DTYPE_BF16;
@@ -1336,10 +1329,10 @@ CDP__DT uint64_t cdp__dt_copy_bytes(const cdp__dt_copy *c) {
     return n;
 }
 
-/* ---- >>philox (pure): random numbers that depend on seed, stream and index alone ----------- */
+/* ---- >>dtensor/philox: random numbers that depend on seed, stream and index alone ------------ */
 
-/* Knows: Philox4x32-10: key = seed, counter = (index / 4, stream), word = index % 4. Promises:
-   the same bits on every machine, because no function of the C library is used. May use: kit. */
+/* Knows: Philox4x32-10: key = seed, counter = (index / 4, stream), word = index % 4. Promises: the
+   same bits on every machine, because no function of the C library is used. */
 
 CDP__DT void cdp__dt_philox(uint64_t seed, uint64_t stream, uint64_t block, uint32_t out[4]) {
     uint32_t c0 = (uint32_t)block, c1 = (uint32_t)(block >> 32);
@@ -1425,9 +1418,9 @@ CDP__DT double cdp__dt_normal(uint64_t seed, uint64_t stream, uint64_t index, bo
     return cdp__dt_sqrt(-2 * cdp__dt_log(radius)) * cdp__dt_wave(angle, index & 1);
 }
 
-/* ---- >>chunks (pure): the sizes of pieces -------------------------------------------------- */
+/* ---- >>dtensor/chunks: the sizes of pieces --------------------------------------------------- */
 
-/* Knows: sizes and numbers of pieces. Promises: the chunk rule of cdp_layout. May use: kit. */
+/* Knows: sizes and numbers of pieces. Promises: the chunk rule of cdp_layout. */
 
 /* Piece `index` of `parts` of `size` elements, cut at multiples of `block`; returns its size. */
 CDP__DT uint64_t cdp__dt_chunk(
@@ -1455,10 +1448,9 @@ CDP__DT cdp__dt_region cdp__dt_slab(
     return r;
 }
 
-/* ---- >>counter: operations by label -------------------------------------------------------- */
+/* ---- >>dtensor/counter: operations by label -------------------------------------------------- */
 
-/* Knows: labels and numbers. Promises: counting allocates nothing; a new label does, once. May
-   use: kit. Belongs to a root, so all meshes made from one another share the counts. */
+/* Knows: labels and numbers. Promises: counting allocates nothing; a new label does, once. */
 
 #define CDP__DT_PATH 128u
 #define CDP__DT_LABELS 16u
@@ -1515,14 +1507,10 @@ CDP__DT cdp__dt_counter *cdp__dt_counter_make(const cdp_os *os) {
     return NULL;
 }
 
-/* ---- >>grid (pure): layouts in terms of regions -------------------------------------------- */
+/* ---- >>dtensor/grid: layouts in terms of regions --------------------------------------------- */
 
 /* Knows: layouts as a mesh stores them, and the structs of meshes. Promises: the region of every
-   rank. May use: kit, counter, chunks.
-
-   A side is a layout as the planner needs it: which dimensions of the mesh cut which dimension of
-   the tensor, in which order. Ranks have positions, row-major in the mesh. Positions with equal
-   coordinates in all cutting dimensions hold the same region: they are the members of one cell. */
+   rank. */
 
 /* A cut that the program has chosen: starts[i] of piece i, and the total at the end. */
 typedef struct cdp__dt_cut {
@@ -1800,23 +1788,10 @@ CDP__DT cdp__dt_side cdp__dt_side_only(const cdp_layout *l, uint32_t node) {
     return s;
 }
 
-/* ---- >>moves (pure): which rank sends what to which ---------------------------------------- */
+/* ---- >>dtensor/moves: which rank sends what to which ----------------------------------------- */
 
 /* Knows: two sides. Promises: every rank computes its own sends and receives without messages; the
-   bytes of all ranks are the minimum. May use: kit, kernels, chunks, grid.
-
-   From one side to the other with the fewest bytes. Phase A, only if the source has contributions:
-   every element gets one owner, among the ranks that need it if one of them holds a contribution;
-   the other ranks send it their contributions. Phase B: every rank receives what it lacks.
-
-       source cells                target cells           An element lies in one source cell c and
-       +-------+-------+           +---------------+      one target cell t. Members of c hold it,
-       | c = 0 | c = 1 |           |     t = 0     |      members of t need it. Members of both
-       |       |       |           +---------------+      receive nothing; the i-th of the others
-       |       |       |           |     t = 1     |      receives it from holder (i + t) mod
-       +-------+-------+           +---------------+      (number of holders).
-
-   Messages between two ranks are listed in the same order on both. */
+   bytes of all ranks are the minimum. */
 
 typedef struct cdp__dt_pair {
     cdp__dt_side from, to;
@@ -2092,11 +2067,10 @@ CDP__DT cdp__dt_cost cdp__dt_cost_of(const cdp__dt_pair *p) {
     return cost;
 }
 
-/* ---- >>torch (pure): PyTorch's steps ------------------------------------------------------- */
+/* ---- >>dtensor/torch: PyTorch's steps -------------------------------------------------------- */
 
 /* Knows: layouts. Promises: the sequence of layouts that PyTorch's greedy planner uses, one mesh
-   dimension at a time, and the bytes that its padded collectives receive. May use: kit, kernels,
-   grid. */
+   dimension at a time, and the bytes that its padded collectives receive. */
 
 #define CDP__DT_STEPS (2u * CDP_MESH_DIMS + 1u)
 
@@ -2254,13 +2228,10 @@ CDP__DT uint64_t cdp__dt_torch_bytes(const cdp_layout *a, const cdp_layout *b) {
     return total / n;
 }
 
-/* ---- >>meshes: ranks as an n-dimensional array, with groups -------------------------------- */
+/* ---- >>dtensor/meshes: ranks as an n-dimensional array, with groups -------------------------- */
 
 /* Knows: lists of ranks and their groups. Promises: each list's group is created once, in the same
-   order on all ranks, and freed with its last mesh. May use: kit, counter, grid.
-
-   Meshes made from one another share a root, and one reference-counted group per list of ranks.
-   All ranks make the same calls, so they create groups in the same order. */
+   order on all ranks, and freed with its last mesh. */
 
 /* Compares n words over a group. *rank: the first one that differs from rank 0, CDP__DT_NONE:
    none; *word: the first word that differs; values[]: that word on rank 0 and on *rank. */
@@ -2745,10 +2716,9 @@ CDP_API cdp_status cdp_mesh_cut(cdp_mesh *m, uint32_t dim, const uint64_t *sizes
     return CDP_OK;
 }
 
-/* ---- >>mesh-parts: meshes made from other meshes ------------------------------------------- */
+/* ---- >>dtensor/mesh_parts: meshes made from other meshes ------------------------------------- */
 
-/* Knows: meshes. Promises: sends no message; creates groups only for new lists of ranks. May
-   use: kit, grid, meshes. */
+/* Knows: meshes. Promises: sends no message; creates groups only for new lists of ranks. */
 
 /* Parses a list like "dp,tp" to indices of dimensions. */
 CDP__DT cdp_status cdp__dt_mesh_list(
@@ -2982,10 +2952,10 @@ CDP_API cdp_status cdp_mesh_measure(cdp_mesh *m, cdp_net *out) {
     return st;
 }
 
-/* ---- >>spelling: layouts as text, and whether they are valid ------------------------------- */
+/* ---- >>dtensor/spelling: layouts as text, and whether they are valid ------------------------- */
 
-/* Knows: layouts and their text. Promises: a layout that passes the checks has a plan; its text
-   can be parsed again. Pure except for the text of errors. May use: kit, kernels, grid. */
+/* Knows: layouts and their text. Promises: a layout that passes the checks has a plan; its text can
+   be parsed again. Pure except for the text of errors. */
 
 CDP__DT cdp_status cdp__dt_wrong(const char *what, uint32_t by, const char *why) {
     return cdp_error_set(
@@ -3235,14 +3205,9 @@ CDP_API bool cdp_layout_same(const cdp_layout *a, const cdp_layout *b) {
     return true;
 }
 
-/* ---- >>stages: the data of a plan ---------------------------------------------------------- */
+/* ---- >>dtensor/stages: the data of a plan ---------------------------------------------------- */
 
-/* Knows: pairs of layouts. Promises: the cost of a stage for all ranks. May use: kit, kernels,
-   grid, moves, torch, meshes, spelling.
-
-   A plan is a list of stages, each from one layout to the next by the moves of section moves. A
-   stage has one phase, or two if it reduces. A phase lists what this rank packs, sends, receives,
-   unpacks, copies and adds. All its messages are posted together, so phases cannot deadlock. */
+/* Knows: pairs of layouts. Promises: the cost of a stage for all ranks. */
 
 typedef enum cdp__dt_memory {
     CDP__DT_IN,
@@ -3446,13 +3411,10 @@ CDP__DT cdp_status cdp__dt_stage_make(cdp__dt_stage *s, const cdp_os *os, const 
     return st;
 }
 
-/* ---- >>planner: which stages, and what one rank does in them ------------------------------- */
+/* ---- >>dtensor/planner: which stages, and what one rank does in them ------------------------- */
 
 /* Knows: the moves of a stage, by their kinds only. Promises: phases that need no further memory
-   when they run; the fewest bytes, or the shortest predicted time. May use: kit, kernels, grid,
-   moves, torch, meshes, spelling, stages.
-
-   Counts the moves of a stage, allocates memory for them, and then adds each to its phase. */
+   when they run; the fewest bytes, or the shortest predicted time. */
 
 typedef struct cdp__dt_tally {
     uint32_t count[8];
@@ -3946,11 +3908,10 @@ CDP_API cdp_plan_info cdp_plan_info_of(const cdp_plan *p) {
     return p ? p->info : none;
 }
 
-/* ---- >>runner: runs a plan ----------------------------------------------------------------- */
+/* ---- >>dtensor/runner: runs a plan ----------------------------------------------------------- */
 
 /* Knows: phases. Promises: sends and receives of a phase are one batch, so the order of messages
-   never blocks a rank; ranks that run different plans get an error. May use: kit, kernels,
-   counter, grid, meshes, stages. */
+   never blocks a rank; ranks that run different plans get an error. */
 
 #define CDP__DT_TAG 0xcd700000u
 /* All ranks run a phase at the same time, so its messages may wait for their receivers. Shorter
@@ -4170,13 +4131,10 @@ CDP_API cdp_status cdp_plan_run(cdp_plan *p, const void *in, void *out) {
     return st;
 }
 
-/* ---- >>runner-async: phases that start one another ----------------------------------------- */
+/* ---- >>dtensor/runner_async: phases that start one another ----------------------------------- */
 
-/* Knows: phases and works. Promises: all phases take their place in the group's order at the call.
-   May use: kit, kernels, meshes, stages, planner, runner.
-
-   The first phase is a batch. Every later one is an alltoall, because that takes its place in the
-   group's order at the call. Its messages are packed in sequence, ordered by peer. */
+/* Knows: phases and works. Promises: all phases take their place in the group's order at the
+   call. */
 
 CDP__DT void cdp__dt_wide_free(cdp_plan *p) {
     for (uint32_t k = 0; p->wide && k < p->phase_count; ++k) {
@@ -4354,13 +4312,9 @@ CDP_API cdp_status cdp_plan_run_async(cdp_plan *p, const void *in, void *out, cd
     return st;
 }
 
-/* ---- >>pictures: how a tensor lies on a mesh ----------------------------------------------- */
+/* ---- >>dtensor/pictures: how a tensor lies on a mesh ----------------------------------------- */
 
-/* Knows: the boxes of a layout. Promises: text, SVG and JSON of it. May use: kit, kernels, grid,
-   spelling.
-
-   Every mesh dimension cuts a tensor dimension independently of the others, so the boxes of all
-   ranks are a grid: per dimension a list of intervals. */
+/* Knows: the boxes of a layout. Promises: text, SVG and JSON of it. */
 
 typedef struct cdp__dt_grid {
     const cdp_layout *layout;
@@ -4704,10 +4658,10 @@ CDP_API uint64_t cdp_layout_draw(
     return cdp__dt_end(&t);
 }
 
-/* ---- >>plan-pictures: which rank sends what to which --------------------------------------- */
+/* ---- >>dtensor/plan_pictures: which rank sends what to which --------------------------------- */
 
-/* Knows: the moves of every rank, so it works without a group and on any rank. Promises: text,
-   SVG and JSON of a plan. May use: kit, kernels, grid, moves, spelling, stages, pictures. */
+/* Knows: the moves of every rank, so it works without a group and on any rank. Promises: text, SVG
+   and JSON of a plan. */
 
 typedef struct cdp__dt_flow {
     cdp__dt_text *text;
@@ -4940,11 +4894,10 @@ CDP_API uint64_t cdp_plan_draw(
     return cdp__dt_end(&t);
 }
 
-/* ---- >>tensors: a layout and a pointer ----------------------------------------------------- */
+/* ---- >>dtensor/tensors: a layout and a pointer ----------------------------------------------- */
 
 /* Knows: tensors, and plans that the mesh keeps for them. Promises: the same redistribution is
-   planned only once. May use: kit, kernels, grid, meshes, spelling, stages, planner, runner,
-   runner-async. */
+   planned only once. */
 
 #define CDP__DT_KEPT 64u
 
@@ -5134,10 +5087,9 @@ CDP_API cdp_status cdp_dtensor_full(const cdp_dtensor *t, void *full, uint32_t r
     return st == CDP_OK ? cdp_plan_run(plan, t->data, full) : st;
 }
 
-/* ---- >>fill: values that depend only on the index in the whole tensor ---------------------- */
+/* ---- >>dtensor/fill: values that depend only on the index in the whole tensor ---------------- */
 
-/* Knows: indices in the whole tensor. Promises: values that do not depend on mesh or layout. May
-   use: kit, kernels, philox, grid, stages, tensors. */
+/* Knows: indices in the whole tensor. Promises: values that do not depend on mesh or layout. */
 
 CDP__DT double cdp__dt_fill_value(const cdp_fill *f, uint64_t index, bool wide) {
     const double b = f->b;
@@ -5230,10 +5182,10 @@ CDP_API cdp_status cdp_dtensor_fill(cdp_dtensor *t, const cdp_fill *f) {
     return CDP_OK;
 }
 
-/* ---- >>agreement: layouts from pieces, and checks of replicas ------------------------------ */
+/* ---- >>dtensor/agreement: layouts from pieces, and checks of replicas ------------------------ */
 
-/* Knows: shapes and replicas of all ranks. Promises: an error names the first difference, and
-   the group stays usable. May use: kit, kernels, chunks, grid, meshes, runner, tensors. */
+/* Knows: shapes and replicas of all ranks. Promises: an error names the first difference, and the
+   group stays usable. */
 
 /* The shapes of the pieces of all ranks of a mesh, by position. */
 typedef struct cdp__dt_shapes {
@@ -5500,10 +5452,9 @@ CDP_API cdp_status cdp_dtensor_check(cdp_dtensor *t, bool repair) {
     return st;
 }
 
-/* ---- >>edges: plans with the plans of their gradients -------------------------------------- */
+/* ---- >>dtensor/edges: plans with the plans of their gradients -------------------------------- */
 
-/* Knows: a plan forward and a plan backward. Promises: backward is the adjoint of forward.
-   May use: kit, kernels, grid, torch, meshes, spelling, stages, planner, runner, runner-async. */
+/* Knows: a plan forward and a plan backward. Promises: backward is the adjoint of forward. */
 
 /* One direction: a plan, casts to and from the dtype of its messages, and a division of the
    result. */
@@ -5796,15 +5747,15 @@ CDP_API cdp_status cdp_edge_forward_pieces(cdp_edge *e, const void *x, void *y,
     return st == CDP_OK ? f.status : st;
 }
 
-#ifndef CDP_NO_TENSOR_OPS
-
-/* ---- >>operators: rules, one dimension of a mesh at a time --------------------------------- */
+/* ---- >>dtensor/operators: rules, one dimension of a mesh at a time --------------------------- */
 
 /* Knows: shapes of operands, and placements. Promises: if the inputs are placed according to a
    rule, applying the operator to the pieces gives the pieces of the result, for every size, even
    or not. A rule is for one dimension of a mesh; rules of several dimensions can be combined if
    dimensions that cut the same dimension of a tensor follow the same rule
-   (cdp__dt_rules_agree()). May use: kit, grid, spelling, and the text of errors. */
+   (cdp__dt_rules_agree()). */
+
+#ifndef CDP_NO_TENSOR_OPS
 
 /* A list of rules: `n` counts all, `out` stores the first `max`. */
 typedef struct cdp__dt_rules {
@@ -6133,10 +6084,13 @@ CDP__DT cdp_status cdp__dt_norm_rules(
     return CDP_OK;
 }
 
-/* ---- >>operators-special: lookups, losses, attention, views -------------------------------- */
+#endif /* CDP_NO_TENSOR_OPS */
 
-/* Knows: what operators knows, and the inputs of each operator. Promises: cdp_op_rules(). May
-   use: kit, kernels, grid, spelling, operators. */
+/* ---- >>dtensor/operators_special: lookups, losses, attention, views -------------------------- */
+
+/* Knows: what operators knows, and the inputs of each operator. Promises: cdp_op_rules(). */
+
+#ifndef CDP_NO_TENSOR_OPS
 
 CDP__DT cdp_status cdp__dt_embedding_rules(
     const cdp_op *op, const cdp_layout *in, uint32_t in_count, cdp__dt_rules *r, cdp_layout *out) {
@@ -6407,10 +6361,13 @@ CDP_API cdp_status cdp_op_rules(const cdp_op *op, const cdp_layout *in, uint32_t
     return st;
 }
 
-/* ---- >>chooser: the cheapest rules --------------------------------------------------------- */
+#endif /* CDP_NO_TENSOR_OPS */
 
-/* Knows: rules, and the cost of a redistribution. Promises: cdp_op_choose(). May use: kit, grid,
-   moves, spelling, stages, planner, operators-special. */
+/* ---- >>dtensor/chooser: the cheapest rules --------------------------------------------------- */
+
+/* Knows: rules, and the cost of a redistribution. Promises: cdp_op_choose(). */
+
+#ifndef CDP_NO_TENSOR_OPS
 
 #define CDP__DT_CANDIDATES 256u /* most rules of one mesh dimension, each with its blocks */
 #define CDP__DT_COMBINATIONS 4096u
@@ -6666,11 +6623,15 @@ CDP_API cdp_status cdp_op_choose(const cdp_op *op, const cdp_layout *have, uint3
     return st;
 }
 
-/* ---- >>products (pure): plain loops over local arrays -------------------------------------- */
+#endif /* CDP_NO_TENSOR_OPS */
 
-/* Knows: contiguous row-major arrays of f32, f64, i32 and i64. Promises: each element of a
-   product is summed over k in ascending order, so a piece of a product has the same bits as in
-   the whole. May use: kit, kernels. */
+/* ---- >>dtensor/products: plain loops over local arrays --------------------------------------- */
+
+/* Knows: contiguous row-major arrays of f32, f64, i32 and i64. Promises: each element of a product
+   is summed over k in ascending order, so a piece of a product has the same bits as in the
+   whole. */
+
+#ifndef CDP_NO_TENSOR_OPS
 
 /* Computes eight elements of a row of c at a time, because their sums are independent. */
 #define CDP__DT_GEMM(NAME, T)                                                             \
@@ -6788,12 +6749,15 @@ CDP__DT double cdp__dt_ln(double x) {
     return cdp__dt_log(x) + twos;
 }
 
-/* ---- >>styles: layers whose parameters are cut --------------------------------------------- */
+#endif /* CDP_NO_TENSOR_OPS */
+
+/* ---- >>dtensor/styles: layers whose parameters are cut --------------------------------------- */
 
 /* Knows: one linear layer or table, and the two edges around its product. Promises: forward and
    backward are those of the whole layer; each parameter's gradient has the layout of the
-   parameter. May use: kit, kernels, grid, counter, meshes, spelling, planner, tensors, edges,
-   products. */
+   parameter. */
+
+#ifndef CDP_NO_TENSOR_OPS
 
 struct cdp_tp {
     cdp_tp_desc desc;
@@ -7160,11 +7124,14 @@ CDP_API cdp_status cdp_tp_backward(cdp_tp *tp, const void *x, const void *w, con
     return cdp__dt_verdict(&fault, st);
 }
 
-/* ---- >>losses: cross entropy of logits that are cut along the classes ---------------------- */
+#endif /* CDP_NO_TENSOR_OPS */
 
-/* Knows: one row of logits, in pieces. Promises: cdp_cross_entropy(); every rank combines the
-   same numbers in the same order. May use: kit, kernels, grid, counter, meshes, spelling,
-   products. */
+/* ---- >>dtensor/losses: cross entropy of logits that are cut along the classes ---------------- */
+
+/* Knows: one row of logits, in pieces. Promises: cdp_cross_entropy(); every rank combines the same
+   numbers in the same order. */
+
+#ifndef CDP_NO_TENSOR_OPS
 
 typedef struct cdp__dt_loss {
     const cdp_layout *l;
@@ -7278,17 +7245,15 @@ CDP_API cdp_status cdp_cross_entropy(const cdp_layout *logits, const void *piece
     return st;
 }
 
-/* ---- >>rings: keys and values pass from rank to rank --------------------------------------- */
+#endif /* CDP_NO_TENSOR_OPS */
+
+/* ---- >>dtensor/rings: keys and values pass from rank to rank --------------------------------- */
 
 /* Knows: blocks of bytes, one per rank, and a function that uses them. Promises: every rank sees
    every block, its own first, while the next one travels; what it adds to a block's gradient
-   reaches the block's owner, added in the order of the ring.
-   May use: kit, kernels, chunks, counter, meshes, planner, runner, products.
+   reaches the block's owner, added in the order of the ring. */
 
-       step       0      1      2          Rank 1 of 3: the block of rank 0 comes from rank 0, the
-       rank 0     0      2      1          block of rank 2 through rank 0. Gradients follow one
-       rank 1     1      0      2          step behind, and after the last step are with the rank
-       rank 2     2      1      0          before their owner. */
+#ifndef CDP_NO_TENSOR_OPS
 
 #define CDP__DT_RING_KV (CDP__DT_TAG + 1u)
 #define CDP__DT_RING_GRAD (CDP__DT_TAG + 2u)
@@ -7510,11 +7475,14 @@ CDP_API cdp_status cdp_cp_ring(cdp_cp *cp, const void *kv, uint64_t bytes, void 
     return cdp_error_set(r.status, r.why.peer, r.why.sys_errno, "%s", r.why.text);
 }
 
-/* ---- >>attention: plain loops over the blocks of a ring ------------------------------------ */
+#endif /* CDP_NO_TENSOR_OPS */
+
+/* ---- >>dtensor/attention: plain loops over the blocks of a ring ------------------------------ */
 
 /* Knows: queries, keys and values of some positions. Promises: the same attention over all
-   positions as in one process, except for the order of sums; f64 between the blocks. May use:
-   kit, kernels, meshes, products, rings. */
+   positions as in one process, except for the order of sums; f64 between the blocks. */
+
+#ifndef CDP_NO_TENSOR_OPS
 
 /* Constants of one call. Rows are positions of all sequences of the batch. */
 typedef struct cdp__dt_heads {
@@ -7787,10 +7755,13 @@ CDP_API void cdp_cp_merge(
     }
 }
 
-/* ---- >>local-maps: functions of local arrays ----------------------------------------------- */
+#endif /* CDP_NO_TENSOR_OPS */
 
-/* Knows: the layouts of inputs, and those that a function needs. Promises: cdp_local_map(). May
-   use: kit, spelling, tensors. */
+/* ---- >>dtensor/local_maps: functions of local arrays ----------------------------------------- */
+
+/* Knows: the layouts of inputs, and those that a function needs. Promises: cdp_local_map(). */
+
+#ifndef CDP_NO_TENSOR_OPS
 
 CDP__DT cdp_status cdp__dt_map_lies(const cdp_dtensor *t, const cdp_layout *need, uint32_t k) {
     char is[128], must[128];
@@ -7838,10 +7809,13 @@ CDP_API cdp_status cdp_local_map(const cdp_local_map_desc *d) {
     return st;
 }
 
-/* ---- >>counting: labels and their table ---------------------------------------------------- */
+#endif /* CDP_NO_TENSOR_OPS */
 
-/* Knows: the counter of a mesh. Promises: the functions of section counts. May use: kit, counter,
-   meshes. */
+/* ---- >>dtensor/counting: labels and their table ---------------------------------------------- */
+
+/* Knows: the counter of a mesh. Promises: the functions of section counts. */
+
+#ifndef CDP_NO_TENSOR_OPS
 
 CDP_API cdp_status cdp_count_begin(cdp_mesh *m, const char *label) {
     char path[CDP__DT_PATH];
@@ -7972,8 +7946,5 @@ CDP_API uint64_t cdp_counts_draw(
 
 #endif /* CDP_NO_TENSOR_OPS */
 
-#ifdef __cplusplus
-} /* extern "C" */
-#endif
 
 #endif /* CDP_DTENSOR_IMPL_INCLUDED */

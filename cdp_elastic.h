@@ -39,12 +39,10 @@
         On each of 2 to 4 machines, HOST being one of them and FILE the same secret:
             cdprun -n 4 --nnodes 2:4 --stay --rdzv-endpoint HOST --job-key-file FILE ./train
 
-    CONTENTS (search for the name with >> before it)
-        elastic            all public types and functions
-        (implementation) epoch: who is in, from which step on, and whose state counts; turn: who
-        proposes, and when; records: tickets, arrivals and decisions as bytes; elastic-store,
-        elastic-turns, elastic-transfer, elastic-connect, elastic-entry, elastic-create,
-        elastic-calls, elastic-shrink, elastic-history
+    CONTENTS
+        Each part is marked >>folder/name and comes from src/folder/name.h. `grep '>>'` lists the
+        parts in their order, which is that of the #include lines of src/cdp_elastic.h. A part uses
+        what comes before it, never what comes after it. Names in _api hold what programs call.
 
     API BY TASK
         I want to...                                       call
@@ -171,6 +169,8 @@
         each timeout_ms and is not left out: end its process.
 
     License: MIT-0 or Unlicense, as you like; see the end of cdp.h.                            */
+
+/* Generated from src/cdp_elastic.h and the files that it includes: change those, then run `make headers`. */
 #if defined(CDP_ELASTIC_IMPLEMENTATION) && !defined(CDP_TCP_IMPLEMENTATION)
 #define CDP_TCP_IMPLEMENTATION
 #endif
@@ -192,7 +192,7 @@
 extern "C" {
 #endif
 
-/* ---- >>elastic ------------------------------------------------------------------------------- */
+/* ---- >>elastic/elastic_api: jobs that go on when ranks die, leave or join -------------------- */
 
 typedef struct cdp_elastic cdp_elastic;
 
@@ -381,8 +381,13 @@ typedef struct cdp_shrink_desc {
 CDP_MUST_CHECK CDP_API cdp_status cdp_group_shrink(
     cdp_group *group, const cdp_shrink_desc *desc, uint64_t *steps, cdp_group **out);
 
+
 #ifdef __cplusplus
 } /* extern "C" */
+#endif
+/* ---- >>elastic/cxx_api: descs by reference in C++ -------------------------------------------- */
+
+#ifdef __cplusplus
 inline cdp_status cdp_group_shrink(
     cdp_group *group, const cdp_shrink_desc &desc, uint64_t *steps, cdp_group **out) {
     return cdp_group_shrink(group, &desc, steps, out);
@@ -392,6 +397,7 @@ inline cdp_status cdp_elastic_create(const cdp_elastic_desc &desc, cdp_elastic *
 }
 #endif
 
+
 #endif /* CDP_ELASTIC_INCLUDED */
 
 #if (defined(CDP_IMPLEMENTATION) || defined(CDP_ELASTIC_IMPLEMENTATION)) \
@@ -400,15 +406,11 @@ inline cdp_status cdp_elastic_create(const cdp_elastic_desc &desc, cdp_elastic *
 #undef CDP__HERE
 #define CDP__HERE CDP__FILE_ELASTIC
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
-/* ---- >>epoch (pure): who is in, from which step on, and whose state counts ------------------- */
+/* ---- >>elastic/epoch: who is in, from which step on, and whose state counts ------------------ */
 
 /* Knows: the place of one process, arrivals, tickets and decisions. Promises: a process that has
    arrived commits nothing more in its epoch; the step of a decision is the highest one committed
-   among the arrived members of the epoch before; newcomers are never sources. May use: nothing. */
+   among the arrived members of the epoch before; newcomers are never sources. */
 
 /* Tests plant defects here, to see that their exploration finds them. */
 #ifndef CDP__ELASTIC_PLANT
@@ -726,12 +728,12 @@ CDP__PRIVATE bool cdp__elastic_fits(
     return h->epoch == d->epoch || CDP__ELASTIC_PLANT(NO_EPOCH);
 }
 
-/* ---- >>turn (pure): who proposes, and when --------------------------------------------------- */
+/* ---- >>elastic/turn: who proposes, and when -------------------------------------------------- */
 
 /* Knows: who arrived and who is dead. Promises: nobody waits for the dead, nor longer than
-   settle_ms (begun anew after a standstill of its own) for those of whom nothing is known; a dead
-   leader costs CDP__ELASTIC_STAGGER_MS. These times decide how good a decision is, never whether
-   there is one. May use: epoch. */
+   settle_ms (begun anew after a standstill of its own) for those of whom nothing is known; a
+   dead leader costs CDP__ELASTIC_STAGGER_MS. These times decide how good a decision is, never
+   whether there is one. */
 
 #define CDP__ELASTIC_STAGGER_MS 50u
 #define CDP__ELASTIC_LOOK_MS 10u   /* how often the leader reads the arrivals */
@@ -817,10 +819,10 @@ CDP__PRIVATE bool cdp__elastic_founds(
     return there >= v->max_ranks || quiet_ms >= settle_ms;
 }
 
-/* ---- >>records (pure): tickets, arrivals and decisions as bytes ------------------------------ */
+/* ---- >>elastic/records: tickets, arrivals and decisions as bytes ----------------------------- */
 
 /* Knows: what is in the store. Promises: bytes that nobody wrote as a record are refused, and never
-   read beyond their end. May use: epoch, bytes and hash of cdp.h. */
+   read beyond their end. */
 
 #define CDP__ELASTIC_RECORD_BYTES 48u /* of a ticket or an arrival */
 #define CDP__ELASTIC_HEAD_BYTES 216u  /* of a decision, before its members */
@@ -918,10 +920,10 @@ CDP__PRIVATE bool cdp__elastic_get_decision(uint8_t *in, uint64_t bytes, cdp__el
     return d->epoch && d->sources;
 }
 
-/* ---- >>elastic-store: keys of the job, and short requests ------------------------------------ */
+/* ---- >>elastic/store: keys of the job, and short requests ------------------------------------ */
 
 /* Knows: the keys. Promises: no request takes longer than e->store_ms; what a request returns is
-   the caller's memory. May use: epoch, turn, records, store functions of cdp_store.h. */
+   the caller's memory. */
 
 typedef struct cdp__elastic_past { /* one epoch, for cdp_elastic_history() */
     uint64_t epoch, step;
@@ -1286,13 +1288,13 @@ CDP__PRIVATE cdp_status cdp__elastic_propose(
     return st;
 }
 
-/* ---- >>elastic-turns: looks for the alarm, arrives and decides ------------------------------- */
+/* ---- >>elastic/turns: looks for the alarm, arrives and decides ------------------------------- */
 
 /* Knows: the alarm of the epoch. cdp__elastic_tick() is one look; a thread of this header calls it
    again and again, or, with no_thread, the calls of the program do (cdp__elastic_attend()).
    Promises: after an alarm this process arrives at the next look, and the thread looks within
-   CDP__ELASTIC_SLICE_MS, also while the program computes; each turn ends with a decision, or with
-   e->failure. May use: epoch, turn, elastic-store. */
+   CDP__ELASTIC_SLICE_MS, also while the program computes; each turn ends with a decision, or
+   with e->failure. */
 
 /* True for errors that end an epoch. Other errors are mistakes of the program, which would recur on
    each survivor. */
@@ -1772,11 +1774,10 @@ CDP__PRIVATE void cdp__elastic_sleep(cdp_elastic *e, uint64_t deadline_ns) {
         e->os->threads.cond_wait(e->os->user, e->cond, e->mutex, deadline_ns);
 }
 
-/* ---- >>elastic-transfer: state, from several sources to all who lack it ---------------------- */
+/* ---- >>elastic/transfer: state, from several sources to all who lack it ---------------------- */
 
 /* Knows: entries, blobs, who is a source. Promises: what was received is used only after the hashes
-   of all members were equal; no member waits longer than the epoch lasts. May use: epoch,
-   elastic-store, elastic-turns, groups, collectives and works of cdp.h. */
+   of all members were equal; no member waits longer than the epoch lasts. */
 
 #define CDP__ELASTIC_SOURCES 8u        /* more would not make it faster */
 #ifndef CDP__ELASTIC_PIECE             /* tests take less */
@@ -2151,11 +2152,10 @@ CDP__PRIVATE cdp_status cdp__elastic_transfer_all(
     return st;
 }
 
-/* ---- >>elastic-connect: a decision becomes a group ------------------------------------------- */
+/* ---- >>elastic/connect: a decision becomes a group ------------------------------------------- */
 
 /* Knows: the members of a decision. Promises: a group is used only after each of its ranks has said
-   that it is that member of that epoch; nobody waits for a member that is known to be gone. May
-   use: epoch, elastic-store, elastic-turns, elastic-transfer, cdp_init() of cdp_tcp.h. */
+   that it is that member of that epoch; nobody waits for a member that is known to be gone. */
 
 CDP__PRIVATE bool cdp__elastic_still(cdp_elastic *e, uint64_t k) {
     bool still;
@@ -2384,10 +2384,10 @@ CDP__PRIVATE cdp_status cdp__elastic_connect(
     return in ? CDP_OK : cdp__fail(CDP_ERR_ABORTED, "the epoch ended before its first step");
 }
 
-/* ---- >>elastic-entry: from a ticket to the first epoch of a process -------------------------- */
+/* ---- >>elastic/entry: from a ticket to the first epoch of a process -------------------------- */
 
 /* Knows: settings as text, tickets. Promises: a process whose settings differ never gets a ticket;
-   one that gives up says so. May use: epoch, turn, elastic-store, elastic-turns. */
+   one that gives up says so. */
 
 /* What must be equal on all ranks, a line each. Returns the length with its zero; writes as much as
    there is room for. */
@@ -2600,10 +2600,9 @@ CDP__PRIVATE cdp_status cdp__elastic_enter(cdp_elastic *e) {
     return st;
 }
 
-/* ---- >>elastic-create: making and ending a member -------------------------------------------- */
+/* ---- >>elastic/create: making and ending a member -------------------------------------------- */
 
-/* Knows: the desc. Promises: nothing is left behind where creation fails. May use: elastic-entry,
-   elastic-turns. */
+/* Knows: the desc. Promises: nothing is left behind where creation fails. */
 
 CDP__PRIVATE cdp_status cdp__elastic_check(const cdp_elastic_desc *d) {
     uint32_t i;
@@ -2897,11 +2896,10 @@ CDP_API void cdp_elastic_destroy(cdp_elastic *e) {
     cdp__elastic_free(e);
 }
 
-/* ---- >>elastic-calls: steps, and what ends them ---------------------------------------------- */
+/* ---- >>elastic/calls: steps, and what ends them ---------------------------------------------- */
 
 /* Knows: the place of this process and its group. Promises: each wait ends by join_ms; what a call
-   returns holds for the epoch that it was made in. May use: epoch, elastic-store, elastic-turns,
-   elastic-connect, elastic-create. */
+   returns holds for the epoch that it was made in. */
 
 CDP__PRIVATE cdp_status cdp__elastic_say(const cdp_error *why) {
     *cdp__error_slot() = *why;
@@ -3295,11 +3293,10 @@ CDP_API cdp_status cdp_elastic_alarm(cdp_elastic *e, const char *reason) {
     return cdp__elastic_alarm_at(e, e->store, k, reason && *reason ? reason : "asked to");
 }
 
-/* ---- >>elastic-shrink: who is left of a group ------------------------------------------------ */
+/* ---- >>elastic/shrink: who is left of a group ------------------------------------------------ */
 
 /* Knows: the ranks of a group; each stands for a member whose id is its rank. Promises: one
-   decision for each group; nobody waits longer than timeout_ms of the group. May use: epoch, turn,
-   elastic-store, elastic-turns, groups of cdp.h. */
+   decision for each group; nobody waits longer than timeout_ms of the group. */
 
 /* Longer than all ranks of a group need to notice that it has failed. */
 #define CDP__SHRINK_SETTLE_MS 500u
@@ -3492,10 +3489,9 @@ CDP_API cdp_status cdp_group_shrink(
     return st;
 }
 
-/* ---- >>elastic-history: what happened, as JSON ----------------------------------------------- */
+/* ---- >>elastic/history: what happened, as JSON ----------------------------------------------- */
 
-/* Knows: the last epochs of this process. Promises: text that JSON parsers take. May use:
-   elastic-store. */
+/* Knows: the last epochs of this process. Promises: text that JSON parsers take. */
 
 CDP__PRIVATE void cdp__elastic_json(cdp__text *t, const char *p) {
     for (; *p; ++p)
@@ -3530,8 +3526,5 @@ CDP_API uint64_t cdp_elastic_history(cdp_elastic *e, char *out, uint64_t size) {
     return t.used;
 }
 
-#ifdef __cplusplus
-} /* extern "C" */
-#endif
 
 #endif /* CDP_ELASTIC_IMPL_INCLUDED */

@@ -37,15 +37,10 @@
         then open memory.pickle at pytorch.org/memory_viz, or
         ./memory_viz svg memory.pickle > memory.svg        with examples/memory_viz.c
 
-    CONTENTS (search for the name with >> before it)
-        source, desc          where memory comes from; settings
-        allocator, pools      alloc and free, streams; private pools
-        record                history, labels, notes; memory of other allocators
-        statistics, shots     figures; snapshots, files, pictures
-        (implementation) sizes, bins, table, ring, depot, os-stacks, blocks, history, streams,
-        request, out-of-memory, texts, shot, build, writer, pickle, json, value, unpickle, unjson,
-        import, timeline, svg, reports, sources, cuda, public, settings, lifetime, calls,
-        pool-calls, recording, notes, figures, files
+    CONTENTS
+        Each part is marked >>folder/name and comes from src/folder/name.h. `grep '>>'` lists the
+        parts in their order, which is that of the #include lines of src/cdp_mem.h. A part uses
+        what comes before it, never what comes after it. Names in _api hold what programs call.
 
     API BY TASK
         I want to...                                       call
@@ -117,6 +112,8 @@
         stack: 64 | watchers: 8 | numbers in files: 2^53
 
     License: MIT-0 or Unlicense, as you like; see the end of cdp.h. */
+
+/* Generated from src/cdp_mem.h and the files that it includes: change those, then run `make headers`. */
 #if defined(CDP_MEM_IMPLEMENTATION) && !defined(CDP_CORE_IMPLEMENTATION)
 #define CDP_CORE_IMPLEMENTATION
 #endif
@@ -134,7 +131,7 @@
 extern "C" {
 #endif
 
-/* ---- >>source -------------------------------------------------------------------------------- */
+/* ---- >>mem/source_api: where memory comes from ----------------------------------------------- */
 
 /* Where segments come from: CUDA, the host, another allocator, or functions of the caller. The
    allocator calls these functions under its lock, so they must not call it. A failing function
@@ -180,7 +177,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_mem_source_host(
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_source_of(
     const cdp_allocator *from, const cdp_os *os, cdp_mem_source *out);
 
-/* ---- >>desc ---------------------------------------------------------------------------------- */
+/* ---- >>mem/desc_api: what an allocator is made from ------------------------------------------ */
 
 typedef enum cdp_mem_history {
     CDP_MEM_HISTORY_OFF = 0,
@@ -274,7 +271,7 @@ typedef struct cdp_mem_desc {
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_settings_read(
     const char *text, uint32_t divisions[16], cdp_mem_desc *desc);
 
-/* ---- >>allocator ----------------------------------------------------------------------------- */
+/* ---- >>mem/allocator_api: allocating and freeing --------------------------------------------- */
 
 typedef struct cdp_mem cdp_mem;
 typedef struct cdp_mem_pool cdp_mem_pool;
@@ -359,7 +356,7 @@ typedef void (*cdp_mem_watch_func)(
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_watch(cdp_mem *mem, cdp_mem_watch_func func, void *user);
 CDP_API void cdp_mem_unwatch(cdp_mem *mem, void *user);
 
-/* ---- >>pools --------------------------------------------------------------------------------- */
+/* ---- >>mem/pools_api: private pools ---------------------------------------------------------- */
 
 /* A pool with segments of its own: for a graph, whose replays need the same addresses, or for
    memory from another source. */
@@ -395,7 +392,7 @@ CDP_API uint64_t cdp_mem_pool_hash(const cdp_mem_pool *pool);
 CDP_API cdp_allocator cdp_mem_allocator(cdp_mem *mem);
 CDP_API cdp_allocator cdp_mem_pool_allocator(cdp_mem_pool *pool);
 
-/* ---- >>record -------------------------------------------------------------------------------- */
+/* ---- >>mem/record_api: histories and stacks -------------------------------------------------- */
 
 /* Start recording, or change it; `desc` NULL or history OFF: stop and forget. Blocks that live
    already have no stacks. Errors: INVALID, UNSUPPORTED, NOMEM (recording stays as it was). */
@@ -421,7 +418,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_mem_note_alloc(
     cdp_mem *mem, const void *data, uint64_t bytes, void *stream);
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_note_free(cdp_mem *mem, const void *data);
 
-struct cdp_mem_event; /* see >>shots */
+struct cdp_mem_event; /* see >>mem/shots_api */
 
 /* For desc.recorder_only: any event of another allocator, one that has segments, frees that wait
    for streams, or failures. Members action, address, size and stream of `event` count, of OOM also
@@ -439,7 +436,7 @@ struct cdp_mem_event; /* see >>shots */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_note_event(
     cdp_mem *mem, const struct cdp_mem_event *event);
 
-/* ---- >>statistics ---------------------------------------------------------------------------- */
+/* ---- >>mem/statistics_api: how much is used, cached, wasted ---------------------------------- */
 
 typedef struct cdp_mem_stat {
     uint64_t current, peak, allocated, freed;
@@ -464,7 +461,7 @@ CDP_API void cdp_mem_stats_of(const cdp_mem *mem, cdp_mem_stats *out);
 /* Set peaks to the current figures, and sums of what was allocated and freed to 0. */
 CDP_API void cdp_mem_reset(cdp_mem *mem, bool peak, bool accumulated);
 
-/* ---- >>shots --------------------------------------------------------------------------------- */
+/* ---- >>mem/shots_api: snapshots, files, pictures --------------------------------------------- */
 
 /* Snapshot of several allocators: segments, blocks and events, each allocator copied at one moment
    under its lock. Memory is allocated before the lock is taken. `no_events`: segments and blocks
@@ -566,10 +563,13 @@ CDP_API bool cdp_mem_module(
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_frame_set(cdp_mem_shot *shot, uint32_t stack,
     uint32_t frame, const char *filename, const char *name, uint32_t line);
 
-/* ---- >>c++ ----------------------------------------------------------------------------------- */
 
 #ifdef __cplusplus
 } /* extern "C" */
+#endif
+/* ---- >>mem/cxx_api: descs by reference in C++ ------------------------------------------------ */
+
+#ifdef __cplusplus
 inline cdp_status cdp_mem_create(const cdp_mem_desc &desc, cdp_mem **out) {
     return cdp_mem_create(&desc, out);
 }
@@ -577,6 +577,7 @@ inline cdp_status cdp_mem_record(cdp_mem *mem, const cdp_mem_record_desc &desc) 
     return cdp_mem_record(mem, &desc);
 }
 #endif
+
 
 #endif /* CDP_MEM_INCLUDED */
 
@@ -586,15 +587,11 @@ inline cdp_status cdp_mem_record(cdp_mem *mem, const cdp_mem_record_desc &desc) 
 #undef CDP__HERE
 #define CDP__HERE CDP__FILE_MEM
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+/* ---- >>mem/sizes: size classes and rounding -------------------------------------------------- */
 
-/* ---- >>sizes: size classes and rounding (pure) ----------------------------------------------- */
-
-/* Knows: the sizes of blocks and segments, and when a block is split. The constants are
-   PyTorch's, so that snapshots are comparable. Promises: a block is never smaller than its
-   request, and every size is a multiple of 512. May use: nothing. */
+/* Knows: the sizes of blocks and segments, and when a block is split. The constants are PyTorch's,
+   so that snapshots are comparable. Promises: a block is never smaller than its request, and
+   every size is a multiple of 512. */
 
 /* Used by every request, so inlining pays. */
 #define CDP__MEM_HOT CDP__PRIVATE inline
@@ -670,13 +667,12 @@ CDP__PRIVATE uint64_t cdp__mem_mix(uint64_t h, uint64_t v) {
     return h ^ h >> 29;
 }
 
-/* ---- >>bins: free blocks by size (pure) ------------------------------------------------------ */
+/* ---- >>mem/bins: free blocks by size --------------------------------------------------------- */
 
 /* Knows: the records of blocks, segments and streams, and lists of the free blocks of one stream
    and size class. Promises: best fit, exact up to 2 MiB: one list for each multiple of 512;
    above that, 32 lists for each power of two, of which the first 8 blocks are compared. A bitmap
-   over the lists, and one over its words, find the next list that is not empty. May use: shots,
-   sizes. */
+   over the lists, and one over its words, find the next list that is not empty. */
 
 typedef struct cdp__mem_use cdp__mem_use;
 typedef struct cdp__mem_part cdp__mem_part;
@@ -826,11 +822,11 @@ CDP__MEM_HOT cdp__mem_part *cdp__mem_bins_best(const cdp__mem_bins *b, uint64_t 
     return i == CDP__MEM_BINS ? NULL : cdp__mem_bin_best(b->head[i], size);
 }
 
-/* ---- >>table: from an address to its block (pure) -------------------------------------------- */
+/* ---- >>mem/table: from an address to its block ----------------------------------------------- */
 
-/* Knows: where blocks in use begin. Promises: a block is found by its address in a few steps.
-   Open addressing with linear probing; a removed entry is filled by shifting later ones back;
-   the caller keeps the table at most half full. May use: sizes, bins. */
+/* Knows: where blocks in use begin. Promises: a block is found by its address in a few steps. Open
+   addressing with linear probing; a removed entry is filled by shifting later ones back; the
+   caller keeps the table at most half full. */
 
 typedef struct cdp__mem_table {
     cdp__mem_part **slots;
@@ -878,10 +874,10 @@ CDP__MEM_HOT void cdp__mem_table_take(cdp__mem_table *t, const cdp__mem_part *p)
     --t->used;
 }
 
-/* ---- >>ring: events, the oldest overwritten (pure) ------------------------------------------- */
+/* ---- >>mem/ring: events, the oldest overwritten ---------------------------------------------- */
 
-/* Knows: the last `room` events. Promises: events are overwritten oldest first, and the lost
-   ones are counted. May use: nothing. */
+/* Knows: the last `room` events. Promises: events are overwritten oldest first, and the lost ones
+   are counted. */
 
 typedef struct cdp__mem_record { /* 64 bytes */
     uint64_t address, size, stream, time_ns;
@@ -923,12 +919,12 @@ CDP__PRIVATE void cdp__mem_ring_copy(const cdp__mem_ring *r, cdp__mem_record *ou
     if (first) memcpy(out + head, r->at, first * sizeof *out);
 }
 
-/* ---- >>depot: different stacks and texts, each once (pure) ----------------------------------- */
+/* ---- >>mem/depot: different stacks and texts, each once -------------------------------------- */
 
-/* Knows: stacks (rows of words) and texts by number, from 1 on; 0 means none. A word is an
-   address or, with a tag in its upper bits, the number of a site or of a label. Promises: equal
-   stacks and texts are stored once, in tables of fixed size. When a table is full, new ones get
-   its last number, and a counter grows. May use: sizes. */
+/* Knows: stacks (rows of words) and texts by number, from 1 on; 0 means none. A word is an address
+   or, with a tag in its upper bits, the number of a site or of a label. Promises: equal stacks
+   and texts are stored once, in tables of fixed size. When a table is full, new ones get its
+   last number, and a counter grows. */
 
 #define CDP__MEM_FRAMES 64u
 #define CDP__MEM_WORDS (CDP__MEM_FRAMES + 2u)
@@ -1087,11 +1083,10 @@ CDP__PRIVATE void cdp__mem_labels_at(cdp__mem_labels *l, void *memory) {
     l->lost = 0;
 }
 
-/* ---- >>os-stacks: addresses of callers and of modules --------------------------------------- */
+/* ---- >>mem/os_stacks: addresses of callers and of modules ------------------------------------ */
 
-/* Knows: how this system finds return addresses and the modules they are in. Promises: a chain
-   of frame pointers is followed only upwards and inside the stack of this thread. May use:
-   sizes, depot. */
+/* Knows: how this system finds return addresses and the modules they are in. Promises: a chain of
+   frame pointers is followed only upwards and inside the stack of this thread. */
 
 #if !defined(CDP_NO_OS) && (defined(__GLIBC__) || defined(__APPLE__) || defined(__FreeBSD__))
 #include <execinfo.h>
@@ -1238,12 +1233,11 @@ CDP__PRIVATE void cdp__mem_unwind(const void *caller, uint32_t most, cdp__mem_tr
 #endif
 }
 
-/* ---- >>blocks: segments, splitting, merging, statistics -------------------------------------- */
+/* ---- >>mem/blocks: segments, splitting, merging, statistics ---------------------------------- */
 
 /* Knows: all segments and blocks of an allocator. Promises: the blocks of a segment tile it; two
    free neighbours are merged; the table has exactly the blocks that are in use or waiting;
-   statistics are sums over blocks. Memory for records is allocated before anything changes. May
-   use: source, desc, allocator, statistics, shots, sizes, bins, table, ring, depot. */
+   statistics are sums over blocks. Memory for records is allocated before anything changes. */
 
 #define CDP__MEM_SLAB 128u
 #define CDP__MEM_WATCHERS 8u
@@ -1674,11 +1668,10 @@ CDP__MEM_HOT bool cdp__mem_arena_ready(cdp_mem *m, cdp__mem_arena *a, bool large
     return true;
 }
 
-/* ---- >>history: events into the ring --------------------------------------------------------- */
+/* ---- >>mem/history: events into the ring ----------------------------------------------------- */
 
-/* Knows: what is recorded, and how stacks are collected. Promises: a history has all events
-   since it began, and recording an event allocates nothing. May use: desc, allocator, sizes,
-   bins, ring, depot, os-stacks, blocks. */
+/* Knows: what is recorded, and how stacks are collected. Promises: a history has all events since
+   it began, and recording an event allocates nothing. */
 
 #define CDP__MEM_WANTS_STATE 1u /* stacks and labels of blocks */
 #define CDP__MEM_WANTS_EVENTS 2u
@@ -1934,12 +1927,11 @@ CDP__PRIVATE void cdp__mem_log_close(const cdp_os *os, cdp__mem_log *l) {
     memset(l, 0, sizeof *l);
 }
 
-/* ---- >>streams: frees that wait -------------------------------------------------------------- */
+/* ---- >>mem/streams: frees that wait ---------------------------------------------------------- */
 
-/* Knows: which blocks wait for which events. Each stream has a queue; its events are queried
-   from the front until one has not completed, because a stream works in order. Promises: a block
-   becomes free after the last of its events, and a free that fails changes nothing. May use:
-   source, desc, allocator, sizes, bins, blocks, history. */
+/* Knows: which blocks wait for which events. Each stream has a queue; its events are queried from
+   the front until one has not completed, because a stream works in order. Promises: a block
+   becomes free after the last of its events, and a free that fails changes nothing. */
 
 CDP__PRIVATE cdp__mem_lane *cdp__mem_lane_of(cdp_mem *m, void *stream) {
     cdp__mem_lane *l = m->lanes;
@@ -2181,11 +2173,10 @@ CDP__PRIVATE cdp_status cdp__mem_drain(cdp_mem *m, cdp__mem_call *c) {
     return st;
 }
 
-/* ---- >>request: one allocation, step by step ------------------------------------------------- */
+/* ---- >>mem/request: one allocation, step by step --------------------------------------------- */
 
-/* Knows: the order in which memory is searched. Promises: a step that fails changes nothing,
-   except that it may have returned memory to the source. May use: source, desc, allocator,
-   sizes, bins, blocks, history, streams. */
+/* Knows: the order in which memory is searched. Promises: a step that fails changes nothing, except
+   that it may have returned memory to the source. */
 
 typedef struct cdp__mem_ask { /* one request */
     cdp_mem_pool *pool;
@@ -2420,11 +2411,10 @@ CDP__MEM_HOT cdp_status cdp__mem_serve(cdp_mem *m, cdp__mem_call *c, cdp__mem_as
     return CDP_OK;
 }
 
-/* ---- >>out-of-memory: the error of a request ------------------------------------------------- */
+/* ---- >>mem/out_of_memory: the error of a request --------------------------------------------- */
 
-/* Knows: how to explain a failed request. Promises: the text needs no memory; only the name of
-   the largest holder does. May use: source, desc, allocator, shots, bins, ring, depot, blocks,
-   history, request. */
+/* Knows: how to explain a failed request. Promises: the text needs no memory; only the name of the
+   largest holder does. */
 
 CDP__PRIVATE const char *cdp__mem_size_text(char text[32], uint64_t bytes) {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
@@ -2571,10 +2561,10 @@ CDP__PRIVATE cdp_status cdp__mem_oom_tell(
     return cdp__mem_oom_error(m, a, &f);
 }
 
-/* ---- >>texts: strings of a shot, each once --------------------------------------------------- */
+/* ---- >>mem/texts: strings of a shot, each once ----------------------------------------------- */
 
 /* Knows: strings, numbered from 0 on. Promises: equal strings have one address, which never
-   changes. May use: sizes. */
+   changes. */
 
 #define CDP__MEM_CHUNK 16384u
 
@@ -2694,11 +2684,10 @@ CDP__PRIVATE void cdp__mem_texts_close(cdp__mem_texts *t) {
     cdp__free(t->os, (void *)t->slots);
 }
 
-/* ---- >>shot: a snapshot, from here or from a file -------------------------------------------- */
+/* ---- >>mem/shot: a snapshot, from here or from a file ---------------------------------------- */
 
 /* Knows: the parts of a snapshot, and how they are added one by one. Promises: when memory runs
-   out, `failed` is set, and the parts added so far stay valid. May use: desc, allocator, shots,
-   os-stacks, texts. */
+   out, `failed` is set, and the parts added so far stay valid. */
 
 /* The keys and values of files, as texts of the shot. */
 /* clang-format off */
@@ -2906,11 +2895,10 @@ CDP__PRIVATE void cdp__mem_segment_sum(cdp_mem_segment *g, const cdp_mem_block *
     if (b->state == CDP_MEM_ACTIVE) g->allocated += b->size;
 }
 
-/* ---- >>build: a shot of allocators of this process ------------------------------------------- */
+/* ---- >>mem/build: a shot of allocators of this process --------------------------------------- */
 
-/* Knows: how to copy the state of an allocator, and how to make a snapshot of the copy.
-   Promises: nothing is allocated while the lock is held: the copy uses memory allocated before.
-   May use: desc, allocator, shots, sizes, bins, ring, depot, os-stacks, blocks, history, shot. */
+/* Knows: how to copy the state of an allocator, and how to make a snapshot of the copy. Promises:
+   nothing is allocated while the lock is held: the copy uses memory allocated before. */
 
 typedef struct cdp__mem_raw_part {
     uint64_t at, size, requested;
@@ -3275,10 +3263,10 @@ CDP__PRIVATE bool cdp__mem_build(cdp_mem_shot *s, const cdp_mem *m, cdp__mem_raw
         && cdp__mem_build_events(s, r, device) && !s->failed;
 }
 
-/* ---- >>writer: a file as a stream of bytes (pure) -------------------------------------------- */
+/* ---- >>mem/writer: a file as a stream of bytes ----------------------------------------------- */
 
-/* Knows: how bytes are collected and passed to a sink. Promises: after the sink returned false
-   it is not called again; bytes that are not UTF-8 become question marks. May use: shots. */
+/* Knows: how bytes are collected and passed to a sink. Promises: after the sink returned false it
+   is not called again; bytes that are not UTF-8 become question marks. */
 
 typedef struct cdp__mem_pen {
     cdp_mem_sink sink;
@@ -3353,12 +3341,12 @@ CDP__PRIVATE void cdp__mem_put_utf8(cdp__mem_pen *w, const char *text, uint64_t 
     }
 }
 
-/* ---- >>pickle: values as opcodes (pure) ------------------------------------------------------ */
+/* ---- >>mem/pickle: values as opcodes --------------------------------------------------------- */
 
 /* Knows: the bytes of each value in a pickle of protocol 2. Promises: uses only opcodes that
    PyTorch's viewer supports. Strings and lists of frames are memoized; dicts never are, because
    the viewer writes into them. Lists grow by at most 1,000 items at a time, because the viewer
-   passes these as arguments of one call. May use: texts, writer. */
+   passes these as arguments of one call. */
 
 #define CDP__MEM_NUMBER_MAX (1ull << 53) /* the viewer rounds larger numbers */
 
@@ -3419,11 +3407,10 @@ CDP__PRIVATE void cdp__mem_pickle_text(cdp__mem_pen *w, const char *text) {
     *memo = cdp__mem_pickle_keep(w);
 }
 
-/* ---- >>json: the same values as text (pure) -------------------------------------------------- */
+/* ---- >>mem/json: the same values as text ----------------------------------------------------- */
 
 /* Knows: the values of a snapshot, as a pickle or as JSON behind one set of functions. Promises:
-   both forms have the same keys, and no number is above 2^53. May use: desc, allocator, shots,
-   shot, writer, pickle. */
+   both forms have the same keys, and no number is above 2^53. */
 
 CDP__PRIVATE void cdp__mem_json_text(cdp__mem_pen *w, const char *text) {
     const char *run = text;
@@ -3706,11 +3693,11 @@ CDP__PRIVATE void cdp__mem_w_shot(cdp__mem_pen *w, const cdp_mem_shot *s, const 
     cdp__mem_pen_flush(w);
 }
 
-/* ---- >>value: the content of a file, as a tree ----------------------------------------------- */
+/* ---- >>mem/value: the content of a file, as a tree ------------------------------------------- */
 
 /* Knows: numbers, texts, lists and dicts of a file. Texts point into the file itself. Promises:
    memory is a chain of chunks, freed as a whole, and at most about 100 bytes for each byte of
-   the file. May use: texts, pickle. */
+   the file. */
 
 typedef enum cdp__mem_kind {
     CDP__MEM_NONE,
@@ -3826,10 +3813,10 @@ CDP__PRIVATE void cdp__mem_reader_close(cdp__mem_reader *r) {
     cdp__mem_texts_close(&r->memory);
 }
 
-/* ---- >>unpickle: a pickle as a tree ---------------------------------------------------------- */
+/* ---- >>mem/unpickle: a pickle as a tree ------------------------------------------------------ */
 
 /* Knows: the opcodes that snapshots use, and no others. Promises: reading a file never calls or
-   creates anything; any bytes yield a value or a reason. May use: texts, value. */
+   creates anything; any bytes yield a value or a reason. */
 
 CDP__PRIVATE bool cdp__mem_push(cdp__mem_reader *r, cdp__mem_value v) {
     if (!cdp__mem_room(
@@ -4046,10 +4033,9 @@ CDP__PRIVATE bool cdp__mem_unpickle(cdp__mem_reader *r, cdp__mem_value *out) {
     return true;
 }
 
-/* ---- >>unjson: JSON as a tree ---------------------------------------------------------------- */
+/* ---- >>mem/unjson: JSON as a tree ------------------------------------------------------------ */
 
-/* Knows: JSON, at most 32 levels deep. Promises: no recursion; texts with escapes are copied.
-   May use: texts, value, unpickle. */
+/* Knows: JSON, at most 32 levels deep. Promises: no recursion; texts with escapes are copied. */
 
 #define CDP__MEM_JSON_DEEP 32u
 
@@ -4226,11 +4212,10 @@ CDP__PRIVATE bool cdp__mem_unjson(cdp__mem_reader *r, cdp__mem_value *out) {
     return true;
 }
 
-/* ---- >>import: a tree as a shot -------------------------------------------------------------- */
+/* ---- >>mem/import: a tree as a shot ---------------------------------------------------------- */
 
-/* Knows: the keys of a snapshot, and what unknown or missing ones mean. Promises: lists that a
-   file repeats are shared or counted, so that the snapshot stays in proportion to the file. May
-   use: desc, allocator, shots, os-stacks, texts, shot, value. */
+/* Knows: the keys of a snapshot, and what unknown or missing ones mean. Promises: lists that a file
+   repeats are shared or counted, so that the snapshot stays in proportion to the file. */
 
 CDP__PRIVATE const char *cdp__mem_import_text(
     cdp_mem_shot *s, const cdp__mem_value *v, const char *other) {
@@ -4424,11 +4409,11 @@ CDP__PRIVATE bool cdp__mem_import(cdp__mem_reader *r, cdp_mem_shot *s, const cdp
     return s->failed ? cdp__mem_dry(r) : true;
 }
 
-/* ---- >>timeline: lifetimes of memory --------------------------------------------------------- */
+/* ---- >>mem/timeline: lifetimes of memory ----------------------------------------------------- */
 
-/* Knows: the elements of a picture. An element was allocated by one event and freed by another;
-   or existed at the beginning, or exists at the end. Promises: sums at the peak and at the end
-   are those of the elements. May use: desc, allocator, shots, sizes, texts, shot. */
+/* Knows: the elements of a picture. An element was allocated by one event and freed by another; or
+   existed at the beginning, or exists at the end. Promises: sums at the peak and at the end are
+   those of the elements. */
 
 #define CDP__MEM_ALWAYS UINT64_MAX
 
@@ -4647,12 +4632,11 @@ CDP__PRIVATE uint64_t cdp__mem_line_holders(
     return cdp__mem_sums(out, n);
 }
 
-/* ---- >>svg: pictures ------------------------------------------------------------------------- */
+/* ---- >>mem/svg: pictures --------------------------------------------------------------------- */
 
 /* Knows: how to draw memory over time, and segments with their blocks. Promises: pictures are
    readable on dark and light pages, need no script and no font, and have a bounded number of
-   elements. May use: desc, allocator, shots, sizes, out-of-memory, texts, shot, writer,
-   timeline. */
+   elements. */
 
 #define CDP__MEM_DRAWN 1000u  /* elements; smaller ones become one area */
 #define CDP__MEM_COLUMNS 800u /* steps in x */
@@ -5194,10 +5178,9 @@ CDP__PRIVATE bool cdp__mem_svg_segments(cdp__mem_pen *w, const cdp_mem_shot *s) 
     return true;
 }
 
-/* ---- >>reports: pictures in words ------------------------------------------------------------ */
+/* ---- >>mem/reports: pictures in words -------------------------------------------------------- */
 
-/* Knows: texts for logs and for flamegraph.pl. Promises: one line per event, block or holder.
-   May use: desc, allocator, shots, shot, writer, json, timeline, svg. */
+/* Knows: texts for logs and for flamegraph.pl. Promises: one line per event, block or holder. */
 
 /* Writes a name in a line of a flame graph, in which ; and blanks are separators. */
 CDP__PRIVATE void cdp__mem_flame_name(cdp__mem_pen *w, const char *text) {
@@ -5381,10 +5364,10 @@ CDP__PRIVATE uint64_t cdp__mem_sums_of(const cdp_mem_shot *s, double sign, cdp__
     return n;
 }
 
-/* ---- >>sources: host memory, another allocator ----------------------------------------------- */
+/* ---- >>mem/sources: host memory, another allocator ------------------------------------------- */
 
-/* Knows: host memory, and segments of another allocator. Promises: addresses are aligned to 512;
-   a free is complete at once, because there are no streams. May use: source. */
+/* Knows: host memory, and segments of another allocator. Promises: addresses are aligned to 512; a
+   free is complete at once, because there are no streams. */
 
 typedef struct cdp__mem_host {
     const cdp_os *os;
@@ -5485,11 +5468,11 @@ CDP_API cdp_status cdp_mem_source_of(
     return CDP_OK;
 }
 
-/* ---- >>cuda: device memory of the CUDA runtime, loaded on demand ----------------------------- */
+/* ---- >>mem/cuda: device memory of the CUDA runtime, loaded on demand ------------------------- */
 
 /* Knows: the functions of the CUDA runtime that a source needs; the library is loaded when the
    first source is made. Promises: every call leaves the current device and the capture mode as
-   they were, and no error of its own in CUDA. May use: source. */
+   they were, and no error of its own in CUDA. */
 
 /* clang-format off */
 #define CDP__MEM_CUDA(X) \
@@ -5730,10 +5713,10 @@ CDP_API cdp_status cdp_mem_source_cuda(const char *cudart, cdp_mem_source *out) 
     return CDP_OK;
 }
 
-/* ---- >>public: names and time ---------------------------------------------------------------- */
+/* ---- >>mem/names: names and time ------------------------------------------------------------- */
 
 /* Knows: the names of actions, and the time of day. Promises: every value of an action has a
-   name. May use: desc. */
+   name. */
 
 CDP_API const char *cdp_mem_action_name(cdp_mem_action action) {
     static const char *const names[CDP_MEM_ACTION_COUNT] = {"alloc", "free_requested",
@@ -5747,10 +5730,10 @@ CDP__PRIVATE uint64_t cdp__mem_wall_us(void *user) {
     return cdp__os_date_us();
 }
 
-/* ---- >>settings: PyTorch's texts of settings ------------------------------------------------- */
+/* ---- >>mem/settings: PyTorch's texts of settings --------------------------------------------- */
 
 /* Knows: the names and values of PYTORCH_CUDA_ALLOC_CONF. Promises: an invalid text changes
-   nothing. May use: desc, sizes. */
+   nothing. */
 
 typedef struct cdp__mem_word { /* of a text of settings */
     const char *at;
@@ -5904,12 +5887,10 @@ CDP_API cdp_status cdp_mem_settings_read(
     return CDP_OK;
 }
 
-/* ---- >>lifetime: create and destroy ---------------------------------------------------------- */
+/* ---- >>mem/lifetime: create and destroy ------------------------------------------------------ */
 
-/* Knows: how a desc is checked and filled in, and what is destroyed with an allocator. Promises:
-   a source that was passed is destroyed exactly once, even if creation fails. May use: source,
-   desc, allocator, record, shots, sizes, bins, depot, blocks, history, streams, public,
-   settings. */
+/* Knows: how a desc is checked and filled in, and what is destroyed with an allocator. Promises: a
+   source that was passed is destroyed exactly once, even if creation fails. */
 
 CDP__PRIVATE void cdp__mem_source_drop(const cdp_mem_source *s) {
     if (s->destroy) s->destroy(s->user);
@@ -6132,11 +6113,10 @@ CDP_API uint64_t cdp_mem_destroy(cdp_mem *mem) {
     return bytes;
 }
 
-/* ---- >>calls: alloc and free ----------------------------------------------------------------- */
+/* ---- >>mem/calls: alloc and free ------------------------------------------------------------- */
 
-/* Knows: the public calls around requests and frees. Promises: a mistake of the caller, or a
-   failed free, changes nothing. May use: desc, allocator, shots, sizes, bins, table, depot,
-   blocks, history, streams, request, out-of-memory, lifetime. */
+/* Knows: the public calls around requests and frees. Promises: a mistake of the caller, or a failed
+   free, changes nothing. */
 
 #define CDP__MEM_CALLER(c) ((c)->caller = cdp__return_address(), (c)->frame = cdp__frame_address())
 
@@ -6410,11 +6390,10 @@ CDP__PRIVATE uint32_t cdp__mem_number_of(cdp__mem_log *l, const char *text) {
     return l->label_memory ? cdp__mem_labels_number(&l->labels, cdp__mem_text_hash(text), text) : 0;
 }
 
-/* ---- >>pool-calls: private pools, callbacks -------------------------------------------------- */
+/* ---- >>mem/pool_calls: private pools, callbacks ---------------------------------------------- */
 
 /* Knows: how pools are created, emptied and destroyed, and allocators as callbacks. Promises: a
-   failed creation leaves nothing behind, and a pool in use stays intact. May use: desc,
-   allocator, pools, record, sizes, bins, depot, blocks, history, streams, lifetime, calls. */
+   failed creation leaves nothing behind, and a pool in use stays intact. */
 
 /* Allocates the one segment of a fixed pool. */
 CDP__PRIVATE cdp_status cdp__mem_pool_fill(cdp_mem *m, cdp__mem_call *c, cdp_mem_pool *pool) {
@@ -6601,11 +6580,10 @@ CDP_API cdp_allocator cdp_mem_pool_allocator(cdp_mem_pool *pool) {
     return a;
 }
 
-/* ---- >>recording: what the caller records ---------------------------------------------------- */
+/* ---- >>mem/recording: what the caller records ------------------------------------------------ */
 
-/* Knows: how a history is replaced, and the events that only callers create. Promises: numbers
-   of an old history are never looked up in a new one. May use: desc, allocator, record, sizes,
-   bins, table, ring, depot, os-stacks, blocks, history, calls. */
+/* Knows: how a history is replaced, and the events that only callers create. Promises: numbers of
+   an old history are never looked up in a new one. */
 
 /* Clears numbers of an old history, which are invalid in the new one. */
 CDP__PRIVATE void cdp__mem_forget_numbers(cdp_mem *m) {
@@ -6738,11 +6716,10 @@ CDP_API cdp_status cdp_mem_external(cdp_mem *mem, const char *label, uint64_t by
     return st;
 }
 
-/* ---- >>notes: events of another allocator ---------------------------------------------------- */
+/* ---- >>mem/notes: events of another allocator ------------------------------------------------ */
 
 /* Knows: segments and blocks whose addresses another allocator chose. Promises: the recorded
-   history of its events can be replayed; inconsistent events are refused, and nothing changes.
-   May use: desc, allocator, record, shots, sizes, bins, table, blocks, history, streams, calls. */
+   history of its events can be replayed; inconsistent events are refused, and nothing changes. */
 
 /* The first segment that overlaps these bytes. */
 CDP__PRIVATE cdp__mem_span *cdp__mem_noted_at(const cdp_mem *m, uint64_t at, uint64_t bytes) {
@@ -7088,10 +7065,10 @@ CDP_API cdp_status cdp_mem_note_free(cdp_mem *mem, const void *data) {
     return cdp__mem_free_any(mem, &c, data, "cdp_mem_note_free");
 }
 
-/* ---- >>figures: statistics ------------------------------------------------------------------- */
+/* ---- >>mem/figures: statistics --------------------------------------------------------------- */
 
-/* Knows: how tallies become statistics. Promises: allocated minus freed is current, and a peak
-   is never below it. May use: allocator, statistics, ring, blocks. */
+/* Knows: how tallies become statistics. Promises: allocated minus freed is current, and a peak is
+   never below it. */
 
 #define CDP__MEM_TRIPLES 9u /* statistics with [3], in front of the two of oversize blocks */
 
@@ -7182,11 +7159,10 @@ CDP_API void cdp_mem_reset(cdp_mem *mem, bool peak, bool accumulated) {
     cdp__mem_unlock(mem);
 }
 
-/* ---- >>files: snapshots, writing and reading files ------------------------------------------- */
+/* ---- >>mem/files: snapshots, writing and reading files --------------------------------------- */
 
-/* Knows: the public calls around snapshots. Promises: a file is complete or absent: it is
-   written under another name and renamed. May use: allocator, shots, out-of-memory, shot, build,
-   writer, json, value, unpickle, unjson, import, timeline, svg, reports. */
+/* Knows: the public calls around snapshots. Promises: a file is complete or absent: it is written
+   under another name and renamed. */
 
 CDP__PRIVATE cdp_status cdp__mem_snapshot_one(cdp_mem_shot *s, cdp_mem *m, bool no_events) {
     cdp__mem_raw r;
@@ -7474,7 +7450,5 @@ CDP_API cdp_status cdp_mem_frame_set(cdp_mem_shot *shot, uint32_t stack, uint32_
     return CDP_OK;
 }
 
-#ifdef __cplusplus
-} /* extern "C" */
-#endif
+
 #endif /* CDP_MEM_IMPL_INCLUDED */

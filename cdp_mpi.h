@@ -32,9 +32,9 @@
         mpicc -O2 ones.c -o ones -pthread && mpirun -n 4 ./ones
 
     CONTENTS
-        create mpi    cdp_init_from_mpi, cdp_mpi_transport, cdp_mpi_exchange
-        Implementation: mpi-state (what is kept of each rank), mpi-streams (segments of bytes),
-        mpi-transport (what cdp.h calls), mpi-create
+        Each part is marked >>folder/name and comes from src/folder/name.h. `grep '>>'` lists the
+        parts in their order, which is that of the #include lines of src/cdp_mpi.h. A part uses
+        what comes before it, never what comes after it. Names in _api hold what programs call.
 
     API BY TASK
         I want to...                           call
@@ -82,6 +82,8 @@
     LICENSE
         MIT-0 or Unlicense, as you like; both are at the end of cdp.h.
 */
+
+/* Generated from src/cdp_mpi.h and the files that it includes: change those, then run `make headers`. */
 #ifndef CDP_MPI_INCLUDED
 #define CDP_MPI_INCLUDED
 
@@ -99,11 +101,9 @@
 #endif
 #endif
 #ifndef CDP__NO_MPI
-#include <mpi.h>
+/* ---- >>mpi/config: the MPI, and macros that a program may set -------------------------------- */
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include <mpi.h>
 
 #ifndef CDP_MPI_SEGMENT
 #define CDP_MPI_SEGMENT 65536
@@ -112,7 +112,11 @@ extern "C" {
 #define CDP_MPI_WINDOW 4
 #endif
 
-/* ---- >>create mpi ---------------------------------------------------------------------------- */
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+/* ---- >>mpi/create_api: a group over the network that an MPI drives --------------------------- */
 
 /* The group of the ranks of `comm`, with rank and size as there. `desc` (NULL: all defaults) says
    everything else; rank and world_size must be 0 or what `comm` says, hub and transport NULL.
@@ -137,18 +141,18 @@ CDP_API int cdp_mpi_exchange(void *comm, void *bytes, uint64_t count);
 #ifdef __cplusplus
 }
 #endif
+
+
 #endif /* CDP__NO_MPI */
 #endif /* CDP_MPI_INCLUDED */
 
 #if defined(CDP_IMPLEMENTATION) && !defined(CDP_MPI_IMPL_INCLUDED) && !defined(CDP__NO_MPI)
 #define CDP_MPI_IMPL_INCLUDED
-#ifdef __cplusplus
-extern "C" {
-#endif
 
-/* ---- >>mpi-state ----------------------------------------------------------------------------- */
+/* ---- >>mpi/state: what a rank keeps for each other rank -------------------------------------- */
+
 /* Knows: MPI's requests. Promises: the state that a rank keeps for each other rank; no
-   communication. May use: nothing. */
+   communication. */
 
 /* A message of MPI. Without bytes, it only acknowledges segments of the other direction. */
 typedef struct cdp__mpi_head {
@@ -220,9 +224,10 @@ CDP__PRIVATE cdp__mpi_segment *cdp__mpi_place(cdp__mpi *m, cdp__mpi_segment **at
     return *at;
 }
 
-/* ---- >>mpi-streams --------------------------------------------------------------------------- */
+/* ---- >>mpi/streams: bytes as messages of MPI ------------------------------------------------- */
+
 /* Knows: segments. Promises: at most CDP_MPI_WINDOW segments to a rank are unread, so there is a
-   buffer for each that arrives. May use: >>mpi-state. */
+   buffer for each that arrives. */
 
 /* Sends the segment in the next buffer, which cdp__mpi_room() has found free. < 0: lost. */
 CDP__PRIVATE int cdp__mpi_put(cdp__mpi *m, uint32_t peer, uint32_t bytes) {
@@ -351,9 +356,9 @@ CDP__PRIVATE int cdp__mpi_look(cdp__mpi *m) {
     return rc;
 }
 
-/* ---- >>mpi-transport ------------------------------------------------------------------------- */
-/* Knows: cdp_transport. Promises: its five required functions, and the hosts of ranks. May use:
-   >>mpi-state, >>mpi-streams. */
+/* ---- >>mpi/transport: MPI as a cdp_transport ------------------------------------------------- */
+
+/* Knows: cdp_transport. Promises: its five required functions, and the hosts of ranks. */
 
 CDP__PRIVATE int64_t cdp__mpi_send(void *self, uint32_t peer, const cdp_iov *iov, uint32_t n) {
     cdp__mpi *m = (cdp__mpi *)self;
@@ -544,8 +549,9 @@ CDP__PRIVATE void cdp__mpi_destroy(void *self) {
     *cdp__error_slot() = kept;
 }
 
-/* ---- >>mpi-create ---------------------------------------------------------------------------- */
-/* Knows: communicators. Promises: the calls above. May use: all of this header. */
+/* ---- >>mpi/create: makes a transport, and a group -------------------------------------------- */
+
+/* Knows: communicators. Promises: the calls above. */
 
 CDP__PRIVATE cdp_status cdp__mpi_ready(void) {
     int begun = 0, over = 0;
@@ -711,7 +717,5 @@ CDP_API int cdp_mpi_exchange(void *comm, void *bytes, uint64_t count) {
     return 0;
 }
 
-#ifdef __cplusplus
-} /* extern "C" */
-#endif
+
 #endif /* CDP_MPI_IMPL_INCLUDED */

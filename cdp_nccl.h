@@ -41,12 +41,9 @@
         cdprun -n 4 ./ones
 
     CONTENTS
-        desc        cdp_nccl_desc
-        create      cdp_nccl_attach; streams, memory, hooks
-        Implementation: load (libraries and their functions), map (names of ours in theirs),
-        bootstrap (a communicator of all ranks), stream (what runs when), watchdog (stopping),
-        regroup (a communicator from another), kernels (what NVRTC compiles), backend (requests of
-        cdp.h), memory, symmetric (memory that all ranks register together), public, device-hooks
+        Each part is marked >>folder/name and comes from src/folder/name.h. `grep '>>'` lists the
+        parts in their order, which is that of the #include lines of src/cdp_nccl.h. A part uses
+        what comes before it, never what comes after it. Names in _api hold what programs call.
 
     API BY TASK
         I want to...                           call
@@ -145,6 +142,8 @@
         they are.
 
     License: MIT-0 or Unlicense, as you like; see the end of this file. */
+
+/* Generated from src/cdp_nccl.h and the files that it includes: change those, then run `make headers`. */
 #if defined(CDP_NCCL_IMPLEMENTATION) && !defined(CDP_CORE_IMPLEMENTATION)
 #define CDP_CORE_IMPLEMENTATION
 #endif
@@ -165,7 +164,7 @@
 extern "C" {
 #endif
 
-/* ---- >>desc ---------------------------------------------------------------------------------- */
+/* ---- >>nccl/desc_api: which device, stream and limits ---------------------------------------- */
 
 /* Those marked * must be equal on all ranks; that is checked. */
 typedef struct cdp_nccl_desc {
@@ -209,7 +208,7 @@ typedef struct cdp_nccl_desc {
     const char *driver;
 } cdp_nccl_desc;
 
-/* ---- >>create -------------------------------------------------------------------------------- */
+/* ---- >>nccl/create_api: what programs call --------------------------------------------------- */
 
 /* Give `group` a communicator on the device that is current on this thread. Collective over the
    group; `desc` NULL: the defaults. If it fails on any rank, all ranks get the same status, the
@@ -316,14 +315,18 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_nccl_hook_create(
     cdp_group *group, const cdp_hook_desc *desc, cdp_hook *out);
 #endif
 
-/* ---- >>c++ ----------------------------------------------------------------------------------- */
 
 #ifdef __cplusplus
 } /* extern "C" */
+#endif
+/* ---- >>nccl/cxx_api: descs by reference in C++ ----------------------------------------------- */
+
+#ifdef __cplusplus
 inline cdp_status cdp_nccl_attach(cdp_group *group, const cdp_nccl_desc &desc) {
     return cdp_nccl_attach(group, &desc);
 }
 #endif
+
 
 #endif /* CDP_NCCL_INCLUDED */
 
@@ -333,20 +336,16 @@ inline cdp_status cdp_nccl_attach(cdp_group *group, const cdp_nccl_desc &desc) {
 #undef CDP__HERE
 #define CDP__HERE CDP__FILE_NCCL
 
-/* ---- >>load: loads the libraries and looks up their functions -------------------------------- */
+/* ---- >>nccl/load: loads the libraries and looks up their functions --------------------------- */
 
 /* Knows: names and types of functions of CUDA, NCCL and NVRTC. Promises: a missing library or
-   function is an error that names it. May use: core and os of cdp.h. */
+   function is an error that names it. */
 
 #include <limits.h>
 #ifdef CDP_NCCL_LINK
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 #include <nvrtc.h>
-#endif
-
-#ifdef __cplusplus
-extern "C" {
 #endif
 
 /* Types of these libraries: opaque here; with CDP_NCCL_LINK theirs, so that the compiler checks
@@ -756,10 +755,10 @@ CDP__PRIVATE cdp_status cdp__nccl_load(const cdp_os *os, const cdp_nccl_desc *d,
 
 #define cdp__nc (cdp__nccl_lib()->f)
 
-/* ---- >>map (pure): dtypes, reductions and errors in terms of NCCL ---------------------------- */
+/* ---- >>nccl/map: dtypes, reductions and errors in terms of NCCL ------------------------------ */
 
 /* Knows: the numbers that NCCL gives to dtypes, reductions and results. Promises: what NCCL does
-   not support is reported. May use: load, dtype. */
+   not support is reported. */
 
 /* NCCL's number of a dtype, or -1 if it has none. */
 CDP__PRIVATE int cdp__nccl_type(cdp_dtype t, int version) {
@@ -836,10 +835,10 @@ CDP__PRIVATE cdp_status cdp__nccl_status(int result) {
     return result == CDP__NC_TIMEOUT ? CDP_ERR_TIMEOUT : CDP_ERR_IO;
 }
 
-/* ---- >>bootstrap: creates a communicator of all ranks ---------------------------------------- */
+/* ---- >>nccl/bootstrap: creates a communicator of all ranks ----------------------------------- */
 
 /* Knows: how a communicator is created. Promises: it exists on all ranks or on none, by a
-   deadline. May use: load, map, and the interfaces of groups and locks. */
+   deadline. */
 
 /* Operations with an event of their own; the event of a later operation covers those before it. */
 #define CDP__NCCL_RING 64u
@@ -1166,10 +1165,10 @@ CDP__PRIVATE cdp_status cdp__nccl_made(cdp__nccl *b, cdp__nccl *old, cdp__nccl_c
     return st;
 }
 
-/* ---- >>stream: the order of work in streams -------------------------------------------------- */
+/* ---- >>nccl/stream: the order of work in streams --------------------------------------------- */
 
 /* Knows: events and streams. Promises: later work of a stream runs after what it depends on, and
-   nothing blocks the host. May use: load, map, bootstrap. */
+   nothing blocks the host. */
 
 #define CDP__NCCL_CAPTURED 1ull /* bit in the number of a work, beside its index */
 
@@ -1433,10 +1432,10 @@ CDP__PRIVATE bool cdp__nccl_drain(
     return (int)e != CDP__CU_NOT_READY;
 }
 
-/* ---- >>watchdog: finds late operations and stops them ---------------------------------------- */
+/* ---- >>nccl/watchdog: finds late operations and stops them ----------------------------------- */
 
 /* Knows: operations that are late. Promises: a communicator whose peer is gone is aborted by the
-   deadline of its operation. May use: load, bootstrap, stream. */
+   deadline of its operation. */
 
 /* Waits until a communicator is no longer in progress, for `ms` at most. */
 CDP__PRIVATE void cdp__nccl_rest(const cdp__nccl *b, cdp__nc_comm comm, uint64_t ms) {
@@ -1566,10 +1565,10 @@ CDP__PRIVATE bool cdp__nccl_await(cdp__nccl *b, const bool *flag, uint32_t ms) {
     return done;
 }
 
-/* ---- >>regroup: derives a communicator from that of another group ---------------------------- */
+/* ---- >>nccl/regroup: derives a communicator from that of another group ----------------------- */
 
-/* Knows: the communicator of the other group, and which of its ranks are gone. Promises: dead
-   ranks block no other rank. May use: >>bootstrap, >>stream, >>watchdog. */
+/* Knows: the communicator of the other group, and which of its ranks are gone. Promises: dead ranks
+   block no other rank. */
 
 /* Derives a communicator for a part of the other group's ranks. */
 CDP__PRIVATE cdp_status cdp__nccl_shrink(cdp__nccl *b, cdp__nccl *old, uint64_t deadline_ns) {
@@ -1634,10 +1633,10 @@ CDP__PRIVATE cdp_status cdp__nccl_grow(cdp__nccl *b, cdp__nccl *old, uint64_t de
                         : st;
 }
 
-/* ---- >>kernels: kernels that NVRTC compiles -------------------------------------------------- */
+/* ---- >>nccl/kernels: kernels that NVRTC compiles --------------------------------------------- */
 
-/* Knows: sources for NVRTC. Promises: each is compiled once per device, and a failure is
-   reported with its reason. May use: load, bootstrap, stream. */
+/* Knows: sources for NVRTC. Promises: each is compiled once per device, and a failure is reported
+   with its reason. */
 
 /* cdp_cast_A_B: out[i] = in[i] * factor, also for equal dtypes. cdp_sumsq_A: one sum of squares
    per thread, so that the order of additions, and with it the result, is the same on every rank.
@@ -1934,10 +1933,10 @@ CDP__PRIVATE cdp_status cdp__nccl_cast(cdp__nccl *b, cdp_dtype from, const void 
     return st;
 }
 
-/* ---- >>backend: requests of cdp.h, run by NCCL ----------------------------------------------- */
+/* ---- >>nccl/backend: requests of cdp.h, run by NCCL ------------------------------------------ */
 
-/* Knows: requests of cdp.h. Promises: what cdp_backend says; what NCCL does not support is
-   refused before anything starts. May use: load, map, bootstrap, stream, watchdog, kernels. */
+/* Knows: requests of cdp.h. Promises: what cdp_backend says; what NCCL does not support is refused
+   before anything starts. */
 
 CDP__PRIVATE int cdp__nccl_owns(void *self, const void *data) {
     const cdp__nccl *b = (const cdp__nccl *)self;
@@ -2317,10 +2316,10 @@ CDP__PRIVATE void cdp__nccl_group_failed(void *self, const cdp_error *error) {
     cdp__nccl_tell(b);
 }
 
-/* ---- >>memory: device memory for operations -------------------------------------------------- */
+/* ---- >>nccl/memory: device memory for operations --------------------------------------------- */
 
-/* Knows: allocators of CUDA, of NCCL and of the caller. Promises: memory is released to its
-   source once no queued work uses it. May use: load, bootstrap, stream, watchdog, backend. */
+/* Knows: allocators of CUDA, of NCCL and of the caller. Promises: memory is released to its source
+   once no queued work uses it. */
 
 /* Adds memory to the list of the group's memory. */
 CDP__PRIVATE void cdp__nccl_memory_keep(cdp__nccl *b, cdp__nccl_memory *m) {
@@ -2567,12 +2566,11 @@ CDP__PRIVATE cdp_status cdp__nccl_sum_squares(
     return st;
 }
 
-/* ---- >>symmetric: memory that all ranks register together ------------------------------------ */
+/* ---- >>nccl/symmetric: memory that all ranks register together ------------------------------- */
 
-/* Knows: windows of NCCL, which all ranks open together, and whose location depends on the
-   existing windows. Promises: no rank calls NCCL before all ranks have agreed to do so with the
-   same size and the same existing windows; in the end all ranks have the memory, or none. May
-   use: load, bootstrap, stream, memory. */
+/* Knows: windows of NCCL, which all ranks open together, and whose location depends on the existing
+   windows. Promises: no rank calls NCCL before all ranks have agreed to do so with the same size
+   and the same existing windows; in the end all ranks have the memory, or none. */
 
 static const char cdp__nccl_symmetric_name[] = "cdp_nccl_alloc_symmetric";
 
@@ -2718,10 +2716,10 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__nccl_symmetric_alloc(
     return CDP_OK;
 }
 
-/* ---- >>public: the public functions ---------------------------------------------------------- */
+/* ---- >>nccl/calls: the public functions ------------------------------------------------------ */
 
 /* Knows: all of a backend. Promises: attach and split succeed on all ranks, or change nothing on
-   any. May use: everything above. */
+   any. */
 
 CDP__PRIVATE void cdp__nccl_destroy(void *self);
 CDP__PRIVATE cdp_status cdp__nccl_split(void *self, uint32_t color, uint32_t key, cdp_group *part);
@@ -3180,10 +3178,10 @@ CDP_API void *cdp_nccl_window(const cdp_group *group, const void *data) {
     return window;
 }
 
-/* ---- >>device-hooks: compression on the device ----------------------------------------------- */
+/* ---- >>nccl/device_hooks: compression on the device ------------------------------------------ */
 
 /* Knows: layouts of compressed gradients, as in the hooks of cdp.h. Promises: the same values as
-   those hooks, without a copy to the host. May use: everything above, hooks of cdp.h. */
+   those hooks, without a copy to the host. */
 
 #ifndef CDP_NO_HOOKS
 /* Device memory that grows on demand. */
@@ -3666,7 +3664,5 @@ CDP_API cdp_status cdp_nccl_hook_create(
 }
 #endif
 
-#ifdef __cplusplus
-} /* extern "C" */
-#endif
+
 #endif /* CDP_NCCL_IMPL_INCLUDED */

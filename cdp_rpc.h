@@ -48,19 +48,10 @@
         }
         gcc -O2 twice.c -o twice -pthread -lm        cdprun -n 4 ./twice
 
-    CONTENTS (search for the name with >> before it)
-        worker             creation, limits, shutdown
-        calls              starting, waiting, cancelling
-        references         values on other ranks
-        handler            what a function gets, and how it replies
-        gradients          backward passes over several ranks
-        optimizer          steps on the owners of parameters
-        (implementation) table: owners, users, forks and holds by number; forks: who must know whom
-        before a value may be destroyed; waves: which gradients flow where; packets: messages as
-        bytes; rpc-state, rpc-pools, rpc-send, rpc-contexts, rpc-calls, rpc-sums, rpc-passes,
-        rpc-requests, rpc-intake, rpc-waits, rpc-life, rpc-shutdown, rpc-facts, rpc-records,
-        rpc-start, rpc-call-waits, rpc-references, rpc-replies, rpc-gradients, update-rules,
-        rpc-optimizer, rpc-create
+    CONTENTS
+        Each part is marked >>folder/name and comes from src/folder/name.h. `grep '>>'` lists the
+        parts in their order, which is that of the #include lines of src/cdp_rpc.h. A part uses
+        what comes before it, never what comes after it. Names in _api hold what programs call.
 
     API BY TASK
         I want to...                                       call
@@ -184,6 +175,8 @@
         bytes | host memory only | all others are fields of cdp_rpc_desc
 
     License: MIT-0 or Unlicense, as you like; see the end of cdp.h.                            */
+
+/* Generated from src/cdp_rpc.h and the files that it includes: change those, then run `make headers`. */
 #if defined(CDP_RPC_IMPLEMENTATION) && !defined(CDP_CORE_IMPLEMENTATION)
 #define CDP_CORE_IMPLEMENTATION
 #endif
@@ -205,13 +198,13 @@
 extern "C" {
 #endif
 
-/* ---- >>worker -------------------------------------------------------------------------------- */
+/* ---- >>rpc/worker_api: a rank that calls and is called --------------------------------------- */
 
 /* This rank's end: it calls functions of other ranks, serves its own, and owns values. */
 typedef struct cdp_rpc cdp_rpc;
-/* One call that runs here, see >>handler. */
+/* One call that runs here, see >>rpc/handler_api. */
 typedef struct cdp_rpc_request cdp_rpc_request;
-/* One forward and backward computation over several ranks, see >>gradients. */
+/* One forward and backward computation over several ranks, see >>rpc/gradients_api. */
 typedef struct cdp_ctx cdp_ctx;
 typedef struct cdp_backward cdp_backward;
 
@@ -229,7 +222,7 @@ typedef struct cdp_tensor {
     cdp_dtype dtype;
     uint32_t dims;     /* 0 to 8; 0: one element */
     uint64_t shape[8]; /* elements */
-    uint64_t value;    /* its number in a context, see >>gradients; 0: a constant */
+    uint64_t value;    /* its number in a context, see >>rpc/gradients_api; 0: a constant */
 } cdp_tensor;
 
 /* What travels, as arguments or as results. It is read before the call that takes it returns, and
@@ -248,7 +241,7 @@ typedef struct cdp_value {
     void *data;    /* the program's object */
     uint32_t type; /* the program's number; cdp_rref_local() compares it */
     /* Steps of cdp_dist_optim_step() may write to it, of every rank that has a reference, see
-       >>optimizer (default: they are refused) */
+       >>rpc/optimizer_api (default: they are refused) */
     bool param;
     /* what cdp_rref_to_here() copies: memory of the object that stays valid until `destroy`. It is
        read at any time; if functions change it meanwhile, ask for the value by a function. */
@@ -396,7 +389,7 @@ CDP_API cdp_rpc_stats cdp_rpc_stats_of(cdp_rpc *rpc);
    out is NULL, or size is 0. Any thread. */
 CDP_API uint64_t cdp_rpc_describe(cdp_rpc *rpc, char *out, uint64_t size);
 
-/* ---- >>calls --------------------------------------------------------------------------------- */
+/* ---- >>rpc/calls_api: calls of functions on other ranks -------------------------------------- */
 
 /* Did the function run? UNKNOWN: the request left this rank, and no answer came. */
 typedef enum cdp_ran {
@@ -440,7 +433,7 @@ typedef struct cdp_call_desc {
        its time counts. Not for cdp_rpc_remote(). */
     bool in_order;
     bool detached;     /* inside a function: may outlast the deadline of the call that runs it */
-    cdp_ctx *ctx;      /* the call is a part of this computation, see >>gradients (default: none) */
+    cdp_ctx *ctx;      /* the call is a part of this computation (default: none) */
     const char *label; /* of the reference that cdp_rpc_remote() makes; kept, not copied (default:
                           none) */
     /* Called once when the call has ended; waits return after it has returned. It may start
@@ -520,7 +513,7 @@ typedef struct cdp_rpc_record {
    They are always recorded. Returns how many; 0 if rpc or out is NULL. Any thread. */
 CDP_API uint32_t cdp_rpc_records(cdp_rpc *rpc, cdp_rpc_record *out, uint32_t max);
 
-/* ---- >>references ---------------------------------------------------------------------------- */
+/* ---- >>rpc/references_api: values that live on another rank ---------------------------------- */
 
 /* This rank owns the value: one handle. Errors: INVALID, NOMEM, BUSY (max_rrefs), STATE. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_rref_create(
@@ -563,7 +556,7 @@ typedef struct cdp_rref_info {
 /* Errors: STATE (dropped). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_rref_info_of(cdp_rref rref, cdp_rref_info *out);
 
-/* ---- >>handler ------------------------------------------------------------------------------- */
+/* ---- >>rpc/handler_api: inside a function that is called ------------------------------------- */
 
 /* What a function gets: to be read; valid until it is replied to. */
 struct cdp_rpc_request {
@@ -603,7 +596,7 @@ CDP_API cdp_status cdp_rpc_fail(cdp_rpc_request *request, int32_t code, const ch
 /* The caller gave up or died, its time is over, or the rpc is being destroyed. */
 CDP_API bool cdp_rpc_cancelled(const cdp_rpc_request *request);
 
-/* ---- >>gradients ----------------------------------------------------------------------------- */
+/* ---- >>rpc/gradients_api: backward passes over several ranks --------------------------------- */
 
 /* The program computes gradients itself; a context records which values came from which calls, and
    in a backward pass gradients travel back over all ranks, also over ranks that were called by a
@@ -700,7 +693,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_ctx_grad(cdp_ctx *ctx, uint64_t value, cdp
    Valid until the next pass, or the end of the context. */
 CDP_API const uint32_t *cdp_ctx_grad_rows(cdp_ctx *ctx, uint64_t value);
 
-/* ---- >>optimizer ----------------------------------------------------------------------------- */
+/* ---- >>rpc/optimizer_api: updates where the parameters are ----------------------------------- */
 
 /* Updates parameters where they are: one object on each owner, which keeps its state. A parameter
    is a value (cdp_rref_create) with `param` set whose `plain` is one tensor of F32 or F64 in memory
@@ -759,8 +752,13 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_dist_optim_set(
 /* The objects end on their owners; parameters stay. NULL is allowed. */
 CDP_API void cdp_dist_optim_destroy(cdp_dist_optim *optim);
 
+
 #ifdef __cplusplus
 } /* extern "C" */
+#endif
+/* ---- >>rpc/cxx_api: descs by reference in C++ ------------------------------------------------ */
+
+#ifdef __cplusplus
 inline cdp_status cdp_rpc_create(const cdp_rpc_desc &desc, cdp_rpc **out) {
     return cdp_rpc_create(&desc, out);
 }
@@ -772,6 +770,7 @@ inline cdp_status cdp_rpc_call(cdp_rpc *rpc, const cdp_call_desc &desc, cdp_call
 }
 #endif
 
+
 #endif /* CDP_RPC_INCLUDED */
 
 #if (defined(CDP_IMPLEMENTATION) || defined(CDP_RPC_IMPLEMENTATION)) \
@@ -780,14 +779,10 @@ inline cdp_status cdp_rpc_call(cdp_rpc *rpc, const cdp_call_desc &desc, cdp_call
 #undef CDP__HERE
 #define CDP__HERE CDP__FILE_RPC
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+/* ---- >>rpc/table: owners, users, forks and holds by number ----------------------------------- */
 
-/* ---- >>table (pure): owners, users, forks and holds by number -------------------------------- */
-
-/* Knows: slots, chains of a hash. Promises: a slot keeps its index until it is removed; the time
-   of every function is independent of how full the table is. May use: nothing. */
+/* Knows: slots, chains of a hash. Promises: a slot keeps its index until it is removed; the time of
+   every function is independent of how full the table is. */
 
 /* Tests plant defects here, to see that their checks find them. */
 #ifndef CDP__RPC_PLANT
@@ -953,20 +948,11 @@ CDP__PRIVATE void cdp__refs_move(
     t->room = room;
 }
 
-/* ---- >>forks (pure): when a value may be destroyed ------------------------------------------- */
+/* ---- >>rpc/forks: when a value may be destroyed ---------------------------------------------- */
 
 /* Knows: the table. Promises: a value is destroyed once, when no rank has a reference to it any
    more, and never before, in whatever order messages of different ranks and of one rank arrive;
-   nothing waits for a lost rank. May use: table.
-
-   A worker that receives a reference from a rank other than the owner creates a new fork of it, so
-   forks form a tree. Two rules keep the value alive. A fork that the owner has not confirmed is not
-   deleted. A fork is not deleted before each of its children was accepted, which means that the
-   owner has recorded the child. So the owner, which counts forks, always has a record of some fork
-   on the path to every unrecorded one. tests/sim/rpc_tables.c explores these functions
-   exhaustively.
-
-   Functions that handle messages return false if no peer of this version sends such a message. */
+   nothing waits for a lost rank. */
 
 CDP__PRIVATE void cdp__ref_do(
     const cdp__refs *t, cdp__ref_what what, uint32_t slot, uint32_t to, cdp__ref_how how) {
@@ -1264,22 +1250,12 @@ CDP__PRIVATE void cdp__ref_lost(cdp__refs *t, uint32_t rank) {
     }
 }
 
-/* ---- >>waves (pure): which gradients flow where, and when all have arrived ------------------- */
+/* ---- >>rpc/waves: which gradients flow where, and when all have arrived ---------------------- */
 
 /* Knows: the values of one context on this rank, and the nodes that made them. Promises: in a
-   backward pass every node that the roots reach fires once, when all gradients of its outputs have
-   arrived; no other node fires; the starter learns when the pass is over on all ranks; a pass
-   never waits for a value that the roots do not reach. May use: nothing.
-
-   A node has outputs (values of this rank) and inputs. A gradient flows from a node to the nodes
-   that made its inputs. A value received from another rank is the output of an import node, whose
-   one input is that value on its home rank. Two waves run from the roots. MARK counts for every
-   node how many gradients it will receive, and visits the inputs of each node once. GRAD carries
-   the gradients: the last one that a node was marked for fires it. Every MARK and GRAD is answered
-   by one DONE. The one that visits a node, or fires it, is answered after everything that follows
-   from it, so the starter's last DONE ends the wave on all ranks (Dijkstra and Scholten's method).
-   Messages between nodes of one rank are handled like those between ranks.
-   tests/sim/rpc_waves.c explores these functions. */
+   backward pass every node that the roots reach fires once, when all gradients of its outputs
+   have arrived; no other node fires; the starter learns when the pass is over on all ranks; a
+   pass never waits for a value that the roots do not reach. */
 
 typedef struct cdp__wave_edge {
     uint64_t value; /* an input */
@@ -1554,10 +1530,9 @@ CDP__PRIVATE cdp__wave_how cdp__wave_got_done(
     return CDP__WAVE_OK;
 }
 
-/* ---- >>packets (pure): messages as bytes ----------------------------------------------------- */
+/* ---- >>rpc/packets: messages as bytes -------------------------------------------------------- */
 
-/* Knows: the messages of a channel. Promises: everything that a peer sent is checked before use.
-   May use: bytes, hash. */
+/* Knows: the messages of a channel. Promises: everything that a peer sent is checked before use. */
 
 typedef enum cdp__rpc_kind {
     CDP__RPC_CALL = 1,   /* aux: function; a: call; b: time left in ms */
@@ -1815,14 +1790,10 @@ CDP__PRIVATE bool cdp__rpc_name_fits(const char *name) {
     return n > 0 && n < CDP__RPC_NAME;
 }
 
-/* ---- >>rpc-state: what an rpc holds ---------------------------------------------------------- */
+/* ---- >>rpc/state: what an rpc holds ---------------------------------------------------------- */
 
 /* Knows: the lock of an rpc, its pools. Promises: callbacks of the program run without the lock;
-   used records are reused. May use: table, packets, core, public channels.
-
-   One lock guards everything. It is taken before the lock of the world (inside the functions of a
-   channel), never after it. What the program must be told becomes a task. Tasks run inside
-   callbacks of the channel, one at a time, in whichever thread makes progress. */
+   used records are reused. */
 
 typedef struct cdp__rpc_task {
     struct cdp__rpc_task *next;
@@ -2184,11 +2155,10 @@ CDP__PRIVATE const char *cdp__rpc_function_name(const cdp_rpc *rpc, uint32_t id,
     return text;
 }
 
-/* ---- >>rpc-pools: records of calls and requests, memory of long messages --------------------- */
+/* ---- >>rpc/pools: records of calls and requests, memory of long messages --------------------- */
 
 /* Knows: what was used once and is kept for the next use, what is remembered of calls. Promises: a
-   record that ended is not taken for the one that uses its memory. May use: rpc-state, table.
-   Lock held. */
+   record that ended is not taken for the one that uses its memory. */
 
 /* ---- what is remembered of calls */
 
@@ -2451,12 +2421,11 @@ CDP__PRIVATE bool cdp__rpc_reserve(cdp_rpc *rpc, uint32_t need) {
     return false;
 }
 
-/* ---- >>rpc-send: messages on their way out --------------------------------------------------- */
+/* ---- >>rpc/send: messages on their way out --------------------------------------------------- */
 
-/* Knows: messages, their references. Promises: messages to one rank are sent in the order in
-   which they were posted, unless they wait for a reference or are long; a message that is never
-   sent keeps its references on this rank. May use: rpc-state, forks, packets, public channels.
-   Lock held. */
+/* Knows: messages, their references. Promises: messages to one rank are sent in the order in which
+   they were posted, unless they wait for a reference or are long; a message that is never sent
+   keeps its references on this rank. */
 
 CDP__PRIVATE void cdp__rpc_give_up(cdp_rpc *rpc, uint32_t rank, const char *reason) {
     rpc->peers[rank].dropped = true;
@@ -2858,16 +2827,11 @@ CDP__PRIVATE void cdp__rpc_act(void *user, const cdp__ref_act *a) {
     }
 }
 
-/* ---- >>rpc-contexts: values, nodes and gradients of a context -------------------------------- */
+/* ---- >>rpc/contexts: values, nodes and gradients of a context -------------------------------- */
 
 /* Knows: contexts that this rank takes part in. Promises: a context has one record here from its
    first call until its origin ends it or is lost, and its memory until nothing uses it; the
-   first failure reaches every rank of it through its origin. May use: rpc-state, rpc-send, waves,
-   packets. Lock held.
-
-   The number of a context contains the rank of its origin. Any other rank that a call of the
-   context reaches sends JOIN to the origin. So the origin has a list of all ranks of the context:
-   it ends the context on them, and passes the first failure on to them. */
+   first failure reaches every rank of it through its origin. */
 
 CDP__PRIVATE void cdp__ctx_sums_free(cdp_rpc *rpc, cdp__ctx_sum **list) {
     while (*list) {
@@ -3255,10 +3219,10 @@ CDP__PRIVATE uint32_t cdp__ctx_node_add(
     return node;
 }
 
-/* ---- >>rpc-calls: calls of this rank --------------------------------------------------------- */
+/* ---- >>rpc/calls: calls of this rank --------------------------------------------------------- */
 
 /* Knows: records of calls. Promises: a call ends once, by its deadline; `ran` is NO only if the
-   function did not run and never will. May use: rpc-state, rpc-send, forks. Lock held. */
+   function did not run and never will. */
 
 enum {
     CDP__CALL_RPC,
@@ -3564,11 +3528,10 @@ CDP__PRIVATE void cdp__rpc_call_failed(
     cdp__rpc_wire_over(rpc, c);
 }
 
-/* ---- >>rpc-sums: contributions to a value ---------------------------------------------------- */
+/* ---- >>rpc/sums: contributions to a value ---------------------------------------------------- */
 
-/* Knows: gradients, complete ones and rows. Promises: contributions are added in an order that
-   does not depend on when they arrive. May use: rpc-state, rpc-contexts, reduce-kernels. Lock
-   held. */
+/* Knows: gradients, complete ones and rows. Promises: contributions are added in an order that does
+   not depend on when they arrive. */
 
 /* Inserts a contribution to a value at its position in the order. */
 CDP__PRIVATE void cdp__ctx_add(cdp_ctx *ctx, uint32_t value, cdp__ctx_sum *sum) {
@@ -3705,11 +3668,10 @@ CDP__PRIVATE cdp__ctx_sum *cdp__ctx_total(cdp_rpc *rpc, cdp_ctx *ctx, uint32_t v
     return total;
 }
 
-/* ---- >>rpc-passes: backward passes ----------------------------------------------------------- */
+/* ---- >>rpc/passes: backward passes ----------------------------------------------------------- */
 
 /* Knows: messages of waves, nodes that fire. Promises: a gradient is added to a value once;
-   functions of nodes run without the lock, like those of calls. May use: rpc-state, rpc-send,
-   rpc-contexts, rpc-sums, waves. Lock held unless a comment says otherwise. */
+   functions of nodes run without the lock, like those of calls. */
 
 /* ---- nodes fire */
 
@@ -4137,11 +4099,10 @@ CDP__PRIVATE cdp_status cdp__ctx_results(
     return CDP_OK;
 }
 
-/* ---- >>rpc-requests: calls that run here ----------------------------------------------------- */
+/* ---- >>rpc/requests: calls that run here ----------------------------------------------------- */
 
 /* Knows: requests, values of this rank. Promises: a function runs at most once for each request,
-   without the lock; every request is answered once. May use: rpc-state, rpc-send, rpc-calls,
-   forks. Lock held unless a comment says otherwise. */
+   without the lock; every request is answered once. */
 
 CDP__PRIVATE void cdp__rpc_advance(cdp_rpc *rpc, cdp__rpc_rq *rq);
 CDP__PRIVATE void cdp__rpc_refuse(
@@ -4674,11 +4635,11 @@ CDP__PRIVATE void cdp__rpc_begin(cdp_rpc *rpc, cdp__rpc_rq *rq) {
         cdp__rpc_advance(rpc, rq);
 }
 
-/* ---- >>rpc-intake: handles messages of peers ------------------------------------------------- */
+/* ---- >>rpc/intake: handles messages of peers ------------------------------------------------- */
 
 /* Knows: every kind of message. Promises: a message that no peer of this version sends ends only
    the link to its sender; references in a message are taken over before anything else is
-   checked. May use: the sections above. Lock held. */
+   checked. */
 
 /* Takes the references of a message. A text: what is wrong with them, and none is taken. */
 CDP__PRIVATE const char *cdp__rpc_take(
@@ -5183,11 +5144,10 @@ CDP__PRIVATE void cdp__rpc_tick(void *user) {
     cdp__rpc_leave_callback(rpc);
 }
 
-/* ---- >>rpc-waits: threads that wait, threads that run functions ------------------------------ */
+/* ---- >>rpc/waits: threads that wait, threads that run functions ------------------------------ */
 
-/* Knows: workers, waits. Promises: one absolute deadline for each wait; a thread that waits
-   inside a function runs other functions meanwhile, at most max_depth nested ones. May use:
-   rpc-intake and the sections above. */
+/* Knows: workers, waits. Promises: one absolute deadline for each wait; a thread that waits inside
+   a function runs other functions meanwhile, at most max_depth nested ones. */
 
 /* The latest end of this thread's waits and calls, if it runs inside another wait. */
 CDP__PRIVATE uint64_t cdp__rpc_cut(void) {
@@ -5284,10 +5244,10 @@ CDP__PRIVATE void cdp__rpc_worker(void *arg) {
     cdp_lock_release(&rpc->lock);
 }
 
-/* ---- >>rpc-life: creation, destruction ------------------------------------------------------- */
+/* ---- >>rpc/life: creation, destruction ------------------------------------------------------- */
 
-/* Knows: the exchange of names and limits. Promises: creation fails on all ranks that take part
-   in the exchange, or on none of them. May use: the sections above, public functions of groups. */
+/* Knows: the exchange of names and limits. Promises: creation fails on all ranks that take part in
+   the exchange, or on none of them. */
 
 #define CDP__RPC_MAGIC 0x33637072u /* version 3 of the messages: lists */
 #define CDP__RPC_CARD (24u + CDP__RPC_NAME)
@@ -5575,11 +5535,10 @@ CDP_API void cdp_rpc_destroy(cdp_rpc *rpc) {
     if (!i) cdp__rpc_free(rpc);
 }
 
-/* ---- >>rpc-shutdown: waits until no rank has calls in flight --------------------------------- */
+/* ---- >>rpc/shutdown: waits until no rank has calls in flight --------------------------------- */
 
-/* Knows: sums of messages, what is left. Promises: ends by its deadline, sleeps until then;
-   after OK no rank has a call, a message or a reference. May use: rpc-life and the sections
-   above, public functions of groups. */
+/* Knows: sums of messages, what is left. Promises: ends by its deadline, sleeps until then; after
+   OK no rank has a call, a message or a reference. */
 
 /* True if this rank has nothing in flight. */
 CDP__PRIVATE bool cdp__rpc_passive(cdp_rpc *rpc, void *none) {
@@ -5928,9 +5887,9 @@ CDP_API cdp_status cdp_rpc_poll(cdp_rpc *rpc, uint32_t budget_us) {
     return st;
 }
 
-/* ---- >>rpc-facts: names, ranks that are alive, counts ---------------------------------------- */
+/* ---- >>rpc/facts: names, ranks that are alive, counts ---------------------------------------- */
 
-/* Knows: tables and lists. Promises: it changes nothing. May use: rpc-state. */
+/* Knows: tables and lists. Promises: it changes nothing. */
 
 CDP_API int32_t cdp_rpc_rank_of(const cdp_rpc *rpc, const char *name) {
     uint32_t r;
@@ -6044,10 +6003,9 @@ CDP_API uint64_t cdp_rpc_describe(cdp_rpc *rpc, char *out, uint64_t size) {
     return t.used;
 }
 
-/* ---- >>rpc-records: how much there is, and the last calls ------------------------------------ */
+/* ---- >>rpc/records: how much there is, and the last calls ------------------------------------ */
 
-/* Knows: tables, lists, what is remembered of calls. Promises: it changes nothing. May use:
-   rpc-state. */
+/* Knows: tables, lists, what is remembered of calls. Promises: it changes nothing. */
 
 CDP__PRIVATE int cdp__rpc_longer(const void *a, const void *b) {
     uint64_t x, y;
@@ -6126,10 +6084,9 @@ CDP_API uint32_t cdp_rpc_records(cdp_rpc *rpc, cdp_rpc_record *out, uint32_t max
     return n;
 }
 
-/* ---- >>rpc-start: calls begin ---------------------------------------------------------------- */
+/* ---- >>rpc/start: calls begin ---------------------------------------------------------------- */
 
-/* Knows: descs of calls. Promises: invalid calls are refused at once, with nothing started. May
-   use: the sections above. */
+/* Knows: descs of calls. Promises: invalid calls are refused at once, with nothing started. */
 
 /* Memory of the program that must be returned to it. */
 typedef struct cdp__rpc_lender {
@@ -6516,10 +6473,10 @@ CDP_API cdp_status cdp_rpc_remote(cdp_rpc *rpc, const cdp_call_desc *desc, cdp_r
     return st;
 }
 
-/* ---- >>rpc-call-waits: a call under way ------------------------------------------------------ */
+/* ---- >>rpc/call_waits: a call under way ------------------------------------------------------ */
 
 /* Knows: a call of the program, and its record. Promises: a wait returns the status that the call
-   has ended with; its memory is freed once. May use: the sections above. */
+   has ended with; its memory is freed once. */
 
 CDP__PRIVATE bool cdp__call_over(cdp_rpc *rpc, void *arg) {
     (void)rpc;
@@ -6703,9 +6660,9 @@ CDP_API void cdp_call_free(cdp_call *call) {
     memset(call, 0, sizeof *call);
 }
 
-/* ---- >>rpc-references: public functions for references --------------------------------------- */
+/* ---- >>rpc/references: public functions for references --------------------------------------- */
 
-/* Knows: handles. Promises: the use of a dropped handle is noticed. May use: the sections above. */
+/* Knows: handles. Promises: the use of a dropped handle is noticed. */
 
 CDP_API cdp_status cdp_rref_create(
     cdp_rpc *rpc, const cdp_value *value, const char *label, cdp_rref *out) {
@@ -6898,10 +6855,10 @@ CDP_API cdp_status cdp_rref_info_of(cdp_rref rref, cdp_rref_info *out) {
     return slot ? CDP_OK : CDP_ERR_STATE;
 }
 
-/* ---- >>rpc-replies: public functions for answering requests ---------------------------------- */
+/* ---- >>rpc/replies: public functions for answering requests ---------------------------------- */
 
 /* Knows: requests that run or were kept. Promises: one answer per request, even after the rpc is
-   destroyed. May use: the sections above. */
+   destroyed. */
 
 /* Checks that the request may be answered now. After OK the lock is held. */
 CDP__PRIVATE cdp_status cdp__rpc_reply_begin(const char *name, cdp_rpc_request *request) {
@@ -7026,10 +6983,10 @@ CDP_API bool cdp_rpc_cancelled(const cdp_rpc_request *request) {
     return over;
 }
 
-/* ---- >>rpc-gradients: public functions for contexts ------------------------------------------ */
+/* ---- >>rpc/gradients: public functions for contexts ------------------------------------------ */
 
 /* Knows: contexts. Promises: a pass ends by its deadline on the rank that has begun it, and then
-   fails on all others. May use: the sections above. */
+   fails on all others. */
 
 CDP_API cdp_status cdp_ctx_begin(cdp_rpc *rpc, cdp_ctx **out) {
     cdp_ctx *ctx = NULL;
@@ -7421,10 +7378,10 @@ CDP_API const uint32_t *cdp_ctx_grad_rows(cdp_ctx *ctx, uint64_t value) {
     return rows;
 }
 
-/* ---- >>update-rules (pure): updates one element of a parameter ------------------------------- */
+/* ---- >>rpc/update_rules: updates one element of a parameter ---------------------------------- */
 
-/* Knows: settings, an element, its gradient, its state. Promises: the same bits as the same
-   formula in a loop of the program. May use: nothing. */
+/* Knows: settings, an element, its gradient, its state. Promises: the same bits as the same formula
+   in a loop of the program. */
 
 typedef struct cdp__optim_rule {
     cdp_optim_kind kind;
@@ -7603,11 +7560,10 @@ CDP__PRIVATE bool cdp__optim_get(const uint8_t *at, uint64_t bytes, cdp__optim_r
     return true;
 }
 
-/* ---- >>rpc-optimizer: objects on owners, and the calls to them ------------------------------- */
+/* ---- >>rpc/optimizer: objects on owners, and the calls to them ------------------------------- */
 
-/* Knows: parameters of this rank, references to objects of other ranks. Promises: a step writes
-   a parameter once per gradient; an error names every owner that failed. May use: update-rules,
-   and the public functions of the sections above. */
+/* Knows: parameters of this rank, references to objects of other ranks. Promises: a step writes a
+   parameter once per gradient; an error names every owner that failed. */
 
 typedef struct cdp__optim_param {
     cdp_rref rref;
@@ -8020,10 +7976,9 @@ CDP_API void cdp_dist_optim_destroy(cdp_dist_optim *optim) {
     cdp__free(optim->rpc->os, optim);
 }
 
-/* ---- >>rpc-create: creates an rpc ------------------------------------------------------------ */
+/* ---- >>rpc/create: creates an rpc ------------------------------------------------------------ */
 
-/* Knows: the steps of creation. Promises: a failed creation leaves nothing behind. May use:
-   rpc-life, rpc-optimizer. */
+/* Knows: the steps of creation. Promises: a failed creation leaves nothing behind. */
 
 CDP_API cdp_status cdp_rpc_create(const cdp_rpc_desc *desc, cdp_rpc **out) {
     cdp_rpc *rpc;
@@ -8066,8 +8021,5 @@ CDP_API cdp_status cdp_rpc_create(const cdp_rpc_desc *desc, cdp_rpc **out) {
     return CDP_OK;
 }
 
-#ifdef __cplusplus
-} /* extern "C" */
-#endif
 
 #endif /* CDP_RPC_IMPL_INCLUDED */

@@ -40,34 +40,10 @@
         cdp_store_destroy(store);
         if (rank == 0) cdp_store_server_destroy(server);
 
-    CONTENTS (search for >>name)
-        desc                       what each store is made from
-        store functions            the calls of a program
-        addr                       text to addresses and back                        (pure)
-        wire                       requests as bytes: an incremental parser, writers (pure)
-        record                     what a file store's file is made of               (pure)
-        number                     decimal text and 64-bit integers                  (pure)
-        auth                       the job's key: keyed hash, messages, judgement    (pure)
-        kv                         the map: values, queues, memory accounting
-        request                    what all stores do with one
-        store-hash                 the map behind a lock
-        store-custom               two functions of a program as a store; polling stores
-        store-file                 a file of records that its users append to under a lock
-        buffer                     bytes that are still to be sent or parsed
-        auth-exchange              the proof of a key on a socket
-        store-server               connections, their memory and their answers
-        store-server-waits         which connection waits for which key
-        store-server-commands      what each request does
-        store-server-bytes         requests in, answers out
-        store-server-connections   accepting, proving, parking, closing
-        store-server-create        making, running and ending a server
-        store-client               what a client is, and how its requests end
-        store-client-requests      requests as bytes
-        store-client-answers       bytes as results
-        store-client-connect       to a server, and its greeting
-        store-client-calls         the store interface of a client
-        store-prefix               renames keys on their way to another store
-        public                     the blocking calls
+    CONTENTS
+        Each part is marked >>folder/name and comes from src/folder/name.h. `grep '>>'` lists the
+        parts in their order, which is that of the #include lines of src/cdp_store.h. A part uses
+        what comes before it, never what comes after it. Names in _api hold what programs call.
 
     API BY TASK
         I want to...                                      call
@@ -144,6 +120,8 @@
         and may hold any bytes. cdp_store_run() takes keys that contain zero bytes.
 
     License: that of cdp.h. */
+
+/* Generated from src/cdp_store.h and the files that it includes: change those, then run `make headers`. */
 #if defined(CDP_STORE_IMPLEMENTATION) && !defined(CDP_CORE_IMPLEMENTATION)
 #define CDP_CORE_IMPLEMENTATION
 #endif
@@ -161,7 +139,7 @@
 extern "C" {
 #endif
 
-/* ---- >>desc ---------------------------------------------------------------------------------- */
+/* ---- >>store/desc_api: what a store or a server is made from --------------------------------- */
 
 struct cdp__loop; /* a loop shared by several parts of the library; programs leave it NULL */
 
@@ -382,7 +360,7 @@ CDP_API cdp_status cdp_store_server_poll(cdp_store_server *server, uint64_t dead
 CDP_API void cdp_store_server_destroy(cdp_store_server *server);
 #endif /* CDP_NO_STORE_SERVER */
 
-/* ---- >>store functions ----------------------------------------------------------------------- */
+/* ---- >>store/store_api: what programs call --------------------------------------------------- */
 
 /* All calls. The deadline counts from the call. timeout_ms 0, and calls without one, use the
    store's timeout (cdp_store_set_timeout); CDP_NO_TIMEOUT waits for ever. The caller keeps keys and
@@ -529,8 +507,13 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_store_run(
    free. The status of a prefix store's request changes only in start(), wait() and cancel(). */
 CDP_API void cdp_store_request_free(cdp_store *store, cdp_store_request *request);
 
+
 #ifdef __cplusplus
 } /* extern "C" */
+#endif
+/* ---- >>store/cxx_api: descs by reference in C++ ---------------------------------------------- */
+
+#ifdef __cplusplus
 #ifndef CDP_NO_HASH_STORE
 inline cdp_status cdp_hash_store_create(const cdp_hash_store_desc &desc, cdp_store **out) {
     return cdp_hash_store_create(&desc, out);
@@ -557,6 +540,7 @@ inline cdp_status cdp_store_server_create(
 #endif
 #endif
 
+
 #endif /* CDP_STORE_INCLUDED */
 
 #if (defined(CDP_IMPLEMENTATION) || defined(CDP_STORE_IMPLEMENTATION)) \
@@ -565,14 +549,9 @@ inline cdp_status cdp_store_server_create(
 #undef CDP__HERE
 #define CDP__HERE CDP__FILE_STORE
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+/* ---- >>store/addr: literal addresses --------------------------------------------------------- */
 
-/* ---- >>addr (pure): literal addresses -------------------------------------------------------- */
-
-/* Knows: the text forms of IP addresses. Promises: only canonical forms are accepted. May use:
-   text of cdp.h. */
+/* Knows: the text forms of IP addresses. Promises: only canonical forms are accepted. */
 
 /* Parsers return a pointer to the first character that they did not consume, or NULL. */
 
@@ -742,10 +721,10 @@ CDP__PRIVATE bool cdp__addr_is_here(const cdp_addr *from, const cdp_addr *here) 
         && memcmp(from->ip, here->ip, from->family == 4 ? 4 : 16) == 0;
 }
 
-/* ---- >>wire (pure): requests as bytes -------------------------------------------------------- */
+/* ---- >>store/wire: requests as bytes --------------------------------------------------------- */
 
-/* Knows: both dialects of PyTorch's protocol. Promises: no message makes its reader access
-   memory beyond the received bytes. May use: bytes of cdp.h. */
+/* Knows: both dialects of PyTorch's protocol. Promises: no message makes its reader access memory
+   beyond the received bytes. */
 
 /* PyTorch's TCPStore protocol: an opcode, then fields. Integers are little-endian; a string or a
    value is a 64-bit length and that many bytes. Answers have no opcode, because they arrive in
@@ -1023,10 +1002,9 @@ CDP__PRIVATE uint8_t *cdp__wire_put_string(uint8_t *p, const char *prefix, cdp_b
     return p + prefix_bytes + s.bytes;
 }
 
-/* ---- >>record (pure): the records of a file store -------------------------------------------- */
+/* ---- >>store/record: the records of a file store --------------------------------------------- */
 
-/* Knows: the format of a file store's file. Promises: an incomplete record is recognised. May
-   use: bytes of cdp.h. */
+/* Knows: the format of a file store's file. Promises: an incomplete record is recognised. */
 
 /* The format of PyTorch's FileStore: a sequence of records, each a 32-bit length and a key, then
    a 32-bit length and a value, integers little-endian. A later record overrides an earlier one.
@@ -1114,9 +1092,9 @@ CDP__PRIVATE uint8_t *cdp__record_put(
     return cdp__record_copy(cdp__record_copy(p + 4, value), more);
 }
 
-/* ---- >>number (pure): decimal text ----------------------------------------------------------- */
+/* ---- >>store/number: decimal text ------------------------------------------------------------ */
 
-/* Knows: decimal text. Promises: no overflow. May use: text of cdp.h. */
+/* Knows: decimal text. Promises: no overflow. */
 
 /* Accepts what C++'s stoll accepts: leading blanks, a sign, digits; ignores anything after that. */
 CDP__PRIVATE bool cdp__number_parse(const uint8_t *p, uint64_t n, int64_t *out) {
@@ -1162,10 +1140,10 @@ CDP__PRIVATE cdp_status cdp__store_no_number(cdp_bytes key) {
         CDP_ERR_INVALID, "the key \"%s\" holds no number to add to", cdp__key_print(&t, key));
 }
 
-/* ---- >>auth (pure): proofs that a peer has the job's key ------------------------------------- */
+/* ---- >>store/auth: proofs that a peer has the job's key -------------------------------------- */
 
 /* Knows: the job's key, nonces, the messages of the exchange. Promises: the key never leaves the
-   process; proofs are compared in constant time. May use: >>wire. */
+   process; proofs are compared in constant time. */
 
 /* BLAKE2s (RFC 7693) instead of HMAC with SHA-256, because it has a keyed mode and takes half
    the code. */
@@ -1406,10 +1384,9 @@ CDP__PRIVATE cdp_status cdp__auth_read(cdp__auth *a) {
     return CDP_OK;
 }
 
-/* ---- >>kv: the map --------------------------------------------------------------------------- */
+/* ---- >>store/kv: the map --------------------------------------------------------------------- */
 
-/* Knows: keys, values, queues. Promises: an entry keeps its address while a chain links to it.
-   May use: >>number, hash of cdp.h. */
+/* Knows: keys, values, queues. Promises: an entry keeps its address while a chain links to it. */
 
 /* A link of a doubly linked ring. The head of a chain is itself a link, so removing a link does not
    need the head, and all links move to another chain in constant time. */
@@ -1773,10 +1750,10 @@ CDP__PRIVATE uint64_t cdp__kv_next_bucket(const cdp__kv *kv, uint64_t cursor) {
     return cdp__kv_reverse(cdp__kv_reverse(cursor | ~(kv->bucket_count - 1)) + 1);
 }
 
-/* ---- >>request: functions for requests that all stores share --------------------------------- */
+/* ---- >>store/request: functions for requests that all stores share --------------------------- */
 
-/* Knows: requests and their results. Promises: results are one block from the os's allocator,
-   and so is each value. May use: >>desc, >>number. */
+/* Knows: requests and their results. Promises: results are one block from the os's allocator, and
+   so is each value. */
 
 CDP__PRIVATE void cdp__store_request_drop_results(
     const cdp_os *os, cdp_store_request *rq, uint64_t count) {
@@ -1949,10 +1926,10 @@ CDP__PRIVATE CDP__ONE_COPY cdp_status cdp__store_request_validate(
     return cdp__store_request_validate_sizes(rq, max_value_bytes);
 }
 
-/* ---- >>store-hash: a map inside one process as a store --------------------------------------- */
+/* ---- >>store/hash_store: a map inside one process as a store --------------------------------- */
 
 /* Knows: a map and the threads that wait for its keys. Promises: a waiting thread wakes when its
-   key is set. May use: >>kv, >>request. */
+   key is set. */
 
 typedef struct cdp__hash_store {
     cdp_store store;
@@ -2199,11 +2176,10 @@ CDP_API CDP__COLD cdp_status cdp_hash_store_create(
 
 #endif /* CDP_NO_HASH_STORE */
 
-/* ---- >>store-custom: two functions of a program as a store; polling stores ------------------- */
+/* ---- >>store/custom: two functions of a program as a store; polling stores ------------------- */
 
 /* Knows: stores without notification, which have to be polled. Promises: each operation is atomic
-   if the program's `swap` is; a waiting call polls at least every 10 ms. May use: os of cdp.h,
-   >>record, >>number, >>request. */
+   if the program's `swap` is; a waiting call polls at least every 10 ms. */
 
 /* The common part of polling stores: the custom store and the file store. `attempt` either
    completes a request, or returns CDP_PENDING and may be called again for it without doing anything
@@ -2455,11 +2431,10 @@ CDP_API CDP__COLD cdp_status cdp_custom_store_create(
 
 #endif /* CDP_NO_CUSTOM_STORE */
 
-/* ---- >>store-file: a file of records that its users append to under a lock ------------------- */
+/* ---- >>store/file: a file of records that its users append to under a lock ------------------- */
 
 /* Knows: the file, its lock, this process's copy of the keys and values. Promises: a process that
-   is killed at any point leaves a file that the others can use. May use: os of cdp.h, >>record,
-   >>kv, >>request, >>store-hash, >>store-custom. */
+   is killed at any point leaves a file that the others can use. */
 
 #ifndef CDP_NO_FILE_STORE
 /* A user of the file is one store object in one process. Every request opens the file, locks it and
@@ -2964,10 +2939,9 @@ CDP_API cdp_status cdp_file_store_create(const cdp_file_store_desc *desc, cdp_st
 }
 #endif
 
-/* ---- >>buffer: bytes to be sent or parsed ---------------------------------------------------- */
+/* ---- >>store/buffer: bytes to be sent or parsed ---------------------------------------------- */
 
-/* Knows: bytes to be sent or parsed. Promises: memory grows to a limit and is reused. May use:
-   os of cdp.h. */
+/* Knows: bytes to be sent or parsed. Promises: memory grows to a limit and is reused. */
 
 typedef struct cdp__fifo {
     uint8_t *data;
@@ -3004,10 +2978,10 @@ CDP__PRIVATE bool cdp__fifo_reserve(const cdp_os *os, cdp__fifo *b, uint64_t mor
     return true;
 }
 
-/* ---- >>auth-exchange: runs an authentication exchange on a socket ---------------------------- */
+/* ---- >>store/auth_exchange: runs an authentication exchange on a socket ---------------------- */
 
 /* Knows: one socket and the state of its exchange. Promises: it never blocks, and reads nothing
-   beyond the exchange. May use: >>auth, loop of cdp.h. */
+   beyond the exchange. */
 
 #ifndef CDP_NO_JOB_KEY
 
@@ -3077,11 +3051,11 @@ CDP__PRIVATE void cdp__auth_drain(cdp__loop *l, cdp__io *io) {
     }
 }
 
-/* ---- >>store-server: connections, their memory and their answers ----------------------------- */
+/* ---- >>store/server: connections, their memory and their answers ----------------------------- */
 
 /* Knows: the data structures of a server and its connections. Promises: memory stays within
    desc.max_total_bytes, and one run of the loop does a bounded amount of work. The other
-   sections of the server use this one. May use: kv, wire, auth, buffer, loop. */
+   sections of the server use this one. */
 
 /* Receives connections whose first bytes are those of a link; see cdp__store_server_share. */
 typedef void (*cdp__server_link_func)(void *user, int32_t fd, const cdp_addr *from,
@@ -3332,11 +3306,10 @@ CDP__PRIVATE bool cdp__conn_is_behind(const cdp__conn *c) {
 
 #endif /* CDP_NO_STORE_SERVER */
 
-/* ---- >>store-server-waits: which connections wait for which key ------------------------------ */
+/* ---- >>store/server_waits: which connections wait for which key ------------------------------ */
 
 /* Knows: waiters. Promises: any number of connections may wait for one key: when it is set, they
-   are moved aside in constant time, and then answered a bounded number per run. May use:
-   store-server, kv. */
+   are moved aside in constant time, and then answered a bounded number per run. */
 
 #ifndef CDP_NO_STORE_SERVER
 
@@ -3480,11 +3453,11 @@ CDP__PRIVATE void cdp__server_notify_watchers(
 
 #endif /* CDP_NO_STORE_SERVER */
 
-/* ---- >>store-server-commands: runs each command of the protocol ------------------------------ */
+/* ---- >>store/server_commands: runs each command of the protocol ------------------------------ */
 
 /* Knows: the commands of the protocol. There is one function per command, called with an item of
    the wire (cdp__wire_item). Promises: a command that has an answer gets exactly one, at once or
-   when its wait ends. May use: >>store-server, >>store-server-waits, >>kv, >>wire. */
+   when its wait ends. */
 
 #ifndef CDP_NO_STORE_SERVER
 
@@ -3832,11 +3805,10 @@ CDP__PRIVATE void cdp__server_command(cdp__conn *c, const cdp__wire_item *it) {
 
 #endif /* CDP_NO_STORE_SERVER */
 
-/* ---- >>store-server-bytes: parses requests, sends answers ------------------------------------ */
+/* ---- >>store/server_bytes: parses requests, sends answers ------------------------------------ */
 
 /* Knows: how received bytes become items, and when to read. Promises: an incomplete request uses
-   memory in proportion to the bytes that arrived, not to its announced length. May use:
-   store-server, store-server-commands, wire, loop. */
+   memory in proportion to the bytes that arrived, not to its announced length. */
 
 #ifndef CDP_NO_STORE_SERVER
 
@@ -4016,11 +3988,10 @@ CDP__PRIVATE void cdp__conn_resume(cdp__conn *c) {
 
 #endif /* CDP_NO_STORE_SERVER */
 
-/* ---- >>store-server-connections: accepting, authenticating, parking, closing ----------------- */
+/* ---- >>store/server_connections: accepting, authenticating, parking, closing ----------------- */
 
 /* Knows: the life of a connection. Promises: clients that stay silent, or flood the port, use a
-   bounded share of memory, descriptors and time. May use: the sections of the server above,
-   auth, loop. */
+   bounded share of memory, descriptors and time. */
 
 #ifndef CDP_NO_STORE_SERVER
 
@@ -4394,11 +4365,10 @@ CDP__PRIVATE void cdp__conn_dismiss(cdp__conn *c) {
 
 #endif /* CDP_NO_STORE_SERVER */
 
-/* ---- >>store-server-create: creating, running and destroying a server ------------------------ */
+/* ---- >>store/server_create: creating, running and destroying a server ------------------------ */
 
 /* Knows: the desc of a server, its thread, and what cdp_tcp.h needs of it. Promises: a failed
-   creation leaves nothing behind. May use: the sections of the server above, >>addr, loop of
-   cdp.h. */
+   creation leaves nothing behind. */
 
 /* The error of a listener that cannot be opened. cdp_tcp.h uses it, too. */
 CDP__PRIVATE cdp_status cdp__cannot_listen(const cdp_os *os, const cdp_addr *at, int32_t err) {
@@ -4731,11 +4701,10 @@ CDP__PRIVATE bool cdp__store_server_quiet(const cdp_store_server *s) {
 
 #endif /* CDP_NO_STORE_SERVER */
 
-/* ---- >>store-client: the data of a client, and how its requests end -------------------------- */
+/* ---- >>store/client: the data of a client, and how its requests end -------------------------- */
 
 /* Knows: the state of a client, and of its request in progress. Promises: a request ends exactly
-   once, and a broken client ends all its requests with one error. May use: buffer, auth, wire,
-   request, loop. */
+   once, and a broken client ends all its requests with one error. */
 
 /* States of a client. PAUSE ends by the timer; CONNECTING, AUTHENTICATING and GREETING by the
    socket, or by the timer if they take too long; READY when the connection ends; BROKEN never. */
@@ -4925,10 +4894,10 @@ CDP__PRIVATE void cdp__client_violated(cdp__client *c, const char *what) {
     cdp__client_break(c);
 }
 
-/* ---- >>store-client-requests: sends requests ------------------------------------------------- */
+/* ---- >>store/client_requests: sends requests ------------------------------------------------- */
 
-/* Knows: the bytes of each operation, in both dialects. Promises: a request that runs out of
-   memory is not sent in part. May use: >>store-client, >>wire, loop of cdp.h. */
+/* Knows: the bytes of each operation, in both dialects. Promises: a request that runs out of memory
+   is not sent in part. */
 
 /* Keys are sent with a leading slash, so that a program's keys cannot collide with the
    protocol's own. */
@@ -5107,10 +5076,10 @@ CDP__PRIVATE int64_t cdp__client_take(cdp__client *c, uint8_t *dst, uint64_t byt
     return (int64_t)n;
 }
 
-/* ---- >>store-client-answers: handles answers ------------------------------------------------- */
+/* ---- >>store/client_answers: handles answers ------------------------------------------------- */
 
 /* Knows: the meaning of each answer, and what is sent after it. Promises: nothing blocks; an
-   invalid answer breaks the client. May use: store-client, store-client-requests, loop. */
+   invalid answer breaks the client. */
 
 /* Sends the next part of the current request; `expect` says what the server then answers. */
 CDP__PRIVATE void cdp__client_proceed(cdp__client *c, cdp__expect expect) {
@@ -5384,11 +5353,10 @@ CDP__PRIVATE void cdp__client_pump(cdp__client *c) {
     }
 }
 
-/* ---- >>store-client-connect: connects to a server, and greets it ----------------------------- */
+/* ---- >>store/client_connect: connects to a server, and greets it ----------------------------- */
 
 /* Knows: addresses, dialects, the job key. Promises: tries until the deadline, then reports what
-   prevented the connection. May use: the sections of the client above, addr, auth-exchange,
-   loop. */
+   prevented the connection. */
 
 /* Tries the next address. After the last one, first pauses: the pause grows by half each time
    and is randomised, so that a thousand clients that started together do not connect in step. */
@@ -5743,10 +5711,10 @@ CDP__PRIVATE cdp_status cdp__client_connect(cdp__client *c, uint32_t timeout_ms)
     return status;
 }
 
-/* ---- >>store-client-calls: the store interface of a client ----------------------------------- */
+/* ---- >>store/client_calls: the store interface of a client ----------------------------------- */
 
-/* Knows: the threads that use a client. Promises: one of them runs the loop while the others
-   sleep, and each keeps its deadline. May use: the sections of the client above, loop. */
+/* Knows: the threads that use a client. Promises: one of them runs the loop while the others sleep,
+   and each keeps its deadline. */
 
 CDP__PRIVATE void cdp__client_wake_sleepers(cdp__client *c) {
     if (c->sleepers) c->os->threads.cond_broadcast(c->os->user, c->cond);
@@ -6171,10 +6139,10 @@ CDP__PRIVATE cdp_status cdp__tcp_store_start(const cdp_tcp_store_desc *desc, cdp
     return CDP_OK;
 }
 
-/* ---- >>store-prefix: another store, with a prefix before each key ---------------------------- */
+/* ---- >>store/prefix: another store, with a prefix before each key ---------------------------- */
 
 /* Knows: the inner store and the prefix. Promises: the inner store sees each key with the prefix,
-   the caller without it. May use: >>request. */
+   the caller without it. */
 
 typedef struct cdp__prefix_store {
     cdp_store store;
@@ -6329,10 +6297,9 @@ CDP_API cdp_status cdp_prefix_store_create(cdp_store *inner, const char *prefix,
 
 #endif /* CDP_NO_PREFIX_STORE */
 
-/* ---- >>public: the blocking calls ------------------------------------------------------------ */
+/* ---- >>store/calls: the blocking calls ------------------------------------------------------- */
 
-/* Knows: all kinds of stores. Promises: each call ends by its deadline. May use: everything
-   above. */
+/* Knows: all kinds of stores. Promises: each call ends by its deadline. */
 
 /* The store without its prefixes. */
 CDP__PRIVATE cdp_store *cdp__store_base(cdp_store *s) {
@@ -6767,7 +6734,5 @@ CDP_API cdp_status cdp_store_multi_get(cdp_store *s, const char *const *keys, ui
 
 #endif /* CDP_NO_STORE_CALLS */
 
-#ifdef __cplusplus
-} /* extern "C" */
-#endif
+
 #endif /* CDP_STORE_IMPL_INCLUDED */

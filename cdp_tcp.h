@@ -27,23 +27,9 @@
         gcc -O2 hello.c -o hello -pthread        cdprun -n 4 ./hello
 
     CONTENTS
-        desc        cdp_tcp_desc
-        create      cdp_init, cdp_init_url, cdp_init_from_env, and what fills in a desc
-        launch      cdp_launch_read: rank, size and local rank from a launcher's variables
-        (implementation)
-        handshake   the first messages of two processes
-        paths       which addresses of a peer are tried, and in what order
-        mac         records with an authentication code
-        memory      shared memory of two ranks of one machine
-        link        one connection and its states
-        mesh        all links of a rank, and what it listens at
-        link-streams  connections that make one link, and what goes over them
-        link-choosing, link-connecting, incoming: how a connection becomes a link
-        transport   the mesh as the transport of a group
-        first-cause what the store knows of a failure
-        rendezvous, rendezvous-steps, rendezvous-meeting: how ranks find rank 0, compare settings
-                    and exchange addresses
-        launchers, url, public
+        Each part is marked >>folder/name and comes from src/folder/name.h. `grep '>>'` lists the
+        parts in their order, which is that of the #include lines of src/cdp_tcp.h. A part uses
+        what comes before it, never what comes after it. Names in _api hold what programs call.
 
     API BY TASK
         I want to...                                       call
@@ -180,6 +166,8 @@
         the addresses of each.
 
     License: that of cdp.h. */
+
+/* Generated from src/cdp_tcp.h and the files that it includes: change those, then run `make headers`. */
 #if defined(CDP_TCP_IMPLEMENTATION) && !defined(CDP_STORE_IMPLEMENTATION)
 #define CDP_STORE_IMPLEMENTATION
 #endif
@@ -197,7 +185,7 @@
 extern "C" {
 #endif
 
-/* ---- >>desc ---------------------------------------------------------------------------------- */
+/* ---- >>tcp/desc_api: what a job is started from ---------------------------------------------- */
 
 typedef struct cdp_tcp_desc {
     /* rank and world_size (required), timeout_ms, os, logger and all that holds for any group.
@@ -260,7 +248,7 @@ typedef struct cdp_tcp_desc {
     uint32_t init_timeout_ms;
 } cdp_tcp_desc;
 
-/* ---- >>create -------------------------------------------------------------------------------- */
+/* ---- >>tcp/create_api: ranks find each other, and are connected ------------------------------ */
 
 /* Join the job: meet the other ranks through the store, then return this rank's group. Blocks
    until every rank is there, at most init_timeout_ms. Errors: see the top of this file; nothing
@@ -325,7 +313,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_init_url(
     const char *url, const cdp_tcp_desc *desc, cdp_group **out);
 #endif /* CDP_NO_ENV */
 
-/* ---- >>launch -------------------------------------------------------------------------------- */
+/* ---- >>tcp/launch_api: what launchers tell a rank -------------------------------------------- */
 
 #ifndef CDP_NO_ENV
 /* Returns the value of a variable, or NULL, as getenv() does. The text must stay valid until the
@@ -364,8 +352,13 @@ typedef struct cdp_launch {
 CDP_MUST_CHECK CDP_API cdp_status cdp_launch_read(cdp_getenv_func get, void *user, cdp_launch *out);
 #endif /* CDP_NO_ENV */
 
+
 #ifdef __cplusplus
 } /* extern "C" */
+#endif
+/* ---- >>tcp/cxx_api: descs by reference in C++ ------------------------------------------------ */
+
+#ifdef __cplusplus
 inline cdp_status cdp_init(const cdp_tcp_desc &desc, cdp_group **out) {
     return cdp_init(&desc, out);
 }
@@ -375,6 +368,8 @@ inline cdp_status cdp_init_url(const char *url, const cdp_tcp_desc &desc, cdp_gr
 }
 #endif
 #endif
+
+
 #endif /* CDP_TCP_INCLUDED */
 
 #if (defined(CDP_IMPLEMENTATION) || defined(CDP_TCP_IMPLEMENTATION)) \
@@ -383,15 +378,10 @@ inline cdp_status cdp_init_url(const char *url, const cdp_tcp_desc &desc, cdp_gr
 #undef CDP__HERE
 #define CDP__HERE CDP__FILE_TCP
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
-/* ---- >>handshake (pure): the first messages on a connection between two ranks ---------------- */
+/* ---- >>tcp/handshake: the first messages on a connection between two ranks ------------------- */
 
 /* Knows: the messages of the handshake. Promises: both sides choose the same connection; an
-   unauthenticated client costs a few hundred bytes. May use: bytes of cdp.h, auth of
-   cdp_store.h. */
+   unauthenticated client costs a few hundred bytes. */
 
 /* The rank with the higher number connects to several addresses of the other rank at once, and
    sends HELLO on each connection. The other rank answers WELCOME, or REFUSED with a reason. On the
@@ -438,7 +428,7 @@ typedef struct cdp__hello {
     uint32_t index;
     uint8_t memory[CDP__NAME_BYTES]; /* local name, or proof; zeros: no shared memory */
     uint8_t order;                   /* cdp__byte_order() of the sender */
-    uint8_t mac;                     /* 1: after the handshake, bytes travel in records of >>mac */
+    uint8_t mac; /* 1: after the handshake, bytes travel in records of >>tcp/mac */
 } cdp__hello;
 
 CDP__PRIVATE void cdp__hello_encode(const cdp__hello *h, uint8_t out[CDP__HELLO_BYTES]) {
@@ -497,10 +487,10 @@ CDP__PRIVATE const char *cdp__refusal_text(uint32_t r) {
     return texts[r < (uint32_t)CDP__REFUSE_COUNT ? r : 0];
 }
 
-/* ---- >>paths (pure): which addresses of a peer to try, and in what order --------------------- */
+/* ---- >>tcp/paths: which addresses of a peer to try, and in what order ------------------------ */
 
 /* Knows: addresses of this rank and of a peer. Promises: addresses on a shared network come
-   first. May use: addr of cdp_store.h. */
+   first. */
 
 #define CDP__ADDRS 12u /* published by a rank, at most */
 #define CDP__PATHS 16u /* tried for a peer, at most */
@@ -633,13 +623,14 @@ CDP__PRIVATE void cdp__paths_turn(
 #if defined(CDP_NO_JOB_KEY) && !defined(CDP_NO_MAC)
 #define CDP_NO_MAC
 #endif
+
+/* ---- >>tcp/mac: records with an authentication code ------------------------------------------ */
+
+/* Knows: the keys, counters and buffers of one connection. Promises: a byte is delivered only after
+   the code of its record was verified; send reports a record as sent only when the system has
+   accepted all of it. */
+
 #ifndef CDP_NO_MAC
-
-/* ---- >>mac: records with an authentication code ---------------------------------------------- */
-
-/* Knows: the keys, counters and buffers of one connection. Promises: a byte is delivered only
-   after the code of its record was verified; send reports a record as sent only when the system
-   has accepted all of it. May use: auth of cdp_store.h, bytes and loop of cdp.h. */
 
 /* With `mac`, a connection carries records after its handshake, one after the other:
 
@@ -900,11 +891,11 @@ CDP__PRIVATE int64_t cdp__mac_recv(cdp__mac *c, cdp__loop *l, cdp__io *io, const
 
 #endif /* CDP_NO_MAC */
 
-/* ---- >>memory: memory that two processes of one host share ----------------------------------- */
+/* ---- >>tcp/memory: memory that two processes of one host share ------------------------------- */
 
-/* Knows: memory that the os shares between processes, and how far a process can read the memory
-   of another one. The line between two ranks is that of >>fabric in cdp.h. Promises: values that
-   the peer stores are read once and checked. May use: os, and fabric of cdp.h. */
+/* Knows: memory that the os shares between processes, and how far a process can read the memory of
+   another one. The line between two ranks is that of >>message/fabric in cdp.h. Promises: values
+   that the peer stores are read once and checked. */
 
 #ifndef CDP_SEGMENTS
 #define CDP_SEGMENTS 128u /* of one rank, at once */
@@ -1197,10 +1188,9 @@ CDP__PRIVATE void cdp__shared_rise(cdp__shared *list) {
     }
 }
 
-/* ---- >>link: one connection and its states --------------------------------------------------- */
+/* ---- >>tcp/link: one connection and its states ----------------------------------------------- */
 
-/* Knows: one connection and its buffers. Promises: the loop watches no socket of a closed link.
-   May use: >>handshake, >>memory, loop of cdp.h. */
+/* Knows: one connection and its buffers. Promises: the loop watches no socket of a closed link. */
 
 typedef enum cdp__link_state {
     CDP__LINK_NONE,       /* never needed                                                       */
@@ -1307,10 +1297,10 @@ typedef struct cdp__incoming {
     struct cdp__incoming *next;
 } cdp__incoming;
 
-/* ---- >>mesh: all links of a rank, and its listener ------------------------------------------- */
+/* ---- >>tcp/mesh: all links of a rank, and its listener --------------------------------------- */
 
 /* Knows: all links of a rank, its listener, the store. Promises: the first cause of a failure is
-   kept. May use: >>link, >>memory, >>handshake, loop of cdp.h. */
+   kept. */
 
 /* Progress of reading another rank's wait record in the store: which rank it waits for while it
    starts. */
@@ -1328,7 +1318,7 @@ typedef struct cdp__cause_put {
     uint8_t value[CDP__FAILURE_MAX];
 } cdp__cause_put;
 
-/* A state of rendezvous; see >>rendezvous. */
+/* A state of rendezvous; see >>tcp/rendezvous. */
 typedef cdp_status cdp__join_func(struct cdp__mesh *m);
 
 #define CDP__ENDPOINT_BYTES 1024u
@@ -1535,11 +1525,10 @@ CDP__PRIVATE void cdp__link_drop(cdp__link *l, cdp_status status, int32_t err) {
     cdp__loop_remove(&l->mesh->loop, &l->io);
 }
 
-/* ---- >>link-streams: several connections as one link, and the bytes on them ------------------ */
+/* ---- >>tcp/link_streams: several connections as one link, and the bytes on them -------------- */
 
-/* Knows: the connections of a link, their ends, records with a code. Promises: the error names
-   the connection that was lost first; data that the peer sent is read before a link ends. May
-   use: >>mesh, >>link, >>mac, >>memory, >>handshake, loop of cdp.h. */
+/* Knows: the connections of a link, their ends, records with a code. Promises: the error names the
+   connection that was lost first; data that the peer sent is read before a link ends. */
 
 /* Several connections as one link: block k of the bytes to a peer uses connection k %
    connections. So both sides know which connection carries the next byte, and nothing needs to
@@ -1938,11 +1927,11 @@ CDP__PRIVATE void cdp__link_offer(
     cdp__mesh_no_memory(m, l->peer, -err);
 }
 
-/* ---- >>link-choosing: a connection becomes a link; how its end is noticed -------------------- */
+/* ---- >>tcp/link_choosing: a connection becomes a link; how its end is noticed ---------------- */
 
-/* Knows: links and the handshake. Promises: a link is UP only when both sides have chosen the
-   same connection. From then on its end is noticed: by the end of the stream, by the silence of
-   the host, or by the end of the process. May use: >>handshake, >>memory, >>link, >>mesh. */
+/* Knows: links and the handshake. Promises: a link is UP only when both sides have chosen the same
+   connection. From then on its end is noticed: by the end of the stream, by the silence of the
+   host, or by the end of the process. */
 
 CDP__PRIVATE void cdp__link_choose_again(cdp__timer *t);
 
@@ -2112,11 +2101,10 @@ CDP__PRIVATE void cdp__link_take(cdp__link *l, cdp__io *io, cdp__link_state stat
     l->state = state;
 }
 
-/* ---- >>link-connecting: connects to several addresses of a peer at once ---------------------- */
+/* ---- >>tcp/link_connecting: connects to several addresses of a peer at once ------------------ */
 
 /* Knows: the addresses of a peer and the attempts in progress. Promises: the first address whose
-   handshake succeeds becomes the link; of several failures, the most informative is kept. May
-   use: >>paths, >>link, >>mesh, >>link-choosing. */
+   handshake succeeds becomes the link; of several failures, the most informative is kept. */
 
 CDP__PRIVATE void cdp__race_next(cdp__timer *t);
 
@@ -2339,11 +2327,10 @@ CDP__PRIVATE void cdp__link_need(cdp__link *l) {
             m->os->now_ns(m->os->user) + CDP__PROBE_FIRST_MS * CDP__MS, cdp__link_probe, l);
 }
 
-/* ---- >>incoming: accepted connections that are not authenticated ----------------------------- */
+/* ---- >>tcp/incoming: accepted connections that are not authenticated ------------------------- */
 
-/* Knows: connections that are not authenticated. Promises: they are bounded in number, in time
-   and in work per turn; only the handshake is read from them. May use: >>handshake, >>link,
-   >>mesh, >>link-choosing, auth-exchange of cdp_store.h. */
+/* Knows: connections that are not authenticated. Promises: they are bounded in number, in time and
+   in work per turn; only the handshake is read from them. */
 
 CDP__PRIVATE void cdp__incoming_close(cdp__incoming *g) {
     cdp__incoming **at = &g->mesh->incoming;
@@ -2688,10 +2675,9 @@ CDP__PRIVATE CDP__COLD void cdp__mesh_accept(cdp__io *io) {
     cdp__loop_again(&m->loop, io);
 }
 
-/* ---- >>transport: the mesh as a cdp_transport ------------------------------------------------ */
+/* ---- >>tcp/transport: the mesh as a cdp_transport -------------------------------------------- */
 
-/* Knows: the mesh and the interface of transports. Promises: what cdp_transport asks for. May
-   use: >>memory, >>link, >>mesh, >>link-connecting. */
+/* Knows: the mesh and the interface of transports. Promises: what cdp_transport asks for. */
 
 /* Copies small pieces into one, which is cheaper than a system call with several pieces. False:
    they are too long. */
@@ -2972,11 +2958,10 @@ CDP__PRIVATE void cdp__mesh_doorbell(void *self, uint32_t peer) {
 
 #endif /* CDP_NO_SHARED_MEMORY */
 
-/* ---- >>first-cause: the first failure of a job, recorded in the store ------------------------ */
+/* ---- >>tcp/first_cause: the first failure of a job, recorded in the store -------------------- */
 
 /* Knows: the store's keys "fail" and "wait". Promises: an earlier or deeper cause that another rank
-   has recorded replaces this rank's own; its own record there is its latest one. May use: >>memory,
-   >>link, >>mesh, >>incoming, auth, stores. */
+   has recorded replaces this rank's own; its own record there is its latest one. */
 
 CDP__PRIVATE uint64_t cdp__mesh_now(const cdp__mesh *m) {
     return m->os->now_ns(m->os->user);
@@ -3066,8 +3051,8 @@ CDP__PRIVATE CDP__COLD void cdp__mesh_put_cause(cdp__mesh *m) {
     m->put_count += cdp__mesh_put(m, p, expected);
 }
 
-/* Stores a correction that had to wait. Of a start that failed only >>rendezvous stores the cause:
-   a process that does not belong to the job must not end it. */
+/* Stores a correction that had to wait. Only >>tcp/rendezvous stores the cause of a start that
+   failed: a process that does not belong to the job must not end it. */
 CDP__PRIVATE void cdp__mesh_put_again(cdp__mesh *m) {
     if (m->put_count) cdp__mesh_put_cause(m);
 }
@@ -3478,11 +3463,10 @@ CDP__PRIVATE CDP__COLD void cdp__mesh_close(void *self) {
     cdp__free(os, m);
 }
 
-/* ---- >>rendezvous: how the ranks of a job find each other ------------------------------------ */
+/* ---- >>tcp/rendezvous: how the ranks of a job find each other -------------------------------- */
 
-/* Knows: the keys of the job in the store. Promises: every wait ends by the deadline of
-   cdp_init(); no step waits except cdp__mesh_rendezvous(). May use: >>paths, >>mesh,
-   >>first-cause, loop of cdp.h, stores. */
+/* Knows: the keys of the job in the store. Promises: every wait ends by the deadline of cdp_init();
+   no step waits except cdp__mesh_rendezvous(). */
 
 /* Keys under "<job>/": config (rank 0: version, world size, settings, the job's random name),
    claim/<rank> (the process that owns the rank), addr/<rank> (its addresses), done/<rank> (it has
@@ -3991,11 +3975,10 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__join_await_all(
     return cdp__join_await(m);
 }
 
-/* ---- >>rendezvous-steps: listen, compare, claim, exchange ------------------------------------ */
+/* ---- >>tcp/rendezvous_steps: listen, compare, claim, exchange -------------------------------- */
 
 /* Knows: the deadline of cdp_init(), the store, results of earlier steps. Promises: a step that
-   fails reports which rank is missing or differs. May use: >>handshake, >>paths, >>mesh,
-   >>incoming, >>rendezvous, stores. */
+   fails reports which rank is missing or differs. */
 
 /* True if the desc restricts the job to one host. (A host often resolves its own name to
    127.0.1.1, so a name proves nothing.) */
@@ -4530,11 +4513,10 @@ CDP__PRIVATE bool cdp__mesh_meets_in_store(const cdp__mesh *m) {
     return cdp__mesh_meets(m) && m->meeting;
 }
 
-/* ---- >>rendezvous-meeting: how the other ranks find rank 0 ----------------------------------- */
+/* ---- >>tcp/rendezvous_meeting: how the other ranks find rank 0 ------------------------------- */
 
-/* Knows: how rank 0 publishes its address: directly, in a file, in a store, or through an
-   exchange function. Promises: an address of an earlier run is not mistaken for this one's. May
-   use: >>rendezvous, >>rendezvous-steps, stores. */
+/* Knows: how rank 0 publishes its address: directly, in a file, in a store, or through an exchange
+   function. Promises: an address of an earlier run is not mistaken for this one's. */
 
 #ifndef CDP_NO_MEETING
 /* The text that rank 0 publishes: "JOB ADDRESSES", where JOB is the job's random name as 32
@@ -4961,10 +4943,10 @@ CDP__PRIVATE cdp_status cdp__mesh_open(cdp__mesh *m) {
     return CDP_OK;
 }
 
-/* ---- >>launchers (pure): variables that launchers set ---------------------------------------- */
+/* ---- >>tcp/launchers: variables that launchers set ------------------------------------------- */
 
-/* Knows: the variables of cdprun, torchrun, Open MPI, MPICH and Slurm. Promises: an error names
-   the variable, its value, and what it should contain. May use: text and hash of cdp.h. */
+/* Knows: the variables of cdprun, torchrun, Open MPI, MPICH and Slurm. Promises: an error names the
+   variable, its value, and what it should contain. */
 
 #ifndef CDP_NO_ENV
 
@@ -5160,10 +5142,13 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__launch_read(const cdp__vars *v, cdp_launc
     return st;
 }
 
-/* ---- >>url (pure): the address of a job as a text -------------------------------------------- */
+#endif /* CDP_NO_ENV */
 
-/* Knows: the three forms of a job's URL. Promises: an invalid text is refused completely. May
-   use: >>addr of cdp_store.h. */
+/* ---- >>tcp/url: the address of a job as a text ----------------------------------------------- */
+
+/* Knows: the three forms of a job's URL. Promises: an invalid text is refused completely. */
+
+#ifndef CDP_NO_ENV
 
 typedef enum cdp__url_kind {
     CDP__URL_ENV,
@@ -5245,10 +5230,9 @@ CDP__PRIVATE cdp_status cdp__url_parse(const char *url, cdp__url *u) {
 
 #endif /* CDP_NO_ENV */
 
-/* ---- >>public: the public functions ---------------------------------------------------------- */
+/* ---- >>tcp/calls: the public functions ------------------------------------------------------- */
 
-/* Knows: descs and the environment. Promises: a call that fails leaves nothing behind. May use:
-   everything above. */
+/* Knows: descs and the environment. Promises: a call that fails leaves nothing behind. */
 
 CDP__PRIVATE cdp_tcp_desc cdp__tcp_desc_defaults(const cdp_tcp_desc *desc) {
     cdp_tcp_desc d = *desc;
@@ -5633,7 +5617,5 @@ CDP_API cdp_status cdp_init_from_env(const cdp_tcp_desc *desc, cdp_group **out) 
 
 #endif /* CDP_NO_ENV */
 
-#ifdef __cplusplus
-} /* extern "C" */
-#endif
+
 #endif /* CDP_TCP_IMPL_INCLUDED */

@@ -1,0 +1,94 @@
+/* base/types_api.h - dtypes, reductions, memory */
+#ifndef CDP_SRC_BASE_TYPES_API_H
+#define CDP_SRC_BASE_TYPES_API_H
+
+#include "config.h"
+
+typedef enum cdp_dtype {
+    CDP_DTYPE_DEFAULT = 0, /* means f32 */
+    CDP_DTYPE_F32,
+    CDP_DTYPE_F64,
+    CDP_DTYPE_I32,
+    CDP_DTYPE_I64,
+    CDP_DTYPE_U8,
+    CDP_DTYPE_F16,  /* IEEE half: 1 sign, 5 exponent, 10 fraction bits */
+    CDP_DTYPE_BF16, /* the upper half of an f32 */
+    CDP_DTYPE_I8,
+    CDP_DTYPE_I16,
+    CDP_DTYPE_U16,
+    CDP_DTYPE_U32,
+    CDP_DTYPE_U64,
+    CDP_DTYPE_BOOL, /* one byte, 0 or 1 */
+    /* One byte, with 4 and 3, or 5 and 2, exponent and fraction bits. Both can be copied; only a
+       GPU reduces them, see cdp_nccl.h */
+    CDP_DTYPE_F8E4M3,
+    CDP_DTYPE_F8E5M2,
+    CDP_DTYPE_COUNT
+} cdp_dtype;
+
+/* Factors, divisors and shares. */
+#ifdef CDP_ONLY_F32
+typedef float cdp_real;
+#else
+typedef double cdp_real;
+#endif
+
+/* Reductions. AVG is the sum divided by the number of ranks, once, after summing (integers: C
+   division, towards zero). Integer sums and products wrap around modulo 2^bits. Floats: a NaN among
+   the operands makes every result NaN, MIN and MAX included, and always the same one; MIN and MAX
+   take 0 and -0 for equal and keep the left one of equals. F16 and BF16 are combined, scaled and
+   divided as f32, and rounded to nearest even after every such step. BAND, BOR, BXOR: integers and
+   BOOL. PREMUL_SUM: floats; every rank's input is multiplied by its cdp_request.factor first. BOOL:
+   SUM and MAX are "or", PRODUCT and MIN are "and"; it has no AVG. The call returns
+   CDP_ERR_UNSUPPORTED for other combinations. Which operand is left, and in what order the ranks
+   are combined, depends on the operation, the number of ranks and the length alone: every rank gets
+   the same bits, and so does every run. */
+typedef enum cdp_reduce_op {
+    CDP_REDUCE_DEFAULT = 0, /* means SUM */
+    CDP_REDUCE_SUM,
+    CDP_REDUCE_AVG,
+    CDP_REDUCE_MIN,
+    CDP_REDUCE_MAX,
+    CDP_REDUCE_PRODUCT,
+    CDP_REDUCE_BAND,
+    CDP_REDUCE_BOR,
+    CDP_REDUCE_BXOR,
+    CDP_REDUCE_PREMUL_SUM,
+    CDP_REDUCE_COUNT
+} cdp_reduce_op;
+
+typedef enum cdp_coll_kind {
+    CDP_COLL_NONE = 0,
+    CDP_COLL_ALLREDUCE,
+    CDP_COLL_BROADCAST,
+    CDP_COLL_ALLGATHER,
+    CDP_COLL_BARRIER,
+    CDP_COLL_REDUCE,
+    CDP_COLL_GATHER,
+    CDP_COLL_SCATTER,
+    CDP_COLL_REDUCE_SCATTER,
+    CDP_COLL_ALLTOALL,
+    CDP_COLL_SEND, /* a message from one rank to another, on both sides */
+    CDP_COLL_COUNT
+} cdp_coll_kind;
+
+/* Bytes of one element, 0 for a value that is no dtype. */
+CDP_API uint64_t cdp_dtype_size(cdp_dtype dtype);
+CDP_API const char *cdp_dtype_name(cdp_dtype dtype);
+CDP_API const char *cdp_reduce_name(cdp_reduce_op op);
+CDP_API const char *cdp_coll_name(cdp_coll_kind kind);
+
+/* A piece of memory, for scatter and gather. The functions that take one never write through
+   `data` when sending. */
+typedef struct cdp_iov {
+    void *data;
+    uint64_t bytes;
+} cdp_iov;
+
+/* Bytes that the receiver of this struct may read, but does not own. */
+typedef struct cdp_bytes {
+    const void *data;
+    uint64_t bytes;
+} cdp_bytes;
+
+#endif /* CDP_SRC_BASE_TYPES_API_H */

@@ -1,0 +1,221 @@
+/*  cdp_elastic.h - ranks that come, go and die - v0.2.0 - MIT-0 or Unlicense
+
+    WHAT IT IS
+        A training job that goes on when its number of processes changes. When a rank dies or
+        leaves, the others continue in the same process with the state of the last committed step;
+        at most the step in flight is computed again (one exception: see THE DEAD). A newcomer
+        receives that state from the ranks that have it; nobody restarts. A key-value store decides
+        which processes are in: the first decision in the store counts, so the history of a job
+        never forks.
+
+    DO THIS
+        #define CDP_IMPLEMENTATION      in exactly one C or C++ file, before
+        #include "cdp_elastic.h"        which includes cdp_tcp.h, cdp_store.h and cdp.h
+
+    QUICK START
+        cdp_entry entries[] = {{"w", w, w_count, CDP_DTYPE_F32}, {"momentum", m, w_count,
+            CDP_DTYPE_F32}};
+        cdp_elastic_desc desc = {0};
+        desc.store = store;             // served by a process that outlives the ranks
+        desc.min_ranks = 2;
+        desc.entries = entries;
+        desc.entry_count = 2;
+        cdp_elastic *e;
+        cdp_elastic_now now;
+        cdp_status st;
+        if (cdp_elastic_create(&desc, &e) != CDP_OK) return cdp_print_error(stderr);
+        while ((st = cdp_elastic_next(e, &now)) == CDP_OK && now.step < steps) {
+            forward_backward(grad, now.step, now.rank, now.size);
+            if (cdp_allreduce(now.group, NULL, grad, w_count, CDP_DTYPE_F32, CDP_REDUCE_AVG)
+                != CDP_OK) continue;    // somebody died: this step counts nowhere here
+            if (cdp_elastic_commit(e) != CDP_OK) continue;
+            optimizer(w, m, grad);      // only now
+        }
+        if (st == CDP_OK) st = cdp_elastic_finish(e);
+        if (st != CDP_OK) return cdp_print_error(stderr);
+        cdp_elastic_destroy(e);
+        With cdp_elastic_create_from_env() the launcher serves the store. On one machine:
+            cdprun -n 4 --stay --max-restarts 3 ./train
+        On each of 2 to 4 machines, HOST being one of them and FILE the same secret:
+            cdprun -n 4 --nnodes 2:4 --stay --rdzv-endpoint HOST --job-key-file FILE ./train
+
+    CONTENTS
+        Each part is marked >>folder/name and comes from src/folder/name.h. `grep '>>'` lists the
+        parts in their order, which is that of the #include lines of src/cdp_elastic.h. A part uses
+        what comes before it, never what comes after it. Names in _api hold what programs call.
+
+    API BY TASK
+        I want to...                                       call
+        join a job, or begin it                            cdp_elastic_create
+        the same, told by variables                        cdp_elastic_create_from_env
+        get this step's group, rank and size               cdp_elastic_next
+        say that the gradients of a step are complete      cdp_elastic_commit
+        know which samples belong to this step             .batch, now.samples
+        stay in during a long step, without threads        cdp_elastic_poll
+        decide something together, also when ranks die     cdp_elastic_agree
+        end the job                                        cdp_elastic_finish, cdp_elastic_destroy
+        take this process out, the others go on            cdp_elastic_leave
+        end the epoch from outside                         cdp_elastic_alarm
+        attach NCCL to each new group                      .connected
+        see what happened and how long it took             cdp_elastic_history
+        keep a cdp_ddp over a change                       cdp_ddp_rebind (cdp.h)
+        know which samples of a data set are left          .consumed of cdp_sampler (cdp.h)
+        keep steps and state myself: who is left?          cdp_group_shrink
+
+    COMING FROM torchrun, torchft
+        --nnodes MIN:MAX                       .min_ranks, .max_ranks; CDP_ELASTIC=MIN:MAX, which
+                                               cdprun --nnodes MIN:MAX --stay sets
+        restart of all workers on a change     none: survivors keep their memory (a program without
+                                               this header: cdprun --nnodes MIN:MAX restarts it)
+        rendezvous, last_call_timeout          a turn: .settle_ms, for those of whom nobody knows
+                                               whether they live
+        lighthouse, quorum                     compare-and-set of one key for each epoch
+        should_commit (a vote)                 cdp_elastic_commit: local; repaired by transfer
+        heal from the highest step             only from members of the last epoch: a newcomer that
+                                               claims a higher step is never a source
+
+    HOW IT WORKS
+        An epoch is a decided list of members with ranks. When a rank is lost, leaves or asks to be
+        taken in, somebody sets the alarm of the epoch. Each process has a thread that waits for it
+        (without threads: see NO THREAD): it aborts the group, and writes into the store which step
+        it has committed (it arrives). From then on nothing is committed in that epoch. The lowest
+        rank that arrived decides: the next epoch has those who arrived, then the newcomers; it
+        begins with the highest step that one of the arrived members has committed, and those who
+        have it are the sources of state.
+        The others receive entries and blob, in pieces from up to 8 sources, and use them only after
+        the hashes of all ranks were equal. Every epoch has connections of its own, and each rank
+        says on them which member of which epoch it is.
+        Committed steps differ by at most one within an epoch, because an allreduce completes
+        nowhere before each member gave its part.
+        So a rank may be given a step that it has not committed itself. Let every rank record what
+        you want once for each step (a loss curve), not rank 0 alone, and keep the later of two
+        records of one step.
+
+    TIMES
+        timeout_ms of tcp->group   one operation, and the time until each rank calls
+                                   cdp_elastic_next() after a change
+        settle_ms                  a turn waits so long for members of whom nobody knows whether
+                                   they live. A process whose machine or network stands still for
+                                   longer is left out, and comes back as a newcomer. Without
+                                   threads it has no default: see NO THREAD
+        join_ms                    being below min_ranks, waiting to be taken in, and epochs that
+                                   fail one after the other before they begin: each alone
+
+    CONFIGURATION
+        CDP_ELASTIC_IMPLEMENTATION implements this header and those below it, whose private parts it
+        uses, in the same file. The macros of cdp.h and cdp_tcp.h hold here, too. CDP_NO_ENV: no
+        cdp_elastic_create_from_env. CDP_NO_GROUPS, CDP_NO_OBJECTS and CDP_NO_STORE_CALLS are an
+        error. cdp_elastic_create_from_env reads CDP_ELASTIC (MIN:MAX, MIN: or N), CDP_ELASTIC_ID,
+        CDP_ELASTIC_JOB (of .job), MASTER_ADDR, MASTER_PORT, CDP_JOB_KEY, and CDP_TRUST_NETWORK=1
+        (of .tcp->trust_network). `cdprun --nnodes MIN:MAX --stay` sets them.
+
+    THREADS
+        cdp_elastic_next, _commit, _agree, _finish: one thread at a time. cdp_elastic_leave, _alarm,
+        _history: any thread. The store must be one that several threads may use (all of
+        cdp_store.h are). One thread of this header's own sleeps in a wait of the store and wakes
+        ten times a second. On rank 0 it also looks for newcomers. Another one destroys the group of
+        an epoch that has ended.
+
+    NO THREAD
+        With no_thread of tcp->group, with CDP_NO_THREADS, or with an os that has none, this header
+        starts no thread, and neither do its groups. All calls come from one thread, also
+        cdp_elastic_leave() and _alarm(), and none from a signal handler. What the thread would do
+        is done in cdp_elastic_next(), _commit(), _agree(), _finish() and _poll(): at most once in a
+        millisecond they look whether the store has answered what they asked before, and go on.
+        They wait for the store only in a turn, or when the group has failed or newcomers have come.
+        A process arrives in such a call only. So settle_ms must be set, on each rank that has no
+        thread and on those beside it, to 1500 ms more than the longest time that any rank spends
+        between two such calls: in a step, a checkpoint, connected(), save() or load(). A rank that
+        is away for longer in a turn is left out although it is healthy (STATE; the text says for
+        how long it was away). 1500 ms: so late an operation may hear that the epoch has ended, if
+        rank 0 of the epoch computes meanwhile. Call cdp_elastic_poll() in a step that takes long.
+        A member that is known to be dead is not waited for; only the first epoch waits for
+        settle_ms, if fewer than max_ranks come. CDP_NO_FRAMES: UNSUPPORTED.
+
+    THE DEAD
+        A killed process is noticed by its peers' connections. Whether it is known to be dead, so
+        that a turn need not wait for settle_ms, depends on the store: a TCP client whose will_key
+        is JOB/gone/ID (cdp_elastic_create_from_env makes one) tells it at once.
+        A death while the members of a new epoch connect may be noticed at the deadline of that
+        attempt alone: 500 ms and 20 ms for each rank, twice as long after each attempt that failed.
+        If exactly one rank has committed the last step, the others receive it from there, beside
+        what they hold: if that rank dies meanwhile, they go on without that step. Only where they
+        have no memory for both, or are all newcomers, the job ends with STATE. In the first epoch,
+        where rank 0 alone has the state, another rank takes its place that has not yet begun to
+        receive. Where all ranks are dead, waiting newcomers get STATE.
+
+    MEMORY
+        From the os of tcp->group. 24 bytes for each member of the epoch; the blob, while it moves;
+        on a rank that is a step behind, as much as all entries, while it receives them.
+        The store keeps each decision (216 bytes and 24 for each member), each ticket (48), one key
+        for each call of cdp_elastic_agree(), and one for each process that has ended (JOB/gone/ID).
+
+    ERRORS
+        cdp_elastic_create: INVALID (desc; an id that was used before; no settle_ms without
+        threads), UNSUPPORTED (no threads, and CDP_NO_FRAMES), TIMEOUT (join_ms; the text says who
+        was there), MISMATCH (settings or entries differ from those of the job; the text shows the
+        first that does), STATE (the job is over: this process came too late and is not needed; or
+        all its ranks have died: start again from a checkpoint), STORE, NOMEM.
+        cdp_elastic_next: TIMEOUT (below min_ranks, or no epoch begins, for join_ms), STATE (left
+        out; left; nobody that is left has state: start from a checkpoint), MISMATCH (state that
+        should be equal is not), STORE (the store is lost: this process must end), and whatever is a
+        mistake of the program (INVALID, MISMATCH, UNSUPPORTED of an operation): it does not start a
+        turn. IO: the system refuses something here, as a descriptor; the others go on without this
+        process.
+
+    WHAT IS NOT THERE
+        The store is the single point of failure. Survivors do not reuse their connections (after
+        cdp_group_shrink() they do). A rank that lives but never calls again ends an epoch after
+        each timeout_ms and is not left out: end its process.
+
+    License: MIT-0 or Unlicense, as you like; see the end of cdp.h.                            */
+#if defined(CDP_ELASTIC_IMPLEMENTATION) && !defined(CDP_TCP_IMPLEMENTATION)
+#define CDP_TCP_IMPLEMENTATION
+#endif
+#include "cdp_tcp.h"
+
+#ifndef CDP_ELASTIC_INCLUDED
+#define CDP_ELASTIC_INCLUDED
+
+#define CDP_ELASTIC_VERSION 200 /* major * 10000 + minor * 100 + patch */
+#if CDP_ELASTIC_VERSION != CDP_VERSION
+#error "cdp_elastic.h and cdp.h are of different versions: copy both from the same release"
+#endif
+
+#if defined(CDP_NO_GROUPS) || defined(CDP_NO_OBJECTS) || defined(CDP_NO_STORE_CALLS)
+#error "cdp_elastic.h needs groups, objects and all store calls"
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "elastic/elastic_api.h"
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+#include "elastic/cxx_api.h"
+
+#endif /* CDP_ELASTIC_INCLUDED */
+
+#if (defined(CDP_IMPLEMENTATION) || defined(CDP_ELASTIC_IMPLEMENTATION)) \
+    && !defined(CDP_ELASTIC_IMPL_INCLUDED)
+#define CDP_ELASTIC_IMPL_INCLUDED
+#undef CDP__HERE
+#define CDP__HERE CDP__FILE_ELASTIC
+
+#include "elastic/epoch.h"
+#include "elastic/turn.h"
+#include "elastic/records.h"
+#include "elastic/store.h"
+#include "elastic/turns.h"
+#include "elastic/transfer.h"
+#include "elastic/connect.h"
+#include "elastic/entry.h"
+#include "elastic/create.h"
+#include "elastic/calls.h"
+#include "elastic/shrink.h"
+#include "elastic/history.h"
+
+#endif /* CDP_ELASTIC_IMPL_INCLUDED */

@@ -1,0 +1,67 @@
+/* ddp/bucket.h - which parameters share a bucket
+
+   Knows: dtypes and sizes of parameters. Promises: the same plan for the same numbers, in linear
+   time, without memory of its own. */
+#ifndef CDP_SRC_DDP_BUCKET_H
+#define CDP_SRC_DDP_BUCKET_H
+
+#include "../base/config.h"
+#include "../base/types_api.h"
+#include "ddp_api.h"
+#include "../base/compiler.h"
+#include "../base/basics.h"
+
+#ifndef CDP_NO_DDP
+
+/* The bucket that is being filled with parameters of one dtype. While it is open, bucket_of[] of
+   its parameters is a list: each entry is the index of the parameter that was added before it. */
+typedef struct cdp__bucket_open {
+    uint64_t bytes, limit;
+    uint32_t newest; /* the parameter added last; UINT32_MAX: the bucket is empty */
+    /* the lowest parameter index of this dtype: after it, the open bucket is complete */
+    uint32_t lowest;
+} cdp__bucket_open;
+
+CDP__PRIVATE void cdp__bucket_close(cdp__bucket_open *o, uint32_t number, uint32_t *bucket_of) {
+    uint32_t i = o->newest;
+    while (i != UINT32_MAX) {
+        const uint32_t before = bucket_of[i];
+        bucket_of[i] = number;
+        i = before;
+    }
+    o->newest = UINT32_MAX;
+    o->bytes = 0;
+}
+
+/* PyTorch's rule over the parameters in reverse order: one open bucket per dtype. The parameter
+   that brings a bucket to its limit closes it, so a bucket may exceed its limit. The first bucket
+   of each dtype has its own, smaller limit, so that communication starts early. Buckets are
+   numbered in the order in which a backward pass from the last parameter to the first completes
+   them. `bucket_of` has room for n numbers; returns how many buckets there are. Takes time
+   proportional to n. */
+CDP__PRIVATE uint32_t cdp__bucket_plan_make(const cdp_param *params, uint32_t n,
+    uint64_t first_bytes, uint64_t bytes, uint32_t *bucket_of) {
+    cdp__bucket_open open[CDP_DTYPE_COUNT];
+    uint32_t count = 0, i;
+    for (i = 0; i < CDP_DTYPE_COUNT; ++i) {
+        open[i].bytes = 0;
+        open[i].limit = first_bytes;
+        open[i].newest = open[i].lowest = UINT32_MAX;
+    }
+    for (i = n; i-- > 0;)
+        open[params[i].dtype].lowest = i;
+    for (i = n; i-- > 0;) {
+        cdp__bucket_open *o = &open[params[i].dtype];
+        bucket_of[i] = o->newest;
+        o->newest = i;
+        o->bytes += params[i].count * cdp_dtype_size(params[i].dtype);
+        if (o->bytes < o->limit && i != o->lowest) continue;
+        cdp__bucket_close(o, count++, bucket_of);
+        o->limit = bytes;
+    }
+    return count;
+}
+
+#endif /* CDP_NO_DDP */
+
+#endif /* CDP_SRC_DDP_BUCKET_H */

@@ -1,0 +1,197 @@
+/* ddp/hooks_quantize.h - sends 8 bits per value
+
+   Knows: the arithmetic of PyTorch's quantization hooks. Promises: the same bits on every rank. */
+#ifndef CDP_SRC_DDP_HOOKS_QUANTIZE_H
+#define CDP_SRC_DDP_HOOKS_QUANTIZE_H
+
+#include "../base/config.h"
+#include "../base/status_api.h"
+#include "../base/types_api.h"
+#include "../group/group_api.h"
+#include "../group/collectives_api.h"
+#include "hooks_api.h"
+#include "../base/compiler.h"
+#include "../base/basics.h"
+#include "../base/text.h"
+#include "../dtype/reduce.h"
+#include "../group/collective_calls.h"
+#include "hooks.h"
+
+#ifndef CDP_NO_HOOKS
+
+/* Rounds to the nearest integer, ties to even. Values beyond +-1024 become +-1024, NaN becomes
+   -1024. Inline, so that the calling loop vectorises; masks select the case, because gcc makes
+   branches of `?:` here. */
+CDP__PRIVATE inline int32_t cdp__round_whole(float v) {
+    uint32_t bits;
+    int32_t whole, odd, up, down;
+    float x, rest;
+    memcpy(&bits, &v, 4);
+    bits = CDP__PICK(v > 1024, 0x44800000u, bits);      /* 1024 */
+    bits = CDP__PICK(!(v >= -1024), 0xc4800000u, bits); /* -1024 */
+    memcpy(&x, &bits, 4);
+    whole = (int32_t)x;
+    odd = whole & 1;
+    rest = x - (float)whole;
+    up = (int32_t)(rest > 0.5f) | ((int32_t)(rest == 0.5f) & odd);
+    down = (int32_t)(rest < -0.5f) | ((int32_t)(rest == -0.5f) & odd);
+    return whole + up - down;
+}
+
+CDP__PRIVATE float cdp__round_even(float v) {
+    return (float)cdp__round_whole(v);
+}
+
+#define CDP__RANGE_LANES 16u
+
+/* Updates the smallest and largest values so far, in lanes. */
+CDP__PRIVATE void cdp__quantize_range_block(
+    const float *CDP__RESTRICT x, float *CDP__RESTRICT lows, float *CDP__RESTRICT highs) {
+    uint32_t i, k;
+    for (i = 0; i < CDP__BLOCK; i += CDP__RANGE_LANES)
+        for (k = 0; k < CDP__RANGE_LANES; ++k) {
+            lows[k] = x[i + k] < lows[k] ? x[i + k] : lows[k];
+            highs[k] = x[i + k] > highs[k] ? x[i + k] : highs[k];
+        }
+}
+
+/* Scale and zero point of one row, from a range that always includes 0. */
+CDP__PRIVATE void cdp__quantize_range(const float *x, uint64_t n, float *out) {
+    float lows[CDP__RANGE_LANES] = {0}, highs[CDP__RANGE_LANES] = {0}, rest[CDP__BLOCK] = {0};
+    float low = 0, high = 0, scale, zero;
+    uint32_t k;
+    for (; n >= CDP__BLOCK; n -= CDP__BLOCK, x += CDP__BLOCK)
+        cdp__quantize_range_block(x, lows, highs);
+    if (n) memcpy(rest, x, (size_t)n * sizeof *rest);
+    cdp__quantize_range_block(rest, lows, highs);
+    for (k = 0; k < CDP__RANGE_LANES; ++k) {
+        low = lows[k] < low ? lows[k] : low;
+        high = highs[k] > high ? highs[k] : high;
+    }
+    scale = (high - low) / 255.0f;
+    if (!(scale >= 1.1920929e-07f)) scale = 1.1920929e-07f;
+    zero = 0 - cdp__round_even(low / scale);
+    if (zero < 0) zero = 0;
+    if (zero > 255) zero = 255;
+    out[0] = scale;
+    out[1] = zero;
+}
+
+CDP__PRIVATE void cdp__quantize_block(
+    const float *CDP__RESTRICT x, float scale, float zero, uint8_t *CDP__RESTRICT out) {
+    const int32_t origin = (int32_t)zero; /* an integer, 0 to 255 */
+    uint32_t i;
+    for (i = 0; i < CDP__BLOCK; ++i) {
+        int32_t q = cdp__round_whole(x[i] / scale) + origin;
+        q = q < 0 ? 0 : q;
+        q = q > 255 ? 255 : q;
+        out[i] = (uint8_t)q;
+    }
+}
+
+CDP__PRIVATE void cdp__quantize_row(const float *x, uint64_t n, const float *range, uint8_t *out) {
+    float rest[CDP__BLOCK] = {0};
+    uint8_t bytes[CDP__BLOCK];
+    for (; n >= CDP__BLOCK; n -= CDP__BLOCK, x += CDP__BLOCK, out += CDP__BLOCK)
+        cdp__quantize_block(x, range[0], range[1], out);
+    if (!n) return;
+    memcpy(rest, x, (size_t)n * sizeof *rest);
+    cdp__quantize_block(rest, range[0], range[1], bytes);
+    memcpy(out, bytes, (size_t)n);
+}
+
+CDP__PRIVATE void cdp__dequantize_block(
+    float *CDP__RESTRICT x, float scale, float zero, const uint8_t *CDP__RESTRICT q) {
+    uint32_t i;
+    for (i = 0; i < CDP__BLOCK; ++i)
+        x[i] += scale * ((float)q[i] - zero);
+}
+
+/* Adds the values that one rank sent to x. */
+CDP__PRIVATE void cdp__dequantize_row(float *x, uint64_t n, const float *range, const uint8_t *q) {
+    float rest[CDP__BLOCK] = {0};
+    uint8_t bytes[CDP__BLOCK] = {0};
+    for (; n >= CDP__BLOCK; n -= CDP__BLOCK, x += CDP__BLOCK, q += CDP__BLOCK)
+        cdp__dequantize_block(x, range[0], range[1], q);
+    if (!n) return;
+    memcpy(rest, x, (size_t)n * sizeof *rest);
+    memcpy(bytes, q, (size_t)n);
+    cdp__dequantize_block(rest, range[0], range[1], bytes);
+    memcpy(x, rest, (size_t)n * sizeof *rest);
+}
+
+/* A bucket as rows that have a scale and a zero point each: rows of 512 values, the last one
+   padded, or a single row. Scratch memory holds the ranges of all ranks, then the bytes of all
+   ranks. */
+typedef struct cdp__quantized {
+    uint64_t row, rows;
+    float *ranges;  /* rank r: `rows` pairs, from r * rows * 2 on */
+    uint8_t *bytes; /* rank r: `rows` * `row` bytes, from r * rows * row on */
+} cdp__quantized;
+
+/* The number of values in row i, without padding. */
+CDP__PRIVATE uint64_t cdp__quantized_row(const cdp__quantized *z, const cdp_bucket *b, uint64_t i) {
+    const uint64_t begin = i * z->row;
+    return begin < b->count ? cdp__min(z->row, b->count - begin) : 0;
+}
+
+CDP__PRIVATE void cdp__quantize_own(
+    const cdp__quantized *z, const cdp_bucket *b, bool ranges_only) {
+    const uint64_t rank = cdp_rank(b->group), n = z->rows * z->row;
+    const float *x = (const float *)b->data;
+    uint64_t i;
+    if (!ranges_only) memset(z->bytes + rank * n, 0, (size_t)n);
+    for (i = 0; i < z->rows; ++i, x += z->row) {
+        float *range = z->ranges + (rank * z->rows + i) * 2;
+        const uint64_t used = cdp__quantized_row(z, b, i);
+        if (ranges_only)
+            cdp__quantize_range(x, used, range);
+        else
+            cdp__quantize_row(x, used, range, z->bytes + rank * n + i * z->row);
+    }
+}
+
+/* Replaces the bucket by the mean of the values of all ranks. */
+CDP__PRIVATE void cdp__quantized_mean(const cdp__quantized *z, const cdp_bucket *b) {
+    const uint64_t world = cdp_size(b->group), n = z->rows * z->row;
+    const float divisor = (float)b->divisor;
+    float *x = (float *)b->data;
+    uint64_t i, r;
+    memset(x, 0, (size_t)b->count * sizeof *x);
+    for (i = 0; i < z->rows; ++i)
+        for (r = 0; r < world; ++r)
+            cdp__dequantize_row(x + i * z->row, cdp__quantized_row(z, b, i),
+                z->ranges + (r * z->rows + i) * 2, z->bytes + r * n + i * z->row);
+    cdp__kernel_run(CDP_DTYPE_F32, cdp__divide_f32, x, &divisor, b->count, true);
+}
+
+CDP__PRIVATE cdp_status cdp__hook_quantize(
+    cdp__hook *h, cdp__slot *s, cdp_bucket *b, uint32_t stage, cdp_request *op) {
+    const bool channel = h->desc.kind == CDP_HOOK_QUANTIZE_CHANNEL;
+    const uint64_t world = cdp_size(b->group);
+    cdp__quantized z;
+    uint64_t bytes;
+    z.row = channel ? 512 : b->count;
+    z.rows = channel ? b->count / 512 + 1 : 1;
+    bytes = world * z.rows * (8 + z.row);
+    if (!cdp__hook_memory(h, &s->scratch, &s->scratch_bytes, bytes))
+        return cdp__fail_nomem("a quantized bucket", bytes);
+    z.ranges = (float *)(void *)s->scratch;
+    z.bytes = s->scratch + world * z.rows * 8;
+    if (stage == 2) {
+        cdp__quantized_mean(&z, b);
+        return CDP_OK;
+    }
+    cdp__quantize_own(&z, b, stage == 0);
+    if (stage == 0)
+        *op = cdp__request_of(
+            CDP_COLL_ALLGATHER, NULL, z.ranges, z.rows * 2, CDP_DTYPE_F32, CDP_REDUCE_DEFAULT, 0);
+    else
+        *op = cdp__request_of(
+            CDP_COLL_ALLGATHER, NULL, z.bytes, z.rows * z.row, CDP_DTYPE_U8, CDP_REDUCE_DEFAULT, 0);
+    return CDP_PENDING;
+}
+
+#endif /* CDP_NO_HOOKS */
+
+#endif /* CDP_SRC_DDP_HOOKS_QUANTIZE_H */

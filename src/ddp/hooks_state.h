@@ -1,0 +1,263 @@
+/* ddp/hooks_state.h - creating a hook, saving and loading its state
+
+   Knows: all kinds of hooks. Promises: saved state can be loaded on every machine (32-bit words,
+   least significant byte first). */
+#ifndef CDP_SRC_DDP_HOOKS_STATE_H
+#define CDP_SRC_DDP_HOOKS_STATE_H
+
+#include "../base/config.h"
+#include "../base/status_api.h"
+#include "../base/types_api.h"
+#include "../os/os_api.h"
+#include "../group/collectives_api.h"
+#include "hooks_api.h"
+#include "../base/compiler.h"
+#include "../base/basics.h"
+#include "../base/text.h"
+#include "../base/bytes.h"
+#include "../dtype/numbers.h"
+#include "hooks.h"
+#include "hooks_quantize.h"
+#include "hooks_topk.h"
+#include "hooks_powersgd.h"
+
+#ifndef CDP_NO_HOOKS
+
+/* Compressing hooks compute in f32; other dtypes go through a copy. Batched PowerSGD always uses
+   a copy, padded with zeros to a square, because errors are fed back in the padding, too. */
+CDP__PRIVATE cdp_status cdp__hook_compress(
+    cdp__hook *h, cdp__slot *s, cdp_bucket *b, uint32_t stage, cdp_request *op) {
+    const cdp_hook_kind kind = h->desc.kind;
+    const bool square = kind == CDP_HOOK_POWERSGD_BATCHED,
+               copy = square || b->dtype != CDP_DTYPE_F32;
+    const uint64_t side = square ? cdp__square_side(b->count) : 0,
+                   count = square ? side * side : b->count;
+    cdp_bucket *in = copy ? &s->inner : b;
+    cdp_status st;
+    if (copy && !stage) {
+        if (!cdp__hook_memory(h, &s->wide, &s->wide_bytes, count * 4))
+            return cdp__fail_nomem("a bucket in f32", count * 4);
+        cdp__cast(b->dtype, b->data, CDP_DTYPE_F32, s->wide, b->count);
+        memset(s->wide + b->count * 4, 0, (size_t)((count - b->count) * 4));
+        s->inner = *b;
+        s->inner.data = s->wide;
+        s->inner.count = count;
+        s->inner.dtype = CDP_DTYPE_F32;
+    }
+    in->group = b->group;
+    if (kind == CDP_HOOK_TOPK)
+        st = cdp__hook_topk(h, s, in, stage, op);
+    else if (kind == CDP_HOOK_QUANTIZE || kind == CDP_HOOK_QUANTIZE_CHANNEL)
+        st = cdp__hook_quantize(h, s, in, stage, op);
+    else
+        st = cdp__hook_powersgd(h, s, in, b->dtype, stage, op);
+    if (copy && st == CDP_OK) cdp__cast(CDP_DTYPE_F32, s->wide, b->dtype, b->data, b->count);
+    return st;
+}
+
+CDP__PRIVATE cdp_status cdp__hook_stage(
+    void *self, cdp_bucket *b, uint32_t stage, cdp_request *op) {
+    cdp__hook *h = (cdp__hook *)self;
+    cdp__slot *s = cdp__hook_slot(h, b->bucket_count, b->index);
+    const cdp_hook_kind kind = h->desc.kind;
+    cdp_status st;
+    if (!s) return cdp__fail_nomem("a hook", b->bucket_count * sizeof *s);
+    if (!stage) { /* PowerSGD and post-local SGD begin with uncompressed steps */
+        cdp__hook_begin(h, s);
+        s->plain = h->step < h->desc.start;
+    }
+    if (kind == CDP_HOOK_FP16 || kind == CDP_HOOK_BF16)
+        st = cdp__hook_half(h, s, b, stage, op);
+    else if (kind == CDP_HOOK_NOOP)
+        st = CDP_OK;
+    else if (kind == CDP_HOOK_ALLREDUCE || s->plain)
+        st = cdp__hook_allreduce(b, stage, op, b->group);
+    else if (kind == CDP_HOOK_POST_LOCAL_SGD)
+        st = h->desc.subgroup ? cdp__hook_allreduce(b, stage, op, h->desc.subgroup) : CDP_OK;
+    else
+        st = cdp__hook_compress(h, s, b, stage, op);
+    if (!stage && b->index + 1 == b->bucket_count) ++h->step;
+    s->busy = st == CDP_PENDING;
+    return st;
+}
+
+CDP__PRIVATE double cdp__hook_error_norm(void *self) {
+    const cdp__hook *h = (const cdp__hook *)self;
+    double sum = 0;
+    uint64_t k;
+    uint32_t i;
+    for (i = 0; i < h->slot_count; ++i)
+        for (k = 0; h->slots[i].error && k < h->slots[i].error_bytes / 4; ++k) {
+            const double e = (double)((const float *)(const void *)h->slots[i].error)[k];
+            sum += e * e;
+        }
+    return h->inner.error_norm ? h->inner.error_norm(h->inner.self) : cdp__sqrt(sum);
+}
+
+/* Layout of a saved state: kind, step, random state, number of slots; per slot the sizes and
+   contents of error and q; then the state of the wrapped hook. */
+CDP__PRIVATE void cdp__hook_put(
+    uint8_t *out, uint64_t room, uint64_t *at, const uint8_t *words, uint64_t bytes) {
+    uint64_t k;
+    for (k = 0; k < bytes; k += 4, *at += 4) {
+        uint32_t w;
+        memcpy(&w, words + k, 4);
+        if (*at + 4 <= room) cdp__put_u32(out + *at, w);
+    }
+}
+
+CDP__PRIVATE void cdp__hook_put_u64(uint8_t *out, uint64_t room, uint64_t *at, uint64_t v) {
+    const uint32_t words[2] = {(uint32_t)v, (uint32_t)(v >> 32)};
+    cdp__hook_put(out, room, at, (const uint8_t *)(const void *)words, 8);
+}
+
+CDP__PRIVATE CDP__COLD uint64_t cdp__hook_save(void *self, void *bytes, uint64_t room) {
+    const cdp__hook *h = (const cdp__hook *)self;
+    uint8_t *out = (uint8_t *)bytes;
+    uint64_t at = 0;
+    uint32_t i;
+    bool fits;
+    if (!out) room = 0;
+    cdp__hook_put_u64(out, room, &at, (uint64_t)h->desc.kind);
+    cdp__hook_put_u64(out, room, &at, h->step);
+    cdp__hook_put_u64(out, room, &at, h->random);
+    cdp__hook_put_u64(out, room, &at, h->slot_count);
+    for (i = 0; i < h->slot_count; ++i) {
+        const cdp__slot *s = &h->slots[i];
+        cdp__hook_put_u64(out, room, &at, s->error_bytes);
+        cdp__hook_put_u64(out, room, &at, s->q_bytes);
+        cdp__hook_put(out, room, &at, s->error, s->error_bytes);
+        cdp__hook_put(out, room, &at, s->q, s->q_bytes);
+    }
+    if (!h->inner.save) return at;
+    fits = out && at <= room;
+    return at + h->inner.save(h->inner.self, fits ? out + at : NULL, fits ? room - at : 0);
+}
+
+CDP__PRIVATE bool cdp__hook_get(
+    const uint8_t *in, uint64_t count, uint64_t *at, uint8_t *words, uint64_t bytes) {
+    uint64_t k;
+    if (bytes > count - *at) return false;
+    for (k = 0; k < bytes; k += 4, *at += 4) {
+        const uint32_t w = cdp__get_u32(in + *at);
+        memcpy(words + k, &w, 4);
+    }
+    return true;
+}
+
+CDP__PRIVATE bool cdp__hook_get_u64(const uint8_t *in, uint64_t count, uint64_t *at, uint64_t *v) {
+    uint32_t words[2];
+    if (!cdp__hook_get(in, count, at, (uint8_t *)(void *)words, 8)) return false;
+    *v = words[0] | (uint64_t)words[1] << 32;
+    return true;
+}
+
+/* Loads one slot's state. INVALID: the bytes are no valid state. */
+CDP__PRIVATE cdp_status cdp__hook_load_slot(
+    cdp__hook *h, cdp__slot *s, const uint8_t *in, uint64_t count, uint64_t *at) {
+    uint64_t error = 0, q = 0;
+    if (!cdp__hook_get_u64(in, count, at, &error) || !cdp__hook_get_u64(in, count, at, &q)
+        || error % 4 || q % 4 || error > count - *at || q > count - *at - error)
+        return CDP_ERR_INVALID;
+    if ((error && !cdp__hook_memory(h, &s->error, &s->error_bytes, error))
+        || (q && !cdp__hook_memory(h, &s->q, &s->q_bytes, q)))
+        return cdp__fail_nomem("a hook's state", error + q);
+    return cdp__hook_get(in, count, at, s->error, error) && cdp__hook_get(in, count, at, s->q, q)
+        ? CDP_OK
+        : CDP_ERR_INVALID;
+}
+
+CDP__PRIVATE CDP__COLD cdp_status cdp__hook_load(void *self, const void *bytes, uint64_t count) {
+    cdp__hook *h = (cdp__hook *)self;
+    const uint8_t *in = (const uint8_t *)bytes;
+    uint64_t at = 0, kind = 0, step = 0, random = 0, slots = 0;
+    const bool ok = in && !(count % 4) && cdp__hook_get_u64(in, count, &at, &kind)
+        && cdp__hook_get_u64(in, count, &at, &step) && cdp__hook_get_u64(in, count, &at, &random)
+        && cdp__hook_get_u64(in, count, &at, &slots) && kind == (uint64_t)h->desc.kind
+        && slots <= count / 16;
+    cdp_status st = ok ? CDP_OK : CDP_ERR_INVALID;
+    uint32_t i;
+    if (ok && slots && !cdp__hook_slot(h, (uint32_t)slots, 0))
+        return cdp__fail_nomem("a hook", slots * sizeof(cdp__slot));
+    for (i = 0; st == CDP_OK && i < slots; ++i)
+        st = cdp__hook_load_slot(h, &h->slots[i], in, count, &at);
+    if (st == CDP_ERR_INVALID)
+        return cdp__fail(CDP_ERR_INVALID,
+            "a hook cannot load %llu bytes: they are not the state of a hook of this kind",
+            (unsigned long long)count);
+    if (st != CDP_OK) return st;
+    h->step = step;
+    h->random = random;
+    return h->inner.load ? h->inner.load(h->inner.self, in + at, count - at) : CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__hook_check(const cdp_hook_desc *desc) {
+    if ((uint32_t)desc->kind > CDP_HOOK_POST_LOCAL_SGD)
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_hook_create: kind %d does not exist", (int)desc->kind);
+    if (desc->inner && desc->kind != CDP_HOOK_FP16 && desc->kind != CDP_HOOK_BF16)
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_hook_create: only FP16 and BF16 run around another hook");
+    if (!(desc->min_rate >= 0) || !(desc->epsilon >= 0)
+        || (desc->ratio != 0 && !(desc->ratio >= 1)))
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_hook_create: min_rate and epsilon must be positive, ratio at least 1");
+    return CDP_OK;
+}
+
+CDP__PRIVATE bool cdp__hook_is_powersgd(cdp_hook_kind kind) {
+    return kind == CDP_HOOK_POWERSGD || kind == CDP_HOOK_POWERSGD_BATCHED;
+}
+
+CDP__PRIVATE void cdp__hook_defaults(cdp__hook *h, const cdp_hook_desc *desc) {
+    h->desc = *desc;
+    h->random = desc->seed;
+    h->desc.rank = cdp__def(desc->rank, 1);
+    if (cdp__hook_is_powersgd(desc->kind))
+        h->desc.start = cdp__def(desc->start, 1000);
+    else if (desc->kind != CDP_HOOK_POST_LOCAL_SGD)
+        h->desc.start = 0;
+    if (desc->min_rate == 0) h->desc.min_rate = 2;
+    if (desc->ratio == 0) h->desc.ratio = 100;
+    if (desc->inner) h->inner = *desc->inner;
+}
+
+/* The largest number of operations per bucket. */
+CDP__PRIVATE uint32_t cdp__hook_operations(const cdp_hook_desc *desc) {
+    if (desc->inner) return desc->inner->operations;
+    switch (desc->kind) {
+    case CDP_HOOK_POWERSGD: return 3;
+    case CDP_HOOK_POWERSGD_BATCHED:
+    case CDP_HOOK_QUANTIZE:
+    case CDP_HOOK_QUANTIZE_CHANNEL: return 2;
+    default: return 1;
+    }
+}
+
+CDP_API CDP__COLD cdp_status cdp_hook_create(const cdp_hook_desc *desc, cdp_hook *out) {
+    cdp__hook *h;
+    const cdp_os *os;
+    cdp_status st;
+    if (!desc || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_hook_create: desc or out is NULL");
+    memset(out, 0, sizeof *out);
+    st = cdp__hook_check(desc);
+    if (st != CDP_OK) return st;
+    os = desc->os ? desc->os : cdp_os_default();
+    h = (cdp__hook *)cdp__alloc_zero(os, sizeof *h);
+    if (!h) return cdp__fail_nomem("a hook", sizeof *h);
+    h->os = os;
+    cdp__hook_defaults(h, desc);
+    out->self = h;
+    out->stage = cdp__hook_stage;
+    out->save = cdp__hook_save;
+    out->load = cdp__hook_load;
+    out->error_norm = cdp__hook_error_norm;
+    out->destroy = cdp__hook_drop;
+    out->operations = cdp__hook_operations(desc);
+    out->keeps_layout = cdp__hook_is_powersgd(desc->kind) || desc->kind == CDP_HOOK_TOPK
+        || (desc->inner && desc->inner->keeps_layout);
+    return CDP_OK;
+}
+#endif /* CDP_NO_HOOKS */
+
+#endif /* CDP_SRC_DDP_HOOKS_STATE_H */

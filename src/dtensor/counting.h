@@ -1,0 +1,150 @@
+/* dtensor/counting.h - labels and their table
+
+   Knows: the counter of a mesh. Promises: the functions of section counts. */
+#ifndef CDP_SRC_DTENSOR_COUNTING_H
+#define CDP_SRC_DTENSOR_COUNTING_H
+
+#include "../base/config.h"
+#include "../base/status_api.h"
+#include "../base/types_api.h"
+#include "../message/transport_api.h"
+#include "../base/basics.h"
+#include "mesh_api.h"
+#include "layout_api.h"
+#include "counts_api.h"
+#include "kit.h"
+#include "counter.h"
+#include "grid.h"
+
+#ifndef CDP_NO_TENSOR_OPS
+
+CDP_API cdp_status cdp_count_begin(cdp_mesh *m, const char *label) {
+    char path[CDP__DT_PATH];
+    if (!m || !label || !*label || strchr(label, '/'))
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_count_begin: the mesh is NULL, or the label is empty or holds a '/'");
+    cdp__dt_root *root = m->root;
+    if (!root->counter) root->counter = cdp__dt_counter_make(root->os);
+    cdp__dt_counter *c = root->counter;
+    if (!c) return cdp__dt_nomem("a label", sizeof *c);
+    const char *above = c->open[c->depth]->path;
+    if (c->depth == CDP__DT_LABELS || strlen(above) + strlen(label) + 2 > CDP__DT_PATH)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_count_begin: \"%s\" lies too deep: at most %u labels and %u bytes", label,
+            CDP__DT_LABELS, CDP__DT_PATH - 1);
+    cdp__dt_text t = cdp__dt_text_of(path, sizeof path);
+    cdp__dt_add(&t, *above ? "%s/%s" : "%s%s", above, label);
+    (void)cdp__dt_end(&t);
+    cdp__dt_label *l = cdp__dt_label_of(c, root->os, path);
+    if (!l) return cdp__dt_nomem("a label", sizeof *l);
+    c->open[++c->depth] = l;
+    return CDP_OK;
+}
+
+CDP_API void cdp_count_end(cdp_mesh *m) {
+    if (m && m->root->counter && m->root->counter->depth) --m->root->counter->depth;
+}
+
+CDP_API void cdp_count_backward(cdp_mesh *m, bool on) {
+    if (m && m->root->counter) m->root->counter->user_backward = on;
+}
+
+CDP_API void cdp_count_note(cdp_mesh *m, cdp_coll_kind kind, uint64_t bytes) {
+    if (m && (uint32_t)kind < CDP_COLL_COUNT) cdp__dt_count(m->root->counter, kind, bytes, false);
+}
+
+/* True if `path` is this label, or above it. */
+CDP__DT bool cdp__dt_label_below(const cdp__dt_label *l, const char *path) {
+    const size_t n = path ? strlen(path) : 0;
+    return !n || (strncmp(l->path, path, n) == 0 && (!l->path[n] || l->path[n] == '/'));
+}
+
+CDP_API cdp_comm_count cdp_counts(const cdp_mesh *m, const char *path, bool backward) {
+    cdp_comm_count sum;
+    memset(&sum, 0, sizeof sum);
+    const cdp__dt_counter *c = m ? m->root->counter : NULL;
+    for (const cdp__dt_label *l = c ? c->first : NULL; l; l = l->next)
+        for (uint32_t k = 0; cdp__dt_label_below(l, path) && k < CDP_COLL_COUNT; ++k) {
+            sum.calls[k] += l->calls[backward][k];
+            sum.bytes[k] += l->bytes[backward][k];
+        }
+    return sum;
+}
+
+CDP_API void cdp_counts_clear(cdp_mesh *m) {
+    cdp__dt_counter *c = m ? m->root->counter : NULL;
+    for (cdp__dt_label *l = c ? c->first : NULL; l; l = l->next) {
+        memset(l->calls, 0, sizeof l->calls);
+        memset(l->bytes, 0, sizeof l->bytes);
+    }
+}
+
+/* Writes counts like "2 allreduce 4096, 1 allgather 512": bytes after the names. */
+CDP__DT void cdp__dt_add_counts(cdp__dt_text *t, const cdp_comm_count *c, bool json) {
+    bool some = false;
+    for (uint32_t k = 0; k < CDP_COLL_COUNT; ++k) {
+        if (!c->calls[k]) continue;
+        const unsigned long long calls = c->calls[k], bytes = c->bytes[k];
+        cdp__dt_add(t, some ? ", " : "");
+        if (json)
+            cdp__dt_add(t, "\"%s\": {\"calls\": %llu, \"bytes\": %llu}",
+                cdp_coll_name((cdp_coll_kind)k), calls, bytes);
+        else
+            cdp__dt_add(t, "%llu %s (%llu B)", calls, cdp_coll_name((cdp_coll_kind)k), bytes);
+        some = true;
+    }
+    if (!some && !json) cdp__dt_add(t, "-");
+}
+
+CDP__DT void cdp__dt_counts_line(
+    cdp__dt_text *t, const cdp_mesh *m, const char *path, bool json, bool first) {
+    const cdp_comm_count forward = cdp_counts(m, path, false), backward = cdp_counts(m, path, true);
+    const uint64_t line = t->used;
+    if (json) {
+        cdp__dt_add(t, first ? "\n  {\"path\": \"" : ",\n  {\"path\": \"");
+        for (const char *s = path; *s; ++s) {
+            if (*s == '"' || *s == '\\') cdp__dt_char(t, '\\');
+            cdp__dt_char(t, (unsigned char)*s < 32 ? ' ' : *s);
+        }
+        cdp__dt_add(t, "\", \"forward\": {");
+        cdp__dt_add_counts(t, &forward, true);
+        cdp__dt_add(t, "}, \"backward\": {");
+        cdp__dt_add_counts(t, &backward, true);
+        cdp__dt_add(t, "}}");
+        return;
+    }
+    cdp__dt_add(t, "%s", *path ? path : "(all)");
+    cdp__dt_pad(t, line, 20);
+    cdp__dt_add_counts(t, &forward, false);
+    cdp__dt_pad(t, line, 66);
+    cdp__dt_add(t, " ");
+    cdp__dt_add_counts(t, &backward, false);
+    cdp__dt_char(t, '\n');
+}
+
+CDP__DT void cdp__dt_counts_head(cdp__dt_text *t) {
+    cdp__dt_add(t, "label");
+    cdp__dt_pad(t, 0, 20);
+    cdp__dt_add(t, "forward");
+    cdp__dt_pad(t, 0, 67);
+    cdp__dt_add(t, "backward\n");
+}
+
+CDP_API uint64_t cdp_counts_draw(
+    const cdp_mesh *m, cdp_draw_format format, char *text, uint64_t room) {
+    cdp__dt_text t = cdp__dt_text_of(text, room);
+    const cdp__dt_counter *c = m ? m->root->counter : NULL;
+    const bool json = format == CDP_DRAW_JSON;
+    if (json)
+        cdp__dt_add(&t, "[");
+    else
+        cdp__dt_counts_head(&t);
+    for (const cdp__dt_label *l = c ? c->first : NULL; l; l = l->next)
+        cdp__dt_counts_line(&t, m, l->path, json, l == c->first);
+    if (json) cdp__dt_add(&t, "\n]\n");
+    return cdp__dt_end(&t);
+}
+
+#endif /* CDP_NO_TENSOR_OPS */
+
+#endif /* CDP_SRC_DTENSOR_COUNTING_H */

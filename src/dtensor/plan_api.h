@@ -1,0 +1,74 @@
+/* dtensor/plan_api.h - moves a tensor from one layout to another */
+#ifndef CDP_SRC_DTENSOR_PLAN_API_H
+#define CDP_SRC_DTENSOR_PLAN_API_H
+
+#include "../base/config.h"
+#include "../base/status_api.h"
+#include "../group/collectives_api.h"
+#include "mesh_api.h"
+#include "layout_api.h"
+
+typedef enum cdp_plan_kind {
+    CDP_PLAN_BEST = 0, /* the lowest predicted time of DIRECT and BY_DIM; equal: DIRECT */
+    CDP_PLAN_DIRECT,   /* the fewest bytes: reduce at owners, then one exchange */
+    CDP_PLAN_BY_DIM,   /* a step per mesh dimension; equal neighbouring steps are merged */
+    CDP_PLAN_TORCH     /* the steps that PyTorch's greedy planner makes, for comparison */
+} cdp_plan_kind;
+
+typedef struct cdp_plan cdp_plan;
+
+typedef struct cdp_plan_desc {
+    /* The same shape and dtype; meshes of one group, which may differ. `to` may have PARTIAL only
+       where `from` has it, or SUM where `from` has SHARD. */
+    cdp_layout from, to;
+    cdp_plan_kind kind;
+    cdp_net net;   /* for the prediction (default: see cdp_net); the same on all ranks */
+    bool to_one;   /* only rank `root` of the mesh's group receives; `to` must be replicated */
+    bool from_one; /* only rank `root` has the tensor; `from` must be replicated */
+    uint32_t root; /* a rank of cdp_mesh_desc.group */
+} cdp_plan_desc;
+
+/* Bytes are those that ranks receive from other ranks. */
+typedef struct cdp_plan_info {
+    uint32_t steps;                  /* phases with communication, on any rank */
+    uint32_t messages;               /* that this rank sends */
+    uint64_t recv_bytes, send_bytes; /* of this rank */
+    uint64_t most_recv_bytes; /* of the busiest rank; with PARTIAL and over 256 ranks: an average */
+    uint64_t total_bytes;     /* of all ranks */
+    uint64_t bound_bytes;     /* the least possible for this pair of layouts */
+    uint64_t torch_bytes;     /* of PyTorch's steps, with their padding, for all ranks */
+    uint64_t copied_bytes;    /* that this rank packs, unpacks or copies */
+    uint64_t scratch_bytes;   /* memory of this rank beside the tensors */
+    double predicted_us;
+} cdp_plan_info;
+
+/* Make a plan. Local, without a message; it works on paper, too. Both layouts are copied.
+   Every element is reduced once, at one rank, in the order of coordinates, and then copied:
+   replicas get equal bits, and so does every run. AVG divides once, after summing.
+   Errors: INVALID (layouts, shapes, dtypes or ranks that do not fit), UNSUPPORTED (a target
+   PARTIAL that the source does not have), NOMEM. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_plan_create(const cdp_plan_desc *desc, cdp_plan **out);
+CDP_API void cdp_plan_destroy(cdp_plan *plan); /* local; NULL is allowed */
+
+/* Run it: collective over the mesh; if the meshes of `from` and `to` have different ranks, over
+   all ranks of their group. `in` and `out` are this rank's local arrays (NULL where it holds
+   nothing) and do not overlap. One run of a plan at a time. The first run compares the plans of
+   the ranks. Errors: INVALID (overlapping or missing memory), UNSUPPORTED (device memory), STATE
+   (on paper; still running), MISMATCH (ranks run different plans; the text names both; the group
+   stays usable), or the group's failure. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_plan_run(cdp_plan *plan, const void *in, void *out);
+
+/* The same; *work is done when `out` is complete and `in` may change. The first run waits for the
+   other ranks at the call, to compare plans. Additional error: NOMEM. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_plan_run_async(
+    cdp_plan *plan, const void *in, void *out, cdp_work *work);
+
+/* What the plan costs; zeros for NULL. */
+CDP_API cdp_plan_info cdp_plan_info_of(const cdp_plan *plan);
+
+/* Draw the steps of all ranks: who sends whom how many bytes of which box, beside the bound and
+   PyTorch's bytes. Returns the length without the zero; writes at most `room` bytes. */
+CDP_API uint64_t cdp_plan_draw(
+    const cdp_plan *plan, cdp_draw_format format, char *text, uint64_t room);
+
+#endif /* CDP_SRC_DTENSOR_PLAN_API_H */

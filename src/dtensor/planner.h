@@ -1,0 +1,520 @@
+/* dtensor/planner.h - which stages, and what one rank does in them
+
+   Knows: the moves of a stage, by their kinds only. Promises: phases that need no further memory
+   when they run; the fewest bytes, or the shortest predicted time. */
+#ifndef CDP_SRC_DTENSOR_PLANNER_H
+#define CDP_SRC_DTENSOR_PLANNER_H
+
+#include "../base/config.h"
+#include "../base/status_api.h"
+#include "../base/types_api.h"
+#include "../os/os_api.h"
+#include "../message/transport_api.h"
+#include "../group/group_api.h"
+#include "../group/messages_api.h"
+#include "../base/basics.h"
+#include "mesh_api.h"
+#include "layout_api.h"
+#include "plan_api.h"
+#include "cxx_api.h"
+#include "kit.h"
+#include "kernels.h"
+#include "grid.h"
+#include "moves.h"
+#include "torch.h"
+#include "spelling.h"
+#include "stages.h"
+
+typedef struct cdp__dt_tally {
+    uint32_t count[8];
+    uint64_t elements[8];
+    uint32_t ndim;
+} cdp__dt_tally;
+
+CDP__DT void cdp__dt_tally_move(void *user, const cdp__dt_move *m) {
+    cdp__dt_tally *t = (cdp__dt_tally *)user;
+    ++t->count[m->kind];
+    t->elements[m->kind] += cdp__dt_volume(&m->region, t->ndim);
+}
+
+CDP__DT cdp__dt_tally cdp__dt_tally_of(const cdp__dt_pair *p, uint32_t node) {
+    cdp__dt_tally t;
+    memset(&t, 0, sizeof t);
+    t.ndim = p->to.ndim;
+    cdp__dt_moves(p, node, cdp__dt_tally_move, &t);
+    return t;
+}
+
+/* State while the phases of one stage are filled in. */
+typedef struct cdp__dt_build {
+    cdp_plan *plan;
+    const cdp__dt_stage *stage;
+    cdp__dt_phase *terms, *copies; /* terms NULL: the stage does not reduce */
+    cdp__dt_memory from, to;       /* where the tensors of the stage are, and at which offset */
+    uint64_t from_at, to_at;
+    cdp__dt_region from_box, to_box; /* regions that this rank holds */
+} cdp__dt_build;
+
+CDP__DT uint64_t cdp__dt_reserve(cdp_plan *p, uint64_t bytes) {
+    const uint64_t at = p->scratch_used;
+    p->scratch_used += (bytes + 63) & ~(uint64_t)63;
+    return at;
+}
+
+/* Adds a message from the tensor; packed unless it is contiguous there. */
+CDP__DT void cdp__dt_build_send(cdp__dt_build *b, cdp__dt_phase *ph, const cdp__dt_move *m) {
+    const uint32_t ndim = b->stage->pair.to.ndim;
+    cdp__dt_piece *s = &ph->send[ph->sends], *last = ph->sends ? s - 1 : NULL;
+    ++ph->sends;
+    s->peer = m->peer;
+    s->region = m->region;
+    s->elements = cdp__dt_volume(&m->region, ndim);
+    s->from = b->from;
+    s->copy = cdp__dt_copy_of(&m->region, &b->from_box, &m->region, ndim, b->plan->elem);
+    s->copy.from_at += b->from_at;
+    s->direct = s->copy.dims == 0;
+    s->at = s->copy.from_at;
+    if (s->direct) return;
+    s->to = CDP__DT_SCRATCH;
+    s->again = last && !last->direct && last->from == s->from
+        && memcmp(&last->region, &s->region, sizeof s->region) == 0;
+    s->at = s->again ? last->at : cdp__dt_reserve(b->plan, s->elements * b->plan->elem);
+    s->copy.to_at = s->at;
+    if (!s->again) b->plan->info.copied_bytes += s->elements * b->plan->elem;
+}
+
+CDP__DT void cdp__dt_build_recv(cdp__dt_build *b, const cdp__dt_move *m) {
+    const uint32_t ndim = b->stage->pair.to.ndim;
+    cdp__dt_piece *r = &b->copies->recv[b->copies->recvs++];
+    r->peer = m->peer;
+    r->region = m->region;
+    r->elements = cdp__dt_volume(&m->region, ndim);
+    r->to = b->to;
+    r->copy = cdp__dt_copy_of(&m->region, &m->region, &b->to_box, ndim, b->plan->elem);
+    r->copy.to_at += b->to_at;
+    r->direct = r->copy.dims == 0;
+    r->rows = r->copy.dims == 1 && r->copy.run >= CDP__DT_ROW_BYTES;
+    r->at = r->copy.to_at;
+    if (r->direct || r->rows) return;
+    r->from = CDP__DT_SCRATCH;
+    r->at = r->copy.from_at = cdp__dt_reserve(b->plan, r->elements * b->plan->elem);
+    b->plan->info.copied_bytes += r->elements * b->plan->elem;
+}
+
+CDP__DT void cdp__dt_build_local(cdp__dt_build *b, const cdp__dt_move *m, bool from_slab) {
+    const cdp__dt_fold *f =
+        b->terms && b->terms->folds ? &b->terms->fold[b->terms->folds - 1] : NULL;
+    cdp__dt_piece *l = &b->copies->here[b->copies->locals++];
+    l->peer = m->peer;
+    l->region = m->region;
+    l->elements = cdp__dt_volume(&m->region, b->stage->pair.to.ndim);
+    l->from = from_slab ? CDP__DT_SCRATCH : b->from;
+    l->to = b->to;
+    l->copy = cdp__dt_copy_of(&m->region, from_slab ? &m->region : &b->from_box, &b->to_box,
+        b->stage->pair.to.ndim, b->plan->elem);
+    l->copy.from_at += from_slab ? f->at : b->from_at;
+    l->copy.to_at += b->to_at;
+    b->plan->info.copied_bytes += l->elements * b->plan->elem;
+}
+
+/* Adds a slab that this rank reduces. */
+CDP__DT void cdp__dt_build_own(cdp__dt_build *b, const cdp__dt_move *m) {
+    const uint32_t ndim = b->stage->pair.to.ndim;
+    cdp__dt_fold *f = &b->terms->fold[b->terms->folds++];
+    f->elements = cdp__dt_volume(&m->region, ndim);
+    f->at = cdp__dt_reserve(b->plan, f->elements * b->plan->elem);
+    f->own = m->peer;
+    f->first = b->terms->recvs;
+    f->from = b->from;
+    f->copy = cdp__dt_copy_of(&m->region, &b->from_box, &m->region, ndim, b->plan->elem);
+    f->copy.from_at += b->from_at;
+    f->copy.to_at = f->at;
+}
+
+CDP__DT void cdp__dt_build_move(void *user, const cdp__dt_move *m) {
+    cdp__dt_build *b = (cdp__dt_build *)user;
+    cdp__dt_piece *p;
+    switch (m->kind) {
+    case CDP__DT_LOCAL: cdp__dt_build_local(b, m, false); break;
+    case CDP__DT_OWN_LOCAL: cdp__dt_build_local(b, m, true); break;
+    case CDP__DT_SEND: cdp__dt_build_send(b, b->copies, m); break;
+    case CDP__DT_TERM_SEND: cdp__dt_build_send(b, b->terms, m); break;
+    case CDP__DT_RECV: cdp__dt_build_recv(b, m); break;
+    case CDP__DT_OWN: cdp__dt_build_own(b, m); break;
+    case CDP__DT_TERM_RECV:
+    case CDP__DT_OWN_SEND:
+        if (m->kind == CDP__DT_OWN_SEND)
+            p = &b->copies->send[b->copies->sends++];
+        else
+            p = &b->terms->recv[b->terms->recvs++];
+        p->peer = m->peer;
+        p->region = m->region;
+        p->elements = cdp__dt_volume(&m->region, b->stage->pair.to.ndim);
+        p->from = p->to = CDP__DT_SCRATCH;
+        p->direct = true;
+        p->at = m->kind == CDP__DT_OWN_SEND ? b->terms->fold[b->terms->folds - 1].at
+                                            : cdp__dt_reserve(b->plan, p->elements * b->plan->elem);
+        break;
+    default: break;
+    }
+}
+
+CDP__DT cdp_status cdp__dt_phase_alloc(cdp_plan *p, cdp__dt_phase *ph, uint32_t sends,
+    uint32_t recvs, uint32_t locals, uint32_t folds) {
+    const uint64_t pieces = (uint64_t)sends + recvs + locals;
+    ph->send = (cdp__dt_piece *)cdp__dt_alloc(p->os, pieces * sizeof *ph->send);
+    ph->fold = (cdp__dt_fold *)cdp__dt_alloc(p->os, folds * sizeof *ph->fold);
+    if (!ph->send || !ph->fold) return cdp__dt_nomem("a plan", pieces * sizeof *ph->send);
+    ph->recv = ph->send + sends;
+    ph->here = ph->recv + recvs;
+    return CDP_OK;
+}
+
+CDP__DT uint64_t cdp__dt_held(const cdp__dt_side *s, uint32_t node, cdp__dt_region *box) {
+    const uint32_t at = cdp__dt_position(s, node);
+    memset(box, 0, sizeof *box);
+    if (at == CDP__DT_NONE) return 0;
+    *box = cdp__dt_region_of(s, at);
+    return cdp__dt_volume(box, s->ndim);
+}
+
+/* Fills in the phases of stage number `k`. Tensors between stages are in scratch memory. */
+CDP__DT cdp_status cdp__dt_stage_build(cdp_plan *p, uint32_t k, uint64_t *between) {
+    const cdp__dt_stage *s = &p->stages[k];
+    const cdp__dt_tally t = cdp__dt_tally_of(&s->pair, p->node);
+    const bool reduces = s->pair.from.terms > 1;
+    cdp__dt_build b;
+    cdp_status st = CDP_OK;
+    memset(&b, 0, sizeof b);
+    b.plan = p;
+    b.stage = s;
+    b.from = k ? CDP__DT_SCRATCH : CDP__DT_IN;
+    b.from_at = k ? *between : 0;
+    const uint64_t held = cdp__dt_held(&s->host_to, p->node, &b.to_box) * p->elem;
+    (void)cdp__dt_held(&s->pair.from, p->node, &b.from_box);
+    b.to = k + 1 < p->stage_count ? CDP__DT_SCRATCH : CDP__DT_OUT;
+    if (b.to == CDP__DT_SCRATCH) b.to_at = *between = cdp__dt_reserve(p, held);
+    if (reduces) {
+        b.terms = &p->phases[p->phase_count++];
+        b.terms->stage = k;
+        st = cdp__dt_phase_alloc(p, b.terms, t.count[CDP__DT_TERM_SEND], t.count[CDP__DT_TERM_RECV],
+            0, t.count[CDP__DT_OWN]);
+    }
+    b.copies = &p->phases[p->phase_count++];
+    b.copies->stage = k;
+    b.copies->zero = s->zero;
+    b.copies->zero_in = b.to;
+    b.copies->zero_at = b.to_at;
+    b.copies->zero_bytes = held;
+    if (st == CDP_OK)
+        st = cdp__dt_phase_alloc(p, b.copies, t.count[CDP__DT_SEND] + t.count[CDP__DT_OWN_SEND],
+            t.count[CDP__DT_RECV], t.count[CDP__DT_LOCAL] + t.count[CDP__DT_OWN_LOCAL], 0);
+    if (st == CDP_OK) cdp__dt_moves(&s->pair, p->node, cdp__dt_build_move, &b);
+    return st;
+}
+
+CDP__DT cdp_net cdp__dt_net_of(const cdp_net *net) {
+    cdp_net n;
+    n.latency_us = cdp__dt_or(net->latency_us, 3);
+    n.far_latency_us = cdp__dt_or(net->far_latency_us, 30);
+    n.bytes_per_us = cdp__dt_or(net->bytes_per_us, 4000);
+    n.far_bytes_per_us = cdp__dt_or(net->far_bytes_per_us, 1000);
+    n.copy_bytes_per_us = cdp__dt_or(net->copy_bytes_per_us, 8000);
+    n.reduce_bytes_per_us = cdp__dt_or(net->reduce_bytes_per_us, 4000);
+    return n;
+}
+
+/* The largest amount of work of up to eight sampled nodes; equal on all ranks. */
+CDP__DT cdp__dt_tally cdp__dt_tally_most(const cdp__dt_pair *p) {
+    const uint32_t samples = p->nodes > 256 ? 2 : (uint32_t)cdp__dt_min(p->nodes, 8);
+    cdp__dt_tally most = cdp__dt_tally_of(p, 0);
+    for (uint32_t k = 1; k < samples; ++k) {
+        const uint32_t node = (uint32_t)((uint64_t)k * (p->nodes - 1) / (samples - 1));
+        const cdp__dt_tally t = cdp__dt_tally_of(p, node);
+        for (uint32_t i = 0; i < 8; ++i) {
+            most.count[i] = (uint32_t)cdp__dt_max(most.count[i], t.count[i]);
+            most.elements[i] = cdp__dt_max(most.elements[i], t.elements[i]);
+        }
+    }
+    return most;
+}
+
+/* Predicts the time of one stage. Each further message of a phase costs a quarter of the first. */
+CDP__DT double cdp__dt_stage_us(const cdp__dt_stage *s, const cdp_net *net, uint64_t elem) {
+    const cdp__dt_tally t = cdp__dt_tally_most(&s->pair);
+    const bool distant = s->pair.host_nodes != 0;
+    const double latency = distant ? net->far_latency_us : net->latency_us;
+    const double rate = distant ? net->far_bytes_per_us : net->bytes_per_us;
+    const uint64_t adds = t.elements[CDP__DT_TERM_RECV] * elem;
+    const uint64_t moved = (s->cost.busiest + t.elements[CDP__DT_LOCAL]) * elem;
+    const uint32_t a = t.count[CDP__DT_TERM_SEND] + t.count[CDP__DT_TERM_RECV];
+    const uint32_t b = t.count[CDP__DT_SEND] + t.count[CDP__DT_RECV] + t.count[CDP__DT_OWN_SEND];
+    double us = (double)s->cost.busiest * (double)elem / rate;
+    if (a) us += latency * (1 + 0.25 * (a - 1));
+    if (b) us += latency * (1 + 0.25 * (b - 1));
+    us += (double)adds / net->reduce_bytes_per_us;
+    return us + (double)moved / net->copy_bytes_per_us;
+}
+
+/* The layouts of a plan by dimensions: PyTorch's steps, with equal neighbours merged. */
+CDP__DT uint32_t cdp__dt_merged(cdp_layout steps[CDP__DT_STEPS], uint32_t n) {
+    uint32_t kept = n > 1 ? 2 : n;
+    for (uint32_t k = 2; k < n; ++k) {
+        const cdp_layout *a = &steps[kept - 2], *b = &steps[kept - 1], *c = &steps[k];
+        const uint32_t x = cdp__dt_step_dim(a, b), y = cdp__dt_step_dim(b, c);
+        bool same = x != CDP__DT_NONE && y != CDP__DT_NONE && x != y;
+        if (same) {
+            const cdp_place *p = &a->place[x], *q = &b->place[x];
+            const cdp_place *r = &b->place[y], *s = &c->place[y];
+            const bool exchange = p->kind == CDP_PLACE_SHARD && q->kind == CDP_PLACE_SHARD;
+            same = p->kind == r->kind && q->kind == s->kind && !exchange;
+        }
+        if (same)
+            steps[kept - 1] = *c;
+        else
+            steps[kept++] = *c;
+    }
+    return kept;
+}
+
+CDP__DT void cdp__dt_stages_free(cdp_plan *p) {
+    for (uint32_t k = 0; k < p->stage_count; ++k)
+        cdp__dt_free(p->os, p->stages[k].maps);
+    cdp__dt_free(p->os, p->stages);
+    p->stages = NULL;
+    p->stage_count = 0;
+}
+
+/* Makes stages through the layouts steps[0..n-1], and predicts their time. */
+CDP__DT cdp_status cdp__dt_stages(cdp_plan *p, const cdp_layout *steps, uint32_t n,
+    uint32_t from_only, uint32_t to_only, double *us) {
+    const cdp_net net = cdp__dt_net_of(&p->desc.net);
+    cdp_status st = CDP_OK;
+    cdp__dt_stages_free(p);
+    *us = 0;
+    p->stages = (cdp__dt_stage *)cdp__dt_alloc(p->os, n * sizeof *p->stages);
+    if (!p->stages) return cdp__dt_nomem("a plan", n * sizeof *p->stages);
+    for (uint32_t k = 0; st == CDP_OK && k + 1 < n; ++k) {
+        st = cdp__dt_stage_make(&p->stages[k], p->os, &steps[k], &steps[k + 1], from_only, to_only);
+        ++p->stage_count;
+        if (st == CDP_OK) *us += cdp__dt_stage_us(&p->stages[k], &net, p->elem);
+    }
+    return st;
+}
+
+/* Chooses the stages, and fills in their cost for all ranks. */
+CDP__DT cdp_status cdp__dt_plan_choose(cdp_plan *p, uint32_t from_only, uint32_t to_only) {
+    const cdp_layout from = cdp__dt_plain(&p->desc.from), to = cdp__dt_plain(&p->desc.to);
+    const bool steps_exist = cdp__dt_mesh_same(from.mesh, to.mesh) && from_only == CDP__DT_NONE
+        && to_only == CDP__DT_NONE;
+    const bool by_dim = p->desc.kind == CDP_PLAN_BY_DIM || p->desc.kind == CDP_PLAN_TORCH;
+    cdp_layout steps[CDP__DT_STEPS], pair[2];
+    uint32_t n = 0;
+    double us, other;
+    pair[0] = from;
+    pair[1] = to;
+    if (by_dim && !steps_exist)
+        return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0,
+            "plan: steps by dimension exist on one mesh only; use CDP_PLAN_DIRECT");
+    cdp_status st = cdp__dt_stages(p, pair, 2, from_only, to_only, &us);
+    if (st != CDP_OK) return st;
+    p->info.bound_bytes = p->stages[0].cost.total * p->elem;
+    p->info.torch_bytes = p->info.bound_bytes;
+    if (steps_exist) {
+        n = cdp__dt_torch_steps(&from, &to, steps);
+        p->info.torch_bytes = 0;
+        for (uint32_t k = 0; k + 1 < n; ++k)
+            p->info.torch_bytes += cdp__dt_torch_bytes(&steps[k], &steps[k + 1]);
+        if (n > 1 && p->desc.kind != CDP_PLAN_TORCH) n = cdp__dt_merged(steps, n);
+    }
+    const bool tries = n > 2 && p->desc.kind != CDP_PLAN_DIRECT;
+    if (tries) {
+        st = cdp__dt_stages(p, steps, n, from_only, to_only, &other);
+        if (st != CDP_OK) return st;
+        if (by_dim || other < us)
+            us = other;
+        else
+            st = cdp__dt_stages(p, pair, 2, from_only, to_only, &us);
+    }
+    p->info.predicted_us = us;
+    for (uint32_t k = 0; k < p->stage_count; ++k) {
+        p->info.total_bytes += p->stages[k].cost.total * p->elem;
+        p->info.most_recv_bytes += p->stages[k].cost.busiest * p->elem;
+    }
+    return st;
+}
+
+/* The collective that changes one placement into another; NONE: no message is needed. */
+CDP__DT cdp_coll_kind cdp__dt_place_kind(const cdp_layout *a, const cdp_layout *b, uint32_t by) {
+    const cdp_place_kind from = a->place[by].kind, to = b->place[by].kind;
+    if (from == CDP_PLACE_PARTIAL && to == CDP_PLACE_SHARD) return CDP_COLL_REDUCE_SCATTER;
+    if (from == CDP_PLACE_PARTIAL && to == CDP_PLACE_REPLICATE) return CDP_COLL_ALLREDUCE;
+    if (from != CDP_PLACE_SHARD || to == CDP_PLACE_PARTIAL) return CDP_COLL_NONE;
+    if (to == CDP_PLACE_REPLICATE) return CDP_COLL_ALLGATHER;
+    return cdp__dt_place_same(a, b, by) ? CDP_COLL_NONE : CDP_COLL_ALLTOALL;
+}
+
+/* The kind of a plan that is one collective over some dimensions of the mesh; otherwise SEND. */
+CDP__DT cdp_coll_kind cdp__dt_plan_kind(const cdp_plan *p) {
+    const cdp_layout a = cdp__dt_plain(&p->desc.from), b = cdp__dt_plain(&p->desc.to);
+    cdp_coll_kind kind = CDP_COLL_NONE;
+    bool reduces = false, cuts = false;
+    if (!p->info.steps) return CDP_COLL_NONE;
+    if (!cdp__dt_mesh_same(a.mesh, b.mesh)) return CDP_COLL_SEND;
+    for (uint32_t by = 0; by < a.mesh->desc.ndim; ++by) {
+        const cdp_coll_kind one = cdp__dt_place_kind(&a, &b, by);
+        reduces = reduces || a.place[by].kind == CDP_PLACE_PARTIAL;
+        cuts = cuts || b.place[by].kind == CDP_PLACE_SHARD;
+        if (one == CDP_COLL_NONE || kind == CDP_COLL_SEND) continue;
+        kind = kind == CDP_COLL_NONE || kind == one ? one : CDP_COLL_SEND;
+    }
+    if (p->desc.from_one) return cuts ? CDP_COLL_SCATTER : CDP_COLL_BROADCAST;
+    if (p->desc.to_one) return reduces ? CDP_COLL_REDUCE : CDP_COLL_GATHER;
+    return kind == CDP_COLL_NONE ? CDP_COLL_SEND : kind;
+}
+
+/* Counts the phases in which ranks communicate: a stage without bytes has none. */
+CDP__DT void cdp__dt_plan_steps(cdp_plan *p) {
+    for (uint32_t k = 0; k < p->stage_count; ++k) {
+        const cdp__dt_stage *s = &p->stages[k];
+        const cdp__dt_region all = cdp__dt_whole(&s->pair.from);
+        const uint64_t terms = (s->pair.from.terms - 1) * cdp__dt_volume(&all, s->pair.from.ndim);
+        if (terms) ++p->info.steps;
+        if (s->cost.total > terms) ++p->info.steps;
+    }
+}
+
+CDP__DT void cdp__dt_plan_tally(cdp_plan *p) {
+    for (uint32_t k = 0; k < p->phase_count; ++k) {
+        const cdp__dt_phase *ph = &p->phases[k];
+        p->info.messages += ph->sends;
+        for (uint32_t i = 0; i < ph->sends; ++i)
+            p->info.send_bytes += ph->send[i].elements * p->elem;
+        for (uint32_t i = 0; i < ph->recvs; ++i)
+            p->info.recv_bytes += ph->recv[i].elements * p->elem;
+    }
+    p->info.scratch_bytes = p->scratch_used;
+    if (p->phase_count == 1 && p->phases[0].sends + p->phases[0].recvs == 0) {
+        const cdp__dt_phase *ph = &p->phases[0];
+        const bool one = ph->locals == 1 && !ph->zero && p->in_bytes == p->out_bytes;
+        p->identity = p->in_bytes == 0
+            || (one && ph->here[0].copy.dims == 0 && ph->here[0].copy.run == p->in_bytes);
+    }
+}
+
+/* Builds this rank's part: phases, the list of messages, scratch memory. */
+CDP__DT cdp_status cdp__dt_plan_build(cdp_plan *p) {
+    uint64_t between = 0;
+    uint32_t most = 0;
+    cdp_status st = CDP_OK;
+    cdp__dt_region box;
+    p->phases = (cdp__dt_phase *)cdp__dt_alloc(p->os, 2ull * p->stage_count * sizeof *p->phases);
+    if (!p->phases) return cdp__dt_nomem("a plan", 2ull * p->stage_count * sizeof *p->phases);
+    for (uint32_t k = 0; st == CDP_OK && k < p->stage_count; ++k)
+        st = cdp__dt_stage_build(p, k, &between);
+    for (uint32_t k = 0; k < p->phase_count; ++k)
+        most = (uint32_t)cdp__dt_max(most, p->phases[k].sends + p->phases[k].recvs);
+    if (st != CDP_OK) return st;
+    const cdp__dt_stage *last = &p->stages[p->stage_count - 1];
+    p->in_bytes = cdp__dt_held(&p->stages[0].pair.from, p->node, &box) * p->elem;
+    p->out_bytes = cdp__dt_held(&last->host_to, p->node, &box) * p->elem;
+    cdp__dt_plan_tally(p);
+    if (!p->group) return CDP_OK;
+    p->list = (cdp_transfer *)cdp__dt_alloc(p->os, most * sizeof *p->list);
+    p->scratch = (uint8_t *)(p->scratch_used ? cdp_group_alloc(p->group, p->scratch_used) : NULL);
+    if (!p->list || (p->scratch_used && !p->scratch))
+        return cdp__dt_nomem("the scratch memory of a plan", p->scratch_used);
+    return cdp_group_reserve(p->group, most);
+}
+
+/* Numbers the nodes: positions in the mesh or, if the meshes differ, ranks of the group. */
+CDP__DT cdp_status cdp__dt_plan_nodes(cdp_plan *p, uint32_t *only) {
+    cdp_mesh *m = (cdp_mesh *)(uintptr_t)p->desc.from.mesh;
+    const bool same = cdp__dt_mesh_same(m, p->desc.to.mesh);
+    p->mesh = m;
+    p->os = m->root->os;
+    *only = CDP__DT_NONE;
+    if (same) {
+        p->nodes = m->count;
+        p->node = m->me;
+        p->link = m->all;
+        for (uint32_t i = 0; i < m->count; ++i)
+            if (m->ranks[i] == p->desc.root) *only = i;
+    } else {
+        p->nodes = m->root->size;
+        p->node = m->root->rank;
+        p->link = m->root->base;
+    }
+    p->group = p->link ? p->link->group : NULL;
+    const bool one = p->desc.to_one || p->desc.from_one;
+    if (!same && (one || m->root->group != p->desc.to.mesh->root->group))
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "plan: the two meshes differ; they must be of one group, and to_one or from_one unset");
+    if (one && *only == CDP__DT_NONE)
+        return cdp_error_set(
+            CDP_ERR_INVALID, -1, 0, "plan: root %u is not a rank of the mesh", p->desc.root);
+    return CDP_OK;
+}
+
+CDP__DT cdp_status cdp__dt_plan_check(const cdp_plan_desc *d) {
+    cdp_status st = cdp_layout_check(&d->from);
+    if (st == CDP_OK) st = cdp_layout_check(&d->to);
+    if (st != CDP_OK) return st;
+    if (!cdp__dt_shape_same(&d->from, &d->to))
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "plan: from and to must have the same shape and dtype; the program casts and reshapes");
+    for (uint32_t by = 0; by < CDP_MESH_DIMS; ++by) {
+        const bool from = by < d->from.mesh->desc.ndim && d->from.place[by].kind != 0;
+        const bool to = by < d->to.mesh->desc.ndim && d->to.place[by].kind != 0;
+        if ((d->from_one && from) || (d->to_one && to))
+            return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+                "plan: a tensor that one rank holds must be replicated in every mesh dimension");
+    }
+    if ((uint32_t)d->kind > CDP_PLAN_TORCH || (d->from_one && d->to_one))
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "plan: kind %u is none of cdp_plan_kind, or both from_one and to_one are set",
+            (unsigned)d->kind);
+    return CDP_OK;
+}
+
+CDP__DT cdp_status cdp__dt_plan_fill(cdp_plan *p) {
+    uint32_t only;
+    cdp_status st = cdp__dt_plan_nodes(p, &only);
+    p->dtype = cdp__dt_dtype(&p->desc.from);
+    p->elem = cdp_dtype_size(p->dtype);
+    if (st == CDP_OK)
+        st = cdp__dt_plan_choose(
+            p, p->desc.from_one ? only : CDP__DT_NONE, p->desc.to_one ? only : CDP__DT_NONE);
+    if (st != CDP_OK) return st;
+    cdp__dt_plan_steps(p);
+    p->kind = cdp__dt_plan_kind(p);
+    return p->node == CDP__DT_NONE ? CDP_OK : cdp__dt_plan_build(p);
+}
+
+CDP_API cdp_status cdp_plan_create(const cdp_plan_desc *desc, cdp_plan **out) {
+    if (!desc || !out)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_plan_create: desc or out is NULL");
+    *out = NULL;
+    cdp_status st = cdp__dt_plan_check(desc);
+    if (st != CDP_OK) return st;
+    const cdp_os *os = desc->from.mesh->root->os;
+    cdp_plan *p = (cdp_plan *)cdp__dt_alloc(os, sizeof *p);
+    if (!p) return cdp__dt_nomem("a plan", sizeof *p);
+    p->desc = *desc;
+    p->os = os;
+    st = cdp__dt_plan_fill(p);
+    if (st != CDP_OK) {
+        cdp_plan_destroy(p);
+        return st;
+    }
+    *out = p;
+    return CDP_OK;
+}
+
+CDP_API cdp_plan_info cdp_plan_info_of(const cdp_plan *p) {
+    cdp_plan_info none;
+    memset(&none, 0, sizeof none);
+    return p ? p->info : none;
+}
+
+#endif /* CDP_SRC_DTENSOR_PLANNER_H */

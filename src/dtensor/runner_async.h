@@ -1,0 +1,202 @@
+/* dtensor/runner_async.h - phases that start one another
+
+   Knows: phases and works. Promises: all phases take their place in the group's order at the
+   call. */
+#ifndef CDP_SRC_DTENSOR_RUNNER_ASYNC_H
+#define CDP_SRC_DTENSOR_RUNNER_ASYNC_H
+
+#include "../base/config.h"
+#include "../base/status_api.h"
+#include "../base/types_api.h"
+#include "../base/error_api.h"
+#include "../message/transport_api.h"
+#include "../group/group_api.h"
+#include "../group/collectives_api.h"
+#include "../group/works_api.h"
+#include "../base/compiler.h"
+#include "../base/basics.h"
+#include "plan_api.h"
+#include "kit.h"
+#include "kernels.h"
+#include "meshes.h"
+#include "stages.h"
+#include "planner.h"
+#include "runner.h"
+
+CDP__DT void cdp__dt_wide_free(cdp_plan *p) {
+    for (uint32_t k = 0; p->wide && k < p->phase_count; ++k) {
+        cdp__dt_free(p->os, p->wide[k].send_count);
+        cdp__dt_bury(p->mesh->root, p->link, p->wide[k].out);
+    }
+    cdp__dt_free(p->os, p->wide);
+    p->wide = NULL;
+    if (p->turns && cdp__atomic_load_u32(&p->turns->pending, CDP__ACQUIRE)) {
+        p->turns->grave.next = p->link->graves;
+        p->link->graves = &p->turns->grave;
+    } else {
+        cdp__dt_free(p->os, p->turns);
+    }
+    p->turns = NULL;
+}
+
+CDP_API void cdp_plan_destroy(cdp_plan *p) {
+    if (!p) return;
+    for (uint32_t k = 0; k < p->phase_count; ++k) {
+        cdp__dt_free(p->os, p->phases[k].send);
+        cdp__dt_free(p->os, p->phases[k].fold);
+    }
+    cdp__dt_free(p->os, p->phases);
+    cdp__dt_stages_free(p);
+    cdp__dt_wide_free(p);
+    cdp__dt_free(p->os, p->list);
+    if (p->mesh) cdp__dt_bury(p->mesh->root, p->link, p->scratch);
+    cdp__dt_free(p->os, p);
+}
+
+/* Places pieces in a row that is ordered by peer; returns its length. */
+CDP__DT uint64_t cdp__dt_wide_row(const cdp__dt_piece *x, uint32_t n, uint32_t nodes, uint64_t elem,
+    uint64_t *count, uint64_t *at) {
+    uint64_t total = 0;
+    for (uint32_t i = 0; i < n; ++i)
+        count[x[i].peer] += x[i].elements * elem;
+    for (uint32_t peer = 0; peer < nodes; ++peer) {
+        uint64_t next = total;
+        for (uint32_t i = 0; count[peer] && i < n; ++i)
+            if (x[i].peer == peer) {
+                at[i] = next;
+                next += x[i].elements * elem;
+            }
+        total = next;
+    }
+    return total;
+}
+
+CDP__DT cdp_status cdp__dt_wide_phase(cdp_plan *p, const cdp__dt_phase *ph, cdp__dt_wide *w) {
+    const uint64_t words = 2ull * p->nodes + ph->sends + ph->recvs;
+    w->send_count = (uint64_t *)cdp__dt_alloc(p->os, words * 8);
+    if (!w->send_count) return cdp__dt_nomem("an asynchronous plan", words * 8);
+    w->recv_count = w->send_count + p->nodes;
+    w->send_at = w->recv_count + p->nodes;
+    w->recv_at = w->send_at + ph->sends;
+    w->out_bytes =
+        cdp__dt_wide_row(ph->send, ph->sends, p->nodes, p->elem, w->send_count, w->send_at);
+    w->in_bytes =
+        cdp__dt_wide_row(ph->recv, ph->recvs, p->nodes, p->elem, w->recv_count, w->recv_at);
+    w->out = (uint8_t *)cdp_group_alloc(p->group, w->out_bytes + w->in_bytes + 128);
+    if (!w->out) return cdp__dt_nomem("an asynchronous plan", w->out_bytes + w->in_bytes);
+    /* a separate address even if nothing is sent */
+    w->in = w->out + ((w->out_bytes + 64) & ~(uint64_t)63);
+    return CDP_OK;
+}
+
+CDP__DT cdp_status cdp__dt_wide_make(cdp_plan *p) {
+    cdp_status st = CDP_OK;
+    if (p->turns) return CDP_OK;
+    p->wide = (cdp__dt_wide *)cdp__dt_alloc(p->os, p->phase_count * sizeof *p->wide);
+    if (!p->wide) return cdp__dt_nomem("an asynchronous plan", p->phase_count * sizeof *p->wide);
+    for (uint32_t k = 1; st == CDP_OK && k < p->phase_count; ++k)
+        st = cdp__dt_wide_phase(p, &p->phases[k], &p->wide[k]);
+    cdp__dt_turns *turns = (cdp__dt_turns *)cdp__dt_alloc(p->os, sizeof *turns);
+    if (st == CDP_OK && !turns) st = cdp__dt_nomem("an asynchronous plan", sizeof *turns);
+    for (uint32_t k = 0; turns && k < p->phase_count; ++k) {
+        turns->turn[k].all = turns;
+        turns->turn[k].phase = k;
+    }
+    if (turns) turns->plan = p;
+    p->turns = turns;
+    if (st != CDP_OK) cdp__dt_wide_free(p);
+    return st;
+}
+
+CDP__DT void cdp__dt_wide_pack(cdp_plan *p, uint32_t k) {
+    const cdp__dt_phase *ph = &p->phases[k];
+    cdp__dt_pack(p, ph);
+    cdp__dt_locals(p, ph);
+    for (uint32_t i = 0; i < ph->sends; ++i) {
+        const cdp__dt_piece *x = &ph->send[i];
+        const uint8_t *from = cdp__dt_at(p, x->direct ? x->from : CDP__DT_SCRATCH) + x->at;
+        memcpy(p->wide[k].out + p->wide[k].send_at[i], from, (size_t)(x->elements * p->elem));
+    }
+}
+
+CDP__DT void cdp__dt_wide_unpack(cdp_plan *p, uint32_t k) {
+    const cdp__dt_phase *ph = &p->phases[k];
+    for (uint32_t i = 0; i < ph->recvs; ++i) {
+        const cdp__dt_piece *x = &ph->recv[i];
+        const uint8_t *from = p->wide[k].in + p->wide[k].recv_at[i];
+        uint8_t *to = cdp__dt_at(p, x->direct ? x->to : CDP__DT_SCRATCH) + x->at;
+        if (x->rows)
+            cdp__dt_copy_run(&x->copy, cdp__dt_at(p, x->to), from);
+        else
+            memcpy(to, from, (size_t)(x->elements * p->elem));
+    }
+}
+
+/* Called when the messages of a phase are done, in the thread that makes progress. */
+CDP__DT cdp_status cdp__dt_turn_done(void *user, cdp_status status) {
+    const cdp__dt_turn *turn = (const cdp__dt_turn *)user;
+    const uint32_t k = turn->phase;
+    if (status == CDP_OK) {
+        cdp_plan *p = turn->all->plan;
+        if (k) cdp__dt_wide_unpack(p, k);
+        cdp__dt_finish(p, &p->phases[k]);
+        if (k + 1 < p->phase_count) cdp__dt_wide_pack(p, k + 1);
+    }
+    (void)cdp__atomic_sub_u32(&turn->all->pending, 1, CDP__ACQ_REL);
+    return CDP_OK;
+}
+
+/* Starts phase k > 0 after `before` (empty: at once). */
+CDP__DT cdp_status cdp__dt_wide_start(cdp_plan *p, uint32_t k, cdp_work before, cdp_work *work) {
+    const cdp__dt_wide *w = &p->wide[k];
+    cdp_request rq;
+    memset(&rq, 0, sizeof rq);
+    rq.kind = CDP_COLL_ALLTOALL;
+    rq.in = w->out;
+    rq.out = w->in;
+    rq.dtype = CDP_DTYPE_U8;
+    rq.in_counts = w->send_count;
+    rq.out_counts = w->recv_count;
+    if (before.seq) return cdp_start_after(p->group, &rq, before, work);
+    return cdp_start(p->group, &rq, work);
+}
+
+CDP__DT cdp_status cdp__dt_chain(cdp_plan *p, cdp_work *work) {
+    cdp_work step;
+    cdp__dt_pack(p, &p->phases[0]);
+    cdp_status st = cdp__dt_post(p, &p->phases[0], &step);
+    if (st != CDP_OK) return st;
+    cdp__dt_locals(p, &p->phases[0]);
+    for (uint32_t k = 0; st == CDP_OK; ++k) {
+        *work = step;
+        (void)cdp__atomic_add_u32(&p->turns->pending, 1, CDP__ACQ_REL);
+        if (step.seq)
+            st = cdp_work_then(step, cdp__dt_turn_done, &p->turns->turn[k], work);
+        else
+            st = cdp__dt_turn_done(&p->turns->turn[k], CDP_OK);
+        if (st != CDP_OK) (void)cdp__atomic_sub_u32(&p->turns->pending, 1, CDP__ACQ_REL);
+        if (st != CDP_OK || k + 1 == p->phase_count) return st;
+        st = cdp__dt_wide_start(p, k + 1, *work, &step);
+    }
+    return st;
+}
+
+CDP_API cdp_status cdp_plan_run_async(cdp_plan *p, const void *in, void *out, cdp_work *work) {
+    bool ready;
+    if (!work) return cdp_error_set(CDP_ERR_INVALID, -1, 0, "plan: work is NULL");
+    cdp_status st = cdp__dt_run_begin(p, in, out, &ready);
+    work->group = p ? p->group : NULL;
+    work->seq = 0;
+    if (st != CDP_OK || !ready) return st;
+    st = cdp__dt_wide_make(p);
+    if (st != CDP_OK) return st;
+    st = cdp__dt_chain(p, work);
+    if (st != CDP_OK && cdp_group_status(p->group) == CDP_OK) {
+        const cdp_error why = *cdp_last_error();
+        cdp_group_abort(p->group, why.text);
+        st = cdp_error_set(st, why.peer, why.sys_errno, "%s", why.text);
+    }
+    return st;
+}
+
+#endif /* CDP_SRC_DTENSOR_RUNNER_ASYNC_H */

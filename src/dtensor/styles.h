@@ -1,0 +1,401 @@
+/* dtensor/styles.h - layers whose parameters are cut
+
+   Knows: one linear layer or table, and the two edges around its product. Promises: forward and
+   backward are those of the whole layer; each parameter's gradient has the layout of the
+   parameter. */
+#ifndef CDP_SRC_DTENSOR_STYLES_H
+#define CDP_SRC_DTENSOR_STYLES_H
+
+#include "../base/config.h"
+#include "../base/status_api.h"
+#include "../base/types_api.h"
+#include "../base/error_api.h"
+#include "../os/os_api.h"
+#include "../message/transport_api.h"
+#include "../group/group_api.h"
+#include "../base/basics.h"
+#include "../group/state.h"
+#include "layout_api.h"
+#include "edge_api.h"
+#include "tensor_parallel_api.h"
+#include "cxx_api.h"
+#include "kit.h"
+#include "kernels.h"
+#include "counter.h"
+#include "grid.h"
+#include "meshes.h"
+#include "tensors.h"
+#include "edges.h"
+#include "operators.h"
+#include "products.h"
+
+#ifndef CDP_NO_TENSOR_OPS
+
+struct cdp_tp {
+    cdp_tp_desc desc;
+    cdp_place input, output;
+    const cdp_os *os;
+    cdp__dt_root *root;
+    cdp_tp_layouts l;
+    cdp_edge *in, *out, *weight, *bias; /* the last two: sums of gradients, SEQUENCE alone */
+    bool in_same, out_same;             /* x is used as it is; y is made as it is */
+    bool gathered;                      /* `used` holds x of the last forward */
+    void *used, *made, *grad_used, *sums, *sums_out;
+};
+
+CDP__DT cdp_status cdp__dt_tp_wrong(const char *why) {
+    return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_tp_create: %s", why);
+}
+
+CDP__DT cdp_status cdp__dt_tp_check(const cdp_tp_desc *d) {
+    if (!d->mesh) return cdp__dt_tp_wrong("mesh is NULL; set it");
+    if (d->mesh->desc.ndim != 1)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_tp_create: the mesh has %u dimensions; take one of them by cdp_mesh_sub()",
+            d->mesh->desc.ndim);
+    if ((uint32_t)d->style > CDP_TP_SEQUENCE)
+        return cdp__dt_tp_wrong("style is none of cdp_tp_style");
+    if (!d->rows || !d->in_features || !d->out_features)
+        return cdp__dt_tp_wrong("rows, in_features or out_features is 0; set all three");
+    if (d->embedding && d->in_features > 0x7fffffffu)
+        return cdp__dt_tp_wrong("in_features of a table must fit an i32 id");
+    if (d->output && d->output->kind == CDP_PLACE_PARTIAL)
+        return cdp__dt_tp_wrong("output is PARTIAL; use R, or S0 to keep some of the rows");
+    if (d->input && d->input->kind == CDP_PLACE_PARTIAL)
+        return cdp__dt_tp_wrong("input is PARTIAL; reduce it with an edge first");
+    if (!cdp__dt_is_float(d->dtype) && d->wire != CDP_DTYPE_DEFAULT)
+        return cdp__dt_tp_wrong("wire is set, but dtype is no float");
+    if (d->embedding ? cdp_dtype_size(d->dtype) > 0 : d->blas.gemm || cdp__dt_plain_dtype(d->dtype))
+        return CDP_OK;
+    return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0,
+        "cdp_tp_create: there is no plain product of %s; set blas.gemm", cdp_dtype_name(d->dtype));
+}
+
+CDP__DT cdp_layout cdp__dt_tp_layout(const cdp_tp *tp, uint32_t ndim, uint64_t a, uint64_t b) {
+    cdp_layout l;
+    memset(&l, 0, sizeof l);
+    l.mesh = tp->desc.mesh;
+    l.dtype = tp->desc.dtype;
+    l.ndim = ndim;
+    l.shape[0] = a;
+    if (ndim > 1) l.shape[1] = b;
+    return l;
+}
+
+/* The layouts from the table at cdp_tp_style. */
+CDP__DT void cdp__dt_tp_layouts(cdp_tp *tp) {
+    const cdp_tp_desc *d = &tp->desc;
+    const uint64_t in = d->in_features, out = d->out_features;
+    const uint64_t head = cdp__dt_max(d->head, 1);
+    const cdp_place rows = cdp__dt_shard(0, 0), last = cdp__dt_shard(1, head);
+    cdp_tp_layouts *l = &tp->l;
+    l->used =
+        d->embedding ? cdp__dt_tp_layout(tp, 1, d->rows, 0) : cdp__dt_tp_layout(tp, 2, d->rows, in);
+    if (d->embedding) l->used.dtype = CDP_DTYPE_I32;
+    l->made = cdp__dt_tp_layout(tp, 2, d->rows, out);
+    l->weight =
+        d->embedding ? cdp__dt_tp_layout(tp, 2, in, out) : cdp__dt_tp_layout(tp, 2, out, in);
+    l->bias = cdp__dt_tp_layout(tp, 1, out, 0);
+    l->x = l->used;
+    l->y = l->made;
+    if (d->style == CDP_TP_COLUMN) {
+        l->made.place[0] = l->y.place[0] = last;
+        l->weight.place[0] = d->embedding ? last : cdp__dt_shard(0, head);
+        l->bias.place[0] = cdp__dt_shard(0, head);
+    } else if (d->style == CDP_TP_ROW) {
+        l->weight.place[0] = d->embedding ? cdp__dt_shard(0, head) : last;
+        if (!d->embedding) l->used.place[0] = l->x.place[0] = last;
+        l->made.place[0] = cdp__dt_sum_of(CDP_REDUCE_SUM);
+    } else {
+        l->used.place[0] = l->x.place[0] = l->made.place[0] = l->y.place[0] = rows;
+    }
+    if (d->input) l->x.place[0] = *d->input;
+    if (d->output) l->y.place[0] = *d->output;
+}
+
+/* Makes an edge; its gradient arrives as a sum over all ranks if `sum` is set. */
+CDP__DT cdp_status cdp__dt_tp_edge(
+    const cdp_tp *tp, const cdp_layout *from, const cdp_layout *to, bool sum, cdp_edge **out) {
+    cdp_edge_desc e;
+    memset(&e, 0, sizeof e);
+    e.from = *from;
+    e.to = *to;
+    if (cdp__dt_is_float(from->dtype)) e.wire = e.grad_wire = tp->desc.wire;
+    if (sum) {
+        e.grad_in = *to;
+        e.grad_in.place[0] = cdp__dt_sum_of(CDP_REDUCE_SUM);
+    }
+    return cdp_edge_create(&e, out);
+}
+
+CDP__DT cdp_status cdp__dt_tp_edges(cdp_tp *tp) {
+    const cdp_tp_desc *d = &tp->desc;
+    const cdp_tp_layouts *l = &tp->l;
+    const bool sum = d->style == CDP_TP_COLUMN && !d->embedding;
+    const uint32_t n = d->mesh->count;
+    cdp_status st = cdp_layout_check(&l->x);
+    if (st == CDP_OK) st = cdp_layout_check(&l->y);
+    if (st == CDP_OK) st = cdp_layout_check(&l->weight);
+    if (st == CDP_OK) st = cdp__dt_tp_edge(tp, &l->x, &l->used, sum && n > 1, &tp->in);
+    if (st == CDP_OK) st = cdp__dt_tp_edge(tp, &l->made, &l->y, false, &tp->out);
+    if (st != CDP_OK) return st;
+    tp->in_same = cdp_layout_same(&l->x, &l->used);
+    tp->out_same = cdp_layout_same(&l->made, &l->y);
+    if (d->style != CDP_TP_SEQUENCE || n == 1) return CDP_OK;
+    st = cdp__dt_tp_edge(tp, &l->weight, &l->weight, true, &tp->weight);
+    if (st == CDP_OK && !d->embedding)
+        st = cdp__dt_tp_edge(tp, &l->bias, &l->bias, true, &tp->bias);
+    return st;
+}
+
+/* Allocates memory that the layer keeps. */
+CDP__DT cdp_status cdp__dt_tp_memory(cdp_tp *tp) {
+    cdp_group *g = tp->desc.mesh->all ? tp->desc.mesh->all->group : NULL;
+    const uint64_t used = cdp__dt_local_bytes(&tp->l.used) + 1;
+    const uint64_t made = cdp__dt_local_bytes(&tp->l.made) + 1;
+    const uint64_t sums = tp->weight ? cdp__dt_local_bytes(&tp->l.weight) + 1 : 0;
+    bool ok = true;
+    if (!g) return CDP_OK;
+    if (!tp->in_same) ok = (tp->used = cdp_group_alloc(g, used)) != NULL;
+    if (ok && !tp->out_same) ok = (tp->made = cdp_group_alloc(g, made)) != NULL;
+    if (ok && !tp->desc.embedding) ok = (tp->grad_used = cdp_group_alloc(g, used)) != NULL;
+    if (ok && sums) ok = (tp->sums = cdp_group_alloc(g, sums)) != NULL;
+    if (ok && sums) ok = (tp->sums_out = cdp_group_alloc(g, sums)) != NULL;
+    return ok ? CDP_OK : cdp__dt_nomem("a tensor-parallel layer", 2 * used + made + 2 * sums);
+}
+
+CDP_API void cdp_tp_destroy(cdp_tp *tp) {
+    if (!tp) return;
+    cdp__dt_link *link = tp->desc.mesh ? tp->desc.mesh->all : NULL;
+    cdp__dt_bury(tp->root, link, tp->used);
+    cdp__dt_bury(tp->root, link, tp->made);
+    cdp__dt_bury(tp->root, link, tp->grad_used);
+    cdp__dt_bury(tp->root, link, tp->sums);
+    cdp__dt_bury(tp->root, link, tp->sums_out);
+    cdp_edge_destroy(tp->in);
+    cdp_edge_destroy(tp->out);
+    cdp_edge_destroy(tp->weight);
+    cdp_edge_destroy(tp->bias);
+    cdp__dt_free(tp->os, tp);
+}
+
+CDP_API cdp_status cdp_tp_create(const cdp_tp_desc *desc, cdp_tp **out) {
+    cdp_tp_desc d;
+    if (!desc || !out)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_tp_create: desc or out is NULL");
+    *out = NULL;
+    d = *desc;
+    if (d.dtype == CDP_DTYPE_DEFAULT) d.dtype = CDP_DTYPE_F32;
+    cdp_status st = cdp__dt_tp_check(&d);
+    if (st != CDP_OK) return st;
+    const cdp_os *os = d.mesh->root->os;
+    cdp_tp *tp = (cdp_tp *)cdp__dt_alloc(os, sizeof *tp);
+    if (!tp) return cdp__dt_nomem("a tensor-parallel layer", sizeof *tp);
+    tp->desc = d;
+    tp->os = os;
+    tp->root = d.mesh->root;
+    cdp__dt_tp_layouts(tp);
+    tp->desc.input = tp->desc.output = NULL; /* copied to the layouts */
+    st = cdp__dt_tp_edges(tp);
+    if (st == CDP_OK) st = cdp__dt_tp_memory(tp);
+    if (st != CDP_OK) {
+        cdp_tp_destroy(tp);
+        return st;
+    }
+    *out = tp;
+    return CDP_OK;
+}
+
+CDP_API const cdp_tp_layouts *cdp_tp_layouts_of(const cdp_tp *tp) {
+    return tp ? &tp->l : NULL;
+}
+
+CDP_API cdp_edge *cdp_tp_edge(const cdp_tp *tp, bool behind) {
+    if (!tp) return NULL;
+    return behind ? tp->out : tp->in;
+}
+
+CDP__DT cdp_status cdp__dt_product(const cdp_tp *tp, bool ta, bool tb, uint64_t m, uint64_t n,
+    uint64_t k, const void *a, const void *b, bool add, void *c) {
+    const cdp_blas *blas = &tp->desc.blas;
+    if (blas->gemm) return blas->gemm(blas->user, tp->desc.dtype, ta, tb, m, n, k, a, b, add, c);
+    cdp__dt_gemm(tp->desc.dtype, ta, tb, m, n, k, a, b, add, c);
+    return CDP_OK;
+}
+
+/* Reports ids outside the table. The layer runs on, so that no rank waits for another. */
+CDP__DT cdp_status cdp__dt_tp_ids(const cdp_tp *tp, const int32_t *ids, uint64_t n) {
+    for (uint64_t i = 0; i < n; ++i)
+        if (ids[i] < 0 || (uint64_t)ids[i] >= tp->desc.in_features)
+            return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+                "cdp_tp_forward: ids[%llu] is %d; the table has %llu rows", (unsigned long long)i,
+                ids[i], (unsigned long long)tp->desc.in_features);
+    return CDP_OK;
+}
+
+/* Computes made = used w^T, or copies rows of the table. */
+CDP__DT cdp_status cdp__dt_tp_make(
+    const cdp_tp *tp, const void *used, const void *w, const void *bias, void *made) {
+    cdp_box x, y, table;
+    (void)cdp_layout_box(&tp->l.used, NULL, &x);
+    (void)cdp_layout_box(&tp->l.made, NULL, &y);
+    (void)cdp_layout_box(&tp->l.weight, NULL, &table);
+    if (tp->desc.embedding) {
+        cdp__dt_look_up((const int32_t *)used, x.size[0], w, table.start[0], table.size[0],
+            table.size[1] * cdp_dtype_size(tp->desc.dtype), made);
+        return cdp__dt_tp_ids(tp, (const int32_t *)used, x.size[0]);
+    }
+    const cdp_status st =
+        cdp__dt_product(tp, false, true, x.size[0], y.size[1], x.size[1], used, w, false, made);
+    if (bias && tp->desc.style != CDP_TP_ROW) /* with the layout of the bias */
+        cdp__dt_add_bias(tp->desc.dtype, made, y.size[0], y.size[1], bias, 0);
+    return st;
+}
+
+CDP__DT cdp_status cdp__dt_tp_ready(const cdp_tp *tp, const void *x, const void *w, const void *y) {
+    const bool outside = tp && tp->desc.mesh->me == CDP__DT_NONE;
+    if (!tp) return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_tp: the layer is NULL");
+    if (!tp->root->group)
+        return cdp_error_set(CDP_ERR_STATE, -1, 0, "cdp_tp: its mesh is on paper; it cannot run");
+    const bool lacks = (!x && cdp__dt_local_bytes(&tp->l.x))
+        || (!w && cdp__dt_local_bytes(&tp->l.weight)) || (!y && cdp__dt_local_bytes(&tp->l.y));
+    if (!outside && lacks)
+        return cdp_error_set(
+            CDP_ERR_INVALID, -1, 0, "cdp_tp: x, the weight, or y (backward: its gradient) is NULL");
+    return CDP_OK;
+}
+
+/* The first error of a matrix product. Messages of a layer continue after it, so that no rank waits
+   for another; the call returns the error at its end. */
+typedef struct cdp__dt_fault {
+    cdp_status status;
+    cdp_error why;
+} cdp__dt_fault;
+
+CDP__DT void cdp__dt_note(cdp__dt_fault *f, cdp_status st) {
+    if (st == CDP_OK || f->status != CDP_OK) return;
+    f->status = st;
+    f->why = *cdp_last_error();
+}
+
+/* The result of a call of a layer: the failure `st` of its messages, if any, else the first error
+   of its matrix products. */
+CDP__DT cdp_status cdp__dt_verdict(const cdp__dt_fault *f, cdp_status st) {
+    if (st != CDP_OK || f->status == CDP_OK) return st;
+    return cdp_error_set(f->status, f->why.peer, f->why.sys_errno, "%s", f->why.text);
+}
+
+CDP_API cdp_status cdp_tp_forward(
+    cdp_tp *tp, const void *x, const void *w, const void *bias, void *y) {
+    cdp__dt_fault fault;
+    cdp_status st = cdp__dt_tp_ready(tp, x, w, y);
+    if (st != CDP_OK || tp->desc.mesh->me == CDP__DT_NONE) return st;
+    memset(&fault, 0, sizeof fault);
+    if (!tp->in_same) st = cdp_edge_forward(tp->in, x, tp->used);
+    if (st != CDP_OK) return st;
+    tp->gathered = true;
+    cdp__dt_note(&fault,
+        cdp__dt_tp_make(tp, tp->in_same ? x : tp->used, w, bias, tp->out_same ? y : tp->made));
+    if (!tp->out_same) st = cdp_edge_forward(tp->out, tp->made, y);
+    if (st == CDP_OK && bias && tp->desc.style == CDP_TP_ROW && !tp->desc.embedding) {
+        cdp_box box;
+        (void)cdp_layout_box(&tp->l.y, NULL, &box);
+        if (box.size[0] && box.size[1])
+            cdp__dt_add_bias(tp->desc.dtype, y, box.size[0], box.size[1], bias, box.start[1]);
+    }
+    return cdp__dt_verdict(&fault, st);
+}
+
+/* Computes the gradient of the weight; SEQUENCE sums it over the ranks. */
+CDP__DT cdp_status cdp__dt_tp_weight(
+    const cdp_tp *tp, const void *used, const void *grad, void *grad_w, cdp__dt_fault *fault) {
+    const cdp_dtype t = tp->desc.dtype;
+    const uint64_t bytes = cdp__dt_local_bytes(&tp->l.weight);
+    cdp_box x, y, w;
+    cdp_status st;
+    (void)cdp_layout_box(&tp->l.used, NULL, &x);
+    (void)cdp_layout_box(&tp->l.made, NULL, &y);
+    (void)cdp_layout_box(&tp->l.weight, NULL, &w);
+    void *to = tp->weight ? tp->sums : grad_w;
+    if (tp->weight) memset(to, 0, (size_t)bytes);
+    if (tp->desc.embedding)
+        cdp__dt_look_up_backward(
+            t, (const int32_t *)used, x.size[0], to, w.start[0], w.size[0], w.size[1], grad);
+    else
+        cdp__dt_note(fault,
+            cdp__dt_product(
+                tp, true, false, y.size[1], x.size[1], y.size[0], grad, used, true, to));
+    if (!tp->weight) return CDP_OK;
+    st = cdp_edge_backward(tp->weight, tp->sums, tp->sums_out);
+    if (st == CDP_OK) cdp__dt_plus(t, grad_w, tp->sums_out, bytes / cdp_dtype_size(t));
+    return st;
+}
+
+/* Computes the gradient of the bias; SEQUENCE sums it over the ranks. */
+CDP__DT cdp_status cdp__dt_tp_bias(const cdp_tp *tp, const void *grad, void *grad_bias) {
+    const cdp_dtype t = tp->desc.dtype;
+    cdp_box y;
+    (void)cdp_layout_box(&tp->l.made, NULL, &y);
+    if (!tp->bias) {
+        cdp__dt_add_rows(t, grad_bias, grad, y.size[0], y.size[1]);
+        return CDP_OK;
+    }
+    const uint64_t out = tp->desc.out_features; /* a rank without rows takes part, too */
+    memset(tp->sums, 0, (size_t)(out * cdp_dtype_size(t)));
+    cdp__dt_add_rows(t, tp->sums, grad, y.size[0], y.size[1]);
+    const cdp_status st = cdp_edge_backward(tp->bias, tp->sums, tp->sums_out);
+    if (st == CDP_OK) cdp__dt_plus(t, grad_bias, tp->sums_out, out);
+    return st;
+}
+
+/* Computes the gradient of x, and sends it through the input edge. */
+CDP__DT cdp_status cdp__dt_tp_input(
+    const cdp_tp *tp, const void *w, const void *grad, void *grad_x, cdp__dt_fault *fault) {
+    const cdp_edge_desc *e = cdp_edge_desc_of(tp->in);
+    const bool same = cdp_layout_same(&e->grad_in, &e->grad_out);
+    cdp_box x, y;
+    (void)cdp_layout_box(&tp->l.used, NULL, &x);
+    (void)cdp_layout_box(&tp->l.made, NULL, &y);
+    cdp__dt_note(fault,
+        cdp__dt_product(tp, false, false, y.size[0], x.size[1], y.size[1], grad, w, false,
+            same ? grad_x : tp->grad_used));
+    return same ? CDP_OK : cdp_edge_backward(tp->in, tp->grad_used, grad_x);
+}
+
+/* Runs all messages of the backward pass, and the computations between them. */
+CDP__DT cdp_status cdp__dt_tp_back(cdp_tp *tp, const void *x, const void *w, const void *grad_y,
+    void *grad_x, void *grad_w, void *grad_bias, cdp__dt_fault *fault) {
+    const void *grad = tp->out_same ? grad_y : tp->made;
+    cdp_status st = CDP_OK;
+    if (!tp->out_same) st = cdp_edge_backward(tp->out, grad_y, tp->made);
+    const bool gather = !tp->in_same && (tp->desc.gather_again || !tp->gathered);
+    if (st == CDP_OK && gather) st = cdp_edge_forward(tp->in, x, tp->used);
+    const bool weight = st == CDP_OK && grad_w;
+    if (weight) st = cdp__dt_tp_weight(tp, tp->in_same ? x : tp->used, grad, grad_w, fault);
+    const bool bias = st == CDP_OK && grad_bias && !tp->desc.embedding;
+    if (bias) st = cdp__dt_tp_bias(tp, grad, grad_bias);
+    const bool input = !tp->desc.no_grad_x && !tp->desc.embedding;
+    if (st == CDP_OK && input) st = cdp__dt_tp_input(tp, w, grad, grad_x, fault);
+    return st;
+}
+
+CDP_API cdp_status cdp_tp_backward(cdp_tp *tp, const void *x, const void *w, const void *grad_y,
+    void *grad_x, void *grad_w, void *grad_bias) {
+    cdp__dt_fault fault;
+    cdp_status st = cdp__dt_tp_ready(tp, x, w, grad_y);
+    if (st != CDP_OK || tp->desc.mesh->me == CDP__DT_NONE) return st;
+    const bool wanted = !tp->desc.no_grad_x && !tp->desc.embedding;
+    if (wanted && !grad_x && cdp__dt_local_bytes(&tp->l.x)) /* a rank without rows has no memory */
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_tp_backward: grad_x is NULL; set .no_grad_x if it is not wanted");
+    cdp__dt_counter *c = tp->root->counter;
+    memset(&fault, 0, sizeof fault);
+    if (c) ++c->backward;
+    st = cdp__dt_tp_back(tp, x, w, grad_y, grad_x, grad_w, grad_bias, &fault);
+    if (c) --c->backward;
+    return cdp__dt_verdict(&fault, st);
+}
+
+#endif /* CDP_NO_TENSOR_OPS */
+
+#endif /* CDP_SRC_DTENSOR_STYLES_H */

@@ -1,0 +1,216 @@
+/* dtensor/tensors.h - a layout and a pointer
+
+   Knows: tensors, and plans that the mesh keeps for them. Promises: the same redistribution is
+   planned only once. */
+#ifndef CDP_SRC_DTENSOR_TENSORS_H
+#define CDP_SRC_DTENSOR_TENSORS_H
+
+#include "../base/config.h"
+#include "../base/status_api.h"
+#include "../base/types_api.h"
+#include "../message/transport_api.h"
+#include "../group/group_api.h"
+#include "../group/collectives_api.h"
+#include "../base/basics.h"
+#include "mesh_api.h"
+#include "layout_api.h"
+#include "plan_api.h"
+#include "dtensor_api.h"
+#include "cxx_api.h"
+#include "kit.h"
+#include "kernels.h"
+#include "grid.h"
+#include "meshes.h"
+#include "stages.h"
+#include "planner.h"
+#include "runner.h"
+
+#define CDP__DT_KEPT 64u
+
+CDP_API void cdp_mesh_destroy(cdp_mesh *m) {
+    while (m && m->kept) {
+        cdp__dt_kept *next = m->kept->next;
+        cdp_plan_destroy(m->kept->plan);
+        cdp__dt_free(m->root->os, m->kept);
+        m->kept = next;
+    }
+    if (m) cdp__dt_mesh_free(m);
+}
+
+/* Frees the plan that was used longest ago, unless it is running. */
+CDP__DT void cdp__dt_kept_trim(cdp_mesh *m) {
+    uint32_t n = 0;
+    for (cdp__dt_kept **at = &m->kept; *at; at = &(*at)->next) {
+        cdp__dt_kept *k = *at;
+        if (++n <= CDP__DT_KEPT || k->next || cdp__dt_running(k->plan)) continue;
+        *at = NULL;
+        cdp_plan_destroy(k->plan);
+        cdp__dt_free(m->root->os, k);
+        return;
+    }
+}
+
+CDP__DT cdp_status cdp__dt_kept_make(
+    cdp_mesh *m, const cdp_plan_desc *desc, const uint64_t *key, cdp_plan **out) {
+    cdp__dt_kept *k = (cdp__dt_kept *)cdp__dt_alloc(m->root->os, sizeof *k);
+    if (!k) return cdp__dt_nomem("a plan", sizeof *k);
+    const cdp_status st = cdp_plan_create(desc, &k->plan);
+    if (st != CDP_OK) {
+        cdp__dt_free(m->root->os, k);
+        return st;
+    }
+    memcpy(k->key, key, sizeof k->key);
+    k->to = desc->to.mesh;
+    k->next = m->kept;
+    m->kept = k;
+    *out = k->plan;
+    cdp__dt_kept_trim(m);
+    return CDP_OK;
+}
+
+/* The plan for `desc`, kept or new. */
+CDP__DT cdp_status cdp__dt_kept_plan(const cdp_plan_desc *desc, cdp_plan **out) {
+    uint64_t key[CDP__DT_KEY_WORDS];
+    cdp_status st = cdp__dt_plan_check(desc);
+    if (st != CDP_OK) return st;
+    cdp_mesh *m = (cdp_mesh *)(uintptr_t)desc->from.mesh;
+    key[0] = (uint64_t)desc->from_one << 34 | (uint64_t)desc->to_one << 33 | desc->root;
+    cdp__dt_layout_words(&desc->from, key + 1);
+    cdp__dt_layout_words(&desc->to, key + 1 + CDP__DT_LAYOUT_WORDS);
+    for (cdp__dt_kept **at = &m->kept; *at; at = &(*at)->next) {
+        cdp__dt_kept *k = *at;
+        if (k->to != desc->to.mesh || memcmp(k->key, key, sizeof key) != 0) continue;
+        *at = k->next;
+        k->next = m->kept;
+        m->kept = k;
+        *out = k->plan;
+        return CDP_OK;
+    }
+    return cdp__dt_kept_make(m, desc, key, out);
+}
+
+CDP__DT cdp_status cdp__dt_tensor_check(const cdp_dtensor *t, const char *call) {
+    if (!t) return cdp_error_set(CDP_ERR_INVALID, -1, 0, "%s: the tensor is NULL", call);
+    cdp_status st = cdp_layout_check(&t->layout);
+    if (st == CDP_OK && !t->data && cdp_layout_box(&t->layout, NULL, NULL))
+        st = cdp_error_set(CDP_ERR_INVALID, -1, 0, "%s: the tensor's data is NULL", call);
+    return st;
+}
+
+CDP__DT uint64_t cdp__dt_local_bytes(const cdp_layout *l) {
+    return cdp_layout_box(l, NULL, NULL) * cdp_dtype_size(l->dtype);
+}
+
+CDP_API cdp_status cdp_dtensor_create(const cdp_layout *layout, void *data, cdp_dtensor *out) {
+    if (!out) return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_dtensor_create: out is NULL");
+    memset(out, 0, sizeof *out);
+    const cdp_status st = cdp_layout_check(layout);
+    if (st != CDP_OK) return st;
+    const cdp__dt_root *root = layout->mesh->root;
+    const uint64_t bytes = cdp__dt_local_bytes(layout);
+    out->layout = *layout;
+    out->layout.dtype = cdp__dt_dtype(layout);
+    out->data = data;
+    if (data || !bytes) return CDP_OK;
+    out->data =
+        root->group ? cdp_group_alloc(root->group, bytes) : root->os->alloc(root->os->user, bytes);
+    if (!out->data) return cdp__dt_nomem("a tensor", bytes);
+    out->owned = true;
+    return CDP_OK;
+}
+
+CDP_API void cdp_dtensor_free(cdp_dtensor *t) {
+    if (!t) return;
+    cdp__dt_root *root = t->layout.mesh ? t->layout.mesh->root : NULL;
+    if (t->owned && root->group)
+        cdp__dt_bury(root, t->layout.mesh->all, t->data);
+    else if (t->owned)
+        cdp__dt_free(root->os, t->data);
+    t->data = NULL;
+    t->owned = false;
+}
+
+CDP_API cdp_status cdp_redistribute(const cdp_dtensor *from, cdp_dtensor *to) {
+    cdp_plan_desc d;
+    cdp_plan *plan;
+    memset(&d, 0, sizeof d);
+    cdp_status st = cdp__dt_tensor_check(from, "cdp_redistribute");
+    if (st == CDP_OK) st = cdp__dt_tensor_check(to, "cdp_redistribute");
+    if (st != CDP_OK) return st;
+    d.from = from->layout;
+    d.to = to->layout;
+    st = cdp__dt_kept_plan(&d, &plan);
+    return st == CDP_OK ? cdp_plan_run(plan, from->data, to->data) : st;
+}
+
+CDP_API cdp_status cdp_redistribute_async(
+    const cdp_dtensor *from, cdp_dtensor *to, cdp_work *work) {
+    cdp_plan_desc d;
+    cdp_plan *plan;
+    memset(&d, 0, sizeof d);
+    cdp_status st = cdp__dt_tensor_check(from, "cdp_redistribute_async");
+    if (st == CDP_OK) st = cdp__dt_tensor_check(to, "cdp_redistribute_async");
+    if (st != CDP_OK) return st;
+    d.from = from->layout;
+    d.to = to->layout;
+    st = cdp__dt_kept_plan(&d, &plan);
+    return st == CDP_OK ? cdp_plan_run_async(plan, from->data, to->data, work) : st;
+}
+
+/* The layout of the same tensor, replicated on all ranks. */
+CDP__DT cdp_layout cdp__dt_replicated(const cdp_layout *l) {
+    cdp_layout out = *l;
+    memset(out.place, 0, sizeof out.place);
+    return out;
+}
+
+CDP__DT bool cdp__dt_any_partial(const cdp_layout *l) {
+    for (uint32_t by = 0; by < l->mesh->desc.ndim; ++by)
+        if (cdp__dt_partial(l, by)) return true;
+    return false;
+}
+
+CDP_API cdp_status cdp_distribute(cdp_dtensor *t, const void *full, uint32_t source) {
+    cdp_plan_desc d;
+    cdp_plan *plan;
+    cdp_status st = cdp__dt_tensor_check(t, "cdp_distribute");
+    if (st != CDP_OK) return st;
+    if (cdp__dt_any_partial(&t->layout))
+        return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0,
+            "cdp_distribute: a PARTIAL tensor cannot be cut from a whole one; use "
+            "cdp_dtensor_fill");
+    if (source == CDP_EACH) {
+        const cdp__dt_side s = cdp__dt_side_of(&t->layout, 0);
+        const cdp__dt_region all = cdp__dt_whole(&s);
+        if (t->layout.mesh->me == CDP__DT_NONE || !cdp__dt_local_bytes(&t->layout)) return CDP_OK;
+        if (!full) return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_distribute: full is NULL");
+        const cdp__dt_region own = cdp__dt_region_of(&s, t->layout.mesh->me);
+        const cdp__dt_copy c =
+            cdp__dt_copy_of(&own, &all, &own, s.ndim, cdp_dtype_size(t->layout.dtype));
+        cdp__dt_copy_run(&c, t->data, full);
+        return CDP_OK;
+    }
+    memset(&d, 0, sizeof d);
+    d.from = cdp__dt_replicated(&t->layout);
+    d.to = t->layout;
+    d.from_one = true;
+    d.root = source;
+    st = cdp__dt_kept_plan(&d, &plan);
+    return st == CDP_OK ? cdp_plan_run(plan, full, t->data) : st;
+}
+
+CDP_API cdp_status cdp_dtensor_full(const cdp_dtensor *t, void *full, uint32_t root) {
+    cdp_plan_desc d;
+    cdp_plan *plan;
+    cdp_status st = cdp__dt_tensor_check(t, "cdp_dtensor_full");
+    if (st != CDP_OK) return st;
+    memset(&d, 0, sizeof d);
+    d.from = t->layout;
+    d.to = cdp__dt_replicated(&t->layout);
+    d.to_one = root != CDP_EACH;
+    d.root = root != CDP_EACH ? root : 0;
+    st = cdp__dt_kept_plan(&d, &plan);
+    return st == CDP_OK ? cdp_plan_run(plan, t->data, full) : st;
+}
+
+#endif /* CDP_SRC_DTENSOR_TENSORS_H */

@@ -1,0 +1,418 @@
+/* elastic/calls.h - steps, and what ends them
+
+   Knows: the place of this process and its group. Promises: each wait ends by join_ms; what a call
+   returns holds for the epoch that it was made in. */
+#ifndef CDP_SRC_ELASTIC_CALLS_H
+#define CDP_SRC_ELASTIC_CALLS_H
+
+#include "../base/config.h"
+#include "../base/status_api.h"
+#include "../base/types_api.h"
+#include "../base/error_api.h"
+#include "../base/log_api.h"
+#include "../group/group_api.h"
+#include "../group/collectives_api.h"
+#include "../base/compiler.h"
+#include "../base/basics.h"
+#include "../base/text.h"
+#include "../group/state.h"
+#include "../store/store_api.h"
+#include "elastic_api.h"
+#include "epoch.h"
+#include "store.h"
+#include "turns.h"
+#include "connect.h"
+
+CDP__PRIVATE cdp_status cdp__elastic_say(const cdp_error *why) {
+    *cdp__error_slot() = *why;
+    return why->status;
+}
+
+/* Lock held. */
+CDP__PRIVATE void cdp__elastic_now_of(cdp_elastic *e, cdp_elastic_now *now) {
+    const cdp__elastic_place *p = &e->place;
+    memset(now, 0, sizeof *now);
+    now->group = e->group;
+    now->epoch = p->epoch;
+    now->step = p->step;
+    now->samples = p->samples;
+    /* an operation of the last step has ended here, and all ranks began it with the step before
+       committed */
+    now->stable = p->step > e->d.step ? p->step - 1 : p->step;
+    now->rank = p->rank;
+    now->size = p->size;
+    now->old_rank = e->d.members[p->rank].old_rank;
+    now->lost = e->d.lost;
+    now->joined = e->d.joined;
+    now->changed = e->changed;
+    now->received = e->received;
+    now->cause = e->cause;
+    e->changed = e->received = false;
+    if (e->told != p->epoch) e->agreed = 0;
+    e->told = p->epoch;
+}
+
+/* The program asked to leave. Lock held; given back meanwhile. */
+CDP__PRIVATE cdp_status cdp__elastic_go(cdp_elastic *e) {
+    const uint64_t k = e->place.epoch;
+    char why[160];
+    cdp_status st;
+    cdp__format(why, sizeof why, "rank %u leaves: %s", e->place.rank, e->leaving);
+    e->place.phase = CDP__ELASTIC_OUT;
+    e->place.live = false;
+    cdp__elastic_unlock(e);
+    st = cdp__elastic_say_gone(e, e->store, why);
+    if (st == CDP_OK) st = cdp__elastic_alarm_at(e, e->store, k, why);
+    cdp__elastic_lock(e);
+    e->left = st == CDP_OK;
+    if (st == CDP_OK) (void)cdp__fail(CDP_ERR_STATE, "this process left: %s", e->leaving);
+    cdp__elastic_fail(e);
+    return e->failure.status;
+}
+
+CDP__PRIVATE void cdp__elastic_bury_now(void *arg) {
+    cdp_group_destroy((cdp_group *)arg);
+}
+
+/* Destroys a group, in a thread of its own, because this takes up to 0.7 s after a failure. Without
+   threads, each poll makes one step of leaving the group. */
+CDP__PRIVATE void cdp__elastic_bury(cdp_elastic *e, cdp_group *group) {
+    if (!group) return;
+#ifndef CDP_NO_FRAMES
+    if (e->no_thread) {
+        cdp_group_destroy(e->dying);
+        e->dying = group;
+        return;
+    }
+#endif
+    if (e->no_thread) {
+        cdp_group_destroy(group);
+        return;
+    }
+    if (e->burying) e->os->threads.join(e->os, e->burying);
+    e->burying = e->os->threads.start(e->os, cdp__elastic_bury_now, group);
+    if (!e->burying) cdp_group_destroy(group);
+}
+
+/* The group of the epoch before stays until the call after the one that said `changed`. */
+CDP__PRIVATE void cdp__elastic_retire(cdp_elastic *e) {
+    cdp_group *old;
+    cdp__elastic_lock(e);
+    old = e->retired;
+    e->retired = NULL;
+    cdp__elastic_unlock(e);
+    cdp__elastic_bury(e, old);
+}
+
+/* One attempt to begin the epoch in which this process is. Lock held; given back meanwhile. */
+CDP__PRIVATE cdp_status cdp__elastic_join(cdp_elastic *e) {
+    cdp__elastic_decision d = e->d;
+    const uint32_t rank = e->place.rank;
+    cdp_group *old = e->group;
+    cdp_status st;
+    e->group = NULL;
+    if (!e->retired) {
+        e->retired = old;
+        old = NULL;
+    } else if (old && e->shown) { /* two changes in one call: connected() has seen the first */
+        e->middle = old;
+        old = NULL;
+    }
+    e->shown = false;
+    d.members = (cdp__elastic_member *)cdp__alloc(e->os, d.size * sizeof *d.members);
+    if (d.members) memcpy(d.members, e->d.members, d.size * sizeof *d.members);
+    cdp__elastic_unlock(e);
+    cdp__elastic_bury(e, old);
+    st = d.members ? cdp__elastic_connect(e, &d, rank) : cdp__fail_nomem("a list of members", 0);
+    /* what came last was not the program's time */
+    if (e->no_thread) e->looked_ns = cdp__elastic_now_ns(e);
+    st = cdp__elastic_of_group(e, st);
+    cdp__free(e->os, d.members);
+    if (e->shown && e->middle) {
+        const cdp_error why = *cdp_last_error();
+        cdp__elastic_bury(e, e->middle);
+        e->middle = NULL;
+        *cdp__error_slot() = why;
+    }
+    cdp__elastic_lock(e);
+    return st;
+}
+
+/* The deadline of a turn, or of a wait for one, that began at begun_ns. */
+CDP__PRIVATE uint64_t cdp__elastic_limit(const cdp_elastic *e, uint64_t begun_ns) {
+    return begun_ns + ((uint64_t)e->desc.join_ms + e->store_ms) * CDP__MS;
+}
+
+/* True if the system of this process refused something, such as a descriptor. Each later epoch
+   would fail for the same reason, so this process ends, and the others go on without it. */
+CDP__PRIVATE bool cdp__elastic_is_own(const cdp_error *why) {
+    return why->status == CDP_ERR_IO && why->peer < 0 && why->origin == why->rank;
+}
+
+/* This thread's last error ends the epoch if it is a loss. Waits until this process has arrived.
+   Lock held; given back meanwhile. */
+CDP__PRIVATE cdp_status cdp__elastic_give_up(cdp_elastic *e, uint64_t k) {
+    const cdp_error why = *cdp_last_error();
+    uint64_t deadline;
+    cdp_status st;
+    if (!cdp__elastic_is_loss(why.status) || cdp__elastic_is_own(&why) || e->refused) {
+        if (e->place.phase == CDP__ELASTIC_JOINED) cdp__elastic_fail(e);
+        return why.status;
+    }
+    cdp__elastic_unlock(e);
+    st = cdp__elastic_alarm_at(e, e->store, k, why.text);
+    cdp__elastic_lock(e);
+    if (st != CDP_OK) return st;
+    deadline = cdp__elastic_limit(e, cdp__elastic_now_ns(e));
+    while (e->place.epoch == k && e->failure.status == CDP_OK
+        && e->place.phase != CDP__ELASTIC_ARRIVED) {
+        if (cdp__elastic_now_ns(e) >= deadline)
+            return cdp__fail(CDP_ERR_TIMEOUT,
+                "epoch %llu failed (%s), and the store did not say so within join_ms, %u ms",
+                (unsigned long long)k, why.text, e->desc.join_ms);
+        cdp__elastic_sleep(e, deadline);
+    }
+    return CDP_OK;
+}
+
+/* True if the program has asked to leave and may: no rank receives state from this process now, and
+   no decision relies on it. Lock held. */
+CDP__PRIVATE bool cdp__elastic_may_go(const cdp_elastic *e) {
+    const cdp__elastic_place *p = &e->place;
+    if (!e->leaving[0]) return false;
+    if (p->phase == CDP__ELASTIC_RUNNING) return true;
+    return p->phase == CDP__ELASTIC_JOINED ? p->size == 1 : e->few;
+}
+
+/* Epochs that failed one after the other before they began, in one call. */
+typedef struct cdp__elastic_tries {
+    uint32_t count;
+    uint64_t deadline_ns; /* counts from the first of them on */
+} cdp__elastic_tries;
+
+/* Epoch k did not begin: perhaps two members reach the store and not each other. Says so from the
+   third one on, and ends it after join_ms. Lock held. */
+CDP__PRIVATE cdp_status cdp__elastic_persist(
+    cdp_elastic *e, uint64_t k, const cdp_error *why, cdp__elastic_tries *tries) {
+    const uint64_t now = cdp__elastic_now_ns(e);
+    if (!tries->count++) tries->deadline_ns = cdp__elastic_limit(e, now);
+    if (now < tries->deadline_ns) {
+        if (tries->count > 2)
+            cdp__log(&e->tcp.group.logger, CDP_LOG_WARN, e->place.rank,
+                "epoch %llu did not begin, the next one tries again: %s", (unsigned long long)k,
+                why->text);
+        return CDP_OK;
+    }
+    (void)cdp__fail(CDP_ERR_TIMEOUT,
+        "no epoch began within join_ms, %u ms; the last one, epoch %llu, failed: %s",
+        e->desc.join_ms, (unsigned long long)k, why->text);
+    cdp__elastic_fail(e);
+    return e->failure.status;
+}
+
+/* Waits for the next decision. A wait for min_ranks has a limit of its own, and takes nothing from
+   that of `tries`. Lock held; given back meanwhile. */
+CDP__PRIVATE void cdp__elastic_wait_for_turn(cdp_elastic *e, cdp__elastic_tries *tries) {
+    const uint64_t begun = cdp__elastic_now_ns(e);
+    const bool few = e->few;
+    cdp__elastic_sleep(e, cdp__elastic_limit(e, e->epoch_ns));
+    if (few) tries->deadline_ns += cdp__elastic_now_ns(e) - begun;
+}
+
+CDP__PRIVATE cdp_status cdp__elastic_step(cdp_elastic *e, cdp_elastic_now *now) {
+    cdp__elastic_tries tries = {0, 0};
+    for (;;) {
+        const uint64_t k = e->place.epoch;
+        const bool joins = e->place.phase == CDP__ELASTIC_JOINED;
+        cdp_status st = CDP_OK;
+        if (e->failure.status != CDP_OK) return cdp__elastic_say(&e->failure);
+        if (e->ended) return cdp__fail(CDP_ERR_STATE, "cdp_elastic_finish() has ended the job");
+        if (cdp__elastic_may_go(e)) return cdp__elastic_go(e);
+        if (e->group && !joins) st = cdp_group_status(e->group);
+        if (st == CDP_ERR_STORE) {
+            cdp__elastic_unlock(e);
+            st = cdp__elastic_of_group(e, st);
+            cdp__elastic_lock(e);
+            if (e->place.epoch != k) continue;
+        }
+        if (st != CDP_OK && !cdp__elastic_is_loss(st)) return cdp_last_error()->status;
+        if (e->place.phase == CDP__ELASTIC_RUNNING) {
+            if (st == CDP_OK && cdp__elastic_begin(&e->place, e->desc.batch)) {
+                cdp__elastic_now_of(e, now);
+                return CDP_OK;
+            }
+        } else if (joins) {
+            st = cdp__elastic_join(e);
+        } else if (cdp__elastic_now_ns(e) >= cdp__elastic_limit(e, e->epoch_ns)) {
+            return cdp__fail(CDP_ERR_TIMEOUT,
+                "epoch %llu ended, and no decision was there after join_ms, %u ms",
+                (unsigned long long)k, e->desc.join_ms);
+        } else {
+            st = CDP_OK;
+            cdp__elastic_wait_for_turn(e, &tries);
+        }
+        if (st == CDP_OK) continue;
+        const cdp_error why = *cdp_last_error();
+        st = cdp__elastic_give_up(e, k);
+        if (st == CDP_OK && joins) st = cdp__elastic_persist(e, k, &why, &tries);
+        if (st != CDP_OK) return st;
+    }
+}
+
+CDP_API cdp_status cdp_elastic_next(cdp_elastic *e, cdp_elastic_now *now) {
+    cdp_status st;
+    if (!e || !now)
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_elastic_next needs an elastic and a cdp_elastic_now");
+    if (e->retired) cdp__elastic_retire(e); /* this thread alone sets it */
+    cdp__elastic_attend(e, 0);
+    cdp__elastic_lock(e);
+    st = cdp__elastic_step(e, now);
+    cdp__elastic_unlock(e);
+    return st;
+}
+
+CDP_API cdp_status cdp_elastic_commit(cdp_elastic *e) {
+    bool counts;
+    if (!e) return cdp__fail(CDP_ERR_INVALID, "cdp_elastic_commit: the elastic is NULL");
+    cdp__elastic_attend(e, 0);
+    cdp__elastic_lock(e);
+    counts = cdp__elastic_count(&e->place, e->desc.batch);
+    cdp__elastic_unlock(e);
+    if (counts) return CDP_OK;
+    return cdp__fail(CDP_ERR_ABORTED,
+        "the epoch ended before this step: drop its gradients and call cdp_elastic_next()");
+}
+
+CDP_API cdp_status cdp_elastic_poll(cdp_elastic *e) {
+    cdp_error why;
+    bool runs;
+    if (!e) return cdp__fail(CDP_ERR_INVALID, "cdp_elastic_poll: the elastic is NULL");
+    cdp__elastic_attend(e, 0);
+    cdp__elastic_lock(e);
+    why = e->failure;
+    runs = e->place.phase == CDP__ELASTIC_RUNNING;
+    /* it has not begun here. In a step that counts nowhere the group is still that of the epoch
+       that has ended, and was aborted. */
+    if (e->place.phase == CDP__ELASTIC_JOINED)
+        runs = !e->group || cdp_group_status(e->group) == CDP_OK;
+    cdp__elastic_unlock(e);
+    if (why.status != CDP_OK) return cdp__elastic_say(&why);
+    if (runs) return CDP_OK;
+    return cdp__fail(
+        CDP_ERR_ABORTED, "the epoch ended, and this step counts nowhere: call cdp_elastic_next()");
+}
+
+CDP_API cdp_status cdp_elastic_agree(cdp_elastic *e, bool yes, bool *all) {
+    char key[CDP__ELASTIC_KEY];
+    uint8_t flag = yes;
+    cdp_group *group;
+    void *data;
+    uint64_t bytes, number;
+    bool may;
+    cdp_status st;
+    if (!e || !all)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_elastic_agree needs an elastic and a place");
+    *all = false;
+    cdp__elastic_attend(e, 0);
+    cdp__elastic_lock(e);
+    may = e->told && !e->ended && e->failure.status == CDP_OK;
+    group = e->place.epoch == e->told ? e->group : NULL;
+    cdp__elastic_unlock(e);
+    if (!may) return cdp__fail(CDP_ERR_STATE, "cdp_elastic_agree: call cdp_elastic_next() before");
+    /* Epoch and number are those that this thread has seen. The thread of this header may be in a
+       later epoch already: then this rank contributes nothing to the operation, so no rank can have
+       received a yes. */
+    number = ++e->agreed;
+    st = CDP_ERR_ABORTED;
+    if (group) st = cdp_allreduce(group, NULL, &flag, 1, CDP_DTYPE_U8, CDP_REDUCE_MIN);
+    st = cdp__elastic_of_group(e, st);
+    if (st != CDP_OK && !cdp__elastic_is_loss(st)) return st;
+    if (CDP__ELASTIC_PLANT(AGREE_ALONE)) {
+        *all = st == CDP_OK && flag;
+        return CDP_OK;
+    }
+    /* the first rank that sets the key also decides for ranks on which the operation failed */
+    cdp__elastic_key(
+        e, key, "agree/%llu/%llu", (unsigned long long)e->told, (unsigned long long)number);
+    st = cdp__elastic_claim(e, e->store, key, st == CDP_OK && flag ? "y" : "n", 1, &data, &bytes);
+    if (st == CDP_OK) *all = bytes == 1 && *(const char *)data == 'y';
+    cdp_store_free(e->store, data);
+    return st;
+}
+
+/* The job is over on all ranks: no rank waits for this process any more. */
+CDP__PRIVATE cdp_status cdp__elastic_end(cdp_elastic *e) {
+    char key[CDP__ELASTIC_KEY];
+    cdp_status st;
+    cdp__elastic_key(e, key, "final");
+    st = cdp__elastic_mark(e, e->store, key, "done");
+    /* after the mark: members that are all gone without it have lost the state of the job */
+    if (st == CDP_OK) st = cdp__elastic_say_gone(e, e->store, "has finished");
+    cdp__elastic_lock(e);
+    e->ended = true;
+    cdp__elastic_signal(e);
+    cdp__elastic_unlock(e);
+    return st;
+}
+
+/* This process has done all its steps. If it arrived before, its arrival does not say so: it adds a
+   second one, because with fewer than min_ranks the remaining members would wait for newcomers that
+   they do not need. */
+CDP__PRIVATE cdp_status cdp__elastic_say_ending(cdp_elastic *e) {
+    char key[CDP__ELASTIC_KEY];
+    cdp__elastic_arrival a;
+    bool arrived;
+    cdp__elastic_lock(e);
+    e->place.ending = true;
+    arrived = e->place.phase == CDP__ELASTIC_ARRIVED;
+    cdp__elastic_describe(&e->place, &a);
+    cdp__elastic_key(e, key, "e/%llu/in", (unsigned long long)e->place.epoch);
+    cdp__elastic_unlock(e);
+    return arrived ? cdp__elastic_append(e, e->store, key, &a) : CDP_OK;
+}
+
+CDP_API cdp_status cdp_elastic_finish(cdp_elastic *e) {
+    char key[CDP__ELASTIC_KEY];
+    cdp_elastic_now now;
+    bool over = false, ends;
+    cdp_status st;
+    if (!e) return cdp__fail(CDP_ERR_INVALID, "cdp_elastic_finish: the elastic is NULL");
+    st = cdp__elastic_say_ending(e);
+    if (st != CDP_OK) return st;
+    cdp__elastic_key(e, key, "final");
+    for (;;) {
+        st = cdp_elastic_next(e, &now);
+        if (st != CDP_OK) return st;
+        st = cdp__elastic_of_group(e, cdp_barrier(now.group));
+        cdp__elastic_lock(e);
+        ends = cdp__elastic_ends(&e->place, st == CDP_OK);
+        cdp__elastic_unlock(e);
+        if (ends) return cdp__elastic_end(e);
+        if (st != CDP_OK && !cdp__elastic_is_loss(st)) return st;
+        /* others may have seen all members here, and have gone */
+        st = cdp__elastic_there(e, e->store, key, &over);
+        if (st != CDP_OK) return st;
+        if (over) return cdp__elastic_end(e);
+    }
+}
+
+CDP_API void cdp_elastic_leave(cdp_elastic *e, const char *reason) {
+    if (!e) return;
+    cdp__elastic_lock(e);
+    if (!e->leaving[0])
+        cdp__format(e->leaving, sizeof e->leaving, "%s", reason && *reason ? reason : "asked to");
+    cdp__elastic_signal(e);
+    cdp__elastic_unlock(e);
+}
+
+CDP_API cdp_status cdp_elastic_alarm(cdp_elastic *e, const char *reason) {
+    uint64_t k;
+    if (!e) return cdp__fail(CDP_ERR_INVALID, "cdp_elastic_alarm: the elastic is NULL");
+    cdp__elastic_lock(e);
+    k = e->place.epoch;
+    cdp__elastic_unlock(e);
+    return cdp__elastic_alarm_at(e, e->store, k, reason && *reason ? reason : "asked to");
+}
+
+#endif /* CDP_SRC_ELASTIC_CALLS_H */

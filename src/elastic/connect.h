@@ -1,0 +1,259 @@
+/* elastic/connect.h - a decision becomes a group
+
+   Knows: the members of a decision. Promises: a group is used only after each of its ranks has said
+   that it is that member of that epoch; nobody waits for a member that is known to be gone. */
+#ifndef CDP_SRC_ELASTIC_CONNECT_H
+#define CDP_SRC_ELASTIC_CONNECT_H
+
+#include "../base/config.h"
+#include "../base/status_api.h"
+#include "../base/types_api.h"
+#include "../base/error_api.h"
+#include "../store/interface_api.h"
+#include "../group/group_api.h"
+#include "../group/collectives_api.h"
+#include "../base/compiler.h"
+#include "../base/basics.h"
+#include "../base/text.h"
+#include "../base/bytes.h"
+#include "../group/state.h"
+#include "../store/calls.h"
+#include "../tcp/desc_api.h"
+#include "../tcp/create_api.h"
+#include "../tcp/cxx_api.h"
+#include "../tcp/calls.h"
+#include "elastic_api.h"
+#include "epoch.h"
+#include "turn.h"
+#include "store.h"
+#include "turns.h"
+#include "transfer.h"
+
+CDP__PRIVATE bool cdp__elastic_still(cdp_elastic *e, uint64_t k) {
+    bool still;
+    cdp__elastic_lock(e);
+    still = e->place.epoch == k && e->place.phase == CDP__ELASTIC_JOINED && !e->stop;
+    cdp__elastic_unlock(e);
+    return still;
+}
+
+CDP__PRIVATE cdp_status cdp__elastic_not_here(cdp_elastic *e, const cdp__elastic_decision *d) {
+    char key[CDP__ELASTIC_KEY];
+    uint32_t r, missing = 0, first = 0;
+    for (r = 0; r < d->size; ++r) {
+        bool there;
+        cdp__elastic_key(e, key, "e/%llu/here/%u", (unsigned long long)d->epoch, r);
+        if (cdp__elastic_there(e, e->store, key, &there) != CDP_OK) return cdp_last_error()->status;
+        if (!there && !missing++) first = r;
+    }
+    return cdp__fail(CDP_ERR_TIMEOUT,
+        "epoch %llu: %u of its %u ranks, rank %u first, did not call cdp_elastic_next() within "
+        "timeout_ms, %u ms",
+        (unsigned long long)d->epoch, missing, d->size, first, e->tcp.group.timeout_ms);
+}
+
+/* Waits until all members are inside cdp_elastic_next(). Meanwhile each of them checks whether the
+   next rank is gone. */
+CDP__PRIVATE cdp_status cdp__elastic_gather(
+    cdp_elastic *e, const cdp__elastic_decision *d, uint32_t rank) {
+    const uint64_t deadline = cdp__deadline(e->os, e->tcp.group.timeout_ms);
+    const uint32_t next = (rank + 1) % d->size;
+    const unsigned long long k = (unsigned long long)d->epoch;
+    const uint64_t slice_ms = e->no_thread ? CDP__ELASTIC_LOOK_MS : CDP__ELASTIC_SLICE_MS;
+    char key[CDP__ELASTIC_KEY], go[CDP__ELASTIC_KEY];
+    uint64_t now, asked_ns = 0;
+    cdp__store_call c;
+    bool gone = false;
+    cdp_status st;
+    cdp__elastic_key(e, go, "e/%llu/go", k);
+    cdp__elastic_key(e, key, "e/%llu/here/%u", k, rank);
+    st = cdp__elastic_put(e, e->store, CDP_STORE_SET, key, "1", 1);
+    cdp__elastic_key(e, key, "e/%llu/count", k);
+    if (st == CDP_OK) st = cdp__store_call_make(&c, CDP_STORE_ADD, key, NULL, 0);
+    if (st != CDP_OK) return st;
+    c.rq.delta = 1;
+    st = cdp__elastic_ask(e, e->store, &c, NULL, NULL);
+    if (st == CDP_OK && c.rq.number == d->size)
+        return cdp__elastic_put(e, e->store, CDP_STORE_SET, go, "1", 1);
+    while (st == CDP_OK) {
+        st = cdp__elastic_await(e, e->store, go, slice_ms);
+        if (st != CDP_PENDING) return st;
+        cdp__elastic_attend(e, 0);
+        if (!cdp__elastic_still(e, d->epoch))
+            return cdp__fail(CDP_ERR_ABORTED, "epoch %llu ended before it began", k);
+        now = cdp__elastic_now_ns(e);
+        if (now >= deadline) return cdp__elastic_not_here(e, d);
+        st = CDP_OK;
+        if (now - asked_ns < CDP__ELASTIC_SLICE_MS * CDP__MS) continue;
+        asked_ns = now;
+        st = cdp__elastic_gone(e, e->store, d->members[next].id, &gone);
+        if (gone)
+            return cdp__fail(
+                CDP_ERR_PEER_LOST, "epoch %llu: rank %u ended before it was connected", k, next);
+    }
+    return st;
+}
+
+/* All ranks exchange ids and epochs, and check that each rank is the member that the decision
+   lists. */
+CDP__PRIVATE cdp_status cdp__elastic_greet(
+    cdp_elastic *e, cdp_group *group, const cdp__elastic_decision *d, uint32_t rank) {
+    const uint32_t each = CDP__ELASTIC_ID_BYTES + 8;
+    uint8_t mine[CDP__ELASTIC_ID_BYTES + 8], *all;
+    cdp__elastic_hello h;
+    uint32_t r;
+    cdp_status st;
+    all = (uint8_t *)cdp__alloc(e->os, (uint64_t)d->size * each);
+    if (!all) return cdp__fail_nomem("greetings of all ranks", (uint64_t)d->size * each);
+    memcpy(mine, d->members[rank].id, CDP__ELASTIC_ID_BYTES);
+    cdp__put_u64(mine + CDP__ELASTIC_ID_BYTES, d->epoch);
+    st = cdp_allgather(group, mine, all, each, CDP_DTYPE_U8);
+    for (r = 0; st == CDP_OK && r < d->size; ++r) {
+        memcpy(h.id, all + (size_t)r * each, sizeof h.id);
+        h.epoch = cdp__get_u64(all + (size_t)r * each + CDP__ELASTIC_ID_BYTES);
+        if (!cdp__elastic_fits(d, r, &h))
+            st = cdp__fail(CDP_ERR_MISMATCH,
+                "epoch %llu: the process that connected as rank %u is not the one that the "
+                "decision of the "
+                "epoch lists",
+                (unsigned long long)d->epoch, r);
+    }
+    cdp__free(e->os, all);
+    return st;
+}
+
+/* cdp_init(), which may take longer than settle_ms: without a thread it is interrupted to poll. */
+CDP__PRIVATE cdp_status cdp__elastic_init_in_steps(
+    cdp_elastic *e, const cdp_tcp_desc *t, uint64_t k, cdp_group **out) {
+#ifdef CDP_NO_FRAMES
+    (void)e; /* there is no such cdp_elastic */
+    (void)k;
+    return cdp_init(t, out);
+#else
+    cdp_starting *starting;
+    cdp_status st = cdp_init_start(t, &starting);
+    if (st != CDP_OK) return st;
+    for (;;) {
+        st = cdp_init_poll(starting, CDP__ELASTIC_LOOK_MS * 1000, out);
+        if (st != CDP_PENDING) return st;
+        cdp__elastic_attend(e, 0);
+        if (cdp__elastic_still(e, k)) continue;
+        cdp_init_cancel(starting);
+        return cdp__fail(CDP_ERR_ABORTED, "the epoch ended before it began");
+    }
+#endif
+}
+
+CDP__PRIVATE cdp_status cdp__elastic_init(
+    cdp_elastic *e, const cdp__elastic_decision *d, uint32_t rank, cdp_group **out) {
+    char job[CDP__ELASTIC_KEY];
+    cdp_tcp_desc t = e->tcp;
+    cdp_status st;
+    cdp__elastic_key(e, job, "e/%llu/init", (unsigned long long)d->epoch);
+    t.group.rank = rank;
+    t.group.world_size = d->size;
+    t.store = e->store;
+    t.job = job;
+    /* All members are here, so connecting takes milliseconds. A member that dies now may be noticed
+       only at the deadline, so the timeout is short at first; later attempts have more time. */
+    t.init_timeout_ms = (CDP__ELASTIC_INIT_MS + d->size * 20u) << cdp__min(e->failures, 5);
+    t.init_timeout_ms = (uint32_t)cdp__min(t.init_timeout_ms, e->store_ms);
+    ++e->failures;
+    st = e->no_thread ? cdp__elastic_init_in_steps(e, &t, d->epoch, out) : cdp_init(&t, out);
+    if (st == CDP_OK) e->failures = 0;
+    return st;
+}
+
+/* Removes all keys of an epoch but its decision. */
+CDP__PRIVATE cdp_status cdp__elastic_tidy_epoch(cdp_elastic *e, uint64_t k) {
+    static const char *const names[5] = {"alarm", "in", "go", "count", "init/meet"};
+    char key[CDP__ELASTIC_KEY];
+    cdp__elastic_decision d;
+    uint32_t i;
+    cdp_status st = cdp__elastic_read_decision(e, e->store, k, &d);
+    for (i = 0; st == CDP_OK && i < 5; ++i) {
+        cdp__elastic_key(e, key, "e/%llu/%s", (unsigned long long)k, names[i]);
+        st = cdp__elastic_put(e, e->store, CDP_STORE_DELETE, key, NULL, 0);
+    }
+    for (i = 0; st == CDP_OK && i < d.size; ++i) {
+        cdp__elastic_key(e, key, "e/%llu/here/%u", (unsigned long long)k, i);
+        st = cdp__elastic_put(e, e->store, CDP_STORE_DELETE, key, NULL, 0);
+    }
+    cdp__free(e->os, d.members);
+    return st;
+}
+
+/* Rank 0 removes keys that no rank needs any more: those of the epoch before last, and those that
+   earlier epochs had no time to remove. */
+CDP__PRIVATE cdp_status cdp__elastic_tidy(cdp_elastic *e, const cdp__elastic_decision *d) {
+    char key[CDP__ELASTIC_KEY], text[24];
+    uint64_t k;
+    cdp_status st = cdp__elastic_hint(e, &k);
+    for (k = k > 2 ? k - 1 : 1; st == CDP_OK && k + 2 <= d->epoch; ++k)
+        st = cdp__elastic_tidy_epoch(e, k);
+    if (st != CDP_OK) return st;
+    cdp__format(text, sizeof text, "%llu", (unsigned long long)d->epoch);
+    cdp__elastic_key(e, key, "e/now");
+    return cdp__elastic_put(e, e->store, CDP_STORE_SET, key, text, strlen(text));
+}
+
+/* The group is connected: calls connected() of the program, and transfers state. */
+CDP__PRIVATE cdp_status cdp__elastic_fill(
+    cdp_elastic *e, cdp_group *group, const cdp__elastic_decision *d, uint32_t rank) {
+    cdp_elastic_now now;
+    cdp_status st = CDP_OK;
+    if (e->desc.connected) {
+        memset(&now, 0, sizeof now);
+        now.group = group;
+        now.epoch = d->epoch;
+        now.step = d->step;
+        now.samples = d->samples;
+        now.rank = rank;
+        now.size = d->size;
+        now.old_rank = d->members[rank].old_rank;
+        now.cause = d->cause;
+        e->shown = true;
+        cdp__elastic_go_away(e);
+        st = cdp__elastic_returned(e, group, "connected", e->desc.connected(e->desc.user, &now));
+    }
+    return st == CDP_OK ? cdp__elastic_transfer_all(e, group, d, rank) : st;
+}
+
+CDP__PRIVATE cdp_status cdp__elastic_connect(
+    cdp_elastic *e, const cdp__elastic_decision *d, uint32_t rank) {
+    const uint64_t begun = cdp__elastic_now_ns(e);
+    uint64_t connected;
+    cdp_group *group = NULL;
+    bool in;
+    cdp_status st = cdp__elastic_gather(e, d, rank);
+    if (st == CDP_OK) st = cdp__elastic_init(e, d, rank, &group);
+    if (st != CDP_OK) return st;
+    cdp__elastic_lock(e);
+    in = e->place.epoch == d->epoch && e->place.phase == CDP__ELASTIC_JOINED;
+    if (in) e->group = group;
+    cdp__elastic_unlock(e);
+    if (!in) {
+        cdp_group_destroy(group);
+        return cdp__fail(CDP_ERR_ABORTED, "the epoch ended before it began");
+    }
+    st = cdp__elastic_greet(e, group, d, rank);
+    connected = cdp__elastic_now_ns(e);
+    if (st == CDP_OK) st = cdp__elastic_fill(e, group, d, rank);
+    if (st == CDP_OK && rank == 0) st = cdp__elastic_tidy(e, d);
+    if (st != CDP_OK) return st;
+    cdp__elastic_lock(e);
+    in = cdp__elastic_run(&e->place, d);
+    if (in) {
+        cdp__elastic_past *p = &e->past[(e->pasts - 1) % CDP__ELASTIC_PASTS];
+        p->connect_ns = connected - begun;
+        p->transfer_ns = cdp__elastic_now_ns(e) - connected;
+        e->changed = true;
+        e->received = e->received || !d->members[rank].source;
+        e->epoch_ns = cdp__elastic_now_ns(e);
+        memcpy(e->cause, d->cause, sizeof e->cause);
+    }
+    cdp__elastic_unlock(e);
+    return in ? CDP_OK : cdp__fail(CDP_ERR_ABORTED, "the epoch ended before its first step");
+}
+
+#endif /* CDP_SRC_ELASTIC_CONNECT_H */

@@ -1,0 +1,20 @@
+/* elastic/cxx_api.h - descs by reference in C++ */
+#ifndef CDP_SRC_ELASTIC_CXX_API_H
+#define CDP_SRC_ELASTIC_CXX_API_H
+
+#include "../base/config.h"
+#include "../base/status_api.h"
+#include "../group/group_api.h"
+#include "elastic_api.h"
+
+#ifdef __cplusplus
+inline cdp_status cdp_group_shrink(
+    cdp_group *group, const cdp_shrink_desc &desc, uint64_t *steps, cdp_group **out) {
+    return cdp_group_shrink(group, &desc, steps, out);
+}
+inline cdp_status cdp_elastic_create(const cdp_elastic_desc &desc, cdp_elastic **out) {
+    return cdp_elastic_create(&desc, out);
+}
+#endif
+
+#endif /* CDP_SRC_ELASTIC_CXX_API_H */

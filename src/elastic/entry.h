@@ -1,0 +1,232 @@
+/* elastic/entry.h - from a ticket to the first epoch of a process
+
+   Knows: settings as text, tickets. Promises: a process whose settings differ never gets a ticket;
+   one that gives up says so. */
+#ifndef CDP_SRC_ELASTIC_ENTRY_H
+#define CDP_SRC_ELASTIC_ENTRY_H
+
+#include "../base/config.h"
+#include "../base/status_api.h"
+#include "../base/types_api.h"
+#include "../base/compiler.h"
+#include "../base/basics.h"
+#include "../base/text.h"
+#include "../store/store_api.h"
+#include "elastic_api.h"
+#include "epoch.h"
+#include "turn.h"
+#include "store.h"
+#include "turns.h"
+
+/* What must be equal on all ranks, a line each. Returns the length with its zero; writes as much as
+   there is room for. */
+CDP__PRIVATE uint64_t cdp__elastic_settings(const cdp_elastic *e, char *out, uint64_t room) {
+    const cdp_elastic_desc *d = &e->desc;
+    char none[1];
+    cdp__text t = {room ? out : none, room ? room : 1, 0};
+    uint64_t need = 120;
+    uint32_t i;
+    cdp__text_add(&t, "min_ranks %u\nmax_ranks %u\nbatch %u\nsave and load: %s\n", d->min_ranks,
+        d->max_ranks, d->batch, d->save ? "set" : "not set");
+    for (i = 0; i < d->entry_count; ++i) {
+        const cdp_entry *n = &d->entries[i];
+        need += strlen(n->name) + 64;
+        cdp__text_add(&t, "entry %u: %s, %llu x %s\n", i, n->name, (unsigned long long)n->count,
+            cdp_dtype_name(n->dtype));
+    }
+    cdp__text_add(&t, "%u entries\n", d->entry_count);
+    return need;
+}
+
+CDP__PRIVATE uint32_t cdp__elastic_line(const char *text) {
+    uint32_t n = 0;
+    while (text[n] && text[n] != '\n' && n < 150)
+        ++n;
+    return n;
+}
+
+/* The first line that differs. */
+CDP__PRIVATE cdp_status cdp__elastic_differs(const char *mine, const char *theirs) {
+    char a[160], b[160];
+    for (;;) {
+        const uint32_t n = cdp__elastic_line(mine), m = cdp__elastic_line(theirs);
+        cdp__format(a, n + 1u, "%s", mine);
+        cdp__format(b, m + 1u, "%s", theirs);
+        if (strcmp(a, b) != 0 || !mine[n] || !theirs[m]) break;
+        mine += n + (mine[n] == '\n');
+        theirs += m + (theirs[m] == '\n');
+    }
+    return cdp__fail(CDP_ERR_MISMATCH,
+        "cdp_elastic_create: the settings of this process are not those of the job: here \"%s\", "
+        "there \"%s\"",
+        a, b);
+}
+
+CDP__PRIVATE cdp_status cdp__elastic_compare(cdp_elastic *e) {
+    char key[CDP__ELASTIC_KEY];
+    const uint64_t room = cdp__elastic_settings(e, NULL, 0);
+    char *mine = (char *)cdp__alloc(e->os, room);
+    void *theirs;
+    uint64_t bytes;
+    cdp_status st;
+    if (!mine) return cdp__fail_nomem("the settings as text", room);
+    (void)cdp__elastic_settings(e, mine, room);
+    cdp__elastic_key(e, key, "settings");
+    st = cdp__elastic_claim(e, e->store, key, mine, strlen(mine), &theirs, &bytes);
+    if (st == CDP_OK && (bytes != strlen(mine) || memcmp(mine, theirs, (size_t)bytes) != 0))
+        st = cdp__elastic_differs(mine, (const char *)theirs);
+    cdp_store_free(e->store, theirs);
+    cdp__free(e->os, mine);
+    return st;
+}
+
+CDP__PRIVATE cdp_status cdp__elastic_hand_in(cdp_elastic *e) {
+    char key[CDP__ELASTIC_KEY];
+    cdp__elastic_arrival a;
+    memset(&a, 0, sizeof a);
+    memcpy(a.id, e->place.id, sizeof a.id);
+    a.step = e->desc.step;
+    a.samples = e->desc.samples;
+    a.rank = CDP__ELASTIC_NEW;
+    a.has_state = true;
+    cdp__elastic_key(e, key, "join/in");
+    return cdp__elastic_append(e, e->store, key, &a);
+}
+
+/* The newest decision from *d on, or the one that this process is in; its members are allocated. *d
+   stays as it is if there is none. `skip`: old ones, before this process has a ticket. */
+CDP__PRIVATE cdp_status cdp__elastic_newest(cdp_elastic *e, cdp__elastic_decision *d, bool skip) {
+    uint64_t k = d->epoch + 1, said = 0;
+    cdp__elastic_decision next;
+    cdp_status st = CDP_OK;
+    if (skip) st = cdp__elastic_hint(e, &said);
+    if (said > k) k = said;
+    for (; st == CDP_OK; ++k) {
+        st = cdp__elastic_read_decision(e, e->store, k, &next);
+        if (st != CDP_OK || !next.members) break;
+        cdp__free(e->os, d->members);
+        *d = next;
+        if (cdp__elastic_learn(&e->place, d)) break;
+    }
+    return st;
+}
+
+/* No epoch yet: the oldest ticket leads. *seen and *since_ns: how many tickets there were last, and
+   since when. */
+CDP__PRIVATE cdp_status cdp__elastic_found_first(
+    cdp_elastic *e, uint32_t *seen, uint64_t *since_ns) {
+    cdp__elastic_decision none;
+    cdp__elastic_ticket *tickets;
+    cdp__elastic_verdict verdict;
+    cdp__elastic_view v;
+    cdp_status st;
+    memset(&none, 0, sizeof none);
+    memset(&v, 0, sizeof v);
+    st = cdp__elastic_read_tickets(e, e->store, 0, &tickets, &v.ticket_count);
+    if (st != CDP_OK) return st;
+    if (v.ticket_count != *seen) {
+        *seen = v.ticket_count;
+        *since_ns = cdp__elastic_now_ns(e);
+    }
+    v.tickets = tickets;
+    v.min_ranks = e->desc.min_ranks;
+    v.max_ranks = e->desc.max_ranks;
+    if (cdp__elastic_founds(
+            &v, e->place.id, (cdp__elastic_now_ns(e) - *since_ns) / CDP__MS, e->desc.settle_ms))
+        st = cdp__elastic_try(e, e->store, &none, NULL, 0, &verdict);
+    cdp__free(e->os, tickets);
+    return st;
+}
+
+CDP__PRIVATE cdp_status cdp__elastic_nobody(
+    cdp_elastic *e, const cdp__elastic_decision *d, uint32_t tickets) {
+    if (!d->epoch)
+        return cdp__fail(CDP_ERR_TIMEOUT,
+            "cdp_elastic_create: %u processes came within join_ms, %u ms, and min_ranks is %u",
+            tickets, e->desc.join_ms, e->desc.min_ranks);
+    return cdp__fail(CDP_ERR_TIMEOUT,
+        "cdp_elastic_create: epoch %llu of %u ranks (max_ranks %u) did not take this process in "
+        "within join_ms, %u ms",
+        (unsigned long long)d->epoch, d->size, e->desc.max_ranks, e->desc.join_ms);
+}
+
+/* Called before this process writes its ticket: checks that its id was not used before in this
+   job. */
+CDP__PRIVATE cdp_status cdp__elastic_fresh(cdp_elastic *e, cdp__elastic_decision *d) {
+    bool gone = false;
+    cdp_status st = cdp__elastic_newest(e, d, true);
+    if (st == CDP_OK) st = cdp__elastic_gone(e, e->store, e->place.id, &gone);
+    if (st == CDP_OK && (gone || e->place.epoch))
+        st = cdp__fail(CDP_ERR_INVALID,
+            "cdp_elastic_create: the id %s was used before in the job \"%s\"; each process needs "
+            "one of its own",
+            e->id, e->job);
+    return st;
+}
+
+/* An error if all members of the epoch have ended, because a newcomer would wait for them in vain.
+   The first *dead members are known to be gone; each call continues after them, until it finds a
+   live one. */
+CDP__PRIVATE cdp_status cdp__elastic_anybody(
+    cdp_elastic *e, const cdp__elastic_decision *d, uint32_t *dead) {
+    bool gone = true, over = false;
+    char key[CDP__ELASTIC_KEY];
+    cdp_status st = CDP_OK;
+    while (st == CDP_OK && gone && *dead < d->size) {
+        st = cdp__elastic_gone(e, e->store, d->members[*dead].id, &gone);
+        *dead += st == CDP_OK && gone;
+    }
+    if (st != CDP_OK || !d->size || *dead < d->size) return st;
+    cdp__elastic_key(e, key, "final"); /* written before members end in good order */
+    st = cdp__elastic_there(e, e->store, key, &over);
+    if (st != CDP_OK || over) return st;
+    cdp__elastic_key(e, key, "e/%llu", (unsigned long long)(d->epoch + 1));
+    st = cdp__elastic_there(e, e->store, key, &over);
+    if (st != CDP_OK || over) return st;
+    return cdp__fail(CDP_ERR_STATE,
+        "cdp_elastic_create: all %u ranks of epoch %llu have ended, so nobody has the state of the "
+        "job \"%s\": start again from a checkpoint, under another name or with another store",
+        d->size, (unsigned long long)d->epoch, e->job);
+}
+
+/* Waits until a decision lists this process as a member. */
+CDP__PRIVATE cdp_status cdp__elastic_enter(cdp_elastic *e) {
+    const uint64_t deadline = cdp__deadline(e->os, e->desc.join_ms);
+    char key[CDP__ELASTIC_KEY];
+    cdp__elastic_decision d;
+    uint32_t seen = 0, dead = 0;
+    uint64_t since_ns = cdp__elastic_now_ns(e);
+    bool over = false;
+    cdp_status st = CDP_OK;
+    memset(&d, 0, sizeof d);
+    st = cdp__elastic_fresh(e, &d);
+    e->handed_in = st == CDP_OK;
+    if (st == CDP_OK) st = cdp__elastic_hand_in(e);
+    while (st == CDP_OK) {
+        cdp__elastic_key(e, key, "final");
+        st = cdp__elastic_there(e, e->store, key, &over);
+        if (st == CDP_OK && over)
+            st = cdp__fail(CDP_ERR_STATE, "cdp_elastic_create: the job \"%s\" is over", e->job);
+        const uint64_t before = d.epoch;
+        if (st == CDP_OK) st = cdp__elastic_newest(e, &d, false);
+        if (st != CDP_OK) break;
+        if (e->place.phase == CDP__ELASTIC_JOINED) {
+            cdp__elastic_adopt(e, &d);
+            return CDP_OK;
+        }
+        if (d.epoch != before) dead = 0;
+        if (d.epoch)
+            st = cdp__elastic_anybody(e, &d, &dead);
+        else
+            st = cdp__elastic_found_first(e, &seen, &since_ns);
+        if (st == CDP_OK && cdp__elastic_now_ns(e) >= deadline)
+            st = cdp__elastic_nobody(e, &d, seen);
+        cdp__elastic_key(e, key, "e/%llu", (unsigned long long)(d.epoch + 1));
+        if (st == CDP_OK) st = cdp__elastic_await(e, e->store, key, CDP__ELASTIC_LOOK_MS * 5);
+        if (st == CDP_PENDING) st = CDP_OK;
+    }
+    cdp__free(e->os, d.members);
+    return st;
+}
+
+#endif /* CDP_SRC_ELASTIC_ENTRY_H */

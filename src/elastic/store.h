@@ -1,0 +1,389 @@
+/* elastic/store.h - keys of the job, and short requests
+
+   Knows: the keys. Promises: no request takes longer than e->store_ms; what a request returns is
+   the caller's memory. */
+#ifndef CDP_SRC_ELASTIC_STORE_H
+#define CDP_SRC_ELASTIC_STORE_H
+
+#include "../base/config.h"
+#include "../base/status_api.h"
+#include "../base/error_api.h"
+#include "../os/os_api.h"
+#include "../store/interface_api.h"
+#include "../group/group_api.h"
+#include "../base/compiler.h"
+#include "../base/basics.h"
+#include "../base/text.h"
+#include "../group/state.h"
+#include "../store/store_api.h"
+#include "../store/calls.h"
+#include "../tcp/desc_api.h"
+#include "elastic_api.h"
+#include "epoch.h"
+#include "turn.h"
+#include "records.h"
+
+typedef struct cdp__elastic_past { /* one epoch, for cdp_elastic_history() */
+    uint64_t epoch, step;
+    uint32_t size, rank, lost, joined;
+    uint64_t turn_ns, connect_ns, transfer_ns;
+    char cause[160];
+} cdp__elastic_past;
+
+#define CDP__ELASTIC_PASTS 32u
+#define CDP__ELASTIC_KEY 192u
+#define CDP__ELASTIC_SLICE_MS 100u   /* how soon a waiting thread checks if it still should */
+#define CDP__ELASTIC_REST_NS CDP__MS /* between two polls of calls that do not wait */
+#define CDP__ELASTIC_STORE_MS 30000u
+#define CDP__ELASTIC_INIT_MS 500u /* for the first attempt to connect */
+
+/* The request to the store that stays open from one poll to the next. */
+typedef enum cdp__elastic_asks {
+    CDP__ELASTIC_ASKS_NOTHING,
+    CDP__ELASTIC_ASKS_ALARM,   /* waits for the alarm of the epoch */
+    CDP__ELASTIC_ASKS_DECISION /* waits for the decision that makes the next epoch */
+} cdp__elastic_asks;
+
+typedef struct cdp__elastic_watch {
+    uint8_t asks; /* cdp__elastic_asks */
+    cdp__store_call call;
+    char key[CDP__ELASTIC_KEY];
+    uint64_t epoch;  /* whose alarm, or whose end, this is about */
+    uint64_t turn;   /* the epoch that `settle` and `due_ns` are about */
+    uint64_t due_ns; /* the next look at the turn */
+    cdp__elastic_settle settle;
+    bool reads; /* no_thread: `tickets` reads them; it may take several polls */
+    cdp__store_call tickets;
+    char tickets_key[CDP__ELASTIC_KEY];
+    uint64_t tickets_ns; /* when rank 0 began to look for newcomers last */
+} cdp__elastic_watch;
+
+struct cdp_elastic {
+    cdp_elastic_desc desc; /* with defaults */
+    cdp_tcp_desc tcp;
+    const cdp_os *os;
+    cdp_store *store;   /* for the threads of the program */
+    cdp_store *watched; /* for `watch`; the same one, or a clone */
+    bool own_store;
+    bool no_thread; /* calls of the program poll; there is no lock either */
+    char job[64], id[2 * CDP__ELASTIC_ID_BYTES + 1];
+    uint32_t store_ms;
+    void *mutex, *cond, *thread;
+    cdp__elastic_watch watch; /* of the thread that looks */
+    /* of the thread in cdp_elastic_next() */
+    void *burying;      /* a thread that destroys a group; NULL: none was started */
+    cdp_group *dying;   /* no_thread: a group that is being left */
+    uint64_t looked_ns; /* no_thread: the end of the last poll */
+    uint64_t away_ns;   /* no_thread: the longest recent time without a poll */
+    uint64_t back_ns;   /* no_thread: when that one ended */
+    uint32_t failures;  /* attempts to connect that failed in a row */
+    bool refused;       /* connected() or load() returned an error: it starts no turn */
+    bool shown;         /* connected() was called with `group` */
+    cdp_group *middle;  /* connected() alone has seen it, and for no later group it was called */
+    uint64_t told;      /* the epoch that the last cdp_elastic_next() reported; 0: none yet */
+    uint64_t agreed;    /* calls of cdp_elastic_agree() in that epoch */
+    /* guarded by mutex from here on */
+    cdp__elastic_place place;
+    cdp__elastic_decision d; /* of place.epoch */
+    cdp_group *group;        /* of place.epoch; NULL: not connected */
+    cdp_group *retired;      /* of the epoch before: the program may still hold it */
+    cdp_error failure;       /* status CDP_OK: none; else this process cannot go on */
+    bool stop, changed, received, ended;
+    bool few;          /* this turn waits for newcomers: too few ranks are left */
+    bool handed_in;    /* others may have seen this id */
+    bool left;         /* the others know, or have decided, that this process is out */
+    char leaving[100]; /* why; "": it stays */
+    char cause[160];   /* of now.cause */
+    uint64_t epoch_ns; /* when this epoch began here, or this process arrived */
+    cdp__elastic_past past[CDP__ELASTIC_PASTS];
+    uint64_t pasts;
+};
+
+CDP__PRIVATE uint64_t cdp__elastic_now_ns(const cdp_elastic *e) {
+    return e->os->now_ns(e->os->user);
+}
+CDP__PRIVATE void cdp__elastic_lock(cdp_elastic *e) {
+    if (e->mutex) e->os->threads.mutex_lock(e->os->user, e->mutex);
+}
+CDP__PRIVATE void cdp__elastic_unlock(cdp_elastic *e) {
+    if (e->mutex) e->os->threads.mutex_unlock(e->os->user, e->mutex);
+}
+CDP__PRIVATE void cdp__elastic_signal(cdp_elastic *e) {
+    if (e->cond) e->os->threads.cond_broadcast(e->os->user, e->cond);
+}
+
+CDP__PRIVATE CDP__PRINTF(3, 4) void cdp__elastic_key(
+    const cdp_elastic *e, char out[CDP__ELASTIC_KEY], const char *f, ...) {
+    cdp__text t = {out, CDP__ELASTIC_KEY, 0};
+    va_list ap;
+    cdp__text_add(&t, "%s/", e->job);
+    va_start(ap, f);
+    cdp__text_add_v(&t, f, ap);
+    va_end(ap);
+}
+
+CDP__PRIVATE void cdp__elastic_hex(const uint8_t *id, char out[2 * CDP__ELASTIC_ID_BYTES + 1]) {
+    uint32_t i;
+    for (i = 0; i < CDP__ELASTIC_ID_BYTES; ++i) {
+        out[2 * i] = "0123456789abcdef"[id[i] >> 4];
+        out[2 * i + 1] = "0123456789abcdef"[id[i] & 15];
+    }
+    out[2 * CDP__ELASTIC_ID_BYTES] = 0;
+}
+
+/* One request. *data (NULL: not wanted) is freed with cdp_store_free(). */
+CDP__PRIVATE cdp_status cdp__elastic_ask(
+    cdp_elastic *e, cdp_store *s, cdp__store_call *c, void **data, uint64_t *bytes) {
+    const cdp_status st = cdp_store_run(s, &c->rq, e->store_ms);
+    if (data) *data = NULL;
+    if (st != CDP_OK) return st;
+    if (data && c->rq.results) {
+        *bytes = c->rq.results[0].bytes;
+        memcpy(data, &c->rq.results[0].data, sizeof *data);
+        c->rq.results[0].data = NULL;
+    }
+    cdp_store_request_free(s, &c->rq);
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__elastic_put(cdp_elastic *e, cdp_store *s, cdp_store_op op,
+    const char *key, const void *value, uint64_t bytes) {
+    cdp__store_call c;
+    const cdp_status st = cdp__store_call_make(&c, op, key, value, bytes);
+    return st == CDP_OK ? cdp__elastic_ask(e, s, &c, NULL, NULL) : st;
+}
+
+/* Writes the key if it is absent; *data is what it holds then. */
+CDP__PRIVATE cdp_status cdp__elastic_claim(cdp_elastic *e, cdp_store *s, const char *key,
+    const void *value, uint64_t count, void **data, uint64_t *bytes) {
+    cdp__store_call c;
+    cdp_status st = cdp__store_call_make(&c, CDP_STORE_COMPARE_SET, key, "", 0);
+    *data = NULL;
+    if (st != CDP_OK) return st;
+    c.value[1].data = value;
+    c.value[1].bytes = count;
+    st = cdp__elastic_ask(e, s, &c, data, bytes);
+    if (st == CDP_OK && !*data) st = cdp__fail(CDP_ERR_STORE, "the store has no value of %s", key);
+    return st;
+}
+
+/* The same where the caller does not need the value. */
+CDP__PRIVATE cdp_status cdp__elastic_mark(
+    cdp_elastic *e, cdp_store *s, const char *key, const char *text) {
+    void *data;
+    uint64_t bytes;
+    const cdp_status st = cdp__elastic_claim(e, s, key, text, strlen(text), &data, &bytes);
+    cdp_store_free(s, data);
+    return st;
+}
+
+CDP__PRIVATE cdp_status cdp__elastic_there(
+    cdp_elastic *e, cdp_store *s, const char *key, bool *there) {
+    cdp__store_call c;
+    cdp_status st = cdp__store_call_make(&c, CDP_STORE_CHECK, key, NULL, 0);
+    *there = false;
+    if (st == CDP_OK) st = cdp__elastic_ask(e, s, &c, NULL, NULL);
+    if (st == CDP_OK) *there = c.rq.number == 1;
+    return st;
+}
+
+/* Reads the key; *data NULL: it is absent. */
+CDP__PRIVATE cdp_status cdp__elastic_read(
+    cdp_elastic *e, cdp_store *s, const char *key, void **data, uint64_t *bytes) {
+    cdp__store_call c;
+    bool there;
+    cdp_status st = cdp__elastic_there(e, s, key, &there);
+    *data = NULL;
+    *bytes = 0;
+    if (st != CDP_OK || !there) return st;
+    st = cdp__store_call_make(&c, CDP_STORE_GET, key, NULL, 0);
+    return st == CDP_OK ? cdp__elastic_ask(e, s, &c, data, bytes) : st;
+}
+
+/* Waits for the answer: CDP_PENDING, and not before that time, if there is none. A store without
+   locks does not wait. */
+CDP__PRIVATE cdp_status cdp__elastic_answer(
+    cdp_elastic *e, cdp_store *s, cdp_store_request *rq, uint64_t until_ns) {
+    cdp_status st = rq->status;
+    if (st == CDP_PENDING) st = s->wait(s->self, rq, until_ns);
+    if (st == CDP_PENDING && cdp__elastic_now_ns(e) < until_ns) cdp__sleep_until(e->os, until_ns);
+    return st;
+}
+
+/* Waits for the key, at most `ms`: CDP_OK, or CDP_PENDING if it is still absent. */
+CDP__PRIVATE cdp_status cdp__elastic_await(
+    cdp_elastic *e, cdp_store *s, const char *key, uint64_t ms) {
+    cdp__store_call c;
+    cdp_status st = cdp__store_call_make(&c, CDP_STORE_WAIT, key, NULL, 0);
+    if (st == CDP_OK) st = cdp__store_begin(s, &c.rq);
+    if (st < 0) return st;
+    st = cdp__elastic_answer(e, s, &c.rq, cdp__elastic_now_ns(e) + ms * CDP__MS);
+    if (st == CDP_PENDING) s->cancel(s->self, &c.rq);
+    if (st == CDP_PENDING && c.rq.status == CDP_OK) st = CDP_OK;
+    return st;
+}
+
+/* The decision that made epoch k; d->members is allocated, NULL: there is none yet. */
+CDP__PRIVATE cdp_status cdp__elastic_read_decision(
+    cdp_elastic *e, cdp_store *s, uint64_t k, cdp__elastic_decision *d) {
+    char key[CDP__ELASTIC_KEY];
+    void *data;
+    uint64_t bytes;
+    uint32_t size;
+    cdp_status st;
+    memset(d, 0, sizeof *d);
+    cdp__elastic_key(e, key, "e/%llu", (unsigned long long)k);
+    st = cdp__elastic_read(e, s, key, &data, &bytes);
+    if (st != CDP_OK || !data) return st;
+    size = cdp__elastic_decision_size((const uint8_t *)data, bytes);
+    d->members = (cdp__elastic_member *)cdp__alloc(e->os, (size + 1) * sizeof *d->members);
+    if (!d->members)
+        st = cdp__fail_nomem("a list of members", size * sizeof *d->members);
+    else if (!cdp__elastic_get_decision((uint8_t *)data, bytes, d) || d->epoch != k) {
+        cdp__free(e->os, d->members);
+        d->members = NULL;
+        st = cdp__fail(CDP_ERR_STORE,
+            "the key %s holds no decision of cdp_elastic.h: another program writes to it; choose "
+            "another `job`",
+            key);
+    }
+    cdp_store_free(s, data);
+    return st;
+}
+
+/* A list of records; `tickets` or `arrivals`. *list is freed with cdp__free(). */
+CDP__PRIVATE cdp_status cdp__elastic_read_records(
+    cdp_elastic *e, cdp_store *s, const char *key, cdp__elastic_arrival **list, uint32_t *count) {
+    void *data;
+    uint64_t bytes, i;
+    cdp_status st = cdp__elastic_read(e, s, key, &data, &bytes);
+    *count = 0;
+    *list = NULL;
+    if (st != CDP_OK) return st;
+    *list = (cdp__elastic_arrival *)cdp__alloc(
+        e->os, (bytes / CDP__ELASTIC_RECORD_BYTES + 1) * sizeof **list);
+    if (!*list) st = cdp__fail_nomem("a list of records", bytes);
+    for (i = 0; st == CDP_OK && i < bytes / CDP__ELASTIC_RECORD_BYTES; ++i)
+        if (!cdp__elastic_get_record(
+                (const uint8_t *)data + i * CDP__ELASTIC_RECORD_BYTES, &(*list)[(*count)++]))
+            st = cdp__fail(CDP_ERR_STORE,
+                "the key %s holds no records of cdp_elastic.h: another program writes to it; "
+                "choose another `job`",
+                key);
+    cdp_store_free(s, data);
+    if (st != CDP_OK) {
+        cdp__free(e->os, *list);
+        *list = NULL;
+        *count = 0;
+    }
+    return st;
+}
+
+CDP__PRIVATE cdp_status cdp__elastic_gone(
+    cdp_elastic *e, cdp_store *s, const uint8_t *id, bool *gone) {
+    char key[CDP__ELASTIC_KEY], hex[2 * CDP__ELASTIC_ID_BYTES + 1];
+    cdp__elastic_hex(id, hex);
+    cdp__elastic_key(e, key, "gone/%s", hex);
+    return cdp__elastic_there(e, s, key, gone);
+}
+
+/* All tickets; of those from number `from` on, whether they are gone. */
+CDP__PRIVATE cdp_status cdp__elastic_read_tickets(
+    cdp_elastic *e, cdp_store *s, uint32_t from, cdp__elastic_ticket **list, uint32_t *count) {
+    char key[CDP__ELASTIC_KEY];
+    cdp__elastic_arrival *records;
+    uint32_t i;
+    cdp_status st;
+    *list = NULL;
+    cdp__elastic_key(e, key, "join/in");
+    st = cdp__elastic_read_records(e, s, key, &records, count);
+    if (st != CDP_OK) return st;
+    *list = (cdp__elastic_ticket *)cdp__alloc_zero(e->os, (*count + 1) * sizeof **list);
+    if (!*list) st = cdp__fail_nomem("a list of tickets", *count * sizeof **list);
+    for (i = 0; st == CDP_OK && i < *count; ++i) {
+        cdp__elastic_ticket *t = &(*list)[i];
+        memcpy(t->id, records[i].id, sizeof t->id);
+        t->step = records[i].step;
+        t->samples = records[i].samples;
+        if (i >= from) st = cdp__elastic_gone(e, s, t->id, &t->gone);
+    }
+    cdp__free(e->os, records);
+    if (st != CDP_OK) {
+        cdp__free(e->os, *list);
+        *list = NULL;
+        *count = 0;
+    }
+    return st;
+}
+
+/* The newest epoch that has begun, as its rank 0 said; 0: none has. */
+CDP__PRIVATE cdp_status cdp__elastic_hint(cdp_elastic *e, uint64_t *epoch) {
+    char key[CDP__ELASTIC_KEY];
+    void *text;
+    uint64_t bytes;
+    const char *p;
+    cdp_status st;
+    *epoch = 0;
+    cdp__elastic_key(e, key, "e/now");
+    st = cdp__elastic_read(e, e->store, key, &text, &bytes);
+    for (p = (const char *)text; p && *p >= '0' && *p <= '9' && *epoch < UINT32_MAX; ++p)
+        *epoch = *epoch * 10 + (uint64_t)(*p - '0');
+    cdp_store_free(e->store, text);
+    return st;
+}
+
+/* What an operation of a group returned. Its ranks met through a store of their own, which ends
+   with rank 0 of the epoch: as long as the store of the job answers, that is the loss of a rank. */
+CDP__PRIVATE cdp_status cdp__elastic_of_group(cdp_elastic *e, cdp_status st) {
+    const cdp_error why = *cdp_last_error();
+    char key[CDP__ELASTIC_KEY];
+    bool there;
+    if (st != CDP_ERR_STORE) return st;
+    cdp__elastic_key(e, key, "final");
+    if (cdp__elastic_there(e, e->store, key, &there) != CDP_OK) return cdp_last_error()->status;
+    return cdp__fail(CDP_ERR_PEER_LOST, "rank 0 of the epoch ended: %s", why.text);
+}
+
+/* Adds a record to a list. */
+CDP__PRIVATE cdp_status cdp__elastic_append(
+    cdp_elastic *e, cdp_store *s, const char *key, const cdp__elastic_arrival *a) {
+    uint8_t record[CDP__ELASTIC_RECORD_BYTES];
+    cdp__elastic_put_record(record, a);
+    return cdp__elastic_put(e, s, CDP_STORE_APPEND, key, record, sizeof record);
+}
+
+/* Records in the store that the process of this id has ended. */
+CDP__PRIVATE cdp_status cdp__elastic_say_gone(cdp_elastic *e, cdp_store *s, const char *why) {
+    char key[CDP__ELASTIC_KEY];
+    cdp__elastic_key(e, key, "gone/%s", e->id);
+    return cdp__elastic_mark(e, s, key, why);
+}
+
+/* Ends epoch k on all ranks; the first reason counts. */
+CDP__PRIVATE cdp_status cdp__elastic_alarm_at(
+    cdp_elastic *e, cdp_store *s, uint64_t k, const char *why) {
+    char key[CDP__ELASTIC_KEY], text[160];
+    cdp__format(text, sizeof text, "%s", why);
+    cdp__elastic_key(e, key, "e/%llu/alarm", (unsigned long long)k);
+    return cdp__elastic_mark(e, s, key, text);
+}
+
+/* Proposes a decision; which one counts is then read from the store. */
+CDP__PRIVATE cdp_status cdp__elastic_propose(
+    cdp_elastic *e, cdp_store *s, const cdp__elastic_decision *d) {
+    char key[CDP__ELASTIC_KEY];
+    const uint64_t bytes = cdp__elastic_decision_bytes(d->size);
+    uint8_t *out = (uint8_t *)cdp__alloc(e->os, bytes);
+    void *data;
+    uint64_t held;
+    cdp_status st;
+    if (!out) return cdp__fail_nomem("a decision", bytes);
+    cdp__elastic_put_decision(out, d);
+    cdp__elastic_key(e, key, "e/%llu", (unsigned long long)d->epoch);
+    st = cdp__elastic_claim(e, s, key, out, bytes, &data, &held);
+    cdp_store_free(s, data);
+    cdp__free(e->os, out);
+    return st;
+}
+
+#endif /* CDP_SRC_ELASTIC_STORE_H */

@@ -1,0 +1,505 @@
+/* elastic/turns.h - looks for the alarm, arrives and decides
+
+   Knows: the alarm of the epoch. cdp__elastic_tick() is one look; a thread of this header calls it
+   again and again, or, with no_thread, the calls of the program do (cdp__elastic_attend()).
+   Promises: after an alarm this process arrives at the next look, and the thread looks within
+   CDP__ELASTIC_SLICE_MS, also while the program computes; each turn ends with a decision, or
+   with e->failure. */
+#ifndef CDP_SRC_ELASTIC_TURNS_H
+#define CDP_SRC_ELASTIC_TURNS_H
+
+#include "../base/config.h"
+#include "../base/status_api.h"
+#include "../base/error_api.h"
+#include "../store/interface_api.h"
+#include "../group/group_api.h"
+#include "../base/compiler.h"
+#include "../base/basics.h"
+#include "../base/text.h"
+#include "../store/store_api.h"
+#include "../store/calls.h"
+#include "elastic_api.h"
+#include "epoch.h"
+#include "turn.h"
+#include "records.h"
+#include "store.h"
+
+/* True for errors that end an epoch. Other errors are mistakes of the program, which would recur on
+   each survivor. */
+CDP__PRIVATE bool cdp__elastic_is_loss(cdp_status st) {
+    return st == CDP_ERR_PEER_LOST || st == CDP_ERR_TIMEOUT || st == CDP_ERR_ABORTED
+        || st == CDP_ERR_IO;
+}
+
+/* Ends this process's part in the job with this thread's last error. Lock held. */
+CDP__PRIVATE void cdp__elastic_fail(cdp_elastic *e) {
+    if (e->failure.status == CDP_OK) e->failure = *cdp_last_error();
+    e->place.live = false;
+    if (e->place.phase != CDP__ELASTIC_OUT) e->place.phase = CDP__ELASTIC_OUT;
+    if (e->group) cdp_group_abort(e->group, e->failure.text);
+    *cdp__error_slot() = e->failure;
+    cdp__elastic_signal(e);
+}
+
+/* Sets the error of a process that the others have left out of the next epoch. */
+CDP__PRIVATE void cdp__elastic_left_out(cdp_elastic *e, const cdp__elastic_decision *d) {
+    const uint64_t away_ms = e->away_ns / CDP__MS;
+    const char *const back = "create another cdp_elastic to come back as a newcomer";
+    if (away_ms > e->desc.settle_ms)
+        (void)cdp__fail(CDP_ERR_STATE,
+            "left out of epoch %llu (%s): this process called nothing of cdp_elastic.h for %llu "
+            "ms, and settle_ms is %u; without threads make it longer than the longest time "
+            "between two calls, or call cdp_elastic_poll() in between; %s",
+            (unsigned long long)d->epoch, d->cause, (unsigned long long)away_ms, e->desc.settle_ms,
+            back);
+    else
+        (void)cdp__fail(CDP_ERR_STATE,
+            "left out of epoch %llu (%s): this process did not arrive within settle_ms, %u ms, or "
+            "its connection to the store ended; %s",
+            (unsigned long long)d->epoch, d->cause, e->desc.settle_ms, back);
+}
+
+/* A decision becomes the one of this process. Takes d->members. Lock held. */
+CDP__PRIVATE void cdp__elastic_adopt(cdp_elastic *e, cdp__elastic_decision *d) {
+    const uint64_t now = cdp__elastic_now_ns(e);
+    if (!cdp__elastic_learn(&e->place, d)) {
+        cdp__elastic_left_out(e, d);
+        e->left = true;
+        cdp__elastic_fail(e);
+        cdp__free(e->os, d->members);
+        return;
+    }
+    cdp__elastic_past *p = &e->past[e->pasts++ % CDP__ELASTIC_PASTS];
+    memset(p, 0, sizeof *p);
+    p->epoch = d->epoch;
+    p->step = d->step;
+    p->size = d->size;
+    p->rank = e->place.rank;
+    p->lost = d->lost;
+    p->joined = d->joined;
+    p->turn_ns = e->d.epoch ? now - e->epoch_ns : 0;
+    memcpy(p->cause, d->cause, sizeof p->cause);
+    cdp__free(e->os, e->d.members);
+    e->d = *d;
+    e->epoch_ns = now;
+    e->away_ns = 0;
+    e->few = false;
+    cdp__elastic_signal(e);
+}
+
+/* Epoch k ends here: nothing is committed in it from now on. */
+CDP__PRIVATE cdp_status cdp__elastic_arrive_at(cdp_elastic *e, uint64_t k) {
+    char key[CDP__ELASTIC_KEY], why[160];
+    cdp__elastic_arrival a;
+    void *data;
+    uint64_t bytes;
+    bool arrived;
+    cdp_status st;
+    cdp__elastic_key(e, key, "e/%llu/alarm", (unsigned long long)k);
+    st = cdp__elastic_read(e, e->watched, key, &data, &bytes);
+    if (st != CDP_OK) return st;
+    cdp__format(why, sizeof why, "its alarm was removed");
+    if (data) cdp__text_foreign(why, sizeof why, data, bytes);
+    cdp_store_free(e->watched, data);
+    cdp__elastic_lock(e);
+    arrived = e->place.epoch == k && cdp__elastic_arrive(&e->place, &a);
+    if (arrived) {
+        e->epoch_ns = cdp__elastic_now_ns(e);
+        if (e->group) cdp_group_abort(e->group, why);
+        cdp__elastic_signal(e);
+    }
+    cdp__elastic_unlock(e);
+    if (!arrived) return CDP_OK;
+    cdp__elastic_key(e, key, "e/%llu/in", (unsigned long long)k);
+    return cdp__elastic_append(e, e->watched, key, &a);
+}
+
+/* Makes a decision of what is in the store now, and proposes it. */
+CDP__PRIVATE cdp_status cdp__elastic_try(cdp_elastic *e, cdp_store *s,
+    const cdp__elastic_decision *old, const cdp__elastic_arrival *arrivals, uint32_t count,
+    cdp__elastic_verdict *verdict) {
+    char key[CDP__ELASTIC_KEY];
+    cdp__elastic_ticket *tickets = NULL;
+    cdp__elastic_decision d;
+    cdp__elastic_view v;
+    void *why = NULL;
+    uint64_t bytes, room;
+    cdp_status st;
+    memset(&v, 0, sizeof v);
+    v.old = old;
+    v.arrivals = arrivals;
+    v.arrival_count = count;
+    v.min_ranks = e->desc.min_ranks;
+    v.max_ranks = e->desc.max_ranks;
+    st = cdp__elastic_read_tickets(e, s, old->tickets, &tickets, &v.ticket_count);
+    if (st != CDP_OK) return st;
+    v.tickets = tickets;
+    room = (uint64_t)old->size + v.ticket_count + 1;
+    d.members = (cdp__elastic_member *)cdp__alloc(e->os, room * sizeof *d.members);
+    if (!d.members) st = cdp__fail_nomem("a list of members", room * sizeof *d.members);
+    cdp__elastic_key(e, key, "e/%llu/alarm", (unsigned long long)old->epoch);
+    if (st == CDP_OK) st = cdp__elastic_read(e, s, key, &why, &bytes);
+    if (st == CDP_OK) *verdict = cdp__elastic_decide(&v, &d);
+    if (st == CDP_OK && *verdict == CDP__ELASTIC_DECIDED) {
+        cdp__format(d.cause, sizeof d.cause, "the job begins");
+        if (why) cdp__text_foreign(d.cause, sizeof d.cause, why, bytes);
+        st = cdp__elastic_propose(e, s, &d);
+    }
+    cdp_store_free(s, why);
+    cdp__free(e->os, d.members);
+    cdp__free(e->os, tickets);
+    return st;
+}
+
+/* Finds out which members are gone, and removes their arrivals, because they could send no state. A
+   process that does not lead asks only for the leader, and for all members if the leader is
+   gone. */
+CDP__PRIVATE cdp_status cdp__elastic_look_for_gone(
+    cdp_elastic *e, cdp__elastic_turn *t, bool *gone, cdp__elastic_arrival *arrivals) {
+    const uint32_t leader = cdp__elastic_leader(t);
+    uint32_t r, i;
+    cdp_status st = CDP_OK;
+    if (leader != t->rank) {
+        st = cdp__elastic_gone(e, e->watched, t->d->members[leader].id, &gone[leader]);
+        if (st != CDP_OK || !gone[leader]) return st;
+    }
+    for (r = 0; st == CDP_OK && r < t->d->size; ++r)
+        if (r != t->rank) st = cdp__elastic_gone(e, e->watched, t->d->members[r].id, &gone[r]);
+    for (i = 0; i < t->count;) {
+        r = arrivals[i].rank;
+        if (r < t->d->size && gone[r])
+            arrivals[i] = arrivals[--t->count];
+        else
+            ++i;
+    }
+    return st;
+}
+
+/* Why a turn that cannot be decided ends: CDP_OK if it goes on. */
+CDP__PRIVATE cdp_status cdp__elastic_hopeless(
+    cdp_elastic *e, const cdp__elastic_turn *t, uint64_t turn_ms, cdp__elastic_verdict verdict) {
+    uint32_t r, there = 0; /* a member may have two arrival records */
+    if (verdict == CDP__ELASTIC_NO_STATE && cdp__elastic_complete(t))
+        return cdp__fail(CDP_ERR_STATE,
+            "no member of epoch %llu that is left has state: start again from a checkpoint",
+            (unsigned long long)t->d->epoch);
+    if (verdict == CDP__ELASTIC_DECIDED || turn_ms < e->desc.join_ms) return CDP_OK;
+    for (r = 0; r < t->d->size; ++r)
+        there += cdp__elastic_arrival_of(t->d, r, t->arrivals, t->count) != NULL;
+    if (verdict == CDP__ELASTIC_NO_STATE)
+        return cdp__fail(CDP_ERR_TIMEOUT,
+            "epoch %llu ended and %u of its %u ranks arrived, none of them with state: of those "
+            "that have it, nobody came or was known to be dead within join_ms, %u ms",
+            (unsigned long long)t->d->epoch, there, t->d->size, e->desc.join_ms);
+    return cdp__fail(CDP_ERR_TIMEOUT,
+        "epoch %llu ended and %u of its %u ranks arrived, but min_ranks is %u: nobody came within "
+        "join_ms, %u ms",
+        (unsigned long long)t->d->epoch, there, t->d->size, e->desc.min_ranks, e->desc.join_ms);
+}
+
+/* One poll of a turn: proposes if it is time. *wait_ms: when to poll again. */
+CDP__PRIVATE cdp_status cdp__elastic_look(
+    cdp_elastic *e, cdp__elastic_settle *settle, uint64_t *wait_ms) {
+    char key[CDP__ELASTIC_KEY];
+    const uint64_t now = cdp__elastic_now_ns(e);
+    cdp__elastic_verdict verdict = CDP__ELASTIC_DECIDED;
+    cdp__elastic_arrival *arrivals;
+    cdp__elastic_turn t;
+    bool *gone = (bool *)cdp__alloc_zero(e->os, e->d.size * sizeof *gone);
+    cdp_status st;
+    if (!gone) return cdp__fail_nomem("a list of members", e->d.size);
+    memset(&t, 0, sizeof t);
+    t.d = &e->d; /* whoever looks alone changes it */
+    t.gone = gone;
+    t.rank = e->place.rank;
+    t.since_ms = cdp__elastic_waited_ms(settle, now, e->desc.settle_ms);
+    t.settle_ms = e->desc.settle_ms;
+    cdp__elastic_key(e, key, "e/%llu/in", (unsigned long long)e->d.epoch);
+    st = cdp__elastic_read_records(e, e->watched, key, &arrivals, &t.count);
+    t.arrivals = arrivals;
+    if (st == CDP_OK) st = cdp__elastic_look_for_gone(e, &t, gone, arrivals);
+    if (st == CDP_OK && cdp__elastic_proposes(&t, wait_ms)) {
+        *wait_ms = CDP__ELASTIC_AGAIN_MS;
+        st = cdp__elastic_try(e, e->watched, t.d, arrivals, t.count, &verdict);
+        if (st == CDP_OK && verdict == CDP__ELASTIC_DECIDED) *wait_ms = 0;
+    }
+    if (st == CDP_OK && verdict == CDP__ELASTIC_FEW) {
+        cdp__elastic_lock(e);
+        e->few = true;
+        cdp__elastic_signal(e);
+        cdp__elastic_unlock(e);
+    }
+    if (st == CDP_OK) st = cdp__elastic_hopeless(e, &t, (now - e->epoch_ns) / CDP__MS, verdict);
+    *wait_ms = cdp__min(*wait_ms, CDP__ELASTIC_SLICE_MS);
+    settle->due_ns = now + *wait_ms * CDP__MS;
+    cdp__free(e->os, arrivals);
+    cdp__free(e->os, gone);
+    return st;
+}
+
+/* Begins to wait for a key of epoch k; the request stays open from one poll to the next. */
+CDP__PRIVATE cdp_status cdp__elastic_open(cdp_elastic *e, cdp__elastic_asks asks, uint64_t k) {
+    cdp__elastic_watch *w = &e->watch;
+    const unsigned long long epoch = (unsigned long long)k;
+    cdp_status st;
+    if (asks == CDP__ELASTIC_ASKS_ALARM)
+        cdp__elastic_key(e, w->key, "e/%llu/alarm", epoch);
+    else
+        cdp__elastic_key(e, w->key, "e/%llu", epoch + 1);
+    st = cdp__store_call_make(&w->call, CDP_STORE_WAIT, w->key, NULL, 0);
+    if (st == CDP_OK) st = cdp__store_begin(e->watched, &w->call.rq);
+    if (st < 0) return st;
+    w->asks = (uint8_t)asks;
+    w->epoch = k;
+    return CDP_OK;
+}
+
+/* Nothing is asked any more. */
+CDP__PRIVATE void cdp__elastic_close(cdp_elastic *e) {
+    cdp_store_request *rq = &e->watch.call.rq;
+    if (e->watch.asks != CDP__ELASTIC_ASKS_NOTHING && rq->status == CDP_PENDING)
+        e->watched->cancel(e->watched->self, rq);
+    e->watch.asks = CDP__ELASTIC_ASKS_NOTHING;
+}
+
+/* Nor is any list of tickets read. */
+CDP__PRIVATE void cdp__elastic_close_all(cdp_elastic *e) {
+    cdp_store_request *rq = &e->watch.tickets.rq;
+    cdp__elastic_close(e);
+    if (!e->watch.reads) return;
+    e->watch.reads = false;
+    if (rq->status == CDP_PENDING) e->store->cancel(e->store->self, rq);
+    if (rq->status == CDP_OK) cdp_store_request_free(e->store, rq);
+}
+
+/* One poll of a turn, between the arrival in epoch k and the next decision. Waits for that decision
+   until `until_ns`, but not longer than until the next poll is due. */
+CDP__PRIVATE cdp_status cdp__elastic_look_for_decision(
+    cdp_elastic *e, uint64_t k, uint64_t until_ns) {
+    cdp__elastic_watch *w = &e->watch;
+    cdp__elastic_decision d;
+    uint64_t wait_ms = 0;
+    bool here;
+    cdp_status st;
+    if (w->turn != k) {
+        w->turn = k;
+        w->settle.since_ns = w->settle.due_ns = e->epoch_ns;
+        w->settle.pauses = 0;
+    }
+    if (w->asks == CDP__ELASTIC_ASKS_DECISION) {
+        st = cdp__elastic_answer(e, e->watched, &w->call.rq, cdp__min(until_ns, w->due_ns));
+        if (st == CDP_PENDING && cdp__elastic_now_ns(e) < w->due_ns) return CDP_OK;
+        cdp__elastic_close(e);
+        if (st < 0) return st;
+    }
+    st = cdp__elastic_read_decision(e, e->watched, k + 1, &d);
+    if (st != CDP_OK) return st;
+    if (!d.members) {
+        st = cdp__elastic_look(e, &w->settle, &wait_ms);
+        w->due_ns = cdp__elastic_now_ns(e) + wait_ms * CDP__MS;
+        if (st != CDP_OK || !wait_ms) return st;
+        return cdp__elastic_open(e, CDP__ELASTIC_ASKS_DECISION, k);
+    }
+    cdp__elastic_lock(e);
+    here = e->place.phase == CDP__ELASTIC_ARRIVED; /* no: it has left meanwhile */
+    if (here) cdp__elastic_adopt(e, &d);
+    cdp__elastic_unlock(e);
+    if (!here) cdp__free(e->os, d.members);
+    return CDP_OK;
+}
+
+/* Newcomers end the epoch: *found. */
+CDP__PRIVATE cdp_status cdp__elastic_look_for_newcomers(cdp_elastic *e, bool *found) {
+    cdp__elastic_ticket *tickets;
+    uint32_t count, i, waiting = 0;
+    char why[80];
+    cdp_status st;
+    *found = false;
+    st = cdp__elastic_read_tickets(e, e->watched, e->d.tickets, &tickets, &count);
+    if (st != CDP_OK) return st;
+    for (i = e->d.tickets; i < count; ++i)
+        waiting += !tickets[i].gone;
+    cdp__free(e->os, tickets);
+    if (!waiting) return CDP_OK;
+    *found = true;
+    cdp__format(why, sizeof why, "%u newcomer%s", waiting, waiting == 1 ? " waits" : "s wait");
+    return cdp__elastic_alarm_at(e, e->watched, e->d.epoch, why);
+}
+
+/* What this process has to do while it waits for an alarm. */
+typedef enum cdp__elastic_duty {
+    CDP__ELASTIC_NOTHING,
+    CDP__ELASTIC_ALARM,    /* the group failed: this thread's last error says why */
+    CDP__ELASTIC_NEWCOMERS /* rank 0 checks for new tickets, from grow_ms after the epoch began */
+} cdp__elastic_duty;
+
+/* Sets *may if there may be new tickets. With a thread they are read in
+   cdp__elastic_look_for_newcomers(). Without one, the request is spread over several polls, so that
+   no call of the program is delayed, and goes over `store`, while `watched` waits for the alarm. */
+CDP__PRIVATE cdp_status cdp__elastic_new_tickets(cdp_elastic *e, bool *may) {
+    cdp__elastic_watch *w = &e->watch;
+    cdp_store_request *rq = &w->tickets.rq;
+    cdp_status st = CDP_OK;
+    *may = !e->no_thread;
+    if (!w->reads) w->tickets_ns = cdp__elastic_now_ns(e);
+    if (*may) return CDP_OK;
+    if (!w->reads) {
+        cdp__elastic_key(e, w->tickets_key, "join/in");
+        st = cdp__store_call_make(&w->tickets, CDP_STORE_GET, w->tickets_key, NULL, 0);
+        if (st == CDP_OK) st = cdp__store_begin(e->store, rq);
+        if (st < 0) return st;
+        w->reads = true;
+    }
+    st = cdp__elastic_answer(e, e->store, rq, 0);
+    if (st == CDP_PENDING
+        && cdp__elastic_now_ns(e) - w->tickets_ns < (uint64_t)e->store_ms * CDP__MS)
+        return CDP_OK;
+    w->reads = false;
+    st = cdp__store_end(e->store, rq, st, e->store_ms);
+    if (st != CDP_OK) return st;
+    *may = rq->results && rq->results[0].bytes / CDP__ELASTIC_RECORD_BYTES > e->d.tickets;
+    cdp_store_request_free(e->store, rq);
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp__elastic_duty cdp__elastic_duty_of(cdp_elastic *e, uint64_t k) {
+    const uint64_t now = cdp__elastic_now_ns(e);
+    cdp__elastic_duty duty = CDP__ELASTIC_NOTHING;
+    cdp__elastic_lock(e);
+    if (e->stop || e->ended || e->failure.status != CDP_OK || e->place.epoch != k
+        || e->place.phase != CDP__ELASTIC_RUNNING) /* `group` may be that of the epoch before */
+        duty = CDP__ELASTIC_NOTHING;
+    else if (cdp__elastic_is_loss(cdp_group_status(e->group)))
+        duty = CDP__ELASTIC_ALARM;
+    else if (e->place.rank == 0 && !e->place.ending && e->place.size < e->desc.max_ranks
+        && (e->watch.reads || now - e->watch.tickets_ns >= CDP__ELASTIC_SLICE_MS * CDP__MS)
+        && now - e->epoch_ns >= e->desc.grow_ms * CDP__MS)
+        duty = CDP__ELASTIC_NEWCOMERS;
+    cdp__elastic_unlock(e);
+    return duty;
+}
+
+/* There is no alarm yet: if the group has failed or ranks want to join, this process raises it and
+   arrives. */
+CDP__PRIVATE cdp_status cdp__elastic_do_duty(cdp_elastic *e, uint64_t k) {
+    const cdp__elastic_duty duty = cdp__elastic_duty_of(e, k);
+    const cdp_error why = *cdp_last_error();
+    bool alarm = duty == CDP__ELASTIC_ALARM, may = false;
+    cdp_status st = CDP_OK;
+    if (duty == CDP__ELASTIC_NEWCOMERS) st = cdp__elastic_new_tickets(e, &may);
+    if (st != CDP_OK || !(alarm || may)) return st;
+    cdp__elastic_close(e);
+    if (alarm)
+        st = cdp__elastic_alarm_at(e, e->watched, k, why.text);
+    else
+        st = cdp__elastic_look_for_newcomers(e, &alarm);
+    return st == CDP_OK && alarm ? cdp__elastic_arrive_at(e, k) : st;
+}
+
+/* One poll of an epoch that goes on: waits for its alarm until `until_ns`, and then arrives. The
+   request to the store stays open between polls, so that calls of a program without a thread are
+   not delayed. It uses `watched`: `store` may be busy for as long as the program's thread
+   connects. */
+CDP__PRIVATE cdp_status cdp__elastic_look_for_alarm(cdp_elastic *e, uint64_t k, uint64_t until_ns) {
+    cdp__elastic_watch *w = &e->watch;
+    cdp_status st = CDP_OK;
+    if (w->asks == CDP__ELASTIC_ASKS_NOTHING) st = cdp__elastic_open(e, CDP__ELASTIC_ASKS_ALARM, k);
+    if (st == CDP_OK) st = cdp__elastic_answer(e, e->watched, &w->call.rq, until_ns);
+    if (st == CDP_PENDING) return cdp__elastic_do_duty(e, k);
+    cdp__elastic_close(e);
+    return st == CDP_OK ? cdp__elastic_arrive_at(e, k) : st;
+}
+
+/* This process is in no epoch that could end. Lock held. */
+CDP__PRIVATE bool cdp__elastic_idle(const cdp_elastic *e) {
+    return e->place.phase == CDP__ELASTIC_OUT || e->failure.status != CDP_OK || e->ended;
+}
+
+/* One poll of the store; waits until until_ns at most for the alarm or the decision. */
+CDP__PRIVATE cdp_status cdp__elastic_tick(cdp_elastic *e, uint64_t until_ns) {
+    const cdp__elastic_watch *w = &e->watch;
+    bool arrived, idle;
+    uint64_t k;
+    cdp__elastic_lock(e);
+    k = e->place.epoch;
+    arrived = e->place.phase == CDP__ELASTIC_ARRIVED;
+    idle = cdp__elastic_idle(e);
+    cdp__elastic_unlock(e);
+    if (idle || w->epoch != k || (w->asks == CDP__ELASTIC_ASKS_DECISION) != arrived)
+        cdp__elastic_close(e);
+    if (idle) return CDP_OK;
+    return arrived ? cdp__elastic_look_for_decision(e, k, until_ns)
+                   : cdp__elastic_look_for_alarm(e, k, until_ns);
+}
+
+/* The thread of this header. */
+CDP__PRIVATE void cdp__elastic_main(void *arg) {
+    cdp_elastic *e = (cdp_elastic *)arg;
+    cdp__elastic_lock(e);
+    while (!e->stop) {
+        cdp_status st;
+        if (cdp__elastic_idle(e)) {
+            e->os->threads.cond_wait(e->os->user, e->cond, e->mutex, CDP__NEVER);
+            continue;
+        }
+        cdp__elastic_unlock(e);
+        st = cdp__elastic_tick(e, cdp__elastic_now_ns(e) + CDP__ELASTIC_SLICE_MS * CDP__MS);
+        cdp__elastic_lock(e);
+        if (st < 0) cdp__elastic_fail(e);
+    }
+    cdp__elastic_unlock(e);
+}
+
+/* One poll without a thread; the program made no call for away_ns before it. A turn leaves out
+   processes that do not arrive within settle_ms, so the longest such time is kept until settle_ms
+   later, for the error that explains this. */
+CDP__PRIVATE void cdp__elastic_visit(cdp_elastic *e, uint64_t until_ns, uint64_t away_ns) {
+    const bool arrived = e->place.phase == CDP__ELASTIC_ARRIVED;
+    const uint64_t now = cdp__elastic_now_ns(e);
+    if (!arrived && (away_ns >= e->away_ns || now - e->back_ns >= e->desc.settle_ms * CDP__MS)) {
+        e->away_ns = away_ns;
+        e->back_ns = now;
+    }
+#ifndef CDP_NO_FRAMES
+    if (e->dying && cdp_group_leave(e->dying, 0) == CDP_OK) e->dying = NULL;
+#endif
+    /* the others, inside its operations, learn from the group that it was aborted */
+    if (arrived && e->group) (void)cdp_poll(e->group, 0);
+    if (cdp__elastic_tick(e, until_ns) < 0) cdp__elastic_fail(e);
+    e->looked_ns = cdp__elastic_now_ns(e);
+}
+
+/* Without a thread, calls of the program poll, at most one in CDP__ELASTIC_REST_NS. So an alarm is
+   seen that much later at most, and in steps of microseconds most calls only read the clock.
+   `until_ns`: how long to wait; 0: not at all. */
+CDP__PRIVATE void cdp__elastic_attend(cdp_elastic *e, uint64_t until_ns) {
+    uint64_t now;
+    if (!e->no_thread) return;
+    now = cdp__elastic_now_ns(e);
+    if (!until_ns && now - e->looked_ns < CDP__ELASTIC_REST_NS) return;
+    cdp__elastic_visit(e, until_ns, now - e->looked_ns);
+}
+
+/* Called before a function of the program. Polls, and begins a new time away: the time until the
+   function returns is the program's. */
+CDP__PRIVATE void cdp__elastic_go_away(cdp_elastic *e) {
+    if (e->no_thread) cdp__elastic_visit(e, 0, 0);
+}
+
+/* Called after that function has returned. Keeps this thread's last error. */
+CDP__PRIVATE void cdp__elastic_come_back(cdp_elastic *e) {
+    const cdp_error why = *cdp_last_error();
+    cdp__elastic_attend(e, 0);
+    *cdp__error_slot() = why;
+}
+
+/* Waits until the place of this process may have changed. Lock held; released while waiting. */
+CDP__PRIVATE void cdp__elastic_sleep(cdp_elastic *e, uint64_t deadline_ns) {
+    if (e->no_thread)
+        cdp__elastic_attend(
+            e, cdp__min(deadline_ns, cdp__elastic_now_ns(e) + CDP__ELASTIC_LOOK_MS * CDP__MS));
+    else
+        e->os->threads.cond_wait(e->os->user, e->cond, e->mutex, deadline_ns);
+}
+
+#endif /* CDP_SRC_ELASTIC_TURNS_H */

@@ -1,0 +1,41 @@
+/* group/cxx_api.h - descs by reference in C++ */
+#ifndef CDP_SRC_GROUP_CXX_API_H
+#define CDP_SRC_GROUP_CXX_API_H
+
+#include "../base/config.h"
+#include "../base/status_api.h"
+#include "../base/types_api.h"
+#include "hub_api.h"
+#include "group_api.h"
+#include "collectives_api.h"
+#include "../ddp/ddp_api.h"
+
+#ifdef CDP_NAMES_0_1
+/* What cdp_reduce is called in 0.2 and later; `cdp_reduce` itself is the type here, see the end of
+   this file. */
+CDP_MUST_CHECK static inline cdp_status cdp_reduce_to(cdp_group *group, const void *in, void *out,
+    uint64_t count, cdp_dtype dtype, cdp_reduce_op op, uint32_t root) {
+    return cdp_reduce(group, in, out, count, dtype, op, root);
+}
+#endif
+
+#ifdef __cplusplus
+inline cdp_status cdp_group_create(const cdp_group_desc &desc, cdp_group **out) {
+    return cdp_group_create(&desc, out);
+}
+#ifndef CDP_NO_HUB
+inline cdp_status cdp_hub_create(const cdp_hub_desc &desc, cdp_hub **out) {
+    return cdp_hub_create(&desc, out);
+}
+#endif
+#ifndef CDP_NO_DDP
+inline cdp_status cdp_ddp_create(const cdp_ddp_desc &desc, cdp_ddp **out) {
+    return cdp_ddp_create(&desc, out);
+}
+#endif
+inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_work *out) {
+    return cdp_start(group, &request, out);
+}
+#endif
+
+#endif /* CDP_SRC_GROUP_CXX_API_H */

@@ -1,0 +1,169 @@
+/* group/requests.h - checks of the arguments of calls
+
+   Knows: requests, groups' sizes. Promises: a mistake is reported in one sentence, and nothing was
+   started. */
+#ifndef CDP_SRC_GROUP_REQUESTS_H
+#define CDP_SRC_GROUP_REQUESTS_H
+
+#include "../base/config.h"
+#include "../base/status_api.h"
+#include "../base/types_api.h"
+#include "group_api.h"
+#include "collectives_api.h"
+#include "../base/compiler.h"
+#include "../base/basics.h"
+#include "../base/text.h"
+#include "../base/bytes.h"
+#include "../dtype/dtype.h"
+#include "../message/header.h"
+#include "state.h"
+#include "device.h"
+
+CDP__PRIVATE bool cdp__overlap(const void *a, const void *b, uint64_t a_bytes, uint64_t b_bytes) {
+    const uintptr_t x = (uintptr_t)a, y = (uintptr_t)b;
+    return x < y + b_bytes && y < x + a_bytes;
+}
+
+/* Stores the number of elements of `in` and `out` on this rank; false if it exceeds 64 bits. */
+CDP__PRIVATE bool cdp__request_lengths(
+    const cdp_group *g, const cdp_request *rq, uint64_t *in, uint64_t *out) {
+    const uint32_t n = g->desc.world_size;
+    const bool root = g->desc.rank == rq->root, in_place = !rq->in || rq->in == rq->out;
+    uint64_t in_all = 0, out_all = 0;
+    uint32_t i;
+    bool fits = (rq->in_counts || cdp__mul_fits(rq->count, n, &in_all))
+        && (rq->out_counts || cdp__mul_fits(rq->count, n, &out_all));
+    for (i = 0; i < n && rq->in_counts; ++i)
+        fits = fits && (in_all += rq->in_counts[i]) >= rq->in_counts[i];
+    for (i = 0; i < n && rq->out_counts; ++i)
+        fits = fits && (out_all += rq->out_counts[i]) >= rq->out_counts[i];
+    *in = *out = rq->count;
+    switch (rq->kind) {
+    case CDP_COLL_BARRIER: *in = *out = 0; return true;
+    case CDP_COLL_SEND:
+    case CDP_COLL_BROADCAST: *in = 0; return true;
+    case CDP_COLL_REDUCE:
+        if (!root && !in_place) *out = 0;
+        return true;
+    case CDP_COLL_ALLGATHER: *out = out_all; return fits;
+    case CDP_COLL_GATHER:
+        *out = in_place ? rq->count : 0;
+        if (root) *out = out_all;
+        return fits;
+    case CDP_COLL_SCATTER:
+        *in = root ? in_all : 0;
+        if (root && in_place) *out = in_all;
+        return fits;
+    case CDP_COLL_REDUCE_SCATTER:
+        *in = in_all;
+        if (in_place) *out = in_all;
+        return fits;
+    case CDP_COLL_ALLTOALL:
+        *in = in_all;
+        *out = out_all;
+        return fits;
+    default: return true;
+    }
+}
+
+/* Fills in the defaults. Members that an operation does not use are made equal on all ranks. */
+CDP__PRIVATE cdp_status cdp__request_defaults(const cdp_group *g, cdp_request *rq) {
+    const cdp_coll_kind k = rq->kind;
+    const bool parts_in =
+        k == CDP_COLL_SCATTER || k == CDP_COLL_REDUCE_SCATTER || k == CDP_COLL_ALLTOALL;
+    const bool parts_out =
+        k == CDP_COLL_ALLGATHER || k == CDP_COLL_GATHER || k == CDP_COLL_ALLTOALL;
+    if ((uint32_t)k <= CDP_COLL_NONE || (uint32_t)k >= CDP_COLL_COUNT || k == CDP_COLL_SEND)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_start: kind %d is no operation", (int)k);
+    if (!rq->dtype) rq->dtype = CDP_DTYPE_F32;
+    if (!rq->op) rq->op = CDP_REDUCE_SUM;
+    if (!rq->timeout_ms) rq->timeout_ms = g->desc.timeout_ms;
+    if (rq->factor == 0.0) rq->factor = 1.0;
+    if ((uint32_t)rq->dtype >= CDP_DTYPE_COUNT)
+        return cdp__fail(
+            CDP_ERR_INVALID, "%s: dtype %d does not exist", cdp_coll_name(k), (int)rq->dtype);
+    if ((uint32_t)rq->op >= CDP_REDUCE_COUNT)
+        return cdp__fail(
+            CDP_ERR_INVALID, "%s: reduction %d does not exist", cdp_coll_name(k), (int)rq->op);
+    if (!cdp__kind_reduces(k)) rq->op = CDP_REDUCE_SUM;
+    if (!cdp__kind_has_root(k) && !cdp__root_is_bucket(rq->root)) rq->root = 0;
+    if (!parts_in) rq->in_counts = NULL;
+    if (!parts_out) rq->out_counts = NULL;
+    if (k == CDP_COLL_ALLTOALL
+        && (!rq->in_counts != !rq->out_counts
+            || (rq->in_counts && rq->in_counts[g->desc.rank] != rq->out_counts[g->desc.rank])))
+        return cdp__fail(CDP_ERR_INVALID,
+            "alltoall: give both in_counts and out_counts, or neither; this rank's own part is "
+            "equally long in both");
+    if (rq->in_counts) rq->count = rq->in_counts[g->desc.rank];
+    if (rq->out_counts) rq->count = rq->out_counts[g->desc.rank];
+    return CDP_OK;
+}
+
+/* Where this rank's part begins among all parts, in bytes. */
+CDP__PRIVATE uintptr_t cdp__request_own_part(
+    const cdp_group *g, const cdp_request *rq, const uint64_t *counts) {
+    uint64_t before = counts ? 0 : rq->count * g->desc.rank;
+    uint32_t i;
+    for (i = 0; counts && i < g->desc.rank; ++i)
+        before += counts[i];
+    return (uintptr_t)(before * cdp_dtype_size(rq->dtype));
+}
+
+/* Recognises in-place calls in NCCL's form, too: the smaller buffer is this rank's own part of
+   the larger one. On rank 0 this looks like in == out, so every rank accepts it. */
+CDP__PRIVATE void cdp__request_in_place(const cdp_group *g, cdp_request *rq) {
+    const bool root = g->desc.rank == rq->root;
+    if (!rq->in || !rq->out) return;
+    if (rq->kind == CDP_COLL_ALLGATHER || (rq->kind == CDP_COLL_GATHER && root)) {
+        if ((uintptr_t)rq->in == (uintptr_t)rq->out + cdp__request_own_part(g, rq, rq->out_counts))
+            rq->in = NULL;
+    } else if (rq->kind == CDP_COLL_REDUCE_SCATTER || (rq->kind == CDP_COLL_SCATTER && root)) {
+        if ((uintptr_t)rq->out != (uintptr_t)rq->in + cdp__request_own_part(g, rq, rq->in_counts))
+            return;
+        rq->out = (void *)(uintptr_t)rq->in;
+        rq->in = NULL;
+    }
+}
+
+/* Checks a request for mistakes of the caller. *device: its buffers are in device memory. */
+CDP__PRIVATE cdp_status cdp__request_check(const cdp_group *g, cdp_request *rq, bool *device) {
+    const char *name = cdp_coll_name(rq->kind);
+    const uint64_t size = cdp_dtype_size(rq->dtype ? rq->dtype : CDP_DTYPE_F32);
+    uint64_t in, out;
+    cdp_status st = cdp__request_defaults(g, rq);
+    *device = false;
+    if (st == CDP_OK) cdp__request_in_place(g, rq);
+    if (st == CDP_OK && cdp__backend_of(g))
+        st = cdp__device_claims(g, name, rq->in, rq->out, device);
+    if (st != CDP_OK) return st;
+    if (cdp__kind_reduces(rq->kind) && !*device && !cdp__reduce_exists(rq->dtype, rq->op))
+        return cdp__fail(CDP_ERR_UNSUPPORTED, "%s: there is no %s of %s", name,
+            cdp_reduce_name(rq->op), cdp_dtype_name(rq->dtype));
+    if (cdp__kind_has_root(rq->kind) && rq->root >= g->desc.world_size)
+        return cdp__fail(CDP_ERR_INVALID, "%s: root %u is not below world_size %u", name, rq->root,
+            g->desc.world_size);
+    if (!cdp__request_lengths(g, rq, &in, &out) || !cdp__mul_fits(in, size, &in)
+        || !cdp__mul_fits(out, size, &out))
+        return cdp__fail(CDP_ERR_INVALID, "%s: %llu x %s is more than 2^63 bytes", name,
+            (unsigned long long)rq->count, cdp_dtype_name(rq->dtype));
+    if (rq->kind == CDP_COLL_ALLTOALL && (in || out) && (!rq->in || rq->in == rq->out))
+        return cdp__fail(CDP_ERR_INVALID,
+            "alltoall: it does not work in place; use separate memory for input and result");
+    if (out && !rq->out)
+        return cdp__fail(CDP_ERR_INVALID, "%s: the result pointer is NULL but count is %llu", name,
+            (unsigned long long)rq->count);
+    if ((out && (uintptr_t)rq->out % size) || (in && (uintptr_t)rq->in % size))
+        return cdp__fail(CDP_ERR_INVALID,
+            "%s: the %s is not aligned to its dtype %s; align it to %u bytes", name,
+            out && (uintptr_t)rq->out % size ? "result" : "input", cdp_dtype_name(rq->dtype),
+            (uint32_t)size);
+    if (in && out && rq->in && rq->in != rq->out && cdp__overlap(rq->in, rq->out, in, out))
+        return cdp__fail(CDP_ERR_INVALID,
+            "%s: input and result overlap; use separate memory, or pass NULL as the input to work "
+            "in place",
+            name);
+    return CDP_OK;
+}
+
+#endif /* CDP_SRC_GROUP_REQUESTS_H */

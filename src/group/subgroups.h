@@ -1,0 +1,239 @@
+/* group/subgroups.h - groups of some ranks, and queries about a group
+
+   Knows: groups and the ranks that they share. Promises: groups of the same ranks get equal numbers
+   on every rank. */
+#ifndef CDP_SRC_GROUP_SUBGROUPS_H
+#define CDP_SRC_GROUP_SUBGROUPS_H
+
+#include "../base/config.h"
+#include "../base/status_api.h"
+#include "../base/types_api.h"
+#include "../base/error_api.h"
+#include "../message/transport_api.h"
+#include "group_api.h"
+#include "collectives_api.h"
+#include "../base/compiler.h"
+#include "../base/basics.h"
+#include "../base/text.h"
+#include "../base/bytes.h"
+#include "../base/hash.h"
+#include "../message/stream.h"
+#include "state.h"
+#include "../failure/failing.h"
+#include "running.h"
+#include "drive.h"
+#include "create.h"
+
+#ifndef CDP_NO_GROUPS
+
+/* A new channel number for a group: a hash of its ranks and of how many groups of these ranks
+   exist. Equal on all ranks, and different for each group. */
+CDP__PRIVATE uint64_t cdp__world_channel(cdp__world *m, uint64_t ranks) {
+    cdp__made *made;
+    for (made = m->made; made && made->ranks != ranks; made = made->next) {
+    }
+    if (!made) {
+        made = (cdp__made *)cdp__alloc_zero(m->os, sizeof *made);
+        if (!made) return 0;
+        made->ranks = ranks;
+        made->next = m->made;
+        m->made = made;
+    }
+    ++made->count;
+    /* neither 0 nor CDP__WORLD_CHANNEL */
+    return cdp__hash(ranks, &made->count, sizeof made->count) | 2;
+}
+
+/* Creates a group of the world ranks world[0 .. count - 1]. Lock held. NULL: out of memory. */
+CDP__PRIVATE cdp_group *cdp__group_of(
+    cdp_group *parent, const uint32_t *world, uint32_t count, uint64_t channel, uint32_t records) {
+    cdp_group_desc d = parent->desc;
+    uint32_t *own = (uint32_t *)cdp__alloc(parent->os, count * sizeof *own);
+    cdp_group *g;
+    if (!own) return NULL;
+    memcpy(own, world, count * sizeof *own);
+    d.world_size = count;
+    d.records = records;
+    for (d.rank = 0; own[d.rank] != parent->w->rank; ++d.rank) {
+    }
+    g = cdp__group_make(parent->w, &d, channel, own);
+    if (!g) cdp__free(parent->os, own);
+    return g;
+}
+
+CDP_API CDP__COLD cdp_status cdp_group_new(
+    cdp_group *parent, const uint32_t *ranks, uint32_t count, cdp_group **out) {
+    uint32_t *world, i, k;
+    uint64_t channel, hash = CDP__HASH_START;
+    bool member = false;
+    const cdp_status st = cdp__alive(parent, "cdp_group_new");
+    if (st != CDP_OK) return st;
+    if (!ranks || !out || !count)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_group_new: ranks or out is NULL, or count is 0");
+    *out = NULL;
+    for (i = 0; i < count; ++i) {
+        if (ranks[i] >= parent->desc.world_size)
+            return cdp__fail(CDP_ERR_INVALID,
+                "cdp_group_new: rank %u is not below the parent's size %u", ranks[i],
+                parent->desc.world_size);
+        for (k = 0; k < i; ++k)
+            if (ranks[k] == ranks[i])
+                return cdp__fail(
+                    CDP_ERR_INVALID, "cdp_group_new: rank %u is in the list twice", ranks[i]);
+        member = member || ranks[i] == parent->desc.rank;
+    }
+    if (!member)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_group_new: this rank (%u) is not in the list; only the ranks of the new group "
+            "make it",
+            parent->desc.rank);
+    world = (uint32_t *)cdp__alloc(parent->os, count * sizeof *world);
+    if (!world) return cdp__fail_nomem("a group", count * sizeof *world);
+    for (i = 0; i < count; ++i) {
+        uint8_t bytes[4];
+        world[i] = cdp__world_rank(parent, ranks[i]);
+        cdp__put_u32(bytes, world[i]);
+        hash = cdp__hash(hash, bytes, 4);
+    }
+    cdp__enter(parent);
+    channel = cdp__world_channel(parent->w, hash);
+    if (channel) *out = cdp__group_of(parent, world, count, channel, parent->desc.records);
+    cdp__leave(parent);
+    cdp__free(parent->os, world);
+    return *out ? CDP_OK : cdp__fail_nomem("a group", count * sizeof(cdp__peer));
+}
+
+CDP_API CDP__COLD cdp_status cdp_group_split(
+    cdp_group *parent, uint32_t color, uint32_t key, cdp_group **out) {
+    const uint32_t n = cdp_size(parent), me = cdp_rank(parent);
+    uint32_t *all, *ranks, count = 0, i, k;
+    cdp_status st = cdp__alive(parent, "cdp_group_split");
+    if (st != CDP_OK) return st;
+    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_group_split: out is NULL");
+    *out = NULL;
+    all = (uint32_t *)cdp__alloc(parent->os, 3ull * n * sizeof *all);
+    if (!all) return cdp__fail_nomem("a split", 3ull * n * sizeof *all);
+    ranks = all + 2 * n;
+    all[2 * me] = color;
+    all[2 * me + 1] = key;
+    st = cdp_allgather(parent, NULL, all, 2, CDP_DTYPE_U32);
+    /* insertion sort by key; ranks are read in order, so equal keys stay in rank order */
+    for (i = 0; i < n && st == CDP_OK; ++i) {
+        if (all[2 * i] != color) continue;
+        for (k = count++; k && all[2 * ranks[k - 1] + 1] > all[2 * i + 1]; --k)
+            ranks[k] = ranks[k - 1];
+        ranks[k] = i;
+    }
+    if (st == CDP_OK && color != CDP_NO_COLOR) st = cdp_group_new(parent, ranks, count, out);
+    cdp__free(parent->os, all);
+    if (st == CDP_OK && cdp__backend_of(parent) && parent->backend->split)
+        st = parent->backend->split(parent->backend->self, color, key, *out);
+    if (st != CDP_OK && *out) {
+        const cdp_error e = *cdp_last_error();
+        cdp_group_destroy(*out);
+        *out = NULL;
+        *cdp__error_slot() = e;
+    }
+    return st;
+}
+
+#endif /* CDP_NO_GROUPS */
+
+CDP_API uint32_t cdp_world_rank_of(const cdp_group *g, uint32_t rank) {
+    return g && rank < g->desc.world_size ? cdp__world_rank(g, rank) : UINT32_MAX;
+}
+
+CDP_API uint32_t cdp_rank_of_world(const cdp_group *g, uint32_t world_rank) {
+    uint32_t p;
+    for (p = 0; g && p < g->desc.world_size; ++p)
+        if (cdp__world_rank(g, p) == world_rank) return p;
+    return UINT32_MAX;
+}
+
+CDP_API uint32_t cdp_rank(const cdp_group *g) {
+    return g ? g->desc.rank : 0;
+}
+CDP_API uint32_t cdp_size(const cdp_group *g) {
+    return g ? g->desc.world_size : 0;
+}
+CDP_API const cdp_group_desc *cdp_group_desc_of(const cdp_group *g) {
+    return g ? &g->desc : NULL;
+}
+
+/* Copies the group's failure to this thread's last error. Lock held. OK while SETTLING, because
+   the cause is not final yet. */
+CDP__PRIVATE cdp_status cdp__group_report(cdp_group *g) {
+    if (g->health != CDP__FAILED) return CDP_OK;
+    *cdp__error_slot() = g->error;
+    return g->error.status;
+}
+
+CDP_API void *cdp_group_alloc(cdp_group *g, uint64_t bytes) {
+    const cdp_transport *t = g ? &g->w->transport : NULL;
+    void *p = NULL;
+    if (cdp__alive(g, "cdp_group_alloc") != CDP_OK) return NULL;
+    cdp__enter(g);
+    if (t->memory.alloc) p = t->memory.alloc(t->self, bytes);
+    cdp__leave(g);
+    if (!p && !(p = cdp__alloc(g->os, bytes))) cdp__fail_nomem("cdp_group_alloc", bytes);
+    return p;
+}
+
+CDP_API void cdp_group_free(cdp_group *g, void *ptr) {
+    bool taken = false;
+    if (!ptr || cdp__alive(g, "cdp_group_free") != CDP_OK) return;
+    cdp__enter(g);
+    if (g->w->transport.memory.release)
+        taken = g->w->transport.memory.release(g->w->transport.self, ptr);
+    cdp__leave(g);
+    if (!taken) cdp__free(g->os, ptr);
+}
+
+CDP_API cdp_status cdp_group_status(cdp_group *g) {
+    cdp_status st;
+    if (cdp__alive(g, "cdp_group_status") != CDP_OK) return cdp_last_error()->status;
+    cdp__enter(g);
+    st = cdp__group_report(g);
+    cdp__leave(g);
+    return st;
+}
+
+/* Fails the group with an error that needs no settling, and begins to tell peers. Lock held. */
+CDP__PRIVATE void cdp__group_break(cdp_group *g, const cdp_error *e) {
+    /* `e` may be this thread's last error, which telling peers changes */
+    const cdp_error kept = *e;
+    if (g->health == CDP__FAILED) return;
+    /* overrides a cause that is still being settled */
+    cdp__group_break_for(g, &kept);
+    cdp__progress_poll(g->w);
+    if (g->w->cond) g->os->threads.cond_broadcast(g->os->user, g->w->cond);
+    if (g->w->sleeping) g->w->transport.wake(g->w->transport.self);
+    *cdp__error_slot() = kept;
+}
+
+CDP_API void cdp_group_abort(cdp_group *g, const char *reason) {
+    if (cdp__alive(g, "cdp_group_abort") != CDP_OK) return;
+    cdp__fail_peer(CDP_ERR_ABORTED, g->w->rank, 0, "aborted: %s",
+        reason && *reason ? reason : "no reason given");
+    cdp__enter(g);
+    cdp__group_break(g, cdp_last_error());
+    cdp__leave(g);
+}
+
+CDP_API CDP__ONE_COPY cdp_status cdp_poll(cdp_group *g, uint32_t budget_us) {
+    cdp__world *m;
+    uint64_t until;
+    cdp_status st = cdp__alive(g, "cdp_poll");
+    if (st != CDP_OK) return st;
+    m = g->w;
+    until = m->os->now_ns(m->os->user) + budget_us * 1000ull;
+    cdp__enter(g);
+    /* even if nothing is in flight: another rank may have failed */
+    cdp__world_look(m, until);
+    cdp__progress_until(g, CDP__ALL_WORK, until, true);
+    st = cdp__group_report(g);
+    cdp__leave(g);
+    return st;
+}
+
+#endif /* CDP_SRC_GROUP_SUBGROUPS_H */

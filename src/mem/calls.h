@@ -1,0 +1,300 @@
+/* mem/calls.h - alloc and free
+
+   Knows: the public calls around requests and frees. Promises: a mistake of the caller, or a failed
+   free, changes nothing. */
+#ifndef CDP_SRC_MEM_CALLS_H
+#define CDP_SRC_MEM_CALLS_H
+
+#include "../base/config.h"
+#include "../base/status_api.h"
+#include "../base/error_api.h"
+#include "../base/compiler.h"
+#include "../base/basics.h"
+#include "../base/text.h"
+#include "desc_api.h"
+#include "allocator_api.h"
+#include "shots_api.h"
+#include "sizes.h"
+#include "bins.h"
+#include "table.h"
+#include "depot.h"
+#include "blocks.h"
+#include "history.h"
+#include "streams.h"
+#include "request.h"
+#include "out_of_memory.h"
+#include "lifetime.h"
+
+#define CDP__MEM_CALLER(c) ((c)->caller = cdp__return_address(), (c)->frame = cdp__frame_address())
+
+/* Tries once to allocate. */
+CDP__PRIVATE cdp_status cdp__mem_alloc_once(cdp_mem *m, cdp__mem_call *c, cdp_mem_pool *pool,
+    uint64_t bytes, void *stream, void **out, cdp_mem_oom *oom) {
+    cdp__mem_ask a;
+    cdp_status st;
+    cdp__mem_lock(m);
+    cdp__mem_call_enter(m, c);
+    st = cdp__mem_ask_begin(m, &a, pool, bytes, stream);
+    if (st == CDP_OK) st = cdp__mem_serve(m, c, &a, out);
+    if (st == CDP_ERR_NOMEM && !a.no_host)
+        st = cdp__mem_oom_tell(m, c, &a, oom);
+    else
+        oom->bytes = 0;
+    cdp__mem_unlock(m);
+    return st;
+}
+
+/* Writes the dump and calls the caller's function. Returns whether to try once more. */
+CDP__PRIVATE bool cdp__mem_oom_hooks(cdp_mem *m, const cdp_mem_oom *oom) {
+    const cdp_error error = *cdp_last_error();
+    cdp_mem_oom_func func;
+    void *user;
+    bool dump, again;
+    cdp__mem_lock(m);
+    dump = m->dump_path[0] && !m->dumped;
+    m->dumped = m->dumped || dump;
+    func = m->on_oom;
+    user = m->on_oom_user;
+    cdp__mem_unlock(m);
+    if (dump && cdp_mem_dump(m, m->dump_path) != CDP_OK) cdp__mem_warn(m, cdp_last_error()->text);
+    again = func && func(user, m, oom);
+    *cdp__error_slot() = error;
+    return again;
+}
+
+CDP__PRIVATE cdp_status cdp__mem_alloc_any(
+    cdp_mem *m, cdp__mem_call *c, cdp_mem_pool *pool, uint64_t bytes, void *stream, void **out) {
+    cdp_mem_oom oom;
+    cdp_status st;
+    bool again = false;
+    if (m->desc.recorder_only)
+        return cdp__fail(CDP_ERR_STATE, "cdp_mem_alloc: a recorder_only has no memory");
+    if (bytes >= CDP__MEM_REQUEST_MAX)
+        return cdp__fail(CDP_ERR_NOMEM,
+            "cdp_mem_alloc: %llu bytes are 2^60 or more; was a negative "
+            "number converted?",
+            (unsigned long long)bytes);
+    for (;;) {
+        st = cdp__mem_alloc_once(m, c, pool, bytes, stream, out, &oom);
+        if (st != CDP_ERR_NOMEM || !oom.bytes || again) return st;
+        again = cdp__mem_oom_hooks(m, &oom);
+        if (!again) return st;
+    }
+}
+
+CDP_API cdp_status cdp_mem_alloc(cdp_mem *mem, uint64_t bytes, void *stream, void **out) {
+    cdp__mem_call c;
+    if (!mem || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_mem_alloc needs mem and a result");
+    *out = NULL;
+    if (!bytes) return CDP_OK;
+    CDP__MEM_CALLER(&c);
+    cdp__mem_call_begin(mem, &c, CDP__MEM_WANTS_STACK, NULL);
+    return cdp__mem_alloc_any(mem, &c, NULL, bytes, stream, out);
+}
+
+CDP_API cdp_status cdp_mem_alloc_at(cdp_mem *mem, cdp_mem_pool *pool, uint64_t bytes, void *stream,
+    const cdp_mem_site *site, void **out) {
+    cdp__mem_call c;
+    if (!mem || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_mem_alloc_at needs mem and a result");
+    *out = NULL;
+    if (pool && pool->mem != mem)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_mem_alloc_at: the pool is another allocator's");
+    if (!bytes) return CDP_OK;
+    CDP__MEM_CALLER(&c);
+    cdp__mem_call_begin(mem, &c, CDP__MEM_WANTS_STACK, site);
+    return cdp__mem_alloc_any(mem, &c, pool, bytes, stream, out);
+}
+
+/* The live block at `data`, or an error that says why there is none. The caller holds the lock. */
+CDP__MEM_HOT cdp_status cdp__mem_live(
+    const cdp_mem *m, const void *data, const char *call, cdp__mem_part **out) {
+    const unsigned long long at = (unsigned long long)(uintptr_t)data;
+    *out = cdp__mem_table_find(&m->table, (uint64_t)at);
+    if (!*out)
+        return cdp__fail(CDP_ERR_INVALID,
+            "%s: 0x%llx is no block of this allocator on %s: freed already, or of another one, or "
+            "not the start of a block",
+            call, at, m->base.source.name);
+    if ((*out)->state == CDP_MEM_ACTIVE) return CDP_OK;
+    return cdp__fail(CDP_ERR_INVALID,
+        "%s: 0x%llx was freed already, and waits for the streams that use it", call, at);
+}
+
+CDP__PRIVATE cdp_status cdp__mem_free_any(
+    cdp_mem *m, cdp__mem_call *c, const void *data, const char *call) {
+    cdp__mem_part *p;
+    cdp_status st;
+    cdp__mem_lock(m);
+    cdp__mem_call_enter(m, c);
+    st = cdp__mem_live(m, data, call, &p);
+    if (st == CDP_OK) {
+        cdp_mem_pool *const pool = p->span->arena->pool;
+        const uint64_t offset = p->at - p->span->at;
+        st = cdp__mem_free_part(m, c, p);
+        if (st == CDP_OK && pool != &m->base) pool->hash = cdp__mem_mix(pool->hash, offset + 1);
+    }
+    cdp__mem_unlock(m);
+    return st;
+}
+
+CDP_API cdp_status cdp_mem_free(cdp_mem *mem, void *data) {
+    cdp__mem_call c;
+    if (!data) return CDP_OK;
+    if (!mem) return cdp__fail(CDP_ERR_INVALID, "cdp_mem_free: mem is NULL");
+    CDP__MEM_CALLER(&c);
+    cdp__mem_call_begin(mem, &c, CDP__MEM_WANTS_FREE, NULL);
+    return cdp__mem_free_any(mem, &c, data, "cdp_mem_free");
+}
+
+CDP_API cdp_status cdp_mem_record_stream(cdp_mem *mem, void *data, void *stream) {
+    cdp__mem_part *p;
+    cdp_status st;
+    if (!mem || !data)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_mem_record_stream needs mem and a block");
+    cdp__mem_lock(mem);
+    st = cdp__mem_live(mem, data, "cdp_mem_record_stream", &p);
+    if (st == CDP_OK) {
+        const cdp__mem_arena *const a = p->span->arena;
+        if (a->stream != stream && !a->pool->fixed_bytes && a->pool->source.event_create)
+            st = cdp__mem_use_add(mem, p, stream);
+    }
+    cdp__mem_unlock(mem);
+    return st;
+}
+
+/* Blocks recorded on this stream no longer wait for it. */
+CDP__PRIVATE void cdp__mem_lane_forget(cdp_mem *m, const cdp__mem_call *c, void *stream) {
+    cdp__mem_slab *s;
+    for (s = m->slabs; s; s = s->next) {
+        cdp__mem_use *const uses =
+            (cdp__mem_use *)(void *)((char *)s + cdp__mem_up_to(sizeof *s, 16));
+        uint64_t i;
+        for (i = 0; i < s->uses; ++i)
+            if (uses[i].part && uses[i].lane->stream == stream) uses[i].gone = true;
+    }
+    (void)cdp__mem_poll(m, c);
+}
+
+/* Returns the free memory of this stream, and removes its data from the ordinary pool. */
+CDP__PRIVATE cdp_status cdp__mem_arena_forget(cdp_mem *m, const cdp__mem_call *c, void *stream) {
+    cdp__mem_span *s, *next;
+    cdp__mem_arena **at, *a;
+    for (s = m->spans; s; s = next) {
+        cdp_status st;
+        next = s->next;
+        if (!cdp__mem_idle(m, s) || s->arena->stream != stream) continue;
+        st = cdp__mem_release(m, c, s);
+        if (st != CDP_OK) return st;
+    }
+    for (at = &m->base.arenas; *at && (*at)->stream != stream;)
+        at = &(*at)->next;
+    a = *at;
+    if (!a) return CDP_OK;
+    *at = a->next;
+    cdp__free(m->os, a->bins[0]);
+    cdp__free(m->os, a->bins[1]);
+    cdp__free(m->os, a);
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_mem_forget_stream(cdp_mem *mem, void *stream) {
+    const cdp__mem_span *s;
+    cdp__mem_call c;
+    cdp_status st = CDP_OK;
+    if (!mem) return cdp__fail(CDP_ERR_INVALID, "cdp_mem_forget_stream: mem is NULL");
+    cdp__mem_call_plain(mem, &c);
+    cdp__mem_lock(mem);
+    cdp__mem_call_enter(mem, &c);
+    for (s = mem->spans; s && st == CDP_OK; s = s->next) {
+        const cdp__mem_part *p = s->first;
+        if (s->arena->stream != stream || s->arena->pool != &mem->base) continue;
+        while (p && p->state == CDP_MEM_INACTIVE)
+            p = p->next;
+        if (p)
+            st = cdp__fail(p->state == CDP_MEM_ACTIVE ? CDP_ERR_INVALID : CDP_ERR_STATE,
+                "cdp_mem_forget_stream: 0x%llx, allocated for stream 0x%llx, is %s",
+                (unsigned long long)p->at, (unsigned long long)(uintptr_t)stream,
+                p->state == CDP_MEM_ACTIVE ? "still in use; free it first"
+                                           : "freed, but waits for other streams");
+    }
+    if (st == CDP_OK) cdp__mem_lane_forget(mem, &c, stream);
+    if (st == CDP_OK) st = cdp__mem_arena_forget(mem, &c, stream);
+    cdp__mem_unlock(mem);
+    return st;
+}
+
+CDP_API uint64_t cdp_mem_usable(const cdp_mem *mem, const void *data) {
+    const cdp__mem_part *p;
+    uint64_t bytes;
+    if (!mem || !data) return 0;
+    cdp__mem_lock(mem);
+    p = cdp__mem_table_find(&mem->table, (uint64_t)(uintptr_t)data);
+    bytes = p && p->state == CDP_MEM_ACTIVE ? p->size : 0;
+    cdp__mem_unlock(mem);
+    return bytes;
+}
+
+CDP_API uint64_t cdp_mem_trim(cdp_mem *mem) {
+    cdp__mem_call c;
+    cdp_status st;
+    uint64_t bytes;
+    if (!mem) return 0;
+    cdp__mem_call_plain(mem, &c);
+    cdp__mem_lock(mem);
+    cdp__mem_call_enter(mem, &c);
+    (void)cdp__mem_poll(mem, &c);
+    bytes = cdp__mem_release_idle(mem, &c, &st);
+    cdp__mem_unlock(mem);
+    return bytes;
+}
+
+CDP_API void cdp_mem_set_limit(cdp_mem *mem, uint64_t bytes) {
+    if (!mem) return;
+    cdp__mem_lock(mem);
+    mem->limit = bytes;
+    cdp__mem_unlock(mem);
+}
+
+CDP_API void cdp_mem_on_oom(cdp_mem *mem, cdp_mem_oom_func func, void *user) {
+    if (!mem) return;
+    cdp__mem_lock(mem);
+    mem->on_oom = func;
+    mem->on_oom_user = user;
+    cdp__mem_unlock(mem);
+}
+
+CDP_API cdp_status cdp_mem_watch(cdp_mem *mem, cdp_mem_watch_func func, void *user) {
+    const cdp__mem_span *s;
+    uint32_t i = 0;
+    if (!mem || !func) return cdp__fail(CDP_ERR_INVALID, "cdp_mem_watch needs mem and a function");
+    cdp__mem_lock(mem);
+    while (i < CDP__MEM_WATCHERS && mem->watchers[i].func)
+        ++i;
+    if (i < CDP__MEM_WATCHERS) {
+        mem->watchers[i].func = func;
+        mem->watchers[i].user = user;
+        for (s = mem->spans; s; s = s->next)
+            func(user, CDP_MEM_SEGMENT_ALLOC, (void *)(uintptr_t)s->at, s->size,
+                s->arena->pool == &mem->base ? NULL : s->arena->pool);
+    }
+    cdp__mem_unlock(mem);
+    if (i < CDP__MEM_WATCHERS) return CDP_OK;
+    return cdp__fail(
+        CDP_ERR_INVALID, "cdp_mem_watch: %u watchers exist already", CDP__MEM_WATCHERS);
+}
+
+CDP_API void cdp_mem_unwatch(cdp_mem *mem, void *user) {
+    uint32_t i;
+    if (!mem) return;
+    cdp__mem_lock(mem);
+    for (i = 0; i < CDP__MEM_WATCHERS; ++i)
+        if (mem->watchers[i].user == user) mem->watchers[i].func = NULL;
+    cdp__mem_unlock(mem);
+}
+
+/* The number of a label; 0 while nothing is recorded. */
+CDP__PRIVATE uint32_t cdp__mem_number_of(cdp__mem_log *l, const char *text) {
+    return l->label_memory ? cdp__mem_labels_number(&l->labels, cdp__mem_text_hash(text), text) : 0;
+}
+
+#endif /* CDP_SRC_MEM_CALLS_H */

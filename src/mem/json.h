@@ -1,0 +1,300 @@
+/* mem/json.h - the same values as text
+
+   Knows: the values of a snapshot, as a pickle or as JSON behind one set of functions. Promises:
+   both forms have the same keys, and no number is above 2^53. */
+#ifndef CDP_SRC_MEM_JSON_H
+#define CDP_SRC_MEM_JSON_H
+
+#include "../base/config.h"
+#include "../base/compiler.h"
+#include "../base/basics.h"
+#include "../base/text.h"
+#include "desc_api.h"
+#include "allocator_api.h"
+#include "shots_api.h"
+#include "shot.h"
+#include "writer.h"
+#include "pickle.h"
+
+CDP__PRIVATE void cdp__mem_json_text(cdp__mem_pen *w, const char *text) {
+    const char *run = text;
+    cdp__mem_put(w, '"');
+    for (; *text; ++text) {
+        const uint8_t c = (uint8_t)*text;
+        if (c >= 32 && c != '"' && c != '\\') continue;
+        cdp__mem_put_utf8(w, run, (uint64_t)(text - run));
+        run = text + 1;
+        cdp__mem_put_text(w, c < 32 ? "\\u00" : "\\");
+        if (c < 32) cdp__mem_put(w, (uint32_t) "01"[c >> 4]);
+        cdp__mem_put(w, c < 32 ? (uint32_t) "0123456789abcdef"[c & 15] : c);
+    }
+    cdp__mem_put_utf8(w, run, (uint64_t)(text - run));
+    cdp__mem_put(w, '"');
+}
+
+CDP__PRIVATE void cdp__mem_w_text(cdp__mem_pen *w, const char *text) {
+    if (w->json)
+        cdp__mem_json_text(w, text);
+    else
+        cdp__mem_pickle_text(w, text);
+}
+
+CDP__PRIVATE void cdp__mem_w_number(cdp__mem_pen *w, uint64_t v) {
+    char text[24];
+    if (v > CDP__MEM_NUMBER_MAX) v = CDP__MEM_NUMBER_MAX;
+    if (!w->json) {
+        cdp__mem_pickle_number(w, (int64_t)v);
+        return;
+    }
+    cdp__format(text, sizeof text, "%llu", (unsigned long long)v);
+    cdp__mem_put_text(w, text);
+}
+
+CDP__PRIVATE void cdp__mem_w_bool(cdp__mem_pen *w, bool v) {
+    if (w->json)
+        cdp__mem_put_text(w, v ? "true" : "false");
+    else
+        cdp__mem_put(w, v ? 0x88 : 0x89);
+}
+
+/* Writes a real number; JSON: with six decimals. */
+CDP__PRIVATE void cdp__mem_w_real(cdp__mem_pen *w, double v) {
+    const double size = v < 0 ? -v : v;
+    const bool fits = size < 9e15;
+    const int64_t whole = fits ? (int64_t)v : 0;
+    char text[48];
+    if (!w->json && fits && (double)whole >= v && (double)whole <= v) {
+        cdp__mem_pickle_number(w, whole);
+        return;
+    }
+    if (!w->json) {
+        cdp__mem_pickle_real(w, v);
+        return;
+    }
+    cdp__format(text, sizeof text, "%s%llu.%c%c%c", v < 0 ? "-" : "",
+        (unsigned long long)(fits ? size : 9e15),
+        '0' + (int)(fits ? (uint64_t)(size * 10) % 10 : 0),
+        '0' + (int)(fits ? (uint64_t)(size * 100) % 10 : 0),
+        '0' + (int)(fits ? (uint64_t)(size * 1000) % 10 : 0));
+    cdp__mem_put_text(w, text);
+}
+
+CDP__PRIVATE void cdp__mem_w_dict(cdp__mem_pen *w) {
+    cdp__mem_put_text(w, w->json ? "{" : "}(");
+    w->fresh = true;
+}
+
+CDP__PRIVATE void cdp__mem_w_dict_end(cdp__mem_pen *w) {
+    cdp__mem_put(w, w->json ? '}' : 'u');
+    w->fresh = false;
+}
+
+/* `text` is a text of the shot. */
+CDP__PRIVATE void cdp__mem_w_key(cdp__mem_pen *w, const char *text) {
+    if (w->json && !w->fresh) cdp__mem_put(w, ',');
+    w->fresh = false;
+    cdp__mem_w_text(w, text);
+    if (w->json) cdp__mem_put(w, ':');
+}
+
+CDP__PRIVATE void cdp__mem_w_list(cdp__mem_pen *w) {
+    cdp__mem_put(w, w->json ? '[' : ']');
+}
+
+/* Call before the i-th item of a list. */
+CDP__PRIVATE void cdp__mem_w_item(cdp__mem_pen *w, uint64_t i) {
+    if (w->json && i) cdp__mem_put(w, ',');
+    if (w->json || i % 1000) return;
+    if (i) cdp__mem_put(w, 'e');
+    cdp__mem_put(w, '(');
+}
+
+CDP__PRIVATE void cdp__mem_w_list_end(cdp__mem_pen *w, uint64_t count) {
+    if (w->json)
+        cdp__mem_put(w, ']');
+    else if (count)
+        cdp__mem_put(w, 'e');
+    w->fresh = false;
+}
+
+CDP__PRIVATE void cdp__mem_w_pair(cdp__mem_pen *w, const uint64_t pair[2]) {
+    if (w->json) cdp__mem_put(w, '[');
+    cdp__mem_w_number(w, pair[0]);
+    if (w->json) cdp__mem_put(w, ',');
+    cdp__mem_w_number(w, pair[1]);
+    cdp__mem_put(w, w->json ? ']' : 0x86);
+}
+
+CDP__PRIVATE void cdp__mem_w_frames(
+    cdp__mem_pen *w, const cdp_mem_shot *s, const cdp__mem_keys *k, uint32_t stack) {
+    const cdp__mem_stack *const t = &s->stacks[stack];
+    uint32_t i;
+    if (!w->json && w->stack_memo[stack]) {
+        cdp__mem_pickle_again(w, w->stack_memo[stack]);
+        return;
+    }
+    cdp__mem_w_list(w);
+    if (!w->json) w->stack_memo[stack] = cdp__mem_pickle_keep(w);
+    for (i = 0; i < t->count; ++i) {
+        const cdp_mem_frame *const f = &s->frames[t->first + i];
+        cdp__mem_w_item(w, i);
+        cdp__mem_w_dict(w);
+        cdp__mem_w_key(w, k->w_filename);
+        cdp__mem_w_text(w, f->filename);
+        cdp__mem_w_key(w, k->w_line);
+        cdp__mem_w_number(w, f->line);
+        cdp__mem_w_key(w, k->w_name);
+        cdp__mem_w_text(w, f->name);
+        cdp__mem_w_dict_end(w);
+    }
+    cdp__mem_w_list_end(w, t->count);
+}
+
+CDP__PRIVATE void cdp__mem_w_entry(cdp__mem_pen *w, const char *key, uint64_t v) {
+    cdp__mem_w_key(w, key);
+    cdp__mem_w_number(w, v);
+}
+
+CDP__PRIVATE void cdp__mem_w_said(cdp__mem_pen *w, const char *key, const char *text) {
+    cdp__mem_w_key(w, key);
+    cdp__mem_w_text(w, text);
+}
+
+CDP__PRIVATE const char *cdp__mem_state_word(const cdp__mem_keys *k, cdp_mem_state state) {
+    if (state == CDP_MEM_ACTIVE) return k->w_active_allocated;
+    return state == CDP_MEM_PENDING ? k->w_active_pending_free : k->w_inactive;
+}
+
+CDP__PRIVATE void cdp__mem_w_block(
+    cdp__mem_pen *w, const cdp_mem_shot *s, const cdp__mem_keys *k, const cdp_mem_block *b) {
+    cdp__mem_w_dict(w);
+    cdp__mem_w_entry(w, k->w_address, b->address);
+    cdp__mem_w_entry(w, k->w_size, b->size);
+    cdp__mem_w_entry(w, k->w_requested_size, b->requested);
+    cdp__mem_w_said(w, k->w_state, cdp__mem_state_word(k, b->state));
+    if (b->label) cdp__mem_w_said(w, k->w_user_metadata, b->label);
+    cdp__mem_w_key(w, k->w_frames);
+    cdp__mem_w_frames(w, s, k, b->stack);
+    cdp__mem_w_dict_end(w);
+}
+
+CDP__PRIVATE void cdp__mem_w_segment(
+    cdp__mem_pen *w, const cdp_mem_shot *s, const cdp__mem_keys *k, const cdp_mem_segment *g) {
+    uint32_t i;
+    cdp__mem_w_dict(w);
+    cdp__mem_w_entry(w, k->w_device, g->device);
+    cdp__mem_w_entry(w, k->w_address, g->address);
+    cdp__mem_w_entry(w, k->w_total_size, g->size);
+    cdp__mem_w_entry(w, k->w_allocated_size, g->allocated);
+    cdp__mem_w_entry(w, k->w_active_size, g->active);
+    cdp__mem_w_entry(w, k->w_requested_size, g->requested);
+    cdp__mem_w_entry(w, k->w_stream, g->stream);
+    cdp__mem_w_said(w, k->w_segment_type, g->large ? k->w_large : k->w_small);
+    cdp__mem_w_key(w, k->w_segment_pool_id);
+    cdp__mem_w_pair(w, g->pool);
+    cdp__mem_w_key(w, k->w_is_expandable);
+    cdp__mem_w_bool(w, g->grows);
+    if (g->external) cdp__mem_w_key(w, k->w_is_external);
+    if (g->external) cdp__mem_w_bool(w, true);
+    if (g->label) cdp__mem_w_said(w, k->w_user_metadata, g->label);
+    cdp__mem_w_key(w, k->w_frames);
+    cdp__mem_w_frames(w, s, k, g->stack);
+    cdp__mem_w_key(w, k->w_blocks);
+    cdp__mem_w_list(w);
+    for (i = 0; i < g->block_count; ++i) {
+        cdp__mem_w_item(w, i);
+        cdp__mem_w_block(w, s, k, &g->blocks[i]);
+    }
+    cdp__mem_w_list_end(w, g->block_count);
+    cdp__mem_w_dict_end(w);
+}
+
+CDP__PRIVATE void cdp__mem_w_event(
+    cdp__mem_pen *w, const cdp_mem_shot *s, const cdp__mem_keys *k, const cdp_mem_event *e) {
+    const bool oom = e->action == CDP_MEM_OOM;
+    cdp__mem_w_dict(w);
+    cdp__mem_w_said(w, k->w_action, k->actions[e->action]);
+    cdp__mem_w_entry(w, oom ? k->w_device_free : k->w_addr, oom ? e->device_free : e->address);
+    cdp__mem_w_entry(w, k->w_size, e->size);
+    cdp__mem_w_entry(w, k->w_stream, e->stream);
+    cdp__mem_w_entry(w, k->w_time_us, e->time_us);
+    if (e->label) cdp__mem_w_said(w, k->w_user_metadata, e->label);
+    if (e->pool[0] || e->pool[1]) {
+        cdp__mem_w_key(w, k->w_segment_pool_id);
+        cdp__mem_w_pair(w, e->pool);
+    }
+    if (e->stack) {
+        cdp__mem_w_key(w, k->w_frames);
+        cdp__mem_w_frames(w, s, k, e->stack);
+    }
+    cdp__mem_w_dict_end(w);
+}
+
+CDP__PRIVATE void cdp__mem_w_traces(
+    cdp__mem_pen *w, const cdp_mem_shot *s, const cdp__mem_keys *k) {
+    uint64_t i, j;
+    cdp__mem_w_key(w, k->w_device_traces);
+    cdp__mem_w_list(w);
+    for (i = 0; i < s->device_count; ++i) {
+        const cdp__mem_device *const d = &s->devices[i];
+        cdp__mem_w_item(w, i);
+        cdp__mem_w_list(w);
+        for (j = 0; j < d->count; ++j) {
+            cdp__mem_w_item(w, j);
+            cdp__mem_w_event(w, s, k, &d->events[j]);
+        }
+        cdp__mem_w_list_end(w, d->count);
+    }
+    cdp__mem_w_list_end(w, s->device_count);
+}
+
+CDP__PRIVATE void cdp__mem_w_settings(
+    cdp__mem_pen *w, const cdp_mem_shot *s, const cdp__mem_keys *k) {
+    uint64_t i;
+    cdp__mem_w_key(w, k->w_allocator_settings);
+    cdp__mem_w_dict(w);
+    for (i = 0; i < s->setting_count; ++i) {
+        const cdp__mem_setting *const t = &s->settings[i];
+        cdp__mem_w_key(w, t->key);
+        if (t->text)
+            cdp__mem_w_text(w, t->text);
+        else
+            cdp__mem_w_real(w, t->number);
+    }
+    cdp__mem_w_dict_end(w);
+    cdp__mem_w_key(w, k->w_external_annotations);
+    cdp__mem_w_list(w);
+    cdp__mem_w_list_end(w, 0);
+    cdp__mem_w_entry(w, k->w_events_lost, s->events_lost);
+    cdp__mem_w_key(w, k->w_modules);
+    cdp__mem_w_list(w);
+    for (i = 0; i < s->module_count; ++i) {
+        cdp__mem_w_item(w, i);
+        cdp__mem_w_dict(w);
+        cdp__mem_w_said(w, k->w_path, s->module_paths[s->modules[i].path]);
+        cdp__mem_w_entry(w, k->w_base, s->modules[i].base);
+        cdp__mem_w_dict_end(w);
+    }
+    cdp__mem_w_list_end(w, s->module_count);
+}
+
+/* Writes the whole file. */
+CDP__PRIVATE void cdp__mem_w_shot(cdp__mem_pen *w, const cdp_mem_shot *s, const cdp__mem_keys *k) {
+    uint64_t i;
+    if (!w->json) cdp__mem_put_bytes(w, "\x80\x02", 2);
+    cdp__mem_w_dict(w);
+    cdp__mem_w_key(w, k->w_segments);
+    cdp__mem_w_list(w);
+    for (i = 0; i < s->segment_count; ++i) {
+        cdp__mem_w_item(w, i);
+        cdp__mem_w_segment(w, s, k, &s->segments[i]);
+    }
+    cdp__mem_w_list_end(w, s->segment_count);
+    cdp__mem_w_traces(w, s, k);
+    cdp__mem_w_settings(w, s, k);
+    cdp__mem_w_dict_end(w);
+    cdp__mem_put(w, w->json ? '\n' : '.');
+    cdp__mem_pen_flush(w);
+}
+
+#endif /* CDP_SRC_MEM_JSON_H */

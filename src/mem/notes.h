@@ -1,0 +1,370 @@
+/* mem/notes.h - events of another allocator
+
+   Knows: segments and blocks whose addresses another allocator chose. Promises: the recorded
+   history of its events can be replayed; inconsistent events are refused, and nothing changes. */
+#ifndef CDP_SRC_MEM_NOTES_H
+#define CDP_SRC_MEM_NOTES_H
+
+#include "../base/config.h"
+#include "../base/status_api.h"
+#include "../base/compiler.h"
+#include "../base/basics.h"
+#include "../base/text.h"
+#include "desc_api.h"
+#include "allocator_api.h"
+#include "record_api.h"
+#include "shots_api.h"
+#include "sizes.h"
+#include "bins.h"
+#include "table.h"
+#include "ring.h"
+#include "blocks.h"
+#include "history.h"
+#include "streams.h"
+#include "calls.h"
+
+/* The first segment that overlaps these bytes. */
+CDP__PRIVATE cdp__mem_span *cdp__mem_noted_at(const cdp_mem *m, uint64_t at, uint64_t bytes) {
+    cdp__mem_span *s;
+    for (s = m->spans; s; s = s->next)
+        if (s->at < at + bytes && at < s->at + s->size) return s;
+    return NULL;
+}
+
+/* A free block in a segment with others counts as a piece in the statistics. Every change of a
+   segment's blocks is made between these two calls. */
+CDP__PRIVATE void cdp__mem_piece_begin(cdp_mem *m, const cdp__mem_part *p) {
+    if (!p || p->state != CDP_MEM_INACTIVE || !cdp__mem_is_split(p)) return;
+    cdp__mem_up(&m->tally.inactive_split, p->span->large, 1);
+    cdp__mem_up(&m->tally.inactive_split_bytes, p->span->large, p->size);
+}
+
+CDP__PRIVATE void cdp__mem_piece_end(cdp_mem *m, const cdp__mem_part *p) {
+    if (!p || p->state != CDP_MEM_INACTIVE || !cdp__mem_is_split(p)) return;
+    cdp__mem_down(&m->tally.inactive_split, p->span->large, 1);
+    cdp__mem_down(&m->tally.inactive_split_bytes, p->span->large, p->size);
+}
+
+/* Cuts these bytes of a segment out as a block in no list; NULL: they are not free. */
+CDP__PRIVATE cdp__mem_part *cdp__mem_noted_cut(
+    cdp_mem *m, cdp__mem_span *s, uint64_t at, uint64_t bytes) {
+    cdp__mem_part *p = s->first, *whole, *rest;
+    while (p && p->at + p->size <= at)
+        p = p->next;
+    if (!p || p->state != CDP_MEM_INACTIVE || p->at > at || at + bytes > p->at + p->size)
+        return NULL;
+    whole = p;
+    cdp__mem_piece_end(m, whole);
+    cdp__mem_bins_take(cdp__mem_bins_of(whole), whole);
+    if (whole->at < at) {
+        p = cdp__mem_part_rest(m, whole, at - whole->at);
+        cdp__mem_free_put(m, cdp__mem_bins_of(whole), whole);
+        cdp__mem_piece_begin(m, whole);
+    }
+    if (p->size > bytes) {
+        rest = cdp__mem_part_rest(m, p, bytes);
+        cdp__mem_free_put(m, cdp__mem_bins_of(rest), rest);
+        cdp__mem_piece_begin(m, rest);
+    }
+    return p;
+}
+
+/* Counts a segment with another size; the caller updates the sum of all sizes. */
+CDP__PRIVATE void cdp__mem_noted_size(cdp_mem *m, cdp__mem_span *s, uint64_t size) {
+    const bool was = s->size >= m->sizes.max_split, is = size >= m->sizes.max_split;
+    if (was && !is) cdp__mem_down(&m->tally.oversize_segments, false, 1);
+    if (is && !was) cdp__mem_up(&m->tally.oversize_segments, false, 1);
+    s->size = size;
+}
+
+/* Changes the size of a segment. Only the difference counts as taken or returned. */
+CDP__PRIVATE void cdp__mem_noted_resize(cdp_mem *m, cdp__mem_span *s, uint64_t size) {
+    if (size > s->size) cdp__mem_up(&m->tally.reserved_bytes, s->large, size - s->size);
+    if (size < s->size) cdp__mem_down(&m->tally.reserved_bytes, s->large, s->size - size);
+    m->held = m->held - s->size + size;
+    cdp__mem_noted_size(m, s, size);
+}
+
+CDP__PRIVATE void cdp__mem_noted_event(
+    cdp_mem *m, const cdp__mem_call *c, const cdp_mem_event *e, cdp__mem_arena *arena) {
+    cdp__mem_span range;
+    memset(&range, 0, sizeof range);
+    range.at = e->address;
+    range.size = e->size;
+    range.arena = arena;
+    range.stack = c->stack;
+    cdp__mem_event_span(m, c, e->action, &range);
+}
+
+/* Adds a segment that is completely free. */
+CDP__PRIVATE void cdp__mem_noted_add(
+    cdp_mem *m, const cdp__mem_call *c, const cdp_mem_event *e, cdp__mem_arena *a, bool large) {
+    cdp__mem_part *const p = cdp__mem_span_add(m, a, e->address, e->size, large);
+    p->span->noted = true;
+    p->span->grows = e->action == CDP_MEM_SEGMENT_MAP;
+    p->span->stack = c->stack;
+    p->span->label = c->label;
+    cdp__mem_free_put(m, cdp__mem_bins_of(p), p);
+}
+
+/* Adds pages after a segment, or before it. */
+CDP__PRIVATE void cdp__mem_noted_grow(cdp_mem *m, cdp__mem_span *s, const cdp_mem_event *e) {
+    const bool behind = e->address == s->at + s->size;
+    cdp__mem_part *const p = cdp__mem_part_new(m, e->address, e->size);
+    cdp__mem_part *other = s->first;
+    while (behind && other->next)
+        other = other->next;
+    cdp__mem_piece_end(m, other);
+    p->span = s;
+    p->state = CDP_MEM_PENDING; /* not free yet */
+    if (behind) {
+        p->prev = other;
+        other->next = p;
+    } else {
+        p->next = other;
+        other->prev = p;
+        s->first = p;
+        s->at = e->address;
+    }
+    cdp__mem_piece_begin(m, other);
+    cdp__mem_noted_resize(m, s, s->size + e->size);
+    cdp__mem_part_free(m, p);
+    cdp__mem_hear(m, e->action, e->address, e->size, &m->base);
+}
+
+/* Makes the blocks from `p` on a segment of their own. */
+CDP__PRIVATE void cdp__mem_noted_divide(cdp_mem *m, cdp__mem_span *s, cdp__mem_part *p) {
+    cdp__mem_span *const t = m->unused_spans;
+    const uint64_t end = s->at + s->size;
+    m->unused_spans = t->next;
+    *t = *s;
+    t->prev = s;
+    t->next = s->next;
+    if (t->next)
+        t->next->prev = t;
+    else
+        m->last_span = t;
+    s->next = t;
+    t->first = p;
+    t->at = p->at;
+    t->size = 0;
+    t->busy = 0;
+    cdp__mem_up(&m->tally.segment, t->large, 1);
+    cdp__mem_noted_size(m, s, p->at - s->at);
+    cdp__mem_noted_size(m, t, end - p->at);
+    for (; p; p = p->next) {
+        p->span = t;
+        if (p->state != CDP_MEM_INACTIVE) ++t->busy;
+    }
+    s->busy -= t->busy;
+}
+
+/* Removes free pages; `p` is their block, in no list. */
+CDP__PRIVATE void cdp__mem_noted_shrink(cdp_mem *m, cdp__mem_part *p) {
+    cdp__mem_span *const s = p->span;
+    cdp__mem_part *const prev = p->prev, *const next = p->next;
+    if (!prev && !next) {
+        cdp__mem_span_remove(m, s);
+        return;
+    }
+    cdp__mem_piece_end(m, prev);
+    cdp__mem_piece_end(m, next);
+    if (prev && next) cdp__mem_noted_divide(m, s, next);
+    if (prev)
+        prev->next = NULL;
+    else
+        s->first = next;
+    if (next) next->prev = NULL;
+    if (!prev) s->at = next->at;
+    cdp__mem_noted_resize(m, s, s->size - p->size);
+    cdp__mem_part_drop(m, p);
+    cdp__mem_piece_begin(m, prev);
+    cdp__mem_piece_begin(m, next);
+}
+
+CDP__PRIVATE cdp_status cdp__mem_noted_wrong(const cdp_mem_event *e, const char *why) {
+    return cdp__fail(CDP_ERR_INVALID, "cdp_mem_note_event: %s of %llu bytes at 0x%llx: %s",
+        cdp_mem_action_name(e->action), (unsigned long long)e->size, (unsigned long long)e->address,
+        why);
+}
+
+/* The growing segment of this stream that is adjacent to these pages. */
+CDP__PRIVATE cdp__mem_span *cdp__mem_noted_beside(
+    const cdp_mem *m, const cdp__mem_arena *a, const cdp_mem_event *e) {
+    cdp__mem_span *s;
+    for (s = m->spans; s; s = s->next)
+        if (s->grows && s->arena == a
+            && (s->at + s->size == e->address || e->address + e->size == s->at))
+            return s;
+    return NULL;
+}
+
+/* Handles SEGMENT_ALLOC and SEGMENT_MAP. */
+CDP__PRIVATE cdp_status cdp__mem_note_more(
+    cdp_mem *m, const cdp__mem_call *c, const cdp_mem_event *e) {
+    const bool large = e->size > CDP__MEM_SMALL_SEGMENT;
+    cdp__mem_arena *const a = cdp__mem_arena_of(m, &m->base, (void *)(uintptr_t)e->stream);
+    cdp__mem_span *s;
+    if (cdp__mem_noted_at(m, e->address, e->size))
+        return cdp__mem_noted_wrong(e, "overlaps a segment that exists");
+    if (!a || !cdp__mem_arena_ready(m, a, large) || !cdp__mem_prepare(m))
+        return cdp__fail_nomem("cdp_mem_note_event", cdp__mem_bins_bytes(false));
+    s = e->action == CDP_MEM_SEGMENT_MAP ? cdp__mem_noted_beside(m, a, e) : NULL;
+    if (s)
+        cdp__mem_noted_grow(m, s, e);
+    else
+        cdp__mem_noted_add(m, c, e, a, large);
+    cdp__mem_noted_event(m, c, e, a);
+    return CDP_OK;
+}
+
+/* Handles SEGMENT_FREE and SEGMENT_UNMAP. */
+CDP__PRIVATE cdp_status cdp__mem_note_less(
+    cdp_mem *m, const cdp__mem_call *c, const cdp_mem_event *e) {
+    const bool pages = e->action == CDP_MEM_SEGMENT_UNMAP;
+    cdp__mem_span *const s = cdp__mem_noted_at(m, e->address, e->size);
+    cdp__mem_arena *a;
+    cdp__mem_part *p;
+    if (!s || !s->noted || s->grows != pages
+        || (!pages && (s->at != e->address || s->size != e->size)))
+        return cdp__mem_noted_wrong(e, "there is no such segment");
+    if (!cdp__mem_prepare(m)) return cdp__fail_nomem("cdp_mem_note_event", sizeof *p);
+    a = s->arena;
+    p = cdp__mem_noted_cut(m, s, e->address, e->size);
+    if (!p) return cdp__mem_noted_wrong(e, "it is not free, or not of one segment");
+    cdp__mem_hear(m, e->action, e->address, e->size, &m->base);
+    cdp__mem_noted_event(m, c, e, a);
+    cdp__mem_noted_shrink(m, p);
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__mem_note_block(
+    cdp_mem *m, cdp__mem_call *c, uint64_t at, uint64_t bytes, void *stream) {
+    cdp__mem_arena *const a = cdp__mem_arena_of(m, &m->base, stream);
+    const bool large = cdp__mem_is_large(bytes);
+    cdp__mem_span *s;
+    cdp__mem_part *p;
+    if (cdp__mem_table_find(&m->table, at))
+        return cdp__fail(CDP_ERR_INVALID, "cdp_mem_note_alloc: 0x%llx is in use already",
+            (unsigned long long)at);
+    if (!a || !cdp__mem_arena_ready(m, a, large) || !cdp__mem_prepare(m))
+        return cdp__fail_nomem("cdp_mem_note_alloc", cdp__mem_bins_bytes(false));
+    s = m->noted ? cdp__mem_noted_at(m, at, bytes) : NULL;
+    p = s && s->noted ? cdp__mem_noted_cut(m, s, at, bytes) : NULL;
+    if (s && !p)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_mem_note_alloc: %llu bytes at 0x%llx are not free in one segment",
+            (unsigned long long)bytes, (unsigned long long)at);
+    if (!p) {
+        p = cdp__mem_span_add(m, a, at, bytes, large);
+        p->span->stack = c->stack;
+        p->span->label = c->label;
+        if (bytes >= m->log.desc.min_bytes)
+            cdp__mem_event_span(m, c, CDP_MEM_SEGMENT_ALLOC, p->span);
+    }
+    p->stack = c->stack;
+    p->label = c->label;
+    cdp__mem_part_begin(m, p, bytes);
+    cdp__mem_event_part(m, c, CDP_MEM_ALLOC, p);
+    return CDP_OK;
+}
+
+/* Handles FREE_REQUESTED and FREE_COMPLETED. */
+CDP__PRIVATE cdp_status cdp__mem_note_freed(
+    cdp_mem *m, const cdp__mem_call *c, const cdp_mem_event *e) {
+    cdp__mem_part *const p = cdp__mem_table_find(&m->table, e->address);
+    const bool asked = e->action == CDP_MEM_FREE_REQUESTED;
+    if (!p || p->state != (asked ? CDP_MEM_ACTIVE : CDP_MEM_PENDING))
+        return cdp__mem_noted_wrong(e, asked ? "no block in use begins there" : "no free waits");
+    if (!asked) {
+        cdp__mem_complete_waited(m, c, p);
+        return CDP_OK;
+    }
+    cdp__mem_event_part(m, c, CDP_MEM_FREE_REQUESTED, p);
+    cdp__mem_part_leave(m, p);
+    cdp__mem_part_wait(m, p);
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__mem_note_oom(
+    cdp_mem *m, const cdp__mem_call *c, const cdp_mem_event *e) {
+    cdp__mem_arena *const a = cdp__mem_arena_of(m, &m->base, (void *)(uintptr_t)e->stream);
+    cdp__mem_record *r;
+    if (!a) return cdp__fail_nomem("cdp_mem_note_event", sizeof *a);
+    ++m->stats.ooms;
+    r = cdp__mem_event_add(m, c, CDP_MEM_OOM, 0, e->size);
+    cdp__mem_event_place(r, a);
+    if (r) r->extra = e->device_free;
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__mem_note_any(cdp_mem *m, cdp__mem_call *c, const cdp_mem_event *e) {
+    cdp_status st;
+    switch (e->action) {
+    case CDP_MEM_ALLOC:
+        return cdp__mem_note_block(m, c, e->address, e->size, (void *)(uintptr_t)e->stream);
+    case CDP_MEM_FREE_REQUESTED:
+    case CDP_MEM_FREE_COMPLETED: return cdp__mem_note_freed(m, c, e);
+    case CDP_MEM_SEGMENT_ALLOC:
+    case CDP_MEM_SEGMENT_MAP:
+        st = cdp__mem_note_more(m, c, e);
+        m->noted = m->noted || st == CDP_OK;
+        return st;
+    case CDP_MEM_SEGMENT_FREE:
+    case CDP_MEM_SEGMENT_UNMAP: return cdp__mem_note_less(m, c, e);
+    case CDP_MEM_OOM: return cdp__mem_note_oom(m, c, e);
+    case CDP_MEM_SNAPSHOT:
+    case CDP_MEM_USER_DEFINED:
+    case CDP_MEM_ANNOTATE:
+    case CDP_MEM_ACTION_COUNT:
+    default: return cdp__mem_noted_wrong(e, "this action has a call of its own, or is none");
+    }
+}
+
+CDP_API cdp_status cdp_mem_note_event(cdp_mem *mem, const cdp_mem_event *event) {
+    const uint64_t most = CDP__MEM_REQUEST_MAX;
+    cdp__mem_call c;
+    cdp_status st;
+    if (!mem || !event)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_mem_note_event needs mem and an event");
+    if (!mem->desc.recorder_only)
+        return cdp__fail(CDP_ERR_STATE, "cdp_mem_note_event: this allocator has a source");
+    if (!event->size || event->size >= most || event->address > UINT64_MAX - most)
+        return cdp__mem_noted_wrong(event, "no such size or place is possible");
+    CDP__MEM_CALLER(&c);
+    cdp__mem_call_begin(mem, &c, CDP__MEM_WANTS_STACK, NULL);
+    cdp__mem_lock(mem);
+    cdp__mem_call_enter(mem, &c);
+    st = cdp__mem_note_any(mem, &c, event);
+    cdp__mem_unlock(mem);
+    return st;
+}
+
+CDP_API cdp_status cdp_mem_note_alloc(
+    cdp_mem *mem, const void *data, uint64_t bytes, void *stream) {
+    cdp__mem_call c;
+    cdp_status st;
+    if (!mem || !data || !bytes || bytes >= CDP__MEM_REQUEST_MAX)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_mem_note_alloc needs mem, a block and its bytes");
+    if (!mem->desc.recorder_only)
+        return cdp__fail(CDP_ERR_STATE, "cdp_mem_note_alloc: this allocator has a source");
+    CDP__MEM_CALLER(&c);
+    cdp__mem_call_begin(mem, &c, CDP__MEM_WANTS_STACK, NULL);
+    cdp__mem_lock(mem);
+    cdp__mem_call_enter(mem, &c);
+    st = cdp__mem_note_block(mem, &c, (uint64_t)(uintptr_t)data, bytes, stream);
+    cdp__mem_unlock(mem);
+    return st;
+}
+
+CDP_API cdp_status cdp_mem_note_free(cdp_mem *mem, const void *data) {
+    cdp__mem_call c;
+    if (!mem) return cdp__fail(CDP_ERR_INVALID, "cdp_mem_note_free: mem is NULL");
+    if (!mem->desc.recorder_only)
+        return cdp__fail(CDP_ERR_STATE, "cdp_mem_note_free: this allocator has a source");
+    CDP__MEM_CALLER(&c);
+    cdp__mem_call_begin(mem, &c, CDP__MEM_WANTS_FREE, NULL);
+    return cdp__mem_free_any(mem, &c, data, "cdp_mem_note_free");
+}
+
+#endif /* CDP_SRC_MEM_NOTES_H */

@@ -1,0 +1,169 @@
+/* mem/out_of_memory.h - the error of a request
+
+   Knows: how to explain a failed request. Promises: the text needs no memory; only the name of the
+   largest holder does. */
+#ifndef CDP_SRC_MEM_OUT_OF_MEMORY_H
+#define CDP_SRC_MEM_OUT_OF_MEMORY_H
+
+#include "../base/config.h"
+#include "../base/status_api.h"
+#include "../base/compiler.h"
+#include "../base/basics.h"
+#include "../base/text.h"
+#include "source_api.h"
+#include "desc_api.h"
+#include "allocator_api.h"
+#include "shots_api.h"
+#include "bins.h"
+#include "ring.h"
+#include "depot.h"
+#include "blocks.h"
+#include "history.h"
+#include "request.h"
+
+CDP__PRIVATE const char *cdp__mem_size_text(char text[32], uint64_t bytes) {
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+    uint32_t unit = 0;
+    uint64_t rest = 0;
+    for (; bytes >= 1024; bytes /= 1024, ++unit)
+        rest = bytes % 1024;
+    if (unit)
+        cdp__format(
+            text, 32, "%u.%u %s", (unsigned)bytes, (unsigned)(rest * 10 / 1024), units[unit]);
+    else
+        cdp__format(text, 32, "%u B", (unsigned)bytes);
+    return text;
+}
+
+typedef struct cdp__mem_holder { /* the largest holder: a label, or a stack */
+    uint64_t bytes, blocks;
+    uint32_t label, stack;
+} cdp__mem_holder;
+
+typedef struct cdp__mem_figures {
+    uint64_t device_free, device_total, largest_free, pending;
+    cdp__mem_holder most;
+} cdp__mem_figures;
+
+CDP__PRIVATE void cdp__mem_most(cdp__mem_holder *most, const cdp__mem_holder *h) {
+    if (h->bytes > most->bytes) *most = *h;
+}
+
+/* Sums up live blocks by label or, without one, by stack. Without host memory, the holder stays
+   unknown. */
+CDP__PRIVATE void cdp__mem_find_holder(const cdp_mem *m, cdp__mem_holder *most) {
+    const uint64_t count = CDP__MEM_LABELS + 1ull + m->log.depot.rows_used;
+    cdp__mem_holder *const sums =
+        (cdp__mem_holder *)cdp__alloc_zero(m->os, count * sizeof(cdp__mem_holder));
+    const cdp__mem_span *s;
+    uint64_t i;
+    memset(most, 0, sizeof *most);
+    for (s = sums ? m->spans : NULL; s; s = s->next) {
+        const cdp__mem_part *p;
+        for (p = s->first; p; p = p->next) {
+            const uint64_t of = p->label ? p->label : CDP__MEM_LABELS + p->stack;
+            if (p->state != CDP_MEM_ACTIVE || (!p->label && !p->stack)) continue;
+            sums[of].bytes += p->size;
+            ++sums[of].blocks;
+            sums[of].label = p->label;
+            sums[of].stack = p->stack;
+        }
+    }
+    for (i = 0; sums && i < count; ++i)
+        cdp__mem_most(most, &sums[i]);
+    cdp__free(m->os, sums);
+}
+
+CDP__PRIVATE void cdp__mem_figure(const cdp_mem *m, const cdp__mem_ask *a, cdp__mem_figures *f) {
+    const cdp_mem_source *const s = &a->pool->source;
+    const cdp__mem_span *span;
+    memset(f, 0, sizeof *f);
+    if (s->info && s->info(s->user, &f->device_free, &f->device_total) != CDP_OK)
+        f->device_free = f->device_total = 0;
+    for (span = m->spans; span; span = span->next) {
+        const cdp__mem_part *p;
+        for (p = span->first; p; p = p->next) {
+            if (p->state == CDP_MEM_PENDING) f->pending += p->size;
+            if (p->state == CDP_MEM_INACTIVE) f->largest_free = cdp__max(f->largest_free, p->size);
+        }
+    }
+    cdp__mem_find_holder(m, &f->most);
+}
+
+/* The name of a holder, in quotes: its label, the site, or the address of the innermost frame. */
+CDP__PRIVATE void cdp__mem_holder_text(const cdp_mem *m, const cdp__mem_holder *h, char text[96]) {
+    const cdp__mem_depot *const d = &m->log.depot;
+    uint64_t word;
+    if (h->label) {
+        cdp__format(text, 90, "\"%s\"", m->log.labels.text[h->label - 1]);
+        return;
+    }
+    word = d->words[d->rows[h->stack - 1].first];
+    if ((word & CDP__MEM_TAG) == CDP__MEM_TAG_SITE) {
+        char *at;
+        cdp__format(text, 90, "%s", m->log.labels.text[(word & 0xffff) - 1]);
+        for (at = text; *at; ++at)
+            if (*at == '\n') *at = ':';
+    } else
+        cdp__format(text, 90, "code at 0x%llx", (unsigned long long)word);
+}
+
+CDP__PRIVATE void cdp__mem_oom_holder(const cdp_mem *m, const cdp__mem_holder *h, cdp__text *t) {
+    char name[96], size[32];
+    if (!h->bytes) {
+        cdp__text_add(t, "; set desc.record to know who holds it");
+        return;
+    }
+    cdp__mem_holder_text(m, h, name);
+    cdp__text_add(t, "; most is held by %s: %s in %llu blocks", name,
+        cdp__mem_size_text(size, h->bytes), (unsigned long long)h->blocks);
+}
+
+/* The error of a failed request, with its numbers. */
+CDP__PRIVATE cdp_status cdp__mem_oom_error(
+    const cdp_mem *m, const cdp__mem_ask *a, const cdp__mem_figures *f) {
+    const cdp__mem_tallies *const s = &m->tally;
+    const uint64_t cached =
+        m->held - cdp__mem_now(&s->active_bytes) - cdp__mem_now(&s->allocated_bytes);
+    char text[480], x[32], y[32];
+    cdp__text t = {text, sizeof text, 0};
+    text[0] = 0;
+    cdp__text_add(&t, "cdp_mem_alloc: no %s for stream 0x%llx on %s",
+        cdp__mem_size_text(x, a->bytes), (unsigned long long)(uintptr_t)a->stream,
+        a->pool->source.name);
+    if (f->device_total)
+        cdp__text_add(&t, ": the device has %s free of %s", cdp__mem_size_text(x, f->device_free),
+            cdp__mem_size_text(y, f->device_total));
+    if (a->pool->fixed_bytes)
+        cdp__text_add(&t, "; the pool is fixed at %s", cdp__mem_size_text(x, a->pool->fixed_bytes));
+    cdp__text_add(&t, "; held here %s", cdp__mem_size_text(x, m->held));
+    if (m->limit) cdp__text_add(&t, " (limit %s)", cdp__mem_size_text(x, m->limit));
+    cdp__text_add(&t, ": %s allocated", cdp__mem_size_text(x, cdp__mem_now(&s->allocated_bytes)));
+    if (f->pending) cdp__text_add(&t, ", %s wait for streams", cdp__mem_size_text(x, f->pending));
+    cdp__text_add(&t, ", %s cached in pieces of at most %s", cdp__mem_size_text(x, cached),
+        cdp__mem_size_text(y, f->largest_free));
+    cdp__text_add(&t, ", %s of it fragmented between blocks in use",
+        cdp__mem_size_text(x, cdp__mem_now(&s->inactive_split_bytes)));
+    cdp__mem_oom_holder(m, &f->most, &t);
+    return cdp__fail(CDP_ERR_NOMEM, "%s", text);
+}
+
+/* Counts, records and logs the failure. The caller holds the lock. */
+CDP__PRIVATE cdp_status cdp__mem_oom_tell(
+    cdp_mem *m, const cdp__mem_call *c, const cdp__mem_ask *a, cdp_mem_oom *out) {
+    cdp__mem_figures f;
+    cdp__mem_record *e;
+    cdp__mem_figure(m, a, &f);
+    ++m->stats.ooms;
+    out->device = m->desc.device;
+    out->bytes = a->bytes;
+    out->held_bytes = m->held;
+    out->limit_bytes = m->limit;
+    out->free_bytes = f.device_free;
+    e = cdp__mem_event_add(m, c, CDP_MEM_OOM, 0, a->bytes);
+    cdp__mem_event_place(e, a->arena);
+    if (e) e->extra = f.device_free;
+    return cdp__mem_oom_error(m, a, &f);
+}
+
+#endif /* CDP_SRC_MEM_OUT_OF_MEMORY_H */

@@ -1,0 +1,229 @@
+/* mem/unpickle.h - a pickle as a tree
+
+   Knows: the opcodes that snapshots use, and no others. Promises: reading a file never calls or
+   creates anything; any bytes yield a value or a reason. */
+#ifndef CDP_SRC_MEM_UNPICKLE_H
+#define CDP_SRC_MEM_UNPICKLE_H
+
+#include "../base/config.h"
+#include "../base/compiler.h"
+#include "../base/basics.h"
+#include "texts.h"
+#include "value.h"
+
+CDP__PRIVATE bool cdp__mem_push(cdp__mem_reader *r, cdp__mem_value v) {
+    if (!cdp__mem_room(
+            r->memory.os, (void **)&r->stack, &r->stack_room, r->depth + 1, sizeof *r->stack))
+        return cdp__mem_dry(r);
+    r->stack[r->depth++] = v;
+    return true;
+}
+
+CDP__PRIVATE cdp__mem_value cdp__mem_whole(cdp__mem_kind kind, int64_t n) {
+    cdp__mem_value v;
+    memset(&v, 0, sizeof v);
+    v.kind = kind;
+    v.as.whole = n;
+    return v;
+}
+
+/* Takes the next `count` bytes; NULL: the file is too short. */
+CDP__PRIVATE const uint8_t *cdp__mem_next(cdp__mem_reader *r, uint64_t count) {
+    const uint8_t *const at = r->data + r->at;
+    if (r->bytes - r->at < count) {
+        cdp__mem_bad(r, "the file ends in the middle");
+        return NULL;
+    }
+    r->at += count;
+    return at;
+}
+
+/* A number of `count` bytes, the lowest first. */
+CDP__PRIVATE bool cdp__mem_next_number(cdp__mem_reader *r, uint32_t count, uint64_t *out) {
+    const uint8_t *const at = cdp__mem_next(r, count);
+    uint32_t i;
+    *out = 0;
+    for (i = 0; at && i < count; ++i)
+        *out |= (uint64_t)at[i] << 8 * i;
+    return at != NULL;
+}
+
+/* The same with a sign bit in the last byte. */
+CDP__PRIVATE bool cdp__mem_push_number(cdp__mem_reader *r, uint32_t count, bool has_sign) {
+    uint64_t n;
+    if (count > 8) return cdp__mem_bad(r, "a number has more than 8 bytes");
+    if (!cdp__mem_next_number(r, count, &n)) return false;
+    if (has_sign && count && count < 8 && n >> (8 * count - 1)) n |= ~0ull << 8 * count;
+    return cdp__mem_push(r, cdp__mem_whole(CDP__MEM_INT, (int64_t)n));
+}
+
+CDP__PRIVATE bool cdp__mem_push_long(cdp__mem_reader *r) {
+    uint64_t count;
+    return cdp__mem_next_number(r, 1, &count) && cdp__mem_push_number(r, (uint32_t)count, true);
+}
+
+CDP__PRIVATE bool cdp__mem_push_real(cdp__mem_reader *r) {
+    const uint8_t *const at = cdp__mem_next(r, 8);
+    cdp__mem_value v = cdp__mem_whole(CDP__MEM_REAL, 0);
+    uint64_t bits = 0;
+    uint32_t i;
+    if (!at) return false;
+    for (i = 0; i < 8; ++i)
+        bits = bits << 8 | at[i];
+    memcpy(&v.as.real, &bits, sizeof bits);
+    return cdp__mem_push(r, v);
+}
+
+CDP__PRIVATE bool cdp__mem_push_text(cdp__mem_reader *r, uint32_t length_bytes) {
+    cdp__mem_value v = cdp__mem_whole(CDP__MEM_TEXT, 0);
+    uint64_t length;
+    if (!cdp__mem_next_number(r, length_bytes, &length)) return false;
+    v.as.text = (const char *)cdp__mem_next(r, length);
+    v.length = (uint32_t)length;
+    return v.as.text && cdp__mem_push(r, v);
+}
+
+CDP__PRIVATE bool cdp__mem_push_box(cdp__mem_reader *r, cdp__mem_kind kind) {
+    cdp__mem_value v = cdp__mem_whole(kind, 0);
+    v.as.box = cdp__mem_box_new(r);
+    return v.as.box && cdp__mem_push(r, v);
+}
+
+/* Moves the last `count` values into the container below them, which must be of this kind. */
+CDP__PRIVATE bool cdp__mem_fill(cdp__mem_reader *r, uint64_t count, cdp__mem_kind kind) {
+    cdp__mem_value *box;
+    const uint64_t floor = r->mark_count ? r->marks[r->mark_count - 1] : 0;
+    if (r->depth < floor + count + 1) return cdp__mem_bad(r, "values are missing on the stack");
+    box = &r->stack[r->depth - count - 1];
+    if (box->kind != kind) return cdp__mem_bad(r, "items are added to what is no list or dict");
+    if (kind == CDP__MEM_DICT && count % 2) return cdp__mem_bad(r, "a key has no value");
+    r->depth -= count;
+    return cdp__mem_box_add(r, box->as.box, r->stack + r->depth, count);
+}
+
+CDP__PRIVATE bool cdp__mem_mark(cdp__mem_reader *r) {
+    if (!cdp__mem_room(
+            r->memory.os, (void **)&r->marks, &r->mark_room, r->mark_count + 1, sizeof *r->marks))
+        return cdp__mem_dry(r);
+    r->marks[r->mark_count++] = r->depth;
+    return true;
+}
+
+/* Removes the last mark, and returns the number of values above it. */
+CDP__PRIVATE bool cdp__mem_marked(cdp__mem_reader *r, uint64_t *count) {
+    if (!r->mark_count) return cdp__mem_bad(r, "there is no mark");
+    *count = r->depth - r->marks[--r->mark_count];
+    return true;
+}
+
+CDP__PRIVATE bool cdp__mem_fill_marked(cdp__mem_reader *r, cdp__mem_kind kind) {
+    uint64_t count;
+    return cdp__mem_marked(r, &count) && cdp__mem_fill(r, count, kind);
+}
+
+/* Makes a list or a dict of the last `count` values. */
+CDP__PRIVATE bool cdp__mem_gather(cdp__mem_reader *r, uint64_t count, cdp__mem_kind kind) {
+    cdp__mem_value v = cdp__mem_whole(kind, 0);
+    const uint64_t floor = r->mark_count ? r->marks[r->mark_count - 1] : 0;
+    if (r->depth < floor + count) return cdp__mem_bad(r, "values are missing on the stack");
+    if (kind == CDP__MEM_DICT && count % 2) return cdp__mem_bad(r, "a key has no value");
+    v.as.box = cdp__mem_box_new(r);
+    if (!v.as.box) return false;
+    r->depth -= count;
+    return (!count || cdp__mem_box_add(r, v.as.box, r->stack + r->depth, count))
+        && cdp__mem_push(r, v);
+}
+
+CDP__PRIVATE bool cdp__mem_gather_marked(cdp__mem_reader *r, cdp__mem_kind kind) {
+    uint64_t count;
+    return cdp__mem_marked(r, &count) && cdp__mem_gather(r, count, kind);
+}
+
+/* Memoizes the last value under a number. Writers count from 0, so no number exceeds the length
+   of the file. */
+CDP__PRIVATE bool cdp__mem_keep(cdp__mem_reader *r, uint64_t n) {
+    if (!r->depth) return cdp__mem_bad(r, "there is no value to remember");
+    if (n > r->bytes) return cdp__mem_bad(r, "a value is remembered under too large a number");
+    if (!cdp__mem_room(r->memory.os, (void **)&r->memo, &r->memo_room, n + 1, sizeof *r->memo))
+        return cdp__mem_dry(r);
+    while (r->memo_count <= n)
+        r->memo[r->memo_count++] = cdp__mem_whole(CDP__MEM_NONE, 1);
+    r->memo[n] = r->stack[r->depth - 1];
+    return true;
+}
+
+CDP__PRIVATE bool cdp__mem_keep_number(cdp__mem_reader *r, uint32_t bytes) {
+    uint64_t n;
+    return cdp__mem_next_number(r, bytes, &n) && cdp__mem_keep(r, n);
+}
+
+CDP__PRIVATE bool cdp__mem_again(cdp__mem_reader *r, uint32_t bytes) {
+    uint64_t n;
+    if (!cdp__mem_next_number(r, bytes, &n)) return false;
+    if (n >= r->memo_count || (r->memo[n].kind == CDP__MEM_NONE && r->memo[n].as.whole))
+        return cdp__mem_bad(r, "a value is used that was never remembered");
+    return cdp__mem_push(r, r->memo[n]);
+}
+
+CDP__PRIVATE bool cdp__mem_protocol(cdp__mem_reader *r) {
+    uint64_t n;
+    if (!cdp__mem_next_number(r, 1, &n)) return false;
+    return (n >= 2 && n <= 5) || cdp__mem_bad(r, "this protocol is none of 2 to 5");
+}
+
+/* Opcodes that push a value. */
+CDP__PRIVATE bool cdp__mem_opcode_value(cdp__mem_reader *r, uint8_t code) {
+    switch (code) {
+    case 'N': return cdp__mem_push(r, cdp__mem_whole(CDP__MEM_NONE, 0));
+    case 0x88: return cdp__mem_push(r, cdp__mem_whole(CDP__MEM_BOOL, 1));
+    case 0x89: return cdp__mem_push(r, cdp__mem_whole(CDP__MEM_BOOL, 0));
+    case 'K': return cdp__mem_push_number(r, 1, false);
+    case 'M': return cdp__mem_push_number(r, 2, false);
+    case 'J': return cdp__mem_push_number(r, 4, true);
+    case 0x8a: return cdp__mem_push_long(r);
+    case 'G': return cdp__mem_push_real(r);
+    case 'X': return cdp__mem_push_text(r, 4);
+    case 0x8c: return cdp__mem_push_text(r, 1);
+    case ']': return cdp__mem_push_box(r, CDP__MEM_LIST);
+    case ')': return cdp__mem_push_box(r, CDP__MEM_LIST);
+    case '}': return cdp__mem_push_box(r, CDP__MEM_DICT);
+    default: r->unknown = true; return cdp__mem_bad(r, "this opcode is in no snapshot");
+    }
+}
+
+CDP__PRIVATE bool cdp__mem_opcode(cdp__mem_reader *r, uint8_t code) {
+    switch (code) {
+    case 0x80: return cdp__mem_protocol(r);
+    case 0x95: return cdp__mem_next(r, 8) != NULL; /* the length of a frame */
+    case '(': return cdp__mem_mark(r);
+    case 'e': return cdp__mem_fill_marked(r, CDP__MEM_LIST);
+    case 'a': return cdp__mem_fill(r, 1, CDP__MEM_LIST);
+    case 'u': return cdp__mem_fill_marked(r, CDP__MEM_DICT);
+    case 's': return cdp__mem_fill(r, 2, CDP__MEM_DICT);
+    case 'l':
+    case 't': return cdp__mem_gather_marked(r, CDP__MEM_LIST);
+    case 'd': return cdp__mem_gather_marked(r, CDP__MEM_DICT);
+    case 0x85:
+    case 0x86:
+    case 0x87: return cdp__mem_gather(r, code - 0x84u, CDP__MEM_LIST);
+    case 'q': return cdp__mem_keep_number(r, 1);
+    case 'r': return cdp__mem_keep_number(r, 4);
+    case 'h': return cdp__mem_again(r, 1);
+    case 'j': return cdp__mem_again(r, 4);
+    case 0x94: return cdp__mem_keep(r, r->memo_count);
+    default: return cdp__mem_opcode_value(r, code);
+    }
+}
+
+/* Reads the value of a pickle. Bytes after its end are ignored. */
+CDP__PRIVATE bool cdp__mem_unpickle(cdp__mem_reader *r, cdp__mem_value *out) {
+    const uint8_t *code;
+    while ((code = cdp__mem_next(r, 1)) != NULL && *code != '.')
+        if (!cdp__mem_opcode(r, *code)) return false;
+    if (!code) return false;
+    if (r->depth != 1 || r->mark_count) return cdp__mem_bad(r, "it does not end with one value");
+    *out = r->stack[0];
+    return true;
+}
+
+#endif /* CDP_SRC_MEM_UNPICKLE_H */

@@ -1,0 +1,17 @@
+/* nccl/cxx_api.h - descs by reference in C++ */
+#ifndef CDP_SRC_NCCL_CXX_API_H
+#define CDP_SRC_NCCL_CXX_API_H
+
+#include "../base/config.h"
+#include "../base/status_api.h"
+#include "../group/group_api.h"
+#include "desc_api.h"
+#include "create_api.h"
+
+#ifdef __cplusplus
+inline cdp_status cdp_nccl_attach(cdp_group *group, const cdp_nccl_desc &desc) {
+    return cdp_nccl_attach(group, &desc);
+}
+#endif
+
+#endif /* CDP_SRC_NCCL_CXX_API_H */

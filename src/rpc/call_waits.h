@@ -1,0 +1,210 @@
+/* rpc/call_waits.h - a call under way
+
+   Knows: a call of the program, and its record. Promises: a wait returns the status that the call
+   has ended with; its memory is freed once. */
+#ifndef CDP_SRC_RPC_CALL_WAITS_H
+#define CDP_SRC_RPC_CALL_WAITS_H
+
+#include "../base/config.h"
+#include "../base/status_api.h"
+#include "../base/error_api.h"
+#include "../message/transport_api.h"
+#include "../group/collectives_api.h"
+#include "../base/compiler.h"
+#include "../base/basics.h"
+#include "../base/text.h"
+#include "../message/pend.h"
+#include "../group/pending.h"
+#include "../group/drive.h"
+#include "worker_api.h"
+#include "calls_api.h"
+#include "references_api.h"
+#include "state.h"
+#include "pools.h"
+#include "calls.h"
+#include "intake.h"
+#include "waits.h"
+
+CDP__PRIVATE bool cdp__call_over(cdp_rpc *rpc, void *arg) {
+    (void)rpc;
+    return ((cdp_call *)arg)->priv[CDP__CALL_STAGE] == CDP__CALL_ENDED;
+}
+
+/* The rpc of a call; NULL: the call was never started. */
+CDP__PRIVATE cdp_rpc *cdp__call_rpc(const char *name, const cdp_call *call) {
+    cdp_rpc *rpc = call ? (cdp_rpc *)(uintptr_t)call->priv[CDP__CALL_RPC] : NULL;
+    if (rpc) return cdp__rpc_forked(rpc, name) ? NULL : rpc;
+    (void)cdp__fail(CDP_ERR_INVALID, "%s: this cdp_call was not started", name);
+    return NULL;
+}
+
+CDP__PRIVATE cdp_status cdp__call_result(const cdp_call *call) {
+    if (call->status != CDP_OK) *cdp__error_slot() = call->error;
+    return call->status;
+}
+
+/* The latest end of the call, on the clock of os->now_ns; 0: it has ended, but perhaps `done` has
+   not run yet. */
+CDP__PRIVATE uint64_t cdp__call_deadline(cdp_rpc *rpc, const cdp_call *call) {
+    const cdp__rpc_call *c = call->priv[CDP__CALL_STAGE] == CDP__CALL_UNDER_WAY
+        ? cdp__rpc_call_find(rpc, call->priv[CDP__CALL_ID])
+        : NULL;
+    return c && c->call == call ? c->deadline_ns : 0;
+}
+
+CDP__PRIVATE cdp_status cdp__call_wait_until(
+    const char *name, cdp_call *call, bool bounded, uint32_t timeout_ms) {
+    cdp_rpc *rpc = cdp__call_rpc(name, call);
+    cdp_status st = CDP_OK;
+    if (!rpc) return CDP_ERR_INVALID;
+    cdp__rpc_lock(rpc);
+    st = cdp__rpc_wait(rpc, cdp__call_over, call,
+        bounded ? cdp__rpc_until(rpc, timeout_ms) : CDP__NEVER, cdp__call_deadline(rpc, call));
+    cdp__rpc_leave(rpc);
+    return st == CDP_OK ? cdp__call_result(call) : st;
+}
+
+CDP_API cdp_status cdp_call_wait(cdp_call *call) {
+    return cdp__call_wait_until("cdp_call_wait", call, false, 0);
+}
+
+CDP_API cdp_status cdp_call_wait_for(cdp_call *call, uint32_t timeout_ms) {
+    return cdp__call_wait_until("cdp_call_wait_for", call, true, timeout_ms);
+}
+
+CDP_API cdp_status cdp_call_test(cdp_call *call) {
+    cdp_rpc *rpc = cdp__call_rpc("cdp_call_test", call);
+    bool over;
+    if (!rpc) return CDP_ERR_INVALID;
+    cdp__rpc_lock(rpc);
+    over = cdp__call_over(rpc, call);
+    cdp_lock_release(&rpc->lock);
+    return over ? cdp__call_result(call) : CDP_PENDING;
+}
+
+CDP_API cdp_status cdp_call_wait_all(cdp_call *const *calls, uint32_t count) {
+    cdp_status first = CDP_OK, st;
+    cdp_error e;
+    uint32_t i;
+    if (count && !calls) return cdp__fail(CDP_ERR_INVALID, "cdp_call_wait_all needs calls");
+    for (i = 0; i < count; ++i) {
+        st = cdp_call_wait(calls[i]);
+        if (st == CDP_OK || first != CDP_OK) continue;
+        first = st;
+        e = *cdp_last_error();
+    }
+    if (first != CDP_OK) *cdp__error_slot() = e;
+    return first;
+}
+
+typedef struct cdp__calls {
+    cdp_call *const *at;
+    uint32_t count, which;
+} cdp__calls;
+
+CDP__PRIVATE bool cdp__call_any_over(cdp_rpc *rpc, void *arg) {
+    cdp__calls *c = (cdp__calls *)arg;
+    for (c->which = 0; c->which < c->count; ++c->which)
+        if (cdp__call_over(rpc, c->at[c->which])) return true;
+    return false;
+}
+
+CDP_API cdp_status cdp_call_wait_any(
+    cdp_call *const *calls, uint32_t count, uint32_t timeout_ms, uint32_t *which) {
+    cdp__calls c;
+    cdp_rpc *rpc;
+    cdp_status st;
+    uint64_t bound_ns = CDP__NEVER;
+    uint32_t i;
+    if (!calls || !count || !which)
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_call_wait_any needs calls and a pointer for the index");
+    for (i = 0; i < count; ++i) {
+        rpc = cdp__call_rpc("cdp_call_wait_any", calls[i]);
+        if (!rpc) return CDP_ERR_INVALID;
+        if (rpc != cdp__call_rpc("cdp_call_wait_any", calls[0]))
+            return cdp__fail(CDP_ERR_INVALID,
+                "cdp_call_wait_any: calls[0] and calls[%u] belong to different rpcs", i);
+    }
+    c.at = calls;
+    c.count = count;
+    rpc = cdp__call_rpc("cdp_call_wait_any", calls[0]);
+    cdp__rpc_lock(rpc);
+    for (i = 0; i < count; ++i)
+        bound_ns = cdp__min(bound_ns, cdp__call_deadline(rpc, calls[i]));
+    st = cdp__rpc_wait(rpc, cdp__call_any_over, &c, cdp__rpc_until(rpc, timeout_ms), bound_ns);
+    cdp__rpc_leave(rpc);
+    if (st != CDP_OK) return st;
+    *which = c.which;
+    return cdp__call_result(calls[c.which]);
+}
+
+CDP_API cdp_status cdp_call_cancel(cdp_call *call) {
+    cdp_rpc *rpc = cdp__call_rpc("cdp_call_cancel", call);
+    cdp__rpc_call *c;
+    cdp_status st = CDP_OK;
+    if (!rpc) return CDP_ERR_INVALID;
+    cdp__rpc_lock(rpc);
+    c = call->priv[CDP__CALL_STAGE] == CDP__CALL_UNDER_WAY
+        ? cdp__rpc_call_find(rpc, call->priv[CDP__CALL_ID])
+        : NULL;
+    if (c && c->call == call) {
+        cdp__rpc_abandon(rpc, c, CDP_ERR_ABORTED);
+        if (c->to == rpc->rank) cdp__rpc_got_cancel(rpc, rpc->rank, call->priv[CDP__CALL_ID]);
+    } else {
+        st = cdp__fail(CDP_ERR_STATE, "cdp_call_cancel: the call has ended before");
+    }
+    cdp__rpc_leave(rpc);
+    return st;
+}
+
+CDP_API cdp_status cdp_call_work(cdp_call *call, cdp_work *out) {
+    cdp_rpc *rpc = cdp__call_rpc("cdp_call_work", call);
+    cdp_status st = CDP_OK;
+    if (!rpc || !out)
+        return rpc ? cdp__fail(CDP_ERR_INVALID, "cdp_call_work needs a pointer for the work")
+                   : CDP_ERR_INVALID;
+    memset(out, 0, sizeof *out);
+    cdp__rpc_lock(rpc);
+    if (call->priv[CDP__CALL_WORK])
+        st = cdp__fail(CDP_ERR_STATE, "cdp_call_work: this call has a work already; use that one");
+    if (st == CDP_OK) {
+        cdp__enter(rpc->group);
+        if (!cdp__pend_open(rpc->group, CDP__PEND_CALL, out)) st = cdp_last_error()->status;
+        cdp__leave(rpc->group);
+    }
+    if (st == CDP_OK) call->priv[CDP__CALL_WORK] = out->seq;
+    if (st == CDP_OK && cdp__call_over(rpc, call)) cdp__rpc_end_work(rpc, call);
+    cdp__rpc_leave(rpc);
+    return st;
+}
+
+CDP_API void cdp_call_free(cdp_call *call) {
+    cdp__rpc_here *here = cdp__rpc_here_of();
+    const bool in_done = call && here->done == call;
+    bool used;
+    cdp_rpc *rpc;
+    uint32_t i;
+    if (!call || (!in_done && call->priv[CDP__CALL_STAGE] != CDP__CALL_ENDED)) return;
+    rpc = (cdp_rpc *)(uintptr_t)call->priv[CDP__CALL_RPC];
+    used = call->rref_count || call->priv[CDP__CALL_MEMORY] || call->priv[CDP__CALL_TENSORS];
+    if (used && cdp__rpc_forked(rpc, "cdp_call_free")) return; /* else the rpc may be gone */
+    if (in_done) {
+        here->done = NULL;
+        cdp__rpc_lock(rpc);
+        cdp__rpc_end_work(rpc, call);
+        cdp_lock_release(&rpc->lock);
+    }
+    for (i = 0; i < call->rref_count; ++i)
+        cdp_rref_drop(call->rrefs[i]);
+    if (call->priv[CDP__CALL_MEMORY]) {
+        cdp__rpc_lock(rpc);
+        cdp__rpc_area_free(rpc, (void *)(uintptr_t)call->priv[CDP__CALL_MEMORY]);
+        cdp_lock_release(&rpc->lock);
+    }
+    if (call->priv[CDP__CALL_TENSORS]) /* only then is it certain that the rpc still exists */
+        cdp__free(rpc->os, (void *)(uintptr_t)call->priv[CDP__CALL_TENSORS]);
+    memset(call, 0, sizeof *call);
+}
+
+#endif /* CDP_SRC_RPC_CALL_WAITS_H */

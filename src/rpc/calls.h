@@ -1,0 +1,332 @@
+/* rpc/calls.h - calls of this rank
+
+   Knows: records of calls. Promises: a call ends once, by its deadline; `ran` is NO only if the
+   function did not run and never will. */
+#ifndef CDP_SRC_RPC_CALLS_H
+#define CDP_SRC_RPC_CALLS_H
+
+#include "../base/config.h"
+#include "../base/status_api.h"
+#include "../base/error_api.h"
+#include "../message/transport_api.h"
+#include "../group/group_api.h"
+#include "../base/compiler.h"
+#include "../base/basics.h"
+#include "../base/text.h"
+#include "../group/pending.h"
+#include "../group/drive.h"
+#include "worker_api.h"
+#include "calls_api.h"
+#include "table.h"
+#include "forks.h"
+#include "packets.h"
+#include "state.h"
+#include "pools.h"
+#include "send.h"
+#include "contexts.h"
+
+enum {
+    CDP__CALL_RPC,
+    CDP__CALL_ID,
+    CDP__CALL_STAGE,
+    CDP__CALL_MEMORY,
+    CDP__CALL_TENSORS,
+    CDP__CALL_WORK,
+    CDP__CALL_ROOM,
+    CDP__CALL_WORDS = 10
+};
+#define CDP__CALL_UNDER_WAY 1u
+#define CDP__CALL_ENDED 2u
+
+/* Completes the work of a call. */
+CDP__PRIVATE void cdp__rpc_end_work(cdp_rpc *rpc, cdp_call *call) {
+    const uint64_t seq = call->priv[CDP__CALL_WORK];
+    if (!seq) return;
+    cdp__enter(rpc->group);
+    cdp__pend_close(&rpc->group->pends[seq & 0xffff], call->status != CDP_OK);
+    cdp__world_tell(rpc->group->w);
+    cdp__leave(rpc->group);
+    call->priv[CDP__CALL_WORK] = 0;
+}
+
+/* The program owns its call again. */
+CDP__PRIVATE void cdp__rpc_publish(cdp_rpc *rpc, cdp_call *call) {
+    cdp__rpc_end_work(rpc, call);
+    call->priv[CDP__CALL_STAGE] = CDP__CALL_ENDED;
+    rpc->changed = true;
+}
+
+CDP__PRIVATE void cdp__rpc_call_over(cdp_rpc *rpc, cdp__rpc_call *c) {
+    if (c->call || c->done_call || !c->wire_over) return;
+    cdp__rpc_call_close(rpc, c);
+}
+
+CDP__PRIVATE void cdp__rpc_done(cdp_rpc *rpc, cdp__rpc_task *task) {
+    cdp__rpc_call *c = (cdp__rpc_call *)task;
+    cdp__rpc_here *here = cdp__rpc_here_of();
+    cdp_call *call = c->done_call;
+    if (call->status != CDP_OK) *cdp__error_slot() = call->error;
+    here->done = call;
+    c->done(c->done_user, call);
+    if (CDP__RPC_PLANT(TOLD_TWICE)) c->done(c->done_user, call);
+    cdp__rpc_lock(rpc);
+    c->done_call = NULL;
+    if (here->done) cdp__rpc_publish(rpc, call);
+    here->done = NULL;
+    cdp__rpc_call_over(rpc, c);
+    cdp_lock_release(&rpc->lock);
+}
+
+/* Ends the call for the program. For a failure, this thread's last error is copied. */
+CDP__PRIVATE void cdp__rpc_end(
+    cdp_rpc *rpc, cdp__rpc_call *c, cdp_status status, cdp_ran ran, int32_t code) {
+    cdp_call *call = c->call;
+    if (!call) return;
+    cdp__rpc_record_end(rpc, c, status, ran);
+    rpc->late += status == CDP_ERR_TIMEOUT;
+    c->call = NULL;
+    call->status = status;
+    call->ran = ran;
+    call->code = code;
+    if (status != CDP_OK) {
+        call->error = *cdp_last_error();
+        call->error.status = status;
+        call->error.rank = (int32_t)cdp_world_rank_of(rpc->group, rpc->rank);
+    }
+    if (!c->done) {
+        cdp__rpc_publish(rpc, call);
+        return;
+    }
+    c->done_call = call;
+    c->task.run = cdp__rpc_done;
+    cdp__rpc_add_task(rpc, &c->task);
+}
+
+/* No more messages of this call will arrive. */
+CDP__PRIVATE void cdp__rpc_wire_over(cdp_rpc *rpc, cdp__rpc_call *c) {
+    const uint32_t on = c->on;
+    if (c->wire_over) return;
+    cdp__rpc_record_end(rpc, c, CDP_OK, CDP_RAN_UNKNOWN); /* nobody waited for it */
+    c->wire_over = true;
+    --rpc->peers[c->to].flight;
+    rpc->peers[c->to].flight_bytes -= c->bytes;
+    rpc->changed = true;
+    c->on = 0;
+    if (c->order) rpc->confirmed = true; /* the next call of the order may have its turn */
+    if (on) cdp__ref_off_wire(&rpc->refs, on);
+    cdp__rpc_call_over(rpc, c);
+}
+
+/* Sets the last error, with the beginning that all texts about a call have. */
+CDP__PRIVATE CDP__PRINTF(4, 5) void cdp__rpc_say(
+    cdp_rpc *rpc, const cdp__rpc_call *c, cdp_status status, const char *format, ...) {
+    char name[16], text[CDP__RPC_TEXT + 1];
+    cdp__text t;
+    va_list ap;
+    t.at = text;
+    t.size = sizeof text;
+    t.used = 0;
+    va_start(ap, format);
+    cdp__text_add_v(&t, format, ap);
+    va_end(ap);
+    (void)cdp__fail_peer(status, cdp_world_rank_of(rpc->group, c->to), 0, "%s on rank %u (%s): %s",
+        c->function ? cdp__rpc_function_name(rpc, c->function, name) : "the value", c->to,
+        rpc->peers[c->to].name, text);
+}
+
+/* Room for a result: for references, and then, or where the program wants it, for its contents.
+   NULL: out of memory. */
+CDP__PRIVATE uint8_t *cdp__rpc_result_room(
+    cdp_rpc *rpc, cdp_call *call, uint32_t rrefs, uint32_t tensors, uint64_t bytes) {
+    const uint64_t need = rrefs * sizeof(cdp_rref) + (call->into.data ? 0 : bytes);
+    uint8_t *at = (uint8_t *)&call->priv[CDP__CALL_ROOM];
+    if (tensors) {
+        call->tensors = (cdp_tensor *)cdp__alloc(rpc->os, tensors * sizeof *call->tensors);
+        call->priv[CDP__CALL_TENSORS] = (uint64_t)(uintptr_t)call->tensors;
+        if (!call->tensors) return NULL;
+        call->tensor_count = tensors;
+    }
+    if (need > 8 * (CDP__CALL_WORDS - CDP__CALL_ROOM)) {
+        at = (uint8_t *)cdp__alloc(rpc->os, need);
+        call->priv[CDP__CALL_MEMORY] = (uint64_t)(uintptr_t)at;
+        if (!at) return NULL;
+    }
+    call->rrefs = rrefs ? (cdp_rref *)(void *)at : NULL;
+    call->rref_count = rrefs;
+    return call->into.data ? (uint8_t *)call->into.data : at + rrefs * sizeof(cdp_rref);
+}
+
+/* Where the program wants the result, there is room for it; else the call has failed. */
+CDP__PRIVATE bool cdp__rpc_result_fits(cdp_rpc *rpc, cdp__rpc_call *c, uint64_t bytes) {
+    if (!c->call->into.data || bytes <= c->call->into.bytes) return true;
+    cdp__rpc_say(rpc, c, CDP_ERR_INVALID,
+        "its result has %llu bytes, into of the cdp_call has room for %llu",
+        (unsigned long long)bytes, (unsigned long long)c->call->into.bytes);
+    cdp__rpc_end(rpc, c, CDP_ERR_INVALID, CDP_RAN_YES, 0);
+    return false;
+}
+
+/* The contents of a result are in `area`; its tensors are described by `like`. */
+CDP__PRIVATE void cdp__rpc_result_in(
+    cdp_call *call, const cdp_tensor *like, uint8_t *area, uint64_t bytes) {
+    uint8_t *at = cdp__rpc_tensors_in(call->tensors, like, call->tensor_count, area);
+    call->bytes = bytes - (uint64_t)(at - area);
+    call->data = call->bytes ? at : NULL;
+}
+
+/* A call to this rank itself has a result: handles it like one from another rank. */
+CDP__PRIVATE void cdp__rpc_own_reply(cdp_rpc *rpc, cdp__rpc_call *c, const cdp_args *args) {
+    const uint32_t rrefs = args ? args->rref_count : 0;
+    const uint64_t bytes = cdp__rpc_args_bytes(args);
+    uint8_t *at = NULL;
+    uint32_t i;
+    if (!c->call || !cdp__rpc_result_fits(rpc, c, bytes)) return;
+    at = cdp__rpc_result_room(rpc, c->call, rrefs, args ? args->tensor_count : 0, bytes);
+    if (!at) {
+        cdp__rpc_say(rpc, c, CDP_ERR_NOMEM, "out of memory: its result needs %llu bytes",
+            (unsigned long long)bytes);
+        cdp__rpc_end(rpc, c, CDP_ERR_NOMEM, CDP_RAN_YES, 0);
+        return;
+    }
+    for (i = 0; i < rrefs; ++i) {
+        c->call->rrefs[i] = args->rrefs[i];
+        ++rpc->refs.at[(uint32_t)args->rrefs[i].slot].handles;
+    }
+    cdp__rpc_gather(at, args);
+    cdp__rpc_copied(rpc, bytes);
+    cdp__rpc_result_in(c->call, args ? args->tensors : NULL, at, bytes);
+    cdp__rpc_end(rpc, c, CDP_OK, CDP_RAN_YES, 0);
+}
+
+/* References of a message that is not used. */
+CDP__PRIVATE void cdp__rpc_untake(cdp_rpc *rpc, const uint32_t *slots, uint32_t count) {
+    uint32_t i;
+    for (i = 0; i < count; ++i)
+        if (slots[i]) cdp__ref_drop(&rpc->refs, slots[i]);
+}
+
+/* A result has come; its references were taken over already. `owned`: the body is ours. True:
+   it is the call's now. */
+CDP__PRIVATE bool cdp__rpc_reply_came(cdp_rpc *rpc, cdp__rpc_call *c, const cdp__rpc_packet *p,
+    const uint32_t *slots, uint8_t *owned) {
+    cdp_tensor like[CDP__RPC_TENSORS];
+    uint8_t *at;
+    uint32_t i;
+    bool kept = false;
+    for (i = 0; i < p->tensors; ++i) {
+        like[i] = cdp__rpc_get_shape(p->shapes + i * CDP__RPC_SHAPE);
+        if (like[i].value)
+            like[i].value = cdp__ctx_import(rpc, c->ctx, p->slot, c->to, like[i].value);
+    }
+    if (!c->call || !cdp__rpc_result_fits(rpc, c, p->area_bytes)) {
+        cdp__rpc_untake(rpc, slots, p->rrefs);
+        return false;
+    }
+    kept = owned && !p->rrefs && !c->call->into.data;
+    at = cdp__rpc_result_room(rpc, c->call, p->rrefs, p->tensors, kept ? 0 : p->area_bytes);
+    if (!at) {
+        cdp__rpc_untake(rpc, slots, p->rrefs);
+        cdp__rpc_say(rpc, c, CDP_ERR_NOMEM, "out of memory: its result needs %llu bytes",
+            (unsigned long long)p->area_bytes);
+        cdp__rpc_end(rpc, c, CDP_ERR_NOMEM, CDP_RAN_YES, 0);
+        return false;
+    }
+    for (i = 0; i < p->rrefs; ++i) {
+        memset(&c->call->rrefs[i], 0, sizeof(cdp_rref));
+        if (slots[i]) c->call->rrefs[i] = cdp__rpc_rref(rpc, slots[i]);
+    }
+    if (kept) {
+        at = (uint8_t *)(uintptr_t)p->area;
+        c->call->priv[CDP__CALL_MEMORY] = (uint64_t)(uintptr_t)owned;
+    } else if (p->area_bytes) {
+        memcpy(at, p->area, (size_t)p->area_bytes);
+        cdp__rpc_copied(rpc, p->area_bytes);
+    }
+    cdp__rpc_result_in(c->call, like, at, p->area_bytes);
+    cdp__rpc_end(rpc, c, CDP_OK, CDP_RAN_YES, 0);
+    return kept;
+}
+
+/* The owner reports that the call failed, or refuses it. */
+CDP__PRIVATE void cdp__rpc_fail_came(cdp_rpc *rpc, cdp__rpc_call *c, cdp_status status, cdp_ran ran,
+    int32_t code, const char *text) {
+    if (!c->call) return;
+    if (status == CDP_ERR_REMOTE)
+        cdp__rpc_say(rpc, c, status, "failed with code %d: %s", code, text);
+    else
+        cdp__rpc_say(rpc, c, status, "%s", text);
+    cdp__rpc_end(rpc, c, status, ran, code);
+}
+
+/* Removes the message of a call that has not been sent from a queue. */
+CDP__PRIVATE bool cdp__rpc_take_back(cdp_rpc *rpc, cdp__rpc_out **list, uint64_t id) {
+    cdp__rpc_out **at = list, *o;
+    while (*at && ((*at)->p.kind != CDP__RPC_CALL || (*at)->p.a != id))
+        at = &(*at)->next;
+    o = *at;
+    if (!o) return false;
+    *at = o->next;
+    cdp__rpc_out_drop(rpc, o);
+    return true;
+}
+
+/* True for a call to this rank itself whose function has not begun, and will not if it is
+   cancelled now. */
+CDP__PRIVATE bool cdp__rpc_still_here(const cdp_rpc *rpc, const cdp__rpc_call *c) {
+    const uint64_t id = cdp__rpc_call_id(c);
+    const cdp__rpc_rq *rq = c->to == rpc->rank ? rpc->all : NULL;
+    while (rq && (rq->pub.from != rpc->rank || rq->call != id))
+        rq = rq->after;
+    return rq && rq->stage < CDP__RPC_RUNNING;
+}
+
+CDP__PRIVATE const char *cdp__rpc_ran_text(
+    const cdp_rpc *rpc, const cdp__rpc_call *c, cdp_ran ran) {
+    if (ran != CDP_RAN_NO) return "whether it ran is not known";
+    return c->to == rpc->rank ? "it had not begun" : "the call never left this rank";
+}
+
+/* Ends a call that the program does not wait for any longer; status is TIMEOUT, ABORTED or
+   STATE. */
+CDP__PRIVATE void cdp__rpc_abandon(cdp_rpc *rpc, cdp__rpc_call *c, cdp_status status) {
+    cdp__rpc_peer *peer = &rpc->peers[c->to];
+    const uint64_t id = cdp__rpc_call_id(c);
+    const bool never_left = !c->left; /* for a call to this rank: there is no request of it yet */
+    cdp_ran ran = CDP_RAN_UNKNOWN;
+    if (never_left && c->to != rpc->rank) {
+        (void)(cdp__rpc_take_back(rpc, &rpc->waiting, id)
+            || cdp__rpc_take_back(rpc, &peer->queue, id));
+        for (peer->queue_end = &peer->queue; *peer->queue_end;)
+            peer->queue_end = &(*peer->queue_end)->next;
+    }
+    if (never_left || cdp__rpc_still_here(rpc, c)) ran = CDP_RAN_NO;
+    if (status == CDP_ERR_TIMEOUT)
+        cdp__rpc_say(rpc, c, status, "no answer within %llu ms%s; %s",
+            (unsigned long long)(c->deadline_ns > c->start_ns
+                    ? (c->deadline_ns - c->start_ns) / CDP__MS
+                    : 0),
+            c->cut ? ", when the wait that ran the calling function had to end" : "",
+            cdp__rpc_ran_text(rpc, c, ran));
+    else
+        cdp__rpc_say(rpc, c, status, "%s",
+            status == CDP_ERR_ABORTED ? "cancelled by cdp_call_cancel()"
+                                      : "this rank's rpc was destroyed");
+    cdp__rpc_end(rpc, c, status, ran, 0);
+    if (never_left)
+        cdp__rpc_wire_over(rpc, c);
+    else if (c->to != rpc->rank)
+        cdp__rpc_control(rpc, c->to, CDP__RPC_CANCEL, id, 0, 0);
+}
+
+/* Ends a call because its rank is lost, its long body was refused, or a reference in it broke. */
+CDP__PRIVATE void cdp__rpc_call_failed(
+    cdp_rpc *rpc, cdp__rpc_call *c, cdp_status status, cdp_ran ran, const char *why) {
+    if (c->call) {
+        cdp__rpc_say(rpc, c, status, "%s", why);
+        cdp__rpc_end(rpc, c, status, ran, 0);
+    }
+    cdp__rpc_record_end(rpc, c, status, ran);
+    cdp__rpc_wire_over(rpc, c);
+}
+
+#endif /* CDP_SRC_RPC_CALLS_H */

@@ -1,0 +1,383 @@
+/* rpc/shutdown.h - waits until no rank has calls in flight
+
+   Knows: sums of messages, what is left. Promises: ends by its deadline, sleeps until then; after
+   OK no rank has a call, a message or a reference. */
+#ifndef CDP_SRC_RPC_SHUTDOWN_H
+#define CDP_SRC_RPC_SHUTDOWN_H
+
+#include "../base/config.h"
+#include "../base/status_api.h"
+#include "../base/types_api.h"
+#include "../base/error_api.h"
+#include "../message/transport_api.h"
+#include "../group/group_api.h"
+#include "../group/collectives_api.h"
+#include "../group/works_api.h"
+#include "../channel/channel_api.h"
+#include "../base/compiler.h"
+#include "../base/basics.h"
+#include "../base/text.h"
+#include "../base/hash.h"
+#include "../message/stream.h"
+#include "../group/pending.h"
+#include "../channel/channel.h"
+#include "worker_api.h"
+#include "table.h"
+#include "forks.h"
+#include "packets.h"
+#include "state.h"
+#include "send.h"
+#include "contexts.h"
+#include "requests.h"
+#include "intake.h"
+#include "waits.h"
+#include "life.h"
+
+/* True if this rank has nothing in flight. */
+CDP__PRIVATE bool cdp__rpc_passive(cdp_rpc *rpc, void *none) {
+    uint32_t r;
+    (void)none;
+    if (rpc->calls_used || rpc->rqs || rpc->waiting || rpc->in || rpc->tasks || rpc->waves)
+        return false;
+    for (r = 0; r < rpc->ranks; ++r)
+        if (rpc->peers[r].queue || rpc->peers[r].offered) return false;
+    return true;
+}
+
+CDP__PRIVATE const char *cdp__rpc_stage_text(cdp__rpc_stage stage) {
+    if (stage == CDP__RPC_RUNNING) return "still runs";
+    return stage == CDP__RPC_KEPT ? "was kept and never replied to" : "waits";
+}
+
+/* Sets the last error to a text that names what this rank still has in flight. */
+CDP__PRIVATE cdp_status cdp__rpc_blame(cdp_rpc *rpc) {
+    const cdp__rpc_rq *rq = rpc->all;
+    char name[16];
+    uint32_t i;
+    for (i = 1; i <= rpc->call_count; ++i) {
+        const cdp__rpc_call *c = rpc->calls[i];
+        if (c->used && !c->wire_over)
+            return cdp__fail_peer(CDP_ERR_TIMEOUT, cdp_world_rank_of(rpc->group, c->to), 0,
+                "cdp_rpc_shutdown: the call of %s on rank %u (%s) has not ended",
+                c->function ? cdp__rpc_function_name(rpc, c->function, name) : "a value", c->to,
+                rpc->peers[c->to].name);
+    }
+    if (rq)
+        return cdp__fail_peer(CDP_ERR_TIMEOUT, cdp_world_rank_of(rpc->group, rq->pub.from), 0,
+            "cdp_rpc_shutdown: %s, called by rank %u (%s), %s here",
+            rq->f ? rq->f->name : "a value", rq->pub.from, rpc->peers[rq->pub.from].name,
+            cdp__rpc_stage_text(rq->stage));
+    for (i = 0; i < rpc->ranks; ++i)
+        if (rpc->peers[i].queue || rpc->peers[i].offered)
+            return cdp__fail_peer(CDP_ERR_TIMEOUT, cdp_world_rank_of(rpc->group, i), 0,
+                "cdp_rpc_shutdown: rank %u (%s) takes no messages", i, rpc->peers[i].name);
+    return cdp__fail(CDP_ERR_TIMEOUT, "cdp_rpc_shutdown: this rank was not idle in time");
+}
+
+/* Counts that ranks add up while they shut down. */
+typedef enum cdp__rpc_count {
+    CDP__RPC_SENT,
+    CDP__RPC_RECEIVED,
+    CDP__RPC_LOSSES,
+    CDP__RPC_ONE_SIDED, /* the sum is 0 if both ends of every lost link have noticed the loss */
+    CDP__RPC_COUNTS
+} cdp__rpc_count;
+
+/* Messages to and from lost ranks are not counted, because some of them never arrive. */
+CDP__PRIVATE void cdp__rpc_tally(const cdp_rpc *rpc, uint64_t n[CDP__RPC_COUNTS]) {
+    uint32_t r;
+    memset(n, 0, CDP__RPC_COUNTS * sizeof *n);
+    for (r = 0; r < rpc->ranks; ++r) {
+        const uint64_t link[2] = {cdp__min(r, rpc->rank), cdp__max(r, rpc->rank)};
+        const uint64_t name = cdp__hash(CDP__HASH_START, link, sizeof link);
+        if (rpc->lost[r]) {
+            ++n[CDP__RPC_LOSSES];
+            n[CDP__RPC_ONE_SIDED] += r < rpc->rank ? name : 0 - name;
+        } else {
+            n[CDP__RPC_SENT] += rpc->peers[r].sent;
+            n[CDP__RPC_RECEIVED] += rpc->peers[r].received;
+        }
+    }
+}
+
+CDP__PRIVATE bool cdp__rpc_tally_moved(cdp_rpc *rpc, void *summed) {
+    uint64_t n[CDP__RPC_COUNTS];
+    cdp__rpc_tally(rpc, n);
+    return memcmp(n, summed, sizeof n) != 0;
+}
+
+typedef struct cdp__rpc_sum {
+    cdp_rpc *rpc;
+    cdp_status status;
+    cdp_error error;
+    bool over;
+} cdp__rpc_sum;
+
+/* The sum is complete. Runs in a callback. */
+CDP__PRIVATE cdp_status cdp__rpc_summed(void *user, cdp_status status) {
+    cdp__rpc_sum *s = (cdp__rpc_sum *)user;
+    cdp_rpc *rpc = s->rpc;
+    cdp__rpc_lock(rpc);
+    s->status = status;
+    s->error = *cdp_last_error();
+    s->over = true;
+    cdp_channel_wake(rpc->channel);
+    cdp_lock_release(&rpc->lock);
+    return CDP_OK;
+}
+
+CDP__PRIVATE bool cdp__rpc_sum_over(cdp_rpc *rpc, void *arg) {
+    (void)rpc;
+    return ((cdp__rpc_sum *)arg)->over;
+}
+
+/* all = the sum of every rank's `mine`. Lock held; released meanwhile. */
+CDP__PRIVATE cdp_status cdp__rpc_add_up(
+    cdp_rpc *rpc, const uint64_t *mine, uint64_t *all, uint64_t until_ns) {
+    cdp_request request;
+    cdp__rpc_sum sum;
+    cdp_work work, then;
+    cdp_status st;
+    memset(&sum, 0, sizeof sum);
+    memset(&request, 0, sizeof request);
+    sum.rpc = rpc;
+    request.kind = CDP_COLL_ALLREDUCE;
+    request.in = mine;
+    request.out = all;
+    request.count = CDP__RPC_COUNTS;
+    request.dtype = CDP_DTYPE_U64;
+    request.op = CDP_REDUCE_SUM;
+    request.timeout_ms = CDP_NO_TIMEOUT;
+    if (until_ns != CDP__NEVER) {
+        const uint64_t now = cdp__now(rpc->os);
+        request.timeout_ms =
+            (uint32_t)(until_ns > now ? (until_ns - now + CDP__MS - 1) / CDP__MS : 1);
+    }
+    cdp_lock_release(&rpc->lock);
+    st = cdp_start(rpc->sums, &request, &work);
+    if (st == CDP_OK) {
+        st = cdp_work_then(work, cdp__rpc_summed, &sum, &then);
+        /* no callback will report its end, and it writes to `all` until then */
+        if (st != CDP_OK) (void)!cdp_work_wait(work);
+    }
+    cdp__rpc_lock(rpc);
+    if (st == CDP_OK) st = cdp__rpc_wait(rpc, cdp__rpc_sum_over, &sum, CDP__NEVER, until_ns);
+    if (st == CDP_OK && sum.status != CDP_OK) {
+        *cdp__error_slot() = sum.error;
+        st = sum.status;
+    }
+    return st;
+}
+
+/* Pause between two sums. Ranks add up again as soon as one of their counts changes, and
+   otherwise after a pause that grows, because calls may take long and adding up all the time
+   would keep every core busy. */
+#define CDP__RPC_PAUSE_NS 50000u
+#define CDP__RPC_PAUSE_MAX_NS 20000000u
+
+/* Runs functions until no rank has anything in flight. That is so if two sums of the messages
+   that all ranks have sent and received, each taken while they are passive, are equal, and as
+   many were received as were sent. The second sum begins after the first is complete, so no
+   message can be in flight during both. A loss between the two sums, or one that only one end
+   has noticed, makes them unequal. Lock held; released meanwhile. */
+CDP__PRIVATE cdp_status cdp__rpc_quiet(cdp_rpc *rpc, uint64_t until_ns) {
+    uint64_t before[CDP__RPC_COUNTS], mine[CDP__RPC_COUNTS], all[CDP__RPC_COUNTS];
+    uint64_t pause = 0;
+    memset(before, 0xff, sizeof before);
+    for (;;) {
+        uint64_t now;
+        cdp_status st = cdp__rpc_wait(rpc, cdp__rpc_passive, NULL, until_ns, until_ns);
+        if (st == CDP_PENDING) return cdp__rpc_blame(rpc);
+        if (st != CDP_OK) return st;
+        cdp__rpc_tally(rpc, mine);
+        st = cdp__rpc_add_up(rpc, mine, all, until_ns);
+        if (st != CDP_OK) return st;
+        if (!memcmp(all, before, sizeof all) || CDP__RPC_PLANT(ONE_SUM)) return CDP_OK;
+        now = cdp__now(rpc->os);
+        if (now >= until_ns)
+            return cdp__fail(CDP_ERR_TIMEOUT,
+                "cdp_rpc_shutdown: messages between ranks are still under way: %llu were sent, "
+                "%llu have come",
+                (unsigned long long)all[CDP__RPC_SENT], (unsigned long long)all[CDP__RPC_RECEIVED]);
+        if (all[CDP__RPC_SENT] == all[CDP__RPC_RECEIVED] && !all[CDP__RPC_ONE_SIDED]) {
+            memcpy(before, all, sizeof before);
+            pause = 0;
+            continue;
+        }
+        memset(before, 0xff, sizeof before);
+        pause = cdp__min(cdp__max(2 * pause, CDP__RPC_PAUSE_NS), CDP__RPC_PAUSE_MAX_NS);
+        if (CDP__RPC_PLANT(NOT_OF_THE_SEED)) pause += CDP__RPC_PAUSE_NS;
+        st = cdp__rpc_wait(
+            rpc, cdp__rpc_tally_moved, mine, cdp__min(until_ns, now + pause), until_ns);
+        if (st != CDP_OK && st != CDP_PENDING) return st;
+    }
+}
+
+/* Drops references that the program still holds. Returns how many there were; `text` describes
+   the first one. Lock held; released meanwhile. */
+CDP__PRIVATE uint32_t cdp__rpc_drop_leaks(cdp_rpc *rpc, char text[160]) {
+    uint32_t slot, n = 0;
+    for (slot = 1; slot < rpc->refs.room; ++slot) {
+        cdp__ref *r = &rpc->refs.at[slot];
+        const char *label = rpc->extra[slot].label;
+        const uint64_t rid = r->rid;
+        const uint32_t owner = r->rank;
+        if (r->kind != CDP__REF_USER || !r->handles) continue;
+        if (!n++)
+            cdp__format(text, 160, "to a value of rank %u (%s)%s%s", owner, rpc->peers[owner].name,
+                label ? ", label " : "", label ? label : "");
+        r->handles = 1;
+        cdp__ref_drop(&rpc->refs, slot);
+        if (!rpc->desc.leaked) continue;
+        cdp_lock_release(&rpc->lock);
+        rpc->desc.leaked(rpc->desc.user, rid, owner, label);
+        cdp__rpc_lock(rpc);
+    }
+    return n;
+}
+
+/* Ends contexts of this rank that the program has not ended. Returns how many. */
+CDP__PRIVATE uint32_t cdp__rpc_end_contexts(cdp_rpc *rpc) {
+    cdp_ctx *ctx, *next;
+    uint32_t r, n = 0;
+    for (ctx = rpc->contexts; ctx; ctx = next) {
+        next = ctx->next;
+        /* one that has ended waits for answers in another thread, which drops it */
+        if (cdp__rpc_maker(ctx->id) != rpc->rank || ctx->ended) continue;
+        ++n;
+        for (r = 0; r < rpc->ranks; ++r)
+            if (ctx->with[r] == CDP__CTX_WITH && r != rpc->rank)
+                cdp__rpc_control(rpc, r, CDP__RPC_CTX_END, ctx->id, 0, 0);
+        cdp__ctx_drop(rpc, ctx);
+    }
+    return n;
+}
+
+CDP__PRIVATE cdp_status cdp__rpc_shut(cdp_rpc *rpc, uint64_t until_ns) {
+    char text[160];
+    uint32_t leaks, contexts;
+    cdp_status st = cdp__rpc_quiet(rpc, until_ns);
+    if (st != CDP_OK) return st;
+    rpc->phase = CDP__RPC_REFUSING;
+    rpc->leaving = true;
+    contexts = cdp__rpc_end_contexts(rpc);
+    leaks = cdp__rpc_drop_leaks(rpc, text);
+    cdp__rpc_tidy(rpc);
+    st = cdp__rpc_quiet(rpc, until_ns);
+    if (st != CDP_OK) return st;
+    if (!CDP__RPC_PLANT(ONE_SUM)
+        && (rpc->refs.used[CDP__REF_USER] || rpc->refs.used[CDP__REF_FORK]
+            || rpc->refs.used[CDP__REF_HOLD]))
+        return cdp__fail(CDP_ERR_INTERNAL,
+            "cdp_rpc_shutdown: %u references, %u forks and %u holds are left although no message "
+            "is under way",
+            rpc->refs.used[CDP__REF_USER], rpc->refs.used[CDP__REF_FORK],
+            rpc->refs.used[CDP__REF_HOLD]);
+    if (leaks)
+        return cdp__fail(CDP_ERR_STATE,
+            "cdp_rpc_shutdown: this rank still had %u references, the first one %s; drop them "
+            "with cdp_rref_drop() or cdp_call_free()",
+            leaks, text);
+    if (contexts)
+        return cdp__fail(CDP_ERR_STATE,
+            "cdp_rpc_shutdown: this rank still had %u contexts; end them with cdp_ctx_end()",
+            contexts);
+    return CDP_OK;
+}
+
+/* Other threads may be in waits that have just ended: they leave before the channel is closed. Lock
+   held, released meanwhile. */
+CDP__PRIVATE void cdp__rpc_waits_end(cdp_rpc *rpc, cdp_channel *channel, uint64_t until_ns) {
+    uint64_t seen = 0, now = cdp__now(rpc->os);
+    for (; rpc->waiters && now < until_ns; now = cdp__now(rpc->os)) {
+        cdp_lock_release(&rpc->lock);
+        cdp_channel_wake(channel);
+        (void)!cdp_channel_wait_since(channel, &seen, cdp__min(until_ns, now + 10 * CDP__MS));
+        cdp__rpc_lock(rpc);
+    }
+}
+
+CDP_API cdp_status cdp_rpc_shutdown(cdp_rpc *rpc, uint32_t timeout_ms) {
+    cdp_channel *channel;
+    cdp_status st;
+    uint64_t until;
+    bool inside;
+    if (!rpc) return cdp__fail(CDP_ERR_INVALID, "cdp_rpc_shutdown needs an rpc");
+    if (cdp__rpc_forked(rpc, "cdp_rpc_shutdown")) return CDP_ERR_INVALID;
+    until = cdp__deadline(rpc->os, cdp__def(timeout_ms, rpc->desc.timeout_ms));
+    cdp__rpc_lock(rpc);
+    inside = cdp__rpc_here_of()->request || cdp__rpc_here_of()->no_wait || *cdp__inside();
+    if (rpc->phase != CDP__RPC_OPEN || rpc->shutting || inside) {
+        cdp_lock_release(&rpc->lock);
+        return cdp__fail(CDP_ERR_STATE, "cdp_rpc_shutdown: %s",
+            inside ? "a function or a callback must not shut down the rpc that runs it"
+                   : "this rpc was shut down before; destroy it, and create another one");
+    }
+    rpc->shutting = true;
+    st = cdp__rpc_shut(rpc, until);
+    if (st != CDP_OK && st != CDP_ERR_STATE) {
+        rpc->phase = CDP__RPC_REFUSING;
+        cdp__rpc_leave(rpc);
+        return st;
+    }
+    channel = rpc->channel;
+    rpc->phase = CDP__RPC_SHUT;
+    {
+        const cdp_error e = *cdp_last_error();
+        cdp__rpc_waits_end(rpc, channel, until);
+        cdp_lock_release(&rpc->lock);
+        cdp__rpc_stop_workers(rpc);
+        cdp_channel_close(channel);
+        *cdp__error_slot() = e;
+    }
+    cdp__rpc_lock(rpc);
+    rpc->channel = NULL;
+    rpc->changed = true;
+    cdp__rpc_leave(rpc);
+    return st;
+}
+
+CDP__PRIVATE bool cdp__rpc_not_open(cdp_rpc *rpc, void *none) {
+    (void)none;
+    return rpc->phase != CDP__RPC_OPEN;
+}
+
+CDP_API cdp_status cdp_rpc_serve(cdp_rpc *rpc, uint32_t timeout_ms) {
+    cdp__rpc_here *here = cdp__rpc_here_of();
+    cdp__rpc_rq *outer = here->request, serving;
+    cdp_status st;
+    if (!rpc) return cdp__fail(CDP_ERR_INVALID, "cdp_rpc_serve needs an rpc");
+    if (cdp__rpc_forked(rpc, "cdp_rpc_serve")) return CDP_ERR_INVALID;
+    memset(&serving, 0, sizeof serving); /* this thread runs functions although there are workers */
+    if (!outer) here->request = &serving;
+    cdp__rpc_lock(rpc);
+    st = cdp__rpc_wait(rpc, cdp__rpc_not_open, NULL,
+        cdp__deadline(rpc->os, cdp__def(timeout_ms, rpc->desc.timeout_ms)), CDP__NEVER);
+    cdp__rpc_leave(rpc);
+    here->request = outer;
+    return st;
+}
+
+CDP_API cdp_status cdp_rpc_poll(cdp_rpc *rpc, uint32_t budget_us) {
+    const cdp__rpc_here *here = cdp__rpc_here_of();
+    cdp__rpc_rq *rq;
+    cdp_status st;
+    uint64_t until;
+    if (!rpc) return cdp__fail(CDP_ERR_INVALID, "cdp_rpc_poll needs an rpc");
+    if (cdp__rpc_forked(rpc, "cdp_rpc_poll")) return CDP_ERR_INVALID;
+    if (here->no_wait || *cdp__inside())
+        return cdp__fail(CDP_ERR_STATE,
+            "cdp_rpc_poll: a callback and an INLINE function run inside of it already; return");
+    until = cdp__now(rpc->os) + budget_us * 1000ull;
+    st = cdp_poll(rpc->group, budget_us); /* unlike the program's, it outlives lost ranks */
+    cdp__rpc_lock(rpc);
+    do {
+        const bool deep = here->depth >= rpc->desc.max_depth;
+        rq = deep ? NULL : cdp__rpc_next(rpc, cdp__rpc_time(rpc), CDP__NEVER);
+        if (rq) cdp__rpc_help(rpc, rq, CDP__NEVER);
+    } while (rq && cdp__rpc_time(rpc) < until);
+    cdp__rpc_leave(rpc);
+    return st;
+}
+
+#endif /* CDP_SRC_RPC_SHUTDOWN_H */

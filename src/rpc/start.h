@@ -1,0 +1,414 @@
+/* rpc/start.h - calls begin
+
+   Knows: descs of calls. Promises: invalid calls are refused at once, with nothing started. */
+#ifndef CDP_SRC_RPC_START_H
+#define CDP_SRC_RPC_START_H
+
+#include "../base/config.h"
+#include "../base/status_api.h"
+#include "../base/error_api.h"
+#include "../group/group_api.h"
+#include "../base/compiler.h"
+#include "../base/basics.h"
+#include "../base/text.h"
+#include "../group/pending.h"
+#include "worker_api.h"
+#include "calls_api.h"
+#include "table.h"
+#include "forks.h"
+#include "packets.h"
+#include "state.h"
+#include "pools.h"
+#include "send.h"
+#include "contexts.h"
+#include "calls.h"
+#include "requests.h"
+#include "intake.h"
+#include "waits.h"
+
+/* Memory of the program that must be returned to it. */
+typedef struct cdp__rpc_lender {
+    cdp__rpc_task task;
+    void (*release)(void *user);
+    void *user;
+} cdp__rpc_lender;
+
+CDP__PRIVATE void cdp__rpc_lender_end(cdp_rpc *rpc, cdp__rpc_task *task) {
+    cdp__rpc_lender *l = (cdp__rpc_lender *)task;
+    l->release(l->user);
+    cdp__free(rpc->os, l);
+}
+
+/* A call being prepared; filled in step by step. */
+typedef struct cdp__rpc_starting {
+    const char *name; /* of the public function */
+    const cdp_call_desc *desc;
+    cdp_call *call;  /* NULL: cdp_rpc_remote() */
+    uint32_t to, on; /* on: slot, 0: none */
+    uint32_t flags;
+    uint64_t deadline_ns, start_ns;
+    uint64_t bytes;          /* of its arguments */
+    cdp__rpc_lender *lender; /* of the memory of its arguments, or NULL */
+    bool cut;                /* its time was shortened, see cdp__rpc_cut() */
+    uint32_t makes;          /* slot of the reference that the call makes */
+} cdp__rpc_starting;
+
+CDP__PRIVATE cdp_status cdp__rpc_start_check(cdp_rpc *rpc, cdp__rpc_starting *s) {
+    const cdp_call_desc *d = s->desc;
+    uint64_t bytes;
+    if (rpc->phase != CDP__RPC_OPEN)
+        return cdp__fail(CDP_ERR_STATE, "%s: the rpc was shut down; create another one", s->name);
+    s->to = d->to;
+    if (d->on.rpc || d->on.slot) {
+        s->on = cdp__rpc_slot(rpc, s->name, d->on);
+        if (!s->on) return cdp_last_error()->status;
+        s->to = rpc->refs.at[s->on].rank;
+        s->flags |= CDP__RPC_ON;
+    }
+    if (s->to >= rpc->ranks)
+        return cdp__fail(CDP_ERR_INVALID, "%s: to is %u; the group has ranks 0 to %u", s->name,
+            s->to, rpc->ranks - 1);
+    if (!d->function && !(s->flags & CDP__RPC_FETCH))
+        return cdp__fail(
+            CDP_ERR_INVALID, "%s: set function of the desc to cdp_rpc_id(name)", s->name);
+    if (d->one_way && (d->args.rref_count || (s->flags & CDP__RPC_REMOTE)))
+        return cdp__fail(CDP_ERR_INVALID,
+            "%s: a one-way call takes no references and makes none; clear one_way", s->name);
+    if (cdp__rpc_args_check(s->name, &d->args) != CDP_OK) return CDP_ERR_INVALID;
+    bytes = cdp__rpc_args_bytes(&d->args);
+    if (bytes > rpc->desc.max_message_bytes)
+        return cdp__fail(CDP_ERR_INVALID,
+            "%s: arguments of %llu bytes; max_message_bytes of cdp_rpc_desc is %llu; send less, or "
+            "raise it on all ranks",
+            s->name, (unsigned long long)bytes, (unsigned long long)rpc->desc.max_message_bytes);
+    if (d->ctx && d->ctx->rpc != rpc)
+        return cdp__fail(
+            CDP_ERR_INVALID, "%s: ctx belongs to another rpc; begin one of this one", s->name);
+    if (d->ctx && (s->flags & (CDP__RPC_REMOTE | CDP__RPC_FETCH)))
+        return cdp__fail(CDP_ERR_INVALID, "%s: a reference is made outside contexts", s->name);
+    if (d->ctx && !cdp__ctx_goes_room(rpc, d->ctx)) return CDP_ERR_NOMEM;
+    if (cdp__ctx_check(s->name, d->ctx, &d->args) != CDP_OK) return cdp_last_error()->status;
+    return cdp__rpc_rrefs_check(rpc, s->name, &d->args);
+}
+
+CDP__PRIVATE void cdp__rpc_start_time(cdp_rpc *rpc, cdp__rpc_starting *s) {
+    const cdp__rpc_here *here = cdp__rpc_here_of();
+    const cdp__rpc_rq *outer = here->request;
+    s->start_ns = cdp__rpc_time(rpc);
+    s->deadline_ns = cdp__def(s->desc->timeout_ms, rpc->desc.timeout_ms) == CDP_NO_TIMEOUT
+        ? CDP__NEVER
+        : s->start_ns + cdp__def(s->desc->timeout_ms, rpc->desc.timeout_ms) * CDP__MS;
+    if (outer && outer->pub.rpc == rpc && !s->desc->detached)
+        s->deadline_ns = cdp__min(s->deadline_ns, outer->pub.deadline_ns);
+    if (!here->no_wait && !s->desc->detached && cdp__rpc_cut() < s->deadline_ns) {
+        s->deadline_ns = cdp__rpc_cut();
+        s->cut = true;
+    }
+}
+
+CDP__PRIVATE bool cdp__rpc_has_room(cdp_rpc *rpc, void *arg) {
+    const cdp__rpc_starting *s = (const cdp__rpc_starting *)arg;
+    const cdp__rpc_peer *peer = &rpc->peers[s->to];
+    const uint64_t most = rpc->desc.max_call_bytes;
+    if (rpc->lost[s->to] || rpc->phase != CDP__RPC_OPEN || !peer->flight) return true;
+    if (CDP__RPC_PLANT(NO_CREDIT)) return true;
+    return peer->flight < peer->limit && s->bytes <= most && peer->flight_bytes <= most - s->bytes;
+}
+
+/* Waits until a call may be sent. PENDING: its time is over, and it was not sent. */
+CDP__PRIVATE cdp_status cdp__rpc_start_room(cdp_rpc *rpc, cdp__rpc_starting *s) {
+    const bool inside = cdp__rpc_here_of()->no_wait || *cdp__inside();
+    cdp_status st;
+    s->bytes = cdp__rpc_args_bytes(&s->desc->args);
+    if (cdp__rpc_has_room(rpc, s)) return CDP_OK;
+    if (rpc->desc.fail_when_full || inside)
+        return cdp__fail_peer(CDP_ERR_BUSY, cdp_world_rank_of(rpc->group, s->to), 0,
+            "%s: %u calls to rank %u (%s) are under way, with %llu bytes of arguments; %u is the "
+            "smaller one of max_calls here and its part of max_queue there, max_call_bytes is "
+            "%llu; "
+            "wait for one of them",
+            s->name, rpc->peers[s->to].flight, s->to, rpc->peers[s->to].name,
+            (unsigned long long)rpc->peers[s->to].flight_bytes, rpc->peers[s->to].limit,
+            (unsigned long long)rpc->desc.max_call_bytes);
+    st = cdp__rpc_wait(rpc, cdp__rpc_has_room, s, s->deadline_ns, s->deadline_ns);
+    if (st != CDP_OK) return st;
+    return cdp__rpc_start_check(rpc, s); /* the state may have changed meanwhile */
+}
+
+/* Starts a call to another rank: sends it, or queues it until its references are confirmed. */
+CDP__PRIVATE cdp_status cdp__rpc_start_far(cdp_rpc *rpc, cdp__rpc_starting *s, cdp__rpc_call *c) {
+    const cdp_args *args = &s->desc->args;
+    const uint32_t slot = s->on ? s->on : s->makes;
+    const bool waits = s->on && rpc->refs.at[s->on].state == CDP__REF_PENDING;
+    const bool turn = cdp__rpc_turn(rpc, c);
+    cdp__rpc_packet p;
+    cdp_status st;
+    memset(&p, 0, sizeof p);
+    p.kind = CDP__RPC_CALL;
+    p.flags = s->flags;
+    p.aux = s->desc->function;
+    p.a = cdp__rpc_call_id(c);
+    p.b = cdp__rpc_time_left(rpc, s->deadline_ns);
+    if (slot) {
+        p.rid = rpc->refs.at[slot].rid;
+        p.fid = rpc->refs.at[slot].key;
+    }
+    if (s->makes) c->remote_fid = p.fid;
+    if (c->ctx) {
+        p.flags |= CDP__RPC_CTX;
+        p.slot = c->ctx->id;
+        (void)cdp__ctx_goes(rpc, c->ctx, args, s->to); /* room was reserved before */
+    }
+    if (rpc->lost[s->to]) {
+        cdp__rpc_call_failed(rpc, c, CDP_ERR_PEER_LOST, CDP_RAN_NO, rpc->peers[s->to].why.text);
+        return CDP_OK;
+    }
+    if (s->on && rpc->refs.at[s->on].state == CDP__REF_BROKEN) {
+        cdp__rpc_call_failed(rpc, c, rpc->extra[s->on].broken, CDP_RAN_NO,
+            "the reference is broken: its owner never confirmed it");
+        return CDP_OK;
+    }
+    rpc->lends = s->lender ? &s->lender->task : NULL;
+    st = args->rref_count || waits || !turn
+        ? cdp__rpc_post_rrefs(rpc, s->to, &p, args, s->on, !turn)
+        : cdp__rpc_post(rpc, s->to, &p, args);
+    if (!rpc->lends) s->lender = NULL;
+    rpc->lends = NULL;
+    if (st == CDP_OK && s->on && !c->wire_over) {
+        c->on = s->on;
+        cdp__ref_on_wire(&rpc->refs, s->on);
+    }
+    return st;
+}
+
+/* Starts a call to this rank itself: the same without a link. */
+CDP__PRIVATE cdp_status cdp__rpc_start_here(cdp_rpc *rpc, cdp__rpc_starting *s, cdp__rpc_call *c) {
+    const cdp_args *args = &s->desc->args;
+    const uint64_t bytes = cdp__rpc_args_bytes(args);
+    cdp__rpc_rq *rq = cdp__rpc_rq_open(rpc);
+    uint8_t *area;
+    uint32_t i;
+    if (!rq) return cdp__fail_nomem("a request", sizeof *rq);
+    area = cdp__rpc_rq_room(rpc, rq, bytes);
+    if (!area || !cdp__rpc_rq_args(rpc, rq, args->tensors, args->tensor_count, area, bytes)) {
+        cdp__rpc_rq_close(rpc, rq);
+        return cdp__fail_nomem("arguments", bytes);
+    }
+    cdp__rpc_gather(area, args);
+    cdp__rpc_copied(rpc, bytes);
+    if (s->desc->ctx) rq->ctx_number = s->desc->ctx->id;
+    rq->pub.from = rpc->rank;
+    rq->pub.function = s->desc->function;
+    rq->pub.one_way = s->desc->one_way;
+    rq->pub.remote = s->makes != 0;
+    rq->pub.deadline_ns = s->deadline_ns;
+    rq->pub.rref_count = args->rref_count;
+    rq->call = cdp__rpc_call_id(c);
+    rq->record = c->record;
+    rq->flags = s->flags;
+    for (i = 0; i < args->rref_count; ++i) {
+        rq->refs[i] = args->rrefs[i];
+        ++rpc->refs.at[(uint32_t)args->rrefs[i].slot].handles;
+    }
+    rq->on = s->on;
+    rq->makes = s->makes;
+    if (s->on) ++rpc->refs.at[s->on].handles;
+    if (s->makes) ++rpc->refs.at[s->makes].handles;
+    c->left = true;
+    cdp__rpc_begin(rpc, rq);
+    return CDP_OK;
+}
+
+/* Creates the entry of the reference that a call makes. */
+CDP__PRIVATE cdp_status cdp__rpc_start_makes(cdp_rpc *rpc, cdp__rpc_starting *s) {
+    cdp__rpc_value *v;
+    uint64_t rid;
+    if (!cdp__rpc_reserve(rpc, 1 + s->desc->args.rref_count))
+        return cdp__fail(CDP_ERR_BUSY,
+            "%s: the table of references is full (max_rrefs of the desc is %u)", s->name,
+            rpc->desc.max_rrefs);
+    if (!(s->flags & CDP__RPC_REMOTE)) return CDP_OK;
+    rid = cdp__rpc_number(rpc);
+    if (s->to != rpc->rank) {
+        s->makes = cdp__ref_remote(&rpc->refs, rid, cdp__rpc_number(rpc), s->to);
+        if (rpc->lost[s->to]) rpc->extra[s->makes].broken = CDP_ERR_PEER_LOST;
+    } else {
+        v = cdp__rpc_value_make(rpc);
+        if (!v) return CDP_ERR_NOMEM;
+        s->makes = cdp__ref_create(&rpc->refs, rid);
+        rpc->extra[s->makes].value = v;
+    }
+    rpc->extra[s->makes].label = s->desc->label;
+    return CDP_OK;
+}
+
+/* Undoes a start that has failed. */
+CDP__PRIVATE void cdp__rpc_start_undo(
+    cdp_rpc *rpc, cdp__rpc_starting *s, cdp__rpc_call *c, cdp_status status) {
+    if (c) {
+        c->call = NULL;
+        c->done = NULL;
+        cdp__rpc_record_end(rpc, c, status, CDP_RAN_NO);
+        cdp__rpc_wire_over(rpc, c);
+    }
+    if (s->call) {
+        s->call->priv[CDP__CALL_RPC] = 0;
+        s->call->priv[CDP__CALL_ID] = 0;
+        s->call->priv[CDP__CALL_STAGE] = 0;
+    }
+    if (!s->makes) return;
+    if (s->to != rpc->rank && rpc->refs.at[s->makes].state == CDP__REF_PENDING)
+        (void)cdp__ref_got_ack(&rpc->refs, s->to, rpc->refs.at[s->makes].key, CDP__REF_FULL);
+    cdp__ref_drop(&rpc->refs, s->makes);
+    s->makes = 0;
+}
+
+CDP__PRIVATE cdp_status cdp__rpc_start_checked(cdp_rpc *rpc, cdp__rpc_starting *s) {
+    cdp__rpc_call *c;
+    cdp_status st, room;
+    cdp__rpc_start_time(rpc, s);
+    room = cdp__rpc_start_room(rpc, s);
+    if (room == CDP_PENDING && !s->call)
+        return cdp__fail_peer(CDP_ERR_TIMEOUT, cdp_world_rank_of(rpc->group, s->to), 0,
+            "%s: %u calls to rank %u (%s) were under way until its deadline (max_calls); it never "
+            "left this rank",
+            s->name, rpc->peers[s->to].flight, s->to, rpc->peers[s->to].name);
+    if (room < 0) return room;
+    st = cdp__rpc_start_makes(rpc, s);
+    if (st != CDP_OK) return st;
+    c = cdp__rpc_call_open(rpc);
+    if (!c) {
+        st = cdp__fail_nomem("a call", sizeof *c);
+        cdp__rpc_start_undo(rpc, s, NULL, st);
+        return st;
+    }
+    c->to = s->to;
+    c->function = s->desc->function;
+    c->start_ns = s->start_ns;
+    c->deadline_ns = s->deadline_ns;
+    c->one_way = s->desc->one_way;
+    c->cut = s->cut;
+    if (s->desc->in_order) {
+        c->order = ++rpc->orders;
+        c->order_on = s->on ? rpc->refs.at[s->on].rid : 0;
+    }
+    c->ctx = s->desc->ctx;
+    if (c->ctx) ++c->ctx->uses;
+    c->call = s->call;
+    c->done = s->desc->done;
+    c->done_user = s->desc->user;
+    c->bytes = s->bytes;
+    ++rpc->peers[s->to].flight;
+    rpc->peers[s->to].flight_bytes += s->bytes;
+    cdp__rpc_record_call(rpc, c);
+    if (s->call) {
+        s->call->priv[CDP__CALL_RPC] = (uint64_t)(uintptr_t)rpc;
+        s->call->priv[CDP__CALL_ID] = cdp__rpc_call_id(c);
+        s->call->priv[CDP__CALL_STAGE] = CDP__CALL_UNDER_WAY;
+        if (s->deadline_ns != CDP__NEVER) cdp__rpc_timer(rpc, s->deadline_ns);
+    }
+    if (room == CDP_PENDING) {
+        cdp__rpc_abandon(rpc, c, CDP_ERR_TIMEOUT);
+        return CDP_OK;
+    }
+    st = s->to == rpc->rank ? cdp__rpc_start_here(rpc, s, c) : cdp__rpc_start_far(rpc, s, c);
+    if (st != CDP_OK) {
+        const cdp_error e = *cdp_last_error();
+        cdp__rpc_start_undo(rpc, s, c, st);
+        *cdp__error_slot() = e;
+    } else if (s->desc->one_way && c->used && c->call == s->call && s->call) {
+        cdp__rpc_end(rpc, c, CDP_OK, CDP_RAN_UNKNOWN, 0);
+    }
+    return st;
+}
+
+CDP__PRIVATE cdp_status cdp__rpc_start_call(cdp_rpc *rpc, cdp__rpc_starting *s) {
+    cdp_status st = cdp__rpc_start_check(rpc, s);
+    cdp__rpc_lender *l = NULL;
+    if (st == CDP_OK && s->desc->release) {
+        l = (cdp__rpc_lender *)cdp__alloc_zero(rpc->os, sizeof *l);
+        if (!l) return cdp__fail_nomem("a call", sizeof *l);
+        l->task.run = cdp__rpc_lender_end;
+        l->release = s->desc->release;
+        l->user = s->desc->release_user;
+    }
+    s->lender = l;
+    if (st == CDP_OK) st = cdp__rpc_start_checked(rpc, s);
+    l = s->lender; /* NULL: a message uses the memory */
+    if (l && st == CDP_OK) cdp__rpc_add_task(rpc, &l->task);
+    if (l && st != CDP_OK) cdp__free(rpc->os, l);
+    return st;
+}
+
+/* Checks that the call may be started. */
+CDP__PRIVATE cdp_status cdp__rpc_call_ready(const char *name, cdp_call *call) {
+    if (call->priv[CDP__CALL_STAGE] == CDP__CALL_UNDER_WAY)
+        return cdp__fail(CDP_ERR_STATE, "%s: this cdp_call is under way; use another one", name);
+    if (call->priv[CDP__CALL_STAGE] == CDP__CALL_ENDED)
+        return cdp__fail(CDP_ERR_STATE,
+            "%s: this cdp_call has a result; give it to cdp_call_free() before it is used again",
+            name);
+    if ((call->into.bytes && !call->into.data) || ((uintptr_t)call->into.data & 7))
+        return cdp__fail(CDP_ERR_INVALID,
+            "%s: into of the cdp_call is not memory that is aligned to 8 bytes; or the cdp_call "
+            "was "
+            "not set to {0} before its first use",
+            name);
+    memset(call, 0, offsetof(cdp_call, into));
+    memset(call->priv, 0, sizeof call->priv);
+    call->status = CDP_PENDING;
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__rpc_start_any(cdp_rpc *rpc, cdp__rpc_starting *s) {
+    cdp_status st = CDP_ERR_INVALID;
+    if (!cdp__rpc_forked(rpc, s->name)) st = cdp__rpc_call_ready(s->name, s->call);
+    if (st != CDP_OK) return st;
+    if (s->desc->one_way) s->flags |= CDP__RPC_ONE_WAY;
+    cdp__rpc_lock(rpc);
+    st = cdp__rpc_start_call(rpc, s);
+    if (st != CDP_OK && s->call) s->call->status = st;
+    cdp__rpc_leave(rpc);
+    return st;
+}
+
+CDP_API cdp_status cdp_rpc_start(cdp_rpc *rpc, const cdp_call_desc *desc, cdp_call *call) {
+    cdp__rpc_starting s;
+    if (!rpc || !desc || !call)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_rpc_start needs an rpc, a desc and a cdp_call");
+    memset(&s, 0, sizeof s);
+    s.name = "cdp_rpc_start";
+    s.desc = desc;
+    s.call = call;
+    return cdp__rpc_start_any(rpc, &s);
+}
+
+CDP_API cdp_status cdp_rpc_call(cdp_rpc *rpc, const cdp_call_desc *desc, cdp_call *call) {
+    const cdp_status st = cdp_rpc_start(rpc, desc, call);
+    return st == CDP_OK ? cdp_call_wait(call) : st;
+}
+
+CDP_API cdp_status cdp_rpc_remote(cdp_rpc *rpc, const cdp_call_desc *desc, cdp_rref *out) {
+    cdp__rpc_starting s;
+    cdp_status st;
+    if (!rpc || !desc || !out)
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_rpc_remote needs an rpc, a desc and a pointer for the reference");
+    memset(out, 0, sizeof *out);
+    if (cdp__rpc_forked(rpc, "cdp_rpc_remote")) return CDP_ERR_INVALID;
+    if (desc->done || desc->one_way || desc->in_order || desc->on.rpc)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_rpc_remote: done, one_way, in_order and on of the desc must not be set; use "
+            "cdp_rref_confirmed(), or pass the reference as an argument");
+    memset(&s, 0, sizeof s);
+    s.name = "cdp_rpc_remote";
+    s.desc = desc;
+    s.flags = CDP__RPC_REMOTE;
+    cdp__rpc_lock(rpc);
+    st = cdp__rpc_start_call(rpc, &s);
+    if (st == CDP_OK) *out = cdp__rpc_rref(rpc, s.makes);
+    cdp__rpc_leave(rpc);
+    return st;
+}
+
+#endif /* CDP_SRC_RPC_START_H */

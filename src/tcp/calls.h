@@ -1,0 +1,419 @@
+/* tcp/calls.h - the public functions
+
+   Knows: descs and the environment. Promises: a call that fails leaves nothing behind. */
+#ifndef CDP_SRC_TCP_CALLS_H
+#define CDP_SRC_TCP_CALLS_H
+
+#include "../base/config.h"
+#include "../base/status_api.h"
+#include "../base/error_api.h"
+#include "../base/log_api.h"
+#include "../os/os_api.h"
+#include "../message/transport_api.h"
+#include "../group/group_api.h"
+#include "../base/compiler.h"
+#include "../base/basics.h"
+#include "../os/words.h"
+#include "../base/text.h"
+#include "../os/loop.h"
+#include "../group/state.h"
+#include "../store/addr.h"
+#include "../store/auth.h"
+#include "../store/client_calls.h"
+#include "desc_api.h"
+#include "create_api.h"
+#include "launch_api.h"
+#include "cxx_api.h"
+#include "paths.h"
+#include "mesh.h"
+#include "transport.h"
+#include "first_cause.h"
+#include "rendezvous.h"
+#include "rendezvous_meeting.h"
+#include "launchers.h"
+#include "url.h"
+
+CDP__PRIVATE cdp_tcp_desc cdp__tcp_desc_defaults(const cdp_tcp_desc *desc) {
+    cdp_tcp_desc d = *desc;
+    d.master_addr = cdp__def(d.master_addr, "127.0.0.1");
+    d.job = cdp__def(d.job, "cdp");
+    d.init_timeout_ms = cdp__def(d.init_timeout_ms, 300000);
+    d.connections = cdp__def(d.connections, 1);
+    if (!d.group.os) d.group.os = cdp_os_default();
+    return d;
+}
+
+/* Checks a desc for invalid values and combinations. */
+CDP__PRIVATE CDP__COLD cdp_status cdp__tcp_desc_check(const cdp_tcp_desc *d) {
+    cdp_addr at;
+    if (d->group.hub || d->group.transport)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_init: group.%s is set; leave it NULL, or call cdp_group_create() for ranks that "
+            "are connected by it",
+            d->group.hub ? "hub" : "transport");
+    if (!d->group.world_size || d->group.world_size > 65535)
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_init: world_size %u is not in 1 .. 65535", d->group.world_size);
+    if (d->group.rank >= d->group.world_size)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_init: rank %u is not below world_size %u",
+            d->group.rank, d->group.world_size);
+    if (d->listen_addr && !cdp__addr_parse(d->listen_addr, &at))
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_init: listen_addr '%s' is no address; names are not allowed there",
+            d->listen_addr);
+    if (d->ring_bytes && (d->ring_bytes < 64 || d->ring_bytes > 1u << 30))
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_init: ring_bytes %llu is not in 64 .. 1073741824; 0 is the default",
+            (unsigned long long)d->ring_bytes);
+    if (d->connections > 16)
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_init: connections %u is not in 1 .. 16", d->connections);
+    if (d->interfaces && !d->group.os->net.addresses)
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "cdp_init: interfaces '%s': the os of the desc has no function `addresses` that could "
+            "find them; give it one, or set listen_addr instead",
+            d->interfaces);
+#ifdef CDP_NO_MAC
+    if (d->mac)
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "cdp_init: mac is set, but CDP_NO_MAC is defined: compile without it, or unset mac");
+#endif
+    if (d->mac && !(d->job_key && d->job_key[0]))
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_init: mac needs a job key: set CDP_JOB_KEY, or job_key, to the same secret for "
+            "all ranks");
+    if (strlen(d->job) > 48)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_init: the job name is longer than 48 bytes");
+    if (d->group.world_size > 1 && !d->master_port && !d->file && !d->store && !d->exchange)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_init: master_port is 0; set it to a port that is free on rank 0's machine");
+    return CDP_OK;
+}
+
+CDP__PRIVATE void cdp__mesh_transport(cdp__mesh *m, cdp_transport *t) {
+    memset(t, 0, sizeof *t);
+    t->self = m;
+    t->send = m->desc.connections > 1 ? cdp__bundle_send : cdp__mesh_send;
+    t->recv = m->desc.connections > 1 ? cdp__bundle_recv : cdp__mesh_recv;
+    t->wait = cdp__mesh_wait;
+    t->wake = cdp__mesh_wake;
+    t->failure.publish = cdp__mesh_publish;
+    t->failure.first = cdp__mesh_first;
+    t->failure.linked = cdp__mesh_linked;
+#ifndef CDP_NO_RECORDER
+    t->describe = cdp__mesh_describe;
+#endif
+    t->failure.starting = cdp__mesh_starting;
+    t->leave = cdp__mesh_leave;
+    t->destroy = cdp__mesh_close;
+#ifndef CDP_NO_SHARED_MEMORY
+    t->remote.expose = cdp__mesh_expose;
+    t->remote.revoke = cdp__mesh_revoke;
+    t->remote.try_revoke = cdp__mesh_try_revoke;
+    t->remote.map = cdp__mesh_map;
+    t->remote.unmap = cdp__mesh_unmap;
+    t->remote.get = cdp__mesh_get;
+    t->memory.alloc = cdp__mesh_alloc;
+    t->memory.release = cdp__mesh_release;
+    t->slots.memory = cdp__mesh_slots;
+    t->slots.ring = cdp__mesh_doorbell;
+#endif
+    t->topology.host = cdp__mesh_host;
+}
+
+/* Closes what is left of a failed attempt, and keeps the last error. */
+CDP__PRIVATE cdp_status cdp__mesh_undo(cdp__mesh *m) {
+    const cdp_error e = *cdp_last_error();
+    m->failing = true;
+    while (cdp__mesh_leave(m, CDP__NEVER)) {
+    }
+    cdp__mesh_close(m);
+    *cdp__error_slot() = e;
+    return e.status;
+}
+
+/* All that is needed to meet the other ranks. */
+CDP__PRIVATE cdp_status cdp__mesh_make(const cdp_tcp_desc *d, cdp__mesh **out) {
+    cdp__mesh *m = (cdp__mesh *)cdp__alloc_zero(d->group.os, sizeof *m);
+    cdp_status st;
+    if (!m) return cdp__fail_nomem("a mesh", sizeof *m);
+    m->desc = *d;
+    cdp__format(m->job_name, sizeof m->job_name, "%s", d->job);
+    m->spread = d->interfaces && d->connections > 1;
+    m->os = d->group.os;
+    st = cdp__auth_key_read(d->job_key, m->key, &m->keyed);
+    if (st != CDP_OK) {
+        cdp__free(m->os, m);
+        return st;
+    }
+    st = cdp__mesh_open(m);
+    if (st != CDP_OK) return cdp__mesh_undo(m);
+    *out = m;
+    return CDP_OK;
+}
+
+/* All ranks have met: the group. */
+CDP__PRIVATE cdp_status cdp__mesh_group(cdp__mesh *m, cdp_group **out) {
+    cdp_group_desc g = m->desc.group;
+    cdp_transport t;
+    /* the caller's texts are only valid while it starts */
+    m->desc.master_addr = "";
+    m->desc.listen_addr = m->desc.interfaces = m->desc.file = m->desc.job_key = NULL;
+    m->desc.store = NULL;
+    m->desc.exchange = NULL;
+    m->desc.job = m->job_name;
+    cdp__mesh_transport(m, &t);
+    g.transport = &t;
+    return cdp_group_create(&g, out);
+}
+
+CDP__PRIVATE cdp_status cdp__init_check(
+    const cdp_tcp_desc *desc, const void *out, cdp_tcp_desc *d) {
+    if (!desc || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_init: desc or out is NULL");
+    *d = cdp__tcp_desc_defaults(desc);
+    return cdp__tcp_desc_check(d);
+}
+
+CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group **out) {
+    cdp_tcp_desc d;
+    cdp__mesh *m = NULL;
+    cdp_status st;
+    if (out) *out = NULL;
+    st = cdp__init_check(desc, out, &d);
+    if (st != CDP_OK) return st;
+    if (d.group.world_size == 1) return cdp_group_create(&d.group, out);
+    st = cdp__mesh_make(&d, &m);
+    if (st != CDP_OK) return st;
+    st = cdp__mesh_rendezvous(m);
+    return st == CDP_OK ? cdp__mesh_group(m, out) : cdp__mesh_undo(m);
+}
+
+#ifndef CDP_NO_FRAMES
+
+struct cdp_starting {
+    const cdp_os *os;
+    cdp_group_desc alone; /* of a rank without others */
+    cdp__mesh *mesh;      /* NULL: there are none */
+    cdp_status status;    /* PENDING while the ranks meet; then a failure that others still read */
+    cdp_error error;
+};
+
+CDP_API cdp_status cdp_init_start(const cdp_tcp_desc *desc, cdp_starting **out) {
+    cdp_tcp_desc d;
+    cdp_starting *s;
+    cdp_status st;
+    if (out) *out = NULL;
+    st = cdp__init_check(desc, out, &d);
+    if (st != CDP_OK) return st;
+    s = (cdp_starting *)cdp__alloc_zero(d.group.os, sizeof *s);
+    if (!s) return cdp__fail_nomem("a start", sizeof *s);
+    s->os = d.group.os;
+    s->alone = d.group;
+    s->status = CDP_PENDING;
+    if (d.group.world_size > 1) st = cdp__mesh_make(&d, &s->mesh);
+    if (st == CDP_OK)
+        *out = s;
+    else
+        cdp__free(s->os, s);
+    return st;
+}
+
+CDP_API CDP__COLD void cdp_init_cancel(cdp_starting *s) {
+    if (!s) return;
+    if (s->mesh) {
+        cdp__join_free(s->mesh);
+        /* its last will tells the others, unless its failure already has */
+        if (s->status == CDP_PENDING && s->mesh->watch) cdp__tcp_store_abandon(s->mesh->watch);
+        cdp__mesh_close(s->mesh);
+    }
+    cdp__free(s->os, s);
+}
+
+/* One step of a start; waits until until_ns at most. A rank that could not start stays until the
+   others have read the reason. */
+CDP__PRIVATE cdp_status cdp__starting_step(cdp_starting *s, uint64_t until_ns) {
+    cdp__mesh *m = s->mesh;
+    cdp_status st = s->status;
+    if (st == CDP_PENDING) st = cdp__join_go_on(m);
+    if (st == CDP_PENDING) {
+        if (cdp__loop_run(&m->loop, NULL, cdp__min(cdp__join_until(m), until_ns)) != CDP_OK)
+            cdp__join_upset(m);
+        return CDP_PENDING;
+    }
+    if (st == CDP_OK) {
+        cdp__join_free(m);
+        return st;
+    }
+    if (s->status == CDP_PENDING) {
+        s->error = *cdp_last_error();
+        s->status = st;
+        cdp__join_free(m);
+        m->leaving = true;
+    }
+    if (!m->part_ns && cdp__mesh_lingers(m, until_ns)) return CDP_PENDING;
+    return cdp__mesh_parts(m, until_ns) ? CDP_PENDING : st;
+}
+
+CDP_API CDP__COLD cdp_status cdp_init_poll(cdp_starting *s, uint32_t budget_us, cdp_group **out) {
+    uint64_t until;
+    cdp_status st = CDP_OK;
+    cdp_error e;
+    if (!s || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_init_poll: starting or out is NULL");
+    *out = NULL;
+    until = budget_us ? s->os->now_ns(s->os->user) + budget_us * 1000ull : 0;
+    do
+        if (s->mesh) st = cdp__starting_step(s, until);
+    while (st == CDP_PENDING && s->os->now_ns(s->os->user) < until);
+    if (st == CDP_PENDING) return st;
+    if (st == CDP_OK) {
+        st = s->mesh ? cdp__mesh_group(s->mesh, out) : cdp_group_create(&s->alone, out);
+        cdp__free(s->os, s);
+        return st;
+    }
+    e = s->error;
+    cdp_init_cancel(s);
+    *cdp__error_slot() = e;
+    return st;
+}
+
+#endif /* CDP_NO_FRAMES */
+
+#ifndef CDP_NO_ENV
+
+CDP__PRIVATE const char *cdp__getenv(void *user, const char *name) {
+    (void)user;
+    return getenv(name);
+}
+
+CDP_API cdp_status cdp_launch_read(cdp_getenv_func get, void *user, cdp_launch *out) {
+    cdp__vars v;
+    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_launch_read: out is NULL");
+    v.get = get ? get : cdp__getenv;
+    v.user = user;
+    return cdp__launch_read(&v, out);
+}
+
+/* The file in which the ranks of one host meet if their launcher gives no port. */
+CDP__PRIVATE void cdp__launch_file(const cdp_launch *l, char *file, uint64_t size) {
+    const char *dir = l->dir[0] ? l->dir : cdp__os_temporary();
+    const unsigned user = cdp__os_user_number();
+    if (l->job[0]) {
+        cdp__format(file, size, "%s/cdp-%u-%s", dir, user, l->job);
+        return;
+    }
+    /* Hydra has one parent process per host */
+    cdp__format(file, size, "%s/cdp-%u-parent-%u", dir, user, (unsigned)cdp__os_parent_number());
+}
+
+CDP__PRIVATE cdp_status cdp__log_level_read(const char *text, cdp_log_level *level) {
+    static const char *const names[] = {"", "error", "warn", "info", "debug", "silent"};
+    uint32_t i;
+    for (i = 0; i < sizeof names / sizeof names[0]; ++i)
+        if (!text || strcmp(text, names[i]) == 0) {
+            *level = text ? (cdp_log_level)i : CDP_LOG_DEFAULT;
+            return CDP_OK;
+        }
+    return cdp__fail(CDP_ERR_INVALID,
+        "the environment variable CDP_LOG_LEVEL is '%s'; set it to error, warn, info, debug or "
+        "silent",
+        text);
+}
+
+/* Sets *flag if the variable is 1. */
+CDP__PRIVATE cdp_status cdp__flag_read(const char *name, bool *flag) {
+    const cdp__vars own = {cdp__getenv, NULL};
+    uint32_t on = 0;
+    const cdp_status st = cdp__var(&own, name) ? cdp__var_number(&own, name, 0, 1, &on) : CDP_OK;
+    if (on) *flag = true;
+    return st;
+}
+
+CDP_API cdp_status cdp_tcp_desc_from_env(cdp_tcp_desc *d) {
+    static CDP__THREAD_LOCAL cdp_launch l;
+    static CDP__THREAD_LOCAL char file[400];
+    const cdp__vars own = {cdp__getenv, NULL};
+    cdp_status st;
+    if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_desc_from_env needs a desc");
+    st = cdp_launch_read(NULL, NULL, &l);
+    if (st == CDP_OK && !l.launcher[0])
+        st = cdp__fail(CDP_ERR_INVALID,
+            "the environment variable RANK is not set; start the program with `cdprun -n 4 "
+            "PROGRAM`, torchrun, mpirun or srun, or set RANK, WORLD_SIZE, MASTER_ADDR and "
+            "MASTER_PORT "
+            "(RANK=0 WORLD_SIZE=1 to run alone)");
+    if (st != CDP_OK) return st;
+    d->group.rank = l.rank;
+    d->group.world_size = l.world_size;
+    if (l.master_port) d->master_port = l.master_port;
+    if (l.master_addr[0]) d->master_addr = l.master_addr;
+    if (!d->job_key) d->job_key = getenv("CDP_JOB_KEY");
+    if (!d->interfaces) d->interfaces = getenv("CDP_INTERFACES");
+    if (!d->connections && cdp__var(&own, "CDP_CONNECTIONS"))
+        st = cdp__var_number(&own, "CDP_CONNECTIONS", 1, 16, &d->connections);
+    if (st == CDP_OK) st = cdp__flag_read("CDP_MAC", &d->mac);
+    if (st == CDP_OK) st = cdp__flag_read("CDP_TRUST_NETWORK", &d->trust_network);
+    if (st == CDP_OK && d->group.logger.level == CDP_LOG_DEFAULT)
+        st = cdp__log_level_read(getenv("CDP_LOG_LEVEL"), &d->group.logger.level);
+    if (st != CDP_OK) return st;
+    if (l.external_store) d->external_store = true;
+    if (l.job[0] && !d->job) d->job = l.job;
+    if (d->group.world_size == 1 || l.master_port || d->master_port || d->file || d->store
+        || d->exchange)
+        return CDP_OK;
+    if (strcmp(l.launcher, "torchrun") == 0)
+        return cdp__fail(CDP_ERR_INVALID,
+            "the environment variable MASTER_PORT is not set; set it to a port that is free on "
+            "rank 0's machine, and MASTER_ADDR to that machine");
+    if (l.local_size != l.world_size)
+        return cdp__fail(CDP_ERR_INVALID,
+            "%s has started %u ranks on several machines and does not say where rank 0 is: pass "
+            "MASTER_ADDR (the machine of rank 0) and MASTER_PORT (a free port there) to all ranks, "
+            "%s",
+            l.launcher, l.world_size,
+            strcmp(l.launcher, "openmpi") == 0
+                ? "as in mpirun -x MASTER_ADDR=node-0 -x MASTER_PORT=29500"
+                : "as in mpiexec -genv MASTER_ADDR node-0 -genv MASTER_PORT 29500");
+    cdp__launch_file(&l, file, sizeof file);
+    d->file = file;
+    return CDP_OK;
+}
+
+CDP_API CDP__COLD cdp_status cdp_tcp_desc_from_url(const char *url, cdp_tcp_desc *d) {
+    static CDP__THREAD_LOCAL cdp__url u;
+    cdp_status st;
+    if (!url || !d)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_desc_from_url needs a text and a desc");
+    st = cdp__url_parse(url, &u);
+    if (st == CDP_OK && u.kind == CDP__URL_ENV) st = cdp_tcp_desc_from_env(d);
+    if (st != CDP_OK) return st;
+    if (u.kind == CDP__URL_TCP) {
+        d->master_addr = u.host;
+        d->master_port = u.port;
+    }
+    if (u.kind == CDP__URL_FILE) d->file = u.host;
+    if (u.has_rank) d->group.rank = u.rank;
+    if (u.has_size) d->group.world_size = u.world_size;
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_init_url(const char *url, const cdp_tcp_desc *desc, cdp_group **out) {
+    cdp_tcp_desc d;
+    cdp_status st;
+    memset(&d, 0, sizeof d);
+    if (desc) d = *desc;
+    st = cdp_tcp_desc_from_url(url, &d);
+    return st == CDP_OK ? cdp_init(&d, out) : st;
+}
+
+CDP_API cdp_status cdp_init_from_env(const cdp_tcp_desc *desc, cdp_group **out) {
+    cdp_tcp_desc d;
+    cdp_status st;
+    memset(&d, 0, sizeof d);
+    if (desc) d = *desc;
+    st = cdp_tcp_desc_from_env(&d);
+    return st == CDP_OK ? cdp_init(&d, out) : st;
+}
+
+#endif /* CDP_NO_ENV */
+
+#endif /* CDP_SRC_TCP_CALLS_H */

@@ -1,0 +1,541 @@
+/* tcp/rendezvous.h - how the ranks of a job find each other
+
+   Knows: the keys of the job in the store. Promises: every wait ends by the deadline of cdp_init();
+   no step waits except cdp__mesh_rendezvous(). */
+#ifndef CDP_SRC_TCP_RENDEZVOUS_H
+#define CDP_SRC_TCP_RENDEZVOUS_H
+
+#include "../base/config.h"
+#include "../base/status_api.h"
+#include "../base/types_api.h"
+#include "../base/error_api.h"
+#include "../base/log_api.h"
+#include "../os/os_api.h"
+#include "../store/interface_api.h"
+#include "../base/compiler.h"
+#include "../base/basics.h"
+#include "../base/text.h"
+#include "../os/loop.h"
+#include "../base/bytes.h"
+#include "../failure/records.h"
+#include "../failure/chains.h"
+#include "../group/state.h"
+#include "../store/store_api.h"
+#include "../store/addr.h"
+#include "../store/file.h"
+#include "../store/client_calls.h"
+#include "../store/calls.h"
+#include "paths.h"
+#include "link.h"
+#include "mesh.h"
+#include "link_streams.h"
+#include "first_cause.h"
+
+/* Keys under "<job>/": config (rank 0: version, world size, settings, the job's random name),
+   claim/<rank> (the process that owns the rank), addr/<rank> (its addresses), done/<rank> (it has
+   read everything), fail (the record of the first failure), wait/<rank> (for whom it waits while
+   starting, if that takes long). From its claim until it has started, each rank has a last will:
+   if it dies, the store sets "fail". So the death of a process ends the wait of all ranks, even if
+   none of them is connected to it.
+
+   A store that others serve may hold keys of an earlier start of the job, and has no last wills.
+   There, config also contains the addresses of rank 0, and all other keys are under
+   "<job>/<part of the job's random name>/". A rank 0 replaces the config of an earlier rank 0 if
+   no process listens at its address any more; the other ranks wait for that. In the same way, a
+   rank takes over the claim of a process that has ended. So no process needs to know how often the
+   job was started: torchrun's TORCHELASTIC_RESTART_COUNT differs between the hosts of one start. */
+
+/* Rendezvous is a state machine whose states never wait. A state (`next`) is a function that
+   does what is possible now, and names the next state. It may name an event that must happen
+   before (`waits`), with the deadline until_ns; the next state finds the outcome in `result`.
+   Without a next state the step is complete, and the next of cdp__join_steps begins. */
+
+/* Milliseconds left for finding the other ranks. */
+CDP__PRIVATE uint32_t cdp__join_ms_left(const cdp__mesh *m) {
+    const uint64_t now = cdp__mesh_now(m), end = m->join->deadline_ns;
+    if (end == CDP__NEVER) return CDP_NO_TIMEOUT;
+    return (uint32_t)cdp__min(cdp__max(1, (end - cdp__min(now, end)) / CDP__MS), 1u << 31);
+}
+
+/* Cancels or frees the previous request. */
+CDP__PRIVATE void cdp__join_forget(cdp__join *s) {
+    if (!s->asked) return;
+    if (s->rq.status == CDP_PENDING) s->asked->cancel(s->asked->self, &s->rq);
+    cdp_store_request_free(s->asked, &s->rq);
+    s->asked = NULL;
+}
+
+/* Sends the request `op` with `count` keys to a store. timeout_ms 0: all the time left. */
+CDP__PRIVATE CDP__COLD void cdp__join_send(cdp__mesh *m, cdp_store *store, cdp_store_op op,
+    const cdp_bytes *keys, uint32_t count, uint32_t timeout_ms) {
+    cdp__join *s = m->join;
+    s->timeout_ms = timeout_ms ? timeout_ms : cdp__join_ms_left(m);
+    s->until_ns = cdp__deadline(m->os, s->timeout_ms);
+    cdp__join_forget(s);
+    memset(&s->rq, 0, sizeof s->rq);
+    s->rq.op = op;
+    s->rq.keys = keys;
+    s->rq.key_count = count;
+    s->rq.values = s->values;
+    s->rq.delta = 1;
+    s->asked = store;
+    s->polls = 0;
+    s->waits = CDP__WAITS_REQUEST;
+    s->result = cdp__store_begin(store, &s->rq);
+    if (s->result >= 0) s->result = CDP_PENDING; /* the request's status tells the rest */
+}
+
+/* cdp__join_send() for the single key s->key_text; `next` is the next state. */
+CDP__PRIVATE void cdp__join_ask(
+    cdp__mesh *m, cdp_store *store, cdp_store_op op, uint32_t timeout_ms, cdp__join_func *next) {
+    cdp__join *s = m->join;
+    s->key.data = s->key_text;
+    s->key.bytes = strlen(s->key_text);
+    s->next = next;
+    cdp__join_send(m, store, op, &s->key, 1, timeout_ms);
+}
+
+CDP__PRIVATE void cdp__join_value(cdp__join *s, uint32_t i, const void *data, uint64_t bytes) {
+    s->values[i].data = data;
+    s->values[i].bytes = bytes;
+}
+
+/* Adopts the cause stored under "fail" as this rank's error. */
+CDP__PRIVATE cdp_status cdp__join_adopted(cdp__mesh *m) {
+    const cdp_bytes *v = m->join->rq.results;
+    cdp__failure_record r;
+    cdp_error cause;
+    cdp_status st;
+    if (m->join->result != CDP_OK) return m->join->result;
+    if (!cdp__failure_decode((const uint8_t *)v->data, v->bytes, m->desc.group.world_size, &r))
+        return cdp__fail(CDP_ERR_MISMATCH,
+            "the store holds no cause under %s that this version understands", m->fail_key);
+    cdp__failure_text(&r, (uint32_t)r.observer, m->desc.group.world_size, &cause);
+    /* of another process that claims the same rank */
+    if (cause.origin == (int32_t)m->desc.group.rank)
+        st = cdp__fail_peer(cause.status, cause.peer, 0, "%s", cause.text);
+    else
+        st = cdp__fail_peer(cause.status, cause.peer, 0, "rank %u/%u: told while starting: %s",
+            m->desc.group.rank, m->desc.group.world_size, cause.text);
+    cdp__error_slot()->rank = (int32_t)m->desc.group.rank;
+    cdp__error_slot()->origin = cause.origin;
+    return st;
+}
+
+/* True while the keys of all ranks are awaited. */
+CDP__PRIVATE bool cdp__join_awaits(const cdp__mesh *m) {
+    const cdp__join *s = m->join;
+    return s->rq.keys == s->keys && s->rq.op != CDP_STORE_CHECK && m->watching;
+}
+
+/* A rank whose start is complete may fail while keys that other ranks have set are still on their
+   way to this one. They get this much time before that failure ends this rank's start. */
+#define CDP__NEWS_MS 50u
+
+CDP__PRIVATE bool cdp__join_has_news(cdp__mesh *m, uint64_t now) {
+    cdp__join *s = m->join;
+    if (!cdp__join_awaits(m) || m->watch_rq.status != CDP_OK) return false;
+    if (!s->news_ns) s->news_ns = now + CDP__NEWS_MS * CDP__MS;
+    return now >= s->news_ns && cdp__mesh_news(m) != CDP_OK;
+}
+
+/* True while the request is in progress. A store of the caller is not on this rank's loop, so it
+   is polled, at growing intervals. */
+CDP__PRIVATE bool cdp__join_request_waits(cdp__mesh *m, uint64_t now) {
+    cdp__join *s = m->join;
+    if (s->result != CDP_PENDING) return false;
+    s->result = s->rq.status;
+    if (s->result != CDP_PENDING || s->asked != m->store) {
+        /* with an error this only sets the last error */
+        s->result = s->asked->wait(s->asked->self, &s->rq, 0);
+        ++s->polls;
+    }
+    if (s->result != CDP_PENDING) return false;
+    if (cdp__join_has_news(m, now)) {
+        cdp__format(s->key_text, sizeof s->key_text, "%s", m->fail_key);
+        cdp__join_ask(m, m->store, CDP_STORE_GET, 1000, cdp__join_adopted);
+        return cdp__join_request_waits(m, now);
+    }
+    if (now < s->until_ns) return true;
+    s->result = cdp__store_end(s->asked, &s->rq, CDP_PENDING, s->timeout_ms);
+    return false;
+}
+
+CDP__PRIVATE void cdp__reach_event(cdp__io *io) {
+    cdp__mesh *m = (cdp__mesh *)io->user;
+    const int32_t err =
+        io->ready & CDP_IO_WRITE ? m->os->net.connect_result(m->os->user, io->fd) : -EINPROGRESS;
+    if (err == -EINPROGRESS || err == -ENOTCONN) return;
+    cdp__loop_remove(&m->loop, io);
+    --m->join->reaching;
+    if (err >= 0) ++m->join->reached;
+}
+
+CDP__PRIVATE void cdp__join_reach_end(cdp__mesh *m) {
+    uint32_t i;
+    for (i = 0; i < CDP__PATHS; ++i)
+        cdp__loop_remove(&m->loop, &m->join->reach[i]);
+}
+
+#define CDP__REACH_MS 2000u /* time for an address to answer */
+
+/* Finds out whether a process listens at one of these addresses (text as in cdp__addrs_text). If
+   so, `reached` is not 0 in the state `next`. */
+CDP__PRIVATE void cdp__join_reach(
+    cdp__mesh *m, const void *text, uint64_t bytes, cdp__join_func *next) {
+    cdp__join *s = m->join;
+    cdp_addr theirs[CDP__ADDRS];
+    uint32_t i, n = cdp__addrs_parse((const char *)text, bytes, theirs, CDP__ADDRS);
+    n = cdp__paths(m->mine, m->mine_count, theirs, n, s->at);
+    s->reached = s->reaching = 0;
+    for (i = 0; i < n; ++i) {
+        const int32_t fd = m->os->net.connect_to(m->os->user, &s->at[i]);
+        if (fd < 0) continue;
+        ++s->reaching;
+        cdp__loop_add(&m->loop, &s->reach[i], fd, cdp__reach_event, m);
+        cdp__loop_want_write(&m->loop, &s->reach[i]);
+    }
+    s->until_ns = cdp__deadline(m->os, CDP__REACH_MS);
+    s->waits = CDP__WAITS_LISTENER;
+    s->next = next;
+}
+
+/* True while the event that the current state waits for has not happened. */
+CDP__PRIVATE bool cdp__join_waiting(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    const uint64_t now = cdp__mesh_now(m);
+    switch (s->waits) {
+    case CDP__WAITS_REQUEST: return cdp__join_request_waits(m, now);
+    case CDP__WAITS_CONNECTION:
+        s->result = cdp__tcp_store_connected(s->made);
+        return s->result == CDP_PENDING;
+    case CDP__WAITS_LISTENER:
+        if (s->reaching && !s->reached && now < s->until_ns) return true;
+        cdp__join_reach_end(m);
+        return false;
+    case CDP__WAITS_TIME: return now < s->until_ns;
+    default: return false;
+    }
+}
+
+/* Until when to run the loop. */
+CDP__PRIVATE uint64_t cdp__join_until(const cdp__mesh *m) {
+    const cdp__join *s = m->join;
+    uint64_t until = s->until_ns;
+    if (s->waits != CDP__WAITS_REQUEST) return until;
+    if (s->news_ns && cdp__join_awaits(m)) until = cdp__min(until, s->news_ns);
+    if (s->asked == m->store) return until;
+    return cdp__min(
+        until, cdp__mesh_now(m) + cdp__min(10 * CDP__MS, (CDP__MS / 4) << cdp__min(s->polls, 6)));
+}
+
+CDP__PRIVATE void cdp__join_pause(cdp__join *s, uint64_t until_ns, cdp__join_func *next) {
+    s->until_ns = until_ns;
+    s->waits = CDP__WAITS_TIME;
+    s->next = next;
+}
+
+CDP__PRIVATE void cdp__join_free(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    const cdp_os *os = m->os;
+    if (!s) return;
+    cdp__join_forget(s);
+    cdp__join_reach_end(m);
+    if (s->made) cdp_store_destroy(s->made);
+#ifndef CDP_NO_FILE_STORE
+    if (s->file && m->meeting)
+        cdp_store_destroy(m->meeting);
+    else if (s->file)
+        cdp__file_free((cdp__file_store *)s->file);
+#endif
+    cdp__free(os, s->theirs);
+    cdp__free(os, s->texts);
+    cdp__free(os, s->keys);
+    m->join = NULL;
+    cdp__free(os, s);
+}
+
+/* Sends the cause to ranks that are already connected. Reads their data, because unread data
+   would reset the connection and the cause would be lost. */
+CDP__PRIVATE void cdp__mesh_tell_links(cdp__mesh *m) {
+    uint32_t r;
+    for (r = 0; r < m->desc.group.world_size; ++r) {
+        if (m->links[r].state != CDP__LINK_UP) continue;
+        cdp__link_tell(&m->links[r]);
+        cdp__link_read_ahead(&m->links[r]);
+    }
+}
+
+CDP__PRIVATE cdp_status cdp__join_end(cdp__mesh *m) {
+    m->join->over = true;
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__join_told(cdp__mesh *m) {
+    const bool told = m->join->result == CDP_OK;
+    cdp__mesh_tell_links(m);
+    /* if the store did not take the cause, the last will tells the other ranks */
+    if (!told && m->watch) cdp__tcp_store_abandon(m->watch);
+    return cdp__join_end(m);
+}
+
+CDP__PRIVATE cdp_status cdp__join_tell(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    cdp__format(s->key_text, sizeof s->key_text, "%s", m->fail_key);
+    cdp__join_value(s, 0, NULL, 0);
+    cdp__join_value(s, 1, m->cause, m->cause_bytes);
+    cdp__join_ask(m, m->store, CDP_STORE_COMPARE_SET, CDP__SETTLE_MS, cdp__join_told);
+    return CDP_OK;
+}
+
+/* If rank 0 has finished starting, this process is a stranger without a rank: its failure must
+   not end the job. */
+CDP__PRIVATE cdp_status cdp__join_belongs(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    if (s->result == CDP_OK && !s->rq.number) return cdp__join_tell(m);
+    s->result = CDP_ERR_STATE;
+    return cdp__join_told(m);
+}
+
+/* This rank's start has failed: adds the rank to the error, and reports it to the other ranks. */
+CDP__PRIVATE cdp_status cdp__join_failed(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    const cdp_error own = s->error;
+    cdp_error *e = &s->error;
+    const bool store =
+        own.status == CDP_ERR_STORE || own.status == CDP_ERR_STATE || own.status == CDP_ERR_TIMEOUT;
+    cdp__text t = {e->text, sizeof e->text, 0};
+    cdp__failure_record r;
+    uint64_t said;
+    if (own.origin >= 0) return cdp__join_end(m);
+    e->rank = e->origin = (int32_t)m->desc.group.rank;
+    cdp__text_add(&t, "rank %u/%u: ", m->desc.group.rank, m->desc.group.world_size);
+    said = t.used;
+    cdp__text_add(&t, "%s", own.text);
+    if (store && e->peer < 0 && m->desc.group.rank != 0 && !m->desc.external_store
+        && !s->blameless) {
+        e->peer = 0;
+        cdp__text_add(&t, " (rank 0 serves it)");
+    }
+    cdp__failure_plain(&r, e->status, e->origin, e->peer, e->text + said);
+    r.sys_errno = e->sys_errno;
+    m->cause_bytes = cdp__failure_encode(&r, m->cause);
+    s->result = CDP_ERR_STATE;
+    if (!m->store) return cdp__join_told(m);
+    if (m->claimed) return cdp__join_tell(m);
+    cdp__mesh_key(m, s->key_text, "done", 0);
+    cdp__join_ask(m, m->store, CDP_STORE_CHECK, CDP__SETTLE_MS, cdp__join_belongs);
+    return CDP_OK;
+}
+
+/* Sets the last error: this rank waits for rank `absent` and maybe others. */
+CDP__PRIVATE cdp_status cdp__mesh_waits_for(cdp__mesh *m) {
+    const unsigned long long ms = (unsigned long long)((cdp__mesh_now(m) - m->start_ns) / CDP__MS);
+    const uint32_t r = (uint32_t)m->join->absent;
+    if (m->foreign && m->join->absent >= 0)
+        return cdp__fail_peer(CDP_ERR_TIMEOUT, r, 0,
+            "after %llu ms still waiting for rank %s; rank %u is a process of PyTorch, which "
+            "waits for the others with Gloo: ranks of cdp and of Gloo cannot be in one job",
+            ms, m->join->names, r);
+    return cdp__fail_peer(CDP_ERR_TIMEOUT, r, 0,
+        "after %llu ms still waiting for rank %s; start it, or look at why it ended", ms,
+        m->join->names);
+}
+
+/* Checks whether the missing process has created a Gloo group of PyTorch in this store; then it
+   waits for other processes of PyTorch there. PyTorch has used two names for that key. */
+CDP__PRIVATE cdp_status cdp__join_gloo(cdp__mesh *m) {
+    static const char *const names[] = {"default_pg/0//cpu//0/rank_%u", "default_pg/0/0/rank_%u"};
+    cdp__join *s = m->join;
+    m->foreign = s->gloo && s->result == CDP_OK && s->rq.number;
+    if (s->gloo && (s->result != CDP_OK || m->foreign || s->gloo == 2)) {
+        (void)cdp__mesh_waits_for(m);
+        return s->back(m);
+    }
+    cdp__format(s->key_text, sizeof s->key_text, names[s->gloo++], (uint32_t)s->absent);
+    cdp__join_ask(m, m->store, CDP_STORE_CHECK, CDP__SETTLE_MS / 2, cdp__join_gloo);
+    return CDP_OK;
+}
+
+/* Rank r is missing, and maybe others (s->names): calls `back` with the error that says so. */
+CDP__PRIVATE cdp_status cdp__join_complain(cdp__mesh *m, uint32_t r, cdp__join_func *back) {
+    m->join->absent = (int32_t)r;
+    m->join->back = back;
+    m->join->gloo = 0;
+    return cdp__join_gloo(m);
+}
+
+CDP__PRIVATE cdp_status cdp__join_await(cdp__mesh *m);
+
+CDP__PRIVATE cdp_status cdp__join_noted(cdp__mesh *m) {
+    m->noted = m->join->result == CDP_OK || m->noted;
+    return cdp__join_await(m);
+}
+
+/* Writes this rank's wait record into the store: the rank that it waits for while it starts (-1:
+   none). Ranks that have started and wait for this one read it. */
+CDP__PRIVATE void cdp__join_note(cdp__mesh *m, int32_t named, cdp__join_func *next) {
+    cdp__join *s = m->join;
+    cdp__put_u32(s->own, (uint32_t)named);
+    cdp__join_value(s, 0, s->own, 4);
+    cdp__mesh_key(m, s->key_text, "wait", m->desc.group.rank);
+    cdp__join_ask(m, m->store, CDP_STORE_SET, CDP__SETTLE_MS, next);
+}
+
+/* Logs the last error, which names the missing ranks. */
+CDP__PRIVATE void cdp__join_log_missed(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    cdp__log(&m->desc.group.logger, s->looks || m->foreign ? CDP_LOG_WARN : CDP_LOG_INFO,
+        m->desc.group.rank, "%s", cdp_last_error()->text);
+    if (s->looks++) s->pause_ns = 10000 * CDP__MS;
+}
+
+/* Reports missing ranks to the log, and to ranks that wait for this one. */
+CDP__PRIVATE cdp_status cdp__join_missed(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    const cdp_error *e = cdp_last_error();
+    if (cdp__mesh_now(m) >= s->deadline_ns) return e->status;
+    cdp__join_log_missed(m);
+    /* while addresses are missing, no rank has started */
+    if (e->peer < 0 || s->with_values) return cdp__join_await(m);
+    cdp__join_note(m, e->peer, cdp__join_noted);
+    return CDP_OK;
+}
+
+/* All ranks have come. What is left takes a few messages: they may take half of the time that was
+   kept for finding out which ranks are missing. */
+CDP__PRIVATE void cdp__join_complete(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    if (!s->complete) s->deadline_ns += (m->init_deadline_ns - s->deadline_ns) / 2;
+    s->complete = true;
+}
+
+/* The store did not answer the question who is missing. */
+CDP__PRIVATE cdp_status cdp__join_store_silent(cdp__mesh *m) {
+    const cdp_addr a = cdp__tcp_store_peer_addr(m->store);
+    char at[80];
+    cdp__addr_text(&a, at, sizeof at);
+    (void)cdp__fail_peer(CDP_ERR_TIMEOUT, m->desc.external_store ? -1 : 0, 0,
+        "the store at %s does not answer any more, but has not closed the connection: %s, has "
+        "become unreachable, or is stopped",
+        at, m->desc.external_store ? "who serves it" : "rank 0, which serves it");
+    return cdp__join_missed(m);
+}
+
+CDP__PRIVATE cdp_status cdp__join_missing_told(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    if (s->found > 8) cdp__text_add(&s->list, " and %u more", s->found - 8);
+    if (s->found) return cdp__join_complain(m, (uint32_t)s->absent, cdp__join_missed);
+    if (s->rank == m->desc.group.world_size) {
+        /* the last one has come since the wait for it ended */
+        s->blameless = true;
+        if (cdp__mesh_now(m) >= m->init_deadline_ns)
+            return cdp__fail(CDP_ERR_TIMEOUT,
+                "all ranks have come, but after init_timeout_ms, %u ms", m->desc.init_timeout_ms);
+        cdp__join_complete(m);
+        return cdp__join_await(m);
+    }
+    /* there was no time to find out which rank it is */
+    s->blameless = true;
+    cdp__text_add(&s->list, "%u to %u (at least one of them)", s->rank, s->end - 1);
+    (void)cdp__mesh_waits_for(m);
+    return cdp__join_missed(m);
+}
+
+/* The store says whether ranks s->rank to s->middle - 1 have all come. */
+CDP__PRIVATE void cdp__join_narrow(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    if (s->rq.number) {
+        s->rank = s->middle;
+    } else {
+        s->end = s->middle;
+        s->narrow = true;
+    }
+    if (!s->narrow || s->end - s->rank > 1) return;
+    if (s->absent < 0) s->absent = (int32_t)s->rank;
+    if (s->found++ < 8) cdp__text_add(&s->list, "%s%u", s->found > 1 ? ", " : "", s->rank);
+    ++s->rank;
+    s->end = m->desc.group.world_size;
+    s->narrow = false;
+}
+
+/* Finds out which ranks have not set their key, as a text like "2, 5 and 7 more". Asks whether all
+   have, then whether the first half has, and so on, because the store may be far away and the ranks
+   many. If the store does not answer soon, rank 0 is missing, which serves it. */
+CDP__PRIVATE CDP__COLD cdp_status cdp__join_missing(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    uint64_t now;
+    if (s->middle) { /* the answer has come */
+        if (s->result == CDP_ERR_TIMEOUT && !s->found) return cdp__join_store_silent(m);
+        if (s->result != CDP_OK) return s->found ? cdp__join_missing_told(m) : s->result;
+        cdp__join_narrow(m);
+    }
+    now = cdp__mesh_now(m);
+    if (s->rank == m->desc.group.world_size
+        || now >= (s->narrow && !s->found ? s->last_ns : s->give_up_ns))
+        return cdp__join_missing_told(m);
+    s->middle = s->narrow ? s->rank + (s->end - s->rank) / 2 : s->end;
+    s->next = cdp__join_missing;
+    cdp__join_send(
+        m, m->store, CDP_STORE_CHECK, s->keys + s->rank, s->middle - s->rank, CDP__SETTLE_MS / 2);
+    return CDP_OK;
+}
+
+/* The wait for all ranks has ended: with success, an error, or a pause to report missing ranks. */
+CDP__PRIVATE cdp_status cdp__join_awaited(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    const cdp__text none = {s->names, sizeof s->names, 0};
+    const uint64_t now = cdp__mesh_now(m), left = cdp__max(m->init_deadline_ns, now) - now;
+    /* a process that was stopped until after the deadline still gets this time to ask */
+    const uint64_t least = cdp__min(CDP__SETTLE_MS, m->desc.init_timeout_ms / 20) * CDP__MS;
+    if (s->result == CDP_OK && s->with_values) {
+        m->addrs = s->rq;
+        s->asked = NULL;
+    }
+    if (s->result != CDP_ERR_TIMEOUT) return s->result;
+    s->names[0] = 0;
+    s->list = none;
+    s->absent = -1;
+    s->rank = s->middle = s->found = 0;
+    s->narrow = false;
+    s->end = m->desc.group.world_size;
+    s->give_up_ns = now + cdp__min(CDP__SETTLE_MS * CDP__MS, cdp__max(left / 4, least));
+    s->last_ns = now + cdp__min(2000 * CDP__MS, cdp__max(left / 2, least));
+    return cdp__join_missing(m);
+}
+
+/* Waits for the keys of all ranks. The wait is interrupted from time to time to report missing
+   ranks. */
+CDP__PRIVATE cdp_status cdp__join_await(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    const uint64_t left = s->deadline_ns - cdp__min(cdp__mesh_now(m), s->deadline_ns);
+    s->blameless = false;
+    s->next = cdp__join_awaited;
+    cdp__join_send(m, m->store, s->with_values ? CDP_STORE_MULTI_GET : CDP_STORE_WAIT, s->keys,
+        m->desc.group.world_size,
+        (uint32_t)cdp__max(1, (cdp__min(left, s->pause_ns) + CDP__MS - 1) / CDP__MS));
+    return CDP_OK;
+}
+
+/* Waits until every rank has set its key "<what>/<rank>"; with_values: also stores the values in
+   m->addrs. Then the step is complete. */
+CDP__PRIVATE CDP__COLD cdp_status cdp__join_await_all(
+    cdp__mesh *m, const char *what, bool with_values) {
+    cdp__join *s = m->join;
+    const uint32_t n = m->desc.group.world_size;
+    uint32_t r;
+    if (!s->texts) s->texts = (char(*)[96])cdp__alloc(m->os, n * (uint64_t)sizeof *s->texts);
+    if (!s->keys) s->keys = (cdp_bytes *)cdp__alloc(m->os, n * sizeof *s->keys);
+    if (!s->texts || !s->keys) return cdp__fail_nomem("the list of ranks", n * sizeof *s->keys);
+    for (r = 0; r < n; ++r) {
+        cdp__mesh_key(m, s->texts[r], what, r);
+        s->keys[r].data = s->texts[r];
+        s->keys[r].bytes = strlen(s->texts[r]);
+    }
+    s->with_values = with_values;
+    s->looks = 0;
+    s->pause_ns = cdp__min(CDP__FAILURE_WAIT_MS, m->desc.init_timeout_ms / 4) * CDP__MS;
+    return cdp__join_await(m);
+}
+
+#endif /* CDP_SRC_TCP_RENDEZVOUS_H */

@@ -1,0 +1,96 @@
+/* tcp/url.h - the address of a job as a text
+
+   Knows: the three forms of a job's URL. Promises: an invalid text is refused completely. */
+#ifndef CDP_SRC_TCP_URL_H
+#define CDP_SRC_TCP_URL_H
+
+#include "../base/config.h"
+#include "../base/status_api.h"
+#include "../base/compiler.h"
+#include "../base/basics.h"
+#include "../base/text.h"
+#include "../store/addr.h"
+
+#ifndef CDP_NO_ENV
+
+typedef enum cdp__url_kind {
+    CDP__URL_ENV,
+    CDP__URL_TCP,
+    CDP__URL_FILE
+} cdp__url_kind;
+
+typedef struct cdp__url {
+    cdp__url_kind kind;
+    char host[1024]; /* or a path */
+    uint16_t port;
+    bool has_rank, has_size;
+    uint32_t rank, world_size;
+} cdp__url;
+
+/* Parses "rank=R&world_size=N", in any order. */
+CDP__PRIVATE bool cdp__url_query(const char *p, cdp__url *u) {
+    while (*p) {
+        const bool rank = strncmp(p, "rank=", 5) == 0;
+        if (!rank && strncmp(p, "world_size=", 11) != 0) return false;
+        p = cdp__addr_decimal(p + (rank ? 5 : 11), 65535, rank ? &u->rank : &u->world_size);
+        if (!p || (*p && *p != '&') || (rank ? u->has_rank : u->has_size)) return false;
+        if (rank)
+            u->has_rank = true;
+        else
+            u->has_size = true;
+        if (*p && !*++p) return false;
+    }
+    return true;
+}
+
+CDP__PRIVATE bool cdp__url_tcp(cdp__url *u) {
+    const bool bracket = u->host[0] == '[';
+    char *end = bracket ? strchr(u->host, ']') : strrchr(u->host, ':');
+    const char *p = end && bracket ? end + 1 : end;
+    uint32_t port = 0;
+    if (!p || *p != ':' || !(p = cdp__addr_decimal(p + 1, 65535, &port)) || *p || !port)
+        return false;
+    *end = 0;
+    if (bracket) memmove(u->host, u->host + 1, (size_t)(end - u->host));
+    u->port = (uint16_t)port;
+    return u->host[0] && strlen(u->host) < 256 && (bracket || !strchr(u->host, ':'))
+        && !strpbrk(u->host, "/ []");
+}
+
+CDP__PRIVATE cdp_status cdp__url_parse(const char *url, cdp__url *u) {
+    static const char *const schemes[] = {"env://", "tcp://", "file://"};
+    uint32_t k = 0;
+    const char *rest, *query;
+    bool good;
+    memset(u, 0, sizeof *u);
+    while (k < 3 && strncmp(url, schemes[k], strlen(schemes[k])) != 0)
+        ++k;
+    if (k == 3)
+        return cdp__fail(CDP_ERR_INVALID,
+            "'%s' begins neither with env:// nor with tcp:// nor with file://", url);
+    u->kind = (cdp__url_kind)k;
+    rest = url + strlen(schemes[k]);
+    query = strchr(rest, '?');
+    if (!query) query = rest + strlen(rest);
+    if ((uint64_t)(query - rest) >= sizeof u->host)
+        return cdp__fail(
+            CDP_ERR_INVALID, "a url is longer than %u characters", (unsigned)sizeof u->host);
+    memcpy(u->host, rest, (size_t)(query - rest));
+    if (u->kind == CDP__URL_ENV)
+        good = !u->host[0];
+    else if (u->kind == CDP__URL_TCP)
+        good = cdp__url_tcp(u);
+    else
+        good = u->host[0] == '/';
+    if (!good)
+        return cdp__fail(CDP_ERR_INVALID,
+            "'%s' is none of env://, tcp://HOST:PORT, tcp://[IPV6]:PORT, file:///PATH", url);
+    if (*query && !cdp__url_query(query + 1, u))
+        return cdp__fail(CDP_ERR_INVALID,
+            "'%s': only rank=R and world_size=N are allowed after the ?, joined by &", url);
+    return CDP_OK;
+}
+
+#endif /* CDP_NO_ENV */
+
+#endif /* CDP_SRC_TCP_URL_H */
