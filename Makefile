@@ -49,7 +49,7 @@ EXAMPLES := $(EXAMPLE_SRC:examples/%.c=$(BUILD)/%) $(CXX_SRC:examples/%.cpp=$(BU
 NO_THREADS := $(patsubst %,%_no_threads,$(filter test_group test_elastic_polled,$(UNIT)))
 PROGRAMS := $(UNIT) $(NO_THREADS) $(PROCS) $(NCCL) $(MEM) $(DTENSOR) $(FUZZ) $(SIM) $(SCRIPTS) $(ROUNDS) $(LINEAR)
 
-.PHONY: help demo demo-elastic examples programs test test-strict sim sim-hour bench bench-peers bench-memory bench-store bench-mac bench-dtensor bench-rpc bench-elastic scale mutants sanitize format format-check sections sizes platforms firmware clean
+.PHONY: help demo demo-elastic examples programs test test-strict sim sim-hour bench bench-peers bench-memory bench-store bench-mac bench-dtensor bench-rpc bench-elastic scale mutants sanitize format format-check headers headers-check src-check sizes platforms firmware clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -73,7 +73,7 @@ help:
 	@echo 'make mutants    plant small defects and see which of them the tests notice; three hours for COUNT=300 on two cores'
 	@echo 'make sanitize   the tests again under AddressSanitizer, UBSan and ThreadSanitizer'
 	@echo 'make format     lay out all C sources as .clang-format says (clang-format 14)'
-	@echo 'make sections   write tests/sections.txt anew: which section of the headers uses which'
+	@echo 'make headers    join the headers at the top from src/; src-check: every file of src/ compiles alone'
 	@echo 'make sizes      text and data of the headers, with their limits; compile time for each line'
 	@echo 'make platforms  a table of systems: compiled with zig (pip install ziglang), run under qemu-user and wine'
 	@echo 'make firmware   two emulated boards without a system train together: gcc-arm-none-eabi, qemu-system-arm'
@@ -322,10 +322,25 @@ format:
 format-check:
 	$(NEEDS)$(FORMAT) --dry-run -Werror $(C_SOURCES)
 
-# Which section of the headers uses which; `make test` compares this file with the code.
-sections: $(BUILD)/sources
-	@$(BUILD)/sources table $(HEADERS) > tests/sections.txt
-	@cat tests/sections.txt
+# The headers at the top are joined from src/; `make test` compares them.
+$(BUILD)/join: tools/join.c
+	@mkdir -p $(@D)
+	$(CC) -O1 -g -Wall -Wextra $< -o $@
+headers: $(BUILD)/join
+	@$(BUILD)/join src .
+headers-check: $(BUILD)/join
+	@mkdir -p $(BUILD)/joined && $(BUILD)/join src $(BUILD)/joined
+	@for h in cdp*.h; do cmp $$h $(BUILD)/joined/$$h || { echo "$$h is not what src/ gives: make headers"; exit 1; }; done
+
+# Every file of src/ compiles alone. That of cdp_mpi.h needs an MPI: INCLUDE_MPI says where its mpi.h is.
+INCLUDE_MPI ?= $(firstword $(wildcard /usr/lib/*/openmpi/include /usr/lib/*/mpich/include))
+SRC_ALONE := $(filter-out $(if $(INCLUDE_MPI),,src/mpi/%),$(wildcard src/*/*.h))
+src-check: $(SRC_ALONE:src/%.h=$(BUILD)/alone/%.ok)
+	@echo '$(words $(SRC_ALONE)) passed, 0 failed'
+$(BUILD)/alone/%.ok: src/%.h
+	@mkdir -p $(@D)
+	@$(CC) -std=gnu11 -fsyntax-only -Wall -Wextra $(INCLUDE_MPI:%=-isystem %) -x c $< -MMD -MP -MF $@.d -MT $@ && touch $@
+-include $(wildcard $(BUILD)/alone/*/*.d)
 
 platforms:
 	@bash tests/platforms.sh $(BUILD)

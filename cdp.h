@@ -2428,8 +2428,16 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
    compiler extension, except >>base/config, whose macros the declarations need;
    tests/check_sources.sh checks that. */
 
+/* How private functions are declared. Tests define it as something else, see tests/linked.h. */
+#ifndef CDP__PRIVATE
 #if defined(__GNUC__) || defined(__clang__)
 #define CDP__PRIVATE __attribute__((__unused__)) static
+#else
+#define CDP__PRIVATE static
+#endif
+#endif
+
+#if defined(__GNUC__) || defined(__clang__)
 #define CDP__RESTRICT __restrict__
 #if defined(CDP_NO_OS) /* see CDP_FORMAT_CHECK */
 #define CDP__PRINTF(f, a)
@@ -2455,7 +2463,6 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 #define CDP__EPOLL
 #endif
 #else
-#define CDP__PRIVATE static
 #define CDP__RESTRICT
 #define CDP__PRINTF(f, a)
 #define CDP__ONE_COPY
@@ -6118,7 +6125,7 @@ CDP__PRIVATE CDP__ONE_COPY int64_t cdp__io_send(
     return r;
 }
 
-/* ---- >>base/bytes: fixed layouts, little-endian on every machine ----------------------------- */
+/* ---- >>base/bytes: fixed layouts, little-endian on every machine (pure) ---------------------- */
 
 /* Knows: widths of integers. Promises: the same bytes on every machine, at any alignment. */
 
@@ -6166,7 +6173,7 @@ CDP__PRIVATE uint32_t cdp__byte_order(void) {
     return first ? 1 : 2;
 }
 
-/* ---- >>base/hash: one hash for keys, fingerprints and seeds ---------------------------------- */
+/* ---- >>base/hash: one hash for keys, fingerprints and seeds (pure) --------------------------- */
 
 /* Knows: bytes. Promises: the same number from the same bytes on every machine. */
 
@@ -6180,7 +6187,7 @@ CDP__PRIVATE uint64_t cdp__hash(uint64_t h, const void *data, uint64_t bytes) {
     return h;
 }
 
-/* ---- >>dtype/dtype: what a dtype is, and how it widens and narrows --------------------------- */
+/* ---- >>dtype/dtype: what a dtype is, and how it widens and narrows (pure) -------------------- */
 
 /* Knows: sizes and names of dtypes. Promises: one table for all sections. */
 
@@ -6243,7 +6250,7 @@ CDP__PRIVATE bool cdp__reduce_exists(cdp_dtype t, cdp_reduce_op op) {
     return op != CDP_REDUCE_AVG || t != CDP_DTYPE_BOOL;
 }
 
-/* ---- >>dtype/reduce: one arithmetic for every reduction -------------------------------------- */
+/* ---- >>dtype/reduce: one arithmetic for every reduction (pure) ------------------------------- */
 
 /* Knows: the arithmetic of each dtype. Promises: the same bits for the same operands in the same
    order. */
@@ -6491,7 +6498,7 @@ CDP__PRIVATE void cdp__scale(cdp_dtype t, void *data, uint64_t n, cdp_real by) {
         t == CDP_DTYPE_F64 ? (const void *)&by : (const void *)&f, n, true);
 }
 
-/* ---- >>collective/rounds: collectives as rounds of steps ------------------------------------- */
+/* ---- >>collective/rounds: collectives as rounds of steps (pure) ------------------------------ */
 
 /* Knows: numbers of ranks and elements. Promises: the contract below. */
 
@@ -6955,7 +6962,7 @@ CDP__PRIVATE uint32_t cdp__barrier_round(const cdp__shape *s, uint32_t k, cdp__s
     return 2;
 }
 
-/* ---- >>collective/rounds_fixed: reductions whose bits depend on the inputs alone ------------- */
+/* ---- >>collective/rounds_fixed: reductions whose bits depend on the inputs alone (pure) ------ */
 
 /* Knows: shapes and steps. Promises: the contract of >>collective/rounds; the same bits for all
    message sizes. */
@@ -7114,7 +7121,7 @@ CDP__PRIVATE uint32_t cdp__fixed_round(const cdp__shape *s, uint32_t k, cdp__ste
 
 #endif /* CDP_NO_REPRODUCIBLE */
 
-/* ---- >>collective/rounds_more: algorithms for some sizes and numbers of ranks ---------------- */
+/* ---- >>collective/rounds_more: algorithms for some sizes and numbers of ranks (pure) --------- */
 
 /* Knows: shapes and steps. Promises: the contract of >>collective/rounds. */
 
@@ -7509,7 +7516,7 @@ CDP__PRIVATE uint32_t cdp__once_round(const cdp__shape *s, uint32_t k, cdp__step
 
 #endif /* CDP_FEW_ALGORITHMS */
 
-/* ---- >>collective/hosts: collectives of several hosts, where ranks of one host share memory -- */
+/* ---- >>collective/hosts: collectives of several hosts, where ranks of one host share memory (pure)  */
 
 /* Knows: which ranks share a host. Promises: rounds that obey the contract of algo, and send each
    byte between two hosts once. */
@@ -7776,7 +7783,7 @@ CDP__PRIVATE uint32_t cdp__hosts_scatter_round(const cdp__shape *s, uint32_t k, 
 
 #endif /* CDP_FEW_ALGORITHMS */
 
-/* ---- >>collective/select: the choice of an algorithm, equal on all ranks --------------------- */
+/* ---- >>collective/select: the choice of an algorithm, equal on all ranks (pure) -------------- */
 
 /* Knows: what each algorithm is good at, as a table. Promises: the same choice on all ranks, from
    inputs that are equal on all. */
@@ -8035,7 +8042,7 @@ CDP__PRIVATE uint32_t cdp__select(
     }
 }
 
-/* ---- >>message/header: one header for all messages ------------------------------------------- */
+/* ---- >>message/header: one header for all messages (pure) ------------------------------------ */
 
 /* Knows: bytes, names of operations and algorithms. Promises: decoded messages were checked. */
 
@@ -8206,7 +8213,7 @@ CDP__PRIVATE void cdp__call_text(const cdp__head *h, char *out, uint64_t size) {
         cdp__text_add(&t, ", %s", cdp__algo_at(h->algo)->name);
 }
 
-/* ---- >>failure/records: records of failures and waits, as sent to other ranks ---------------- */
+/* ---- >>failure/records: records of failures and waits, as sent to other ranks (pure) --------- */
 
 /* Knows: the layout of three messages: FAILURE (a group is broken, and why), WAIT (the sender waits
    for the receiver) and ENDPOINT (the answer: which rank keeps the receiver waiting, at the end
@@ -8642,7 +8649,7 @@ CDP__PRIVATE void cdp__failure_text(
     cdp__failure_cause_text(&t, r);
 }
 
-/* ---- >>failure/chains: where a chain of waits ends ------------------------------------------- */
+/* ---- >>failure/chains: where a chain of waits ends (pure) ------------------------------------ */
 
 /* Knows: the waits of this rank, the ranks that wait for it, and the failures that it received.
    Promises: if all ranks answer, the end of every chain of waits is found. No clock (events
@@ -9143,7 +9150,7 @@ CDP__PRIVATE uint32_t cdp__failure_take(
     return 0;
 }
 
-/* ---- >>failure/blame: which rank is to blame ------------------------------------------------- */
+/* ---- >>failure/blame: which rank is to blame (pure) ------------------------------------------ */
 
 /* Knows: what failure-waits knows, and the groups that fail. Promises: no other section decides
    blame. One function takes every event and returns what to do; like failure-waits it has no
@@ -9480,7 +9487,7 @@ CDP__PRIVATE CDP__COLD uint32_t cdp__failure_step(cdp__failure *f, const cdp__fa
     return 0;
 }
 
-/* ---- >>message/fabric: memory that two ranks share ------------------------------------------- */
+/* ---- >>message/fabric: memory that two ranks share (pure) ------------------------------------ */
 
 /* Knows: memory of two kinds, shared by the threads of one process (a hub) or by processes of one
    host (cdp_tcp.h). The caller provides that memory, and wakes a sleeping peer in the function
@@ -18419,7 +18426,7 @@ CDP__PRIVATE cdp_status cdp__group_start_bucket(cdp_group *g, const cdp_request 
     return st;
 }
 
-/* ---- >>dtype/numbers: square root, division, conversion -------------------------------------- */
+/* ---- >>dtype/numbers: square root, division, conversion (pure) ------------------------------- */
 
 /* Knows: the float dtypes. Promises: the same bits on every machine. */
 
@@ -18504,7 +18511,7 @@ CDP__PRIVATE void cdp__cast(cdp_dtype from, const void *in, cdp_dtype to, void *
     memcpy(dst, rest, (size_t)(n * to_size));
 }
 
-/* ---- >>ddp/bucket: which parameters share a bucket ------------------------------------------- */
+/* ---- >>ddp/bucket: which parameters share a bucket (pure) ------------------------------------ */
 
 /* Knows: dtypes and sizes of parameters. Promises: the same plan for the same numbers, in linear
    time, without memory of its own. */

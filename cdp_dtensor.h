@@ -984,7 +984,7 @@ CDP__DT cdp_status cdp__dt_nomem(const char *what, uint64_t bytes) {
         (unsigned long long)bytes);
 }
 
-/* ---- >>dtensor/kernels: reductions, conversions, strided copies ------------------------------ */
+/* ---- >>dtensor/kernels: reductions, conversions, strided copies (pure) ----------------------- */
 
 /* Knows: elements of a dtype, in arrays and in boxes of arrays. Promises: the arithmetic that
    cdp_reduce_op documents. */
@@ -1329,7 +1329,7 @@ CDP__DT uint64_t cdp__dt_copy_bytes(const cdp__dt_copy *c) {
     return n;
 }
 
-/* ---- >>dtensor/philox: random numbers that depend on seed, stream and index alone ------------ */
+/* ---- >>dtensor/philox: random numbers that depend on seed, stream and index alone (pure) ----- */
 
 /* Knows: Philox4x32-10: key = seed, counter = (index / 4, stream), word = index % 4. Promises: the
    same bits on every machine, because no function of the C library is used. */
@@ -1418,7 +1418,7 @@ CDP__DT double cdp__dt_normal(uint64_t seed, uint64_t stream, uint64_t index, bo
     return cdp__dt_sqrt(-2 * cdp__dt_log(radius)) * cdp__dt_wave(angle, index & 1);
 }
 
-/* ---- >>dtensor/chunks: the sizes of pieces --------------------------------------------------- */
+/* ---- >>dtensor/chunks: the sizes of pieces (pure) -------------------------------------------- */
 
 /* Knows: sizes and numbers of pieces. Promises: the chunk rule of cdp_layout. */
 
@@ -1507,7 +1507,7 @@ CDP__DT cdp__dt_counter *cdp__dt_counter_make(const cdp_os *os) {
     return NULL;
 }
 
-/* ---- >>dtensor/grid: layouts in terms of regions --------------------------------------------- */
+/* ---- >>dtensor/grid: layouts in terms of regions (pure) -------------------------------------- */
 
 /* Knows: layouts as a mesh stores them, and the structs of meshes. Promises: the region of every
    rank. */
@@ -1788,7 +1788,7 @@ CDP__DT cdp__dt_side cdp__dt_side_only(const cdp_layout *l, uint32_t node) {
     return s;
 }
 
-/* ---- >>dtensor/moves: which rank sends what to which ----------------------------------------- */
+/* ---- >>dtensor/moves: which rank sends what to which (pure) ---------------------------------- */
 
 /* Knows: two sides. Promises: every rank computes its own sends and receives without messages; the
    bytes of all ranks are the minimum. */
@@ -2067,7 +2067,7 @@ CDP__DT cdp__dt_cost cdp__dt_cost_of(const cdp__dt_pair *p) {
     return cost;
 }
 
-/* ---- >>dtensor/torch: PyTorch's steps -------------------------------------------------------- */
+/* ---- >>dtensor/torch: PyTorch's steps (pure) ------------------------------------------------- */
 
 /* Knows: layouts. Promises: the sequence of layouts that PyTorch's greedy planner uses, one mesh
    dimension at a time, and the bytes that its padded collectives receive. */
@@ -6625,7 +6625,7 @@ CDP_API cdp_status cdp_op_choose(const cdp_op *op, const cdp_layout *have, uint3
 
 #endif /* CDP_NO_TENSOR_OPS */
 
-/* ---- >>dtensor/products: plain loops over local arrays --------------------------------------- */
+/* ---- >>dtensor/products: plain loops over local arrays (pure) -------------------------------- */
 
 /* Knows: contiguous row-major arrays of f32, f64, i32 and i64. Promises: each element of a product
    is summed over k in ascending order, so a piece of a product has the same bits as in the

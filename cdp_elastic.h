@@ -406,7 +406,7 @@ inline cdp_status cdp_elastic_create(const cdp_elastic_desc &desc, cdp_elastic *
 #undef CDP__HERE
 #define CDP__HERE CDP__FILE_ELASTIC
 
-/* ---- >>elastic/epoch: who is in, from which step on, and whose state counts ------------------ */
+/* ---- >>elastic/epoch: who is in, from which step on, and whose state counts (pure) ----------- */
 
 /* Knows: the place of one process, arrivals, tickets and decisions. Promises: a process that has
    arrived commits nothing more in its epoch; the step of a decision is the highest one committed
@@ -728,7 +728,7 @@ CDP__PRIVATE bool cdp__elastic_fits(
     return h->epoch == d->epoch || CDP__ELASTIC_PLANT(NO_EPOCH);
 }
 
-/* ---- >>elastic/turn: who proposes, and when -------------------------------------------------- */
+/* ---- >>elastic/turn: who proposes, and when (pure) ------------------------------------------- */
 
 /* Knows: who arrived and who is dead. Promises: nobody waits for the dead, nor longer than
    settle_ms (begun anew after a standstill of its own) for those of whom nothing is known; a
@@ -819,7 +819,7 @@ CDP__PRIVATE bool cdp__elastic_founds(
     return there >= v->max_ranks || quiet_ms >= settle_ms;
 }
 
-/* ---- >>elastic/records: tickets, arrivals and decisions as bytes ----------------------------- */
+/* ---- >>elastic/records: tickets, arrivals and decisions as bytes (pure) ---------------------- */
 
 /* Knows: what is in the store. Promises: bytes that nobody wrote as a record are refused, and never
    read beyond their end. */

@@ -587,7 +587,7 @@ inline cdp_status cdp_mem_record(cdp_mem *mem, const cdp_mem_record_desc &desc) 
 #undef CDP__HERE
 #define CDP__HERE CDP__FILE_MEM
 
-/* ---- >>mem/sizes: size classes and rounding -------------------------------------------------- */
+/* ---- >>mem/sizes: size classes and rounding (pure) ------------------------------------------- */
 
 /* Knows: the sizes of blocks and segments, and when a block is split. The constants are PyTorch's,
    so that snapshots are comparable. Promises: a block is never smaller than its request, and
@@ -667,7 +667,7 @@ CDP__PRIVATE uint64_t cdp__mem_mix(uint64_t h, uint64_t v) {
     return h ^ h >> 29;
 }
 
-/* ---- >>mem/bins: free blocks by size --------------------------------------------------------- */
+/* ---- >>mem/bins: free blocks by size (pure) -------------------------------------------------- */
 
 /* Knows: the records of blocks, segments and streams, and lists of the free blocks of one stream
    and size class. Promises: best fit, exact up to 2 MiB: one list for each multiple of 512;
@@ -822,7 +822,7 @@ CDP__MEM_HOT cdp__mem_part *cdp__mem_bins_best(const cdp__mem_bins *b, uint64_t 
     return i == CDP__MEM_BINS ? NULL : cdp__mem_bin_best(b->head[i], size);
 }
 
-/* ---- >>mem/table: from an address to its block ----------------------------------------------- */
+/* ---- >>mem/table: from an address to its block (pure) ---------------------------------------- */
 
 /* Knows: where blocks in use begin. Promises: a block is found by its address in a few steps. Open
    addressing with linear probing; a removed entry is filled by shifting later ones back; the
@@ -874,7 +874,7 @@ CDP__MEM_HOT void cdp__mem_table_take(cdp__mem_table *t, const cdp__mem_part *p)
     --t->used;
 }
 
-/* ---- >>mem/ring: events, the oldest overwritten ---------------------------------------------- */
+/* ---- >>mem/ring: events, the oldest overwritten (pure) --------------------------------------- */
 
 /* Knows: the last `room` events. Promises: events are overwritten oldest first, and the lost ones
    are counted. */
@@ -919,7 +919,7 @@ CDP__PRIVATE void cdp__mem_ring_copy(const cdp__mem_ring *r, cdp__mem_record *ou
     if (first) memcpy(out + head, r->at, first * sizeof *out);
 }
 
-/* ---- >>mem/depot: different stacks and texts, each once -------------------------------------- */
+/* ---- >>mem/depot: different stacks and texts, each once (pure) ------------------------------- */
 
 /* Knows: stacks (rows of words) and texts by number, from 1 on; 0 means none. A word is an address
    or, with a tag in its upper bits, the number of a site or of a label. Promises: equal stacks
@@ -3263,7 +3263,7 @@ CDP__PRIVATE bool cdp__mem_build(cdp_mem_shot *s, const cdp_mem *m, cdp__mem_raw
         && cdp__mem_build_events(s, r, device) && !s->failed;
 }
 
-/* ---- >>mem/writer: a file as a stream of bytes ----------------------------------------------- */
+/* ---- >>mem/writer: a file as a stream of bytes (pure) ---------------------------------------- */
 
 /* Knows: how bytes are collected and passed to a sink. Promises: after the sink returned false it
    is not called again; bytes that are not UTF-8 become question marks. */
@@ -3341,7 +3341,7 @@ CDP__PRIVATE void cdp__mem_put_utf8(cdp__mem_pen *w, const char *text, uint64_t 
     }
 }
 
-/* ---- >>mem/pickle: values as opcodes --------------------------------------------------------- */
+/* ---- >>mem/pickle: values as opcodes (pure) -------------------------------------------------- */
 
 /* Knows: the bytes of each value in a pickle of protocol 2. Promises: uses only opcodes that
    PyTorch's viewer supports. Strings and lists of frames are memoized; dicts never are, because
@@ -3407,7 +3407,7 @@ CDP__PRIVATE void cdp__mem_pickle_text(cdp__mem_pen *w, const char *text) {
     *memo = cdp__mem_pickle_keep(w);
 }
 
-/* ---- >>mem/json: the same values as text ----------------------------------------------------- */
+/* ---- >>mem/json: the same values as text (pure) ---------------------------------------------- */
 
 /* Knows: the values of a snapshot, as a pickle or as JSON behind one set of functions. Promises:
    both forms have the same keys, and no number is above 2^53. */

@@ -755,7 +755,7 @@ CDP__PRIVATE cdp_status cdp__nccl_load(const cdp_os *os, const cdp_nccl_desc *d,
 
 #define cdp__nc (cdp__nccl_lib()->f)
 
-/* ---- >>nccl/map: dtypes, reductions and errors in terms of NCCL ------------------------------ */
+/* ---- >>nccl/map: dtypes, reductions and errors in terms of NCCL (pure) ----------------------- */
 
 /* Knows: the numbers that NCCL gives to dtypes, reductions and results. Promises: what NCCL does
    not support is reported. */

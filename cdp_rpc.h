@@ -779,7 +779,7 @@ inline cdp_status cdp_rpc_call(cdp_rpc *rpc, const cdp_call_desc &desc, cdp_call
 #undef CDP__HERE
 #define CDP__HERE CDP__FILE_RPC
 
-/* ---- >>rpc/table: owners, users, forks and holds by number ----------------------------------- */
+/* ---- >>rpc/table: owners, users, forks and holds by number (pure) ---------------------------- */
 
 /* Knows: slots, chains of a hash. Promises: a slot keeps its index until it is removed; the time of
    every function is independent of how full the table is. */
@@ -948,7 +948,7 @@ CDP__PRIVATE void cdp__refs_move(
     t->room = room;
 }
 
-/* ---- >>rpc/forks: when a value may be destroyed ---------------------------------------------- */
+/* ---- >>rpc/forks: when a value may be destroyed (pure) --------------------------------------- */
 
 /* Knows: the table. Promises: a value is destroyed once, when no rank has a reference to it any
    more, and never before, in whatever order messages of different ranks and of one rank arrive;
@@ -1250,7 +1250,7 @@ CDP__PRIVATE void cdp__ref_lost(cdp__refs *t, uint32_t rank) {
     }
 }
 
-/* ---- >>rpc/waves: which gradients flow where, and when all have arrived ---------------------- */
+/* ---- >>rpc/waves: which gradients flow where, and when all have arrived (pure) --------------- */
 
 /* Knows: the values of one context on this rank, and the nodes that made them. Promises: in a
    backward pass every node that the roots reach fires once, when all gradients of its outputs
@@ -1530,7 +1530,7 @@ CDP__PRIVATE cdp__wave_how cdp__wave_got_done(
     return CDP__WAVE_OK;
 }
 
-/* ---- >>rpc/packets: messages as bytes -------------------------------------------------------- */
+/* ---- >>rpc/packets: messages as bytes (pure) ------------------------------------------------- */
 
 /* Knows: the messages of a channel. Promises: everything that a peer sent is checked before use. */
 
@@ -7378,7 +7378,7 @@ CDP_API const uint32_t *cdp_ctx_grad_rows(cdp_ctx *ctx, uint64_t value) {
     return rows;
 }
 
-/* ---- >>rpc/update_rules: updates one element of a parameter ---------------------------------- */
+/* ---- >>rpc/update_rules: updates one element of a parameter (pure) --------------------------- */
 
 /* Knows: settings, an element, its gradient, its state. Promises: the same bits as the same formula
    in a loop of the program. */

@@ -549,7 +549,7 @@ inline cdp_status cdp_store_server_create(
 #undef CDP__HERE
 #define CDP__HERE CDP__FILE_STORE
 
-/* ---- >>store/addr: literal addresses --------------------------------------------------------- */
+/* ---- >>store/addr: literal addresses (pure) -------------------------------------------------- */
 
 /* Knows: the text forms of IP addresses. Promises: only canonical forms are accepted. */
 
@@ -721,7 +721,7 @@ CDP__PRIVATE bool cdp__addr_is_here(const cdp_addr *from, const cdp_addr *here) 
         && memcmp(from->ip, here->ip, from->family == 4 ? 4 : 16) == 0;
 }
 
-/* ---- >>store/wire: requests as bytes --------------------------------------------------------- */
+/* ---- >>store/wire: requests as bytes (pure) -------------------------------------------------- */
 
 /* Knows: both dialects of PyTorch's protocol. Promises: no message makes its reader access memory
    beyond the received bytes. */
@@ -1002,7 +1002,7 @@ CDP__PRIVATE uint8_t *cdp__wire_put_string(uint8_t *p, const char *prefix, cdp_b
     return p + prefix_bytes + s.bytes;
 }
 
-/* ---- >>store/record: the records of a file store --------------------------------------------- */
+/* ---- >>store/record: the records of a file store (pure) -------------------------------------- */
 
 /* Knows: the format of a file store's file. Promises: an incomplete record is recognised. */
 
@@ -1092,7 +1092,7 @@ CDP__PRIVATE uint8_t *cdp__record_put(
     return cdp__record_copy(cdp__record_copy(p + 4, value), more);
 }
 
-/* ---- >>store/number: decimal text ------------------------------------------------------------ */
+/* ---- >>store/number: decimal text (pure) ----------------------------------------------------- */
 
 /* Knows: decimal text. Promises: no overflow. */
 
@@ -1140,7 +1140,7 @@ CDP__PRIVATE cdp_status cdp__store_no_number(cdp_bytes key) {
         CDP_ERR_INVALID, "the key \"%s\" holds no number to add to", cdp__key_print(&t, key));
 }
 
-/* ---- >>store/auth: proofs that a peer has the job's key -------------------------------------- */
+/* ---- >>store/auth: proofs that a peer has the job's key (pure) ------------------------------- */
 
 /* Knows: the job's key, nonces, the messages of the exchange. Promises: the key never leaves the
    process; proofs are compared in constant time. */

@@ -378,7 +378,7 @@ inline cdp_status cdp_init_url(const char *url, const cdp_tcp_desc &desc, cdp_gr
 #undef CDP__HERE
 #define CDP__HERE CDP__FILE_TCP
 
-/* ---- >>tcp/handshake: the first messages on a connection between two ranks ------------------- */
+/* ---- >>tcp/handshake: the first messages on a connection between two ranks (pure) ------------ */
 
 /* Knows: the messages of the handshake. Promises: both sides choose the same connection; an
    unauthenticated client costs a few hundred bytes. */
@@ -487,7 +487,7 @@ CDP__PRIVATE const char *cdp__refusal_text(uint32_t r) {
     return texts[r < (uint32_t)CDP__REFUSE_COUNT ? r : 0];
 }
 
-/* ---- >>tcp/paths: which addresses of a peer to try, and in what order ------------------------ */
+/* ---- >>tcp/paths: which addresses of a peer to try, and in what order (pure) ----------------- */
 
 /* Knows: addresses of this rank and of a peer. Promises: addresses on a shared network come
    first. */
@@ -4943,7 +4943,7 @@ CDP__PRIVATE cdp_status cdp__mesh_open(cdp__mesh *m) {
     return CDP_OK;
 }
 
-/* ---- >>tcp/launchers: variables that launchers set ------------------------------------------- */
+/* ---- >>tcp/launchers: variables that launchers set (pure) ------------------------------------ */
 
 /* Knows: the variables of cdprun, torchrun, Open MPI, MPICH and Slurm. Promises: an error names the
    variable, its value, and what it should contain. */
@@ -5144,7 +5144,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__launch_read(const cdp__vars *v, cdp_launc
 
 #endif /* CDP_NO_ENV */
 
-/* ---- >>tcp/url: the address of a job as a text ----------------------------------------------- */
+/* ---- >>tcp/url: the address of a job as a text (pure) ---------------------------------------- */
 
 /* Knows: the three forms of a job's URL. Promises: an invalid text is refused completely. */
 

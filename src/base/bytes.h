@@ -1,4 +1,4 @@
-/* base/bytes.h - fixed layouts, little-endian on every machine
+/* base/bytes.h - fixed layouts, little-endian on every machine (pure)
 
    Knows: widths of integers. Promises: the same bytes on every machine, at any alignment. */
 #ifndef CDP_SRC_BASE_BYTES_H

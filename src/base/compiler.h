@@ -8,8 +8,16 @@
 
 #include "config.h"
 
+/* How private functions are declared. Tests define it as something else, see tests/linked.h. */
+#ifndef CDP__PRIVATE
 #if defined(__GNUC__) || defined(__clang__)
 #define CDP__PRIVATE __attribute__((__unused__)) static
+#else
+#define CDP__PRIVATE static
+#endif
+#endif
+
+#if defined(__GNUC__) || defined(__clang__)
 #define CDP__RESTRICT __restrict__
 #if defined(CDP_NO_OS) /* see CDP_FORMAT_CHECK */
 #define CDP__PRINTF(f, a)
@@ -35,7 +43,6 @@
 #define CDP__EPOLL
 #endif
 #else
-#define CDP__PRIVATE static
 #define CDP__RESTRICT
 #define CDP__PRINTF(f, a)
 #define CDP__ONE_COPY

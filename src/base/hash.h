@@ -1,4 +1,4 @@
-/* base/hash.h - one hash for keys, fingerprints and seeds
+/* base/hash.h - one hash for keys, fingerprints and seeds (pure)
 
    Knows: bytes. Promises: the same number from the same bytes on every machine. */
 #ifndef CDP_SRC_BASE_HASH_H

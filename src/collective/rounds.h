@@ -1,4 +1,4 @@
-/* collective/rounds.h - collectives as rounds of steps
+/* collective/rounds.h - collectives as rounds of steps (pure)
 
    Knows: numbers of ranks and elements. Promises: the contract below. */
 #ifndef CDP_SRC_COLLECTIVE_ROUNDS_H

@@ -1,4 +1,4 @@
-/* collective/rounds_fixed.h - reductions whose bits depend on the inputs alone
+/* collective/rounds_fixed.h - reductions whose bits depend on the inputs alone (pure)
 
    Knows: shapes and steps. Promises: the contract of >>collective/rounds; the same bits for all
    message sizes. */

@@ -1,4 +1,4 @@
-/* collective/rounds_more.h - algorithms for some sizes and numbers of ranks
+/* collective/rounds_more.h - algorithms for some sizes and numbers of ranks (pure)
 
    Knows: shapes and steps. Promises: the contract of >>collective/rounds. */
 #ifndef CDP_SRC_COLLECTIVE_ROUNDS_MORE_H

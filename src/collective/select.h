@@ -1,4 +1,4 @@
-/* collective/select.h - the choice of an algorithm, equal on all ranks
+/* collective/select.h - the choice of an algorithm, equal on all ranks (pure)
 
    Knows: what each algorithm is good at, as a table. Promises: the same choice on all ranks, from
    inputs that are equal on all. */

@@ -1,4 +1,4 @@
-/* ddp/bucket.h - which parameters share a bucket
+/* ddp/bucket.h - which parameters share a bucket (pure)
 
    Knows: dtypes and sizes of parameters. Promises: the same plan for the same numbers, in linear
    time, without memory of its own. */

@@ -1,4 +1,4 @@
-/* dtensor/chunks.h - the sizes of pieces
+/* dtensor/chunks.h - the sizes of pieces (pure)
 
    Knows: sizes and numbers of pieces. Promises: the chunk rule of cdp_layout. */
 #ifndef CDP_SRC_DTENSOR_CHUNKS_H

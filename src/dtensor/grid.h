@@ -1,4 +1,4 @@
-/* dtensor/grid.h - layouts in terms of regions
+/* dtensor/grid.h - layouts in terms of regions (pure)
 
    Knows: layouts as a mesh stores them, and the structs of meshes. Promises: the region of every
    rank. */

@@ -1,4 +1,4 @@
-/* dtensor/kernels.h - reductions, conversions, strided copies
+/* dtensor/kernels.h - reductions, conversions, strided copies (pure)
 
    Knows: elements of a dtype, in arrays and in boxes of arrays. Promises: the arithmetic that
    cdp_reduce_op documents. */

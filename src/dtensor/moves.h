@@ -1,4 +1,4 @@
-/* dtensor/moves.h - which rank sends what to which
+/* dtensor/moves.h - which rank sends what to which (pure)
 
    Knows: two sides. Promises: every rank computes its own sends and receives without messages; the
    bytes of all ranks are the minimum. */

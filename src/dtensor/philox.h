@@ -1,4 +1,4 @@
-/* dtensor/philox.h - random numbers that depend on seed, stream and index alone
+/* dtensor/philox.h - random numbers that depend on seed, stream and index alone (pure)
 
    Knows: Philox4x32-10: key = seed, counter = (index / 4, stream), word = index % 4. Promises: the
    same bits on every machine, because no function of the C library is used. */

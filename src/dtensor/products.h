@@ -1,4 +1,4 @@
-/* dtensor/products.h - plain loops over local arrays
+/* dtensor/products.h - plain loops over local arrays (pure)
 
    Knows: contiguous row-major arrays of f32, f64, i32 and i64. Promises: each element of a product
    is summed over k in ascending order, so a piece of a product has the same bits as in the

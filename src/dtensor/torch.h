@@ -1,4 +1,4 @@
-/* dtensor/torch.h - PyTorch's steps
+/* dtensor/torch.h - PyTorch's steps (pure)
 
    Knows: layouts. Promises: the sequence of layouts that PyTorch's greedy planner uses, one mesh
    dimension at a time, and the bytes that its padded collectives receive. */

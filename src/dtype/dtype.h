@@ -1,4 +1,4 @@
-/* dtype/dtype.h - what a dtype is, and how it widens and narrows
+/* dtype/dtype.h - what a dtype is, and how it widens and narrows (pure)
 
    Knows: sizes and names of dtypes. Promises: one table for all sections. */
 #ifndef CDP_SRC_DTYPE_DTYPE_H

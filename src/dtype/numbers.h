@@ -1,4 +1,4 @@
-/* dtype/numbers.h - square root, division, conversion
+/* dtype/numbers.h - square root, division, conversion (pure)
 
    Knows: the float dtypes. Promises: the same bits on every machine. */
 #ifndef CDP_SRC_DTYPE_NUMBERS_H

@@ -1,4 +1,4 @@
-/* dtype/reduce.h - one arithmetic for every reduction
+/* dtype/reduce.h - one arithmetic for every reduction (pure)
 
    Knows: the arithmetic of each dtype. Promises: the same bits for the same operands in the same
    order. */

@@ -1,4 +1,4 @@
-/* elastic/epoch.h - who is in, from which step on, and whose state counts
+/* elastic/epoch.h - who is in, from which step on, and whose state counts (pure)
 
    Knows: the place of one process, arrivals, tickets and decisions. Promises: a process that has
    arrived commits nothing more in its epoch; the step of a decision is the highest one committed

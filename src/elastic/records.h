@@ -1,4 +1,4 @@
-/* elastic/records.h - tickets, arrivals and decisions as bytes
+/* elastic/records.h - tickets, arrivals and decisions as bytes (pure)
 
    Knows: what is in the store. Promises: bytes that nobody wrote as a record are refused, and never
    read beyond their end. */

@@ -1,4 +1,4 @@
-/* elastic/turn.h - who proposes, and when
+/* elastic/turn.h - who proposes, and when (pure)
 
    Knows: who arrived and who is dead. Promises: nobody waits for the dead, nor longer than
    settle_ms (begun anew after a standstill of its own) for those of whom nothing is known; a

@@ -1,4 +1,4 @@
-/* failure/blame.h - which rank is to blame
+/* failure/blame.h - which rank is to blame (pure)
 
    Knows: what failure-waits knows, and the groups that fail. Promises: no other section decides
    blame. One function takes every event and returns what to do; like failure-waits it has no

@@ -1,4 +1,4 @@
-/* failure/chains.h - where a chain of waits ends
+/* failure/chains.h - where a chain of waits ends (pure)
 
    Knows: the waits of this rank, the ranks that wait for it, and the failures that it received.
    Promises: if all ranks answer, the end of every chain of waits is found. No clock (events

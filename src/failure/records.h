@@ -1,4 +1,4 @@
-/* failure/records.h - records of failures and waits, as sent to other ranks
+/* failure/records.h - records of failures and waits, as sent to other ranks (pure)
 
    Knows: the layout of three messages: FAILURE (a group is broken, and why), WAIT (the sender waits
    for the receiver) and ENDPOINT (the answer: which rank keeps the receiver waiting, at the end

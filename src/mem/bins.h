@@ -1,4 +1,4 @@
-/* mem/bins.h - free blocks by size
+/* mem/bins.h - free blocks by size (pure)
 
    Knows: the records of blocks, segments and streams, and lists of the free blocks of one stream
    and size class. Promises: best fit, exact up to 2 MiB: one list for each multiple of 512;

@@ -1,4 +1,4 @@
-/* mem/depot.h - different stacks and texts, each once
+/* mem/depot.h - different stacks and texts, each once (pure)
 
    Knows: stacks (rows of words) and texts by number, from 1 on; 0 means none. A word is an address
    or, with a tag in its upper bits, the number of a site or of a label. Promises: equal stacks

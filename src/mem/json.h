@@ -1,4 +1,4 @@
-/* mem/json.h - the same values as text
+/* mem/json.h - the same values as text (pure)
 
    Knows: the values of a snapshot, as a pickle or as JSON behind one set of functions. Promises:
    both forms have the same keys, and no number is above 2^53. */

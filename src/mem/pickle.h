@@ -1,4 +1,4 @@
-/* mem/pickle.h - values as opcodes
+/* mem/pickle.h - values as opcodes (pure)
 
    Knows: the bytes of each value in a pickle of protocol 2. Promises: uses only opcodes that
    PyTorch's viewer supports. Strings and lists of frames are memoized; dicts never are, because

@@ -1,4 +1,4 @@
-/* mem/ring.h - events, the oldest overwritten
+/* mem/ring.h - events, the oldest overwritten (pure)
 
    Knows: the last `room` events. Promises: events are overwritten oldest first, and the lost ones
    are counted. */

@@ -1,4 +1,4 @@
-/* mem/sizes.h - size classes and rounding
+/* mem/sizes.h - size classes and rounding (pure)
 
    Knows: the sizes of blocks and segments, and when a block is split. The constants are PyTorch's,
    so that snapshots are comparable. Promises: a block is never smaller than its request, and

@@ -1,4 +1,4 @@
-/* mem/table.h - from an address to its block
+/* mem/table.h - from an address to its block (pure)
 
    Knows: where blocks in use begin. Promises: a block is found by its address in a few steps. Open
    addressing with linear probing; a removed entry is filled by shifting later ones back; the

@@ -1,4 +1,4 @@
-/* mem/writer.h - a file as a stream of bytes
+/* mem/writer.h - a file as a stream of bytes (pure)
 
    Knows: how bytes are collected and passed to a sink. Promises: after the sink returned false it
    is not called again; bytes that are not UTF-8 become question marks. */

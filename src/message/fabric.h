@@ -1,4 +1,4 @@
-/* message/fabric.h - memory that two ranks share
+/* message/fabric.h - memory that two ranks share (pure)
 
    Knows: memory of two kinds, shared by the threads of one process (a hub) or by processes of one
    host (cdp_tcp.h). The caller provides that memory, and wakes a sleeping peer in the function

@@ -1,4 +1,4 @@
-/* message/header.h - one header for all messages
+/* message/header.h - one header for all messages (pure)
 
    Knows: bytes, names of operations and algorithms. Promises: decoded messages were checked. */
 #ifndef CDP_SRC_MESSAGE_HEADER_H

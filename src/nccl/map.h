@@ -1,4 +1,4 @@
-/* nccl/map.h - dtypes, reductions and errors in terms of NCCL
+/* nccl/map.h - dtypes, reductions and errors in terms of NCCL (pure)
 
    Knows: the numbers that NCCL gives to dtypes, reductions and results. Promises: what NCCL does
    not support is reported. */

@@ -1,4 +1,4 @@
-/* rpc/forks.h - when a value may be destroyed
+/* rpc/forks.h - when a value may be destroyed (pure)
 
    Knows: the table. Promises: a value is destroyed once, when no rank has a reference to it any
    more, and never before, in whatever order messages of different ranks and of one rank arrive;

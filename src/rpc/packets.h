@@ -1,4 +1,4 @@
-/* rpc/packets.h - messages as bytes
+/* rpc/packets.h - messages as bytes (pure)
 
    Knows: the messages of a channel. Promises: everything that a peer sent is checked before use. */
 #ifndef CDP_SRC_RPC_PACKETS_H

@@ -1,4 +1,4 @@
-/* rpc/table.h - owners, users, forks and holds by number
+/* rpc/table.h - owners, users, forks and holds by number (pure)
 
    Knows: slots, chains of a hash. Promises: a slot keeps its index until it is removed; the time of
    every function is independent of how full the table is. */

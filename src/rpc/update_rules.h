@@ -1,4 +1,4 @@
-/* rpc/update_rules.h - updates one element of a parameter
+/* rpc/update_rules.h - updates one element of a parameter (pure)
 
    Knows: settings, an element, its gradient, its state. Promises: the same bits as the same formula
    in a loop of the program. */

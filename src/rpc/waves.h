@@ -1,4 +1,4 @@
-/* rpc/waves.h - which gradients flow where, and when all have arrived
+/* rpc/waves.h - which gradients flow where, and when all have arrived (pure)
 
    Knows: the values of one context on this rank, and the nodes that made them. Promises: in a
    backward pass every node that the roots reach fires once, when all gradients of its outputs

@@ -1,4 +1,4 @@
-/* store/addr.h - literal addresses
+/* store/addr.h - literal addresses (pure)
 
    Knows: the text forms of IP addresses. Promises: only canonical forms are accepted. */
 #ifndef CDP_SRC_STORE_ADDR_H

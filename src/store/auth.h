@@ -1,4 +1,4 @@
-/* store/auth.h - proofs that a peer has the job's key
+/* store/auth.h - proofs that a peer has the job's key (pure)
 
    Knows: the job's key, nonces, the messages of the exchange. Promises: the key never leaves the
    process; proofs are compared in constant time. */

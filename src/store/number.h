@@ -1,4 +1,4 @@
-/* store/number.h - decimal text
+/* store/number.h - decimal text (pure)
 
    Knows: decimal text. Promises: no overflow. */
 #ifndef CDP_SRC_STORE_NUMBER_H

@@ -1,4 +1,4 @@
-/* store/record.h - the records of a file store
+/* store/record.h - the records of a file store (pure)
 
    Knows: the format of a file store's file. Promises: an incomplete record is recognised. */
 #ifndef CDP_SRC_STORE_RECORD_H

@@ -1,4 +1,4 @@
-/* store/wire.h - requests as bytes
+/* store/wire.h - requests as bytes (pure)
 
    Knows: both dialects of PyTorch's protocol. Promises: no message makes its reader access memory
    beyond the received bytes. */

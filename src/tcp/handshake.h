@@ -1,4 +1,4 @@
-/* tcp/handshake.h - the first messages on a connection between two ranks
+/* tcp/handshake.h - the first messages on a connection between two ranks (pure)
 
    Knows: the messages of the handshake. Promises: both sides choose the same connection; an
    unauthenticated client costs a few hundred bytes. */

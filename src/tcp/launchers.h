@@ -1,4 +1,4 @@
-/* tcp/launchers.h - variables that launchers set
+/* tcp/launchers.h - variables that launchers set (pure)
 
    Knows: the variables of cdprun, torchrun, Open MPI, MPICH and Slurm. Promises: an error names the
    variable, its value, and what it should contain. */

@@ -1,4 +1,4 @@
-/* tcp/paths.h - which addresses of a peer to try, and in what order
+/* tcp/paths.h - which addresses of a peer to try, and in what order (pure)
 
    Knows: addresses of this rank and of a peer. Promises: addresses on a shared network come
    first. */

@@ -1,4 +1,4 @@
-/* tcp/url.h - the address of a job as a text
+/* tcp/url.h - the address of a job as a text (pure)
 
    Knows: the three forms of a job's URL. Promises: an invalid text is refused completely. */
 #ifndef CDP_SRC_TCP_URL_H

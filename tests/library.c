@@ -1,0 +1,10 @@
+/* The library as one object that tests link instead of compiling it themselves. Its private
+   functions are not static, so that tests can call them, see linked.h. */
+#define CDP__PRIVATE extern
+#define CDP_IMPLEMENTATION
+#include "cdp_tcp.h"
+#include "cdp_elastic.h"
+#include "cdp_rpc.h"
+#include "cdp_nccl.h"
+#include "cdp_dtensor.h"
+#include "cdp_mem.h"
