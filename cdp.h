@@ -316,7 +316,7 @@
 
     License: MIT-0 or Unlicense, as you like; see the end of this file. */
 
-/* Generated from src/cdp.h and the files that it includes: change those, then run `make headers`. */
+/* Joined from src/cdp.h and what it includes: change that, then `make headers`. */
 #if (defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION)) && defined(__STRICT_ANSI__) \
     && !defined(_DEFAULT_SOURCE)
 /* with -std=c11 the C library hides sockets and clocks unless it is told before its first header */
@@ -7516,7 +7516,7 @@ CDP__PRIVATE uint32_t cdp__once_round(const cdp__shape *s, uint32_t k, cdp__step
 
 #endif /* CDP_FEW_ALGORITHMS */
 
-/* ---- >>collective/hosts: collectives of several hosts, where ranks of one host share memory (pure)  */
+/* ---- >>collective/hosts: collectives of several hosts whose ranks share memory (pure) -------- */
 
 /* Knows: which ranks share a host. Promises: rounds that obey the contract of algo, and send each
    byte between two hosts once. */

@@ -149,7 +149,7 @@
 
     License: MIT-0 or Unlicense, as you like; see the end of cdp.h.                            */
 
-/* Generated from src/cdp_dtensor.h and the files that it includes: change those, then run `make headers`. */
+/* Joined from src/cdp_dtensor.h and what it includes: change that, then `make headers`. */
 #include "cdp.h"
 
 #ifndef CDP_DTENSOR_INCLUDED

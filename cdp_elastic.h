@@ -170,7 +170,7 @@
 
     License: MIT-0 or Unlicense, as you like; see the end of cdp.h.                            */
 
-/* Generated from src/cdp_elastic.h and the files that it includes: change those, then run `make headers`. */
+/* Joined from src/cdp_elastic.h and what it includes: change that, then `make headers`. */
 #if defined(CDP_ELASTIC_IMPLEMENTATION) && !defined(CDP_TCP_IMPLEMENTATION)
 #define CDP_TCP_IMPLEMENTATION
 #endif

@@ -113,7 +113,7 @@
 
     License: MIT-0 or Unlicense, as you like; see the end of cdp.h. */
 
-/* Generated from src/cdp_mem.h and the files that it includes: change those, then run `make headers`. */
+/* Joined from src/cdp_mem.h and what it includes: change that, then `make headers`. */
 #if defined(CDP_MEM_IMPLEMENTATION) && !defined(CDP_CORE_IMPLEMENTATION)
 #define CDP_CORE_IMPLEMENTATION
 #endif

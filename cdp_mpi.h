@@ -83,7 +83,7 @@
         MIT-0 or Unlicense, as you like; both are at the end of cdp.h.
 */
 
-/* Generated from src/cdp_mpi.h and the files that it includes: change those, then run `make headers`. */
+/* Joined from src/cdp_mpi.h and what it includes: change that, then `make headers`. */
 #ifndef CDP_MPI_INCLUDED
 #define CDP_MPI_INCLUDED
 

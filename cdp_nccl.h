@@ -143,7 +143,7 @@
 
     License: MIT-0 or Unlicense, as you like; see the end of this file. */
 
-/* Generated from src/cdp_nccl.h and the files that it includes: change those, then run `make headers`. */
+/* Joined from src/cdp_nccl.h and what it includes: change that, then `make headers`. */
 #if defined(CDP_NCCL_IMPLEMENTATION) && !defined(CDP_CORE_IMPLEMENTATION)
 #define CDP_CORE_IMPLEMENTATION
 #endif

@@ -121,7 +121,7 @@
 
     License: that of cdp.h. */
 
-/* Generated from src/cdp_store.h and the files that it includes: change those, then run `make headers`. */
+/* Joined from src/cdp_store.h and what it includes: change that, then `make headers`. */
 #if defined(CDP_STORE_IMPLEMENTATION) && !defined(CDP_CORE_IMPLEMENTATION)
 #define CDP_CORE_IMPLEMENTATION
 #endif

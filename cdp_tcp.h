@@ -167,7 +167,7 @@
 
     License: that of cdp.h. */
 
-/* Generated from src/cdp_tcp.h and the files that it includes: change those, then run `make headers`. */
+/* Joined from src/cdp_tcp.h and what it includes: change that, then `make headers`. */
 #if defined(CDP_TCP_IMPLEMENTATION) && !defined(CDP_STORE_IMPLEMENTATION)
 #define CDP_STORE_IMPLEMENTATION
 #endif

@@ -182,8 +182,8 @@ static void join(const char *src, const char *to, int r) {
         fprintf(out, "%s\n", line);
         if (manual && strstr(line, "*/")) {
             fprintf(out,
-                "\n/* Generated from src/%s and the files that it includes: change those, "
-                "then run `make headers`. */\n",
+                "\n/* Joined from src/%s and what it includes: change that, then `make headers`. "
+                "*/\n",
                 roots[r]);
             manual = false;
         }

@@ -1,4 +1,4 @@
-/* collective/hosts.h - collectives of several hosts, where ranks of one host share memory (pure)
+/* collective/hosts.h - collectives of several hosts whose ranks share memory (pure)
 
    Knows: which ranks share a host. Promises: rounds that obey the contract of algo, and send each
    byte between two hosts once. */
