@@ -457,7 +457,8 @@ typedef struct cdp_call_desc {
    that rank), STATE (one of the two shut down; the value is gone). Any thread. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_start(
     cdp_rpc *rpc, const cdp_call_desc *desc, cdp_call *call);
-/* Starts it and waits. Returns its status. */
+/* Starts it and waits. Returns its status. STATE, and nothing was started, inside an INLINE function
+   or a callback: cdp_rpc_start() and `done` there. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_call(
     cdp_rpc *rpc, const cdp_call_desc *desc, cdp_call *call);
 /* Runs a function whose result stays on its rank; *out refers to the result at once, with one
@@ -468,7 +469,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_remote(
     cdp_rpc *rpc, const cdp_call_desc *desc, cdp_rref *out);
 
 /* Waits until the call has ended; returns its status, the same each time, and sets
-   cdp_last_error(). STATE inside an INLINE function or a callback. */
+   cdp_last_error(). STATE inside an INLINE function or a callback: the call goes on. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_call_wait(cdp_call *call);
 /* PENDING after timeout_ms; the call goes on. PENDING earlier where a wait below ends, see
    THREADS. */
@@ -737,7 +738,7 @@ typedef struct cdp_optim_desc {
 
 typedef struct cdp_dist_optim cdp_dist_optim;
 /* Makes the objects on all owners and waits for them. One thread at a time uses it. Errors:
-   INVALID, NOMEM, and those of cdp_rpc_call(); REMOTE: an owner refuses a parameter, the text says
+   INVALID, NOMEM, and those of cdp_rpc_call(), as of the two functions below; REMOTE: an owner refuses a parameter, the text says
    why. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_dist_optim_create(
     const cdp_optim_desc *desc, cdp_dist_optim **out);
@@ -5183,6 +5184,15 @@ CDP__PRIVATE void cdp__rpc_it_waits(const cdp_rpc *rpc) {
     if (rq && rq->pub.rpc == rpc && rq->use) rq->use->waits = true;
 }
 
+/* Waits are refused here, and so is what starts something and then waits for it: before it starts,
+   because what has started writes to the program's memory when it ends. */
+CDP__PRIVATE cdp_status cdp__rpc_may_wait(void) {
+    if (!cdp__rpc_here_of()->no_wait && !*cdp__inside()) return CDP_OK;
+    return cdp__fail(CDP_ERR_STATE,
+        "an INLINE function and a callback must not wait; start the call with cdp_rpc_start() and "
+        "return, or register the function without CDP_RPC_INLINE");
+}
+
 /* Waits with the lock held, and releases it meanwhile. OK: over(rpc, arg) is true; PENDING:
    until_ns has come. Functions may begin meanwhile, before bound_ns. After until_ns at most one
    begins, so that waits with timeout 0 make progress, too. */
@@ -5196,10 +5206,7 @@ CDP__PRIVATE cdp_status cdp__rpc_wait(cdp_rpc *rpc, bool (*over)(cdp_rpc *rpc, v
     if (over(rpc, arg)) return CDP_OK;
     if (outer) bound_ns = cdp__min(bound_ns, outer);
     if (until_ns != CDP__NEVER) until_ns = cdp__min(until_ns, cdp__rpc_cut());
-    if (cdp__rpc_here_of()->no_wait || *cdp__inside())
-        return cdp__fail(CDP_ERR_STATE,
-            "an INLINE function and a callback must not wait; start the call and return, or "
-            "register the function without CDP_RPC_INLINE");
+    if (cdp__rpc_may_wait() != CDP_OK) return CDP_ERR_STATE;
     if (!rpc->channel) return cdp__fail(CDP_ERR_STATE, "the rpc has shut down");
     ++rpc->waiters;
     while (st >= 0 && !over(rpc, arg)) {
@@ -6111,6 +6118,7 @@ typedef struct cdp__rpc_starting {
     uint64_t deadline_ns, start_ns;
     uint64_t bytes;          /* of its arguments */
     cdp__rpc_lender *lender; /* of the memory of its arguments, or NULL */
+    bool waits;              /* the public function waits for the call, too */
     bool cut;                /* its time was shortened, see cdp__rpc_cut() */
     uint32_t makes;          /* slot of the reference that the call makes */
 } cdp__rpc_starting;
@@ -6428,26 +6436,36 @@ CDP__PRIVATE cdp_status cdp__rpc_start_any(cdp_rpc *rpc, cdp__rpc_starting *s) {
     if (st != CDP_OK) return st;
     if (s->desc->one_way) s->flags |= CDP__RPC_ONE_WAY;
     cdp__rpc_lock(rpc);
-    st = cdp__rpc_start_call(rpc, s);
-    if (st != CDP_OK && s->call) s->call->status = st;
+    st = s->waits ? cdp__rpc_may_wait() : CDP_OK;
+    if (st == CDP_OK) st = cdp__rpc_start_call(rpc, s);
+    if (st != CDP_OK) {
+        s->call->status = st;
+        s->call->ran = CDP_RAN_NO;
+        s->call->error = *cdp_last_error();
+    }
     cdp__rpc_leave(rpc);
-    return st;
+    return st == CDP_OK && s->waits ? cdp_call_wait(s->call) : st;
 }
 
-CDP_API cdp_status cdp_rpc_start(cdp_rpc *rpc, const cdp_call_desc *desc, cdp_call *call) {
+CDP__PRIVATE cdp_status cdp__rpc_start_named(
+    const char *name, cdp_rpc *rpc, const cdp_call_desc *desc, cdp_call *call, bool waits) {
     cdp__rpc_starting s;
     if (!rpc || !desc || !call)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_rpc_start needs an rpc, a desc and a cdp_call");
+        return cdp__fail(CDP_ERR_INVALID, "%s needs an rpc, a desc and a cdp_call", name);
     memset(&s, 0, sizeof s);
-    s.name = "cdp_rpc_start";
+    s.name = name;
     s.desc = desc;
     s.call = call;
+    s.waits = waits;
     return cdp__rpc_start_any(rpc, &s);
 }
 
+CDP_API cdp_status cdp_rpc_start(cdp_rpc *rpc, const cdp_call_desc *desc, cdp_call *call) {
+    return cdp__rpc_start_named("cdp_rpc_start", rpc, desc, call, false);
+}
+
 CDP_API cdp_status cdp_rpc_call(cdp_rpc *rpc, const cdp_call_desc *desc, cdp_call *call) {
-    const cdp_status st = cdp_rpc_start(rpc, desc, call);
-    return st == CDP_OK ? cdp_call_wait(call) : st;
+    return cdp__rpc_start_named("cdp_rpc_call", rpc, desc, call, true);
 }
 
 CDP_API cdp_status cdp_rpc_remote(cdp_rpc *rpc, const cdp_call_desc *desc, cdp_rref *out) {
@@ -6716,25 +6734,30 @@ CDP_API void cdp_rref_drop(cdp_rref rref) {
     cdp__rpc_leave(rref.rpc);
 }
 
-CDP_API cdp_status cdp_rref_fetch(cdp_rref rref, uint32_t timeout_ms, cdp_call *call) {
+CDP__PRIVATE cdp_status cdp__rref_copy(
+    const char *name, cdp_rref rref, uint32_t timeout_ms, cdp_call *call, bool waits) {
     cdp__rpc_starting s;
     cdp_call_desc d;
     if (!rref.rpc || !call)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_rref_fetch needs a reference and a cdp_call");
+        return cdp__fail(CDP_ERR_INVALID, "%s needs a reference and a cdp_call", name);
     memset(&d, 0, sizeof d);
     memset(&s, 0, sizeof s);
     d.on = rref;
     d.timeout_ms = timeout_ms;
-    s.name = "cdp_rref_fetch";
+    s.name = name;
     s.desc = &d;
     s.call = call;
+    s.waits = waits;
     s.flags = CDP__RPC_FETCH;
     return cdp__rpc_start_any(rref.rpc, &s);
 }
 
+CDP_API cdp_status cdp_rref_fetch(cdp_rref rref, uint32_t timeout_ms, cdp_call *call) {
+    return cdp__rref_copy("cdp_rref_fetch", rref, timeout_ms, call, false);
+}
+
 CDP_API cdp_status cdp_rref_to_here(cdp_rref rref, uint32_t timeout_ms, cdp_call *call) {
-    const cdp_status st = cdp_rref_fetch(rref, timeout_ms, call);
-    return st == CDP_OK ? cdp_call_wait(call) : st;
+    return cdp__rref_copy("cdp_rref_to_here", rref, timeout_ms, call, true);
 }
 
 CDP__PRIVATE bool cdp__rpc_value_ready(cdp_rpc *rpc, void *arg) {
@@ -7781,6 +7804,7 @@ CDP__PRIVATE cdp_status cdp__optim_all(cdp_dist_optim *o, const char *call, uint
     cdp_error why;
     cdp_call_desc d;
     cdp_iov iov;
+    if (cdp__rpc_may_wait() != CDP_OK) return CDP_ERR_STATE;
     memset(&why, 0, sizeof why);
     memset(&d, 0, sizeof d);
     iov.data = (void *)(uintptr_t)data;
@@ -7875,7 +7899,7 @@ CDP__PRIVATE cdp_status cdp__optim_check(const cdp_optim_desc *d, cdp_dist_optim
     if (d->nesterov && (d->momentum <= 0 || d->dampening > 0))
         return cdp__fail(
             CDP_ERR_INVALID, "cdp_dist_optim_create: nesterov needs momentum, and no dampening");
-    return CDP_OK;
+    return d->kind == CDP_OPTIM_OWN ? CDP_OK : cdp__rpc_may_wait();
 }
 
 CDP_API cdp_status cdp_dist_optim_create(const cdp_optim_desc *desc, cdp_dist_optim **out) {

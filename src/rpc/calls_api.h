@@ -75,7 +75,8 @@ typedef struct cdp_call_desc {
    that rank), STATE (one of the two shut down; the value is gone). Any thread. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_start(
     cdp_rpc *rpc, const cdp_call_desc *desc, cdp_call *call);
-/* Starts it and waits. Returns its status. */
+/* Starts it and waits. Returns its status. STATE, and nothing was started, inside an INLINE function
+   or a callback: cdp_rpc_start() and `done` there. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_call(
     cdp_rpc *rpc, const cdp_call_desc *desc, cdp_call *call);
 /* Runs a function whose result stays on its rank; *out refers to the result at once, with one
@@ -86,7 +87,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_remote(
     cdp_rpc *rpc, const cdp_call_desc *desc, cdp_rref *out);
 
 /* Waits until the call has ended; returns its status, the same each time, and sets
-   cdp_last_error(). STATE inside an INLINE function or a callback. */
+   cdp_last_error(). STATE inside an INLINE function or a callback: the call goes on. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_call_wait(cdp_call *call);
 /* PENDING after timeout_ms; the call goes on. PENDING earlier where a wait below ends, see
    THREADS. */

@@ -23,6 +23,7 @@
 #include "packets.h"
 #include "state.h"
 #include "update_rules.h"
+#include "waits.h"
 
 typedef struct cdp__optim_param {
     cdp_rref rref;
@@ -240,6 +241,7 @@ CDP__PRIVATE cdp_status cdp__optim_all(cdp_dist_optim *o, const char *call, uint
     cdp_error why;
     cdp_call_desc d;
     cdp_iov iov;
+    if (cdp__rpc_may_wait() != CDP_OK) return CDP_ERR_STATE;
     memset(&why, 0, sizeof why);
     memset(&d, 0, sizeof d);
     iov.data = (void *)(uintptr_t)data;
@@ -334,7 +336,7 @@ CDP__PRIVATE cdp_status cdp__optim_check(const cdp_optim_desc *d, cdp_dist_optim
     if (d->nesterov && (d->momentum <= 0 || d->dampening > 0))
         return cdp__fail(
             CDP_ERR_INVALID, "cdp_dist_optim_create: nesterov needs momentum, and no dampening");
-    return CDP_OK;
+    return d->kind == CDP_OPTIM_OWN ? CDP_OK : cdp__rpc_may_wait();
 }
 
 CDP_API cdp_status cdp_dist_optim_create(const cdp_optim_desc *desc, cdp_dist_optim **out) {

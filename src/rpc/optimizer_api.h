@@ -48,7 +48,7 @@ typedef struct cdp_optim_desc {
 
 typedef struct cdp_dist_optim cdp_dist_optim;
 /* Makes the objects on all owners and waits for them. One thread at a time uses it. Errors:
-   INVALID, NOMEM, and those of cdp_rpc_call(); REMOTE: an owner refuses a parameter, the text says
+   INVALID, NOMEM, and those of cdp_rpc_call(), as of the two functions below; REMOTE: an owner refuses a parameter, the text says
    why. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_dist_optim_create(
     const cdp_optim_desc *desc, cdp_dist_optim **out);

@@ -79,25 +79,30 @@ CDP_API void cdp_rref_drop(cdp_rref rref) {
     cdp__rpc_leave(rref.rpc);
 }
 
-CDP_API cdp_status cdp_rref_fetch(cdp_rref rref, uint32_t timeout_ms, cdp_call *call) {
+CDP__PRIVATE cdp_status cdp__rref_copy(
+    const char *name, cdp_rref rref, uint32_t timeout_ms, cdp_call *call, bool waits) {
     cdp__rpc_starting s;
     cdp_call_desc d;
     if (!rref.rpc || !call)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_rref_fetch needs a reference and a cdp_call");
+        return cdp__fail(CDP_ERR_INVALID, "%s needs a reference and a cdp_call", name);
     memset(&d, 0, sizeof d);
     memset(&s, 0, sizeof s);
     d.on = rref;
     d.timeout_ms = timeout_ms;
-    s.name = "cdp_rref_fetch";
+    s.name = name;
     s.desc = &d;
     s.call = call;
+    s.waits = waits;
     s.flags = CDP__RPC_FETCH;
     return cdp__rpc_start_any(rref.rpc, &s);
 }
 
+CDP_API cdp_status cdp_rref_fetch(cdp_rref rref, uint32_t timeout_ms, cdp_call *call) {
+    return cdp__rref_copy("cdp_rref_fetch", rref, timeout_ms, call, false);
+}
+
 CDP_API cdp_status cdp_rref_to_here(cdp_rref rref, uint32_t timeout_ms, cdp_call *call) {
-    const cdp_status st = cdp_rref_fetch(rref, timeout_ms, call);
-    return st == CDP_OK ? cdp_call_wait(call) : st;
+    return cdp__rref_copy("cdp_rref_to_here", rref, timeout_ms, call, true);
 }
 
 CDP__PRIVATE bool cdp__rpc_value_ready(cdp_rpc *rpc, void *arg) {

@@ -49,6 +49,7 @@ typedef struct cdp__rpc_starting {
     uint64_t deadline_ns, start_ns;
     uint64_t bytes;          /* of its arguments */
     cdp__rpc_lender *lender; /* of the memory of its arguments, or NULL */
+    bool waits;              /* the public function waits for the call, too */
     bool cut;                /* its time was shortened, see cdp__rpc_cut() */
     uint32_t makes;          /* slot of the reference that the call makes */
 } cdp__rpc_starting;
@@ -366,26 +367,36 @@ CDP__PRIVATE cdp_status cdp__rpc_start_any(cdp_rpc *rpc, cdp__rpc_starting *s) {
     if (st != CDP_OK) return st;
     if (s->desc->one_way) s->flags |= CDP__RPC_ONE_WAY;
     cdp__rpc_lock(rpc);
-    st = cdp__rpc_start_call(rpc, s);
-    if (st != CDP_OK && s->call) s->call->status = st;
+    st = s->waits ? cdp__rpc_may_wait() : CDP_OK;
+    if (st == CDP_OK) st = cdp__rpc_start_call(rpc, s);
+    if (st != CDP_OK) {
+        s->call->status = st;
+        s->call->ran = CDP_RAN_NO;
+        s->call->error = *cdp_last_error();
+    }
     cdp__rpc_leave(rpc);
-    return st;
+    return st == CDP_OK && s->waits ? cdp_call_wait(s->call) : st;
 }
 
-CDP_API cdp_status cdp_rpc_start(cdp_rpc *rpc, const cdp_call_desc *desc, cdp_call *call) {
+CDP__PRIVATE cdp_status cdp__rpc_start_named(
+    const char *name, cdp_rpc *rpc, const cdp_call_desc *desc, cdp_call *call, bool waits) {
     cdp__rpc_starting s;
     if (!rpc || !desc || !call)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_rpc_start needs an rpc, a desc and a cdp_call");
+        return cdp__fail(CDP_ERR_INVALID, "%s needs an rpc, a desc and a cdp_call", name);
     memset(&s, 0, sizeof s);
-    s.name = "cdp_rpc_start";
+    s.name = name;
     s.desc = desc;
     s.call = call;
+    s.waits = waits;
     return cdp__rpc_start_any(rpc, &s);
 }
 
+CDP_API cdp_status cdp_rpc_start(cdp_rpc *rpc, const cdp_call_desc *desc, cdp_call *call) {
+    return cdp__rpc_start_named("cdp_rpc_start", rpc, desc, call, false);
+}
+
 CDP_API cdp_status cdp_rpc_call(cdp_rpc *rpc, const cdp_call_desc *desc, cdp_call *call) {
-    const cdp_status st = cdp_rpc_start(rpc, desc, call);
-    return st == CDP_OK ? cdp_call_wait(call) : st;
+    return cdp__rpc_start_named("cdp_rpc_call", rpc, desc, call, true);
 }
 
 CDP_API cdp_status cdp_rpc_remote(cdp_rpc *rpc, const cdp_call_desc *desc, cdp_rref *out) {

@@ -52,6 +52,15 @@ CDP__PRIVATE void cdp__rpc_it_waits(const cdp_rpc *rpc) {
     if (rq && rq->pub.rpc == rpc && rq->use) rq->use->waits = true;
 }
 
+/* Waits are refused here, and so is what starts something and then waits for it: before it starts,
+   because what has started writes to the program's memory when it ends. */
+CDP__PRIVATE cdp_status cdp__rpc_may_wait(void) {
+    if (!cdp__rpc_here_of()->no_wait && !*cdp__inside()) return CDP_OK;
+    return cdp__fail(CDP_ERR_STATE,
+        "an INLINE function and a callback must not wait; start the call with cdp_rpc_start() and "
+        "return, or register the function without CDP_RPC_INLINE");
+}
+
 /* Waits with the lock held, and releases it meanwhile. OK: over(rpc, arg) is true; PENDING:
    until_ns has come. Functions may begin meanwhile, before bound_ns. After until_ns at most one
    begins, so that waits with timeout 0 make progress, too. */
@@ -65,10 +74,7 @@ CDP__PRIVATE cdp_status cdp__rpc_wait(cdp_rpc *rpc, bool (*over)(cdp_rpc *rpc, v
     if (over(rpc, arg)) return CDP_OK;
     if (outer) bound_ns = cdp__min(bound_ns, outer);
     if (until_ns != CDP__NEVER) until_ns = cdp__min(until_ns, cdp__rpc_cut());
-    if (cdp__rpc_here_of()->no_wait || *cdp__inside())
-        return cdp__fail(CDP_ERR_STATE,
-            "an INLINE function and a callback must not wait; start the call and return, or "
-            "register the function without CDP_RPC_INLINE");
+    if (cdp__rpc_may_wait() != CDP_OK) return CDP_ERR_STATE;
     if (!rpc->channel) return cdp__fail(CDP_ERR_STATE, "the rpc has shut down");
     ++rpc->waiters;
     while (st >= 0 && !over(rpc, arg)) {
