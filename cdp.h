@@ -2380,7 +2380,6 @@ CDP_API uint64_t cdp_sampler_count(const cdp_sampler *sampler);
 CDP_MUST_CHECK CDP_API cdp_status cdp_sampler_fill(const cdp_sampler *sampler, uint64_t *indices);
 #endif /* CDP_NO_SAMPLER */
 
-
 #ifdef __cplusplus
 } /* extern "C" */
 #endif
@@ -2413,7 +2412,6 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
     return cdp_start(group, &request, out);
 }
 #endif
-
 
 #endif /* CDP_INCLUDED */
 
@@ -2709,7 +2707,6 @@ CDP__PRIVATE bool cdp__plain_cas_ptr(void **at, void **expected, void *value) {
     atomic_compare_exchange_strong_explicit(                       \
         (void *_Atomic *)(at), (void **)(expected), value, order, otherwise)
 #endif
-
 
 #endif /* CDP__COMPILER_IMPL_INCLUDED */
 
@@ -22592,7 +22589,6 @@ CDP_API cdp_status cdp_sampler_fill(const cdp_sampler *s, uint64_t *indices) {
     return CDP_OK;
 }
 #endif /* CDP_NO_SAMPLER */
-
 
 #endif /* CDP_IMPL_INCLUDED */
 

@@ -807,7 +807,6 @@ CDP_API uint64_t cdp_counts_draw(
 
 #endif /* CDP_NO_TENSOR_OPS */
 
-
 #ifdef __cplusplus
 } /* extern "C" */
 #endif
@@ -838,7 +837,6 @@ inline cdp_status cdp_local_map(const cdp_local_map_desc &desc) {
 }
 #endif
 #endif
-
 
 #endif /* CDP_DTENSOR_INCLUDED */
 
@@ -7945,6 +7943,5 @@ CDP_API uint64_t cdp_counts_draw(
 }
 
 #endif /* CDP_NO_TENSOR_OPS */
-
 
 #endif /* CDP_DTENSOR_IMPL_INCLUDED */

@@ -381,7 +381,6 @@ typedef struct cdp_shrink_desc {
 CDP_MUST_CHECK CDP_API cdp_status cdp_group_shrink(
     cdp_group *group, const cdp_shrink_desc *desc, uint64_t *steps, cdp_group **out);
 
-
 #ifdef __cplusplus
 } /* extern "C" */
 #endif
@@ -396,7 +395,6 @@ inline cdp_status cdp_elastic_create(const cdp_elastic_desc &desc, cdp_elastic *
     return cdp_elastic_create(&desc, out);
 }
 #endif
-
 
 #endif /* CDP_ELASTIC_INCLUDED */
 
@@ -3525,6 +3523,5 @@ CDP_API uint64_t cdp_elastic_history(cdp_elastic *e, char *out, uint64_t size) {
     cdp__elastic_unlock(e);
     return t.used;
 }
-
 
 #endif /* CDP_ELASTIC_IMPL_INCLUDED */

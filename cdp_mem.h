@@ -563,7 +563,6 @@ CDP_API bool cdp_mem_module(
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_frame_set(cdp_mem_shot *shot, uint32_t stack,
     uint32_t frame, const char *filename, const char *name, uint32_t line);
 
-
 #ifdef __cplusplus
 } /* extern "C" */
 #endif
@@ -577,7 +576,6 @@ inline cdp_status cdp_mem_record(cdp_mem *mem, const cdp_mem_record_desc &desc) 
     return cdp_mem_record(mem, &desc);
 }
 #endif
-
 
 #endif /* CDP_MEM_INCLUDED */
 
@@ -7449,6 +7447,5 @@ CDP_API cdp_status cdp_mem_frame_set(cdp_mem_shot *shot, uint32_t stack, uint32_
     shot->frames[shot->stacks[stack].first + frame] = f;
     return CDP_OK;
 }
-
 
 #endif /* CDP_MEM_IMPL_INCLUDED */

@@ -112,7 +112,6 @@
 #define CDP_MPI_WINDOW 4
 #endif
 
-
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -141,7 +140,6 @@ CDP_API int cdp_mpi_exchange(void *comm, void *bytes, uint64_t count);
 #ifdef __cplusplus
 }
 #endif
-
 
 #endif /* CDP__NO_MPI */
 #endif /* CDP_MPI_INCLUDED */
@@ -716,6 +714,5 @@ CDP_API int cdp_mpi_exchange(void *comm, void *bytes, uint64_t count) {
     }
     return 0;
 }
-
 
 #endif /* CDP_MPI_IMPL_INCLUDED */

@@ -315,7 +315,6 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_nccl_hook_create(
     cdp_group *group, const cdp_hook_desc *desc, cdp_hook *out);
 #endif
 
-
 #ifdef __cplusplus
 } /* extern "C" */
 #endif
@@ -326,7 +325,6 @@ inline cdp_status cdp_nccl_attach(cdp_group *group, const cdp_nccl_desc &desc) {
     return cdp_nccl_attach(group, &desc);
 }
 #endif
-
 
 #endif /* CDP_NCCL_INCLUDED */
 
@@ -3663,6 +3661,5 @@ CDP_API cdp_status cdp_nccl_hook_create(
     return CDP_OK;
 }
 #endif
-
 
 #endif /* CDP_NCCL_IMPL_INCLUDED */

@@ -753,7 +753,6 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_dist_optim_set(
 /* The objects end on their owners; parameters stay. NULL is allowed. */
 CDP_API void cdp_dist_optim_destroy(cdp_dist_optim *optim);
 
-
 #ifdef __cplusplus
 } /* extern "C" */
 #endif
@@ -770,7 +769,6 @@ inline cdp_status cdp_rpc_call(cdp_rpc *rpc, const cdp_call_desc &desc, cdp_call
     return cdp_rpc_call(rpc, &desc, call);
 }
 #endif
-
 
 #endif /* CDP_RPC_INCLUDED */
 
@@ -8044,6 +8042,5 @@ CDP_API cdp_status cdp_rpc_create(const cdp_rpc_desc *desc, cdp_rpc **out) {
     *out = rpc;
     return CDP_OK;
 }
-
 
 #endif /* CDP_RPC_IMPL_INCLUDED */

@@ -507,7 +507,6 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_store_run(
    free. The status of a prefix store's request changes only in start(), wait() and cancel(). */
 CDP_API void cdp_store_request_free(cdp_store *store, cdp_store_request *request);
 
-
 #ifdef __cplusplus
 } /* extern "C" */
 #endif
@@ -539,7 +538,6 @@ inline cdp_status cdp_store_server_create(
 }
 #endif
 #endif
-
 
 #endif /* CDP_STORE_INCLUDED */
 
@@ -6733,6 +6731,5 @@ CDP_API cdp_status cdp_store_multi_get(cdp_store *s, const char *const *keys, ui
 }
 
 #endif /* CDP_NO_STORE_CALLS */
-
 
 #endif /* CDP_STORE_IMPL_INCLUDED */

@@ -352,7 +352,6 @@ typedef struct cdp_launch {
 CDP_MUST_CHECK CDP_API cdp_status cdp_launch_read(cdp_getenv_func get, void *user, cdp_launch *out);
 #endif /* CDP_NO_ENV */
 
-
 #ifdef __cplusplus
 } /* extern "C" */
 #endif
@@ -368,7 +367,6 @@ inline cdp_status cdp_init_url(const char *url, const cdp_tcp_desc &desc, cdp_gr
 }
 #endif
 #endif
-
 
 #endif /* CDP_TCP_INCLUDED */
 
@@ -5616,6 +5614,5 @@ CDP_API cdp_status cdp_init_from_env(const cdp_tcp_desc *desc, cdp_group **out) 
 }
 
 #endif /* CDP_NO_ENV */
-
 
 #endif /* CDP_TCP_IMPL_INCLUDED */

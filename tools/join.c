@@ -136,12 +136,20 @@ static bool is_guard(const char *line) {
         || !strncmp(line, "#endif /* CDP_SRC_", 18);
 }
 
+/* Two blank lines in a row are one, as clang-format has it. */
+static bool after_blank;
+static void put_line(FILE *out, const char *line) {
+    if (*line || !after_blank) fprintf(out, "%s\n", line);
+    after_blank = !*line;
+}
+
 /* Writes one file of header r. `done`: which files the header, or one that it includes, has. */
 static void part(FILE *out, const char *src, int r, const char *path, const bool *done) {
     char *text = read_file(src, path), line[4096], other[PATH];
     const char *at = next_line(text, line, sizeof line);
     const unsigned in = files[file_of(path)].in;
-    bool in_head = at && !head_line(out, line, path), blank = true;
+    bool in_head = at && !head_line(out, line, path);
+    after_blank = true;
     for (int n = 2; (at = next_line(at, line, sizeof line)) != NULL; ++n) {
         if (included(line, path, other)) {
             const int i = file_of(other);
@@ -151,15 +159,13 @@ static void part(FILE *out, const char *src, int r, const char *path, const bool
             continue;
         }
         if (is_guard(line) && !(in & (in - 1))) continue;
-        if (!*line && blank) continue;
         if (in_head && *line) {
             memcpy(line, "/* ", 3);
             in_head = false;
         }
-        fprintf(out, "%s\n", line);
-        blank = !*line;
+        put_line(out, line);
     }
-    if (!blank) fputc('\n', out);
+    put_line(out, "");
     free(text);
 }
 
@@ -179,7 +185,7 @@ static void join(const char *src, const char *to, int r) {
             done[file_of(path)] = true;
             continue;
         }
-        fprintf(out, "%s\n", line);
+        put_line(out, line);
         if (manual && strstr(line, "*/")) {
             fprintf(out,
                 "\n/* Joined from src/%s and what it includes: change that, then `make headers`. "
