@@ -245,7 +245,7 @@ if [ -f tests/claims.txt ]; then
     { [ "$(grep -c ' = ' tests/claims.txt)" -ge 70 ] || echo 'fewer than 70 claims'; claims tests/claims.txt; } | rule 'what README and heads of headers claim is shown by what tests/claims.txt names'
 fi
 
-# Systems that `make platforms` compiles for have a row in the table of examples/PLATFORMS.md, and no others have one.
+# Systems that `make platforms` compiles for have a row in the table of docs/PLATFORMS.md, and no others have one.
 platforms() { # SCRIPT PAGE: one line "SYSTEM PROCESSOR" for each, compared
     grep -oE '[a-z0-9_]+-(linux-musl[a-z]*|macos|freebsd|netbsd|openbsd|windows-gnu)\b' "$1" |
         sed 's/^arm-/armv7-/; s/^powerpc/ppc/; s/^x86_64/x86-64/; s/-linux.*/ Linux/; s/-macos/ macOS/; s/-freebsd/ FreeBSD/; s/-netbsd/ NetBSD/; s/-openbsd/ OpenBSD/
@@ -262,10 +262,10 @@ platforms() { # SCRIPT PAGE: one line "SYSTEM PROCESSOR" for each, compared
     comm -13 "$tally/compiled" "$tally/said" | sed "s|.*|$2: a row for &, which $1 does not compile for|"
 }
 if [ -f tests/platforms.sh ]; then
-    sed 's/^| macOS x86-64, /| macOS sparc, /; s/riscv64/riscv32/' examples/PLATFORMS.md > "$tally/false_platforms.md"
+    sed 's/^| macOS x86-64, /| macOS sparc, /; s/riscv64/riscv32/' docs/PLATFORMS.md > "$tally/false_platforms.md"
     { [ "$(platforms tests/platforms.sh "$tally/false_platforms.md" | wc -l)" = 4 ] || platforms tests/platforms.sh "$tally/false_platforms.md"; } |
         rule 'systems that were made up are found in the table of platforms'
-    platforms tests/platforms.sh examples/PLATFORMS.md | rule 'the table of platforms has the systems that make platforms compiles for'
+    platforms tests/platforms.sh docs/PLATFORMS.md | rule 'the table of platforms has the systems that make platforms compiles for'
 fi
 
 # Numbers of the README that follow from the headers.

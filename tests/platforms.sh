@@ -88,7 +88,7 @@ else
             if [[ " ${RUN_ON:-$name} " != *" $name "* ]]; then
                 ran='not run: make platforms does that'
             elif command -v $qemu > /dev/null; then
-                # their vectors take subnormal numbers for zero: examples/PLATFORMS.md
+                # their vectors take subnormal numbers for zero: docs/PLATFORMS.md
                 units "$name" $qemu $ZIG cc -target "$target" -static $(case $name in armv7 | ppc64) echo -fno-vectorize -fno-slp-vectorize ;; esac)
             else
                 ran="SKIP: no $qemu (package qemu-user)"

@@ -120,8 +120,8 @@ else
     fi
 fi
 
-# The same program as C++, and the one of examples/PLATFORMS.md.
-awk '/^```cpp$/ {on = 1; next} /^```/ {if (on) exit} on' examples/PLATFORMS.md > "$tmp/snippet" 2> "$tmp/out"
+# The same program as C++, and the one of docs/PLATFORMS.md.
+awk '/^```cpp$/ {on = 1; next} /^```/ {if (on) exit} on' docs/PLATFORMS.md > "$tmp/snippet" 2> "$tmp/out"
 if ! command -v g++ > /dev/null; then
     echo 'SKIP readme and PLATFORMS.md as C++: there is no g++'
 elif [ ! -s "$tmp/fit.c" ] || [ ! -s "$tmp/snippet" ]; then

@@ -60,7 +60,7 @@ typedef struct cdp__transfer {
 #define CDP__REMOTE_BLOCK (16u * 1024u)
 /* A receive into rows of at least this size bypasses the caches, which takes half the time. The
    first rows leave the caches before the last one arrives anyway. Smaller ones would take longer
-   (tests/bench/NOTES.md). */
+   (docs/NOTES.md). */
 #define CDP__ROWS_PAST_BYTES (12u * 1024u * 1024u)
 
 /* Revokes the exposed memory: the receiver reads it no more. */

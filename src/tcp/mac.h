@@ -31,7 +31,7 @@
    So both ends also agree on ranks, job and index of the connection.
 
    SipHash-2-4 with a result of 128 bits, because it is faster than keyed BLAKE2s and Poly1305 here
-   (tests/bench/NOTES.md), takes the least code, and needs no key of its own for each record. */
+   (docs/NOTES.md), takes the least code, and needs no key of its own for each record. */
 #define CDP__MAC_BODY 16384u
 #define CDP__MAC_HEAD 8u
 #define CDP__MAC_CODE 16u

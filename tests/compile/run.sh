@@ -268,7 +268,7 @@ t_together() { # $4...: all public headers in one file, each of them first once;
     compile "$compiler -std=$std -$optimisation" "all_impl.$ext" all_impl.o
     exports_only_api all_impl.o
 }
-# The line `arithmetic:` of cdp_describe() names how a build computes; examples/PLATFORMS.md says what follows from it.
+# The line `arithmetic:` of cdp_describe() names how a build computes; docs/PLATFORMS.md says what follows from it.
 t_arithmetic() {
     local flags word n=0
     { other_system; printf '#define CDP_IMPLEMENTATION\n#include "%s"\nconst char *said = CDP__ARITHMETIC;\n' "$4"; } > arithmetic.c
