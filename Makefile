@@ -99,8 +99,8 @@ $(BUILD)/train_text: $(DEMO_SRC) $(HEADERS)
 	@mkdir -p $(@D)
 	gcc -O2 $< -o $@ -pthread -lm
 
-# one example takes the model of another
-$(BUILD)/11_pipeline $(BUILD)/21_elastic: examples/03_train_text.c
+# three examples train one model
+$(BUILD)/train_text $(BUILD)/03_train_text $(BUILD)/11_pipeline $(BUILD)/21_elastic: examples/text_model.h examples/loss_curve.h
 $(BUILD)/cdprun: examples/cdprun_elastic.h
 
 examples: $(EXAMPLES)
@@ -138,7 +138,7 @@ $(DECLARED_EXAMPLES): $(BUILD)/include/declared/%: %
 	@cp $< $@
 $(EXAMPLE_SRC:examples/%.c=$(BUILD)/test/%): $(BUILD)/test/%: $(BUILD)/include/declared/examples/%.c $(DECLARED) $(BUILD)/test/libcdp.a
 	gcc $(EXAMPLE_O) $< -o $@ $(BUILD)/test/libcdp.a -pthread -lm
-$(BUILD)/test/11_pipeline $(BUILD)/test/21_elastic: $(BUILD)/include/declared/examples/03_train_text.c
+$(BUILD)/test/03_train_text $(BUILD)/test/11_pipeline $(BUILD)/test/21_elastic: $(BUILD)/include/declared/examples/text_model.h $(BUILD)/include/declared/examples/loss_curve.h
 $(BUILD)/include/declared/examples/%.h: examples/%.h
 	@mkdir -p $(@D)
 	@cp $< $@

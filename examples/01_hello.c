@@ -1,8 +1,10 @@
-/*  01_hello.c - the smallest program: every rank says who it is.
+/*  01_hello.c - the smallest program: every rank prints its number.
 
-    gcc -O2 examples/01_hello.c -o hello -pthread -lm
-    gcc -O2 examples/cdprun.c -o cdprun -pthread -lm
-    ./cdprun -n 4 ./hello                                                                        */
+    You learn: how a process joins a job, and how it leaves.
+
+        gcc -O2 examples/01_hello.c -o hello -pthread -lm
+        gcc -O2 examples/cdprun.c -o cdprun -pthread -lm
+        ./cdprun -n 4 ./hello                                                                    */
 #define CDP_IMPLEMENTATION
 #include "../cdp_tcp.h"
 #include <stdio.h>

@@ -1,8 +1,9 @@
-/*  02_allreduce.c - the operation that training is made of: every rank brings an array, every rank
-    gets the mean.
+/*  02_allreduce.c - every rank brings an array, every rank gets the mean.
 
-    gcc -O2 examples/02_allreduce.c -o allreduce -pthread -lm
-    ./cdprun -n 4 ./allreduce                                                                    */
+    You learn: the collective operation that training is made of, blocking and in the background.
+
+        gcc -O2 examples/02_allreduce.c -o allreduce -pthread -lm
+        ./cdprun -n 4 ./allreduce                                                                */
 #define CDP_IMPLEMENTATION
 #include "../cdp_tcp.h"
 #include <stdio.h>

@@ -1,14 +1,14 @@
-/*  04_uneven_inputs.c - ranks that have different amounts of data: join.
+/*  04_uneven_inputs.c - ranks that have different amounts of data
 
-    gcc -O2 examples/04_uneven_inputs.c -o uneven -pthread -lm
-    ./cdprun -n 4 ./uneven
+    You learn: join, which lets a rank that is out of data stay in step with the others.
 
-    Rank r has 40 + 30 r samples of y = 1 + 2 x. Without join the rank with the least would leave
-    the others waiting in
-    the middle of a step. With it, a rank that is out of data stands in for itself with gradients of
-    zero until nobody has
-    any, and then gets the model of those that went on. Here the mean is taken over the ranks that
-    still had data. */
+        gcc -O2 examples/04_uneven_inputs.c -o uneven -pthread -lm
+        ./cdprun -n 4 ./uneven
+
+    Rank r has 40 + 30 r samples of y = 1 + 2 x. Without join, the others would wait in the middle
+    of a step for the rank with the least data. With it, a rank without data contributes gradients
+    of zero until no rank has any left, and then receives the model. Here the mean is taken over the
+    ranks that still have data. */
 #define CDP_IMPLEMENTATION
 #include "../cdp_tcp.h"
 #include <stdio.h>

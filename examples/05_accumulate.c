@@ -1,11 +1,11 @@
-/*  05_accumulate.c - a batch that does not fit into memory at once: gradients of several small
-    passes, sent once.
+/*  05_accumulate.c - a batch that does not fit into memory at once
 
-    gcc -O2 examples/05_accumulate.c -o accumulate -pthread -lm
-    ./cdprun -n 4 ./accumulate
+    You learn: no_sync, which adds up the gradients of several small passes and sends them once.
 
-    The same batch of 8 parts is run twice: all parts sent, and only the last one sent (no_sync for
-    the others). The
+        gcc -O2 examples/05_accumulate.c -o accumulate -pthread -lm
+        ./cdprun -n 4 ./accumulate
+
+    The same batch of 8 parts runs twice: first every part is sent, then only the last one. The
     gradients are the same numbers, for an eighth of the traffic. */
 #define CDP_IMPLEMENTATION
 #include "../cdp_tcp.h"

@@ -1,12 +1,13 @@
-/*  06_compress.c - gradients that travel as less: what each hook saves, and what it costs in loss.
+/*  06_compress.c - gradients that travel in fewer bytes
 
-    gcc -O2 examples/06_compress.c -o compress -pthread -lm
-    ./cdprun -n 4 ./compress
+    You learn: communication hooks: how many bytes each of them saves, and what it costs in loss.
 
-    A network of one hidden layer learns a function of 32 numbers, once per hook, from the same
-    start and with the same
-    data. Rank 0 prints the bytes that a rank handed to collective operations in a step, and the
-    loss in the end. */
+        gcc -O2 examples/06_compress.c -o compress -pthread -lm
+        ./cdprun -n 4 ./compress
+
+    A network of one hidden layer learns a function of 32 numbers, once for each hook, from the same
+    start and with the same data. Rank 0 prints how many bytes a rank handed to collective
+    operations in each step, and the loss at the end. */
 #define CDP_IMPLEMENTATION
 #include "../cdp_tcp.h"
 #include <math.h>

@@ -1,8 +1,10 @@
-/*  07_trace.c - one training step as a picture: when gradients were ready, and when they were on
-    their way.
+/*  07_trace.c - one training step as a picture
 
-    gcc -O2 examples/07_trace.c -o trace -pthread -lm
-    ./cdprun -n 2 ./trace [DIRECTORY]
+    You learn: when each gradient was ready, when its bucket travelled, and how much of that was
+    hidden behind the backward pass.
+
+        gcc -O2 examples/07_trace.c -o trace -pthread -lm
+        ./cdprun -n 2 ./trace [DIRECTORY]
 
     Every rank writes DIRECTORY/trace<rank>.json, for chrome://tracing or ui.perfetto.dev, and
     trace<rank>.svg. */

@@ -1,12 +1,14 @@
-/*  08_nccl_allreduce.c - the mean of arrays that lie on GPUs: the calls are those of
-    02_allreduce.c, the pointers are a GPU's.
+/*  08_nccl_allreduce.c - the mean of arrays on GPUs
 
-    gcc -O2 examples/08_nccl_allreduce.c -o nccl_allreduce -pthread -lm
-    ./cdprun -n 4 ./nccl_allreduce
+    You learn: how a group gets a NCCL communicator. The calls are those of 02_allreduce.c, with
+    device pointers.
+
+        gcc -O2 examples/08_nccl_allreduce.c -o nccl_allreduce -pthread -lm
+        ./cdprun -n 4 ./nccl_allreduce
 
     One rank per GPU. Needs neither nvcc nor NVIDIA's headers: CUDA and NCCL are loaded when it
-    runs. Without a GPU, or
-    without those libraries, each rank says so in one sentence and ends with exit code 77. */
+    runs. Without a GPU, or without those libraries, each rank says so in one sentence and ends with
+    exit code 77. */
 #define CDP_IMPLEMENTATION
 #include "../cdp_tcp.h"
 #include "../cdp_nccl.h"

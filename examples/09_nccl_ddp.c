@@ -1,15 +1,14 @@
-/*  09_nccl_ddp.c - training with parameters and gradients on GPUs: y = 1 + 2 x is learned by all
-    ranks together.
+/*  09_nccl_ddp.c - training with parameters and gradients on GPUs
 
-    gcc -O2 examples/09_nccl_ddp.c -o nccl_ddp -pthread -lm
-    ./cdprun -n 4 ./nccl_ddp
+    You learn: DDP in the order of a CUDA stream. All ranks together learn y = 1 + 2 x.
 
-    cdp_ddp_create sees from the pointers where parameters are; the calls are those of any other
-    DDP. So that this file
-    needs no nvcc, the model itself is computed on the host and copied: kernels in the same stream
-    would take the place of
-    the copies. Without a GPU, or without CUDA and NCCL, each rank says so in one sentence and ends
-    with exit code 77. */
+        gcc -O2 examples/09_nccl_ddp.c -o nccl_ddp -pthread -lm
+        ./cdprun -n 4 ./nccl_ddp
+
+    cdp_ddp_create() finds out from the pointers that parameters are on a GPU; the calls are those
+    of any other DDP. So that this file needs no nvcc, the host computes the model and copies it;
+    in your program, kernels in the same stream take the place of the copies. Without a GPU, or
+    without CUDA and NCCL, each rank says so in one sentence and ends with exit code 77. */
 #define CDP_IMPLEMENTATION
 #include "../cdp_tcp.h"
 #include "../cdp_nccl.h"

@@ -1,11 +1,13 @@
-/*  10_parameter_server.c - a server that owns the parameters, and trainers, one of which is killed:
-    the server says so, releases what that trainer held, and goes on with the others.
+/*  10_parameter_server.c - a server owns the parameters; one of its trainers is killed
+
+    You learn: remote calls and references, and what a server does when a client dies: it reports
+    the death, releases what that trainer held, and goes on with the others.
 
         gcc -O2 examples/10_parameter_server.c -o parameter_server -pthread -lm
         ./parameter_server                  starts four processes itself
 
     The model is a line, y = w0 + w1 x, with w = 3, -2. A trainer fetches the parameters, computes a
-    gradient on data of its own, and has the server subtract it. Updates run one after the other
+    gradient on its own data, and has the server subtract it. Updates run one after the other
     (max_running 1); trainers do not wait for each other. */
 #define CDP_IMPLEMENTATION
 #include "../cdp_tcp.h"
@@ -67,7 +69,7 @@ static void lost(void *user, uint32_t rank, const cdp_error *why) {
 
 static int serve(cdp_group *world) {
     server s = {.w = {0, 0}};
-    cdp_iov iov = {s.w, sizeof s.w};
+    cdp_iov iov = {.data = s.w, .bytes = sizeof s.w};
     const cdp_value model = {.data = &s, .plain = {.iov = &iov, .iov_count = 1}};
     const cdp_rpc_function functions[] = {{.name = "get_model", .func = get_model, .user = &s},
         {.name = "subtract", .func = subtract, .max_running = 1},
@@ -116,7 +118,7 @@ static int train(cdp_group *world) {
     cdp_call_free(&call);
     for (int step = 0; step < STEPS; ++step) {
         double w[2], gradient[2] = {0, 0};
-        cdp_iov iov = {gradient, sizeof gradient};
+        cdp_iov iov = {.data = gradient, .bytes = sizeof gradient};
         const cdp_call_desc push = {
             .on = model, .function = cdp_rpc_id("subtract"), .args = {.iov = &iov, .iov_count = 1}};
         if (rank == DIES && step == DIES_AT) raise(SIGKILL);

@@ -1,5 +1,7 @@
-/*  11_pipeline.c - the text model of 03_train_text.c cut into stages, one on each rank, with
+/*  11_pipeline.c - the model of text_model.h cut into stages, one on each rank, with
     micro-batches and gradients that cross ranks (pipeline parallel)
+
+    You learn: calls that call further ranks, and a backward pass that crosses ranks (cdp_ctx).
 
         gcc -O2 examples/11_pipeline.c -o pipeline -pthread -lm
         cdprun -n 4 ./pipeline                   four stages; 2 or 3 ranks: as many stages
@@ -24,9 +26,7 @@
 
 #include "../cdp_rpc.h"
 
-#define main train_text /* the model, the text and Adam are those of that example */
-#include "03_train_text.c"
-#undef main
+#include "text_model.h"
 
 #define MAX_MICRO 16u /* a backward pass begins at 16 values at most */
 #define MAX_STAGES 16u
@@ -255,7 +255,7 @@ static void forward(void *user, cdp_rpc_request *q) {
         k->bits /= (double)tokens;
     }
     ++s->done;
-    cdp_iov iov = {(void *)(uintptr_t)q->data, q->bytes};
+    cdp_iov iov = {.data = (void *)(uintptr_t)q->data, .bytes = q->bytes};
     cdp_call_desc next = {.to = s->number + 1,
         .function = cdp_rpc_id("forward"),
         .args = {.tensors = &out, .tensor_count = 1},
@@ -380,7 +380,7 @@ static void all_stages(
 /* One batch through all stages, and back. Returns the loss. */
 static double pipeline_step(
     cdp_rpc *rpc, uint32_t stages, const corpus *text, uint64_t step, uint8_t *message) {
-    cdp_iov iov = {message, 8 + 2 * tokens_of()};
+    cdp_iov iov = {.data = message, .bytes = 8 + 2 * tokens_of()};
     cdp_call calls[MAX_MICRO] = {0}, updates[MAX_STAGES];
     cdp_tensor roots[MAX_MICRO];
     double bits = 0;

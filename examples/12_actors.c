@@ -1,12 +1,13 @@
-/*  12_actors.c - one agent, many observers: each observer asks the agent for its next action, and
-    the agent answers all of them at once, as soon as all have asked (a batch).
+/*  12_actors.c - one agent and many observers: the agent answers all of them at once (a batch)
+
+    You learn: how a function answers a request later (CDP_RPC_LATER), without a waiting thread.
 
         gcc -O2 examples/12_actors.c -o actors -pthread -lm
         cdprun -n 4 ./actors
 
     The agent hands each observer a reference to itself and starts an episode there. Observers run
-    on ranks of their own and call back. No thread of the agent waits for a batch to be full: a
-    request that is not answered yet is kept (CDP_RPC_LATER). */
+    on ranks of their own and ask the agent for their next action. The agent keeps each request
+    until all observers have asked, and then answers them together. */
 #define CDP_IMPLEMENTATION
 #include "../cdp_tcp.h"
 
@@ -39,7 +40,7 @@ static void select_action(void *user, cdp_rpc_request *request) {
         int64_t at, action;
         memcpy(&at, a->requests[i]->data, sizeof at);
         action = at > 0 ? -1 : 1; /* towards 0 */
-        cdp_iov iov = {&action, sizeof action};
+        cdp_iov iov = {.data = &action, .bytes = sizeof action};
         const cdp_args results = {.iov = &iov, .iov_count = 1};
         cdp_rpc_reply(a->requests[i], &results);
     }
@@ -53,7 +54,7 @@ static void run_episode(void *user, cdp_rpc_request *request) {
     int64_t at = 10 * (int64_t)cdp_rank((cdp_group *)user), reward = 0;
     for (int step = 0; step < STEPS; ++step) {
         cdp_call call = {0};
-        cdp_iov iov = {&at, sizeof at};
+        cdp_iov iov = {.data = &at, .bytes = sizeof at};
         const cdp_call_desc ask = {.on = request->rrefs[0],
             .function = cdp_rpc_id("select_action"),
             .args = {.iov = &iov, .iov_count = 1}};
@@ -68,7 +69,7 @@ static void run_episode(void *user, cdp_rpc_request *request) {
         at += action;
         reward += at >= -1 && at <= 1;
     }
-    cdp_iov iov = {&reward, sizeof reward};
+    cdp_iov iov = {.data = &reward, .bytes = sizeof reward};
     const cdp_args results = {.iov = &iov, .iov_count = 1};
     cdp_rpc_reply(request, &results);
 }

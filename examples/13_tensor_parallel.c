@@ -1,12 +1,14 @@
 /*  13_tensor_parallel.c - a transformer whose layers are cut over ranks (tensor parallel), on
     batches that are cut over ranks, too (data parallel)
 
+    You learn: tensor-parallel layers of cdp_dtensor.h on a mesh [dp, tp].
+
         gcc -O2 examples/13_tensor_parallel.c -o tensor_parallel -pthread -lm
         cdprun -n 4 ./tensor_parallel            2 x 2 ranks: the mesh is [dp, tp]
         ./tensor_parallel                        one process, the same model, the same batches
         cdprun -n 4 ./tensor_parallel --tp 4 --steps 60 text.txt
 
-    The model is that of 03_train_text.c: token and position embeddings, blocks of layer norm,
+    The model is that of text_model.h: token and position embeddings, blocks of layer norm,
     causal attention, layer norm and a perceptron with GELU, a last norm and a score per byte.
 
       token table     rows are cut: each rank looks up its own, a sum puts them together

@@ -1,6 +1,7 @@
-/*  14_redistribute.c - how a tensor lies on a mesh of ranks, and how it is redistributed: layouts
-    and plans as
-    pictures, without a single rank running.
+/*  14_redistribute.c - how a tensor lies on a mesh of ranks, and how it is redistributed
+
+    You learn: layouts (sharded, replicated, partial) and the plans between them, as pictures. No
+    rank runs.
 
         gcc -O2 examples/14_redistribute.c -o redistribute -pthread -lm
         ./redistribute                                    a tour of four layouts and four plans

@@ -1,5 +1,7 @@
 /*  15_ring_attention.c - attention over a sequence that is cut over ranks (context parallel)
 
+    You learn: to pass blocks around a ring of ranks while the last ones are in use.
+
         gcc -O2 examples/15_ring_attention.c -o ring_attention -pthread -lm
         cdprun -n 4 ./ring_attention             a sequence of 256 positions
         cdprun -n 4 ./ring_attention 1024        of 1024; a multiple of twice the ranks

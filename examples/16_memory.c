@@ -1,4 +1,6 @@
-/*  16_memory.c - a training loop with a leak and with fragmentation, and how the pictures show both
+/*  16_memory.c - a training loop with a leak and with fragmentation, and the pictures of both
+
+    You learn: to allocate device memory from cdp_mem.h, and to read its snapshots.
 
         gcc -O2 examples/16_memory.c -o 16_memory -pthread -lm
         ./16_memory [FOLDER]
@@ -6,8 +8,7 @@
     Needs no GPU: the "device" is 256 MiB of host memory. Writes to FOLDER (default: .)
         memory.pickle   open it at pytorch.org/memory_viz, or with examples/memory_viz.c
         memory.svg      memory in use over time: the leak is the staircase that never comes down
-        blocks.svg      segments and blocks: fragmentation is the small blocks that keep segments
-        apart
+        blocks.svg      segments and blocks: small blocks that keep whole segments are fragmentation
     With a GPU, take cdp_mem_source_cuda() in place of the host; nothing else changes. */
 #define CDP_IMPLEMENTATION
 #include "../cdp_mem.h"

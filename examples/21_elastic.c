@@ -1,10 +1,12 @@
 /*  21_elastic.c - four processes train; one is killed, three go on, and a new one joins
 
+    You learn: the loop of cdp_elastic.h, which goes on in the same processes when ranks change.
+
         gcc -O2 examples/21_elastic.c -o 21_elastic -pthread -lm
         ./21_elastic loss.svg
 
     The first process serves the store and starts the others: itself, with the word "train". They
-    train the text model of 03_train_text.c on the text of this repository. Each sequence belongs to
+    train the model of text_model.h on the text of this repository. Each sequence belongs to
     one committed step, however many ranks there are. What all have alike, and what a newcomer
     receives, are the model and Adam's moments. Search for "elastic" to find the calls that matter.
     (cdprun does what main() does here, on machines of your own, too: on each
@@ -13,9 +15,8 @@
 #define CDP_IMPLEMENTATION
 #include "../cdp_elastic.h"
 
-#define main train_text /* the model, the text, Adam and the picture are those of that example */
-#include "03_train_text.c"
-#undef main
+#include "loss_curve.h"
+#include "text_model.h"
 
 #include <signal.h>
 #include <sys/wait.h>
@@ -118,7 +119,8 @@ static int train_rank(int reports, const char *program) {
     if (!learner_open(&l, program)) return 1;
     const uint64_t count = l.m.value_count;
     const cdp_entry entries[] = {
-        {"model", l.m.values, count, REAL_DTYPE}, {"moments", l.moments, 2 * count, REAL_DTYPE}};
+        {.name = "model", .data = l.m.values, .count = count, .dtype = REAL_DTYPE},
+        {.name = "moments", .data = l.moments, .count = 2 * count, .dtype = REAL_DTYPE}};
     cdp_elastic_desc desc = {.min_ranks = 2,
         .max_ranks = 4,     /* with so many the job begins at once; */
         .settle_ms = 10000, /* with fewer, if no other one comes for so long */

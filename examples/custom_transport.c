@@ -1,14 +1,14 @@
-/*  custom_transport.c - a network of your own under cdp: here a bad radio that loses, repeats and
-    reorders packets.
+/*  custom_transport.c - cdp over a network of your own: a bad radio that loses, repeats and
+    reorders packets
 
-    gcc -O2 examples/custom_transport.c -o custom_transport -pthread -lm
-    ./custom_transport [SEED]
+    You learn: how to implement a cdp_transport: five functions that carry ordered bytes.
 
-    Four ranks are threads of this process. cdp wants ordered, reliable bytes from a transport, so
-    the radio keeps what it has
-    sent until the other side confirms it, and sends it again when that takes too long. All
-    collective operations and a
-    step of DDP run over it as they do over TCP; a program sees no difference but the time. */
+        gcc -O2 examples/custom_transport.c -o custom_transport -pthread -lm
+        ./custom_transport [SEED]
+
+    Four ranks are threads of this process. cdp expects ordered, reliable bytes from a transport, so
+    the radio keeps each packet until the receiver confirms it, and sends it again when that takes
+    too long. All collective operations and a step of DDP run over it as they do over TCP. */
 #define CDP_IMPLEMENTATION
 #include "../cdp.h"
 #include <math.h>

@@ -1,13 +1,13 @@
 /*  doctor.c - can every rank reach every other one, over which addresses, and how fast?
 
-    gcc -O2 examples/doctor.c -o doctor -pthread -lm
-    gcc -O2 examples/cdprun.c -o cdprun -pthread -lm
-    ./cdprun -n 4 ./doctor                 or, as the job itself is started: torchrun, mpirun, srun
-    ./doctor
+        gcc -O2 examples/doctor.c -o doctor -pthread -lm
+        gcc -O2 examples/cdprun.c -o cdprun -pthread -lm
+        ./cdprun -n 4 ./doctor                 or as the job itself starts: torchrun, mpirun, srun
+        ./doctor
 
-    Rank 0 prints a table: a row for each rank, and in it the microseconds from it to each other one
-    and back, or what went wrong. Below it, each rank says over which addresses its links run. Ends
-    with 0 when all pairs can talk. */
+    Rank 0 prints a table with a row for each rank: the round trip to each other rank in
+    microseconds, or what went wrong. Below it, each rank prints the addresses of its links. Exit
+    code 0: all pairs can talk. */
 #define CDP_IMPLEMENTATION
 #include "../cdp_tcp.h"
 #include <stdio.h>

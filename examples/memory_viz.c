@@ -1,5 +1,4 @@
-/*  memory_viz.c - reads a memory snapshot, of cdp_mem.h or of PyTorch, and says or draws what is in
-    it
+/*  memory_viz.c - says or draws what a memory snapshot holds, of cdp_mem.h or of PyTorch
 
         gcc -O2 examples/memory_viz.c -o memory_viz -pthread -lm
         memory_viz stats FILE             what is held, at the peak and at the end, and by whom
@@ -10,8 +9,7 @@
         memory_viz svg FILE > X.svg       a picture: memory in use over time
         memory_viz blocks FILE > X.svg    a picture: segments and their blocks
         memory_viz json FILE              the snapshot as JSON
-        memory_viz symbols FILE NEW       a new file with the names of functions, by addr2line of
-        binutils
+        memory_viz symbols FILE NEW       a new file with function names, by addr2line of binutils
 
     FILE is a pickle or JSON. Results go to stdout. */
 #define CDP_IMPLEMENTATION

@@ -1,10 +1,11 @@
-/* Reads what the ranks of a job have written about themselves (cdp_group_dump, or dump_path in the
-   desc) and says who is
-   stuck where, and who keeps whom waiting.
+/*  who_is_stuck.c - reads the dumps of the ranks of a job, and says which rank waits where, and
+    for which other rank
 
-   gcc -O2 examples/who_is_stuck.c -o who_is_stuck -pthread -lm
-   ./who_is_stuck /tmp/run.*.json                       a rank without a file has crashed, was
-   stopped, or never wrote one */
+        gcc -O2 examples/who_is_stuck.c -o who_is_stuck -pthread -lm
+        ./who_is_stuck /tmp/run.*.json
+
+    Ranks write these files in cdp_group_dump(), or by themselves where the desc has a dump_path. A
+    rank without a file has crashed, was stopped, or never wrote one. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>

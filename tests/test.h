@@ -1,9 +1,14 @@
 /* test.h - the test harness: cases with a time limit, checks that may fail in any thread, skips
    with a reason
 
-   TEST(adds) { T(1 + 1 == 2); T_EQ(2, 1 + 1); } int main(int argc, char **argv) { static const
-   test_case cases[] = {{"adds", adds, 10}}; return test_main(argc, argv, cases, sizeof cases /
-   sizeof *cases); }
+       TEST(adds) {
+           T(1 + 1 == 2);
+           T_EQ(2, 1 + 1);
+       }
+       int main(int argc, char **argv) {
+           static const test_case cases[] = {{"adds", adds, 10}};
+           return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
+       }
 
    A program takes words as arguments: only cases whose name contains one of them run. It ends
    with the line "N passed, N failed" and with exit code 0 when none failed. A case fails when a

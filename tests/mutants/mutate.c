@@ -8,9 +8,8 @@
 
    Kinds: operator (another one of its sort), constant (a number plus one, true for false),
    condition (an if that is negated), missing (a statement that is left out), none (for control:
-   nothing changes). Definitions outside
-   of functions are left alone, since tests are compiled with them. So are lines that only check
-   or describe: assertions, texts of errors, logs. */
+   nothing changes). Definitions outside of functions are left alone, since tests are compiled with
+   them. So are lines that only check or describe: assertions, texts of errors, logs. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
