@@ -1,6 +1,7 @@
 /* The pure parts of examples/03_train_text.c and text_model.h, with doubles instead of floats, so
    that gradients can be compared with finite differences and a run of many ranks with a run of
    one. */
+#include "test.h"
 
 #define TRAIN_TEXT_DOUBLE
 #define main train_text_main
