@@ -226,7 +226,7 @@ typedef struct cdp_tensor {
 } cdp_tensor;
 
 /* What travels, as arguments or as results. It is read before the call that takes it returns, and
-   never kept. */
+   never kept; of `plain` of a cdp_value a copy is, see there. */
 typedef struct cdp_args {
     const cdp_iov *iov; /* bytes as the program likes them: gathered in this order */
     uint32_t iov_count;
@@ -243,8 +243,10 @@ typedef struct cdp_value {
     /* Steps of cdp_dist_optim_step() may write to it, of every rank that has a reference, see
        >>rpc/optimizer_api (default: they are refused) */
     bool param;
-    /* what cdp_rref_to_here() copies: memory of the object that stays valid until `destroy`. It is
-       read at any time; if functions change it meanwhile, ask for the value by a function. */
+    /* what cdp_rref_to_here() copies. The lists are copied and need not stay, and the value has a
+       handle of each reference until `destroy` has returned. The memory that iov and tensors point
+       to is the object's and stays valid until `destroy`. It is read at any time; if functions
+       change it meanwhile, ask for the value by a function. */
     cdp_args plain;
     /* Called once, when no rank has a reference any more; may be NULL. It runs where callbacks
        run, see THREADS. */
@@ -261,7 +263,7 @@ typedef struct cdp_value {
 #define CDP_RPC_EARLY 4u
 
 typedef struct cdp_rpc_function {
-    /* required: letters, digits and _ . : - alone, at most 127 bytes; kept, not copied */
+    /* required: letters, digits and _ . : - alone, at most 127 bytes; copied */
     const char *name;
     void (*func)(void *user, cdp_rpc_request *request); /* required */
     void *user;
@@ -269,7 +271,7 @@ typedef struct cdp_rpc_function {
     uint32_t max_running; /* how many at once (default: no limit); 1: in the order of arrival */
     uint64_t max_bytes;   /* of arguments, tensors included (default: max_message_bytes) */
     uint32_t max_tensors, max_rrefs; /* among its arguments (default: 16 each) */
-    const uint32_t *allow;           /* ranks that may call it (default: all); kept, not copied */
+    const uint32_t *allow;           /* ranks that may call it (default: all); copied */
     uint32_t allow_count;
     /* Gradients of the tensors among its arguments, from those of its results: a call inside a
        context is then recorded, see cdp_backward. */
@@ -283,7 +285,7 @@ typedef struct cdp_rpc_desc {
     cdp_group *group; /* required: its ranks take part, by their numbers; it must outlive the rpc */
     uint32_t number;  /* of this rpc, for texts: the same on all its ranks */
     const char *name; /* of this rank, unique (default: "rankN"); as names of functions; copied */
-    const cdp_rpc_function *functions; /* kept, not copied; may differ between ranks */
+    const cdp_rpc_function *functions; /* copied; may differ between ranks */
     uint32_t function_count;
     /* threads that run functions (default: 4; with no_thread of the group, with CDP_NO_THREADS or
        without threads in its os: none) */
@@ -434,8 +436,7 @@ typedef struct cdp_call_desc {
     bool in_order;
     bool detached;     /* inside a function: may outlast the deadline of the call that runs it */
     cdp_ctx *ctx;      /* the call is a part of this computation (default: none) */
-    const char *label; /* of the reference that cdp_rpc_remote() makes; kept, not copied (default:
-                          none) */
+    const char *label; /* of the reference that cdp_rpc_remote() makes; copied (default: none) */
     /* Called once when the call has ended; waits return after it has returned. It may start
        calls, but not wait. It may give its call to cdp_call_free(), whose memory is the program's
        then: nobody may wait for that call. Where callbacks run, see THREADS. */
@@ -516,7 +517,7 @@ CDP_API uint32_t cdp_rpc_records(cdp_rpc *rpc, cdp_rpc_record *out, uint32_t max
 
 /* ---- >>rpc/references_api: values that live on another rank ---------------------------------- */
 
-/* This rank owns the value: one handle. Errors: INVALID, NOMEM, BUSY (max_rrefs), STATE. */
+/* This rank owns the value: one handle. `value` and `label` are copied. Errors: INVALID, NOMEM, BUSY (max_rrefs), STATE. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_rref_create(
     cdp_rpc *rpc, const cdp_value *value, const char *label, cdp_rref *out);
 /* One handle more, or less: the last one gone, the reference is, too. {0}: nothing happens. Use
@@ -552,7 +553,7 @@ typedef struct cdp_rref_info {
        it will never exist */
     cdp_status status;
     uint32_t type;     /* on the owner: of cdp_value */
-    const char *label; /* NULL: none */
+    const char *label; /* valid as long as the reference; NULL: none */
 } cdp_rref_info;
 /* Errors: STATE (dropped). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_rref_info_of(cdp_rref rref, cdp_rref_info *out);
@@ -1889,10 +1890,11 @@ struct cdp__rpc_value {
     int32_t code;
     char *why;
     cdp__rpc_rq *parked, **parked_end;
-    cdp_iov own; /* memory of the library's copy */
-    uint8_t *own_area;
-    cdp_tensor *own_tensors;
-    cdp_rref *own_refs;
+    uint8_t *area; /* the library's copy of the contents, or NULL */
+    /* what value.plain points to; a handle each of the references */
+    cdp_iov *iov;
+    cdp_tensor *tensors;
+    cdp_rref *rrefs;
 };
 
 /* A long body that is being fetched, or that waits for memory. */
@@ -1924,7 +1926,7 @@ typedef struct cdp__rpc_peer {
 /* Further data of each slot of the table. */
 typedef struct cdp__rpc_extra {
     cdp__rpc_value *value; /* owner */
-    const char *label;     /* owner and user */
+    char *label;           /* owner and user */
     cdp__rpc_out *out;     /* hold that waits */
     cdp_status broken;     /* user */
 } cdp__rpc_extra;
@@ -1961,8 +1963,9 @@ struct cdp_rpc {
     bool shutting; /* cdp_rpc_shutdown() was called */
     bool leaving;  /* closing ranks no longer count as lost */
     cdp__rpc_peer *peers;
-    bool *lost;         /* by rank */
-    cdp__rpc_use *uses; /* by function */
+    bool *lost;                  /* by rank */
+    cdp_rpc_function *functions; /* what desc.functions points to */
+    cdp__rpc_use *uses;          /* by function */
 
     cdp__rpc_call **calls; /* by index; 0 is not used */
     uint32_t call_room, call_count, call_free, calls_used;
@@ -2143,6 +2146,14 @@ CDP_API uint32_t cdp_rpc_id(const char *name) {
     const uint64_t h = cdp__hash(CDP__HASH_START, name ? name : "", name ? strlen(name) : 0);
     const uint32_t id = (uint32_t)(h ^ h >> 32);
     return id ? id : 1;
+}
+
+/* A copy in memory of the rpc. NULL: of NULL, or out of memory. */
+CDP__PRIVATE char *cdp__rpc_text_copy(cdp_rpc *rpc, const char *text) {
+    const uint64_t bytes = text ? strlen(text) + 1 : 0;
+    char *copy = text ? (char *)cdp__alloc(rpc->os, bytes) : NULL;
+    if (copy) memcpy(copy, text, (size_t)bytes);
+    return copy;
 }
 
 /* The name of a function for texts: as registered on this rank, or its number. */
@@ -2820,6 +2831,7 @@ CDP__PRIVATE void cdp__rpc_act(void *user, const cdp__ref_act *a) {
     case CDP__REF_NOW_LIVE: rpc->confirmed = rpc->changed = true; break;
     case CDP__REF_NOW_GONE:
         if (x->value) cdp__rpc_add_task(rpc, &x->value->task);
+        cdp__free(rpc->os, x->label);
         memset(x, 0, sizeof *x);
         break;
     case CDP__REF_WHATS: break;
@@ -4109,15 +4121,25 @@ CDP__PRIVATE void cdp__rpc_refuse(
 
 /* ---- values */
 
+/* Frees what the library has of a value: before `plain` points to it, and when the value ends. */
+CDP__PRIVATE void cdp__rpc_value_free_lists(cdp_rpc *rpc, cdp__rpc_value *v) {
+    cdp__free(rpc->os, v->area);
+    cdp__free(rpc->os, v->iov);
+    cdp__free(rpc->os, v->tensors);
+    cdp__free(rpc->os, v->rrefs);
+    v->area = NULL;
+    v->iov = NULL;
+    v->tensors = NULL;
+    v->rrefs = NULL;
+}
+
 CDP__PRIVATE void cdp__rpc_value_end(cdp_rpc *rpc, cdp__rpc_task *task) {
     cdp__rpc_value *v = (cdp__rpc_value *)task;
     uint32_t i;
     if (v->value.destroy) v->value.destroy(v->value.user, v->value.data);
-    for (i = 0; v->own_refs && i < v->value.plain.rref_count; ++i)
-        cdp_rref_drop(v->own_refs[i]);
-    cdp__free(rpc->os, v->own_area);
-    cdp__free(rpc->os, v->own_tensors);
-    cdp__free(rpc->os, v->own_refs);
+    for (i = 0; v->rrefs && i < v->value.plain.rref_count; ++i)
+        cdp_rref_drop(v->rrefs[i]);
+    cdp__rpc_value_free_lists(rpc, v);
     cdp__free(rpc->os, v->why);
     cdp__free(rpc->os, v);
 }
@@ -4134,43 +4156,71 @@ CDP__PRIVATE cdp__rpc_value *cdp__rpc_value_make(cdp_rpc *rpc) {
     return v;
 }
 
+/* Memory for lists like those of `args`, with `iovs` pieces. The references are checked. After an
+   error there is none. */
+CDP__PRIVATE cdp_status cdp__rpc_value_lists(
+    cdp_rpc *rpc, cdp__rpc_value *v, const cdp_args *args, uint32_t iovs) {
+    const uint64_t n = iovs * sizeof *v->iov, t = args->tensor_count * sizeof *v->tensors,
+                   r = args->rref_count * sizeof *v->rrefs;
+    uint32_t i;
+    if (n) v->iov = (cdp_iov *)cdp__alloc(rpc->os, n);
+    if (t) v->tensors = (cdp_tensor *)cdp__alloc(rpc->os, t);
+    if (r) v->rrefs = (cdp_rref *)cdp__alloc(rpc->os, r);
+    if ((n && !v->iov) || (t && !v->tensors) || (r && !v->rrefs)) {
+        cdp__rpc_value_free_lists(rpc, v);
+        return cdp__fail_nomem("a value", n + t + r);
+    }
+    if (t) memcpy(v->tensors, args->tensors, (size_t)t);
+    for (i = 0; i < args->rref_count; ++i) {
+        v->rrefs[i] = args->rrefs[i];
+        ++rpc->refs.at[(uint32_t)args->rrefs[i].slot].handles;
+    }
+    return CDP_OK;
+}
+
+/* `plain` of the value is like `args`, in memory of the library. */
+CDP__PRIVATE void cdp__rpc_value_plain(cdp__rpc_value *v, const cdp_args *args, uint32_t iovs) {
+    v->value.plain = *args;
+    v->value.plain.iov = v->iov;
+    v->value.plain.iov_count = iovs;
+    v->value.plain.tensors = v->tensors;
+    v->value.plain.rrefs = v->rrefs;
+}
+
+/* The value is that of the program: the lists of its `plain` are copied, what they point to is
+   not. Lock held. After an error nothing has changed. */
+CDP__PRIVATE cdp_status cdp__rpc_value_keep(
+    cdp_rpc *rpc, const char *call, cdp__rpc_value *v, const cdp_value *value) {
+    const cdp_args *plain = &value->plain;
+    cdp_status st = cdp__rpc_rrefs_check(rpc, call, plain);
+    if (st == CDP_OK) st = cdp__rpc_value_lists(rpc, v, plain, plain->iov_count);
+    if (st != CDP_OK) return st;
+    if (v->iov) memcpy(v->iov, plain->iov, plain->iov_count * sizeof *v->iov);
+    v->value = *value;
+    cdp__rpc_value_plain(v, plain, plain->iov_count);
+    return CDP_OK;
+}
+
 /* Makes a copy of results the value. */
 CDP__PRIVATE cdp_status cdp__rpc_value_copy(cdp_rpc *rpc, cdp__rpc_value *v, const cdp_args *args) {
     const uint64_t bytes = cdp__rpc_args_bytes(args);
-    const uint32_t rrefs = args ? args->rref_count : 0;
-    const uint32_t tensors = args ? args->tensor_count : 0;
+    const cdp_args none = {NULL, 0, NULL, 0, NULL, 0};
+    uint8_t *at;
     uint32_t i;
-    v->own_area = (uint8_t *)cdp__alloc(rpc->os, bytes);
-    if (rrefs) v->own_refs = (cdp_rref *)cdp__alloc(rpc->os, rrefs * sizeof *v->own_refs);
-    if (tensors)
-        v->own_tensors = (cdp_tensor *)cdp__alloc(rpc->os, tensors * sizeof *v->own_tensors);
-    if (!v->own_area || (rrefs && !v->own_refs) || (tensors && !v->own_tensors)) {
-        cdp__free(rpc->os, v->own_area);
-        cdp__free(rpc->os, v->own_refs);
-        cdp__free(rpc->os, v->own_tensors);
-        v->own_area = NULL;
-        v->own_refs = NULL;
-        v->own_tensors = NULL;
-        return cdp__fail_nomem("a value", bytes);
-    }
-    cdp__rpc_gather(v->own_area, args);
-    for (i = 0; i < rrefs; ++i) {
-        v->own_refs[i] = args->rrefs[i];
-        ++rpc->refs.at[(uint32_t)args->rrefs[i].slot].handles;
-    }
-    v->own.data = v->own_area;
-    if (tensors)
-        v->own.data = cdp__rpc_tensors_in(v->own_tensors, args->tensors, tensors, v->own_area);
-    for (i = 0; i < tensors; ++i)
-        v->own_tensors[i].value = 0;
-    v->own.bytes = bytes - (uint64_t)((uint8_t *)v->own.data - v->own_area);
-    v->value.data = v->own.data;
-    v->value.plain.iov = &v->own;
-    v->value.plain.iov_count = 1;
-    v->value.plain.tensors = v->own_tensors;
-    v->value.plain.tensor_count = tensors;
-    v->value.plain.rrefs = v->own_refs;
-    v->value.plain.rref_count = rrefs;
+    cdp_status st;
+    if (!args) args = &none;
+    v->area = (uint8_t *)cdp__alloc(rpc->os, bytes);
+    if (!v->area) return cdp__fail_nomem("a value", bytes);
+    st = cdp__rpc_value_lists(rpc, v, args, 1);
+    if (st != CDP_OK) return st;
+    cdp__rpc_gather(v->area, args);
+    at = cdp__rpc_tensors_in(v->tensors, args->tensors, args->tensor_count, v->area);
+    for (i = 0; i < args->tensor_count; ++i)
+        v->tensors[i].value = 0;
+    v->iov->data = at;
+    v->iov->bytes = bytes - (uint64_t)(at - v->area);
+    v->value.data = at;
+    cdp__rpc_value_plain(v, args, 1);
     return CDP_OK;
 }
 
@@ -5289,6 +5339,35 @@ CDP__PRIVATE cdp_status cdp__rpc_desc_check(const cdp_rpc_desc *d) {
     return CDP_OK;
 }
 
+/* Copies the functions of the desc, with their names and lists of ranks, into one piece. */
+CDP__PRIVATE cdp_status cdp__rpc_copy_functions(cdp_rpc *rpc) {
+    cdp_rpc_desc *d = &rpc->desc;
+    uint64_t bytes = d->function_count * sizeof *d->functions;
+    uint8_t *at;
+    uint32_t i;
+    for (i = 0; i < d->function_count; ++i)
+        bytes += strlen(d->functions[i].name) + 1 + 4ull * d->functions[i].allow_count;
+    rpc->functions = (cdp_rpc_function *)cdp__alloc(rpc->os, bytes);
+    if (!rpc->functions) return cdp__fail_nomem("a list of functions", bytes);
+    at = (uint8_t *)(rpc->functions + d->function_count);
+    if (d->function_count)
+        memcpy(rpc->functions, d->functions, (size_t)(at - (uint8_t *)rpc->functions));
+    for (i = 0; i < d->function_count; ++i) {
+        cdp_rpc_function *f = &rpc->functions[i];
+        const uint64_t n = 4ull * f->allow_count;
+        if (n) f->allow = (const uint32_t *)memcpy(at, f->allow, (size_t)n);
+        at += n;
+    }
+    for (i = 0; i < d->function_count; ++i) {
+        cdp_rpc_function *f = &rpc->functions[i];
+        const uint64_t n = strlen(f->name) + 1;
+        f->name = (const char *)memcpy(at, f->name, (size_t)n);
+        at += n;
+    }
+    d->functions = rpc->functions;
+    return CDP_OK;
+}
+
 CDP__PRIVATE void cdp__rpc_defaults(cdp_rpc *rpc) {
     cdp_rpc_desc *d = &rpc->desc;
     const bool threads = rpc->os->threads.start && !cdp_group_desc_of(d->group)->no_thread;
@@ -5337,7 +5416,8 @@ CDP__PRIVATE cdp_status cdp__rpc_memory(cdp_rpc *rpc) {
     rpc->refs.lost = rpc->lost;
     rpc->refs.act = cdp__rpc_act;
     rpc->refs.user = rpc;
-    return cdp__rpc_reserve(rpc, 1) ? CDP_OK : cdp__fail_nomem("a table of references", 4096);
+    if (!cdp__rpc_reserve(rpc, 1)) return cdp__fail_nomem("a table of references", 4096);
+    return cdp__rpc_copy_functions(rpc);
 }
 
 /* Compares the names and limits of all ranks. */
@@ -5457,6 +5537,7 @@ CDP__PRIVATE void cdp__rpc_free_parts(cdp_rpc *rpc) {
     cdp__free(os, rpc->refs.at);
     cdp__free(os, rpc->refs.heads);
     cdp__free(os, rpc->extra);
+    cdp__free(os, rpc->functions);
 }
 
 CDP__PRIVATE void cdp__rpc_free(cdp_rpc *rpc) {
@@ -5521,6 +5602,8 @@ CDP_API void cdp_rpc_destroy(cdp_rpc *rpc) {
     cdp__rpc_tasks(rpc);
     cdp__rpc_end_refs(rpc);
     cdp__rpc_tasks(rpc);
+    for (i = 1; i < rpc->refs.room; ++i)
+        cdp__free(rpc->os, rpc->extra[i].label); /* of references that the program still has */
     rpc->refs.room = 0;
     rpc->kept = rpc->rqs + 1; /* the one more is for this function */
     for (rq = rpc->all; rq; rq = rq->after) {
@@ -5731,7 +5814,7 @@ CDP__PRIVATE uint32_t cdp__rpc_drop_leaks(cdp_rpc *rpc, char text[160]) {
     uint32_t slot, n = 0;
     for (slot = 1; slot < rpc->refs.room; ++slot) {
         cdp__ref *r = &rpc->refs.at[slot];
-        const char *label = rpc->extra[slot].label;
+        char *label = rpc->extra[slot].label;
         const uint64_t rid = r->rid;
         const uint32_t owner = r->rank;
         if (r->kind != CDP__REF_USER || !r->handles) continue;
@@ -5739,11 +5822,14 @@ CDP__PRIVATE uint32_t cdp__rpc_drop_leaks(cdp_rpc *rpc, char text[160]) {
             cdp__format(text, 160, "to a value of rank %u (%s)%s%s", owner, rpc->peers[owner].name,
                 label ? ", label " : "", label ? label : "");
         r->handles = 1;
+        rpc->extra[slot].label = NULL;
         cdp__ref_drop(&rpc->refs, slot);
-        if (!rpc->desc.leaked) continue;
-        cdp_lock_release(&rpc->lock);
-        rpc->desc.leaked(rpc->desc.user, rid, owner, label);
-        cdp__rpc_lock(rpc);
+        if (rpc->desc.leaked) {
+            cdp_lock_release(&rpc->lock);
+            rpc->desc.leaked(rpc->desc.user, rid, owner, label);
+            cdp__rpc_lock(rpc);
+        }
+        cdp__free(rpc->os, label);
     }
     return n;
 }
@@ -6290,23 +6376,29 @@ CDP__PRIVATE cdp_status cdp__rpc_start_here(cdp_rpc *rpc, cdp__rpc_starting *s, 
 /* Creates the entry of the reference that a call makes. */
 CDP__PRIVATE cdp_status cdp__rpc_start_makes(cdp_rpc *rpc, cdp__rpc_starting *s) {
     cdp__rpc_value *v;
+    char *label;
     uint64_t rid;
     if (!cdp__rpc_reserve(rpc, 1 + s->desc->args.rref_count))
         return cdp__fail(CDP_ERR_BUSY,
             "%s: the table of references is full (max_rrefs of the desc is %u)", s->name,
             rpc->desc.max_rrefs);
     if (!(s->flags & CDP__RPC_REMOTE)) return CDP_OK;
+    label = cdp__rpc_text_copy(rpc, s->desc->label);
+    v = s->to == rpc->rank ? cdp__rpc_value_make(rpc) : NULL;
+    if ((s->desc->label && !label) || (s->to == rpc->rank && !v)) {
+        cdp__free(rpc->os, label);
+        cdp__free(rpc->os, v);
+        return cdp__fail_nomem("a reference", sizeof *v);
+    }
     rid = cdp__rpc_number(rpc);
     if (s->to != rpc->rank) {
         s->makes = cdp__ref_remote(&rpc->refs, rid, cdp__rpc_number(rpc), s->to);
         if (rpc->lost[s->to]) rpc->extra[s->makes].broken = CDP_ERR_PEER_LOST;
     } else {
-        v = cdp__rpc_value_make(rpc);
-        if (!v) return CDP_ERR_NOMEM;
         s->makes = cdp__ref_create(&rpc->refs, rid);
         rpc->extra[s->makes].value = v;
     }
-    rpc->extra[s->makes].label = s->desc->label;
+    rpc->extra[s->makes].label = label;
     return CDP_OK;
 }
 
@@ -6684,6 +6776,7 @@ CDP_API cdp_status cdp_rref_create(
     cdp_rpc *rpc, const cdp_value *value, const char *label, cdp_rref *out) {
     cdp__rpc_value *v;
     cdp_status st = CDP_OK;
+    char *name;
     uint32_t slot;
     if (!rpc || !value || !out)
         return cdp__fail(CDP_ERR_INVALID,
@@ -6692,8 +6785,11 @@ CDP_API cdp_status cdp_rref_create(
     if (cdp__rpc_forked(rpc, "cdp_rref_create")) return CDP_ERR_INVALID;
     if (cdp__rpc_args_check("cdp_rref_create", &value->plain) != CDP_OK) return CDP_ERR_INVALID;
     v = cdp__rpc_value_make(rpc);
-    if (!v) return CDP_ERR_NOMEM;
-    v->value = *value;
+    name = cdp__rpc_text_copy(rpc, label);
+    if (!v || (label && !name)) {
+        cdp__free(rpc->os, v);
+        return cdp__fail_nomem("a value", sizeof *v);
+    }
     v->settled = true;
     cdp__rpc_lock(rpc);
     if (rpc->phase != CDP__RPC_OPEN)
@@ -6702,13 +6798,15 @@ CDP_API cdp_status cdp_rref_create(
         st = cdp__fail(CDP_ERR_BUSY,
             "cdp_rref_create: the table of references is full (max_rrefs of the desc is %u)",
             rpc->desc.max_rrefs);
+    if (st == CDP_OK) st = cdp__rpc_value_keep(rpc, "cdp_rref_create", v, value);
     if (st == CDP_OK) {
         slot = cdp__ref_create(&rpc->refs, cdp__rpc_number(rpc));
         rpc->extra[slot].value = v;
-        rpc->extra[slot].label = label;
+        rpc->extra[slot].label = name;
         *out = cdp__rpc_rref(rpc, slot);
     } else {
         cdp__free(rpc->os, v);
+        cdp__free(rpc->os, name);
     }
     cdp__rpc_leave(rpc);
     return st;
@@ -6954,7 +7052,8 @@ CDP_API cdp_status cdp_rpc_reply_value(cdp_rpc_request *request, const cdp_value
     if (st != CDP_OK) return cdp__rpc_reply_failed(rpc, rq, st);
     if (rq->makes) {
         v = rpc->extra[rq->makes].value;
-        v->value = *value;
+        st = cdp__rpc_value_keep(rpc, "cdp_rpc_reply_value", v, value);
+        if (st != CDP_OK) return cdp__rpc_reply_failed(rpc, rq, st);
         cdp__rpc_value_settle(rpc, v);
         st = cdp__rpc_answer(rpc, rq, NULL);
         cdp__rpc_leave(rpc);

@@ -52,8 +52,7 @@ typedef struct cdp_call_desc {
     bool in_order;
     bool detached;     /* inside a function: may outlast the deadline of the call that runs it */
     cdp_ctx *ctx;      /* the call is a part of this computation (default: none) */
-    const char *label; /* of the reference that cdp_rpc_remote() makes; kept, not copied (default:
-                          none) */
+    const char *label; /* of the reference that cdp_rpc_remote() makes; copied (default: none) */
     /* Called once when the call has ended; waits return after it has returned. It may start
        calls, but not wait. It may give its call to cdp_call_free(), whose memory is the program's
        then: nobody may wait for that call. Where callbacks run, see THREADS. */

@@ -70,6 +70,35 @@ CDP__PRIVATE cdp_status cdp__rpc_desc_check(const cdp_rpc_desc *d) {
     return CDP_OK;
 }
 
+/* Copies the functions of the desc, with their names and lists of ranks, into one piece. */
+CDP__PRIVATE cdp_status cdp__rpc_copy_functions(cdp_rpc *rpc) {
+    cdp_rpc_desc *d = &rpc->desc;
+    uint64_t bytes = d->function_count * sizeof *d->functions;
+    uint8_t *at;
+    uint32_t i;
+    for (i = 0; i < d->function_count; ++i)
+        bytes += strlen(d->functions[i].name) + 1 + 4ull * d->functions[i].allow_count;
+    rpc->functions = (cdp_rpc_function *)cdp__alloc(rpc->os, bytes);
+    if (!rpc->functions) return cdp__fail_nomem("a list of functions", bytes);
+    at = (uint8_t *)(rpc->functions + d->function_count);
+    if (d->function_count)
+        memcpy(rpc->functions, d->functions, (size_t)(at - (uint8_t *)rpc->functions));
+    for (i = 0; i < d->function_count; ++i) {
+        cdp_rpc_function *f = &rpc->functions[i];
+        const uint64_t n = 4ull * f->allow_count;
+        if (n) f->allow = (const uint32_t *)memcpy(at, f->allow, (size_t)n);
+        at += n;
+    }
+    for (i = 0; i < d->function_count; ++i) {
+        cdp_rpc_function *f = &rpc->functions[i];
+        const uint64_t n = strlen(f->name) + 1;
+        f->name = (const char *)memcpy(at, f->name, (size_t)n);
+        at += n;
+    }
+    d->functions = rpc->functions;
+    return CDP_OK;
+}
+
 CDP__PRIVATE void cdp__rpc_defaults(cdp_rpc *rpc) {
     cdp_rpc_desc *d = &rpc->desc;
     const bool threads = rpc->os->threads.start && !cdp_group_desc_of(d->group)->no_thread;
@@ -118,7 +147,8 @@ CDP__PRIVATE cdp_status cdp__rpc_memory(cdp_rpc *rpc) {
     rpc->refs.lost = rpc->lost;
     rpc->refs.act = cdp__rpc_act;
     rpc->refs.user = rpc;
-    return cdp__rpc_reserve(rpc, 1) ? CDP_OK : cdp__fail_nomem("a table of references", 4096);
+    if (!cdp__rpc_reserve(rpc, 1)) return cdp__fail_nomem("a table of references", 4096);
+    return cdp__rpc_copy_functions(rpc);
 }
 
 /* Compares the names and limits of all ranks. */
@@ -238,6 +268,7 @@ CDP__PRIVATE void cdp__rpc_free_parts(cdp_rpc *rpc) {
     cdp__free(os, rpc->refs.at);
     cdp__free(os, rpc->refs.heads);
     cdp__free(os, rpc->extra);
+    cdp__free(os, rpc->functions);
 }
 
 CDP__PRIVATE void cdp__rpc_free(cdp_rpc *rpc) {
@@ -302,6 +333,8 @@ CDP_API void cdp_rpc_destroy(cdp_rpc *rpc) {
     cdp__rpc_tasks(rpc);
     cdp__rpc_end_refs(rpc);
     cdp__rpc_tasks(rpc);
+    for (i = 1; i < rpc->refs.room; ++i)
+        cdp__free(rpc->os, rpc->extra[i].label); /* of references that the program still has */
     rpc->refs.room = 0;
     rpc->kept = rpc->rqs + 1; /* the one more is for this function */
     for (rq = rpc->all; rq; rq = rq->after) {

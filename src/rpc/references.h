@@ -31,6 +31,7 @@ CDP_API cdp_status cdp_rref_create(
     cdp_rpc *rpc, const cdp_value *value, const char *label, cdp_rref *out) {
     cdp__rpc_value *v;
     cdp_status st = CDP_OK;
+    char *name;
     uint32_t slot;
     if (!rpc || !value || !out)
         return cdp__fail(CDP_ERR_INVALID,
@@ -39,8 +40,11 @@ CDP_API cdp_status cdp_rref_create(
     if (cdp__rpc_forked(rpc, "cdp_rref_create")) return CDP_ERR_INVALID;
     if (cdp__rpc_args_check("cdp_rref_create", &value->plain) != CDP_OK) return CDP_ERR_INVALID;
     v = cdp__rpc_value_make(rpc);
-    if (!v) return CDP_ERR_NOMEM;
-    v->value = *value;
+    name = cdp__rpc_text_copy(rpc, label);
+    if (!v || (label && !name)) {
+        cdp__free(rpc->os, v);
+        return cdp__fail_nomem("a value", sizeof *v);
+    }
     v->settled = true;
     cdp__rpc_lock(rpc);
     if (rpc->phase != CDP__RPC_OPEN)
@@ -49,13 +53,15 @@ CDP_API cdp_status cdp_rref_create(
         st = cdp__fail(CDP_ERR_BUSY,
             "cdp_rref_create: the table of references is full (max_rrefs of the desc is %u)",
             rpc->desc.max_rrefs);
+    if (st == CDP_OK) st = cdp__rpc_value_keep(rpc, "cdp_rref_create", v, value);
     if (st == CDP_OK) {
         slot = cdp__ref_create(&rpc->refs, cdp__rpc_number(rpc));
         rpc->extra[slot].value = v;
-        rpc->extra[slot].label = label;
+        rpc->extra[slot].label = name;
         *out = cdp__rpc_rref(rpc, slot);
     } else {
         cdp__free(rpc->os, v);
+        cdp__free(rpc->os, name);
     }
     cdp__rpc_leave(rpc);
     return st;

@@ -7,7 +7,7 @@
 #include "worker_api.h"
 #include "calls_api.h"
 
-/* This rank owns the value: one handle. Errors: INVALID, NOMEM, BUSY (max_rrefs), STATE. */
+/* This rank owns the value: one handle. `value` and `label` are copied. Errors: INVALID, NOMEM, BUSY (max_rrefs), STATE. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_rref_create(
     cdp_rpc *rpc, const cdp_value *value, const char *label, cdp_rref *out);
 /* One handle more, or less: the last one gone, the reference is, too. {0}: nothing happens. Use
@@ -43,7 +43,7 @@ typedef struct cdp_rref_info {
        it will never exist */
     cdp_status status;
     uint32_t type;     /* on the owner: of cdp_value */
-    const char *label; /* NULL: none */
+    const char *label; /* valid as long as the reference; NULL: none */
 } cdp_rref_info;
 /* Errors: STATE (dropped). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_rref_info_of(cdp_rref rref, cdp_rref_info *out);

@@ -95,7 +95,8 @@ CDP_API cdp_status cdp_rpc_reply_value(cdp_rpc_request *request, const cdp_value
     if (st != CDP_OK) return cdp__rpc_reply_failed(rpc, rq, st);
     if (rq->makes) {
         v = rpc->extra[rq->makes].value;
-        v->value = *value;
+        st = cdp__rpc_value_keep(rpc, "cdp_rpc_reply_value", v, value);
+        if (st != CDP_OK) return cdp__rpc_reply_failed(rpc, rq, st);
         cdp__rpc_value_settle(rpc, v);
         st = cdp__rpc_answer(rpc, rq, NULL);
         cdp__rpc_leave(rpc);

@@ -31,15 +31,25 @@ CDP__PRIVATE void cdp__rpc_refuse(
 
 /* ---- values */
 
+/* Frees what the library has of a value: before `plain` points to it, and when the value ends. */
+CDP__PRIVATE void cdp__rpc_value_free_lists(cdp_rpc *rpc, cdp__rpc_value *v) {
+    cdp__free(rpc->os, v->area);
+    cdp__free(rpc->os, v->iov);
+    cdp__free(rpc->os, v->tensors);
+    cdp__free(rpc->os, v->rrefs);
+    v->area = NULL;
+    v->iov = NULL;
+    v->tensors = NULL;
+    v->rrefs = NULL;
+}
+
 CDP__PRIVATE void cdp__rpc_value_end(cdp_rpc *rpc, cdp__rpc_task *task) {
     cdp__rpc_value *v = (cdp__rpc_value *)task;
     uint32_t i;
     if (v->value.destroy) v->value.destroy(v->value.user, v->value.data);
-    for (i = 0; v->own_refs && i < v->value.plain.rref_count; ++i)
-        cdp_rref_drop(v->own_refs[i]);
-    cdp__free(rpc->os, v->own_area);
-    cdp__free(rpc->os, v->own_tensors);
-    cdp__free(rpc->os, v->own_refs);
+    for (i = 0; v->rrefs && i < v->value.plain.rref_count; ++i)
+        cdp_rref_drop(v->rrefs[i]);
+    cdp__rpc_value_free_lists(rpc, v);
     cdp__free(rpc->os, v->why);
     cdp__free(rpc->os, v);
 }
@@ -56,43 +66,71 @@ CDP__PRIVATE cdp__rpc_value *cdp__rpc_value_make(cdp_rpc *rpc) {
     return v;
 }
 
+/* Memory for lists like those of `args`, with `iovs` pieces. The references are checked. After an
+   error there is none. */
+CDP__PRIVATE cdp_status cdp__rpc_value_lists(
+    cdp_rpc *rpc, cdp__rpc_value *v, const cdp_args *args, uint32_t iovs) {
+    const uint64_t n = iovs * sizeof *v->iov, t = args->tensor_count * sizeof *v->tensors,
+                   r = args->rref_count * sizeof *v->rrefs;
+    uint32_t i;
+    if (n) v->iov = (cdp_iov *)cdp__alloc(rpc->os, n);
+    if (t) v->tensors = (cdp_tensor *)cdp__alloc(rpc->os, t);
+    if (r) v->rrefs = (cdp_rref *)cdp__alloc(rpc->os, r);
+    if ((n && !v->iov) || (t && !v->tensors) || (r && !v->rrefs)) {
+        cdp__rpc_value_free_lists(rpc, v);
+        return cdp__fail_nomem("a value", n + t + r);
+    }
+    if (t) memcpy(v->tensors, args->tensors, (size_t)t);
+    for (i = 0; i < args->rref_count; ++i) {
+        v->rrefs[i] = args->rrefs[i];
+        ++rpc->refs.at[(uint32_t)args->rrefs[i].slot].handles;
+    }
+    return CDP_OK;
+}
+
+/* `plain` of the value is like `args`, in memory of the library. */
+CDP__PRIVATE void cdp__rpc_value_plain(cdp__rpc_value *v, const cdp_args *args, uint32_t iovs) {
+    v->value.plain = *args;
+    v->value.plain.iov = v->iov;
+    v->value.plain.iov_count = iovs;
+    v->value.plain.tensors = v->tensors;
+    v->value.plain.rrefs = v->rrefs;
+}
+
+/* The value is that of the program: the lists of its `plain` are copied, what they point to is
+   not. Lock held. After an error nothing has changed. */
+CDP__PRIVATE cdp_status cdp__rpc_value_keep(
+    cdp_rpc *rpc, const char *call, cdp__rpc_value *v, const cdp_value *value) {
+    const cdp_args *plain = &value->plain;
+    cdp_status st = cdp__rpc_rrefs_check(rpc, call, plain);
+    if (st == CDP_OK) st = cdp__rpc_value_lists(rpc, v, plain, plain->iov_count);
+    if (st != CDP_OK) return st;
+    if (v->iov) memcpy(v->iov, plain->iov, plain->iov_count * sizeof *v->iov);
+    v->value = *value;
+    cdp__rpc_value_plain(v, plain, plain->iov_count);
+    return CDP_OK;
+}
+
 /* Makes a copy of results the value. */
 CDP__PRIVATE cdp_status cdp__rpc_value_copy(cdp_rpc *rpc, cdp__rpc_value *v, const cdp_args *args) {
     const uint64_t bytes = cdp__rpc_args_bytes(args);
-    const uint32_t rrefs = args ? args->rref_count : 0;
-    const uint32_t tensors = args ? args->tensor_count : 0;
+    const cdp_args none = {NULL, 0, NULL, 0, NULL, 0};
+    uint8_t *at;
     uint32_t i;
-    v->own_area = (uint8_t *)cdp__alloc(rpc->os, bytes);
-    if (rrefs) v->own_refs = (cdp_rref *)cdp__alloc(rpc->os, rrefs * sizeof *v->own_refs);
-    if (tensors)
-        v->own_tensors = (cdp_tensor *)cdp__alloc(rpc->os, tensors * sizeof *v->own_tensors);
-    if (!v->own_area || (rrefs && !v->own_refs) || (tensors && !v->own_tensors)) {
-        cdp__free(rpc->os, v->own_area);
-        cdp__free(rpc->os, v->own_refs);
-        cdp__free(rpc->os, v->own_tensors);
-        v->own_area = NULL;
-        v->own_refs = NULL;
-        v->own_tensors = NULL;
-        return cdp__fail_nomem("a value", bytes);
-    }
-    cdp__rpc_gather(v->own_area, args);
-    for (i = 0; i < rrefs; ++i) {
-        v->own_refs[i] = args->rrefs[i];
-        ++rpc->refs.at[(uint32_t)args->rrefs[i].slot].handles;
-    }
-    v->own.data = v->own_area;
-    if (tensors)
-        v->own.data = cdp__rpc_tensors_in(v->own_tensors, args->tensors, tensors, v->own_area);
-    for (i = 0; i < tensors; ++i)
-        v->own_tensors[i].value = 0;
-    v->own.bytes = bytes - (uint64_t)((uint8_t *)v->own.data - v->own_area);
-    v->value.data = v->own.data;
-    v->value.plain.iov = &v->own;
-    v->value.plain.iov_count = 1;
-    v->value.plain.tensors = v->own_tensors;
-    v->value.plain.tensor_count = tensors;
-    v->value.plain.rrefs = v->own_refs;
-    v->value.plain.rref_count = rrefs;
+    cdp_status st;
+    if (!args) args = &none;
+    v->area = (uint8_t *)cdp__alloc(rpc->os, bytes);
+    if (!v->area) return cdp__fail_nomem("a value", bytes);
+    st = cdp__rpc_value_lists(rpc, v, args, 1);
+    if (st != CDP_OK) return st;
+    cdp__rpc_gather(v->area, args);
+    at = cdp__rpc_tensors_in(v->tensors, args->tensors, args->tensor_count, v->area);
+    for (i = 0; i < args->tensor_count; ++i)
+        v->tensors[i].value = 0;
+    v->iov->data = at;
+    v->iov->bytes = bytes - (uint64_t)(at - v->area);
+    v->value.data = at;
+    cdp__rpc_value_plain(v, args, 1);
     return CDP_OK;
 }
 

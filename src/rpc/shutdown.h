@@ -219,7 +219,7 @@ CDP__PRIVATE uint32_t cdp__rpc_drop_leaks(cdp_rpc *rpc, char text[160]) {
     uint32_t slot, n = 0;
     for (slot = 1; slot < rpc->refs.room; ++slot) {
         cdp__ref *r = &rpc->refs.at[slot];
-        const char *label = rpc->extra[slot].label;
+        char *label = rpc->extra[slot].label;
         const uint64_t rid = r->rid;
         const uint32_t owner = r->rank;
         if (r->kind != CDP__REF_USER || !r->handles) continue;
@@ -227,11 +227,14 @@ CDP__PRIVATE uint32_t cdp__rpc_drop_leaks(cdp_rpc *rpc, char text[160]) {
             cdp__format(text, 160, "to a value of rank %u (%s)%s%s", owner, rpc->peers[owner].name,
                 label ? ", label " : "", label ? label : "");
         r->handles = 1;
+        rpc->extra[slot].label = NULL;
         cdp__ref_drop(&rpc->refs, slot);
-        if (!rpc->desc.leaked) continue;
-        cdp_lock_release(&rpc->lock);
-        rpc->desc.leaked(rpc->desc.user, rid, owner, label);
-        cdp__rpc_lock(rpc);
+        if (rpc->desc.leaked) {
+            cdp_lock_release(&rpc->lock);
+            rpc->desc.leaked(rpc->desc.user, rid, owner, label);
+            cdp__rpc_lock(rpc);
+        }
+        cdp__free(rpc->os, label);
     }
     return n;
 }

@@ -223,23 +223,29 @@ CDP__PRIVATE cdp_status cdp__rpc_start_here(cdp_rpc *rpc, cdp__rpc_starting *s, 
 /* Creates the entry of the reference that a call makes. */
 CDP__PRIVATE cdp_status cdp__rpc_start_makes(cdp_rpc *rpc, cdp__rpc_starting *s) {
     cdp__rpc_value *v;
+    char *label;
     uint64_t rid;
     if (!cdp__rpc_reserve(rpc, 1 + s->desc->args.rref_count))
         return cdp__fail(CDP_ERR_BUSY,
             "%s: the table of references is full (max_rrefs of the desc is %u)", s->name,
             rpc->desc.max_rrefs);
     if (!(s->flags & CDP__RPC_REMOTE)) return CDP_OK;
+    label = cdp__rpc_text_copy(rpc, s->desc->label);
+    v = s->to == rpc->rank ? cdp__rpc_value_make(rpc) : NULL;
+    if ((s->desc->label && !label) || (s->to == rpc->rank && !v)) {
+        cdp__free(rpc->os, label);
+        cdp__free(rpc->os, v);
+        return cdp__fail_nomem("a reference", sizeof *v);
+    }
     rid = cdp__rpc_number(rpc);
     if (s->to != rpc->rank) {
         s->makes = cdp__ref_remote(&rpc->refs, rid, cdp__rpc_number(rpc), s->to);
         if (rpc->lost[s->to]) rpc->extra[s->makes].broken = CDP_ERR_PEER_LOST;
     } else {
-        v = cdp__rpc_value_make(rpc);
-        if (!v) return CDP_ERR_NOMEM;
         s->makes = cdp__ref_create(&rpc->refs, rid);
         rpc->extra[s->makes].value = v;
     }
-    rpc->extra[s->makes].label = s->desc->label;
+    rpc->extra[s->makes].label = label;
     return CDP_OK;
 }
 

@@ -124,10 +124,11 @@ struct cdp__rpc_value {
     int32_t code;
     char *why;
     cdp__rpc_rq *parked, **parked_end;
-    cdp_iov own; /* memory of the library's copy */
-    uint8_t *own_area;
-    cdp_tensor *own_tensors;
-    cdp_rref *own_refs;
+    uint8_t *area; /* the library's copy of the contents, or NULL */
+    /* what value.plain points to; a handle each of the references */
+    cdp_iov *iov;
+    cdp_tensor *tensors;
+    cdp_rref *rrefs;
 };
 
 /* A long body that is being fetched, or that waits for memory. */
@@ -159,7 +160,7 @@ typedef struct cdp__rpc_peer {
 /* Further data of each slot of the table. */
 typedef struct cdp__rpc_extra {
     cdp__rpc_value *value; /* owner */
-    const char *label;     /* owner and user */
+    char *label;           /* owner and user */
     cdp__rpc_out *out;     /* hold that waits */
     cdp_status broken;     /* user */
 } cdp__rpc_extra;
@@ -196,8 +197,9 @@ struct cdp_rpc {
     bool shutting; /* cdp_rpc_shutdown() was called */
     bool leaving;  /* closing ranks no longer count as lost */
     cdp__rpc_peer *peers;
-    bool *lost;         /* by rank */
-    cdp__rpc_use *uses; /* by function */
+    bool *lost;                  /* by rank */
+    cdp_rpc_function *functions; /* what desc.functions points to */
+    cdp__rpc_use *uses;          /* by function */
 
     cdp__rpc_call **calls; /* by index; 0 is not used */
     uint32_t call_room, call_count, call_free, calls_used;
@@ -378,6 +380,14 @@ CDP_API uint32_t cdp_rpc_id(const char *name) {
     const uint64_t h = cdp__hash(CDP__HASH_START, name ? name : "", name ? strlen(name) : 0);
     const uint32_t id = (uint32_t)(h ^ h >> 32);
     return id ? id : 1;
+}
+
+/* A copy in memory of the rpc. NULL: of NULL, or out of memory. */
+CDP__PRIVATE char *cdp__rpc_text_copy(cdp_rpc *rpc, const char *text) {
+    const uint64_t bytes = text ? strlen(text) + 1 : 0;
+    char *copy = text ? (char *)cdp__alloc(rpc->os, bytes) : NULL;
+    if (copy) memcpy(copy, text, (size_t)bytes);
+    return copy;
 }
 
 /* The name of a function for texts: as registered on this rank, or its number. */

@@ -34,7 +34,7 @@ typedef struct cdp_tensor {
 } cdp_tensor;
 
 /* What travels, as arguments or as results. It is read before the call that takes it returns, and
-   never kept. */
+   never kept; of `plain` of a cdp_value a copy is, see there. */
 typedef struct cdp_args {
     const cdp_iov *iov; /* bytes as the program likes them: gathered in this order */
     uint32_t iov_count;
@@ -51,8 +51,10 @@ typedef struct cdp_value {
     /* Steps of cdp_dist_optim_step() may write to it, of every rank that has a reference, see
        >>rpc/optimizer_api (default: they are refused) */
     bool param;
-    /* what cdp_rref_to_here() copies: memory of the object that stays valid until `destroy`. It is
-       read at any time; if functions change it meanwhile, ask for the value by a function. */
+    /* what cdp_rref_to_here() copies. The lists are copied and need not stay, and the value has a
+       handle of each reference until `destroy` has returned. The memory that iov and tensors point
+       to is the object's and stays valid until `destroy`. It is read at any time; if functions
+       change it meanwhile, ask for the value by a function. */
     cdp_args plain;
     /* Called once, when no rank has a reference any more; may be NULL. It runs where callbacks
        run, see THREADS. */
@@ -69,7 +71,7 @@ typedef struct cdp_value {
 #define CDP_RPC_EARLY 4u
 
 typedef struct cdp_rpc_function {
-    /* required: letters, digits and _ . : - alone, at most 127 bytes; kept, not copied */
+    /* required: letters, digits and _ . : - alone, at most 127 bytes; copied */
     const char *name;
     void (*func)(void *user, cdp_rpc_request *request); /* required */
     void *user;
@@ -77,7 +79,7 @@ typedef struct cdp_rpc_function {
     uint32_t max_running; /* how many at once (default: no limit); 1: in the order of arrival */
     uint64_t max_bytes;   /* of arguments, tensors included (default: max_message_bytes) */
     uint32_t max_tensors, max_rrefs; /* among its arguments (default: 16 each) */
-    const uint32_t *allow;           /* ranks that may call it (default: all); kept, not copied */
+    const uint32_t *allow;           /* ranks that may call it (default: all); copied */
     uint32_t allow_count;
     /* Gradients of the tensors among its arguments, from those of its results: a call inside a
        context is then recorded, see cdp_backward. */
@@ -91,7 +93,7 @@ typedef struct cdp_rpc_desc {
     cdp_group *group; /* required: its ranks take part, by their numbers; it must outlive the rpc */
     uint32_t number;  /* of this rpc, for texts: the same on all its ranks */
     const char *name; /* of this rank, unique (default: "rankN"); as names of functions; copied */
-    const cdp_rpc_function *functions; /* kept, not copied; may differ between ranks */
+    const cdp_rpc_function *functions; /* copied; may differ between ranks */
     uint32_t function_count;
     /* threads that run functions (default: 4; with no_thread of the group, with CDP_NO_THREADS or
        without threads in its os: none) */

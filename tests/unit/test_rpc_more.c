@@ -30,7 +30,7 @@ static void f_value_without_memory(void *user, cdp_rpc_request *q) {
             s->rpc, CALL(.to = q->from, F("nothing"), BYTES(much, 60000), .one_way = true), &c));
     }
     T(s->rpc->peers[q->from].queue != NULL);
-    counted.fail_at = counted.calls + 1;
+    counted.fail_at = counted.calls + 2; /* the first is for the lists of the value */
     OK(cdp_rpc_reply_value(q, &v));
     counted.fail_at = 0;
 }
@@ -644,9 +644,9 @@ static void bad_values(side *s) {
     later.data = &one;
     v.plain.tensors = &later;
     OK(cdp_rref_create(s->rpc, &v, NULL, &r));
-    later.dims = 9; /* the program may change it, and makes a mistake */
-    T_EQ(CDP_ERR_INVALID, cdp_rref_to_here(r, 0, &c));
-    T_TEXT("the value's plain: tensors[0] has dtype", c.error.text);
+    later.dims = 9; /* it was copied */
+    OK(cdp_rref_to_here(r, 0, &c));
+    T_EQ(1, c.tensor_count);
     cdp_call_free(&c);
     cdp_rref_drop(r);
     for (int64_t kind = 0; kind < 3; ++kind) {

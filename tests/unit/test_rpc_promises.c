@@ -82,9 +82,120 @@ TEST(what_must_not_wait_starts_nothing) {
     run(2, refuses);
 }
 
+/* ---- descriptors are copied */
+
+/* A value whose lists, label and references are gone when this returns. */
+static cdp_rref value_of_lists(side *s, int64_t *data, cdp_rref inner) {
+    char label[] = "a label of the stack";
+    cdp_iov iov[2] = {{data, 8}, {data + 1, 8}};
+    cdp_tensor t = {.data = data + 2, .dtype = CDP_DTYPE_I64, .dims = 1, .shape = {2}};
+    cdp_value v = {.plain = {.iov = iov,
+                       .iov_count = 2,
+                       .tensors = &t,
+                       .tensor_count = 1,
+                       .rrefs = &inner,
+                       .rref_count = 1}};
+    cdp_rref r;
+    OK(cdp_rref_create(s->rpc, &v, label, &r));
+    memset(iov, 0xaa, sizeof iov);
+    memset(&t, 0xaa, sizeof t);
+    memset(&v, 0xaa, sizeof v);
+    memset(&inner, 0xaa, sizeof inner);
+    memset(label, 'x', sizeof label - 1);
+    return r;
+}
+static int64_t copied_data[RANKS_MAX][4];
+static void look_at_copy(cdp_rref r, const int64_t *data) {
+    cdp_call c = {0};
+    if (OK(cdp_rref_to_here(r, 0, &c)) && T_EQ(16, c.bytes) && T_EQ(1, c.tensor_count)
+        && T_EQ(1, c.rref_count)) {
+        T(memcmp(c.data, data, 16) == 0);
+        T_EQ(2, c.tensors[0].shape[0]);
+        T(memcmp(c.tensors[0].data, data + 2, 16) == 0);
+        T_EQ(CDP_OK, cdp_rref_confirmed(c.rrefs[0], 5000));
+    }
+    cdp_call_free(&c);
+}
+/* the same by a reply; its value holds a counter of this rank */
+static void f_lists(void *user, cdp_rpc_request *q) {
+    side *s = side_of(q);
+    int64_t *data = copied_data[s->rank];
+    cdp_iov iov[2] = {{data, 8}, {data + 1, 8}};
+    cdp_tensor t = {.data = data + 2, .dtype = CDP_DTYPE_I64, .dims = 1, .shape = {2}};
+    cdp_value inner = counter_value(s, 5, iov_next());
+    cdp_rref r;
+    (void)user;
+    if (!OK(cdp_rref_create(q->rpc, &inner, NULL, &r))) return;
+    cdp_value v = {.plain = {.iov = iov,
+                       .iov_count = 2,
+                       .tensors = &t,
+                       .tensor_count = 1,
+                       .rrefs = &r,
+                       .rref_count = 1}};
+    OK(cdp_rpc_reply_value(q, &v));
+    cdp_rref_drop(r);
+    memset(iov, 0xaa, sizeof iov);
+    memset(&t, 0xaa, sizeof t);
+    memset(&r, 0xaa, sizeof r);
+}
+static void copies(side *s) {
+    static uint32_t place;
+    int64_t *data = copied_data[s->rank];
+    cdp_value inner = counter_value(s, 1, iov_next());
+    char label[] = "another label", name[] = "nothing", *text = (char *)malloc(100000);
+    uint32_t only = s->rank, *allow = (uint32_t *)malloc(4);
+    cdp_rpc_function *f = (cdp_rpc_function *)calloc(2, sizeof *f);
+    cdp_rpc_desc d = desc_of(s);
+    cdp_rref_info info;
+    cdp_rref in, r;
+    cdp_call c = {0};
+    for (uint32_t i = 0; i < 4; ++i)
+        data[i] = 100 * s->rank + i;
+    *allow = only;
+    f[0] = (cdp_rpc_function){.name = name, .func = f_nothing, .allow = allow, .allow_count = 1};
+    f[1] = (cdp_rpc_function){.name = "lists", .func = f_lists};
+    d.functions = f;
+    d.function_count = 2;
+    if (!OK(cdp_rpc_create(&d, &s->rpc))) return;
+    memset(f, 0xaa, 2 * sizeof *f);
+    memset(name, 'x', sizeof name - 1);
+    memset(allow, 0xaa, 4);
+    free(f), free(allow);
+    OK(cdp_barrier(s->g));
+    OK(cdp_rpc_call(s->rpc, CALL(.to = s->rank, F("nothing")), &c));
+    cdp_call_free(&c);
+    T_EQ(CDP_ERR_UNSUPPORTED, cdp_rpc_call(s->rpc, CALL(.to = next_of(s), F("nothing")), &c));
+    cdp_call_free(&c);
+    OK(cdp_rref_create(s->rpc, &inner, NULL, &in));
+    r = value_of_lists(s, data, in);
+    cdp_rref_drop(in); /* the value has a handle of its own */
+    look_at_copy(r, data);
+    if (OK(cdp_rref_info_of(r, &info))) T_TEXT("a label of the stack", info.label);
+    cdp_rref_drop(r);
+    OK(cdp_rpc_remote(s->rpc, CALL(.to = next_of(s), F("lists"), .label = label), &r));
+    memset(label, 'x', sizeof label - 1);
+    cdp_rpc_describe(s->rpc, text, 100000);
+    T_TEXT("another label", text);
+    free(text);
+    look_at_copy(r, copied_data[next_of(s)]);
+    cdp_rref_drop(r);
+    OK(cdp_rpc_remote(s->rpc, CALL(.to = s->rank, F("lists")), &r));
+    look_at_copy(r, data);
+    cdp_rref_drop(r);
+    meet(s, &place);
+    OK(cdp_rpc_shutdown(s->rpc, 5000 * TEST_LATE));
+    cdp_rpc_destroy(s->rpc);
+    T_EQ(s->values.made, s->values.destroyed);
+}
+TEST(descriptors_are_copied) {
+    shut_by_body = true;
+    run(2, copies);
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"what_must_not_wait_starts_nothing", what_must_not_wait_starts_nothing, 60},
+        {"descriptors_are_copied", descriptors_are_copied, 60},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }
