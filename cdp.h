@@ -274,7 +274,7 @@
           cdp__collective        checks the request, appends it to the queue of its group
                                  (cdp__enqueue, >>group/queue), and polls until it has ended:
             cdp__first_moves     at first its group alone, a few times (>>group/queue),
-            cdp__world_poll      then all groups, as often as something moves (>>group/drive)
+            cdp__world_poll      then all groups, as often as something moves (>>group/progress)
               cdp__group_poll    takes the first operation of the queue (>>group/running)
                 cdp__exec_poll   a round of its algorithm: the transfers, then the local steps
                                  (>>collective/executor; the rounds are pure functions,
@@ -283,28 +283,30 @@
                                  be read in place, or with a 64-byte header (>>message/transfer,
                                  >>message/send)
                     transport.send    bytes for one peer: a socket, a ring, or your own network
-        Between its own polls a waiting caller spins or sleeps, in cdp__progress_goes_on. Where no
+        Between its own polls a waiting caller spins or sleeps, in cdp__progress_next. Where no
         caller waits, cdp_poll() or the progress thread calls cdp__world_poll.
         On the other side transport.recv, cdp__port_pump and cdp__stream_read (>>message/receive)
         lead to cdp__transfer_receive, which stores the bytes in their place or combines them.
 
-    HOW A FAILURE REACHES ALL RANKS (ten functions; where no section is given: >>failure/failing)
+    HOW A FAILURE REACHES ALL RANKS (ten functions; where no section is given: >>failure/spread)
         cdp__group_lost          the transport has lost a peer
-          cdp__group_fail        makes a record of that; a deadline that passed and a call that
-                                 differs have records of their own
-            cdp__group_see       stops the group's operations
-              cdp__domain_step   makes what is decided the error of every group
-                cdp__failure_step    alone decides who is to blame (>>failure/blame, pure): at once,
-                                 or after it has settled, which means that ranks that wait are
-                                 asked for the end of their chain (>>failure/waits) and an earlier
-                                 cause may come; meanwhile each poll of the group steps again
-                cdp__group_publish   prepares a FAILURE for every peer (>>failure/telling)
-        cdp__group_telling       sends it in the next polls of the group, until all have it or its
-                                 time is over (>>failure/telling)
-          cdp__group_tell        queues it for one peer, after a message that is half sent
+          cdp__group_fail        makes a record of that; a missed deadline and a mismatching call
+                                 have records of their own
+            cdp__group_observe   stops the group's operations
+              cdp__domain_step   stores the decision of the next function as the error of every
+                                 group that fails together with this one
+                cdp__failure_step    decides which rank is to blame (>>failure/blame, pure): at
+                                 once, or after it has settled. To settle, this rank asks the
+                                 ranks it waits for where their chains of waits end
+                                 (>>failure/waits), and accepts an earlier cause; meanwhile each
+                                 poll of the group calls cdp__failure_step again
+                cdp__group_publish   prepares a FAILURE message for every peer (>>failure/report)
+        cdp__group_reporting     sends it in the next polls of the group, until every peer has it or
+                                 its time is over (>>failure/report)
+          cdp__group_send_cause  queues it for one peer, after a message that is half sent
         On each of the other ranks:
-        cdp__world_note          receives it at once, whatever the rank reads just now
-          cdp__world_told        makes it an event; then cdp__domain_step as above
+        cdp__world_on_control    receives it, whatever this rank is reading at the time
+          cdp__world_on_report   turns it into an event; then cdp__domain_step as above
 
     HOW TWO RANKS SHARE MEMORY (>>message/fabric)
         One direction between two ranks is a `way` in memory that both see: a ring of bytes,
@@ -7530,14 +7532,15 @@ CDP__PRIVATE uint32_t cdp__once_round(const cdp__shape *s, uint32_t k, cdp__step
        part 1 of rank 1, 3           1 = 1+0, 3 = 3+2     1 = 3 = 1+0+3+2      to 0, 2 */
 /* Where a rank is: its host, and its number among the ranks of that host. The root, if it is on
    this host, has number 0. */
-typedef struct cdp__spot {
+typedef struct cdp__placement {
     /* first: index of the host's first rank in the list; ranks: their number on the host */
     uint32_t host, first, ranks, at;
-} cdp__spot;
+} cdp__placement;
 
-CDP__PRIVATE cdp__spot cdp__spot_of(const cdp__shape *s, uint32_t rank, const cdp__spot *root) {
+CDP__PRIVATE cdp__placement cdp__placement_of(
+    const cdp__shape *s, uint32_t rank, const cdp__placement *root) {
     const uint16_t *list = s->hosts->ranks;
-    cdp__spot p;
+    cdp__placement p;
     uint32_t i;
     bool there = false;
     p.host = p.first = p.at = 0;
@@ -7557,7 +7560,7 @@ CDP__PRIVATE cdp__spot cdp__spot_of(const cdp__shape *s, uint32_t rank, const cd
 }
 
 CDP__PRIVATE uint32_t cdp__rank_on(
-    const cdp__shape *s, const cdp__spot *root, uint32_t host, uint32_t at) {
+    const cdp__shape *s, const cdp__placement *root, uint32_t host, uint32_t at) {
     const uint16_t *list = s->hosts->ranks;
     uint32_t left = host;
     if (host == root->host) at = (at + root->at) % root->ranks;
@@ -7578,8 +7581,8 @@ typedef struct cdp__phase {
     uint64_t off;          /* where its vector begins in that of the whole operation */
 } cdp__phase;
 
-CDP__PRIVATE cdp__phase cdp__phase_of(
-    const cdp__shape *s, uint32_t part, bool lanes, const cdp__spot *p, const cdp__spot *root) {
+CDP__PRIVATE cdp__phase cdp__phase_of(const cdp__shape *s, uint32_t part, bool lanes,
+    const cdp__placement *p, const cdp__placement *root) {
     const uint32_t hosts = s->hosts->count;
     const bool sums = s->kind == CDP_COLL_ALLREDUCE || s->kind == CDP_COLL_REDUCE;
     cdp__phase f;
@@ -7628,8 +7631,8 @@ CDP__PRIVATE cdp__phase cdp__phase_of(
 }
 
 CDP__PRIVATE uint32_t cdp__phase_rounds(
-    const cdp__shape *s, uint32_t part, bool lanes, const cdp__spot *root) {
-    cdp__spot p = *root;
+    const cdp__shape *s, uint32_t part, bool lanes, const cdp__placement *root) {
+    cdp__placement p = *root;
     p.ranks = s->hosts->most;
     {
         const cdp__phase f = cdp__phase_of(s, part, lanes, &p, root);
@@ -7638,20 +7641,20 @@ CDP__PRIVATE uint32_t cdp__phase_rounds(
 }
 
 /* The rank that acts for the first host. */
-CDP__PRIVATE cdp__spot cdp__head_of(const cdp__shape *s) {
-    return cdp__spot_of(
+CDP__PRIVATE cdp__placement cdp__head_of(const cdp__shape *s) {
+    return cdp__placement_of(
         s, s->kind == CDP_COLL_BROADCAST || s->kind == CDP_COLL_REDUCE ? s->root : 0, NULL);
 }
 
 CDP__PRIVATE uint32_t cdp__phases_count(const cdp__shape *s, bool lanes) {
-    const cdp__spot root = cdp__head_of(s);
+    const cdp__placement root = cdp__head_of(s);
     return cdp__phase_rounds(s, 0, lanes, &root) + cdp__phase_rounds(s, 1, lanes, &root)
         + cdp__phase_rounds(s, 2, lanes, &root);
 }
 
 CDP__PRIVATE uint32_t cdp__phases_round(
     const cdp__shape *s, uint32_t k, bool lanes, cdp__step out[]) {
-    const cdp__spot root = cdp__head_of(s), me = cdp__spot_of(s, s->rank, &root);
+    const cdp__placement root = cdp__head_of(s), me = cdp__placement_of(s, s->rank, &root);
     /* OUT of ranks other than the root must not change */
     const uint8_t work = s->kind == CDP_COLL_REDUCE ? cdp__reduce_buffer(s) : 0;
     cdp__phase f;
@@ -7713,7 +7716,7 @@ CDP__PRIVATE uint32_t cdp__hosts_gather_rounds(const cdp__shape *s) {
 }
 
 CDP__PRIVATE uint32_t cdp__hosts_gather_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
-    const cdp__spot me = cdp__spot_of(s, s->rank, NULL);
+    const cdp__placement me = cdp__placement_of(s, s->rank, NULL);
     const uint32_t n = s->hosts->count, waves = cdp__hosts_waves(s), j = (k - 1) / waves,
                    host = me.host + n - j, end = ((k - 1) % waves + 1) * CDP__DIRECT_WIDTH;
     cdp__span last;
@@ -7750,7 +7753,7 @@ CDP__PRIVATE uint64_t cdp__hosts_scatter_tmp(const cdp__shape *s) {
 }
 
 CDP__PRIVATE uint32_t cdp__hosts_scatter_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
-    const cdp__spot me = cdp__spot_of(s, s->rank, NULL);
+    const cdp__placement me = cdp__placement_of(s, s->rank, NULL);
     const uint32_t n = s->hosts->count, per = cdp__hosts_waves(s) + 1, at = k < per ? k : k + 1,
                    j = (at - 1) / per, host = me.host + j, wave = at % per;
     const uint8_t outside = s->op == CDP_REDUCE_PREMUL_SUM ? CDP__TMP : CDP__IN;
@@ -7807,14 +7810,14 @@ enum {
     CDP__TREE_SCATTER,
     CDP__HALVING,
     CDP__SPREAD,
-    CDP__BOTH,
+    CDP__RABENSEIFNER,
     CDP__DIRECT_ALL,
     CDP__DIRECT_SCATTER,
     CDP__DIRECT_GATHER,
-    CDP__ONCE,
-    CDP__ONCE_GATHER,
-    CDP__ONCE_BARRIER,
-    CDP__ONCE_BROADCAST,
+    CDP__FLAT,
+    CDP__FLAT_GATHER,
+    CDP__FLAT_BARRIER,
+    CDP__FLAT_BROADCAST,
     /* for several hosts */
     CDP__LANES,
     CDP__LEADERS,
@@ -7904,11 +7907,11 @@ typedef struct cdp__row {
     uint8_t algo;
     uint8_t only; /* CDP__POWERS, ...: the group must have all these properties */
 } cdp__row;
-#define CDP__POWERS 1u /* 2, 4, 8, ... ranks: with others it would send much more */
-#define CDP__SHARED 2u /* all ranks read each other's memory */
-#define CDP__NEAR 4u   /* all ranks are on one host */
-#define CDP__HOSTS 8u  /* several hosts, at least one with several ranks */
-#define CDP__EVEN 16u  /* all hosts have equally many ranks */
+#define CDP__POWERS 1u    /* 2, 4, 8, ... ranks: with others it would send much more */
+#define CDP__SHARED 2u    /* all ranks read each other's memory */
+#define CDP__SAME_HOST 4u /* all ranks are on one host */
+#define CDP__HOSTS 8u     /* several hosts, at least one with several ranks */
+#define CDP__UNIFORM 16u  /* all hosts have equally many ranks */
 
 /* The built-in rows. The caller's own rows (cdp_group_desc.choices) come before them. */
 #ifdef CDP_FEW_ALGORITHMS
@@ -7931,24 +7934,24 @@ static const cdp__row cdp__rows[] = {
 #else
 static const cdp__row cdp__rows[] = {
     /* with more ranks, fewer rounds matter more */
-    {CDP__LITTLE, 4, CDP__ONCE, CDP__NEAR},
-    {CDP__LITTLE, 4, CDP__ONCE_BROADCAST, CDP__NEAR},
-    {CDP__LITTLE, 4, CDP__DIRECT_SCATTER, CDP__NEAR},
-    {0, 7, CDP__ONCE_BARRIER, CDP__NEAR},
-    {CDP__TINY, 4, CDP__ONCE_GATHER, CDP__NEAR},
+    {CDP__LITTLE, 4, CDP__FLAT, CDP__SAME_HOST},
+    {CDP__LITTLE, 4, CDP__FLAT_BROADCAST, CDP__SAME_HOST},
+    {CDP__LITTLE, 4, CDP__DIRECT_SCATTER, CDP__SAME_HOST},
+    {0, 7, CDP__FLAT_BARRIER, CDP__SAME_HOST},
+    {CDP__TINY, 4, CDP__FLAT_GATHER, CDP__SAME_HOST},
     {CDP__TINY, 0, CDP__LEADERS, CDP__HOSTS},
     {0, 0, CDP__LANES, CDP__HOSTS},
     {CDP__TINY, 0, CDP__DOUBLING, 0},
     /* its rounds grow with the ranks, so it pays only if the parts are long enough to be exposed */
     {0, 8, CDP__DIRECT_ALL, CDP__SHARED},
-    {CDP__PARTS_COPIED, 0, CDP__BOTH, CDP__SHARED},
+    {CDP__PARTS_COPIED, 0, CDP__RABENSEIFNER, CDP__SHARED},
     {0, 0, CDP__DIRECT_ALL, CDP__SHARED},
     {CDP__SMALL, 0, CDP__DOUBLING, 0},
     {0, 2, CDP__RING, 0},
-    {1u << 20, 16, CDP__BOTH, CDP__POWERS},
+    {1u << 20, 16, CDP__RABENSEIFNER, CDP__POWERS},
     {0, 16, CDP__RING, 0},
-    {8u << 20, 0, CDP__BOTH, CDP__POWERS},
-    {1u << 19, 0, CDP__BOTH, 0},
+    {8u << 20, 0, CDP__RABENSEIFNER, CDP__POWERS},
+    {1u << 19, 0, CDP__RABENSEIFNER, 0},
     {0, 0, CDP__RING, 0},
     {0, 0, CDP__FIXED_ALLREDUCE, 0},
     {0, 0, CDP__HOSTS_BROADCAST, CDP__HOSTS},
@@ -7956,10 +7959,10 @@ static const cdp__row cdp__rows[] = {
     {0, 0, CDP__HOSTS_BARRIER, CDP__HOSTS},
     {0, 0, CDP__DISSEMINATION, 0},
     {0, 0, CDP__DIRECT, 0},
-    {CDP__TINY, 0, CDP__BRUCK, CDP__EVEN},
-    {0, 16, CDP__HOSTS_GATHER, CDP__EVEN},
-    {CDP__SMALL, 0, CDP__BRUCK, CDP__EVEN},
-    {0, 0, CDP__HOSTS_GATHER, CDP__EVEN},
+    {CDP__TINY, 0, CDP__BRUCK, CDP__UNIFORM},
+    {0, 16, CDP__HOSTS_GATHER, CDP__UNIFORM},
+    {CDP__SMALL, 0, CDP__BRUCK, CDP__UNIFORM},
+    {0, 0, CDP__HOSTS_GATHER, CDP__UNIFORM},
     {0, 2, CDP__GATHER, 0},
     {CDP__SMALL, 16, CDP__BRUCK, 0},
     {0, 8, CDP__DIRECT_GATHER, CDP__SHARED},
@@ -7981,10 +7984,10 @@ static const cdp__row cdp__rows[] = {
     {0, 8, CDP__LINEAR_SCATTER, 0},
     {CDP__SMALL, 0, CDP__TREE_SCATTER, 0},
     {0, 0, CDP__LINEAR_SCATTER, 0},
-    {CDP__TINY, 0, CDP__HALVING, CDP__EVEN},
-    {0, 16, CDP__HOSTS_SCATTER, CDP__EVEN},
-    {CDP__SMALL, 0, CDP__HALVING, CDP__EVEN},
-    {0, 0, CDP__HOSTS_SCATTER, CDP__EVEN},
+    {CDP__TINY, 0, CDP__HALVING, CDP__UNIFORM},
+    {0, 16, CDP__HOSTS_SCATTER, CDP__UNIFORM},
+    {CDP__SMALL, 0, CDP__HALVING, CDP__UNIFORM},
+    {0, 0, CDP__HOSTS_SCATTER, CDP__UNIFORM},
     {0, 2, CDP__PAIRWISE_REDUCE, 0},
     {CDP__SMALL, 16, CDP__HALVING, 0},
     {0, 8, CDP__DIRECT_SCATTER, CDP__SHARED},
@@ -8054,7 +8057,7 @@ typedef enum cdp__message_type {
     CDP__MESSAGE_READ = 6,    /* the receiver has read the payload of the last REMOTE */
     CDP__MESSAGE_REFUSED = 7, /* the receiver cannot read that payload: send it as DATA */
     CDP__MESSAGE_LEAVE = 8,   /* the sender has left the channel */
-    CDP__MESSAGE_CROWDED = 9, /* the sender has too many unexpected streams */
+    CDP__MESSAGE_LIMIT = 9,   /* the sender has too many unexpected streams */
     /* The next ones have a body, and are neither counted nor limited by the window. They use the
        world's channel. */
     CDP__MESSAGE_WAIT = 10,    /* the sender waits for the receiver, see >>failure/records */
@@ -8228,15 +8231,15 @@ typedef struct cdp__fingerprint {
 } cdp__fingerprint;
 
 /* A position in a channel: operation and round. */
-typedef struct cdp__place {
+typedef struct cdp__position {
     uint64_t channel, seq;
     uint32_t round;
-} cdp__place;
+} cdp__position;
 
 /* Rank `waiter` waits for rank `target` to reach the position `at`. */
 typedef struct cdp__wait {
     int32_t waiter, target;
-    cdp__place at;
+    cdp__position at;
 } cdp__wait;
 
 /* Why a chain of waits ends at a rank ("it"). */
@@ -8266,11 +8269,11 @@ typedef struct cdp__endpoint {
     cdp__wait last; /* the last wait of the chain */
 } cdp__endpoint;
 
-#define CDP__FAILURE_SAID 400u /* bytes of a text that is sent, with a final zero */
-#if CDP_ERROR_TEXT < 400       /* bytes of a text that is kept */
+#define CDP__FAILURE_TEXT_SENT 400u /* bytes of a text that is sent, with a final zero */
+#if CDP_ERROR_TEXT < 400            /* bytes of a text that is kept */
 #define CDP__FAILURE_TEXT CDP_ERROR_TEXT
 #else
-#define CDP__FAILURE_TEXT CDP__FAILURE_SAID
+#define CDP__FAILURE_TEXT CDP__FAILURE_TEXT_SENT
 #endif
 
 typedef struct cdp__failure_record {
@@ -8278,8 +8281,8 @@ typedef struct cdp__failure_record {
     int32_t observer; /* the rank that saw the failure */
     int32_t peer;     /* the peer for which the observer waited or which it lost; -1: none */
     cdp__endpoint end;
-    uint64_t domain; /* the group that is broken, identified by its channel */
-    cdp__place at;   /* the observer's position */
+    uint64_t domain;  /* the group that is broken, identified by its channel */
+    cdp__position at; /* the observer's position */
     cdp__fingerprint call;
     cdp__fingerprint other; /* CDP__WHY_CALLS: the call of the named rank */
     uint32_t rounds, group_size, timeout_ms;
@@ -8338,14 +8341,14 @@ CDP__PRIVATE bool cdp__fingerprint_differs(const cdp__fingerprint *a, const cdp_
         && !cdp__fingerprint_same(a, b);
 }
 
-CDP__PRIVATE void cdp__place_encode(const cdp__place *at, uint8_t *out) {
+CDP__PRIVATE void cdp__position_encode(const cdp__position *at, uint8_t *out) {
     cdp__put_u64(out, at->channel);
     cdp__put_u64(out + 8, at->seq);
     cdp__put_u32(out + 16, at->round);
     cdp__put_u32(out + 20, 0);
 }
 
-CDP__PRIVATE bool cdp__place_decode(const uint8_t *in, cdp__place *at) {
+CDP__PRIVATE bool cdp__position_decode(const uint8_t *in, cdp__position *at) {
     at->channel = cdp__get_u64(in);
     at->seq = cdp__get_u64(in + 8);
     at->round = cdp__get_u32(in + 16);
@@ -8353,11 +8356,11 @@ CDP__PRIVATE bool cdp__place_decode(const uint8_t *in, cdp__place *at) {
 }
 
 /* Both positions are of one channel: true if a is at b or beyond. */
-CDP__PRIVATE bool cdp__place_reached(const cdp__place *a, const cdp__place *b) {
+CDP__PRIVATE bool cdp__position_reached(const cdp__position *a, const cdp__position *b) {
     return a->seq > b->seq || (a->seq == b->seq && a->round >= b->round);
 }
 
-CDP__PRIVATE bool cdp__place_same(const cdp__place *a, const cdp__place *b) {
+CDP__PRIVATE bool cdp__position_same(const cdp__position *a, const cdp__position *b) {
     return a->channel == b->channel && a->seq == b->seq && a->round == b->round;
 }
 
@@ -8373,7 +8376,7 @@ CDP__PRIVATE void cdp__endpoint_encode(const cdp__endpoint *e, uint8_t *out) {
     out[7] = 0;
     cdp__put_u32(out + 8, (uint32_t)e->last.waiter);
     cdp__put_u32(out + 12, (uint32_t)e->last.target);
-    cdp__place_encode(&e->last.at, out + 16);
+    cdp__position_encode(&e->last.at, out + 16);
 }
 
 CDP__PRIVATE bool cdp__endpoint_decode(const uint8_t *in, uint32_t world_size, cdp__endpoint *e) {
@@ -8384,7 +8387,7 @@ CDP__PRIVATE bool cdp__endpoint_decode(const uint8_t *in, uint32_t world_size, c
     e->picks = in[6];
     e->last.waiter = (int32_t)cdp__get_u32(in + 8);
     e->last.target = (int32_t)cdp__get_u32(in + 12);
-    return cdp__place_decode(in + 16, &e->last.at) && e->why < CDP__WHY_COUNT && !in[7]
+    return cdp__position_decode(in + 16, &e->last.at) && e->why < CDP__WHY_COUNT && !in[7]
         && cdp__rank_valid(e->named, world_size) && cdp__rank_valid(e->last.waiter, world_size)
         && cdp__rank_valid(e->last.target, world_size);
 }
@@ -8392,7 +8395,7 @@ CDP__PRIVATE bool cdp__endpoint_decode(const uint8_t *in, uint32_t world_size, c
 CDP__PRIVATE bool cdp__endpoint_same(const cdp__endpoint *a, const cdp__endpoint *b) {
     return a->named == b->named && a->why == b->why && a->picks == b->picks
         && a->last.waiter == b->last.waiter && a->last.target == b->last.target
-        && cdp__place_same(&a->last.at, &b->last.at);
+        && cdp__position_same(&a->last.at, &b->last.at);
 }
 
 /* Returns the bytes written, at most CDP__FAILURE_BYTES. */
@@ -8414,7 +8417,7 @@ CDP__PRIVATE uint32_t cdp__failure_encode(
     cdp__put_u64(out + 40, r->moved);
     cdp__put_u64(out + 48, r->expected);
     cdp__endpoint_encode(&r->end, out + 56);
-    cdp__place_encode(&r->at, out + 96);
+    cdp__position_encode(&r->at, out + 96);
     cdp__fingerprint_encode(&r->call, out + 120);
     cdp__fingerprint_encode(&r->other, out + 152);
     cdp__put_u32(out + 184, n);
@@ -8442,8 +8445,8 @@ CDP__PRIVATE CDP__COLD bool cdp__failure_decode(
     memset(r, 0, sizeof *r);
     if (bytes < CDP__FAILURE_HEAD) return false;
     n = cdp__get_u32(in + 184);
-    if (bytes != CDP__FAILURE_HEAD + (uint64_t)n || n >= CDP__FAILURE_SAID || in[30] > 1 || in[31]
-        || cdp__get_u32(in + 188) != 0)
+    if (bytes != CDP__FAILURE_HEAD + (uint64_t)n || n >= CDP__FAILURE_TEXT_SENT || in[30] > 1
+        || in[31] || cdp__get_u32(in + 188) != 0)
         return false;
     r->status = (cdp_status)(int32_t)cdp__get_u32(in);
     r->observer = (int32_t)cdp__get_u32(in + 4);
@@ -8461,15 +8464,15 @@ CDP__PRIVATE CDP__COLD bool cdp__failure_decode(
     cdp__text_foreign(r->text, sizeof r->text, in + CDP__FAILURE_HEAD, n);
     return r->status < CDP_OK && r->status >= CDP_ERR_INTERNAL && r->observer >= 0
         && cdp__rank_valid(r->observer, world_size) && cdp__rank_valid(r->peer, world_size)
-        && cdp__endpoint_decode(in + 56, world_size, &r->end) && cdp__place_decode(in + 96, &r->at)
-        && cdp__fingerprint_decode(in + 120, &r->call)
+        && cdp__endpoint_decode(in + 56, world_size, &r->end)
+        && cdp__position_decode(in + 96, &r->at) && cdp__fingerprint_decode(in + 120, &r->call)
         && cdp__fingerprint_decode(in + 152, &r->other);
 }
 
 /* WAIT, a message to the rank that its sender waits for: in which operation and round, and the
    sender's last calls in that group. */
 typedef struct cdp__wait_message {
-    cdp__place at;
+    cdp__position at;
     uint32_t serial; /* number of this question about the wait */
     uint8_t call_count;
     /* how many ranks further the question is to be passed on; 0: no answer is wanted, the
@@ -8481,7 +8484,7 @@ typedef struct cdp__wait_message {
 CDP__PRIVATE uint32_t cdp__wait_encode(const cdp__wait_message *m, uint8_t out[CDP__WAIT_BYTES]) {
     uint32_t i;
     CDP_ASSERT(m->call_count <= CDP__WAIT_CALLS);
-    cdp__place_encode(&m->at, out);
+    cdp__position_encode(&m->at, out);
     out[24] = m->call_count;
     out[25] = 0;
     out[26] = (uint8_t)m->probe;
@@ -8495,7 +8498,7 @@ CDP__PRIVATE uint32_t cdp__wait_encode(const cdp__wait_message *m, uint8_t out[C
 CDP__PRIVATE bool cdp__wait_decode(const uint8_t *in, uint64_t bytes, cdp__wait_message *m) {
     uint32_t i;
     memset(m, 0, sizeof *m);
-    if (bytes < 32 || !cdp__place_decode(in, &m->at) || in[25]) return false;
+    if (bytes < 32 || !cdp__position_decode(in, &m->at) || in[25]) return false;
     m->call_count = in[24];
     m->probe = (uint16_t)(in[26] | in[27] << 8);
     m->serial = cdp__get_u32(in + 28);
@@ -8510,14 +8513,14 @@ CDP__PRIVATE bool cdp__wait_decode(const uint8_t *in, uint64_t bytes, cdp__wait_
 
 /* ENDPOINT: identifies the WAIT, and answers it. */
 typedef struct cdp__answer_message {
-    cdp__place at;
+    cdp__position at;
     uint32_t serial;
     cdp__endpoint end;
 } cdp__answer_message;
 
 CDP__PRIVATE uint32_t cdp__answer_encode(
     const cdp__answer_message *m, uint8_t out[CDP__ANSWER_BYTES]) {
-    cdp__place_encode(&m->at, out);
+    cdp__position_encode(&m->at, out);
     cdp__endpoint_encode(&m->end, out + CDP__WAIT_AT_BYTES);
     cdp__put_u32(out + 64, m->serial);
     cdp__put_u32(out + 68, 0);
@@ -8529,7 +8532,7 @@ CDP__PRIVATE bool cdp__answer_decode(
     memset(m, 0, sizeof *m);
     if (bytes != CDP__ANSWER_BYTES) return false;
     m->serial = cdp__get_u32(in + 64);
-    return cdp__get_u32(in + 68) == 0 && cdp__place_decode(in, &m->at)
+    return cdp__get_u32(in + 68) == 0 && cdp__position_decode(in, &m->at)
         && cdp__endpoint_decode(in + CDP__WAIT_AT_BYTES, world_size, &m->end);
 }
 
@@ -8618,7 +8621,7 @@ CDP__PRIVATE void cdp__failure_cause_text(cdp__text *t, const cdp__failure_recor
 /* Two ranks with different calls blame each other. The blamed rank passes that record on
    unchanged, because other ranks decide better which of the two is wrong; but the error of its
    own group names the other rank. */
-CDP__PRIVATE int32_t cdp__failure_reported(const cdp__failure_record *r, uint32_t rank) {
+CDP__PRIVATE int32_t cdp__failure_blamed(const cdp__failure_record *r, uint32_t rank) {
     return r->end.why == CDP__WHY_CALLS && r->end.named == (int32_t)rank ? r->observer
                                                                          : r->end.named;
 }
@@ -8630,7 +8633,7 @@ CDP__PRIVATE void cdp__failure_text(
     cdp__text t = {e->text, sizeof e->text, 0};
     cdp__error_clear(e, r->status);
     e->rank = (int32_t)rank;
-    e->peer = cdp__failure_reported(r, rank);
+    e->peer = cdp__failure_blamed(r, rank);
     e->origin = r->observer;
     e->kind = (cdp_coll_kind)r->call.kind;
     e->round = r->at.round;
@@ -8654,8 +8657,8 @@ CDP__PRIVATE void cdp__failure_text(
 
 typedef enum cdp__failure_state {
     CDP__FAILURE_HEALTHY,
-    CDP__FAILURE_SETTLING, /* this rank saw a failure, and waits for reports of an earlier cause */
-    CDP__FAILURE_TELLING,  /* the record is this rank's error; peers are being told */
+    CDP__FAILURE_SETTLING,  /* this rank saw a failure, and waits for reports of an earlier cause */
+    CDP__FAILURE_REPORTING, /* the record is this rank's error; peers are being told */
     CDP__FAILURE_DONE,
     CDP__FAILURE_STATES
 } cdp__failure_state;
@@ -8664,7 +8667,7 @@ typedef enum cdp__failure_state {
    the first rank saw the cause; after a timeout, each of the two is at most 5% of that timeout. */
 #define CDP__FAILURE_WAIT_MS 1000u  /* waits of this length (or timeout / 4, if less) are long */
 #define CDP__FAILURE_SETTLE_MS 300u /* how long reports of an earlier cause are awaited */
-#define CDP__FAILURE_TELL_MS 50u    /* how long this rank tries to tell its peers */
+#define CDP__FAILURE_REPORT_MS 50u  /* how long this rank tries to tell its peers */
 #define CDP__FAILURE_SHARE 20u      /* limits SETTLE and TELL to this fraction of the timeout */
 #define CDP__FAILURE_PICKS 8u       /* how often the end of one chain may be chosen, see above */
 
@@ -8680,7 +8683,7 @@ typedef struct cdp__failure_edge { /* this rank waits for `peer` */
     uint32_t needed; /* answers with a smaller serial number do not count */
     uint32_t answer; /* serial number that `end` answers; 0: no answer yet */
     uint32_t peer;   /* rank in the world */
-    cdp__place at;
+    cdp__position at;
     uint64_t set; /* not 0: progress on any edge of this set ends the wait */
     uint64_t since_ns;
     cdp__endpoint end;
@@ -8688,22 +8691,22 @@ typedef struct cdp__failure_edge { /* this rank waits for `peer` */
 
 typedef struct cdp__failure_waiter { /* `rank` waits for this rank */
     bool used;
-    bool passed; /* this rank has already done what the waiter waits for */
-    bool tell;   /* `end` is to be sent to the waiter */
+    bool passed;     /* this rank has already done what the waiter waits for */
+    bool answer_due; /* `end` is to be sent to the waiter */
     uint32_t rank;
     uint16_t probe;  /* how much further its WAIT is to be passed on */
     uint32_t serial; /* serial number of the WAIT to answer */
-    cdp__place at;
+    cdp__position at;
     cdp__endpoint end;
 } cdp__failure_waiter;
 
-typedef struct cdp__failure_will { /* the record that `rank` sent when it failed */
+typedef struct cdp__failure_report { /* the record that `rank` sent when it failed */
     bool used;
     bool doubted; /* soon after it, the rank took part in an operation */
     uint32_t rank;
     uint64_t since_ns;
     cdp__failure_record record;
-} cdp__failure_will;
+} cdp__failure_report;
 
 typedef struct cdp__failure_domain { /* a group, and all messages that fail with it */
     cdp__failure_state state;
@@ -8712,7 +8715,7 @@ typedef struct cdp__failure_domain { /* a group, and all messages that fail with
     cdp__failure_record record;
     /* After a timeout, while settling: `asked` is the wait that the probes are about, `end` its
        end as last seen while it lasted (if `known`), and `found` says that it was an answer. */
-    cdp__place asked;
+    cdp__position asked;
     cdp__endpoint end;
     bool known, found;
 } cdp__failure_domain;
@@ -8723,21 +8726,21 @@ typedef struct cdp__failure_domain { /* a group, and all messages that fail with
    later. */
 typedef struct cdp__failure {
     uint32_t rank, world_size;
-    uint32_t edge_room, waiter_room, will_room, will_at, waiter_at;
+    uint32_t edge_room, waiter_room, report_room, report_at, waiter_at;
     uint32_t waiting; /* ranks that wait for this one; if any, report BLOCKED operations at once */
     uint32_t waited;  /* edges in use: long waits of this rank */
-    uint32_t willed;  /* wills in use */
-    bool outbox;      /* cdp__failure_take() may have a message */
+    uint32_t report_count; /* wills in use */
+    bool outbox;           /* cdp__failure_take() may have a message */
     cdp__failure_edge *edges;
     cdp__failure_waiter *waiters;
-    cdp__failure_will *wills;
+    cdp__failure_report *reports;
 } cdp__failure;
 
 typedef enum cdp__failure_event_type {
     /* events of a group; `domain` is set */
-    CDP__FAILURE_SEEN, /* `record`: status, peer, call, at, ... as this rank saw them */
+    CDP__FAILURE_OBSERVED, /* `record`: status, peer, call, at, ... as this rank saw them */
     /* `record` came from rank `from`; without a domain: of a group that this rank is not in */
-    CDP__FAILURE_TOLD,
+    CDP__FAILURE_REPORTED,
     CDP__FAILURE_TIMER,
     CDP__FAILURE_DELIVERED, /* every peer has the record */
     CDP__FAILURE_STARTING,  /* rank `from` is still starting, and waits for `end.named` */
@@ -8749,7 +8752,7 @@ typedef enum cdp__failure_event_type {
     CDP__FAILURE_WAITS,  /* WAIT came from rank `from`, which is at `at` */
     /* ENDPOINT came from rank `from`: `end` answers this rank's wait at `at` */
     CDP__FAILURE_ANSWER,
-    CDP__FAILURE_GOES_ON /* rank `from` did its part in an operation that began at `begun_ns` */
+    CDP__FAILURE_CONTINUED /* rank `from` did its part in an operation that began at `begun_ns` */
 } cdp__failure_event_type;
 
 typedef struct cdp__failure_event {
@@ -8759,7 +8762,7 @@ typedef struct cdp__failure_event {
     const cdp__failure_record *record;
     cdp__fingerprint own; /* TOLD: this rank's own call with the number of record->call */
     uint32_t from;
-    cdp__place at;
+    cdp__position at;
     cdp__endpoint end;
     uint64_t since_ns, begun_ns; /* BLOCKED, GOES_ON */
     /* BLOCKED: any rank of this set can end the wait; 0: only `from` can */
@@ -8776,7 +8779,7 @@ typedef struct cdp__failure_event {
     bool sure; /* TIMER: no rank knows an earlier cause */
 } cdp__failure_event;
 
-#define CDP__FAILURE_REPORT 1u   /* domain->record is the group's new error; tell peers */
+#define CDP__FAILURE_PUBLISH 1u  /* domain->record is the group's new error; tell peers */
 #define CDP__FAILURE_FINISHED 2u /* the group is DONE */
 
 CDP__PRIVATE uint64_t cdp__failure_share_ns(const cdp__failure_record *r, uint32_t most_ms) {
@@ -8827,21 +8830,21 @@ CDP__PRIVATE cdp__failure_edge *cdp__failure_blocker(const cdp__failure *f, uint
     return best;
 }
 
-CDP__PRIVATE cdp__failure_will *cdp__failure_find_will(const cdp__failure *f, uint32_t rank) {
+CDP__PRIVATE cdp__failure_report *cdp__failure_find_report(const cdp__failure *f, uint32_t rank) {
     uint32_t i;
-    for (i = 0; i < f->will_room; ++i)
-        if (f->wills[i].used && f->wills[i].rank == rank) return &f->wills[i];
+    for (i = 0; i < f->report_room; ++i)
+        if (f->reports[i].used && f->reports[i].rank == rank) return &f->reports[i];
     return NULL;
 }
 
 /* The first entry is for this rank's own will. When the others are full, the oldest is replaced. */
-CDP__PRIVATE void cdp__failure_keep_will(
+CDP__PRIVATE void cdp__failure_keep_report(
     cdp__failure *f, uint32_t rank, const cdp__failure_record *r, uint64_t time_ns) {
-    cdp__failure_will *w = cdp__failure_find_will(f, rank);
-    CDP_ASSERT(f->will_room > 1);
-    if (!w && rank != f->rank) f->will_at = f->will_at % (f->will_room - 1) + 1;
-    if (!w) w = &f->wills[rank == f->rank ? 0 : f->will_at];
-    if (!w->used) ++f->willed;
+    cdp__failure_report *w = cdp__failure_find_report(f, rank);
+    CDP_ASSERT(f->report_room > 1);
+    if (!w && rank != f->rank) f->report_at = f->report_at % (f->report_room - 1) + 1;
+    if (!w) w = &f->reports[rank == f->rank ? 0 : f->report_at];
+    if (!w->used) ++f->report_count;
     w->used = true;
     w->doubted = false;
     w->rank = rank;
@@ -8853,7 +8856,7 @@ CDP__PRIVATE void cdp__failure_keep_will(
    last will says why it failed. */
 CDP__PRIVATE cdp__endpoint cdp__failure_follow_one(
     const cdp__failure *f, const cdp__failure_edge *e) {
-    const cdp__failure_will *will = cdp__failure_find_will(f, e->peer);
+    const cdp__failure_report *will = cdp__failure_find_report(f, e->peer);
     cdp__endpoint end = e->end;
     if (cdp__failure_answered(e)) return end;
     memset(&end, 0, sizeof end);
@@ -8913,7 +8916,7 @@ CDP__PRIVATE cdp__endpoint cdp__failure_answer(
     const cdp__failure *f, const cdp__failure_waiter *w) {
     cdp__failure_edge *e = cdp__failure_blocker(f, w->at.channel);
     const cdp__failure_edge *best = e ? cdp__failure_pick(f, e) : NULL;
-    const cdp__failure_will *own = cdp__failure_find_will(f, f->rank);
+    const cdp__failure_report *own = cdp__failure_find_report(f, f->rank);
     const bool here = e && e->at.channel == w->at.channel;
     cdp__endpoint end;
     memset(&end, 0, sizeof end);
@@ -8921,7 +8924,7 @@ CDP__PRIVATE cdp__endpoint cdp__failure_answer(
     end.last.waiter = (int32_t)w->rank;
     end.last.at = w->at;
     end.why = CDP__WHY_BUSY;
-    if (w->passed || (here && w->at.seq && cdp__place_reached(&e->at, &w->at))) {
+    if (w->passed || (here && w->at.seq && cdp__position_reached(&e->at, &w->at))) {
         end.why = CDP__WHY_SENT;
     } else if (best && best->peer == w->rank && best->end.picks && cdp__failure_answered(best)) {
         /* rank w->rank has chosen the end that this rank would answer: stop, else it goes in
@@ -8949,17 +8952,17 @@ CDP__PRIVATE void cdp__failure_update(cdp__failure *f) {
         const cdp__endpoint end = cdp__failure_answer(f, w);
         if (!w->used || cdp__endpoint_same(&end, &w->end)) continue;
         w->end = end;
-        w->tell = f->outbox = true;
+        w->answer_due = f->outbox = true;
     }
 }
 
 /* The channel has reached `at`: ranks that waited for an earlier position wait no longer. */
-CDP__PRIVATE void cdp__failure_drop_waiters(cdp__failure *f, const cdp__place *at) {
+CDP__PRIVATE void cdp__failure_drop_waiters(cdp__failure *f, const cdp__position *at) {
     uint32_t i;
     for (i = 0; i < f->waiter_room && f->waiting; ++i) {
         cdp__failure_waiter *w = &f->waiters[i];
-        if (!w->used || w->at.channel != at->channel || cdp__place_reached(&w->at, at)) continue;
-        w->used = w->tell = false;
+        if (!w->used || w->at.channel != at->channel || cdp__position_reached(&w->at, at)) continue;
+        w->used = w->answer_due = false;
         --f->waiting;
     }
 }
@@ -8986,7 +8989,7 @@ CDP__PRIVATE void cdp__failure_on_blocked(cdp__failure *f, const cdp__failure_ev
         if (same) break;
     }
     if (!e) return;
-    if (e->used && e->peer == v->from && cdp__place_same(&e->at, &v->at)) {
+    if (e->used && e->peer == v->from && cdp__position_same(&e->at, &v->at)) {
         e->caller = v->caller;
         if (v->set) e->set = v->set;
     } else {
@@ -9038,7 +9041,7 @@ CDP__PRIVATE void cdp__failure_on_waits(cdp__failure *f, const cdp__failure_even
     }
     if (!w) return;
     if (!w->used) ++f->waiting;
-    w->used = w->tell = f->outbox = true;
+    w->used = w->answer_due = f->outbox = true;
     w->rank = v->from;
     w->at = v->at;
     w->serial = v->serial;
@@ -9052,7 +9055,8 @@ CDP__PRIVATE void cdp__failure_on_waits(cdp__failure *f, const cdp__failure_even
 /* Corrects an answer by what this rank knows. If the store does not answer, it is only a guess that
    a silent rank had not finished starting. This rank has finished, so it neither waits in its own
    start nor keeps another rank waiting there. */
-CDP__PRIVATE cdp__endpoint cdp__failure_heard(const cdp__failure *f, const cdp__endpoint *said) {
+CDP__PRIVATE cdp__endpoint cdp__failure_check_answer(
+    const cdp__failure *f, const cdp__endpoint *said) {
     const int32_t self = (int32_t)f->rank;
     cdp__endpoint end = *said;
     if (end.why != CDP__WHY_AWAITED || end.last.target < 0
@@ -9067,12 +9071,12 @@ CDP__PRIVATE cdp__endpoint cdp__failure_heard(const cdp__failure *f, const cdp__
    part for the last waiter of the chain, the link between these two is cut, and either is to
    blame. */
 CDP__PRIVATE void cdp__failure_on_answer(cdp__failure *f, const cdp__failure_event *v) {
-    const cdp__endpoint end = cdp__failure_heard(f, &v->end);
+    const cdp__endpoint end = cdp__failure_check_answer(f, &v->end);
     const bool here = end.named == (int32_t)f->rank;
     uint32_t i;
     for (i = 0; i < f->edge_room; ++i) {
         cdp__failure_edge *e = &f->edges[i];
-        if (!e->used || e->peer != v->from || !cdp__place_same(&e->at, &v->at)
+        if (!e->used || e->peer != v->from || !cdp__position_same(&e->at, &v->at)
             || v->serial > e->serial)
             continue;
         e->answer = v->serial;
@@ -9091,31 +9095,31 @@ CDP__PRIVATE void cdp__failure_on_answer(cdp__failure *f, const cdp__failure_eve
     cdp__failure_update(f);
 }
 
-CDP__PRIVATE void cdp__failure_drop_will(cdp__failure *f, cdp__failure_will *w) {
+CDP__PRIVATE void cdp__failure_drop_report(cdp__failure *f, cdp__failure_report *w) {
     w->used = false;
-    --f->willed;
+    --f->report_count;
 }
 
 /* A rank that takes part in an operation begun well after a failure did not leave because of it:
    removes its last will. Its part of one that begins soon afterwards may have been sent before: the
    will then counts only for as long as a rank takes to leave. */
-CDP__PRIVATE void cdp__failure_on_goes_on(cdp__failure *f, const cdp__failure_event *v) {
-    cdp__failure_will *w = cdp__failure_find_will(f, v->from);
+CDP__PRIVATE void cdp__failure_on_continued(cdp__failure *f, const cdp__failure_event *v) {
+    cdp__failure_report *w = cdp__failure_find_report(f, v->from);
     if (!w || w->since_ns >= v->begun_ns) return;
     if (w->since_ns + CDP__FAILURE_SETTLE_MS * CDP__MS < v->begun_ns)
-        cdp__failure_drop_will(f, w);
+        cdp__failure_drop_report(f, w);
     else
         w->doubted = true;
 }
 
 /* Removes the wills that were in doubt for so long that their ranks would have left by now. */
 CDP__PRIVATE void cdp__failure_drop_doubted(cdp__failure *f, uint64_t time_ns) {
-    const uint64_t leaving_ns = (CDP__FAILURE_SETTLE_MS + CDP__FAILURE_TELL_MS) * CDP__MS;
+    const uint64_t leaving_ns = (CDP__FAILURE_SETTLE_MS + CDP__FAILURE_REPORT_MS) * CDP__MS;
     uint32_t i;
-    for (i = 0; f->willed && i < f->will_room; ++i) {
-        cdp__failure_will *w = &f->wills[i];
+    for (i = 0; f->report_count && i < f->report_room; ++i) {
+        cdp__failure_report *w = &f->reports[i];
         if (w->used && w->doubted && time_ns > w->since_ns + leaving_ns)
-            cdp__failure_drop_will(f, w);
+            cdp__failure_drop_report(f, w);
     }
 }
 
@@ -9136,8 +9140,8 @@ CDP__PRIVATE uint32_t cdp__failure_take(
     }
     for (i = 0; i < f->waiter_room; ++i) {
         cdp__failure_waiter *w = &f->waiters[i];
-        if (!w->used || !w->tell || w->rank != peer) continue;
-        w->tell = false;
+        if (!w->used || !w->answer_due || w->rank != peer) continue;
+        w->answer_due = false;
         memset(answer, 0, sizeof *answer);
         answer->at = w->at;
         answer->serial = w->serial;
@@ -9157,40 +9161,40 @@ CDP__PRIVATE uint32_t cdp__failure_take(
 
 CDP__PRIVATE uint32_t cdp__failure_publish(cdp__failure *f, const cdp__failure_event *v) {
     cdp__failure_domain *d = v->domain;
-    d->state = CDP__FAILURE_TELLING;
-    d->due_ns = v->time_ns + cdp__failure_share_ns(&d->record, CDP__FAILURE_TELL_MS);
-    cdp__failure_keep_will(f, f->rank, &d->record, v->time_ns);
+    d->state = CDP__FAILURE_REPORTING;
+    d->due_ns = v->time_ns + cdp__failure_share_ns(&d->record, CDP__FAILURE_REPORT_MS);
+    cdp__failure_keep_report(f, f->rank, &d->record, v->time_ns);
     cdp__failure_update(f);
-    return CDP__FAILURE_REPORT;
+    return CDP__FAILURE_PUBLISH;
 }
 
 /* Makes the record of another rank, or of another group of this rank, the cause of this failure. */
-CDP__PRIVATE void cdp__failure_quote(cdp__failure_domain *d, const cdp__failure_record *r) {
+CDP__PRIVATE void cdp__failure_set_cause(cdp__failure_domain *d, const cdp__failure_record *r) {
     d->record = *r;
     d->record.domain = d->channel;
     if (d->record.hops < UINT8_MAX) ++d->record.hops;
 }
 
 /* All other ranks are gone: returns any will that names a rank. */
-CDP__PRIVATE const cdp__failure_will *cdp__failure_any_will(const cdp__failure *f) {
+CDP__PRIVATE const cdp__failure_report *cdp__failure_any_report(const cdp__failure *f) {
     uint32_t i;
-    for (i = 0; i < f->will_room; ++i)
-        if (f->wills[i].used && f->wills[i].record.end.named >= 0) return &f->wills[i];
+    for (i = 0; i < f->report_room; ++i)
+        if (f->reports[i].used && f->reports[i].record.end.named >= 0) return &f->reports[i];
     return NULL;
 }
 
 /* How long a failure of some ranks may explain why other ranks leave. */
-#define CDP__FAILURE_WAKE_MS 10000u
+#define CDP__FAILURE_RECENT_MS 10000u
 
 /* A rank is gone and sent no will. Returns the oldest recent will of any rank: that failure most
    likely made this rank leave, too. */
-CDP__PRIVATE const cdp__failure_will *cdp__failure_recent_will(
+CDP__PRIVATE const cdp__failure_report *cdp__failure_recent_report(
     const cdp__failure *f, uint64_t now) {
-    const cdp__failure_will *best = NULL;
+    const cdp__failure_report *best = NULL;
     uint32_t i;
-    for (i = 0; i < f->will_room; ++i) {
-        const cdp__failure_will *w = &f->wills[i];
-        if (w->used && w->since_ns + CDP__FAILURE_WAKE_MS * CDP__MS >= now
+    for (i = 0; i < f->report_room; ++i) {
+        const cdp__failure_report *w = &f->reports[i];
+        if (w->used && w->since_ns + CDP__FAILURE_RECENT_MS * CDP__MS >= now
             && (!best || w->since_ns < best->since_ns))
             best = w;
     }
@@ -9201,10 +9205,10 @@ CDP__PRIVATE const cdp__failure_will *cdp__failure_recent_will(
    of this rank in another group, which most likely reached the peer, too. */
 CDP__PRIVATE bool cdp__failure_inherit(
     const cdp__failure *f, cdp__failure_domain *d, int32_t peer) {
-    const cdp__failure_will *w =
-        peer < 0 ? cdp__failure_any_will(f) : cdp__failure_find_will(f, (uint32_t)peer);
-    if (!w) w = cdp__failure_find_will(f, f->rank);
-    if (w) cdp__failure_quote(d, &w->record);
+    const cdp__failure_report *w =
+        peer < 0 ? cdp__failure_any_report(f) : cdp__failure_find_report(f, (uint32_t)peer);
+    if (!w) w = cdp__failure_find_report(f, f->rank);
+    if (w) cdp__failure_set_cause(d, &w->record);
     return w != NULL;
 }
 
@@ -9213,9 +9217,9 @@ CDP__PRIVATE bool cdp__failure_inherit(
 CDP__PRIVATE void cdp__failure_inherit_any(const cdp__failure *f, const cdp__failure_event *v) {
     const cdp__failure_record *r = &v->domain->record;
     const bool vague = r->end.why == CDP__WHY_TEXT || r->end.why == CDP__WHY_FIRST;
-    const cdp__failure_will *w = NULL;
-    if (r->status == CDP_ERR_PEER_LOST && vague) w = cdp__failure_recent_will(f, v->time_ns);
-    if (w) cdp__failure_quote(v->domain, &w->record);
+    const cdp__failure_report *w = NULL;
+    if (r->status == CDP_ERR_PEER_LOST && vague) w = cdp__failure_recent_report(f, v->time_ns);
+    if (w) cdp__failure_set_cause(v->domain, &w->record);
 }
 
 /* While the failure settles, ranks that wait for this one receive the lost peer as the cause. */
@@ -9232,7 +9236,7 @@ CDP__PRIVATE void cdp__failure_add_edge(
 
 /* A failure outside any operation gets the position of an operation in which this rank already
    waits for that peer, if there is one: peers can then be asked about that operation. */
-CDP__PRIVATE void cdp__failure_place(const cdp__failure *f, cdp__failure_record *r) {
+CDP__PRIVATE void cdp__failure_locate(const cdp__failure *f, cdp__failure_record *r) {
     uint32_t i;
     for (i = 0; i < f->edge_room; ++i)
         if (f->edges[i].used && f->edges[i].peer == (uint32_t)r->peer) r->at = f->edges[i].at;
@@ -9252,7 +9256,7 @@ CDP__PRIVATE CDP__COLD uint32_t cdp__failure_begin(cdp__failure *f, const cdp__f
         return cdp__failure_publish(f, v);
     if (r->status != CDP_ERR_PEER_LOST && r->status != CDP_ERR_TIMEOUT)
         return cdp__failure_publish(f, v);
-    if (r->peer >= 0 && !r->at.seq) cdp__failure_place(f, r);
+    if (r->peer >= 0 && !r->at.seq) cdp__failure_locate(f, r);
     if (r->peer >= 0) cdp__failure_add_edge(f, v, r);
     d->state = CDP__FAILURE_SETTLING;
     d->asked = r->at;
@@ -9265,10 +9269,10 @@ CDP__PRIVATE CDP__COLD uint32_t cdp__failure_begin(cdp__failure *f, const cdp__f
 }
 
 /* True if the late data has arrived since the timeout, so this rank no longer waits for it. */
-CDP__PRIVATE bool cdp__failure_got(const cdp__failure *f, const cdp__failure_domain *d) {
+CDP__PRIVATE bool cdp__failure_late_arrived(const cdp__failure *f, const cdp__failure_domain *d) {
     uint32_t i;
     for (i = 0; i < f->edge_room; ++i)
-        if (f->edges[i].used && cdp__place_same(&f->edges[i].at, &d->asked)) return false;
+        if (f->edges[i].used && cdp__position_same(&f->edges[i].at, &d->asked)) return false;
     return d->record.status == CDP_ERR_TIMEOUT && d->record.peer >= 0;
 }
 
@@ -9278,7 +9282,7 @@ CDP__PRIVATE bool cdp__failure_got(const cdp__failure *f, const cdp__failure_dom
 CDP__PRIVATE uint32_t cdp__failure_interrupt(cdp__failure *f, const cdp__failure_event *v) {
     const cdp_status st = v->record->status;
     if (st == CDP_ERR_TIMEOUT) return 0;
-    if (st == CDP_ERR_PEER_LOST && !cdp__failure_got(f, v->domain)) return 0;
+    if (st == CDP_ERR_PEER_LOST && !cdp__failure_late_arrived(f, v->domain)) return 0;
     return cdp__failure_begin(f, v);
 }
 
@@ -9286,13 +9290,13 @@ CDP__PRIVATE uint32_t cdp__failure_interrupt(cdp__failure *f, const cdp__failure
    because the operation may go on to another wait; if no end was found for the first wait, the
    next one is probed. In the last eighth of the time nothing new is kept: it would be too late
    for other ranks to answer. */
-CDP__PRIVATE void cdp__failure_look_back(cdp__failure *f, const cdp__failure_event *v) {
+CDP__PRIVATE void cdp__failure_keep_end(cdp__failure *f, const cdp__failure_event *v) {
     cdp__failure_domain *d = v->domain;
     cdp__failure_edge *e = cdp__failure_blocker(f, d->asked.channel);
     const uint64_t share = cdp__failure_share_ns(&d->record, CDP__FAILURE_SETTLE_MS);
     if (!e || (e->at.channel != d->asked.channel && e->set != d->asked.channel)) return;
     if (v->time_ns + share / 8 >= d->due_ns) return;
-    if (!e->set && !cdp__place_same(&e->at, &d->asked)) {
+    if (!e->set && !cdp__position_same(&e->at, &d->asked)) {
         if (d->found) return;
         d->asked = e->at;
         cdp__failure_probe(f, e, f->world_size);
@@ -9306,10 +9310,10 @@ CDP__PRIVATE void cdp__failure_look_back(cdp__failure *f, const cdp__failure_eve
 CDP__PRIVATE void cdp__failure_end_of(cdp__failure *f, cdp__failure_domain *d, cdp__endpoint *end) {
     cdp__failure_record *r = &d->record;
     cdp__failure_edge *e = cdp__failure_blocker(f, r->at.channel);
-    const bool same = e && (e->set || cdp__place_same(&e->at, &d->asked));
+    const bool same = e && (e->set || cdp__position_same(&e->at, &d->asked));
     if (d->known) *end = d->end;
     if (!e || (d->known && !same)) return;
-    if (r->peer >= 0 && d->known && !cdp__place_same(&r->at, &d->asked)) {
+    if (r->peer >= 0 && d->known && !cdp__position_same(&r->at, &d->asked)) {
         /* the first wait ended; the operation now waits for another peer */
         r->peer = (int32_t)e->peer;
         r->at = d->asked;
@@ -9329,12 +9333,12 @@ CDP__PRIVATE CDP__COLD uint32_t cdp__failure_conclude(
     cdp__failure *f, const cdp__failure_event *v) {
     cdp__failure_domain *d = v->domain;
     cdp__failure_record *r = &d->record;
-    if (r->status == CDP_ERR_TIMEOUT) cdp__failure_look_back(f, v);
+    if (r->status == CDP_ERR_TIMEOUT) cdp__failure_keep_end(f, v);
     if (v->time_ns < d->due_ns && !v->sure) return 0;
     if (r->status == CDP_ERR_TIMEOUT) cdp__failure_end_of(f, d, &r->end);
     if (r->end.named == (int32_t)f->rank) r->end.named = r->peer;
     if (r->status == CDP_ERR_TIMEOUT && r->end.named < 0) r->end.why = CDP__WHY_TURN;
-    if (r->end.named >= 0 && cdp__failure_find_will(f, (uint32_t)r->end.named))
+    if (r->end.named >= 0 && cdp__failure_find_report(f, (uint32_t)r->end.named))
         (void)cdp__failure_inherit(f, d, r->end.named);
     else
         cdp__failure_inherit_any(f, v);
@@ -9371,7 +9375,7 @@ CDP__PRIVATE CDP__COLD uint32_t cdp__failure_starting(
 /* Two ranks with different calls blame each other. A third rank compares both with its own call:
    if it equals that of the blamed rank, the observer is to blame. The blamed rank does not
    decide. */
-CDP__PRIVATE void cdp__failure_take_sides(
+CDP__PRIVATE void cdp__failure_arbitrate(
     const cdp__failure *f, cdp__failure_record *r, const cdp__fingerprint *own) {
     if (r->end.named != (int32_t)f->rank && r->end.why == CDP__WHY_CALLS
         && cdp__fingerprint_differs(own, &r->call) && cdp__fingerprint_same(own, &r->other))
@@ -9400,10 +9404,10 @@ CDP__PRIVATE bool cdp__failure_correct(
 
 CDP__PRIVATE CDP__COLD uint32_t cdp__failure_adopt(cdp__failure *f, const cdp__failure_event *v) {
     cdp__failure_record *r = &v->domain->record;
-    cdp__failure_quote(v->domain, v->record);
+    cdp__failure_set_cause(v->domain, v->record);
     /* the first rank that saw a loss may not have received the reason */
     cdp__failure_inherit_any(f, v);
-    if (r->observer != (int32_t)f->rank) cdp__failure_take_sides(f, r, &v->own);
+    if (r->observer != (int32_t)f->rank) cdp__failure_arbitrate(f, r, &v->own);
     (void)cdp__failure_correct(f, r, v);
     return cdp__failure_publish(f, v);
 }
@@ -9422,7 +9426,7 @@ CDP__PRIVATE CDP__COLD uint32_t cdp__failure_revise(cdp__failure *f, const cdp__
         d->record.corrections = (uint8_t)(cdp__max(d->record.corrections, r.corrections) + 1);
     } else {
         (void)cdp__failure_correct(f, &r, v);
-        cdp__failure_quote(d, &r);
+        cdp__failure_set_cause(d, &r);
     }
     return cdp__failure_publish(f, v);
 }
@@ -9466,13 +9470,13 @@ CDP__PRIVATE uint32_t cdp__failure_step_domain(cdp__failure *f, const cdp__failu
     return rules[v->domain->state][v->type](f, v);
 }
 
-/* The transition function. Returns what to do, see CDP__FAILURE_REPORT. cdp__failure_take()
+/* The transition function. Returns what to do, see CDP__FAILURE_PUBLISH. cdp__failure_take()
    returns the WAIT and ENDPOINT messages to send. */
 CDP__PRIVATE CDP__COLD uint32_t cdp__failure_step(cdp__failure *f, const cdp__failure_event *v) {
     CDP_ASSERT(f->rank < f->world_size && (!v->domain || v->type < CDP__FAILURE_GROUP_EVENTS));
     cdp__failure_drop_doubted(f, v->time_ns);
-    if (v->type == CDP__FAILURE_TOLD) {
-        cdp__failure_keep_will(f, v->from, v->record, v->time_ns);
+    if (v->type == CDP__FAILURE_REPORTED) {
+        cdp__failure_keep_report(f, v->from, v->record, v->time_ns);
         cdp__failure_update(f);
     }
     if (v->domain) return cdp__failure_step_domain(f, v);
@@ -9480,7 +9484,7 @@ CDP__PRIVATE CDP__COLD uint32_t cdp__failure_step(cdp__failure *f, const cdp__fa
     if (v->type == CDP__FAILURE_MOVING) cdp__failure_on_moving(f, v);
     if (v->type == CDP__FAILURE_WAITS) cdp__failure_on_waits(f, v);
     if (v->type == CDP__FAILURE_ANSWER) cdp__failure_on_answer(f, v);
-    if (v->type == CDP__FAILURE_GOES_ON) cdp__failure_on_goes_on(f, v);
+    if (v->type == CDP__FAILURE_CONTINUED) cdp__failure_on_continued(f, v);
     return 0;
 }
 
@@ -9880,24 +9884,24 @@ CDP__PRIVATE bool cdp__line_read_end(cdp__line *l, uint64_t token) {
     return cdp__atomic_cas_u32(&e->state, &begun, begun, CDP__ACQ_REL, CDP__ACQUIRE);
 }
 
-/* ---- >>message/pend: works that are not operations ------------------------------------------- */
+/* ---- >>message/deferred: works that are not operations --------------------------------------- */
 
 /* Knows: works, requests for messages. Promises: entries of a pool, which are reused. */
 
 /* A work that is not an operation of the queue: a chained function, a receive from any rank, a
    batch. Entries are reused; `use` says which work an entry currently belongs to. */
-typedef enum cdp__pend_kind {
-    CDP__PEND_FREE = 0,
-    CDP__PEND_THEN,
-    CDP__PEND_ANY,
-    CDP__PEND_BATCH,
-    CDP__PEND_CALL /* the code that opened it closes it */
-} cdp__pend_kind;
+typedef enum cdp__deferred_kind {
+    CDP__DEFERRED_FREE = 0,
+    CDP__DEFERRED_THEN,
+    CDP__DEFERRED_ANY,
+    CDP__DEFERRED_BATCH,
+    CDP__DEFERRED_CALL /* the code that opened it closes it */
+} cdp__deferred_kind;
 
-typedef struct cdp__pend {
-    struct cdp__pend *next; /* in world->pending */
+typedef struct cdp__deferred {
+    struct cdp__deferred *next; /* in world->pending */
     cdp_group *owner;
-    cdp__pend_kind kind;
+    cdp__deferred_kind kind;
     uint64_t use;
     uint64_t cancelled; /* bit i: use number `use - 1 - i` was cancelled */
     /* THEN: the work that it waits for. ANY: the receive that it was turned into */
@@ -9907,14 +9911,14 @@ typedef struct cdp__pend {
     uint32_t left; /* BATCH: messages that are not complete yet */
     cdp_group *of; /* ANY: the group whose ranks may send */
     cdp_transfer want;
-    uint64_t seen; /* world->arrivals at the last poll */
-    uint64_t set;  /* ANY: the channel of the messages that it accepts */
-    uint64_t told; /* ANY: when this rank last reported the wait to its peers; 0: never */
+    uint64_t arrivals;    /* world->arrivals at the last poll */
+    uint64_t set;         /* ANY: the channel of the messages that it accepts */
+    uint64_t reported_ns; /* ANY: when this rank last reported the wait to its peers; 0: never */
     uint64_t start_ns, wait_ns; /* ANY: when it began, and when its wait counts as long */
     uint64_t deadline_ns;
     /* ANY: polls; true when something has changed */
-    bool (*look)(struct cdp__pend *s, uint64_t now);
-} cdp__pend;
+    bool (*poll)(struct cdp__deferred *s, uint64_t now);
+} cdp__deferred;
 
 /* ---- >>message/stream: the messages of one channel to and from one peer ---------------------- */
 
@@ -9976,14 +9980,14 @@ typedef struct cdp__port { /* this rank's end of one link */
     uint64_t tx_left, rx_left;
     /* its stream. NULL: the stream is gone: zeros complete the body; it is dropped */
     cdp__stream *tx_stream, *rx_stream;
-    bool rx_fresh; /* rx_head is complete, but the reader of rx_stream has not taken it */
-    bool rx_note;  /* the body of a FAILURE, WAIT or ENDPOINT is being received */
-    bool broken;   /* received bytes were no valid message */
-    bool dead;     /* the transport reports that the peer is lost */
-    bool used;     /* bytes were sent to the peer, or came from it */
+    bool rx_fresh;   /* rx_head is complete, but the reader of rx_stream has not taken it */
+    bool rx_control; /* the body of a FAILURE, WAIT or ENDPOINT is being received */
+    bool broken;     /* received bytes were no valid message */
+    bool dead;       /* the transport reports that the peer is lost */
+    bool used;       /* bytes were sent to the peer, or came from it */
     /* 1: unexpected streams of the peer reached the limit here; 2: streams of this rank did
        there */
-    uint32_t crowded;
+    uint32_t over_limit;
     bool nomem; /* out of memory for an unexpected stream: its messages cannot be stored */
     cdp__eager slots;
     uint8_t *control; /* queued whole messages, sent before the next DATA */
@@ -10014,13 +10018,13 @@ typedef struct cdp__world {
     const cdp_os *os;
     uint32_t size, rank;
     cdp__port *ports;
-    cdp_group *groups;         /* all */
-    cdp_group *active;         /* those with something to do */
-    struct cdp__pend *pending; /* works that are not operations, in the order of the calls */
-    void *cond;                /* where callers sleep while another thread is in transport.wait */
-    bool sleeping;             /* a thread is in transport.wait; at most one is */
-    bool stop;                 /* the progress thread must end */
-    bool deferred;             /* some port has control messages to send */
+    cdp_group *groups;             /* all */
+    cdp_group *active;             /* those with something to do */
+    struct cdp__deferred *pending; /* works that are not operations, in the order of the calls */
+    void *cond;             /* where callers sleep while another thread is in transport.wait */
+    bool sleeping;          /* a thread is in transport.wait; at most one is */
+    bool stop;              /* the progress thread must end */
+    bool control_queued;    /* some port has control messages to send */
     bool fast_poll;         /* this poll of the groups is one of several: only the last one checks
                           deadlines */
     bool cut;               /* this poll ended at its budget, and there is more to do */
@@ -10097,10 +10101,10 @@ CDP__PRIVATE bool cdp__poll_over(cdp__world *w) {
 /* A poll with a budget may take this long, however small its budget, to read what has arrived when
    it begins, and while a failure is settled: a peer's messages about a failure arrive behind data
    that it sent before, and must be read in time. */
-#define CDP__HEAR_NS 50000u
-CDP__PRIVATE void cdp__poll_hears(cdp__world *w) {
+#define CDP__POLL_EXTRA_NS 50000u
+CDP__PRIVATE void cdp__poll_extend(cdp__world *w) {
     if (!CDP__BUDGETS || !w->poll_until_ns) return;
-    w->poll_until_ns = cdp__max(w->poll_until_ns, cdp__now(w->os) + CDP__HEAR_NS);
+    w->poll_until_ns = cdp__max(w->poll_until_ns, cdp__now(w->os) + CDP__POLL_EXTRA_NS);
 }
 
 /* ---- streams by channel and peer */
@@ -10234,7 +10238,7 @@ CDP__PRIVATE cdp__stream *cdp__stream_unexpected(cdp__world *w, uint64_t channel
     for (i = 0; i < CDP__GONE; ++i)
         if (w->gone[i] == channel) return NULL;
     if (w->unexpected_count == CDP__UNEXPECTED) {
-        w->ports[peer].crowded = 1;
+        w->ports[peer].over_limit = 1;
         return NULL;
     }
     s = cdp__stream_make(w, channel, peer);
@@ -10284,12 +10288,12 @@ CDP__PRIVATE bool cdp__control_add(
     cdp__head_encode(h, port->control + port->control_used);
     if (body) memcpy(port->control + port->control_used + CDP__HEAD_BYTES, body, h->bytes);
     port->control_used += bytes;
-    w->deferred = true;
+    w->control_queued = true;
     return true;
 }
 
 /* Queues a control message without a body. False: out of memory. */
-CDP__PRIVATE CDP__ONE_COPY bool cdp__stream_note(
+CDP__PRIVATE CDP__ONE_COPY bool cdp__stream_send_control(
     cdp__world *w, const cdp__stream *s, cdp__message_type type) {
     cdp__head h;
     memset(&h, 0, sizeof h);
@@ -10300,7 +10304,7 @@ CDP__PRIVATE CDP__ONE_COPY bool cdp__stream_note(
 }
 
 /* Queues a control message for a channel that has no stream. */
-CDP__PRIVATE void cdp__channel_note(
+CDP__PRIVATE void cdp__channel_send_control(
     cdp__world *w, uint32_t peer, uint64_t channel, cdp__message_type type) {
     cdp__head h;
     memset(&h, 0, sizeof h);
@@ -10349,14 +10353,14 @@ CDP__PRIVATE bool cdp__port_flush(cdp__world *w, uint32_t peer) {
 }
 
 /* Sends queued messages of all ports that have become free. */
-CDP__PRIVATE void cdp__world_deferred(cdp__world *w) {
+CDP__PRIVATE void cdp__world_send_queued(cdp__world *w) {
     uint32_t i;
-    w->deferred = false;
+    w->control_queued = false;
     for (i = 0; i < w->size; ++i) {
         const cdp__port *port = &w->ports[i];
         const bool rest = !port->tx_stream && (port->tx_head_left || port->tx_left);
         if ((rest || port->control_at != port->control_used) && !cdp__port_flush(w, i))
-            w->deferred = true;
+            w->control_queued = true;
     }
 }
 
@@ -10378,7 +10382,7 @@ CDP__PRIVATE void cdp__port_keep(cdp__world *w, uint32_t peer, const uint8_t *bo
     port->control_used = port->control_room = (uint32_t)(rest + left);
     port->tx_head_left = 0;
     port->tx_left = 0;
-    w->deferred = true;
+    w->control_queued = true;
 }
 
 /* Answers a sender's request for credit, once at most half of the window is in use, and some of
@@ -10387,7 +10391,7 @@ CDP__PRIVATE void cdp__stream_answer(cdp__world *w, cdp__stream *s) {
     if (!s->asked || s->early_used > w->window_bytes / 2) return;
     if (s->early_used && s->taken == s->answered) return;
     /* out of memory: try again later */
-    s->asked = !cdp__stream_note(w, s, CDP__MESSAGE_CREDIT);
+    s->asked = !cdp__stream_send_control(w, s, CDP__MESSAGE_CREDIT);
     if (!s->asked) s->answered = s->taken;
     (void)cdp__port_flush(w, s->peer);
 }
@@ -10442,7 +10446,7 @@ CDP__PRIVATE void cdp__early_copy(cdp__stream *s, uint8_t *to, uint64_t bytes, b
    impossible value. */
 CDP__PRIVATE bool cdp__stream_control(cdp__world *w, cdp__stream *s, const cdp__head *h) {
     const uint32_t more = h->ack - (uint32_t)s->acked;
-    const bool slack = h->type == CDP__MESSAGE_LEAVE || h->type == CDP__MESSAGE_CROWDED;
+    const bool slack = h->type == CDP__MESSAGE_LEAVE || h->type == CDP__MESSAGE_LIMIT;
     if (slack) {
         s->left = true;
         ++w->stored;
@@ -10474,7 +10478,7 @@ CDP__PRIVATE bool cdp__port_head(cdp__world *w, uint32_t peer) {
     if (!cdp__head_decode(port->rx_head, &h)) return false;
     if (h.type >= CDP__MESSAGE_WAIT) {
         port->rx_stream = NULL;
-        port->rx_note = true;
+        port->rx_control = true;
         port->rx_left = h.bytes;
         return h.bytes > 0;
     }
@@ -10484,16 +10488,16 @@ CDP__PRIVATE bool cdp__port_head(cdp__world *w, uint32_t peer) {
     if (!s && (!cdp__type_is_control(h.type) || h.type == CDP__MESSAGE_ASK))
         s = cdp__stream_unexpected(w, h.channel, peer);
     port->rx_stream = s;
-    if (h.type == CDP__MESSAGE_CROWDED) port->crowded = 2;
+    if (h.type == CDP__MESSAGE_LIMIT) port->over_limit = 2;
     /* tell the peer that its messages are dropped */
     if (!s && !port->nomem && !cdp__type_is_control(h.type))
-        cdp__channel_note(
-            w, peer, h.channel, port->crowded ? CDP__MESSAGE_CROWDED : CDP__MESSAGE_LEAVE);
+        cdp__channel_send_control(
+            w, peer, h.channel, port->over_limit ? CDP__MESSAGE_LIMIT : CDP__MESSAGE_LEAVE);
     if (s && !cdp__stream_control(w, s, &h)) return false;
     if (cdp__type_is_control(h.type)) return true;
     port->rx_left = h.bytes;
-    port->rx_note = h.type == CDP__MESSAGE_FAILURE;
-    port->rx_fresh = s && !port->rx_note;
+    port->rx_control = h.type == CDP__MESSAGE_FAILURE;
+    port->rx_fresh = s && !port->rx_control;
     return !s
         || s->early_used + CDP__HEAD_BYTES + h.bytes <= CDP__WINDOW + CDP__WINDOW_SLACK + s->slack;
 }
@@ -10517,12 +10521,12 @@ CDP__PRIVATE int64_t cdp__port_body(cdp__world *w, uint32_t peer) {
 
 /* A body is complete: handles it. A FAILURE whose channel is open no longer, or not yet, tells why
    the peer may leave soon; where it is not open yet, the body is stored until it is. */
-CDP__PRIVATE void cdp__port_note(cdp__world *w, uint32_t peer) {
+CDP__PRIVATE void cdp__port_on_control(cdp__world *w, uint32_t peer) {
     cdp__port *port = &w->ports[peer];
     cdp__stream *s = port->rx_stream; /* of a FAILURE whose channel is open; the others have none */
     const uint32_t bytes = port->failure_got;
     const uint64_t channel = s && !s->unexpected ? s->channel : 0;
-    port->rx_note = false;
+    port->rx_control = false;
     port->failure_got = 0;
     if (s) {
         s->taken += CDP__HEAD_BYTES + bytes;
@@ -10545,9 +10549,9 @@ CDP__PRIVATE int64_t cdp__port_store(cdp__world *w, uint32_t peer) {
     cdp_iov v;
     int64_t r;
     uint64_t at;
-    if (port->rx_note) {
+    if (port->rx_control) {
         r = cdp__port_body(w, peer);
-        if (r > 0 && !port->rx_left) cdp__port_note(w, peer);
+        if (r > 0 && !port->rx_left) cdp__port_on_control(w, peer);
         return r;
     }
     if (port->rx_fresh && !drop) {
@@ -10580,7 +10584,7 @@ CDP__PRIVATE int64_t cdp__port_store(cdp__world *w, uint32_t peer) {
 
 /* The limit of unexpected streams was reached at rank `where`. Messages were lost, so this port
    reads nothing more. */
-CDP__PRIVATE cdp_status cdp__port_crowded(uint32_t where, uint32_t peer) {
+CDP__PRIVATE cdp_status cdp__port_limit_error(uint32_t where, uint32_t peer) {
     return cdp__fail_peer(CDP_ERR_MISMATCH, peer, 0,
         "other ranks use more than %u groups and tags at once that rank %u has not asked for yet; "
         "let it make these groups and ask for these messages earlier, or the others wait for it",
@@ -10596,7 +10600,7 @@ CDP__PRIVATE cdp_status cdp__port_nonsense(uint32_t peer) {
 
 /* True if the message being received belongs to `want` and no earlier bytes of it are stored. */
 CDP__PRIVATE bool cdp__port_has(const cdp__port *port, const cdp__stream *want) {
-    if (!want || port->rx_note || port->rx_stream != want || want->early_used) return false;
+    if (!want || port->rx_control || port->rx_stream != want || want->early_used) return false;
     return port->rx_fresh || port->rx_left;
 }
 
@@ -10608,14 +10612,15 @@ CDP__PRIVATE int64_t cdp__port_pump(cdp__world *w, uint32_t peer, const cdp__str
         cdp_iov v;
         int64_t r;
         if (cdp__port_has(port, want)) return 1;
-        if (port->rx_note || port->rx_fresh || port->rx_left) {
+        if (port->rx_control || port->rx_fresh || port->rx_left) {
             r = cdp__port_store(w, peer);
             if (r <= 0 || cdp__poll_over(w)) return r <= 0 ? r : 0;
             continue;
         }
         if (port->nomem)
             return cdp__fail_nomem("a stream of messages that came early", sizeof(cdp__stream));
-        if (port->crowded) return cdp__port_crowded(port->crowded == 1 ? w->rank : peer, peer);
+        if (port->over_limit)
+            return cdp__port_limit_error(port->over_limit == 1 ? w->rank : peer, peer);
         if (port->broken) return cdp__port_nonsense(peer);
         v.data = port->rx_head + port->rx_head_got;
         v.bytes = CDP__HEAD_BYTES - port->rx_head_got;
@@ -10625,7 +10630,7 @@ CDP__PRIVATE int64_t cdp__port_pump(cdp__world *w, uint32_t peer, const cdp__str
         port->rx_head_got += (uint32_t)r;
         if (port->rx_head_got == CDP__HEAD_BYTES && !cdp__port_head(w, peer)) {
             port->broken = true;
-            port->rx_note = port->rx_fresh = false;
+            port->rx_control = port->rx_fresh = false;
             port->rx_left = 0; /* the length in an invalid header means nothing */
         }
     }
@@ -10800,7 +10805,7 @@ CDP__PRIVATE int64_t cdp__stream_ready(cdp__world *w, cdp__stream *s, cdp__head 
     if (s->left) return cdp__stream_gone(s);
     room = s->sent - s->acked < window ? window - (s->sent - s->acked) : 0;
     if (room < least) {
-        s->asking = s->asking || cdp__stream_note(w, s, CDP__MESSAGE_ASK);
+        s->asking = s->asking || cdp__stream_send_control(w, s, CDP__MESSAGE_ASK);
         (void)cdp__port_flush(w, s->peer);
         return 0;
     }
@@ -10864,7 +10869,7 @@ CDP__PRIVATE void cdp__stream_close(cdp__world *w, cdp__stream *s, bool tell) {
         }
         if (s->slot) cdp__stream_slot_done(w, s);
     }
-    if (tell) (void)cdp__stream_note(w, s, CDP__MESSAGE_LEAVE);
+    if (tell) (void)cdp__stream_send_control(w, s, CDP__MESSAGE_LEAVE);
     cdp__free(w->os, s->early);
     cdp__free(w->os, s->failure);
     s->early = NULL;
@@ -10905,11 +10910,11 @@ typedef struct cdp__transfer {
     uint8_t token[CDP__REMOTE_BYTES];
     uint8_t torn[8]; /* the first bytes of an element that arrived incomplete */
     uint64_t torn_bytes;
-    cdp__head theirs; /* CDP__ODD: header of the unexpected message */
+    cdp__head theirs; /* CDP__TRANSFER_MISMATCH: header of the unexpected message */
 } cdp__transfer;
 
 /* Result: a message arrived that does not belong to this transfer, see `theirs`. */
-#define CDP__ODD INT64_MIN
+#define CDP__TRANSFER_MISMATCH INT64_MIN
 #define CDP__REMOTE_SLICE (128u * 1024u)
 /* Slice of a remote read by the system without a reduction: slices of 128 KiB take a tenth
    longer. */
@@ -10974,7 +10979,7 @@ CDP__PRIVATE void cdp__transfer_unexpose(cdp__transfer *x) {
 
 /* Revokes the payload if the receiver has not begun to read it, so that it is sent instead.
    False: it is being read. */
-CDP__PRIVATE bool cdp__transfer_take_back(cdp__world *w, cdp__transfer *x) {
+CDP__PRIVATE bool cdp__transfer_try_revoke(cdp__world *w, cdp__transfer *x) {
     const cdp_transport *t = &w->transport;
     if (!t->remote.try_revoke(t->self, x->s->peer, cdp__get_u64(x->token))) return false;
     cdp__transfer_unexpose(x);
@@ -11121,7 +11126,7 @@ CDP__PRIVATE int64_t cdp__transfer_get(
     int64_t r = 0;
     if (t->remote.get) r = t->remote.get(t->self, x->s->peer, token, x->moved, to, bytes);
     if (r == CDP_ERR_PEER_LOST) return r;
-    if (r < 0 && !cdp__stream_note(w, x->s, CDP__MESSAGE_REFUSED)) return 0;
+    if (r < 0 && !cdp__stream_send_control(w, x->s, CDP__MESSAGE_REFUSED)) return 0;
     x->remote = r > 0;
     if (r < 0) x->skip = x->moved;
     return r > 0 ? r : 0;
@@ -11172,14 +11177,14 @@ CDP__PRIVATE int64_t cdp__transfer_remote(cdp__world *w, cdp__transfer *x) {
         x->theirs = *x->call;
         x->theirs.round = x->round;
         x->theirs.bytes = (uint32_t)cdp__get_u64(x->token + 8);
-        return CDP__ODD;
+        return CDP__TRANSFER_MISMATCH;
     }
     if (x->moved < x->bytes) {
         const uint64_t most = cdp__step_bytes(w, CDP__REMOTE_SLICE);
         const uint64_t bytes = cdp__min(x->limit - x->moved, most);
         return bytes ? cdp__transfer_slice(w, x, bytes) : 0;
     }
-    if (!x->returned) x->returned = cdp__stream_note(w, s, CDP__MESSAGE_READ);
+    if (!x->returned) x->returned = cdp__stream_send_control(w, s, CDP__MESSAGE_READ);
     /* done only when READ has been sent: this rank may leave right after this */
     x->done = x->returned
         && (cdp__port_flush(w, s->peer) || s->left
@@ -11197,7 +11202,7 @@ CDP__PRIVATE bool cdp__transfer_fits(
     return h->bytes <= left && (h->bytes == 0) == (x->bytes == 0);
 }
 
-/* Advances a receive. > 0: bytes moved; 0: nothing moved, try later; CDP__ODD; any other value
+/* Advances a receive. > 0: bytes moved; 0: nothing moved, try later; CDP__TRANSFER_MISMATCH; any other value
    < 0: the peer is lost. */
 CDP__PRIVATE int64_t cdp__transfer_receive(cdp__world *w, cdp__transfer *x) {
     cdp__stream *s = x->s;
@@ -11205,7 +11210,7 @@ CDP__PRIVATE int64_t cdp__transfer_receive(cdp__world *w, cdp__transfer *x) {
     if (!s->body_left && !x->remote) {
         r = cdp__stream_next(w, s, &x->theirs);
         if (r <= 0) return r;
-        if (!cdp__transfer_fits(w, x, &x->theirs)) return CDP__ODD;
+        if (!cdp__transfer_fits(w, x, &x->theirs)) return CDP__TRANSFER_MISMATCH;
         x->remote = x->theirs.type == CDP__MESSAGE_REMOTE;
     }
     if (x->remote) return cdp__transfer_remote(w, x);
@@ -11239,9 +11244,9 @@ typedef struct cdp__task {
 
 typedef enum cdp__fault_kind {
     CDP__FAULT_NONE,
-    CDP__FAULT_LOST, /* the reason is this thread's last error */
-    CDP__FAULT_ODD,  /* `theirs` arrived instead of the expected message */
-    CDP__FAULT_NOMEM /* the reason is this thread's last error */
+    CDP__FAULT_LOST,     /* the reason is this thread's last error */
+    CDP__FAULT_MISMATCH, /* `theirs` arrived instead of the expected message */
+    CDP__FAULT_NOMEM     /* the reason is this thread's last error */
 } cdp__fault_kind;
 
 typedef struct cdp__exec {
@@ -11439,7 +11444,7 @@ CDP__PRIVATE bool cdp__exec_expects(const cdp__exec *x, uint32_t i) {
    the receiver is in the same round or an earlier one, and all earlier data of the receiver has
    arrived. So any further message belongs to a different call. True: the transfer can go on, or
    the operation has failed. */
-CDP__PRIVATE bool cdp__exec_overhear(cdp__exec *x, uint32_t i) {
+CDP__PRIVATE bool cdp__exec_check_receiver(cdp__exec *x, uint32_t i) {
     const cdp__transfer *t = &x->transfers[i];
     cdp__stream *s = t->s;
     if (t->receive || t->done || s->body_left || cdp__exec_expects(x, i)) return false;
@@ -11450,16 +11455,16 @@ CDP__PRIVATE bool cdp__exec_overhear(cdp__exec *x, uint32_t i) {
     /* the receiver has read the payload meanwhile, and may be ahead of this rank */
     if (t->remote && t->announced && !s->exposed) return true;
     if (!cdp__stream_peek(x->w, s, &x->theirs)) return false;
-    cdp__exec_fail(x, CDP__FAULT_ODD, cdp__exec_rank_of(x, t));
+    cdp__exec_fail(x, CDP__FAULT_MISMATCH, cdp__exec_rank_of(x, t));
     return true;
 }
 
 /* Handles the result of polling transfer `i`. True: it moved, or failed. */
 CDP__PRIVATE bool cdp__exec_result(cdp__exec *x, uint32_t i, int64_t r) {
     cdp__transfer *t = &x->transfers[i];
-    if (r == CDP__ODD) {
+    if (r == CDP__TRANSFER_MISMATCH) {
         x->theirs = t->theirs;
-        cdp__exec_fail(x, CDP__FAULT_ODD, cdp__exec_rank_of(x, t));
+        cdp__exec_fail(x, CDP__FAULT_MISMATCH, cdp__exec_rank_of(x, t));
         return true;
     }
     if (r < 0) {
@@ -11469,7 +11474,7 @@ CDP__PRIVATE bool cdp__exec_result(cdp__exec *x, uint32_t i, int64_t r) {
     if (r > 0 && !t->receive && t->remote) x->exposing = true;
     if (r == 0 && !t->receive && t->remote
         && (t->s->early_used || cdp__port_has(&x->w->ports[t->s->peer], t->s)))
-        return cdp__exec_overhear(x, i);
+        return cdp__exec_check_receiver(x, i);
     return r != 0;
 }
 
@@ -11534,14 +11539,14 @@ CDP__PRIVATE bool cdp__exec_part(cdp__exec *x, cdp__step *part) {
 /* Called when nothing moves: revokes small exposed payloads that are not being read, and sends
    them, so that this rank does not wait for a reader that is itself waiting. True if something
    changed. */
-CDP__PRIVATE bool cdp__exec_take_back(cdp__exec *x) {
+CDP__PRIVATE bool cdp__exec_try_revoke(cdp__exec *x) {
     bool any = false;
     uint32_t i;
     if (!x->w->transport.remote.try_revoke) return false;
     for (i = 0; i < x->transfer_count; ++i) {
         cdp__transfer *t = &x->transfers[i];
         if (t->receive || !t->remote || !t->s->exposed || t->bytes > x->w->window_bytes) continue;
-        if (cdp__transfer_take_back(x->w, t)) any = true;
+        if (cdp__transfer_try_revoke(x->w, t)) any = true;
     }
     return any;
 }
@@ -11632,12 +11637,12 @@ typedef struct cdp__past {
 
 /* What a group records of each of its ranks. */
 typedef struct cdp__peer {
-    bool used; /* the group has used the link to it, so it is told of a failure */
-    bool tell; /* a FAILURE has to be sent to it */
+    bool used;       /* the group has used the link to it, so it is told of a failure */
+    bool report_due; /* a FAILURE has to be sent to it */
     /* its link has ended: receives from any rank no longer wait for this one */
     bool lost;
     /* it has sent its own FAILURE, or its link has ended: this rank does not wait for it */
-    bool heard;
+    bool answered;
 } cdp__peer;
 
 /* An operation in the queue. */
@@ -11696,10 +11701,10 @@ typedef struct cdp__flow {
 /* The number of a work encodes its kind: a deferred work (47 bits of use, 16 of index), a work
    of the backend (the other bits are the backend's number), a message (41 bits of use, 20 of
    index), or without any of these bits an operation of the queue. */
-#define CDP__PEND_BIT (1ull << 63)
+#define CDP__DEFERRED_BIT (1ull << 63)
 #define CDP__DEVICE_BIT (1ull << 62)
 #define CDP__POST_BIT (1ull << 61)
-#define CDP__WORK_BITS (CDP__PEND_BIT | CDP__DEVICE_BIT | CDP__POST_BIT)
+#define CDP__WORK_BITS (CDP__DEFERRED_BIT | CDP__DEVICE_BIT | CDP__POST_BIT)
 #define CDP__POST_INDEX 20u
 
 #define CDP__TAG_BARRIER 0xffffffffu /* tag of cdp_monitored_barrier() and of bodies of channels */
@@ -11738,7 +11743,7 @@ struct cdp_group {
     cdp_group_desc desc; /* with defaults; rank and world_size are those of this group */
     cdp_group *next;     /* in world->groups */
     uint64_t soonest_ns; /* at or before the earliest deadline of an operation or message */
-    /* properties for >>collective/select: CDP__NEAR, CDP__SHARED, CDP__HOSTS, CDP__EVEN */
+    /* properties for >>collective/select: CDP__SAME_HOST, CDP__SHARED, CDP__HOSTS, CDP__UNIFORM */
     uint8_t is;
     bool active; /* in world->active */
     bool backed; /* it has or had a backend */
@@ -11756,21 +11761,21 @@ struct cdp_group {
     uint32_t post_count, post_room;
     cdp__past *past_messages; /* the last desc.records messages; allocated with the first */
     uint64_t message_count;
-    uint32_t any_turn; /* the rank that a receive from any rank tries first */
-    uint64_t looked;   /* value of world->polls when links were last read for such receives */
-    uint32_t gone;     /* the first rank then found to have left or died, plus 1; 0: none */
+    uint32_t any_turn;   /* the rank that a receive from any rank tries first */
+    uint64_t links_read; /* value of world->polls when links were last read for such receives */
+    uint32_t first_gone; /* the first rank then found to have left or died, plus 1; 0: none */
 
     /* works that are no operations */
-    cdp__pend *pends; /* desc.max_pending entries, allocated with the first one */
+    cdp__deferred *deferred; /* desc.max_pending entries, allocated with the first one */
     /* index where the search for a free entry begins: the one that was free longest */
-    uint32_t pend_at;
+    uint32_t deferred_at;
 
     /* timers, as soonest_ns; CDP__NEVER: not set */
-    uint64_t wait_ns;      /* when to check for long waits */
-    uint64_t listen_ns;    /* when to read from peers that this rank does not wait for */
-    uint64_t take_back_ns; /* when exposed payloads that are not being read are sent instead */
-    uint64_t seen_moved;   /* progress of the awaited transfer when last checked: its bytes */
-    uint32_t seen_round;   /* and its round */
+    uint64_t wait_ns;       /* when to check for long waits */
+    uint64_t poll_peers_ns; /* when to read from peers that this rank does not wait for */
+    uint64_t revoke_ns;     /* when exposed payloads that are not being read are sent instead */
+    uint64_t seen_moved;    /* progress of the awaited transfer when last checked: its bytes */
+    uint32_t seen_round;    /* and its round */
 
     /* failure */
     /* failed by the caller or a backend: a late operation that completes does not undo it */
@@ -11798,10 +11803,10 @@ CDP__PRIVATE const cdp_backend *cdp__backend_of(const cdp_group *g) {
 }
 
 #define CDP__SETTLE_MS CDP__FAILURE_SETTLE_MS
-#define CDP__TELL_MS CDP__FAILURE_TELL_MS
-#define CDP__ANSWER_MS 8u /* how much of CDP__TELL_MS may be spent waiting for answers */
-#define CDP__LISTEN_MS 20u
-#define CDP__TAKE_BACK_MS 5u /* copying 4 MiB is cheaper than waiting longer for the reader */
+#define CDP__REPORT_MS CDP__FAILURE_REPORT_MS
+#define CDP__ANSWER_MS 8u /* how much of CDP__REPORT_MS may be spent waiting for answers */
+#define CDP__POLL_PEERS_MS 20u
+#define CDP__REVOKE_MS 5u /* copying 4 MiB is cheaper than waiting longer for the reader */
 
 /* The first check of every public function. */
 CDP__PRIVATE CDP__ONE_COPY cdp_status cdp__alive(const cdp_group *g, const char *call) {
@@ -12155,7 +12160,7 @@ CDP__PRIVATE void cdp__group_dump_failed(cdp_group *g) {
 /* Knows: operations and messages of all groups, and their positions. Promises: long waits become
    events of >>failure/blame, and its questions and answers become messages. */
 
-#define CDP__WILLS 8u
+#define CDP__FAILURE_REPORTS 8u
 
 /* True if a thread of the program waits for an operation of g, or for one that starts after it. */
 CDP__PRIVATE bool cdp__group_awaited(const cdp_group *g) {
@@ -12168,7 +12173,7 @@ CDP__PRIVATE bool cdp__group_awaited(const cdp_group *g) {
 
 /* Reports that a receive from any rank waits for rank p. `set` is a number that the waits of this
    receive for all ranks have in common. */
-CDP__PRIVATE void cdp__wait_any_lasts(const cdp_group *g, uint64_t set, const cdp__place *at,
+CDP__PRIVATE void cdp__wait_any_long(const cdp_group *g, uint64_t set, const cdp__position *at,
     uint32_t p, uint64_t since_ns, bool caller) {
     cdp__failure_event v;
     memset(&v, 0, sizeof v);
@@ -12185,8 +12190,8 @@ CDP__PRIVATE void cdp__wait_any_lasts(const cdp_group *g, uint64_t set, const cd
 }
 
 /* Reports a long wait for `peer`. `compare`: send it this rank's calls, too. */
-CDP__PRIVATE void cdp__wait_lasts(
-    cdp_group *g, const cdp__place *at, uint32_t peer, uint64_t since_ns, bool compare) {
+CDP__PRIVATE void cdp__wait_long(
+    cdp_group *g, const cdp__position *at, uint32_t peer, uint64_t since_ns, bool compare) {
     cdp__failure_event v;
     memset(&v, 0, sizeof v);
     v.type = CDP__FAILURE_BLOCKED;
@@ -12200,7 +12205,7 @@ CDP__PRIVATE void cdp__wait_lasts(
 }
 
 /* Reports that a channel has reached this position. */
-CDP__PRIVATE void cdp__wait_over(cdp_group *g, uint64_t channel, uint64_t seq, uint32_t round) {
+CDP__PRIVATE void cdp__wait_ended(cdp_group *g, uint64_t channel, uint64_t seq, uint32_t round) {
     cdp__failure_event v;
     memset(&v, 0, sizeof v);
     v.type = CDP__FAILURE_MOVING;
@@ -12212,21 +12217,21 @@ CDP__PRIVATE void cdp__wait_over(cdp_group *g, uint64_t channel, uint64_t seq, u
 }
 
 /* A rank that takes part in a new operation did not leave because of a failure. */
-CDP__PRIVATE void cdp__rank_goes_on(cdp__world *w, uint32_t rank, uint64_t begun_ns) {
+CDP__PRIVATE void cdp__rank_continued(cdp__world *w, uint32_t rank, uint64_t begun_ns) {
     cdp__failure_event v;
     memset(&v, 0, sizeof v);
-    v.type = CDP__FAILURE_GOES_ON;
+    v.type = CDP__FAILURE_CONTINUED;
     v.from = rank;
     v.begun_ns = begun_ns;
     (void)cdp__failure_step(&w->failure, &v);
 }
 
-CDP__PRIVATE void cdp__group_goes_on(cdp_group *g, uint64_t begun_ns) {
+CDP__PRIVATE void cdp__group_continued(cdp_group *g, uint64_t begun_ns) {
     uint32_t i;
-    for (i = 0; i < g->w->failure.will_room; ++i) {
-        const cdp__failure_will *will = &g->w->failure.wills[i];
+    for (i = 0; i < g->w->failure.report_room; ++i) {
+        const cdp__failure_report *will = &g->w->failure.reports[i];
         if (will->used && cdp_rank_of_world(g, will->rank) < g->desc.world_size)
-            cdp__rank_goes_on(g->w, will->rank, begun_ns);
+            cdp__rank_continued(g->w, will->rank, begun_ns);
     }
 }
 
@@ -12240,7 +12245,7 @@ CDP__PRIVATE void cdp__wait_calls(const cdp__world *w, cdp__wait_message *m) {
     }
 }
 
-CDP__PRIVATE void cdp__world_send_note(
+CDP__PRIVATE void cdp__world_send_control(
     cdp__world *w, uint32_t peer, cdp__message_type type, const uint8_t *body, uint32_t bytes) {
     cdp__head h;
     memset(&h, 0, sizeof h);
@@ -12260,9 +12265,10 @@ CDP__PRIVATE CDP__COLD void cdp__world_answer(cdp__world *w) {
             if (p == w->rank) continue;
             if (what == 1) cdp__wait_calls(w, &wait);
             if (what == 1)
-                cdp__world_send_note(w, p, CDP__MESSAGE_WAIT, body, cdp__wait_encode(&wait, body));
+                cdp__world_send_control(
+                    w, p, CDP__MESSAGE_WAIT, body, cdp__wait_encode(&wait, body));
             else
-                cdp__world_send_note(
+                cdp__world_send_control(
                     w, p, CDP__MESSAGE_ENDPOINT, body, cdp__answer_encode(&answer, body));
         }
     }
@@ -12272,12 +12278,12 @@ CDP__PRIVATE CDP__COLD void cdp__world_answer(cdp__world *w) {
 /* An operation or a message is done: ranks that wait for this one receive the new end of the
    chain. */
 CDP__PRIVATE void cdp__wait_done(cdp_group *g, uint64_t channel, uint64_t next_seq) {
-    cdp__wait_over(g, channel, next_seq, 0);
+    cdp__wait_ended(g, channel, next_seq, 0);
     cdp__world_answer(g->w);
 }
 
 /* Reads from all ranks, for their WAIT and ENDPOINT messages. */
-CDP__PRIVATE CDP__COLD void cdp__world_listen(cdp__world *w) {
+CDP__PRIVATE CDP__COLD void cdp__world_read_all(cdp__world *w) {
     const cdp_transport *t = &w->transport;
     uint32_t p;
     for (p = 0; p < w->size; ++p) {
@@ -12294,7 +12300,7 @@ CDP__PRIVATE CDP__COLD void cdp__world_listen(cdp__world *w) {
 }
 
 /* True if this rank has already sent what rank `peer` of the world waits for at `at`. */
-CDP__PRIVATE bool cdp__group_passed(const cdp_group *g, uint32_t peer, const cdp__place *at) {
+CDP__PRIVATE bool cdp__group_passed(const cdp_group *g, uint32_t peer, const cdp__position *at) {
     const cdp__exec *x = &g->exec;
     uint32_t i;
     if (g->completed >= at->seq) return true;
@@ -12305,7 +12311,7 @@ CDP__PRIVATE bool cdp__group_passed(const cdp_group *g, uint32_t peer, const cdp
     return true;
 }
 
-CDP__PRIVATE bool cdp__world_passed(const cdp__world *w, int32_t peer, const cdp__place *at) {
+CDP__PRIVATE bool cdp__world_passed(const cdp__world *w, int32_t peer, const cdp__position *at) {
     const cdp_group *g = cdp__group_of_channel(w, at->channel);
     uint32_t way;
     if (peer < 0 || !at->seq) return false; /* operations count from 1 */
@@ -12321,7 +12327,7 @@ CDP__PRIVATE bool cdp__world_passed(const cdp__world *w, int32_t peer, const cdp
     return false;
 }
 
-/* ---- >>failure/telling: reports a failure to the peers --------------------------------------- */
+/* ---- >>failure/report: reports a failure to the peers ---------------------------------------- */
 
 /* Knows: groups that have failed, and their streams. Promises: every peer that can be reached in
    time receives the record, after any half-sent message; messages of peers are read until then,
@@ -12330,7 +12336,7 @@ CDP__PRIVATE bool cdp__world_passed(const cdp__world *w, int32_t peer, const cdp
 /* Breaks the group, and prepares a FAILURE for every peer that it has exchanged messages with. */
 CDP__PRIVATE void cdp__group_publish(cdp_group *g, const cdp__failure_record *r) {
     const uint64_t now = cdp__now(g->os);
-    const uint64_t share_ms = cdp__failure_share_ns(r, CDP__TELL_MS) / CDP__MS;
+    const uint64_t share_ms = cdp__failure_share_ns(r, CDP__REPORT_MS) / CDP__MS;
     uint64_t answer_ms = CDP__ANSWER_MS;
     uint32_t p;
     if (r->status == CDP_ERR_TIMEOUT) answer_ms = cdp__max(answer_ms, share_ms);
@@ -12343,11 +12349,11 @@ CDP__PRIVATE void cdp__group_publish(cdp_group *g, const cdp__failure_record *r)
            the world */
         peer->used =
             cdp__peer_used(g, p) || cdp__group_linked(g, p) || g->channel != CDP__WORLD_CHANNEL;
-        peer->tell = peer->used;
+        peer->report_due = peer->used;
         g->streams[p].dropping = true;
     }
     g->health = CDP__FAILED;
-    g->settle_ns = now + CDP__TELL_MS * CDP__MS;
+    g->settle_ns = now + CDP__REPORT_MS * CDP__MS;
     g->answer_ns = now + answer_ms * CDP__MS;
     if (g->channel == CDP__WORLD_CHANNEL && g->w->transport.failure.publish)
         g->w->transport.failure.publish(g->w->transport.self, g->cause, g->cause_bytes);
@@ -12357,7 +12363,7 @@ CDP__PRIVATE void cdp__group_publish(cdp_group *g, const cdp__failure_record *r)
 }
 
 /* Sends the record to ranks outside the group, as this rank's last will: it may leave soon. */
-CDP__PRIVATE void cdp__group_send_will(cdp_group *g) {
+CDP__PRIVATE void cdp__group_report_outside(cdp_group *g) {
     const cdp_transport *t = &g->w->transport;
     cdp__head h;
     uint32_t p;
@@ -12379,12 +12385,12 @@ CDP__PRIVATE void cdp__group_send_will(cdp_group *g) {
 /* Reads and drops what p still sends, up to its FAILURE. A process that exits with unread data
    resets its connections, and that reset could overtake the FAILURE that it has sent. */
 CDP__PRIVATE void cdp__group_drain(cdp_group *g, uint32_t p) {
-    if (!g->peers[p].heard && cdp__port_pump(g->w, g->streams[p].peer, NULL) < 0)
-        g->peers[p].heard = true;
+    if (!g->peers[p].answered && cdp__port_pump(g->w, g->streams[p].peer, NULL) < 0)
+        g->peers[p].answered = true;
 }
 
 /* While a failure settles: reads from all peers, which may have sent the cause. */
-CDP__PRIVATE void cdp__group_hear(cdp_group *g) {
+CDP__PRIVATE void cdp__group_drain_all(cdp_group *g) {
     uint32_t p;
     for (p = 0; p < g->desc.world_size && g->health == CDP__SETTLING; ++p)
         if (cdp__peer_used(g, p)) cdp__group_drain(g, p);
@@ -12435,14 +12441,14 @@ CDP__PRIVATE int64_t cdp__flows_finish(cdp_group *g, uint32_t p) {
 }
 
 /* Sends the FAILURE to p. */
-CDP__PRIVATE void cdp__group_tell(cdp_group *g, uint32_t p) {
+CDP__PRIVATE void cdp__group_send_cause(cdp_group *g, uint32_t p) {
     cdp__stream *s = &g->streams[p];
     cdp__head h;
     int64_t r = cdp__group_finish(g, p);
     if (r > 0) r = cdp__flows_finish(g, p);
     if (r < 0) {
-        g->peers[p].heard = true; /* p is lost: there is nothing more to send or to wait for */
-        g->peers[p].tell = false;
+        g->peers[p].answered = true; /* p is lost: there is nothing more to send or to wait for */
+        g->peers[p].report_due = false;
     }
     if (r <= 0) return;
     memset(&h, 0, sizeof h);
@@ -12452,22 +12458,22 @@ CDP__PRIVATE void cdp__group_tell(cdp_group *g, uint32_t p) {
     h.bytes = g->cause_bytes;
     if (!cdp__control_add(g->w, s->peer, &h, g->cause)) return;
     s->sent += CDP__HEAD_BYTES + h.bytes;
-    g->peers[p].tell = false;
+    g->peers[p].report_due = false;
     (void)cdp__port_flush(g->w, s->peer);
 }
 
 /* True while the FAILURE for p is not sent completely. */
-CDP__PRIVATE bool cdp__group_owes(cdp_group *g, uint32_t p) {
+CDP__PRIVATE bool cdp__group_report_unsent(cdp_group *g, uint32_t p) {
     const uint32_t peer = g->streams[p].peer;
-    if (g->peers[p].tell) return true;
-    return !g->peers[p].heard && !cdp__port_flush(g->w, peer)
+    if (g->peers[p].report_due) return true;
+    return !g->peers[p].answered && !cdp__port_flush(g->w, peer)
         && g->w->ports[peer].control_at != g->w->ports[peer].control_used;
 }
 
 /* The group has failed. True while there is time and a peer has not received the FAILURE, or may
    still answer with its own one (reading it empties the connection, see cdp__group_drain). Peers
    answer at once or never, so answers are awaited for CDP__ANSWER_MS only. */
-CDP__PRIVATE bool cdp__group_telling(cdp_group *g, uint64_t now) {
+CDP__PRIVATE bool cdp__group_reporting(cdp_group *g, uint64_t now) {
     bool more = false;
     uint32_t p;
     if (g->settle_ns == CDP__NEVER) return false;
@@ -12477,20 +12483,20 @@ CDP__PRIVATE bool cdp__group_telling(cdp_group *g, uint64_t now) {
         cdp__peer *peer = &g->peers[p];
         /* connected only now */
         if (p != g->desc.rank && !peer->used && cdp__group_linked(g, p))
-            peer->used = peer->tell = true;
+            peer->used = peer->report_due = true;
         if (peer->used) cdp__group_drain(g, p);
     }
     /* a second loop, because a record that was just read may correct the one to be sent */
     for (p = 0; p < g->desc.world_size && now < g->settle_ns; ++p) {
         const cdp__peer *peer = &g->peers[p];
         if (!peer->used) continue;
-        if (peer->tell) cdp__group_tell(g, p);
-        if (cdp__group_owes(g, p) || (!peer->heard && now < g->answer_ns)) more = true;
+        if (peer->report_due) cdp__group_send_cause(g, p);
+        if (cdp__group_report_unsent(g, p) || (!peer->answered && now < g->answer_ns)) more = true;
     }
     return more;
 }
 
-/* ---- >>failure/failing: how a failure becomes an error on all ranks -------------------------- */
+/* ---- >>failure/spread: how a failure becomes an error on all ranks --------------------------- */
 
 /* Knows: groups, streams. Promises: local failures become events of >>failure/blame, and its
    decisions become errors and messages; every failed group reports its cause within a bounded
@@ -12534,12 +12540,12 @@ CDP__PRIVATE CDP__COLD void cdp__domain_step(cdp__world *w, cdp_group *top,
     v.from = from;
     v.record = r;
     v.sure = sure;
-    if (type == CDP__FAILURE_TOLD) {
+    if (type == CDP__FAILURE_REPORTED) {
         v.passed = cdp__world_passed(w, r->end.last.waiter, &r->end.last.at);
         if (top && cdp__past_at(top, r->call.seq)->call.seq == r->call.seq)
             v.own = cdp__fingerprint_of(&cdp__past_at(top, r->call.seq)->call);
     }
-    if (cdp__failure_step(&w->failure, &v) & CDP__FAILURE_REPORT) {
+    if (cdp__failure_step(&w->failure, &v) & CDP__FAILURE_PUBLISH) {
         const cdp__failure_record *cause = &top->domain.record;
         const bool here = cause->observer == (int32_t)w->rank;
         const char *file = top->error.file;
@@ -12551,12 +12557,12 @@ CDP__PRIVATE CDP__COLD void cdp__domain_step(cdp__world *w, cdp_group *top,
             x->error.line = here ? line : 0;
             cdp__group_publish(x, cause);
         }
-        if (!again && top->channel != CDP__WORLD_CHANNEL) cdp__group_send_will(top);
+        if (!again && top->channel != CDP__WORLD_CHANNEL) cdp__group_report_outside(top);
     }
     cdp__world_answer(w);
 }
 
-CDP__PRIVATE bool cdp__world_told_first(cdp__world *w);
+CDP__PRIVATE bool cdp__world_adopt_first(cdp__world *w);
 
 /* A lost rank may have left because of an earlier failure. So this rank offers its record to the
    transport: if that becomes the first record, no rank knows an earlier failure. */
@@ -12573,7 +12579,7 @@ CDP__PRIVATE void cdp__group_offer(cdp_group *g) {
 /* Reports a failure of g that this rank saw to the group that settles it (g or its parent).
    `late`: a deadline of g has passed. Only such a failure is undone if the late operation
    completes; a timeout that a callback of the program returns is not. */
-CDP__PRIVATE CDP__COLD void cdp__group_see(
+CDP__PRIVATE CDP__COLD void cdp__group_observe(
     cdp_group *g, const cdp__failure_record *r, const cdp_error *e, bool late) {
     cdp_group *top = cdp__group_top(g);
     /* a failure that needs no settling overrides one that is being settled */
@@ -12590,12 +12596,12 @@ CDP__PRIVATE CDP__COLD void cdp__group_see(
        that must not undo this failure. */
     if (stops && top->domain.state == CDP__FAILURE_SETTLING) top->health = CDP__SETTLING;
     if (top->domain.state > most) return;
-    if (top->channel == CDP__WORLD_CHANNEL && cdp__world_told_first(g->w)) return;
+    if (top->channel == CDP__WORLD_CHANNEL && cdp__world_adopt_first(g->w)) return;
     if (stops) top->health = CDP__SETTLING;
     top->error.file = e->file;
     top->error.line = e->line;
     cdp__group_activate(top);
-    cdp__domain_step(g->w, top, CDP__FAILURE_SEEN, g->w->rank, r, false);
+    cdp__domain_step(g->w, top, CDP__FAILURE_OBSERVED, g->w->rank, r, false);
     cdp__group_offer(top);
 }
 
@@ -12604,7 +12610,7 @@ CDP__PRIVATE void cdp__group_fail(cdp_group *g, const cdp_error *e, bool late) {
     cdp__failure_record r;
     cdp__record_make(g, &r, e);
     if (x->running) cdp__record_call(&r, &x->task.call, x->round, x->rounds);
-    cdp__group_see(g, &r, e, late);
+    cdp__group_observe(g, &r, e, late);
 }
 
 CDP__PRIVATE void cdp__group_fail_last(cdp_group *g) {
@@ -12624,7 +12630,7 @@ CDP__PRIVATE void cdp__group_break_for(cdp_group *g, const cdp_error *e) {
     cdp__record_make(g, &r, e);
     top->error.file = e->file;
     top->error.line = e->line;
-    cdp__domain_step(g->w, top, CDP__FAILURE_SEEN, g->w->rank, &r, false);
+    cdp__domain_step(g->w, top, CDP__FAILURE_OBSERVED, g->w->rank, &r, false);
 }
 
 /* The deadline of a call passed while transfer `t` was awaited. */
@@ -12644,23 +12650,23 @@ CDP__PRIVATE void cdp__group_late(
     r.expected = t->bytes;
     r.sending = !t->receive;
     r.text[0] = 0; /* the text is made from the fields above */
-    cdp__group_see(g, &r, &e, true);
+    cdp__group_observe(g, &r, &e, true);
 }
 
 /* Handles a failure record of rank `from` of the world, of a group of this rank or another one. */
-CDP__PRIVATE void cdp__world_told(cdp__world *w, uint32_t from, const cdp__failure_record *r) {
+CDP__PRIVATE void cdp__world_on_report(cdp__world *w, uint32_t from, const cdp__failure_record *r) {
     cdp_group *g = cdp__group_of_channel(w, r->domain);
     if (g && cdp__group_parent(g)) g = NULL; /* records are of groups that settle failures */
     if (g) cdp__group_activate(g);
-    cdp__domain_step(w, g, CDP__FAILURE_TOLD, from, r, false);
+    cdp__domain_step(w, g, CDP__FAILURE_REPORTED, from, r, false);
 }
 
 /* Result of reading the first failure record of all ranks, which some transports store. `guess`:
    also accept a record without a group, which the transport only guessed. */
 typedef enum cdp__known_first {
     CDP__FIRST_NONE,
-    CDP__FIRST_NEWS, /* it came from another rank and was handled */
-    CDP__FIRST_OWN   /* this rank's own is the first */
+    CDP__FIRST_OTHER, /* it came from another rank and was handled */
+    CDP__FIRST_OWN    /* this rank's own is the first */
 } cdp__known_first;
 
 CDP__PRIVATE cdp__known_first cdp__world_read_first(cdp__world *w, bool guess) {
@@ -12673,16 +12679,16 @@ CDP__PRIVATE cdp__known_first cdp__world_read_first(cdp__world *w, bool guess) {
     if (g && g->cause_bytes == bytes && memcmp(g->cause, body, bytes) == 0) return CDP__FIRST_OWN;
     if (!guess && !r.domain) return CDP__FIRST_NONE;
     r.domain = CDP__WORLD_CHANNEL;
-    cdp__world_told(w, (uint32_t)r.observer, &r);
-    return CDP__FIRST_NEWS;
+    cdp__world_on_report(w, (uint32_t)r.observer, &r);
+    return CDP__FIRST_OTHER;
 }
 
-CDP__PRIVATE bool cdp__world_told_first(cdp__world *w) {
-    return cdp__world_read_first(w, false) == CDP__FIRST_NEWS;
+CDP__PRIVATE bool cdp__world_adopt_first(cdp__world *w) {
+    return cdp__world_read_first(w, false) == CDP__FIRST_OTHER;
 }
 
 /* Whether this rank received anything from `peer`, which then has finished starting. */
-CDP__PRIVATE bool cdp__world_heard(const cdp__world *w, uint32_t peer) {
+CDP__PRIVATE bool cdp__world_received_from(const cdp__world *w, uint32_t peer) {
     const cdp__stream *s;
     uint32_t i;
     for (i = 0; i < w->stream_rows; ++i)
@@ -12707,7 +12713,7 @@ CDP__PRIVATE void cdp__group_ask_starting(cdp_group *g) {
     v.domain = &g->domain;
     if (!lost) peer = cdp__failure_follow(&g->w->failure, e).named;
     if (peer < 0 || peer == (int32_t)g->w->rank) return;
-    if (!lost && cdp__world_heard(g->w, (uint32_t)peer)) return;
+    if (!lost && cdp__world_received_from(g->w, (uint32_t)peer)) return;
     v.from = (uint32_t)peer;
     named = t->failure.starting(
         t->self, (uint32_t)peer, lost, v.time_ns + 2 * CDP__MS >= g->domain.due_ns);
@@ -12724,7 +12730,7 @@ CDP__PRIVATE CDP__COLD void cdp__group_settle(cdp_group *g) {
     if (g->channel == CDP__WORLD_CHANNEL && lost)
         sure = cdp__world_read_first(g->w, true) == CDP__FIRST_OWN;
     if (g->domain.state != CDP__FAILURE_SETTLING) return;
-    cdp__world_listen(g->w);
+    cdp__world_read_all(g->w);
     cdp__world_answer(g->w);
     if (g->domain.state != CDP__FAILURE_SETTLING) return;
     if (g->channel == CDP__WORLD_CHANNEL || !lost) cdp__group_ask_starting(g);
@@ -12743,7 +12749,7 @@ CDP__PRIVATE bool cdp__world_decode(cdp__world *w, uint64_t channel, uint32_t pe
         CDP_ASSERT(p < g->desc.world_size);
         g->peers[p].used = true;
         /* after its timeout a peer may still send a correction */
-        g->peers[p].heard = good && r->status != CDP_ERR_TIMEOUT;
+        g->peers[p].answered = good && r->status != CDP_ERR_TIMEOUT;
     }
     if (good || !g) return good;
     cdp__fail_peer(CDP_ERR_PEER_LOST, peer, 0, "rank %u failed and left without saying why", peer);
@@ -12777,7 +12783,7 @@ CDP__PRIVATE const cdp__head *cdp__group_call_like(const cdp_group *g, const cdp
     return past->seq == theirs->seq ? past : &g->exec.task.call;
 }
 
-CDP__PRIVATE void cdp__group_odd(cdp_group *g, uint32_t p, const cdp__head *theirs) {
+CDP__PRIVATE void cdp__group_fail_mismatch(cdp_group *g, uint32_t p, const cdp__head *theirs) {
     const cdp__head *call = cdp__group_call_like(g, theirs);
     cdp__failure_record r;
     cdp_error e;
@@ -12790,7 +12796,7 @@ CDP__PRIVATE void cdp__group_odd(cdp_group *g, uint32_t p, const cdp__head *thei
         r.other = cdp__fingerprint_of(theirs);
         r.text[0] = 0;
     }
-    cdp__group_see(g, &r, &e, false);
+    cdp__group_observe(g, &r, &e, false);
 }
 
 /* True if the header belongs to an operation that this rank has begun, and names another call. */
@@ -12805,13 +12811,13 @@ CDP__PRIVATE void cdp__group_lost(cdp_group *g, uint32_t p) {
     cdp__head h;
     if (e.status == CDP_ERR_PEER_LOST && g->health == CDP__HEALTHY
         && cdp__stream_peek(g->w, &g->streams[p], &h) && cdp__group_differs(g, &h))
-        cdp__group_odd(g, p, &h);
+        cdp__group_fail_mismatch(g, p, &h);
     cdp__group_fail(g, &e, false);
 }
 
 /* Reads from peers that this rank does not wait for: they may have failed, or made another call.
    The world's group calls this only during long waits: its transport reports failures. */
-CDP__PRIVATE bool cdp__group_listen(cdp_group *g) {
+CDP__PRIVATE bool cdp__group_poll_peers(cdp_group *g) {
     uint32_t p;
     for (p = 0; p < g->desc.world_size && g->health == CDP__HEALTHY; ++p) {
         cdp__stream *s = &g->streams[p];
@@ -12822,7 +12828,7 @@ CDP__PRIVATE bool cdp__group_listen(cdp_group *g) {
         (void)cdp__port_pump(g->w, s->peer, NULL);
         if (g->health != CDP__HEALTHY) return true;
         if (!cdp__stream_peek(g->w, s, &h) || !cdp__group_differs(g, &h)) continue;
-        cdp__group_odd(g, p, &h);
+        cdp__group_fail_mismatch(g, p, &h);
         return true;
     }
     return g->health != CDP__HEALTHY;
@@ -12839,14 +12845,14 @@ CDP__PRIVATE bool cdp__world_differs(cdp__world *w, uint32_t peer, const cdp__wa
         const cdp__head *own = &cdp__past_at(g, m->calls[i].seq)->call;
         const cdp__head theirs = cdp__fingerprint_head(&m->calls[i]);
         if (own->seq != theirs.seq || cdp__same_call(own, &theirs)) continue;
-        cdp__group_odd(g, p, &theirs);
+        cdp__group_fail_mismatch(g, p, &theirs);
         return true;
     }
     return false;
 }
 
 /* Handles a FAILURE, WAIT or ENDPOINT of rank `peer` of the world. False: it is invalid. */
-CDP__PRIVATE CDP__COLD bool cdp__world_note(cdp__world *w, uint32_t peer, uint8_t type,
+CDP__PRIVATE CDP__COLD bool cdp__world_on_control(cdp__world *w, uint32_t peer, uint8_t type,
     uint64_t channel, const uint8_t *body, uint32_t bytes) {
     cdp__wait_message wait;
     cdp__answer_message answer;
@@ -12854,7 +12860,7 @@ CDP__PRIVATE CDP__COLD bool cdp__world_note(cdp__world *w, uint32_t peer, uint8_
     cdp__failure_event v;
     if (type == CDP__MESSAGE_FAILURE) {
         if (cdp__world_decode(w, channel, peer, body, bytes, &failure))
-            cdp__world_told(w, peer, &failure);
+            cdp__world_on_report(w, peer, &failure);
         return true;
     }
     memset(&v, 0, sizeof v);
@@ -12880,7 +12886,7 @@ CDP__PRIVATE CDP__COLD bool cdp__world_note(cdp__world *w, uint32_t peer, uint8_
 }
 
 /* Its peers have been told. Those that have not accepted the record by now do not get it. */
-CDP__PRIVATE void cdp__group_told(cdp_group *g) {
+CDP__PRIVATE void cdp__group_reported(cdp_group *g) {
     if (g->settle_ns == CDP__NEVER) return;
     g->settle_ns = CDP__NEVER;
     cdp__group_dump_failed(g);
@@ -13050,7 +13056,7 @@ CDP__PRIVATE void cdp__post_complete(cdp__flow *flow, uint32_t way) {
     if (post->got) post->got->count = post->call.count;
     if (g->w->failure.waited || g->w->failure.waiting)
         cdp__wait_done(g, cdp__flow_channel(flow, way == 1), post->call.seq + 1);
-    if (g->w->failure.willed) cdp__rank_goes_on(g->w, flow->s.peer, post->start_ns);
+    if (g->w->failure.report_count) cdp__rank_continued(g->w, flow->s.peer, post->start_ns);
     cdp__post_remember(g, post, now);
     cdp__post_give(g, post, false);
     ++g->w->arrivals;
@@ -13058,13 +13064,13 @@ CDP__PRIVATE void cdp__post_complete(cdp__flow *flow, uint32_t way) {
     cdp__group_ended(g);
 }
 
-CDP__PRIVATE void cdp__post_see(cdp__flow *flow, const cdp__post *post) {
+CDP__PRIVATE void cdp__post_check_peer(cdp__flow *flow, const cdp__post *post) {
     const cdp_error e = *cdp_last_error();
     cdp__failure_record r;
     cdp__record_make(flow->g, &r, &e);
     cdp__record_call(&r, &post->call, 0, 1);
     r.at.channel = cdp__flow_channel(flow, post->x.receive);
-    cdp__group_see(flow->g, &r, &e, false);
+    cdp__group_observe(flow->g, &r, &e, false);
 }
 
 /* The message failed; the reason is this thread's last error. A send may find that the peer is lost
@@ -13078,7 +13084,7 @@ CDP__PRIVATE void cdp__post_fail(cdp__flow *flow, const cdp__post *post) {
     if (!post->x.receive) (void)cdp__port_pump(flow->g->w, flow->s.peer, NULL);
     if (flow->g->health != CDP__HEALTHY) return;
     *cdp__error_slot() = e;
-    cdp__post_see(flow, post);
+    cdp__post_check_peer(flow, post);
 }
 
 /* A receive of up to call.count elements adopts the true count of the message. */
@@ -13092,7 +13098,7 @@ CDP__PRIVATE bool cdp__post_accept(cdp__post *post) {
 }
 
 /* The header differs from what this receive expects. True: the receive accepts it after all. */
-CDP__PRIVATE bool cdp__post_odd(cdp__flow *flow, cdp__post *post) {
+CDP__PRIVATE bool cdp__post_mismatch(cdp__flow *flow, cdp__post *post) {
     cdp__transfer *x = &post->x;
     const cdp__head *h = &x->theirs;
     const uint32_t other = flow->s.peer;
@@ -13123,8 +13129,8 @@ CDP__PRIVATE bool cdp__flow_move(cdp__flow *flow, uint32_t way) {
         if (!post->begun) cdp__post_begin(flow, post, way == 1);
         r = way == 1 ? cdp__transfer_receive(g->w, &post->x) : cdp__transfer_send(g->w, &post->x);
         if (g->health != CDP__HEALTHY) return true;
-        if (r == CDP__ODD) {
-            if (!cdp__post_odd(flow, post)) return true;
+        if (r == CDP__TRANSFER_MISMATCH) {
+            if (!cdp__post_mismatch(flow, post)) return true;
         } else if (r < 0) {
             cdp__post_fail(flow, post);
             return true;
@@ -13181,13 +13187,14 @@ CDP__PRIVATE bool cdp__flows_due(cdp_group *g, uint64_t now) {
 /* Nothing moves: reads from peers that this rank only sends to, which may have failed. */
 CDP__PRIVATE cdp__advance cdp__flows_stuck(cdp_group *g, uint64_t now) {
     cdp__flow *flow;
-    if (now < g->listen_ns) return CDP__BLOCKED;
-    g->listen_ns = now + CDP__LISTEN_MS * CDP__MS;
+    if (now < g->poll_peers_ns) return CDP__BLOCKED;
+    g->poll_peers_ns = now + CDP__POLL_PEERS_MS * CDP__MS;
     for (flow = g->active_flows; flow && g->health == CDP__HEALTHY; flow = flow->next_active)
         if (flow->first[0] && !flow->first[1] && !flow->s.body_left
             && cdp__port_pump(g->w, flow->s.peer, NULL) < 0 && g->health == CDP__HEALTHY)
             cdp__post_fail(flow, flow->first[0]);
-    if (g->health == CDP__HEALTHY && g->channel != CDP__WORLD_CHANNEL) (void)cdp__group_listen(g);
+    if (g->health == CDP__HEALTHY && g->channel != CDP__WORLD_CHANNEL)
+        (void)cdp__group_poll_peers(g);
     return g->health == CDP__HEALTHY ? CDP__BLOCKED : CDP__MOVED;
 }
 
@@ -13197,14 +13204,14 @@ CDP__PRIVATE void cdp__flow_waits(cdp__flow *flow) {
     uint32_t way;
     for (way = 0; way < 2; ++way) {
         cdp__post *post = flow->first[way];
-        cdp__place at;
+        cdp__position at;
         if (!post) continue;
         memset(&at, 0, sizeof at);
         at.channel = cdp__flow_channel(flow, way == 1);
         at.seq = post->call.seq;
         if (post->seen != post->x.moved + 1 && flow->g->w->failure.waited)
-            cdp__wait_over(flow->g, at.channel, at.seq, 0);
-        cdp__wait_lasts(flow->g, &at, flow->s.peer, post->start_ns, false);
+            cdp__wait_ended(flow->g, at.channel, at.seq, 0);
+        cdp__wait_long(flow->g, &at, flow->s.peer, post->start_ns, false);
         post->seen = post->x.moved + 1;
     }
 }
@@ -13269,7 +13276,7 @@ CDP__PRIVATE cdp_status cdp__flow_post(cdp__flow *flow, const cdp_transfer *t,
     post->seen = 1;
     g->wait_ns = cdp__min(g->wait_ns, now + cdp__failure_period_ns(post->timeout_ms));
     g->soonest_ns = cdp__min(g->soonest_ns, post->deadline_ns);
-    if (!flow->active && !g->exec.running) g->listen_ns = now + CDP__LISTEN_MS * CDP__MS;
+    if (!flow->active && !g->exec.running) g->poll_peers_ns = now + CDP__POLL_PEERS_MS * CDP__MS;
     cdp__flow_activate(flow);
     cdp__group_activate(g);
     return CDP_OK;
@@ -13299,7 +13306,7 @@ CDP__PRIVATE cdp_status cdp__post_cancel(cdp_group *g, uint64_t seq) {
     CDP_ASSERT(*at == post);
     cdp__transfer_revoke(g->w, &post->x);
     *at = post->next;
-    cdp__wait_over(g, cdp__flow_channel(flow, way == 1), post->call.seq, 0);
+    cdp__wait_ended(g, cdp__flow_channel(flow, way == 1), post->call.seq, 0);
     if (!post->next) flow->last[way] = last;
     for (; *at; at = &(*at)->next)
         --(*at)->call.seq;
@@ -13432,26 +13439,26 @@ CDP__PRIVATE cdp_status cdp__failed_status(const cdp_group *g) {
 }
 
 /* The status of use number `use` of a pool entry. */
-CDP__PRIVATE cdp_status cdp__use_look(
+CDP__PRIVATE cdp_status cdp__use_status(
     const cdp_group *g, uint64_t now_used, uint64_t use, uint64_t cancelled) {
     if (now_used == use) return cdp__failed_status(g);
     return now_used - use <= 64 && cancelled >> (now_used - 1 - use) & 1 ? CDP_ERR_ABORTED : CDP_OK;
 }
 
-CDP__PRIVATE cdp_status cdp__pend_look(const cdp_group *g, uint64_t seq) {
+CDP__PRIVATE cdp_status cdp__deferred_status(const cdp_group *g, uint64_t seq) {
     const uint64_t use = seq >> 16 & ((1ull << 47) - 1), index = seq & 0xffff;
-    if (!g->pends || index >= g->desc.max_pending) return cdp__failed_status(g);
-    return cdp__use_look(g, g->pends[index].use, use, g->pends[index].cancelled);
+    if (!g->deferred || index >= g->desc.max_pending) return cdp__failed_status(g);
+    return cdp__use_status(g, g->deferred[index].use, use, g->deferred[index].cancelled);
 }
 
-CDP__PRIVATE cdp_status cdp__post_look(const cdp_group *g, uint64_t seq) {
+CDP__PRIVATE cdp_status cdp__post_status(const cdp_group *g, uint64_t seq) {
     const uint64_t index = seq & ((1u << CDP__POST_INDEX) - 1);
     const uint64_t use = (seq & ~CDP__POST_BIT) >> CDP__POST_INDEX;
     if (index >= g->post_count) return cdp__failed_status(g);
-    return cdp__use_look(g, g->posts[index]->use, use, g->posts[index]->cancelled);
+    return cdp__use_status(g, g->posts[index]->use, use, g->posts[index]->cancelled);
 }
 
-CDP__PRIVATE cdp_status cdp__device_look(const cdp_group *g, uint64_t seq) {
+CDP__PRIVATE cdp_status cdp__device_status(const cdp_group *g, uint64_t seq) {
     cdp_status st = CDP_PENDING;
     /* a thread that waits receives the cause */
     if (g->health == CDP__FAILED) return g->error.status;
@@ -13461,11 +13468,11 @@ CDP__PRIVATE cdp_status cdp__device_look(const cdp_group *g, uint64_t seq) {
 
 /* True if this work was started in this group. */
 CDP__PRIVATE bool cdp__work_exists(const cdp_group *g, uint64_t seq) {
-    if (seq & CDP__PEND_BIT) {
+    if (seq & CDP__DEFERRED_BIT) {
         const uint64_t use = seq >> 16 & ((1ull << 47) - 1), index = seq & 0xffff;
-        const cdp__pend *s = g->pends ? g->pends + index : NULL;
+        const cdp__deferred *s = g->deferred ? g->deferred + index : NULL;
         if (!s || index >= g->desc.max_pending) return false;
-        return use < s->use || (use == s->use && s->kind != CDP__PEND_FREE);
+        return use < s->use || (use == s->use && s->kind != CDP__DEFERRED_FREE);
     }
     if (seq & CDP__DEVICE_BIT) return true; /* only the backend can tell */
     if (seq & CDP__POST_BIT) {
@@ -13485,12 +13492,12 @@ CDP__PRIVATE uint64_t cdp__op_arrived(const cdp_group *g, uint64_t seq) {
 
 /* OK, PENDING or the error of the failure; does not change the thread's last error. While a
    failure is being passed on, the operation's memory is still in use, so the result is PENDING. */
-CDP__PRIVATE cdp_status cdp__work_look(const cdp_group *g, uint64_t seq) {
+CDP__PRIVATE cdp_status cdp__work_status(const cdp_group *g, uint64_t seq) {
     if (seq == CDP__ALL_WORK)
         return !g->w->active && !g->w->pending ? CDP_OK : cdp__failed_status(g);
-    if (seq & CDP__PEND_BIT) return cdp__pend_look(g, seq);
-    if (seq & CDP__DEVICE_BIT) return cdp__device_look(g, seq);
-    if (seq & CDP__POST_BIT) return cdp__post_look(g, seq);
+    if (seq & CDP__DEFERRED_BIT) return cdp__deferred_status(g, seq);
+    if (seq & CDP__DEVICE_BIT) return cdp__device_status(g, seq);
+    if (seq & CDP__POST_BIT) return cdp__post_status(g, seq);
     return g->completed >= seq ? CDP_OK : cdp__failed_status(g);
 }
 
@@ -13556,10 +13563,10 @@ CDP__PRIVATE void cdp__group_begin(cdp_group *g) {
     g->wait_ns = cdp__min(g->wait_ns, op->start_ns + cdp__failure_period_ns(op->rq.timeout_ms));
     g->seen_moved = 0;
     g->seen_round = 0;
-    g->listen_ns = g->channel == CDP__WORLD_CHANNEL || g->desc.world_size < 3
+    g->poll_peers_ns = g->channel == CDP__WORLD_CHANNEL || g->desc.world_size < 3
         ? CDP__NEVER
-        : op->start_ns + CDP__LISTEN_MS * CDP__MS;
-    g->take_back_ns = CDP__NEVER;
+        : op->start_ns + CDP__POLL_PEERS_MS * CDP__MS;
+    g->revoke_ns = CDP__NEVER;
     cdp__exec_begin(&g->exec, &task, again);
     past->rounds = g->exec.rounds;
 }
@@ -13587,14 +13594,14 @@ CDP__PRIVATE void cdp__group_complete(cdp_group *g) {
     const uint64_t now = cdp__now(g->os);
     cdp__past *past = cdp__past_at(g, op.seq);
     if (g->w->failure.waited || g->w->failure.waiting) cdp__wait_done(g, g->channel, op.seq + 1);
-    if (g->w->failure.willed) cdp__group_goes_on(g, op.start_ns);
+    if (g->w->failure.report_count) cdp__group_continued(g, op.start_ns);
     past->end_ns = now;
     past->round = g->exec.round;
     g->queue_at = (g->queue_at + 1) % g->queue_room;
     --g->queue_used;
     g->completed = op.seq;
     if (!g->queue_used && !g->active_flows) g->soonest_ns = CDP__NEVER;
-    g->listen_ns = 0;
+    g->poll_peers_ns = 0;
     if (op.done) op.done(op.user, op.start_ns, now);
     cdp__group_ended(g);
 }
@@ -13620,23 +13627,23 @@ CDP__PRIVATE void cdp__group_fail_timeout(cdp_group *g, uint64_t now) {
 CDP__PRIVATE void cdp__group_fault(cdp_group *g) {
     const cdp__exec *x = &g->exec;
     if (x->fault == CDP__FAULT_LOST) cdp__group_lost(g, x->fault_rank);
-    if (x->fault == CDP__FAULT_ODD) cdp__group_odd(g, x->fault_rank, &x->theirs);
+    if (x->fault == CDP__FAULT_MISMATCH) cdp__group_fail_mismatch(g, x->fault_rank, &x->theirs);
     if (x->fault == CDP__FAULT_NOMEM) cdp__group_fail_last(g);
 }
 
 /* Called when nothing moves: sends exposed payloads that are not being read, and reads from
    other peers, each when its time has come. */
 CDP__PRIVATE cdp__advance cdp__group_stuck(cdp_group *g, uint64_t now) {
-    if (g->exec.exposing && g->take_back_ns == CDP__NEVER)
-        g->take_back_ns = now + CDP__TAKE_BACK_MS * CDP__MS;
-    if (now >= g->take_back_ns) {
-        g->take_back_ns = CDP__NEVER;
+    if (g->exec.exposing && g->revoke_ns == CDP__NEVER)
+        g->revoke_ns = now + CDP__REVOKE_MS * CDP__MS;
+    if (now >= g->revoke_ns) {
+        g->revoke_ns = CDP__NEVER;
         g->exec.exposing = false;
-        if (cdp__exec_take_back(&g->exec)) return CDP__MOVED;
+        if (cdp__exec_try_revoke(&g->exec)) return CDP__MOVED;
     }
-    if (now >= g->listen_ns) {
-        g->listen_ns = now + CDP__LISTEN_MS * CDP__MS;
-        if (cdp__group_listen(g)) return CDP__MOVED;
+    if (now >= g->poll_peers_ns) {
+        g->poll_peers_ns = now + CDP__POLL_PEERS_MS * CDP__MS;
+        if (cdp__group_poll_peers(g)) return CDP__MOVED;
     }
     return CDP__BLOCKED;
 }
@@ -13645,7 +13652,7 @@ CDP__PRIVATE cdp__advance cdp__group_stuck(cdp_group *g, uint64_t now) {
 CDP__PRIVATE bool cdp__group_gate(cdp_group *g, uint64_t now) {
     cdp__op *op = cdp__group_head(g);
     const cdp_group *other = op->after.group;
-    const cdp_status st = cdp__work_look(other, op->after.seq);
+    const cdp_status st = cdp__work_status(other, op->after.seq);
     if (st == CDP_OK) {
         op->after.group = NULL;
         return true;
@@ -13657,9 +13664,9 @@ CDP__PRIVATE bool cdp__group_gate(cdp_group *g, uint64_t now) {
         else
             cdp__fail(st, "the work that this one was to follow was cancelled");
         cdp__group_fail_last(g);
-    } else if (g->channel != CDP__WORLD_CHANNEL && now >= g->listen_ns) {
-        g->listen_ns = now + CDP__LISTEN_MS * CDP__MS;
-        (void)cdp__group_listen(g);
+    } else if (g->channel != CDP__WORLD_CHANNEL && now >= g->poll_peers_ns) {
+        g->poll_peers_ns = now + CDP__POLL_PEERS_MS * CDP__MS;
+        (void)cdp__group_poll_peers(g);
     }
     return false;
 }
@@ -13693,15 +13700,15 @@ CDP__PRIVATE void cdp__queue_waits(cdp_group *g, bool look, bool tick) {
     const cdp__transfer *late = cdp__exec_late(&g->exec);
     const bool same = late && g->seen_round == g->exec.round && g->seen_moved == late->moved;
     const cdp__op *op = cdp__group_head(g);
-    cdp__place at;
+    cdp__position at;
     memset(&at, 0, sizeof at);
     at.channel = g->channel;
     at.seq = op->seq;
     at.round = g->exec.round;
-    if (!same && g->w->failure.waited) cdp__wait_over(g, at.channel, at.seq, at.round);
+    if (!same && g->w->failure.waited) cdp__wait_ended(g, at.channel, at.seq, at.round);
     if (!late) return;
     if (look)
-        cdp__wait_lasts(g, &at, late->s->peer, op->start_ns, tick && late->receive && !late->moved);
+        cdp__wait_long(g, &at, late->s->peer, op->start_ns, tick && late->receive && !late->moved);
     g->seen_round = g->exec.round;
     g->seen_moved = late->moved;
 }
@@ -13723,14 +13730,14 @@ CDP__PRIVATE bool cdp__group_waits(cdp_group *g, uint64_t now) {
         /* from the last check, or from the beginning of the latest wait */
         g->wait_ns = now + period;
         for (i = 0; i < g->exec.transfer_count && g->exec.running; ++i)
-            if (cdp__exec_overhear(&g->exec, i)) {
+            if (cdp__exec_check_receiver(&g->exec, i)) {
                 cdp__group_fault(g);
                 return true;
             }
-        if (g->health != CDP__HEALTHY || cdp__group_listen(g)) return true;
+        if (g->health != CDP__HEALTHY || cdp__group_poll_peers(g)) return true;
     }
     cdp__world_answer(w);
-    if (w->failure.waited) cdp__world_listen(w);
+    if (w->failure.waited) cdp__world_read_all(w);
     /* the messages just read may let this rank continue; then it does not answer now */
     return w->failure.outbox || g->health != CDP__HEALTHY;
 }
@@ -13766,12 +13773,12 @@ CDP__PRIVATE cdp__advance cdp__group_blocked(cdp_group *g) {
    with `top`. */
 CDP__PRIVATE bool cdp__domain_late(cdp_group *top, uint64_t now) {
     cdp_group *x;
-    const cdp__pend *s;
+    const cdp__deferred *s;
     for (x = top->w->groups; x; x = x->next)
         if (cdp__group_top(x) == top && (x->health != CDP__HEALTHY || cdp__group_due(x, now)))
             return true;
     for (s = top->w->pending; s; s = s->next)
-        if (s->kind == CDP__PEND_ANY && s->set && s->deadline_ns <= now
+        if (s->kind == CDP__DEFERRED_ANY && s->set && s->deadline_ns <= now
             && cdp__group_top(s->of) == top)
             return true;
     return false;
@@ -13803,13 +13810,13 @@ CDP__PRIVATE void cdp__flows_turn(cdp_group *g) {
 /* Polls everything once. Never blocks; allocates only for the first operation of a size. */
 CDP__PRIVATE cdp__advance cdp__group_poll(cdp_group *g) {
     cdp__advance polled, flows = CDP__IDLE;
-    if (g->health != CDP__HEALTHY) cdp__poll_hears(g->w);
-    if (g->health == CDP__SETTLING) cdp__group_hear(g);
+    if (g->health != CDP__HEALTHY) cdp__poll_extend(g->w);
+    if (g->health == CDP__SETTLING) cdp__group_drain_all(g);
     if (g->health == CDP__SETTLING && !cdp__group_parent(g)) cdp__group_settle(g);
     if (g->health == CDP__SETTLING) return CDP__BLOCKED;
     if (g->health == CDP__FAILED) {
-        if (cdp__group_telling(g, cdp__now(g->os))) return CDP__BLOCKED;
-        cdp__group_told(g);
+        if (cdp__group_reporting(g, cdp__now(g->os))) return CDP__BLOCKED;
+        cdp__group_reported(g);
         return CDP__IDLE;
     }
     polled = cdp__queue_begin(g);
@@ -13843,10 +13850,10 @@ CDP__PRIVATE uint64_t cdp__group_deadline(const cdp_group *g) {
     if (g->health == CDP__FAILED && g->settle_ns != CDP__NEVER && g->answer_ns) return g->answer_ns;
     if (g->health == CDP__SETTLING) return cdp__group_settle_end(g);
     if (g->health != CDP__HEALTHY) return g->settle_ns;
-    if (g->active_flows) at = cdp__min(at, cdp__min(g->wait_ns, g->listen_ns));
+    if (g->active_flows) at = cdp__min(at, cdp__min(g->wait_ns, g->poll_peers_ns));
     if (g->exec.running)
-        return cdp__min(cdp__min(at, g->take_back_ns), cdp__min(g->wait_ns, g->listen_ns));
-    return g->channel != CDP__WORLD_CHANNEL ? cdp__min(at, g->listen_ns) : at;
+        return cdp__min(cdp__min(at, g->revoke_ns), cdp__min(g->wait_ns, g->poll_peers_ns));
+    return g->channel != CDP__WORLD_CHANNEL ? cdp__min(at, g->poll_peers_ns) : at;
 }
 
 /* ---- >>group/hub: the in-process transport --------------------------------------------------- */
@@ -13882,7 +13889,7 @@ typedef struct cdp__hub_end {
     cdp__line **lines; /* by peer, made on first use */
     uint32_t rank;
     uint32_t seen[2]; /* counts of its doorbell when last polled */
-    bool told;        /* this rank's group was told that there is a record */
+    bool broken_seen; /* this rank's group was told that there is a record */
     /* the rank has joined, so destroying this end means that it leaves; false after an invalid
        desc, so that the rank may try again */
     bool made;
@@ -14027,8 +14034,8 @@ CDP__PRIVATE cdp_status cdp__hub_wait(void *self, cdp_lock *lock, uint64_t deadl
         cdp_lock_acquire(lock);
     }
     cdp__doorbell_seen(bell, e->seen);
-    if (e->told || !cdp__atomic_load_u32(&e->hub->broken, CDP__ACQUIRE)) return CDP_OK;
-    e->told = true;
+    if (e->broken_seen || !cdp__atomic_load_u32(&e->hub->broken, CDP__ACQUIRE)) return CDP_OK;
+    e->broken_seen = true;
     /* cdp__hub_first() returns the record */
     return cdp__fail(CDP_ERR_PEER_LOST, "another rank has failed");
 }
@@ -14096,7 +14103,7 @@ CDP__PRIVATE CDP__COLD void cdp__hub_publish(void *self, const void *record, uin
         h->cause_bytes = bytes;
     }
     cdp_lock_release(&h->cause_lock);
-    end->told = true;
+    end->broken_seen = true;
     /* also those without messages from this rank */
     if (!cdp__atomic_swap_u32(&h->broken, 1, CDP__ACQ_REL)) cdp__hub_ring_all(h);
 }
@@ -14228,7 +14235,7 @@ CDP__PRIVATE void cdp__hub_refuse(void *self) {
 
 #endif /* CDP_NO_HUB */
 
-/* ---- >>group/pending: runs works that are not operations ------------------------------------- */
+/* ---- >>group/deferred: runs works that are not operations ------------------------------------ */
 
 /* Knows: the pool of works of a group, the list of waiting works. Promises: a work stays a plain
    value; nothing is allocated after the pool. */
@@ -14253,16 +14260,17 @@ CDP__PRIVATE cdp_status cdp__must_not_wait(void) {
 
 /* Takes the pool entry that was free longest. NULL: the reason is this thread's last error. Lock
    held. */
-CDP__PRIVATE cdp__pend *cdp__pend_open(cdp_group *g, cdp__pend_kind kind, cdp_work *out) {
+CDP__PRIVATE cdp__deferred *cdp__deferred_open(
+    cdp_group *g, cdp__deferred_kind kind, cdp_work *out) {
     const uint32_t room = g->desc.max_pending;
-    cdp__pend *s;
+    cdp__deferred *s;
     uint32_t i;
-    if (!g->pends) g->pends = (cdp__pend *)cdp__alloc_zero(g->os, room * sizeof *s);
-    if (!g->pends) {
+    if (!g->deferred) g->deferred = (cdp__deferred *)cdp__alloc_zero(g->os, room * sizeof *s);
+    if (!g->deferred) {
         (void)cdp__fail_nomem("the pool of pending works", room * sizeof *s);
         return NULL;
     }
-    for (i = 0; i < room && g->pends[(g->pend_at + i) % room].kind; ++i) {
+    for (i = 0; i < room && g->deferred[(g->deferred_at + i) % room].kind; ++i) {
     }
     if (i == room) {
         (void)cdp__fail(CDP_ERR_STATE,
@@ -14271,68 +14279,68 @@ CDP__PRIVATE cdp__pend *cdp__pend_open(cdp_group *g, cdp__pend_kind kind, cdp_wo
             room);
         return NULL;
     }
-    g->pend_at = (g->pend_at + i) % room;
-    s = &g->pends[g->pend_at];
+    g->deferred_at = (g->deferred_at + i) % room;
+    s = &g->deferred[g->deferred_at];
     s->kind = kind;
     s->owner = g;
     s->next = NULL;
-    s->look = NULL;
+    s->poll = NULL;
     s->of = NULL;
     s->deadline_ns = CDP__NEVER;
     s->wait_ns = 0;
-    s->told = 0;
+    s->reported_ns = 0;
     s->set = 0;
     memset(&s->after, 0, sizeof s->after);
     out->group = g;
-    out->seq = CDP__PEND_BIT | s->use << 16 | g->pend_at;
-    g->pend_at = (g->pend_at + 1) % room;
+    out->seq = CDP__DEFERRED_BIT | s->use << 16 | g->deferred_at;
+    g->deferred_at = (g->deferred_at + 1) % room;
     return s;
 }
 
-CDP__PRIVATE void cdp__pend_enlist(cdp__pend *s) {
-    cdp__pend **at = &s->owner->w->pending;
+CDP__PRIVATE void cdp__deferred_enlist(cdp__deferred *s) {
+    cdp__deferred **at = &s->owner->w->pending;
     while (*at)
         at = &(*at)->next;
     *at = s;
 }
 
-CDP__PRIVATE CDP__ONE_COPY void cdp__pend_unlist(cdp__pend *s) {
-    cdp__pend **at = &s->owner->w->pending;
+CDP__PRIVATE CDP__ONE_COPY void cdp__deferred_unlist(cdp__deferred *s) {
+    cdp__deferred **at = &s->owner->w->pending;
     while (*at && *at != s)
         at = &(*at)->next;
     if (*at) *at = s->next;
 }
 
 /* The work no longer waits for other ranks. */
-CDP__PRIVATE void cdp__pend_over(cdp__pend *s) {
-    cdp__pend_unlist(s);
-    if (s->told) cdp__wait_over(s->of, s->set, 0, 0);
-    s->told = 0;
+CDP__PRIVATE void cdp__deferred_end_wait(cdp__deferred *s) {
+    cdp__deferred_unlist(s);
+    if (s->reported_ns) cdp__wait_ended(s->of, s->set, 0, 0);
+    s->reported_ns = 0;
 }
 
 /* The work has ended, completed or cancelled: frees its entry. */
-CDP__PRIVATE void cdp__pend_close(cdp__pend *s, bool cancelled) {
+CDP__PRIVATE void cdp__deferred_close(cdp__deferred *s, bool cancelled) {
     s->cancelled = s->cancelled << 1 | (cancelled ? 1u : 0u);
-    s->kind = CDP__PEND_FREE;
+    s->kind = CDP__DEFERRED_FREE;
     ++s->use;
 }
 
 /* Wakes all threads that may wait for what has just changed. */
-CDP__PRIVATE void cdp__world_tell(cdp__world *m) {
+CDP__PRIVATE void cdp__world_wake(cdp__world *m) {
     if (m->cond) m->os->threads.cond_broadcast(m->os->user, m->cond);
     if (m->sleeping) m->transport.wake(m->transport.self);
 }
 
 /* Calls the function of a work that ended with status `st`, without the lock. If the function
    returns an error, the group fails. */
-CDP__PRIVATE void cdp__pend_call(cdp__pend *s, cdp_status st) {
+CDP__PRIVATE void cdp__deferred_call(cdp__deferred *s, cdp_status st) {
     cdp_group *g = s->owner;
     cdp__world *m = g->w;
     /* true if this thread runs a callback of another world, which has polled this one */
     const bool within = *cdp__inside();
     const uint64_t until = m->poll_until_ns; /* of this thread's poll, not of others meanwhile */
     cdp_status answer;
-    cdp__pend_unlist(s);
+    cdp__deferred_unlist(s);
     m->calling = g;
     m->poll_until_ns = 0;
     cdp_lock_release(&m->lock);
@@ -14349,9 +14357,9 @@ CDP__PRIVATE void cdp__pend_call(cdp__pend *s, cdp_status st) {
                 answer, "a function given to cdp_work_then() returned %s", cdp_status_name(answer));
         if (first) cdp__group_fail_last(g);
     } else if (g->health != CDP__FAILED || st == CDP_OK) {
-        cdp__pend_close(s, st != CDP_OK);
+        cdp__deferred_close(s, st != CDP_OK);
     }
-    cdp__world_tell(m);
+    cdp__world_wake(m);
 }
 
 /* Sets this thread's last error to the reason why a work failed. */
@@ -14364,55 +14372,56 @@ CDP__PRIVATE cdp_status cdp__work_explain(const cdp_group *g, cdp_status st) {
 }
 
 /* Polls waiting works in the order of the calls. Functions of the program run one at a time. */
-CDP__PRIVATE cdp__advance cdp__pends_poll(cdp__world *m) {
+CDP__PRIVATE cdp__advance cdp__deferred_poll(cdp__world *m) {
     const uint64_t now = m->os->now_ns(m->os->user);
-    cdp__pend *s;
+    cdp__deferred *s;
     ++m->polls;
     for (s = m->pending; s; s = s->next) {
         cdp_status st;
-        if (s->look && s->look(s, now)) return CDP__MOVED; /* the list may have changed */
-        st = s->kind == CDP__PEND_THEN && !m->calling ? cdp__work_look(s->after.group, s->after.seq)
-                                                      : CDP_PENDING;
+        if (s->poll && s->poll(s, now)) return CDP__MOVED; /* the list may have changed */
+        st = s->kind == CDP__DEFERRED_THEN && !m->calling
+            ? cdp__work_status(s->after.group, s->after.seq)
+            : CDP_PENDING;
         if (st == CDP_PENDING) continue;
         if (st != CDP_OK) (void)cdp__work_explain(s->after.group, st);
-        cdp__pend_call(s, st);
+        cdp__deferred_call(s, st);
         return CDP__MOVED;
     }
     return CDP__IDLE;
 }
 
-CDP__PRIVATE uint64_t cdp__pends_deadline(const cdp__world *m) {
-    const cdp__pend *s;
+CDP__PRIVATE uint64_t cdp__deferred_deadline(const cdp__world *m) {
+    const cdp__deferred *s;
     uint64_t at = CDP__NEVER;
     for (s = m->pending; s; s = s->next) {
         /* a late receive goes on until its group has settled the cause */
         if (!s->set || !cdp__group_settling(s->of)) at = cdp__min(at, s->deadline_ns);
-        if (s->look && s->wait_ns) at = cdp__min(at, s->wait_ns);
+        if (s->poll && s->wait_ns) at = cdp__min(at, s->wait_ns);
     }
     return at;
 }
 
 /* The group is being destroyed: calls its waiting functions a last time with an error, and fails
    operations of other groups that were to start after its works. */
-CDP__PRIVATE void cdp__pends_drop(cdp_group *g) {
+CDP__PRIVATE void cdp__deferred_drop(cdp_group *g) {
     cdp__world *m = g->w;
-    cdp__pend *s;
+    cdp__deferred *s;
     cdp_group *x;
     uint32_t i;
     for (s = m->pending; s; s = s ? s->next : m->pending) {
         if (s->owner != g && s->of != g) continue;
-        if (s->kind == CDP__PEND_THEN)
-            cdp__pend_call(
+        if (s->kind == CDP__DEFERRED_THEN)
+            cdp__deferred_call(
                 s, cdp__fail(CDP_ERR_STATE, "the group was destroyed before this work was done"));
         else
-            cdp__pend_over(s);
+            cdp__deferred_end_wait(s);
         s = NULL;
     }
     for (x = m->groups; x; x = x->next)
         for (i = 0; i < x->queue_used; ++i) {
             cdp_work *after = &x->queue[(x->queue_at + i) % x->queue_room].after;
             if (!after->group || cdp__group_top(after->group) != g) continue;
-            if (x != g && x->parent != g && cdp__work_look(after->group, after->seq) != CDP_OK) {
+            if (x != g && x->parent != g && cdp__work_status(after->group, after->seq) != CDP_OK) {
                 cdp__fail(CDP_ERR_STATE,
                     "the group of the work that this one was to follow was destroyed");
                 cdp__group_fail_last(x);
@@ -14421,7 +14430,7 @@ CDP__PRIVATE void cdp__pends_drop(cdp_group *g) {
         }
 }
 
-/* ---- >>group/drive: which thread makes progress ---------------------------------------------- */
+/* ---- >>group/progress: which thread makes progress ------------------------------------------- */
 
 /* Knows: the world's lock, its threads, its groups. Promises: at most one thread sleeps in
    transport.wait, and work in flight always has a thread that makes progress. */
@@ -14435,7 +14444,7 @@ CDP__PRIVATE void cdp__pends_drop(cdp_group *g) {
 #define CDP__YIELDS 4u      /* times spin_us: how long other threads may run before sleeping */
 #define CDP__YIELD_LONG_NS 300000u
 /* polls of the awaited operation for each poll of all sockets and of the clock */
-#define CDP__LOOKS 8u
+#define CDP__FAST_POLLS 8u
 /* The thread that starts an operation polls so often: copies the input, sends the first bytes. */
 #define CDP__FIRST_MOVES 3u
 
@@ -14493,7 +14502,7 @@ CDP__PRIVATE cdp__advance cdp__world_poll(cdp__world *m) {
     cdp_group **at = &m->active;
     m->stored_seen = m->stored;
     m->cut = false;
-    if (m->deferred) cdp__world_deferred(m);
+    if (m->control_queued) cdp__world_send_queued(m);
     while (*at) {
         cdp_group *g = *at;
         const cdp__advance p = cdp__group_poll(g);
@@ -14514,7 +14523,7 @@ CDP__PRIVATE cdp__advance cdp__world_poll(cdp__world *m) {
         break;
     }
     if (m->pending) {
-        const cdp__advance p = cdp__pends_poll(m);
+        const cdp__advance p = cdp__deferred_poll(m);
         if (p > most) most = p;
     }
     if (m->channels && !m->fast_poll) {
@@ -14532,7 +14541,7 @@ CDP__PRIVATE void cdp__progress_poll(cdp__world *m) {
 
 CDP__PRIVATE uint64_t cdp__world_deadline(const cdp__world *m) {
     const cdp_group *g;
-    uint64_t at = m->pending ? cdp__pends_deadline(m) : CDP__NEVER;
+    uint64_t at = m->pending ? cdp__deferred_deadline(m) : CDP__NEVER;
     for (g = m->active; g; g = g->next_active)
         at = cdp__min(at, cdp__group_deadline(g));
     if (m->channels) at = cdp__min(at, m->channels_deadline(m));
@@ -14547,8 +14556,8 @@ CDP__PRIVATE void cdp__world_wait_failed(cdp__world *m) {
     cdp_group *g;
     if (news) e.status = CDP_ERR_PEER_LOST; /* the cause is settled first */
     /* records of peers may tell more than that of one lost rank */
-    if (news) cdp__world_listen(m);
-    if (news && cdp__world_told_first(m)) return;
+    if (news) cdp__world_read_all(m);
+    if (news && cdp__world_adopt_first(m)) return;
     for (g = m->groups; g; g = g->next)
         if (!news || g->channel == CDP__WORLD_CHANNEL) cdp__group_fail(g, &e, false);
 }
@@ -14561,10 +14570,10 @@ CDP__PRIVATE void cdp__world_wait(cdp__world *m, cdp_lock *lock, uint64_t deadli
 }
 
 /* At the beginning of a poll with a budget: lets the transport report what has arrived. */
-CDP__PRIVATE void cdp__world_look(cdp__world *m, uint64_t until_ns) {
+CDP__PRIVATE void cdp__world_poll_transport(cdp__world *m, uint64_t until_ns) {
     if (m->sleeping) return;
     m->poll_until_ns = CDP__BUDGETS ? cdp__max(until_ns, 1) : 0;
-    cdp__poll_hears(m);
+    cdp__poll_extend(m);
     cdp__world_wait(m, NULL, 0);
     m->poll_until_ns = 0;
 }
@@ -14608,7 +14617,7 @@ CDP__PRIVATE bool cdp__progress_spin(cdp__world *m, const cdp_group_desc *desc, 
             || now >= until_ns + CDP__YIELDS * desc->spin_us * 1000ull))
         return false;
     /* the caller polls the awaited operation; this polls all sockets */
-    if (++*looks % (out_of_luck ? CDP__LOOKS : 1) == 0) cdp__world_wait(m, NULL, 0);
+    if (++*looks % (out_of_luck ? CDP__FAST_POLLS : 1) == 0) cdp__world_wait(m, NULL, 0);
     if (!out_of_luck) {
         ++*spun;
         return true;
@@ -14631,21 +14640,21 @@ typedef struct cdp__progress {
     cdp__advance polled; /* the result of the last poll */
     bool first;          /* no full poll of this round was made yet */
     uint32_t fast_left;  /* fast polls of this round */
-    uint32_t looks, spun;
+    uint32_t polls, spun;
     uint64_t completed; /* g->completed after the last pause */
     uint64_t spin_until_ns;
 } cdp__progress;
 
 CDP__PRIVATE void cdp__progress_round(cdp__progress *t) {
     const cdp__world *m = t->g->w;
-    t->fast_left = t->fast && !m->sleeping && !m->pending ? CDP__LOOKS : 0;
+    t->fast_left = t->fast && !m->sleeping && !m->pending ? CDP__FAST_POLLS : 0;
     t->first = true;
 }
 
 /* Begins to wait until operation `seq` of g is done, the group has failed and told its peers, or
    the deadline. The thread that waits then polls:
 
-       while (cdp__progress_goes_on(&t))
+       while (cdp__progress_next(&t))
            t.polled = cdp__world_poll(g->w); */
 CDP__PRIVATE void cdp__progress_begin(
     cdp__progress *t, cdp_group *g, uint64_t seq, uint64_t deadline_ns, bool budget) {
@@ -14669,7 +14678,7 @@ CDP__PRIVATE void cdp__progress_pause(cdp__progress *t, uint64_t now) {
     cdp__world *m = t->g->w;
     if (t->g->completed != t->completed || !t->spin_until_ns)
         t->spin_until_ns = now + t->g->desc.spin_us * 1000ull;
-    if (!cdp__progress_spin(m, &t->g->desc, now, t->spin_until_ns, &t->looks, &t->spun)) {
+    if (!cdp__progress_spin(m, &t->g->desc, now, t->spin_until_ns, &t->polls, &t->spun)) {
         if (t->spun && m->spin_luck > -8) --m->spin_luck;
         t->spun = 0;
         if (t->budget)
@@ -14723,8 +14732,8 @@ CDP__PRIVATE void cdp__progress_end(const cdp__progress *t) {
 }
 
 /* True: the thread polls next. False: the wait has ended. */
-CDP__PRIVATE bool cdp__progress_goes_on(cdp__progress *t) {
-    const bool pending = cdp__work_look(t->g, t->seq) == CDP_PENDING;
+CDP__PRIVATE bool cdp__progress_next(cdp__progress *t) {
+    const bool pending = cdp__work_status(t->g, t->seq) == CDP_PENDING;
     if (pending && t->fast_left) {
         --t->fast_left;
         t->g->w->fast_poll = true;
@@ -14739,7 +14748,7 @@ CDP__PRIVATE CDP__ONE_COPY void cdp__progress_until(
     cdp_group *g, uint64_t seq, uint64_t deadline_ns, bool budget) {
     cdp__progress t;
     cdp__progress_begin(&t, g, seq, deadline_ns, budget);
-    while (cdp__progress_goes_on(&t))
+    while (cdp__progress_next(&t))
         t.polled = cdp__world_poll(g->w);
 }
 
@@ -14855,7 +14864,7 @@ CDP__PRIVATE void cdp__world_destroy(cdp__world *m) {
     cdp__free(os, m->ports);
     cdp__free(os, m->failure.edges);
     cdp__free(os, m->failure.waiters);
-    cdp__free(os, m->failure.wills);
+    cdp__free(os, m->failure.reports);
     cdp__free(os, m->stage);
     cdp__free(os, m);
     *cdp__error_slot() = kept;
@@ -14872,24 +14881,24 @@ CDP__PRIVATE cdp__world *cdp__world_create(const cdp_group_desc *d, const cdp_tr
     m->os = os;
     m->rank = rank;
     m->size = size;
-    m->note = cdp__world_note;
+    m->note = cdp__world_on_control;
     m->ports = (cdp__port *)cdp__alloc_zero(os, size * sizeof *m->ports);
     m->failure.rank = rank;
     m->failure.world_size = size;
     m->failure.edge_room = m->failure.waiter_room = size + d->waits;
-    m->failure.will_room = size < 2 ? 2 : (uint32_t)cdp__min(size, CDP__WILLS);
+    m->failure.report_room = size < 2 ? 2 : (uint32_t)cdp__min(size, CDP__FAILURE_REPORTS);
     m->failure.edges =
         (cdp__failure_edge *)cdp__alloc_zero(os, m->failure.edge_room * sizeof *m->failure.edges);
     m->failure.waiters = (cdp__failure_waiter *)cdp__alloc_zero(
         os, m->failure.waiter_room * sizeof *m->failure.waiters);
-    m->failure.wills =
-        (cdp__failure_will *)cdp__alloc_zero(os, m->failure.will_room * sizeof *m->failure.wills);
+    m->failure.reports = (cdp__failure_report *)cdp__alloc_zero(
+        os, m->failure.report_room * sizeof *m->failure.reports);
     m->stage_bytes = d->stage_bytes;
     m->window_bytes = d->window_bytes;
     m->stage = (uint8_t *)cdp__alloc(os, m->stage_bytes);
     m->cond = threads ? os->threads.cond_create(os) : NULL;
     m->park = threads ? os->threads.cond_create(os) : NULL;
-    if (!m->ports || !m->stage || !m->failure.edges || !m->failure.waiters || !m->failure.wills
+    if (!m->ports || !m->stage || !m->failure.edges || !m->failure.waiters || !m->failure.reports
         || (threads && (!m->cond || !m->park)) || !cdp__streams_reserve(m, size)
         || !cdp__lock_open(&m->lock, os, threads)) {
         cdp__world_destroy(m);
@@ -14919,12 +14928,12 @@ CDP__PRIVATE bool cdp__group_enter_streams(cdp_group *g) {
 }
 
 /* Handles FAILURE messages that arrived before this rank created the group. */
-CDP__PRIVATE void cdp__group_hear_early(cdp_group *g) {
+CDP__PRIVATE void cdp__group_read_early(cdp_group *g) {
     uint32_t p;
     for (p = 0; p < g->desc.world_size; ++p) {
         cdp__stream *s = &g->streams[p];
         if (!s->failure) continue;
-        (void)cdp__world_note(
+        (void)cdp__world_on_control(
             g->w, s->peer, CDP__MESSAGE_FAILURE, g->channel, s->failure, s->failure_bytes);
         cdp__free(g->os, s->failure);
         s->failure = NULL;
@@ -14964,7 +14973,7 @@ CDP__PRIVATE void cdp__group_unlink(cdp_group *g) {
     cdp__world_gone(m, g->channel);
     for (p = 0; p < g->desc.world_size; ++p)
         cdp__stream_close(m, &g->streams[p], (m->groups || g->backed) && cdp__peer_used(g, p));
-    if (m->deferred) cdp__world_deferred(m);
+    if (m->control_queued) cdp__world_send_queued(m);
 }
 
 CDP__PRIVATE void cdp__group_free(cdp_group *g) {
@@ -14978,7 +14987,7 @@ CDP__PRIVATE void cdp__group_free(cdp_group *g) {
     cdp__free(os, g->peers);
     cdp__free(os, g->queue);
     cdp__free(os, g->barrier);
-    cdp__free(os, g->pends);
+    cdp__free(os, g->deferred);
     cdp__free(os, g->exec.tmp);
     cdp__free(os, g->members);
     cdp__free(os, g->hosts.ranks);
@@ -14994,7 +15003,7 @@ CDP__PRIVATE void cdp__group_dismiss(cdp_group *g) {
     while (m->calling)
         m->os->threads.cond_wait(
             m->os->user, m->cond, m->lock.mutex, m->os->now_ns(m->os->user) + 10 * CDP__MS);
-    cdp__pends_drop(g);
+    cdp__deferred_drop(g);
     for (;;) {
         for (waiting = 0, x = m->groups; x; x = x->next) {
             if ((x != g && x->parent != g) || !x->waiters) continue;
@@ -15011,7 +15020,7 @@ CDP__PRIVATE void cdp__group_dismiss(cdp_group *g) {
             x->settle_ns = CDP__NEVER;
         }
         if (!waiting) return;
-        cdp__world_tell(m);
+        cdp__world_wake(m);
         m->os->threads.cond_wait(
             m->os->user, m->cond, m->lock.mutex, m->os->now_ns(m->os->user) + 10 * CDP__MS);
     }
@@ -15031,7 +15040,7 @@ CDP__PRIVATE bool cdp__destroys_inside(cdp_group *g, const char *call) {
 }
 
 /* True while this group's failure is not told to the peers, even if its cause is not settled. */
-CDP__PRIVATE bool cdp__group_tells(cdp_group *g) {
+CDP__PRIVATE bool cdp__group_must_report(cdp_group *g) {
     return g->settle_ns != CDP__NEVER
         && (g->health != CDP__HEALTHY || (!cdp__group_parent(g) && cdp__group_settling(g)));
 }
@@ -15049,8 +15058,8 @@ CDP__PRIVATE void cdp__group_retire(cdp_group *g) {
     cdp__enter(g);
     cdp__group_dismiss(g);
     /* reads the questions of other ranks, since unread data would reset the connections */
-    if (!cdp__group_parent(g) && g->channel == CDP__WORLD_CHANNEL) cdp__world_listen(m);
-    g->leave_ns = m->os->now_ns(m->os->user) + (CDP__SETTLE_MS + CDP__TELL_MS) * CDP__MS;
+    if (!cdp__group_parent(g) && g->channel == CDP__WORLD_CHANNEL) cdp__world_read_all(m);
+    g->leave_ns = m->os->now_ns(m->os->user) + (CDP__SETTLE_MS + CDP__REPORT_MS) * CDP__MS;
 }
 
 /* The second part of leaving, after peers were told of a failure, if any: unlinks the group and
@@ -15090,7 +15099,8 @@ CDP__PRIVATE void cdp__group_end(cdp_group *g) {
     m = g->w;
     at_once = CDP__BUDGETS && g->leave_ns; /* cdp_group_leave() is under way */
     cdp__group_retire(g);
-    if (!at_once && cdp__group_tells(g)) cdp__progress_until(g, CDP__ALL_WORK, g->leave_ns, false);
+    if (!at_once && cdp__group_must_report(g))
+        cdp__progress_until(g, CDP__ALL_WORK, g->leave_ns, false);
     last = cdp__group_part(g);
     while (last && !at_once && m->transport.leave
         && m->transport.leave(m->transport.self, CDP__NEVER)) {
@@ -15121,11 +15131,11 @@ CDP__PRIVATE cdp_status cdp__group_leave_for(cdp_group *g, uint32_t budget_us) {
             cdp__group_retire(g);
         else
             cdp__enter(g);
-        if (cdp__group_tells(g)) {
-            cdp__world_look(m, until);
+        if (cdp__group_must_report(g)) {
+            cdp__world_poll_transport(m, until);
             cdp__progress_until(g, CDP__ALL_WORK, cdp__min(until, g->leave_ns), true);
         }
-        if (cdp__group_tells(g) && m->os->now_ns(m->os->user) < g->leave_ns) {
+        if (cdp__group_must_report(g) && m->os->now_ns(m->os->user) < g->leave_ns) {
             cdp__leave(g);
             return CDP_PENDING;
         }
@@ -15151,7 +15161,7 @@ CDP_API CDP__COLD cdp_status cdp_group_leave(cdp_group *g, uint32_t budget_us) {
 
 /* Stores which ranks share a host, and the resulting properties of the group. False: out of
    memory. */
-CDP__PRIVATE bool cdp__group_look_round(cdp_group *g) {
+CDP__PRIVATE bool cdp__group_read_topology(cdp_group *g) {
     const cdp_transport *t = &g->w->transport;
     const uint32_t n = g->desc.world_size;
     uint32_t *host = (uint32_t *)cdp__alloc(g->os, n * sizeof *host), i, k, at = 0;
@@ -15175,9 +15185,9 @@ CDP__PRIVATE bool cdp__group_look_round(cdp_group *g) {
         h->most = (uint32_t)cdp__max(h->most, at - first);
     }
     cdp__free(g->os, host);
-    if (h->count == 1) g->is = (uint8_t)(CDP__NEAR | (t->remote.map ? CDP__SHARED : 0));
+    if (h->count == 1) g->is = (uint8_t)(CDP__SAME_HOST | (t->remote.map ? CDP__SHARED : 0));
     if (h->count > 1 && h->most > 1 && n <= CDP__HOST_BEGINS) {
-        g->is = h->fewest == h->most ? CDP__HOSTS | CDP__EVEN : CDP__HOSTS;
+        g->is = h->fewest == h->most ? CDP__HOSTS | CDP__UNIFORM : CDP__HOSTS;
     } else { /* the list is not needed */
         cdp__free(g->os, list);
         h->ranks = NULL;
@@ -15211,11 +15221,11 @@ CDP__PRIVATE cdp_group *cdp__group_make(
     g->members = members;
     g->domain.channel = channel;
     g->domain.due_ns = g->wait_ns = CDP__NEVER;
-    g->soonest_ns = g->take_back_ns = CDP__NEVER;
+    g->soonest_ns = g->revoke_ns = CDP__NEVER;
     g->queue_room = desc->operations;
     if (channel != CDP__WORLD_CHANNEL) g->queue_room = (uint32_t)cdp__min(desc->operations, 8);
     good = cdp__group_memory(g) && cdp__streams_reserve(m, desc->world_size)
-        && (!m->transport.topology.host || cdp__group_look_round(g));
+        && (!m->transport.topology.host || cdp__group_read_topology(g));
     if (!good || !cdp__group_enter_streams(g)) {
         g->members = NULL; /* the caller keeps it */
         cdp__group_free(g);
@@ -15227,7 +15237,7 @@ CDP__PRIVATE cdp_group *cdp__group_make(
     g->exec.expose_bytes = g->desc.expose_bytes;
     g->next = m->groups;
     m->groups = g;
-    cdp__group_hear_early(g);
+    cdp__group_read_early(g);
     return g;
 }
 
@@ -15278,7 +15288,7 @@ CDP__PRIVATE cdp_status cdp__choices_read(cdp__world *m, const cdp_group_desc *d
         rows[i].algo = (uint8_t)a;
         rows[i].max_bytes = cdp__min(c->max_bytes, CDP__TINY - 1);
         rows[i].max_ranks = c->max_ranks;
-        rows[i].only = a < CDP__HOSTS_GATHER ? CDP__HOSTS : CDP__EVEN;
+        rows[i].only = a < CDP__HOSTS_GATHER ? CDP__HOSTS : CDP__UNIFORM;
         if (a < CDP__LANES) rows[i].only = 0;
     }
     m->choosing.row_count = desc->choice_count;
@@ -15606,7 +15616,7 @@ CDP_API CDP__ONE_COPY cdp_status cdp_poll(cdp_group *g, uint32_t budget_us) {
     until = m->os->now_ns(m->os->user) + budget_us * 1000ull;
     cdp__enter(g);
     /* even if nothing is in flight: another rank may have failed */
-    cdp__world_look(m, until);
+    cdp__world_poll_transport(m, until);
     cdp__progress_until(g, CDP__ALL_WORK, until, true);
     st = cdp__group_report(g);
     cdp__leave(g);
@@ -15729,7 +15739,7 @@ CDP__PRIVATE bool cdp__work_on_device(cdp_work w) {
     (void)w;
     return false;
 #else
-    return (w.seq & (CDP__PEND_BIT | CDP__DEVICE_BIT)) == CDP__DEVICE_BIT;
+    return (w.seq & (CDP__DEFERRED_BIT | CDP__DEVICE_BIT)) == CDP__DEVICE_BIT;
 #endif
 }
 
@@ -16118,7 +16128,7 @@ CDP_API cdp_status cdp_start_all(
 
 /* Lock held. */
 CDP__PRIVATE cdp_status cdp__work_state(cdp_work w) {
-    const cdp_status st = cdp__work_look(w.group, w.seq);
+    const cdp_status st = cdp__work_status(w.group, w.seq);
     if (st != CDP_OK && !cdp__work_exists(w.group, w.seq))
         return cdp__fail(CDP_ERR_INVALID,
             "work #%llu was not started in this group; pass what cdp_start() has filled in",
@@ -16179,7 +16189,7 @@ CDP__PRIVATE cdp_status cdp__work_wait_arriving(
     if (st == CDP_PENDING && (st = cdp__must_not_wait()) == CDP_OK) {
         ++g->waiters;
         cdp__progress_begin(&t, g, w.seq, cdp__deadline(g->os, timeout_ms), false);
-        while (cdp__progress_goes_on(&t)) {
+        while (cdp__progress_next(&t)) {
             t.polled = cdp__world_poll(g->w);
             arrived(user, cdp__op_arrived(g, w.seq));
         }
@@ -16205,7 +16215,7 @@ CDP_API cdp_status cdp_work_poll(cdp_work w, uint32_t budget_us) {
     cdp__enter(g);
     st = cdp__work_state(w);
     if (st == CDP_PENDING && !*cdp__inside()) {
-        cdp__world_look(m, until);
+        cdp__world_poll_transport(m, until);
         st = cdp__work_wait_locked(w, until, true);
     }
     cdp_lock_release(&m->lock);
@@ -16255,7 +16265,7 @@ CDP_API cdp_status cdp_work_error(cdp_work w, cdp_error *out) {
 CDP_API cdp_status cdp_work_then(
     cdp_work w, cdp_status (*func)(void *user, cdp_status status), void *user, cdp_work *next) {
     cdp_work none;
-    cdp__pend *s;
+    cdp__deferred *s;
     if (next) {
         next->group = NULL;
         next->seq = 0;
@@ -16269,12 +16279,12 @@ CDP_API cdp_status cdp_work_then(
         cdp__leave(w.group);
         return CDP_ERR_INVALID;
     }
-    s = cdp__pend_open(cdp__group_top(w.group), CDP__PEND_THEN, next ? next : &none);
+    s = cdp__deferred_open(cdp__group_top(w.group), CDP__DEFERRED_THEN, next ? next : &none);
     if (s) {
         s->after = w;
         s->func = func;
         s->user = user;
-        cdp__pend_enlist(s);
+        cdp__deferred_enlist(s);
     }
     cdp__leave(w.group);
     if (!s) return cdp_last_error()->status;
@@ -16315,27 +16325,27 @@ CDP_API cdp_status cdp_start_after(
     return st;
 }
 
-CDP__PRIVATE cdp_status cdp__pend_cancel(cdp_group *g, uint64_t seq) {
-    cdp__pend *s = g->pends + (seq & 0xffff);
-    const cdp__pend *x = g->w->pending;
+CDP__PRIVATE cdp_status cdp__deferred_cancel(cdp_group *g, uint64_t seq) {
+    cdp__deferred *s = g->deferred + (seq & 0xffff);
+    const cdp__deferred *x = g->w->pending;
     while (x && x != s)
         x = x->next;
-    if (s->kind == CDP__PEND_BATCH)
+    if (s->kind == CDP__DEFERRED_BATCH)
         return cdp__fail(CDP_ERR_STATE,
             "cdp_work_cancel: a batch cannot be cancelled; abort the group, or start its messages "
             "one by one");
-    if (s->kind == CDP__PEND_CALL)
+    if (s->kind == CDP__DEFERRED_CALL)
         return cdp__fail(CDP_ERR_STATE,
             "cdp_work_cancel: this work belongs to a remote call; cancel that with "
             "cdp_call_cancel()");
-    if (!x && s->kind == CDP__PEND_THEN)
+    if (!x && s->kind == CDP__DEFERRED_THEN)
         return cdp__fail(CDP_ERR_STATE, "cdp_work_cancel: the function is being called");
     if (!x) { /* it was turned into a receive from one rank */
         const cdp_status st = cdp__post_cancel(s->after.group, s->after.seq);
         if (st != CDP_OK) return st;
     }
-    cdp__pend_over(s);
-    cdp__pend_close(s, true);
+    cdp__deferred_end_wait(s);
+    cdp__deferred_close(s, true);
     return CDP_OK;
 }
 
@@ -16353,8 +16363,8 @@ CDP_API CDP__COLD cdp_status cdp_work_cancel(cdp_work w) {
     } else if (st == CDP_PENDING && g->health != CDP__HEALTHY) {
         st = cdp__fail(CDP_ERR_STATE, "cdp_work_cancel: its group is failing; wait for it");
     } else if (st == CDP_PENDING) {
-        if (w.seq & CDP__PEND_BIT) {
-            st = cdp__pend_cancel(g, w.seq);
+        if (w.seq & CDP__DEFERRED_BIT) {
+            st = cdp__deferred_cancel(g, w.seq);
         } else if (w.seq & CDP__POST_BIT) {
             st = cdp__post_cancel(g, w.seq);
         } else {
@@ -16363,7 +16373,7 @@ CDP_API CDP__COLD cdp_status cdp_work_cancel(cdp_work w) {
             cdp__group_break(g, cdp_last_error());
             st = CDP_OK;
         }
-        cdp__world_tell(g->w);
+        cdp__world_wake(g->w);
     }
     cdp__leave(g);
     return st;
@@ -16377,12 +16387,12 @@ CDP_API CDP__COLD cdp_status cdp_work_cancel(cdp_work w) {
 
 /* Polls a neighbour, for a backend whose work may wait for it. A neighbour that has left in good
    order is no failure. */
-CDP__PRIVATE bool cdp__watch_look(cdp__pend *s, uint64_t now) {
+CDP__PRIVATE bool cdp__watch_poll(cdp__deferred *s, uint64_t now) {
     cdp_group *g = s->of;
     cdp__peer *peer = &g->peers[s->want.peer];
     const cdp__stream *stream = &g->streams[s->want.peer];
     if (g->health != CDP__HEALTHY) {
-        cdp__pend_unlist(s);
+        cdp__deferred_unlist(s);
         return true;
     }
     if (!peer->lost) {
@@ -16392,11 +16402,11 @@ CDP__PRIVATE bool cdp__watch_look(cdp__pend *s, uint64_t now) {
             s->deadline_ns = CDP__NEVER;
             return false;
         }
-        if (now < s->seen) {
-            s->deadline_ns = s->seen;
+        if (now < s->arrivals) {
+            s->deadline_ns = s->arrivals;
             return false;
         }
-        s->seen = now + CDP__LISTEN_MS * CDP__MS;
+        s->arrivals = now + CDP__POLL_PEERS_MS * CDP__MS;
         s->left = 1;
         if (cdp__port_pump(g->w, stream->peer, NULL) < 0) {
             peer->lost = true;
@@ -16404,7 +16414,7 @@ CDP__PRIVATE bool cdp__watch_look(cdp__pend *s, uint64_t now) {
         }
         /* other ranks may have failed */
         if (g->channel != CDP__WORLD_CHANNEL && g->health == CDP__HEALTHY)
-            (void)cdp__group_listen(g);
+            (void)cdp__group_poll_peers(g);
         return true; /* another thread may wait for messages just stored */
     }
     if (now < s->deadline_ns) return false;
@@ -16419,21 +16429,21 @@ CDP__PRIVATE bool cdp__watch_look(cdp__pend *s, uint64_t now) {
 
 CDP_API cdp_status cdp_group_watch(cdp_group *g, uint32_t peer) {
     cdp_work none;
-    cdp__pend *s;
+    cdp__deferred *s;
     const cdp_status st = cdp__alive(g, "cdp_group_watch");
     if (st != CDP_OK) return st;
     if (peer >= g->desc.world_size || peer == g->desc.rank)
         return cdp__fail(
             CDP_ERR_INVALID, "cdp_group_watch: %u is no other rank of this group", peer);
     cdp__enter(g);
-    s = cdp__pend_open(g, CDP__PEND_ANY, &none);
+    s = cdp__deferred_open(g, CDP__DEFERRED_ANY, &none);
     if (s) {
         s->of = g;
         s->want.peer = peer;
-        s->look = cdp__watch_look;
-        s->seen = 0;
+        s->poll = cdp__watch_poll;
+        s->arrivals = 0;
         s->left = 0;
-        cdp__pend_enlist(s);
+        cdp__deferred_enlist(s);
     }
     cdp__leave(g);
     if (s) cdp__hand_over(g);
@@ -16487,7 +16497,7 @@ CDP__PRIVATE cdp_status cdp__collective(cdp_group *g, cdp_coll_kind kind, const 
         ++g->waiters;
         cdp__progress_begin(&t, g, w.seq, CDP__NEVER, false);
         /* as cdp__progress_until(), but here: the walk in the head of this file stays short */
-        while (cdp__progress_goes_on(&t))
+        while (cdp__progress_next(&t))
             t.polled = cdp__world_poll(m);
         st = cdp__work_state(w);
         --g->waiters; /* last access: a thread that destroys the group waits until this is 0 */
@@ -16719,9 +16729,10 @@ CDP__PRIVATE void cdp__any_read(cdp_group *g) {
         if (!went && g->streams[p].left) went = p + 1;
         if (cdp__port_slots_wait(g->w, g->streams[p].peer)) ++g->w->arrivals;
     }
-    if (g->health == CDP__HEALTHY && g->channel != CDP__WORLD_CHANNEL) (void)cdp__group_listen(g);
-    g->looked = left ? g->w->polls : 0;
-    if (!g->gone) g->gone = died ? died : went;
+    if (g->health == CDP__HEALTHY && g->channel != CDP__WORLD_CHANNEL)
+        (void)cdp__group_poll_peers(g);
+    g->links_read = left ? g->w->polls : 0;
+    if (!g->first_gone) g->first_gone = died ? died : went;
 }
 
 /* The rank whose message a receive from `from` (or any rank) with this tag takes: the next rank
@@ -16740,7 +16751,7 @@ CDP__PRIVATE uint32_t cdp__any_find(const cdp_group *g, uint32_t from, uint32_t 
 CDP__PRIVATE void cdp__any_done(void *user, uint64_t start_ns, uint64_t end_ns) {
     (void)start_ns;
     (void)end_ns;
-    cdp__pend_close((cdp__pend *)user, false);
+    cdp__deferred_close((cdp__deferred *)user, false);
 }
 
 /* True if a message with this tag is being received: more messages may follow it, even if its
@@ -16754,41 +16765,41 @@ CDP__PRIVATE bool cdp__any_busy(const cdp_group *g, uint32_t tag) {
 
 /* Reports that this rank waits for all ranks that could send, each for its next message with
    this tag. */
-CDP__PRIVATE void cdp__any_lasts(cdp__pend *s) {
+CDP__PRIVATE void cdp__any_long(cdp__deferred *s) {
     cdp_group *g = s->of;
     const bool caller = cdp__group_awaited(s->owner);
     const uint64_t told = 2 * (g->w->arrivals + 1) + (caller ? 1 : 0);
     uint32_t p;
-    if (s->told == told) return;
-    s->told = told;
+    if (s->reported_ns == told) return;
+    s->reported_ns = told;
     for (p = 0; p < g->desc.world_size; ++p) {
         const cdp__flow *flow = p == g->desc.rank ? NULL : cdp__flow_find(g, p, s->want.tag);
-        cdp__place at;
+        cdp__position at;
         if (p == g->desc.rank) continue;
         memset(&at, 0, sizeof at);
         at.channel = cdp__way_channel(s->set, cdp__world_rank(g, p), g->w->rank);
         at.seq = flow ? flow->count[1] + 1 : 1;
         if (flow && flow->first[1]) at.seq = flow->first[1]->call.seq;
-        cdp__wait_any_lasts(g, s->set, &at, p, s->start_ns, caller);
+        cdp__wait_any_long(g, s->set, &at, p, s->start_ns, caller);
     }
 }
 
 /* Reports the wait if it is long, or if another rank waits for this one. */
-CDP__PRIVATE void cdp__any_waits(cdp__pend *s, uint64_t now) {
+CDP__PRIVATE void cdp__any_waits(cdp__deferred *s, uint64_t now) {
     cdp__world *w = s->of->w;
-    if (now >= s->wait_ns || w->failure.waiting) cdp__any_lasts(s);
+    if (now >= s->wait_ns || w->failure.waiting) cdp__any_long(s);
     if (now >= s->wait_ns) s->wait_ns = now + cdp__failure_period_ns(s->want.timeout_ms);
     if (w->failure.outbox) cdp__world_answer(w);
-    if (w->failure.waited) cdp__world_listen(w);
+    if (w->failure.waited) cdp__world_read_all(w);
 }
 
 /* The deadline of the receive has passed: the group fails. */
-CDP__PRIVATE void cdp__any_late(cdp__pend *s) {
+CDP__PRIVATE void cdp__any_late(cdp__deferred *s) {
     cdp_group *g = s->of;
     cdp__failure_record r;
     cdp_error e;
-    s->told = 0;
-    cdp__any_lasts(s);
+    s->reported_ns = 0;
+    cdp__any_long(s);
     g->late_ms = s->want.timeout_ms;
     cdp__fail(CDP_ERR_TIMEOUT,
         "the deadline of %u ms passed while waiting for a message with tag %u from any rank",
@@ -16796,7 +16807,7 @@ CDP__PRIVATE void cdp__any_late(cdp__pend *s) {
     e = *cdp_last_error();
     cdp__record_make(g, &r, &e);
     r.at.channel = s->set;
-    cdp__group_see(g, &r, &e, true);
+    cdp__group_observe(g, &r, &e, true);
 }
 
 /* The number of messages with this tag that rank p has sent to this one. */
@@ -16809,7 +16820,7 @@ CDP__PRIVATE uint64_t cdp__any_count(const cdp_group *g, uint32_t p, uint32_t ta
    tag or, among equals, the one that went first. If that rank died, ranks that left in good
    order are not chosen. */
 CDP__PRIVATE uint32_t cdp__any_fewest(const cdp_group *g, uint32_t tag) {
-    uint32_t p, best = g->gone - 1;
+    uint32_t p, best = g->first_gone - 1;
     const bool died = g->peers[best].lost && !g->streams[best].left;
     for (p = 0; p < g->desc.world_size; ++p) {
         if (p == g->desc.rank || (died && g->streams[p].left)) continue;
@@ -16820,14 +16831,14 @@ CDP__PRIVATE uint32_t cdp__any_fewest(const cdp_group *g, uint32_t tag) {
 
 /* All other ranks are gone, so the group fails. The blame goes to the cause that one of them
    reported or, without one, to the rank that sent fewest messages. */
-CDP__PRIVATE void cdp__any_alone(const cdp__pend *s) {
+CDP__PRIVATE void cdp__any_alone(const cdp__deferred *s) {
     cdp_group *g = s->of;
     const uint32_t fewest = cdp__any_fewest(g, s->want.tag);
     const uint64_t sent = cdp__any_count(g, fewest, s->want.tag);
     const uint32_t first = cdp__world_rank(g, fewest);
     cdp__failure_record r;
     cdp_error e;
-    CDP_ASSERT(g->gone);
+    CDP_ASSERT(g->first_gone);
     cdp__fail(CDP_ERR_PEER_LOST,
         "a message with tag %u from any rank cannot come any more: all other ranks have left; "
         "rank %u sent fewest of them, %llu",
@@ -16835,13 +16846,13 @@ CDP__PRIVATE void cdp__any_alone(const cdp__pend *s) {
     e = *cdp_last_error();
     cdp__record_make(g, &r, &e);
     r.end.named = (int32_t)first;
-    cdp__group_see(g, &r, &e, false);
+    cdp__group_observe(g, &r, &e, false);
 }
 
 /* The oldest receive from any rank with this tag, or NULL. */
-CDP__PRIVATE cdp__pend *cdp__any_first(const cdp_group *g, uint32_t tag) {
-    cdp__pend *s = g->w->pending;
-    while (s && (s->kind != CDP__PEND_ANY || s->of != g || s->want.tag != tag))
+CDP__PRIVATE cdp__deferred *cdp__any_first(const cdp_group *g, uint32_t tag) {
+    cdp__deferred *s = g->w->pending;
+    while (s && (s->kind != CDP__DEFERRED_ANY || s->of != g || s->want.tag != tag))
         s = s->next;
     return s;
 }
@@ -16849,11 +16860,11 @@ CDP__PRIVATE cdp__pend *cdp__any_first(const cdp_group *g, uint32_t tag) {
 /* Turns a receive from any rank into one from rank p, which has sent a message, with the same
    deadline. If that has passed, the cause is still being settled, and the message may still
    complete the receive. */
-CDP__PRIVATE void cdp__any_take(cdp__pend *s, uint32_t p) {
+CDP__PRIVATE void cdp__any_take(cdp__deferred *s, uint32_t p) {
     cdp_group *g = s->of;
     s->want.peer = p;
     g->any_turn = (p + 1) % g->desc.world_size;
-    cdp__pend_over(s);
+    cdp__deferred_end_wait(s);
     if (cdp__message_post(g, &s->want, cdp__any_done, s, &s->after) != CDP_OK) {
         cdp__group_fail_last(g);
         return;
@@ -16863,26 +16874,27 @@ CDP__PRIVATE void cdp__any_take(cdp__pend *s, uint32_t p) {
     cdp__first_moves(g);
 }
 
-CDP__PRIVATE bool cdp__any_look(cdp__pend *s, uint64_t now) {
+CDP__PRIVATE bool cdp__any_poll(cdp__deferred *s, uint64_t now) {
     cdp_group *g = s->of;
     cdp__head f;
     uint32_t p;
     if (g->health != CDP__HEALTHY) {
-        cdp__pend_unlist(s);
+        cdp__deferred_unlist(s);
         return true;
     }
-    if (g->looked != g->w->polls) cdp__any_read(g);
-    p = s->seen == g->w->arrivals ? UINT32_MAX : cdp__any_find(g, CDP_ANY_RANK, s->want.tag, &f);
+    if (g->links_read != g->w->polls) cdp__any_read(g);
+    p = s->arrivals == g->w->arrivals ? UINT32_MAX
+                                      : cdp__any_find(g, CDP_ANY_RANK, s->want.tag, &f);
     if (p != UINT32_MAX) {
         /* the oldest receive takes it, even if it did not see the message when it was polled:
            otherwise two messages of a rank could change their order */
         cdp__any_take(cdp__any_first(g, s->want.tag), p);
         return true;
     }
-    s->seen = g->w->arrivals;
+    s->arrivals = g->w->arrivals;
     if (now >= s->deadline_ns && !cdp__group_settling(g)) {
         cdp__any_late(s);
-    } else if (!g->looked && g->gone && !cdp__any_busy(g, s->want.tag)) {
+    } else if (!g->links_read && g->first_gone && !cdp__any_busy(g, s->want.tag)) {
         cdp__any_alone(s);
     } else {
         cdp__any_waits(s, now);
@@ -16893,7 +16905,7 @@ CDP__PRIVATE bool cdp__any_look(cdp__pend *s, uint64_t now) {
 /* Starts a message. Fills in the defaults of *t. */
 CDP__PRIVATE cdp_status cdp__message(cdp_group *g, cdp_transfer *t, cdp_work *out) {
     cdp_status st = cdp__transfer_check(g, t, out);
-    cdp__pend *s;
+    cdp__deferred *s;
     bool device = false;
     if (out) {
         out->group = NULL;
@@ -16908,7 +16920,7 @@ CDP__PRIVATE cdp_status cdp__message(cdp_group *g, cdp_transfer *t, cdp_work *ou
     if (st == CDP_OK && t->peer != CDP_ANY_RANK) {
         st = cdp__message_locked(g, t, NULL, NULL, out);
     } else if (st == CDP_OK) {
-        s = cdp__pend_open(cdp__group_top(g), CDP__PEND_ANY, out);
+        s = cdp__deferred_open(cdp__group_top(g), CDP__DEFERRED_ANY, out);
         if (!s)
             st = cdp_last_error()->status;
         else {
@@ -16919,9 +16931,9 @@ CDP__PRIVATE cdp_status cdp__message(cdp_group *g, cdp_transfer *t, cdp_work *ou
             s->set = cdp__message_channel(g, t->tag);
             s->start_ns = cdp__now(g->os);
             s->wait_ns = s->start_ns + cdp__failure_period_ns(s->want.timeout_ms);
-            s->look = cdp__any_look;
-            s->seen = g->w->arrivals - 1;
-            cdp__pend_enlist(s);
+            s->poll = cdp__any_poll;
+            s->arrivals = g->w->arrivals - 1;
+            cdp__deferred_enlist(s);
         }
     }
     cdp__leave(g);
@@ -16985,7 +16997,7 @@ CDP_API cdp_status cdp_recv_any_async(cdp_group *g, void *data, uint64_t room, c
 CDP_API cdp_status cdp_probe(cdp_group *g, uint32_t from, uint32_t tag, cdp_message *got) {
     cdp_transfer t = cdp__transfer_of(true, NULL, 0, CDP_DTYPE_U8, from, tag);
     cdp_status st = cdp__transfer_check(g, &t, got);
-    cdp__pend *s;
+    cdp__deferred *s;
     cdp__head f;
     uint32_t p;
     if (st != CDP_OK) return st;
@@ -17011,10 +17023,10 @@ CDP_API cdp_status cdp_probe(cdp_group *g, uint32_t from, uint32_t tag, cdp_mess
 }
 
 CDP__PRIVATE void cdp__batch_done(void *user, uint64_t start_ns, uint64_t end_ns) {
-    cdp__pend *s = (cdp__pend *)user;
+    cdp__deferred *s = (cdp__deferred *)user;
     (void)start_ns;
     (void)end_ns;
-    if (--s->left == 0) cdp__pend_close(s, false);
+    if (--s->left == 0) cdp__deferred_close(s, false);
 }
 
 CDP_API cdp_status cdp_group_reserve(cdp_group *g, uint32_t messages) {
@@ -17028,7 +17040,7 @@ CDP_API cdp_status cdp_group_reserve(cdp_group *g, uint32_t messages) {
 }
 
 CDP_API cdp_status cdp_batch(cdp_group *g, const cdp_transfer *list, uint32_t n, cdp_work *out) {
-    cdp__pend *s;
+    cdp__deferred *s;
     uint32_t i, devices = 0;
     bool device = false;
     cdp_status st = cdp__alive(g, "cdp_batch");
@@ -17056,7 +17068,7 @@ CDP_API cdp_status cdp_batch(cdp_group *g, const cdp_transfer *list, uint32_t n,
     if (st != CDP_OK) return st;
     cdp__enter(g);
     st = cdp__group_report(cdp__group_top(g));
-    s = st == CDP_OK ? cdp__pend_open(cdp__group_top(g), CDP__PEND_BATCH, out) : NULL;
+    s = st == CDP_OK ? cdp__deferred_open(cdp__group_top(g), CDP__DEFERRED_BATCH, out) : NULL;
     if (!s)
         st = cdp_last_error()->status;
     else
@@ -17070,7 +17082,7 @@ CDP_API cdp_status cdp_batch(cdp_group *g, const cdp_transfer *list, uint32_t n,
         if (st != CDP_OK && i)
             cdp__group_break(g, cdp_last_error());
         else if (st != CDP_OK)
-            cdp__pend_close(s, true);
+            cdp__deferred_close(s, true);
     }
     if (st != CDP_OK) {
         out->group = NULL;
@@ -17133,7 +17145,7 @@ CDP__PRIVATE cdp_status cdp__barrier_missing(
     cdp__enter(g);
     for (p = 1; p <= g->desc.world_size; ++p) {
         const uint32_t rank =
-            p < g->desc.world_size && cdp__work_look(works[p].group, works[p].seq) == CDP_PENDING
+            p < g->desc.world_size && cdp__work_status(works[p].group, works[p].seq) == CDP_PENDING
             ? cdp__world_rank(g, p)
             : none;
         if (rank != last + 1) {
@@ -17309,7 +17321,8 @@ CDP__PRIVATE CDP__COLD void cdp__channel_lose(cdp_channel *c, uint32_t p) {
     peer->lost = true;
     peer->why = *cdp_last_error();
     c->streams[p].dropping = true;
-    if (!c->streams[p].left) (void)cdp__stream_note(c->g->w, &c->streams[p], CDP__MESSAGE_LEAVE);
+    if (!c->streams[p].left)
+        (void)cdp__stream_send_control(c->g->w, &c->streams[p], CDP__MESSAGE_LEAVE);
     if (peer->bulk) {
         cdp__channel_settle(peer->bulk);
         cdp__flow_stop(peer->bulk); /* the caller owns the bodies in flight again */
@@ -17348,7 +17361,7 @@ CDP__PRIVATE void cdp__channel_called(cdp_channel *c) {
     w->calling = NULL;
     c->calling = false;
     ++c->called;
-    cdp__world_tell(w);
+    cdp__world_wake(w);
 }
 
 /* ---- sending */
@@ -17374,7 +17387,7 @@ CDP__PRIVATE cdp_status cdp__channel_put(
     h->ack = (uint32_t)s->taken;
     if (s->sent - s->acked + CDP__HEAD_BYTES + h->bytes > w->window_bytes) {
         c->peers[p].starved = true;
-        s->asking = s->asking || cdp__stream_note(w, s, CDP__MESSAGE_ASK);
+        s->asking = s->asking || cdp__stream_send_control(w, s, CDP__MESSAGE_ASK);
         (void)cdp__port_flush(w, s->peer);
         return CDP_PENDING;
     }
@@ -17400,7 +17413,8 @@ CDP__PRIVATE cdp__head cdp__channel_head(const cdp_channel_message *m) {
 
 /* Releases the lock. Wakes the sleeping thread if messages were queued that it must send. */
 CDP__PRIVATE cdp_status cdp__channel_leave(cdp_channel *c, cdp_status st) {
-    if (c->g->w->deferred && c->g->w->sleeping) c->g->w->transport.wake(c->g->w->transport.self);
+    if (c->g->w->control_queued && c->g->w->sleeping)
+        c->g->w->transport.wake(c->g->w->transport.self);
     cdp__leave(c->g);
     return st;
 }
@@ -17686,7 +17700,7 @@ CDP__PRIVATE bool cdp__channel_read(cdp_channel *c, uint32_t p) {
 
 /* ---- telling the program */
 
-CDP__PRIVATE bool cdp__channel_tell_offer(cdp_channel *c) {
+CDP__PRIVATE bool cdp__channel_on_offer(cdp_channel *c) {
     cdp__offer **at = &c->offers, *o;
     while (*at && !(*at)->over)
         at = &(*at)->next;
@@ -17702,7 +17716,7 @@ CDP__PRIVATE bool cdp__channel_tell_offer(cdp_channel *c) {
     return true;
 }
 
-CDP__PRIVATE bool cdp__channel_tell_peer(cdp_channel *c, uint32_t p) {
+CDP__PRIVATE bool cdp__channel_on_peer(cdp_channel *c, uint32_t p) {
     cdp__channel_peer *peer = &c->peers[p];
     cdp__stream *s = &c->streams[p];
     if (peer->lost && !peer->lost_told) {
@@ -17715,7 +17729,7 @@ CDP__PRIVATE bool cdp__channel_tell_peer(cdp_channel *c, uint32_t p) {
     if (!peer->starved || peer->lost) return false;
     if (s->sent - s->acked > c->g->w->window_bytes / 2) {
         /* ask once more: messages sent after the last request may have used up the credit */
-        if (!s->asking && (s->asking = cdp__stream_note(c->g->w, s, CDP__MESSAGE_ASK)))
+        if (!s->asking && (s->asking = cdp__stream_send_control(c->g->w, s, CDP__MESSAGE_ASK)))
             (void)cdp__port_flush(c->g->w, s->peer);
         return false;
     }
@@ -17726,7 +17740,7 @@ CDP__PRIVATE bool cdp__channel_tell_peer(cdp_channel *c, uint32_t p) {
     return true;
 }
 
-CDP__PRIVATE bool cdp__channel_tell_time(cdp_channel *c) {
+CDP__PRIVATE bool cdp__channel_on_time(cdp_channel *c) {
     if (c->timer_ns == CDP__NEVER || cdp__now(c->g->os) < c->timer_ns) return false;
     c->timer_ns = CDP__NEVER;
     cdp__channel_call(c);
@@ -17749,11 +17763,11 @@ CDP__PRIVATE void cdp__channel_group_failed(cdp_channel *c) {
 CDP__PRIVATE bool cdp__channel_step(cdp_channel *c) {
     uint32_t p;
     if (c->g->health != CDP__HEALTHY) cdp__channel_group_failed(c);
-    if (cdp__channel_tell_offer(c) || cdp__channel_tell_time(c)) return true;
+    if (cdp__channel_on_offer(c) || cdp__channel_on_time(c)) return true;
     for (p = 0; p < c->g->desc.world_size; ++p) {
         if (p == c->g->desc.rank) continue;
         if (!c->peers[p].lost && cdp__channel_read(c, p)) return true;
-        if (cdp__channel_tell_peer(c, p)) return true;
+        if (cdp__channel_on_peer(c, p)) return true;
     }
     return false;
 }
@@ -17777,7 +17791,7 @@ CDP__PRIVATE CDP__COLD void cdp__channel_free(cdp_channel *c) {
         c->offers = o->next;
         cdp__free(w->os, o);
     }
-    if (w->deferred) cdp__world_deferred(w);
+    if (w->control_queued) cdp__world_send_queued(w);
     cdp__free(w->os, c->streams);
     cdp__free(w->os, c->peers);
     cdp__free(w->os, c);
@@ -17914,7 +17928,7 @@ CDP_API void cdp_channel_wake(cdp_channel *c) {
     if (!c) return;
     cdp__enter(c->g);
     ++c->called;
-    cdp__world_tell(c->g->w);
+    cdp__world_wake(c->g->w);
     cdp__leave(c->g);
 }
 
@@ -17931,7 +17945,7 @@ CDP_API cdp_status cdp_channel_drop(cdp_channel *c, uint32_t peer, const char *r
     (void)cdp__fail_peer(CDP_ERR_PEER_LOST, c->streams[peer].peer, 0, "rank %u was given up: %s",
         c->streams[peer].peer, reason);
     cdp__channel_lose(c, peer);
-    if (c->g->w->sleeping) cdp__world_tell(c->g->w);
+    if (c->g->w->sleeping) cdp__world_wake(c->g->w);
     cdp__leave(c->g);
     *cdp__error_slot() = before;
     return CDP_OK;
@@ -17976,13 +17990,13 @@ CDP_API void cdp_channel_close(cdp_channel *c) {
     c->timer_ns = CDP__NEVER;
     if (!*cdp__inside()) {
         while (c->calling || c->waiting) {
-            cdp__world_tell(w);
+            cdp__world_wake(w);
             w->os->threads.cond_wait(
                 w->os->user, w->cond, w->lock.mutex, cdp__now(w->os) + 10 * CDP__MS);
         }
     }
     c->left_over = true;
-    if (c->waiting) cdp__world_tell(w);
+    if (c->waiting) cdp__world_wake(w);
     cdp__channel_over(c);
     cdp__leave(g);
 }
@@ -18286,18 +18300,18 @@ CDP__PRIVATE void cdp__describe_choices(const cdp_group *g, cdp__text *t) {
             const cdp__algo *a = row ? cdp__algo_at(row->algo) : NULL;
             if (!row) break;
             if (a->kind != (cdp_coll_kind)kind
-                || (i >= c->row_count && row->only & ~g->is & (CDP__HOSTS | CDP__EVEN)))
+                || (i >= c->row_count && row->only & ~g->is & (CDP__HOSTS | CDP__UNIFORM)))
                 continue;
             cdp__text_add(t, "  %s: %s", cdp_coll_name(a->kind), a->name);
             if (row->max_bytes)
                 cdp__text_add(t, ", up to %llu bytes", (unsigned long long)cdp__row_bytes(c, row));
             if (row->max_ranks) cdp__text_add(t, ", up to %u ranks", row->max_ranks);
             if (row->only & CDP__POWERS) cdp__text_add(t, ", for 2, 4, 8, ... ranks");
-            if (row->only & (CDP__NEAR | CDP__SHARED)) cdp__text_add(t, ", in shared memory");
-            if (row->only & (CDP__HOSTS | CDP__EVEN))
+            if (row->only & (CDP__SAME_HOST | CDP__SHARED)) cdp__text_add(t, ", in shared memory");
+            if (row->only & (CDP__HOSTS | CDP__UNIFORM))
                 cdp__text_add(t,
-                    row->only & CDP__EVEN ? ", for hosts of as many ranks each"
-                                          : ", for hosts of several ranks");
+                    row->only & CDP__UNIFORM ? ", for hosts of as many ranks each"
+                                             : ", for hosts of several ranks");
             if (row->only & ~(g->is | CDP__POWERS)) cdp__text_add(t, ", which this is not");
             cdp__text_add(t, "%s%s\n", i < c->row_count ? " (choices)" : "",
                 c->reproducible && !a->fixed ? " (not while reproducible)" : "");

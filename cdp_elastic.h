@@ -2709,7 +2709,7 @@ CDP__PRIVATE cdp_status cdp__elastic_start(cdp_elastic *e) {
    aborted: until it compares calls with its peers, and the cause has settled. */
 #define CDP__ELASTIC_HEAR_MS 1500u
 typedef char cdp__assert_elastic_hear[CDP__ELASTIC_HEAR_MS
-            >= CDP__FAILURE_WAIT_MS + CDP__FAILURE_SETTLE_MS + CDP__FAILURE_TELL_MS
+            >= CDP__FAILURE_WAIT_MS + CDP__FAILURE_SETTLE_MS + CDP__FAILURE_REPORT_MS
         ? 1
         : -1];
 
@@ -3299,7 +3299,7 @@ CDP_API cdp_status cdp_elastic_alarm(cdp_elastic *e, const char *reason) {
 /* Longer than all ranks of a group need to notice that it has failed. */
 #define CDP__SHRINK_SETTLE_MS 500u
 typedef char cdp__assert_shrink_settle
-    [CDP__SHRINK_SETTLE_MS >= CDP__FAILURE_SETTLE_MS + CDP__FAILURE_TELL_MS + 100 ? 1 : -1];
+    [CDP__SHRINK_SETTLE_MS >= CDP__FAILURE_SETTLE_MS + CDP__FAILURE_REPORT_MS + 100 ? 1 : -1];
 
 CDP__PRIVATE cdp_status cdp__shrink_check(
     cdp_group *group, const cdp_shrink_desc *d, cdp_group **out) {

@@ -926,7 +926,7 @@ typedef struct cdp__nccl {
     /* symmetric allocations so far, and a hash of the numbers of the live ones (guarded by
        `lock`) */
     uint64_t symmetric_count, symmetric_hash;
-    bool symmetric_told; /* the warning that there are no windows was logged */
+    bool symmetric_warned; /* the warning that there are no windows was logged */
     /* for calls that did not complete: kept until the communicator ends */
     cdp__nccl_cell *cells;
 
@@ -936,7 +936,7 @@ typedef struct cdp__nccl {
     cdp__nccl_op ring[CDP__NCCL_RING], captured[CDP__NCCL_RING];
 } cdp__nccl;
 
-CDP__PRIVATE void cdp__nccl_tell(cdp__nccl *b) {
+CDP__PRIVATE void cdp__nccl_wake(cdp__nccl *b) {
     if (b->cond) b->os->threads.cond_broadcast(b->os->user, b->cond);
 }
 CDP__PRIVATE bool cdp__nccl_failed(const cdp__nccl *b) {
@@ -1231,7 +1231,7 @@ CDP__PRIVATE void cdp__nccl_leave(cdp__nccl *b) {
     b->inside = false;
     if (b->gone) b->comm = NULL;
     cdp_lock_release(&b->lock);
-    cdp__nccl_tell(b);
+    cdp__nccl_wake(b);
 }
 
 /* Makes the group's stream wait for all work that is now in the caller's stream. */
@@ -1467,7 +1467,7 @@ CDP__PRIVATE CDP__COLD void cdp__nccl_stop_gpu(cdp__nccl *b) {
     cdp_lock_acquire(&b->lock);
     b->aborted = true;
     cdp_lock_release(&b->lock);
-    cdp__nccl_tell(b);
+    cdp__nccl_wake(b);
 }
 
 /* With watchdog_ms: fails the group if an operation is late or NCCL reports an error. Reads only
@@ -1543,7 +1543,7 @@ CDP__PRIVATE void cdp__nccl_keeper(void *arg) {
     cdp_lock_acquire(&b->lock);
     b->resting = true;
     cdp_lock_release(&b->lock);
-    cdp__nccl_tell(b);
+    cdp__nccl_wake(b);
 }
 
 /* Without a keeper thread, the next caller aborts the communicator. */
@@ -2311,7 +2311,7 @@ CDP__PRIVATE void cdp__nccl_group_failed(void *self, const cdp_error *error) {
     cdp_lock_acquire(&b->lock);
     cdp__atomic_store_u32(&b->failed, 1, CDP__RELEASE);
     cdp_lock_release(&b->lock);
-    cdp__nccl_tell(b);
+    cdp__nccl_wake(b);
 }
 
 /* ---- >>nccl/memory: device memory for operations --------------------------------------------- */
@@ -2629,11 +2629,11 @@ CDP__PRIVATE cdp_status cdp__nccl_symmetric_open(cdp__nccl *b, cdp__nccl_memory 
     return st == CDP_OK ? CDP_OK : cdp__nccl_break(b);
 }
 
-CDP__PRIVATE void cdp__nccl_symmetric_tell(cdp__nccl *b, const cdp__nccl_memory *m) {
+CDP__PRIVATE void cdp__nccl_symmetric_warn(cdp__nccl *b, const cdp__nccl_memory *m) {
     char why[96] = "NCCL gives no window, because GPUs cannot reach each other's memory";
     (void)m; /* unused without log texts */
-    if (b->symmetric_told || b->rank != 0) return;
-    b->symmetric_told = true;
+    if (b->symmetric_warned || b->rank != 0) return;
+    b->symmetric_warned = true;
     if (!cdp__nccl_has_windows())
         cdp__format(why, sizeof why, "NCCL %d.%d has no ncclCommWindowRegister", b->version / 10000,
             b->version / 100 % 100);
@@ -2671,7 +2671,7 @@ CDP__PRIVATE cdp_status cdp__nccl_symmetric_register(
         return cdp__fail(CDP_ERR_MISMATCH,
             "%s: NCCL gave a window to %u of %u ranks; the same settings of NCCL belong on all",
             cdp__nccl_symmetric_name, cdp__nccl_symmetric_windows(b, all), b->size);
-    if (!m->window) cdp__nccl_symmetric_tell(b, m);
+    if (!m->window) cdp__nccl_symmetric_warn(b, m);
     return CDP_OK;
 }
 
@@ -2788,7 +2788,7 @@ CDP__PRIVATE CDP__COLD void cdp__nccl_destroy(void *self) {
     /* makes the keeper thread abort what hangs */
     if (!empty) cdp__atomic_store_u32(&b->failed, 1, CDP__RELEASE);
     cdp_lock_release(&b->lock);
-    cdp__nccl_tell(b);
+    cdp__nccl_wake(b);
     cdp__nccl_by_hand(b);
     if (b->thread && !cdp__nccl_await(b, &b->resting, 2 * CDP__NCCL_LEAVE_MS)) {
         cdp__log(&cdp_group_desc_of(b->group)->logger, CDP_LOG_ERROR, (int32_t)b->rank,
@@ -2942,7 +2942,7 @@ CDP__PRIVATE cdp_status cdp__nccl_install(cdp__nccl *b) {
         cdp_lock_acquire(&b->lock);
         b->stop = true;
         cdp_lock_release(&b->lock);
-        cdp__nccl_tell(b);
+        cdp__nccl_wake(b);
         if (b->thread) b->os->threads.join(b->os, b->thread);
         cdp__nccl_undo(b);
         return st;

@@ -3253,8 +3253,8 @@ CDP__PRIVATE void cdp__rpc_end_work(cdp_rpc *rpc, cdp_call *call) {
     const uint64_t seq = call->priv[CDP__CALL_WORK];
     if (!seq) return;
     cdp__enter(rpc->group);
-    cdp__pend_close(&rpc->group->pends[seq & 0xffff], call->status != CDP_OK);
-    cdp__world_tell(rpc->group->w);
+    cdp__deferred_close(&rpc->group->deferred[seq & 0xffff], call->status != CDP_OK);
+    cdp__world_wake(rpc->group->w);
     cdp__leave(rpc->group);
     call->priv[CDP__CALL_WORK] = 0;
 }
@@ -6731,7 +6731,7 @@ CDP_API cdp_status cdp_call_work(cdp_call *call, cdp_work *out) {
         st = cdp__fail(CDP_ERR_STATE, "cdp_call_work: this call has a work already; use that one");
     if (st == CDP_OK) {
         cdp__enter(rpc->group);
-        if (!cdp__pend_open(rpc->group, CDP__PEND_CALL, out)) st = cdp_last_error()->status;
+        if (!cdp__deferred_open(rpc->group, CDP__DEFERRED_CALL, out)) st = cdp_last_error()->status;
         cdp__leave(rpc->group);
     }
     if (st == CDP_OK) call->priv[CDP__CALL_WORK] = out->seq;

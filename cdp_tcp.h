@@ -962,13 +962,13 @@ typedef struct cdp__shared {
     cdp__mapping mappings[CDP_SEGMENTS];
     cdp__mapping retired[CDP__RETIRED]; /* that the peer has freed: they are unmapped in steps */
     uint32_t retired_count;
-    bool told[CDP_SEGMENTS];   /* segments passed to the peer */
-    uint32_t passed, received; /* numbers of descriptors */
-    uint32_t freed;            /* the peer's count of freed segments, as last read */
-    int32_t bell;              /* descriptor that wakes the peer */
-    int32_t pass;              /* socket for descriptors of segments */
-    int32_t memory;            /* its descriptor, until the peer has mapped it */
-    bool taken;                /* the peer has mapped it */
+    bool passed_on[CDP_SEGMENTS]; /* segments passed to the peer */
+    uint32_t passed, received;    /* numbers of descriptors */
+    uint32_t freed;               /* the peer's count of freed segments, as last read */
+    int32_t bell;                 /* descriptor that wakes the peer */
+    int32_t pass;                 /* socket for descriptors of segments */
+    int32_t memory;               /* its descriptor, until the peer has mapped it */
+    bool taken;                   /* the peer has mapped it */
     struct cdp__shared *next;
 } cdp__shared;
 
@@ -1048,20 +1048,20 @@ CDP__PRIVATE const uint8_t *cdp__shared_map(
 }
 
 /* Passes this rank's segment i to the peer, which maps it. */
-CDP__PRIVATE bool cdp__shared_tell(cdp__shared *s, uint32_t i, int32_t fd) {
+CDP__PRIVATE bool cdp__shared_pass(cdp__shared *s, uint32_t i, int32_t fd) {
     cdp__atomic_store_u32(&s->mine->segments[i], s->passed + 1, CDP__RELEASE);
-    s->told[i] = s->os->shared.pass(s->os->user, s->pass, &fd, 1, true) >= 0;
-    if (s->told[i])
+    s->passed_on[i] = s->os->shared.pass(s->os->user, s->pass, &fd, 1, true) >= 0;
+    if (s->passed_on[i])
         ++s->passed;
     else
         cdp__atomic_store_u32(&s->mine->segments[i], 0, CDP__RELEASE);
-    return s->told[i];
+    return s->passed_on[i];
 }
 
 /* Makes the peer unmap this rank's segment i at its next poll. It stays mapped there until then. */
-CDP__PRIVATE void cdp__shared_untell(cdp__shared *s, uint32_t i) {
-    if (!s->told[i]) return;
-    s->told[i] = false;
+CDP__PRIVATE void cdp__shared_withdraw(cdp__shared *s, uint32_t i) {
+    if (!s->passed_on[i]) return;
+    s->passed_on[i] = false;
     cdp__atomic_store_u32(&s->mine->segments[i], 0, CDP__RELEASE);
     (void)cdp__atomic_add_u32(&s->mine->freed, 1, CDP__RELEASE);
     cdp__line_ring(&s->line, CDP__BELL_DATA);
@@ -1177,7 +1177,7 @@ CDP__PRIVATE bool cdp__shared_doze(cdp__shared *list) {
 }
 
 /* Call after sleeping: the caller polls everything next. */
-CDP__PRIVATE void cdp__shared_rise(cdp__shared *list) {
+CDP__PRIVATE void cdp__shared_awake(cdp__shared *list) {
     for (; list; list = list->next) {
         cdp__doorbell_seen(&list->mine->bell, list->seen);
         if (cdp__atomic_load_u32(&list->theirs->freed, CDP__RELAXED) != list->freed)
@@ -1254,9 +1254,10 @@ typedef struct cdp__link {
     bool inviting;
     bool nonsense; /* the peer has stored or sent invalid values */
     bool was_up;
-    bool telling;  /* the rest of the cause waits for room in the socket */
-    bool wanted;   /* a receive found no bytes: its caller will read the socket itself */
-    uint32_t told; /* bytes of the cause that were sent to the peer; see cdp__link_tell */
+    bool cause_unsent; /* the rest of the cause waits for room in the socket */
+    bool wanted;       /* a receive found no bytes: its caller will read the socket itself */
+    uint32_t
+        cause_sent; /* bytes of the cause that were sent to the peer; see cdp__link_send_cause */
     uint32_t refusal;
     uint32_t silent; /* consecutive checks in which the peer's host or process was silent */
     cdp_addr addr;   /* the peer's address, or the one being tried */
@@ -1302,12 +1303,12 @@ typedef struct cdp__incoming {
 
 /* Progress of reading another rank's wait record in the store: which rank it waits for while it
    starts. */
-typedef enum cdp__note_state {
-    CDP__NOTE_NONE,
-    CDP__NOTE_THERE, /* asking whether there is one */
-    CDP__NOTE_READ,
-    CDP__NOTE_DONE
-} cdp__note_state;
+typedef enum cdp__wait_record_state {
+    CDP__WAIT_RECORD_NONE,
+    CDP__WAIT_RECORD_CHECK, /* asking whether there is one */
+    CDP__WAIT_RECORD_GET,
+    CDP__WAIT_RECORD_DONE
+} cdp__wait_record_state;
 
 /* A request that stores this rank's record of the job's failure. */
 typedef struct cdp__cause_put {
@@ -1358,7 +1359,7 @@ typedef struct cdp__join {
     cdp_store_request rq;
     uint32_t timeout_ms;
     /* when a reported failure ends the wait for all ranks; 0: none was reported */
-    uint64_t news_ns;
+    uint64_t cause_grace_ns;
     cdp_bytes key, values[2];
 
     /* connections to a store, or to find out whether an address is in use */
@@ -1401,8 +1402,8 @@ typedef struct cdp__mesh {
     cdp_tcp_desc desc;
     cdp__io listener;
     cdp__timer accept_timer;
-    cdp__timer vigil_timer; /* period of cdp__mesh_vigil() */
-    bool crowd_told, refusal_told, memory_told;
+    cdp__timer unanswered_timer; /* period of cdp__mesh_check_unanswered() */
+    bool clients_warned, refusal_warned, memory_warned;
     bool keyed;
     bool spread; /* connections of a link are spread over the interfaces of the desc */
     bool met;    /* rank 0's published address was read, so `job` is known */
@@ -1446,14 +1447,14 @@ typedef struct cdp__mesh {
 
     /* Wait records in the store, key wait/<rank>: the rank that this rank waits for while it
        starts. */
-    bool noted; /* this rank has written one */
-    cdp__note_state note_state;
-    uint32_t note_rank; /* the rank whose record is read */
-    uint64_t note_ns;   /* since when */
-    int32_t note_named;
-    cdp_store_request note_rq;
-    cdp_bytes note_key;
-    char note_text[96];
+    bool wait_recorded; /* this rank has written one */
+    cdp__wait_record_state wait_record_state;
+    uint32_t wait_record_rank; /* the rank whose record is read */
+    uint64_t wait_record_ns;   /* since when */
+    int32_t wait_record_named;
+    cdp_store_request wait_record_rq;
+    cdp_bytes wait_record_key;
+    char wait_record_text[96];
 
     cdp__loop loop;
 } cdp__mesh;
@@ -1561,11 +1562,11 @@ CDP__PRIVATE CDP__COLD void cdp__link_discard(cdp__link *l) {
         cdp__link_drop(l, CDP_ERR_STATE, 0);
 }
 
-CDP__PRIVATE void cdp__link_tell(cdp__link *l);
+CDP__PRIVATE void cdp__link_send_cause(cdp__link *l);
 
 CDP__PRIVATE void cdp__link_parting(cdp__io *io) {
     cdp__link *l = (cdp__link *)io->user;
-    if (l->telling && l->state == CDP__LINK_UP) cdp__link_tell(l);
+    if (l->cause_unsent && l->state == CDP__LINK_UP) cdp__link_send_cause(l);
     cdp__link_discard(l);
 }
 
@@ -1807,7 +1808,7 @@ CDP__PRIVATE void cdp__link_unguard(cdp__link *l) {
 /* Sends the cause of the job's failure over a link on which nothing else was sent, so a FAILURE on
    the world's channel needs no stream. A socket may accept only a part of it: then `telling` is
    set, and this is called again. */
-CDP__PRIVATE void cdp__link_tell(cdp__link *l) {
+CDP__PRIVATE void cdp__link_send_cause(cdp__link *l) {
     uint8_t bytes[CDP__HEAD_BYTES + CDP__FAILURE_MAX];
     const uint32_t all = CDP__HEAD_BYTES + l->mesh->cause_bytes;
     cdp__head h;
@@ -1820,14 +1821,14 @@ CDP__PRIVATE void cdp__link_tell(cdp__link *l) {
     if (!h.bytes) return;
     memcpy(bytes + CDP__HEAD_BYTES, l->mesh->cause, h.bytes);
     cdp__head_encode(&h, bytes);
-    while (r > 0 && l->told < all) {
-        v.data = bytes + l->told;
-        v.bytes = all - l->told;
+    while (r > 0 && l->cause_sent < all) {
+        v.data = bytes + l->cause_sent;
+        v.bytes = all - l->cause_sent;
         r = cdp__link_shared(l) ? cdp__line_move(&l->shared->line, &v, 1, true)
                                 : cdp__link_put(l, &v, 1);
-        if (r > 0) l->told += (uint32_t)r;
+        if (r > 0) l->cause_sent += (uint32_t)r;
     }
-    l->telling = r == 0 && !cdp__link_shared(l);
+    l->cause_unsent = r == 0 && !cdp__link_shared(l);
 }
 
 CDP__PRIVATE void cdp__link_nonsense(cdp__link *l) {
@@ -1884,12 +1885,12 @@ CDP__PRIVATE void cdp__link_read_ahead(cdp__link *l) {
 CDP__PRIVATE void cdp__mesh_no_memory(cdp__mesh *m, uint32_t peer, int32_t err) {
     (void)peer;
     (void)err; /* unused without log texts */
-    cdp__log(&m->desc.group.logger, m->memory_told ? CDP_LOG_DEBUG : CDP_LOG_WARN,
+    cdp__log(&m->desc.group.logger, m->memory_warned ? CDP_LOG_DEBUG : CDP_LOG_WARN,
         m->desc.group.rank,
         "no shared memory with rank %u, although it is on this machine (errno %d, %s): their bytes "
         "go over TCP, which is slower; no_shared_memory says that this is meant",
         peer, (int)err, err ? cdp__os_error_text(err) : "the other rank could not");
-    m->memory_told = true;
+    m->memory_warned = true;
 }
 
 /* The peer waits for shared memory under this name: creates and passes it. Writes the proof for
@@ -1965,20 +1966,20 @@ CDP__PRIVATE bool cdp__link_taken(cdp__link *l) {
     return true;
 }
 
-#ifndef CDP__VIGIL_MS
-#define CDP__VIGIL_MS 5000u    /* period of cdp__mesh_vigil() */
-#define CDP__SILENCE_MS 30000u /* a host that acknowledges nothing for so long is lost */
+#ifndef CDP__UNANSWERED_MS
+#define CDP__UNANSWERED_MS 5000u /* period of cdp__mesh_check_unanswered() */
+#define CDP__SILENCE_MS 30000u   /* a host that acknowledges nothing for so long is lost */
 #endif
 
 /* Detects hosts that have disappeared, which send no end of stream. A link is lost only if two
    consecutive checks find it silent: data sent just before the first check has been acknowledged
    by the second. */
-CDP__PRIVATE CDP__COLD void cdp__mesh_vigil(cdp__timer *t) {
+CDP__PRIVATE CDP__COLD void cdp__mesh_check_unanswered(cdp__timer *t) {
     cdp__mesh *m = (cdp__mesh *)t->user;
     const uint32_t count = m->desc.group.world_size * m->desc.connections;
     uint32_t i;
-    cdp__loop_timer_set(
-        &m->loop, t, m->os->now_ns(m->os->user) + CDP__VIGIL_MS * CDP__MS, cdp__mesh_vigil, m);
+    cdp__loop_timer_set(&m->loop, t, m->os->now_ns(m->os->user) + CDP__UNANSWERED_MS * CDP__MS,
+        cdp__mesh_check_unanswered, m);
     for (i = 0; i < count; ++i) {
         cdp__link *l = &m->links[i];
         if (l->state != CDP__LINK_UP || l->shared) continue;
@@ -2037,9 +2038,10 @@ CDP__PRIVATE void cdp__link_up(cdp__link *l) {
     const uint32_t number = cdp__link_process(l);
     int32_t fd;
     l->state = CDP__LINK_UP;
-    if (m->os->net.unanswered_ns && !m->vigil_timer.next)
-        cdp__loop_timer_set(&m->loop, &m->vigil_timer,
-            m->os->now_ns(m->os->user) + CDP__VIGIL_MS * CDP__MS, cdp__mesh_vigil, m);
+    if (m->os->net.unanswered_ns && !m->unanswered_timer.next)
+        cdp__loop_timer_set(&m->loop, &m->unanswered_timer,
+            m->os->now_ns(m->os->user) + CDP__UNANSWERED_MS * CDP__MS, cdp__mesh_check_unanswered,
+            m);
     if (!number || !m->os->shared.process_open || m->frugal) return;
     fd = m->os->shared.process_open(m->os->user, number);
     if (fd >= 0) cdp__loop_add(&m->loop, &l->process, fd, cdp__link_process_event, l);
@@ -2047,8 +2049,8 @@ CDP__PRIVATE void cdp__link_up(cdp__link *l) {
 
 /* A link has just come up. If this rank is leaving because of a failure, sends the cause to the
    peer first. */
-CDP__PRIVATE void cdp__link_tell_late(cdp__link *l) {
-    if (l->mesh->leaving && !l->index && l->state == CDP__LINK_UP) cdp__link_tell(l);
+CDP__PRIVATE void cdp__link_send_cause_late(cdp__link *l) {
+    if (l->mesh->leaving && !l->index && l->state == CDP__LINK_UP) cdp__link_send_cause(l);
 }
 
 /* Sends CHOSEN or TAKEN; after a CHOSEN that offers memory, waits for TAKEN. */
@@ -2069,7 +2071,7 @@ CDP__PRIVATE CDP__COLD void cdp__link_choosing(cdp__link *l) {
         l->shared->next = m->sharing;
         m->sharing = l->shared;
     }
-    cdp__link_tell_late(l);
+    cdp__link_send_cause_late(l);
 }
 
 CDP__PRIVATE void cdp__link_choose_again(cdp__timer *t) {
@@ -2427,7 +2429,7 @@ CDP__PRIVATE void cdp__incoming_adopt(cdp__incoming *g, cdp__link *l, const cdp_
         cdp__link_choosing(l);
     }
     if (!asks) cdp__link_up(l);
-    if (!asks) cdp__link_tell_late(l);
+    if (!asks) cdp__link_send_cause_late(l);
     cdp__link_event(&l->io);
 }
 
@@ -2493,9 +2495,9 @@ CDP__PRIVATE bool cdp__incoming_judge(cdp__incoming *g) {
 CDP__PRIVATE void cdp__incoming_refused(cdp__incoming *g, uint32_t refusal) {
     cdp__mesh *m = g->mesh;
     (void)refusal; /* unused without log texts */
-    cdp__log(&m->desc.group.logger, m->refusal_told ? CDP_LOG_INFO : CDP_LOG_WARN,
+    cdp__log(&m->desc.group.logger, m->refusal_warned ? CDP_LOG_INFO : CDP_LOG_WARN,
         m->desc.group.rank, "refused a connection: %s", cdp__auth_text(refusal));
-    m->refusal_told = true;
+    m->refusal_warned = true;
     cdp__auth_drain(&m->loop, &g->io);
     cdp__incoming_close(g);
 }
@@ -2593,11 +2595,11 @@ CDP__PRIVATE void cdp__mesh_accept_again(cdp__timer *t) {
    while (the listener stays `ready`, so the system is not polled for it). True: try again now. */
 CDP__PRIVATE bool cdp__mesh_accept_later(cdp__mesh *m) {
     if (cdp__mesh_make_room(m, 1)) return true;
-    if (!m->crowd_told)
+    if (!m->clients_warned)
         cdp__log(&m->desc.group.logger, CDP_LOG_WARN, m->desc.group.rank,
             "cannot accept a connection: too many open descriptors, or no memory; raise the limit "
             "(ulimit -n)");
-    m->crowd_told = true;
+    m->clients_warned = true;
     cdp__loop_timer_set(&m->loop, &m->accept_timer,
         m->os->now_ns(m->os->user) + CDP__PROBE_FIRST_MS * CDP__MS, cdp__mesh_accept_again, m);
     return false;
@@ -2853,7 +2855,7 @@ CDP__PRIVATE void cdp__segment_close(cdp__mesh *m, cdp__segment *g) {
     const uint32_t i = (uint32_t)(g - m->segments);
     cdp__shared *s;
     for (s = m->sharing; s; s = s->next)
-        cdp__shared_untell(s, i);
+        cdp__shared_withdraw(s, i);
     if (m->os->shared.empty) m->os->shared.empty(m->os->user, g->at, g->bytes);
     m->os->shared.unmap(m->os->user, g->at, g->bytes);
     m->os->net.close_fd(m->os->user, g->fd);
@@ -2886,7 +2888,7 @@ CDP__PRIVATE bool cdp__mesh_expose(
     reads = cdp__atomic_load_u32(&s->theirs->reads, CDP__ACQUIRE);
     g = reads & CDP__READS_SEGMENTS ? cdp__mesh_segment(m, data, bytes) : NULL;
     place = g ? (uint32_t)(g - m->segments) : 0;
-    if (g && !s->told[place] && !cdp__shared_tell(s, place, g->fd)) g = NULL;
+    if (g && !s->passed_on[place] && !cdp__shared_pass(s, place, g->fd)) g = NULL;
     if (g)
         return cdp__line_expose(
             &s->line, data, bytes, place + 1, (uint64_t)((const uint8_t *)data - g->at), token);
@@ -2966,7 +2968,7 @@ CDP__PRIVATE uint64_t cdp__mesh_now(const cdp__mesh *m) {
 }
 
 /* Returns an error if another rank has stored a cause under "fail". */
-CDP__PRIVATE cdp_status cdp__mesh_news(cdp__mesh *m) {
+CDP__PRIVATE cdp_status cdp__mesh_cause_status(cdp__mesh *m) {
     if (!m->watching || m->watch_rq.status == CDP_PENDING) return CDP_OK;
     m->watching = false;
     /* the store is gone: rank 0 may have left, which is no failure */
@@ -2985,8 +2987,8 @@ CDP__PRIVATE cdp_status cdp__mesh_wait(void *self, cdp_lock *lock, uint64_t dead
     }
     if (cdp__mesh_sharing(m) && deadline_ns && cdp__shared_doze(m->sharing)) deadline_ns = 0;
     st = cdp__loop_run(&m->loop, lock, deadline_ns);
-    cdp__shared_rise(cdp__mesh_sharing(m));
-    return st == CDP_OK ? cdp__mesh_news(m) : st;
+    cdp__shared_awake(cdp__mesh_sharing(m));
+    return st == CDP_OK ? cdp__mesh_cause_status(m) : st;
 }
 
 CDP__PRIVATE void cdp__mesh_wake(void *self) {
@@ -3091,7 +3093,7 @@ CDP__PRIVATE bool cdp__mesh_saw_store_go(const cdp__mesh *m) {
 }
 
 /* How long the rank that serves the store waits for other ranks to read a cause, at most. */
-#define CDP__HOST_MS CDP__TELL_MS
+#define CDP__HOST_MS CDP__REPORT_MS
 
 CDP__PRIVATE void cdp__mesh_readers_late(cdp__timer *t) {
     (void)t; /* the timer only makes the group poll again */
@@ -3129,33 +3131,38 @@ CDP__PRIVATE CDP__COLD uint32_t cdp__mesh_first(void *self, void *record, uint32
     return (uint32_t)v->bytes;
 }
 
-CDP__PRIVATE void cdp__mesh_note_start(cdp__mesh *m, cdp_store_op op) {
-    const bool begun = cdp__mesh_start(m->store, &m->note_rq, op, &m->note_key, 1, NULL);
-    m->note_state = CDP__NOTE_DONE;
-    if (begun) m->note_state = op == CDP_STORE_GET ? CDP__NOTE_READ : CDP__NOTE_THERE;
+CDP__PRIVATE void cdp__mesh_wait_record_start(cdp__mesh *m, cdp_store_op op) {
+    const bool begun =
+        cdp__mesh_start(m->store, &m->wait_record_rq, op, &m->wait_record_key, 1, NULL);
+    m->wait_record_state = CDP__WAIT_RECORD_DONE;
+    if (begun)
+        m->wait_record_state = op == CDP_STORE_GET ? CDP__WAIT_RECORD_GET : CDP__WAIT_RECORD_CHECK;
 }
 
-/* Takes the next step of reading the wait record of `note_rank`. */
-CDP__PRIVATE void cdp__mesh_note_step(cdp__mesh *m) {
-    if (m->note_state == CDP__NOTE_DONE || m->note_rq.status == CDP_PENDING) return;
-    if (m->note_state == CDP__NOTE_THERE && m->note_rq.status == CDP_OK && m->note_rq.number) {
-        cdp_store_request_free(m->store, &m->note_rq);
-        cdp__mesh_note_start(m, CDP_STORE_GET);
+/* Takes the next step of reading the wait record of `wait_record_rank`. */
+CDP__PRIVATE void cdp__mesh_wait_record_step(cdp__mesh *m) {
+    if (m->wait_record_state == CDP__WAIT_RECORD_DONE || m->wait_record_rq.status == CDP_PENDING)
+        return;
+    if (m->wait_record_state == CDP__WAIT_RECORD_CHECK && m->wait_record_rq.status == CDP_OK
+        && m->wait_record_rq.number) {
+        cdp_store_request_free(m->store, &m->wait_record_rq);
+        cdp__mesh_wait_record_start(m, CDP_STORE_GET);
         return;
     }
-    if (m->note_state == CDP__NOTE_READ && m->note_rq.status == CDP_OK
-        && m->note_rq.results[0].bytes == 4)
-        m->note_named = (int32_t)cdp__get_u32((const uint8_t *)m->note_rq.results[0].data);
-    cdp_store_request_free(m->store, &m->note_rq);
-    m->note_state = CDP__NOTE_DONE;
+    if (m->wait_record_state == CDP__WAIT_RECORD_GET && m->wait_record_rq.status == CDP_OK
+        && m->wait_record_rq.results[0].bytes == 4)
+        m->wait_record_named =
+            (int32_t)cdp__get_u32((const uint8_t *)m->wait_record_rq.results[0].data);
+    cdp_store_request_free(m->store, &m->wait_record_rq);
+    m->wait_record_state = CDP__WAIT_RECORD_DONE;
 }
 
 /* How long a store that answers may take for it. */
-#define CDP__NOTE_MS 10u
+#define CDP__WAIT_RECORD_MS 10u
 
 /* Reads the wait record of a rank that does not answer: returns the rank that it waits for while it
    starts, or -1 if that is not known (yet) or it has started. A lost rank that was connected before
-   has started. If the store has not answered by the last call (`last`) and has had CDP__NOTE_MS,
+   has started. If the store has not answered by the last call (`last`) and has had CDP__WAIT_RECORD_MS,
    returns 0, because rank 0 serves it. -2: the rank is lost, and so is the store of rank 0, so
    either may be the cause. */
 CDP__PRIVATE CDP__COLD int32_t cdp__mesh_starting(void *self, uint32_t peer, bool lost, bool last) {
@@ -3164,20 +3171,21 @@ CDP__PRIVATE CDP__COLD int32_t cdp__mesh_starting(void *self, uint32_t peer, boo
         return -2;
     if (lost && m->links[peer].was_up) return -1;
     if (!m->store) return -1;
-    if (m->note_state != CDP__NOTE_NONE) cdp__mesh_note_step(m);
-    if (m->note_state == CDP__NOTE_DONE && m->note_rank != peer) m->note_state = CDP__NOTE_NONE;
-    if (m->note_state == CDP__NOTE_NONE) {
-        m->note_rank = peer;
-        m->note_named = -1;
-        cdp__mesh_key(m, m->note_text, "wait", peer);
-        m->note_key.data = m->note_text;
-        m->note_key.bytes = strlen(m->note_text);
-        cdp__mesh_note_start(m, CDP_STORE_CHECK);
-        m->note_ns = cdp__mesh_now(m);
+    if (m->wait_record_state != CDP__WAIT_RECORD_NONE) cdp__mesh_wait_record_step(m);
+    if (m->wait_record_state == CDP__WAIT_RECORD_DONE && m->wait_record_rank != peer)
+        m->wait_record_state = CDP__WAIT_RECORD_NONE;
+    if (m->wait_record_state == CDP__WAIT_RECORD_NONE) {
+        m->wait_record_rank = peer;
+        m->wait_record_named = -1;
+        cdp__mesh_key(m, m->wait_record_text, "wait", peer);
+        m->wait_record_key.data = m->wait_record_text;
+        m->wait_record_key.bytes = strlen(m->wait_record_text);
+        cdp__mesh_wait_record_start(m, CDP_STORE_CHECK);
+        m->wait_record_ns = cdp__mesh_now(m);
     }
-    if (m->note_state == CDP__NOTE_DONE) return m->note_named;
-    if (!last || m->note_rq.status != CDP_PENDING
-        || cdp__mesh_now(m) < m->note_ns + CDP__NOTE_MS * CDP__MS)
+    if (m->wait_record_state == CDP__WAIT_RECORD_DONE) return m->wait_record_named;
+    if (!last || m->wait_record_rq.status != CDP_PENDING
+        || cdp__mesh_now(m) < m->wait_record_ns + CDP__WAIT_RECORD_MS * CDP__MS)
         return -1;
     return m->desc.group.rank && !m->desc.external_store ? 0 : -1;
 }
@@ -3237,14 +3245,15 @@ CDP__PRIVATE void cdp__mesh_describe(void *self, uint32_t peer, char *out, uint6
 /* This rank could not start, and others may not have connected yet. Rank 0 keeps the store open
    for 2 * CDP__SETTLE_MS, so that they can read the cause, and then until no rank is connected, for
    CDP__LATE_MS at most. Another rank whose store is gone tells ranks that connect, for
-   CDP__TELL_MS. True: it waited, until until_ns at most, and is to be called again. */
+   CDP__REPORT_MS. True: it waited, until until_ns at most, and is to be called again. */
 CDP__PRIVATE bool cdp__mesh_lingers(cdp__mesh *m, uint64_t until_ns) {
     const bool serves = cdp__mesh_serves(m);
     const uint32_t own = (m->store ? 1u : 0u) + (m->watch ? 1u : 0u);
     const uint64_t now = cdp__mesh_now(m), *at = m->linger_ns;
     if (!serves && m->watch_rq.status >= CDP_OK) return false;
     if (!at[1]) {
-        const uint64_t most = (serves ? 2 * CDP__SETTLE_MS + CDP__LATE_MS : CDP__TELL_MS) * CDP__MS;
+        const uint64_t most =
+            (serves ? 2 * CDP__SETTLE_MS + CDP__LATE_MS : CDP__REPORT_MS) * CDP__MS;
         m->linger_ns[0] = now + 2 * CDP__SETTLE_MS * CDP__MS;
         m->linger_ns[1] = cdp__min(now + most, m->init_deadline_ns);
     }
@@ -3255,12 +3264,12 @@ CDP__PRIVATE bool cdp__mesh_lingers(cdp__mesh *m, uint64_t until_ns) {
 }
 
 /* A failed rank leaves only when the store has its cause. The rank that serves the store waits
-   until the others have disconnected; after CDP__TELL_MS it suffices that all answers were sent.
+   until the others have disconnected; after CDP__REPORT_MS it suffices that all answers were sent.
    Without a store, waits for late ranks to connect, and tells them. One step, until `until_ns` at
    most. False: there is nothing more to wait for. */
 CDP__PRIVATE bool cdp__mesh_linger(cdp__mesh *m, uint64_t until_ns) {
     const bool serves = cdp__mesh_serves(m), store_gone = !serves && m->watch_rq.status < CDP_OK;
-    const uint64_t now = cdp__mesh_now(m), told = m->leave_ns + CDP__TELL_MS * CDP__MS;
+    const uint64_t now = cdp__mesh_now(m), told = m->leave_ns + CDP__REPORT_MS * CDP__MS;
     const uint64_t end = serves ? m->leave_ns + CDP__SETTLE_MS * CDP__MS : told;
     const uint32_t own = (m->store ? 1u : 0u) + (m->watch ? 1u : 0u);
     uint64_t at = end;
@@ -3290,14 +3299,14 @@ CDP__PRIVATE bool cdp__link_open(const cdp__link *l) {
 
 /* Sends the rest of the cause on links whose socket accepted only a part of it. True: on some link
    a rest still waits for room. */
-CDP__PRIVATE bool cdp__mesh_telling(cdp__mesh *m) {
+CDP__PRIVATE bool cdp__mesh_sending_cause(cdp__mesh *m) {
     bool more = false;
     uint32_t i;
     for (i = 0; i < m->desc.group.world_size; ++i) {
         cdp__link *l = &m->links[i];
-        if (l->state != CDP__LINK_UP || !l->telling) continue;
-        cdp__link_tell(l);
-        more = more || l->telling;
+        if (l->state != CDP__LINK_UP || !l->cause_unsent) continue;
+        cdp__link_send_cause(l);
+        more = more || l->cause_unsent;
     }
     return more;
 }
@@ -3328,7 +3337,7 @@ CDP__PRIVATE void cdp__mesh_discard(cdp__mesh *m, bool end_sending) {
    have not yet. */
 CDP__PRIVATE bool cdp__mesh_links_part(cdp__mesh *m, uint64_t now) {
     if (!m->links || !m->os->net.end_sending) return false;
-    if (!m->parting && (now >= m->part_ns || !cdp__mesh_telling(m))) {
+    if (!m->parting && (now >= m->part_ns || !cdp__mesh_sending_cause(m))) {
         m->parting = true;
         cdp__mesh_discard(m, true);
     }
@@ -3368,7 +3377,7 @@ CDP__PRIVATE bool cdp__mesh_parts(cdp__mesh *m, uint64_t until_ns) {
 CDP__PRIVATE void cdp__mesh_shut(cdp__mesh *m) {
     if (cdp__mesh_serves(m)) cdp__store_server_share(m->server, NULL, NULL);
     cdp__loop_timer_clear(&m->accept_timer);
-    cdp__loop_timer_clear(&m->vigil_timer);
+    cdp__loop_timer_clear(&m->unanswered_timer);
     cdp__loop_timer_clear(&m->readers_timer);
     cdp__loop_remove(&m->loop, &m->listener);
     while (m->incoming)
@@ -3439,10 +3448,11 @@ CDP__PRIVATE CDP__COLD void cdp__mesh_close(void *self) {
         if (i < m->put_count && rq->status == CDP_PENDING) m->store->cancel(m->store->self, rq);
         cdp_store_request_free(m->store, rq);
     }
-    if ((m->note_state == CDP__NOTE_THERE || m->note_state == CDP__NOTE_READ)
-        && m->note_rq.status == CDP_PENDING)
-        m->store->cancel(m->store->self, &m->note_rq);
-    if (m->store) cdp_store_request_free(m->store, &m->note_rq);
+    if ((m->wait_record_state == CDP__WAIT_RECORD_CHECK
+            || m->wait_record_state == CDP__WAIT_RECORD_GET)
+        && m->wait_record_rq.status == CDP_PENDING)
+        m->store->cancel(m->store->self, &m->wait_record_rq);
+    if (m->store) cdp_store_request_free(m->store, &m->wait_record_rq);
     if (m->store) cdp_store_request_free(m->store, &m->addrs);
     cdp__free(m->os, m->hosts);
     if (m->watching && m->watch_rq.status == CDP_PENDING)
@@ -3565,13 +3575,13 @@ CDP__PRIVATE bool cdp__join_awaits(const cdp__mesh *m) {
 
 /* A rank whose start is complete may fail while keys that other ranks have set are still on their
    way to this one. They get this much time before that failure ends this rank's start. */
-#define CDP__NEWS_MS 50u
+#define CDP__CAUSE_GRACE_MS 50u
 
-CDP__PRIVATE bool cdp__join_has_news(cdp__mesh *m, uint64_t now) {
+CDP__PRIVATE bool cdp__join_must_end(cdp__mesh *m, uint64_t now) {
     cdp__join *s = m->join;
     if (!cdp__join_awaits(m) || m->watch_rq.status != CDP_OK) return false;
-    if (!s->news_ns) s->news_ns = now + CDP__NEWS_MS * CDP__MS;
-    return now >= s->news_ns && cdp__mesh_news(m) != CDP_OK;
+    if (!s->cause_grace_ns) s->cause_grace_ns = now + CDP__CAUSE_GRACE_MS * CDP__MS;
+    return now >= s->cause_grace_ns && cdp__mesh_cause_status(m) != CDP_OK;
 }
 
 /* True while the request is in progress. A store of the caller is not on this rank's loop, so it
@@ -3586,7 +3596,7 @@ CDP__PRIVATE bool cdp__join_request_waits(cdp__mesh *m, uint64_t now) {
         ++s->polls;
     }
     if (s->result != CDP_PENDING) return false;
-    if (cdp__join_has_news(m, now)) {
+    if (cdp__join_must_end(m, now)) {
         cdp__format(s->key_text, sizeof s->key_text, "%s", m->fail_key);
         cdp__join_ask(m, m->store, CDP_STORE_GET, 1000, cdp__join_adopted);
         return cdp__join_request_waits(m, now);
@@ -3658,7 +3668,7 @@ CDP__PRIVATE uint64_t cdp__join_until(const cdp__mesh *m) {
     const cdp__join *s = m->join;
     uint64_t until = s->until_ns;
     if (s->waits != CDP__WAITS_REQUEST) return until;
-    if (s->news_ns && cdp__join_awaits(m)) until = cdp__min(until, s->news_ns);
+    if (s->cause_grace_ns && cdp__join_awaits(m)) until = cdp__min(until, s->cause_grace_ns);
     if (s->asked == m->store) return until;
     return cdp__min(
         until, cdp__mesh_now(m) + cdp__min(10 * CDP__MS, (CDP__MS / 4) << cdp__min(s->polls, 6)));
@@ -3692,11 +3702,11 @@ CDP__PRIVATE void cdp__join_free(cdp__mesh *m) {
 
 /* Sends the cause to ranks that are already connected. Reads their data, because unread data
    would reset the connection and the cause would be lost. */
-CDP__PRIVATE void cdp__mesh_tell_links(cdp__mesh *m) {
+CDP__PRIVATE void cdp__mesh_send_cause(cdp__mesh *m) {
     uint32_t r;
     for (r = 0; r < m->desc.group.world_size; ++r) {
         if (m->links[r].state != CDP__LINK_UP) continue;
-        cdp__link_tell(&m->links[r]);
+        cdp__link_send_cause(&m->links[r]);
         cdp__link_read_ahead(&m->links[r]);
     }
 }
@@ -3706,20 +3716,20 @@ CDP__PRIVATE cdp_status cdp__join_end(cdp__mesh *m) {
     return CDP_OK;
 }
 
-CDP__PRIVATE cdp_status cdp__join_told(cdp__mesh *m) {
+CDP__PRIVATE cdp_status cdp__join_published(cdp__mesh *m) {
     const bool told = m->join->result == CDP_OK;
-    cdp__mesh_tell_links(m);
+    cdp__mesh_send_cause(m);
     /* if the store did not take the cause, the last will tells the other ranks */
     if (!told && m->watch) cdp__tcp_store_abandon(m->watch);
     return cdp__join_end(m);
 }
 
-CDP__PRIVATE cdp_status cdp__join_tell(cdp__mesh *m) {
+CDP__PRIVATE cdp_status cdp__join_publish(cdp__mesh *m) {
     cdp__join *s = m->join;
     cdp__format(s->key_text, sizeof s->key_text, "%s", m->fail_key);
     cdp__join_value(s, 0, NULL, 0);
     cdp__join_value(s, 1, m->cause, m->cause_bytes);
-    cdp__join_ask(m, m->store, CDP_STORE_COMPARE_SET, CDP__SETTLE_MS, cdp__join_told);
+    cdp__join_ask(m, m->store, CDP_STORE_COMPARE_SET, CDP__SETTLE_MS, cdp__join_published);
     return CDP_OK;
 }
 
@@ -3727,9 +3737,9 @@ CDP__PRIVATE cdp_status cdp__join_tell(cdp__mesh *m) {
    not end the job. */
 CDP__PRIVATE cdp_status cdp__join_belongs(cdp__mesh *m) {
     cdp__join *s = m->join;
-    if (s->result == CDP_OK && !s->rq.number) return cdp__join_tell(m);
+    if (s->result == CDP_OK && !s->rq.number) return cdp__join_publish(m);
     s->result = CDP_ERR_STATE;
-    return cdp__join_told(m);
+    return cdp__join_published(m);
 }
 
 /* This rank's start has failed: adds the rank to the error, and reports it to the other ranks. */
@@ -3756,8 +3766,8 @@ CDP__PRIVATE cdp_status cdp__join_failed(cdp__mesh *m) {
     r.sys_errno = e->sys_errno;
     m->cause_bytes = cdp__failure_encode(&r, m->cause);
     s->result = CDP_ERR_STATE;
-    if (!m->store) return cdp__join_told(m);
-    if (m->claimed) return cdp__join_tell(m);
+    if (!m->store) return cdp__join_published(m);
+    if (m->claimed) return cdp__join_publish(m);
     cdp__mesh_key(m, s->key_text, "done", 0);
     cdp__join_ask(m, m->store, CDP_STORE_CHECK, CDP__SETTLE_MS, cdp__join_belongs);
     return CDP_OK;
@@ -3802,14 +3812,14 @@ CDP__PRIVATE cdp_status cdp__join_complain(cdp__mesh *m, uint32_t r, cdp__join_f
 
 CDP__PRIVATE cdp_status cdp__join_await(cdp__mesh *m);
 
-CDP__PRIVATE cdp_status cdp__join_noted(cdp__mesh *m) {
-    m->noted = m->join->result == CDP_OK || m->noted;
+CDP__PRIVATE cdp_status cdp__join_wait_written(cdp__mesh *m) {
+    m->wait_recorded = m->join->result == CDP_OK || m->wait_recorded;
     return cdp__join_await(m);
 }
 
 /* Writes this rank's wait record into the store: the rank that it waits for while it starts (-1:
    none). Ranks that have started and wait for this one read it. */
-CDP__PRIVATE void cdp__join_note(cdp__mesh *m, int32_t named, cdp__join_func *next) {
+CDP__PRIVATE void cdp__join_write_wait(cdp__mesh *m, int32_t named, cdp__join_func *next) {
     cdp__join *s = m->join;
     cdp__put_u32(s->own, (uint32_t)named);
     cdp__join_value(s, 0, s->own, 4);
@@ -3833,7 +3843,7 @@ CDP__PRIVATE cdp_status cdp__join_missed(cdp__mesh *m) {
     cdp__join_log_missed(m);
     /* while addresses are missing, no rank has started */
     if (e->peer < 0 || s->with_values) return cdp__join_await(m);
-    cdp__join_note(m, e->peer, cdp__join_noted);
+    cdp__join_write_wait(m, e->peer, cdp__join_wait_written);
     return CDP_OK;
 }
 
@@ -3857,7 +3867,7 @@ CDP__PRIVATE cdp_status cdp__join_store_silent(cdp__mesh *m) {
     return cdp__join_missed(m);
 }
 
-CDP__PRIVATE cdp_status cdp__join_missing_told(cdp__mesh *m) {
+CDP__PRIVATE cdp_status cdp__join_missing_found(cdp__mesh *m) {
     cdp__join *s = m->join;
     if (s->found > 8) cdp__text_add(&s->list, " and %u more", s->found - 8);
     if (s->found) return cdp__join_complain(m, (uint32_t)s->absent, cdp__join_missed);
@@ -3902,13 +3912,13 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__join_missing(cdp__mesh *m) {
     uint64_t now;
     if (s->middle) { /* the answer has come */
         if (s->result == CDP_ERR_TIMEOUT && !s->found) return cdp__join_store_silent(m);
-        if (s->result != CDP_OK) return s->found ? cdp__join_missing_told(m) : s->result;
+        if (s->result != CDP_OK) return s->found ? cdp__join_missing_found(m) : s->result;
         cdp__join_narrow(m);
     }
     now = cdp__mesh_now(m);
     if (s->rank == m->desc.group.world_size
         || now >= (s->narrow && !s->found ? s->last_ns : s->give_up_ns))
-        return cdp__join_missing_told(m);
+        return cdp__join_missing_found(m);
     s->middle = s->narrow ? s->rank + (s->end - s->rank) / 2 : s->end;
     s->next = cdp__join_missing;
     cdp__join_send(
@@ -4826,8 +4836,8 @@ CDP__PRIVATE cdp_status cdp__mesh_prepare(cdp__mesh *m) {
    rank. */
 CDP__PRIVATE cdp_status cdp__join_good(cdp__mesh *m) {
     m->started = true;
-    if (!m->noted) return cdp__join_end(m);
-    cdp__join_note(m, -1, cdp__join_end);
+    if (!m->wait_recorded) return cdp__join_end(m);
+    cdp__join_write_wait(m, -1, cdp__join_end);
     return CDP_OK;
 }
 

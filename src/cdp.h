@@ -274,7 +274,7 @@
           cdp__collective        checks the request, appends it to the queue of its group
                                  (cdp__enqueue, >>group/queue), and polls until it has ended:
             cdp__first_moves     at first its group alone, a few times (>>group/queue),
-            cdp__world_poll      then all groups, as often as something moves (>>group/drive)
+            cdp__world_poll      then all groups, as often as something moves (>>group/progress)
               cdp__group_poll    takes the first operation of the queue (>>group/running)
                 cdp__exec_poll   a round of its algorithm: the transfers, then the local steps
                                  (>>collective/executor; the rounds are pure functions,
@@ -283,28 +283,30 @@
                                  be read in place, or with a 64-byte header (>>message/transfer,
                                  >>message/send)
                     transport.send    bytes for one peer: a socket, a ring, or your own network
-        Between its own polls a waiting caller spins or sleeps, in cdp__progress_goes_on. Where no
+        Between its own polls a waiting caller spins or sleeps, in cdp__progress_next. Where no
         caller waits, cdp_poll() or the progress thread calls cdp__world_poll.
         On the other side transport.recv, cdp__port_pump and cdp__stream_read (>>message/receive)
         lead to cdp__transfer_receive, which stores the bytes in their place or combines them.
 
-    HOW A FAILURE REACHES ALL RANKS (ten functions; where no section is given: >>failure/failing)
+    HOW A FAILURE REACHES ALL RANKS (ten functions; where no section is given: >>failure/spread)
         cdp__group_lost          the transport has lost a peer
-          cdp__group_fail        makes a record of that; a deadline that passed and a call that
-                                 differs have records of their own
-            cdp__group_see       stops the group's operations
-              cdp__domain_step   makes what is decided the error of every group
-                cdp__failure_step    alone decides who is to blame (>>failure/blame, pure): at once,
-                                 or after it has settled, which means that ranks that wait are
-                                 asked for the end of their chain (>>failure/waits) and an earlier
-                                 cause may come; meanwhile each poll of the group steps again
-                cdp__group_publish   prepares a FAILURE for every peer (>>failure/telling)
-        cdp__group_telling       sends it in the next polls of the group, until all have it or its
-                                 time is over (>>failure/telling)
-          cdp__group_tell        queues it for one peer, after a message that is half sent
+          cdp__group_fail        makes a record of that; a missed deadline and a mismatching call
+                                 have records of their own
+            cdp__group_observe   stops the group's operations
+              cdp__domain_step   stores the decision of the next function as the error of every
+                                 group that fails together with this one
+                cdp__failure_step    decides which rank is to blame (>>failure/blame, pure): at
+                                 once, or after it has settled. To settle, this rank asks the
+                                 ranks it waits for where their chains of waits end
+                                 (>>failure/waits), and accepts an earlier cause; meanwhile each
+                                 poll of the group calls cdp__failure_step again
+                cdp__group_publish   prepares a FAILURE message for every peer (>>failure/report)
+        cdp__group_reporting     sends it in the next polls of the group, until every peer has it or
+                                 its time is over (>>failure/report)
+          cdp__group_send_cause  queues it for one peer, after a message that is half sent
         On each of the other ranks:
-        cdp__world_note          receives it at once, whatever the rank reads just now
-          cdp__world_told        makes it an event; then cdp__domain_step as above
+        cdp__world_on_control    receives it, whatever this rank is reading at the time
+          cdp__world_on_report   turns it into an event; then cdp__domain_step as above
 
     HOW TWO RANKS SHARE MEMORY (>>message/fabric)
         One direction between two ranks is a `way` in memory that both see: a ring of bytes,
@@ -395,7 +397,7 @@ extern "C" {
 #include "failure/chains.h"
 #include "failure/blame.h"
 #include "message/fabric.h"
-#include "message/pend.h"
+#include "message/deferred.h"
 #include "message/stream.h"
 #include "message/port.h"
 #include "message/receive.h"
@@ -405,13 +407,13 @@ extern "C" {
 #include "group/state.h"
 #include "group/records.h"
 #include "failure/waits.h"
-#include "failure/telling.h"
-#include "failure/failing.h"
+#include "failure/report.h"
+#include "failure/spread.h"
 #include "group/flows.h"
 #include "group/running.h"
 #include "group/hub.h"
-#include "group/pending.h"
-#include "group/drive.h"
+#include "group/deferred.h"
+#include "group/progress.h"
 #include "group/world.h"
 #include "group/create.h"
 #include "group/subgroups.h"

@@ -204,7 +204,8 @@ static void hosts_choose(cdp_group *g, const char *name) {
             memset(&own[ch->row_count], 0, sizeof *own);
             own[ch->row_count].algo = (uint8_t)a;
             if (a >= CDP__LANES)
-                own[ch->row_count].only = (uint8_t)(a < CDP__HOSTS_GATHER ? CDP__HOSTS : CDP__EVEN);
+                own[ch->row_count].only =
+                    (uint8_t)(a < CDP__HOSTS_GATHER ? CDP__HOSTS : CDP__UNIFORM);
             ++ch->row_count;
         }
         ch->rows = own;

@@ -18,7 +18,7 @@
 #include "../message/port.h"
 #include "../group/state.h"
 #include "../group/flows.h"
-#include "../group/drive.h"
+#include "../group/progress.h"
 #include "channel.h"
 
 #ifndef CDP_NO_CHANNELS

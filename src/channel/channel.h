@@ -25,8 +25,8 @@
 #include "../message/transfer.h"
 #include "../group/state.h"
 #include "../group/flows.h"
-#include "../group/pending.h"
-#include "../group/drive.h"
+#include "../group/deferred.h"
+#include "../group/progress.h"
 
 #ifndef CDP_NO_CHANNELS
 
@@ -104,7 +104,8 @@ CDP__PRIVATE CDP__COLD void cdp__channel_lose(cdp_channel *c, uint32_t p) {
     peer->lost = true;
     peer->why = *cdp_last_error();
     c->streams[p].dropping = true;
-    if (!c->streams[p].left) (void)cdp__stream_note(c->g->w, &c->streams[p], CDP__MESSAGE_LEAVE);
+    if (!c->streams[p].left)
+        (void)cdp__stream_send_control(c->g->w, &c->streams[p], CDP__MESSAGE_LEAVE);
     if (peer->bulk) {
         cdp__channel_settle(peer->bulk);
         cdp__flow_stop(peer->bulk); /* the caller owns the bodies in flight again */
@@ -143,7 +144,7 @@ CDP__PRIVATE void cdp__channel_called(cdp_channel *c) {
     w->calling = NULL;
     c->calling = false;
     ++c->called;
-    cdp__world_tell(w);
+    cdp__world_wake(w);
 }
 
 /* ---- sending */
@@ -169,7 +170,7 @@ CDP__PRIVATE cdp_status cdp__channel_put(
     h->ack = (uint32_t)s->taken;
     if (s->sent - s->acked + CDP__HEAD_BYTES + h->bytes > w->window_bytes) {
         c->peers[p].starved = true;
-        s->asking = s->asking || cdp__stream_note(w, s, CDP__MESSAGE_ASK);
+        s->asking = s->asking || cdp__stream_send_control(w, s, CDP__MESSAGE_ASK);
         (void)cdp__port_flush(w, s->peer);
         return CDP_PENDING;
     }
@@ -195,7 +196,8 @@ CDP__PRIVATE cdp__head cdp__channel_head(const cdp_channel_message *m) {
 
 /* Releases the lock. Wakes the sleeping thread if messages were queued that it must send. */
 CDP__PRIVATE cdp_status cdp__channel_leave(cdp_channel *c, cdp_status st) {
-    if (c->g->w->deferred && c->g->w->sleeping) c->g->w->transport.wake(c->g->w->transport.self);
+    if (c->g->w->control_queued && c->g->w->sleeping)
+        c->g->w->transport.wake(c->g->w->transport.self);
     cdp__leave(c->g);
     return st;
 }

@@ -14,8 +14,8 @@
 #include "../base/text.h"
 #include "../message/stream.h"
 #include "../group/state.h"
-#include "../group/pending.h"
-#include "../group/drive.h"
+#include "../group/deferred.h"
+#include "../group/progress.h"
 #include "channel.h"
 #include "progress.h"
 
@@ -120,7 +120,7 @@ CDP_API void cdp_channel_wake(cdp_channel *c) {
     if (!c) return;
     cdp__enter(c->g);
     ++c->called;
-    cdp__world_tell(c->g->w);
+    cdp__world_wake(c->g->w);
     cdp__leave(c->g);
 }
 
@@ -137,7 +137,7 @@ CDP_API cdp_status cdp_channel_drop(cdp_channel *c, uint32_t peer, const char *r
     (void)cdp__fail_peer(CDP_ERR_PEER_LOST, c->streams[peer].peer, 0, "rank %u was given up: %s",
         c->streams[peer].peer, reason);
     cdp__channel_lose(c, peer);
-    if (c->g->w->sleeping) cdp__world_tell(c->g->w);
+    if (c->g->w->sleeping) cdp__world_wake(c->g->w);
     cdp__leave(c->g);
     *cdp__error_slot() = before;
     return CDP_OK;
@@ -182,13 +182,13 @@ CDP_API void cdp_channel_close(cdp_channel *c) {
     c->timer_ns = CDP__NEVER;
     if (!*cdp__inside()) {
         while (c->calling || c->waiting) {
-            cdp__world_tell(w);
+            cdp__world_wake(w);
             w->os->threads.cond_wait(
                 w->os->user, w->cond, w->lock.mutex, cdp__now(w->os) + 10 * CDP__MS);
         }
     }
     c->left_over = true;
-    if (c->waiting) cdp__world_tell(w);
+    if (c->waiting) cdp__world_wake(w);
     cdp__channel_over(c);
     cdp__leave(g);
 }

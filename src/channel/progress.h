@@ -117,7 +117,7 @@ CDP__PRIVATE bool cdp__channel_read(cdp_channel *c, uint32_t p) {
 
 /* ---- telling the program */
 
-CDP__PRIVATE bool cdp__channel_tell_offer(cdp_channel *c) {
+CDP__PRIVATE bool cdp__channel_on_offer(cdp_channel *c) {
     cdp__offer **at = &c->offers, *o;
     while (*at && !(*at)->over)
         at = &(*at)->next;
@@ -133,7 +133,7 @@ CDP__PRIVATE bool cdp__channel_tell_offer(cdp_channel *c) {
     return true;
 }
 
-CDP__PRIVATE bool cdp__channel_tell_peer(cdp_channel *c, uint32_t p) {
+CDP__PRIVATE bool cdp__channel_on_peer(cdp_channel *c, uint32_t p) {
     cdp__channel_peer *peer = &c->peers[p];
     cdp__stream *s = &c->streams[p];
     if (peer->lost && !peer->lost_told) {
@@ -146,7 +146,7 @@ CDP__PRIVATE bool cdp__channel_tell_peer(cdp_channel *c, uint32_t p) {
     if (!peer->starved || peer->lost) return false;
     if (s->sent - s->acked > c->g->w->window_bytes / 2) {
         /* ask once more: messages sent after the last request may have used up the credit */
-        if (!s->asking && (s->asking = cdp__stream_note(c->g->w, s, CDP__MESSAGE_ASK)))
+        if (!s->asking && (s->asking = cdp__stream_send_control(c->g->w, s, CDP__MESSAGE_ASK)))
             (void)cdp__port_flush(c->g->w, s->peer);
         return false;
     }
@@ -157,7 +157,7 @@ CDP__PRIVATE bool cdp__channel_tell_peer(cdp_channel *c, uint32_t p) {
     return true;
 }
 
-CDP__PRIVATE bool cdp__channel_tell_time(cdp_channel *c) {
+CDP__PRIVATE bool cdp__channel_on_time(cdp_channel *c) {
     if (c->timer_ns == CDP__NEVER || cdp__now(c->g->os) < c->timer_ns) return false;
     c->timer_ns = CDP__NEVER;
     cdp__channel_call(c);
@@ -180,11 +180,11 @@ CDP__PRIVATE void cdp__channel_group_failed(cdp_channel *c) {
 CDP__PRIVATE bool cdp__channel_step(cdp_channel *c) {
     uint32_t p;
     if (c->g->health != CDP__HEALTHY) cdp__channel_group_failed(c);
-    if (cdp__channel_tell_offer(c) || cdp__channel_tell_time(c)) return true;
+    if (cdp__channel_on_offer(c) || cdp__channel_on_time(c)) return true;
     for (p = 0; p < c->g->desc.world_size; ++p) {
         if (p == c->g->desc.rank) continue;
         if (!c->peers[p].lost && cdp__channel_read(c, p)) return true;
-        if (cdp__channel_tell_peer(c, p)) return true;
+        if (cdp__channel_on_peer(c, p)) return true;
     }
     return false;
 }
@@ -208,7 +208,7 @@ CDP__PRIVATE CDP__COLD void cdp__channel_free(cdp_channel *c) {
         c->offers = o->next;
         cdp__free(w->os, o);
     }
-    if (w->deferred) cdp__world_deferred(w);
+    if (w->control_queued) cdp__world_send_queued(w);
     cdp__free(w->os, c->streams);
     cdp__free(w->os, c->peers);
     cdp__free(w->os, c);

@@ -30,9 +30,9 @@ typedef struct cdp__task {
 
 typedef enum cdp__fault_kind {
     CDP__FAULT_NONE,
-    CDP__FAULT_LOST, /* the reason is this thread's last error */
-    CDP__FAULT_ODD,  /* `theirs` arrived instead of the expected message */
-    CDP__FAULT_NOMEM /* the reason is this thread's last error */
+    CDP__FAULT_LOST,     /* the reason is this thread's last error */
+    CDP__FAULT_MISMATCH, /* `theirs` arrived instead of the expected message */
+    CDP__FAULT_NOMEM     /* the reason is this thread's last error */
 } cdp__fault_kind;
 
 typedef struct cdp__exec {
@@ -230,7 +230,7 @@ CDP__PRIVATE bool cdp__exec_expects(const cdp__exec *x, uint32_t i) {
    the receiver is in the same round or an earlier one, and all earlier data of the receiver has
    arrived. So any further message belongs to a different call. True: the transfer can go on, or
    the operation has failed. */
-CDP__PRIVATE bool cdp__exec_overhear(cdp__exec *x, uint32_t i) {
+CDP__PRIVATE bool cdp__exec_check_receiver(cdp__exec *x, uint32_t i) {
     const cdp__transfer *t = &x->transfers[i];
     cdp__stream *s = t->s;
     if (t->receive || t->done || s->body_left || cdp__exec_expects(x, i)) return false;
@@ -241,16 +241,16 @@ CDP__PRIVATE bool cdp__exec_overhear(cdp__exec *x, uint32_t i) {
     /* the receiver has read the payload meanwhile, and may be ahead of this rank */
     if (t->remote && t->announced && !s->exposed) return true;
     if (!cdp__stream_peek(x->w, s, &x->theirs)) return false;
-    cdp__exec_fail(x, CDP__FAULT_ODD, cdp__exec_rank_of(x, t));
+    cdp__exec_fail(x, CDP__FAULT_MISMATCH, cdp__exec_rank_of(x, t));
     return true;
 }
 
 /* Handles the result of polling transfer `i`. True: it moved, or failed. */
 CDP__PRIVATE bool cdp__exec_result(cdp__exec *x, uint32_t i, int64_t r) {
     cdp__transfer *t = &x->transfers[i];
-    if (r == CDP__ODD) {
+    if (r == CDP__TRANSFER_MISMATCH) {
         x->theirs = t->theirs;
-        cdp__exec_fail(x, CDP__FAULT_ODD, cdp__exec_rank_of(x, t));
+        cdp__exec_fail(x, CDP__FAULT_MISMATCH, cdp__exec_rank_of(x, t));
         return true;
     }
     if (r < 0) {
@@ -260,7 +260,7 @@ CDP__PRIVATE bool cdp__exec_result(cdp__exec *x, uint32_t i, int64_t r) {
     if (r > 0 && !t->receive && t->remote) x->exposing = true;
     if (r == 0 && !t->receive && t->remote
         && (t->s->early_used || cdp__port_has(&x->w->ports[t->s->peer], t->s)))
-        return cdp__exec_overhear(x, i);
+        return cdp__exec_check_receiver(x, i);
     return r != 0;
 }
 
@@ -325,14 +325,14 @@ CDP__PRIVATE bool cdp__exec_part(cdp__exec *x, cdp__step *part) {
 /* Called when nothing moves: revokes small exposed payloads that are not being read, and sends
    them, so that this rank does not wait for a reader that is itself waiting. True if something
    changed. */
-CDP__PRIVATE bool cdp__exec_take_back(cdp__exec *x) {
+CDP__PRIVATE bool cdp__exec_try_revoke(cdp__exec *x) {
     bool any = false;
     uint32_t i;
     if (!x->w->transport.remote.try_revoke) return false;
     for (i = 0; i < x->transfer_count; ++i) {
         cdp__transfer *t = &x->transfers[i];
         if (t->receive || !t->remote || !t->s->exposed || t->bytes > x->w->window_bytes) continue;
-        if (cdp__transfer_take_back(x->w, t)) any = true;
+        if (cdp__transfer_try_revoke(x->w, t)) any = true;
     }
     return any;
 }

@@ -24,14 +24,15 @@
        part 1 of rank 1, 3           1 = 1+0, 3 = 3+2     1 = 3 = 1+0+3+2      to 0, 2 */
 /* Where a rank is: its host, and its number among the ranks of that host. The root, if it is on
    this host, has number 0. */
-typedef struct cdp__spot {
+typedef struct cdp__placement {
     /* first: index of the host's first rank in the list; ranks: their number on the host */
     uint32_t host, first, ranks, at;
-} cdp__spot;
+} cdp__placement;
 
-CDP__PRIVATE cdp__spot cdp__spot_of(const cdp__shape *s, uint32_t rank, const cdp__spot *root) {
+CDP__PRIVATE cdp__placement cdp__placement_of(
+    const cdp__shape *s, uint32_t rank, const cdp__placement *root) {
     const uint16_t *list = s->hosts->ranks;
-    cdp__spot p;
+    cdp__placement p;
     uint32_t i;
     bool there = false;
     p.host = p.first = p.at = 0;
@@ -51,7 +52,7 @@ CDP__PRIVATE cdp__spot cdp__spot_of(const cdp__shape *s, uint32_t rank, const cd
 }
 
 CDP__PRIVATE uint32_t cdp__rank_on(
-    const cdp__shape *s, const cdp__spot *root, uint32_t host, uint32_t at) {
+    const cdp__shape *s, const cdp__placement *root, uint32_t host, uint32_t at) {
     const uint16_t *list = s->hosts->ranks;
     uint32_t left = host;
     if (host == root->host) at = (at + root->at) % root->ranks;
@@ -72,8 +73,8 @@ typedef struct cdp__phase {
     uint64_t off;          /* where its vector begins in that of the whole operation */
 } cdp__phase;
 
-CDP__PRIVATE cdp__phase cdp__phase_of(
-    const cdp__shape *s, uint32_t part, bool lanes, const cdp__spot *p, const cdp__spot *root) {
+CDP__PRIVATE cdp__phase cdp__phase_of(const cdp__shape *s, uint32_t part, bool lanes,
+    const cdp__placement *p, const cdp__placement *root) {
     const uint32_t hosts = s->hosts->count;
     const bool sums = s->kind == CDP_COLL_ALLREDUCE || s->kind == CDP_COLL_REDUCE;
     cdp__phase f;
@@ -122,8 +123,8 @@ CDP__PRIVATE cdp__phase cdp__phase_of(
 }
 
 CDP__PRIVATE uint32_t cdp__phase_rounds(
-    const cdp__shape *s, uint32_t part, bool lanes, const cdp__spot *root) {
-    cdp__spot p = *root;
+    const cdp__shape *s, uint32_t part, bool lanes, const cdp__placement *root) {
+    cdp__placement p = *root;
     p.ranks = s->hosts->most;
     {
         const cdp__phase f = cdp__phase_of(s, part, lanes, &p, root);
@@ -132,20 +133,20 @@ CDP__PRIVATE uint32_t cdp__phase_rounds(
 }
 
 /* The rank that acts for the first host. */
-CDP__PRIVATE cdp__spot cdp__head_of(const cdp__shape *s) {
-    return cdp__spot_of(
+CDP__PRIVATE cdp__placement cdp__head_of(const cdp__shape *s) {
+    return cdp__placement_of(
         s, s->kind == CDP_COLL_BROADCAST || s->kind == CDP_COLL_REDUCE ? s->root : 0, NULL);
 }
 
 CDP__PRIVATE uint32_t cdp__phases_count(const cdp__shape *s, bool lanes) {
-    const cdp__spot root = cdp__head_of(s);
+    const cdp__placement root = cdp__head_of(s);
     return cdp__phase_rounds(s, 0, lanes, &root) + cdp__phase_rounds(s, 1, lanes, &root)
         + cdp__phase_rounds(s, 2, lanes, &root);
 }
 
 CDP__PRIVATE uint32_t cdp__phases_round(
     const cdp__shape *s, uint32_t k, bool lanes, cdp__step out[]) {
-    const cdp__spot root = cdp__head_of(s), me = cdp__spot_of(s, s->rank, &root);
+    const cdp__placement root = cdp__head_of(s), me = cdp__placement_of(s, s->rank, &root);
     /* OUT of ranks other than the root must not change */
     const uint8_t work = s->kind == CDP_COLL_REDUCE ? cdp__reduce_buffer(s) : 0;
     cdp__phase f;
@@ -207,7 +208,7 @@ CDP__PRIVATE uint32_t cdp__hosts_gather_rounds(const cdp__shape *s) {
 }
 
 CDP__PRIVATE uint32_t cdp__hosts_gather_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
-    const cdp__spot me = cdp__spot_of(s, s->rank, NULL);
+    const cdp__placement me = cdp__placement_of(s, s->rank, NULL);
     const uint32_t n = s->hosts->count, waves = cdp__hosts_waves(s), j = (k - 1) / waves,
                    host = me.host + n - j, end = ((k - 1) % waves + 1) * CDP__DIRECT_WIDTH;
     cdp__span last;
@@ -244,7 +245,7 @@ CDP__PRIVATE uint64_t cdp__hosts_scatter_tmp(const cdp__shape *s) {
 }
 
 CDP__PRIVATE uint32_t cdp__hosts_scatter_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
-    const cdp__spot me = cdp__spot_of(s, s->rank, NULL);
+    const cdp__placement me = cdp__placement_of(s, s->rank, NULL);
     const uint32_t n = s->hosts->count, per = cdp__hosts_waves(s) + 1, at = k < per ? k : k + 1,
                    j = (at - 1) / per, host = me.host + j, wave = at % per;
     const uint8_t outside = s->op == CDP_REDUCE_PREMUL_SUM ? CDP__TMP : CDP__IN;

@@ -36,14 +36,14 @@ enum {
     CDP__TREE_SCATTER,
     CDP__HALVING,
     CDP__SPREAD,
-    CDP__BOTH,
+    CDP__RABENSEIFNER,
     CDP__DIRECT_ALL,
     CDP__DIRECT_SCATTER,
     CDP__DIRECT_GATHER,
-    CDP__ONCE,
-    CDP__ONCE_GATHER,
-    CDP__ONCE_BARRIER,
-    CDP__ONCE_BROADCAST,
+    CDP__FLAT,
+    CDP__FLAT_GATHER,
+    CDP__FLAT_BARRIER,
+    CDP__FLAT_BROADCAST,
     /* for several hosts */
     CDP__LANES,
     CDP__LEADERS,
@@ -133,11 +133,11 @@ typedef struct cdp__row {
     uint8_t algo;
     uint8_t only; /* CDP__POWERS, ...: the group must have all these properties */
 } cdp__row;
-#define CDP__POWERS 1u /* 2, 4, 8, ... ranks: with others it would send much more */
-#define CDP__SHARED 2u /* all ranks read each other's memory */
-#define CDP__NEAR 4u   /* all ranks are on one host */
-#define CDP__HOSTS 8u  /* several hosts, at least one with several ranks */
-#define CDP__EVEN 16u  /* all hosts have equally many ranks */
+#define CDP__POWERS 1u    /* 2, 4, 8, ... ranks: with others it would send much more */
+#define CDP__SHARED 2u    /* all ranks read each other's memory */
+#define CDP__SAME_HOST 4u /* all ranks are on one host */
+#define CDP__HOSTS 8u     /* several hosts, at least one with several ranks */
+#define CDP__UNIFORM 16u  /* all hosts have equally many ranks */
 
 /* The built-in rows. The caller's own rows (cdp_group_desc.choices) come before them. */
 #ifdef CDP_FEW_ALGORITHMS
@@ -160,24 +160,24 @@ static const cdp__row cdp__rows[] = {
 #else
 static const cdp__row cdp__rows[] = {
     /* with more ranks, fewer rounds matter more */
-    {CDP__LITTLE, 4, CDP__ONCE, CDP__NEAR},
-    {CDP__LITTLE, 4, CDP__ONCE_BROADCAST, CDP__NEAR},
-    {CDP__LITTLE, 4, CDP__DIRECT_SCATTER, CDP__NEAR},
-    {0, 7, CDP__ONCE_BARRIER, CDP__NEAR},
-    {CDP__TINY, 4, CDP__ONCE_GATHER, CDP__NEAR},
+    {CDP__LITTLE, 4, CDP__FLAT, CDP__SAME_HOST},
+    {CDP__LITTLE, 4, CDP__FLAT_BROADCAST, CDP__SAME_HOST},
+    {CDP__LITTLE, 4, CDP__DIRECT_SCATTER, CDP__SAME_HOST},
+    {0, 7, CDP__FLAT_BARRIER, CDP__SAME_HOST},
+    {CDP__TINY, 4, CDP__FLAT_GATHER, CDP__SAME_HOST},
     {CDP__TINY, 0, CDP__LEADERS, CDP__HOSTS},
     {0, 0, CDP__LANES, CDP__HOSTS},
     {CDP__TINY, 0, CDP__DOUBLING, 0},
     /* its rounds grow with the ranks, so it pays only if the parts are long enough to be exposed */
     {0, 8, CDP__DIRECT_ALL, CDP__SHARED},
-    {CDP__PARTS_COPIED, 0, CDP__BOTH, CDP__SHARED},
+    {CDP__PARTS_COPIED, 0, CDP__RABENSEIFNER, CDP__SHARED},
     {0, 0, CDP__DIRECT_ALL, CDP__SHARED},
     {CDP__SMALL, 0, CDP__DOUBLING, 0},
     {0, 2, CDP__RING, 0},
-    {1u << 20, 16, CDP__BOTH, CDP__POWERS},
+    {1u << 20, 16, CDP__RABENSEIFNER, CDP__POWERS},
     {0, 16, CDP__RING, 0},
-    {8u << 20, 0, CDP__BOTH, CDP__POWERS},
-    {1u << 19, 0, CDP__BOTH, 0},
+    {8u << 20, 0, CDP__RABENSEIFNER, CDP__POWERS},
+    {1u << 19, 0, CDP__RABENSEIFNER, 0},
     {0, 0, CDP__RING, 0},
     {0, 0, CDP__FIXED_ALLREDUCE, 0},
     {0, 0, CDP__HOSTS_BROADCAST, CDP__HOSTS},
@@ -185,10 +185,10 @@ static const cdp__row cdp__rows[] = {
     {0, 0, CDP__HOSTS_BARRIER, CDP__HOSTS},
     {0, 0, CDP__DISSEMINATION, 0},
     {0, 0, CDP__DIRECT, 0},
-    {CDP__TINY, 0, CDP__BRUCK, CDP__EVEN},
-    {0, 16, CDP__HOSTS_GATHER, CDP__EVEN},
-    {CDP__SMALL, 0, CDP__BRUCK, CDP__EVEN},
-    {0, 0, CDP__HOSTS_GATHER, CDP__EVEN},
+    {CDP__TINY, 0, CDP__BRUCK, CDP__UNIFORM},
+    {0, 16, CDP__HOSTS_GATHER, CDP__UNIFORM},
+    {CDP__SMALL, 0, CDP__BRUCK, CDP__UNIFORM},
+    {0, 0, CDP__HOSTS_GATHER, CDP__UNIFORM},
     {0, 2, CDP__GATHER, 0},
     {CDP__SMALL, 16, CDP__BRUCK, 0},
     {0, 8, CDP__DIRECT_GATHER, CDP__SHARED},
@@ -210,10 +210,10 @@ static const cdp__row cdp__rows[] = {
     {0, 8, CDP__LINEAR_SCATTER, 0},
     {CDP__SMALL, 0, CDP__TREE_SCATTER, 0},
     {0, 0, CDP__LINEAR_SCATTER, 0},
-    {CDP__TINY, 0, CDP__HALVING, CDP__EVEN},
-    {0, 16, CDP__HOSTS_SCATTER, CDP__EVEN},
-    {CDP__SMALL, 0, CDP__HALVING, CDP__EVEN},
-    {0, 0, CDP__HOSTS_SCATTER, CDP__EVEN},
+    {CDP__TINY, 0, CDP__HALVING, CDP__UNIFORM},
+    {0, 16, CDP__HOSTS_SCATTER, CDP__UNIFORM},
+    {CDP__SMALL, 0, CDP__HALVING, CDP__UNIFORM},
+    {0, 0, CDP__HOSTS_SCATTER, CDP__UNIFORM},
     {0, 2, CDP__PAIRWISE_REDUCE, 0},
     {CDP__SMALL, 16, CDP__HALVING, 0},
     {0, 8, CDP__DIRECT_SCATTER, CDP__SHARED},

@@ -16,7 +16,7 @@
 #include "../dtype/dtype.h"
 #include "../message/header.h"
 #include "../group/state.h"
-#include "../group/drive.h"
+#include "../group/progress.h"
 #include "../group/subgroups.h"
 #include "../group/queue.h"
 

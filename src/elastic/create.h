@@ -136,7 +136,7 @@ CDP__PRIVATE cdp_status cdp__elastic_start(cdp_elastic *e) {
    aborted: until it compares calls with its peers, and the cause has settled. */
 #define CDP__ELASTIC_HEAR_MS 1500u
 typedef char cdp__assert_elastic_hear[CDP__ELASTIC_HEAR_MS
-            >= CDP__FAILURE_WAIT_MS + CDP__FAILURE_SETTLE_MS + CDP__FAILURE_TELL_MS
+            >= CDP__FAILURE_WAIT_MS + CDP__FAILURE_SETTLE_MS + CDP__FAILURE_REPORT_MS
         ? 1
         : -1];
 

@@ -25,7 +25,7 @@
 /* Longer than all ranks of a group need to notice that it has failed. */
 #define CDP__SHRINK_SETTLE_MS 500u
 typedef char cdp__assert_shrink_settle
-    [CDP__SHRINK_SETTLE_MS >= CDP__FAILURE_SETTLE_MS + CDP__FAILURE_TELL_MS + 100 ? 1 : -1];
+    [CDP__SHRINK_SETTLE_MS >= CDP__FAILURE_SETTLE_MS + CDP__FAILURE_REPORT_MS + 100 ? 1 : -1];
 
 CDP__PRIVATE cdp_status cdp__shrink_check(
     cdp_group *group, const cdp_shrink_desc *d, cdp_group **out) {

@@ -17,40 +17,40 @@
 
 CDP__PRIVATE uint32_t cdp__failure_publish(cdp__failure *f, const cdp__failure_event *v) {
     cdp__failure_domain *d = v->domain;
-    d->state = CDP__FAILURE_TELLING;
-    d->due_ns = v->time_ns + cdp__failure_share_ns(&d->record, CDP__FAILURE_TELL_MS);
-    cdp__failure_keep_will(f, f->rank, &d->record, v->time_ns);
+    d->state = CDP__FAILURE_REPORTING;
+    d->due_ns = v->time_ns + cdp__failure_share_ns(&d->record, CDP__FAILURE_REPORT_MS);
+    cdp__failure_keep_report(f, f->rank, &d->record, v->time_ns);
     cdp__failure_update(f);
-    return CDP__FAILURE_REPORT;
+    return CDP__FAILURE_PUBLISH;
 }
 
 /* Makes the record of another rank, or of another group of this rank, the cause of this failure. */
-CDP__PRIVATE void cdp__failure_quote(cdp__failure_domain *d, const cdp__failure_record *r) {
+CDP__PRIVATE void cdp__failure_set_cause(cdp__failure_domain *d, const cdp__failure_record *r) {
     d->record = *r;
     d->record.domain = d->channel;
     if (d->record.hops < UINT8_MAX) ++d->record.hops;
 }
 
 /* All other ranks are gone: returns any will that names a rank. */
-CDP__PRIVATE const cdp__failure_will *cdp__failure_any_will(const cdp__failure *f) {
+CDP__PRIVATE const cdp__failure_report *cdp__failure_any_report(const cdp__failure *f) {
     uint32_t i;
-    for (i = 0; i < f->will_room; ++i)
-        if (f->wills[i].used && f->wills[i].record.end.named >= 0) return &f->wills[i];
+    for (i = 0; i < f->report_room; ++i)
+        if (f->reports[i].used && f->reports[i].record.end.named >= 0) return &f->reports[i];
     return NULL;
 }
 
 /* How long a failure of some ranks may explain why other ranks leave. */
-#define CDP__FAILURE_WAKE_MS 10000u
+#define CDP__FAILURE_RECENT_MS 10000u
 
 /* A rank is gone and sent no will. Returns the oldest recent will of any rank: that failure most
    likely made this rank leave, too. */
-CDP__PRIVATE const cdp__failure_will *cdp__failure_recent_will(
+CDP__PRIVATE const cdp__failure_report *cdp__failure_recent_report(
     const cdp__failure *f, uint64_t now) {
-    const cdp__failure_will *best = NULL;
+    const cdp__failure_report *best = NULL;
     uint32_t i;
-    for (i = 0; i < f->will_room; ++i) {
-        const cdp__failure_will *w = &f->wills[i];
-        if (w->used && w->since_ns + CDP__FAILURE_WAKE_MS * CDP__MS >= now
+    for (i = 0; i < f->report_room; ++i) {
+        const cdp__failure_report *w = &f->reports[i];
+        if (w->used && w->since_ns + CDP__FAILURE_RECENT_MS * CDP__MS >= now
             && (!best || w->since_ns < best->since_ns))
             best = w;
     }
@@ -61,10 +61,10 @@ CDP__PRIVATE const cdp__failure_will *cdp__failure_recent_will(
    of this rank in another group, which most likely reached the peer, too. */
 CDP__PRIVATE bool cdp__failure_inherit(
     const cdp__failure *f, cdp__failure_domain *d, int32_t peer) {
-    const cdp__failure_will *w =
-        peer < 0 ? cdp__failure_any_will(f) : cdp__failure_find_will(f, (uint32_t)peer);
-    if (!w) w = cdp__failure_find_will(f, f->rank);
-    if (w) cdp__failure_quote(d, &w->record);
+    const cdp__failure_report *w =
+        peer < 0 ? cdp__failure_any_report(f) : cdp__failure_find_report(f, (uint32_t)peer);
+    if (!w) w = cdp__failure_find_report(f, f->rank);
+    if (w) cdp__failure_set_cause(d, &w->record);
     return w != NULL;
 }
 
@@ -73,9 +73,9 @@ CDP__PRIVATE bool cdp__failure_inherit(
 CDP__PRIVATE void cdp__failure_inherit_any(const cdp__failure *f, const cdp__failure_event *v) {
     const cdp__failure_record *r = &v->domain->record;
     const bool vague = r->end.why == CDP__WHY_TEXT || r->end.why == CDP__WHY_FIRST;
-    const cdp__failure_will *w = NULL;
-    if (r->status == CDP_ERR_PEER_LOST && vague) w = cdp__failure_recent_will(f, v->time_ns);
-    if (w) cdp__failure_quote(v->domain, &w->record);
+    const cdp__failure_report *w = NULL;
+    if (r->status == CDP_ERR_PEER_LOST && vague) w = cdp__failure_recent_report(f, v->time_ns);
+    if (w) cdp__failure_set_cause(v->domain, &w->record);
 }
 
 /* While the failure settles, ranks that wait for this one receive the lost peer as the cause. */
@@ -92,7 +92,7 @@ CDP__PRIVATE void cdp__failure_add_edge(
 
 /* A failure outside any operation gets the position of an operation in which this rank already
    waits for that peer, if there is one: peers can then be asked about that operation. */
-CDP__PRIVATE void cdp__failure_place(const cdp__failure *f, cdp__failure_record *r) {
+CDP__PRIVATE void cdp__failure_locate(const cdp__failure *f, cdp__failure_record *r) {
     uint32_t i;
     for (i = 0; i < f->edge_room; ++i)
         if (f->edges[i].used && f->edges[i].peer == (uint32_t)r->peer) r->at = f->edges[i].at;
@@ -112,7 +112,7 @@ CDP__PRIVATE CDP__COLD uint32_t cdp__failure_begin(cdp__failure *f, const cdp__f
         return cdp__failure_publish(f, v);
     if (r->status != CDP_ERR_PEER_LOST && r->status != CDP_ERR_TIMEOUT)
         return cdp__failure_publish(f, v);
-    if (r->peer >= 0 && !r->at.seq) cdp__failure_place(f, r);
+    if (r->peer >= 0 && !r->at.seq) cdp__failure_locate(f, r);
     if (r->peer >= 0) cdp__failure_add_edge(f, v, r);
     d->state = CDP__FAILURE_SETTLING;
     d->asked = r->at;
@@ -125,10 +125,10 @@ CDP__PRIVATE CDP__COLD uint32_t cdp__failure_begin(cdp__failure *f, const cdp__f
 }
 
 /* True if the late data has arrived since the timeout, so this rank no longer waits for it. */
-CDP__PRIVATE bool cdp__failure_got(const cdp__failure *f, const cdp__failure_domain *d) {
+CDP__PRIVATE bool cdp__failure_late_arrived(const cdp__failure *f, const cdp__failure_domain *d) {
     uint32_t i;
     for (i = 0; i < f->edge_room; ++i)
-        if (f->edges[i].used && cdp__place_same(&f->edges[i].at, &d->asked)) return false;
+        if (f->edges[i].used && cdp__position_same(&f->edges[i].at, &d->asked)) return false;
     return d->record.status == CDP_ERR_TIMEOUT && d->record.peer >= 0;
 }
 
@@ -138,7 +138,7 @@ CDP__PRIVATE bool cdp__failure_got(const cdp__failure *f, const cdp__failure_dom
 CDP__PRIVATE uint32_t cdp__failure_interrupt(cdp__failure *f, const cdp__failure_event *v) {
     const cdp_status st = v->record->status;
     if (st == CDP_ERR_TIMEOUT) return 0;
-    if (st == CDP_ERR_PEER_LOST && !cdp__failure_got(f, v->domain)) return 0;
+    if (st == CDP_ERR_PEER_LOST && !cdp__failure_late_arrived(f, v->domain)) return 0;
     return cdp__failure_begin(f, v);
 }
 
@@ -146,13 +146,13 @@ CDP__PRIVATE uint32_t cdp__failure_interrupt(cdp__failure *f, const cdp__failure
    because the operation may go on to another wait; if no end was found for the first wait, the
    next one is probed. In the last eighth of the time nothing new is kept: it would be too late
    for other ranks to answer. */
-CDP__PRIVATE void cdp__failure_look_back(cdp__failure *f, const cdp__failure_event *v) {
+CDP__PRIVATE void cdp__failure_keep_end(cdp__failure *f, const cdp__failure_event *v) {
     cdp__failure_domain *d = v->domain;
     cdp__failure_edge *e = cdp__failure_blocker(f, d->asked.channel);
     const uint64_t share = cdp__failure_share_ns(&d->record, CDP__FAILURE_SETTLE_MS);
     if (!e || (e->at.channel != d->asked.channel && e->set != d->asked.channel)) return;
     if (v->time_ns + share / 8 >= d->due_ns) return;
-    if (!e->set && !cdp__place_same(&e->at, &d->asked)) {
+    if (!e->set && !cdp__position_same(&e->at, &d->asked)) {
         if (d->found) return;
         d->asked = e->at;
         cdp__failure_probe(f, e, f->world_size);
@@ -166,10 +166,10 @@ CDP__PRIVATE void cdp__failure_look_back(cdp__failure *f, const cdp__failure_eve
 CDP__PRIVATE void cdp__failure_end_of(cdp__failure *f, cdp__failure_domain *d, cdp__endpoint *end) {
     cdp__failure_record *r = &d->record;
     cdp__failure_edge *e = cdp__failure_blocker(f, r->at.channel);
-    const bool same = e && (e->set || cdp__place_same(&e->at, &d->asked));
+    const bool same = e && (e->set || cdp__position_same(&e->at, &d->asked));
     if (d->known) *end = d->end;
     if (!e || (d->known && !same)) return;
-    if (r->peer >= 0 && d->known && !cdp__place_same(&r->at, &d->asked)) {
+    if (r->peer >= 0 && d->known && !cdp__position_same(&r->at, &d->asked)) {
         /* the first wait ended; the operation now waits for another peer */
         r->peer = (int32_t)e->peer;
         r->at = d->asked;
@@ -189,12 +189,12 @@ CDP__PRIVATE CDP__COLD uint32_t cdp__failure_conclude(
     cdp__failure *f, const cdp__failure_event *v) {
     cdp__failure_domain *d = v->domain;
     cdp__failure_record *r = &d->record;
-    if (r->status == CDP_ERR_TIMEOUT) cdp__failure_look_back(f, v);
+    if (r->status == CDP_ERR_TIMEOUT) cdp__failure_keep_end(f, v);
     if (v->time_ns < d->due_ns && !v->sure) return 0;
     if (r->status == CDP_ERR_TIMEOUT) cdp__failure_end_of(f, d, &r->end);
     if (r->end.named == (int32_t)f->rank) r->end.named = r->peer;
     if (r->status == CDP_ERR_TIMEOUT && r->end.named < 0) r->end.why = CDP__WHY_TURN;
-    if (r->end.named >= 0 && cdp__failure_find_will(f, (uint32_t)r->end.named))
+    if (r->end.named >= 0 && cdp__failure_find_report(f, (uint32_t)r->end.named))
         (void)cdp__failure_inherit(f, d, r->end.named);
     else
         cdp__failure_inherit_any(f, v);
@@ -231,7 +231,7 @@ CDP__PRIVATE CDP__COLD uint32_t cdp__failure_starting(
 /* Two ranks with different calls blame each other. A third rank compares both with its own call:
    if it equals that of the blamed rank, the observer is to blame. The blamed rank does not
    decide. */
-CDP__PRIVATE void cdp__failure_take_sides(
+CDP__PRIVATE void cdp__failure_arbitrate(
     const cdp__failure *f, cdp__failure_record *r, const cdp__fingerprint *own) {
     if (r->end.named != (int32_t)f->rank && r->end.why == CDP__WHY_CALLS
         && cdp__fingerprint_differs(own, &r->call) && cdp__fingerprint_same(own, &r->other))
@@ -260,10 +260,10 @@ CDP__PRIVATE bool cdp__failure_correct(
 
 CDP__PRIVATE CDP__COLD uint32_t cdp__failure_adopt(cdp__failure *f, const cdp__failure_event *v) {
     cdp__failure_record *r = &v->domain->record;
-    cdp__failure_quote(v->domain, v->record);
+    cdp__failure_set_cause(v->domain, v->record);
     /* the first rank that saw a loss may not have received the reason */
     cdp__failure_inherit_any(f, v);
-    if (r->observer != (int32_t)f->rank) cdp__failure_take_sides(f, r, &v->own);
+    if (r->observer != (int32_t)f->rank) cdp__failure_arbitrate(f, r, &v->own);
     (void)cdp__failure_correct(f, r, v);
     return cdp__failure_publish(f, v);
 }
@@ -282,7 +282,7 @@ CDP__PRIVATE CDP__COLD uint32_t cdp__failure_revise(cdp__failure *f, const cdp__
         d->record.corrections = (uint8_t)(cdp__max(d->record.corrections, r.corrections) + 1);
     } else {
         (void)cdp__failure_correct(f, &r, v);
-        cdp__failure_quote(d, &r);
+        cdp__failure_set_cause(d, &r);
     }
     return cdp__failure_publish(f, v);
 }
@@ -326,13 +326,13 @@ CDP__PRIVATE uint32_t cdp__failure_step_domain(cdp__failure *f, const cdp__failu
     return rules[v->domain->state][v->type](f, v);
 }
 
-/* The transition function. Returns what to do, see CDP__FAILURE_REPORT. cdp__failure_take()
+/* The transition function. Returns what to do, see CDP__FAILURE_PUBLISH. cdp__failure_take()
    returns the WAIT and ENDPOINT messages to send. */
 CDP__PRIVATE CDP__COLD uint32_t cdp__failure_step(cdp__failure *f, const cdp__failure_event *v) {
     CDP_ASSERT(f->rank < f->world_size && (!v->domain || v->type < CDP__FAILURE_GROUP_EVENTS));
     cdp__failure_drop_doubted(f, v->time_ns);
-    if (v->type == CDP__FAILURE_TOLD) {
-        cdp__failure_keep_will(f, v->from, v->record, v->time_ns);
+    if (v->type == CDP__FAILURE_REPORTED) {
+        cdp__failure_keep_report(f, v->from, v->record, v->time_ns);
         cdp__failure_update(f);
     }
     if (v->domain) return cdp__failure_step_domain(f, v);
@@ -340,7 +340,7 @@ CDP__PRIVATE CDP__COLD uint32_t cdp__failure_step(cdp__failure *f, const cdp__fa
     if (v->type == CDP__FAILURE_MOVING) cdp__failure_on_moving(f, v);
     if (v->type == CDP__FAILURE_WAITS) cdp__failure_on_waits(f, v);
     if (v->type == CDP__FAILURE_ANSWER) cdp__failure_on_answer(f, v);
-    if (v->type == CDP__FAILURE_GOES_ON) cdp__failure_on_goes_on(f, v);
+    if (v->type == CDP__FAILURE_CONTINUED) cdp__failure_on_continued(f, v);
     return 0;
 }
 

@@ -14,8 +14,8 @@
 
 typedef enum cdp__failure_state {
     CDP__FAILURE_HEALTHY,
-    CDP__FAILURE_SETTLING, /* this rank saw a failure, and waits for reports of an earlier cause */
-    CDP__FAILURE_TELLING,  /* the record is this rank's error; peers are being told */
+    CDP__FAILURE_SETTLING,  /* this rank saw a failure, and waits for reports of an earlier cause */
+    CDP__FAILURE_REPORTING, /* the record is this rank's error; peers are being told */
     CDP__FAILURE_DONE,
     CDP__FAILURE_STATES
 } cdp__failure_state;
@@ -24,7 +24,7 @@ typedef enum cdp__failure_state {
    the first rank saw the cause; after a timeout, each of the two is at most 5% of that timeout. */
 #define CDP__FAILURE_WAIT_MS 1000u  /* waits of this length (or timeout / 4, if less) are long */
 #define CDP__FAILURE_SETTLE_MS 300u /* how long reports of an earlier cause are awaited */
-#define CDP__FAILURE_TELL_MS 50u    /* how long this rank tries to tell its peers */
+#define CDP__FAILURE_REPORT_MS 50u  /* how long this rank tries to tell its peers */
 #define CDP__FAILURE_SHARE 20u      /* limits SETTLE and TELL to this fraction of the timeout */
 #define CDP__FAILURE_PICKS 8u       /* how often the end of one chain may be chosen, see above */
 
@@ -40,7 +40,7 @@ typedef struct cdp__failure_edge { /* this rank waits for `peer` */
     uint32_t needed; /* answers with a smaller serial number do not count */
     uint32_t answer; /* serial number that `end` answers; 0: no answer yet */
     uint32_t peer;   /* rank in the world */
-    cdp__place at;
+    cdp__position at;
     uint64_t set; /* not 0: progress on any edge of this set ends the wait */
     uint64_t since_ns;
     cdp__endpoint end;
@@ -48,22 +48,22 @@ typedef struct cdp__failure_edge { /* this rank waits for `peer` */
 
 typedef struct cdp__failure_waiter { /* `rank` waits for this rank */
     bool used;
-    bool passed; /* this rank has already done what the waiter waits for */
-    bool tell;   /* `end` is to be sent to the waiter */
+    bool passed;     /* this rank has already done what the waiter waits for */
+    bool answer_due; /* `end` is to be sent to the waiter */
     uint32_t rank;
     uint16_t probe;  /* how much further its WAIT is to be passed on */
     uint32_t serial; /* serial number of the WAIT to answer */
-    cdp__place at;
+    cdp__position at;
     cdp__endpoint end;
 } cdp__failure_waiter;
 
-typedef struct cdp__failure_will { /* the record that `rank` sent when it failed */
+typedef struct cdp__failure_report { /* the record that `rank` sent when it failed */
     bool used;
     bool doubted; /* soon after it, the rank took part in an operation */
     uint32_t rank;
     uint64_t since_ns;
     cdp__failure_record record;
-} cdp__failure_will;
+} cdp__failure_report;
 
 typedef struct cdp__failure_domain { /* a group, and all messages that fail with it */
     cdp__failure_state state;
@@ -72,7 +72,7 @@ typedef struct cdp__failure_domain { /* a group, and all messages that fail with
     cdp__failure_record record;
     /* After a timeout, while settling: `asked` is the wait that the probes are about, `end` its
        end as last seen while it lasted (if `known`), and `found` says that it was an answer. */
-    cdp__place asked;
+    cdp__position asked;
     cdp__endpoint end;
     bool known, found;
 } cdp__failure_domain;
@@ -83,21 +83,21 @@ typedef struct cdp__failure_domain { /* a group, and all messages that fail with
    later. */
 typedef struct cdp__failure {
     uint32_t rank, world_size;
-    uint32_t edge_room, waiter_room, will_room, will_at, waiter_at;
+    uint32_t edge_room, waiter_room, report_room, report_at, waiter_at;
     uint32_t waiting; /* ranks that wait for this one; if any, report BLOCKED operations at once */
     uint32_t waited;  /* edges in use: long waits of this rank */
-    uint32_t willed;  /* wills in use */
-    bool outbox;      /* cdp__failure_take() may have a message */
+    uint32_t report_count; /* wills in use */
+    bool outbox;           /* cdp__failure_take() may have a message */
     cdp__failure_edge *edges;
     cdp__failure_waiter *waiters;
-    cdp__failure_will *wills;
+    cdp__failure_report *reports;
 } cdp__failure;
 
 typedef enum cdp__failure_event_type {
     /* events of a group; `domain` is set */
-    CDP__FAILURE_SEEN, /* `record`: status, peer, call, at, ... as this rank saw them */
+    CDP__FAILURE_OBSERVED, /* `record`: status, peer, call, at, ... as this rank saw them */
     /* `record` came from rank `from`; without a domain: of a group that this rank is not in */
-    CDP__FAILURE_TOLD,
+    CDP__FAILURE_REPORTED,
     CDP__FAILURE_TIMER,
     CDP__FAILURE_DELIVERED, /* every peer has the record */
     CDP__FAILURE_STARTING,  /* rank `from` is still starting, and waits for `end.named` */
@@ -109,7 +109,7 @@ typedef enum cdp__failure_event_type {
     CDP__FAILURE_WAITS,  /* WAIT came from rank `from`, which is at `at` */
     /* ENDPOINT came from rank `from`: `end` answers this rank's wait at `at` */
     CDP__FAILURE_ANSWER,
-    CDP__FAILURE_GOES_ON /* rank `from` did its part in an operation that began at `begun_ns` */
+    CDP__FAILURE_CONTINUED /* rank `from` did its part in an operation that began at `begun_ns` */
 } cdp__failure_event_type;
 
 typedef struct cdp__failure_event {
@@ -119,7 +119,7 @@ typedef struct cdp__failure_event {
     const cdp__failure_record *record;
     cdp__fingerprint own; /* TOLD: this rank's own call with the number of record->call */
     uint32_t from;
-    cdp__place at;
+    cdp__position at;
     cdp__endpoint end;
     uint64_t since_ns, begun_ns; /* BLOCKED, GOES_ON */
     /* BLOCKED: any rank of this set can end the wait; 0: only `from` can */
@@ -136,7 +136,7 @@ typedef struct cdp__failure_event {
     bool sure; /* TIMER: no rank knows an earlier cause */
 } cdp__failure_event;
 
-#define CDP__FAILURE_REPORT 1u   /* domain->record is the group's new error; tell peers */
+#define CDP__FAILURE_PUBLISH 1u  /* domain->record is the group's new error; tell peers */
 #define CDP__FAILURE_FINISHED 2u /* the group is DONE */
 
 CDP__PRIVATE uint64_t cdp__failure_share_ns(const cdp__failure_record *r, uint32_t most_ms) {
@@ -187,21 +187,21 @@ CDP__PRIVATE cdp__failure_edge *cdp__failure_blocker(const cdp__failure *f, uint
     return best;
 }
 
-CDP__PRIVATE cdp__failure_will *cdp__failure_find_will(const cdp__failure *f, uint32_t rank) {
+CDP__PRIVATE cdp__failure_report *cdp__failure_find_report(const cdp__failure *f, uint32_t rank) {
     uint32_t i;
-    for (i = 0; i < f->will_room; ++i)
-        if (f->wills[i].used && f->wills[i].rank == rank) return &f->wills[i];
+    for (i = 0; i < f->report_room; ++i)
+        if (f->reports[i].used && f->reports[i].rank == rank) return &f->reports[i];
     return NULL;
 }
 
 /* The first entry is for this rank's own will. When the others are full, the oldest is replaced. */
-CDP__PRIVATE void cdp__failure_keep_will(
+CDP__PRIVATE void cdp__failure_keep_report(
     cdp__failure *f, uint32_t rank, const cdp__failure_record *r, uint64_t time_ns) {
-    cdp__failure_will *w = cdp__failure_find_will(f, rank);
-    CDP_ASSERT(f->will_room > 1);
-    if (!w && rank != f->rank) f->will_at = f->will_at % (f->will_room - 1) + 1;
-    if (!w) w = &f->wills[rank == f->rank ? 0 : f->will_at];
-    if (!w->used) ++f->willed;
+    cdp__failure_report *w = cdp__failure_find_report(f, rank);
+    CDP_ASSERT(f->report_room > 1);
+    if (!w && rank != f->rank) f->report_at = f->report_at % (f->report_room - 1) + 1;
+    if (!w) w = &f->reports[rank == f->rank ? 0 : f->report_at];
+    if (!w->used) ++f->report_count;
     w->used = true;
     w->doubted = false;
     w->rank = rank;
@@ -213,7 +213,7 @@ CDP__PRIVATE void cdp__failure_keep_will(
    last will says why it failed. */
 CDP__PRIVATE cdp__endpoint cdp__failure_follow_one(
     const cdp__failure *f, const cdp__failure_edge *e) {
-    const cdp__failure_will *will = cdp__failure_find_will(f, e->peer);
+    const cdp__failure_report *will = cdp__failure_find_report(f, e->peer);
     cdp__endpoint end = e->end;
     if (cdp__failure_answered(e)) return end;
     memset(&end, 0, sizeof end);
@@ -273,7 +273,7 @@ CDP__PRIVATE cdp__endpoint cdp__failure_answer(
     const cdp__failure *f, const cdp__failure_waiter *w) {
     cdp__failure_edge *e = cdp__failure_blocker(f, w->at.channel);
     const cdp__failure_edge *best = e ? cdp__failure_pick(f, e) : NULL;
-    const cdp__failure_will *own = cdp__failure_find_will(f, f->rank);
+    const cdp__failure_report *own = cdp__failure_find_report(f, f->rank);
     const bool here = e && e->at.channel == w->at.channel;
     cdp__endpoint end;
     memset(&end, 0, sizeof end);
@@ -281,7 +281,7 @@ CDP__PRIVATE cdp__endpoint cdp__failure_answer(
     end.last.waiter = (int32_t)w->rank;
     end.last.at = w->at;
     end.why = CDP__WHY_BUSY;
-    if (w->passed || (here && w->at.seq && cdp__place_reached(&e->at, &w->at))) {
+    if (w->passed || (here && w->at.seq && cdp__position_reached(&e->at, &w->at))) {
         end.why = CDP__WHY_SENT;
     } else if (best && best->peer == w->rank && best->end.picks && cdp__failure_answered(best)) {
         /* rank w->rank has chosen the end that this rank would answer: stop, else it goes in
@@ -309,17 +309,17 @@ CDP__PRIVATE void cdp__failure_update(cdp__failure *f) {
         const cdp__endpoint end = cdp__failure_answer(f, w);
         if (!w->used || cdp__endpoint_same(&end, &w->end)) continue;
         w->end = end;
-        w->tell = f->outbox = true;
+        w->answer_due = f->outbox = true;
     }
 }
 
 /* The channel has reached `at`: ranks that waited for an earlier position wait no longer. */
-CDP__PRIVATE void cdp__failure_drop_waiters(cdp__failure *f, const cdp__place *at) {
+CDP__PRIVATE void cdp__failure_drop_waiters(cdp__failure *f, const cdp__position *at) {
     uint32_t i;
     for (i = 0; i < f->waiter_room && f->waiting; ++i) {
         cdp__failure_waiter *w = &f->waiters[i];
-        if (!w->used || w->at.channel != at->channel || cdp__place_reached(&w->at, at)) continue;
-        w->used = w->tell = false;
+        if (!w->used || w->at.channel != at->channel || cdp__position_reached(&w->at, at)) continue;
+        w->used = w->answer_due = false;
         --f->waiting;
     }
 }
@@ -346,7 +346,7 @@ CDP__PRIVATE void cdp__failure_on_blocked(cdp__failure *f, const cdp__failure_ev
         if (same) break;
     }
     if (!e) return;
-    if (e->used && e->peer == v->from && cdp__place_same(&e->at, &v->at)) {
+    if (e->used && e->peer == v->from && cdp__position_same(&e->at, &v->at)) {
         e->caller = v->caller;
         if (v->set) e->set = v->set;
     } else {
@@ -398,7 +398,7 @@ CDP__PRIVATE void cdp__failure_on_waits(cdp__failure *f, const cdp__failure_even
     }
     if (!w) return;
     if (!w->used) ++f->waiting;
-    w->used = w->tell = f->outbox = true;
+    w->used = w->answer_due = f->outbox = true;
     w->rank = v->from;
     w->at = v->at;
     w->serial = v->serial;
@@ -412,7 +412,8 @@ CDP__PRIVATE void cdp__failure_on_waits(cdp__failure *f, const cdp__failure_even
 /* Corrects an answer by what this rank knows. If the store does not answer, it is only a guess that
    a silent rank had not finished starting. This rank has finished, so it neither waits in its own
    start nor keeps another rank waiting there. */
-CDP__PRIVATE cdp__endpoint cdp__failure_heard(const cdp__failure *f, const cdp__endpoint *said) {
+CDP__PRIVATE cdp__endpoint cdp__failure_check_answer(
+    const cdp__failure *f, const cdp__endpoint *said) {
     const int32_t self = (int32_t)f->rank;
     cdp__endpoint end = *said;
     if (end.why != CDP__WHY_AWAITED || end.last.target < 0
@@ -427,12 +428,12 @@ CDP__PRIVATE cdp__endpoint cdp__failure_heard(const cdp__failure *f, const cdp__
    part for the last waiter of the chain, the link between these two is cut, and either is to
    blame. */
 CDP__PRIVATE void cdp__failure_on_answer(cdp__failure *f, const cdp__failure_event *v) {
-    const cdp__endpoint end = cdp__failure_heard(f, &v->end);
+    const cdp__endpoint end = cdp__failure_check_answer(f, &v->end);
     const bool here = end.named == (int32_t)f->rank;
     uint32_t i;
     for (i = 0; i < f->edge_room; ++i) {
         cdp__failure_edge *e = &f->edges[i];
-        if (!e->used || e->peer != v->from || !cdp__place_same(&e->at, &v->at)
+        if (!e->used || e->peer != v->from || !cdp__position_same(&e->at, &v->at)
             || v->serial > e->serial)
             continue;
         e->answer = v->serial;
@@ -451,31 +452,31 @@ CDP__PRIVATE void cdp__failure_on_answer(cdp__failure *f, const cdp__failure_eve
     cdp__failure_update(f);
 }
 
-CDP__PRIVATE void cdp__failure_drop_will(cdp__failure *f, cdp__failure_will *w) {
+CDP__PRIVATE void cdp__failure_drop_report(cdp__failure *f, cdp__failure_report *w) {
     w->used = false;
-    --f->willed;
+    --f->report_count;
 }
 
 /* A rank that takes part in an operation begun well after a failure did not leave because of it:
    removes its last will. Its part of one that begins soon afterwards may have been sent before: the
    will then counts only for as long as a rank takes to leave. */
-CDP__PRIVATE void cdp__failure_on_goes_on(cdp__failure *f, const cdp__failure_event *v) {
-    cdp__failure_will *w = cdp__failure_find_will(f, v->from);
+CDP__PRIVATE void cdp__failure_on_continued(cdp__failure *f, const cdp__failure_event *v) {
+    cdp__failure_report *w = cdp__failure_find_report(f, v->from);
     if (!w || w->since_ns >= v->begun_ns) return;
     if (w->since_ns + CDP__FAILURE_SETTLE_MS * CDP__MS < v->begun_ns)
-        cdp__failure_drop_will(f, w);
+        cdp__failure_drop_report(f, w);
     else
         w->doubted = true;
 }
 
 /* Removes the wills that were in doubt for so long that their ranks would have left by now. */
 CDP__PRIVATE void cdp__failure_drop_doubted(cdp__failure *f, uint64_t time_ns) {
-    const uint64_t leaving_ns = (CDP__FAILURE_SETTLE_MS + CDP__FAILURE_TELL_MS) * CDP__MS;
+    const uint64_t leaving_ns = (CDP__FAILURE_SETTLE_MS + CDP__FAILURE_REPORT_MS) * CDP__MS;
     uint32_t i;
-    for (i = 0; f->willed && i < f->will_room; ++i) {
-        cdp__failure_will *w = &f->wills[i];
+    for (i = 0; f->report_count && i < f->report_room; ++i) {
+        cdp__failure_report *w = &f->reports[i];
         if (w->used && w->doubted && time_ns > w->since_ns + leaving_ns)
-            cdp__failure_drop_will(f, w);
+            cdp__failure_drop_report(f, w);
     }
 }
 
@@ -496,8 +497,8 @@ CDP__PRIVATE uint32_t cdp__failure_take(
     }
     for (i = 0; i < f->waiter_room; ++i) {
         cdp__failure_waiter *w = &f->waiters[i];
-        if (!w->used || !w->tell || w->rank != peer) continue;
-        w->tell = false;
+        if (!w->used || !w->answer_due || w->rank != peer) continue;
+        w->answer_due = false;
         memset(answer, 0, sizeof *answer);
         answer->at = w->at;
         answer->serial = w->serial;

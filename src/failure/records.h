@@ -29,15 +29,15 @@ typedef struct cdp__fingerprint {
 } cdp__fingerprint;
 
 /* A position in a channel: operation and round. */
-typedef struct cdp__place {
+typedef struct cdp__position {
     uint64_t channel, seq;
     uint32_t round;
-} cdp__place;
+} cdp__position;
 
 /* Rank `waiter` waits for rank `target` to reach the position `at`. */
 typedef struct cdp__wait {
     int32_t waiter, target;
-    cdp__place at;
+    cdp__position at;
 } cdp__wait;
 
 /* Why a chain of waits ends at a rank ("it"). */
@@ -67,11 +67,11 @@ typedef struct cdp__endpoint {
     cdp__wait last; /* the last wait of the chain */
 } cdp__endpoint;
 
-#define CDP__FAILURE_SAID 400u /* bytes of a text that is sent, with a final zero */
-#if CDP_ERROR_TEXT < 400       /* bytes of a text that is kept */
+#define CDP__FAILURE_TEXT_SENT 400u /* bytes of a text that is sent, with a final zero */
+#if CDP_ERROR_TEXT < 400            /* bytes of a text that is kept */
 #define CDP__FAILURE_TEXT CDP_ERROR_TEXT
 #else
-#define CDP__FAILURE_TEXT CDP__FAILURE_SAID
+#define CDP__FAILURE_TEXT CDP__FAILURE_TEXT_SENT
 #endif
 
 typedef struct cdp__failure_record {
@@ -79,8 +79,8 @@ typedef struct cdp__failure_record {
     int32_t observer; /* the rank that saw the failure */
     int32_t peer;     /* the peer for which the observer waited or which it lost; -1: none */
     cdp__endpoint end;
-    uint64_t domain; /* the group that is broken, identified by its channel */
-    cdp__place at;   /* the observer's position */
+    uint64_t domain;  /* the group that is broken, identified by its channel */
+    cdp__position at; /* the observer's position */
     cdp__fingerprint call;
     cdp__fingerprint other; /* CDP__WHY_CALLS: the call of the named rank */
     uint32_t rounds, group_size, timeout_ms;
@@ -139,14 +139,14 @@ CDP__PRIVATE bool cdp__fingerprint_differs(const cdp__fingerprint *a, const cdp_
         && !cdp__fingerprint_same(a, b);
 }
 
-CDP__PRIVATE void cdp__place_encode(const cdp__place *at, uint8_t *out) {
+CDP__PRIVATE void cdp__position_encode(const cdp__position *at, uint8_t *out) {
     cdp__put_u64(out, at->channel);
     cdp__put_u64(out + 8, at->seq);
     cdp__put_u32(out + 16, at->round);
     cdp__put_u32(out + 20, 0);
 }
 
-CDP__PRIVATE bool cdp__place_decode(const uint8_t *in, cdp__place *at) {
+CDP__PRIVATE bool cdp__position_decode(const uint8_t *in, cdp__position *at) {
     at->channel = cdp__get_u64(in);
     at->seq = cdp__get_u64(in + 8);
     at->round = cdp__get_u32(in + 16);
@@ -154,11 +154,11 @@ CDP__PRIVATE bool cdp__place_decode(const uint8_t *in, cdp__place *at) {
 }
 
 /* Both positions are of one channel: true if a is at b or beyond. */
-CDP__PRIVATE bool cdp__place_reached(const cdp__place *a, const cdp__place *b) {
+CDP__PRIVATE bool cdp__position_reached(const cdp__position *a, const cdp__position *b) {
     return a->seq > b->seq || (a->seq == b->seq && a->round >= b->round);
 }
 
-CDP__PRIVATE bool cdp__place_same(const cdp__place *a, const cdp__place *b) {
+CDP__PRIVATE bool cdp__position_same(const cdp__position *a, const cdp__position *b) {
     return a->channel == b->channel && a->seq == b->seq && a->round == b->round;
 }
 
@@ -174,7 +174,7 @@ CDP__PRIVATE void cdp__endpoint_encode(const cdp__endpoint *e, uint8_t *out) {
     out[7] = 0;
     cdp__put_u32(out + 8, (uint32_t)e->last.waiter);
     cdp__put_u32(out + 12, (uint32_t)e->last.target);
-    cdp__place_encode(&e->last.at, out + 16);
+    cdp__position_encode(&e->last.at, out + 16);
 }
 
 CDP__PRIVATE bool cdp__endpoint_decode(const uint8_t *in, uint32_t world_size, cdp__endpoint *e) {
@@ -185,7 +185,7 @@ CDP__PRIVATE bool cdp__endpoint_decode(const uint8_t *in, uint32_t world_size, c
     e->picks = in[6];
     e->last.waiter = (int32_t)cdp__get_u32(in + 8);
     e->last.target = (int32_t)cdp__get_u32(in + 12);
-    return cdp__place_decode(in + 16, &e->last.at) && e->why < CDP__WHY_COUNT && !in[7]
+    return cdp__position_decode(in + 16, &e->last.at) && e->why < CDP__WHY_COUNT && !in[7]
         && cdp__rank_valid(e->named, world_size) && cdp__rank_valid(e->last.waiter, world_size)
         && cdp__rank_valid(e->last.target, world_size);
 }
@@ -193,7 +193,7 @@ CDP__PRIVATE bool cdp__endpoint_decode(const uint8_t *in, uint32_t world_size, c
 CDP__PRIVATE bool cdp__endpoint_same(const cdp__endpoint *a, const cdp__endpoint *b) {
     return a->named == b->named && a->why == b->why && a->picks == b->picks
         && a->last.waiter == b->last.waiter && a->last.target == b->last.target
-        && cdp__place_same(&a->last.at, &b->last.at);
+        && cdp__position_same(&a->last.at, &b->last.at);
 }
 
 /* Returns the bytes written, at most CDP__FAILURE_BYTES. */
@@ -215,7 +215,7 @@ CDP__PRIVATE uint32_t cdp__failure_encode(
     cdp__put_u64(out + 40, r->moved);
     cdp__put_u64(out + 48, r->expected);
     cdp__endpoint_encode(&r->end, out + 56);
-    cdp__place_encode(&r->at, out + 96);
+    cdp__position_encode(&r->at, out + 96);
     cdp__fingerprint_encode(&r->call, out + 120);
     cdp__fingerprint_encode(&r->other, out + 152);
     cdp__put_u32(out + 184, n);
@@ -243,8 +243,8 @@ CDP__PRIVATE CDP__COLD bool cdp__failure_decode(
     memset(r, 0, sizeof *r);
     if (bytes < CDP__FAILURE_HEAD) return false;
     n = cdp__get_u32(in + 184);
-    if (bytes != CDP__FAILURE_HEAD + (uint64_t)n || n >= CDP__FAILURE_SAID || in[30] > 1 || in[31]
-        || cdp__get_u32(in + 188) != 0)
+    if (bytes != CDP__FAILURE_HEAD + (uint64_t)n || n >= CDP__FAILURE_TEXT_SENT || in[30] > 1
+        || in[31] || cdp__get_u32(in + 188) != 0)
         return false;
     r->status = (cdp_status)(int32_t)cdp__get_u32(in);
     r->observer = (int32_t)cdp__get_u32(in + 4);
@@ -262,15 +262,15 @@ CDP__PRIVATE CDP__COLD bool cdp__failure_decode(
     cdp__text_foreign(r->text, sizeof r->text, in + CDP__FAILURE_HEAD, n);
     return r->status < CDP_OK && r->status >= CDP_ERR_INTERNAL && r->observer >= 0
         && cdp__rank_valid(r->observer, world_size) && cdp__rank_valid(r->peer, world_size)
-        && cdp__endpoint_decode(in + 56, world_size, &r->end) && cdp__place_decode(in + 96, &r->at)
-        && cdp__fingerprint_decode(in + 120, &r->call)
+        && cdp__endpoint_decode(in + 56, world_size, &r->end)
+        && cdp__position_decode(in + 96, &r->at) && cdp__fingerprint_decode(in + 120, &r->call)
         && cdp__fingerprint_decode(in + 152, &r->other);
 }
 
 /* WAIT, a message to the rank that its sender waits for: in which operation and round, and the
    sender's last calls in that group. */
 typedef struct cdp__wait_message {
-    cdp__place at;
+    cdp__position at;
     uint32_t serial; /* number of this question about the wait */
     uint8_t call_count;
     /* how many ranks further the question is to be passed on; 0: no answer is wanted, the
@@ -282,7 +282,7 @@ typedef struct cdp__wait_message {
 CDP__PRIVATE uint32_t cdp__wait_encode(const cdp__wait_message *m, uint8_t out[CDP__WAIT_BYTES]) {
     uint32_t i;
     CDP_ASSERT(m->call_count <= CDP__WAIT_CALLS);
-    cdp__place_encode(&m->at, out);
+    cdp__position_encode(&m->at, out);
     out[24] = m->call_count;
     out[25] = 0;
     out[26] = (uint8_t)m->probe;
@@ -296,7 +296,7 @@ CDP__PRIVATE uint32_t cdp__wait_encode(const cdp__wait_message *m, uint8_t out[C
 CDP__PRIVATE bool cdp__wait_decode(const uint8_t *in, uint64_t bytes, cdp__wait_message *m) {
     uint32_t i;
     memset(m, 0, sizeof *m);
-    if (bytes < 32 || !cdp__place_decode(in, &m->at) || in[25]) return false;
+    if (bytes < 32 || !cdp__position_decode(in, &m->at) || in[25]) return false;
     m->call_count = in[24];
     m->probe = (uint16_t)(in[26] | in[27] << 8);
     m->serial = cdp__get_u32(in + 28);
@@ -311,14 +311,14 @@ CDP__PRIVATE bool cdp__wait_decode(const uint8_t *in, uint64_t bytes, cdp__wait_
 
 /* ENDPOINT: identifies the WAIT, and answers it. */
 typedef struct cdp__answer_message {
-    cdp__place at;
+    cdp__position at;
     uint32_t serial;
     cdp__endpoint end;
 } cdp__answer_message;
 
 CDP__PRIVATE uint32_t cdp__answer_encode(
     const cdp__answer_message *m, uint8_t out[CDP__ANSWER_BYTES]) {
-    cdp__place_encode(&m->at, out);
+    cdp__position_encode(&m->at, out);
     cdp__endpoint_encode(&m->end, out + CDP__WAIT_AT_BYTES);
     cdp__put_u32(out + 64, m->serial);
     cdp__put_u32(out + 68, 0);
@@ -330,7 +330,7 @@ CDP__PRIVATE bool cdp__answer_decode(
     memset(m, 0, sizeof *m);
     if (bytes != CDP__ANSWER_BYTES) return false;
     m->serial = cdp__get_u32(in + 64);
-    return cdp__get_u32(in + 68) == 0 && cdp__place_decode(in, &m->at)
+    return cdp__get_u32(in + 68) == 0 && cdp__position_decode(in, &m->at)
         && cdp__endpoint_decode(in + CDP__WAIT_AT_BYTES, world_size, &m->end);
 }
 
@@ -419,7 +419,7 @@ CDP__PRIVATE void cdp__failure_cause_text(cdp__text *t, const cdp__failure_recor
 /* Two ranks with different calls blame each other. The blamed rank passes that record on
    unchanged, because other ranks decide better which of the two is wrong; but the error of its
    own group names the other rank. */
-CDP__PRIVATE int32_t cdp__failure_reported(const cdp__failure_record *r, uint32_t rank) {
+CDP__PRIVATE int32_t cdp__failure_blamed(const cdp__failure_record *r, uint32_t rank) {
     return r->end.why == CDP__WHY_CALLS && r->end.named == (int32_t)rank ? r->observer
                                                                          : r->end.named;
 }
@@ -431,7 +431,7 @@ CDP__PRIVATE void cdp__failure_text(
     cdp__text t = {e->text, sizeof e->text, 0};
     cdp__error_clear(e, r->status);
     e->rank = (int32_t)rank;
-    e->peer = cdp__failure_reported(r, rank);
+    e->peer = cdp__failure_blamed(r, rank);
     e->origin = r->observer;
     e->kind = (cdp_coll_kind)r->call.kind;
     e->round = r->at.round;

@@ -20,7 +20,7 @@
 #include "../collective/executor.h"
 #include "../group/state.h"
 
-#define CDP__WILLS 8u
+#define CDP__FAILURE_REPORTS 8u
 
 /* True if a thread of the program waits for an operation of g, or for one that starts after it. */
 CDP__PRIVATE bool cdp__group_awaited(const cdp_group *g) {
@@ -33,7 +33,7 @@ CDP__PRIVATE bool cdp__group_awaited(const cdp_group *g) {
 
 /* Reports that a receive from any rank waits for rank p. `set` is a number that the waits of this
    receive for all ranks have in common. */
-CDP__PRIVATE void cdp__wait_any_lasts(const cdp_group *g, uint64_t set, const cdp__place *at,
+CDP__PRIVATE void cdp__wait_any_long(const cdp_group *g, uint64_t set, const cdp__position *at,
     uint32_t p, uint64_t since_ns, bool caller) {
     cdp__failure_event v;
     memset(&v, 0, sizeof v);
@@ -50,8 +50,8 @@ CDP__PRIVATE void cdp__wait_any_lasts(const cdp_group *g, uint64_t set, const cd
 }
 
 /* Reports a long wait for `peer`. `compare`: send it this rank's calls, too. */
-CDP__PRIVATE void cdp__wait_lasts(
-    cdp_group *g, const cdp__place *at, uint32_t peer, uint64_t since_ns, bool compare) {
+CDP__PRIVATE void cdp__wait_long(
+    cdp_group *g, const cdp__position *at, uint32_t peer, uint64_t since_ns, bool compare) {
     cdp__failure_event v;
     memset(&v, 0, sizeof v);
     v.type = CDP__FAILURE_BLOCKED;
@@ -65,7 +65,7 @@ CDP__PRIVATE void cdp__wait_lasts(
 }
 
 /* Reports that a channel has reached this position. */
-CDP__PRIVATE void cdp__wait_over(cdp_group *g, uint64_t channel, uint64_t seq, uint32_t round) {
+CDP__PRIVATE void cdp__wait_ended(cdp_group *g, uint64_t channel, uint64_t seq, uint32_t round) {
     cdp__failure_event v;
     memset(&v, 0, sizeof v);
     v.type = CDP__FAILURE_MOVING;
@@ -77,21 +77,21 @@ CDP__PRIVATE void cdp__wait_over(cdp_group *g, uint64_t channel, uint64_t seq, u
 }
 
 /* A rank that takes part in a new operation did not leave because of a failure. */
-CDP__PRIVATE void cdp__rank_goes_on(cdp__world *w, uint32_t rank, uint64_t begun_ns) {
+CDP__PRIVATE void cdp__rank_continued(cdp__world *w, uint32_t rank, uint64_t begun_ns) {
     cdp__failure_event v;
     memset(&v, 0, sizeof v);
-    v.type = CDP__FAILURE_GOES_ON;
+    v.type = CDP__FAILURE_CONTINUED;
     v.from = rank;
     v.begun_ns = begun_ns;
     (void)cdp__failure_step(&w->failure, &v);
 }
 
-CDP__PRIVATE void cdp__group_goes_on(cdp_group *g, uint64_t begun_ns) {
+CDP__PRIVATE void cdp__group_continued(cdp_group *g, uint64_t begun_ns) {
     uint32_t i;
-    for (i = 0; i < g->w->failure.will_room; ++i) {
-        const cdp__failure_will *will = &g->w->failure.wills[i];
+    for (i = 0; i < g->w->failure.report_room; ++i) {
+        const cdp__failure_report *will = &g->w->failure.reports[i];
         if (will->used && cdp_rank_of_world(g, will->rank) < g->desc.world_size)
-            cdp__rank_goes_on(g->w, will->rank, begun_ns);
+            cdp__rank_continued(g->w, will->rank, begun_ns);
     }
 }
 
@@ -105,7 +105,7 @@ CDP__PRIVATE void cdp__wait_calls(const cdp__world *w, cdp__wait_message *m) {
     }
 }
 
-CDP__PRIVATE void cdp__world_send_note(
+CDP__PRIVATE void cdp__world_send_control(
     cdp__world *w, uint32_t peer, cdp__message_type type, const uint8_t *body, uint32_t bytes) {
     cdp__head h;
     memset(&h, 0, sizeof h);
@@ -125,9 +125,10 @@ CDP__PRIVATE CDP__COLD void cdp__world_answer(cdp__world *w) {
             if (p == w->rank) continue;
             if (what == 1) cdp__wait_calls(w, &wait);
             if (what == 1)
-                cdp__world_send_note(w, p, CDP__MESSAGE_WAIT, body, cdp__wait_encode(&wait, body));
+                cdp__world_send_control(
+                    w, p, CDP__MESSAGE_WAIT, body, cdp__wait_encode(&wait, body));
             else
-                cdp__world_send_note(
+                cdp__world_send_control(
                     w, p, CDP__MESSAGE_ENDPOINT, body, cdp__answer_encode(&answer, body));
         }
     }
@@ -137,12 +138,12 @@ CDP__PRIVATE CDP__COLD void cdp__world_answer(cdp__world *w) {
 /* An operation or a message is done: ranks that wait for this one receive the new end of the
    chain. */
 CDP__PRIVATE void cdp__wait_done(cdp_group *g, uint64_t channel, uint64_t next_seq) {
-    cdp__wait_over(g, channel, next_seq, 0);
+    cdp__wait_ended(g, channel, next_seq, 0);
     cdp__world_answer(g->w);
 }
 
 /* Reads from all ranks, for their WAIT and ENDPOINT messages. */
-CDP__PRIVATE CDP__COLD void cdp__world_listen(cdp__world *w) {
+CDP__PRIVATE CDP__COLD void cdp__world_read_all(cdp__world *w) {
     const cdp_transport *t = &w->transport;
     uint32_t p;
     for (p = 0; p < w->size; ++p) {
@@ -159,7 +160,7 @@ CDP__PRIVATE CDP__COLD void cdp__world_listen(cdp__world *w) {
 }
 
 /* True if this rank has already sent what rank `peer` of the world waits for at `at`. */
-CDP__PRIVATE bool cdp__group_passed(const cdp_group *g, uint32_t peer, const cdp__place *at) {
+CDP__PRIVATE bool cdp__group_passed(const cdp_group *g, uint32_t peer, const cdp__position *at) {
     const cdp__exec *x = &g->exec;
     uint32_t i;
     if (g->completed >= at->seq) return true;
@@ -170,7 +171,7 @@ CDP__PRIVATE bool cdp__group_passed(const cdp_group *g, uint32_t peer, const cdp
     return true;
 }
 
-CDP__PRIVATE bool cdp__world_passed(const cdp__world *w, int32_t peer, const cdp__place *at) {
+CDP__PRIVATE bool cdp__world_passed(const cdp__world *w, int32_t peer, const cdp__position *at) {
     const cdp_group *g = cdp__group_of_channel(w, at->channel);
     uint32_t way;
     if (peer < 0 || !at->seq) return false; /* operations count from 1 */

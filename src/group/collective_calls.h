@@ -16,8 +16,8 @@
 #include "../base/text.h"
 #include "../message/stream.h"
 #include "state.h"
-#include "pending.h"
-#include "drive.h"
+#include "deferred.h"
+#include "progress.h"
 #include "device.h"
 #include "requests.h"
 #include "queue.h"
@@ -63,7 +63,7 @@ CDP__PRIVATE cdp_status cdp__collective(cdp_group *g, cdp_coll_kind kind, const 
         ++g->waiters;
         cdp__progress_begin(&t, g, w.seq, CDP__NEVER, false);
         /* as cdp__progress_until(), but here: the walk in the head of this file stays short */
-        while (cdp__progress_goes_on(&t))
+        while (cdp__progress_next(&t))
             t.polled = cdp__world_poll(m);
         st = cdp__work_state(w);
         --g->waiters; /* last access: a thread that destroys the group waits until this is 0 */

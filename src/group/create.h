@@ -28,12 +28,12 @@
 #include "../collective/executor.h"
 #include "state.h"
 #include "../failure/waits.h"
-#include "../failure/failing.h"
+#include "../failure/spread.h"
 #include "flows.h"
 #include "running.h"
 #include "hub.h"
-#include "pending.h"
-#include "drive.h"
+#include "deferred.h"
+#include "progress.h"
 #include "world.h"
 
 /* Enters the streams of a new group into the table. Messages that arrived for its channel before it
@@ -51,12 +51,12 @@ CDP__PRIVATE bool cdp__group_enter_streams(cdp_group *g) {
 }
 
 /* Handles FAILURE messages that arrived before this rank created the group. */
-CDP__PRIVATE void cdp__group_hear_early(cdp_group *g) {
+CDP__PRIVATE void cdp__group_read_early(cdp_group *g) {
     uint32_t p;
     for (p = 0; p < g->desc.world_size; ++p) {
         cdp__stream *s = &g->streams[p];
         if (!s->failure) continue;
-        (void)cdp__world_note(
+        (void)cdp__world_on_control(
             g->w, s->peer, CDP__MESSAGE_FAILURE, g->channel, s->failure, s->failure_bytes);
         cdp__free(g->os, s->failure);
         s->failure = NULL;
@@ -96,7 +96,7 @@ CDP__PRIVATE void cdp__group_unlink(cdp_group *g) {
     cdp__world_gone(m, g->channel);
     for (p = 0; p < g->desc.world_size; ++p)
         cdp__stream_close(m, &g->streams[p], (m->groups || g->backed) && cdp__peer_used(g, p));
-    if (m->deferred) cdp__world_deferred(m);
+    if (m->control_queued) cdp__world_send_queued(m);
 }
 
 CDP__PRIVATE void cdp__group_free(cdp_group *g) {
@@ -110,7 +110,7 @@ CDP__PRIVATE void cdp__group_free(cdp_group *g) {
     cdp__free(os, g->peers);
     cdp__free(os, g->queue);
     cdp__free(os, g->barrier);
-    cdp__free(os, g->pends);
+    cdp__free(os, g->deferred);
     cdp__free(os, g->exec.tmp);
     cdp__free(os, g->members);
     cdp__free(os, g->hosts.ranks);
@@ -126,7 +126,7 @@ CDP__PRIVATE void cdp__group_dismiss(cdp_group *g) {
     while (m->calling)
         m->os->threads.cond_wait(
             m->os->user, m->cond, m->lock.mutex, m->os->now_ns(m->os->user) + 10 * CDP__MS);
-    cdp__pends_drop(g);
+    cdp__deferred_drop(g);
     for (;;) {
         for (waiting = 0, x = m->groups; x; x = x->next) {
             if ((x != g && x->parent != g) || !x->waiters) continue;
@@ -143,7 +143,7 @@ CDP__PRIVATE void cdp__group_dismiss(cdp_group *g) {
             x->settle_ns = CDP__NEVER;
         }
         if (!waiting) return;
-        cdp__world_tell(m);
+        cdp__world_wake(m);
         m->os->threads.cond_wait(
             m->os->user, m->cond, m->lock.mutex, m->os->now_ns(m->os->user) + 10 * CDP__MS);
     }
@@ -163,7 +163,7 @@ CDP__PRIVATE bool cdp__destroys_inside(cdp_group *g, const char *call) {
 }
 
 /* True while this group's failure is not told to the peers, even if its cause is not settled. */
-CDP__PRIVATE bool cdp__group_tells(cdp_group *g) {
+CDP__PRIVATE bool cdp__group_must_report(cdp_group *g) {
     return g->settle_ns != CDP__NEVER
         && (g->health != CDP__HEALTHY || (!cdp__group_parent(g) && cdp__group_settling(g)));
 }
@@ -181,8 +181,8 @@ CDP__PRIVATE void cdp__group_retire(cdp_group *g) {
     cdp__enter(g);
     cdp__group_dismiss(g);
     /* reads the questions of other ranks, since unread data would reset the connections */
-    if (!cdp__group_parent(g) && g->channel == CDP__WORLD_CHANNEL) cdp__world_listen(m);
-    g->leave_ns = m->os->now_ns(m->os->user) + (CDP__SETTLE_MS + CDP__TELL_MS) * CDP__MS;
+    if (!cdp__group_parent(g) && g->channel == CDP__WORLD_CHANNEL) cdp__world_read_all(m);
+    g->leave_ns = m->os->now_ns(m->os->user) + (CDP__SETTLE_MS + CDP__REPORT_MS) * CDP__MS;
 }
 
 /* The second part of leaving, after peers were told of a failure, if any: unlinks the group and
@@ -222,7 +222,8 @@ CDP__PRIVATE void cdp__group_end(cdp_group *g) {
     m = g->w;
     at_once = CDP__BUDGETS && g->leave_ns; /* cdp_group_leave() is under way */
     cdp__group_retire(g);
-    if (!at_once && cdp__group_tells(g)) cdp__progress_until(g, CDP__ALL_WORK, g->leave_ns, false);
+    if (!at_once && cdp__group_must_report(g))
+        cdp__progress_until(g, CDP__ALL_WORK, g->leave_ns, false);
     last = cdp__group_part(g);
     while (last && !at_once && m->transport.leave
         && m->transport.leave(m->transport.self, CDP__NEVER)) {
@@ -253,11 +254,11 @@ CDP__PRIVATE cdp_status cdp__group_leave_for(cdp_group *g, uint32_t budget_us) {
             cdp__group_retire(g);
         else
             cdp__enter(g);
-        if (cdp__group_tells(g)) {
-            cdp__world_look(m, until);
+        if (cdp__group_must_report(g)) {
+            cdp__world_poll_transport(m, until);
             cdp__progress_until(g, CDP__ALL_WORK, cdp__min(until, g->leave_ns), true);
         }
-        if (cdp__group_tells(g) && m->os->now_ns(m->os->user) < g->leave_ns) {
+        if (cdp__group_must_report(g) && m->os->now_ns(m->os->user) < g->leave_ns) {
             cdp__leave(g);
             return CDP_PENDING;
         }
@@ -283,7 +284,7 @@ CDP_API CDP__COLD cdp_status cdp_group_leave(cdp_group *g, uint32_t budget_us) {
 
 /* Stores which ranks share a host, and the resulting properties of the group. False: out of
    memory. */
-CDP__PRIVATE bool cdp__group_look_round(cdp_group *g) {
+CDP__PRIVATE bool cdp__group_read_topology(cdp_group *g) {
     const cdp_transport *t = &g->w->transport;
     const uint32_t n = g->desc.world_size;
     uint32_t *host = (uint32_t *)cdp__alloc(g->os, n * sizeof *host), i, k, at = 0;
@@ -307,9 +308,9 @@ CDP__PRIVATE bool cdp__group_look_round(cdp_group *g) {
         h->most = (uint32_t)cdp__max(h->most, at - first);
     }
     cdp__free(g->os, host);
-    if (h->count == 1) g->is = (uint8_t)(CDP__NEAR | (t->remote.map ? CDP__SHARED : 0));
+    if (h->count == 1) g->is = (uint8_t)(CDP__SAME_HOST | (t->remote.map ? CDP__SHARED : 0));
     if (h->count > 1 && h->most > 1 && n <= CDP__HOST_BEGINS) {
-        g->is = h->fewest == h->most ? CDP__HOSTS | CDP__EVEN : CDP__HOSTS;
+        g->is = h->fewest == h->most ? CDP__HOSTS | CDP__UNIFORM : CDP__HOSTS;
     } else { /* the list is not needed */
         cdp__free(g->os, list);
         h->ranks = NULL;
@@ -343,11 +344,11 @@ CDP__PRIVATE cdp_group *cdp__group_make(
     g->members = members;
     g->domain.channel = channel;
     g->domain.due_ns = g->wait_ns = CDP__NEVER;
-    g->soonest_ns = g->take_back_ns = CDP__NEVER;
+    g->soonest_ns = g->revoke_ns = CDP__NEVER;
     g->queue_room = desc->operations;
     if (channel != CDP__WORLD_CHANNEL) g->queue_room = (uint32_t)cdp__min(desc->operations, 8);
     good = cdp__group_memory(g) && cdp__streams_reserve(m, desc->world_size)
-        && (!m->transport.topology.host || cdp__group_look_round(g));
+        && (!m->transport.topology.host || cdp__group_read_topology(g));
     if (!good || !cdp__group_enter_streams(g)) {
         g->members = NULL; /* the caller keeps it */
         cdp__group_free(g);
@@ -359,7 +360,7 @@ CDP__PRIVATE cdp_group *cdp__group_make(
     g->exec.expose_bytes = g->desc.expose_bytes;
     g->next = m->groups;
     m->groups = g;
-    cdp__group_hear_early(g);
+    cdp__group_read_early(g);
     return g;
 }
 
@@ -410,7 +411,7 @@ CDP__PRIVATE cdp_status cdp__choices_read(cdp__world *m, const cdp_group_desc *d
         rows[i].algo = (uint8_t)a;
         rows[i].max_bytes = cdp__min(c->max_bytes, CDP__TINY - 1);
         rows[i].max_ranks = c->max_ranks;
-        rows[i].only = a < CDP__HOSTS_GATHER ? CDP__HOSTS : CDP__EVEN;
+        rows[i].only = a < CDP__HOSTS_GATHER ? CDP__HOSTS : CDP__UNIFORM;
         if (a < CDP__LANES) rows[i].only = 0;
     }
     m->choosing.row_count = desc->choice_count;

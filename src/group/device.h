@@ -16,7 +16,7 @@
 #include "../base/basics.h"
 #include "../base/text.h"
 #include "state.h"
-#include "drive.h"
+#include "progress.h"
 #include "subgroups.h"
 
 #ifndef CDP_NO_BACKEND
@@ -130,7 +130,7 @@ CDP__PRIVATE bool cdp__work_on_device(cdp_work w) {
     (void)w;
     return false;
 #else
-    return (w.seq & (CDP__PEND_BIT | CDP__DEVICE_BIT)) == CDP__DEVICE_BIT;
+    return (w.seq & (CDP__DEFERRED_BIT | CDP__DEVICE_BIT)) == CDP__DEVICE_BIT;
 #endif
 }
 

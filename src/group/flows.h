@@ -29,7 +29,7 @@
 #include "state.h"
 #include "records.h"
 #include "../failure/waits.h"
-#include "../failure/failing.h"
+#include "../failure/spread.h"
 
 /* A work has ended: wakes other callers, which may wait for it. */
 CDP__PRIVATE void cdp__group_ended(cdp_group *g) {
@@ -188,7 +188,7 @@ CDP__PRIVATE void cdp__post_complete(cdp__flow *flow, uint32_t way) {
     if (post->got) post->got->count = post->call.count;
     if (g->w->failure.waited || g->w->failure.waiting)
         cdp__wait_done(g, cdp__flow_channel(flow, way == 1), post->call.seq + 1);
-    if (g->w->failure.willed) cdp__rank_goes_on(g->w, flow->s.peer, post->start_ns);
+    if (g->w->failure.report_count) cdp__rank_continued(g->w, flow->s.peer, post->start_ns);
     cdp__post_remember(g, post, now);
     cdp__post_give(g, post, false);
     ++g->w->arrivals;
@@ -196,13 +196,13 @@ CDP__PRIVATE void cdp__post_complete(cdp__flow *flow, uint32_t way) {
     cdp__group_ended(g);
 }
 
-CDP__PRIVATE void cdp__post_see(cdp__flow *flow, const cdp__post *post) {
+CDP__PRIVATE void cdp__post_check_peer(cdp__flow *flow, const cdp__post *post) {
     const cdp_error e = *cdp_last_error();
     cdp__failure_record r;
     cdp__record_make(flow->g, &r, &e);
     cdp__record_call(&r, &post->call, 0, 1);
     r.at.channel = cdp__flow_channel(flow, post->x.receive);
-    cdp__group_see(flow->g, &r, &e, false);
+    cdp__group_observe(flow->g, &r, &e, false);
 }
 
 /* The message failed; the reason is this thread's last error. A send may find that the peer is lost
@@ -216,7 +216,7 @@ CDP__PRIVATE void cdp__post_fail(cdp__flow *flow, const cdp__post *post) {
     if (!post->x.receive) (void)cdp__port_pump(flow->g->w, flow->s.peer, NULL);
     if (flow->g->health != CDP__HEALTHY) return;
     *cdp__error_slot() = e;
-    cdp__post_see(flow, post);
+    cdp__post_check_peer(flow, post);
 }
 
 /* A receive of up to call.count elements adopts the true count of the message. */
@@ -230,7 +230,7 @@ CDP__PRIVATE bool cdp__post_accept(cdp__post *post) {
 }
 
 /* The header differs from what this receive expects. True: the receive accepts it after all. */
-CDP__PRIVATE bool cdp__post_odd(cdp__flow *flow, cdp__post *post) {
+CDP__PRIVATE bool cdp__post_mismatch(cdp__flow *flow, cdp__post *post) {
     cdp__transfer *x = &post->x;
     const cdp__head *h = &x->theirs;
     const uint32_t other = flow->s.peer;
@@ -261,8 +261,8 @@ CDP__PRIVATE bool cdp__flow_move(cdp__flow *flow, uint32_t way) {
         if (!post->begun) cdp__post_begin(flow, post, way == 1);
         r = way == 1 ? cdp__transfer_receive(g->w, &post->x) : cdp__transfer_send(g->w, &post->x);
         if (g->health != CDP__HEALTHY) return true;
-        if (r == CDP__ODD) {
-            if (!cdp__post_odd(flow, post)) return true;
+        if (r == CDP__TRANSFER_MISMATCH) {
+            if (!cdp__post_mismatch(flow, post)) return true;
         } else if (r < 0) {
             cdp__post_fail(flow, post);
             return true;
@@ -319,13 +319,14 @@ CDP__PRIVATE bool cdp__flows_due(cdp_group *g, uint64_t now) {
 /* Nothing moves: reads from peers that this rank only sends to, which may have failed. */
 CDP__PRIVATE cdp__advance cdp__flows_stuck(cdp_group *g, uint64_t now) {
     cdp__flow *flow;
-    if (now < g->listen_ns) return CDP__BLOCKED;
-    g->listen_ns = now + CDP__LISTEN_MS * CDP__MS;
+    if (now < g->poll_peers_ns) return CDP__BLOCKED;
+    g->poll_peers_ns = now + CDP__POLL_PEERS_MS * CDP__MS;
     for (flow = g->active_flows; flow && g->health == CDP__HEALTHY; flow = flow->next_active)
         if (flow->first[0] && !flow->first[1] && !flow->s.body_left
             && cdp__port_pump(g->w, flow->s.peer, NULL) < 0 && g->health == CDP__HEALTHY)
             cdp__post_fail(flow, flow->first[0]);
-    if (g->health == CDP__HEALTHY && g->channel != CDP__WORLD_CHANNEL) (void)cdp__group_listen(g);
+    if (g->health == CDP__HEALTHY && g->channel != CDP__WORLD_CHANNEL)
+        (void)cdp__group_poll_peers(g);
     return g->health == CDP__HEALTHY ? CDP__BLOCKED : CDP__MOVED;
 }
 
@@ -335,14 +336,14 @@ CDP__PRIVATE void cdp__flow_waits(cdp__flow *flow) {
     uint32_t way;
     for (way = 0; way < 2; ++way) {
         cdp__post *post = flow->first[way];
-        cdp__place at;
+        cdp__position at;
         if (!post) continue;
         memset(&at, 0, sizeof at);
         at.channel = cdp__flow_channel(flow, way == 1);
         at.seq = post->call.seq;
         if (post->seen != post->x.moved + 1 && flow->g->w->failure.waited)
-            cdp__wait_over(flow->g, at.channel, at.seq, 0);
-        cdp__wait_lasts(flow->g, &at, flow->s.peer, post->start_ns, false);
+            cdp__wait_ended(flow->g, at.channel, at.seq, 0);
+        cdp__wait_long(flow->g, &at, flow->s.peer, post->start_ns, false);
         post->seen = post->x.moved + 1;
     }
 }
@@ -407,7 +408,7 @@ CDP__PRIVATE cdp_status cdp__flow_post(cdp__flow *flow, const cdp_transfer *t,
     post->seen = 1;
     g->wait_ns = cdp__min(g->wait_ns, now + cdp__failure_period_ns(post->timeout_ms));
     g->soonest_ns = cdp__min(g->soonest_ns, post->deadline_ns);
-    if (!flow->active && !g->exec.running) g->listen_ns = now + CDP__LISTEN_MS * CDP__MS;
+    if (!flow->active && !g->exec.running) g->poll_peers_ns = now + CDP__POLL_PEERS_MS * CDP__MS;
     cdp__flow_activate(flow);
     cdp__group_activate(g);
     return CDP_OK;
@@ -437,7 +438,7 @@ CDP__PRIVATE cdp_status cdp__post_cancel(cdp_group *g, uint64_t seq) {
     CDP_ASSERT(*at == post);
     cdp__transfer_revoke(g->w, &post->x);
     *at = post->next;
-    cdp__wait_over(g, cdp__flow_channel(flow, way == 1), post->call.seq, 0);
+    cdp__wait_ended(g, cdp__flow_channel(flow, way == 1), post->call.seq, 0);
     if (!post->next) flow->last[way] = last;
     for (; *at; at = &(*at)->next)
         --(*at)->call.seq;

@@ -47,7 +47,7 @@ typedef struct cdp__hub_end {
     cdp__line **lines; /* by peer, made on first use */
     uint32_t rank;
     uint32_t seen[2]; /* counts of its doorbell when last polled */
-    bool told;        /* this rank's group was told that there is a record */
+    bool broken_seen; /* this rank's group was told that there is a record */
     /* the rank has joined, so destroying this end means that it leaves; false after an invalid
        desc, so that the rank may try again */
     bool made;
@@ -192,8 +192,8 @@ CDP__PRIVATE cdp_status cdp__hub_wait(void *self, cdp_lock *lock, uint64_t deadl
         cdp_lock_acquire(lock);
     }
     cdp__doorbell_seen(bell, e->seen);
-    if (e->told || !cdp__atomic_load_u32(&e->hub->broken, CDP__ACQUIRE)) return CDP_OK;
-    e->told = true;
+    if (e->broken_seen || !cdp__atomic_load_u32(&e->hub->broken, CDP__ACQUIRE)) return CDP_OK;
+    e->broken_seen = true;
     /* cdp__hub_first() returns the record */
     return cdp__fail(CDP_ERR_PEER_LOST, "another rank has failed");
 }
@@ -261,7 +261,7 @@ CDP__PRIVATE CDP__COLD void cdp__hub_publish(void *self, const void *record, uin
         h->cause_bytes = bytes;
     }
     cdp_lock_release(&h->cause_lock);
-    end->told = true;
+    end->broken_seen = true;
     /* also those without messages from this rank */
     if (!cdp__atomic_swap_u32(&h->broken, 1, CDP__ACQ_REL)) cdp__hub_ring_all(h);
 }

@@ -19,15 +19,15 @@
 #include "../message/header.h"
 #include "../failure/records.h"
 #include "../failure/chains.h"
-#include "../message/pend.h"
+#include "../message/deferred.h"
 #include "../message/stream.h"
 #include "../message/receive.h"
 #include "state.h"
 #include "../failure/waits.h"
-#include "../failure/failing.h"
+#include "../failure/spread.h"
 #include "flows.h"
-#include "pending.h"
-#include "drive.h"
+#include "deferred.h"
+#include "progress.h"
 #include "subgroups.h"
 #include "device.h"
 #include "requests.h"
@@ -143,9 +143,10 @@ CDP__PRIVATE void cdp__any_read(cdp_group *g) {
         if (!went && g->streams[p].left) went = p + 1;
         if (cdp__port_slots_wait(g->w, g->streams[p].peer)) ++g->w->arrivals;
     }
-    if (g->health == CDP__HEALTHY && g->channel != CDP__WORLD_CHANNEL) (void)cdp__group_listen(g);
-    g->looked = left ? g->w->polls : 0;
-    if (!g->gone) g->gone = died ? died : went;
+    if (g->health == CDP__HEALTHY && g->channel != CDP__WORLD_CHANNEL)
+        (void)cdp__group_poll_peers(g);
+    g->links_read = left ? g->w->polls : 0;
+    if (!g->first_gone) g->first_gone = died ? died : went;
 }
 
 /* The rank whose message a receive from `from` (or any rank) with this tag takes: the next rank
@@ -164,7 +165,7 @@ CDP__PRIVATE uint32_t cdp__any_find(const cdp_group *g, uint32_t from, uint32_t 
 CDP__PRIVATE void cdp__any_done(void *user, uint64_t start_ns, uint64_t end_ns) {
     (void)start_ns;
     (void)end_ns;
-    cdp__pend_close((cdp__pend *)user, false);
+    cdp__deferred_close((cdp__deferred *)user, false);
 }
 
 /* True if a message with this tag is being received: more messages may follow it, even if its
@@ -178,41 +179,41 @@ CDP__PRIVATE bool cdp__any_busy(const cdp_group *g, uint32_t tag) {
 
 /* Reports that this rank waits for all ranks that could send, each for its next message with
    this tag. */
-CDP__PRIVATE void cdp__any_lasts(cdp__pend *s) {
+CDP__PRIVATE void cdp__any_long(cdp__deferred *s) {
     cdp_group *g = s->of;
     const bool caller = cdp__group_awaited(s->owner);
     const uint64_t told = 2 * (g->w->arrivals + 1) + (caller ? 1 : 0);
     uint32_t p;
-    if (s->told == told) return;
-    s->told = told;
+    if (s->reported_ns == told) return;
+    s->reported_ns = told;
     for (p = 0; p < g->desc.world_size; ++p) {
         const cdp__flow *flow = p == g->desc.rank ? NULL : cdp__flow_find(g, p, s->want.tag);
-        cdp__place at;
+        cdp__position at;
         if (p == g->desc.rank) continue;
         memset(&at, 0, sizeof at);
         at.channel = cdp__way_channel(s->set, cdp__world_rank(g, p), g->w->rank);
         at.seq = flow ? flow->count[1] + 1 : 1;
         if (flow && flow->first[1]) at.seq = flow->first[1]->call.seq;
-        cdp__wait_any_lasts(g, s->set, &at, p, s->start_ns, caller);
+        cdp__wait_any_long(g, s->set, &at, p, s->start_ns, caller);
     }
 }
 
 /* Reports the wait if it is long, or if another rank waits for this one. */
-CDP__PRIVATE void cdp__any_waits(cdp__pend *s, uint64_t now) {
+CDP__PRIVATE void cdp__any_waits(cdp__deferred *s, uint64_t now) {
     cdp__world *w = s->of->w;
-    if (now >= s->wait_ns || w->failure.waiting) cdp__any_lasts(s);
+    if (now >= s->wait_ns || w->failure.waiting) cdp__any_long(s);
     if (now >= s->wait_ns) s->wait_ns = now + cdp__failure_period_ns(s->want.timeout_ms);
     if (w->failure.outbox) cdp__world_answer(w);
-    if (w->failure.waited) cdp__world_listen(w);
+    if (w->failure.waited) cdp__world_read_all(w);
 }
 
 /* The deadline of the receive has passed: the group fails. */
-CDP__PRIVATE void cdp__any_late(cdp__pend *s) {
+CDP__PRIVATE void cdp__any_late(cdp__deferred *s) {
     cdp_group *g = s->of;
     cdp__failure_record r;
     cdp_error e;
-    s->told = 0;
-    cdp__any_lasts(s);
+    s->reported_ns = 0;
+    cdp__any_long(s);
     g->late_ms = s->want.timeout_ms;
     cdp__fail(CDP_ERR_TIMEOUT,
         "the deadline of %u ms passed while waiting for a message with tag %u from any rank",
@@ -220,7 +221,7 @@ CDP__PRIVATE void cdp__any_late(cdp__pend *s) {
     e = *cdp_last_error();
     cdp__record_make(g, &r, &e);
     r.at.channel = s->set;
-    cdp__group_see(g, &r, &e, true);
+    cdp__group_observe(g, &r, &e, true);
 }
 
 /* The number of messages with this tag that rank p has sent to this one. */
@@ -233,7 +234,7 @@ CDP__PRIVATE uint64_t cdp__any_count(const cdp_group *g, uint32_t p, uint32_t ta
    tag or, among equals, the one that went first. If that rank died, ranks that left in good
    order are not chosen. */
 CDP__PRIVATE uint32_t cdp__any_fewest(const cdp_group *g, uint32_t tag) {
-    uint32_t p, best = g->gone - 1;
+    uint32_t p, best = g->first_gone - 1;
     const bool died = g->peers[best].lost && !g->streams[best].left;
     for (p = 0; p < g->desc.world_size; ++p) {
         if (p == g->desc.rank || (died && g->streams[p].left)) continue;
@@ -244,14 +245,14 @@ CDP__PRIVATE uint32_t cdp__any_fewest(const cdp_group *g, uint32_t tag) {
 
 /* All other ranks are gone, so the group fails. The blame goes to the cause that one of them
    reported or, without one, to the rank that sent fewest messages. */
-CDP__PRIVATE void cdp__any_alone(const cdp__pend *s) {
+CDP__PRIVATE void cdp__any_alone(const cdp__deferred *s) {
     cdp_group *g = s->of;
     const uint32_t fewest = cdp__any_fewest(g, s->want.tag);
     const uint64_t sent = cdp__any_count(g, fewest, s->want.tag);
     const uint32_t first = cdp__world_rank(g, fewest);
     cdp__failure_record r;
     cdp_error e;
-    CDP_ASSERT(g->gone);
+    CDP_ASSERT(g->first_gone);
     cdp__fail(CDP_ERR_PEER_LOST,
         "a message with tag %u from any rank cannot come any more: all other ranks have left; "
         "rank %u sent fewest of them, %llu",
@@ -259,13 +260,13 @@ CDP__PRIVATE void cdp__any_alone(const cdp__pend *s) {
     e = *cdp_last_error();
     cdp__record_make(g, &r, &e);
     r.end.named = (int32_t)first;
-    cdp__group_see(g, &r, &e, false);
+    cdp__group_observe(g, &r, &e, false);
 }
 
 /* The oldest receive from any rank with this tag, or NULL. */
-CDP__PRIVATE cdp__pend *cdp__any_first(const cdp_group *g, uint32_t tag) {
-    cdp__pend *s = g->w->pending;
-    while (s && (s->kind != CDP__PEND_ANY || s->of != g || s->want.tag != tag))
+CDP__PRIVATE cdp__deferred *cdp__any_first(const cdp_group *g, uint32_t tag) {
+    cdp__deferred *s = g->w->pending;
+    while (s && (s->kind != CDP__DEFERRED_ANY || s->of != g || s->want.tag != tag))
         s = s->next;
     return s;
 }
@@ -273,11 +274,11 @@ CDP__PRIVATE cdp__pend *cdp__any_first(const cdp_group *g, uint32_t tag) {
 /* Turns a receive from any rank into one from rank p, which has sent a message, with the same
    deadline. If that has passed, the cause is still being settled, and the message may still
    complete the receive. */
-CDP__PRIVATE void cdp__any_take(cdp__pend *s, uint32_t p) {
+CDP__PRIVATE void cdp__any_take(cdp__deferred *s, uint32_t p) {
     cdp_group *g = s->of;
     s->want.peer = p;
     g->any_turn = (p + 1) % g->desc.world_size;
-    cdp__pend_over(s);
+    cdp__deferred_end_wait(s);
     if (cdp__message_post(g, &s->want, cdp__any_done, s, &s->after) != CDP_OK) {
         cdp__group_fail_last(g);
         return;
@@ -287,26 +288,27 @@ CDP__PRIVATE void cdp__any_take(cdp__pend *s, uint32_t p) {
     cdp__first_moves(g);
 }
 
-CDP__PRIVATE bool cdp__any_look(cdp__pend *s, uint64_t now) {
+CDP__PRIVATE bool cdp__any_poll(cdp__deferred *s, uint64_t now) {
     cdp_group *g = s->of;
     cdp__head f;
     uint32_t p;
     if (g->health != CDP__HEALTHY) {
-        cdp__pend_unlist(s);
+        cdp__deferred_unlist(s);
         return true;
     }
-    if (g->looked != g->w->polls) cdp__any_read(g);
-    p = s->seen == g->w->arrivals ? UINT32_MAX : cdp__any_find(g, CDP_ANY_RANK, s->want.tag, &f);
+    if (g->links_read != g->w->polls) cdp__any_read(g);
+    p = s->arrivals == g->w->arrivals ? UINT32_MAX
+                                      : cdp__any_find(g, CDP_ANY_RANK, s->want.tag, &f);
     if (p != UINT32_MAX) {
         /* the oldest receive takes it, even if it did not see the message when it was polled:
            otherwise two messages of a rank could change their order */
         cdp__any_take(cdp__any_first(g, s->want.tag), p);
         return true;
     }
-    s->seen = g->w->arrivals;
+    s->arrivals = g->w->arrivals;
     if (now >= s->deadline_ns && !cdp__group_settling(g)) {
         cdp__any_late(s);
-    } else if (!g->looked && g->gone && !cdp__any_busy(g, s->want.tag)) {
+    } else if (!g->links_read && g->first_gone && !cdp__any_busy(g, s->want.tag)) {
         cdp__any_alone(s);
     } else {
         cdp__any_waits(s, now);
@@ -317,7 +319,7 @@ CDP__PRIVATE bool cdp__any_look(cdp__pend *s, uint64_t now) {
 /* Starts a message. Fills in the defaults of *t. */
 CDP__PRIVATE cdp_status cdp__message(cdp_group *g, cdp_transfer *t, cdp_work *out) {
     cdp_status st = cdp__transfer_check(g, t, out);
-    cdp__pend *s;
+    cdp__deferred *s;
     bool device = false;
     if (out) {
         out->group = NULL;
@@ -332,7 +334,7 @@ CDP__PRIVATE cdp_status cdp__message(cdp_group *g, cdp_transfer *t, cdp_work *ou
     if (st == CDP_OK && t->peer != CDP_ANY_RANK) {
         st = cdp__message_locked(g, t, NULL, NULL, out);
     } else if (st == CDP_OK) {
-        s = cdp__pend_open(cdp__group_top(g), CDP__PEND_ANY, out);
+        s = cdp__deferred_open(cdp__group_top(g), CDP__DEFERRED_ANY, out);
         if (!s)
             st = cdp_last_error()->status;
         else {
@@ -343,9 +345,9 @@ CDP__PRIVATE cdp_status cdp__message(cdp_group *g, cdp_transfer *t, cdp_work *ou
             s->set = cdp__message_channel(g, t->tag);
             s->start_ns = cdp__now(g->os);
             s->wait_ns = s->start_ns + cdp__failure_period_ns(s->want.timeout_ms);
-            s->look = cdp__any_look;
-            s->seen = g->w->arrivals - 1;
-            cdp__pend_enlist(s);
+            s->poll = cdp__any_poll;
+            s->arrivals = g->w->arrivals - 1;
+            cdp__deferred_enlist(s);
         }
     }
     cdp__leave(g);
@@ -409,7 +411,7 @@ CDP_API cdp_status cdp_recv_any_async(cdp_group *g, void *data, uint64_t room, c
 CDP_API cdp_status cdp_probe(cdp_group *g, uint32_t from, uint32_t tag, cdp_message *got) {
     cdp_transfer t = cdp__transfer_of(true, NULL, 0, CDP_DTYPE_U8, from, tag);
     cdp_status st = cdp__transfer_check(g, &t, got);
-    cdp__pend *s;
+    cdp__deferred *s;
     cdp__head f;
     uint32_t p;
     if (st != CDP_OK) return st;
@@ -435,10 +437,10 @@ CDP_API cdp_status cdp_probe(cdp_group *g, uint32_t from, uint32_t tag, cdp_mess
 }
 
 CDP__PRIVATE void cdp__batch_done(void *user, uint64_t start_ns, uint64_t end_ns) {
-    cdp__pend *s = (cdp__pend *)user;
+    cdp__deferred *s = (cdp__deferred *)user;
     (void)start_ns;
     (void)end_ns;
-    if (--s->left == 0) cdp__pend_close(s, false);
+    if (--s->left == 0) cdp__deferred_close(s, false);
 }
 
 CDP_API cdp_status cdp_group_reserve(cdp_group *g, uint32_t messages) {
@@ -452,7 +454,7 @@ CDP_API cdp_status cdp_group_reserve(cdp_group *g, uint32_t messages) {
 }
 
 CDP_API cdp_status cdp_batch(cdp_group *g, const cdp_transfer *list, uint32_t n, cdp_work *out) {
-    cdp__pend *s;
+    cdp__deferred *s;
     uint32_t i, devices = 0;
     bool device = false;
     cdp_status st = cdp__alive(g, "cdp_batch");
@@ -480,7 +482,7 @@ CDP_API cdp_status cdp_batch(cdp_group *g, const cdp_transfer *list, uint32_t n,
     if (st != CDP_OK) return st;
     cdp__enter(g);
     st = cdp__group_report(cdp__group_top(g));
-    s = st == CDP_OK ? cdp__pend_open(cdp__group_top(g), CDP__PEND_BATCH, out) : NULL;
+    s = st == CDP_OK ? cdp__deferred_open(cdp__group_top(g), CDP__DEFERRED_BATCH, out) : NULL;
     if (!s)
         st = cdp_last_error()->status;
     else
@@ -494,7 +496,7 @@ CDP_API cdp_status cdp_batch(cdp_group *g, const cdp_transfer *list, uint32_t n,
         if (st != CDP_OK && i)
             cdp__group_break(g, cdp_last_error());
         else if (st != CDP_OK)
-            cdp__pend_close(s, true);
+            cdp__deferred_close(s, true);
     }
     if (st != CDP_OK) {
         out->group = NULL;

@@ -16,8 +16,8 @@
 #include "../base/text.h"
 #include "state.h"
 #include "running.h"
-#include "pending.h"
-#include "drive.h"
+#include "deferred.h"
+#include "progress.h"
 #include "subgroups.h"
 #include "work_calls.h"
 #include "message_calls.h"
@@ -47,7 +47,7 @@ CDP__PRIVATE cdp_status cdp__barrier_missing(
     cdp__enter(g);
     for (p = 1; p <= g->desc.world_size; ++p) {
         const uint32_t rank =
-            p < g->desc.world_size && cdp__work_look(works[p].group, works[p].seq) == CDP_PENDING
+            p < g->desc.world_size && cdp__work_status(works[p].group, works[p].seq) == CDP_PENDING
             ? cdp__world_rank(g, p)
             : none;
         if (rank != last + 1) {

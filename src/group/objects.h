@@ -15,7 +15,7 @@
 #include "../base/basics.h"
 #include "../base/text.h"
 #include "state.h"
-#include "pending.h"
+#include "deferred.h"
 #include "requests.h"
 #include "collective_calls.h"
 

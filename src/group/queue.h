@@ -17,7 +17,7 @@
 #include "../message/stream.h"
 #include "state.h"
 #include "running.h"
-#include "drive.h"
+#include "progress.h"
 #include "subgroups.h"
 #include "device.h"
 #include "requests.h"

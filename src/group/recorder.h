@@ -17,7 +17,7 @@
 #include "../collective/select.h"
 #include "state.h"
 #include "records.h"
-#include "drive.h"
+#include "progress.h"
 
 #ifndef CDP_NO_RECORDER
 
@@ -65,18 +65,18 @@ CDP__PRIVATE void cdp__describe_choices(const cdp_group *g, cdp__text *t) {
             const cdp__algo *a = row ? cdp__algo_at(row->algo) : NULL;
             if (!row) break;
             if (a->kind != (cdp_coll_kind)kind
-                || (i >= c->row_count && row->only & ~g->is & (CDP__HOSTS | CDP__EVEN)))
+                || (i >= c->row_count && row->only & ~g->is & (CDP__HOSTS | CDP__UNIFORM)))
                 continue;
             cdp__text_add(t, "  %s: %s", cdp_coll_name(a->kind), a->name);
             if (row->max_bytes)
                 cdp__text_add(t, ", up to %llu bytes", (unsigned long long)cdp__row_bytes(c, row));
             if (row->max_ranks) cdp__text_add(t, ", up to %u ranks", row->max_ranks);
             if (row->only & CDP__POWERS) cdp__text_add(t, ", for 2, 4, 8, ... ranks");
-            if (row->only & (CDP__NEAR | CDP__SHARED)) cdp__text_add(t, ", in shared memory");
-            if (row->only & (CDP__HOSTS | CDP__EVEN))
+            if (row->only & (CDP__SAME_HOST | CDP__SHARED)) cdp__text_add(t, ", in shared memory");
+            if (row->only & (CDP__HOSTS | CDP__UNIFORM))
                 cdp__text_add(t,
-                    row->only & CDP__EVEN ? ", for hosts of as many ranks each"
-                                          : ", for hosts of several ranks");
+                    row->only & CDP__UNIFORM ? ", for hosts of as many ranks each"
+                                             : ", for hosts of several ranks");
             if (row->only & ~(g->is | CDP__POWERS)) cdp__text_add(t, ", which this is not");
             cdp__text_add(t, "%s%s\n", i < c->row_count ? " (choices)" : "",
                 c->reproducible && !a->fixed ? " (not while reproducible)" : "");

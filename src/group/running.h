@@ -19,14 +19,14 @@
 #include "../collective/select.h"
 #include "../failure/records.h"
 #include "../failure/chains.h"
-#include "../message/pend.h"
+#include "../message/deferred.h"
 #include "../message/stream.h"
 #include "../message/transfer.h"
 #include "../collective/executor.h"
 #include "state.h"
 #include "../failure/waits.h"
-#include "../failure/telling.h"
-#include "../failure/failing.h"
+#include "../failure/report.h"
+#include "../failure/spread.h"
 #include "flows.h"
 
 /* Stands for a work that ends when the world has nothing left to do. */
@@ -37,26 +37,26 @@ CDP__PRIVATE cdp_status cdp__failed_status(const cdp_group *g) {
 }
 
 /* The status of use number `use` of a pool entry. */
-CDP__PRIVATE cdp_status cdp__use_look(
+CDP__PRIVATE cdp_status cdp__use_status(
     const cdp_group *g, uint64_t now_used, uint64_t use, uint64_t cancelled) {
     if (now_used == use) return cdp__failed_status(g);
     return now_used - use <= 64 && cancelled >> (now_used - 1 - use) & 1 ? CDP_ERR_ABORTED : CDP_OK;
 }
 
-CDP__PRIVATE cdp_status cdp__pend_look(const cdp_group *g, uint64_t seq) {
+CDP__PRIVATE cdp_status cdp__deferred_status(const cdp_group *g, uint64_t seq) {
     const uint64_t use = seq >> 16 & ((1ull << 47) - 1), index = seq & 0xffff;
-    if (!g->pends || index >= g->desc.max_pending) return cdp__failed_status(g);
-    return cdp__use_look(g, g->pends[index].use, use, g->pends[index].cancelled);
+    if (!g->deferred || index >= g->desc.max_pending) return cdp__failed_status(g);
+    return cdp__use_status(g, g->deferred[index].use, use, g->deferred[index].cancelled);
 }
 
-CDP__PRIVATE cdp_status cdp__post_look(const cdp_group *g, uint64_t seq) {
+CDP__PRIVATE cdp_status cdp__post_status(const cdp_group *g, uint64_t seq) {
     const uint64_t index = seq & ((1u << CDP__POST_INDEX) - 1);
     const uint64_t use = (seq & ~CDP__POST_BIT) >> CDP__POST_INDEX;
     if (index >= g->post_count) return cdp__failed_status(g);
-    return cdp__use_look(g, g->posts[index]->use, use, g->posts[index]->cancelled);
+    return cdp__use_status(g, g->posts[index]->use, use, g->posts[index]->cancelled);
 }
 
-CDP__PRIVATE cdp_status cdp__device_look(const cdp_group *g, uint64_t seq) {
+CDP__PRIVATE cdp_status cdp__device_status(const cdp_group *g, uint64_t seq) {
     cdp_status st = CDP_PENDING;
     /* a thread that waits receives the cause */
     if (g->health == CDP__FAILED) return g->error.status;
@@ -66,11 +66,11 @@ CDP__PRIVATE cdp_status cdp__device_look(const cdp_group *g, uint64_t seq) {
 
 /* True if this work was started in this group. */
 CDP__PRIVATE bool cdp__work_exists(const cdp_group *g, uint64_t seq) {
-    if (seq & CDP__PEND_BIT) {
+    if (seq & CDP__DEFERRED_BIT) {
         const uint64_t use = seq >> 16 & ((1ull << 47) - 1), index = seq & 0xffff;
-        const cdp__pend *s = g->pends ? g->pends + index : NULL;
+        const cdp__deferred *s = g->deferred ? g->deferred + index : NULL;
         if (!s || index >= g->desc.max_pending) return false;
-        return use < s->use || (use == s->use && s->kind != CDP__PEND_FREE);
+        return use < s->use || (use == s->use && s->kind != CDP__DEFERRED_FREE);
     }
     if (seq & CDP__DEVICE_BIT) return true; /* only the backend can tell */
     if (seq & CDP__POST_BIT) {
@@ -90,12 +90,12 @@ CDP__PRIVATE uint64_t cdp__op_arrived(const cdp_group *g, uint64_t seq) {
 
 /* OK, PENDING or the error of the failure; does not change the thread's last error. While a
    failure is being passed on, the operation's memory is still in use, so the result is PENDING. */
-CDP__PRIVATE cdp_status cdp__work_look(const cdp_group *g, uint64_t seq) {
+CDP__PRIVATE cdp_status cdp__work_status(const cdp_group *g, uint64_t seq) {
     if (seq == CDP__ALL_WORK)
         return !g->w->active && !g->w->pending ? CDP_OK : cdp__failed_status(g);
-    if (seq & CDP__PEND_BIT) return cdp__pend_look(g, seq);
-    if (seq & CDP__DEVICE_BIT) return cdp__device_look(g, seq);
-    if (seq & CDP__POST_BIT) return cdp__post_look(g, seq);
+    if (seq & CDP__DEFERRED_BIT) return cdp__deferred_status(g, seq);
+    if (seq & CDP__DEVICE_BIT) return cdp__device_status(g, seq);
+    if (seq & CDP__POST_BIT) return cdp__post_status(g, seq);
     return g->completed >= seq ? CDP_OK : cdp__failed_status(g);
 }
 
@@ -161,10 +161,10 @@ CDP__PRIVATE void cdp__group_begin(cdp_group *g) {
     g->wait_ns = cdp__min(g->wait_ns, op->start_ns + cdp__failure_period_ns(op->rq.timeout_ms));
     g->seen_moved = 0;
     g->seen_round = 0;
-    g->listen_ns = g->channel == CDP__WORLD_CHANNEL || g->desc.world_size < 3
+    g->poll_peers_ns = g->channel == CDP__WORLD_CHANNEL || g->desc.world_size < 3
         ? CDP__NEVER
-        : op->start_ns + CDP__LISTEN_MS * CDP__MS;
-    g->take_back_ns = CDP__NEVER;
+        : op->start_ns + CDP__POLL_PEERS_MS * CDP__MS;
+    g->revoke_ns = CDP__NEVER;
     cdp__exec_begin(&g->exec, &task, again);
     past->rounds = g->exec.rounds;
 }
@@ -192,14 +192,14 @@ CDP__PRIVATE void cdp__group_complete(cdp_group *g) {
     const uint64_t now = cdp__now(g->os);
     cdp__past *past = cdp__past_at(g, op.seq);
     if (g->w->failure.waited || g->w->failure.waiting) cdp__wait_done(g, g->channel, op.seq + 1);
-    if (g->w->failure.willed) cdp__group_goes_on(g, op.start_ns);
+    if (g->w->failure.report_count) cdp__group_continued(g, op.start_ns);
     past->end_ns = now;
     past->round = g->exec.round;
     g->queue_at = (g->queue_at + 1) % g->queue_room;
     --g->queue_used;
     g->completed = op.seq;
     if (!g->queue_used && !g->active_flows) g->soonest_ns = CDP__NEVER;
-    g->listen_ns = 0;
+    g->poll_peers_ns = 0;
     if (op.done) op.done(op.user, op.start_ns, now);
     cdp__group_ended(g);
 }
@@ -225,23 +225,23 @@ CDP__PRIVATE void cdp__group_fail_timeout(cdp_group *g, uint64_t now) {
 CDP__PRIVATE void cdp__group_fault(cdp_group *g) {
     const cdp__exec *x = &g->exec;
     if (x->fault == CDP__FAULT_LOST) cdp__group_lost(g, x->fault_rank);
-    if (x->fault == CDP__FAULT_ODD) cdp__group_odd(g, x->fault_rank, &x->theirs);
+    if (x->fault == CDP__FAULT_MISMATCH) cdp__group_fail_mismatch(g, x->fault_rank, &x->theirs);
     if (x->fault == CDP__FAULT_NOMEM) cdp__group_fail_last(g);
 }
 
 /* Called when nothing moves: sends exposed payloads that are not being read, and reads from
    other peers, each when its time has come. */
 CDP__PRIVATE cdp__advance cdp__group_stuck(cdp_group *g, uint64_t now) {
-    if (g->exec.exposing && g->take_back_ns == CDP__NEVER)
-        g->take_back_ns = now + CDP__TAKE_BACK_MS * CDP__MS;
-    if (now >= g->take_back_ns) {
-        g->take_back_ns = CDP__NEVER;
+    if (g->exec.exposing && g->revoke_ns == CDP__NEVER)
+        g->revoke_ns = now + CDP__REVOKE_MS * CDP__MS;
+    if (now >= g->revoke_ns) {
+        g->revoke_ns = CDP__NEVER;
         g->exec.exposing = false;
-        if (cdp__exec_take_back(&g->exec)) return CDP__MOVED;
+        if (cdp__exec_try_revoke(&g->exec)) return CDP__MOVED;
     }
-    if (now >= g->listen_ns) {
-        g->listen_ns = now + CDP__LISTEN_MS * CDP__MS;
-        if (cdp__group_listen(g)) return CDP__MOVED;
+    if (now >= g->poll_peers_ns) {
+        g->poll_peers_ns = now + CDP__POLL_PEERS_MS * CDP__MS;
+        if (cdp__group_poll_peers(g)) return CDP__MOVED;
     }
     return CDP__BLOCKED;
 }
@@ -250,7 +250,7 @@ CDP__PRIVATE cdp__advance cdp__group_stuck(cdp_group *g, uint64_t now) {
 CDP__PRIVATE bool cdp__group_gate(cdp_group *g, uint64_t now) {
     cdp__op *op = cdp__group_head(g);
     const cdp_group *other = op->after.group;
-    const cdp_status st = cdp__work_look(other, op->after.seq);
+    const cdp_status st = cdp__work_status(other, op->after.seq);
     if (st == CDP_OK) {
         op->after.group = NULL;
         return true;
@@ -262,9 +262,9 @@ CDP__PRIVATE bool cdp__group_gate(cdp_group *g, uint64_t now) {
         else
             cdp__fail(st, "the work that this one was to follow was cancelled");
         cdp__group_fail_last(g);
-    } else if (g->channel != CDP__WORLD_CHANNEL && now >= g->listen_ns) {
-        g->listen_ns = now + CDP__LISTEN_MS * CDP__MS;
-        (void)cdp__group_listen(g);
+    } else if (g->channel != CDP__WORLD_CHANNEL && now >= g->poll_peers_ns) {
+        g->poll_peers_ns = now + CDP__POLL_PEERS_MS * CDP__MS;
+        (void)cdp__group_poll_peers(g);
     }
     return false;
 }
@@ -298,15 +298,15 @@ CDP__PRIVATE void cdp__queue_waits(cdp_group *g, bool look, bool tick) {
     const cdp__transfer *late = cdp__exec_late(&g->exec);
     const bool same = late && g->seen_round == g->exec.round && g->seen_moved == late->moved;
     const cdp__op *op = cdp__group_head(g);
-    cdp__place at;
+    cdp__position at;
     memset(&at, 0, sizeof at);
     at.channel = g->channel;
     at.seq = op->seq;
     at.round = g->exec.round;
-    if (!same && g->w->failure.waited) cdp__wait_over(g, at.channel, at.seq, at.round);
+    if (!same && g->w->failure.waited) cdp__wait_ended(g, at.channel, at.seq, at.round);
     if (!late) return;
     if (look)
-        cdp__wait_lasts(g, &at, late->s->peer, op->start_ns, tick && late->receive && !late->moved);
+        cdp__wait_long(g, &at, late->s->peer, op->start_ns, tick && late->receive && !late->moved);
     g->seen_round = g->exec.round;
     g->seen_moved = late->moved;
 }
@@ -328,14 +328,14 @@ CDP__PRIVATE bool cdp__group_waits(cdp_group *g, uint64_t now) {
         /* from the last check, or from the beginning of the latest wait */
         g->wait_ns = now + period;
         for (i = 0; i < g->exec.transfer_count && g->exec.running; ++i)
-            if (cdp__exec_overhear(&g->exec, i)) {
+            if (cdp__exec_check_receiver(&g->exec, i)) {
                 cdp__group_fault(g);
                 return true;
             }
-        if (g->health != CDP__HEALTHY || cdp__group_listen(g)) return true;
+        if (g->health != CDP__HEALTHY || cdp__group_poll_peers(g)) return true;
     }
     cdp__world_answer(w);
-    if (w->failure.waited) cdp__world_listen(w);
+    if (w->failure.waited) cdp__world_read_all(w);
     /* the messages just read may let this rank continue; then it does not answer now */
     return w->failure.outbox || g->health != CDP__HEALTHY;
 }
@@ -371,12 +371,12 @@ CDP__PRIVATE cdp__advance cdp__group_blocked(cdp_group *g) {
    with `top`. */
 CDP__PRIVATE bool cdp__domain_late(cdp_group *top, uint64_t now) {
     cdp_group *x;
-    const cdp__pend *s;
+    const cdp__deferred *s;
     for (x = top->w->groups; x; x = x->next)
         if (cdp__group_top(x) == top && (x->health != CDP__HEALTHY || cdp__group_due(x, now)))
             return true;
     for (s = top->w->pending; s; s = s->next)
-        if (s->kind == CDP__PEND_ANY && s->set && s->deadline_ns <= now
+        if (s->kind == CDP__DEFERRED_ANY && s->set && s->deadline_ns <= now
             && cdp__group_top(s->of) == top)
             return true;
     return false;
@@ -408,13 +408,13 @@ CDP__PRIVATE void cdp__flows_turn(cdp_group *g) {
 /* Polls everything once. Never blocks; allocates only for the first operation of a size. */
 CDP__PRIVATE cdp__advance cdp__group_poll(cdp_group *g) {
     cdp__advance polled, flows = CDP__IDLE;
-    if (g->health != CDP__HEALTHY) cdp__poll_hears(g->w);
-    if (g->health == CDP__SETTLING) cdp__group_hear(g);
+    if (g->health != CDP__HEALTHY) cdp__poll_extend(g->w);
+    if (g->health == CDP__SETTLING) cdp__group_drain_all(g);
     if (g->health == CDP__SETTLING && !cdp__group_parent(g)) cdp__group_settle(g);
     if (g->health == CDP__SETTLING) return CDP__BLOCKED;
     if (g->health == CDP__FAILED) {
-        if (cdp__group_telling(g, cdp__now(g->os))) return CDP__BLOCKED;
-        cdp__group_told(g);
+        if (cdp__group_reporting(g, cdp__now(g->os))) return CDP__BLOCKED;
+        cdp__group_reported(g);
         return CDP__IDLE;
     }
     polled = cdp__queue_begin(g);
@@ -448,10 +448,10 @@ CDP__PRIVATE uint64_t cdp__group_deadline(const cdp_group *g) {
     if (g->health == CDP__FAILED && g->settle_ns != CDP__NEVER && g->answer_ns) return g->answer_ns;
     if (g->health == CDP__SETTLING) return cdp__group_settle_end(g);
     if (g->health != CDP__HEALTHY) return g->settle_ns;
-    if (g->active_flows) at = cdp__min(at, cdp__min(g->wait_ns, g->listen_ns));
+    if (g->active_flows) at = cdp__min(at, cdp__min(g->wait_ns, g->poll_peers_ns));
     if (g->exec.running)
-        return cdp__min(cdp__min(at, g->take_back_ns), cdp__min(g->wait_ns, g->listen_ns));
-    return g->channel != CDP__WORLD_CHANNEL ? cdp__min(at, g->listen_ns) : at;
+        return cdp__min(cdp__min(at, g->revoke_ns), cdp__min(g->wait_ns, g->poll_peers_ns));
+    return g->channel != CDP__WORLD_CHANNEL ? cdp__min(at, g->poll_peers_ns) : at;
 }
 
 #endif /* CDP_SRC_GROUP_RUNNING_H */

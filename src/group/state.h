@@ -25,7 +25,7 @@
 #include "../message/header.h"
 #include "../failure/records.h"
 #include "../failure/chains.h"
-#include "../message/pend.h"
+#include "../message/deferred.h"
 #include "../message/stream.h"
 #include "../message/transfer.h"
 #include "../collective/executor.h"
@@ -40,12 +40,12 @@ typedef struct cdp__past {
 
 /* What a group records of each of its ranks. */
 typedef struct cdp__peer {
-    bool used; /* the group has used the link to it, so it is told of a failure */
-    bool tell; /* a FAILURE has to be sent to it */
+    bool used;       /* the group has used the link to it, so it is told of a failure */
+    bool report_due; /* a FAILURE has to be sent to it */
     /* its link has ended: receives from any rank no longer wait for this one */
     bool lost;
     /* it has sent its own FAILURE, or its link has ended: this rank does not wait for it */
-    bool heard;
+    bool answered;
 } cdp__peer;
 
 /* An operation in the queue. */
@@ -104,10 +104,10 @@ typedef struct cdp__flow {
 /* The number of a work encodes its kind: a deferred work (47 bits of use, 16 of index), a work
    of the backend (the other bits are the backend's number), a message (41 bits of use, 20 of
    index), or without any of these bits an operation of the queue. */
-#define CDP__PEND_BIT (1ull << 63)
+#define CDP__DEFERRED_BIT (1ull << 63)
 #define CDP__DEVICE_BIT (1ull << 62)
 #define CDP__POST_BIT (1ull << 61)
-#define CDP__WORK_BITS (CDP__PEND_BIT | CDP__DEVICE_BIT | CDP__POST_BIT)
+#define CDP__WORK_BITS (CDP__DEFERRED_BIT | CDP__DEVICE_BIT | CDP__POST_BIT)
 #define CDP__POST_INDEX 20u
 
 #define CDP__TAG_BARRIER 0xffffffffu /* tag of cdp_monitored_barrier() and of bodies of channels */
@@ -146,7 +146,7 @@ struct cdp_group {
     cdp_group_desc desc; /* with defaults; rank and world_size are those of this group */
     cdp_group *next;     /* in world->groups */
     uint64_t soonest_ns; /* at or before the earliest deadline of an operation or message */
-    /* properties for >>collective/select: CDP__NEAR, CDP__SHARED, CDP__HOSTS, CDP__EVEN */
+    /* properties for >>collective/select: CDP__SAME_HOST, CDP__SHARED, CDP__HOSTS, CDP__UNIFORM */
     uint8_t is;
     bool active; /* in world->active */
     bool backed; /* it has or had a backend */
@@ -164,21 +164,21 @@ struct cdp_group {
     uint32_t post_count, post_room;
     cdp__past *past_messages; /* the last desc.records messages; allocated with the first */
     uint64_t message_count;
-    uint32_t any_turn; /* the rank that a receive from any rank tries first */
-    uint64_t looked;   /* value of world->polls when links were last read for such receives */
-    uint32_t gone;     /* the first rank then found to have left or died, plus 1; 0: none */
+    uint32_t any_turn;   /* the rank that a receive from any rank tries first */
+    uint64_t links_read; /* value of world->polls when links were last read for such receives */
+    uint32_t first_gone; /* the first rank then found to have left or died, plus 1; 0: none */
 
     /* works that are no operations */
-    cdp__pend *pends; /* desc.max_pending entries, allocated with the first one */
+    cdp__deferred *deferred; /* desc.max_pending entries, allocated with the first one */
     /* index where the search for a free entry begins: the one that was free longest */
-    uint32_t pend_at;
+    uint32_t deferred_at;
 
     /* timers, as soonest_ns; CDP__NEVER: not set */
-    uint64_t wait_ns;      /* when to check for long waits */
-    uint64_t listen_ns;    /* when to read from peers that this rank does not wait for */
-    uint64_t take_back_ns; /* when exposed payloads that are not being read are sent instead */
-    uint64_t seen_moved;   /* progress of the awaited transfer when last checked: its bytes */
-    uint32_t seen_round;   /* and its round */
+    uint64_t wait_ns;       /* when to check for long waits */
+    uint64_t poll_peers_ns; /* when to read from peers that this rank does not wait for */
+    uint64_t revoke_ns;     /* when exposed payloads that are not being read are sent instead */
+    uint64_t seen_moved;    /* progress of the awaited transfer when last checked: its bytes */
+    uint32_t seen_round;    /* and its round */
 
     /* failure */
     /* failed by the caller or a backend: a late operation that completes does not undo it */
@@ -206,10 +206,10 @@ CDP__PRIVATE const cdp_backend *cdp__backend_of(const cdp_group *g) {
 }
 
 #define CDP__SETTLE_MS CDP__FAILURE_SETTLE_MS
-#define CDP__TELL_MS CDP__FAILURE_TELL_MS
-#define CDP__ANSWER_MS 8u /* how much of CDP__TELL_MS may be spent waiting for answers */
-#define CDP__LISTEN_MS 20u
-#define CDP__TAKE_BACK_MS 5u /* copying 4 MiB is cheaper than waiting longer for the reader */
+#define CDP__REPORT_MS CDP__FAILURE_REPORT_MS
+#define CDP__ANSWER_MS 8u /* how much of CDP__REPORT_MS may be spent waiting for answers */
+#define CDP__POLL_PEERS_MS 20u
+#define CDP__REVOKE_MS 5u /* copying 4 MiB is cheaper than waiting longer for the reader */
 
 /* The first check of every public function. */
 CDP__PRIVATE CDP__ONE_COPY cdp_status cdp__alive(const cdp_group *g, const char *call) {

@@ -19,9 +19,9 @@
 #include "../base/hash.h"
 #include "../message/stream.h"
 #include "state.h"
-#include "../failure/failing.h"
+#include "../failure/spread.h"
 #include "running.h"
-#include "drive.h"
+#include "progress.h"
 #include "create.h"
 
 #ifndef CDP_NO_GROUPS
@@ -229,7 +229,7 @@ CDP_API CDP__ONE_COPY cdp_status cdp_poll(cdp_group *g, uint32_t budget_us) {
     until = m->os->now_ns(m->os->user) + budget_us * 1000ull;
     cdp__enter(g);
     /* even if nothing is in flight: another rank may have failed */
-    cdp__world_look(m, until);
+    cdp__world_poll_transport(m, until);
     cdp__progress_until(g, CDP__ALL_WORK, until, true);
     st = cdp__group_report(g);
     cdp__leave(g);

@@ -15,15 +15,15 @@
 #include "../base/compiler.h"
 #include "../base/basics.h"
 #include "../base/text.h"
-#include "../message/pend.h"
+#include "../message/deferred.h"
 #include "../message/stream.h"
 #include "../message/receive.h"
 #include "state.h"
-#include "../failure/failing.h"
+#include "../failure/spread.h"
 #include "flows.h"
 #include "running.h"
-#include "pending.h"
-#include "drive.h"
+#include "deferred.h"
+#include "progress.h"
 #include "subgroups.h"
 #include "device.h"
 #include "requests.h"
@@ -31,7 +31,7 @@
 
 /* Lock held. */
 CDP__PRIVATE cdp_status cdp__work_state(cdp_work w) {
-    const cdp_status st = cdp__work_look(w.group, w.seq);
+    const cdp_status st = cdp__work_status(w.group, w.seq);
     if (st != CDP_OK && !cdp__work_exists(w.group, w.seq))
         return cdp__fail(CDP_ERR_INVALID,
             "work #%llu was not started in this group; pass what cdp_start() has filled in",
@@ -92,7 +92,7 @@ CDP__PRIVATE cdp_status cdp__work_wait_arriving(
     if (st == CDP_PENDING && (st = cdp__must_not_wait()) == CDP_OK) {
         ++g->waiters;
         cdp__progress_begin(&t, g, w.seq, cdp__deadline(g->os, timeout_ms), false);
-        while (cdp__progress_goes_on(&t)) {
+        while (cdp__progress_next(&t)) {
             t.polled = cdp__world_poll(g->w);
             arrived(user, cdp__op_arrived(g, w.seq));
         }
@@ -118,7 +118,7 @@ CDP_API cdp_status cdp_work_poll(cdp_work w, uint32_t budget_us) {
     cdp__enter(g);
     st = cdp__work_state(w);
     if (st == CDP_PENDING && !*cdp__inside()) {
-        cdp__world_look(m, until);
+        cdp__world_poll_transport(m, until);
         st = cdp__work_wait_locked(w, until, true);
     }
     cdp_lock_release(&m->lock);
@@ -168,7 +168,7 @@ CDP_API cdp_status cdp_work_error(cdp_work w, cdp_error *out) {
 CDP_API cdp_status cdp_work_then(
     cdp_work w, cdp_status (*func)(void *user, cdp_status status), void *user, cdp_work *next) {
     cdp_work none;
-    cdp__pend *s;
+    cdp__deferred *s;
     if (next) {
         next->group = NULL;
         next->seq = 0;
@@ -182,12 +182,12 @@ CDP_API cdp_status cdp_work_then(
         cdp__leave(w.group);
         return CDP_ERR_INVALID;
     }
-    s = cdp__pend_open(cdp__group_top(w.group), CDP__PEND_THEN, next ? next : &none);
+    s = cdp__deferred_open(cdp__group_top(w.group), CDP__DEFERRED_THEN, next ? next : &none);
     if (s) {
         s->after = w;
         s->func = func;
         s->user = user;
-        cdp__pend_enlist(s);
+        cdp__deferred_enlist(s);
     }
     cdp__leave(w.group);
     if (!s) return cdp_last_error()->status;
@@ -228,27 +228,27 @@ CDP_API cdp_status cdp_start_after(
     return st;
 }
 
-CDP__PRIVATE cdp_status cdp__pend_cancel(cdp_group *g, uint64_t seq) {
-    cdp__pend *s = g->pends + (seq & 0xffff);
-    const cdp__pend *x = g->w->pending;
+CDP__PRIVATE cdp_status cdp__deferred_cancel(cdp_group *g, uint64_t seq) {
+    cdp__deferred *s = g->deferred + (seq & 0xffff);
+    const cdp__deferred *x = g->w->pending;
     while (x && x != s)
         x = x->next;
-    if (s->kind == CDP__PEND_BATCH)
+    if (s->kind == CDP__DEFERRED_BATCH)
         return cdp__fail(CDP_ERR_STATE,
             "cdp_work_cancel: a batch cannot be cancelled; abort the group, or start its messages "
             "one by one");
-    if (s->kind == CDP__PEND_CALL)
+    if (s->kind == CDP__DEFERRED_CALL)
         return cdp__fail(CDP_ERR_STATE,
             "cdp_work_cancel: this work belongs to a remote call; cancel that with "
             "cdp_call_cancel()");
-    if (!x && s->kind == CDP__PEND_THEN)
+    if (!x && s->kind == CDP__DEFERRED_THEN)
         return cdp__fail(CDP_ERR_STATE, "cdp_work_cancel: the function is being called");
     if (!x) { /* it was turned into a receive from one rank */
         const cdp_status st = cdp__post_cancel(s->after.group, s->after.seq);
         if (st != CDP_OK) return st;
     }
-    cdp__pend_over(s);
-    cdp__pend_close(s, true);
+    cdp__deferred_end_wait(s);
+    cdp__deferred_close(s, true);
     return CDP_OK;
 }
 
@@ -266,8 +266,8 @@ CDP_API CDP__COLD cdp_status cdp_work_cancel(cdp_work w) {
     } else if (st == CDP_PENDING && g->health != CDP__HEALTHY) {
         st = cdp__fail(CDP_ERR_STATE, "cdp_work_cancel: its group is failing; wait for it");
     } else if (st == CDP_PENDING) {
-        if (w.seq & CDP__PEND_BIT) {
-            st = cdp__pend_cancel(g, w.seq);
+        if (w.seq & CDP__DEFERRED_BIT) {
+            st = cdp__deferred_cancel(g, w.seq);
         } else if (w.seq & CDP__POST_BIT) {
             st = cdp__post_cancel(g, w.seq);
         } else {
@@ -276,7 +276,7 @@ CDP_API CDP__COLD cdp_status cdp_work_cancel(cdp_work w) {
             cdp__group_break(g, cdp_last_error());
             st = CDP_OK;
         }
-        cdp__world_tell(g->w);
+        cdp__world_wake(g->w);
     }
     cdp__leave(g);
     return st;
@@ -290,12 +290,12 @@ CDP_API CDP__COLD cdp_status cdp_work_cancel(cdp_work w) {
 
 /* Polls a neighbour, for a backend whose work may wait for it. A neighbour that has left in good
    order is no failure. */
-CDP__PRIVATE bool cdp__watch_look(cdp__pend *s, uint64_t now) {
+CDP__PRIVATE bool cdp__watch_poll(cdp__deferred *s, uint64_t now) {
     cdp_group *g = s->of;
     cdp__peer *peer = &g->peers[s->want.peer];
     const cdp__stream *stream = &g->streams[s->want.peer];
     if (g->health != CDP__HEALTHY) {
-        cdp__pend_unlist(s);
+        cdp__deferred_unlist(s);
         return true;
     }
     if (!peer->lost) {
@@ -305,11 +305,11 @@ CDP__PRIVATE bool cdp__watch_look(cdp__pend *s, uint64_t now) {
             s->deadline_ns = CDP__NEVER;
             return false;
         }
-        if (now < s->seen) {
-            s->deadline_ns = s->seen;
+        if (now < s->arrivals) {
+            s->deadline_ns = s->arrivals;
             return false;
         }
-        s->seen = now + CDP__LISTEN_MS * CDP__MS;
+        s->arrivals = now + CDP__POLL_PEERS_MS * CDP__MS;
         s->left = 1;
         if (cdp__port_pump(g->w, stream->peer, NULL) < 0) {
             peer->lost = true;
@@ -317,7 +317,7 @@ CDP__PRIVATE bool cdp__watch_look(cdp__pend *s, uint64_t now) {
         }
         /* other ranks may have failed */
         if (g->channel != CDP__WORLD_CHANNEL && g->health == CDP__HEALTHY)
-            (void)cdp__group_listen(g);
+            (void)cdp__group_poll_peers(g);
         return true; /* another thread may wait for messages just stored */
     }
     if (now < s->deadline_ns) return false;
@@ -332,21 +332,21 @@ CDP__PRIVATE bool cdp__watch_look(cdp__pend *s, uint64_t now) {
 
 CDP_API cdp_status cdp_group_watch(cdp_group *g, uint32_t peer) {
     cdp_work none;
-    cdp__pend *s;
+    cdp__deferred *s;
     const cdp_status st = cdp__alive(g, "cdp_group_watch");
     if (st != CDP_OK) return st;
     if (peer >= g->desc.world_size || peer == g->desc.rank)
         return cdp__fail(
             CDP_ERR_INVALID, "cdp_group_watch: %u is no other rank of this group", peer);
     cdp__enter(g);
-    s = cdp__pend_open(g, CDP__PEND_ANY, &none);
+    s = cdp__deferred_open(g, CDP__DEFERRED_ANY, &none);
     if (s) {
         s->of = g;
         s->want.peer = peer;
-        s->look = cdp__watch_look;
-        s->seen = 0;
+        s->poll = cdp__watch_poll;
+        s->arrivals = 0;
         s->left = 0;
-        cdp__pend_enlist(s);
+        cdp__deferred_enlist(s);
     }
     cdp__leave(g);
     if (s) cdp__hand_over(g);

@@ -19,7 +19,7 @@
 #include "../failure/chains.h"
 #include "../message/stream.h"
 #include "../failure/waits.h"
-#include "../failure/failing.h"
+#include "../failure/spread.h"
 
 CDP__PRIVATE int64_t cdp__alone_move(void *self, uint32_t peer, const cdp_iov *v, uint32_t n) {
     (void)self;
@@ -105,7 +105,7 @@ CDP__PRIVATE void cdp__world_destroy(cdp__world *m) {
     cdp__free(os, m->ports);
     cdp__free(os, m->failure.edges);
     cdp__free(os, m->failure.waiters);
-    cdp__free(os, m->failure.wills);
+    cdp__free(os, m->failure.reports);
     cdp__free(os, m->stage);
     cdp__free(os, m);
     *cdp__error_slot() = kept;
@@ -122,24 +122,24 @@ CDP__PRIVATE cdp__world *cdp__world_create(const cdp_group_desc *d, const cdp_tr
     m->os = os;
     m->rank = rank;
     m->size = size;
-    m->note = cdp__world_note;
+    m->note = cdp__world_on_control;
     m->ports = (cdp__port *)cdp__alloc_zero(os, size * sizeof *m->ports);
     m->failure.rank = rank;
     m->failure.world_size = size;
     m->failure.edge_room = m->failure.waiter_room = size + d->waits;
-    m->failure.will_room = size < 2 ? 2 : (uint32_t)cdp__min(size, CDP__WILLS);
+    m->failure.report_room = size < 2 ? 2 : (uint32_t)cdp__min(size, CDP__FAILURE_REPORTS);
     m->failure.edges =
         (cdp__failure_edge *)cdp__alloc_zero(os, m->failure.edge_room * sizeof *m->failure.edges);
     m->failure.waiters = (cdp__failure_waiter *)cdp__alloc_zero(
         os, m->failure.waiter_room * sizeof *m->failure.waiters);
-    m->failure.wills =
-        (cdp__failure_will *)cdp__alloc_zero(os, m->failure.will_room * sizeof *m->failure.wills);
+    m->failure.reports = (cdp__failure_report *)cdp__alloc_zero(
+        os, m->failure.report_room * sizeof *m->failure.reports);
     m->stage_bytes = d->stage_bytes;
     m->window_bytes = d->window_bytes;
     m->stage = (uint8_t *)cdp__alloc(os, m->stage_bytes);
     m->cond = threads ? os->threads.cond_create(os) : NULL;
     m->park = threads ? os->threads.cond_create(os) : NULL;
-    if (!m->ports || !m->stage || !m->failure.edges || !m->failure.waiters || !m->failure.wills
+    if (!m->ports || !m->stage || !m->failure.edges || !m->failure.waiters || !m->failure.reports
         || (threads && (!m->cond || !m->park)) || !cdp__streams_reserve(m, size)
         || !cdp__lock_open(&m->lock, os, threads)) {
         cdp__world_destroy(m);

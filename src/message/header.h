@@ -25,7 +25,7 @@ typedef enum cdp__message_type {
     CDP__MESSAGE_READ = 6,    /* the receiver has read the payload of the last REMOTE */
     CDP__MESSAGE_REFUSED = 7, /* the receiver cannot read that payload: send it as DATA */
     CDP__MESSAGE_LEAVE = 8,   /* the sender has left the channel */
-    CDP__MESSAGE_CROWDED = 9, /* the sender has too many unexpected streams */
+    CDP__MESSAGE_LIMIT = 9,   /* the sender has too many unexpected streams */
     /* The next ones have a body, and are neither counted nor limited by the window. They use the
        world's channel. */
     CDP__MESSAGE_WAIT = 10,    /* the sender waits for the receiver, see >>failure/records */

@@ -46,12 +46,12 @@ CDP__PRIVATE bool cdp__control_add(
     cdp__head_encode(h, port->control + port->control_used);
     if (body) memcpy(port->control + port->control_used + CDP__HEAD_BYTES, body, h->bytes);
     port->control_used += bytes;
-    w->deferred = true;
+    w->control_queued = true;
     return true;
 }
 
 /* Queues a control message without a body. False: out of memory. */
-CDP__PRIVATE CDP__ONE_COPY bool cdp__stream_note(
+CDP__PRIVATE CDP__ONE_COPY bool cdp__stream_send_control(
     cdp__world *w, const cdp__stream *s, cdp__message_type type) {
     cdp__head h;
     memset(&h, 0, sizeof h);
@@ -62,7 +62,7 @@ CDP__PRIVATE CDP__ONE_COPY bool cdp__stream_note(
 }
 
 /* Queues a control message for a channel that has no stream. */
-CDP__PRIVATE void cdp__channel_note(
+CDP__PRIVATE void cdp__channel_send_control(
     cdp__world *w, uint32_t peer, uint64_t channel, cdp__message_type type) {
     cdp__head h;
     memset(&h, 0, sizeof h);
@@ -111,14 +111,14 @@ CDP__PRIVATE bool cdp__port_flush(cdp__world *w, uint32_t peer) {
 }
 
 /* Sends queued messages of all ports that have become free. */
-CDP__PRIVATE void cdp__world_deferred(cdp__world *w) {
+CDP__PRIVATE void cdp__world_send_queued(cdp__world *w) {
     uint32_t i;
-    w->deferred = false;
+    w->control_queued = false;
     for (i = 0; i < w->size; ++i) {
         const cdp__port *port = &w->ports[i];
         const bool rest = !port->tx_stream && (port->tx_head_left || port->tx_left);
         if ((rest || port->control_at != port->control_used) && !cdp__port_flush(w, i))
-            w->deferred = true;
+            w->control_queued = true;
     }
 }
 
@@ -140,7 +140,7 @@ CDP__PRIVATE void cdp__port_keep(cdp__world *w, uint32_t peer, const uint8_t *bo
     port->control_used = port->control_room = (uint32_t)(rest + left);
     port->tx_head_left = 0;
     port->tx_left = 0;
-    w->deferred = true;
+    w->control_queued = true;
 }
 
 /* Answers a sender's request for credit, once at most half of the window is in use, and some of
@@ -149,7 +149,7 @@ CDP__PRIVATE void cdp__stream_answer(cdp__world *w, cdp__stream *s) {
     if (!s->asked || s->early_used > w->window_bytes / 2) return;
     if (s->early_used && s->taken == s->answered) return;
     /* out of memory: try again later */
-    s->asked = !cdp__stream_note(w, s, CDP__MESSAGE_CREDIT);
+    s->asked = !cdp__stream_send_control(w, s, CDP__MESSAGE_CREDIT);
     if (!s->asked) s->answered = s->taken;
     (void)cdp__port_flush(w, s->peer);
 }

@@ -63,7 +63,7 @@ CDP__PRIVATE void cdp__early_copy(cdp__stream *s, uint8_t *to, uint64_t bytes, b
    impossible value. */
 CDP__PRIVATE bool cdp__stream_control(cdp__world *w, cdp__stream *s, const cdp__head *h) {
     const uint32_t more = h->ack - (uint32_t)s->acked;
-    const bool slack = h->type == CDP__MESSAGE_LEAVE || h->type == CDP__MESSAGE_CROWDED;
+    const bool slack = h->type == CDP__MESSAGE_LEAVE || h->type == CDP__MESSAGE_LIMIT;
     if (slack) {
         s->left = true;
         ++w->stored;
@@ -95,7 +95,7 @@ CDP__PRIVATE bool cdp__port_head(cdp__world *w, uint32_t peer) {
     if (!cdp__head_decode(port->rx_head, &h)) return false;
     if (h.type >= CDP__MESSAGE_WAIT) {
         port->rx_stream = NULL;
-        port->rx_note = true;
+        port->rx_control = true;
         port->rx_left = h.bytes;
         return h.bytes > 0;
     }
@@ -105,16 +105,16 @@ CDP__PRIVATE bool cdp__port_head(cdp__world *w, uint32_t peer) {
     if (!s && (!cdp__type_is_control(h.type) || h.type == CDP__MESSAGE_ASK))
         s = cdp__stream_unexpected(w, h.channel, peer);
     port->rx_stream = s;
-    if (h.type == CDP__MESSAGE_CROWDED) port->crowded = 2;
+    if (h.type == CDP__MESSAGE_LIMIT) port->over_limit = 2;
     /* tell the peer that its messages are dropped */
     if (!s && !port->nomem && !cdp__type_is_control(h.type))
-        cdp__channel_note(
-            w, peer, h.channel, port->crowded ? CDP__MESSAGE_CROWDED : CDP__MESSAGE_LEAVE);
+        cdp__channel_send_control(
+            w, peer, h.channel, port->over_limit ? CDP__MESSAGE_LIMIT : CDP__MESSAGE_LEAVE);
     if (s && !cdp__stream_control(w, s, &h)) return false;
     if (cdp__type_is_control(h.type)) return true;
     port->rx_left = h.bytes;
-    port->rx_note = h.type == CDP__MESSAGE_FAILURE;
-    port->rx_fresh = s && !port->rx_note;
+    port->rx_control = h.type == CDP__MESSAGE_FAILURE;
+    port->rx_fresh = s && !port->rx_control;
     return !s
         || s->early_used + CDP__HEAD_BYTES + h.bytes <= CDP__WINDOW + CDP__WINDOW_SLACK + s->slack;
 }
@@ -138,12 +138,12 @@ CDP__PRIVATE int64_t cdp__port_body(cdp__world *w, uint32_t peer) {
 
 /* A body is complete: handles it. A FAILURE whose channel is open no longer, or not yet, tells why
    the peer may leave soon; where it is not open yet, the body is stored until it is. */
-CDP__PRIVATE void cdp__port_note(cdp__world *w, uint32_t peer) {
+CDP__PRIVATE void cdp__port_on_control(cdp__world *w, uint32_t peer) {
     cdp__port *port = &w->ports[peer];
     cdp__stream *s = port->rx_stream; /* of a FAILURE whose channel is open; the others have none */
     const uint32_t bytes = port->failure_got;
     const uint64_t channel = s && !s->unexpected ? s->channel : 0;
-    port->rx_note = false;
+    port->rx_control = false;
     port->failure_got = 0;
     if (s) {
         s->taken += CDP__HEAD_BYTES + bytes;
@@ -166,9 +166,9 @@ CDP__PRIVATE int64_t cdp__port_store(cdp__world *w, uint32_t peer) {
     cdp_iov v;
     int64_t r;
     uint64_t at;
-    if (port->rx_note) {
+    if (port->rx_control) {
         r = cdp__port_body(w, peer);
-        if (r > 0 && !port->rx_left) cdp__port_note(w, peer);
+        if (r > 0 && !port->rx_left) cdp__port_on_control(w, peer);
         return r;
     }
     if (port->rx_fresh && !drop) {
@@ -201,7 +201,7 @@ CDP__PRIVATE int64_t cdp__port_store(cdp__world *w, uint32_t peer) {
 
 /* The limit of unexpected streams was reached at rank `where`. Messages were lost, so this port
    reads nothing more. */
-CDP__PRIVATE cdp_status cdp__port_crowded(uint32_t where, uint32_t peer) {
+CDP__PRIVATE cdp_status cdp__port_limit_error(uint32_t where, uint32_t peer) {
     return cdp__fail_peer(CDP_ERR_MISMATCH, peer, 0,
         "other ranks use more than %u groups and tags at once that rank %u has not asked for yet; "
         "let it make these groups and ask for these messages earlier, or the others wait for it",
@@ -217,7 +217,7 @@ CDP__PRIVATE cdp_status cdp__port_nonsense(uint32_t peer) {
 
 /* True if the message being received belongs to `want` and no earlier bytes of it are stored. */
 CDP__PRIVATE bool cdp__port_has(const cdp__port *port, const cdp__stream *want) {
-    if (!want || port->rx_note || port->rx_stream != want || want->early_used) return false;
+    if (!want || port->rx_control || port->rx_stream != want || want->early_used) return false;
     return port->rx_fresh || port->rx_left;
 }
 
@@ -229,14 +229,15 @@ CDP__PRIVATE int64_t cdp__port_pump(cdp__world *w, uint32_t peer, const cdp__str
         cdp_iov v;
         int64_t r;
         if (cdp__port_has(port, want)) return 1;
-        if (port->rx_note || port->rx_fresh || port->rx_left) {
+        if (port->rx_control || port->rx_fresh || port->rx_left) {
             r = cdp__port_store(w, peer);
             if (r <= 0 || cdp__poll_over(w)) return r <= 0 ? r : 0;
             continue;
         }
         if (port->nomem)
             return cdp__fail_nomem("a stream of messages that came early", sizeof(cdp__stream));
-        if (port->crowded) return cdp__port_crowded(port->crowded == 1 ? w->rank : peer, peer);
+        if (port->over_limit)
+            return cdp__port_limit_error(port->over_limit == 1 ? w->rank : peer, peer);
         if (port->broken) return cdp__port_nonsense(peer);
         v.data = port->rx_head + port->rx_head_got;
         v.bytes = CDP__HEAD_BYTES - port->rx_head_got;
@@ -246,7 +247,7 @@ CDP__PRIVATE int64_t cdp__port_pump(cdp__world *w, uint32_t peer, const cdp__str
         port->rx_head_got += (uint32_t)r;
         if (port->rx_head_got == CDP__HEAD_BYTES && !cdp__port_head(w, peer)) {
             port->broken = true;
-            port->rx_note = port->rx_fresh = false;
+            port->rx_control = port->rx_fresh = false;
             port->rx_left = 0; /* the length in an invalid header means nothing */
         }
     }

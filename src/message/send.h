@@ -54,7 +54,7 @@ CDP__PRIVATE int64_t cdp__stream_ready(cdp__world *w, cdp__stream *s, cdp__head 
     if (s->left) return cdp__stream_gone(s);
     room = s->sent - s->acked < window ? window - (s->sent - s->acked) : 0;
     if (room < least) {
-        s->asking = s->asking || cdp__stream_note(w, s, CDP__MESSAGE_ASK);
+        s->asking = s->asking || cdp__stream_send_control(w, s, CDP__MESSAGE_ASK);
         (void)cdp__port_flush(w, s->peer);
         return 0;
     }
@@ -118,7 +118,7 @@ CDP__PRIVATE void cdp__stream_close(cdp__world *w, cdp__stream *s, bool tell) {
         }
         if (s->slot) cdp__stream_slot_done(w, s);
     }
-    if (tell) (void)cdp__stream_note(w, s, CDP__MESSAGE_LEAVE);
+    if (tell) (void)cdp__stream_send_control(w, s, CDP__MESSAGE_LEAVE);
     cdp__free(w->os, s->early);
     cdp__free(w->os, s->failure);
     s->early = NULL;

@@ -18,7 +18,7 @@
 #include "header.h"
 #include "../failure/chains.h"
 #include "fabric.h"
-#include "pend.h"
+#include "deferred.h"
 
 #define CDP__WINDOW (4u << 20) /* the largest window_bytes of any rank */
 /* A FAILURE is sent even where the window is used up: the receiver keeps room for one. */
@@ -74,14 +74,14 @@ typedef struct cdp__port { /* this rank's end of one link */
     uint64_t tx_left, rx_left;
     /* its stream. NULL: the stream is gone: zeros complete the body; it is dropped */
     cdp__stream *tx_stream, *rx_stream;
-    bool rx_fresh; /* rx_head is complete, but the reader of rx_stream has not taken it */
-    bool rx_note;  /* the body of a FAILURE, WAIT or ENDPOINT is being received */
-    bool broken;   /* received bytes were no valid message */
-    bool dead;     /* the transport reports that the peer is lost */
-    bool used;     /* bytes were sent to the peer, or came from it */
+    bool rx_fresh;   /* rx_head is complete, but the reader of rx_stream has not taken it */
+    bool rx_control; /* the body of a FAILURE, WAIT or ENDPOINT is being received */
+    bool broken;     /* received bytes were no valid message */
+    bool dead;       /* the transport reports that the peer is lost */
+    bool used;       /* bytes were sent to the peer, or came from it */
     /* 1: unexpected streams of the peer reached the limit here; 2: streams of this rank did
        there */
-    uint32_t crowded;
+    uint32_t over_limit;
     bool nomem; /* out of memory for an unexpected stream: its messages cannot be stored */
     cdp__eager slots;
     uint8_t *control; /* queued whole messages, sent before the next DATA */
@@ -112,13 +112,13 @@ typedef struct cdp__world {
     const cdp_os *os;
     uint32_t size, rank;
     cdp__port *ports;
-    cdp_group *groups;         /* all */
-    cdp_group *active;         /* those with something to do */
-    struct cdp__pend *pending; /* works that are not operations, in the order of the calls */
-    void *cond;                /* where callers sleep while another thread is in transport.wait */
-    bool sleeping;             /* a thread is in transport.wait; at most one is */
-    bool stop;                 /* the progress thread must end */
-    bool deferred;             /* some port has control messages to send */
+    cdp_group *groups;             /* all */
+    cdp_group *active;             /* those with something to do */
+    struct cdp__deferred *pending; /* works that are not operations, in the order of the calls */
+    void *cond;             /* where callers sleep while another thread is in transport.wait */
+    bool sleeping;          /* a thread is in transport.wait; at most one is */
+    bool stop;              /* the progress thread must end */
+    bool control_queued;    /* some port has control messages to send */
     bool fast_poll;         /* this poll of the groups is one of several: only the last one checks
                           deadlines */
     bool cut;               /* this poll ended at its budget, and there is more to do */
@@ -195,10 +195,10 @@ CDP__PRIVATE bool cdp__poll_over(cdp__world *w) {
 /* A poll with a budget may take this long, however small its budget, to read what has arrived when
    it begins, and while a failure is settled: a peer's messages about a failure arrive behind data
    that it sent before, and must be read in time. */
-#define CDP__HEAR_NS 50000u
-CDP__PRIVATE void cdp__poll_hears(cdp__world *w) {
+#define CDP__POLL_EXTRA_NS 50000u
+CDP__PRIVATE void cdp__poll_extend(cdp__world *w) {
     if (!CDP__BUDGETS || !w->poll_until_ns) return;
-    w->poll_until_ns = cdp__max(w->poll_until_ns, cdp__now(w->os) + CDP__HEAR_NS);
+    w->poll_until_ns = cdp__max(w->poll_until_ns, cdp__now(w->os) + CDP__POLL_EXTRA_NS);
 }
 
 /* ---- streams by channel and peer */
@@ -332,7 +332,7 @@ CDP__PRIVATE cdp__stream *cdp__stream_unexpected(cdp__world *w, uint64_t channel
     for (i = 0; i < CDP__GONE; ++i)
         if (w->gone[i] == channel) return NULL;
     if (w->unexpected_count == CDP__UNEXPECTED) {
-        w->ports[peer].crowded = 1;
+        w->ports[peer].over_limit = 1;
         return NULL;
     }
     s = cdp__stream_make(w, channel, peer);

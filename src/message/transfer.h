@@ -48,11 +48,11 @@ typedef struct cdp__transfer {
     uint8_t token[CDP__REMOTE_BYTES];
     uint8_t torn[8]; /* the first bytes of an element that arrived incomplete */
     uint64_t torn_bytes;
-    cdp__head theirs; /* CDP__ODD: header of the unexpected message */
+    cdp__head theirs; /* CDP__TRANSFER_MISMATCH: header of the unexpected message */
 } cdp__transfer;
 
 /* Result: a message arrived that does not belong to this transfer, see `theirs`. */
-#define CDP__ODD INT64_MIN
+#define CDP__TRANSFER_MISMATCH INT64_MIN
 #define CDP__REMOTE_SLICE (128u * 1024u)
 /* Slice of a remote read by the system without a reduction: slices of 128 KiB take a tenth
    longer. */
@@ -117,7 +117,7 @@ CDP__PRIVATE void cdp__transfer_unexpose(cdp__transfer *x) {
 
 /* Revokes the payload if the receiver has not begun to read it, so that it is sent instead.
    False: it is being read. */
-CDP__PRIVATE bool cdp__transfer_take_back(cdp__world *w, cdp__transfer *x) {
+CDP__PRIVATE bool cdp__transfer_try_revoke(cdp__world *w, cdp__transfer *x) {
     const cdp_transport *t = &w->transport;
     if (!t->remote.try_revoke(t->self, x->s->peer, cdp__get_u64(x->token))) return false;
     cdp__transfer_unexpose(x);
@@ -264,7 +264,7 @@ CDP__PRIVATE int64_t cdp__transfer_get(
     int64_t r = 0;
     if (t->remote.get) r = t->remote.get(t->self, x->s->peer, token, x->moved, to, bytes);
     if (r == CDP_ERR_PEER_LOST) return r;
-    if (r < 0 && !cdp__stream_note(w, x->s, CDP__MESSAGE_REFUSED)) return 0;
+    if (r < 0 && !cdp__stream_send_control(w, x->s, CDP__MESSAGE_REFUSED)) return 0;
     x->remote = r > 0;
     if (r < 0) x->skip = x->moved;
     return r > 0 ? r : 0;
@@ -315,14 +315,14 @@ CDP__PRIVATE int64_t cdp__transfer_remote(cdp__world *w, cdp__transfer *x) {
         x->theirs = *x->call;
         x->theirs.round = x->round;
         x->theirs.bytes = (uint32_t)cdp__get_u64(x->token + 8);
-        return CDP__ODD;
+        return CDP__TRANSFER_MISMATCH;
     }
     if (x->moved < x->bytes) {
         const uint64_t most = cdp__step_bytes(w, CDP__REMOTE_SLICE);
         const uint64_t bytes = cdp__min(x->limit - x->moved, most);
         return bytes ? cdp__transfer_slice(w, x, bytes) : 0;
     }
-    if (!x->returned) x->returned = cdp__stream_note(w, s, CDP__MESSAGE_READ);
+    if (!x->returned) x->returned = cdp__stream_send_control(w, s, CDP__MESSAGE_READ);
     /* done only when READ has been sent: this rank may leave right after this */
     x->done = x->returned
         && (cdp__port_flush(w, s->peer) || s->left
@@ -340,7 +340,7 @@ CDP__PRIVATE bool cdp__transfer_fits(
     return h->bytes <= left && (h->bytes == 0) == (x->bytes == 0);
 }
 
-/* Advances a receive. > 0: bytes moved; 0: nothing moved, try later; CDP__ODD; any other value
+/* Advances a receive. > 0: bytes moved; 0: nothing moved, try later; CDP__TRANSFER_MISMATCH; any other value
    < 0: the peer is lost. */
 CDP__PRIVATE int64_t cdp__transfer_receive(cdp__world *w, cdp__transfer *x) {
     cdp__stream *s = x->s;
@@ -348,7 +348,7 @@ CDP__PRIVATE int64_t cdp__transfer_receive(cdp__world *w, cdp__transfer *x) {
     if (!s->body_left && !x->remote) {
         r = cdp__stream_next(w, s, &x->theirs);
         if (r <= 0) return r;
-        if (!cdp__transfer_fits(w, x, &x->theirs)) return CDP__ODD;
+        if (!cdp__transfer_fits(w, x, &x->theirs)) return CDP__TRANSFER_MISMATCH;
         x->remote = x->theirs.type == CDP__MESSAGE_REMOTE;
     }
     if (x->remote) return cdp__transfer_remote(w, x);

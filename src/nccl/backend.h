@@ -398,7 +398,7 @@ CDP__PRIVATE void cdp__nccl_group_failed(void *self, const cdp_error *error) {
     cdp_lock_acquire(&b->lock);
     cdp__atomic_store_u32(&b->failed, 1, CDP__RELEASE);
     cdp_lock_release(&b->lock);
-    cdp__nccl_tell(b);
+    cdp__nccl_wake(b);
 }
 
 #endif /* CDP_SRC_NCCL_BACKEND_H */

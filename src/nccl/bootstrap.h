@@ -111,7 +111,7 @@ typedef struct cdp__nccl {
     /* symmetric allocations so far, and a hash of the numbers of the live ones (guarded by
        `lock`) */
     uint64_t symmetric_count, symmetric_hash;
-    bool symmetric_told; /* the warning that there are no windows was logged */
+    bool symmetric_warned; /* the warning that there are no windows was logged */
     /* for calls that did not complete: kept until the communicator ends */
     cdp__nccl_cell *cells;
 
@@ -121,7 +121,7 @@ typedef struct cdp__nccl {
     cdp__nccl_op ring[CDP__NCCL_RING], captured[CDP__NCCL_RING];
 } cdp__nccl;
 
-CDP__PRIVATE void cdp__nccl_tell(cdp__nccl *b) {
+CDP__PRIVATE void cdp__nccl_wake(cdp__nccl *b) {
     if (b->cond) b->os->threads.cond_broadcast(b->os->user, b->cond);
 }
 CDP__PRIVATE bool cdp__nccl_failed(const cdp__nccl *b) {

@@ -98,7 +98,7 @@ CDP__PRIVATE CDP__COLD void cdp__nccl_destroy(void *self) {
     /* makes the keeper thread abort what hangs */
     if (!empty) cdp__atomic_store_u32(&b->failed, 1, CDP__RELEASE);
     cdp_lock_release(&b->lock);
-    cdp__nccl_tell(b);
+    cdp__nccl_wake(b);
     cdp__nccl_by_hand(b);
     if (b->thread && !cdp__nccl_await(b, &b->resting, 2 * CDP__NCCL_LEAVE_MS)) {
         cdp__log(&cdp_group_desc_of(b->group)->logger, CDP_LOG_ERROR, (int32_t)b->rank,
@@ -252,7 +252,7 @@ CDP__PRIVATE cdp_status cdp__nccl_install(cdp__nccl *b) {
         cdp_lock_acquire(&b->lock);
         b->stop = true;
         cdp_lock_release(&b->lock);
-        cdp__nccl_tell(b);
+        cdp__nccl_wake(b);
         if (b->thread) b->os->threads.join(b->os, b->thread);
         cdp__nccl_undo(b);
         return st;

@@ -82,7 +82,7 @@ CDP__PRIVATE void cdp__nccl_leave(cdp__nccl *b) {
     b->inside = false;
     if (b->gone) b->comm = NULL;
     cdp_lock_release(&b->lock);
-    cdp__nccl_tell(b);
+    cdp__nccl_wake(b);
 }
 
 /* Makes the group's stream wait for all work that is now in the caller's stream. */

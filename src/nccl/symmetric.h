@@ -80,11 +80,11 @@ CDP__PRIVATE cdp_status cdp__nccl_symmetric_open(cdp__nccl *b, cdp__nccl_memory 
     return st == CDP_OK ? CDP_OK : cdp__nccl_break(b);
 }
 
-CDP__PRIVATE void cdp__nccl_symmetric_tell(cdp__nccl *b, const cdp__nccl_memory *m) {
+CDP__PRIVATE void cdp__nccl_symmetric_warn(cdp__nccl *b, const cdp__nccl_memory *m) {
     char why[96] = "NCCL gives no window, because GPUs cannot reach each other's memory";
     (void)m; /* unused without log texts */
-    if (b->symmetric_told || b->rank != 0) return;
-    b->symmetric_told = true;
+    if (b->symmetric_warned || b->rank != 0) return;
+    b->symmetric_warned = true;
     if (!cdp__nccl_has_windows())
         cdp__format(why, sizeof why, "NCCL %d.%d has no ncclCommWindowRegister", b->version / 10000,
             b->version / 100 % 100);
@@ -122,7 +122,7 @@ CDP__PRIVATE cdp_status cdp__nccl_symmetric_register(
         return cdp__fail(CDP_ERR_MISMATCH,
             "%s: NCCL gave a window to %u of %u ranks; the same settings of NCCL belong on all",
             cdp__nccl_symmetric_name, cdp__nccl_symmetric_windows(b, all), b->size);
-    if (!m->window) cdp__nccl_symmetric_tell(b, m);
+    if (!m->window) cdp__nccl_symmetric_warn(b, m);
     return CDP_OK;
 }
 

@@ -46,7 +46,7 @@ CDP__PRIVATE CDP__COLD void cdp__nccl_stop_gpu(cdp__nccl *b) {
     cdp_lock_acquire(&b->lock);
     b->aborted = true;
     cdp_lock_release(&b->lock);
-    cdp__nccl_tell(b);
+    cdp__nccl_wake(b);
 }
 
 /* With watchdog_ms: fails the group if an operation is late or NCCL reports an error. Reads only
@@ -122,7 +122,7 @@ CDP__PRIVATE void cdp__nccl_keeper(void *arg) {
     cdp_lock_acquire(&b->lock);
     b->resting = true;
     cdp_lock_release(&b->lock);
-    cdp__nccl_tell(b);
+    cdp__nccl_wake(b);
 }
 
 /* Without a keeper thread, the next caller aborts the communicator. */

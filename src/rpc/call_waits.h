@@ -13,9 +13,9 @@
 #include "../base/compiler.h"
 #include "../base/basics.h"
 #include "../base/text.h"
-#include "../message/pend.h"
-#include "../group/pending.h"
-#include "../group/drive.h"
+#include "../message/deferred.h"
+#include "../group/deferred.h"
+#include "../group/progress.h"
 #include "worker_api.h"
 #include "calls_api.h"
 #include "references_api.h"
@@ -170,7 +170,7 @@ CDP_API cdp_status cdp_call_work(cdp_call *call, cdp_work *out) {
         st = cdp__fail(CDP_ERR_STATE, "cdp_call_work: this call has a work already; use that one");
     if (st == CDP_OK) {
         cdp__enter(rpc->group);
-        if (!cdp__pend_open(rpc->group, CDP__PEND_CALL, out)) st = cdp_last_error()->status;
+        if (!cdp__deferred_open(rpc->group, CDP__DEFERRED_CALL, out)) st = cdp_last_error()->status;
         cdp__leave(rpc->group);
     }
     if (st == CDP_OK) call->priv[CDP__CALL_WORK] = out->seq;

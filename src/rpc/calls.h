@@ -13,8 +13,8 @@
 #include "../base/compiler.h"
 #include "../base/basics.h"
 #include "../base/text.h"
-#include "../group/pending.h"
-#include "../group/drive.h"
+#include "../group/deferred.h"
+#include "../group/progress.h"
 #include "worker_api.h"
 #include "calls_api.h"
 #include "table.h"
@@ -43,8 +43,8 @@ CDP__PRIVATE void cdp__rpc_end_work(cdp_rpc *rpc, cdp_call *call) {
     const uint64_t seq = call->priv[CDP__CALL_WORK];
     if (!seq) return;
     cdp__enter(rpc->group);
-    cdp__pend_close(&rpc->group->pends[seq & 0xffff], call->status != CDP_OK);
-    cdp__world_tell(rpc->group->w);
+    cdp__deferred_close(&rpc->group->deferred[seq & 0xffff], call->status != CDP_OK);
+    cdp__world_wake(rpc->group->w);
     cdp__leave(rpc->group);
     call->priv[CDP__CALL_WORK] = 0;
 }

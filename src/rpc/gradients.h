@@ -15,7 +15,7 @@
 #include "../base/basics.h"
 #include "../base/text.h"
 #include "../dtype/dtype.h"
-#include "../group/pending.h"
+#include "../group/deferred.h"
 #include "worker_api.h"
 #include "handler_api.h"
 #include "gradients_api.h"

@@ -20,7 +20,7 @@
 #include "../os/threads.h"
 #include "../os/linux.h"
 #include "../base/bytes.h"
-#include "../group/pending.h"
+#include "../group/deferred.h"
 #include "worker_api.h"
 #include "calls_api.h"
 #include "table.h"

@@ -19,7 +19,7 @@
 #include "../base/text.h"
 #include "../base/hash.h"
 #include "../message/stream.h"
-#include "../group/pending.h"
+#include "../group/deferred.h"
 #include "../channel/channel.h"
 #include "worker_api.h"
 #include "table.h"

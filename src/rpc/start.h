@@ -11,7 +11,7 @@
 #include "../base/compiler.h"
 #include "../base/basics.h"
 #include "../base/text.h"
-#include "../group/pending.h"
+#include "../group/deferred.h"
 #include "worker_api.h"
 #include "calls_api.h"
 #include "table.h"

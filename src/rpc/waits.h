@@ -12,7 +12,7 @@
 #include "../base/compiler.h"
 #include "../base/basics.h"
 #include "../base/text.h"
-#include "../group/pending.h"
+#include "../group/deferred.h"
 #include "worker_api.h"
 #include "state.h"
 #include "requests.h"

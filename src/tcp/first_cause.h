@@ -37,7 +37,7 @@ CDP__PRIVATE uint64_t cdp__mesh_now(const cdp__mesh *m) {
 }
 
 /* Returns an error if another rank has stored a cause under "fail". */
-CDP__PRIVATE cdp_status cdp__mesh_news(cdp__mesh *m) {
+CDP__PRIVATE cdp_status cdp__mesh_cause_status(cdp__mesh *m) {
     if (!m->watching || m->watch_rq.status == CDP_PENDING) return CDP_OK;
     m->watching = false;
     /* the store is gone: rank 0 may have left, which is no failure */
@@ -56,8 +56,8 @@ CDP__PRIVATE cdp_status cdp__mesh_wait(void *self, cdp_lock *lock, uint64_t dead
     }
     if (cdp__mesh_sharing(m) && deadline_ns && cdp__shared_doze(m->sharing)) deadline_ns = 0;
     st = cdp__loop_run(&m->loop, lock, deadline_ns);
-    cdp__shared_rise(cdp__mesh_sharing(m));
-    return st == CDP_OK ? cdp__mesh_news(m) : st;
+    cdp__shared_awake(cdp__mesh_sharing(m));
+    return st == CDP_OK ? cdp__mesh_cause_status(m) : st;
 }
 
 CDP__PRIVATE void cdp__mesh_wake(void *self) {
@@ -162,7 +162,7 @@ CDP__PRIVATE bool cdp__mesh_saw_store_go(const cdp__mesh *m) {
 }
 
 /* How long the rank that serves the store waits for other ranks to read a cause, at most. */
-#define CDP__HOST_MS CDP__TELL_MS
+#define CDP__HOST_MS CDP__REPORT_MS
 
 CDP__PRIVATE void cdp__mesh_readers_late(cdp__timer *t) {
     (void)t; /* the timer only makes the group poll again */
@@ -200,33 +200,38 @@ CDP__PRIVATE CDP__COLD uint32_t cdp__mesh_first(void *self, void *record, uint32
     return (uint32_t)v->bytes;
 }
 
-CDP__PRIVATE void cdp__mesh_note_start(cdp__mesh *m, cdp_store_op op) {
-    const bool begun = cdp__mesh_start(m->store, &m->note_rq, op, &m->note_key, 1, NULL);
-    m->note_state = CDP__NOTE_DONE;
-    if (begun) m->note_state = op == CDP_STORE_GET ? CDP__NOTE_READ : CDP__NOTE_THERE;
+CDP__PRIVATE void cdp__mesh_wait_record_start(cdp__mesh *m, cdp_store_op op) {
+    const bool begun =
+        cdp__mesh_start(m->store, &m->wait_record_rq, op, &m->wait_record_key, 1, NULL);
+    m->wait_record_state = CDP__WAIT_RECORD_DONE;
+    if (begun)
+        m->wait_record_state = op == CDP_STORE_GET ? CDP__WAIT_RECORD_GET : CDP__WAIT_RECORD_CHECK;
 }
 
-/* Takes the next step of reading the wait record of `note_rank`. */
-CDP__PRIVATE void cdp__mesh_note_step(cdp__mesh *m) {
-    if (m->note_state == CDP__NOTE_DONE || m->note_rq.status == CDP_PENDING) return;
-    if (m->note_state == CDP__NOTE_THERE && m->note_rq.status == CDP_OK && m->note_rq.number) {
-        cdp_store_request_free(m->store, &m->note_rq);
-        cdp__mesh_note_start(m, CDP_STORE_GET);
+/* Takes the next step of reading the wait record of `wait_record_rank`. */
+CDP__PRIVATE void cdp__mesh_wait_record_step(cdp__mesh *m) {
+    if (m->wait_record_state == CDP__WAIT_RECORD_DONE || m->wait_record_rq.status == CDP_PENDING)
+        return;
+    if (m->wait_record_state == CDP__WAIT_RECORD_CHECK && m->wait_record_rq.status == CDP_OK
+        && m->wait_record_rq.number) {
+        cdp_store_request_free(m->store, &m->wait_record_rq);
+        cdp__mesh_wait_record_start(m, CDP_STORE_GET);
         return;
     }
-    if (m->note_state == CDP__NOTE_READ && m->note_rq.status == CDP_OK
-        && m->note_rq.results[0].bytes == 4)
-        m->note_named = (int32_t)cdp__get_u32((const uint8_t *)m->note_rq.results[0].data);
-    cdp_store_request_free(m->store, &m->note_rq);
-    m->note_state = CDP__NOTE_DONE;
+    if (m->wait_record_state == CDP__WAIT_RECORD_GET && m->wait_record_rq.status == CDP_OK
+        && m->wait_record_rq.results[0].bytes == 4)
+        m->wait_record_named =
+            (int32_t)cdp__get_u32((const uint8_t *)m->wait_record_rq.results[0].data);
+    cdp_store_request_free(m->store, &m->wait_record_rq);
+    m->wait_record_state = CDP__WAIT_RECORD_DONE;
 }
 
 /* How long a store that answers may take for it. */
-#define CDP__NOTE_MS 10u
+#define CDP__WAIT_RECORD_MS 10u
 
 /* Reads the wait record of a rank that does not answer: returns the rank that it waits for while it
    starts, or -1 if that is not known (yet) or it has started. A lost rank that was connected before
-   has started. If the store has not answered by the last call (`last`) and has had CDP__NOTE_MS,
+   has started. If the store has not answered by the last call (`last`) and has had CDP__WAIT_RECORD_MS,
    returns 0, because rank 0 serves it. -2: the rank is lost, and so is the store of rank 0, so
    either may be the cause. */
 CDP__PRIVATE CDP__COLD int32_t cdp__mesh_starting(void *self, uint32_t peer, bool lost, bool last) {
@@ -235,20 +240,21 @@ CDP__PRIVATE CDP__COLD int32_t cdp__mesh_starting(void *self, uint32_t peer, boo
         return -2;
     if (lost && m->links[peer].was_up) return -1;
     if (!m->store) return -1;
-    if (m->note_state != CDP__NOTE_NONE) cdp__mesh_note_step(m);
-    if (m->note_state == CDP__NOTE_DONE && m->note_rank != peer) m->note_state = CDP__NOTE_NONE;
-    if (m->note_state == CDP__NOTE_NONE) {
-        m->note_rank = peer;
-        m->note_named = -1;
-        cdp__mesh_key(m, m->note_text, "wait", peer);
-        m->note_key.data = m->note_text;
-        m->note_key.bytes = strlen(m->note_text);
-        cdp__mesh_note_start(m, CDP_STORE_CHECK);
-        m->note_ns = cdp__mesh_now(m);
+    if (m->wait_record_state != CDP__WAIT_RECORD_NONE) cdp__mesh_wait_record_step(m);
+    if (m->wait_record_state == CDP__WAIT_RECORD_DONE && m->wait_record_rank != peer)
+        m->wait_record_state = CDP__WAIT_RECORD_NONE;
+    if (m->wait_record_state == CDP__WAIT_RECORD_NONE) {
+        m->wait_record_rank = peer;
+        m->wait_record_named = -1;
+        cdp__mesh_key(m, m->wait_record_text, "wait", peer);
+        m->wait_record_key.data = m->wait_record_text;
+        m->wait_record_key.bytes = strlen(m->wait_record_text);
+        cdp__mesh_wait_record_start(m, CDP_STORE_CHECK);
+        m->wait_record_ns = cdp__mesh_now(m);
     }
-    if (m->note_state == CDP__NOTE_DONE) return m->note_named;
-    if (!last || m->note_rq.status != CDP_PENDING
-        || cdp__mesh_now(m) < m->note_ns + CDP__NOTE_MS * CDP__MS)
+    if (m->wait_record_state == CDP__WAIT_RECORD_DONE) return m->wait_record_named;
+    if (!last || m->wait_record_rq.status != CDP_PENDING
+        || cdp__mesh_now(m) < m->wait_record_ns + CDP__WAIT_RECORD_MS * CDP__MS)
         return -1;
     return m->desc.group.rank && !m->desc.external_store ? 0 : -1;
 }
@@ -308,14 +314,15 @@ CDP__PRIVATE void cdp__mesh_describe(void *self, uint32_t peer, char *out, uint6
 /* This rank could not start, and others may not have connected yet. Rank 0 keeps the store open
    for 2 * CDP__SETTLE_MS, so that they can read the cause, and then until no rank is connected, for
    CDP__LATE_MS at most. Another rank whose store is gone tells ranks that connect, for
-   CDP__TELL_MS. True: it waited, until until_ns at most, and is to be called again. */
+   CDP__REPORT_MS. True: it waited, until until_ns at most, and is to be called again. */
 CDP__PRIVATE bool cdp__mesh_lingers(cdp__mesh *m, uint64_t until_ns) {
     const bool serves = cdp__mesh_serves(m);
     const uint32_t own = (m->store ? 1u : 0u) + (m->watch ? 1u : 0u);
     const uint64_t now = cdp__mesh_now(m), *at = m->linger_ns;
     if (!serves && m->watch_rq.status >= CDP_OK) return false;
     if (!at[1]) {
-        const uint64_t most = (serves ? 2 * CDP__SETTLE_MS + CDP__LATE_MS : CDP__TELL_MS) * CDP__MS;
+        const uint64_t most =
+            (serves ? 2 * CDP__SETTLE_MS + CDP__LATE_MS : CDP__REPORT_MS) * CDP__MS;
         m->linger_ns[0] = now + 2 * CDP__SETTLE_MS * CDP__MS;
         m->linger_ns[1] = cdp__min(now + most, m->init_deadline_ns);
     }
@@ -326,12 +333,12 @@ CDP__PRIVATE bool cdp__mesh_lingers(cdp__mesh *m, uint64_t until_ns) {
 }
 
 /* A failed rank leaves only when the store has its cause. The rank that serves the store waits
-   until the others have disconnected; after CDP__TELL_MS it suffices that all answers were sent.
+   until the others have disconnected; after CDP__REPORT_MS it suffices that all answers were sent.
    Without a store, waits for late ranks to connect, and tells them. One step, until `until_ns` at
    most. False: there is nothing more to wait for. */
 CDP__PRIVATE bool cdp__mesh_linger(cdp__mesh *m, uint64_t until_ns) {
     const bool serves = cdp__mesh_serves(m), store_gone = !serves && m->watch_rq.status < CDP_OK;
-    const uint64_t now = cdp__mesh_now(m), told = m->leave_ns + CDP__TELL_MS * CDP__MS;
+    const uint64_t now = cdp__mesh_now(m), told = m->leave_ns + CDP__REPORT_MS * CDP__MS;
     const uint64_t end = serves ? m->leave_ns + CDP__SETTLE_MS * CDP__MS : told;
     const uint32_t own = (m->store ? 1u : 0u) + (m->watch ? 1u : 0u);
     uint64_t at = end;
@@ -361,14 +368,14 @@ CDP__PRIVATE bool cdp__link_open(const cdp__link *l) {
 
 /* Sends the rest of the cause on links whose socket accepted only a part of it. True: on some link
    a rest still waits for room. */
-CDP__PRIVATE bool cdp__mesh_telling(cdp__mesh *m) {
+CDP__PRIVATE bool cdp__mesh_sending_cause(cdp__mesh *m) {
     bool more = false;
     uint32_t i;
     for (i = 0; i < m->desc.group.world_size; ++i) {
         cdp__link *l = &m->links[i];
-        if (l->state != CDP__LINK_UP || !l->telling) continue;
-        cdp__link_tell(l);
-        more = more || l->telling;
+        if (l->state != CDP__LINK_UP || !l->cause_unsent) continue;
+        cdp__link_send_cause(l);
+        more = more || l->cause_unsent;
     }
     return more;
 }
@@ -399,7 +406,7 @@ CDP__PRIVATE void cdp__mesh_discard(cdp__mesh *m, bool end_sending) {
    have not yet. */
 CDP__PRIVATE bool cdp__mesh_links_part(cdp__mesh *m, uint64_t now) {
     if (!m->links || !m->os->net.end_sending) return false;
-    if (!m->parting && (now >= m->part_ns || !cdp__mesh_telling(m))) {
+    if (!m->parting && (now >= m->part_ns || !cdp__mesh_sending_cause(m))) {
         m->parting = true;
         cdp__mesh_discard(m, true);
     }
@@ -439,7 +446,7 @@ CDP__PRIVATE bool cdp__mesh_parts(cdp__mesh *m, uint64_t until_ns) {
 CDP__PRIVATE void cdp__mesh_shut(cdp__mesh *m) {
     if (cdp__mesh_serves(m)) cdp__store_server_share(m->server, NULL, NULL);
     cdp__loop_timer_clear(&m->accept_timer);
-    cdp__loop_timer_clear(&m->vigil_timer);
+    cdp__loop_timer_clear(&m->unanswered_timer);
     cdp__loop_timer_clear(&m->readers_timer);
     cdp__loop_remove(&m->loop, &m->listener);
     while (m->incoming)
@@ -510,10 +517,11 @@ CDP__PRIVATE CDP__COLD void cdp__mesh_close(void *self) {
         if (i < m->put_count && rq->status == CDP_PENDING) m->store->cancel(m->store->self, rq);
         cdp_store_request_free(m->store, rq);
     }
-    if ((m->note_state == CDP__NOTE_THERE || m->note_state == CDP__NOTE_READ)
-        && m->note_rq.status == CDP_PENDING)
-        m->store->cancel(m->store->self, &m->note_rq);
-    if (m->store) cdp_store_request_free(m->store, &m->note_rq);
+    if ((m->wait_record_state == CDP__WAIT_RECORD_CHECK
+            || m->wait_record_state == CDP__WAIT_RECORD_GET)
+        && m->wait_record_rq.status == CDP_PENDING)
+        m->store->cancel(m->store->self, &m->wait_record_rq);
+    if (m->store) cdp_store_request_free(m->store, &m->wait_record_rq);
     if (m->store) cdp_store_request_free(m->store, &m->addrs);
     cdp__free(m->os, m->hosts);
     if (m->watching && m->watch_rq.status == CDP_PENDING)

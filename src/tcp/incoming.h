@@ -124,7 +124,7 @@ CDP__PRIVATE void cdp__incoming_adopt(cdp__incoming *g, cdp__link *l, const cdp_
         cdp__link_choosing(l);
     }
     if (!asks) cdp__link_up(l);
-    if (!asks) cdp__link_tell_late(l);
+    if (!asks) cdp__link_send_cause_late(l);
     cdp__link_event(&l->io);
 }
 
@@ -190,9 +190,9 @@ CDP__PRIVATE bool cdp__incoming_judge(cdp__incoming *g) {
 CDP__PRIVATE void cdp__incoming_refused(cdp__incoming *g, uint32_t refusal) {
     cdp__mesh *m = g->mesh;
     (void)refusal; /* unused without log texts */
-    cdp__log(&m->desc.group.logger, m->refusal_told ? CDP_LOG_INFO : CDP_LOG_WARN,
+    cdp__log(&m->desc.group.logger, m->refusal_warned ? CDP_LOG_INFO : CDP_LOG_WARN,
         m->desc.group.rank, "refused a connection: %s", cdp__auth_text(refusal));
-    m->refusal_told = true;
+    m->refusal_warned = true;
     cdp__auth_drain(&m->loop, &g->io);
     cdp__incoming_close(g);
 }
@@ -290,11 +290,11 @@ CDP__PRIVATE void cdp__mesh_accept_again(cdp__timer *t) {
    while (the listener stays `ready`, so the system is not polled for it). True: try again now. */
 CDP__PRIVATE bool cdp__mesh_accept_later(cdp__mesh *m) {
     if (cdp__mesh_make_room(m, 1)) return true;
-    if (!m->crowd_told)
+    if (!m->clients_warned)
         cdp__log(&m->desc.group.logger, CDP_LOG_WARN, m->desc.group.rank,
             "cannot accept a connection: too many open descriptors, or no memory; raise the limit "
             "(ulimit -n)");
-    m->crowd_told = true;
+    m->clients_warned = true;
     cdp__loop_timer_set(&m->loop, &m->accept_timer,
         m->os->now_ns(m->os->user) + CDP__PROBE_FIRST_MS * CDP__MS, cdp__mesh_accept_again, m);
     return false;

@@ -79,9 +79,10 @@ typedef struct cdp__link {
     bool inviting;
     bool nonsense; /* the peer has stored or sent invalid values */
     bool was_up;
-    bool telling;  /* the rest of the cause waits for room in the socket */
-    bool wanted;   /* a receive found no bytes: its caller will read the socket itself */
-    uint32_t told; /* bytes of the cause that were sent to the peer; see cdp__link_tell */
+    bool cause_unsent; /* the rest of the cause waits for room in the socket */
+    bool wanted;       /* a receive found no bytes: its caller will read the socket itself */
+    uint32_t
+        cause_sent; /* bytes of the cause that were sent to the peer; see cdp__link_send_cause */
     uint32_t refusal;
     uint32_t silent; /* consecutive checks in which the peer's host or process was silent */
     cdp_addr addr;   /* the peer's address, or the one being tried */

@@ -54,20 +54,20 @@ CDP__PRIVATE bool cdp__link_taken(cdp__link *l) {
     return true;
 }
 
-#ifndef CDP__VIGIL_MS
-#define CDP__VIGIL_MS 5000u    /* period of cdp__mesh_vigil() */
-#define CDP__SILENCE_MS 30000u /* a host that acknowledges nothing for so long is lost */
+#ifndef CDP__UNANSWERED_MS
+#define CDP__UNANSWERED_MS 5000u /* period of cdp__mesh_check_unanswered() */
+#define CDP__SILENCE_MS 30000u   /* a host that acknowledges nothing for so long is lost */
 #endif
 
 /* Detects hosts that have disappeared, which send no end of stream. A link is lost only if two
    consecutive checks find it silent: data sent just before the first check has been acknowledged
    by the second. */
-CDP__PRIVATE CDP__COLD void cdp__mesh_vigil(cdp__timer *t) {
+CDP__PRIVATE CDP__COLD void cdp__mesh_check_unanswered(cdp__timer *t) {
     cdp__mesh *m = (cdp__mesh *)t->user;
     const uint32_t count = m->desc.group.world_size * m->desc.connections;
     uint32_t i;
-    cdp__loop_timer_set(
-        &m->loop, t, m->os->now_ns(m->os->user) + CDP__VIGIL_MS * CDP__MS, cdp__mesh_vigil, m);
+    cdp__loop_timer_set(&m->loop, t, m->os->now_ns(m->os->user) + CDP__UNANSWERED_MS * CDP__MS,
+        cdp__mesh_check_unanswered, m);
     for (i = 0; i < count; ++i) {
         cdp__link *l = &m->links[i];
         if (l->state != CDP__LINK_UP || l->shared) continue;
@@ -126,9 +126,10 @@ CDP__PRIVATE void cdp__link_up(cdp__link *l) {
     const uint32_t number = cdp__link_process(l);
     int32_t fd;
     l->state = CDP__LINK_UP;
-    if (m->os->net.unanswered_ns && !m->vigil_timer.next)
-        cdp__loop_timer_set(&m->loop, &m->vigil_timer,
-            m->os->now_ns(m->os->user) + CDP__VIGIL_MS * CDP__MS, cdp__mesh_vigil, m);
+    if (m->os->net.unanswered_ns && !m->unanswered_timer.next)
+        cdp__loop_timer_set(&m->loop, &m->unanswered_timer,
+            m->os->now_ns(m->os->user) + CDP__UNANSWERED_MS * CDP__MS, cdp__mesh_check_unanswered,
+            m);
     if (!number || !m->os->shared.process_open || m->frugal) return;
     fd = m->os->shared.process_open(m->os->user, number);
     if (fd >= 0) cdp__loop_add(&m->loop, &l->process, fd, cdp__link_process_event, l);
@@ -136,8 +137,8 @@ CDP__PRIVATE void cdp__link_up(cdp__link *l) {
 
 /* A link has just come up. If this rank is leaving because of a failure, sends the cause to the
    peer first. */
-CDP__PRIVATE void cdp__link_tell_late(cdp__link *l) {
-    if (l->mesh->leaving && !l->index && l->state == CDP__LINK_UP) cdp__link_tell(l);
+CDP__PRIVATE void cdp__link_send_cause_late(cdp__link *l) {
+    if (l->mesh->leaving && !l->index && l->state == CDP__LINK_UP) cdp__link_send_cause(l);
 }
 
 /* Sends CHOSEN or TAKEN; after a CHOSEN that offers memory, waits for TAKEN. */
@@ -158,7 +159,7 @@ CDP__PRIVATE CDP__COLD void cdp__link_choosing(cdp__link *l) {
         l->shared->next = m->sharing;
         m->sharing = l->shared;
     }
-    cdp__link_tell_late(l);
+    cdp__link_send_cause_late(l);
 }
 
 CDP__PRIVATE void cdp__link_choose_again(cdp__timer *t) {

@@ -61,11 +61,11 @@ CDP__PRIVATE CDP__COLD void cdp__link_discard(cdp__link *l) {
         cdp__link_drop(l, CDP_ERR_STATE, 0);
 }
 
-CDP__PRIVATE void cdp__link_tell(cdp__link *l);
+CDP__PRIVATE void cdp__link_send_cause(cdp__link *l);
 
 CDP__PRIVATE void cdp__link_parting(cdp__io *io) {
     cdp__link *l = (cdp__link *)io->user;
-    if (l->telling && l->state == CDP__LINK_UP) cdp__link_tell(l);
+    if (l->cause_unsent && l->state == CDP__LINK_UP) cdp__link_send_cause(l);
     cdp__link_discard(l);
 }
 
@@ -307,7 +307,7 @@ CDP__PRIVATE void cdp__link_unguard(cdp__link *l) {
 /* Sends the cause of the job's failure over a link on which nothing else was sent, so a FAILURE on
    the world's channel needs no stream. A socket may accept only a part of it: then `telling` is
    set, and this is called again. */
-CDP__PRIVATE void cdp__link_tell(cdp__link *l) {
+CDP__PRIVATE void cdp__link_send_cause(cdp__link *l) {
     uint8_t bytes[CDP__HEAD_BYTES + CDP__FAILURE_MAX];
     const uint32_t all = CDP__HEAD_BYTES + l->mesh->cause_bytes;
     cdp__head h;
@@ -320,14 +320,14 @@ CDP__PRIVATE void cdp__link_tell(cdp__link *l) {
     if (!h.bytes) return;
     memcpy(bytes + CDP__HEAD_BYTES, l->mesh->cause, h.bytes);
     cdp__head_encode(&h, bytes);
-    while (r > 0 && l->told < all) {
-        v.data = bytes + l->told;
-        v.bytes = all - l->told;
+    while (r > 0 && l->cause_sent < all) {
+        v.data = bytes + l->cause_sent;
+        v.bytes = all - l->cause_sent;
         r = cdp__link_shared(l) ? cdp__line_move(&l->shared->line, &v, 1, true)
                                 : cdp__link_put(l, &v, 1);
-        if (r > 0) l->told += (uint32_t)r;
+        if (r > 0) l->cause_sent += (uint32_t)r;
     }
-    l->telling = r == 0 && !cdp__link_shared(l);
+    l->cause_unsent = r == 0 && !cdp__link_shared(l);
 }
 
 CDP__PRIVATE void cdp__link_nonsense(cdp__link *l) {
@@ -384,12 +384,12 @@ CDP__PRIVATE void cdp__link_read_ahead(cdp__link *l) {
 CDP__PRIVATE void cdp__mesh_no_memory(cdp__mesh *m, uint32_t peer, int32_t err) {
     (void)peer;
     (void)err; /* unused without log texts */
-    cdp__log(&m->desc.group.logger, m->memory_told ? CDP_LOG_DEBUG : CDP_LOG_WARN,
+    cdp__log(&m->desc.group.logger, m->memory_warned ? CDP_LOG_DEBUG : CDP_LOG_WARN,
         m->desc.group.rank,
         "no shared memory with rank %u, although it is on this machine (errno %d, %s): their bytes "
         "go over TCP, which is slower; no_shared_memory says that this is meant",
         peer, (int)err, err ? cdp__os_error_text(err) : "the other rank could not");
-    m->memory_told = true;
+    m->memory_warned = true;
 }
 
 /* The peer waits for shared memory under this name: creates and passes it. Writes the proof for

@@ -82,13 +82,13 @@ typedef struct cdp__shared {
     cdp__mapping mappings[CDP_SEGMENTS];
     cdp__mapping retired[CDP__RETIRED]; /* that the peer has freed: they are unmapped in steps */
     uint32_t retired_count;
-    bool told[CDP_SEGMENTS];   /* segments passed to the peer */
-    uint32_t passed, received; /* numbers of descriptors */
-    uint32_t freed;            /* the peer's count of freed segments, as last read */
-    int32_t bell;              /* descriptor that wakes the peer */
-    int32_t pass;              /* socket for descriptors of segments */
-    int32_t memory;            /* its descriptor, until the peer has mapped it */
-    bool taken;                /* the peer has mapped it */
+    bool passed_on[CDP_SEGMENTS]; /* segments passed to the peer */
+    uint32_t passed, received;    /* numbers of descriptors */
+    uint32_t freed;               /* the peer's count of freed segments, as last read */
+    int32_t bell;                 /* descriptor that wakes the peer */
+    int32_t pass;                 /* socket for descriptors of segments */
+    int32_t memory;               /* its descriptor, until the peer has mapped it */
+    bool taken;                   /* the peer has mapped it */
     struct cdp__shared *next;
 } cdp__shared;
 
@@ -168,20 +168,20 @@ CDP__PRIVATE const uint8_t *cdp__shared_map(
 }
 
 /* Passes this rank's segment i to the peer, which maps it. */
-CDP__PRIVATE bool cdp__shared_tell(cdp__shared *s, uint32_t i, int32_t fd) {
+CDP__PRIVATE bool cdp__shared_pass(cdp__shared *s, uint32_t i, int32_t fd) {
     cdp__atomic_store_u32(&s->mine->segments[i], s->passed + 1, CDP__RELEASE);
-    s->told[i] = s->os->shared.pass(s->os->user, s->pass, &fd, 1, true) >= 0;
-    if (s->told[i])
+    s->passed_on[i] = s->os->shared.pass(s->os->user, s->pass, &fd, 1, true) >= 0;
+    if (s->passed_on[i])
         ++s->passed;
     else
         cdp__atomic_store_u32(&s->mine->segments[i], 0, CDP__RELEASE);
-    return s->told[i];
+    return s->passed_on[i];
 }
 
 /* Makes the peer unmap this rank's segment i at its next poll. It stays mapped there until then. */
-CDP__PRIVATE void cdp__shared_untell(cdp__shared *s, uint32_t i) {
-    if (!s->told[i]) return;
-    s->told[i] = false;
+CDP__PRIVATE void cdp__shared_withdraw(cdp__shared *s, uint32_t i) {
+    if (!s->passed_on[i]) return;
+    s->passed_on[i] = false;
     cdp__atomic_store_u32(&s->mine->segments[i], 0, CDP__RELEASE);
     (void)cdp__atomic_add_u32(&s->mine->freed, 1, CDP__RELEASE);
     cdp__line_ring(&s->line, CDP__BELL_DATA);
@@ -297,7 +297,7 @@ CDP__PRIVATE bool cdp__shared_doze(cdp__shared *list) {
 }
 
 /* Call after sleeping: the caller polls everything next. */
-CDP__PRIVATE void cdp__shared_rise(cdp__shared *list) {
+CDP__PRIVATE void cdp__shared_awake(cdp__shared *list) {
     for (; list; list = list->next) {
         cdp__doorbell_seen(&list->mine->bell, list->seen);
         if (cdp__atomic_load_u32(&list->theirs->freed, CDP__RELAXED) != list->freed)

@@ -27,12 +27,12 @@
 
 /* Progress of reading another rank's wait record in the store: which rank it waits for while it
    starts. */
-typedef enum cdp__note_state {
-    CDP__NOTE_NONE,
-    CDP__NOTE_THERE, /* asking whether there is one */
-    CDP__NOTE_READ,
-    CDP__NOTE_DONE
-} cdp__note_state;
+typedef enum cdp__wait_record_state {
+    CDP__WAIT_RECORD_NONE,
+    CDP__WAIT_RECORD_CHECK, /* asking whether there is one */
+    CDP__WAIT_RECORD_GET,
+    CDP__WAIT_RECORD_DONE
+} cdp__wait_record_state;
 
 /* A request that stores this rank's record of the job's failure. */
 typedef struct cdp__cause_put {
@@ -83,7 +83,7 @@ typedef struct cdp__join {
     cdp_store_request rq;
     uint32_t timeout_ms;
     /* when a reported failure ends the wait for all ranks; 0: none was reported */
-    uint64_t news_ns;
+    uint64_t cause_grace_ns;
     cdp_bytes key, values[2];
 
     /* connections to a store, or to find out whether an address is in use */
@@ -126,8 +126,8 @@ typedef struct cdp__mesh {
     cdp_tcp_desc desc;
     cdp__io listener;
     cdp__timer accept_timer;
-    cdp__timer vigil_timer; /* period of cdp__mesh_vigil() */
-    bool crowd_told, refusal_told, memory_told;
+    cdp__timer unanswered_timer; /* period of cdp__mesh_check_unanswered() */
+    bool clients_warned, refusal_warned, memory_warned;
     bool keyed;
     bool spread; /* connections of a link are spread over the interfaces of the desc */
     bool met;    /* rank 0's published address was read, so `job` is known */
@@ -171,14 +171,14 @@ typedef struct cdp__mesh {
 
     /* Wait records in the store, key wait/<rank>: the rank that this rank waits for while it
        starts. */
-    bool noted; /* this rank has written one */
-    cdp__note_state note_state;
-    uint32_t note_rank; /* the rank whose record is read */
-    uint64_t note_ns;   /* since when */
-    int32_t note_named;
-    cdp_store_request note_rq;
-    cdp_bytes note_key;
-    char note_text[96];
+    bool wait_recorded; /* this rank has written one */
+    cdp__wait_record_state wait_record_state;
+    uint32_t wait_record_rank; /* the rank whose record is read */
+    uint64_t wait_record_ns;   /* since when */
+    int32_t wait_record_named;
+    cdp_store_request wait_record_rq;
+    cdp_bytes wait_record_key;
+    char wait_record_text[96];
 
     cdp__loop loop;
 } cdp__mesh;

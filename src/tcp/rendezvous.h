@@ -130,13 +130,13 @@ CDP__PRIVATE bool cdp__join_awaits(const cdp__mesh *m) {
 
 /* A rank whose start is complete may fail while keys that other ranks have set are still on their
    way to this one. They get this much time before that failure ends this rank's start. */
-#define CDP__NEWS_MS 50u
+#define CDP__CAUSE_GRACE_MS 50u
 
-CDP__PRIVATE bool cdp__join_has_news(cdp__mesh *m, uint64_t now) {
+CDP__PRIVATE bool cdp__join_must_end(cdp__mesh *m, uint64_t now) {
     cdp__join *s = m->join;
     if (!cdp__join_awaits(m) || m->watch_rq.status != CDP_OK) return false;
-    if (!s->news_ns) s->news_ns = now + CDP__NEWS_MS * CDP__MS;
-    return now >= s->news_ns && cdp__mesh_news(m) != CDP_OK;
+    if (!s->cause_grace_ns) s->cause_grace_ns = now + CDP__CAUSE_GRACE_MS * CDP__MS;
+    return now >= s->cause_grace_ns && cdp__mesh_cause_status(m) != CDP_OK;
 }
 
 /* True while the request is in progress. A store of the caller is not on this rank's loop, so it
@@ -151,7 +151,7 @@ CDP__PRIVATE bool cdp__join_request_waits(cdp__mesh *m, uint64_t now) {
         ++s->polls;
     }
     if (s->result != CDP_PENDING) return false;
-    if (cdp__join_has_news(m, now)) {
+    if (cdp__join_must_end(m, now)) {
         cdp__format(s->key_text, sizeof s->key_text, "%s", m->fail_key);
         cdp__join_ask(m, m->store, CDP_STORE_GET, 1000, cdp__join_adopted);
         return cdp__join_request_waits(m, now);
@@ -223,7 +223,7 @@ CDP__PRIVATE uint64_t cdp__join_until(const cdp__mesh *m) {
     const cdp__join *s = m->join;
     uint64_t until = s->until_ns;
     if (s->waits != CDP__WAITS_REQUEST) return until;
-    if (s->news_ns && cdp__join_awaits(m)) until = cdp__min(until, s->news_ns);
+    if (s->cause_grace_ns && cdp__join_awaits(m)) until = cdp__min(until, s->cause_grace_ns);
     if (s->asked == m->store) return until;
     return cdp__min(
         until, cdp__mesh_now(m) + cdp__min(10 * CDP__MS, (CDP__MS / 4) << cdp__min(s->polls, 6)));
@@ -257,11 +257,11 @@ CDP__PRIVATE void cdp__join_free(cdp__mesh *m) {
 
 /* Sends the cause to ranks that are already connected. Reads their data, because unread data
    would reset the connection and the cause would be lost. */
-CDP__PRIVATE void cdp__mesh_tell_links(cdp__mesh *m) {
+CDP__PRIVATE void cdp__mesh_send_cause(cdp__mesh *m) {
     uint32_t r;
     for (r = 0; r < m->desc.group.world_size; ++r) {
         if (m->links[r].state != CDP__LINK_UP) continue;
-        cdp__link_tell(&m->links[r]);
+        cdp__link_send_cause(&m->links[r]);
         cdp__link_read_ahead(&m->links[r]);
     }
 }
@@ -271,20 +271,20 @@ CDP__PRIVATE cdp_status cdp__join_end(cdp__mesh *m) {
     return CDP_OK;
 }
 
-CDP__PRIVATE cdp_status cdp__join_told(cdp__mesh *m) {
+CDP__PRIVATE cdp_status cdp__join_published(cdp__mesh *m) {
     const bool told = m->join->result == CDP_OK;
-    cdp__mesh_tell_links(m);
+    cdp__mesh_send_cause(m);
     /* if the store did not take the cause, the last will tells the other ranks */
     if (!told && m->watch) cdp__tcp_store_abandon(m->watch);
     return cdp__join_end(m);
 }
 
-CDP__PRIVATE cdp_status cdp__join_tell(cdp__mesh *m) {
+CDP__PRIVATE cdp_status cdp__join_publish(cdp__mesh *m) {
     cdp__join *s = m->join;
     cdp__format(s->key_text, sizeof s->key_text, "%s", m->fail_key);
     cdp__join_value(s, 0, NULL, 0);
     cdp__join_value(s, 1, m->cause, m->cause_bytes);
-    cdp__join_ask(m, m->store, CDP_STORE_COMPARE_SET, CDP__SETTLE_MS, cdp__join_told);
+    cdp__join_ask(m, m->store, CDP_STORE_COMPARE_SET, CDP__SETTLE_MS, cdp__join_published);
     return CDP_OK;
 }
 
@@ -292,9 +292,9 @@ CDP__PRIVATE cdp_status cdp__join_tell(cdp__mesh *m) {
    not end the job. */
 CDP__PRIVATE cdp_status cdp__join_belongs(cdp__mesh *m) {
     cdp__join *s = m->join;
-    if (s->result == CDP_OK && !s->rq.number) return cdp__join_tell(m);
+    if (s->result == CDP_OK && !s->rq.number) return cdp__join_publish(m);
     s->result = CDP_ERR_STATE;
-    return cdp__join_told(m);
+    return cdp__join_published(m);
 }
 
 /* This rank's start has failed: adds the rank to the error, and reports it to the other ranks. */
@@ -321,8 +321,8 @@ CDP__PRIVATE cdp_status cdp__join_failed(cdp__mesh *m) {
     r.sys_errno = e->sys_errno;
     m->cause_bytes = cdp__failure_encode(&r, m->cause);
     s->result = CDP_ERR_STATE;
-    if (!m->store) return cdp__join_told(m);
-    if (m->claimed) return cdp__join_tell(m);
+    if (!m->store) return cdp__join_published(m);
+    if (m->claimed) return cdp__join_publish(m);
     cdp__mesh_key(m, s->key_text, "done", 0);
     cdp__join_ask(m, m->store, CDP_STORE_CHECK, CDP__SETTLE_MS, cdp__join_belongs);
     return CDP_OK;
@@ -367,14 +367,14 @@ CDP__PRIVATE cdp_status cdp__join_complain(cdp__mesh *m, uint32_t r, cdp__join_f
 
 CDP__PRIVATE cdp_status cdp__join_await(cdp__mesh *m);
 
-CDP__PRIVATE cdp_status cdp__join_noted(cdp__mesh *m) {
-    m->noted = m->join->result == CDP_OK || m->noted;
+CDP__PRIVATE cdp_status cdp__join_wait_written(cdp__mesh *m) {
+    m->wait_recorded = m->join->result == CDP_OK || m->wait_recorded;
     return cdp__join_await(m);
 }
 
 /* Writes this rank's wait record into the store: the rank that it waits for while it starts (-1:
    none). Ranks that have started and wait for this one read it. */
-CDP__PRIVATE void cdp__join_note(cdp__mesh *m, int32_t named, cdp__join_func *next) {
+CDP__PRIVATE void cdp__join_write_wait(cdp__mesh *m, int32_t named, cdp__join_func *next) {
     cdp__join *s = m->join;
     cdp__put_u32(s->own, (uint32_t)named);
     cdp__join_value(s, 0, s->own, 4);
@@ -398,7 +398,7 @@ CDP__PRIVATE cdp_status cdp__join_missed(cdp__mesh *m) {
     cdp__join_log_missed(m);
     /* while addresses are missing, no rank has started */
     if (e->peer < 0 || s->with_values) return cdp__join_await(m);
-    cdp__join_note(m, e->peer, cdp__join_noted);
+    cdp__join_write_wait(m, e->peer, cdp__join_wait_written);
     return CDP_OK;
 }
 
@@ -422,7 +422,7 @@ CDP__PRIVATE cdp_status cdp__join_store_silent(cdp__mesh *m) {
     return cdp__join_missed(m);
 }
 
-CDP__PRIVATE cdp_status cdp__join_missing_told(cdp__mesh *m) {
+CDP__PRIVATE cdp_status cdp__join_missing_found(cdp__mesh *m) {
     cdp__join *s = m->join;
     if (s->found > 8) cdp__text_add(&s->list, " and %u more", s->found - 8);
     if (s->found) return cdp__join_complain(m, (uint32_t)s->absent, cdp__join_missed);
@@ -467,13 +467,13 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__join_missing(cdp__mesh *m) {
     uint64_t now;
     if (s->middle) { /* the answer has come */
         if (s->result == CDP_ERR_TIMEOUT && !s->found) return cdp__join_store_silent(m);
-        if (s->result != CDP_OK) return s->found ? cdp__join_missing_told(m) : s->result;
+        if (s->result != CDP_OK) return s->found ? cdp__join_missing_found(m) : s->result;
         cdp__join_narrow(m);
     }
     now = cdp__mesh_now(m);
     if (s->rank == m->desc.group.world_size
         || now >= (s->narrow && !s->found ? s->last_ns : s->give_up_ns))
-        return cdp__join_missing_told(m);
+        return cdp__join_missing_found(m);
     s->middle = s->narrow ? s->rank + (s->end - s->rank) / 2 : s->end;
     s->next = cdp__join_missing;
     cdp__join_send(

@@ -343,8 +343,8 @@ CDP__PRIVATE cdp_status cdp__mesh_prepare(cdp__mesh *m) {
    rank. */
 CDP__PRIVATE cdp_status cdp__join_good(cdp__mesh *m) {
     m->started = true;
-    if (!m->noted) return cdp__join_end(m);
-    cdp__join_note(m, -1, cdp__join_end);
+    if (!m->wait_recorded) return cdp__join_end(m);
+    cdp__join_write_wait(m, -1, cdp__join_end);
     return CDP_OK;
 }
 

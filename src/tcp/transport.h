@@ -195,7 +195,7 @@ CDP__PRIVATE void cdp__segment_close(cdp__mesh *m, cdp__segment *g) {
     const uint32_t i = (uint32_t)(g - m->segments);
     cdp__shared *s;
     for (s = m->sharing; s; s = s->next)
-        cdp__shared_untell(s, i);
+        cdp__shared_withdraw(s, i);
     if (m->os->shared.empty) m->os->shared.empty(m->os->user, g->at, g->bytes);
     m->os->shared.unmap(m->os->user, g->at, g->bytes);
     m->os->net.close_fd(m->os->user, g->fd);
@@ -228,7 +228,7 @@ CDP__PRIVATE bool cdp__mesh_expose(
     reads = cdp__atomic_load_u32(&s->theirs->reads, CDP__ACQUIRE);
     g = reads & CDP__READS_SEGMENTS ? cdp__mesh_segment(m, data, bytes) : NULL;
     place = g ? (uint32_t)(g - m->segments) : 0;
-    if (g && !s->told[place] && !cdp__shared_tell(s, place, g->fd)) g = NULL;
+    if (g && !s->passed_on[place] && !cdp__shared_pass(s, place, g->fd)) g = NULL;
     if (g)
         return cdp__line_expose(
             &s->line, data, bytes, place + 1, (uint64_t)((const uint8_t *)data - g->at), token);

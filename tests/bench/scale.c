@@ -156,7 +156,7 @@ static void line(uint32_t algo, uint32_t n, uint64_t bytes) {
     const cdp__choosing usual = {NULL, 0, 64 * 1024, false};
     const uint64_t least = bound_bytes(a->kind, n, bytes);
     const bool selected = cdp__select(&usual, a->kind, a->kind == CDP_COLL_BARRIER ? 0 : bytes, n,
-                              per_host > 1 ? CDP__HOSTS | CDP__EVEN : 0)
+                              per_host > 1 ? CDP__HOSTS | CDP__UNIFORM : 0)
         == algo;
     figures f;
     char t[LINKS][16], low[16];

@@ -143,7 +143,7 @@ static bool note(cdp__world *w, uint32_t peer, uint8_t type, uint64_t channel, c
         failure_note(body, bytes);
     else
         wait_note(type, body, bytes);
-    return cdp__world_note(w, peer, type, channel, body, bytes);
+    return cdp__world_on_control(w, peer, type, channel, body, bytes);
 }
 
 /* ---- one life ---- */
@@ -289,7 +289,7 @@ static uint32_t put_failure(uint8_t *body) {
     case 1: return bytes - pick(30);
     case 2: return CDP__FAILURE_MAX;
     case 3:
-        text = pick(2) ? CDP__FAILURE_SAID - 3 + pick(6) : pick(CDP__FAILURE_MAX);
+        text = pick(2) ? CDP__FAILURE_TEXT_SENT - 3 + pick(6) : pick(CDP__FAILURE_MAX);
         text = cdp__min(text, CDP__FAILURE_MAX - CDP__FAILURE_HEAD);
         cdp__put_u32(body + 184, text);
         return CDP__FAILURE_HEAD + text;

@@ -187,7 +187,7 @@ static cdp_status side_wait(void *self, cdp_lock *lock, uint64_t deadline_ns) {
     bool news = false;
     (void)lock;
     if (deadline_ns || h.now % 150000 < 50000) news = cdp__shared_doze(m->sharing);
-    cdp__shared_rise(m->sharing);
+    cdp__shared_awake(m->sharing);
     h.now += 50000;
     if (!news && deadline_ns != UINT64_MAX) h.now = cdp__max(h.now, deadline_ns);
     return CDP_OK;
@@ -403,7 +403,7 @@ static bool right(uint32_t k, uint8_t what) {
 
 /* As cdp_work_test(), but nothing advances. */
 static bool has_ended(cdp_work work) {
-    return cdp__work_look(work.group, work.seq) != CDP_PENDING;
+    return cdp__work_status(work.group, work.seq) != CDP_PENDING;
 }
 
 /* Each message that rank 0 reads from an eager slot lies within that slot. The body of one with an

@@ -88,7 +88,7 @@ typedef struct rank {
     cdp__failure f;
     cdp__failure_edge edges[EDGES];
     cdp__failure_waiter waiters[WAITERS];
-    cdp__failure_will wills[WILLS];
+    cdp__failure_report wills[WILLS];
     cdp__failure_domain domains[DOMAINS];
 } rank;
 
@@ -191,8 +191,8 @@ static bool takes(const item *i, uint32_t p, uint32_t channel, uint32_t seq, uin
     return i->from == (int8_t)p && i->channel == channel && i->seq == seq && i->round == round;
 }
 
-static cdp__place place_of(const item *i) {
-    cdp__place at;
+static cdp__position place_of(const item *i) {
+    cdp__position at;
     memset(&at, 0, sizeof at);
     at.channel = i->channel;
     at.seq = i->seq;
@@ -237,11 +237,11 @@ static cdp__failure_domain *domain_of(world *w, uint32_t a, uint32_t channel) {
 }
 
 /* Has rank a sent what belongs to this place? */
-static bool passed(const world *w, uint32_t a, const cdp__place *at) {
+static bool passed(const world *w, uint32_t a, const cdp__position *at) {
     uint32_t i;
     for (i = 0; i < w->r[a].posted; ++i) {
-        const cdp__place here = place_of(&now->program[a][i]);
-        if (here.channel == at->channel && cdp__place_reached(&here, at)) return true;
+        const cdp__position here = place_of(&now->program[a][i]);
+        if (here.channel == at->channel && cdp__position_reached(&here, at)) return true;
     }
     return false;
 }
@@ -340,15 +340,15 @@ static void step(world *w, uint32_t a, cdp__failure_event *v) {
     uint32_t what, i;
     r->f.edges = r->edges;
     r->f.waiters = r->waiters;
-    r->f.wills = r->wills;
+    r->f.reports = r->wills;
     v->time_ns = ARMED;
     what = cdp__failure_step(&r->f, v);
-    if (what & CDP__FAILURE_REPORT) report(w, a, v->domain);
+    if (what & CDP__FAILURE_PUBLISH) report(w, a, v->domain);
     if (what & CDP__FAILURE_FINISHED) finished(w, a, v->domain);
     if (!more) flush(w, a);
     r->f.edges = NULL;
     r->f.waiters = NULL;
-    r->f.wills = NULL;
+    r->f.reports = NULL;
     for (i = 0; i < EDGES; ++i)
         r->edges[i].since_ns = 0;
     for (i = 0; i < WILLS; ++i)
@@ -362,9 +362,9 @@ static bool registered(const world *w, uint32_t a, bool compared) {
     uint32_t k;
     for (k = 0; k < EDGES; ++k) {
         const cdp__failure_edge *e = &w->r[a].edges[k];
-        const cdp__place at = place_of(i);
+        const cdp__position at = place_of(i);
         if (i->any && e->used && e->set == i->channel) return true;
-        if (e->used && cdp__place_same(&e->at, &at)) return e->compared || !compared;
+        if (e->used && cdp__position_same(&e->at, &at)) return e->compared || !compared;
     }
     return false;
 }
@@ -420,7 +420,7 @@ static void saw(world *w, uint32_t a, cdp_status st, int32_t peer, const cdp__fi
     if (st == CDP_ERR_PEER_LOST && peer < 0) rec.end.named = w->r[a].gone - 1;
     if (other) rec.other = *other;
     if (other) rec.end.why = CDP__WHY_CALLS;
-    v.type = CDP__FAILURE_SEEN;
+    v.type = CDP__FAILURE_OBSERVED;
     v.record = &rec;
     v.domain = domain_of(w, a, i->channel);
     step(w, a, &v);
@@ -455,7 +455,7 @@ static void look(world *w, uint32_t a, cdp__failure_domain *d) {
 static void done_with(world *w, uint32_t a, const item *i) {
     rank *r = &w->r[a];
     cdp__failure_event v;
-    const cdp__failure_will *will;
+    const cdp__failure_report *will;
     memset(&v, 0, sizeof v);
     if (r->late && r->pc >= r->late) {
         r->late = 0;
@@ -464,12 +464,12 @@ static void done_with(world *w, uint32_t a, const item *i) {
         step(w, a, &v);
     }
     if (!now->skips || i->from < 0 || !r->will[i->from] || r->will[i->from] > r->pc) return;
-    r->f.wills = r->wills;
-    will = cdp__failure_find_will(&r->f, (uint32_t)i->from);
+    r->f.reports = r->wills;
+    will = cdp__failure_find_report(&r->f, (uint32_t)i->from);
     if (will && will->record.end.named >= 0) r->stale |= (uint8_t)(1u << will->record.end.named);
     r->will[i->from] = 0;
     memset(&v, 0, sizeof v);
-    v.type = CDP__FAILURE_GOES_ON;
+    v.type = CDP__FAILURE_CONTINUED;
     v.from = (uint32_t)i->from;
     v.begun_ns = CDP__NEVER; /* well after the will */
     step(w, a, &v);
@@ -548,7 +548,7 @@ static void receive_failure(world *w, uint32_t a, uint32_t from, const message *
     uint32_t i;
     memset(&v, 0, sizeof v);
     if (!cdp__failure_decode(m->data + 1, m->bytes - 1u, now->ranks, &rec)) abort();
-    v.type = CDP__FAILURE_TOLD;
+    v.type = CDP__FAILURE_REPORTED;
     v.from = from;
     v.record = &rec;
     v.passed = passed(w, a, &rec.end.last.at);
@@ -781,7 +781,7 @@ static uint32_t choices(const world *w, choice *out) {
         }
         for (b = 0; b < now->domains; ++b)
             if ((r->domains[b].state == CDP__FAILURE_SETTLING
-                    || r->domains[b].state == CDP__FAILURE_TELLING)
+                    || r->domains[b].state == CDP__FAILURE_REPORTING)
                 && (still || !now->fair))
                 n = add(out, n, TIMER, a, b);
     }
@@ -867,8 +867,8 @@ static uint64_t hash_record(uint64_t h, const cdp__failure_record *r) {
 }
 
 static uint64_t hash_rank(uint64_t h, const rank *r) {
-    const uint32_t head[8] = {
-        r->life, r->pc, r->arrived, r->posted, r->lost, r->f.waiting, r->f.will_at, r->f.waiter_at};
+    const uint32_t head[8] = {r->life, r->pc, r->arrived, r->posted, r->lost, r->f.waiting,
+        r->f.report_at, r->f.waiter_at};
     uint8_t out[CDP__WAIT_AT_BYTES + CDP__WAIT_END_BYTES];
     uint32_t i;
     h = mix(mix(h ^ r->gone, head, sizeof head), r->came, sizeof r->came);
@@ -877,15 +877,15 @@ static uint64_t hash_rank(uint64_t h, const rank *r) {
         const cdp__failure_edge *e = &r->edges[i];
         const uint8_t bits[8] = {e->used, e->caller, e->probe, (uint8_t)e->serial,
             (uint8_t)e->needed, (uint8_t)e->answer, (uint8_t)e->peer, e->compared};
-        cdp__place_encode(&e->at, out);
+        cdp__position_encode(&e->at, out);
         cdp__endpoint_encode(&e->end, out + CDP__WAIT_AT_BYTES);
         h = mix(mix(h ^ e->set, bits, 8), out, sizeof out);
     }
     for (i = 0; i < WAITERS; ++i) {
         const cdp__failure_waiter *e = &r->waiters[i];
-        const uint8_t bits[8] = {
-            e->used, e->passed, e->tell, (uint8_t)e->rank, (uint8_t)e->serial, (uint8_t)e->probe};
-        cdp__place_encode(&e->at, out);
+        const uint8_t bits[8] = {e->used, e->passed, e->answer_due, (uint8_t)e->rank,
+            (uint8_t)e->serial, (uint8_t)e->probe};
+        cdp__position_encode(&e->at, out);
         cdp__endpoint_encode(&e->end, out + CDP__WAIT_AT_BYTES);
         if (e->used) h = mix(mix(h ^ i, bits, 8), out, sizeof out);
     }
@@ -895,7 +895,7 @@ static uint64_t hash_rank(uint64_t h, const rank *r) {
         h = (h ^ r->domains[i].state) * 0x9e3779b97f4a7c15ull;
         if (r->domains[i].state) h = hash_record(h ^ i, &r->domains[i].record);
         if (r->domains[i].state == CDP__FAILURE_SETTLING && now->lates) {
-            cdp__place_encode(&r->domains[i].asked, out);
+            cdp__position_encode(&r->domains[i].asked, out);
             cdp__endpoint_encode(&r->domains[i].end, out + CDP__WAIT_AT_BYTES);
             h = mix(h ^ r->domains[i].known ^ (uint32_t)r->domains[i].found << 1, out, sizeof out);
         }
@@ -975,7 +975,7 @@ static void start(world *w) {
         r->f.world_size = now->ranks;
         r->f.edge_room = EDGES;
         r->f.waiter_room = WAITERS;
-        r->f.will_room = WILLS;
+        r->f.report_room = WILLS;
         for (d = 0; d < DOMAINS; ++d)
             r->domains[d].channel = UINT64_MAX;
         for (d = 0; d < now->length[a]; ++d) {

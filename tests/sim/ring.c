@@ -440,7 +440,7 @@ static void mail_main(int reader) {
             ++t->done;
         } else {
             if (!cdp__shared_doze(&t->s)) ask(O_SLEEP, reader, 0, 0);
-            cdp__shared_rise(&t->s);
+            cdp__shared_awake(&t->s);
         }
         top(t);
     }
@@ -476,7 +476,7 @@ static void side_main(int reader) {
             continue;
         }
         if (!cdp__shared_doze(&t->s)) ask(O_SLEEP, reader, 0, 0);
-        cdp__shared_rise(&t->s);
+        cdp__shared_awake(&t->s);
         top(t);
     }
     ask(O_DONE, 0, 0, 0);

@@ -1551,7 +1551,7 @@ static void check_selection(void) {
     for (kind = CDP_COLL_ALLREDUCE; kind < CDP_COLL_COUNT; ++kind)
         for (i = 0; i < 10; ++i) {
             cdp__choosing c = {NULL, 0, 65536, i % 2 != 0};
-            static const uint8_t can[] = {CDP__SHARED, CDP__HOSTS | CDP__EVEN, 0};
+            static const uint8_t can[] = {CDP__SHARED, CDP__HOSTS | CDP__UNIFORM, 0};
             const cdp__algo *a =
                 cdp__algo_at(cdp__select(&c, (cdp_coll_kind)kind, bytes[i / 2], 2 + i, can[i % 3]));
             const bool ok = a && a->kind == (cdp_coll_kind)kind && (a->fixed || !c.reproducible);

@@ -1712,7 +1712,7 @@ static bool could_not_know(const run *r, uint32_t i) {
     /* A record of some hundred bytes was on its way through sockets of 3 bytes when the time for
        telling it was over: the rank that was told first left before it could pass it on. */
     if (said && r->fault_kind == F_ABORT && r->tiny && blamed->status == CDP_ERR_ABORTED
-        && blamed->ended_ns < f->happened_ns + (CDP__TELL_MS + CDP__PART_MS) * SIM_MS)
+        && blamed->ended_ns < f->happened_ns + (CDP__REPORT_MS + CDP__PART_MS) * SIM_MS)
         return true;
     /* The rank, or rank 0 and its store, come back just before the first deadline, and what others
        had to say about whom they wait for is still held back (sim__held: up to 200 ms; and then it

@@ -49,9 +49,9 @@ defect 'a probe stops at the first rank' 'late_rank' \
 defect 'a wait that begins later passes no probe on' 'late_rank' \
     'if (probe > 1) cdp__failure_ask(f, e, probe - 1);' ''
 defect 'wills are not kept' 'groups,_chain_of_3:_kill' \
-    'cdp__failure_keep_will(f, v->from, v->record, v->time_ns);' ''
+    'cdp__failure_keep_report(f, v->from, v->record, v->time_ns);' ''
 defect 'nobody reads wills' 'groups,_chain_of_3:_kill' \
-    'if (w) cdp__failure_quote(d, &w->record);' ''
+    'if (w) cdp__failure_set_cause(d, &w->record);' ''
 defect 'a cut link is taken for a circle' '--all long_ring' \
     'if (here && v->passed && end.last.waiter >= 0' 'if (0 && end.last.waiter >= 0'
 defect 'circles go round' 'circle_of_2' \
@@ -65,21 +65,21 @@ defect 'nobody says early what it calls' 'different_calls' \
 defect 'settling never ends' 'pair:_stop' \
     'if (v->time_ns < d->due_ns && !v->sure) return 0;' 'return 0;'
 defect 'others are not told' 'chain_of_3:_stop' \
-    'return CDP__FAILURE_REPORT;' 'return 0;'
+    'return CDP__FAILURE_PUBLISH;' 'return 0;'
 defect 'what has been settled starts again' 'pair:_cut' \
     'v->domain->state = CDP__FAILURE_DONE;' 'v->domain->state = CDP__FAILURE_HEALTHY;'
 defect 'what completes late has failed all the same' 'late_pair' \
     'if (d->record.status != CDP_ERR_TIMEOUT) return 0;' 'return 0;'
 defect 'a loss behind a late message is not seen' 'late_ring_of_3:_late,_kill' \
-    'if (st == CDP_ERR_PEER_LOST && !cdp__failure_got(f, v->domain)) return 0;' 'if (st == CDP_ERR_PEER_LOST) return 0;'
+    'if (st == CDP_ERR_PEER_LOST && !cdp__failure_late_arrived(f, v->domain)) return 0;' 'if (st == CDP_ERR_PEER_LOST) return 0;'
 defect 'a will holds for ever' 'wills' \
     'if (!w || w->since_ns + CDP__FAILURE_SETTLE_MS * CDP__MS >= v->begun_ns) return;' 'return;'
 defect 'what came before a failure outlasts it' 'unit' \
     'if (!w || w->since_ns + CDP__FAILURE_SETTLE_MS * CDP__MS >= v->begun_ns) return;' 'if (!w || w->since_ns >= v->begun_ns) return;'
 defect 'a will is not looked for' 'groups,_chain_of_3:_kill' \
-    'if (!w) w = cdp__failure_find_will(f, f->rank);' 'w = NULL;'
+    'if (!w) w = cdp__failure_find_report(f, f->rank);' 'w = NULL;'
 defect 'any loss replaces a timeout' 'unit' \
-    'if (st == CDP_ERR_PEER_LOST && !cdp__failure_got(f, v->domain)) return 0;' ''
+    'if (st == CDP_ERR_PEER_LOST && !cdp__failure_late_arrived(f, v->domain)) return 0;' ''
 defect 'who was silent is forgotten' 'unit' \
     'if (d->known && (d->end.why == CDP__WHY_SILENT || d->end.why == CDP__WHY_AWAITED)' 'if (0'
 defect 'the wait behind the late one is blamed' 'unit' \
@@ -87,7 +87,7 @@ defect 'the wait behind the late one is blamed' 'unit' \
 defect 'the wait behind the late one is asked about' 'unit' \
     'if (d->found) return;' ''
 defect 'the first of all others is not asked' 'unit' \
-    'if (r->end.named >= 0 && cdp__failure_find_will(f, (uint32_t)r->end.named))' 'if (0)'
+    'if (r->end.named >= 0 && cdp__failure_find_report(f, (uint32_t)r->end.named))' 'if (0)'
 defect 'two losses need no explanation' 'unit' \
     'r->end.why == CDP__WHY_TEXT || r->end.why == CDP__WHY_FIRST;' 'r->end.why == CDP__WHY_TEXT;'
 echo "$passed passed, $failed failed"

@@ -219,16 +219,16 @@ TEST(every_allreduce_adds_up) {
 TEST(steps_of_a_like_operation_are_kept) {
     open_all(4, ROOM);
     fill(4);
-    begin_all(4, CDP__ONCE, 1, 8, false);
+    begin_all(4, CDP__FLAT, 1, 8, false);
     T(run_all(4));
     T(all[0].x.kept);
     for (uint32_t r = 0; r < 4; ++r)
         for (uint32_t i = 0; i < 8; ++i)
             in[r][i] *= 2;
-    begin_all(4, CDP__ONCE, 2, 8, true);
+    begin_all(4, CDP__FLAT, 2, 8, true);
     T(run_all(4));
     T(summed(4, 8));
-    begin_all(4, CDP__ONCE, 3, 9, false);
+    begin_all(4, CDP__FLAT, 3, 9, false);
     T(run_all(4));
     T(summed(4, 9));
     close_all(4);
@@ -274,15 +274,15 @@ TEST(messages_to_a_lost_peer_are_not_tried_again) {
     pipes[0][1].ended = true;
     put_calls = 0;
     for (int i = 0; i < 100; ++i) {
-        T(cdp__stream_note(w, &all[0].streams[1], CDP__MESSAGE_CREDIT));
-        cdp__world_deferred(w);
+        T(cdp__stream_send_control(w, &all[0].streams[1], CDP__MESSAGE_CREDIT));
+        cdp__world_send_queued(w);
     }
     T_EQ(1, put_calls);
     T(!cdp__port_flush(w, 1));
     T_EQ(w->ports[1].control_at, w->ports[1].control_used);
-    w->deferred = true;
-    cdp__world_deferred(w);
-    T(!w->deferred);
+    w->control_queued = true;
+    cdp__world_send_queued(w);
+    T(!w->control_queued);
     close_all(2);
 }
 
@@ -295,7 +295,7 @@ TEST(another_call_is_a_fault) {
     t = task_of(1, 2, CDP__TREE, 1, out[1], out[1], 8, 0);
     cdp__exec_begin(&all[1].x, &t, false);
     T(!run_all(2));
-    T_EQ(CDP__FAULT_ODD, all[1].x.fault);
+    T_EQ(CDP__FAULT_MISMATCH, all[1].x.fault);
     T_EQ(0, all[1].x.fault_rank);
     T_EQ(7, all[1].x.theirs.count);
     T(out[1][0] == -1); /* nothing was received into the caller's memory */
@@ -365,7 +365,7 @@ TEST(a_receiver_that_has_read_may_be_a_call_ahead) {
     cdp__exec_begin(&all[1].x, &t, false);
     for (int i = 0; i < 10 && all[1].x.running; ++i)
         cdp__exec_poll(&all[1].x);
-    T(cdp__exec_overhear(&all[0].x, 0));
+    T(cdp__exec_check_receiver(&all[0].x, 0));
     T_EQ(CDP__FAULT_NONE, all[0].x.fault);
     T(run_all(2));
     t = task_of(0, 2, CDP__TREE, 2, out[0], out[0], 4, 1);
@@ -387,8 +387,8 @@ TEST(a_receiver_that_has_not_read_is_overheard) {
     t = task_of(1, 2, CDP__TREE, 1, in[1], in[1], 4, 1);
     cdp__exec_begin(&all[1].x, &t, false);
     cdp__exec_poll(&all[1].x);
-    T(cdp__exec_overhear(&all[0].x, 0));
-    T_EQ(CDP__FAULT_ODD, all[0].x.fault);
+    T(cdp__exec_check_receiver(&all[0].x, 0));
+    T_EQ(CDP__FAULT_MISMATCH, all[0].x.fault);
     T_EQ(4, all[0].x.theirs.count);
     close_all(2);
 }

@@ -10,7 +10,7 @@ typedef struct side { /* one rank */
     cdp__failure f;
     cdp__failure_edge edges[EDGES];
     cdp__failure_waiter waiters[EDGES];
-    cdp__failure_will wills[EDGES];
+    cdp__failure_report wills[EDGES];
     cdp__failure_domain world;
 } side;
 
@@ -18,10 +18,10 @@ static void side_make(side *s, uint32_t rank, uint32_t world_size) {
     memset(s, 0, sizeof *s);
     s->f.rank = rank;
     s->f.world_size = world_size;
-    s->f.edge_room = s->f.waiter_room = s->f.will_room = EDGES;
+    s->f.edge_room = s->f.waiter_room = s->f.report_room = EDGES;
     s->f.edges = s->edges;
     s->f.waiters = s->waiters;
-    s->f.wills = s->wills;
+    s->f.reports = s->wills;
     s->world.channel = 1;
 }
 
@@ -34,15 +34,15 @@ static cdp__failure_event event_of(cdp__failure_event_type type, side *s) {
     return v;
 }
 
-static cdp__place place_at(uint64_t channel, uint64_t seq) {
-    cdp__place at;
+static cdp__position place_at(uint64_t channel, uint64_t seq) {
+    cdp__position at;
     memset(&at, 0, sizeof at);
     at.channel = channel;
     at.seq = seq;
     return at;
 }
 
-static cdp__failure_record record_of(cdp_status status, int32_t peer, cdp__place at) {
+static cdp__failure_record record_of(cdp_status status, int32_t peer, cdp__position at) {
     cdp__failure_record r;
     memset(&r, 0, sizeof r);
     r.status = status;
@@ -60,13 +60,13 @@ TEST(a_rank_that_could_not_start_ends_no_chain) {
     cdp__failure_event v;
     side s;
     side_make(&s, 3, 4);
-    v = event_of(CDP__FAILURE_SEEN, &s);
+    v = event_of(CDP__FAILURE_OBSERVED, &s);
     v.record = &lost;
     T_EQ(0, cdp__failure_step(&s.f, &v));
     cdp__failure_plain(&said, CDP_ERR_TIMEOUT, 0, 3, "still waiting for rank 3");
-    v = event_of(CDP__FAILURE_TOLD, &s);
+    v = event_of(CDP__FAILURE_REPORTED, &s);
     v.record = &said;
-    T_EQ(CDP__FAILURE_REPORT, cdp__failure_step(&s.f, &v));
+    T_EQ(CDP__FAILURE_PUBLISH, cdp__failure_step(&s.f, &v));
     T_EQ(3, s.world.record.end.named);
     T_EQ(0, s.world.record.corrections);
 }
@@ -74,7 +74,7 @@ TEST(a_rank_that_could_not_start_ends_no_chain) {
 /* What rank `rank` answers when it is told that `target`, which does not answer, waits for rank 0
    to finish starting. */
 static cdp__endpoint guessed(uint32_t rank, uint32_t target, bool passed) {
-    const cdp__place at = place_at(1, 1);
+    const cdp__position at = place_at(1, 1);
     cdp__failure_event v;
     side s;
     side_make(&s, rank, 5);
@@ -117,7 +117,7 @@ TEST(a_loss_behind_a_late_message_is_named) {
     cdp__failure_event v;
     side s;
     side_make(&s, 0, 3);
-    v = event_of(CDP__FAILURE_SEEN, &s);
+    v = event_of(CDP__FAILURE_OBSERVED, &s);
     v.record = &late;
     T_EQ(0, cdp__failure_step(&s.f, &v));
     v.record = &lost; /* it still waits for rank 1: the timeout stays */
@@ -127,13 +127,13 @@ TEST(a_loss_behind_a_late_message_is_named) {
     v.at = place_at(1, 1);
     v.at.round = 1;
     (void)cdp__failure_step(&s.f, &v);
-    v = event_of(CDP__FAILURE_SEEN, &s);
+    v = event_of(CDP__FAILURE_OBSERVED, &s);
     v.record = &lost;
     T_EQ(0, cdp__failure_step(&s.f, &v));
     T_EQ(CDP_ERR_PEER_LOST, s.world.record.status);
     v = event_of(CDP__FAILURE_TIMER, &s);
     v.time_ns = s.world.due_ns;
-    T_EQ(CDP__FAILURE_REPORT, cdp__failure_step(&s.f, &v));
+    T_EQ(CDP__FAILURE_PUBLISH, cdp__failure_step(&s.f, &v));
     T_EQ(2, s.world.record.end.named);
 }
 
@@ -142,7 +142,7 @@ static void late_for_rank_1(side *s, cdp__failure_record *late) {
     cdp__failure_event v;
     side_make(s, 0, 4);
     *late = record_of(CDP_ERR_TIMEOUT, 1, place_at(1, 1));
-    v = event_of(CDP__FAILURE_SEEN, s);
+    v = event_of(CDP__FAILURE_OBSERVED, s);
     v.record = late;
     T_EQ(0, cdp__failure_step(&s->f, &v));
     T_EQ(CDP__FAILURE_SETTLING, s->world.state);
@@ -187,7 +187,7 @@ TEST(the_first_silent_rank_stays_to_blame) {
     looks(&s, 1000);
     answers(&s, 3, CDP__WHY_SILENT);
     looks(&s, s.world.due_ns);
-    T_EQ(CDP__FAILURE_TELLING, s.world.state);
+    T_EQ(CDP__FAILURE_REPORTING, s.world.state);
     T_EQ(2, s.world.record.end.named);
     /* but a rank that answers after all is not to blame */
     late_for_rank_1(&s, &late);
@@ -211,7 +211,7 @@ TEST(the_wait_behind_the_late_one_is_not_blamed) {
         waits_again(&s);
         if (looked) looks(&s, 1001); /* while there is time to ask */
         looks(&s, s.world.due_ns);
-        T_EQ(CDP__FAILURE_TELLING, s.world.state);
+        T_EQ(CDP__FAILURE_REPORTING, s.world.state);
         T_EQ(2, s.world.record.end.named);
     }
 }
@@ -236,7 +236,7 @@ TEST(the_wait_behind_an_unexplained_one_is_asked_about) {
 /* Rank `from` failed in a group of its own, for rank `named`. */
 static void leaves_will(side *s, uint32_t from, int32_t named, uint64_t time_ns) {
     cdp__failure_record r = record_of(CDP_ERR_PEER_LOST, named, place_at(9, 1));
-    cdp__failure_event v = event_of(CDP__FAILURE_TOLD, NULL);
+    cdp__failure_event v = event_of(CDP__FAILURE_REPORTED, NULL);
     r.observer = (int32_t)from;
     v.from = from;
     v.record = &r;
@@ -252,13 +252,13 @@ TEST(of_all_who_are_gone_the_first_is_asked) {
     side s;
     side_make(&s, 0, 5);
     lost.end.named = 2;
-    v = event_of(CDP__FAILURE_SEEN, &s);
+    v = event_of(CDP__FAILURE_OBSERVED, &s);
     v.record = &lost;
     T_EQ(0, cdp__failure_step(&s.f, &v));
     leaves_will(&s, 1, 4, 1001);
     leaves_will(&s, 2, 3, 1002);
     looks(&s, s.world.due_ns);
-    T_EQ(CDP__FAILURE_TELLING, s.world.state);
+    T_EQ(CDP__FAILURE_REPORTING, s.world.state);
     T_EQ(3, s.world.record.end.named);
 }
 
@@ -270,7 +270,7 @@ TEST(a_recent_will_explains_two_losses) {
     side s;
     side_make(&s, 3, 5);
     leaves_will(&s, 2, 4, 999);
-    v = event_of(CDP__FAILURE_SEEN, &s);
+    v = event_of(CDP__FAILURE_OBSERVED, &s);
     v.record = &lost;
     T_EQ(0, cdp__failure_step(&s.f, &v));
     v = event_of(CDP__FAILURE_STARTING, &s);
@@ -280,7 +280,7 @@ TEST(a_recent_will_explains_two_losses) {
     T_EQ(0, cdp__failure_step(&s.f, &v));
     T_EQ(CDP__WHY_FIRST, s.world.record.end.why);
     looks(&s, s.world.due_ns);
-    T_EQ(CDP__FAILURE_TELLING, s.world.state);
+    T_EQ(CDP__FAILURE_REPORTING, s.world.state);
     T_EQ(4, s.world.record.end.named);
 }
 
@@ -295,19 +295,19 @@ TEST(what_came_before_a_failure_does_not_outlast_it) {
         side s;
         side_make(&s, 3, 5);
         failed.observer = 2;
-        v = event_of(CDP__FAILURE_TOLD, NULL);
+        v = event_of(CDP__FAILURE_REPORTED, NULL);
         v.record = &failed;
         v.from = 2;
         (void)cdp__failure_step(&s.f, &v);
-        v = event_of(CDP__FAILURE_GOES_ON, NULL);
+        v = event_of(CDP__FAILURE_CONTINUED, NULL);
         v.from = 2;
         v.begun_ns = k == 1 ? 1000 * CDP__MS : 2000;
         (void)cdp__failure_step(&s.f, &v);
         lost = record_of(CDP_ERR_PEER_LOST, 2, place_at(1, 2));
-        v = event_of(CDP__FAILURE_SEEN, &s);
+        v = event_of(CDP__FAILURE_OBSERVED, &s);
         v.record = &lost;
         if (k == 2) v.time_ns = 1000 * CDP__MS;
-        T_EQ(late ? 0 : CDP__FAILURE_REPORT, cdp__failure_step(&s.f, &v));
+        T_EQ(late ? 0 : CDP__FAILURE_PUBLISH, cdp__failure_step(&s.f, &v));
         T_EQ(late ? CDP_ERR_PEER_LOST : CDP_ERR_NOMEM, s.world.record.status);
     }
 }

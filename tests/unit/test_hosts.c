@@ -135,13 +135,13 @@ static void sub_groups(uint32_t rank, cdp_group *w) { /* 0 1 0 1 2 0 */
     }
     if (rank == 0 || rank == 5 || rank == 2) {
         T(cdp_group_new(w, together, 3, &g) == CDP_OK);
-        T(g && g->is == (w->w->transport.remote.map ? CDP__NEAR | CDP__SHARED : CDP__NEAR)
+        T(g && g->is == (w->w->transport.remote.map ? CDP__SAME_HOST | CDP__SHARED : CDP__SAME_HOST)
             && !g->hosts.ranks);
         cdp_group_destroy(g);
     }
     if (rank < 4) {
         T(cdp_group_new(w, two, 4, &g) == CDP_OK);
-        T(g && g->is == (CDP__HOSTS | CDP__EVEN) && g->hosts.count == 2);
+        T(g && g->is == (CDP__HOSTS | CDP__UNIFORM) && g->hosts.count == 2);
         memset(&c, 0, sizeof c);
         c.g = g;
         if (g)

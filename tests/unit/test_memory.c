@@ -74,7 +74,7 @@ static void side_run(side *d, bool maker) {
             cdp_os_default()->net.wake_clear(NULL, d->bell);
             ++d->slept;
         }
-        cdp__shared_rise(d->s);
+        cdp__shared_awake(d->s);
     }
 }
 

@@ -1,7 +1,7 @@
 /* The parts of cdp_tcp.h that need no second process: the handshake, the environment, arguments;
    and whole groups whose ranks are threads of this program, connected by real sockets. */
 #define CDP_IMPLEMENTATION
-#define CDP__VIGIL_MS 50u /* so that the silence of a machine is noticed soon */
+#define CDP__UNANSWERED_MS 50u /* so that the silence of a machine is noticed soon */
 #define CDP__SILENCE_MS 30000u
 #define CDP__BLOCK_BYTES 1000u /* so that short streams take all of several connections */
 #include "cdp_tcp.h"

@@ -98,7 +98,7 @@ TEST(what_is_told_first_is_passed_on_once) {
     world_end(&w, g);
 }
 
-/* A link that takes nothing keeps the caller's memory for CDP__TELL_MS, and no longer. */
+/* A link that takes nothing keeps the caller's memory for CDP__REPORT_MS, and no longer. */
 TEST(telling_ends_in_time) {
     static int32_t big[100000];
     wire w;
@@ -109,7 +109,7 @@ TEST(telling_ends_in_time) {
     happens(g);
     cdp_group_abort(g, "for a test");
     happens(g);
-    later(&w, g, CDP__TELL_MS * MS - 1);
+    later(&w, g, CDP__REPORT_MS * MS - 1);
     T_EQ(CDP_PENDING, cdp_work_test(work));
     later(&w, g, 1);
     T_EQ(CDP_ERR_ABORTED, cdp_work_test(work));
@@ -151,7 +151,7 @@ TEST(who_connects_in_time_is_told) {
         w.room = 0;
         OK(cdp_send_async(g, &x, 1, CDP_DTYPE_I32, 1, 0, &work));
         cdp_group_abort(g, "for a test");
-        later(&w, g, late ? CDP__TELL_MS * MS : 20 * MS);
+        later(&w, g, late ? CDP__REPORT_MS * MS : 20 * MS);
         w.room = UINT64_MAX;
         w.linked[2] = true;
         happens(g);
@@ -190,7 +190,7 @@ TEST(others_get_a_last_will_once) {
 TEST(a_failure_of_a_group_that_is_not_open_is_a_last_will) {
     static const uint32_t pair[2] = {0, 1};
     for (uint32_t early = 0; early < 2; ++early) {
-        const cdp__failure_will *will;
+        const cdp__failure_report *will;
         uint64_t channel = 0x1234567;
         wire w;
         cdp_group *g = world_with_clock(&w, true), *sub = NULL;
@@ -203,7 +203,7 @@ TEST(a_failure_of_a_group_that_is_not_open_is_a_last_will) {
         is_told(&w, 1, channel, 2);
         T(cdp__port_pump(g->w, 1, NULL) >= 0);
         T_EQ(CDP_OK, cdp_poll(g, 0));
-        will = cdp__failure_find_will(&g->w->failure, 1);
+        will = cdp__failure_find_report(&g->w->failure, 1);
         if (T(will != NULL)) T_EQ(2, will->record.end.named);
         world_end(&w, g);
     }

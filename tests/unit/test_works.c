@@ -2036,10 +2036,10 @@ static void one_has_died(uint32_t rank, cdp_group *w) {
     if (rank == 0) {
         OK(cdp_recv_any(w, &x, 1, CDP_DTYPE_I32, CDP_ANY_RANK, 3, &got));
         cdp__enter(w);
-        const uint32_t gone = w->gone;
+        const uint32_t gone = w->first_gone;
         const bool lost = w->peers[1].lost, left = w->streams[2].left;
         w->streams[2].left = w->peers[1].lost = true;
-        w->gone = 2;
+        w->first_gone = 2;
         T_EQ(1, cdp__any_fewest(w, 3));
         w->peers[1].lost = false;
         w->streams[1].left = true; /* this one left, too: the other one sent less */
@@ -2047,7 +2047,7 @@ static void one_has_died(uint32_t rank, cdp_group *w) {
         w->streams[1].left = false;
         w->streams[2].left = left;
         w->peers[1].lost = lost;
-        w->gone = gone;
+        w->first_gone = gone;
         cdp__leave(w);
     } else if (rank == 1) {
         OK(cdp_send(w, &x, 1, CDP_DTYPE_I32, 0, 3));

@@ -1,9 +1,9 @@
-/* group/drive.h - which thread makes progress
+/* group/progress.h - which thread makes progress
 
    Knows: the world's lock, its threads, its groups. Promises: at most one thread sleeps in
    transport.wait, and work in flight always has a thread that makes progress. */
-#ifndef CDP_SRC_GROUP_DRIVE_H
-#define CDP_SRC_GROUP_DRIVE_H
+#ifndef CDP_SRC_GROUP_PROGRESS_H
+#define CDP_SRC_GROUP_PROGRESS_H
 
 #include "../base/config.h"
 #include "../base/status_api.h"
@@ -18,9 +18,9 @@
 #include "../message/port.h"
 #include "state.h"
 #include "../failure/waits.h"
-#include "../failure/failing.h"
+#include "../failure/spread.h"
 #include "running.h"
-#include "pending.h"
+#include "deferred.h"
 
 /* A thread that waits for a work makes progress itself, so that a synchronous operation needs no
    hand-over between threads. The progress thread stands by while callers come and go. It takes
@@ -31,7 +31,7 @@
 #define CDP__YIELDS 4u      /* times spin_us: how long other threads may run before sleeping */
 #define CDP__YIELD_LONG_NS 300000u
 /* polls of the awaited operation for each poll of all sockets and of the clock */
-#define CDP__LOOKS 8u
+#define CDP__FAST_POLLS 8u
 /* The thread that starts an operation polls so often: copies the input, sends the first bytes. */
 #define CDP__FIRST_MOVES 3u
 
@@ -89,7 +89,7 @@ CDP__PRIVATE cdp__advance cdp__world_poll(cdp__world *m) {
     cdp_group **at = &m->active;
     m->stored_seen = m->stored;
     m->cut = false;
-    if (m->deferred) cdp__world_deferred(m);
+    if (m->control_queued) cdp__world_send_queued(m);
     while (*at) {
         cdp_group *g = *at;
         const cdp__advance p = cdp__group_poll(g);
@@ -110,7 +110,7 @@ CDP__PRIVATE cdp__advance cdp__world_poll(cdp__world *m) {
         break;
     }
     if (m->pending) {
-        const cdp__advance p = cdp__pends_poll(m);
+        const cdp__advance p = cdp__deferred_poll(m);
         if (p > most) most = p;
     }
     if (m->channels && !m->fast_poll) {
@@ -128,7 +128,7 @@ CDP__PRIVATE void cdp__progress_poll(cdp__world *m) {
 
 CDP__PRIVATE uint64_t cdp__world_deadline(const cdp__world *m) {
     const cdp_group *g;
-    uint64_t at = m->pending ? cdp__pends_deadline(m) : CDP__NEVER;
+    uint64_t at = m->pending ? cdp__deferred_deadline(m) : CDP__NEVER;
     for (g = m->active; g; g = g->next_active)
         at = cdp__min(at, cdp__group_deadline(g));
     if (m->channels) at = cdp__min(at, m->channels_deadline(m));
@@ -143,8 +143,8 @@ CDP__PRIVATE void cdp__world_wait_failed(cdp__world *m) {
     cdp_group *g;
     if (news) e.status = CDP_ERR_PEER_LOST; /* the cause is settled first */
     /* records of peers may tell more than that of one lost rank */
-    if (news) cdp__world_listen(m);
-    if (news && cdp__world_told_first(m)) return;
+    if (news) cdp__world_read_all(m);
+    if (news && cdp__world_adopt_first(m)) return;
     for (g = m->groups; g; g = g->next)
         if (!news || g->channel == CDP__WORLD_CHANNEL) cdp__group_fail(g, &e, false);
 }
@@ -157,10 +157,10 @@ CDP__PRIVATE void cdp__world_wait(cdp__world *m, cdp_lock *lock, uint64_t deadli
 }
 
 /* At the beginning of a poll with a budget: lets the transport report what has arrived. */
-CDP__PRIVATE void cdp__world_look(cdp__world *m, uint64_t until_ns) {
+CDP__PRIVATE void cdp__world_poll_transport(cdp__world *m, uint64_t until_ns) {
     if (m->sleeping) return;
     m->poll_until_ns = CDP__BUDGETS ? cdp__max(until_ns, 1) : 0;
-    cdp__poll_hears(m);
+    cdp__poll_extend(m);
     cdp__world_wait(m, NULL, 0);
     m->poll_until_ns = 0;
 }
@@ -204,7 +204,7 @@ CDP__PRIVATE bool cdp__progress_spin(cdp__world *m, const cdp_group_desc *desc, 
             || now >= until_ns + CDP__YIELDS * desc->spin_us * 1000ull))
         return false;
     /* the caller polls the awaited operation; this polls all sockets */
-    if (++*looks % (out_of_luck ? CDP__LOOKS : 1) == 0) cdp__world_wait(m, NULL, 0);
+    if (++*looks % (out_of_luck ? CDP__FAST_POLLS : 1) == 0) cdp__world_wait(m, NULL, 0);
     if (!out_of_luck) {
         ++*spun;
         return true;
@@ -227,21 +227,21 @@ typedef struct cdp__progress {
     cdp__advance polled; /* the result of the last poll */
     bool first;          /* no full poll of this round was made yet */
     uint32_t fast_left;  /* fast polls of this round */
-    uint32_t looks, spun;
+    uint32_t polls, spun;
     uint64_t completed; /* g->completed after the last pause */
     uint64_t spin_until_ns;
 } cdp__progress;
 
 CDP__PRIVATE void cdp__progress_round(cdp__progress *t) {
     const cdp__world *m = t->g->w;
-    t->fast_left = t->fast && !m->sleeping && !m->pending ? CDP__LOOKS : 0;
+    t->fast_left = t->fast && !m->sleeping && !m->pending ? CDP__FAST_POLLS : 0;
     t->first = true;
 }
 
 /* Begins to wait until operation `seq` of g is done, the group has failed and told its peers, or
    the deadline. The thread that waits then polls:
 
-       while (cdp__progress_goes_on(&t))
+       while (cdp__progress_next(&t))
            t.polled = cdp__world_poll(g->w); */
 CDP__PRIVATE void cdp__progress_begin(
     cdp__progress *t, cdp_group *g, uint64_t seq, uint64_t deadline_ns, bool budget) {
@@ -265,7 +265,7 @@ CDP__PRIVATE void cdp__progress_pause(cdp__progress *t, uint64_t now) {
     cdp__world *m = t->g->w;
     if (t->g->completed != t->completed || !t->spin_until_ns)
         t->spin_until_ns = now + t->g->desc.spin_us * 1000ull;
-    if (!cdp__progress_spin(m, &t->g->desc, now, t->spin_until_ns, &t->looks, &t->spun)) {
+    if (!cdp__progress_spin(m, &t->g->desc, now, t->spin_until_ns, &t->polls, &t->spun)) {
         if (t->spun && m->spin_luck > -8) --m->spin_luck;
         t->spun = 0;
         if (t->budget)
@@ -319,8 +319,8 @@ CDP__PRIVATE void cdp__progress_end(const cdp__progress *t) {
 }
 
 /* True: the thread polls next. False: the wait has ended. */
-CDP__PRIVATE bool cdp__progress_goes_on(cdp__progress *t) {
-    const bool pending = cdp__work_look(t->g, t->seq) == CDP_PENDING;
+CDP__PRIVATE bool cdp__progress_next(cdp__progress *t) {
+    const bool pending = cdp__work_status(t->g, t->seq) == CDP_PENDING;
     if (pending && t->fast_left) {
         --t->fast_left;
         t->g->w->fast_poll = true;
@@ -335,7 +335,7 @@ CDP__PRIVATE CDP__ONE_COPY void cdp__progress_until(
     cdp_group *g, uint64_t seq, uint64_t deadline_ns, bool budget) {
     cdp__progress t;
     cdp__progress_begin(&t, g, seq, deadline_ns, budget);
-    while (cdp__progress_goes_on(&t))
+    while (cdp__progress_next(&t))
         t.polled = cdp__world_poll(g->w);
 }
 
@@ -362,4 +362,4 @@ CDP__PRIVATE void cdp__progress_thread(void *arg) {
     cdp_lock_release(&m->lock);
 }
 
-#endif /* CDP_SRC_GROUP_DRIVE_H */
+#endif /* CDP_SRC_GROUP_PROGRESS_H */

@@ -1,10 +1,10 @@
-/* failure/telling.h - reports a failure to the peers
+/* failure/report.h - reports a failure to the peers
 
    Knows: groups that have failed, and their streams. Promises: every peer that can be reached in
    time receives the record, after any half-sent message; messages of peers are read until then,
    so that no reset overtakes the record. */
-#ifndef CDP_SRC_FAILURE_TELLING_H
-#define CDP_SRC_FAILURE_TELLING_H
+#ifndef CDP_SRC_FAILURE_REPORT_H
+#define CDP_SRC_FAILURE_REPORT_H
 
 #include "../base/config.h"
 #include "../base/status_api.h"
@@ -29,7 +29,7 @@
 /* Breaks the group, and prepares a FAILURE for every peer that it has exchanged messages with. */
 CDP__PRIVATE void cdp__group_publish(cdp_group *g, const cdp__failure_record *r) {
     const uint64_t now = cdp__now(g->os);
-    const uint64_t share_ms = cdp__failure_share_ns(r, CDP__TELL_MS) / CDP__MS;
+    const uint64_t share_ms = cdp__failure_share_ns(r, CDP__REPORT_MS) / CDP__MS;
     uint64_t answer_ms = CDP__ANSWER_MS;
     uint32_t p;
     if (r->status == CDP_ERR_TIMEOUT) answer_ms = cdp__max(answer_ms, share_ms);
@@ -42,11 +42,11 @@ CDP__PRIVATE void cdp__group_publish(cdp_group *g, const cdp__failure_record *r)
            the world */
         peer->used =
             cdp__peer_used(g, p) || cdp__group_linked(g, p) || g->channel != CDP__WORLD_CHANNEL;
-        peer->tell = peer->used;
+        peer->report_due = peer->used;
         g->streams[p].dropping = true;
     }
     g->health = CDP__FAILED;
-    g->settle_ns = now + CDP__TELL_MS * CDP__MS;
+    g->settle_ns = now + CDP__REPORT_MS * CDP__MS;
     g->answer_ns = now + answer_ms * CDP__MS;
     if (g->channel == CDP__WORLD_CHANNEL && g->w->transport.failure.publish)
         g->w->transport.failure.publish(g->w->transport.self, g->cause, g->cause_bytes);
@@ -56,7 +56,7 @@ CDP__PRIVATE void cdp__group_publish(cdp_group *g, const cdp__failure_record *r)
 }
 
 /* Sends the record to ranks outside the group, as this rank's last will: it may leave soon. */
-CDP__PRIVATE void cdp__group_send_will(cdp_group *g) {
+CDP__PRIVATE void cdp__group_report_outside(cdp_group *g) {
     const cdp_transport *t = &g->w->transport;
     cdp__head h;
     uint32_t p;
@@ -78,12 +78,12 @@ CDP__PRIVATE void cdp__group_send_will(cdp_group *g) {
 /* Reads and drops what p still sends, up to its FAILURE. A process that exits with unread data
    resets its connections, and that reset could overtake the FAILURE that it has sent. */
 CDP__PRIVATE void cdp__group_drain(cdp_group *g, uint32_t p) {
-    if (!g->peers[p].heard && cdp__port_pump(g->w, g->streams[p].peer, NULL) < 0)
-        g->peers[p].heard = true;
+    if (!g->peers[p].answered && cdp__port_pump(g->w, g->streams[p].peer, NULL) < 0)
+        g->peers[p].answered = true;
 }
 
 /* While a failure settles: reads from all peers, which may have sent the cause. */
-CDP__PRIVATE void cdp__group_hear(cdp_group *g) {
+CDP__PRIVATE void cdp__group_drain_all(cdp_group *g) {
     uint32_t p;
     for (p = 0; p < g->desc.world_size && g->health == CDP__SETTLING; ++p)
         if (cdp__peer_used(g, p)) cdp__group_drain(g, p);
@@ -134,14 +134,14 @@ CDP__PRIVATE int64_t cdp__flows_finish(cdp_group *g, uint32_t p) {
 }
 
 /* Sends the FAILURE to p. */
-CDP__PRIVATE void cdp__group_tell(cdp_group *g, uint32_t p) {
+CDP__PRIVATE void cdp__group_send_cause(cdp_group *g, uint32_t p) {
     cdp__stream *s = &g->streams[p];
     cdp__head h;
     int64_t r = cdp__group_finish(g, p);
     if (r > 0) r = cdp__flows_finish(g, p);
     if (r < 0) {
-        g->peers[p].heard = true; /* p is lost: there is nothing more to send or to wait for */
-        g->peers[p].tell = false;
+        g->peers[p].answered = true; /* p is lost: there is nothing more to send or to wait for */
+        g->peers[p].report_due = false;
     }
     if (r <= 0) return;
     memset(&h, 0, sizeof h);
@@ -151,22 +151,22 @@ CDP__PRIVATE void cdp__group_tell(cdp_group *g, uint32_t p) {
     h.bytes = g->cause_bytes;
     if (!cdp__control_add(g->w, s->peer, &h, g->cause)) return;
     s->sent += CDP__HEAD_BYTES + h.bytes;
-    g->peers[p].tell = false;
+    g->peers[p].report_due = false;
     (void)cdp__port_flush(g->w, s->peer);
 }
 
 /* True while the FAILURE for p is not sent completely. */
-CDP__PRIVATE bool cdp__group_owes(cdp_group *g, uint32_t p) {
+CDP__PRIVATE bool cdp__group_report_unsent(cdp_group *g, uint32_t p) {
     const uint32_t peer = g->streams[p].peer;
-    if (g->peers[p].tell) return true;
-    return !g->peers[p].heard && !cdp__port_flush(g->w, peer)
+    if (g->peers[p].report_due) return true;
+    return !g->peers[p].answered && !cdp__port_flush(g->w, peer)
         && g->w->ports[peer].control_at != g->w->ports[peer].control_used;
 }
 
 /* The group has failed. True while there is time and a peer has not received the FAILURE, or may
    still answer with its own one (reading it empties the connection, see cdp__group_drain). Peers
    answer at once or never, so answers are awaited for CDP__ANSWER_MS only. */
-CDP__PRIVATE bool cdp__group_telling(cdp_group *g, uint64_t now) {
+CDP__PRIVATE bool cdp__group_reporting(cdp_group *g, uint64_t now) {
     bool more = false;
     uint32_t p;
     if (g->settle_ns == CDP__NEVER) return false;
@@ -176,17 +176,17 @@ CDP__PRIVATE bool cdp__group_telling(cdp_group *g, uint64_t now) {
         cdp__peer *peer = &g->peers[p];
         /* connected only now */
         if (p != g->desc.rank && !peer->used && cdp__group_linked(g, p))
-            peer->used = peer->tell = true;
+            peer->used = peer->report_due = true;
         if (peer->used) cdp__group_drain(g, p);
     }
     /* a second loop, because a record that was just read may correct the one to be sent */
     for (p = 0; p < g->desc.world_size && now < g->settle_ns; ++p) {
         const cdp__peer *peer = &g->peers[p];
         if (!peer->used) continue;
-        if (peer->tell) cdp__group_tell(g, p);
-        if (cdp__group_owes(g, p) || (!peer->heard && now < g->answer_ns)) more = true;
+        if (peer->report_due) cdp__group_send_cause(g, p);
+        if (cdp__group_report_unsent(g, p) || (!peer->answered && now < g->answer_ns)) more = true;
     }
     return more;
 }
 
-#endif /* CDP_SRC_FAILURE_TELLING_H */
+#endif /* CDP_SRC_FAILURE_REPORT_H */

@@ -1,10 +1,10 @@
-/* failure/failing.h - how a failure becomes an error on all ranks
+/* failure/spread.h - how a failure becomes an error on all ranks
 
    Knows: groups, streams. Promises: local failures become events of >>failure/blame, and its
    decisions become errors and messages; every failed group reports its cause within a bounded
    time. This section decides nothing itself. */
-#ifndef CDP_SRC_FAILURE_FAILING_H
-#define CDP_SRC_FAILURE_FAILING_H
+#ifndef CDP_SRC_FAILURE_SPREAD_H
+#define CDP_SRC_FAILURE_SPREAD_H
 
 #include "../base/config.h"
 #include "../base/status_api.h"
@@ -25,7 +25,7 @@
 #include "../group/state.h"
 #include "../group/records.h"
 #include "waits.h"
-#include "telling.h"
+#include "report.h"
 
 /* Makes a record of what this rank saw; `e` has status, peer, errno and a text without a prefix. */
 CDP__PRIVATE void cdp__record_make(const cdp_group *g, cdp__failure_record *r, const cdp_error *e) {
@@ -65,12 +65,12 @@ CDP__PRIVATE CDP__COLD void cdp__domain_step(cdp__world *w, cdp_group *top,
     v.from = from;
     v.record = r;
     v.sure = sure;
-    if (type == CDP__FAILURE_TOLD) {
+    if (type == CDP__FAILURE_REPORTED) {
         v.passed = cdp__world_passed(w, r->end.last.waiter, &r->end.last.at);
         if (top && cdp__past_at(top, r->call.seq)->call.seq == r->call.seq)
             v.own = cdp__fingerprint_of(&cdp__past_at(top, r->call.seq)->call);
     }
-    if (cdp__failure_step(&w->failure, &v) & CDP__FAILURE_REPORT) {
+    if (cdp__failure_step(&w->failure, &v) & CDP__FAILURE_PUBLISH) {
         const cdp__failure_record *cause = &top->domain.record;
         const bool here = cause->observer == (int32_t)w->rank;
         const char *file = top->error.file;
@@ -82,12 +82,12 @@ CDP__PRIVATE CDP__COLD void cdp__domain_step(cdp__world *w, cdp_group *top,
             x->error.line = here ? line : 0;
             cdp__group_publish(x, cause);
         }
-        if (!again && top->channel != CDP__WORLD_CHANNEL) cdp__group_send_will(top);
+        if (!again && top->channel != CDP__WORLD_CHANNEL) cdp__group_report_outside(top);
     }
     cdp__world_answer(w);
 }
 
-CDP__PRIVATE bool cdp__world_told_first(cdp__world *w);
+CDP__PRIVATE bool cdp__world_adopt_first(cdp__world *w);
 
 /* A lost rank may have left because of an earlier failure. So this rank offers its record to the
    transport: if that becomes the first record, no rank knows an earlier failure. */
@@ -104,7 +104,7 @@ CDP__PRIVATE void cdp__group_offer(cdp_group *g) {
 /* Reports a failure of g that this rank saw to the group that settles it (g or its parent).
    `late`: a deadline of g has passed. Only such a failure is undone if the late operation
    completes; a timeout that a callback of the program returns is not. */
-CDP__PRIVATE CDP__COLD void cdp__group_see(
+CDP__PRIVATE CDP__COLD void cdp__group_observe(
     cdp_group *g, const cdp__failure_record *r, const cdp_error *e, bool late) {
     cdp_group *top = cdp__group_top(g);
     /* a failure that needs no settling overrides one that is being settled */
@@ -121,12 +121,12 @@ CDP__PRIVATE CDP__COLD void cdp__group_see(
        that must not undo this failure. */
     if (stops && top->domain.state == CDP__FAILURE_SETTLING) top->health = CDP__SETTLING;
     if (top->domain.state > most) return;
-    if (top->channel == CDP__WORLD_CHANNEL && cdp__world_told_first(g->w)) return;
+    if (top->channel == CDP__WORLD_CHANNEL && cdp__world_adopt_first(g->w)) return;
     if (stops) top->health = CDP__SETTLING;
     top->error.file = e->file;
     top->error.line = e->line;
     cdp__group_activate(top);
-    cdp__domain_step(g->w, top, CDP__FAILURE_SEEN, g->w->rank, r, false);
+    cdp__domain_step(g->w, top, CDP__FAILURE_OBSERVED, g->w->rank, r, false);
     cdp__group_offer(top);
 }
 
@@ -135,7 +135,7 @@ CDP__PRIVATE void cdp__group_fail(cdp_group *g, const cdp_error *e, bool late) {
     cdp__failure_record r;
     cdp__record_make(g, &r, e);
     if (x->running) cdp__record_call(&r, &x->task.call, x->round, x->rounds);
-    cdp__group_see(g, &r, e, late);
+    cdp__group_observe(g, &r, e, late);
 }
 
 CDP__PRIVATE void cdp__group_fail_last(cdp_group *g) {
@@ -155,7 +155,7 @@ CDP__PRIVATE void cdp__group_break_for(cdp_group *g, const cdp_error *e) {
     cdp__record_make(g, &r, e);
     top->error.file = e->file;
     top->error.line = e->line;
-    cdp__domain_step(g->w, top, CDP__FAILURE_SEEN, g->w->rank, &r, false);
+    cdp__domain_step(g->w, top, CDP__FAILURE_OBSERVED, g->w->rank, &r, false);
 }
 
 /* The deadline of a call passed while transfer `t` was awaited. */
@@ -175,23 +175,23 @@ CDP__PRIVATE void cdp__group_late(
     r.expected = t->bytes;
     r.sending = !t->receive;
     r.text[0] = 0; /* the text is made from the fields above */
-    cdp__group_see(g, &r, &e, true);
+    cdp__group_observe(g, &r, &e, true);
 }
 
 /* Handles a failure record of rank `from` of the world, of a group of this rank or another one. */
-CDP__PRIVATE void cdp__world_told(cdp__world *w, uint32_t from, const cdp__failure_record *r) {
+CDP__PRIVATE void cdp__world_on_report(cdp__world *w, uint32_t from, const cdp__failure_record *r) {
     cdp_group *g = cdp__group_of_channel(w, r->domain);
     if (g && cdp__group_parent(g)) g = NULL; /* records are of groups that settle failures */
     if (g) cdp__group_activate(g);
-    cdp__domain_step(w, g, CDP__FAILURE_TOLD, from, r, false);
+    cdp__domain_step(w, g, CDP__FAILURE_REPORTED, from, r, false);
 }
 
 /* Result of reading the first failure record of all ranks, which some transports store. `guess`:
    also accept a record without a group, which the transport only guessed. */
 typedef enum cdp__known_first {
     CDP__FIRST_NONE,
-    CDP__FIRST_NEWS, /* it came from another rank and was handled */
-    CDP__FIRST_OWN   /* this rank's own is the first */
+    CDP__FIRST_OTHER, /* it came from another rank and was handled */
+    CDP__FIRST_OWN    /* this rank's own is the first */
 } cdp__known_first;
 
 CDP__PRIVATE cdp__known_first cdp__world_read_first(cdp__world *w, bool guess) {
@@ -204,16 +204,16 @@ CDP__PRIVATE cdp__known_first cdp__world_read_first(cdp__world *w, bool guess) {
     if (g && g->cause_bytes == bytes && memcmp(g->cause, body, bytes) == 0) return CDP__FIRST_OWN;
     if (!guess && !r.domain) return CDP__FIRST_NONE;
     r.domain = CDP__WORLD_CHANNEL;
-    cdp__world_told(w, (uint32_t)r.observer, &r);
-    return CDP__FIRST_NEWS;
+    cdp__world_on_report(w, (uint32_t)r.observer, &r);
+    return CDP__FIRST_OTHER;
 }
 
-CDP__PRIVATE bool cdp__world_told_first(cdp__world *w) {
-    return cdp__world_read_first(w, false) == CDP__FIRST_NEWS;
+CDP__PRIVATE bool cdp__world_adopt_first(cdp__world *w) {
+    return cdp__world_read_first(w, false) == CDP__FIRST_OTHER;
 }
 
 /* Whether this rank received anything from `peer`, which then has finished starting. */
-CDP__PRIVATE bool cdp__world_heard(const cdp__world *w, uint32_t peer) {
+CDP__PRIVATE bool cdp__world_received_from(const cdp__world *w, uint32_t peer) {
     const cdp__stream *s;
     uint32_t i;
     for (i = 0; i < w->stream_rows; ++i)
@@ -238,7 +238,7 @@ CDP__PRIVATE void cdp__group_ask_starting(cdp_group *g) {
     v.domain = &g->domain;
     if (!lost) peer = cdp__failure_follow(&g->w->failure, e).named;
     if (peer < 0 || peer == (int32_t)g->w->rank) return;
-    if (!lost && cdp__world_heard(g->w, (uint32_t)peer)) return;
+    if (!lost && cdp__world_received_from(g->w, (uint32_t)peer)) return;
     v.from = (uint32_t)peer;
     named = t->failure.starting(
         t->self, (uint32_t)peer, lost, v.time_ns + 2 * CDP__MS >= g->domain.due_ns);
@@ -255,7 +255,7 @@ CDP__PRIVATE CDP__COLD void cdp__group_settle(cdp_group *g) {
     if (g->channel == CDP__WORLD_CHANNEL && lost)
         sure = cdp__world_read_first(g->w, true) == CDP__FIRST_OWN;
     if (g->domain.state != CDP__FAILURE_SETTLING) return;
-    cdp__world_listen(g->w);
+    cdp__world_read_all(g->w);
     cdp__world_answer(g->w);
     if (g->domain.state != CDP__FAILURE_SETTLING) return;
     if (g->channel == CDP__WORLD_CHANNEL || !lost) cdp__group_ask_starting(g);
@@ -274,7 +274,7 @@ CDP__PRIVATE bool cdp__world_decode(cdp__world *w, uint64_t channel, uint32_t pe
         CDP_ASSERT(p < g->desc.world_size);
         g->peers[p].used = true;
         /* after its timeout a peer may still send a correction */
-        g->peers[p].heard = good && r->status != CDP_ERR_TIMEOUT;
+        g->peers[p].answered = good && r->status != CDP_ERR_TIMEOUT;
     }
     if (good || !g) return good;
     cdp__fail_peer(CDP_ERR_PEER_LOST, peer, 0, "rank %u failed and left without saying why", peer);
@@ -308,7 +308,7 @@ CDP__PRIVATE const cdp__head *cdp__group_call_like(const cdp_group *g, const cdp
     return past->seq == theirs->seq ? past : &g->exec.task.call;
 }
 
-CDP__PRIVATE void cdp__group_odd(cdp_group *g, uint32_t p, const cdp__head *theirs) {
+CDP__PRIVATE void cdp__group_fail_mismatch(cdp_group *g, uint32_t p, const cdp__head *theirs) {
     const cdp__head *call = cdp__group_call_like(g, theirs);
     cdp__failure_record r;
     cdp_error e;
@@ -321,7 +321,7 @@ CDP__PRIVATE void cdp__group_odd(cdp_group *g, uint32_t p, const cdp__head *thei
         r.other = cdp__fingerprint_of(theirs);
         r.text[0] = 0;
     }
-    cdp__group_see(g, &r, &e, false);
+    cdp__group_observe(g, &r, &e, false);
 }
 
 /* True if the header belongs to an operation that this rank has begun, and names another call. */
@@ -336,13 +336,13 @@ CDP__PRIVATE void cdp__group_lost(cdp_group *g, uint32_t p) {
     cdp__head h;
     if (e.status == CDP_ERR_PEER_LOST && g->health == CDP__HEALTHY
         && cdp__stream_peek(g->w, &g->streams[p], &h) && cdp__group_differs(g, &h))
-        cdp__group_odd(g, p, &h);
+        cdp__group_fail_mismatch(g, p, &h);
     cdp__group_fail(g, &e, false);
 }
 
 /* Reads from peers that this rank does not wait for: they may have failed, or made another call.
    The world's group calls this only during long waits: its transport reports failures. */
-CDP__PRIVATE bool cdp__group_listen(cdp_group *g) {
+CDP__PRIVATE bool cdp__group_poll_peers(cdp_group *g) {
     uint32_t p;
     for (p = 0; p < g->desc.world_size && g->health == CDP__HEALTHY; ++p) {
         cdp__stream *s = &g->streams[p];
@@ -353,7 +353,7 @@ CDP__PRIVATE bool cdp__group_listen(cdp_group *g) {
         (void)cdp__port_pump(g->w, s->peer, NULL);
         if (g->health != CDP__HEALTHY) return true;
         if (!cdp__stream_peek(g->w, s, &h) || !cdp__group_differs(g, &h)) continue;
-        cdp__group_odd(g, p, &h);
+        cdp__group_fail_mismatch(g, p, &h);
         return true;
     }
     return g->health != CDP__HEALTHY;
@@ -370,14 +370,14 @@ CDP__PRIVATE bool cdp__world_differs(cdp__world *w, uint32_t peer, const cdp__wa
         const cdp__head *own = &cdp__past_at(g, m->calls[i].seq)->call;
         const cdp__head theirs = cdp__fingerprint_head(&m->calls[i]);
         if (own->seq != theirs.seq || cdp__same_call(own, &theirs)) continue;
-        cdp__group_odd(g, p, &theirs);
+        cdp__group_fail_mismatch(g, p, &theirs);
         return true;
     }
     return false;
 }
 
 /* Handles a FAILURE, WAIT or ENDPOINT of rank `peer` of the world. False: it is invalid. */
-CDP__PRIVATE CDP__COLD bool cdp__world_note(cdp__world *w, uint32_t peer, uint8_t type,
+CDP__PRIVATE CDP__COLD bool cdp__world_on_control(cdp__world *w, uint32_t peer, uint8_t type,
     uint64_t channel, const uint8_t *body, uint32_t bytes) {
     cdp__wait_message wait;
     cdp__answer_message answer;
@@ -385,7 +385,7 @@ CDP__PRIVATE CDP__COLD bool cdp__world_note(cdp__world *w, uint32_t peer, uint8_
     cdp__failure_event v;
     if (type == CDP__MESSAGE_FAILURE) {
         if (cdp__world_decode(w, channel, peer, body, bytes, &failure))
-            cdp__world_told(w, peer, &failure);
+            cdp__world_on_report(w, peer, &failure);
         return true;
     }
     memset(&v, 0, sizeof v);
@@ -411,7 +411,7 @@ CDP__PRIVATE CDP__COLD bool cdp__world_note(cdp__world *w, uint32_t peer, uint8_
 }
 
 /* Its peers have been told. Those that have not accepted the record by now do not get it. */
-CDP__PRIVATE void cdp__group_told(cdp_group *g) {
+CDP__PRIVATE void cdp__group_reported(cdp_group *g) {
     if (g->settle_ns == CDP__NEVER) return;
     g->settle_ns = CDP__NEVER;
     cdp__group_dump_failed(g);
@@ -419,4 +419,4 @@ CDP__PRIVATE void cdp__group_told(cdp_group *g) {
         cdp__domain_step(g->w, g, CDP__FAILURE_DELIVERED, g->w->rank, NULL, false);
 }
 
-#endif /* CDP_SRC_FAILURE_FAILING_H */
+#endif /* CDP_SRC_FAILURE_SPREAD_H */

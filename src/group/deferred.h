@@ -1,9 +1,9 @@
-/* group/pending.h - runs works that are not operations
+/* group/deferred.h - runs works that are not operations
 
    Knows: the pool of works of a group, the list of waiting works. Promises: a work stays a plain
    value; nothing is allocated after the pool. */
-#ifndef CDP_SRC_GROUP_PENDING_H
-#define CDP_SRC_GROUP_PENDING_H
+#ifndef CDP_SRC_GROUP_DEFERRED_H
+#define CDP_SRC_GROUP_DEFERRED_H
 
 #include "../base/config.h"
 #include "../base/status_api.h"
@@ -14,11 +14,11 @@
 #include "../base/compiler.h"
 #include "../base/basics.h"
 #include "../base/text.h"
-#include "../message/pend.h"
+#include "../message/deferred.h"
 #include "../message/stream.h"
 #include "state.h"
 #include "../failure/waits.h"
-#include "../failure/failing.h"
+#include "../failure/spread.h"
 #include "running.h"
 
 /* The number of such a work is the index of its pool entry and the entry's use count, so a work
@@ -41,16 +41,17 @@ CDP__PRIVATE cdp_status cdp__must_not_wait(void) {
 
 /* Takes the pool entry that was free longest. NULL: the reason is this thread's last error. Lock
    held. */
-CDP__PRIVATE cdp__pend *cdp__pend_open(cdp_group *g, cdp__pend_kind kind, cdp_work *out) {
+CDP__PRIVATE cdp__deferred *cdp__deferred_open(
+    cdp_group *g, cdp__deferred_kind kind, cdp_work *out) {
     const uint32_t room = g->desc.max_pending;
-    cdp__pend *s;
+    cdp__deferred *s;
     uint32_t i;
-    if (!g->pends) g->pends = (cdp__pend *)cdp__alloc_zero(g->os, room * sizeof *s);
-    if (!g->pends) {
+    if (!g->deferred) g->deferred = (cdp__deferred *)cdp__alloc_zero(g->os, room * sizeof *s);
+    if (!g->deferred) {
         (void)cdp__fail_nomem("the pool of pending works", room * sizeof *s);
         return NULL;
     }
-    for (i = 0; i < room && g->pends[(g->pend_at + i) % room].kind; ++i) {
+    for (i = 0; i < room && g->deferred[(g->deferred_at + i) % room].kind; ++i) {
     }
     if (i == room) {
         (void)cdp__fail(CDP_ERR_STATE,
@@ -59,68 +60,68 @@ CDP__PRIVATE cdp__pend *cdp__pend_open(cdp_group *g, cdp__pend_kind kind, cdp_wo
             room);
         return NULL;
     }
-    g->pend_at = (g->pend_at + i) % room;
-    s = &g->pends[g->pend_at];
+    g->deferred_at = (g->deferred_at + i) % room;
+    s = &g->deferred[g->deferred_at];
     s->kind = kind;
     s->owner = g;
     s->next = NULL;
-    s->look = NULL;
+    s->poll = NULL;
     s->of = NULL;
     s->deadline_ns = CDP__NEVER;
     s->wait_ns = 0;
-    s->told = 0;
+    s->reported_ns = 0;
     s->set = 0;
     memset(&s->after, 0, sizeof s->after);
     out->group = g;
-    out->seq = CDP__PEND_BIT | s->use << 16 | g->pend_at;
-    g->pend_at = (g->pend_at + 1) % room;
+    out->seq = CDP__DEFERRED_BIT | s->use << 16 | g->deferred_at;
+    g->deferred_at = (g->deferred_at + 1) % room;
     return s;
 }
 
-CDP__PRIVATE void cdp__pend_enlist(cdp__pend *s) {
-    cdp__pend **at = &s->owner->w->pending;
+CDP__PRIVATE void cdp__deferred_enlist(cdp__deferred *s) {
+    cdp__deferred **at = &s->owner->w->pending;
     while (*at)
         at = &(*at)->next;
     *at = s;
 }
 
-CDP__PRIVATE CDP__ONE_COPY void cdp__pend_unlist(cdp__pend *s) {
-    cdp__pend **at = &s->owner->w->pending;
+CDP__PRIVATE CDP__ONE_COPY void cdp__deferred_unlist(cdp__deferred *s) {
+    cdp__deferred **at = &s->owner->w->pending;
     while (*at && *at != s)
         at = &(*at)->next;
     if (*at) *at = s->next;
 }
 
 /* The work no longer waits for other ranks. */
-CDP__PRIVATE void cdp__pend_over(cdp__pend *s) {
-    cdp__pend_unlist(s);
-    if (s->told) cdp__wait_over(s->of, s->set, 0, 0);
-    s->told = 0;
+CDP__PRIVATE void cdp__deferred_end_wait(cdp__deferred *s) {
+    cdp__deferred_unlist(s);
+    if (s->reported_ns) cdp__wait_ended(s->of, s->set, 0, 0);
+    s->reported_ns = 0;
 }
 
 /* The work has ended, completed or cancelled: frees its entry. */
-CDP__PRIVATE void cdp__pend_close(cdp__pend *s, bool cancelled) {
+CDP__PRIVATE void cdp__deferred_close(cdp__deferred *s, bool cancelled) {
     s->cancelled = s->cancelled << 1 | (cancelled ? 1u : 0u);
-    s->kind = CDP__PEND_FREE;
+    s->kind = CDP__DEFERRED_FREE;
     ++s->use;
 }
 
 /* Wakes all threads that may wait for what has just changed. */
-CDP__PRIVATE void cdp__world_tell(cdp__world *m) {
+CDP__PRIVATE void cdp__world_wake(cdp__world *m) {
     if (m->cond) m->os->threads.cond_broadcast(m->os->user, m->cond);
     if (m->sleeping) m->transport.wake(m->transport.self);
 }
 
 /* Calls the function of a work that ended with status `st`, without the lock. If the function
    returns an error, the group fails. */
-CDP__PRIVATE void cdp__pend_call(cdp__pend *s, cdp_status st) {
+CDP__PRIVATE void cdp__deferred_call(cdp__deferred *s, cdp_status st) {
     cdp_group *g = s->owner;
     cdp__world *m = g->w;
     /* true if this thread runs a callback of another world, which has polled this one */
     const bool within = *cdp__inside();
     const uint64_t until = m->poll_until_ns; /* of this thread's poll, not of others meanwhile */
     cdp_status answer;
-    cdp__pend_unlist(s);
+    cdp__deferred_unlist(s);
     m->calling = g;
     m->poll_until_ns = 0;
     cdp_lock_release(&m->lock);
@@ -137,9 +138,9 @@ CDP__PRIVATE void cdp__pend_call(cdp__pend *s, cdp_status st) {
                 answer, "a function given to cdp_work_then() returned %s", cdp_status_name(answer));
         if (first) cdp__group_fail_last(g);
     } else if (g->health != CDP__FAILED || st == CDP_OK) {
-        cdp__pend_close(s, st != CDP_OK);
+        cdp__deferred_close(s, st != CDP_OK);
     }
-    cdp__world_tell(m);
+    cdp__world_wake(m);
 }
 
 /* Sets this thread's last error to the reason why a work failed. */
@@ -152,55 +153,56 @@ CDP__PRIVATE cdp_status cdp__work_explain(const cdp_group *g, cdp_status st) {
 }
 
 /* Polls waiting works in the order of the calls. Functions of the program run one at a time. */
-CDP__PRIVATE cdp__advance cdp__pends_poll(cdp__world *m) {
+CDP__PRIVATE cdp__advance cdp__deferred_poll(cdp__world *m) {
     const uint64_t now = m->os->now_ns(m->os->user);
-    cdp__pend *s;
+    cdp__deferred *s;
     ++m->polls;
     for (s = m->pending; s; s = s->next) {
         cdp_status st;
-        if (s->look && s->look(s, now)) return CDP__MOVED; /* the list may have changed */
-        st = s->kind == CDP__PEND_THEN && !m->calling ? cdp__work_look(s->after.group, s->after.seq)
-                                                      : CDP_PENDING;
+        if (s->poll && s->poll(s, now)) return CDP__MOVED; /* the list may have changed */
+        st = s->kind == CDP__DEFERRED_THEN && !m->calling
+            ? cdp__work_status(s->after.group, s->after.seq)
+            : CDP_PENDING;
         if (st == CDP_PENDING) continue;
         if (st != CDP_OK) (void)cdp__work_explain(s->after.group, st);
-        cdp__pend_call(s, st);
+        cdp__deferred_call(s, st);
         return CDP__MOVED;
     }
     return CDP__IDLE;
 }
 
-CDP__PRIVATE uint64_t cdp__pends_deadline(const cdp__world *m) {
-    const cdp__pend *s;
+CDP__PRIVATE uint64_t cdp__deferred_deadline(const cdp__world *m) {
+    const cdp__deferred *s;
     uint64_t at = CDP__NEVER;
     for (s = m->pending; s; s = s->next) {
         /* a late receive goes on until its group has settled the cause */
         if (!s->set || !cdp__group_settling(s->of)) at = cdp__min(at, s->deadline_ns);
-        if (s->look && s->wait_ns) at = cdp__min(at, s->wait_ns);
+        if (s->poll && s->wait_ns) at = cdp__min(at, s->wait_ns);
     }
     return at;
 }
 
 /* The group is being destroyed: calls its waiting functions a last time with an error, and fails
    operations of other groups that were to start after its works. */
-CDP__PRIVATE void cdp__pends_drop(cdp_group *g) {
+CDP__PRIVATE void cdp__deferred_drop(cdp_group *g) {
     cdp__world *m = g->w;
-    cdp__pend *s;
+    cdp__deferred *s;
     cdp_group *x;
     uint32_t i;
     for (s = m->pending; s; s = s ? s->next : m->pending) {
         if (s->owner != g && s->of != g) continue;
-        if (s->kind == CDP__PEND_THEN)
-            cdp__pend_call(
+        if (s->kind == CDP__DEFERRED_THEN)
+            cdp__deferred_call(
                 s, cdp__fail(CDP_ERR_STATE, "the group was destroyed before this work was done"));
         else
-            cdp__pend_over(s);
+            cdp__deferred_end_wait(s);
         s = NULL;
     }
     for (x = m->groups; x; x = x->next)
         for (i = 0; i < x->queue_used; ++i) {
             cdp_work *after = &x->queue[(x->queue_at + i) % x->queue_room].after;
             if (!after->group || cdp__group_top(after->group) != g) continue;
-            if (x != g && x->parent != g && cdp__work_look(after->group, after->seq) != CDP_OK) {
+            if (x != g && x->parent != g && cdp__work_status(after->group, after->seq) != CDP_OK) {
                 cdp__fail(CDP_ERR_STATE,
                     "the group of the work that this one was to follow was destroyed");
                 cdp__group_fail_last(x);
@@ -209,4 +211,4 @@ CDP__PRIVATE void cdp__pends_drop(cdp_group *g) {
         }
 }
 
-#endif /* CDP_SRC_GROUP_PENDING_H */
+#endif /* CDP_SRC_GROUP_DEFERRED_H */
