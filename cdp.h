@@ -1377,10 +1377,10 @@ CDP_API uint32_t cdp_group_records(cdp_group *group, cdp_record *out, uint32_t m
 CDP_API cdp_status cdp_group_dump(cdp_group *group, const char *path);
 
 /* Every setting with its value and where it came from, the table of algorithms, and the link to
-   each rank, as text for a reader. Returns the length, which is below `size`: what does not fit
-   is cut (4 KB and 100 bytes per rank are enough); 0 for no group or one that is gone, see
-   cdp_last_error(). Any thread. */
-CDP_API uint64_t cdp_describe(cdp_group *group, char *out, uint64_t size);
+   each rank, as text for a reader. Writes at most `room` bytes, a zero at the end among them; `text`
+   may be NULL. Returns the length of the whole text without the zero (about 4 KB and 100 bytes per
+   rank); 0 for no group or one that is gone, see cdp_last_error(). Any thread. */
+CDP_API uint64_t cdp_describe(cdp_group *group, char *text, uint64_t room);
 #endif /* CDP_NO_RECORDER */
 
 /* Let communication advance, for programs without a progress thread, until `budget_us` microseconds
@@ -2194,8 +2194,8 @@ typedef enum cdp_trace_format {
     CDP_TRACE_TEXT /* settings and figures, one "name: value" per line, as PyTorch names them */
 } cdp_trace_format;
 
-/* Writes at most `room` bytes to `text`, a terminating zero included; text may be NULL. Returns the
-   bytes that the whole text needs: 1 if there is no step to draw yet, or for NULL. Not inside a
+/* Writes at most `room` bytes, a zero at the end among them; `text` may be NULL. Returns the length
+   of the whole text without the zero; 0 if there is no step to draw yet, or for NULL. Not inside a
    backward pass. */
 CDP_API uint64_t cdp_ddp_trace(
     const cdp_ddp *ddp, cdp_trace_format format, char *text, uint64_t room);
@@ -2710,6 +2710,253 @@ CDP__PRIVATE bool cdp__plain_cas_ptr(void **at, void **expected, void *value) {
         (void *_Atomic *)(at), (void **)(expected), value, order, otherwise)
 #endif
 
+/* ---- >>text/utf8: characters of UTF-8 (pure) ------------------------------------------------- */
+
+/* Knows: code points and their bytes. Promises: any bytes yield characters; reads and writes no
+   byte outside what the caller gives. */
+
+#include <string.h>
+
+/* Returns the next code point of a text that ends at `end`, '?' for each byte that is not valid
+   UTF-8. */
+CDP__PRIVATE uint32_t cdp__utf8_next(const uint8_t **at, const uint8_t *end) {
+    /* by number of continuation bytes: the smallest code point that needs so many */
+    static const uint32_t least[4] = {0, 0x80, 0x800, 0x10000};
+    /* continuation bytes, by the upper five bits of the first byte; 4: not a first byte */
+    static const uint8_t length[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 4, 4, 4,
+        4, 4, 4, 4, 1, 1, 1, 1, 2, 2, 3, 4};
+    const uint8_t *p = *at;
+    const uint32_t more = length[p[0] >> 3];
+    uint32_t i, c = p[0] & (more ? 0x3fu >> more : 0x7fu);
+    *at = p + 1;
+    if (more == 4 || more >= (uint64_t)(end - p)) return '?';
+    for (i = 1; i <= more; ++i) {
+        if ((p[i] & 0xc0) != 0x80) return '?';
+        c = c << 6 | (p[i] & 0x3fu);
+    }
+    if (c < least[more] || c > 0x10ffff || (c >= 0xd800 && c < 0xe000)) return '?';
+    *at = p + more + 1;
+    return c;
+}
+
+/* Writes a code point as 1 to 4 bytes, and returns how many; '?' for what is no character. */
+CDP__PRIVATE uint32_t cdp__utf8_put(uint32_t c, char out[4]) {
+    uint32_t more, i;
+    if (c > 0x10ffff || (c >= 0xd800 && c < 0xe000)) c = '?';
+    if (c < 0x80) {
+        out[0] = (char)c;
+        return 1;
+    }
+    more = c < 0x800 ? 1u : 2u + (c >= 0x10000);
+    for (i = more; i; --i, c >>= 6)
+        out[i] = (char)(0x80 | (c & 0x3f));
+    out[0] = (char)((0xf0u << (3 - more) & 0xff) | c); /* as many ones as bytes, then a zero */
+    return more + 1;
+}
+
+/* Copies a text that another process has written. Control characters, which could upset a
+   terminal, and what is not valid UTF-8 become '?'. Characters that do not fit are left out. */
+CDP__PRIVATE void cdp__text_foreign(char *out, uint64_t size, const void *text, uint64_t bytes) {
+    const uint8_t *at = (const uint8_t *)text, *end = bytes ? at + bytes : at;
+    uint64_t used = 0;
+    while (at != end) {
+        const uint8_t *from = at;
+        const uint32_t c = cdp__utf8_next(&at, end);
+        const uint64_t n = (uint64_t)(at - from);
+        const bool bad = c < 32 || (c >= 127 && c < 160) || c == '?';
+        if (used + (bad ? 1 : n) >= size) break;
+        if (bad)
+            out[used++] = '?';
+        else
+            memcpy(out + used, from, (size_t)n);
+        used += bad ? 0 : n;
+    }
+    out[used] = 0;
+}
+
+/* cdp__text_foreign() for an array of `most` bytes whose text may end before, with a zero. */
+CDP__PRIVATE void cdp__text_foreign_in(char *out, uint64_t size, const char *text, uint64_t most) {
+    uint64_t n = 0;
+    while (n < most && text[n])
+        ++n;
+    cdp__text_foreign(out, size, text, n);
+}
+
+/* ---- >>text/format: text that is built in memory of a given size (pure) ---------------------- */
+
+/* Knows: characters, numbers and formats, so that builds without stdio have every message.
+   Promises: never writes beyond the memory; a text in memory ends with a zero; `used` counts the
+   whole text, also what did not fit. */
+
+#include <stdarg.h>
+#include <string.h>
+
+typedef struct cdp__text {
+    char *at;
+    uint64_t room, used; /* room: in bytes, with the zero at the end; used: without it */
+    /* NULL: what does not fit is counted and left out. Else it is called when the memory is full:
+       takes all `used` bytes away and sets `used` to 0. */
+    void (*flush)(struct cdp__text *t);
+} cdp__text;
+
+/* How many bytes of the text are in memory. */
+CDP__PRIVATE uint64_t cdp__text_kept(const cdp__text *t) {
+    if (t->used < t->room) return t->used;
+    return t->room ? t->room - 1 : 0;
+}
+
+/* Ends the text with a zero; returns its whole length. */
+CDP__PRIVATE uint64_t cdp__text_end(cdp__text *t) {
+    if (t->room) t->at[cdp__text_kept(t)] = 0;
+    return t->used;
+}
+
+/* A text for `room` bytes at `at`, where nothing is written yet. `at` may be NULL: then the text is
+   only counted. */
+CDP__PRIVATE cdp__text cdp__text_of(char *at, uint64_t room) {
+    cdp__text t;
+    t.at = at;
+    t.room = at ? room : 0;
+    t.used = 0;
+    t.flush = NULL;
+    return t;
+}
+
+CDP__PRIVATE void cdp__text_char(cdp__text *t, char c) {
+    if (t->flush && t->used + 1 >= t->room) t->flush(t);
+    if (t->used + 1 < t->room) t->at[t->used] = c;
+    ++t->used;
+}
+
+CDP__PRIVATE void cdp__text_bytes(cdp__text *t, const void *data, uint64_t bytes) {
+    const char *from = (const char *)data;
+    while (bytes) {
+        const uint64_t left = t->used + 1 < t->room ? t->room - 1 - t->used : 0;
+        uint64_t n = left < bytes ? left : bytes;
+        if (n) memcpy(t->at + t->used, from, (size_t)n);
+        if (!t->flush) n = bytes;
+        t->used += n;
+        from += n;
+        bytes -= n;
+        if (bytes) t->flush(t);
+    }
+}
+
+CDP__PRIVATE void cdp__text_number(cdp__text *t, uint64_t v, bool negative, uint32_t base) {
+    char digits[24];
+    uint32_t n = sizeof digits;
+    do {
+        digits[--n] = "0123456789abcdef"[v % base];
+        v /= base;
+    } while (v);
+    if (negative) digits[--n] = '-';
+    cdp__text_bytes(t, digits + n, sizeof digits - n);
+}
+
+/* Formats with %s, %c, %d, %u, %x and %%, and the lengths l, ll and z. An unknown directive ends
+   the text. */
+CDP__PRIVATE CDP__COLD void cdp__text_add_v(cdp__text *t, const char *f, va_list ap) {
+    for (; *f; ++f) {
+        if (*f != '%') {
+            cdp__text_char(t, *f);
+            continue;
+        }
+        uint64_t bytes = sizeof(int);
+        for (++f; *f == 'l' || *f == 'z'; ++f) {
+            bytes = bytes == sizeof(int) && f[1] != 'l' ? sizeof(long) : sizeof(long long);
+            if (*f == 'z') bytes = sizeof(size_t);
+        }
+        if (*f == 's') {
+            const char *s = va_arg(ap, const char *);
+            if (!s) s = "(null)";
+            cdp__text_bytes(t, s, strlen(s));
+        } else if (*f == 'c') {
+            cdp__text_char(t, (char)va_arg(ap, int));
+        } else if (*f == 'd') {
+            const int64_t v =
+                bytes == 8 ? (int64_t)va_arg(ap, long long) : (int64_t)va_arg(ap, int);
+            cdp__text_number(t, v < 0 ? 0 - (uint64_t)v : (uint64_t)v, v < 0, 10);
+        } else if (*f == 'u' || *f == 'x') {
+            const uint64_t v = bytes == 8 ? (uint64_t)va_arg(ap, unsigned long long)
+                                          : (uint64_t)va_arg(ap, unsigned);
+            cdp__text_number(t, v, false, *f == 'u' ? 10 : 16);
+        } else {
+            cdp__text_char(t, '%');
+            if (*f != '%') break;
+        }
+    }
+    (void)cdp__text_end(t);
+}
+
+CDP__PRIVATE CDP__COLD CDP__PRINTF(2, 3) void cdp__text_add(cdp__text *t, const char *f, ...) {
+    va_list ap;
+    va_start(ap, f);
+    cdp__text_add_v(t, f, ap);
+    va_end(ap);
+}
+
+/* Returns the length of the whole text; what does not fit is left out. */
+CDP__PRIVATE CDP__COLD CDP__PRINTF(3, 4) uint64_t
+    cdp__format(char *dst, uint64_t size, const char *f, ...) {
+    cdp__text t = cdp__text_of(dst, size);
+    va_list ap;
+    va_start(ap, f);
+    cdp__text_add_v(&t, f, ap);
+    va_end(ap);
+    return t.used;
+}
+
+/* Writes `v` >= 0 with one decimal. */
+CDP__PRIVATE void cdp__text_tenths(cdp__text *t, double v) {
+    const uint64_t tenths = v > 0 ? (uint64_t)(v * 10 + 0.5) : 0;
+    cdp__text_add(
+        t, "%llu.%llu", (unsigned long long)(tenths / 10), (unsigned long long)(tenths % 10));
+}
+
+/* Writes blanks up to column `column` of a line that began at `line`. */
+CDP__PRIVATE void cdp__text_pad(cdp__text *t, uint64_t line, uint64_t column) {
+    while (t->used - line < column)
+        cdp__text_char(t, ' ');
+}
+
+/* ---- >>text/json_write: texts as strings of JSON (pure) -------------------------------------- */
+
+/* Knows: which characters a string of JSON must not have. Promises: pure ASCII, which readers of
+   any locale accept; bytes that are not UTF-8 become question marks. */
+
+/* Writes one unit of UTF-16 as an escape. */
+CDP__PRIVATE void cdp__json_unit(cdp__text *t, uint32_t unit) {
+    uint32_t shift;
+    cdp__text_bytes(t, "\\u", 2);
+    for (shift = 16; shift; shift -= 4)
+        cdp__text_char(t, "0123456789abcdef"[unit >> (shift - 4) & 15]);
+}
+
+/* Writes a text as the inside of a string, without the quotes. */
+CDP__PRIVATE CDP__COLD void cdp__json_inside(cdp__text *t, const char *text) {
+    const uint8_t *p = (const uint8_t *)text, *const end = p + strlen(text);
+    while (p < end) {
+        const uint32_t c = cdp__utf8_next(&p, end);
+        if (c >= 0x20 && c < 0x7f) {
+            if (c == '"' || c == '\\') cdp__text_char(t, '\\');
+            cdp__text_char(t, (char)c);
+        } else if (c < 0x10000) {
+            cdp__json_unit(t, c);
+        } else {
+            cdp__json_unit(t, 0xd7c0 + (c >> 10));
+            cdp__json_unit(t, 0xdc00 + (c & 0x3ff));
+        }
+    }
+    if (!t->flush) (void)cdp__text_end(t);
+}
+
+CDP__PRIVATE CDP__COLD void cdp__json_string(cdp__text *t, const char *text) {
+    cdp__text_char(t, '"');
+    cdp__json_inside(t, text);
+    cdp__text_char(t, '"');
+    if (!t->flush) (void)cdp__text_end(t);
+}
+
 #endif /* CDP__COMPILER_IMPL_INCLUDED */
 
 #if (defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION)) && !defined(CDP_IMPL_INCLUDED)
@@ -3003,132 +3250,10 @@ CDP__PRIVATE uint64_t cdp__os_date_us(void) {
 }
 #endif
 
-/* ---- >>base/text: text, errors, log ---------------------------------------------------------- */
+/* ---- >>base/text: errors, log ---------------------------------------------------------------- */
 
-/* Knows: text, this thread's last error, loggers. Promises: a text always ends with a zero and
-   never exceeds its memory. */
-
-/* A small formatter of our own, so that builds without stdio have every message. It always ends
-   the text with a zero and truncates what does not fit. */
-typedef struct cdp__text {
-    char *at;
-    uint64_t size, used;
-} cdp__text;
-
-CDP__PRIVATE void cdp__text_char(cdp__text *t, char c) {
-    if (t->used + 1 < t->size) t->at[t->used++] = c;
-}
-
-CDP__PRIVATE void cdp__text_number(cdp__text *t, uint64_t v, bool negative, uint32_t base) {
-    char digits[24];
-    uint32_t n = 0;
-    do {
-        digits[n++] = "0123456789abcdef"[v % base];
-        v /= base;
-    } while (v);
-    if (negative) cdp__text_char(t, '-');
-    while (n)
-        cdp__text_char(t, digits[--n]);
-}
-
-CDP__PRIVATE CDP__COLD void cdp__text_add_v(cdp__text *t, const char *f, va_list ap) {
-    for (; *f; ++f) {
-        if (*f != '%') {
-            cdp__text_char(t, *f);
-            continue;
-        }
-        uint64_t bytes = sizeof(int);
-        for (++f; *f == 'l' || *f == 'z'; ++f) {
-            bytes = bytes == sizeof(int) && f[1] != 'l' ? sizeof(long) : sizeof(long long);
-            if (*f == 'z') bytes = sizeof(size_t);
-        }
-        if (*f == 's') {
-            const char *s = va_arg(ap, const char *);
-            for (s = s ? s : "(null)"; *s; ++s)
-                cdp__text_char(t, *s);
-        } else if (*f == 'c') {
-            cdp__text_char(t, (char)va_arg(ap, int));
-        } else if (*f == 'd') {
-            const int64_t v =
-                bytes == 8 ? (int64_t)va_arg(ap, long long) : (int64_t)va_arg(ap, int);
-            cdp__text_number(t, v < 0 ? 0 - (uint64_t)v : (uint64_t)v, v < 0, 10);
-        } else if (*f == 'u' || *f == 'x') {
-            const uint64_t v = bytes == 8 ? (uint64_t)va_arg(ap, unsigned long long)
-                                          : (uint64_t)va_arg(ap, unsigned);
-            cdp__text_number(t, v, false, *f == 'u' ? 10 : 16);
-        } else {
-            cdp__text_char(t, '%');
-            if (*f != '%') break; /* an unknown or cut directive ends the text */
-        }
-    }
-    if (t->size) t->at[t->used] = 0;
-}
-
-CDP__PRIVATE CDP__COLD CDP__PRINTF(2, 3) void cdp__text_add(cdp__text *t, const char *f, ...) {
-    va_list ap;
-    va_start(ap, f);
-    cdp__text_add_v(t, f, ap);
-    va_end(ap);
-}
-
-CDP__PRIVATE CDP__COLD CDP__PRINTF(3, 4) void cdp__format(
-    char *dst, uint64_t size, const char *f, ...) {
-    cdp__text t = {dst, size, 0};
-    va_list ap;
-    va_start(ap, f);
-    cdp__text_add_v(&t, f, ap);
-    va_end(ap);
-}
-
-/* Returns the next code point of a text that ends at `end`, '?' for each byte that is not valid
-   UTF-8. */
-CDP__PRIVATE uint32_t cdp__utf8_next(const uint8_t **at, const uint8_t *end) {
-    /* by number of continuation bytes: the smallest code point that needs so many */
-    static const uint32_t least[4] = {0, 0x80, 0x800, 0x10000};
-    /* continuation bytes, by the upper five bits of the first byte; 4: not a first byte */
-    static const uint8_t length[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 4, 4, 4,
-        4, 4, 4, 4, 1, 1, 1, 1, 2, 2, 3, 4};
-    const uint8_t *p = *at;
-    const uint32_t more = length[p[0] >> 3];
-    uint32_t i, c = p[0] & (more ? 0x3fu >> more : 0x7fu);
-    *at = p + 1;
-    if (more == 4 || more >= (uint64_t)(end - p)) return '?';
-    for (i = 1; i <= more; ++i) {
-        if ((p[i] & 0xc0) != 0x80) return '?';
-        c = c << 6 | (p[i] & 0x3fu);
-    }
-    if (c < least[more] || c > 0x10ffff || (c >= 0xd800 && c < 0xe000)) return '?';
-    *at = p + more + 1;
-    return c;
-}
-
-/* Copies a text that another process has written. Control characters, which could upset a
-   terminal, and what is not valid UTF-8 become '?'. Characters that do not fit are left out. */
-CDP__PRIVATE void cdp__text_foreign(char *out, uint64_t size, const void *text, uint64_t bytes) {
-    const uint8_t *at = (const uint8_t *)text, *end = bytes ? at + bytes : at;
-    uint64_t used = 0;
-    while (at != end) {
-        const uint8_t *from = at;
-        const uint32_t c = cdp__utf8_next(&at, end);
-        const uint64_t n = (uint64_t)(at - from);
-        const bool bad = c < 32 || (c >= 127 && c < 160) || c == '?';
-        if (used + (bad ? 1 : n) >= size) break;
-        if (bad)
-            out[used++] = '?';
-        else
-            memcpy(out + used, from, (size_t)n);
-        used += bad ? 0 : n;
-    }
-    out[used] = 0;
-}
-
-/* cdp__text_foreign() for an array of `most` bytes whose text may end before, with a zero. */
-CDP__PRIVATE void cdp__text_foreign_in(char *out, uint64_t size, const char *text, uint64_t most) {
-    uint64_t n = 0;
-    while (n < most && text[n])
-        ++n;
-    cdp__text_foreign(out, size, text, n);
-}
+/* Knows: this thread's last error, loggers. Promises: a text that is too long is cut, and always
+   ends with a zero. */
 
 CDP__PRIVATE CDP__ONE_COPY cdp_error *cdp__error_slot(void) {
     static CDP__THREAD_LOCAL cdp_error slot;
@@ -3163,7 +3288,7 @@ CDP__PRIVATE cdp_status cdp__status_at(uint32_t at) {
 CDP__PRIVATE void cdp__error_set_v(
     uint32_t at, int32_t peer, int32_t sys_errno, const char *f, va_list ap) {
     cdp_error e; /* built in a copy: an argument may be the text of the last error */
-    cdp__text t = {e.text, sizeof e.text, 0};
+    cdp__text t = cdp__text_of(e.text, sizeof e.text);
     cdp__error_clear(&e, cdp__status_at(at));
     e.file = cdp__file_name(at);
     e.line = at >> 12;
@@ -3278,7 +3403,7 @@ CDP__PRIVATE void cdp__log_text(
 CDP__PRIVATE CDP__PRINTF(4, 5) void cdp__log_at(
     const cdp_logger *l, cdp_log_level level, int32_t rank, const char *f, ...) {
     char text[CDP_ERROR_TEXT + 88];
-    cdp__text t = {text, sizeof text, 0};
+    cdp__text t = cdp__text_of(text, sizeof text);
     va_list ap;
     if (level > cdp__def(l->level, CDP_LOG_WARN) || l->level == CDP_LOG_SILENT) return;
     va_start(ap, f);
@@ -5671,31 +5796,14 @@ CDP__PRIVATE void cdp__library_close(void *library) {
 
 /* Text on its way to a file; `room` collects short pieces. */
 typedef struct cdp__file_text {
+    cdp__text text; /* the first member: the flush of a text gets its address */
     const cdp_os *os;
     uint64_t at;       /* file offset of the next write */
     uint64_t until_ns; /* how long to wait for the reader of a full pipe; 0: it was never full */
     int32_t fd;
     int32_t err; /* errno of the first failure */
-    cdp__text text;
     char room[1024];
 } cdp__file_text;
-
-#define CDP__FILE_TEXT_PIECE 512u /* the longest text of one cdp__file_add() */
-
-/* Returns 0 or a positive errno. */
-CDP__PRIVATE int32_t cdp__file_text_open(cdp__file_text *f, const cdp_os *os, const char *path) {
-    f->os = os;
-    f->at = f->until_ns = 0;
-    f->text.at = f->room;
-    f->text.size = sizeof f->room;
-    f->text.used = 0;
-    f->fd = -ENOSYS;
-    if (os->files.open_file)
-        f->fd =
-            os->files.open_file(os->user, path, CDP_FILE_WRITE | CDP_FILE_CREATE | CDP_FILE_EMPTY);
-    f->err = f->fd < 0 ? -f->fd : 0;
-    return f->err;
-}
 
 #define CDP__PIPE_MS 1000u /* longest wait for the reader of a full pipe, per text */
 
@@ -5709,11 +5817,12 @@ CDP__PRIVATE bool cdp__file_text_wait(cdp__file_text *f) {
     return true;
 }
 
-CDP__PRIVATE void cdp__file_text_flush(cdp__file_text *f) {
+CDP__PRIVATE void cdp__file_text_flush(cdp__text *t) {
+    cdp__file_text *const f = (cdp__file_text *)(void *)t;
     uint64_t done = 0;
-    while (!f->err && done < f->text.used) {
+    while (!f->err && done < t->used) {
         const int64_t n =
-            f->os->files.write_at(f->os->user, f->fd, f->at, f->room + done, f->text.used - done);
+            f->os->files.write_at(f->os->user, f->fd, f->at, f->room + done, t->used - done);
         if (n == -EAGAIN && cdp__file_text_wait(f)) continue;
         if (n <= 0) {
             f->err = n ? (int32_t)-n : EIO;
@@ -5722,48 +5831,30 @@ CDP__PRIVATE void cdp__file_text_flush(cdp__file_text *f) {
         done += (uint64_t)n;
         f->at += (uint64_t)n;
     }
-    f->text.used = 0;
+    t->used = 0;
+}
+
+/* Returns 0 or a positive errno. */
+CDP__PRIVATE int32_t cdp__file_text_open(cdp__file_text *f, const cdp_os *os, const char *path) {
+    f->text = cdp__text_of(f->room, sizeof f->room);
+    f->text.flush = cdp__file_text_flush;
+    f->os = os;
+    f->at = f->until_ns = 0;
+    f->fd = -ENOSYS;
+    if (os->files.open_file)
+        f->fd =
+            os->files.open_file(os->user, path, CDP_FILE_WRITE | CDP_FILE_CREATE | CDP_FILE_EMPTY);
+    f->err = f->fd < 0 ? -f->fd : 0;
+    return f->err;
 }
 
 /* Returns 0 or the errno of the first failure since the file was opened. */
 CDP__PRIVATE int32_t cdp__file_text_close(cdp__file_text *f) {
     int32_t closed;
-    cdp__file_text_flush(f);
+    cdp__file_text_flush(&f->text);
     closed = f->os->files.close_file(f->os->user, f->fd);
     if (!f->err) f->err = -closed;
     return f->err;
-}
-
-CDP__PRIVATE CDP__PRINTF(2, 3) void cdp__file_add(cdp__file_text *f, const char *format, ...) {
-    va_list ap;
-    if (f->text.used > sizeof f->room - CDP__FILE_TEXT_PIECE) cdp__file_text_flush(f);
-    va_start(ap, format);
-    cdp__text_add_v(&f->text, format, ap);
-    va_end(ap);
-    CDP_ASSERT(f->text.used + 1 < f->text.size);
-}
-
-/* Writes text as the inside of a JSON string, in pure ASCII, which readers of any locale accept. */
-CDP__PRIVATE void cdp__file_add_json(cdp__file_text *f, const char *text) {
-    static const char hex[] = "0123456789abcdef";
-    const uint8_t *p = (const uint8_t *)text, *const end = p + strlen(text);
-    while (p < end) {
-        const uint32_t c = cdp__utf8_next(&p, end);
-        uint32_t unit[2] = {c, 0}, i, shift;
-        if (c >= 0x20 && c < 0x7f) {
-            cdp__file_add(f, c == '"' || c == '\\' ? "\\%c" : "%c", (int)c);
-            continue;
-        }
-        if (c >= 0x10000) {
-            unit[0] = 0xd7c0 + (c >> 10);
-            unit[1] = 0xdc00 + (c & 0x3ff);
-        }
-        for (i = 0; i < 2 && (i == 0 || unit[i]); ++i) {
-            cdp__file_add(f, "\\u");
-            for (shift = 16; shift; shift -= 4)
-                cdp__file_add(f, "%c", hex[unit[i] >> (shift - 4) & 15]);
-        }
-    }
 }
 
 CDP_API cdp_status cdp_error_record(const char *path, const char *message) {
@@ -5776,18 +5867,18 @@ CDP_API cdp_status cdp_error_record(const char *path, const char *message) {
     cdp__format(own, sizeof own, "%s: %s", cdp_status_name(e->status), e->text);
     errno = cdp__file_text_open(&f, cdp_os_default(), path);
     if (f.err) return CDP_ERR_IO;
-    cdp__file_add(&f, "{\"message\": {\"message\": \"");
-    cdp__file_add_json(&f, message ? message : own);
+    cdp__text_add(&f.text, "{\"message\": {\"message\": \"");
+    cdp__json_inside(&f.text, message ? message : own);
     /* torchrun prints this member */
-    cdp__file_add(&f, "\", \"extraInfo\": {\"py_callstack\": \"");
-    cdp__file_add_json(&f, message ? message : own);
+    cdp__text_add(&f.text, "\", \"extraInfo\": {\"py_callstack\": \"");
+    cdp__json_inside(&f.text, message ? message : own);
     if (!message && e->line) {
-        cdp__file_add(&f, "\\n  at ");
-        cdp__file_add_json(&f, e->file);
-        cdp__file_add(&f, ":%u", e->line);
+        cdp__text_add(&f.text, "\\n  at ");
+        cdp__json_inside(&f.text, e->file);
+        cdp__text_add(&f.text, ":%u", e->line);
     }
     /* torchrun accepts whole seconds only; cdprun reads the microseconds */
-    cdp__file_add(&f, "\", \"timestamp\": \"%llu\", \"timestamp_us\": \"%llu\"}}}\n",
+    cdp__text_add(&f.text, "\", \"timestamp\": \"%llu\", \"timestamp_us\": \"%llu\"}}}\n",
         (unsigned long long)(now_us / 1000000), (unsigned long long)now_us);
     errno = cdp__file_text_close(&f);
     return f.err ? CDP_ERR_IO : CDP_OK;
@@ -8188,7 +8279,7 @@ CDP__PRIVATE bool cdp__root_is_bucket(uint32_t root) {
 
 /* Makes a text like "allreduce #17 of 4194304 x f32 sum, ring". */
 CDP__PRIVATE void cdp__call_text(const cdp__head *h, char *out, uint64_t size) {
-    cdp__text t = {out, size, 0};
+    cdp__text t = cdp__text_of(out, size);
     const cdp_coll_kind kind = (cdp_coll_kind)h->kind;
     cdp__text_add(&t, "%s #%llu", cdp_coll_name(kind), (unsigned long long)h->seq);
     if (kind == CDP_COLL_BARRIER) return;
@@ -8630,7 +8721,7 @@ CDP__PRIVATE int32_t cdp__failure_blamed(const cdp__failure_record *r, uint32_t 
    5/14): ...". */
 CDP__PRIVATE void cdp__failure_text(
     const cdp__failure_record *r, uint32_t rank, uint32_t world_size, cdp_error *e) {
-    cdp__text t = {e->text, sizeof e->text, 0};
+    cdp__text t = cdp__text_of(e->text, sizeof e->text);
     cdp__error_clear(e, r->status);
     e->rank = (int32_t)rank;
     e->peer = cdp__failure_blamed(r, rank);
@@ -11996,67 +12087,67 @@ CDP__PRIVATE bool cdp__record_of(const cdp_group *g, uint64_t seq, cdp_record *r
 }
 
 /* Writes JSON to a file; closing the file reports errors. */
-CDP__PRIVATE void cdp__dump_record(cdp__file_text *f, const cdp_record *r, uint64_t now) {
+CDP__PRIVATE void cdp__dump_record(cdp__text *f, const cdp_record *r, uint64_t now) {
     static const char *const states[] = {"queued", "running", "done", "failed"};
-    cdp__file_add(f,
+    cdp__text_add(f,
         "\n      {\"seq\": %llu, \"state\": \"%s\", \"kind\": \"%s\", \"dtype\": \"%s\", "
         "\"count\": %llu",
         (unsigned long long)r->seq, states[r->state], cdp_coll_name(r->kind),
         cdp_dtype_name(r->dtype), (unsigned long long)r->count);
-    if (cdp__kind_reduces(r->kind)) cdp__file_add(f, ", \"op\": \"%s\"", cdp_reduce_name(r->op));
-    cdp__file_add(f, r->kind == CDP_COLL_SEND ? ", \"tag\": %u" : ", \"root\": %u", r->root);
+    if (cdp__kind_reduces(r->kind)) cdp__text_add(f, ", \"op\": \"%s\"", cdp_reduce_name(r->op));
+    cdp__text_add(f, r->kind == CDP_COLL_SEND ? ", \"tag\": %u" : ", \"root\": %u", r->root);
     if (r->algorithm)
-        cdp__file_add(f,
+        cdp__text_add(f,
             ", \"algorithm\": \"%s\", \"round\": %u, \"rounds\": %u, \"began_us_ago\": %llu",
             r->algorithm, r->round, r->rounds, (unsigned long long)((now - r->start_ns) / 1000));
     if (r->end_ns)
-        cdp__file_add(
+        cdp__text_add(
             f, ", \"took_us\": %llu", (unsigned long long)((r->end_ns - r->start_ns) / 1000));
-    if (r->waits_for >= 0) cdp__file_add(f, ", \"waits_for\": %d", (int)r->waits_for);
-    cdp__file_add(f, "}");
+    if (r->waits_for >= 0) cdp__text_add(f, ", \"waits_for\": %d", (int)r->waits_for);
+    cdp__text_add(f, "}");
 }
 
 /* Writes the members that groups and message flows have in common. */
 CDP__PRIVATE void cdp__dump_state(
-    cdp__file_text *f, const cdp_group *g, uint64_t called, uint64_t completed) {
+    cdp__text *f, const cdp_group *g, uint64_t called, uint64_t completed) {
     static const char *const health[] = {"healthy", "settling", "failed"};
-    cdp__file_add(f, "\"health\": \"%s\", \"called\": %llu, \"completed\": %llu", health[g->health],
+    cdp__text_add(f, "\"health\": \"%s\", \"called\": %llu, \"completed\": %llu", health[g->health],
         (unsigned long long)called, (unsigned long long)completed);
     if (g->health != CDP__HEALTHY) {
-        cdp__file_add(f,
+        cdp__text_add(f,
             ", \"error\": {\"status\": \"%s\", \"peer\": %d, \"origin\": %d, \"text\": \"",
             cdp_status_name(g->error.status), (int)g->error.peer, (int)g->error.origin);
-        cdp__file_add_json(f, g->error.text);
-        cdp__file_add(f, "\"}");
+        cdp__json_inside(f, g->error.text);
+        cdp__text_add(f, "\"}");
     }
-    cdp__file_add(f, ", \"operations\": [");
+    cdp__text_add(f, ", \"operations\": [");
 }
 
-CDP__PRIVATE void cdp__dump_group(cdp__file_text *f, const cdp_group *g, uint64_t now) {
+CDP__PRIVATE void cdp__dump_group(cdp__text *f, const cdp_group *g, uint64_t now) {
     const uint64_t kept = g->desc.records;
     const char *comma = "";
     cdp_record r;
     uint64_t seq = g->issued > kept ? g->issued - kept + 1 : 1;
     uint32_t p;
-    cdp__file_add(f, "\n    {\"group\": \"%llx\", \"is\": \"%s\", \"ranks\": [",
+    cdp__text_add(f, "\n    {\"group\": \"%llx\", \"is\": \"%s\", \"ranks\": [",
         (unsigned long long)g->channel, g->channel == CDP__WORLD_CHANNEL ? "world" : "group");
     for (p = 0; p < g->desc.world_size; ++p)
-        cdp__file_add(f, "%s%u", p ? ", " : "", cdp__world_rank(g, p));
-    cdp__file_add(f, "], ");
+        cdp__text_add(f, "%s%u", p ? ", " : "", cdp__world_rank(g, p));
+    cdp__text_add(f, "], ");
     cdp__dump_state(f, g, g->issued, g->completed);
     for (; seq <= g->issued; ++seq) {
         if (!cdp__record_of(g, seq, &r)) continue;
-        cdp__file_add(f, "%s", comma);
+        cdp__text_add(f, "%s", comma);
         cdp__dump_record(f, &r, now);
         comma = ",";
     }
-    cdp__file_add(f, "]}");
+    cdp__text_add(f, "]}");
 }
 
 /* Writes the kept messages of a flow in one direction (1: received here), then those in flight.
    Returns the number of those in flight; `f` NULL: only counts. */
 CDP__PRIVATE uint64_t cdp__dump_posts(
-    cdp__file_text *f, const cdp__flow *flow, uint32_t way, uint64_t now) {
+    cdp__text *f, const cdp__flow *flow, uint32_t way, uint64_t now) {
     const cdp_group *g = flow->g;
     const int32_t from = (int32_t)(way ? flow->s.peer : g->w->rank);
     const uint64_t kept = g->desc.records, count = g->message_count;
@@ -12070,7 +12161,7 @@ CDP__PRIVATE uint64_t cdp__dump_posts(
         if ((way ? past->to != (int32_t)g->w->rank : past->to != (int32_t)flow->s.peer)) continue;
         cdp__record_fill(past, &r);
         r.algorithm = "message";
-        cdp__file_add(f, "%s", comma);
+        cdp__text_add(f, "%s", comma);
         cdp__dump_record(f, &r, now);
         comma = ",";
     }
@@ -12088,7 +12179,7 @@ CDP__PRIVATE uint64_t cdp__dump_posts(
             r.rounds = 1;
             r.waits_for = (int32_t)flow->s.peer;
         }
-        cdp__file_add(f, "%s", comma);
+        cdp__text_add(f, "%s", comma);
         cdp__dump_record(f, &r, now);
         comma = ",";
     }
@@ -12096,20 +12187,19 @@ CDP__PRIVATE uint64_t cdp__dump_posts(
 }
 
 /* Writes the messages with one tag from one rank to another, as if these two ranks were a group. */
-CDP__PRIVATE void cdp__dump_flow(
-    cdp__file_text *f, const cdp__flow *flow, uint32_t way, uint64_t now) {
+CDP__PRIVATE void cdp__dump_flow(cdp__text *f, const cdp__flow *flow, uint32_t way, uint64_t now) {
     const uint32_t from = way ? flow->s.peer : flow->g->w->rank;
     const uint32_t to = way ? flow->g->w->rank : flow->s.peer;
     uint8_t id[8];
     cdp__put_u32(id, from);
     cdp__put_u32(id + 4, to);
     if (!flow->count[way]) return;
-    cdp__file_add(f, ",\n    {\"group\": \"%llx\", \"is\": \"messages\", \"ranks\": [%u, %u], ",
+    cdp__text_add(f, ",\n    {\"group\": \"%llx\", \"is\": \"messages\", \"ranks\": [%u, %u], ",
         (unsigned long long)cdp__hash(flow->s.channel, id, sizeof id), from, to);
     cdp__dump_state(
         f, flow->g, flow->count[way], flow->count[way] - cdp__dump_posts(NULL, flow, way, now));
     (void)cdp__dump_posts(f, flow, way, now);
-    cdp__file_add(f, "]}");
+    cdp__text_add(f, "]}");
 }
 
 /* Lock held. */
@@ -12120,17 +12210,17 @@ CDP__PRIVATE cdp_status cdp__dump(const cdp__world *m, const char *path) {
     cdp__file_text f;
     int32_t why = cdp__file_text_open(&f, m->os, path);
     if (why) return cdp__fail_peer(CDP_ERR_IO, -1, why, "cannot write the dump %s", path);
-    cdp__file_add(
-        &f, "{\"cdp_dump\": 1, \"rank\": %u, \"world_size\": %u, \"groups\": [", m->rank, m->size);
+    cdp__text_add(&f.text, "{\"cdp_dump\": 1, \"rank\": %u, \"world_size\": %u, \"groups\": [",
+        m->rank, m->size);
     for (g = m->groups; g; g = g->next) {
-        cdp__dump_group(&f, g, now);
+        cdp__dump_group(&f.text, g, now);
         for (flow = g->flows; flow; flow = flow->next) {
-            cdp__dump_flow(&f, flow, 0, now);
-            cdp__dump_flow(&f, flow, 1, now);
+            cdp__dump_flow(&f.text, flow, 0, now);
+            cdp__dump_flow(&f.text, flow, 1, now);
         }
-        if (g->next) cdp__file_add(&f, ",");
+        if (g->next) cdp__text_add(&f.text, ",");
     }
-    cdp__file_add(&f, "\n]}\n");
+    cdp__text_add(&f.text, "\n]}\n");
     why = cdp__file_text_close(&f);
     if (!why) return CDP_OK;
     return cdp__fail_peer(CDP_ERR_IO, -1, why, "cannot write the dump %s", path);
@@ -15244,7 +15334,7 @@ CDP__PRIVATE cdp_group *cdp__group_make(
 /* The number of the algorithm that `c` names. CDP__ALGO_COUNT: there is none; `known` then lists
    those of its collective. */
 CDP__PRIVATE uint32_t cdp__choice_algo(const cdp_choice *c, char *known, uint64_t room) {
-    cdp__text t = {known, room, 0};
+    cdp__text t = cdp__text_of(known, room);
     uint32_t a;
     for (a = 0; a < CDP__ALGO_COUNT; ++a) {
         const cdp__algo *algo = cdp__algo_at(a);
@@ -17138,7 +17228,7 @@ CDP__PRIVATE cdp_status cdp__barrier_message(
 CDP__PRIVATE cdp_status cdp__barrier_missing(
     cdp_group *g, const cdp_work *works, uint32_t timeout_ms) {
     char names[256];
-    cdp__text t = {names, sizeof names, 0};
+    cdp__text t = cdp__text_of(names, sizeof names);
     const uint32_t none = UINT32_MAX - 1;
     /* consecutive ranks are printed as "3 to 9" */
     uint32_t p, count = 0, first = 0, last = none, run = 0;
@@ -18324,11 +18414,11 @@ CDP__PRIVATE void cdp__describe_setting(
         t, "  %s = %llu%s (%s)\n", name, (unsigned long long)value, unit, set ? "set" : "default");
 }
 
-CDP_API CDP__COLD uint64_t cdp_describe(cdp_group *g, char *out, uint64_t size) {
-    cdp__text t = {out, size, 0};
+CDP_API CDP__COLD uint64_t cdp_describe(cdp_group *g, char *text, uint64_t room) {
+    cdp__text t = cdp__text_of(text, room);
     const cdp_group_desc *d, *given;
     uint32_t p;
-    if (!out || !size || cdp__alive(g, "cdp_describe") != CDP_OK) return 0;
+    if (cdp__alive(g, "cdp_describe") != CDP_OK) return cdp__text_end(&t);
     cdp__enter(g);
     d = &g->desc;
     given = &g->w->given;
@@ -18374,7 +18464,7 @@ CDP_API CDP__COLD uint64_t cdp_describe(cdp_group *g, char *out, uint64_t size) 
         cdp__text_add(&t, "  rank %u: %s\n", peer, words);
     }
     cdp__leave(g);
-    return t.used;
+    return cdp__text_end(&t);
 }
 
 #endif /* CDP_NO_RECORDER */
@@ -19207,7 +19297,7 @@ CDP__PRIVATE void cdp__param_text(const cdp_ddp *d, uint32_t i, char out[CDP__PA
     const uint64_t hash = i < all ? cdp__param_hash(d, i) : 0;
     const cdp_param *p = &d->params[i < n ? i : 0].user;
     char name[48];
-    cdp__text t = {out + 8, CDP__PARAM_TEXT - 8, 0};
+    cdp__text t = cdp__text_of(out + 8, CDP__PARAM_TEXT - 8);
     memset(out, 0, CDP__PARAM_TEXT);
     memcpy(out, &hash, 8);
     if (i >= all) {
@@ -20841,7 +20931,7 @@ CDP__PRIVATE cdp_status cdp__ddp_launch_rest(cdp_ddp *d) {
    none. */
 CDP__PRIVATE cdp_status cdp__ddp_missing(cdp_ddp *d) {
     char names[256];
-    cdp__text t = {names, sizeof names, 0};
+    cdp__text t = cdp__text_of(names, sizeof names);
     uint32_t i, count = 0;
     for (i = 0; i < d->param_count; ++i) {
         const cdp__param *p = &d->params[i];
@@ -20893,7 +20983,7 @@ CDP__PRIVATE cdp_status cdp__ddp_uneven(const cdp_ddp *d) {
 CDP__PRIVATE cdp_status cdp__ddp_uneven(const cdp_ddp *d) {
     const uint32_t used = d->buckets->used_flags, n = cdp_size(d->group);
     char ranks[128];
-    cdp__text t = {ranks, sizeof ranks, 0};
+    cdp__text t = cdp__text_of(ranks, sizeof ranks);
     uint32_t i, first = n, count = n - d->stats.active_ranks;
     if (!d->desc.join_throw || !count || count == n) return CDP_OK;
     for (i = 0; i < n; ++i) {
@@ -21198,24 +21288,6 @@ CDP_API CDP__COLD cdp_status cdp_ddp_set_hook(cdp_ddp *d, const cdp_hook *hook) 
 #ifndef CDP_NO_DDP
 #ifndef CDP_NO_TRACE
 
-/* A text buffer that counts the full length, including what does not fit. */
-typedef struct cdp__long_text {
-    char *at;
-    uint64_t room, used;
-} cdp__long_text;
-
-CDP__PRIVATE CDP__COLD CDP__PRINTF(2, 3) void cdp__long_add(cdp__long_text *t, const char *f, ...) {
-    char part[512];
-    cdp__text p = {part, sizeof part, 0};
-    uint64_t i;
-    va_list ap;
-    va_start(ap, f);
-    cdp__text_add_v(&p, f, ap);
-    va_end(ap);
-    for (i = 0; i < p.used; ++i, ++t->used)
-        if (t->used + 1 < t->room) t->at[t->used] = part[i];
-}
-
 /* Copies a name without characters that JSON or XML would have to escape. */
 CDP__PRIVATE void cdp__trace_name(const char *name, char out[64]) {
     uint32_t i;
@@ -21224,29 +21296,29 @@ CDP__PRIVATE void cdp__trace_name(const char *name, char out[64]) {
     out[i] = 0;
 }
 
-CDP__PRIVATE void cdp__trace_us(cdp__long_text *t, uint64_t ns) {
-    cdp__long_add(t, "%llu.%u%u%u", (unsigned long long)(ns / 1000), (unsigned)(ns / 100 % 10),
+CDP__PRIVATE void cdp__trace_us(cdp__text *t, uint64_t ns) {
+    cdp__text_add(t, "%llu.%u%u%u", (unsigned long long)(ns / 1000), (unsigned)(ns / 100 % 10),
         (unsigned)(ns / 10 % 10), (unsigned)(ns % 10));
 }
 
 /* One bar of a timeline; its times count from the beginning of the pass. */
-CDP__PRIVATE void cdp__trace_slice(cdp__long_text *t, const char *name, uint32_t rank, uint32_t row,
+CDP__PRIVATE void cdp__trace_slice(cdp__text *t, const char *name, uint32_t rank, uint32_t row,
     uint64_t from_ns, uint64_t to_ns, uint64_t bytes) {
-    cdp__long_add(
+    cdp__text_add(
         t, "{\"name\":\"%s\",\"ph\":\"X\",\"pid\":%u,\"tid\":%u,\"ts\":", name, rank, row);
     cdp__trace_us(t, from_ns);
-    cdp__long_add(t, ",\"dur\":");
+    cdp__text_add(t, ",\"dur\":");
     cdp__trace_us(t, to_ns - from_ns);
-    cdp__long_add(t, ",\"args\":{\"bytes\":%llu}},\n", (unsigned long long)bytes);
+    cdp__text_add(t, ",\"args\":{\"bytes\":%llu}},\n", (unsigned long long)bytes);
 }
 
-CDP__PRIVATE void cdp__trace_json(const cdp_ddp *d, cdp__long_text *t) {
+CDP__PRIVATE void cdp__trace_json(const cdp_ddp *d, cdp__text *t) {
     const uint64_t called = d->called_ns - d->begin_ns, end = d->end_ns - d->begin_ns;
     const uint32_t rank = cdp_rank(d->group);
     char name[64];
     uint32_t i;
-    cdp__long_add(t, "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n");
-    cdp__long_add(t,
+    cdp__text_add(t, "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n");
+    cdp__text_add(t,
         "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%u,\"args\":{\"name\":\"rank %u\"}},\n",
         rank, rank);
     cdp__trace_slice(t, "backward", rank, 1, 0, called, d->stats.bytes_per_step);
@@ -21254,10 +21326,10 @@ CDP__PRIVATE void cdp__trace_json(const cdp_ddp *d, cdp__long_text *t) {
     for (i = 0; i < d->param_count; ++i) {
         if (!d->params[i].ready_ns) continue;
         cdp__trace_name(d->params[i].name, name);
-        cdp__long_add(t,
+        cdp__text_add(t,
             "{\"name\":\"%s\",\"ph\":\"i\",\"s\":\"t\",\"pid\":%u,\"tid\":1,\"ts\":", name, rank);
         cdp__trace_us(t, d->params[i].ready_ns - d->begin_ns);
-        cdp__long_add(t, "},\n");
+        cdp__text_add(t, "},\n");
     }
     for (i = 0; i < d->bucket_count; ++i) {
         const cdp__bucket *b = &d->buckets[i];
@@ -21266,7 +21338,7 @@ CDP__PRIVATE void cdp__trace_json(const cdp_ddp *d, cdp__long_text *t) {
         cdp__trace_slice(t, name, rank, 2, b->start_ns - d->begin_ns, b->end_ns - d->begin_ns,
             cdp__bucket_bytes(b));
     }
-    cdp__long_add(t,
+    cdp__text_add(t,
         "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%u,\"tid\":1,\"args\":{\"name\":"
         "\"compute\"}},\n"
         "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%u,\"tid\":2,\"args\":{\"name\":"
@@ -21274,26 +21346,26 @@ CDP__PRIVATE void cdp__trace_json(const cdp_ddp *d, cdp__long_text *t) {
         rank, rank);
 }
 
-CDP__PRIVATE void cdp__trace_bar(cdp__long_text *t, uint64_t from, uint64_t to, uint64_t whole,
+CDP__PRIVATE void cdp__trace_bar(cdp__text *t, uint64_t from, uint64_t to, uint64_t whole,
     uint32_t y, const char *colour, const char *what) {
     const uint64_t x = 80 + from * 900 / whole, w = cdp__max(1, (to - from) * 900 / whole);
-    cdp__long_add(t,
+    cdp__text_add(t,
         "<rect x=\"%llu\" y=\"%u\" width=\"%llu\" height=\"22\" fill=\"%s\"><title>%s: %llu "
         "us</title></rect>\n",
         (unsigned long long)x, y, (unsigned long long)w, colour, what,
         (unsigned long long)((to - from) / 1000));
 }
 
-CDP__PRIVATE void cdp__trace_svg(const cdp_ddp *d, cdp__long_text *t) {
+CDP__PRIVATE void cdp__trace_svg(const cdp_ddp *d, cdp__text *t) {
     const uint64_t whole = cdp__max(1, d->end_ns - d->begin_ns),
                    called = d->called_ns - d->begin_ns;
     char name[64];
     uint32_t i;
-    cdp__long_add(t,
+    cdp__text_add(t,
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"1000\" height=\"130\" "
         "font-family=\"sans-serif\" font-size=\"12\">\n"
         "<rect width=\"1000\" height=\"130\" fill=\"#ffffff\"></rect>\n");
-    cdp__long_add(
+    cdp__text_add(
         t, "<text x=\"5\" y=\"37\">compute</text><text x=\"5\" y=\"77\">network</text>\n");
     cdp__trace_bar(t, 0, called, whole, 20, "#7aa6c2", "backward");
     cdp__trace_bar(t, called, whole, whole, 20, "#d9d9d9", "wait");
@@ -21311,7 +21383,7 @@ CDP__PRIVATE void cdp__trace_svg(const cdp_ddp *d, cdp__long_text *t) {
         cdp__trace_bar(t, d->params[i].ready_ns - d->begin_ns, d->params[i].ready_ns - d->begin_ns,
             whole, 20, "#204a63", name);
     }
-    cdp__long_add(t,
+    cdp__text_add(t,
         "<text x=\"80\" y=\"110\">rank %u, step %llu: %llu us; network %llu us, of which %llu us "
         "were waited for</text>\n</svg>\n",
         cdp_rank(d->group), (unsigned long long)d->stats.steps, (unsigned long long)(whole / 1000),
@@ -21319,11 +21391,11 @@ CDP__PRIVATE void cdp__trace_svg(const cdp_ddp *d, cdp__long_text *t) {
         (unsigned long long)(d->stats.exposed_ns / 1000));
 }
 
-CDP__PRIVATE void cdp__trace_number(cdp__long_text *t, const char *name, uint64_t v) {
-    cdp__long_add(t, "%s: %llu\n", name, (unsigned long long)v);
+CDP__PRIVATE void cdp__trace_number(cdp__text *t, const char *name, uint64_t v) {
+    cdp__text_add(t, "%s: %llu\n", name, (unsigned long long)v);
 }
 
-CDP__PRIVATE void cdp__trace_settings(const cdp_ddp *d, cdp__long_text *t) {
+CDP__PRIVATE void cdp__trace_settings(const cdp_ddp *d, cdp__text *t) {
     uint64_t bytes = 0;
     uint32_t i, dtypes = 0;
     bool views = true;
@@ -21337,10 +21409,10 @@ CDP__PRIVATE void cdp__trace_settings(const cdp_ddp *d, cdp__long_text *t) {
         views = views && !p->grad;
     }
     cdp__trace_number(t, "total_parameter_size_bytes", bytes);
-    cdp__long_add(t, "dtypes:");
+    cdp__text_add(t, "dtypes:");
     for (i = 1; i < CDP_DTYPE_COUNT; ++i)
-        if (dtypes >> i & 1) cdp__long_add(t, " %s", cdp_dtype_name((cdp_dtype)i));
-    cdp__long_add(t, "\n");
+        if (dtypes >> i & 1) cdp__text_add(t, " %s", cdp_dtype_name((cdp_dtype)i));
+    cdp__text_add(t, "\n");
     cdp__trace_number(t, "broadcast_buffers",
         d->desc.buffer_count && !d->desc.no_buffer_broadcast && !d->desc.buffer_hook);
     cdp__trace_number(t, "first_bucket_bytes", d->desc.first_bucket_bytes);
@@ -21352,7 +21424,7 @@ CDP__PRIVATE void cdp__trace_settings(const cdp_ddp *d, cdp__long_text *t) {
     cdp__trace_number(t, "comm_hook", d->hook.stage != NULL);
 }
 
-CDP__PRIVATE void cdp__trace_text(const cdp_ddp *d, cdp__long_text *t) {
+CDP__PRIVATE void cdp__trace_text(const cdp_ddp *d, cdp__text *t) {
     const cdp_ddp_stats *s = &d->stats;
     uint32_t i, k;
     cdp__trace_settings(d, t);
@@ -21361,17 +21433,17 @@ CDP__PRIVATE void cdp__trace_text(const cdp_ddp *d, cdp__long_text *t) {
     cdp__trace_number(t, "unused_parameter_size", s->unused_bytes);
     cdp__trace_number(t, "can_set_static_graph", s->can_set_static_graph);
     cdp__trace_number(t, "has_rebuilt_buckets", s->rebuilt);
-    cdp__long_add(t, "bucket_sizes:");
+    cdp__text_add(t, "bucket_sizes:");
     for (i = 0; i < d->bucket_count; ++i)
-        cdp__long_add(t, " %llu", (unsigned long long)cdp__bucket_bytes(&d->buckets[i]));
-    cdp__long_add(t, "\nper_bucket_param_indices:");
+        cdp__text_add(t, " %llu", (unsigned long long)cdp__bucket_bytes(&d->buckets[i]));
+    cdp__text_add(t, "\nper_bucket_param_indices:");
     for (i = 0; i < d->bucket_count; ++i)
         for (k = 0; k < d->buckets[i].params; ++k)
-            cdp__long_add(t, k ? ",%u" : " %u", d->buckets[i].slots[k]);
-    cdp__long_add(t, "\nprev_iteration_grad_ready_order_indices:");
+            cdp__text_add(t, k ? ",%u" : " %u", d->buckets[i].slots[k]);
+    cdp__text_add(t, "\nprev_iteration_grad_ready_order_indices:");
     for (i = 0; i < d->ordered && s->steps; ++i)
-        cdp__long_add(t, " %u", d->seen[i]);
-    cdp__long_add(t, "\n");
+        cdp__text_add(t, " %u", d->seen[i]);
+    cdp__text_add(t, "\n");
     cdp__trace_number(t, "sent_bytes", s->sent_bytes);
     cdp__trace_number(t, "forward_compute_time_ns", s->forward_ns);
     cdp__trace_number(t, "backward_compute_time_ns", s->backward_ns);
@@ -21381,23 +21453,19 @@ CDP__PRIVATE void cdp__trace_text(const cdp_ddp *d, cdp__long_text *t) {
     cdp__trace_number(t, "avg_backward_compute_time_ns", s->avg_backward_ns);
     cdp__trace_number(t, "avg_backward_comm_time_ns", s->avg_comm_ns);
     cdp__trace_number(t, "avg_backward_compute_comm_overlap_time_ns", s->avg_overlap_ns);
-    cdp__long_add(t, "error: %s\n", d->failed != CDP_OK ? d->failed_error.text : "none");
+    cdp__text_add(t, "error: %s\n", d->failed != CDP_OK ? d->failed_error.text : "none");
 }
 
 CDP_API CDP__COLD uint64_t cdp_ddp_trace(
     const cdp_ddp *d, cdp_trace_format format, char *text, uint64_t room) {
-    cdp__long_text t;
-    t.at = text;
-    t.room = text ? room : 0;
-    t.used = 0;
+    cdp__text t = cdp__text_of(text, room);
     if (d && format == CDP_TRACE_TEXT)
         cdp__trace_text(d, &t);
     else if (d && d->end_ns && format == CDP_TRACE_SVG)
         cdp__trace_svg(d, &t);
     else if (d && d->end_ns)
         cdp__trace_json(d, &t);
-    if (t.room) text[cdp__min(t.used, room - 1)] = 0;
-    return t.used + 1;
+    return cdp__text_end(&t);
 }
 
 #endif /* CDP_NO_TRACE */

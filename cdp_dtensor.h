@@ -315,7 +315,8 @@ typedef enum cdp_draw_format {
 CDP_MUST_CHECK CDP_API cdp_status cdp_layout_parse(cdp_layout *layout, const char *places);
 
 /* The placements as text that cdp_layout_parse() reads back; dims are written as counted from the
-   start. Returns the length without the zero; writes at most `room` bytes, always a zero. */
+   start. Writes at most `room` bytes, a zero at the end among them; `text` may be NULL. Returns the
+   length of the whole text without the zero. */
 CDP_API uint64_t cdp_layout_text(const cdp_layout *layout, char *text, uint64_t room);
 
 /* OK if every member is valid. Errors: INVALID (no mesh, a dim out of range, too large a shape, a
@@ -333,8 +334,8 @@ CDP_API uint64_t cdp_layout_box(const cdp_layout *layout, const uint32_t *coord,
 CDP_API bool cdp_layout_same(const cdp_layout *a, const cdp_layout *b);
 
 /* Draw which rank holds what, for every rank of the mesh; tensors of more than two dimensions as
-   planes. Local, also on paper. Returns the length without the zero, 0 if `layout` is not valid;
-   writes at most `room` bytes. */
+   planes. Local, also on paper. Writes at most `room` bytes, a zero at the end among them; `text` may
+   be NULL. Returns the length of the whole text without the zero; 0 if `layout` is not valid. */
 CDP_API uint64_t cdp_layout_draw(
     const cdp_layout *layout, cdp_draw_format format, char *text, uint64_t room);
 
@@ -399,7 +400,9 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_plan_run_async(
 CDP_API cdp_plan_info cdp_plan_info_of(const cdp_plan *plan);
 
 /* Draw the steps of all ranks: who sends whom how many bytes of which box, beside the bound and
-   PyTorch's bytes. Returns the length without the zero; writes at most `room` bytes. */
+   PyTorch's bytes. Writes at
+   most `room` bytes, a zero at the end among them; `text` may be NULL. Returns the length of the
+   whole text without the zero. */
 CDP_API uint64_t cdp_plan_draw(
     const cdp_plan *plan, cdp_draw_format format, char *text, uint64_t room);
 
@@ -800,8 +803,9 @@ CDP_API void cdp_count_note(cdp_mesh *mesh, cdp_coll_kind kind, uint64_t bytes);
 CDP_API cdp_comm_count cdp_counts(const cdp_mesh *mesh, const char *path, bool backward);
 CDP_API void cdp_counts_clear(cdp_mesh *mesh); /* sets all counts to 0; labels stay */
 
-/* A table of labels and operations, forward and backward; TEXT or JSON (others: TEXT). Returns
-   the length without the zero; writes at most `room` bytes. */
+/* A table of labels and operations, forward and backward; TEXT or JSON (others: TEXT). Writes at
+   most `room` bytes, a zero at the end among them; `text` may be NULL. Returns the length of the
+   whole text without the zero. */
 CDP_API uint64_t cdp_counts_draw(
     const cdp_mesh *mesh, cdp_draw_format format, char *text, uint64_t room);
 
@@ -848,10 +852,8 @@ inline cdp_status cdp_local_map(const cdp_local_map_desc &desc) {
 
 /* ---- >>dtensor/kit: small helpers ------------------------------------------------------------ */
 
-/* Knows: numbers, text and memory; nothing of tensors. Promises: texts never overflow their room;
-   memory is zeroed. */
+/* Knows: numbers and memory; nothing of tensors. Promises: memory is zeroed. */
 
-#include <stdarg.h>
 #include <string.h>
 
 #define CDP__DT CDP__PRIVATE
@@ -892,79 +894,6 @@ CDP__DT uint64_t cdp__dt_hash(const uint64_t *words, uint64_t n) {
         for (uint32_t byte = 0; byte < 8; ++byte)
             h = (h ^ (words[i] >> 8 * byte & 0xff)) * 0x100000001b3u;
     return h;
-}
-
-/* A text buffer; `used` counts the full length, including what did not fit. */
-typedef struct cdp__dt_text {
-    char *at;
-    uint64_t room, used;
-} cdp__dt_text;
-
-CDP__DT void cdp__dt_char(cdp__dt_text *t, char c) {
-    if (t->used + 1 < t->room) t->at[t->used] = c;
-    ++t->used;
-}
-
-CDP__DT void cdp__dt_number(cdp__dt_text *t, uint64_t v) {
-    char digits[24];
-    uint32_t n = 0;
-    do {
-        digits[n++] = (char)('0' + v % 10);
-        v /= 10;
-    } while (v);
-    while (n)
-        cdp__dt_char(t, digits[--n]);
-}
-
-/* Formats text; supports %s, %c, %u and %llu. */
-CDP__DT void cdp__dt_add(cdp__dt_text *t, const char *f, ...) {
-    va_list ap;
-    va_start(ap, f);
-    for (; *f; ++f) {
-        if (*f != '%') {
-            cdp__dt_char(t, *f);
-        } else if (*++f == 's') {
-            for (const char *s = va_arg(ap, const char *); *s; ++s)
-                cdp__dt_char(t, *s);
-        } else if (*f == 'c') {
-            cdp__dt_char(t, (char)va_arg(ap, int));
-        } else if (*f == 'u') {
-            cdp__dt_number(t, va_arg(ap, unsigned));
-        } else if (*f == 'l') {
-            f += 2;
-            cdp__dt_number(t, va_arg(ap, unsigned long long));
-        } else {
-            cdp__dt_char(t, *f);
-        }
-    }
-    va_end(ap);
-}
-
-/* Writes `v` >= 0 with one decimal. */
-CDP__DT void cdp__dt_tenths(cdp__dt_text *t, double v) {
-    const uint64_t tenths = (uint64_t)(v * 10 + 0.5);
-    cdp__dt_add(
-        t, "%llu.%llu", (unsigned long long)(tenths / 10), (unsigned long long)(tenths % 10));
-}
-
-/* Writes blanks up to column `column` of a line that began at `line`. */
-CDP__DT void cdp__dt_pad(cdp__dt_text *t, uint64_t line, uint64_t column) {
-    while (t->used - line < column)
-        cdp__dt_char(t, ' ');
-}
-
-/* Ends the text; returns its whole length. */
-CDP__DT uint64_t cdp__dt_end(cdp__dt_text *t) {
-    if (t->room) t->at[cdp__dt_min(t->used, t->room - 1)] = 0;
-    return t->used;
-}
-
-CDP__DT cdp__dt_text cdp__dt_text_of(char *text, uint64_t room) {
-    cdp__dt_text t;
-    t.at = text;
-    t.room = text ? room : 0;
-    t.used = 0;
-    return t;
 }
 
 CDP__DT void *cdp__dt_alloc(const cdp_os *os, uint64_t bytes) {
@@ -2522,15 +2451,15 @@ CDP__DT void cdp__dt_mesh_words(const cdp_mesh *m, bool good, uint64_t *words) {
 
 /* The name of the desc member at a word, for errors. */
 CDP__DT void cdp__dt_mesh_word_name(uint32_t word, char *text, uint64_t room) {
-    cdp__dt_text t = cdp__dt_text_of(text, room);
+    cdp__text t = cdp__text_of(text, room);
     const uint32_t d = word < 3 ? 0 : word - 3;
     if (word < 3)
-        cdp__dt_add(&t, "%s", word == 1 ? "ndim" : "host_ranks");
+        cdp__text_add(&t, "%s", word == 1 ? "ndim" : "host_ranks");
     else if (d < CDP_MESH_DIMS)
-        cdp__dt_add(&t, "shape[%u]", d);
+        cdp__text_add(&t, "shape[%u]", d);
     else
-        cdp__dt_add(&t, "names[%u]", (d - CDP_MESH_DIMS) / 4);
-    (void)cdp__dt_end(&t);
+        cdp__text_add(&t, "names[%u]", (d - CDP_MESH_DIMS) / 4);
+    (void)cdp__text_end(&t);
 }
 
 CDP__DT cdp_status cdp__dt_mesh_differs(uint32_t word, uint32_t rank, const uint64_t values[2]) {
@@ -3116,30 +3045,30 @@ CDP_API cdp_status cdp_layout_parse(cdp_layout *l, const char *places) {
     return cdp_layout_check(l);
 }
 
-CDP__DT void cdp__dt_add_place(cdp__dt_text *t, const cdp_layout *l, uint32_t by) {
+CDP__DT void cdp__dt_add_place(cdp__text *t, const cdp_layout *l, uint32_t by) {
     const cdp_place *p = &l->place[by];
-    if (p->kind == CDP_PLACE_REPLICATE) cdp__dt_add(t, "R");
-    if (p->kind == CDP_PLACE_PARTIAL) cdp__dt_add(t, "P");
+    if (p->kind == CDP_PLACE_REPLICATE) cdp__text_add(t, "R");
+    if (p->kind == CDP_PLACE_PARTIAL) cdp__text_add(t, "P");
     if (p->kind == CDP_PLACE_PARTIAL && cdp__dt_op(p) != CDP_REDUCE_SUM)
-        cdp__dt_add(t, "(%s)", cdp_reduce_name(p->op));
+        cdp__text_add(t, "(%s)", cdp_reduce_name(p->op));
     if (p->kind != CDP_PLACE_SHARD) return;
-    cdp__dt_add(t, "S%u", cdp__dt_dim(l, by));
-    if (p->block > 1) cdp__dt_add(t, "/%llu", (unsigned long long)p->block);
-    if (p->order) cdp__dt_add(t, "!%u", p->order);
-    if (p->cut) cdp__dt_add(t, "#%u", p->cut);
+    cdp__text_add(t, "S%u", cdp__dt_dim(l, by));
+    if (p->block > 1) cdp__text_add(t, "/%llu", (unsigned long long)p->block);
+    if (p->order) cdp__text_add(t, "!%u", p->order);
+    if (p->cut) cdp__text_add(t, "#%u", p->cut);
 }
 
-CDP__DT void cdp__dt_add_places(cdp__dt_text *t, const cdp_layout *l) {
+CDP__DT void cdp__dt_add_places(cdp__text *t, const cdp_layout *l) {
     for (uint32_t by = 0; by < l->mesh->desc.ndim; ++by) {
-        if (by) cdp__dt_char(t, ',');
+        if (by) cdp__text_char(t, ',');
         cdp__dt_add_place(t, l, by);
     }
 }
 
 CDP_API uint64_t cdp_layout_text(const cdp_layout *l, char *text, uint64_t room) {
-    cdp__dt_text t = cdp__dt_text_of(text, room);
+    cdp__text t = cdp__text_of(text, room);
     if (l && l->mesh) cdp__dt_add_places(&t, l);
-    return cdp__dt_end(&t);
+    return cdp__text_end(&t);
 }
 
 CDP__DT uint64_t cdp__dt_box_out(const cdp__dt_region *r, uint32_t ndim, cdp_box *out) {
@@ -4031,16 +3960,16 @@ CDP__DT void cdp__dt_layout_words(const cdp_layout *l, uint64_t *w) {
 }
 
 /* Names a word of a layout, like "shape[1]" or "place[0].dim". */
-CDP__DT void cdp__dt_layout_word_name(uint32_t word, cdp__dt_text *t) {
+CDP__DT void cdp__dt_layout_word_name(uint32_t word, cdp__text *t) {
     static const char *const members[6] = {"kind", "dim", "op", "order", "block", "cut"};
     if (word < 2)
-        cdp__dt_add(t, "%s", word ? "ndim" : "dtype");
+        cdp__text_add(t, "%s", word ? "ndim" : "dtype");
     else if (word < 2 + CDP_TENSOR_DIMS)
-        cdp__dt_add(t, "shape[%u]", word - 2);
+        cdp__text_add(t, "shape[%u]", word - 2);
     else if (word == 2 + CDP_TENSOR_DIMS)
-        cdp__dt_add(t, "the size of the mesh");
+        cdp__text_add(t, "the size of the mesh");
     else
-        cdp__dt_add(t, "place[%u].%s", (word - 3 - CDP_TENSOR_DIMS) / 6,
+        cdp__text_add(t, "place[%u].%s", (word - 3 - CDP_TENSOR_DIMS) / 6,
             members[(word - 3 - CDP_TENSOR_DIMS) % 6]);
 }
 
@@ -4059,15 +3988,15 @@ CDP__DT cdp_status cdp__dt_plan_compare(cdp_plan *p) {
         p->compared = st == CDP_OK;
         return st;
     }
-    cdp__dt_text t = cdp__dt_text_of(name, sizeof name);
+    cdp__text t = cdp__text_of(name, sizeof name);
     if (word == 0)
-        cdp__dt_add(&t, "kind, from_one, to_one or root");
+        cdp__text_add(&t, "kind, from_one, to_one or root");
     else if (word <= CDP__DT_LAYOUT_WORDS)
-        cdp__dt_add(&t, "from.");
+        cdp__text_add(&t, "from.");
     else
-        cdp__dt_add(&t, "to.");
+        cdp__text_add(&t, "to.");
     if (word) cdp__dt_layout_word_name((word - 1) % CDP__DT_LAYOUT_WORDS, &t);
-    (void)cdp__dt_end(&t);
+    (void)cdp__text_end(&t);
     return cdp_error_set(CDP_ERR_MISMATCH, (int32_t)rank, 0,
         "plan: ranks run different plans: %s is %llu on rank 0 and %llu on rank %u of the mesh",
         name, (unsigned long long)values[0], (unsigned long long)values[1], rank);
@@ -4380,57 +4309,57 @@ CDP__DT bool cdp__dt_region_same(const cdp__dt_region *a, const cdp__dt_region *
 /* Writes the ranks that hold a region, like "0 4"; at most `most` of them. Returns the first
    position. */
 CDP__DT uint32_t cdp__dt_add_holders(
-    cdp__dt_text *t, const cdp__dt_grid *g, const cdp__dt_region *box, uint32_t most) {
+    cdp__text *t, const cdp__dt_grid *g, const cdp__dt_region *box, uint32_t most) {
     uint32_t first = CDP__DT_NONE, n = 0;
     for (uint32_t k = 0; k < g->side.count; ++k) {
         const cdp__dt_region r = cdp__dt_region_of(&g->side, k);
         if (!cdp__dt_region_same(&r, box, g->dims)) continue;
         if (first == CDP__DT_NONE) first = k;
-        if (n++ < most) cdp__dt_add(t, n > 1 ? " %u" : "%u", g->layout->mesh->ranks[k]);
+        if (n++ < most) cdp__text_add(t, n > 1 ? " %u" : "%u", g->layout->mesh->ranks[k]);
     }
-    if (n > most) cdp__dt_add(t, " +%u", n - most);
+    if (n > most) cdp__text_add(t, " +%u", n - most);
     return first;
 }
 
 /* Writes "0-3", or "5" for one element. */
-CDP__DT void cdp__dt_add_interval(cdp__dt_text *t, uint64_t start, uint64_t size) {
-    cdp__dt_add(t, "%llu", (unsigned long long)start);
-    if (size > 1) cdp__dt_add(t, "-%llu", (unsigned long long)(start + size - 1));
+CDP__DT void cdp__dt_add_interval(cdp__text *t, uint64_t start, uint64_t size) {
+    cdp__text_add(t, "%llu", (unsigned long long)start);
+    if (size > 1) cdp__text_add(t, "-%llu", (unsigned long long)(start + size - 1));
 }
 
-CDP__DT void cdp__dt_add_shape(cdp__dt_text *t, const cdp_layout *l) {
-    cdp__dt_add(t, "%s[", cdp_dtype_name(l->dtype));
+CDP__DT void cdp__dt_add_shape(cdp__text *t, const cdp_layout *l) {
+    cdp__text_add(t, "%s[", cdp_dtype_name(l->dtype));
     for (uint32_t d = 0; d < l->ndim; ++d)
-        cdp__dt_add(t, d ? ",%llu" : "%llu", (unsigned long long)l->shape[d]);
-    cdp__dt_add(t, "]");
+        cdp__text_add(t, d ? ",%llu" : "%llu", (unsigned long long)l->shape[d]);
+    cdp__text_add(t, "]");
 }
 
 /* Writes a mesh like "2x4 (dp,tp)". */
-CDP__DT void cdp__dt_add_mesh(cdp__dt_text *t, const cdp_mesh *m) {
+CDP__DT void cdp__dt_add_mesh(cdp__text *t, const cdp_mesh *m) {
     for (uint32_t d = 0; d < m->desc.ndim; ++d)
-        cdp__dt_add(t, d ? "x%u" : "%u", m->desc.shape[d]);
+        cdp__text_add(t, d ? "x%u" : "%u", m->desc.shape[d]);
     for (uint32_t d = 0; d < m->desc.ndim; ++d)
-        cdp__dt_add(t, d ? ",%s" : " (%s", m->names[d]);
-    cdp__dt_add(t, ")");
+        cdp__text_add(t, d ? ",%s" : " (%s", m->names[d]);
+    cdp__text_add(t, ")");
 }
 
-CDP__DT void cdp__dt_add_layout(cdp__dt_text *t, const cdp_layout *l) {
+CDP__DT void cdp__dt_add_layout(cdp__text *t, const cdp_layout *l) {
     cdp__dt_add_shape(t, l);
-    cdp__dt_add(t, " as ");
+    cdp__text_add(t, " as ");
     cdp__dt_add_places(t, l);
-    cdp__dt_add(t, " on mesh ");
+    cdp__text_add(t, " on mesh ");
     cdp__dt_add_mesh(t, l->mesh);
 }
 
 /* Writes the ranks without elements, if there are any. */
-CDP__DT void cdp__dt_add_empty(cdp__dt_text *t, const cdp__dt_grid *g) {
+CDP__DT void cdp__dt_add_empty(cdp__text *t, const cdp__dt_grid *g) {
     uint32_t n = 0;
     for (uint32_t k = 0; k < g->side.count; ++k) {
         const cdp__dt_region r = cdp__dt_region_of(&g->side, k);
         if (cdp__dt_volume(&r, g->dims)) continue;
-        cdp__dt_add(t, n++ ? " %u" : "empty on ranks %u", g->layout->mesh->ranks[k]);
+        cdp__text_add(t, n++ ? " %u" : "empty on ranks %u", g->layout->mesh->ranks[k]);
     }
-    if (n) cdp__dt_add(t, "\n");
+    if (n) cdp__text_add(t, "\n");
 }
 
 /* Advances to the next combination of intervals of the leading dimensions; false after the last
@@ -4447,61 +4376,61 @@ CDP__DT bool cdp__dt_grid_empty(const cdp__dt_grid *g) {
     return false;
 }
 
-CDP__DT void cdp__dt_plane_name(cdp__dt_text *t, const cdp__dt_grid *g, const uint32_t *index) {
-    cdp__dt_add(t, "plane [");
+CDP__DT void cdp__dt_plane_name(cdp__text *t, const cdp__dt_grid *g, const uint32_t *index) {
+    cdp__text_add(t, "plane [");
     for (uint32_t d = 0; d + 2 < g->dims; ++d) {
-        if (d) cdp__dt_add(t, ", ");
+        if (d) cdp__text_add(t, ", ");
         cdp__dt_add_interval(t, g->start[d][index[d]], g->size[d][index[d]]);
     }
-    cdp__dt_add(t, "]");
+    cdp__text_add(t, "]");
 }
 
 /* Writes a table: columns of elements across, rows down, and in each cell the ranks that hold
    it. */
 CDP__DT void cdp__dt_plane_text(
-    cdp__dt_text *t, const cdp__dt_grid *g, uint32_t *index, uint32_t width, bool color) {
+    cdp__text *t, const cdp__dt_grid *g, uint32_t *index, uint32_t width, bool color) {
     const uint32_t columns = cdp__dt_grid_count(g, g->columns),
                    rows = cdp__dt_grid_count(g, g->rows);
     uint64_t line = t->used;
     for (uint32_t c = 0; c < columns && g->columns != CDP__DT_NONE; ++c) {
-        cdp__dt_pad(t, line, 10 + c * width);
+        cdp__text_pad(t, line, 10 + c * width);
         cdp__dt_add_interval(t, g->start[g->columns][c], g->size[g->columns][c]);
     }
-    if (g->columns != CDP__DT_NONE) cdp__dt_add(t, "\n");
+    if (g->columns != CDP__DT_NONE) cdp__text_add(t, "\n");
     for (uint32_t r = 0; r < rows; ++r) {
         line = t->used;
         if (g->rows != CDP__DT_NONE) {
-            cdp__dt_add(t, "  ");
+            cdp__text_add(t, "  ");
             cdp__dt_add_interval(t, g->start[g->rows][r], g->size[g->rows][r]);
             index[g->rows] = r;
         }
         for (uint32_t c = 0; c < columns; ++c) {
             if (g->columns != CDP__DT_NONE) index[g->columns] = c;
             const cdp__dt_region box = cdp__dt_grid_box(g, index);
-            cdp__dt_pad(t, line, 10 + c * width);
+            cdp__text_pad(t, line, 10 + c * width);
             if (color) {
                 const uint64_t before = t->used;
-                cdp__dt_add(t, "\033[3%um", 1 + (r * columns + c) % 6);
+                cdp__text_add(t, "\033[3%um", 1 + (r * columns + c) % 6);
                 line += t->used - before + 5;
             }
             (void)cdp__dt_add_holders(t, g, &box, 8);
-            if (color) cdp__dt_add(t, "\033[39m");
+            if (color) cdp__text_add(t, "\033[39m");
         }
-        cdp__dt_add(t, "\n");
+        cdp__text_add(t, "\n");
     }
 }
 
-CDP__DT void cdp__dt_layout_as_text(cdp__dt_text *t, const cdp__dt_grid *g, bool color) {
+CDP__DT void cdp__dt_layout_as_text(cdp__text *t, const cdp__dt_grid *g, bool color) {
     uint32_t index[CDP_TENSOR_DIMS] = {0};
     const uint32_t copies = g->side.members;
     const uint32_t width = 4 + 4 * (uint32_t)cdp__dt_min(copies, 8) + (copies > 8 ? 6 : 0);
     cdp__dt_add_layout(t, g->layout);
-    cdp__dt_add(t, g->dims > 1 ? "; rows down, columns across, ranks inside\n" : "\n");
+    cdp__text_add(t, g->dims > 1 ? "; rows down, columns across, ranks inside\n" : "\n");
     if (!cdp__dt_grid_empty(g)) {
         do {
             if (g->dims > 2) {
                 cdp__dt_plane_name(t, g, index);
-                cdp__dt_add(t, "\n");
+                cdp__text_add(t, "\n");
             }
             cdp__dt_plane_text(t, g, index, width < 12 ? 12 : width, color);
         } while (cdp__dt_grid_next(g, index));
@@ -4509,49 +4438,49 @@ CDP__DT void cdp__dt_layout_as_text(cdp__dt_text *t, const cdp__dt_grid *g, bool
     cdp__dt_add_empty(t, g);
 }
 
-CDP__DT void cdp__dt_add_box(cdp__dt_text *t, const cdp__dt_region *r, uint32_t ndim) {
-    cdp__dt_add(t, "[");
+CDP__DT void cdp__dt_add_box(cdp__text *t, const cdp__dt_region *r, uint32_t ndim) {
+    cdp__text_add(t, "[");
     for (uint32_t d = 0; d < ndim; ++d) {
-        if (d) cdp__dt_add(t, ", ");
-        cdp__dt_add(t, "%llu:%llu", (unsigned long long)r->start[d],
+        if (d) cdp__text_add(t, ", ");
+        cdp__text_add(t, "%llu:%llu", (unsigned long long)r->start[d],
             (unsigned long long)(r->start[d] + r->size[d]));
     }
-    cdp__dt_add(t, "]");
+    cdp__text_add(t, "]");
 }
 
-CDP__DT void cdp__dt_json_list(cdp__dt_text *t, const uint64_t *v, uint32_t n) {
-    cdp__dt_add(t, "[");
+CDP__DT void cdp__dt_json_list(cdp__text *t, const uint64_t *v, uint32_t n) {
+    cdp__text_add(t, "[");
     for (uint32_t i = 0; i < n; ++i)
-        cdp__dt_add(t, i ? ",%llu" : "%llu", (unsigned long long)v[i]);
-    cdp__dt_add(t, "]");
+        cdp__text_add(t, i ? ",%llu" : "%llu", (unsigned long long)v[i]);
+    cdp__text_add(t, "]");
 }
 
-CDP__DT void cdp__dt_layout_as_json(cdp__dt_text *t, const cdp__dt_grid *g) {
-    cdp__dt_add(t, "{\"layout\": \"");
+CDP__DT void cdp__dt_layout_as_json(cdp__text *t, const cdp__dt_grid *g) {
+    cdp__text_add(t, "{\"layout\": \"");
     cdp__dt_add_places(t, g->layout);
-    cdp__dt_add(t, "\", \"dtype\": \"%s\", \"shape\": ", cdp_dtype_name(g->layout->dtype));
+    cdp__text_add(t, "\", \"dtype\": \"%s\", \"shape\": ", cdp_dtype_name(g->layout->dtype));
     cdp__dt_json_list(t, g->layout->shape, g->dims);
-    cdp__dt_add(t, ", \"ranks\": [");
+    cdp__text_add(t, ", \"ranks\": [");
     for (uint32_t k = 0; k < g->side.count; ++k) {
         const cdp__dt_region r = cdp__dt_region_of(&g->side, k);
-        cdp__dt_add(t, k ? ",\n  {\"rank\": %u, \"start\": " : "\n  {\"rank\": %u, \"start\": ",
+        cdp__text_add(t, k ? ",\n  {\"rank\": %u, \"start\": " : "\n  {\"rank\": %u, \"start\": ",
             g->layout->mesh->ranks[k]);
         cdp__dt_json_list(t, r.start, g->dims);
-        cdp__dt_add(t, ", \"size\": ");
+        cdp__text_add(t, ", \"size\": ");
         cdp__dt_json_list(t, r.size, g->dims);
-        cdp__dt_add(t, "}");
+        cdp__text_add(t, "}");
     }
-    cdp__dt_add(t, "]}\n");
+    cdp__text_add(t, "]}\n");
 }
 
 /* Begins a picture. Colours of text and lines follow the reader's light or dark scheme. */
-CDP__DT void cdp__dt_svg_begin(cdp__dt_text *t, uint32_t width, uint32_t height) {
-    cdp__dt_add(t,
+CDP__DT void cdp__dt_svg_begin(cdp__text *t, uint32_t width, uint32_t height) {
+    cdp__text_add(t,
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%u\" height=\"%u\" viewBox=\"0 0 %u "
         "%u\" "
         "font-family=\"sans-serif\" font-size=\"12\">\n",
         width, height, width, height);
-    cdp__dt_add(t,
+    cdp__text_add(t,
         "<style>text{fill:#24292f}.in{fill:#111}.thin{fill:#57606a}"
         ".box{stroke:#57606a}.line{stroke:#0969da;fill:none}"
         "@media (prefers-color-scheme:dark){text{fill:#e6edf3}.in{fill:#111}"
@@ -4566,16 +4495,16 @@ CDP__DT const char *cdp__dt_tint(uint32_t k) {
 
 /* Draws one plane as rectangles in proportion; returns its height. */
 CDP__DT uint32_t cdp__dt_plane_svg(
-    cdp__dt_text *t, const cdp__dt_grid *g, uint32_t *index, uint32_t left, uint32_t top) {
+    cdp__text *t, const cdp__dt_grid *g, uint32_t *index, uint32_t left, uint32_t top) {
     const uint32_t columns = cdp__dt_grid_count(g, g->columns),
                    rows = cdp__dt_grid_count(g, g->rows);
     const uint64_t across = g->columns == CDP__DT_NONE ? 1 : g->layout->shape[g->columns];
     const uint64_t down = g->rows == CDP__DT_NONE ? 1 : g->layout->shape[g->rows];
     const uint32_t width = 400, height = g->rows == CDP__DT_NONE ? 40 : 60 + 40 * rows;
     if (g->dims > 2) {
-        cdp__dt_add(t, "<text x=\"%u\" y=\"%u\">", left, top - 20);
+        cdp__text_add(t, "<text x=\"%u\" y=\"%u\">", left, top - 20);
         cdp__dt_plane_name(t, g, index);
-        cdp__dt_add(t, "</text>\n");
+        cdp__text_add(t, "</text>\n");
     }
     for (uint32_t k = 0; k < rows * columns; ++k) {
         const uint32_t r = k / columns, c = k % columns;
@@ -4589,30 +4518,30 @@ CDP__DT uint32_t cdp__dt_plane_svg(
         const uint32_t x = left + (uint32_t)(width * x0 / across),
                        y = top + (uint32_t)(height * y0 / down);
         const uint32_t wide = (uint32_t)(width * w / across), high = (uint32_t)(height * h / down);
-        cdp__dt_add(t,
+        cdp__text_add(t,
             "<rect class=\"box\" x=\"%u\" y=\"%u\" width=\"%u\" height=\"%u\" fill=\"%s\"/>", x, y,
             wide, high, cdp__dt_tint(k));
-        cdp__dt_add(t, "<text class=\"in\" text-anchor=\"middle\" x=\"%u\" y=\"%u\">", x + wide / 2,
-            y + high / 2 + 4);
+        cdp__text_add(t, "<text class=\"in\" text-anchor=\"middle\" x=\"%u\" y=\"%u\">",
+            x + wide / 2, y + high / 2 + 4);
         (void)cdp__dt_add_holders(t, g, &box, 8);
-        cdp__dt_add(t, "</text>\n");
+        cdp__text_add(t, "</text>\n");
         if (r == 0 && g->columns != CDP__DT_NONE) {
-            cdp__dt_add(t, "<text class=\"thin\" text-anchor=\"middle\" x=\"%u\" y=\"%u\">",
+            cdp__text_add(t, "<text class=\"thin\" text-anchor=\"middle\" x=\"%u\" y=\"%u\">",
                 x + wide / 2, top - 5);
             cdp__dt_add_interval(t, x0, w);
-            cdp__dt_add(t, "</text>\n");
+            cdp__text_add(t, "</text>\n");
         }
         if (c == 0 && g->rows != CDP__DT_NONE) {
-            cdp__dt_add(t, "<text class=\"thin\" text-anchor=\"end\" x=\"%u\" y=\"%u\">", left - 6,
-                y + high / 2 + 4);
+            cdp__text_add(t, "<text class=\"thin\" text-anchor=\"end\" x=\"%u\" y=\"%u\">",
+                left - 6, y + high / 2 + 4);
             cdp__dt_add_interval(t, y0, h);
-            cdp__dt_add(t, "</text>\n");
+            cdp__text_add(t, "</text>\n");
         }
     }
     return height;
 }
 
-CDP__DT void cdp__dt_layout_as_svg(cdp__dt_text *t, const cdp__dt_grid *g) {
+CDP__DT void cdp__dt_layout_as_svg(cdp__text *t, const cdp__dt_grid *g) {
     uint32_t index[CDP_TENSOR_DIMS] = {0}, planes = 0, top = 56;
     const uint32_t rows = cdp__dt_grid_count(g, g->rows);
     const uint32_t high = (g->rows == CDP__DT_NONE ? 40 : 60 + 40 * rows) + 50;
@@ -4621,25 +4550,25 @@ CDP__DT void cdp__dt_layout_as_svg(cdp__dt_text *t, const cdp__dt_grid *g) {
         ++planes;
     while (!empty && cdp__dt_grid_next(g, index));
     cdp__dt_svg_begin(t, 520, 60 + planes * high);
-    cdp__dt_add(t, "<text x=\"10\" y=\"20\">");
+    cdp__text_add(t, "<text x=\"10\" y=\"20\">");
     cdp__dt_add_layout(t, g->layout);
-    cdp__dt_add(t, "</text>\n");
+    cdp__text_add(t, "</text>\n");
     memset(index, 0, sizeof index);
     while (!empty) {
         (void)cdp__dt_plane_svg(t, g, index, 90, top);
         top += high;
         if (!cdp__dt_grid_next(g, index)) break;
     }
-    cdp__dt_add(t, "<text class=\"thin\" x=\"10\" y=\"%u\">", 50 + planes * high);
+    cdp__text_add(t, "<text class=\"thin\" x=\"10\" y=\"%u\">", 50 + planes * high);
     cdp__dt_add_empty(t, g);
-    cdp__dt_add(t, "</text>\n</svg>\n");
+    cdp__text_add(t, "</text>\n</svg>\n");
 }
 
 CDP_API uint64_t cdp_layout_draw(
     const cdp_layout *l, cdp_draw_format format, char *text, uint64_t room) {
-    cdp__dt_text t = cdp__dt_text_of(text, room);
+    cdp__text t = cdp__text_of(text, room);
     cdp__dt_grid g;
-    (void)cdp__dt_end(&t);
+    (void)cdp__text_end(&t);
     if (cdp_layout_check(l) != CDP_OK) return 0;
     const cdp__dt_side s = cdp__dt_side_of(l, 0);
     const uint64_t bytes = 2ull * CDP_TENSOR_DIMS * s.cells * sizeof(uint64_t);
@@ -4653,7 +4582,7 @@ CDP_API uint64_t cdp_layout_draw(
     else
         cdp__dt_layout_as_text(&t, &g, format == CDP_DRAW_COLOR);
     cdp__dt_free(l->mesh->root->os, memory);
-    return cdp__dt_end(&t);
+    return cdp__text_end(&t);
 }
 
 /* ---- >>dtensor/plan_pictures: which rank sends what to which --------------------------------- */
@@ -4662,7 +4591,7 @@ CDP_API uint64_t cdp_layout_draw(
    and JSON of a plan. */
 
 typedef struct cdp__dt_flow {
-    cdp__dt_text *text;
+    cdp__text *text;
     const cdp_plan *plan;
     const cdp__dt_stage *stage;
     uint32_t node, shown, most; /* the sender; lines so far, and at most */
@@ -4689,24 +4618,24 @@ CDP__DT void cdp__dt_flow_sum(void *user, const cdp__dt_move *m) {
 CDP__DT void cdp__dt_flow_line(void *user, const cdp__dt_move *m) {
     cdp__dt_flow *f = (cdp__dt_flow *)user;
     if (!cdp__dt_flow_sends(f, m) || f->shown++ >= f->most) return;
-    cdp__dt_add(f->text, "    %u -> %u  ", cdp__dt_rank_of_node(f->stage, f->node),
+    cdp__text_add(f->text, "    %u -> %u  ", cdp__dt_rank_of_node(f->stage, f->node),
         cdp__dt_rank_of_node(f->stage, m->peer));
     cdp__dt_add_box(f->text, &m->region, f->stage->from.ndim);
-    cdp__dt_add(f->text, "  %llu bytes\n",
+    cdp__text_add(f->text, "  %llu bytes\n",
         (unsigned long long)(cdp__dt_volume(&m->region, f->stage->pair.to.ndim) * f->plan->elem));
 }
 
 CDP__DT void cdp__dt_flow_json(void *user, const cdp__dt_move *m) {
     cdp__dt_flow *f = (cdp__dt_flow *)user;
     if (!cdp__dt_flow_sends(f, m)) return;
-    cdp__dt_add(f->text,
+    cdp__text_add(f->text,
         f->shown++ ? ",\n    {\"from\": %u, \"to\": %u, \"start\": "
                    : "\n    {\"from\": %u, \"to\": %u, \"start\": ",
         cdp__dt_rank_of_node(f->stage, f->node), cdp__dt_rank_of_node(f->stage, m->peer));
     cdp__dt_json_list(f->text, m->region.start, f->stage->from.ndim);
-    cdp__dt_add(f->text, ", \"size\": ");
+    cdp__text_add(f->text, ", \"size\": ");
     cdp__dt_json_list(f->text, m->region.size, f->stage->from.ndim);
-    cdp__dt_add(f->text, "}");
+    cdp__text_add(f->text, "}");
 }
 
 CDP__DT void cdp__dt_flow_all(cdp__dt_flow *f, cdp__dt_emit *emit) {
@@ -4719,52 +4648,52 @@ CDP__DT const char *cdp__dt_plan_name(const cdp_plan *p) {
     return p->stage_count > 1 || p->desc.kind == CDP_PLAN_BY_DIM ? "by dimension" : "direct";
 }
 
-CDP__DT void cdp__dt_plan_head(cdp__dt_text *t, const cdp_plan *p) {
+CDP__DT void cdp__dt_plan_head(cdp__text *t, const cdp_plan *p) {
     cdp__dt_add_shape(t, &p->desc.from);
-    cdp__dt_add(t, " from ");
+    cdp__text_add(t, " from ");
     cdp__dt_add_places(t, &p->desc.from);
-    cdp__dt_add(t, " to ");
+    cdp__text_add(t, " to ");
     cdp__dt_add_places(t, &p->desc.to);
-    cdp__dt_add(t, " on mesh ");
+    cdp__text_add(t, " on mesh ");
     cdp__dt_add_mesh(t, p->desc.from.mesh);
 }
 
-CDP__DT void cdp__dt_plan_numbers(cdp__dt_text *t, const cdp_plan *p) {
-    cdp__dt_add(t, "%s: phases: %u; bytes: %llu, the least possible %llu, PyTorch's steps %llu; ",
+CDP__DT void cdp__dt_plan_numbers(cdp__text *t, const cdp_plan *p) {
+    cdp__text_add(t, "%s: phases: %u; bytes: %llu, the least possible %llu, PyTorch's steps %llu; ",
         cdp__dt_plan_name(p), p->info.steps, (unsigned long long)p->info.total_bytes,
         (unsigned long long)p->info.bound_bytes, (unsigned long long)p->info.torch_bytes);
-    cdp__dt_add(t, "about ");
-    cdp__dt_tenths(t, p->info.predicted_us);
-    cdp__dt_add(t, " us");
+    cdp__text_add(t, "about ");
+    cdp__text_tenths(t, p->info.predicted_us);
+    cdp__text_add(t, " us");
 }
 
 /* Writes a table of bytes: rows send, columns receive. */
-CDP__DT void cdp__dt_flow_matrix(cdp__dt_text *t, const cdp__dt_flow *f) {
+CDP__DT void cdp__dt_flow_matrix(cdp__text *t, const cdp__dt_flow *f) {
     const uint32_t n = f->stage->pair.nodes;
     uint64_t line = t->used;
-    cdp__dt_add(t, "  from\\to");
+    cdp__text_add(t, "  from\\to");
     for (uint32_t to = 0; to < n; ++to) {
-        cdp__dt_pad(t, line, 12 + 8 * to);
-        cdp__dt_add(t, "%u", cdp__dt_rank_of_node(f->stage, to));
+        cdp__text_pad(t, line, 12 + 8 * to);
+        cdp__text_add(t, "%u", cdp__dt_rank_of_node(f->stage, to));
     }
-    cdp__dt_add(t, "\n");
+    cdp__text_add(t, "\n");
     for (uint32_t from = 0; from < n; ++from) {
         line = t->used;
-        cdp__dt_add(t, "  %u", cdp__dt_rank_of_node(f->stage, from));
+        cdp__text_add(t, "  %u", cdp__dt_rank_of_node(f->stage, from));
         for (uint32_t to = 0; to < n; ++to) {
-            cdp__dt_pad(t, line, 12 + 8 * to);
+            cdp__text_pad(t, line, 12 + 8 * to);
             const uint64_t bytes = f->bytes[(uint64_t)from * n + to];
             if (bytes)
-                cdp__dt_add(t, "%llu", (unsigned long long)bytes);
+                cdp__text_add(t, "%llu", (unsigned long long)bytes);
             else
-                cdp__dt_add(t, ".");
+                cdp__text_add(t, ".");
         }
-        cdp__dt_add(t, "\n");
+        cdp__text_add(t, "\n");
     }
 }
 
 /* Draws two columns of ranks, and a line for each pair that communicates, as thick as its bytes. */
-CDP__DT void cdp__dt_flow_svg(cdp__dt_text *t, const cdp__dt_flow *f, uint32_t top) {
+CDP__DT void cdp__dt_flow_svg(cdp__text *t, const cdp__dt_flow *f, uint32_t top) {
     const uint32_t n = f->stage->pair.nodes;
     uint64_t most = 1;
     for (uint64_t i = 0; i < (uint64_t)n * n; ++i)
@@ -4772,26 +4701,26 @@ CDP__DT void cdp__dt_flow_svg(cdp__dt_text *t, const cdp__dt_flow *f, uint32_t t
     for (uint64_t i = 0; i < (uint64_t)n * n; ++i) {
         const uint32_t y = top + 24 * (uint32_t)(i / n), z = top + 24 * (uint32_t)(i % n);
         if (!f->bytes[i]) continue;
-        cdp__dt_add(t, "<path class=\"line\" stroke-width=\"%u\" stroke-opacity=\"0.6\" ",
+        cdp__text_add(t, "<path class=\"line\" stroke-width=\"%u\" stroke-opacity=\"0.6\" ",
             1 + (uint32_t)(5 * f->bytes[i] / most));
-        cdp__dt_add(t, "d=\"M110 %u C230 %u 290 %u 410 %u\"><title>", y, y, z, z);
-        cdp__dt_add(t, "%u to %u: %llu bytes</title></path>\n",
+        cdp__text_add(t, "d=\"M110 %u C230 %u 290 %u 410 %u\"><title>", y, y, z, z);
+        cdp__text_add(t, "%u to %u: %llu bytes</title></path>\n",
             cdp__dt_rank_of_node(f->stage, (uint32_t)(i / n)),
             cdp__dt_rank_of_node(f->stage, (uint32_t)(i % n)), (unsigned long long)f->bytes[i]);
     }
     for (uint32_t k = 0; k < n; ++k) {
         const uint32_t rank = cdp__dt_rank_of_node(f->stage, k), y = top + 24 * k + 4;
-        cdp__dt_add(t, "<text text-anchor=\"end\" x=\"104\" y=\"%u\">rank %u</text>", y, rank);
-        cdp__dt_add(t, "<text x=\"416\" y=\"%u\">rank %u</text>\n", y, rank);
+        cdp__text_add(t, "<text text-anchor=\"end\" x=\"104\" y=\"%u\">rank %u</text>", y, rank);
+        cdp__text_add(t, "<text x=\"416\" y=\"%u\">rank %u</text>\n", y, rank);
     }
 }
 
-CDP__DT void cdp__dt_flow_title(cdp__dt_text *t, const cdp__dt_flow *f) {
+CDP__DT void cdp__dt_flow_title(cdp__text *t, const cdp__dt_flow *f) {
     cdp__dt_add_places(t, &f->stage->from);
-    cdp__dt_add(t, " to ");
+    cdp__text_add(t, " to ");
     cdp__dt_add_places(t, &f->stage->to);
     if (f->stage->pair.from.terms > 1)
-        cdp__dt_add(t, f->terms ? ", contributions to owners" : ", results from owners");
+        cdp__text_add(t, f->terms ? ", contributions to owners" : ", results from owners");
 }
 
 /* Draws one phase of all ranks; `top`: where it begins. Returns whether it has messages. */
@@ -4805,20 +4734,20 @@ CDP__DT bool cdp__dt_flow_draw(
         total += f->bytes[i];
     if (!total) return false;
     if (format == CDP_DRAW_SVG) {
-        cdp__dt_add(f->text, "<text x=\"10\" y=\"%u\">%u. ", top, phase);
+        cdp__text_add(f->text, "<text x=\"10\" y=\"%u\">%u. ", top, phase);
         cdp__dt_flow_title(f->text, f);
-        cdp__dt_add(f->text, ": %llu bytes</text>\n", (unsigned long long)total);
+        cdp__text_add(f->text, ": %llu bytes</text>\n", (unsigned long long)total);
         cdp__dt_flow_svg(f->text, f, top + 22);
         return true;
     }
-    cdp__dt_add(f->text, "  %u. ", phase);
+    cdp__text_add(f->text, "  %u. ", phase);
     cdp__dt_flow_title(f->text, f);
-    cdp__dt_add(f->text, ": %llu bytes\n", (unsigned long long)total);
+    cdp__text_add(f->text, ": %llu bytes\n", (unsigned long long)total);
     if (n <= 16) cdp__dt_flow_matrix(f->text, f);
     f->shown = 0;
     f->most = 64;
     cdp__dt_flow_all(f, cdp__dt_flow_line);
-    if (f->shown > f->most) cdp__dt_add(f->text, "    and %u more\n", f->shown - f->most);
+    if (f->shown > f->most) cdp__text_add(f->text, "    and %u more\n", f->shown - f->most);
     return true;
 }
 
@@ -4835,35 +4764,35 @@ CDP__DT void cdp__dt_plan_phases(cdp__dt_flow *f, cdp_draw_format format) {
 
 CDP__DT void cdp__dt_plan_json(cdp__dt_flow *f) {
     const cdp_plan_info *i = &f->plan->info;
-    cdp__dt_add(f->text, "{\"plan\": \"");
+    cdp__text_add(f->text, "{\"plan\": \"");
     cdp__dt_plan_head(f->text, f->plan);
-    cdp__dt_add(f->text,
+    cdp__text_add(f->text,
         "\", \"total_bytes\": %llu, \"bound_bytes\": %llu, \"torch_bytes\": %llu, ",
         (unsigned long long)i->total_bytes, (unsigned long long)i->bound_bytes,
         (unsigned long long)i->torch_bytes);
-    cdp__dt_add(f->text, "\"phases\": [");
+    cdp__text_add(f->text, "\"phases\": [");
     for (uint32_t k = 0; k < f->plan->stage_count; ++k)
         for (uint32_t b = 0; b < 2; ++b) {
             f->stage = &f->plan->stages[k];
             f->terms = b == 0;
             f->shown = 0;
             if (f->terms && f->stage->pair.from.terms == 1) continue;
-            cdp__dt_add(f->text,
+            cdp__text_add(f->text,
                 k + b && (k || f->stage->pair.from.terms > 1)
                     ? ",\n  {\"reduces\": %s, \"messages\": ["
                     : "\n  {\"reduces\": %s, \"messages\": [",
                 f->terms ? "true" : "false");
             cdp__dt_flow_all(f, cdp__dt_flow_json);
-            cdp__dt_add(f->text, "]}");
+            cdp__text_add(f->text, "]}");
         }
-    cdp__dt_add(f->text, "]}\n");
+    cdp__text_add(f->text, "]}\n");
 }
 
 CDP_API uint64_t cdp_plan_draw(
     const cdp_plan *p, cdp_draw_format format, char *text, uint64_t room) {
-    cdp__dt_text t = cdp__dt_text_of(text, room);
+    cdp__text t = cdp__text_of(text, room);
     cdp__dt_flow f;
-    (void)cdp__dt_end(&t);
+    (void)cdp__text_end(&t);
     if (!p) return 0;
     memset(&f, 0, sizeof f);
     f.text = &t;
@@ -4874,22 +4803,22 @@ CDP_API uint64_t cdp_plan_draw(
         cdp__dt_plan_json(&f);
     } else if (format == CDP_DRAW_SVG) {
         cdp__dt_svg_begin(&t, 640, 70 + p->info.steps * (24 * p->nodes + 40));
-        cdp__dt_add(&t, "<text x=\"10\" y=\"18\">");
+        cdp__text_add(&t, "<text x=\"10\" y=\"18\">");
         cdp__dt_plan_head(&t, p);
-        cdp__dt_add(&t, "</text>\n<text class=\"thin\" x=\"10\" y=\"36\">");
+        cdp__text_add(&t, "</text>\n<text class=\"thin\" x=\"10\" y=\"36\">");
         cdp__dt_plan_numbers(&t, p);
-        cdp__dt_add(&t, "</text>\n");
+        cdp__text_add(&t, "</text>\n");
         cdp__dt_plan_phases(&f, format);
-        cdp__dt_add(&t, "</svg>\n");
+        cdp__text_add(&t, "</svg>\n");
     } else {
         cdp__dt_plan_head(&t, p);
-        cdp__dt_add(&t, "\n  ");
+        cdp__text_add(&t, "\n  ");
         cdp__dt_plan_numbers(&t, p);
-        cdp__dt_add(&t, "\n");
+        cdp__text_add(&t, "\n");
         cdp__dt_plan_phases(&f, format);
     }
     cdp__dt_free(p->os, f.bytes);
-    return cdp__dt_end(&t);
+    return cdp__text_end(&t);
 }
 
 /* ---- >>dtensor/tensors: a layout and a pointer ----------------------------------------------- */
@@ -5373,16 +5302,16 @@ CDP__DT uint64_t cdp__dt_first_difference(const cdp_dtensor *t, const void *othe
 CDP__DT cdp_status cdp__dt_element_differs(
     const cdp_layout *l, uint64_t index, uint32_t original, uint32_t rank) {
     char text[160];
-    cdp__dt_text t = cdp__dt_text_of(text, sizeof text);
+    cdp__text t = cdp__text_of(text, sizeof text);
     uint64_t step = 1, rest = index;
     for (uint32_t d = 0; d < l->ndim; ++d)
         step *= l->shape[d];
     for (uint32_t d = 0; d < l->ndim; ++d) {
         step /= l->shape[d];
-        cdp__dt_add(&t, d ? ",%llu" : "%llu", (unsigned long long)(rest / step));
+        cdp__text_add(&t, d ? ",%llu" : "%llu", (unsigned long long)(rest / step));
         rest %= step;
     }
-    (void)cdp__dt_end(&t);
+    (void)cdp__text_end(&t);
     return cdp_error_set(CDP_ERR_MISMATCH, (int32_t)rank, 0,
         "cdp_dtensor_check: replicas differ: element [%s] is not the same on ranks %u and %u", text,
         original, rank);
@@ -5420,9 +5349,9 @@ CDP__DT cdp_status cdp__dt_check_layouts(const cdp_dtensor *t) {
     const cdp_status st = cdp__dt_agree(
         m->all->group, m->root->os, words, CDP__DT_LAYOUT_WORDS, &rank, &word, values);
     if (st != CDP_OK || rank == CDP__DT_NONE) return st;
-    cdp__dt_text text = cdp__dt_text_of(name, sizeof name);
+    cdp__text text = cdp__text_of(name, sizeof name);
     cdp__dt_layout_word_name(word, &text);
-    (void)cdp__dt_end(&text);
+    (void)cdp__text_end(&text);
     return cdp_error_set(CDP_ERR_MISMATCH, (int32_t)m->ranks[rank], 0,
         "cdp_dtensor_check: layouts differ: %s is %llu on rank %u and %llu on rank %u", name,
         (unsigned long long)values[0], m->ranks[0], (unsigned long long)values[1], m->ranks[rank]);
@@ -7829,9 +7758,9 @@ CDP_API cdp_status cdp_count_begin(cdp_mesh *m, const char *label) {
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
             "cdp_count_begin: \"%s\" lies too deep: at most %u labels and %u bytes", label,
             CDP__DT_LABELS, CDP__DT_PATH - 1);
-    cdp__dt_text t = cdp__dt_text_of(path, sizeof path);
-    cdp__dt_add(&t, *above ? "%s/%s" : "%s%s", above, label);
-    (void)cdp__dt_end(&t);
+    cdp__text t = cdp__text_of(path, sizeof path);
+    cdp__text_add(&t, *above ? "%s/%s" : "%s%s", above, label);
+    (void)cdp__text_end(&t);
     cdp__dt_label *l = cdp__dt_label_of(c, root->os, path);
     if (!l) return cdp__dt_nomem("a label", sizeof *l);
     c->open[++c->depth] = l;
@@ -7877,69 +7806,66 @@ CDP_API void cdp_counts_clear(cdp_mesh *m) {
 }
 
 /* Writes counts like "2 allreduce 4096, 1 allgather 512": bytes after the names. */
-CDP__DT void cdp__dt_add_counts(cdp__dt_text *t, const cdp_comm_count *c, bool json) {
+CDP__DT void cdp__dt_add_counts(cdp__text *t, const cdp_comm_count *c, bool json) {
     bool some = false;
     for (uint32_t k = 0; k < CDP_COLL_COUNT; ++k) {
         if (!c->calls[k]) continue;
         const unsigned long long calls = c->calls[k], bytes = c->bytes[k];
-        cdp__dt_add(t, some ? ", " : "");
+        cdp__text_add(t, some ? ", " : "");
         if (json)
-            cdp__dt_add(t, "\"%s\": {\"calls\": %llu, \"bytes\": %llu}",
+            cdp__text_add(t, "\"%s\": {\"calls\": %llu, \"bytes\": %llu}",
                 cdp_coll_name((cdp_coll_kind)k), calls, bytes);
         else
-            cdp__dt_add(t, "%llu %s (%llu B)", calls, cdp_coll_name((cdp_coll_kind)k), bytes);
+            cdp__text_add(t, "%llu %s (%llu B)", calls, cdp_coll_name((cdp_coll_kind)k), bytes);
         some = true;
     }
-    if (!some && !json) cdp__dt_add(t, "-");
+    if (!some && !json) cdp__text_add(t, "-");
 }
 
 CDP__DT void cdp__dt_counts_line(
-    cdp__dt_text *t, const cdp_mesh *m, const char *path, bool json, bool first) {
+    cdp__text *t, const cdp_mesh *m, const char *path, bool json, bool first) {
     const cdp_comm_count forward = cdp_counts(m, path, false), backward = cdp_counts(m, path, true);
     const uint64_t line = t->used;
     if (json) {
-        cdp__dt_add(t, first ? "\n  {\"path\": \"" : ",\n  {\"path\": \"");
-        for (const char *s = path; *s; ++s) {
-            if (*s == '"' || *s == '\\') cdp__dt_char(t, '\\');
-            cdp__dt_char(t, (unsigned char)*s < 32 ? ' ' : *s);
-        }
-        cdp__dt_add(t, "\", \"forward\": {");
+        cdp__text_add(t, first ? "\n  {\"path\": \"" : ",\n  {\"path\": \"");
+        cdp__json_inside(t, path);
+        cdp__text_add(t, "\", \"forward\": {");
         cdp__dt_add_counts(t, &forward, true);
-        cdp__dt_add(t, "}, \"backward\": {");
+        cdp__text_add(t, "}, \"backward\": {");
         cdp__dt_add_counts(t, &backward, true);
-        cdp__dt_add(t, "}}");
+        cdp__text_add(t, "}}");
         return;
     }
-    cdp__dt_add(t, "%s", *path ? path : "(all)");
-    cdp__dt_pad(t, line, 20);
+    cdp__text_add(t, "%s", *path ? path : "(all)");
+    cdp__text_pad(t, line, 20);
     cdp__dt_add_counts(t, &forward, false);
-    cdp__dt_pad(t, line, 66);
-    cdp__dt_add(t, " ");
+    cdp__text_pad(t, line, 66);
+    cdp__text_add(t, " ");
     cdp__dt_add_counts(t, &backward, false);
-    cdp__dt_char(t, '\n');
+    cdp__text_char(t, '\n');
 }
 
-CDP__DT void cdp__dt_counts_head(cdp__dt_text *t) {
-    cdp__dt_add(t, "label");
-    cdp__dt_pad(t, 0, 20);
-    cdp__dt_add(t, "forward");
-    cdp__dt_pad(t, 0, 67);
-    cdp__dt_add(t, "backward\n");
+CDP__DT void cdp__dt_counts_head(cdp__text *t) {
+    cdp__text_add(t, "label");
+    cdp__text_pad(t, 0, 20);
+    cdp__text_add(t, "forward");
+    cdp__text_pad(t, 0, 67);
+    cdp__text_add(t, "backward\n");
 }
 
 CDP_API uint64_t cdp_counts_draw(
     const cdp_mesh *m, cdp_draw_format format, char *text, uint64_t room) {
-    cdp__dt_text t = cdp__dt_text_of(text, room);
+    cdp__text t = cdp__text_of(text, room);
     const cdp__dt_counter *c = m ? m->root->counter : NULL;
     const bool json = format == CDP_DRAW_JSON;
     if (json)
-        cdp__dt_add(&t, "[");
+        cdp__text_add(&t, "[");
     else
         cdp__dt_counts_head(&t);
     for (const cdp__dt_label *l = c ? c->first : NULL; l; l = l->next)
         cdp__dt_counts_line(&t, m, l->path, json, l == c->first);
-    if (json) cdp__dt_add(&t, "\n]\n");
-    return cdp__dt_end(&t);
+    if (json) cdp__text_add(&t, "\n]\n");
+    return cdp__text_end(&t);
 }
 
 #endif /* CDP_NO_TENSOR_OPS */

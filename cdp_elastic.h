@@ -340,9 +340,10 @@ CDP_API cdp_status cdp_elastic_alarm(cdp_elastic *e, const char *reason);
 CDP_API void cdp_elastic_destroy(cdp_elastic *e);
 
 /* The last 32 epochs of this process as JSON: epoch, step, size, rank, lost, joined, cause, and how
-   long turn, connecting and transfer took, in microseconds. Returns the length, which is below
-   `size`: what does not fit is cut; 0 if e or out is NULL, or size is 0. Any thread. */
-CDP_API uint64_t cdp_elastic_history(cdp_elastic *e, char *out, uint64_t size);
+   long turn, connecting and transfer took, in microseconds. Writes at most `room` bytes, a zero at
+   the end among them; `text` may be NULL. Returns the length of the whole text without the zero
+   (about 250 bytes per epoch, and its cause); 0 if e is NULL. Any thread. */
+CDP_API uint64_t cdp_elastic_history(cdp_elastic *e, char *text, uint64_t room);
 
 /* ---- the pieces alone, for a program that keeps steps and state itself ---- */
 
@@ -1014,7 +1015,7 @@ CDP__PRIVATE void cdp__elastic_signal(cdp_elastic *e) {
 
 CDP__PRIVATE CDP__PRINTF(3, 4) void cdp__elastic_key(
     const cdp_elastic *e, char out[CDP__ELASTIC_KEY], const char *f, ...) {
-    cdp__text t = {out, CDP__ELASTIC_KEY, 0};
+    cdp__text t = cdp__text_of(out, CDP__ELASTIC_KEY);
     va_list ap;
     cdp__text_add(&t, "%s/", e->job);
     va_start(ap, f);
@@ -2392,7 +2393,7 @@ CDP__PRIVATE cdp_status cdp__elastic_connect(
 CDP__PRIVATE uint64_t cdp__elastic_settings(const cdp_elastic *e, char *out, uint64_t room) {
     const cdp_elastic_desc *d = &e->desc;
     char none[1];
-    cdp__text t = {room ? out : none, room ? room : 1, 0};
+    cdp__text t = cdp__text_of(room ? out : none, room ? room : 1);
     uint64_t need = 120;
     uint32_t i;
     cdp__text_add(&t, "min_ranks %u\nmax_ranks %u\nbatch %u\nsave and load: %s\n", d->min_ranks,
@@ -3491,18 +3492,10 @@ CDP_API cdp_status cdp_group_shrink(
 
 /* Knows: the last epochs of this process. Promises: text that JSON parsers take. */
 
-CDP__PRIVATE void cdp__elastic_json(cdp__text *t, const char *p) {
-    for (; *p; ++p)
-        if ((unsigned char)*p >= ' ' && *p != '"' && *p != '\\')
-            cdp__text_char(t, *p);
-        else
-            cdp__text_char(t, '\'');
-}
-
-CDP_API uint64_t cdp_elastic_history(cdp_elastic *e, char *out, uint64_t size) {
-    cdp__text t = {out, size, 0};
+CDP_API uint64_t cdp_elastic_history(cdp_elastic *e, char *text, uint64_t room) {
+    cdp__text t = cdp__text_of(text, room);
     uint64_t i;
-    if (!e || !out || !size) return 0;
+    if (!e) return cdp__text_end(&t);
     cdp__elastic_lock(e);
     i = e->pasts > CDP__ELASTIC_PASTS ? e->pasts - CDP__ELASTIC_PASTS : 0;
     cdp__text_char(&t, '[');
@@ -3512,16 +3505,16 @@ CDP_API uint64_t cdp_elastic_history(cdp_elastic *e, char *out, uint64_t size) {
         cdp__text_add(&t,
             "{\"epoch\": %llu, \"step\": %llu, \"size\": %u, \"rank\": %u, \"lost\": %u, "
             "\"joined\": %u, \"turn_us\": %llu, \"connect_us\": %llu, \"transfer_us\": %llu, "
-            "\"cause\": \"",
+            "\"cause\": ",
             (unsigned long long)p->epoch, (unsigned long long)p->step, p->size, p->rank, p->lost,
             p->joined, (unsigned long long)p->turn_ns / 1000,
             (unsigned long long)p->connect_ns / 1000, (unsigned long long)p->transfer_ns / 1000);
-        cdp__elastic_json(&t, p->cause);
-        cdp__text_add(&t, "\"}");
+        cdp__json_string(&t, p->cause);
+        cdp__text_add(&t, "}");
     }
     cdp__text_add(&t, "]\n");
     cdp__elastic_unlock(e);
-    return t.used;
+    return cdp__text_end(&t);
 }
 
 #endif /* CDP_ELASTIC_IMPL_INCLUDED */

@@ -507,10 +507,12 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_mem_dump(cdp_mem *mem, const char *path);
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_read(
     const void *data, uint64_t bytes, const cdp_os *os, cdp_mem_shot **out);
 
-/* Write a text of what grew and shrank between two shots, by label and innermost frame,
-   largest first; cut to `room` bytes. Returns the bytes that `after` holds more. */
-CDP_API int64_t cdp_mem_compare(
-    const cdp_mem_shot *before, const cdp_mem_shot *after, char *text, uint64_t room);
+/* Write a text of what grew and shrank between two shots, by label and innermost frame, largest
+   first: at most `room` bytes, a zero at the end among them; `text` may be NULL. Returns the length
+   of the whole text without the zero. *more, if wanted: the bytes that `after` holds more. 0 and an
+   empty text if a shot is NULL or memory is missing. */
+CDP_API uint64_t cdp_mem_compare(const cdp_mem_shot *before, const cdp_mem_shot *after,
+    int64_t *more, char *text, uint64_t room);
 
 /* Look into a shot. Everything below belongs to it. */
 typedef struct cdp_mem_frame {
@@ -2519,7 +2521,7 @@ CDP__PRIVATE cdp_status cdp__mem_oom_error(
     const uint64_t cached =
         m->held - cdp__mem_now(&s->active_bytes) - cdp__mem_now(&s->allocated_bytes);
     char text[480], x[32], y[32];
-    cdp__text t = {text, sizeof text, 0};
+    cdp__text t = cdp__text_of(text, sizeof text);
     text[0] = 0;
     cdp__text_add(&t, "cdp_mem_alloc: no %s for stream 0x%llx on %s",
         cdp__mem_size_text(x, a->bytes), (unsigned long long)(uintptr_t)a->stream,
@@ -3267,39 +3269,34 @@ CDP__PRIVATE bool cdp__mem_build(cdp_mem_shot *s, const cdp_mem *m, cdp__mem_raw
    is not called again; bytes that are not UTF-8 become question marks. */
 
 typedef struct cdp__mem_pen {
+    cdp__text text; /* the first member: the flush of a text gets its address */
     cdp_mem_sink sink;
     void *user;
-    uint32_t used;
     bool json, broken, fresh;         /* fresh: a dict in JSON has no key yet */
     uint32_t *text_memo, *stack_memo; /* number in the file + 1; 0: not written yet */
     uint32_t memos;
-    uint8_t bytes[8192];
+    char bytes[8192];
 } cdp__mem_pen;
 
-CDP__PRIVATE void cdp__mem_pen_flush(cdp__mem_pen *w) {
-    if (w->used && !w->broken && !w->sink(w->user, w->bytes, w->used)) w->broken = true;
-    w->used = 0;
+CDP__PRIVATE void cdp__mem_pen_flush(cdp__text *t) {
+    cdp__mem_pen *const w = (cdp__mem_pen *)(void *)t;
+    if (t->used && !w->broken && !w->sink(w->user, t->at, t->used)) w->broken = true;
+    t->used = 0;
+}
+
+CDP__PRIVATE void cdp__mem_pen_open(cdp__mem_pen *w, cdp_mem_sink sink, void *user) {
+    w->text = cdp__text_of(w->bytes, sizeof w->bytes);
+    w->text.flush = cdp__mem_pen_flush;
+    w->sink = sink;
+    w->user = user;
 }
 
 CDP__PRIVATE void cdp__mem_put(cdp__mem_pen *w, uint32_t byte) {
-    if (w->used == sizeof w->bytes) cdp__mem_pen_flush(w);
-    w->bytes[w->used++] = (uint8_t)byte;
-}
-
-CDP__PRIVATE void cdp__mem_put_bytes(cdp__mem_pen *w, const void *data, uint64_t bytes) {
-    const uint8_t *at = (const uint8_t *)data;
-    if (bytes > sizeof w->bytes - w->used) cdp__mem_pen_flush(w);
-    for (; bytes > sizeof w->bytes; bytes -= sizeof w->bytes, at += sizeof w->bytes) {
-        memcpy(w->bytes, at, sizeof w->bytes);
-        w->used = sizeof w->bytes;
-        cdp__mem_pen_flush(w);
-    }
-    memcpy(w->bytes + w->used, at, (size_t)bytes);
-    w->used += (uint32_t)bytes;
+    cdp__text_char(&w->text, (char)byte);
 }
 
 CDP__PRIVATE void cdp__mem_put_text(cdp__mem_pen *w, const char *text) {
-    cdp__mem_put_bytes(w, text, strlen(text));
+    cdp__text_bytes(&w->text, text, strlen(text));
 }
 
 /* `bytes` of a number, the lowest first. */
@@ -3308,34 +3305,15 @@ CDP__PRIVATE void cdp__mem_put_number(cdp__mem_pen *w, uint64_t v, uint32_t byte
         cdp__mem_put(w, (uint32_t)(v & 0xff));
 }
 
-/* The length of the UTF-8 character at `s`, which has `left` bytes; 0: it is invalid. */
-CDP__PRIVATE uint32_t cdp__mem_utf8(const uint8_t *s, uint64_t left) {
-    static const uint32_t least[5] = {0, 0, 0x80, 0x800, 0x10000};
-    uint32_t n, i, code;
-    if (s[0] < 0x80) return 1;
-    if (s[0] < 0xc2 || s[0] > 0xf4) return 0;
-    n = s[0] < 0xe0 ? 2 : 3u + (s[0] >= 0xf0);
-    if (n > left) return 0;
-    code = s[0] & (0xffu >> (n + 1));
-    for (i = 1; i < n; ++i) {
-        if ((s[i] & 0xc0) != 0x80) return 0;
-        code = code << 6 | (s[i] & 0x3fu);
-    }
-    if (code < least[n] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000)) return 0;
-    return n;
-}
-
 /* Bytes of a text as they are written: every byte that is no UTF-8 becomes '?'. */
 CDP__PRIVATE void cdp__mem_put_utf8(cdp__mem_pen *w, const char *text, uint64_t bytes) {
-    const uint8_t *s = (const uint8_t *)text;
-    while (bytes) {
-        const uint32_t n = cdp__mem_utf8(s, bytes);
-        if (n)
-            cdp__mem_put_bytes(w, s, n);
-        else
+    const uint8_t *at = (const uint8_t *)text, *const end = at + bytes;
+    while (at < end) {
+        const uint8_t *const from = at;
+        if (cdp__utf8_next(&at, end) == '?')
             cdp__mem_put(w, '?');
-        s += n ? n : 1;
-        bytes -= n ? n : 1;
+        else
+            cdp__text_bytes(&w->text, from, (uint64_t)(at - from));
     }
 }
 
@@ -3410,38 +3388,20 @@ CDP__PRIVATE void cdp__mem_pickle_text(cdp__mem_pen *w, const char *text) {
 /* Knows: the values of a snapshot, as a pickle or as JSON behind one set of functions. Promises:
    both forms have the same keys, and no number is above 2^53. */
 
-CDP__PRIVATE void cdp__mem_json_text(cdp__mem_pen *w, const char *text) {
-    const char *run = text;
-    cdp__mem_put(w, '"');
-    for (; *text; ++text) {
-        const uint8_t c = (uint8_t)*text;
-        if (c >= 32 && c != '"' && c != '\\') continue;
-        cdp__mem_put_utf8(w, run, (uint64_t)(text - run));
-        run = text + 1;
-        cdp__mem_put_text(w, c < 32 ? "\\u00" : "\\");
-        if (c < 32) cdp__mem_put(w, (uint32_t) "01"[c >> 4]);
-        cdp__mem_put(w, c < 32 ? (uint32_t) "0123456789abcdef"[c & 15] : c);
-    }
-    cdp__mem_put_utf8(w, run, (uint64_t)(text - run));
-    cdp__mem_put(w, '"');
-}
-
 CDP__PRIVATE void cdp__mem_w_text(cdp__mem_pen *w, const char *text) {
     if (w->json)
-        cdp__mem_json_text(w, text);
+        cdp__json_string(&w->text, text);
     else
         cdp__mem_pickle_text(w, text);
 }
 
 CDP__PRIVATE void cdp__mem_w_number(cdp__mem_pen *w, uint64_t v) {
-    char text[24];
     if (v > CDP__MEM_NUMBER_MAX) v = CDP__MEM_NUMBER_MAX;
     if (!w->json) {
         cdp__mem_pickle_number(w, (int64_t)v);
         return;
     }
-    cdp__format(text, sizeof text, "%llu", (unsigned long long)v);
-    cdp__mem_put_text(w, text);
+    cdp__text_number(&w->text, v, false, 10);
 }
 
 CDP__PRIVATE void cdp__mem_w_bool(cdp__mem_pen *w, bool v) {
@@ -3675,7 +3635,7 @@ CDP__PRIVATE void cdp__mem_w_settings(
 /* Writes the whole file. */
 CDP__PRIVATE void cdp__mem_w_shot(cdp__mem_pen *w, const cdp_mem_shot *s, const cdp__mem_keys *k) {
     uint64_t i;
-    if (!w->json) cdp__mem_put_bytes(w, "\x80\x02", 2);
+    if (!w->json) cdp__text_bytes(&w->text, "\x80\x02", 2);
     cdp__mem_w_dict(w);
     cdp__mem_w_key(w, k->w_segments);
     cdp__mem_w_list(w);
@@ -3688,7 +3648,285 @@ CDP__PRIVATE void cdp__mem_w_shot(cdp__mem_pen *w, const cdp_mem_shot *s, const 
     cdp__mem_w_settings(w, s, k);
     cdp__mem_w_dict_end(w);
     cdp__mem_put(w, w->json ? '\n' : '.');
-    cdp__mem_pen_flush(w);
+    cdp__mem_pen_flush(&w->text);
+}
+
+/* ---- >>text/json_read: JSON, piece by piece (pure) ------------------------------------------- */
+
+/* Knows: the grammar of JSON, and the NaN and Infinity that Python writes. Promises: any bytes
+   yield pieces or a reason; no recursion, no memory; at most 32 levels. */
+
+#include <stdlib.h>
+#include <string.h>
+
+#define CDP__JSON_DEEP 32u   /* as many as cdp__json_reader.dicts has bits */
+#define CDP__JSON_DIGITS 40u /* what further digits of a number say is lost */
+
+typedef enum cdp__json_kind {
+    CDP__JSON_BAD, /* this is no JSON: `why` says why, `at` says where */
+    CDP__JSON_END, /* nothing follows the value */
+    CDP__JSON_DICT,
+    CDP__JSON_LIST,
+    CDP__JSON_CLOSE, /* the end of the last dict or list that is open */
+    CDP__JSON_KEY,   /* a text; a value follows */
+    CDP__JSON_TEXT,
+    CDP__JSON_WHOLE,
+    CDP__JSON_REAL, /* also a whole number that has more than 63 bits */
+    CDP__JSON_TRUE,
+    CDP__JSON_FALSE,
+    CDP__JSON_NULL
+} cdp__json_kind;
+
+typedef struct cdp__json_reader {
+    const uint8_t *data;
+    uint64_t bytes, at;
+    const char *why;
+    uint32_t depth, dicts; /* bit i of dicts: the i-th open container is a dict */
+    bool value, first;     /* a value must follow, after a key or at the beginning; just opened */
+    /* of the last piece */
+    const uint8_t *text; /* KEY, TEXT: what stands between the quotes, not decoded */
+    uint64_t length;     /* of that; the decoded text is not longer */
+    bool escapes;        /* it has some, else it is as it stands */
+    int64_t whole;
+    double real;
+} cdp__json_reader;
+
+CDP__PRIVATE cdp__json_reader cdp__json_open(const void *data, uint64_t bytes) {
+    cdp__json_reader r;
+    memset(&r, 0, sizeof r);
+    r.data = (const uint8_t *)data;
+    r.bytes = bytes;
+    r.value = true;
+    return r;
+}
+
+CDP__PRIVATE cdp__json_kind cdp__json_bad(cdp__json_reader *r, const char *why) {
+    r->why = why;
+    return CDP__JSON_BAD;
+}
+
+/* The next byte that is no blank, which is not taken; 0: there is none. */
+CDP__PRIVATE uint8_t cdp__json_look(cdp__json_reader *r) {
+    for (; r->at < r->bytes; ++r->at) {
+        const uint8_t c = r->data[r->at];
+        if (c != ' ' && c != '\n' && c != '\r' && c != '\t') return c;
+    }
+    return 0;
+}
+
+CDP__PRIVATE bool cdp__json_word(cdp__json_reader *r, const char *word) {
+    const uint64_t n = strlen(word);
+    if (r->bytes - r->at < n || memcmp(r->data + r->at, word, (size_t)n) != 0) return false;
+    r->at += n;
+    return true;
+}
+
+CDP__PRIVATE int cdp__hex_digit(uint8_t c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+/* The four digits of an escape; -1: they are not there. */
+CDP__PRIVATE int32_t cdp__json_unit_at(const uint8_t *s, uint64_t bytes) {
+    int32_t unit = 0;
+    uint32_t i;
+    for (i = 0; i < 4; ++i) {
+        const int digit = i < bytes ? cdp__hex_digit(s[i]) : -1;
+        if (digit < 0) return -1;
+        unit = unit * 16 + digit;
+    }
+    return unit;
+}
+
+/* Takes a text, from its first quote on. */
+CDP__PRIVATE cdp__json_kind cdp__json_take_text(cdp__json_reader *r, cdp__json_kind kind) {
+    const uint64_t from = ++r->at;
+    r->escapes = false;
+    for (; r->at < r->bytes && r->data[r->at] != '"'; ++r->at) {
+        const uint8_t c = r->data[r->at];
+        if (c < 32) return cdp__json_bad(r, "a text has a control character");
+        if (c != '\\') continue;
+        r->escapes = true;
+        if (++r->at == r->bytes) break;
+        if (r->data[r->at] == 'u') {
+            if (cdp__json_unit_at(r->data + r->at + 1, r->bytes - r->at - 1) < 0)
+                return cdp__json_bad(r, "four hexadecimal digits are expected after \\u");
+            r->at += 4;
+        } else if (!r->data[r->at] || !strchr("\"\\/bfnrt", r->data[r->at]))
+            return cdp__json_bad(r, "there is no such escape");
+    }
+    if (r->at >= r->bytes) return cdp__json_bad(r, "a text does not end");
+    r->text = r->data + from;
+    r->length = r->at++ - from;
+    return kind;
+}
+
+/* Decodes one escape of a text that was taken, from the byte after the backslash on. */
+CDP__PRIVATE uint32_t cdp__json_escape(const uint8_t **at, const uint8_t *end) {
+    static const char from[] = "nrtbf", to[] = "\n\r\t\b\f";
+    const uint8_t c = *(*at)++;
+    const char *const known = strchr(from, c);
+    uint32_t unit;
+    int32_t low;
+    if (c != 'u') return known ? (uint8_t)to[known - from] : c;
+    unit = (uint32_t)cdp__json_unit_at(*at, 4);
+    *at += 4;
+    if (unit < 0xd800 || unit >= 0xdc00) return unit;
+    if (end - *at < 6 || (*at)[0] != '\\' || (*at)[1] != 'u') return unit;
+    low = cdp__json_unit_at(*at + 2, 4);
+    if (low < 0xdc00 || low >= 0xe000) return unit;
+    *at += 6;
+    return 0x10000 + ((unit - 0xd800) << 10) + ((uint32_t)low - 0xdc00);
+}
+
+/* Writes the last key or text, decoded, to `out`, which has room for r->length bytes. Returns its
+   length. What is no character, and a zero byte, become '?'. */
+CDP__PRIVATE uint64_t cdp__json_decode(const cdp__json_reader *r, char *out) {
+    const uint8_t *at = r->text, *const end = at + r->length;
+    const char *const from = out;
+    while (at < end) {
+        uint32_t c = *at++;
+        if (c != '\\') {
+            *out++ = (char)c;
+            continue;
+        }
+        c = cdp__json_escape(&at, end);
+        out += cdp__utf8_put(c ? c : '?', out);
+    }
+    return (uint64_t)(out - from);
+}
+
+CDP__PRIVATE bool cdp__json_is_digit(const cdp__json_reader *r) {
+    return r->at < r->bytes && r->data[r->at] >= '0' && r->data[r->at] <= '9';
+}
+
+/* Digits of a number without its point, as text for strtod(), which then needs no locale. */
+typedef struct cdp__json_digits {
+    char text[CDP__JSON_DIGITS + 32];
+    uint32_t count;
+    int64_t exponent;
+} cdp__json_digits;
+
+CDP__PRIVATE void cdp__json_take_digits(cdp__json_reader *r, cdp__json_digits *d, bool fraction) {
+    for (; cdp__json_is_digit(r); ++r->at) {
+        const bool kept = d->count < CDP__JSON_DIGITS;
+        const char c = (char)r->data[r->at];
+        if (kept && (d->count || c != '0')) d->text[d->count++] = c;
+        d->exponent += (int64_t)!kept - fraction;
+    }
+}
+
+CDP__PRIVATE double cdp__json_real_of(cdp__json_digits *d) {
+    const bool below = d->exponent < 0;
+    uint64_t e = below ? 0 - (uint64_t)d->exponent : (uint64_t)d->exponent;
+    char *at = d->text + sizeof d->text;
+    uint32_t n = d->count;
+    if (!n) return 0;
+    *--at = 0;
+    do
+        *--at = (char)('0' + e % 10);
+    while (e /= 10);
+    d->text[n++] = 'e';
+    d->text[n++] = below ? '-' : '+';
+    memmove(d->text + n, at, strlen(at) + 1);
+    return strtod(d->text, NULL);
+}
+
+/* Takes what follows the digits of a real number: digits behind a point, an exponent. */
+CDP__PRIVATE bool cdp__json_take_rest(cdp__json_reader *r, cdp__json_digits *d) {
+    int64_t exponent = 0;
+    bool below = false;
+    if (r->at < r->bytes && r->data[r->at] == '.') {
+        ++r->at;
+        if (!cdp__json_is_digit(r)) return false;
+        cdp__json_take_digits(r, d, true);
+    }
+    if (r->at < r->bytes && (r->data[r->at] | 32) == 'e') {
+        ++r->at;
+        if (r->at < r->bytes && (r->data[r->at] == '+' || r->data[r->at] == '-'))
+            below = r->data[r->at++] == '-';
+        if (!cdp__json_is_digit(r)) return false;
+        for (; cdp__json_is_digit(r); ++r->at)
+            if (exponent < 1000000) exponent = exponent * 10 + (r->data[r->at] - '0');
+    }
+    d->exponent += below ? -exponent : exponent;
+    return true;
+}
+
+CDP__PRIVATE cdp__json_kind cdp__json_take_number(cdp__json_reader *r) {
+    const uint64_t from = r->at;
+    const bool minus = cdp__json_word(r, "-");
+    cdp__json_digits d;
+    uint64_t whole = 0, i;
+    uint8_t next;
+    d.count = 0;
+    d.exponent = 0;
+    if (!cdp__json_is_digit(r)) {
+        const bool nan = !minus && cdp__json_word(r, "NaN");
+        if (!nan && !cdp__json_word(r, "Infinity"))
+            return cdp__json_bad(r, "a value is expected here");
+        r->real = strtod(nan ? "nan" : "inf", NULL);
+        if (minus) r->real = -r->real;
+        return CDP__JSON_REAL;
+    }
+    cdp__json_take_digits(r, &d, false);
+    if (r->data[from + minus] == '0' && r->at > from + minus + 1)
+        return cdp__json_bad(r, "a number begins with a zero");
+    for (i = 0; i < d.count && d.count < 20; ++i)
+        whole = whole * 10 + (uint64_t)(d.text[i] - '0');
+    next = r->at < r->bytes ? r->data[r->at] : 0;
+    if (next != '.' && (next | 32) != 'e' && d.count < 20 && whole <= (uint64_t)INT64_MAX) {
+        r->whole = minus ? -(int64_t)whole : (int64_t)whole;
+        return CDP__JSON_WHOLE;
+    }
+    if (!cdp__json_take_rest(r, &d)) return cdp__json_bad(r, "a digit is expected here");
+    r->real = cdp__json_real_of(&d);
+    if (minus) r->real = -r->real;
+    return CDP__JSON_REAL;
+}
+
+CDP__PRIVATE cdp__json_kind cdp__json_take_value(cdp__json_reader *r) {
+    const uint8_t c = cdp__json_look(r);
+    r->value = r->first = false;
+    if (c == '"') return cdp__json_take_text(r, CDP__JSON_TEXT);
+    if (c == '{' || c == '[') {
+        if (r->depth == CDP__JSON_DEEP) return cdp__json_bad(r, "it is nested too deep");
+        ++r->at;
+        r->dicts &= ~(1u << r->depth);
+        r->dicts |= (uint32_t)(c == '{') << r->depth++;
+        r->first = true;
+        return c == '{' ? CDP__JSON_DICT : CDP__JSON_LIST;
+    }
+    if (cdp__json_word(r, "true")) return CDP__JSON_TRUE;
+    if (cdp__json_word(r, "false")) return CDP__JSON_FALSE;
+    if (cdp__json_word(r, "null")) return CDP__JSON_NULL;
+    return cdp__json_take_number(r);
+}
+
+/* Takes the next piece. After BAD or END it must not be called again. */
+CDP__PRIVATE cdp__json_kind cdp__json_next(cdp__json_reader *r) {
+    const bool dict = r->depth && r->dicts >> (r->depth - 1) & 1;
+    uint8_t c;
+    if (r->value) return cdp__json_take_value(r);
+    c = cdp__json_look(r);
+    if (!r->depth)
+        return r->at < r->bytes ? cdp__json_bad(r, "its end is expected here") : CDP__JSON_END;
+    if (c == (dict ? '}' : ']')) {
+        ++r->at;
+        --r->depth;
+        r->first = false;
+        return CDP__JSON_CLOSE;
+    }
+    if (!r->first && !cdp__json_word(r, ","))
+        return cdp__json_bad(r, "a comma or the end of a list is expected here");
+    if (!dict) return cdp__json_take_value(r);
+    if (cdp__json_look(r) != '"') return cdp__json_bad(r, "a key is expected here");
+    if (cdp__json_take_text(r, CDP__JSON_KEY) == CDP__JSON_BAD) return CDP__JSON_BAD;
+    if (cdp__json_look(r) != ':') return cdp__json_bad(r, "a colon is expected here");
+    ++r->at;
+    r->value = true;
+    return CDP__JSON_KEY;
 }
 
 /* ---- >>mem/value: the content of a file, as a tree ------------------------------------------- */
@@ -4033,180 +4271,65 @@ CDP__PRIVATE bool cdp__mem_unpickle(cdp__mem_reader *r, cdp__mem_value *out) {
 
 /* ---- >>mem/unjson: JSON as a tree ------------------------------------------------------------ */
 
-/* Knows: JSON, at most 32 levels deep. Promises: no recursion; texts with escapes are copied. */
+/* Knows: which piece of JSON is which value. Promises: no recursion; texts with escapes are
+   copied. */
 
-#define CDP__MEM_JSON_DEEP 32u
-
-CDP__PRIVATE uint8_t cdp__mem_json_look(cdp__mem_reader *r) {
-    for (; r->at < r->bytes; ++r->at) {
-        const uint8_t c = r->data[r->at];
-        if (c != ' ' && c != '\n' && c != '\r' && c != '\t') return c;
-    }
-    return 0;
-}
-
-CDP__PRIVATE bool cdp__mem_json_eat(cdp__mem_reader *r, uint8_t c) {
-    if (cdp__mem_json_look(r) != c) return false;
-    ++r->at;
-    return true;
-}
-
-CDP__PRIVATE int cdp__mem_hex_digit(uint8_t c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-}
-
-/* Decodes an escape, which ends at *at; '?' for characters above 0x7f. */
-CDP__PRIVATE char cdp__mem_json_escape(const uint8_t *s, uint64_t *at) {
-    static const char from[] = "nrtbf", to[] = "\n\r\t\b\f";
-    const char c = (char)s[*at];
-    const char *const known = c ? strchr(from, c) : NULL;
-    uint32_t code = 0, i;
-    if (known) return to[known - from];
-    if (c != 'u') return c;
-    for (i = 0; i < 4; ++i) {
-        const int digit = cdp__mem_hex_digit(s[*at + 1]);
-        if (digit < 0) return '?';
-        code = code * 16 + (uint32_t)digit;
-        ++*at;
-    }
-    return code && code < 0x80 ? (char)code : '?';
-}
-
-CDP__PRIVATE bool cdp__mem_json_string(cdp__mem_reader *r, cdp__mem_value *out) {
-    const uint64_t from = ++r->at; /* behind the quote */
-    bool escapes = false;
-    uint64_t i;
+CDP__PRIVATE bool cdp__mem_json_text(
+    cdp__mem_reader *r, const cdp__json_reader *j, cdp__mem_value *out) {
     char *copy;
-    while (r->at < r->bytes && r->data[r->at] != '"') {
-        if (r->data[r->at] == '\\') {
-            escapes = true;
-            ++r->at;
-        }
-        ++r->at;
-    }
-    if (r->at >= r->bytes) return cdp__mem_bad(r, "a text does not end");
     *out = cdp__mem_whole(CDP__MEM_TEXT, 0);
-    out->as.text = (const char *)r->data + from;
-    out->length = (uint32_t)cdp__min(r->at - from, UINT32_MAX);
-    ++r->at;
-    if (!escapes) return true;
-    copy = (char *)cdp__mem_texts_room(&r->memory, out->length + 1ull);
+    out->as.text = (const char *)j->text;
+    out->length = (uint32_t)cdp__min(j->length, UINT32_MAX);
+    if (!j->escapes) return true;
+    copy = (char *)cdp__mem_texts_room(&r->memory, j->length + 1);
     if (!copy) return cdp__mem_dry(r);
+    out->length = (uint32_t)cdp__min(cdp__json_decode(j, copy), UINT32_MAX);
     out->as.text = copy;
-    for (i = from; i < r->at - 1; ++i) {
-        if (r->data[i] != '\\')
-            *copy++ = (char)r->data[i];
-        else {
-            ++i;
-            *copy++ = cdp__mem_json_escape(r->data, &i);
-        }
-    }
-    out->length = (uint32_t)(copy - out->as.text);
     return true;
 }
 
-/* Parses digits with a point. Integers that fit stay exact. */
-CDP__PRIVATE bool cdp__mem_json_number(cdp__mem_reader *r, cdp__mem_value *out) {
-    const bool minus = cdp__mem_json_eat(r, '-');
-    double real = 0, scale = 1;
-    int64_t whole = 0;
-    bool exact = true, digits = false;
-    for (; r->at < r->bytes; ++r->at) {
-        const uint8_t c = r->data[r->at];
-        if (c == '.' && exact) {
-            exact = false;
-            continue;
-        }
-        if (c < '0' || c > '9') break;
-        digits = true;
-        real = real * 10 + (c - '0');
-        if (!exact) scale *= 10;
-        whole = whole < INT64_MAX / 10 - 9 ? whole * 10 + (c - '0') : INT64_MAX;
-    }
-    if (!digits) return cdp__mem_bad(r, "a value is expected here");
-    if (r->at < r->bytes && (r->data[r->at] | 32) == 'e')
-        return cdp__mem_bad(r, "numbers with exponents are in no snapshot");
-    *out = cdp__mem_whole(exact ? CDP__MEM_INT : CDP__MEM_REAL, minus ? -whole : whole);
-    if (!exact) out->as.real = minus ? -real / scale : real / scale;
-    return true;
-}
-
-CDP__PRIVATE bool cdp__mem_json_word(cdp__mem_reader *r, const char *word) {
-    const uint64_t n = strlen(word);
-    if (r->bytes - r->at < n || memcmp(r->data + r->at, word, (size_t)n) != 0) return false;
-    r->at += n;
-    return true;
-}
-
-/* Parses values and containers with a stack of open containers, without recursion. */
-CDP__PRIVATE bool cdp__mem_json_plain(cdp__mem_reader *r, cdp__mem_value *out) {
-    const uint8_t c = cdp__mem_json_look(r);
-    if (c == '"') return cdp__mem_json_string(r, out);
-    if (cdp__mem_json_word(r, "true"))
-        *out = cdp__mem_whole(CDP__MEM_BOOL, 1);
-    else if (cdp__mem_json_word(r, "false"))
-        *out = cdp__mem_whole(CDP__MEM_BOOL, 0);
-    else if (cdp__mem_json_word(r, "null"))
-        *out = cdp__mem_whole(CDP__MEM_NONE, 0);
-    else
-        return cdp__mem_json_number(r, out);
-    return true;
-}
-
-/* Parses the key before a value in a dict. */
-CDP__PRIVATE bool cdp__mem_json_key(cdp__mem_reader *r, cdp__mem_value *box) {
-    cdp__mem_value key;
-    if (cdp__mem_json_look(r) != '"') return cdp__mem_bad(r, "a key is expected here");
-    if (!cdp__mem_json_string(r, &key)) return false;
-    if (!cdp__mem_json_eat(r, ':')) return cdp__mem_bad(r, "a colon is expected here");
-    return cdp__mem_box_add(r, box->as.box, &key, 1);
-}
-
-/* Parses one value. A container is opened: it is pushed on the stack, and *opened is true. */
-CDP__PRIVATE bool cdp__mem_json_value(cdp__mem_reader *r, cdp__mem_value *v, bool *opened) {
-    const uint8_t c = cdp__mem_json_look(r);
-    *opened = c == '{' || c == '[';
-    if (!*opened) return cdp__mem_json_plain(r, v);
-    ++r->at;
-    if (r->depth == CDP__MEM_JSON_DEEP) return cdp__mem_bad(r, "it is nested too deep");
-    if (!cdp__mem_push_box(r, c == '{' ? CDP__MEM_DICT : CDP__MEM_LIST)) return false;
-    *v = r->stack[r->depth - 1];
-    return true;
-}
-
-/* After a value: closes containers that end here, until another value follows or none is open. */
-CDP__PRIVATE bool cdp__mem_json_close(cdp__mem_reader *r, bool opened) {
-    while (r->depth) {
-        const bool dict = r->stack[r->depth - 1].kind == CDP__MEM_DICT;
-        if (cdp__mem_json_eat(r, dict ? '}' : ']'))
-            --r->depth;
-        else if (opened)
-            return true;
-        else if (cdp__mem_json_eat(r, ','))
-            return true;
-        else
-            return cdp__mem_bad(r, "a comma or the end of a list is expected here");
-        opened = false;
+/* Makes a value of a piece. A container is pushed on the stack of those that are open. */
+CDP__PRIVATE bool cdp__mem_json_value(
+    cdp__mem_reader *r, const cdp__json_reader *j, cdp__json_kind kind, cdp__mem_value *out) {
+    switch (kind) {
+    case CDP__JSON_KEY:
+    case CDP__JSON_TEXT: return cdp__mem_json_text(r, j, out);
+    case CDP__JSON_WHOLE: *out = cdp__mem_whole(CDP__MEM_INT, j->whole); break;
+    case CDP__JSON_REAL:
+        *out = cdp__mem_whole(CDP__MEM_REAL, 0);
+        out->as.real = j->real;
+        break;
+    case CDP__JSON_TRUE:
+    case CDP__JSON_FALSE: *out = cdp__mem_whole(CDP__MEM_BOOL, kind == CDP__JSON_TRUE); break;
+    case CDP__JSON_DICT:
+    case CDP__JSON_LIST:
+        if (!cdp__mem_push_box(r, kind == CDP__JSON_DICT ? CDP__MEM_DICT : CDP__MEM_LIST))
+            return false;
+        *out = r->stack[r->depth - 1];
+        break;
+    default: *out = cdp__mem_whole(CDP__MEM_NONE, 0); break;
     }
     return true;
 }
 
 CDP__PRIVATE bool cdp__mem_unjson(cdp__mem_reader *r, cdp__mem_value *out) {
-    bool first = true;
-    do {
-        cdp__mem_value *const box = r->depth ? &r->stack[r->depth - 1] : NULL;
-        cdp__mem_box *const in = box ? box->as.box : NULL;
+    cdp__json_reader j = cdp__json_open(r->data, r->bytes);
+    cdp__json_kind kind;
+    for (; (kind = cdp__json_next(&j)) != CDP__JSON_END; r->at = j.at) {
+        cdp__mem_box *const in = r->depth ? r->stack[r->depth - 1].as.box : NULL;
         cdp__mem_value v;
-        bool opened;
-        if (box && box->kind == CDP__MEM_DICT && !cdp__mem_json_key(r, box)) return false;
-        if (!cdp__mem_json_value(r, &v, &opened)) return false;
-        if (in && !cdp__mem_box_add(r, in, &v, 1)) return false;
-        if (first) *out = v;
-        first = false;
-        if (!cdp__mem_json_close(r, opened)) return false;
-    } while (r->depth);
+        if (kind == CDP__JSON_CLOSE) {
+            --r->depth;
+            continue;
+        }
+        r->at = j.at;
+        if (kind == CDP__JSON_BAD) return cdp__mem_bad(r, j.why);
+        if (!cdp__mem_json_value(r, &j, kind, &v)) return false;
+        if (!in)
+            *out = v;
+        else if (!cdp__mem_box_add(r, in, &v, 1))
+            return false;
+    }
     return true;
 }
 
@@ -4644,33 +4767,13 @@ CDP__PRIVATE uint64_t cdp__mem_line_holders(
 #define CDP__MEM_WIDTH 1100.0
 #define CDP__MEM_HEIGHT 400.0
 
-CDP__PRIVATE CDP__PRINTF(2, 3) void cdp__mem_say(cdp__mem_pen *w, const char *f, ...) {
-    char text[512];
-    cdp__text t = {text, sizeof text, 0};
-    va_list ap;
-    va_start(ap, f);
-    cdp__text_add_v(&t, f, ap);
-    va_end(ap);
-    cdp__mem_put_text(w, text);
-}
-
-/* Writes a non-negative number with one decimal. */
-CDP__PRIVATE void cdp__mem_say_real(cdp__mem_pen *w, double v) {
-    const uint64_t tenths = v > 0 ? (uint64_t)(v * 10 + 0.5) : 0;
-    cdp__mem_say(
-        w, "%llu.%llu", (unsigned long long)(tenths / 10), (unsigned long long)(tenths % 10));
-}
-
 /* Writes a text, truncated to about `most` bytes. */
 CDP__PRIVATE void cdp__mem_say_xml(cdp__mem_pen *w, const char *text, uint64_t most) {
-    const char *const from = text;
-    for (; *text; ++text) {
-        const char c = *text;
-        const uint32_t n = cdp__mem_utf8((const uint8_t *)text, strlen(text));
-        if ((uint64_t)(text - from) >= most) {
-            cdp__mem_put_text(w, "...");
-            return;
-        }
+    const uint8_t *at = (const uint8_t *)text, *const end = at + strlen(text);
+    const uint8_t *const limit = at + cdp__min(most, (uint64_t)(end - at));
+    while (at < limit) {
+        const uint8_t *const from = at;
+        const uint32_t c = cdp__utf8_next(&at, end);
         if (c == '<')
             cdp__mem_put_text(w, "&lt;");
         else if (c == '>')
@@ -4679,13 +4782,12 @@ CDP__PRIVATE void cdp__mem_say_xml(cdp__mem_pen *w, const char *text, uint64_t m
             cdp__mem_put_text(w, "&amp;");
         else if (c == '"')
             cdp__mem_put_text(w, "&quot;");
-        else if ((uint8_t)c < 32 || !n)
+        else if (c < 32 || c == '?')
             cdp__mem_put(w, '?');
-        else {
-            cdp__mem_put_bytes(w, text, n);
-            text += n - 1;
-        }
+        else
+            cdp__text_bytes(&w->text, from, (uint64_t)(at - from));
     }
+    if (at < end) cdp__mem_put_text(w, "...");
 }
 
 CDP__PRIVATE void cdp__mem_say_size(cdp__mem_pen *w, double bytes) {
@@ -4697,7 +4799,7 @@ CDP__PRIVATE void cdp__mem_say_size(cdp__mem_pen *w, double bytes) {
 
 CDP__PRIVATE void cdp__mem_svg_begin(cdp__mem_pen *w, double height, const char *title) {
     cdp__mem_put_text(w, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 1200 ");
-    cdp__mem_say_real(w, height);
+    cdp__text_tenths(&w->text, height);
     cdp__mem_put_text(w,
         "\" font-family=\"sans-serif\" font-size=\"13\">\n<style>\n"
         ".page { fill: #fff } text { fill: #222 } .axis { stroke: #888 } .rest { fill: #ccc }\n"
@@ -4709,7 +4811,7 @@ CDP__PRIVATE void cdp__mem_svg_begin(cdp__mem_pen *w, double height, const char 
         ".oom { stroke: #f55 } .lost { fill: #f55 } }\n</style>\n");
     /* an explicit background, because not all SVG viewers support CSS or dark pages */
     cdp__mem_put_text(w, "<rect class=\"page\" width=\"1200\" height=\"");
-    cdp__mem_say_real(w, height);
+    cdp__text_tenths(&w->text, height);
     cdp__mem_put_text(w, "\"/>\n");
     cdp__mem_put_text(w, "<text x=\"80\" y=\"22\" font-size=\"16\">");
     cdp__mem_say_xml(w, title, CDP__MEM_SHOWN);
@@ -4836,9 +4938,9 @@ CDP__PRIVATE double cdp__mem_plot_y(const cdp__mem_plot *p, double bytes) {
 }
 
 CDP__PRIVATE void cdp__mem_svg_point(cdp__mem_pen *w, const cdp__mem_plot *p, double x, double y) {
-    cdp__mem_say_real(w, cdp__mem_plot_x(p, x));
+    cdp__text_tenths(&w->text, cdp__mem_plot_x(p, x));
     cdp__mem_put(w, ',');
-    cdp__mem_say_real(w, cdp__mem_plot_y(p, y));
+    cdp__text_tenths(&w->text, cdp__mem_plot_y(p, y));
     cdp__mem_put(w, ' ');
 }
 
@@ -4863,7 +4965,7 @@ CDP__PRIVATE void cdp__mem_svg_title(
     uint32_t i;
     cdp__mem_put_text(w, "<title>");
     cdp__mem_say_size(w, (double)e->size);
-    cdp__mem_say(w, " at 0x%llx", (unsigned long long)e->address);
+    cdp__text_add(&w->text, " at 0x%llx", (unsigned long long)e->address);
     if (e->label) cdp__mem_put_text(w, ", ");
     if (e->label) cdp__mem_say_xml(w, e->label, CDP__MEM_SHOWN);
     for (i = 0; i < k->count && i < 6; ++i) {
@@ -4878,7 +4980,7 @@ CDP__PRIVATE void cdp__mem_svg_element(
     const uint64_t at = k[0].element, n = cdp__max(p->line.event_count, (uint64_t)1);
     const cdp__mem_element *const e = &p->line.elements[at];
     const uint32_t end = e->to == CDP__MEM_ALWAYS ? p->columns : (uint32_t)(e->to * p->columns / n);
-    cdp__mem_say(w, "<polygon fill=\"#%x\" points=\"", cdp__mem_colour(at));
+    cdp__text_add(&w->text, "<polygon fill=\"#%x\" points=\"", cdp__mem_colour(at));
     cdp__mem_svg_edge(w, p, k, count, end, 0, false);
     cdp__mem_svg_edge(w, p, k, count, end, (double)e->size, true);
     cdp__mem_put_text(w, "\">");
@@ -4930,9 +5032,9 @@ CDP__PRIVATE void cdp__mem_svg_marks(cdp__mem_pen *w, const cdp__mem_plot *p) {
         cdp__mem_put_text(w,
             oom ? "<line class=\"oom\" y1=\"50\" y2=\"450\" x1=\""
                 : "<line class=\"axis\" y1=\"50\" y2=\"450\" x1=\"");
-        cdp__mem_say_real(w, x);
+        cdp__text_tenths(&w->text, x);
         cdp__mem_put_text(w, "\" x2=\"");
-        cdp__mem_say_real(w, x);
+        cdp__text_tenths(&w->text, x);
         cdp__mem_put_text(w, oom ? "\"><title>out of memory: no " : "\"><title>snapshot");
         if (oom) cdp__mem_say_size(w, (double)l->events[i].size);
         cdp__mem_put_text(w, "</title></line>\n");
@@ -4956,11 +5058,11 @@ CDP__PRIVATE void cdp__mem_svg_levels(cdp__mem_pen *w, const cdp__mem_plot *p) {
         const double y = cdp__mem_plot_y(p, bytes);
         cdp__mem_put_text(
             w, "<line class=\"axis\" x1=\"76\" x2=\"1180\" stroke-opacity=\"0.4\" y1=\"");
-        cdp__mem_say_real(w, y);
+        cdp__text_tenths(&w->text, y);
         cdp__mem_put_text(w, "\" y2=\"");
-        cdp__mem_say_real(w, y);
+        cdp__text_tenths(&w->text, y);
         cdp__mem_put_text(w, "\"/><text x=\"72\" text-anchor=\"end\" y=\"");
-        cdp__mem_say_real(w, y + 4);
+        cdp__text_tenths(&w->text, y + 4);
         cdp__mem_put_text(w, "\">");
         cdp__mem_say_size(w, bytes);
         cdp__mem_put_text(w, "</text>\n");
@@ -4971,16 +5073,16 @@ CDP__PRIVATE void cdp__mem_svg_axes(cdp__mem_pen *w, const cdp__mem_plot *p) {
     const cdp__mem_line *const l = &p->line;
     const uint64_t n = l->event_count;
     cdp__mem_svg_levels(w, p);
-    cdp__mem_say(w, "<text x=\"80\" y=\"470\">%llu events", (unsigned long long)n);
+    cdp__text_add(&w->text, "<text x=\"80\" y=\"470\">%llu events", (unsigned long long)n);
     if (n && l->events[n - 1].time_us > l->events[0].time_us)
-        cdp__mem_say(w, " in %llu ms",
+        cdp__text_add(&w->text, " in %llu ms",
             (unsigned long long)((l->events[n - 1].time_us - l->events[0].time_us) / 1000));
     if (l->shot->events_lost)
-        cdp__mem_say(
-            w, "; %llu older ones were overwritten", (unsigned long long)l->shot->events_lost);
+        cdp__text_add(&w->text, "; %llu older ones were overwritten",
+            (unsigned long long)l->shot->events_lost);
     cdp__mem_put_text(w, "; peak ");
     cdp__mem_say_size(w, l->peak);
-    cdp__mem_say(w, " at event %llu, end ", (unsigned long long)l->peak_event);
+    cdp__text_add(&w->text, " at event %llu, end ", (unsigned long long)l->peak_event);
     cdp__mem_say_size(w, l->end);
     if (cdp__mem_line_has(l, CDP_MEM_SNAPSHOT)) cdp__mem_put_text(w, "; grey line: snapshot");
     if (cdp__mem_line_has(l, CDP_MEM_OOM)) cdp__mem_put_text(w, "; red line: out of memory");
@@ -4997,9 +5099,9 @@ CDP__PRIVATE bool cdp__mem_svg_table(cdp__mem_pen *w, const cdp__mem_plot *p) {
     n = cdp__mem_line_holders(&p->line, p->line.peak_event, sums);
     cdp__mem_put_text(w, "<text x=\"80\" y=\"494\">Largest at the peak:</text>\n");
     for (i = 0; i < n && i < 5; ++i) {
-        cdp__mem_say(w, "<text x=\"96\" y=\"%u\">", (unsigned)(512 + 18 * i));
+        cdp__text_add(&w->text, "<text x=\"96\" y=\"%u\">", (unsigned)(512 + 18 * i));
         cdp__mem_say_size(w, sums[i].bytes);
-        cdp__mem_say(w, " in %lld %s: ", (long long)sums[i].blocks,
+        cdp__text_add(&w->text, " in %lld %s: ", (long long)sums[i].blocks,
             sums[i].blocks == 1 ? "block" : "blocks");
         cdp__mem_say_xml(w, sums[i].who[0] ? sums[i].who : "(unknown)", CDP__MEM_SHOWN);
         cdp__mem_put_text(w, "</text>\n");
@@ -5046,7 +5148,7 @@ CDP__PRIVATE bool cdp__mem_svg_timeline(cdp__mem_pen *w, const cdp_mem_shot *s) 
         cdp__mem_line_close(&p->line);
     }
     cdp__free(s->os, p);
-    cdp__mem_pen_flush(w);
+    cdp__mem_pen_flush(&w->text);
     return ok;
 }
 
@@ -5055,11 +5157,11 @@ CDP__PRIVATE bool cdp__mem_svg_timeline(cdp__mem_pen *w, const cdp_mem_shot *s) 
 /* A rectangle in the row of a segment, without its last attributes. */
 CDP__PRIVATE void cdp__mem_svg_bytes(cdp__mem_pen *w, double x, double y, double width) {
     cdp__mem_put_text(w, "<rect height=\"14\" y=\"");
-    cdp__mem_say_real(w, y + 1);
+    cdp__text_tenths(&w->text, y + 1);
     cdp__mem_put_text(w, "\" x=\"");
-    cdp__mem_say_real(w, x);
+    cdp__text_tenths(&w->text, x);
     cdp__mem_put_text(w, "\" width=\"");
-    cdp__mem_say_real(w, width);
+    cdp__text_tenths(&w->text, width);
 }
 
 /* Draws a block; red: it waits for streams, or bytes lost by rounding. */
@@ -5078,7 +5180,7 @@ CDP__PRIVATE void cdp__mem_svg_block(cdp__mem_pen *w, const cdp_mem_shot *s, con
     if (b->state == CDP_MEM_PENDING)
         cdp__mem_put_text(w, "\" class=\"lost\">");
     else /* an edge would hide a narrow block */
-        cdp__mem_say(w, "\" %sfill=\"#%x\">", width > 4 ? "class=\"block\" " : "",
+        cdp__text_add(&w->text, "\" %sfill=\"#%x\">", width > 4 ? "class=\"block\" " : "",
             cdp__mem_colour(colour + (colour >= CDP__MEM_RED)));
     cdp__mem_svg_title(w, s, &e);
     cdp__mem_put_text(w, "</rect>\n");
@@ -5099,13 +5201,13 @@ CDP__PRIVATE void cdp__mem_svg_segment(cdp__mem_pen *w, const cdp_mem_shot *s,
         at += (double)b->size * scale;
     }
     cdp__mem_put_text(w, "<rect class=\"segment\" height=\"16\" y=\"");
-    cdp__mem_say_real(w, y);
+    cdp__text_tenths(&w->text, y);
     cdp__mem_put_text(w, "\" x=\"");
-    cdp__mem_say_real(w, x);
+    cdp__text_tenths(&w->text, x);
     cdp__mem_put_text(w, "\" width=\"");
-    cdp__mem_say_real(w, (double)g->size * scale);
-    cdp__mem_say(w, "\"><title>segment 0x%llx, stream 0x%llx, ", (unsigned long long)g->address,
-        (unsigned long long)g->stream);
+    cdp__text_tenths(&w->text, (double)g->size * scale);
+    cdp__text_add(&w->text, "\"><title>segment 0x%llx, stream 0x%llx, ",
+        (unsigned long long)g->address, (unsigned long long)g->stream);
     cdp__mem_say_size(w, (double)g->size);
     cdp__mem_put_text(w, ", in use ");
     cdp__mem_say_size(w, (double)g->active);
@@ -5160,19 +5262,20 @@ CDP__PRIVATE bool cdp__mem_svg_segments(cdp__mem_pen *w, const cdp_mem_shot *s) 
     if (all) qsort(order, (size_t)all, sizeof *order, cdp__mem_rows_order);
     cdp__mem_svg_rows(w, s, order, count, false, &height);
     cdp__mem_svg_begin(w, height, "Segments and blocks");
-    cdp__mem_say(w, "<text x=\"80\" y=\"42\">%llu segments, ", (unsigned long long)all);
+    cdp__text_add(&w->text, "<text x=\"80\" y=\"42\">%llu segments, ", (unsigned long long)all);
     cdp__mem_say_size(w, bytes);
     cdp__mem_put_text(w, ", in use ");
     cdp__mem_say_size(w, active);
     cdp__mem_put_text(w, "; red: waits for streams, or lost by rounding; a full row: ");
     cdp__mem_say_size(w, all ? (double)order[0].size : 0);
     if (count < all)
-        cdp__mem_say(w, "; the %llu smallest are not drawn", (unsigned long long)(all - count));
+        cdp__text_add(
+            &w->text, "; the %llu smallest are not drawn", (unsigned long long)(all - count));
     cdp__mem_put_text(w, "</text>\n");
     cdp__mem_svg_rows(w, s, order, count, true, &height);
     cdp__mem_put_text(w, "</svg>\n");
     cdp__free(s->os, order);
-    cdp__mem_pen_flush(w);
+    cdp__mem_pen_flush(&w->text);
     return true;
 }
 
@@ -5196,7 +5299,7 @@ CDP__PRIVATE void cdp__mem_flame_frames(cdp__mem_pen *w, const cdp_mem_shot *s, 
         if (f->line) {
             const char *const slash = strrchr(f->filename, '/');
             cdp__mem_flame_name(w, slash ? slash + 1 : f->filename);
-            cdp__mem_say(w, ":%u:", f->line);
+            cdp__text_add(&w->text, ":%u:", f->line);
         }
         cdp__mem_flame_name(w, f->name);
     }
@@ -5206,19 +5309,19 @@ CDP__PRIVATE void cdp__mem_flame_block(cdp__mem_pen *w, const cdp_mem_shot *s,
     const cdp_mem_segment *g, const cdp_mem_block *b, bool segments) {
     const bool idle = b->state == CDP_MEM_INACTIVE;
     const uint64_t gap = idle ? b->size : b->size - cdp__min(b->size, b->requested);
-    cdp__mem_say(w, "stream_%llu", (unsigned long long)g->stream);
-    if (segments) cdp__mem_say(w, ";seg_%llx", (unsigned long long)g->address);
+    cdp__text_add(&w->text, "stream_%llu", (unsigned long long)g->stream);
+    if (segments) cdp__text_add(&w->text, ";seg_%llx", (unsigned long long)g->address);
     if (!idle) {
         cdp__mem_put(w, ';');
         cdp__mem_put_text(w, cdp__mem_state_word(&s->keys, b->state));
         cdp__mem_flame_frames(w, s, b->stack);
-        cdp__mem_say(w, " %llu\n", (unsigned long long)b->requested);
+        cdp__text_add(&w->text, " %llu\n", (unsigned long long)b->requested);
     } else
-        cdp__mem_say(w, ";inactive %llu\n", (unsigned long long)b->size);
+        cdp__text_add(&w->text, ";inactive %llu\n", (unsigned long long)b->size);
     if (idle || !gap) return;
-    cdp__mem_say(w, "stream_%llu", (unsigned long long)g->stream);
-    if (segments) cdp__mem_say(w, ";seg_%llx", (unsigned long long)g->address);
-    cdp__mem_say(w, ";<gaps> %llu\n", (unsigned long long)gap);
+    cdp__text_add(&w->text, "stream_%llu", (unsigned long long)g->stream);
+    if (segments) cdp__text_add(&w->text, ";seg_%llx", (unsigned long long)g->address);
+    cdp__text_add(&w->text, ";<gaps> %llu\n", (unsigned long long)gap);
 }
 
 CDP__PRIVATE bool cdp__mem_flame(cdp__mem_pen *w, const cdp_mem_shot *s, bool segments) {
@@ -5228,7 +5331,7 @@ CDP__PRIVATE bool cdp__mem_flame(cdp__mem_pen *w, const cdp_mem_shot *s, bool se
         for (j = 0; j < s->segments[i].block_count; ++j)
             if (segments || s->segments[i].blocks[j].state != CDP_MEM_INACTIVE)
                 cdp__mem_flame_block(w, s, &s->segments[i], &s->segments[i].blocks[j], segments);
-    cdp__mem_pen_flush(w);
+    cdp__mem_pen_flush(&w->text);
     return true;
 }
 
@@ -5238,33 +5341,35 @@ CDP__PRIVATE void cdp__mem_trace_event(
                              size = (unsigned long long)e->size;
     const char *const who = cdp__mem_who(s, e->label, e->stack);
     switch (e->action) {
-    case CDP_MEM_ALLOC: cdp__mem_say(w, "b%llx = alloc(%llu)", at, size); break;
-    case CDP_MEM_FREE_REQUESTED: cdp__mem_say(w, "del b%llx", at); break;
-    case CDP_MEM_FREE_COMPLETED: cdp__mem_say(w, "# free completed: b%llx", at); break;
-    case CDP_MEM_SEGMENT_ALLOC: cdp__mem_say(w, "s%llx = cudaMalloc(%llu)", at, size); break;
-    case CDP_MEM_SEGMENT_FREE: cdp__mem_say(w, "cudaFree(s%llx)", at); break;
-    case CDP_MEM_SEGMENT_MAP: cdp__mem_say(w, "map(0x%llx, %llu)", at, size); break;
-    case CDP_MEM_SEGMENT_UNMAP: cdp__mem_say(w, "unmap(0x%llx, %llu)", at, size); break;
+    case CDP_MEM_ALLOC: cdp__text_add(&w->text, "b%llx = alloc(%llu)", at, size); break;
+    case CDP_MEM_FREE_REQUESTED: cdp__text_add(&w->text, "del b%llx", at); break;
+    case CDP_MEM_FREE_COMPLETED: cdp__text_add(&w->text, "# free completed: b%llx", at); break;
+    case CDP_MEM_SEGMENT_ALLOC:
+        cdp__text_add(&w->text, "s%llx = cudaMalloc(%llu)", at, size);
+        break;
+    case CDP_MEM_SEGMENT_FREE: cdp__text_add(&w->text, "cudaFree(s%llx)", at); break;
+    case CDP_MEM_SEGMENT_MAP: cdp__text_add(&w->text, "map(0x%llx, %llu)", at, size); break;
+    case CDP_MEM_SEGMENT_UNMAP: cdp__text_add(&w->text, "unmap(0x%llx, %llu)", at, size); break;
     case CDP_MEM_OOM:
-        cdp__mem_say(w, "raise OutOfMemoryError() # %llu bytes requested, %llu free", size,
+        cdp__text_add(&w->text, "raise OutOfMemoryError() # %llu bytes requested, %llu free", size,
             (unsigned long long)e->device_free);
         break;
-    default: cdp__mem_say(w, "# %s", cdp_mem_action_name(e->action)); break;
+    default: cdp__text_add(&w->text, "# %s", cdp_mem_action_name(e->action)); break;
     }
-    cdp__mem_say(w, " # stream %llu", (unsigned long long)e->stream);
-    if (who[0]) cdp__mem_say(w, ", %s", who);
+    cdp__text_add(&w->text, " # stream %llu", (unsigned long long)e->stream);
+    if (who[0]) cdp__text_add(&w->text, ", %s", who);
     cdp__mem_put(w, '\n');
 }
 
 CDP__PRIVATE bool cdp__mem_trace_text(cdp__mem_pen *w, const cdp_mem_shot *s) {
     uint64_t i, j;
     for (i = 0; i < s->device_count; ++i) {
-        cdp__mem_say(
-            w, "# device %u: %llu events\n", (unsigned)i, (unsigned long long)s->devices[i].count);
+        cdp__text_add(&w->text, "# device %u: %llu events\n", (unsigned)i,
+            (unsigned long long)s->devices[i].count);
         for (j = 0; j < s->devices[i].count; ++j)
             cdp__mem_trace_event(w, s, &s->devices[i].events[j]);
     }
-    cdp__mem_pen_flush(w);
+    cdp__mem_pen_flush(&w->text);
     return true;
 }
 
@@ -5273,10 +5378,10 @@ CDP__PRIVATE void cdp__mem_peak_list(cdp__mem_pen *w, const cdp__mem_sum *sums, 
     for (i = 0; i < n && i < 10; ++i) {
         cdp__mem_put_text(w, "    ");
         cdp__mem_say_size(w, sums[i].bytes);
-        cdp__mem_say(w, " in %lld blocks: %s\n", (long long)sums[i].blocks,
+        cdp__text_add(&w->text, " in %lld blocks: %s\n", (long long)sums[i].blocks,
             sums[i].who[0] ? sums[i].who : "(unknown)");
     }
-    if (n > 10) cdp__mem_say(w, "    and %llu others\n", (unsigned long long)(n - 10));
+    if (n > 10) cdp__text_add(&w->text, "    and %llu others\n", (unsigned long long)(n - 10));
 }
 
 /* Sums of segments and blocks, in one line. */
@@ -5319,13 +5424,14 @@ CDP__PRIVATE bool cdp__mem_peak_device(cdp__mem_pen *w, const cdp_mem_shot *s, u
     if (!cdp__mem_line_open(&l, s, device, false)) return false;
     sums = (cdp__mem_sum *)cdp__alloc(s->os, (l.count + 1) * sizeof *sums);
     if (sums) {
-        cdp__mem_say(w, "device %u: %llu events", device, (unsigned long long)l.event_count);
+        cdp__text_add(
+            &w->text, "device %u: %llu events", device, (unsigned long long)l.event_count);
         if (s->events_lost)
-            cdp__mem_say(
-                w, " (%llu older ones were overwritten)", (unsigned long long)s->events_lost);
+            cdp__text_add(&w->text, " (%llu older ones were overwritten)",
+                (unsigned long long)s->events_lost);
         cdp__mem_put_text(w, "\n  peak: ");
         cdp__mem_say_size(w, l.peak);
-        cdp__mem_say(w, " after event %llu\n", (unsigned long long)l.peak_event);
+        cdp__text_add(&w->text, " after event %llu\n", (unsigned long long)l.peak_event);
         cdp__mem_peak_list(w, sums, cdp__mem_line_holders(&l, l.peak_event, sums));
         cdp__mem_put_text(w, "  end: ");
         cdp__mem_say_size(w, l.end);
@@ -5345,7 +5451,7 @@ CDP__PRIVATE bool cdp__mem_peak_text(cdp__mem_pen *w, const cdp_mem_shot *s) {
     uint32_t i;
     for (i = 0; i < s->device_count; ++i)
         if (!cdp__mem_peak_device(w, s, i)) return false;
-    cdp__mem_pen_flush(w);
+    cdp__mem_pen_flush(&w->text);
     return true;
 }
 
@@ -7260,8 +7366,7 @@ CDP_API cdp_status cdp_mem_write(
         return cdp__fail(CDP_ERR_INVALID, "cdp_mem_write needs a shot, a format and a sink");
     w = (cdp__mem_pen *)cdp__alloc_zero(shot->os, sizeof *w);
     if (!w) return cdp__fail_nomem("cdp_mem_write", sizeof *w);
-    w->sink = sink;
-    w->user = user;
+    cdp__mem_pen_open(w, sink, user);
     done = cdp__mem_write_any(w, shot, format);
     broken = w->broken;
     cdp__free(shot->os, w);
@@ -7331,7 +7436,9 @@ CDP_API cdp_status cdp_mem_dump(cdp_mem *mem, const char *path) {
 /* Reads a pickle or JSON; the first byte tells which. */
 CDP__PRIVATE bool cdp__mem_read_tree(cdp__mem_reader *r, cdp__mem_value *out) {
     if (r->bytes && r->data[0] == 0x80) return cdp__mem_unpickle(r, out);
-    if (cdp__mem_json_look(r) == '{') return cdp__mem_unjson(r, out);
+    while (r->at < r->bytes && r->data[r->at] <= ' ')
+        ++r->at;
+    if (r->at < r->bytes && r->data[r->at] == '{') return cdp__mem_unjson(r, out);
     return cdp__mem_bad(r, "it is neither a pickle nor JSON");
 }
 
@@ -7367,27 +7474,26 @@ CDP_API cdp_status cdp_mem_read(
     return st;
 }
 
-CDP__PRIVATE void cdp__mem_compare_text(
-    const cdp__mem_sum *sums, uint64_t n, char *text, uint64_t room) {
-    cdp__text t = {text, room, 0};
+CDP__PRIVATE void cdp__mem_compare_text(cdp__text *t, const cdp__mem_sum *sums, uint64_t n) {
     uint64_t i;
-    if (room) text[0] = 0;
     for (i = 0; i < n; ++i) {
         const double b = sums[i].bytes;
         char size[32];
         if (b >= 0 && b <= 0) continue;
-        cdp__text_add(&t, "%s%s in %lld blocks: %s\n", b < 0 ? "-" : "+",
+        cdp__text_add(t, "%s%s in %lld blocks: %s\n", b < 0 ? "-" : "+",
             cdp__mem_size_text(size, (uint64_t)(b < 0 ? -b : b)), (long long)sums[i].blocks,
             sums[i].who[0] ? sums[i].who : "(unknown)");
     }
 }
 
-CDP_API int64_t cdp_mem_compare(
-    const cdp_mem_shot *before, const cdp_mem_shot *after, char *text, uint64_t room) {
+CDP_API uint64_t cdp_mem_compare(const cdp_mem_shot *before, const cdp_mem_shot *after,
+    int64_t *more, char *text, uint64_t room) {
+    cdp__text t = cdp__text_of(text, room);
     cdp__mem_sum *sums;
-    double more = 0;
+    double sum = 0;
     uint64_t i, n;
-    if (room && text) text[0] = 0;
+    (void)cdp__text_end(&t);
+    if (more) *more = 0;
     if (!before || !after) return 0;
     n = before->block_count + after->block_count + 1;
     sums = (cdp__mem_sum *)cdp__alloc(after->os, n * sizeof *sums);
@@ -7395,12 +7501,12 @@ CDP_API int64_t cdp_mem_compare(
     n = cdp__mem_sums_of(before, -1, sums);
     n += cdp__mem_sums_of(after, 1, sums + n);
     for (i = 0; i < n; ++i)
-        more += sums[i].bytes;
-    n = cdp__mem_sums(sums, n);
-    if (text) cdp__mem_compare_text(sums, n, text, room);
+        sum += sums[i].bytes;
+    cdp__mem_compare_text(&t, sums, cdp__mem_sums(sums, n));
     cdp__free(after->os, sums);
-    if (more > 9e18 || more < -9e18) return more > 0 ? INT64_MAX : INT64_MIN;
-    return (int64_t)more;
+    if (more && sum > -9e18) *more = sum < 9e18 ? (int64_t)sum : INT64_MAX;
+    if (more && sum <= -9e18) *more = INT64_MIN;
+    return t.used;
 }
 
 CDP_API uint32_t cdp_mem_segments(const cdp_mem_shot *shot, const cdp_mem_segment **out) {

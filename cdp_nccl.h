@@ -1256,7 +1256,7 @@ CDP__PRIVATE cdp_status cdp__nccl_mark(cdp__nccl *b, cdp__nccl_op *op, bool capt
 }
 
 CDP__PRIVATE CDP__COLD void cdp__nccl_op_text(const cdp__nccl_op *op, char *out, uint64_t size) {
-    cdp__text t = {out, size, 0};
+    cdp__text t = cdp__text_of(out, size);
     cdp__text_add(
         &t, "device operation #%llu (%s", (unsigned long long)op->index, cdp_coll_name(op->kind));
     if (op->kind != CDP_COLL_SEND)

@@ -385,11 +385,10 @@ typedef struct cdp_rpc_stats {
 CDP_API cdp_rpc_stats cdp_rpc_stats_of(cdp_rpc *rpc);
 
 /* Everything that cdp_rpc_stats counts, one by one, as text for a reader: limits, lost ranks, calls
-   and the ranks that they wait for, requests and what they wait for, values, references. Returns
-   the length, which is below `size`: what does not fit is cut (300 bytes for each call, request and
-   reference are enough, and the names of functions and ranks and the labels besides). 0 if rpc or
-   out is NULL, or size is 0. Any thread. */
-CDP_API uint64_t cdp_rpc_describe(cdp_rpc *rpc, char *out, uint64_t size);
+   and the ranks that they wait for, requests and what they wait for, values, references. Writes at
+   most `room` bytes, a zero at the end among them; `text` may be NULL. Returns the length of the
+   whole text without the zero; 0 if rpc is NULL. Any thread. */
+CDP_API uint64_t cdp_rpc_describe(cdp_rpc *rpc, char *text, uint64_t room);
 
 /* ---- >>rpc/calls_api: calls of functions on other ranks -------------------------------------- */
 
@@ -2991,11 +2990,8 @@ CDP__PRIVATE void cdp__ctx_fail(
 CDP__PRIVATE CDP__PRINTF(4, 5) void cdp__ctx_fail_here(
     cdp_rpc *rpc, cdp_ctx *ctx, cdp_status status, const char *format, ...) {
     char text[CDP__RPC_TEXT + 1];
-    cdp__text t;
+    cdp__text t = cdp__text_of(text, sizeof text);
     va_list ap;
-    t.at = text;
-    t.size = sizeof text;
-    t.used = 0;
     va_start(ap, format);
     cdp__text_add_v(&t, format, ap);
     va_end(ap);
@@ -3331,11 +3327,8 @@ CDP__PRIVATE void cdp__rpc_wire_over(cdp_rpc *rpc, cdp__rpc_call *c) {
 CDP__PRIVATE CDP__PRINTF(4, 5) void cdp__rpc_say(
     cdp_rpc *rpc, const cdp__rpc_call *c, cdp_status status, const char *format, ...) {
     char name[16], text[CDP__RPC_TEXT + 1];
-    cdp__text t;
+    cdp__text t = cdp__text_of(text, sizeof text);
     va_list ap;
-    t.at = text;
-    t.size = sizeof text;
-    t.used = 0;
     va_start(ap, format);
     cdp__text_add_v(&t, format, ap);
     va_end(ap);
@@ -6064,13 +6057,10 @@ CDP__PRIVATE void cdp__rpc_describe_refs(const cdp_rpc *rpc, cdp__text *t) {
     }
 }
 
-CDP_API uint64_t cdp_rpc_describe(cdp_rpc *rpc, char *out, uint64_t size) {
-    cdp__text t;
+CDP_API uint64_t cdp_rpc_describe(cdp_rpc *rpc, char *text, uint64_t room) {
+    cdp__text t = cdp__text_of(text, room);
     uint32_t r;
-    if (!rpc || !out || !size || cdp__rpc_forked(rpc, "cdp_rpc_describe")) return 0;
-    t.at = out;
-    t.size = size;
-    t.used = 0;
+    if (!rpc || cdp__rpc_forked(rpc, "cdp_rpc_describe")) return cdp__text_end(&t);
     cdp__rpc_lock(rpc);
     cdp__text_add(&t, "rpc %u, rank %u of %u (%s)%s\n", rpc->desc.number, rpc->rank, rpc->ranks,
         rpc->peers ? rpc->peers[rpc->rank].name : "", rpc->phase ? ", has shut down" : "");
@@ -6090,8 +6080,7 @@ CDP_API uint64_t cdp_rpc_describe(cdp_rpc *rpc, char *out, uint64_t size) {
     cdp__rpc_describe_requests(rpc, &t);
     cdp__rpc_describe_refs(rpc, &t);
     cdp_lock_release(&rpc->lock);
-    out[t.used] = 0;
-    return t.used;
+    return cdp__text_end(&t);
 }
 
 /* ---- >>rpc/records: how much there is, and the last calls ------------------------------------ */

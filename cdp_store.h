@@ -683,7 +683,7 @@ CDP__PRIVATE uint32_t cdp__addr_zeros(const cdp_addr *a, uint32_t *length) {
 
 /* Formats as "1.2.3.4:80" or "[fe80::1%3]:80"; 64 bytes are enough for every address. */
 CDP__PRIVATE void cdp__addr_text(const cdp_addr *a, char *dst, uint64_t size) {
-    cdp__text t = {dst, size, 0};
+    cdp__text t = cdp__text_of(dst, size);
     uint32_t i, run, zeros;
     if (a->family == 4) {
         cdp__text_add(&t, "%u.%u.%u.%u:%u", a->ip[0], a->ip[1], a->ip[2], a->ip[3], a->port);
@@ -1114,10 +1114,9 @@ CDP__PRIVATE bool cdp__number_parse(const uint8_t *p, uint64_t n, int64_t *out) 
 
 /* Formats a number; `dst` has room for 24 bytes. Returns the length. */
 CDP__PRIVATE uint64_t cdp__number_text(int64_t v, char *dst) {
-    cdp__text t = {dst, 24, 0};
+    cdp__text t = cdp__text_of(dst, 24);
     cdp__text_number(&t, v < 0 ? 0 - (uint64_t)v : (uint64_t)v, v < 0, 10);
-    dst[t.used] = 0;
-    return t.used;
+    return cdp__text_end(&t);
 }
 
 /* A key as printed in errors: printable and truncated. */
@@ -5390,7 +5389,7 @@ CDP__PRIVATE CDP__COLD void cdp__client_retry(cdp__client *c, int32_t sys_errno)
 /* The peer is not a store; trying again would not help. */
 CDP__PRIVATE void cdp__client_no_store(cdp__client *c) {
     char hex[32];
-    cdp__text t = {hex, sizeof hex, 0};
+    cdp__text t = cdp__text_of(hex, sizeof hex);
     uint32_t i;
     hex[0] = 0;
     for (i = 0; i < c->in_used && i < 8; ++i)

@@ -539,7 +539,7 @@ CDP__PRIVATE uint32_t cdp__addrs_parse(
 }
 
 CDP__PRIVATE void cdp__addrs_text(const cdp_addr *a, uint32_t n, char *dst, uint64_t size) {
-    cdp__text t = {dst, size, 0};
+    cdp__text t = cdp__text_of(dst, size);
     char one[80];
     uint32_t i;
     dst[0] = 0;
@@ -3209,7 +3209,7 @@ CDP__PRIVATE void cdp__mesh_describe(void *self, uint32_t peer, char *out, uint6
         "not used yet", "awaited", "trying its addresses", "being made", "", "lost"};
     cdp__mesh *m = (cdp__mesh *)self;
     const cdp__shared *s = m->links[peer].state == CDP__LINK_UP ? m->links[peer].shared : NULL;
-    cdp__text t = {out, size, 0};
+    cdp__text t = cdp__text_of(out, size);
     char here[80], there[80];
     cdp_addr at;
     uint64_t views;
@@ -3749,7 +3749,7 @@ CDP__PRIVATE cdp_status cdp__join_failed(cdp__mesh *m) {
     cdp_error *e = &s->error;
     const bool store =
         own.status == CDP_ERR_STORE || own.status == CDP_ERR_STATE || own.status == CDP_ERR_TIMEOUT;
-    cdp__text t = {e->text, sizeof e->text, 0};
+    cdp__text t = cdp__text_of(e->text, sizeof e->text);
     cdp__failure_record r;
     uint64_t said;
     if (own.origin >= 0) return cdp__join_end(m);
@@ -3929,7 +3929,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__join_missing(cdp__mesh *m) {
 /* The wait for all ranks has ended: with success, an error, or a pause to report missing ranks. */
 CDP__PRIVATE cdp_status cdp__join_awaited(cdp__mesh *m) {
     cdp__join *s = m->join;
-    const cdp__text none = {s->names, sizeof s->names, 0};
+    const cdp__text none = cdp__text_of(s->names, sizeof s->names);
     const uint64_t now = cdp__mesh_now(m), left = cdp__max(m->init_deadline_ns, now) - now;
     /* a process that was stopped until after the deadline still gets this time to ask */
     const uint64_t least = cdp__min(CDP__SETTLE_MS, m->desc.init_timeout_ms / 20) * CDP__MS;
@@ -4284,7 +4284,7 @@ CDP__PRIVATE cdp_status cdp__mesh_claim(cdp__mesh *m) {
     char *mine = (char *)s->own;
     uint64_t random = 0;
     cdp_addr own[CDP__ADDRS];
-    cdp__text t = {mine, sizeof s->own, 0};
+    cdp__text t = cdp__text_of(mine, sizeof s->own);
     cdp_status st = m->os->random(m->os->user, &random, sizeof random);
     if (st != CDP_OK) return st;
     cdp__mesh_key(m, s->key_text, "claim", m->desc.group.rank);
@@ -4530,7 +4530,7 @@ CDP__PRIVATE bool cdp__mesh_meets_in_store(const cdp__mesh *m) {
 /* The text that rank 0 publishes: "JOB ADDRESSES", where JOB is the job's random name as 32
    hexadecimal digits. */
 CDP__PRIVATE void cdp__mesh_endpoint(cdp__mesh *m, char out[CDP__ENDPOINT_BYTES]) {
-    cdp__text t = {out, CDP__ENDPOINT_BYTES, 0};
+    cdp__text t = cdp__text_of(out, CDP__ENDPOINT_BYTES);
     cdp_addr at[CDP__ADDRS];
     uint32_t i;
     memset(out, 0, CDP__ENDPOINT_BYTES);
@@ -5069,7 +5069,7 @@ CDP__PRIVATE cdp_status cdp__launch_slurm(const cdp__vars *v, cdp_launch *l) {
     const char *ports = cdp__var(v, "SLURM_STEP_RESV_PORTS"),
                *tasks = cdp__var(v, "SLURM_STEP_TASKS_PER_NODE"),
                *again = cdp__var(v, "SLURM_RESTART_COUNT");
-    cdp__text t = {l->job, sizeof l->job, 0};
+    cdp__text t = cdp__text_of(l->job, sizeof l->job);
     uint32_t node = 0, port = 0;
     cdp_status st = cdp__launch_numbers(v, l, "SLURM_PROCID",
         cdp__var(v, "SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS",
@@ -5096,7 +5096,8 @@ CDP__PRIVATE cdp_status cdp__launch_slurm(const cdp__vars *v, cdp_launch *l) {
     for (; ports && *ports >= '0' && *ports <= '9' && port < 65536; ++ports)
         port = port * 10 + (uint32_t)(*ports - '0');
     /* below the range of ephemeral ports */
-    if (!port || port > 65535) port = 10000 + (uint32_t)(cdp__hash(0, l->job, t.used) % 20000);
+    if (!port || port > 65535)
+        port = 10000 + (uint32_t)(cdp__hash(0, l->job, cdp__text_kept(&t)) % 20000);
     l->master_port = (uint16_t)port;
     return CDP_OK;
 }
@@ -5113,7 +5114,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__launch_read(const cdp__vars *v, cdp_launc
     const char *name = "", *addr = cdp__var(v, "MASTER_ADDR"),
                *dir = cdp__var(v, "PMIX_SERVER_TMPDIR"), *job = cdp__var(v, "PMIX_NAMESPACE");
     const bool step = cdp__var(v, "SLURM_STEP_ID") && cdp__var(v, "SLURM_PROCID");
-    cdp__text t = {l->job, sizeof l->job, 0};
+    cdp__text t = cdp__text_of(l->job, sizeof l->job);
     cdp_status st = CDP_OK;
     uint32_t port;
     memset(l, 0, sizeof *l);

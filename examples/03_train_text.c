@@ -413,10 +413,10 @@ static bool trainer_trace(const trainer *t, const char *file, reason *why) {
     bool ok = true;
     for (int k = 0; k < 3 && ok; ++k) {
         const uint64_t size = cdp_ddp_trace(t->ddp, kinds[k].format, NULL, 0);
-        char *text = (char *)need(size, 1), path[1024];
+        char *text = (char *)need(size + 1, 1), path[1024];
         snprintf(path, sizeof path, "%s%s", file, kinds[k].ending);
-        ok = file_write(
-            path, text, (size_t)cdp_ddp_trace(t->ddp, kinds[k].format, text, size) - 1, why);
+        (void)cdp_ddp_trace(t->ddp, kinds[k].format, text, size + 1);
+        ok = file_write(path, text, (size_t)size, why);
         free(text);
     }
     return ok;

@@ -27,12 +27,12 @@ static void layer(float *g, int rounds) { /* something that takes its time */
 
 static int save(cdp_ddp *ddp, cdp_trace_format format, const char *dir, uint32_t rank) {
     const uint64_t size = cdp_ddp_trace(ddp, format, NULL, 0); /* how much it is */
-    char path[1000], *text = (char *)malloc(size);
+    char path[1000], *text = (char *)malloc(size + 1);
     snprintf(
         path, sizeof path, "%s/trace%u.%s", dir, rank, format == CDP_TRACE_SVG ? "svg" : "json");
-    cdp_ddp_trace(ddp, format, text, size);
+    cdp_ddp_trace(ddp, format, text, size + 1);
     FILE *f = fopen(path, "w");
-    const int ok = f && fwrite(text, 1, size - 1, f) == size - 1;
+    const int ok = f && fwrite(text, 1, size, f) == size;
     if (f && fclose(f) == 0 && ok) printf("rank %u wrote %s\n", rank, path);
     free(text);
     return ok;

@@ -361,6 +361,9 @@ extern "C" {
 #define CDP__COMPILER_IMPL_INCLUDED
 
 #include "base/compiler.h"
+#include "text/utf8.h"
+#include "text/format.h"
+#include "text/json_write.h"
 
 #endif /* CDP__COMPILER_IMPL_INCLUDED */
 

@@ -167,6 +167,7 @@ extern "C" {
 #include "mem/writer.h"
 #include "mem/pickle.h"
 #include "mem/json.h"
+#include "text/json_read.h"
 #include "mem/value.h"
 #include "mem/unpickle.h"
 #include "mem/unjson.h"

@@ -1,7 +1,7 @@
-/* base/text.h - text, errors, log
+/* base/text.h - errors, log
 
-   Knows: text, this thread's last error, loggers. Promises: a text always ends with a zero and
-   never exceeds its memory. */
+   Knows: this thread's last error, loggers. Promises: a text that is too long is cut, and always
+   ends with a zero. */
 #ifndef CDP_SRC_BASE_TEXT_H
 #define CDP_SRC_BASE_TEXT_H
 
@@ -11,130 +11,9 @@
 #include "log_api.h"
 #include "../message/transport_api.h"
 #include "compiler.h"
+#include "../text/format.h"
 #include "basics.h"
 #include "../os/words.h"
-
-/* A small formatter of our own, so that builds without stdio have every message. It always ends
-   the text with a zero and truncates what does not fit. */
-typedef struct cdp__text {
-    char *at;
-    uint64_t size, used;
-} cdp__text;
-
-CDP__PRIVATE void cdp__text_char(cdp__text *t, char c) {
-    if (t->used + 1 < t->size) t->at[t->used++] = c;
-}
-
-CDP__PRIVATE void cdp__text_number(cdp__text *t, uint64_t v, bool negative, uint32_t base) {
-    char digits[24];
-    uint32_t n = 0;
-    do {
-        digits[n++] = "0123456789abcdef"[v % base];
-        v /= base;
-    } while (v);
-    if (negative) cdp__text_char(t, '-');
-    while (n)
-        cdp__text_char(t, digits[--n]);
-}
-
-CDP__PRIVATE CDP__COLD void cdp__text_add_v(cdp__text *t, const char *f, va_list ap) {
-    for (; *f; ++f) {
-        if (*f != '%') {
-            cdp__text_char(t, *f);
-            continue;
-        }
-        uint64_t bytes = sizeof(int);
-        for (++f; *f == 'l' || *f == 'z'; ++f) {
-            bytes = bytes == sizeof(int) && f[1] != 'l' ? sizeof(long) : sizeof(long long);
-            if (*f == 'z') bytes = sizeof(size_t);
-        }
-        if (*f == 's') {
-            const char *s = va_arg(ap, const char *);
-            for (s = s ? s : "(null)"; *s; ++s)
-                cdp__text_char(t, *s);
-        } else if (*f == 'c') {
-            cdp__text_char(t, (char)va_arg(ap, int));
-        } else if (*f == 'd') {
-            const int64_t v =
-                bytes == 8 ? (int64_t)va_arg(ap, long long) : (int64_t)va_arg(ap, int);
-            cdp__text_number(t, v < 0 ? 0 - (uint64_t)v : (uint64_t)v, v < 0, 10);
-        } else if (*f == 'u' || *f == 'x') {
-            const uint64_t v = bytes == 8 ? (uint64_t)va_arg(ap, unsigned long long)
-                                          : (uint64_t)va_arg(ap, unsigned);
-            cdp__text_number(t, v, false, *f == 'u' ? 10 : 16);
-        } else {
-            cdp__text_char(t, '%');
-            if (*f != '%') break; /* an unknown or cut directive ends the text */
-        }
-    }
-    if (t->size) t->at[t->used] = 0;
-}
-
-CDP__PRIVATE CDP__COLD CDP__PRINTF(2, 3) void cdp__text_add(cdp__text *t, const char *f, ...) {
-    va_list ap;
-    va_start(ap, f);
-    cdp__text_add_v(t, f, ap);
-    va_end(ap);
-}
-
-CDP__PRIVATE CDP__COLD CDP__PRINTF(3, 4) void cdp__format(
-    char *dst, uint64_t size, const char *f, ...) {
-    cdp__text t = {dst, size, 0};
-    va_list ap;
-    va_start(ap, f);
-    cdp__text_add_v(&t, f, ap);
-    va_end(ap);
-}
-
-/* Returns the next code point of a text that ends at `end`, '?' for each byte that is not valid
-   UTF-8. */
-CDP__PRIVATE uint32_t cdp__utf8_next(const uint8_t **at, const uint8_t *end) {
-    /* by number of continuation bytes: the smallest code point that needs so many */
-    static const uint32_t least[4] = {0, 0x80, 0x800, 0x10000};
-    /* continuation bytes, by the upper five bits of the first byte; 4: not a first byte */
-    static const uint8_t length[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 4, 4, 4,
-        4, 4, 4, 4, 1, 1, 1, 1, 2, 2, 3, 4};
-    const uint8_t *p = *at;
-    const uint32_t more = length[p[0] >> 3];
-    uint32_t i, c = p[0] & (more ? 0x3fu >> more : 0x7fu);
-    *at = p + 1;
-    if (more == 4 || more >= (uint64_t)(end - p)) return '?';
-    for (i = 1; i <= more; ++i) {
-        if ((p[i] & 0xc0) != 0x80) return '?';
-        c = c << 6 | (p[i] & 0x3fu);
-    }
-    if (c < least[more] || c > 0x10ffff || (c >= 0xd800 && c < 0xe000)) return '?';
-    *at = p + more + 1;
-    return c;
-}
-
-/* Copies a text that another process has written. Control characters, which could upset a
-   terminal, and what is not valid UTF-8 become '?'. Characters that do not fit are left out. */
-CDP__PRIVATE void cdp__text_foreign(char *out, uint64_t size, const void *text, uint64_t bytes) {
-    const uint8_t *at = (const uint8_t *)text, *end = bytes ? at + bytes : at;
-    uint64_t used = 0;
-    while (at != end) {
-        const uint8_t *from = at;
-        const uint32_t c = cdp__utf8_next(&at, end);
-        const uint64_t n = (uint64_t)(at - from);
-        const bool bad = c < 32 || (c >= 127 && c < 160) || c == '?';
-        if (used + (bad ? 1 : n) >= size) break;
-        if (bad)
-            out[used++] = '?';
-        else
-            memcpy(out + used, from, (size_t)n);
-        used += bad ? 0 : n;
-    }
-    out[used] = 0;
-}
-
-/* cdp__text_foreign() for an array of `most` bytes whose text may end before, with a zero. */
-CDP__PRIVATE void cdp__text_foreign_in(char *out, uint64_t size, const char *text, uint64_t most) {
-    uint64_t n = 0;
-    while (n < most && text[n])
-        ++n;
-    cdp__text_foreign(out, size, text, n);
-}
 
 CDP__PRIVATE CDP__ONE_COPY cdp_error *cdp__error_slot(void) {
     static CDP__THREAD_LOCAL cdp_error slot;
@@ -169,7 +48,7 @@ CDP__PRIVATE cdp_status cdp__status_at(uint32_t at) {
 CDP__PRIVATE void cdp__error_set_v(
     uint32_t at, int32_t peer, int32_t sys_errno, const char *f, va_list ap) {
     cdp_error e; /* built in a copy: an argument may be the text of the last error */
-    cdp__text t = {e.text, sizeof e.text, 0};
+    cdp__text t = cdp__text_of(e.text, sizeof e.text);
     cdp__error_clear(&e, cdp__status_at(at));
     e.file = cdp__file_name(at);
     e.line = at >> 12;
@@ -284,7 +163,7 @@ CDP__PRIVATE void cdp__log_text(
 CDP__PRIVATE CDP__PRINTF(4, 5) void cdp__log_at(
     const cdp_logger *l, cdp_log_level level, int32_t rank, const char *f, ...) {
     char text[CDP_ERROR_TEXT + 88];
-    cdp__text t = {text, sizeof text, 0};
+    cdp__text t = cdp__text_of(text, sizeof text);
     va_list ap;
     if (level > cdp__def(l->level, CDP_LOG_WARN) || l->level == CDP_LOG_SILENT) return;
     va_start(ap, f);

@@ -15,6 +15,7 @@
 #include "ddp_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
+#include "../text/format.h"
 #include "../base/text.h"
 #include "group_access.h"
 #include "state.h"
@@ -314,7 +315,7 @@ CDP__PRIVATE cdp_status cdp__ddp_launch_rest(cdp_ddp *d) {
    none. */
 CDP__PRIVATE cdp_status cdp__ddp_missing(cdp_ddp *d) {
     char names[256];
-    cdp__text t = {names, sizeof names, 0};
+    cdp__text t = cdp__text_of(names, sizeof names);
     uint32_t i, count = 0;
     for (i = 0; i < d->param_count; ++i) {
         const cdp__param *p = &d->params[i];
@@ -366,7 +367,7 @@ CDP__PRIVATE cdp_status cdp__ddp_uneven(const cdp_ddp *d) {
 CDP__PRIVATE cdp_status cdp__ddp_uneven(const cdp_ddp *d) {
     const uint32_t used = d->buckets->used_flags, n = cdp_size(d->group);
     char ranks[128];
-    cdp__text t = {ranks, sizeof ranks, 0};
+    cdp__text t = cdp__text_of(ranks, sizeof ranks);
     uint32_t i, first = n, count = n - d->stats.active_ranks;
     if (!d->desc.join_throw || !count || count == n) return CDP_OK;
     for (i = 0; i < n; ++i) {

@@ -11,6 +11,7 @@
 #include "ddp_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
+#include "../text/format.h"
 #include "../base/text.h"
 #include "bucket.h"
 #include "state.h"

@@ -13,6 +13,7 @@
 #include "ddp_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
+#include "../text/format.h"
 #include "../base/text.h"
 #include "../base/hash.h"
 #include "state.h"
@@ -55,7 +56,7 @@ CDP__PRIVATE void cdp__param_text(const cdp_ddp *d, uint32_t i, char out[CDP__PA
     const uint64_t hash = i < all ? cdp__param_hash(d, i) : 0;
     const cdp_param *p = &d->params[i < n ? i : 0].user;
     char name[48];
-    cdp__text t = {out + 8, CDP__PARAM_TEXT - 8, 0};
+    cdp__text t = cdp__text_of(out + 8, CDP__PARAM_TEXT - 8);
     memset(out, 0, CDP__PARAM_TEXT);
     memcpy(out, &hash, 8);
     if (i >= all) {

@@ -15,6 +15,7 @@
 #include "ddp_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
+#include "../text/format.h"
 #include "../base/text.h"
 #include "../os/linux.h"
 #include "../base/bytes.h"

@@ -331,8 +331,8 @@ typedef enum cdp_trace_format {
     CDP_TRACE_TEXT /* settings and figures, one "name: value" per line, as PyTorch names them */
 } cdp_trace_format;
 
-/* Writes at most `room` bytes to `text`, a terminating zero included; text may be NULL. Returns the
-   bytes that the whole text needs: 1 if there is no step to draw yet, or for NULL. Not inside a
+/* Writes at most `room` bytes, a zero at the end among them; `text` may be NULL. Returns the length
+   of the whole text without the zero; 0 if there is no step to draw yet, or for NULL. Not inside a
    backward pass. */
 CDP_API uint64_t cdp_ddp_trace(
     const cdp_ddp *ddp, cdp_trace_format format, char *text, uint64_t room);

@@ -12,29 +12,11 @@
 #include "ddp_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
-#include "../base/text.h"
+#include "../text/format.h"
 #include "state.h"
 
 #ifndef CDP_NO_DDP
 #ifndef CDP_NO_TRACE
-
-/* A text buffer that counts the full length, including what does not fit. */
-typedef struct cdp__long_text {
-    char *at;
-    uint64_t room, used;
-} cdp__long_text;
-
-CDP__PRIVATE CDP__COLD CDP__PRINTF(2, 3) void cdp__long_add(cdp__long_text *t, const char *f, ...) {
-    char part[512];
-    cdp__text p = {part, sizeof part, 0};
-    uint64_t i;
-    va_list ap;
-    va_start(ap, f);
-    cdp__text_add_v(&p, f, ap);
-    va_end(ap);
-    for (i = 0; i < p.used; ++i, ++t->used)
-        if (t->used + 1 < t->room) t->at[t->used] = part[i];
-}
 
 /* Copies a name without characters that JSON or XML would have to escape. */
 CDP__PRIVATE void cdp__trace_name(const char *name, char out[64]) {
@@ -44,29 +26,29 @@ CDP__PRIVATE void cdp__trace_name(const char *name, char out[64]) {
     out[i] = 0;
 }
 
-CDP__PRIVATE void cdp__trace_us(cdp__long_text *t, uint64_t ns) {
-    cdp__long_add(t, "%llu.%u%u%u", (unsigned long long)(ns / 1000), (unsigned)(ns / 100 % 10),
+CDP__PRIVATE void cdp__trace_us(cdp__text *t, uint64_t ns) {
+    cdp__text_add(t, "%llu.%u%u%u", (unsigned long long)(ns / 1000), (unsigned)(ns / 100 % 10),
         (unsigned)(ns / 10 % 10), (unsigned)(ns % 10));
 }
 
 /* One bar of a timeline; its times count from the beginning of the pass. */
-CDP__PRIVATE void cdp__trace_slice(cdp__long_text *t, const char *name, uint32_t rank, uint32_t row,
+CDP__PRIVATE void cdp__trace_slice(cdp__text *t, const char *name, uint32_t rank, uint32_t row,
     uint64_t from_ns, uint64_t to_ns, uint64_t bytes) {
-    cdp__long_add(
+    cdp__text_add(
         t, "{\"name\":\"%s\",\"ph\":\"X\",\"pid\":%u,\"tid\":%u,\"ts\":", name, rank, row);
     cdp__trace_us(t, from_ns);
-    cdp__long_add(t, ",\"dur\":");
+    cdp__text_add(t, ",\"dur\":");
     cdp__trace_us(t, to_ns - from_ns);
-    cdp__long_add(t, ",\"args\":{\"bytes\":%llu}},\n", (unsigned long long)bytes);
+    cdp__text_add(t, ",\"args\":{\"bytes\":%llu}},\n", (unsigned long long)bytes);
 }
 
-CDP__PRIVATE void cdp__trace_json(const cdp_ddp *d, cdp__long_text *t) {
+CDP__PRIVATE void cdp__trace_json(const cdp_ddp *d, cdp__text *t) {
     const uint64_t called = d->called_ns - d->begin_ns, end = d->end_ns - d->begin_ns;
     const uint32_t rank = cdp_rank(d->group);
     char name[64];
     uint32_t i;
-    cdp__long_add(t, "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n");
-    cdp__long_add(t,
+    cdp__text_add(t, "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n");
+    cdp__text_add(t,
         "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%u,\"args\":{\"name\":\"rank %u\"}},\n",
         rank, rank);
     cdp__trace_slice(t, "backward", rank, 1, 0, called, d->stats.bytes_per_step);
@@ -74,10 +56,10 @@ CDP__PRIVATE void cdp__trace_json(const cdp_ddp *d, cdp__long_text *t) {
     for (i = 0; i < d->param_count; ++i) {
         if (!d->params[i].ready_ns) continue;
         cdp__trace_name(d->params[i].name, name);
-        cdp__long_add(t,
+        cdp__text_add(t,
             "{\"name\":\"%s\",\"ph\":\"i\",\"s\":\"t\",\"pid\":%u,\"tid\":1,\"ts\":", name, rank);
         cdp__trace_us(t, d->params[i].ready_ns - d->begin_ns);
-        cdp__long_add(t, "},\n");
+        cdp__text_add(t, "},\n");
     }
     for (i = 0; i < d->bucket_count; ++i) {
         const cdp__bucket *b = &d->buckets[i];
@@ -86,7 +68,7 @@ CDP__PRIVATE void cdp__trace_json(const cdp_ddp *d, cdp__long_text *t) {
         cdp__trace_slice(t, name, rank, 2, b->start_ns - d->begin_ns, b->end_ns - d->begin_ns,
             cdp__bucket_bytes(b));
     }
-    cdp__long_add(t,
+    cdp__text_add(t,
         "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%u,\"tid\":1,\"args\":{\"name\":"
         "\"compute\"}},\n"
         "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%u,\"tid\":2,\"args\":{\"name\":"
@@ -94,26 +76,26 @@ CDP__PRIVATE void cdp__trace_json(const cdp_ddp *d, cdp__long_text *t) {
         rank, rank);
 }
 
-CDP__PRIVATE void cdp__trace_bar(cdp__long_text *t, uint64_t from, uint64_t to, uint64_t whole,
+CDP__PRIVATE void cdp__trace_bar(cdp__text *t, uint64_t from, uint64_t to, uint64_t whole,
     uint32_t y, const char *colour, const char *what) {
     const uint64_t x = 80 + from * 900 / whole, w = cdp__max(1, (to - from) * 900 / whole);
-    cdp__long_add(t,
+    cdp__text_add(t,
         "<rect x=\"%llu\" y=\"%u\" width=\"%llu\" height=\"22\" fill=\"%s\"><title>%s: %llu "
         "us</title></rect>\n",
         (unsigned long long)x, y, (unsigned long long)w, colour, what,
         (unsigned long long)((to - from) / 1000));
 }
 
-CDP__PRIVATE void cdp__trace_svg(const cdp_ddp *d, cdp__long_text *t) {
+CDP__PRIVATE void cdp__trace_svg(const cdp_ddp *d, cdp__text *t) {
     const uint64_t whole = cdp__max(1, d->end_ns - d->begin_ns),
                    called = d->called_ns - d->begin_ns;
     char name[64];
     uint32_t i;
-    cdp__long_add(t,
+    cdp__text_add(t,
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"1000\" height=\"130\" "
         "font-family=\"sans-serif\" font-size=\"12\">\n"
         "<rect width=\"1000\" height=\"130\" fill=\"#ffffff\"></rect>\n");
-    cdp__long_add(
+    cdp__text_add(
         t, "<text x=\"5\" y=\"37\">compute</text><text x=\"5\" y=\"77\">network</text>\n");
     cdp__trace_bar(t, 0, called, whole, 20, "#7aa6c2", "backward");
     cdp__trace_bar(t, called, whole, whole, 20, "#d9d9d9", "wait");
@@ -131,7 +113,7 @@ CDP__PRIVATE void cdp__trace_svg(const cdp_ddp *d, cdp__long_text *t) {
         cdp__trace_bar(t, d->params[i].ready_ns - d->begin_ns, d->params[i].ready_ns - d->begin_ns,
             whole, 20, "#204a63", name);
     }
-    cdp__long_add(t,
+    cdp__text_add(t,
         "<text x=\"80\" y=\"110\">rank %u, step %llu: %llu us; network %llu us, of which %llu us "
         "were waited for</text>\n</svg>\n",
         cdp_rank(d->group), (unsigned long long)d->stats.steps, (unsigned long long)(whole / 1000),
@@ -139,11 +121,11 @@ CDP__PRIVATE void cdp__trace_svg(const cdp_ddp *d, cdp__long_text *t) {
         (unsigned long long)(d->stats.exposed_ns / 1000));
 }
 
-CDP__PRIVATE void cdp__trace_number(cdp__long_text *t, const char *name, uint64_t v) {
-    cdp__long_add(t, "%s: %llu\n", name, (unsigned long long)v);
+CDP__PRIVATE void cdp__trace_number(cdp__text *t, const char *name, uint64_t v) {
+    cdp__text_add(t, "%s: %llu\n", name, (unsigned long long)v);
 }
 
-CDP__PRIVATE void cdp__trace_settings(const cdp_ddp *d, cdp__long_text *t) {
+CDP__PRIVATE void cdp__trace_settings(const cdp_ddp *d, cdp__text *t) {
     uint64_t bytes = 0;
     uint32_t i, dtypes = 0;
     bool views = true;
@@ -157,10 +139,10 @@ CDP__PRIVATE void cdp__trace_settings(const cdp_ddp *d, cdp__long_text *t) {
         views = views && !p->grad;
     }
     cdp__trace_number(t, "total_parameter_size_bytes", bytes);
-    cdp__long_add(t, "dtypes:");
+    cdp__text_add(t, "dtypes:");
     for (i = 1; i < CDP_DTYPE_COUNT; ++i)
-        if (dtypes >> i & 1) cdp__long_add(t, " %s", cdp_dtype_name((cdp_dtype)i));
-    cdp__long_add(t, "\n");
+        if (dtypes >> i & 1) cdp__text_add(t, " %s", cdp_dtype_name((cdp_dtype)i));
+    cdp__text_add(t, "\n");
     cdp__trace_number(t, "broadcast_buffers",
         d->desc.buffer_count && !d->desc.no_buffer_broadcast && !d->desc.buffer_hook);
     cdp__trace_number(t, "first_bucket_bytes", d->desc.first_bucket_bytes);
@@ -172,7 +154,7 @@ CDP__PRIVATE void cdp__trace_settings(const cdp_ddp *d, cdp__long_text *t) {
     cdp__trace_number(t, "comm_hook", d->hook.stage != NULL);
 }
 
-CDP__PRIVATE void cdp__trace_text(const cdp_ddp *d, cdp__long_text *t) {
+CDP__PRIVATE void cdp__trace_text(const cdp_ddp *d, cdp__text *t) {
     const cdp_ddp_stats *s = &d->stats;
     uint32_t i, k;
     cdp__trace_settings(d, t);
@@ -181,17 +163,17 @@ CDP__PRIVATE void cdp__trace_text(const cdp_ddp *d, cdp__long_text *t) {
     cdp__trace_number(t, "unused_parameter_size", s->unused_bytes);
     cdp__trace_number(t, "can_set_static_graph", s->can_set_static_graph);
     cdp__trace_number(t, "has_rebuilt_buckets", s->rebuilt);
-    cdp__long_add(t, "bucket_sizes:");
+    cdp__text_add(t, "bucket_sizes:");
     for (i = 0; i < d->bucket_count; ++i)
-        cdp__long_add(t, " %llu", (unsigned long long)cdp__bucket_bytes(&d->buckets[i]));
-    cdp__long_add(t, "\nper_bucket_param_indices:");
+        cdp__text_add(t, " %llu", (unsigned long long)cdp__bucket_bytes(&d->buckets[i]));
+    cdp__text_add(t, "\nper_bucket_param_indices:");
     for (i = 0; i < d->bucket_count; ++i)
         for (k = 0; k < d->buckets[i].params; ++k)
-            cdp__long_add(t, k ? ",%u" : " %u", d->buckets[i].slots[k]);
-    cdp__long_add(t, "\nprev_iteration_grad_ready_order_indices:");
+            cdp__text_add(t, k ? ",%u" : " %u", d->buckets[i].slots[k]);
+    cdp__text_add(t, "\nprev_iteration_grad_ready_order_indices:");
     for (i = 0; i < d->ordered && s->steps; ++i)
-        cdp__long_add(t, " %u", d->seen[i]);
-    cdp__long_add(t, "\n");
+        cdp__text_add(t, " %u", d->seen[i]);
+    cdp__text_add(t, "\n");
     cdp__trace_number(t, "sent_bytes", s->sent_bytes);
     cdp__trace_number(t, "forward_compute_time_ns", s->forward_ns);
     cdp__trace_number(t, "backward_compute_time_ns", s->backward_ns);
@@ -201,23 +183,19 @@ CDP__PRIVATE void cdp__trace_text(const cdp_ddp *d, cdp__long_text *t) {
     cdp__trace_number(t, "avg_backward_compute_time_ns", s->avg_backward_ns);
     cdp__trace_number(t, "avg_backward_comm_time_ns", s->avg_comm_ns);
     cdp__trace_number(t, "avg_backward_compute_comm_overlap_time_ns", s->avg_overlap_ns);
-    cdp__long_add(t, "error: %s\n", d->failed != CDP_OK ? d->failed_error.text : "none");
+    cdp__text_add(t, "error: %s\n", d->failed != CDP_OK ? d->failed_error.text : "none");
 }
 
 CDP_API CDP__COLD uint64_t cdp_ddp_trace(
     const cdp_ddp *d, cdp_trace_format format, char *text, uint64_t room) {
-    cdp__long_text t;
-    t.at = text;
-    t.room = text ? room : 0;
-    t.used = 0;
+    cdp__text t = cdp__text_of(text, room);
     if (d && format == CDP_TRACE_TEXT)
         cdp__trace_text(d, &t);
     else if (d && d->end_ns && format == CDP_TRACE_SVG)
         cdp__trace_svg(d, &t);
     else if (d && d->end_ns)
         cdp__trace_json(d, &t);
-    if (t.room) text[cdp__min(t.used, room - 1)] = 0;
-    return t.used + 1;
+    return cdp__text_end(&t);
 }
 
 #endif /* CDP_NO_TRACE */

@@ -13,6 +13,7 @@
 #include "../group/collectives_api.h"
 #include "../group/messages_api.h"
 #include "../base/basics.h"
+#include "../text/format.h"
 #include "mesh_api.h"
 #include "layout_api.h"
 #include "dtensor_api.h"
@@ -212,16 +213,16 @@ CDP__DT uint64_t cdp__dt_first_difference(const cdp_dtensor *t, const void *othe
 CDP__DT cdp_status cdp__dt_element_differs(
     const cdp_layout *l, uint64_t index, uint32_t original, uint32_t rank) {
     char text[160];
-    cdp__dt_text t = cdp__dt_text_of(text, sizeof text);
+    cdp__text t = cdp__text_of(text, sizeof text);
     uint64_t step = 1, rest = index;
     for (uint32_t d = 0; d < l->ndim; ++d)
         step *= l->shape[d];
     for (uint32_t d = 0; d < l->ndim; ++d) {
         step /= l->shape[d];
-        cdp__dt_add(&t, d ? ",%llu" : "%llu", (unsigned long long)(rest / step));
+        cdp__text_add(&t, d ? ",%llu" : "%llu", (unsigned long long)(rest / step));
         rest %= step;
     }
-    (void)cdp__dt_end(&t);
+    (void)cdp__text_end(&t);
     return cdp_error_set(CDP_ERR_MISMATCH, (int32_t)rank, 0,
         "cdp_dtensor_check: replicas differ: element [%s] is not the same on ranks %u and %u", text,
         original, rank);
@@ -259,9 +260,9 @@ CDP__DT cdp_status cdp__dt_check_layouts(const cdp_dtensor *t) {
     const cdp_status st = cdp__dt_agree(
         m->all->group, m->root->os, words, CDP__DT_LAYOUT_WORDS, &rank, &word, values);
     if (st != CDP_OK || rank == CDP__DT_NONE) return st;
-    cdp__dt_text text = cdp__dt_text_of(name, sizeof name);
+    cdp__text text = cdp__text_of(name, sizeof name);
     cdp__dt_layout_word_name(word, &text);
-    (void)cdp__dt_end(&text);
+    (void)cdp__text_end(&text);
     return cdp_error_set(CDP_ERR_MISMATCH, (int32_t)m->ranks[rank], 0,
         "cdp_dtensor_check: layouts differ: %s is %llu on rank %u and %llu on rank %u", name,
         (unsigned long long)values[0], m->ranks[0], (unsigned long long)values[1], m->ranks[rank]);

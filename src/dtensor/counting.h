@@ -9,6 +9,8 @@
 #include "../base/types_api.h"
 #include "../message/transport_api.h"
 #include "../base/basics.h"
+#include "../text/format.h"
+#include "../text/json_write.h"
 #include "mesh_api.h"
 #include "layout_api.h"
 #include "counts_api.h"
@@ -32,9 +34,9 @@ CDP_API cdp_status cdp_count_begin(cdp_mesh *m, const char *label) {
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
             "cdp_count_begin: \"%s\" lies too deep: at most %u labels and %u bytes", label,
             CDP__DT_LABELS, CDP__DT_PATH - 1);
-    cdp__dt_text t = cdp__dt_text_of(path, sizeof path);
-    cdp__dt_add(&t, *above ? "%s/%s" : "%s%s", above, label);
-    (void)cdp__dt_end(&t);
+    cdp__text t = cdp__text_of(path, sizeof path);
+    cdp__text_add(&t, *above ? "%s/%s" : "%s%s", above, label);
+    (void)cdp__text_end(&t);
     cdp__dt_label *l = cdp__dt_label_of(c, root->os, path);
     if (!l) return cdp__dt_nomem("a label", sizeof *l);
     c->open[++c->depth] = l;
@@ -80,69 +82,66 @@ CDP_API void cdp_counts_clear(cdp_mesh *m) {
 }
 
 /* Writes counts like "2 allreduce 4096, 1 allgather 512": bytes after the names. */
-CDP__DT void cdp__dt_add_counts(cdp__dt_text *t, const cdp_comm_count *c, bool json) {
+CDP__DT void cdp__dt_add_counts(cdp__text *t, const cdp_comm_count *c, bool json) {
     bool some = false;
     for (uint32_t k = 0; k < CDP_COLL_COUNT; ++k) {
         if (!c->calls[k]) continue;
         const unsigned long long calls = c->calls[k], bytes = c->bytes[k];
-        cdp__dt_add(t, some ? ", " : "");
+        cdp__text_add(t, some ? ", " : "");
         if (json)
-            cdp__dt_add(t, "\"%s\": {\"calls\": %llu, \"bytes\": %llu}",
+            cdp__text_add(t, "\"%s\": {\"calls\": %llu, \"bytes\": %llu}",
                 cdp_coll_name((cdp_coll_kind)k), calls, bytes);
         else
-            cdp__dt_add(t, "%llu %s (%llu B)", calls, cdp_coll_name((cdp_coll_kind)k), bytes);
+            cdp__text_add(t, "%llu %s (%llu B)", calls, cdp_coll_name((cdp_coll_kind)k), bytes);
         some = true;
     }
-    if (!some && !json) cdp__dt_add(t, "-");
+    if (!some && !json) cdp__text_add(t, "-");
 }
 
 CDP__DT void cdp__dt_counts_line(
-    cdp__dt_text *t, const cdp_mesh *m, const char *path, bool json, bool first) {
+    cdp__text *t, const cdp_mesh *m, const char *path, bool json, bool first) {
     const cdp_comm_count forward = cdp_counts(m, path, false), backward = cdp_counts(m, path, true);
     const uint64_t line = t->used;
     if (json) {
-        cdp__dt_add(t, first ? "\n  {\"path\": \"" : ",\n  {\"path\": \"");
-        for (const char *s = path; *s; ++s) {
-            if (*s == '"' || *s == '\\') cdp__dt_char(t, '\\');
-            cdp__dt_char(t, (unsigned char)*s < 32 ? ' ' : *s);
-        }
-        cdp__dt_add(t, "\", \"forward\": {");
+        cdp__text_add(t, first ? "\n  {\"path\": \"" : ",\n  {\"path\": \"");
+        cdp__json_inside(t, path);
+        cdp__text_add(t, "\", \"forward\": {");
         cdp__dt_add_counts(t, &forward, true);
-        cdp__dt_add(t, "}, \"backward\": {");
+        cdp__text_add(t, "}, \"backward\": {");
         cdp__dt_add_counts(t, &backward, true);
-        cdp__dt_add(t, "}}");
+        cdp__text_add(t, "}}");
         return;
     }
-    cdp__dt_add(t, "%s", *path ? path : "(all)");
-    cdp__dt_pad(t, line, 20);
+    cdp__text_add(t, "%s", *path ? path : "(all)");
+    cdp__text_pad(t, line, 20);
     cdp__dt_add_counts(t, &forward, false);
-    cdp__dt_pad(t, line, 66);
-    cdp__dt_add(t, " ");
+    cdp__text_pad(t, line, 66);
+    cdp__text_add(t, " ");
     cdp__dt_add_counts(t, &backward, false);
-    cdp__dt_char(t, '\n');
+    cdp__text_char(t, '\n');
 }
 
-CDP__DT void cdp__dt_counts_head(cdp__dt_text *t) {
-    cdp__dt_add(t, "label");
-    cdp__dt_pad(t, 0, 20);
-    cdp__dt_add(t, "forward");
-    cdp__dt_pad(t, 0, 67);
-    cdp__dt_add(t, "backward\n");
+CDP__DT void cdp__dt_counts_head(cdp__text *t) {
+    cdp__text_add(t, "label");
+    cdp__text_pad(t, 0, 20);
+    cdp__text_add(t, "forward");
+    cdp__text_pad(t, 0, 67);
+    cdp__text_add(t, "backward\n");
 }
 
 CDP_API uint64_t cdp_counts_draw(
     const cdp_mesh *m, cdp_draw_format format, char *text, uint64_t room) {
-    cdp__dt_text t = cdp__dt_text_of(text, room);
+    cdp__text t = cdp__text_of(text, room);
     const cdp__dt_counter *c = m ? m->root->counter : NULL;
     const bool json = format == CDP_DRAW_JSON;
     if (json)
-        cdp__dt_add(&t, "[");
+        cdp__text_add(&t, "[");
     else
         cdp__dt_counts_head(&t);
     for (const cdp__dt_label *l = c ? c->first : NULL; l; l = l->next)
         cdp__dt_counts_line(&t, m, l->path, json, l == c->first);
-    if (json) cdp__dt_add(&t, "\n]\n");
-    return cdp__dt_end(&t);
+    if (json) cdp__text_add(&t, "\n]\n");
+    return cdp__text_end(&t);
 }
 
 #endif /* CDP_NO_TENSOR_OPS */

@@ -34,8 +34,9 @@ CDP_API void cdp_count_note(cdp_mesh *mesh, cdp_coll_kind kind, uint64_t bytes);
 CDP_API cdp_comm_count cdp_counts(const cdp_mesh *mesh, const char *path, bool backward);
 CDP_API void cdp_counts_clear(cdp_mesh *mesh); /* sets all counts to 0; labels stay */
 
-/* A table of labels and operations, forward and backward; TEXT or JSON (others: TEXT). Returns
-   the length without the zero; writes at most `room` bytes. */
+/* A table of labels and operations, forward and backward; TEXT or JSON (others: TEXT). Writes at
+   most `room` bytes, a zero at the end among them; `text` may be NULL. Returns the length of the
+   whole text without the zero. */
 CDP_API uint64_t cdp_counts_draw(
     const cdp_mesh *mesh, cdp_draw_format format, char *text, uint64_t room);
 

@@ -56,7 +56,8 @@ typedef enum cdp_draw_format {
 CDP_MUST_CHECK CDP_API cdp_status cdp_layout_parse(cdp_layout *layout, const char *places);
 
 /* The placements as text that cdp_layout_parse() reads back; dims are written as counted from the
-   start. Returns the length without the zero; writes at most `room` bytes, always a zero. */
+   start. Writes at most `room` bytes, a zero at the end among them; `text` may be NULL. Returns the
+   length of the whole text without the zero. */
 CDP_API uint64_t cdp_layout_text(const cdp_layout *layout, char *text, uint64_t room);
 
 /* OK if every member is valid. Errors: INVALID (no mesh, a dim out of range, too large a shape, a
@@ -74,8 +75,8 @@ CDP_API uint64_t cdp_layout_box(const cdp_layout *layout, const uint32_t *coord,
 CDP_API bool cdp_layout_same(const cdp_layout *a, const cdp_layout *b);
 
 /* Draw which rank holds what, for every rank of the mesh; tensors of more than two dimensions as
-   planes. Local, also on paper. Returns the length without the zero, 0 if `layout` is not valid;
-   writes at most `room` bytes. */
+   planes. Local, also on paper. Writes at most `room` bytes, a zero at the end among them; `text` may
+   be NULL. Returns the length of the whole text without the zero; 0 if `layout` is not valid. */
 CDP_API uint64_t cdp_layout_draw(
     const cdp_layout *layout, cdp_draw_format format, char *text, uint64_t room);
 

@@ -14,6 +14,7 @@
 #include "../group/group_api.h"
 #include "../group/collectives_api.h"
 #include "../base/basics.h"
+#include "../text/format.h"
 #include "../group/state.h"
 #include "mesh_api.h"
 #include "kit.h"
@@ -311,15 +312,15 @@ CDP__DT void cdp__dt_mesh_words(const cdp_mesh *m, bool good, uint64_t *words) {
 
 /* The name of the desc member at a word, for errors. */
 CDP__DT void cdp__dt_mesh_word_name(uint32_t word, char *text, uint64_t room) {
-    cdp__dt_text t = cdp__dt_text_of(text, room);
+    cdp__text t = cdp__text_of(text, room);
     const uint32_t d = word < 3 ? 0 : word - 3;
     if (word < 3)
-        cdp__dt_add(&t, "%s", word == 1 ? "ndim" : "host_ranks");
+        cdp__text_add(&t, "%s", word == 1 ? "ndim" : "host_ranks");
     else if (d < CDP_MESH_DIMS)
-        cdp__dt_add(&t, "shape[%u]", d);
+        cdp__text_add(&t, "shape[%u]", d);
     else
-        cdp__dt_add(&t, "names[%u]", (d - CDP_MESH_DIMS) / 4);
-    (void)cdp__dt_end(&t);
+        cdp__text_add(&t, "names[%u]", (d - CDP_MESH_DIMS) / 4);
+    (void)cdp__text_end(&t);
 }
 
 CDP__DT cdp_status cdp__dt_mesh_differs(uint32_t word, uint32_t rank, const uint64_t values[2]) {

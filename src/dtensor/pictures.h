@@ -8,6 +8,7 @@
 #include "../base/status_api.h"
 #include "../base/types_api.h"
 #include "../base/basics.h"
+#include "../text/format.h"
 #include "mesh_api.h"
 #include "layout_api.h"
 #include "kit.h"
@@ -81,57 +82,57 @@ CDP__DT bool cdp__dt_region_same(const cdp__dt_region *a, const cdp__dt_region *
 /* Writes the ranks that hold a region, like "0 4"; at most `most` of them. Returns the first
    position. */
 CDP__DT uint32_t cdp__dt_add_holders(
-    cdp__dt_text *t, const cdp__dt_grid *g, const cdp__dt_region *box, uint32_t most) {
+    cdp__text *t, const cdp__dt_grid *g, const cdp__dt_region *box, uint32_t most) {
     uint32_t first = CDP__DT_NONE, n = 0;
     for (uint32_t k = 0; k < g->side.count; ++k) {
         const cdp__dt_region r = cdp__dt_region_of(&g->side, k);
         if (!cdp__dt_region_same(&r, box, g->dims)) continue;
         if (first == CDP__DT_NONE) first = k;
-        if (n++ < most) cdp__dt_add(t, n > 1 ? " %u" : "%u", g->layout->mesh->ranks[k]);
+        if (n++ < most) cdp__text_add(t, n > 1 ? " %u" : "%u", g->layout->mesh->ranks[k]);
     }
-    if (n > most) cdp__dt_add(t, " +%u", n - most);
+    if (n > most) cdp__text_add(t, " +%u", n - most);
     return first;
 }
 
 /* Writes "0-3", or "5" for one element. */
-CDP__DT void cdp__dt_add_interval(cdp__dt_text *t, uint64_t start, uint64_t size) {
-    cdp__dt_add(t, "%llu", (unsigned long long)start);
-    if (size > 1) cdp__dt_add(t, "-%llu", (unsigned long long)(start + size - 1));
+CDP__DT void cdp__dt_add_interval(cdp__text *t, uint64_t start, uint64_t size) {
+    cdp__text_add(t, "%llu", (unsigned long long)start);
+    if (size > 1) cdp__text_add(t, "-%llu", (unsigned long long)(start + size - 1));
 }
 
-CDP__DT void cdp__dt_add_shape(cdp__dt_text *t, const cdp_layout *l) {
-    cdp__dt_add(t, "%s[", cdp_dtype_name(l->dtype));
+CDP__DT void cdp__dt_add_shape(cdp__text *t, const cdp_layout *l) {
+    cdp__text_add(t, "%s[", cdp_dtype_name(l->dtype));
     for (uint32_t d = 0; d < l->ndim; ++d)
-        cdp__dt_add(t, d ? ",%llu" : "%llu", (unsigned long long)l->shape[d]);
-    cdp__dt_add(t, "]");
+        cdp__text_add(t, d ? ",%llu" : "%llu", (unsigned long long)l->shape[d]);
+    cdp__text_add(t, "]");
 }
 
 /* Writes a mesh like "2x4 (dp,tp)". */
-CDP__DT void cdp__dt_add_mesh(cdp__dt_text *t, const cdp_mesh *m) {
+CDP__DT void cdp__dt_add_mesh(cdp__text *t, const cdp_mesh *m) {
     for (uint32_t d = 0; d < m->desc.ndim; ++d)
-        cdp__dt_add(t, d ? "x%u" : "%u", m->desc.shape[d]);
+        cdp__text_add(t, d ? "x%u" : "%u", m->desc.shape[d]);
     for (uint32_t d = 0; d < m->desc.ndim; ++d)
-        cdp__dt_add(t, d ? ",%s" : " (%s", m->names[d]);
-    cdp__dt_add(t, ")");
+        cdp__text_add(t, d ? ",%s" : " (%s", m->names[d]);
+    cdp__text_add(t, ")");
 }
 
-CDP__DT void cdp__dt_add_layout(cdp__dt_text *t, const cdp_layout *l) {
+CDP__DT void cdp__dt_add_layout(cdp__text *t, const cdp_layout *l) {
     cdp__dt_add_shape(t, l);
-    cdp__dt_add(t, " as ");
+    cdp__text_add(t, " as ");
     cdp__dt_add_places(t, l);
-    cdp__dt_add(t, " on mesh ");
+    cdp__text_add(t, " on mesh ");
     cdp__dt_add_mesh(t, l->mesh);
 }
 
 /* Writes the ranks without elements, if there are any. */
-CDP__DT void cdp__dt_add_empty(cdp__dt_text *t, const cdp__dt_grid *g) {
+CDP__DT void cdp__dt_add_empty(cdp__text *t, const cdp__dt_grid *g) {
     uint32_t n = 0;
     for (uint32_t k = 0; k < g->side.count; ++k) {
         const cdp__dt_region r = cdp__dt_region_of(&g->side, k);
         if (cdp__dt_volume(&r, g->dims)) continue;
-        cdp__dt_add(t, n++ ? " %u" : "empty on ranks %u", g->layout->mesh->ranks[k]);
+        cdp__text_add(t, n++ ? " %u" : "empty on ranks %u", g->layout->mesh->ranks[k]);
     }
-    if (n) cdp__dt_add(t, "\n");
+    if (n) cdp__text_add(t, "\n");
 }
 
 /* Advances to the next combination of intervals of the leading dimensions; false after the last
@@ -148,61 +149,61 @@ CDP__DT bool cdp__dt_grid_empty(const cdp__dt_grid *g) {
     return false;
 }
 
-CDP__DT void cdp__dt_plane_name(cdp__dt_text *t, const cdp__dt_grid *g, const uint32_t *index) {
-    cdp__dt_add(t, "plane [");
+CDP__DT void cdp__dt_plane_name(cdp__text *t, const cdp__dt_grid *g, const uint32_t *index) {
+    cdp__text_add(t, "plane [");
     for (uint32_t d = 0; d + 2 < g->dims; ++d) {
-        if (d) cdp__dt_add(t, ", ");
+        if (d) cdp__text_add(t, ", ");
         cdp__dt_add_interval(t, g->start[d][index[d]], g->size[d][index[d]]);
     }
-    cdp__dt_add(t, "]");
+    cdp__text_add(t, "]");
 }
 
 /* Writes a table: columns of elements across, rows down, and in each cell the ranks that hold
    it. */
 CDP__DT void cdp__dt_plane_text(
-    cdp__dt_text *t, const cdp__dt_grid *g, uint32_t *index, uint32_t width, bool color) {
+    cdp__text *t, const cdp__dt_grid *g, uint32_t *index, uint32_t width, bool color) {
     const uint32_t columns = cdp__dt_grid_count(g, g->columns),
                    rows = cdp__dt_grid_count(g, g->rows);
     uint64_t line = t->used;
     for (uint32_t c = 0; c < columns && g->columns != CDP__DT_NONE; ++c) {
-        cdp__dt_pad(t, line, 10 + c * width);
+        cdp__text_pad(t, line, 10 + c * width);
         cdp__dt_add_interval(t, g->start[g->columns][c], g->size[g->columns][c]);
     }
-    if (g->columns != CDP__DT_NONE) cdp__dt_add(t, "\n");
+    if (g->columns != CDP__DT_NONE) cdp__text_add(t, "\n");
     for (uint32_t r = 0; r < rows; ++r) {
         line = t->used;
         if (g->rows != CDP__DT_NONE) {
-            cdp__dt_add(t, "  ");
+            cdp__text_add(t, "  ");
             cdp__dt_add_interval(t, g->start[g->rows][r], g->size[g->rows][r]);
             index[g->rows] = r;
         }
         for (uint32_t c = 0; c < columns; ++c) {
             if (g->columns != CDP__DT_NONE) index[g->columns] = c;
             const cdp__dt_region box = cdp__dt_grid_box(g, index);
-            cdp__dt_pad(t, line, 10 + c * width);
+            cdp__text_pad(t, line, 10 + c * width);
             if (color) {
                 const uint64_t before = t->used;
-                cdp__dt_add(t, "\033[3%um", 1 + (r * columns + c) % 6);
+                cdp__text_add(t, "\033[3%um", 1 + (r * columns + c) % 6);
                 line += t->used - before + 5;
             }
             (void)cdp__dt_add_holders(t, g, &box, 8);
-            if (color) cdp__dt_add(t, "\033[39m");
+            if (color) cdp__text_add(t, "\033[39m");
         }
-        cdp__dt_add(t, "\n");
+        cdp__text_add(t, "\n");
     }
 }
 
-CDP__DT void cdp__dt_layout_as_text(cdp__dt_text *t, const cdp__dt_grid *g, bool color) {
+CDP__DT void cdp__dt_layout_as_text(cdp__text *t, const cdp__dt_grid *g, bool color) {
     uint32_t index[CDP_TENSOR_DIMS] = {0};
     const uint32_t copies = g->side.members;
     const uint32_t width = 4 + 4 * (uint32_t)cdp__dt_min(copies, 8) + (copies > 8 ? 6 : 0);
     cdp__dt_add_layout(t, g->layout);
-    cdp__dt_add(t, g->dims > 1 ? "; rows down, columns across, ranks inside\n" : "\n");
+    cdp__text_add(t, g->dims > 1 ? "; rows down, columns across, ranks inside\n" : "\n");
     if (!cdp__dt_grid_empty(g)) {
         do {
             if (g->dims > 2) {
                 cdp__dt_plane_name(t, g, index);
-                cdp__dt_add(t, "\n");
+                cdp__text_add(t, "\n");
             }
             cdp__dt_plane_text(t, g, index, width < 12 ? 12 : width, color);
         } while (cdp__dt_grid_next(g, index));
@@ -210,49 +211,49 @@ CDP__DT void cdp__dt_layout_as_text(cdp__dt_text *t, const cdp__dt_grid *g, bool
     cdp__dt_add_empty(t, g);
 }
 
-CDP__DT void cdp__dt_add_box(cdp__dt_text *t, const cdp__dt_region *r, uint32_t ndim) {
-    cdp__dt_add(t, "[");
+CDP__DT void cdp__dt_add_box(cdp__text *t, const cdp__dt_region *r, uint32_t ndim) {
+    cdp__text_add(t, "[");
     for (uint32_t d = 0; d < ndim; ++d) {
-        if (d) cdp__dt_add(t, ", ");
-        cdp__dt_add(t, "%llu:%llu", (unsigned long long)r->start[d],
+        if (d) cdp__text_add(t, ", ");
+        cdp__text_add(t, "%llu:%llu", (unsigned long long)r->start[d],
             (unsigned long long)(r->start[d] + r->size[d]));
     }
-    cdp__dt_add(t, "]");
+    cdp__text_add(t, "]");
 }
 
-CDP__DT void cdp__dt_json_list(cdp__dt_text *t, const uint64_t *v, uint32_t n) {
-    cdp__dt_add(t, "[");
+CDP__DT void cdp__dt_json_list(cdp__text *t, const uint64_t *v, uint32_t n) {
+    cdp__text_add(t, "[");
     for (uint32_t i = 0; i < n; ++i)
-        cdp__dt_add(t, i ? ",%llu" : "%llu", (unsigned long long)v[i]);
-    cdp__dt_add(t, "]");
+        cdp__text_add(t, i ? ",%llu" : "%llu", (unsigned long long)v[i]);
+    cdp__text_add(t, "]");
 }
 
-CDP__DT void cdp__dt_layout_as_json(cdp__dt_text *t, const cdp__dt_grid *g) {
-    cdp__dt_add(t, "{\"layout\": \"");
+CDP__DT void cdp__dt_layout_as_json(cdp__text *t, const cdp__dt_grid *g) {
+    cdp__text_add(t, "{\"layout\": \"");
     cdp__dt_add_places(t, g->layout);
-    cdp__dt_add(t, "\", \"dtype\": \"%s\", \"shape\": ", cdp_dtype_name(g->layout->dtype));
+    cdp__text_add(t, "\", \"dtype\": \"%s\", \"shape\": ", cdp_dtype_name(g->layout->dtype));
     cdp__dt_json_list(t, g->layout->shape, g->dims);
-    cdp__dt_add(t, ", \"ranks\": [");
+    cdp__text_add(t, ", \"ranks\": [");
     for (uint32_t k = 0; k < g->side.count; ++k) {
         const cdp__dt_region r = cdp__dt_region_of(&g->side, k);
-        cdp__dt_add(t, k ? ",\n  {\"rank\": %u, \"start\": " : "\n  {\"rank\": %u, \"start\": ",
+        cdp__text_add(t, k ? ",\n  {\"rank\": %u, \"start\": " : "\n  {\"rank\": %u, \"start\": ",
             g->layout->mesh->ranks[k]);
         cdp__dt_json_list(t, r.start, g->dims);
-        cdp__dt_add(t, ", \"size\": ");
+        cdp__text_add(t, ", \"size\": ");
         cdp__dt_json_list(t, r.size, g->dims);
-        cdp__dt_add(t, "}");
+        cdp__text_add(t, "}");
     }
-    cdp__dt_add(t, "]}\n");
+    cdp__text_add(t, "]}\n");
 }
 
 /* Begins a picture. Colours of text and lines follow the reader's light or dark scheme. */
-CDP__DT void cdp__dt_svg_begin(cdp__dt_text *t, uint32_t width, uint32_t height) {
-    cdp__dt_add(t,
+CDP__DT void cdp__dt_svg_begin(cdp__text *t, uint32_t width, uint32_t height) {
+    cdp__text_add(t,
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%u\" height=\"%u\" viewBox=\"0 0 %u "
         "%u\" "
         "font-family=\"sans-serif\" font-size=\"12\">\n",
         width, height, width, height);
-    cdp__dt_add(t,
+    cdp__text_add(t,
         "<style>text{fill:#24292f}.in{fill:#111}.thin{fill:#57606a}"
         ".box{stroke:#57606a}.line{stroke:#0969da;fill:none}"
         "@media (prefers-color-scheme:dark){text{fill:#e6edf3}.in{fill:#111}"
@@ -267,16 +268,16 @@ CDP__DT const char *cdp__dt_tint(uint32_t k) {
 
 /* Draws one plane as rectangles in proportion; returns its height. */
 CDP__DT uint32_t cdp__dt_plane_svg(
-    cdp__dt_text *t, const cdp__dt_grid *g, uint32_t *index, uint32_t left, uint32_t top) {
+    cdp__text *t, const cdp__dt_grid *g, uint32_t *index, uint32_t left, uint32_t top) {
     const uint32_t columns = cdp__dt_grid_count(g, g->columns),
                    rows = cdp__dt_grid_count(g, g->rows);
     const uint64_t across = g->columns == CDP__DT_NONE ? 1 : g->layout->shape[g->columns];
     const uint64_t down = g->rows == CDP__DT_NONE ? 1 : g->layout->shape[g->rows];
     const uint32_t width = 400, height = g->rows == CDP__DT_NONE ? 40 : 60 + 40 * rows;
     if (g->dims > 2) {
-        cdp__dt_add(t, "<text x=\"%u\" y=\"%u\">", left, top - 20);
+        cdp__text_add(t, "<text x=\"%u\" y=\"%u\">", left, top - 20);
         cdp__dt_plane_name(t, g, index);
-        cdp__dt_add(t, "</text>\n");
+        cdp__text_add(t, "</text>\n");
     }
     for (uint32_t k = 0; k < rows * columns; ++k) {
         const uint32_t r = k / columns, c = k % columns;
@@ -290,30 +291,30 @@ CDP__DT uint32_t cdp__dt_plane_svg(
         const uint32_t x = left + (uint32_t)(width * x0 / across),
                        y = top + (uint32_t)(height * y0 / down);
         const uint32_t wide = (uint32_t)(width * w / across), high = (uint32_t)(height * h / down);
-        cdp__dt_add(t,
+        cdp__text_add(t,
             "<rect class=\"box\" x=\"%u\" y=\"%u\" width=\"%u\" height=\"%u\" fill=\"%s\"/>", x, y,
             wide, high, cdp__dt_tint(k));
-        cdp__dt_add(t, "<text class=\"in\" text-anchor=\"middle\" x=\"%u\" y=\"%u\">", x + wide / 2,
-            y + high / 2 + 4);
+        cdp__text_add(t, "<text class=\"in\" text-anchor=\"middle\" x=\"%u\" y=\"%u\">",
+            x + wide / 2, y + high / 2 + 4);
         (void)cdp__dt_add_holders(t, g, &box, 8);
-        cdp__dt_add(t, "</text>\n");
+        cdp__text_add(t, "</text>\n");
         if (r == 0 && g->columns != CDP__DT_NONE) {
-            cdp__dt_add(t, "<text class=\"thin\" text-anchor=\"middle\" x=\"%u\" y=\"%u\">",
+            cdp__text_add(t, "<text class=\"thin\" text-anchor=\"middle\" x=\"%u\" y=\"%u\">",
                 x + wide / 2, top - 5);
             cdp__dt_add_interval(t, x0, w);
-            cdp__dt_add(t, "</text>\n");
+            cdp__text_add(t, "</text>\n");
         }
         if (c == 0 && g->rows != CDP__DT_NONE) {
-            cdp__dt_add(t, "<text class=\"thin\" text-anchor=\"end\" x=\"%u\" y=\"%u\">", left - 6,
-                y + high / 2 + 4);
+            cdp__text_add(t, "<text class=\"thin\" text-anchor=\"end\" x=\"%u\" y=\"%u\">",
+                left - 6, y + high / 2 + 4);
             cdp__dt_add_interval(t, y0, h);
-            cdp__dt_add(t, "</text>\n");
+            cdp__text_add(t, "</text>\n");
         }
     }
     return height;
 }
 
-CDP__DT void cdp__dt_layout_as_svg(cdp__dt_text *t, const cdp__dt_grid *g) {
+CDP__DT void cdp__dt_layout_as_svg(cdp__text *t, const cdp__dt_grid *g) {
     uint32_t index[CDP_TENSOR_DIMS] = {0}, planes = 0, top = 56;
     const uint32_t rows = cdp__dt_grid_count(g, g->rows);
     const uint32_t high = (g->rows == CDP__DT_NONE ? 40 : 60 + 40 * rows) + 50;
@@ -322,25 +323,25 @@ CDP__DT void cdp__dt_layout_as_svg(cdp__dt_text *t, const cdp__dt_grid *g) {
         ++planes;
     while (!empty && cdp__dt_grid_next(g, index));
     cdp__dt_svg_begin(t, 520, 60 + planes * high);
-    cdp__dt_add(t, "<text x=\"10\" y=\"20\">");
+    cdp__text_add(t, "<text x=\"10\" y=\"20\">");
     cdp__dt_add_layout(t, g->layout);
-    cdp__dt_add(t, "</text>\n");
+    cdp__text_add(t, "</text>\n");
     memset(index, 0, sizeof index);
     while (!empty) {
         (void)cdp__dt_plane_svg(t, g, index, 90, top);
         top += high;
         if (!cdp__dt_grid_next(g, index)) break;
     }
-    cdp__dt_add(t, "<text class=\"thin\" x=\"10\" y=\"%u\">", 50 + planes * high);
+    cdp__text_add(t, "<text class=\"thin\" x=\"10\" y=\"%u\">", 50 + planes * high);
     cdp__dt_add_empty(t, g);
-    cdp__dt_add(t, "</text>\n</svg>\n");
+    cdp__text_add(t, "</text>\n</svg>\n");
 }
 
 CDP_API uint64_t cdp_layout_draw(
     const cdp_layout *l, cdp_draw_format format, char *text, uint64_t room) {
-    cdp__dt_text t = cdp__dt_text_of(text, room);
+    cdp__text t = cdp__text_of(text, room);
     cdp__dt_grid g;
-    (void)cdp__dt_end(&t);
+    (void)cdp__text_end(&t);
     if (cdp_layout_check(l) != CDP_OK) return 0;
     const cdp__dt_side s = cdp__dt_side_of(l, 0);
     const uint64_t bytes = 2ull * CDP_TENSOR_DIMS * s.cells * sizeof(uint64_t);
@@ -354,7 +355,7 @@ CDP_API uint64_t cdp_layout_draw(
     else
         cdp__dt_layout_as_text(&t, &g, format == CDP_DRAW_COLOR);
     cdp__dt_free(l->mesh->root->os, memory);
-    return cdp__dt_end(&t);
+    return cdp__text_end(&t);
 }
 
 #endif /* CDP_SRC_DTENSOR_PICTURES_H */

@@ -7,6 +7,7 @@
 
 #include "../base/config.h"
 #include "../base/basics.h"
+#include "../text/format.h"
 #include "layout_api.h"
 #include "plan_api.h"
 #include "kit.h"
@@ -17,7 +18,7 @@
 #include "pictures.h"
 
 typedef struct cdp__dt_flow {
-    cdp__dt_text *text;
+    cdp__text *text;
     const cdp_plan *plan;
     const cdp__dt_stage *stage;
     uint32_t node, shown, most; /* the sender; lines so far, and at most */
@@ -44,24 +45,24 @@ CDP__DT void cdp__dt_flow_sum(void *user, const cdp__dt_move *m) {
 CDP__DT void cdp__dt_flow_line(void *user, const cdp__dt_move *m) {
     cdp__dt_flow *f = (cdp__dt_flow *)user;
     if (!cdp__dt_flow_sends(f, m) || f->shown++ >= f->most) return;
-    cdp__dt_add(f->text, "    %u -> %u  ", cdp__dt_rank_of_node(f->stage, f->node),
+    cdp__text_add(f->text, "    %u -> %u  ", cdp__dt_rank_of_node(f->stage, f->node),
         cdp__dt_rank_of_node(f->stage, m->peer));
     cdp__dt_add_box(f->text, &m->region, f->stage->from.ndim);
-    cdp__dt_add(f->text, "  %llu bytes\n",
+    cdp__text_add(f->text, "  %llu bytes\n",
         (unsigned long long)(cdp__dt_volume(&m->region, f->stage->pair.to.ndim) * f->plan->elem));
 }
 
 CDP__DT void cdp__dt_flow_json(void *user, const cdp__dt_move *m) {
     cdp__dt_flow *f = (cdp__dt_flow *)user;
     if (!cdp__dt_flow_sends(f, m)) return;
-    cdp__dt_add(f->text,
+    cdp__text_add(f->text,
         f->shown++ ? ",\n    {\"from\": %u, \"to\": %u, \"start\": "
                    : "\n    {\"from\": %u, \"to\": %u, \"start\": ",
         cdp__dt_rank_of_node(f->stage, f->node), cdp__dt_rank_of_node(f->stage, m->peer));
     cdp__dt_json_list(f->text, m->region.start, f->stage->from.ndim);
-    cdp__dt_add(f->text, ", \"size\": ");
+    cdp__text_add(f->text, ", \"size\": ");
     cdp__dt_json_list(f->text, m->region.size, f->stage->from.ndim);
-    cdp__dt_add(f->text, "}");
+    cdp__text_add(f->text, "}");
 }
 
 CDP__DT void cdp__dt_flow_all(cdp__dt_flow *f, cdp__dt_emit *emit) {
@@ -74,52 +75,52 @@ CDP__DT const char *cdp__dt_plan_name(const cdp_plan *p) {
     return p->stage_count > 1 || p->desc.kind == CDP_PLAN_BY_DIM ? "by dimension" : "direct";
 }
 
-CDP__DT void cdp__dt_plan_head(cdp__dt_text *t, const cdp_plan *p) {
+CDP__DT void cdp__dt_plan_head(cdp__text *t, const cdp_plan *p) {
     cdp__dt_add_shape(t, &p->desc.from);
-    cdp__dt_add(t, " from ");
+    cdp__text_add(t, " from ");
     cdp__dt_add_places(t, &p->desc.from);
-    cdp__dt_add(t, " to ");
+    cdp__text_add(t, " to ");
     cdp__dt_add_places(t, &p->desc.to);
-    cdp__dt_add(t, " on mesh ");
+    cdp__text_add(t, " on mesh ");
     cdp__dt_add_mesh(t, p->desc.from.mesh);
 }
 
-CDP__DT void cdp__dt_plan_numbers(cdp__dt_text *t, const cdp_plan *p) {
-    cdp__dt_add(t, "%s: phases: %u; bytes: %llu, the least possible %llu, PyTorch's steps %llu; ",
+CDP__DT void cdp__dt_plan_numbers(cdp__text *t, const cdp_plan *p) {
+    cdp__text_add(t, "%s: phases: %u; bytes: %llu, the least possible %llu, PyTorch's steps %llu; ",
         cdp__dt_plan_name(p), p->info.steps, (unsigned long long)p->info.total_bytes,
         (unsigned long long)p->info.bound_bytes, (unsigned long long)p->info.torch_bytes);
-    cdp__dt_add(t, "about ");
-    cdp__dt_tenths(t, p->info.predicted_us);
-    cdp__dt_add(t, " us");
+    cdp__text_add(t, "about ");
+    cdp__text_tenths(t, p->info.predicted_us);
+    cdp__text_add(t, " us");
 }
 
 /* Writes a table of bytes: rows send, columns receive. */
-CDP__DT void cdp__dt_flow_matrix(cdp__dt_text *t, const cdp__dt_flow *f) {
+CDP__DT void cdp__dt_flow_matrix(cdp__text *t, const cdp__dt_flow *f) {
     const uint32_t n = f->stage->pair.nodes;
     uint64_t line = t->used;
-    cdp__dt_add(t, "  from\\to");
+    cdp__text_add(t, "  from\\to");
     for (uint32_t to = 0; to < n; ++to) {
-        cdp__dt_pad(t, line, 12 + 8 * to);
-        cdp__dt_add(t, "%u", cdp__dt_rank_of_node(f->stage, to));
+        cdp__text_pad(t, line, 12 + 8 * to);
+        cdp__text_add(t, "%u", cdp__dt_rank_of_node(f->stage, to));
     }
-    cdp__dt_add(t, "\n");
+    cdp__text_add(t, "\n");
     for (uint32_t from = 0; from < n; ++from) {
         line = t->used;
-        cdp__dt_add(t, "  %u", cdp__dt_rank_of_node(f->stage, from));
+        cdp__text_add(t, "  %u", cdp__dt_rank_of_node(f->stage, from));
         for (uint32_t to = 0; to < n; ++to) {
-            cdp__dt_pad(t, line, 12 + 8 * to);
+            cdp__text_pad(t, line, 12 + 8 * to);
             const uint64_t bytes = f->bytes[(uint64_t)from * n + to];
             if (bytes)
-                cdp__dt_add(t, "%llu", (unsigned long long)bytes);
+                cdp__text_add(t, "%llu", (unsigned long long)bytes);
             else
-                cdp__dt_add(t, ".");
+                cdp__text_add(t, ".");
         }
-        cdp__dt_add(t, "\n");
+        cdp__text_add(t, "\n");
     }
 }
 
 /* Draws two columns of ranks, and a line for each pair that communicates, as thick as its bytes. */
-CDP__DT void cdp__dt_flow_svg(cdp__dt_text *t, const cdp__dt_flow *f, uint32_t top) {
+CDP__DT void cdp__dt_flow_svg(cdp__text *t, const cdp__dt_flow *f, uint32_t top) {
     const uint32_t n = f->stage->pair.nodes;
     uint64_t most = 1;
     for (uint64_t i = 0; i < (uint64_t)n * n; ++i)
@@ -127,26 +128,26 @@ CDP__DT void cdp__dt_flow_svg(cdp__dt_text *t, const cdp__dt_flow *f, uint32_t t
     for (uint64_t i = 0; i < (uint64_t)n * n; ++i) {
         const uint32_t y = top + 24 * (uint32_t)(i / n), z = top + 24 * (uint32_t)(i % n);
         if (!f->bytes[i]) continue;
-        cdp__dt_add(t, "<path class=\"line\" stroke-width=\"%u\" stroke-opacity=\"0.6\" ",
+        cdp__text_add(t, "<path class=\"line\" stroke-width=\"%u\" stroke-opacity=\"0.6\" ",
             1 + (uint32_t)(5 * f->bytes[i] / most));
-        cdp__dt_add(t, "d=\"M110 %u C230 %u 290 %u 410 %u\"><title>", y, y, z, z);
-        cdp__dt_add(t, "%u to %u: %llu bytes</title></path>\n",
+        cdp__text_add(t, "d=\"M110 %u C230 %u 290 %u 410 %u\"><title>", y, y, z, z);
+        cdp__text_add(t, "%u to %u: %llu bytes</title></path>\n",
             cdp__dt_rank_of_node(f->stage, (uint32_t)(i / n)),
             cdp__dt_rank_of_node(f->stage, (uint32_t)(i % n)), (unsigned long long)f->bytes[i]);
     }
     for (uint32_t k = 0; k < n; ++k) {
         const uint32_t rank = cdp__dt_rank_of_node(f->stage, k), y = top + 24 * k + 4;
-        cdp__dt_add(t, "<text text-anchor=\"end\" x=\"104\" y=\"%u\">rank %u</text>", y, rank);
-        cdp__dt_add(t, "<text x=\"416\" y=\"%u\">rank %u</text>\n", y, rank);
+        cdp__text_add(t, "<text text-anchor=\"end\" x=\"104\" y=\"%u\">rank %u</text>", y, rank);
+        cdp__text_add(t, "<text x=\"416\" y=\"%u\">rank %u</text>\n", y, rank);
     }
 }
 
-CDP__DT void cdp__dt_flow_title(cdp__dt_text *t, const cdp__dt_flow *f) {
+CDP__DT void cdp__dt_flow_title(cdp__text *t, const cdp__dt_flow *f) {
     cdp__dt_add_places(t, &f->stage->from);
-    cdp__dt_add(t, " to ");
+    cdp__text_add(t, " to ");
     cdp__dt_add_places(t, &f->stage->to);
     if (f->stage->pair.from.terms > 1)
-        cdp__dt_add(t, f->terms ? ", contributions to owners" : ", results from owners");
+        cdp__text_add(t, f->terms ? ", contributions to owners" : ", results from owners");
 }
 
 /* Draws one phase of all ranks; `top`: where it begins. Returns whether it has messages. */
@@ -160,20 +161,20 @@ CDP__DT bool cdp__dt_flow_draw(
         total += f->bytes[i];
     if (!total) return false;
     if (format == CDP_DRAW_SVG) {
-        cdp__dt_add(f->text, "<text x=\"10\" y=\"%u\">%u. ", top, phase);
+        cdp__text_add(f->text, "<text x=\"10\" y=\"%u\">%u. ", top, phase);
         cdp__dt_flow_title(f->text, f);
-        cdp__dt_add(f->text, ": %llu bytes</text>\n", (unsigned long long)total);
+        cdp__text_add(f->text, ": %llu bytes</text>\n", (unsigned long long)total);
         cdp__dt_flow_svg(f->text, f, top + 22);
         return true;
     }
-    cdp__dt_add(f->text, "  %u. ", phase);
+    cdp__text_add(f->text, "  %u. ", phase);
     cdp__dt_flow_title(f->text, f);
-    cdp__dt_add(f->text, ": %llu bytes\n", (unsigned long long)total);
+    cdp__text_add(f->text, ": %llu bytes\n", (unsigned long long)total);
     if (n <= 16) cdp__dt_flow_matrix(f->text, f);
     f->shown = 0;
     f->most = 64;
     cdp__dt_flow_all(f, cdp__dt_flow_line);
-    if (f->shown > f->most) cdp__dt_add(f->text, "    and %u more\n", f->shown - f->most);
+    if (f->shown > f->most) cdp__text_add(f->text, "    and %u more\n", f->shown - f->most);
     return true;
 }
 
@@ -190,35 +191,35 @@ CDP__DT void cdp__dt_plan_phases(cdp__dt_flow *f, cdp_draw_format format) {
 
 CDP__DT void cdp__dt_plan_json(cdp__dt_flow *f) {
     const cdp_plan_info *i = &f->plan->info;
-    cdp__dt_add(f->text, "{\"plan\": \"");
+    cdp__text_add(f->text, "{\"plan\": \"");
     cdp__dt_plan_head(f->text, f->plan);
-    cdp__dt_add(f->text,
+    cdp__text_add(f->text,
         "\", \"total_bytes\": %llu, \"bound_bytes\": %llu, \"torch_bytes\": %llu, ",
         (unsigned long long)i->total_bytes, (unsigned long long)i->bound_bytes,
         (unsigned long long)i->torch_bytes);
-    cdp__dt_add(f->text, "\"phases\": [");
+    cdp__text_add(f->text, "\"phases\": [");
     for (uint32_t k = 0; k < f->plan->stage_count; ++k)
         for (uint32_t b = 0; b < 2; ++b) {
             f->stage = &f->plan->stages[k];
             f->terms = b == 0;
             f->shown = 0;
             if (f->terms && f->stage->pair.from.terms == 1) continue;
-            cdp__dt_add(f->text,
+            cdp__text_add(f->text,
                 k + b && (k || f->stage->pair.from.terms > 1)
                     ? ",\n  {\"reduces\": %s, \"messages\": ["
                     : "\n  {\"reduces\": %s, \"messages\": [",
                 f->terms ? "true" : "false");
             cdp__dt_flow_all(f, cdp__dt_flow_json);
-            cdp__dt_add(f->text, "]}");
+            cdp__text_add(f->text, "]}");
         }
-    cdp__dt_add(f->text, "]}\n");
+    cdp__text_add(f->text, "]}\n");
 }
 
 CDP_API uint64_t cdp_plan_draw(
     const cdp_plan *p, cdp_draw_format format, char *text, uint64_t room) {
-    cdp__dt_text t = cdp__dt_text_of(text, room);
+    cdp__text t = cdp__text_of(text, room);
     cdp__dt_flow f;
-    (void)cdp__dt_end(&t);
+    (void)cdp__text_end(&t);
     if (!p) return 0;
     memset(&f, 0, sizeof f);
     f.text = &t;
@@ -229,22 +230,22 @@ CDP_API uint64_t cdp_plan_draw(
         cdp__dt_plan_json(&f);
     } else if (format == CDP_DRAW_SVG) {
         cdp__dt_svg_begin(&t, 640, 70 + p->info.steps * (24 * p->nodes + 40));
-        cdp__dt_add(&t, "<text x=\"10\" y=\"18\">");
+        cdp__text_add(&t, "<text x=\"10\" y=\"18\">");
         cdp__dt_plan_head(&t, p);
-        cdp__dt_add(&t, "</text>\n<text class=\"thin\" x=\"10\" y=\"36\">");
+        cdp__text_add(&t, "</text>\n<text class=\"thin\" x=\"10\" y=\"36\">");
         cdp__dt_plan_numbers(&t, p);
-        cdp__dt_add(&t, "</text>\n");
+        cdp__text_add(&t, "</text>\n");
         cdp__dt_plan_phases(&f, format);
-        cdp__dt_add(&t, "</svg>\n");
+        cdp__text_add(&t, "</svg>\n");
     } else {
         cdp__dt_plan_head(&t, p);
-        cdp__dt_add(&t, "\n  ");
+        cdp__text_add(&t, "\n  ");
         cdp__dt_plan_numbers(&t, p);
-        cdp__dt_add(&t, "\n");
+        cdp__text_add(&t, "\n");
         cdp__dt_plan_phases(&f, format);
     }
     cdp__dt_free(p->os, f.bytes);
-    return cdp__dt_end(&t);
+    return cdp__text_end(&t);
 }
 
 #endif /* CDP_SRC_DTENSOR_PLAN_PICTURES_H */

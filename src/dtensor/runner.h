@@ -15,6 +15,7 @@
 #include "../group/backend_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
+#include "../text/format.h"
 #include "mesh_api.h"
 #include "layout_api.h"
 #include "plan_api.h"
@@ -145,16 +146,16 @@ CDP__DT void cdp__dt_layout_words(const cdp_layout *l, uint64_t *w) {
 }
 
 /* Names a word of a layout, like "shape[1]" or "place[0].dim". */
-CDP__DT void cdp__dt_layout_word_name(uint32_t word, cdp__dt_text *t) {
+CDP__DT void cdp__dt_layout_word_name(uint32_t word, cdp__text *t) {
     static const char *const members[6] = {"kind", "dim", "op", "order", "block", "cut"};
     if (word < 2)
-        cdp__dt_add(t, "%s", word ? "ndim" : "dtype");
+        cdp__text_add(t, "%s", word ? "ndim" : "dtype");
     else if (word < 2 + CDP_TENSOR_DIMS)
-        cdp__dt_add(t, "shape[%u]", word - 2);
+        cdp__text_add(t, "shape[%u]", word - 2);
     else if (word == 2 + CDP_TENSOR_DIMS)
-        cdp__dt_add(t, "the size of the mesh");
+        cdp__text_add(t, "the size of the mesh");
     else
-        cdp__dt_add(t, "place[%u].%s", (word - 3 - CDP_TENSOR_DIMS) / 6,
+        cdp__text_add(t, "place[%u].%s", (word - 3 - CDP_TENSOR_DIMS) / 6,
             members[(word - 3 - CDP_TENSOR_DIMS) % 6]);
 }
 
@@ -173,15 +174,15 @@ CDP__DT cdp_status cdp__dt_plan_compare(cdp_plan *p) {
         p->compared = st == CDP_OK;
         return st;
     }
-    cdp__dt_text t = cdp__dt_text_of(name, sizeof name);
+    cdp__text t = cdp__text_of(name, sizeof name);
     if (word == 0)
-        cdp__dt_add(&t, "kind, from_one, to_one or root");
+        cdp__text_add(&t, "kind, from_one, to_one or root");
     else if (word <= CDP__DT_LAYOUT_WORDS)
-        cdp__dt_add(&t, "from.");
+        cdp__text_add(&t, "from.");
     else
-        cdp__dt_add(&t, "to.");
+        cdp__text_add(&t, "to.");
     if (word) cdp__dt_layout_word_name((word - 1) % CDP__DT_LAYOUT_WORDS, &t);
-    (void)cdp__dt_end(&t);
+    (void)cdp__text_end(&t);
     return cdp_error_set(CDP_ERR_MISMATCH, (int32_t)rank, 0,
         "plan: ranks run different plans: %s is %llu on rank 0 and %llu on rank %u of the mesh",
         name, (unsigned long long)values[0], (unsigned long long)values[1], rank);

@@ -10,6 +10,7 @@
 #include "../base/types_api.h"
 #include "../message/transport_api.h"
 #include "../base/basics.h"
+#include "../text/format.h"
 #include "mesh_api.h"
 #include "layout_api.h"
 #include "kit.h"
@@ -177,30 +178,30 @@ CDP_API cdp_status cdp_layout_parse(cdp_layout *l, const char *places) {
     return cdp_layout_check(l);
 }
 
-CDP__DT void cdp__dt_add_place(cdp__dt_text *t, const cdp_layout *l, uint32_t by) {
+CDP__DT void cdp__dt_add_place(cdp__text *t, const cdp_layout *l, uint32_t by) {
     const cdp_place *p = &l->place[by];
-    if (p->kind == CDP_PLACE_REPLICATE) cdp__dt_add(t, "R");
-    if (p->kind == CDP_PLACE_PARTIAL) cdp__dt_add(t, "P");
+    if (p->kind == CDP_PLACE_REPLICATE) cdp__text_add(t, "R");
+    if (p->kind == CDP_PLACE_PARTIAL) cdp__text_add(t, "P");
     if (p->kind == CDP_PLACE_PARTIAL && cdp__dt_op(p) != CDP_REDUCE_SUM)
-        cdp__dt_add(t, "(%s)", cdp_reduce_name(p->op));
+        cdp__text_add(t, "(%s)", cdp_reduce_name(p->op));
     if (p->kind != CDP_PLACE_SHARD) return;
-    cdp__dt_add(t, "S%u", cdp__dt_dim(l, by));
-    if (p->block > 1) cdp__dt_add(t, "/%llu", (unsigned long long)p->block);
-    if (p->order) cdp__dt_add(t, "!%u", p->order);
-    if (p->cut) cdp__dt_add(t, "#%u", p->cut);
+    cdp__text_add(t, "S%u", cdp__dt_dim(l, by));
+    if (p->block > 1) cdp__text_add(t, "/%llu", (unsigned long long)p->block);
+    if (p->order) cdp__text_add(t, "!%u", p->order);
+    if (p->cut) cdp__text_add(t, "#%u", p->cut);
 }
 
-CDP__DT void cdp__dt_add_places(cdp__dt_text *t, const cdp_layout *l) {
+CDP__DT void cdp__dt_add_places(cdp__text *t, const cdp_layout *l) {
     for (uint32_t by = 0; by < l->mesh->desc.ndim; ++by) {
-        if (by) cdp__dt_char(t, ',');
+        if (by) cdp__text_char(t, ',');
         cdp__dt_add_place(t, l, by);
     }
 }
 
 CDP_API uint64_t cdp_layout_text(const cdp_layout *l, char *text, uint64_t room) {
-    cdp__dt_text t = cdp__dt_text_of(text, room);
+    cdp__text t = cdp__text_of(text, room);
     if (l && l->mesh) cdp__dt_add_places(&t, l);
-    return cdp__dt_end(&t);
+    return cdp__text_end(&t);
 }
 
 CDP__DT uint64_t cdp__dt_box_out(const cdp__dt_region *r, uint32_t ndim, cdp_box *out) {

@@ -14,6 +14,7 @@
 #include "../group/collectives_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
+#include "../text/format.h"
 #include "../base/text.h"
 #include "../base/bytes.h"
 #include "../group/state.h"

@@ -155,9 +155,10 @@ CDP_API cdp_status cdp_elastic_alarm(cdp_elastic *e, const char *reason);
 CDP_API void cdp_elastic_destroy(cdp_elastic *e);
 
 /* The last 32 epochs of this process as JSON: epoch, step, size, rank, lost, joined, cause, and how
-   long turn, connecting and transfer took, in microseconds. Returns the length, which is below
-   `size`: what does not fit is cut; 0 if e or out is NULL, or size is 0. Any thread. */
-CDP_API uint64_t cdp_elastic_history(cdp_elastic *e, char *out, uint64_t size);
+   long turn, connecting and transfer took, in microseconds. Writes at most `room` bytes, a zero at
+   the end among them; `text` may be NULL. Returns the length of the whole text without the zero
+   (about 250 bytes per epoch, and its cause); 0 if e is NULL. Any thread. */
+CDP_API uint64_t cdp_elastic_history(cdp_elastic *e, char *text, uint64_t room);
 
 /* ---- the pieces alone, for a program that keeps steps and state itself ---- */
 

@@ -10,6 +10,7 @@
 #include "../base/types_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
+#include "../text/format.h"
 #include "../base/text.h"
 #include "../store/store_api.h"
 #include "elastic_api.h"
@@ -23,7 +24,7 @@
 CDP__PRIVATE uint64_t cdp__elastic_settings(const cdp_elastic *e, char *out, uint64_t room) {
     const cdp_elastic_desc *d = &e->desc;
     char none[1];
-    cdp__text t = {room ? out : none, room ? room : 1, 0};
+    cdp__text t = cdp__text_of(room ? out : none, room ? room : 1);
     uint64_t need = 120;
     uint32_t i;
     cdp__text_add(&t, "min_ranks %u\nmax_ranks %u\nbatch %u\nsave and load: %s\n", d->min_ranks,

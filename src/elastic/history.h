@@ -7,22 +7,15 @@
 #include "../base/config.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
-#include "../base/text.h"
+#include "../text/format.h"
+#include "../text/json_write.h"
 #include "elastic_api.h"
 #include "store.h"
 
-CDP__PRIVATE void cdp__elastic_json(cdp__text *t, const char *p) {
-    for (; *p; ++p)
-        if ((unsigned char)*p >= ' ' && *p != '"' && *p != '\\')
-            cdp__text_char(t, *p);
-        else
-            cdp__text_char(t, '\'');
-}
-
-CDP_API uint64_t cdp_elastic_history(cdp_elastic *e, char *out, uint64_t size) {
-    cdp__text t = {out, size, 0};
+CDP_API uint64_t cdp_elastic_history(cdp_elastic *e, char *text, uint64_t room) {
+    cdp__text t = cdp__text_of(text, room);
     uint64_t i;
-    if (!e || !out || !size) return 0;
+    if (!e) return cdp__text_end(&t);
     cdp__elastic_lock(e);
     i = e->pasts > CDP__ELASTIC_PASTS ? e->pasts - CDP__ELASTIC_PASTS : 0;
     cdp__text_char(&t, '[');
@@ -32,16 +25,16 @@ CDP_API uint64_t cdp_elastic_history(cdp_elastic *e, char *out, uint64_t size) {
         cdp__text_add(&t,
             "{\"epoch\": %llu, \"step\": %llu, \"size\": %u, \"rank\": %u, \"lost\": %u, "
             "\"joined\": %u, \"turn_us\": %llu, \"connect_us\": %llu, \"transfer_us\": %llu, "
-            "\"cause\": \"",
+            "\"cause\": ",
             (unsigned long long)p->epoch, (unsigned long long)p->step, p->size, p->rank, p->lost,
             p->joined, (unsigned long long)p->turn_ns / 1000,
             (unsigned long long)p->connect_ns / 1000, (unsigned long long)p->transfer_ns / 1000);
-        cdp__elastic_json(&t, p->cause);
-        cdp__text_add(&t, "\"}");
+        cdp__json_string(&t, p->cause);
+        cdp__text_add(&t, "}");
     }
     cdp__text_add(&t, "]\n");
     cdp__elastic_unlock(e);
-    return t.used;
+    return cdp__text_end(&t);
 }
 
 #endif /* CDP_SRC_ELASTIC_HISTORY_H */

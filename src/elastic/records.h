@@ -8,7 +8,7 @@
 #include "../base/config.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
-#include "../base/text.h"
+#include "../text/utf8.h"
 #include "../base/bytes.h"
 #include "../base/hash.h"
 #include "epoch.h"

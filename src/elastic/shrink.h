@@ -11,6 +11,7 @@
 #include "../group/group_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
+#include "../text/format.h"
 #include "../base/text.h"
 #include "../base/bytes.h"
 #include "../failure/chains.h"

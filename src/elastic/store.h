@@ -13,6 +13,7 @@
 #include "../group/group_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
+#include "../text/format.h"
 #include "../base/text.h"
 #include "../group/state.h"
 #include "../store/store_api.h"
@@ -114,7 +115,7 @@ CDP__PRIVATE void cdp__elastic_signal(cdp_elastic *e) {
 
 CDP__PRIVATE CDP__PRINTF(3, 4) void cdp__elastic_key(
     const cdp_elastic *e, char out[CDP__ELASTIC_KEY], const char *f, ...) {
-    cdp__text t = {out, CDP__ELASTIC_KEY, 0};
+    cdp__text t = cdp__text_of(out, CDP__ELASTIC_KEY);
     va_list ap;
     cdp__text_add(&t, "%s/", e->job);
     va_start(ap, f);

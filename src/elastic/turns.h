@@ -15,6 +15,8 @@
 #include "../group/group_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
+#include "../text/utf8.h"
+#include "../text/format.h"
 #include "../base/text.h"
 #include "../store/store_api.h"
 #include "../store/calls.h"

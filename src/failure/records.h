@@ -14,6 +14,8 @@
 #include "../base/error_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
+#include "../text/utf8.h"
+#include "../text/format.h"
 #include "../base/text.h"
 #include "../base/bytes.h"
 #include "../collective/select.h"
@@ -428,7 +430,7 @@ CDP__PRIVATE int32_t cdp__failure_blamed(const cdp__failure_record *r, uint32_t 
    5/14): ...". */
 CDP__PRIVATE void cdp__failure_text(
     const cdp__failure_record *r, uint32_t rank, uint32_t world_size, cdp_error *e) {
-    cdp__text t = {e->text, sizeof e->text, 0};
+    cdp__text t = cdp__text_of(e->text, sizeof e->text);
     cdp__error_clear(e, r->status);
     e->rank = (int32_t)rank;
     e->peer = cdp__failure_blamed(r, rank);

@@ -16,6 +16,7 @@
 #include "backend_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
+#include "../text/format.h"
 #include "../base/text.h"
 #include "../collective/rounds.h"
 #include "../collective/select.h"
@@ -367,7 +368,7 @@ CDP__PRIVATE cdp_group *cdp__group_make(
 /* The number of the algorithm that `c` names. CDP__ALGO_COUNT: there is none; `known` then lists
    those of its collective. */
 CDP__PRIVATE uint32_t cdp__choice_algo(const cdp_choice *c, char *known, uint64_t room) {
-    cdp__text t = {known, room, 0};
+    cdp__text t = cdp__text_of(known, room);
     uint32_t a;
     for (a = 0; a < CDP__ALGO_COUNT; ++a) {
         const cdp__algo *algo = cdp__algo_at(a);

@@ -13,6 +13,7 @@
 #include "messages_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
+#include "../text/format.h"
 #include "../base/text.h"
 #include "state.h"
 #include "running.h"
@@ -40,7 +41,7 @@ CDP__PRIVATE cdp_status cdp__barrier_message(
 CDP__PRIVATE cdp_status cdp__barrier_missing(
     cdp_group *g, const cdp_work *works, uint32_t timeout_ms) {
     char names[256];
-    cdp__text t = {names, sizeof names, 0};
+    cdp__text t = cdp__text_of(names, sizeof names);
     const uint32_t none = UINT32_MAX - 1;
     /* consecutive ranks are printed as "3 to 9" */
     uint32_t p, count = 0, first = 0, last = none, run = 0;

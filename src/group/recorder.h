@@ -12,6 +12,7 @@
 #include "group_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
+#include "../text/format.h"
 #include "../base/text.h"
 #include "../collective/rounds.h"
 #include "../collective/select.h"
@@ -89,11 +90,11 @@ CDP__PRIVATE void cdp__describe_setting(
         t, "  %s = %llu%s (%s)\n", name, (unsigned long long)value, unit, set ? "set" : "default");
 }
 
-CDP_API CDP__COLD uint64_t cdp_describe(cdp_group *g, char *out, uint64_t size) {
-    cdp__text t = {out, size, 0};
+CDP_API CDP__COLD uint64_t cdp_describe(cdp_group *g, char *text, uint64_t room) {
+    cdp__text t = cdp__text_of(text, room);
     const cdp_group_desc *d, *given;
     uint32_t p;
-    if (!out || !size || cdp__alive(g, "cdp_describe") != CDP_OK) return 0;
+    if (cdp__alive(g, "cdp_describe") != CDP_OK) return cdp__text_end(&t);
     cdp__enter(g);
     d = &g->desc;
     given = &g->w->given;
@@ -139,7 +140,7 @@ CDP_API CDP__COLD uint64_t cdp_describe(cdp_group *g, char *out, uint64_t size) 
         cdp__text_add(&t, "  rank %u: %s\n", peer, words);
     }
     cdp__leave(g);
-    return t.used;
+    return cdp__text_end(&t);
 }
 
 #endif /* CDP_NO_RECORDER */

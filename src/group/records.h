@@ -13,6 +13,8 @@
 #include "group_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
+#include "../text/format.h"
+#include "../text/json_write.h"
 #include "../base/text.h"
 #include "../os/file_text.h"
 #include "../base/bytes.h"
@@ -88,67 +90,67 @@ CDP__PRIVATE bool cdp__record_of(const cdp_group *g, uint64_t seq, cdp_record *r
 }
 
 /* Writes JSON to a file; closing the file reports errors. */
-CDP__PRIVATE void cdp__dump_record(cdp__file_text *f, const cdp_record *r, uint64_t now) {
+CDP__PRIVATE void cdp__dump_record(cdp__text *f, const cdp_record *r, uint64_t now) {
     static const char *const states[] = {"queued", "running", "done", "failed"};
-    cdp__file_add(f,
+    cdp__text_add(f,
         "\n      {\"seq\": %llu, \"state\": \"%s\", \"kind\": \"%s\", \"dtype\": \"%s\", "
         "\"count\": %llu",
         (unsigned long long)r->seq, states[r->state], cdp_coll_name(r->kind),
         cdp_dtype_name(r->dtype), (unsigned long long)r->count);
-    if (cdp__kind_reduces(r->kind)) cdp__file_add(f, ", \"op\": \"%s\"", cdp_reduce_name(r->op));
-    cdp__file_add(f, r->kind == CDP_COLL_SEND ? ", \"tag\": %u" : ", \"root\": %u", r->root);
+    if (cdp__kind_reduces(r->kind)) cdp__text_add(f, ", \"op\": \"%s\"", cdp_reduce_name(r->op));
+    cdp__text_add(f, r->kind == CDP_COLL_SEND ? ", \"tag\": %u" : ", \"root\": %u", r->root);
     if (r->algorithm)
-        cdp__file_add(f,
+        cdp__text_add(f,
             ", \"algorithm\": \"%s\", \"round\": %u, \"rounds\": %u, \"began_us_ago\": %llu",
             r->algorithm, r->round, r->rounds, (unsigned long long)((now - r->start_ns) / 1000));
     if (r->end_ns)
-        cdp__file_add(
+        cdp__text_add(
             f, ", \"took_us\": %llu", (unsigned long long)((r->end_ns - r->start_ns) / 1000));
-    if (r->waits_for >= 0) cdp__file_add(f, ", \"waits_for\": %d", (int)r->waits_for);
-    cdp__file_add(f, "}");
+    if (r->waits_for >= 0) cdp__text_add(f, ", \"waits_for\": %d", (int)r->waits_for);
+    cdp__text_add(f, "}");
 }
 
 /* Writes the members that groups and message flows have in common. */
 CDP__PRIVATE void cdp__dump_state(
-    cdp__file_text *f, const cdp_group *g, uint64_t called, uint64_t completed) {
+    cdp__text *f, const cdp_group *g, uint64_t called, uint64_t completed) {
     static const char *const health[] = {"healthy", "settling", "failed"};
-    cdp__file_add(f, "\"health\": \"%s\", \"called\": %llu, \"completed\": %llu", health[g->health],
+    cdp__text_add(f, "\"health\": \"%s\", \"called\": %llu, \"completed\": %llu", health[g->health],
         (unsigned long long)called, (unsigned long long)completed);
     if (g->health != CDP__HEALTHY) {
-        cdp__file_add(f,
+        cdp__text_add(f,
             ", \"error\": {\"status\": \"%s\", \"peer\": %d, \"origin\": %d, \"text\": \"",
             cdp_status_name(g->error.status), (int)g->error.peer, (int)g->error.origin);
-        cdp__file_add_json(f, g->error.text);
-        cdp__file_add(f, "\"}");
+        cdp__json_inside(f, g->error.text);
+        cdp__text_add(f, "\"}");
     }
-    cdp__file_add(f, ", \"operations\": [");
+    cdp__text_add(f, ", \"operations\": [");
 }
 
-CDP__PRIVATE void cdp__dump_group(cdp__file_text *f, const cdp_group *g, uint64_t now) {
+CDP__PRIVATE void cdp__dump_group(cdp__text *f, const cdp_group *g, uint64_t now) {
     const uint64_t kept = g->desc.records;
     const char *comma = "";
     cdp_record r;
     uint64_t seq = g->issued > kept ? g->issued - kept + 1 : 1;
     uint32_t p;
-    cdp__file_add(f, "\n    {\"group\": \"%llx\", \"is\": \"%s\", \"ranks\": [",
+    cdp__text_add(f, "\n    {\"group\": \"%llx\", \"is\": \"%s\", \"ranks\": [",
         (unsigned long long)g->channel, g->channel == CDP__WORLD_CHANNEL ? "world" : "group");
     for (p = 0; p < g->desc.world_size; ++p)
-        cdp__file_add(f, "%s%u", p ? ", " : "", cdp__world_rank(g, p));
-    cdp__file_add(f, "], ");
+        cdp__text_add(f, "%s%u", p ? ", " : "", cdp__world_rank(g, p));
+    cdp__text_add(f, "], ");
     cdp__dump_state(f, g, g->issued, g->completed);
     for (; seq <= g->issued; ++seq) {
         if (!cdp__record_of(g, seq, &r)) continue;
-        cdp__file_add(f, "%s", comma);
+        cdp__text_add(f, "%s", comma);
         cdp__dump_record(f, &r, now);
         comma = ",";
     }
-    cdp__file_add(f, "]}");
+    cdp__text_add(f, "]}");
 }
 
 /* Writes the kept messages of a flow in one direction (1: received here), then those in flight.
    Returns the number of those in flight; `f` NULL: only counts. */
 CDP__PRIVATE uint64_t cdp__dump_posts(
-    cdp__file_text *f, const cdp__flow *flow, uint32_t way, uint64_t now) {
+    cdp__text *f, const cdp__flow *flow, uint32_t way, uint64_t now) {
     const cdp_group *g = flow->g;
     const int32_t from = (int32_t)(way ? flow->s.peer : g->w->rank);
     const uint64_t kept = g->desc.records, count = g->message_count;
@@ -162,7 +164,7 @@ CDP__PRIVATE uint64_t cdp__dump_posts(
         if ((way ? past->to != (int32_t)g->w->rank : past->to != (int32_t)flow->s.peer)) continue;
         cdp__record_fill(past, &r);
         r.algorithm = "message";
-        cdp__file_add(f, "%s", comma);
+        cdp__text_add(f, "%s", comma);
         cdp__dump_record(f, &r, now);
         comma = ",";
     }
@@ -180,7 +182,7 @@ CDP__PRIVATE uint64_t cdp__dump_posts(
             r.rounds = 1;
             r.waits_for = (int32_t)flow->s.peer;
         }
-        cdp__file_add(f, "%s", comma);
+        cdp__text_add(f, "%s", comma);
         cdp__dump_record(f, &r, now);
         comma = ",";
     }
@@ -188,20 +190,19 @@ CDP__PRIVATE uint64_t cdp__dump_posts(
 }
 
 /* Writes the messages with one tag from one rank to another, as if these two ranks were a group. */
-CDP__PRIVATE void cdp__dump_flow(
-    cdp__file_text *f, const cdp__flow *flow, uint32_t way, uint64_t now) {
+CDP__PRIVATE void cdp__dump_flow(cdp__text *f, const cdp__flow *flow, uint32_t way, uint64_t now) {
     const uint32_t from = way ? flow->s.peer : flow->g->w->rank;
     const uint32_t to = way ? flow->g->w->rank : flow->s.peer;
     uint8_t id[8];
     cdp__put_u32(id, from);
     cdp__put_u32(id + 4, to);
     if (!flow->count[way]) return;
-    cdp__file_add(f, ",\n    {\"group\": \"%llx\", \"is\": \"messages\", \"ranks\": [%u, %u], ",
+    cdp__text_add(f, ",\n    {\"group\": \"%llx\", \"is\": \"messages\", \"ranks\": [%u, %u], ",
         (unsigned long long)cdp__hash(flow->s.channel, id, sizeof id), from, to);
     cdp__dump_state(
         f, flow->g, flow->count[way], flow->count[way] - cdp__dump_posts(NULL, flow, way, now));
     (void)cdp__dump_posts(f, flow, way, now);
-    cdp__file_add(f, "]}");
+    cdp__text_add(f, "]}");
 }
 
 /* Lock held. */
@@ -212,17 +213,17 @@ CDP__PRIVATE cdp_status cdp__dump(const cdp__world *m, const char *path) {
     cdp__file_text f;
     int32_t why = cdp__file_text_open(&f, m->os, path);
     if (why) return cdp__fail_peer(CDP_ERR_IO, -1, why, "cannot write the dump %s", path);
-    cdp__file_add(
-        &f, "{\"cdp_dump\": 1, \"rank\": %u, \"world_size\": %u, \"groups\": [", m->rank, m->size);
+    cdp__text_add(&f.text, "{\"cdp_dump\": 1, \"rank\": %u, \"world_size\": %u, \"groups\": [",
+        m->rank, m->size);
     for (g = m->groups; g; g = g->next) {
-        cdp__dump_group(&f, g, now);
+        cdp__dump_group(&f.text, g, now);
         for (flow = g->flows; flow; flow = flow->next) {
-            cdp__dump_flow(&f, flow, 0, now);
-            cdp__dump_flow(&f, flow, 1, now);
+            cdp__dump_flow(&f.text, flow, 0, now);
+            cdp__dump_flow(&f.text, flow, 1, now);
         }
-        if (g->next) cdp__file_add(&f, ",");
+        if (g->next) cdp__text_add(&f.text, ",");
     }
-    cdp__file_add(&f, "\n]}\n");
+    cdp__text_add(&f.text, "\n]}\n");
     why = cdp__file_text_close(&f);
     if (!why) return CDP_OK;
     return cdp__fail_peer(CDP_ERR_IO, -1, why, "cannot write the dump %s", path);

@@ -9,6 +9,7 @@
 #include "../base/status_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
+#include "../text/format.h"
 #include "../base/text.h"
 #include "desc_api.h"
 #include "allocator_api.h"

@@ -10,6 +10,7 @@
 #include "../os/os_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
+#include "../text/format.h"
 #include "../base/text.h"
 #include "allocator_api.h"
 #include "shots_api.h"
@@ -126,8 +127,7 @@ CDP_API cdp_status cdp_mem_write(
         return cdp__fail(CDP_ERR_INVALID, "cdp_mem_write needs a shot, a format and a sink");
     w = (cdp__mem_pen *)cdp__alloc_zero(shot->os, sizeof *w);
     if (!w) return cdp__fail_nomem("cdp_mem_write", sizeof *w);
-    w->sink = sink;
-    w->user = user;
+    cdp__mem_pen_open(w, sink, user);
     done = cdp__mem_write_any(w, shot, format);
     broken = w->broken;
     cdp__free(shot->os, w);
@@ -197,7 +197,9 @@ CDP_API cdp_status cdp_mem_dump(cdp_mem *mem, const char *path) {
 /* Reads a pickle or JSON; the first byte tells which. */
 CDP__PRIVATE bool cdp__mem_read_tree(cdp__mem_reader *r, cdp__mem_value *out) {
     if (r->bytes && r->data[0] == 0x80) return cdp__mem_unpickle(r, out);
-    if (cdp__mem_json_look(r) == '{') return cdp__mem_unjson(r, out);
+    while (r->at < r->bytes && r->data[r->at] <= ' ')
+        ++r->at;
+    if (r->at < r->bytes && r->data[r->at] == '{') return cdp__mem_unjson(r, out);
     return cdp__mem_bad(r, "it is neither a pickle nor JSON");
 }
 
@@ -233,27 +235,26 @@ CDP_API cdp_status cdp_mem_read(
     return st;
 }
 
-CDP__PRIVATE void cdp__mem_compare_text(
-    const cdp__mem_sum *sums, uint64_t n, char *text, uint64_t room) {
-    cdp__text t = {text, room, 0};
+CDP__PRIVATE void cdp__mem_compare_text(cdp__text *t, const cdp__mem_sum *sums, uint64_t n) {
     uint64_t i;
-    if (room) text[0] = 0;
     for (i = 0; i < n; ++i) {
         const double b = sums[i].bytes;
         char size[32];
         if (b >= 0 && b <= 0) continue;
-        cdp__text_add(&t, "%s%s in %lld blocks: %s\n", b < 0 ? "-" : "+",
+        cdp__text_add(t, "%s%s in %lld blocks: %s\n", b < 0 ? "-" : "+",
             cdp__mem_size_text(size, (uint64_t)(b < 0 ? -b : b)), (long long)sums[i].blocks,
             sums[i].who[0] ? sums[i].who : "(unknown)");
     }
 }
 
-CDP_API int64_t cdp_mem_compare(
-    const cdp_mem_shot *before, const cdp_mem_shot *after, char *text, uint64_t room) {
+CDP_API uint64_t cdp_mem_compare(const cdp_mem_shot *before, const cdp_mem_shot *after,
+    int64_t *more, char *text, uint64_t room) {
+    cdp__text t = cdp__text_of(text, room);
     cdp__mem_sum *sums;
-    double more = 0;
+    double sum = 0;
     uint64_t i, n;
-    if (room && text) text[0] = 0;
+    (void)cdp__text_end(&t);
+    if (more) *more = 0;
     if (!before || !after) return 0;
     n = before->block_count + after->block_count + 1;
     sums = (cdp__mem_sum *)cdp__alloc(after->os, n * sizeof *sums);
@@ -261,12 +262,12 @@ CDP_API int64_t cdp_mem_compare(
     n = cdp__mem_sums_of(before, -1, sums);
     n += cdp__mem_sums_of(after, 1, sums + n);
     for (i = 0; i < n; ++i)
-        more += sums[i].bytes;
-    n = cdp__mem_sums(sums, n);
-    if (text) cdp__mem_compare_text(sums, n, text, room);
+        sum += sums[i].bytes;
+    cdp__mem_compare_text(&t, sums, cdp__mem_sums(sums, n));
     cdp__free(after->os, sums);
-    if (more > 9e18 || more < -9e18) return more > 0 ? INT64_MAX : INT64_MIN;
-    return (int64_t)more;
+    if (more && sum > -9e18) *more = sum < 9e18 ? (int64_t)sum : INT64_MAX;
+    if (more && sum <= -9e18) *more = INT64_MIN;
+    return t.used;
 }
 
 CDP_API uint32_t cdp_mem_segments(const cdp_mem_shot *shot, const cdp_mem_segment **out) {

@@ -8,7 +8,8 @@
 #include "../base/config.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
-#include "../base/text.h"
+#include "../text/format.h"
+#include "../text/json_write.h"
 #include "desc_api.h"
 #include "allocator_api.h"
 #include "shots_api.h"
@@ -16,38 +17,20 @@
 #include "writer.h"
 #include "pickle.h"
 
-CDP__PRIVATE void cdp__mem_json_text(cdp__mem_pen *w, const char *text) {
-    const char *run = text;
-    cdp__mem_put(w, '"');
-    for (; *text; ++text) {
-        const uint8_t c = (uint8_t)*text;
-        if (c >= 32 && c != '"' && c != '\\') continue;
-        cdp__mem_put_utf8(w, run, (uint64_t)(text - run));
-        run = text + 1;
-        cdp__mem_put_text(w, c < 32 ? "\\u00" : "\\");
-        if (c < 32) cdp__mem_put(w, (uint32_t) "01"[c >> 4]);
-        cdp__mem_put(w, c < 32 ? (uint32_t) "0123456789abcdef"[c & 15] : c);
-    }
-    cdp__mem_put_utf8(w, run, (uint64_t)(text - run));
-    cdp__mem_put(w, '"');
-}
-
 CDP__PRIVATE void cdp__mem_w_text(cdp__mem_pen *w, const char *text) {
     if (w->json)
-        cdp__mem_json_text(w, text);
+        cdp__json_string(&w->text, text);
     else
         cdp__mem_pickle_text(w, text);
 }
 
 CDP__PRIVATE void cdp__mem_w_number(cdp__mem_pen *w, uint64_t v) {
-    char text[24];
     if (v > CDP__MEM_NUMBER_MAX) v = CDP__MEM_NUMBER_MAX;
     if (!w->json) {
         cdp__mem_pickle_number(w, (int64_t)v);
         return;
     }
-    cdp__format(text, sizeof text, "%llu", (unsigned long long)v);
-    cdp__mem_put_text(w, text);
+    cdp__text_number(&w->text, v, false, 10);
 }
 
 CDP__PRIVATE void cdp__mem_w_bool(cdp__mem_pen *w, bool v) {
@@ -281,7 +264,7 @@ CDP__PRIVATE void cdp__mem_w_settings(
 /* Writes the whole file. */
 CDP__PRIVATE void cdp__mem_w_shot(cdp__mem_pen *w, const cdp_mem_shot *s, const cdp__mem_keys *k) {
     uint64_t i;
-    if (!w->json) cdp__mem_put_bytes(w, "\x80\x02", 2);
+    if (!w->json) cdp__text_bytes(&w->text, "\x80\x02", 2);
     cdp__mem_w_dict(w);
     cdp__mem_w_key(w, k->w_segments);
     cdp__mem_w_list(w);
@@ -294,7 +277,7 @@ CDP__PRIVATE void cdp__mem_w_shot(cdp__mem_pen *w, const cdp_mem_shot *s, const 
     cdp__mem_w_settings(w, s, k);
     cdp__mem_w_dict_end(w);
     cdp__mem_put(w, w->json ? '\n' : '.');
-    cdp__mem_pen_flush(w);
+    cdp__mem_pen_flush(&w->text);
 }
 
 #endif /* CDP_SRC_MEM_JSON_H */

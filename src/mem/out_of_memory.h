@@ -9,6 +9,7 @@
 #include "../base/status_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
+#include "../text/format.h"
 #include "../base/text.h"
 #include "source_api.h"
 #include "desc_api.h"
@@ -126,7 +127,7 @@ CDP__PRIVATE cdp_status cdp__mem_oom_error(
     const uint64_t cached =
         m->held - cdp__mem_now(&s->active_bytes) - cdp__mem_now(&s->allocated_bytes);
     char text[480], x[32], y[32];
-    cdp__text t = {text, sizeof text, 0};
+    cdp__text t = cdp__text_of(text, sizeof text);
     text[0] = 0;
     cdp__text_add(&t, "cdp_mem_alloc: no %s for stream 0x%llx on %s",
         cdp__mem_size_text(x, a->bytes), (unsigned long long)(uintptr_t)a->stream,

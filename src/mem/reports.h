@@ -7,6 +7,7 @@
 #include "../base/config.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
+#include "../text/format.h"
 #include "desc_api.h"
 #include "allocator_api.h"
 #include "shots_api.h"
@@ -32,7 +33,7 @@ CDP__PRIVATE void cdp__mem_flame_frames(cdp__mem_pen *w, const cdp_mem_shot *s, 
         if (f->line) {
             const char *const slash = strrchr(f->filename, '/');
             cdp__mem_flame_name(w, slash ? slash + 1 : f->filename);
-            cdp__mem_say(w, ":%u:", f->line);
+            cdp__text_add(&w->text, ":%u:", f->line);
         }
         cdp__mem_flame_name(w, f->name);
     }
@@ -42,19 +43,19 @@ CDP__PRIVATE void cdp__mem_flame_block(cdp__mem_pen *w, const cdp_mem_shot *s,
     const cdp_mem_segment *g, const cdp_mem_block *b, bool segments) {
     const bool idle = b->state == CDP_MEM_INACTIVE;
     const uint64_t gap = idle ? b->size : b->size - cdp__min(b->size, b->requested);
-    cdp__mem_say(w, "stream_%llu", (unsigned long long)g->stream);
-    if (segments) cdp__mem_say(w, ";seg_%llx", (unsigned long long)g->address);
+    cdp__text_add(&w->text, "stream_%llu", (unsigned long long)g->stream);
+    if (segments) cdp__text_add(&w->text, ";seg_%llx", (unsigned long long)g->address);
     if (!idle) {
         cdp__mem_put(w, ';');
         cdp__mem_put_text(w, cdp__mem_state_word(&s->keys, b->state));
         cdp__mem_flame_frames(w, s, b->stack);
-        cdp__mem_say(w, " %llu\n", (unsigned long long)b->requested);
+        cdp__text_add(&w->text, " %llu\n", (unsigned long long)b->requested);
     } else
-        cdp__mem_say(w, ";inactive %llu\n", (unsigned long long)b->size);
+        cdp__text_add(&w->text, ";inactive %llu\n", (unsigned long long)b->size);
     if (idle || !gap) return;
-    cdp__mem_say(w, "stream_%llu", (unsigned long long)g->stream);
-    if (segments) cdp__mem_say(w, ";seg_%llx", (unsigned long long)g->address);
-    cdp__mem_say(w, ";<gaps> %llu\n", (unsigned long long)gap);
+    cdp__text_add(&w->text, "stream_%llu", (unsigned long long)g->stream);
+    if (segments) cdp__text_add(&w->text, ";seg_%llx", (unsigned long long)g->address);
+    cdp__text_add(&w->text, ";<gaps> %llu\n", (unsigned long long)gap);
 }
 
 CDP__PRIVATE bool cdp__mem_flame(cdp__mem_pen *w, const cdp_mem_shot *s, bool segments) {
@@ -64,7 +65,7 @@ CDP__PRIVATE bool cdp__mem_flame(cdp__mem_pen *w, const cdp_mem_shot *s, bool se
         for (j = 0; j < s->segments[i].block_count; ++j)
             if (segments || s->segments[i].blocks[j].state != CDP_MEM_INACTIVE)
                 cdp__mem_flame_block(w, s, &s->segments[i], &s->segments[i].blocks[j], segments);
-    cdp__mem_pen_flush(w);
+    cdp__mem_pen_flush(&w->text);
     return true;
 }
 
@@ -74,33 +75,35 @@ CDP__PRIVATE void cdp__mem_trace_event(
                              size = (unsigned long long)e->size;
     const char *const who = cdp__mem_who(s, e->label, e->stack);
     switch (e->action) {
-    case CDP_MEM_ALLOC: cdp__mem_say(w, "b%llx = alloc(%llu)", at, size); break;
-    case CDP_MEM_FREE_REQUESTED: cdp__mem_say(w, "del b%llx", at); break;
-    case CDP_MEM_FREE_COMPLETED: cdp__mem_say(w, "# free completed: b%llx", at); break;
-    case CDP_MEM_SEGMENT_ALLOC: cdp__mem_say(w, "s%llx = cudaMalloc(%llu)", at, size); break;
-    case CDP_MEM_SEGMENT_FREE: cdp__mem_say(w, "cudaFree(s%llx)", at); break;
-    case CDP_MEM_SEGMENT_MAP: cdp__mem_say(w, "map(0x%llx, %llu)", at, size); break;
-    case CDP_MEM_SEGMENT_UNMAP: cdp__mem_say(w, "unmap(0x%llx, %llu)", at, size); break;
+    case CDP_MEM_ALLOC: cdp__text_add(&w->text, "b%llx = alloc(%llu)", at, size); break;
+    case CDP_MEM_FREE_REQUESTED: cdp__text_add(&w->text, "del b%llx", at); break;
+    case CDP_MEM_FREE_COMPLETED: cdp__text_add(&w->text, "# free completed: b%llx", at); break;
+    case CDP_MEM_SEGMENT_ALLOC:
+        cdp__text_add(&w->text, "s%llx = cudaMalloc(%llu)", at, size);
+        break;
+    case CDP_MEM_SEGMENT_FREE: cdp__text_add(&w->text, "cudaFree(s%llx)", at); break;
+    case CDP_MEM_SEGMENT_MAP: cdp__text_add(&w->text, "map(0x%llx, %llu)", at, size); break;
+    case CDP_MEM_SEGMENT_UNMAP: cdp__text_add(&w->text, "unmap(0x%llx, %llu)", at, size); break;
     case CDP_MEM_OOM:
-        cdp__mem_say(w, "raise OutOfMemoryError() # %llu bytes requested, %llu free", size,
+        cdp__text_add(&w->text, "raise OutOfMemoryError() # %llu bytes requested, %llu free", size,
             (unsigned long long)e->device_free);
         break;
-    default: cdp__mem_say(w, "# %s", cdp_mem_action_name(e->action)); break;
+    default: cdp__text_add(&w->text, "# %s", cdp_mem_action_name(e->action)); break;
     }
-    cdp__mem_say(w, " # stream %llu", (unsigned long long)e->stream);
-    if (who[0]) cdp__mem_say(w, ", %s", who);
+    cdp__text_add(&w->text, " # stream %llu", (unsigned long long)e->stream);
+    if (who[0]) cdp__text_add(&w->text, ", %s", who);
     cdp__mem_put(w, '\n');
 }
 
 CDP__PRIVATE bool cdp__mem_trace_text(cdp__mem_pen *w, const cdp_mem_shot *s) {
     uint64_t i, j;
     for (i = 0; i < s->device_count; ++i) {
-        cdp__mem_say(
-            w, "# device %u: %llu events\n", (unsigned)i, (unsigned long long)s->devices[i].count);
+        cdp__text_add(&w->text, "# device %u: %llu events\n", (unsigned)i,
+            (unsigned long long)s->devices[i].count);
         for (j = 0; j < s->devices[i].count; ++j)
             cdp__mem_trace_event(w, s, &s->devices[i].events[j]);
     }
-    cdp__mem_pen_flush(w);
+    cdp__mem_pen_flush(&w->text);
     return true;
 }
 
@@ -109,10 +112,10 @@ CDP__PRIVATE void cdp__mem_peak_list(cdp__mem_pen *w, const cdp__mem_sum *sums, 
     for (i = 0; i < n && i < 10; ++i) {
         cdp__mem_put_text(w, "    ");
         cdp__mem_say_size(w, sums[i].bytes);
-        cdp__mem_say(w, " in %lld blocks: %s\n", (long long)sums[i].blocks,
+        cdp__text_add(&w->text, " in %lld blocks: %s\n", (long long)sums[i].blocks,
             sums[i].who[0] ? sums[i].who : "(unknown)");
     }
-    if (n > 10) cdp__mem_say(w, "    and %llu others\n", (unsigned long long)(n - 10));
+    if (n > 10) cdp__text_add(&w->text, "    and %llu others\n", (unsigned long long)(n - 10));
 }
 
 /* Sums of segments and blocks, in one line. */
@@ -155,13 +158,14 @@ CDP__PRIVATE bool cdp__mem_peak_device(cdp__mem_pen *w, const cdp_mem_shot *s, u
     if (!cdp__mem_line_open(&l, s, device, false)) return false;
     sums = (cdp__mem_sum *)cdp__alloc(s->os, (l.count + 1) * sizeof *sums);
     if (sums) {
-        cdp__mem_say(w, "device %u: %llu events", device, (unsigned long long)l.event_count);
+        cdp__text_add(
+            &w->text, "device %u: %llu events", device, (unsigned long long)l.event_count);
         if (s->events_lost)
-            cdp__mem_say(
-                w, " (%llu older ones were overwritten)", (unsigned long long)s->events_lost);
+            cdp__text_add(&w->text, " (%llu older ones were overwritten)",
+                (unsigned long long)s->events_lost);
         cdp__mem_put_text(w, "\n  peak: ");
         cdp__mem_say_size(w, l.peak);
-        cdp__mem_say(w, " after event %llu\n", (unsigned long long)l.peak_event);
+        cdp__text_add(&w->text, " after event %llu\n", (unsigned long long)l.peak_event);
         cdp__mem_peak_list(w, sums, cdp__mem_line_holders(&l, l.peak_event, sums));
         cdp__mem_put_text(w, "  end: ");
         cdp__mem_say_size(w, l.end);
@@ -181,7 +185,7 @@ CDP__PRIVATE bool cdp__mem_peak_text(cdp__mem_pen *w, const cdp_mem_shot *s) {
     uint32_t i;
     for (i = 0; i < s->device_count; ++i)
         if (!cdp__mem_peak_device(w, s, i)) return false;
-    cdp__mem_pen_flush(w);
+    cdp__mem_pen_flush(&w->text);
     return true;
 }
 

@@ -52,10 +52,12 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_mem_dump(cdp_mem *mem, const char *path);
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_read(
     const void *data, uint64_t bytes, const cdp_os *os, cdp_mem_shot **out);
 
-/* Write a text of what grew and shrank between two shots, by label and innermost frame,
-   largest first; cut to `room` bytes. Returns the bytes that `after` holds more. */
-CDP_API int64_t cdp_mem_compare(
-    const cdp_mem_shot *before, const cdp_mem_shot *after, char *text, uint64_t room);
+/* Write a text of what grew and shrank between two shots, by label and innermost frame, largest
+   first: at most `room` bytes, a zero at the end among them; `text` may be NULL. Returns the length
+   of the whole text without the zero. *more, if wanted: the bytes that `after` holds more. 0 and an
+   empty text if a shot is NULL or memory is missing. */
+CDP_API uint64_t cdp_mem_compare(const cdp_mem_shot *before, const cdp_mem_shot *after,
+    int64_t *more, char *text, uint64_t room);
 
 /* Look into a shot. Everything below belongs to it. */
 typedef struct cdp_mem_frame {

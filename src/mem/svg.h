@@ -10,7 +10,8 @@
 #include "../os/os_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
-#include "../base/text.h"
+#include "../text/utf8.h"
+#include "../text/format.h"
 #include "desc_api.h"
 #include "allocator_api.h"
 #include "shots_api.h"
@@ -29,33 +30,13 @@
 #define CDP__MEM_WIDTH 1100.0
 #define CDP__MEM_HEIGHT 400.0
 
-CDP__PRIVATE CDP__PRINTF(2, 3) void cdp__mem_say(cdp__mem_pen *w, const char *f, ...) {
-    char text[512];
-    cdp__text t = {text, sizeof text, 0};
-    va_list ap;
-    va_start(ap, f);
-    cdp__text_add_v(&t, f, ap);
-    va_end(ap);
-    cdp__mem_put_text(w, text);
-}
-
-/* Writes a non-negative number with one decimal. */
-CDP__PRIVATE void cdp__mem_say_real(cdp__mem_pen *w, double v) {
-    const uint64_t tenths = v > 0 ? (uint64_t)(v * 10 + 0.5) : 0;
-    cdp__mem_say(
-        w, "%llu.%llu", (unsigned long long)(tenths / 10), (unsigned long long)(tenths % 10));
-}
-
 /* Writes a text, truncated to about `most` bytes. */
 CDP__PRIVATE void cdp__mem_say_xml(cdp__mem_pen *w, const char *text, uint64_t most) {
-    const char *const from = text;
-    for (; *text; ++text) {
-        const char c = *text;
-        const uint32_t n = cdp__mem_utf8((const uint8_t *)text, strlen(text));
-        if ((uint64_t)(text - from) >= most) {
-            cdp__mem_put_text(w, "...");
-            return;
-        }
+    const uint8_t *at = (const uint8_t *)text, *const end = at + strlen(text);
+    const uint8_t *const limit = at + cdp__min(most, (uint64_t)(end - at));
+    while (at < limit) {
+        const uint8_t *const from = at;
+        const uint32_t c = cdp__utf8_next(&at, end);
         if (c == '<')
             cdp__mem_put_text(w, "&lt;");
         else if (c == '>')
@@ -64,13 +45,12 @@ CDP__PRIVATE void cdp__mem_say_xml(cdp__mem_pen *w, const char *text, uint64_t m
             cdp__mem_put_text(w, "&amp;");
         else if (c == '"')
             cdp__mem_put_text(w, "&quot;");
-        else if ((uint8_t)c < 32 || !n)
+        else if (c < 32 || c == '?')
             cdp__mem_put(w, '?');
-        else {
-            cdp__mem_put_bytes(w, text, n);
-            text += n - 1;
-        }
+        else
+            cdp__text_bytes(&w->text, from, (uint64_t)(at - from));
     }
+    if (at < end) cdp__mem_put_text(w, "...");
 }
 
 CDP__PRIVATE void cdp__mem_say_size(cdp__mem_pen *w, double bytes) {
@@ -82,7 +62,7 @@ CDP__PRIVATE void cdp__mem_say_size(cdp__mem_pen *w, double bytes) {
 
 CDP__PRIVATE void cdp__mem_svg_begin(cdp__mem_pen *w, double height, const char *title) {
     cdp__mem_put_text(w, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 1200 ");
-    cdp__mem_say_real(w, height);
+    cdp__text_tenths(&w->text, height);
     cdp__mem_put_text(w,
         "\" font-family=\"sans-serif\" font-size=\"13\">\n<style>\n"
         ".page { fill: #fff } text { fill: #222 } .axis { stroke: #888 } .rest { fill: #ccc }\n"
@@ -94,7 +74,7 @@ CDP__PRIVATE void cdp__mem_svg_begin(cdp__mem_pen *w, double height, const char 
         ".oom { stroke: #f55 } .lost { fill: #f55 } }\n</style>\n");
     /* an explicit background, because not all SVG viewers support CSS or dark pages */
     cdp__mem_put_text(w, "<rect class=\"page\" width=\"1200\" height=\"");
-    cdp__mem_say_real(w, height);
+    cdp__text_tenths(&w->text, height);
     cdp__mem_put_text(w, "\"/>\n");
     cdp__mem_put_text(w, "<text x=\"80\" y=\"22\" font-size=\"16\">");
     cdp__mem_say_xml(w, title, CDP__MEM_SHOWN);
@@ -221,9 +201,9 @@ CDP__PRIVATE double cdp__mem_plot_y(const cdp__mem_plot *p, double bytes) {
 }
 
 CDP__PRIVATE void cdp__mem_svg_point(cdp__mem_pen *w, const cdp__mem_plot *p, double x, double y) {
-    cdp__mem_say_real(w, cdp__mem_plot_x(p, x));
+    cdp__text_tenths(&w->text, cdp__mem_plot_x(p, x));
     cdp__mem_put(w, ',');
-    cdp__mem_say_real(w, cdp__mem_plot_y(p, y));
+    cdp__text_tenths(&w->text, cdp__mem_plot_y(p, y));
     cdp__mem_put(w, ' ');
 }
 
@@ -248,7 +228,7 @@ CDP__PRIVATE void cdp__mem_svg_title(
     uint32_t i;
     cdp__mem_put_text(w, "<title>");
     cdp__mem_say_size(w, (double)e->size);
-    cdp__mem_say(w, " at 0x%llx", (unsigned long long)e->address);
+    cdp__text_add(&w->text, " at 0x%llx", (unsigned long long)e->address);
     if (e->label) cdp__mem_put_text(w, ", ");
     if (e->label) cdp__mem_say_xml(w, e->label, CDP__MEM_SHOWN);
     for (i = 0; i < k->count && i < 6; ++i) {
@@ -263,7 +243,7 @@ CDP__PRIVATE void cdp__mem_svg_element(
     const uint64_t at = k[0].element, n = cdp__max(p->line.event_count, (uint64_t)1);
     const cdp__mem_element *const e = &p->line.elements[at];
     const uint32_t end = e->to == CDP__MEM_ALWAYS ? p->columns : (uint32_t)(e->to * p->columns / n);
-    cdp__mem_say(w, "<polygon fill=\"#%x\" points=\"", cdp__mem_colour(at));
+    cdp__text_add(&w->text, "<polygon fill=\"#%x\" points=\"", cdp__mem_colour(at));
     cdp__mem_svg_edge(w, p, k, count, end, 0, false);
     cdp__mem_svg_edge(w, p, k, count, end, (double)e->size, true);
     cdp__mem_put_text(w, "\">");
@@ -315,9 +295,9 @@ CDP__PRIVATE void cdp__mem_svg_marks(cdp__mem_pen *w, const cdp__mem_plot *p) {
         cdp__mem_put_text(w,
             oom ? "<line class=\"oom\" y1=\"50\" y2=\"450\" x1=\""
                 : "<line class=\"axis\" y1=\"50\" y2=\"450\" x1=\"");
-        cdp__mem_say_real(w, x);
+        cdp__text_tenths(&w->text, x);
         cdp__mem_put_text(w, "\" x2=\"");
-        cdp__mem_say_real(w, x);
+        cdp__text_tenths(&w->text, x);
         cdp__mem_put_text(w, oom ? "\"><title>out of memory: no " : "\"><title>snapshot");
         if (oom) cdp__mem_say_size(w, (double)l->events[i].size);
         cdp__mem_put_text(w, "</title></line>\n");
@@ -341,11 +321,11 @@ CDP__PRIVATE void cdp__mem_svg_levels(cdp__mem_pen *w, const cdp__mem_plot *p) {
         const double y = cdp__mem_plot_y(p, bytes);
         cdp__mem_put_text(
             w, "<line class=\"axis\" x1=\"76\" x2=\"1180\" stroke-opacity=\"0.4\" y1=\"");
-        cdp__mem_say_real(w, y);
+        cdp__text_tenths(&w->text, y);
         cdp__mem_put_text(w, "\" y2=\"");
-        cdp__mem_say_real(w, y);
+        cdp__text_tenths(&w->text, y);
         cdp__mem_put_text(w, "\"/><text x=\"72\" text-anchor=\"end\" y=\"");
-        cdp__mem_say_real(w, y + 4);
+        cdp__text_tenths(&w->text, y + 4);
         cdp__mem_put_text(w, "\">");
         cdp__mem_say_size(w, bytes);
         cdp__mem_put_text(w, "</text>\n");
@@ -356,16 +336,16 @@ CDP__PRIVATE void cdp__mem_svg_axes(cdp__mem_pen *w, const cdp__mem_plot *p) {
     const cdp__mem_line *const l = &p->line;
     const uint64_t n = l->event_count;
     cdp__mem_svg_levels(w, p);
-    cdp__mem_say(w, "<text x=\"80\" y=\"470\">%llu events", (unsigned long long)n);
+    cdp__text_add(&w->text, "<text x=\"80\" y=\"470\">%llu events", (unsigned long long)n);
     if (n && l->events[n - 1].time_us > l->events[0].time_us)
-        cdp__mem_say(w, " in %llu ms",
+        cdp__text_add(&w->text, " in %llu ms",
             (unsigned long long)((l->events[n - 1].time_us - l->events[0].time_us) / 1000));
     if (l->shot->events_lost)
-        cdp__mem_say(
-            w, "; %llu older ones were overwritten", (unsigned long long)l->shot->events_lost);
+        cdp__text_add(&w->text, "; %llu older ones were overwritten",
+            (unsigned long long)l->shot->events_lost);
     cdp__mem_put_text(w, "; peak ");
     cdp__mem_say_size(w, l->peak);
-    cdp__mem_say(w, " at event %llu, end ", (unsigned long long)l->peak_event);
+    cdp__text_add(&w->text, " at event %llu, end ", (unsigned long long)l->peak_event);
     cdp__mem_say_size(w, l->end);
     if (cdp__mem_line_has(l, CDP_MEM_SNAPSHOT)) cdp__mem_put_text(w, "; grey line: snapshot");
     if (cdp__mem_line_has(l, CDP_MEM_OOM)) cdp__mem_put_text(w, "; red line: out of memory");
@@ -382,9 +362,9 @@ CDP__PRIVATE bool cdp__mem_svg_table(cdp__mem_pen *w, const cdp__mem_plot *p) {
     n = cdp__mem_line_holders(&p->line, p->line.peak_event, sums);
     cdp__mem_put_text(w, "<text x=\"80\" y=\"494\">Largest at the peak:</text>\n");
     for (i = 0; i < n && i < 5; ++i) {
-        cdp__mem_say(w, "<text x=\"96\" y=\"%u\">", (unsigned)(512 + 18 * i));
+        cdp__text_add(&w->text, "<text x=\"96\" y=\"%u\">", (unsigned)(512 + 18 * i));
         cdp__mem_say_size(w, sums[i].bytes);
-        cdp__mem_say(w, " in %lld %s: ", (long long)sums[i].blocks,
+        cdp__text_add(&w->text, " in %lld %s: ", (long long)sums[i].blocks,
             sums[i].blocks == 1 ? "block" : "blocks");
         cdp__mem_say_xml(w, sums[i].who[0] ? sums[i].who : "(unknown)", CDP__MEM_SHOWN);
         cdp__mem_put_text(w, "</text>\n");
@@ -431,7 +411,7 @@ CDP__PRIVATE bool cdp__mem_svg_timeline(cdp__mem_pen *w, const cdp_mem_shot *s) 
         cdp__mem_line_close(&p->line);
     }
     cdp__free(s->os, p);
-    cdp__mem_pen_flush(w);
+    cdp__mem_pen_flush(&w->text);
     return ok;
 }
 
@@ -440,11 +420,11 @@ CDP__PRIVATE bool cdp__mem_svg_timeline(cdp__mem_pen *w, const cdp_mem_shot *s) 
 /* A rectangle in the row of a segment, without its last attributes. */
 CDP__PRIVATE void cdp__mem_svg_bytes(cdp__mem_pen *w, double x, double y, double width) {
     cdp__mem_put_text(w, "<rect height=\"14\" y=\"");
-    cdp__mem_say_real(w, y + 1);
+    cdp__text_tenths(&w->text, y + 1);
     cdp__mem_put_text(w, "\" x=\"");
-    cdp__mem_say_real(w, x);
+    cdp__text_tenths(&w->text, x);
     cdp__mem_put_text(w, "\" width=\"");
-    cdp__mem_say_real(w, width);
+    cdp__text_tenths(&w->text, width);
 }
 
 /* Draws a block; red: it waits for streams, or bytes lost by rounding. */
@@ -463,7 +443,7 @@ CDP__PRIVATE void cdp__mem_svg_block(cdp__mem_pen *w, const cdp_mem_shot *s, con
     if (b->state == CDP_MEM_PENDING)
         cdp__mem_put_text(w, "\" class=\"lost\">");
     else /* an edge would hide a narrow block */
-        cdp__mem_say(w, "\" %sfill=\"#%x\">", width > 4 ? "class=\"block\" " : "",
+        cdp__text_add(&w->text, "\" %sfill=\"#%x\">", width > 4 ? "class=\"block\" " : "",
             cdp__mem_colour(colour + (colour >= CDP__MEM_RED)));
     cdp__mem_svg_title(w, s, &e);
     cdp__mem_put_text(w, "</rect>\n");
@@ -484,13 +464,13 @@ CDP__PRIVATE void cdp__mem_svg_segment(cdp__mem_pen *w, const cdp_mem_shot *s,
         at += (double)b->size * scale;
     }
     cdp__mem_put_text(w, "<rect class=\"segment\" height=\"16\" y=\"");
-    cdp__mem_say_real(w, y);
+    cdp__text_tenths(&w->text, y);
     cdp__mem_put_text(w, "\" x=\"");
-    cdp__mem_say_real(w, x);
+    cdp__text_tenths(&w->text, x);
     cdp__mem_put_text(w, "\" width=\"");
-    cdp__mem_say_real(w, (double)g->size * scale);
-    cdp__mem_say(w, "\"><title>segment 0x%llx, stream 0x%llx, ", (unsigned long long)g->address,
-        (unsigned long long)g->stream);
+    cdp__text_tenths(&w->text, (double)g->size * scale);
+    cdp__text_add(&w->text, "\"><title>segment 0x%llx, stream 0x%llx, ",
+        (unsigned long long)g->address, (unsigned long long)g->stream);
     cdp__mem_say_size(w, (double)g->size);
     cdp__mem_put_text(w, ", in use ");
     cdp__mem_say_size(w, (double)g->active);
@@ -545,19 +525,20 @@ CDP__PRIVATE bool cdp__mem_svg_segments(cdp__mem_pen *w, const cdp_mem_shot *s) 
     if (all) qsort(order, (size_t)all, sizeof *order, cdp__mem_rows_order);
     cdp__mem_svg_rows(w, s, order, count, false, &height);
     cdp__mem_svg_begin(w, height, "Segments and blocks");
-    cdp__mem_say(w, "<text x=\"80\" y=\"42\">%llu segments, ", (unsigned long long)all);
+    cdp__text_add(&w->text, "<text x=\"80\" y=\"42\">%llu segments, ", (unsigned long long)all);
     cdp__mem_say_size(w, bytes);
     cdp__mem_put_text(w, ", in use ");
     cdp__mem_say_size(w, active);
     cdp__mem_put_text(w, "; red: waits for streams, or lost by rounding; a full row: ");
     cdp__mem_say_size(w, all ? (double)order[0].size : 0);
     if (count < all)
-        cdp__mem_say(w, "; the %llu smallest are not drawn", (unsigned long long)(all - count));
+        cdp__text_add(
+            &w->text, "; the %llu smallest are not drawn", (unsigned long long)(all - count));
     cdp__mem_put_text(w, "</text>\n");
     cdp__mem_svg_rows(w, s, order, count, true, &height);
     cdp__mem_put_text(w, "</svg>\n");
     cdp__free(s->os, order);
-    cdp__mem_pen_flush(w);
+    cdp__mem_pen_flush(&w->text);
     return true;
 }
 

@@ -9,7 +9,7 @@
 #include "../base/types_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
-#include "../base/text.h"
+#include "../text/format.h"
 #include "../base/bytes.h"
 #include "../dtype/dtype.h"
 #include "../collective/select.h"
@@ -156,7 +156,7 @@ CDP__PRIVATE bool cdp__root_is_bucket(uint32_t root) {
 
 /* Makes a text like "allreduce #17 of 4194304 x f32 sum, ring". */
 CDP__PRIVATE void cdp__call_text(const cdp__head *h, char *out, uint64_t size) {
-    cdp__text t = {out, size, 0};
+    cdp__text t = cdp__text_of(out, size);
     const cdp_coll_kind kind = (cdp_coll_kind)h->kind;
     cdp__text_add(&t, "%s #%llu", cdp_coll_name(kind), (unsigned long long)h->seq);
     if (kind == CDP_COLL_BARRIER) return;

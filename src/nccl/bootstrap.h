@@ -16,6 +16,8 @@
 #include "../group/backend_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
+#include "../text/utf8.h"
+#include "../text/format.h"
 #include "../base/text.h"
 #include "../os/linux.h"
 #include "../group/state.h"

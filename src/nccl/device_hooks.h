@@ -15,6 +15,7 @@
 #include "../ddp/hooks_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
+#include "../text/format.h"
 #include "../base/text.h"
 #include "../group/state.h"
 #include "../dtype/numbers.h"

@@ -15,6 +15,7 @@
 #include "../group/backend_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
+#include "../text/format.h"
 #include "../base/text.h"
 #include "load.h"
 #include "bootstrap.h"

@@ -11,7 +11,7 @@
 #include "../message/transport_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
-#include "../base/text.h"
+#include "../text/format.h"
 #include "posix.h"
 #include "windows.h"
 #include "windows_shared.h"

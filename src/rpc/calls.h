@@ -12,6 +12,7 @@
 #include "../group/group_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
+#include "../text/format.h"
 #include "../base/text.h"
 #include "../group/deferred.h"
 #include "../group/progress.h"
@@ -121,11 +122,8 @@ CDP__PRIVATE void cdp__rpc_wire_over(cdp_rpc *rpc, cdp__rpc_call *c) {
 CDP__PRIVATE CDP__PRINTF(4, 5) void cdp__rpc_say(
     cdp_rpc *rpc, const cdp__rpc_call *c, cdp_status status, const char *format, ...) {
     char name[16], text[CDP__RPC_TEXT + 1];
-    cdp__text t;
+    cdp__text t = cdp__text_of(text, sizeof text);
     va_list ap;
-    t.at = text;
-    t.size = sizeof text;
-    t.used = 0;
     va_start(ap, format);
     cdp__text_add_v(&t, format, ap);
     va_end(ap);

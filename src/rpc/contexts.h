@@ -13,6 +13,7 @@
 #include "../group/group_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
+#include "../text/format.h"
 #include "../base/text.h"
 #include "worker_api.h"
 #include "waves.h"
@@ -168,11 +169,8 @@ CDP__PRIVATE void cdp__ctx_fail(
 CDP__PRIVATE CDP__PRINTF(4, 5) void cdp__ctx_fail_here(
     cdp_rpc *rpc, cdp_ctx *ctx, cdp_status status, const char *format, ...) {
     char text[CDP__RPC_TEXT + 1];
-    cdp__text t;
+    cdp__text t = cdp__text_of(text, sizeof text);
     va_list ap;
-    t.at = text;
-    t.size = sizeof text;
-    t.used = 0;
     va_start(ap, format);
     cdp__text_add_v(&t, format, ap);
     va_end(ap);

@@ -9,7 +9,7 @@
 #include "../message/transport_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
-#include "../base/text.h"
+#include "../text/format.h"
 #include "../message/stream.h"
 #include "worker_api.h"
 #include "table.h"
@@ -97,13 +97,10 @@ CDP__PRIVATE void cdp__rpc_describe_refs(const cdp_rpc *rpc, cdp__text *t) {
     }
 }
 
-CDP_API uint64_t cdp_rpc_describe(cdp_rpc *rpc, char *out, uint64_t size) {
-    cdp__text t;
+CDP_API uint64_t cdp_rpc_describe(cdp_rpc *rpc, char *text, uint64_t room) {
+    cdp__text t = cdp__text_of(text, room);
     uint32_t r;
-    if (!rpc || !out || !size || cdp__rpc_forked(rpc, "cdp_rpc_describe")) return 0;
-    t.at = out;
-    t.size = size;
-    t.used = 0;
+    if (!rpc || cdp__rpc_forked(rpc, "cdp_rpc_describe")) return cdp__text_end(&t);
     cdp__rpc_lock(rpc);
     cdp__text_add(&t, "rpc %u, rank %u of %u (%s)%s\n", rpc->desc.number, rpc->rank, rpc->ranks,
         rpc->peers ? rpc->peers[rpc->rank].name : "", rpc->phase ? ", has shut down" : "");
@@ -123,8 +120,7 @@ CDP_API uint64_t cdp_rpc_describe(cdp_rpc *rpc, char *out, uint64_t size) {
     cdp__rpc_describe_requests(rpc, &t);
     cdp__rpc_describe_refs(rpc, &t);
     cdp_lock_release(&rpc->lock);
-    out[t.used] = 0;
-    return t.used;
+    return cdp__text_end(&t);
 }
 
 #endif /* CDP_SRC_RPC_FACTS_H */

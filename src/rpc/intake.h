@@ -13,7 +13,7 @@
 #include "../channel/channel_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
-#include "../base/text.h"
+#include "../text/utf8.h"
 #include "../base/bytes.h"
 #include "worker_api.h"
 #include "calls_api.h"

@@ -12,6 +12,7 @@
 #include "../os/os_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
+#include "../text/format.h"
 #include "../base/text.h"
 #include "../base/bytes.h"
 #include "worker_api.h"

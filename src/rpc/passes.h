@@ -13,6 +13,7 @@
 #include "../group/group_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
+#include "../text/utf8.h"
 #include "../base/text.h"
 #include "../dtype/dtype.h"
 #include "worker_api.h"

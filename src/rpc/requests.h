@@ -12,6 +12,7 @@
 #include "../message/transport_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
+#include "../text/format.h"
 #include "../base/text.h"
 #include "worker_api.h"
 #include "calls_api.h"

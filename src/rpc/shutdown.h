@@ -16,6 +16,7 @@
 #include "../channel/channel_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
+#include "../text/format.h"
 #include "../base/text.h"
 #include "../base/hash.h"
 #include "../message/stream.h"

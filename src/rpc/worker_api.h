@@ -193,10 +193,9 @@ typedef struct cdp_rpc_stats {
 CDP_API cdp_rpc_stats cdp_rpc_stats_of(cdp_rpc *rpc);
 
 /* Everything that cdp_rpc_stats counts, one by one, as text for a reader: limits, lost ranks, calls
-   and the ranks that they wait for, requests and what they wait for, values, references. Returns
-   the length, which is below `size`: what does not fit is cut (300 bytes for each call, request and
-   reference are enough, and the names of functions and ranks and the labels besides). 0 if rpc or
-   out is NULL, or size is 0. Any thread. */
-CDP_API uint64_t cdp_rpc_describe(cdp_rpc *rpc, char *out, uint64_t size);
+   and the ranks that they wait for, requests and what they wait for, values, references. Writes at
+   most `room` bytes, a zero at the end among them; `text` may be NULL. Returns the length of the
+   whole text without the zero; 0 if rpc is NULL. Any thread. */
+CDP_API uint64_t cdp_rpc_describe(cdp_rpc *rpc, char *text, uint64_t room);
 
 #endif /* CDP_SRC_RPC_WORKER_API_H */

@@ -8,7 +8,7 @@
 #include "../os/os_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
-#include "../base/text.h"
+#include "../text/format.h"
 
 /* Parsers return a pointer to the first character that they did not consume, or NULL. */
 
@@ -142,7 +142,7 @@ CDP__PRIVATE uint32_t cdp__addr_zeros(const cdp_addr *a, uint32_t *length) {
 
 /* Formats as "1.2.3.4:80" or "[fe80::1%3]:80"; 64 bytes are enough for every address. */
 CDP__PRIVATE void cdp__addr_text(const cdp_addr *a, char *dst, uint64_t size) {
-    cdp__text t = {dst, size, 0};
+    cdp__text t = cdp__text_of(dst, size);
     uint32_t i, run, zeros;
     if (a->family == 4) {
         cdp__text_add(&t, "%u.%u.%u.%u:%u", a->ip[0], a->ip[1], a->ip[2], a->ip[3], a->port);

@@ -13,6 +13,7 @@
 #include "../base/compiler.h"
 #include "../base/basics.h"
 #include "../os/words.h"
+#include "../text/format.h"
 #include "../base/text.h"
 #include "../os/loop.h"
 #include "../base/bytes.h"
@@ -59,7 +60,7 @@ CDP__PRIVATE CDP__COLD void cdp__client_retry(cdp__client *c, int32_t sys_errno)
 /* The peer is not a store; trying again would not help. */
 CDP__PRIVATE void cdp__client_no_store(cdp__client *c) {
     char hex[32];
-    cdp__text t = {hex, sizeof hex, 0};
+    cdp__text t = cdp__text_of(hex, sizeof hex);
     uint32_t i;
     hex[0] = 0;
     for (i = 0; i < c->in_used && i < 8; ++i)

@@ -9,6 +9,8 @@
 #include "../base/types_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
+#include "../text/utf8.h"
+#include "../text/format.h"
 #include "../base/text.h"
 
 /* Accepts what C++'s stoll accepts: leading blanks, a sign, digits; ignores anything after that. */
@@ -31,10 +33,9 @@ CDP__PRIVATE bool cdp__number_parse(const uint8_t *p, uint64_t n, int64_t *out) 
 
 /* Formats a number; `dst` has room for 24 bytes. Returns the length. */
 CDP__PRIVATE uint64_t cdp__number_text(int64_t v, char *dst) {
-    cdp__text t = {dst, 24, 0};
+    cdp__text t = cdp__text_of(dst, 24);
     cdp__text_number(&t, v < 0 ? 0 - (uint64_t)v : (uint64_t)v, v < 0, 10);
-    dst[t.used] = 0;
-    return t.used;
+    return cdp__text_end(&t);
 }
 
 /* A key as printed in errors: printable and truncated. */

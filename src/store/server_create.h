@@ -13,6 +13,7 @@
 #include "../os/os_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
+#include "../text/format.h"
 #include "../base/text.h"
 #include "../os/loop.h"
 #include "desc_api.h"

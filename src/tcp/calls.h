@@ -14,6 +14,7 @@
 #include "../base/compiler.h"
 #include "../base/basics.h"
 #include "../os/words.h"
+#include "../text/format.h"
 #include "../base/text.h"
 #include "../os/loop.h"
 #include "../group/state.h"

@@ -13,6 +13,7 @@
 #include "../message/transport_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
+#include "../text/format.h"
 #include "../base/text.h"
 #include "../os/linux.h"
 #include "../os/loop.h"
@@ -278,7 +279,7 @@ CDP__PRIVATE void cdp__mesh_describe(void *self, uint32_t peer, char *out, uint6
         "not used yet", "awaited", "trying its addresses", "being made", "", "lost"};
     cdp__mesh *m = (cdp__mesh *)self;
     const cdp__shared *s = m->links[peer].state == CDP__LINK_UP ? m->links[peer].shared : NULL;
-    cdp__text t = {out, size, 0};
+    cdp__text t = cdp__text_of(out, size);
     char here[80], there[80];
     cdp_addr at;
     uint64_t views;

@@ -9,6 +9,7 @@
 #include "../base/status_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
+#include "../text/format.h"
 #include "../base/text.h"
 #include "../base/hash.h"
 #include "launch_api.h"
@@ -126,7 +127,7 @@ CDP__PRIVATE cdp_status cdp__launch_slurm(const cdp__vars *v, cdp_launch *l) {
     const char *ports = cdp__var(v, "SLURM_STEP_RESV_PORTS"),
                *tasks = cdp__var(v, "SLURM_STEP_TASKS_PER_NODE"),
                *again = cdp__var(v, "SLURM_RESTART_COUNT");
-    cdp__text t = {l->job, sizeof l->job, 0};
+    cdp__text t = cdp__text_of(l->job, sizeof l->job);
     uint32_t node = 0, port = 0;
     cdp_status st = cdp__launch_numbers(v, l, "SLURM_PROCID",
         cdp__var(v, "SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS",
@@ -153,7 +154,8 @@ CDP__PRIVATE cdp_status cdp__launch_slurm(const cdp__vars *v, cdp_launch *l) {
     for (; ports && *ports >= '0' && *ports <= '9' && port < 65536; ++ports)
         port = port * 10 + (uint32_t)(*ports - '0');
     /* below the range of ephemeral ports */
-    if (!port || port > 65535) port = 10000 + (uint32_t)(cdp__hash(0, l->job, t.used) % 20000);
+    if (!port || port > 65535)
+        port = 10000 + (uint32_t)(cdp__hash(0, l->job, cdp__text_kept(&t)) % 20000);
     l->master_port = (uint16_t)port;
     return CDP_OK;
 }
@@ -170,7 +172,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__launch_read(const cdp__vars *v, cdp_launc
     const char *name = "", *addr = cdp__var(v, "MASTER_ADDR"),
                *dir = cdp__var(v, "PMIX_SERVER_TMPDIR"), *job = cdp__var(v, "PMIX_NAMESPACE");
     const bool step = cdp__var(v, "SLURM_STEP_ID") && cdp__var(v, "SLURM_PROCID");
-    cdp__text t = {l->job, sizeof l->job, 0};
+    cdp__text t = cdp__text_of(l->job, sizeof l->job);
     cdp_status st = CDP_OK;
     uint32_t port;
     memset(l, 0, sizeof *l);

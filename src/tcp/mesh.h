@@ -13,7 +13,7 @@
 #include "../store/interface_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
-#include "../base/text.h"
+#include "../text/format.h"
 #include "../os/loop.h"
 #include "../message/header.h"
 #include "../store/desc_api.h"

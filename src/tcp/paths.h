@@ -9,7 +9,7 @@
 #include "../os/os_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
-#include "../base/text.h"
+#include "../text/format.h"
 #include "../store/addr.h"
 
 #define CDP__ADDRS 12u /* published by a rank, at most */
@@ -61,7 +61,7 @@ CDP__PRIVATE uint32_t cdp__addrs_parse(
 }
 
 CDP__PRIVATE void cdp__addrs_text(const cdp_addr *a, uint32_t n, char *dst, uint64_t size) {
-    cdp__text t = {dst, size, 0};
+    cdp__text t = cdp__text_of(dst, size);
     char one[80];
     uint32_t i;
     dst[0] = 0;

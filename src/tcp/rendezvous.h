@@ -14,6 +14,7 @@
 #include "../store/interface_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
+#include "../text/format.h"
 #include "../base/text.h"
 #include "../os/loop.h"
 #include "../base/bytes.h"
@@ -304,7 +305,7 @@ CDP__PRIVATE cdp_status cdp__join_failed(cdp__mesh *m) {
     cdp_error *e = &s->error;
     const bool store =
         own.status == CDP_ERR_STORE || own.status == CDP_ERR_STATE || own.status == CDP_ERR_TIMEOUT;
-    cdp__text t = {e->text, sizeof e->text, 0};
+    cdp__text t = cdp__text_of(e->text, sizeof e->text);
     cdp__failure_record r;
     uint64_t said;
     if (own.origin >= 0) return cdp__join_end(m);
@@ -484,7 +485,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__join_missing(cdp__mesh *m) {
 /* The wait for all ranks has ended: with success, an error, or a pause to report missing ranks. */
 CDP__PRIVATE cdp_status cdp__join_awaited(cdp__mesh *m) {
     cdp__join *s = m->join;
-    const cdp__text none = {s->names, sizeof s->names, 0};
+    const cdp__text none = cdp__text_of(s->names, sizeof s->names);
     const uint64_t now = cdp__mesh_now(m), left = cdp__max(m->init_deadline_ns, now) - now;
     /* a process that was stopped until after the deadline still gets this time to ask */
     const uint64_t least = cdp__min(CDP__SETTLE_MS, m->desc.init_timeout_ms / 20) * CDP__MS;

@@ -13,6 +13,7 @@
 #include "../store/interface_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
+#include "../text/format.h"
 #include "../base/text.h"
 #include "../os/loop.h"
 #include "../message/header.h"
@@ -37,7 +38,7 @@
 /* The text that rank 0 publishes: "JOB ADDRESSES", where JOB is the job's random name as 32
    hexadecimal digits. */
 CDP__PRIVATE void cdp__mesh_endpoint(cdp__mesh *m, char out[CDP__ENDPOINT_BYTES]) {
-    cdp__text t = {out, CDP__ENDPOINT_BYTES, 0};
+    cdp__text t = cdp__text_of(out, CDP__ENDPOINT_BYTES);
     cdp_addr at[CDP__ADDRS];
     uint32_t i;
     memset(out, 0, CDP__ENDPOINT_BYTES);

@@ -14,6 +14,8 @@
 #include "../store/interface_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
+#include "../text/utf8.h"
+#include "../text/format.h"
 #include "../base/text.h"
 #include "../os/loop.h"
 #include "../base/bytes.h"
@@ -328,7 +330,7 @@ CDP__PRIVATE cdp_status cdp__mesh_claim(cdp__mesh *m) {
     char *mine = (char *)s->own;
     uint64_t random = 0;
     cdp_addr own[CDP__ADDRS];
-    cdp__text t = {mine, sizeof s->own, 0};
+    cdp__text t = cdp__text_of(mine, sizeof s->own);
     cdp_status st = m->os->random(m->os->user, &random, sizeof random);
     if (st != CDP_OK) return st;
     cdp__mesh_key(m, s->key_text, "claim", m->desc.group.rank);

@@ -35,7 +35,7 @@ static int refusing_fcntl(int fd, int command, ...) {
 /* ---- text and errors ---- */
 
 static const char *formatted(char *dst, uint64_t size, const char *f, ...) {
-    cdp__text t = {dst, size, 0};
+    cdp__text t = cdp__text_of(dst, size);
     va_list ap;
     va_start(ap, f);
     cdp__text_add_v(&t, f, ap);

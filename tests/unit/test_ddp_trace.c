@@ -18,15 +18,15 @@ TEST(a_step_as_a_picture) {
     rig_desc(&r, g);
     r.params[1].name = "a<\"b\"&c>\n";
     rig_open(&r);
-    T_EQ(1, cdp_ddp_trace(r.ddp, CDP_TRACE_JSON, small, sizeof small)); /* nothing yet */
+    T_EQ(0, cdp_ddp_trace(r.ddp, CDP_TRACE_JSON, small, sizeof small)); /* nothing yet */
     T_EQ(CDP_OK, rig_pass(&r, whole));
     for (int f = 0; f < 2; ++f) {
         const uint64_t need =
             cdp_ddp_trace(r.ddp, f ? CDP_TRACE_SVG : CDP_TRACE_JSON, small, sizeof small);
         T_EQ(9, strlen(small));
-        text = (char *)malloc(need);
-        T_EQ(need, cdp_ddp_trace(r.ddp, f ? CDP_TRACE_SVG : CDP_TRACE_JSON, text, need));
-        T_EQ(need, strlen(text) + 1);
+        text = (char *)malloc(need + 1);
+        T_EQ(need, cdp_ddp_trace(r.ddp, f ? CDP_TRACE_SVG : CDP_TRACE_JSON, text, need + 1));
+        T_EQ(need, strlen(text));
         T_EQ(0, memcmp(text, small, 9));
         T_EQ(N, times(text, f ? ">bucket " : "\"bucket "));
         T_EQ(1, times(text, "a__b__c__"));

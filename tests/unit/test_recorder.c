@@ -293,10 +293,13 @@ TEST(a_description_says_what_is_set) {
         "doubling (choices)\n  allreduce: at once, up to 4096 bytes, up to 4 ranks, in shared "
         "memory\n  allreduce: recursive doubling, up to 16384 bytes\n  allreduce: direct, up to 8 "
         "ranks, in shared memory\n"));
-    T_EQ(9, cdp_describe(w.group[2], text, 10));
+    const uint64_t whole = strlen(text);
+    T_EQ(whole, cdp_describe(w.group[2], text, 10)); /* cut, but the whole length is told */
     T_EQ(9, strlen(text));
+    T_EQ(whole, cdp_describe(w.group[2], NULL, 10));
+    T_EQ(whole, cdp_describe(w.group[2], text, 0));
     T_EQ(0, cdp_describe(NULL, text, 10));
-    T_EQ(0, cdp_describe(w.group[2], NULL, 10));
+    T_EQ(0, strlen(text));
     world_close(&w);
 }
 

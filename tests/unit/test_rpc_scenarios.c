@@ -167,7 +167,7 @@ static void workers(side *s) {
     T_TEXT("call of keep on rank", text);
     T_TEXT("waits for the answer", text);
     T_TEXT("for keep: was kept", text);
-    T_EQ(sizeof few - 1, cdp_rpc_describe(s->rpc, few, sizeof few));
+    T(cdp_rpc_describe(s->rpc, few, sizeof few) > 100); /* of the whole text */
     T_EQ(sizeof few - 1, strlen(few));
     T_EQ(0, cdp_rpc_describe(NULL, text, sizeof text));
     meet(s, &place);
