@@ -454,7 +454,8 @@ typedef struct cdp_call_desc {
    STATE (shut down; the reference was dropped), NOMEM, BUSY (max_calls, see fail_when_full).
    Later, in call->status: TIMEOUT, PEER_LOST, REMOTE (the function failed), ABORTED (cancelled),
    UNSUPPORTED (no such function there, or not for this rank), INVALID (its limits), BUSY (limits of
-   that rank), STATE (one of the two shut down; the value is gone). Any thread. */
+   that rank), STATE (one of the two shut down; the value is gone); on a value that was not made: what
+   its maker failed with, `ran` is NO and the text names the maker. Any thread. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_start(
     cdp_rpc *rpc, const cdp_call_desc *desc, cdp_call *call);
 /* Starts it and waits. Returns its status. STATE, and nothing was started, inside an INLINE function
@@ -3454,7 +3455,7 @@ CDP__PRIVATE bool cdp__rpc_reply_came(cdp_rpc *rpc, cdp__rpc_call *c, const cdp_
 CDP__PRIVATE void cdp__rpc_fail_came(cdp_rpc *rpc, cdp__rpc_call *c, cdp_status status, cdp_ran ran,
     int32_t code, const char *text) {
     if (!c->call) return;
-    if (status == CDP_ERR_REMOTE)
+    if (status == CDP_ERR_REMOTE && ran == CDP_RAN_YES)
         cdp__rpc_say(rpc, c, status, "failed with code %d: %s", code, text);
     else
         cdp__rpc_say(rpc, c, status, "%s", text);
@@ -4232,12 +4233,21 @@ CDP__PRIVATE void cdp__rpc_value_settle(cdp_rpc *rpc, cdp__rpc_value *v) {
     }
 }
 
+/* The request does not make its value. What fails later for that reason names its function, not
+   the one that was to run on the value. */
 CDP__PRIVATE void cdp__rpc_value_fail(
-    cdp_rpc *rpc, cdp__rpc_value *v, cdp_status status, int32_t code, const char *text) {
+    cdp_rpc *rpc, const cdp__rpc_rq *rq, cdp_status status, int32_t code, const char *text) {
+    cdp__rpc_value *v = rpc->extra[rq->makes].value;
+    char name[16];
     v->failed = status;
     v->code = code;
     v->why = (char *)cdp__alloc(rpc->os, CDP__RPC_TEXT + 1);
-    if (v->why) cdp__format(v->why, CDP__RPC_TEXT + 1, "%s", text);
+    if (v->why && status == CDP_ERR_REMOTE)
+        cdp__format(v->why, CDP__RPC_TEXT + 1, "its value was not made: %s failed with code %d: %s",
+            cdp__rpc_function_name(rpc, rq->pub.function, name), code, text);
+    else if (v->why)
+        cdp__format(v->why, CDP__RPC_TEXT + 1, "its value was not made: %s: %s",
+            cdp__rpc_function_name(rpc, rq->pub.function, name), text);
     cdp__rpc_value_settle(rpc, v);
 }
 
@@ -4292,7 +4302,7 @@ CDP__PRIVATE void cdp__rpc_answer_fail(
     cdp__rpc_packet p;
     const bool silent = (rq->flags & (CDP__RPC_ONE_WAY | CDP__RPC_REMOTE)) != 0;
     cdp__rpc_uncount(rpc, rq);
-    if (rq->makes) cdp__rpc_value_fail(rpc, rpc->extra[rq->makes].value, status, code, text);
+    if (rq->makes) cdp__rpc_value_fail(rpc, rq, status, code, text);
     if (rq->pub.from == rpc->rank) {
         c = cdp__rpc_call_find(rpc, rq->call);
         if (c && !silent) cdp__rpc_fail_came(rpc, c, status, ran, code, text);
@@ -4414,8 +4424,8 @@ CDP__PRIVATE void cdp__rpc_advance(cdp_rpc *rpc, cdp__rpc_rq *rq) {
         rq->stage = CDP__RPC_PARKED;
         cdp__rpc_append(&v->parked_end, rq);
     } else if (v && v->failed) {
-        cdp__rpc_refuse(rpc, rq, v->failed, CDP_RAN_YES, v->code,
-            v->why ? v->why : "the value could not be made");
+        cdp__rpc_refuse(
+            rpc, rq, v->failed, CDP_RAN_NO, v->code, v->why ? v->why : "its value was not made");
     } else if (rq->flags & CDP__RPC_FETCH) {
         cdp__rpc_answer_fetch(rpc, rq);
     } else {
@@ -6880,8 +6890,8 @@ CDP_API cdp_status cdp_rref_local(
         if (st == CDP_PENDING)
             st = cdp__fail(CDP_ERR_TIMEOUT, "cdp_rref_local: the value was not made in time");
         else if (st == CDP_OK && v->failed)
-            st = cdp__fail(v->failed, "cdp_rref_local: the value was not made: %s",
-                v->why ? v->why : "out of memory");
+            st = cdp__fail(
+                v->failed, "cdp_rref_local: %s", v->why ? v->why : "its value was not made");
         else if (st == CDP_OK && type && v->value.type != type)
             st = cdp__fail(CDP_ERR_INVALID,
                 "cdp_rref_local: the value has type %u, not %u; ask for the type of its cdp_value",

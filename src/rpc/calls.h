@@ -249,7 +249,7 @@ CDP__PRIVATE bool cdp__rpc_reply_came(cdp_rpc *rpc, cdp__rpc_call *c, const cdp_
 CDP__PRIVATE void cdp__rpc_fail_came(cdp_rpc *rpc, cdp__rpc_call *c, cdp_status status, cdp_ran ran,
     int32_t code, const char *text) {
     if (!c->call) return;
-    if (status == CDP_ERR_REMOTE)
+    if (status == CDP_ERR_REMOTE && ran == CDP_RAN_YES)
         cdp__rpc_say(rpc, c, status, "failed with code %d: %s", code, text);
     else
         cdp__rpc_say(rpc, c, status, "%s", text);

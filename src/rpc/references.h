@@ -146,8 +146,8 @@ CDP_API cdp_status cdp_rref_local(
         if (st == CDP_PENDING)
             st = cdp__fail(CDP_ERR_TIMEOUT, "cdp_rref_local: the value was not made in time");
         else if (st == CDP_OK && v->failed)
-            st = cdp__fail(v->failed, "cdp_rref_local: the value was not made: %s",
-                v->why ? v->why : "out of memory");
+            st = cdp__fail(
+                v->failed, "cdp_rref_local: %s", v->why ? v->why : "its value was not made");
         else if (st == CDP_OK && type && v->value.type != type)
             st = cdp__fail(CDP_ERR_INVALID,
                 "cdp_rref_local: the value has type %u, not %u; ask for the type of its cdp_value",

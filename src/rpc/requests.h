@@ -150,12 +150,21 @@ CDP__PRIVATE void cdp__rpc_value_settle(cdp_rpc *rpc, cdp__rpc_value *v) {
     }
 }
 
+/* The request does not make its value. What fails later for that reason names its function, not
+   the one that was to run on the value. */
 CDP__PRIVATE void cdp__rpc_value_fail(
-    cdp_rpc *rpc, cdp__rpc_value *v, cdp_status status, int32_t code, const char *text) {
+    cdp_rpc *rpc, const cdp__rpc_rq *rq, cdp_status status, int32_t code, const char *text) {
+    cdp__rpc_value *v = rpc->extra[rq->makes].value;
+    char name[16];
     v->failed = status;
     v->code = code;
     v->why = (char *)cdp__alloc(rpc->os, CDP__RPC_TEXT + 1);
-    if (v->why) cdp__format(v->why, CDP__RPC_TEXT + 1, "%s", text);
+    if (v->why && status == CDP_ERR_REMOTE)
+        cdp__format(v->why, CDP__RPC_TEXT + 1, "its value was not made: %s failed with code %d: %s",
+            cdp__rpc_function_name(rpc, rq->pub.function, name), code, text);
+    else if (v->why)
+        cdp__format(v->why, CDP__RPC_TEXT + 1, "its value was not made: %s: %s",
+            cdp__rpc_function_name(rpc, rq->pub.function, name), text);
     cdp__rpc_value_settle(rpc, v);
 }
 
@@ -210,7 +219,7 @@ CDP__PRIVATE void cdp__rpc_answer_fail(
     cdp__rpc_packet p;
     const bool silent = (rq->flags & (CDP__RPC_ONE_WAY | CDP__RPC_REMOTE)) != 0;
     cdp__rpc_uncount(rpc, rq);
-    if (rq->makes) cdp__rpc_value_fail(rpc, rpc->extra[rq->makes].value, status, code, text);
+    if (rq->makes) cdp__rpc_value_fail(rpc, rq, status, code, text);
     if (rq->pub.from == rpc->rank) {
         c = cdp__rpc_call_find(rpc, rq->call);
         if (c && !silent) cdp__rpc_fail_came(rpc, c, status, ran, code, text);
@@ -332,8 +341,8 @@ CDP__PRIVATE void cdp__rpc_advance(cdp_rpc *rpc, cdp__rpc_rq *rq) {
         rq->stage = CDP__RPC_PARKED;
         cdp__rpc_append(&v->parked_end, rq);
     } else if (v && v->failed) {
-        cdp__rpc_refuse(rpc, rq, v->failed, CDP_RAN_YES, v->code,
-            v->why ? v->why : "the value could not be made");
+        cdp__rpc_refuse(
+            rpc, rq, v->failed, CDP_RAN_NO, v->code, v->why ? v->why : "its value was not made");
     } else if (rq->flags & CDP__RPC_FETCH) {
         cdp__rpc_answer_fetch(rpc, rq);
     } else {

@@ -192,10 +192,70 @@ TEST(descriptors_are_copied) {
     run(2, copies);
 }
 
+/* ---- a value that was not made */
+
+static void f_not_made(void *user, cdp_rpc_request *q) {
+    (void)user;
+    if (q->bytes) test_sleep_ms(50);
+    OK(cdp_rpc_fail(q, 4, "no flour"));
+}
+static const cdp_rpc_function failing_functions[] = {
+    {.name = "not_made", .func = f_not_made},
+    {.name = "nothing", .func = f_nothing},
+};
+static void look_at_failure(const cdp_call *c, const char *begins) {
+    T_EQ(CDP_ERR_REMOTE, c->status);
+    T_EQ(CDP_RAN_NO, c->ran);
+    T_EQ(4, c->code);
+    T_TEXT(begins, c->error.text);
+    T_TEXT("its value was not made: not_made failed with code 4: no flour", c->error.text);
+}
+static void not_made(side *s, uint32_t owner, int64_t late) {
+    cdp_call c = {0};
+    cdp_value v;
+    cdp_rref r, none;
+    char begins[64];
+    const cdp_call_desc make = {.to = owner,
+        F("not_made"),
+        .args = {.iov = &(cdp_iov){&late, 8}, .iov_count = late ? 1 : 0}};
+    OK(cdp_rpc_remote(s->rpc, &make, &r));
+    (void)!cdp_rpc_call(s->rpc, CALL(.on = r, F("nothing")), &c);
+    snprintf(begins, sizeof begins, "nothing on rank %u", owner);
+    look_at_failure(&c, begins);
+    cdp_call_free(&c);
+    (void)!cdp_rref_to_here(r, 0, &c);
+    snprintf(begins, sizeof begins, "the value on rank %u", owner);
+    look_at_failure(&c, begins);
+    cdp_call_free(&c);
+    if (owner == s->rank)
+        REFUSED(
+            CDP_ERR_REMOTE, "not_made failed with code 4: no flour", cdp_rref_local(r, 0, 0, &v));
+    cdp_rref_drop(r);
+    OK(cdp_rpc_remote(s->rpc, CALL(.to = owner, F("no_such")), &none));
+    T_EQ(CDP_ERR_UNSUPPORTED, cdp_rpc_call(s->rpc, CALL(.on = none, F("nothing")), &c));
+    T_EQ(CDP_RAN_NO, c.ran);
+    cdp_call_free(&c);
+    cdp_rref_drop(none);
+}
+static void not_made_body(side *s) {
+    static uint32_t place;
+    for (uint32_t k = 0; k < 4; ++k)
+        not_made(s, k % 2 ? next_of(s) : s->rank, k / 2);
+    T_EQ(0, counted_of(&s->ran));
+    meet(s, &place);
+}
+TEST(a_call_on_a_value_that_was_not_made_did_not_run) {
+    like.functions = failing_functions;
+    like.function_count = 2;
+    run(2, not_made_body);
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"what_must_not_wait_starts_nothing", what_must_not_wait_starts_nothing, 60},
         {"descriptors_are_copied", descriptors_are_copied, 60},
+        {"a_call_on_a_value_that_was_not_made_did_not_run",
+            a_call_on_a_value_that_was_not_made_did_not_run, 60},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }

@@ -835,7 +835,7 @@ static void call_mistakes(side *s, cdp_rpc *other) {
     cdp_rref_unpin(r);
     cdp_rref_drop(r);
     OK(cdp_rpc_remote(s->rpc, CALL(.to = s->rank, F("fail"), BYTES(x, 8)), &r));
-    REFUSED(CDP_ERR_REMOTE, "the value was not made", cdp_rref_local(r, 0, 10000, &got));
+    REFUSED(CDP_ERR_REMOTE, "its value was not made", cdp_rref_local(r, 0, 10000, &got));
     cdp_rref_drop(r);
     for (int64_t i = 0; i < 4; ++i) {
         T_EQ(i < 3 ? CDP_ERR_INVALID : CDP_OK,
