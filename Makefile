@@ -11,7 +11,7 @@ MORE    ?=
 SEEDS   ?= $(if $(MORE),1..500,1..200)
 JOBS    ?= $(shell nproc 2>/dev/null || echo 2)
 
-CFLAGS  := -O2 -g -std=gnu11 -Wall -Wextra -Wshadow -Wpointer-arith -Wundef
+CFLAGS  := -g -std=gnu11 -Wall -Wextra -Wshadow -Wpointer-arith -Wundef
 INCLUDE := -I. -Itests
 LIBS    := -pthread -lm
 
@@ -92,7 +92,7 @@ $(CXX_SRC:examples/%.cpp=$(BUILD)/%): $(CXX_SRC) $(HEADERS)
 	g++ -O2 examples/$(@F).cpp -o $@ -pthread
 $(CXX_SRC:examples/%.cpp=$(BUILD)/test/%): $(CXX_SRC) $(HEADERS)
 	@mkdir -p $(@D)
-	g++ $(EXAMPLE_O) examples/$(@F).cpp -o $@ -pthread
+	g++ -O0 examples/$(@F).cpp -o $@ -pthread
 
 $(BUILD)/train_text: $(DEMO_SRC) $(HEADERS)
 	@test -n '$(DEMO_SRC)' || { echo 'make: examples/03_train_text.c is missing'; exit 1; }
@@ -109,80 +109,71 @@ $(BUILD)/sources: tests/tools/sources.c
 	@mkdir -p $(@D)
 	$(CC) -O1 -g -D_GNU_SOURCE -Wall -Wextra -Wshadow $< -o $@
 
-# The library is compiled once for each folder below, from copies of the headers in which private functions can be called
-# from other files; tests compile copies of which the bodies of functions are missing, and link that object. Tests that
-# set private macros of the headers, or include a program, compile everything themselves (the linker takes what it misses
-# from an archive and nothing else).
-LINKED   := cdp.h cdp_store.h cdp_tcp.h
-WHOLE    := $(LINKED:%=$(BUILD)/include/whole/%)
-DECLARED := $(HEADERS:%=$(BUILD)/include/declared/%)
-OWN      := test_train_text $(basename $(notdir $(shell grep -lE '^\#define (CDP__|__atomic)' tests/*/*.c)))
-SHORT     = $(if $(filter $(OWN),$(notdir $(1))),,-I$(BUILD)/include/declared)
-$(WHOLE): $(BUILD)/include/whole/%: % $(BUILD)/sources
+# Tests see the headers joined from src/ as it is now: the same text that users copy, see headers-check.
+JOINED := $(BUILD)/joined
+$(JOINED)/cdp.h: $(BUILD)/join $(wildcard src/*.h src/*/*.h)
 	@mkdir -p $(@D)
-	@$(BUILD)/sources whole $< > $@
-$(LINKED:%=$(BUILD)/include/declared/%): $(BUILD)/include/declared/%: % $(BUILD)/sources
-	@mkdir -p $(@D)
-	@$(BUILD)/sources declared $< > $@
-$(filter-out $(LINKED:%=$(BUILD)/include/declared/%),$(DECLARED)): $(BUILD)/include/declared/%: %
-	@mkdir -p $(@D)
-	@cp $< $@
+	@$(BUILD)/join src $(@D)
 
-# Tests run the examples linked with that object; `make examples` compiles them as their first comments say. Only those that
-# compute for longer than gcc needs to optimise them are optimised here.
-EXAMPLE_O = $(if $(MORE)$(filter 03_train_text 11_pipeline 21_elastic,$(notdir $@)),-O2,-O0)
-DECLARED_EXAMPLES := $(EXAMPLE_SRC:%=$(BUILD)/include/declared/%)
-.SECONDARY: $(DECLARED_EXAMPLES)
-$(DECLARED_EXAMPLES): $(BUILD)/include/declared/%: %
-	@mkdir -p $(@D)
-	@cp $< $@
-$(EXAMPLE_SRC:examples/%.c=$(BUILD)/test/%): $(BUILD)/test/%: $(BUILD)/include/declared/examples/%.c $(DECLARED) $(BUILD)/test/libcdp.a
-	gcc $(EXAMPLE_O) $< -o $@ $(BUILD)/test/libcdp.a -pthread -lm
-$(BUILD)/test/03_train_text $(BUILD)/test/11_pipeline $(BUILD)/test/21_elastic: $(BUILD)/include/declared/examples/text_model.h $(BUILD)/include/declared/examples/loss_curve.h
-$(BUILD)/include/declared/examples/%.h: examples/%.h
-	@mkdir -p $(@D)
-	@cp $< $@
-$(BUILD)/test/cdprun: $(BUILD)/include/declared/examples/cdprun_elastic.h
+# The library is compiled once for each folder below (tests/library.c); tests link it and compile only what is theirs
+# (tests/linked.h). Those that tests/linked.sh names compile everything themselves: the linker takes from an archive only
+# what it misses. What includes an example finds the headers as users do, where gcc would warn of every function that it
+# only reads.
+OWN    := $(shell bash tests/linked.sh own)
+LINKED := -isystem src -idirafter . -Itests -include tests/linked.h
+SEES    = $(if $(filter $(OWN) %_no_threads,$(basename $(@F))),-I$(JOINED) -idirafter . -Itests,$(LINKED)$(if $(filter test_train_text,$(basename $(@F))), -w))
 
-# $(1): folder below BUILD, $(2): compiler and flags. Dependencies on headers are tracked by the compiler.
+# Tests run the examples linked with that object; `make examples` compiles them as their first comments say. Of the copies
+# here, "../cdp.h" is src/cdp.h. Only those that compute for longer than gcc needs to optimise them are optimised.
+EXAMPLE_O = $(if $(MORE)$(filter 03_train_text 11_pipeline 21_elastic,$(basename $(@F))),-O1 -fno-inline,-O0)
+EXAMPLE_COPIES := $(patsubst %,$(BUILD)/linked/%,$(EXAMPLE_SRC) $(wildcard examples/*.h))
+$(EXAMPLE_COPIES): $(BUILD)/linked/%: %
+	@mkdir -p $(@D) && cp $< $@
+	@for h in $(HEADERS); do echo "#include <$$h>" > $(BUILD)/linked/$$h; done
+$(EXAMPLE_SRC:examples/%.c=$(BUILD)/test/%.o): $(BUILD)/test/%.o: $(BUILD)/linked/examples/%.c | $(EXAMPLE_COPIES)
+	@mkdir -p $(@D)
+	gcc $(EXAMPLE_O) -Wall -Wextra -isystem src -include tests/linked.h -MD -MP -c $< -o $@ $(KEEP_WARNINGS)
+
+# What the compiler says is shown, and kept for tests/compile/run.sh.
+KEEP_WARNINGS = 2> $(@:.o=.warnings); made=$$?; cat $(@:.o=.warnings) >&2; exit $$made
+
+# $(1): folder below BUILD, $(2): compiler and flags, $(3): level of optimisation. Dependencies on headers are tracked by
+# the compiler. Programs of nccl and mem load other libraries.
 define PROGRAM_RULES
-$(BUILD)/$(1)/libcdp.a: tests/cdp.c $(WHOLE)
+$(BUILD)/$(1)/libcdp.o: tests/library.c $(JOINED)/cdp.h
 	@mkdir -p $$(@D)
-	$(2) -I$(BUILD)/include/whole -c $$< -o $$(@:.a=.o) 2> $$(@:.a=.warnings); made=$$$$?; cat $$(@:.a=.warnings) >&2; exit $$$$made
-	@ar rcs $$@ $$(@:.a=.o)
-$(BUILD)/$(1)/%_no_threads: tests/unit/%.c
+	$(2) $(3) -I$(JOINED) -c $$< -o $$@ $$(KEEP_WARNINGS)
+$(BUILD)/$(1)/libcdp.a: $(BUILD)/$(1)/libcdp.o
+	@rm -f $$@ && ar rcs $$@ $$<
+$(BUILD)/$(1)/%_no_threads.o: tests/unit/%.c | $(JOINED)/cdp.h
 	@mkdir -p $$(@D)
-	$(2) -DCDP_NO_THREADS $(INCLUDE) -MMD -MP -MF $$@.d $$< -o $$@ $(LIBS)
-$(BUILD)/$(1)/%: tests/nccl/%.c $(BUILD)/$(1)/libcdp.a $(DECLARED) $(BUILD)/$(1)/nccl/libnccl.so
+	$(2) $(3) -DCDP_NO_THREADS $$(SEES) -MD -MP -c $$< -o $$@
+$(foreach folder,unit procs dtensor fuzz sim nccl mem,
+$(BUILD)/$(1)/%.o: tests/$(folder)/%.c | $(JOINED)/cdp.h
 	@mkdir -p $$(@D)
-	$(2) $$(call SHORT,$$*) $(INCLUDE) -MMD -MP -MF $$@.d $$< -o $$@ $(BUILD)/$(1)/libcdp.a $(LIBS) -ldl
-$(BUILD)/$(1)/%: tests/mem/%.c $(BUILD)/$(1)/libcdp.a $(DECLARED) $(BUILD)/$(1)/nccl/libnccl.so
-	@mkdir -p $$(@D)
-	$(2) -fno-omit-frame-pointer $$(call SHORT,$$*) $(INCLUDE) -MMD -MP -MF $$@.d $$< -o $$@ $(BUILD)/$(1)/libcdp.a $(LIBS) -ldl
+	$(2) $(3) $(if $(filter mem,$(folder)),-fno-omit-frame-pointer) $$(SEES) -MD -MP -c $$< -o $$@
+)
+$(BUILD)/$(1)/sim.o: $(BUILD)/$(1)/sim_main.o
+	@cp $$< $$@
+$(NCCL:%=$(BUILD)/$(1)/%) $(MEM:%=$(BUILD)/$(1)/%): $(BUILD)/$(1)/nccl/libnccl.so
 $(BUILD)/$(1)/nccl/libnccl.so: $(wildcard tests/nccl/standin* tests/nccl/build.sh)
 	CC='$(CC)' bash tests/nccl/build.sh $(BUILD)/$(1)/nccl $(filter -fsanitize%,$(2))
-$(BUILD)/$(1)/sim: tests/sim/sim_main.c
-	@mkdir -p $$(@D)
-	$(2) $(INCLUDE) -MMD -MP -MF $$@.d $$< -o $$@ $(LIBS)
-$(foreach folder,unit procs dtensor fuzz sim,
-$(BUILD)/$(1)/%: tests/$(folder)/%.c $(BUILD)/$(1)/libcdp.a $(DECLARED)
-	@mkdir -p $$(@D)
-	$(2) $$(call SHORT,$$*) $(INCLUDE) -MMD -MP -MF $$@.d $$< -o $$@ $(BUILD)/$(1)/libcdp.a $(LIBS)
-)
+$(BUILD)/$(1)/%: $(BUILD)/$(1)/%.o $(BUILD)/$(1)/libcdp.a
+	$(2) $$< -o $$@ $(BUILD)/$(1)/libcdp.a $(LIBS) -ldl
 endef
-# The library is tested at -O2. What only calls it takes gcc longer to optimise than to run.
-BUSY    := libcdp.a rounds failure
-QUICK   := $(PROCS) $(filter-out fuzz_memory,$(FUZZ)) rpc_waves \
-           $(filter-out test_mem_random test_dtensor_plans,$(MEM) $(DTENSOR)) \
-           $(filter-out test_ddp_model test_memory test_lend test_group test_rpc,$(UNIT))
-TEST_O  = $(if $(filter $(BUSY),$(notdir $@)),,$(if $(filter $(QUICK),$(notdir $@)),-O0,-O1))
-$(eval $(call PROGRAM_RULES,test,$(CC) $(CFLAGS) $$(TEST_O)))
+# The library is tested at -O2. What only calls it takes gcc longer to optimise than to run, and at more than -O1 it would
+# look into functions that are not compiled here.
+BUSY    := libcdp rounds failure
+SLOW    := test_train_text fuzz_memory test_mem_random test_dtensor_plans test_ddp_model test_memory test_lend test_group test_rpc \
+           $(filter-out $(BUSY) rpc_waves,$(SIM) $(SCRIPTS) $(ROUNDS) $(LINEAR))
+level    = $(if $(filter $(1),$(basename $(@F))),$(2),$(3))
+$(eval $(call PROGRAM_RULES,test,$(CC) $(CFLAGS),$$(call level,$(BUSY),-O2,$$(call level,$(SLOW),-O1 -fno-inline,-O0))))
 # gcc needs longer to optimise a program with AddressSanitizer and UBSan in it than most of them run: only these are worth it.
-ASAN_O = $(if $(filter sim scripts linear test_table test_ddp_model test_ddp_hooks test_train_text test_dtensor_plans libcdp.a,$(notdir $@)),-O1,-O0)
-$(eval $(call PROGRAM_RULES,asan,$(CC) $(CFLAGS) $$(ASAN_O) -fno-omit-frame-pointer -fsanitize=address$(comma)undefined -fno-sanitize-recover=all))
-$(eval $(call PROGRAM_RULES,strict,$(CC) $(CFLAGS) -DTEST_STRICT))
-TSAN_O = $(if $(filter test_tcp test_small_build,$(notdir $@)),-O0,-O1)
-$(eval $(call PROGRAM_RULES,tsan,$(CC) $(CFLAGS) $$(TSAN_O) -fsanitize=thread))
+ASAN_SLOW := libcdp sim_main scripts linear test_table test_ddp_model test_ddp_hooks test_train_text test_dtensor_plans
+$(eval $(call PROGRAM_RULES,asan,$(CC) $(CFLAGS) -fno-omit-frame-pointer -fsanitize=address$(comma)undefined -fno-sanitize-recover=all,$$(call level,$(ASAN_SLOW),-O1 -fno-inline,-O0)))
+$(eval $(call PROGRAM_RULES,strict,$(CC) $(CFLAGS) -DTEST_STRICT,$$(call level,libcdp,-O2,-O0)))
+$(eval $(call PROGRAM_RULES,tsan,$(CC) $(CFLAGS) -fsanitize=thread,$$(call level,test_tcp test_small_build,-O0,-O1 -fno-inline)))
+.SECONDARY:
 
 $(BUILD)/bench/%: tests/bench/%.c $(HEADERS)
 	@mkdir -p $(@D)
@@ -262,7 +253,7 @@ sanitize-asan: $(ASANED:%=$(BUILD)/asan/%)
 sanitize-tsan: $(THREADED:%=$(BUILD)/tsan/%)
 	@LANES='$(LANES)' $(RUN) $(BUILD)/logs/sanitize $(call SAN_SUITES,tsan,$(THREADED),$(STILL))
 # The one compiles while the other's tests run.
-sanitize: $(BUILD)/tsan/libcdp.a $(DECLARED)
+sanitize: $(BUILD)/tsan/libcdp.a
 	@mkdir -p $(BUILD)/logs/sanitize
 	@$(MAKE) --no-print-directory sanitize-tsan > $(BUILD)/logs/tsan.txt 2>&1 & tsan=$$!; \
 	$(MAKE) --no-print-directory sanitize-asan > $(BUILD)/logs/asan.txt 2>&1; bad=$$?; \

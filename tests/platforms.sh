@@ -38,18 +38,16 @@ compile() { # TARGET COMMAND...: prints nothing, says in $compiled how it went
 }
 declare -A failures=()
 units() { # TARGET RUNNER COMMAND...: runs the unit tests, says in $ran how that went
-    local target=$1 runner=$2 t include object result p f sum=0 bad=0 count=0
+    local target=$1 runner=$2 t result p f sum=0 bad=0 count=0
     shift 2
-    if ! "$@" -std=gnu11 -O1 -w -I"$build/include/whole" -c tests/cdp.c -o "$work/cdp.o" > "$work/said" 2>&1; then
+    if ! "$@" -std=gnu11 -O1 -w -I. -c tests/library.c -o "$work/cdp.o" > "$work/said" 2>&1; then
         failed=$((failed + 1))
         ran='the library for the tests does not compile'
         return
     fi
     for t in $UNITS; do
-        include=-I$build/include/declared object=$work/cdp.o
-        if grep -qE '^#define (CDP__|__atomic)' tests/unit/$t.c; then include= object=; fi
         # shellcheck disable=SC2086
-        if ! "$@" -std=gnu11 -O0 -w $include -I. -Itests tests/unit/$t.c $object ${runner:+tests/lo_alone.c} -o "$work/test" -pthread -lm > "$work/said" 2>&1; then
+        if ! "$@" -std=gnu11 -w $(bash tests/linked.sh words "$work/cdp.o" tests/unit/$t.c) ${runner:+tests/lo_alone.c} -o "$work/test" -pthread -lm > "$work/said" 2>&1; then
             failed=$((failed + 1)) bad=$((bad + 1))
             failures[$target]+="$t does not compile: $(grep -m 1 error "$work/said"); "
             continue
@@ -67,7 +65,6 @@ units() { # TARGET RUNNER COMMAND...: runs the unit tests, says in $ran how that
     [ -z "$runner" ] || ran="$ran, under $runner"
 }
 
-make -s BUILD="$build" "$build"/include/{whole,declared}/{cdp,cdp_store,cdp_tcp}.h || exit 1
 line system 'all headers' run
 for cc in gcc clang; do
     if ! command -v $cc > /dev/null; then line "Linux $(uname -m), $cc" "SKIP: no $cc" ''; continue; fi

@@ -49,14 +49,11 @@ fi
 
 # ---- unit tests ----
 # shellcheck disable=SC2086
-make -s BUILD="$build" $build/include/{whole,declared}/{cdp,cdp_store,cdp_tcp}.h > "$work/said" 2>&1 || bad 'headers for tests'
-"$CC" -std=gnu11 -O1 -I"$build/include/whole" -c tests/cdp.c -o "$work/cdp.o" || bad 'the library for tests'
+"$CC" -std=gnu11 -O1 -I. -c tests/library.c -o "$work/cdp.o" || bad 'the library for tests'
 # Those that make ranks in threads of a hub, and no sockets of their own.
 for t in ${WINDOWS_UNITS-test_backend test_ddp test_ddp_mistakes test_ddp_buckets test_ddp_hook_values test_ddp_optimizers test_ddp_trace test_sampler test_ddp_steps test_exec test_hostile test_in_place test_mistakes}; do
-    include="-I$build/include/declared" object=$work/cdp.o
-    if grep -qE '^#define (CDP__|__atomic)' tests/unit/$t.c; then include='' object=''; fi
     # shellcheck disable=SC2086
-    if ! "$CC" -std=gnu11 -O1 -w -D__USE_MINGW_ANSI_STDIO=1 $include -I. -Itests tests/unit/$t.c $object -o "$work/$t.exe" $LIBS 2> "$work/said"; then
+    if ! "$CC" -std=gnu11 -O1 -w -D__USE_MINGW_ANSI_STDIO=1 $(bash tests/linked.sh words "$work/cdp.o" tests/unit/$t.c) -o "$work/$t.exe" $LIBS 2> "$work/said"; then
         bad "$t does not compile"
         grep -m 5 'error\|undefined' "$work/said"
         continue

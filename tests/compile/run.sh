@@ -434,9 +434,9 @@ t_mixed_versions() { # a header of another version is refused
     if $1 -Imixed -c mixed/m.c -o mixed/m.o > mixed.txt 2>&1; then die 'it compiled'; fi
     grep -q 'error:.*version' mixed.txt || { head -n 5 mixed.txt; die 'another error'; }
 }
-t_example() { # $4 in the folder $5: examples are free of warnings; `make examples` compiles them as their first comment says
-    (cd "$5" && gcc -$3 "$4" -Wall -Wextra -Werror) || exit 1
-    grep -q 'int main' "$5/$4" || die 'no program'
+t_example() { # examples are free of warnings; `make examples` compiles them as their first comment says
+    (cd "$root" && gcc -$3 "$4" -Wall -Wextra -Werror) || exit 1
+    grep -q 'int main' "$root/$4" || die 'no program'
 }
 # Loops over values of a bucket, one or more in each function: gcc reports the lines of loops that it vectorises.
 VECTORS='cdp__cast_in cdp__cast_out cdp__widen_block cdp__narrow_block cdp__quantize_range_block cdp__quantize_block
@@ -451,7 +451,7 @@ t_vectors() {
         awk -v span="$span" 'BEGIN {split(span, s, " ")} /cdp\.h:[0-9]+:.*loop vectorized/ {match($0, /cdp\.h:[0-9]+/); n = substr($0, RSTART + 6, RLENGTH - 6) + 0; if (n >= s[1] && n <= s[2]) ok = 1} END {exit !ok}' vectors.txt || die "no loop of $f is vectorised"
     done
 }
-t_library_warnings() { # what the compiler said of the library that other tests link
+t_warnings() { # what the compiler said when make compiled it for other tests
     [ -s "$4.o" ] || die 'it is not there'
     [ ! -s "$4.warnings" ] || { cat "$4.warnings"; exit 1; }
 }
@@ -515,23 +515,20 @@ done
 MOST=$HEADERS SINGLE=$PARTS
 OPTIONS='CDP_NO_STDIO CDP_NO_THREADS CDP_NO_LOG_STRINGS CDP_NO_FILE_STORE CDP_NO_FILES CDP_NO_OS CDP_ONLY_F32'
 if [ -n "${EVERYTHING-}" ]; then
-    CHECK=O0 EXAMPLES=$root
+    CHECK=O0
 else
     CHECK=$PARSE MOST=$TOP SINGLE='CDP_NO_DDP CDP_NO_MESSAGES CDP_NO_RECORDER'
-    # copies of the examples and of the headers, in which the bodies of most functions are missing: these are checked above
-    EXAMPLES=$(cd "${BUILD:-build}/include/declared" 2> /dev/null && [ -f examples/01_hello.c ] && pwd) || EXAMPLES=$root
-    [ -z "$(find examples cdp*.h -newer "$EXAMPLES/examples/01_hello.c" 2> /dev/null)" ] || EXAMPLES=$root
     echo 'SKIP some defines and headers: with EVERYTHING=1, as .ci/run has it for gcc'
 fi
-[ -z "${OBJECTS-}" ] || CHECK=O0 EXAMPLES=$root
+[ -z "${OBJECTS-}" ] || CHECK=O0
 c_matrix() { # COMPILER
     local c=$1 std h option part
     for std in c11 gnu11 c17; do
         for h in $HEADERS; do add t_declarations $c $std O0 "$h"; done
         add t_implementation $c $std $CHECK $TOP
     done
-    if [ $CHECK = O0 ] || [ $c != gcc ] || [ ! -f "$LIBRARY.warnings" ] || [ -n "$(find cdp*.h -newer "$LIBRARY.warnings")" ]; then add t_implementation $c c11 O2 $TOP
-    else add t_library_warnings gcc gnu11 O2 "$LIBRARY"; fi
+    if [ $CHECK = O0 ] || [ $c != gcc ] || ! compiled libcdp cdp*.h; then add t_implementation $c c11 O2 $TOP
+    else add t_warnings gcc gnu11 O2 "$MADE/libcdp"; fi
     for h in $HEADERS; do
         add t_two_files $c c11 O0 "$h" $c c11
         if [ "$h" = $TOP ]; then continue; fi
@@ -582,8 +579,13 @@ cxx_matrix() { # COMPILER
         add t_two_files $c c++17 O0 $TOP "$partner" c11
     done
 }
-LIBRARY=${BUILD:-build}/test/libcdp
-case $LIBRARY in /*) ;; *) LIBRARY=$root/$LIBRARY ;; esac
+MADE=${BUILD:-build}/test
+case $MADE in /*) ;; *) MADE=$root/$MADE ;; esac
+compiled() { # NAME FILE...: has make compiled it since these files changed?
+    local name=$1
+    shift
+    [ -f "$MADE/$name.warnings" ] && [ -z "$(find "$@" -newer "$MADE/$name.warnings")" ]
+}
 for c in $c_compilers; do c_matrix $c; done
 for c in $cxx_compilers; do cxx_matrix $c; done
 # Public names do not collide, and no header needs another one before it.
@@ -623,7 +625,10 @@ if [ -f cdp_nccl.h ]; then
     fi
 fi
 gcc_alone() {
-    for e in examples/*.c; do add t_example gcc gnu17 $PARSE "$e" "$EXAMPLES"; done
+    for e in examples/*.c; do
+        if [ $CHECK != O0 ] && compiled "$(basename "$e" .c)" examples/*.[ch]; then add t_warnings gcc gnu17 O0 "$MADE/$(basename "$e" .c)"
+        else add t_example gcc gnu17 $PARSE "$e"; fi
+    done
     [ -n "${EVERYTHING-}" ] || return
     add t_implementation gcc c11 Os $TOP
     if [ "$(uname -m)" = x86_64 ] && [ "$(gcc -dumpversion | cut -d. -f1)" -ge 12 ]; then

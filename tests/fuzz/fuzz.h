@@ -20,8 +20,11 @@
 #ifndef FUZZ_INCLUDED
 #define FUZZ_INCLUDED
 #define CDP_IMPLEMENTATION
-#define CDP_ASSERT(x) ((x) ? (void)0 : fuzz_broken(#x, __LINE__))
-#define T(x) CDP_ASSERT(x)
+#define T(x) ((x) ? (void)0 : fuzz_broken(#x, __LINE__))
+#ifndef TESTS_LINKED_H /* otherwise those of the library are assert()s */
+#define CDP_ASSERT(x) T(x)
+#endif
+#define FUZZ_API __attribute__((unused)) static
 #include <stdio.h>
 #include <stdlib.h>
 static unsigned long long fuzz_seed;
@@ -37,7 +40,7 @@ typedef struct fuzz_input {
     uint64_t n;
 } fuzz_input;
 
-CDP__PRIVATE uint8_t next_byte(fuzz_input *in) {
+FUZZ_API uint8_t next_byte(fuzz_input *in) {
     if (!in->n) return 0;
     --in->n;
     return *in->p++;
@@ -76,7 +79,7 @@ static const uint8_t fuzz_fence[16] = {
     0xf3, 0x9c, 0x17, 0xe5, 0x6a, 0x81, 0xd4, 0x3b, 0xc2, 0x58, 0xaf, 0x06, 0x7d, 0xe9, 0x24, 0xb0};
 
 /* As malloc(). What a block holds at first is not defined. */
-CDP__PRIVATE void *fenced_alloc(uint64_t bytes) {
+FUZZ_API void *fenced_alloc(uint64_t bytes) {
     uint8_t *at = (uint8_t *)malloc((size_t)bytes + 2 * FUZZ_FENCE);
     if (!at || !FUZZ_FENCE) return at;
     memcpy(at, &bytes, 8);
@@ -85,7 +88,7 @@ CDP__PRIVATE void *fenced_alloc(uint64_t bytes) {
     return at + FUZZ_FENCE;
 }
 
-CDP__PRIVATE void fenced_look(const void *p) {
+FUZZ_API void fenced_look(const void *p) {
     const uint8_t *at = (const uint8_t *)p;
     uint64_t bytes;
     if (!p || !FUZZ_FENCE) return;
@@ -94,7 +97,7 @@ CDP__PRIVATE void fenced_look(const void *p) {
     T(memcmp(at + bytes, fuzz_fence, 16) == 0);
 }
 
-CDP__PRIVATE void fenced_free(void *p) {
+FUZZ_API void fenced_free(void *p) {
     fenced_look(p);
     free(p ? (uint8_t *)p - FUZZ_FENCE : NULL);
 }
@@ -114,7 +117,7 @@ typedef struct fuzz_block {
 static fuzz_block fuzz_blocks[FUZZ_KEPT];
 
 /* As fenced_alloc() and fenced_free(). */
-CDP__PRIVATE void *fuzz_alloc(uint64_t bytes) {
+FUZZ_API void *fuzz_alloc(uint64_t bytes) {
     uint32_t i, spare = FUZZ_KEPT;
     fuzz_block *b;
     if (bytes < FUZZ_KEPT_FROM) return fenced_alloc(bytes);
@@ -136,7 +139,7 @@ CDP__PRIVATE void *fuzz_alloc(uint64_t bytes) {
     return b->at;
 }
 
-CDP__PRIVATE void fuzz_free(void *p) {
+FUZZ_API void fuzz_free(void *p) {
     uint32_t i;
     for (i = 0; p && i < FUZZ_KEPT; ++i) {
         fuzz_block *b = &fuzz_blocks[i];

@@ -32,8 +32,9 @@ hello=$(cd "$build/netns" && pwd)/hello
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
 unset TORCHELASTIC_USE_AGENT_STORE TORCHELASTIC_RESTART_COUNT
 # A program of C that is linked with the library
-compiled() { # OPTIMISATION SOURCE NAME
-    ${CC:-gcc} "$1" -I"$build/include/declared" -I. -Itests "$2" -o "$build/netns/$3" "$build/test/libcdp.a" -pthread -lm
+compiled() { # SOURCE NAME
+    # shellcheck disable=SC2046
+    ${CC:-gcc} $(bash tests/linked.sh words "$build/test/libcdp.a" "$1") -o "$build/netns/$2" -pthread -lm -ldl
 }
 export CDP_JOB_KEY=0123456789abcdef0123456789abcdef
 passed=0 failed=0
@@ -215,7 +216,7 @@ on_hosts() { # PLACES ARGUMENTS...
     return $rc
 }
 machines no; cable eth0; v4
-compiled -O1 tests/procs/hosts.c hosts
+compiled tests/procs/hosts.c hosts
 for places in abab aaab; do
     if on_hosts $places check; then
         passed=$((passed + 1))
@@ -291,7 +292,7 @@ for n in $A $B; do
             limited=no
     done
 done
-if ! compiled -O2 "$build/netns/pour.c" pour; then
+if ! compiled "$build/netns/pour.c" pour; then
     failed=$((failed + 1))
 elif [ "${limited:-}" = no ]; then
     echo "SKIP two cables: tc cannot limit them here: $(cat "$tmp/why")"
