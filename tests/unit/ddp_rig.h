@@ -18,7 +18,7 @@ typedef struct rig {
     cdp_ddp_desc desc;
 } rig;
 
-static inline void rig_desc(rig *r, cdp_group *g) {
+TEST_API void rig_desc(rig *r, cdp_group *g) {
     static const char *const names[N] = {"embed", "attention", "norm", "head"};
     memset(r, 0, sizeof *r);
     r->g = r->desc.group = g;
@@ -33,17 +33,17 @@ static inline void rig_desc(rig *r, cdp_group *g) {
     r->desc.first_bucket_bytes = r->desc.bucket_bytes = 4;
 }
 
-static inline void rig_open(rig *r) {
+TEST_API void rig_open(rig *r) {
     test_check(cdp_ddp_create(&r->desc, &r->ddp) == CDP_OK, __FILE__, __LINE__, "%s",
         cdp_last_error()->text);
 }
 
-static inline float *grad(rig *r, uint32_t i) {
+TEST_API float *grad(rig *r, uint32_t i) {
     return (float *)cdp_ddp_grad(r->ddp, i);
 }
 
 /* One pass in which parameter i gets gradient value(i, k) on this rank. */
-static inline cdp_status rig_pass(rig *r, float (*value)(uint32_t rank, uint32_t i, uint32_t k)) {
+TEST_API cdp_status rig_pass(rig *r, float (*value)(uint32_t rank, uint32_t i, uint32_t k)) {
     cdp_status st = cdp_ddp_backward_begin(r->ddp);
     for (uint32_t i = N; i-- > 0 && st == CDP_OK;) {
         for (uint32_t k = 0; k < COUNT; ++k)
@@ -54,11 +54,11 @@ static inline cdp_status rig_pass(rig *r, float (*value)(uint32_t rank, uint32_t
     return r->ddp->in_backward ? cdp_ddp_backward_end(r->ddp) : st;
 }
 
-static inline float whole(uint32_t rank, uint32_t i, uint32_t k) {
+TEST_API float whole(uint32_t rank, uint32_t i, uint32_t k) {
     return (float)((rank * 7 + i * 3 + k) % 11) - 5;
 }
 
-static inline double mean_of(
+TEST_API double mean_of(
     float (*value)(uint32_t, uint32_t, uint32_t), uint32_t n, uint32_t i, uint32_t k) {
     double sum = 0;
     for (uint32_t r = 0; r < n; ++r)
@@ -66,7 +66,7 @@ static inline double mean_of(
     return sum / n;
 }
 
-static inline cdp_hook made(cdp_hook_desc d) {
+TEST_API cdp_hook made(cdp_hook_desc d) {
     cdp_hook h;
     test_check(cdp_hook_create(&d, &h) == CDP_OK, __FILE__, __LINE__, "%s", cdp_last_error()->text);
     return h;

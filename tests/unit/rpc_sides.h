@@ -646,6 +646,39 @@ TEST_API void run(uint32_t n, void (*func)(side *s)) {
     shut_by_body = false;
 }
 
+/* run(), with these functions in place of those that all tests have. */
+TEST_API void run_with(
+    const cdp_rpc_function *own, uint32_t count, uint32_t n, void (*func)(side *s)) {
+    like.functions = own;
+    like.function_count = count;
+    run(n, func);
+}
+
+/* Rank 1 stands still when it has said so: it polls nothing until the other one is through. */
+static uint32_t still, through;
+
+TEST_API void stand_still(void) {
+    const uint64_t until = test_until_ns(20000);
+    __atomic_store_n(&still, 1, __ATOMIC_SEQ_CST);
+    while (!counted_of(&through) && test_now_ns() < until)
+        test_sleep_ms(1);
+}
+
+TEST_API void polled(void (*func)(side *s)) {
+    still = through = 0;
+    how = HUB_POLLED;
+    run_one(2, func);
+    memset(&like, 0, sizeof like);
+}
+
+/* Serves until *n is at least `want`. */
+TEST_API void serve_until(side *s, const uint32_t *n, uint32_t want) {
+    const uint64_t until = test_now_ns() + 20000000000ull;
+    while (counted_of(n) < want && test_now_ns() < until)
+        (void)!cdp_rpc_serve(s->rpc, 1);
+    T(counted_of(n) >= want);
+}
+
 static void meet_once(side *s, uint32_t *place) {
     const uint64_t until = test_until_ns(10000);
     const uint32_t came = __atomic_fetch_add(place, 1, __ATOMIC_SEQ_CST);

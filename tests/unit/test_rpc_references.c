@@ -1,0 +1,369 @@
+/* test_rpc_references.c - references that are passed on, confirmed, refused, held in a circle, and calls
+   on the values that they refer to. rpc_scenarios.txt says which test has which scenario of
+   torch.distributed.rpc. */
+#define CDP_IMPLEMENTATION
+#include "cdp_tcp.h"
+
+#include "cdp_rpc.h"
+
+#include "rpc_sides.h"
+
+static void f_is_confirmed(void *user, cdp_rpc_request *q);
+/* on a counter: keeps the request; the next call on it answers both */
+static void f_pairs(void *user, cdp_rpc_request *q) {
+    static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    side *s = side_of(q);
+    cdp_rpc_request *pair[2] = {NULL, q};
+    int64_t n = 0;
+    (void)user;
+    pthread_mutex_lock(&mutex);
+    if (s->kept_count) {
+        pair[0] = s->kept[--s->kept_count];
+        n = ++((counter *)q->on->data)->n;
+    } else {
+        s->kept[s->kept_count++] = q;
+    }
+    pthread_mutex_unlock(&mutex);
+    for (uint32_t i = 0; i < 2 && pair[0]; ++i)
+        reply_i64(pair[i], n);
+}
+
+/* on a counter: waits until it is cancelled */
+static void f_stays(void *user, cdp_rpc_request *q) {
+    const uint64_t until = test_until_ns(10000);
+    (void)user;
+    while (!cdp_rpc_cancelled(q) && test_now_ns() < until) {
+        if (how == HUB_POLLED) (void)!cdp_poll(side_of(q)->g, 0);
+        test_sleep_ms(1);
+    }
+}
+
+/* a value that is a tensor of 2 x 2 */
+typedef struct square {
+    float x[4];
+    cdp_tensor t;
+} square;
+
+static square squares[RANKS_MAX];
+
+static void f_square(void *user, cdp_rpc_request *q) {
+    square *v = &squares[side_of(q)->rank];
+    (void)user;
+    for (uint32_t i = 0; i < 4; ++i)
+        v->x[i] = (float)i;
+    v->t = (cdp_tensor){.data = v->x, .dtype = CDP_DTYPE_F32, .dims = 2, .shape = {2, 2}};
+    OK(cdp_rpc_reply_value(
+        q, &(cdp_value){.data = v, .plain = {.tensors = &v->t, .tensor_count = 1}}));
+}
+
+/* on it: adds 1 to each element, returns the first row */
+static void f_first_row(void *user, cdp_rpc_request *q) {
+    square *v = (square *)q->on->data;
+    cdp_tensor row = v->t;
+    (void)user;
+    for (uint32_t i = 0; i < 4; ++i)
+        v->x[i] += 1;
+    row.shape[0] = 1;
+    OK(cdp_rpc_reply(q, &(cdp_args){.tensors = &row, .tensor_count = 1}));
+}
+
+/* the value that its reference refers to, as a value of this rank */
+static void f_same(void *user, cdp_rpc_request *q) {
+    cdp_call c = {0};
+    (void)user;
+    if (OK(cdp_rref_to_here(q->rrefs[0], 0, &c))) reply_i64(q, i64_at(c.data, 0));
+    cdp_call_free(&c);
+}
+
+/* keeps its reference in a value of this rank, for as long as that lives */
+static void holder_end(void *user, void *data) {
+    cdp_rref *r = (cdp_rref *)data;
+    cdp_rref_drop(*r);
+    free(r);
+    __atomic_add_fetch(&((side *)user)->values.destroyed, 1, __ATOMIC_SEQ_CST);
+}
+
+static void f_holds(void *user, cdp_rpc_request *q) {
+    side *s = side_of(q);
+    cdp_rref *r = (cdp_rref *)malloc(sizeof *r);
+    cdp_rref mine;
+    (void)user;
+    *r = q->rrefs[0];
+    cdp_rref_keep(*r);
+    __atomic_add_fetch(&s->values.made, 1, __ATOMIC_SEQ_CST);
+    const cdp_value v = {.data = r, .destroy = holder_end, .user = s};
+    if (!OK(cdp_rref_create(q->rpc, &v, "a circle", &mine))) return;
+    OK(cdp_rpc_reply(q, &(cdp_args){.rrefs = &mine, .rref_count = 1}));
+    cdp_rref_drop(mine);
+}
+
+static const cdp_rpc_function own_functions[] = {
+    {.name = "nothing", .func = f_nothing},
+    {.name = "keep", .func = f_keep, .flags = CDP_RPC_LATER | CDP_RPC_INLINE},
+    {.name = "counter", .func = f_counter},
+    {.name = "count", .func = f_count},
+    {.name = "echo", .func = f_echo, .flags = CDP_RPC_INLINE},
+    {.name = "lend", .func = f_lend},
+    {.name = "fail", .func = f_fail},
+    {.name = "is_confirmed", .func = f_is_confirmed},
+    {.name = "mul", .func = f_mul, .backward = b_mul},
+    {.name = "weight_rref", .func = f_weight_rref},
+    {.name = "pairs", .func = f_pairs, .flags = CDP_RPC_LATER},
+    {.name = "stays", .func = f_stays},
+    {.name = "square", .func = f_square},
+    {.name = "first_row", .func = f_first_row},
+    {.name = "same", .func = f_same},
+    {.name = "holds", .func = f_holds},
+    {.name = "weight_grad", .func = f_weight_grad},
+};
+static void run_own(uint32_t n, void (*func)(side *s)) {
+    run_with(own_functions, sizeof own_functions / sizeof *own_functions, n, func);
+}
+
+/* A request that is kept longer than its rpc: the value that it runs on is gone. */
+static void outlives(side *s) {
+    static uint32_t place;
+    cdp_value v = counter_value(s, 1, iov_next());
+    cdp_call c = {0};
+    cdp_rref r;
+    OK(cdp_rref_create(s->rpc, &v, NULL, &r));
+    OK(cdp_rpc_start(s->rpc, CALL(.on = r, F("keep")), &c));
+    serve_until(s, &s->kept_count, 1);
+    T(s->kept[0]->on != NULL);
+    gather(&place);
+    cdp_rpc_destroy(s->rpc);
+    T_EQ(1, s->values.destroyed);
+    T(s->kept[0]->on == NULL);
+    T(cdp_rpc_cancelled(s->kept[0]));
+    T_EQ(CDP_ERR_STATE, c.status);
+    OK(cdp_rpc_reply(s->kept[0], NULL));
+}
+
+static void outlives_body(side *s) {
+    open_then(s, outlives);
+}
+
+TEST(a_kept_request_outlives_its_value) {
+    shut_by_body = true;
+    run(2, outlives_body);
+}
+
+/* user_rrefs_confirmed: soon true where the reference was made; user_rrefs_confirmed_remote: true
+   inside the function that gets it. */
+static void f_is_confirmed(void *user, cdp_rpc_request *q) {
+    (void)user;
+    reply_i64(q, cdp_rref_confirmed(q->rrefs[0], 0));
+}
+
+static void confirmed(side *s) {
+    const uint32_t owner = next_of(s), third = (s->rank + 2) % ranks;
+    int64_t x[2] = {4, 0};
+    cdp_call c = {0};
+    cdp_rref r;
+    OK(cdp_rpc_remote(s->rpc, CALL(.to = owner, F("counter"), BYTES(x, 16)), &r));
+    for (uint32_t i = 0; i < 2; ++i) { /* its owner, and a rank that gets it from this one */
+        OK(cdp_rpc_call(s->rpc, CALL(.to = i ? owner : third, F("is_confirmed"), RREF(r)), &c));
+        T_EQ(CDP_OK, i64_at(c.data, 0));
+        cdp_call_free(&c);
+    }
+    OK(cdp_rref_confirmed(r, 20000));
+    OK(cdp_rref_confirmed(r, 0));
+    cdp_rref_drop(r);
+}
+
+TEST(user_rrefs_confirmed) {
+    run_own(3, confirmed);
+}
+
+/* A result that nobody waits for brings a reference: the link to its sender ends, and what the
+   reference kept alive goes. */
+static void lies_with_a_reference(side *s) {
+    static uint32_t place;
+    static uint64_t rid;
+    cdp_value v;
+    cdp_rref r = {0};
+    if (s->rank == 0) {
+        cdp_rref_info info = {0};
+        v = counter_value(s, 1, iov_next());
+        OK(cdp_rref_create(s->rpc, &v, NULL, &r));
+        OK(cdp_rref_info_of(r, &info));
+        rid = info.rid;
+    }
+    meet(s, &place);
+    if (s->rank == 1) {
+        uint8_t record[24];
+        const cdp_channel_message m = {
+            0, CDP__RPC_REPLY | 1u << 16, 0, 77, 0, record, sizeof record, 0};
+        cdp__rpc_put_record(record, rid, (uint64_t)1 << 48 | 999999, 0);
+        OK(cdp_channel_send(s->rpc->channel, &m));
+    } else {
+        serve_until(s, &s->lost, 1);
+        T_EQ(0, s->values.destroyed);
+        cdp_rref_drop(r);
+        const uint64_t until = test_now_ns() + 10000000000ull;
+        while (!__atomic_load_n(&s->values.destroyed, __ATOMIC_SEQ_CST) && test_now_ns() < until)
+            (void)!cdp_rpc_serve(s->rpc, 1);
+        T_EQ(1, s->values.destroyed);
+        T_EQ(0, cdp_rpc_stats_of(s->rpc).owners);
+    }
+    gather(&place);
+    cdp_rpc_destroy(s->rpc);
+}
+
+static void lies_body(side *s) {
+    open_then(s, lies_with_a_reference);
+}
+
+TEST(references_of_a_liar_are_let_go) {
+    shut_by_body = true;
+    run(2, lies_body);
+}
+
+static void later_on_a_value(side *s) {
+    int64_t x[2] = {5, 0};
+    cdp_call c[6] = {{0}};
+    cdp_rref r;
+    if (s->rank) return;
+    OK(cdp_rpc_remote(s->rpc, CALL(.to = 1, F("counter"), BYTES(x, 16)), &r));
+    for (uint32_t i = 0; i < 6; i += 2) { /* the second one answers the first */
+        for (uint32_t k = 0; k < 2; ++k)
+            OK(cdp_rpc_start(s->rpc, CALL(.on = r, F("pairs")), &c[i + k]));
+        for (uint32_t k = 0; k < 2; ++k) {
+            OK(cdp_call_wait(&c[i + k]));
+            T_EQ(6 + i / 2, i64_at(c[i + k].data, 0));
+            cdp_call_free(&c[i + k]);
+        }
+    }
+    cdp_rref_drop(r);
+}
+
+TEST(async_class_rref_proxy) {
+    run_own(2, later_on_a_value);
+}
+
+static void late_on_a_value(side *s) {
+    int64_t x[2] = {5, 0};
+    cdp_call c = {0};
+    cdp_rref r;
+    OK(cdp_rpc_remote(s->rpc, CALL(.to = next_of(s), F("counter"), BYTES(x, 16)), &r));
+    T_EQ(CDP_ERR_TIMEOUT,
+        cdp_rpc_call(s->rpc, CALL(.on = r, F("stays"), .timeout_ms = 20), &c)); /* sync */
+    /* not in which words: the owner may refuse it, because it came late itself */
+    cdp_call_free(&c);
+    OK(cdp_rpc_start(s->rpc, CALL(.on = r, F("stays"), .timeout_ms = 20), &c)); /* async */
+    T_EQ(CDP_ERR_TIMEOUT, cdp_call_wait(&c));
+    cdp_call_free(&c);
+    OK(cdp_rpc_call(s->rpc, CALL(.on = r, F("count"), BYTES(x, 8)), &c));
+    T_EQ(10, i64_at(c.data, 0));
+    cdp_call_free(&c);
+    cdp_rref_drop(r);
+}
+
+TEST(rref_proxy_timeout) {
+    run_own(2, late_on_a_value);
+}
+
+static void tensor_on_owner(side *s) {
+    cdp_call c = {0};
+    cdp_rref r;
+    OK(cdp_rpc_remote(s->rpc, CALL(.to = next_of(s), F("square")), &r));
+    for (uint32_t i = 1; i < 4; ++i) {
+        OK(cdp_rpc_call(s->rpc, CALL(.on = r, F("first_row")), &c));
+        if (T_EQ(1, c.tensor_count) && T_EQ(1, c.tensors[0].shape[0]))
+            T_EQ(1 + i, ((const float *)c.tensors[0].data)[1]);
+        cdp_call_free(&c);
+        OK(cdp_rref_to_here(r, 0, &c));
+        if (T_EQ(1, c.tensor_count)) T_EQ(3 + i, ((const float *)c.tensors[0].data)[3]);
+        cdp_call_free(&c);
+    }
+    cdp_rref_drop(r);
+}
+
+TEST(rref_proxy_tensor) {
+    run_own(2, tensor_on_owner);
+}
+
+static void passed(side *s) {
+    int64_t got = 0;
+    cdp_call c = {0};
+    cdp_rref r[2], made;
+    for (uint32_t i = 0; i < 2; ++i) {
+        const cdp_value v = counter_value(s, 40 + 10 * i, iov_next());
+        OK(cdp_rref_create(s->rpc, &v, NULL, &r[i]));
+    }
+    OK(cdp_rpc_call(s->rpc, CALL(.to = next_of(s), F("same"), RREF(r[0])), &c));
+    got += i64_at(c.data, 0);
+    cdp_call_free(&c);
+    OK(cdp_rpc_start(s->rpc, CALL(.to = next_of(s), F("same"), RREF(r[1])), &c));
+    OK(cdp_call_wait(&c));
+    got += i64_at(c.data, 0);
+    cdp_call_free(&c);
+    T_EQ(90, got);
+    OK(cdp_rpc_remote(s->rpc, CALL(.to = next_of(s), F("same"), RREF(r[1])), &made));
+    OK(cdp_rref_to_here(made, 0, &c));
+    T_EQ(50, i64_at(c.data, 0));
+    cdp_call_free(&c);
+    cdp_rref_drop(made);
+    cdp_rref_drop(r[0]);
+    cdp_rref_drop(r[1]);
+}
+
+TEST(pass_local_rrefs) {
+    run_own(2, passed);
+}
+
+/* Two values that each keep a reference to the other one live until shutdown, which names what is
+   left and ends both: on the rank that comes first, and on the other one if it did not end it
+   there. */
+static void circle(side *s) {
+    int64_t x[2] = {1, 0};
+    cdp_call c[2] = {{0}};
+    cdp_rref r;
+    static uint32_t place, found;
+    if (s->rank == 0) found = 0;
+    if (s->rank == 0) {
+        cdp_rref *first = (cdp_rref *)calloc(1, sizeof *first), mine;
+        s->values.made = 1;
+        const cdp_value v = {.data = first, .destroy = holder_end, .user = s};
+        OK(cdp_rref_create(s->rpc, &v, "a circle", &mine));
+        OK(cdp_rpc_call(s->rpc, CALL(.to = 1, F("holds"), RREF(mine)), &c[0]));
+        *first = c[0].rrefs[0]; /* the value keeps the reference to the one that keeps it */
+        cdp_rref_keep(*first);
+        cdp_call_free(&c[0]);
+        cdp_rref_drop(mine);
+        OK(cdp_rpc_remote(s->rpc, CALL(.to = 1, F("counter"), BYTES(x, 16)), &r));
+        cdp_rref_drop(r);
+        T_EQ(0, s->values.destroyed);
+    }
+    meet(s, &place);
+    if (cdp_rpc_shutdown(s->rpc, 0) != CDP_OK) {
+        T_TEXT("still had 1 references", cdp_last_error()->text);
+        T_EQ(CDP_ERR_STATE, cdp_last_error()->status);
+        T_EQ(1, s->leaked);
+        count(&found);
+    }
+    gather(&place);
+    T(counted_of(&found) >= 1);
+    cdp_rpc_destroy(s->rpc);
+    T_EQ(s->values.made, s->values.destroyed);
+}
+
+static void circle_body(side *s) {
+    open_then(s, circle);
+}
+
+TEST(circular_references_end_with_the_rpc) {
+    shut_by_body = true;
+    run_own(2, circle_body);
+}
+
+int main(int argc, char **argv) {
+    static const test_case cases[] = {{"user_rrefs_confirmed", user_rrefs_confirmed, 60},
+        {"references_of_a_liar_are_let_go", references_of_a_liar_are_let_go, 60},
+        {"a_kept_request_outlives_its_value", a_kept_request_outlives_its_value, 60},
+        {"async_class_rref_proxy", async_class_rref_proxy, 60},
+        {"rref_proxy_timeout", rref_proxy_timeout, 60},
+        {"rref_proxy_tensor", rref_proxy_tensor, 60}, {"pass_local_rrefs", pass_local_rrefs, 60},
+        {"circular_references_end_with_the_rpc", circular_references_end_with_the_rpc, 60}};
+    return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
+}
