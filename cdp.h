@@ -6298,24 +6298,6 @@ CDP_API const char *cdp_reduce_name(cdp_reduce_op op) {
     return (uint32_t)op < CDP_REDUCE_COUNT ? names[op] : "?";
 }
 
-CDP_API const char *cdp_coll_name(cdp_coll_kind kind) {
-    static const char *const names[CDP_COLL_COUNT] = {"nothing", "allreduce", "broadcast",
-        "allgather", "barrier", "reduce", "gather", "scatter", "reduce_scatter", "alltoall",
-        "message"};
-    return (uint32_t)kind < CDP_COLL_COUNT ? names[kind] : "?";
-}
-
-CDP__PRIVATE bool cdp__kind_reduces(cdp_coll_kind k) {
-    return k == CDP_COLL_ALLREDUCE || k == CDP_COLL_REDUCE || k == CDP_COLL_REDUCE_SCATTER;
-}
-CDP__PRIVATE bool cdp__kind_has_parts(cdp_coll_kind k) {
-    return k == CDP_COLL_ALLGATHER || k == CDP_COLL_GATHER || k == CDP_COLL_SCATTER
-        || k == CDP_COLL_REDUCE_SCATTER || k == CDP_COLL_ALLTOALL;
-}
-CDP__PRIVATE bool cdp__kind_has_root(cdp_coll_kind k) {
-    return k == CDP_COLL_BROADCAST || k == CDP_COLL_REDUCE || k == CDP_COLL_GATHER
-        || k == CDP_COLL_SCATTER;
-}
 CDP__PRIVATE bool cdp__dtype_is_half(cdp_dtype t) {
     return t == CDP_DTYPE_F16 || t == CDP_DTYPE_BF16;
 }
@@ -6588,6 +6570,100 @@ CDP__PRIVATE void cdp__scale(cdp_dtype t, void *data, uint64_t n, cdp_real by) {
         t == CDP_DTYPE_F64 ? (const void *)&by : (const void *)&f, n, true);
 }
 
+/* ---- >>collective/kinds: what each kind of collective is (pure) ------------------------------ */
+
+/* Knows: one row per kind. Promises: every module reads these rows; a kind does what its row
+   allows, and nothing else. */
+
+/* Whether a kind has a root, and which way data travels. */
+typedef enum cdp__root {
+    CDP__ROOT_NONE,
+    CDP__ROOT_SENDS,
+    CDP__ROOT_RECEIVES
+} cdp__root;
+
+/* The number of elements of `in` and `out`. */
+typedef enum cdp__extent {
+    CDP__NOTHING,
+    CDP__VECTOR,      /* `count` */
+    CDP__ROOT_VECTOR, /* `count` on the root, 0 on the other ranks */
+    CDP__PARTS,       /* one part per rank, of `count` or the counts that the caller gives */
+    CDP__ROOT_PARTS   /* likewise on the root, 0 on the other ranks */
+} cdp__extent;
+
+/* May be done in place; if not, `in` is required. */
+#define CDP__KIND_IN_PLACE 1u
+#define CDP__KIND_REDUCES 2u
+/* What cdp_start() takes; the others only name calls in messages and records. */
+#define CDP__KIND_STARTS 4u
+/* Backends of device memory have it: cdp_nccl.h. */
+#define CDP__KIND_NCCL 8u
+
+typedef struct cdp__kind {
+    const char *name;
+    uint8_t in, out, root, flags;
+} cdp__kind;
+
+CDP__PRIVATE const cdp__kind *cdp__kind_of(cdp_coll_kind kind) {
+    enum {
+        STARTS = CDP__KIND_STARTS,
+        MOVES = STARTS | CDP__KIND_IN_PLACE | CDP__KIND_NCCL,
+        REDUCES = MOVES | CDP__KIND_REDUCES,
+        APART = STARTS | CDP__KIND_NCCL
+    };
+    static const cdp__kind rows[] = {
+        {"nothing", CDP__NOTHING, CDP__NOTHING, CDP__ROOT_NONE, 0},
+        {"allreduce", CDP__VECTOR, CDP__VECTOR, CDP__ROOT_NONE, REDUCES},
+        {"broadcast", CDP__NOTHING, CDP__VECTOR, CDP__ROOT_SENDS, MOVES},
+        {"allgather", CDP__VECTOR, CDP__PARTS, CDP__ROOT_NONE, MOVES},
+        {"barrier", CDP__NOTHING, CDP__NOTHING, CDP__ROOT_NONE, STARTS | CDP__KIND_IN_PLACE},
+        {"reduce", CDP__VECTOR, CDP__ROOT_VECTOR, CDP__ROOT_RECEIVES, REDUCES},
+        {"gather", CDP__VECTOR, CDP__ROOT_PARTS, CDP__ROOT_RECEIVES, MOVES},
+        {"scatter", CDP__ROOT_PARTS, CDP__VECTOR, CDP__ROOT_SENDS, MOVES},
+        {"reduce_scatter", CDP__PARTS, CDP__VECTOR, CDP__ROOT_NONE, REDUCES},
+        {"alltoall", CDP__PARTS, CDP__PARTS, CDP__ROOT_NONE, APART},
+        {"message", CDP__NOTHING, CDP__VECTOR, CDP__ROOT_NONE, 0},
+        {"?", CDP__NOTHING, CDP__NOTHING, CDP__ROOT_NONE, 0},
+    };
+    typedef char one_row_per_kind[sizeof rows / sizeof *rows == CDP_COLL_COUNT + 1 ? 1 : -1];
+    (void)sizeof(one_row_per_kind);
+    return &rows[(uint32_t)kind < CDP_COLL_COUNT ? (uint32_t)kind : (uint32_t)CDP_COLL_COUNT];
+}
+
+CDP_API const char *cdp_coll_name(cdp_coll_kind kind) {
+    return cdp__kind_of(kind)->name;
+}
+
+CDP__PRIVATE bool cdp__kind_is(cdp_coll_kind k, uint32_t flag) {
+    return (cdp__kind_of(k)->flags & flag) != 0;
+}
+CDP__PRIVATE bool cdp__kind_reduces(cdp_coll_kind k) {
+    return cdp__kind_is(k, CDP__KIND_REDUCES);
+}
+CDP__PRIVATE bool cdp__kind_has_root(cdp_coll_kind k) {
+    return cdp__kind_of(k)->root != CDP__ROOT_NONE;
+}
+CDP__PRIVATE bool cdp__kind_parts_in(cdp_coll_kind k) {
+    return cdp__kind_of(k)->in >= CDP__PARTS;
+}
+CDP__PRIVATE bool cdp__kind_parts_out(cdp_coll_kind k) {
+    return cdp__kind_of(k)->out >= CDP__PARTS;
+}
+CDP__PRIVATE bool cdp__kind_has_parts(cdp_coll_kind k) {
+    return cdp__kind_parts_in(k) || cdp__kind_parts_out(k);
+}
+/* The parts of input and result differ, and differ by rank. */
+CDP__PRIVATE bool cdp__kind_exchanges(cdp_coll_kind k) {
+    return cdp__kind_parts_in(k) && cdp__kind_parts_out(k);
+}
+
+/* The elements of a buffer. `all`: those of all parts together. */
+CDP__PRIVATE uint64_t cdp__extent_of(uint8_t extent, uint64_t count, uint64_t all, bool root) {
+    if (extent == CDP__NOTHING) return 0;
+    if ((extent == CDP__ROOT_VECTOR || extent == CDP__ROOT_PARTS) && !root) return 0;
+    return extent >= CDP__PARTS ? all : count;
+}
+
 /* ---- >>collective/rounds: collectives as rounds of steps (pure) ------------------------------ */
 
 /* Knows: numbers of ranks and elements. Promises: the contract below. */
@@ -6706,10 +6782,8 @@ CDP__PRIVATE cdp__span cdp__block_of(const cdp__shape *s, const uint64_t *offs, 
 /* The part of rank i: the one that it begins or ends with or, where all ranks begin and end with
    everything, a piece of that. (Ranks of an alltoall have two: use cdp__block_of().) */
 CDP__PRIVATE cdp__span cdp__part(const cdp__shape *s, uint32_t i) {
-    if (s->kind == CDP_COLL_REDUCE_SCATTER || s->kind == CDP_COLL_SCATTER)
-        return cdp__block_of(s, s->in_offs, i);
-    if (s->kind == CDP_COLL_ALLGATHER || s->kind == CDP_COLL_GATHER)
-        return cdp__block_of(s, s->out_offs, i);
+    if (cdp__kind_parts_in(s->kind)) return cdp__block_of(s, s->in_offs, i);
+    if (cdp__kind_parts_out(s->kind)) return cdp__block_of(s, s->out_offs, i);
     return cdp__cut(s, i);
 }
 
@@ -7675,7 +7749,7 @@ typedef struct cdp__phase {
 CDP__PRIVATE cdp__phase cdp__phase_of(const cdp__shape *s, uint32_t part, bool lanes,
     const cdp__placement *p, const cdp__placement *root) {
     const uint32_t hosts = s->hosts->count;
-    const bool sums = s->kind == CDP_COLL_ALLREDUCE || s->kind == CDP_COLL_REDUCE;
+    const bool sums = cdp__kind_reduces(s->kind);
     cdp__phase f;
     f.s = *s;
     f.s.hosts = NULL;
@@ -7733,8 +7807,7 @@ CDP__PRIVATE uint32_t cdp__phase_rounds(
 
 /* The rank that acts for the first host. */
 CDP__PRIVATE cdp__placement cdp__head_of(const cdp__shape *s) {
-    return cdp__placement_of(
-        s, s->kind == CDP_COLL_BROADCAST || s->kind == CDP_COLL_REDUCE ? s->root : 0, NULL);
+    return cdp__placement_of(s, cdp__kind_has_root(s->kind) ? s->root : 0, NULL);
 }
 
 CDP__PRIVATE uint32_t cdp__phases_count(const cdp__shape *s, bool lanes) {
@@ -8289,10 +8362,9 @@ CDP__PRIVATE void cdp__call_text(const cdp__head *h, char *out, uint64_t size) {
     if (h->parts > 1) cdp__text_add(&t, " in uneven parts (%llx)", (unsigned long long)h->parts);
     if (cdp__kind_reduces(kind)) cdp__text_add(&t, " %s", cdp_reduce_name((cdp_reduce_op)h->op));
     if (kind == CDP_COLL_SEND) cdp__text_add(&t, " with tag %u", h->root);
-    if (kind == CDP_COLL_BROADCAST || kind == CDP_COLL_SCATTER)
-        cdp__text_add(&t, " from rank %u", h->root);
-    if (kind == CDP_COLL_REDUCE || kind == CDP_COLL_GATHER)
-        cdp__text_add(&t, " to rank %u", h->root);
+    if (cdp__kind_has_root(kind))
+        cdp__text_add(&t, " %s rank %u",
+            cdp__kind_of(kind)->root == CDP__ROOT_SENDS ? "from" : "to", h->root);
     if (cdp__root_is_bucket(h->root) && (h->root & 0xffffu) == 0xffffu)
         cdp__text_add(&t, " beside the buckets of ddp %u", h->root >> 16 & 0xffu);
     else if (cdp__root_is_bucket(h->root))
@@ -8300,7 +8372,7 @@ CDP__PRIVATE void cdp__call_text(const cdp__head *h, char *out, uint64_t size) {
     if (kind == CDP_COLL_SEND) return;
     if (cdp__algo_at(h->algo)->kind == CDP_COLL_BARRIER)
         cdp__text_add(&t, ", in device memory");
-    else if (kind == CDP_COLL_ALLREDUCE || kind == CDP_COLL_REDUCE)
+    else if (cdp__kind_reduces(kind) && !cdp__kind_has_parts(kind))
         cdp__text_add(&t, ", %s", cdp__algo_at(h->algo)->name);
 }
 
@@ -15853,52 +15925,27 @@ CDP__PRIVATE bool cdp__overlap(const void *a, const void *b, uint64_t a_bytes, u
 CDP__PRIVATE bool cdp__request_lengths(
     const cdp_group *g, const cdp_request *rq, uint64_t *in, uint64_t *out) {
     const uint32_t n = g->desc.world_size;
+    const cdp__kind *kind = cdp__kind_of(rq->kind);
     const bool root = g->desc.rank == rq->root, in_place = !rq->in || rq->in == rq->out;
     uint64_t in_all = 0, out_all = 0;
     uint32_t i;
-    bool fits = (rq->in_counts || cdp__mul_fits(rq->count, n, &in_all))
-        && (rq->out_counts || cdp__mul_fits(rq->count, n, &out_all));
+    bool fits_in = rq->in_counts || cdp__mul_fits(rq->count, n, &in_all),
+         fits_out = rq->out_counts || cdp__mul_fits(rq->count, n, &out_all);
     for (i = 0; i < n && rq->in_counts; ++i)
-        fits = fits && (in_all += rq->in_counts[i]) >= rq->in_counts[i];
+        fits_in = fits_in && (in_all += rq->in_counts[i]) >= rq->in_counts[i];
     for (i = 0; i < n && rq->out_counts; ++i)
-        fits = fits && (out_all += rq->out_counts[i]) >= rq->out_counts[i];
-    *in = *out = rq->count;
-    switch (rq->kind) {
-    case CDP_COLL_BARRIER: *in = *out = 0; return true;
-    case CDP_COLL_SEND:
-    case CDP_COLL_BROADCAST: *in = 0; return true;
-    case CDP_COLL_REDUCE:
-        if (!root && !in_place) *out = 0;
-        return true;
-    case CDP_COLL_ALLGATHER: *out = out_all; return fits;
-    case CDP_COLL_GATHER:
-        *out = in_place ? rq->count : 0;
-        if (root) *out = out_all;
-        return fits;
-    case CDP_COLL_SCATTER:
-        *in = root ? in_all : 0;
-        if (root && in_place) *out = in_all;
-        return fits;
-    case CDP_COLL_REDUCE_SCATTER:
-        *in = in_all;
-        if (in_place) *out = in_all;
-        return fits;
-    case CDP_COLL_ALLTOALL:
-        *in = in_all;
-        *out = out_all;
-        return fits;
-    default: return true;
-    }
+        fits_out = fits_out && (out_all += rq->out_counts[i]) >= rq->out_counts[i];
+    *in = cdp__extent_of(kind->in, rq->count, in_all, root);
+    *out = cdp__extent_of(kind->out, rq->count, out_all, root);
+    if (in_place) *out = cdp__max(*out, *in); /* `out` is the input, too */
+    return (fits_in || !cdp__kind_parts_in(rq->kind))
+        && (fits_out || !cdp__kind_parts_out(rq->kind));
 }
 
 /* Fills in the defaults. Members that an operation does not use are made equal on all ranks. */
 CDP__PRIVATE cdp_status cdp__request_defaults(const cdp_group *g, cdp_request *rq) {
     const cdp_coll_kind k = rq->kind;
-    const bool parts_in =
-        k == CDP_COLL_SCATTER || k == CDP_COLL_REDUCE_SCATTER || k == CDP_COLL_ALLTOALL;
-    const bool parts_out =
-        k == CDP_COLL_ALLGATHER || k == CDP_COLL_GATHER || k == CDP_COLL_ALLTOALL;
-    if ((uint32_t)k <= CDP_COLL_NONE || (uint32_t)k >= CDP_COLL_COUNT || k == CDP_COLL_SEND)
+    if (!cdp__kind_is(k, CDP__KIND_STARTS))
         return cdp__fail(CDP_ERR_INVALID, "cdp_start: kind %d is no operation", (int)k);
     if (!rq->dtype) rq->dtype = CDP_DTYPE_F32;
     if (!rq->op) rq->op = CDP_REDUCE_SUM;
@@ -15912,14 +15959,15 @@ CDP__PRIVATE cdp_status cdp__request_defaults(const cdp_group *g, cdp_request *r
             CDP_ERR_INVALID, "%s: reduction %d does not exist", cdp_coll_name(k), (int)rq->op);
     if (!cdp__kind_reduces(k)) rq->op = CDP_REDUCE_SUM;
     if (!cdp__kind_has_root(k) && !cdp__root_is_bucket(rq->root)) rq->root = 0;
-    if (!parts_in) rq->in_counts = NULL;
-    if (!parts_out) rq->out_counts = NULL;
-    if (k == CDP_COLL_ALLTOALL
+    if (!cdp__kind_parts_in(k)) rq->in_counts = NULL;
+    if (!cdp__kind_parts_out(k)) rq->out_counts = NULL;
+    if (cdp__kind_exchanges(k)
         && (!rq->in_counts != !rq->out_counts
             || (rq->in_counts && rq->in_counts[g->desc.rank] != rq->out_counts[g->desc.rank])))
         return cdp__fail(CDP_ERR_INVALID,
-            "alltoall: give both in_counts and out_counts, or neither; this rank's own part is "
-            "equally long in both");
+            "%s: give both in_counts and out_counts, or neither; this rank's own part is equally "
+            "long in both",
+            cdp_coll_name(k));
     if (rq->in_counts) rq->count = rq->in_counts[g->desc.rank];
     if (rq->out_counts) rq->count = rq->out_counts[g->desc.rank];
     return CDP_OK;
@@ -15938,17 +15986,18 @@ CDP__PRIVATE uintptr_t cdp__request_own_part(
 /* Recognises in-place calls in NCCL's form, too: the smaller buffer is this rank's own part of
    the larger one. On rank 0 this looks like in == out, so every rank accepts it. */
 CDP__PRIVATE void cdp__request_in_place(const cdp_group *g, cdp_request *rq) {
-    const bool root = g->desc.rank == rq->root;
-    if (!rq->in || !rq->out) return;
-    if (rq->kind == CDP_COLL_ALLGATHER || (rq->kind == CDP_COLL_GATHER && root)) {
+    const bool root = g->desc.rank == rq->root || !cdp__kind_has_root(rq->kind);
+    const bool parts_in = cdp__kind_parts_in(rq->kind), parts_out = cdp__kind_parts_out(rq->kind);
+    if (!rq->in || !rq->out || !root || parts_in == parts_out) return;
+    if (parts_out) {
         if ((uintptr_t)rq->in == (uintptr_t)rq->out + cdp__request_own_part(g, rq, rq->out_counts))
             rq->in = NULL;
-    } else if (rq->kind == CDP_COLL_REDUCE_SCATTER || (rq->kind == CDP_COLL_SCATTER && root)) {
-        if ((uintptr_t)rq->out != (uintptr_t)rq->in + cdp__request_own_part(g, rq, rq->in_counts))
-            return;
-        rq->out = (void *)(uintptr_t)rq->in;
-        rq->in = NULL;
+        return;
     }
+    if ((uintptr_t)rq->out != (uintptr_t)rq->in + cdp__request_own_part(g, rq, rq->in_counts))
+        return;
+    rq->out = (void *)(uintptr_t)rq->in;
+    rq->in = NULL;
 }
 
 /* Checks a request for mistakes of the caller. *device: its buffers are in device memory. */
@@ -15972,9 +16021,10 @@ CDP__PRIVATE cdp_status cdp__request_check(const cdp_group *g, cdp_request *rq, 
         || !cdp__mul_fits(out, size, &out))
         return cdp__fail(CDP_ERR_INVALID, "%s: %llu x %s is more than 2^63 bytes", name,
             (unsigned long long)rq->count, cdp_dtype_name(rq->dtype));
-    if (rq->kind == CDP_COLL_ALLTOALL && (in || out) && (!rq->in || rq->in == rq->out))
+    if (!cdp__kind_is(rq->kind, CDP__KIND_IN_PLACE) && (in || out)
+        && (!rq->in || rq->in == rq->out))
         return cdp__fail(CDP_ERR_INVALID,
-            "alltoall: it does not work in place; use separate memory for input and result");
+            "%s: it does not work in place; use separate memory for input and result", name);
     if (out && !rq->out)
         return cdp__fail(CDP_ERR_INVALID, "%s: the result pointer is NULL but count is %llu", name,
             (unsigned long long)rq->count);
@@ -16029,7 +16079,7 @@ CDP__PRIVATE bool cdp__op_parts(cdp_group *g, cdp__op *op) {
         if (rq->out_counts) op->offs[n + 2 + i] = op->offs[n + 1 + i] + rq->out_counts[i];
     }
     op->parts = 1;
-    if (rq->kind != CDP_COLL_ALLTOALL) {
+    if (!cdp__kind_exchanges(rq->kind)) {
         const uint64_t *offs = op->offs + (rq->in_counts ? 0 : n + 1);
         op->parts = cdp__hash(CDP__HASH_START, offs, (n + 1) * sizeof *offs) | 2;
     }

@@ -823,10 +823,6 @@ CDP__PRIVATE void cdp__nccl_scalar(cdp_dtype t, double factor, uint8_t out[8]) {
     }
 }
 
-CDP__PRIVATE bool cdp__nccl_kind_reduces(cdp_coll_kind k) {
-    return k == CDP_COLL_ALLREDUCE || k == CDP_COLL_REDUCE || k == CDP_COLL_REDUCE_SCATTER;
-}
-
 /* Maps an error of NCCL to a cdp_status. */
 CDP__PRIVATE cdp_status cdp__nccl_status(int result) {
     if (result == CDP__NC_REMOTE) return CDP_ERR_PEER_LOST;
@@ -1262,7 +1258,7 @@ CDP__PRIVATE CDP__COLD void cdp__nccl_op_text(const cdp__nccl_op *op, char *out,
     if (op->kind != CDP_COLL_SEND)
         cdp__text_add(
             &t, " of %llu x %s", (unsigned long long)op->count, cdp_dtype_name(op->dtype));
-    if (cdp__nccl_kind_reduces(op->kind)) cdp__text_add(&t, " %s", cdp_reduce_name(op->op));
+    if (cdp__kind_reduces(op->kind)) cdp__text_add(&t, " %s", cdp_reduce_name(op->op));
     if (op->many > 1) cdp__text_add(&t, ", the first of %u", op->many);
     cdp__text_add(&t, ")");
 }
@@ -1958,7 +1954,11 @@ CDP__PRIVATE int cdp__nccl_owns(void *self, const void *data) {
 /* Returns an error if NCCL does not support the request. */
 CDP__PRIVATE cdp_status cdp__nccl_check(const cdp__nccl *b, const cdp_request *rq) {
     const int type = cdp__nccl_type(rq->dtype, b->version);
-    if (!cdp__nccl_kind_reduces(rq->kind)) return CDP_OK; /* bytes are only copied */
+    if (!cdp__kind_is(rq->kind, CDP__KIND_NCCL))
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "%s in device memory: NCCL has no such collective; copy the data to host memory",
+            cdp_coll_name(rq->kind));
+    if (!cdp__kind_reduces(rq->kind)) return CDP_OK; /* bytes are only copied */
     if (rq->dtype > CDP_DTYPE_BOOL && type >= 0 && b->capability < 90)
         return cdp__fail(CDP_ERR_UNSUPPORTED,
             "%s in device memory: NCCL reduces %s on devices of compute capability 9.0 and later "
@@ -2047,11 +2047,12 @@ CDP__PRIVATE int cdp__nccl_issue_parts(const cdp__nccl_call *c) {
             else if (me && b->rank != rq->root)
                 e = cdp__nccl_recv(c, c->out, bytes, rq->root);
             break;
-        default: /* ALLTOALL */
+        case CDP_COLL_ALLTOALL:
             if (me) break;
             e = cdp__nccl_send(c, c->in + at, bytes, r);
             if (e == 0 || e == CDP__NC_IN_PROGRESS) e = cdp__nccl_recv(c, c->out + to, to_bytes, r);
             break;
+        default: return CDP__NC_INVALID; /* cdp__nccl_check() has refused it */
         }
         if (e == CDP__NC_IN_PROGRESS) e = 0;
     }
@@ -2119,7 +2120,7 @@ CDP__PRIVATE cdp_status cdp__nccl_prepare(cdp__nccl *b, const cdp_request *rq, c
     c->type = (cdp__nc_type)cdp__nccl_type(rq->dtype, b->version);
     c->op = (cdp__nc_op)cdp__nccl_reduction(rq->dtype, rq->op);
     c->made = false;
-    if (!cdp__nccl_kind_reduces(rq->kind) || rq->op != CDP_REDUCE_PREMUL_SUM) return CDP_OK;
+    if (!cdp__kind_reduces(rq->kind) || rq->op != CDP_REDUCE_PREMUL_SUM) return CDP_OK;
     cdp__nccl_scalar(rq->dtype, rq->factor, scalar);
     r = (int)cdp__nc.ncclRedOpCreatePreMulSum(
         &c->op, scalar, c->type, (cdp__nc_residence)CDP__NC_HOST_SCALAR, b->comm);

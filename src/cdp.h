@@ -390,6 +390,7 @@ extern "C" {
 #include "base/hash.h"
 #include "dtype/dtype.h"
 #include "dtype/reduce.h"
+#include "collective/kinds.h"
 #include "collective/rounds.h"
 #include "collective/rounds_fixed.h"
 #include "collective/rounds_more.h"

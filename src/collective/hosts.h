@@ -9,6 +9,7 @@
 #include "../base/types_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
+#include "kinds.h"
 #include "rounds.h"
 #include "rounds_more.h"
 
@@ -76,7 +77,7 @@ typedef struct cdp__phase {
 CDP__PRIVATE cdp__phase cdp__phase_of(const cdp__shape *s, uint32_t part, bool lanes,
     const cdp__placement *p, const cdp__placement *root) {
     const uint32_t hosts = s->hosts->count;
-    const bool sums = s->kind == CDP_COLL_ALLREDUCE || s->kind == CDP_COLL_REDUCE;
+    const bool sums = cdp__kind_reduces(s->kind);
     cdp__phase f;
     f.s = *s;
     f.s.hosts = NULL;
@@ -134,8 +135,7 @@ CDP__PRIVATE uint32_t cdp__phase_rounds(
 
 /* The rank that acts for the first host. */
 CDP__PRIVATE cdp__placement cdp__head_of(const cdp__shape *s) {
-    return cdp__placement_of(
-        s, s->kind == CDP_COLL_BROADCAST || s->kind == CDP_COLL_REDUCE ? s->root : 0, NULL);
+    return cdp__placement_of(s, cdp__kind_has_root(s->kind) ? s->root : 0, NULL);
 }
 
 CDP__PRIVATE uint32_t cdp__phases_count(const cdp__shape *s, bool lanes) {

@@ -8,6 +8,7 @@
 #include "../base/types_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
+#include "kinds.h"
 
 /* An algorithm is a function of (shape, round) that lists the steps of one rank in one round.
    The contract:
@@ -123,10 +124,8 @@ CDP__PRIVATE cdp__span cdp__block_of(const cdp__shape *s, const uint64_t *offs, 
 /* The part of rank i: the one that it begins or ends with or, where all ranks begin and end with
    everything, a piece of that. (Ranks of an alltoall have two: use cdp__block_of().) */
 CDP__PRIVATE cdp__span cdp__part(const cdp__shape *s, uint32_t i) {
-    if (s->kind == CDP_COLL_REDUCE_SCATTER || s->kind == CDP_COLL_SCATTER)
-        return cdp__block_of(s, s->in_offs, i);
-    if (s->kind == CDP_COLL_ALLGATHER || s->kind == CDP_COLL_GATHER)
-        return cdp__block_of(s, s->out_offs, i);
+    if (cdp__kind_parts_in(s->kind)) return cdp__block_of(s, s->in_offs, i);
+    if (cdp__kind_parts_out(s->kind)) return cdp__block_of(s, s->out_offs, i);
     return cdp__cut(s, i);
 }
 

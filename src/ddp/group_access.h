@@ -14,6 +14,7 @@
 #include "../base/compiler.h"
 #include "../base/basics.h"
 #include "../dtype/dtype.h"
+#include "../collective/kinds.h"
 #include "../message/header.h"
 #include "../group/state.h"
 #include "../group/progress.h"

@@ -26,24 +26,6 @@ CDP_API const char *cdp_reduce_name(cdp_reduce_op op) {
     return (uint32_t)op < CDP_REDUCE_COUNT ? names[op] : "?";
 }
 
-CDP_API const char *cdp_coll_name(cdp_coll_kind kind) {
-    static const char *const names[CDP_COLL_COUNT] = {"nothing", "allreduce", "broadcast",
-        "allgather", "barrier", "reduce", "gather", "scatter", "reduce_scatter", "alltoall",
-        "message"};
-    return (uint32_t)kind < CDP_COLL_COUNT ? names[kind] : "?";
-}
-
-CDP__PRIVATE bool cdp__kind_reduces(cdp_coll_kind k) {
-    return k == CDP_COLL_ALLREDUCE || k == CDP_COLL_REDUCE || k == CDP_COLL_REDUCE_SCATTER;
-}
-CDP__PRIVATE bool cdp__kind_has_parts(cdp_coll_kind k) {
-    return k == CDP_COLL_ALLGATHER || k == CDP_COLL_GATHER || k == CDP_COLL_SCATTER
-        || k == CDP_COLL_REDUCE_SCATTER || k == CDP_COLL_ALLTOALL;
-}
-CDP__PRIVATE bool cdp__kind_has_root(cdp_coll_kind k) {
-    return k == CDP_COLL_BROADCAST || k == CDP_COLL_REDUCE || k == CDP_COLL_GATHER
-        || k == CDP_COLL_SCATTER;
-}
 CDP__PRIVATE bool cdp__dtype_is_half(cdp_dtype t) {
     return t == CDP_DTYPE_F16 || t == CDP_DTYPE_BF16;
 }

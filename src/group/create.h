@@ -17,6 +17,7 @@
 #include "../base/compiler.h"
 #include "../base/basics.h"
 #include "../text/format.h"
+#include "../collective/kinds.h"
 #include "../base/text.h"
 #include "../collective/rounds.h"
 #include "../collective/select.h"

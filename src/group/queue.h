@@ -12,6 +12,7 @@
 #include "backend_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
+#include "../collective/kinds.h"
 #include "../base/text.h"
 #include "../base/hash.h"
 #include "../message/stream.h"
@@ -56,7 +57,7 @@ CDP__PRIVATE bool cdp__op_parts(cdp_group *g, cdp__op *op) {
         if (rq->out_counts) op->offs[n + 2 + i] = op->offs[n + 1 + i] + rq->out_counts[i];
     }
     op->parts = 1;
-    if (rq->kind != CDP_COLL_ALLTOALL) {
+    if (!cdp__kind_exchanges(rq->kind)) {
         const uint64_t *offs = op->offs + (rq->in_counts ? 0 : n + 1);
         op->parts = cdp__hash(CDP__HASH_START, offs, (n + 1) * sizeof *offs) | 2;
     }

@@ -20,6 +20,7 @@
 #include "../base/bytes.h"
 #include "../base/hash.h"
 #include "../dtype/dtype.h"
+#include "../collective/kinds.h"
 #include "../collective/select.h"
 #include "../message/stream.h"
 #include "../message/transfer.h"

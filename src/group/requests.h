@@ -15,6 +15,7 @@
 #include "../base/text.h"
 #include "../base/bytes.h"
 #include "../dtype/dtype.h"
+#include "../collective/kinds.h"
 #include "../message/header.h"
 #include "state.h"
 #include "device.h"
@@ -28,52 +29,27 @@ CDP__PRIVATE bool cdp__overlap(const void *a, const void *b, uint64_t a_bytes, u
 CDP__PRIVATE bool cdp__request_lengths(
     const cdp_group *g, const cdp_request *rq, uint64_t *in, uint64_t *out) {
     const uint32_t n = g->desc.world_size;
+    const cdp__kind *kind = cdp__kind_of(rq->kind);
     const bool root = g->desc.rank == rq->root, in_place = !rq->in || rq->in == rq->out;
     uint64_t in_all = 0, out_all = 0;
     uint32_t i;
-    bool fits = (rq->in_counts || cdp__mul_fits(rq->count, n, &in_all))
-        && (rq->out_counts || cdp__mul_fits(rq->count, n, &out_all));
+    bool fits_in = rq->in_counts || cdp__mul_fits(rq->count, n, &in_all),
+         fits_out = rq->out_counts || cdp__mul_fits(rq->count, n, &out_all);
     for (i = 0; i < n && rq->in_counts; ++i)
-        fits = fits && (in_all += rq->in_counts[i]) >= rq->in_counts[i];
+        fits_in = fits_in && (in_all += rq->in_counts[i]) >= rq->in_counts[i];
     for (i = 0; i < n && rq->out_counts; ++i)
-        fits = fits && (out_all += rq->out_counts[i]) >= rq->out_counts[i];
-    *in = *out = rq->count;
-    switch (rq->kind) {
-    case CDP_COLL_BARRIER: *in = *out = 0; return true;
-    case CDP_COLL_SEND:
-    case CDP_COLL_BROADCAST: *in = 0; return true;
-    case CDP_COLL_REDUCE:
-        if (!root && !in_place) *out = 0;
-        return true;
-    case CDP_COLL_ALLGATHER: *out = out_all; return fits;
-    case CDP_COLL_GATHER:
-        *out = in_place ? rq->count : 0;
-        if (root) *out = out_all;
-        return fits;
-    case CDP_COLL_SCATTER:
-        *in = root ? in_all : 0;
-        if (root && in_place) *out = in_all;
-        return fits;
-    case CDP_COLL_REDUCE_SCATTER:
-        *in = in_all;
-        if (in_place) *out = in_all;
-        return fits;
-    case CDP_COLL_ALLTOALL:
-        *in = in_all;
-        *out = out_all;
-        return fits;
-    default: return true;
-    }
+        fits_out = fits_out && (out_all += rq->out_counts[i]) >= rq->out_counts[i];
+    *in = cdp__extent_of(kind->in, rq->count, in_all, root);
+    *out = cdp__extent_of(kind->out, rq->count, out_all, root);
+    if (in_place) *out = cdp__max(*out, *in); /* `out` is the input, too */
+    return (fits_in || !cdp__kind_parts_in(rq->kind))
+        && (fits_out || !cdp__kind_parts_out(rq->kind));
 }
 
 /* Fills in the defaults. Members that an operation does not use are made equal on all ranks. */
 CDP__PRIVATE cdp_status cdp__request_defaults(const cdp_group *g, cdp_request *rq) {
     const cdp_coll_kind k = rq->kind;
-    const bool parts_in =
-        k == CDP_COLL_SCATTER || k == CDP_COLL_REDUCE_SCATTER || k == CDP_COLL_ALLTOALL;
-    const bool parts_out =
-        k == CDP_COLL_ALLGATHER || k == CDP_COLL_GATHER || k == CDP_COLL_ALLTOALL;
-    if ((uint32_t)k <= CDP_COLL_NONE || (uint32_t)k >= CDP_COLL_COUNT || k == CDP_COLL_SEND)
+    if (!cdp__kind_is(k, CDP__KIND_STARTS))
         return cdp__fail(CDP_ERR_INVALID, "cdp_start: kind %d is no operation", (int)k);
     if (!rq->dtype) rq->dtype = CDP_DTYPE_F32;
     if (!rq->op) rq->op = CDP_REDUCE_SUM;
@@ -87,14 +63,15 @@ CDP__PRIVATE cdp_status cdp__request_defaults(const cdp_group *g, cdp_request *r
             CDP_ERR_INVALID, "%s: reduction %d does not exist", cdp_coll_name(k), (int)rq->op);
     if (!cdp__kind_reduces(k)) rq->op = CDP_REDUCE_SUM;
     if (!cdp__kind_has_root(k) && !cdp__root_is_bucket(rq->root)) rq->root = 0;
-    if (!parts_in) rq->in_counts = NULL;
-    if (!parts_out) rq->out_counts = NULL;
-    if (k == CDP_COLL_ALLTOALL
+    if (!cdp__kind_parts_in(k)) rq->in_counts = NULL;
+    if (!cdp__kind_parts_out(k)) rq->out_counts = NULL;
+    if (cdp__kind_exchanges(k)
         && (!rq->in_counts != !rq->out_counts
             || (rq->in_counts && rq->in_counts[g->desc.rank] != rq->out_counts[g->desc.rank])))
         return cdp__fail(CDP_ERR_INVALID,
-            "alltoall: give both in_counts and out_counts, or neither; this rank's own part is "
-            "equally long in both");
+            "%s: give both in_counts and out_counts, or neither; this rank's own part is equally "
+            "long in both",
+            cdp_coll_name(k));
     if (rq->in_counts) rq->count = rq->in_counts[g->desc.rank];
     if (rq->out_counts) rq->count = rq->out_counts[g->desc.rank];
     return CDP_OK;
@@ -113,17 +90,18 @@ CDP__PRIVATE uintptr_t cdp__request_own_part(
 /* Recognises in-place calls in NCCL's form, too: the smaller buffer is this rank's own part of
    the larger one. On rank 0 this looks like in == out, so every rank accepts it. */
 CDP__PRIVATE void cdp__request_in_place(const cdp_group *g, cdp_request *rq) {
-    const bool root = g->desc.rank == rq->root;
-    if (!rq->in || !rq->out) return;
-    if (rq->kind == CDP_COLL_ALLGATHER || (rq->kind == CDP_COLL_GATHER && root)) {
+    const bool root = g->desc.rank == rq->root || !cdp__kind_has_root(rq->kind);
+    const bool parts_in = cdp__kind_parts_in(rq->kind), parts_out = cdp__kind_parts_out(rq->kind);
+    if (!rq->in || !rq->out || !root || parts_in == parts_out) return;
+    if (parts_out) {
         if ((uintptr_t)rq->in == (uintptr_t)rq->out + cdp__request_own_part(g, rq, rq->out_counts))
             rq->in = NULL;
-    } else if (rq->kind == CDP_COLL_REDUCE_SCATTER || (rq->kind == CDP_COLL_SCATTER && root)) {
-        if ((uintptr_t)rq->out != (uintptr_t)rq->in + cdp__request_own_part(g, rq, rq->in_counts))
-            return;
-        rq->out = (void *)(uintptr_t)rq->in;
-        rq->in = NULL;
+        return;
     }
+    if ((uintptr_t)rq->out != (uintptr_t)rq->in + cdp__request_own_part(g, rq, rq->in_counts))
+        return;
+    rq->out = (void *)(uintptr_t)rq->in;
+    rq->in = NULL;
 }
 
 /* Checks a request for mistakes of the caller. *device: its buffers are in device memory. */
@@ -147,9 +125,10 @@ CDP__PRIVATE cdp_status cdp__request_check(const cdp_group *g, cdp_request *rq, 
         || !cdp__mul_fits(out, size, &out))
         return cdp__fail(CDP_ERR_INVALID, "%s: %llu x %s is more than 2^63 bytes", name,
             (unsigned long long)rq->count, cdp_dtype_name(rq->dtype));
-    if (rq->kind == CDP_COLL_ALLTOALL && (in || out) && (!rq->in || rq->in == rq->out))
+    if (!cdp__kind_is(rq->kind, CDP__KIND_IN_PLACE) && (in || out)
+        && (!rq->in || rq->in == rq->out))
         return cdp__fail(CDP_ERR_INVALID,
-            "alltoall: it does not work in place; use separate memory for input and result");
+            "%s: it does not work in place; use separate memory for input and result", name);
     if (out && !rq->out)
         return cdp__fail(CDP_ERR_INVALID, "%s: the result pointer is NULL but count is %llu", name,
             (unsigned long long)rq->count);

@@ -15,6 +15,7 @@
 #include "../base/basics.h"
 #include "../base/text.h"
 #include "../dtype/dtype.h"
+#include "../collective/kinds.h"
 #include "../collective/rounds.h"
 #include "../collective/select.h"
 #include "../failure/records.h"

@@ -20,6 +20,7 @@
 #include "../base/basics.h"
 #include "../base/text.h"
 #include "../base/bytes.h"
+#include "../collective/kinds.h"
 #include "../base/hash.h"
 #include "../collective/rounds.h"
 #include "../message/header.h"

@@ -12,6 +12,7 @@
 #include "../text/format.h"
 #include "../base/bytes.h"
 #include "../dtype/dtype.h"
+#include "../collective/kinds.h"
 #include "../collective/select.h"
 
 typedef enum cdp__message_type {
@@ -166,10 +167,9 @@ CDP__PRIVATE void cdp__call_text(const cdp__head *h, char *out, uint64_t size) {
     if (h->parts > 1) cdp__text_add(&t, " in uneven parts (%llx)", (unsigned long long)h->parts);
     if (cdp__kind_reduces(kind)) cdp__text_add(&t, " %s", cdp_reduce_name((cdp_reduce_op)h->op));
     if (kind == CDP_COLL_SEND) cdp__text_add(&t, " with tag %u", h->root);
-    if (kind == CDP_COLL_BROADCAST || kind == CDP_COLL_SCATTER)
-        cdp__text_add(&t, " from rank %u", h->root);
-    if (kind == CDP_COLL_REDUCE || kind == CDP_COLL_GATHER)
-        cdp__text_add(&t, " to rank %u", h->root);
+    if (cdp__kind_has_root(kind))
+        cdp__text_add(&t, " %s rank %u",
+            cdp__kind_of(kind)->root == CDP__ROOT_SENDS ? "from" : "to", h->root);
     if (cdp__root_is_bucket(h->root) && (h->root & 0xffffu) == 0xffffu)
         cdp__text_add(&t, " beside the buckets of ddp %u", h->root >> 16 & 0xffu);
     else if (cdp__root_is_bucket(h->root))
@@ -177,7 +177,7 @@ CDP__PRIVATE void cdp__call_text(const cdp__head *h, char *out, uint64_t size) {
     if (kind == CDP_COLL_SEND) return;
     if (cdp__algo_at(h->algo)->kind == CDP_COLL_BARRIER)
         cdp__text_add(&t, ", in device memory");
-    else if (kind == CDP_COLL_ALLREDUCE || kind == CDP_COLL_REDUCE)
+    else if (cdp__kind_reduces(kind) && !cdp__kind_has_parts(kind))
         cdp__text_add(&t, ", %s", cdp__algo_at(h->algo)->name);
 }
 

@@ -17,6 +17,7 @@
 #include "../base/compiler.h"
 #include "../base/basics.h"
 #include "../base/text.h"
+#include "../collective/kinds.h"
 #include "load.h"
 #include "map.h"
 #include "bootstrap.h"
@@ -45,7 +46,11 @@ CDP__PRIVATE int cdp__nccl_owns(void *self, const void *data) {
 /* Returns an error if NCCL does not support the request. */
 CDP__PRIVATE cdp_status cdp__nccl_check(const cdp__nccl *b, const cdp_request *rq) {
     const int type = cdp__nccl_type(rq->dtype, b->version);
-    if (!cdp__nccl_kind_reduces(rq->kind)) return CDP_OK; /* bytes are only copied */
+    if (!cdp__kind_is(rq->kind, CDP__KIND_NCCL))
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "%s in device memory: NCCL has no such collective; copy the data to host memory",
+            cdp_coll_name(rq->kind));
+    if (!cdp__kind_reduces(rq->kind)) return CDP_OK; /* bytes are only copied */
     if (rq->dtype > CDP_DTYPE_BOOL && type >= 0 && b->capability < 90)
         return cdp__fail(CDP_ERR_UNSUPPORTED,
             "%s in device memory: NCCL reduces %s on devices of compute capability 9.0 and later "
@@ -134,11 +139,12 @@ CDP__PRIVATE int cdp__nccl_issue_parts(const cdp__nccl_call *c) {
             else if (me && b->rank != rq->root)
                 e = cdp__nccl_recv(c, c->out, bytes, rq->root);
             break;
-        default: /* ALLTOALL */
+        case CDP_COLL_ALLTOALL:
             if (me) break;
             e = cdp__nccl_send(c, c->in + at, bytes, r);
             if (e == 0 || e == CDP__NC_IN_PROGRESS) e = cdp__nccl_recv(c, c->out + to, to_bytes, r);
             break;
+        default: return CDP__NC_INVALID; /* cdp__nccl_check() has refused it */
         }
         if (e == CDP__NC_IN_PROGRESS) e = 0;
     }
@@ -206,7 +212,7 @@ CDP__PRIVATE cdp_status cdp__nccl_prepare(cdp__nccl *b, const cdp_request *rq, c
     c->type = (cdp__nc_type)cdp__nccl_type(rq->dtype, b->version);
     c->op = (cdp__nc_op)cdp__nccl_reduction(rq->dtype, rq->op);
     c->made = false;
-    if (!cdp__nccl_kind_reduces(rq->kind) || rq->op != CDP_REDUCE_PREMUL_SUM) return CDP_OK;
+    if (!cdp__kind_reduces(rq->kind) || rq->op != CDP_REDUCE_PREMUL_SUM) return CDP_OK;
     cdp__nccl_scalar(rq->dtype, rq->factor, scalar);
     r = (int)cdp__nc.ncclRedOpCreatePreMulSum(
         &c->op, scalar, c->type, (cdp__nc_residence)CDP__NC_HOST_SCALAR, b->comm);

@@ -79,10 +79,6 @@ CDP__PRIVATE void cdp__nccl_scalar(cdp_dtype t, double factor, uint8_t out[8]) {
     }
 }
 
-CDP__PRIVATE bool cdp__nccl_kind_reduces(cdp_coll_kind k) {
-    return k == CDP_COLL_ALLREDUCE || k == CDP_COLL_REDUCE || k == CDP_COLL_REDUCE_SCATTER;
-}
-
 /* Maps an error of NCCL to a cdp_status. */
 CDP__PRIVATE cdp_status cdp__nccl_status(int result) {
     if (result == CDP__NC_REMOTE) return CDP_ERR_PEER_LOST;

@@ -16,6 +16,7 @@
 #include "../base/basics.h"
 #include "../text/format.h"
 #include "../base/text.h"
+#include "../collective/kinds.h"
 #include "load.h"
 #include "map.h"
 #include "bootstrap.h"
@@ -114,7 +115,7 @@ CDP__PRIVATE CDP__COLD void cdp__nccl_op_text(const cdp__nccl_op *op, char *out,
     if (op->kind != CDP_COLL_SEND)
         cdp__text_add(
             &t, " of %llu x %s", (unsigned long long)op->count, cdp_dtype_name(op->dtype));
-    if (cdp__nccl_kind_reduces(op->kind)) cdp__text_add(&t, " %s", cdp_reduce_name(op->op));
+    if (cdp__kind_reduces(op->kind)) cdp__text_add(&t, " %s", cdp_reduce_name(op->op));
     if (op->many > 1) cdp__text_add(&t, ", the first of %u", op->many);
     cdp__text_add(&t, ")");
 }
