@@ -7695,8 +7695,12 @@ CDP__DT cdp_status cdp__dt_map_lies(const cdp_dtensor *t, const cdp_layout *need
     (void)cdp_layout_text(&t->layout, is, sizeof is);
     (void)cdp_layout_text(need, must, sizeof must);
     return cdp_error_set(CDP_ERR_INVALID, -1, 0,
-        "cdp_local_map: in[%u] lies as %s%s, the function needs %s; set .redistribute or move it",
-        k, is, cdp__dt_mesh_same(t->layout.mesh, need->mesh) ? "" : " of another mesh", must);
+        cdp__dt_mesh_same(t->layout.mesh, need->mesh)
+            ? "cdp_local_map: in[%u] lies as %s, the function needs %s; set .redistribute or move "
+              "it"
+            : "cdp_local_map: in[%u] lies as %s of another mesh, the function needs %s of its own; "
+              "set .redistribute or move it",
+        k, is, must);
 }
 
 /* An input with the layout that the function needs: itself, or a new tensor. */

@@ -2639,8 +2639,9 @@ CDP__PRIVATE void cdp__nccl_symmetric_warn(cdp__nccl *b, const cdp__nccl_memory 
         cdp__format(why, sizeof why, "NCCL %d.%d has no ncclCommWindowRegister", b->version / 10000,
             b->version / 100 % 100);
     cdp__log(&cdp_group_desc_of(b->group)->logger, CDP_LOG_WARN, (int32_t)b->rank,
-        "%s: %s: memory %s in place of being symmetric", cdp__nccl_symmetric_name, why,
-        m->handle ? "is registered with ncclCommRegister" : "is not registered");
+        m->handle ? "%s: memory is registered with ncclCommRegister and not symmetric: %s"
+                  : "%s: memory is neither symmetric nor registered: %s",
+        cdp__nccl_symmetric_name, why);
 }
 
 /* Registers `m` on all ranks. If this rank has no memory, `st` is the reason. */
@@ -2883,8 +2884,10 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__nccl_open(cdp__nccl *b) {
     if ((int)e == CDP__CU_NO_DEVICE || (int)e == CDP__CU_NO_DRIVER || (e == 0 && !count)) {
         (void)cdp__nc.cudaGetLastError();
         return cdp__fail(CDP_ERR_INVALID,
-            "there is no CUDA device here%s; host memory works without one",
-            (int)e == CDP__CU_NO_DRIVER ? " (no driver, or one older than the CUDA runtime)" : "");
+            (int)e == CDP__CU_NO_DRIVER
+                ? "there is no CUDA device here: there is no driver, or it is older than the CUDA "
+                  "runtime; host memory works without one"
+                : "there is no CUDA device here; host memory works without one");
     }
     if (e == 0) e = cdp__nc.cudaGetDevice(&b->device);
     if (e == 0) e = cdp__nc.cudaDeviceGetAttribute(&major, (cdp__cu_attr)CDP__CU_MAJOR, b->device);

@@ -3199,13 +3199,17 @@ CDP__PRIVATE bool cdp__ctx_goes(cdp_rpc *rpc, cdp_ctx *ctx, const cdp_args *args
    error. */
 CDP__PRIVATE cdp_status cdp__ctx_check(const char *call, const cdp_ctx *ctx, const cdp_args *args) {
     uint32_t i;
-    if (ctx && (ctx->failed || ctx->ended))
-        return cdp__fail(CDP_ERR_STATE, "%s: the context has %s; begin another one", call,
-            ctx->failed ? ctx->why.text : "ended");
+    if (ctx && ctx->failed)
+        return cdp__fail(CDP_ERR_STATE, "%s: this context has failed; begin another one; why: %s",
+            call, ctx->why.text);
+    if (ctx && ctx->ended)
+        return cdp__fail(CDP_ERR_STATE, "%s: this context has ended; begin another one", call);
     for (i = 0; args && i < args->tensor_count; ++i)
         if (args->tensors[i].value && (!ctx || !cdp__ctx_entry(ctx, args->tensors[i].value)))
-            return cdp__fail(CDP_ERR_INVALID, "%s: tensors[%u] has a value that %s", call, i,
-                ctx ? "this rank does not have in this context" : "belongs to a context; set ctx");
+            return cdp__fail(CDP_ERR_INVALID,
+                ctx ? "%s: tensors[%u] has a value that this rank does not have in this context"
+                    : "%s: tensors[%u] has a value, which belongs to a context; set ctx",
+                call, i);
     return CDP_OK;
 }
 
@@ -3509,7 +3513,7 @@ CDP__PRIVATE void cdp__rpc_abandon(cdp_rpc *rpc, cdp__rpc_call *c, cdp_status st
             (unsigned long long)(c->deadline_ns > c->start_ns
                     ? (c->deadline_ns - c->start_ns) / CDP__MS
                     : 0),
-            c->cut ? ", when the wait that ran the calling function had to end" : "",
+            c->cut ? "; the wait that ran the calling function had to end then" : "",
             cdp__rpc_ran_text(rpc, c, ran));
     else
         cdp__rpc_say(rpc, c, status, "%s",
@@ -3695,17 +3699,17 @@ CDP_API void *cdp_backward_alloc(cdp_backward *b, uint64_t bytes) {
     return room + 1;
 }
 
-/* Checks the gradients that a function has returned. Returns NULL or what is wrong. */
-CDP__PRIVATE const char *cdp__ctx_wrong(const cdp_backward *b) {
-    uint32_t i;
-    for (i = 0; i < b->in_count; ++i) {
-        const cdp_tensor *t = &b->grad_in[i];
+/* Checks the gradients that a function has returned. Returns NULL, or what is wrong with number
+   *i. */
+CDP__PRIVATE const char *cdp__ctx_wrong(const cdp_backward *b, uint32_t *i) {
+    for (*i = 0; *i < b->in_count; ++*i) {
+        const cdp_tensor *t = &b->grad_in[*i];
         if (!t->data) continue;
-        if (!cdp__reduce_exists(t->dtype, CDP_REDUCE_SUM) || t->dims > 8)
-            return "has left a gradient without a dtype that can be added, or with 9 dims";
+        if (!cdp__reduce_exists(t->dtype, CDP_REDUCE_SUM)) return "its dtype cannot be added";
+        if (t->dims > 8) return "it has more than 8 dims";
         if (cdp__rpc_tensor_bytes(t) > b->rpc->desc.max_message_bytes)
-            return "has left a gradient longer than max_message_bytes";
-        if (b->grad_rows[i] && !t->dims) return "has left rows of a gradient without dims";
+            return "it is longer than max_message_bytes";
+        if (b->grad_rows[*i] && !t->dims) return "it has rows, but no dims";
     }
     return NULL;
 }
@@ -3713,15 +3717,18 @@ CDP__PRIVATE const char *cdp__ctx_wrong(const cdp_backward *b) {
 /* A backward function has returned: sends its gradients, or fails the context. */
 CDP__PRIVATE void cdp__ctx_ran(
     cdp_rpc *rpc, cdp_ctx *ctx, uint32_t node, const cdp_backward *b, cdp_status st) {
-    const char *wrong = st == CDP_OK ? cdp__ctx_wrong(b) : cdp_last_error()->text;
+    uint32_t i = 0;
+    const char *wrong = st == CDP_OK ? cdp__ctx_wrong(b, &i) : cdp_last_error()->text;
     if (st != CDP_OK) {
         const bool text = cdp_last_error()->status == st && wrong[0];
         cdp__ctx_fail_here(rpc, ctx, st < CDP_OK ? st : CDP_ERR_REMOTE,
-            "a backward function on rank %u (%s) returned %d%s%s", rpc->rank,
-            rpc->peers[rpc->rank].name, (int)st, text ? ": " : "", text ? wrong : "");
+            text ? "a backward function on rank %u (%s) returned %d: %s"
+                 : "a backward function on rank %u (%s) returned %d without saying why%s",
+            rpc->rank, rpc->peers[rpc->rank].name, (int)st, text ? wrong : "");
     } else if (wrong) {
-        cdp__ctx_fail_here(rpc, ctx, CDP_ERR_INVALID, "a backward function on rank %u (%s) %s",
-            rpc->rank, rpc->peers[rpc->rank].name, wrong);
+        cdp__ctx_fail_here(rpc, ctx, CDP_ERR_INVALID,
+            "a backward function on rank %u (%s) left a wrong grad_in[%u]: %s", rpc->rank,
+            rpc->peers[rpc->rank].name, i, wrong);
     } else if (!ctx->failed && !ctx->ended) {
         ctx->sending = b->grad_in;
         ctx->sending_rows = b->grad_rows;

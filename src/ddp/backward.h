@@ -326,14 +326,18 @@ CDP__PRIVATE cdp_status cdp__ddp_missing(cdp_ddp *d) {
     }
     if (count > 5) cdp__text_add(&t, " and %u more", count - 5);
     if (!count) return CDP_OK;
+    if (d->recorded)
+        return cdp__fail_peer(CDP_ERR_STATE, cdp_rank(d->group), 0,
+            "backward pass of rank %u ended although %u of %u parameters were never marked ready "
+            "as often as in the first synchronized pass (static graph): %s",
+            cdp_rank(d->group), count, d->param_count, names);
     return cdp__fail_peer(CDP_ERR_STATE, cdp_rank(d->group), 0,
-        "backward pass of rank %u ended although %u of %u parameters were never marked ready%s: "
-        "%s%s",
-        cdp_rank(d->group), count, d->param_count,
-        d->recorded ? " as often as in the first synchronized pass (static graph)" : "", names,
-        d->recorded || d->desc.find_unused
-            ? ""
-            : "; if they have no gradient in this pass, set find_unused in the desc");
+        d->desc.find_unused
+            ? "backward pass of rank %u ended although %u of %u parameters were never marked "
+              "ready: %s"
+            : "backward pass of rank %u ended although %u of %u parameters were never marked "
+              "ready: %s; if they have no gradient in this pass, set find_unused in the desc",
+        cdp_rank(d->group), count, d->param_count, names);
 }
 
 /* Ends the marking of a pass: unmarked parameters count as unused where that is allowed, and the

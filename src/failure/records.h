@@ -371,33 +371,44 @@ CDP__PRIVATE void cdp__fingerprint_text(cdp__text *t, const cdp__fingerprint *f)
     cdp__text_add(t, "%s", call);
 }
 
-/* Appends a text like "; in the end everybody waits for rank 2, which does not answer". */
+/* Appends sentences like "; in the end everybody waits for rank 2; rank 2 does not answer: ...". */
 CDP__PRIVATE void cdp__endpoint_text(cdp__text *t, const cdp__failure_record *r) {
-    static const char *const why[CDP__WHY_COUNT] = {"",
-        ", which does not answer: look at what its process is doing",
-        ", which waits for nobody: it computes, or calls something else",
-        ", which has done its part: the link to it is cut",
-        ": these ranks wait for each other; compare the order of their calls",
-        ", because of whose failure others have left", "", "",
-        ", which does not answer: look at what its process is doing",
-        "; rank 0 is gone, too, and its store with it", ", which has left"};
+    const int named = (int)r->end.named, target = (int)r->end.last.target;
     /* the text says what this rank waited for */
     const bool said = r->text[0] && r->end.why != CDP__WHY_TEXT;
-    if (r->end.named < 0) return;
-    if (r->end.why == CDP__WHY_AWAITED && r->end.last.target >= 0 && r->end.last.target != r->peer)
-        cdp__text_add(t,
-            "; in the end everybody waits for rank %d, which had not finished starting, and waited "
-            "for rank %d",
-            (int)r->end.last.target, (int)r->end.named);
-    else if (r->end.why == CDP__WHY_AWAITED)
+    if (named < 0) return;
+    if (r->end.why == CDP__WHY_AWAITED) {
+        if (target >= 0 && target != r->peer)
+            cdp__text_add(t, "; in the end everybody waits for rank %d", target);
+        cdp__text_add(t, "; rank %d had not finished starting, and waited for rank %d",
+            target >= 0 ? target : (int)r->peer, named);
+    } else if (said && r->status == CDP_ERR_TIMEOUT) {
+        cdp__text_add(t, "; in the end everybody waits for rank %d", named);
+    } else if (r->end.named != r->peer && r->status == CDP_ERR_TIMEOUT) {
         cdp__text_add(
-            t, "; it had not finished starting, and waited for rank %d", (int)r->end.named);
-    else if (said && r->status == CDP_ERR_TIMEOUT)
-        cdp__text_add(t, "; in the end everybody waits for rank %d", (int)r->end.named);
-    else if (r->end.named != r->peer && r->status == CDP_ERR_TIMEOUT)
-        cdp__text_add(t, "; that rank is waiting too, and in the end everybody waits for rank %d",
-            (int)r->end.named);
-    cdp__text_add(t, "%s", why[r->end.why]);
+            t, "; that rank is waiting too, and in the end everybody waits for rank %d", named);
+    }
+    switch (r->end.why) {
+    case CDP__WHY_SILENT:
+    case CDP__WHY_AWAITED:
+        cdp__text_add(t, "; rank %d does not answer: look at what its process is doing", named);
+        break;
+    case CDP__WHY_BUSY:
+        cdp__text_add(t, "; rank %d waits for nobody: it computes, or calls something else", named);
+        break;
+    case CDP__WHY_SENT:
+        cdp__text_add(t, "; rank %d has done its part: the link to it is cut", named);
+        break;
+    case CDP__WHY_CIRCLE:
+        cdp__text_add(t, "; these ranks wait for each other; compare the order of their calls");
+        break;
+    case CDP__WHY_EARLIER:
+        cdp__text_add(t, "; rank %d failed, and others have left because of that", named);
+        break;
+    case CDP__WHY_FIRST: cdp__text_add(t, "; rank 0 is gone, too, and its store with it"); break;
+    case CDP__WHY_LEFT: cdp__text_add(t, "; rank %d has left", named); break;
+    default: break;
+    }
 }
 
 CDP__PRIVATE void cdp__failure_cause_text(cdp__text *t, const cdp__failure_record *r) {

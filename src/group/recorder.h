@@ -79,7 +79,7 @@ CDP__PRIVATE void cdp__describe_choices(const cdp_group *g, cdp__text *t) {
                 cdp__text_add(t,
                     row->only & CDP__UNIFORM ? ", for hosts of as many ranks each"
                                              : ", for hosts of several ranks");
-            if (row->only & ~(g->is | CDP__POWERS)) cdp__text_add(t, ", which this is not");
+            if (row->only & ~(g->is | CDP__POWERS)) cdp__text_add(t, " (never in this group)");
             cdp__text_add(t, "%s%s\n", i < c->row_count ? " (choices)" : "",
                 c->reproducible && !a->fixed ? " (not while reproducible)" : "");
         }

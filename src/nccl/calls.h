@@ -193,8 +193,10 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__nccl_open(cdp__nccl *b) {
     if ((int)e == CDP__CU_NO_DEVICE || (int)e == CDP__CU_NO_DRIVER || (e == 0 && !count)) {
         (void)cdp__nc.cudaGetLastError();
         return cdp__fail(CDP_ERR_INVALID,
-            "there is no CUDA device here%s; host memory works without one",
-            (int)e == CDP__CU_NO_DRIVER ? " (no driver, or one older than the CUDA runtime)" : "");
+            (int)e == CDP__CU_NO_DRIVER
+                ? "there is no CUDA device here: there is no driver, or it is older than the CUDA "
+                  "runtime; host memory works without one"
+                : "there is no CUDA device here; host memory works without one");
     }
     if (e == 0) e = cdp__nc.cudaGetDevice(&b->device);
     if (e == 0) e = cdp__nc.cudaDeviceGetAttribute(&major, (cdp__cu_attr)CDP__CU_MAJOR, b->device);

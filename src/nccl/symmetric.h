@@ -90,8 +90,9 @@ CDP__PRIVATE void cdp__nccl_symmetric_warn(cdp__nccl *b, const cdp__nccl_memory 
         cdp__format(why, sizeof why, "NCCL %d.%d has no ncclCommWindowRegister", b->version / 10000,
             b->version / 100 % 100);
     cdp__log(&cdp_group_desc_of(b->group)->logger, CDP_LOG_WARN, (int32_t)b->rank,
-        "%s: %s: memory %s in place of being symmetric", cdp__nccl_symmetric_name, why,
-        m->handle ? "is registered with ncclCommRegister" : "is not registered");
+        m->handle ? "%s: memory is registered with ncclCommRegister and not symmetric: %s"
+                  : "%s: memory is neither symmetric nor registered: %s",
+        cdp__nccl_symmetric_name, why);
 }
 
 /* Registers `m` on all ranks. If this rank has no memory, `st` is the reason. */

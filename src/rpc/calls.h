@@ -303,7 +303,7 @@ CDP__PRIVATE void cdp__rpc_abandon(cdp_rpc *rpc, cdp__rpc_call *c, cdp_status st
             (unsigned long long)(c->deadline_ns > c->start_ns
                     ? (c->deadline_ns - c->start_ns) / CDP__MS
                     : 0),
-            c->cut ? ", when the wait that ran the calling function had to end" : "",
+            c->cut ? "; the wait that ran the calling function had to end then" : "",
             cdp__rpc_ran_text(rpc, c, ran));
     else
         cdp__rpc_say(rpc, c, status, "%s",

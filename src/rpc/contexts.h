@@ -377,13 +377,17 @@ CDP__PRIVATE bool cdp__ctx_goes(cdp_rpc *rpc, cdp_ctx *ctx, const cdp_args *args
    error. */
 CDP__PRIVATE cdp_status cdp__ctx_check(const char *call, const cdp_ctx *ctx, const cdp_args *args) {
     uint32_t i;
-    if (ctx && (ctx->failed || ctx->ended))
-        return cdp__fail(CDP_ERR_STATE, "%s: the context has %s; begin another one", call,
-            ctx->failed ? ctx->why.text : "ended");
+    if (ctx && ctx->failed)
+        return cdp__fail(CDP_ERR_STATE, "%s: this context has failed; begin another one; why: %s",
+            call, ctx->why.text);
+    if (ctx && ctx->ended)
+        return cdp__fail(CDP_ERR_STATE, "%s: this context has ended; begin another one", call);
     for (i = 0; args && i < args->tensor_count; ++i)
         if (args->tensors[i].value && (!ctx || !cdp__ctx_entry(ctx, args->tensors[i].value)))
-            return cdp__fail(CDP_ERR_INVALID, "%s: tensors[%u] has a value that %s", call, i,
-                ctx ? "this rank does not have in this context" : "belongs to a context; set ctx");
+            return cdp__fail(CDP_ERR_INVALID,
+                ctx ? "%s: tensors[%u] has a value that this rank does not have in this context"
+                    : "%s: tensors[%u] has a value, which belongs to a context; set ctx",
+                call, i);
     return CDP_OK;
 }
 

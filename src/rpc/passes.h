@@ -44,17 +44,17 @@ CDP_API void *cdp_backward_alloc(cdp_backward *b, uint64_t bytes) {
     return room + 1;
 }
 
-/* Checks the gradients that a function has returned. Returns NULL or what is wrong. */
-CDP__PRIVATE const char *cdp__ctx_wrong(const cdp_backward *b) {
-    uint32_t i;
-    for (i = 0; i < b->in_count; ++i) {
-        const cdp_tensor *t = &b->grad_in[i];
+/* Checks the gradients that a function has returned. Returns NULL, or what is wrong with number
+   *i. */
+CDP__PRIVATE const char *cdp__ctx_wrong(const cdp_backward *b, uint32_t *i) {
+    for (*i = 0; *i < b->in_count; ++*i) {
+        const cdp_tensor *t = &b->grad_in[*i];
         if (!t->data) continue;
-        if (!cdp__reduce_exists(t->dtype, CDP_REDUCE_SUM) || t->dims > 8)
-            return "has left a gradient without a dtype that can be added, or with 9 dims";
+        if (!cdp__reduce_exists(t->dtype, CDP_REDUCE_SUM)) return "its dtype cannot be added";
+        if (t->dims > 8) return "it has more than 8 dims";
         if (cdp__rpc_tensor_bytes(t) > b->rpc->desc.max_message_bytes)
-            return "has left a gradient longer than max_message_bytes";
-        if (b->grad_rows[i] && !t->dims) return "has left rows of a gradient without dims";
+            return "it is longer than max_message_bytes";
+        if (b->grad_rows[*i] && !t->dims) return "it has rows, but no dims";
     }
     return NULL;
 }
@@ -62,15 +62,18 @@ CDP__PRIVATE const char *cdp__ctx_wrong(const cdp_backward *b) {
 /* A backward function has returned: sends its gradients, or fails the context. */
 CDP__PRIVATE void cdp__ctx_ran(
     cdp_rpc *rpc, cdp_ctx *ctx, uint32_t node, const cdp_backward *b, cdp_status st) {
-    const char *wrong = st == CDP_OK ? cdp__ctx_wrong(b) : cdp_last_error()->text;
+    uint32_t i = 0;
+    const char *wrong = st == CDP_OK ? cdp__ctx_wrong(b, &i) : cdp_last_error()->text;
     if (st != CDP_OK) {
         const bool text = cdp_last_error()->status == st && wrong[0];
         cdp__ctx_fail_here(rpc, ctx, st < CDP_OK ? st : CDP_ERR_REMOTE,
-            "a backward function on rank %u (%s) returned %d%s%s", rpc->rank,
-            rpc->peers[rpc->rank].name, (int)st, text ? ": " : "", text ? wrong : "");
+            text ? "a backward function on rank %u (%s) returned %d: %s"
+                 : "a backward function on rank %u (%s) returned %d without saying why%s",
+            rpc->rank, rpc->peers[rpc->rank].name, (int)st, text ? wrong : "");
     } else if (wrong) {
-        cdp__ctx_fail_here(rpc, ctx, CDP_ERR_INVALID, "a backward function on rank %u (%s) %s",
-            rpc->rank, rpc->peers[rpc->rank].name, wrong);
+        cdp__ctx_fail_here(rpc, ctx, CDP_ERR_INVALID,
+            "a backward function on rank %u (%s) left a wrong grad_in[%u]: %s", rpc->rank,
+            rpc->peers[rpc->rank].name, i, wrong);
     } else if (!ctx->failed && !ctx->ended) {
         ctx->sending = b->grad_in;
         ctx->sending_rows = b->grad_rows;

@@ -72,9 +72,13 @@ CDP__PRIVATE void cdp__client_no_store(cdp__client *c) {
             c->name, hex);
     else
         cdp__fail(CDP_ERR_STORE,
-            "what listens at %s closes every connection without an answer: it is no cdp or PyTorch "
-            "store, or refuses clients; check host and port%s",
-            c->name, c->keyed ? ", and whether it is PyTorch's, which knows no job keys" : "");
+            c->keyed
+                ? "what listens at %s closes every connection without an answer: it is no cdp or "
+                  "PyTorch store, or refuses clients; check host and port, and whether it is a "
+                  "store of PyTorch: these know no job keys"
+                : "what listens at %s closes every connection without an answer: it is no cdp or "
+                  "PyTorch store, or refuses clients; check host and port",
+            c->name);
     cdp__client_break(c);
 }
 

@@ -316,7 +316,7 @@ CDP__PRIVATE cdp_status cdp__join_failed(cdp__mesh *m) {
     if (store && e->peer < 0 && m->desc.group.rank != 0 && !m->desc.external_store
         && !s->blameless) {
         e->peer = 0;
-        cdp__text_add(&t, " (rank 0 serves it)");
+        cdp__text_add(&t, "; rank 0 serves the store");
     }
     cdp__failure_plain(&r, e->status, e->origin, e->peer, e->text + said);
     r.sys_errno = e->sys_errno;
@@ -417,9 +417,12 @@ CDP__PRIVATE cdp_status cdp__join_store_silent(cdp__mesh *m) {
     char at[80];
     cdp__addr_text(&a, at, sizeof at);
     (void)cdp__fail_peer(CDP_ERR_TIMEOUT, m->desc.external_store ? -1 : 0, 0,
-        "the store at %s does not answer any more, but has not closed the connection: %s, has "
-        "become unreachable, or is stopped",
-        at, m->desc.external_store ? "who serves it" : "rank 0, which serves it");
+        m->desc.external_store
+            ? "the store at %s does not answer any more, but has not closed the connection: its "
+              "server has become unreachable, or is stopped"
+            : "the store at %s does not answer any more, but has not closed the connection: rank "
+              "0, which serves it, has become unreachable, or is stopped",
+        at);
     return cdp__join_missed(m);
 }
 

@@ -474,6 +474,50 @@ TEST(foreign_texts_are_printable) {
     T_EQ(1, strlen(out));
 }
 
+/* Each cause behind each text: whole sentences, which name the rank that they are about. */
+TEST(causes_of_failures_are_sentences) {
+    static const struct {
+        cdp__why why;
+        const char *text;
+    } rows[] = {{CDP__WHY_TEXT, ""},
+        {CDP__WHY_SILENT, "; rank 7 does not answer: look at what its process is doing"},
+        {CDP__WHY_BUSY, "; rank 7 waits for nobody: it computes, or calls something else"},
+        {CDP__WHY_SENT, "; rank 7 has done its part: the link to it is cut"},
+        {CDP__WHY_CIRCLE, "; these ranks wait for each other; compare the order of their calls"},
+        {CDP__WHY_EARLIER, "; rank 7 failed, and others have left because of that"},
+        {CDP__WHY_TURN, ""},
+        {CDP__WHY_AWAITED,
+            "; rank 3 had not finished starting, and waited for rank 7; rank 7 does "
+            "not answer: look at what its process is doing"},
+        {CDP__WHY_FIRST, "; rank 0 is gone, too, and its store with it"},
+        {CDP__WHY_LEFT, "; rank 7 has left"}};
+    for (uint32_t i = 0; i < sizeof rows / sizeof *rows; ++i)
+        for (uint32_t said = 0; said < 2; ++said) {
+            cdp__failure_record r;
+            char want[400];
+            cdp_error e;
+            memset(&r, 0, sizeof r);
+            r.status = CDP_ERR_TIMEOUT;
+            r.call.kind = CDP_COLL_NONE;
+            r.peer = r.end.last.target = 3;
+            r.end.named = 7;
+            r.end.why = rows[i].why;
+            r.timeout_ms = 50;
+            if (said) strcpy(r.text, "somebody said so");
+            cdp__failure_text(&r, 0, 8, &e);
+            snprintf(want, sizeof want, "rank 0/8: %s%s%s",
+                said ? "somebody said so" : "the deadline of 50 ms passed while waiting for rank 3",
+                rows[i].why == CDP__WHY_AWAITED ? ""
+                    : said && rows[i].why != CDP__WHY_TEXT
+                    ? "; in the end everybody waits for rank 7"
+                    : "; that rank is waiting too, and in the end "
+                      "everybody waits for rank 7",
+                rows[i].text);
+            T_EQ(0, strcmp(want, e.text));
+            if (strcmp(want, e.text) != 0) printf("%s\n%s\n", want, e.text);
+        }
+}
+
 TEST(failure_records) {
     cdp__failure_record a, b;
     cdp_error e;
@@ -490,14 +534,11 @@ TEST(failure_records) {
     T(e.status == CDP_ERR_TIMEOUT && e.peer == 7 && e.origin == 5 && e.rank == 0 && e.round == 9
         && e.kind == CDP_COLL_BROADCAST && e.op_seq == 1ull << 40 && e.sys_errno == 104);
     T(strstr(e.text, "told by rank 5/8") && strstr(e.text, "deadline of 2000 ms")
-        && strstr(e.text, "everybody waits for rank 7, which does not answer: look at")
+        && strstr(e.text, "everybody waits for rank 7; rank 7 does not answer: look at")
         && strstr(e.text, "(it took 8 of 8589934592 bytes)"));
     a.expected = a.moved = 0; /* a barrier */
     cdp__failure_text(&a, 0, 8, &e);
     T(strstr(e.text, "waiting for rank") && !strstr(e.text, "bytes"));
-    a.end.why = CDP__WHY_CIRCLE;
-    cdp__failure_text(&a, 0, 8, &e);
-    T(strstr(e.text, "wait for each other; compare the order of their calls") != NULL);
     a.end.why = CDP__WHY_SILENT;
     memset(a.text, 'y', sizeof a.text - 1); /* the longest text */
     n = cdp__failure_encode(&a, wire);
@@ -1342,6 +1383,7 @@ int main(int argc, char **argv) {
         {"headers_of_random_bytes", headers_of_random_bytes, 10},
         {"header_texts", header_texts, 10},
         {"foreign_texts_are_printable", foreign_texts_are_printable, 10},
+        {"causes_of_failures_are_sentences", causes_of_failures_are_sentences, 10},
         {"failure_records", failure_records, 10},
         {"wait_messages", wait_messages, 10},
         {"kernels_against_a_plain_loop", kernels_against_a_plain_loop, 10},

@@ -168,8 +168,8 @@ static void by_name(uint32_t rank, cdp_group *w) {
     T_TEXT("leaders", last.algorithm);
     T(cdp_describe(w, text, sizeof text) < sizeof text - 1);
     T_TEXT("allreduce: leaders, for hosts of several ranks (choices)\n", text);
-    T_TEXT(
-        "allgather: hierarchical, for hosts of as many ranks each, which this is not (choices)\n",
+    T_TEXT("allgather: hierarchical, for hosts of as many ranks each (never in this group) "
+           "(choices)\n",
         text);
     T_TEXT("3 hosts, of 1 to 2 ranks", text);
     /* hosts have different numbers of ranks */

@@ -505,7 +505,7 @@ static void one_keeps_another(uint32_t rank, cdp_group *w) {
         T_TEXT("2 of 3 ranks have not come", cdp_last_error()->text);
     }
     T_EQ(2, cdp_last_error()->peer);
-    T_TEXT("everybody waits for rank 2, which does not answer", cdp_last_error()->text);
+    T_TEXT("everybody waits for rank 2; rank 2 does not answer", cdp_last_error()->text);
     come();
 }
 

@@ -570,11 +570,14 @@ static cdp_status b_identity(void *user, cdp_backward *b) {
 }
 
 static void mistaken_passes(side *s) {
-    static const char *const texts[] = {"without a dtype that can be added, or with 9 dims",
-        "without a dtype that can be added, or with 9 dims", "longer than max_message_bytes",
-        "rows of a gradient without dims", "two gradients of one value differ on rank"};
+    static const char *const texts[] = {"left a wrong grad_in[0]: its dtype cannot be added",
+        "left a wrong grad_in[0]: it has more than 8 dims",
+        "left a wrong grad_in[0]: it is longer than max_message_bytes",
+        "left a wrong grad_in[0]: it has rows, but no dims",
+        "two gradients of one value differ on rank"};
     static uint32_t place;
     double x[4] = {1, 2, 3, 4};
+    char later[sizeof cdp_last_error()->text];
     for (uint32_t i = 0; i < 5 && s->rank == 0; ++i) {
         uint64_t value, out[2];
         cdp_tensor roots[2], g;
@@ -594,6 +597,11 @@ static void mistaken_passes(side *s) {
         T_EQ(i == 4 ? CDP_ERR_MISMATCH : CDP_ERR_INVALID,
             cdp_ctx_backward(ctx, &(cdp_backward_desc){.roots = roots, .root_count = 2}));
         T_TEXT(texts[i], cdp_last_error()->text);
+        snprintf(later, sizeof later,
+            "cdp_ctx_value: this context has failed; begin another one; why: %s",
+            cdp_last_error()->text);
+        T_EQ(CDP_ERR_STATE, cdp_ctx_value(ctx, &value));
+        T_EQ(0, strcmp(later, cdp_last_error()->text)); /* two whole sentences */
         REFUSED(CDP_ERR_STATE, "begin another one",
             cdp_ctx_backward(ctx, &(cdp_backward_desc){.roots = roots, .root_count = 1}));
         REFUSED(CDP_ERR_STATE, "begin another one", cdp_ctx_grad(ctx, value, &g));
