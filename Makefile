@@ -31,6 +31,7 @@ FUZZ_SRC  := $(wildcard tests/fuzz/*.c)
 BENCH_SRC := $(wildcard tests/bench/bench.c)
 DEMO_SRC  := $(wildcard examples/03_train_text.c)
 EXAMPLE_SRC := $(wildcard examples/*.c)
+TOOL_SRC  := $(filter-out tools/join.c,$(wildcard tools/*.c))
 
 UNIT     := $(UNIT_SRC:tests/unit/%.c=%)
 PROCS    := $(PROC_SRC:tests/procs/%.c=%)
@@ -45,7 +46,7 @@ FUZZ     := $(FUZZ_SRC:tests/fuzz/%.c=%)
 BENCH    := $(BENCH_SRC:tests/bench/%.c=$(BUILD)/bench/%)
 # examples in C++, where there is a compiler for it
 CXX_SRC  := $(if $(shell command -v g++),$(wildcard examples/*.cpp))
-EXAMPLES := $(EXAMPLE_SRC:examples/%.c=$(BUILD)/%) $(CXX_SRC:examples/%.cpp=$(BUILD)/%)
+EXAMPLES := $(EXAMPLE_SRC:examples/%.c=$(BUILD)/%) $(TOOL_SRC:tools/%.c=$(BUILD)/%) $(CXX_SRC:examples/%.cpp=$(BUILD)/%)
 NO_THREADS := $(patsubst %,%_no_threads,$(filter test_group test_elastic_polled,$(UNIT)))
 PROGRAMS := $(UNIT) $(NO_THREADS) $(PROCS) $(NCCL) $(MEM) $(DTENSOR) $(FUZZ) $(SIM) $(SCRIPTS) $(ROUNDS) $(LINEAR)
 
@@ -56,7 +57,7 @@ PROGRAMS := $(UNIT) $(NO_THREADS) $(PROCS) $(NCCL) $(MEM) $(DTENSOR) $(FUZZ) $(S
 help:
 	@echo 'make demo       start four ranks on this machine that train a small text model together'
 	@echo 'make demo-elastic  the same model while one of four ranks is killed and another one joins; the loss curve as an SVG'
-	@echo 'make examples   compile the examples, each with the one gcc line of its first comment'
+	@echo 'make examples   compile the examples and the tools, each with the one gcc line of its first comment'
 	@echo 'make test       all tests; some minutes on two cores; MORE=1: more and larger worlds, more points of death, every define'
 	@echo 'make test-strict  tests with limits of time, to the letter: on a quiet machine'
 	@echo 'make sim        more simulated worlds, also of cdp_rpc.h: make sim SEEDS=1..100000'
@@ -86,6 +87,9 @@ help:
 $(BUILD)/% : examples/%.c $(HEADERS)
 	@mkdir -p $(@D)
 	gcc -O2 $< -o $@ -pthread -lm
+$(TOOL_SRC:tools/%.c=$(BUILD)/%): $(BUILD)/%: tools/%.c $(HEADERS)
+	@mkdir -p $(@D)
+	gcc -O2 $< -o $@ -pthread -lm
 
 $(CXX_SRC:examples/%.cpp=$(BUILD)/%): $(CXX_SRC) $(HEADERS)
 	@mkdir -p $(@D)
@@ -101,7 +105,7 @@ $(BUILD)/train_text: $(DEMO_SRC) $(HEADERS)
 
 # three examples train one model
 $(BUILD)/train_text $(BUILD)/03_train_text $(BUILD)/11_pipeline $(BUILD)/21_elastic: examples/text_model.h examples/loss_curve.h
-$(BUILD)/cdprun: examples/cdprun_elastic.h
+$(BUILD)/cdprun: $(wildcard tools/cdprun_*.h)
 
 examples: $(EXAMPLES)
 
@@ -126,13 +130,16 @@ SEES    = $(if $(filter $(OWN) %_no_threads,$(basename $(@F))),-I$(JOINED) -idir
 # Tests run the examples linked with that object; `make examples` compiles them as their first comments say. Of the copies
 # here, "../cdp.h" is src/cdp.h. Only those that compute for longer than gcc needs to optimise them are optimised.
 EXAMPLE_O = $(if $(MORE)$(filter 03_train_text 11_pipeline 21_elastic,$(basename $(@F))),-O1 -fno-inline,-O0)
-EXAMPLE_COPIES := $(patsubst %,$(BUILD)/linked/%,$(EXAMPLE_SRC) $(wildcard examples/*.h))
+EXAMPLE_COPIES := $(patsubst %,$(BUILD)/linked/%,$(EXAMPLE_SRC) $(TOOL_SRC) $(wildcard examples/*.h tools/*.h))
 $(EXAMPLE_COPIES): $(BUILD)/linked/%: %
 	@mkdir -p $(@D) && cp $< $@
 	@for h in $(HEADERS); do echo "#include <$$h>" > $(BUILD)/linked/$$h; done
 $(EXAMPLE_SRC:examples/%.c=$(BUILD)/test/%.o): $(BUILD)/test/%.o: $(BUILD)/linked/examples/%.c | $(EXAMPLE_COPIES)
 	@mkdir -p $(@D)
 	gcc $(EXAMPLE_O) -Wall -Wextra -isystem src -include tests/linked.h -MD -MP -c $< -o $@ $(KEEP_WARNINGS)
+$(TOOL_SRC:tools/%.c=$(BUILD)/test/%.o): $(BUILD)/test/%.o: $(BUILD)/linked/tools/%.c | $(EXAMPLE_COPIES)
+	@mkdir -p $(@D)
+	gcc -O0 -Wall -Wextra -isystem src -include tests/linked.h -MD -MP -c $< -o $@ $(KEEP_WARNINGS)
 
 # What the compiler says is shown, and kept for tests/compile/run.sh.
 KEEP_WARNINGS = 2> $(@:.o=.warnings); made=$$?; cat $(@:.o=.warnings) >&2; exit $$made
@@ -265,7 +272,7 @@ bench: $(BENCH) $(EXAMPLES)
 	@if test -f tests/bench/run.sh; then BUILD='$(BUILD)' bash tests/bench/run.sh; \
 	else for b in $(BENCH); do $$b || exit 1; done; fi
 
-programs: $(PROGRAMS:%=$(BUILD)/test/%) $(BUILD)/test/elastic_rank $(EXAMPLE_SRC:examples/%.c=$(BUILD)/test/%) $(CXX_SRC:examples/%.cpp=$(BUILD)/test/%) $(BUILD)/bench/scale
+programs: $(PROGRAMS:%=$(BUILD)/test/%) $(BUILD)/test/elastic_rank $(EXAMPLE_SRC:examples/%.c=$(BUILD)/test/%) $(TOOL_SRC:tools/%.c=$(BUILD)/test/%) $(CXX_SRC:examples/%.cpp=$(BUILD)/test/%) $(BUILD)/bench/scale
 
 bench-peers:
 	@BUILD='$(BUILD)' bash tests/bench/peers/run.sh $(PEERS)

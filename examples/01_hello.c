@@ -3,7 +3,7 @@
     You learn: how a process joins a job, and how it leaves.
 
         gcc -O2 examples/01_hello.c -o hello -pthread -lm
-        gcc -O2 examples/cdprun.c -o cdprun -pthread -lm
+        gcc -O2 tools/cdprun.c -o cdprun -pthread -lm
         ./cdprun -n 4 ./hello                                                                    */
 #define CDP_IMPLEMENTATION
 #include "../cdp_tcp.h"

@@ -6,7 +6,7 @@
         ./16_memory [FOLDER]
 
     Needs no GPU: the "device" is 256 MiB of host memory. Writes to FOLDER (default: .)
-        memory.pickle   open it at pytorch.org/memory_viz, or with examples/memory_viz.c
+        memory.pickle   open it at pytorch.org/memory_viz, or with tools/memory_viz.c
         memory.svg      memory in use over time: the leak is the staircase that never comes down
         blocks.svg      segments and blocks: small blocks that keep whole segments are fragmentation
     With a GPU, take cdp_mem_source_cuda() in place of the host; nothing else changes. */

@@ -35,7 +35,7 @@
         }
         gcc -O2 quick.c -o quick -pthread
         then open memory.pickle at pytorch.org/memory_viz, or
-        ./memory_viz svg memory.pickle > memory.svg        with examples/memory_viz.c
+        ./memory_viz svg memory.pickle > memory.svg        with tools/memory_viz.c
 
     CONTENTS
         Each part is marked >>folder/name and comes from src/folder/name.h. `grep '>>'` lists the
@@ -61,7 +61,7 @@
         record an allocator that is not this one           desc.recorder_only, cdp_mem_note_alloc,
                                                            cdp_mem_note_free, cdp_mem_note_event
         see it without a browser                           cdp_mem_write with CDP_MEM_SVG;
-                                                           examples/memory_viz.c
+                                                           tools/memory_viz.c
         find a leak                                        cdp_mem_snapshot twice, cdp_mem_compare
         let NCCL or DDP allocate here                      cdp_mem_allocator
         have their memory in a window of all ranks         cdp_nccl_symmetric_allocator,
@@ -81,7 +81,7 @@
         _set_memory_metadata("x")                          cdp_mem_label("x") ...
                                                            cdp_mem_label(NULL)
         _snapshot(), _dump_snapshot(f)                     cdp_mem_snapshot, cdp_mem_dump
-        _memory_viz.py trace, segments, memory, compare    examples/memory_viz.c, the same words
+        _memory_viz.py trace, segments, memory, compare    tools/memory_viz.c, the same words
         attach_out_of_memory_observer                      cdp_mem_on_oom
         Different here: the history is bounded by default, and lost events are counted; stacks
         hold addresses of C functions, which are named by `memory_viz symbols`; segments never

@@ -10,7 +10,7 @@ tally=$(mktemp -d) || exit 1
 trap 'rm -rf "$tally"' EXIT
 
 HEADERS=$(ls cdp*.h)
-C_FILES=$(ls examples/*.c examples/*/*.[ch] tests/*.h tests/*/*.h tests/*/*.c 2> /dev/null)
+C_FILES=$(ls examples/*.[ch] examples/*/*.[ch] tools/*.[ch] tests/*.h tests/*/*.h tests/*/*.c 2> /dev/null)
 SOURCES="$HEADERS $C_FILES $(ls tests/*.sh tests/*/*.sh Makefile 2> /dev/null)"
 
 rule() { # NAME: reads what breaks it; nothing is good
@@ -300,7 +300,7 @@ number=$(awk -F . '{ print $1 * 10000 + $2 * 100 + $3 }' <<< "$version")
         [ "$h" = cdp.h ] || grep -qE '^#if CDP_[A-Z]+_VERSION != CDP_VERSION' "$h" || echo "$h: does not compare its version with that of cdp.h"
     done
     grep -qF "## $version" CHANGELOG.md || echo "CHANGELOG.md: nothing about $version"
-    [ ! -f examples/cdprun.c ] || grep -qE "^#define VERSION +\"$version\"" examples/cdprun.c || echo "examples/cdprun.c: VERSION is not $version"
+    [ ! -f tools/cdprun.c ] || grep -qE "^#define VERSION +\"$version\"" tools/cdprun.c || echo "tools/cdprun.c: VERSION is not $version"
 } | rule 'one version everywhere'
 
 grep -nE 'TODO|FIXME|XXX' $SOURCES README.md CHANGELOG.md 2> /dev/null | grep -vE 'XXXXXX|^tests/check_sources.sh' | rule 'nothing is left to be done'
@@ -317,7 +317,7 @@ grep '^comma ' "$tally/layout" | known_rule comma 'no statements joined by comma
 copies=$(cat $HEADERS | grep -cE '^CDP_[A-Z_]* CDP__(ONE_COPY|COLD) ')
 { [ "$copies" -gt 0 ] && [ "$copies" -le 180 ] || echo "CDP__ONE_COPY and CDP__COLD are there $copies times"; } | rule 'at most 180 functions are cold or kept out of line'
 of_headers function | known_rule function 'functions of headers have at most 60 lines'
-grep -E '^function examples/' "$tally/layout" | known_rule function 'functions of examples have at most 60 lines'
+grep -E '^function (examples|tools)/' "$tally/layout" | known_rule function 'functions of examples and tools have at most 60 lines'
 sources functions $HEADERS | sort -n | awk '{ lines[NR] = $1 } END { print "INFO " NR " functions in headers, lines: median " lines[int((NR + 1) / 2)] ", 90 in 100 at most " lines[int(NR * 0.9)] ", longest " lines[NR] }'
 of_headers anchor | rule 'names of sections are unique in their header'
 of_headers head | known_rule head 'sections have a head comment: Knows, Promises, May use'

@@ -109,7 +109,7 @@ else
     bad 'the parts for MSVC do not compile'
     grep -m 5 'error\|undefined' "$work/said"
 fi
-program examples/cdprun.c
+program tools/cdprun.c
 program examples/03_train_text.c
 cp README.md "$work/text.md"
 launch 300 -n 4 ./03_train_text.exe --steps 40 --save here.model text.md

@@ -214,7 +214,7 @@ typedef struct cdp_record {
 CDP_API uint32_t cdp_group_records(cdp_group *group, cdp_record *out, uint32_t max_count);
 
 /* Write the state of this rank as JSON: its groups, their failures, the last operations of each and
-   the ranks that these wait for. examples/who_is_stuck.c reads the files of all ranks and prints
+   the ranks that these wait for. tools/who_is_stuck.c reads the files of all ranks and prints
    which rank keeps which other ranks waiting. Any thread, any time. Errors: IO (the file), NOMEM,
    INVALID (no group, no path), STATE (destroyed), UNSUPPORTED (the group's os has no files). */
 CDP_API cdp_status cdp_group_dump(cdp_group *group, const char *path);

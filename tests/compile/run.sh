@@ -625,8 +625,8 @@ if [ -f cdp_nccl.h ]; then
     fi
 fi
 gcc_alone() {
-    for e in examples/*.c; do
-        if [ $CHECK != O0 ] && compiled "$(basename "$e" .c)" examples/*.[ch]; then add t_warnings gcc gnu17 O0 "$MADE/$(basename "$e" .c)"
+    for e in examples/*.c tools/*.c; do
+        if [ $CHECK != O0 ] && compiled "$(basename "$e" .c)" examples/*.[ch] tools/*.[ch]; then add t_warnings gcc gnu17 O0 "$MADE/$(basename "$e" .c)"
         else add t_example gcc gnu17 $PARSE "$e"; fi
     done
     [ -n "${EVERYTHING-}" ] || return

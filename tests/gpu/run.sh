@@ -15,7 +15,7 @@ unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
 
 gcc -O2 -g -Wall -Wextra -I. -Itests tests/gpu/gpu_check.c -o "$build/gpu_check" -pthread -lm -ldl || exit 1
 gcc -O2 -g -Wall -Wextra -I. -Itests tests/gpu/mem_check.c -o "$build/mem_check" -pthread -lm -ldl || exit 1
-gcc -O2 examples/cdprun.c -o "$build/cdprun" -pthread -lm || exit 1
+gcc -O2 tools/cdprun.c -o "$build/cdprun" -pthread -lm || exit 1
 for e in 08_nccl_allreduce 09_nccl_ddp; do gcc -O2 examples/$e.c -o "$build/$e" -pthread -lm -ldl || exit 1; done
 
 found=$("$build/gpu_check" --probe)

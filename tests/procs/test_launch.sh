@@ -7,8 +7,8 @@
 # second, and cdprun has to report it. Each line of stderr is stamped when it comes. Ends with "N passed, N failed".
 set -u
 cd "$(dirname "$0")/../.." || exit 2
-if [ ! -f examples/03_train_text.c ] || [ ! -f examples/cdprun.c ]; then
-    echo "SKIP test_launch: examples/03_train_text.c or examples/cdprun.c does not exist"
+if [ ! -f examples/03_train_text.c ] || [ ! -f tools/cdprun.c ]; then
+    echo "SKIP test_launch: examples/03_train_text.c or tools/cdprun.c does not exist"
     echo "0 passed, 0 failed"
     exit 0
 fi

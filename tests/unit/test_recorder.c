@@ -528,7 +528,7 @@ TEST(without_it_they_depend_on_the_sizes) {
 /* ---- who is stuck ---- */
 
 #define main who_is_stuck_main
-#include "../../examples/who_is_stuck.c"
+#include "../../tools/who_is_stuck.c"
 #undef main
 
 /* What the example says of these dumps. */

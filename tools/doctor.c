@@ -1,7 +1,7 @@
 /*  doctor.c - can every rank reach every other one, over which addresses, and how fast?
 
-        gcc -O2 examples/doctor.c -o doctor -pthread -lm
-        gcc -O2 examples/cdprun.c -o cdprun -pthread -lm
+        gcc -O2 tools/doctor.c -o doctor -pthread -lm
+        gcc -O2 tools/cdprun.c -o cdprun -pthread -lm
         ./cdprun -n 4 ./doctor                 or as the job itself starts: torchrun, mpirun, srun
         ./doctor
 

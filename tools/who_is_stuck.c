@@ -1,7 +1,7 @@
 /*  who_is_stuck.c - reads the dumps of the ranks of a job, and says which rank waits where, and
     for which other rank
 
-        gcc -O2 examples/who_is_stuck.c -o who_is_stuck -pthread -lm
+        gcc -O2 tools/who_is_stuck.c -o who_is_stuck -pthread -lm
         ./who_is_stuck /tmp/run.*.json
 
     Ranks write these files in cdp_group_dump(), or by themselves where the desc has a dump_path. A

@@ -1,6 +1,6 @@
 /*  memory_viz.c - says or draws what a memory snapshot holds, of cdp_mem.h or of PyTorch
 
-        gcc -O2 examples/memory_viz.c -o memory_viz -pthread -lm
+        gcc -O2 tools/memory_viz.c -o memory_viz -pthread -lm
         memory_viz stats FILE             what is held, at the peak and at the end, and by whom
         memory_viz trace FILE             every event, as a program
         memory_viz segments FILE          lines for flamegraph.pl: segments, blocks, gaps

@@ -1,6 +1,6 @@
 /*  cdprun_windows.h - cdprun for Windows; cdprun.c includes it there
 
-    COMPILE   gcc -O2 examples/cdprun.c -o cdprun.exe -lws2_32 -lbcrypt
+    COMPILE   gcc -O2 tools/cdprun.c -o cdprun.exe -lws2_32 -lbcrypt
 
     EXAMPLES  cdprun -n 4 train.exe --epochs 3
               cdprun -n 2 --timeout 60 --env LOG=debug train.exe

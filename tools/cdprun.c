@@ -1,8 +1,8 @@
 /*  cdprun.c - starts the ranks of a job on this machine and leaves nothing behind
 
-    COMPILE   gcc -O2 examples/cdprun.c -o cdprun -pthread -lm
+    COMPILE   gcc -O2 tools/cdprun.c -o cdprun -pthread -lm
               (C11, POSIX, the headers of this library and cdprun_elastic.h, nothing else)
-    Windows   gcc -O2 examples/cdprun.c -o cdprun.exe -lws2_32 -lbcrypt (see cdprun_windows.h)
+    Windows   gcc -O2 tools/cdprun.c -o cdprun.exe -lws2_32 -lbcrypt (see cdprun_windows.h)
 
     EXAMPLES  cdprun -n 4 ./train --epochs 3
               cdprun -n 2 --timeout 60 --env LOG=debug ./train
