@@ -49,7 +49,7 @@
         test without a GPU                                 cdp_mem_source_host
         use a block on a second stream                     cdp_mem_record_stream before
                                                            cdp_mem_free
-        give cached memory back                            cdp_mem_trim
+        give cached memory back                            cdp_mem_trim, cdp_mem_pool_trim
         stay below a limit                                 desc.limit_bytes, cdp_mem_set_limit
         keep a graph's memory apart                        cdp_mem_pool_create, cdp_mem_alloc_at
         have equal offsets on all ranks                    cdp_mem_pool_desc.fixed_bytes,
@@ -328,7 +328,9 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_mem_forget_stream(cdp_mem *mem, void *stre
 CDP_API uint64_t cdp_mem_usable(const cdp_mem *mem, const void *data);
 
 /* Complete the frees whose events have passed, and give back all segments without any block in use.
-   Returns the bytes given back. Private pools keep theirs. */
+   Returns the bytes given back. Of private pools too, but not of those that are fixed, that are
+   made with `keep`, or that served a request while a graph was captured: see
+   cdp_mem_pool_trim. */
 CDP_API uint64_t cdp_mem_trim(cdp_mem *mem);
 
 /* Never hold more than `bytes` from now on (0: no limit). What is held already stays; see
@@ -372,6 +374,11 @@ typedef struct cdp_mem_pool_desc {
     uint64_t fixed_bytes;
     bool no_split;   /* blocks are not split                                              */
     bool use_on_oom; /* the ordinary pool may use its free blocks before it fails         */
+    /* Only cdp_mem_pool_trim() and cdp_mem_pool_destroy() give idle segments back. Without it
+       cdp_mem_trim() does, too, and any request of the allocator before it fails. A pool that
+       served a request while a graph was captured keeps its segments in any case: replays use
+       their addresses. */
+    bool keep;
 } cdp_mem_pool_desc;
 
 /* Make a pool. Errors: INVALID, NOMEM, IO, and those of the source. Takes over the source also when
@@ -382,6 +389,11 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_mem_pool_create(
 /* Give its segments back and destroy it. Errors: STATE (blocks are in use or pending; nothing
    changed), IO. NULL is allowed. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_pool_destroy(cdp_mem_pool *pool);
+
+/* Complete the frees whose events have passed, and give back the segments of the pool without any
+   block in use, also those that it keeps: no graph that was captured with them may run again.
+   A fixed pool keeps its segment. Returns the bytes given back; 0 for NULL. */
+CDP_API uint64_t cdp_mem_pool_trim(cdp_mem_pool *pool);
 
 /* A hash of all sizes and offsets of its calls so far: compare it between ranks. */
 CDP_API uint64_t cdp_mem_pool_hash(const cdp_mem_pool *pool);
@@ -671,8 +683,9 @@ CDP__PRIVATE uint64_t cdp__mem_mix(uint64_t h, uint64_t v) {
 
 /* Knows: the records of blocks, segments and streams, and lists of the free blocks of one stream
    and size class. Promises: best fit, exact up to 2 MiB: one list for each multiple of 512;
-   above that, 32 lists for each power of two, of which the first 8 blocks are compared. A bitmap
-   over the lists, and one over its words, find the next list that is not empty. */
+   above that, 32 lists for each power of two, of which a quick search compares the first 8 blocks
+   and an exact one compares all. A bitmap over the lists, and one over its words, find the next
+   list that is not empty. */
 
 typedef struct cdp__mem_use cdp__mem_use;
 typedef struct cdp__mem_part cdp__mem_part;
@@ -730,7 +743,7 @@ struct cdp__mem_use { /* one block on one further stream */
 #define CDP__MEM_BINS (CDP__MEM_EXACT + 27u * 32u)
 #define CDP__MEM_MAP ((CDP__MEM_BINS + 63u) / 64u)
 #define CDP__MEM_COARSE_BINS (39u * 32u)
-#define CDP__MEM_LOOKS 8u
+#define CDP__MEM_LOOKS 8u /* blocks of a list that a quick search compares */
 
 typedef struct cdp__mem_bins {
     bool coarse;
@@ -798,28 +811,29 @@ CDP__MEM_HOT uint32_t cdp__mem_bins_next(const cdp__mem_bins *b, uint32_t i) {
     return CDP__MEM_BINS;
 }
 
-/* Of the first blocks of a list, the smallest with room for `size`. */
-CDP__PRIVATE cdp__mem_part *cdp__mem_bin_best(cdp__mem_part *p, uint64_t size) {
+/* Of the first `most` blocks of a list, the smallest with room for `size`. */
+CDP__PRIVATE cdp__mem_part *cdp__mem_bin_best(cdp__mem_part *p, uint64_t size, uint64_t most) {
     cdp__mem_part *best = NULL;
-    uint32_t looks;
-    for (looks = 0; p && looks < CDP__MEM_LOOKS; p = p->bin_next, ++looks) {
+    for (; p && most; p = p->bin_next, --most) {
         if (p->size < size) continue;
         if (!best || p->size < best->size) best = p;
     }
     return best;
 }
 
-/* The best fit for `size`, or NULL. It stays in its list. */
-CDP__MEM_HOT cdp__mem_part *cdp__mem_bins_best(const cdp__mem_bins *b, uint64_t size) {
+/* The best fit for `size` among the first `most` blocks of each list, or NULL. It stays in its
+   list. */
+CDP__MEM_HOT cdp__mem_part *cdp__mem_bins_best(
+    const cdp__mem_bins *b, uint64_t size, uint64_t most) {
     const uint32_t first = cdp__mem_bin_of(b->coarse, size);
     uint32_t i = cdp__mem_bins_next(b, first);
     cdp__mem_part *p;
     if (i == CDP__MEM_BINS) return NULL;
     if (!b->coarse && i < CDP__MEM_EXACT) return b->head[i];
-    p = cdp__mem_bin_best(b->head[i], size);
+    p = cdp__mem_bin_best(b->head[i], size, most);
     if (p || i > first) return p;
     i = cdp__mem_bins_next(b, first + 1);
-    return i == CDP__MEM_BINS ? NULL : cdp__mem_bin_best(b->head[i], size);
+    return i == CDP__MEM_BINS ? NULL : cdp__mem_bin_best(b->head[i], size, most);
 }
 
 /* ---- >>mem/table: from an address to its block (pure) ---------------------------------------- */
@@ -1256,7 +1270,8 @@ struct cdp_mem_pool {
     uint32_t number; /* 0: the ordinary one */
     uint32_t label;
     char text[CDP__MEM_LABEL_BYTES]; /* its label */
-    bool own_source, no_split, use_on_oom;
+    bool own_source, no_split, use_on_oom, keep;
+    bool captured; /* a graph has addresses of it */
 };
 
 typedef struct cdp__mem_outside { /* memory outside the allocator */
@@ -2186,14 +2201,22 @@ typedef struct cdp__mem_ask { /* one request */
     bool large, capturing, no_host; /* no_host: no host memory for records */
 } cdp__mem_ask;
 
-/* Takes the best free block out of its list; NULL: there is none. */
-CDP__MEM_HOT cdp__mem_part *cdp__mem_fit(
-    cdp_mem *m, const cdp__mem_arena *arena, const cdp__mem_ask *a) {
+/* The best free block among the first `most` of each list; NULL: none has room and suits. */
+CDP__MEM_HOT cdp__mem_part *cdp__mem_fit_among(
+    const cdp_mem *m, const cdp__mem_arena *arena, const cdp__mem_ask *a, uint64_t most) {
     const cdp__mem_bins *const b = arena->bins[a->large];
-    cdp__mem_part *const p = b ? cdp__mem_bins_best(b, a->size) : NULL;
-    if (!p) return NULL;
-    if (!arena->pool->fixed_bytes && !cdp__mem_suits(&m->sizes, a->size, p->size)) return NULL;
-    cdp__mem_bins_take(arena->bins[a->large], p);
+    cdp__mem_part *const p = b ? cdp__mem_bins_best(b, a->size, most) : NULL;
+    if (!p || arena->pool->fixed_bytes || cdp__mem_suits(&m->sizes, a->size, p->size)) return p;
+    return NULL;
+}
+
+/* Takes the best free block out of its list; NULL: there is none. A quick search that finds none
+   is followed by an exact one, which costs less than a segment. */
+CDP__MEM_HOT cdp__mem_part *cdp__mem_fit(
+    const cdp_mem *m, const cdp__mem_arena *arena, const cdp__mem_ask *a) {
+    cdp__mem_part *p = cdp__mem_fit_among(m, arena, a, CDP__MEM_LOOKS);
+    if (!p) p = cdp__mem_fit_among(m, arena, a, UINT64_MAX);
+    if (p) cdp__mem_bins_take(arena->bins[a->large], p);
     return p;
 }
 
@@ -2228,21 +2251,24 @@ CDP__PRIVATE cdp_status cdp__mem_segment_new(
     return CDP_OK;
 }
 
-/* True if a segment of the ordinary pool is completely free, so it can be returned. */
-CDP__PRIVATE bool cdp__mem_idle(const cdp_mem *m, const cdp__mem_span *s) {
-    return !s->busy && !s->noted && s->arena->pool == &m->base;
+/* True if a segment is completely free and may be returned while its pool lives. */
+CDP__PRIVATE bool cdp__mem_idle(const cdp__mem_span *s) {
+    const cdp_mem_pool *const pool = s->arena->pool;
+    return !s->busy && !s->noted && !pool->fixed_bytes && !pool->keep && !pool->captured;
 }
 
-/* Returns all idle segments. Returns the number of bytes; stops if the source fails, with its
-   status in *st. */
-CDP__PRIVATE uint64_t cdp__mem_release_idle(cdp_mem *m, const cdp__mem_call *c, cdp_status *st) {
+/* Returns the idle segments of the ordinary pool and of `pool`, or, if it is NULL, of all pools.
+   Returns the number of bytes; stops if the source fails, with its status in *st. */
+CDP__PRIVATE uint64_t cdp__mem_release_idle(
+    cdp_mem *m, const cdp__mem_call *c, const cdp_mem_pool *pool, cdp_status *st) {
     cdp__mem_span *s, *next;
     uint64_t bytes = 0;
     *st = CDP_OK;
     for (s = m->spans; s && *st == CDP_OK; s = next) {
+        const cdp_mem_pool *const of = s->arena->pool;
         const uint64_t size = s->size;
         next = s->next;
-        if (!cdp__mem_idle(m, s)) continue;
+        if (!cdp__mem_idle(s) || (pool && of != pool && of != &m->base)) continue;
         *st = cdp__mem_release(m, c, s);
         if (*st == CDP_OK) bytes += size;
     }
@@ -2254,7 +2280,7 @@ CDP__PRIVATE uint64_t cdp__mem_mean_age(const cdp_mem *m) {
     const cdp__mem_span *s;
     uint64_t sum = 0, n = 0;
     for (s = m->spans; s; s = s->next) {
-        if (!s->large || !cdp__mem_idle(m, s)) continue;
+        if (!s->large || !cdp__mem_idle(s)) continue;
         sum += m->requests - s->first->freed_at;
         ++n;
     }
@@ -2262,7 +2288,8 @@ CDP__PRIVATE uint64_t cdp__mem_mean_age(const cdp_mem *m) {
 }
 
 /* Garbage collection: above the threshold, returns idle large segments to the source, oldest
-   first: in each round, all that are at least of mean age. Does not wait. */
+   first: in each round, all that are at least of mean age. A round is not cut short, or a younger
+   segment might go and an older one stay. Does not wait. */
 CDP__PRIVATE void cdp__mem_collect(cdp_mem *m, const cdp__mem_call *c) {
     const uint64_t keep = (uint64_t)(m->desc.gc_threshold * (double)m->limit);
     bool found = true;
@@ -2270,9 +2297,9 @@ CDP__PRIVATE void cdp__mem_collect(cdp_mem *m, const cdp__mem_call *c) {
         const uint64_t age = cdp__mem_mean_age(m);
         cdp__mem_span *s, *next;
         found = false;
-        for (s = m->spans; s && m->held > keep; s = next) {
+        for (s = m->spans; s; s = next) {
             next = s->next;
-            if (!s->large || !cdp__mem_idle(m, s)) continue;
+            if (!s->large || !cdp__mem_idle(s)) continue;
             if (m->requests - s->first->freed_at < age) continue;
             if (cdp__mem_release(m, c, s) != CDP_OK) return;
             found = true;
@@ -2287,7 +2314,7 @@ CDP__PRIVATE cdp__mem_span *cdp__mem_oversize(
     cdp__mem_span *s, *best = NULL;
     for (s = m->spans; s; s = s->next) {
         bool better;
-        if (!cdp__mem_idle(m, s) || s->arena != a->arena || s->size < m->sizes.max_split) continue;
+        if (!cdp__mem_idle(s) || s->arena != a->arena || s->size < m->sizes.max_split) continue;
         if (!best)
             better = true;
         else if (best->size >= size)
@@ -2321,13 +2348,13 @@ CDP__PRIVATE cdp_status cdp__mem_retry(
     if (st != CDP_OK) return st;
     *out = cdp__mem_fit(m, a->arena, a);
     if (*out) return CDP_OK;
-    (void)cdp__mem_release_idle(m, c, &st);
+    (void)cdp__mem_release_idle(m, c, a->pool, &st);
     if (st != CDP_OK) return st;
     ++m->stats.alloc_retries;
     return cdp__mem_segment_new(m, c, a, out);
 }
 
-/* The last step: takes a block of private pools that allow it. */
+/* Takes a block of private pools that allow it. */
 CDP__PRIVATE cdp__mem_part *cdp__mem_from_pools(cdp_mem *m, const cdp__mem_ask *a) {
     const cdp_mem_pool *pool;
     for (pool = m->base.next; pool; pool = pool->next) {
@@ -2362,7 +2389,9 @@ CDP__MEM_HOT cdp_status cdp__mem_find(
     st = cdp__mem_retry(m, c, a, out);
     if (st != CDP_ERR_NOMEM || a->no_host) return st;
     *out = cdp__mem_from_pools(m, a);
-    return *out ? CDP_OK : CDP_ERR_NOMEM;
+    if (*out) return CDP_OK;
+    if (!cdp__mem_release_idle(m, c, NULL, &st)) return st == CDP_OK ? CDP_ERR_NOMEM : st;
+    return cdp__mem_segment_new(m, c, a, out);
 }
 
 /* Fill in a request: the arena, the rounded size. */
@@ -2382,6 +2411,7 @@ CDP__MEM_HOT cdp_status cdp__mem_ask_begin(
             "cdp_mem_alloc: stream 0x%llx is being captured; a graph needs its own pool: "
             "cdp_mem_pool_create and cdp_mem_alloc_at",
             (unsigned long long)(uintptr_t)stream);
+    if (a->capturing) a->pool->captured = true;
     a->arena = cdp__mem_arena_of(m, a->pool, a->stream);
     if (a->arena && cdp__mem_arena_ready(m, a->arena, a->large) && cdp__mem_prepare(m))
         return CDP_OK;
@@ -6379,7 +6409,7 @@ CDP__PRIVATE cdp_status cdp__mem_arena_forget(cdp_mem *m, const cdp__mem_call *c
     for (s = m->spans; s; s = next) {
         cdp_status st;
         next = s->next;
-        if (!cdp__mem_idle(m, s) || s->arena->stream != stream) continue;
+        if (!cdp__mem_idle(s) || s->arena->stream != stream || s->arena->pool != &m->base) continue;
         st = cdp__mem_release(m, c, s);
         if (st != CDP_OK) return st;
     }
@@ -6440,7 +6470,7 @@ CDP_API uint64_t cdp_mem_trim(cdp_mem *mem) {
     cdp__mem_lock(mem);
     cdp__mem_call_enter(mem, &c);
     (void)cdp__mem_poll(mem, &c);
-    bytes = cdp__mem_release_idle(mem, &c, &st);
+    bytes = cdp__mem_release_idle(mem, &c, NULL, &st);
     cdp__mem_unlock(mem);
     return bytes;
 }
@@ -6499,6 +6529,25 @@ CDP__PRIVATE uint32_t cdp__mem_number_of(cdp__mem_log *l, const char *text) {
 /* Knows: how pools are created, emptied and destroyed, and allocators as callbacks. Promises: a
    failed creation leaves nothing behind, and a pool in use stays intact. */
 
+/* Reserves the segment of a fixed pool. Idle segments go first where they are in the way. After a
+   failure only the own source is asked again: another one may be an agreement of several ranks,
+   who would not all ask again. */
+CDP__PRIVATE cdp_status cdp__mem_pool_reserve(
+    cdp_mem *m, const cdp__mem_call *c, const cdp_mem_pool *pool, void **at) {
+    const cdp_mem_source *const s = &pool->source;
+    const uint64_t bytes = pool->fixed_bytes;
+    cdp_status st, released = CDP_OK;
+    if (m->limit && m->held + bytes > m->limit) (void)cdp__mem_release_idle(m, c, NULL, &released);
+    if (m->limit && m->held + bytes > m->limit)
+        return cdp__fail(CDP_ERR_NOMEM,
+            "cdp_mem_pool_create: %llu bytes are above the limit of %llu, of which %llu are held",
+            (unsigned long long)bytes, (unsigned long long)m->limit, (unsigned long long)m->held);
+    st = s->reserve(s->user, bytes, at);
+    if (st != CDP_ERR_NOMEM || pool->own_source) return st;
+    if (!cdp__mem_release_idle(m, c, NULL, &released)) return st;
+    return s->reserve(s->user, bytes, at);
+}
+
 /* Allocates the one segment of a fixed pool. */
 CDP__PRIVATE cdp_status cdp__mem_pool_fill(cdp_mem *m, cdp__mem_call *c, cdp_mem_pool *pool) {
     const uint64_t bytes = pool->fixed_bytes;
@@ -6508,11 +6557,7 @@ CDP__PRIVATE cdp_status cdp__mem_pool_fill(cdp_mem *m, cdp__mem_call *c, cdp_mem
     cdp__mem_arena *const a = cdp__mem_arena_of(m, pool, NULL);
     if (!a || !cdp__mem_arena_ready(m, a, true) || !cdp__mem_prepare(m))
         return cdp__fail_nomem("cdp_mem_pool_create", cdp__mem_bins_bytes(false));
-    if (m->limit && (bytes > m->limit || m->held > m->limit - bytes))
-        return cdp__fail(CDP_ERR_NOMEM,
-            "cdp_mem_pool_create: %llu bytes are above the limit of %llu, of which %llu are held",
-            (unsigned long long)bytes, (unsigned long long)m->limit, (unsigned long long)m->held);
-    st = pool->source.reserve(pool->source.user, bytes, &at);
+    st = cdp__mem_pool_reserve(m, c, pool, &at);
     if (st != CDP_OK) return st;
     if ((uintptr_t)at % CDP__MEM_UNIT) {
         (void)pool->source.release(pool->source.user, at, bytes);
@@ -6561,6 +6606,7 @@ CDP_API cdp_status cdp_mem_pool_create(
     pool->fixed_bytes = desc->fixed_bytes;
     pool->no_split = desc->no_split;
     pool->use_on_oom = desc->use_on_oom;
+    pool->keep = desc->keep;
     pool->number = ++mem->pool_count;
     if (desc->label) cdp__mem_text_copy(pool->text, desc->label, sizeof pool->text);
     pool->label = cdp__mem_number_of(&mem->log, pool->text);
@@ -6588,24 +6634,41 @@ CDP__PRIVATE uint32_t cdp__mem_pool_busy(const cdp_mem *m, const cdp_mem_pool *p
     return n;
 }
 
-/* Returns the segments of an unused pool to the source. */
+/* Returns the segments of a pool that have no block in use. Adds their bytes to *bytes. */
 CDP__PRIVATE cdp_status cdp__mem_pool_empty(
-    cdp_mem *m, const cdp__mem_call *c, cdp_mem_pool *pool) {
+    cdp_mem *m, const cdp__mem_call *c, cdp_mem_pool *pool, uint64_t *bytes) {
     cdp__mem_span *s, *next;
     for (s = m->spans; s; s = next) {
+        const uint64_t size = s->size;
         cdp_status st;
         next = s->next;
-        if (s->arena->pool != pool) continue;
+        if (s->arena->pool != pool || s->busy) continue;
         st = cdp__mem_release(m, c, s);
         if (st != CDP_OK) return st;
+        *bytes += size;
     }
     return CDP_OK;
+}
+
+CDP_API uint64_t cdp_mem_pool_trim(cdp_mem_pool *pool) {
+    cdp_mem *const m = pool ? pool->mem : NULL;
+    cdp__mem_call c;
+    uint64_t bytes = 0;
+    if (!m || pool->fixed_bytes) return 0;
+    cdp__mem_call_plain(m, &c);
+    cdp__mem_lock(m);
+    cdp__mem_call_enter(m, &c);
+    (void)cdp__mem_poll(m, &c);
+    (void)cdp__mem_pool_empty(m, &c, pool, &bytes);
+    cdp__mem_unlock(m);
+    return bytes;
 }
 
 CDP_API cdp_status cdp_mem_pool_destroy(cdp_mem_pool *pool) {
     cdp_mem *const m = pool ? pool->mem : NULL;
     cdp_mem_pool **at;
     cdp__mem_call c;
+    uint64_t bytes = 0;
     cdp_status st;
     if (!m) return CDP_OK;
     cdp__mem_call_plain(m, &c);
@@ -6616,7 +6679,7 @@ CDP_API cdp_status cdp_mem_pool_destroy(cdp_mem_pool *pool) {
         st = cdp__fail(CDP_ERR_STATE,
             "cdp_mem_pool_destroy: %u blocks of pool %u are in use, or wait for streams",
             cdp__mem_pool_busy(m, pool), pool->number);
-    if (st == CDP_OK) st = cdp__mem_pool_empty(m, &c, pool);
+    if (st == CDP_OK) st = cdp__mem_pool_empty(m, &c, pool, &bytes);
     if (st == CDP_OK) {
         for (at = &m->base.next; *at != pool;)
             at = &(*at)->next;

@@ -49,7 +49,7 @@
         test without a GPU                                 cdp_mem_source_host
         use a block on a second stream                     cdp_mem_record_stream before
                                                            cdp_mem_free
-        give cached memory back                            cdp_mem_trim
+        give cached memory back                            cdp_mem_trim, cdp_mem_pool_trim
         stay below a limit                                 desc.limit_bytes, cdp_mem_set_limit
         keep a graph's memory apart                        cdp_mem_pool_create, cdp_mem_alloc_at
         have equal offsets on all ranks                    cdp_mem_pool_desc.fixed_bytes,

@@ -61,7 +61,9 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_mem_forget_stream(cdp_mem *mem, void *stre
 CDP_API uint64_t cdp_mem_usable(const cdp_mem *mem, const void *data);
 
 /* Complete the frees whose events have passed, and give back all segments without any block in use.
-   Returns the bytes given back. Private pools keep theirs. */
+   Returns the bytes given back. Of private pools too, but not of those that are fixed, that are
+   made with `keep`, or that served a request while a graph was captured: see
+   cdp_mem_pool_trim. */
 CDP_API uint64_t cdp_mem_trim(cdp_mem *mem);
 
 /* Never hold more than `bytes` from now on (0: no limit). What is held already stays; see

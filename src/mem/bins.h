@@ -2,8 +2,9 @@
 
    Knows: the records of blocks, segments and streams, and lists of the free blocks of one stream
    and size class. Promises: best fit, exact up to 2 MiB: one list for each multiple of 512;
-   above that, 32 lists for each power of two, of which the first 8 blocks are compared. A bitmap
-   over the lists, and one over its words, find the next list that is not empty. */
+   above that, 32 lists for each power of two, of which a quick search compares the first 8 blocks
+   and an exact one compares all. A bitmap over the lists, and one over its words, find the next
+   list that is not empty. */
 #ifndef CDP_SRC_MEM_BINS_H
 #define CDP_SRC_MEM_BINS_H
 
@@ -70,7 +71,7 @@ struct cdp__mem_use { /* one block on one further stream */
 #define CDP__MEM_BINS (CDP__MEM_EXACT + 27u * 32u)
 #define CDP__MEM_MAP ((CDP__MEM_BINS + 63u) / 64u)
 #define CDP__MEM_COARSE_BINS (39u * 32u)
-#define CDP__MEM_LOOKS 8u
+#define CDP__MEM_LOOKS 8u /* blocks of a list that a quick search compares */
 
 typedef struct cdp__mem_bins {
     bool coarse;
@@ -138,28 +139,29 @@ CDP__MEM_HOT uint32_t cdp__mem_bins_next(const cdp__mem_bins *b, uint32_t i) {
     return CDP__MEM_BINS;
 }
 
-/* Of the first blocks of a list, the smallest with room for `size`. */
-CDP__PRIVATE cdp__mem_part *cdp__mem_bin_best(cdp__mem_part *p, uint64_t size) {
+/* Of the first `most` blocks of a list, the smallest with room for `size`. */
+CDP__PRIVATE cdp__mem_part *cdp__mem_bin_best(cdp__mem_part *p, uint64_t size, uint64_t most) {
     cdp__mem_part *best = NULL;
-    uint32_t looks;
-    for (looks = 0; p && looks < CDP__MEM_LOOKS; p = p->bin_next, ++looks) {
+    for (; p && most; p = p->bin_next, --most) {
         if (p->size < size) continue;
         if (!best || p->size < best->size) best = p;
     }
     return best;
 }
 
-/* The best fit for `size`, or NULL. It stays in its list. */
-CDP__MEM_HOT cdp__mem_part *cdp__mem_bins_best(const cdp__mem_bins *b, uint64_t size) {
+/* The best fit for `size` among the first `most` blocks of each list, or NULL. It stays in its
+   list. */
+CDP__MEM_HOT cdp__mem_part *cdp__mem_bins_best(
+    const cdp__mem_bins *b, uint64_t size, uint64_t most) {
     const uint32_t first = cdp__mem_bin_of(b->coarse, size);
     uint32_t i = cdp__mem_bins_next(b, first);
     cdp__mem_part *p;
     if (i == CDP__MEM_BINS) return NULL;
     if (!b->coarse && i < CDP__MEM_EXACT) return b->head[i];
-    p = cdp__mem_bin_best(b->head[i], size);
+    p = cdp__mem_bin_best(b->head[i], size, most);
     if (p || i > first) return p;
     i = cdp__mem_bins_next(b, first + 1);
-    return i == CDP__MEM_BINS ? NULL : cdp__mem_bin_best(b->head[i], size);
+    return i == CDP__MEM_BINS ? NULL : cdp__mem_bin_best(b->head[i], size, most);
 }
 
 #endif /* CDP_SRC_MEM_BINS_H */

@@ -40,7 +40,8 @@ struct cdp_mem_pool {
     uint32_t number; /* 0: the ordinary one */
     uint32_t label;
     char text[CDP__MEM_LABEL_BYTES]; /* its label */
-    bool own_source, no_split, use_on_oom;
+    bool own_source, no_split, use_on_oom, keep;
+    bool captured; /* a graph has addresses of it */
 };
 
 typedef struct cdp__mem_outside { /* memory outside the allocator */

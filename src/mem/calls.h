@@ -182,7 +182,7 @@ CDP__PRIVATE cdp_status cdp__mem_arena_forget(cdp_mem *m, const cdp__mem_call *c
     for (s = m->spans; s; s = next) {
         cdp_status st;
         next = s->next;
-        if (!cdp__mem_idle(m, s) || s->arena->stream != stream) continue;
+        if (!cdp__mem_idle(s) || s->arena->stream != stream || s->arena->pool != &m->base) continue;
         st = cdp__mem_release(m, c, s);
         if (st != CDP_OK) return st;
     }
@@ -243,7 +243,7 @@ CDP_API uint64_t cdp_mem_trim(cdp_mem *mem) {
     cdp__mem_lock(mem);
     cdp__mem_call_enter(mem, &c);
     (void)cdp__mem_poll(mem, &c);
-    bytes = cdp__mem_release_idle(mem, &c, &st);
+    bytes = cdp__mem_release_idle(mem, &c, NULL, &st);
     cdp__mem_unlock(mem);
     return bytes;
 }

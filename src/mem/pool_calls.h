@@ -22,8 +22,28 @@
 #include "blocks.h"
 #include "history.h"
 #include "streams.h"
+#include "request.h"
 #include "lifetime.h"
 #include "calls.h"
+
+/* Reserves the segment of a fixed pool. Idle segments go first where they are in the way. After a
+   failure only the own source is asked again: another one may be an agreement of several ranks,
+   who would not all ask again. */
+CDP__PRIVATE cdp_status cdp__mem_pool_reserve(
+    cdp_mem *m, const cdp__mem_call *c, const cdp_mem_pool *pool, void **at) {
+    const cdp_mem_source *const s = &pool->source;
+    const uint64_t bytes = pool->fixed_bytes;
+    cdp_status st, released = CDP_OK;
+    if (m->limit && m->held + bytes > m->limit) (void)cdp__mem_release_idle(m, c, NULL, &released);
+    if (m->limit && m->held + bytes > m->limit)
+        return cdp__fail(CDP_ERR_NOMEM,
+            "cdp_mem_pool_create: %llu bytes are above the limit of %llu, of which %llu are held",
+            (unsigned long long)bytes, (unsigned long long)m->limit, (unsigned long long)m->held);
+    st = s->reserve(s->user, bytes, at);
+    if (st != CDP_ERR_NOMEM || pool->own_source) return st;
+    if (!cdp__mem_release_idle(m, c, NULL, &released)) return st;
+    return s->reserve(s->user, bytes, at);
+}
 
 /* Allocates the one segment of a fixed pool. */
 CDP__PRIVATE cdp_status cdp__mem_pool_fill(cdp_mem *m, cdp__mem_call *c, cdp_mem_pool *pool) {
@@ -34,11 +54,7 @@ CDP__PRIVATE cdp_status cdp__mem_pool_fill(cdp_mem *m, cdp__mem_call *c, cdp_mem
     cdp__mem_arena *const a = cdp__mem_arena_of(m, pool, NULL);
     if (!a || !cdp__mem_arena_ready(m, a, true) || !cdp__mem_prepare(m))
         return cdp__fail_nomem("cdp_mem_pool_create", cdp__mem_bins_bytes(false));
-    if (m->limit && (bytes > m->limit || m->held > m->limit - bytes))
-        return cdp__fail(CDP_ERR_NOMEM,
-            "cdp_mem_pool_create: %llu bytes are above the limit of %llu, of which %llu are held",
-            (unsigned long long)bytes, (unsigned long long)m->limit, (unsigned long long)m->held);
-    st = pool->source.reserve(pool->source.user, bytes, &at);
+    st = cdp__mem_pool_reserve(m, c, pool, &at);
     if (st != CDP_OK) return st;
     if ((uintptr_t)at % CDP__MEM_UNIT) {
         (void)pool->source.release(pool->source.user, at, bytes);
@@ -87,6 +103,7 @@ CDP_API cdp_status cdp_mem_pool_create(
     pool->fixed_bytes = desc->fixed_bytes;
     pool->no_split = desc->no_split;
     pool->use_on_oom = desc->use_on_oom;
+    pool->keep = desc->keep;
     pool->number = ++mem->pool_count;
     if (desc->label) cdp__mem_text_copy(pool->text, desc->label, sizeof pool->text);
     pool->label = cdp__mem_number_of(&mem->log, pool->text);
@@ -114,24 +131,41 @@ CDP__PRIVATE uint32_t cdp__mem_pool_busy(const cdp_mem *m, const cdp_mem_pool *p
     return n;
 }
 
-/* Returns the segments of an unused pool to the source. */
+/* Returns the segments of a pool that have no block in use. Adds their bytes to *bytes. */
 CDP__PRIVATE cdp_status cdp__mem_pool_empty(
-    cdp_mem *m, const cdp__mem_call *c, cdp_mem_pool *pool) {
+    cdp_mem *m, const cdp__mem_call *c, cdp_mem_pool *pool, uint64_t *bytes) {
     cdp__mem_span *s, *next;
     for (s = m->spans; s; s = next) {
+        const uint64_t size = s->size;
         cdp_status st;
         next = s->next;
-        if (s->arena->pool != pool) continue;
+        if (s->arena->pool != pool || s->busy) continue;
         st = cdp__mem_release(m, c, s);
         if (st != CDP_OK) return st;
+        *bytes += size;
     }
     return CDP_OK;
+}
+
+CDP_API uint64_t cdp_mem_pool_trim(cdp_mem_pool *pool) {
+    cdp_mem *const m = pool ? pool->mem : NULL;
+    cdp__mem_call c;
+    uint64_t bytes = 0;
+    if (!m || pool->fixed_bytes) return 0;
+    cdp__mem_call_plain(m, &c);
+    cdp__mem_lock(m);
+    cdp__mem_call_enter(m, &c);
+    (void)cdp__mem_poll(m, &c);
+    (void)cdp__mem_pool_empty(m, &c, pool, &bytes);
+    cdp__mem_unlock(m);
+    return bytes;
 }
 
 CDP_API cdp_status cdp_mem_pool_destroy(cdp_mem_pool *pool) {
     cdp_mem *const m = pool ? pool->mem : NULL;
     cdp_mem_pool **at;
     cdp__mem_call c;
+    uint64_t bytes = 0;
     cdp_status st;
     if (!m) return CDP_OK;
     cdp__mem_call_plain(m, &c);
@@ -142,7 +176,7 @@ CDP_API cdp_status cdp_mem_pool_destroy(cdp_mem_pool *pool) {
         st = cdp__fail(CDP_ERR_STATE,
             "cdp_mem_pool_destroy: %u blocks of pool %u are in use, or wait for streams",
             cdp__mem_pool_busy(m, pool), pool->number);
-    if (st == CDP_OK) st = cdp__mem_pool_empty(m, &c, pool);
+    if (st == CDP_OK) st = cdp__mem_pool_empty(m, &c, pool, &bytes);
     if (st == CDP_OK) {
         for (at = &m->base.next; *at != pool;)
             at = &(*at)->next;

@@ -22,6 +22,11 @@ typedef struct cdp_mem_pool_desc {
     uint64_t fixed_bytes;
     bool no_split;   /* blocks are not split                                              */
     bool use_on_oom; /* the ordinary pool may use its free blocks before it fails         */
+    /* Only cdp_mem_pool_trim() and cdp_mem_pool_destroy() give idle segments back. Without it
+       cdp_mem_trim() does, too, and any request of the allocator before it fails. A pool that
+       served a request while a graph was captured keeps its segments in any case: replays use
+       their addresses. */
+    bool keep;
 } cdp_mem_pool_desc;
 
 /* Make a pool. Errors: INVALID, NOMEM, IO, and those of the source. Takes over the source also when
@@ -32,6 +37,11 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_mem_pool_create(
 /* Give its segments back and destroy it. Errors: STATE (blocks are in use or pending; nothing
    changed), IO. NULL is allowed. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_pool_destroy(cdp_mem_pool *pool);
+
+/* Complete the frees whose events have passed, and give back the segments of the pool without any
+   block in use, also those that it keeps: no graph that was captured with them may run again.
+   A fixed pool keeps its segment. Returns the bytes given back; 0 for NULL. */
+CDP_API uint64_t cdp_mem_pool_trim(cdp_mem_pool *pool);
 
 /* A hash of all sizes and offsets of its calls so far: compare it between ranks. */
 CDP_API uint64_t cdp_mem_pool_hash(const cdp_mem_pool *pool);

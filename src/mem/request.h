@@ -27,14 +27,22 @@ typedef struct cdp__mem_ask { /* one request */
     bool large, capturing, no_host; /* no_host: no host memory for records */
 } cdp__mem_ask;
 
-/* Takes the best free block out of its list; NULL: there is none. */
-CDP__MEM_HOT cdp__mem_part *cdp__mem_fit(
-    cdp_mem *m, const cdp__mem_arena *arena, const cdp__mem_ask *a) {
+/* The best free block among the first `most` of each list; NULL: none has room and suits. */
+CDP__MEM_HOT cdp__mem_part *cdp__mem_fit_among(
+    const cdp_mem *m, const cdp__mem_arena *arena, const cdp__mem_ask *a, uint64_t most) {
     const cdp__mem_bins *const b = arena->bins[a->large];
-    cdp__mem_part *const p = b ? cdp__mem_bins_best(b, a->size) : NULL;
-    if (!p) return NULL;
-    if (!arena->pool->fixed_bytes && !cdp__mem_suits(&m->sizes, a->size, p->size)) return NULL;
-    cdp__mem_bins_take(arena->bins[a->large], p);
+    cdp__mem_part *const p = b ? cdp__mem_bins_best(b, a->size, most) : NULL;
+    if (!p || arena->pool->fixed_bytes || cdp__mem_suits(&m->sizes, a->size, p->size)) return p;
+    return NULL;
+}
+
+/* Takes the best free block out of its list; NULL: there is none. A quick search that finds none
+   is followed by an exact one, which costs less than a segment. */
+CDP__MEM_HOT cdp__mem_part *cdp__mem_fit(
+    const cdp_mem *m, const cdp__mem_arena *arena, const cdp__mem_ask *a) {
+    cdp__mem_part *p = cdp__mem_fit_among(m, arena, a, CDP__MEM_LOOKS);
+    if (!p) p = cdp__mem_fit_among(m, arena, a, UINT64_MAX);
+    if (p) cdp__mem_bins_take(arena->bins[a->large], p);
     return p;
 }
 
@@ -69,21 +77,24 @@ CDP__PRIVATE cdp_status cdp__mem_segment_new(
     return CDP_OK;
 }
 
-/* True if a segment of the ordinary pool is completely free, so it can be returned. */
-CDP__PRIVATE bool cdp__mem_idle(const cdp_mem *m, const cdp__mem_span *s) {
-    return !s->busy && !s->noted && s->arena->pool == &m->base;
+/* True if a segment is completely free and may be returned while its pool lives. */
+CDP__PRIVATE bool cdp__mem_idle(const cdp__mem_span *s) {
+    const cdp_mem_pool *const pool = s->arena->pool;
+    return !s->busy && !s->noted && !pool->fixed_bytes && !pool->keep && !pool->captured;
 }
 
-/* Returns all idle segments. Returns the number of bytes; stops if the source fails, with its
-   status in *st. */
-CDP__PRIVATE uint64_t cdp__mem_release_idle(cdp_mem *m, const cdp__mem_call *c, cdp_status *st) {
+/* Returns the idle segments of the ordinary pool and of `pool`, or, if it is NULL, of all pools.
+   Returns the number of bytes; stops if the source fails, with its status in *st. */
+CDP__PRIVATE uint64_t cdp__mem_release_idle(
+    cdp_mem *m, const cdp__mem_call *c, const cdp_mem_pool *pool, cdp_status *st) {
     cdp__mem_span *s, *next;
     uint64_t bytes = 0;
     *st = CDP_OK;
     for (s = m->spans; s && *st == CDP_OK; s = next) {
+        const cdp_mem_pool *const of = s->arena->pool;
         const uint64_t size = s->size;
         next = s->next;
-        if (!cdp__mem_idle(m, s)) continue;
+        if (!cdp__mem_idle(s) || (pool && of != pool && of != &m->base)) continue;
         *st = cdp__mem_release(m, c, s);
         if (*st == CDP_OK) bytes += size;
     }
@@ -95,7 +106,7 @@ CDP__PRIVATE uint64_t cdp__mem_mean_age(const cdp_mem *m) {
     const cdp__mem_span *s;
     uint64_t sum = 0, n = 0;
     for (s = m->spans; s; s = s->next) {
-        if (!s->large || !cdp__mem_idle(m, s)) continue;
+        if (!s->large || !cdp__mem_idle(s)) continue;
         sum += m->requests - s->first->freed_at;
         ++n;
     }
@@ -103,7 +114,8 @@ CDP__PRIVATE uint64_t cdp__mem_mean_age(const cdp_mem *m) {
 }
 
 /* Garbage collection: above the threshold, returns idle large segments to the source, oldest
-   first: in each round, all that are at least of mean age. Does not wait. */
+   first: in each round, all that are at least of mean age. A round is not cut short, or a younger
+   segment might go and an older one stay. Does not wait. */
 CDP__PRIVATE void cdp__mem_collect(cdp_mem *m, const cdp__mem_call *c) {
     const uint64_t keep = (uint64_t)(m->desc.gc_threshold * (double)m->limit);
     bool found = true;
@@ -111,9 +123,9 @@ CDP__PRIVATE void cdp__mem_collect(cdp_mem *m, const cdp__mem_call *c) {
         const uint64_t age = cdp__mem_mean_age(m);
         cdp__mem_span *s, *next;
         found = false;
-        for (s = m->spans; s && m->held > keep; s = next) {
+        for (s = m->spans; s; s = next) {
             next = s->next;
-            if (!s->large || !cdp__mem_idle(m, s)) continue;
+            if (!s->large || !cdp__mem_idle(s)) continue;
             if (m->requests - s->first->freed_at < age) continue;
             if (cdp__mem_release(m, c, s) != CDP_OK) return;
             found = true;
@@ -128,7 +140,7 @@ CDP__PRIVATE cdp__mem_span *cdp__mem_oversize(
     cdp__mem_span *s, *best = NULL;
     for (s = m->spans; s; s = s->next) {
         bool better;
-        if (!cdp__mem_idle(m, s) || s->arena != a->arena || s->size < m->sizes.max_split) continue;
+        if (!cdp__mem_idle(s) || s->arena != a->arena || s->size < m->sizes.max_split) continue;
         if (!best)
             better = true;
         else if (best->size >= size)
@@ -162,13 +174,13 @@ CDP__PRIVATE cdp_status cdp__mem_retry(
     if (st != CDP_OK) return st;
     *out = cdp__mem_fit(m, a->arena, a);
     if (*out) return CDP_OK;
-    (void)cdp__mem_release_idle(m, c, &st);
+    (void)cdp__mem_release_idle(m, c, a->pool, &st);
     if (st != CDP_OK) return st;
     ++m->stats.alloc_retries;
     return cdp__mem_segment_new(m, c, a, out);
 }
 
-/* The last step: takes a block of private pools that allow it. */
+/* Takes a block of private pools that allow it. */
 CDP__PRIVATE cdp__mem_part *cdp__mem_from_pools(cdp_mem *m, const cdp__mem_ask *a) {
     const cdp_mem_pool *pool;
     for (pool = m->base.next; pool; pool = pool->next) {
@@ -203,7 +215,9 @@ CDP__MEM_HOT cdp_status cdp__mem_find(
     st = cdp__mem_retry(m, c, a, out);
     if (st != CDP_ERR_NOMEM || a->no_host) return st;
     *out = cdp__mem_from_pools(m, a);
-    return *out ? CDP_OK : CDP_ERR_NOMEM;
+    if (*out) return CDP_OK;
+    if (!cdp__mem_release_idle(m, c, NULL, &st)) return st == CDP_OK ? CDP_ERR_NOMEM : st;
+    return cdp__mem_segment_new(m, c, a, out);
 }
 
 /* Fill in a request: the arena, the rounded size. */
@@ -223,6 +237,7 @@ CDP__MEM_HOT cdp_status cdp__mem_ask_begin(
             "cdp_mem_alloc: stream 0x%llx is being captured; a graph needs its own pool: "
             "cdp_mem_pool_create and cdp_mem_alloc_at",
             (unsigned long long)(uintptr_t)stream);
+    if (a->capturing) a->pool->captured = true;
     a->arena = cdp__mem_arena_of(m, a->pool, a->stream);
     if (a->arena && cdp__mem_arena_ready(m, a->arena, a->large) && cdp__mem_prepare(m))
         return CDP_OK;
