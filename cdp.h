@@ -495,9 +495,9 @@ typedef enum cdp_dtype {
     CDP_DTYPE_U16,
     CDP_DTYPE_U32,
     CDP_DTYPE_U64,
-    CDP_DTYPE_BOOL, /* one byte, 0 or 1 */
-    /* One byte, with 4 and 3, or 5 and 2, exponent and fraction bits. Both can be copied; only a
-       GPU reduces them, see cdp_nccl.h */
+    CDP_DTYPE_BOOL, /* one byte; 0 is false */
+    /* One byte, with 4 and 3, or 5 and 2, exponent and fraction bits. F8E4M3 has no infinities:
+       what exceeds 448 is NaN, as in PyTorch's float8_e4m3fn */
     CDP_DTYPE_F8E4M3,
     CDP_DTYPE_F8E5M2,
     CDP_DTYPE_COUNT
@@ -513,10 +513,11 @@ typedef double cdp_real;
 /* Reductions. AVG is the sum divided by the number of ranks, once, after summing (integers: C
    division, towards zero). Integer sums and products wrap around modulo 2^bits. Floats: a NaN among
    the operands makes every result NaN, MIN and MAX included, and always the same one; MIN and MAX
-   take 0 and -0 for equal and keep the left one of equals. F16 and BF16 are combined, scaled and
-   divided as f32, and rounded to nearest even after every such step. BAND, BOR, BXOR: integers and
-   BOOL. PREMUL_SUM: floats; every rank's input is multiplied by its cdp_request.factor first. BOOL:
-   SUM and MAX are "or", PRODUCT and MIN are "and"; it has no AVG. The call returns
+   take 0 and -0 for equal and keep the left one of equals. Floats of 16 and 8 bits are combined,
+   scaled and divided as f32, and rounded to nearest even after every such step. BAND, BOR, BXOR:
+   integers and BOOL. PREMUL_SUM: floats; every rank's input is multiplied by its cdp_request.factor
+   first. BOOL: every byte but 0 is true, and results are 0 or 1; SUM, MAX and BOR are "or",
+   PRODUCT, MIN and BAND are "and", BXOR is "one of both"; it has no AVG. The call returns
    CDP_ERR_UNSUPPORTED for other combinations. Which operand is left, and in what order the ranks
    are combined, depends on the operation, the number of ranks and the length alone: every rank gets
    the same bits, and so does every run. */
@@ -2419,8 +2420,8 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 
 #if (defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION) \
     || defined(CDP_DTENSOR_IMPLEMENTATION))                          \
-    && !defined(CDP__COMPILER_IMPL_INCLUDED)
-#define CDP__COMPILER_IMPL_INCLUDED
+    && !defined(CDP__SHARED_IMPL_INCLUDED)
+#define CDP__SHARED_IMPL_INCLUDED
 
 /* ---- >>base/compiler: what differs between compilers ----------------------------------------- */
 
@@ -2710,6 +2711,35 @@ CDP__PRIVATE bool cdp__plain_cas_ptr(void **at, void **expected, void *value) {
         (void *_Atomic *)(at), (void **)(expected), value, order, otherwise)
 #endif
 
+/* ---- >>base/helpers: small helpers that need no system (pure) -------------------------------- */
+
+/* Knows: headers of C. Promises: no state. The files that cdp_dtensor.h shares with cdp.h include
+   this one, and not >>base/basics. */
+
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifndef CDP_ASSERT
+#if defined(CDP_NO_LOG_STRINGS) && !defined(NDEBUG)
+#define CDP_ASSERT(x) ((x) ? (void)0 : abort())
+#else
+#include <assert.h>
+#define CDP_ASSERT(x) assert(x)
+#endif
+#endif
+
+/* 0 in a desc means "the default". */
+#define cdp__def(value, fallback) ((value) ? (value) : (fallback))
+
+CDP__PRIVATE uint64_t cdp__min(uint64_t a, uint64_t b) {
+    return a < b ? a : b;
+}
+CDP__PRIVATE uint64_t cdp__max(uint64_t a, uint64_t b) {
+    return a > b ? a : b;
+}
+
 /* ---- >>text/utf8: characters of UTF-8 (pure) ------------------------------------------------- */
 
 /* Knows: code points and their bytes. Promises: any bytes yield characters; reads and writes no
@@ -2957,7 +2987,733 @@ CDP__PRIVATE CDP__COLD void cdp__json_string(cdp__text *t, const char *text) {
     if (!t->flush) (void)cdp__text_end(t);
 }
 
-#endif /* CDP__COMPILER_IMPL_INCLUDED */
+/* ---- >>dtype/dtype: the table of dtypes (pure) ----------------------------------------------- */
+
+/* Knows: the properties of each dtype. Promises: one row per dtype, which all modules read; what a
+   row does not allow is refused. */
+
+#define CDP__OP(op) (1u << CDP_REDUCE_##op)
+#define CDP__OPS_ORDERED \
+    (CDP__OP(SUM) | CDP__OP(AVG) | CDP__OP(MIN) | CDP__OP(MAX) | CDP__OP(PRODUCT))
+#define CDP__OPS_BITS (CDP__OP(BAND) | CDP__OP(BOR) | CDP__OP(BXOR))
+#define CDP__OPS_FLOAT (CDP__OPS_ORDERED | CDP__OP(PREMUL_SUM))
+#define CDP__OPS_INT (CDP__OPS_ORDERED | CDP__OPS_BITS)
+#define CDP__OPS_BOOL (CDP__OPS_INT & ~CDP__OP(AVG))
+
+typedef enum cdp__number_kind {
+    CDP__FLOAT,
+    CDP__SIGNED,
+    CDP__UNSIGNED,
+    CDP__TRUTH
+} cdp__number_kind;
+
+/* One row per dtype, in the order of cdp_dtype. To add one: its name in cdp_dtype, its row here,
+   its set or form in >>dtype/reduce if it needs a new one, its line in the README's list of element
+   types, and its values in tests/unit/test_reduce.c. Columns:
+     id      CDP_DTYPE_id
+     name    for people
+     bytes   of one element
+     kind    CDP__kind
+     set     the kernels that compute with it, CDP__SET_set in >>dtype/reduce
+     form    how it is widened to f32 and narrowed again: the functions cdp__widen_form and
+             cdp__narrow_form there; `same`: it is not
+     one     the bits of 1, for the highest number of bytes
+     ops     CDP__OPS_ops, the reductions that exist
+     grads   1: parameters and gradients may have it, in DDP, random fills and hooks
+     nccl    its ncclDataType_t, -1 if NCCL has none; and the first version of NCCL that has it */
+#define CDP__DTYPES(X)                                                      \
+    X(F32, "f32", 4, FLOAT, f32, same, 0x3f800000u, FLOAT, 1, 7, 0)         \
+    X(F64, "f64", 8, FLOAT, f64, same, 0x3ff0000000000000u, FLOAT, 1, 8, 0) \
+    X(I32, "i32", 4, SIGNED, i32, same, 1, INT, 0, 2, 0)                    \
+    X(I64, "i64", 8, SIGNED, i64, same, 1, INT, 0, 4, 0)                    \
+    X(U8, "u8", 1, UNSIGNED, u8, same, 1, INT, 0, 1, 0)                     \
+    X(F16, "f16", 2, FLOAT, f32, f16, 0x3c00, FLOAT, 1, 6, 0)               \
+    X(BF16, "bf16", 2, FLOAT, f32, bf16, 0x3f80, FLOAT, 1, 9, 0)            \
+    X(I8, "i8", 1, SIGNED, i8, same, 1, INT, 0, 0, 0)                       \
+    X(I16, "i16", 2, SIGNED, i16, same, 1, INT, 0, -1, 0)                   \
+    X(U16, "u16", 2, UNSIGNED, u16, same, 1, INT, 0, -1, 0)                 \
+    X(U32, "u32", 4, UNSIGNED, u32, same, 1, INT, 0, 3, 0)                  \
+    X(U64, "u64", 8, UNSIGNED, u64, same, 1, INT, 0, 5, 0)                  \
+    X(BOOL, "bool", 1, TRUTH, bool, same, 1, BOOL, 0, 1, 0)                 \
+    X(F8E4M3, "f8e4m3", 1, FLOAT, f32, f8e4m3, 0x38, FLOAT, 0, 10, 22400)   \
+    X(F8E5M2, "f8e5m2", 1, FLOAT, f32, f8e5m2, 0x3c, FLOAT, 0, 11, 22400)
+
+typedef struct cdp__dtype_row {
+    const char *name;
+    uint64_t one;
+    int32_t nccl_since;
+    uint16_t ops; /* bit r: reduction r exists */
+    uint8_t bytes, kind;
+    bool narrow, grads;
+    int8_t nccl;
+} cdp__dtype_row;
+
+enum {
+    CDP__FORM_same,
+    CDP__FORM_f16,
+    CDP__FORM_bf16,
+    CDP__FORM_f8e4m3,
+    CDP__FORM_f8e5m2
+};
+
+/* The rows have the order of cdp_dtype, and none is missing: else this array has a negative size. */
+enum {
+#define CDP__ROW_ID(id, name, bytes, kind, set, form, one, ops, grads, nccl, since) , CDP__AT_##id
+    CDP__AT_DEFAULT CDP__DTYPES(CDP__ROW_ID),
+    CDP__AT_COUNT
+};
+#undef CDP__ROW_ID
+#define CDP__ROW_FITS(id, name, bytes, kind, set, form, one, ops, grads, nccl, since) \
+    &&(int)CDP__AT_##id == (int)CDP_DTYPE_##id
+typedef char cdp__dtype_rows_fit
+    [(int)CDP__AT_COUNT == (int)CDP_DTYPE_COUNT CDP__DTYPES(CDP__ROW_FITS) ? 1 : -1];
+#undef CDP__ROW_FITS
+
+/* The row of a dtype; a row without name and bytes for a value that is no dtype. */
+CDP__PRIVATE const cdp__dtype_row *cdp__dtype_row_of(cdp_dtype t) {
+#define CDP__ROW(id, name, bytes, kind, set, form, one, ops, grads, nccl, since)              \
+    {name, one, since, (uint16_t)(CDP__OPS_##ops), bytes, CDP__##kind, CDP__FORM_##form != 0, \
+        grads != 0, nccl},
+    static const cdp__dtype_row rows[CDP_DTYPE_COUNT + 1] = {
+        {"f32", 0x3f800000u, 0, CDP__OPS_FLOAT, 4, CDP__FLOAT, false, true, 7},
+        CDP__DTYPES(CDP__ROW){"?", 0, 0, 0, 0, CDP__UNSIGNED, false, false, -1}};
+#undef CDP__ROW
+    return &rows[cdp__min((uint32_t)t, CDP_DTYPE_COUNT)];
+}
+
+CDP__PRIVATE bool cdp__dtype_is_float(cdp_dtype t) {
+    return cdp__dtype_row_of(t)->kind == CDP__FLOAT;
+}
+/* True for floats that are computed as f32; a build without them has no such code. */
+CDP__PRIVATE bool cdp__dtype_is_narrow(cdp_dtype t) {
+#ifdef CDP_ONLY_F32
+    (void)t;
+    return false;
+#else
+    return cdp__dtype_row_of(t)->narrow;
+#endif
+}
+/* True if parameters and gradients may have this dtype. */
+CDP__PRIVATE bool cdp__dtype_has_grads(cdp_dtype t) {
+    return cdp__dtype_row_of(t)->grads;
+}
+/* True if this build has no arithmetic for the dtype. */
+CDP__PRIVATE bool cdp__dtype_left_out(cdp_dtype t) {
+#ifdef CDP_ONLY_F32
+    return cdp__dtype_is_float(t) && t > CDP_DTYPE_F32;
+#else
+    (void)t;
+    return false;
+#endif
+}
+
+CDP__PRIVATE bool cdp__reduce_exists(cdp_dtype t, cdp_reduce_op op) {
+    return !cdp__dtype_left_out(t) && (cdp__dtype_row_of(t)->ops >> op & 1) != 0;
+}
+
+/* Stores the number 1 as an element of the dtype. */
+CDP__PRIVATE void cdp__dtype_one(cdp_dtype t, void *out) {
+    const cdp__dtype_row *row = cdp__dtype_row_of(t);
+    const uint8_t b1 = (uint8_t)row->one;
+    const uint16_t b2 = (uint16_t)row->one;
+    const uint32_t b4 = (uint32_t)row->one;
+    const void *from = &row->one;
+    if (row->bytes == 1) from = &b1;
+    if (row->bytes == 2) from = &b2;
+    if (row->bytes == 4) from = &b4;
+    memcpy(out, from, row->bytes);
+}
+
+/* ---- >>dtype/reduce: one arithmetic for every reduction (pure) ------------------------------- */
+
+/* Knows: the arithmetic of each dtype. Promises: the same bits for the same operands in the same
+   order. */
+
+/* acc[i] = acc[i] OP x[i], or x[i] OP acc[i] if x comes from the lower rank: the order of the
+   operands is part of the result (NaN, signed zero) and must be the same on all ranks. Kernels
+   work on blocks of constant length, because gcc -O2 vectorises a loop only if it needs neither
+   a remainder nor an overlap check; an incomplete block is padded. */
+#define CDP__BLOCK 256u
+#define CDP__STRIP 32u
+/* Combines `strips` strips of CDP__STRIP elements each. For divide and scale, `x` points to one
+   number. */
+typedef void (*cdp__kernel)(void *acc, const void *x, uint64_t strips);
+
+#define CDP__ADD(l, r) ((l) + (r))
+#define CDP__MUL(l, r) (1u * (l) * (r)) /* not as int, where small types would overflow */
+/* An addition of two different NaNs returns either, depending on the compiler; these macros
+   return the same NaN for every result that is not a number. */
+#define CDP__ADD_F32(l, r) ((l) + (r) == (l) + (r) ? (l) + (r) : NAN)
+#define CDP__ADD_F64(l, r) ((l) + (r) == (l) + (r) ? (l) + (r) : (double)NAN)
+#define CDP__MUL_F32(l, r) ((l) * (r) == (l) * (r) ? (l) * (r) : NAN)
+#define CDP__MUL_F64(l, r) ((l) * (r) == (l) * (r) ? (l) * (r) : (double)NAN)
+#define CDP__LOW(l, r) ((r) < (l) ? (r) : (l))
+#define CDP__HIGH(l, r) ((r) > (l) ? (r) : (l))
+#define CDP__OR_NAN(good, x) ((good) ? (x) : NAN)
+#define CDP__LOW_F(l, r) ((l) <= (r) ? (l) : CDP__OR_NAN((r) < (l), r))
+#define CDP__HIGH_F(l, r) ((l) >= (r) ? (l) : CDP__OR_NAN((r) > (l), r))
+#define CDP__SWAP_LOW(a, x) CDP__LOW_F(x, a)
+#define CDP__SWAP_HIGH(a, x) CDP__HIGH_F(x, a)
+#define CDP__AND(l, r) ((l) & (r))
+#define CDP__OR(l, r) ((l) | (r))
+#define CDP__XOR(l, r) ((l) ^ (r))
+/* of BOOL: every byte but 0 is true, and results are 0 or 1 */
+#define CDP__BOTH_TRUE(l, r) (CDP__LOW(l, r) != 0)
+#define CDP__ANY_TRUE(l, r) (((l) | (r)) != 0)
+#define CDP__ONE_TRUE(l, r) (((l) != 0) != ((r) != 0))
+
+#define CDP__KERNEL(name, T, EXPR)                                                 \
+    CDP__PRIVATE void name(                                                        \
+        void *CDP__RESTRICT acc_, const void *CDP__RESTRICT x_, uint64_t strips) { \
+        T *acc = (T *)acc_;                                                        \
+        const T *x = (const T *)x_;                                                \
+        uint32_t i;                                                                \
+        for (; strips; --strips, acc += CDP__STRIP, x += CDP__STRIP)               \
+            for (i = 0; i < CDP__STRIP; ++i)                                       \
+                acc[i] = (T)EXPR(acc[i], x[i]);                                    \
+    }
+/* BY_T is the type of the number of ranks, which may not fit 8 bits. */
+#define CDP__KERNEL_BY(name, T, BY_T, OP)                                \
+    CDP__PRIVATE void name(void *acc_, const void *x, uint64_t strips) { \
+        T *acc = (T *)acc_;                                              \
+        BY_T by;                                                         \
+        uint32_t i;                                                      \
+        memcpy(&by, x, sizeof by);                                       \
+        for (; strips; --strips, acc += CDP__STRIP)                      \
+            for (i = 0; i < CDP__STRIP; ++i)                             \
+                acc[i] = (T)(acc[i] OP by);                              \
+    }
+#define CDP__KERNELS_FLOAT(s, T, ADD, MUL)             \
+    CDP__KERNEL(cdp__add_##s, T, ADD)                  \
+    CDP__KERNEL(cdp__mul_##s, T, MUL)                  \
+    CDP__KERNEL(cdp__low_##s, T, CDP__LOW_F)           \
+    CDP__KERNEL(cdp__high_##s, T, CDP__HIGH_F)         \
+    CDP__KERNEL(cdp__low_swap_##s, T, CDP__SWAP_LOW)   \
+    CDP__KERNEL(cdp__high_swap_##s, T, CDP__SWAP_HIGH) \
+    CDP__KERNEL_BY(cdp__divide_##s, T, T, /)           \
+    CDP__KERNEL_BY(cdp__scale_##s, T, T, *)
+/* Unsigned integers: sums and products wrap, with the same bits as those of signed integers. */
+#define CDP__KERNELS_INT(bits, BY_T)                            \
+    CDP__KERNEL(cdp__add_##bits, uint##bits##_t, CDP__ADD)      \
+    CDP__KERNEL(cdp__mul_##bits, uint##bits##_t, CDP__MUL)      \
+    CDP__KERNEL(cdp__low_i##bits, int##bits##_t, CDP__LOW)      \
+    CDP__KERNEL(cdp__low_u##bits, uint##bits##_t, CDP__LOW)     \
+    CDP__KERNEL(cdp__high_i##bits, int##bits##_t, CDP__HIGH)    \
+    CDP__KERNEL(cdp__high_u##bits, uint##bits##_t, CDP__HIGH)   \
+    CDP__KERNEL_BY(cdp__divide_i##bits, int##bits##_t, BY_T, /) \
+    CDP__KERNEL_BY(cdp__divide_u##bits, uint##bits##_t, u##BY_T, /)
+
+CDP__KERNELS_FLOAT(f32, float, CDP__ADD_F32, CDP__MUL_F32)
+#ifndef CDP_ONLY_F32
+CDP__KERNELS_FLOAT(f64, double, CDP__ADD_F64, CDP__MUL_F64)
+#endif
+CDP__KERNELS_INT(8, int32_t)
+CDP__KERNELS_INT(16, int32_t)
+CDP__KERNELS_INT(32, int32_t)
+CDP__KERNELS_INT(64, int64_t)
+CDP__KERNEL(cdp__and_8, uint8_t, CDP__AND)
+CDP__KERNEL(cdp__or_8, uint8_t, CDP__OR)
+CDP__KERNEL(cdp__xor_8, uint8_t, CDP__XOR)
+
+CDP__KERNEL(cdp__and_bool, uint8_t, CDP__BOTH_TRUE)
+CDP__KERNEL(cdp__or_bool, uint8_t, CDP__ANY_TRUE)
+CDP__KERNEL(cdp__xor_bool, uint8_t, CDP__ONE_TRUE)
+
+/* The kernels of a dtype, in this order. Bitwise operations treat all integers as bytes. */
+enum {
+    CDP__DO_ADD,
+    CDP__DO_MULTIPLY,
+    CDP__DO_LOW,
+    CDP__DO_HIGH,
+    CDP__DO_LOW_SWAP,
+    CDP__DO_HIGH_SWAP,
+    CDP__DO_DIVIDE,
+    CDP__DO_SCALE,
+    CDP__DO_AND,
+    CDP__DO_OR,
+    CDP__DO_XOR,
+    CDP__DO_COUNT
+};
+#define CDP__SET_FLOAT(s)                                                           \
+    {                                                                               \
+        cdp__add_##s, cdp__mul_##s, cdp__low_##s, cdp__high_##s, cdp__low_swap_##s, \
+            cdp__high_swap_##s, cdp__divide_##s, cdp__scale_##s, NULL, NULL, NULL   \
+    }
+#define CDP__SET_INT(s, bits)                                                                 \
+    {                                                                                         \
+        cdp__add_##bits, cdp__mul_##bits, cdp__low_##s##bits, cdp__high_##s##bits,            \
+            cdp__low_##s##bits, cdp__high_##s##bits, cdp__divide_##s##bits, NULL, cdp__and_8, \
+            cdp__or_8, cdp__xor_8                                                             \
+    }
+#define CDP__SET_f32 CDP__SET_FLOAT(f32)
+#ifdef CDP_ONLY_F32
+#define CDP__SET_f64 CDP__SET_f32 /* never asked for */
+#else
+#define CDP__SET_f64 CDP__SET_FLOAT(f64)
+#endif
+#define CDP__SET_i8 CDP__SET_INT(i, 8)
+#define CDP__SET_i16 CDP__SET_INT(i, 16)
+#define CDP__SET_i32 CDP__SET_INT(i, 32)
+#define CDP__SET_i64 CDP__SET_INT(i, 64)
+#define CDP__SET_u8 CDP__SET_INT(u, 8)
+#define CDP__SET_u16 CDP__SET_INT(u, 16)
+#define CDP__SET_u32 CDP__SET_INT(u, 32)
+#define CDP__SET_u64 CDP__SET_INT(u, 64)
+#define CDP__SET_bool                                                                          \
+    {                                                                                          \
+        cdp__or_bool, cdp__and_bool, cdp__and_bool, cdp__or_bool, cdp__and_bool, cdp__or_bool, \
+            NULL, NULL, cdp__and_bool, cdp__or_bool, cdp__xor_bool                             \
+    }
+
+CDP__PRIVATE cdp__kernel cdp__kernel_at(cdp_dtype t, uint32_t what) {
+#define CDP__ROW(id, name, bytes, kind, set, form, one, ops, grads, nccl, since) CDP__SET_##set,
+    static const cdp__kernel table[CDP_DTYPE_COUNT][CDP__DO_COUNT] = {
+        CDP__SET_f32, CDP__DTYPES(CDP__ROW)};
+#undef CDP__ROW
+    return table[t][what];
+}
+
+/* The kernel for a reduction; `swap`: x is the left operand. */
+CDP__PRIVATE cdp__kernel cdp__kernel_of(cdp_dtype t, cdp_reduce_op op, bool swap) {
+    switch (op) {
+    case CDP_REDUCE_PRODUCT: return cdp__kernel_at(t, CDP__DO_MULTIPLY);
+    case CDP_REDUCE_MIN: return cdp__kernel_at(t, swap ? CDP__DO_LOW_SWAP : CDP__DO_LOW);
+    case CDP_REDUCE_MAX: return cdp__kernel_at(t, swap ? CDP__DO_HIGH_SWAP : CDP__DO_HIGH);
+    case CDP_REDUCE_BAND: return cdp__kernel_at(t, CDP__DO_AND);
+    case CDP_REDUCE_BOR: return cdp__kernel_at(t, CDP__DO_OR);
+    case CDP_REDUCE_BXOR: return cdp__kernel_at(t, CDP__DO_XOR);
+    /* an average is a sum that is divided at the end; PREMUL_SUM, one that is scaled before */
+    default: return cdp__kernel_at(t, CDP__DO_ADD);
+    }
+}
+
+/* Convert narrow floats to f32 and back, CDP__BLOCK at a time. All cases are computed and a mask
+   selects one, so that the loops vectorise. No case computes with subnormal f32 numbers, which
+   some programs let the processor treat as zero. */
+typedef void (*cdp__converter)(const void *CDP__RESTRICT in, void *CDP__RESTRICT out);
+#define CDP__PICK(cond, yes, no) \
+    (((yes) & (0u - (uint32_t)(cond))) | ((no) & ((uint32_t)(cond)-1u)))
+
+CDP__PRIVATE void cdp__widen_bf16(const void *CDP__RESTRICT in_, void *CDP__RESTRICT out_) {
+    const uint16_t *in = (const uint16_t *)in_;
+    uint32_t *out = (uint32_t *)out_;
+    uint32_t i;
+    for (i = 0; i < CDP__BLOCK; ++i)
+        out[i] = (uint32_t)in[i] << 16;
+}
+
+CDP__PRIVATE void cdp__narrow_bf16(const void *CDP__RESTRICT in_, void *CDP__RESTRICT out_) {
+    const float *in = (const float *)in_;
+    uint16_t *out = (uint16_t *)out_;
+    uint32_t i;
+    for (i = 0; i < CDP__BLOCK; ++i) {
+        uint32_t bits;
+        memcpy(&bits, &in[i], 4);
+        out[i] = (uint16_t)CDP__PICK((bits & 0x7fffffffu) > 0x7f800000u, 0x7fc0u,
+            (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+    }
+}
+
+/* LEAST: the least regular number; below it, numbers are multiples of STEP. BIAS: how much larger
+   the exponent is in f32. From SPECIAL on, exponents are increased by MORE: infinities, NaNs. */
+#define CDP__WIDEN(name, T, SIGN, SHIFT, LEAST, STEP, BIAS, SPECIAL, MORE)                     \
+    CDP__PRIVATE void name(const void *CDP__RESTRICT in_, void *CDP__RESTRICT out_) {          \
+        const T *in = (const T *)in_;                                                          \
+        float *out = (float *)out_;                                                            \
+        uint32_t i;                                                                            \
+        for (i = 0; i < CDP__BLOCK; ++i) {                                                     \
+            const uint32_t sign = (uint32_t)(in[i] & (1u << (SIGN))) << (31 - (SIGN));         \
+            const uint32_t mag = in[i] & ((1u << (SIGN)) - 1);                                 \
+            const float tiny = (float)(int32_t)mag * (STEP);                                   \
+            uint32_t bits, tiny_bits;                                                          \
+            memcpy(&tiny_bits, &tiny, 4);                                                      \
+            bits = (mag << (SHIFT)) + CDP__PICK(mag >= (SPECIAL), (MORE) << 23, (BIAS) << 23); \
+            bits = CDP__PICK(mag < (LEAST), tiny_bits, bits) | sign;                           \
+            memcpy(&out[i], &bits, 4);                                                         \
+        }                                                                                      \
+    }
+/* Rounds to nearest even. LEAST: the bits of the least regular number; adding ROUND, whose bits are
+   ROUND_BITS, rounds smaller ones to a multiple of their step. From LARGE on (bits) the result is
+   OVERFLOW. */
+#define CDP__NARROW(name, T, SIGN, SHIFT, BIAS, LEAST, ROUND, ROUND_BITS, LARGE, OVERFLOW, NOT) \
+    CDP__PRIVATE void name(const void *CDP__RESTRICT in_, void *CDP__RESTRICT out_) {           \
+        const float *in = (const float *)in_;                                                   \
+        T *out = (T *)out_;                                                                     \
+        uint32_t i;                                                                             \
+        for (i = 0; i < CDP__BLOCK; ++i) {                                                      \
+            uint32_t bits, mag, tiny_bits, result;                                              \
+            float tiny;                                                                         \
+            memcpy(&bits, &in[i], 4);                                                           \
+            mag = bits & 0x7fffffffu;                                                           \
+            memcpy(&tiny, &mag, 4);                                                             \
+            tiny += (ROUND);                                                                    \
+            memcpy(&tiny_bits, &tiny, 4);                                                       \
+            result = mag + ((1u << ((SHIFT)-1)) - 1) + (mag >> (SHIFT)&1u);                     \
+            result = (result - ((BIAS) << 23)) >> (SHIFT);                                      \
+            result = CDP__PICK(mag < (LEAST), tiny_bits - (ROUND_BITS), result);                \
+            result = CDP__PICK(mag >= (LARGE), OVERFLOW, result);                               \
+            result = CDP__PICK(mag > 0x7f800000u, NOT, result);                                 \
+            out[i] = (T)(result | (bits >> (31 - (SIGN)) & (1u << (SIGN))));                    \
+        }                                                                                       \
+    }
+CDP__WIDEN(cdp__widen_f16, uint16_t, 15, 13, 0x400u, 5.9604644775390625e-8f, 112u, 0x7c00u, 224u)
+CDP__NARROW(cdp__narrow_f16, uint16_t, 15, 13, 112u, 0x38800000u, 0.5f, 0x3f000000u, 0x477ff000u,
+    0x7c00u, 0x7e00u) /* from 65520 on, the nearest f16 is infinity */
+CDP__WIDEN(cdp__widen_f8e5m2, uint8_t, 7, 21, 4u, 1.52587890625e-5f, 112u, 0x7cu, 224u)
+CDP__NARROW(cdp__narrow_f8e5m2, uint8_t, 7, 21, 112u, 0x38800000u, 128.0f, 0x43000000u, 0x47700000u,
+    0x7cu, 0x7fu) /* from 61440 on */
+/* Without infinities: 0x7f is NaN, and so is what rounds to more than 448. */
+CDP__WIDEN(cdp__widen_f8e4m3, uint8_t, 7, 20, 8u, 0.001953125f, 120u, 0x7fu, 240u)
+CDP__NARROW(cdp__narrow_f8e4m3, uint8_t, 7, 20, 120u, 0x3c800000u, 16384.0f, 0x46800000u,
+    0x43e80001u, 0x7fu, 0x7fu)
+
+/* The function that widens a block of a narrow dtype, or narrows it; else NULL. */
+CDP__PRIVATE cdp__converter cdp__converter_of(cdp_dtype t, bool widen) {
+#define cdp__widen_same NULL
+#define cdp__narrow_same NULL
+#define CDP__ROW(id, name, bytes, kind, set, form, one, ops, grads, nccl, since) \
+    {cdp__narrow_##form, cdp__widen_##form},
+    static const cdp__converter table[CDP_DTYPE_COUNT][2] = {{NULL, NULL}, CDP__DTYPES(CDP__ROW)};
+#undef CDP__ROW
+#undef cdp__widen_same
+#undef cdp__narrow_same
+    return table[t][widen];
+}
+
+CDP__PRIVATE void cdp__widen_block(cdp_dtype t, const void *in, float *out) {
+    cdp__converter_of(t, true)(in, out);
+}
+CDP__PRIVATE void cdp__narrow_block(cdp_dtype t, const float *in, void *out) {
+    cdp__converter_of(t, false)(in, out);
+}
+
+/* Runs a kernel over n elements of dtype t, which is not narrow; `scalar`: x is one number. An
+   incomplete strip is padded. */
+CDP__PRIVATE void cdp__kernel_run(
+    cdp_dtype t, cdp__kernel k, void *acc, const void *x, uint64_t n, bool scalar) {
+    const uint64_t size = cdp__dtype_row_of(t)->bytes, whole = n & ~(uint64_t)(CDP__STRIP - 1);
+    const size_t rest = (size_t)((n - whole) * size);
+    uint64_t pad[2][CDP__STRIP];
+    uint8_t *a = (uint8_t *)acc + whole * size;
+    if (whole) k(acc, x, whole / CDP__STRIP);
+    if (!rest) return;
+    memset(pad, 0, sizeof pad);
+    memcpy(pad[0], a, rest);
+    if (!scalar) memcpy(pad[1], (const uint8_t *)x + whole * size, rest);
+    k(pad[0], scalar ? x : pad[1], 1);
+    memcpy(a, pad[0], rest);
+}
+
+/* The same for a narrow dtype, which is converted block by block; one number x is an f32. */
+CDP__PRIVATE void cdp__kernel_run_narrow(
+    cdp_dtype t, cdp__kernel k, void *acc, const void *x, uint64_t n, bool scalar) {
+    const uint64_t size = cdp__dtype_row_of(t)->bytes;
+    uint16_t pad[2][CDP__BLOCK];
+    float wide[2][CDP__BLOCK];
+    uint64_t at, part;
+    for (at = 0; at < n; at += part) {
+        uint8_t *to = (uint8_t *)acc + at * size;
+        const uint8_t *from = (const uint8_t *)x + (scalar ? 0 : at * size);
+        void *a = to;
+        const void *b = from;
+        part = cdp__min(n - at, CDP__BLOCK);
+        if (part < CDP__BLOCK) {
+            memset(pad, 0, sizeof pad);
+            memcpy(pad[0], to, (size_t)(part * size));
+            a = pad[0];
+            if (!scalar) b = memcpy(pad[1], from, (size_t)(part * size));
+        }
+        cdp__widen_block(t, a, wide[0]);
+        if (!scalar) cdp__widen_block(t, b, wide[1]);
+        k(wide[0], scalar ? x : wide[1], CDP__BLOCK / CDP__STRIP);
+        cdp__narrow_block(t, wide[0], a);
+        if (a != to) memcpy(to, a, (size_t)(part * size));
+    }
+}
+
+CDP__PRIVATE void cdp__kernel_apply(
+    cdp_dtype t, cdp__kernel k, void *acc, const void *x, uint64_t n, bool scalar) {
+    if (cdp__dtype_is_narrow(t))
+        cdp__kernel_run_narrow(t, k, acc, x, n, scalar);
+    else
+        cdp__kernel_run(t, k, acc, x, n, scalar);
+}
+
+/* acc = acc OP x for n elements; with `swap`, acc = x OP acc. */
+CDP__PRIVATE void cdp__reduce(
+    cdp_dtype t, cdp_reduce_op op, bool swap, void *acc, const void *x, uint64_t n) {
+    const cdp__kernel k = cdp__kernel_of(t, op, swap);
+    const bool bits = (CDP__OPS_BITS >> op & 1) != 0 && t != CDP_DTYPE_BOOL;
+    cdp__kernel_apply(
+        bits ? CDP_DTYPE_U8 : t, k, acc, x, bits ? n * cdp__dtype_row_of(t)->bytes : n, false);
+}
+
+CDP__PRIVATE void cdp__divide(cdp_dtype t, void *data, uint64_t n, uint32_t by) {
+    const float f = (float)by;
+    const cdp_real d = (cdp_real)by;
+    const uint64_t u = by;
+    const cdp__dtype_row *row = cdp__dtype_row_of(t);
+    const void *x = row->bytes == 8 ? (const void *)&u : (const void *)&by;
+    if (row->kind == CDP__FLOAT) x = row->bytes == 8 ? (const void *)&d : (const void *)&f;
+    cdp__kernel_apply(t, cdp__kernel_at(t, CDP__DO_DIVIDE), data, x, n, true);
+}
+
+CDP__PRIVATE void cdp__scale(cdp_dtype t, void *data, uint64_t n, cdp_real by) {
+    const float f = (float)by;
+    cdp__kernel_apply(t, cdp__kernel_at(t, CDP__DO_SCALE), data,
+        cdp__dtype_row_of(t)->bytes == 8 ? (const void *)&by : (const void *)&f, n, true);
+}
+
+/* ---- >>dtype/convert: conversion between all dtypes (pure) ----------------------------------- */
+
+/* Knows: the values of each dtype. Promises: one rounding, the same bits on every machine. */
+
+/* A block of elements on its way from one dtype to another: as f32, f64, or integers of 64 bits.
+   Blocks have a constant length, which gcc -O2 vectorises; an incomplete one is padded. */
+typedef union cdp__carrier {
+    float f[CDP__BLOCK];
+    double d[CDP__BLOCK];
+    int64_t i[CDP__BLOCK];
+    uint64_t u[CDP__BLOCK];
+} cdp__carrier;
+typedef enum cdp__carried {
+    CDP__AS_F32,
+    CDP__AS_F64,
+    CDP__AS_I64,
+    CDP__AS_U64
+} cdp__carried;
+
+CDP__PRIVATE cdp__carried cdp__carried_as(cdp_dtype t) {
+    const cdp__dtype_row *row = cdp__dtype_row_of(t);
+    if (row->kind == CDP__FLOAT) return row->bytes == 8 ? CDP__AS_F64 : CDP__AS_F32;
+    return row->kind == CDP__SIGNED ? CDP__AS_I64 : CDP__AS_U64;
+}
+
+#define CDP__EACH(to, value)         \
+    for (i = 0; i < CDP__BLOCK; ++i) \
+        to[i] = value;
+#define CDP__LOAD(to, T)                 \
+    {                                    \
+        const T *from = (const T *)in;   \
+        CDP__EACH(to, from[i]);          \
+    }
+
+CDP__PRIVATE void cdp__carry_in(cdp_dtype t, const void *in, cdp__carrier *c) {
+    const cdp__dtype_row *row = cdp__dtype_row_of(t);
+    uint32_t i;
+    if (row->narrow)
+        cdp__widen_block(t, in, c->f);
+    else if (row->kind == CDP__FLOAT)
+        memcpy(c, in, (size_t)CDP__BLOCK * row->bytes);
+    else if (row->kind == CDP__TRUTH) {
+        const uint8_t *from = (const uint8_t *)in;
+        CDP__EACH(c->u, from[i] != 0);
+    } else if (row->bytes == 1 && row->kind == CDP__SIGNED)
+        CDP__LOAD(c->i, int8_t)
+    else if (row->bytes == 2 && row->kind == CDP__SIGNED)
+        CDP__LOAD(c->i, int16_t)
+    else if (row->bytes == 4 && row->kind == CDP__SIGNED)
+        CDP__LOAD(c->i, int32_t)
+    else if (row->bytes == 1)
+        CDP__LOAD(c->u, uint8_t)
+    else if (row->bytes == 2)
+        CDP__LOAD(c->u, uint16_t)
+    else if (row->bytes == 4)
+        CDP__LOAD(c->u, uint32_t)
+    else
+        memcpy(c, in, sizeof *c);
+}
+
+/* The integers that the integers of a dtype are limited to. */
+CDP__PRIVATE int64_t cdp__between(int64_t v, int64_t low, int64_t high) {
+    const int64_t w = v < low ? low : v;
+    return w > high ? high : w;
+}
+#define CDP__STORE(T, from, value) \
+    {                              \
+        T *to = (T *)out;          \
+        CDP__EACH(to, (T)value);   \
+    }
+
+CDP__PRIVATE void cdp__carry_out(cdp_dtype t, const cdp__carrier *c, void *out) {
+    const cdp__dtype_row *row = cdp__dtype_row_of(t);
+    uint32_t i;
+    if (row->narrow)
+        cdp__narrow_block(t, c->f, out);
+    else if (row->kind == CDP__FLOAT)
+        memcpy(out, c, (size_t)CDP__BLOCK * row->bytes);
+    else if (row->kind == CDP__TRUTH)
+        CDP__STORE(uint8_t, c->u, (c->u[i] != 0))
+    else if (row->bytes == 1 && row->kind == CDP__SIGNED)
+        CDP__STORE(int8_t, c->i, cdp__between(c->i[i], INT8_MIN, INT8_MAX))
+    else if (row->bytes == 2 && row->kind == CDP__SIGNED)
+        CDP__STORE(int16_t, c->i, cdp__between(c->i[i], INT16_MIN, INT16_MAX))
+    else if (row->bytes == 4 && row->kind == CDP__SIGNED)
+        CDP__STORE(int32_t, c->i, cdp__between(c->i[i], INT32_MIN, INT32_MAX))
+    else if (row->bytes == 1)
+        CDP__STORE(uint8_t, c->u, cdp__min(c->u[i], UINT8_MAX))
+    else if (row->bytes == 2)
+        CDP__STORE(uint16_t, c->u, cdp__min(c->u[i], UINT16_MAX))
+    else if (row->bytes == 4)
+        CDP__STORE(uint32_t, c->u, cdp__min(c->u[i], UINT32_MAX))
+    else
+        memcpy(out, c, sizeof *c);
+}
+
+/* Rounds to f32 "to odd": an inexact result gets an odd last bit. Rounding that once more, to fewer
+   bits, gives what one rounding of the exact value gives. */
+CDP__PRIVATE float cdp__odd_of_f64(double v) {
+    float f = (float)v;
+    const double back = (double)f;
+    uint32_t bits;
+    if (back == v || v != v) return f;
+    memcpy(&bits, &f, 4);
+    if ((back < 0 ? -back : back) > (v < 0 ? -v : v)) --bits; /* towards zero */
+    bits |= 1u;
+    memcpy(&f, &bits, 4);
+    return f;
+}
+CDP__PRIVATE float cdp__odd_of_u64(uint64_t v) {
+    float up = 1;
+    while (v >> 24) {
+        v = v >> 8 | ((v & 0xff) != 0);
+        up *= 256;
+    }
+    return (float)v * up;
+}
+CDP__PRIVATE float cdp__odd_of_i64(int64_t v) {
+    return v < 0 ? -cdp__odd_of_u64(0 - (uint64_t)v) : cdp__odd_of_u64((uint64_t)v);
+}
+
+/* The integer that a float is truncated to: the nearest one that exists, 0 for a NaN. */
+CDP__PRIVATE int64_t cdp__i64_of(double v) {
+    if (v != v) return 0;
+    if (v >= 9223372036854775808.0) return INT64_MAX;
+    return v < -9223372036854775808.0 ? INT64_MIN : (int64_t)v;
+}
+CDP__PRIVATE uint64_t cdp__u64_of(double v) {
+    if (!(v > 0)) return 0;
+    return v >= 18446744073709551616.0 ? UINT64_MAX : (uint64_t)v;
+}
+
+/* Changes how a block is carried. `odd`: it is rounded once more afterwards. */
+CDP__PRIVATE void cdp__carry_f32(cdp__carrier *c, cdp__carried from, bool odd) {
+    const cdp__carrier was = *c;
+    uint32_t i;
+    if (from == CDP__AS_F64 && odd)
+        CDP__EACH(c->f, cdp__odd_of_f64(was.d[i]))
+    else if (from == CDP__AS_F64)
+        CDP__EACH(c->f, (float)was.d[i])
+    else if (from == CDP__AS_I64 && odd)
+        CDP__EACH(c->f, cdp__odd_of_i64(was.i[i]))
+    else if (from == CDP__AS_I64)
+        CDP__EACH(c->f, (float)was.i[i])
+    else if (odd)
+        CDP__EACH(c->f, cdp__odd_of_u64(was.u[i]))
+    else
+        CDP__EACH(c->f, (float)was.u[i])
+}
+CDP__PRIVATE void cdp__carry_f64(cdp__carrier *c, cdp__carried from) {
+    const cdp__carrier was = *c;
+    uint32_t i;
+    if (from == CDP__AS_F32)
+        CDP__EACH(c->d, (double)was.f[i])
+    else if (from == CDP__AS_I64)
+        CDP__EACH(c->d, (double)was.i[i])
+    else
+        CDP__EACH(c->d, (double)was.u[i])
+}
+CDP__PRIVATE void cdp__carry_int(cdp__carrier *c, cdp__carried from, bool has_sign) {
+    uint32_t i;
+    if (from == CDP__AS_F32) cdp__carry_f64(c, from);
+    if (from <= CDP__AS_F64 && has_sign)
+        CDP__EACH(c->i, cdp__i64_of(c->d[i]))
+    else if (from <= CDP__AS_F64)
+        CDP__EACH(c->u, cdp__u64_of(c->d[i]))
+    else if (has_sign)
+        CDP__EACH(c->i, (int64_t)cdp__min(c->u[i], INT64_MAX))
+    else
+        CDP__EACH(c->u, c->i[i] < 0 ? 0 : (uint64_t)c->i[i])
+}
+/* To bool: 1 for everything but 0, NaNs included. */
+CDP__PRIVATE void cdp__carry_truth(cdp__carrier *c, cdp__carried from) {
+    uint32_t i;
+    if (from == CDP__AS_F32) cdp__carry_f64(c, from);
+    if (from <= CDP__AS_F64) CDP__EACH(c->u, c->d[i] != 0)
+}
+#undef CDP__EACH
+#undef CDP__LOAD
+#undef CDP__STORE
+
+CDP__PRIVATE void cdp__carry(cdp__carrier *c, cdp_dtype from, cdp_dtype to) {
+    const cdp__carried was = cdp__carried_as(from), is = cdp__carried_as(to);
+    if (cdp__dtype_row_of(to)->kind == CDP__TRUTH)
+        cdp__carry_truth(c, was);
+    else if (was == is)
+        return;
+    else if (is == CDP__AS_F32)
+        cdp__carry_f32(c, was, cdp__dtype_row_of(to)->narrow);
+    else if (is == CDP__AS_F64)
+        cdp__carry_f64(c, was);
+    else
+        cdp__carry_int(c, was, is == CDP__AS_I64);
+}
+
+/* Converts `n` elements. Floats are rounded once, to nearest even; to integers, towards zero, and
+   what is out of range becomes the nearest number that is not, a NaN 0. */
+CDP__PRIVATE void cdp__convert(
+    cdp_dtype from, const void *in, cdp_dtype to, void *out, uint64_t n) {
+    const uint64_t from_size = cdp__dtype_row_of(from)->bytes;
+    const uint64_t to_size = cdp__dtype_row_of(to)->bytes;
+    const uint8_t *src = (const uint8_t *)in;
+    uint8_t *dst = (uint8_t *)out;
+    uint64_t rest[CDP__BLOCK];
+    cdp__carrier c;
+    for (; n >= CDP__BLOCK; n -= CDP__BLOCK) {
+        cdp__carry_in(from, src, &c);
+        cdp__carry(&c, from, to);
+        cdp__carry_out(to, &c, dst);
+        src += CDP__BLOCK * from_size;
+        dst += CDP__BLOCK * to_size;
+    }
+    if (!n) return;
+    memset(rest, 0, sizeof rest);
+    memcpy(rest, src, (size_t)(n * from_size));
+    cdp__carry_in(from, rest, &c);
+    cdp__carry(&c, from, to);
+    cdp__carry_out(to, &c, rest);
+    memcpy(dst, rest, (size_t)(n * to_size));
+}
+
+/* Reads element i as an f64, or writes it. For a few elements. */
+CDP__PRIVATE double cdp__number_get(cdp_dtype t, const void *at, uint64_t i) {
+    double v;
+    if (t == CDP_DTYPE_F64) return ((const double *)at)[i];
+    if (t == CDP_DTYPE_F32 || t == CDP_DTYPE_DEFAULT) return (double)((const float *)at)[i];
+    cdp__convert(t, (const uint8_t *)at + i * cdp__dtype_row_of(t)->bytes, CDP_DTYPE_F64, &v, 1);
+    return v;
+}
+CDP__PRIVATE void cdp__number_put(cdp_dtype t, void *at, uint64_t i, double v) {
+    if (t == CDP_DTYPE_F64)
+        ((double *)at)[i] = v;
+    else if (t == CDP_DTYPE_F32 || t == CDP_DTYPE_DEFAULT)
+        ((float *)at)[i] = (float)v;
+    else
+        cdp__convert(
+            CDP_DTYPE_F64, &v, t, (uint8_t *)at + i * cdp__dtype_row_of(t)->bytes, 1);
+}
+
+/* Stores the number that MAX (`high` false) or MIN never chooses over another one. */
+CDP__PRIVATE void cdp__number_limit(cdp_dtype t, void *at, uint64_t i, bool high) {
+    const double far = high ? (double)INFINITY : -(double)INFINITY;
+    const bool truth = cdp__dtype_row_of(t)->kind == CDP__TRUTH;
+    double got;
+    cdp__number_put(t, at, i, truth ? high : far);
+    got = cdp__number_get(t, at, i);
+    if (got != got) cdp__number_put(t, at, i, high ? 448 : -448); /* f8e4m3 has no infinity */
+}
+
+#endif /* CDP__SHARED_IMPL_INCLUDED */
 
 #if (defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION)) && !defined(CDP_IMPL_INCLUDED)
 #define CDP_IMPL_INCLUDED
@@ -3004,11 +3760,7 @@ CDP__PRIVATE CDP__COLD void cdp__json_string(cdp__text *t, const char *text) {
 #endif
 #endif
 #include <errno.h>
-#include <float.h>
-#include <math.h>
 #include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
 #ifndef CDP_NO_OS
 #include <time.h>
 #endif
@@ -3022,15 +3774,6 @@ CDP__PRIVATE CDP__COLD void cdp__json_string(cdp__text *t, const char *text) {
 #if !defined(CDP_NO_OS) && !defined(_WIN32) \
     && (!defined(CLOCK_MONOTONIC) || !defined(AI_NUMERICHOST))
 #error "cdp.h: a system header came first under -std=c11: define _DEFAULT_SOURCE above it"
-#endif
-
-#ifndef CDP_ASSERT
-#if defined(CDP_NO_LOG_STRINGS) && !defined(NDEBUG)
-#define CDP_ASSERT(x) ((x) ? (void)0 : abort())
-#else
-#include <assert.h>
-#define CDP_ASSERT(x) assert(x)
-#endif
 #endif
 
 /* How this build computes with floating-point numbers, for cdp_describe(). Ranks agree in every bit
@@ -3072,16 +3815,6 @@ enum {
     CDP__FILE_ELASTIC
 };
 #define CDP__HERE CDP__FILE_CORE
-
-/* 0 in a desc means "the default". */
-#define cdp__def(value, fallback) ((value) ? (value) : (fallback))
-
-CDP__PRIVATE uint64_t cdp__min(uint64_t a, uint64_t b) {
-    return a < b ? a : b;
-}
-CDP__PRIVATE uint64_t cdp__max(uint64_t a, uint64_t b) {
-    return a > b ? a : b;
-}
 
 /* As memcpy, but bypasses the caches where the processor can: for data too large to stay in them
    anyway. Call cdp__copied_past() before another thread may read the copy. */
@@ -6277,297 +7010,22 @@ CDP__PRIVATE uint64_t cdp__hash(uint64_t h, const void *data, uint64_t bytes) {
     return h;
 }
 
-/* ---- >>dtype/dtype: what a dtype is, and how it widens and narrows (pure) -------------------- */
+/* ---- >>dtype/names: public functions of dtypes and reductions (pure) ------------------------- */
 
-/* Knows: sizes and names of dtypes. Promises: one table for all sections. */
+/* Knows: the table of dtypes. Promises: an answer for every value. */
 
 CDP_API uint64_t cdp_dtype_size(cdp_dtype dtype) {
-    static const uint8_t sizes[CDP_DTYPE_COUNT] = {4, 4, 8, 4, 8, 1, 2, 2, 1, 2, 2, 4, 8, 1, 1, 1};
-    return (uint32_t)dtype < CDP_DTYPE_COUNT ? sizes[dtype] : 0;
+    return cdp__dtype_row_of(dtype)->bytes;
 }
 
 CDP_API const char *cdp_dtype_name(cdp_dtype dtype) {
-    static const char *const names[CDP_DTYPE_COUNT] = {"f32", "f32", "f64", "i32", "i64", "u8",
-        "f16", "bf16", "i8", "i16", "u16", "u32", "u64", "bool", "f8e4m3", "f8e5m2"};
-    return (uint32_t)dtype < CDP_DTYPE_COUNT ? names[dtype] : "?";
+    return cdp__dtype_row_of(dtype)->name;
 }
 
 CDP_API const char *cdp_reduce_name(cdp_reduce_op op) {
     static const char *const names[CDP_REDUCE_COUNT] = {
         "sum", "sum", "avg", "min", "max", "product", "band", "bor", "bxor", "premul sum"};
     return (uint32_t)op < CDP_REDUCE_COUNT ? names[op] : "?";
-}
-
-CDP__PRIVATE bool cdp__dtype_is_half(cdp_dtype t) {
-    return t == CDP_DTYPE_F16 || t == CDP_DTYPE_BF16;
-}
-CDP__PRIVATE bool cdp__dtype_is_float(cdp_dtype t) {
-    return t <= CDP_DTYPE_F64 || cdp__dtype_is_half(t);
-}
-/* True if this build has no arithmetic for the dtype. */
-CDP__PRIVATE bool cdp__dtype_left_out(cdp_dtype t) {
-#ifdef CDP_ONLY_F32
-    return t == CDP_DTYPE_F64 || cdp__dtype_is_half(t);
-#else
-    (void)t;
-    return false;
-#endif
-}
-
-CDP__PRIVATE bool cdp__reduce_exists(cdp_dtype t, cdp_reduce_op op) {
-    if (t > CDP_DTYPE_BOOL || cdp__dtype_left_out(t)) return false;
-    if (op == CDP_REDUCE_BAND || op == CDP_REDUCE_BOR || op == CDP_REDUCE_BXOR)
-        return !cdp__dtype_is_float(t);
-    if (op == CDP_REDUCE_PREMUL_SUM) return cdp__dtype_is_float(t);
-    return op != CDP_REDUCE_AVG || t != CDP_DTYPE_BOOL;
-}
-
-/* ---- >>dtype/reduce: one arithmetic for every reduction (pure) ------------------------------- */
-
-/* Knows: the arithmetic of each dtype. Promises: the same bits for the same operands in the same
-   order. */
-
-/* acc[i] = acc[i] OP x[i], or x[i] OP acc[i] if x comes from the lower rank: the order of the
-   operands is part of the result (NaN, signed zero) and must be the same on all ranks. Kernels
-   work on blocks of constant length, because gcc -O2 vectorises a loop only if it needs neither
-   a remainder nor an overlap check; an incomplete block is padded. */
-#define CDP__BLOCK 256u
-#define CDP__STRIP 32u
-/* Combines `strips` strips of CDP__STRIP elements each. For divide and scale, `x` points to one
-   number. */
-typedef void (*cdp__kernel)(void *acc, const void *x, uint64_t strips);
-
-#define CDP__ADD(l, r) ((l) + (r))
-#define CDP__MUL(l, r) (1u * (l) * (r)) /* not as int, where small types would overflow */
-/* An addition of two different NaNs returns either, depending on the compiler; these macros
-   return the same NaN for every result that is not a number. */
-#define CDP__ADD_F32(l, r) ((l) + (r) == (l) + (r) ? (l) + (r) : NAN)
-#define CDP__ADD_F64(l, r) ((l) + (r) == (l) + (r) ? (l) + (r) : (double)NAN)
-#define CDP__MUL_F32(l, r) ((l) * (r) == (l) * (r) ? (l) * (r) : NAN)
-#define CDP__MUL_F64(l, r) ((l) * (r) == (l) * (r) ? (l) * (r) : (double)NAN)
-#define CDP__LOW(l, r) ((r) < (l) ? (r) : (l))
-#define CDP__HIGH(l, r) ((r) > (l) ? (r) : (l))
-#define CDP__OR_NAN(good, x) ((good) ? (x) : NAN)
-#define CDP__LOW_F(l, r) ((l) <= (r) ? (l) : CDP__OR_NAN((r) < (l), r))
-#define CDP__HIGH_F(l, r) ((l) >= (r) ? (l) : CDP__OR_NAN((r) > (l), r))
-#define CDP__SWAP_LOW(a, x) CDP__LOW_F(x, a)
-#define CDP__SWAP_HIGH(a, x) CDP__HIGH_F(x, a)
-#define CDP__AND(l, r) ((l) & (r))
-#define CDP__OR(l, r) ((l) | (r))
-#define CDP__XOR(l, r) ((l) ^ (r))
-
-#define CDP__KERNEL(name, T, EXPR)                                                 \
-    CDP__PRIVATE void name(                                                        \
-        void *CDP__RESTRICT acc_, const void *CDP__RESTRICT x_, uint64_t strips) { \
-        T *acc = (T *)acc_;                                                        \
-        const T *x = (const T *)x_;                                                \
-        uint32_t i;                                                                \
-        for (; strips; --strips, acc += CDP__STRIP, x += CDP__STRIP)               \
-            for (i = 0; i < CDP__STRIP; ++i)                                       \
-                acc[i] = (T)EXPR(acc[i], x[i]);                                    \
-    }
-/* BY_T is the type of the number of ranks, which may not fit 8 bits. */
-#define CDP__KERNEL_BY(name, T, BY_T, OP)                                \
-    CDP__PRIVATE void name(void *acc_, const void *x, uint64_t strips) { \
-        T *acc = (T *)acc_;                                              \
-        BY_T by;                                                         \
-        uint32_t i;                                                      \
-        memcpy(&by, x, sizeof by);                                       \
-        for (; strips; --strips, acc += CDP__STRIP)                      \
-            for (i = 0; i < CDP__STRIP; ++i)                             \
-                acc[i] = (T)(acc[i] OP by);                              \
-    }
-#define CDP__KERNELS_FLOAT(s, T, ADD, MUL)             \
-    CDP__KERNEL(cdp__add_##s, T, ADD)                  \
-    CDP__KERNEL(cdp__mul_##s, T, MUL)                  \
-    CDP__KERNEL(cdp__low_##s, T, CDP__LOW_F)           \
-    CDP__KERNEL(cdp__high_##s, T, CDP__HIGH_F)         \
-    CDP__KERNEL(cdp__low_swap_##s, T, CDP__SWAP_LOW)   \
-    CDP__KERNEL(cdp__high_swap_##s, T, CDP__SWAP_HIGH) \
-    CDP__KERNEL_BY(cdp__divide_##s, T, T, /)           \
-    CDP__KERNEL_BY(cdp__scale_##s, T, T, *)
-/* Unsigned integers: sums and products wrap, with the same bits as those of signed integers. */
-#define CDP__KERNELS_INT(bits, BY_T)                            \
-    CDP__KERNEL(cdp__add_##bits, uint##bits##_t, CDP__ADD)      \
-    CDP__KERNEL(cdp__mul_##bits, uint##bits##_t, CDP__MUL)      \
-    CDP__KERNEL(cdp__low_i##bits, int##bits##_t, CDP__LOW)      \
-    CDP__KERNEL(cdp__low_u##bits, uint##bits##_t, CDP__LOW)     \
-    CDP__KERNEL(cdp__high_i##bits, int##bits##_t, CDP__HIGH)    \
-    CDP__KERNEL(cdp__high_u##bits, uint##bits##_t, CDP__HIGH)   \
-    CDP__KERNEL_BY(cdp__divide_i##bits, int##bits##_t, BY_T, /) \
-    CDP__KERNEL_BY(cdp__divide_u##bits, uint##bits##_t, u##BY_T, /)
-
-CDP__KERNELS_FLOAT(f32, float, CDP__ADD_F32, CDP__MUL_F32)
-#ifdef CDP_ONLY_F32
-#define CDP__F64 f32 /* never asked for */
-#define CDP__PAD CDP__STRIP
-#else
-CDP__KERNELS_FLOAT(f64, double, CDP__ADD_F64, CDP__MUL_F64)
-#define CDP__F64 f64
-#define CDP__PAD (CDP__BLOCK / 4)
-#endif
-CDP__KERNELS_INT(8, int32_t)
-CDP__KERNELS_INT(16, int32_t)
-CDP__KERNELS_INT(32, int32_t)
-CDP__KERNELS_INT(64, int64_t)
-CDP__KERNEL(cdp__and_8, uint8_t, CDP__AND)
-CDP__KERNEL(cdp__or_8, uint8_t, CDP__OR)
-CDP__KERNEL(cdp__xor_8, uint8_t, CDP__XOR)
-
-/* The kernel for a reduction; `swap`: x is the left operand. Bitwise operations treat all dtypes
-   as bytes; 16-bit floats are reduced as f32. */
-CDP__PRIVATE cdp__kernel cdp__kernel_of(cdp_dtype t, cdp_reduce_op op, bool swap) {
-#define CDP__ROW_OF(s) CDP__ROW_FLOAT(s)
-#define CDP__ROW_FLOAT(s)                                                           \
-    {                                                                               \
-        cdp__add_##s, cdp__mul_##s, cdp__low_##s, cdp__high_##s, cdp__low_swap_##s, \
-            cdp__high_swap_##s, cdp__divide_##s, cdp__scale_##s                     \
-    }
-#define CDP__ROW_INT(s, bits)                                                      \
-    {                                                                              \
-        cdp__add_##bits, cdp__mul_##bits, cdp__low_##s##bits, cdp__high_##s##bits, \
-            cdp__low_##s##bits, cdp__high_##s##bits, cdp__divide_##s##bits, NULL   \
-    }
-    static const cdp__kernel table[CDP_DTYPE_COUNT - 1][8] = {CDP__ROW_FLOAT(f32),
-        CDP__ROW_OF(CDP__F64), CDP__ROW_INT(i, 32), CDP__ROW_INT(i, 64), CDP__ROW_INT(u, 8),
-        CDP__ROW_FLOAT(f32), CDP__ROW_FLOAT(f32), CDP__ROW_INT(i, 8), CDP__ROW_INT(i, 16),
-        CDP__ROW_INT(u, 16), CDP__ROW_INT(u, 32), CDP__ROW_INT(u, 64),
-        {cdp__or_8, cdp__and_8, cdp__and_8, cdp__or_8, cdp__and_8, cdp__or_8, NULL, NULL}};
-#undef CDP__ROW_FLOAT
-#undef CDP__ROW_OF
-#undef CDP__ROW_INT
-    switch (op) {
-    case CDP_REDUCE_PRODUCT: return table[t - 1][1];
-    case CDP_REDUCE_MIN: return table[t - 1][swap ? 4 : 2];
-    case CDP_REDUCE_MAX: return table[t - 1][swap ? 5 : 3];
-    /* the final division: until then, an average is a sum */
-    case CDP_REDUCE_AVG: return table[t - 1][6];
-    /* the scaling: after it, PREMUL_SUM is a sum */
-    case CDP_REDUCE_PREMUL_SUM: return table[t - 1][7];
-    case CDP_REDUCE_BAND: return cdp__and_8;
-    case CDP_REDUCE_BOR: return cdp__or_8;
-    case CDP_REDUCE_BXOR: return cdp__xor_8;
-    default: return table[t - 1][0];
-    }
-}
-
-/* Convert 16-bit floats to f32 and back, CDP__BLOCK at a time. All cases are computed and a mask
-   selects one, so that the loops vectorise. No case computes with subnormal f32 numbers, which
-   some programs let the processor treat as zero. */
-#define CDP__PICK(cond, yes, no) \
-    (((yes) & (0u - (uint32_t)(cond))) | ((no) & ((uint32_t)(cond)-1u)))
-CDP__PRIVATE void cdp__widen_block(
-    cdp_dtype t, const uint16_t *CDP__RESTRICT in, float *CDP__RESTRICT out) {
-    uint32_t i;
-    if (t == CDP_DTYPE_BF16) {
-        for (i = 0; i < CDP__BLOCK; ++i) {
-            const uint32_t bits = (uint32_t)in[i] << 16;
-            memcpy(&out[i], &bits, 4);
-        }
-        return;
-    }
-    for (i = 0; i < CDP__BLOCK; ++i) {
-        const uint32_t sign = (uint32_t)(in[i] & 0x8000u) << 16, mag = in[i] & 0x7fffu;
-        /* 2^-24: exact below 2^-14, where f16 numbers are subnormal */
-        const float tiny = (float)(int32_t)mag * 5.9604644775390625e-8f;
-        uint32_t bits, tiny_bits;
-        memcpy(&tiny_bits, &tiny, 4);
-        bits = (mag << 13) + CDP__PICK(mag >= 0x7c00u, 224u << 23, 112u << 23);
-        bits = CDP__PICK(mag < 0x400u, tiny_bits, bits) | sign;
-        memcpy(&out[i], &bits, 4);
-    }
-}
-
-CDP__PRIVATE void cdp__narrow_block(
-    cdp_dtype t, const float *CDP__RESTRICT in, uint16_t *CDP__RESTRICT out) {
-    uint32_t i;
-    if (t == CDP_DTYPE_BF16) {
-        for (i = 0; i < CDP__BLOCK; ++i) {
-            uint32_t bits;
-            memcpy(&bits, &in[i], 4);
-            out[i] = (uint16_t)CDP__PICK((bits & 0x7fffffffu) > 0x7f800000u, 0x7fc0u,
-                (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
-        }
-        return;
-    }
-    for (i = 0; i < CDP__BLOCK; ++i) {
-        uint32_t bits, mag, tiny_bits, half;
-        float tiny;
-        memcpy(&bits, &in[i], 4);
-        mag = bits & 0x7fffffffu;
-        memcpy(&tiny, &mag, 4);
-        tiny += 0.5f; /* rounds to a multiple of 2^-24, the step of subnormal f16 numbers */
-        memcpy(&tiny_bits, &tiny, 4);
-        half = (mag + 0xfffu + (mag >> 13 & 1u) - (112u << 23)) >> 13;
-        half = CDP__PICK(mag < 0x38800000u, tiny_bits - 0x3f000000u, half);
-        /* from 65520 on, the nearest f16 is infinity */
-        half = CDP__PICK(mag >= 0x477ff000u, 0x7c00u, half);
-        half = CDP__PICK(mag > 0x7f800000u, 0x7e00u, half);
-        out[i] = (uint16_t)(half | (bits >> 16 & 0x8000u));
-    }
-}
-
-/* Runs a kernel over n elements of dtype t; `scalar`: x is one number (f32 for 16-bit floats).
-   16-bit floats are converted block by block; other dtypes are padded only in an incomplete
-   strip. */
-CDP__PRIVATE void cdp__kernel_run(
-    cdp_dtype t, cdp__kernel k, void *acc, const void *x, uint64_t n, bool scalar) {
-    const bool half = cdp__dtype_is_half(t) && !cdp__dtype_left_out(t);
-    const uint64_t size = cdp_dtype_size(t), unit = half ? CDP__BLOCK : CDP__STRIP;
-    uint64_t pad[2][CDP__PAD];
-    float wide[2][CDP__BLOCK];
-    uint64_t at, part;
-    for (at = 0; at < n; at += part) {
-        uint8_t *a = (uint8_t *)acc + at * size;
-        const uint8_t *b = (const uint8_t *)x + (scalar ? 0 : at * size);
-        uint8_t *to = a;
-        part = unit == CDP__STRIP ? (n - at) & ~(uint64_t)(CDP__STRIP - 1)
-                                  : cdp__min(n - at, CDP__BLOCK);
-        if (part < unit) {
-            part = n - at;
-            memset(pad[0], 0, (size_t)(unit * size));
-            memcpy(pad[0], a, (size_t)(part * size));
-            a = (uint8_t *)pad[0];
-            if (!scalar) {
-                memset(pad[1], 0, (size_t)(unit * size));
-                memcpy(pad[1], b, (size_t)(part * size));
-                b = (const uint8_t *)pad[1];
-            }
-        }
-        if (half) {
-            cdp__widen_block(t, (const uint16_t *)(const void *)a, wide[0]);
-            if (!scalar) cdp__widen_block(t, (const uint16_t *)(const void *)b, wide[1]);
-            k(wide[0], scalar ? (const void *)b : (const void *)wide[1], CDP__BLOCK / CDP__STRIP);
-            cdp__narrow_block(t, wide[0], (uint16_t *)(void *)a);
-        } else {
-            k(a, b, cdp__max(part / CDP__STRIP, 1));
-        }
-        if (a != to) memcpy(to, a, (size_t)(part * size));
-    }
-}
-
-/* acc = acc OP x for n elements; with `swap`, acc = x OP acc. */
-CDP__PRIVATE void cdp__reduce(
-    cdp_dtype t, cdp_reduce_op op, bool swap, void *acc, const void *x, uint64_t n) {
-    const bool bits = op == CDP_REDUCE_BAND || op == CDP_REDUCE_BOR || op == CDP_REDUCE_BXOR;
-    if (op == CDP_REDUCE_AVG || op == CDP_REDUCE_PREMUL_SUM) op = CDP_REDUCE_SUM;
-    cdp__kernel_run(bits ? CDP_DTYPE_U8 : t, cdp__kernel_of(t, op, swap), acc, x,
-        bits ? n * cdp_dtype_size(t) : n, false);
-}
-
-CDP__PRIVATE void cdp__divide(cdp_dtype t, void *data, uint64_t n, uint32_t by) {
-    const float f = (float)by;
-    const cdp_real d = (cdp_real)by;
-    const uint64_t u = by;
-    const void *x = cdp_dtype_size(t) == 8 ? (const void *)&u : (const void *)&by;
-    if (cdp__dtype_is_float(t)) x = t == CDP_DTYPE_F64 ? (const void *)&d : (const void *)&f;
-    cdp__kernel_run(t, cdp__kernel_of(t, CDP_REDUCE_AVG, false), data, x, n, true);
-}
-
-CDP__PRIVATE void cdp__scale(cdp_dtype t, void *data, uint64_t n, cdp_real by) {
-    const float f = (float)by;
-    cdp__kernel_run(t, cdp__kernel_of(t, CDP_REDUCE_PREMUL_SUM, false), data,
-        t == CDP_DTYPE_F64 ? (const void *)&by : (const void *)&f, n, true);
 }
 
 /* ---- >>collective/kinds: what each kind of collective is (pure) ------------------------------ */
@@ -18588,19 +19046,9 @@ CDP__PRIVATE cdp_status cdp__group_start_bucket(cdp_group *g, const cdp_request 
     return st;
 }
 
-/* ---- >>dtype/numbers: square root, division, conversion (pure) ------------------------------- */
+/* ---- >>dtype/numbers: square root, division (pure) ------------------------------------------- */
 
 /* Knows: the float dtypes. Promises: the same bits on every machine. */
-
-CDP__PRIVATE double cdp__float_get(cdp_dtype t, const void *p, uint64_t i) {
-    uint16_t half[CDP__BLOCK] = {0};
-    float wide[CDP__BLOCK];
-    if (t == CDP_DTYPE_F64) return ((const double *)p)[i];
-    if (t == CDP_DTYPE_F32) return (double)((const float *)p)[i];
-    half[0] = ((const uint16_t *)p)[i];
-    cdp__widen_block(t, half, wide);
-    return (double)wide[0];
-}
 
 CDP__PRIVATE double cdp__sqrt(double x) {
     uint64_t bits;
@@ -18621,56 +19069,6 @@ CDP__PRIVATE void cdp__divide_by(cdp_dtype t, void *data, uint64_t n, cdp_real b
         cdp__divide(t, data, n, (uint32_t)by);
     else
         cdp__scale(t, data, n, 1 / by);
-}
-
-/* Converts CDP__BLOCK values of a float dtype to f32. */
-CDP__PRIVATE void cdp__cast_in(
-    cdp_dtype from, const void *CDP__RESTRICT in, float *CDP__RESTRICT wide) {
-    const double *d = (const double *)in;
-    uint32_t i;
-    if (from == CDP_DTYPE_F64)
-        for (i = 0; i < CDP__BLOCK; ++i)
-            wide[i] = (float)d[i];
-    else if (from == CDP_DTYPE_F32)
-        memcpy(wide, in, CDP__BLOCK * sizeof *wide);
-    else
-        cdp__widen_block(from, (const uint16_t *)in, wide);
-}
-
-/* Converts them back. */
-CDP__PRIVATE void cdp__cast_out(
-    cdp_dtype to, const float *CDP__RESTRICT wide, void *CDP__RESTRICT out) {
-    double *d = (double *)out;
-    uint32_t i;
-    if (to == CDP_DTYPE_F64)
-        for (i = 0; i < CDP__BLOCK; ++i)
-            d[i] = (double)wide[i];
-    else if (to == CDP_DTYPE_F32)
-        memcpy(out, wide, CDP__BLOCK * sizeof *wide);
-    else
-        cdp__narrow_block(to, wide, (uint16_t *)out);
-}
-
-/* Converts `n` values of one float dtype to another, through f32. Works in blocks of constant
-   length, which gcc -O2 vectorises; an incomplete block is padded. */
-CDP__PRIVATE void cdp__cast(cdp_dtype from, const void *in, cdp_dtype to, void *out, uint64_t n) {
-    const uint64_t from_size = cdp_dtype_size(from), to_size = cdp_dtype_size(to);
-    const uint8_t *src = (const uint8_t *)in;
-    uint8_t *dst = (uint8_t *)out;
-    double rest[CDP__BLOCK];
-    float wide[CDP__BLOCK];
-    for (; n >= CDP__BLOCK; n -= CDP__BLOCK) {
-        cdp__cast_in(from, src, wide);
-        cdp__cast_out(to, wide, dst);
-        src += CDP__BLOCK * from_size;
-        dst += CDP__BLOCK * to_size;
-    }
-    if (!n) return;
-    memset(rest, 0, sizeof rest);
-    memcpy(rest, src, (size_t)(n * from_size));
-    cdp__cast_in(from, rest, wide);
-    cdp__cast_out(to, wide, rest);
-    memcpy(dst, rest, (size_t)(n * to_size));
 }
 
 /* ---- >>ddp/bucket: which parameters share a bucket (pure) ------------------------------------ */
@@ -19079,13 +19477,8 @@ CDP__PRIVATE void cdp__flags_move(cdp_ddp *d, cdp__bucket *b, uint64_t n, bool t
 }
 
 CDP__PRIVATE void cdp__flag_set(const cdp__bucket *b, uint64_t i, bool on) {
-    const float f = on ? 1 : 0;
-    const double g = on ? 1 : 0;
-    const uint16_t one = b->dtype == CDP_DTYPE_F16 ? 0x3c00 : 0x3f80, h = on ? one : 0;
-    const void *from = &h;
-    if (b->dtype == CDP_DTYPE_F64) from = &g;
-    if (b->dtype == CDP_DTYPE_F32) from = &f;
-    memcpy(cdp__flag_at(b, i), from, (size_t)b->elem);
+    memset(cdp__flag_at(b, i), 0, (size_t)b->elem);
+    if (on) cdp__dtype_one(b->dtype, cdp__flag_at(b, i));
 }
 
 CDP__PRIVATE bool cdp__flag_get(const cdp__bucket *b, uint64_t i) {
@@ -19717,7 +20110,7 @@ CDP__PRIVATE cdp_status cdp__ddp_where(
 CDP__PRIVATE cdp_status cdp__ddp_check_param(const cdp__param *mine, uint32_t i) {
     const cdp_param *p = &mine->user;
     uint64_t bytes;
-    if ((uint32_t)p->dtype >= CDP_DTYPE_COUNT || !cdp__dtype_is_float(p->dtype))
+    if (!cdp__dtype_has_grads(p->dtype))
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_ddp_create: parameter '%s' (index %u) has dtype %s; gradients are f32, f64, f16 "
             "or bf16",
@@ -21235,7 +21628,7 @@ CDP__PRIVATE cdp_status cdp__clip_squares(cdp_ddp *d, double *sum) {
             *sum += g;
         }
         for (k = 0; k < n && !cdp__ddp_on_device(d); ++k) {
-            g = cdp__float_get(p->user.dtype, part, k);
+            g = cdp__number_get(p->user.dtype, part, k);
             *sum += g * g;
         }
     }
@@ -21637,7 +22030,7 @@ CDP__PRIVATE cdp_status cdp__hook_half(
     if (!stage) {
         if (!cdp__hook_memory(h, &s->scratch, &s->scratch_bytes, b->count * 2))
             return cdp__fail_nomem("a compressed bucket", b->count * 2);
-        cdp__cast(b->dtype, b->data, t, s->scratch, b->count);
+        cdp__convert(b->dtype, b->data, t, s->scratch, b->count);
         s->inner = *b;
         s->inner.data = s->scratch;
         s->inner.dtype = t;
@@ -21646,7 +22039,7 @@ CDP__PRIVATE cdp_status cdp__hook_half(
     st = h->inner.stage ? h->inner.stage(h->inner.self, &s->inner, stage, op)
                         : cdp__hook_allreduce(&s->inner, stage, op, s->inner.group);
     b->group = s->inner.group;
-    if (st == CDP_OK) cdp__cast(t, s->scratch, b->dtype, b->data, b->count);
+    if (st == CDP_OK) cdp__convert(t, s->scratch, b->dtype, b->data, b->count);
     return st;
 }
 
@@ -22255,7 +22648,7 @@ CDP__PRIVATE cdp_status cdp__powersgd_memory(
 /* `dtype`: the dtype of the bucket, of which `b` is an f32 copy; 16-bit floats are sent as such. */
 CDP__PRIVATE cdp_status cdp__hook_powersgd(
     cdp__hook *h, cdp__slot *s, cdp_bucket *b, cdp_dtype dtype, uint32_t stage, cdp_request *op) {
-    const bool half = cdp__dtype_is_half(dtype);
+    const bool half = cdp__dtype_is_narrow(dtype);
     cdp__factors f;
     uint64_t k, n;
     float *part;
@@ -22273,7 +22666,7 @@ CDP__PRIVATE cdp_status cdp__hook_powersgd(
     } else if (half) { /* the previous operation is done */
         CDP_ASSERT(s->phase > 0 && s->phase <= 3);
         part = cdp__powersgd_part(&f, s->phase - 1, &n);
-        cdp__cast(dtype, wire, CDP_DTYPE_F32, part, n);
+        cdp__convert(dtype, wire, CDP_DTYPE_F32, part, n);
     }
     for (;; ++s->phase) { /* operations without values are left out */
         cdp__powersgd_phase(h, s, b, &f);
@@ -22281,7 +22674,7 @@ CDP__PRIVATE cdp_status cdp__hook_powersgd(
         part = cdp__powersgd_part(&f, s->phase, &n);
         if (n) break;
     }
-    if (half) cdp__cast(CDP_DTYPE_F32, part, dtype, wire, n);
+    if (half) cdp__convert(CDP_DTYPE_F32, part, dtype, wire, n);
     *op = cdp__request_of(CDP_COLL_ALLREDUCE, NULL, half ? wire : part, n,
         half ? dtype : CDP_DTYPE_F32, CDP_REDUCE_SUM, 0);
     ++s->phase;
@@ -22311,7 +22704,7 @@ CDP__PRIVATE cdp_status cdp__hook_compress(
     if (copy && !stage) {
         if (!cdp__hook_memory(h, &s->wide, &s->wide_bytes, count * 4))
             return cdp__fail_nomem("a bucket in f32", count * 4);
-        cdp__cast(b->dtype, b->data, CDP_DTYPE_F32, s->wide, b->count);
+        cdp__convert(b->dtype, b->data, CDP_DTYPE_F32, s->wide, b->count);
         memset(s->wide + b->count * 4, 0, (size_t)((count - b->count) * 4));
         s->inner = *b;
         s->inner.data = s->wide;
@@ -22325,7 +22718,7 @@ CDP__PRIVATE cdp_status cdp__hook_compress(
         st = cdp__hook_quantize(h, s, in, stage, op);
     else
         st = cdp__hook_powersgd(h, s, in, b->dtype, stage, op);
-    if (copy && st == CDP_OK) cdp__cast(CDP_DTYPE_F32, s->wide, b->dtype, b->data, b->count);
+    if (copy && st == CDP_OK) cdp__convert(CDP_DTYPE_F32, s->wide, b->dtype, b->data, b->count);
     return st;
 }
 

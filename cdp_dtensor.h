@@ -858,11 +858,6 @@ inline cdp_status cdp_local_map(const cdp_local_map_desc &desc) {
 
 #define CDP__DT CDP__PRIVATE
 
-#ifndef CDP_ASSERT
-#include <assert.h>
-#define CDP_ASSERT(x) assert(x)
-#endif
-
 #define CDP__DT_NONE 0xffffffffu
 #define CDP__DT_DIMS (CDP_TENSOR_DIMS + 1u) /* of a region: one more for kept PARTIAL */
 
@@ -911,219 +906,14 @@ CDP__DT cdp_status cdp__dt_nomem(const char *what, uint64_t bytes) {
         (unsigned long long)bytes);
 }
 
-/* ---- >>dtensor/kernels: reductions, conversions, strided copies (pure) ----------------------- */
+/* ---- >>dtensor/kernels: strided copies and reductions (pure) --------------------------------- */
 
-/* Knows: elements of a dtype, in arrays and in boxes of arrays. Promises: the arithmetic that
-   cdp_reduce_op documents. */
+/* Knows: elements of a dtype, in arrays and in boxes of arrays. Promises: the arithmetic of
+   >>dtype/reduce. */
 
-CDP__DT bool cdp__dt_is_float(cdp_dtype t) {
-    return t <= CDP_DTYPE_F64 || t == CDP_DTYPE_F16 || t == CDP_DTYPE_BF16;
-}
-
+/* True if a PARTIAL layout of the dtype may have this reduction. */
 CDP__DT bool cdp__dt_reduces(cdp_dtype t, cdp_reduce_op op) {
-    if (t > CDP_DTYPE_BOOL) return false;
-    if (op == CDP_REDUCE_AVG) return t != CDP_DTYPE_BOOL;
-    return op <= CDP_REDUCE_PRODUCT;
-}
-
-CDP__DT float cdp__dt_float_of_bits(uint32_t bits) {
-    float f;
-    memcpy(&f, &bits, sizeof f);
-    return f;
-}
-
-CDP__DT uint32_t cdp__dt_bits_of_float(float f) {
-    uint32_t bits;
-    memcpy(&bits, &f, sizeof bits);
-    return bits;
-}
-
-CDP__DT float cdp__dt_from_f16(uint16_t h) {
-    const uint32_t sign = (uint32_t)(h & 0x8000u) << 16, exponent = h >> 10 & 31u;
-    const uint32_t fraction = h & 0x3ffu;
-    if (exponent == 31) return cdp__dt_float_of_bits(sign | 0x7f800000u | fraction << 13);
-    if (exponent) return cdp__dt_float_of_bits(sign | (exponent + 112) << 23 | fraction << 13);
-    const float tiny = (float)fraction * (1.0f / 16777216.0f);
-    return sign ? -tiny : tiny;
-}
-
-CDP__DT uint16_t cdp__dt_to_f16(float f) {
-    const uint32_t bits = cdp__dt_bits_of_float(f), mag = bits & 0x7fffffffu;
-    const uint32_t sign = bits >> 16 & 0x8000u;
-    uint32_t half;
-    if (mag > 0x7f800000u) return (uint16_t)(sign | 0x7e00u);
-    if (mag >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u);
-    if (mag < 0x38800000u) { /* subnormal: counts steps of 2^-24 */
-        const float steps = cdp__dt_float_of_bits(mag) * 16777216.0f;
-        const uint32_t down = (uint32_t)steps;
-        const float rest = steps - (float)down;
-        half = down + (rest > 0.5f || (rest == 0.5f && (down & 1)));
-    } else {
-        half = (mag + 0xfffu + (mag >> 13 & 1u) - (112u << 23)) >> 13;
-    }
-    return (uint16_t)(sign | half);
-}
-
-CDP__DT float cdp__dt_from_bf16(uint16_t h) {
-    return cdp__dt_float_of_bits((uint32_t)h << 16);
-}
-
-CDP__DT uint16_t cdp__dt_to_bf16(float f) {
-    const uint32_t bits = cdp__dt_bits_of_float(f);
-    if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fc0u;
-    return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
-}
-
-/* T: type of an element; W: unsigned type of the computation, so that integers wrap around. */
-#define CDP__DT_COMBINE(NAME, T, W)                                                       \
-    CDP__DT void cdp__dt_combine_##NAME(cdp_reduce_op op, T *a, const T *b, uint64_t n) { \
-        uint64_t i;                                                                       \
-        if (op == CDP_REDUCE_MIN) {                                                       \
-            for (i = 0; i < n; ++i)                                                       \
-                a[i] = b[i] < a[i] || b[i] != b[i] ? b[i] : a[i];                         \
-        } else if (op == CDP_REDUCE_MAX) {                                                \
-            for (i = 0; i < n; ++i)                                                       \
-                a[i] = b[i] > a[i] || b[i] != b[i] ? b[i] : a[i];                         \
-        } else if (op == CDP_REDUCE_PRODUCT) {                                            \
-            for (i = 0; i < n; ++i)                                                       \
-                a[i] = (T)((W)a[i] * (W)b[i]);                                            \
-        } else {                                                                          \
-            for (i = 0; i < n; ++i)                                                       \
-                a[i] = (T)((W)a[i] + (W)b[i]);                                            \
-        }                                                                                 \
-    }
-CDP__DT_COMBINE(f32, float, float)
-CDP__DT_COMBINE(f64, double, double)
-CDP__DT_COMBINE(i8, int8_t, uint32_t)
-CDP__DT_COMBINE(u8, uint8_t, uint32_t)
-CDP__DT_COMBINE(i16, int16_t, uint32_t)
-CDP__DT_COMBINE(u16, uint16_t, uint32_t)
-CDP__DT_COMBINE(i32, int32_t, uint32_t)
-CDP__DT_COMBINE(u32, uint32_t, uint32_t)
-CDP__DT_COMBINE(i64, int64_t, uint64_t)
-CDP__DT_COMBINE(u64, uint64_t, uint64_t)
-#undef CDP__DT_COMBINE
-
-CDP__DT void cdp__dt_combine_half(
-    cdp_dtype t, cdp_reduce_op op, uint16_t *a, const uint16_t *b, uint64_t n) {
-    for (uint64_t i = 0; i < n; ++i) {
-        const bool f16 = t == CDP_DTYPE_F16;
-        float x = f16 ? cdp__dt_from_f16(a[i]) : cdp__dt_from_bf16(a[i]);
-        const float y = f16 ? cdp__dt_from_f16(b[i]) : cdp__dt_from_bf16(b[i]);
-        cdp__dt_combine_f32(op, &x, &y, 1);
-        a[i] = f16 ? cdp__dt_to_f16(x) : cdp__dt_to_bf16(x);
-    }
-}
-
-CDP__DT void cdp__dt_combine_bool(cdp_reduce_op op, uint8_t *a, const uint8_t *b, uint64_t n) {
-    const bool both = op == CDP_REDUCE_MIN || op == CDP_REDUCE_PRODUCT;
-    for (uint64_t i = 0; i < n; ++i)
-        a[i] = both ? (uint8_t)(a[i] && b[i]) : (uint8_t)(a[i] || b[i]);
-}
-
-/* a[i] = a[i] op b[i] for n elements; AVG adds. */
-CDP__DT void cdp__dt_combine(cdp_dtype t, cdp_reduce_op op, void *a, const void *b, uint64_t n) {
-    switch (t) {
-    case CDP_DTYPE_F64: cdp__dt_combine_f64(op, (double *)a, (const double *)b, n); break;
-    case CDP_DTYPE_I8: cdp__dt_combine_i8(op, (int8_t *)a, (const int8_t *)b, n); break;
-    case CDP_DTYPE_U8: cdp__dt_combine_u8(op, (uint8_t *)a, (const uint8_t *)b, n); break;
-    case CDP_DTYPE_I16: cdp__dt_combine_i16(op, (int16_t *)a, (const int16_t *)b, n); break;
-    case CDP_DTYPE_U16: cdp__dt_combine_u16(op, (uint16_t *)a, (const uint16_t *)b, n); break;
-    case CDP_DTYPE_I32: cdp__dt_combine_i32(op, (int32_t *)a, (const int32_t *)b, n); break;
-    case CDP_DTYPE_U32: cdp__dt_combine_u32(op, (uint32_t *)a, (const uint32_t *)b, n); break;
-    case CDP_DTYPE_I64: cdp__dt_combine_i64(op, (int64_t *)a, (const int64_t *)b, n); break;
-    case CDP_DTYPE_U64: cdp__dt_combine_u64(op, (uint64_t *)a, (const uint64_t *)b, n); break;
-    case CDP_DTYPE_BOOL: cdp__dt_combine_bool(op, (uint8_t *)a, (const uint8_t *)b, n); break;
-    case CDP_DTYPE_F16:
-    case CDP_DTYPE_BF16: cdp__dt_combine_half(t, op, (uint16_t *)a, (const uint16_t *)b, n); break;
-    default: cdp__dt_combine_f32(op, (float *)a, (const float *)b, n); break;
-    }
-}
-
-/* Reads element i of an array as a double, or writes it (rounded to nearest even; integers:
-   towards zero, within their range). For fills, casts and divisions: not fast. */
-CDP__DT double cdp__dt_get(cdp_dtype t, const void *at, uint64_t i) {
-    switch (t) {
-    case CDP_DTYPE_F64: return ((const double *)at)[i];
-    case CDP_DTYPE_I8: return (double)((const int8_t *)at)[i];
-    case CDP_DTYPE_BOOL:
-    case CDP_DTYPE_U8: return (double)((const uint8_t *)at)[i];
-    case CDP_DTYPE_I16: return (double)((const int16_t *)at)[i];
-    case CDP_DTYPE_U16: return (double)((const uint16_t *)at)[i];
-    case CDP_DTYPE_I32: return (double)((const int32_t *)at)[i];
-    case CDP_DTYPE_U32: return (double)((const uint32_t *)at)[i];
-    case CDP_DTYPE_I64: return (double)((const int64_t *)at)[i];
-    case CDP_DTYPE_U64: return (double)((const uint64_t *)at)[i];
-    case CDP_DTYPE_F16: return (double)cdp__dt_from_f16(((const uint16_t *)at)[i]);
-    case CDP_DTYPE_BF16: return (double)cdp__dt_from_bf16(((const uint16_t *)at)[i]);
-    default: return (double)((const float *)at)[i];
-    }
-}
-
-CDP__DT double cdp__dt_within(double v, double low, double high) {
-    if (!(v > low)) return low;
-    return v < high ? v : high;
-}
-
-CDP__DT void cdp__dt_put(cdp_dtype t, void *at, uint64_t i, double v) {
-    switch (t) {
-    case CDP_DTYPE_F64: ((double *)at)[i] = v; break;
-    case CDP_DTYPE_I8: ((int8_t *)at)[i] = (int8_t)cdp__dt_within(v, -128, 127); break;
-    case CDP_DTYPE_BOOL: ((uint8_t *)at)[i] = v != 0; break;
-    case CDP_DTYPE_U8: ((uint8_t *)at)[i] = (uint8_t)cdp__dt_within(v, 0, 255); break;
-    case CDP_DTYPE_I16: ((int16_t *)at)[i] = (int16_t)cdp__dt_within(v, -32768, 32767); break;
-    case CDP_DTYPE_U16: ((uint16_t *)at)[i] = (uint16_t)cdp__dt_within(v, 0, 65535); break;
-    case CDP_DTYPE_I32:
-        ((int32_t *)at)[i] = (int32_t)cdp__dt_within(v, -2147483648.0, 2147483647.0);
-        break;
-    case CDP_DTYPE_U32: ((uint32_t *)at)[i] = (uint32_t)cdp__dt_within(v, 0, 4294967295.0); break;
-    case CDP_DTYPE_I64:
-        ((int64_t *)at)[i] =
-            (int64_t)cdp__dt_within(v, -9223372036854774784.0, 9223372036854774784.0);
-        break;
-    case CDP_DTYPE_U64:
-        ((uint64_t *)at)[i] = (uint64_t)cdp__dt_within(v, 0, 18446744073709549568.0);
-        break;
-    case CDP_DTYPE_F16: ((uint16_t *)at)[i] = cdp__dt_to_f16((float)v); break;
-    case CDP_DTYPE_BF16: ((uint16_t *)at)[i] = cdp__dt_to_bf16((float)v); break;
-    default: ((float *)at)[i] = (float)v; break;
-    }
-}
-
-/* Divides n elements by `by`: integers towards zero, 16-bit floats as f32. */
-CDP__DT void cdp__dt_divide(cdp_dtype t, void *at, uint64_t n, uint64_t by) {
-    uint64_t i;
-    if (t == CDP_DTYPE_I64) {
-        for (i = 0; i < n; ++i)
-            ((int64_t *)at)[i] /= (int64_t)by;
-    } else if (t == CDP_DTYPE_U64) {
-        for (i = 0; i < n; ++i)
-            ((uint64_t *)at)[i] /= by;
-    } else if (t <= CDP_DTYPE_F32) {
-        for (i = 0; i < n; ++i)
-            ((float *)at)[i] /= (float)by;
-    } else if (t == CDP_DTYPE_F16 || t == CDP_DTYPE_BF16) {
-        for (i = 0; i < n; ++i)
-            cdp__dt_put(t, at, i, (double)((float)cdp__dt_get(t, at, i) / (float)by));
-    } else {
-        for (i = 0; i < n; ++i)
-            cdp__dt_put(t, at, i, cdp__dt_get(t, at, i) / (double)by);
-    }
-}
-
-/* Converts n elements to another dtype; f32 and bf16 directly. */
-CDP__DT void cdp__dt_cast(cdp_dtype from, const void *in, cdp_dtype to, void *out, uint64_t n) {
-    uint64_t i;
-    if (from <= CDP_DTYPE_F32 && to == CDP_DTYPE_BF16) {
-        for (i = 0; i < n; ++i)
-            ((uint16_t *)out)[i] = cdp__dt_to_bf16(((const float *)in)[i]);
-    } else if (from == CDP_DTYPE_BF16 && to <= CDP_DTYPE_F32) {
-        for (i = 0; i < n; ++i)
-            ((float *)out)[i] = cdp__dt_from_bf16(((const uint16_t *)in)[i]);
-    } else {
-        for (i = 0; i < n; ++i)
-            cdp__dt_put(to, out, i, cdp__dt_get(from, in, i));
-    }
+    return op <= CDP_REDUCE_PRODUCT && cdp__reduce_exists(t, op);
 }
 
 /* Elements [start, start + size) of each dimension; a box with room for one more dimension. */
@@ -1244,8 +1034,8 @@ CDP__DT void cdp__dt_copy_combine(
     uint64_t at[CDP__DT_DIMS] = {0}, f = 0, w = 0;
     do
         for (uint64_t i = 0; i < rows; ++i)
-            cdp__dt_combine(
-                t, op, out + w + i * c->to_step[0], in + f + i * c->from_step[0], c->run / elem);
+            cdp__reduce(t, op, false, out + w + i * c->to_step[0], in + f + i * c->from_step[0],
+                c->run / elem);
     while (cdp__dt_copy_next(c, at, &f, &w));
 }
 
@@ -2839,7 +2629,7 @@ CDP__DT void cdp__dt_measure_memory(const cdp_os *os, uint8_t *memory, uint64_t 
     net->copy_bytes_per_us = (double)(4 * n) * 1000 / (double)(os->now_ns(os->user) - start + 1);
     start = os->now_ns(os->user);
     for (uint32_t i = 0; i < 4; ++i)
-        cdp__dt_combine(CDP_DTYPE_F32, CDP_REDUCE_SUM, memory + n, memory, n / 4);
+        cdp__reduce(CDP_DTYPE_F32, CDP_REDUCE_SUM, false, memory + n, memory, n / 4);
     net->reduce_bytes_per_us = (double)(4 * n) * 1000 / (double)(os->now_ns(os->user) - start + 1);
 }
 
@@ -3876,10 +3666,10 @@ CDP__DT void cdp__dt_fold_run(const cdp_plan *p, const cdp__dt_phase *ph, const 
             if (term == 0)
                 memcpy(slab, in, (size_t)(f->elements * p->elem));
             else
-                cdp__dt_combine(p->dtype, s->op, slab, in, f->elements);
+                cdp__reduce(p->dtype, s->op, false, slab, in, f->elements);
         }
     }
-    if (s->divisor > 1) cdp__dt_divide(p->dtype, slab, f->elements, s->divisor);
+    if (s->divisor > 1) cdp__divide(p->dtype, slab, f->elements, (uint32_t)s->divisor);
 }
 
 /* A message has arrived: copies it to its place, unless it was received there. */
@@ -5044,24 +4834,17 @@ CDP__DT void cdp__dt_fill_run(
             ((uint64_t *)data)[at + i] =
                 (uint64_t)(int64_t)f->a + (uint64_t)(int64_t)f->b * (first + i);
         else
-            cdp__dt_put(t, data, at + i, cdp__dt_fill_value(f, first + i, t == CDP_DTYPE_F64));
+            cdp__number_put(t, data, at + i, cdp__dt_fill_value(f, first + i, t == CDP_DTYPE_F64));
     }
 }
 
 /* Fills every element with the identity of a reduction. */
 CDP__DT void cdp__dt_fill_identity(cdp_dtype t, void *data, uint64_t n, cdp_reduce_op op) {
-    const float inf = cdp__dt_float_of_bits(0x7f800000u);
-    const bool high = op == CDP_REDUCE_MIN, low = op == CDP_REDUCE_MAX;
-    double v = op == CDP_REDUCE_PRODUCT ? 1 : 0;
-    if (high) v = (double)inf;
-    if (low) v = -(double)inf;
     for (uint64_t i = 0; i < n; ++i) {
-        if (t == CDP_DTYPE_I64 && (high || low))
-            ((int64_t *)data)[i] = high ? INT64_MAX : INT64_MIN;
-        else if (t == CDP_DTYPE_U64 && high)
-            ((uint64_t *)data)[i] = UINT64_MAX;
+        if (op == CDP_REDUCE_MIN || op == CDP_REDUCE_MAX)
+            cdp__number_limit(t, data, i, op == CDP_REDUCE_MIN);
         else
-            cdp__dt_put(t, data, i, v);
+            cdp__number_put(t, data, i, op == CDP_REDUCE_PRODUCT);
     }
 }
 
@@ -5084,7 +4867,7 @@ CDP_API cdp_status cdp_dtensor_fill(cdp_dtensor *t, const cdp_fill *f) {
             CDP_ERR_INVALID, -1, 0, "cdp_dtensor_fill: fill is NULL or its kind is none");
     const cdp_dtype d = cdp__dt_dtype(&t->layout);
     const bool random = f->kind == CDP_FILL_UNIFORM || f->kind == CDP_FILL_NORMAL;
-    if ((random && !cdp__dt_is_float(d)) || (d > CDP_DTYPE_BOOL && f->kind != CDP_FILL_ZERO))
+    if (random && !cdp__dtype_is_float(d))
         return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0,
             "cdp_dtensor_fill: %s cannot hold these values; use a float dtype", cdp_dtype_name(d));
     const cdp_mesh *m = t->layout.mesh;
@@ -5428,7 +5211,7 @@ CDP__DT cdp_status cdp__dt_way_make(cdp__dt_way *w, const cdp_layout *from, cons
     d.net = *net;
     w->dtype = cdp__dt_dtype(from);
     w->wire = wire == CDP_DTYPE_DEFAULT ? w->dtype : wire;
-    if (w->wire != w->dtype && (!cdp__dt_is_float(w->wire) || !cdp__dt_is_float(w->dtype)))
+    if (w->wire != w->dtype && (!cdp__dtype_is_float(w->wire) || !cdp__dtype_is_float(w->dtype)))
         return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0,
             "cdp_edge_create: %s cannot travel as %s; a wire dtype is for floats",
             cdp_dtype_name(w->dtype), cdp_dtype_name(wire));
@@ -5507,13 +5290,13 @@ CDP_API cdp_status cdp_edge_create(const cdp_edge_desc *desc, cdp_edge **out) {
 /* Returns the input after the cast; below, the buffer of the result. */
 CDP__DT const void *cdp__dt_way_in(cdp__dt_way *w, const void *in) {
     if (!w->in_wire || !in) return in;
-    cdp__dt_cast(w->dtype, in, w->wire, w->in_wire, w->in_elements);
+    cdp__convert(w->dtype, in, w->wire, w->in_wire, w->in_elements);
     return w->in_wire;
 }
 
 CDP__DT void cdp__dt_way_out(const cdp__dt_way *w, void *out) {
-    if (w->out_wire && out) cdp__dt_cast(w->wire, w->out_wire, w->dtype, out, w->out_elements);
-    if (w->divisor > 1 && out) cdp__dt_divide(w->dtype, out, w->out_elements, w->divisor);
+    if (w->out_wire && out) cdp__convert(w->wire, w->out_wire, w->dtype, out, w->out_elements);
+    if (w->divisor > 1 && out) cdp__divide(w->dtype, out, w->out_elements, (uint32_t)w->divisor);
 }
 
 CDP__DT cdp_status cdp__dt_way_run(cdp__dt_way *w, const void *in, void *out) {
@@ -6607,7 +6390,7 @@ CDP__DT void cdp__dt_gemm(cdp_dtype t, bool ta, bool tb, uint64_t m, uint64_t n,
 
 /* Adds n numbers to others. */
 CDP__DT void cdp__dt_plus(cdp_dtype t, void *to, const void *from, uint64_t n) {
-    cdp__dt_combine(t, CDP_REDUCE_SUM, to, from, n);
+    cdp__reduce(t, CDP_REDUCE_SUM, false, to, from, n);
 }
 
 /* Every row of y [rows, n] plus bias[first .. first + n - 1]. */
@@ -6718,7 +6501,7 @@ CDP__DT cdp_status cdp__dt_tp_check(const cdp_tp_desc *d) {
         return cdp__dt_tp_wrong("output is PARTIAL; use R, or S0 to keep some of the rows");
     if (d->input && d->input->kind == CDP_PLACE_PARTIAL)
         return cdp__dt_tp_wrong("input is PARTIAL; reduce it with an edge first");
-    if (!cdp__dt_is_float(d->dtype) && d->wire != CDP_DTYPE_DEFAULT)
+    if (!cdp__dtype_is_float(d->dtype) && d->wire != CDP_DTYPE_DEFAULT)
         return cdp__dt_tp_wrong("wire is set, but dtype is no float");
     if (d->embedding ? cdp_dtype_size(d->dtype) > 0 : d->blas.gemm || cdp__dt_plain_dtype(d->dtype))
         return CDP_OK;
@@ -6775,7 +6558,7 @@ CDP__DT cdp_status cdp__dt_tp_edge(
     memset(&e, 0, sizeof e);
     e.from = *from;
     e.to = *to;
-    if (cdp__dt_is_float(from->dtype)) e.wire = e.grad_wire = tp->desc.wire;
+    if (cdp__dtype_is_float(from->dtype)) e.wire = e.grad_wire = tp->desc.wire;
     if (sum) {
         e.grad_in = *to;
         e.grad_in.place[0] = cdp__dt_sum_of(CDP_REDUCE_SUM);
@@ -7100,12 +6883,13 @@ CDP__DT void cdp__dt_loss_row(const cdp__dt_loss *s, uint64_t row) {
     const uint64_t at = row * s->held, target = (uint64_t)(int64_t)s->targets[row] - s->first;
     double most = -1e300, sum = 0;
     for (uint64_t j = 0; j < s->held; ++j)
-        if (cdp__dt_get(s->dtype, s->x, at + j) > most) most = cdp__dt_get(s->dtype, s->x, at + j);
+        if (cdp__number_get(s->dtype, s->x, at + j) > most)
+            most = cdp__number_get(s->dtype, s->x, at + j);
     for (uint64_t j = 0; j < s->held; ++j)
-        sum += cdp__dt_exp(cdp__dt_get(s->dtype, s->x, at + j) - most);
+        sum += cdp__dt_exp(cdp__number_get(s->dtype, s->x, at + j) - most);
     out[0] = most;
     out[1] = sum;
-    out[2] = target < s->held ? cdp__dt_get(s->dtype, s->x, at + target) : 0;
+    out[2] = target < s->held ? cdp__number_get(s->dtype, s->x, at + target) : 0;
 }
 
 /* Merges the numbers of all ranks for a row: in[r] is `stride` numbers after in[r-1]. */
@@ -7127,11 +6911,11 @@ CDP__DT void cdp__dt_loss_finish(const cdp__dt_loss *s, void *losses, void *grad
         const uint64_t target = (uint64_t)(int64_t)s->targets[i] - s->first;
         double row[3];
         cdp__dt_loss_merge(s->all + 3 * i, 3 * s->rows, s->n, row);
-        cdp__dt_put(s->dtype, losses, i, counts ? cdp__dt_ln(row[1]) + row[0] - row[2] : 0);
+        cdp__number_put(s->dtype, losses, i, counts ? cdp__dt_ln(row[1]) + row[0] - row[2] : 0);
         for (uint64_t j = 0; grad && j < s->held; ++j) {
-            const double x = cdp__dt_get(s->dtype, s->x, i * s->held + j) - row[0];
+            const double x = cdp__number_get(s->dtype, s->x, i * s->held + j) - row[0];
             const double g = cdp__dt_exp(x) / row[1] - (j == target ? 1 : 0);
-            cdp__dt_put(s->dtype, grad, i * s->held + j, counts ? g * scale : 0);
+            cdp__number_put(s->dtype, grad, i * s->held + j, counts ? g * scale : 0);
         }
     }
 }
@@ -7429,7 +7213,7 @@ CDP__DT double cdp__dt_dot(
     cdp_dtype t, const void *a, uint64_t at_a, const void *b, uint64_t at_b, uint64_t n) {
     double sum = 0;
     for (uint64_t i = 0; i < n; ++i)
-        sum += cdp__dt_get(t, a, at_a + i) * cdp__dt_get(t, b, at_b + i);
+        sum += cdp__number_get(t, a, at_a + i) * cdp__number_get(t, b, at_b + i);
     return sum;
 }
 
@@ -7446,7 +7230,7 @@ CDP__DT void cdp__dt_attend(cdp_dtype t, double *state, double *out, uint64_t wi
     const double weight = cdp__dt_exp(score - state[0]);
     state[1] += weight;
     for (uint64_t d = 0; d < width; ++d)
-        out[d] += weight * cdp__dt_get(t, v, at + d);
+        out[d] += weight * cdp__number_get(t, v, at + d);
 }
 
 /* The loops of both directions: queries i, heads h, keys j of one owner. Offsets are in
@@ -7497,16 +7281,16 @@ CDP__DT void cdp__dt_spot_backward(
     const cdp_dtype t = d->dtype;
     double *grad_q = a->cp->state + s->query * (d->width + 2);
     const double score = d->scale * cdp__dt_dot(t, a->q, s->q, kv, s->k, d->width);
-    const double p = cdp__dt_exp(score - cdp__dt_get(t, a->lse, s->query));
+    const double p = cdp__dt_exp(score - cdp__number_get(t, a->lse, s->query));
     const double own = grad_q[0]; /* dout out: the same for all keys */
     const double dp = cdp__dt_dot(t, a->grad_out, s->q, kv, s->v, d->width);
     const double ds = p * (dp - own) * d->scale;
     for (uint64_t i = 0; i < d->width; ++i) {
-        grad_q[2 + i] += ds * cdp__dt_get(t, kv, s->k + i);
-        cdp__dt_put(t, grad, s->k + i,
-            cdp__dt_get(t, grad, s->k + i) + ds * cdp__dt_get(t, a->q, s->q + i));
-        cdp__dt_put(t, grad, s->v + i,
-            cdp__dt_get(t, grad, s->v + i) + p * cdp__dt_get(t, a->grad_out, s->q + i));
+        grad_q[2 + i] += ds * cdp__number_get(t, kv, s->k + i);
+        cdp__number_put(t, grad, s->k + i,
+            cdp__number_get(t, grad, s->k + i) + ds * cdp__number_get(t, a->q, s->q + i));
+        cdp__number_put(t, grad, s->v + i,
+            cdp__number_get(t, grad, s->v + i) + p * cdp__number_get(t, a->grad_out, s->q + i));
     }
 }
 
@@ -7627,9 +7411,9 @@ CDP_API cdp_status cdp_cp_attention(
         cdp__dt_block_forward, &a);
     for (uint64_t i = 0; st == CDP_OK && i < queries; ++i) {
         const double *state = cp->state + i * step;
-        cdp__dt_put(d->dtype, lse, i, state[0] + cdp__dt_ln(state[1]));
+        cdp__number_put(d->dtype, lse, i, state[0] + cdp__dt_ln(state[1]));
         for (uint64_t x = 0; x < d->width; ++x)
-            cdp__dt_put(
+            cdp__number_put(
                 d->dtype, out, i * d->width + x, state[1] > 0 ? state[2 + x] / state[1] : 0);
     }
     return st;
@@ -7661,7 +7445,7 @@ CDP_API cdp_status cdp_cp_attention_backward(cdp_cp *cp, const void *q, const vo
     st = cdp_cp_ring(cp, cp->pack, most * elem, cp->pack_grad, most, cdp__dt_block_backward, &a);
     if (cp->root->counter) --cp->root->counter->backward;
     for (uint64_t i = 0; st == CDP_OK && i < queries * d->width; ++i)
-        cdp__dt_put(d->dtype, grad_q, i, cp->state[i / d->width * step + 2 + i % d->width]);
+        cdp__number_put(d->dtype, grad_q, i, cp->state[i / d->width * step + 2 + i % d->width]);
     if (st != CDP_OK || !own) return st;
     memcpy(grad_k, cp->pack_grad, (size_t)(own * elem));
     memcpy(grad_v, (uint8_t *)cp->pack_grad + own * elem, (size_t)(own * elem));

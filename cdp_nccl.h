@@ -758,16 +758,18 @@ CDP__PRIVATE cdp_status cdp__nccl_load(const cdp_os *os, const cdp_nccl_desc *d,
 /* Knows: the numbers that NCCL gives to dtypes, reductions and results. Promises: what NCCL does
    not support is reported. */
 
-/* NCCL's number of a dtype, or -1 if it has none. */
+/* NCCL's number of a dtype, or -1 if this version has none. */
 CDP__PRIVATE int cdp__nccl_type(cdp_dtype t, int version) {
-    static const int8_t map[CDP_DTYPE_COUNT] = {7, 7, 8, 2, 4, 1, 6, 9, 0, -1, -1, 3, 5, 1, 10, 11};
-    return t > CDP_DTYPE_BOOL && version < 22400 ? -1 : map[t];
+    const cdp__dtype_row *row = cdp__dtype_row_of(t);
+    return version < row->nccl_since ? -1 : row->nccl;
 }
 
 /* NCCL's number of a reduction, or -1 if it has none; PREMUL_SUM is created per operation. BOOL
    is sent as bytes of 0 and 1, so "or" is the maximum and "and" the minimum. */
 CDP__PRIVATE int cdp__nccl_reduction(cdp_dtype t, cdp_reduce_op op) {
-    if (t == CDP_DTYPE_BOOL) {
+    const cdp__dtype_row *row = cdp__dtype_row_of(t);
+    if (!(row->ops >> op & 1) || row->nccl < 0) return -1;
+    if (row->kind == CDP__TRUTH) {
         if (op == CDP_REDUCE_SUM || op == CDP_REDUCE_MAX) return CDP__NC_MAX;
         return op == CDP_REDUCE_PRODUCT || op == CDP_REDUCE_MIN ? CDP__NC_MIN : -1;
     }
@@ -777,50 +779,14 @@ CDP__PRIVATE int cdp__nccl_reduction(cdp_dtype t, cdp_reduce_op op) {
     case CDP_REDUCE_MIN: return CDP__NC_MIN;
     case CDP_REDUCE_MAX: return CDP__NC_MAX;
     case CDP_REDUCE_PRODUCT: return CDP__NC_PRODUCT;
-    case CDP_REDUCE_PREMUL_SUM:
-        return cdp__dtype_is_float(t) || t > CDP_DTYPE_BOOL ? CDP__NC_SUM : -1;
+    case CDP_REDUCE_PREMUL_SUM: return CDP__NC_SUM;
     default: return -1;
     }
 }
 
-/* Converts to an 8-bit float, rounding to nearest even; values that are too large become the
-   largest one. Simple, not fast: converts one value. */
-CDP__PRIVATE uint8_t cdp__nccl_f8(double x, bool e4m3) {
-    const int bits = e4m3 ? 3 : 2, last = e4m3 ? 126 : 123;
-    const double size = x < 0 ? -x : x;
-    double least = 0;
-    int v, k, best = -1;
-    for (v = 0; v <= last && x == x; ++v) {
-        double g = v >> bits ? (v & ((1 << bits) - 1)) + (1 << bits) : v, off;
-        for (k = (e4m3 ? 7 : 15) + bits - (v >> bits ? v >> bits : 1); k > 0; --k)
-            g /= 2;
-        for (; k < 0; ++k)
-            g *= 2;
-        off = g < size ? size - g : g - size;
-        if (best < 0 || off < least || (off == least && !(v & 1))) {
-            best = v;
-            least = off;
-        }
-    }
-    if (best < 0) return 127;
-    return (uint8_t)(x < 0 ? best | 128 : best);
-}
-
 /* The factor of a PREMUL_SUM, as a number of the dtype. */
 CDP__PRIVATE void cdp__nccl_scalar(cdp_dtype t, double factor, uint8_t out[8]) {
-    float f[CDP__BLOCK] = {0};
-    uint16_t narrow[CDP__BLOCK];
-    f[0] = (float)factor;
-    if (t == CDP_DTYPE_F64)
-        memcpy(out, &factor, 8);
-    else if (t > CDP_DTYPE_BOOL)
-        out[0] = cdp__nccl_f8(factor, t == CDP_DTYPE_F8E4M3);
-    else if (t <= CDP_DTYPE_F32)
-        memcpy(out, f, 4);
-    else {
-        cdp__narrow_block(t, f, narrow);
-        memcpy(out, narrow, 2);
-    }
+    cdp__convert(CDP_DTYPE_F64, &factor, t, out, 1);
 }
 
 /* Maps an error of NCCL to a cdp_status. */
@@ -1807,7 +1773,14 @@ CDP__PRIVATE const char *cdp__nccl_quantize_source(void) {
 #define CDP__NCCL_BLOCKS 512u
 #define CDP__NCCL_SUM_BLOCKS 16u
 
-/* The index of a float dtype in the tables of kernels. */
+/* Returns an error if the kernels below know nothing of the dtype. */
+CDP__PRIVATE cdp_status cdp__nccl_kernel_check(cdp_dtype t) {
+    if (t == CDP_DTYPE_F32 || t == CDP_DTYPE_F64 || t == CDP_DTYPE_F16 || t == CDP_DTYPE_BF16)
+        return CDP_OK;
+    return cdp__fail(CDP_ERR_UNSUPPORTED,
+        "gradients in device memory are f32, f64, f16 or bf16, and not %s", cdp_dtype_name(t));
+}
+/* The index of such a dtype in the tables of kernels. */
 CDP__PRIVATE uint32_t cdp__nccl_float_index(cdp_dtype t) {
     if (t == CDP_DTYPE_F64) return 1;
     if (t == CDP_DTYPE_F16) return 2;
@@ -1916,7 +1889,9 @@ CDP__PRIVATE cdp_status cdp__nccl_cast(cdp__nccl *b, cdp_dtype from, const void 
     void *out, uint64_t count, double factor, cdp__cu_stream stream) {
     unsigned long long n = count;
     void *arguments[4];
-    cdp_status st = cdp__nccl_kernels(b);
+    cdp_status st = cdp__nccl_kernel_check(from);
+    if (st == CDP_OK) st = cdp__nccl_kernel_check(to);
+    if (st == CDP_OK) st = cdp__nccl_kernels(b);
     if (!count) return st;
     arguments[0] = (void *)&in;
     arguments[1] = (void *)&out;
@@ -1959,7 +1934,8 @@ CDP__PRIVATE cdp_status cdp__nccl_check(const cdp__nccl *b, const cdp_request *r
             "%s in device memory: NCCL has no such collective; copy the data to host memory",
             cdp_coll_name(rq->kind));
     if (!cdp__kind_reduces(rq->kind)) return CDP_OK; /* bytes are only copied */
-    if (rq->dtype > CDP_DTYPE_BOOL && type >= 0 && b->capability < 90)
+    if (cdp_dtype_size(rq->dtype) == 1 && cdp__dtype_is_float(rq->dtype) && type >= 0
+        && b->capability < 90)
         return cdp__fail(CDP_ERR_UNSUPPORTED,
             "%s in device memory: NCCL reduces %s on devices of compute capability 9.0 and later "
             "only, and a rank of the group has %d.%d; reduce f16 or bf16",
@@ -2548,7 +2524,8 @@ CDP__PRIVATE cdp_status cdp__nccl_sum_squares(
     double *host;
     void *arguments[3];
     uint32_t i;
-    cdp_status st = cdp__nccl_kernels(b);
+    cdp_status st = cdp__nccl_kernel_check(dtype);
+    if (st == CDP_OK) st = cdp__nccl_kernels(b);
     if (st != CDP_OK) return st;
     if (!b->partial) b->partial = (double *)cdp__nccl_memory_own(b, parts * sizeof *host);
     if (!b->partial) return cdp_last_error()->status;

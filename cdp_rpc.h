@@ -7370,25 +7370,11 @@ CDP__PRIVATE cdp_status cdp__ctx_roots(const cdp_ctx *ctx, const cdp_backward_de
 
 /* Fills a gradient with ones. */
 CDP__PRIVATE void cdp__ctx_ones(cdp_tensor *t, uint8_t *at) {
-    static const float f32 = 1;
-    static const double f64 = 1;
     const uint64_t size = cdp_dtype_size(t->dtype), n = cdp__rpc_tensor_bytes(t) / size;
-    const uint64_t whole = 1;
-    const uint16_t half = t->dtype == CDP_DTYPE_F16 ? 0x3c00 : 0x3f80;
-    uint8_t one[8];
     uint64_t i;
-    memset(one, 0, sizeof one);
-    if (t->dtype == CDP_DTYPE_F32)
-        memcpy(one, &f32, 4);
-    else if (t->dtype == CDP_DTYPE_F64)
-        memcpy(one, &f64, 8);
-    else if (cdp__dtype_is_half(t->dtype))
-        memcpy(one, &half, 2);
-    else
-        memcpy(one, &whole, 8);
     t->data = at;
     for (i = 0; i < n; ++i)
-        memcpy(at + i * size, one, (size_t)size);
+        cdp__dtype_one(t->dtype, at + i * size);
 }
 
 /* Runs a pass until it ends. Lock held; released meanwhile. */

@@ -357,15 +357,19 @@ extern "C" {
 
 #if (defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION) \
     || defined(CDP_DTENSOR_IMPLEMENTATION))                          \
-    && !defined(CDP__COMPILER_IMPL_INCLUDED)
-#define CDP__COMPILER_IMPL_INCLUDED
+    && !defined(CDP__SHARED_IMPL_INCLUDED)
+#define CDP__SHARED_IMPL_INCLUDED
 
 #include "base/compiler.h"
+#include "base/helpers.h"
 #include "text/utf8.h"
 #include "text/format.h"
 #include "text/json_write.h"
+#include "dtype/dtype.h"
+#include "dtype/reduce.h"
+#include "dtype/convert.h"
 
-#endif /* CDP__COMPILER_IMPL_INCLUDED */
+#endif /* CDP__SHARED_IMPL_INCLUDED */
 
 #if (defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION)) && !defined(CDP_IMPL_INCLUDED)
 #define CDP_IMPL_INCLUDED
@@ -388,8 +392,7 @@ extern "C" {
 #include "os/loop.h"
 #include "base/bytes.h"
 #include "base/hash.h"
-#include "dtype/dtype.h"
-#include "dtype/reduce.h"
+#include "dtype/names.h"
 #include "collective/kinds.h"
 #include "collective/rounds.h"
 #include "collective/rounds_fixed.h"

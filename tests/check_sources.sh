@@ -268,6 +268,11 @@ if [ -f tests/platforms.sh ]; then
     platforms tests/platforms.sh docs/PLATFORMS.md | rule 'the table of platforms has the systems that make platforms compiles for'
 fi
 
+# A dtype is a row of src/dtype/dtype.h. A list, a range or a switch elsewhere is what a new dtype would be missing from.
+if [ -d src/dtype ]; then
+    grep -nE '\[CDP_DTYPE_COUNT\] *=|case CDP_DTYPE_|[<>]=? *CDP_DTYPE_(F|I|U|B)' src/*/*.h | grep -v '^src/dtype/'
+fi | rule 'only src/dtype lists dtypes, or compares their order'
+
 # Numbers of the README that follow from the headers.
 constants() { awk -v from="typedef enum $1 {" 'index($0, from) { on = 1; next } on && /^}/ { exit } on' cdp.h | grep -oE '^    CDP_[A-Z0-9_]+' | grep -cvE '_(DEFAULT|COUNT)$'; }
 if [ -f README.md ] && [ -f cdp.h ]; then

@@ -7,6 +7,7 @@
 #include "config.h"
 #include "../os/os_api.h"
 #include "compiler.h"
+#include "helpers.h"
 
 #ifdef CDP_NO_OS
 /* nothing of a system */
@@ -45,11 +46,7 @@
 #endif
 #endif
 #include <errno.h>
-#include <float.h>
-#include <math.h>
 #include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
 #ifndef CDP_NO_OS
 #include <time.h>
 #endif
@@ -63,15 +60,6 @@
 #if !defined(CDP_NO_OS) && !defined(_WIN32) \
     && (!defined(CLOCK_MONOTONIC) || !defined(AI_NUMERICHOST))
 #error "cdp.h: a system header came first under -std=c11: define _DEFAULT_SOURCE above it"
-#endif
-
-#ifndef CDP_ASSERT
-#if defined(CDP_NO_LOG_STRINGS) && !defined(NDEBUG)
-#define CDP_ASSERT(x) ((x) ? (void)0 : abort())
-#else
-#include <assert.h>
-#define CDP_ASSERT(x) assert(x)
-#endif
 #endif
 
 /* How this build computes with floating-point numbers, for cdp_describe(). Ranks agree in every bit
@@ -113,16 +101,6 @@ enum {
     CDP__FILE_ELASTIC
 };
 #define CDP__HERE CDP__FILE_CORE
-
-/* 0 in a desc means "the default". */
-#define cdp__def(value, fallback) ((value) ? (value) : (fallback))
-
-CDP__PRIVATE uint64_t cdp__min(uint64_t a, uint64_t b) {
-    return a < b ? a : b;
-}
-CDP__PRIVATE uint64_t cdp__max(uint64_t a, uint64_t b) {
-    return a > b ? a : b;
-}
 
 /* As memcpy, but bypasses the caches where the processor can: for data too large to stay in them
    anyway. Call cdp__copied_past() before another thread may read the copy. */

@@ -18,9 +18,9 @@ typedef enum cdp_dtype {
     CDP_DTYPE_U16,
     CDP_DTYPE_U32,
     CDP_DTYPE_U64,
-    CDP_DTYPE_BOOL, /* one byte, 0 or 1 */
-    /* One byte, with 4 and 3, or 5 and 2, exponent and fraction bits. Both can be copied; only a
-       GPU reduces them, see cdp_nccl.h */
+    CDP_DTYPE_BOOL, /* one byte; 0 is false */
+    /* One byte, with 4 and 3, or 5 and 2, exponent and fraction bits. F8E4M3 has no infinities:
+       what exceeds 448 is NaN, as in PyTorch's float8_e4m3fn */
     CDP_DTYPE_F8E4M3,
     CDP_DTYPE_F8E5M2,
     CDP_DTYPE_COUNT
@@ -36,10 +36,11 @@ typedef double cdp_real;
 /* Reductions. AVG is the sum divided by the number of ranks, once, after summing (integers: C
    division, towards zero). Integer sums and products wrap around modulo 2^bits. Floats: a NaN among
    the operands makes every result NaN, MIN and MAX included, and always the same one; MIN and MAX
-   take 0 and -0 for equal and keep the left one of equals. F16 and BF16 are combined, scaled and
-   divided as f32, and rounded to nearest even after every such step. BAND, BOR, BXOR: integers and
-   BOOL. PREMUL_SUM: floats; every rank's input is multiplied by its cdp_request.factor first. BOOL:
-   SUM and MAX are "or", PRODUCT and MIN are "and"; it has no AVG. The call returns
+   take 0 and -0 for equal and keep the left one of equals. Floats of 16 and 8 bits are combined,
+   scaled and divided as f32, and rounded to nearest even after every such step. BAND, BOR, BXOR:
+   integers and BOOL. PREMUL_SUM: floats; every rank's input is multiplied by its cdp_request.factor
+   first. BOOL: every byte but 0 is true, and results are 0 or 1; SUM, MAX and BOR are "or",
+   PRODUCT, MIN and BAND are "and", BXOR is "one of both"; it has no AVG. The call returns
    CDP_ERR_UNSUPPORTED for other combinations. Which operand is left, and in what order the ranks
    are combined, depends on the operation, the number of ranks and the length alone: every rank gets
    the same bits, and so does every run. */

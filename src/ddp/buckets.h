@@ -39,13 +39,8 @@ CDP__PRIVATE void cdp__flags_move(cdp_ddp *d, cdp__bucket *b, uint64_t n, bool t
 }
 
 CDP__PRIVATE void cdp__flag_set(const cdp__bucket *b, uint64_t i, bool on) {
-    const float f = on ? 1 : 0;
-    const double g = on ? 1 : 0;
-    const uint16_t one = b->dtype == CDP_DTYPE_F16 ? 0x3c00 : 0x3f80, h = on ? one : 0;
-    const void *from = &h;
-    if (b->dtype == CDP_DTYPE_F64) from = &g;
-    if (b->dtype == CDP_DTYPE_F32) from = &f;
-    memcpy(cdp__flag_at(b, i), from, (size_t)b->elem);
+    memset(cdp__flag_at(b, i), 0, (size_t)b->elem);
+    if (on) cdp__dtype_one(b->dtype, cdp__flag_at(b, i));
 }
 
 CDP__PRIVATE bool cdp__flag_get(const cdp__bucket *b, uint64_t i) {

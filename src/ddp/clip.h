@@ -12,6 +12,7 @@
 #include "../base/basics.h"
 #include "../base/text.h"
 #include "../dtype/reduce.h"
+#include "../dtype/convert.h"
 #include "../dtype/numbers.h"
 #include "state.h"
 
@@ -40,7 +41,7 @@ CDP__PRIVATE cdp_status cdp__clip_squares(cdp_ddp *d, double *sum) {
             *sum += g;
         }
         for (k = 0; k < n && !cdp__ddp_on_device(d); ++k) {
-            g = cdp__float_get(p->user.dtype, part, k);
+            g = cdp__number_get(p->user.dtype, part, k);
             *sum += g * g;
         }
     }

@@ -130,7 +130,7 @@ CDP__PRIVATE cdp_status cdp__ddp_where(
 CDP__PRIVATE cdp_status cdp__ddp_check_param(const cdp__param *mine, uint32_t i) {
     const cdp_param *p = &mine->user;
     uint64_t bytes;
-    if ((uint32_t)p->dtype >= CDP_DTYPE_COUNT || !cdp__dtype_is_float(p->dtype))
+    if (!cdp__dtype_has_grads(p->dtype))
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_ddp_create: parameter '%s' (index %u) has dtype %s; gradients are f32, f64, f16 "
             "or bf16",

@@ -13,6 +13,7 @@
 #include "../group/collectives_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
+#include "../collective/kinds.h"
 #include "../dtype/dtype.h"
 #include "../collective/kinds.h"
 #include "../message/header.h"

@@ -17,6 +17,7 @@
 #include "../base/text.h"
 #include "../group/state.h"
 #include "../group/collective_calls.h"
+#include "../dtype/convert.h"
 #include "../dtype/numbers.h"
 
 #ifndef CDP_NO_HOOKS
@@ -115,7 +116,7 @@ CDP__PRIVATE cdp_status cdp__hook_half(
     if (!stage) {
         if (!cdp__hook_memory(h, &s->scratch, &s->scratch_bytes, b->count * 2))
             return cdp__fail_nomem("a compressed bucket", b->count * 2);
-        cdp__cast(b->dtype, b->data, t, s->scratch, b->count);
+        cdp__convert(b->dtype, b->data, t, s->scratch, b->count);
         s->inner = *b;
         s->inner.data = s->scratch;
         s->inner.dtype = t;
@@ -124,7 +125,7 @@ CDP__PRIVATE cdp_status cdp__hook_half(
     st = h->inner.stage ? h->inner.stage(h->inner.self, &s->inner, stage, op)
                         : cdp__hook_allreduce(&s->inner, stage, op, s->inner.group);
     b->group = s->inner.group;
-    if (st == CDP_OK) cdp__cast(t, s->scratch, b->dtype, b->data, b->count);
+    if (st == CDP_OK) cdp__convert(t, s->scratch, b->dtype, b->data, b->count);
     return st;
 }
 

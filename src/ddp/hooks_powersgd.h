@@ -17,6 +17,7 @@
 #include "../dtype/dtype.h"
 #include "../dtype/reduce.h"
 #include "../group/collective_calls.h"
+#include "../dtype/convert.h"
 #include "../dtype/numbers.h"
 #include "hooks.h"
 #include "hooks_topk.h"
@@ -308,7 +309,7 @@ CDP__PRIVATE cdp_status cdp__powersgd_memory(
 /* `dtype`: the dtype of the bucket, of which `b` is an f32 copy; 16-bit floats are sent as such. */
 CDP__PRIVATE cdp_status cdp__hook_powersgd(
     cdp__hook *h, cdp__slot *s, cdp_bucket *b, cdp_dtype dtype, uint32_t stage, cdp_request *op) {
-    const bool half = cdp__dtype_is_half(dtype);
+    const bool half = cdp__dtype_is_narrow(dtype);
     cdp__factors f;
     uint64_t k, n;
     float *part;
@@ -326,7 +327,7 @@ CDP__PRIVATE cdp_status cdp__hook_powersgd(
     } else if (half) { /* the previous operation is done */
         CDP_ASSERT(s->phase > 0 && s->phase <= 3);
         part = cdp__powersgd_part(&f, s->phase - 1, &n);
-        cdp__cast(dtype, wire, CDP_DTYPE_F32, part, n);
+        cdp__convert(dtype, wire, CDP_DTYPE_F32, part, n);
     }
     for (;; ++s->phase) { /* operations without values are left out */
         cdp__powersgd_phase(h, s, b, &f);
@@ -334,7 +335,7 @@ CDP__PRIVATE cdp_status cdp__hook_powersgd(
         part = cdp__powersgd_part(&f, s->phase, &n);
         if (n) break;
     }
-    if (half) cdp__cast(CDP_DTYPE_F32, part, dtype, wire, n);
+    if (half) cdp__convert(CDP_DTYPE_F32, part, dtype, wire, n);
     *op = cdp__request_of(CDP_COLL_ALLREDUCE, NULL, half ? wire : part, n,
         half ? dtype : CDP_DTYPE_F32, CDP_REDUCE_SUM, 0);
     ++s->phase;

@@ -15,6 +15,7 @@
 #include "../base/basics.h"
 #include "../base/text.h"
 #include "../base/bytes.h"
+#include "../dtype/convert.h"
 #include "../dtype/numbers.h"
 #include "hooks.h"
 #include "hooks_quantize.h"
@@ -37,7 +38,7 @@ CDP__PRIVATE cdp_status cdp__hook_compress(
     if (copy && !stage) {
         if (!cdp__hook_memory(h, &s->wide, &s->wide_bytes, count * 4))
             return cdp__fail_nomem("a bucket in f32", count * 4);
-        cdp__cast(b->dtype, b->data, CDP_DTYPE_F32, s->wide, b->count);
+        cdp__convert(b->dtype, b->data, CDP_DTYPE_F32, s->wide, b->count);
         memset(s->wide + b->count * 4, 0, (size_t)((count - b->count) * 4));
         s->inner = *b;
         s->inner.data = s->wide;
@@ -51,7 +52,7 @@ CDP__PRIVATE cdp_status cdp__hook_compress(
         st = cdp__hook_quantize(h, s, in, stage, op);
     else
         st = cdp__hook_powersgd(h, s, in, b->dtype, stage, op);
-    if (copy && st == CDP_OK) cdp__cast(CDP_DTYPE_F32, s->wide, b->dtype, b->data, b->count);
+    if (copy && st == CDP_OK) cdp__convert(CDP_DTYPE_F32, s->wide, b->dtype, b->data, b->count);
     return st;
 }
 

@@ -11,7 +11,8 @@
 #include "../os/os_api.h"
 #include "../message/transport_api.h"
 #include "../group/group_api.h"
-#include "../base/basics.h"
+#include "../base/helpers.h"
+#include "../dtype/convert.h"
 #include "plan_api.h"
 #include "context_parallel_api.h"
 #include "cxx_api.h"
@@ -43,7 +44,7 @@ CDP__DT double cdp__dt_dot(
     cdp_dtype t, const void *a, uint64_t at_a, const void *b, uint64_t at_b, uint64_t n) {
     double sum = 0;
     for (uint64_t i = 0; i < n; ++i)
-        sum += cdp__dt_get(t, a, at_a + i) * cdp__dt_get(t, b, at_b + i);
+        sum += cdp__number_get(t, a, at_a + i) * cdp__number_get(t, b, at_b + i);
     return sum;
 }
 
@@ -60,7 +61,7 @@ CDP__DT void cdp__dt_attend(cdp_dtype t, double *state, double *out, uint64_t wi
     const double weight = cdp__dt_exp(score - state[0]);
     state[1] += weight;
     for (uint64_t d = 0; d < width; ++d)
-        out[d] += weight * cdp__dt_get(t, v, at + d);
+        out[d] += weight * cdp__number_get(t, v, at + d);
 }
 
 /* The loops of both directions: queries i, heads h, keys j of one owner. Offsets are in
@@ -111,16 +112,16 @@ CDP__DT void cdp__dt_spot_backward(
     const cdp_dtype t = d->dtype;
     double *grad_q = a->cp->state + s->query * (d->width + 2);
     const double score = d->scale * cdp__dt_dot(t, a->q, s->q, kv, s->k, d->width);
-    const double p = cdp__dt_exp(score - cdp__dt_get(t, a->lse, s->query));
+    const double p = cdp__dt_exp(score - cdp__number_get(t, a->lse, s->query));
     const double own = grad_q[0]; /* dout out: the same for all keys */
     const double dp = cdp__dt_dot(t, a->grad_out, s->q, kv, s->v, d->width);
     const double ds = p * (dp - own) * d->scale;
     for (uint64_t i = 0; i < d->width; ++i) {
-        grad_q[2 + i] += ds * cdp__dt_get(t, kv, s->k + i);
-        cdp__dt_put(t, grad, s->k + i,
-            cdp__dt_get(t, grad, s->k + i) + ds * cdp__dt_get(t, a->q, s->q + i));
-        cdp__dt_put(t, grad, s->v + i,
-            cdp__dt_get(t, grad, s->v + i) + p * cdp__dt_get(t, a->grad_out, s->q + i));
+        grad_q[2 + i] += ds * cdp__number_get(t, kv, s->k + i);
+        cdp__number_put(t, grad, s->k + i,
+            cdp__number_get(t, grad, s->k + i) + ds * cdp__number_get(t, a->q, s->q + i));
+        cdp__number_put(t, grad, s->v + i,
+            cdp__number_get(t, grad, s->v + i) + p * cdp__number_get(t, a->grad_out, s->q + i));
     }
 }
 
@@ -241,9 +242,9 @@ CDP_API cdp_status cdp_cp_attention(
         cdp__dt_block_forward, &a);
     for (uint64_t i = 0; st == CDP_OK && i < queries; ++i) {
         const double *state = cp->state + i * step;
-        cdp__dt_put(d->dtype, lse, i, state[0] + cdp__dt_ln(state[1]));
+        cdp__number_put(d->dtype, lse, i, state[0] + cdp__dt_ln(state[1]));
         for (uint64_t x = 0; x < d->width; ++x)
-            cdp__dt_put(
+            cdp__number_put(
                 d->dtype, out, i * d->width + x, state[1] > 0 ? state[2 + x] / state[1] : 0);
     }
     return st;
@@ -275,7 +276,7 @@ CDP_API cdp_status cdp_cp_attention_backward(cdp_cp *cp, const void *q, const vo
     st = cdp_cp_ring(cp, cp->pack, most * elem, cp->pack_grad, most, cdp__dt_block_backward, &a);
     if (cp->root->counter) --cp->root->counter->backward;
     for (uint64_t i = 0; st == CDP_OK && i < queries * d->width; ++i)
-        cdp__dt_put(d->dtype, grad_q, i, cp->state[i / d->width * step + 2 + i % d->width]);
+        cdp__number_put(d->dtype, grad_q, i, cp->state[i / d->width * step + 2 + i % d->width]);
     if (st != CDP_OK || !own) return st;
     memcpy(grad_k, cp->pack_grad, (size_t)(own * elem));
     memcpy(grad_v, (uint8_t *)cp->pack_grad + own * elem, (size_t)(own * elem));

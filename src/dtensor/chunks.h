@@ -5,7 +5,7 @@
 #define CDP_SRC_DTENSOR_CHUNKS_H
 
 #include "../base/config.h"
-#include "../base/basics.h"
+#include "../base/helpers.h"
 #include "kit.h"
 #include "kernels.h"
 

@@ -7,7 +7,7 @@
 #include "../base/config.h"
 #include "../base/types_api.h"
 #include "../os/os_api.h"
-#include "../base/basics.h"
+#include "../base/helpers.h"
 #include "kit.h"
 
 #define CDP__DT_PATH 128u

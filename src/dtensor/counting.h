@@ -8,7 +8,7 @@
 #include "../base/status_api.h"
 #include "../base/types_api.h"
 #include "../message/transport_api.h"
-#include "../base/basics.h"
+#include "../base/helpers.h"
 #include "../text/format.h"
 #include "../text/json_write.h"
 #include "mesh_api.h"

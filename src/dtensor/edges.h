@@ -13,7 +13,10 @@
 #include "../group/collectives_api.h"
 #include "../group/works_api.h"
 #include "../group/messages_api.h"
-#include "../base/basics.h"
+#include "../base/helpers.h"
+#include "../dtype/reduce.h"
+#include "../dtype/dtype.h"
+#include "../dtype/convert.h"
 #include "mesh_api.h"
 #include "layout_api.h"
 #include "plan_api.h"
@@ -74,7 +77,7 @@ CDP__DT cdp_status cdp__dt_way_make(cdp__dt_way *w, const cdp_layout *from, cons
     d.net = *net;
     w->dtype = cdp__dt_dtype(from);
     w->wire = wire == CDP_DTYPE_DEFAULT ? w->dtype : wire;
-    if (w->wire != w->dtype && (!cdp__dt_is_float(w->wire) || !cdp__dt_is_float(w->dtype)))
+    if (w->wire != w->dtype && (!cdp__dtype_is_float(w->wire) || !cdp__dtype_is_float(w->dtype)))
         return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0,
             "cdp_edge_create: %s cannot travel as %s; a wire dtype is for floats",
             cdp_dtype_name(w->dtype), cdp_dtype_name(wire));
@@ -153,13 +156,13 @@ CDP_API cdp_status cdp_edge_create(const cdp_edge_desc *desc, cdp_edge **out) {
 /* Returns the input after the cast; below, the buffer of the result. */
 CDP__DT const void *cdp__dt_way_in(cdp__dt_way *w, const void *in) {
     if (!w->in_wire || !in) return in;
-    cdp__dt_cast(w->dtype, in, w->wire, w->in_wire, w->in_elements);
+    cdp__convert(w->dtype, in, w->wire, w->in_wire, w->in_elements);
     return w->in_wire;
 }
 
 CDP__DT void cdp__dt_way_out(const cdp__dt_way *w, void *out) {
-    if (w->out_wire && out) cdp__dt_cast(w->wire, w->out_wire, w->dtype, out, w->out_elements);
-    if (w->divisor > 1 && out) cdp__dt_divide(w->dtype, out, w->out_elements, w->divisor);
+    if (w->out_wire && out) cdp__convert(w->wire, w->out_wire, w->dtype, out, w->out_elements);
+    if (w->divisor > 1 && out) cdp__divide(w->dtype, out, w->out_elements, (uint32_t)w->divisor);
 }
 
 CDP__DT cdp_status cdp__dt_way_run(cdp__dt_way *w, const void *in, void *out) {

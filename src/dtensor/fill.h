@@ -8,7 +8,9 @@
 #include "../base/status_api.h"
 #include "../base/types_api.h"
 #include "../message/transport_api.h"
-#include "../base/basics.h"
+#include "../base/helpers.h"
+#include "../dtype/dtype.h"
+#include "../dtype/convert.h"
 #include "mesh_api.h"
 #include "layout_api.h"
 #include "dtensor_api.h"
@@ -45,24 +47,17 @@ CDP__DT void cdp__dt_fill_run(
             ((uint64_t *)data)[at + i] =
                 (uint64_t)(int64_t)f->a + (uint64_t)(int64_t)f->b * (first + i);
         else
-            cdp__dt_put(t, data, at + i, cdp__dt_fill_value(f, first + i, t == CDP_DTYPE_F64));
+            cdp__number_put(t, data, at + i, cdp__dt_fill_value(f, first + i, t == CDP_DTYPE_F64));
     }
 }
 
 /* Fills every element with the identity of a reduction. */
 CDP__DT void cdp__dt_fill_identity(cdp_dtype t, void *data, uint64_t n, cdp_reduce_op op) {
-    const float inf = cdp__dt_float_of_bits(0x7f800000u);
-    const bool high = op == CDP_REDUCE_MIN, low = op == CDP_REDUCE_MAX;
-    double v = op == CDP_REDUCE_PRODUCT ? 1 : 0;
-    if (high) v = (double)inf;
-    if (low) v = -(double)inf;
     for (uint64_t i = 0; i < n; ++i) {
-        if (t == CDP_DTYPE_I64 && (high || low))
-            ((int64_t *)data)[i] = high ? INT64_MAX : INT64_MIN;
-        else if (t == CDP_DTYPE_U64 && high)
-            ((uint64_t *)data)[i] = UINT64_MAX;
+        if (op == CDP_REDUCE_MIN || op == CDP_REDUCE_MAX)
+            cdp__number_limit(t, data, i, op == CDP_REDUCE_MIN);
         else
-            cdp__dt_put(t, data, i, v);
+            cdp__number_put(t, data, i, op == CDP_REDUCE_PRODUCT);
     }
 }
 
@@ -85,7 +80,7 @@ CDP_API cdp_status cdp_dtensor_fill(cdp_dtensor *t, const cdp_fill *f) {
             CDP_ERR_INVALID, -1, 0, "cdp_dtensor_fill: fill is NULL or its kind is none");
     const cdp_dtype d = cdp__dt_dtype(&t->layout);
     const bool random = f->kind == CDP_FILL_UNIFORM || f->kind == CDP_FILL_NORMAL;
-    if ((random && !cdp__dt_is_float(d)) || (d > CDP_DTYPE_BOOL && f->kind != CDP_FILL_ZERO))
+    if (random && !cdp__dtype_is_float(d))
         return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0,
             "cdp_dtensor_fill: %s cannot hold these values; use a float dtype", cdp_dtype_name(d));
     const cdp_mesh *m = t->layout.mesh;

@@ -9,7 +9,7 @@
 #include "../base/types_api.h"
 #include "../os/os_api.h"
 #include "../group/group_api.h"
-#include "../base/basics.h"
+#include "../base/helpers.h"
 #include "../group/state.h"
 #include "mesh_api.h"
 #include "layout_api.h"

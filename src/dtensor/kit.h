@@ -9,17 +9,12 @@
 #include "../os/os_api.h"
 #include "../message/transport_api.h"
 #include "../base/compiler.h"
-#include "../base/basics.h"
+#include "../base/helpers.h"
 #include "mesh_api.h"
 
 #include <string.h>
 
 #define CDP__DT CDP__PRIVATE
-
-#ifndef CDP_ASSERT
-#include <assert.h>
-#define CDP_ASSERT(x) assert(x)
-#endif
 
 #define CDP__DT_NONE 0xffffffffu
 #define CDP__DT_DIMS (CDP_TENSOR_DIMS + 1u) /* of a region: one more for kept PARTIAL */

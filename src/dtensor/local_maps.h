@@ -8,7 +8,7 @@
 #include "../base/status_api.h"
 #include "../os/os_api.h"
 #include "../message/transport_api.h"
-#include "../base/basics.h"
+#include "../base/helpers.h"
 #include "layout_api.h"
 #include "dtensor_api.h"
 #include "local_map_api.h"

@@ -10,7 +10,8 @@
 #include "../base/types_api.h"
 #include "../message/transport_api.h"
 #include "../group/collectives_api.h"
-#include "../base/basics.h"
+#include "../base/helpers.h"
+#include "../dtype/convert.h"
 #include "mesh_api.h"
 #include "layout_api.h"
 #include "tensor_parallel_api.h"
@@ -63,12 +64,13 @@ CDP__DT void cdp__dt_loss_row(const cdp__dt_loss *s, uint64_t row) {
     const uint64_t at = row * s->held, target = (uint64_t)(int64_t)s->targets[row] - s->first;
     double most = -1e300, sum = 0;
     for (uint64_t j = 0; j < s->held; ++j)
-        if (cdp__dt_get(s->dtype, s->x, at + j) > most) most = cdp__dt_get(s->dtype, s->x, at + j);
+        if (cdp__number_get(s->dtype, s->x, at + j) > most)
+            most = cdp__number_get(s->dtype, s->x, at + j);
     for (uint64_t j = 0; j < s->held; ++j)
-        sum += cdp__dt_exp(cdp__dt_get(s->dtype, s->x, at + j) - most);
+        sum += cdp__dt_exp(cdp__number_get(s->dtype, s->x, at + j) - most);
     out[0] = most;
     out[1] = sum;
-    out[2] = target < s->held ? cdp__dt_get(s->dtype, s->x, at + target) : 0;
+    out[2] = target < s->held ? cdp__number_get(s->dtype, s->x, at + target) : 0;
 }
 
 /* Merges the numbers of all ranks for a row: in[r] is `stride` numbers after in[r-1]. */
@@ -90,11 +92,11 @@ CDP__DT void cdp__dt_loss_finish(const cdp__dt_loss *s, void *losses, void *grad
         const uint64_t target = (uint64_t)(int64_t)s->targets[i] - s->first;
         double row[3];
         cdp__dt_loss_merge(s->all + 3 * i, 3 * s->rows, s->n, row);
-        cdp__dt_put(s->dtype, losses, i, counts ? cdp__dt_ln(row[1]) + row[0] - row[2] : 0);
+        cdp__number_put(s->dtype, losses, i, counts ? cdp__dt_ln(row[1]) + row[0] - row[2] : 0);
         for (uint64_t j = 0; grad && j < s->held; ++j) {
-            const double x = cdp__dt_get(s->dtype, s->x, i * s->held + j) - row[0];
+            const double x = cdp__number_get(s->dtype, s->x, i * s->held + j) - row[0];
             const double g = cdp__dt_exp(x) / row[1] - (j == target ? 1 : 0);
-            cdp__dt_put(s->dtype, grad, i * s->held + j, counts ? g * scale : 0);
+            cdp__number_put(s->dtype, grad, i * s->held + j, counts ? g * scale : 0);
         }
     }
 }

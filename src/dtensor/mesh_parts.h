@@ -12,7 +12,8 @@
 #include "../group/group_api.h"
 #include "../group/collectives_api.h"
 #include "../group/messages_api.h"
-#include "../base/basics.h"
+#include "../base/helpers.h"
+#include "../dtype/reduce.h"
 #include "mesh_api.h"
 #include "kit.h"
 #include "kernels.h"
@@ -211,7 +212,7 @@ CDP__DT void cdp__dt_measure_memory(const cdp_os *os, uint8_t *memory, uint64_t 
     net->copy_bytes_per_us = (double)(4 * n) * 1000 / (double)(os->now_ns(os->user) - start + 1);
     start = os->now_ns(os->user);
     for (uint32_t i = 0; i < 4; ++i)
-        cdp__dt_combine(CDP_DTYPE_F32, CDP_REDUCE_SUM, memory + n, memory, n / 4);
+        cdp__reduce(CDP_DTYPE_F32, CDP_REDUCE_SUM, false, memory + n, memory, n / 4);
     net->reduce_bytes_per_us = (double)(4 * n) * 1000 / (double)(os->now_ns(os->user) - start + 1);
 }
 

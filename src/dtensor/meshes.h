@@ -13,7 +13,7 @@
 #include "../message/transport_api.h"
 #include "../group/group_api.h"
 #include "../group/collectives_api.h"
-#include "../base/basics.h"
+#include "../base/helpers.h"
 #include "../text/format.h"
 #include "../group/state.h"
 #include "mesh_api.h"

@@ -6,7 +6,7 @@
 #define CDP_SRC_DTENSOR_MOVES_H
 
 #include "../base/config.h"
-#include "../base/basics.h"
+#include "../base/helpers.h"
 #include "mesh_api.h"
 #include "kit.h"
 #include "kernels.h"

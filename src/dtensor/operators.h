@@ -12,7 +12,7 @@
 #include "../base/status_api.h"
 #include "../base/types_api.h"
 #include "../message/transport_api.h"
-#include "../base/basics.h"
+#include "../base/helpers.h"
 #include "mesh_api.h"
 #include "layout_api.h"
 #include "rules_api.h"

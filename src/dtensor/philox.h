@@ -6,7 +6,7 @@
 #define CDP_SRC_DTENSOR_PHILOX_H
 
 #include "../base/config.h"
-#include "../base/basics.h"
+#include "../base/helpers.h"
 #include "kit.h"
 
 CDP__DT void cdp__dt_philox(uint64_t seed, uint64_t stream, uint64_t block, uint32_t out[4]) {

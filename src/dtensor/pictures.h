@@ -7,7 +7,7 @@
 #include "../base/config.h"
 #include "../base/status_api.h"
 #include "../base/types_api.h"
-#include "../base/basics.h"
+#include "../base/helpers.h"
 #include "../text/format.h"
 #include "mesh_api.h"
 #include "layout_api.h"

@@ -6,7 +6,7 @@
 #define CDP_SRC_DTENSOR_PLAN_PICTURES_H
 
 #include "../base/config.h"
-#include "../base/basics.h"
+#include "../base/helpers.h"
 #include "../text/format.h"
 #include "layout_api.h"
 #include "plan_api.h"

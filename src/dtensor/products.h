@@ -8,7 +8,8 @@
 
 #include "../base/config.h"
 #include "../base/types_api.h"
-#include "../base/basics.h"
+#include "../base/helpers.h"
+#include "../dtype/reduce.h"
 #include "kit.h"
 #include "kernels.h"
 #include "philox.h"
@@ -62,7 +63,7 @@ CDP__DT void cdp__dt_gemm(cdp_dtype t, bool ta, bool tb, uint64_t m, uint64_t n,
 
 /* Adds n numbers to others. */
 CDP__DT void cdp__dt_plus(cdp_dtype t, void *to, const void *from, uint64_t n) {
-    cdp__dt_combine(t, CDP_REDUCE_SUM, to, from, n);
+    cdp__reduce(t, CDP_REDUCE_SUM, false, to, from, n);
 }
 
 /* Every row of y [rows, n] plus bias[first .. first + n - 1]. */

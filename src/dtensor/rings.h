@@ -15,7 +15,7 @@
 #include "../group/group_api.h"
 #include "../group/collectives_api.h"
 #include "../group/messages_api.h"
-#include "../base/basics.h"
+#include "../base/helpers.h"
 #include "../group/state.h"
 #include "plan_api.h"
 #include "context_parallel_api.h"

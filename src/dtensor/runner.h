@@ -14,7 +14,8 @@
 #include "../group/messages_api.h"
 #include "../group/backend_api.h"
 #include "../base/compiler.h"
-#include "../base/basics.h"
+#include "../base/helpers.h"
+#include "../dtype/reduce.h"
 #include "../text/format.h"
 #include "mesh_api.h"
 #include "layout_api.h"
@@ -62,10 +63,10 @@ CDP__DT void cdp__dt_fold_run(const cdp_plan *p, const cdp__dt_phase *ph, const 
             if (term == 0)
                 memcpy(slab, in, (size_t)(f->elements * p->elem));
             else
-                cdp__dt_combine(p->dtype, s->op, slab, in, f->elements);
+                cdp__reduce(p->dtype, s->op, false, slab, in, f->elements);
         }
     }
-    if (s->divisor > 1) cdp__dt_divide(p->dtype, slab, f->elements, s->divisor);
+    if (s->divisor > 1) cdp__divide(p->dtype, slab, f->elements, (uint32_t)s->divisor);
 }
 
 /* A message has arrived: copies it to its place, unless it was received there. */

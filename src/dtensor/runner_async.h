@@ -14,7 +14,7 @@
 #include "../group/collectives_api.h"
 #include "../group/works_api.h"
 #include "../base/compiler.h"
-#include "../base/basics.h"
+#include "../base/helpers.h"
 #include "plan_api.h"
 #include "kit.h"
 #include "kernels.h"

@@ -13,7 +13,8 @@
 #include "../os/os_api.h"
 #include "../message/transport_api.h"
 #include "../group/group_api.h"
-#include "../base/basics.h"
+#include "../base/helpers.h"
+#include "../dtype/dtype.h"
 #include "../group/state.h"
 #include "layout_api.h"
 #include "edge_api.h"
@@ -63,7 +64,7 @@ CDP__DT cdp_status cdp__dt_tp_check(const cdp_tp_desc *d) {
         return cdp__dt_tp_wrong("output is PARTIAL; use R, or S0 to keep some of the rows");
     if (d->input && d->input->kind == CDP_PLACE_PARTIAL)
         return cdp__dt_tp_wrong("input is PARTIAL; reduce it with an edge first");
-    if (!cdp__dt_is_float(d->dtype) && d->wire != CDP_DTYPE_DEFAULT)
+    if (!cdp__dtype_is_float(d->dtype) && d->wire != CDP_DTYPE_DEFAULT)
         return cdp__dt_tp_wrong("wire is set, but dtype is no float");
     if (d->embedding ? cdp_dtype_size(d->dtype) > 0 : d->blas.gemm || cdp__dt_plain_dtype(d->dtype))
         return CDP_OK;
@@ -120,7 +121,7 @@ CDP__DT cdp_status cdp__dt_tp_edge(
     memset(&e, 0, sizeof e);
     e.from = *from;
     e.to = *to;
-    if (cdp__dt_is_float(from->dtype)) e.wire = e.grad_wire = tp->desc.wire;
+    if (cdp__dtype_is_float(from->dtype)) e.wire = e.grad_wire = tp->desc.wire;
     if (sum) {
         e.grad_in = *to;
         e.grad_in.place[0] = cdp__dt_sum_of(CDP_REDUCE_SUM);

@@ -11,7 +11,7 @@
 #include "../message/transport_api.h"
 #include "../group/group_api.h"
 #include "../group/collectives_api.h"
-#include "../base/basics.h"
+#include "../base/helpers.h"
 #include "mesh_api.h"
 #include "layout_api.h"
 #include "plan_api.h"

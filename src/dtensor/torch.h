@@ -7,7 +7,7 @@
 
 #include "../base/config.h"
 #include "../base/types_api.h"
-#include "../base/basics.h"
+#include "../base/helpers.h"
 #include "mesh_api.h"
 #include "layout_api.h"
 #include "kit.h"

@@ -1,41 +1,124 @@
-/* dtype/dtype.h - what a dtype is, and how it widens and narrows (pure)
+/* dtype/dtype.h - the table of dtypes (pure)
 
-   Knows: sizes and names of dtypes. Promises: one table for all sections. */
+   Knows: the properties of each dtype. Promises: one row per dtype, which all modules read; what a
+   row does not allow is refused. */
 #ifndef CDP_SRC_DTYPE_DTYPE_H
 #define CDP_SRC_DTYPE_DTYPE_H
 
 #include "../base/config.h"
 #include "../base/types_api.h"
 #include "../base/compiler.h"
-#include "../base/basics.h"
+#include "../base/helpers.h"
 
-CDP_API uint64_t cdp_dtype_size(cdp_dtype dtype) {
-    static const uint8_t sizes[CDP_DTYPE_COUNT] = {4, 4, 8, 4, 8, 1, 2, 2, 1, 2, 2, 4, 8, 1, 1, 1};
-    return (uint32_t)dtype < CDP_DTYPE_COUNT ? sizes[dtype] : 0;
+#define CDP__OP(op) (1u << CDP_REDUCE_##op)
+#define CDP__OPS_ORDERED \
+    (CDP__OP(SUM) | CDP__OP(AVG) | CDP__OP(MIN) | CDP__OP(MAX) | CDP__OP(PRODUCT))
+#define CDP__OPS_BITS (CDP__OP(BAND) | CDP__OP(BOR) | CDP__OP(BXOR))
+#define CDP__OPS_FLOAT (CDP__OPS_ORDERED | CDP__OP(PREMUL_SUM))
+#define CDP__OPS_INT (CDP__OPS_ORDERED | CDP__OPS_BITS)
+#define CDP__OPS_BOOL (CDP__OPS_INT & ~CDP__OP(AVG))
+
+typedef enum cdp__number_kind {
+    CDP__FLOAT,
+    CDP__SIGNED,
+    CDP__UNSIGNED,
+    CDP__TRUTH
+} cdp__number_kind;
+
+/* One row per dtype, in the order of cdp_dtype. To add one: its name in cdp_dtype, its row here,
+   its set or form in >>dtype/reduce if it needs a new one, its line in the README's list of element
+   types, and its values in tests/unit/test_reduce.c. Columns:
+     id      CDP_DTYPE_id
+     name    for people
+     bytes   of one element
+     kind    CDP__kind
+     set     the kernels that compute with it, CDP__SET_set in >>dtype/reduce
+     form    how it is widened to f32 and narrowed again: the functions cdp__widen_form and
+             cdp__narrow_form there; `same`: it is not
+     one     the bits of 1, for the highest number of bytes
+     ops     CDP__OPS_ops, the reductions that exist
+     grads   1: parameters and gradients may have it, in DDP, random fills and hooks
+     nccl    its ncclDataType_t, -1 if NCCL has none; and the first version of NCCL that has it */
+#define CDP__DTYPES(X)                                                      \
+    X(F32, "f32", 4, FLOAT, f32, same, 0x3f800000u, FLOAT, 1, 7, 0)         \
+    X(F64, "f64", 8, FLOAT, f64, same, 0x3ff0000000000000u, FLOAT, 1, 8, 0) \
+    X(I32, "i32", 4, SIGNED, i32, same, 1, INT, 0, 2, 0)                    \
+    X(I64, "i64", 8, SIGNED, i64, same, 1, INT, 0, 4, 0)                    \
+    X(U8, "u8", 1, UNSIGNED, u8, same, 1, INT, 0, 1, 0)                     \
+    X(F16, "f16", 2, FLOAT, f32, f16, 0x3c00, FLOAT, 1, 6, 0)               \
+    X(BF16, "bf16", 2, FLOAT, f32, bf16, 0x3f80, FLOAT, 1, 9, 0)            \
+    X(I8, "i8", 1, SIGNED, i8, same, 1, INT, 0, 0, 0)                       \
+    X(I16, "i16", 2, SIGNED, i16, same, 1, INT, 0, -1, 0)                   \
+    X(U16, "u16", 2, UNSIGNED, u16, same, 1, INT, 0, -1, 0)                 \
+    X(U32, "u32", 4, UNSIGNED, u32, same, 1, INT, 0, 3, 0)                  \
+    X(U64, "u64", 8, UNSIGNED, u64, same, 1, INT, 0, 5, 0)                  \
+    X(BOOL, "bool", 1, TRUTH, bool, same, 1, BOOL, 0, 1, 0)                 \
+    X(F8E4M3, "f8e4m3", 1, FLOAT, f32, f8e4m3, 0x38, FLOAT, 0, 10, 22400)   \
+    X(F8E5M2, "f8e5m2", 1, FLOAT, f32, f8e5m2, 0x3c, FLOAT, 0, 11, 22400)
+
+typedef struct cdp__dtype_row {
+    const char *name;
+    uint64_t one;
+    int32_t nccl_since;
+    uint16_t ops; /* bit r: reduction r exists */
+    uint8_t bytes, kind;
+    bool narrow, grads;
+    int8_t nccl;
+} cdp__dtype_row;
+
+enum {
+    CDP__FORM_same,
+    CDP__FORM_f16,
+    CDP__FORM_bf16,
+    CDP__FORM_f8e4m3,
+    CDP__FORM_f8e5m2
+};
+
+/* The rows have the order of cdp_dtype, and none is missing: else this array has a negative size. */
+enum {
+#define CDP__ROW_ID(id, name, bytes, kind, set, form, one, ops, grads, nccl, since) , CDP__AT_##id
+    CDP__AT_DEFAULT CDP__DTYPES(CDP__ROW_ID),
+    CDP__AT_COUNT
+};
+#undef CDP__ROW_ID
+#define CDP__ROW_FITS(id, name, bytes, kind, set, form, one, ops, grads, nccl, since) \
+    &&(int)CDP__AT_##id == (int)CDP_DTYPE_##id
+typedef char cdp__dtype_rows_fit
+    [(int)CDP__AT_COUNT == (int)CDP_DTYPE_COUNT CDP__DTYPES(CDP__ROW_FITS) ? 1 : -1];
+#undef CDP__ROW_FITS
+
+/* The row of a dtype; a row without name and bytes for a value that is no dtype. */
+CDP__PRIVATE const cdp__dtype_row *cdp__dtype_row_of(cdp_dtype t) {
+#define CDP__ROW(id, name, bytes, kind, set, form, one, ops, grads, nccl, since)              \
+    {name, one, since, (uint16_t)(CDP__OPS_##ops), bytes, CDP__##kind, CDP__FORM_##form != 0, \
+        grads != 0, nccl},
+    static const cdp__dtype_row rows[CDP_DTYPE_COUNT + 1] = {
+        {"f32", 0x3f800000u, 0, CDP__OPS_FLOAT, 4, CDP__FLOAT, false, true, 7},
+        CDP__DTYPES(CDP__ROW){"?", 0, 0, 0, 0, CDP__UNSIGNED, false, false, -1}};
+#undef CDP__ROW
+    return &rows[cdp__min((uint32_t)t, CDP_DTYPE_COUNT)];
 }
 
-CDP_API const char *cdp_dtype_name(cdp_dtype dtype) {
-    static const char *const names[CDP_DTYPE_COUNT] = {"f32", "f32", "f64", "i32", "i64", "u8",
-        "f16", "bf16", "i8", "i16", "u16", "u32", "u64", "bool", "f8e4m3", "f8e5m2"};
-    return (uint32_t)dtype < CDP_DTYPE_COUNT ? names[dtype] : "?";
-}
-
-CDP_API const char *cdp_reduce_name(cdp_reduce_op op) {
-    static const char *const names[CDP_REDUCE_COUNT] = {
-        "sum", "sum", "avg", "min", "max", "product", "band", "bor", "bxor", "premul sum"};
-    return (uint32_t)op < CDP_REDUCE_COUNT ? names[op] : "?";
-}
-
-CDP__PRIVATE bool cdp__dtype_is_half(cdp_dtype t) {
-    return t == CDP_DTYPE_F16 || t == CDP_DTYPE_BF16;
-}
 CDP__PRIVATE bool cdp__dtype_is_float(cdp_dtype t) {
-    return t <= CDP_DTYPE_F64 || cdp__dtype_is_half(t);
+    return cdp__dtype_row_of(t)->kind == CDP__FLOAT;
+}
+/* True for floats that are computed as f32; a build without them has no such code. */
+CDP__PRIVATE bool cdp__dtype_is_narrow(cdp_dtype t) {
+#ifdef CDP_ONLY_F32
+    (void)t;
+    return false;
+#else
+    return cdp__dtype_row_of(t)->narrow;
+#endif
+}
+/* True if parameters and gradients may have this dtype. */
+CDP__PRIVATE bool cdp__dtype_has_grads(cdp_dtype t) {
+    return cdp__dtype_row_of(t)->grads;
 }
 /* True if this build has no arithmetic for the dtype. */
 CDP__PRIVATE bool cdp__dtype_left_out(cdp_dtype t) {
 #ifdef CDP_ONLY_F32
-    return t == CDP_DTYPE_F64 || cdp__dtype_is_half(t);
+    return cdp__dtype_is_float(t) && t > CDP_DTYPE_F32;
 #else
     (void)t;
     return false;
@@ -43,11 +126,20 @@ CDP__PRIVATE bool cdp__dtype_left_out(cdp_dtype t) {
 }
 
 CDP__PRIVATE bool cdp__reduce_exists(cdp_dtype t, cdp_reduce_op op) {
-    if (t > CDP_DTYPE_BOOL || cdp__dtype_left_out(t)) return false;
-    if (op == CDP_REDUCE_BAND || op == CDP_REDUCE_BOR || op == CDP_REDUCE_BXOR)
-        return !cdp__dtype_is_float(t);
-    if (op == CDP_REDUCE_PREMUL_SUM) return cdp__dtype_is_float(t);
-    return op != CDP_REDUCE_AVG || t != CDP_DTYPE_BOOL;
+    return !cdp__dtype_left_out(t) && (cdp__dtype_row_of(t)->ops >> op & 1) != 0;
+}
+
+/* Stores the number 1 as an element of the dtype. */
+CDP__PRIVATE void cdp__dtype_one(cdp_dtype t, void *out) {
+    const cdp__dtype_row *row = cdp__dtype_row_of(t);
+    const uint8_t b1 = (uint8_t)row->one;
+    const uint16_t b2 = (uint16_t)row->one;
+    const uint32_t b4 = (uint32_t)row->one;
+    const void *from = &row->one;
+    if (row->bytes == 1) from = &b1;
+    if (row->bytes == 2) from = &b2;
+    if (row->bytes == 4) from = &b4;
+    memcpy(out, from, row->bytes);
 }
 
 #endif /* CDP_SRC_DTYPE_DTYPE_H */

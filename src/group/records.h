@@ -19,6 +19,7 @@
 #include "../os/file_text.h"
 #include "../base/bytes.h"
 #include "../base/hash.h"
+#include "../collective/kinds.h"
 #include "../dtype/dtype.h"
 #include "../collective/kinds.h"
 #include "../collective/select.h"

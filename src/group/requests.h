@@ -14,6 +14,7 @@
 #include "../base/basics.h"
 #include "../base/text.h"
 #include "../base/bytes.h"
+#include "../collective/kinds.h"
 #include "../dtype/dtype.h"
 #include "../collective/kinds.h"
 #include "../message/header.h"

@@ -14,6 +14,7 @@
 #include "../base/compiler.h"
 #include "../base/basics.h"
 #include "../base/text.h"
+#include "../collective/kinds.h"
 #include "../dtype/dtype.h"
 #include "../collective/kinds.h"
 #include "../collective/rounds.h"

@@ -11,6 +11,7 @@
 #include "../base/basics.h"
 #include "../text/format.h"
 #include "../base/bytes.h"
+#include "../collective/kinds.h"
 #include "../dtype/dtype.h"
 #include "../collective/kinds.h"
 #include "../collective/select.h"

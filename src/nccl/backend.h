@@ -51,7 +51,8 @@ CDP__PRIVATE cdp_status cdp__nccl_check(const cdp__nccl *b, const cdp_request *r
             "%s in device memory: NCCL has no such collective; copy the data to host memory",
             cdp_coll_name(rq->kind));
     if (!cdp__kind_reduces(rq->kind)) return CDP_OK; /* bytes are only copied */
-    if (rq->dtype > CDP_DTYPE_BOOL && type >= 0 && b->capability < 90)
+    if (cdp_dtype_size(rq->dtype) == 1 && cdp__dtype_is_float(rq->dtype) && type >= 0
+        && b->capability < 90)
         return cdp__fail(CDP_ERR_UNSUPPORTED,
             "%s in device memory: NCCL reduces %s on devices of compute capability 9.0 and later "
             "only, and a rank of the group has %d.%d; reduce f16 or bf16",

@@ -191,7 +191,14 @@ CDP__PRIVATE const char *cdp__nccl_quantize_source(void) {
 #define CDP__NCCL_BLOCKS 512u
 #define CDP__NCCL_SUM_BLOCKS 16u
 
-/* The index of a float dtype in the tables of kernels. */
+/* Returns an error if the kernels below know nothing of the dtype. */
+CDP__PRIVATE cdp_status cdp__nccl_kernel_check(cdp_dtype t) {
+    if (t == CDP_DTYPE_F32 || t == CDP_DTYPE_F64 || t == CDP_DTYPE_F16 || t == CDP_DTYPE_BF16)
+        return CDP_OK;
+    return cdp__fail(CDP_ERR_UNSUPPORTED,
+        "gradients in device memory are f32, f64, f16 or bf16, and not %s", cdp_dtype_name(t));
+}
+/* The index of such a dtype in the tables of kernels. */
 CDP__PRIVATE uint32_t cdp__nccl_float_index(cdp_dtype t) {
     if (t == CDP_DTYPE_F64) return 1;
     if (t == CDP_DTYPE_F16) return 2;
@@ -300,7 +307,9 @@ CDP__PRIVATE cdp_status cdp__nccl_cast(cdp__nccl *b, cdp_dtype from, const void 
     void *out, uint64_t count, double factor, cdp__cu_stream stream) {
     unsigned long long n = count;
     void *arguments[4];
-    cdp_status st = cdp__nccl_kernels(b);
+    cdp_status st = cdp__nccl_kernel_check(from);
+    if (st == CDP_OK) st = cdp__nccl_kernel_check(to);
+    if (st == CDP_OK) st = cdp__nccl_kernels(b);
     if (!count) return st;
     arguments[0] = (void *)&in;
     arguments[1] = (void *)&out;

@@ -252,7 +252,8 @@ CDP__PRIVATE cdp_status cdp__nccl_sum_squares(
     double *host;
     void *arguments[3];
     uint32_t i;
-    cdp_status st = cdp__nccl_kernels(b);
+    cdp_status st = cdp__nccl_kernel_check(dtype);
+    if (st == CDP_OK) st = cdp__nccl_kernels(b);
     if (st != CDP_OK) return st;
     if (!b->partial) b->partial = (double *)cdp__nccl_memory_own(b, parts * sizeof *host);
     if (!b->partial) return cdp_last_error()->status;

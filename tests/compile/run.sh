@@ -439,14 +439,14 @@ t_example() { # examples are free of warnings; `make examples` compiles them as 
     grep -q 'int main' "$root/$4" || die 'no program'
 }
 # Loops over values of a bucket, one or more in each function: gcc reports the lines of loops that it vectorises.
-VECTORS='cdp__cast_in cdp__cast_out cdp__widen_block cdp__narrow_block cdp__quantize_range_block cdp__quantize_block
-    cdp__dequantize_block cdp__feed_back cdp__feed_left cdp__magnitudes cdp__block_dot cdp__block_add'
+VECTORS='cdp__widen_bf16 cdp__narrow_bf16 cdp__widen_f16 cdp__narrow_f16 cdp__carry_in cdp__carry_f32 cdp__quantize_range_block
+    cdp__quantize_block cdp__dequantize_block cdp__feed_back cdp__feed_left cdp__magnitudes cdp__block_dot cdp__block_add'
 t_vectors() {
     printf '#define CDP_IMPLEMENTATION\n#include "%s"\n' "$4" > v.c
     $1 -std=$2 -$3 -I"$root" -c v.c -o v.o -fopt-info-vec-optimized 2> vectors.txt || die 'it does not compile'
     local f span
     for f in $VECTORS; do
-        span=$(awk -v f="$f" '/^CDP__PRIVATE/ {begin = NR; found = 0} begin && index($0, f "(") && NR - begin < 2 {found = 1} /^}/ {if (found) print begin, NR; begin = found = 0}' "$root/$4")
+        span=$(awk -v f="$f" '/^CDP__[A-Z]*\(/ && index($0, "(" f ",") {print NR, NR} /^CDP__PRIVATE/ {begin = NR; found = 0} begin && index($0, f "(") && NR - begin < 2 {found = 1} /^}/ {if (found) print begin, NR; begin = found = 0}' "$root/$4")
         [ -n "$span" ] || die "there is no $f"
         awk -v span="$span" 'BEGIN {split(span, s, " ")} /cdp\.h:[0-9]+:.*loop vectorized/ {match($0, /cdp\.h:[0-9]+/); n = substr($0, RSTART + 6, RLENGTH - 6) + 0; if (n >= s[1] && n <= s[2]) ok = 1} END {exit !ok}' vectors.txt || die "no loop of $f is vectorised"
     done

@@ -102,7 +102,7 @@ static void add(cdp_dtype t, void *grad, uint64_t k, double v) {
         wide[0] = (float)v;
         cdp__narrow_block(t, wide, half);
         cdp__widen_block(t, half, wide);
-        wide[0] += (float)cdp__float_get(t, grad, k);
+        wide[0] += (float)cdp__number_get(t, grad, k);
         cdp__narrow_block(t, wide, half);
         ((uint16_t *)grad)[k] = half[0];
     }

@@ -715,8 +715,11 @@ TEST(kernels_exist) {
     for (int d = CDP_DTYPE_F32; d < CDP_DTYPE_COUNT; ++d)
         for (int op = CDP_REDUCE_SUM; op < CDP_REDUCE_COUNT; ++op)
             for (int swap = 0; swap < 2; ++swap)
-                if (cdp__reduce_exists((cdp_dtype)d, (cdp_reduce_op)op))
+                if (cdp__reduce_exists((cdp_dtype)d, (cdp_reduce_op)op)) {
                     T(cdp__kernel_of((cdp_dtype)d, (cdp_reduce_op)op, swap));
+                    T(op != CDP_REDUCE_AVG || cdp__kernel_at((cdp_dtype)d, CDP__DO_DIVIDE));
+                    T(op != CDP_REDUCE_PREMUL_SUM || cdp__kernel_at((cdp_dtype)d, CDP__DO_SCALE));
+                }
 }
 
 TEST(divide_like_c) {

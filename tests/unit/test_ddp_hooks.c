@@ -52,7 +52,7 @@ static void put(cdp_dtype t, void *p, uint64_t k, double v) {
     }
 }
 static double get(cdp_dtype t, const void *p, uint64_t k) {
-    return cdp__float_get(t, p, k);
+    return cdp__number_get(t, p, k);
 }
 
 typedef double (*value)(uint32_t rank, uint32_t i, uint32_t k);
