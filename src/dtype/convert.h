@@ -35,10 +35,10 @@ CDP__PRIVATE cdp__carried cdp__carried_as(cdp_dtype t) {
 #define CDP__EACH(to, value)         \
     for (i = 0; i < CDP__BLOCK; ++i) \
         to[i] = value;
-#define CDP__LOAD(to, T)                 \
-    {                                    \
-        const T *from = (const T *)in;   \
-        CDP__EACH(to, from[i]);          \
+#define CDP__LOAD(to, T)               \
+    {                                  \
+        const T *from = (const T *)in; \
+        CDP__EACH(to, from[i]);        \
     }
 
 CDP__PRIVATE void cdp__carry_in(cdp_dtype t, const void *in, cdp__carrier *c) {
@@ -242,8 +242,7 @@ CDP__PRIVATE void cdp__number_put(cdp_dtype t, void *at, uint64_t i, double v) {
     else if (t == CDP_DTYPE_F32 || t == CDP_DTYPE_DEFAULT)
         ((float *)at)[i] = (float)v;
     else
-        cdp__convert(
-            CDP_DTYPE_F64, &v, t, (uint8_t *)at + i * cdp__dtype_row_of(t)->bytes, 1);
+        cdp__convert(CDP_DTYPE_F64, &v, t, (uint8_t *)at + i * cdp__dtype_row_of(t)->bytes, 1);
 }
 
 /* Stores the number that MAX (`high` false) or MIN never chooses over another one. */

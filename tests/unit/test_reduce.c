@@ -111,8 +111,8 @@ static uint64_t reduce_float(const format *f, cdp_reduce_op op, uint64_t l, uint
 }
 
 static uint64_t reduce_int(cdp_dtype t, int bytes, cdp_reduce_op op, uint64_t l, uint64_t r) {
-    const bool has_sign = t == CDP_DTYPE_I8 || t == CDP_DTYPE_I16 || t == CDP_DTYPE_I32
-        || t == CDP_DTYPE_I64;
+    const bool has_sign =
+        t == CDP_DTYPE_I8 || t == CDP_DTYPE_I16 || t == CDP_DTYPE_I32 || t == CDP_DTYPE_I64;
     const bool less = has_sign ? extended(r, bytes) < extended(l, bytes) : r < l;
     switch (op) {
     case CDP_REDUCE_MIN: return less ? r : l;
@@ -153,10 +153,10 @@ static uint64_t random_element(cdp_dtype t) {
     if (!f || pick % 4) return word;
     const uint64_t sign = 1ull << (8 * bytes - 1), part = (1ull << f->fraction) - 1;
     switch (pick / 4 % 5) {
-    case 0: return word & sign;                              /* a zero */
-    case 1: return word & (sign | part);                     /* a denormal */
-    case 2: return (word & sign) | ((sign - 1) & ~part);     /* an infinity, or the largest */
-    case 3: return word | ((sign - 1) & ~part) | 1;          /* a NaN, or a large one */
+    case 0: return word & sign;                          /* a zero */
+    case 1: return word & (sign | part);                 /* a denormal */
+    case 2: return (word & sign) | ((sign - 1) & ~part); /* an infinity, or the largest */
+    case 3: return word | ((sign - 1) & ~part) | 1;      /* a NaN, or a large one */
     default: return (word & sign) | (uint64_t)(f->bias) << f->fraction; /* 1 or -1 */
     }
 }
@@ -186,9 +186,8 @@ static void check_reduction(cdp_dtype t, cdp_reduce_op op, bool swap) {
                        want = swap ? reference(t, op, b, a) : reference(t, op, a, b);
         const bool ok = word_is_nan(t, want) ? word_is_nan(t, got) : got == want;
         test_check(ok, __FILE__, __LINE__, "%s %s%s of %llx and %llx: %llx instead of %llx",
-            cdp_dtype_name(t), cdp_reduce_name(op), swap ? ", swapped," : "",
-            (unsigned long long)a, (unsigned long long)b, (unsigned long long)got,
-            (unsigned long long)want);
+            cdp_dtype_name(t), cdp_reduce_name(op), swap ? ", swapped," : "", (unsigned long long)a,
+            (unsigned long long)b, (unsigned long long)got, (unsigned long long)want);
     }
 }
 
@@ -220,10 +219,11 @@ TEST(every_narrow_float_is_widened_exactly_and_narrowed_again) {
             cdp__convert(f->t, f->bytes == 2 ? (const void *)&two : &byte, CDP_DTYPE_F64, &got, 1);
             single = (float)want;
             cdp__convert(CDP_DTYPE_F32, &single, f->t, back, 1);
-            test_check((got == want && signbit(got) == signbit(want)) || (got != got && want != want),
+            test_check(
+                (got == want && signbit(got) == signbit(want)) || (got != got && want != want),
                 __FILE__, __LINE__, "%s %x is %g, not %g", cdp_dtype_name(f->t), word, want, got);
-            test_check(word_at(back, f->bytes) == word || (want != want
-                    && word_is_nan(f->t, word_at(back, f->bytes))),
+            test_check(word_at(back, f->bytes) == word
+                    || (want != want && word_is_nan(f->t, word_at(back, f->bytes))),
                 __FILE__, __LINE__, "%s %x comes back as %x", cdp_dtype_name(f->t), word,
                 (unsigned)word_at(back, f->bytes));
         }
@@ -245,8 +245,9 @@ TEST(floats_are_rounded_once) {
             }
             cdp__convert(CDP_DTYPE_F64, &v, f->t, &got, 1);
             got = word_at(&got, f->bytes);
-            test_check(v != v ? word_is_nan(f->t, got) : got == encode(f, v)
-                    || (word_is_nan(f->t, got) && word_is_nan(f->t, encode(f, v))),
+            test_check(v != v ? word_is_nan(f->t, got)
+                              : got == encode(f, v)
+                        || (word_is_nan(f->t, got) && word_is_nan(f->t, encode(f, v))),
                 __FILE__, __LINE__, "%a to %s is %llx instead of %llx", v, cdp_dtype_name(f->t),
                 (unsigned long long)got, (unsigned long long)encode(f, v));
         }
@@ -313,7 +314,8 @@ TEST(the_one_and_the_limits_of_every_dtype) {
         for (uint32_t high = 0; high < 2; ++high) {
             uint64_t limit[2] = {0};
             cdp__number_limit((cdp_dtype)t, limit, 0, high);
-            cdp__reduce((cdp_dtype)t, high ? CDP_REDUCE_MIN : CDP_REDUCE_MAX, false, limit, word, 1);
+            cdp__reduce(
+                (cdp_dtype)t, high ? CDP_REDUCE_MIN : CDP_REDUCE_MAX, false, limit, word, 1);
             test_check(cdp__number_get((cdp_dtype)t, limit, 0) == 1, __FILE__, __LINE__,
                 "1 and the limit of %s", cdp_dtype_name((cdp_dtype)t));
         }
