@@ -1203,18 +1203,6 @@ TEST(random_numbers_do_not_depend_on_the_cut) {
 }
 
 /* Mean, deviation and a chi-square of 100 bins over a million numbers. */
-/* Halves between two numbers below the normal ones, which are counts of 2^-24. */
-TEST(small_f16_round_to_even) {
-    for (uint32_t down = 0; down < 1000; ++down) {
-        const float step = 1.0f / 16777216.0f, at = (float)down * step;
-        T_EQ(down, cdp__dt_to_f16(at));
-        T_EQ(down + (down & 1), cdp__dt_to_f16(at + step / 2));
-        T_EQ(down + 1, cdp__dt_to_f16(at + step * 0.75f));
-        T_EQ(down, cdp__dt_to_f16(at + step / 4));
-        T_EQ(0x8000u + down + (down & 1), cdp__dt_to_f16(-at - step / 2));
-    }
-}
-
 TEST(random_distributions) {
     const uint32_t n = 1000000;
     uint32_t bins[100] = {0};
@@ -1476,7 +1464,6 @@ int main(int argc, char **argv) {
         {"redistribute_between_meshes", redistribute_between_meshes, 30},
         {"philox_and_its_functions", philox_and_its_functions, 10},
         {"random_numbers_do_not_depend_on_the_cut", random_numbers_do_not_depend_on_the_cut, 30},
-        {"small_f16_round_to_even", small_f16_round_to_even, 10},
         {"random_distributions", random_distributions, 30},
         {"factories_fill_by_index", factories_fill_by_index, 20},
         {"layouts_drawn", layouts_drawn, 10},
