@@ -74,18 +74,18 @@ enum {
     CDP__FORM_f8e5m2
 };
 
-/* The rows have the order of cdp_dtype, and none is missing: else this array has a negative size. */
-enum {
-#define CDP__ROW_ID(id, name, bytes, kind, set, form, one, ops, grads, nccl, since) , CDP__AT_##id
-    CDP__AT_DEFAULT CDP__DTYPES(CDP__ROW_ID),
-    CDP__AT_COUNT
-};
-#undef CDP__ROW_ID
-#define CDP__ROW_FITS(id, name, bytes, kind, set, form, one, ops, grads, nccl, since) \
-    &&(int)CDP__AT_##id == (int)CDP_DTYPE_##id
+/* The rows have the order of cdp_dtype, and none is missing: else the array has a negative size. */
+#define CDP__ROW(id, name, bytes, kind, set, form, one, ops, grads, nccl, since) char at_##id;
+typedef struct cdp__dtype_rows {
+    char at_default;
+    CDP__DTYPES(CDP__ROW)
+} cdp__dtype_rows;
+#undef CDP__ROW
+#define CDP__ROW(id, name, bytes, kind, set, form, one, ops, grads, nccl, since) \
+    &&offsetof(cdp__dtype_rows, at_##id) == (size_t)CDP_DTYPE_##id
 typedef char cdp__dtype_rows_fit
-    [(int)CDP__AT_COUNT == (int)CDP_DTYPE_COUNT CDP__DTYPES(CDP__ROW_FITS) ? 1 : -1];
-#undef CDP__ROW_FITS
+    [sizeof(cdp__dtype_rows) == (size_t)CDP_DTYPE_COUNT CDP__DTYPES(CDP__ROW) ? 1 : -1];
+#undef CDP__ROW
 
 /* The row of a dtype; a row without name and bytes for a value that is no dtype. */
 CDP__PRIVATE const cdp__dtype_row *cdp__dtype_row_of(cdp_dtype t) {
