@@ -12320,8 +12320,8 @@ typedef struct cdp__flow {
     struct cdp_channel *owner;
     /* set with `owner`: called if a transfer fails, which then breaks no group */
     void (*failed)(struct cdp__flow *flow);
-    struct cdp__flow *next;        /* in g->flows */
-    struct cdp__flow *next_active; /* in g->active_flows */
+    struct cdp__flow *next;        /* in g->messages.flows */
+    struct cdp__flow *next_active; /* in g->messages.active */
     bool active;
     uint32_t tag, rank;
     /* [0]: sends, [1]: receives */
@@ -12350,8 +12350,82 @@ typedef enum cdp__health {
 #define CDP__LEAVING_MAGIC \
     0x6c726763u /* cdp_group_leave() is under way, and its streams are closed */
 
-/* Members that most functions use come first: instructions that use the first 128 bytes are
-   shorter. */
+/* The parts of a group. The comment of each names the files that write it; group/create.h sets all
+   of them first, and other files only read them. */
+
+/* group/queue.h and group/running.h: operations, in order of issue; the first one runs. Calls that
+   wait count themselves in `waiters`. */
+typedef struct cdp__group_queue {
+    cdp__op *ops;
+    uint32_t room, at, used;
+    uint32_t waiters;           /* threads that wait for one of its operations */
+    uint64_t issued, completed; /* sequence numbers */
+} cdp__group_queue;
+
+/* group/flows.h: sends and receives. group/running.h takes flows without work off `active`. */
+typedef struct cdp__group_messages {
+    cdp__flow *active, *flows;   /* those with something to do; all */
+    cdp__post **posts;           /* the pool, by index */
+    cdp__post *free, *last_free; /* the one that was free longest is first */
+    uint32_t count, room;        /* of the pool */
+} cdp__group_messages;
+
+/* group/message_calls.h: receives from any rank. */
+typedef struct cdp__group_any {
+    uint32_t turn;       /* the rank that such a receive tries first */
+    uint32_t first_gone; /* the first rank found to have left or died, plus 1; 0: none */
+    uint64_t links_read; /* value of world->polls when links were last read for such receives */
+} cdp__group_any;
+
+/* group/records.h, group/flows.h: the last desc.records operations and messages. */
+typedef struct cdp__group_records {
+    cdp__past *ops;      /* by sequence number */
+    cdp__past *messages; /* allocated with the first message */
+    uint64_t message_count;
+} cdp__group_records;
+
+/* group/deferred.h: works that are no operations. */
+typedef struct cdp__group_deferred {
+    cdp__deferred *entries; /* desc.max_pending of them, allocated with the first one */
+    uint32_t at; /* index where the search for a free entry begins: the one that was free longest */
+} cdp__group_deferred;
+
+/* group/running.h, group/flows.h: when to act next; CDP__NEVER: not set. Calls that start an
+   operation or a message may lower `soonest_ns`. */
+typedef struct cdp__group_timers {
+    uint64_t soonest_ns;    /* at or before the earliest deadline of an operation or message */
+    uint64_t wait_ns;       /* when to check for long waits */
+    uint64_t poll_peers_ns; /* when to read from peers that this rank does not wait for */
+    uint64_t revoke_ns;     /* when exposed payloads that are not being read are sent instead */
+    uint64_t seen_moved;    /* progress of the awaited transfer when last checked: its bytes */
+    uint32_t seen_round;    /* and its round */
+} cdp__group_timers;
+
+/* failure/spread.h and failure/report.h. `late_ms` is set by the file that finds a missed deadline,
+   `leave_ns` by group/create.h. */
+typedef struct cdp__group_failure {
+    /* failed by the caller or a backend: a late operation that completes does not undo it */
+    bool by_caller;
+    uint32_t late_ms;   /* the timeout that passed, ms */
+    uint64_t answer_ns; /* until when peers may answer with their FAILURE; 0: over */
+    uint64_t settle_ns; /* when SETTLING ends, then when reporting ends */
+    /* when leaving ends although the failure is not reported; 0: this rank does not leave */
+    uint64_t leave_ns;
+    cdp__failure_domain domain; /* of a group without a parent */
+    cdp_error error;
+    uint8_t cause[CDP__FAILURE_BYTES];
+    uint32_t cause_bytes;
+} cdp__group_failure;
+
+/* group/create.h: where its ranks are. */
+typedef struct cdp__group_topology {
+    uint8_t flags;    /* for >>collective/select: CDP__SAME_HOST, CDP__SHARED, CDP__HOSTS, ... */
+    cdp__hosts hosts; /* only for several hosts */
+} cdp__group_topology;
+
+/* Members without a part are set by group/create.h and group/subgroups.h, except `health`, which
+   failure/ writes. Those that most functions use come first: instructions that use the first 128
+   bytes are shorter. */
 struct cdp_group {
     /* detects the use of a destroyed group, until its memory is reused */
     uint32_t magic;
@@ -12364,62 +12438,22 @@ struct cdp_group {
     uint32_t *members;          /* world rank of each of its ranks; NULL: equal */
     cdp_group *parent;          /* the group that it fails together with; NULL: none */
     const cdp_backend *backend; /* NULL: none */
-    cdp__flow *active_flows;
-
-    /* operations: a queue in order of issue; the first one runs */
-    cdp__op *queue;
-    uint32_t queue_room, queue_at, queue_used;
-    uint32_t waiters; /* threads that wait for one of its operations */
+    cdp__group_queue queue;
+    cdp__group_messages messages;
+    cdp__group_timers timers;
+    cdp__group_topology topology;
 
     cdp_group_desc desc; /* with defaults; rank and world_size are those of this group */
     cdp_group *next;     /* in world->groups */
-    uint64_t soonest_ns; /* at or before the earliest deadline of an operation or message */
-    /* properties for >>collective/select: CDP__SAME_HOST, CDP__SHARED, CDP__HOSTS, CDP__UNIFORM */
-    uint8_t is;
-    bool active; /* in world->active */
-    bool backed; /* it has or had a backend */
     cdp_group *next_active;
-    uint64_t issued, completed; /* sequence numbers */
-    uint32_t ddps;              /* ddps created on it */
-    void *barrier;              /* memory of cdp_monitored_barrier(), kept for the next one */
-    cdp__past *past;            /* the last desc.records operations, by sequence number */
-    cdp__hosts hosts;           /* only for several hosts */
-
-    /* messages */
-    cdp__flow *flows;
-    cdp__post **posts;                      /* the pool, by index */
-    cdp__post *free_posts, *last_free_post; /* the one that was free longest is first */
-    uint32_t post_count, post_room;
-    cdp__past *past_messages; /* the last desc.records messages; allocated with the first */
-    uint64_t message_count;
-    uint32_t any_turn;   /* the rank that a receive from any rank tries first */
-    uint64_t links_read; /* value of world->polls when links were last read for such receives */
-    uint32_t first_gone; /* the first rank then found to have left or died, plus 1; 0: none */
-
-    /* works that are no operations */
-    cdp__deferred *deferred; /* desc.max_pending entries, allocated with the first one */
-    /* index where the search for a free entry begins: the one that was free longest */
-    uint32_t deferred_at;
-
-    /* timers, as soonest_ns; CDP__NEVER: not set */
-    uint64_t wait_ns;       /* when to check for long waits */
-    uint64_t poll_peers_ns; /* when to read from peers that this rank does not wait for */
-    uint64_t revoke_ns;     /* when exposed payloads that are not being read are sent instead */
-    uint64_t seen_moved;    /* progress of the awaited transfer when last checked: its bytes */
-    uint32_t seen_round;    /* and its round */
-
-    /* failure */
-    /* failed by the caller or a backend: a late operation that completes does not undo it */
-    bool broken_by_caller;
-    uint32_t late_ms;           /* the timeout that passed, ms */
-    uint64_t answer_ns;         /* until when peers may answer with their FAILURE; 0: over */
-    uint64_t settle_ns;         /* when SETTLING ends, then when telling ends */
-    uint64_t leave_ns;          /* when leaving ends with a failure that is not told; 0: it stays */
-    cdp__failure_domain domain; /* of a group without a parent */
-    cdp_error error;
-    uint8_t cause[CDP__FAILURE_BYTES];
-    uint32_t cause_bytes;
-
+    bool active;   /* in world->active */
+    bool backed;   /* it has or had a backend */
+    uint32_t ddps; /* ddps created on it */
+    void *barrier; /* memory of cdp_monitored_barrier(), kept for the next one */
+    cdp__group_records records;
+    cdp__group_any any;
+    cdp__group_deferred deferred;
+    cdp__group_failure failure;
     cdp__exec exec; /* runs the first operation of the queue */
 };
 
@@ -12464,7 +12498,7 @@ CDP__PRIVATE uint32_t cdp__world_rank(const cdp_group *g, uint32_t p) {
 
 /* The first operation of the queue, which must not be empty. */
 CDP__PRIVATE cdp__op *cdp__group_head(const cdp_group *g) {
-    return &g->queue[g->queue_at];
+    return &g->queue.ops[g->queue.at];
 }
 
 CDP__PRIVATE void cdp__group_activate(cdp_group *g) {
@@ -12502,18 +12536,18 @@ CDP__PRIVATE cdp_group *cdp__group_top(cdp_group *g) {
 /* True while the cause of a failure or timeout is being settled. */
 CDP__PRIVATE bool cdp__group_settling(const cdp_group *g) {
     const cdp_group *top = cdp__group_parent(g) ? cdp__group_parent(g) : g;
-    return top->domain.state == CDP__FAILURE_SETTLING;
+    return top->failure.domain.state == CDP__FAILURE_SETTLING;
 }
 
 CDP__PRIVATE cdp__past *cdp__past_at(const cdp_group *g, uint64_t seq) {
-    return &g->past[seq % g->desc.records];
+    return &g->records.ops[seq % g->desc.records];
 }
 
 /* Revokes all exposed memory of the group's operations and messages. */
 CDP__PRIVATE void cdp__group_revoke(cdp_group *g) {
     cdp__flow *flow;
     cdp__exec_revoke(&g->exec);
-    for (flow = g->active_flows; flow; flow = flow->next_active)
+    for (flow = g->messages.active; flow; flow = flow->next_active)
         if (flow->first[0]) cdp__transfer_revoke(g->w, &flow->first[0]->x);
 }
 
@@ -12568,8 +12602,8 @@ CDP__PRIVATE cdp__head cdp__op_call(const cdp__op *op) {
 CDP__PRIVATE void cdp__post_remember(cdp_group *g, const cdp__post *post, uint64_t end_ns) {
     const uint32_t me = g->w->rank, peer = post->x.s->peer;
     cdp__past *past;
-    if (!g->past_messages || post->call.root == CDP__TAG_BARRIER) return;
-    past = &g->past_messages[g->message_count++ % g->desc.records];
+    if (!g->records.messages || post->call.root == CDP__TAG_BARRIER) return;
+    past = &g->records.messages[g->records.message_count++ % g->desc.records];
     memset(past, 0, sizeof *past);
     past->call = post->call;
     past->start_ns = post->start_ns;
@@ -12603,14 +12637,15 @@ CDP__PRIVATE void cdp__record_fill(const cdp__past *past, cdp_record *r) {
    held. */
 CDP__PRIVATE bool cdp__record_of(const cdp_group *g, uint64_t seq, cdp_record *r) {
     const cdp__past *past = cdp__past_at(g, seq);
-    const bool begun = past->call.seq == seq, queued = seq > g->completed && seq <= g->issued;
+    const bool begun = past->call.seq == seq,
+               queued = seq > g->queue.completed && seq <= g->queue.issued;
     const cdp__transfer *late = cdp__exec_late(&g->exec);
     cdp__past next;
     if (!begun && !queued) return false;
     if (!begun) {
-        const uint64_t at = g->queue_at + (seq - g->completed - 1);
+        const uint64_t at = g->queue.at + (seq - g->queue.completed - 1);
         memset(&next, 0, sizeof next);
-        next.call = cdp__op_call(&g->queue[at % g->queue_room]);
+        next.call = cdp__op_call(&g->queue.ops[at % g->queue.room]);
         past = &next;
     }
     cdp__record_fill(past, r);
@@ -12656,8 +12691,9 @@ CDP__PRIVATE void cdp__dump_state(
     if (g->health != CDP__HEALTHY) {
         cdp__text_add(f,
             ", \"error\": {\"status\": \"%s\", \"peer\": %d, \"origin\": %d, \"text\": \"",
-            cdp_status_name(g->error.status), (int)g->error.peer, (int)g->error.origin);
-        cdp__json_inside(f, g->error.text);
+            cdp_status_name(g->failure.error.status), (int)g->failure.error.peer,
+            (int)g->failure.error.origin);
+        cdp__json_inside(f, g->failure.error.text);
         cdp__text_add(f, "\"}");
     }
     cdp__text_add(f, ", \"operations\": [");
@@ -12667,15 +12703,15 @@ CDP__PRIVATE void cdp__dump_group(cdp__text *f, const cdp_group *g, uint64_t now
     const uint64_t kept = g->desc.records;
     const char *comma = "";
     cdp_record r;
-    uint64_t seq = g->issued > kept ? g->issued - kept + 1 : 1;
+    uint64_t seq = g->queue.issued > kept ? g->queue.issued - kept + 1 : 1;
     uint32_t p;
     cdp__text_add(f, "\n    {\"group\": \"%llx\", \"is\": \"%s\", \"ranks\": [",
         (unsigned long long)g->channel, g->channel == CDP__WORLD_CHANNEL ? "world" : "group");
     for (p = 0; p < g->desc.world_size; ++p)
         cdp__text_add(f, "%s%u", p ? ", " : "", cdp__world_rank(g, p));
     cdp__text_add(f, "], ");
-    cdp__dump_state(f, g, g->issued, g->completed);
-    for (; seq <= g->issued; ++seq) {
+    cdp__dump_state(f, g, g->queue.issued, g->queue.completed);
+    for (; seq <= g->queue.issued; ++seq) {
         if (!cdp__record_of(g, seq, &r)) continue;
         cdp__text_add(f, "%s", comma);
         cdp__dump_record(f, &r, now);
@@ -12690,13 +12726,13 @@ CDP__PRIVATE uint64_t cdp__dump_posts(
     cdp__text *f, const cdp__flow *flow, uint32_t way, uint64_t now) {
     const cdp_group *g = flow->g;
     const int32_t from = (int32_t)(way ? flow->s.peer : g->w->rank);
-    const uint64_t kept = g->desc.records, count = g->message_count;
+    const uint64_t kept = g->desc.records, count = g->records.message_count;
     const char *comma = "";
     const cdp__post *post;
     uint64_t i = count > kept ? count - kept : 0, n = 0;
     cdp_record r;
     for (; f && i < count; ++i) {
-        const cdp__past *past = &g->past_messages[i % kept];
+        const cdp__past *past = &g->records.messages[i % kept];
         if (past->from != from || past->call.root != flow->tag) continue;
         if ((way ? past->to != (int32_t)g->w->rank : past->to != (int32_t)flow->s.peer)) continue;
         cdp__record_fill(past, &r);
@@ -12754,7 +12790,7 @@ CDP__PRIVATE cdp_status cdp__dump(const cdp__world *m, const char *path) {
         m->rank, m->size);
     for (g = m->groups; g; g = g->next) {
         cdp__dump_group(&f.text, g, now);
-        for (flow = g->flows; flow; flow = flow->next) {
+        for (flow = g->messages.flows; flow; flow = flow->next) {
             cdp__dump_flow(&f.text, flow, 0, now);
             cdp__dump_flow(&f.text, flow, 1, now);
         }
@@ -12795,9 +12831,9 @@ CDP__PRIVATE void cdp__group_dump_failed(cdp_group *g) {
 /* True if a thread of the program waits for an operation of g, or for one that starts after it. */
 CDP__PRIVATE bool cdp__group_awaited(const cdp_group *g) {
     const cdp_group *x;
-    if (g->waiters) return true;
+    if (g->queue.waiters) return true;
     for (x = g->w->groups; x; x = x->next)
-        if (x->waiters && x->queue_used && cdp__group_head(x)->after.group == g) return true;
+        if (x->queue.waiters && x->queue.used && cdp__group_head(x)->after.group == g) return true;
     return false;
 }
 
@@ -12933,7 +12969,7 @@ CDP__PRIVATE CDP__COLD void cdp__world_read_all(cdp__world *w) {
 CDP__PRIVATE bool cdp__group_passed(const cdp_group *g, uint32_t peer, const cdp__position *at) {
     const cdp__exec *x = &g->exec;
     uint32_t i;
-    if (g->completed >= at->seq) return true;
+    if (g->queue.completed >= at->seq) return true;
     if (!x->running || x->task.call.seq != at->seq || x->round != at->round)
         return x->running && x->task.call.seq == at->seq && x->round > at->round;
     for (i = 0; i < x->transfer_count; ++i)
@@ -12948,7 +12984,7 @@ CDP__PRIVATE bool cdp__world_passed(const cdp__world *w, int32_t peer, const cdp
     if (g) return cdp__group_passed(g, (uint32_t)peer, at);
     for (g = w->groups; g; g = g->next) {
         const cdp__flow *flow;
-        for (flow = g->flows; flow; flow = flow->next)
+        for (flow = g->messages.flows; flow; flow = flow->next)
             for (way = 0; way < 2 && flow->s.peer == (uint32_t)peer; ++way)
                 if (cdp__flow_channel(flow, way == 1) == at->channel)
                     return flow->first[way] ? flow->first[way]->call.seq > at->seq
@@ -12971,7 +13007,7 @@ CDP__PRIVATE void cdp__group_publish(cdp_group *g, const cdp__failure_record *r)
     uint32_t p;
     if (r->status == CDP_ERR_TIMEOUT) answer_ms = cdp__max(answer_ms, share_ms);
     cdp__group_revoke(g);
-    g->cause_bytes = cdp__failure_encode(r, g->cause);
+    g->failure.cause_bytes = cdp__failure_encode(r, g->failure.cause);
     for (p = 0; p < g->desc.world_size; ++p) {
         cdp__peer *peer = &g->peers[p];
         if (p == g->desc.rank) continue;
@@ -12983,13 +13019,14 @@ CDP__PRIVATE void cdp__group_publish(cdp_group *g, const cdp__failure_record *r)
         g->streams[p].dropping = true;
     }
     g->health = CDP__FAILED;
-    g->settle_ns = now + CDP__REPORT_MS * CDP__MS;
-    g->answer_ns = now + answer_ms * CDP__MS;
+    g->failure.settle_ns = now + CDP__REPORT_MS * CDP__MS;
+    g->failure.answer_ns = now + answer_ms * CDP__MS;
     if (g->channel == CDP__WORLD_CHANNEL && g->w->transport.failure.publish)
-        g->w->transport.failure.publish(g->w->transport.self, g->cause, g->cause_bytes);
-    if (cdp__backend_of(g)) g->backend->failed(g->backend->self, &g->error);
+        g->w->transport.failure.publish(
+            g->w->transport.self, g->failure.cause, g->failure.cause_bytes);
+    if (cdp__backend_of(g)) g->backend->failed(g->backend->self, &g->failure.error);
     cdp__group_activate(g);
-    cdp__log(&g->desc.logger, CDP_LOG_DEBUG, g->desc.rank, "%s", g->error.text);
+    cdp__log(&g->desc.logger, CDP_LOG_DEBUG, g->desc.rank, "%s", g->failure.error.text);
 }
 
 /* Sends the record to ranks outside the group, as this rank's last will: it may leave soon. */
@@ -13000,13 +13037,13 @@ CDP__PRIVATE void cdp__group_report_outside(cdp_group *g) {
     memset(&h, 0, sizeof h);
     h.type = CDP__MESSAGE_FAILURE;
     h.channel = CDP__WORLD_CHANNEL;
-    h.bytes = g->cause_bytes;
+    h.bytes = g->failure.cause_bytes;
     for (p = 0; p < g->w->size && t->failure.linked; ++p) {
         cdp__stream *s = cdp__stream_find(g->w, CDP__WORLD_CHANNEL, p);
         if (!s || cdp_rank_of_world(g, p) < g->desc.world_size || !t->failure.linked(t->self, p))
             continue;
         h.ack = (uint32_t)s->taken;
-        if (!cdp__control_add(g->w, p, &h, g->cause)) continue;
+        if (!cdp__control_add(g->w, p, &h, g->failure.cause)) continue;
         s->sent += CDP__HEAD_BYTES + h.bytes;
         (void)cdp__port_flush(g->w, p);
     }
@@ -13061,7 +13098,7 @@ CDP__PRIVATE int64_t cdp__flows_finish(cdp_group *g, uint32_t p) {
     const uint32_t peer = g->streams[p].peer;
     cdp__flow *flow;
     int64_t r = 1;
-    for (flow = g->active_flows; flow && r > 0; flow = flow->next_active) {
+    for (flow = g->messages.active; flow && r > 0; flow = flow->next_active) {
         cdp__transfer *t = flow->first[0] ? &flow->first[0]->x : NULL;
         if (!t || g->w->ports[peer].tx_stream != &flow->s) continue;
         r = cdp__group_finish_one(g->w, &flow->s, t);
@@ -13085,8 +13122,8 @@ CDP__PRIVATE void cdp__group_send_cause(cdp_group *g, uint32_t p) {
     h.type = CDP__MESSAGE_FAILURE;
     h.channel = g->channel;
     h.ack = (uint32_t)s->taken;
-    h.bytes = g->cause_bytes;
-    if (!cdp__control_add(g->w, s->peer, &h, g->cause)) return;
+    h.bytes = g->failure.cause_bytes;
+    if (!cdp__control_add(g->w, s->peer, &h, g->failure.cause)) return;
     s->sent += CDP__HEAD_BYTES + h.bytes;
     g->peers[p].report_due = false;
     (void)cdp__port_flush(g->w, s->peer);
@@ -13106,10 +13143,10 @@ CDP__PRIVATE bool cdp__group_report_unsent(cdp_group *g, uint32_t p) {
 CDP__PRIVATE bool cdp__group_reporting(cdp_group *g, uint64_t now) {
     bool more = false;
     uint32_t p;
-    if (g->settle_ns == CDP__NEVER) return false;
-    if (now >= g->answer_ns)
-        g->answer_ns = 0; /* over: answer_ns must not be a deadline any longer */
-    for (p = 0; p < g->desc.world_size && now < g->settle_ns; ++p) {
+    if (g->failure.settle_ns == CDP__NEVER) return false;
+    if (now >= g->failure.answer_ns)
+        g->failure.answer_ns = 0; /* over: answer_ns must not be a deadline any longer */
+    for (p = 0; p < g->desc.world_size && now < g->failure.settle_ns; ++p) {
         cdp__peer *peer = &g->peers[p];
         /* connected only now */
         if (p != g->desc.rank && !peer->used && cdp__group_linked(g, p))
@@ -13117,11 +13154,12 @@ CDP__PRIVATE bool cdp__group_reporting(cdp_group *g, uint64_t now) {
         if (peer->used) cdp__group_drain(g, p);
     }
     /* a second loop, because a record that was just read may correct the one to be sent */
-    for (p = 0; p < g->desc.world_size && now < g->settle_ns; ++p) {
+    for (p = 0; p < g->desc.world_size && now < g->failure.settle_ns; ++p) {
         const cdp__peer *peer = &g->peers[p];
         if (!peer->used) continue;
         if (peer->report_due) cdp__group_send_cause(g, p);
-        if (cdp__group_report_unsent(g, p) || (!peer->answered && now < g->answer_ns)) more = true;
+        if (cdp__group_report_unsent(g, p) || (!peer->answered && now < g->failure.answer_ns))
+            more = true;
     }
     return more;
 }
@@ -13142,7 +13180,7 @@ CDP__PRIVATE void cdp__record_make(const cdp_group *g, cdp__failure_record *r, c
     r->observer = (int32_t)g->w->rank;
     r->group_size = g->members ? g->desc.world_size : 0;
     r->at.channel = g->channel;
-    r->timeout_ms = g->late_ms;
+    r->timeout_ms = g->failure.late_ms;
     cdp__format(r->text, sizeof r->text, "%s", e->text);
 }
 
@@ -13166,7 +13204,7 @@ CDP__PRIVATE CDP__COLD void cdp__domain_step(cdp__world *w, cdp_group *top,
     memset(&v, 0, sizeof v);
     v.type = type;
     v.time_ns = cdp__now(w->os);
-    v.domain = top ? &top->domain : NULL;
+    v.domain = top ? &top->failure.domain : NULL;
     v.from = from;
     v.record = r;
     v.sure = sure;
@@ -13176,15 +13214,15 @@ CDP__PRIVATE CDP__COLD void cdp__domain_step(cdp__world *w, cdp_group *top,
             v.own = cdp__fingerprint_of(&cdp__past_at(top, r->call.seq)->call);
     }
     if (cdp__failure_step(&w->failure, &v) & CDP__FAILURE_PUBLISH) {
-        const cdp__failure_record *cause = &top->domain.record;
+        const cdp__failure_record *cause = &top->failure.domain.record;
         const bool here = cause->observer == (int32_t)w->rank;
-        const char *file = top->error.file;
-        const uint32_t line = top->error.line;
+        const char *file = top->failure.error.file;
+        const uint32_t line = top->failure.error.line;
         for (x = w->groups; x; x = x->next) {
             if (cdp__group_top(x) != top) continue;
-            cdp__failure_text(cause, w->rank, w->size, &x->error);
-            if (here && file) x->error.file = file;
-            x->error.line = here ? line : 0;
+            cdp__failure_text(cause, w->rank, w->size, &x->failure.error);
+            if (here && file) x->failure.error.file = file;
+            x->failure.error.line = here ? line : 0;
             cdp__group_publish(x, cause);
         }
         if (!again && top->channel != CDP__WORLD_CHANNEL) cdp__group_report_outside(top);
@@ -13198,12 +13236,12 @@ CDP__PRIVATE bool cdp__world_adopt_first(cdp__world *w);
    transport: if that becomes the first record, no rank knows an earlier failure. */
 CDP__PRIVATE void cdp__group_offer(cdp_group *g) {
     const cdp_transport *t = &g->w->transport;
-    const cdp__failure_record *r = &g->domain.record;
+    const cdp__failure_record *r = &g->failure.domain.record;
     if (g->health != CDP__SETTLING || g->channel != CDP__WORLD_CHANNEL || !t->failure.publish
         || r->status != CDP_ERR_PEER_LOST)
         return;
-    g->cause_bytes = cdp__failure_encode(r, g->cause);
-    t->failure.publish(t->self, g->cause, g->cause_bytes);
+    g->failure.cause_bytes = cdp__failure_encode(r, g->failure.cause);
+    t->failure.publish(t->self, g->failure.cause, g->failure.cause_bytes);
 }
 
 /* Reports a failure of g that this rank saw to the group that settles it (g or its parent).
@@ -13216,20 +13254,20 @@ CDP__PRIVATE CDP__COLD void cdp__group_observe(
     const bool sure = r->status != CDP_ERR_PEER_LOST && r->status != CDP_ERR_TIMEOUT;
     /* a lost peer may keep back an operation whose late message has arrived */
     const bool lost =
-        r->status == CDP_ERR_PEER_LOST && top->domain.record.status == CDP_ERR_TIMEOUT;
+        r->status == CDP_ERR_PEER_LOST && top->failure.domain.record.status == CDP_ERR_TIMEOUT;
     const cdp__failure_state most = sure || lost ? CDP__FAILURE_SETTLING : CDP__FAILURE_HEALTHY;
     /* a late operation goes on while its cause is settled, unless the caller broke the group */
-    const bool stops = !late || top->broken_by_caller;
+    const bool stops = !late || top->failure.by_caller;
     if (g->health == CDP__FAILED || (g->health == CDP__SETTLING && !sure)) return;
     if (stops) g->health = CDP__SETTLING;
     /* A missed deadline is being settled at the same time. Its operation may still complete, but
        that must not undo this failure. */
-    if (stops && top->domain.state == CDP__FAILURE_SETTLING) top->health = CDP__SETTLING;
-    if (top->domain.state > most) return;
+    if (stops && top->failure.domain.state == CDP__FAILURE_SETTLING) top->health = CDP__SETTLING;
+    if (top->failure.domain.state > most) return;
     if (top->channel == CDP__WORLD_CHANNEL && cdp__world_adopt_first(g->w)) return;
     if (stops) top->health = CDP__SETTLING;
-    top->error.file = e->file;
-    top->error.line = e->line;
+    top->failure.error.file = e->file;
+    top->failure.error.line = e->line;
     cdp__group_activate(top);
     cdp__domain_step(g->w, top, CDP__FAILURE_OBSERVED, g->w->rank, r, false);
     cdp__group_offer(top);
@@ -13251,15 +13289,15 @@ CDP__PRIVATE void cdp__group_fail_last(cdp_group *g) {
 CDP__PRIVATE void cdp__group_break_for(cdp_group *g, const cdp_error *e) {
     cdp_group *top = cdp__group_top(g);
     cdp__failure_record r;
-    top->broken_by_caller = true;
-    if (top->domain.state != CDP__FAILURE_SETTLING) {
+    top->failure.by_caller = true;
+    if (top->failure.domain.state != CDP__FAILURE_SETTLING) {
         cdp__group_fail(g, e, false);
         return;
     }
     g->health = top->health = CDP__SETTLING;
     cdp__record_make(g, &r, e);
-    top->error.file = e->file;
-    top->error.line = e->line;
+    top->failure.error.file = e->file;
+    top->failure.error.line = e->line;
     cdp__domain_step(g->w, top, CDP__FAILURE_OBSERVED, g->w->rank, &r, false);
 }
 
@@ -13268,7 +13306,8 @@ CDP__PRIVATE void cdp__group_late(
     cdp_group *g, const cdp__transfer *t, const cdp__head *call, uint64_t channel) {
     cdp__failure_record r;
     cdp_error e;
-    cdp__fail_peer(CDP_ERR_TIMEOUT, t->s->peer, 0, "the deadline of %u ms passed", g->late_ms);
+    cdp__fail_peer(
+        CDP_ERR_TIMEOUT, t->s->peer, 0, "the deadline of %u ms passed", g->failure.late_ms);
     e = *cdp_last_error();
     cdp__record_make(g, &r, &e);
     if (call == &g->exec.task.call)
@@ -13306,7 +13345,8 @@ CDP__PRIVATE cdp__known_first cdp__world_read_first(cdp__world *w, bool guess) {
     cdp__failure_record r;
     const uint32_t bytes = t->failure.first ? t->failure.first(t->self, body, sizeof body) : 0;
     if (!bytes || !cdp__failure_decode(body, bytes, w->size, &r)) return CDP__FIRST_NONE;
-    if (g && g->cause_bytes == bytes && memcmp(g->cause, body, bytes) == 0) return CDP__FIRST_OWN;
+    if (g && g->failure.cause_bytes == bytes && memcmp(g->failure.cause, body, bytes) == 0)
+        return CDP__FIRST_OWN;
     if (!guess && !r.domain) return CDP__FIRST_NONE;
     r.domain = CDP__WORLD_CHANNEL;
     cdp__world_on_report(w, (uint32_t)r.observer, &r);
@@ -13331,7 +13371,7 @@ CDP__PRIVATE bool cdp__world_received_from(const cdp__world *w, uint32_t peer) {
    transport which rank it waits for. */
 CDP__PRIVATE void cdp__group_ask_starting(cdp_group *g) {
     const cdp_transport *t = &g->w->transport;
-    const cdp__failure_record *r = &g->domain.record;
+    const cdp__failure_record *r = &g->failure.domain.record;
     const bool lost = r->status == CDP_ERR_PEER_LOST;
     cdp__failure_edge *e = cdp__failure_blocker(&g->w->failure, r->at.channel);
     cdp__failure_event v;
@@ -13340,13 +13380,13 @@ CDP__PRIVATE void cdp__group_ask_starting(cdp_group *g) {
     memset(&v, 0, sizeof v);
     v.type = CDP__FAILURE_STARTING;
     v.time_ns = cdp__now(g->os);
-    v.domain = &g->domain;
+    v.domain = &g->failure.domain;
     if (!lost) peer = cdp__failure_follow(&g->w->failure, e).named;
     if (peer < 0 || peer == (int32_t)g->w->rank) return;
     if (!lost && cdp__world_received_from(g->w, (uint32_t)peer)) return;
     v.from = (uint32_t)peer;
     named = t->failure.starting(
-        t->self, (uint32_t)peer, lost, v.time_ns + 2 * CDP__MS >= g->domain.due_ns);
+        t->self, (uint32_t)peer, lost, v.time_ns + 2 * CDP__MS >= g->failure.domain.due_ns);
     if (named == -1 || named >= (int32_t)g->w->size) return;
     v.end.named = named < 0 ? -1 : named;
     if (named < 0) v.end.why = CDP__WHY_FIRST;
@@ -13355,14 +13395,14 @@ CDP__PRIVATE void cdp__group_ask_starting(cdp_group *g) {
 
 /* Called while SETTLING: looks for an earlier cause. */
 CDP__PRIVATE CDP__COLD void cdp__group_settle(cdp_group *g) {
-    const bool lost = g->domain.record.status == CDP_ERR_PEER_LOST;
+    const bool lost = g->failure.domain.record.status == CDP_ERR_PEER_LOST;
     bool sure = false;
     if (g->channel == CDP__WORLD_CHANNEL && lost)
         sure = cdp__world_read_first(g->w, true) == CDP__FIRST_OWN;
-    if (g->domain.state != CDP__FAILURE_SETTLING) return;
+    if (g->failure.domain.state != CDP__FAILURE_SETTLING) return;
     cdp__world_read_all(g->w);
     cdp__world_answer(g->w);
-    if (g->domain.state != CDP__FAILURE_SETTLING) return;
+    if (g->failure.domain.state != CDP__FAILURE_SETTLING) return;
     if (g->channel == CDP__WORLD_CHANNEL || !lost) cdp__group_ask_starting(g);
     cdp__domain_step(g->w, g, CDP__FAILURE_TIMER, g->w->rank, NULL, sure);
 }
@@ -13517,8 +13557,8 @@ CDP__PRIVATE CDP__COLD bool cdp__world_on_control(cdp__world *w, uint32_t peer, 
 
 /* Its peers have been told. Those that have not accepted the record by now do not get it. */
 CDP__PRIVATE void cdp__group_reported(cdp_group *g) {
-    if (g->settle_ns == CDP__NEVER) return;
-    g->settle_ns = CDP__NEVER;
+    if (g->failure.settle_ns == CDP__NEVER) return;
+    g->failure.settle_ns = CDP__NEVER;
     cdp__group_dump_failed(g);
     if (!cdp__group_parent(g))
         cdp__domain_step(g->w, g, CDP__FAILURE_DELIVERED, g->w->rank, NULL, false);
@@ -13564,8 +13604,8 @@ CDP__PRIVATE cdp__flow *cdp__flow_make(
     flow->g = g;
     flow->tag = tag;
     flow->rank = rank;
-    flow->next = g->flows;
-    g->flows = flow;
+    flow->next = g->messages.flows;
+    g->messages.flows = flow;
     return flow;
 }
 
@@ -13578,23 +13618,23 @@ CDP__PRIVATE cdp__flow *cdp__flow_open(cdp_group *g, uint32_t rank, uint32_t tag
 CDP__PRIVATE void cdp__flow_activate(cdp__flow *flow) {
     if (flow->active) return;
     flow->active = true;
-    flow->next_active = flow->g->active_flows;
-    flow->g->active_flows = flow;
+    flow->next_active = flow->g->messages.active;
+    flow->g->messages.active = flow;
 }
 
 /* ---- the pool of posts */
 
 CDP__PRIVATE bool cdp__posts_grow(cdp_group *g) {
-    const uint32_t room = (uint32_t)cdp__max(2 * g->post_room, 16);
+    const uint32_t room = (uint32_t)cdp__max(2 * g->messages.room, 16);
     cdp__post **posts;
-    if (g->post_count < g->post_room) return true;
+    if (g->messages.count < g->messages.room) return true;
     if (room > 1u << CDP__POST_INDEX) return false;
     posts = (cdp__post **)cdp__alloc(g->os, room * sizeof *posts);
     if (!posts) return false;
-    if (g->post_count) memcpy(posts, g->posts, g->post_count * sizeof *posts);
-    cdp__free(g->os, g->posts);
-    g->posts = posts;
-    g->post_room = room;
+    if (g->messages.count) memcpy(posts, g->messages.posts, g->messages.count * sizeof *posts);
+    cdp__free(g->os, g->messages.posts);
+    g->messages.posts = posts;
+    g->messages.room = room;
     return true;
 }
 
@@ -13602,17 +13642,17 @@ CDP__PRIVATE cdp__post *cdp__post_new(cdp_group *g) {
     cdp__post *post = NULL;
     if (cdp__posts_grow(g)) post = (cdp__post *)cdp__alloc_zero(g->os, sizeof *post);
     if (!post) return NULL;
-    post->index = g->post_count;
-    g->posts[g->post_count++] = post;
+    post->index = g->messages.count;
+    g->messages.posts[g->messages.count++] = post;
     return post;
 }
 
 /* Takes the post that was free longest. NULL: out of memory. */
 CDP__PRIVATE cdp__post *cdp__post_take(cdp_group *g) {
-    cdp__post *post = g->free_posts;
+    cdp__post *post = g->messages.free;
     if (post) {
-        g->free_posts = post->next;
-        if (!g->free_posts) g->last_free_post = NULL;
+        g->messages.free = post->next;
+        if (!g->messages.free) g->messages.last_free = NULL;
         post->next = NULL;
         post->taken = true;
         return post;
@@ -13624,11 +13664,11 @@ CDP__PRIVATE cdp__post *cdp__post_take(cdp_group *g) {
 
 CDP__PRIVATE void cdp__post_free(cdp_group *g, cdp__post *post) {
     post->next = NULL;
-    if (g->last_free_post)
-        g->last_free_post->next = post;
+    if (g->messages.last_free)
+        g->messages.last_free->next = post;
     else
-        g->free_posts = post;
-    g->last_free_post = post;
+        g->messages.free = post;
+    g->messages.last_free = post;
 }
 
 /* The work of the post has ended, completed or cancelled: returns it to the pool. */
@@ -13642,7 +13682,7 @@ CDP__PRIVATE void cdp__post_give(cdp_group *g, cdp__post *post, bool cancelled) 
 /* Makes room for `n` posts in the pool. False: out of memory. */
 CDP__PRIVATE bool cdp__posts_reserve(cdp_group *g, uint32_t n) {
     if (n > 1u << CDP__POST_INDEX) return false;
-    while (g->post_count < n) {
+    while (g->messages.count < n) {
         cdp__post *post = cdp__post_new(g);
         if (!post) return false;
         cdp__post_free(g, post);
@@ -13774,7 +13814,7 @@ CDP__PRIVATE bool cdp__flow_move(cdp__flow *flow, uint32_t way) {
 
 /* Advances all flows. Sends are polled first, because peers may wait for them. */
 CDP__PRIVATE cdp__advance cdp__flows_poll(cdp_group *g) {
-    cdp__flow **at = &g->active_flows;
+    cdp__flow **at = &g->messages.active;
     bool any = false;
     while (*at && g->health == CDP__HEALTHY && !(any && cdp__poll_over(g->w))) {
         cdp__flow *flow = *at;
@@ -13789,8 +13829,8 @@ CDP__PRIVATE cdp__advance cdp__flows_poll(cdp_group *g) {
             flow->active = false;
         }
     }
-    if (!g->active_flows && !g->queue_used) {
-        g->soonest_ns = CDP__NEVER;
+    if (!g->messages.active && !g->queue.used) {
+        g->timers.soonest_ns = CDP__NEVER;
         if (g->health == CDP__HEALTHY) return any ? CDP__MOVED : CDP__IDLE;
     }
     return any ? CDP__MOVED : CDP__BLOCKED;
@@ -13800,13 +13840,13 @@ CDP__PRIVATE cdp__advance cdp__flows_poll(cdp_group *g) {
 CDP__PRIVATE bool cdp__flows_due(cdp_group *g, uint64_t now) {
     cdp__flow *flow;
     uint32_t way;
-    for (flow = g->active_flows; flow; flow = flow->next_active)
+    for (flow = g->messages.active; flow; flow = flow->next_active)
         for (way = 0; way < 2; ++way) {
             cdp__post *post = flow->first[way], *late = post;
             while (post && post->deadline_ns > now)
                 post = post->next;
             if (!post) continue;
-            g->late_ms = post->timeout_ms;
+            g->failure.late_ms = post->timeout_ms;
             cdp__post_begin_if(flow, late, way == 1);
             cdp__group_late(g, &late->x, &late->call, cdp__flow_channel(flow, way == 1));
             return true;
@@ -13817,9 +13857,9 @@ CDP__PRIVATE bool cdp__flows_due(cdp_group *g, uint64_t now) {
 /* Nothing moves: reads from peers that this rank only sends to, which may have failed. */
 CDP__PRIVATE cdp__advance cdp__flows_stuck(cdp_group *g, uint64_t now) {
     cdp__flow *flow;
-    if (now < g->poll_peers_ns) return CDP__BLOCKED;
-    g->poll_peers_ns = now + CDP__POLL_PEERS_MS * CDP__MS;
-    for (flow = g->active_flows; flow && g->health == CDP__HEALTHY; flow = flow->next_active)
+    if (now < g->timers.poll_peers_ns) return CDP__BLOCKED;
+    g->timers.poll_peers_ns = now + CDP__POLL_PEERS_MS * CDP__MS;
+    for (flow = g->messages.active; flow && g->health == CDP__HEALTHY; flow = flow->next_active)
         if (flow->first[0] && !flow->first[1] && !flow->s.body_left
             && cdp__port_pump(g->w, flow->s.peer, NULL) < 0 && g->health == CDP__HEALTHY)
             cdp__post_fail(flow, flow->first[0]);
@@ -13851,7 +13891,7 @@ CDP__PRIVATE uint64_t cdp__flows_waits(cdp_group *g) {
     uint64_t period = CDP__NEVER;
     cdp__flow *flow;
     uint32_t way;
-    for (flow = g->active_flows; flow; flow = flow->next_active) {
+    for (flow = g->messages.active; flow; flow = flow->next_active) {
         cdp__flow_waits(flow);
         for (way = 0; way < 2; ++way)
             if (flow->first[way])
@@ -13867,9 +13907,9 @@ CDP__PRIVATE cdp_status cdp__flow_post(cdp__flow *flow, const cdp_transfer *t,
     cdp_group *g = flow->g;
     cdp__post *post = cdp__post_take(g);
     const uint64_t now = cdp__now(g->os);
-    if (!g->past_messages)
-        g->past_messages =
-            (cdp__past *)cdp__alloc_zero(g->os, g->desc.records * sizeof *g->past_messages);
+    if (!g->records.messages)
+        g->records.messages =
+            (cdp__past *)cdp__alloc_zero(g->os, g->desc.records * sizeof *g->records.messages);
     if (!post) return cdp__fail_nomem("a message", sizeof *post + sizeof *flow);
     memset(&post->call, 0, sizeof post->call);
     post->call.kind = CDP_COLL_SEND;
@@ -13904,9 +13944,10 @@ CDP__PRIVATE cdp_status cdp__flow_post(cdp__flow *flow, const cdp_transfer *t,
     out->group = g;
     out->seq = CDP__POST_BIT | post->use << CDP__POST_INDEX | post->index;
     post->seen = 1;
-    g->wait_ns = cdp__min(g->wait_ns, now + cdp__failure_period_ns(post->timeout_ms));
-    g->soonest_ns = cdp__min(g->soonest_ns, post->deadline_ns);
-    if (!flow->active && !g->exec.running) g->poll_peers_ns = now + CDP__POLL_PEERS_MS * CDP__MS;
+    g->timers.wait_ns = cdp__min(g->timers.wait_ns, now + cdp__failure_period_ns(post->timeout_ms));
+    g->timers.soonest_ns = cdp__min(g->timers.soonest_ns, post->deadline_ns);
+    if (!flow->active && !g->exec.running)
+        g->timers.poll_peers_ns = now + CDP__POLL_PEERS_MS * CDP__MS;
     cdp__flow_activate(flow);
     cdp__group_activate(g);
     return CDP_OK;
@@ -13924,7 +13965,7 @@ CDP__PRIVATE bool cdp__post_moved(const cdp__flow *flow, const cdp__post *post, 
 
 /* Cancels a message of which no bytes have moved, and removes it from its queue. Lock held. */
 CDP__PRIVATE cdp_status cdp__post_cancel(cdp_group *g, uint64_t seq) {
-    cdp__post *post = g->posts[seq & ((1u << CDP__POST_INDEX) - 1)];
+    cdp__post *post = g->messages.posts[seq & ((1u << CDP__POST_INDEX) - 1)];
     cdp__flow *flow = (cdp__flow *)post->x.s;
     const uint32_t way = post->x.receive ? 1 : 0;
     cdp__post **at = &flow->first[way], *last = NULL;
@@ -13989,10 +14030,10 @@ CDP__PRIVATE void cdp__flow_drop(cdp__flow *flow) {
     cdp_group *g = flow->g;
     cdp__flow **at;
     cdp__flow_stop(flow);
-    for (at = &g->active_flows; *at && *at != flow; at = &(*at)->next_active) {
+    for (at = &g->messages.active; *at && *at != flow; at = &(*at)->next_active) {
     }
     if (*at) *at = flow->next_active;
-    for (at = &g->flows; *at && *at != flow; at = &(*at)->next) {
+    for (at = &g->messages.flows; *at && *at != flow; at = &(*at)->next) {
     }
     if (*at) *at = flow->next;
     cdp__stream_close(g->w, &flow->s, true);
@@ -14004,22 +14045,22 @@ CDP__PRIVATE void cdp__flow_drop(cdp__flow *flow) {
 CDP__PRIVATE void cdp__flows_close(cdp_group *g, bool tell) {
     cdp__world *w = g->w;
     uint32_t i;
-    while (g->flows) {
-        cdp__flow *flow = g->flows;
-        g->flows = flow->next;
+    while (g->messages.flows) {
+        cdp__flow *flow = g->messages.flows;
+        g->messages.flows = flow->next;
         cdp__flow_stop(flow);
         cdp__stream_close(w, &flow->s, tell);
         cdp__world_gone(w, flow->s.channel);
         cdp__free(w->os, flow);
     }
-    for (i = 0; i < g->post_count; ++i)
-        cdp__free(w->os, g->posts[i]);
-    cdp__free(w->os, g->posts);
-    cdp__free(w->os, g->past_messages);
-    g->active_flows = NULL;
-    g->posts = NULL;
-    g->past_messages = NULL;
-    g->post_count = 0;
+    for (i = 0; i < g->messages.count; ++i)
+        cdp__free(w->os, g->messages.posts[i]);
+    cdp__free(w->os, g->messages.posts);
+    cdp__free(w->os, g->records.messages);
+    g->messages.active = NULL;
+    g->messages.posts = NULL;
+    g->records.messages = NULL;
+    g->messages.count = 0;
 }
 
 #else
@@ -14065,7 +14106,8 @@ CDP__PRIVATE uint64_t cdp__flows_waits(cdp_group *g) {
 #define CDP__ALL_WORK UINT64_MAX
 
 CDP__PRIVATE cdp_status cdp__failed_status(const cdp_group *g) {
-    return g->health == CDP__FAILED && g->settle_ns == CDP__NEVER ? g->error.status : CDP_PENDING;
+    return g->health == CDP__FAILED && g->failure.settle_ns == CDP__NEVER ? g->failure.error.status
+                                                                          : CDP_PENDING;
 }
 
 /* The status of use number `use` of a pool entry. */
@@ -14077,21 +14119,23 @@ CDP__PRIVATE cdp_status cdp__use_status(
 
 CDP__PRIVATE cdp_status cdp__deferred_status(const cdp_group *g, uint64_t seq) {
     const uint64_t use = seq >> 16 & ((1ull << 47) - 1), index = seq & 0xffff;
-    if (!g->deferred || index >= g->desc.max_pending) return cdp__failed_status(g);
-    return cdp__use_status(g, g->deferred[index].use, use, g->deferred[index].cancelled);
+    if (!g->deferred.entries || index >= g->desc.max_pending) return cdp__failed_status(g);
+    return cdp__use_status(
+        g, g->deferred.entries[index].use, use, g->deferred.entries[index].cancelled);
 }
 
 CDP__PRIVATE cdp_status cdp__post_status(const cdp_group *g, uint64_t seq) {
     const uint64_t index = seq & ((1u << CDP__POST_INDEX) - 1);
     const uint64_t use = (seq & ~CDP__POST_BIT) >> CDP__POST_INDEX;
-    if (index >= g->post_count) return cdp__failed_status(g);
-    return cdp__use_status(g, g->posts[index]->use, use, g->posts[index]->cancelled);
+    if (index >= g->messages.count) return cdp__failed_status(g);
+    return cdp__use_status(
+        g, g->messages.posts[index]->use, use, g->messages.posts[index]->cancelled);
 }
 
 CDP__PRIVATE cdp_status cdp__device_status(const cdp_group *g, uint64_t seq) {
     cdp_status st = CDP_PENDING;
     /* a thread that waits receives the cause */
-    if (g->health == CDP__FAILED) return g->error.status;
+    if (g->health == CDP__FAILED) return g->failure.error.status;
     if (cdp__backend_of(g)) st = g->backend->wait(g->backend->self, seq & ~CDP__DEVICE_BIT, 0);
     return st == CDP_OK ? st : CDP_PENDING;
 }
@@ -14100,7 +14144,7 @@ CDP__PRIVATE cdp_status cdp__device_status(const cdp_group *g, uint64_t seq) {
 CDP__PRIVATE bool cdp__work_exists(const cdp_group *g, uint64_t seq) {
     if (seq & CDP__DEFERRED_BIT) {
         const uint64_t use = seq >> 16 & ((1ull << 47) - 1), index = seq & 0xffff;
-        const cdp__deferred *s = g->deferred ? g->deferred + index : NULL;
+        const cdp__deferred *s = g->deferred.entries ? g->deferred.entries + index : NULL;
         if (!s || index >= g->desc.max_pending) return false;
         return use < s->use || (use == s->use && s->kind != CDP__DEFERRED_FREE);
     }
@@ -14108,16 +14152,16 @@ CDP__PRIVATE bool cdp__work_exists(const cdp_group *g, uint64_t seq) {
     if (seq & CDP__POST_BIT) {
         const uint64_t index = seq & ((1u << CDP__POST_INDEX) - 1);
         const uint64_t use = (seq & ~CDP__POST_BIT) >> CDP__POST_INDEX;
-        const cdp__post *post = index < g->post_count ? g->posts[index] : NULL;
+        const cdp__post *post = index < g->messages.count ? g->messages.posts[index] : NULL;
         return post && (use < post->use || (use == post->use && post->taken));
     }
-    return seq <= g->issued;
+    return seq <= g->queue.issued;
 }
 
 /* How many bytes of an operation's output, counted from its beginning, have arrived. 0: not
    known. */
 CDP__PRIVATE uint64_t cdp__op_arrived(const cdp_group *g, uint64_t seq) {
-    return g->completed + 1 == seq && g->exec.running ? cdp__exec_arrived(&g->exec) : 0;
+    return g->queue.completed + 1 == seq && g->exec.running ? cdp__exec_arrived(&g->exec) : 0;
 }
 
 /* OK, PENDING or the error of the failure; does not change the thread's last error. While a
@@ -14128,7 +14172,7 @@ CDP__PRIVATE cdp_status cdp__work_status(const cdp_group *g, uint64_t seq) {
     if (seq & CDP__DEFERRED_BIT) return cdp__deferred_status(g, seq);
     if (seq & CDP__DEVICE_BIT) return cdp__device_status(g, seq);
     if (seq & CDP__POST_BIT) return cdp__post_status(g, seq);
-    return g->completed >= seq ? CDP_OK : cdp__failed_status(g);
+    return g->queue.completed >= seq ? CDP_OK : cdp__failed_status(g);
 }
 
 /* The bytes that the choice of an algorithm depends on. Parts of an uneven alltoall differ by
@@ -14146,7 +14190,8 @@ CDP__PRIVATE uint64_t cdp__op_bytes(const cdp_group *g, const cdp__op *op) {
 CDP__PRIVATE uint8_t cdp__op_algo(const cdp_group *g, const cdp__op *op) {
     const cdp_coll_kind kind = op->device ? CDP_COLL_BARRIER : op->rq.kind;
     const uint64_t bytes = op->device ? 0 : cdp__op_bytes(g, op);
-    return (uint8_t)cdp__select(&g->w->choosing, kind, bytes, g->desc.world_size, g->is);
+    return (uint8_t)cdp__select(
+        &g->w->choosing, kind, bytes, g->desc.world_size, g->topology.flags);
 }
 
 /* The shape of an operation, from which its algorithm is chosen. */
@@ -14160,7 +14205,7 @@ CDP__PRIVATE void cdp__op_shape(const cdp_group *g, const cdp__op *op, cdp__shap
     s->size = g->desc.world_size;
     s->root = rq->root;
     s->count = rq->count;
-    s->hosts = &g->hosts;
+    s->hosts = &g->topology.hosts;
     s->in_place = !rq->in || rq->in == rq->out;
     s->in_offs = rq->in_counts ? op->offs : NULL;
     s->out_offs = rq->out_counts ? op->offs + s->size + 1 : NULL;
@@ -14190,13 +14235,14 @@ CDP__PRIVATE void cdp__group_begin(cdp_group *g) {
     /* until now it was queued behind others */
     if (!op->start_ns) op->start_ns = cdp__now(g->os);
     past->start_ns = op->start_ns;
-    g->wait_ns = cdp__min(g->wait_ns, op->start_ns + cdp__failure_period_ns(op->rq.timeout_ms));
-    g->seen_moved = 0;
-    g->seen_round = 0;
-    g->poll_peers_ns = g->channel == CDP__WORLD_CHANNEL || g->desc.world_size < 3
+    g->timers.wait_ns =
+        cdp__min(g->timers.wait_ns, op->start_ns + cdp__failure_period_ns(op->rq.timeout_ms));
+    g->timers.seen_moved = 0;
+    g->timers.seen_round = 0;
+    g->timers.poll_peers_ns = g->channel == CDP__WORLD_CHANNEL || g->desc.world_size < 3
         ? CDP__NEVER
         : op->start_ns + CDP__POLL_PEERS_MS * CDP__MS;
-    g->revoke_ns = CDP__NEVER;
+    g->timers.revoke_ns = CDP__NEVER;
     cdp__exec_begin(&g->exec, &task, again);
     past->rounds = g->exec.rounds;
 }
@@ -14207,16 +14253,16 @@ CDP__PRIVATE bool cdp__group_due(cdp_group *g, uint64_t now) {
     const cdp__flow *flow;
     const cdp__post *post;
     uint32_t i;
-    if (now < g->soonest_ns) return false;
-    g->soonest_ns = CDP__NEVER;
-    for (i = 0; i < g->queue_used; ++i)
-        g->soonest_ns =
-            cdp__min(g->soonest_ns, g->queue[(g->queue_at + i) % g->queue_room].deadline_ns);
-    for (flow = g->active_flows; flow; flow = flow->next_active)
+    if (now < g->timers.soonest_ns) return false;
+    g->timers.soonest_ns = CDP__NEVER;
+    for (i = 0; i < g->queue.used; ++i)
+        g->timers.soonest_ns = cdp__min(
+            g->timers.soonest_ns, g->queue.ops[(g->queue.at + i) % g->queue.room].deadline_ns);
+    for (flow = g->messages.active; flow; flow = flow->next_active)
         for (i = 0; i < 2; ++i)
             for (post = flow->first[i]; post; post = post->next)
-                g->soonest_ns = cdp__min(g->soonest_ns, post->deadline_ns);
-    return now >= g->soonest_ns;
+                g->timers.soonest_ns = cdp__min(g->timers.soonest_ns, post->deadline_ns);
+    return now >= g->timers.soonest_ns;
 }
 
 CDP__PRIVATE void cdp__group_complete(cdp_group *g) {
@@ -14227,11 +14273,11 @@ CDP__PRIVATE void cdp__group_complete(cdp_group *g) {
     if (g->w->failure.report_count) cdp__group_continued(g, op.start_ns);
     past->end_ns = now;
     past->round = g->exec.round;
-    g->queue_at = (g->queue_at + 1) % g->queue_room;
-    --g->queue_used;
-    g->completed = op.seq;
-    if (!g->queue_used && !g->active_flows) g->soonest_ns = CDP__NEVER;
-    g->poll_peers_ns = 0;
+    g->queue.at = (g->queue.at + 1) % g->queue.room;
+    --g->queue.used;
+    g->queue.completed = op.seq;
+    if (!g->queue.used && !g->messages.active) g->timers.soonest_ns = CDP__NEVER;
+    g->timers.poll_peers_ns = 0;
     if (op.done) op.done(op.user, op.start_ns, now);
     cdp__group_ended(g);
 }
@@ -14241,15 +14287,15 @@ CDP__PRIVATE void cdp__group_fail_timeout(cdp_group *g, uint64_t now) {
     const cdp__transfer *late = cdp__exec_late(&g->exec);
     const cdp__op *op = cdp__group_head(g);
     uint32_t i;
-    for (i = 0; i < g->queue_used && op->deadline_ns > now; ++i)
-        op = &g->queue[(g->queue_at + i) % g->queue_room];
-    g->late_ms = op->rq.timeout_ms;
+    for (i = 0; i < g->queue.used && op->deadline_ns > now; ++i)
+        op = &g->queue.ops[(g->queue.at + i) % g->queue.room];
+    g->failure.late_ms = op->rq.timeout_ms;
     if (late) {
         cdp__group_late(g, late, &g->exec.task.call, g->channel);
         return;
     }
     cdp__fail(CDP_ERR_TIMEOUT, "the deadline of %u ms passed before the operation could start",
-        g->late_ms);
+        g->failure.late_ms);
     cdp__group_fail(g, cdp_last_error(), true);
 }
 
@@ -14264,15 +14310,15 @@ CDP__PRIVATE void cdp__group_fault(cdp_group *g) {
 /* Called when nothing moves: sends exposed payloads that are not being read, and reads from
    other peers, each when its time has come. */
 CDP__PRIVATE cdp__advance cdp__group_stuck(cdp_group *g, uint64_t now) {
-    if (g->exec.exposing && g->revoke_ns == CDP__NEVER)
-        g->revoke_ns = now + CDP__REVOKE_MS * CDP__MS;
-    if (now >= g->revoke_ns) {
-        g->revoke_ns = CDP__NEVER;
+    if (g->exec.exposing && g->timers.revoke_ns == CDP__NEVER)
+        g->timers.revoke_ns = now + CDP__REVOKE_MS * CDP__MS;
+    if (now >= g->timers.revoke_ns) {
+        g->timers.revoke_ns = CDP__NEVER;
         g->exec.exposing = false;
         if (cdp__exec_try_revoke(&g->exec)) return CDP__MOVED;
     }
-    if (now >= g->poll_peers_ns) {
-        g->poll_peers_ns = now + CDP__POLL_PEERS_MS * CDP__MS;
+    if (now >= g->timers.poll_peers_ns) {
+        g->timers.poll_peers_ns = now + CDP__POLL_PEERS_MS * CDP__MS;
         if (cdp__group_poll_peers(g)) return CDP__MOVED;
     }
     return CDP__BLOCKED;
@@ -14289,13 +14335,13 @@ CDP__PRIVATE bool cdp__group_gate(cdp_group *g, uint64_t now) {
     }
     if (st != CDP_PENDING) {
         if (other->health == CDP__FAILED)
-            cdp__fail_peer(st, other->error.peer, 0,
-                "the work that this one was to follow has failed: %s", other->error.text);
+            cdp__fail_peer(st, other->failure.error.peer, 0,
+                "the work that this one was to follow has failed: %s", other->failure.error.text);
         else
             cdp__fail(st, "the work that this one was to follow was cancelled");
         cdp__group_fail_last(g);
-    } else if (g->channel != CDP__WORLD_CHANNEL && now >= g->poll_peers_ns) {
-        g->poll_peers_ns = now + CDP__POLL_PEERS_MS * CDP__MS;
+    } else if (g->channel != CDP__WORLD_CHANNEL && now >= g->timers.poll_peers_ns) {
+        g->timers.poll_peers_ns = now + CDP__POLL_PEERS_MS * CDP__MS;
         (void)cdp__group_poll_peers(g);
     }
     return false;
@@ -14305,7 +14351,7 @@ CDP__PRIVATE bool cdp__group_gate(cdp_group *g, uint64_t now) {
    BLOCKED: the operation must still wait for another work. */
 CDP__PRIVATE cdp__advance cdp__queue_begin(cdp_group *g) {
     if (g->exec.running) return CDP__MOVED;
-    if (!g->queue_used) return CDP__IDLE;
+    if (!g->queue.used) return CDP__IDLE;
     if (cdp__group_head(g)->after.group && !cdp__group_gate(g, cdp__now(g->os)))
         return g->health == CDP__HEALTHY ? CDP__BLOCKED : CDP__MOVED;
     cdp__group_begin(g);
@@ -14328,7 +14374,8 @@ CDP__PRIVATE cdp__advance cdp__queue_polled(cdp_group *g, cdp__advance polled) {
    and, if `look`, the current one. `tick`: the wait is long, so peers may compare calls. */
 CDP__PRIVATE void cdp__queue_waits(cdp_group *g, bool look, bool tick) {
     const cdp__transfer *late = cdp__exec_late(&g->exec);
-    const bool same = late && g->seen_round == g->exec.round && g->seen_moved == late->moved;
+    const bool same =
+        late && g->timers.seen_round == g->exec.round && g->timers.seen_moved == late->moved;
     const cdp__op *op = cdp__group_head(g);
     cdp__position at;
     memset(&at, 0, sizeof at);
@@ -14339,26 +14386,26 @@ CDP__PRIVATE void cdp__queue_waits(cdp_group *g, bool look, bool tick) {
     if (!late) return;
     if (look)
         cdp__wait_long(g, &at, late->s->peer, op->start_ns, tick && late->receive && !late->moved);
-    g->seen_round = g->exec.round;
-    g->seen_moved = late->moved;
+    g->timers.seen_round = g->exec.round;
+    g->timers.seen_moved = late->moved;
 }
 
 /* Called when nothing moves: reports long waits, or all waits if other ranks wait for this one.
    True: poll again. */
 CDP__PRIVATE bool cdp__group_waits(cdp_group *g, uint64_t now) {
-    const bool tick = now >= g->wait_ns;
+    const bool tick = now >= g->timers.wait_ns;
     cdp__world *w = g->w;
     const bool look = tick || w->failure.waiting || cdp__group_settling(g);
     uint64_t period = CDP__FAILURE_WAIT_MS * CDP__MS;
     uint32_t i;
     if (look) period = cdp__min(period, cdp__flows_waits(g));
-    if (g->exec.running && g->queue_used) {
+    if (g->exec.running && g->queue.used) {
         cdp__queue_waits(g, look, tick);
         period = cdp__min(period, cdp__failure_period_ns(cdp__group_head(g)->rq.timeout_ms));
     }
     if (tick) {
         /* from the last check, or from the beginning of the latest wait */
-        g->wait_ns = now + period;
+        g->timers.wait_ns = now + period;
         for (i = 0; i < g->exec.transfer_count && g->exec.running; ++i)
             if (cdp__exec_check_receiver(&g->exec, i)) {
                 cdp__group_fault(g);
@@ -14391,12 +14438,12 @@ CDP__PRIVATE void cdp__group_moved(cdp_group *g) {
 CDP__PRIVATE cdp__advance cdp__group_blocked(cdp_group *g) {
     const uint64_t now = cdp__now(g->os);
     if (cdp__group_overdue(g, now)) return CDP__MOVED;
-    if (g->queue_used && g->exec.running && cdp__group_stuck(g, now) == CDP__MOVED)
+    if (g->queue.used && g->exec.running && cdp__group_stuck(g, now) == CDP__MOVED)
         return CDP__MOVED;
-    if ((now >= g->wait_ns || g->w->failure.waited || g->w->failure.outbox)
+    if ((now >= g->timers.wait_ns || g->w->failure.waited || g->w->failure.outbox)
         && cdp__group_waits(g, now))
         return CDP__MOVED;
-    return g->active_flows ? cdp__flows_stuck(g, now) : CDP__BLOCKED;
+    return g->messages.active ? cdp__flows_stuck(g, now) : CDP__BLOCKED;
 }
 
 /* True if an operation, message or receive from any rank is late, in a group that fails together
@@ -14416,10 +14463,10 @@ CDP__PRIVATE bool cdp__domain_late(cdp_group *top, uint64_t now) {
 
 /* While a timeout settles, the late operation may still complete: then nothing has failed. */
 CDP__PRIVATE cdp__advance cdp__group_settle_late(cdp_group *g, cdp__advance polled) {
-    if (cdp__group_parent(g) || g->domain.state != CDP__FAILURE_SETTLING) return polled;
+    if (cdp__group_parent(g) || g->failure.domain.state != CDP__FAILURE_SETTLING) return polled;
     if (!cdp__domain_late(g, cdp__now(g->os))) {
         cdp__domain_step(g->w, g, CDP__FAILURE_RESUMED, g->w->rank, NULL, false);
-        if (g->domain.state == CDP__FAILURE_HEALTHY) return polled;
+        if (g->failure.domain.state == CDP__FAILURE_HEALTHY) return polled;
     }
     cdp__group_settle(g);
     if (g->health != CDP__HEALTHY) return CDP__MOVED;
@@ -14428,7 +14475,7 @@ CDP__PRIVATE cdp__advance cdp__group_settle_late(cdp_group *g, cdp__advance poll
 
 /* A poll with a budget ended among these messages: the next one begins with another flow. */
 CDP__PRIVATE void cdp__flows_turn(cdp_group *g) {
-    cdp__flow *first = g->active_flows, **at = &g->active_flows;
+    cdp__flow *first = g->messages.active, **at = &g->messages.active;
     if (!first || !first->next_active) return;
     *at = first->next_active;
     first->next_active = NULL;
@@ -14451,7 +14498,7 @@ CDP__PRIVATE cdp__advance cdp__group_poll(cdp_group *g) {
     }
     polled = cdp__queue_begin(g);
     if (g->exec.running) polled = cdp__queue_polled(g, cdp__exec_poll(&g->exec));
-    if (g->active_flows && g->health == CDP__HEALTHY) flows = cdp__flows_poll(g);
+    if (g->messages.active && g->health == CDP__HEALTHY) flows = cdp__flows_poll(g);
     if (flows > polled) polled = flows;
     if (CDP__BUDGETS && g->w->cut) cdp__flows_turn(g);
     if (g->health == CDP__HEALTHY) polled = cdp__group_settle_late(g, polled);
@@ -14464,7 +14511,8 @@ CDP__PRIVATE cdp__advance cdp__group_poll(cdp_group *g) {
 /* The next moment that matters while settling: the last chance to store the end of a wait, the
    last chance to ask, or the end. */
 CDP__PRIVATE uint64_t cdp__group_settle_end(const cdp_group *g) {
-    const cdp__failure_domain *d = &(cdp__group_parent(g) ? cdp__group_parent(g) : g)->domain;
+    const cdp__failure_domain *d =
+        &(cdp__group_parent(g) ? cdp__group_parent(g) : g)->failure.domain;
     const uint64_t now = cdp__now(g->os), little = 2 * CDP__MS;
     const uint64_t share = cdp__failure_share_ns(&d->record, CDP__FAILURE_SETTLE_MS);
     if (now + share / 8 + little < d->due_ns) return d->due_ns - share / 8 - little;
@@ -14473,17 +14521,19 @@ CDP__PRIVATE uint64_t cdp__group_settle_end(const cdp_group *g) {
 
 /* When the group must be polled again even if no data arrives. */
 CDP__PRIVATE uint64_t cdp__group_deadline(const cdp_group *g) {
-    uint64_t at = cdp__group_settling(g) ? cdp__group_settle_end(g) : g->soonest_ns;
+    uint64_t at = cdp__group_settling(g) ? cdp__group_settle_end(g) : g->timers.soonest_ns;
     if (g->w->failure.outbox) at = 0;
     if (g->health == CDP__SETTLING && cdp__group_parent(g))
         return CDP__NEVER; /* the parent settles */
-    if (g->health == CDP__FAILED && g->settle_ns != CDP__NEVER && g->answer_ns) return g->answer_ns;
+    if (g->health == CDP__FAILED && g->failure.settle_ns != CDP__NEVER && g->failure.answer_ns)
+        return g->failure.answer_ns;
     if (g->health == CDP__SETTLING) return cdp__group_settle_end(g);
-    if (g->health != CDP__HEALTHY) return g->settle_ns;
-    if (g->active_flows) at = cdp__min(at, cdp__min(g->wait_ns, g->poll_peers_ns));
+    if (g->health != CDP__HEALTHY) return g->failure.settle_ns;
+    if (g->messages.active) at = cdp__min(at, cdp__min(g->timers.wait_ns, g->timers.poll_peers_ns));
     if (g->exec.running)
-        return cdp__min(cdp__min(at, g->revoke_ns), cdp__min(g->wait_ns, g->poll_peers_ns));
-    return g->channel != CDP__WORLD_CHANNEL ? cdp__min(at, g->poll_peers_ns) : at;
+        return cdp__min(cdp__min(at, g->timers.revoke_ns),
+            cdp__min(g->timers.wait_ns, g->timers.poll_peers_ns));
+    return g->channel != CDP__WORLD_CHANNEL ? cdp__min(at, g->timers.poll_peers_ns) : at;
 }
 
 /* ---- >>group/hub: the in-process transport --------------------------------------------------- */
@@ -14895,12 +14945,13 @@ CDP__PRIVATE cdp__deferred *cdp__deferred_open(
     const uint32_t room = g->desc.max_pending;
     cdp__deferred *s;
     uint32_t i;
-    if (!g->deferred) g->deferred = (cdp__deferred *)cdp__alloc_zero(g->os, room * sizeof *s);
-    if (!g->deferred) {
+    if (!g->deferred.entries)
+        g->deferred.entries = (cdp__deferred *)cdp__alloc_zero(g->os, room * sizeof *s);
+    if (!g->deferred.entries) {
         (void)cdp__fail_nomem("the pool of pending works", room * sizeof *s);
         return NULL;
     }
-    for (i = 0; i < room && g->deferred[(g->deferred_at + i) % room].kind; ++i) {
+    for (i = 0; i < room && g->deferred.entries[(g->deferred.at + i) % room].kind; ++i) {
     }
     if (i == room) {
         (void)cdp__fail(CDP_ERR_STATE,
@@ -14909,8 +14960,8 @@ CDP__PRIVATE cdp__deferred *cdp__deferred_open(
             room);
         return NULL;
     }
-    g->deferred_at = (g->deferred_at + i) % room;
-    s = &g->deferred[g->deferred_at];
+    g->deferred.at = (g->deferred.at + i) % room;
+    s = &g->deferred.entries[g->deferred.at];
     s->kind = kind;
     s->owner = g;
     s->next = NULL;
@@ -14922,8 +14973,8 @@ CDP__PRIVATE cdp__deferred *cdp__deferred_open(
     s->set = 0;
     memset(&s->after, 0, sizeof s->after);
     out->group = g;
-    out->seq = CDP__DEFERRED_BIT | s->use << 16 | g->deferred_at;
-    g->deferred_at = (g->deferred_at + 1) % room;
+    out->seq = CDP__DEFERRED_BIT | s->use << 16 | g->deferred.at;
+    g->deferred.at = (g->deferred.at + 1) % room;
     return s;
 }
 
@@ -14994,8 +15045,8 @@ CDP__PRIVATE void cdp__deferred_call(cdp__deferred *s, cdp_status st) {
 
 /* Sets this thread's last error to the reason why a work failed. */
 CDP__PRIVATE cdp_status cdp__work_explain(const cdp_group *g, cdp_status st) {
-    if (g->health == CDP__FAILED && g->error.status == st)
-        *cdp__error_slot() = g->error;
+    if (g->health == CDP__FAILED && g->failure.error.status == st)
+        *cdp__error_slot() = g->failure.error;
     else
         (void)cdp__fail(st, "this work was cancelled on this rank");
     return st;
@@ -15048,8 +15099,8 @@ CDP__PRIVATE void cdp__deferred_drop(cdp_group *g) {
         s = NULL;
     }
     for (x = m->groups; x; x = x->next)
-        for (i = 0; i < x->queue_used; ++i) {
-            cdp_work *after = &x->queue[(x->queue_at + i) % x->queue_room].after;
+        for (i = 0; i < x->queue.used; ++i) {
+            cdp_work *after = &x->queue.ops[(x->queue.at + i) % x->queue.room].after;
             if (!after->group || cdp__group_top(after->group) != g) continue;
             if (x != g && x->parent != g && cdp__work_status(after->group, after->seq) != CDP_OK) {
                 cdp__fail(CDP_ERR_STATE,
@@ -15271,7 +15322,7 @@ typedef struct cdp__progress {
     bool first;          /* no full poll of this round was made yet */
     uint32_t fast_left;  /* fast polls of this round */
     uint32_t polls, spun;
-    uint64_t completed; /* g->completed after the last pause */
+    uint64_t completed; /* g->queue.completed after the last pause */
     uint64_t spin_until_ns;
 } cdp__progress;
 
@@ -15293,7 +15344,7 @@ CDP__PRIVATE void cdp__progress_begin(
     t->g = g;
     t->seq = seq;
     t->deadline_ns = deadline_ns;
-    t->completed = g->completed;
+    t->completed = g->queue.completed;
     t->budget = CDP__BUDGETS && budget;
     t->fast = !g->desc.no_spin && m->spin_luck >= 0 && !budget && seq != CDP__ALL_WORK;
     ++m->callers;
@@ -15306,7 +15357,7 @@ CDP__PRIVATE void cdp__progress_begin(
 /* Nothing moves: spins, yields or sleeps. */
 CDP__PRIVATE void cdp__progress_pause(cdp__progress *t, uint64_t now) {
     cdp__world *m = t->g->w;
-    if (t->g->completed != t->completed || !t->spin_until_ns)
+    if (t->g->queue.completed != t->completed || !t->spin_until_ns)
         t->spin_until_ns = now + t->g->desc.spin_us * 1000ull;
     if (!cdp__progress_spin(m, &t->g->desc, now, t->spin_until_ns, &t->polls, &t->spun)) {
         if (t->spun && m->spin_luck > -8) --m->spin_luck;
@@ -15316,7 +15367,7 @@ CDP__PRIVATE void cdp__progress_pause(cdp__progress *t, uint64_t now) {
         else
             cdp__progress_sleep(m, t->deadline_ns);
     }
-    t->completed = t->g->completed;
+    t->completed = t->g->queue.completed;
 }
 
 /* The wait has ended: polling has paid off, if it spun until then. */
@@ -15610,17 +15661,17 @@ CDP__PRIVATE void cdp__group_free(cdp_group *g) {
     const cdp_os *os = g->os;
     uint32_t i;
     g->magic = 0;
-    for (i = 0; g->queue && i < g->queue_room; ++i)
-        cdp__free(os, g->queue[i].offs);
-    cdp__free(os, g->past);
+    for (i = 0; g->queue.ops && i < g->queue.room; ++i)
+        cdp__free(os, g->queue.ops[i].offs);
+    cdp__free(os, g->records.ops);
     cdp__free(os, g->streams);
     cdp__free(os, g->peers);
-    cdp__free(os, g->queue);
+    cdp__free(os, g->queue.ops);
     cdp__free(os, g->barrier);
-    cdp__free(os, g->deferred);
+    cdp__free(os, g->deferred.entries);
     cdp__free(os, g->exec.tmp);
     cdp__free(os, g->members);
-    cdp__free(os, g->hosts.ranks);
+    cdp__free(os, g->topology.hosts.ranks);
     cdp__free(os, g);
 }
 
@@ -15636,18 +15687,18 @@ CDP__PRIVATE void cdp__group_dismiss(cdp_group *g) {
     cdp__deferred_drop(g);
     for (;;) {
         for (waiting = 0, x = m->groups; x; x = x->next) {
-            if ((x != g && x->parent != g) || !x->waiters) continue;
-            waiting += x->waiters;
-            if (x->health == CDP__FAILED && x->settle_ns == CDP__NEVER) continue;
+            if ((x != g && x->parent != g) || !x->queue.waiters) continue;
+            waiting += x->queue.waiters;
+            if (x->health == CDP__FAILED && x->failure.settle_ns == CDP__NEVER) continue;
             cdp__fail(CDP_ERR_STATE,
                 "rank %u/%u: the group was destroyed while this thread was waiting for one of its "
                 "operations",
                 g->desc.rank, g->desc.world_size);
-            x->error = *cdp_last_error();
+            x->failure.error = *cdp_last_error();
             cdp__group_revoke(x);
             x->health = CDP__FAILED;
-            x->domain.state = CDP__FAILURE_DONE;
-            x->settle_ns = CDP__NEVER;
+            x->failure.domain.state = CDP__FAILURE_DONE;
+            x->failure.settle_ns = CDP__NEVER;
         }
         if (!waiting) return;
         cdp__world_wake(m);
@@ -15671,7 +15722,7 @@ CDP__PRIVATE bool cdp__destroys_inside(cdp_group *g, const char *call) {
 
 /* True while this group's failure is not told to the peers, even if its cause is not settled. */
 CDP__PRIVATE bool cdp__group_must_report(cdp_group *g) {
-    return g->settle_ns != CDP__NEVER
+    return g->failure.settle_ns != CDP__NEVER
         && (g->health != CDP__HEALTHY || (!cdp__group_parent(g) && cdp__group_settling(g)));
 }
 
@@ -15689,7 +15740,7 @@ CDP__PRIVATE void cdp__group_retire(cdp_group *g) {
     cdp__group_dismiss(g);
     /* reads the questions of other ranks, since unread data would reset the connections */
     if (!cdp__group_parent(g) && g->channel == CDP__WORLD_CHANNEL) cdp__world_read_all(m);
-    g->leave_ns = m->os->now_ns(m->os->user) + (CDP__SETTLE_MS + CDP__REPORT_MS) * CDP__MS;
+    g->failure.leave_ns = m->os->now_ns(m->os->user) + (CDP__SETTLE_MS + CDP__REPORT_MS) * CDP__MS;
 }
 
 /* The second part of leaving, after peers were told of a failure, if any: unlinks the group and
@@ -15727,10 +15778,10 @@ CDP__PRIVATE void cdp__group_end(cdp_group *g) {
     if (cdp__alive(g, "cdp_group_destroy") != CDP_OK) return; /* a second call does nothing */
     if (cdp__destroys_inside(g, "cdp_group_destroy")) return;
     m = g->w;
-    at_once = CDP__BUDGETS && g->leave_ns; /* cdp_group_leave() is under way */
+    at_once = CDP__BUDGETS && g->failure.leave_ns; /* cdp_group_leave() is under way */
     cdp__group_retire(g);
     if (!at_once && cdp__group_must_report(g))
-        cdp__progress_until(g, CDP__ALL_WORK, g->leave_ns, false);
+        cdp__progress_until(g, CDP__ALL_WORK, g->failure.leave_ns, false);
     last = cdp__group_part(g);
     while (last && !at_once && m->transport.leave
         && m->transport.leave(m->transport.self, CDP__NEVER)) {
@@ -15757,15 +15808,15 @@ CDP__PRIVATE cdp_status cdp__group_leave_for(cdp_group *g, uint32_t budget_us) {
     until = m->os->now_ns(m->os->user) + budget_us * 1000ull;
     if (g->magic != CDP__LEAVING_MAGIC) {
         if (cdp__must_not_wait() != CDP_OK) return CDP_ERR_STATE;
-        if (!g->leave_ns)
+        if (!g->failure.leave_ns)
             cdp__group_retire(g);
         else
             cdp__enter(g);
         if (cdp__group_must_report(g)) {
             cdp__world_poll_transport(m, until);
-            cdp__progress_until(g, CDP__ALL_WORK, cdp__min(until, g->leave_ns), true);
+            cdp__progress_until(g, CDP__ALL_WORK, cdp__min(until, g->failure.leave_ns), true);
         }
-        if (cdp__group_must_report(g) && m->os->now_ns(m->os->user) < g->leave_ns) {
+        if (cdp__group_must_report(g) && m->os->now_ns(m->os->user) < g->failure.leave_ns) {
             cdp__leave(g);
             return CDP_PENDING;
         }
@@ -15796,7 +15847,7 @@ CDP__PRIVATE bool cdp__group_read_topology(cdp_group *g) {
     const uint32_t n = g->desc.world_size;
     uint32_t *host = (uint32_t *)cdp__alloc(g->os, n * sizeof *host), i, k, at = 0;
     uint16_t *list = (uint16_t *)cdp__alloc(g->os, n * sizeof *list);
-    cdp__hosts *h = &g->hosts;
+    cdp__hosts *h = &g->topology.hosts;
     h->ranks = list;
     h->fewest = UINT32_MAX;
     for (i = 0; i < n && host && list; ++i)
@@ -15815,9 +15866,10 @@ CDP__PRIVATE bool cdp__group_read_topology(cdp_group *g) {
         h->most = (uint32_t)cdp__max(h->most, at - first);
     }
     cdp__free(g->os, host);
-    if (h->count == 1) g->is = (uint8_t)(CDP__SAME_HOST | (t->remote.map ? CDP__SHARED : 0));
+    if (h->count == 1)
+        g->topology.flags = (uint8_t)(CDP__SAME_HOST | (t->remote.map ? CDP__SHARED : 0));
     if (h->count > 1 && h->most > 1 && n <= CDP__HOST_BEGINS) {
-        g->is = h->fewest == h->most ? CDP__HOSTS | CDP__UNIFORM : CDP__HOSTS;
+        g->topology.flags = h->fewest == h->most ? CDP__HOSTS | CDP__UNIFORM : CDP__HOSTS;
     } else { /* the list is not needed */
         cdp__free(g->os, list);
         h->ranks = NULL;
@@ -15830,9 +15882,9 @@ CDP__PRIVATE bool cdp__group_memory(cdp_group *g) {
     const uint32_t n = g->desc.world_size;
     g->peers = (cdp__peer *)cdp__alloc_zero(g->os, n * sizeof *g->peers);
     g->streams = (cdp__stream *)cdp__alloc_zero(g->os, n * sizeof *g->streams);
-    g->queue = (cdp__op *)cdp__alloc_zero(g->os, g->queue_room * sizeof *g->queue);
-    g->past = (cdp__past *)cdp__alloc_zero(g->os, g->desc.records * sizeof *g->past);
-    return g->peers && g->streams && g->queue && g->past;
+    g->queue.ops = (cdp__op *)cdp__alloc_zero(g->os, g->queue.room * sizeof *g->queue.ops);
+    g->records.ops = (cdp__past *)cdp__alloc_zero(g->os, g->desc.records * sizeof *g->records.ops);
+    return g->peers && g->streams && g->queue.ops && g->records.ops;
 }
 
 /* Creates a group over existing links. Takes ownership of `members` (NULL: all ranks) if it
@@ -15849,11 +15901,11 @@ CDP__PRIVATE cdp_group *cdp__group_make(
     g->desc.transport = &m->transport;
     g->channel = channel;
     g->members = members;
-    g->domain.channel = channel;
-    g->domain.due_ns = g->wait_ns = CDP__NEVER;
-    g->soonest_ns = g->revoke_ns = CDP__NEVER;
-    g->queue_room = desc->operations;
-    if (channel != CDP__WORLD_CHANNEL) g->queue_room = (uint32_t)cdp__min(desc->operations, 8);
+    g->failure.domain.channel = channel;
+    g->failure.domain.due_ns = g->timers.wait_ns = CDP__NEVER;
+    g->timers.soonest_ns = g->timers.revoke_ns = CDP__NEVER;
+    g->queue.room = desc->operations;
+    if (channel != CDP__WORLD_CHANNEL) g->queue.room = (uint32_t)cdp__min(desc->operations, 8);
     good = cdp__group_memory(g) && cdp__streams_reserve(m, desc->world_size)
         && (!m->transport.topology.host || cdp__group_read_topology(g));
     if (!good || !cdp__group_enter_streams(g)) {
@@ -16181,8 +16233,8 @@ CDP_API const cdp_group_desc *cdp_group_desc_of(const cdp_group *g) {
    the cause is not final yet. */
 CDP__PRIVATE cdp_status cdp__group_report(cdp_group *g) {
     if (g->health != CDP__FAILED) return CDP_OK;
-    *cdp__error_slot() = g->error;
-    return g->error.status;
+    *cdp__error_slot() = g->failure.error;
+    return g->failure.error.status;
 }
 
 CDP_API void *cdp_group_alloc(cdp_group *g, uint64_t bytes) {
@@ -16272,7 +16324,7 @@ CDP_API CDP__COLD cdp_status cdp_group_set_backend(cdp_group *g, const cdp_backe
     cdp__enter(g);
     g->backend = own;
     g->backed = true;
-    if (g->health == CDP__FAILED) own->failed(own->self, &g->error);
+    if (g->health == CDP__FAILED) own->failed(own->self, &g->failure.error);
     cdp__leave(g);
     return CDP_OK;
 }
@@ -16514,17 +16566,17 @@ CDP__PRIVATE cdp_status cdp__request_check(const cdp_group *g, cdp_request *rq, 
 /* Knows: the queue of a group. Promises: an operation is in the queue completely, or not at all. */
 
 CDP__PRIVATE bool cdp__queue_grow(cdp_group *g) {
-    const uint32_t room = g->queue_room * 2;
+    const uint32_t room = g->queue.room * 2;
     cdp__op *q = (cdp__op *)cdp__alloc_zero(g->os, room * sizeof *q);
     uint32_t i;
     if (!q) return false;
     /* the queue is full: copy all entries */
-    for (i = 0; i < g->queue_used; ++i)
-        q[i] = g->queue[(g->queue_at + i) % g->queue_room];
-    cdp__free(g->os, g->queue);
-    g->queue = q;
-    g->queue_room = room;
-    g->queue_at = 0;
+    for (i = 0; i < g->queue.used; ++i)
+        q[i] = g->queue.ops[(g->queue.at + i) % g->queue.room];
+    cdp__free(g->os, g->queue.ops);
+    g->queue.ops = q;
+    g->queue.room = room;
+    g->queue.at = 0;
     return true;
 }
 
@@ -16537,9 +16589,9 @@ CDP__PRIVATE bool cdp__op_parts(cdp_group *g, cdp__op *op) {
     op->parts = 0;
     if (!rq->in_counts && !rq->out_counts) return true;
     /* allocated once for all entries of the queue, so that later operations allocate nothing */
-    for (i = 0; !op->offs && i < g->queue_room; ++i)
-        if (!g->queue[i].offs)
-            g->queue[i].offs =
+    for (i = 0; !op->offs && i < g->queue.room; ++i)
+        if (!g->queue.ops[i].offs)
+            g->queue.ops[i].offs =
                 (uint64_t *)cdp__alloc_zero(g->os, 2 * (n + 1ull) * sizeof *op->offs);
     if (!op->offs) return false;
     for (i = 0; i < n; ++i) {
@@ -16575,8 +16627,8 @@ CDP__PRIVATE void cdp__first_moves(cdp_group *g) {
     g->w->fast_poll = false;
     g->w->poll_until_ns = before;
     /* already complete: no thread is needed */
-    if (!g->queue_used && !g->active_flows && g->health == CDP__HEALTHY && !cdp__group_settling(g)
-        && g->w->active == g) {
+    if (!g->queue.used && !g->messages.active && g->health == CDP__HEALTHY
+        && !cdp__group_settling(g) && g->w->active == g) {
         g->w->active = g->next_active;
         g->active = false;
     }
@@ -16588,25 +16640,25 @@ CDP__PRIVATE cdp_status cdp__enqueue(
     cdp_status st = cdp__group_report(g);
     cdp__op *op;
     if (st != CDP_OK) return st;
-    if (g->queue_used == g->queue_room && !cdp__queue_grow(g))
-        return cdp__fail_nomem("the queue of operations", 2 * g->queue_room * sizeof *op);
-    op = &g->queue[(g->queue_at + g->queue_used) % g->queue_room];
+    if (g->queue.used == g->queue.room && !cdp__queue_grow(g))
+        return cdp__fail_nomem("the queue of operations", 2 * g->queue.room * sizeof *op);
+    op = &g->queue.ops[(g->queue.at + g->queue.used) % g->queue.room];
     op->rq = *rq;
     if (!cdp__op_parts(g, op))
         return cdp__fail_nomem("uneven parts", 2 * g->desc.world_size * sizeof *op->offs);
-    ++g->queue_used;
-    op->seq = ++g->issued;
+    ++g->queue.used;
+    op->seq = ++g->queue.issued;
     op->after = with->after;
     op->start_ns = g->os->now_ns(g->os->user);
     op->deadline_ns =
         rq->timeout_ms == CDP_NO_TIMEOUT ? CDP__NEVER : op->start_ns + rq->timeout_ms * CDP__MS;
-    if (g->queue_used > 1 || with->after.group) op->start_ns = 0; /* set when it begins */
+    if (g->queue.used > 1 || with->after.group) op->start_ns = 0; /* set when it begins */
     op->done = with->done;
     op->user = with->user;
     op->device = with->device;
     out->group = g;
     out->seq = op->seq;
-    g->soonest_ns = cdp__min(g->soonest_ns, op->deadline_ns);
+    g->timers.soonest_ns = cdp__min(g->timers.soonest_ns, op->deadline_ns);
     cdp__group_activate(g);
     return CDP_OK;
 }
@@ -16696,7 +16748,7 @@ CDP_API cdp_status cdp_group_compare(
         st = cdp__enqueue(g, &rq, &with, &w);
         if (st == CDP_OK) cdp__first_moves(g);
         /* bounds how many calls are queued before they are compared */
-        wait = wait || g->queue_used > 256;
+        wait = wait || g->queue.used > 256;
         cdp__leave(g);
     }
     if (st == CDP_OK) cdp__hand_over(g);
@@ -16746,11 +16798,11 @@ CDP__PRIVATE cdp_status cdp__work_state(cdp_work w) {
 
 CDP__PRIVATE cdp_status cdp__work_wait_locked(cdp_work w, uint64_t deadline_ns, bool budget) {
     cdp_status st;
-    ++w.group->waiters;
+    ++w.group->queue.waiters;
     cdp__progress_until(w.group, w.seq, deadline_ns, budget);
     st = cdp__work_state(w);
     /* last access: a thread that destroys the group waits until this is 0 */
-    --w.group->waiters;
+    --w.group->queue.waiters;
     return st;
 }
 
@@ -16795,14 +16847,14 @@ CDP__PRIVATE cdp_status cdp__work_wait_arriving(
     cdp__enter(g);
     st = cdp__work_state(w);
     if (st == CDP_PENDING && (st = cdp__must_not_wait()) == CDP_OK) {
-        ++g->waiters;
+        ++g->queue.waiters;
         cdp__progress_begin(&t, g, w.seq, cdp__deadline(g->os, timeout_ms), false);
         while (cdp__progress_next(&t)) {
             t.polled = cdp__world_poll(g->w);
             arrived(user, cdp__op_arrived(g, w.seq));
         }
         st = cdp__work_state(w);
-        --g->waiters;
+        --g->queue.waiters;
     }
     cdp_lock_release(&g->w->lock);
     return st;
@@ -16934,7 +16986,7 @@ CDP_API cdp_status cdp_start_after(
 }
 
 CDP__PRIVATE cdp_status cdp__deferred_cancel(cdp_group *g, uint64_t seq) {
-    cdp__deferred *s = g->deferred + (seq & 0xffff);
+    cdp__deferred *s = g->deferred.entries + (seq & 0xffff);
     const cdp__deferred *x = g->w->pending;
     while (x && x != s)
         x = x->next;
@@ -17102,13 +17154,14 @@ CDP__PRIVATE cdp_status cdp__collective(cdp_group *g, cdp_coll_kind kind, const 
     st = cdp__enqueue(g, &rq, &with, &w); /* no hand-over: this thread makes the progress */
     if (st == CDP_OK) cdp__first_moves(g);
     if (st == CDP_OK && (st = cdp__work_state(w)) == CDP_PENDING) {
-        ++g->waiters;
+        ++g->queue.waiters;
         cdp__progress_begin(&t, g, w.seq, CDP__NEVER, false);
         /* as cdp__progress_until(), but here: the walk in the head of this file stays short */
         while (cdp__progress_next(&t))
             t.polled = cdp__world_poll(m);
         st = cdp__work_state(w);
-        --g->waiters; /* last access: a thread that destroys the group waits until this is 0 */
+        --g->queue
+              .waiters; /* last access: a thread that destroys the group waits until this is 0 */
     }
     cdp_lock_release(&m->lock);
     return st == CDP_PENDING ? cdp__fail(
@@ -17339,8 +17392,8 @@ CDP__PRIVATE void cdp__any_read(cdp_group *g) {
     }
     if (g->health == CDP__HEALTHY && g->channel != CDP__WORLD_CHANNEL)
         (void)cdp__group_poll_peers(g);
-    g->links_read = left ? g->w->polls : 0;
-    if (!g->first_gone) g->first_gone = died ? died : went;
+    g->any.links_read = left ? g->w->polls : 0;
+    if (!g->any.first_gone) g->any.first_gone = died ? died : went;
 }
 
 /* The rank whose message a receive from `from` (or any rank) with this tag takes: the next rank
@@ -17349,7 +17402,7 @@ CDP__PRIVATE uint32_t cdp__any_find(const cdp_group *g, uint32_t from, uint32_t 
     const uint32_t n = g->desc.world_size;
     uint32_t i;
     for (i = 0; i < n; ++i) {
-        const uint32_t p = (g->any_turn + i) % n;
+        const uint32_t p = (g->any.turn + i) % n;
         if (p == g->desc.rank || (from != CDP_ANY_RANK && from != p)) continue;
         if (cdp__flow_peek(g, p, tag, h)) return p;
     }
@@ -17366,7 +17419,7 @@ CDP__PRIVATE void cdp__any_done(void *user, uint64_t start_ns, uint64_t end_ns) 
    sender has left. */
 CDP__PRIVATE bool cdp__any_busy(const cdp_group *g, uint32_t tag) {
     const cdp__flow *flow;
-    for (flow = g->active_flows; flow; flow = flow->next_active)
+    for (flow = g->messages.active; flow; flow = flow->next_active)
         if (flow->tag == tag && flow->first[1]) return true;
     return false;
 }
@@ -17408,10 +17461,10 @@ CDP__PRIVATE void cdp__any_late(cdp__deferred *s) {
     cdp_error e;
     s->reported_ns = 0;
     cdp__any_long(s);
-    g->late_ms = s->want.timeout_ms;
+    g->failure.late_ms = s->want.timeout_ms;
     cdp__fail(CDP_ERR_TIMEOUT,
         "the deadline of %u ms passed while waiting for a message with tag %u from any rank",
-        g->late_ms, s->want.tag);
+        g->failure.late_ms, s->want.tag);
     e = *cdp_last_error();
     cdp__record_make(g, &r, &e);
     r.at.channel = s->set;
@@ -17428,7 +17481,7 @@ CDP__PRIVATE uint64_t cdp__any_count(const cdp_group *g, uint32_t p, uint32_t ta
    tag or, among equals, the one that went first. If that rank died, ranks that left in good
    order are not chosen. */
 CDP__PRIVATE uint32_t cdp__any_fewest(const cdp_group *g, uint32_t tag) {
-    uint32_t p, best = g->first_gone - 1;
+    uint32_t p, best = g->any.first_gone - 1;
     const bool died = g->peers[best].lost && !g->streams[best].left;
     for (p = 0; p < g->desc.world_size; ++p) {
         if (p == g->desc.rank || (died && g->streams[p].left)) continue;
@@ -17446,7 +17499,7 @@ CDP__PRIVATE void cdp__any_alone(const cdp__deferred *s) {
     const uint32_t first = cdp__world_rank(g, fewest);
     cdp__failure_record r;
     cdp_error e;
-    CDP_ASSERT(g->first_gone);
+    CDP_ASSERT(g->any.first_gone);
     cdp__fail(CDP_ERR_PEER_LOST,
         "a message with tag %u from any rank cannot come any more: all other ranks have left; "
         "rank %u sent fewest of them, %llu",
@@ -17471,14 +17524,14 @@ CDP__PRIVATE cdp__deferred *cdp__any_first(const cdp_group *g, uint32_t tag) {
 CDP__PRIVATE void cdp__any_take(cdp__deferred *s, uint32_t p) {
     cdp_group *g = s->of;
     s->want.peer = p;
-    g->any_turn = (p + 1) % g->desc.world_size;
+    g->any.turn = (p + 1) % g->desc.world_size;
     cdp__deferred_end_wait(s);
     if (cdp__message_post(g, &s->want, cdp__any_done, s, &s->after) != CDP_OK) {
         cdp__group_fail_last(g);
         return;
     }
-    g->posts[s->after.seq & ((1u << CDP__POST_INDEX) - 1)]->deadline_ns = s->deadline_ns;
-    g->soonest_ns = cdp__min(g->soonest_ns, s->deadline_ns);
+    g->messages.posts[s->after.seq & ((1u << CDP__POST_INDEX) - 1)]->deadline_ns = s->deadline_ns;
+    g->timers.soonest_ns = cdp__min(g->timers.soonest_ns, s->deadline_ns);
     cdp__first_moves(g);
 }
 
@@ -17490,7 +17543,7 @@ CDP__PRIVATE bool cdp__any_poll(cdp__deferred *s, uint64_t now) {
         cdp__deferred_unlist(s);
         return true;
     }
-    if (g->links_read != g->w->polls) cdp__any_read(g);
+    if (g->any.links_read != g->w->polls) cdp__any_read(g);
     p = s->arrivals == g->w->arrivals ? UINT32_MAX
                                       : cdp__any_find(g, CDP_ANY_RANK, s->want.tag, &f);
     if (p != UINT32_MAX) {
@@ -17502,7 +17555,7 @@ CDP__PRIVATE bool cdp__any_poll(cdp__deferred *s, uint64_t now) {
     s->arrivals = g->w->arrivals;
     if (now >= s->deadline_ns && !cdp__group_settling(g)) {
         cdp__any_late(s);
-    } else if (!g->links_read && g->first_gone && !cdp__any_busy(g, s->want.tag)) {
+    } else if (!g->any.links_read && g->any.first_gone && !cdp__any_busy(g, s->want.tag)) {
         cdp__any_alone(s);
     } else {
         cdp__any_waits(s, now);
@@ -18361,9 +18414,10 @@ CDP__PRIVATE bool cdp__channel_on_time(cdp_channel *c) {
 CDP__PRIVATE void cdp__channel_group_failed(cdp_channel *c) {
     cdp__offer *o;
     for (o = c->offers; o; o = o->next) {
-        if (o->over || c->g->health != CDP__FAILED || c->g->settle_ns != CDP__NEVER) continue;
+        if (o->over || c->g->health != CDP__FAILED || c->g->failure.settle_ns != CDP__NEVER)
+            continue;
         o->over = true;
-        o->status = c->g->error.status;
+        o->status = c->g->failure.error.status;
     }
 }
 
@@ -18510,7 +18564,7 @@ CDP__PRIVATE void cdp__channel_advance(cdp_channel *c, uint64_t before, uint64_t
     memset(&t, 0, sizeof t);
     t.g = c->g;
     t.deadline_ns = until_ns;
-    t.completed = c->g->completed;
+    t.completed = c->g->queue.completed;
     if (w->sleeping) w->transport.wake(w->transport.self); /* the progress thread stands by */
     for (;;) {
         uint64_t now;
@@ -18870,7 +18924,7 @@ CDP_API CDP__COLD uint32_t cdp_group_records(cdp_group *g, cdp_record *out, uint
     uint32_t n = 0, i;
     if (!out || cdp__alive(g, "cdp_group_records") != CDP_OK) return 0;
     cdp__enter(g);
-    for (seq = g->issued; seq && n < max && cdp__record_of(g, seq, &r); --seq)
+    for (seq = g->queue.issued; seq && n < max && cdp__record_of(g, seq, &r); --seq)
         out[n++] = r;
     cdp__leave(g);
     for (i = 0; i < n / 2; ++i) {
@@ -18898,9 +18952,9 @@ CDP_API CDP__COLD cdp_status cdp_group_dump(cdp_group *g, const char *path) {
 CDP__PRIVATE void cdp__describe_choices(const cdp_group *g, cdp__text *t) {
     const cdp__choosing *c = &g->w->choosing;
     uint32_t kind, i;
-    if (g->hosts.ranks)
-        cdp__text_add(
-            t, "%u hosts, of %u to %u ranks; ", g->hosts.count, g->hosts.fewest, g->hosts.most);
+    if (g->topology.hosts.ranks)
+        cdp__text_add(t, "%u hosts, of %u to %u ranks; ", g->topology.hosts.count,
+            g->topology.hosts.fewest, g->topology.hosts.most);
     cdp__text_add(t, "algorithms (the first row that fits):\n");
     for (kind = CDP_COLL_NONE + 1; kind < CDP_COLL_COUNT; ++kind)
         for (i = 0;; ++i) {
@@ -18908,7 +18962,8 @@ CDP__PRIVATE void cdp__describe_choices(const cdp_group *g, cdp__text *t) {
             const cdp__algo *a = row ? cdp__algo_at(row->algo) : NULL;
             if (!row) break;
             if (a->kind != (cdp_coll_kind)kind
-                || (i >= c->row_count && row->only & ~g->is & (CDP__HOSTS | CDP__UNIFORM)))
+                || (i >= c->row_count
+                    && row->only & ~g->topology.flags & (CDP__HOSTS | CDP__UNIFORM)))
                 continue;
             cdp__text_add(t, "  %s: %s", cdp_coll_name(a->kind), a->name);
             if (row->max_bytes)
@@ -18920,7 +18975,8 @@ CDP__PRIVATE void cdp__describe_choices(const cdp_group *g, cdp__text *t) {
                 cdp__text_add(t,
                     row->only & CDP__UNIFORM ? ", for hosts of as many ranks each"
                                              : ", for hosts of several ranks");
-            if (row->only & ~(g->is | CDP__POWERS)) cdp__text_add(t, " (never in this group)");
+            if (row->only & ~(g->topology.flags | CDP__POWERS))
+                cdp__text_add(t, " (never in this group)");
             cdp__text_add(t, "%s%s\n", i < c->row_count ? " (choices)" : "",
                 c->reproducible && !a->fixed ? " (not while reproducible)" : "");
         }
@@ -18944,8 +19000,8 @@ CDP_API CDP__COLD uint64_t cdp_describe(cdp_group *g, char *text, uint64_t room)
     cdp__text_add(&t, "cdp %d.%d.%d, wire %d; rank %u of %u", CDP_VERSION_MAJOR, CDP_VERSION_MINOR,
         CDP_VERSION_PATCH, CDP_WIRE_VERSION, d->rank, d->world_size);
     if (g->members) cdp__text_add(&t, ", rank %u of %u in the world", g->w->rank, g->w->size);
-    cdp__text_add(&t, "; %llu operations called, %llu completed\n", (unsigned long long)g->issued,
-        (unsigned long long)g->completed);
+    cdp__text_add(&t, "; %llu operations called, %llu completed\n",
+        (unsigned long long)g->queue.issued, (unsigned long long)g->queue.completed);
     if (cdp__backend_of(g)) cdp__text_add(&t, "device memory: %s\n", g->backend->name);
     cdp__text_add(&t, "settings:\n");
     CDP__SAY(timeout_ms, " ms");

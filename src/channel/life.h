@@ -94,7 +94,7 @@ CDP__PRIVATE void cdp__channel_advance(cdp_channel *c, uint64_t before, uint64_t
     memset(&t, 0, sizeof t);
     t.g = c->g;
     t.deadline_ns = until_ns;
-    t.completed = c->g->completed;
+    t.completed = c->g->queue.completed;
     if (w->sleeping) w->transport.wake(w->transport.self); /* the progress thread stands by */
     for (;;) {
         uint64_t now;

@@ -170,9 +170,10 @@ CDP__PRIVATE bool cdp__channel_on_time(cdp_channel *c) {
 CDP__PRIVATE void cdp__channel_group_failed(cdp_channel *c) {
     cdp__offer *o;
     for (o = c->offers; o; o = o->next) {
-        if (o->over || c->g->health != CDP__FAILED || c->g->settle_ns != CDP__NEVER) continue;
+        if (o->over || c->g->health != CDP__FAILED || c->g->failure.settle_ns != CDP__NEVER)
+            continue;
         o->over = true;
-        o->status = c->g->error.status;
+        o->status = c->g->failure.error.status;
     }
 }
 

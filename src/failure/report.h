@@ -34,7 +34,7 @@ CDP__PRIVATE void cdp__group_publish(cdp_group *g, const cdp__failure_record *r)
     uint32_t p;
     if (r->status == CDP_ERR_TIMEOUT) answer_ms = cdp__max(answer_ms, share_ms);
     cdp__group_revoke(g);
-    g->cause_bytes = cdp__failure_encode(r, g->cause);
+    g->failure.cause_bytes = cdp__failure_encode(r, g->failure.cause);
     for (p = 0; p < g->desc.world_size; ++p) {
         cdp__peer *peer = &g->peers[p];
         if (p == g->desc.rank) continue;
@@ -46,13 +46,14 @@ CDP__PRIVATE void cdp__group_publish(cdp_group *g, const cdp__failure_record *r)
         g->streams[p].dropping = true;
     }
     g->health = CDP__FAILED;
-    g->settle_ns = now + CDP__REPORT_MS * CDP__MS;
-    g->answer_ns = now + answer_ms * CDP__MS;
+    g->failure.settle_ns = now + CDP__REPORT_MS * CDP__MS;
+    g->failure.answer_ns = now + answer_ms * CDP__MS;
     if (g->channel == CDP__WORLD_CHANNEL && g->w->transport.failure.publish)
-        g->w->transport.failure.publish(g->w->transport.self, g->cause, g->cause_bytes);
-    if (cdp__backend_of(g)) g->backend->failed(g->backend->self, &g->error);
+        g->w->transport.failure.publish(
+            g->w->transport.self, g->failure.cause, g->failure.cause_bytes);
+    if (cdp__backend_of(g)) g->backend->failed(g->backend->self, &g->failure.error);
     cdp__group_activate(g);
-    cdp__log(&g->desc.logger, CDP_LOG_DEBUG, g->desc.rank, "%s", g->error.text);
+    cdp__log(&g->desc.logger, CDP_LOG_DEBUG, g->desc.rank, "%s", g->failure.error.text);
 }
 
 /* Sends the record to ranks outside the group, as this rank's last will: it may leave soon. */
@@ -63,13 +64,13 @@ CDP__PRIVATE void cdp__group_report_outside(cdp_group *g) {
     memset(&h, 0, sizeof h);
     h.type = CDP__MESSAGE_FAILURE;
     h.channel = CDP__WORLD_CHANNEL;
-    h.bytes = g->cause_bytes;
+    h.bytes = g->failure.cause_bytes;
     for (p = 0; p < g->w->size && t->failure.linked; ++p) {
         cdp__stream *s = cdp__stream_find(g->w, CDP__WORLD_CHANNEL, p);
         if (!s || cdp_rank_of_world(g, p) < g->desc.world_size || !t->failure.linked(t->self, p))
             continue;
         h.ack = (uint32_t)s->taken;
-        if (!cdp__control_add(g->w, p, &h, g->cause)) continue;
+        if (!cdp__control_add(g->w, p, &h, g->failure.cause)) continue;
         s->sent += CDP__HEAD_BYTES + h.bytes;
         (void)cdp__port_flush(g->w, p);
     }
@@ -124,7 +125,7 @@ CDP__PRIVATE int64_t cdp__flows_finish(cdp_group *g, uint32_t p) {
     const uint32_t peer = g->streams[p].peer;
     cdp__flow *flow;
     int64_t r = 1;
-    for (flow = g->active_flows; flow && r > 0; flow = flow->next_active) {
+    for (flow = g->messages.active; flow && r > 0; flow = flow->next_active) {
         cdp__transfer *t = flow->first[0] ? &flow->first[0]->x : NULL;
         if (!t || g->w->ports[peer].tx_stream != &flow->s) continue;
         r = cdp__group_finish_one(g->w, &flow->s, t);
@@ -148,8 +149,8 @@ CDP__PRIVATE void cdp__group_send_cause(cdp_group *g, uint32_t p) {
     h.type = CDP__MESSAGE_FAILURE;
     h.channel = g->channel;
     h.ack = (uint32_t)s->taken;
-    h.bytes = g->cause_bytes;
-    if (!cdp__control_add(g->w, s->peer, &h, g->cause)) return;
+    h.bytes = g->failure.cause_bytes;
+    if (!cdp__control_add(g->w, s->peer, &h, g->failure.cause)) return;
     s->sent += CDP__HEAD_BYTES + h.bytes;
     g->peers[p].report_due = false;
     (void)cdp__port_flush(g->w, s->peer);
@@ -169,10 +170,10 @@ CDP__PRIVATE bool cdp__group_report_unsent(cdp_group *g, uint32_t p) {
 CDP__PRIVATE bool cdp__group_reporting(cdp_group *g, uint64_t now) {
     bool more = false;
     uint32_t p;
-    if (g->settle_ns == CDP__NEVER) return false;
-    if (now >= g->answer_ns)
-        g->answer_ns = 0; /* over: answer_ns must not be a deadline any longer */
-    for (p = 0; p < g->desc.world_size && now < g->settle_ns; ++p) {
+    if (g->failure.settle_ns == CDP__NEVER) return false;
+    if (now >= g->failure.answer_ns)
+        g->failure.answer_ns = 0; /* over: answer_ns must not be a deadline any longer */
+    for (p = 0; p < g->desc.world_size && now < g->failure.settle_ns; ++p) {
         cdp__peer *peer = &g->peers[p];
         /* connected only now */
         if (p != g->desc.rank && !peer->used && cdp__group_linked(g, p))
@@ -180,11 +181,12 @@ CDP__PRIVATE bool cdp__group_reporting(cdp_group *g, uint64_t now) {
         if (peer->used) cdp__group_drain(g, p);
     }
     /* a second loop, because a record that was just read may correct the one to be sent */
-    for (p = 0; p < g->desc.world_size && now < g->settle_ns; ++p) {
+    for (p = 0; p < g->desc.world_size && now < g->failure.settle_ns; ++p) {
         const cdp__peer *peer = &g->peers[p];
         if (!peer->used) continue;
         if (peer->report_due) cdp__group_send_cause(g, p);
-        if (cdp__group_report_unsent(g, p) || (!peer->answered && now < g->answer_ns)) more = true;
+        if (cdp__group_report_unsent(g, p) || (!peer->answered && now < g->failure.answer_ns))
+            more = true;
     }
     return more;
 }

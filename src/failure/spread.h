@@ -38,7 +38,7 @@ CDP__PRIVATE void cdp__record_make(const cdp_group *g, cdp__failure_record *r, c
     r->observer = (int32_t)g->w->rank;
     r->group_size = g->members ? g->desc.world_size : 0;
     r->at.channel = g->channel;
-    r->timeout_ms = g->late_ms;
+    r->timeout_ms = g->failure.late_ms;
     cdp__format(r->text, sizeof r->text, "%s", e->text);
 }
 
@@ -62,7 +62,7 @@ CDP__PRIVATE CDP__COLD void cdp__domain_step(cdp__world *w, cdp_group *top,
     memset(&v, 0, sizeof v);
     v.type = type;
     v.time_ns = cdp__now(w->os);
-    v.domain = top ? &top->domain : NULL;
+    v.domain = top ? &top->failure.domain : NULL;
     v.from = from;
     v.record = r;
     v.sure = sure;
@@ -72,15 +72,15 @@ CDP__PRIVATE CDP__COLD void cdp__domain_step(cdp__world *w, cdp_group *top,
             v.own = cdp__fingerprint_of(&cdp__past_at(top, r->call.seq)->call);
     }
     if (cdp__failure_step(&w->failure, &v) & CDP__FAILURE_PUBLISH) {
-        const cdp__failure_record *cause = &top->domain.record;
+        const cdp__failure_record *cause = &top->failure.domain.record;
         const bool here = cause->observer == (int32_t)w->rank;
-        const char *file = top->error.file;
-        const uint32_t line = top->error.line;
+        const char *file = top->failure.error.file;
+        const uint32_t line = top->failure.error.line;
         for (x = w->groups; x; x = x->next) {
             if (cdp__group_top(x) != top) continue;
-            cdp__failure_text(cause, w->rank, w->size, &x->error);
-            if (here && file) x->error.file = file;
-            x->error.line = here ? line : 0;
+            cdp__failure_text(cause, w->rank, w->size, &x->failure.error);
+            if (here && file) x->failure.error.file = file;
+            x->failure.error.line = here ? line : 0;
             cdp__group_publish(x, cause);
         }
         if (!again && top->channel != CDP__WORLD_CHANNEL) cdp__group_report_outside(top);
@@ -94,12 +94,12 @@ CDP__PRIVATE bool cdp__world_adopt_first(cdp__world *w);
    transport: if that becomes the first record, no rank knows an earlier failure. */
 CDP__PRIVATE void cdp__group_offer(cdp_group *g) {
     const cdp_transport *t = &g->w->transport;
-    const cdp__failure_record *r = &g->domain.record;
+    const cdp__failure_record *r = &g->failure.domain.record;
     if (g->health != CDP__SETTLING || g->channel != CDP__WORLD_CHANNEL || !t->failure.publish
         || r->status != CDP_ERR_PEER_LOST)
         return;
-    g->cause_bytes = cdp__failure_encode(r, g->cause);
-    t->failure.publish(t->self, g->cause, g->cause_bytes);
+    g->failure.cause_bytes = cdp__failure_encode(r, g->failure.cause);
+    t->failure.publish(t->self, g->failure.cause, g->failure.cause_bytes);
 }
 
 /* Reports a failure of g that this rank saw to the group that settles it (g or its parent).
@@ -112,20 +112,20 @@ CDP__PRIVATE CDP__COLD void cdp__group_observe(
     const bool sure = r->status != CDP_ERR_PEER_LOST && r->status != CDP_ERR_TIMEOUT;
     /* a lost peer may keep back an operation whose late message has arrived */
     const bool lost =
-        r->status == CDP_ERR_PEER_LOST && top->domain.record.status == CDP_ERR_TIMEOUT;
+        r->status == CDP_ERR_PEER_LOST && top->failure.domain.record.status == CDP_ERR_TIMEOUT;
     const cdp__failure_state most = sure || lost ? CDP__FAILURE_SETTLING : CDP__FAILURE_HEALTHY;
     /* a late operation goes on while its cause is settled, unless the caller broke the group */
-    const bool stops = !late || top->broken_by_caller;
+    const bool stops = !late || top->failure.by_caller;
     if (g->health == CDP__FAILED || (g->health == CDP__SETTLING && !sure)) return;
     if (stops) g->health = CDP__SETTLING;
     /* A missed deadline is being settled at the same time. Its operation may still complete, but
        that must not undo this failure. */
-    if (stops && top->domain.state == CDP__FAILURE_SETTLING) top->health = CDP__SETTLING;
-    if (top->domain.state > most) return;
+    if (stops && top->failure.domain.state == CDP__FAILURE_SETTLING) top->health = CDP__SETTLING;
+    if (top->failure.domain.state > most) return;
     if (top->channel == CDP__WORLD_CHANNEL && cdp__world_adopt_first(g->w)) return;
     if (stops) top->health = CDP__SETTLING;
-    top->error.file = e->file;
-    top->error.line = e->line;
+    top->failure.error.file = e->file;
+    top->failure.error.line = e->line;
     cdp__group_activate(top);
     cdp__domain_step(g->w, top, CDP__FAILURE_OBSERVED, g->w->rank, r, false);
     cdp__group_offer(top);
@@ -147,15 +147,15 @@ CDP__PRIVATE void cdp__group_fail_last(cdp_group *g) {
 CDP__PRIVATE void cdp__group_break_for(cdp_group *g, const cdp_error *e) {
     cdp_group *top = cdp__group_top(g);
     cdp__failure_record r;
-    top->broken_by_caller = true;
-    if (top->domain.state != CDP__FAILURE_SETTLING) {
+    top->failure.by_caller = true;
+    if (top->failure.domain.state != CDP__FAILURE_SETTLING) {
         cdp__group_fail(g, e, false);
         return;
     }
     g->health = top->health = CDP__SETTLING;
     cdp__record_make(g, &r, e);
-    top->error.file = e->file;
-    top->error.line = e->line;
+    top->failure.error.file = e->file;
+    top->failure.error.line = e->line;
     cdp__domain_step(g->w, top, CDP__FAILURE_OBSERVED, g->w->rank, &r, false);
 }
 
@@ -164,7 +164,8 @@ CDP__PRIVATE void cdp__group_late(
     cdp_group *g, const cdp__transfer *t, const cdp__head *call, uint64_t channel) {
     cdp__failure_record r;
     cdp_error e;
-    cdp__fail_peer(CDP_ERR_TIMEOUT, t->s->peer, 0, "the deadline of %u ms passed", g->late_ms);
+    cdp__fail_peer(
+        CDP_ERR_TIMEOUT, t->s->peer, 0, "the deadline of %u ms passed", g->failure.late_ms);
     e = *cdp_last_error();
     cdp__record_make(g, &r, &e);
     if (call == &g->exec.task.call)
@@ -202,7 +203,8 @@ CDP__PRIVATE cdp__known_first cdp__world_read_first(cdp__world *w, bool guess) {
     cdp__failure_record r;
     const uint32_t bytes = t->failure.first ? t->failure.first(t->self, body, sizeof body) : 0;
     if (!bytes || !cdp__failure_decode(body, bytes, w->size, &r)) return CDP__FIRST_NONE;
-    if (g && g->cause_bytes == bytes && memcmp(g->cause, body, bytes) == 0) return CDP__FIRST_OWN;
+    if (g && g->failure.cause_bytes == bytes && memcmp(g->failure.cause, body, bytes) == 0)
+        return CDP__FIRST_OWN;
     if (!guess && !r.domain) return CDP__FIRST_NONE;
     r.domain = CDP__WORLD_CHANNEL;
     cdp__world_on_report(w, (uint32_t)r.observer, &r);
@@ -227,7 +229,7 @@ CDP__PRIVATE bool cdp__world_received_from(const cdp__world *w, uint32_t peer) {
    transport which rank it waits for. */
 CDP__PRIVATE void cdp__group_ask_starting(cdp_group *g) {
     const cdp_transport *t = &g->w->transport;
-    const cdp__failure_record *r = &g->domain.record;
+    const cdp__failure_record *r = &g->failure.domain.record;
     const bool lost = r->status == CDP_ERR_PEER_LOST;
     cdp__failure_edge *e = cdp__failure_blocker(&g->w->failure, r->at.channel);
     cdp__failure_event v;
@@ -236,13 +238,13 @@ CDP__PRIVATE void cdp__group_ask_starting(cdp_group *g) {
     memset(&v, 0, sizeof v);
     v.type = CDP__FAILURE_STARTING;
     v.time_ns = cdp__now(g->os);
-    v.domain = &g->domain;
+    v.domain = &g->failure.domain;
     if (!lost) peer = cdp__failure_follow(&g->w->failure, e).named;
     if (peer < 0 || peer == (int32_t)g->w->rank) return;
     if (!lost && cdp__world_received_from(g->w, (uint32_t)peer)) return;
     v.from = (uint32_t)peer;
     named = t->failure.starting(
-        t->self, (uint32_t)peer, lost, v.time_ns + 2 * CDP__MS >= g->domain.due_ns);
+        t->self, (uint32_t)peer, lost, v.time_ns + 2 * CDP__MS >= g->failure.domain.due_ns);
     if (named == -1 || named >= (int32_t)g->w->size) return;
     v.end.named = named < 0 ? -1 : named;
     if (named < 0) v.end.why = CDP__WHY_FIRST;
@@ -251,14 +253,14 @@ CDP__PRIVATE void cdp__group_ask_starting(cdp_group *g) {
 
 /* Called while SETTLING: looks for an earlier cause. */
 CDP__PRIVATE CDP__COLD void cdp__group_settle(cdp_group *g) {
-    const bool lost = g->domain.record.status == CDP_ERR_PEER_LOST;
+    const bool lost = g->failure.domain.record.status == CDP_ERR_PEER_LOST;
     bool sure = false;
     if (g->channel == CDP__WORLD_CHANNEL && lost)
         sure = cdp__world_read_first(g->w, true) == CDP__FIRST_OWN;
-    if (g->domain.state != CDP__FAILURE_SETTLING) return;
+    if (g->failure.domain.state != CDP__FAILURE_SETTLING) return;
     cdp__world_read_all(g->w);
     cdp__world_answer(g->w);
-    if (g->domain.state != CDP__FAILURE_SETTLING) return;
+    if (g->failure.domain.state != CDP__FAILURE_SETTLING) return;
     if (g->channel == CDP__WORLD_CHANNEL || !lost) cdp__group_ask_starting(g);
     cdp__domain_step(g->w, g, CDP__FAILURE_TIMER, g->w->rank, NULL, sure);
 }
@@ -413,8 +415,8 @@ CDP__PRIVATE CDP__COLD bool cdp__world_on_control(cdp__world *w, uint32_t peer, 
 
 /* Its peers have been told. Those that have not accepted the record by now do not get it. */
 CDP__PRIVATE void cdp__group_reported(cdp_group *g) {
-    if (g->settle_ns == CDP__NEVER) return;
-    g->settle_ns = CDP__NEVER;
+    if (g->failure.settle_ns == CDP__NEVER) return;
+    g->failure.settle_ns = CDP__NEVER;
     cdp__group_dump_failed(g);
     if (!cdp__group_parent(g))
         cdp__domain_step(g->w, g, CDP__FAILURE_DELIVERED, g->w->rank, NULL, false);

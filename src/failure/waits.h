@@ -25,9 +25,9 @@
 /* True if a thread of the program waits for an operation of g, or for one that starts after it. */
 CDP__PRIVATE bool cdp__group_awaited(const cdp_group *g) {
     const cdp_group *x;
-    if (g->waiters) return true;
+    if (g->queue.waiters) return true;
     for (x = g->w->groups; x; x = x->next)
-        if (x->waiters && x->queue_used && cdp__group_head(x)->after.group == g) return true;
+        if (x->queue.waiters && x->queue.used && cdp__group_head(x)->after.group == g) return true;
     return false;
 }
 
@@ -163,7 +163,7 @@ CDP__PRIVATE CDP__COLD void cdp__world_read_all(cdp__world *w) {
 CDP__PRIVATE bool cdp__group_passed(const cdp_group *g, uint32_t peer, const cdp__position *at) {
     const cdp__exec *x = &g->exec;
     uint32_t i;
-    if (g->completed >= at->seq) return true;
+    if (g->queue.completed >= at->seq) return true;
     if (!x->running || x->task.call.seq != at->seq || x->round != at->round)
         return x->running && x->task.call.seq == at->seq && x->round > at->round;
     for (i = 0; i < x->transfer_count; ++i)
@@ -178,7 +178,7 @@ CDP__PRIVATE bool cdp__world_passed(const cdp__world *w, int32_t peer, const cdp
     if (g) return cdp__group_passed(g, (uint32_t)peer, at);
     for (g = w->groups; g; g = g->next) {
         const cdp__flow *flow;
-        for (flow = g->flows; flow; flow = flow->next)
+        for (flow = g->messages.flows; flow; flow = flow->next)
             for (way = 0; way < 2 && flow->s.peer == (uint32_t)peer; ++way)
                 if (cdp__flow_channel(flow, way == 1) == at->channel)
                     return flow->first[way] ? flow->first[way]->call.seq > at->seq

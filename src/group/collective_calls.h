@@ -60,13 +60,14 @@ CDP__PRIVATE cdp_status cdp__collective(cdp_group *g, cdp_coll_kind kind, const 
     st = cdp__enqueue(g, &rq, &with, &w); /* no hand-over: this thread makes the progress */
     if (st == CDP_OK) cdp__first_moves(g);
     if (st == CDP_OK && (st = cdp__work_state(w)) == CDP_PENDING) {
-        ++g->waiters;
+        ++g->queue.waiters;
         cdp__progress_begin(&t, g, w.seq, CDP__NEVER, false);
         /* as cdp__progress_until(), but here: the walk in the head of this file stays short */
         while (cdp__progress_next(&t))
             t.polled = cdp__world_poll(m);
         st = cdp__work_state(w);
-        --g->waiters; /* last access: a thread that destroys the group waits until this is 0 */
+        --g->queue
+              .waiters; /* last access: a thread that destroys the group waits until this is 0 */
     }
     cdp_lock_release(&m->lock);
     return st == CDP_PENDING ? cdp__fail(

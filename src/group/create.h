@@ -105,17 +105,17 @@ CDP__PRIVATE void cdp__group_free(cdp_group *g) {
     const cdp_os *os = g->os;
     uint32_t i;
     g->magic = 0;
-    for (i = 0; g->queue && i < g->queue_room; ++i)
-        cdp__free(os, g->queue[i].offs);
-    cdp__free(os, g->past);
+    for (i = 0; g->queue.ops && i < g->queue.room; ++i)
+        cdp__free(os, g->queue.ops[i].offs);
+    cdp__free(os, g->records.ops);
     cdp__free(os, g->streams);
     cdp__free(os, g->peers);
-    cdp__free(os, g->queue);
+    cdp__free(os, g->queue.ops);
     cdp__free(os, g->barrier);
-    cdp__free(os, g->deferred);
+    cdp__free(os, g->deferred.entries);
     cdp__free(os, g->exec.tmp);
     cdp__free(os, g->members);
-    cdp__free(os, g->hosts.ranks);
+    cdp__free(os, g->topology.hosts.ranks);
     cdp__free(os, g);
 }
 
@@ -131,18 +131,18 @@ CDP__PRIVATE void cdp__group_dismiss(cdp_group *g) {
     cdp__deferred_drop(g);
     for (;;) {
         for (waiting = 0, x = m->groups; x; x = x->next) {
-            if ((x != g && x->parent != g) || !x->waiters) continue;
-            waiting += x->waiters;
-            if (x->health == CDP__FAILED && x->settle_ns == CDP__NEVER) continue;
+            if ((x != g && x->parent != g) || !x->queue.waiters) continue;
+            waiting += x->queue.waiters;
+            if (x->health == CDP__FAILED && x->failure.settle_ns == CDP__NEVER) continue;
             cdp__fail(CDP_ERR_STATE,
                 "rank %u/%u: the group was destroyed while this thread was waiting for one of its "
                 "operations",
                 g->desc.rank, g->desc.world_size);
-            x->error = *cdp_last_error();
+            x->failure.error = *cdp_last_error();
             cdp__group_revoke(x);
             x->health = CDP__FAILED;
-            x->domain.state = CDP__FAILURE_DONE;
-            x->settle_ns = CDP__NEVER;
+            x->failure.domain.state = CDP__FAILURE_DONE;
+            x->failure.settle_ns = CDP__NEVER;
         }
         if (!waiting) return;
         cdp__world_wake(m);
@@ -166,7 +166,7 @@ CDP__PRIVATE bool cdp__destroys_inside(cdp_group *g, const char *call) {
 
 /* True while this group's failure is not told to the peers, even if its cause is not settled. */
 CDP__PRIVATE bool cdp__group_must_report(cdp_group *g) {
-    return g->settle_ns != CDP__NEVER
+    return g->failure.settle_ns != CDP__NEVER
         && (g->health != CDP__HEALTHY || (!cdp__group_parent(g) && cdp__group_settling(g)));
 }
 
@@ -184,7 +184,7 @@ CDP__PRIVATE void cdp__group_retire(cdp_group *g) {
     cdp__group_dismiss(g);
     /* reads the questions of other ranks, since unread data would reset the connections */
     if (!cdp__group_parent(g) && g->channel == CDP__WORLD_CHANNEL) cdp__world_read_all(m);
-    g->leave_ns = m->os->now_ns(m->os->user) + (CDP__SETTLE_MS + CDP__REPORT_MS) * CDP__MS;
+    g->failure.leave_ns = m->os->now_ns(m->os->user) + (CDP__SETTLE_MS + CDP__REPORT_MS) * CDP__MS;
 }
 
 /* The second part of leaving, after peers were told of a failure, if any: unlinks the group and
@@ -222,10 +222,10 @@ CDP__PRIVATE void cdp__group_end(cdp_group *g) {
     if (cdp__alive(g, "cdp_group_destroy") != CDP_OK) return; /* a second call does nothing */
     if (cdp__destroys_inside(g, "cdp_group_destroy")) return;
     m = g->w;
-    at_once = CDP__BUDGETS && g->leave_ns; /* cdp_group_leave() is under way */
+    at_once = CDP__BUDGETS && g->failure.leave_ns; /* cdp_group_leave() is under way */
     cdp__group_retire(g);
     if (!at_once && cdp__group_must_report(g))
-        cdp__progress_until(g, CDP__ALL_WORK, g->leave_ns, false);
+        cdp__progress_until(g, CDP__ALL_WORK, g->failure.leave_ns, false);
     last = cdp__group_part(g);
     while (last && !at_once && m->transport.leave
         && m->transport.leave(m->transport.self, CDP__NEVER)) {
@@ -252,15 +252,15 @@ CDP__PRIVATE cdp_status cdp__group_leave_for(cdp_group *g, uint32_t budget_us) {
     until = m->os->now_ns(m->os->user) + budget_us * 1000ull;
     if (g->magic != CDP__LEAVING_MAGIC) {
         if (cdp__must_not_wait() != CDP_OK) return CDP_ERR_STATE;
-        if (!g->leave_ns)
+        if (!g->failure.leave_ns)
             cdp__group_retire(g);
         else
             cdp__enter(g);
         if (cdp__group_must_report(g)) {
             cdp__world_poll_transport(m, until);
-            cdp__progress_until(g, CDP__ALL_WORK, cdp__min(until, g->leave_ns), true);
+            cdp__progress_until(g, CDP__ALL_WORK, cdp__min(until, g->failure.leave_ns), true);
         }
-        if (cdp__group_must_report(g) && m->os->now_ns(m->os->user) < g->leave_ns) {
+        if (cdp__group_must_report(g) && m->os->now_ns(m->os->user) < g->failure.leave_ns) {
             cdp__leave(g);
             return CDP_PENDING;
         }
@@ -291,7 +291,7 @@ CDP__PRIVATE bool cdp__group_read_topology(cdp_group *g) {
     const uint32_t n = g->desc.world_size;
     uint32_t *host = (uint32_t *)cdp__alloc(g->os, n * sizeof *host), i, k, at = 0;
     uint16_t *list = (uint16_t *)cdp__alloc(g->os, n * sizeof *list);
-    cdp__hosts *h = &g->hosts;
+    cdp__hosts *h = &g->topology.hosts;
     h->ranks = list;
     h->fewest = UINT32_MAX;
     for (i = 0; i < n && host && list; ++i)
@@ -310,9 +310,10 @@ CDP__PRIVATE bool cdp__group_read_topology(cdp_group *g) {
         h->most = (uint32_t)cdp__max(h->most, at - first);
     }
     cdp__free(g->os, host);
-    if (h->count == 1) g->is = (uint8_t)(CDP__SAME_HOST | (t->remote.map ? CDP__SHARED : 0));
+    if (h->count == 1)
+        g->topology.flags = (uint8_t)(CDP__SAME_HOST | (t->remote.map ? CDP__SHARED : 0));
     if (h->count > 1 && h->most > 1 && n <= CDP__HOST_BEGINS) {
-        g->is = h->fewest == h->most ? CDP__HOSTS | CDP__UNIFORM : CDP__HOSTS;
+        g->topology.flags = h->fewest == h->most ? CDP__HOSTS | CDP__UNIFORM : CDP__HOSTS;
     } else { /* the list is not needed */
         cdp__free(g->os, list);
         h->ranks = NULL;
@@ -325,9 +326,9 @@ CDP__PRIVATE bool cdp__group_memory(cdp_group *g) {
     const uint32_t n = g->desc.world_size;
     g->peers = (cdp__peer *)cdp__alloc_zero(g->os, n * sizeof *g->peers);
     g->streams = (cdp__stream *)cdp__alloc_zero(g->os, n * sizeof *g->streams);
-    g->queue = (cdp__op *)cdp__alloc_zero(g->os, g->queue_room * sizeof *g->queue);
-    g->past = (cdp__past *)cdp__alloc_zero(g->os, g->desc.records * sizeof *g->past);
-    return g->peers && g->streams && g->queue && g->past;
+    g->queue.ops = (cdp__op *)cdp__alloc_zero(g->os, g->queue.room * sizeof *g->queue.ops);
+    g->records.ops = (cdp__past *)cdp__alloc_zero(g->os, g->desc.records * sizeof *g->records.ops);
+    return g->peers && g->streams && g->queue.ops && g->records.ops;
 }
 
 /* Creates a group over existing links. Takes ownership of `members` (NULL: all ranks) if it
@@ -344,11 +345,11 @@ CDP__PRIVATE cdp_group *cdp__group_make(
     g->desc.transport = &m->transport;
     g->channel = channel;
     g->members = members;
-    g->domain.channel = channel;
-    g->domain.due_ns = g->wait_ns = CDP__NEVER;
-    g->soonest_ns = g->revoke_ns = CDP__NEVER;
-    g->queue_room = desc->operations;
-    if (channel != CDP__WORLD_CHANNEL) g->queue_room = (uint32_t)cdp__min(desc->operations, 8);
+    g->failure.domain.channel = channel;
+    g->failure.domain.due_ns = g->timers.wait_ns = CDP__NEVER;
+    g->timers.soonest_ns = g->timers.revoke_ns = CDP__NEVER;
+    g->queue.room = desc->operations;
+    if (channel != CDP__WORLD_CHANNEL) g->queue.room = (uint32_t)cdp__min(desc->operations, 8);
     good = cdp__group_memory(g) && cdp__streams_reserve(m, desc->world_size)
         && (!m->transport.topology.host || cdp__group_read_topology(g));
     if (!good || !cdp__group_enter_streams(g)) {

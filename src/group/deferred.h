@@ -46,12 +46,13 @@ CDP__PRIVATE cdp__deferred *cdp__deferred_open(
     const uint32_t room = g->desc.max_pending;
     cdp__deferred *s;
     uint32_t i;
-    if (!g->deferred) g->deferred = (cdp__deferred *)cdp__alloc_zero(g->os, room * sizeof *s);
-    if (!g->deferred) {
+    if (!g->deferred.entries)
+        g->deferred.entries = (cdp__deferred *)cdp__alloc_zero(g->os, room * sizeof *s);
+    if (!g->deferred.entries) {
         (void)cdp__fail_nomem("the pool of pending works", room * sizeof *s);
         return NULL;
     }
-    for (i = 0; i < room && g->deferred[(g->deferred_at + i) % room].kind; ++i) {
+    for (i = 0; i < room && g->deferred.entries[(g->deferred.at + i) % room].kind; ++i) {
     }
     if (i == room) {
         (void)cdp__fail(CDP_ERR_STATE,
@@ -60,8 +61,8 @@ CDP__PRIVATE cdp__deferred *cdp__deferred_open(
             room);
         return NULL;
     }
-    g->deferred_at = (g->deferred_at + i) % room;
-    s = &g->deferred[g->deferred_at];
+    g->deferred.at = (g->deferred.at + i) % room;
+    s = &g->deferred.entries[g->deferred.at];
     s->kind = kind;
     s->owner = g;
     s->next = NULL;
@@ -73,8 +74,8 @@ CDP__PRIVATE cdp__deferred *cdp__deferred_open(
     s->set = 0;
     memset(&s->after, 0, sizeof s->after);
     out->group = g;
-    out->seq = CDP__DEFERRED_BIT | s->use << 16 | g->deferred_at;
-    g->deferred_at = (g->deferred_at + 1) % room;
+    out->seq = CDP__DEFERRED_BIT | s->use << 16 | g->deferred.at;
+    g->deferred.at = (g->deferred.at + 1) % room;
     return s;
 }
 
@@ -145,8 +146,8 @@ CDP__PRIVATE void cdp__deferred_call(cdp__deferred *s, cdp_status st) {
 
 /* Sets this thread's last error to the reason why a work failed. */
 CDP__PRIVATE cdp_status cdp__work_explain(const cdp_group *g, cdp_status st) {
-    if (g->health == CDP__FAILED && g->error.status == st)
-        *cdp__error_slot() = g->error;
+    if (g->health == CDP__FAILED && g->failure.error.status == st)
+        *cdp__error_slot() = g->failure.error;
     else
         (void)cdp__fail(st, "this work was cancelled on this rank");
     return st;
@@ -199,8 +200,8 @@ CDP__PRIVATE void cdp__deferred_drop(cdp_group *g) {
         s = NULL;
     }
     for (x = m->groups; x; x = x->next)
-        for (i = 0; i < x->queue_used; ++i) {
-            cdp_work *after = &x->queue[(x->queue_at + i) % x->queue_room].after;
+        for (i = 0; i < x->queue.used; ++i) {
+            cdp_work *after = &x->queue.ops[(x->queue.at + i) % x->queue.room].after;
             if (!after->group || cdp__group_top(after->group) != g) continue;
             if (x != g && x->parent != g && cdp__work_status(after->group, after->seq) != CDP_OK) {
                 cdp__fail(CDP_ERR_STATE,

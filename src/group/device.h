@@ -33,7 +33,7 @@ CDP_API CDP__COLD cdp_status cdp_group_set_backend(cdp_group *g, const cdp_backe
     cdp__enter(g);
     g->backend = own;
     g->backed = true;
-    if (g->health == CDP__FAILED) own->failed(own->self, &g->error);
+    if (g->health == CDP__FAILED) own->failed(own->self, &g->failure.error);
     cdp__leave(g);
     return CDP_OK;
 }

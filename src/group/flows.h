@@ -66,8 +66,8 @@ CDP__PRIVATE cdp__flow *cdp__flow_make(
     flow->g = g;
     flow->tag = tag;
     flow->rank = rank;
-    flow->next = g->flows;
-    g->flows = flow;
+    flow->next = g->messages.flows;
+    g->messages.flows = flow;
     return flow;
 }
 
@@ -80,23 +80,23 @@ CDP__PRIVATE cdp__flow *cdp__flow_open(cdp_group *g, uint32_t rank, uint32_t tag
 CDP__PRIVATE void cdp__flow_activate(cdp__flow *flow) {
     if (flow->active) return;
     flow->active = true;
-    flow->next_active = flow->g->active_flows;
-    flow->g->active_flows = flow;
+    flow->next_active = flow->g->messages.active;
+    flow->g->messages.active = flow;
 }
 
 /* ---- the pool of posts */
 
 CDP__PRIVATE bool cdp__posts_grow(cdp_group *g) {
-    const uint32_t room = (uint32_t)cdp__max(2 * g->post_room, 16);
+    const uint32_t room = (uint32_t)cdp__max(2 * g->messages.room, 16);
     cdp__post **posts;
-    if (g->post_count < g->post_room) return true;
+    if (g->messages.count < g->messages.room) return true;
     if (room > 1u << CDP__POST_INDEX) return false;
     posts = (cdp__post **)cdp__alloc(g->os, room * sizeof *posts);
     if (!posts) return false;
-    if (g->post_count) memcpy(posts, g->posts, g->post_count * sizeof *posts);
-    cdp__free(g->os, g->posts);
-    g->posts = posts;
-    g->post_room = room;
+    if (g->messages.count) memcpy(posts, g->messages.posts, g->messages.count * sizeof *posts);
+    cdp__free(g->os, g->messages.posts);
+    g->messages.posts = posts;
+    g->messages.room = room;
     return true;
 }
 
@@ -104,17 +104,17 @@ CDP__PRIVATE cdp__post *cdp__post_new(cdp_group *g) {
     cdp__post *post = NULL;
     if (cdp__posts_grow(g)) post = (cdp__post *)cdp__alloc_zero(g->os, sizeof *post);
     if (!post) return NULL;
-    post->index = g->post_count;
-    g->posts[g->post_count++] = post;
+    post->index = g->messages.count;
+    g->messages.posts[g->messages.count++] = post;
     return post;
 }
 
 /* Takes the post that was free longest. NULL: out of memory. */
 CDP__PRIVATE cdp__post *cdp__post_take(cdp_group *g) {
-    cdp__post *post = g->free_posts;
+    cdp__post *post = g->messages.free;
     if (post) {
-        g->free_posts = post->next;
-        if (!g->free_posts) g->last_free_post = NULL;
+        g->messages.free = post->next;
+        if (!g->messages.free) g->messages.last_free = NULL;
         post->next = NULL;
         post->taken = true;
         return post;
@@ -126,11 +126,11 @@ CDP__PRIVATE cdp__post *cdp__post_take(cdp_group *g) {
 
 CDP__PRIVATE void cdp__post_free(cdp_group *g, cdp__post *post) {
     post->next = NULL;
-    if (g->last_free_post)
-        g->last_free_post->next = post;
+    if (g->messages.last_free)
+        g->messages.last_free->next = post;
     else
-        g->free_posts = post;
-    g->last_free_post = post;
+        g->messages.free = post;
+    g->messages.last_free = post;
 }
 
 /* The work of the post has ended, completed or cancelled: returns it to the pool. */
@@ -144,7 +144,7 @@ CDP__PRIVATE void cdp__post_give(cdp_group *g, cdp__post *post, bool cancelled) 
 /* Makes room for `n` posts in the pool. False: out of memory. */
 CDP__PRIVATE bool cdp__posts_reserve(cdp_group *g, uint32_t n) {
     if (n > 1u << CDP__POST_INDEX) return false;
-    while (g->post_count < n) {
+    while (g->messages.count < n) {
         cdp__post *post = cdp__post_new(g);
         if (!post) return false;
         cdp__post_free(g, post);
@@ -276,7 +276,7 @@ CDP__PRIVATE bool cdp__flow_move(cdp__flow *flow, uint32_t way) {
 
 /* Advances all flows. Sends are polled first, because peers may wait for them. */
 CDP__PRIVATE cdp__advance cdp__flows_poll(cdp_group *g) {
-    cdp__flow **at = &g->active_flows;
+    cdp__flow **at = &g->messages.active;
     bool any = false;
     while (*at && g->health == CDP__HEALTHY && !(any && cdp__poll_over(g->w))) {
         cdp__flow *flow = *at;
@@ -291,8 +291,8 @@ CDP__PRIVATE cdp__advance cdp__flows_poll(cdp_group *g) {
             flow->active = false;
         }
     }
-    if (!g->active_flows && !g->queue_used) {
-        g->soonest_ns = CDP__NEVER;
+    if (!g->messages.active && !g->queue.used) {
+        g->timers.soonest_ns = CDP__NEVER;
         if (g->health == CDP__HEALTHY) return any ? CDP__MOVED : CDP__IDLE;
     }
     return any ? CDP__MOVED : CDP__BLOCKED;
@@ -302,13 +302,13 @@ CDP__PRIVATE cdp__advance cdp__flows_poll(cdp_group *g) {
 CDP__PRIVATE bool cdp__flows_due(cdp_group *g, uint64_t now) {
     cdp__flow *flow;
     uint32_t way;
-    for (flow = g->active_flows; flow; flow = flow->next_active)
+    for (flow = g->messages.active; flow; flow = flow->next_active)
         for (way = 0; way < 2; ++way) {
             cdp__post *post = flow->first[way], *late = post;
             while (post && post->deadline_ns > now)
                 post = post->next;
             if (!post) continue;
-            g->late_ms = post->timeout_ms;
+            g->failure.late_ms = post->timeout_ms;
             cdp__post_begin_if(flow, late, way == 1);
             cdp__group_late(g, &late->x, &late->call, cdp__flow_channel(flow, way == 1));
             return true;
@@ -319,9 +319,9 @@ CDP__PRIVATE bool cdp__flows_due(cdp_group *g, uint64_t now) {
 /* Nothing moves: reads from peers that this rank only sends to, which may have failed. */
 CDP__PRIVATE cdp__advance cdp__flows_stuck(cdp_group *g, uint64_t now) {
     cdp__flow *flow;
-    if (now < g->poll_peers_ns) return CDP__BLOCKED;
-    g->poll_peers_ns = now + CDP__POLL_PEERS_MS * CDP__MS;
-    for (flow = g->active_flows; flow && g->health == CDP__HEALTHY; flow = flow->next_active)
+    if (now < g->timers.poll_peers_ns) return CDP__BLOCKED;
+    g->timers.poll_peers_ns = now + CDP__POLL_PEERS_MS * CDP__MS;
+    for (flow = g->messages.active; flow && g->health == CDP__HEALTHY; flow = flow->next_active)
         if (flow->first[0] && !flow->first[1] && !flow->s.body_left
             && cdp__port_pump(g->w, flow->s.peer, NULL) < 0 && g->health == CDP__HEALTHY)
             cdp__post_fail(flow, flow->first[0]);
@@ -353,7 +353,7 @@ CDP__PRIVATE uint64_t cdp__flows_waits(cdp_group *g) {
     uint64_t period = CDP__NEVER;
     cdp__flow *flow;
     uint32_t way;
-    for (flow = g->active_flows; flow; flow = flow->next_active) {
+    for (flow = g->messages.active; flow; flow = flow->next_active) {
         cdp__flow_waits(flow);
         for (way = 0; way < 2; ++way)
             if (flow->first[way])
@@ -369,9 +369,9 @@ CDP__PRIVATE cdp_status cdp__flow_post(cdp__flow *flow, const cdp_transfer *t,
     cdp_group *g = flow->g;
     cdp__post *post = cdp__post_take(g);
     const uint64_t now = cdp__now(g->os);
-    if (!g->past_messages)
-        g->past_messages =
-            (cdp__past *)cdp__alloc_zero(g->os, g->desc.records * sizeof *g->past_messages);
+    if (!g->records.messages)
+        g->records.messages =
+            (cdp__past *)cdp__alloc_zero(g->os, g->desc.records * sizeof *g->records.messages);
     if (!post) return cdp__fail_nomem("a message", sizeof *post + sizeof *flow);
     memset(&post->call, 0, sizeof post->call);
     post->call.kind = CDP_COLL_SEND;
@@ -406,9 +406,10 @@ CDP__PRIVATE cdp_status cdp__flow_post(cdp__flow *flow, const cdp_transfer *t,
     out->group = g;
     out->seq = CDP__POST_BIT | post->use << CDP__POST_INDEX | post->index;
     post->seen = 1;
-    g->wait_ns = cdp__min(g->wait_ns, now + cdp__failure_period_ns(post->timeout_ms));
-    g->soonest_ns = cdp__min(g->soonest_ns, post->deadline_ns);
-    if (!flow->active && !g->exec.running) g->poll_peers_ns = now + CDP__POLL_PEERS_MS * CDP__MS;
+    g->timers.wait_ns = cdp__min(g->timers.wait_ns, now + cdp__failure_period_ns(post->timeout_ms));
+    g->timers.soonest_ns = cdp__min(g->timers.soonest_ns, post->deadline_ns);
+    if (!flow->active && !g->exec.running)
+        g->timers.poll_peers_ns = now + CDP__POLL_PEERS_MS * CDP__MS;
     cdp__flow_activate(flow);
     cdp__group_activate(g);
     return CDP_OK;
@@ -426,7 +427,7 @@ CDP__PRIVATE bool cdp__post_moved(const cdp__flow *flow, const cdp__post *post, 
 
 /* Cancels a message of which no bytes have moved, and removes it from its queue. Lock held. */
 CDP__PRIVATE cdp_status cdp__post_cancel(cdp_group *g, uint64_t seq) {
-    cdp__post *post = g->posts[seq & ((1u << CDP__POST_INDEX) - 1)];
+    cdp__post *post = g->messages.posts[seq & ((1u << CDP__POST_INDEX) - 1)];
     cdp__flow *flow = (cdp__flow *)post->x.s;
     const uint32_t way = post->x.receive ? 1 : 0;
     cdp__post **at = &flow->first[way], *last = NULL;
@@ -491,10 +492,10 @@ CDP__PRIVATE void cdp__flow_drop(cdp__flow *flow) {
     cdp_group *g = flow->g;
     cdp__flow **at;
     cdp__flow_stop(flow);
-    for (at = &g->active_flows; *at && *at != flow; at = &(*at)->next_active) {
+    for (at = &g->messages.active; *at && *at != flow; at = &(*at)->next_active) {
     }
     if (*at) *at = flow->next_active;
-    for (at = &g->flows; *at && *at != flow; at = &(*at)->next) {
+    for (at = &g->messages.flows; *at && *at != flow; at = &(*at)->next) {
     }
     if (*at) *at = flow->next;
     cdp__stream_close(g->w, &flow->s, true);
@@ -506,22 +507,22 @@ CDP__PRIVATE void cdp__flow_drop(cdp__flow *flow) {
 CDP__PRIVATE void cdp__flows_close(cdp_group *g, bool tell) {
     cdp__world *w = g->w;
     uint32_t i;
-    while (g->flows) {
-        cdp__flow *flow = g->flows;
-        g->flows = flow->next;
+    while (g->messages.flows) {
+        cdp__flow *flow = g->messages.flows;
+        g->messages.flows = flow->next;
         cdp__flow_stop(flow);
         cdp__stream_close(w, &flow->s, tell);
         cdp__world_gone(w, flow->s.channel);
         cdp__free(w->os, flow);
     }
-    for (i = 0; i < g->post_count; ++i)
-        cdp__free(w->os, g->posts[i]);
-    cdp__free(w->os, g->posts);
-    cdp__free(w->os, g->past_messages);
-    g->active_flows = NULL;
-    g->posts = NULL;
-    g->past_messages = NULL;
-    g->post_count = 0;
+    for (i = 0; i < g->messages.count; ++i)
+        cdp__free(w->os, g->messages.posts[i]);
+    cdp__free(w->os, g->messages.posts);
+    cdp__free(w->os, g->records.messages);
+    g->messages.active = NULL;
+    g->messages.posts = NULL;
+    g->records.messages = NULL;
+    g->messages.count = 0;
 }
 
 #else

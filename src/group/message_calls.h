@@ -145,8 +145,8 @@ CDP__PRIVATE void cdp__any_read(cdp_group *g) {
     }
     if (g->health == CDP__HEALTHY && g->channel != CDP__WORLD_CHANNEL)
         (void)cdp__group_poll_peers(g);
-    g->links_read = left ? g->w->polls : 0;
-    if (!g->first_gone) g->first_gone = died ? died : went;
+    g->any.links_read = left ? g->w->polls : 0;
+    if (!g->any.first_gone) g->any.first_gone = died ? died : went;
 }
 
 /* The rank whose message a receive from `from` (or any rank) with this tag takes: the next rank
@@ -155,7 +155,7 @@ CDP__PRIVATE uint32_t cdp__any_find(const cdp_group *g, uint32_t from, uint32_t 
     const uint32_t n = g->desc.world_size;
     uint32_t i;
     for (i = 0; i < n; ++i) {
-        const uint32_t p = (g->any_turn + i) % n;
+        const uint32_t p = (g->any.turn + i) % n;
         if (p == g->desc.rank || (from != CDP_ANY_RANK && from != p)) continue;
         if (cdp__flow_peek(g, p, tag, h)) return p;
     }
@@ -172,7 +172,7 @@ CDP__PRIVATE void cdp__any_done(void *user, uint64_t start_ns, uint64_t end_ns) 
    sender has left. */
 CDP__PRIVATE bool cdp__any_busy(const cdp_group *g, uint32_t tag) {
     const cdp__flow *flow;
-    for (flow = g->active_flows; flow; flow = flow->next_active)
+    for (flow = g->messages.active; flow; flow = flow->next_active)
         if (flow->tag == tag && flow->first[1]) return true;
     return false;
 }
@@ -214,10 +214,10 @@ CDP__PRIVATE void cdp__any_late(cdp__deferred *s) {
     cdp_error e;
     s->reported_ns = 0;
     cdp__any_long(s);
-    g->late_ms = s->want.timeout_ms;
+    g->failure.late_ms = s->want.timeout_ms;
     cdp__fail(CDP_ERR_TIMEOUT,
         "the deadline of %u ms passed while waiting for a message with tag %u from any rank",
-        g->late_ms, s->want.tag);
+        g->failure.late_ms, s->want.tag);
     e = *cdp_last_error();
     cdp__record_make(g, &r, &e);
     r.at.channel = s->set;
@@ -234,7 +234,7 @@ CDP__PRIVATE uint64_t cdp__any_count(const cdp_group *g, uint32_t p, uint32_t ta
    tag or, among equals, the one that went first. If that rank died, ranks that left in good
    order are not chosen. */
 CDP__PRIVATE uint32_t cdp__any_fewest(const cdp_group *g, uint32_t tag) {
-    uint32_t p, best = g->first_gone - 1;
+    uint32_t p, best = g->any.first_gone - 1;
     const bool died = g->peers[best].lost && !g->streams[best].left;
     for (p = 0; p < g->desc.world_size; ++p) {
         if (p == g->desc.rank || (died && g->streams[p].left)) continue;
@@ -252,7 +252,7 @@ CDP__PRIVATE void cdp__any_alone(const cdp__deferred *s) {
     const uint32_t first = cdp__world_rank(g, fewest);
     cdp__failure_record r;
     cdp_error e;
-    CDP_ASSERT(g->first_gone);
+    CDP_ASSERT(g->any.first_gone);
     cdp__fail(CDP_ERR_PEER_LOST,
         "a message with tag %u from any rank cannot come any more: all other ranks have left; "
         "rank %u sent fewest of them, %llu",
@@ -277,14 +277,14 @@ CDP__PRIVATE cdp__deferred *cdp__any_first(const cdp_group *g, uint32_t tag) {
 CDP__PRIVATE void cdp__any_take(cdp__deferred *s, uint32_t p) {
     cdp_group *g = s->of;
     s->want.peer = p;
-    g->any_turn = (p + 1) % g->desc.world_size;
+    g->any.turn = (p + 1) % g->desc.world_size;
     cdp__deferred_end_wait(s);
     if (cdp__message_post(g, &s->want, cdp__any_done, s, &s->after) != CDP_OK) {
         cdp__group_fail_last(g);
         return;
     }
-    g->posts[s->after.seq & ((1u << CDP__POST_INDEX) - 1)]->deadline_ns = s->deadline_ns;
-    g->soonest_ns = cdp__min(g->soonest_ns, s->deadline_ns);
+    g->messages.posts[s->after.seq & ((1u << CDP__POST_INDEX) - 1)]->deadline_ns = s->deadline_ns;
+    g->timers.soonest_ns = cdp__min(g->timers.soonest_ns, s->deadline_ns);
     cdp__first_moves(g);
 }
 
@@ -296,7 +296,7 @@ CDP__PRIVATE bool cdp__any_poll(cdp__deferred *s, uint64_t now) {
         cdp__deferred_unlist(s);
         return true;
     }
-    if (g->links_read != g->w->polls) cdp__any_read(g);
+    if (g->any.links_read != g->w->polls) cdp__any_read(g);
     p = s->arrivals == g->w->arrivals ? UINT32_MAX
                                       : cdp__any_find(g, CDP_ANY_RANK, s->want.tag, &f);
     if (p != UINT32_MAX) {
@@ -308,7 +308,7 @@ CDP__PRIVATE bool cdp__any_poll(cdp__deferred *s, uint64_t now) {
     s->arrivals = g->w->arrivals;
     if (now >= s->deadline_ns && !cdp__group_settling(g)) {
         cdp__any_late(s);
-    } else if (!g->links_read && g->first_gone && !cdp__any_busy(g, s->want.tag)) {
+    } else if (!g->any.links_read && g->any.first_gone && !cdp__any_busy(g, s->want.tag)) {
         cdp__any_alone(s);
     } else {
         cdp__any_waits(s, now);

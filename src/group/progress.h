@@ -228,7 +228,7 @@ typedef struct cdp__progress {
     bool first;          /* no full poll of this round was made yet */
     uint32_t fast_left;  /* fast polls of this round */
     uint32_t polls, spun;
-    uint64_t completed; /* g->completed after the last pause */
+    uint64_t completed; /* g->queue.completed after the last pause */
     uint64_t spin_until_ns;
 } cdp__progress;
 
@@ -250,7 +250,7 @@ CDP__PRIVATE void cdp__progress_begin(
     t->g = g;
     t->seq = seq;
     t->deadline_ns = deadline_ns;
-    t->completed = g->completed;
+    t->completed = g->queue.completed;
     t->budget = CDP__BUDGETS && budget;
     t->fast = !g->desc.no_spin && m->spin_luck >= 0 && !budget && seq != CDP__ALL_WORK;
     ++m->callers;
@@ -263,7 +263,7 @@ CDP__PRIVATE void cdp__progress_begin(
 /* Nothing moves: spins, yields or sleeps. */
 CDP__PRIVATE void cdp__progress_pause(cdp__progress *t, uint64_t now) {
     cdp__world *m = t->g->w;
-    if (t->g->completed != t->completed || !t->spin_until_ns)
+    if (t->g->queue.completed != t->completed || !t->spin_until_ns)
         t->spin_until_ns = now + t->g->desc.spin_us * 1000ull;
     if (!cdp__progress_spin(m, &t->g->desc, now, t->spin_until_ns, &t->polls, &t->spun)) {
         if (t->spun && m->spin_luck > -8) --m->spin_luck;
@@ -273,7 +273,7 @@ CDP__PRIVATE void cdp__progress_pause(cdp__progress *t, uint64_t now) {
         else
             cdp__progress_sleep(m, t->deadline_ns);
     }
-    t->completed = t->g->completed;
+    t->completed = t->g->queue.completed;
 }
 
 /* The wait has ended: polling has paid off, if it spun until then. */

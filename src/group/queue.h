@@ -24,17 +24,17 @@
 #include "requests.h"
 
 CDP__PRIVATE bool cdp__queue_grow(cdp_group *g) {
-    const uint32_t room = g->queue_room * 2;
+    const uint32_t room = g->queue.room * 2;
     cdp__op *q = (cdp__op *)cdp__alloc_zero(g->os, room * sizeof *q);
     uint32_t i;
     if (!q) return false;
     /* the queue is full: copy all entries */
-    for (i = 0; i < g->queue_used; ++i)
-        q[i] = g->queue[(g->queue_at + i) % g->queue_room];
-    cdp__free(g->os, g->queue);
-    g->queue = q;
-    g->queue_room = room;
-    g->queue_at = 0;
+    for (i = 0; i < g->queue.used; ++i)
+        q[i] = g->queue.ops[(g->queue.at + i) % g->queue.room];
+    cdp__free(g->os, g->queue.ops);
+    g->queue.ops = q;
+    g->queue.room = room;
+    g->queue.at = 0;
     return true;
 }
 
@@ -47,9 +47,9 @@ CDP__PRIVATE bool cdp__op_parts(cdp_group *g, cdp__op *op) {
     op->parts = 0;
     if (!rq->in_counts && !rq->out_counts) return true;
     /* allocated once for all entries of the queue, so that later operations allocate nothing */
-    for (i = 0; !op->offs && i < g->queue_room; ++i)
-        if (!g->queue[i].offs)
-            g->queue[i].offs =
+    for (i = 0; !op->offs && i < g->queue.room; ++i)
+        if (!g->queue.ops[i].offs)
+            g->queue.ops[i].offs =
                 (uint64_t *)cdp__alloc_zero(g->os, 2 * (n + 1ull) * sizeof *op->offs);
     if (!op->offs) return false;
     for (i = 0; i < n; ++i) {
@@ -85,8 +85,8 @@ CDP__PRIVATE void cdp__first_moves(cdp_group *g) {
     g->w->fast_poll = false;
     g->w->poll_until_ns = before;
     /* already complete: no thread is needed */
-    if (!g->queue_used && !g->active_flows && g->health == CDP__HEALTHY && !cdp__group_settling(g)
-        && g->w->active == g) {
+    if (!g->queue.used && !g->messages.active && g->health == CDP__HEALTHY
+        && !cdp__group_settling(g) && g->w->active == g) {
         g->w->active = g->next_active;
         g->active = false;
     }
@@ -98,25 +98,25 @@ CDP__PRIVATE cdp_status cdp__enqueue(
     cdp_status st = cdp__group_report(g);
     cdp__op *op;
     if (st != CDP_OK) return st;
-    if (g->queue_used == g->queue_room && !cdp__queue_grow(g))
-        return cdp__fail_nomem("the queue of operations", 2 * g->queue_room * sizeof *op);
-    op = &g->queue[(g->queue_at + g->queue_used) % g->queue_room];
+    if (g->queue.used == g->queue.room && !cdp__queue_grow(g))
+        return cdp__fail_nomem("the queue of operations", 2 * g->queue.room * sizeof *op);
+    op = &g->queue.ops[(g->queue.at + g->queue.used) % g->queue.room];
     op->rq = *rq;
     if (!cdp__op_parts(g, op))
         return cdp__fail_nomem("uneven parts", 2 * g->desc.world_size * sizeof *op->offs);
-    ++g->queue_used;
-    op->seq = ++g->issued;
+    ++g->queue.used;
+    op->seq = ++g->queue.issued;
     op->after = with->after;
     op->start_ns = g->os->now_ns(g->os->user);
     op->deadline_ns =
         rq->timeout_ms == CDP_NO_TIMEOUT ? CDP__NEVER : op->start_ns + rq->timeout_ms * CDP__MS;
-    if (g->queue_used > 1 || with->after.group) op->start_ns = 0; /* set when it begins */
+    if (g->queue.used > 1 || with->after.group) op->start_ns = 0; /* set when it begins */
     op->done = with->done;
     op->user = with->user;
     op->device = with->device;
     out->group = g;
     out->seq = op->seq;
-    g->soonest_ns = cdp__min(g->soonest_ns, op->deadline_ns);
+    g->timers.soonest_ns = cdp__min(g->timers.soonest_ns, op->deadline_ns);
     cdp__group_activate(g);
     return CDP_OK;
 }
@@ -206,7 +206,7 @@ CDP_API cdp_status cdp_group_compare(
         st = cdp__enqueue(g, &rq, &with, &w);
         if (st == CDP_OK) cdp__first_moves(g);
         /* bounds how many calls are queued before they are compared */
-        wait = wait || g->queue_used > 256;
+        wait = wait || g->queue.used > 256;
         cdp__leave(g);
     }
     if (st == CDP_OK) cdp__hand_over(g);

@@ -29,7 +29,7 @@ CDP_API CDP__COLD uint32_t cdp_group_records(cdp_group *g, cdp_record *out, uint
     uint32_t n = 0, i;
     if (!out || cdp__alive(g, "cdp_group_records") != CDP_OK) return 0;
     cdp__enter(g);
-    for (seq = g->issued; seq && n < max && cdp__record_of(g, seq, &r); --seq)
+    for (seq = g->queue.issued; seq && n < max && cdp__record_of(g, seq, &r); --seq)
         out[n++] = r;
     cdp__leave(g);
     for (i = 0; i < n / 2; ++i) {
@@ -57,9 +57,9 @@ CDP_API CDP__COLD cdp_status cdp_group_dump(cdp_group *g, const char *path) {
 CDP__PRIVATE void cdp__describe_choices(const cdp_group *g, cdp__text *t) {
     const cdp__choosing *c = &g->w->choosing;
     uint32_t kind, i;
-    if (g->hosts.ranks)
-        cdp__text_add(
-            t, "%u hosts, of %u to %u ranks; ", g->hosts.count, g->hosts.fewest, g->hosts.most);
+    if (g->topology.hosts.ranks)
+        cdp__text_add(t, "%u hosts, of %u to %u ranks; ", g->topology.hosts.count,
+            g->topology.hosts.fewest, g->topology.hosts.most);
     cdp__text_add(t, "algorithms (the first row that fits):\n");
     for (kind = CDP_COLL_NONE + 1; kind < CDP_COLL_COUNT; ++kind)
         for (i = 0;; ++i) {
@@ -67,7 +67,8 @@ CDP__PRIVATE void cdp__describe_choices(const cdp_group *g, cdp__text *t) {
             const cdp__algo *a = row ? cdp__algo_at(row->algo) : NULL;
             if (!row) break;
             if (a->kind != (cdp_coll_kind)kind
-                || (i >= c->row_count && row->only & ~g->is & (CDP__HOSTS | CDP__UNIFORM)))
+                || (i >= c->row_count
+                    && row->only & ~g->topology.flags & (CDP__HOSTS | CDP__UNIFORM)))
                 continue;
             cdp__text_add(t, "  %s: %s", cdp_coll_name(a->kind), a->name);
             if (row->max_bytes)
@@ -79,7 +80,8 @@ CDP__PRIVATE void cdp__describe_choices(const cdp_group *g, cdp__text *t) {
                 cdp__text_add(t,
                     row->only & CDP__UNIFORM ? ", for hosts of as many ranks each"
                                              : ", for hosts of several ranks");
-            if (row->only & ~(g->is | CDP__POWERS)) cdp__text_add(t, " (never in this group)");
+            if (row->only & ~(g->topology.flags | CDP__POWERS))
+                cdp__text_add(t, " (never in this group)");
             cdp__text_add(t, "%s%s\n", i < c->row_count ? " (choices)" : "",
                 c->reproducible && !a->fixed ? " (not while reproducible)" : "");
         }
@@ -103,8 +105,8 @@ CDP_API CDP__COLD uint64_t cdp_describe(cdp_group *g, char *text, uint64_t room)
     cdp__text_add(&t, "cdp %d.%d.%d, wire %d; rank %u of %u", CDP_VERSION_MAJOR, CDP_VERSION_MINOR,
         CDP_VERSION_PATCH, CDP_WIRE_VERSION, d->rank, d->world_size);
     if (g->members) cdp__text_add(&t, ", rank %u of %u in the world", g->w->rank, g->w->size);
-    cdp__text_add(&t, "; %llu operations called, %llu completed\n", (unsigned long long)g->issued,
-        (unsigned long long)g->completed);
+    cdp__text_add(&t, "; %llu operations called, %llu completed\n",
+        (unsigned long long)g->queue.issued, (unsigned long long)g->queue.completed);
     if (cdp__backend_of(g)) cdp__text_add(&t, "device memory: %s\n", g->backend->name);
     cdp__text_add(&t, "settings:\n");
     CDP__SAY(timeout_ms, " ms");

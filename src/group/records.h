@@ -33,8 +33,8 @@
 CDP__PRIVATE void cdp__post_remember(cdp_group *g, const cdp__post *post, uint64_t end_ns) {
     const uint32_t me = g->w->rank, peer = post->x.s->peer;
     cdp__past *past;
-    if (!g->past_messages || post->call.root == CDP__TAG_BARRIER) return;
-    past = &g->past_messages[g->message_count++ % g->desc.records];
+    if (!g->records.messages || post->call.root == CDP__TAG_BARRIER) return;
+    past = &g->records.messages[g->records.message_count++ % g->desc.records];
     memset(past, 0, sizeof *past);
     past->call = post->call;
     past->start_ns = post->start_ns;
@@ -68,14 +68,15 @@ CDP__PRIVATE void cdp__record_fill(const cdp__past *past, cdp_record *r) {
    held. */
 CDP__PRIVATE bool cdp__record_of(const cdp_group *g, uint64_t seq, cdp_record *r) {
     const cdp__past *past = cdp__past_at(g, seq);
-    const bool begun = past->call.seq == seq, queued = seq > g->completed && seq <= g->issued;
+    const bool begun = past->call.seq == seq,
+               queued = seq > g->queue.completed && seq <= g->queue.issued;
     const cdp__transfer *late = cdp__exec_late(&g->exec);
     cdp__past next;
     if (!begun && !queued) return false;
     if (!begun) {
-        const uint64_t at = g->queue_at + (seq - g->completed - 1);
+        const uint64_t at = g->queue.at + (seq - g->queue.completed - 1);
         memset(&next, 0, sizeof next);
-        next.call = cdp__op_call(&g->queue[at % g->queue_room]);
+        next.call = cdp__op_call(&g->queue.ops[at % g->queue.room]);
         past = &next;
     }
     cdp__record_fill(past, r);
@@ -121,8 +122,9 @@ CDP__PRIVATE void cdp__dump_state(
     if (g->health != CDP__HEALTHY) {
         cdp__text_add(f,
             ", \"error\": {\"status\": \"%s\", \"peer\": %d, \"origin\": %d, \"text\": \"",
-            cdp_status_name(g->error.status), (int)g->error.peer, (int)g->error.origin);
-        cdp__json_inside(f, g->error.text);
+            cdp_status_name(g->failure.error.status), (int)g->failure.error.peer,
+            (int)g->failure.error.origin);
+        cdp__json_inside(f, g->failure.error.text);
         cdp__text_add(f, "\"}");
     }
     cdp__text_add(f, ", \"operations\": [");
@@ -132,15 +134,15 @@ CDP__PRIVATE void cdp__dump_group(cdp__text *f, const cdp_group *g, uint64_t now
     const uint64_t kept = g->desc.records;
     const char *comma = "";
     cdp_record r;
-    uint64_t seq = g->issued > kept ? g->issued - kept + 1 : 1;
+    uint64_t seq = g->queue.issued > kept ? g->queue.issued - kept + 1 : 1;
     uint32_t p;
     cdp__text_add(f, "\n    {\"group\": \"%llx\", \"is\": \"%s\", \"ranks\": [",
         (unsigned long long)g->channel, g->channel == CDP__WORLD_CHANNEL ? "world" : "group");
     for (p = 0; p < g->desc.world_size; ++p)
         cdp__text_add(f, "%s%u", p ? ", " : "", cdp__world_rank(g, p));
     cdp__text_add(f, "], ");
-    cdp__dump_state(f, g, g->issued, g->completed);
-    for (; seq <= g->issued; ++seq) {
+    cdp__dump_state(f, g, g->queue.issued, g->queue.completed);
+    for (; seq <= g->queue.issued; ++seq) {
         if (!cdp__record_of(g, seq, &r)) continue;
         cdp__text_add(f, "%s", comma);
         cdp__dump_record(f, &r, now);
@@ -155,13 +157,13 @@ CDP__PRIVATE uint64_t cdp__dump_posts(
     cdp__text *f, const cdp__flow *flow, uint32_t way, uint64_t now) {
     const cdp_group *g = flow->g;
     const int32_t from = (int32_t)(way ? flow->s.peer : g->w->rank);
-    const uint64_t kept = g->desc.records, count = g->message_count;
+    const uint64_t kept = g->desc.records, count = g->records.message_count;
     const char *comma = "";
     const cdp__post *post;
     uint64_t i = count > kept ? count - kept : 0, n = 0;
     cdp_record r;
     for (; f && i < count; ++i) {
-        const cdp__past *past = &g->past_messages[i % kept];
+        const cdp__past *past = &g->records.messages[i % kept];
         if (past->from != from || past->call.root != flow->tag) continue;
         if ((way ? past->to != (int32_t)g->w->rank : past->to != (int32_t)flow->s.peer)) continue;
         cdp__record_fill(past, &r);
@@ -219,7 +221,7 @@ CDP__PRIVATE cdp_status cdp__dump(const cdp__world *m, const char *path) {
         m->rank, m->size);
     for (g = m->groups; g; g = g->next) {
         cdp__dump_group(&f.text, g, now);
-        for (flow = g->flows; flow; flow = flow->next) {
+        for (flow = g->messages.flows; flow; flow = flow->next) {
             cdp__dump_flow(&f.text, flow, 0, now);
             cdp__dump_flow(&f.text, flow, 1, now);
         }

@@ -35,7 +35,8 @@
 #define CDP__ALL_WORK UINT64_MAX
 
 CDP__PRIVATE cdp_status cdp__failed_status(const cdp_group *g) {
-    return g->health == CDP__FAILED && g->settle_ns == CDP__NEVER ? g->error.status : CDP_PENDING;
+    return g->health == CDP__FAILED && g->failure.settle_ns == CDP__NEVER ? g->failure.error.status
+                                                                          : CDP_PENDING;
 }
 
 /* The status of use number `use` of a pool entry. */
@@ -47,21 +48,23 @@ CDP__PRIVATE cdp_status cdp__use_status(
 
 CDP__PRIVATE cdp_status cdp__deferred_status(const cdp_group *g, uint64_t seq) {
     const uint64_t use = seq >> 16 & ((1ull << 47) - 1), index = seq & 0xffff;
-    if (!g->deferred || index >= g->desc.max_pending) return cdp__failed_status(g);
-    return cdp__use_status(g, g->deferred[index].use, use, g->deferred[index].cancelled);
+    if (!g->deferred.entries || index >= g->desc.max_pending) return cdp__failed_status(g);
+    return cdp__use_status(
+        g, g->deferred.entries[index].use, use, g->deferred.entries[index].cancelled);
 }
 
 CDP__PRIVATE cdp_status cdp__post_status(const cdp_group *g, uint64_t seq) {
     const uint64_t index = seq & ((1u << CDP__POST_INDEX) - 1);
     const uint64_t use = (seq & ~CDP__POST_BIT) >> CDP__POST_INDEX;
-    if (index >= g->post_count) return cdp__failed_status(g);
-    return cdp__use_status(g, g->posts[index]->use, use, g->posts[index]->cancelled);
+    if (index >= g->messages.count) return cdp__failed_status(g);
+    return cdp__use_status(
+        g, g->messages.posts[index]->use, use, g->messages.posts[index]->cancelled);
 }
 
 CDP__PRIVATE cdp_status cdp__device_status(const cdp_group *g, uint64_t seq) {
     cdp_status st = CDP_PENDING;
     /* a thread that waits receives the cause */
-    if (g->health == CDP__FAILED) return g->error.status;
+    if (g->health == CDP__FAILED) return g->failure.error.status;
     if (cdp__backend_of(g)) st = g->backend->wait(g->backend->self, seq & ~CDP__DEVICE_BIT, 0);
     return st == CDP_OK ? st : CDP_PENDING;
 }
@@ -70,7 +73,7 @@ CDP__PRIVATE cdp_status cdp__device_status(const cdp_group *g, uint64_t seq) {
 CDP__PRIVATE bool cdp__work_exists(const cdp_group *g, uint64_t seq) {
     if (seq & CDP__DEFERRED_BIT) {
         const uint64_t use = seq >> 16 & ((1ull << 47) - 1), index = seq & 0xffff;
-        const cdp__deferred *s = g->deferred ? g->deferred + index : NULL;
+        const cdp__deferred *s = g->deferred.entries ? g->deferred.entries + index : NULL;
         if (!s || index >= g->desc.max_pending) return false;
         return use < s->use || (use == s->use && s->kind != CDP__DEFERRED_FREE);
     }
@@ -78,16 +81,16 @@ CDP__PRIVATE bool cdp__work_exists(const cdp_group *g, uint64_t seq) {
     if (seq & CDP__POST_BIT) {
         const uint64_t index = seq & ((1u << CDP__POST_INDEX) - 1);
         const uint64_t use = (seq & ~CDP__POST_BIT) >> CDP__POST_INDEX;
-        const cdp__post *post = index < g->post_count ? g->posts[index] : NULL;
+        const cdp__post *post = index < g->messages.count ? g->messages.posts[index] : NULL;
         return post && (use < post->use || (use == post->use && post->taken));
     }
-    return seq <= g->issued;
+    return seq <= g->queue.issued;
 }
 
 /* How many bytes of an operation's output, counted from its beginning, have arrived. 0: not
    known. */
 CDP__PRIVATE uint64_t cdp__op_arrived(const cdp_group *g, uint64_t seq) {
-    return g->completed + 1 == seq && g->exec.running ? cdp__exec_arrived(&g->exec) : 0;
+    return g->queue.completed + 1 == seq && g->exec.running ? cdp__exec_arrived(&g->exec) : 0;
 }
 
 /* OK, PENDING or the error of the failure; does not change the thread's last error. While a
@@ -98,7 +101,7 @@ CDP__PRIVATE cdp_status cdp__work_status(const cdp_group *g, uint64_t seq) {
     if (seq & CDP__DEFERRED_BIT) return cdp__deferred_status(g, seq);
     if (seq & CDP__DEVICE_BIT) return cdp__device_status(g, seq);
     if (seq & CDP__POST_BIT) return cdp__post_status(g, seq);
-    return g->completed >= seq ? CDP_OK : cdp__failed_status(g);
+    return g->queue.completed >= seq ? CDP_OK : cdp__failed_status(g);
 }
 
 /* The bytes that the choice of an algorithm depends on. Parts of an uneven alltoall differ by
@@ -116,7 +119,8 @@ CDP__PRIVATE uint64_t cdp__op_bytes(const cdp_group *g, const cdp__op *op) {
 CDP__PRIVATE uint8_t cdp__op_algo(const cdp_group *g, const cdp__op *op) {
     const cdp_coll_kind kind = op->device ? CDP_COLL_BARRIER : op->rq.kind;
     const uint64_t bytes = op->device ? 0 : cdp__op_bytes(g, op);
-    return (uint8_t)cdp__select(&g->w->choosing, kind, bytes, g->desc.world_size, g->is);
+    return (uint8_t)cdp__select(
+        &g->w->choosing, kind, bytes, g->desc.world_size, g->topology.flags);
 }
 
 /* The shape of an operation, from which its algorithm is chosen. */
@@ -130,7 +134,7 @@ CDP__PRIVATE void cdp__op_shape(const cdp_group *g, const cdp__op *op, cdp__shap
     s->size = g->desc.world_size;
     s->root = rq->root;
     s->count = rq->count;
-    s->hosts = &g->hosts;
+    s->hosts = &g->topology.hosts;
     s->in_place = !rq->in || rq->in == rq->out;
     s->in_offs = rq->in_counts ? op->offs : NULL;
     s->out_offs = rq->out_counts ? op->offs + s->size + 1 : NULL;
@@ -160,13 +164,14 @@ CDP__PRIVATE void cdp__group_begin(cdp_group *g) {
     /* until now it was queued behind others */
     if (!op->start_ns) op->start_ns = cdp__now(g->os);
     past->start_ns = op->start_ns;
-    g->wait_ns = cdp__min(g->wait_ns, op->start_ns + cdp__failure_period_ns(op->rq.timeout_ms));
-    g->seen_moved = 0;
-    g->seen_round = 0;
-    g->poll_peers_ns = g->channel == CDP__WORLD_CHANNEL || g->desc.world_size < 3
+    g->timers.wait_ns =
+        cdp__min(g->timers.wait_ns, op->start_ns + cdp__failure_period_ns(op->rq.timeout_ms));
+    g->timers.seen_moved = 0;
+    g->timers.seen_round = 0;
+    g->timers.poll_peers_ns = g->channel == CDP__WORLD_CHANNEL || g->desc.world_size < 3
         ? CDP__NEVER
         : op->start_ns + CDP__POLL_PEERS_MS * CDP__MS;
-    g->revoke_ns = CDP__NEVER;
+    g->timers.revoke_ns = CDP__NEVER;
     cdp__exec_begin(&g->exec, &task, again);
     past->rounds = g->exec.rounds;
 }
@@ -177,16 +182,16 @@ CDP__PRIVATE bool cdp__group_due(cdp_group *g, uint64_t now) {
     const cdp__flow *flow;
     const cdp__post *post;
     uint32_t i;
-    if (now < g->soonest_ns) return false;
-    g->soonest_ns = CDP__NEVER;
-    for (i = 0; i < g->queue_used; ++i)
-        g->soonest_ns =
-            cdp__min(g->soonest_ns, g->queue[(g->queue_at + i) % g->queue_room].deadline_ns);
-    for (flow = g->active_flows; flow; flow = flow->next_active)
+    if (now < g->timers.soonest_ns) return false;
+    g->timers.soonest_ns = CDP__NEVER;
+    for (i = 0; i < g->queue.used; ++i)
+        g->timers.soonest_ns = cdp__min(
+            g->timers.soonest_ns, g->queue.ops[(g->queue.at + i) % g->queue.room].deadline_ns);
+    for (flow = g->messages.active; flow; flow = flow->next_active)
         for (i = 0; i < 2; ++i)
             for (post = flow->first[i]; post; post = post->next)
-                g->soonest_ns = cdp__min(g->soonest_ns, post->deadline_ns);
-    return now >= g->soonest_ns;
+                g->timers.soonest_ns = cdp__min(g->timers.soonest_ns, post->deadline_ns);
+    return now >= g->timers.soonest_ns;
 }
 
 CDP__PRIVATE void cdp__group_complete(cdp_group *g) {
@@ -197,11 +202,11 @@ CDP__PRIVATE void cdp__group_complete(cdp_group *g) {
     if (g->w->failure.report_count) cdp__group_continued(g, op.start_ns);
     past->end_ns = now;
     past->round = g->exec.round;
-    g->queue_at = (g->queue_at + 1) % g->queue_room;
-    --g->queue_used;
-    g->completed = op.seq;
-    if (!g->queue_used && !g->active_flows) g->soonest_ns = CDP__NEVER;
-    g->poll_peers_ns = 0;
+    g->queue.at = (g->queue.at + 1) % g->queue.room;
+    --g->queue.used;
+    g->queue.completed = op.seq;
+    if (!g->queue.used && !g->messages.active) g->timers.soonest_ns = CDP__NEVER;
+    g->timers.poll_peers_ns = 0;
     if (op.done) op.done(op.user, op.start_ns, now);
     cdp__group_ended(g);
 }
@@ -211,15 +216,15 @@ CDP__PRIVATE void cdp__group_fail_timeout(cdp_group *g, uint64_t now) {
     const cdp__transfer *late = cdp__exec_late(&g->exec);
     const cdp__op *op = cdp__group_head(g);
     uint32_t i;
-    for (i = 0; i < g->queue_used && op->deadline_ns > now; ++i)
-        op = &g->queue[(g->queue_at + i) % g->queue_room];
-    g->late_ms = op->rq.timeout_ms;
+    for (i = 0; i < g->queue.used && op->deadline_ns > now; ++i)
+        op = &g->queue.ops[(g->queue.at + i) % g->queue.room];
+    g->failure.late_ms = op->rq.timeout_ms;
     if (late) {
         cdp__group_late(g, late, &g->exec.task.call, g->channel);
         return;
     }
     cdp__fail(CDP_ERR_TIMEOUT, "the deadline of %u ms passed before the operation could start",
-        g->late_ms);
+        g->failure.late_ms);
     cdp__group_fail(g, cdp_last_error(), true);
 }
 
@@ -234,15 +239,15 @@ CDP__PRIVATE void cdp__group_fault(cdp_group *g) {
 /* Called when nothing moves: sends exposed payloads that are not being read, and reads from
    other peers, each when its time has come. */
 CDP__PRIVATE cdp__advance cdp__group_stuck(cdp_group *g, uint64_t now) {
-    if (g->exec.exposing && g->revoke_ns == CDP__NEVER)
-        g->revoke_ns = now + CDP__REVOKE_MS * CDP__MS;
-    if (now >= g->revoke_ns) {
-        g->revoke_ns = CDP__NEVER;
+    if (g->exec.exposing && g->timers.revoke_ns == CDP__NEVER)
+        g->timers.revoke_ns = now + CDP__REVOKE_MS * CDP__MS;
+    if (now >= g->timers.revoke_ns) {
+        g->timers.revoke_ns = CDP__NEVER;
         g->exec.exposing = false;
         if (cdp__exec_try_revoke(&g->exec)) return CDP__MOVED;
     }
-    if (now >= g->poll_peers_ns) {
-        g->poll_peers_ns = now + CDP__POLL_PEERS_MS * CDP__MS;
+    if (now >= g->timers.poll_peers_ns) {
+        g->timers.poll_peers_ns = now + CDP__POLL_PEERS_MS * CDP__MS;
         if (cdp__group_poll_peers(g)) return CDP__MOVED;
     }
     return CDP__BLOCKED;
@@ -259,13 +264,13 @@ CDP__PRIVATE bool cdp__group_gate(cdp_group *g, uint64_t now) {
     }
     if (st != CDP_PENDING) {
         if (other->health == CDP__FAILED)
-            cdp__fail_peer(st, other->error.peer, 0,
-                "the work that this one was to follow has failed: %s", other->error.text);
+            cdp__fail_peer(st, other->failure.error.peer, 0,
+                "the work that this one was to follow has failed: %s", other->failure.error.text);
         else
             cdp__fail(st, "the work that this one was to follow was cancelled");
         cdp__group_fail_last(g);
-    } else if (g->channel != CDP__WORLD_CHANNEL && now >= g->poll_peers_ns) {
-        g->poll_peers_ns = now + CDP__POLL_PEERS_MS * CDP__MS;
+    } else if (g->channel != CDP__WORLD_CHANNEL && now >= g->timers.poll_peers_ns) {
+        g->timers.poll_peers_ns = now + CDP__POLL_PEERS_MS * CDP__MS;
         (void)cdp__group_poll_peers(g);
     }
     return false;
@@ -275,7 +280,7 @@ CDP__PRIVATE bool cdp__group_gate(cdp_group *g, uint64_t now) {
    BLOCKED: the operation must still wait for another work. */
 CDP__PRIVATE cdp__advance cdp__queue_begin(cdp_group *g) {
     if (g->exec.running) return CDP__MOVED;
-    if (!g->queue_used) return CDP__IDLE;
+    if (!g->queue.used) return CDP__IDLE;
     if (cdp__group_head(g)->after.group && !cdp__group_gate(g, cdp__now(g->os)))
         return g->health == CDP__HEALTHY ? CDP__BLOCKED : CDP__MOVED;
     cdp__group_begin(g);
@@ -298,7 +303,8 @@ CDP__PRIVATE cdp__advance cdp__queue_polled(cdp_group *g, cdp__advance polled) {
    and, if `look`, the current one. `tick`: the wait is long, so peers may compare calls. */
 CDP__PRIVATE void cdp__queue_waits(cdp_group *g, bool look, bool tick) {
     const cdp__transfer *late = cdp__exec_late(&g->exec);
-    const bool same = late && g->seen_round == g->exec.round && g->seen_moved == late->moved;
+    const bool same =
+        late && g->timers.seen_round == g->exec.round && g->timers.seen_moved == late->moved;
     const cdp__op *op = cdp__group_head(g);
     cdp__position at;
     memset(&at, 0, sizeof at);
@@ -309,26 +315,26 @@ CDP__PRIVATE void cdp__queue_waits(cdp_group *g, bool look, bool tick) {
     if (!late) return;
     if (look)
         cdp__wait_long(g, &at, late->s->peer, op->start_ns, tick && late->receive && !late->moved);
-    g->seen_round = g->exec.round;
-    g->seen_moved = late->moved;
+    g->timers.seen_round = g->exec.round;
+    g->timers.seen_moved = late->moved;
 }
 
 /* Called when nothing moves: reports long waits, or all waits if other ranks wait for this one.
    True: poll again. */
 CDP__PRIVATE bool cdp__group_waits(cdp_group *g, uint64_t now) {
-    const bool tick = now >= g->wait_ns;
+    const bool tick = now >= g->timers.wait_ns;
     cdp__world *w = g->w;
     const bool look = tick || w->failure.waiting || cdp__group_settling(g);
     uint64_t period = CDP__FAILURE_WAIT_MS * CDP__MS;
     uint32_t i;
     if (look) period = cdp__min(period, cdp__flows_waits(g));
-    if (g->exec.running && g->queue_used) {
+    if (g->exec.running && g->queue.used) {
         cdp__queue_waits(g, look, tick);
         period = cdp__min(period, cdp__failure_period_ns(cdp__group_head(g)->rq.timeout_ms));
     }
     if (tick) {
         /* from the last check, or from the beginning of the latest wait */
-        g->wait_ns = now + period;
+        g->timers.wait_ns = now + period;
         for (i = 0; i < g->exec.transfer_count && g->exec.running; ++i)
             if (cdp__exec_check_receiver(&g->exec, i)) {
                 cdp__group_fault(g);
@@ -361,12 +367,12 @@ CDP__PRIVATE void cdp__group_moved(cdp_group *g) {
 CDP__PRIVATE cdp__advance cdp__group_blocked(cdp_group *g) {
     const uint64_t now = cdp__now(g->os);
     if (cdp__group_overdue(g, now)) return CDP__MOVED;
-    if (g->queue_used && g->exec.running && cdp__group_stuck(g, now) == CDP__MOVED)
+    if (g->queue.used && g->exec.running && cdp__group_stuck(g, now) == CDP__MOVED)
         return CDP__MOVED;
-    if ((now >= g->wait_ns || g->w->failure.waited || g->w->failure.outbox)
+    if ((now >= g->timers.wait_ns || g->w->failure.waited || g->w->failure.outbox)
         && cdp__group_waits(g, now))
         return CDP__MOVED;
-    return g->active_flows ? cdp__flows_stuck(g, now) : CDP__BLOCKED;
+    return g->messages.active ? cdp__flows_stuck(g, now) : CDP__BLOCKED;
 }
 
 /* True if an operation, message or receive from any rank is late, in a group that fails together
@@ -386,10 +392,10 @@ CDP__PRIVATE bool cdp__domain_late(cdp_group *top, uint64_t now) {
 
 /* While a timeout settles, the late operation may still complete: then nothing has failed. */
 CDP__PRIVATE cdp__advance cdp__group_settle_late(cdp_group *g, cdp__advance polled) {
-    if (cdp__group_parent(g) || g->domain.state != CDP__FAILURE_SETTLING) return polled;
+    if (cdp__group_parent(g) || g->failure.domain.state != CDP__FAILURE_SETTLING) return polled;
     if (!cdp__domain_late(g, cdp__now(g->os))) {
         cdp__domain_step(g->w, g, CDP__FAILURE_RESUMED, g->w->rank, NULL, false);
-        if (g->domain.state == CDP__FAILURE_HEALTHY) return polled;
+        if (g->failure.domain.state == CDP__FAILURE_HEALTHY) return polled;
     }
     cdp__group_settle(g);
     if (g->health != CDP__HEALTHY) return CDP__MOVED;
@@ -398,7 +404,7 @@ CDP__PRIVATE cdp__advance cdp__group_settle_late(cdp_group *g, cdp__advance poll
 
 /* A poll with a budget ended among these messages: the next one begins with another flow. */
 CDP__PRIVATE void cdp__flows_turn(cdp_group *g) {
-    cdp__flow *first = g->active_flows, **at = &g->active_flows;
+    cdp__flow *first = g->messages.active, **at = &g->messages.active;
     if (!first || !first->next_active) return;
     *at = first->next_active;
     first->next_active = NULL;
@@ -421,7 +427,7 @@ CDP__PRIVATE cdp__advance cdp__group_poll(cdp_group *g) {
     }
     polled = cdp__queue_begin(g);
     if (g->exec.running) polled = cdp__queue_polled(g, cdp__exec_poll(&g->exec));
-    if (g->active_flows && g->health == CDP__HEALTHY) flows = cdp__flows_poll(g);
+    if (g->messages.active && g->health == CDP__HEALTHY) flows = cdp__flows_poll(g);
     if (flows > polled) polled = flows;
     if (CDP__BUDGETS && g->w->cut) cdp__flows_turn(g);
     if (g->health == CDP__HEALTHY) polled = cdp__group_settle_late(g, polled);
@@ -434,7 +440,8 @@ CDP__PRIVATE cdp__advance cdp__group_poll(cdp_group *g) {
 /* The next moment that matters while settling: the last chance to store the end of a wait, the
    last chance to ask, or the end. */
 CDP__PRIVATE uint64_t cdp__group_settle_end(const cdp_group *g) {
-    const cdp__failure_domain *d = &(cdp__group_parent(g) ? cdp__group_parent(g) : g)->domain;
+    const cdp__failure_domain *d =
+        &(cdp__group_parent(g) ? cdp__group_parent(g) : g)->failure.domain;
     const uint64_t now = cdp__now(g->os), little = 2 * CDP__MS;
     const uint64_t share = cdp__failure_share_ns(&d->record, CDP__FAILURE_SETTLE_MS);
     if (now + share / 8 + little < d->due_ns) return d->due_ns - share / 8 - little;
@@ -443,17 +450,19 @@ CDP__PRIVATE uint64_t cdp__group_settle_end(const cdp_group *g) {
 
 /* When the group must be polled again even if no data arrives. */
 CDP__PRIVATE uint64_t cdp__group_deadline(const cdp_group *g) {
-    uint64_t at = cdp__group_settling(g) ? cdp__group_settle_end(g) : g->soonest_ns;
+    uint64_t at = cdp__group_settling(g) ? cdp__group_settle_end(g) : g->timers.soonest_ns;
     if (g->w->failure.outbox) at = 0;
     if (g->health == CDP__SETTLING && cdp__group_parent(g))
         return CDP__NEVER; /* the parent settles */
-    if (g->health == CDP__FAILED && g->settle_ns != CDP__NEVER && g->answer_ns) return g->answer_ns;
+    if (g->health == CDP__FAILED && g->failure.settle_ns != CDP__NEVER && g->failure.answer_ns)
+        return g->failure.answer_ns;
     if (g->health == CDP__SETTLING) return cdp__group_settle_end(g);
-    if (g->health != CDP__HEALTHY) return g->settle_ns;
-    if (g->active_flows) at = cdp__min(at, cdp__min(g->wait_ns, g->poll_peers_ns));
+    if (g->health != CDP__HEALTHY) return g->failure.settle_ns;
+    if (g->messages.active) at = cdp__min(at, cdp__min(g->timers.wait_ns, g->timers.poll_peers_ns));
     if (g->exec.running)
-        return cdp__min(cdp__min(at, g->revoke_ns), cdp__min(g->wait_ns, g->poll_peers_ns));
-    return g->channel != CDP__WORLD_CHANNEL ? cdp__min(at, g->poll_peers_ns) : at;
+        return cdp__min(cdp__min(at, g->timers.revoke_ns),
+            cdp__min(g->timers.wait_ns, g->timers.poll_peers_ns));
+    return g->channel != CDP__WORLD_CHANNEL ? cdp__min(at, g->timers.poll_peers_ns) : at;
 }
 
 #endif /* CDP_SRC_GROUP_RUNNING_H */

@@ -93,8 +93,8 @@ typedef struct cdp__flow {
     struct cdp_channel *owner;
     /* set with `owner`: called if a transfer fails, which then breaks no group */
     void (*failed)(struct cdp__flow *flow);
-    struct cdp__flow *next;        /* in g->flows */
-    struct cdp__flow *next_active; /* in g->active_flows */
+    struct cdp__flow *next;        /* in g->messages.flows */
+    struct cdp__flow *next_active; /* in g->messages.active */
     bool active;
     uint32_t tag, rank;
     /* [0]: sends, [1]: receives */
@@ -123,8 +123,82 @@ typedef enum cdp__health {
 #define CDP__LEAVING_MAGIC \
     0x6c726763u /* cdp_group_leave() is under way, and its streams are closed */
 
-/* Members that most functions use come first: instructions that use the first 128 bytes are
-   shorter. */
+/* The parts of a group. The comment of each names the files that write it; group/create.h sets all
+   of them first, and other files only read them. */
+
+/* group/queue.h and group/running.h: operations, in order of issue; the first one runs. Calls that
+   wait count themselves in `waiters`. */
+typedef struct cdp__group_queue {
+    cdp__op *ops;
+    uint32_t room, at, used;
+    uint32_t waiters;           /* threads that wait for one of its operations */
+    uint64_t issued, completed; /* sequence numbers */
+} cdp__group_queue;
+
+/* group/flows.h: sends and receives. group/running.h takes flows without work off `active`. */
+typedef struct cdp__group_messages {
+    cdp__flow *active, *flows;   /* those with something to do; all */
+    cdp__post **posts;           /* the pool, by index */
+    cdp__post *free, *last_free; /* the one that was free longest is first */
+    uint32_t count, room;        /* of the pool */
+} cdp__group_messages;
+
+/* group/message_calls.h: receives from any rank. */
+typedef struct cdp__group_any {
+    uint32_t turn;       /* the rank that such a receive tries first */
+    uint32_t first_gone; /* the first rank found to have left or died, plus 1; 0: none */
+    uint64_t links_read; /* value of world->polls when links were last read for such receives */
+} cdp__group_any;
+
+/* group/records.h, group/flows.h: the last desc.records operations and messages. */
+typedef struct cdp__group_records {
+    cdp__past *ops;      /* by sequence number */
+    cdp__past *messages; /* allocated with the first message */
+    uint64_t message_count;
+} cdp__group_records;
+
+/* group/deferred.h: works that are no operations. */
+typedef struct cdp__group_deferred {
+    cdp__deferred *entries; /* desc.max_pending of them, allocated with the first one */
+    uint32_t at; /* index where the search for a free entry begins: the one that was free longest */
+} cdp__group_deferred;
+
+/* group/running.h, group/flows.h: when to act next; CDP__NEVER: not set. Calls that start an
+   operation or a message may lower `soonest_ns`. */
+typedef struct cdp__group_timers {
+    uint64_t soonest_ns;    /* at or before the earliest deadline of an operation or message */
+    uint64_t wait_ns;       /* when to check for long waits */
+    uint64_t poll_peers_ns; /* when to read from peers that this rank does not wait for */
+    uint64_t revoke_ns;     /* when exposed payloads that are not being read are sent instead */
+    uint64_t seen_moved;    /* progress of the awaited transfer when last checked: its bytes */
+    uint32_t seen_round;    /* and its round */
+} cdp__group_timers;
+
+/* failure/spread.h and failure/report.h. `late_ms` is set by the file that finds a missed deadline,
+   `leave_ns` by group/create.h. */
+typedef struct cdp__group_failure {
+    /* failed by the caller or a backend: a late operation that completes does not undo it */
+    bool by_caller;
+    uint32_t late_ms;   /* the timeout that passed, ms */
+    uint64_t answer_ns; /* until when peers may answer with their FAILURE; 0: over */
+    uint64_t settle_ns; /* when SETTLING ends, then when reporting ends */
+    /* when leaving ends although the failure is not reported; 0: this rank does not leave */
+    uint64_t leave_ns;
+    cdp__failure_domain domain; /* of a group without a parent */
+    cdp_error error;
+    uint8_t cause[CDP__FAILURE_BYTES];
+    uint32_t cause_bytes;
+} cdp__group_failure;
+
+/* group/create.h: where its ranks are. */
+typedef struct cdp__group_topology {
+    uint8_t flags;    /* for >>collective/select: CDP__SAME_HOST, CDP__SHARED, CDP__HOSTS, ... */
+    cdp__hosts hosts; /* only for several hosts */
+} cdp__group_topology;
+
+/* Members without a part are set by group/create.h and group/subgroups.h, except `health`, which
+   failure/ writes. Those that most functions use come first: instructions that use the first 128
+   bytes are shorter. */
 struct cdp_group {
     /* detects the use of a destroyed group, until its memory is reused */
     uint32_t magic;
@@ -137,62 +211,22 @@ struct cdp_group {
     uint32_t *members;          /* world rank of each of its ranks; NULL: equal */
     cdp_group *parent;          /* the group that it fails together with; NULL: none */
     const cdp_backend *backend; /* NULL: none */
-    cdp__flow *active_flows;
-
-    /* operations: a queue in order of issue; the first one runs */
-    cdp__op *queue;
-    uint32_t queue_room, queue_at, queue_used;
-    uint32_t waiters; /* threads that wait for one of its operations */
+    cdp__group_queue queue;
+    cdp__group_messages messages;
+    cdp__group_timers timers;
+    cdp__group_topology topology;
 
     cdp_group_desc desc; /* with defaults; rank and world_size are those of this group */
     cdp_group *next;     /* in world->groups */
-    uint64_t soonest_ns; /* at or before the earliest deadline of an operation or message */
-    /* properties for >>collective/select: CDP__SAME_HOST, CDP__SHARED, CDP__HOSTS, CDP__UNIFORM */
-    uint8_t is;
-    bool active; /* in world->active */
-    bool backed; /* it has or had a backend */
     cdp_group *next_active;
-    uint64_t issued, completed; /* sequence numbers */
-    uint32_t ddps;              /* ddps created on it */
-    void *barrier;              /* memory of cdp_monitored_barrier(), kept for the next one */
-    cdp__past *past;            /* the last desc.records operations, by sequence number */
-    cdp__hosts hosts;           /* only for several hosts */
-
-    /* messages */
-    cdp__flow *flows;
-    cdp__post **posts;                      /* the pool, by index */
-    cdp__post *free_posts, *last_free_post; /* the one that was free longest is first */
-    uint32_t post_count, post_room;
-    cdp__past *past_messages; /* the last desc.records messages; allocated with the first */
-    uint64_t message_count;
-    uint32_t any_turn;   /* the rank that a receive from any rank tries first */
-    uint64_t links_read; /* value of world->polls when links were last read for such receives */
-    uint32_t first_gone; /* the first rank then found to have left or died, plus 1; 0: none */
-
-    /* works that are no operations */
-    cdp__deferred *deferred; /* desc.max_pending entries, allocated with the first one */
-    /* index where the search for a free entry begins: the one that was free longest */
-    uint32_t deferred_at;
-
-    /* timers, as soonest_ns; CDP__NEVER: not set */
-    uint64_t wait_ns;       /* when to check for long waits */
-    uint64_t poll_peers_ns; /* when to read from peers that this rank does not wait for */
-    uint64_t revoke_ns;     /* when exposed payloads that are not being read are sent instead */
-    uint64_t seen_moved;    /* progress of the awaited transfer when last checked: its bytes */
-    uint32_t seen_round;    /* and its round */
-
-    /* failure */
-    /* failed by the caller or a backend: a late operation that completes does not undo it */
-    bool broken_by_caller;
-    uint32_t late_ms;           /* the timeout that passed, ms */
-    uint64_t answer_ns;         /* until when peers may answer with their FAILURE; 0: over */
-    uint64_t settle_ns;         /* when SETTLING ends, then when telling ends */
-    uint64_t leave_ns;          /* when leaving ends with a failure that is not told; 0: it stays */
-    cdp__failure_domain domain; /* of a group without a parent */
-    cdp_error error;
-    uint8_t cause[CDP__FAILURE_BYTES];
-    uint32_t cause_bytes;
-
+    bool active;   /* in world->active */
+    bool backed;   /* it has or had a backend */
+    uint32_t ddps; /* ddps created on it */
+    void *barrier; /* memory of cdp_monitored_barrier(), kept for the next one */
+    cdp__group_records records;
+    cdp__group_any any;
+    cdp__group_deferred deferred;
+    cdp__group_failure failure;
     cdp__exec exec; /* runs the first operation of the queue */
 };
 
@@ -237,7 +271,7 @@ CDP__PRIVATE uint32_t cdp__world_rank(const cdp_group *g, uint32_t p) {
 
 /* The first operation of the queue, which must not be empty. */
 CDP__PRIVATE cdp__op *cdp__group_head(const cdp_group *g) {
-    return &g->queue[g->queue_at];
+    return &g->queue.ops[g->queue.at];
 }
 
 CDP__PRIVATE void cdp__group_activate(cdp_group *g) {
@@ -275,18 +309,18 @@ CDP__PRIVATE cdp_group *cdp__group_top(cdp_group *g) {
 /* True while the cause of a failure or timeout is being settled. */
 CDP__PRIVATE bool cdp__group_settling(const cdp_group *g) {
     const cdp_group *top = cdp__group_parent(g) ? cdp__group_parent(g) : g;
-    return top->domain.state == CDP__FAILURE_SETTLING;
+    return top->failure.domain.state == CDP__FAILURE_SETTLING;
 }
 
 CDP__PRIVATE cdp__past *cdp__past_at(const cdp_group *g, uint64_t seq) {
-    return &g->past[seq % g->desc.records];
+    return &g->records.ops[seq % g->desc.records];
 }
 
 /* Revokes all exposed memory of the group's operations and messages. */
 CDP__PRIVATE void cdp__group_revoke(cdp_group *g) {
     cdp__flow *flow;
     cdp__exec_revoke(&g->exec);
-    for (flow = g->active_flows; flow; flow = flow->next_active)
+    for (flow = g->messages.active; flow; flow = flow->next_active)
         if (flow->first[0]) cdp__transfer_revoke(g->w, &flow->first[0]->x);
 }
 

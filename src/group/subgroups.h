@@ -164,8 +164,8 @@ CDP_API const cdp_group_desc *cdp_group_desc_of(const cdp_group *g) {
    the cause is not final yet. */
 CDP__PRIVATE cdp_status cdp__group_report(cdp_group *g) {
     if (g->health != CDP__FAILED) return CDP_OK;
-    *cdp__error_slot() = g->error;
-    return g->error.status;
+    *cdp__error_slot() = g->failure.error;
+    return g->failure.error.status;
 }
 
 CDP_API void *cdp_group_alloc(cdp_group *g, uint64_t bytes) {

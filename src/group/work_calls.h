@@ -41,11 +41,11 @@ CDP__PRIVATE cdp_status cdp__work_state(cdp_work w) {
 
 CDP__PRIVATE cdp_status cdp__work_wait_locked(cdp_work w, uint64_t deadline_ns, bool budget) {
     cdp_status st;
-    ++w.group->waiters;
+    ++w.group->queue.waiters;
     cdp__progress_until(w.group, w.seq, deadline_ns, budget);
     st = cdp__work_state(w);
     /* last access: a thread that destroys the group waits until this is 0 */
-    --w.group->waiters;
+    --w.group->queue.waiters;
     return st;
 }
 
@@ -90,14 +90,14 @@ CDP__PRIVATE cdp_status cdp__work_wait_arriving(
     cdp__enter(g);
     st = cdp__work_state(w);
     if (st == CDP_PENDING && (st = cdp__must_not_wait()) == CDP_OK) {
-        ++g->waiters;
+        ++g->queue.waiters;
         cdp__progress_begin(&t, g, w.seq, cdp__deadline(g->os, timeout_ms), false);
         while (cdp__progress_next(&t)) {
             t.polled = cdp__world_poll(g->w);
             arrived(user, cdp__op_arrived(g, w.seq));
         }
         st = cdp__work_state(w);
-        --g->waiters;
+        --g->queue.waiters;
     }
     cdp_lock_release(&g->w->lock);
     return st;
@@ -229,7 +229,7 @@ CDP_API cdp_status cdp_start_after(
 }
 
 CDP__PRIVATE cdp_status cdp__deferred_cancel(cdp_group *g, uint64_t seq) {
-    cdp__deferred *s = g->deferred + (seq & 0xffff);
+    cdp__deferred *s = g->deferred.entries + (seq & 0xffff);
     const cdp__deferred *x = g->w->pending;
     while (x && x != s)
         x = x->next;

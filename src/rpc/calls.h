@@ -44,7 +44,7 @@ CDP__PRIVATE void cdp__rpc_end_work(cdp_rpc *rpc, cdp_call *call) {
     const uint64_t seq = call->priv[CDP__CALL_WORK];
     if (!seq) return;
     cdp__enter(rpc->group);
-    cdp__deferred_close(&rpc->group->deferred[seq & 0xffff], call->status != CDP_OK);
+    cdp__deferred_close(&rpc->group->deferred.entries[seq & 0xffff], call->status != CDP_OK);
     cdp__world_wake(rpc->group->w);
     cdp__leave(rpc->group);
     call->priv[CDP__CALL_WORK] = 0;

@@ -55,7 +55,7 @@ static bool call(cdp_group *w, cdp_coll_kind kind, uint64_t bytes) {
 /* One call, from a barrier to the last rank's end; alternating, the least times. */
 static int measure(cdp_group *w, cdp_coll_kind kind, uint64_t bytes, uint32_t calls) {
     static const char *const names[] = {"table", "flat", "leaders", "hierarchical"};
-    const uint8_t is = w->is;
+    const uint8_t is = w->topology.flags;
     uint64_t best[4], sent[4] = {0};
     const char *algo[4];
     uint32_t i, k, how;
@@ -66,9 +66,10 @@ static int measure(cdp_group *w, cdp_coll_kind kind, uint64_t bytes, uint32_t ca
             uint32_t some = bytes > 300000 ? 1 : 20;
             hosts_choose(w, how < 2 ? NULL : names[how]);
             if (cdp_barrier(w) != CDP_OK) return 1;
-            w->is = how == 1 ? 0 : is;
-            algo[how] = cdp__algo_at(cdp__select(&w->w->choosing, kind,
-                                         kind == CDP_COLL_BARRIER ? 0 : bytes, cdp_size(w), w->is))
+            w->topology.flags = how == 1 ? 0 : is;
+            algo[how] = cdp__algo_at(
+                cdp__select(&w->w->choosing, kind, kind == CDP_COLL_BARRIER ? 0 : bytes,
+                    cdp_size(w), w->topology.flags))
                             ->name;
             for (i = 0; i < 2; ++i) { /* first to warm up */
                 b = left_host();
@@ -77,18 +78,18 @@ static int measure(cdp_group *w, cdp_coll_kind kind, uint64_t bytes, uint32_t ca
                     if (!call(w, kind, bytes)) return 1;
                 took[0] = (w->os->now_ns(NULL) - t) / some;
                 took[1] = 0;
-                w->is = is;
+                w->topology.flags = is;
                 if (cdp_allreduce(w, took, most, 2, CDP_DTYPE_U64, CDP_REDUCE_MAX) != CDP_OK)
                     return 1;
                 b = left_host() - b;
                 if (cdp_barrier(w) != CDP_OK) return 1;
-                w->is = how == 1 ? 0 : is;
+                w->topology.flags = how == 1 ? 0 : is;
                 if (most[0] < best[how]) {
                     best[how] = most[0];
                     sent[how] = b / some;
                 }
             }
-            w->is = is;
+            w->topology.flags = is;
         }
     for (how = 0; how < 4 && cdp_rank(w) == 0; ++how)
         if (how < 2 || strcmp(algo[how], names[how]) == 0)

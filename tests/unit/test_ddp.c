@@ -595,26 +595,26 @@ static void rank_launches_in_order(cdp_group *g, void *arg) {
     d.param_count = N;
     d.first_bucket_bytes = d.bucket_bytes = 400;
     T_EQ(CDP_OK, cdp_ddp_create(&d, &ddp));
-    const uint64_t issued = g->issued;
+    const uint64_t issued = g->queue.issued;
     T_EQ(CDP_OK, cdp_ddp_backward_begin(ddp));
     /* the last bucket is complete first: it waits for its turn */
     T_EQ(CDP_OK, cdp_ddp_ready(ddp, 0));
     T_EQ(CDP_OK, cdp_ddp_ready(ddp, 2));
-    T_EQ(0, g->issued - issued);
+    T_EQ(0, g->queue.issued - issued);
     T_EQ(CDP_OK, cdp_ddp_ready(ddp, 4)); /* bucket 0 */
-    T_EQ(1, g->issued - issued);
+    T_EQ(1, g->queue.issued - issued);
     T_EQ(CDP_OK, cdp_ddp_ready(ddp, 3)); /* 1, and with it 2 */
-    T_EQ(3, g->issued - issued);
+    T_EQ(3, g->queue.issued - issued);
     T_EQ(CDP_OK, cdp_ddp_ready(ddp, 1)); /* 3, and with it 4 */
-    T_EQ(5, g->issued - issued);
+    T_EQ(5, g->queue.issued - issued);
     T_EQ(CDP_OK, cdp_ddp_backward_end(ddp));
-    T_EQ(5, g->issued - issued); /* and nothing else is sent */
+    T_EQ(5, g->queue.issued - issued); /* and nothing else is sent */
     T_EQ(CDP_OK, cdp_ddp_no_sync(ddp, true));
     T_EQ(CDP_OK, cdp_ddp_backward_begin(ddp));
     for (uint32_t i = 0; i < N; ++i)
         T_EQ(CDP_OK, cdp_ddp_ready(ddp, i));
     T_EQ(CDP_OK, cdp_ddp_backward_end(ddp));
-    T_EQ(5, g->issued - issued); /* nothing at all under no_sync */
+    T_EQ(5, g->queue.issued - issued); /* nothing at all under no_sync */
     cdp_ddp_destroy(ddp);
     for (uint32_t i = 0; i < N; ++i)
         free(p[i].data);

@@ -11,15 +11,15 @@ static void rank_counts_operations(cdp_group *g, void *arg) {
     rig_desc(&r, g);
     r.desc.join = r.desc.find_unused = true;
     rig_open(&r);
-    const uint64_t before = g->issued;
+    const uint64_t before = g->queue.issued;
     T_EQ(CDP_OK, rig_pass(&r, whole));
     /* the buckets and nothing else, although join and unused parameters are possible */
-    T_EQ(N, g->issued - before);
+    T_EQ(N, g->queue.issued - before);
     T_EQ(COUNT * 4 * N + 4 * (cdp_size(g) + N), cdp_ddp_stats_of(r.ddp).sent_bytes);
     T_EQ(cdp_size(g), cdp_ddp_stats_of(r.ddp).active_ranks);
-    const uint64_t then = g->issued;
+    const uint64_t then = g->queue.issued;
     T_EQ(CDP_OK, cdp_ddp_join(r.ddp));
-    T_EQ(1, g->issued - then); /* one more first bucket, and everybody knows */
+    T_EQ(1, g->queue.issued - then); /* one more first bucket, and everybody knows */
     cdp_ddp_destroy(r.ddp);
 }
 

@@ -825,9 +825,10 @@ static void rank_starts_with_many(cdp_group *g, void *arg) {
     d.param_count = P;
     d.buffers = b;
     d.buffer_count = B;
-    issued = g->issued;
+    issued = g->queue.issued;
     T_EQ(CDP_OK, cdp_ddp_create(&d, &ddp));
-    T_EQ(1 + large + 2, g->issued - issued); /* one comparison; small ones of 1.6 MB fit in two */
+    T_EQ(1 + large + 2,
+        g->queue.issued - issued); /* one comparison; small ones of 1.6 MB fit in two */
     /* everybody has what rank 0 had; then buffers again, and only these */
     for (int round = 0; round < 2; ++round) {
         for (uint32_t i = round ? P : 0; i < P + B; ++i)
@@ -836,9 +837,9 @@ static void rank_starts_with_many(cdp_group *g, void *arg) {
                 if (!T(x[k] == (float)i + (float)k / 32768)) return;
                 if (i >= P && !round && cdp_rank(g)) x[k] = -1;
             }
-        issued = g->issued;
+        issued = g->queue.issued;
         if (!round) T_EQ(CDP_OK, cdp_ddp_forward_begin(ddp));
-        if (!round) T_EQ(B / 5 + 1, g->issued - issued);
+        if (!round) T_EQ(B / 5 + 1, g->queue.issued - issued);
     }
     cdp_ddp_destroy(ddp);
     for (uint32_t i = 0; i < P + B; ++i)

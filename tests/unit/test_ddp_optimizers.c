@@ -29,10 +29,10 @@ static void rank_trains_locally(cdp_group *g, void *arg) {
                 == (step < 2 ? (double)(float)mean_of(whole, 2, 1, k)
                              : (double)whole(cdp_rank(g), 1, k)));
         r.data[0][0] = (float)cdp_rank(g);
-        const uint64_t before = g->issued;
+        const uint64_t before = g->queue.issued;
         T_EQ(CDP_OK, cdp_averager_step(&average));
         const bool due = step == 3 || step == 5 || step == 7;
-        T_EQ(due ? N : 0, g->issued - before);
+        T_EQ(due ? N : 0, g->queue.issued - before);
         T(r.data[0][0] == (due ? 0.5f : (float)cdp_rank(g)));
     }
     cdp_ddp_destroy(r.ddp);

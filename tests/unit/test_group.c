@@ -29,7 +29,8 @@ static void run_polled(world *w, const call *calls, uint32_t count, uint64_t *st
         if (!T_EQ(CDP_OK, cdp_poll(w->group[r], 0))) break;
         left = 0;
         for (uint32_t i = 0; i < w->n; ++i)
-            left += work[i * count + count - 1].group->completed < work[i * count + count - 1].seq;
+            left += work[i * count + count - 1].group->queue.completed
+                < work[i * count + count - 1].seq;
     }
     T_EQ(0, left);
     for (uint32_t r = 0; r < w->n; ++r)
@@ -1511,7 +1512,7 @@ static void rank_computes_meanwhile(cdp_group *g, void *arg) {
     T_EQ(CDP_OK, cdp_allreduce_async(g, NULL, x, 1000000, CDP_DTYPE_F32, CDP_REDUCE_SUM, &work));
     test_sleep_ms(200 * TEST_SLACK);
     cdp_lock_acquire(&g->w->lock);
-    T(g->completed >= work.seq); /* nobody waited */
+    T(g->queue.completed >= work.seq); /* nobody waited */
     cdp_lock_release(&g->w->lock);
     T_EQ(CDP_OK, cdp_work_wait(work));
     free(x);

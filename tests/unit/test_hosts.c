@@ -107,7 +107,8 @@ TEST(hosts_of_different_ranks) {
 /* ---- layouts ---- */
 
 static const char *algorithm_of(cdp_group *g, cdp_coll_kind kind, uint64_t bytes) {
-    return cdp__algo_at(cdp__select(&g->w->choosing, kind, bytes, cdp_size(g), g->is))->name;
+    return cdp__algo_at(cdp__select(&g->w->choosing, kind, bytes, cdp_size(g), g->topology.flags))
+        ->name;
 }
 
 static void sub_groups(uint32_t rank, cdp_group *w) { /* 0 1 0 1 2 0 */
@@ -117,31 +118,34 @@ static void sub_groups(uint32_t rank, cdp_group *w) { /* 0 1 0 1 2 0 */
         0 | CDP__HOST_BEGINS, 3, 5, 1 | CDP__HOST_BEGINS, 2 | CDP__HOST_BEGINS, 4};
     cdp_group *g = NULL;
     hosts_case c;
-    T_EQ(CDP__HOSTS, w->is);
-    T_EQ(3, w->hosts.count);
-    T_EQ(1, w->hosts.fewest);
-    T_EQ(3, w->hosts.most);
+    T_EQ(CDP__HOSTS, w->topology.flags);
+    T_EQ(3, w->topology.hosts.count);
+    T_EQ(1, w->topology.hosts.fewest);
+    T_EQ(3, w->topology.hosts.most);
     T(cdp_group_new(w, backwards, 6, &g) == CDP_OK
-        && memcmp(g->hosts.ranks, order, sizeof order) == 0);
+        && memcmp(g->topology.hosts.ranks, order, sizeof order) == 0);
     memset(&c, 0, sizeof c);
     c.g = g;
     if (g) test_check(hosts_all(&c, (const uint64_t[]){1500}, 1), __FILE__, __LINE__, "%s", c.what);
     cdp_group_destroy(g);
     if (rank == 0 || rank == 1 || rank == 4) {
         T(cdp_group_new(w, alone, 3, &g) == CDP_OK);
-        T(g && g->is == 0 && !g->hosts.ranks); /* one on each: nothing to remember */
+        T(g && g->topology.flags == 0
+            && !g->topology.hosts.ranks); /* one on each: nothing to remember */
         if (g) T_TEXT("dissemination", algorithm_of(g, CDP_COLL_BARRIER, 0));
         cdp_group_destroy(g);
     }
     if (rank == 0 || rank == 5 || rank == 2) {
         T(cdp_group_new(w, together, 3, &g) == CDP_OK);
-        T(g && g->is == (w->w->transport.remote.map ? CDP__SAME_HOST | CDP__SHARED : CDP__SAME_HOST)
-            && !g->hosts.ranks);
+        T(g
+            && g->topology.flags
+                == (w->w->transport.remote.map ? CDP__SAME_HOST | CDP__SHARED : CDP__SAME_HOST)
+            && !g->topology.hosts.ranks);
         cdp_group_destroy(g);
     }
     if (rank < 4) {
         T(cdp_group_new(w, two, 4, &g) == CDP_OK);
-        T(g && g->is == (CDP__HOSTS | CDP__UNIFORM) && g->hosts.count == 2);
+        T(g && g->topology.flags == (CDP__HOSTS | CDP__UNIFORM) && g->topology.hosts.count == 2);
         memset(&c, 0, sizeof c);
         c.g = g;
         if (g)
@@ -194,8 +198,8 @@ static void fixed_only(uint32_t rank, cdp_group *w) {
     (void)rank;
     for (kind = CDP_COLL_ALLREDUCE; kind < CDP_COLL_COUNT; ++kind)
         for (bytes = 1; bytes < 1ull << 40; bytes *= 8)
-            T(cdp__algo_at(
-                cdp__select(&w->w->choosing, (cdp_coll_kind)kind, bytes, cdp_size(w), w->is))
+            T(cdp__algo_at(cdp__select(&w->w->choosing, (cdp_coll_kind)kind, bytes, cdp_size(w),
+                               w->topology.flags))
                     ->fixed);
     memset(&c, 0, sizeof c);
     c.g = w;

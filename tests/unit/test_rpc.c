@@ -625,8 +625,8 @@ static void a_message_is_missing(side *s) {
     }
     T_EQ(CDP_ERR_TIMEOUT, cdp_rpc_shutdown(s->rpc, 400));
     T_WITHIN(400, test_now_ns() - from);
-    T(s->rpc->sums->issued > 4);
-    T(s->rpc->sums->issued < 60);
+    T(s->rpc->sums->queue.issued > 4);
+    T(s->rpc->sums->queue.issued < 60);
     gather(&place);
     cdp_rpc_destroy(s->rpc);
 }

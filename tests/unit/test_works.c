@@ -1490,8 +1490,8 @@ static void many_tags(uint32_t rank, cdp_group *w) {
         }
         if (n > 1) OK(cdp_barrier(w));
     }
-    test_check(w->post_count <= WINDOW, __FILE__, __LINE__, "%u places for %u messages at once",
-        w->post_count, (unsigned)WINDOW);
+    test_check(w->messages.count <= WINDOW, __FILE__, __LINE__, "%u places for %u messages at once",
+        w->messages.count, (unsigned)WINDOW);
 }
 
 /* Small messages lie beside the stream that large ones take, as many as there is room for: they
@@ -1799,7 +1799,7 @@ TEST(who_polls_lets_others_sleep) {
 static bool late_is_settled(cdp_group *w) {
     bool is;
     cdp__enter(w);
-    is = w->domain.state == CDP__FAILURE_SETTLING && w->health == CDP__HEALTHY;
+    is = w->failure.domain.state == CDP__FAILURE_SETTLING && w->health == CDP__HEALTHY;
     cdp__leave(w);
     return is;
 }
@@ -2036,10 +2036,10 @@ static void one_has_died(uint32_t rank, cdp_group *w) {
     if (rank == 0) {
         OK(cdp_recv_any(w, &x, 1, CDP_DTYPE_I32, CDP_ANY_RANK, 3, &got));
         cdp__enter(w);
-        const uint32_t gone = w->first_gone;
+        const uint32_t gone = w->any.first_gone;
         const bool lost = w->peers[1].lost, left = w->streams[2].left;
         w->streams[2].left = w->peers[1].lost = true;
-        w->first_gone = 2;
+        w->any.first_gone = 2;
         T_EQ(1, cdp__any_fewest(w, 3));
         w->peers[1].lost = false;
         w->streams[1].left = true; /* this one left, too: the other one sent less */
@@ -2047,7 +2047,7 @@ static void one_has_died(uint32_t rank, cdp_group *w) {
         w->streams[1].left = false;
         w->streams[2].left = left;
         w->peers[1].lost = lost;
-        w->first_gone = gone;
+        w->any.first_gone = gone;
         cdp__leave(w);
     } else if (rank == 1) {
         OK(cdp_send(w, &x, 1, CDP_DTYPE_I32, 0, 3));
