@@ -1,5 +1,5 @@
-/* test_rpc_references.c - references that are passed on, confirmed, refused, held in a circle, and calls
-   on the values that they refer to. rpc_scenarios.txt says which test has which scenario of
+/* test_rpc_references.c - references that are passed on, confirmed, refused, held in a circle, and
+   calls on the values that they refer to. rpc_scenarios.txt says which test has which scenario of
    torch.distributed.rpc. */
 #define CDP_IMPLEMENTATION
 #include "cdp_tcp.h"
