@@ -109,7 +109,7 @@ $(BUILD)/cdprun: $(wildcard tools/cdprun_*.h)
 
 examples: $(EXAMPLES)
 
-$(BUILD)/sources: tests/tools/sources.c
+$(BUILD)/sources: tests/sources/sources.c
 	@mkdir -p $(@D)
 	$(CC) -O1 -g -D_GNU_SOURCE -Wall -Wextra -Wshadow $< -o $@
 
@@ -220,6 +220,8 @@ test: programs
 	    'sim_default|600|$(BUILD)/test/sim --threads --memory --seeds 1..$(if $(MORE),100,40) --jobs $(JOBS)' \
 	    'sim_frames|600|$(BUILD)/test/sim --scenario job --frames 16 --seeds 1..$(if $(MORE),40,15) --jobs $(JOBS)' \
 	    'sources|60|bash tests/check_sources.sh' \
+	    'headers|60|$(MAKE) -s headers-check' \
+	    'src_check|300|$(MAKE) -s -j$(JOBS) src-check' \
 	    'walk|120|CC='\''$(CC)'\'' bash tests/walk.sh $(BUILD)/walk' \
 	    $(if $(SIM),$(call world_again,left_early,job,kill,2431) $(call world_again,corrected_blame,job,stop,1164) $(call world_again,number_of_a_call,hub,mismatch,1874) $(call world_again,end_of_a_chain,job,isolate,1728) $(call world_again,rebuild_out_of_memory,wide,nomem,67) $(call world_again,looks_at_a_rank_that_has_left,wide_tcp,kill,384)) \
 	    $(if $(wildcard tests/procs/test_mpi.sh),'mpi|300|bash tests/procs/test_mpi.sh') \
@@ -329,6 +331,7 @@ headers: $(BUILD)/join
 headers-check: $(BUILD)/join
 	@mkdir -p $(BUILD)/joined && $(BUILD)/join src $(BUILD)/joined
 	@for h in cdp*.h; do cmp $$h $(BUILD)/joined/$$h || { echo "$$h is not what src/ gives: make headers"; exit 1; }; done
+	@echo '$(words $(HEADERS)) passed, 0 failed'
 
 # Every file of src/ compiles alone. That of cdp_mpi.h needs an MPI: INCLUDE_MPI says where its mpi.h is.
 INCLUDE_MPI ?= $(firstword $(wildcard /usr/lib/*/openmpi/include /usr/lib/*/mpich/include))

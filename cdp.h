@@ -2448,7 +2448,7 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 #define CDP__PRINTF(f, a) __attribute__((format(printf, f, a)))
 #endif
 /* Keeps compilers from copying a function into each of its callers. Used only where measured copies
-   cost most; tests/check_sources.sh counts the uses of this and of CDP__COLD. */
+   cost most. */
 #define CDP__ONE_COPY __attribute__((__noinline__))
 /* Marks functions that run when something begins, ends, fails or is described, and not for each
    operation, message or request. Compilers optimize them for size, and keep them and all paths that
@@ -11833,7 +11833,8 @@ CDP__PRIVATE bool cdp__transfer_fits(
     return h->bytes <= left && (h->bytes == 0) == (x->bytes == 0);
 }
 
-/* Advances a receive. > 0: bytes moved; 0: nothing moved, try later; CDP__TRANSFER_MISMATCH; any other value
+/* Advances a receive. > 0: bytes moved; 0: nothing moved, try later; CDP__TRANSFER_MISMATCH; any
+   other value
    < 0: the peer is lost. */
 CDP__PRIVATE int64_t cdp__transfer_receive(cdp__world *w, cdp__transfer *x) {
     cdp__stream *s = x->s;

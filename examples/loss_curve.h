@@ -1,4 +1,5 @@
-/*  loss_curve.h - the loss of a training run as an SVG picture, for 03_train_text.c and 21_elastic.c */
+/*  loss_curve.h - the loss of a training run as an SVG picture, for 03_train_text.c and
+    21_elastic.c */
 #ifndef LOSS_CURVE_INCLUDED
 #define LOSS_CURVE_INCLUDED
 

@@ -27,7 +27,7 @@
 #define CDP__PRINTF(f, a) __attribute__((format(printf, f, a)))
 #endif
 /* Keeps compilers from copying a function into each of its callers. Used only where measured copies
-   cost most; tests/check_sources.sh counts the uses of this and of CDP__COLD. */
+   cost most. */
 #define CDP__ONE_COPY __attribute__((__noinline__))
 /* Marks functions that run when something begins, ends, fails or is described, and not for each
    operation, message or request. Compilers optimize them for size, and keep them and all paths that

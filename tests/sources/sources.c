@@ -1,21 +1,10 @@
 /* sources - reads C sources as words and says what no compiler says
 
    sources layout FILE...      one line "RULE FILE:LINE: what" for each place that breaks a rule:
-                               wide, ternary, comma, pragma, attribute, function; in headers also
-                               anchor (a name twice), head (no head comment), section (too long)
+                               wide, ternary, comma, pragma, attribute, function (too long)
    sources functions FILE...   "LINES FILE NAME" of every function
-   sections of headers:
-   sources table HEADER...     which section uses which: what tests/sections.txt holds
-   sources names HEADER...     the same, each with a name that is used
-   sources compare TABLE HEADER...   what differs between the table and the code
-   sources pure HEADER...      what pure sections use of others
-   sources contents HEADER...  "HEADER NAME" of every section, in order
-   sources sizes HEADER...     "LINES HEADER NAME" of every section
-   sources owners HEADER...    "NAME HEADER/SECTION" of everything that a section defines
-
-   For tests, which link one object with the library in it and yet call its private functions:
-   sources whole HEADER        the header with private functions that are not static
-   sources declared HEADER     the same without the bodies of functions
+   sources code FILE...        "FILE:LINE: code" of every line, without comments and the insides of
+                               strings
 
    It is no parser: it knows brackets, statements and the layout that clang-format makes. Exit
    code 0, or 2 when a file cannot be read. */
@@ -28,7 +17,7 @@
 enum {
     COLUMNS = 100,
     FUNCTION_LINES = 60,
-    SECTION_LINES = 550
+    SOURCES = 1000
 };
 
 typedef struct word {
@@ -37,33 +26,15 @@ typedef struct word {
     bool macro; /* part of a #define */
 } word;
 
-typedef struct section {
-    char file[64], name[64];
-    int line, lines;
-    bool pure, declares;        /* before the implementation */
-    const struct symbol **uses; /* by section: the first name of it that is used, or NULL */
-} section;
-
-typedef struct symbol {
-    char name[96];
-    int section, strength, body; /* body: 1 + the section that has it, or 0 */
-    bool function;
-    struct symbol *next;
-} symbol;
-
 typedef struct source {
     const char *path;
     char *text, *code; /* code: comments, insides of strings and directives are blanks */
     int lines;
     word *words;
     int count;
-    int first_section, section_count;
 } source;
 
-static section sections[1000];
-static int section_count;
-static symbol *symbols[4096];
-static source sources[200];
+static source sources[SOURCES];
 static int source_count;
 
 static void *need(void *p) {
@@ -401,270 +372,6 @@ static void definitions(const source *s, found *say, void *user) {
     }
 }
 
-/* ---- sections ---- */
-
-static void find_sections(source *s) {
-    bool declares = true;
-    int line = 1;
-    const char *p = s->text;
-    s->first_section = section_count;
-    for (; *p; ++line) {
-        const char *end = strchr(p, '\n');
-        if (!end) break;
-        if (!strncmp(p, "/* ---- >>", 10) && section_count < 1000) {
-            section *n = &sections[section_count++];
-            const char *from = p + 10, *to = from;
-            while (*to && *to != ':' && *to != '\n' && strncmp(to, " (", 2) && strncmp(to, " -", 2))
-                ++to;
-            snprintf(n->file, sizeof n->file, "%s", s->path);
-            snprintf(n->name, sizeof n->name, "%.*s", (int)(to - from), from);
-            n->pure = memmem(p, (size_t)(end - p), "(pure)", 6) != NULL;
-            n->line = line;
-            n->declares = declares;
-            n->uses = need(calloc(1000, sizeof *n->uses));
-        }
-        if (!strncmp(p, "#define ", 8) && memmem(p, (size_t)(end - p), "_IMPL_INCLUDED", 14))
-            declares = false;
-        p = end + 1;
-    }
-    s->section_count = section_count - s->first_section;
-    for (int i = s->first_section; i < section_count; ++i)
-        sections[i].lines =
-            (i + 1 < section_count ? sections[i + 1].line : line) - sections[i].line;
-}
-
-static int section_at(const source *s, int line) {
-    int at = -1;
-    for (int i = s->first_section; i < s->first_section + s->section_count; ++i) {
-        if (sections[i].line <= line) at = i;
-    }
-    return at;
-}
-
-static symbol **slot_of(const char *name, int length) {
-    unsigned h = 5381;
-    symbol **at;
-    for (int i = 0; i < length; ++i)
-        h = h * 33 + (unsigned char)name[i];
-    for (at = &symbols[h % 4096]; *at; at = &(*at)->next) {
-        if ((int)strlen((*at)->name) == length && !memcmp((*at)->name, name, (size_t)length)) break;
-    }
-    return at;
-}
-
-static bool ours(const word *w) {
-    return w->length > 4 && (!memcmp(w->text, "cdp_", 4) || !memcmp(w->text, "CDP_", 4));
-}
-
-static void define(
-    const source *s, const word *name, int strength, int from, int to, bool function, void *user) {
-    const int at = section_at(s, from);
-    symbol **slot = slot_of(name->text, name->length);
-    (void)to;
-    (void)user;
-    if (at < 0 || !ours(name) || !strcmp(sections[at].name, "c++")) return;
-    if (!*slot) {
-        *slot = need(calloc(1, sizeof **slot));
-        snprintf((*slot)->name, sizeof(*slot)->name, "%.*s", name->length, name->text);
-    }
-    if (function) (*slot)->body = at + 1;
-    if (function || strength == 1 || strength == 5) (*slot)->function = true;
-    if (name->macro && name->text[name->length] == '(') (*slot)->function = true;
-    if (strength == 2 && !strstr((*slot)->name, "__")) strength = 4; /* a type that stays closed */
-    if (strength > (*slot)->strength) {
-        (*slot)->strength = strength;
-        (*slot)->section = at;
-    }
-}
-
-static void find_uses(const source *s) {
-    for (int i = 0; i < s->count; ++i) {
-        const word *w = &s->words[i];
-        const int from = section_at(s, w->line);
-        symbol *const *to;
-        if (from < 0 || !ours(w)) continue;
-        to = slot_of(w->text, w->length);
-        if (*to && (*to)->section != from && !sections[from].uses[(*to)->section])
-            sections[from].uses[(*to)->section] = *to;
-    }
-}
-
-/* Sections that every other may use; they are not listed again and again. */
-static bool everywhere(const section *n) {
-    static const char *const names[] = {
-        "config", "status", "types", "error", "compiler", "basics", NULL};
-    for (int i = 0; names[i]; ++i) {
-        if (!strcmp(n->file, "cdp.h") && !strcmp(n->name, names[i])) return true;
-    }
-    return false;
-}
-
-/* One line for a section, and one, indented, for each that it uses: " (below)" where that comes
-   later in the same file. */
-static void edges(FILE *to, bool names) {
-    for (int i = 0; i < section_count; ++i) {
-        const section *n = &sections[i];
-        fprintf(to, "%s/%s%s\n", n->file, n->name, n->pure ? " (pure)" : "");
-        for (int k = 0; k < section_count; ++k) {
-            const section *u = &sections[k];
-            if (!n->uses[k] || everywhere(u)) continue;
-            fprintf(to, "    %s%s%s%s", strcmp(u->file, n->file) ? u->file : "",
-                strcmp(u->file, n->file) ? "/" : "", u->name,
-                !strcmp(u->file, n->file) && k > i ? " (below)" : "");
-            fprintf(to, names ? ": %s\n" : "\n", n->uses[k]->name);
-        }
-    }
-}
-
-static void compare(const char *table_path) {
-    char *code = NULL, *table = read_file(table_path), *p, *line, *save;
-    size_t bytes = 0;
-    char where[160] = "";
-    FILE *f = open_memstream(&code, &bytes);
-    edges(need(f), false);
-    fclose(f);
-    for (int side = 0; side < 2; ++side) {
-        char *these = need(strdup(side ? code : table)), *those = side ? table : code;
-        for (line = strtok_r(these, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
-            char find[200], block[200];
-            const char *at, *end, *hit;
-            if (*line == '#') continue;
-            if (*line != ' ') snprintf(where, sizeof where, "%s", line);
-            snprintf(block, sizeof block, "%s\n", where);
-            at = strstr(those, block);
-            while (at && at > those && at[-1] != '\n')
-                at = strstr(at + 1, block);
-            if (!at) {
-                if (*line != ' ')
-                    printf("%s: %s\n", where, side ? "not in the table" : "not in the code");
-                continue;
-            }
-            if (*line != ' ') continue;
-            at += strlen(block);
-            for (end = at; *end == ' '; end = p + 1) {
-                p = strchr(end, '\n');
-                if (!p) break;
-            }
-            snprintf(find, sizeof find, "%s\n", line);
-            hit = strstr(at, find);
-            if (!hit || hit >= end)
-                printf("%s uses %s: %s\n", where, line + 4,
-                    side ? "not in the table" : "in the table, not in the code");
-        }
-        free(these);
-    }
-    free(code);
-    free(table);
-}
-
-/* May a pure section use this? Types and constants: yes. Functions: those that write text into
-   memory of the caller, and of core those that write into the error of this thread. */
-static bool harmless(const symbol *what) {
-    const section *in = &sections[what->section];
-    if (in->pure || everywhere(in) || !what->function) return true;
-    if (strstr(what->name, "_min") || strstr(what->name, "_max") || strstr(what->name, "text"))
-        return true;
-    if (strcmp(in->file, "cdp.h") || strcmp(in->name, "core")) return false;
-    return strstr(what->name, "name") || strstr(what->name, "format") || strstr(what->name, "fail")
-        || strstr(what->name, "error_clear");
-}
-
-static void impure(const source *s) {
-    for (int i = 0; i < s->count; ++i) {
-        const word *w = &s->words[i];
-        const int from = section_at(s, w->line);
-        const symbol *what;
-        if (from < 0 || !sections[from].pure || !ours(w)) continue;
-        what = *slot_of(w->text, w->length);
-        if (what && what->section != from && !harmless(what))
-            printf("%s:%d: %s (pure) uses %s of %s/%s\n", s->path, w->line, sections[from].name,
-                what->name, sections[what->section].file, sections[what->section].name);
-    }
-}
-
-/* ---- headers for tests ---- */
-
-typedef struct copying {
-    const char *from; /* what of the text is still to be copied */
-    bool bodies;
-} copying;
-
-static const char *text_at(const source *s, const char *in_code) {
-    return s->text + (in_code - s->code);
-}
-
-static void copy_to(copying *c, const char *to) {
-    fwrite(c->from, 1, (size_t)(to - c->from), stdout);
-    c->from = to;
-}
-
-/* Private functions are found by the linker; of a body that is left out only its lines stay. */
-static void copy_function(
-    const source *s, const word *name, int strength, int from, int to, bool function, void *user) {
-    copying *c = user;
-    const word *w = name, *end = s->words + s->count;
-    (void)strength;
-    (void)from;
-    if (!function && strength != 1) return;
-    while (w > s->words && !is(w, ";") && !is(w, "}"))
-        --w;
-    for (; w < name; ++w) {
-        if (!is(w, "CDP__PRIVATE") && !is(w, "static") && !is(w, "inline")) continue;
-        copy_to(c, text_at(s, w->text));
-        if (!is(w, "inline")) fputs("extern", stdout);
-        c->from += w->length;
-    }
-    if (!function || c->bodies) return;
-    for (w = name; w < end && !is(w, "{"); ++w) {
-    }
-    copy_to(c, text_at(s, w->text));
-    putchar(';');
-    for (w += 1; w < end && (w->line < to || !is(w, "}")); ++w) {
-    }
-    for (; c->from <= text_at(s, w->text); ++c->from) {
-        if (*c->from == '\n') putchar('\n');
-    }
-}
-
-/* Does word `at` use a macro that makes public functions? */
-static bool makes_public(const source *s, int at) {
-    const word *w = &s->words[at], *all = s->words;
-    if (w->macro || !ours(w) || !is(w + 1, "(")) return false;
-    for (int i = 0; i + 1 < at; ++i) {
-        if (!all[i].macro || !is(&all[i], "define") || all[i + 1].length != w->length
-            || memcmp(all[i + 1].text, w->text, (size_t)w->length) != 0)
-            continue;
-        for (; all[i].macro && !is(&all[i], ";") && !is(&all[i], "CDP_API"); ++i) {
-        }
-        return is(&all[i], "CDP_API");
-    }
-    return false;
-}
-
-/* The header with private functions that other files may call; their bodies too, or not. */
-static void copy_header(source *s, bool bodies) {
-    copying c = {s->text, bodies};
-    int from = 0, line = 0;
-    for (int i = s->first_section; i < section_count && !line; ++i) {
-        if (!sections[i].declares) line = sections[i].line;
-    }
-    while (from < s->count && (!line || s->words[from].line < line))
-        ++from;
-    printf("#line 1 \"%s\"\n", s->path);
-    s->words += from;
-    s->count -= from;
-    for (int i = 0; !bodies && i < s->count; ++i) { /* the other file has them: blank here */
-        char *p = s->text + (s->words[i].text - s->code), *end;
-        if (!makes_public(s, i)) continue;
-        end = s->text + (s->words[after_bracket(s, i) - 1].text - s->code);
-        for (; p <= end; ++p) {
-            if (*p != '\n') *p = ' ';
-        }
-    }
-    definitions(s, copy_function, &c);
-    copy_to(&c, s->text + strlen(s->text));
-}
-
 /* ---- rules ---- */
 
 static void long_function(
@@ -707,45 +414,11 @@ static void forbidden(const source *s) {
     }
 }
 
-/* In the implementation a head comment follows the anchor and says what the section knows,
-   promises and may use; declarations are documented one by one. */
-static void heads(const source *s) {
-    for (int i = s->first_section; i < s->first_section + s->section_count; ++i) {
-        const section *n = &sections[i];
-        char what[160], head[4000];
-        const char *p = s->text, *end;
-        for (int line = 1; line < n->line; ++line)
-            p = strchr(p, '\n') + 1;
-        p = strstr(p, "*/");
-        p += 2;
-        p += strspn(p, " \n");
-        end = !strncmp(p, "/*", 2) ? strstr(p, "*/") : p;
-        snprintf(head, sizeof head, "%.*s", (int)(end - p), p);
-        for (char *c = head; *c; ++c) {
-            if (*c == '\n') *c = ' ';
-        }
-        while ((end = strstr(head, "  ")) != NULL)
-            memmove((char *)end, end + 1, strlen(end));
-        snprintf(
-            what, sizeof what, "%s: no head comment with Knows, Promises and May use", n->name);
-        if (!n->declares
-            && (!strstr(head, "Knows") || !strstr(head, "Promises") || !strstr(head, "May use")))
-            broken(s, "head", n->line, what);
-        snprintf(what, sizeof what, "%s has %d lines", n->name, n->lines);
-        if (n->lines > SECTION_LINES) broken(s, "section", n->line, what);
-        for (int k = s->first_section; k < i; ++k) {
-            snprintf(what, sizeof what, "%s is there twice", n->name);
-            if (!strcmp(sections[k].name, n->name)) broken(s, "anchor", n->line, what);
-        }
-    }
-}
-
 static void layout(const source *s) {
     wide(s);
     forbidden(s);
     statements(s);
     definitions(s, long_function, NULL);
-    heads(s);
 }
 
 static void load(const char *path) {
@@ -755,39 +428,23 @@ static void load(const char *path) {
     s->text = read_file(path);
     s->code = code_of(s->text);
     split(s);
-    find_sections(s);
+}
+
+static void code(const source *s) {
+    int line = 1;
+    for (const char *p = s->code, *end; (end = strchr(p, '\n')) != NULL; p = end + 1, ++line)
+        printf("%s:%d: %.*s\n", s->path, line, (int)(end - p), p);
 }
 
 int main(int argc, char **argv) {
     const char *what = argc > 1 ? argv[1] : "";
-    const bool comparing = !strcmp(what, "compare");
     static int yes = 1;
-    for (int i = comparing ? 3 : 2; i < argc && source_count < 200; ++i)
+    for (int i = 2; i < argc && source_count < SOURCES; ++i)
         load(argv[i]);
-    for (int i = 0; i < source_count; ++i)
-        definitions(&sources[i], define, NULL);
-    for (int i = 0; i < source_count; ++i)
-        find_uses(&sources[i]);
-    if (comparing) compare(argv[2]);
-    if (!strcmp(what, "table")) edges(stdout, false);
-    if (!strcmp(what, "names")) edges(stdout, true);
     for (int i = 0; i < source_count; ++i) {
-        if (!strcmp(what, "pure")) impure(&sources[i]);
-        if (!strcmp(what, "declared")) copy_header(&sources[i], false);
-        if (!strcmp(what, "whole")) copy_header(&sources[i], true);
         if (!strcmp(what, "layout")) layout(&sources[i]);
         if (!strcmp(what, "functions")) definitions(&sources[i], long_function, &yes);
+        if (!strcmp(what, "code")) code(&sources[i]);
     }
-    for (int i = 0; i < section_count; ++i) {
-        if (!strcmp(what, "contents")) printf("%s %s\n", sections[i].file, sections[i].name);
-        if (!strcmp(what, "sizes"))
-            printf("%d %s %s\n", sections[i].lines, sections[i].file, sections[i].name);
-    }
-    for (int i = 0; i < 4096 && !strcmp(what, "owners"); ++i) {
-        for (const symbol *n = symbols[i]; n; n = n->next) {
-            const section *in = &sections[n->body ? n->body - 1 : n->section];
-            printf("%s %s/%s\n", n->name, in->file, in->name);
-        }
-    }
-    return source_count ? 0 : 2;
+    return source_count == argc - 2 ? 0 : 2;
 }

@@ -1,0 +1,155 @@
+# Rules about code, for tests/check_sources.sh. $SRC: the files of src/; $PARTS: those that are no root; $work/code: their
+# lines as "FILE:LINE: code"; $work/functions: "LINES FILE NAME"; $work/layout: "RULE FILE:LINE: what".
+# shellcheck shell=bash disable=SC2086
+
+# ---- layout ----
+
+rule_heads() {
+    local f head
+    for f in $PARTS; do
+        head -n 1 "$f" | grep -qE "^/\* ${f#src/} - .+" || echo "$f: does not begin with /* ${f#src/} - title"
+        [[ $f != *_api.h ]] && grep -qF " $f " "$work/functions" || continue
+        head=$(sed '/\*\//q' "$f")
+        [[ $head == *Knows*Promises* ]] || echo "$f: its head comment lacks Knows or Promises"
+    done
+}
+rule_lengths() { wc -l $PARTS | awk '$2 != "total" && $1 > 650 { print $2 ": " $1 " lines" }'; }
+layout() { grep -E "^$1 ($2)" "$work/layout"; }
+rule_functions() {
+    [ "$(wc -l < "$work/functions")" -gt 1000 ] || echo 'too few functions are found'
+    layout function 'src/|examples/|tools/'
+}
+rule_wide() { layout wide ''; }
+rule_ternary() { layout ternary ''; }
+rule_comma() { layout comma ''; }
+rule_optimisation() { layout '(pragma|attribute)' 'src/'; }
+rule_blanks() {
+    grep -nE '[[:space:]]+$' $HEADERS $SRC $OTHERS Makefile
+    grep -nP '\t' $HEADERS $SRC $OTHERS
+    grep -nP '[^\x00-\x7f]' $HEADERS $SRC
+}
+rule_unfinished() { grep -nE 'TODO|FIXME|XXX' $SRC $OTHERS $SCRIPTS README.md CHANGELOG.md | grep -vE 'XXXXXX|^tests/sources/code.sh'; }
+
+# Each of these lines but the last one breaks a rule.
+rule_planted_layout() {
+    {
+        echo "int wide; /*$(printf '%080d' 0 | tr 0 x)xxxxxxxxx */"
+        echo 'int cdp__nest(int a) { return a ? 1 : a > 2 ? 3 : (a ? 4 : 5); }'
+        echo 'void cdp__join(int a) { if (a) a = 1, a = 2; }'
+        echo 'int cdp__pair(int a) { return (a = 1, a); }'
+        echo '#pragma GCC optimize("O1")'
+        echo 'int cdp__cold(void) __attribute__((cold));'
+        echo 'int cdp__long(void) {'
+        for _ in {1..59}; do echo '    ;'; done
+        echo '}'
+        echo 'static int cdp__fine(int a, int b) { int c[] = {a, b}, d = a ? b : c[0]; for (c[0] = 1, d = 2; d; --d) ; return d; }'
+    } > "$work/planted/x.h"
+    (cd "$work/planted" && sources layout x.h) | diff - <(cat << 'EOS'
+wide x.h:1: 104 columns
+wide x.h:68: 116 columns
+pragma x.h:5: how much to optimise is the user's choice
+attribute x.h:6: cold or noinline
+ternary x.h:2: a ternary inside another
+ternary x.h:2: a ternary inside another
+comma x.h:3: two statements joined by a comma
+comma x.h:4: two expressions joined by a comma
+function x.h:7: cdp__long has 61 lines
+EOS
+    )
+}
+
+# ---- pure files: what they compute depends on their arguments alone ----
+
+pure_files() { for f in $PARTS; do head -n 1 "$f" | grep -q '(pure)' && echo "$f"; done; }
+pure_code() { pure_files | sed 's/.*/^&:/' | grep -f - "$work/code"; }
+rule_pure_calls() {
+    [ "$(pure_files | wc -l)" -ge 40 ] || echo "only $(pure_files | wc -l) files are marked (pure)"
+    pure_files > "$work/pure"
+    # defined in files that are neither pure nor in base/ (two of which have a helper or two that is pure), and nowhere
+    # else: a name may have a body for each system
+    awk 'NR == FNR { pure[$1]; next }
+        { if ($2 in pure || $2 ~ "^src/base/" || $3 ~ /^cdp__(dt_min|dt_max|mem_text_number)$/) good[$3]; else bad[$3] = $2 }
+        END { for (n in bad) if (!(n in good)) print n, bad[n] }' "$work/pure" "$work/functions" > "$work/impure"
+    pure_code | awk 'NR == FNR { of[$1] = $2; next } {
+        n = split($0, word, /[^A-Za-z0-9_(]+/)
+        for (i = 2; i <= n; ++i) { w = word[i]; while ((p = index(w, "(")) > 0) { f = substr(w, 1, p - 1); if (f in of) print $1 " calls " f " of " of[f]; w = substr(w, p + 1) } }
+    }' "$work/impure" -
+}
+rule_pure_words() {
+    pure_code | grep -E 'os->|cdp__os_|now_ns|clock|mutex|cdp_lock|cdp__lock|pthread|socket|sockaddr|alloc\(|\bfree\(|cdp__free|cdp__io|cdp__loop|(^|[^_])errno\b'
+}
+rule_pure_variables() { pure_code | grep -E ': *(static|CDP__[A-Z]+) ' | grep -vE 'static const|\(|CDP__[A-Z_]+ = '; }
+
+# ---- words that belong into some files only: each filter reads lines "FILE:LINE: code" ----
+
+SYSTEMS='_WIN(32|64)|WIN32|__(linux|gnu_linux|unix|APPLE|MACH|FreeBSD|NetBSD|OpenBSD|DragonFly|sun|CYGWIN|MINGW(32|64)|ANDROID|GLIBC|UCLIBC|BIONIC|EMSCRIPTEN|wasi|HAIKU)_*'
+systems() { grep -vE '^src/(os/|mem/os_stacks\.h|base/(config|compiler|basics)\.h)' | grep -E "(^|[^A-Za-z0-9_])($SYSTEMS)([^A-Za-z0-9_]|\$)"; }
+
+FILE_CALLS='open|openat|creat|fopen|freopen|fdopen|tmpfile|mkstemp|opendir|close|fclose|read|write|pread|pwrite|readv|writev|lseek|rename|unlink|remove|flock|lockf|ftruncate|truncate|stat|fstat|lstat|access|mkdir|chmod|fsync|fcntl|dup|dup2'
+file_calls() { grep -v '^src/os/' | grep -E "(^|[^A-Za-z0-9_.>])($FILE_CALLS) *[(]" | grep -vE ':[0-9]+: *#'; }
+
+# What a compiler itself refuses under -std=c11 -Wpedantic (empty initialisers, arrays of no elements, arithmetic on
+# void *) is left to tests/compile.
+EXTENSIONS='(^|[^A-Za-z0-9_])(__attribute__|__declspec|__builtin_|__atomic_|__ATOMIC_|__sync_|_Interlocked|__typeof|(typeof|asm) *[(]|__asm|__thread([^A-Za-z0-9_]|$)|__extension__|__restrict|__alignof|__int128|_MSC_VER|__GNUC__|__clang__|__TINYC__)|[(] *[{]|[[][^]]*[.][.][.]'
+extensions() { grep -vE '^src/base/(config|compiler)\.h' | grep -E "$EXTENSIONS"; }
+
+rule_systems() { systems < "$work/code"; }
+rule_file_calls() { file_calls < "$work/code"; }
+rule_extensions() { extensions < "$work/code"; }
+rule_planted_words() {
+    mkdir -p "$work/planted/src/os" "$work/planted/src/x"
+    printf '%s\n' '#ifdef __linux__' 'int a(void) { return open("x", 0); }' > "$work/planted/src/os/x.h"
+    printf '%s\n' '#ifdef __NetBSD__' '#if A && defined(_WIN32)' '#elif __GLIBC__ > 1' '#if !defined(__unix__)' '#ifdef __APPLE__' \
+        'int fine; /* __linux__ */' 'int my__linux__ = WIN32_OWN;' > "$work/planted/src/x/w.h"
+    printf '%s\n' 'int b(const char *p) { return rename(p, "y"); } /* open() */' \
+        'int c(void) { return os->files.open_file(0) + cdp__mem_open(1) + t->remove(2) + t.close(3); }' > "$work/planted/src/x/y.h"
+    printf '%s\n' 'int a __attribute__((unused));' 'n = __builtin_clz(n);' '__atomic_store_n(&a, 1, 0);' 'typeof (a) b;' 'static __thread int c;' \
+        '#ifdef _MSC_VER' 'a = ({ b; });' 'int d[] = {[0 ... 3] = 1};' 'asm("nop");' 'void f(int *__restrict p);' \
+        'int fine(const char *text, ...) { return my_thread(a[0], (int){0}) + typeof_a + a ? b : c; } /* __attribute__ */' > "$work/planted/src/x/z.h"
+    (
+        cd "$work/planted" && sources code src/*/*.h > code
+        for filter in systems file_calls extensions; do echo "$filter $($filter < code | cut -d : -f 1,2 | tr '\n' ' ')"; done
+    ) | diff - <(
+        echo "systems $(printf 'src/x/w.h:%d ' 1 2 3 4 5)"
+        echo 'file_calls src/x/y.h:1 '
+        echo "extensions $(printf 'src/x/z.h:%d ' 1 2 3 4 5 6 7 8 9 10)"
+    )
+}
+
+# ---- what is public ----
+
+# "FILE:LINE NAME" of every public function, from the declarations
+public_functions() {
+    for f in src/*/*_api.h; do
+        awk -v file="$f" '/^(CDP_MUST_CHECK )?CDP_API .*\(/ { s = $0; sub(/^.*CDP_API /, "", s); if (match(s, /cdp_[a-z0-9_]+\(/)) print file ":" FNR, substr(s, RSTART, RLENGTH - 1) }' "$f"
+    done
+}
+rule_public_tested() {
+    local place name
+    [ "$(public_functions | wc -l)" -ge 300 ] || echo "only $(public_functions | wc -l) public functions are found"
+    cat tests/*/*.[ch] | grep -oE '\bcdp_[a-z0-9_]+' | sort -u > "$work/mentioned"
+    public_functions | while read -r place name; do
+        grep -qxF "$name" "$work/mentioned" || echo "$place: no test mentions $name"
+    done
+}
+rule_public_comments() {
+    for f in src/*/*_api.h; do
+        awk -v file="$f" '
+            function flush() { if (group && !commented) print file ":" group ": " first; group = 0 }
+            /^(CDP_MUST_CHECK )?CDP_API / {
+                if (!group) { group = FNR; first = $0; commented = before ~ /\*\/[ ]*$/ }
+                if ($0 ~ /\/\*/) commented = 1
+                next
+            }
+            { if (group && $0 !~ /^[ ]+/) flush(); before = $0 }
+            END { flush() }' "$f"
+    done
+}
+# What comes after a macro would mean the macro, and what comes before it the constant.
+rule_macros() {
+    sed 's/^[^ ]* //' "$work/code" > "$work/lines"
+    grep -oE '^# *define +CDP_[A-Z0-9_]+' "$work/lines" | sed 's/.* //' | sort -u > "$work/macros"
+    awk '/(^|typedef )enum / { on = 1 } on { print } /}/ { on = 0 }' "$work/lines" | grep -oE '\bCDP_[A-Z0-9_]+' | sort -u > "$work/constants"
+    [ "$(wc -l < "$work/constants")" -ge 100 ] || echo "only $(wc -l < "$work/constants") constants found"
+    comm -12 "$work/macros" "$work/constants"
+}

@@ -1,0 +1,139 @@
+# Rules about texts that name code, tests and figures, for tests/check_sources.sh.
+# shellcheck shell=bash disable=SC2086
+
+# What the manuals draw of the way of an operation, or of a failure: each function exists, in the files that are named,
+# and the walks are short. tests/walk.sh compares the drawings with a program that runs.
+drawn() { # HEADING: "INDENT NAME" for each function that is drawn below it
+    awk -v heading="$1" '
+        /^#if/ { exit }
+        index($0, heading) { on = 1; next }
+        on && /^    [A-Z][A-Z ]+[A-Z(]/ { exit }
+        on && /^ +(cdp_[a-z_]+|transport[.]send)(  |$)/ { match($0, /^ +/); print RLENGTH, $1 }' src/cdp.h
+}
+rule_walks() {
+    local h n
+    awk '{ print $3 }' "$work/functions" | sort -u > "$work/names"
+    for h in src/cdp*.h; do
+        sed -n '1,/^#if/p' "$h" | grep -oE '\bcdp__[a-z0-9_]+' | sort -u | comm -23 - "$work/names" | sed "s|^|$h: there is no |"
+    done
+    n=$(drawn 'HOW AN ALLREDUCE BECOMES BYTES' | awk '$1 != before { ++n } { before = $1 } END { print n + 0 }')
+    [ "$n" -ge 3 ] && [ "$n" -le 7 ] || echo "src/cdp.h: an allreduce becomes bytes in $n calls; 3 to 7 are wanted"
+    drawn 'HOW A FAILURE REACHES ALL RANKS' | awk '{ print $2 }' | sort -u > "$work/drawn"
+    n=$(wc -l < "$work/drawn")
+    [ "$n" -ge 3 ] && [ "$n" -le 10 ] || echo "src/cdp.h: a failure reaches all ranks by $n functions; 3 to 10 are wanted"
+    n=$(awk '{ print $3, $2 }' "$work/functions" | sort -u | join - "$work/drawn" | awk '{ print $2 }' | sort -u | wc -l)
+    [ "$n" -ge 1 ] && [ "$n" -le 4 ] || echo "src/cdp.h: a failure reaches all ranks through $n files; 1 to 4 are wanted"
+}
+
+rule_version() {
+    local version number h
+    version=$(cat $SRC | awk '/^#define CDP_VERSION_(MAJOR|MINOR|PATCH) / { v = v (v == "" ? "" : ".") $3 } END { print v }')
+    number=$(awk -F . '{ print $1 * 10000 + $2 * 100 + $3 }' <<< "$version")
+    for h in src/cdp*.h; do
+        head -n 1 "$h" | grep -q "v$version" || echo "$h: its first line does not say v$version"
+        [ "$h" != src/cdp.h ] || continue
+        grep -qE "^#define $(basename "$h" .h | tr '[:lower:]' '[:upper:]')_VERSION $number\b" "$h" || echo "$h: its version macro is not $number"
+        grep -qE '^#if CDP_[A-Z]+_VERSION != CDP_VERSION' "$h" || echo "$h: does not compare its version with that of cdp.h"
+    done
+    grep -qF "## $version" CHANGELOG.md || echo "CHANGELOG.md: nothing about $version"
+    for h in $(ls tools/cdprun.c examples/cdprun.c 2> /dev/null); do
+        grep -qE "^#define VERSION +\"$version\"" "$h" || echo "$h: VERSION is not $version"
+    done
+}
+
+constants() { cat $PARTS | awk -v from="typedef enum $1 {" 'index($0, from) { on = 1; next } on && /^}/ { exit } on' | grep -oE '^    CDP_[A-Z0-9_]+' | grep -cvE '_(DEFAULT|COUNT)$'; }
+rule_readme() {
+    awk 'END { if (NR > 150) print "README.md has " NR " lines" }' README.md
+    grep -qF "$(constants cdp_dtype) element types, $(constants cdp_reduce_op) reductions" README.md ||
+        echo "README.md: there are $(constants cdp_dtype) element types and $(constants cdp_reduce_op) reductions"
+}
+rule_chart() { bash tests/bench/peers/chart.sh --check 2>&1; }
+
+# ---- lists of scenarios: "SCENARIO ... = TEST ..." or "SCENARIO ... - REASON"; the tests are in standard input ----
+
+scenarios() { # FILE REASONS
+    awk -v reasons="$2" 'NR == FNR { test[$1] = 1; next }
+        /^#/ || /^$/ { next }
+        / - / { if ($0 !~ "^[a-z_0-9 ]+ - (" reasons ")") print FILENAME ":" FNR ": not a reason: " $0; right = "-" }
+        !/ - / { right = "="; if ($0 !~ /^[a-z_0-9 ]+ = [-a-z_0-9: ]+$/) print FILENAME ":" FNR ": neither tests nor a reason: " $0 }
+        { tests = 0
+            for (i = 1; i <= NF && $i != "-"; ++i) {
+                if ($i == "=") tests = 1
+                else if (tests && !($i in test)) print FILENAME ":" FNR ": there is no test " $i
+                else if (!tests && seen[$i]++) print FILENAME ":" FNR ": a second time: " $i
+            }
+            ++lines }
+        END { if (lines < 100) print "only " lines + 0 " scenarios" }' - "$1"
+}
+cases_of() { grep -ho '^TEST([a-z_0-9]*' "$@" | cut -c 6-; }
+rule_rpc_scenarios() { # names of tests, and of programs that begin with "sim:", in all of which something is looked for
+    { cases_of tests/unit/test_*.c; ls tests/sim/rpc_*.c | sed 's/.*\/\(.*\)[.]c/sim:\1/'; } |
+        scenarios tests/unit/rpc_scenarios.txt 'python|torchscript|devices|not here'
+}
+faults() { sed -n '/fault_names\[F_KINDS\] = {/,/};/p' "tests/sim/elastic_$1.c" | grep -o '"[a-z_]*"' | tr -d '"'; }
+rule_elastic_scenarios() {
+    {
+        cases_of tests/unit/test_*.c tests/procs/test_*.c tests/nccl/test_*.c
+        ls tests/sim/elastic*.c | sed 's/.*\/\(.*\)[.]c/sim:\1/'
+        ls tests/procs/test_*.sh | sed 's/.*test_\(.*\)[.]sh/script:\1/'
+        ls tests/bench/*.c | sed 's/.*\/\(.*\)[.]c/bench:\1/'
+        faults worlds | sed 's/^/world:/'
+        faults shrink | sed 's/^/shrink:/'
+        sed -n 's/^ *PLANT_\([A-Z_]*\).*/plant:\L\1/p' tests/sim/elastic_plants.h
+        sed -n 's/^\([a-z_]*\)() {.*/nodes:\1/p' tests/procs/test_elastic_nodes.sh
+        grep -oE '(^|; *)(check|has) "?[a-z][-a-z0-9]*' tests/procs/test_cdprun.sh | sed 's/.*[ "]/cdprun:/'
+        sed -n 's/^usage \([-a-z0-9]*\).*/cdprun:usage-\1/p' tests/procs/test_cdprun.sh
+    } | scenarios tests/unit/elastic_scenarios.txt 'not here: '
+}
+
+# ---- claims: "FILE: words = evidence ...": the words stand in FILE, and what shows that they are true exists ----
+
+claims() { # FILE of claims
+    local file words rest evidence text what
+    declare -A texts=()
+    { cases_of tests/*/*.c; ls tests/sim/scripts/*.txt | sed 's/.*\/\(.*\)[.]txt/script:\1/'; grep -oE '^[a-z-]+:' Makefile | sed 's/\(.*\):/make:\1/'; } | sort -u > "$work/evidence"
+    while IFS= read -r rest; do
+        case $rest in '' | '#'*) continue ;; esac
+        file=${rest%%: *} words=${rest#*: } evidence=${words##* = } words=${words% = *}
+        text=${texts[$file]-}
+        [ -n "$text" ] || text=$(tr -s ' \n' '  ' < "$file")
+        texts[$file]=$text
+        case $text in *"$words"*) ;; *) echo "$file does not say: $words" ;; esac
+        for what in $evidence; do
+            case $what in file:*) [ -f "${what#file:}" ] ;; *) grep -qxF "$what" "$work/evidence" ;; esac || echo "$file: \"$words\" is shown by $what, which does not exist"
+        done
+    done < "$1"
+}
+rule_planted_claims() {
+    printf '%s\n' 'README.md: a sentence that it lacks = claims_are_free file:none' > "$work/false_claims"
+    claims "$work/false_claims" > "$work/found"
+    [ "$(wc -l < "$work/found")" = 3 ] || { echo 'not what was made up:'; cat "$work/found"; }
+}
+rule_claims() {
+    [ "$(grep -c ' = ' tests/claims.txt)" -ge 70 ] || echo 'fewer than 70 claims'
+    claims tests/claims.txt
+}
+
+# ---- systems that `make platforms` compiles for have a row in the table of docs/PLATFORMS.md, and no others have one ----
+
+platforms() { # SCRIPT PAGE: one line "SYSTEM PROCESSOR" for each, compared
+    grep -oE '[a-z0-9_]+-(linux-musl[a-z]*|macos|freebsd|netbsd|openbsd|windows-gnu)\b' "$1" |
+        sed 's/^arm-/armv7-/; s/^powerpc/ppc/; s/^x86_64/x86-64/; s/-linux.*/ Linux/; s/-macos/ macOS/; s/-freebsd/ FreeBSD/; s/-netbsd/ NetBSD/; s/-openbsd/ OpenBSD/
+            s/-windows-gnu/ Windows/; s/\(.*\) \(.*\)/\2 \1/' | sort -u > "$work/compiled"
+    awk -F '|' '/^\| system, processor/ { on = 1 } on && /^$/ { exit }
+        on && $3 ~ /zig cc/ && $4 ~ /make platforms/ && $2 !~ /beside/ {
+            count = split($2, word, /[ ,]+/); systems = 0
+            for (i = 1; i <= count; ++i)
+                if (word[i] ~ /^(Linux|Windows|.*OS|.*BSD)$/) of[++systems] = word[i]
+                else if (word[i] != "") for (k = 1; k <= systems; ++k) print of[k], word[i]
+        }' "$2" | sort -u > "$work/said"
+    [ "$(wc -l < "$work/compiled")" -ge 12 ] || echo "$1: only $(wc -l < "$work/compiled") targets"
+    comm -23 "$work/compiled" "$work/said" | sed "s|.*|$2: no row for &, which $1 compiles for|"
+    comm -13 "$work/compiled" "$work/said" | sed "s|.*|$2: a row for &, which $1 does not compile for|"
+}
+rule_planted_platforms() {
+    sed 's/^| macOS x86-64, /| macOS sparc, /; s/riscv64/riscv32/' docs/PLATFORMS.md > "$work/false_platforms.md"
+    platforms tests/platforms.sh "$work/false_platforms.md" > "$work/found"
+    [ "$(wc -l < "$work/found")" = 4 ] || { echo 'not what was made up:'; cat "$work/found"; }
+}
+rule_platforms() { platforms tests/platforms.sh docs/PLATFORMS.md; }
