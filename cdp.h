@@ -1378,9 +1378,9 @@ CDP_API uint32_t cdp_group_records(cdp_group *group, cdp_record *out, uint32_t m
 CDP_API cdp_status cdp_group_dump(cdp_group *group, const char *path);
 
 /* Every setting with its value and where it came from, the table of algorithms, and the link to
-   each rank, as text for a reader. Writes at most `room` bytes, a zero at the end among them; `text`
-   may be NULL. Returns the length of the whole text without the zero (about 4 KB and 100 bytes per
-   rank); 0 for no group or one that is gone, see cdp_last_error(). Any thread. */
+   each rank, as text for a reader. Writes at most `room` bytes, a zero at the end among them;
+   `text` may be NULL. Returns the length of the whole text without the zero (about 4 KB and 100
+   bytes per rank); 0 for no group or one that is gone, see cdp_last_error(). Any thread. */
 CDP_API uint64_t cdp_describe(cdp_group *group, char *text, uint64_t room);
 #endif /* CDP_NO_RECORDER */
 

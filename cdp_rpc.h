@@ -454,12 +454,12 @@ typedef struct cdp_call_desc {
    STATE (shut down; the reference was dropped), NOMEM, BUSY (max_calls, see fail_when_full).
    Later, in call->status: TIMEOUT, PEER_LOST, REMOTE (the function failed), ABORTED (cancelled),
    UNSUPPORTED (no such function there, or not for this rank), INVALID (its limits), BUSY (limits of
-   that rank), STATE (one of the two shut down; the value is gone); on a value that was not made: what
-   its maker failed with, `ran` is NO and the text names the maker. Any thread. */
+   that rank), STATE (one of the two shut down; the value is gone); on a value that was not made:
+   what its maker failed with, `ran` is NO and the text names the maker. Any thread. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_start(
     cdp_rpc *rpc, const cdp_call_desc *desc, cdp_call *call);
-/* Starts it and waits. Returns its status. STATE, and nothing was started, inside an INLINE function
-   or a callback: cdp_rpc_start() and `done` there. */
+/* Starts it and waits. Returns its status. STATE, and nothing was started, inside an INLINE
+   function or a callback: cdp_rpc_start() and `done` there. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_call(
     cdp_rpc *rpc, const cdp_call_desc *desc, cdp_call *call);
 /* Runs a function whose result stays on its rank; *out refers to the result at once, with one
@@ -517,7 +517,8 @@ CDP_API uint32_t cdp_rpc_records(cdp_rpc *rpc, cdp_rpc_record *out, uint32_t max
 
 /* ---- >>rpc/references_api: values that live on another rank ---------------------------------- */
 
-/* This rank owns the value: one handle. `value` and `label` are copied. Errors: INVALID, NOMEM, BUSY (max_rrefs), STATE. */
+/* This rank owns the value: one handle. `value` and `label` are copied. Errors: INVALID, NOMEM,
+   BUSY (max_rrefs), STATE. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_rref_create(
     cdp_rpc *rpc, const cdp_value *value, const char *label, cdp_rref *out);
 /* One handle more, or less: the last one gone, the reference is, too. {0}: nothing happens. Use
@@ -739,8 +740,8 @@ typedef struct cdp_optim_desc {
 
 typedef struct cdp_dist_optim cdp_dist_optim;
 /* Makes the objects on all owners and waits for them. One thread at a time uses it. Errors:
-   INVALID, NOMEM, and those of cdp_rpc_call(), as of the two functions below; REMOTE: an owner refuses a parameter, the text says
-   why. */
+   INVALID, NOMEM, and those of cdp_rpc_call(), as of the two functions below; REMOTE: an owner
+   refuses a parameter, the text says why. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_dist_optim_create(
     const cdp_optim_desc *desc, cdp_dist_optim **out);
 /* One step with the gradients of a context, on all owners at once; waits for all. A parameter
@@ -5570,6 +5571,21 @@ CDP__PRIVATE void cdp__rpc_end_refs(cdp_rpc *rpc) {
     }
 }
 
+/* Nothing can be sent any more: what waits to be sent is dropped, and every rank is lost. */
+CDP__PRIVATE void cdp__rpc_lose_all(cdp_rpc *rpc) {
+    uint32_t i;
+    for (i = 0; i < rpc->ranks; ++i)
+        rpc->lost[i] = true;
+    for (i = 0; i < rpc->ranks; ++i) {
+        while (rpc->peers[i].offered) {
+            cdp__rpc_out *o = rpc->peers[i].offered;
+            rpc->peers[i].offered = o->next;
+            cdp__rpc_out_drop(rpc, o);
+        }
+        cdp__rpc_lose(rpc, i);
+    }
+}
+
 CDP_API void cdp_rpc_destroy(cdp_rpc *rpc) {
     cdp__rpc_rq *rq;
     uint32_t i;
@@ -5577,8 +5593,7 @@ CDP_API void cdp_rpc_destroy(cdp_rpc *rpc) {
     if (cdp__rpc_here_of()->request || cdp__rpc_here_of()->no_wait || *cdp__inside()) {
         (void)cdp__fail(CDP_ERR_STATE,
             "cdp_rpc_destroy: a function or a callback must not destroy an rpc; do it where "
-            "nothing "
-            "of it runs");
+            "nothing of it runs");
         return;
     }
     cdp__rpc_lock(rpc);
@@ -5594,16 +5609,7 @@ CDP_API void cdp_rpc_destroy(cdp_rpc *rpc) {
     cdp_channel_close(rpc->channel);
     cdp__rpc_lock(rpc);
     rpc->channel = NULL;
-    for (i = 0; i < rpc->ranks; ++i)
-        rpc->lost[i] = true;
-    for (i = 0; i < rpc->ranks; ++i) {
-        while (rpc->peers[i].offered) {
-            cdp__rpc_out *o = rpc->peers[i].offered;
-            rpc->peers[i].offered = o->next;
-            cdp__rpc_out_drop(rpc, o);
-        }
-        cdp__rpc_lose(rpc, i);
-    }
+    cdp__rpc_lose_all(rpc);
     while (rpc->in)
         cdp__rpc_in_close(rpc, rpc->in);
     while (rpc->contexts)

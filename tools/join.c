@@ -2,11 +2,12 @@
 
        gcc -O1 tools/join.c -o join && ./join src .        what `make headers` does
 
-   Each file src/cdp*.h is a manual and a list of #include lines. The header of the same name is that
-   file with every included file in the place of its line: without the guard and the #include lines of
-   that file, below a mark with its name. What two headers include keeps its guard. A file may use
-   what comes before it in the list; an #include of anything else is an error, so the order of the
-   lists is the order of the layers. Exit code 0, or 1 with a sentence that says which line is wrong. */
+   Each file src/cdp*.h is a manual and a list of #include lines. The header of the same name is
+   that file with every included file in the place of its line: without the guard and the #include
+   lines of that file, below a mark with its name. What two headers include keeps its guard. A file
+   may use what comes before it in the list; an #include of anything else is an error, so the order
+   of the lists is the order of the layers. Exit code 0, or 1 with a sentence that says which line
+   is wrong. */
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>

@@ -75,8 +75,9 @@ CDP_API uint64_t cdp_layout_box(const cdp_layout *layout, const uint32_t *coord,
 CDP_API bool cdp_layout_same(const cdp_layout *a, const cdp_layout *b);
 
 /* Draw which rank holds what, for every rank of the mesh; tensors of more than two dimensions as
-   planes. Local, also on paper. Writes at most `room` bytes, a zero at the end among them; `text` may
-   be NULL. Returns the length of the whole text without the zero; 0 if `layout` is not valid. */
+   planes. Local, also on paper. Writes at most `room` bytes, a zero at the end among them; `text`
+   may be NULL. Returns the length of the whole text without the zero; 0 if `layout` is not
+   valid. */
 CDP_API uint64_t cdp_layout_draw(
     const cdp_layout *layout, cdp_draw_format format, char *text, uint64_t room);
 

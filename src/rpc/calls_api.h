@@ -71,12 +71,12 @@ typedef struct cdp_call_desc {
    STATE (shut down; the reference was dropped), NOMEM, BUSY (max_calls, see fail_when_full).
    Later, in call->status: TIMEOUT, PEER_LOST, REMOTE (the function failed), ABORTED (cancelled),
    UNSUPPORTED (no such function there, or not for this rank), INVALID (its limits), BUSY (limits of
-   that rank), STATE (one of the two shut down; the value is gone); on a value that was not made: what
-   its maker failed with, `ran` is NO and the text names the maker. Any thread. */
+   that rank), STATE (one of the two shut down; the value is gone); on a value that was not made:
+   what its maker failed with, `ran` is NO and the text names the maker. Any thread. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_start(
     cdp_rpc *rpc, const cdp_call_desc *desc, cdp_call *call);
-/* Starts it and waits. Returns its status. STATE, and nothing was started, inside an INLINE function
-   or a callback: cdp_rpc_start() and `done` there. */
+/* Starts it and waits. Returns its status. STATE, and nothing was started, inside an INLINE
+   function or a callback: cdp_rpc_start() and `done` there. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_call(
     cdp_rpc *rpc, const cdp_call_desc *desc, cdp_call *call);
 /* Runs a function whose result stays on its rank; *out refers to the result at once, with one

@@ -293,6 +293,21 @@ CDP__PRIVATE void cdp__rpc_end_refs(cdp_rpc *rpc) {
     }
 }
 
+/* Nothing can be sent any more: what waits to be sent is dropped, and every rank is lost. */
+CDP__PRIVATE void cdp__rpc_lose_all(cdp_rpc *rpc) {
+    uint32_t i;
+    for (i = 0; i < rpc->ranks; ++i)
+        rpc->lost[i] = true;
+    for (i = 0; i < rpc->ranks; ++i) {
+        while (rpc->peers[i].offered) {
+            cdp__rpc_out *o = rpc->peers[i].offered;
+            rpc->peers[i].offered = o->next;
+            cdp__rpc_out_drop(rpc, o);
+        }
+        cdp__rpc_lose(rpc, i);
+    }
+}
+
 CDP_API void cdp_rpc_destroy(cdp_rpc *rpc) {
     cdp__rpc_rq *rq;
     uint32_t i;
@@ -300,8 +315,7 @@ CDP_API void cdp_rpc_destroy(cdp_rpc *rpc) {
     if (cdp__rpc_here_of()->request || cdp__rpc_here_of()->no_wait || *cdp__inside()) {
         (void)cdp__fail(CDP_ERR_STATE,
             "cdp_rpc_destroy: a function or a callback must not destroy an rpc; do it where "
-            "nothing "
-            "of it runs");
+            "nothing of it runs");
         return;
     }
     cdp__rpc_lock(rpc);
@@ -317,16 +331,7 @@ CDP_API void cdp_rpc_destroy(cdp_rpc *rpc) {
     cdp_channel_close(rpc->channel);
     cdp__rpc_lock(rpc);
     rpc->channel = NULL;
-    for (i = 0; i < rpc->ranks; ++i)
-        rpc->lost[i] = true;
-    for (i = 0; i < rpc->ranks; ++i) {
-        while (rpc->peers[i].offered) {
-            cdp__rpc_out *o = rpc->peers[i].offered;
-            rpc->peers[i].offered = o->next;
-            cdp__rpc_out_drop(rpc, o);
-        }
-        cdp__rpc_lose(rpc, i);
-    }
+    cdp__rpc_lose_all(rpc);
     while (rpc->in)
         cdp__rpc_in_close(rpc, rpc->in);
     while (rpc->contexts)

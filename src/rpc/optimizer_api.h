@@ -48,8 +48,8 @@ typedef struct cdp_optim_desc {
 
 typedef struct cdp_dist_optim cdp_dist_optim;
 /* Makes the objects on all owners and waits for them. One thread at a time uses it. Errors:
-   INVALID, NOMEM, and those of cdp_rpc_call(), as of the two functions below; REMOTE: an owner refuses a parameter, the text says
-   why. */
+   INVALID, NOMEM, and those of cdp_rpc_call(), as of the two functions below; REMOTE: an owner
+   refuses a parameter, the text says why. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_dist_optim_create(
     const cdp_optim_desc *desc, cdp_dist_optim **out);
 /* One step with the gradients of a context, on all owners at once; waits for all. A parameter

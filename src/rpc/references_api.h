@@ -7,7 +7,8 @@
 #include "worker_api.h"
 #include "calls_api.h"
 
-/* This rank owns the value: one handle. `value` and `label` are copied. Errors: INVALID, NOMEM, BUSY (max_rrefs), STATE. */
+/* This rank owns the value: one handle. `value` and `label` are copied. Errors: INVALID, NOMEM,
+   BUSY (max_rrefs), STATE. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_rref_create(
     cdp_rpc *rpc, const cdp_value *value, const char *label, cdp_rref *out);
 /* One handle more, or less: the last one gone, the reference is, too. {0}: nothing happens. Use

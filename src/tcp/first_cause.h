@@ -232,9 +232,9 @@ CDP__PRIVATE void cdp__mesh_wait_record_step(cdp__mesh *m) {
 
 /* Reads the wait record of a rank that does not answer: returns the rank that it waits for while it
    starts, or -1 if that is not known (yet) or it has started. A lost rank that was connected before
-   has started. If the store has not answered by the last call (`last`) and has had CDP__WAIT_RECORD_MS,
-   returns 0, because rank 0 serves it. -2: the rank is lost, and so is the store of rank 0, so
-   either may be the cause. */
+   has started. If the store has not answered by the last call (`last`) and has had
+   CDP__WAIT_RECORD_MS, returns 0, because rank 0 serves it. -2: the rank is lost, and so is the
+   store of rank 0, so either may be the cause. */
 CDP__PRIVATE CDP__COLD int32_t cdp__mesh_starting(void *self, uint32_t peer, bool lost, bool last) {
     cdp__mesh *m = (cdp__mesh *)self;
     if (lost && peer && !m->desc.external_store && m->watch && m->watch_rq.status < CDP_OK)

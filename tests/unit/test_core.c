@@ -502,17 +502,17 @@ TEST(causes_of_failures_are_sentences) {
             r.peer = r.end.last.target = 3;
             r.end.named = 7;
             r.end.why = rows[i].why;
+            const char *then =
+                "; that rank is waiting too, and in the end everybody waits for rank 7";
             r.timeout_ms = 50;
             if (said) strcpy(r.text, "somebody said so");
             cdp__failure_text(&r, 0, 8, &e);
+            if (said && rows[i].why != CDP__WHY_TEXT)
+                then = "; in the end everybody waits for rank 7";
+            if (rows[i].why == CDP__WHY_AWAITED) then = "";
             snprintf(want, sizeof want, "rank 0/8: %s%s%s",
                 said ? "somebody said so" : "the deadline of 50 ms passed while waiting for rank 3",
-                rows[i].why == CDP__WHY_AWAITED ? ""
-                    : said && rows[i].why != CDP__WHY_TEXT
-                    ? "; in the end everybody waits for rank 7"
-                    : "; that rank is waiting too, and in the end "
-                      "everybody waits for rank 7",
-                rows[i].text);
+                then, rows[i].text);
             T_EQ(0, strcmp(want, e.text));
             if (strcmp(want, e.text) != 0) printf("%s\n%s\n", want, e.text);
         }

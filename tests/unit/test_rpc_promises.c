@@ -160,7 +160,8 @@ static void copies(side *s) {
     memset(f, 0xaa, 2 * sizeof *f);
     memset(name, 'x', sizeof name - 1);
     memset(allow, 0xaa, 4);
-    free(f), free(allow);
+    free(f);
+    free(allow);
     OK(cdp_barrier(s->g));
     OK(cdp_rpc_call(s->rpc, CALL(.to = s->rank, F("nothing")), &c));
     cdp_call_free(&c);

@@ -173,7 +173,8 @@ TEST(every_character_comes_back) {
         const uint32_t got = cdp__utf8_next(&at, at + n);
         const bool pair = c >= 0xd800 && c < 0xe000;
         if (got != (pair ? '?' : c) || at != (const uint8_t *)out + n) T_EQ(c, got);
-        if (n != (pair || c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4)) T_EQ(c, n);
+        const uint32_t want = 1u + (c >= 0x80) + (c >= 0x800) + (c >= 0x10000);
+        if (n != (pair ? 1 : want)) T_EQ(c, n);
     }
 }
 
