@@ -45,6 +45,7 @@ pure_variables      pure files have no variables of their own
 systems             only config, compiler, basics and os/ ask which system this is
 file_calls          only os/ calls the system for a file
 extensions          only config and compiler know one compiler from another
+dtypes              only src/dtype lists dtypes, or compares their order
 blanks              no tabs, no blanks at ends of lines; the library is plain ASCII
 unfinished          nothing is left to be done
 public_tested       every public function is called by a test

@@ -96,6 +96,8 @@ extensions() { grep -vE '^src/base/(config|compiler)\.h' | grep -E "$EXTENSIONS"
 rule_systems() { systems < "$work/code"; }
 rule_file_calls() { file_calls < "$work/code"; }
 rule_extensions() { extensions < "$work/code"; }
+# A dtype is a row of src/dtype/dtype.h. A list, a range or a switch elsewhere is what a new dtype would be missing from.
+rule_dtypes() { grep -nE '\[CDP_DTYPE_COUNT\] *=|case CDP_DTYPE_|[<>]=? *CDP_DTYPE_(F|I|U|B)' $PARTS | grep -v '^src/dtype/'; }
 rule_planted_words() {
     mkdir -p "$work/planted/src/os" "$work/planted/src/x"
     printf '%s\n' '#ifdef __linux__' 'int a(void) { return open("x", 0); }' > "$work/planted/src/os/x.h"
