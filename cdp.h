@@ -2271,7 +2271,11 @@ CDP_API const cdp_hook *cdp_ddp_hook(const cdp_ddp *ddp);
    compress compute in f32; where values travel as numbers, f16 and bf16 travel as such. Memory, in
    buckets of f32, for each bucket in flight: FP16 and BF16 a half, POWERSGD its factors, QUANTIZE
    ranks / 4, TOPK 1 and the values of all ranks; one more if the dtype is not f32, and for
-   POWERSGD_BATCHED. With error feedback, one for each bucket is kept. */
+   POWERSGD_BATCHED. With error feedback, one for each bucket is kept.
+
+   Infinities and NaN of one rank reach all: as they are, as NaN in the whole matrix (POWERSGD), or
+   as NaN in all values that share a scale (QUANTIZE). Error memory leaves them out; the log says
+   so, once per step, for hooks in host memory. */
 typedef enum cdp_hook_kind {
     CDP_HOOK_ALLREDUCE = 0,    /* divide, then sum */
     CDP_HOOK_FP16,             /* travels as f16; around `inner`, which sees f16 */
@@ -7957,12 +7961,12 @@ CDP__PRIVATE uint32_t cdp__halving_round(const cdp__shape *s, uint32_t k, cdp__s
 /* Allreduce as a reduce-scatter by recursive halving and an allgather by recursive doubling
    (Rabenseifner 2004): hardly more bytes than a ring, in 2 log2 n rounds. The vector is cut into
    one part per rank that is not folded. */
-CDP__PRIVATE uint32_t cdp__both_rounds(const cdp__shape *s) {
+CDP__PRIVATE uint32_t cdp__rabenseifner_rounds(const cdp__shape *s) {
     const cdp__fold f = cdp__fold_of(s);
     return 1 + 2 * f.bits + (f.extra ? 2 : 0);
 }
 
-CDP__PRIVATE cdp__span cdp__both_range(
+CDP__PRIVATE cdp__span cdp__rabenseifner_range(
     const cdp__shape *s, uint32_t bits, uint32_t id, uint32_t ids) {
     const uint64_t q = s->count >> bits, rest = s->count - (q << bits);
     cdp__span p;
@@ -7971,7 +7975,7 @@ CDP__PRIVATE cdp__span cdp__both_range(
     return p;
 }
 
-CDP__PRIVATE uint32_t cdp__both_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
+CDP__PRIVATE uint32_t cdp__rabenseifner_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     const cdp__fold f = cdp__fold_of(s);
     const uint32_t first = f.extra ? 2 : 1, j = k - first, id = (uint32_t)f.id;
     /* this rank's input is still in IN */
@@ -7997,8 +8001,8 @@ CDP__PRIVATE uint32_t cdp__both_round(const cdp__shape *s, uint32_t k, cdp__step
     if (f.id < 0) return 0;
     half = 1u << (j < f.bits ? f.bits - 1 - j : j - f.bits);
     peer = id ^ half;
-    mine = cdp__both_range(s, f.bits, id & ~(half - 1), half);
-    theirs = cdp__both_range(s, f.bits, peer & ~(half - 1), half);
+    mine = cdp__rabenseifner_range(s, f.bits, id & ~(half - 1), half);
+    theirs = cdp__rabenseifner_range(s, f.bits, peer & ~(half - 1), half);
     peer = peer < f.extra ? 2 * peer + 1 : peer + f.extra;
     if (j >= f.bits) {
         out[0] = cdp__step_send(peer, CDP__OUT, mine);
@@ -8232,8 +8236,9 @@ CDP__PRIVATE cdp__phase cdp__phase_of(const cdp__shape *s, uint32_t part, bool l
             f.round = ring ? cdp__reduce_ring_round : cdp__reduce_tree_round;
             f.rounds = ring ? cdp__ring_rounds(&f.s) : cdp__reduce_tree_rounds(&f.s);
         } else if (lanes) {
-            f.round = hosts & (hosts - 1) ? cdp__ring_round : cdp__both_round;
-            f.rounds = hosts & (hosts - 1) ? cdp__ring_rounds(&f.s) : cdp__both_rounds(&f.s);
+            f.round = hosts & (hosts - 1) ? cdp__ring_round : cdp__rabenseifner_round;
+            f.rounds =
+                hosts & (hosts - 1) ? cdp__ring_rounds(&f.s) : cdp__rabenseifner_rounds(&f.s);
         } else {
             f.round = s->kind == CDP_COLL_BARRIER ? cdp__barrier_round : cdp__tree_round;
             if (sums) f.round = cdp__doubling_round;
@@ -8484,7 +8489,7 @@ static const cdp__algo cdp__algos[] = {
     {"recursive halving", CDP_COLL_REDUCE_SCATTER, false, cdp__doubling_rounds, cdp__halving_round,
         cdp__halving_tmp},
     {"spread", CDP_COLL_ALLTOALL, true, cdp__spread_rounds, cdp__spread_round, cdp__no_tmp},
-    {"halving and doubling", CDP_COLL_ALLREDUCE, false, cdp__both_rounds, cdp__both_round,
+    {"rabenseifner", CDP_COLL_ALLREDUCE, false, cdp__rabenseifner_rounds, cdp__rabenseifner_round,
         cdp__no_tmp},
     {"direct", CDP_COLL_ALLREDUCE, false, cdp__direct_rounds, cdp__direct_round, cdp__no_tmp},
     {"direct", CDP_COLL_REDUCE_SCATTER, false, cdp__direct_rounds, cdp__direct_round,
@@ -21999,6 +22004,7 @@ typedef struct cdp__slot {
     uint8_t *error;   /* values that compression has left out so far */
     uint8_t *q;       /* PowerSGD: the last right factors */
     uint64_t scratch_bytes, wide_bytes, error_bytes, q_bytes;
+    uint64_t step;    /* of the hook, from 0 */
     uint32_t phase;   /* PowerSGD: the next operation */
     bool plain;       /* this step runs without compression */
     bool busy;        /* scratch and wide are in use; if not, another bucket may take them */
@@ -22012,6 +22018,7 @@ typedef struct cdp__hook {
     cdp__slot *slots;
     uint32_t slot_count;
     uint64_t step, random;
+    uint64_t recovered; /* the last step in which error memory was not finite, counted from 1 */
 } cdp__hook;
 
 CDP__PRIVATE void cdp__hook_drop(void *self) {
@@ -22065,6 +22072,49 @@ CDP__PRIVATE void cdp__hook_begin(cdp__hook *h, cdp__slot *s) {
         from->scratch = from->wide = NULL;
         from->scratch_bytes = from->wide_bytes = 0;
     }
+}
+
+/* An f32 as bits without its sign: they order like magnitudes, infinity and then NaN last. */
+#define CDP__SIZE_BITS 0x7fffffffu
+#define CDP__SIZE_INFINITE 0x7f800000u
+
+/* True if one of CDP__BLOCK values is infinite or NaN. */
+CDP__PRIVATE bool cdp__block_is_wild(const float *x) {
+    uint32_t bits[CDP__BLOCK], most = 0, i;
+    memcpy(bits, x, sizeof bits);
+    for (i = 0; i < CDP__BLOCK; ++i) {
+        const uint32_t size = bits[i] & CDP__SIZE_BITS;
+        most = size > most ? size : most;
+    }
+    return most >= CDP__SIZE_INFINITE;
+}
+
+CDP__PRIVATE bool cdp__is_wild(const float *x, uint64_t n) {
+    float rest[CDP__BLOCK] = {0};
+    for (; n >= CDP__BLOCK; n -= CDP__BLOCK, x += CDP__BLOCK)
+        if (cdp__block_is_wild(x)) return true;
+    if (n) memcpy(rest, x, (size_t)n * sizeof *rest);
+    return cdp__block_is_wild(rest);
+}
+
+/* Removes infinities and NaN from error memory: they have been sent, and would otherwise be sent
+   again in every step. Logs one sentence per step. */
+CDP__PRIVATE void cdp__hook_recover(
+    cdp__hook *h, const cdp__slot *s, const cdp_bucket *b, float *error) {
+    uint64_t i;
+    uint32_t size;
+    if (!cdp__is_wild(error, b->count)) return;
+    for (i = 0; i < b->count; ++i) {
+        memcpy(&size, &error[i], 4);
+        if ((size & CDP__SIZE_BITS) >= CDP__SIZE_INFINITE) error[i] = 0;
+    }
+    if (h->desc.no_error_feedback || h->recovered == s->step + 1) return;
+    h->recovered = s->step + 1;
+    cdp__log(&b->group->desc.logger, CDP_LOG_WARN, b->group->desc.rank,
+        "gradients of the hook's step %llu hold infinities or NaN, first in bucket %u: they reach "
+        "all ranks "
+        "in this step, and are left out of the hook's error memory",
+        (unsigned long long)s->step, b->index);
 }
 
 /* Divides, then sums in `group`. */
@@ -22132,32 +22182,46 @@ CDP__PRIVATE float cdp__round_even(float v) {
 
 #define CDP__RANGE_LANES 16u
 
-/* Updates the smallest and largest values so far, in lanes. */
+/* The smallest and largest values so far, and the largest magnitude as bits, in lanes. */
+typedef struct cdp__range {
+    float lows[CDP__RANGE_LANES], highs[CDP__RANGE_LANES];
+    uint32_t sizes[CDP__RANGE_LANES];
+} cdp__range;
+
 CDP__PRIVATE void cdp__quantize_range_block(
-    const float *CDP__RESTRICT x, float *CDP__RESTRICT lows, float *CDP__RESTRICT highs) {
-    uint32_t i, k;
+    const float *CDP__RESTRICT x, cdp__range *CDP__RESTRICT r) {
+    uint32_t i, k, bits[CDP__BLOCK];
+    float *lows = r->lows, *highs = r->highs;
+    memcpy(bits, x, sizeof bits);
     for (i = 0; i < CDP__BLOCK; i += CDP__RANGE_LANES)
         for (k = 0; k < CDP__RANGE_LANES; ++k) {
+            const uint32_t size = bits[i + k] & CDP__SIZE_BITS;
+            r->sizes[k] = size > r->sizes[k] ? size : r->sizes[k];
             lows[k] = x[i + k] < lows[k] ? x[i + k] : lows[k];
             highs[k] = x[i + k] > highs[k] ? x[i + k] : highs[k];
         }
 }
 
-/* Scale and zero point of one row, from a range that always includes 0. */
+/* Scale and zero point of one row, from a range that always includes 0. If a value of the row is
+   not finite the scale is NaN, and so is what the row becomes on every rank. */
 CDP__PRIVATE void cdp__quantize_range(const float *x, uint64_t n, float *out) {
-    float lows[CDP__RANGE_LANES] = {0}, highs[CDP__RANGE_LANES] = {0}, rest[CDP__BLOCK] = {0};
-    float low = 0, high = 0, scale, zero;
-    uint32_t k;
+    static const uint32_t nan_bits = 0x7fc00000u;
+    float rest[CDP__BLOCK] = {0}, low = 0, high = 0, scale, zero;
+    cdp__range r;
+    uint32_t k, size = 0;
+    memset(&r, 0, sizeof r);
     for (; n >= CDP__BLOCK; n -= CDP__BLOCK, x += CDP__BLOCK)
-        cdp__quantize_range_block(x, lows, highs);
+        cdp__quantize_range_block(x, &r);
     if (n) memcpy(rest, x, (size_t)n * sizeof *rest);
-    cdp__quantize_range_block(rest, lows, highs);
+    cdp__quantize_range_block(rest, &r);
     for (k = 0; k < CDP__RANGE_LANES; ++k) {
-        low = lows[k] < low ? lows[k] : low;
-        high = highs[k] > high ? highs[k] : high;
+        low = r.lows[k] < low ? r.lows[k] : low;
+        high = r.highs[k] > high ? r.highs[k] : high;
+        size = r.sizes[k] > size ? r.sizes[k] : size;
     }
     scale = (high - low) / 255.0f;
     if (!(scale >= 1.1920929e-07f)) scale = 1.1920929e-07f;
+    if (size >= CDP__SIZE_INFINITE) memcpy(&scale, &nan_bits, sizeof scale);
     zero = 0 - cdp__round_even(low / scale);
     if (zero < 0) zero = 0;
     if (zero > 255) zero = 255;
@@ -22333,7 +22397,7 @@ CDP__PRIVATE void cdp__magnitudes(float *CDP__RESTRICT x, float *CDP__RESTRICT s
     for (i = 0; i < CDP__BLOCK; ++i) {
         uint32_t bits;
         memcpy(&bits, &x[i], 4);
-        bits &= 0x7fffffffu;
+        bits &= CDP__SIZE_BITS;
         memcpy(&size[i], &bits, 4);
     }
 }
@@ -22396,6 +22460,7 @@ CDP__PRIVATE cdp_status cdp__hook_topk(
         cdp__pair_run(h->desc.no_error_feedback ? cdp__feed_none : cdp__feed_back, x, error, n);
         cdp__pair_run(cdp__magnitudes, x, (float *)(void *)size, n);
         cdp__topk_select(x, size, n, k, pairs + cdp_rank(b->group) * k * 2, error);
+        cdp__hook_recover(h, s, b, error);
         *op = cdp__request_of(
             CDP_COLL_ALLGATHER, NULL, pairs, 2 * k, CDP_DTYPE_U32, CDP_REDUCE_DEFAULT, 0);
         return CDP_PENDING;
@@ -22663,7 +22728,9 @@ CDP__PRIVATE void cdp__powersgd_phase(
     if (s->phase == 3) cdp__divide_by(CDP_DTYPE_F32, f->q, f->q_count, b->divisor);
     while (cdp__matrix_next(h, b, &i, &x))
         cdp__powersgd_matrix(h, s->phase, b, f, &x);
-    if (s->phase == 3 && feedback) cdp__pair_run(cdp__feed_left, data, error, b->count);
+    if (s->phase != 3 || !feedback) return;
+    cdp__pair_run(cdp__feed_left, data, error, b->count);
+    cdp__hook_recover(h, s, b, error);
 }
 
 /* The numbers that the operation of this phase sums. */
@@ -22717,6 +22784,8 @@ CDP__PRIVATE cdp_status cdp__hook_powersgd(
     wire = f.plain + f.plain_count;
     if (!stage) {
         s->phase = 0;
+        /* after a step that was not finite; these are the same numbers on all ranks */
+        fresh = fresh || cdp__is_wild(f.q, f.q_count);
         for (k = 0; k < f.q_count && (h->desc.no_warm_start || fresh); ++k)
             f.q[k] = cdp__hook_normal(h);
     } else if (half) { /* the previous operation is done */
@@ -22787,6 +22856,7 @@ CDP__PRIVATE cdp_status cdp__hook_stage(
     if (!s) return cdp__fail_nomem("a hook", b->bucket_count * sizeof *s);
     if (!stage) { /* PowerSGD and post-local SGD begin with uncompressed steps */
         cdp__hook_begin(h, s);
+        s->step = h->step;
         s->plain = h->step < h->desc.start;
     }
     if (kind == CDP_HOOK_FP16 || kind == CDP_HOOK_BF16)

@@ -103,8 +103,9 @@ CDP__PRIVATE cdp__phase cdp__phase_of(const cdp__shape *s, uint32_t part, bool l
             f.round = ring ? cdp__reduce_ring_round : cdp__reduce_tree_round;
             f.rounds = ring ? cdp__ring_rounds(&f.s) : cdp__reduce_tree_rounds(&f.s);
         } else if (lanes) {
-            f.round = hosts & (hosts - 1) ? cdp__ring_round : cdp__both_round;
-            f.rounds = hosts & (hosts - 1) ? cdp__ring_rounds(&f.s) : cdp__both_rounds(&f.s);
+            f.round = hosts & (hosts - 1) ? cdp__ring_round : cdp__rabenseifner_round;
+            f.rounds =
+                hosts & (hosts - 1) ? cdp__ring_rounds(&f.s) : cdp__rabenseifner_rounds(&f.s);
         } else {
             f.round = s->kind == CDP_COLL_BARRIER ? cdp__barrier_round : cdp__tree_round;
             if (sums) f.round = cdp__doubling_round;

@@ -221,12 +221,12 @@ CDP__PRIVATE uint32_t cdp__halving_round(const cdp__shape *s, uint32_t k, cdp__s
 /* Allreduce as a reduce-scatter by recursive halving and an allgather by recursive doubling
    (Rabenseifner 2004): hardly more bytes than a ring, in 2 log2 n rounds. The vector is cut into
    one part per rank that is not folded. */
-CDP__PRIVATE uint32_t cdp__both_rounds(const cdp__shape *s) {
+CDP__PRIVATE uint32_t cdp__rabenseifner_rounds(const cdp__shape *s) {
     const cdp__fold f = cdp__fold_of(s);
     return 1 + 2 * f.bits + (f.extra ? 2 : 0);
 }
 
-CDP__PRIVATE cdp__span cdp__both_range(
+CDP__PRIVATE cdp__span cdp__rabenseifner_range(
     const cdp__shape *s, uint32_t bits, uint32_t id, uint32_t ids) {
     const uint64_t q = s->count >> bits, rest = s->count - (q << bits);
     cdp__span p;
@@ -235,7 +235,7 @@ CDP__PRIVATE cdp__span cdp__both_range(
     return p;
 }
 
-CDP__PRIVATE uint32_t cdp__both_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
+CDP__PRIVATE uint32_t cdp__rabenseifner_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     const cdp__fold f = cdp__fold_of(s);
     const uint32_t first = f.extra ? 2 : 1, j = k - first, id = (uint32_t)f.id;
     /* this rank's input is still in IN */
@@ -261,8 +261,8 @@ CDP__PRIVATE uint32_t cdp__both_round(const cdp__shape *s, uint32_t k, cdp__step
     if (f.id < 0) return 0;
     half = 1u << (j < f.bits ? f.bits - 1 - j : j - f.bits);
     peer = id ^ half;
-    mine = cdp__both_range(s, f.bits, id & ~(half - 1), half);
-    theirs = cdp__both_range(s, f.bits, peer & ~(half - 1), half);
+    mine = cdp__rabenseifner_range(s, f.bits, id & ~(half - 1), half);
+    theirs = cdp__rabenseifner_range(s, f.bits, peer & ~(half - 1), half);
     peer = peer < f.extra ? 2 * peer + 1 : peer + f.extra;
     if (j >= f.bits) {
         out[0] = cdp__step_send(peer, CDP__OUT, mine);

@@ -89,7 +89,7 @@ static const cdp__algo cdp__algos[] = {
     {"recursive halving", CDP_COLL_REDUCE_SCATTER, false, cdp__doubling_rounds, cdp__halving_round,
         cdp__halving_tmp},
     {"spread", CDP_COLL_ALLTOALL, true, cdp__spread_rounds, cdp__spread_round, cdp__no_tmp},
-    {"halving and doubling", CDP_COLL_ALLREDUCE, false, cdp__both_rounds, cdp__both_round,
+    {"rabenseifner", CDP_COLL_ALLREDUCE, false, cdp__rabenseifner_rounds, cdp__rabenseifner_round,
         cdp__no_tmp},
     {"direct", CDP_COLL_ALLREDUCE, false, cdp__direct_rounds, cdp__direct_round, cdp__no_tmp},
     {"direct", CDP_COLL_REDUCE_SCATTER, false, cdp__direct_rounds, cdp__direct_round,

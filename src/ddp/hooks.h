@@ -29,6 +29,7 @@ typedef struct cdp__slot {
     uint8_t *error;   /* values that compression has left out so far */
     uint8_t *q;       /* PowerSGD: the last right factors */
     uint64_t scratch_bytes, wide_bytes, error_bytes, q_bytes;
+    uint64_t step;    /* of the hook, from 0 */
     uint32_t phase;   /* PowerSGD: the next operation */
     bool plain;       /* this step runs without compression */
     bool busy;        /* scratch and wide are in use; if not, another bucket may take them */
@@ -42,6 +43,7 @@ typedef struct cdp__hook {
     cdp__slot *slots;
     uint32_t slot_count;
     uint64_t step, random;
+    uint64_t recovered; /* the last step in which error memory was not finite, counted from 1 */
 } cdp__hook;
 
 CDP__PRIVATE void cdp__hook_drop(void *self) {
@@ -95,6 +97,49 @@ CDP__PRIVATE void cdp__hook_begin(cdp__hook *h, cdp__slot *s) {
         from->scratch = from->wide = NULL;
         from->scratch_bytes = from->wide_bytes = 0;
     }
+}
+
+/* An f32 as bits without its sign: they order like magnitudes, infinity and then NaN last. */
+#define CDP__SIZE_BITS 0x7fffffffu
+#define CDP__SIZE_INFINITE 0x7f800000u
+
+/* True if one of CDP__BLOCK values is infinite or NaN. */
+CDP__PRIVATE bool cdp__block_is_wild(const float *x) {
+    uint32_t bits[CDP__BLOCK], most = 0, i;
+    memcpy(bits, x, sizeof bits);
+    for (i = 0; i < CDP__BLOCK; ++i) {
+        const uint32_t size = bits[i] & CDP__SIZE_BITS;
+        most = size > most ? size : most;
+    }
+    return most >= CDP__SIZE_INFINITE;
+}
+
+CDP__PRIVATE bool cdp__is_wild(const float *x, uint64_t n) {
+    float rest[CDP__BLOCK] = {0};
+    for (; n >= CDP__BLOCK; n -= CDP__BLOCK, x += CDP__BLOCK)
+        if (cdp__block_is_wild(x)) return true;
+    if (n) memcpy(rest, x, (size_t)n * sizeof *rest);
+    return cdp__block_is_wild(rest);
+}
+
+/* Removes infinities and NaN from error memory: they have been sent, and would otherwise be sent
+   again in every step. Logs one sentence per step. */
+CDP__PRIVATE void cdp__hook_recover(
+    cdp__hook *h, const cdp__slot *s, const cdp_bucket *b, float *error) {
+    uint64_t i;
+    uint32_t size;
+    if (!cdp__is_wild(error, b->count)) return;
+    for (i = 0; i < b->count; ++i) {
+        memcpy(&size, &error[i], 4);
+        if ((size & CDP__SIZE_BITS) >= CDP__SIZE_INFINITE) error[i] = 0;
+    }
+    if (h->desc.no_error_feedback || h->recovered == s->step + 1) return;
+    h->recovered = s->step + 1;
+    cdp__log(&b->group->desc.logger, CDP_LOG_WARN, b->group->desc.rank,
+        "gradients of the hook's step %llu hold infinities or NaN, first in bucket %u: they reach "
+        "all ranks "
+        "in this step, and are left out of the hook's error memory",
+        (unsigned long long)s->step, b->index);
 }
 
 /* Divides, then sums in `group`. */

@@ -268,7 +268,9 @@ CDP__PRIVATE void cdp__powersgd_phase(
     if (s->phase == 3) cdp__divide_by(CDP_DTYPE_F32, f->q, f->q_count, b->divisor);
     while (cdp__matrix_next(h, b, &i, &x))
         cdp__powersgd_matrix(h, s->phase, b, f, &x);
-    if (s->phase == 3 && feedback) cdp__pair_run(cdp__feed_left, data, error, b->count);
+    if (s->phase != 3 || !feedback) return;
+    cdp__pair_run(cdp__feed_left, data, error, b->count);
+    cdp__hook_recover(h, s, b, error);
 }
 
 /* The numbers that the operation of this phase sums. */
@@ -322,6 +324,8 @@ CDP__PRIVATE cdp_status cdp__hook_powersgd(
     wire = f.plain + f.plain_count;
     if (!stage) {
         s->phase = 0;
+        /* after a step that was not finite; these are the same numbers on all ranks */
+        fresh = fresh || cdp__is_wild(f.q, f.q_count);
         for (k = 0; k < f.q_count && (h->desc.no_warm_start || fresh); ++k)
             f.q[k] = cdp__hook_normal(h);
     } else if (half) { /* the previous operation is done */

@@ -44,32 +44,46 @@ CDP__PRIVATE float cdp__round_even(float v) {
 
 #define CDP__RANGE_LANES 16u
 
-/* Updates the smallest and largest values so far, in lanes. */
+/* The smallest and largest values so far, and the largest magnitude as bits, in lanes. */
+typedef struct cdp__range {
+    float lows[CDP__RANGE_LANES], highs[CDP__RANGE_LANES];
+    uint32_t sizes[CDP__RANGE_LANES];
+} cdp__range;
+
 CDP__PRIVATE void cdp__quantize_range_block(
-    const float *CDP__RESTRICT x, float *CDP__RESTRICT lows, float *CDP__RESTRICT highs) {
-    uint32_t i, k;
+    const float *CDP__RESTRICT x, cdp__range *CDP__RESTRICT r) {
+    uint32_t i, k, bits[CDP__BLOCK];
+    float *lows = r->lows, *highs = r->highs;
+    memcpy(bits, x, sizeof bits);
     for (i = 0; i < CDP__BLOCK; i += CDP__RANGE_LANES)
         for (k = 0; k < CDP__RANGE_LANES; ++k) {
+            const uint32_t size = bits[i + k] & CDP__SIZE_BITS;
+            r->sizes[k] = size > r->sizes[k] ? size : r->sizes[k];
             lows[k] = x[i + k] < lows[k] ? x[i + k] : lows[k];
             highs[k] = x[i + k] > highs[k] ? x[i + k] : highs[k];
         }
 }
 
-/* Scale and zero point of one row, from a range that always includes 0. */
+/* Scale and zero point of one row, from a range that always includes 0. If a value of the row is
+   not finite the scale is NaN, and so is what the row becomes on every rank. */
 CDP__PRIVATE void cdp__quantize_range(const float *x, uint64_t n, float *out) {
-    float lows[CDP__RANGE_LANES] = {0}, highs[CDP__RANGE_LANES] = {0}, rest[CDP__BLOCK] = {0};
-    float low = 0, high = 0, scale, zero;
-    uint32_t k;
+    static const uint32_t nan_bits = 0x7fc00000u;
+    float rest[CDP__BLOCK] = {0}, low = 0, high = 0, scale, zero;
+    cdp__range r;
+    uint32_t k, size = 0;
+    memset(&r, 0, sizeof r);
     for (; n >= CDP__BLOCK; n -= CDP__BLOCK, x += CDP__BLOCK)
-        cdp__quantize_range_block(x, lows, highs);
+        cdp__quantize_range_block(x, &r);
     if (n) memcpy(rest, x, (size_t)n * sizeof *rest);
-    cdp__quantize_range_block(rest, lows, highs);
+    cdp__quantize_range_block(rest, &r);
     for (k = 0; k < CDP__RANGE_LANES; ++k) {
-        low = lows[k] < low ? lows[k] : low;
-        high = highs[k] > high ? highs[k] : high;
+        low = r.lows[k] < low ? r.lows[k] : low;
+        high = r.highs[k] > high ? r.highs[k] : high;
+        size = r.sizes[k] > size ? r.sizes[k] : size;
     }
     scale = (high - low) / 255.0f;
     if (!(scale >= 1.1920929e-07f)) scale = 1.1920929e-07f;
+    if (size >= CDP__SIZE_INFINITE) memcpy(&scale, &nan_bits, sizeof scale);
     zero = 0 - cdp__round_even(low / scale);
     if (zero < 0) zero = 0;
     if (zero > 255) zero = 255;

@@ -65,6 +65,7 @@ CDP__PRIVATE cdp_status cdp__hook_stage(
     if (!s) return cdp__fail_nomem("a hook", b->bucket_count * sizeof *s);
     if (!stage) { /* PowerSGD and post-local SGD begin with uncompressed steps */
         cdp__hook_begin(h, s);
+        s->step = h->step;
         s->plain = h->step < h->desc.start;
     }
     if (kind == CDP_HOOK_FP16 || kind == CDP_HOOK_BF16)

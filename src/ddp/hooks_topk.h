@@ -65,7 +65,7 @@ CDP__PRIVATE void cdp__magnitudes(float *CDP__RESTRICT x, float *CDP__RESTRICT s
     for (i = 0; i < CDP__BLOCK; ++i) {
         uint32_t bits;
         memcpy(&bits, &x[i], 4);
-        bits &= 0x7fffffffu;
+        bits &= CDP__SIZE_BITS;
         memcpy(&size[i], &bits, 4);
     }
 }
@@ -128,6 +128,7 @@ CDP__PRIVATE cdp_status cdp__hook_topk(
         cdp__pair_run(h->desc.no_error_feedback ? cdp__feed_none : cdp__feed_back, x, error, n);
         cdp__pair_run(cdp__magnitudes, x, (float *)(void *)size, n);
         cdp__topk_select(x, size, n, k, pairs + cdp_rank(b->group) * k * 2, error);
+        cdp__hook_recover(h, s, b, error);
         *op = cdp__request_of(
             CDP_COLL_ALLGATHER, NULL, pairs, 2 * k, CDP_DTYPE_U32, CDP_REDUCE_DEFAULT, 0);
         return CDP_PENDING;

@@ -1764,6 +1764,7 @@ TEST(compressing_hooks) {
         m.hook = kinds[k % 3];
         m.ratio = 1 + k % 7;
         m.forget = k % 5 == 4;
+        m.wild = k % 4 == 1;
         m.find_unused = m.static_graph = m.rebuild = false;
         if (k % 2)
             for (uint32_t i = 0; i < m.params; ++i)

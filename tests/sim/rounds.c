@@ -719,7 +719,7 @@ static bool formula_of_small(
         *messages = folded_messages(r, extra, log_down);
         *elements = r < 2 * extra && r % 2 == 0 ? n * c : (n - 1) * c;
         /* all but the own part, twice; folded, all once more */
-    } else if (is_named(p, "halving and doubling")) {
+    } else if (is_named(p, "rabenseifner")) {
         const uint32_t id = r < 2 * extra ? r / 2 : r - extra;
         const uint64_t own = c / two + (id < c % two);
         uint64_t passed_on = 0;
@@ -1055,7 +1055,7 @@ static bool expected(const proof *p, uint32_t r, uint64_t i, value *v) {
             *v = binomial(n, p->shape.root, 0, k, i);
         break;
     default:
-        if (is_named(p, "halving and doubling"))
+        if (is_named(p, "rabenseifner"))
             *v = halved(n, 0, 1, i);
         else if (is_doubling(p) || is_fixed(p->algo) || is_named(p, "at once"))
             *v = tree(n, 0, power_below(n), i);

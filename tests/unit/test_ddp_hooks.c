@@ -229,6 +229,79 @@ TEST(nan_and_infinity_pass) {
     run_ranks(2, NULL, 0, rank_passes_nan, NULL);
 }
 
+/* What is not finite on one rank is not finite on all, whatever the hook does to values; and error
+   memory forgets it, with one sentence. */
+typedef struct wild_case {
+    double value;
+    bool everywhere; /* on rank 1: in all values, or in one */
+} wild_case;
+
+static _Atomic uint32_t sentences;
+static void count_sentences(cdp_log_level level, const char *text, int32_t rank, void *user) {
+    (void)level;
+    (void)user;
+    if (rank == 1 && strstr(text, "left out of the hook's error memory")) ++sentences;
+}
+
+static wild_case wild_now;
+static double with_wild(uint32_t rank, uint32_t i, uint32_t k) {
+    const bool here = rank == 1 && (wild_now.everywhere || (i == 1 && k == 7));
+    return here ? wild_now.value : whole(rank, i, k);
+}
+
+static uint32_t count_wild(rig *r, cdp_dtype t) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < N; ++i)
+        for (uint32_t k = 0; k < COUNT; ++k)
+            n += !isfinite(get(t, cdp_ddp_grad(r->ddp, i), k));
+    return n;
+}
+
+static void rank_goes_wild(cdp_group *g, void *arg) {
+    const cdp_hook_kind kind = *(const cdp_hook_kind *)arg;
+    for (int t = 0; t < 4; ++t)
+        for (int feedback = 0; feedback < 2; ++feedback) {
+            cdp_hook_desc d = {.kind = kind, .ratio = 3};
+            d.start = kind == CDP_HOOK_POST_LOCAL_SGD ? 100 : 1;
+            rig r;
+            rig_desc(&r, g, floats[t]);
+            d.no_error_feedback = !feedback;
+            const cdp_hook hook = made(d);
+            if (!rig_open(&r)) return;
+            T_EQ(CDP_OK, cdp_ddp_set_hook(r.ddp, &hook));
+            for (int pass = 0; pass < 6; ++pass) {
+                const bool bad = pass == 1 || pass == 3;
+                T_EQ(CDP_OK, rig_pass(&r, bad ? with_wild : whole));
+                const uint32_t n = count_wild(&r, floats[t]);
+                test_check(bad ? n && !isfinite(get(floats[t], cdp_ddp_grad(r.ddp, 1), 7)) : n == 0,
+                    __FILE__, __LINE__, "hook %d, %s, %g%s, pass %d: %u values are not finite",
+                    kind, cdp_dtype_name(floats[t]), wild_now.value,
+                    wild_now.everywhere ? " everywhere" : "", pass, n);
+                if (bad && wild_now.everywhere && kind != CDP_HOOK_TOPK) T_EQ(N * COUNT, n);
+                const cdp_hook *const now = cdp_ddp_hook(r.ddp);
+                T_EQ(1, isfinite(now->error_norm(now->self)) != 0);
+            }
+            cdp_ddp_destroy(r.ddp);
+        }
+}
+
+TEST(every_hook_passes_what_is_not_finite) {
+    static const wild_case cases[] = {
+        {NAN, false}, {NAN, true}, {INFINITY, false}, {-INFINITY, true}};
+    const cdp_group_desc like = {.logger = {.func = count_sentences}};
+    for (int kind = CDP_HOOK_ALLREDUCE; kind <= CDP_HOOK_POST_LOCAL_SGD; ++kind)
+        for (int c = 0; c < 4 && kind != CDP_HOOK_NOOP; ++c) {
+            cdp_hook_kind arg = (cdp_hook_kind)kind;
+            wild_now = cases[c];
+            sentences = 0;
+            run_ranks(2, &like, 0, rank_goes_wild, &arg);
+            /* two bad passes of each dtype with error feedback; top-k has sent a single value */
+            const bool kept = kind == CDP_HOOK_POWERSGD || kind == CDP_HOOK_POWERSGD_BATCHED
+                || (kind == CDP_HOOK_TOPK && cases[c].everywhere);
+            T_EQ(kept ? 2 * 4 : 0, sentences);
+        }
+}
+
 /* ---- hooks that misbehave ---- */
 
 typedef enum fault {
@@ -995,6 +1068,7 @@ int main(int argc, char **argv) {
         {"every_hook_takes_every_dtype", every_hook_takes_every_dtype, 60},
         {"halves_travel_as_halves", halves_travel_as_halves, 20},
         {"nan_and_infinity_pass", nan_and_infinity_pass, 20},
+        {"every_hook_passes_what_is_not_finite", every_hook_passes_what_is_not_finite},
         {"hooks_that_misbehave_end_everywhere", hooks_that_misbehave_end_everywhere, 60},
         {"who_fails_may_leave_at_once", who_fails_may_leave_at_once, 20},
         {"memory_of_hooks", memory_of_hooks, 120},
