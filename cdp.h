@@ -1329,8 +1329,8 @@ CDP_API cdp_status cdp_group_status(cdp_group *group);
    any memory; large ones are faster with this, as input and as output. Aligned to 64 bytes, not
    cleared. Free it with a group of the same world while one is left: afterwards it stays valid,
    but can no longer be freed. It may be shared memory: a parent reads what its child of fork()
-   writes there. NULL: out of memory, see cdp_last_error(). Any thread. */
-CDP_API void *cdp_group_alloc(cdp_group *group, uint64_t bytes);
+   writes there. Any thread. Errors: INVALID, NOMEM, and then *out is NULL. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_group_alloc(cdp_group *group, uint64_t bytes, void **out);
 
 /* `ptr` is from cdp_group_alloc() of a group of this world, or NULL. Call it when no operation on
    that memory is in flight (see cdp_group_status()). Nobody may use it any more, neither another
@@ -1375,7 +1375,7 @@ CDP_API uint32_t cdp_group_records(cdp_group *group, cdp_record *out, uint32_t m
    the ranks that these wait for. tools/who_is_stuck.c reads the files of all ranks and prints
    which rank keeps which other ranks waiting. Any thread, any time. Errors: IO (the file), NOMEM,
    INVALID (no group, no path), STATE (destroyed), UNSUPPORTED (the group's os has no files). */
-CDP_API cdp_status cdp_group_dump(cdp_group *group, const char *path);
+CDP_MUST_CHECK CDP_API cdp_status cdp_group_dump(cdp_group *group, const char *path);
 
 /* Every setting with its value and where it came from, the table of algorithms, and the link to
    each rank, as text for a reader. Writes at most `room` bytes, a zero at the end among them;
@@ -2157,7 +2157,7 @@ CDP_API cdp_rows cdp_ddp_rows(const cdp_ddp *ddp, uint32_t index);
    the accumulated gradients. It takes effect at the next backward_begin, the same on all ranks. To
    nest, remember what is_no_sync returns and restore it. Errors: INVALID (NULL), STATE (a backward
    pass is open). */
-CDP_API cdp_status cdp_ddp_no_sync(cdp_ddp *ddp, bool on);
+CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_no_sync(cdp_ddp *ddp, bool on);
 CDP_API bool cdp_ddp_is_no_sync(const cdp_ddp *ddp); /* false for NULL */
 
 #ifndef CDP_NO_JOIN
@@ -2207,7 +2207,7 @@ CDP_API uint64_t cdp_ddp_trace(
    not scale). *norm, if not NULL, gets the norm before. Local, after backward_end: gradients, and
    so the norm, are equal on all ranks. Errors: INVALID (NULL, or max_norm is negative or NaN),
    STATE (a backward pass is open), or what a device returns. */
-CDP_API cdp_status cdp_ddp_clip(cdp_ddp *ddp, double max_norm, double *norm);
+CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_clip(cdp_ddp *ddp, double max_norm, double *norm);
 #endif /* CDP_NO_CLIP */
 
 #endif /* CDP_NO_DDP */
@@ -2432,6 +2432,9 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 /* Knows: gcc and clang, MSVC, other compilers of C11. Promises: the other sections contain no
    compiler extension, except >>base/config, whose macros the declarations need;
    tests/check_sources.sh checks that. */
+
+/* The text about an argument that is NULL: the function, then the argument or "desc.member". */
+#define CDP__MISSING "%s: %s is NULL"
 
 /* How private functions are declared. Tests define it as something else, see tests/linked.h. */
 #ifndef CDP__PRIVATE
@@ -4088,6 +4091,8 @@ CDP__PRIVATE cdp_status cdp__bare_at(uint32_t at) {
     cdp__error_of(CDP__AT(status), (int32_t)(peer), (err), __VA_ARGS__)
 #define cdp__fail_nomem(what, bytes) cdp__nomem_at(CDP__AT(CDP_ERR_NOMEM), (what), (bytes))
 #endif
+/* An argument of a public function, or a member of its desc, must not be NULL and is. */
+#define cdp__missing(call, argument) cdp__fail(CDP_ERR_INVALID, CDP__MISSING, (call), (argument))
 
 CDP_API CDP__COLD const char *cdp_status_name(cdp_status status) {
     switch (status) {
@@ -12481,7 +12486,7 @@ CDP__PRIVATE const cdp_backend *cdp__backend_of(const cdp_group *g) {
 
 /* The first check of every public function. */
 CDP__PRIVATE CDP__ONE_COPY cdp_status cdp__alive(const cdp_group *g, const char *call) {
-    if (!g) return cdp__fail(CDP_ERR_INVALID, "%s needs a group; this one is NULL", call);
+    if (!g) return cdp__missing(call, "group");
     if (g->magic == CDP__GROUP_MAGIC) return CDP_OK;
     return cdp__fail(CDP_ERR_STATE, "%s: this group was destroyed", call);
 }
@@ -14878,8 +14883,9 @@ CDP_API CDP__COLD cdp_status cdp_hub_create(const cdp_hub_desc *desc, cdp_hub **
     const cdp_os *os;
     cdp_hub *h;
     uint32_t i;
-    if (!desc || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_hub_create: desc or out is NULL");
+    if (!out) return cdp__missing("cdp_hub_create", "out");
     *out = NULL;
+    if (!desc) return cdp__missing("cdp_hub_create", "desc");
     if (desc->world_size - 1 >= 65535) return cdp__world_wrong("cdp_hub_create", desc->world_size);
     os = desc->os ? desc->os : cdp_os_default();
     h = (cdp_hub *)cdp__alloc_zero(os, sizeof *h);
@@ -15958,8 +15964,7 @@ CDP__PRIVATE cdp_status cdp__choices_read(cdp__world *m, const cdp_group_desc *d
             "CDP_NO_REPRODUCIBLE");
 #endif
     if (desc->choice_count && !desc->choices)
-        return cdp__fail(CDP_ERR_INVALID,
-            "cdp_group_create: choice_count is %u but choices is NULL", desc->choice_count);
+        return cdp__missing("cdp_group_create", "desc.choices");
     for (i = 0; i < desc->choice_count; ++i) {
         const cdp_choice *c = &desc->choices[i];
         char known[160] = "";
@@ -16062,8 +16067,9 @@ CDP_API CDP__COLD cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_gr
     cdp_transport t;
     cdp__world *m = NULL;
     cdp_status st;
-    if (!desc || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_group_create: desc or out is NULL");
+    if (!out) return cdp__missing("cdp_group_create", "out");
     *out = NULL;
+    if (!desc) return cdp__missing("cdp_group_create", "desc");
     d = *desc;
     cdp__group_desc_defaults(&d);
     memset(&t, 0, sizeof t);
@@ -16142,10 +16148,13 @@ CDP_API CDP__COLD cdp_status cdp_group_new(
     uint64_t channel, hash = CDP__HASH_START;
     bool member = false;
     const cdp_status st = cdp__alive(parent, "cdp_group_new");
+    if (out) *out = NULL;
     if (st != CDP_OK) return st;
-    if (!ranks || !out || !count)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_group_new: ranks or out is NULL, or count is 0");
-    *out = NULL;
+    if (!out) return cdp__missing("cdp_group_new", "out");
+    if (!ranks) return cdp__missing("cdp_group_new", "ranks");
+    if (!count)
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_group_new: count is 0; a group has at least one rank");
     for (i = 0; i < count; ++i) {
         if (ranks[i] >= parent->desc.world_size)
             return cdp__fail(CDP_ERR_INVALID,
@@ -16183,9 +16192,9 @@ CDP_API CDP__COLD cdp_status cdp_group_split(
     const uint32_t n = cdp_size(parent), me = cdp_rank(parent);
     uint32_t *all, *ranks, count = 0, i, k;
     cdp_status st = cdp__alive(parent, "cdp_group_split");
+    if (out) *out = NULL;
     if (st != CDP_OK) return st;
-    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_group_split: out is NULL");
-    *out = NULL;
+    if (!out) return cdp__missing("cdp_group_split", "out");
     all = (uint32_t *)cdp__alloc(parent->os, 3ull * n * sizeof *all);
     if (!all) return cdp__fail_nomem("a split", 3ull * n * sizeof *all);
     ranks = all + 2 * n;
@@ -16243,15 +16252,18 @@ CDP__PRIVATE cdp_status cdp__group_report(cdp_group *g) {
     return g->failure.error.status;
 }
 
-CDP_API void *cdp_group_alloc(cdp_group *g, uint64_t bytes) {
+CDP_API cdp_status cdp_group_alloc(cdp_group *g, uint64_t bytes, void **out) {
     const cdp_transport *t = g ? &g->w->transport : NULL;
-    void *p = NULL;
-    if (cdp__alive(g, "cdp_group_alloc") != CDP_OK) return NULL;
+    cdp_status st;
+    if (!out) return cdp__missing("cdp_group_alloc", "out");
+    *out = NULL;
+    st = cdp__alive(g, "cdp_group_alloc");
+    if (st != CDP_OK) return st;
     cdp__enter(g);
-    if (t->memory.alloc) p = t->memory.alloc(t->self, bytes);
+    if (t->memory.alloc) *out = t->memory.alloc(t->self, bytes);
     cdp__leave(g);
-    if (!p && !(p = cdp__alloc(g->os, bytes))) cdp__fail_nomem("cdp_group_alloc", bytes);
-    return p;
+    if (!*out) *out = cdp__alloc(g->os, bytes);
+    return *out ? CDP_OK : cdp__fail_nomem("cdp_group_alloc", bytes);
 }
 
 CDP_API void cdp_group_free(cdp_group *g, void *ptr) {
@@ -16321,7 +16333,7 @@ CDP_API CDP__COLD cdp_status cdp_group_set_backend(cdp_group *g, const cdp_backe
     cdp_backend *own;
     const cdp_status st = cdp__alive(g, "cdp_group_set_backend");
     if (st != CDP_OK) return st;
-    if (!backend) return cdp__fail(CDP_ERR_INVALID, "cdp_group_set_backend needs a backend");
+    if (!backend) return cdp__missing("cdp_group_set_backend", "backend");
     if (g->backend)
         return cdp__fail(CDP_ERR_STATE, "cdp_group_set_backend: this group has a backend already");
     own = (cdp_backend *)cdp__alloc(g->os, sizeof *own);
@@ -16676,8 +16688,8 @@ CDP__PRIVATE cdp_status cdp__start(cdp_group *g, const cdp_request *request,
     bool device;
     cdp_status st = cdp__alive_for(g, request ? request->kind : CDP_COLL_NONE);
     if (st != CDP_OK) return st;
-    if (!request || !out)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_start needs a request and a pointer for the work");
+    if (!out) return cdp__missing("cdp_start", "out");
+    if (!request) return cdp__missing("cdp_start", "request");
     out->group = NULL;
     out->seq = 0;
     rq = *request;
@@ -16768,9 +16780,9 @@ CDP_API cdp_status cdp_start_all(
     bool device;
     cdp_status st = cdp__alive(g, "cdp_start_all");
     if (st != CDP_OK) return st;
-    if (!requests || !n || !out)
-        return cdp__fail(
-            CDP_ERR_INVALID, "cdp_start_all needs requests and a pointer for the work");
+    if (!out) return cdp__missing("cdp_start_all", "out");
+    if (!requests) return cdp__missing("cdp_start_all", "requests");
+    if (!n) return cdp__missing("cdp_start_all", "n");
     out->group = NULL;
     out->seq = 0;
     for (i = 0; i < n && st == CDP_OK; ++i) {
@@ -16910,7 +16922,7 @@ CDP_API cdp_status cdp_work_test(cdp_work w) {
 CDP_API cdp_status cdp_work_error(cdp_work w, cdp_error *out) {
     const cdp_error before = *cdp_last_error();
     cdp_status st = CDP_OK;
-    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_work_error needs a pointer for the error");
+    if (!out) return cdp__missing("cdp_work_error", "out");
     if (w.group && w.seq) {
         st = cdp__alive(w.group, "cdp_work_error");
         if (st != CDP_OK) return st;
@@ -16936,8 +16948,9 @@ CDP_API cdp_status cdp_work_then(
         next->group = NULL;
         next->seq = 0;
     }
-    if (!w.group || !w.seq || !func)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_work_then needs a work and a function");
+    if (!w.group) return cdp__missing("cdp_work_then", "work.group");
+    if (!w.seq) return cdp__missing("cdp_work_then", "work.seq");
+    if (!func) return cdp__missing("cdp_work_then", "func");
     if (cdp__alive(w.group, "cdp_work_then") != CDP_OK) return cdp_last_error()->status;
     if (cdp__work_on_device(w)) return cdp__device_cannot("cdp_work_then");
     cdp__enter(w.group);
@@ -16965,9 +16978,8 @@ CDP_API cdp_status cdp_start_after(
     bool device;
     cdp_status st = cdp__alive(g, "cdp_start_after");
     if (st != CDP_OK) return st;
-    if (!request || !out)
-        return cdp__fail(
-            CDP_ERR_INVALID, "cdp_start_after needs a request and a pointer for the work");
+    if (!out) return cdp__missing("cdp_start_after", "out");
+    if (!request) return cdp__missing("cdp_start_after", "request");
     if (after.group && after.seq && cdp__alive(after.group, "cdp_start_after") != CDP_OK)
         return cdp_last_error()->status;
     out->group = NULL;
@@ -17326,7 +17338,7 @@ CDP__PRIVATE cdp_status cdp__transfer_check(const cdp_group *g, cdp_transfer *t,
     uint64_t bytes, size;
     const cdp_status st = cdp__alive(g, name);
     if (st != CDP_OK) return st;
-    if (!out) return cdp__fail(CDP_ERR_INVALID, "%s needs a pointer for the work", name);
+    if (!out) return cdp__missing(name, "work");
     if (!t->dtype) t->dtype = CDP_DTYPE_F32;
     size = cdp_dtype_size(t->dtype);
     if (t->peer >= g->desc.world_size && !(t->receive && t->peer == CDP_ANY_RANK))
@@ -17652,13 +17664,13 @@ CDP_API cdp_status cdp_recv_async(cdp_group *g, void *data, uint64_t count, cdp_
 CDP_API cdp_status cdp_recv_any(cdp_group *g, void *data, uint64_t room, cdp_dtype dtype,
     uint32_t from, uint32_t tag, cdp_message *got) {
     return got ? cdp__message_wait(g, true, data, room, dtype, from, tag, got)
-               : cdp__fail(CDP_ERR_INVALID, "cdp_recv_any: got is NULL");
+               : cdp__missing("cdp_recv_any", "got");
 }
 
 CDP_API cdp_status cdp_recv_any_async(cdp_group *g, void *data, uint64_t room, cdp_dtype dtype,
     uint32_t from, uint32_t tag, cdp_message *got, cdp_work *work) {
     return got ? cdp__message_async(g, true, data, room, dtype, from, tag, got, work)
-               : cdp__fail(CDP_ERR_INVALID, "cdp_recv_any_async: got is NULL");
+               : cdp__missing("cdp_recv_any_async", "got");
 }
 
 CDP_API cdp_status cdp_probe(cdp_group *g, uint32_t from, uint32_t tag, cdp_message *got) {
@@ -17712,8 +17724,9 @@ CDP_API cdp_status cdp_batch(cdp_group *g, const cdp_transfer *list, uint32_t n,
     bool device = false;
     cdp_status st = cdp__alive(g, "cdp_batch");
     if (st != CDP_OK) return st;
-    if (!list || !n || !out)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_batch needs messages and a pointer for the work");
+    if (!out) return cdp__missing("cdp_batch", "out");
+    if (!list) return cdp__missing("cdp_batch", "list");
+    if (!n) return cdp__missing("cdp_batch", "n");
     out->group = NULL;
     out->seq = 0;
     for (i = 0; i < n && st == CDP_OK; ++i) {
@@ -18089,9 +18102,9 @@ CDP__PRIVATE cdp_status cdp__channel_leave(cdp_channel *c, cdp_status st) {
 CDP_API cdp_status cdp_channel_send(cdp_channel *c, const cdp_channel_message *m) {
     cdp__head h;
     cdp_status st;
-    if (!c || !m || (m->bytes && !m->body))
-        return cdp__fail(
-            CDP_ERR_INVALID, "cdp_channel_send needs a channel, a message and its body");
+    if (!c) return cdp__missing("cdp_channel_send", "channel");
+    if (!m) return cdp__missing("cdp_channel_send", "message");
+    if (m->bytes && !m->body) return cdp__missing("cdp_channel_send", "message.body");
     if (m->bytes > c->g->w->window_bytes / 4)
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_channel_send: a body of %llu bytes; at most %u are copied, use "
@@ -18124,10 +18137,11 @@ CDP_API cdp_status cdp_channel_offer(
     cdp__offer *o = NULL;
     cdp__head h;
     cdp_status st;
-    if (!c || !m || !handle || !m->body || !m->bytes)
-        return cdp__fail(CDP_ERR_INVALID,
-            "cdp_channel_offer needs a channel, a message with a body and a pointer for the "
-            "handle");
+    if (!c) return cdp__missing("cdp_channel_offer", "channel");
+    if (!m) return cdp__missing("cdp_channel_offer", "message");
+    if (!handle) return cdp__missing("cdp_channel_offer", "handle");
+    if (!m->body) return cdp__missing("cdp_channel_offer", "message.body");
+    if (!m->bytes) return cdp__missing("cdp_channel_offer", "message.bytes");
     h = cdp__channel_head(m);
     h.dtype = CDP__CHANNEL_OFFER;
     h.bytes = CDP__REMOTE_BYTES;
@@ -18239,8 +18253,10 @@ CDP_API cdp_status cdp_channel_fetch(
     cdp_channel *c, uint32_t peer, uint64_t handle, void *to, uint64_t bytes) {
     cdp__offer *o = NULL;
     cdp_status st;
-    if (!c || !handle || !to || !bytes)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_channel_fetch needs a channel, a handle and room");
+    if (!c) return cdp__missing("cdp_channel_fetch", "channel");
+    if (!handle) return cdp__missing("cdp_channel_fetch", "handle");
+    if (!to) return cdp__missing("cdp_channel_fetch", "to");
+    if (!bytes) return cdp__missing("cdp_channel_fetch", "bytes");
     cdp__enter(c->g);
     st = cdp__channel_peer_check(c, "cdp_channel_fetch", peer);
     if (st == CDP_OK && !(o = cdp__offer_make(c, peer, to, bytes))) st = CDP_ERR_NOMEM;
@@ -18259,8 +18275,8 @@ CDP_API cdp_status cdp_channel_fetch(
 
 CDP_API cdp_status cdp_channel_refuse(cdp_channel *c, uint32_t peer, uint64_t handle) {
     cdp_status st;
-    if (!c || !handle)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_channel_refuse needs a channel and a handle");
+    if (!c) return cdp__missing("cdp_channel_refuse", "channel");
+    if (!handle) return cdp__missing("cdp_channel_refuse", "handle");
     cdp__enter(c->g);
     st = cdp__channel_peer_check(c, "cdp_channel_refuse", peer);
     if (st == CDP_OK) st = cdp__channel_reply(c, peer, CDP__CHANNEL_REFUSE, handle, 0);
@@ -18527,9 +18543,10 @@ CDP__PRIVATE cdp_status cdp__channel_enter(cdp_channel *c) {
 CDP_API CDP__COLD cdp_status cdp_channel_open(const cdp_channel_desc *desc, cdp_channel **out) {
     cdp_channel *c;
     cdp_status st;
-    if (!desc || !out || !desc->deliver)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_channel_open: desc, desc->deliver or out is NULL");
+    if (!out) return cdp__missing("cdp_channel_open", "out");
     *out = NULL;
+    if (!desc) return cdp__missing("cdp_channel_open", "desc");
+    if (!desc->deliver) return cdp__missing("cdp_channel_open", "desc.deliver");
     st = cdp__alive(desc->group, "cdp_channel_open");
     if (st != CDP_OK) return st;
     c = (cdp_channel *)cdp__alloc_zero(desc->group->os, sizeof *c);
@@ -18585,7 +18602,7 @@ CDP__PRIVATE void cdp__channel_advance(cdp_channel *c, uint64_t before, uint64_t
 
 CDP_API cdp_status cdp_channel_wait(cdp_channel *c, uint32_t timeout_ms) {
     uint64_t seen;
-    if (!c) return cdp__fail(CDP_ERR_INVALID, "cdp_channel_wait needs a channel");
+    if (!c) return cdp__missing("cdp_channel_wait", "channel");
     cdp__enter(c->g);
     seen = c->called;
     cdp__leave(c->g);
@@ -18603,8 +18620,8 @@ CDP_API void cdp_channel_wake(cdp_channel *c) {
 CDP_API cdp_status cdp_channel_drop(cdp_channel *c, uint32_t peer, const char *reason) {
     /* restored below, because this call does not fail */
     const cdp_error before = *cdp_last_error();
-    if (!c || !reason)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_channel_drop needs a channel and a reason");
+    if (!c) return cdp__missing("cdp_channel_drop", "channel");
+    if (!reason) return cdp__missing("cdp_channel_drop", "reason");
     if (peer >= c->g->desc.world_size || peer == c->g->desc.rank)
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_channel_drop: rank %u is no other rank of the channel's group of %u", peer,
@@ -18625,8 +18642,8 @@ CDP_API cdp_status cdp_channel_wait_since(cdp_channel *c, uint64_t *seen, uint64
     uint64_t before;
     cdp_status st = cdp__must_not_wait();
     if (st != CDP_OK) return st;
-    if (!c || !seen)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_channel_wait_since needs a channel and a count");
+    if (!c) return cdp__missing("cdp_channel_wait_since", "channel");
+    if (!seen) return cdp__missing("cdp_channel_wait_since", "seen");
     g = c->g;
     w = g->w;
     cdp__enter(g);
@@ -18830,7 +18847,7 @@ CDP__PRIVATE cdp_status cdp__objects_check(const cdp__objects *o, const uint64_t
     if (!b
         && (o->kind == CDP__OBJECT_ALLGATHER || o->kind == CDP__OBJECT_SCATTER
             || (g->desc.rank == o->root) == (o->kind == CDP__OBJECT_GATHER)))
-        return cdp__fail(CDP_ERR_INVALID, "%s needs a cdp_blob that receives the bytes", name);
+        return cdp__missing(name, "all");
     if (b && !b->alloc != !b->release)
         return cdp__fail(
             CDP_ERR_INVALID, "%s: set both alloc and release in the blob, or neither", name);
@@ -18944,7 +18961,7 @@ CDP_API CDP__COLD uint32_t cdp_group_records(cdp_group *g, cdp_record *out, uint
 CDP_API CDP__COLD cdp_status cdp_group_dump(cdp_group *g, const char *path) {
     cdp_status st = cdp__alive(g, "cdp_group_dump");
     if (st != CDP_OK) return st;
-    if (!path) return cdp__fail(CDP_ERR_INVALID, "cdp_group_dump needs the path of a file");
+    if (!path) return cdp__missing("cdp_group_dump", "path");
     if (!g->w->os->files.open_file)
         return cdp__fail(CDP_ERR_UNSUPPORTED,
             "cdp_group_dump: this cdp_os has no files; set its member `files`, or use "
@@ -19355,7 +19372,7 @@ CDP__PRIVATE cdp_status cdp__ddp_wait(cdp_ddp *d, cdp_status st) {
 
 /* The error for a call that the ddp cannot carry out in its present state. */
 CDP__PRIVATE cdp_status cdp__ddp_refuse(const cdp_ddp *d, const char *call) {
-    if (!d) return cdp__fail(CDP_ERR_INVALID, "%s needs a ddp", call);
+    if (!d) return cdp__missing(call, "ddp");
 #ifndef CDP_NO_GROUPS
     if (!d->group)
         return cdp__fail(CDP_ERR_STATE,
@@ -19593,7 +19610,8 @@ CDP__PRIVATE cdp_status cdp__ddp_alloc_bucket(cdp_ddp *d, cdp__bucket *b) {
         if (flags) b->flags = (uint8_t *)cdp__alloc_zero(d->os, flags);
         ok = b->flags || !flags;
     } else {
-        b->memory = (uint8_t *)cdp_group_alloc(d->group, bytes);
+        void *memory;
+        if (cdp_group_alloc(d->group, bytes, &memory) == CDP_OK) b->memory = (uint8_t *)memory;
     }
     return b->memory && ok ? CDP_OK : cdp__fail_nomem("a gradient bucket", bytes);
 }
@@ -20312,7 +20330,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__ddp_open(cdp_ddp *d, const cdp_ddp_desc *
 }
 
 CDP__PRIVATE cdp_status cdp__ddp_check_desc(const cdp_ddp_desc *desc) {
-    if (!desc->group) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create: the desc has no group");
+    if (!desc->group) return cdp__missing("cdp_ddp_create", "desc.group");
     if (!desc->params || !desc->param_count)
         return cdp__fail(
             CDP_ERR_INVALID, "cdp_ddp_create: there are no parameters; set params and param_count");
@@ -20351,8 +20369,9 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__ddp_create(const cdp_ddp_desc *desc, cdp_
     const cdp_os *os;
     cdp_status st;
     cdp_ddp *d;
-    if (!desc || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create: desc or out is NULL");
+    if (!out) return cdp__missing("cdp_ddp_create", "out");
     *out = NULL;
+    if (!desc) return cdp__missing("cdp_ddp_create", "desc");
     st = cdp__ddp_check_desc(desc);
     if (st != CDP_OK) return st;
     os = cdp__group_os(desc->group);
@@ -20394,7 +20413,7 @@ CDP__PRIVATE cdp_status cdp__ddp_check_rebind(cdp_ddp *d, cdp_group *group) {
     const bool again = d && !d->group; /* the last call has failed */
     const cdp_status st = again ? CDP_OK : cdp__ddp_free_to(d, "cdp_ddp_rebind");
     if (st != CDP_OK) return st;
-    if (!group) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_rebind needs a group");
+    if (!group) return cdp__missing("cdp_ddp_rebind", "group");
     if (cdp__group_os(group) != d->os)
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_ddp_rebind: the group has another cdp_os than the one that the ddp was created "
@@ -21353,8 +21372,7 @@ CDP__PRIVATE cdp_status cdp__ddp_check_rows(
             "call cdp_ddp_ready",
             p->name, i);
     if (n && (!rows || !values))
-        return cdp__fail(CDP_ERR_INVALID,
-            "cdp_ddp_ready_rows: parameter '%s' (index %u): rows or values is NULL", p->name, i);
+        return cdp__missing("cdp_ddp_ready_rows", rows ? "values" : "rows");
     for (k = 0; k < n; ++k)
         if (rows[k] >= p->user.rows)
             return cdp__fail(CDP_ERR_INVALID,
@@ -21563,7 +21581,7 @@ CDP_API cdp_status cdp_ddp_backward_end_start(cdp_ddp *d) {
 CDP_API cdp_status cdp_ddp_poll(cdp_ddp *d, uint32_t budget_us) {
     cdp_status st;
     uint64_t now, until;
-    if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_poll needs a ddp");
+    if (!d) return cdp__missing("cdp_ddp_poll", "ddp");
     if (d->task == CDP__DDP_FAILED) *cdp__error_slot() = d->failed_error;
     if (d->task == CDP__DDP_FAILED) return d->failed;
     if (d->task == CDP__DDP_IDLE) return CDP_OK;
@@ -23031,8 +23049,9 @@ CDP_API CDP__COLD cdp_status cdp_hook_create(const cdp_hook_desc *desc, cdp_hook
     cdp__hook *h;
     const cdp_os *os;
     cdp_status st;
-    if (!desc || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_hook_create: desc or out is NULL");
+    if (!out) return cdp__missing("cdp_hook_create", "out");
     memset(out, 0, sizeof *out);
+    if (!desc) return cdp__missing("cdp_hook_create", "desc");
     st = cdp__hook_check(desc);
     if (st != CDP_OK) return st;
     os = desc->os ? desc->os : cdp_os_default();
@@ -23079,9 +23098,9 @@ CDP_API cdp_status cdp_averager_step(cdp_averager *a) {
     cdp_group *group;
     cdp_work last;
     uint32_t i;
-    if (!a || !a->ddp || (a->level_count && !a->levels))
-        return cdp__fail(CDP_ERR_INVALID,
-            "cdp_averager_step needs an averager with a ddp, and levels where level_count says so");
+    if (!a) return cdp__missing("cdp_averager_step", "averager");
+    if (!a->ddp) return cdp__missing("cdp_averager_step", "averager.ddp");
+    if (a->level_count && !a->levels) return cdp__missing("cdp_averager_step", "averager.levels");
     if (a->step++ < a->warmup) return CDP_OK;
     group = cdp__averager_group(a, a->step - 1 - a->warmup);
     memset(&last, 0, sizeof last);
@@ -23152,9 +23171,9 @@ CDP_API cdp_status cdp_zero_step(cdp_ddp *d, const uint32_t *owner,
     cdp_work last = {NULL, 0};
     cdp_status st = CDP_OK;
     uint32_t i, r;
-    if (!d || !owner || !update)
-        return cdp__fail(
-            CDP_ERR_INVALID, "cdp_zero_step needs a ddp, owners and an update function");
+    if (!d) return cdp__missing("cdp_zero_step", "ddp");
+    if (!owner) return cdp__missing("cdp_zero_step", "owner");
+    if (!update) return cdp__missing("cdp_zero_step", "update");
     st = cdp__ddp_between(d, "cdp_zero_step");
     if (st != CDP_OK) return st;
     for (i = 0; i < n; ++i)

@@ -859,6 +859,9 @@ inline cdp_status cdp_local_map(const cdp_local_map_desc &desc) {
 
 #define CDP__DT CDP__PRIVATE
 
+#define cdp__dt_missing(call, argument) \
+    cdp_error_set(CDP_ERR_INVALID, -1, 0, CDP__MISSING, (call), (argument))
+
 #define CDP__DT_NONE 0xffffffffu
 #define CDP__DT_DIMS (CDP_TENSOR_DIMS + 1u) /* of a region: one more for kept PARTIAL */
 
@@ -905,6 +908,12 @@ CDP__DT void cdp__dt_free(const cdp_os *os, void *p) {
 CDP__DT cdp_status cdp__dt_nomem(const char *what, uint64_t bytes) {
     return cdp_error_set(CDP_ERR_NOMEM, -1, 0, "out of memory: %s needs %llu bytes", what,
         (unsigned long long)bytes);
+}
+
+/* Memory that peers read in place; NULL: none, and the last error says why. */
+CDP__DT void *cdp__dt_group_memory(cdp_group *g, uint64_t bytes) {
+    void *p;
+    return cdp_group_alloc(g, bytes, &p) == CDP_OK ? p : NULL;
 }
 
 /* ---- >>dtensor/kernels: strided copies and reductions (pure) --------------------------------- */
@@ -2332,9 +2341,9 @@ CDP__DT cdp_status cdp__dt_mesh_first(cdp_mesh *m, cdp_group *const *groups) {
 CDP__DT cdp_status cdp__dt_mesh_create(
     const cdp_mesh_desc *desc, cdp_group *const *groups, cdp_mesh **out) {
     cdp__dt_root *root = NULL;
-    if (!desc || !out)
-        return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_mesh_create: desc or out is NULL");
+    if (!out) return cdp__dt_missing("cdp_mesh_create", "out");
     *out = NULL;
+    if (!desc) return cdp__dt_missing("cdp_mesh_create", "desc");
     cdp_status st = cdp__dt_root_make(desc, &root), own;
     if (st != CDP_OK) return st;
     cdp_mesh *m = cdp__dt_mesh_of_root(root);
@@ -2362,9 +2371,11 @@ CDP_API cdp_status cdp_mesh_create(const cdp_mesh_desc *desc, cdp_mesh **out) {
 
 CDP_API cdp_status cdp_mesh_from_groups(
     const cdp_mesh_desc *desc, cdp_group *const *groups, cdp_mesh **out) {
-    if (!groups || !desc || !desc->group)
-        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
-            "cdp_mesh_from_groups: groups or desc->group is NULL; set both");
+    if (!out) return cdp__dt_missing("cdp_mesh_from_groups", "out");
+    *out = NULL;
+    if (!groups) return cdp__dt_missing("cdp_mesh_from_groups", "groups");
+    if (!desc) return cdp__dt_missing("cdp_mesh_from_groups", "desc");
+    if (!desc->group) return cdp__dt_missing("cdp_mesh_from_groups", "desc.group");
     return cdp__dt_mesh_create(desc, groups, out);
 }
 
@@ -2484,8 +2495,9 @@ CDP__DT cdp_status cdp__dt_mesh_part(
     cdp_mesh *m, const char *names, const char *one, cdp_mesh **out) {
     uint32_t dims[CDP_MESH_DIMS], n, shape[CDP_MESH_DIMS], count = 1;
     const char *list[CDP_MESH_DIMS];
-    if (!m || !out) return cdp_error_set(CDP_ERR_INVALID, -1, 0, "mesh: the mesh or `out` is NULL");
+    if (!out) return cdp__dt_missing("mesh", "out");
     *out = NULL;
+    if (!m) return cdp__dt_missing("mesh", "mesh");
     cdp_status st = cdp__dt_mesh_list(m, names, dims, &n);
     if (st != CDP_OK) return st;
     uint32_t at = m->me == CDP__DT_NONE ? 0 : m->me;
@@ -2515,9 +2527,8 @@ CDP_API cdp_status cdp_mesh_sub(cdp_mesh *m, const char *names, cdp_mesh **out) 
 
 CDP_API cdp_status cdp_mesh_flatten(
     cdp_mesh *m, const char *names, const char *name, cdp_mesh **out) {
-    if (!name)
-        return cdp_error_set(
-            CDP_ERR_INVALID, -1, 0, "cdp_mesh_flatten: name is NULL; the new dimension needs one");
+    if (out) *out = NULL;
+    if (!name) return cdp__dt_missing("cdp_mesh_flatten", "name");
     return cdp__dt_mesh_part(m, names, name, out);
 }
 
@@ -2527,6 +2538,7 @@ CDP_API cdp_status cdp_mesh_unflatten(cdp_mesh *m, const char *name, uint32_t nd
     uint32_t sizes[CDP_MESH_DIMS], n = 0;
     uint64_t product = 1;
     const char *list[CDP_MESH_DIMS];
+    if (out) *out = NULL;
     if (dim == CDP_NO_DIM || !shape || !names || !out || !ndim)
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
             "cdp_mesh_unflatten: an argument is NULL, ndim is 0, or there is no dimension \"%s\"",
@@ -2576,6 +2588,7 @@ CDP__DT uint32_t cdp__dt_root_cross(
 CDP_API cdp_status cdp_mesh_join(cdp_mesh *outer, cdp_mesh *inner, cdp_mesh **out) {
     uint32_t shape[CDP_MESH_DIMS], n = 0, d;
     const char *names[CDP_MESH_DIMS];
+    if (out) *out = NULL;
     if (!outer || !inner || !out || outer->root != inner->root)
         return cdp_error_set(
             CDP_ERR_INVALID, -1, 0, "cdp_mesh_join: both meshes must have been made from one mesh");
@@ -2653,13 +2666,13 @@ CDP__DT cdp_status cdp__dt_measure_links(cdp_mesh *m, uint8_t *memory, uint64_t 
 
 CDP_API cdp_status cdp_mesh_measure(cdp_mesh *m, cdp_net *out) {
     const uint64_t n = 1u << 20;
-    if (!m || !out)
-        return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_mesh_measure: mesh or out is NULL");
+    if (!out) return cdp__dt_missing("cdp_mesh_measure", "out");
+    if (!m) return cdp__dt_missing("cdp_mesh_measure", "mesh");
     if (!m->root->group)
         return cdp_error_set(CDP_ERR_STATE, -1, 0, "cdp_mesh_measure: the mesh is on paper");
     memset(out, 0, sizeof *out);
     if (!m->all) return CDP_OK;
-    uint8_t *memory = (uint8_t *)cdp_group_alloc(m->all->group, 2 * n);
+    uint8_t *memory = (uint8_t *)cdp__dt_group_memory(m->all->group, 2 * n);
     if (!memory) return cdp__dt_nomem("cdp_mesh_measure", 2 * n);
     memset(memory, 0, (size_t)(2 * n));
     cdp__dt_measure_memory(m->root->os, memory, n, out);
@@ -2735,8 +2748,7 @@ CDP_API cdp_status cdp_layout_check(const cdp_layout *l) {
     cdp_reduce_op kind = CDP_REDUCE_DEFAULT;
     cdp_status st = CDP_OK;
     bool fits = true;
-    if (!l || !l->mesh)
-        return cdp_error_set(CDP_ERR_INVALID, -1, 0, "layout: it has no mesh; set .mesh");
+    if (!l || !l->mesh) return cdp__dt_missing("layout", "mesh");
     if (l->ndim > CDP_TENSOR_DIMS || !cdp_dtype_size(l->dtype))
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
             "layout: ndim %u (at most %u) or dtype %u is out of range", l->ndim, CDP_TENSOR_DIMS,
@@ -2809,9 +2821,9 @@ CDP__DT const char *cdp__dt_parse_partial(const char *s, cdp_place *p, const cha
 CDP_API cdp_status cdp_layout_parse(cdp_layout *l, const char *places) {
     cdp_place place[CDP_MESH_DIMS];
     const char *s = places, *at = places;
-    if (!l || !l->mesh || !places)
-        return cdp_error_set(
-            CDP_ERR_INVALID, -1, 0, "cdp_layout_parse: layout, its mesh or the text is NULL");
+    if (!l) return cdp__dt_missing("cdp_layout_parse", "layout");
+    if (!l->mesh) return cdp__dt_missing("cdp_layout_parse", "layout.mesh");
+    if (!places) return cdp__dt_missing("cdp_layout_parse", "text");
     memset(place, 0, sizeof place);
     for (uint32_t by = 0; s && by < l->mesh->desc.ndim; ++by) {
         at = s;
@@ -3530,7 +3542,8 @@ CDP__DT cdp_status cdp__dt_plan_build(cdp_plan *p) {
     cdp__dt_plan_tally(p);
     if (!p->group) return CDP_OK;
     p->list = (cdp_transfer *)cdp__dt_alloc(p->os, most * sizeof *p->list);
-    p->scratch = (uint8_t *)(p->scratch_used ? cdp_group_alloc(p->group, p->scratch_used) : NULL);
+    p->scratch =
+        (uint8_t *)(p->scratch_used ? cdp__dt_group_memory(p->group, p->scratch_used) : NULL);
     if (!p->list || (p->scratch_used && !p->scratch))
         return cdp__dt_nomem("the scratch memory of a plan", p->scratch_used);
     return cdp_group_reserve(p->group, most);
@@ -3601,9 +3614,9 @@ CDP__DT cdp_status cdp__dt_plan_fill(cdp_plan *p) {
 }
 
 CDP_API cdp_status cdp_plan_create(const cdp_plan_desc *desc, cdp_plan **out) {
-    if (!desc || !out)
-        return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_plan_create: desc or out is NULL");
+    if (!out) return cdp__dt_missing("cdp_plan_create", "out");
     *out = NULL;
+    if (!desc) return cdp__dt_missing("cdp_plan_create", "desc");
     cdp_status st = cdp__dt_plan_check(desc);
     if (st != CDP_OK) return st;
     const cdp_os *os = desc->from.mesh->root->os;
@@ -3821,7 +3834,7 @@ CDP__DT cdp_status cdp__dt_run_check(cdp_plan *p, const void *in, void *out) {
 /* Checks the call; sets *ready if there is something to run. */
 CDP__DT cdp_status cdp__dt_run_begin(cdp_plan *p, const void *in, void *out, bool *ready) {
     *ready = false;
-    if (!p) return cdp_error_set(CDP_ERR_INVALID, -1, 0, "plan: it is NULL");
+    if (!p) return cdp__dt_missing("cdp_plan_run", "plan");
     if (!p->mesh->root->group)
         return cdp_error_set(CDP_ERR_STATE, -1, 0, "plan: its mesh is on paper; it cannot run");
     if (!p->group || p->node == CDP__DT_NONE) return CDP_OK;
@@ -3913,7 +3926,7 @@ CDP__DT cdp_status cdp__dt_wide_phase(cdp_plan *p, const cdp__dt_phase *ph, cdp_
         cdp__dt_wide_row(ph->send, ph->sends, p->nodes, p->elem, w->send_count, w->send_at);
     w->in_bytes =
         cdp__dt_wide_row(ph->recv, ph->recvs, p->nodes, p->elem, w->recv_count, w->recv_at);
-    w->out = (uint8_t *)cdp_group_alloc(p->group, w->out_bytes + w->in_bytes + 128);
+    w->out = (uint8_t *)cdp__dt_group_memory(p->group, w->out_bytes + w->in_bytes + 128);
     if (!w->out) return cdp__dt_nomem("an asynchronous plan", w->out_bytes + w->in_bytes);
     /* a separate address even if nothing is sent */
     w->in = w->out + ((w->out_bytes + 64) & ~(uint64_t)63);
@@ -4014,7 +4027,7 @@ CDP__DT cdp_status cdp__dt_chain(cdp_plan *p, cdp_work *work) {
 
 CDP_API cdp_status cdp_plan_run_async(cdp_plan *p, const void *in, void *out, cdp_work *work) {
     bool ready;
-    if (!work) return cdp_error_set(CDP_ERR_INVALID, -1, 0, "plan: work is NULL");
+    if (!work) return cdp__dt_missing("cdp_plan_start", "work");
     cdp_status st = cdp__dt_run_begin(p, in, out, &ready);
     work->group = p ? p->group : NULL;
     work->seq = 0;
@@ -4682,7 +4695,7 @@ CDP__DT cdp_status cdp__dt_kept_plan(const cdp_plan_desc *desc, cdp_plan **out) 
 }
 
 CDP__DT cdp_status cdp__dt_tensor_check(const cdp_dtensor *t, const char *call) {
-    if (!t) return cdp_error_set(CDP_ERR_INVALID, -1, 0, "%s: the tensor is NULL", call);
+    if (!t) return cdp__dt_missing(call, "tensor");
     cdp_status st = cdp_layout_check(&t->layout);
     if (st == CDP_OK && !t->data && cdp_layout_box(&t->layout, NULL, NULL))
         st = cdp_error_set(CDP_ERR_INVALID, -1, 0, "%s: the tensor's data is NULL", call);
@@ -4694,7 +4707,7 @@ CDP__DT uint64_t cdp__dt_local_bytes(const cdp_layout *l) {
 }
 
 CDP_API cdp_status cdp_dtensor_create(const cdp_layout *layout, void *data, cdp_dtensor *out) {
-    if (!out) return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_dtensor_create: out is NULL");
+    if (!out) return cdp__dt_missing("cdp_dtensor_create", "out");
     memset(out, 0, sizeof *out);
     const cdp_status st = cdp_layout_check(layout);
     if (st != CDP_OK) return st;
@@ -4704,8 +4717,8 @@ CDP_API cdp_status cdp_dtensor_create(const cdp_layout *layout, void *data, cdp_
     out->layout.dtype = cdp__dt_dtype(layout);
     out->data = data;
     if (data || !bytes) return CDP_OK;
-    out->data =
-        root->group ? cdp_group_alloc(root->group, bytes) : root->os->alloc(root->os->user, bytes);
+    out->data = root->group ? cdp__dt_group_memory(root->group, bytes)
+                            : root->os->alloc(root->os->user, bytes);
     if (!out->data) return cdp__dt_nomem("a tensor", bytes);
     out->owned = true;
     return CDP_OK;
@@ -4775,7 +4788,7 @@ CDP_API cdp_status cdp_distribute(cdp_dtensor *t, const void *full, uint32_t sou
         const cdp__dt_side s = cdp__dt_side_of(&t->layout, 0);
         const cdp__dt_region all = cdp__dt_whole(&s);
         if (t->layout.mesh->me == CDP__DT_NONE || !cdp__dt_local_bytes(&t->layout)) return CDP_OK;
-        if (!full) return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_distribute: full is NULL");
+        if (!full) return cdp__dt_missing("cdp_distribute", "full");
         const cdp__dt_region own = cdp__dt_region_of(&s, t->layout.mesh->me);
         const cdp__dt_copy c =
             cdp__dt_copy_of(&own, &all, &own, s.ndim, cdp_dtype_size(t->layout.dtype));
@@ -4996,8 +5009,9 @@ CDP__DT cdp_status cdp__dt_from_local(
 }
 
 CDP_API cdp_status cdp_layout_from_local(cdp_mesh *m, cdp_layout *l, const uint64_t *local_shape) {
-    if (!m || !l || (l->ndim && !local_shape))
-        return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_layout_from_local: an argument is NULL");
+    if (!m) return cdp__dt_missing("cdp_layout_from_local", "mesh");
+    if (!l) return cdp__dt_missing("cdp_layout_from_local", "layout");
+    if (l->ndim && !local_shape) return cdp__dt_missing("cdp_layout_from_local", "local_shape");
     l->mesh = m;
     for (uint32_t d = 0; d < CDP_TENSOR_DIMS; ++d)
         l->shape[d] = 0;
@@ -5224,8 +5238,8 @@ CDP__DT cdp_status cdp__dt_way_make(cdp__dt_way *w, const cdp_layout *from, cons
     w->out_elements = w->plan->out_bytes / size;
     w->divisor = 1;
     if (w->wire == w->dtype || !w->plan->group) return CDP_OK;
-    w->in_wire = cdp_group_alloc(w->plan->group, w->plan->in_bytes + 1);
-    w->out_wire = cdp_group_alloc(w->plan->group, w->plan->out_bytes + 1);
+    w->in_wire = cdp__dt_group_memory(w->plan->group, w->plan->in_bytes + 1);
+    w->out_wire = cdp__dt_group_memory(w->plan->group, w->plan->out_bytes + 1);
     if (!w->in_wire || !w->out_wire)
         return cdp__dt_nomem("an edge", w->plan->in_bytes + w->plan->out_bytes);
     return CDP_OK;
@@ -5268,9 +5282,9 @@ CDP__DT cdp_status cdp__dt_edge_fill(cdp_edge *e) {
 }
 
 CDP_API cdp_status cdp_edge_create(const cdp_edge_desc *desc, cdp_edge **out) {
-    if (!desc || !out)
-        return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_edge_create: desc or out is NULL");
+    if (!out) return cdp__dt_missing("cdp_edge_create", "out");
     *out = NULL;
+    if (!desc) return cdp__dt_missing("cdp_edge_create", "desc");
     cdp_status st = cdp_layout_check(&desc->from);
     if (st == CDP_OK) st = cdp_layout_check(&desc->to);
     if (st != CDP_OK) return st;
@@ -5315,7 +5329,7 @@ CDP__DT cdp_status cdp__dt_way_done(void *user, cdp_status status) {
 
 CDP__DT cdp_status cdp__dt_way_start(cdp__dt_way *w, const void *in, void *out, cdp_work *work) {
     cdp_work moved;
-    if (!work) return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_edge: work is NULL");
+    if (!work) return cdp__dt_missing("cdp_edge", "work");
     const void *from = cdp__dt_way_in(w, in);
     cdp_status st = cdp_plan_run_async(w->plan, from, w->out_wire ? w->out_wire : out, &moved);
     *work = moved;
@@ -5326,7 +5340,7 @@ CDP__DT cdp_status cdp__dt_way_start(cdp__dt_way *w, const void *in, void *out, 
 }
 
 CDP__DT cdp_status cdp__dt_no_edge(void) {
-    return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_edge: the edge is NULL");
+    return cdp__dt_missing("cdp_edge", "edge");
 }
 
 CDP_API cdp_status cdp_edge_forward(cdp_edge *e, const void *x, void *y) {
@@ -5438,9 +5452,7 @@ CDP_API cdp_status cdp_edge_forward_pieces(cdp_edge *e, const void *x, void *y,
     cdp_status (*piece)(void *user, const cdp_box *box), void *user) {
     cdp__dt_feed f;
     bool ready;
-    if (!e || !piece)
-        return cdp_error_set(
-            CDP_ERR_INVALID, -1, 0, "cdp_edge_forward_pieces: edge or piece is NULL");
+    if (!e || !piece) return cdp__dt_missing("cdp_edge_forward_pieces", e ? "piece" : "edge");
     cdp_plan *p = e->forward.plan;
     f.piece = piece;
     f.user = user;
@@ -5540,7 +5552,7 @@ CDP__DT cdp_status cdp__dt_letters_parse(const char *text, cdp__dt_letters *l) {
     const char *s = text;
     memset(l, 0, sizeof *l);
     l->addend = CDP__DT_NO_INPUT;
-    if (!text) return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_op: einsum: text is NULL");
+    if (!text) return cdp__dt_missing("cdp_op: einsum", "text");
     for (;;) {
         s = cdp__dt_operand(s, l->in[l->inputs++]);
         const bool last = l->addend != CDP__DT_NO_INPUT || l->inputs == CDP_OP_INPUTS;
@@ -6309,7 +6321,7 @@ CDP_API cdp_status cdp_op_choose(const cdp_op *op, const cdp_layout *have, uint3
     cdp__dt_choice c;
     cdp__dt_op_kind kind;
     cdp_net none;
-    if (!out) return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_op_choose: out is NULL");
+    if (!out) return cdp__dt_missing("cdp_op_choose", "out");
     cdp_status st = cdp__dt_op_check(op, have, in_count, &kind);
     for (uint32_t k = 0; st == CDP_OK && k < in_count; ++k)
         st = cdp_layout_check(&have[k]);
@@ -6487,7 +6499,7 @@ CDP__DT cdp_status cdp__dt_tp_wrong(const char *why) {
 }
 
 CDP__DT cdp_status cdp__dt_tp_check(const cdp_tp_desc *d) {
-    if (!d->mesh) return cdp__dt_tp_wrong("mesh is NULL; set it");
+    if (!d->mesh) return cdp__dt_missing("cdp_tp_create", "desc.mesh");
     if (d->mesh->desc.ndim != 1)
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
             "cdp_tp_create: the mesh has %u dimensions; take one of them by cdp_mesh_sub()",
@@ -6595,11 +6607,11 @@ CDP__DT cdp_status cdp__dt_tp_memory(cdp_tp *tp) {
     const uint64_t sums = tp->weight ? cdp__dt_local_bytes(&tp->l.weight) + 1 : 0;
     bool ok = true;
     if (!g) return CDP_OK;
-    if (!tp->in_same) ok = (tp->used = cdp_group_alloc(g, used)) != NULL;
-    if (ok && !tp->out_same) ok = (tp->made = cdp_group_alloc(g, made)) != NULL;
-    if (ok && !tp->desc.embedding) ok = (tp->grad_used = cdp_group_alloc(g, used)) != NULL;
-    if (ok && sums) ok = (tp->sums = cdp_group_alloc(g, sums)) != NULL;
-    if (ok && sums) ok = (tp->sums_out = cdp_group_alloc(g, sums)) != NULL;
+    if (!tp->in_same) ok = (tp->used = cdp__dt_group_memory(g, used)) != NULL;
+    if (ok && !tp->out_same) ok = (tp->made = cdp__dt_group_memory(g, made)) != NULL;
+    if (ok && !tp->desc.embedding) ok = (tp->grad_used = cdp__dt_group_memory(g, used)) != NULL;
+    if (ok && sums) ok = (tp->sums = cdp__dt_group_memory(g, sums)) != NULL;
+    if (ok && sums) ok = (tp->sums_out = cdp__dt_group_memory(g, sums)) != NULL;
     return ok ? CDP_OK : cdp__dt_nomem("a tensor-parallel layer", 2 * used + made + 2 * sums);
 }
 
@@ -6620,9 +6632,9 @@ CDP_API void cdp_tp_destroy(cdp_tp *tp) {
 
 CDP_API cdp_status cdp_tp_create(const cdp_tp_desc *desc, cdp_tp **out) {
     cdp_tp_desc d;
-    if (!desc || !out)
-        return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_tp_create: desc or out is NULL");
+    if (!out) return cdp__dt_missing("cdp_tp_create", "out");
     *out = NULL;
+    if (!desc) return cdp__dt_missing("cdp_tp_create", "desc");
     d = *desc;
     if (d.dtype == CDP_DTYPE_DEFAULT) d.dtype = CDP_DTYPE_F32;
     cdp_status st = cdp__dt_tp_check(&d);
@@ -6693,7 +6705,7 @@ CDP__DT cdp_status cdp__dt_tp_make(
 
 CDP__DT cdp_status cdp__dt_tp_ready(const cdp_tp *tp, const void *x, const void *w, const void *y) {
     const bool outside = tp && tp->desc.mesh->me == CDP__DT_NONE;
-    if (!tp) return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_tp: the layer is NULL");
+    if (!tp) return cdp__dt_missing("cdp_tp", "layer");
     if (!tp->root->group)
         return cdp_error_set(CDP_ERR_STATE, -1, 0, "cdp_tp: its mesh is on paper; it cannot run");
     const bool lacks = (!x && cdp__dt_local_bytes(&tp->l.x))
@@ -6995,7 +7007,7 @@ CDP__DT cdp_status cdp__dt_cp_wrong(const char *why) {
 }
 
 CDP__DT cdp_status cdp__dt_cp_check(const cdp_cp_desc *d) {
-    if (!d || !d->mesh) return cdp__dt_cp_wrong("desc or its mesh is NULL; set it");
+    if (!d || !d->mesh) return cdp__dt_missing("cdp_cp_create", d ? "desc.mesh" : "desc");
     if (d->mesh->desc.ndim != 1)
         return cdp__dt_cp_wrong(
             "the mesh has several dimensions; take one of them by cdp_mesh_sub()");
@@ -7033,7 +7045,7 @@ CDP__DT cdp_status cdp__dt_room_for(cdp_cp *cp, cdp__dt_room *room, uint64_t byt
     if (room->at && room->bytes >= bytes) return CDP_OK;
     cdp__dt_bury(cp->root, cp->desc.mesh->all, room->at);
     room->bytes = bytes;
-    room->at = (uint8_t *)cdp_group_alloc(cp->group, bytes + 1);
+    room->at = (uint8_t *)cdp__dt_group_memory(cp->group, bytes + 1);
     return room->at ? CDP_OK : cdp__dt_nomem("a ring", bytes);
 }
 
@@ -7157,8 +7169,9 @@ CDP__DT cdp_status cdp__dt_ring_alone(const cdp_cp *cp, cdp__dt_ring *r) {
 CDP_API cdp_status cdp_cp_ring(cdp_cp *cp, const void *kv, uint64_t bytes, void *grad,
     uint64_t grad_count, cdp_cp_block *block, void *user) {
     cdp__dt_ring r;
-    if (!cp || !kv || !block)
-        return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_cp_ring: cp, kv or block is NULL");
+    if (!cp) return cdp__dt_missing("cdp_cp_ring", "cp");
+    if (!kv) return cdp__dt_missing("cdp_cp_ring", "kv");
+    if (!block) return cdp__dt_missing("cdp_cp_ring", "block");
     if (!cp->root->group)
         return cdp_error_set(CDP_ERR_STATE, -1, 0, "cdp_cp: its mesh is on paper; it cannot run");
     if (cp->desc.mesh->me == CDP__DT_NONE) return CDP_OK;
@@ -7315,8 +7328,8 @@ CDP__DT cdp_status cdp__dt_cp_memory(cdp_cp *cp) {
     cp->state = (double *)cdp__dt_alloc(cp->os, state * sizeof *cp->state);
     if (!cp->state) return cdp__dt_nomem("attention", state * sizeof *cp->state);
     if (!cp->group) return CDP_OK;
-    cp->pack = cdp_group_alloc(cp->group, kv * elem + 1);
-    cp->pack_grad = cdp_group_alloc(cp->group, kv * elem + 1);
+    cp->pack = cdp__dt_group_memory(cp->group, kv * elem + 1);
+    cp->pack_grad = cdp__dt_group_memory(cp->group, kv * elem + 1);
     if (!cp->pack || !cp->pack_grad) return cdp__dt_nomem("attention", 2 * kv * elem);
     if (cp->n == 1) return CDP_OK;
     const uint32_t copies = d->gather ? cp->n : 1, kinds = d->gather ? 1 : 2;
@@ -7346,7 +7359,7 @@ CDP_API void cdp_cp_destroy(cdp_cp *cp) {
 
 CDP_API cdp_status cdp_cp_create(const cdp_cp_desc *desc, cdp_cp **out) {
     uint64_t start[2], size[2];
-    if (!out) return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_cp_create: out is NULL");
+    if (!out) return cdp__dt_missing("cdp_cp_create", "out");
     *out = NULL;
     cdp_status st = cdp__dt_cp_check(desc);
     if (st != CDP_OK) return st;
@@ -7505,9 +7518,10 @@ CDP__DT cdp_status cdp__dt_map_input(const cdp_local_map_desc *d, uint32_t k, cd
 CDP_API cdp_status cdp_local_map(const cdp_local_map_desc *d) {
     cdp_dtensor *in;
     const cdp_os *os = NULL;
-    if (!d || !d->func || (d->in_count && !d->in) || (d->out_count && !d->out))
-        return cdp_error_set(
-            CDP_ERR_INVALID, -1, 0, "cdp_local_map: desc, func, or an array of tensors is NULL");
+    if (!d) return cdp__dt_missing("cdp_local_map", "desc");
+    if (!d->func) return cdp__dt_missing("cdp_local_map", "desc.func");
+    if (d->in_count && !d->in) return cdp__dt_missing("cdp_local_map", "desc.in");
+    if (d->out_count && !d->out) return cdp__dt_missing("cdp_local_map", "desc.out");
     if (!d->in_count) return d->func(d->user, NULL, d->out);
     cdp_status st = cdp_layout_check(&d->in[0].layout);
     for (uint32_t k = 0; st == CDP_OK && k < d->out_count; ++k)

@@ -293,13 +293,13 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_create_from_env(
    of the clock, and a look at the store's socket each millisecond). Otherwise everything that
    is needed happens here, as often as needed: the turn, new connections, the transfer. Errors: see
    ERRORS above; after one, destroy the cdp_elastic. */
-CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_next(cdp_elastic *e, cdp_elastic_now *now);
+CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_next(cdp_elastic *elastic, cdp_elastic_now *now);
 
 /* Call it when the gradients of the step are complete, before anything of the state is changed.
    CDP_OK: the step counts, and the state must now become that of the next step. Local: no message.
    Errors: ABORTED (an alarm was first: leave the state as it is, and call cdp_elastic_next());
    INVALID. */
-CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_commit(cdp_elastic *e);
+CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_commit(cdp_elastic *elastic);
 
 /* Says whether the step that is being computed can still count; before the first
    cdp_elastic_next() and in connected(), whether the epoch can still begin. A program without
@@ -307,43 +307,44 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_commit(cdp_elastic *e);
    does not wait for other ranks; only in a turn it waits for answers of the store. Called by the
    thread that calls cdp_elastic_next(). Errors: ABORTED (the epoch has ended: drop the step, and
    call cdp_elastic_next()); INVALID; and those of cdp_elastic_next(). */
-CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_poll(cdp_elastic *e);
+CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_poll(cdp_elastic *elastic);
 
 /* Collective over the ranks of the epoch: *all is true if each rank has passed `yes` true. Every
    rank that gets an answer gets the same one, also when ranks die meanwhile (then it is false, or
    the result that other ranks got before). One allreduce, one request to the store, one key that
    stays. Errors: STATE (before cdp_elastic_next(), or after an error of it), STORE, INVALID; a
    mistake of the program as in cdp_allreduce(). */
-CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_agree(cdp_elastic *e, bool yes, bool *all);
+CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_agree(cdp_elastic *elastic, bool yes, bool *all);
 
 /* Call it after the last step. Waits until all ranks have called it, and takes part in turns until
    then: a rank that ended earlier might be the only one that has committed the last step. Then the
    job is over, and newcomers get STATE. Errors: as cdp_elastic_next(). */
-CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_finish(cdp_elastic *e);
+CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_finish(cdp_elastic *elastic);
 
 /* Asks this process to leave: its next call of cdp_elastic_next() returns STATE, the others go on.
    Then destroy it. During a change it first sees the next epoch begin, because others may receive
    state from this process; where they wait for min_ranks it leaves at once. `reason` (may be NULL)
    is copied. Any thread; without threads the one that makes all calls. */
-CDP_API void cdp_elastic_leave(cdp_elastic *e, const char *reason);
+CDP_API void cdp_elastic_leave(cdp_elastic *elastic, const char *reason);
 
 /* Ends the epoch now: all ranks that live are in the next one. `reason` (may be NULL) becomes its
    cause. Any thread (without threads: the one that makes all calls); may wait while another thread
    connects. Errors: STORE, TIMEOUT, INVALID. */
-CDP_API cdp_status cdp_elastic_alarm(cdp_elastic *e, const char *reason);
+CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_alarm(cdp_elastic *elastic, const char *reason);
 
 /* Ends this member. If neither cdp_elastic_finish() nor cdp_elastic_leave() was called before, the
    others treat it as a member that has left. Destroys the group. Takes up to a second; where the
    store cannot be reached or is silent, also after an error of it, up to timeout_ms of tcp->group
    and at most 30 s for each of three requests. Destroy groups and ddps that were made from the
    group before this call. NULL is allowed. */
-CDP_API void cdp_elastic_destroy(cdp_elastic *e);
+CDP_API void cdp_elastic_destroy(cdp_elastic *elastic);
 
 /* The last 32 epochs of this process as JSON: epoch, step, size, rank, lost, joined, cause, and how
    long turn, connecting and transfer took, in microseconds. Writes at most `room` bytes, a zero at
    the end among them; `text` may be NULL. Returns the length of the whole text without the zero
-   (about 250 bytes per epoch, and its cause); 0 if e is NULL. Any thread. */
-CDP_API uint64_t cdp_elastic_history(cdp_elastic *e, char *text, uint64_t room);
+   (about 250 bytes per epoch, and its cause); 0 if elastic is
+   NULL. Any thread. */
+CDP_API uint64_t cdp_elastic_history(cdp_elastic *elastic, char *text, uint64_t room);
 
 /* ---- the pieces alone, for a program that keeps steps and state itself ---- */
 
@@ -2606,7 +2607,7 @@ CDP__PRIVATE cdp_status cdp__elastic_enter(cdp_elastic *e) {
 CDP__PRIVATE cdp_status cdp__elastic_check(const cdp_elastic_desc *d) {
     uint32_t i;
     const char *p;
-    if (!d->store) return cdp__fail(CDP_ERR_INVALID, "cdp_elastic_desc.store is NULL");
+    if (!d->store) return cdp__missing("cdp_elastic_create", "desc.store");
     if (!d->store->start || !d->store->os)
         return cdp__fail(CDP_ERR_STATE, "cdp_elastic_desc.store was destroyed");
     if (d->job && (!d->job[0] || strlen(d->job) > 63))
@@ -2619,8 +2620,7 @@ CDP__PRIVATE cdp_status cdp__elastic_check(const cdp_elastic_desc *d) {
     if (d->max_ranks && d->max_ranks < d->min_ranks)
         return cdp__fail(CDP_ERR_INVALID, "cdp_elastic_desc.max_ranks, %u, is below min_ranks, %u",
             d->max_ranks, d->min_ranks);
-    if (d->entry_count && !d->entries)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_elastic_desc.entries is NULL");
+    if (d->entry_count && !d->entries) return cdp__missing("cdp_elastic_create", "desc.entries");
     for (i = 0; i < d->entry_count; ++i)
         if (!d->entries[i].name || (!d->entries[i].data && d->entries[i].count)
             || !cdp_dtype_size(d->entries[i].dtype))
@@ -2742,10 +2742,9 @@ CDP_API cdp_status cdp_elastic_create(const cdp_elastic_desc *desc, cdp_elastic 
     cdp_elastic *e;
     bool no_thread;
     cdp_status st;
-    if (!desc || !out)
-        return cdp__fail(
-            CDP_ERR_INVALID, "cdp_elastic_create needs a desc and a place for the result");
+    if (!out) return cdp__missing("cdp_elastic_create", "out");
     *out = NULL;
+    if (!desc) return cdp__missing("cdp_elastic_create", "desc");
     st = cdp__elastic_check(desc);
     if (st != CDP_OK) return st;
     os = desc->tcp && desc->tcp->group.os ? desc->tcp->group.os : cdp_os_default();
@@ -2826,7 +2825,7 @@ CDP_API cdp_status cdp_elastic_create_from_env(const cdp_elastic_desc *desc, cdp
     char id[2 * CDP__ELASTIC_ID_BYTES + 1];
     cdp_store *store;
     cdp_status st;
-    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_elastic_create_from_env: out is NULL");
+    if (!out) return cdp__missing("cdp_elastic_create_from_env", "out");
     *out = NULL;
     memset(&d, 0, sizeof d);
     memset(&tcp, 0, sizeof tcp);
@@ -3138,9 +3137,8 @@ CDP__PRIVATE cdp_status cdp__elastic_step(cdp_elastic *e, cdp_elastic_now *now) 
 
 CDP_API cdp_status cdp_elastic_next(cdp_elastic *e, cdp_elastic_now *now) {
     cdp_status st;
-    if (!e || !now)
-        return cdp__fail(
-            CDP_ERR_INVALID, "cdp_elastic_next needs an elastic and a cdp_elastic_now");
+    if (!e) return cdp__missing("cdp_elastic_next", "elastic");
+    if (!now) return cdp__missing("cdp_elastic_next", "now");
     if (e->retired) cdp__elastic_retire(e); /* this thread alone sets it */
     cdp__elastic_attend(e, 0);
     cdp__elastic_lock(e);
@@ -3151,7 +3149,7 @@ CDP_API cdp_status cdp_elastic_next(cdp_elastic *e, cdp_elastic_now *now) {
 
 CDP_API cdp_status cdp_elastic_commit(cdp_elastic *e) {
     bool counts;
-    if (!e) return cdp__fail(CDP_ERR_INVALID, "cdp_elastic_commit: the elastic is NULL");
+    if (!e) return cdp__missing("cdp_elastic_commit", "elastic");
     cdp__elastic_attend(e, 0);
     cdp__elastic_lock(e);
     counts = cdp__elastic_count(&e->place, e->desc.batch);
@@ -3164,7 +3162,7 @@ CDP_API cdp_status cdp_elastic_commit(cdp_elastic *e) {
 CDP_API cdp_status cdp_elastic_poll(cdp_elastic *e) {
     cdp_error why;
     bool runs;
-    if (!e) return cdp__fail(CDP_ERR_INVALID, "cdp_elastic_poll: the elastic is NULL");
+    if (!e) return cdp__missing("cdp_elastic_poll", "elastic");
     cdp__elastic_attend(e, 0);
     cdp__elastic_lock(e);
     why = e->failure;
@@ -3188,8 +3186,8 @@ CDP_API cdp_status cdp_elastic_agree(cdp_elastic *e, bool yes, bool *all) {
     uint64_t bytes, number;
     bool may;
     cdp_status st;
-    if (!e || !all)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_elastic_agree needs an elastic and a place");
+    if (!e) return cdp__missing("cdp_elastic_agree", "elastic");
+    if (!all) return cdp__missing("cdp_elastic_agree", "all");
     *all = false;
     cdp__elastic_attend(e, 0);
     cdp__elastic_lock(e);
@@ -3254,7 +3252,7 @@ CDP_API cdp_status cdp_elastic_finish(cdp_elastic *e) {
     cdp_elastic_now now;
     bool over = false, ends;
     cdp_status st;
-    if (!e) return cdp__fail(CDP_ERR_INVALID, "cdp_elastic_finish: the elastic is NULL");
+    if (!e) return cdp__missing("cdp_elastic_finish", "elastic");
     st = cdp__elastic_say_ending(e);
     if (st != CDP_OK) return st;
     cdp__elastic_key(e, key, "final");
@@ -3285,7 +3283,7 @@ CDP_API void cdp_elastic_leave(cdp_elastic *e, const char *reason) {
 
 CDP_API cdp_status cdp_elastic_alarm(cdp_elastic *e, const char *reason) {
     uint64_t k;
-    if (!e) return cdp__fail(CDP_ERR_INVALID, "cdp_elastic_alarm: the elastic is NULL");
+    if (!e) return cdp__missing("cdp_elastic_alarm", "elastic");
     cdp__elastic_lock(e);
     k = e->place.epoch;
     cdp__elastic_unlock(e);
@@ -3304,10 +3302,10 @@ typedef char cdp__assert_shrink_settle
 
 CDP__PRIVATE cdp_status cdp__shrink_check(
     cdp_group *group, const cdp_shrink_desc *d, cdp_group **out) {
-    if (!group || !d || !out)
-        return cdp__fail(
-            CDP_ERR_INVALID, "cdp_group_shrink needs a group, a desc and a place for the result");
+    if (!out) return cdp__missing("cdp_group_shrink", "out");
     *out = NULL;
+    if (!group) return cdp__missing("cdp_group_shrink", "group");
+    if (!d) return cdp__missing("cdp_group_shrink", "desc");
     if (!d->store)
         return cdp__fail(CDP_ERR_UNSUPPORTED,
             "cdp_group_shrink: the desc has no store, and without one the ranks cannot decide who "

@@ -468,7 +468,7 @@ typedef struct cdp_mem_stats { /* 29 of cdp_mem_stat come first */
     uint64_t labels_lost;
 } cdp_mem_stats;
 /* All zero when `mem` is NULL. */
-CDP_API void cdp_mem_stats_of(const cdp_mem *mem, cdp_mem_stats *out);
+CDP_API cdp_mem_stats cdp_mem_stats_of(const cdp_mem *mem);
 
 /* Set peaks to the current figures, and sums of what was allocated and freed to 0. */
 CDP_API void cdp_mem_reset(cdp_mem *mem, bool peak, bool accumulated);
@@ -5576,7 +5576,7 @@ CDP__PRIVATE cdp__mem_host *cdp__mem_host_new(const cdp_os *os, cdp_mem_source *
 CDP_API cdp_status cdp_mem_source_host(
     const cdp_os *os, uint64_t limit_bytes, cdp_mem_source *out) {
     cdp__mem_host *h;
-    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_mem_source_host: out is NULL");
+    if (!out) return cdp__missing("cdp_mem_source_host", "out");
     h = cdp__mem_host_new(os, out);
     if (!h) return cdp__fail_nomem("cdp_mem_source_host", sizeof *h);
     h->limit = limit_bytes;
@@ -5590,9 +5590,10 @@ CDP_API cdp_status cdp_mem_source_host(
 CDP_API cdp_status cdp_mem_source_of(
     const cdp_allocator *from, const cdp_os *os, cdp_mem_source *out) {
     cdp__mem_host *h;
-    if (!out || !from || !from->alloc || !from->release)
-        return cdp__fail(
-            CDP_ERR_INVALID, "cdp_mem_source_of needs an allocator with both functions");
+    if (!out) return cdp__missing("cdp_mem_source_of", "out");
+    if (!from) return cdp__missing("cdp_mem_source_of", "from");
+    if (!from->alloc) return cdp__missing("cdp_mem_source_of", "from.alloc");
+    if (!from->release) return cdp__missing("cdp_mem_source_of", "from.release");
     h = cdp__mem_host_new(os, out);
     if (!h) return cdp__fail_nomem("cdp_mem_source_of", sizeof *h);
     h->from = *from;
@@ -5821,7 +5822,7 @@ CDP__PRIVATE cdp_status cdp__mem_cuda_device(cdp__mem_cuda *u) {
 CDP_API cdp_status cdp_mem_source_cuda(const char *cudart, cdp_mem_source *out) {
     cdp__mem_cuda *u;
     cdp_status st;
-    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_mem_source_cuda: out is NULL");
+    if (!out) return cdp__missing("cdp_mem_source_cuda", "out");
     memset(out, 0, sizeof *out);
     u = (cdp__mem_cuda *)cdp__alloc_zero(cdp_os_default(), sizeof *u);
     if (!u) return cdp__fail_nomem("cdp_mem_source_cuda", sizeof *u);
@@ -5996,8 +5997,9 @@ CDP_API cdp_status cdp_mem_settings_read(
     const char *text, uint32_t divisions[16], cdp_mem_desc *desc) {
     uint32_t parts[16];
     cdp_mem_desc d;
-    if (!text || !divisions || !desc)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_mem_settings_read needs a text, 16 numbers, a desc");
+    if (!text) return cdp__missing("cdp_mem_settings_read", "text");
+    if (!divisions) return cdp__missing("cdp_mem_settings_read", "divisions");
+    if (!desc) return cdp__missing("cdp_mem_settings_read", "desc");
     d = *desc;
     while (*text) {
         const char *const from = text;
@@ -6110,9 +6112,9 @@ CDP_API cdp_status cdp_mem_create(const cdp_mem_desc *desc, cdp_mem **out) {
     const cdp_os *os;
     cdp_mem *m;
     cdp_status st;
-    if (!desc || !out)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_mem_create needs a desc and a result");
+    if (!out) return cdp__missing("cdp_mem_create", "out");
     *out = NULL;
+    if (!desc) return cdp__missing("cdp_mem_create", "desc");
     os = cdp__def(desc->os, cdp_os_default());
     st = cdp__mem_source_of_desc(desc, &source);
     if (st != CDP_OK) return st;
@@ -6311,8 +6313,9 @@ CDP__PRIVATE cdp_status cdp__mem_alloc_any(
 
 CDP_API cdp_status cdp_mem_alloc(cdp_mem *mem, uint64_t bytes, void *stream, void **out) {
     cdp__mem_call c;
-    if (!mem || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_mem_alloc needs mem and a result");
+    if (!out) return cdp__missing("cdp_mem_alloc", "out");
     *out = NULL;
+    if (!mem) return cdp__missing("cdp_mem_alloc", "mem");
     if (!bytes) return CDP_OK;
     CDP__MEM_CALLER(&c);
     cdp__mem_call_begin(mem, &c, CDP__MEM_WANTS_STACK, NULL);
@@ -6322,8 +6325,9 @@ CDP_API cdp_status cdp_mem_alloc(cdp_mem *mem, uint64_t bytes, void *stream, voi
 CDP_API cdp_status cdp_mem_alloc_at(cdp_mem *mem, cdp_mem_pool *pool, uint64_t bytes, void *stream,
     const cdp_mem_site *site, void **out) {
     cdp__mem_call c;
-    if (!mem || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_mem_alloc_at needs mem and a result");
+    if (!out) return cdp__missing("cdp_mem_alloc_at", "out");
     *out = NULL;
+    if (!mem) return cdp__missing("cdp_mem_alloc_at", "mem");
     if (pool && pool->mem != mem)
         return cdp__fail(CDP_ERR_INVALID, "cdp_mem_alloc_at: the pool is another allocator's");
     if (!bytes) return CDP_OK;
@@ -6367,7 +6371,7 @@ CDP__PRIVATE cdp_status cdp__mem_free_any(
 CDP_API cdp_status cdp_mem_free(cdp_mem *mem, void *data) {
     cdp__mem_call c;
     if (!data) return CDP_OK;
-    if (!mem) return cdp__fail(CDP_ERR_INVALID, "cdp_mem_free: mem is NULL");
+    if (!mem) return cdp__missing("cdp_mem_free", "mem");
     CDP__MEM_CALLER(&c);
     cdp__mem_call_begin(mem, &c, CDP__MEM_WANTS_FREE, NULL);
     return cdp__mem_free_any(mem, &c, data, "cdp_mem_free");
@@ -6376,8 +6380,8 @@ CDP_API cdp_status cdp_mem_free(cdp_mem *mem, void *data) {
 CDP_API cdp_status cdp_mem_record_stream(cdp_mem *mem, void *data, void *stream) {
     cdp__mem_part *p;
     cdp_status st;
-    if (!mem || !data)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_mem_record_stream needs mem and a block");
+    if (!mem) return cdp__missing("cdp_mem_record_stream", "mem");
+    if (!data) return cdp__missing("cdp_mem_record_stream", "data");
     cdp__mem_lock(mem);
     st = cdp__mem_live(mem, data, "cdp_mem_record_stream", &p);
     if (st == CDP_OK) {
@@ -6428,7 +6432,7 @@ CDP_API cdp_status cdp_mem_forget_stream(cdp_mem *mem, void *stream) {
     const cdp__mem_span *s;
     cdp__mem_call c;
     cdp_status st = CDP_OK;
-    if (!mem) return cdp__fail(CDP_ERR_INVALID, "cdp_mem_forget_stream: mem is NULL");
+    if (!mem) return cdp__missing("cdp_mem_forget_stream", "mem");
     cdp__mem_call_plain(mem, &c);
     cdp__mem_lock(mem);
     cdp__mem_call_enter(mem, &c);
@@ -6493,7 +6497,8 @@ CDP_API void cdp_mem_on_oom(cdp_mem *mem, cdp_mem_oom_func func, void *user) {
 CDP_API cdp_status cdp_mem_watch(cdp_mem *mem, cdp_mem_watch_func func, void *user) {
     const cdp__mem_span *s;
     uint32_t i = 0;
-    if (!mem || !func) return cdp__fail(CDP_ERR_INVALID, "cdp_mem_watch needs mem and a function");
+    if (!mem) return cdp__missing("cdp_mem_watch", "mem");
+    if (!func) return cdp__missing("cdp_mem_watch", "func");
     cdp__mem_lock(mem);
     while (i < CDP__MEM_WATCHERS && mem->watchers[i].func)
         ++i;
@@ -6588,9 +6593,10 @@ CDP_API cdp_status cdp_mem_pool_create(
     cdp_mem_pool *pool, **last;
     cdp__mem_call c;
     cdp_status st;
-    if (!mem || !desc || !out)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_mem_pool_create needs mem, a desc and a result");
+    if (!out) return cdp__missing("cdp_mem_pool_create", "out");
     *out = NULL;
+    if (!mem) return cdp__missing("cdp_mem_pool_create", "mem");
+    if (!desc) return cdp__missing("cdp_mem_pool_create", "desc");
     st = cdp__mem_pool_check(mem, desc);
     pool = st == CDP_OK ? (cdp_mem_pool *)cdp__alloc_zero(mem->os, sizeof *pool) : NULL;
     if (st == CDP_OK && !pool) st = cdp__fail_nomem("cdp_mem_pool_create", sizeof *pool);
@@ -6790,7 +6796,7 @@ CDP__PRIVATE void cdp__mem_log_replace(cdp_mem *m, cdp__mem_log *fresh) {
 CDP_API cdp_status cdp_mem_record(cdp_mem *mem, const cdp_mem_record_desc *desc) {
     cdp__mem_log fresh, old;
     cdp_status st;
-    if (!mem) return cdp__fail(CDP_ERR_INVALID, "cdp_mem_record: mem is NULL");
+    if (!mem) return cdp__missing("cdp_mem_record", "mem");
     memset(&fresh, 0, sizeof fresh);
     if (desc) fresh.desc = *desc;
     cdp__mem_record_defaults(&fresh.desc);
@@ -6857,7 +6863,8 @@ CDP_API void cdp_mem_note(cdp_mem *mem, const void *data, const char *text) {
 CDP_API cdp_status cdp_mem_external(cdp_mem *mem, const char *label, uint64_t bytes) {
     cdp__mem_outside **at, *o;
     cdp_status st = CDP_OK;
-    if (!mem || !label) return cdp__fail(CDP_ERR_INVALID, "cdp_mem_external needs mem and a label");
+    if (!mem) return cdp__missing("cdp_mem_external", "mem");
+    if (!label) return cdp__missing("cdp_mem_external", "label");
     cdp__mem_lock(mem);
     for (at = &mem->outside; *at && strncmp((*at)->text, label, sizeof o->text - 1) != 0;)
         at = &(*at)->next;
@@ -7190,8 +7197,8 @@ CDP_API cdp_status cdp_mem_note_event(cdp_mem *mem, const cdp_mem_event *event) 
     const uint64_t most = CDP__MEM_REQUEST_MAX;
     cdp__mem_call c;
     cdp_status st;
-    if (!mem || !event)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_mem_note_event needs mem and an event");
+    if (!mem) return cdp__missing("cdp_mem_note_event", "mem");
+    if (!event) return cdp__missing("cdp_mem_note_event", "event");
     if (!mem->desc.recorder_only)
         return cdp__fail(CDP_ERR_STATE, "cdp_mem_note_event: this allocator has a source");
     if (!event->size || event->size >= most || event->address > UINT64_MAX - most)
@@ -7209,8 +7216,11 @@ CDP_API cdp_status cdp_mem_note_alloc(
     cdp_mem *mem, const void *data, uint64_t bytes, void *stream) {
     cdp__mem_call c;
     cdp_status st;
-    if (!mem || !data || !bytes || bytes >= CDP__MEM_REQUEST_MAX)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_mem_note_alloc needs mem, a block and its bytes");
+    if (!mem) return cdp__missing("cdp_mem_note_alloc", "mem");
+    if (!data) return cdp__missing("cdp_mem_note_alloc", "data");
+    if (!bytes || bytes >= CDP__MEM_REQUEST_MAX)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_mem_note_alloc: %llu bytes are no block",
+            (unsigned long long)bytes);
     if (!mem->desc.recorder_only)
         return cdp__fail(CDP_ERR_STATE, "cdp_mem_note_alloc: this allocator has a source");
     CDP__MEM_CALLER(&c);
@@ -7224,7 +7234,7 @@ CDP_API cdp_status cdp_mem_note_alloc(
 
 CDP_API cdp_status cdp_mem_note_free(cdp_mem *mem, const void *data) {
     cdp__mem_call c;
-    if (!mem) return cdp__fail(CDP_ERR_INVALID, "cdp_mem_note_free: mem is NULL");
+    if (!mem) return cdp__missing("cdp_mem_note_free", "mem");
     if (!mem->desc.recorder_only)
         return cdp__fail(CDP_ERR_STATE, "cdp_mem_note_free: this allocator has a source");
     CDP__MEM_CALLER(&c);
@@ -7266,27 +7276,28 @@ CDP__PRIVATE void cdp__mem_stat_triple(const cdp__mem_tally *t, cdp_mem_stat out
     out[0].peak = t->peak_all;
 }
 
-CDP_API void cdp_mem_stats_of(const cdp_mem *mem, cdp_mem_stats *out) {
+CDP_API cdp_mem_stats cdp_mem_stats_of(const cdp_mem *mem) {
+    cdp_mem_stats out;
     cdp__mem_tallies all;
     const cdp__mem_tally *const t = (const cdp__mem_tally *)(const void *)&all;
-    cdp_mem_stat *const s = (cdp_mem_stat *)(void *)out;
+    cdp_mem_stat *const s = (cdp_mem_stat *)(void *)&out;
     uint32_t i;
-    if (!out) return;
-    memset(out, 0, sizeof *out);
-    if (!mem) return;
+    memset(&out, 0, sizeof out);
+    if (!mem) return out;
     cdp__mem_lock(mem);
-    *out = mem->stats;
+    out = mem->stats;
     all = mem->tally;
     cdp__mem_tally_active(&all.active, &all.allocation);
     cdp__mem_tally_active(&all.active_bytes, &all.allocated_bytes);
     for (i = 0; i < CDP__MEM_TRIPLES; ++i)
         cdp__mem_stat_triple(&t[i], &s[3 * i]);
-    cdp__mem_stat_class(&mem->tally.oversize_allocations, 0, &out->oversize_allocations);
-    cdp__mem_stat_class(&mem->tally.oversize_segments, 0, &out->oversize_segments);
-    out->events_lost = mem->log.ring.room ? cdp__mem_ring_lost(&mem->log.ring) : 0;
-    out->stacks_lost = mem->log.depot.lost;
-    out->labels_lost = mem->log.labels.lost;
+    cdp__mem_stat_class(&mem->tally.oversize_allocations, 0, &out.oversize_allocations);
+    cdp__mem_stat_class(&mem->tally.oversize_segments, 0, &out.oversize_segments);
+    out.events_lost = mem->log.ring.room ? cdp__mem_ring_lost(&mem->log.ring) : 0;
+    out.stacks_lost = mem->log.depot.lost;
+    out.labels_lost = mem->log.labels.lost;
     cdp__mem_unlock(mem);
+    return out;
 }
 
 CDP__PRIVATE void cdp__mem_tally_reset(cdp__mem_tally *t, bool peak, bool accumulated) {
@@ -7344,9 +7355,10 @@ CDP_API cdp_status cdp_mem_snapshot(
     cdp_mem_shot *s;
     cdp_status st = CDP_OK;
     uint32_t i;
-    if (!mems || !count || !out)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_mem_snapshot needs allocators and a result");
+    if (!out) return cdp__missing("cdp_mem_snapshot", "out");
     *out = NULL;
+    if (!mems) return cdp__missing("cdp_mem_snapshot", "mems");
+    if (!count) return cdp__missing("cdp_mem_snapshot", "count");
     for (i = 0; i < count; ++i)
         if (!mems[i])
             return cdp__fail(CDP_ERR_INVALID, "cdp_mem_snapshot: allocator %u is NULL", i);
@@ -7425,8 +7437,10 @@ CDP_API cdp_status cdp_mem_write(
     const cdp_mem_shot *shot, cdp_mem_format format, cdp_mem_sink sink, void *user) {
     cdp__mem_pen *w;
     bool done, broken;
-    if (!shot || !sink || (uint32_t)format > CDP_MEM_PEAK)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_mem_write needs a shot, a format and a sink");
+    if (!shot) return cdp__missing("cdp_mem_write", "shot");
+    if (!sink) return cdp__missing("cdp_mem_write", "sink");
+    if ((uint32_t)format > CDP_MEM_PEAK)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_mem_write: there is no format %u", (unsigned)format);
     w = (cdp__mem_pen *)cdp__alloc_zero(shot->os, sizeof *w);
     if (!w) return cdp__fail_nomem("cdp_mem_write", sizeof *w);
     cdp__mem_pen_open(w, sink, user);
@@ -7465,8 +7479,10 @@ CDP_API cdp_status cdp_mem_write_file(
     char beside[1100];
     int32_t err;
     cdp_status st;
-    if (!shot || !path || strlen(path) + 5 > sizeof beside)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_mem_write_file needs a shot and a path below 1 KiB");
+    if (!shot) return cdp__missing("cdp_mem_write_file", "shot");
+    if (!path) return cdp__missing("cdp_mem_write_file", "path");
+    if (strlen(path) + 5 > sizeof beside)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_mem_write_file: the path has more than 1 KiB");
     f.os = shot->os;
     if (!f.os->files.open_file)
         return cdp__fail(CDP_ERR_UNSUPPORTED,
@@ -7511,8 +7527,9 @@ CDP_API cdp_status cdp_mem_read(
     cdp__mem_value tree;
     cdp_mem_shot *s = NULL;
     cdp_status st = CDP_OK;
-    if (!data || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_mem_read needs bytes and a result");
+    if (!out) return cdp__missing("cdp_mem_read", "out");
     *out = NULL;
+    if (!data) return cdp__missing("cdp_mem_read", "data");
     memset(&r, 0, sizeof r);
     r.data = (const uint8_t *)data;
     r.bytes = bytes;

@@ -3072,7 +3072,7 @@ CDP_API uint32_t cdp_nccl_version(const cdp_group *group) {
 
 CDP_API cdp_status cdp_nccl_alloc(cdp_group *group, uint64_t bytes, void **out) {
     cdp__nccl *b = cdp__nccl_of(group);
-    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_nccl_alloc: out is NULL");
+    if (!out) return cdp__missing("cdp_nccl_alloc", "out");
     *out = NULL;
     if (!b)
         return cdp__fail(CDP_ERR_INVALID,
@@ -3125,7 +3125,7 @@ CDP_API cdp_allocator cdp_nccl_allocator(cdp_group *group) {
 
 CDP_API cdp_status cdp_nccl_alloc_symmetric(cdp_group *group, uint64_t bytes, void **out) {
     cdp__nccl *const b = cdp__nccl_of(group);
-    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_nccl_alloc_symmetric: out is NULL");
+    if (!out) return cdp__missing("cdp_nccl_alloc_symmetric", "out");
     *out = NULL;
     if (!b)
         return cdp__fail(CDP_ERR_INVALID,
@@ -3607,8 +3607,7 @@ CDP_API cdp_status cdp_nccl_hook_create(
     cdp__nccl_hook *h;
     cdp_hook like;
     cdp_status st;
-    if (!out || !desc)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_nccl_hook_create: desc or out is NULL");
+    if (!out || !desc) return cdp__missing("cdp_nccl_hook_create", out ? "out" : "desc");
     memset(out, 0, sizeof *out);
     if (!b)
         return cdp__fail(CDP_ERR_INVALID,

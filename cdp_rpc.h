@@ -586,13 +586,14 @@ struct cdp_rpc_request {
    nothing is sent. Of cdp_rpc_remote(): the value is a copy of the results. Errors, after which
    the caller's call has failed, too: STATE (the second reply; a reference that was dropped),
    INVALID (too long), NOMEM. */
-CDP_API cdp_status cdp_rpc_reply(cdp_rpc_request *request, const cdp_args *results);
+CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_reply(cdp_rpc_request *request, const cdp_args *results);
 /* Replies with a value. To cdp_rpc_remote(): the value stays on this rank. To another call: its
    plain bytes are sent, then it is destroyed; more than 64 KiB in one piece (one iov, no tensors
    and references) are not copied here, the caller reads them in place until `destroy` is called,
    fastest from memory of cdp_group_alloc(); without `destroy` they are copied. Errors: those of
    cdp_rpc_reply(), after which the value is the caller's. */
-CDP_API cdp_status cdp_rpc_reply_value(cdp_rpc_request *request, const cdp_value *value);
+CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_reply_value(
+    cdp_rpc_request *request, const cdp_value *value);
 /* The function failed: the caller gets CDP_ERR_REMOTE, `code` and this text (at most 400 bytes; no
    format). NULL: no text. */
 CDP_API cdp_status cdp_rpc_fail(cdp_rpc_request *request, int32_t code, const char *text);
@@ -632,9 +633,10 @@ struct cdp_backward {
     const uint32_t **grad_rows;
     void *priv;
 };
-/* Memory for gradients, aligned to 8 bytes; freed when they have left. NULL: out of memory. Only
-   inside the backward function, in its thread. */
-CDP_API void *cdp_backward_alloc(cdp_backward *b, uint64_t bytes);
+/* Memory for gradients, aligned to 8 bytes; freed when they have left. Only inside the backward
+   function, in its thread. Errors: INVALID, NOMEM, and then *out is NULL. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_backward_alloc(
+    cdp_backward *backward, uint64_t bytes, void **out);
 
 /* Begins one; this rank is its origin. Local. Errors: INVALID, NOMEM, BUSY (max_contexts), STATE
    (shut down). Any thread. */
@@ -2735,9 +2737,7 @@ CDP__PRIVATE cdp_status cdp__rpc_rrefs_check(cdp_rpc *rpc, const char *call, con
     if (args && args->rref_count > CDP__RPC_RREFS)
         return cdp__fail(CDP_ERR_INVALID, "%s: %u references in one message; at most %u travel",
             call, args->rref_count, CDP__RPC_RREFS);
-    if (args && args->rref_count && !args->rrefs)
-        return cdp__fail(
-            CDP_ERR_INVALID, "%s: args.rrefs is NULL; set it, or clear rref_count", call);
+    if (args && args->rref_count && !args->rrefs) return cdp__missing(call, "args.rrefs");
     for (i = 0; args && i < args->rref_count; ++i) {
         const uint32_t slot = cdp__rpc_slot(rpc, call, args->rrefs[i]);
         if (!slot) return cdp_last_error()->status;
@@ -3690,14 +3690,18 @@ typedef struct cdp__ctx_room {
     uint64_t filled;
 } cdp__ctx_room;
 
-CDP_API void *cdp_backward_alloc(cdp_backward *b, uint64_t bytes) {
+CDP_API cdp_status cdp_backward_alloc(cdp_backward *b, uint64_t bytes, void **out) {
     cdp__ctx_room *room;
-    if (!b || bytes > UINT64_MAX / 2) return NULL;
-    room = (cdp__ctx_room *)cdp__alloc(b->rpc->os, sizeof *room + bytes);
-    if (!room) return NULL;
+    if (!out) return cdp__missing("cdp_backward_alloc", "out");
+    *out = NULL;
+    if (!b) return cdp__missing("cdp_backward_alloc", "backward");
+    room = bytes > UINT64_MAX / 2 ? NULL
+                                  : (cdp__ctx_room *)cdp__alloc(b->rpc->os, sizeof *room + bytes);
+    if (!room) return cdp__fail_nomem("gradients", bytes);
     room->next = (cdp__ctx_room *)b->priv;
     b->priv = room;
-    return room + 1;
+    *out = room + 1;
+    return CDP_OK;
 }
 
 /* Checks the gradients that a function has returned. Returns NULL, or what is wrong with number
@@ -5320,14 +5324,12 @@ CDP__PRIVATE void cdp__rpc_worker(void *arg) {
 
 CDP__PRIVATE cdp_status cdp__rpc_desc_check(const cdp_rpc_desc *d) {
     uint32_t i, k;
-    if (!d->group) return cdp__fail(CDP_ERR_INVALID, "cdp_rpc_create: set group of the desc");
+    if (!d->group) return cdp__missing("cdp_rpc_create", "desc.group");
     if (d->name && !cdp__rpc_name_fits(d->name))
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_rpc_create: the name \"%s\" is not made of 1 to 127 letters, digits and _ . : -",
             d->name);
-    if (d->function_count && !d->functions)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_rpc_create: functions is NULL, function_count %u",
-            d->function_count);
+    if (d->function_count && !d->functions) return cdp__missing("cdp_rpc_create", "desc.functions");
     for (i = 0; i < d->function_count; ++i) {
         const cdp_rpc_function *f = &d->functions[i];
         if (f->flags & ~(CDP_RPC_INLINE | CDP_RPC_LATER | CDP_RPC_EARLY))
@@ -5916,7 +5918,7 @@ CDP_API cdp_status cdp_rpc_shutdown(cdp_rpc *rpc, uint32_t timeout_ms) {
     cdp_status st;
     uint64_t until;
     bool inside;
-    if (!rpc) return cdp__fail(CDP_ERR_INVALID, "cdp_rpc_shutdown needs an rpc");
+    if (!rpc) return cdp__missing("cdp_rpc_shutdown", "rpc");
     if (cdp__rpc_forked(rpc, "cdp_rpc_shutdown")) return CDP_ERR_INVALID;
     until = cdp__deadline(rpc->os, cdp__def(timeout_ms, rpc->desc.timeout_ms));
     cdp__rpc_lock(rpc);
@@ -5960,7 +5962,7 @@ CDP_API cdp_status cdp_rpc_serve(cdp_rpc *rpc, uint32_t timeout_ms) {
     cdp__rpc_here *here = cdp__rpc_here_of();
     cdp__rpc_rq *outer = here->request, serving;
     cdp_status st;
-    if (!rpc) return cdp__fail(CDP_ERR_INVALID, "cdp_rpc_serve needs an rpc");
+    if (!rpc) return cdp__missing("cdp_rpc_serve", "rpc");
     if (cdp__rpc_forked(rpc, "cdp_rpc_serve")) return CDP_ERR_INVALID;
     memset(&serving, 0, sizeof serving); /* this thread runs functions although there are workers */
     if (!outer) here->request = &serving;
@@ -5977,7 +5979,7 @@ CDP_API cdp_status cdp_rpc_poll(cdp_rpc *rpc, uint32_t budget_us) {
     cdp__rpc_rq *rq;
     cdp_status st;
     uint64_t until;
-    if (!rpc) return cdp__fail(CDP_ERR_INVALID, "cdp_rpc_poll needs an rpc");
+    if (!rpc) return cdp__missing("cdp_rpc_poll", "rpc");
     if (cdp__rpc_forked(rpc, "cdp_rpc_poll")) return CDP_ERR_INVALID;
     if (here->no_wait || *cdp__inside())
         return cdp__fail(CDP_ERR_STATE,
@@ -6552,8 +6554,9 @@ CDP__PRIVATE cdp_status cdp__rpc_start_any(cdp_rpc *rpc, cdp__rpc_starting *s) {
 CDP__PRIVATE cdp_status cdp__rpc_start_named(
     const char *name, cdp_rpc *rpc, const cdp_call_desc *desc, cdp_call *call, bool waits) {
     cdp__rpc_starting s;
-    if (!rpc || !desc || !call)
-        return cdp__fail(CDP_ERR_INVALID, "%s needs an rpc, a desc and a cdp_call", name);
+    if (!rpc) return cdp__missing(name, "rpc");
+    if (!desc) return cdp__missing(name, "desc");
+    if (!call) return cdp__missing(name, "call");
     memset(&s, 0, sizeof s);
     s.name = name;
     s.desc = desc;
@@ -6573,9 +6576,9 @@ CDP_API cdp_status cdp_rpc_call(cdp_rpc *rpc, const cdp_call_desc *desc, cdp_cal
 CDP_API cdp_status cdp_rpc_remote(cdp_rpc *rpc, const cdp_call_desc *desc, cdp_rref *out) {
     cdp__rpc_starting s;
     cdp_status st;
-    if (!rpc || !desc || !out)
-        return cdp__fail(
-            CDP_ERR_INVALID, "cdp_rpc_remote needs an rpc, a desc and a pointer for the reference");
+    if (!out) return cdp__missing("cdp_rpc_remote", "out");
+    if (!rpc) return cdp__missing("cdp_rpc_remote", "rpc");
+    if (!desc) return cdp__missing("cdp_rpc_remote", "desc");
     memset(out, 0, sizeof *out);
     if (cdp__rpc_forked(rpc, "cdp_rpc_remote")) return CDP_ERR_INVALID;
     if (desc->done || desc->one_way || desc->in_order || desc->on.rpc)
@@ -6659,7 +6662,7 @@ CDP_API cdp_status cdp_call_wait_all(cdp_call *const *calls, uint32_t count) {
     cdp_status first = CDP_OK, st;
     cdp_error e;
     uint32_t i;
-    if (count && !calls) return cdp__fail(CDP_ERR_INVALID, "cdp_call_wait_all needs calls");
+    if (count && !calls) return cdp__missing("cdp_call_wait_all", "calls");
     for (i = 0; i < count; ++i) {
         st = cdp_call_wait(calls[i]);
         if (st == CDP_OK || first != CDP_OK) continue;
@@ -6689,9 +6692,9 @@ CDP_API cdp_status cdp_call_wait_any(
     cdp_status st;
     uint64_t bound_ns = CDP__NEVER;
     uint32_t i;
-    if (!calls || !count || !which)
-        return cdp__fail(
-            CDP_ERR_INVALID, "cdp_call_wait_any needs calls and a pointer for the index");
+    if (!calls) return cdp__missing("cdp_call_wait_any", "calls");
+    if (!count) return cdp__missing("cdp_call_wait_any", "count");
+    if (!which) return cdp__missing("cdp_call_wait_any", "which");
     for (i = 0; i < count; ++i) {
         rpc = cdp__call_rpc("cdp_call_wait_any", calls[i]);
         if (!rpc) return CDP_ERR_INVALID;
@@ -6734,9 +6737,7 @@ CDP_API cdp_status cdp_call_cancel(cdp_call *call) {
 CDP_API cdp_status cdp_call_work(cdp_call *call, cdp_work *out) {
     cdp_rpc *rpc = cdp__call_rpc("cdp_call_work", call);
     cdp_status st = CDP_OK;
-    if (!rpc || !out)
-        return rpc ? cdp__fail(CDP_ERR_INVALID, "cdp_call_work needs a pointer for the work")
-                   : CDP_ERR_INVALID;
+    if (!rpc || !out) return rpc ? cdp__missing("cdp_call_work", "out") : CDP_ERR_INVALID;
     memset(out, 0, sizeof *out);
     cdp__rpc_lock(rpc);
     if (call->priv[CDP__CALL_WORK])
@@ -6790,9 +6791,9 @@ CDP_API cdp_status cdp_rref_create(
     cdp_status st = CDP_OK;
     char *name;
     uint32_t slot;
-    if (!rpc || !value || !out)
-        return cdp__fail(CDP_ERR_INVALID,
-            "cdp_rref_create needs an rpc, a value and a pointer for the reference");
+    if (!out) return cdp__missing("cdp_rref_create", "out");
+    if (!rpc) return cdp__missing("cdp_rref_create", "rpc");
+    if (!value) return cdp__missing("cdp_rref_create", "value");
     memset(out, 0, sizeof *out);
     if (cdp__rpc_forked(rpc, "cdp_rref_create")) return CDP_ERR_INVALID;
     if (cdp__rpc_args_check("cdp_rref_create", &value->plain) != CDP_OK) return CDP_ERR_INVALID;
@@ -6846,8 +6847,8 @@ CDP__PRIVATE cdp_status cdp__rref_copy(
     const char *name, cdp_rref rref, uint32_t timeout_ms, cdp_call *call, bool waits) {
     cdp__rpc_starting s;
     cdp_call_desc d;
-    if (!rref.rpc || !call)
-        return cdp__fail(CDP_ERR_INVALID, "%s needs a reference and a cdp_call", name);
+    if (!rref.rpc) return cdp__missing(name, "rref.rpc");
+    if (!call) return cdp__missing(name, "call");
     memset(&d, 0, sizeof d);
     memset(&s, 0, sizeof s);
     d.on = rref;
@@ -6880,9 +6881,8 @@ CDP_API cdp_status cdp_rref_local(
     cdp_status st = CDP_OK;
     uint64_t until;
     uint32_t slot;
-    if (!rpc || !out)
-        return cdp__fail(
-            CDP_ERR_INVALID, "cdp_rref_local needs a reference and a pointer for the value");
+    if (!out) return cdp__missing("cdp_rref_local", "out");
+    if (!rpc) return cdp__missing("cdp_rref_local", "rref");
     if (cdp__rpc_forked(rpc, "cdp_rref_local")) return CDP_ERR_INVALID;
     cdp__rpc_lock(rpc);
     slot = cdp__rpc_slot(rpc, "cdp_rref_local", rref);
@@ -6931,7 +6931,7 @@ CDP_API cdp_status cdp_rref_confirmed(cdp_rref rref, uint32_t timeout_ms) {
     cdp_rpc *rpc = rref.rpc;
     cdp_status st = CDP_OK;
     uint32_t slot;
-    if (!rpc) return cdp__fail(CDP_ERR_INVALID, "cdp_rref_confirmed needs a reference");
+    if (!rpc) return cdp__missing("cdp_rref_confirmed", "rref");
     if (cdp__rpc_forked(rpc, "cdp_rref_confirmed")) return CDP_ERR_INVALID;
     cdp__rpc_lock(rpc);
     slot = cdp__rpc_slot(rpc, "cdp_rref_confirmed", rref);
@@ -6962,8 +6962,8 @@ CDP_API cdp_status cdp_rref_confirmed(cdp_rref rref, uint32_t timeout_ms) {
 CDP_API cdp_status cdp_rref_info_of(cdp_rref rref, cdp_rref_info *out) {
     cdp_rpc *rpc = rref.rpc;
     uint32_t slot;
-    if (!rpc || !out)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_rref_info_of needs a reference and a cdp_rref_info");
+    if (!out) return cdp__missing("cdp_rref_info_of", "out");
+    if (!rpc) return cdp__missing("cdp_rref_info_of", "rref");
     memset(out, 0, sizeof *out);
     if (cdp__rpc_forked(rpc, "cdp_rref_info_of")) return CDP_ERR_INVALID;
     cdp__rpc_lock(rpc);
@@ -6995,7 +6995,7 @@ CDP_API cdp_status cdp_rref_info_of(cdp_rref rref, cdp_rref_info *out) {
 CDP__PRIVATE cdp_status cdp__rpc_reply_begin(const char *name, cdp_rpc_request *request) {
     cdp__rpc_rq *rq = (cdp__rpc_rq *)(void *)request;
     cdp_rpc *rpc;
-    if (!request) return cdp__fail(CDP_ERR_INVALID, "%s needs a request", name);
+    if (!request) return cdp__missing(name, "request");
     rpc = request->rpc;
     if (cdp__rpc_forked(rpc, name)) return CDP_ERR_INVALID;
     cdp__rpc_lock(rpc);
@@ -7049,7 +7049,7 @@ CDP_API cdp_status cdp_rpc_reply(cdp_rpc_request *request, const cdp_args *resul
 CDP_API cdp_status cdp_rpc_reply_value(cdp_rpc_request *request, const cdp_value *value) {
     cdp__rpc_rq *rq = (cdp__rpc_rq *)(void *)request;
     cdp_status st = value ? cdp__rpc_reply_begin("cdp_rpc_reply_value", request)
-                          : cdp__fail(CDP_ERR_INVALID, "cdp_rpc_reply_value needs a value");
+                          : cdp__missing("cdp_rpc_reply_value", "value");
     cdp__rpc_value *v;
     cdp_rpc *rpc;
     bool lent;
@@ -7123,10 +7123,9 @@ CDP_API bool cdp_rpc_cancelled(const cdp_rpc_request *request) {
 CDP_API cdp_status cdp_ctx_begin(cdp_rpc *rpc, cdp_ctx **out) {
     cdp_ctx *ctx = NULL;
     cdp_status st = CDP_OK;
-    if (!rpc || !out)
-        return cdp__fail(
-            CDP_ERR_INVALID, "cdp_ctx_begin needs an rpc and a pointer for the context");
+    if (!out) return cdp__missing("cdp_ctx_begin", "out");
     *out = NULL;
+    if (!rpc) return cdp__missing("cdp_ctx_begin", "rpc");
     if (cdp__rpc_forked(rpc, "cdp_ctx_begin")) return CDP_ERR_INVALID;
     cdp__rpc_lock(rpc);
     if (rpc->phase != CDP__RPC_OPEN) {
@@ -7203,7 +7202,7 @@ CDP_API cdp_status cdp_ctx_end(cdp_ctx *ctx, uint32_t timeout_ms) {
 /* Checks a context. After OK the lock is held. */
 CDP__PRIVATE cdp_status cdp__ctx_open(const char *call, cdp_ctx *ctx) {
     cdp_status st;
-    if (!ctx) return cdp__fail(CDP_ERR_INVALID, "%s needs a context", call);
+    if (!ctx) return cdp__missing(call, "ctx");
     if (cdp__rpc_forked(ctx->rpc, call)) return CDP_ERR_INVALID;
     cdp__rpc_lock(ctx->rpc);
     st = cdp__ctx_check(call, ctx, NULL);
@@ -7212,9 +7211,8 @@ CDP__PRIVATE cdp_status cdp__ctx_open(const char *call, cdp_ctx *ctx) {
 }
 
 CDP_API cdp_status cdp_ctx_value(cdp_ctx *ctx, uint64_t *value) {
-    cdp_status st = value
-        ? cdp__ctx_open("cdp_ctx_value", ctx)
-        : cdp__fail(CDP_ERR_INVALID, "cdp_ctx_value needs a pointer for the value");
+    cdp_status st =
+        value ? cdp__ctx_open("cdp_ctx_value", ctx) : cdp__missing("cdp_ctx_value", "out");
     if (st != CDP_OK) return st;
     *value = cdp__ctx_leaf(ctx->rpc, ctx, 0);
     if (!*value) st = cdp__fail_nomem("a value", sizeof(cdp__ctx_value));
@@ -7223,9 +7221,8 @@ CDP_API cdp_status cdp_ctx_value(cdp_ctx *ctx, uint64_t *value) {
 }
 
 CDP_API cdp_status cdp_ctx_param(cdp_ctx *ctx, cdp_rref param, uint64_t *value) {
-    cdp_status st = value
-        ? cdp__ctx_open("cdp_ctx_param", ctx)
-        : cdp__fail(CDP_ERR_INVALID, "cdp_ctx_param needs a pointer for the value");
+    cdp_status st =
+        value ? cdp__ctx_open("cdp_ctx_param", ctx) : cdp__missing("cdp_ctx_param", "out");
     cdp_rpc *rpc;
     uint32_t slot;
     if (st != CDP_OK) return st;
@@ -7249,8 +7246,13 @@ CDP_API cdp_status cdp_ctx_param(cdp_ctx *ctx, cdp_rref param, uint64_t *value) 
 
 CDP__PRIVATE cdp_status cdp__ctx_op_check(const cdp_ctx *ctx, const cdp_ctx_op_desc *d) {
     uint32_t i, k;
-    if (!d || !d->backward || (d->input_count && !d->inputs) || !d->output_count || !d->outputs)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_ctx_op needs backward, inputs and outputs");
+    if (!d) return cdp__missing("cdp_ctx_op", "desc");
+    if (!d->backward) return cdp__missing("cdp_ctx_op", "desc.backward");
+    if (d->input_count && !d->inputs) return cdp__missing("cdp_ctx_op", "desc.inputs");
+    if (!d->outputs) return cdp__missing("cdp_ctx_op", "desc.outputs");
+    if (!d->output_count)
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_ctx_op: output_count is 0; an operation has outputs");
     for (i = 0; i < d->input_count; ++i)
         if (d->inputs[i] && !cdp__ctx_entry(ctx, d->inputs[i]))
             return cdp__fail(CDP_ERR_INVALID,
@@ -7312,8 +7314,8 @@ CDP_API cdp_status cdp_ctx_save(cdp_rpc_request *request, void *saved, void (*re
     cdp__rpc_rq *rq = (cdp__rpc_rq *)(void *)request;
     cdp_status st;
     uint32_t i;
-    if (!request || (input_count && !inputs))
-        return cdp__fail(CDP_ERR_INVALID, "cdp_ctx_save needs a request, and inputs if it has any");
+    if (!request) return cdp__missing("cdp_ctx_save", "request");
+    if (input_count && !inputs) return cdp__missing("cdp_ctx_save", "inputs");
     if (!request->ctx || !rq->f->backward || rq->made_node || rq->stage == CDP__RPC_REPLIED)
         return cdp__fail(CDP_ERR_STATE,
             "cdp_ctx_save: the call belongs to no context, its function has no backward, or it "
@@ -7467,9 +7469,7 @@ CDP_API cdp_status cdp_ctx_backward(cdp_ctx *ctx, const cdp_backward_desc *desc)
 }
 
 CDP_API cdp_status cdp_ctx_grad(cdp_ctx *ctx, uint64_t value, cdp_tensor *out) {
-    cdp_status st = out
-        ? cdp__ctx_open("cdp_ctx_grad", ctx)
-        : cdp__fail(CDP_ERR_INVALID, "cdp_ctx_grad needs a pointer for the gradient");
+    cdp_status st = out ? cdp__ctx_open("cdp_ctx_grad", ctx) : cdp__missing("cdp_ctx_grad", "out");
     uint32_t entry, node;
     if (st != CDP_OK) return st;
     memset(out, 0, sizeof *out);
@@ -7980,11 +7980,13 @@ CDP__PRIVATE cdp_status cdp__optim_make(cdp_dist_optim *o, const cdp_optim_desc 
 }
 
 CDP__PRIVATE cdp_status cdp__optim_check(const cdp_optim_desc *d, cdp_dist_optim **out) {
-    if (!out)
-        return cdp__fail(
-            CDP_ERR_INVALID, "cdp_dist_optim_create needs a pointer for the optimizer");
-    if (!d || !d->rpc || !d->params || !d->param_count)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_dist_optim_create needs an rpc and parameters");
+    if (!out) return cdp__missing("cdp_dist_optim_create", "out");
+    *out = NULL;
+    if (!d) return cdp__missing("cdp_dist_optim_create", "desc");
+    if (!d->rpc) return cdp__missing("cdp_dist_optim_create", "desc.rpc");
+    if (!d->params) return cdp__missing("cdp_dist_optim_create", "desc.params");
+    if (!d->param_count)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_dist_optim_create: param_count is 0");
     if (d->kind < CDP_OPTIM_SGD || d->kind > CDP_OPTIM_OWN)
         return cdp__fail(CDP_ERR_INVALID, "cdp_dist_optim_create: set kind, not %d", (int)d->kind);
     if ((d->kind == CDP_OPTIM_OWN) != (d->own_function != 0))
@@ -8058,8 +8060,8 @@ CDP_API cdp_status cdp_dist_optim_create(const cdp_optim_desc *desc, cdp_dist_op
 }
 
 CDP_API cdp_status cdp_dist_optim_step(cdp_dist_optim *optim, cdp_ctx *ctx) {
-    if (!optim || !ctx)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_dist_optim_step needs an optimizer and a context");
+    if (!optim) return cdp__missing("cdp_dist_optim_step", "optim");
+    if (!ctx) return cdp__missing("cdp_dist_optim_step", "ctx");
     if (optim->own)
         return cdp__optim_all(
             optim, "cdp_dist_optim_step", optim->own, ctx, optim->settings, sizeof optim->settings);
@@ -8069,7 +8071,7 @@ CDP_API cdp_status cdp_dist_optim_step(cdp_dist_optim *optim, cdp_ctx *ctx) {
 CDP_API cdp_status cdp_dist_optim_set(cdp_dist_optim *optim, double lr, double weight_decay) {
     uint8_t data[16];
     uint64_t bits;
-    if (!optim) return cdp__fail(CDP_ERR_INVALID, "cdp_dist_optim_set needs an optimizer");
+    if (!optim) return cdp__missing("cdp_dist_optim_set", "optim");
     if (optim->own) {
         optim->settings[0] = cdp__optim_or(lr, optim->settings[0]);
         optim->settings[1] = cdp__optim_or(weight_decay, optim->settings[1]);
@@ -8103,8 +8105,9 @@ CDP_API cdp_status cdp_rpc_create(const cdp_rpc_desc *desc, cdp_rpc **out) {
     cdp_rpc *rpc;
     uint32_t *ranks, r;
     cdp_status st;
-    if (!desc || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_rpc_create: desc or out is NULL");
+    if (!out) return cdp__missing("cdp_rpc_create", "out");
     *out = NULL;
+    if (!desc) return cdp__missing("cdp_rpc_create", "desc");
     st = cdp__rpc_desc_check(desc);
     if (st != CDP_OK) return st;
     st = cdp_group_status(desc->group);

@@ -2144,7 +2144,7 @@ CDP_API CDP__COLD cdp_status cdp_hash_store_create(
     const cdp_hash_store_desc *desc, cdp_store **out) {
     const cdp_os *os = desc && desc->os ? desc->os : cdp_os_default();
     cdp__hash_store *h;
-    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_hash_store_create: out is NULL");
+    if (!out) return cdp__missing("cdp_hash_store_create", "out");
     *out = NULL;
     h = (cdp__hash_store *)cdp__alloc_zero(os, sizeof *h);
     if (!h) return cdp__fail_nomem("a hash store", sizeof *h);
@@ -2408,11 +2408,11 @@ CDP_API CDP__COLD cdp_status cdp_custom_store_create(
     const cdp_custom_store_desc *desc, cdp_store **out) {
     cdp__custom_store *c;
     const cdp_os *os = desc && desc->os ? desc->os : cdp_os_default();
-    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_custom_store_create: out is NULL");
+    if (!out) return cdp__missing("cdp_custom_store_create", "out");
     *out = NULL;
-    if (!desc || !desc->get || !desc->swap)
-        return cdp__fail(
-            CDP_ERR_INVALID, "cdp_custom_store_create: the desc, or its get or swap, is NULL");
+    if (!desc) return cdp__missing("cdp_custom_store_create", "desc");
+    if (!desc->get) return cdp__missing("cdp_custom_store_create", "desc.get");
+    if (!desc->swap) return cdp__missing("cdp_custom_store_create", "desc.swap");
     c = (cdp__custom_store *)cdp__alloc_zero(os, sizeof *c);
     if (!c) return cdp__fail_nomem("a custom store", sizeof *c);
     c->desc = *desc;
@@ -2887,7 +2887,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__file_make(
     const uint64_t path_bytes = desc && desc->path ? strlen(desc->path) + 1 : 0;
     cdp__file_store *f;
     uint64_t seed = 0;
-    if (path_bytes < 2) return cdp__fail(CDP_ERR_INVALID, "cdp_file_store_desc.path is missing");
+    if (path_bytes < 2) return cdp__missing("cdp_file_store_create", "desc.path");
     if (!os->files.open_file)
         return cdp__fail(CDP_ERR_UNSUPPORTED,
             "the file store %s: this cdp_os has no files; set its member `files`, or use another "
@@ -2921,7 +2921,7 @@ CDP__PRIVATE cdp_status cdp__file_locked(const cdp__file_store *f) {
 CDP_API cdp_status cdp_file_store_create(const cdp_file_store_desc *desc, cdp_store **out) {
     cdp__file_store *f = NULL;
     cdp_status status;
-    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_file_store_create: out is NULL");
+    if (!out) return cdp__missing("cdp_file_store_create", "out");
     *out = NULL;
     status = cdp__file_make(desc, &f);
     if (status != CDP_OK) return status;
@@ -4618,7 +4618,7 @@ CDP_API CDP__COLD cdp_status cdp_store_server_create(
     cdp_store_server *s;
     cdp_status status;
     *out = NULL;
-    if (!desc) return cdp__fail(CDP_ERR_INVALID, "cdp_store_server_create: desc is NULL");
+    if (!desc) return cdp__missing("cdp_store_server_create", "desc");
     d = *desc;
     cdp__server_desc_defaults(&d);
     if (d.has_listen_fd && d.listen_fd < 0)
@@ -6109,9 +6109,9 @@ CDP__PRIVATE cdp_status cdp__client_clone(const cdp__client *c, cdp_store **out)
 CDP__PRIVATE cdp_status cdp__tcp_store_check(const cdp_tcp_store_desc *desc) {
     uint64_t max;
     if (!desc || ((!desc->host || !desc->host[0]) && !desc->addr_count) || desc->addr_count > 16)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_store_desc.host is missing");
+        return cdp__missing("cdp_tcp_store_create", "desc.host");
     if (!desc->port && !desc->addr_count)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_store_desc.port is missing");
+        return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_store_create: desc.port is 0");
     max = cdp__def(desc->max_value_bytes, CDP_STORE_MAX_VALUE_BYTES);
     if (desc->will_key
         && (!desc->will_key[0] || strlen(desc->will_key) >= CDP_STORE_MAX_KEY_BYTES
@@ -6123,7 +6123,7 @@ CDP__PRIVATE cdp_status cdp__tcp_store_check(const cdp_tcp_store_desc *desc) {
 
 CDP_API cdp_status cdp_tcp_store_create(const cdp_tcp_store_desc *desc, cdp_store **out) {
     cdp_status status;
-    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_store_create: out is NULL");
+    if (!out) return cdp__missing("cdp_tcp_store_create", "out");
     *out = NULL;
     status = cdp__tcp_store_check(desc);
     return status == CDP_OK ? cdp__client_create(desc, NULL, out) : status;
@@ -6283,11 +6283,10 @@ CDP_API cdp_status cdp_prefix_store_create(cdp_store *inner, const char *prefix,
     const uint64_t n = prefix ? strlen(prefix) : 0;
     cdp__prefix_store *s;
     cdp_status status;
-    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_prefix_store_create: out is NULL");
+    if (!out) return cdp__missing("cdp_prefix_store_create", "out");
     *out = NULL;
     if (!inner || !prefix)
-        return cdp__fail(
-            CDP_ERR_INVALID, "cdp_prefix_store_create: the inner store or the prefix is NULL");
+        return cdp__missing("cdp_prefix_store_create", inner ? "prefix" : "inner");
     /* Copies the terminating zero, too, which becomes the slash. */
     status = cdp__prefix_create(inner, prefix, n + 1, out);
     if (status != CDP_OK) return status;
@@ -6372,10 +6371,7 @@ CDP__PRIVATE cdp_status cdp__store_timed_out(
 
 /* Starts a request. The caller has filled in all members except the results. */
 CDP__PRIVATE cdp_status cdp__store_begin(cdp_store *s, cdp_store_request *rq) {
-    if (!s || !rq)
-        return cdp__fail(CDP_ERR_INVALID, "%s is NULL; %s",
-            s ? "the cdp_store_request" : "the cdp_store",
-            s ? "pass one that is filled in" : "create one, such as by cdp_tcp_store_create()");
+    if (!s || !rq) return cdp__missing("a call of a store", s ? "request" : "store");
     if (!s->start || !s->wait || !s->cancel || !s->os)
         return cdp__fail(CDP_ERR_STATE,
             "this store was never made, or was destroyed (a function of it is NULL)");
@@ -6432,7 +6428,7 @@ typedef struct cdp__store_call {
 CDP__PRIVATE CDP__ONE_COPY cdp_status cdp__store_call_make(
     cdp__store_call *c, cdp_store_op op, const char *key, const void *value, uint64_t bytes) {
     memset(c, 0, sizeof *c);
-    if (!key) return cdp__fail(CDP_ERR_INVALID, "the key is NULL");
+    if (!key) return cdp__missing("a call of a store", "key");
     if (!value && bytes)
         return cdp__fail(CDP_ERR_INVALID, "the value for the key \"%s\" is NULL", key);
     c->key.data = key;
@@ -6493,7 +6489,7 @@ CDP_API cdp_status cdp_store_set(cdp_store *s, const char *key, const void *valu
 
 CDP_API cdp_status cdp_store_get(
     cdp_store *s, const char *key, void **value, uint64_t *bytes, uint32_t timeout_ms) {
-    if (!value) return cdp__fail(CDP_ERR_INVALID, "cdp_store_get: value is NULL");
+    if (!value) return cdp__missing("cdp_store_get", "value");
     return cdp__store_take(s, CDP_STORE_GET, key, value, bytes, timeout_ms);
 }
 
@@ -6508,7 +6504,8 @@ CDP_API cdp_status cdp_store_compare_set(cdp_store *s, const char *key, const vo
     cdp__store_call c;
     cdp_status status =
         cdp__store_call_make(&c, CDP_STORE_COMPARE_SET, key, expected, expected_bytes);
-    if (!value) return cdp__fail(CDP_ERR_INVALID, "cdp_store_compare_set: value is NULL");
+    if (value) *value = NULL;
+    if (!value) return cdp__missing("cdp_store_compare_set", "value");
     if (status == CDP_OK && !desired && desired_bytes)
         status = cdp__fail(CDP_ERR_INVALID, "the desired value for the key \"%s\" is NULL", key);
     c.value[1].data = desired;
@@ -6537,7 +6534,7 @@ CDP_API cdp_status cdp_store_queue_push(
 
 CDP_API cdp_status cdp_store_queue_pop(
     cdp_store *s, const char *key, void **value, uint64_t *bytes, uint32_t timeout_ms) {
-    if (!value) return cdp__fail(CDP_ERR_INVALID, "cdp_store_queue_pop: value is NULL");
+    if (!value) return cdp__missing("cdp_store_queue_pop", "value");
     return cdp__store_take(s, CDP_STORE_QUEUE_POP, key, value, bytes, timeout_ms);
 }
 
@@ -6545,13 +6542,14 @@ CDP_API cdp_status cdp_store_queue_try_pop(
     cdp_store *s, const char *key, void **value, uint64_t *bytes) {
     cdp__store_call c;
     const cdp_status status = cdp__store_call_make(&c, CDP_STORE_QUEUE_POP, key, NULL, 0);
-    if (!value) return cdp__fail(CDP_ERR_INVALID, "cdp_store_queue_try_pop: value is NULL");
+    if (value) *value = NULL;
+    if (!value) return cdp__missing("cdp_store_queue_try_pop", "value");
     c.rq.delta = 1;
     return cdp__store_call_run(s, &c, status, 0, value, bytes);
 }
 
 CDP_API cdp_status cdp_store_queue_len(cdp_store *s, const char *key, int64_t *count) {
-    if (!count) return cdp__fail(CDP_ERR_INVALID, "cdp_store_queue_len: count is NULL");
+    if (!count) return cdp__missing("cdp_store_queue_len", "count");
     return cdp__store_count(s, CDP_STORE_QUEUE_LEN, key, 0, count);
 }
 
@@ -6587,8 +6585,7 @@ CDP__PRIVATE cdp_status cdp__store_pack_keys(
 CDP_API cdp_status cdp_store_list_keys(cdp_store *s, cdp_bytes **keys, uint64_t *count) {
     cdp__store_call c;
     cdp_status status;
-    if (!keys || !count)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_store_list_keys: keys or count is NULL");
+    if (!keys || !count) return cdp__missing("cdp_store_list_keys", keys ? "count" : "keys");
     *keys = NULL;
     *count = 0;
     memset(&c, 0, sizeof c);
@@ -6602,8 +6599,9 @@ CDP_API cdp_status cdp_store_list_keys(cdp_store *s, cdp_bytes **keys, uint64_t 
 }
 
 CDP_API CDP__COLD cdp_status cdp_store_clone(cdp_store *s, cdp_store **out) {
-    if (!s || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_store_clone: store or out is NULL");
+    if (!out) return cdp__missing("cdp_store_clone", "out");
     *out = NULL;
+    if (!s) return cdp__missing("cdp_store_clone", "store");
     if (s->destroy == cdp__client_destroy)
         return cdp__client_clone((const cdp__client *)s->self, out);
 #ifndef CDP_NO_PREFIX_STORE
@@ -6628,7 +6626,7 @@ CDP_API CDP__COLD cdp_status cdp_store_clone(cdp_store *s, cdp_store **out) {
 CDP_API cdp_status cdp_store_num_keys(cdp_store *s, int64_t *count) {
     cdp_store_request rq;
     cdp_status status;
-    if (!count) return cdp__fail(CDP_ERR_INVALID, "cdp_store_num_keys: count is NULL");
+    if (!count) return cdp__missing("cdp_store_num_keys", "count");
     memset(&rq, 0, sizeof rq);
     rq.op = CDP_STORE_NUM_KEYS;
     status = cdp_store_run(s, &rq, 0);
@@ -6643,8 +6641,7 @@ CDP__PRIVATE cdp_status cdp__store_list(cdp_store *s, cdp_store_op op, const cha
     uint32_t i;
     *array = NULL;
     memset(rq, 0, sizeof *rq);
-    if (!s || (!keys && count))
-        return cdp__fail(CDP_ERR_INVALID, "the cdp_store or the list of keys is NULL; pass both");
+    if (!s || (!keys && count)) return cdp__missing("a call of a store", s ? "keys" : "store");
     *array = (cdp_bytes *)cdp__alloc(s->os, (count + 1ull) * sizeof **array);
     if (!*array) return cdp__fail_nomem("the keys of a request", (count + 1ull) * sizeof **array);
     for (i = 0; i < count; ++i) {
@@ -6672,9 +6669,8 @@ CDP_API cdp_status cdp_store_check(
     cdp_store *s, const char *const *keys, uint32_t count, bool *all_there) {
     cdp_store_request rq;
     cdp_bytes *array;
-    cdp_status status = all_there
-        ? cdp__store_list(s, CDP_STORE_CHECK, keys, count, &rq, &array)
-        : cdp__fail(CDP_ERR_INVALID, "cdp_store_check: all_there is NULL");
+    cdp_status status = all_there ? cdp__store_list(s, CDP_STORE_CHECK, keys, count, &rq, &array)
+                                  : cdp__missing("cdp_store_check", "all_there");
     if (!all_there) return status;
     if (status == CDP_OK) status = cdp_store_run(s, &rq, 0);
     *all_there = status == CDP_OK && rq.number == 1;
@@ -6718,10 +6714,10 @@ CDP_API cdp_status cdp_store_multi_get(cdp_store *s, const char *const *keys, ui
     cdp_store_request rq;
     cdp_bytes *array;
     cdp_status status;
+    if (memory) *memory = NULL;
     if (!memory || (!values && count))
-        return cdp__fail(CDP_ERR_INVALID, "cdp_store_multi_get: values or memory is NULL");
+        return cdp__missing("cdp_store_multi_get", memory ? "values" : "memory");
     status = cdp__store_list(s, CDP_STORE_MULTI_GET, keys, count, &rq, &array);
-    *memory = NULL;
     if (status == CDP_OK && count) {
         status = cdp_store_run(s, &rq, timeout_ms);
         if (status == CDP_OK) {

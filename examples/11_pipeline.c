@@ -169,9 +169,12 @@ static cdp_status slot_backward(void *user, cdp_backward *b) {
     slot *k = (slot *)user;
     stage *s = k->of;
     model *m = &k->m;
-    real *grads = (real *)cdp_backward_alloc(b, m->value_count * sizeof *grads);
+    real *grads;
+    void *memory;
     if (!b->grad_out[0].data) return CDP_OK; /* nothing depends on it */
-    if (!grads) return CDP_ERR_NOMEM;
+    if (cdp_backward_alloc(b, m->value_count * sizeof *grads, &memory) != CDP_OK)
+        return CDP_ERR_NOMEM;
+    grads = (real *)memory;
     memset(grads, 0, m->value_count * sizeof *grads);
     for (uint32_t i = 0; i < m->tensor_count; ++i)
         m->grads[i] = grads + m->tensors[i].offset;

@@ -109,7 +109,7 @@ int main(int argc, char **argv) {
             : "no leak was found");
 
     /* The losses that are left lie in every segment: plenty is free, but not in one piece. */
-    cdp_mem_stats_of(mem, &stats);
+    stats = cdp_mem_stats_of(mem);
     if (cdp_mem_alloc(mem, 150 * MIB, NULL, &p) != CDP_OK)
         printf("and the fragmentation: %s\n", cdp_last_error()->text);
     printf("free between blocks in use: %llu MiB of %llu MiB\n",

@@ -8,6 +8,9 @@
 
 #include "config.h"
 
+/* The text about an argument that is NULL: the function, then the argument or "desc.member". */
+#define CDP__MISSING "%s: %s is NULL"
+
 /* How private functions are declared. Tests define it as something else, see tests/linked.h. */
 #ifndef CDP__PRIVATE
 #if defined(__GNUC__) || defined(__clang__)

@@ -112,6 +112,8 @@ CDP__PRIVATE cdp_status cdp__bare_at(uint32_t at) {
     cdp__error_of(CDP__AT(status), (int32_t)(peer), (err), __VA_ARGS__)
 #define cdp__fail_nomem(what, bytes) cdp__nomem_at(CDP__AT(CDP_ERR_NOMEM), (what), (bytes))
 #endif
+/* An argument of a public function, or a member of its desc, must not be NULL and is. */
+#define cdp__missing(call, argument) cdp__fail(CDP_ERR_INVALID, CDP__MISSING, (call), (argument))
 
 CDP_API CDP__COLD const char *cdp_status_name(cdp_status status) {
     switch (status) {

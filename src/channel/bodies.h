@@ -103,8 +103,10 @@ CDP_API cdp_status cdp_channel_fetch(
     cdp_channel *c, uint32_t peer, uint64_t handle, void *to, uint64_t bytes) {
     cdp__offer *o = NULL;
     cdp_status st;
-    if (!c || !handle || !to || !bytes)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_channel_fetch needs a channel, a handle and room");
+    if (!c) return cdp__missing("cdp_channel_fetch", "channel");
+    if (!handle) return cdp__missing("cdp_channel_fetch", "handle");
+    if (!to) return cdp__missing("cdp_channel_fetch", "to");
+    if (!bytes) return cdp__missing("cdp_channel_fetch", "bytes");
     cdp__enter(c->g);
     st = cdp__channel_peer_check(c, "cdp_channel_fetch", peer);
     if (st == CDP_OK && !(o = cdp__offer_make(c, peer, to, bytes))) st = CDP_ERR_NOMEM;
@@ -123,8 +125,8 @@ CDP_API cdp_status cdp_channel_fetch(
 
 CDP_API cdp_status cdp_channel_refuse(cdp_channel *c, uint32_t peer, uint64_t handle) {
     cdp_status st;
-    if (!c || !handle)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_channel_refuse needs a channel and a handle");
+    if (!c) return cdp__missing("cdp_channel_refuse", "channel");
+    if (!handle) return cdp__missing("cdp_channel_refuse", "handle");
     cdp__enter(c->g);
     st = cdp__channel_peer_check(c, "cdp_channel_refuse", peer);
     if (st == CDP_OK) st = cdp__channel_reply(c, peer, CDP__CHANNEL_REFUSE, handle, 0);

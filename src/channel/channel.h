@@ -205,9 +205,9 @@ CDP__PRIVATE cdp_status cdp__channel_leave(cdp_channel *c, cdp_status st) {
 CDP_API cdp_status cdp_channel_send(cdp_channel *c, const cdp_channel_message *m) {
     cdp__head h;
     cdp_status st;
-    if (!c || !m || (m->bytes && !m->body))
-        return cdp__fail(
-            CDP_ERR_INVALID, "cdp_channel_send needs a channel, a message and its body");
+    if (!c) return cdp__missing("cdp_channel_send", "channel");
+    if (!m) return cdp__missing("cdp_channel_send", "message");
+    if (m->bytes && !m->body) return cdp__missing("cdp_channel_send", "message.body");
     if (m->bytes > c->g->w->window_bytes / 4)
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_channel_send: a body of %llu bytes; at most %u are copied, use "
@@ -240,10 +240,11 @@ CDP_API cdp_status cdp_channel_offer(
     cdp__offer *o = NULL;
     cdp__head h;
     cdp_status st;
-    if (!c || !m || !handle || !m->body || !m->bytes)
-        return cdp__fail(CDP_ERR_INVALID,
-            "cdp_channel_offer needs a channel, a message with a body and a pointer for the "
-            "handle");
+    if (!c) return cdp__missing("cdp_channel_offer", "channel");
+    if (!m) return cdp__missing("cdp_channel_offer", "message");
+    if (!handle) return cdp__missing("cdp_channel_offer", "handle");
+    if (!m->body) return cdp__missing("cdp_channel_offer", "message.body");
+    if (!m->bytes) return cdp__missing("cdp_channel_offer", "message.bytes");
     h = cdp__channel_head(m);
     h.dtype = CDP__CHANNEL_OFFER;
     h.bytes = CDP__REMOTE_BYTES;

@@ -51,9 +51,10 @@ CDP__PRIVATE cdp_status cdp__channel_enter(cdp_channel *c) {
 CDP_API CDP__COLD cdp_status cdp_channel_open(const cdp_channel_desc *desc, cdp_channel **out) {
     cdp_channel *c;
     cdp_status st;
-    if (!desc || !out || !desc->deliver)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_channel_open: desc, desc->deliver or out is NULL");
+    if (!out) return cdp__missing("cdp_channel_open", "out");
     *out = NULL;
+    if (!desc) return cdp__missing("cdp_channel_open", "desc");
+    if (!desc->deliver) return cdp__missing("cdp_channel_open", "desc.deliver");
     st = cdp__alive(desc->group, "cdp_channel_open");
     if (st != CDP_OK) return st;
     c = (cdp_channel *)cdp__alloc_zero(desc->group->os, sizeof *c);
@@ -109,7 +110,7 @@ CDP__PRIVATE void cdp__channel_advance(cdp_channel *c, uint64_t before, uint64_t
 
 CDP_API cdp_status cdp_channel_wait(cdp_channel *c, uint32_t timeout_ms) {
     uint64_t seen;
-    if (!c) return cdp__fail(CDP_ERR_INVALID, "cdp_channel_wait needs a channel");
+    if (!c) return cdp__missing("cdp_channel_wait", "channel");
     cdp__enter(c->g);
     seen = c->called;
     cdp__leave(c->g);
@@ -127,8 +128,8 @@ CDP_API void cdp_channel_wake(cdp_channel *c) {
 CDP_API cdp_status cdp_channel_drop(cdp_channel *c, uint32_t peer, const char *reason) {
     /* restored below, because this call does not fail */
     const cdp_error before = *cdp_last_error();
-    if (!c || !reason)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_channel_drop needs a channel and a reason");
+    if (!c) return cdp__missing("cdp_channel_drop", "channel");
+    if (!reason) return cdp__missing("cdp_channel_drop", "reason");
     if (peer >= c->g->desc.world_size || peer == c->g->desc.rank)
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_channel_drop: rank %u is no other rank of the channel's group of %u", peer,
@@ -149,8 +150,8 @@ CDP_API cdp_status cdp_channel_wait_since(cdp_channel *c, uint64_t *seen, uint64
     uint64_t before;
     cdp_status st = cdp__must_not_wait();
     if (st != CDP_OK) return st;
-    if (!c || !seen)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_channel_wait_since needs a channel and a count");
+    if (!c) return cdp__missing("cdp_channel_wait_since", "channel");
+    if (!seen) return cdp__missing("cdp_channel_wait_since", "seen");
     g = c->g;
     w = g->w;
     cdp__enter(g);

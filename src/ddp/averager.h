@@ -39,9 +39,9 @@ CDP_API cdp_status cdp_averager_step(cdp_averager *a) {
     cdp_group *group;
     cdp_work last;
     uint32_t i;
-    if (!a || !a->ddp || (a->level_count && !a->levels))
-        return cdp__fail(CDP_ERR_INVALID,
-            "cdp_averager_step needs an averager with a ddp, and levels where level_count says so");
+    if (!a) return cdp__missing("cdp_averager_step", "averager");
+    if (!a->ddp) return cdp__missing("cdp_averager_step", "averager.ddp");
+    if (a->level_count && !a->levels) return cdp__missing("cdp_averager_step", "averager.levels");
     if (a->step++ < a->warmup) return CDP_OK;
     group = cdp__averager_group(a, a->step - 1 - a->warmup);
     memset(&last, 0, sizeof last);

@@ -222,8 +222,7 @@ CDP__PRIVATE cdp_status cdp__ddp_check_rows(
             "call cdp_ddp_ready",
             p->name, i);
     if (n && (!rows || !values))
-        return cdp__fail(CDP_ERR_INVALID,
-            "cdp_ddp_ready_rows: parameter '%s' (index %u): rows or values is NULL", p->name, i);
+        return cdp__missing("cdp_ddp_ready_rows", rows ? "values" : "rows");
     for (k = 0; k < n; ++k)
         if (rows[k] >= p->user.rows)
             return cdp__fail(CDP_ERR_INVALID,
@@ -432,7 +431,7 @@ CDP_API cdp_status cdp_ddp_backward_end_start(cdp_ddp *d) {
 CDP_API cdp_status cdp_ddp_poll(cdp_ddp *d, uint32_t budget_us) {
     cdp_status st;
     uint64_t now, until;
-    if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_poll needs a ddp");
+    if (!d) return cdp__missing("cdp_ddp_poll", "ddp");
     if (d->task == CDP__DDP_FAILED) *cdp__error_slot() = d->failed_error;
     if (d->task == CDP__DDP_FAILED) return d->failed;
     if (d->task == CDP__DDP_IDLE) return CDP_OK;

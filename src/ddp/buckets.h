@@ -94,7 +94,8 @@ CDP__PRIVATE cdp_status cdp__ddp_alloc_bucket(cdp_ddp *d, cdp__bucket *b) {
         if (flags) b->flags = (uint8_t *)cdp__alloc_zero(d->os, flags);
         ok = b->flags || !flags;
     } else {
-        b->memory = (uint8_t *)cdp_group_alloc(d->group, bytes);
+        void *memory;
+        if (cdp_group_alloc(d->group, bytes, &memory) == CDP_OK) b->memory = (uint8_t *)memory;
     }
     return b->memory && ok ? CDP_OK : cdp__fail_nomem("a gradient bucket", bytes);
 }

@@ -271,7 +271,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__ddp_open(cdp_ddp *d, const cdp_ddp_desc *
 }
 
 CDP__PRIVATE cdp_status cdp__ddp_check_desc(const cdp_ddp_desc *desc) {
-    if (!desc->group) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create: the desc has no group");
+    if (!desc->group) return cdp__missing("cdp_ddp_create", "desc.group");
     if (!desc->params || !desc->param_count)
         return cdp__fail(
             CDP_ERR_INVALID, "cdp_ddp_create: there are no parameters; set params and param_count");
@@ -310,8 +310,9 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__ddp_create(const cdp_ddp_desc *desc, cdp_
     const cdp_os *os;
     cdp_status st;
     cdp_ddp *d;
-    if (!desc || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create: desc or out is NULL");
+    if (!out) return cdp__missing("cdp_ddp_create", "out");
     *out = NULL;
+    if (!desc) return cdp__missing("cdp_ddp_create", "desc");
     st = cdp__ddp_check_desc(desc);
     if (st != CDP_OK) return st;
     os = cdp__group_os(desc->group);
@@ -353,7 +354,7 @@ CDP__PRIVATE cdp_status cdp__ddp_check_rebind(cdp_ddp *d, cdp_group *group) {
     const bool again = d && !d->group; /* the last call has failed */
     const cdp_status st = again ? CDP_OK : cdp__ddp_free_to(d, "cdp_ddp_rebind");
     if (st != CDP_OK) return st;
-    if (!group) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_rebind needs a group");
+    if (!group) return cdp__missing("cdp_ddp_rebind", "group");
     if (cdp__group_os(group) != d->os)
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_ddp_rebind: the group has another cdp_os than the one that the ddp was created "

@@ -293,7 +293,7 @@ CDP_API cdp_rows cdp_ddp_rows(const cdp_ddp *ddp, uint32_t index);
    the accumulated gradients. It takes effect at the next backward_begin, the same on all ranks. To
    nest, remember what is_no_sync returns and restore it. Errors: INVALID (NULL), STATE (a backward
    pass is open). */
-CDP_API cdp_status cdp_ddp_no_sync(cdp_ddp *ddp, bool on);
+CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_no_sync(cdp_ddp *ddp, bool on);
 CDP_API bool cdp_ddp_is_no_sync(const cdp_ddp *ddp); /* false for NULL */
 
 #ifndef CDP_NO_JOIN
@@ -343,7 +343,7 @@ CDP_API uint64_t cdp_ddp_trace(
    not scale). *norm, if not NULL, gets the norm before. Local, after backward_end: gradients, and
    so the norm, are equal on all ranks. Errors: INVALID (NULL, or max_norm is negative or NaN),
    STATE (a backward pass is open), or what a device returns. */
-CDP_API cdp_status cdp_ddp_clip(cdp_ddp *ddp, double max_norm, double *norm);
+CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_clip(cdp_ddp *ddp, double max_norm, double *norm);
 #endif /* CDP_NO_CLIP */
 
 #endif /* CDP_NO_DDP */

@@ -240,8 +240,9 @@ CDP_API CDP__COLD cdp_status cdp_hook_create(const cdp_hook_desc *desc, cdp_hook
     cdp__hook *h;
     const cdp_os *os;
     cdp_status st;
-    if (!desc || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_hook_create: desc or out is NULL");
+    if (!out) return cdp__missing("cdp_hook_create", "out");
     memset(out, 0, sizeof *out);
+    if (!desc) return cdp__missing("cdp_hook_create", "desc");
     st = cdp__hook_check(desc);
     if (st != CDP_OK) return st;
     os = desc->os ? desc->os : cdp_os_default();

@@ -185,7 +185,7 @@ CDP__PRIVATE cdp_status cdp__ddp_wait(cdp_ddp *d, cdp_status st) {
 
 /* The error for a call that the ddp cannot carry out in its present state. */
 CDP__PRIVATE cdp_status cdp__ddp_refuse(const cdp_ddp *d, const char *call) {
-    if (!d) return cdp__fail(CDP_ERR_INVALID, "%s needs a ddp", call);
+    if (!d) return cdp__missing(call, "ddp");
 #ifndef CDP_NO_GROUPS
     if (!d->group)
         return cdp__fail(CDP_ERR_STATE,

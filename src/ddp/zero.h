@@ -68,9 +68,9 @@ CDP_API cdp_status cdp_zero_step(cdp_ddp *d, const uint32_t *owner,
     cdp_work last = {NULL, 0};
     cdp_status st = CDP_OK;
     uint32_t i, r;
-    if (!d || !owner || !update)
-        return cdp__fail(
-            CDP_ERR_INVALID, "cdp_zero_step needs a ddp, owners and an update function");
+    if (!d) return cdp__missing("cdp_zero_step", "ddp");
+    if (!owner) return cdp__missing("cdp_zero_step", "owner");
+    if (!update) return cdp__missing("cdp_zero_step", "update");
     st = cdp__ddp_between(d, "cdp_zero_step");
     if (st != CDP_OK) return st;
     for (i = 0; i < n; ++i)

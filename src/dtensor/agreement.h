@@ -123,8 +123,9 @@ CDP__DT cdp_status cdp__dt_from_local(
 }
 
 CDP_API cdp_status cdp_layout_from_local(cdp_mesh *m, cdp_layout *l, const uint64_t *local_shape) {
-    if (!m || !l || (l->ndim && !local_shape))
-        return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_layout_from_local: an argument is NULL");
+    if (!m) return cdp__dt_missing("cdp_layout_from_local", "mesh");
+    if (!l) return cdp__dt_missing("cdp_layout_from_local", "layout");
+    if (l->ndim && !local_shape) return cdp__dt_missing("cdp_layout_from_local", "local_shape");
     l->mesh = m;
     for (uint32_t d = 0; d < CDP_TENSOR_DIMS; ++d)
         l->shape[d] = 0;

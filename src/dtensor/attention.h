@@ -145,8 +145,8 @@ CDP__DT cdp_status cdp__dt_cp_memory(cdp_cp *cp) {
     cp->state = (double *)cdp__dt_alloc(cp->os, state * sizeof *cp->state);
     if (!cp->state) return cdp__dt_nomem("attention", state * sizeof *cp->state);
     if (!cp->group) return CDP_OK;
-    cp->pack = cdp_group_alloc(cp->group, kv * elem + 1);
-    cp->pack_grad = cdp_group_alloc(cp->group, kv * elem + 1);
+    cp->pack = cdp__dt_group_memory(cp->group, kv * elem + 1);
+    cp->pack_grad = cdp__dt_group_memory(cp->group, kv * elem + 1);
     if (!cp->pack || !cp->pack_grad) return cdp__dt_nomem("attention", 2 * kv * elem);
     if (cp->n == 1) return CDP_OK;
     const uint32_t copies = d->gather ? cp->n : 1, kinds = d->gather ? 1 : 2;
@@ -176,7 +176,7 @@ CDP_API void cdp_cp_destroy(cdp_cp *cp) {
 
 CDP_API cdp_status cdp_cp_create(const cdp_cp_desc *desc, cdp_cp **out) {
     uint64_t start[2], size[2];
-    if (!out) return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_cp_create: out is NULL");
+    if (!out) return cdp__dt_missing("cdp_cp_create", "out");
     *out = NULL;
     cdp_status st = cdp__dt_cp_check(desc);
     if (st != CDP_OK) return st;

@@ -253,7 +253,7 @@ CDP_API cdp_status cdp_op_choose(const cdp_op *op, const cdp_layout *have, uint3
     cdp__dt_choice c;
     cdp__dt_op_kind kind;
     cdp_net none;
-    if (!out) return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_op_choose: out is NULL");
+    if (!out) return cdp__dt_missing("cdp_op_choose", "out");
     cdp_status st = cdp__dt_op_check(op, have, in_count, &kind);
     for (uint32_t k = 0; st == CDP_OK && k < in_count; ++k)
         st = cdp_layout_check(&have[k]);

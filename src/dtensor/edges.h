@@ -89,8 +89,8 @@ CDP__DT cdp_status cdp__dt_way_make(cdp__dt_way *w, const cdp_layout *from, cons
     w->out_elements = w->plan->out_bytes / size;
     w->divisor = 1;
     if (w->wire == w->dtype || !w->plan->group) return CDP_OK;
-    w->in_wire = cdp_group_alloc(w->plan->group, w->plan->in_bytes + 1);
-    w->out_wire = cdp_group_alloc(w->plan->group, w->plan->out_bytes + 1);
+    w->in_wire = cdp__dt_group_memory(w->plan->group, w->plan->in_bytes + 1);
+    w->out_wire = cdp__dt_group_memory(w->plan->group, w->plan->out_bytes + 1);
     if (!w->in_wire || !w->out_wire)
         return cdp__dt_nomem("an edge", w->plan->in_bytes + w->plan->out_bytes);
     return CDP_OK;
@@ -133,9 +133,9 @@ CDP__DT cdp_status cdp__dt_edge_fill(cdp_edge *e) {
 }
 
 CDP_API cdp_status cdp_edge_create(const cdp_edge_desc *desc, cdp_edge **out) {
-    if (!desc || !out)
-        return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_edge_create: desc or out is NULL");
+    if (!out) return cdp__dt_missing("cdp_edge_create", "out");
     *out = NULL;
+    if (!desc) return cdp__dt_missing("cdp_edge_create", "desc");
     cdp_status st = cdp_layout_check(&desc->from);
     if (st == CDP_OK) st = cdp_layout_check(&desc->to);
     if (st != CDP_OK) return st;
@@ -180,7 +180,7 @@ CDP__DT cdp_status cdp__dt_way_done(void *user, cdp_status status) {
 
 CDP__DT cdp_status cdp__dt_way_start(cdp__dt_way *w, const void *in, void *out, cdp_work *work) {
     cdp_work moved;
-    if (!work) return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_edge: work is NULL");
+    if (!work) return cdp__dt_missing("cdp_edge", "work");
     const void *from = cdp__dt_way_in(w, in);
     cdp_status st = cdp_plan_run_async(w->plan, from, w->out_wire ? w->out_wire : out, &moved);
     *work = moved;
@@ -191,7 +191,7 @@ CDP__DT cdp_status cdp__dt_way_start(cdp__dt_way *w, const void *in, void *out, 
 }
 
 CDP__DT cdp_status cdp__dt_no_edge(void) {
-    return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_edge: the edge is NULL");
+    return cdp__dt_missing("cdp_edge", "edge");
 }
 
 CDP_API cdp_status cdp_edge_forward(cdp_edge *e, const void *x, void *y) {
@@ -303,9 +303,7 @@ CDP_API cdp_status cdp_edge_forward_pieces(cdp_edge *e, const void *x, void *y,
     cdp_status (*piece)(void *user, const cdp_box *box), void *user) {
     cdp__dt_feed f;
     bool ready;
-    if (!e || !piece)
-        return cdp_error_set(
-            CDP_ERR_INVALID, -1, 0, "cdp_edge_forward_pieces: edge or piece is NULL");
+    if (!e || !piece) return cdp__dt_missing("cdp_edge_forward_pieces", e ? "piece" : "edge");
     cdp_plan *p = e->forward.plan;
     f.piece = piece;
     f.user = user;

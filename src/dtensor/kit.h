@@ -8,6 +8,7 @@
 #include "../base/status_api.h"
 #include "../os/os_api.h"
 #include "../message/transport_api.h"
+#include "../group/group_api.h"
 #include "../base/compiler.h"
 #include "../base/helpers.h"
 #include "mesh_api.h"
@@ -15,6 +16,9 @@
 #include <string.h>
 
 #define CDP__DT CDP__PRIVATE
+
+#define cdp__dt_missing(call, argument) \
+    cdp_error_set(CDP_ERR_INVALID, -1, 0, CDP__MISSING, (call), (argument))
 
 #define CDP__DT_NONE 0xffffffffu
 #define CDP__DT_DIMS (CDP_TENSOR_DIMS + 1u) /* of a region: one more for kept PARTIAL */
@@ -62,6 +66,12 @@ CDP__DT void cdp__dt_free(const cdp_os *os, void *p) {
 CDP__DT cdp_status cdp__dt_nomem(const char *what, uint64_t bytes) {
     return cdp_error_set(CDP_ERR_NOMEM, -1, 0, "out of memory: %s needs %llu bytes", what,
         (unsigned long long)bytes);
+}
+
+/* Memory that peers read in place; NULL: none, and the last error says why. */
+CDP__DT void *cdp__dt_group_memory(cdp_group *g, uint64_t bytes) {
+    void *p;
+    return cdp_group_alloc(g, bytes, &p) == CDP_OK ? p : NULL;
 }
 
 #endif /* CDP_SRC_DTENSOR_KIT_H */

@@ -48,9 +48,10 @@ CDP__DT cdp_status cdp__dt_map_input(const cdp_local_map_desc *d, uint32_t k, cd
 CDP_API cdp_status cdp_local_map(const cdp_local_map_desc *d) {
     cdp_dtensor *in;
     const cdp_os *os = NULL;
-    if (!d || !d->func || (d->in_count && !d->in) || (d->out_count && !d->out))
-        return cdp_error_set(
-            CDP_ERR_INVALID, -1, 0, "cdp_local_map: desc, func, or an array of tensors is NULL");
+    if (!d) return cdp__dt_missing("cdp_local_map", "desc");
+    if (!d->func) return cdp__dt_missing("cdp_local_map", "desc.func");
+    if (d->in_count && !d->in) return cdp__dt_missing("cdp_local_map", "desc.in");
+    if (d->out_count && !d->out) return cdp__dt_missing("cdp_local_map", "desc.out");
     if (!d->in_count) return d->func(d->user, NULL, d->out);
     cdp_status st = cdp_layout_check(&d->in[0].layout);
     for (uint32_t k = 0; st == CDP_OK && k < d->out_count; ++k)

@@ -66,8 +66,9 @@ CDP__DT cdp_status cdp__dt_mesh_part(
     cdp_mesh *m, const char *names, const char *one, cdp_mesh **out) {
     uint32_t dims[CDP_MESH_DIMS], n, shape[CDP_MESH_DIMS], count = 1;
     const char *list[CDP_MESH_DIMS];
-    if (!m || !out) return cdp_error_set(CDP_ERR_INVALID, -1, 0, "mesh: the mesh or `out` is NULL");
+    if (!out) return cdp__dt_missing("mesh", "out");
     *out = NULL;
+    if (!m) return cdp__dt_missing("mesh", "mesh");
     cdp_status st = cdp__dt_mesh_list(m, names, dims, &n);
     if (st != CDP_OK) return st;
     uint32_t at = m->me == CDP__DT_NONE ? 0 : m->me;
@@ -97,9 +98,8 @@ CDP_API cdp_status cdp_mesh_sub(cdp_mesh *m, const char *names, cdp_mesh **out) 
 
 CDP_API cdp_status cdp_mesh_flatten(
     cdp_mesh *m, const char *names, const char *name, cdp_mesh **out) {
-    if (!name)
-        return cdp_error_set(
-            CDP_ERR_INVALID, -1, 0, "cdp_mesh_flatten: name is NULL; the new dimension needs one");
+    if (out) *out = NULL;
+    if (!name) return cdp__dt_missing("cdp_mesh_flatten", "name");
     return cdp__dt_mesh_part(m, names, name, out);
 }
 
@@ -109,6 +109,7 @@ CDP_API cdp_status cdp_mesh_unflatten(cdp_mesh *m, const char *name, uint32_t nd
     uint32_t sizes[CDP_MESH_DIMS], n = 0;
     uint64_t product = 1;
     const char *list[CDP_MESH_DIMS];
+    if (out) *out = NULL;
     if (dim == CDP_NO_DIM || !shape || !names || !out || !ndim)
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
             "cdp_mesh_unflatten: an argument is NULL, ndim is 0, or there is no dimension \"%s\"",
@@ -158,6 +159,7 @@ CDP__DT uint32_t cdp__dt_root_cross(
 CDP_API cdp_status cdp_mesh_join(cdp_mesh *outer, cdp_mesh *inner, cdp_mesh **out) {
     uint32_t shape[CDP_MESH_DIMS], n = 0, d;
     const char *names[CDP_MESH_DIMS];
+    if (out) *out = NULL;
     if (!outer || !inner || !out || outer->root != inner->root)
         return cdp_error_set(
             CDP_ERR_INVALID, -1, 0, "cdp_mesh_join: both meshes must have been made from one mesh");
@@ -235,13 +237,13 @@ CDP__DT cdp_status cdp__dt_measure_links(cdp_mesh *m, uint8_t *memory, uint64_t 
 
 CDP_API cdp_status cdp_mesh_measure(cdp_mesh *m, cdp_net *out) {
     const uint64_t n = 1u << 20;
-    if (!m || !out)
-        return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_mesh_measure: mesh or out is NULL");
+    if (!out) return cdp__dt_missing("cdp_mesh_measure", "out");
+    if (!m) return cdp__dt_missing("cdp_mesh_measure", "mesh");
     if (!m->root->group)
         return cdp_error_set(CDP_ERR_STATE, -1, 0, "cdp_mesh_measure: the mesh is on paper");
     memset(out, 0, sizeof *out);
     if (!m->all) return CDP_OK;
-    uint8_t *memory = (uint8_t *)cdp_group_alloc(m->all->group, 2 * n);
+    uint8_t *memory = (uint8_t *)cdp__dt_group_memory(m->all->group, 2 * n);
     if (!memory) return cdp__dt_nomem("cdp_mesh_measure", 2 * n);
     memset(memory, 0, (size_t)(2 * n));
     cdp__dt_measure_memory(m->root->os, memory, n, out);

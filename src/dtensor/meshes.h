@@ -402,9 +402,9 @@ CDP__DT cdp_status cdp__dt_mesh_first(cdp_mesh *m, cdp_group *const *groups) {
 CDP__DT cdp_status cdp__dt_mesh_create(
     const cdp_mesh_desc *desc, cdp_group *const *groups, cdp_mesh **out) {
     cdp__dt_root *root = NULL;
-    if (!desc || !out)
-        return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_mesh_create: desc or out is NULL");
+    if (!out) return cdp__dt_missing("cdp_mesh_create", "out");
     *out = NULL;
+    if (!desc) return cdp__dt_missing("cdp_mesh_create", "desc");
     cdp_status st = cdp__dt_root_make(desc, &root), own;
     if (st != CDP_OK) return st;
     cdp_mesh *m = cdp__dt_mesh_of_root(root);
@@ -432,9 +432,11 @@ CDP_API cdp_status cdp_mesh_create(const cdp_mesh_desc *desc, cdp_mesh **out) {
 
 CDP_API cdp_status cdp_mesh_from_groups(
     const cdp_mesh_desc *desc, cdp_group *const *groups, cdp_mesh **out) {
-    if (!groups || !desc || !desc->group)
-        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
-            "cdp_mesh_from_groups: groups or desc->group is NULL; set both");
+    if (!out) return cdp__dt_missing("cdp_mesh_from_groups", "out");
+    *out = NULL;
+    if (!groups) return cdp__dt_missing("cdp_mesh_from_groups", "groups");
+    if (!desc) return cdp__dt_missing("cdp_mesh_from_groups", "desc");
+    if (!desc->group) return cdp__dt_missing("cdp_mesh_from_groups", "desc.group");
     return cdp__dt_mesh_create(desc, groups, out);
 }
 

@@ -92,7 +92,7 @@ CDP__DT cdp_status cdp__dt_letters_parse(const char *text, cdp__dt_letters *l) {
     const char *s = text;
     memset(l, 0, sizeof *l);
     l->addend = CDP__DT_NO_INPUT;
-    if (!text) return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_op: einsum: text is NULL");
+    if (!text) return cdp__dt_missing("cdp_op: einsum", "text");
     for (;;) {
         s = cdp__dt_operand(s, l->in[l->inputs++]);
         const bool last = l->addend != CDP__DT_NO_INPUT || l->inputs == CDP_OP_INPUTS;

@@ -421,7 +421,8 @@ CDP__DT cdp_status cdp__dt_plan_build(cdp_plan *p) {
     cdp__dt_plan_tally(p);
     if (!p->group) return CDP_OK;
     p->list = (cdp_transfer *)cdp__dt_alloc(p->os, most * sizeof *p->list);
-    p->scratch = (uint8_t *)(p->scratch_used ? cdp_group_alloc(p->group, p->scratch_used) : NULL);
+    p->scratch =
+        (uint8_t *)(p->scratch_used ? cdp__dt_group_memory(p->group, p->scratch_used) : NULL);
     if (!p->list || (p->scratch_used && !p->scratch))
         return cdp__dt_nomem("the scratch memory of a plan", p->scratch_used);
     return cdp_group_reserve(p->group, most);
@@ -492,9 +493,9 @@ CDP__DT cdp_status cdp__dt_plan_fill(cdp_plan *p) {
 }
 
 CDP_API cdp_status cdp_plan_create(const cdp_plan_desc *desc, cdp_plan **out) {
-    if (!desc || !out)
-        return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_plan_create: desc or out is NULL");
+    if (!out) return cdp__dt_missing("cdp_plan_create", "out");
     *out = NULL;
+    if (!desc) return cdp__dt_missing("cdp_plan_create", "desc");
     cdp_status st = cdp__dt_plan_check(desc);
     if (st != CDP_OK) return st;
     const cdp_os *os = desc->from.mesh->root->os;

@@ -59,7 +59,7 @@ CDP__DT cdp_status cdp__dt_cp_wrong(const char *why) {
 }
 
 CDP__DT cdp_status cdp__dt_cp_check(const cdp_cp_desc *d) {
-    if (!d || !d->mesh) return cdp__dt_cp_wrong("desc or its mesh is NULL; set it");
+    if (!d || !d->mesh) return cdp__dt_missing("cdp_cp_create", d ? "desc.mesh" : "desc");
     if (d->mesh->desc.ndim != 1)
         return cdp__dt_cp_wrong(
             "the mesh has several dimensions; take one of them by cdp_mesh_sub()");
@@ -97,7 +97,7 @@ CDP__DT cdp_status cdp__dt_room_for(cdp_cp *cp, cdp__dt_room *room, uint64_t byt
     if (room->at && room->bytes >= bytes) return CDP_OK;
     cdp__dt_bury(cp->root, cp->desc.mesh->all, room->at);
     room->bytes = bytes;
-    room->at = (uint8_t *)cdp_group_alloc(cp->group, bytes + 1);
+    room->at = (uint8_t *)cdp__dt_group_memory(cp->group, bytes + 1);
     return room->at ? CDP_OK : cdp__dt_nomem("a ring", bytes);
 }
 
@@ -221,8 +221,9 @@ CDP__DT cdp_status cdp__dt_ring_alone(const cdp_cp *cp, cdp__dt_ring *r) {
 CDP_API cdp_status cdp_cp_ring(cdp_cp *cp, const void *kv, uint64_t bytes, void *grad,
     uint64_t grad_count, cdp_cp_block *block, void *user) {
     cdp__dt_ring r;
-    if (!cp || !kv || !block)
-        return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_cp_ring: cp, kv or block is NULL");
+    if (!cp) return cdp__dt_missing("cdp_cp_ring", "cp");
+    if (!kv) return cdp__dt_missing("cdp_cp_ring", "kv");
+    if (!block) return cdp__dt_missing("cdp_cp_ring", "block");
     if (!cp->root->group)
         return cdp_error_set(CDP_ERR_STATE, -1, 0, "cdp_cp: its mesh is on paper; it cannot run");
     if (cp->desc.mesh->me == CDP__DT_NONE) return CDP_OK;

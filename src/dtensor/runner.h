@@ -217,7 +217,7 @@ CDP__DT cdp_status cdp__dt_run_check(cdp_plan *p, const void *in, void *out) {
 /* Checks the call; sets *ready if there is something to run. */
 CDP__DT cdp_status cdp__dt_run_begin(cdp_plan *p, const void *in, void *out, bool *ready) {
     *ready = false;
-    if (!p) return cdp_error_set(CDP_ERR_INVALID, -1, 0, "plan: it is NULL");
+    if (!p) return cdp__dt_missing("cdp_plan_run", "plan");
     if (!p->mesh->root->group)
         return cdp_error_set(CDP_ERR_STATE, -1, 0, "plan: its mesh is on paper; it cannot run");
     if (!p->group || p->node == CDP__DT_NONE) return CDP_OK;

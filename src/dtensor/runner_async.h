@@ -82,7 +82,7 @@ CDP__DT cdp_status cdp__dt_wide_phase(cdp_plan *p, const cdp__dt_phase *ph, cdp_
         cdp__dt_wide_row(ph->send, ph->sends, p->nodes, p->elem, w->send_count, w->send_at);
     w->in_bytes =
         cdp__dt_wide_row(ph->recv, ph->recvs, p->nodes, p->elem, w->recv_count, w->recv_at);
-    w->out = (uint8_t *)cdp_group_alloc(p->group, w->out_bytes + w->in_bytes + 128);
+    w->out = (uint8_t *)cdp__dt_group_memory(p->group, w->out_bytes + w->in_bytes + 128);
     if (!w->out) return cdp__dt_nomem("an asynchronous plan", w->out_bytes + w->in_bytes);
     /* a separate address even if nothing is sent */
     w->in = w->out + ((w->out_bytes + 64) & ~(uint64_t)63);
@@ -183,7 +183,7 @@ CDP__DT cdp_status cdp__dt_chain(cdp_plan *p, cdp_work *work) {
 
 CDP_API cdp_status cdp_plan_run_async(cdp_plan *p, const void *in, void *out, cdp_work *work) {
     bool ready;
-    if (!work) return cdp_error_set(CDP_ERR_INVALID, -1, 0, "plan: work is NULL");
+    if (!work) return cdp__dt_missing("cdp_plan_start", "work");
     cdp_status st = cdp__dt_run_begin(p, in, out, &ready);
     work->group = p ? p->group : NULL;
     work->seq = 0;

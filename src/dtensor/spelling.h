@@ -77,8 +77,7 @@ CDP_API cdp_status cdp_layout_check(const cdp_layout *l) {
     cdp_reduce_op kind = CDP_REDUCE_DEFAULT;
     cdp_status st = CDP_OK;
     bool fits = true;
-    if (!l || !l->mesh)
-        return cdp_error_set(CDP_ERR_INVALID, -1, 0, "layout: it has no mesh; set .mesh");
+    if (!l || !l->mesh) return cdp__dt_missing("layout", "mesh");
     if (l->ndim > CDP_TENSOR_DIMS || !cdp_dtype_size(l->dtype))
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
             "layout: ndim %u (at most %u) or dtype %u is out of range", l->ndim, CDP_TENSOR_DIMS,
@@ -151,9 +150,9 @@ CDP__DT const char *cdp__dt_parse_partial(const char *s, cdp_place *p, const cha
 CDP_API cdp_status cdp_layout_parse(cdp_layout *l, const char *places) {
     cdp_place place[CDP_MESH_DIMS];
     const char *s = places, *at = places;
-    if (!l || !l->mesh || !places)
-        return cdp_error_set(
-            CDP_ERR_INVALID, -1, 0, "cdp_layout_parse: layout, its mesh or the text is NULL");
+    if (!l) return cdp__dt_missing("cdp_layout_parse", "layout");
+    if (!l->mesh) return cdp__dt_missing("cdp_layout_parse", "layout.mesh");
+    if (!places) return cdp__dt_missing("cdp_layout_parse", "text");
     memset(place, 0, sizeof place);
     for (uint32_t by = 0; s && by < l->mesh->desc.ndim; ++by) {
         at = s;

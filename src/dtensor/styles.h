@@ -49,7 +49,7 @@ CDP__DT cdp_status cdp__dt_tp_wrong(const char *why) {
 }
 
 CDP__DT cdp_status cdp__dt_tp_check(const cdp_tp_desc *d) {
-    if (!d->mesh) return cdp__dt_tp_wrong("mesh is NULL; set it");
+    if (!d->mesh) return cdp__dt_missing("cdp_tp_create", "desc.mesh");
     if (d->mesh->desc.ndim != 1)
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
             "cdp_tp_create: the mesh has %u dimensions; take one of them by cdp_mesh_sub()",
@@ -157,11 +157,11 @@ CDP__DT cdp_status cdp__dt_tp_memory(cdp_tp *tp) {
     const uint64_t sums = tp->weight ? cdp__dt_local_bytes(&tp->l.weight) + 1 : 0;
     bool ok = true;
     if (!g) return CDP_OK;
-    if (!tp->in_same) ok = (tp->used = cdp_group_alloc(g, used)) != NULL;
-    if (ok && !tp->out_same) ok = (tp->made = cdp_group_alloc(g, made)) != NULL;
-    if (ok && !tp->desc.embedding) ok = (tp->grad_used = cdp_group_alloc(g, used)) != NULL;
-    if (ok && sums) ok = (tp->sums = cdp_group_alloc(g, sums)) != NULL;
-    if (ok && sums) ok = (tp->sums_out = cdp_group_alloc(g, sums)) != NULL;
+    if (!tp->in_same) ok = (tp->used = cdp__dt_group_memory(g, used)) != NULL;
+    if (ok && !tp->out_same) ok = (tp->made = cdp__dt_group_memory(g, made)) != NULL;
+    if (ok && !tp->desc.embedding) ok = (tp->grad_used = cdp__dt_group_memory(g, used)) != NULL;
+    if (ok && sums) ok = (tp->sums = cdp__dt_group_memory(g, sums)) != NULL;
+    if (ok && sums) ok = (tp->sums_out = cdp__dt_group_memory(g, sums)) != NULL;
     return ok ? CDP_OK : cdp__dt_nomem("a tensor-parallel layer", 2 * used + made + 2 * sums);
 }
 
@@ -182,9 +182,9 @@ CDP_API void cdp_tp_destroy(cdp_tp *tp) {
 
 CDP_API cdp_status cdp_tp_create(const cdp_tp_desc *desc, cdp_tp **out) {
     cdp_tp_desc d;
-    if (!desc || !out)
-        return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_tp_create: desc or out is NULL");
+    if (!out) return cdp__dt_missing("cdp_tp_create", "out");
     *out = NULL;
+    if (!desc) return cdp__dt_missing("cdp_tp_create", "desc");
     d = *desc;
     if (d.dtype == CDP_DTYPE_DEFAULT) d.dtype = CDP_DTYPE_F32;
     cdp_status st = cdp__dt_tp_check(&d);
@@ -255,7 +255,7 @@ CDP__DT cdp_status cdp__dt_tp_make(
 
 CDP__DT cdp_status cdp__dt_tp_ready(const cdp_tp *tp, const void *x, const void *w, const void *y) {
     const bool outside = tp && tp->desc.mesh->me == CDP__DT_NONE;
-    if (!tp) return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_tp: the layer is NULL");
+    if (!tp) return cdp__dt_missing("cdp_tp", "layer");
     if (!tp->root->group)
         return cdp_error_set(CDP_ERR_STATE, -1, 0, "cdp_tp: its mesh is on paper; it cannot run");
     const bool lacks = (!x && cdp__dt_local_bytes(&tp->l.x))

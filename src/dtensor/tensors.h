@@ -90,7 +90,7 @@ CDP__DT cdp_status cdp__dt_kept_plan(const cdp_plan_desc *desc, cdp_plan **out) 
 }
 
 CDP__DT cdp_status cdp__dt_tensor_check(const cdp_dtensor *t, const char *call) {
-    if (!t) return cdp_error_set(CDP_ERR_INVALID, -1, 0, "%s: the tensor is NULL", call);
+    if (!t) return cdp__dt_missing(call, "tensor");
     cdp_status st = cdp_layout_check(&t->layout);
     if (st == CDP_OK && !t->data && cdp_layout_box(&t->layout, NULL, NULL))
         st = cdp_error_set(CDP_ERR_INVALID, -1, 0, "%s: the tensor's data is NULL", call);
@@ -102,7 +102,7 @@ CDP__DT uint64_t cdp__dt_local_bytes(const cdp_layout *l) {
 }
 
 CDP_API cdp_status cdp_dtensor_create(const cdp_layout *layout, void *data, cdp_dtensor *out) {
-    if (!out) return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_dtensor_create: out is NULL");
+    if (!out) return cdp__dt_missing("cdp_dtensor_create", "out");
     memset(out, 0, sizeof *out);
     const cdp_status st = cdp_layout_check(layout);
     if (st != CDP_OK) return st;
@@ -112,8 +112,8 @@ CDP_API cdp_status cdp_dtensor_create(const cdp_layout *layout, void *data, cdp_
     out->layout.dtype = cdp__dt_dtype(layout);
     out->data = data;
     if (data || !bytes) return CDP_OK;
-    out->data =
-        root->group ? cdp_group_alloc(root->group, bytes) : root->os->alloc(root->os->user, bytes);
+    out->data = root->group ? cdp__dt_group_memory(root->group, bytes)
+                            : root->os->alloc(root->os->user, bytes);
     if (!out->data) return cdp__dt_nomem("a tensor", bytes);
     out->owned = true;
     return CDP_OK;
@@ -183,7 +183,7 @@ CDP_API cdp_status cdp_distribute(cdp_dtensor *t, const void *full, uint32_t sou
         const cdp__dt_side s = cdp__dt_side_of(&t->layout, 0);
         const cdp__dt_region all = cdp__dt_whole(&s);
         if (t->layout.mesh->me == CDP__DT_NONE || !cdp__dt_local_bytes(&t->layout)) return CDP_OK;
-        if (!full) return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_distribute: full is NULL");
+        if (!full) return cdp__dt_missing("cdp_distribute", "full");
         const cdp__dt_region own = cdp__dt_region_of(&s, t->layout.mesh->me);
         const cdp__dt_copy c =
             cdp__dt_copy_of(&own, &all, &own, s.ndim, cdp_dtype_size(t->layout.dtype));

@@ -262,9 +262,8 @@ CDP__PRIVATE cdp_status cdp__elastic_step(cdp_elastic *e, cdp_elastic_now *now) 
 
 CDP_API cdp_status cdp_elastic_next(cdp_elastic *e, cdp_elastic_now *now) {
     cdp_status st;
-    if (!e || !now)
-        return cdp__fail(
-            CDP_ERR_INVALID, "cdp_elastic_next needs an elastic and a cdp_elastic_now");
+    if (!e) return cdp__missing("cdp_elastic_next", "elastic");
+    if (!now) return cdp__missing("cdp_elastic_next", "now");
     if (e->retired) cdp__elastic_retire(e); /* this thread alone sets it */
     cdp__elastic_attend(e, 0);
     cdp__elastic_lock(e);
@@ -275,7 +274,7 @@ CDP_API cdp_status cdp_elastic_next(cdp_elastic *e, cdp_elastic_now *now) {
 
 CDP_API cdp_status cdp_elastic_commit(cdp_elastic *e) {
     bool counts;
-    if (!e) return cdp__fail(CDP_ERR_INVALID, "cdp_elastic_commit: the elastic is NULL");
+    if (!e) return cdp__missing("cdp_elastic_commit", "elastic");
     cdp__elastic_attend(e, 0);
     cdp__elastic_lock(e);
     counts = cdp__elastic_count(&e->place, e->desc.batch);
@@ -288,7 +287,7 @@ CDP_API cdp_status cdp_elastic_commit(cdp_elastic *e) {
 CDP_API cdp_status cdp_elastic_poll(cdp_elastic *e) {
     cdp_error why;
     bool runs;
-    if (!e) return cdp__fail(CDP_ERR_INVALID, "cdp_elastic_poll: the elastic is NULL");
+    if (!e) return cdp__missing("cdp_elastic_poll", "elastic");
     cdp__elastic_attend(e, 0);
     cdp__elastic_lock(e);
     why = e->failure;
@@ -312,8 +311,8 @@ CDP_API cdp_status cdp_elastic_agree(cdp_elastic *e, bool yes, bool *all) {
     uint64_t bytes, number;
     bool may;
     cdp_status st;
-    if (!e || !all)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_elastic_agree needs an elastic and a place");
+    if (!e) return cdp__missing("cdp_elastic_agree", "elastic");
+    if (!all) return cdp__missing("cdp_elastic_agree", "all");
     *all = false;
     cdp__elastic_attend(e, 0);
     cdp__elastic_lock(e);
@@ -378,7 +377,7 @@ CDP_API cdp_status cdp_elastic_finish(cdp_elastic *e) {
     cdp_elastic_now now;
     bool over = false, ends;
     cdp_status st;
-    if (!e) return cdp__fail(CDP_ERR_INVALID, "cdp_elastic_finish: the elastic is NULL");
+    if (!e) return cdp__missing("cdp_elastic_finish", "elastic");
     st = cdp__elastic_say_ending(e);
     if (st != CDP_OK) return st;
     cdp__elastic_key(e, key, "final");
@@ -409,7 +408,7 @@ CDP_API void cdp_elastic_leave(cdp_elastic *e, const char *reason) {
 
 CDP_API cdp_status cdp_elastic_alarm(cdp_elastic *e, const char *reason) {
     uint64_t k;
-    if (!e) return cdp__fail(CDP_ERR_INVALID, "cdp_elastic_alarm: the elastic is NULL");
+    if (!e) return cdp__missing("cdp_elastic_alarm", "elastic");
     cdp__elastic_lock(e);
     k = e->place.epoch;
     cdp__elastic_unlock(e);

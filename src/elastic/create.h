@@ -33,7 +33,7 @@
 CDP__PRIVATE cdp_status cdp__elastic_check(const cdp_elastic_desc *d) {
     uint32_t i;
     const char *p;
-    if (!d->store) return cdp__fail(CDP_ERR_INVALID, "cdp_elastic_desc.store is NULL");
+    if (!d->store) return cdp__missing("cdp_elastic_create", "desc.store");
     if (!d->store->start || !d->store->os)
         return cdp__fail(CDP_ERR_STATE, "cdp_elastic_desc.store was destroyed");
     if (d->job && (!d->job[0] || strlen(d->job) > 63))
@@ -46,8 +46,7 @@ CDP__PRIVATE cdp_status cdp__elastic_check(const cdp_elastic_desc *d) {
     if (d->max_ranks && d->max_ranks < d->min_ranks)
         return cdp__fail(CDP_ERR_INVALID, "cdp_elastic_desc.max_ranks, %u, is below min_ranks, %u",
             d->max_ranks, d->min_ranks);
-    if (d->entry_count && !d->entries)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_elastic_desc.entries is NULL");
+    if (d->entry_count && !d->entries) return cdp__missing("cdp_elastic_create", "desc.entries");
     for (i = 0; i < d->entry_count; ++i)
         if (!d->entries[i].name || (!d->entries[i].data && d->entries[i].count)
             || !cdp_dtype_size(d->entries[i].dtype))
@@ -169,10 +168,9 @@ CDP_API cdp_status cdp_elastic_create(const cdp_elastic_desc *desc, cdp_elastic 
     cdp_elastic *e;
     bool no_thread;
     cdp_status st;
-    if (!desc || !out)
-        return cdp__fail(
-            CDP_ERR_INVALID, "cdp_elastic_create needs a desc and a place for the result");
+    if (!out) return cdp__missing("cdp_elastic_create", "out");
     *out = NULL;
+    if (!desc) return cdp__missing("cdp_elastic_create", "desc");
     st = cdp__elastic_check(desc);
     if (st != CDP_OK) return st;
     os = desc->tcp && desc->tcp->group.os ? desc->tcp->group.os : cdp_os_default();
@@ -253,7 +251,7 @@ CDP_API cdp_status cdp_elastic_create_from_env(const cdp_elastic_desc *desc, cdp
     char id[2 * CDP__ELASTIC_ID_BYTES + 1];
     cdp_store *store;
     cdp_status st;
-    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_elastic_create_from_env: out is NULL");
+    if (!out) return cdp__missing("cdp_elastic_create_from_env", "out");
     *out = NULL;
     memset(&d, 0, sizeof d);
     memset(&tcp, 0, sizeof tcp);

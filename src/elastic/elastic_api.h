@@ -108,13 +108,13 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_create_from_env(
    of the clock, and a look at the store's socket each millisecond). Otherwise everything that
    is needed happens here, as often as needed: the turn, new connections, the transfer. Errors: see
    ERRORS above; after one, destroy the cdp_elastic. */
-CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_next(cdp_elastic *e, cdp_elastic_now *now);
+CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_next(cdp_elastic *elastic, cdp_elastic_now *now);
 
 /* Call it when the gradients of the step are complete, before anything of the state is changed.
    CDP_OK: the step counts, and the state must now become that of the next step. Local: no message.
    Errors: ABORTED (an alarm was first: leave the state as it is, and call cdp_elastic_next());
    INVALID. */
-CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_commit(cdp_elastic *e);
+CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_commit(cdp_elastic *elastic);
 
 /* Says whether the step that is being computed can still count; before the first
    cdp_elastic_next() and in connected(), whether the epoch can still begin. A program without
@@ -122,43 +122,44 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_commit(cdp_elastic *e);
    does not wait for other ranks; only in a turn it waits for answers of the store. Called by the
    thread that calls cdp_elastic_next(). Errors: ABORTED (the epoch has ended: drop the step, and
    call cdp_elastic_next()); INVALID; and those of cdp_elastic_next(). */
-CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_poll(cdp_elastic *e);
+CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_poll(cdp_elastic *elastic);
 
 /* Collective over the ranks of the epoch: *all is true if each rank has passed `yes` true. Every
    rank that gets an answer gets the same one, also when ranks die meanwhile (then it is false, or
    the result that other ranks got before). One allreduce, one request to the store, one key that
    stays. Errors: STATE (before cdp_elastic_next(), or after an error of it), STORE, INVALID; a
    mistake of the program as in cdp_allreduce(). */
-CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_agree(cdp_elastic *e, bool yes, bool *all);
+CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_agree(cdp_elastic *elastic, bool yes, bool *all);
 
 /* Call it after the last step. Waits until all ranks have called it, and takes part in turns until
    then: a rank that ended earlier might be the only one that has committed the last step. Then the
    job is over, and newcomers get STATE. Errors: as cdp_elastic_next(). */
-CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_finish(cdp_elastic *e);
+CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_finish(cdp_elastic *elastic);
 
 /* Asks this process to leave: its next call of cdp_elastic_next() returns STATE, the others go on.
    Then destroy it. During a change it first sees the next epoch begin, because others may receive
    state from this process; where they wait for min_ranks it leaves at once. `reason` (may be NULL)
    is copied. Any thread; without threads the one that makes all calls. */
-CDP_API void cdp_elastic_leave(cdp_elastic *e, const char *reason);
+CDP_API void cdp_elastic_leave(cdp_elastic *elastic, const char *reason);
 
 /* Ends the epoch now: all ranks that live are in the next one. `reason` (may be NULL) becomes its
    cause. Any thread (without threads: the one that makes all calls); may wait while another thread
    connects. Errors: STORE, TIMEOUT, INVALID. */
-CDP_API cdp_status cdp_elastic_alarm(cdp_elastic *e, const char *reason);
+CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_alarm(cdp_elastic *elastic, const char *reason);
 
 /* Ends this member. If neither cdp_elastic_finish() nor cdp_elastic_leave() was called before, the
    others treat it as a member that has left. Destroys the group. Takes up to a second; where the
    store cannot be reached or is silent, also after an error of it, up to timeout_ms of tcp->group
    and at most 30 s for each of three requests. Destroy groups and ddps that were made from the
    group before this call. NULL is allowed. */
-CDP_API void cdp_elastic_destroy(cdp_elastic *e);
+CDP_API void cdp_elastic_destroy(cdp_elastic *elastic);
 
 /* The last 32 epochs of this process as JSON: epoch, step, size, rank, lost, joined, cause, and how
    long turn, connecting and transfer took, in microseconds. Writes at most `room` bytes, a zero at
    the end among them; `text` may be NULL. Returns the length of the whole text without the zero
-   (about 250 bytes per epoch, and its cause); 0 if e is NULL. Any thread. */
-CDP_API uint64_t cdp_elastic_history(cdp_elastic *e, char *text, uint64_t room);
+   (about 250 bytes per epoch, and its cause); 0 if elastic is
+   NULL. Any thread. */
+CDP_API uint64_t cdp_elastic_history(cdp_elastic *elastic, char *text, uint64_t room);
 
 /* ---- the pieces alone, for a program that keeps steps and state itself ---- */
 

@@ -30,10 +30,10 @@ typedef char cdp__assert_shrink_settle
 
 CDP__PRIVATE cdp_status cdp__shrink_check(
     cdp_group *group, const cdp_shrink_desc *d, cdp_group **out) {
-    if (!group || !d || !out)
-        return cdp__fail(
-            CDP_ERR_INVALID, "cdp_group_shrink needs a group, a desc and a place for the result");
+    if (!out) return cdp__missing("cdp_group_shrink", "out");
     *out = NULL;
+    if (!group) return cdp__missing("cdp_group_shrink", "group");
+    if (!d) return cdp__missing("cdp_group_shrink", "desc");
     if (!d->store)
         return cdp__fail(CDP_ERR_UNSUPPORTED,
             "cdp_group_shrink: the desc has no store, and without one the ranks cannot decide who "

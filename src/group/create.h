@@ -396,8 +396,7 @@ CDP__PRIVATE cdp_status cdp__choices_read(cdp__world *m, const cdp_group_desc *d
             "CDP_NO_REPRODUCIBLE");
 #endif
     if (desc->choice_count && !desc->choices)
-        return cdp__fail(CDP_ERR_INVALID,
-            "cdp_group_create: choice_count is %u but choices is NULL", desc->choice_count);
+        return cdp__missing("cdp_group_create", "desc.choices");
     for (i = 0; i < desc->choice_count; ++i) {
         const cdp_choice *c = &desc->choices[i];
         char known[160] = "";
@@ -500,8 +499,9 @@ CDP_API CDP__COLD cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_gr
     cdp_transport t;
     cdp__world *m = NULL;
     cdp_status st;
-    if (!desc || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_group_create: desc or out is NULL");
+    if (!out) return cdp__missing("cdp_group_create", "out");
     *out = NULL;
+    if (!desc) return cdp__missing("cdp_group_create", "desc");
     d = *desc;
     cdp__group_desc_defaults(&d);
     memset(&t, 0, sizeof t);

@@ -24,7 +24,7 @@ CDP_API CDP__COLD cdp_status cdp_group_set_backend(cdp_group *g, const cdp_backe
     cdp_backend *own;
     const cdp_status st = cdp__alive(g, "cdp_group_set_backend");
     if (st != CDP_OK) return st;
-    if (!backend) return cdp__fail(CDP_ERR_INVALID, "cdp_group_set_backend needs a backend");
+    if (!backend) return cdp__missing("cdp_group_set_backend", "backend");
     if (g->backend)
         return cdp__fail(CDP_ERR_STATE, "cdp_group_set_backend: this group has a backend already");
     own = (cdp_backend *)cdp__alloc(g->os, sizeof *own);

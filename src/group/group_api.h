@@ -171,8 +171,8 @@ CDP_API cdp_status cdp_group_status(cdp_group *group);
    any memory; large ones are faster with this, as input and as output. Aligned to 64 bytes, not
    cleared. Free it with a group of the same world while one is left: afterwards it stays valid,
    but can no longer be freed. It may be shared memory: a parent reads what its child of fork()
-   writes there. NULL: out of memory, see cdp_last_error(). Any thread. */
-CDP_API void *cdp_group_alloc(cdp_group *group, uint64_t bytes);
+   writes there. Any thread. Errors: INVALID, NOMEM, and then *out is NULL. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_group_alloc(cdp_group *group, uint64_t bytes, void **out);
 
 /* `ptr` is from cdp_group_alloc() of a group of this world, or NULL. Call it when no operation on
    that memory is in flight (see cdp_group_status()). Nobody may use it any more, neither another
@@ -217,7 +217,7 @@ CDP_API uint32_t cdp_group_records(cdp_group *group, cdp_record *out, uint32_t m
    the ranks that these wait for. tools/who_is_stuck.c reads the files of all ranks and prints
    which rank keeps which other ranks waiting. Any thread, any time. Errors: IO (the file), NOMEM,
    INVALID (no group, no path), STATE (destroyed), UNSUPPORTED (the group's os has no files). */
-CDP_API cdp_status cdp_group_dump(cdp_group *group, const char *path);
+CDP_MUST_CHECK CDP_API cdp_status cdp_group_dump(cdp_group *group, const char *path);
 
 /* Every setting with its value and where it came from, the table of algorithms, and the link to
    each rank, as text for a reader. Writes at most `room` bytes, a zero at the end among them;

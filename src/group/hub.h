@@ -350,8 +350,9 @@ CDP_API CDP__COLD cdp_status cdp_hub_create(const cdp_hub_desc *desc, cdp_hub **
     const cdp_os *os;
     cdp_hub *h;
     uint32_t i;
-    if (!desc || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_hub_create: desc or out is NULL");
+    if (!out) return cdp__missing("cdp_hub_create", "out");
     *out = NULL;
+    if (!desc) return cdp__missing("cdp_hub_create", "desc");
     if (desc->world_size - 1 >= 65535) return cdp__world_wrong("cdp_hub_create", desc->world_size);
     os = desc->os ? desc->os : cdp_os_default();
     h = (cdp_hub *)cdp__alloc_zero(os, sizeof *h);

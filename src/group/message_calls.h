@@ -73,7 +73,7 @@ CDP__PRIVATE cdp_status cdp__transfer_check(const cdp_group *g, cdp_transfer *t,
     uint64_t bytes, size;
     const cdp_status st = cdp__alive(g, name);
     if (st != CDP_OK) return st;
-    if (!out) return cdp__fail(CDP_ERR_INVALID, "%s needs a pointer for the work", name);
+    if (!out) return cdp__missing(name, "work");
     if (!t->dtype) t->dtype = CDP_DTYPE_F32;
     size = cdp_dtype_size(t->dtype);
     if (t->peer >= g->desc.world_size && !(t->receive && t->peer == CDP_ANY_RANK))
@@ -399,13 +399,13 @@ CDP_API cdp_status cdp_recv_async(cdp_group *g, void *data, uint64_t count, cdp_
 CDP_API cdp_status cdp_recv_any(cdp_group *g, void *data, uint64_t room, cdp_dtype dtype,
     uint32_t from, uint32_t tag, cdp_message *got) {
     return got ? cdp__message_wait(g, true, data, room, dtype, from, tag, got)
-               : cdp__fail(CDP_ERR_INVALID, "cdp_recv_any: got is NULL");
+               : cdp__missing("cdp_recv_any", "got");
 }
 
 CDP_API cdp_status cdp_recv_any_async(cdp_group *g, void *data, uint64_t room, cdp_dtype dtype,
     uint32_t from, uint32_t tag, cdp_message *got, cdp_work *work) {
     return got ? cdp__message_async(g, true, data, room, dtype, from, tag, got, work)
-               : cdp__fail(CDP_ERR_INVALID, "cdp_recv_any_async: got is NULL");
+               : cdp__missing("cdp_recv_any_async", "got");
 }
 
 CDP_API cdp_status cdp_probe(cdp_group *g, uint32_t from, uint32_t tag, cdp_message *got) {
@@ -459,8 +459,9 @@ CDP_API cdp_status cdp_batch(cdp_group *g, const cdp_transfer *list, uint32_t n,
     bool device = false;
     cdp_status st = cdp__alive(g, "cdp_batch");
     if (st != CDP_OK) return st;
-    if (!list || !n || !out)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_batch needs messages and a pointer for the work");
+    if (!out) return cdp__missing("cdp_batch", "out");
+    if (!list) return cdp__missing("cdp_batch", "list");
+    if (!n) return cdp__missing("cdp_batch", "n");
     out->group = NULL;
     out->seq = 0;
     for (i = 0; i < n && st == CDP_OK; ++i) {

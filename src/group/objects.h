@@ -173,7 +173,7 @@ CDP__PRIVATE cdp_status cdp__objects_check(const cdp__objects *o, const uint64_t
     if (!b
         && (o->kind == CDP__OBJECT_ALLGATHER || o->kind == CDP__OBJECT_SCATTER
             || (g->desc.rank == o->root) == (o->kind == CDP__OBJECT_GATHER)))
-        return cdp__fail(CDP_ERR_INVALID, "%s needs a cdp_blob that receives the bytes", name);
+        return cdp__missing(name, "all");
     if (b && !b->alloc != !b->release)
         return cdp__fail(
             CDP_ERR_INVALID, "%s: set both alloc and release in the blob, or neither", name);

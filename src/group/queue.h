@@ -128,8 +128,8 @@ CDP__PRIVATE cdp_status cdp__start(cdp_group *g, const cdp_request *request,
     bool device;
     cdp_status st = cdp__alive_for(g, request ? request->kind : CDP_COLL_NONE);
     if (st != CDP_OK) return st;
-    if (!request || !out)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_start needs a request and a pointer for the work");
+    if (!out) return cdp__missing("cdp_start", "out");
+    if (!request) return cdp__missing("cdp_start", "request");
     out->group = NULL;
     out->seq = 0;
     rq = *request;
@@ -220,9 +220,9 @@ CDP_API cdp_status cdp_start_all(
     bool device;
     cdp_status st = cdp__alive(g, "cdp_start_all");
     if (st != CDP_OK) return st;
-    if (!requests || !n || !out)
-        return cdp__fail(
-            CDP_ERR_INVALID, "cdp_start_all needs requests and a pointer for the work");
+    if (!out) return cdp__missing("cdp_start_all", "out");
+    if (!requests) return cdp__missing("cdp_start_all", "requests");
+    if (!n) return cdp__missing("cdp_start_all", "n");
     out->group = NULL;
     out->seq = 0;
     for (i = 0; i < n && st == CDP_OK; ++i) {

@@ -43,7 +43,7 @@ CDP_API CDP__COLD uint32_t cdp_group_records(cdp_group *g, cdp_record *out, uint
 CDP_API CDP__COLD cdp_status cdp_group_dump(cdp_group *g, const char *path) {
     cdp_status st = cdp__alive(g, "cdp_group_dump");
     if (st != CDP_OK) return st;
-    if (!path) return cdp__fail(CDP_ERR_INVALID, "cdp_group_dump needs the path of a file");
+    if (!path) return cdp__missing("cdp_group_dump", "path");
     if (!g->w->os->files.open_file)
         return cdp__fail(CDP_ERR_UNSUPPORTED,
             "cdp_group_dump: this cdp_os has no files; set its member `files`, or use "

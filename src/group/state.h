@@ -248,7 +248,7 @@ CDP__PRIVATE const cdp_backend *cdp__backend_of(const cdp_group *g) {
 
 /* The first check of every public function. */
 CDP__PRIVATE CDP__ONE_COPY cdp_status cdp__alive(const cdp_group *g, const char *call) {
-    if (!g) return cdp__fail(CDP_ERR_INVALID, "%s needs a group; this one is NULL", call);
+    if (!g) return cdp__missing(call, "group");
     if (g->magic == CDP__GROUP_MAGIC) return CDP_OK;
     return cdp__fail(CDP_ERR_STATE, "%s: this group was destroyed", call);
 }

@@ -67,10 +67,13 @@ CDP_API CDP__COLD cdp_status cdp_group_new(
     uint64_t channel, hash = CDP__HASH_START;
     bool member = false;
     const cdp_status st = cdp__alive(parent, "cdp_group_new");
+    if (out) *out = NULL;
     if (st != CDP_OK) return st;
-    if (!ranks || !out || !count)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_group_new: ranks or out is NULL, or count is 0");
-    *out = NULL;
+    if (!out) return cdp__missing("cdp_group_new", "out");
+    if (!ranks) return cdp__missing("cdp_group_new", "ranks");
+    if (!count)
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_group_new: count is 0; a group has at least one rank");
     for (i = 0; i < count; ++i) {
         if (ranks[i] >= parent->desc.world_size)
             return cdp__fail(CDP_ERR_INVALID,
@@ -108,9 +111,9 @@ CDP_API CDP__COLD cdp_status cdp_group_split(
     const uint32_t n = cdp_size(parent), me = cdp_rank(parent);
     uint32_t *all, *ranks, count = 0, i, k;
     cdp_status st = cdp__alive(parent, "cdp_group_split");
+    if (out) *out = NULL;
     if (st != CDP_OK) return st;
-    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_group_split: out is NULL");
-    *out = NULL;
+    if (!out) return cdp__missing("cdp_group_split", "out");
     all = (uint32_t *)cdp__alloc(parent->os, 3ull * n * sizeof *all);
     if (!all) return cdp__fail_nomem("a split", 3ull * n * sizeof *all);
     ranks = all + 2 * n;
@@ -168,15 +171,18 @@ CDP__PRIVATE cdp_status cdp__group_report(cdp_group *g) {
     return g->failure.error.status;
 }
 
-CDP_API void *cdp_group_alloc(cdp_group *g, uint64_t bytes) {
+CDP_API cdp_status cdp_group_alloc(cdp_group *g, uint64_t bytes, void **out) {
     const cdp_transport *t = g ? &g->w->transport : NULL;
-    void *p = NULL;
-    if (cdp__alive(g, "cdp_group_alloc") != CDP_OK) return NULL;
+    cdp_status st;
+    if (!out) return cdp__missing("cdp_group_alloc", "out");
+    *out = NULL;
+    st = cdp__alive(g, "cdp_group_alloc");
+    if (st != CDP_OK) return st;
     cdp__enter(g);
-    if (t->memory.alloc) p = t->memory.alloc(t->self, bytes);
+    if (t->memory.alloc) *out = t->memory.alloc(t->self, bytes);
     cdp__leave(g);
-    if (!p && !(p = cdp__alloc(g->os, bytes))) cdp__fail_nomem("cdp_group_alloc", bytes);
-    return p;
+    if (!*out) *out = cdp__alloc(g->os, bytes);
+    return *out ? CDP_OK : cdp__fail_nomem("cdp_group_alloc", bytes);
 }
 
 CDP_API void cdp_group_free(cdp_group *g, void *ptr) {

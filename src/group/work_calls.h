@@ -147,7 +147,7 @@ CDP_API cdp_status cdp_work_test(cdp_work w) {
 CDP_API cdp_status cdp_work_error(cdp_work w, cdp_error *out) {
     const cdp_error before = *cdp_last_error();
     cdp_status st = CDP_OK;
-    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_work_error needs a pointer for the error");
+    if (!out) return cdp__missing("cdp_work_error", "out");
     if (w.group && w.seq) {
         st = cdp__alive(w.group, "cdp_work_error");
         if (st != CDP_OK) return st;
@@ -173,8 +173,9 @@ CDP_API cdp_status cdp_work_then(
         next->group = NULL;
         next->seq = 0;
     }
-    if (!w.group || !w.seq || !func)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_work_then needs a work and a function");
+    if (!w.group) return cdp__missing("cdp_work_then", "work.group");
+    if (!w.seq) return cdp__missing("cdp_work_then", "work.seq");
+    if (!func) return cdp__missing("cdp_work_then", "func");
     if (cdp__alive(w.group, "cdp_work_then") != CDP_OK) return cdp_last_error()->status;
     if (cdp__work_on_device(w)) return cdp__device_cannot("cdp_work_then");
     cdp__enter(w.group);
@@ -202,9 +203,8 @@ CDP_API cdp_status cdp_start_after(
     bool device;
     cdp_status st = cdp__alive(g, "cdp_start_after");
     if (st != CDP_OK) return st;
-    if (!request || !out)
-        return cdp__fail(
-            CDP_ERR_INVALID, "cdp_start_after needs a request and a pointer for the work");
+    if (!out) return cdp__missing("cdp_start_after", "out");
+    if (!request) return cdp__missing("cdp_start_after", "request");
     if (after.group && after.seq && cdp__alive(after.group, "cdp_start_after") != CDP_OK)
         return cdp_last_error()->status;
     out->group = NULL;

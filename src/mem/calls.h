@@ -84,8 +84,9 @@ CDP__PRIVATE cdp_status cdp__mem_alloc_any(
 
 CDP_API cdp_status cdp_mem_alloc(cdp_mem *mem, uint64_t bytes, void *stream, void **out) {
     cdp__mem_call c;
-    if (!mem || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_mem_alloc needs mem and a result");
+    if (!out) return cdp__missing("cdp_mem_alloc", "out");
     *out = NULL;
+    if (!mem) return cdp__missing("cdp_mem_alloc", "mem");
     if (!bytes) return CDP_OK;
     CDP__MEM_CALLER(&c);
     cdp__mem_call_begin(mem, &c, CDP__MEM_WANTS_STACK, NULL);
@@ -95,8 +96,9 @@ CDP_API cdp_status cdp_mem_alloc(cdp_mem *mem, uint64_t bytes, void *stream, voi
 CDP_API cdp_status cdp_mem_alloc_at(cdp_mem *mem, cdp_mem_pool *pool, uint64_t bytes, void *stream,
     const cdp_mem_site *site, void **out) {
     cdp__mem_call c;
-    if (!mem || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_mem_alloc_at needs mem and a result");
+    if (!out) return cdp__missing("cdp_mem_alloc_at", "out");
     *out = NULL;
+    if (!mem) return cdp__missing("cdp_mem_alloc_at", "mem");
     if (pool && pool->mem != mem)
         return cdp__fail(CDP_ERR_INVALID, "cdp_mem_alloc_at: the pool is another allocator's");
     if (!bytes) return CDP_OK;
@@ -140,7 +142,7 @@ CDP__PRIVATE cdp_status cdp__mem_free_any(
 CDP_API cdp_status cdp_mem_free(cdp_mem *mem, void *data) {
     cdp__mem_call c;
     if (!data) return CDP_OK;
-    if (!mem) return cdp__fail(CDP_ERR_INVALID, "cdp_mem_free: mem is NULL");
+    if (!mem) return cdp__missing("cdp_mem_free", "mem");
     CDP__MEM_CALLER(&c);
     cdp__mem_call_begin(mem, &c, CDP__MEM_WANTS_FREE, NULL);
     return cdp__mem_free_any(mem, &c, data, "cdp_mem_free");
@@ -149,8 +151,8 @@ CDP_API cdp_status cdp_mem_free(cdp_mem *mem, void *data) {
 CDP_API cdp_status cdp_mem_record_stream(cdp_mem *mem, void *data, void *stream) {
     cdp__mem_part *p;
     cdp_status st;
-    if (!mem || !data)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_mem_record_stream needs mem and a block");
+    if (!mem) return cdp__missing("cdp_mem_record_stream", "mem");
+    if (!data) return cdp__missing("cdp_mem_record_stream", "data");
     cdp__mem_lock(mem);
     st = cdp__mem_live(mem, data, "cdp_mem_record_stream", &p);
     if (st == CDP_OK) {
@@ -201,7 +203,7 @@ CDP_API cdp_status cdp_mem_forget_stream(cdp_mem *mem, void *stream) {
     const cdp__mem_span *s;
     cdp__mem_call c;
     cdp_status st = CDP_OK;
-    if (!mem) return cdp__fail(CDP_ERR_INVALID, "cdp_mem_forget_stream: mem is NULL");
+    if (!mem) return cdp__missing("cdp_mem_forget_stream", "mem");
     cdp__mem_call_plain(mem, &c);
     cdp__mem_lock(mem);
     cdp__mem_call_enter(mem, &c);
@@ -266,7 +268,8 @@ CDP_API void cdp_mem_on_oom(cdp_mem *mem, cdp_mem_oom_func func, void *user) {
 CDP_API cdp_status cdp_mem_watch(cdp_mem *mem, cdp_mem_watch_func func, void *user) {
     const cdp__mem_span *s;
     uint32_t i = 0;
-    if (!mem || !func) return cdp__fail(CDP_ERR_INVALID, "cdp_mem_watch needs mem and a function");
+    if (!mem) return cdp__missing("cdp_mem_watch", "mem");
+    if (!func) return cdp__missing("cdp_mem_watch", "func");
     cdp__mem_lock(mem);
     while (i < CDP__MEM_WATCHERS && mem->watchers[i].func)
         ++i;

@@ -229,7 +229,7 @@ CDP__PRIVATE cdp_status cdp__mem_cuda_device(cdp__mem_cuda *u) {
 CDP_API cdp_status cdp_mem_source_cuda(const char *cudart, cdp_mem_source *out) {
     cdp__mem_cuda *u;
     cdp_status st;
-    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_mem_source_cuda: out is NULL");
+    if (!out) return cdp__missing("cdp_mem_source_cuda", "out");
     memset(out, 0, sizeof *out);
     u = (cdp__mem_cuda *)cdp__alloc_zero(cdp_os_default(), sizeof *u);
     if (!u) return cdp__fail_nomem("cdp_mem_source_cuda", sizeof *u);

@@ -42,27 +42,28 @@ CDP__PRIVATE void cdp__mem_stat_triple(const cdp__mem_tally *t, cdp_mem_stat out
     out[0].peak = t->peak_all;
 }
 
-CDP_API void cdp_mem_stats_of(const cdp_mem *mem, cdp_mem_stats *out) {
+CDP_API cdp_mem_stats cdp_mem_stats_of(const cdp_mem *mem) {
+    cdp_mem_stats out;
     cdp__mem_tallies all;
     const cdp__mem_tally *const t = (const cdp__mem_tally *)(const void *)&all;
-    cdp_mem_stat *const s = (cdp_mem_stat *)(void *)out;
+    cdp_mem_stat *const s = (cdp_mem_stat *)(void *)&out;
     uint32_t i;
-    if (!out) return;
-    memset(out, 0, sizeof *out);
-    if (!mem) return;
+    memset(&out, 0, sizeof out);
+    if (!mem) return out;
     cdp__mem_lock(mem);
-    *out = mem->stats;
+    out = mem->stats;
     all = mem->tally;
     cdp__mem_tally_active(&all.active, &all.allocation);
     cdp__mem_tally_active(&all.active_bytes, &all.allocated_bytes);
     for (i = 0; i < CDP__MEM_TRIPLES; ++i)
         cdp__mem_stat_triple(&t[i], &s[3 * i]);
-    cdp__mem_stat_class(&mem->tally.oversize_allocations, 0, &out->oversize_allocations);
-    cdp__mem_stat_class(&mem->tally.oversize_segments, 0, &out->oversize_segments);
-    out->events_lost = mem->log.ring.room ? cdp__mem_ring_lost(&mem->log.ring) : 0;
-    out->stacks_lost = mem->log.depot.lost;
-    out->labels_lost = mem->log.labels.lost;
+    cdp__mem_stat_class(&mem->tally.oversize_allocations, 0, &out.oversize_allocations);
+    cdp__mem_stat_class(&mem->tally.oversize_segments, 0, &out.oversize_segments);
+    out.events_lost = mem->log.ring.room ? cdp__mem_ring_lost(&mem->log.ring) : 0;
+    out.stacks_lost = mem->log.depot.lost;
+    out.labels_lost = mem->log.labels.lost;
     cdp__mem_unlock(mem);
+    return out;
 }
 
 CDP__PRIVATE void cdp__mem_tally_reset(cdp__mem_tally *t, bool peak, bool accumulated) {

@@ -42,9 +42,10 @@ CDP_API cdp_status cdp_mem_snapshot(
     cdp_mem_shot *s;
     cdp_status st = CDP_OK;
     uint32_t i;
-    if (!mems || !count || !out)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_mem_snapshot needs allocators and a result");
+    if (!out) return cdp__missing("cdp_mem_snapshot", "out");
     *out = NULL;
+    if (!mems) return cdp__missing("cdp_mem_snapshot", "mems");
+    if (!count) return cdp__missing("cdp_mem_snapshot", "count");
     for (i = 0; i < count; ++i)
         if (!mems[i])
             return cdp__fail(CDP_ERR_INVALID, "cdp_mem_snapshot: allocator %u is NULL", i);
@@ -123,8 +124,10 @@ CDP_API cdp_status cdp_mem_write(
     const cdp_mem_shot *shot, cdp_mem_format format, cdp_mem_sink sink, void *user) {
     cdp__mem_pen *w;
     bool done, broken;
-    if (!shot || !sink || (uint32_t)format > CDP_MEM_PEAK)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_mem_write needs a shot, a format and a sink");
+    if (!shot) return cdp__missing("cdp_mem_write", "shot");
+    if (!sink) return cdp__missing("cdp_mem_write", "sink");
+    if ((uint32_t)format > CDP_MEM_PEAK)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_mem_write: there is no format %u", (unsigned)format);
     w = (cdp__mem_pen *)cdp__alloc_zero(shot->os, sizeof *w);
     if (!w) return cdp__fail_nomem("cdp_mem_write", sizeof *w);
     cdp__mem_pen_open(w, sink, user);
@@ -163,8 +166,10 @@ CDP_API cdp_status cdp_mem_write_file(
     char beside[1100];
     int32_t err;
     cdp_status st;
-    if (!shot || !path || strlen(path) + 5 > sizeof beside)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_mem_write_file needs a shot and a path below 1 KiB");
+    if (!shot) return cdp__missing("cdp_mem_write_file", "shot");
+    if (!path) return cdp__missing("cdp_mem_write_file", "path");
+    if (strlen(path) + 5 > sizeof beside)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_mem_write_file: the path has more than 1 KiB");
     f.os = shot->os;
     if (!f.os->files.open_file)
         return cdp__fail(CDP_ERR_UNSUPPORTED,
@@ -209,8 +214,9 @@ CDP_API cdp_status cdp_mem_read(
     cdp__mem_value tree;
     cdp_mem_shot *s = NULL;
     cdp_status st = CDP_OK;
-    if (!data || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_mem_read needs bytes and a result");
+    if (!out) return cdp__missing("cdp_mem_read", "out");
     *out = NULL;
+    if (!data) return cdp__missing("cdp_mem_read", "data");
     memset(&r, 0, sizeof r);
     r.data = (const uint8_t *)data;
     r.bytes = bytes;

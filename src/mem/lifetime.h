@@ -114,9 +114,9 @@ CDP_API cdp_status cdp_mem_create(const cdp_mem_desc *desc, cdp_mem **out) {
     const cdp_os *os;
     cdp_mem *m;
     cdp_status st;
-    if (!desc || !out)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_mem_create needs a desc and a result");
+    if (!out) return cdp__missing("cdp_mem_create", "out");
     *out = NULL;
+    if (!desc) return cdp__missing("cdp_mem_create", "desc");
     os = cdp__def(desc->os, cdp_os_default());
     st = cdp__mem_source_of_desc(desc, &source);
     if (st != CDP_OK) return st;

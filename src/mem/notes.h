@@ -325,8 +325,8 @@ CDP_API cdp_status cdp_mem_note_event(cdp_mem *mem, const cdp_mem_event *event) 
     const uint64_t most = CDP__MEM_REQUEST_MAX;
     cdp__mem_call c;
     cdp_status st;
-    if (!mem || !event)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_mem_note_event needs mem and an event");
+    if (!mem) return cdp__missing("cdp_mem_note_event", "mem");
+    if (!event) return cdp__missing("cdp_mem_note_event", "event");
     if (!mem->desc.recorder_only)
         return cdp__fail(CDP_ERR_STATE, "cdp_mem_note_event: this allocator has a source");
     if (!event->size || event->size >= most || event->address > UINT64_MAX - most)
@@ -344,8 +344,11 @@ CDP_API cdp_status cdp_mem_note_alloc(
     cdp_mem *mem, const void *data, uint64_t bytes, void *stream) {
     cdp__mem_call c;
     cdp_status st;
-    if (!mem || !data || !bytes || bytes >= CDP__MEM_REQUEST_MAX)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_mem_note_alloc needs mem, a block and its bytes");
+    if (!mem) return cdp__missing("cdp_mem_note_alloc", "mem");
+    if (!data) return cdp__missing("cdp_mem_note_alloc", "data");
+    if (!bytes || bytes >= CDP__MEM_REQUEST_MAX)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_mem_note_alloc: %llu bytes are no block",
+            (unsigned long long)bytes);
     if (!mem->desc.recorder_only)
         return cdp__fail(CDP_ERR_STATE, "cdp_mem_note_alloc: this allocator has a source");
     CDP__MEM_CALLER(&c);
@@ -359,7 +362,7 @@ CDP_API cdp_status cdp_mem_note_alloc(
 
 CDP_API cdp_status cdp_mem_note_free(cdp_mem *mem, const void *data) {
     cdp__mem_call c;
-    if (!mem) return cdp__fail(CDP_ERR_INVALID, "cdp_mem_note_free: mem is NULL");
+    if (!mem) return cdp__missing("cdp_mem_note_free", "mem");
     if (!mem->desc.recorder_only)
         return cdp__fail(CDP_ERR_STATE, "cdp_mem_note_free: this allocator has a source");
     CDP__MEM_CALLER(&c);

@@ -85,9 +85,10 @@ CDP_API cdp_status cdp_mem_pool_create(
     cdp_mem_pool *pool, **last;
     cdp__mem_call c;
     cdp_status st;
-    if (!mem || !desc || !out)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_mem_pool_create needs mem, a desc and a result");
+    if (!out) return cdp__missing("cdp_mem_pool_create", "out");
     *out = NULL;
+    if (!mem) return cdp__missing("cdp_mem_pool_create", "mem");
+    if (!desc) return cdp__missing("cdp_mem_pool_create", "desc");
     st = cdp__mem_pool_check(mem, desc);
     pool = st == CDP_OK ? (cdp_mem_pool *)cdp__alloc_zero(mem->os, sizeof *pool) : NULL;
     if (st == CDP_OK && !pool) st = cdp__fail_nomem("cdp_mem_pool_create", sizeof *pool);

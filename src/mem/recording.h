@@ -60,7 +60,7 @@ CDP__PRIVATE void cdp__mem_log_replace(cdp_mem *m, cdp__mem_log *fresh) {
 CDP_API cdp_status cdp_mem_record(cdp_mem *mem, const cdp_mem_record_desc *desc) {
     cdp__mem_log fresh, old;
     cdp_status st;
-    if (!mem) return cdp__fail(CDP_ERR_INVALID, "cdp_mem_record: mem is NULL");
+    if (!mem) return cdp__missing("cdp_mem_record", "mem");
     memset(&fresh, 0, sizeof fresh);
     if (desc) fresh.desc = *desc;
     cdp__mem_record_defaults(&fresh.desc);
@@ -127,7 +127,8 @@ CDP_API void cdp_mem_note(cdp_mem *mem, const void *data, const char *text) {
 CDP_API cdp_status cdp_mem_external(cdp_mem *mem, const char *label, uint64_t bytes) {
     cdp__mem_outside **at, *o;
     cdp_status st = CDP_OK;
-    if (!mem || !label) return cdp__fail(CDP_ERR_INVALID, "cdp_mem_external needs mem and a label");
+    if (!mem) return cdp__missing("cdp_mem_external", "mem");
+    if (!label) return cdp__missing("cdp_mem_external", "label");
     cdp__mem_lock(mem);
     for (at = &mem->outside; *at && strncmp((*at)->text, label, sizeof o->text - 1) != 0;)
         at = &(*at)->next;

@@ -140,8 +140,9 @@ CDP_API cdp_status cdp_mem_settings_read(
     const char *text, uint32_t divisions[16], cdp_mem_desc *desc) {
     uint32_t parts[16];
     cdp_mem_desc d;
-    if (!text || !divisions || !desc)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_mem_settings_read needs a text, 16 numbers, a desc");
+    if (!text) return cdp__missing("cdp_mem_settings_read", "text");
+    if (!divisions) return cdp__missing("cdp_mem_settings_read", "divisions");
+    if (!desc) return cdp__missing("cdp_mem_settings_read", "desc");
     d = *desc;
     while (*text) {
         const char *const from = text;

@@ -87,7 +87,7 @@ CDP__PRIVATE cdp__mem_host *cdp__mem_host_new(const cdp_os *os, cdp_mem_source *
 CDP_API cdp_status cdp_mem_source_host(
     const cdp_os *os, uint64_t limit_bytes, cdp_mem_source *out) {
     cdp__mem_host *h;
-    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_mem_source_host: out is NULL");
+    if (!out) return cdp__missing("cdp_mem_source_host", "out");
     h = cdp__mem_host_new(os, out);
     if (!h) return cdp__fail_nomem("cdp_mem_source_host", sizeof *h);
     h->limit = limit_bytes;
@@ -101,9 +101,10 @@ CDP_API cdp_status cdp_mem_source_host(
 CDP_API cdp_status cdp_mem_source_of(
     const cdp_allocator *from, const cdp_os *os, cdp_mem_source *out) {
     cdp__mem_host *h;
-    if (!out || !from || !from->alloc || !from->release)
-        return cdp__fail(
-            CDP_ERR_INVALID, "cdp_mem_source_of needs an allocator with both functions");
+    if (!out) return cdp__missing("cdp_mem_source_of", "out");
+    if (!from) return cdp__missing("cdp_mem_source_of", "from");
+    if (!from->alloc) return cdp__missing("cdp_mem_source_of", "from.alloc");
+    if (!from->release) return cdp__missing("cdp_mem_source_of", "from.release");
     h = cdp__mem_host_new(os, out);
     if (!h) return cdp__fail_nomem("cdp_mem_source_of", sizeof *h);
     h->from = *from;

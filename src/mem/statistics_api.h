@@ -23,7 +23,7 @@ typedef struct cdp_mem_stats { /* 29 of cdp_mem_stat come first */
     uint64_t labels_lost;
 } cdp_mem_stats;
 /* All zero when `mem` is NULL. */
-CDP_API void cdp_mem_stats_of(const cdp_mem *mem, cdp_mem_stats *out);
+CDP_API cdp_mem_stats cdp_mem_stats_of(const cdp_mem *mem);
 
 /* Set peaks to the current figures, and sums of what was allocated and freed to 0. */
 CDP_API void cdp_mem_reset(cdp_mem *mem, bool peak, bool accumulated);

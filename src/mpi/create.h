@@ -107,7 +107,7 @@ CDP__PRIVATE cdp_status cdp__mpi_open(cdp__mpi *m, MPI_Comm comm, bool ready) {
 CDP_API cdp_status cdp_mpi_transport(MPI_Comm comm, const cdp_os *os, cdp_transport *out) {
     cdp_status st;
     cdp__mpi m, *kept;
-    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_mpi_transport: out is NULL");
+    if (!out) return cdp__missing("cdp_mpi_transport", "out");
     memset(out, 0, sizeof *out);
     st = cdp__mpi_ready();
     if (st != CDP_OK) return st;
@@ -154,7 +154,7 @@ CDP_API cdp_status cdp_init_from_mpi(MPI_Comm comm, const cdp_group_desc *desc, 
     int rank = 0, size = 0;
     cdp_status st = cdp__mpi_ready();
     if (out) *out = NULL;
-    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_init_from_mpi: out is NULL");
+    if (!out) return cdp__missing("cdp_init_from_mpi", "out");
     if (st != CDP_OK) return st;
     memset(&d, 0, sizeof d);
     if (desc) d = *desc;

@@ -466,8 +466,7 @@ CDP_API cdp_status cdp_nccl_hook_create(
     cdp__nccl_hook *h;
     cdp_hook like;
     cdp_status st;
-    if (!out || !desc)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_nccl_hook_create: desc or out is NULL");
+    if (!out || !desc) return cdp__missing("cdp_nccl_hook_create", out ? "out" : "desc");
     memset(out, 0, sizeof *out);
     if (!b)
         return cdp__fail(CDP_ERR_INVALID,

@@ -86,7 +86,7 @@ CDP_API cdp_status cdp_call_wait_all(cdp_call *const *calls, uint32_t count) {
     cdp_status first = CDP_OK, st;
     cdp_error e;
     uint32_t i;
-    if (count && !calls) return cdp__fail(CDP_ERR_INVALID, "cdp_call_wait_all needs calls");
+    if (count && !calls) return cdp__missing("cdp_call_wait_all", "calls");
     for (i = 0; i < count; ++i) {
         st = cdp_call_wait(calls[i]);
         if (st == CDP_OK || first != CDP_OK) continue;
@@ -116,9 +116,9 @@ CDP_API cdp_status cdp_call_wait_any(
     cdp_status st;
     uint64_t bound_ns = CDP__NEVER;
     uint32_t i;
-    if (!calls || !count || !which)
-        return cdp__fail(
-            CDP_ERR_INVALID, "cdp_call_wait_any needs calls and a pointer for the index");
+    if (!calls) return cdp__missing("cdp_call_wait_any", "calls");
+    if (!count) return cdp__missing("cdp_call_wait_any", "count");
+    if (!which) return cdp__missing("cdp_call_wait_any", "which");
     for (i = 0; i < count; ++i) {
         rpc = cdp__call_rpc("cdp_call_wait_any", calls[i]);
         if (!rpc) return CDP_ERR_INVALID;
@@ -161,9 +161,7 @@ CDP_API cdp_status cdp_call_cancel(cdp_call *call) {
 CDP_API cdp_status cdp_call_work(cdp_call *call, cdp_work *out) {
     cdp_rpc *rpc = cdp__call_rpc("cdp_call_work", call);
     cdp_status st = CDP_OK;
-    if (!rpc || !out)
-        return rpc ? cdp__fail(CDP_ERR_INVALID, "cdp_call_work needs a pointer for the work")
-                   : CDP_ERR_INVALID;
+    if (!rpc || !out) return rpc ? cdp__missing("cdp_call_work", "out") : CDP_ERR_INVALID;
     memset(out, 0, sizeof *out);
     cdp__rpc_lock(rpc);
     if (call->priv[CDP__CALL_WORK])

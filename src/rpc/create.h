@@ -19,8 +19,9 @@ CDP_API cdp_status cdp_rpc_create(const cdp_rpc_desc *desc, cdp_rpc **out) {
     cdp_rpc *rpc;
     uint32_t *ranks, r;
     cdp_status st;
-    if (!desc || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_rpc_create: desc or out is NULL");
+    if (!out) return cdp__missing("cdp_rpc_create", "out");
     *out = NULL;
+    if (!desc) return cdp__missing("cdp_rpc_create", "desc");
     st = cdp__rpc_desc_check(desc);
     if (st != CDP_OK) return st;
     st = cdp_group_status(desc->group);

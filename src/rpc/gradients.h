@@ -33,10 +33,9 @@
 CDP_API cdp_status cdp_ctx_begin(cdp_rpc *rpc, cdp_ctx **out) {
     cdp_ctx *ctx = NULL;
     cdp_status st = CDP_OK;
-    if (!rpc || !out)
-        return cdp__fail(
-            CDP_ERR_INVALID, "cdp_ctx_begin needs an rpc and a pointer for the context");
+    if (!out) return cdp__missing("cdp_ctx_begin", "out");
     *out = NULL;
+    if (!rpc) return cdp__missing("cdp_ctx_begin", "rpc");
     if (cdp__rpc_forked(rpc, "cdp_ctx_begin")) return CDP_ERR_INVALID;
     cdp__rpc_lock(rpc);
     if (rpc->phase != CDP__RPC_OPEN) {
@@ -113,7 +112,7 @@ CDP_API cdp_status cdp_ctx_end(cdp_ctx *ctx, uint32_t timeout_ms) {
 /* Checks a context. After OK the lock is held. */
 CDP__PRIVATE cdp_status cdp__ctx_open(const char *call, cdp_ctx *ctx) {
     cdp_status st;
-    if (!ctx) return cdp__fail(CDP_ERR_INVALID, "%s needs a context", call);
+    if (!ctx) return cdp__missing(call, "ctx");
     if (cdp__rpc_forked(ctx->rpc, call)) return CDP_ERR_INVALID;
     cdp__rpc_lock(ctx->rpc);
     st = cdp__ctx_check(call, ctx, NULL);
@@ -122,9 +121,8 @@ CDP__PRIVATE cdp_status cdp__ctx_open(const char *call, cdp_ctx *ctx) {
 }
 
 CDP_API cdp_status cdp_ctx_value(cdp_ctx *ctx, uint64_t *value) {
-    cdp_status st = value
-        ? cdp__ctx_open("cdp_ctx_value", ctx)
-        : cdp__fail(CDP_ERR_INVALID, "cdp_ctx_value needs a pointer for the value");
+    cdp_status st =
+        value ? cdp__ctx_open("cdp_ctx_value", ctx) : cdp__missing("cdp_ctx_value", "out");
     if (st != CDP_OK) return st;
     *value = cdp__ctx_leaf(ctx->rpc, ctx, 0);
     if (!*value) st = cdp__fail_nomem("a value", sizeof(cdp__ctx_value));
@@ -133,9 +131,8 @@ CDP_API cdp_status cdp_ctx_value(cdp_ctx *ctx, uint64_t *value) {
 }
 
 CDP_API cdp_status cdp_ctx_param(cdp_ctx *ctx, cdp_rref param, uint64_t *value) {
-    cdp_status st = value
-        ? cdp__ctx_open("cdp_ctx_param", ctx)
-        : cdp__fail(CDP_ERR_INVALID, "cdp_ctx_param needs a pointer for the value");
+    cdp_status st =
+        value ? cdp__ctx_open("cdp_ctx_param", ctx) : cdp__missing("cdp_ctx_param", "out");
     cdp_rpc *rpc;
     uint32_t slot;
     if (st != CDP_OK) return st;
@@ -159,8 +156,13 @@ CDP_API cdp_status cdp_ctx_param(cdp_ctx *ctx, cdp_rref param, uint64_t *value) 
 
 CDP__PRIVATE cdp_status cdp__ctx_op_check(const cdp_ctx *ctx, const cdp_ctx_op_desc *d) {
     uint32_t i, k;
-    if (!d || !d->backward || (d->input_count && !d->inputs) || !d->output_count || !d->outputs)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_ctx_op needs backward, inputs and outputs");
+    if (!d) return cdp__missing("cdp_ctx_op", "desc");
+    if (!d->backward) return cdp__missing("cdp_ctx_op", "desc.backward");
+    if (d->input_count && !d->inputs) return cdp__missing("cdp_ctx_op", "desc.inputs");
+    if (!d->outputs) return cdp__missing("cdp_ctx_op", "desc.outputs");
+    if (!d->output_count)
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_ctx_op: output_count is 0; an operation has outputs");
     for (i = 0; i < d->input_count; ++i)
         if (d->inputs[i] && !cdp__ctx_entry(ctx, d->inputs[i]))
             return cdp__fail(CDP_ERR_INVALID,
@@ -222,8 +224,8 @@ CDP_API cdp_status cdp_ctx_save(cdp_rpc_request *request, void *saved, void (*re
     cdp__rpc_rq *rq = (cdp__rpc_rq *)(void *)request;
     cdp_status st;
     uint32_t i;
-    if (!request || (input_count && !inputs))
-        return cdp__fail(CDP_ERR_INVALID, "cdp_ctx_save needs a request, and inputs if it has any");
+    if (!request) return cdp__missing("cdp_ctx_save", "request");
+    if (input_count && !inputs) return cdp__missing("cdp_ctx_save", "inputs");
     if (!request->ctx || !rq->f->backward || rq->made_node || rq->stage == CDP__RPC_REPLIED)
         return cdp__fail(CDP_ERR_STATE,
             "cdp_ctx_save: the call belongs to no context, its function has no backward, or it "
@@ -377,9 +379,7 @@ CDP_API cdp_status cdp_ctx_backward(cdp_ctx *ctx, const cdp_backward_desc *desc)
 }
 
 CDP_API cdp_status cdp_ctx_grad(cdp_ctx *ctx, uint64_t value, cdp_tensor *out) {
-    cdp_status st = out
-        ? cdp__ctx_open("cdp_ctx_grad", ctx)
-        : cdp__fail(CDP_ERR_INVALID, "cdp_ctx_grad needs a pointer for the gradient");
+    cdp_status st = out ? cdp__ctx_open("cdp_ctx_grad", ctx) : cdp__missing("cdp_ctx_grad", "out");
     uint32_t entry, node;
     if (st != CDP_OK) return st;
     memset(out, 0, sizeof *out);

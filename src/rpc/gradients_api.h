@@ -38,9 +38,10 @@ struct cdp_backward {
     const uint32_t **grad_rows;
     void *priv;
 };
-/* Memory for gradients, aligned to 8 bytes; freed when they have left. NULL: out of memory. Only
-   inside the backward function, in its thread. */
-CDP_API void *cdp_backward_alloc(cdp_backward *b, uint64_t bytes);
+/* Memory for gradients, aligned to 8 bytes; freed when they have left. Only inside the backward
+   function, in its thread. Errors: INVALID, NOMEM, and then *out is NULL. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_backward_alloc(
+    cdp_backward *backward, uint64_t bytes, void **out);
 
 /* Begins one; this rank is its origin. Local. Errors: INVALID, NOMEM, BUSY (max_contexts), STATE
    (shut down). Any thread. */

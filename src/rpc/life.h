@@ -42,14 +42,12 @@
 
 CDP__PRIVATE cdp_status cdp__rpc_desc_check(const cdp_rpc_desc *d) {
     uint32_t i, k;
-    if (!d->group) return cdp__fail(CDP_ERR_INVALID, "cdp_rpc_create: set group of the desc");
+    if (!d->group) return cdp__missing("cdp_rpc_create", "desc.group");
     if (d->name && !cdp__rpc_name_fits(d->name))
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_rpc_create: the name \"%s\" is not made of 1 to 127 letters, digits and _ . : -",
             d->name);
-    if (d->function_count && !d->functions)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_rpc_create: functions is NULL, function_count %u",
-            d->function_count);
+    if (d->function_count && !d->functions) return cdp__missing("cdp_rpc_create", "desc.functions");
     for (i = 0; i < d->function_count; ++i) {
         const cdp_rpc_function *f = &d->functions[i];
         if (f->flags & ~(CDP_RPC_INLINE | CDP_RPC_LATER | CDP_RPC_EARLY))

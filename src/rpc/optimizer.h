@@ -323,11 +323,13 @@ CDP__PRIVATE cdp_status cdp__optim_make(cdp_dist_optim *o, const cdp_optim_desc 
 }
 
 CDP__PRIVATE cdp_status cdp__optim_check(const cdp_optim_desc *d, cdp_dist_optim **out) {
-    if (!out)
-        return cdp__fail(
-            CDP_ERR_INVALID, "cdp_dist_optim_create needs a pointer for the optimizer");
-    if (!d || !d->rpc || !d->params || !d->param_count)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_dist_optim_create needs an rpc and parameters");
+    if (!out) return cdp__missing("cdp_dist_optim_create", "out");
+    *out = NULL;
+    if (!d) return cdp__missing("cdp_dist_optim_create", "desc");
+    if (!d->rpc) return cdp__missing("cdp_dist_optim_create", "desc.rpc");
+    if (!d->params) return cdp__missing("cdp_dist_optim_create", "desc.params");
+    if (!d->param_count)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_dist_optim_create: param_count is 0");
     if (d->kind < CDP_OPTIM_SGD || d->kind > CDP_OPTIM_OWN)
         return cdp__fail(CDP_ERR_INVALID, "cdp_dist_optim_create: set kind, not %d", (int)d->kind);
     if ((d->kind == CDP_OPTIM_OWN) != (d->own_function != 0))
@@ -401,8 +403,8 @@ CDP_API cdp_status cdp_dist_optim_create(const cdp_optim_desc *desc, cdp_dist_op
 }
 
 CDP_API cdp_status cdp_dist_optim_step(cdp_dist_optim *optim, cdp_ctx *ctx) {
-    if (!optim || !ctx)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_dist_optim_step needs an optimizer and a context");
+    if (!optim) return cdp__missing("cdp_dist_optim_step", "optim");
+    if (!ctx) return cdp__missing("cdp_dist_optim_step", "ctx");
     if (optim->own)
         return cdp__optim_all(
             optim, "cdp_dist_optim_step", optim->own, ctx, optim->settings, sizeof optim->settings);
@@ -412,7 +414,7 @@ CDP_API cdp_status cdp_dist_optim_step(cdp_dist_optim *optim, cdp_ctx *ctx) {
 CDP_API cdp_status cdp_dist_optim_set(cdp_dist_optim *optim, double lr, double weight_decay) {
     uint8_t data[16];
     uint64_t bits;
-    if (!optim) return cdp__fail(CDP_ERR_INVALID, "cdp_dist_optim_set needs an optimizer");
+    if (!optim) return cdp__missing("cdp_dist_optim_set", "optim");
     if (optim->own) {
         optim->settings[0] = cdp__optim_or(lr, optim->settings[0]);
         optim->settings[1] = cdp__optim_or(weight_decay, optim->settings[1]);

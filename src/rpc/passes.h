@@ -34,14 +34,18 @@ typedef struct cdp__ctx_room {
     uint64_t filled;
 } cdp__ctx_room;
 
-CDP_API void *cdp_backward_alloc(cdp_backward *b, uint64_t bytes) {
+CDP_API cdp_status cdp_backward_alloc(cdp_backward *b, uint64_t bytes, void **out) {
     cdp__ctx_room *room;
-    if (!b || bytes > UINT64_MAX / 2) return NULL;
-    room = (cdp__ctx_room *)cdp__alloc(b->rpc->os, sizeof *room + bytes);
-    if (!room) return NULL;
+    if (!out) return cdp__missing("cdp_backward_alloc", "out");
+    *out = NULL;
+    if (!b) return cdp__missing("cdp_backward_alloc", "backward");
+    room = bytes > UINT64_MAX / 2 ? NULL
+                                  : (cdp__ctx_room *)cdp__alloc(b->rpc->os, sizeof *room + bytes);
+    if (!room) return cdp__fail_nomem("gradients", bytes);
     room->next = (cdp__ctx_room *)b->priv;
     b->priv = room;
-    return room + 1;
+    *out = room + 1;
+    return CDP_OK;
 }
 
 /* Checks the gradients that a function has returned. Returns NULL, or what is wrong with number

@@ -33,9 +33,9 @@ CDP_API cdp_status cdp_rref_create(
     cdp_status st = CDP_OK;
     char *name;
     uint32_t slot;
-    if (!rpc || !value || !out)
-        return cdp__fail(CDP_ERR_INVALID,
-            "cdp_rref_create needs an rpc, a value and a pointer for the reference");
+    if (!out) return cdp__missing("cdp_rref_create", "out");
+    if (!rpc) return cdp__missing("cdp_rref_create", "rpc");
+    if (!value) return cdp__missing("cdp_rref_create", "value");
     memset(out, 0, sizeof *out);
     if (cdp__rpc_forked(rpc, "cdp_rref_create")) return CDP_ERR_INVALID;
     if (cdp__rpc_args_check("cdp_rref_create", &value->plain) != CDP_OK) return CDP_ERR_INVALID;
@@ -89,8 +89,8 @@ CDP__PRIVATE cdp_status cdp__rref_copy(
     const char *name, cdp_rref rref, uint32_t timeout_ms, cdp_call *call, bool waits) {
     cdp__rpc_starting s;
     cdp_call_desc d;
-    if (!rref.rpc || !call)
-        return cdp__fail(CDP_ERR_INVALID, "%s needs a reference and a cdp_call", name);
+    if (!rref.rpc) return cdp__missing(name, "rref.rpc");
+    if (!call) return cdp__missing(name, "call");
     memset(&d, 0, sizeof d);
     memset(&s, 0, sizeof s);
     d.on = rref;
@@ -123,9 +123,8 @@ CDP_API cdp_status cdp_rref_local(
     cdp_status st = CDP_OK;
     uint64_t until;
     uint32_t slot;
-    if (!rpc || !out)
-        return cdp__fail(
-            CDP_ERR_INVALID, "cdp_rref_local needs a reference and a pointer for the value");
+    if (!out) return cdp__missing("cdp_rref_local", "out");
+    if (!rpc) return cdp__missing("cdp_rref_local", "rref");
     if (cdp__rpc_forked(rpc, "cdp_rref_local")) return CDP_ERR_INVALID;
     cdp__rpc_lock(rpc);
     slot = cdp__rpc_slot(rpc, "cdp_rref_local", rref);
@@ -174,7 +173,7 @@ CDP_API cdp_status cdp_rref_confirmed(cdp_rref rref, uint32_t timeout_ms) {
     cdp_rpc *rpc = rref.rpc;
     cdp_status st = CDP_OK;
     uint32_t slot;
-    if (!rpc) return cdp__fail(CDP_ERR_INVALID, "cdp_rref_confirmed needs a reference");
+    if (!rpc) return cdp__missing("cdp_rref_confirmed", "rref");
     if (cdp__rpc_forked(rpc, "cdp_rref_confirmed")) return CDP_ERR_INVALID;
     cdp__rpc_lock(rpc);
     slot = cdp__rpc_slot(rpc, "cdp_rref_confirmed", rref);
@@ -205,8 +204,8 @@ CDP_API cdp_status cdp_rref_confirmed(cdp_rref rref, uint32_t timeout_ms) {
 CDP_API cdp_status cdp_rref_info_of(cdp_rref rref, cdp_rref_info *out) {
     cdp_rpc *rpc = rref.rpc;
     uint32_t slot;
-    if (!rpc || !out)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_rref_info_of needs a reference and a cdp_rref_info");
+    if (!out) return cdp__missing("cdp_rref_info_of", "out");
+    if (!rpc) return cdp__missing("cdp_rref_info_of", "rref");
     memset(out, 0, sizeof *out);
     if (cdp__rpc_forked(rpc, "cdp_rref_info_of")) return CDP_ERR_INVALID;
     cdp__rpc_lock(rpc);

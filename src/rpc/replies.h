@@ -26,7 +26,7 @@
 CDP__PRIVATE cdp_status cdp__rpc_reply_begin(const char *name, cdp_rpc_request *request) {
     cdp__rpc_rq *rq = (cdp__rpc_rq *)(void *)request;
     cdp_rpc *rpc;
-    if (!request) return cdp__fail(CDP_ERR_INVALID, "%s needs a request", name);
+    if (!request) return cdp__missing(name, "request");
     rpc = request->rpc;
     if (cdp__rpc_forked(rpc, name)) return CDP_ERR_INVALID;
     cdp__rpc_lock(rpc);
@@ -80,7 +80,7 @@ CDP_API cdp_status cdp_rpc_reply(cdp_rpc_request *request, const cdp_args *resul
 CDP_API cdp_status cdp_rpc_reply_value(cdp_rpc_request *request, const cdp_value *value) {
     cdp__rpc_rq *rq = (cdp__rpc_rq *)(void *)request;
     cdp_status st = value ? cdp__rpc_reply_begin("cdp_rpc_reply_value", request)
-                          : cdp__fail(CDP_ERR_INVALID, "cdp_rpc_reply_value needs a value");
+                          : cdp__missing("cdp_rpc_reply_value", "value");
     cdp__rpc_value *v;
     cdp_rpc *rpc;
     bool lent;

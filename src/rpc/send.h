@@ -320,9 +320,7 @@ CDP__PRIVATE cdp_status cdp__rpc_rrefs_check(cdp_rpc *rpc, const char *call, con
     if (args && args->rref_count > CDP__RPC_RREFS)
         return cdp__fail(CDP_ERR_INVALID, "%s: %u references in one message; at most %u travel",
             call, args->rref_count, CDP__RPC_RREFS);
-    if (args && args->rref_count && !args->rrefs)
-        return cdp__fail(
-            CDP_ERR_INVALID, "%s: args.rrefs is NULL; set it, or clear rref_count", call);
+    if (args && args->rref_count && !args->rrefs) return cdp__missing(call, "args.rrefs");
     for (i = 0; args && i < args->rref_count; ++i) {
         const uint32_t slot = cdp__rpc_slot(rpc, call, args->rrefs[i]);
         if (!slot) return cdp_last_error()->status;

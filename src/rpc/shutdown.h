@@ -306,7 +306,7 @@ CDP_API cdp_status cdp_rpc_shutdown(cdp_rpc *rpc, uint32_t timeout_ms) {
     cdp_status st;
     uint64_t until;
     bool inside;
-    if (!rpc) return cdp__fail(CDP_ERR_INVALID, "cdp_rpc_shutdown needs an rpc");
+    if (!rpc) return cdp__missing("cdp_rpc_shutdown", "rpc");
     if (cdp__rpc_forked(rpc, "cdp_rpc_shutdown")) return CDP_ERR_INVALID;
     until = cdp__deadline(rpc->os, cdp__def(timeout_ms, rpc->desc.timeout_ms));
     cdp__rpc_lock(rpc);
@@ -350,7 +350,7 @@ CDP_API cdp_status cdp_rpc_serve(cdp_rpc *rpc, uint32_t timeout_ms) {
     cdp__rpc_here *here = cdp__rpc_here_of();
     cdp__rpc_rq *outer = here->request, serving;
     cdp_status st;
-    if (!rpc) return cdp__fail(CDP_ERR_INVALID, "cdp_rpc_serve needs an rpc");
+    if (!rpc) return cdp__missing("cdp_rpc_serve", "rpc");
     if (cdp__rpc_forked(rpc, "cdp_rpc_serve")) return CDP_ERR_INVALID;
     memset(&serving, 0, sizeof serving); /* this thread runs functions although there are workers */
     if (!outer) here->request = &serving;
@@ -367,7 +367,7 @@ CDP_API cdp_status cdp_rpc_poll(cdp_rpc *rpc, uint32_t budget_us) {
     cdp__rpc_rq *rq;
     cdp_status st;
     uint64_t until;
-    if (!rpc) return cdp__fail(CDP_ERR_INVALID, "cdp_rpc_poll needs an rpc");
+    if (!rpc) return cdp__missing("cdp_rpc_poll", "rpc");
     if (cdp__rpc_forked(rpc, "cdp_rpc_poll")) return CDP_ERR_INVALID;
     if (here->no_wait || *cdp__inside())
         return cdp__fail(CDP_ERR_STATE,

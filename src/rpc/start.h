@@ -387,8 +387,9 @@ CDP__PRIVATE cdp_status cdp__rpc_start_any(cdp_rpc *rpc, cdp__rpc_starting *s) {
 CDP__PRIVATE cdp_status cdp__rpc_start_named(
     const char *name, cdp_rpc *rpc, const cdp_call_desc *desc, cdp_call *call, bool waits) {
     cdp__rpc_starting s;
-    if (!rpc || !desc || !call)
-        return cdp__fail(CDP_ERR_INVALID, "%s needs an rpc, a desc and a cdp_call", name);
+    if (!rpc) return cdp__missing(name, "rpc");
+    if (!desc) return cdp__missing(name, "desc");
+    if (!call) return cdp__missing(name, "call");
     memset(&s, 0, sizeof s);
     s.name = name;
     s.desc = desc;
@@ -408,9 +409,9 @@ CDP_API cdp_status cdp_rpc_call(cdp_rpc *rpc, const cdp_call_desc *desc, cdp_cal
 CDP_API cdp_status cdp_rpc_remote(cdp_rpc *rpc, const cdp_call_desc *desc, cdp_rref *out) {
     cdp__rpc_starting s;
     cdp_status st;
-    if (!rpc || !desc || !out)
-        return cdp__fail(
-            CDP_ERR_INVALID, "cdp_rpc_remote needs an rpc, a desc and a pointer for the reference");
+    if (!out) return cdp__missing("cdp_rpc_remote", "out");
+    if (!rpc) return cdp__missing("cdp_rpc_remote", "rpc");
+    if (!desc) return cdp__missing("cdp_rpc_remote", "desc");
     memset(out, 0, sizeof *out);
     if (cdp__rpc_forked(rpc, "cdp_rpc_remote")) return CDP_ERR_INVALID;
     if (desc->done || desc->one_way || desc->in_order || desc->on.rpc)

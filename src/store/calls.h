@@ -90,10 +90,7 @@ CDP__PRIVATE cdp_status cdp__store_timed_out(
 
 /* Starts a request. The caller has filled in all members except the results. */
 CDP__PRIVATE cdp_status cdp__store_begin(cdp_store *s, cdp_store_request *rq) {
-    if (!s || !rq)
-        return cdp__fail(CDP_ERR_INVALID, "%s is NULL; %s",
-            s ? "the cdp_store_request" : "the cdp_store",
-            s ? "pass one that is filled in" : "create one, such as by cdp_tcp_store_create()");
+    if (!s || !rq) return cdp__missing("a call of a store", s ? "request" : "store");
     if (!s->start || !s->wait || !s->cancel || !s->os)
         return cdp__fail(CDP_ERR_STATE,
             "this store was never made, or was destroyed (a function of it is NULL)");
@@ -150,7 +147,7 @@ typedef struct cdp__store_call {
 CDP__PRIVATE CDP__ONE_COPY cdp_status cdp__store_call_make(
     cdp__store_call *c, cdp_store_op op, const char *key, const void *value, uint64_t bytes) {
     memset(c, 0, sizeof *c);
-    if (!key) return cdp__fail(CDP_ERR_INVALID, "the key is NULL");
+    if (!key) return cdp__missing("a call of a store", "key");
     if (!value && bytes)
         return cdp__fail(CDP_ERR_INVALID, "the value for the key \"%s\" is NULL", key);
     c->key.data = key;
@@ -211,7 +208,7 @@ CDP_API cdp_status cdp_store_set(cdp_store *s, const char *key, const void *valu
 
 CDP_API cdp_status cdp_store_get(
     cdp_store *s, const char *key, void **value, uint64_t *bytes, uint32_t timeout_ms) {
-    if (!value) return cdp__fail(CDP_ERR_INVALID, "cdp_store_get: value is NULL");
+    if (!value) return cdp__missing("cdp_store_get", "value");
     return cdp__store_take(s, CDP_STORE_GET, key, value, bytes, timeout_ms);
 }
 
@@ -226,7 +223,8 @@ CDP_API cdp_status cdp_store_compare_set(cdp_store *s, const char *key, const vo
     cdp__store_call c;
     cdp_status status =
         cdp__store_call_make(&c, CDP_STORE_COMPARE_SET, key, expected, expected_bytes);
-    if (!value) return cdp__fail(CDP_ERR_INVALID, "cdp_store_compare_set: value is NULL");
+    if (value) *value = NULL;
+    if (!value) return cdp__missing("cdp_store_compare_set", "value");
     if (status == CDP_OK && !desired && desired_bytes)
         status = cdp__fail(CDP_ERR_INVALID, "the desired value for the key \"%s\" is NULL", key);
     c.value[1].data = desired;
@@ -255,7 +253,7 @@ CDP_API cdp_status cdp_store_queue_push(
 
 CDP_API cdp_status cdp_store_queue_pop(
     cdp_store *s, const char *key, void **value, uint64_t *bytes, uint32_t timeout_ms) {
-    if (!value) return cdp__fail(CDP_ERR_INVALID, "cdp_store_queue_pop: value is NULL");
+    if (!value) return cdp__missing("cdp_store_queue_pop", "value");
     return cdp__store_take(s, CDP_STORE_QUEUE_POP, key, value, bytes, timeout_ms);
 }
 
@@ -263,13 +261,14 @@ CDP_API cdp_status cdp_store_queue_try_pop(
     cdp_store *s, const char *key, void **value, uint64_t *bytes) {
     cdp__store_call c;
     const cdp_status status = cdp__store_call_make(&c, CDP_STORE_QUEUE_POP, key, NULL, 0);
-    if (!value) return cdp__fail(CDP_ERR_INVALID, "cdp_store_queue_try_pop: value is NULL");
+    if (value) *value = NULL;
+    if (!value) return cdp__missing("cdp_store_queue_try_pop", "value");
     c.rq.delta = 1;
     return cdp__store_call_run(s, &c, status, 0, value, bytes);
 }
 
 CDP_API cdp_status cdp_store_queue_len(cdp_store *s, const char *key, int64_t *count) {
-    if (!count) return cdp__fail(CDP_ERR_INVALID, "cdp_store_queue_len: count is NULL");
+    if (!count) return cdp__missing("cdp_store_queue_len", "count");
     return cdp__store_count(s, CDP_STORE_QUEUE_LEN, key, 0, count);
 }
 
@@ -305,8 +304,7 @@ CDP__PRIVATE cdp_status cdp__store_pack_keys(
 CDP_API cdp_status cdp_store_list_keys(cdp_store *s, cdp_bytes **keys, uint64_t *count) {
     cdp__store_call c;
     cdp_status status;
-    if (!keys || !count)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_store_list_keys: keys or count is NULL");
+    if (!keys || !count) return cdp__missing("cdp_store_list_keys", keys ? "count" : "keys");
     *keys = NULL;
     *count = 0;
     memset(&c, 0, sizeof c);
@@ -320,8 +318,9 @@ CDP_API cdp_status cdp_store_list_keys(cdp_store *s, cdp_bytes **keys, uint64_t 
 }
 
 CDP_API CDP__COLD cdp_status cdp_store_clone(cdp_store *s, cdp_store **out) {
-    if (!s || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_store_clone: store or out is NULL");
+    if (!out) return cdp__missing("cdp_store_clone", "out");
     *out = NULL;
+    if (!s) return cdp__missing("cdp_store_clone", "store");
     if (s->destroy == cdp__client_destroy)
         return cdp__client_clone((const cdp__client *)s->self, out);
 #ifndef CDP_NO_PREFIX_STORE
@@ -346,7 +345,7 @@ CDP_API CDP__COLD cdp_status cdp_store_clone(cdp_store *s, cdp_store **out) {
 CDP_API cdp_status cdp_store_num_keys(cdp_store *s, int64_t *count) {
     cdp_store_request rq;
     cdp_status status;
-    if (!count) return cdp__fail(CDP_ERR_INVALID, "cdp_store_num_keys: count is NULL");
+    if (!count) return cdp__missing("cdp_store_num_keys", "count");
     memset(&rq, 0, sizeof rq);
     rq.op = CDP_STORE_NUM_KEYS;
     status = cdp_store_run(s, &rq, 0);
@@ -361,8 +360,7 @@ CDP__PRIVATE cdp_status cdp__store_list(cdp_store *s, cdp_store_op op, const cha
     uint32_t i;
     *array = NULL;
     memset(rq, 0, sizeof *rq);
-    if (!s || (!keys && count))
-        return cdp__fail(CDP_ERR_INVALID, "the cdp_store or the list of keys is NULL; pass both");
+    if (!s || (!keys && count)) return cdp__missing("a call of a store", s ? "keys" : "store");
     *array = (cdp_bytes *)cdp__alloc(s->os, (count + 1ull) * sizeof **array);
     if (!*array) return cdp__fail_nomem("the keys of a request", (count + 1ull) * sizeof **array);
     for (i = 0; i < count; ++i) {
@@ -390,9 +388,8 @@ CDP_API cdp_status cdp_store_check(
     cdp_store *s, const char *const *keys, uint32_t count, bool *all_there) {
     cdp_store_request rq;
     cdp_bytes *array;
-    cdp_status status = all_there
-        ? cdp__store_list(s, CDP_STORE_CHECK, keys, count, &rq, &array)
-        : cdp__fail(CDP_ERR_INVALID, "cdp_store_check: all_there is NULL");
+    cdp_status status = all_there ? cdp__store_list(s, CDP_STORE_CHECK, keys, count, &rq, &array)
+                                  : cdp__missing("cdp_store_check", "all_there");
     if (!all_there) return status;
     if (status == CDP_OK) status = cdp_store_run(s, &rq, 0);
     *all_there = status == CDP_OK && rq.number == 1;
@@ -436,10 +433,10 @@ CDP_API cdp_status cdp_store_multi_get(cdp_store *s, const char *const *keys, ui
     cdp_store_request rq;
     cdp_bytes *array;
     cdp_status status;
+    if (memory) *memory = NULL;
     if (!memory || (!values && count))
-        return cdp__fail(CDP_ERR_INVALID, "cdp_store_multi_get: values or memory is NULL");
+        return cdp__missing("cdp_store_multi_get", memory ? "values" : "memory");
     status = cdp__store_list(s, CDP_STORE_MULTI_GET, keys, count, &rq, &array);
-    *memory = NULL;
     if (status == CDP_OK && count) {
         status = cdp_store_run(s, &rq, timeout_ms);
         if (status == CDP_OK) {

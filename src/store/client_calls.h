@@ -421,9 +421,9 @@ CDP__PRIVATE cdp_status cdp__client_clone(const cdp__client *c, cdp_store **out)
 CDP__PRIVATE cdp_status cdp__tcp_store_check(const cdp_tcp_store_desc *desc) {
     uint64_t max;
     if (!desc || ((!desc->host || !desc->host[0]) && !desc->addr_count) || desc->addr_count > 16)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_store_desc.host is missing");
+        return cdp__missing("cdp_tcp_store_create", "desc.host");
     if (!desc->port && !desc->addr_count)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_store_desc.port is missing");
+        return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_store_create: desc.port is 0");
     max = cdp__def(desc->max_value_bytes, CDP_STORE_MAX_VALUE_BYTES);
     if (desc->will_key
         && (!desc->will_key[0] || strlen(desc->will_key) >= CDP_STORE_MAX_KEY_BYTES
@@ -435,7 +435,7 @@ CDP__PRIVATE cdp_status cdp__tcp_store_check(const cdp_tcp_store_desc *desc) {
 
 CDP_API cdp_status cdp_tcp_store_create(const cdp_tcp_store_desc *desc, cdp_store **out) {
     cdp_status status;
-    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_store_create: out is NULL");
+    if (!out) return cdp__missing("cdp_tcp_store_create", "out");
     *out = NULL;
     status = cdp__tcp_store_check(desc);
     return status == CDP_OK ? cdp__client_create(desc, NULL, out) : status;

@@ -250,11 +250,11 @@ CDP_API CDP__COLD cdp_status cdp_custom_store_create(
     const cdp_custom_store_desc *desc, cdp_store **out) {
     cdp__custom_store *c;
     const cdp_os *os = desc && desc->os ? desc->os : cdp_os_default();
-    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_custom_store_create: out is NULL");
+    if (!out) return cdp__missing("cdp_custom_store_create", "out");
     *out = NULL;
-    if (!desc || !desc->get || !desc->swap)
-        return cdp__fail(
-            CDP_ERR_INVALID, "cdp_custom_store_create: the desc, or its get or swap, is NULL");
+    if (!desc) return cdp__missing("cdp_custom_store_create", "desc");
+    if (!desc->get) return cdp__missing("cdp_custom_store_create", "desc.get");
+    if (!desc->swap) return cdp__missing("cdp_custom_store_create", "desc.swap");
     c = (cdp__custom_store *)cdp__alloc_zero(os, sizeof *c);
     if (!c) return cdp__fail_nomem("a custom store", sizeof *c);
     c->desc = *desc;

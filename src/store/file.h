@@ -479,7 +479,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__file_make(
     const uint64_t path_bytes = desc && desc->path ? strlen(desc->path) + 1 : 0;
     cdp__file_store *f;
     uint64_t seed = 0;
-    if (path_bytes < 2) return cdp__fail(CDP_ERR_INVALID, "cdp_file_store_desc.path is missing");
+    if (path_bytes < 2) return cdp__missing("cdp_file_store_create", "desc.path");
     if (!os->files.open_file)
         return cdp__fail(CDP_ERR_UNSUPPORTED,
             "the file store %s: this cdp_os has no files; set its member `files`, or use another "
@@ -513,7 +513,7 @@ CDP__PRIVATE cdp_status cdp__file_locked(const cdp__file_store *f) {
 CDP_API cdp_status cdp_file_store_create(const cdp_file_store_desc *desc, cdp_store **out) {
     cdp__file_store *f = NULL;
     cdp_status status;
-    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_file_store_create: out is NULL");
+    if (!out) return cdp__missing("cdp_file_store_create", "out");
     *out = NULL;
     status = cdp__file_make(desc, &f);
     if (status != CDP_OK) return status;

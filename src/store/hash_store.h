@@ -236,7 +236,7 @@ CDP_API CDP__COLD cdp_status cdp_hash_store_create(
     const cdp_hash_store_desc *desc, cdp_store **out) {
     const cdp_os *os = desc && desc->os ? desc->os : cdp_os_default();
     cdp__hash_store *h;
-    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_hash_store_create: out is NULL");
+    if (!out) return cdp__missing("cdp_hash_store_create", "out");
     *out = NULL;
     h = (cdp__hash_store *)cdp__alloc_zero(os, sizeof *h);
     if (!h) return cdp__fail_nomem("a hash store", sizeof *h);

@@ -154,11 +154,10 @@ CDP_API cdp_status cdp_prefix_store_create(cdp_store *inner, const char *prefix,
     const uint64_t n = prefix ? strlen(prefix) : 0;
     cdp__prefix_store *s;
     cdp_status status;
-    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_prefix_store_create: out is NULL");
+    if (!out) return cdp__missing("cdp_prefix_store_create", "out");
     *out = NULL;
     if (!inner || !prefix)
-        return cdp__fail(
-            CDP_ERR_INVALID, "cdp_prefix_store_create: the inner store or the prefix is NULL");
+        return cdp__missing("cdp_prefix_store_create", inner ? "prefix" : "inner");
     /* Copies the terminating zero, too, which becomes the slash. */
     status = cdp__prefix_create(inner, prefix, n + 1, out);
     if (status != CDP_OK) return status;

@@ -279,7 +279,7 @@ CDP_API CDP__COLD cdp_status cdp_store_server_create(
     cdp_store_server *s;
     cdp_status status;
     *out = NULL;
-    if (!desc) return cdp__fail(CDP_ERR_INVALID, "cdp_store_server_create: desc is NULL");
+    if (!desc) return cdp__missing("cdp_store_server_create", "desc");
     d = *desc;
     cdp__server_desc_defaults(&d);
     if (d.has_listen_fd && d.listen_fd < 0)

@@ -170,7 +170,8 @@ CDP__PRIVATE cdp_status cdp__mesh_group(cdp__mesh *m, cdp_group **out) {
 
 CDP__PRIVATE cdp_status cdp__init_check(
     const cdp_tcp_desc *desc, const void *out, cdp_tcp_desc *d) {
-    if (!desc || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_init: desc or out is NULL");
+    if (!out) return cdp__missing("cdp_init", "out");
+    if (!desc) return cdp__missing("cdp_init", "desc");
     *d = cdp__tcp_desc_defaults(desc);
     return cdp__tcp_desc_check(d);
 }
@@ -259,8 +260,9 @@ CDP_API CDP__COLD cdp_status cdp_init_poll(cdp_starting *s, uint32_t budget_us, 
     uint64_t until;
     cdp_status st = CDP_OK;
     cdp_error e;
-    if (!s || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_init_poll: starting or out is NULL");
+    if (!out) return cdp__missing("cdp_init_poll", "out");
     *out = NULL;
+    if (!s) return cdp__missing("cdp_init_poll", "starting");
     until = budget_us ? s->os->now_ns(s->os->user) + budget_us * 1000ull : 0;
     do
         if (s->mesh) st = cdp__starting_step(s, until);
@@ -288,7 +290,7 @@ CDP__PRIVATE const char *cdp__getenv(void *user, const char *name) {
 
 CDP_API cdp_status cdp_launch_read(cdp_getenv_func get, void *user, cdp_launch *out) {
     cdp__vars v;
-    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_launch_read: out is NULL");
+    if (!out) return cdp__missing("cdp_launch_read", "out");
     v.get = get ? get : cdp__getenv;
     v.user = user;
     return cdp__launch_read(&v, out);
@@ -334,7 +336,7 @@ CDP_API cdp_status cdp_tcp_desc_from_env(cdp_tcp_desc *d) {
     static CDP__THREAD_LOCAL char file[400];
     const cdp__vars own = {cdp__getenv, NULL};
     cdp_status st;
-    if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_desc_from_env needs a desc");
+    if (!d) return cdp__missing("cdp_tcp_desc_from_env", "desc");
     st = cdp_launch_read(NULL, NULL, &l);
     if (st == CDP_OK && !l.launcher[0])
         st = cdp__fail(CDP_ERR_INVALID,
@@ -382,8 +384,8 @@ CDP_API cdp_status cdp_tcp_desc_from_env(cdp_tcp_desc *d) {
 CDP_API CDP__COLD cdp_status cdp_tcp_desc_from_url(const char *url, cdp_tcp_desc *d) {
     static CDP__THREAD_LOCAL cdp__url u;
     cdp_status st;
-    if (!url || !d)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_desc_from_url needs a text and a desc");
+    if (!url) return cdp__missing("cdp_tcp_desc_from_url", "url");
+    if (!d) return cdp__missing("cdp_tcp_desc_from_url", "desc");
     st = cdp__url_parse(url, &u);
     if (st == CDP_OK && u.kind == CDP__URL_ENV) st = cdp_tcp_desc_from_env(d);
     if (st != CDP_OK) return st;
@@ -400,6 +402,7 @@ CDP_API CDP__COLD cdp_status cdp_tcp_desc_from_url(const char *url, cdp_tcp_desc
 CDP_API cdp_status cdp_init_url(const char *url, const cdp_tcp_desc *desc, cdp_group **out) {
     cdp_tcp_desc d;
     cdp_status st;
+    if (out) *out = NULL;
     memset(&d, 0, sizeof d);
     if (desc) d = *desc;
     st = cdp_tcp_desc_from_url(url, &d);
@@ -409,6 +412,7 @@ CDP_API cdp_status cdp_init_url(const char *url, const cdp_tcp_desc *desc, cdp_g
 CDP_API cdp_status cdp_init_from_env(const cdp_tcp_desc *desc, cdp_group **out) {
     cdp_tcp_desc d;
     cdp_status st;
+    if (out) *out = NULL;
     memset(&d, 0, sizeof d);
     if (desc) d = *desc;
     st = cdp_tcp_desc_from_env(&d);

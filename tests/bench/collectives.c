@@ -84,7 +84,8 @@ static const char *transport = "memory";
 static const char *expose = "0"; /* --expose BYTES: as in the desc */
 
 static void *group_memory(uint64_t bytes) {
-    return cdp_group_alloc(group, bytes);
+    void *p;
+    return cdp_group_alloc(group, bytes, &p) == CDP_OK ? p : NULL;
 }
 
 static int rank_main(uint32_t rank) {

@@ -162,7 +162,7 @@ static void variants(void) {
         s.name = rows[i].name;
         mem_begin(rows[i].settings, rows[i].coarse, rows[i].no_cache, NULL);
         (void)row(&s);
-        cdp_mem_stats_of(mem, &stats);
+        stats = cdp_mem_stats_of(mem);
         printf("%-28s %llu segments taken, %.0f MiB at most for %.0f MiB asked at most\n", "",
             (unsigned long long)stats.segment[0].allocated,
             (double)stats.reserved_bytes[0].peak / (double)MIB,
@@ -254,7 +254,7 @@ static void dumps(void) {
         if (locked < held) held = locked;
         if (all < whole) whole = all;
     }
-    cdp_mem_stats_of(mem, &stats);
+    stats = cdp_mem_stats_of(mem);
     if (cdp_mem_snapshot(&mem, 1, false, &shot) != CDP_OK) exit(cdp_print_error(stderr));
     if (shot->stack_count < 2000) {
         printf("not ok: only %llu stacks\n", (unsigned long long)shot->stack_count);

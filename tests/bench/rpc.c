@@ -238,8 +238,7 @@ static void cdp_rank_main(uint32_t rank, uint16_t port, bool shared) {
     order o;
     must(cdp_init(&t, &d.group));
     w.g = d.group;
-    data = (uint8_t *)cdp_group_alloc(w.g, MOST);
-    need(data != NULL, "cdp_group_alloc");
+    need(cdp_group_alloc(w.g, MOST, (void **)&data) == CDP_OK, "cdp_group_alloc");
     memset(data, 1, MOST);
     must(cdp_rpc_create(&d, &w.rpc));
     if (rank == 1) {

@@ -974,7 +974,7 @@ static void ring_run(cdp_group *g, void *arg) {
     seen = 0;
     T_EQ(st, cdp_cp_ring(cp, kv, sizeof kv, NULL, 0, count_block, &seen));
     REFUSED(CDP_ERR_INVALID, "block is NULL", cdp_cp_ring(cp, kv, 12, NULL, 0, NULL, NULL));
-    REFUSED(CDP_ERR_INVALID, "an array is NULL", cdp_cp_attention(cp, NULL, kv, kv, grad, grad));
+    REFUSED(CDP_ERR_INVALID, "is NULL", cdp_cp_attention(cp, NULL, kv, kv, grad, grad));
     cdp_cp_destroy(cp);
     cdp_mesh_destroy(m);
 }

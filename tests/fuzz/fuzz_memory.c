@@ -8,6 +8,7 @@
    Whatever is written, rank 0 may not crash, hang, leak, write beside a buffer, or map or read
    what is not there; and without such writes every result is right. */
 #include "fuzz.h"
+#include "../unit/group_memory.h"
 
 /* ---- a false host: memory in blocks, descriptors that are their numbers */
 
@@ -523,7 +524,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         T(cdp_group_create(&d, &g[r]) == CDP_OK);
         for (uint32_t b = 0; b < 2; ++b) {
             if (segments)
-                buffers[r][b] = (int32_t *)cdp_group_alloc(g[r], BUFFER_BYTES);
+                buffers[r][b] = (int32_t *)memory_of_group(g[r], BUFFER_BYTES);
             else if (r == 1)
                 buffers[r][b] = (int32_t *)peer_memory + b * (COUNT + 1);
             else

@@ -86,7 +86,7 @@ TEST(frees_that_wait_come_back_on_need) {
     OK(cdp_mem_free(mem, p));
     OK(cdp_mem_alloc(mem, 150 * MIB, streams[0], &q));
     GPU(cudaStreamSynchronize(streams[1]));
-    cdp_mem_stats_of(mem, &stats);
+    stats = cdp_mem_stats_of(mem);
     T(stats.reserved_bytes[0].peak <= 200 * MIB);
     OK(cdp_mem_free(mem, q));
     T_EQ(0, cdp_mem_destroy(mem));

@@ -216,7 +216,7 @@ TEST_API const char *mem_wrong(const cdp_mem *m) {
          asked = {{0}, {0}};
     uint64_t idle = 0, live = 0, parts = 0;
     cdp_mem_stats stats;
-    cdp_mem_stats_of(m, &stats);
+    stats = cdp_mem_stats_of(m);
     for (const cdp__mem_span *s = m->spans; s; s = s->next) {
         uint64_t at = s->at;
         uint32_t busy = 0;

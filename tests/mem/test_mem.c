@@ -314,7 +314,7 @@ static void world_end(world *w) {
 
 static cdp_mem_stats stats_of(const world *w) {
     cdp_mem_stats s;
-    cdp_mem_stats_of(w->mem, &s);
+    s = cdp_mem_stats_of(w->mem);
     return s;
 }
 
@@ -505,7 +505,7 @@ TEST(descs_are_checked) {
     d.recorder_only = true;
     FAILS(CDP_ERR_INVALID, "no source", cdp_mem_create(&d, &m));
     T_EQ(9, f.destroyed); /* a source is taken over by every try */
-    FAILS(CDP_ERR_INVALID, "needs", cdp_mem_create(NULL, &m));
+    FAILS(CDP_ERR_INVALID, "is NULL", cdp_mem_create(NULL, &m));
     T(m == NULL);
 }
 

@@ -128,7 +128,7 @@ TEST(ring_is_bounded_and_counted) {
         OK(cdp_mem_alloc(w.mem, i, NULL, &p));
         OK(cdp_mem_free(w.mem, p));
     }
-    cdp_mem_stats_of(w.mem, &stats);
+    stats = cdp_mem_stats_of(w.mem);
     T_EQ(61 - 10, stats.events_lost);
     s = shot_of(&w);
     T_EQ(10, cdp_mem_events(s, 0, &e));
@@ -139,11 +139,11 @@ TEST(ring_is_bounded_and_counted) {
     cdp_mem_shot_free(s);
     d.keep = true; /* goes on */
     OK(cdp_mem_record(w.mem, &d));
-    cdp_mem_stats_of(w.mem, &stats);
+    stats = cdp_mem_stats_of(w.mem);
     T_EQ(52, stats.events_lost); /* and the snapshot */
     d.keep = false;
     OK(cdp_mem_record(w.mem, &d));
-    cdp_mem_stats_of(w.mem, &stats);
+    stats = cdp_mem_stats_of(w.mem);
     T_EQ(0, stats.events_lost);
     OK(cdp_mem_record(w.mem, NULL));
     OK(cdp_mem_alloc(w.mem, 5, NULL, &p));
@@ -299,7 +299,7 @@ TEST(memory_of_others) {
     T_TEXT("\"is_external\":true", json);
     free(json);
     cdp_mem_shot_free(s);
-    cdp_mem_stats_of(w.mem, &stats);
+    stats = cdp_mem_stats_of(w.mem);
     T_EQ(0, stats.reserved_bytes[0].current);
     OK(cdp_mem_external(w.mem, "context", 0));
     OK(cdp_mem_external(w.mem, "context", 0));
@@ -466,7 +466,7 @@ static void foreign_check(foreign *f) {
         }
     }
     T(is[1] == bytes[1] && is[2] == bytes[2] && is[3] == bytes[3]);
-    cdp_mem_stats_of(f->mem, &stats);
+    stats = cdp_mem_stats_of(f->mem);
     T_EQ(bytes[1] + bytes[2] + bytes[3], stats.reserved_bytes[0].current);
     T_EQ(bytes[2], stats.allocated_bytes[0].current);
     T_EQ(bytes[2] + bytes[3], stats.active_bytes[0].current);
@@ -516,7 +516,7 @@ TEST(pages_come_and_go_one_by_one) {
     OK(say(&f, CDP_MEM_SEGMENT_MAP, 32, 2));
     OK(say(&f, CDP_MEM_SEGMENT_MAP, 34, 2));
     OK(say(&f, CDP_MEM_SEGMENT_UNMAP, 33, 1));
-    cdp_mem_stats_of(f.mem, &stats);
+    stats = cdp_mem_stats_of(f.mem);
     T_EQ(3 * 4096, stats.reserved_bytes[0].current);
     T_EQ(4 * 4096, stats.reserved_bytes[0].peak);
     T_EQ(4 * 4096, stats.reserved_bytes[0].allocated);
@@ -543,7 +543,7 @@ TEST(events_that_do_not_fit) {
     d.recorder_only = true;
     d.record.history = CDP_MEM_HISTORY_ALL;
     OK(cdp_mem_create(&d, &f.mem));
-    FAILS(CDP_ERR_INVALID, "needs", cdp_mem_note_event(f.mem, NULL));
+    FAILS(CDP_ERR_INVALID, "is NULL", cdp_mem_note_event(f.mem, NULL));
     FAILS(CDP_ERR_INVALID, "size", say(&f, CDP_MEM_ALLOC, 0, 0));
     for (size_t i = 0; i < 4; ++i)
         FAILS(CDP_ERR_INVALID, "action", say(&f, others[i], 0, 1));
@@ -672,7 +672,7 @@ TEST(bad_files_are_refused) {
     memset(deep, '[', sizeof deep);
     memcpy(deep, "{\"a\":", 5);
     FAILS(CDP_ERR_INVALID, "nested too deep", cdp_mem_read(deep, sizeof deep, NULL, &s));
-    FAILS(CDP_ERR_INVALID, "needs", cdp_mem_read(NULL, 4, NULL, &s));
+    FAILS(CDP_ERR_INVALID, "is NULL", cdp_mem_read(NULL, 4, NULL, &s));
 }
 
 /* Everything that a shot can hold, through both forms and back. */
@@ -1132,8 +1132,8 @@ TEST(files_are_replaced_whole) {
     T(access(path, R_OK) == 0 && access(beside, R_OK) != 0);
     remove(path);
     FAILS(CDP_ERR_IO, "No such file", cdp_mem_dump(w.mem, "/nowhere/at/all"));
-    FAILS(CDP_ERR_INVALID, "needs", cdp_mem_dump(w.mem, NULL));
-    FAILS(CDP_ERR_INVALID, "needs", cdp_mem_write_file(NULL, CDP_MEM_SVG, path));
+    FAILS(CDP_ERR_INVALID, "path is NULL", cdp_mem_dump(w.mem, NULL));
+    FAILS(CDP_ERR_INVALID, "shot is NULL", cdp_mem_write_file(NULL, CDP_MEM_SVG, path));
     world_end(&w);
 }
 
@@ -1174,7 +1174,7 @@ TEST(callbacks) {
     a.release(a.user, p);
     b.release(b.user, q);
     OK(cdp_mem_source_of(&a, NULL, &of)); /* an allocator on top of another one */
-    FAILS(CDP_ERR_INVALID, "both functions", cdp_mem_source_of(NULL, NULL, &of));
+    FAILS(CDP_ERR_INVALID, "from is NULL", cdp_mem_source_of(NULL, NULL, &of));
     memset(&md, 0, sizeof md);
     md.source = &of;
     OK(cdp_mem_create(&md, &above));

@@ -409,7 +409,7 @@ static void finish(run *r) {
         if (cdp_mem_pool_destroy(r->pools[i]) != CDP_OK) wrong(r, "a pool cannot be destroyed");
     cdp_mem_trim(r->mem);
     check_all(r);
-    cdp_mem_stats_of(r->mem, &s);
+    s = cdp_mem_stats_of(r->mem);
     if (r->mem->spans || s.reserved_bytes[0].current || r->f.held)
         wrong(r, "something is left when all is free");
     check_file(r);

@@ -56,7 +56,7 @@ static void look(int turn) {
     d.stacks = turn % 3 ? CDP_MEM_STACKS_FRAME_POINTER : CDP_MEM_STACKS_BACKTRACE;
     d.max_entries = 500;
     if (turn % 4 == 0) OK(cdp_mem_record(mem, turn % 8 ? &d : NULL));
-    cdp_mem_stats_of(mem, &stats);
+    stats = cdp_mem_stats_of(mem);
     T(stats.allocation[0].current <= WORKERS + SLOTS
         && stats.active[0].peak >= stats.active[0].current);
     if (turn % 5 == 0) cdp_mem_trim(mem);

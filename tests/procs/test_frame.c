@@ -12,6 +12,7 @@
 #define CDP_IMPLEMENTATION
 #include "cdp_tcp.h"
 #include "ports.h"
+#include "../unit/group_memory.h"
 
 #include <sched.h>
 #include <signal.h>
@@ -187,7 +188,7 @@ static int rank_main(const run *r, uint32_t rank, uint16_t port) {
     d.master_port = port;
     d.no_shared_memory = !r->memory;
     if (cdp_init(&d, &g) != CDP_OK) return cdp_print_error(stderr);
-    x = (float *)cdp_group_alloc(g, r->count * 2 * sizeof *x);
+    x = (float *)memory_of_group(g, r->count * 2 * sizeof *x);
     for (i = 0; i < 2 * r->count; ++i)
         x[i] = (float)rank;
     l->status = once(g, r, x, l, NEVER);

@@ -51,6 +51,7 @@ static plant planted;
 static bool plant_here(plant p);
 #define CDP__RPC_PLANT(defect) plant_here(PLANT_##defect)
 #include "cdp_rpc.h"
+#include "../unit/group_memory.h"
 
 #define SIM_OWN_BYTES 64
 static void sim_own(unsigned char *bytes, _Bool keep) {
@@ -324,7 +325,7 @@ static cdp_status b_mul(void *user, cdp_backward *b) {
     (void)user;
     if (!s || !g) return CDP_ERR_INTERNAL; /* it could not be saved */
     for (uint32_t i = 0; i < 2; ++i) {
-        double *to = (double *)cdp_backward_alloc(b, 24);
+        double *to = (double *)memory_of_backward(b, 24);
         if (!to) return CDP_ERR_NOMEM;
         b->grad_in[i] = f64s(to, 0);
         for (uint32_t k = 0; k < 3; ++k)

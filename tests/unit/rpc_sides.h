@@ -7,6 +7,7 @@
 
 #include "ranks.h"
 #include "ports.h"
+#include "group_memory.h"
 
 #define CALL(...) (&(cdp_call_desc){__VA_ARGS__})
 #define F(name) .function = cdp_rpc_id(name)
@@ -374,7 +375,7 @@ static void grad_mul(cdp_backward *b, const double *w) {
     const saved_x *saved = (const saved_x *)b->saved;
     const double *g = (const double *)b->grad_out[0].data;
     for (uint32_t i = 0; i < 2; ++i) {
-        double *to = (double *)cdp_backward_alloc(b, 32);
+        double *to = (double *)memory_of_backward(b, 32);
         b->grad_in[i] = f64s(to, 4, 0);
         for (uint32_t k = 0; g && k < 4; ++k)
             to[k] = g[k] * (i ? saved->x[k] : w[k]);

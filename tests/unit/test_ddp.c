@@ -361,7 +361,7 @@ TEST(mistakes_in_creation) {
     memset(&d, 0, sizeof d);
     REFUSED(CDP_ERR_INVALID, "desc", cdp_ddp_create(NULL, &ddp));
     REFUSED(CDP_ERR_INVALID, "out is NULL", cdp_ddp_create(&d, NULL));
-    REFUSED(CDP_ERR_INVALID, "no group", cdp_ddp_create(&d, &ddp));
+    REFUSED(CDP_ERR_INVALID, "desc.group is NULL", cdp_ddp_create(&d, &ddp));
     T(ddp == NULL);
     d.group = g;
     REFUSED(CDP_ERR_INVALID, "no parameters", cdp_ddp_create(&d, &ddp));
@@ -479,10 +479,10 @@ TEST(calls_at_the_wrong_time) {
     model m;
     model_open(&m, 6, 3, 10, 0);
     cdp_ddp *ddp = model_ddp(&m, g, 0, 0);
-    REFUSED(CDP_ERR_INVALID, "needs a ddp", cdp_ddp_backward_begin(NULL));
-    REFUSED(CDP_ERR_INVALID, "needs a ddp", cdp_ddp_ready(NULL, 0));
-    REFUSED(CDP_ERR_INVALID, "needs a ddp", cdp_ddp_backward_end(NULL));
-    REFUSED(CDP_ERR_INVALID, "needs a ddp", cdp_ddp_no_sync(NULL, true));
+    REFUSED(CDP_ERR_INVALID, " is NULL", cdp_ddp_backward_begin(NULL));
+    REFUSED(CDP_ERR_INVALID, " is NULL", cdp_ddp_ready(NULL, 0));
+    REFUSED(CDP_ERR_INVALID, " is NULL", cdp_ddp_backward_end(NULL));
+    REFUSED(CDP_ERR_INVALID, " is NULL", cdp_ddp_no_sync(NULL, true));
     cdp_ddp_zero_grad(NULL);
     cdp_ddp_destroy(NULL);
     T_EQ(0, cdp_ddp_stats_of(NULL).steps);

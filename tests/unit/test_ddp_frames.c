@@ -265,9 +265,9 @@ TEST(mistakes_while_something_is_under_way_are_sentences) {
     model m;
     model_open(&m, 0);
     const cdp_ddp_desc d = model_desc(&m, g);
-    REFUSED(CDP_ERR_INVALID, "needs a ddp", cdp_ddp_poll(NULL, 0));
-    REFUSED(CDP_ERR_INVALID, "needs a ddp", cdp_ddp_backward_end_start(NULL));
-    REFUSED(CDP_ERR_INVALID, "desc or out is NULL", cdp_ddp_create_start(NULL, &m.ddp));
+    REFUSED(CDP_ERR_INVALID, " is NULL", cdp_ddp_poll(NULL, 0));
+    REFUSED(CDP_ERR_INVALID, " is NULL", cdp_ddp_backward_end_start(NULL));
+    REFUSED(CDP_ERR_INVALID, "desc is NULL", cdp_ddp_create_start(NULL, &m.ddp));
     OK(cdp_ddp_create_start(&d, &m.ddp));
     REFUSED(CDP_ERR_STATE, "cdp_ddp_create_start has begun", cdp_ddp_backward_begin(m.ddp));
     REFUSED(CDP_ERR_STATE, "call cdp_ddp_poll", cdp_ddp_forward_begin(m.ddp));

@@ -406,7 +406,7 @@ TEST(mistakes_of_hooks) {
     cdp_hook h, inner;
     rig r;
     memset(&d, 0, sizeof d);
-    REFUSED(CDP_ERR_INVALID, "desc or out is NULL", cdp_hook_create(NULL, &h));
+    REFUSED(CDP_ERR_INVALID, "desc is NULL", cdp_hook_create(NULL, &h));
     d.kind = (cdp_hook_kind)99;
     REFUSED(CDP_ERR_INVALID, "kind 99", cdp_hook_create(&d, &h));
     d.kind = CDP_HOOK_TOPK;

@@ -21,7 +21,7 @@ static void rank_trains_locally(cdp_group *g, void *arg) {
     average.ddp = r.ddp;
     average.warmup = 3;
     average.period = 2;
-    REFUSED(CDP_ERR_INVALID, "needs an averager", cdp_averager_step(NULL));
+    REFUSED(CDP_ERR_INVALID, "is NULL", cdp_averager_step(NULL));
     for (int step = 0; step < 8; ++step) {
         T_EQ(CDP_OK, rig_pass(&r, whole));
         for (uint32_t k = 0; k < COUNT; ++k)

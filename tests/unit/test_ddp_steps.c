@@ -835,8 +835,8 @@ TEST(mistakes_in_another_group) {
     cdp_ddp *ddp;
     rebound_open(&r, g, &how);
     ddp = opened(&r.desc);
-    REFUSED(CDP_ERR_INVALID, "needs a ddp", cdp_ddp_rebind(NULL, g));
-    REFUSED(CDP_ERR_INVALID, "needs a group", cdp_ddp_rebind(ddp, NULL));
+    REFUSED(CDP_ERR_INVALID, " is NULL", cdp_ddp_rebind(NULL, g));
+    REFUSED(CDP_ERR_INVALID, "group is NULL", cdp_ddp_rebind(ddp, NULL));
     T_EQ(CDP_OK, cdp_group_create(&d, &counting));
     REFUSED(CDP_ERR_INVALID, "another cdp_os", cdp_ddp_rebind(ddp, counting));
     T_EQ(CDP_OK, cdp_ddp_backward_begin(ddp));

@@ -786,11 +786,11 @@ TEST(mistakes_are_refused) {
     d.entry_count = 0;
     d.job = "";
     REFUSED(CDP_ERR_INVALID, "1 to 63", cdp_elastic_create(&d, &e));
-    REFUSED(CDP_ERR_INVALID, "needs a desc", cdp_elastic_create(NULL, &e));
+    REFUSED(CDP_ERR_INVALID, " is NULL", cdp_elastic_create(NULL, &e));
     REFUSED(CDP_ERR_INVALID, "NULL", cdp_elastic_commit(NULL));
     REFUSED(CDP_ERR_INVALID, "NULL", cdp_elastic_poll(NULL));
-    REFUSED(CDP_ERR_INVALID, "needs", cdp_elastic_next(NULL, &now));
-    REFUSED(CDP_ERR_INVALID, "needs", cdp_elastic_agree(NULL, true, &all));
+    REFUSED(CDP_ERR_INVALID, "is NULL", cdp_elastic_next(NULL, &now));
+    REFUSED(CDP_ERR_INVALID, "is NULL", cdp_elastic_agree(NULL, true, &all));
     REFUSED(CDP_ERR_INVALID, "NULL", cdp_elastic_finish(NULL));
     REFUSED(CDP_ERR_INVALID, "NULL", cdp_elastic_alarm(NULL, NULL));
     T_EQ(0, cdp_elastic_history(NULL, NULL, 0));
@@ -1548,9 +1548,9 @@ TEST(mistakes_in_shrinking) {
     run_ranks(3, &like, 0, rank_settles_too_long, NULL);
     if (!world_open(&w, 1, NULL, 0)) return;
     g = w.group[0];
-    REFUSED(CDP_ERR_INVALID, "needs a group", cdp_group_shrink(NULL, &d, NULL, &out));
-    REFUSED(CDP_ERR_INVALID, "needs a group", cdp_group_shrink(g, NULL, NULL, &out));
-    REFUSED(CDP_ERR_INVALID, "needs a group", cdp_group_shrink(g, &d, NULL, NULL));
+    REFUSED(CDP_ERR_INVALID, "cdp_group_shrink: ", cdp_group_shrink(NULL, &d, NULL, &out));
+    REFUSED(CDP_ERR_INVALID, "cdp_group_shrink: ", cdp_group_shrink(g, NULL, NULL, &out));
+    REFUSED(CDP_ERR_INVALID, "cdp_group_shrink: ", cdp_group_shrink(g, &d, NULL, NULL));
     REFUSED(CDP_ERR_UNSUPPORTED, "has no store", cdp_group_shrink(g, &d, NULL, &out));
     d.store = shared;
     d.job = "";

@@ -324,7 +324,7 @@ TEST(mistakes_in_calls) {
     REFUSED(CDP_ERR_INVALID, "group", cdp_barrier(NULL));
     REFUSED(CDP_ERR_INVALID, "group", cdp_poll(NULL, 0));
     REFUSED(CDP_ERR_INVALID, "group", cdp_group_status(NULL));
-    REFUSED(CDP_ERR_INVALID, "pointer for the work", cdp_barrier_async(g, NULL));
+    REFUSED(CDP_ERR_INVALID, "is NULL", cdp_barrier_async(g, NULL));
     REFUSED(CDP_ERR_INVALID, "request", cdp_start(g, NULL, &work));
     cdp_group_abort(NULL, "nobody");
     memset(&rq, 0, sizeof rq);

@@ -7,6 +7,7 @@
 #include "cdp.h"
 
 #include "test.h"
+#include "group_memory.h"
 
 #include <pthread.h>
 #include <sys/mman.h>
@@ -604,7 +605,7 @@ TEST(nobody_reads_it_in_time) {
 /* ---- other transports ---- */
 
 static void got_by_copy(uint32_t r, cdp_group *g) {
-    float *x = (float *)cdp_group_alloc(g, BIG), *y = (float *)map(BIG, 0);
+    float *x = (float *)memory_of_group(g, BIG), *y = (float *)map(BIG, 0);
     for (uint32_t i = 0; i < BIG / 4; ++i)
         x[i] = (float)(i % 1000 + r);
     cdp_status st = cdp_allreduce(g, x, y, BIG / 4, CDP_DTYPE_F32, CDP_REDUCE_SUM);

@@ -5,6 +5,7 @@
 #include "cdp_tcp.h"
 #include "test.h"
 #include "ports.h"
+#include "group_memory.h"
 
 #include <pthread.h>
 #include <sys/resource.h>
@@ -681,8 +682,8 @@ static void group_memory(member *m) {
     const uint64_t count = 300001;
     const uint32_t seen =
         !blind && m->desc.group.expose_bytes != UINT64_MAX && m->desc.group.os->shared.create;
-    uint32_t *x = (uint32_t *)cdp_group_alloc(m->g, count * 4),
-             *y = (uint32_t *)cdp_group_alloc(m->g, count * 4 * n);
+    uint32_t *x = (uint32_t *)memory_of_group(m->g, count * 4),
+             *y = (uint32_t *)memory_of_group(m->g, count * 4 * n);
     T(x && y && (uintptr_t)x % 64 == 0 && (uintptr_t)y % 64 == 0);
     for (uint32_t k = 0; k < 5 && m->status == CDP_OK; ++k) {
         /* also what does not begin where it was allocated, and uneven parts */
@@ -779,7 +780,7 @@ static int32_t create_and_keep(void *user, uint64_t bytes) {
 /* Rank 0 frees what rank 1 has in view. (Until the link is there, bytes are sent.) */
 static void frees_what_is_in_view(member *m, void (*then)(member *m)) {
     static bool in_view;
-    uint8_t *x = (uint8_t *)(m->desc.group.rank ? malloc(IN_VIEW) : cdp_group_alloc(m->g, IN_VIEW));
+    uint8_t *x = (uint8_t *)(m->desc.group.rank ? malloc(IN_VIEW) : memory_of_group(m->g, IN_VIEW));
     memset(x, m->desc.group.rank ? 0 : 7, IN_VIEW);
     if (m->desc.group.rank) in_view = false;
     meet(2);
@@ -885,7 +886,7 @@ static void small_and_many(member *m) {
     const uint32_t before = mappings();
     meet(2);
     for (uint32_t i = 0; i < N; ++i)
-        memset(p[i] = cdp_group_alloc(m->g, i % 1000), 1, i % 1000);
+        memset(p[i] = memory_of_group(m->g, i % 1000), 1, i % 1000);
     meet(2);
     T(mappings() - before <= 2 * 2); /* 1.5 MB each */
     meet(2);
@@ -896,16 +897,16 @@ static void small_and_many(member *m) {
     meet(2);
     /* what is beyond is other memory */
     for (uint32_t i = 0; i < CDP_SEGMENTS + 3; ++i)
-        T((p[i] = cdp_group_alloc(m->g, CDP__SEGMENT_BYTES))
+        T((p[i] = memory_of_group(m->g, CDP__SEGMENT_BYTES))
             && in_segment(m, p[i]) == (i < CDP_SEGMENTS));
     for (uint32_t i = 0; i < CDP_SEGMENTS + 3; ++i)
         cdp_group_free(m->g, p[i]);
     meet(2);
     no_more = true;
     meet(2);
-    T(m->status == CDP_OK && (p[0] = cdp_group_alloc(m->g, 100000)) && !in_segment(m, p[0]));
+    T(m->status == CDP_OK && (p[0] = memory_of_group(m->g, 100000)) && !in_segment(m, p[0]));
     cdp_group_free(m->g, p[0]);
-    T(!cdp_group_alloc(m->g, UINT64_MAX - 3) && cdp_last_error()->status == CDP_ERR_NOMEM);
+    T(!memory_of_group(m->g, UINT64_MAX - 3) && cdp_last_error()->status == CDP_ERR_NOMEM);
 }
 
 TEST(small_group_memory_shares_segments) {
@@ -923,8 +924,8 @@ static void crosswise(member *m) {
     for (uint32_t i = 0; i < 2; ++i)
         T_EQ(CDP_OK, cdp_group_new(m->g, all, 2, &g[i]));
     for (uint32_t bytes = 64 << 10; bytes <= 1 << 20; bytes *= 4) {
-        uint8_t *x = (uint8_t *)cdp_group_alloc(m->g, bytes),
-                *y = (uint8_t *)cdp_group_alloc(m->g, bytes);
+        uint8_t *x = (uint8_t *)memory_of_group(m->g, bytes),
+                *y = (uint8_t *)memory_of_group(m->g, bytes);
         memset(x, (int)me + 1, bytes);
         if (m->status == CDP_OK) m->status = cdp_broadcast(g[me], x, bytes, CDP_DTYPE_U8, me);
         if (m->status == CDP_OK)
@@ -960,8 +961,8 @@ static int process_main(uint32_t rank, uint32_t n, uint16_t at) {
         .group.logger = {.level = CDP_LOG_SILENT}};
     cdp_group *g;
     cdp_status st = cdp_init(&d, &g);
-    float *x = st == CDP_OK ? (float *)cdp_group_alloc(g, VIEWED * 4) : NULL,
-          *y = st == CDP_OK ? (float *)cdp_group_alloc(g, VIEWED * 4) : NULL;
+    float *x = st == CDP_OK ? (float *)memory_of_group(g, VIEWED * 4) : NULL,
+          *y = st == CDP_OK ? (float *)memory_of_group(g, VIEWED * 4) : NULL;
     if (!x || !y) return 3;
     for (uint32_t k = 0; st == CDP_OK; ++k) {
         for (uint32_t i = 0; i < VIEWED; ++i)

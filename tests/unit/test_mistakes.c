@@ -320,7 +320,7 @@ TEST(nothing_is_exchanged_with_oneself) {
         cdp_sendrecv(g, out, 2, 0, out, 2, 1, CDP_DTYPE_F32, 0));
     REFUSED(CDP_ERR_INVALID, "cdp_sendrecv: rank 0 is this rank",
         cdp_sendrecv(g, out, 2, 1, in, 2, 0, CDP_DTYPE_F32, 0));
-    REFUSED(CDP_ERR_INVALID, "cdp_sendrecv needs a group",
+    REFUSED(CDP_ERR_INVALID, "cdp_sendrecv: group is NULL",
         cdp_sendrecv(NULL, out, 2, 1, in, 2, 1, CDP_DTYPE_F32, 0));
     still_works(&w);
     world_close(&w);
@@ -338,10 +338,10 @@ TEST(groups_that_are_gone) {
     REFUSED(CDP_ERR_INVALID, "NULL", cdp_group_compare(NULL, &rq, 1, true));
     REFUSED(CDP_ERR_INVALID, "NULL", cdp_group_reserve(NULL, 1));
     /* the name of what the program has called */
-    REFUSED(CDP_ERR_INVALID, "barrier needs a group", cdp_barrier(NULL));
-    REFUSED(CDP_ERR_INVALID, "barrier needs a group", cdp_barrier_async(NULL, &work));
-    REFUSED(CDP_ERR_INVALID, "barrier needs a group", cdp_start(NULL, &rq, &work));
-    REFUSED(CDP_ERR_INVALID, "cdp_start needs a group", cdp_start(NULL, NULL, &work));
+    REFUSED(CDP_ERR_INVALID, "barrier: group is NULL", cdp_barrier(NULL));
+    REFUSED(CDP_ERR_INVALID, "barrier: group is NULL", cdp_barrier_async(NULL, &work));
+    REFUSED(CDP_ERR_INVALID, "barrier: group is NULL", cdp_start(NULL, &rq, &work));
+    REFUSED(CDP_ERR_INVALID, "cdp_start: group is NULL", cdp_start(NULL, NULL, &work));
     if (!OK(cdp_group_create(&d, &g))) return;
     REFUSED(CDP_ERR_INVALID, "requests", cdp_group_compare(g, NULL, 1, true));
     g->magic = 0; /* what a destroyed one looks like, in memory that is still there */

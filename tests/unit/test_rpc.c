@@ -226,7 +226,7 @@ static void mistakes(side *s) {
     uint32_t which;
     uint64_t big = 8;
     cdp_call *one = &c;
-    REFUSED(CDP_ERR_INVALID, "needs an rpc, a desc", cdp_rpc_start(NULL, NULL, NULL));
+    REFUSED(CDP_ERR_INVALID, " is NULL", cdp_rpc_start(NULL, NULL, NULL));
     REFUSED(CDP_ERR_INVALID, "to is 9; the group has ranks 0 to 1",
         cdp_rpc_call(s->rpc, CALL(.to = 9, F("add")), &c));
     REFUSED(CDP_ERR_INVALID, "set function of the desc", cdp_rpc_call(s->rpc, CALL(.to = 0), &c));
@@ -234,20 +234,17 @@ static void mistakes(side *s) {
         cdp_rpc_call(s->rpc, CALL(.to = 0, F("add"), BYTES(NULL, 8)), &c));
     REFUSED(CDP_ERR_INVALID, "max_message_bytes of cdp_rpc_desc is 1000; send less",
         cdp_rpc_call(s->rpc, CALL(.to = 0, F("add"), BYTES(&big, 1001)), &c));
-    REFUSED(CDP_ERR_INVALID, "cdp_rref_create needs an rpc, a value",
-        cdp_rref_create(NULL, &v, NULL, &r));
-    REFUSED(CDP_ERR_INVALID, "cdp_rref_create needs an rpc, a value",
-        cdp_rref_create(s->rpc, NULL, NULL, &r));
-    REFUSED(CDP_ERR_INVALID, "cdp_rref_create needs an rpc, a value",
-        cdp_rref_create(s->rpc, &v, NULL, NULL));
+    REFUSED(CDP_ERR_INVALID, " is NULL", cdp_rref_create(NULL, &v, NULL, &r));
+    REFUSED(CDP_ERR_INVALID, " is NULL", cdp_rref_create(s->rpc, NULL, NULL, &r));
+    REFUSED(CDP_ERR_INVALID, " is NULL", cdp_rref_create(s->rpc, &v, NULL, NULL));
     REFUSED(CDP_ERR_INVALID, "was not started", cdp_call_wait(&c));
     REFUSED(CDP_ERR_INVALID, "was not started", cdp_call_test(&c));
     REFUSED(CDP_ERR_INVALID, "was not started", cdp_call_cancel(&c));
     REFUSED(CDP_ERR_INVALID, "was not started", cdp_call_wait_any(&one, 1, 0, &which));
-    REFUSED(CDP_ERR_INVALID, "needs a reference", cdp_rref_to_here(r, 0, &c));
-    REFUSED(CDP_ERR_INVALID, "needs a reference", cdp_rref_confirmed(r, 0));
-    REFUSED(CDP_ERR_INVALID, "needs a reference", cdp_rref_info_of(r, &info));
-    REFUSED(CDP_ERR_INVALID, "needs a request", cdp_rpc_fail(NULL, 0, NULL));
+    REFUSED(CDP_ERR_INVALID, " is NULL", cdp_rref_to_here(r, 0, &c));
+    REFUSED(CDP_ERR_INVALID, " is NULL", cdp_rref_confirmed(r, 0));
+    REFUSED(CDP_ERR_INVALID, " is NULL", cdp_rref_info_of(r, &info));
+    REFUSED(CDP_ERR_INVALID, " is NULL", cdp_rpc_fail(NULL, 0, NULL));
     T(!cdp_rpc_cancelled(NULL));
     cdp_call_free(&c);
     cdp_call_free(NULL);
@@ -274,9 +271,9 @@ static void mistakes(side *s) {
     REFUSED(CDP_ERR_STATE, "was dropped before", cdp_rref_to_here(r, 0, &c));
     REFUSED(CDP_ERR_INVALID, "done, one_way, in_order and on",
         cdp_rpc_remote(s->rpc, CALL(.to = 0, F("add"), .one_way = true), &r));
-    REFUSED(CDP_ERR_INVALID, "needs calls and a pointer", cdp_call_wait_any(NULL, 0, 0, &which));
+    REFUSED(CDP_ERR_INVALID, " is NULL", cdp_call_wait_any(NULL, 0, 0, &which));
     r = (cdp_rref){0};
-    REFUSED(CDP_ERR_INVALID, "args.rrefs is NULL; set it",
+    REFUSED(CDP_ERR_INVALID, "args.rrefs is NULL",
         cdp_rpc_call(s->rpc, CALL(.to = 0, F("add"), .args = {.rref_count = 1}), &c));
 }
 TEST(every_mistake_gets_a_sentence) {
@@ -1316,7 +1313,7 @@ static cdp_status b_product(void *user, cdp_backward *b) {
     const product *p = (const product *)user;
     const double *g = (const double *)b->grad_out[0].data;
     for (uint32_t i = 0; i < 2; ++i) {
-        double *to = (double *)cdp_backward_alloc(b, 32);
+        double *to = (double *)memory_of_backward(b, 32);
         b->grad_in[i] = f64s(to, 4, 0);
         for (uint32_t k = 0; k < 4; ++k)
             to[k] = g[k] * (i ? p->a[k] : p->b[k]);
@@ -1521,7 +1518,7 @@ static void grad_mistakes(side *s) {
     REFUSED(CDP_ERR_INVALID, "set dtype and shape of roots[0]",
         cdp_ctx_backward(ctx, &(cdp_backward_desc){.roots = &tx, .root_count = 1}));
     cdp_ctx_op_desc op = {.inputs = &value, .input_count = 1, .outputs = &out, .output_count = 1};
-    REFUSED(CDP_ERR_INVALID, "needs backward", cdp_ctx_op(ctx, &op));
+    REFUSED(CDP_ERR_INVALID, "desc.backward is NULL", cdp_ctx_op(ctx, &op));
     op.backward = b_product;
     op.user = &p;
     op.outputs = &value;
@@ -1533,8 +1530,10 @@ static void grad_mistakes(side *s) {
     REFUSED(CDP_ERR_INVALID, "or a step has made it", cdp_ctx_grad(ctx, out, &g));
     OK(cdp_ctx_grad(ctx, value, &g));
     T(!g.data);
-    REFUSED(CDP_ERR_INVALID, "needs a context", cdp_ctx_value(NULL, &value));
-    REFUSED(CDP_ERR_INVALID, "needs an rpc", cdp_ctx_begin(NULL, &ctx));
+    REFUSED(CDP_ERR_INVALID, " is NULL", cdp_ctx_value(NULL, &value));
+    cdp_ctx *none = ctx;
+    REFUSED(CDP_ERR_INVALID, "rpc is NULL", cdp_ctx_begin(NULL, &none));
+    T(!none);
     tx = f64s(x, 4, value); /* without a function in between: the root is the value itself */
     OK(cdp_ctx_backward(ctx, &(cdp_backward_desc){.roots = &tx, .root_count = 1, .grads = &tx}));
     OK(cdp_ctx_grad(ctx, value, &g));
@@ -2072,8 +2071,7 @@ static void optim_mistakes(side *s) {
     cdp_rref r[2] = {{0}};
     cdp_dist_optim *optim;
     cdp_optim_desc d = {.rpc = s->rpc, .params = r, .param_count = 1};
-    REFUSED(CDP_ERR_INVALID, "cdp_dist_optim_create needs a pointer for the optimizer",
-        cdp_dist_optim_create(&d, NULL));
+    REFUSED(CDP_ERR_INVALID, " is NULL", cdp_dist_optim_create(&d, NULL));
     REFUSED(CDP_ERR_INVALID, "set kind", cdp_dist_optim_create(&d, &optim));
     d.kind = CDP_OPTIM_SGD;
     d.nesterov = true;
@@ -2097,7 +2095,7 @@ static void optim_mistakes(side *s) {
     cdp_call c = {0};
     T_EQ(CDP_ERR_REMOTE, cdp_rpc_call(s->rpc, CALL(.on = r[0], F("cdp.optim.step")), &c));
     cdp_call_free(&c);
-    REFUSED(CDP_ERR_INVALID, "needs an optimizer", cdp_dist_optim_step(NULL, NULL));
+    REFUSED(CDP_ERR_INVALID, " is NULL", cdp_dist_optim_step(NULL, NULL));
     cdp_dist_optim_destroy(NULL);
     cdp_rref_drop(r[0]);
     meet(s, &place);

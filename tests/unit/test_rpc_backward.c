@@ -35,7 +35,7 @@ static cdp_status b_two(void *user, cdp_backward *b) {
     T_EQ(3, b->in_count);
     T(!twice || (b->grad_out[1].dims == 2 && b->grad_out[1].shape[1] == 2));
     for (uint32_t i = 0; i < 2; ++i) {
-        double *to = (double *)cdp_backward_alloc(b, 32);
+        double *to = (double *)memory_of_backward(b, 32);
         for (uint32_t k = 0; k < 4; ++k)
             to[k] = (sum ? sum[k] : 0) + (twice && !i ? 2 * twice[k] : 0);
         b->grad_in[i] = f64s(to, 4, 0);
@@ -45,7 +45,7 @@ static cdp_status b_two(void *user, cdp_backward *b) {
 
 /* on a counter n, in a context, with x: the pass of n x runs here */
 static cdp_status b_times(void *user, cdp_backward *b) {
-    double *to = (double *)cdp_backward_alloc(b, 32);
+    double *to = (double *)memory_of_backward(b, 32);
     for (uint32_t k = 0; k < 4; ++k)
         to[k] = ((const double *)b->grad_out[0].data)[k] * (double)((counter *)user)->n;
     b->grad_in[0] = f64s(to, 4, 0);
@@ -331,7 +331,7 @@ static void f_ends_it(void *user, cdp_rpc_request *q) {
 
 static cdp_status b_layer(void *user, cdp_backward *b) {
     layers *l = (layers *)user;
-    double *g = (double *)cdp_backward_alloc(b, 32);
+    double *g = (double *)memory_of_backward(b, 32);
     if (++l->fired == l->stop_at) {
         cdp_call c = {0};
         OK(cdp_rpc_call(l->s->rpc, CALL(.to = 0, F("ends_it")), &c));

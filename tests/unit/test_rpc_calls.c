@@ -370,7 +370,7 @@ static void works(side *s) {
     OK(cdp_rpc_start(s->rpc, CALL(.to = next_of(s), F("add"), BYTES(x, 16)), &c[0]));
     OK(cdp_rpc_start(s->rpc, CALL(.to = next_of(s), F("fail"), BYTES(x, 8)), &c[1]));
     OK(cdp_rpc_start(s->rpc, CALL(.to = next_of(s), F("keep")), &c[2]));
-    REFUSED(CDP_ERR_INVALID, "needs a pointer for the work", cdp_call_work(&c[0], NULL));
+    REFUSED(CDP_ERR_INVALID, " is NULL", cdp_call_work(&c[0], NULL));
     for (uint32_t i = 0; i < 3; ++i) {
         OK(cdp_call_work(&c[i], &w[i]));
         OK(cdp_work_then(w[i], on_then, &saw[i], &then[i]));

@@ -364,7 +364,7 @@ static void frames(side *s) {
         if (T_EQ(CDP_OK, cdp_call_wait(&c[i]))) T_EQ(7, i64_at(c[i].data, 0));
         cdp_call_free(&c[i]);
     }
-    REFUSED(CDP_ERR_INVALID, "needs an rpc", cdp_rpc_poll(NULL, 0));
+    REFUSED(CDP_ERR_INVALID, " is NULL", cdp_rpc_poll(NULL, 0));
 }
 TEST(functions_run_in_a_loop_that_polls) {
     hostile(3, frames);

@@ -731,21 +731,21 @@ static void create_mistakes(side *s) {
         {.name = "a b", .func = f_nothing},
         {.name = "allowed", .func = f_nothing, .allow_count = 1}};
     cdp_rpc_desc d = desc_of(s);
-    REFUSED(CDP_ERR_INVALID, "desc or out is NULL", cdp_rpc_create(NULL, &s->rpc));
-    REFUSED(CDP_ERR_INVALID, "desc or out is NULL", cdp_rpc_create(&d, NULL));
+    REFUSED(CDP_ERR_INVALID, "desc is NULL", cdp_rpc_create(NULL, &s->rpc));
+    REFUSED(CDP_ERR_INVALID, "out is NULL", cdp_rpc_create(&d, NULL));
     d.group = NULL;
-    REFUSED(CDP_ERR_INVALID, "set group of the desc", cdp_rpc_create(&d, &s->rpc));
+    REFUSED(CDP_ERR_INVALID, "desc.group is NULL", cdp_rpc_create(&d, &s->rpc));
     d = desc_of(s);
     d.functions = NULL;
-    REFUSED(CDP_ERR_INVALID, "functions is NULL, function_count", cdp_rpc_create(&d, &s->rpc));
+    REFUSED(CDP_ERR_INVALID, "functions is NULL", cdp_rpc_create(&d, &s->rpc));
     for (uint32_t i = 0; i < 4; ++i) {
         d.functions = &bad[i];
         d.function_count = 1;
         REFUSED(CDP_ERR_INVALID, "functions[0] needs func, a name", cdp_rpc_create(&d, &s->rpc));
     }
     T(s->rpc == NULL);
-    REFUSED(CDP_ERR_INVALID, "needs an rpc", cdp_rpc_shutdown(NULL, 0));
-    REFUSED(CDP_ERR_INVALID, "needs an rpc", cdp_rpc_serve(NULL, 0));
+    REFUSED(CDP_ERR_INVALID, " is NULL", cdp_rpc_shutdown(NULL, 0));
+    REFUSED(CDP_ERR_INVALID, " is NULL", cdp_rpc_serve(NULL, 0));
     T(!cdp_rpc_alive(NULL, 0));
     T_EQ(-1, cdp_rpc_rank_of(NULL, "x"));
     T(cdp_rpc_name_of(NULL, 0) == NULL);
@@ -778,9 +778,9 @@ static void f_bad_replies(void *user, cdp_rpc_request *q) {
             cdp_rpc_reply(q, &(cdp_args){.rrefs = &(cdp_rref){0}, .rref_count = 1}));
         break;
     case 3:
-        REFUSED(CDP_ERR_INVALID, "needs a value", cdp_rpc_reply_value(q, NULL));
-        REFUSED(CDP_ERR_INVALID, "needs a request", cdp_ctx_save(NULL, NULL, NULL, NULL, 0));
-        REFUSED(CDP_ERR_INVALID, "and inputs if it has any", cdp_ctx_save(q, NULL, NULL, NULL, 1));
+        REFUSED(CDP_ERR_INVALID, " is NULL", cdp_rpc_reply_value(q, NULL));
+        REFUSED(CDP_ERR_INVALID, " is NULL", cdp_ctx_save(NULL, NULL, NULL, NULL, 0));
+        REFUSED(CDP_ERR_INVALID, "inputs is NULL", cdp_ctx_save(q, NULL, NULL, NULL, 1));
         REFUSED(CDP_ERR_STATE, "belongs to no context", cdp_ctx_save(q, NULL, NULL, &value, 1));
         REFUSED(CDP_ERR_STATE, "must not shut down", cdp_rpc_shutdown(q->rpc, 0));
         reply_i64(q, 4);
@@ -808,9 +808,8 @@ static void call_mistakes(side *s, cdp_rpc *other) {
     cdp_value v = {.type = 1}, got;
     uint32_t which;
     int64_t x[2] = {1, 0};
-    REFUSED(
-        CDP_ERR_INVALID, "needs an rpc, a desc and a pointer", cdp_rpc_remote(s->rpc, NULL, &r));
-    REFUSED(CDP_ERR_INVALID, "wait_all needs calls", cdp_call_wait_all(NULL, 2));
+    REFUSED(CDP_ERR_INVALID, " is NULL", cdp_rpc_remote(s->rpc, NULL, &r));
+    REFUSED(CDP_ERR_INVALID, "calls is NULL", cdp_call_wait_all(NULL, 2));
     OK(cdp_call_wait_all(NULL, 0));
     OK(cdp_rpc_call(s->rpc, CALL(.to = s->rank, F("nothing")), &c));
     OK(cdp_rpc_call(other, CALL(.to = s->rank, F("nothing")), &d));
@@ -823,7 +822,7 @@ static void call_mistakes(side *s, cdp_rpc *other) {
     REFUSED(CDP_ERR_INVALID, "belongs to another rpc",
         cdp_rpc_call(s->rpc, CALL(.on = foreign, F("nothing")), &c));
     cdp_rref_drop(foreign);
-    REFUSED(CDP_ERR_INVALID, "needs a reference and a pointer", cdp_rref_local(r, 0, 0, &got));
+    REFUSED(CDP_ERR_INVALID, " is NULL", cdp_rref_local(r, 0, 0, &got));
     /* made in time, but not for the first look; and never */
     __atomic_store_n(&may_make[s->rank], how != HUB && how < TCP, __ATOMIC_RELEASE);
     OK(cdp_rpc_remote(s->rpc, CALL(.to = s->rank, F("when_allowed"), BYTES(x, 8)), &r));
@@ -852,7 +851,7 @@ static void ctx_mistakes(side *s, cdp_rpc *other) {
     uint64_t value = 0, wrong;
     double x[4] = {1, 2, 3, 4};
     int64_t n[2] = {1, 0};
-    REFUSED(CDP_ERR_INVALID, "needs an rpc and a pointer", cdp_ctx_begin(s->rpc, NULL));
+    REFUSED(CDP_ERR_INVALID, " is NULL", cdp_ctx_begin(s->rpc, NULL));
     OK(cdp_ctx_begin(s->rpc, &ctx));
     OK(cdp_ctx_begin(s->rpc, &two));
     REFUSED(CDP_ERR_BUSY, "max_contexts of the desc", cdp_ctx_begin(s->rpc, &foreign));
@@ -861,10 +860,9 @@ static void ctx_mistakes(side *s, cdp_rpc *other) {
         cdp_rpc_call(s->rpc, CALL(.to = s->rank, F("nothing"), .ctx = foreign), &c));
     REFUSED(CDP_ERR_INVALID, "is made outside contexts",
         cdp_rpc_remote(s->rpc, CALL(.to = s->rank, F("counter"), .ctx = ctx), &far));
-    REFUSED(CDP_ERR_INVALID, "needs a pointer for the value", cdp_ctx_value(ctx, NULL));
-    REFUSED(
-        CDP_ERR_INVALID, "needs a pointer for the value", cdp_ctx_param(ctx, (cdp_rref){0}, NULL));
-    REFUSED(CDP_ERR_INVALID, "needs a pointer for the gradient", cdp_ctx_grad(ctx, value, NULL));
+    REFUSED(CDP_ERR_INVALID, " is NULL", cdp_ctx_value(ctx, NULL));
+    REFUSED(CDP_ERR_INVALID, " is NULL", cdp_ctx_param(ctx, (cdp_rref){0}, NULL));
+    REFUSED(CDP_ERR_INVALID, " is NULL", cdp_ctx_grad(ctx, value, NULL));
     OK(cdp_rpc_remote(s->rpc, CALL(.to = next_of(s), F("counter"), BYTES(n, 16)), &far));
     REFUSED(CDP_ERR_INVALID, "the parameter is on rank", cdp_ctx_param(ctx, far, &value));
     cdp_rref_drop(far);
@@ -884,9 +882,9 @@ static void ctx_mistakes(side *s, cdp_rpc *other) {
     OK(cdp_ctx_end(foreign, 0));
     OK(cdp_ctx_end(two, 0));
     OK(cdp_ctx_end(ctx, 0));
-    REFUSED(CDP_ERR_INVALID, "needs an rpc and parameters",
+    REFUSED(CDP_ERR_INVALID, " is NULL",
         cdp_dist_optim_create(&(cdp_optim_desc){.rpc = s->rpc}, &(cdp_dist_optim *){NULL}));
-    REFUSED(CDP_ERR_INVALID, "needs an optimizer", cdp_dist_optim_set(NULL, 1, 0));
+    REFUSED(CDP_ERR_INVALID, " is NULL", cdp_dist_optim_set(NULL, 1, 0));
 }
 static void mistakes(side *s) {
     static uint32_t place;

@@ -10,6 +10,7 @@
 
 #include "test.h"
 #include "ports.h"
+#include "group_memory.h"
 
 #include <pthread.h>
 
@@ -73,7 +74,7 @@ static void *rank_main(void *user) {
         return NULL;
     }
     for (uint32_t k = 0; k < 4; ++k) { /* more than there are segments */
-        x[k] = (uint32_t *)cdp_group_alloc(g, MOST * sizeof *x[k]);
+        x[k] = (uint32_t *)memory_of_group(g, MOST * sizeof *x[k]);
         check_sum(g, x[k], 1);
         check_sum(g, x[k], 16 + k);
         check_sum(g, x[k], MOST);

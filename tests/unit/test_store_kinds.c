@@ -586,13 +586,13 @@ TEST(stores_that_are_none) {
     memset(&hd, 0, sizeof hd);
     memset(&cd, 0, sizeof cd);
     ST(cdp_store_set(NULL, "k", "x", 1), CDP_ERR_INVALID);
-    TEXT("the cdp_store is NULL; create one");
+    TEXT("store is NULL");
     ST(cdp_store_num_keys(NULL, &n), CDP_ERR_INVALID);
-    TEXT("the cdp_store is NULL; create one");
+    TEXT("store is NULL");
     ST(cdp_store_run(&dead, NULL, 1), CDP_ERR_INVALID);
-    TEXT("the cdp_store_request is NULL; pass one");
+    TEXT("request is NULL");
     ST(cdp_store_wait(NULL, NULL, 0, 1), CDP_ERR_INVALID);
-    TEXT("the list of keys is NULL; pass both");
+    TEXT("store is NULL");
     ST(cdp_store_set(&dead, "k", "x", 1), CDP_ERR_STATE);
     TEXT("never made, or was destroyed");
     cdp_store_destroy(NULL);

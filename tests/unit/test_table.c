@@ -21,6 +21,7 @@
 
 #include "sim/sim.h"
 #include "ports.h"
+#include "group_memory.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -885,7 +886,7 @@ static void take_results(
 
 /* What a rank that may block does. */
 static void run_rank(table *t, uint32_t r, cdp_group *g) {
-    arena group = {t->by == MEMORY ? (uint8_t *)cdp_group_alloc(g, ARENA_BYTES) : NULL, 0};
+    arena group = {t->by == MEMORY ? (uint8_t *)memory_of_group(g, ARENA_BYTES) : NULL, 0};
     for (uint32_t k = 0; k * BATCH < t->count && !test__now.failed_checks; ++k) {
         const batch *answers = batch_get(t, k);
         const uint32_t end = t->count - k * BATCH < BATCH ? t->count - k * BATCH : BATCH;

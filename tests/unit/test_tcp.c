@@ -348,7 +348,7 @@ TEST(environment_mistakes_name_the_variable) {
     cdp_tcp_desc d;
     cdp_group *g;
     memset(&d, 0, sizeof d);
-    REFUSED(CDP_ERR_INVALID, "needs a desc", cdp_tcp_desc_from_env(NULL));
+    REFUSED(CDP_ERR_INVALID, " is NULL", cdp_tcp_desc_from_env(NULL));
     environment("0", NULL, "127.0.0.1", "29500");
     REFUSED(CDP_ERR_INVALID, "WORLD_SIZE is not set", cdp_tcp_desc_from_env(&d));
     REFUSED(CDP_ERR_INVALID, "cdprun", cdp_init_from_env(NULL, &g));
@@ -539,7 +539,7 @@ TEST(urls_are_read) {
     T_EQ(CDP_OK, cdp_init_url("tcp://127.0.0.1:1?rank=0&world_size=1", NULL, &g));
     cdp_group_destroy(g);
     REFUSED(CDP_ERR_INVALID, "begins neither", cdp_init_url("udp://a:1", NULL, &g));
-    REFUSED(CDP_ERR_INVALID, "needs a text", cdp_tcp_desc_from_url(NULL, &d));
+    REFUSED(CDP_ERR_INVALID, " is NULL", cdp_tcp_desc_from_url(NULL, &d));
 }
 
 static uint64_t few_descriptors(void *user) {

@@ -1,0 +1,110 @@
+/* What all public functions promise about their arguments: after a failure *out is NULL, and an
+   argument that is missing is named, in the same words everywhere. */
+#define CDP_IMPLEMENTATION
+#include "cdp_elastic.h"
+#include "cdp_rpc.h"
+#include "cdp_dtensor.h"
+#include "cdp_mem.h"
+#include "test.h"
+
+/* The call fails, `out` was something before and is NULL afterwards. */
+#define LEAVES_NULL(type, call)                                 \
+    do {                                                        \
+        type *out = (type *)(void *)&somewhere;                 \
+        T((call) != CDP_OK);                                    \
+        if (out) printf("  %s leaves *out as it was\n", #call); \
+        T(!out);                                                \
+    } while (0)
+
+/* The call fails with the text "FUNCTION: ARGUMENT is NULL". */
+#define NAMES(what, call)                                \
+    do {                                                 \
+        T_EQ(CDP_ERR_INVALID, (call));                   \
+        T_TEXT(what " is NULL", cdp_last_error()->text); \
+    } while (0)
+
+static int somewhere;
+
+TEST(out_is_null_after_a_failure) {
+    LEAVES_NULL(cdp_hub, cdp_hub_create((const cdp_hub_desc *)0, &out));
+    LEAVES_NULL(cdp_hub, cdp_hub_create(&(cdp_hub_desc){0}, &out));
+    LEAVES_NULL(cdp_group, cdp_group_create(&(cdp_group_desc){0}, &out));
+    LEAVES_NULL(cdp_group, cdp_group_new(NULL, NULL, 0, &out));
+    LEAVES_NULL(cdp_group, cdp_group_split(NULL, 0, 0, &out));
+    LEAVES_NULL(cdp_group, cdp_group_shrink(NULL, NULL, NULL, &out));
+    LEAVES_NULL(cdp_ddp, cdp_ddp_create(&(cdp_ddp_desc){0}, &out));
+    LEAVES_NULL(cdp_ddp, cdp_ddp_create_start(&(cdp_ddp_desc){0}, &out));
+    LEAVES_NULL(cdp_channel, cdp_channel_open(&(cdp_channel_desc){0}, &out));
+    LEAVES_NULL(cdp_store,
+        cdp_hash_store_create(NULL, NULL) == CDP_OK ? CDP_OK
+                                                    : cdp_prefix_store_create(NULL, "x", &out));
+    LEAVES_NULL(cdp_store, cdp_custom_store_create(&(cdp_custom_store_desc){0}, &out));
+    LEAVES_NULL(cdp_store, cdp_file_store_create(&(cdp_file_store_desc){0}, &out));
+    LEAVES_NULL(cdp_store, cdp_tcp_store_create(&(cdp_tcp_store_desc){0}, &out));
+    LEAVES_NULL(cdp_store, cdp_store_clone(NULL, &out));
+    LEAVES_NULL(cdp_store_server, cdp_store_server_create(NULL, &out));
+    LEAVES_NULL(cdp_group, cdp_init(&(cdp_tcp_desc){0}, &out));
+    LEAVES_NULL(cdp_group, cdp_init_url("bad", NULL, &out));
+    LEAVES_NULL(cdp_starting, cdp_init_start(&(cdp_tcp_desc){0}, &out));
+    LEAVES_NULL(cdp_rpc, cdp_rpc_create(&(cdp_rpc_desc){0}, &out));
+    LEAVES_NULL(cdp_ctx, cdp_ctx_begin(NULL, &out));
+    LEAVES_NULL(cdp_dist_optim, cdp_dist_optim_create(&(cdp_optim_desc){0}, &out));
+    LEAVES_NULL(cdp_elastic, cdp_elastic_create(&(cdp_elastic_desc){0}, &out));
+    LEAVES_NULL(cdp_mesh, cdp_mesh_create(&(cdp_mesh_desc){0}, &out));
+    LEAVES_NULL(cdp_mesh, cdp_mesh_from_groups(NULL, NULL, &out));
+    LEAVES_NULL(cdp_mesh, cdp_mesh_sub(NULL, "x", &out));
+    LEAVES_NULL(cdp_mesh, cdp_mesh_flatten(NULL, "x", NULL, &out));
+    LEAVES_NULL(cdp_mesh, cdp_mesh_unflatten(NULL, "x", NULL, NULL, 0, &out));
+    LEAVES_NULL(cdp_mesh, cdp_mesh_join(NULL, NULL, &out));
+    LEAVES_NULL(cdp_plan, cdp_plan_create(&(cdp_plan_desc){0}, &out));
+    LEAVES_NULL(cdp_edge, cdp_edge_create(&(cdp_edge_desc){0}, &out));
+    LEAVES_NULL(cdp_tp, cdp_tp_create(&(cdp_tp_desc){0}, &out));
+    LEAVES_NULL(cdp_cp, cdp_cp_create(&(cdp_cp_desc){0}, &out));
+    LEAVES_NULL(cdp_mem, cdp_mem_create((const cdp_mem_desc *)0, &out));
+    LEAVES_NULL(cdp_mem_pool, cdp_mem_pool_create(NULL, NULL, &out));
+    LEAVES_NULL(cdp_mem_shot, cdp_mem_snapshot(NULL, 0, false, &out));
+    LEAVES_NULL(cdp_mem_shot, cdp_mem_read(NULL, 0, NULL, &out));
+    LEAVES_NULL(void, cdp_mem_alloc(NULL, 1, NULL, &out));
+    LEAVES_NULL(void, cdp_mem_alloc_at(NULL, NULL, 1, NULL, NULL, &out));
+    LEAVES_NULL(void, cdp_group_alloc(NULL, 1, &out));
+    LEAVES_NULL(void, cdp_store_get(NULL, "k", &out, NULL, 0));
+    LEAVES_NULL(void, cdp_store_compare_set(NULL, "k", "", 0, "", 0, &out, NULL));
+    LEAVES_NULL(void, cdp_store_queue_pop(NULL, "k", &out, NULL, 0));
+    LEAVES_NULL(void, cdp_store_queue_try_pop(NULL, "k", &out, NULL));
+}
+
+TEST(a_missing_argument_is_named) {
+    cdp_group *g;
+    cdp_ddp *d;
+    cdp_rpc *r;
+    cdp_store *s;
+    cdp_mesh *m;
+    cdp_mem *a;
+    void *p;
+    NAMES("cdp_group_create: out", cdp_group_create(&(cdp_group_desc){0}, NULL));
+    NAMES("cdp_group_create: desc", cdp_group_create(NULL, &g));
+    NAMES("cdp_group_new: group", cdp_group_new(NULL, NULL, 0, &g));
+    NAMES("cdp_group_alloc: group", cdp_group_alloc(NULL, 1, &p));
+    NAMES("cdp_init: desc", cdp_init(NULL, &g));
+    NAMES("cdp_ddp_create: desc", cdp_ddp_create(NULL, &d));
+    NAMES("cdp_ddp_create: desc.group", cdp_ddp_create(&(cdp_ddp_desc){0}, &d));
+    NAMES("cdp_ddp_ready: ddp", cdp_ddp_ready(NULL, 0));
+    NAMES("cdp_rpc_create: desc", cdp_rpc_create(NULL, &r));
+    NAMES("cdp_rpc_create: desc.group", cdp_rpc_create(&(cdp_rpc_desc){0}, &r));
+    NAMES("cdp_rpc_shutdown: rpc", cdp_rpc_shutdown(NULL, 0));
+    NAMES("cdp_store_clone: store", cdp_store_clone(NULL, &s));
+    NAMES("cdp_tcp_store_create: desc.host", cdp_tcp_store_create(&(cdp_tcp_store_desc){0}, &s));
+    NAMES("cdp_file_store_create: desc.path", cdp_file_store_create(&(cdp_file_store_desc){0}, &s));
+    NAMES("cdp_mesh_create: desc", cdp_mesh_create(NULL, &m));
+    NAMES("cdp_mem_create: desc", cdp_mem_create(NULL, &a));
+    NAMES("cdp_mem_alloc: mem", cdp_mem_alloc(NULL, 1, NULL, &p));
+    NAMES("allreduce: group", cdp_allreduce(NULL, NULL, NULL, 0, CDP_DTYPE_F32, CDP_REDUCE_SUM));
+}
+
+int main(int argc, char **argv) {
+    static const test_case cases[] = {
+        {"out_is_null_after_a_failure", out_is_null_after_a_failure, 20},
+        {"a_missing_argument_is_named", a_missing_argument_is_named, 20},
+    };
+    return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
+}
