@@ -2418,6 +2418,27 @@ inline cdp_status cdp_ddp_create(const cdp_ddp_desc &desc, cdp_ddp **out) {
 inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_work *out) {
     return cdp_start(group, &request, out);
 }
+#if !defined(CDP_NO_DDP) && !defined(CDP_NO_FRAMES)
+inline cdp_status cdp_ddp_create_start(const cdp_ddp_desc &desc, cdp_ddp **out) {
+    return cdp_ddp_create_start(&desc, out);
+}
+#endif
+#ifndef CDP_NO_HOOKS
+inline cdp_status cdp_hook_create(const cdp_hook_desc &desc, cdp_hook *out) {
+    return cdp_hook_create(&desc, out);
+}
+#endif
+#ifndef CDP_NO_CHANNELS
+inline cdp_status cdp_channel_open(const cdp_channel_desc &desc, cdp_channel **out) {
+    return cdp_channel_open(&desc, out);
+}
+#endif
+#ifndef CDP_NO_CHAINS
+inline cdp_status cdp_start_after(
+    cdp_group *group, const cdp_request &request, cdp_work after, cdp_work *out) {
+    return cdp_start_after(group, &request, after, out);
+}
+#endif
 #endif
 
 #endif /* CDP_INCLUDED */

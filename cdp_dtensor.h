@@ -841,6 +841,10 @@ inline cdp_status cdp_local_map(const cdp_local_map_desc &desc) {
     return cdp_local_map(&desc);
 }
 #endif
+inline cdp_status cdp_mesh_from_groups(
+    const cdp_mesh_desc &desc, cdp_group *const *groups, cdp_mesh **out) {
+    return cdp_mesh_from_groups(&desc, groups, out);
+}
 #endif
 
 #endif /* CDP_DTENSOR_INCLUDED */

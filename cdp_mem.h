@@ -589,6 +589,10 @@ inline cdp_status cdp_mem_create(const cdp_mem_desc &desc, cdp_mem **out) {
 inline cdp_status cdp_mem_record(cdp_mem *mem, const cdp_mem_record_desc &desc) {
     return cdp_mem_record(mem, &desc);
 }
+inline cdp_status cdp_mem_pool_create(
+    cdp_mem *mem, const cdp_mem_pool_desc &desc, cdp_mem_pool **out) {
+    return cdp_mem_pool_create(mem, &desc, out);
+}
 #endif
 
 #endif /* CDP_MEM_INCLUDED */

@@ -138,6 +138,13 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_mpi_transport(
 CDP_API int cdp_mpi_exchange(void *comm, void *bytes, uint64_t count);
 
 #ifdef __cplusplus
+} /* extern "C" */
+#endif
+/* ---- >>mpi/cxx_api: descs by reference in C++ ------------------------------------------------ */
+
+#ifdef __cplusplus
+inline cdp_status cdp_init_from_mpi(MPI_Comm comm, const cdp_group_desc &desc, cdp_group **out) {
+    return cdp_init_from_mpi(comm, &desc, out);
 }
 #endif
 

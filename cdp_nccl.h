@@ -324,6 +324,11 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_nccl_hook_create(
 inline cdp_status cdp_nccl_attach(cdp_group *group, const cdp_nccl_desc &desc) {
     return cdp_nccl_attach(group, &desc);
 }
+#ifndef CDP_NO_HOOKS
+inline cdp_status cdp_nccl_hook_create(cdp_group *group, const cdp_hook_desc &desc, cdp_hook *out) {
+    return cdp_nccl_hook_create(group, &desc, out);
+}
+#endif
 #endif
 
 #endif /* CDP_NCCL_INCLUDED */

@@ -772,6 +772,18 @@ inline cdp_status cdp_rpc_start(cdp_rpc *rpc, const cdp_call_desc &desc, cdp_cal
 inline cdp_status cdp_rpc_call(cdp_rpc *rpc, const cdp_call_desc &desc, cdp_call *call) {
     return cdp_rpc_call(rpc, &desc, call);
 }
+inline cdp_status cdp_rpc_remote(cdp_rpc *rpc, const cdp_call_desc &desc, cdp_rref *out) {
+    return cdp_rpc_remote(rpc, &desc, out);
+}
+inline cdp_status cdp_ctx_op(cdp_ctx *ctx, const cdp_ctx_op_desc &desc) {
+    return cdp_ctx_op(ctx, &desc);
+}
+inline cdp_status cdp_ctx_backward(cdp_ctx *ctx, const cdp_backward_desc &desc) {
+    return cdp_ctx_backward(ctx, &desc);
+}
+inline cdp_status cdp_dist_optim_create(const cdp_optim_desc &desc, cdp_dist_optim **out) {
+    return cdp_dist_optim_create(&desc, out);
+}
 #endif
 
 #endif /* CDP_RPC_INCLUDED */

@@ -366,6 +366,16 @@ inline cdp_status cdp_init_url(const char *url, const cdp_tcp_desc &desc, cdp_gr
     return cdp_init_url(url, &desc, out);
 }
 #endif
+#ifndef CDP_NO_FRAMES
+inline cdp_status cdp_init_start(const cdp_tcp_desc &desc, cdp_starting **out) {
+    return cdp_init_start(&desc, out);
+}
+#endif
+#ifndef CDP_NO_ENV
+inline cdp_status cdp_init_from_env(const cdp_tcp_desc &desc, cdp_group **out) {
+    return cdp_init_from_env(&desc, out);
+}
+#endif
 #endif
 
 #endif /* CDP_TCP_INCLUDED */

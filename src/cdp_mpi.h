@@ -106,6 +106,11 @@ extern "C" {
 #endif
 #include "mpi/create_api.h"
 
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+#include "mpi/cxx_api.h"
+
 #endif /* CDP__NO_MPI */
 #endif /* CDP_MPI_INCLUDED */
 

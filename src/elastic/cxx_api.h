@@ -15,6 +15,9 @@ inline cdp_status cdp_group_shrink(
 inline cdp_status cdp_elastic_create(const cdp_elastic_desc &desc, cdp_elastic **out) {
     return cdp_elastic_create(&desc, out);
 }
+inline cdp_status cdp_elastic_create_from_env(const cdp_elastic_desc &desc, cdp_elastic **out) {
+    return cdp_elastic_create_from_env(&desc, out);
+}
 #endif
 
 #endif /* CDP_SRC_ELASTIC_CXX_API_H */

@@ -7,6 +7,7 @@
 #include "desc_api.h"
 #include "allocator_api.h"
 #include "record_api.h"
+#include "pools_api.h"
 
 #ifdef __cplusplus
 inline cdp_status cdp_mem_create(const cdp_mem_desc &desc, cdp_mem **out) {
@@ -14,6 +15,10 @@ inline cdp_status cdp_mem_create(const cdp_mem_desc &desc, cdp_mem **out) {
 }
 inline cdp_status cdp_mem_record(cdp_mem *mem, const cdp_mem_record_desc &desc) {
     return cdp_mem_record(mem, &desc);
+}
+inline cdp_status cdp_mem_pool_create(
+    cdp_mem *mem, const cdp_mem_pool_desc &desc, cdp_mem_pool **out) {
+    return cdp_mem_pool_create(mem, &desc, out);
 }
 #endif
 

@@ -29,8 +29,4 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_mpi_transport(
    until cdp_init() has returned). 0: done. */
 CDP_API int cdp_mpi_exchange(void *comm, void *bytes, uint64_t count);
 
-#ifdef __cplusplus
-}
-#endif
-
 #endif /* CDP_SRC_MPI_CREATE_API_H */

@@ -6,6 +6,9 @@
 #include "../base/status_api.h"
 #include "worker_api.h"
 #include "calls_api.h"
+#include "references_api.h"
+#include "gradients_api.h"
+#include "optimizer_api.h"
 
 #ifdef __cplusplus
 inline cdp_status cdp_rpc_create(const cdp_rpc_desc &desc, cdp_rpc **out) {
@@ -16,6 +19,18 @@ inline cdp_status cdp_rpc_start(cdp_rpc *rpc, const cdp_call_desc &desc, cdp_cal
 }
 inline cdp_status cdp_rpc_call(cdp_rpc *rpc, const cdp_call_desc &desc, cdp_call *call) {
     return cdp_rpc_call(rpc, &desc, call);
+}
+inline cdp_status cdp_rpc_remote(cdp_rpc *rpc, const cdp_call_desc &desc, cdp_rref *out) {
+    return cdp_rpc_remote(rpc, &desc, out);
+}
+inline cdp_status cdp_ctx_op(cdp_ctx *ctx, const cdp_ctx_op_desc &desc) {
+    return cdp_ctx_op(ctx, &desc);
+}
+inline cdp_status cdp_ctx_backward(cdp_ctx *ctx, const cdp_backward_desc &desc) {
+    return cdp_ctx_backward(ctx, &desc);
+}
+inline cdp_status cdp_dist_optim_create(const cdp_optim_desc &desc, cdp_dist_optim **out) {
+    return cdp_dist_optim_create(&desc, out);
 }
 #endif
 
