@@ -1,4 +1,4 @@
-/*  cdp.h - data-parallel training for C: groups, collectives, DDP - v0.2.0 - MIT-0 or Unlicense
+/*  cdp.h - data-parallel training for C: groups, collectives, DDP - v0.3.0 - MIT-0 or Unlicense
 
     WHAT IT IS
         torch.distributed and DistributedDataParallel for programs written in C. Several processes
@@ -198,8 +198,6 @@
                                         error says "cdp.h:1234", the file and line that found it.
                                         Status, peer and errno are as ever, and so is the text of
                                         a failure that ranks tell each other
-        CDP_NAMES_0_1 *        off      public names of 0.1 compile, too: the type cdp_reduce, the
-                                        call cdp_reduce_to
 
     WITHOUT A SYSTEM (CDP_NO_OS)
         Each desc needs the program's own cdp_os: cdp_group_create without one is INVALID, other
@@ -330,7 +328,7 @@
 /* ---- >>base/version: of the library, and of what ranks send each other ----------------------- */
 
 #define CDP_VERSION_MAJOR 0
-#define CDP_VERSION_MINOR 2
+#define CDP_VERSION_MINOR 3
 #define CDP_VERSION_PATCH 0
 #define CDP_VERSION (CDP_VERSION_MAJOR * 10000 + CDP_VERSION_MINOR * 100 + CDP_VERSION_PATCH)
 #define CDP_WIRE_VERSION 4 /* version of the protocol between ranks; compared in handshakes */
@@ -2392,15 +2390,6 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_sampler_fill(const cdp_sampler *sampler, u
 #endif
 /* ---- >>group/cxx_api: descs by reference in C++ ---------------------------------------------- */
 
-#ifdef CDP_NAMES_0_1
-/* What cdp_reduce is called in 0.2 and later; `cdp_reduce` itself is the type here, see the end of
-   this file. */
-CDP_MUST_CHECK static inline cdp_status cdp_reduce_to(cdp_group *group, const void *in, void *out,
-    uint64_t count, cdp_dtype dtype, cdp_reduce_op op, uint32_t root) {
-    return cdp_reduce(group, in, out, count, dtype, op, root);
-}
-#endif
-
 #ifdef __cplusplus
 inline cdp_status cdp_group_create(const cdp_group_desc &desc, cdp_group **out) {
     return cdp_group_create(&desc, out);
@@ -3744,7 +3733,6 @@ CDP__PRIVATE void cdp__number_limit(cdp_dtype t, void *at, uint64_t i, bool high
 
 #if (defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION)) && !defined(CDP_IMPL_INCLUDED)
 #define CDP_IMPL_INCLUDED
-#undef cdp_reduce /* a macro under CDP_NAMES_0_1 */
 
 /* ---- >>base/basics: headers of the system, and small helpers --------------------------------- */
 
@@ -23297,15 +23285,6 @@ CDP_API cdp_status cdp_sampler_fill(const cdp_sampler *s, uint64_t *indices) {
 #endif /* CDP_NO_SAMPLER */
 
 #endif /* CDP_IMPL_INCLUDED */
-
-#ifdef CDP_NAMES_0_1
-/* Public names of version 0.1, kept for one version: the type cdp_reduce_op was called
-   cdp_reduce, and the call cdp_reduce was called cdp_reduce_to. Members of structs have no old
-   names; CHANGELOG.md lists them. At the end of the file, because the macro would rename the
-   call above. */
-#undef cdp_reduce
-#define cdp_reduce cdp_reduce_op
-#endif
 
 /*  This software is available under two licenses; choose whichever you prefer.
 

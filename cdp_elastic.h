@@ -1,4 +1,4 @@
-/*  cdp_elastic.h - ranks that come, go and die - v0.2.0 - MIT-0 or Unlicense
+/*  cdp_elastic.h - ranks that come, go and die - v0.3.0 - MIT-0 or Unlicense
 
     WHAT IT IS
         A training job that goes on when its number of processes changes. When a rank dies or
@@ -179,7 +179,7 @@
 #ifndef CDP_ELASTIC_INCLUDED
 #define CDP_ELASTIC_INCLUDED
 
-#define CDP_ELASTIC_VERSION 200 /* major * 10000 + minor * 100 + patch */
+#define CDP_ELASTIC_VERSION 300 /* major * 10000 + minor * 100 + patch */
 #if CDP_ELASTIC_VERSION != CDP_VERSION
 #error "cdp_elastic.h and cdp.h are of different versions: copy both from the same release"
 #endif

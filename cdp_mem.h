@@ -1,4 +1,4 @@
-/*  cdp_mem.h - a caching allocator for device memory, recorded - v0.2.0 - MIT-0 or Unlicense
+/*  cdp_mem.h - a caching allocator for device memory, recorded - v0.3.0 - MIT-0 or Unlicense
 
     WHAT IT IS
         What torch.cuda.memory does, for programs written in C: a caching allocator with streams,
@@ -122,7 +122,7 @@
 #ifndef CDP_MEM_INCLUDED
 #define CDP_MEM_INCLUDED
 
-#define CDP_MEM_VERSION 200 /* major * 10000 + minor * 100 + patch */
+#define CDP_MEM_VERSION 300 /* major * 10000 + minor * 100 + patch */
 #if CDP_MEM_VERSION != CDP_VERSION
 #error "cdp_mem.h and cdp.h are of different versions: copy all headers from the same release"
 #endif

@@ -1,4 +1,4 @@
-/*  cdp_mpi.h - process groups over any MPI - v0.2.0 - MIT-0 or Unlicense
+/*  cdp_mpi.h - process groups over any MPI - v0.3.0 - MIT-0 or Unlicense
 
     WHAT IT IS
         A group of cdp.h whose bytes travel as messages of MPI, so that a program on InfiniBand,
@@ -89,7 +89,7 @@
 
 #include "cdp.h"
 
-#define CDP_MPI_VERSION 200 /* major * 10000 + minor * 100 + patch */
+#define CDP_MPI_VERSION 300 /* major * 10000 + minor * 100 + patch */
 #if CDP_MPI_VERSION != CDP_VERSION
 #error "cdp_mpi.h and cdp.h are of different versions: copy both from one release"
 #endif

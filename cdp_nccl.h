@@ -1,4 +1,4 @@
-/*  cdp_nccl.h - process groups on NVIDIA GPUs, through NCCL - v0.2.0 - MIT-0 or Unlicense
+/*  cdp_nccl.h - process groups on NVIDIA GPUs, through NCCL - v0.3.0 - MIT-0 or Unlicense
 
     WHAT IT IS
         Gives a group of cdp.h a NCCL communicator. From then on the ordinary calls (cdp_allreduce
@@ -152,7 +152,7 @@
 #ifndef CDP_NCCL_INCLUDED
 #define CDP_NCCL_INCLUDED
 
-#define CDP_NCCL_VERSION 200 /* major * 10000 + minor * 100 + patch */
+#define CDP_NCCL_VERSION 300 /* major * 10000 + minor * 100 + patch */
 #if CDP_NCCL_VERSION != CDP_VERSION
 #error "cdp_nccl.h and cdp.h are of different versions: copy all headers from the same release"
 #endif

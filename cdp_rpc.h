@@ -1,4 +1,4 @@
-/*  cdp_rpc.h - remote calls and remote references for C - v0.2.0 - MIT-0 or Unlicense
+/*  cdp_rpc.h - remote calls and remote references for C - v0.3.0 - MIT-0 or Unlicense
 
     WHAT IT IS
         Functions that other ranks call, and values that live on one rank and are used from all:
@@ -185,7 +185,7 @@
 #ifndef CDP_RPC_INCLUDED
 #define CDP_RPC_INCLUDED
 
-#define CDP_RPC_VERSION 200 /* major * 10000 + minor * 100 + patch */
+#define CDP_RPC_VERSION 300 /* major * 10000 + minor * 100 + patch */
 #if CDP_RPC_VERSION != CDP_VERSION
 #error "cdp_rpc.h and cdp.h are of different versions: copy both from the same release"
 #endif

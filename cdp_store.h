@@ -1,4 +1,4 @@
-/*  cdp_store.h - key-value stores through which ranks find each other - v0.2.0
+/*  cdp_store.h - key-value stores through which ranks find each other - v0.3.0
 
     WHAT IT IS
     A store is a small shared map of keys to bytes. Rank 0 stores its address there, and the other
@@ -130,7 +130,7 @@
 #ifndef CDP_STORE_INCLUDED
 #define CDP_STORE_INCLUDED
 
-#define CDP_STORE_VERSION 200 /* major * 10000 + minor * 100 + patch */
+#define CDP_STORE_VERSION 300 /* major * 10000 + minor * 100 + patch */
 #if CDP_STORE_VERSION != CDP_VERSION
 #error "cdp_store.h and cdp.h are of different versions: copy both from the same release"
 #endif

@@ -1,4 +1,4 @@
-/*  cdp.h - data-parallel training for C: groups, collectives, DDP - v0.2.0 - MIT-0 or Unlicense
+/*  cdp.h - data-parallel training for C: groups, collectives, DDP - v0.3.0 - MIT-0 or Unlicense
 
     WHAT IT IS
         torch.distributed and DistributedDataParallel for programs written in C. Several processes
@@ -198,8 +198,6 @@
                                         error says "cdp.h:1234", the file and line that found it.
                                         Status, peer and errno are as ever, and so is the text of
                                         a failure that ranks tell each other
-        CDP_NAMES_0_1 *        off      public names of 0.1 compile, too: the type cdp_reduce, the
-                                        call cdp_reduce_to
 
     WITHOUT A SYSTEM (CDP_NO_OS)
         Each desc needs the program's own cdp_os: cdp_group_create without one is INVALID, other
@@ -373,7 +371,6 @@ extern "C" {
 
 #if (defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION)) && !defined(CDP_IMPL_INCLUDED)
 #define CDP_IMPL_INCLUDED
-#undef cdp_reduce /* a macro under CDP_NAMES_0_1 */
 
 #include "base/basics.h"
 #include "os/words.h"
@@ -464,15 +461,6 @@ extern "C" {
 #include "ddp/sampler.h"
 
 #endif /* CDP_IMPL_INCLUDED */
-
-#ifdef CDP_NAMES_0_1
-/* Public names of version 0.1, kept for one version: the type cdp_reduce_op was called
-   cdp_reduce, and the call cdp_reduce was called cdp_reduce_to. Members of structs have no old
-   names; CHANGELOG.md lists them. At the end of the file, because the macro would rename the
-   call above. */
-#undef cdp_reduce
-#define cdp_reduce cdp_reduce_op
-#endif
 
 /*  This software is available under two licenses; choose whichever you prefer.
 

@@ -1,4 +1,4 @@
-/*  cdp_dtensor.h - distributed tensors for C: meshes, layouts, plans - v0.2.0 - MIT-0 or Unlicense
+/*  cdp_dtensor.h - distributed tensors for C: meshes, layouts, plans - v0.3.0 - MIT-0 or Unlicense
 
     WHAT IT IS
         A tensor that is cut over a mesh of ranks, as PyTorch's DTensor describes it, for programs
@@ -153,7 +153,7 @@
 #ifndef CDP_DTENSOR_INCLUDED
 #define CDP_DTENSOR_INCLUDED
 
-#define CDP_DTENSOR_VERSION 200 /* major * 10000 + minor * 100 + patch */
+#define CDP_DTENSOR_VERSION 300 /* major * 10000 + minor * 100 + patch */
 #if CDP_DTENSOR_VERSION != CDP_VERSION
 #error "cdp_dtensor.h and cdp.h are of different versions: copy both from the same release"
 #endif

@@ -1,4 +1,4 @@
-/*  cdp_tcp.h - process groups over TCP - v0.2.0 - MIT-0 or Unlicense
+/*  cdp_tcp.h - process groups over TCP - v0.3.0 - MIT-0 or Unlicense
 
     WHAT IT IS
         Brings the ranks of a job together over TCP and gives each of them a cdp_group. They meet
@@ -174,7 +174,7 @@
 #ifndef CDP_TCP_INCLUDED
 #define CDP_TCP_INCLUDED
 
-#define CDP_TCP_VERSION 200 /* major * 10000 + minor * 100 + patch */
+#define CDP_TCP_VERSION 300 /* major * 10000 + minor * 100 + patch */
 #if CDP_TCP_VERSION != CDP_VERSION
 #error "cdp_tcp.h and cdp.h are of different versions: copy all headers from the same release"
 #endif

@@ -76,7 +76,7 @@
 #include <sys/prctl.h>
 #endif
 
-#define VERSION "0.2.0"
+#define VERSION "0.3.0"
 /* of --rdzv-endpoint, as torchrun's */
 #define DEFAULT_PORT 29400
 /* a job key with fewer characters is worth a warning */

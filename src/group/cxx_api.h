@@ -13,15 +13,6 @@
 #include "../channel/channel_api.h"
 #include "../ddp/hooks_api.h"
 
-#ifdef CDP_NAMES_0_1
-/* What cdp_reduce is called in 0.2 and later; `cdp_reduce` itself is the type here, see the end of
-   this file. */
-CDP_MUST_CHECK static inline cdp_status cdp_reduce_to(cdp_group *group, const void *in, void *out,
-    uint64_t count, cdp_dtype dtype, cdp_reduce_op op, uint32_t root) {
-    return cdp_reduce(group, in, out, count, dtype, op, root);
-}
-#endif
-
 #ifdef __cplusplus
 inline cdp_status cdp_group_create(const cdp_group_desc &desc, cdp_group **out) {
     return cdp_group_create(&desc, out);

@@ -342,27 +342,6 @@ t_platform_macros() { # $4...: names that platforms define as macros: neither de
     ! parsed "$3" || return 0
     exports_only_api impl.o
 }
-t_names_0_1() { # the public names of 0.1 for one version more
-    set_language "$1" "$2"
-    cat > old.h <<'EOS'
-static cdp_status old_calls(cdp_group *g, float *x) {
-    const cdp_reduce op = CDP_REDUCE_SUM;
-    return cdp_reduce_to(g, x, x, 1, CDP_DTYPE_F32, op, 0);
-}
-EOS
-    { printf '#define CDP_NAMES_0_1\n#define CDP_IMPLEMENTATION\n'; user_of "$4" | sed 's/^int main/#include "old.h"\n&/; s/    cdp_group_destroy/    if (old_calls(g, \&x) != CDP_OK) return 3;\n&/'; proof "$(below "$4")"; } > "names.$ext"
-    grep -q 'old_calls(g' "names.$ext" || die 'the old calls are not made'
-    compile "$1 -std=$2 -$3 -I." "names.$ext" names.o
-    exports_only_api names.o
-    $1 names.o -o names -pthread -lm && ./names || die "the program returned $?"
-    # declarations first, the implementation later in the same file
-    { printf '#define CDP_NAMES_0_1\n#include "%s"\n#include "old.h"\n#define CDP_IMPLEMENTATION\n#include "%s"\ncdp_status (*used)(cdp_group *, float *) = old_calls;\n' "$4" "$4"; } > "later.$ext"
-    [ "$ext" = cc ] || sed -i '1i #define _DEFAULT_SOURCE 1' "later.$ext"
-    compile "$1 -std=$2 -$PARSE -I. -Wno-unused-function" "later.$ext" later.o
-    # without the define the old names are unknown
-    sed '/CDP_NAMES_0_1/d' "names.$ext" > "new.$ext"
-    if $1 -std="$2" -Wfatal-errors -I"$root" -I. -c "new.$ext" -o new.o > new.txt 2>&1; then die 'old names compile without CDP_NAMES_0_1'; fi
-}
 t_extensions() { # what tests/check_sources.sh leaves to the compiler: these flags refuse it
     local code n=0
     while IFS= read -r code; do
@@ -555,7 +534,6 @@ c_matrix() { # COMPILER
     [ "$(uname -m)" != x86_64 ] || add t_arithmetic $c c11 O2 cdp.h
     if [ $CHECK != O0 ]; then add t_platform_macros $c c11 $CHECK $WITHOUT_MPI
     else for h in $WITHOUT_MPI; do add t_platform_macros $c c11 O0 "$h"; done; fi
-    add t_names_0_1 $c c11 O0 $TOP
     add t_extensions $c c11 O0
     add t_other_c11 $c c11 O0 $TOP
     [ $TOP = cdp.h ] || add t_mixed_versions $c c11 O0 $TOP
@@ -571,7 +549,6 @@ cxx_matrix() { # COMPILER
     add t_parts $c c++11 O0 $TOP $PARTS
     add t_later $c c++17 $CHECK $TOP
     add t_platform_macros $c c++17 $CHECK $WITHOUT_MPI
-    add t_names_0_1 $c c++17 O0 $TOP
     add t_static $c c++17 O0 $TOP
     for option in CDP_NO_STDIO CDP_NO_THREADS CDP_NO_LOG_STRINGS CDP_NO_OS CDP_ONLY_F32; do add t_option $c c++11 $CHECK $TOP $option; done
     for partner in ${c_compilers:-gcc}; do

@@ -675,7 +675,7 @@ usage address      "must not be empty" -n 2 --master-addr "" true
 (ulimit -n 64; "$C" -n 100 true) 2> err; check usage-files "$?" 2; has usage-files-text err "the limit is 64"
 check files-limit-kept "$(ulimit -S -n 40; "$C" -n 30 sh -c 'ulimit -S -n' | sort | tail -n 1)" "[29] 40"
 "$C" --help > out; check help "$?" 0; has help-text out "--grace SECONDS"
-check version "$("$C" --version)" "cdprun 0.2.0"
+check version "$("$C" --version)" "cdprun 0.3.0"
 
 # ---- time and signals
 
