@@ -54,7 +54,7 @@ TEST(out_is_null_after_a_failure) {
     LEAVES_NULL(cdp_mesh, cdp_mesh_from_groups(NULL, NULL, &out));
     LEAVES_NULL(cdp_mesh, cdp_mesh_sub(NULL, "x", &out));
     LEAVES_NULL(cdp_mesh, cdp_mesh_flatten(NULL, "x", NULL, &out));
-    LEAVES_NULL(cdp_mesh, cdp_mesh_unflatten(NULL, "x", NULL, NULL, 0, &out));
+    LEAVES_NULL(cdp_mesh, cdp_mesh_unflatten(NULL, "x", 0, NULL, NULL, &out));
     LEAVES_NULL(cdp_mesh, cdp_mesh_join(NULL, NULL, &out));
     LEAVES_NULL(cdp_plan, cdp_plan_create(&(cdp_plan_desc){0}, &out));
     LEAVES_NULL(cdp_edge, cdp_edge_create(&(cdp_edge_desc){0}, &out));
