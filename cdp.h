@@ -508,8 +508,10 @@ typedef float cdp_real;
 typedef double cdp_real;
 #endif
 
-/* Reductions. AVG is the sum divided by the number of ranks, once, after summing (integers: C
-   division, towards zero). Integer sums and products wrap around modulo 2^bits. Floats: a NaN among
+/* Reductions. AVG is the sum divided by the number of ranks, once, after summing. It is computed in
+   a wider dtype (in f32: f16, f8e4m3, f8e5m2; in 32 bits: integers of 8 and 16; in 64: those of 32),
+   sent in that dtype, and rounded once, at the end; integers to the nearest, a half away from zero.
+   Only means of I64 and U64 may wrap. Integer sums and products wrap modulo 2^bits. Floats: a NaN among
    the operands makes every result NaN, MIN and MAX included, and always the same one; MIN and MAX
    take 0 and -0 for equal and keep the left one of equals. Floats of 16 and 8 bits are combined,
    scaled and divided as f32, and rounded to nearest even after every such step. BAND, BOR, BXOR:
@@ -3034,33 +3036,34 @@ typedef enum cdp__number_kind {
      set     the kernels that compute with it, CDP__SET_set in >>dtype/reduce
      form    how it is widened to f32 and narrowed again: the functions cdp__widen_form and
              cdp__narrow_form there; `same`: it is not
+     wide    the dtype in which AVG is computed: wide enough for any sum of 65535 ranks, if one is
      one     the bits of 1, for the highest number of bytes
      ops     CDP__OPS_ops, the reductions that exist
      grads   1: parameters and gradients may have it, in DDP, random fills and hooks
      nccl    its ncclDataType_t, -1 if NCCL has none; and the first version of NCCL that has it */
-#define CDP__DTYPES(X)                                                      \
-    X(F32, "f32", 4, FLOAT, f32, same, 0x3f800000u, FLOAT, 1, 7, 0)         \
-    X(F64, "f64", 8, FLOAT, f64, same, 0x3ff0000000000000u, FLOAT, 1, 8, 0) \
-    X(I32, "i32", 4, SIGNED, i32, same, 1, INT, 0, 2, 0)                    \
-    X(I64, "i64", 8, SIGNED, i64, same, 1, INT, 0, 4, 0)                    \
-    X(U8, "u8", 1, UNSIGNED, u8, same, 1, INT, 0, 1, 0)                     \
-    X(F16, "f16", 2, FLOAT, f32, f16, 0x3c00, FLOAT, 1, 6, 0)               \
-    X(BF16, "bf16", 2, FLOAT, f32, bf16, 0x3f80, FLOAT, 1, 9, 0)            \
-    X(I8, "i8", 1, SIGNED, i8, same, 1, INT, 0, 0, 0)                       \
-    X(I16, "i16", 2, SIGNED, i16, same, 1, INT, 0, -1, 0)                   \
-    X(U16, "u16", 2, UNSIGNED, u16, same, 1, INT, 0, -1, 0)                 \
-    X(U32, "u32", 4, UNSIGNED, u32, same, 1, INT, 0, 3, 0)                  \
-    X(U64, "u64", 8, UNSIGNED, u64, same, 1, INT, 0, 5, 0)                  \
-    X(BOOL, "bool", 1, TRUTH, bool, same, 1, BOOL, 0, 1, 0)                 \
-    X(F8E4M3, "f8e4m3", 1, FLOAT, f32, f8e4m3, 0x38, FLOAT, 0, 10, 22400)   \
-    X(F8E5M2, "f8e5m2", 1, FLOAT, f32, f8e5m2, 0x3c, FLOAT, 0, 11, 22400)
+#define CDP__DTYPES(X)                                                           \
+    X(F32, "f32", 4, FLOAT, f32, same, F32, 0x3f800000u, FLOAT, 1, 7, 0)         \
+    X(F64, "f64", 8, FLOAT, f64, same, F64, 0x3ff0000000000000u, FLOAT, 1, 8, 0) \
+    X(I32, "i32", 4, SIGNED, i32, same, I64, 1, INT, 0, 2, 0)                    \
+    X(I64, "i64", 8, SIGNED, i64, same, I64, 1, INT, 0, 4, 0)                    \
+    X(U8, "u8", 1, UNSIGNED, u8, same, U32, 1, INT, 0, 1, 0)                     \
+    X(F16, "f16", 2, FLOAT, f32, f16, F32, 0x3c00, FLOAT, 1, 6, 0)               \
+    X(BF16, "bf16", 2, FLOAT, f32, bf16, BF16, 0x3f80, FLOAT, 1, 9, 0)           \
+    X(I8, "i8", 1, SIGNED, i8, same, I32, 1, INT, 0, 0, 0)                       \
+    X(I16, "i16", 2, SIGNED, i16, same, I32, 1, INT, 0, -1, 0)                   \
+    X(U16, "u16", 2, UNSIGNED, u16, same, U32, 1, INT, 0, -1, 0)                 \
+    X(U32, "u32", 4, UNSIGNED, u32, same, U64, 1, INT, 0, 3, 0)                  \
+    X(U64, "u64", 8, UNSIGNED, u64, same, U64, 1, INT, 0, 5, 0)                  \
+    X(BOOL, "bool", 1, TRUTH, bool, same, BOOL, 1, BOOL, 0, 1, 0)                \
+    X(F8E4M3, "f8e4m3", 1, FLOAT, f32, f8e4m3, F32, 0x38, FLOAT, 0, 10, 22400)   \
+    X(F8E5M2, "f8e5m2", 1, FLOAT, f32, f8e5m2, F32, 0x3c, FLOAT, 0, 11, 22400)
 
 typedef struct cdp__dtype_row {
     const char *name;
     uint64_t one;
     int32_t nccl_since;
     uint16_t ops; /* bit r: reduction r exists */
-    uint8_t bytes, kind;
+    uint8_t bytes, kind, wide;
     bool narrow, grads;
     int8_t nccl;
 } cdp__dtype_row;
@@ -3074,13 +3077,13 @@ enum {
 };
 
 /* The rows have the order of cdp_dtype, and none is missing: else the array has a negative size. */
-#define CDP__ROW(id, name, bytes, kind, set, form, one, ops, grads, nccl, since) char at_##id;
+#define CDP__ROW(id, name, bytes, kind, set, form, wide, one, ops, grads, nccl, since) char at_##id;
 typedef struct cdp__dtype_rows {
     char at_default;
     CDP__DTYPES(CDP__ROW)
 } cdp__dtype_rows;
 #undef CDP__ROW
-#define CDP__ROW(id, name, bytes, kind, set, form, one, ops, grads, nccl, since) \
+#define CDP__ROW(id, name, bytes, kind, set, form, wide, one, ops, grads, nccl, since) \
     &&offsetof(cdp__dtype_rows, at_##id) == (size_t)CDP_DTYPE_##id
 typedef char cdp__dtype_rows_fit
     [sizeof(cdp__dtype_rows) == (size_t)CDP_DTYPE_COUNT CDP__DTYPES(CDP__ROW) ? 1 : -1];
@@ -3088,12 +3091,12 @@ typedef char cdp__dtype_rows_fit
 
 /* The row of a dtype; a row without name and bytes for a value that is no dtype. */
 CDP__PRIVATE const cdp__dtype_row *cdp__dtype_row_of(cdp_dtype t) {
-#define CDP__ROW(id, name, bytes, kind, set, form, one, ops, grads, nccl, since)              \
-    {name, one, since, (uint16_t)(CDP__OPS_##ops), bytes, CDP__##kind, CDP__FORM_##form != 0, \
-        grads != 0, nccl},
+#define CDP__ROW(id, name, bytes, kind, set, form, wide, one, ops, grads, nccl, since)   \
+    {name, one, since, (uint16_t)(CDP__OPS_##ops), bytes, CDP__##kind, CDP_DTYPE_##wide, \
+        CDP__FORM_##form != 0, grads != 0, nccl},
     static const cdp__dtype_row rows[CDP_DTYPE_COUNT + 1] = {
-        {"f32", 0x3f800000u, 0, CDP__OPS_FLOAT, 4, CDP__FLOAT, false, true, 7},
-        CDP__DTYPES(CDP__ROW){"?", 0, 0, 0, 0, CDP__UNSIGNED, false, false, -1}};
+        {"f32", 0x3f800000u, 0, CDP__OPS_FLOAT, 4, CDP__FLOAT, CDP_DTYPE_F32, false, true, 7},
+        CDP__DTYPES(CDP__ROW){"?", 0, 0, 0, 0, CDP__UNSIGNED, 0, false, false, -1}};
 #undef CDP__ROW
     return &rows[cdp__min((uint32_t)t, CDP_DTYPE_COUNT)];
 }
@@ -3126,6 +3129,12 @@ CDP__PRIVATE bool cdp__dtype_left_out(cdp_dtype t) {
 
 CDP__PRIVATE bool cdp__reduce_exists(cdp_dtype t, cdp_reduce_op op) {
     return !cdp__dtype_left_out(t) && (cdp__dtype_row_of(t)->ops >> op & 1) != 0;
+}
+
+/* The dtype in which a reduction is computed on its way. */
+CDP__PRIVATE cdp_dtype cdp__reduced_as(cdp_dtype t, cdp_reduce_op op) {
+    if (op != CDP_REDUCE_AVG || cdp__dtype_left_out(t)) return t;
+    return (cdp_dtype)cdp__dtype_row_of(t)->wide;
 }
 
 /* Stores the number 1 as an element of the dtype. */
@@ -3200,6 +3209,19 @@ typedef void (*cdp__kernel)(void *acc, const void *x, uint64_t strips);
             for (i = 0; i < CDP__STRIP; ++i)                             \
                 acc[i] = (T)(acc[i] OP by);                              \
     }
+/* Integers are divided to the nearest one, a half away from zero. */
+#define CDP__NEAREST_U(a, by) ((a) / (by) + ((a) % (by) > ((by)-1) / 2))
+#define CDP__NEAREST_I(a, by) (CDP__NEAREST_U(a, by) - ((a) % (by) < -(((by)-1) / 2)))
+#define CDP__KERNEL_MEAN(name, T, BY_T, NEAREST)                         \
+    CDP__PRIVATE void name(void *acc_, const void *x, uint64_t strips) { \
+        T *acc = (T *)acc_;                                              \
+        BY_T by;                                                         \
+        uint32_t i;                                                      \
+        memcpy(&by, x, sizeof by);                                       \
+        for (; strips; --strips, acc += CDP__STRIP)                      \
+            for (i = 0; i < CDP__STRIP; ++i)                             \
+                acc[i] = (T)NEAREST((BY_T)acc[i], by);                   \
+    }
 #define CDP__KERNELS_FLOAT(s, T, ADD, MUL)             \
     CDP__KERNEL(cdp__add_##s, T, ADD)                  \
     CDP__KERNEL(cdp__mul_##s, T, MUL)                  \
@@ -3210,15 +3232,15 @@ typedef void (*cdp__kernel)(void *acc, const void *x, uint64_t strips);
     CDP__KERNEL_BY(cdp__divide_##s, T, T, /)           \
     CDP__KERNEL_BY(cdp__scale_##s, T, T, *)
 /* Unsigned integers: sums and products wrap, with the same bits as those of signed integers. */
-#define CDP__KERNELS_INT(bits, BY_T)                            \
-    CDP__KERNEL(cdp__add_##bits, uint##bits##_t, CDP__ADD)      \
-    CDP__KERNEL(cdp__mul_##bits, uint##bits##_t, CDP__MUL)      \
-    CDP__KERNEL(cdp__low_i##bits, int##bits##_t, CDP__LOW)      \
-    CDP__KERNEL(cdp__low_u##bits, uint##bits##_t, CDP__LOW)     \
-    CDP__KERNEL(cdp__high_i##bits, int##bits##_t, CDP__HIGH)    \
-    CDP__KERNEL(cdp__high_u##bits, uint##bits##_t, CDP__HIGH)   \
-    CDP__KERNEL_BY(cdp__divide_i##bits, int##bits##_t, BY_T, /) \
-    CDP__KERNEL_BY(cdp__divide_u##bits, uint##bits##_t, u##BY_T, /)
+#define CDP__KERNELS_INT(bits, BY_T)                                           \
+    CDP__KERNEL(cdp__add_##bits, uint##bits##_t, CDP__ADD)                     \
+    CDP__KERNEL(cdp__mul_##bits, uint##bits##_t, CDP__MUL)                     \
+    CDP__KERNEL(cdp__low_i##bits, int##bits##_t, CDP__LOW)                     \
+    CDP__KERNEL(cdp__low_u##bits, uint##bits##_t, CDP__LOW)                    \
+    CDP__KERNEL(cdp__high_i##bits, int##bits##_t, CDP__HIGH)                   \
+    CDP__KERNEL(cdp__high_u##bits, uint##bits##_t, CDP__HIGH)                  \
+    CDP__KERNEL_MEAN(cdp__divide_i##bits, int##bits##_t, BY_T, CDP__NEAREST_I) \
+    CDP__KERNEL_MEAN(cdp__divide_u##bits, uint##bits##_t, u##BY_T, CDP__NEAREST_U)
 
 CDP__KERNELS_FLOAT(f32, float, CDP__ADD_F32, CDP__MUL_F32)
 #ifndef CDP_ONLY_F32
@@ -3283,7 +3305,8 @@ enum {
     }
 
 CDP__PRIVATE cdp__kernel cdp__kernel_at(cdp_dtype t, uint32_t what) {
-#define CDP__ROW(id, name, bytes, kind, set, form, one, ops, grads, nccl, since) CDP__SET_##set,
+#define CDP__ROW(id, name, bytes, kind, set, form, wide, one, ops, grads, nccl, since) \
+    CDP__SET_##set,
     static const cdp__kernel table[CDP_DTYPE_COUNT][CDP__DO_COUNT] = {
         CDP__SET_f32, CDP__DTYPES(CDP__ROW)};
 #undef CDP__ROW
@@ -3388,7 +3411,7 @@ CDP__NARROW(cdp__narrow_f8e4m3, uint8_t, 7, 20, 120u, 0x3c800000u, 16384.0f, 0x4
 CDP__PRIVATE cdp__converter cdp__converter_of(cdp_dtype t, bool widen) {
 #define cdp__widen_same NULL
 #define cdp__narrow_same NULL
-#define CDP__ROW(id, name, bytes, kind, set, form, one, ops, grads, nccl, since) \
+#define CDP__ROW(id, name, bytes, kind, set, form, wide, one, ops, grads, nccl, since) \
     {cdp__narrow_##form, cdp__widen_##form},
     static const cdp__converter table[CDP_DTYPE_COUNT][2] = {{NULL, NULL}, CDP__DTYPES(CDP__ROW)};
 #undef CDP__ROW
@@ -7165,7 +7188,11 @@ typedef enum cdp__step_kind {
     CDP__COPY,
     CDP__REDUCE,
     CDP__DIVIDE,
-    CDP__SCALE
+    CDP__SCALE,
+    /* only of the executor, before and after the rounds of an algorithm: from IN to the dtype of the
+       computation, and from that to OUT */
+    CDP__WIDEN,
+    CDP__NARROW
 } cdp__step_kind;
 typedef enum cdp__buffer {
     CDP__IN = 1,
@@ -11535,6 +11562,7 @@ CDP__PRIVATE void cdp__stream_close(cdp__world *w, cdp__stream *s, bool tell) {
 typedef struct cdp__transfer {
     cdp__stream *s;
     const cdp__head *call; /* header fields of its messages; not copied */
+    cdp_dtype dtype;       /* of a reduction, while it is computed */
     uint32_t round;
     bool receive;
     bool reduce;  /* combine received elements with `other`, or with those at `data` */
@@ -11687,8 +11715,8 @@ CDP__PRIVATE int64_t cdp__transfer_send(cdp__world *w, cdp__transfer *x) {
 /* Combines `bytes` received bytes with the destination at `offset`. */
 CDP__PRIVATE void cdp__transfer_combine(
     const cdp__transfer *x, uint64_t offset, const uint8_t *came, uint64_t bytes) {
-    cdp__reduce((cdp_dtype)x->call->dtype, (cdp_reduce_op)x->call->op, x->swap, x->data + offset,
-        came, bytes / x->elem);
+    cdp__reduce(
+        x->dtype, (cdp_reduce_op)x->call->op, x->swap, x->data + offset, came, bytes / x->elem);
 }
 
 /* Copies bytes of the payload, from byte `at` on, to their rows. */
@@ -11738,8 +11766,8 @@ CDP__PRIVATE int64_t cdp__transfer_body(cdp__world *w, cdp__transfer *x) {
         x->torn_bytes = x->moved % x->elem; /* the rest of a torn element is still to come */
         memcpy(x->torn, w->stage + whole, (size_t)x->torn_bytes);
     } else if (x->reduce) {
-        cdp__reduce((cdp_dtype)x->call->dtype, (cdp_reduce_op)x->call->op, !x->swap, x->data + done,
-            x->other + done, whole / x->elem);
+        cdp__reduce(x->dtype, (cdp_reduce_op)x->call->op, !x->swap, x->data + done, x->other + done,
+            whole / x->elem);
     }
     return r;
 }
@@ -11761,7 +11789,7 @@ CDP__PRIVATE void cdp__transfer_from(
         if (staged)
             cdp__transfer_combine(x, x->moved + at, src + at, n);
         else
-            cdp__reduce((cdp_dtype)x->call->dtype, (cdp_reduce_op)x->call->op, !x->swap, to + at,
+            cdp__reduce(x->dtype, (cdp_reduce_op)x->call->op, !x->swap, to + at,
                 x->other + x->moved + at, n / x->elem);
     }
 }
@@ -11905,7 +11933,12 @@ typedef struct cdp__exec {
     cdp__stream *streams; /* one per rank of the channel */
     uint64_t piece_bytes, expose_bytes;
     const cdp__algo *algo;
-    uint64_t elem; /* bytes of one element */
+    /* the dtype in which it is computed, and the bytes of its elements. `wide`: not that of the call;
+       the first round converts the input to a vector of `wide_bytes` at the beginning of TMP, the
+       last one converts the result. */
+    cdp_dtype dtype;
+    uint64_t elem, wide_bytes;
+    bool wide;
     uint32_t round, rounds, transfer_count, step_count;
     bool running;
     bool kept;     /* the steps are those of a whole operation: an equal operation reuses them */
@@ -11927,8 +11960,8 @@ typedef struct cdp__exec {
 } cdp__exec;
 
 CDP__PRIVATE void *cdp__exec_buffer(const cdp__exec *x, uint8_t which, uint64_t off) {
-    uint8_t *base = (uint8_t *)x->task.out;
-    if (which == CDP__TMP) base = (uint8_t *)x->tmp;
+    uint8_t *base = (uint8_t *)(x->wide ? x->tmp : x->task.out);
+    if (which == CDP__TMP) base = (uint8_t *)x->tmp + x->wide_bytes;
     if (which == CDP__IN && x->task.in) base = (uint8_t *)(uintptr_t)x->task.in;
     return base ? base + off * x->elem : NULL;
 }
@@ -11957,6 +11990,7 @@ CDP__PRIVATE void cdp__exec_transfer(cdp__exec *x, const cdp__step *step, cdp__t
     cdp__transfer_reset(t);
     t->s = &x->streams[step->peer];
     t->call = &x->task.call;
+    t->dtype = x->dtype;
     t->round = x->round;
     t->receive = receive;
     t->reduce = step->kind == CDP__RECV_REDUCE;
@@ -11978,11 +12012,34 @@ CDP__PRIVATE void cdp__exec_transfer(cdp__exec *x, const cdp__step *step, cdp__t
     }
 }
 
+/* Elements of the vector that this rank contributes to a reduction. */
+CDP__PRIVATE uint64_t cdp__exec_length(const cdp__shape *s) {
+    return s->kind == CDP_COLL_REDUCE_SCATTER ? cdp__edge(s, s->in_offs, s->size) : s->count;
+}
+
+/* Lists the steps of the current round: those of the algorithm, between two conversions. */
+CDP__PRIVATE uint32_t cdp__exec_wide_round(cdp__exec *x) {
+    const cdp__shape *s = &x->task.shape;
+    const bool in_place = !x->task.in || x->task.in == x->task.out;
+    cdp__span part = cdp__first(s->count);
+    if (!x->round) {
+        x->steps[0] = cdp__step_make(CDP__WIDEN, -1, CDP__OUT, CDP__OUT, 0, 0, cdp__exec_length(s));
+        return 1;
+    }
+    if (x->round + 1 < x->rounds) return x->algo->round(s, x->round - 1, x->steps);
+    if (s->kind == CDP_COLL_REDUCE && s->rank != s->root) return 0;
+    if (s->kind == CDP_COLL_REDUCE_SCATTER) part = cdp__part(s, s->rank);
+    x->steps[0] = cdp__step_make(
+        CDP__NARROW, -1, CDP__OUT, CDP__OUT, part.off, in_place ? part.off : 0, part.len);
+    return 1;
+}
+
 /* Lists the steps of the current round and posts their messages: first sends, for which peers
    may wait, then receives. */
 CDP__PRIVATE void cdp__exec_post(cdp__exec *x) {
     uint32_t i;
-    x->step_count = (x->algo->round)(&x->task.shape, x->round, x->steps);
+    x->step_count =
+        x->wide ? cdp__exec_wide_round(x) : x->algo->round(&x->task.shape, x->round, x->steps);
     CDP_ASSERT(x->step_count <= CDP__ROUND_MAX);
     x->transfer_count = 0;
     x->exposing = false;
@@ -12013,8 +12070,8 @@ CDP__PRIVATE bool cdp__exec_scratch(cdp__exec *x, uint64_t bytes) {
 CDP__PRIVATE void cdp__exec_plan(cdp__exec *x) {
     x->step_count = x->transfer_count = x->round = 0;
     x->kept = false;
-    x->rounds = x->algo->rounds(&x->task.shape);
-    if (!cdp__exec_scratch(x, x->algo->tmp_len(&x->task.shape) * x->elem)) {
+    x->rounds = x->algo->rounds(&x->task.shape) + (x->wide ? 2 : 0);
+    if (!cdp__exec_scratch(x, x->algo->tmp_len(&x->task.shape) * x->elem + x->wide_bytes)) {
         cdp__exec_fail(x, CDP__FAULT_NOMEM, x->task.shape.rank);
         return;
     }
@@ -12046,12 +12103,26 @@ CDP__PRIVATE void cdp__exec_again(cdp__exec *x) {
     CDP_ASSERT(n == x->transfer_count);
 }
 
+/* Chooses the dtype of the computation. A mean of narrow numbers is computed as one of wide numbers,
+   in place of the wide vector. */
+CDP__PRIVATE void cdp__exec_compute_as(cdp__exec *x, cdp_dtype t) {
+    cdp__shape *s = &x->task.shape;
+    x->dtype = s->size > 1 && cdp__kind_reduces(s->kind) ? cdp__reduced_as(t, s->op) : t;
+    x->elem = cdp_dtype_size(x->dtype);
+    x->wide = x->dtype != t;
+    x->wide_bytes = 0;
+    if (!x->wide) return;
+    /* so many elements that their bytes do not fit 64 bits have no memory either */
+    x->wide_bytes = cdp__min(cdp__exec_length(s), UINT64_MAX / 32) * x->elem;
+    s->in_place = true;
+}
+
 /* Begins an operation. It uses the caller's memory until it is done or revoked. */
 CDP__PRIVATE void cdp__exec_begin(cdp__exec *x, const cdp__task *task, bool again) {
     CDP_ASSERT(!x->running);
     x->task = *task;
     x->algo = cdp__algo_at(task->call.algo);
-    x->elem = cdp_dtype_size((cdp_dtype)task->call.dtype);
+    cdp__exec_compute_as(x, (cdp_dtype)task->call.dtype);
     x->running = true;
     x->copied = x->local_done = 0;
     x->next_local = 0;
@@ -12139,7 +12210,8 @@ CDP__PRIVATE void cdp__exec_limit(cdp__exec *x, uint32_t i) {
 }
 
 CDP__PRIVATE void cdp__exec_step(cdp__exec *x, const cdp__step *s) {
-    const cdp_dtype dtype = (cdp_dtype)x->task.call.dtype;
+    const cdp_dtype dtype = x->dtype, given = (cdp_dtype)x->task.call.dtype;
+    const uint64_t size = cdp_dtype_size(given);
     const bool swap = (s->flags & CDP__SRC_FIRST) != 0;
     void *dst = cdp__exec_buffer(x, s->dst, s->dst_off);
     const void *src = cdp__exec_buffer(x, s->src, s->src_off);
@@ -12149,6 +12221,13 @@ CDP__PRIVATE void cdp__exec_step(cdp__exec *x, const cdp__step *s) {
         cdp__reduce(dtype, (cdp_reduce_op)x->task.call.op, swap, dst, src, s->len);
         break;
     case CDP__DIVIDE: cdp__divide(dtype, dst, s->len, x->task.shape.size); break;
+    case CDP__WIDEN:
+        src = x->task.in ? x->task.in : x->task.out;
+        cdp__convert(given, (const uint8_t *)src + s->src_off * size, dtype, dst, s->len);
+        break;
+    case CDP__NARROW:
+        cdp__convert(dtype, src, given, (uint8_t *)x->task.out + s->dst_off * size, s->len);
+        break;
     case CDP__SCALE: cdp__scale(dtype, dst, s->len, x->task.factor); break;
     default: break;
     }
@@ -14200,7 +14279,7 @@ CDP__PRIVATE cdp_status cdp__work_status(const cdp_group *g, uint64_t seq) {
 CDP__PRIVATE uint64_t cdp__op_bytes(const cdp_group *g, const cdp__op *op) {
     const cdp_request *rq = &op->rq;
     const uint32_t n = g->desc.world_size;
-    const uint64_t size = cdp_dtype_size(rq->dtype);
+    const uint64_t size = cdp_dtype_size(cdp__reduced_as(rq->dtype, rq->op));
     if (rq->in_counts && rq->out_counts) return UINT64_MAX;
     if (rq->in_counts) return op->offs[n] * size;
     if (rq->out_counts) return op->offs[2 * n + 1] * size;

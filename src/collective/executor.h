@@ -11,7 +11,10 @@
 #include "../base/compiler.h"
 #include "../base/basics.h"
 #include "../base/text.h"
+#include "../dtype/dtype.h"
 #include "../dtype/reduce.h"
+#include "../dtype/convert.h"
+#include "kinds.h"
 #include "rounds.h"
 #include "select.h"
 #include "../message/header.h"
@@ -40,7 +43,12 @@ typedef struct cdp__exec {
     cdp__stream *streams; /* one per rank of the channel */
     uint64_t piece_bytes, expose_bytes;
     const cdp__algo *algo;
-    uint64_t elem; /* bytes of one element */
+    /* the dtype in which it is computed, and the bytes of its elements. `wide`: not that of the call;
+       the first round converts the input to a vector of `wide_bytes` at the beginning of TMP, the
+       last one converts the result. */
+    cdp_dtype dtype;
+    uint64_t elem, wide_bytes;
+    bool wide;
     uint32_t round, rounds, transfer_count, step_count;
     bool running;
     bool kept;     /* the steps are those of a whole operation: an equal operation reuses them */
@@ -62,8 +70,8 @@ typedef struct cdp__exec {
 } cdp__exec;
 
 CDP__PRIVATE void *cdp__exec_buffer(const cdp__exec *x, uint8_t which, uint64_t off) {
-    uint8_t *base = (uint8_t *)x->task.out;
-    if (which == CDP__TMP) base = (uint8_t *)x->tmp;
+    uint8_t *base = (uint8_t *)(x->wide ? x->tmp : x->task.out);
+    if (which == CDP__TMP) base = (uint8_t *)x->tmp + x->wide_bytes;
     if (which == CDP__IN && x->task.in) base = (uint8_t *)(uintptr_t)x->task.in;
     return base ? base + off * x->elem : NULL;
 }
@@ -92,6 +100,7 @@ CDP__PRIVATE void cdp__exec_transfer(cdp__exec *x, const cdp__step *step, cdp__t
     cdp__transfer_reset(t);
     t->s = &x->streams[step->peer];
     t->call = &x->task.call;
+    t->dtype = x->dtype;
     t->round = x->round;
     t->receive = receive;
     t->reduce = step->kind == CDP__RECV_REDUCE;
@@ -113,11 +122,34 @@ CDP__PRIVATE void cdp__exec_transfer(cdp__exec *x, const cdp__step *step, cdp__t
     }
 }
 
+/* Elements of the vector that this rank contributes to a reduction. */
+CDP__PRIVATE uint64_t cdp__exec_length(const cdp__shape *s) {
+    return s->kind == CDP_COLL_REDUCE_SCATTER ? cdp__edge(s, s->in_offs, s->size) : s->count;
+}
+
+/* Lists the steps of the current round: those of the algorithm, between two conversions. */
+CDP__PRIVATE uint32_t cdp__exec_wide_round(cdp__exec *x) {
+    const cdp__shape *s = &x->task.shape;
+    const bool in_place = !x->task.in || x->task.in == x->task.out;
+    cdp__span part = cdp__first(s->count);
+    if (!x->round) {
+        x->steps[0] = cdp__step_make(CDP__WIDEN, -1, CDP__OUT, CDP__OUT, 0, 0, cdp__exec_length(s));
+        return 1;
+    }
+    if (x->round + 1 < x->rounds) return x->algo->round(s, x->round - 1, x->steps);
+    if (s->kind == CDP_COLL_REDUCE && s->rank != s->root) return 0;
+    if (s->kind == CDP_COLL_REDUCE_SCATTER) part = cdp__part(s, s->rank);
+    x->steps[0] = cdp__step_make(
+        CDP__NARROW, -1, CDP__OUT, CDP__OUT, part.off, in_place ? part.off : 0, part.len);
+    return 1;
+}
+
 /* Lists the steps of the current round and posts their messages: first sends, for which peers
    may wait, then receives. */
 CDP__PRIVATE void cdp__exec_post(cdp__exec *x) {
     uint32_t i;
-    x->step_count = (x->algo->round)(&x->task.shape, x->round, x->steps);
+    x->step_count =
+        x->wide ? cdp__exec_wide_round(x) : x->algo->round(&x->task.shape, x->round, x->steps);
     CDP_ASSERT(x->step_count <= CDP__ROUND_MAX);
     x->transfer_count = 0;
     x->exposing = false;
@@ -148,8 +180,8 @@ CDP__PRIVATE bool cdp__exec_scratch(cdp__exec *x, uint64_t bytes) {
 CDP__PRIVATE void cdp__exec_plan(cdp__exec *x) {
     x->step_count = x->transfer_count = x->round = 0;
     x->kept = false;
-    x->rounds = x->algo->rounds(&x->task.shape);
-    if (!cdp__exec_scratch(x, x->algo->tmp_len(&x->task.shape) * x->elem)) {
+    x->rounds = x->algo->rounds(&x->task.shape) + (x->wide ? 2 : 0);
+    if (!cdp__exec_scratch(x, x->algo->tmp_len(&x->task.shape) * x->elem + x->wide_bytes)) {
         cdp__exec_fail(x, CDP__FAULT_NOMEM, x->task.shape.rank);
         return;
     }
@@ -181,12 +213,26 @@ CDP__PRIVATE void cdp__exec_again(cdp__exec *x) {
     CDP_ASSERT(n == x->transfer_count);
 }
 
+/* Chooses the dtype of the computation. A mean of narrow numbers is computed as one of wide numbers,
+   in place of the wide vector. */
+CDP__PRIVATE void cdp__exec_compute_as(cdp__exec *x, cdp_dtype t) {
+    cdp__shape *s = &x->task.shape;
+    x->dtype = s->size > 1 && cdp__kind_reduces(s->kind) ? cdp__reduced_as(t, s->op) : t;
+    x->elem = cdp_dtype_size(x->dtype);
+    x->wide = x->dtype != t;
+    x->wide_bytes = 0;
+    if (!x->wide) return;
+    /* so many elements that their bytes do not fit 64 bits have no memory either */
+    x->wide_bytes = cdp__min(cdp__exec_length(s), UINT64_MAX / 32) * x->elem;
+    s->in_place = true;
+}
+
 /* Begins an operation. It uses the caller's memory until it is done or revoked. */
 CDP__PRIVATE void cdp__exec_begin(cdp__exec *x, const cdp__task *task, bool again) {
     CDP_ASSERT(!x->running);
     x->task = *task;
     x->algo = cdp__algo_at(task->call.algo);
-    x->elem = cdp_dtype_size((cdp_dtype)task->call.dtype);
+    cdp__exec_compute_as(x, (cdp_dtype)task->call.dtype);
     x->running = true;
     x->copied = x->local_done = 0;
     x->next_local = 0;
@@ -274,7 +320,8 @@ CDP__PRIVATE void cdp__exec_limit(cdp__exec *x, uint32_t i) {
 }
 
 CDP__PRIVATE void cdp__exec_step(cdp__exec *x, const cdp__step *s) {
-    const cdp_dtype dtype = (cdp_dtype)x->task.call.dtype;
+    const cdp_dtype dtype = x->dtype, given = (cdp_dtype)x->task.call.dtype;
+    const uint64_t size = cdp_dtype_size(given);
     const bool swap = (s->flags & CDP__SRC_FIRST) != 0;
     void *dst = cdp__exec_buffer(x, s->dst, s->dst_off);
     const void *src = cdp__exec_buffer(x, s->src, s->src_off);
@@ -284,6 +331,13 @@ CDP__PRIVATE void cdp__exec_step(cdp__exec *x, const cdp__step *s) {
         cdp__reduce(dtype, (cdp_reduce_op)x->task.call.op, swap, dst, src, s->len);
         break;
     case CDP__DIVIDE: cdp__divide(dtype, dst, s->len, x->task.shape.size); break;
+    case CDP__WIDEN:
+        src = x->task.in ? x->task.in : x->task.out;
+        cdp__convert(given, (const uint8_t *)src + s->src_off * size, dtype, dst, s->len);
+        break;
+    case CDP__NARROW:
+        cdp__convert(dtype, src, given, (uint8_t *)x->task.out + s->dst_off * size, s->len);
+        break;
     case CDP__SCALE: cdp__scale(dtype, dst, s->len, x->task.factor); break;
     default: break;
     }

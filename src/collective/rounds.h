@@ -32,7 +32,11 @@ typedef enum cdp__step_kind {
     CDP__COPY,
     CDP__REDUCE,
     CDP__DIVIDE,
-    CDP__SCALE
+    CDP__SCALE,
+    /* only of the executor, before and after the rounds of an algorithm: from IN to the dtype of the
+       computation, and from that to OUT */
+    CDP__WIDEN,
+    CDP__NARROW
 } cdp__step_kind;
 typedef enum cdp__buffer {
     CDP__IN = 1,

@@ -35,33 +35,34 @@ typedef enum cdp__number_kind {
      set     the kernels that compute with it, CDP__SET_set in >>dtype/reduce
      form    how it is widened to f32 and narrowed again: the functions cdp__widen_form and
              cdp__narrow_form there; `same`: it is not
+     wide    the dtype in which AVG is computed: wide enough for any sum of 65535 ranks, if one is
      one     the bits of 1, for the highest number of bytes
      ops     CDP__OPS_ops, the reductions that exist
      grads   1: parameters and gradients may have it, in DDP, random fills and hooks
      nccl    its ncclDataType_t, -1 if NCCL has none; and the first version of NCCL that has it */
-#define CDP__DTYPES(X)                                                      \
-    X(F32, "f32", 4, FLOAT, f32, same, 0x3f800000u, FLOAT, 1, 7, 0)         \
-    X(F64, "f64", 8, FLOAT, f64, same, 0x3ff0000000000000u, FLOAT, 1, 8, 0) \
-    X(I32, "i32", 4, SIGNED, i32, same, 1, INT, 0, 2, 0)                    \
-    X(I64, "i64", 8, SIGNED, i64, same, 1, INT, 0, 4, 0)                    \
-    X(U8, "u8", 1, UNSIGNED, u8, same, 1, INT, 0, 1, 0)                     \
-    X(F16, "f16", 2, FLOAT, f32, f16, 0x3c00, FLOAT, 1, 6, 0)               \
-    X(BF16, "bf16", 2, FLOAT, f32, bf16, 0x3f80, FLOAT, 1, 9, 0)            \
-    X(I8, "i8", 1, SIGNED, i8, same, 1, INT, 0, 0, 0)                       \
-    X(I16, "i16", 2, SIGNED, i16, same, 1, INT, 0, -1, 0)                   \
-    X(U16, "u16", 2, UNSIGNED, u16, same, 1, INT, 0, -1, 0)                 \
-    X(U32, "u32", 4, UNSIGNED, u32, same, 1, INT, 0, 3, 0)                  \
-    X(U64, "u64", 8, UNSIGNED, u64, same, 1, INT, 0, 5, 0)                  \
-    X(BOOL, "bool", 1, TRUTH, bool, same, 1, BOOL, 0, 1, 0)                 \
-    X(F8E4M3, "f8e4m3", 1, FLOAT, f32, f8e4m3, 0x38, FLOAT, 0, 10, 22400)   \
-    X(F8E5M2, "f8e5m2", 1, FLOAT, f32, f8e5m2, 0x3c, FLOAT, 0, 11, 22400)
+#define CDP__DTYPES(X)                                                           \
+    X(F32, "f32", 4, FLOAT, f32, same, F32, 0x3f800000u, FLOAT, 1, 7, 0)         \
+    X(F64, "f64", 8, FLOAT, f64, same, F64, 0x3ff0000000000000u, FLOAT, 1, 8, 0) \
+    X(I32, "i32", 4, SIGNED, i32, same, I64, 1, INT, 0, 2, 0)                    \
+    X(I64, "i64", 8, SIGNED, i64, same, I64, 1, INT, 0, 4, 0)                    \
+    X(U8, "u8", 1, UNSIGNED, u8, same, U32, 1, INT, 0, 1, 0)                     \
+    X(F16, "f16", 2, FLOAT, f32, f16, F32, 0x3c00, FLOAT, 1, 6, 0)               \
+    X(BF16, "bf16", 2, FLOAT, f32, bf16, BF16, 0x3f80, FLOAT, 1, 9, 0)           \
+    X(I8, "i8", 1, SIGNED, i8, same, I32, 1, INT, 0, 0, 0)                       \
+    X(I16, "i16", 2, SIGNED, i16, same, I32, 1, INT, 0, -1, 0)                   \
+    X(U16, "u16", 2, UNSIGNED, u16, same, U32, 1, INT, 0, -1, 0)                 \
+    X(U32, "u32", 4, UNSIGNED, u32, same, U64, 1, INT, 0, 3, 0)                  \
+    X(U64, "u64", 8, UNSIGNED, u64, same, U64, 1, INT, 0, 5, 0)                  \
+    X(BOOL, "bool", 1, TRUTH, bool, same, BOOL, 1, BOOL, 0, 1, 0)                \
+    X(F8E4M3, "f8e4m3", 1, FLOAT, f32, f8e4m3, F32, 0x38, FLOAT, 0, 10, 22400)   \
+    X(F8E5M2, "f8e5m2", 1, FLOAT, f32, f8e5m2, F32, 0x3c, FLOAT, 0, 11, 22400)
 
 typedef struct cdp__dtype_row {
     const char *name;
     uint64_t one;
     int32_t nccl_since;
     uint16_t ops; /* bit r: reduction r exists */
-    uint8_t bytes, kind;
+    uint8_t bytes, kind, wide;
     bool narrow, grads;
     int8_t nccl;
 } cdp__dtype_row;
@@ -75,13 +76,13 @@ enum {
 };
 
 /* The rows have the order of cdp_dtype, and none is missing: else the array has a negative size. */
-#define CDP__ROW(id, name, bytes, kind, set, form, one, ops, grads, nccl, since) char at_##id;
+#define CDP__ROW(id, name, bytes, kind, set, form, wide, one, ops, grads, nccl, since) char at_##id;
 typedef struct cdp__dtype_rows {
     char at_default;
     CDP__DTYPES(CDP__ROW)
 } cdp__dtype_rows;
 #undef CDP__ROW
-#define CDP__ROW(id, name, bytes, kind, set, form, one, ops, grads, nccl, since) \
+#define CDP__ROW(id, name, bytes, kind, set, form, wide, one, ops, grads, nccl, since) \
     &&offsetof(cdp__dtype_rows, at_##id) == (size_t)CDP_DTYPE_##id
 typedef char cdp__dtype_rows_fit
     [sizeof(cdp__dtype_rows) == (size_t)CDP_DTYPE_COUNT CDP__DTYPES(CDP__ROW) ? 1 : -1];
@@ -89,12 +90,12 @@ typedef char cdp__dtype_rows_fit
 
 /* The row of a dtype; a row without name and bytes for a value that is no dtype. */
 CDP__PRIVATE const cdp__dtype_row *cdp__dtype_row_of(cdp_dtype t) {
-#define CDP__ROW(id, name, bytes, kind, set, form, one, ops, grads, nccl, since)              \
-    {name, one, since, (uint16_t)(CDP__OPS_##ops), bytes, CDP__##kind, CDP__FORM_##form != 0, \
-        grads != 0, nccl},
+#define CDP__ROW(id, name, bytes, kind, set, form, wide, one, ops, grads, nccl, since)   \
+    {name, one, since, (uint16_t)(CDP__OPS_##ops), bytes, CDP__##kind, CDP_DTYPE_##wide, \
+        CDP__FORM_##form != 0, grads != 0, nccl},
     static const cdp__dtype_row rows[CDP_DTYPE_COUNT + 1] = {
-        {"f32", 0x3f800000u, 0, CDP__OPS_FLOAT, 4, CDP__FLOAT, false, true, 7},
-        CDP__DTYPES(CDP__ROW){"?", 0, 0, 0, 0, CDP__UNSIGNED, false, false, -1}};
+        {"f32", 0x3f800000u, 0, CDP__OPS_FLOAT, 4, CDP__FLOAT, CDP_DTYPE_F32, false, true, 7},
+        CDP__DTYPES(CDP__ROW){"?", 0, 0, 0, 0, CDP__UNSIGNED, 0, false, false, -1}};
 #undef CDP__ROW
     return &rows[cdp__min((uint32_t)t, CDP_DTYPE_COUNT)];
 }
@@ -127,6 +128,12 @@ CDP__PRIVATE bool cdp__dtype_left_out(cdp_dtype t) {
 
 CDP__PRIVATE bool cdp__reduce_exists(cdp_dtype t, cdp_reduce_op op) {
     return !cdp__dtype_left_out(t) && (cdp__dtype_row_of(t)->ops >> op & 1) != 0;
+}
+
+/* The dtype in which a reduction is computed on its way. */
+CDP__PRIVATE cdp_dtype cdp__reduced_as(cdp_dtype t, cdp_reduce_op op) {
+    if (op != CDP_REDUCE_AVG || cdp__dtype_left_out(t)) return t;
+    return (cdp_dtype)cdp__dtype_row_of(t)->wide;
 }
 
 /* Stores the number 1 as an element of the dtype. */

@@ -65,6 +65,19 @@ typedef void (*cdp__kernel)(void *acc, const void *x, uint64_t strips);
             for (i = 0; i < CDP__STRIP; ++i)                             \
                 acc[i] = (T)(acc[i] OP by);                              \
     }
+/* Integers are divided to the nearest one, a half away from zero. */
+#define CDP__NEAREST_U(a, by) ((a) / (by) + ((a) % (by) > ((by)-1) / 2))
+#define CDP__NEAREST_I(a, by) (CDP__NEAREST_U(a, by) - ((a) % (by) < -(((by)-1) / 2)))
+#define CDP__KERNEL_MEAN(name, T, BY_T, NEAREST)                         \
+    CDP__PRIVATE void name(void *acc_, const void *x, uint64_t strips) { \
+        T *acc = (T *)acc_;                                              \
+        BY_T by;                                                         \
+        uint32_t i;                                                      \
+        memcpy(&by, x, sizeof by);                                       \
+        for (; strips; --strips, acc += CDP__STRIP)                      \
+            for (i = 0; i < CDP__STRIP; ++i)                             \
+                acc[i] = (T)NEAREST((BY_T)acc[i], by);                   \
+    }
 #define CDP__KERNELS_FLOAT(s, T, ADD, MUL)             \
     CDP__KERNEL(cdp__add_##s, T, ADD)                  \
     CDP__KERNEL(cdp__mul_##s, T, MUL)                  \
@@ -75,15 +88,15 @@ typedef void (*cdp__kernel)(void *acc, const void *x, uint64_t strips);
     CDP__KERNEL_BY(cdp__divide_##s, T, T, /)           \
     CDP__KERNEL_BY(cdp__scale_##s, T, T, *)
 /* Unsigned integers: sums and products wrap, with the same bits as those of signed integers. */
-#define CDP__KERNELS_INT(bits, BY_T)                            \
-    CDP__KERNEL(cdp__add_##bits, uint##bits##_t, CDP__ADD)      \
-    CDP__KERNEL(cdp__mul_##bits, uint##bits##_t, CDP__MUL)      \
-    CDP__KERNEL(cdp__low_i##bits, int##bits##_t, CDP__LOW)      \
-    CDP__KERNEL(cdp__low_u##bits, uint##bits##_t, CDP__LOW)     \
-    CDP__KERNEL(cdp__high_i##bits, int##bits##_t, CDP__HIGH)    \
-    CDP__KERNEL(cdp__high_u##bits, uint##bits##_t, CDP__HIGH)   \
-    CDP__KERNEL_BY(cdp__divide_i##bits, int##bits##_t, BY_T, /) \
-    CDP__KERNEL_BY(cdp__divide_u##bits, uint##bits##_t, u##BY_T, /)
+#define CDP__KERNELS_INT(bits, BY_T)                                           \
+    CDP__KERNEL(cdp__add_##bits, uint##bits##_t, CDP__ADD)                     \
+    CDP__KERNEL(cdp__mul_##bits, uint##bits##_t, CDP__MUL)                     \
+    CDP__KERNEL(cdp__low_i##bits, int##bits##_t, CDP__LOW)                     \
+    CDP__KERNEL(cdp__low_u##bits, uint##bits##_t, CDP__LOW)                    \
+    CDP__KERNEL(cdp__high_i##bits, int##bits##_t, CDP__HIGH)                   \
+    CDP__KERNEL(cdp__high_u##bits, uint##bits##_t, CDP__HIGH)                  \
+    CDP__KERNEL_MEAN(cdp__divide_i##bits, int##bits##_t, BY_T, CDP__NEAREST_I) \
+    CDP__KERNEL_MEAN(cdp__divide_u##bits, uint##bits##_t, u##BY_T, CDP__NEAREST_U)
 
 CDP__KERNELS_FLOAT(f32, float, CDP__ADD_F32, CDP__MUL_F32)
 #ifndef CDP_ONLY_F32
@@ -148,7 +161,8 @@ enum {
     }
 
 CDP__PRIVATE cdp__kernel cdp__kernel_at(cdp_dtype t, uint32_t what) {
-#define CDP__ROW(id, name, bytes, kind, set, form, one, ops, grads, nccl, since) CDP__SET_##set,
+#define CDP__ROW(id, name, bytes, kind, set, form, wide, one, ops, grads, nccl, since) \
+    CDP__SET_##set,
     static const cdp__kernel table[CDP_DTYPE_COUNT][CDP__DO_COUNT] = {
         CDP__SET_f32, CDP__DTYPES(CDP__ROW)};
 #undef CDP__ROW
@@ -253,7 +267,7 @@ CDP__NARROW(cdp__narrow_f8e4m3, uint8_t, 7, 20, 120u, 0x3c800000u, 16384.0f, 0x4
 CDP__PRIVATE cdp__converter cdp__converter_of(cdp_dtype t, bool widen) {
 #define cdp__widen_same NULL
 #define cdp__narrow_same NULL
-#define CDP__ROW(id, name, bytes, kind, set, form, one, ops, grads, nccl, since) \
+#define CDP__ROW(id, name, bytes, kind, set, form, wide, one, ops, grads, nccl, since) \
     {cdp__narrow_##form, cdp__widen_##form},
     static const cdp__converter table[CDP_DTYPE_COUNT][2] = {{NULL, NULL}, CDP__DTYPES(CDP__ROW)};
 #undef CDP__ROW

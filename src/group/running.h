@@ -109,7 +109,7 @@ CDP__PRIVATE cdp_status cdp__work_status(const cdp_group *g, uint64_t seq) {
 CDP__PRIVATE uint64_t cdp__op_bytes(const cdp_group *g, const cdp__op *op) {
     const cdp_request *rq = &op->rq;
     const uint32_t n = g->desc.world_size;
-    const uint64_t size = cdp_dtype_size(rq->dtype);
+    const uint64_t size = cdp_dtype_size(cdp__reduced_as(rq->dtype, rq->op));
     if (rq->in_counts && rq->out_counts) return UINT64_MAX;
     if (rq->in_counts) return op->offs[n] * size;
     if (rq->out_counts) return op->offs[2 * n + 1] * size;

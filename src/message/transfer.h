@@ -23,6 +23,7 @@
 typedef struct cdp__transfer {
     cdp__stream *s;
     const cdp__head *call; /* header fields of its messages; not copied */
+    cdp_dtype dtype;       /* of a reduction, while it is computed */
     uint32_t round;
     bool receive;
     bool reduce;  /* combine received elements with `other`, or with those at `data` */
@@ -175,8 +176,8 @@ CDP__PRIVATE int64_t cdp__transfer_send(cdp__world *w, cdp__transfer *x) {
 /* Combines `bytes` received bytes with the destination at `offset`. */
 CDP__PRIVATE void cdp__transfer_combine(
     const cdp__transfer *x, uint64_t offset, const uint8_t *came, uint64_t bytes) {
-    cdp__reduce((cdp_dtype)x->call->dtype, (cdp_reduce_op)x->call->op, x->swap, x->data + offset,
-        came, bytes / x->elem);
+    cdp__reduce(
+        x->dtype, (cdp_reduce_op)x->call->op, x->swap, x->data + offset, came, bytes / x->elem);
 }
 
 /* Copies bytes of the payload, from byte `at` on, to their rows. */
@@ -226,8 +227,8 @@ CDP__PRIVATE int64_t cdp__transfer_body(cdp__world *w, cdp__transfer *x) {
         x->torn_bytes = x->moved % x->elem; /* the rest of a torn element is still to come */
         memcpy(x->torn, w->stage + whole, (size_t)x->torn_bytes);
     } else if (x->reduce) {
-        cdp__reduce((cdp_dtype)x->call->dtype, (cdp_reduce_op)x->call->op, !x->swap, x->data + done,
-            x->other + done, whole / x->elem);
+        cdp__reduce(x->dtype, (cdp_reduce_op)x->call->op, !x->swap, x->data + done, x->other + done,
+            whole / x->elem);
     }
     return r;
 }
@@ -249,7 +250,7 @@ CDP__PRIVATE void cdp__transfer_from(
         if (staged)
             cdp__transfer_combine(x, x->moved + at, src + at, n);
         else
-            cdp__reduce((cdp_dtype)x->call->dtype, (cdp_reduce_op)x->call->op, !x->swap, to + at,
+            cdp__reduce(x->dtype, (cdp_reduce_op)x->call->op, !x->swap, to + at,
                 x->other + x->moved + at, n / x->elem);
     }
 }

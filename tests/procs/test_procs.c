@@ -436,7 +436,7 @@ static double reduced(cdp_dtype t, cdp_reduce_op op, uint64_t i, uint32_t salt) 
     if (op != CDP_REDUCE_AVG) return (double)v;
     if (t == CDP_DTYPE_F32) return (double)((float)v / (float)size);
     if (t == CDP_DTYPE_F64) return (double)v / (double)size;
-    return (double)(v / (int64_t)size);
+    return (double)((2 * v + (v < 0 ? -1 : 1) * (int64_t)size) / (2 * (int64_t)size));
 }
 
 static bool sweep_async; /* start, look or poll until done, instead of waiting in the call */

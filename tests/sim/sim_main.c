@@ -433,7 +433,7 @@ static void job_reduced(const run *r, const op *o, uint64_t i, void *p) {
         else
             acc += v;
     }
-    if (t == CDP_DTYPE_U8) acc = (uint8_t)acc;
+    if (t == CDP_DTYPE_U8 && o->rq.op != CDP_REDUCE_AVG) acc = (uint8_t)acc;
     store_value(p, t, 0, acc);
     if (o->rq.op != CDP_REDUCE_AVG) return;
     if (t == CDP_DTYPE_F64)
@@ -441,7 +441,8 @@ static void job_reduced(const run *r, const op *o, uint64_t i, void *p) {
     else if (t == CDP_DTYPE_F32)
         *(float *)p = (float)acc / (float)r->nodes;
     else
-        store_value(p, t, 0, acc / (int64_t)r->nodes);
+        store_value(
+            p, t, 0, (2 * acc + (acc < 0 ? -1 : 1) * (int64_t)r->nodes) / (2 * (int64_t)r->nodes));
 }
 
 static void job_check(run *r, sim_node *node, const op *o) {

@@ -632,13 +632,28 @@ TEST(wait_messages) {
         T_ *a = (T_ *)calloc(n + 2, sizeof *a), *want = (T_ *)calloc(n + 2, sizeof *a);            \
         for (uint64_t i = 0; i < n + 2; ++i) {                                                     \
             a[i] = value_##suffix(test_random(state));                                             \
-            want[i] = i && i <= n ? (T_)(a[i] / (T_)by) : a[i];                                    \
+            want[i] = i && i <= n ? (T_)nearest_##suffix(a[i], by) : a[i];                         \
         }                                                                                          \
         cdp__divide(dtype, a + 1, n, by);                                                          \
         test_check(memcmp(a, want, (n + 2) * sizeof *a) == 0, __FILE__, __LINE__,                  \
             "%s / %u n %llu", cdp_dtype_name(dtype), by, (unsigned long long)n);                   \
         free(a), free(want);                                                                       \
     }
+
+static float nearest_f32(float a, uint32_t by) {
+    return a / (float)by;
+}
+static double nearest_f64(double a, uint32_t by) {
+    return a / (double)by;
+}
+/* Of numbers of at most 32 bits, and exactly of others. */
+static int64_t nearest_i64(int64_t a, uint32_t by) {
+    const int64_t down = a / (int64_t)by, left = a % (int64_t)by;
+    if (2 * (left < 0 ? -left : left) < (int64_t)by) return down;
+    return left < 0 ? down - 1 : down + 1;
+}
+#define nearest_i32 nearest_i64
+#define nearest_u8 nearest_i64
 
 /* All sorts of floats: ordinary, huge, tiny, signed zeros, infinities, NaN. */
 static float value_f32(uint64_t r) {
@@ -722,7 +737,7 @@ TEST(kernels_exist) {
                 }
 }
 
-TEST(divide_like_c) {
+TEST(divide_to_the_nearest) {
     static const uint32_t by[] = {1, 2, 3, 7, 8, 100};
     uint64_t state = 7;
     for (size_t b = 0; b < sizeof by / sizeof *by; ++b)
@@ -736,7 +751,7 @@ TEST(divide_like_c) {
         }
     int32_t negative = -7;
     cdp__divide(CDP_DTYPE_I32, &negative, 1, 2);
-    T_EQ(-3, negative); /* towards zero */
+    T_EQ(-4, negative); /* a half, away from zero */
 }
 
 TEST(average_of_bytes_over_many_ranks) {
@@ -744,10 +759,10 @@ TEST(average_of_bytes_over_many_ranks) {
     volatile uint32_t ranks = 256;
     uint8_t v[3] = {200, 255, 0};
     cdp__divide(CDP_DTYPE_U8, v, 3, ranks);
-    T(v[0] == 0 && v[1] == 0 && v[2] == 0);
+    T(v[0] == 1 && v[1] == 1 && v[2] == 0);
     v[0] = 200;
     cdp__divide(CDP_DTYPE_U8, v, 1, ranks + 44);
-    T_EQ(0, v[0]);
+    T_EQ(1, v[0]);
 }
 
 /* ---- bucket plan ---- */
@@ -1392,7 +1407,7 @@ int main(int argc, char **argv) {
         {"kernels_against_a_plain_loop", kernels_against_a_plain_loop, 10},
         {"kernels_with_nan", kernels_with_nan, 10},
         {"kernels_exist", kernels_exist, 10},
-        {"divide_like_c", divide_like_c, 10},
+        {"divide_to_the_nearest", divide_to_the_nearest, 10},
         {"average_of_bytes_over_many_ranks", average_of_bytes_over_many_ranks, 10},
         {"bucket_plan_table", bucket_plan_table, 10},
         {"bucket_plan_properties", bucket_plan_properties, 10},

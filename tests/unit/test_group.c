@@ -1594,6 +1594,36 @@ TEST(uneven_parts_and_monitored_barriers_allocate_nothing) {
     run_ranks(4, &like, 0, rank_calls_what_used_to_allocate, NULL);
     T_EQ(0, counted.held);
 }
+/* ---- means ----------------------------------------------------------------------------------- */
+
+static void means_of_rank(cdp_group *g, void *arg) {
+    const int32_t sign = cdp_rank(g) ? 1 : -1;
+    uint16_t f16[3] = {
+        0x7bff, 0x0001, (uint16_t)(cdp_rank(g) ? 0x7e00 : 0x3c00)}; /* 65504 ... NaN */
+    int8_t i8[4] = {127, -128, (int8_t)(cdp_rank(g) ? 2 : 1), (int8_t)(cdp_rank(g) ? -2 : -1)};
+    uint8_t u8[2] = {255, (uint8_t)cdp_rank(g)}, e4m3 = 0x7e, truth = cdp_rank(g) ? 2 : 1;
+    int32_t i32[2] = {INT32_MAX, sign}, part = 0;
+    uint32_t u32 = UINT32_MAX;
+    (void)arg;
+    T_EQ(CDP_OK, cdp_allreduce(g, NULL, f16, 3, CDP_DTYPE_F16, CDP_REDUCE_AVG));
+    T(f16[0] == 0x7bff && f16[1] == 1 && (f16[2] & 0x7fff) > 0x7c00);
+    T_EQ(CDP_OK, cdp_allreduce(g, NULL, &e4m3, 1, CDP_DTYPE_F8E4M3, CDP_REDUCE_AVG));
+    T_EQ(0x7e, e4m3); /* 448 */
+    T_EQ(CDP_OK, cdp_allreduce(g, NULL, i8, 4, CDP_DTYPE_I8, CDP_REDUCE_AVG));
+    T(i8[0] == 127 && i8[1] == -128 && i8[2] == 2 && i8[3] == -2);
+    T_EQ(CDP_OK, cdp_allreduce(g, NULL, u8, 2, CDP_DTYPE_U8, CDP_REDUCE_AVG));
+    T(u8[0] == 255 && u8[1] == 1);
+    T_EQ(CDP_OK, cdp_reduce(g, NULL, &u32, 1, CDP_DTYPE_U32, CDP_REDUCE_AVG, 1));
+    T_EQ(UINT32_MAX, u32);
+    T_EQ(CDP_OK, cdp_reduce_scatter(g, i32, &part, 1, CDP_DTYPE_I32, CDP_REDUCE_AVG));
+    T_EQ(cdp_rank(g) ? 0 : INT32_MAX, part);
+    T(i32[0] == INT32_MAX && i32[1] == sign);
+    T_EQ(CDP_OK, cdp_allreduce(g, NULL, &truth, 1, CDP_DTYPE_BOOL, CDP_REDUCE_BAND));
+    T_EQ(1, truth);
+}
+TEST(means_do_not_overflow_and_are_rounded_once) {
+    run_ranks(2, NULL, 0, means_of_rank, NULL);
+}
 #endif
 
 /* What texts about calls that differ say. */
@@ -1642,6 +1672,8 @@ int main(int argc, char **argv) {
         {"running_out_of_memory_in_a_batch", running_out_of_memory_in_a_batch, 30},
         {"no_allocation_after_warm_up", no_allocation_after_warm_up, 30},
 #ifndef CDP_NO_THREADS
+        {"means_do_not_overflow_and_are_rounded_once", means_do_not_overflow_and_are_rounded_once,
+            10},
         {"threads_every_call_blocking", threads_every_call_blocking, 120},
         {"threads_every_call_small_rings_no_spin", threads_every_call_small_rings_no_spin, 60},
         {"threads_many_in_flight", threads_many_in_flight, 60},

@@ -212,6 +212,15 @@ static void combine(cdp_dtype t, cdp_reduce_op op, void *l_, const void *r_, uin
     }
 }
 
+static int64_t nearest(int64_t v, uint32_t by) {
+    const int64_t left = v % by;
+    if (2 * (left < 0 ? -left : left) < by) return v / by;
+    return v / by + (left < 0 ? -1 : 1);
+}
+static uint64_t nearest_u(uint64_t v, uint32_t by) {
+    return v / by + (2 * (v % by) >= by);
+}
+
 /* Divided by the number of ranks, or multiplied by a factor (of floats). */
 static void finish(cdp_dtype t, void *data, uint64_t n, uint32_t ranks, double factor) {
     for (uint64_t i = 0; i < n; ++i)
@@ -224,18 +233,28 @@ static void finish(cdp_dtype t, void *data, uint64_t n, uint32_t ranks, double f
             ((double *)data)[i] =
                 ranks ? ((double *)data)[i] / ranks : ((double *)data)[i] * factor;
             break;
-        case CDP_DTYPE_I8: ((int8_t *)data)[i] = (int8_t)(((int8_t *)data)[i] / (int)ranks); break;
+        case CDP_DTYPE_I8: ((int8_t *)data)[i] = (int8_t)nearest(((int8_t *)data)[i], ranks); break;
         case CDP_DTYPE_I16:
-            ((int16_t *)data)[i] = (int16_t)(((int16_t *)data)[i] / (int)ranks);
+            ((int16_t *)data)[i] = (int16_t)nearest(((int16_t *)data)[i], ranks);
             break;
-        case CDP_DTYPE_I32: ((int32_t *)data)[i] /= (int32_t)ranks; break;
-        case CDP_DTYPE_I64: ((int64_t *)data)[i] /= (int64_t)ranks; break;
-        case CDP_DTYPE_U8: ((uint8_t *)data)[i] = (uint8_t)(((uint8_t *)data)[i] / ranks); break;
+        case CDP_DTYPE_I32:
+            ((int32_t *)data)[i] = (int32_t)nearest(((int32_t *)data)[i], ranks);
+            break;
+        case CDP_DTYPE_I64:
+            ((int64_t *)data)[i] = (int64_t)nearest(((int64_t *)data)[i], ranks);
+            break;
+        case CDP_DTYPE_U8:
+            ((uint8_t *)data)[i] = (uint8_t)nearest_u(((uint8_t *)data)[i], ranks);
+            break;
         case CDP_DTYPE_U16:
-            ((uint16_t *)data)[i] = (uint16_t)(((uint16_t *)data)[i] / ranks);
+            ((uint16_t *)data)[i] = (uint16_t)nearest_u(((uint16_t *)data)[i], ranks);
             break;
-        case CDP_DTYPE_U32: ((uint32_t *)data)[i] /= ranks; break;
-        case CDP_DTYPE_U64: ((uint64_t *)data)[i] /= ranks; break;
+        case CDP_DTYPE_U32:
+            ((uint32_t *)data)[i] = (uint32_t)nearest_u(((uint32_t *)data)[i], ranks);
+            break;
+        case CDP_DTYPE_U64:
+            ((uint64_t *)data)[i] = (uint64_t)nearest_u(((uint64_t *)data)[i], ranks);
+            break;
         case CDP_DTYPE_BOOL: break;
         default: {
             const bool bf = t == CDP_DTYPE_BF16;
@@ -545,6 +564,39 @@ static void reduce_all(
     }
 }
 
+/* The dtype in which a mean is computed. */
+static cdp_dtype mean_dtype(cdp_dtype t) {
+    switch (t) {
+    case CDP_DTYPE_F16: return CDP_DTYPE_F32;
+    case CDP_DTYPE_I8:
+    case CDP_DTYPE_I16: return CDP_DTYPE_I32;
+    case CDP_DTYPE_U8:
+    case CDP_DTYPE_U16: return CDP_DTYPE_U32;
+    case CDP_DTYPE_I32: return CDP_DTYPE_I64;
+    case CDP_DTYPE_U32: return CDP_DTYPE_U64;
+    default: return t;
+    }
+}
+
+/* The conversions themselves are those of the library: test_reduce.c has a reference for them. */
+static void mean_all(
+    const cell *c, uint8_t **in, uint64_t n, uint64_t small_bytes, direct d, uint8_t *out) {
+    uint8_t *wide[RANKS_MAX], *sum;
+    cell w = *c;
+    w.dtype = mean_dtype(c->dtype);
+    sum = (uint8_t *)malloc(n * cdp_dtype_size(w.dtype) + 1);
+    for (uint32_t r = 0; r < c->n; ++r) {
+        wide[r] = (uint8_t *)malloc(n * cdp_dtype_size(w.dtype) + 1);
+        cdp__convert(c->dtype, in[r], w.dtype, wide[r], n);
+    }
+    reduce_all(&w, wide, small_bytes, d, sum);
+    finish(w.dtype, sum, n, c->n, 1);
+    cdp__convert(w.dtype, sum, c->dtype, out, n);
+    for (uint32_t r = 0; r < c->n; ++r)
+        free(wide[r]);
+    free(sum);
+}
+
 static void answer_make(const cell *c, uint64_t small_bytes, direct d, answer *a) {
     const uint64_t bytes = cdp_dtype_size(c->dtype);
     uint64_t in, out;
@@ -565,8 +617,10 @@ static void answer_make(const cell *c, uint64_t small_bytes, direct d, answer *a
             memcpy(scaled[r], a->in[r], in * bytes);
             finish(c->dtype, scaled[r], in, 0, factor_of(r));
         }
-        reduce_all(c, scaled, small_bytes, d, a->reduced);
-        if (c->op == CDP_REDUCE_AVG && c->n > 1) finish(c->dtype, a->reduced, in, c->n, 1);
+        if (c->op == CDP_REDUCE_AVG && c->n > 1)
+            mean_all(c, scaled, in, small_bytes, d, a->reduced);
+        else
+            reduce_all(c, scaled, small_bytes, d, a->reduced);
         for (uint32_t r = 0; r < c->n; ++r)
             if (scaled[r] != a->in[r]) free(scaled[r]);
     }
