@@ -2,8 +2,8 @@
 
        mutate pick SEED COUNT HEADER...     COUNT lines "HEADER LINE AT KIND", drawn by SEED
        mutate plant HEADER LINE AT KIND     the header with that defect, to stdout
-       mutate one DECLARED HEADER LINE AT KIND   only the function with that defect; of the others
-                                            only what `sources declared HEADER` leaves of them
+       mutate one HEADER LINE AT KIND       the same for -include tests/linked.h: an object of it has
+                                            the function with the defect, and no other
        mutate show HEADER LINE AT KIND      "HEADER:LINE section KIND | before | after"
 
    Kinds: operator (another one of its sort), constant (a number plus one, true for false),
@@ -278,22 +278,23 @@ static int pick(uint64_t seed, uint32_t count, char **names, uint32_t n) {
     return 0;
 }
 
-/* The declarations line by line, but for one function, which comes from the header itself. The
-   declarations begin with a line of their own, #line. */
-static void print_one(const header *h, const mutation *m, const char *declared, const char *line) {
-    header d;
+/* The header, with one function of which code is made: its words for "private" and "public" lack the
+   extern that tests/linked.h puts there. */
+static void print_one(const header *h, const mutation *m, const char *line) {
+    static const char *const words[] = {"CDP__PRIVATE", "CDP_API"};
     uint32_t from = m->line, to = m->line;
-    header_read(&d, declared);
-    while (from && h->body[from])
+    while (from && (h->body[from] || h->lines[from][0] == ' '))
         --from;
     while (to + 1 < h->count && !starts(h->lines[to], "}"))
         ++to;
-    puts(d.lines[0]);
-    for (uint32_t i = 0; i < h->count && i + 1 < d.count; ++i) {
-        if (i < from || i > to)
-            puts(d.lines[i + 1]);
-        else
-            puts(i == m->line ? line : h->lines[i]);
+    for (uint32_t i = 0; i < h->count; ++i) {
+        for (int k = 0; k < 2 && i == from; ++k)
+            printf("#pragma push_macro(\"%s\")\n#undef %s\n"
+                   "#define %s __inline __attribute__((__gnu_inline__))\n",
+                words[k], words[k], words[k]);
+        puts(i == m->line ? line : h->lines[i]);
+        for (int k = 0; k < 2 && i == to; ++k)
+            printf("#pragma pop_macro(\"%s\")\n", words[k]);
     }
 }
 
@@ -301,16 +302,11 @@ int main(int argc, char **argv) {
     header h;
     mutation m = {0};
     char line[MAX_LINE + 16];
-    const char *what = argc > 1 ? argv[1] : "", *declared = "";
+    const char *what = argc > 1 ? argv[1] : "";
     if (argc > 4 && strcmp(what, "pick") == 0)
         return pick(strtoull(argv[2], NULL, 10), (uint32_t)strtoul(argv[3], NULL, 10), argv + 4,
             (uint32_t)argc - 4);
-    if (argc == 7 && strcmp(what, "one") == 0) {
-        declared = argv[2];
-        ++argv;
-        --argc;
-    }
-    if (argc != 6) stop("usage: pick SEED COUNT HEADER... | plant or show HEADER LINE AT KIND", "");
+    if (argc != 6) stop("usage: pick SEED COUNT HEADER... | plant, one or show HEADER LINE AT KIND", "");
     header_read(&h, argv[2]);
     m.line = (uint32_t)strtoul(argv[3], NULL, 10) - 1;
     m.at = (uint32_t)strtoul(argv[4], NULL, 10);
@@ -318,7 +314,7 @@ int main(int argc, char **argv) {
         ++m.kind;
     if (m.line >= h.count || m.at >= MAX_LINE) stop("no such place in", argv[2]);
     changed(&h, &m, line);
-    if (strcmp(what, "one") == 0) print_one(&h, &m, declared, line);
+    if (strcmp(what, "one") == 0) print_one(&h, &m, line);
     if (strcmp(what, "show") == 0)
         printf("%s:%u %s %s | %s | %s\n", argv[2], m.line + 1, h.section[m.line], argv[5],
             h.lines[m.line] + strspn(h.lines[m.line], " "), line + strspn(line, " "));

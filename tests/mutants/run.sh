@@ -30,11 +30,12 @@ HEADERS=${HEADERS:-cdp.h cdp_store.h cdp_tcp.h cdp_dtensor.h cdp_elastic.h cdp_m
 CC=${CC:-gcc}
 # Of code that a program can replace, gcc takes nothing for granted: so it does not look into functions that it calls.
 flags='-fPIC -std=gnu11 -w'
+one="-O1 -fno-inline -include $root/tests/linked.h" # of a header without its defect, this makes no code at all
 libs='-pthread -lm -ldl'
 # shellcheck disable=SC2086
 results=$B/results-$SEED-$(cat $HEADERS | cksum | cut -d ' ' -f 1) # others after a change of the headers
-export root B CC flags libs results QUICK SLOW RECORD_CPU
-mkdir -p "$B"/{declared,whole,lines,variant,bin,plain,watched,reach,met,m}
+export root B CC flags one libs results QUICK SLOW RECORD_CPU
+mkdir -p "$B"/{variant,bin,plain,watched,reach,met,m}
 
 source_of() { # TEST: its file
     local d
@@ -62,8 +63,9 @@ run() {
 plant() {
     rm -rf "$1"
     mkdir -p "$1/inc"
-    cp "$B"/declared/*.h "$1/inc/"
-    "$B/mutate" one "$B/declared/$2" "$B/lines/$2" "$3" "$4" "$5" > "$1/inc/$2"
+    ln -s "$root"/cdp*.h "$1/inc/"
+    rm "$1/inc/$2"
+    "$B/mutate" one "$root/$2" "$3" "$4" "$5" > "$1/inc/$2"
     cp "$B/lib.c" "$1/one.c"
 }
 
@@ -71,7 +73,7 @@ plant() {
 planted() {
     [ -f "$1/$2.so" ] && return
     # shellcheck disable=SC2086
-    $CC -O1 $flags -include "$B/variant/$2.h" -I"$1/inc" -shared "$1/one.c" -o "$1/$2.so" \
+    $CC $one $flags -include "$B/variant/$2.h" -I"$1/inc" -shared "$1/one.c" -o "$1/$2.so" \
         -L"$B/plain" -Wl,--no-as-needed,-rpath,"$B/plain" "-l:lib-$2.so" 2> "$1/errors" # so that other programs, which a test starts, can load it, too
 }
 
@@ -79,8 +81,8 @@ planted() {
 same_object() {
     plant "$1-none" "$2" "$3" 0 none
     # shellcheck disable=SC2086
-    $CC -O1 $flags -g0 -I"$1-none/inc" -c "$1-none/one.c" -o "$1-none/o" \
-        && $CC -O1 $flags -g0 -I"$1/inc" -c "$1/one.c" -o "$1/o" && cmp -s "$1/o" "$1-none/o"
+    $CC $one $flags -g0 -I"$1-none/inc" -c "$1-none/one.c" -o "$1-none/o" \
+        && $CC $one $flags -g0 -I"$1/inc" -c "$1/one.c" -o "$1/o" && cmp -s "$1/o" "$1-none/o"
 }
 
 # ID HEADER SECTION LINE: "MS CASE BUILT" of what reaches it and what it has not met yet, in the order in which they run.
@@ -111,7 +113,7 @@ mutant() {
     shift
     [ "$(date +%s)" -lt "$UNTIL" ] || return 0
     began=$(date +%s)
-    text=$("$B/mutate" show "$B/lines/$1" "$2" "$3" "$4")
+    text=$("$B/mutate" show "$root/$1" "$2" "$3" "$4")
     text=$1${text#*"$1"}
     section=${text#* }
     section=${section%" $4 |"*}
@@ -155,19 +157,15 @@ export -f source_of variant_of run planted cases_of plant same_object mutant
 
 # ---- what is made before: libraries, programs, and which case reaches what ----
 
-make --no-print-directory "BUILD=${BUILD:-build}" "${BUILD:-build}/sources" "${BUILD:-build}/test/nccl/libnccl.so" > "$B/make.log" 2>&1
-cp --remove-destination "${BUILD:-build}/sources" "$B/sources" && $CC -O1 tests/mutants/mutate.c -o "$B/mutate.new" && mv "$B/mutate.new" "$B/mutate" || exit 1
+make --no-print-directory "BUILD=${BUILD:-build}" "${BUILD:-build}/test/nccl/libnccl.so" > "$B/make.log" 2>&1
+$CC -O1 tests/mutants/mutate.c -o "$B/mutate.new" && mv "$B/mutate.new" "$B/mutate" || exit 1
 $CC -O2 -DREACH_MAIN tests/mutants/reach.c -o "$B/reached" && $CC -O2 -fPIC -c tests/mutants/reach.c -o "$B/reach.o" || exit 1
 ln -sfn "$root/${BUILD:-build}/test/nccl" "$B/bin/nccl"
 echo '#define CDP_IMPLEMENTATION' > "$B/lib.c"
 : > "$B/variant/common.h"
 for h in $HEADERS; do
-    "$B/sources" declared "$h" > "$B/declared/$h"
-    "$B/sources" whole "$h" > "$B/whole/$h"
-    tail -n +2 "$B/whole/$h" > "$B/lines/$h" # with the numbers of the lines as they are in the header
     echo "#include \"$h\"" >> "$B/lib.c"
 done
-sed -i -E 's/^(#define CDP__(DT|MEM_HOT)) .*static( inline)?$/\1 extern/' "$B"/declared/*.h "$B"/whole/*.h "$B"/lines/*.h # words of their own for "private"
 touch "$results" "$B/recorded"
 wanted=$(awk '$1 ~ /^cdp/ { for (i = 3; i <= NF; ++i) print $i }' tests/mutants/tests.txt | sort -u)
 programs=$(sed 's/+.*//' <<< "$wanted" | sort -u)
@@ -182,9 +180,9 @@ is_new() { # OBJECT FILE...: newer than the headers and those files
 library() { # VARIANT: one to run with, one that records what is reached, and where lines lie in that
     local plain=$B/plain/lib-$1.so watched=$B/watched/lib-$1.so
     # shellcheck disable=SC2086
-    is_new "$plain" || $CC -O1 $flags -include "$B/variant/$1.h" -I"$B/whole" -shared "$B/lib.c" -o "$plain" $libs || return
+    is_new "$plain" || $CC -O1 $flags -DCDP__PRIVATE=extern -include "$B/variant/$1.h" -I"$root" -shared "$B/lib.c" -o "$plain" $libs || return
     # shellcheck disable=SC2086
-    is_new "$watched" || { $CC -O0 -g $flags -fsanitize-coverage=trace-pc -include "$B/variant/$1.h" -I"$B/whole" -c "$B/lib.c" -o "$B/watched/$1.o" \
+    is_new "$watched" || { $CC -O0 -g $flags -fsanitize-coverage=trace-pc -DCDP__PRIVATE=extern -include "$B/variant/$1.h" -I"$root" -c "$B/lib.c" -o "$B/watched/$1.o" \
         && $CC -shared "$B/watched/$1.o" "$B/reach.o" -o "$watched" $libs; } || return
     [ "$B/blocks-$1" -nt "$watched" ] && return
     # "WHERE b ADDRESS" of every block (its call, and what that returns to), "WHERE l HEADER:LINE" of every line; each line
@@ -204,7 +202,7 @@ object() { # TEST: compiled once for all defects
     [ -n "$src" ] || { echo "no test $1"; return; }
     is_new "$B/bin/$1" "$root/$src" "$B/plain/lib-$v.so" && return
     # shellcheck disable=SC2086
-    $CC -O1 -std=gnu11 -w -fno-omit-frame-pointer -I"$B/declared" -I"$root" -I"$root/tests" "$root/$src" -o "$B/bin/$1" -L"$B/plain" "-l:lib-$v.so" -Wl,-rpath,"$B/plain" $libs \
+    $CC $one -std=gnu11 -w -fno-omit-frame-pointer -I"$root" -I"$root/tests" "$root/$src" -o "$B/bin/$1" -L"$B/plain" "-l:lib-$v.so" -Wl,-rpath,"$B/plain" $libs \
         || echo "$1 does not compile"
 }
 list_cases() { # stdin: tests, or tests with words; those without words as one line for each of their cases

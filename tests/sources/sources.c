@@ -212,6 +212,7 @@ static char kind_of(const source *s, int at, const level *l, char outer) {
         return 'g';
     }
     if (before && is(before, "(")) return 'b';
+    if (before && (is(before, "enum") || (at > 1 && is(before - 1, "enum")))) return 'i';
     if (outer != 'b' || compound_literal(s, at)) return 'i';
     for (int i = l->start; i < at; ++i) {
         if (is(&s->words[i], "=") || is(&s->words[i], "enum") || is(&s->words[i], "return"))
