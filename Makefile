@@ -55,32 +55,44 @@ PROGRAMS := $(UNIT) $(NO_THREADS) $(PROCS) $(NCCL) $(MEM) $(DTENSOR) $(FUZZ) $(S
 .DELETE_ON_ERROR:
 
 help:
-	@echo 'make demo       start four ranks on this machine that train a small text model together'
-	@echo 'make demo-elastic  the same model while one of four ranks is killed and another one joins; the loss curve as an SVG'
-	@echo 'make examples   compile the examples and the tools, each with the one gcc line of its first comment'
-	@echo 'make test       all tests; some minutes on two cores; MORE=1: more and larger worlds, more points of death, every define'
-	@echo 'make test-strict  tests with limits of time, to the letter: on a quiet machine'
-	@echo 'make sim        more simulated worlds, also of cdp_rpc.h: make sim SEEDS=1..100000'
-	@echo 'make sim-hour   simulated worlds from seeds that nobody used before, for SIM_SECONDS=3600; SIM_FROM=SEED repeats'
-	@echo 'make bench      measure'
-	@echo 'make bench-peers  measure side by side with Open MPI, MPICH, Gloo and raw sockets; PEERS="--full" for longer'
-	@echo 'make bench-dtensor  measure redistributions beside PyTorch and ScaLAPACK; PYTHON=python3 says which Python has torch'
-	@echo 'make bench-memory  measure the memory allocator beside others and a model of PyTorch'\''s'
-	@echo 'make bench-rpc  measure calls beside bare messages, gRPC and PyTorch; RPC="--help" says how'
-	@echo 'make bench-elastic  measure how long ranks take to go on after a death, and what each step of cdp_elastic.h costs'
-	@echo 'make bench-store  measure the store server beside PyTorch and Redis'
-	@echo 'make bench-mac  measure what authentication codes between ranks cost'
-	@echo 'make scale      what each algorithm costs with 16 to 4,096 ranks, and what that predicts'
-	@echo 'make mutants    plant small defects and see which of them the tests notice; three hours for COUNT=300 on two cores'
-	@echo 'make sanitize   the tests again under AddressSanitizer, UBSan and ThreadSanitizer'
-	@echo 'make format     lay out all C sources as .clang-format says (clang-format 14)'
-	@echo 'make headers    join the headers at the top from src/; src-check: every file of src/ compiles alone'
-	@echo 'make sizes      text and data of the headers, with their limits; compile time for each line'
-	@echo 'make platforms  a table of systems: compiled with zig (pip install ziglang), run under qemu-user and wine'
-	@echo 'make firmware   two emulated boards without a system train together: gcc-arm-none-eabi, qemu-system-arm'
-	@echo 'make clean      remove $(BUILD)'
-	@echo
-	@echo 'BUILD=DIR puts everything elsewhere, JOBS=N limits how many processes a suite uses.'
+	@sed -n 's/^#: \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
+
+#: Use
+#:   demo             four ranks on this machine train a small text model together
+#:   demo-elastic     the same model while one of four ranks is killed and another one joins; the loss curve as an SVG
+#:   examples         compile the examples, each with the one gcc line of its first comment
+#:
+#: Change
+#:   headers          join cdp*.h from src/; headers-check compares them
+#:   src-check        every file of src/ compiles alone
+#:   format           lay out all C sources as .clang-format says (clang-format 14); format-check compares
+#:   test             all tests, some minutes on two cores; MORE=1: more and larger worlds, more points of death, every define
+#:   test T=NAME      one of them; CASE='NAME ...': only these cases of it
+#:   test-strict      tests with limits of time, to the letter: on a quiet machine
+#:   sanitize         the tests again under AddressSanitizer, UBSan and ThreadSanitizer
+#:
+#: Prove more
+#:   sim              more simulated worlds, also of cdp_rpc.h: make sim SEEDS=1..100000
+#:   sim-hour         worlds from seeds that nobody used before, for SIM_SECONDS=3600; SIM_FROM=SEED repeats
+#:   mutants          plant small defects and see which of them the tests notice; three hours for COUNT=300 on two cores
+#:   platforms        a table of systems: compiled with zig (pip install ziglang), run under qemu-user and wine
+#:   firmware         two emulated boards without a system train together: gcc-arm-none-eabi, qemu-system-arm
+#:   sizes            text and data of the headers; compile time for each line
+#:
+#: Measure
+#:   bench            this library alone
+#:   bench-peers      beside Open MPI, MPICH, Gloo and raw sockets; PEERS="--full" for longer
+#:   bench-dtensor    redistributions beside PyTorch and ScaLAPACK; PYTHON=python3 says which Python has torch
+#:   bench-memory     the memory allocator beside others and a model of PyTorch's
+#:   bench-rpc        calls beside bare messages, gRPC and PyTorch; RPC="--help" says how
+#:   bench-elastic    how long ranks take to go on after a death, and what each step of cdp_elastic.h costs
+#:   bench-store      the store server beside PyTorch and Redis
+#:   bench-mac        what authentication codes between ranks cost
+#:   scale            what each algorithm costs with 16 to 4,096 ranks, and what that predicts
+#:
+#:   clean            remove $(BUILD)
+#:
+#: BUILD=DIR puts everything elsewhere, JOBS=N limits how many processes a suite uses.
 
 # ---- what is built ----
 
@@ -206,28 +218,43 @@ LANES := $(if $(filter 1,$(JOBS)),1,5)
 LONG := test_procs test_nccl sim scripts test_group test_store rounds ring test_lanes test_memory test_table \
         fuzz_memory linear test_rpc test_rpc_scenarios test_works test_lend test_tcp
 longest_first = $(foreach t,$(LONG),$(filter $(t),$(1))) $(filter-out $(LONG),$(1))
+SUITES = \
+    'compile|900|EVERYTHING=$(MORE) bash tests/compile/run.sh' \
+    $(call suites,test,600,$(SEEDS),$(PROCS)) \
+    $(if $(wildcard tests/procs/test_nodes.sh),'nodes|600|bash tests/procs/test_nodes.sh') \
+    $(if $(wildcard tests/procs/test_elastic_nodes.sh),'elastic_nodes|300|bash tests/procs/test_elastic_nodes.sh') \
+    $(if $(wildcard tests/procs/test_elastic_churn.sh),'elastic_churn|300|bash tests/procs/test_elastic_churn.sh --seconds 8') \
+    $(if $(wildcard tests/procs/test_launch.sh),'launch|600|bash tests/procs/test_launch.sh') \
+    $(if $(wildcard tests/procs/test_netns.sh),'netns|120|bash tests/procs/test_netns.sh') \
+    $(if $(wildcard tests/procs/test_cdprun.sh),'cdprun|600|CDPRUN_KILLS=15 sh tests/procs/test_cdprun.sh $(BUILD)/test/cdprun $(BUILD)/cdprun_test') \
+    $(call suites,test,600,$(SEEDS),$(call longest_first,$(filter-out $(PROCS),$(PROGRAMS)))) \
+    'sim_default|600|$(BUILD)/test/sim --threads --memory --seeds 1..$(if $(MORE),100,40) --jobs $(JOBS)' \
+    'sim_frames|600|$(BUILD)/test/sim --scenario job --frames 16 --seeds 1..$(if $(MORE),40,15) --jobs $(JOBS)' \
+    'sources|60|bash tests/check_sources.sh' \
+    'headers|60|$(MAKE) -s headers-check' \
+    'src_check|300|$(MAKE) -s -j$(JOBS) src-check' \
+    'walk|120|CC='\''$(CC)'\'' bash tests/walk.sh $(BUILD)/walk' \
+    $(if $(SIM),$(call world_again,left_early,job,kill,2431) $(call world_again,corrected_blame,job,stop,1164) $(call world_again,number_of_a_call,hub,mismatch,1874) $(call world_again,end_of_a_chain,job,isolate,1728) $(call world_again,rebuild_out_of_memory,wide,nomem,67) $(call world_again,looks_at_a_rank_that_has_left,wide_tcp,kill,384)) \
+    $(if $(wildcard tests/procs/test_mpi.sh),'mpi|300|bash tests/procs/test_mpi.sh') \
+    'mem_interop|120|bash tests/mem/interop.sh' \
+    'scale|120|bash tests/bench/test_scale.sh $(BUILD)/bench/scale' \
+    'examples|600|MORE=$(MORE) bash tests/run_examples.sh'
+
+STARTED := $(shell date +%s)
+ifdef T
+# One test, by the name of its program or suite: make test T=test_core CASE='deadlines'.
+NAMES := $(patsubst '%,%,$(filter '%,$(subst |, ,$(SUITES))))
+ONE   := $(firstword $(filter $(T) test_$(T),$(NAMES)))
+$(if $(ONE),,$(error there is no test $(T); there are: $(sort $(NAMES))))
+test: $(if $(filter $(ONE),sources headers src_check),,$(if $(filter $(ONE),$(PROGRAMS)),$(BUILD)/test/$(ONE),programs))
+	@for suite in $(SUITES); do \
+	    case "$$suite" in '$(ONE)|'*) BUILD='$(BUILD)' CC='$(CC)' JOBS='$(JOBS)' exec bash -c "$${suite##*|} $$CASE" ;; esac; \
+	done
+else
 test: programs
-	@LANES='$(LANES)' $(RUN) $(BUILD)/logs \
-	    'compile|900|EVERYTHING=$(MORE) bash tests/compile/run.sh' \
-	    $(call suites,test,600,$(SEEDS),$(PROCS)) \
-	    $(if $(wildcard tests/procs/test_nodes.sh),'nodes|600|bash tests/procs/test_nodes.sh') \
-	    $(if $(wildcard tests/procs/test_elastic_nodes.sh),'elastic_nodes|300|bash tests/procs/test_elastic_nodes.sh') \
-	    $(if $(wildcard tests/procs/test_elastic_churn.sh),'elastic_churn|300|bash tests/procs/test_elastic_churn.sh --seconds 8') \
-	    $(if $(wildcard tests/procs/test_launch.sh),'launch|600|bash tests/procs/test_launch.sh') \
-	    $(if $(wildcard tests/procs/test_netns.sh),'netns|120|bash tests/procs/test_netns.sh') \
-	    $(if $(wildcard tests/procs/test_cdprun.sh),'cdprun|600|CDPRUN_KILLS=15 sh tests/procs/test_cdprun.sh $(BUILD)/test/cdprun $(BUILD)/cdprun_test') \
-	    $(call suites,test,600,$(SEEDS),$(call longest_first,$(filter-out $(PROCS),$(PROGRAMS)))) \
-	    'sim_default|600|$(BUILD)/test/sim --threads --memory --seeds 1..$(if $(MORE),100,40) --jobs $(JOBS)' \
-	    'sim_frames|600|$(BUILD)/test/sim --scenario job --frames 16 --seeds 1..$(if $(MORE),40,15) --jobs $(JOBS)' \
-	    'sources|60|bash tests/check_sources.sh' \
-	    'headers|60|$(MAKE) -s headers-check' \
-	    'src_check|300|$(MAKE) -s -j$(JOBS) src-check' \
-	    'walk|120|CC='\''$(CC)'\'' bash tests/walk.sh $(BUILD)/walk' \
-	    $(if $(SIM),$(call world_again,left_early,job,kill,2431) $(call world_again,corrected_blame,job,stop,1164) $(call world_again,number_of_a_call,hub,mismatch,1874) $(call world_again,end_of_a_chain,job,isolate,1728) $(call world_again,rebuild_out_of_memory,wide,nomem,67) $(call world_again,looks_at_a_rank_that_has_left,wide_tcp,kill,384)) \
-	    $(if $(wildcard tests/procs/test_mpi.sh),'mpi|300|bash tests/procs/test_mpi.sh') \
-	    'mem_interop|120|bash tests/mem/interop.sh' \
-	    'scale|120|bash tests/bench/test_scale.sh $(BUILD)/bench/scale' \
-	    'examples|600|MORE=$(MORE) bash tests/run_examples.sh'
+	@TEST_STARTED=$(STARTED) LANES='$(LANES)' $(RUN) $(BUILD)/logs $(SUITES)
+endif
+export CASE
 
 # Tests that hold something to a limit of time, to the letter, one after the other: for a quiet machine.
 STRICT := $(basename $(notdir $(shell grep -lE 'T_WITHIN|TEST_SLACK' tests/unit/test_*.c)))

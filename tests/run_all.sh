@@ -18,6 +18,7 @@
 # came from what ran beside it: it is printed with all it said as "unsteady: ...", is a defect of the test or worse, and
 # does not count here. None runs again where more than three failed, none that took more than three minutes (of an idle
 # machine), none whose output has a report of a sanitizer: a race is a race however seldom it shows.
+# At the end comes a table of where the time went; TEST_STARTED (seconds since 1970): when make began to compile for this.
 # The last line here is the sum, alone on its line.
 set -u
 logs=$1
@@ -25,7 +26,8 @@ shift
 mkdir -p "$logs" || exit 1
 passed=0 failed=0 broken= running=0
 declare -A name_of since limit # by process
-declare -A suite_of failures took # by name
+declare -A suite_of failures took cpu_of # by name
+began=$EPOCHSECONDS
 # timeout makes each suite a process group of its own, which an interrupt of this script does not reach by itself
 trap '[ $running = 0 ] || kill -TERM "${!name_of[@]}" 2> /dev/null; exit 130' INT TERM HUP
 
@@ -89,7 +91,7 @@ end() { # waits for one of them
     passed=$((passed + p))
     failed=$((failed + f))
     [ "$f" = 0 ] || broken="$broken $name"
-    failures[$name]=$f took[$name]=$ms
+    failures[$name]=$f took[$name]=$ms cpu_of[$name]=${cpu:-0}
     unset "name_of[$pid]"
     running=$((running - 1))
 }
@@ -133,6 +135,19 @@ if [ "${AGAIN:-0}" -gt 0 ] && [ $# -le 3 ]; then
         fi
     done
 fi
+
+where_time_goes() {
+    local name
+    for name in "${!took[@]}"; do echo "${took[$name]} ${cpu_of[$name]} $name"; done | sort -rn | awk -v compiling="$1" -v all="$2" '
+        BEGIN { printf "\nwhere the time went: %d s in all, %d s of them before the first suite\n%-28s %9s %11s\n", all, compiling, "suite", "time", "processor" }
+        { cpu += $2 }
+        NR <= 12 { printf "%-28s %7.1f s %9.1f s\n", $3, $1 / 1000, $2; next }
+        { others += $1; others_cpu += $2; ++n }
+        END {
+            if (n) printf "%-28s %7.1f s %9.1f s\n", n " others", others / 1000, others_cpu
+            printf "%-28s %9s %9.1f s\n\n", "all suites", "", cpu }'
+}
+[ ${#took[@]} -lt 3 ] || where_time_goes $((began - ${TEST_STARTED:-$began})) $((EPOCHSECONDS - ${TEST_STARTED:-$began}))
 
 for name in $broken; do
     printf '\n==== %s (%s) ====\n' "$name" "$logs/$name.log"

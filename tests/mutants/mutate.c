@@ -2,8 +2,8 @@
 
        mutate pick SEED COUNT HEADER...     COUNT lines "HEADER LINE AT KIND", drawn by SEED
        mutate plant HEADER LINE AT KIND     the header with that defect, to stdout
-       mutate one HEADER LINE AT KIND       the same for -include tests/linked.h: an object of it has
-                                            the function with the defect, and no other
+       mutate one HEADER LINE AT KIND       the same for -include tests/linked.h: an object of it
+                                            has the function with the defect, and no other
        mutate show HEADER LINE AT KIND      "HEADER:LINE section KIND | before | after"
 
    Kinds: operator (another one of its sort), constant (a number plus one, true for false),
@@ -278,8 +278,8 @@ static int pick(uint64_t seed, uint32_t count, char **names, uint32_t n) {
     return 0;
 }
 
-/* The header, with one function of which code is made: its words for "private" and "public" lack the
-   extern that tests/linked.h puts there. */
+/* The header, with one function of which code is made: its words for "private" and "public" lack
+   the extern that tests/linked.h puts there. */
 static void print_one(const header *h, const mutation *m, const char *line) {
     static const char *const words[] = {"CDP__PRIVATE", "CDP_API"};
     uint32_t from = m->line, to = m->line;
@@ -306,7 +306,8 @@ int main(int argc, char **argv) {
     if (argc > 4 && strcmp(what, "pick") == 0)
         return pick(strtoull(argv[2], NULL, 10), (uint32_t)strtoul(argv[3], NULL, 10), argv + 4,
             (uint32_t)argc - 4);
-    if (argc != 6) stop("usage: pick SEED COUNT HEADER... | plant, one or show HEADER LINE AT KIND", "");
+    if (argc != 6)
+        stop("usage: pick SEED COUNT HEADER... | plant, one or show HEADER LINE AT KIND", "");
     header_read(&h, argv[2]);
     m.line = (uint32_t)strtoul(argv[3], NULL, 10) - 1;
     m.at = (uint32_t)strtoul(argv[4], NULL, 10);
