@@ -345,9 +345,9 @@ FORMAT := $(firstword $(foreach f,clang-format-14 clang-format,$(if $(shell $(f)
 C_SOURCES = $(shell git ls-files '*.h' '*.c')
 format format-check: NEEDS = $(if $(FORMAT),,$(error clang-format 14 is missing; on Debian 12: apt-get install clang-format-14))
 format:
-	$(NEEDS)$(FORMAT) -i $(C_SOURCES)
+	@$(NEEDS)$(FORMAT) -i $(C_SOURCES)
 format-check:
-	$(NEEDS)$(FORMAT) --dry-run -Werror $(C_SOURCES)
+	@$(NEEDS)$(FORMAT) --dry-run -Werror $(C_SOURCES)
 
 # The headers at the top are joined from src/; `make test` compares them.
 $(BUILD)/join: tools/join.c
