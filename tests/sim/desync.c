@@ -15,6 +15,7 @@
 #include "cdp_tcp.h"
 
 #include "sim.h"
+#include "hub_os.h"
 
 typedef enum fault_kind {
     LATE,
@@ -188,23 +189,6 @@ static bool misbehave(run *r, sim_node *node, uint32_t *order, uint32_t *count) 
     return true;
 }
 
-/* The hub belongs to all nodes together, so its os is whoever runs. */
-static void *hub_alloc(void *user, uint64_t bytes) {
-    void *p = NULL;
-    (void)user;
-    return posix_memalign(&p, 64, (size_t)bytes) == 0 ? p : NULL;
-}
-static void hub_free(void *user, void *p) {
-    (void)user;
-    free(p);
-}
-static uint64_t hub_now(void *user) {
-    return sim__os_now(((run *)user)->world->running);
-}
-static void hub_sleep_until(void *user, uint64_t deadline_ns) {
-    sim__os_sleep_until(((run *)user)->world->running, deadline_ns);
-}
-
 static cdp_status join_hub(run *r, sim_node *node, const cdp_tcp_desc *like, cdp_group **out) {
     cdp_group_desc d;
     cdp_hub_desc h;
@@ -212,12 +196,7 @@ static cdp_status join_hub(run *r, sim_node *node, const cdp_tcp_desc *like, cdp
     memset(&h, 0, sizeof h);
     memset(&d, 0, sizeof d);
     if (!r->hub) { /* the first to come makes it */
-        memset(&r->hub_os, 0, sizeof r->hub_os);
-        r->hub_os.user = r;
-        r->hub_os.alloc = hub_alloc;
-        r->hub_os.release = hub_free;
-        r->hub_os.now_ns = hub_now;
-        r->hub_os.sleep_until = hub_sleep_until;
+        r->hub_os = hub_os_of(&r->world);
         h.world_size = r->n;
         h.os = &r->hub_os;
         st = cdp_hub_create(&h, &r->hub);

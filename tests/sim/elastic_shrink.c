@@ -81,6 +81,7 @@ static struct { uint64_t worlds, groups, left_out, lost; } total;
 
 static bool trace; /* of the last run of a seed */
 #include "worlds.h"
+#include "elastic_nodes.h"
 
 static SIM_FORMAT(2, 3) void wrong(const member *m, const char *f, ...) {
     char text[600];
@@ -91,17 +92,6 @@ static SIM_FORMAT(2, 3) void wrong(const member *m, const char *f, ...) {
     va_end(ap);
     snprintf(
         x.wrong, sizeof x.wrong, "node %u, group %u: %s", (uint32_t)(m - x.m), m->groups, text);
-}
-
-static bool alive(uint32_t i) {
-    return x.world->nodes[i].state != SIM_DEAD;
-}
-
-/* A rank may live, and may not be heard. */
-static bool cuts_off(void) {
-    return x.faulty
-        && (x.kind == F_STOP || x.kind == F_PART || x.kind == F_ONE_WAY || x.kind == F_SLOW_STORE
-            || x.kind == F_NO_STORE);
 }
 
 /* A rank that lives may learn of the failure too late: see settle_ms. */
@@ -284,36 +274,12 @@ static void rank_main(sim_node *node) {
 
 /* ---- the store */
 
-static bool all_ended(const sim_world *w) {
-    for (uint32_t i = 1; i < x.nodes; ++i)
-        if (w->nodes[i].state == SIM_READY && !w->lost[i]) return false;
-    return true;
-}
-
-static void serve(sim_node *node) {
-    cdp__loop loop;
-    cdp_store_server *server;
-    cdp_store_server_desc d = {.host = "0.0.0.0",
-        .port = 29500,
-        .trust_network = true,
-        .os = &node->os,
-        .logger = {.level = CDP_LOG_SILENT}};
-    if (cdp__loop_open(&loop, &node->os) != CDP_OK) return;
-    d.loop = &loop;
-    if (cdp_store_server_create(&d, &server) == CDP_OK) {
-        while (!all_ended(x.world))
-            if (cdp_store_server_poll(server, sim_time_of(node) + 20 * SIM_MS) != CDP_OK) break;
-        cdp_store_server_destroy(server);
-    }
-    cdp__loop_close(&loop);
-}
-
 static void node_main(sim_node *node, void *arg) {
     (void)arg;
     if (node->id)
         rank_main(node);
     else
-        serve(node);
+        serve(node, NULL);
 }
 
 /* ---- worlds */
@@ -377,19 +343,7 @@ static bool world_run(
     d.trace = trace && (faults || kind <= F_DELAY) ? stderr : NULL;
     d.noise = kind == F_DELAY ? sim_noise_wild(seed, false) : sim_noise_calm();
     x.world = sim_open(&d);
-    for (uint32_t i = 1; i < x.nodes; ++i)
-        x.m[i].node = &x.world->nodes[i];
-    for (uint32_t i = 0; i < faults; ++i)
-        sim_add_fault(x.world, &f[i]);
-    if (faults && kind == F_SLOW_STORE)
-        for (uint32_t i = 1; i < x.nodes; ++i) {
-            const sim_link_rule r = {.from = 0,
-                .to = i,
-                .since_ns = f[0].at_ns,
-                .until_ns = f[0].at_ns + 3 * SIM_S,
-                .delay_ns = SIM_S};
-            sim_add_link_rule(x.world, &r);
-        }
+    add_faults(f, faults, kind);
     ok = sim_run(x.world);
     if (!ok && !x.wrong[0]) snprintf(x.wrong, sizeof x.wrong, "%.800s", x.world->failure);
     for (uint32_t i = 1; i < x.nodes; ++i)
@@ -416,20 +370,7 @@ static uint32_t draw_faults(uint64_t seed, fault_kind kind, const outcome *o, si
     }
     if (kind == F_PAIR) n = 2;
     if (kind == F_NODE) n = 2 + (uint32_t)(sim_random(&s) % 3);
-    if (kind == F_STOP) f[0].kind = SIM_FAULT_STOP;
-    if (kind == F_CUT) f[0].kind = SIM_FAULT_CUT;
-    if (kind == F_SLOW_STORE) f[0].kind = SIM_FAULT_NONE;
-    if (kind == F_NO_STORE) f[0].a = 0;
-    if (kind == F_NOMEM) {
-        f[0].kind = SIM_FAULT_NOMEM;
-        f[0].at_count = 1 + sim_random(&s) % o->allocs[f[0].a];
-    }
-    if (kind == F_PART || kind == F_ONE_WAY) {
-        f[0].kind = SIM_FAULT_PARTITION;
-        f[0].set_a = sim_random(&s) & ((1ull << x.nodes) - 1);
-        f[0].set_b = ~f[0].set_a & ((1ull << x.nodes) - 1);
-        f[0].one_way = kind == F_ONE_WAY;
-    }
+    fault_of_kind(f, kind, o->allocs, &s);
     return n;
 }
 

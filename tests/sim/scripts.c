@@ -63,6 +63,7 @@
 
 #define SIM_MAX_FDS 2048 /* strangers need them */
 #include "sim.h"
+#include "hub_os.h"
 
 #include <ctype.h>
 #include <dirent.h>
@@ -738,32 +739,10 @@ static cdp_status open_tcp(player *p) {
     return failed(p, st);
 }
 
-/* The hub belongs to all nodes together, so its os is whoever runs. */
-static void *hub_alloc(void *user, uint64_t bytes) {
-    void *p = NULL;
-    (void)user;
-    return posix_memalign(&p, 64, (size_t)bytes) == 0 ? p : NULL;
-}
-static void hub_free(void *user, void *p) {
-    (void)user;
-    free(p);
-}
-static uint64_t hub_now(void *user) {
-    return sim__os_now(((play *)user)->world->running);
-}
-static void hub_sleep_until(void *user, uint64_t deadline_ns) {
-    sim__os_sleep_until(((play *)user)->world->running, deadline_ns);
-}
-
 static cdp_status hub_open(play *y) {
     cdp_hub_desc h;
     memset(&h, 0, sizeof h);
-    memset(&y->hub_os, 0, sizeof y->hub_os);
-    y->hub_os.user = y;
-    y->hub_os.alloc = hub_alloc;
-    y->hub_os.release = hub_free;
-    y->hub_os.now_ns = hub_now;
-    y->hub_os.sleep_until = hub_sleep_until;
+    y->hub_os = hub_os_of(&y->world);
     h.world_size = y->s->ranks;
     h.os = &y->hub_os;
     return cdp_hub_create(&h, &y->hub);

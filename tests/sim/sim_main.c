@@ -42,6 +42,7 @@
 #endif
 
 #include "sim.h"
+#include "hub_os.h"
 #include <signal.h>
 #include <sys/wait.h>
 
@@ -949,23 +950,6 @@ static void group_desc_of(run *r, sim_node *node, cdp_group_desc *d) {
 
 /* ---- >>hub: ranks of one process, polled in turn --------------------------------------------- */
 
-/* The hub belongs to all nodes together, so its os is whoever runs. */
-static void *hub_alloc(void *user, uint64_t bytes) {
-    void *p = NULL;
-    (void)user;
-    return posix_memalign(&p, 64, (size_t)bytes) == 0 ? p : NULL;
-}
-static void hub_free(void *user, void *p) {
-    (void)user;
-    free(p);
-}
-static uint64_t hub_now(void *user) {
-    return sim__os_now(((run *)user)->world->running);
-}
-static void hub_sleep_until(void *user, uint64_t deadline_ns) {
-    sim__os_sleep_until(((run *)user)->world->running, deadline_ns);
-}
-
 static cdp_status hub_main(run *r, sim_node *node) {
     cdp_group_desc d;
     cdp_group *g = NULL;
@@ -974,12 +958,7 @@ static cdp_status hub_main(run *r, sim_node *node) {
         cdp_hub_desc h;
         uint64_t s = sim_stream(r->seed, 22);
         memset(&h, 0, sizeof h);
-        memset(&r->hub_os, 0, sizeof r->hub_os);
-        r->hub_os.user = r;
-        r->hub_os.alloc = hub_alloc;
-        r->hub_os.release = hub_free;
-        r->hub_os.now_ns = hub_now;
-        r->hub_os.sleep_until = hub_sleep_until;
+        r->hub_os = hub_os_of(&r->world);
         h.world_size = r->nodes;
         /* a node without threads looks 10,000 times a second */
         h.ring_bytes = r->tiny ? sim_log_between(&s, 1, 64) : sim_log_between(&s, 512, 65536);
