@@ -98,8 +98,9 @@
 
     MEMORY
         From desc.os: 40 KiB for each stream and size class, 120 bytes a block, and for the
-        history max_entries x 64 bytes, max_stacks x 16 addresses, and labels. Nothing is
-        allocated for an operation once as many blocks have existed at one time.
+        history max_entries x 64 bytes, max_stacks x 16 addresses, 0.6 MiB for source lines, and
+        300 bytes for each label that live blocks or kept events carry at one time. Nothing is
+        allocated for an operation once as many blocks and labels have existed at one time.
 
     ERRORS
         INVALID: the caller's mistake, named in one sentence; nothing changed. NOMEM: no memory
@@ -108,7 +109,7 @@
         graph is being captured, blocks are in use).
 
     LIMITS
-        Requests below 2^60 bytes | labels: 16 nested, 4096 different, 127 bytes | frames of a
+        Requests below 2^60 bytes | labels: 16 nested, 127 bytes | 4095 source lines | frames of a
         stack: 64 | watchers: 8 | numbers in files: 2^53
 
     License: MIT-0 or Unlicense, as you like; see the end of cdp.h. */
@@ -465,7 +466,7 @@ typedef struct cdp_mem_stats { /* 29 of cdp_mem_stat come first */
     uint64_t alloc_retries, ooms, oom_rejections, sync_all_streams, device_allocs, device_frees;
     uint64_t events_lost; /* overwritten in the ring, since recording began */
     uint64_t stacks_lost; /* not stored: the table was full                 */
-    uint64_t labels_lost;
+    uint64_t labels_lost; /* not stored: memory for labels ran out          */
 } cdp_mem_stats;
 /* All zero when `mem` is NULL. */
 CDP_API cdp_mem_stats cdp_mem_stats_of(const cdp_mem *mem);
@@ -937,20 +938,19 @@ CDP__PRIVATE void cdp__mem_ring_copy(const cdp__mem_ring *r, cdp__mem_record *ou
     if (first) memcpy(out + head, r->at, first * sizeof *out);
 }
 
-/* ---- >>mem/depot: different stacks and texts, each once (pure) ------------------------------- */
+/* ---- >>mem/depot: different stacks and sites, each once (pure) ------------------------------- */
 
-/* Knows: stacks (rows of words) and texts by number, from 1 on; 0 means none. A word is an address
-   or, with a tag in its upper bits, the number of a site or of a label. Promises: equal stacks
-   and texts are stored once, in tables of fixed size. When a table is full, new ones get its
-   last number, and a counter grows. */
+/* Knows: stacks (rows of words) and sites by number, from 1 on; 0 means none. A word is an address
+   or, with a tag in its upper bits, the number of a site. Promises: equal stacks and sites are
+   stored once, in tables of fixed size. When a table is full, new ones get a number that says so,
+   and a counter grows. */
 
 #define CDP__MEM_FRAMES 64u
-#define CDP__MEM_WORDS (CDP__MEM_FRAMES + 2u)
+#define CDP__MEM_WORDS (CDP__MEM_FRAMES + 1u)
 #define CDP__MEM_TAG_SITE (0xfffeull << 48)
-#define CDP__MEM_TAG_LABEL (0xfffdull << 48)
 #define CDP__MEM_TAG_FULL (0xfffcull << 48)
 #define CDP__MEM_TAG (0xffffull << 48)
-#define CDP__MEM_LABELS 4096u
+#define CDP__MEM_SITES 4096u
 #define CDP__MEM_LABEL_BYTES 128u
 
 typedef struct cdp__mem_row { /* one stack */
@@ -969,7 +969,7 @@ typedef struct cdp__mem_depot {
 } cdp__mem_depot;
 
 typedef struct cdp__mem_trace {     /* a stack that was just collected */
-    uint64_t words[CDP__MEM_WORDS]; /* a word for the site, the frames, a word for the label */
+    uint64_t words[CDP__MEM_WORDS]; /* a word for the site, the frames */
     uint32_t count;                 /* frames */
 } cdp__mem_trace;
 
@@ -1027,13 +1027,13 @@ CDP__PRIVATE uint32_t cdp__mem_depot_number(
     return cdp__mem_depot_add(d, hash, words, count, i);
 }
 
-typedef struct cdp__mem_labels {
+typedef struct cdp__mem_sites { /* "file\nline\nfunction", by the addresses of the two texts */
     char (*text)[CDP__MEM_LABEL_BYTES]; /* text[i]: of number i + 1 */
     uint64_t *hash;
-    uint16_t *slots; /* open addressing, 2 * CDP__MEM_LABELS of them */
+    uint16_t *slots; /* open addressing, 2 * CDP__MEM_SITES of them */
     uint32_t used;
     uint64_t lost;
-} cdp__mem_labels;
+} cdp__mem_sites;
 
 CDP__PRIVATE uint64_t cdp__mem_text_hash(const char *text) {
     uint64_t h = 0xcbf29ce484222325ull;
@@ -1049,12 +1049,22 @@ CDP__PRIVATE void cdp__mem_text_copy(char *to, const char *text, uint64_t room) 
     to[n] = 0;
 }
 
-CDP__PRIVATE uint32_t cdp__mem_labels_add(
-    cdp__mem_labels *l, uint64_t hash, const char *text, uint32_t slot) {
-    if (l->used + 1 == CDP__MEM_LABELS) { /* the last number stands for all further texts */
+/* The slot of the site with this hash, or the empty one where it would be. */
+CDP__MEM_HOT uint32_t cdp__mem_sites_slot(const cdp__mem_sites *l, uint64_t hash) {
+    const uint32_t mask = 2 * CDP__MEM_SITES - 1;
+    uint32_t i = (uint32_t)hash & mask;
+    while (l->slots[i] && l->hash[l->slots[i] - 1] != hash)
+        i = (i + 1) & mask;
+    return i;
+}
+
+/* Stores a site in an empty slot. The last number stands for all further ones. */
+CDP__PRIVATE uint32_t cdp__mem_sites_add(
+    cdp__mem_sites *l, uint64_t hash, const char *text, uint32_t slot) {
+    if (l->used + 1 == CDP__MEM_SITES) {
         ++l->lost;
-        cdp__mem_text_copy(l->text[l->used], "(too many labels)", CDP__MEM_LABEL_BYTES);
-        return CDP__MEM_LABELS;
+        cdp__mem_text_copy(l->text[l->used], "\n0\n(too many places)", CDP__MEM_LABEL_BYTES);
+        return CDP__MEM_SITES;
     }
     cdp__mem_text_copy(l->text[l->used], text, CDP__MEM_LABEL_BYTES);
     l->hash[l->used] = hash;
@@ -1062,43 +1072,141 @@ CDP__PRIVATE uint32_t cdp__mem_labels_add(
     return l->used;
 }
 
-/* The number of the text with this hash; 0: there is none. */
-CDP__PRIVATE uint32_t cdp__mem_labels_known(const cdp__mem_labels *l, uint64_t hash) {
-    const uint32_t mask = 2 * CDP__MEM_LABELS - 1;
-    uint32_t i = (uint32_t)hash & mask;
-    for (; l->slots[i]; i = (i + 1) & mask)
-        if (l->hash[l->slots[i] - 1] == hash) return l->slots[i];
-    return 0;
-}
+/* Bytes of texts and tables in one piece of memory; see cdp__mem_sites_at. */
+#define CDP__MEM_SITES_ALL                                      \
+    (CDP__MEM_SITES * (CDP__MEM_LABEL_BYTES + sizeof(uint64_t)) \
+        + 2 * CDP__MEM_SITES * sizeof(uint16_t))
 
-/* The number of a text, which is copied if it is new; 0 for an empty one. `hash`: its hash. */
-CDP__PRIVATE uint32_t cdp__mem_labels_number(cdp__mem_labels *l, uint64_t hash, const char *text) {
-    const uint32_t mask = 2 * CDP__MEM_LABELS - 1;
-    uint32_t i;
-    if (!text[0] || !l->slots) return 0;
-    for (i = (uint32_t)hash & mask; l->slots[i]; i = (i + 1) & mask) {
-        const uint32_t n = l->slots[i] - 1u;
-        if (l->hash[n] == hash && strncmp(l->text[n], text, CDP__MEM_LABEL_BYTES - 1) == 0)
-            return n + 1;
-    }
-    return cdp__mem_labels_add(l, hash, text, i);
-}
-
-/* Bytes of texts and tables in one piece of memory, the texts first; see cdp__mem_labels_at. */
-#define CDP__MEM_LABELS_ALL                                      \
-    (CDP__MEM_LABELS * (CDP__MEM_LABEL_BYTES + sizeof(uint64_t)) \
-        + 2 * CDP__MEM_LABELS * sizeof(uint16_t))
-
-/* Places the tables in `memory`: CDP__MEM_LABELS_ALL zeroed bytes. */
-CDP__PRIVATE void cdp__mem_labels_at(cdp__mem_labels *l, void *memory) {
+/* Places the tables in `memory`: CDP__MEM_SITES_ALL zeroed bytes. */
+CDP__PRIVATE void cdp__mem_sites_at(cdp__mem_sites *l, void *memory) {
     char *at = (char *)memory;
     l->hash = (uint64_t *)(void *)at;
-    at += CDP__MEM_LABELS * sizeof(uint64_t);
+    at += CDP__MEM_SITES * sizeof(uint64_t);
     l->slots = (uint16_t *)(void *)at;
-    at += 2 * CDP__MEM_LABELS * sizeof(uint16_t);
+    at += 2 * CDP__MEM_SITES * sizeof(uint16_t);
     l->text = (char(*)[CDP__MEM_LABEL_BYTES])(void *)at;
     l->used = 0;
     l->lost = 0;
+}
+
+/* ---- >>mem/labels: labels that live blocks and recorded events carry ------------------------- */
+
+/* Knows: texts by number, from 1 on, and how many blocks, segments and events carry each; 0 means
+   none. Promises: a label that nothing carries any more makes room for another one, so there are
+   at most twice as many as are carried, and 64. When memory runs out, a label gets number 0,
+   and a counter grows. */
+
+typedef struct cdp__mem_label {
+    uint64_t hash;
+    uint32_t carried; /* by so many; 0: its place may be used again */
+    uint32_t next;    /* place that is free, too: its number        */
+    char text[CDP__MEM_LABEL_BYTES];
+} cdp__mem_label;
+
+typedef struct cdp__mem_labels {
+    const cdp_os *os;   /* NULL: nothing is recorded                */
+    cdp__mem_label *at; /* at[i]: of number i + 1                   */
+    uint32_t *slots;    /* open addressing, 2 * room numbers        */
+    uint32_t used, room;
+    uint32_t unused; /* first place that became free; 0: none    */
+    uint64_t lost;
+} cdp__mem_labels;
+
+CDP__PRIVATE void cdp__mem_labels_close(cdp__mem_labels *l) {
+    if (!l->os) return;
+    cdp__free(l->os, l->at);
+    cdp__free(l->os, l->slots);
+}
+
+/* The slot of a text, or the empty one where it would be. */
+CDP__MEM_HOT uint32_t cdp__mem_labels_slot(
+    const cdp__mem_labels *l, uint64_t hash, const char *text) {
+    const uint32_t mask = 2 * l->room - 1;
+    uint32_t i = (uint32_t)hash & mask;
+    for (; l->slots[i]; i = (i + 1) & mask) {
+        const cdp__mem_label *const k = &l->at[l->slots[i] - 1];
+        if (k->hash == hash && strncmp(k->text, text, CDP__MEM_LABEL_BYTES - 1) == 0) break;
+    }
+    return i;
+}
+
+/* Fills the slots anew with the labels that are carried; the places of the others become free.
+   Returns the number of free places. */
+CDP__PRIVATE uint32_t cdp__mem_labels_sweep(cdp__mem_labels *l) {
+    uint32_t i, n = 0;
+    memset(l->slots, 0, 2 * (size_t)l->room * sizeof *l->slots);
+    l->unused = 0;
+    for (i = l->used; i > 0; --i) {
+        cdp__mem_label *const k = &l->at[i - 1];
+        if (k->carried) {
+            l->slots[cdp__mem_labels_slot(l, k->hash, k->text)] = i;
+            continue;
+        }
+        k->next = l->unused;
+        l->unused = i;
+        ++n;
+    }
+    return n + l->room - l->used;
+}
+
+/* Doubles the room. The places keep their numbers. */
+CDP__PRIVATE bool cdp__mem_labels_grow(cdp__mem_labels *l) {
+    const uint32_t room = l->room ? 2 * l->room : 64;
+    cdp__mem_label *const at = (cdp__mem_label *)cdp__alloc(l->os, room * sizeof(cdp__mem_label));
+    uint32_t *const slots = (uint32_t *)cdp__alloc(l->os, 2ull * room * sizeof(uint32_t));
+    if (!at || !slots) {
+        cdp__free(l->os, at);
+        cdp__free(l->os, slots);
+        return false;
+    }
+    if (l->used) memcpy(at, l->at, l->used * sizeof *at);
+    cdp__mem_labels_close(l);
+    l->at = at;
+    l->slots = slots;
+    l->room = room;
+    (void)cdp__mem_labels_sweep(l);
+    return true;
+}
+
+/* A place for one more, from 1 on; 0: out of memory. Grows when more than half are carried. */
+CDP__PRIVATE uint32_t cdp__mem_labels_place(cdp__mem_labels *l) {
+    uint32_t n = l->unused;
+    if (!n && l->used == l->room) {
+        const uint32_t there = l->room ? cdp__mem_labels_sweep(l) : 0;
+        if (there <= l->room / 2 && !cdp__mem_labels_grow(l) && !there) return 0;
+        n = l->unused;
+    }
+    if (!n) return ++l->used;
+    l->unused = l->at[n - 1].next;
+    return n;
+}
+
+/* The number of a text, which is copied if it is new; 0 for an empty one. `hash`: its hash. It
+   counts until the next call, or as long as something carries it. */
+CDP__PRIVATE uint32_t cdp__mem_labels_number(cdp__mem_labels *l, uint64_t hash, const char *text) {
+    uint32_t slot, n;
+    cdp__mem_label *k;
+    if (!l->os || !text[0]) return 0;
+    slot = l->room ? cdp__mem_labels_slot(l, hash, text) : 0;
+    if (l->room && l->slots[slot]) return l->slots[slot];
+    n = cdp__mem_labels_place(l);
+    if (!n) {
+        ++l->lost;
+        return 0;
+    }
+    k = &l->at[n - 1];
+    k->hash = hash;
+    k->carried = 0;
+    cdp__mem_text_copy(k->text, text, CDP__MEM_LABEL_BYTES);
+    l->slots[cdp__mem_labels_slot(l, hash, text)] = n; /* places may have moved */
+    return n;
+}
+
+/* Lets *place carry label `n` in place of the one it has; 0: none. */
+CDP__MEM_HOT void cdp__mem_label_set(cdp__mem_labels *l, uint32_t *place, uint32_t n) {
+    if (n) ++l->at[n - 1].carried;
+    if (*place) --l->at[*place - 1].carried;
+    *place = n;
 }
 
 /* ---- >>mem/os_stacks: addresses of callers and of modules ------------------------------------ */
@@ -1295,10 +1403,11 @@ typedef struct cdp__mem_log { /* the history */
     uint32_t what; /* CDP__MEM_WANTS_..., read without the lock (atomic) */
     cdp__mem_ring ring;
     cdp__mem_depot depot;
+    cdp__mem_sites sites;
     cdp__mem_labels labels;
-    void *memory; /* of ring and depot */
-    void *label_memory;
+    void *memory; /* of ring, depot and sites */
     uint64_t start_ns, start_us;
+    uint64_t last_ns; /* time of the newest event */
 } cdp__mem_log;
 
 /* The counters behind the statistics, short because every request updates several: [0] small,
@@ -1483,7 +1592,7 @@ CDP__PRIVATE cdp__mem_bins *cdp__mem_bins_of(const cdp__mem_part *p) {
 CDP__MEM_HOT void cdp__mem_free_put(cdp_mem *m, cdp__mem_bins *b, cdp__mem_part *p) {
     p->state = CDP_MEM_INACTIVE;
     p->requested = 0;
-    p->stack = p->label = 0;
+    p->stack = 0;
     p->freed_at = m->requests;
     cdp__mem_bins_put(b, p);
 }
@@ -1603,6 +1712,7 @@ CDP__PRIVATE void cdp__mem_span_remove(cdp_mem *m, cdp__mem_span *s) {
         s->next->prev = s->prev;
     else
         m->last_span = s->prev;
+    cdp__mem_label_set(&m->log.labels, &s->label, 0);
     m->held -= s->size;
     cdp__mem_down(&m->tally.segment, s->large, 1);
     cdp__mem_down(&m->tally.reserved_bytes, s->large, s->size);
@@ -1654,6 +1764,7 @@ CDP__PRIVATE void cdp__mem_part_waited(cdp_mem *m, const cdp__mem_part *p) {
 CDP__MEM_HOT void cdp__mem_part_end(cdp_mem *m, cdp__mem_part *p) {
     --p->span->busy;
     cdp__mem_table_take(&m->table, p);
+    if (p->label) cdp__mem_label_set(&m->log.labels, &p->label, 0);
     cdp__mem_down(&m->tally.requested_bytes, p->span->large, p->requested);
 }
 
@@ -1690,7 +1801,8 @@ CDP__MEM_HOT bool cdp__mem_arena_ready(cdp_mem *m, cdp__mem_arena *a, bool large
 /* ---- >>mem/history: events into the ring ----------------------------------------------------- */
 
 /* Knows: what is recorded, and how stacks are collected. Promises: a history has all events since
-   it began, and recording an event allocates nothing. */
+   it began; recording an event allocates nothing but room for labels, when more are carried than
+   ever before. */
 
 #define CDP__MEM_WANTS_STATE 1u /* stacks and labels of blocks */
 #define CDP__MEM_WANTS_EVENTS 2u
@@ -1753,36 +1865,36 @@ CDP__MEM_HOT void cdp__mem_call_begin(
     c->site = site;
     if (!c->wants) return;
     if (c->wants & CDP__MEM_WANTS_EVENTS) c->now_ns = m->os->now_ns(m->os->user);
-    if (!(c->wants & stack_if) || c->wants >> 16 == 0) return;
-    most = c->wants >> 16 & 0xff;
+    most = c->wants >> 16 & 0xff; /* 0: only the site that was passed */
+    if (!(c->wants & stack_if) || !most) return;
     if (c->wants >> 24 == CDP_MEM_STACKS_FRAME_POINTER)
         cdp__mem_walk(c->frame, most, &c->trace);
     else
         cdp__mem_unwind(c->caller, most, &c->trace);
 }
 
-/* The number of a site among the labels: "file\nline\nfunction". Known sites are found by the
-   addresses of their texts, so that nothing is formatted. */
+/* The number of a site. Known ones are found by the addresses of their texts, so that nothing is
+   formatted. */
 CDP__PRIVATE uint32_t cdp__mem_site_number(cdp__mem_log *l, const cdp_mem_site *s) {
     const char *file = s->file ? s->file : "";
     const char *const function = s->function ? s->function : "";
-    const uint64_t length = strlen(file);
+    uint64_t length;
     uint64_t hash = cdp__mem_mix(s->line, (uint64_t)(uintptr_t)file);
     char text[CDP__MEM_LABEL_BYTES];
-    uint32_t n;
+    uint32_t slot;
     hash = cdp__mem_mix(hash, (uint64_t)(uintptr_t)function);
-    n = cdp__mem_labels_known(&l->labels, hash);
-    if (n) return n;
+    slot = cdp__mem_sites_slot(&l->sites, hash);
+    if (l->sites.slots[slot]) return l->sites.slots[slot];
+    length = strlen(file);
     if (length > 70) file += length - 70;
     cdp__format(text, sizeof text, "%s\n%u\n%s", file, s->line, function);
-    return cdp__mem_labels_number(&l->labels, hash, text);
+    return cdp__mem_sites_add(&l->sites, hash, text, slot);
 }
 
-/* The number of the stack of this call: the site, the frames, the label. */
+/* The number of the stack of this call: the site, the frames. */
 CDP__PRIVATE uint32_t cdp__mem_call_stack(cdp_mem *m, cdp__mem_call *c) {
     uint64_t *words = c->trace.words + 1;
     uint32_t count = c->trace.count;
-    if (c->label) words[count++] = CDP__MEM_TAG_LABEL | c->label;
     if (c->site) {
         *--words = CDP__MEM_TAG_SITE | cdp__mem_site_number(&m->log, c->site);
         ++count;
@@ -1790,11 +1902,16 @@ CDP__PRIVATE uint32_t cdp__mem_call_stack(cdp_mem *m, cdp__mem_call *c) {
     return cdp__mem_depot_number(&m->log.depot, words, count);
 }
 
+/* The number of this thread's label. */
+CDP__PRIVATE void cdp__mem_call_label(cdp_mem *m, cdp__mem_call *c) {
+    const cdp__mem_thread *const t = cdp__mem_thread_own();
+    c->label = t->depth ? cdp__mem_labels_number(&m->log.labels, t->hash, t->text) : 0;
+}
+
 /* Call with the lock held: decides what is recorded, so that a history has all events since it
    began. Recording may have begun, ended or restarted since cdp__mem_call_begin; a stack that
    was not collected then is missing. */
 CDP__PRIVATE void cdp__mem_call_recorded(cdp_mem *m, cdp__mem_call *c) {
-    const cdp__mem_thread *const t = cdp__mem_thread_own();
     const uint32_t before = c->wants;
     c->wants = m->log.what;
     c->history = m->histories;
@@ -1802,7 +1919,7 @@ CDP__PRIVATE void cdp__mem_call_recorded(cdp_mem *m, cdp__mem_call *c) {
     if (!c->wants) return;
     if (!(before & CDP__MEM_WANTS_EVENTS)) c->now_ns = m->os->now_ns(m->os->user);
     c->now_ns = cdp__max(c->now_ns, m->log.start_ns);
-    if (t->depth) c->label = cdp__mem_labels_number(&m->log.labels, t->hash, t->text);
+    cdp__mem_call_label(m, c);
     if (c->wants & c->stack_if) c->stack = cdp__mem_call_stack(m, c);
 }
 
@@ -1811,24 +1928,32 @@ CDP__MEM_HOT void cdp__mem_call_enter(cdp_mem *m, cdp__mem_call *c) {
 }
 
 /* Call after the lock was released for a while: if a new history has begun since, records the call
-   again, because numbers of the old history are invalid in it. */
+   again, because numbers of the old history are invalid in it. A label that nothing carries yet
+   may have lost its number in any case. */
 CDP__PRIVATE void cdp__mem_call_again(cdp_mem *m, cdp__mem_call *c) {
-    if (c->history != m->histories) cdp__mem_call_recorded(m, c);
+    if (c->history != m->histories)
+        cdp__mem_call_recorded(m, c);
+    else if (c->wants)
+        cdp__mem_call_label(m, c);
 }
 
 /* Record an event of this call. */
 CDP__PRIVATE cdp__mem_record *cdp__mem_event_add(
     cdp_mem *m, const cdp__mem_call *c, cdp_mem_action action, uint64_t at, uint64_t size) {
+    cdp__mem_log *const l = &m->log;
     cdp__mem_record *e;
     if (!(c->wants & CDP__MEM_WANTS_EVENTS)) return NULL;
-    if (m->log.desc.skip >> action & 1) return NULL;
-    e = cdp__mem_ring_push(&m->log.ring);
+    if (l->desc.skip >> action & 1) return NULL;
+    e = cdp__mem_ring_push(&l->ring);
+    if (l->ring.total > l->ring.room) cdp__mem_label_set(&l->labels, &e->label, 0);
     memset(e, 0, sizeof *e);
     e->address = at;
     e->size = size;
-    e->time_ns = c->now_ns;
+    /* times were taken before the lock, so they may be out of order */
+    if (c->now_ns > l->last_ns) l->last_ns = c->now_ns;
+    e->time_ns = l->last_ns;
     e->action = (uint8_t)action;
-    e->label = c->label;
+    cdp__mem_label_set(&l->labels, &e->label, c->label);
     if (c->wants & CDP__MEM_WANTS_ALLOC) e->stack = c->stack;
     return e;
 }
@@ -1847,7 +1972,7 @@ CDP__MEM_HOT void cdp__mem_event_part(
     e = cdp__mem_event_add(m, c, action, p->at, p->requested);
     cdp__mem_event_place(e, p->span->arena);
     if (!e || action == CDP_MEM_ALLOC) return;
-    e->label = p->label;
+    cdp__mem_label_set(&m->log.labels, &e->label, p->label);
     if (!e->stack && (c->wants & CDP__MEM_WANTS_ALLOC)) e->stack = p->stack;
 }
 
@@ -1909,7 +2034,7 @@ CDP__PRIVATE cdp_status cdp__mem_record_check(const cdp_mem_record_desc *d) {
     return CDP_OK;
 }
 
-/* Allocates ring and depot of `l` in one piece. */
+/* Allocates ring, depot and sites of `l` in one piece. */
 CDP__PRIVATE bool cdp__mem_log_open(const cdp_os *os, cdp__mem_log *l) {
     const cdp_mem_record_desc *const d = &l->desc;
     const uint64_t words = (uint64_t)d->max_stacks * (d->max_frames < 16 ? d->max_frames + 2 : 16);
@@ -1924,25 +2049,28 @@ CDP__PRIVATE bool cdp__mem_log_open(const cdp_os *os, cdp__mem_log *l) {
     l->depot.slot_mask = (uint32_t)slots - 1;
     at = (char *)cdp__alloc(os,
         l->ring.room * sizeof(cdp__mem_record) + l->depot.rows_room * sizeof(cdp__mem_row)
-            + l->depot.words_room * sizeof(uint64_t) + slots * sizeof(uint32_t));
-    l->label_memory = cdp__alloc_zero(os, CDP__MEM_LABELS_ALL);
+            + l->depot.words_room * sizeof(uint64_t) + CDP__MEM_SITES_ALL
+            + slots * sizeof(uint32_t));
     l->memory = at;
-    if (!at || !l->label_memory) return false;
+    if (!at) return false;
+    l->labels.os = os;
     l->ring.at = (cdp__mem_record *)(void *)at;
     at += l->ring.room * sizeof(cdp__mem_record);
     l->depot.rows = (cdp__mem_row *)(void *)at;
     at += l->depot.rows_room * sizeof(cdp__mem_row);
     l->depot.words = (uint64_t *)(void *)at;
     at += l->depot.words_room * sizeof(uint64_t);
+    memset(at, 0, CDP__MEM_SITES_ALL);
+    cdp__mem_sites_at(&l->sites, at);
+    at += CDP__MEM_SITES_ALL;
     l->depot.slots = (uint32_t *)(void *)at;
     cdp__mem_depot_clear(&l->depot);
-    cdp__mem_labels_at(&l->labels, l->label_memory);
     return true;
 }
 
 CDP__PRIVATE void cdp__mem_log_close(const cdp_os *os, cdp__mem_log *l) {
     cdp__free(os, l->memory);
-    cdp__free(os, l->label_memory);
+    cdp__mem_labels_close(&l->labels);
     memset(l, 0, sizeof *l);
 }
 
@@ -2250,7 +2378,7 @@ CDP__PRIVATE cdp_status cdp__mem_segment_new(
     ++m->stats.device_allocs;
     *out = cdp__mem_span_add(m, a->arena, (uint64_t)(uintptr_t)at, bytes, a->large);
     (*out)->span->stack = c->stack;
-    (*out)->span->label = a->pool->label;
+    cdp__mem_label_set(&m->log.labels, &(*out)->span->label, a->pool->label);
     cdp__mem_event_span(m, c, CDP_MEM_SEGMENT_ALLOC, (*out)->span);
     return CDP_OK;
 }
@@ -2434,7 +2562,7 @@ CDP__MEM_HOT cdp_status cdp__mem_serve(cdp_mem *m, cdp__mem_call *c, cdp__mem_as
     cdp__mem_part_cut(m, p, splits, a->size);
     ++m->requests;
     p->stack = c->stack;
-    p->label = c->label;
+    if (c->label) cdp__mem_label_set(&m->log.labels, &p->label, c->label);
     cdp__mem_part_begin(m, p, a->bytes);
     cdp__mem_event_part(m, c, CDP_MEM_ALLOC, p);
     if (a->pool != &m->base) {
@@ -2481,7 +2609,8 @@ CDP__PRIVATE void cdp__mem_most(cdp__mem_holder *most, const cdp__mem_holder *h)
 /* Sums up live blocks by label or, without one, by stack. Without host memory, the holder stays
    unknown. */
 CDP__PRIVATE void cdp__mem_find_holder(const cdp_mem *m, cdp__mem_holder *most) {
-    const uint64_t count = CDP__MEM_LABELS + 1ull + m->log.depot.rows_used;
+    const uint64_t labels = m->log.labels.used;
+    const uint64_t count = labels + 1 + m->log.depot.rows_used;
     cdp__mem_holder *const sums =
         (cdp__mem_holder *)cdp__alloc_zero(m->os, count * sizeof(cdp__mem_holder));
     const cdp__mem_span *s;
@@ -2490,7 +2619,7 @@ CDP__PRIVATE void cdp__mem_find_holder(const cdp_mem *m, cdp__mem_holder *most) 
     for (s = sums ? m->spans : NULL; s; s = s->next) {
         const cdp__mem_part *p;
         for (p = s->first; p; p = p->next) {
-            const uint64_t of = p->label ? p->label : CDP__MEM_LABELS + p->stack;
+            const uint64_t of = p->label ? p->label : labels + p->stack;
             if (p->state != CDP_MEM_ACTIVE || (!p->label && !p->stack)) continue;
             sums[of].bytes += p->size;
             ++sums[of].blocks;
@@ -2524,13 +2653,13 @@ CDP__PRIVATE void cdp__mem_holder_text(const cdp_mem *m, const cdp__mem_holder *
     const cdp__mem_depot *const d = &m->log.depot;
     uint64_t word;
     if (h->label) {
-        cdp__format(text, 90, "\"%s\"", m->log.labels.text[h->label - 1]);
+        cdp__format(text, 90, "\"%s\"", m->log.labels.at[h->label - 1].text);
         return;
     }
     word = d->words[d->rows[h->stack - 1].first];
     if ((word & CDP__MEM_TAG) == CDP__MEM_TAG_SITE) {
         char *at;
-        cdp__format(text, 90, "%s", m->log.labels.text[(word & 0xffff) - 1]);
+        cdp__format(text, 90, "%s", m->log.sites.text[(word & 0xffff) - 1]);
         for (at = text; *at; ++at)
             if (*at == '\n') *at = ':';
     } else
@@ -2732,6 +2861,8 @@ CDP__PRIVATE void cdp__mem_texts_close(cdp__mem_texts *t) {
     X(external_annotations) \
     X(modules) \
     X(events_lost) \
+    X(stacks_lost) \
+    X(labels_lost) \
     X(device) \
     X(address) \
     X(total_size) \
@@ -2808,8 +2939,8 @@ struct cdp_mem_shot {
     uint64_t module_count, module_room;
     const char **module_paths;
     uint64_t module_path_count, module_path_room;
-    uint64_t events_lost;
-    bool failed; /* out of memory */
+    uint64_t events_lost, stacks_lost, labels_lost; /* calls without them */
+    bool failed;                                    /* out of memory */
 };
 
 #define cdp__mem_add(shot, name, count)                                        \
@@ -2954,9 +3085,11 @@ typedef struct cdp__mem_raw {
     cdp__mem_raw_part *parts;
     cdp__mem_row *rows;
     uint64_t *words;
-    char (*labels)[CDP__MEM_LABEL_BYTES];
-    uint64_t record_count, span_count, part_count, row_count, word_count, label_count;
-    uint64_t start_ns, start_us, lost, limit;
+    char (*sites)[CDP__MEM_LABEL_BYTES];
+    cdp__mem_label *labels;
+    uint64_t record_count, span_count, part_count, row_count, word_count;
+    uint64_t site_count, label_count;
+    uint64_t start_ns, start_us, lost, stacks_lost, labels_lost, limit;
     uint32_t *stacks; /* number here to number in the shot */
 } cdp__mem_raw;
 
@@ -2968,14 +3101,15 @@ CDP__PRIVATE void cdp__mem_raw_counts(const cdp_mem *m, bool no_events, cdp__mem
     r->part_count = m->part_count + m->externals;
     r->row_count = l->what ? l->depot.rows_used : 0;
     r->word_count = l->what ? l->depot.words_used : 0;
-    r->label_count = l->label_memory ? cdp__min(l->labels.used + 1ull, CDP__MEM_LABELS) : 0;
+    r->site_count = l->what ? cdp__min(l->sites.used + 1ull, CDP__MEM_SITES) : 0;
+    r->label_count = l->labels.used;
 }
 
 CDP__PRIVATE uint64_t cdp__mem_raw_bytes(const cdp__mem_raw *r) {
     return r->record_count * sizeof *r->records + r->span_count * sizeof *r->spans
         + r->part_count * sizeof *r->parts + r->row_count * sizeof *r->rows
-        + r->word_count * sizeof *r->words + r->label_count * sizeof *r->labels
-        + (r->row_count + 2) * sizeof *r->stacks + 64;
+        + r->word_count * sizeof *r->words + r->site_count * sizeof *r->sites
+        + r->label_count * sizeof *r->labels + (r->row_count + 2) * sizeof *r->stacks + 64;
 }
 
 /* Places the arrays in the memory. */
@@ -2991,8 +3125,10 @@ CDP__PRIVATE void cdp__mem_raw_at(cdp__mem_raw *r) {
     at += r->row_count * sizeof *r->rows;
     r->words = (uint64_t *)(void *)at;
     at += r->word_count * sizeof *r->words;
-    r->labels = (char(*)[CDP__MEM_LABEL_BYTES])(void *)at;
+    r->labels = (cdp__mem_label *)(void *)at;
     at += r->label_count * sizeof *r->labels;
+    r->sites = (char(*)[CDP__MEM_LABEL_BYTES])(void *)at;
+    at += r->site_count * sizeof *r->sites;
     r->stacks = (uint32_t *)(void *)at;
 }
 
@@ -3052,10 +3188,13 @@ CDP__PRIVATE void cdp__mem_raw_copy(const cdp_mem *m, cdp__mem_raw *r) {
     if (r->row_count) memcpy(r->rows, l->depot.rows, (size_t)(r->row_count * sizeof *r->rows));
     if (r->word_count) memcpy(r->words, l->depot.words, (size_t)(r->word_count * sizeof *r->words));
     if (r->label_count)
-        memcpy(r->labels, l->labels.text, (size_t)(r->label_count * sizeof *r->labels));
+        memcpy(r->labels, l->labels.at, (size_t)(r->label_count * sizeof *r->labels));
+    if (r->site_count) memcpy(r->sites, l->sites.text, (size_t)(r->site_count * sizeof *r->sites));
     r->limit = m->limit;
     r->start_ns = l->start_ns;
     r->start_us = l->start_us;
+    r->stacks_lost = l->depot.lost + l->sites.lost;
+    r->labels_lost = l->labels.lost;
     r->lost = l->ring.room ? cdp__mem_ring_lost(&l->ring) : 0;
 }
 
@@ -3148,7 +3287,7 @@ CDP__PRIVATE void cdp__mem_frame_site(cdp_mem_shot *s, const char *site, cdp_mem
 
 CDP__PRIVATE const char *cdp__mem_raw_label(cdp_mem_shot *s, const cdp__mem_raw *r, uint64_t n) {
     if (!n || n > r->label_count) return NULL;
-    return cdp__mem_shot_text(s, r->labels[n - 1]);
+    return cdp__mem_shot_text(s, r->labels[n - 1].text);
 }
 
 /* Addresses that have names already, so that each is looked up once. */
@@ -3174,17 +3313,8 @@ CDP__PRIVATE void cdp__mem_frame_known(
 CDP__PRIVATE void cdp__mem_build_frame(
     cdp_mem_shot *s, const cdp__mem_raw *r, cdp__mem_known *k, uint64_t word, uint64_t at) {
     cdp_mem_frame *const f = &s->frames[at];
-    const char *text;
     switch (word & CDP__MEM_TAG) {
-    case CDP__MEM_TAG_SITE:
-        text = cdp__mem_raw_label(s, r, word & 0xffff);
-        cdp__mem_frame_site(s, text ? text : "", f);
-        return;
-    case CDP__MEM_TAG_LABEL:
-        f->name = cdp__mem_raw_label(s, r, word & 0xffff);
-        f->filename = cdp__mem_shot_text(s, "label");
-        if (!f->name) f->name = s->empty;
-        return;
+    case CDP__MEM_TAG_SITE: cdp__mem_frame_site(s, r->sites[(word & 0xffff) - 1], f); return;
     case CDP__MEM_TAG_FULL:
         f->name = cdp__mem_shot_text(s, "(stack table full: see max_stacks)");
         f->filename = s->empty;
@@ -3273,6 +3403,8 @@ CDP__PRIVATE bool cdp__mem_build_events(cdp_mem_shot *s, const cdp__mem_raw *r, 
     }
     s->devices[device].count += r->record_count;
     s->events_lost += r->lost;
+    s->stacks_lost += r->stacks_lost;
+    s->labels_lost += r->labels_lost;
     return true;
 }
 
@@ -3654,6 +3786,8 @@ CDP__PRIVATE void cdp__mem_w_settings(
     cdp__mem_w_list(w);
     cdp__mem_w_list_end(w, 0);
     cdp__mem_w_entry(w, k->w_events_lost, s->events_lost);
+    if (s->stacks_lost) cdp__mem_w_entry(w, k->w_stacks_lost, s->stacks_lost);
+    if (s->labels_lost) cdp__mem_w_entry(w, k->w_labels_lost, s->labels_lost);
     cdp__mem_w_key(w, k->w_modules);
     cdp__mem_w_list(w);
     for (i = 0; i < s->module_count; ++i) {
@@ -4559,6 +4693,8 @@ CDP__PRIVATE bool cdp__mem_import(cdp__mem_reader *r, cdp_mem_shot *s, const cdp
     if (!cdp__mem_import_traces(r, s, cdp__mem_value_get(v, "device_traces"))) return false;
     cdp__mem_import_settings(s, cdp__mem_value_get(v, "allocator_settings"));
     s->events_lost = cdp__mem_import_count(v, "events_lost");
+    s->stacks_lost = cdp__mem_import_count(v, "stacks_lost");
+    s->labels_lost = cdp__mem_import_count(v, "labels_lost");
     if (!cdp__mem_import_modules(s, cdp__mem_value_list(cdp__mem_value_get(v, "modules"))))
         return cdp__mem_dry(r);
     return s->failed ? cdp__mem_dry(r) : true;
@@ -4829,6 +4965,19 @@ CDP__PRIVATE void cdp__mem_say_size(cdp__mem_pen *w, double bytes) {
     uint64_t n = 0;
     if (bytes > 0) n = bytes < 9e18 ? (uint64_t)bytes : UINT64_MAX / 2;
     cdp__mem_put_text(w, cdp__mem_size_text(text, n));
+}
+
+/* Says what a recording could not keep, each after `before`. */
+CDP__PRIVATE void cdp__mem_say_lost(cdp__mem_pen *w, const cdp_mem_shot *s, const char *before) {
+    if (s->events_lost)
+        cdp__text_add(&w->text, "%s%llu older ones were overwritten", before,
+            (unsigned long long)s->events_lost);
+    if (s->stacks_lost)
+        cdp__text_add(&w->text, "%s%llu calls have no stack, because max_stacks is too small",
+            before, (unsigned long long)s->stacks_lost);
+    if (s->labels_lost)
+        cdp__text_add(&w->text, "%s%llu calls have no label, because memory ran out", before,
+            (unsigned long long)s->labels_lost);
 }
 
 CDP__PRIVATE void cdp__mem_svg_begin(cdp__mem_pen *w, double height, const char *title) {
@@ -5111,9 +5260,7 @@ CDP__PRIVATE void cdp__mem_svg_axes(cdp__mem_pen *w, const cdp__mem_plot *p) {
     if (n && l->events[n - 1].time_us > l->events[0].time_us)
         cdp__text_add(&w->text, " in %llu ms",
             (unsigned long long)((l->events[n - 1].time_us - l->events[0].time_us) / 1000));
-    if (l->shot->events_lost)
-        cdp__text_add(&w->text, "; %llu older ones were overwritten",
-            (unsigned long long)l->shot->events_lost);
+    cdp__mem_say_lost(w, l->shot, "; ");
     cdp__mem_put_text(w, "; peak ");
     cdp__mem_say_size(w, l->peak);
     cdp__text_add(&w->text, " at event %llu, end ", (unsigned long long)l->peak_event);
@@ -5348,6 +5495,8 @@ CDP__PRIVATE void cdp__mem_flame_block(cdp__mem_pen *w, const cdp_mem_shot *s,
     if (!idle) {
         cdp__mem_put(w, ';');
         cdp__mem_put_text(w, cdp__mem_state_word(&s->keys, b->state));
+        if (b->label) cdp__mem_put(w, ';');
+        if (b->label) cdp__mem_flame_name(w, b->label);
         cdp__mem_flame_frames(w, s, b->stack);
         cdp__text_add(&w->text, " %llu\n", (unsigned long long)b->requested);
     } else
@@ -5460,9 +5609,7 @@ CDP__PRIVATE bool cdp__mem_peak_device(cdp__mem_pen *w, const cdp_mem_shot *s, u
     if (sums) {
         cdp__text_add(
             &w->text, "device %u: %llu events", device, (unsigned long long)l.event_count);
-        if (s->events_lost)
-            cdp__text_add(&w->text, " (%llu older ones were overwritten)",
-                (unsigned long long)s->events_lost);
+        cdp__mem_say_lost(w, s, "; ");
         cdp__mem_put_text(w, "\n  peak: ");
         cdp__mem_say_size(w, l.peak);
         cdp__text_add(&w->text, " after event %llu\n", (unsigned long long)l.peak_event);
@@ -6168,7 +6315,7 @@ CDP__PRIVATE uint64_t cdp__mem_leaks(const cdp_mem *m) {
             cdp__format(text, sizeof text,
                 "cdp_mem_destroy: 0x%llx is still in use: %llu bytes%s%s",
                 (unsigned long long)p->at, (unsigned long long)p->requested, p->label ? ", " : "",
-                p->label ? m->log.labels.text[p->label - 1] : "");
+                p->label ? m->log.labels.at[p->label - 1].text : "");
             cdp__mem_warn(m, text);
         }
     }
@@ -6528,9 +6675,10 @@ CDP_API void cdp_mem_unwatch(cdp_mem *mem, void *user) {
     cdp__mem_unlock(mem);
 }
 
-/* The number of a label; 0 while nothing is recorded. */
-CDP__PRIVATE uint32_t cdp__mem_number_of(cdp__mem_log *l, const char *text) {
-    return l->label_memory ? cdp__mem_labels_number(&l->labels, cdp__mem_text_hash(text), text) : 0;
+/* Lets *place carry a label; none while nothing is recorded. */
+CDP__PRIVATE void cdp__mem_label_of(cdp__mem_log *l, uint32_t *place, const char *text) {
+    const uint32_t n = cdp__mem_labels_number(&l->labels, cdp__mem_text_hash(text), text);
+    cdp__mem_label_set(&l->labels, place, n);
 }
 
 /* ---- >>mem/pool_calls: private pools, callbacks ---------------------------------------------- */
@@ -6575,7 +6723,7 @@ CDP__PRIVATE cdp_status cdp__mem_pool_fill(cdp_mem *m, cdp__mem_call *c, cdp_mem
     }
     ++m->stats.device_allocs;
     p = cdp__mem_span_add(m, a, (uint64_t)(uintptr_t)at, bytes, true);
-    p->span->label = pool->label;
+    cdp__mem_label_set(&m->log.labels, &p->span->label, pool->label);
     cdp__mem_event_span(m, c, CDP_MEM_SEGMENT_ALLOC, p->span);
     cdp__mem_free_put(m, cdp__mem_bins_of(p), p);
     return CDP_OK;
@@ -6619,7 +6767,7 @@ CDP_API cdp_status cdp_mem_pool_create(
     pool->keep = desc->keep;
     pool->number = ++mem->pool_count;
     if (desc->label) cdp__mem_text_copy(pool->text, desc->label, sizeof pool->text);
-    pool->label = cdp__mem_number_of(&mem->log, pool->text);
+    cdp__mem_label_of(&mem->log, &pool->label, pool->text);
     cdp__mem_call_enter(mem, &c);
     if (pool->fixed_bytes) st = cdp__mem_pool_fill(mem, &c, pool);
     if (st == CDP_OK) {
@@ -6627,6 +6775,7 @@ CDP_API cdp_status cdp_mem_pool_create(
             last = &(*last)->next;
         *last = *out = pool;
     } else {
+        cdp__mem_label_set(&mem->log.labels, &pool->label, 0);
         cdp__mem_arenas_close(mem->os, pool);
         if (pool->own_source) cdp__mem_source_drop(&pool->source);
         cdp__free(mem->os, pool);
@@ -6694,6 +6843,7 @@ CDP_API cdp_status cdp_mem_pool_destroy(cdp_mem_pool *pool) {
         for (at = &m->base.next; *at != pool;)
             at = &(*at)->next;
         *at = pool->next;
+        cdp__mem_label_set(&m->log.labels, &pool->label, 0);
         cdp__mem_arenas_close(m->os, pool);
         if (pool->own_source) cdp__mem_source_drop(&pool->source);
         cdp__free(m->os, pool);
@@ -6773,10 +6923,14 @@ CDP__PRIVATE void cdp__mem_forget_numbers(cdp_mem *m) {
         for (p = s->first; p; p = p->next)
             p->stack = p->label = 0;
     }
-    for (o = m->outside; o; o = o->next)
-        o->label = cdp__mem_number_of(&m->log, o->text);
-    for (pool = &m->base; pool; pool = pool->next)
-        pool->label = cdp__mem_number_of(&m->log, pool->text);
+    for (o = m->outside; o; o = o->next) {
+        o->label = 0;
+        cdp__mem_label_of(&m->log, &o->label, o->text);
+    }
+    for (pool = &m->base; pool; pool = pool->next) {
+        pool->label = 0;
+        cdp__mem_label_of(&m->log, &pool->label, pool->text);
+    }
 }
 
 /* True if the tables of the old history can be used for the new one. */
@@ -6854,7 +7008,7 @@ CDP_API void cdp_mem_note(cdp_mem *mem, const void *data, const char *text) {
         cdp__mem_record *e;
         label = cdp__mem_labels_number(&mem->log.labels, cdp__mem_text_hash(text), text);
         c.label = label;
-        if (p) p->label = label;
+        if (p) cdp__mem_label_set(&mem->log.labels, &p->label, label);
         e = cdp__mem_event_add(mem, &c, p ? CDP_MEM_ANNOTATE : CDP_MEM_USER_DEFINED, p ? p->at : 0,
             p ? p->requested : 0);
         if (p) cdp__mem_event_place(e, p->span->arena);
@@ -6875,6 +7029,7 @@ CDP_API cdp_status cdp_mem_external(cdp_mem *mem, const char *label, uint64_t by
     o = *at;
     if (o && !bytes) {
         *at = o->next;
+        cdp__mem_label_set(&mem->log.labels, &o->label, 0);
         --mem->externals;
         cdp__free(mem->os, o);
     } else if (!o && bytes) {
@@ -6885,7 +7040,7 @@ CDP_API cdp_status cdp_mem_external(cdp_mem *mem, const char *label, uint64_t by
             ++mem->externals;
             o->at = CDP__MEM_OUTSIDE_FROM + (mem->external_places++ % 4096 << 40);
             cdp__mem_text_copy(o->text, label, sizeof o->text);
-            o->label = cdp__mem_number_of(&mem->log, o->text);
+            cdp__mem_label_of(&mem->log, &o->label, o->text);
             *at = o;
         }
     }
@@ -6979,7 +7134,7 @@ CDP__PRIVATE void cdp__mem_noted_add(
     p->span->noted = true;
     p->span->grows = e->action == CDP_MEM_SEGMENT_MAP;
     p->span->stack = c->stack;
-    p->span->label = c->label;
+    cdp__mem_label_set(&m->log.labels, &p->span->label, c->label);
     cdp__mem_free_put(m, cdp__mem_bins_of(p), p);
 }
 
@@ -7014,6 +7169,8 @@ CDP__PRIVATE void cdp__mem_noted_divide(cdp_mem *m, cdp__mem_span *s, cdp__mem_p
     const uint64_t end = s->at + s->size;
     m->unused_spans = t->next;
     *t = *s;
+    t->label = 0;
+    cdp__mem_label_set(&m->log.labels, &t->label, s->label);
     t->prev = s;
     t->next = s->next;
     if (t->next)
@@ -7134,12 +7291,12 @@ CDP__PRIVATE cdp_status cdp__mem_note_block(
     if (!p) {
         p = cdp__mem_span_add(m, a, at, bytes, large);
         p->span->stack = c->stack;
-        p->span->label = c->label;
+        cdp__mem_label_set(&m->log.labels, &p->span->label, c->label);
         if (bytes >= m->log.desc.min_bytes)
             cdp__mem_event_span(m, c, CDP_MEM_SEGMENT_ALLOC, p->span);
     }
     p->stack = c->stack;
-    p->label = c->label;
+    cdp__mem_label_set(&m->log.labels, &p->label, c->label);
     cdp__mem_part_begin(m, p, bytes);
     cdp__mem_event_part(m, c, CDP_MEM_ALLOC, p);
     return CDP_OK;
@@ -7298,7 +7455,7 @@ CDP_API cdp_mem_stats cdp_mem_stats_of(const cdp_mem *mem) {
     cdp__mem_stat_class(&mem->tally.oversize_allocations, 0, &out.oversize_allocations);
     cdp__mem_stat_class(&mem->tally.oversize_segments, 0, &out.oversize_segments);
     out.events_lost = mem->log.ring.room ? cdp__mem_ring_lost(&mem->log.ring) : 0;
-    out.stacks_lost = mem->log.depot.lost;
+    out.stacks_lost = mem->log.depot.lost + mem->log.sites.lost;
     out.labels_lost = mem->log.labels.lost;
     cdp__mem_unlock(mem);
     return out;

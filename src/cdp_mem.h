@@ -98,8 +98,9 @@
 
     MEMORY
         From desc.os: 40 KiB for each stream and size class, 120 bytes a block, and for the
-        history max_entries x 64 bytes, max_stacks x 16 addresses, and labels. Nothing is
-        allocated for an operation once as many blocks have existed at one time.
+        history max_entries x 64 bytes, max_stacks x 16 addresses, 0.6 MiB for source lines, and
+        300 bytes for each label that live blocks or kept events carry at one time. Nothing is
+        allocated for an operation once as many blocks and labels have existed at one time.
 
     ERRORS
         INVALID: the caller's mistake, named in one sentence; nothing changed. NOMEM: no memory
@@ -108,7 +109,7 @@
         graph is being captured, blocks are in use).
 
     LIMITS
-        Requests below 2^60 bytes | labels: 16 nested, 4096 different, 127 bytes | frames of a
+        Requests below 2^60 bytes | labels: 16 nested, 127 bytes | 4095 source lines | frames of a
         stack: 64 | watchers: 8 | numbers in files: 2^53
 
     License: MIT-0 or Unlicense, as you like; see the end of cdp.h. */
@@ -155,6 +156,7 @@ extern "C" {
 #include "mem/table.h"
 #include "mem/ring.h"
 #include "mem/depot.h"
+#include "mem/labels.h"
 #include "mem/os_stacks.h"
 #include "mem/blocks.h"
 #include "mem/history.h"

@@ -22,6 +22,7 @@
 #include "table.h"
 #include "ring.h"
 #include "depot.h"
+#include "labels.h"
 
 #define CDP__MEM_SLAB 128u
 #define CDP__MEM_WATCHERS 8u
@@ -61,10 +62,11 @@ typedef struct cdp__mem_log { /* the history */
     uint32_t what; /* CDP__MEM_WANTS_..., read without the lock (atomic) */
     cdp__mem_ring ring;
     cdp__mem_depot depot;
+    cdp__mem_sites sites;
     cdp__mem_labels labels;
-    void *memory; /* of ring and depot */
-    void *label_memory;
+    void *memory; /* of ring, depot and sites */
     uint64_t start_ns, start_us;
+    uint64_t last_ns; /* time of the newest event */
 } cdp__mem_log;
 
 /* The counters behind the statistics, short because every request updates several: [0] small,
@@ -249,7 +251,7 @@ CDP__PRIVATE cdp__mem_bins *cdp__mem_bins_of(const cdp__mem_part *p) {
 CDP__MEM_HOT void cdp__mem_free_put(cdp_mem *m, cdp__mem_bins *b, cdp__mem_part *p) {
     p->state = CDP_MEM_INACTIVE;
     p->requested = 0;
-    p->stack = p->label = 0;
+    p->stack = 0;
     p->freed_at = m->requests;
     cdp__mem_bins_put(b, p);
 }
@@ -369,6 +371,7 @@ CDP__PRIVATE void cdp__mem_span_remove(cdp_mem *m, cdp__mem_span *s) {
         s->next->prev = s->prev;
     else
         m->last_span = s->prev;
+    cdp__mem_label_set(&m->log.labels, &s->label, 0);
     m->held -= s->size;
     cdp__mem_down(&m->tally.segment, s->large, 1);
     cdp__mem_down(&m->tally.reserved_bytes, s->large, s->size);
@@ -420,6 +423,7 @@ CDP__PRIVATE void cdp__mem_part_waited(cdp_mem *m, const cdp__mem_part *p) {
 CDP__MEM_HOT void cdp__mem_part_end(cdp_mem *m, cdp__mem_part *p) {
     --p->span->busy;
     cdp__mem_table_take(&m->table, p);
+    if (p->label) cdp__mem_label_set(&m->log.labels, &p->label, 0);
     cdp__mem_down(&m->tally.requested_bytes, p->span->large, p->requested);
 }
 

@@ -18,6 +18,7 @@
 #include "bins.h"
 #include "ring.h"
 #include "depot.h"
+#include "labels.h"
 #include "os_stacks.h"
 #include "blocks.h"
 #include "history.h"
@@ -43,9 +44,11 @@ typedef struct cdp__mem_raw {
     cdp__mem_raw_part *parts;
     cdp__mem_row *rows;
     uint64_t *words;
-    char (*labels)[CDP__MEM_LABEL_BYTES];
-    uint64_t record_count, span_count, part_count, row_count, word_count, label_count;
-    uint64_t start_ns, start_us, lost, limit;
+    char (*sites)[CDP__MEM_LABEL_BYTES];
+    cdp__mem_label *labels;
+    uint64_t record_count, span_count, part_count, row_count, word_count;
+    uint64_t site_count, label_count;
+    uint64_t start_ns, start_us, lost, stacks_lost, labels_lost, limit;
     uint32_t *stacks; /* number here to number in the shot */
 } cdp__mem_raw;
 
@@ -57,14 +60,15 @@ CDP__PRIVATE void cdp__mem_raw_counts(const cdp_mem *m, bool no_events, cdp__mem
     r->part_count = m->part_count + m->externals;
     r->row_count = l->what ? l->depot.rows_used : 0;
     r->word_count = l->what ? l->depot.words_used : 0;
-    r->label_count = l->label_memory ? cdp__min(l->labels.used + 1ull, CDP__MEM_LABELS) : 0;
+    r->site_count = l->what ? cdp__min(l->sites.used + 1ull, CDP__MEM_SITES) : 0;
+    r->label_count = l->labels.used;
 }
 
 CDP__PRIVATE uint64_t cdp__mem_raw_bytes(const cdp__mem_raw *r) {
     return r->record_count * sizeof *r->records + r->span_count * sizeof *r->spans
         + r->part_count * sizeof *r->parts + r->row_count * sizeof *r->rows
-        + r->word_count * sizeof *r->words + r->label_count * sizeof *r->labels
-        + (r->row_count + 2) * sizeof *r->stacks + 64;
+        + r->word_count * sizeof *r->words + r->site_count * sizeof *r->sites
+        + r->label_count * sizeof *r->labels + (r->row_count + 2) * sizeof *r->stacks + 64;
 }
 
 /* Places the arrays in the memory. */
@@ -80,8 +84,10 @@ CDP__PRIVATE void cdp__mem_raw_at(cdp__mem_raw *r) {
     at += r->row_count * sizeof *r->rows;
     r->words = (uint64_t *)(void *)at;
     at += r->word_count * sizeof *r->words;
-    r->labels = (char(*)[CDP__MEM_LABEL_BYTES])(void *)at;
+    r->labels = (cdp__mem_label *)(void *)at;
     at += r->label_count * sizeof *r->labels;
+    r->sites = (char(*)[CDP__MEM_LABEL_BYTES])(void *)at;
+    at += r->site_count * sizeof *r->sites;
     r->stacks = (uint32_t *)(void *)at;
 }
 
@@ -141,10 +147,13 @@ CDP__PRIVATE void cdp__mem_raw_copy(const cdp_mem *m, cdp__mem_raw *r) {
     if (r->row_count) memcpy(r->rows, l->depot.rows, (size_t)(r->row_count * sizeof *r->rows));
     if (r->word_count) memcpy(r->words, l->depot.words, (size_t)(r->word_count * sizeof *r->words));
     if (r->label_count)
-        memcpy(r->labels, l->labels.text, (size_t)(r->label_count * sizeof *r->labels));
+        memcpy(r->labels, l->labels.at, (size_t)(r->label_count * sizeof *r->labels));
+    if (r->site_count) memcpy(r->sites, l->sites.text, (size_t)(r->site_count * sizeof *r->sites));
     r->limit = m->limit;
     r->start_ns = l->start_ns;
     r->start_us = l->start_us;
+    r->stacks_lost = l->depot.lost + l->sites.lost;
+    r->labels_lost = l->labels.lost;
     r->lost = l->ring.room ? cdp__mem_ring_lost(&l->ring) : 0;
 }
 
@@ -237,7 +246,7 @@ CDP__PRIVATE void cdp__mem_frame_site(cdp_mem_shot *s, const char *site, cdp_mem
 
 CDP__PRIVATE const char *cdp__mem_raw_label(cdp_mem_shot *s, const cdp__mem_raw *r, uint64_t n) {
     if (!n || n > r->label_count) return NULL;
-    return cdp__mem_shot_text(s, r->labels[n - 1]);
+    return cdp__mem_shot_text(s, r->labels[n - 1].text);
 }
 
 /* Addresses that have names already, so that each is looked up once. */
@@ -263,17 +272,8 @@ CDP__PRIVATE void cdp__mem_frame_known(
 CDP__PRIVATE void cdp__mem_build_frame(
     cdp_mem_shot *s, const cdp__mem_raw *r, cdp__mem_known *k, uint64_t word, uint64_t at) {
     cdp_mem_frame *const f = &s->frames[at];
-    const char *text;
     switch (word & CDP__MEM_TAG) {
-    case CDP__MEM_TAG_SITE:
-        text = cdp__mem_raw_label(s, r, word & 0xffff);
-        cdp__mem_frame_site(s, text ? text : "", f);
-        return;
-    case CDP__MEM_TAG_LABEL:
-        f->name = cdp__mem_raw_label(s, r, word & 0xffff);
-        f->filename = cdp__mem_shot_text(s, "label");
-        if (!f->name) f->name = s->empty;
-        return;
+    case CDP__MEM_TAG_SITE: cdp__mem_frame_site(s, r->sites[(word & 0xffff) - 1], f); return;
     case CDP__MEM_TAG_FULL:
         f->name = cdp__mem_shot_text(s, "(stack table full: see max_stacks)");
         f->filename = s->empty;
@@ -362,6 +362,8 @@ CDP__PRIVATE bool cdp__mem_build_events(cdp_mem_shot *s, const cdp__mem_raw *r, 
     }
     s->devices[device].count += r->record_count;
     s->events_lost += r->lost;
+    s->stacks_lost += r->stacks_lost;
+    s->labels_lost += r->labels_lost;
     return true;
 }
 

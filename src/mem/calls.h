@@ -295,9 +295,10 @@ CDP_API void cdp_mem_unwatch(cdp_mem *mem, void *user) {
     cdp__mem_unlock(mem);
 }
 
-/* The number of a label; 0 while nothing is recorded. */
-CDP__PRIVATE uint32_t cdp__mem_number_of(cdp__mem_log *l, const char *text) {
-    return l->label_memory ? cdp__mem_labels_number(&l->labels, cdp__mem_text_hash(text), text) : 0;
+/* Lets *place carry a label; none while nothing is recorded. */
+CDP__PRIVATE void cdp__mem_label_of(cdp__mem_log *l, uint32_t *place, const char *text) {
+    const uint32_t n = cdp__mem_labels_number(&l->labels, cdp__mem_text_hash(text), text);
+    cdp__mem_label_set(&l->labels, place, n);
 }
 
 #endif /* CDP_SRC_MEM_CALLS_H */

@@ -1,9 +1,9 @@
-/* mem/depot.h - different stacks and texts, each once (pure)
+/* mem/depot.h - different stacks and sites, each once (pure)
 
-   Knows: stacks (rows of words) and texts by number, from 1 on; 0 means none. A word is an address
-   or, with a tag in its upper bits, the number of a site or of a label. Promises: equal stacks
-   and texts are stored once, in tables of fixed size. When a table is full, new ones get its
-   last number, and a counter grows. */
+   Knows: stacks (rows of words) and sites by number, from 1 on; 0 means none. A word is an address
+   or, with a tag in its upper bits, the number of a site. Promises: equal stacks and sites are
+   stored once, in tables of fixed size. When a table is full, new ones get a number that says so,
+   and a counter grows. */
 #ifndef CDP_SRC_MEM_DEPOT_H
 #define CDP_SRC_MEM_DEPOT_H
 
@@ -13,12 +13,11 @@
 #include "sizes.h"
 
 #define CDP__MEM_FRAMES 64u
-#define CDP__MEM_WORDS (CDP__MEM_FRAMES + 2u)
+#define CDP__MEM_WORDS (CDP__MEM_FRAMES + 1u)
 #define CDP__MEM_TAG_SITE (0xfffeull << 48)
-#define CDP__MEM_TAG_LABEL (0xfffdull << 48)
 #define CDP__MEM_TAG_FULL (0xfffcull << 48)
 #define CDP__MEM_TAG (0xffffull << 48)
-#define CDP__MEM_LABELS 4096u
+#define CDP__MEM_SITES 4096u
 #define CDP__MEM_LABEL_BYTES 128u
 
 typedef struct cdp__mem_row { /* one stack */
@@ -37,7 +36,7 @@ typedef struct cdp__mem_depot {
 } cdp__mem_depot;
 
 typedef struct cdp__mem_trace {     /* a stack that was just collected */
-    uint64_t words[CDP__MEM_WORDS]; /* a word for the site, the frames, a word for the label */
+    uint64_t words[CDP__MEM_WORDS]; /* a word for the site, the frames */
     uint32_t count;                 /* frames */
 } cdp__mem_trace;
 
@@ -95,13 +94,13 @@ CDP__PRIVATE uint32_t cdp__mem_depot_number(
     return cdp__mem_depot_add(d, hash, words, count, i);
 }
 
-typedef struct cdp__mem_labels {
+typedef struct cdp__mem_sites { /* "file\nline\nfunction", by the addresses of the two texts */
     char (*text)[CDP__MEM_LABEL_BYTES]; /* text[i]: of number i + 1 */
     uint64_t *hash;
-    uint16_t *slots; /* open addressing, 2 * CDP__MEM_LABELS of them */
+    uint16_t *slots; /* open addressing, 2 * CDP__MEM_SITES of them */
     uint32_t used;
     uint64_t lost;
-} cdp__mem_labels;
+} cdp__mem_sites;
 
 CDP__PRIVATE uint64_t cdp__mem_text_hash(const char *text) {
     uint64_t h = 0xcbf29ce484222325ull;
@@ -117,12 +116,22 @@ CDP__PRIVATE void cdp__mem_text_copy(char *to, const char *text, uint64_t room) 
     to[n] = 0;
 }
 
-CDP__PRIVATE uint32_t cdp__mem_labels_add(
-    cdp__mem_labels *l, uint64_t hash, const char *text, uint32_t slot) {
-    if (l->used + 1 == CDP__MEM_LABELS) { /* the last number stands for all further texts */
+/* The slot of the site with this hash, or the empty one where it would be. */
+CDP__MEM_HOT uint32_t cdp__mem_sites_slot(const cdp__mem_sites *l, uint64_t hash) {
+    const uint32_t mask = 2 * CDP__MEM_SITES - 1;
+    uint32_t i = (uint32_t)hash & mask;
+    while (l->slots[i] && l->hash[l->slots[i] - 1] != hash)
+        i = (i + 1) & mask;
+    return i;
+}
+
+/* Stores a site in an empty slot. The last number stands for all further ones. */
+CDP__PRIVATE uint32_t cdp__mem_sites_add(
+    cdp__mem_sites *l, uint64_t hash, const char *text, uint32_t slot) {
+    if (l->used + 1 == CDP__MEM_SITES) {
         ++l->lost;
-        cdp__mem_text_copy(l->text[l->used], "(too many labels)", CDP__MEM_LABEL_BYTES);
-        return CDP__MEM_LABELS;
+        cdp__mem_text_copy(l->text[l->used], "\n0\n(too many places)", CDP__MEM_LABEL_BYTES);
+        return CDP__MEM_SITES;
     }
     cdp__mem_text_copy(l->text[l->used], text, CDP__MEM_LABEL_BYTES);
     l->hash[l->used] = hash;
@@ -130,40 +139,18 @@ CDP__PRIVATE uint32_t cdp__mem_labels_add(
     return l->used;
 }
 
-/* The number of the text with this hash; 0: there is none. */
-CDP__PRIVATE uint32_t cdp__mem_labels_known(const cdp__mem_labels *l, uint64_t hash) {
-    const uint32_t mask = 2 * CDP__MEM_LABELS - 1;
-    uint32_t i = (uint32_t)hash & mask;
-    for (; l->slots[i]; i = (i + 1) & mask)
-        if (l->hash[l->slots[i] - 1] == hash) return l->slots[i];
-    return 0;
-}
+/* Bytes of texts and tables in one piece of memory; see cdp__mem_sites_at. */
+#define CDP__MEM_SITES_ALL                                      \
+    (CDP__MEM_SITES * (CDP__MEM_LABEL_BYTES + sizeof(uint64_t)) \
+        + 2 * CDP__MEM_SITES * sizeof(uint16_t))
 
-/* The number of a text, which is copied if it is new; 0 for an empty one. `hash`: its hash. */
-CDP__PRIVATE uint32_t cdp__mem_labels_number(cdp__mem_labels *l, uint64_t hash, const char *text) {
-    const uint32_t mask = 2 * CDP__MEM_LABELS - 1;
-    uint32_t i;
-    if (!text[0] || !l->slots) return 0;
-    for (i = (uint32_t)hash & mask; l->slots[i]; i = (i + 1) & mask) {
-        const uint32_t n = l->slots[i] - 1u;
-        if (l->hash[n] == hash && strncmp(l->text[n], text, CDP__MEM_LABEL_BYTES - 1) == 0)
-            return n + 1;
-    }
-    return cdp__mem_labels_add(l, hash, text, i);
-}
-
-/* Bytes of texts and tables in one piece of memory, the texts first; see cdp__mem_labels_at. */
-#define CDP__MEM_LABELS_ALL                                      \
-    (CDP__MEM_LABELS * (CDP__MEM_LABEL_BYTES + sizeof(uint64_t)) \
-        + 2 * CDP__MEM_LABELS * sizeof(uint16_t))
-
-/* Places the tables in `memory`: CDP__MEM_LABELS_ALL zeroed bytes. */
-CDP__PRIVATE void cdp__mem_labels_at(cdp__mem_labels *l, void *memory) {
+/* Places the tables in `memory`: CDP__MEM_SITES_ALL zeroed bytes. */
+CDP__PRIVATE void cdp__mem_sites_at(cdp__mem_sites *l, void *memory) {
     char *at = (char *)memory;
     l->hash = (uint64_t *)(void *)at;
-    at += CDP__MEM_LABELS * sizeof(uint64_t);
+    at += CDP__MEM_SITES * sizeof(uint64_t);
     l->slots = (uint16_t *)(void *)at;
-    at += 2 * CDP__MEM_LABELS * sizeof(uint16_t);
+    at += 2 * CDP__MEM_SITES * sizeof(uint16_t);
     l->text = (char(*)[CDP__MEM_LABEL_BYTES])(void *)at;
     l->used = 0;
     l->lost = 0;

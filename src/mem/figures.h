@@ -60,7 +60,7 @@ CDP_API cdp_mem_stats cdp_mem_stats_of(const cdp_mem *mem) {
     cdp__mem_stat_class(&mem->tally.oversize_allocations, 0, &out.oversize_allocations);
     cdp__mem_stat_class(&mem->tally.oversize_segments, 0, &out.oversize_segments);
     out.events_lost = mem->log.ring.room ? cdp__mem_ring_lost(&mem->log.ring) : 0;
-    out.stacks_lost = mem->log.depot.lost;
+    out.stacks_lost = mem->log.depot.lost + mem->log.sites.lost;
     out.labels_lost = mem->log.labels.lost;
     cdp__mem_unlock(mem);
     return out;

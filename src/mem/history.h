@@ -1,7 +1,8 @@
 /* mem/history.h - events into the ring
 
    Knows: what is recorded, and how stacks are collected. Promises: a history has all events since
-   it began, and recording an event allocates nothing. */
+   it began; recording an event allocates nothing but room for labels, when more are carried than
+   ever before. */
 #ifndef CDP_SRC_MEM_HISTORY_H
 #define CDP_SRC_MEM_HISTORY_H
 
@@ -18,6 +19,7 @@
 #include "bins.h"
 #include "ring.h"
 #include "depot.h"
+#include "labels.h"
 #include "os_stacks.h"
 #include "blocks.h"
 
@@ -82,36 +84,36 @@ CDP__MEM_HOT void cdp__mem_call_begin(
     c->site = site;
     if (!c->wants) return;
     if (c->wants & CDP__MEM_WANTS_EVENTS) c->now_ns = m->os->now_ns(m->os->user);
-    if (!(c->wants & stack_if) || c->wants >> 16 == 0) return;
-    most = c->wants >> 16 & 0xff;
+    most = c->wants >> 16 & 0xff; /* 0: only the site that was passed */
+    if (!(c->wants & stack_if) || !most) return;
     if (c->wants >> 24 == CDP_MEM_STACKS_FRAME_POINTER)
         cdp__mem_walk(c->frame, most, &c->trace);
     else
         cdp__mem_unwind(c->caller, most, &c->trace);
 }
 
-/* The number of a site among the labels: "file\nline\nfunction". Known sites are found by the
-   addresses of their texts, so that nothing is formatted. */
+/* The number of a site. Known ones are found by the addresses of their texts, so that nothing is
+   formatted. */
 CDP__PRIVATE uint32_t cdp__mem_site_number(cdp__mem_log *l, const cdp_mem_site *s) {
     const char *file = s->file ? s->file : "";
     const char *const function = s->function ? s->function : "";
-    const uint64_t length = strlen(file);
+    uint64_t length;
     uint64_t hash = cdp__mem_mix(s->line, (uint64_t)(uintptr_t)file);
     char text[CDP__MEM_LABEL_BYTES];
-    uint32_t n;
+    uint32_t slot;
     hash = cdp__mem_mix(hash, (uint64_t)(uintptr_t)function);
-    n = cdp__mem_labels_known(&l->labels, hash);
-    if (n) return n;
+    slot = cdp__mem_sites_slot(&l->sites, hash);
+    if (l->sites.slots[slot]) return l->sites.slots[slot];
+    length = strlen(file);
     if (length > 70) file += length - 70;
     cdp__format(text, sizeof text, "%s\n%u\n%s", file, s->line, function);
-    return cdp__mem_labels_number(&l->labels, hash, text);
+    return cdp__mem_sites_add(&l->sites, hash, text, slot);
 }
 
-/* The number of the stack of this call: the site, the frames, the label. */
+/* The number of the stack of this call: the site, the frames. */
 CDP__PRIVATE uint32_t cdp__mem_call_stack(cdp_mem *m, cdp__mem_call *c) {
     uint64_t *words = c->trace.words + 1;
     uint32_t count = c->trace.count;
-    if (c->label) words[count++] = CDP__MEM_TAG_LABEL | c->label;
     if (c->site) {
         *--words = CDP__MEM_TAG_SITE | cdp__mem_site_number(&m->log, c->site);
         ++count;
@@ -119,11 +121,16 @@ CDP__PRIVATE uint32_t cdp__mem_call_stack(cdp_mem *m, cdp__mem_call *c) {
     return cdp__mem_depot_number(&m->log.depot, words, count);
 }
 
+/* The number of this thread's label. */
+CDP__PRIVATE void cdp__mem_call_label(cdp_mem *m, cdp__mem_call *c) {
+    const cdp__mem_thread *const t = cdp__mem_thread_own();
+    c->label = t->depth ? cdp__mem_labels_number(&m->log.labels, t->hash, t->text) : 0;
+}
+
 /* Call with the lock held: decides what is recorded, so that a history has all events since it
    began. Recording may have begun, ended or restarted since cdp__mem_call_begin; a stack that
    was not collected then is missing. */
 CDP__PRIVATE void cdp__mem_call_recorded(cdp_mem *m, cdp__mem_call *c) {
-    const cdp__mem_thread *const t = cdp__mem_thread_own();
     const uint32_t before = c->wants;
     c->wants = m->log.what;
     c->history = m->histories;
@@ -131,7 +138,7 @@ CDP__PRIVATE void cdp__mem_call_recorded(cdp_mem *m, cdp__mem_call *c) {
     if (!c->wants) return;
     if (!(before & CDP__MEM_WANTS_EVENTS)) c->now_ns = m->os->now_ns(m->os->user);
     c->now_ns = cdp__max(c->now_ns, m->log.start_ns);
-    if (t->depth) c->label = cdp__mem_labels_number(&m->log.labels, t->hash, t->text);
+    cdp__mem_call_label(m, c);
     if (c->wants & c->stack_if) c->stack = cdp__mem_call_stack(m, c);
 }
 
@@ -140,24 +147,32 @@ CDP__MEM_HOT void cdp__mem_call_enter(cdp_mem *m, cdp__mem_call *c) {
 }
 
 /* Call after the lock was released for a while: if a new history has begun since, records the call
-   again, because numbers of the old history are invalid in it. */
+   again, because numbers of the old history are invalid in it. A label that nothing carries yet
+   may have lost its number in any case. */
 CDP__PRIVATE void cdp__mem_call_again(cdp_mem *m, cdp__mem_call *c) {
-    if (c->history != m->histories) cdp__mem_call_recorded(m, c);
+    if (c->history != m->histories)
+        cdp__mem_call_recorded(m, c);
+    else if (c->wants)
+        cdp__mem_call_label(m, c);
 }
 
 /* Record an event of this call. */
 CDP__PRIVATE cdp__mem_record *cdp__mem_event_add(
     cdp_mem *m, const cdp__mem_call *c, cdp_mem_action action, uint64_t at, uint64_t size) {
+    cdp__mem_log *const l = &m->log;
     cdp__mem_record *e;
     if (!(c->wants & CDP__MEM_WANTS_EVENTS)) return NULL;
-    if (m->log.desc.skip >> action & 1) return NULL;
-    e = cdp__mem_ring_push(&m->log.ring);
+    if (l->desc.skip >> action & 1) return NULL;
+    e = cdp__mem_ring_push(&l->ring);
+    if (l->ring.total > l->ring.room) cdp__mem_label_set(&l->labels, &e->label, 0);
     memset(e, 0, sizeof *e);
     e->address = at;
     e->size = size;
-    e->time_ns = c->now_ns;
+    /* times were taken before the lock, so they may be out of order */
+    if (c->now_ns > l->last_ns) l->last_ns = c->now_ns;
+    e->time_ns = l->last_ns;
     e->action = (uint8_t)action;
-    e->label = c->label;
+    cdp__mem_label_set(&l->labels, &e->label, c->label);
     if (c->wants & CDP__MEM_WANTS_ALLOC) e->stack = c->stack;
     return e;
 }
@@ -176,7 +191,7 @@ CDP__MEM_HOT void cdp__mem_event_part(
     e = cdp__mem_event_add(m, c, action, p->at, p->requested);
     cdp__mem_event_place(e, p->span->arena);
     if (!e || action == CDP_MEM_ALLOC) return;
-    e->label = p->label;
+    cdp__mem_label_set(&m->log.labels, &e->label, p->label);
     if (!e->stack && (c->wants & CDP__MEM_WANTS_ALLOC)) e->stack = p->stack;
 }
 
@@ -238,7 +253,7 @@ CDP__PRIVATE cdp_status cdp__mem_record_check(const cdp_mem_record_desc *d) {
     return CDP_OK;
 }
 
-/* Allocates ring and depot of `l` in one piece. */
+/* Allocates ring, depot and sites of `l` in one piece. */
 CDP__PRIVATE bool cdp__mem_log_open(const cdp_os *os, cdp__mem_log *l) {
     const cdp_mem_record_desc *const d = &l->desc;
     const uint64_t words = (uint64_t)d->max_stacks * (d->max_frames < 16 ? d->max_frames + 2 : 16);
@@ -253,25 +268,28 @@ CDP__PRIVATE bool cdp__mem_log_open(const cdp_os *os, cdp__mem_log *l) {
     l->depot.slot_mask = (uint32_t)slots - 1;
     at = (char *)cdp__alloc(os,
         l->ring.room * sizeof(cdp__mem_record) + l->depot.rows_room * sizeof(cdp__mem_row)
-            + l->depot.words_room * sizeof(uint64_t) + slots * sizeof(uint32_t));
-    l->label_memory = cdp__alloc_zero(os, CDP__MEM_LABELS_ALL);
+            + l->depot.words_room * sizeof(uint64_t) + CDP__MEM_SITES_ALL
+            + slots * sizeof(uint32_t));
     l->memory = at;
-    if (!at || !l->label_memory) return false;
+    if (!at) return false;
+    l->labels.os = os;
     l->ring.at = (cdp__mem_record *)(void *)at;
     at += l->ring.room * sizeof(cdp__mem_record);
     l->depot.rows = (cdp__mem_row *)(void *)at;
     at += l->depot.rows_room * sizeof(cdp__mem_row);
     l->depot.words = (uint64_t *)(void *)at;
     at += l->depot.words_room * sizeof(uint64_t);
+    memset(at, 0, CDP__MEM_SITES_ALL);
+    cdp__mem_sites_at(&l->sites, at);
+    at += CDP__MEM_SITES_ALL;
     l->depot.slots = (uint32_t *)(void *)at;
     cdp__mem_depot_clear(&l->depot);
-    cdp__mem_labels_at(&l->labels, l->label_memory);
     return true;
 }
 
 CDP__PRIVATE void cdp__mem_log_close(const cdp_os *os, cdp__mem_log *l) {
     cdp__free(os, l->memory);
-    cdp__free(os, l->label_memory);
+    cdp__mem_labels_close(&l->labels);
     memset(l, 0, sizeof *l);
 }
 

@@ -203,6 +203,8 @@ CDP__PRIVATE bool cdp__mem_import(cdp__mem_reader *r, cdp_mem_shot *s, const cdp
     if (!cdp__mem_import_traces(r, s, cdp__mem_value_get(v, "device_traces"))) return false;
     cdp__mem_import_settings(s, cdp__mem_value_get(v, "allocator_settings"));
     s->events_lost = cdp__mem_import_count(v, "events_lost");
+    s->stacks_lost = cdp__mem_import_count(v, "stacks_lost");
+    s->labels_lost = cdp__mem_import_count(v, "labels_lost");
     if (!cdp__mem_import_modules(s, cdp__mem_value_list(cdp__mem_value_get(v, "modules"))))
         return cdp__mem_dry(r);
     return s->failed ? cdp__mem_dry(r) : true;

@@ -249,6 +249,8 @@ CDP__PRIVATE void cdp__mem_w_settings(
     cdp__mem_w_list(w);
     cdp__mem_w_list_end(w, 0);
     cdp__mem_w_entry(w, k->w_events_lost, s->events_lost);
+    if (s->stacks_lost) cdp__mem_w_entry(w, k->w_stacks_lost, s->stacks_lost);
+    if (s->labels_lost) cdp__mem_w_entry(w, k->w_labels_lost, s->labels_lost);
     cdp__mem_w_key(w, k->w_modules);
     cdp__mem_w_list(w);
     for (i = 0; i < s->module_count; ++i) {

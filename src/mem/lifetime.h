@@ -166,7 +166,7 @@ CDP__PRIVATE uint64_t cdp__mem_leaks(const cdp_mem *m) {
             cdp__format(text, sizeof text,
                 "cdp_mem_destroy: 0x%llx is still in use: %llu bytes%s%s",
                 (unsigned long long)p->at, (unsigned long long)p->requested, p->label ? ", " : "",
-                p->label ? m->log.labels.text[p->label - 1] : "");
+                p->label ? m->log.labels.at[p->label - 1].text : "");
             cdp__mem_warn(m, text);
         }
     }

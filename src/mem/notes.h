@@ -103,7 +103,7 @@ CDP__PRIVATE void cdp__mem_noted_add(
     p->span->noted = true;
     p->span->grows = e->action == CDP_MEM_SEGMENT_MAP;
     p->span->stack = c->stack;
-    p->span->label = c->label;
+    cdp__mem_label_set(&m->log.labels, &p->span->label, c->label);
     cdp__mem_free_put(m, cdp__mem_bins_of(p), p);
 }
 
@@ -138,6 +138,8 @@ CDP__PRIVATE void cdp__mem_noted_divide(cdp_mem *m, cdp__mem_span *s, cdp__mem_p
     const uint64_t end = s->at + s->size;
     m->unused_spans = t->next;
     *t = *s;
+    t->label = 0;
+    cdp__mem_label_set(&m->log.labels, &t->label, s->label);
     t->prev = s;
     t->next = s->next;
     if (t->next)
@@ -258,12 +260,12 @@ CDP__PRIVATE cdp_status cdp__mem_note_block(
     if (!p) {
         p = cdp__mem_span_add(m, a, at, bytes, large);
         p->span->stack = c->stack;
-        p->span->label = c->label;
+        cdp__mem_label_set(&m->log.labels, &p->span->label, c->label);
         if (bytes >= m->log.desc.min_bytes)
             cdp__mem_event_span(m, c, CDP_MEM_SEGMENT_ALLOC, p->span);
     }
     p->stack = c->stack;
-    p->label = c->label;
+    cdp__mem_label_set(&m->log.labels, &p->label, c->label);
     cdp__mem_part_begin(m, p, bytes);
     cdp__mem_event_part(m, c, CDP_MEM_ALLOC, p);
     return CDP_OK;

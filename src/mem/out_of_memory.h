@@ -53,7 +53,8 @@ CDP__PRIVATE void cdp__mem_most(cdp__mem_holder *most, const cdp__mem_holder *h)
 /* Sums up live blocks by label or, without one, by stack. Without host memory, the holder stays
    unknown. */
 CDP__PRIVATE void cdp__mem_find_holder(const cdp_mem *m, cdp__mem_holder *most) {
-    const uint64_t count = CDP__MEM_LABELS + 1ull + m->log.depot.rows_used;
+    const uint64_t labels = m->log.labels.used;
+    const uint64_t count = labels + 1 + m->log.depot.rows_used;
     cdp__mem_holder *const sums =
         (cdp__mem_holder *)cdp__alloc_zero(m->os, count * sizeof(cdp__mem_holder));
     const cdp__mem_span *s;
@@ -62,7 +63,7 @@ CDP__PRIVATE void cdp__mem_find_holder(const cdp_mem *m, cdp__mem_holder *most) 
     for (s = sums ? m->spans : NULL; s; s = s->next) {
         const cdp__mem_part *p;
         for (p = s->first; p; p = p->next) {
-            const uint64_t of = p->label ? p->label : CDP__MEM_LABELS + p->stack;
+            const uint64_t of = p->label ? p->label : labels + p->stack;
             if (p->state != CDP_MEM_ACTIVE || (!p->label && !p->stack)) continue;
             sums[of].bytes += p->size;
             ++sums[of].blocks;
@@ -96,13 +97,13 @@ CDP__PRIVATE void cdp__mem_holder_text(const cdp_mem *m, const cdp__mem_holder *
     const cdp__mem_depot *const d = &m->log.depot;
     uint64_t word;
     if (h->label) {
-        cdp__format(text, 90, "\"%s\"", m->log.labels.text[h->label - 1]);
+        cdp__format(text, 90, "\"%s\"", m->log.labels.at[h->label - 1].text);
         return;
     }
     word = d->words[d->rows[h->stack - 1].first];
     if ((word & CDP__MEM_TAG) == CDP__MEM_TAG_SITE) {
         char *at;
-        cdp__format(text, 90, "%s", m->log.labels.text[(word & 0xffff) - 1]);
+        cdp__format(text, 90, "%s", m->log.sites.text[(word & 0xffff) - 1]);
         for (at = text; *at; ++at)
             if (*at == '\n') *at = ':';
     } else

@@ -63,7 +63,7 @@ CDP__PRIVATE cdp_status cdp__mem_pool_fill(cdp_mem *m, cdp__mem_call *c, cdp_mem
     }
     ++m->stats.device_allocs;
     p = cdp__mem_span_add(m, a, (uint64_t)(uintptr_t)at, bytes, true);
-    p->span->label = pool->label;
+    cdp__mem_label_set(&m->log.labels, &p->span->label, pool->label);
     cdp__mem_event_span(m, c, CDP_MEM_SEGMENT_ALLOC, p->span);
     cdp__mem_free_put(m, cdp__mem_bins_of(p), p);
     return CDP_OK;
@@ -107,7 +107,7 @@ CDP_API cdp_status cdp_mem_pool_create(
     pool->keep = desc->keep;
     pool->number = ++mem->pool_count;
     if (desc->label) cdp__mem_text_copy(pool->text, desc->label, sizeof pool->text);
-    pool->label = cdp__mem_number_of(&mem->log, pool->text);
+    cdp__mem_label_of(&mem->log, &pool->label, pool->text);
     cdp__mem_call_enter(mem, &c);
     if (pool->fixed_bytes) st = cdp__mem_pool_fill(mem, &c, pool);
     if (st == CDP_OK) {
@@ -115,6 +115,7 @@ CDP_API cdp_status cdp_mem_pool_create(
             last = &(*last)->next;
         *last = *out = pool;
     } else {
+        cdp__mem_label_set(&mem->log.labels, &pool->label, 0);
         cdp__mem_arenas_close(mem->os, pool);
         if (pool->own_source) cdp__mem_source_drop(&pool->source);
         cdp__free(mem->os, pool);
@@ -182,6 +183,7 @@ CDP_API cdp_status cdp_mem_pool_destroy(cdp_mem_pool *pool) {
         for (at = &m->base.next; *at != pool;)
             at = &(*at)->next;
         *at = pool->next;
+        cdp__mem_label_set(&m->log.labels, &pool->label, 0);
         cdp__mem_arenas_close(m->os, pool);
         if (pool->own_source) cdp__mem_source_drop(&pool->source);
         cdp__free(m->os, pool);

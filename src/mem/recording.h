@@ -33,10 +33,14 @@ CDP__PRIVATE void cdp__mem_forget_numbers(cdp_mem *m) {
         for (p = s->first; p; p = p->next)
             p->stack = p->label = 0;
     }
-    for (o = m->outside; o; o = o->next)
-        o->label = cdp__mem_number_of(&m->log, o->text);
-    for (pool = &m->base; pool; pool = pool->next)
-        pool->label = cdp__mem_number_of(&m->log, pool->text);
+    for (o = m->outside; o; o = o->next) {
+        o->label = 0;
+        cdp__mem_label_of(&m->log, &o->label, o->text);
+    }
+    for (pool = &m->base; pool; pool = pool->next) {
+        pool->label = 0;
+        cdp__mem_label_of(&m->log, &pool->label, pool->text);
+    }
 }
 
 /* True if the tables of the old history can be used for the new one. */
@@ -114,7 +118,7 @@ CDP_API void cdp_mem_note(cdp_mem *mem, const void *data, const char *text) {
         cdp__mem_record *e;
         label = cdp__mem_labels_number(&mem->log.labels, cdp__mem_text_hash(text), text);
         c.label = label;
-        if (p) p->label = label;
+        if (p) cdp__mem_label_set(&mem->log.labels, &p->label, label);
         e = cdp__mem_event_add(mem, &c, p ? CDP_MEM_ANNOTATE : CDP_MEM_USER_DEFINED, p ? p->at : 0,
             p ? p->requested : 0);
         if (p) cdp__mem_event_place(e, p->span->arena);
@@ -135,6 +139,7 @@ CDP_API cdp_status cdp_mem_external(cdp_mem *mem, const char *label, uint64_t by
     o = *at;
     if (o && !bytes) {
         *at = o->next;
+        cdp__mem_label_set(&mem->log.labels, &o->label, 0);
         --mem->externals;
         cdp__free(mem->os, o);
     } else if (!o && bytes) {
@@ -145,7 +150,7 @@ CDP_API cdp_status cdp_mem_external(cdp_mem *mem, const char *label, uint64_t by
             ++mem->externals;
             o->at = CDP__MEM_OUTSIDE_FROM + (mem->external_places++ % 4096 << 40);
             cdp__mem_text_copy(o->text, label, sizeof o->text);
-            o->label = cdp__mem_number_of(&mem->log, o->text);
+            cdp__mem_label_of(&mem->log, &o->label, o->text);
             *at = o;
         }
     }

@@ -48,6 +48,8 @@ CDP__PRIVATE void cdp__mem_flame_block(cdp__mem_pen *w, const cdp_mem_shot *s,
     if (!idle) {
         cdp__mem_put(w, ';');
         cdp__mem_put_text(w, cdp__mem_state_word(&s->keys, b->state));
+        if (b->label) cdp__mem_put(w, ';');
+        if (b->label) cdp__mem_flame_name(w, b->label);
         cdp__mem_flame_frames(w, s, b->stack);
         cdp__text_add(&w->text, " %llu\n", (unsigned long long)b->requested);
     } else
@@ -160,9 +162,7 @@ CDP__PRIVATE bool cdp__mem_peak_device(cdp__mem_pen *w, const cdp_mem_shot *s, u
     if (sums) {
         cdp__text_add(
             &w->text, "device %u: %llu events", device, (unsigned long long)l.event_count);
-        if (s->events_lost)
-            cdp__text_add(&w->text, " (%llu older ones were overwritten)",
-                (unsigned long long)s->events_lost);
+        cdp__mem_say_lost(w, s, "; ");
         cdp__mem_put_text(w, "\n  peak: ");
         cdp__mem_say_size(w, l.peak);
         cdp__text_add(&w->text, " after event %llu\n", (unsigned long long)l.peak_event);

@@ -72,7 +72,7 @@ CDP__PRIVATE cdp_status cdp__mem_segment_new(
     ++m->stats.device_allocs;
     *out = cdp__mem_span_add(m, a->arena, (uint64_t)(uintptr_t)at, bytes, a->large);
     (*out)->span->stack = c->stack;
-    (*out)->span->label = a->pool->label;
+    cdp__mem_label_set(&m->log.labels, &(*out)->span->label, a->pool->label);
     cdp__mem_event_span(m, c, CDP_MEM_SEGMENT_ALLOC, (*out)->span);
     return CDP_OK;
 }
@@ -256,7 +256,7 @@ CDP__MEM_HOT cdp_status cdp__mem_serve(cdp_mem *m, cdp__mem_call *c, cdp__mem_as
     cdp__mem_part_cut(m, p, splits, a->size);
     ++m->requests;
     p->stack = c->stack;
-    p->label = c->label;
+    if (c->label) cdp__mem_label_set(&m->log.labels, &p->label, c->label);
     cdp__mem_part_begin(m, p, a->bytes);
     cdp__mem_event_part(m, c, CDP_MEM_ALLOC, p);
     if (a->pool != &m->base) {

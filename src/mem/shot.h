@@ -24,6 +24,8 @@
     X(external_annotations) \
     X(modules) \
     X(events_lost) \
+    X(stacks_lost) \
+    X(labels_lost) \
     X(device) \
     X(address) \
     X(total_size) \
@@ -100,8 +102,8 @@ struct cdp_mem_shot {
     uint64_t module_count, module_room;
     const char **module_paths;
     uint64_t module_path_count, module_path_room;
-    uint64_t events_lost;
-    bool failed; /* out of memory */
+    uint64_t events_lost, stacks_lost, labels_lost; /* calls without them */
+    bool failed;                                    /* out of memory */
 };
 
 #define cdp__mem_add(shot, name, count)                                        \

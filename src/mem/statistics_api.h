@@ -20,7 +20,7 @@ typedef struct cdp_mem_stats { /* 29 of cdp_mem_stat come first */
     uint64_t alloc_retries, ooms, oom_rejections, sync_all_streams, device_allocs, device_frees;
     uint64_t events_lost; /* overwritten in the ring, since recording began */
     uint64_t stacks_lost; /* not stored: the table was full                 */
-    uint64_t labels_lost;
+    uint64_t labels_lost; /* not stored: memory for labels ran out          */
 } cdp_mem_stats;
 /* All zero when `mem` is NULL. */
 CDP_API cdp_mem_stats cdp_mem_stats_of(const cdp_mem *mem);

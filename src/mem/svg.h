@@ -60,6 +60,19 @@ CDP__PRIVATE void cdp__mem_say_size(cdp__mem_pen *w, double bytes) {
     cdp__mem_put_text(w, cdp__mem_size_text(text, n));
 }
 
+/* Says what a recording could not keep, each after `before`. */
+CDP__PRIVATE void cdp__mem_say_lost(cdp__mem_pen *w, const cdp_mem_shot *s, const char *before) {
+    if (s->events_lost)
+        cdp__text_add(&w->text, "%s%llu older ones were overwritten", before,
+            (unsigned long long)s->events_lost);
+    if (s->stacks_lost)
+        cdp__text_add(&w->text, "%s%llu calls have no stack, because max_stacks is too small",
+            before, (unsigned long long)s->stacks_lost);
+    if (s->labels_lost)
+        cdp__text_add(&w->text, "%s%llu calls have no label, because memory ran out", before,
+            (unsigned long long)s->labels_lost);
+}
+
 CDP__PRIVATE void cdp__mem_svg_begin(cdp__mem_pen *w, double height, const char *title) {
     cdp__mem_put_text(w, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 1200 ");
     cdp__text_tenths(&w->text, height);
@@ -340,9 +353,7 @@ CDP__PRIVATE void cdp__mem_svg_axes(cdp__mem_pen *w, const cdp__mem_plot *p) {
     if (n && l->events[n - 1].time_us > l->events[0].time_us)
         cdp__text_add(&w->text, " in %llu ms",
             (unsigned long long)((l->events[n - 1].time_us - l->events[0].time_us) / 1000));
-    if (l->shot->events_lost)
-        cdp__text_add(&w->text, "; %llu older ones were overwritten",
-            (unsigned long long)l->shot->events_lost);
+    cdp__mem_say_lost(w, l->shot, "; ");
     cdp__mem_put_text(w, "; peak ");
     cdp__mem_say_size(w, l->peak);
     cdp__text_add(&w->text, " at event %llu, end ", (unsigned long long)l->peak_event);

@@ -178,19 +178,55 @@ TEST(depot_shares_and_fills) {
     T_EQ(3, cdp__mem_depot_number(&d, t.words, t.count));
 }
 
-TEST(labels_share_and_fill) {
+TEST(labels_share_and_come_back) {
     cdp__mem_labels l;
-    void *const memory = calloc(1, CDP__MEM_LABELS_ALL);
+    uint32_t first[1000], carried[1000];
     char text[32];
-    cdp__mem_labels_at(&l, memory);
+    memset(&l, 0, sizeof l);
+    T_EQ(0, cdp__mem_labels_number(&l, 1, "nothing is recorded"));
+    l.os = cdp_os_default();
     T_EQ(0, cdp__mem_labels_number(&l, cdp__mem_text_hash(""), ""));
     for (uint32_t turn = 0; turn < 2; ++turn)
-        for (uint32_t i = 1; i < CDP__MEM_LABELS; ++i) {
+        for (uint32_t i = 0; i < 1000; ++i) {
             snprintf(text, sizeof text, "label %u", i);
-            T_EQ(i, cdp__mem_labels_number(&l, cdp__mem_text_hash(text), text));
+            const uint32_t n = cdp__mem_labels_number(&l, cdp__mem_text_hash(text), text);
+            if (turn) T_EQ(first[i], n);
+            if (!turn) carried[i] = 0;
+            if (!turn) cdp__mem_label_set(&l, &carried[i], n);
+            first[i] = n;
         }
+    T_EQ(1000, l.used);
+    for (uint32_t i = 0; i < 1000; ++i) /* all but 100 are gone */
+        if (i % 10) cdp__mem_label_set(&l, &carried[i], 0);
+    for (uint32_t i = 0; i < 100000; ++i) {
+        uint32_t place = 0;
+        snprintf(text, sizeof text, "step %u", i);
+        cdp__mem_label_set(&l, &place, cdp__mem_labels_number(&l, cdp__mem_text_hash(text), text));
+        T_TEXT(text, l.at[place - 1].text);
+        cdp__mem_label_set(&l, &place, 0);
+    }
+    T_EQ(1024, l.room);
+    for (uint32_t i = 0; i < 1000; i += 10) {
+        snprintf(text, sizeof text, "label %u", i);
+        T_EQ(first[i], cdp__mem_labels_number(&l, cdp__mem_text_hash(text), text));
+    }
     T_EQ(0, l.lost);
-    T_EQ(CDP__MEM_LABELS, cdp__mem_labels_number(&l, cdp__mem_text_hash("one more"), "one more"));
+    cdp__mem_labels_close(&l);
+}
+
+TEST(sites_share_and_fill) {
+    cdp__mem_sites l;
+    void *const memory = calloc(1, CDP__MEM_SITES_ALL);
+    char text[32];
+    cdp__mem_sites_at(&l, memory);
+    for (uint32_t i = 1; i < CDP__MEM_SITES; ++i) {
+        const uint64_t hash = cdp__mem_mix(3, i);
+        snprintf(text, sizeof text, "file\n%u\nmain", i);
+        T_EQ(i, cdp__mem_sites_add(&l, hash, text, cdp__mem_sites_slot(&l, hash)));
+        T_EQ(i, l.slots[cdp__mem_sites_slot(&l, hash)]);
+    }
+    T_EQ(0, l.lost);
+    T_EQ(CDP__MEM_SITES, cdp__mem_sites_add(&l, 1, "f\n1\nmain", cdp__mem_sites_slot(&l, 1)));
     T_EQ(1, l.lost);
     free(memory);
 }
@@ -201,10 +237,9 @@ static void pickled(written *w, void (*func)(cdp__mem_pen *w)) {
     static cdp__mem_pen pen;
     memset(&pen, 0, sizeof pen);
     w->bytes = 0;
-    pen.sink = written_sink;
-    pen.user = w;
+    cdp__mem_pen_open(&pen, written_sink, w);
     func(&pen);
-    cdp__mem_pen_flush(&pen);
+    cdp__mem_pen_flush(&pen.text);
 }
 
 static int64_t pickle_this;
@@ -1025,7 +1060,8 @@ int main(int argc, char **argv) {
         {"table_against_a_list", table_against_a_list, 30},
         {"ring_keeps_the_last", ring_keeps_the_last, 10},
         {"depot_shares_and_fills", depot_shares_and_fills, 10},
-        {"labels_share_and_fill", labels_share_and_fill, 10},
+        {"labels_share_and_come_back", labels_share_and_come_back, 10},
+        {"sites_share_and_fill", sites_share_and_fill, 10},
         {"pickle_numbers_byte_by_byte", pickle_numbers_byte_by_byte, 10},
         {"bad_utf8_is_replaced", bad_utf8_is_replaced, 10},
         {"memory_comes_and_goes", memory_comes_and_goes, 10},

@@ -210,12 +210,10 @@ TEST(stacks_begin_at_the_caller) {
         s = shot_of(&w);
         T_EQ(1, cdp_mem_segments(s, &g));
         uint32_t n = cdp_mem_frames(s, g->blocks[0].stack, &f);
-        T(n >= 1 && strcmp(f[n - 1].name, "a phase") == 0
-            && strcmp(f[n - 1].filename, "label") == 0);
         T_TEXT("a phase", g->blocks[0].label);
         T_TEXT("a phase/inner", g->blocks[1].label);
         if (how != CDP_MEM_STACKS_SITE) {
-            T(n >= 3);
+            T(n >= 2);
             from = (uint64_t)(uintptr_t)
                 test_mem_leaf; /* the innermost frame is in the function that called */
             address = s->addresses[s->stacks[g->blocks[0].stack].first];
@@ -225,7 +223,7 @@ TEST(stacks_begin_at_the_caller) {
             T(f[0].name[0] != 0);
         }
         n = cdp_mem_frames(s, g->blocks[1].stack, &f);
-        T(n >= 2 && strcmp(f[0].name, "stacks_begin_at_the_caller") == 0 && f[0].line > 100);
+        T(n >= 1 && strcmp(f[0].name, "stacks_begin_at_the_caller") == 0 && f[0].line > 100);
         T_TEXT("test_mem_files.c", f[0].filename);
         T(cdp_mem_module(s, 0, NULL, NULL) == (how != CDP_MEM_STACKS_SITE || s->module_count > 0));
         cdp_mem_shot_free(s);

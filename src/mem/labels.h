@@ -1,0 +1,130 @@
+/* mem/labels.h - labels that live blocks and recorded events carry
+
+   Knows: texts by number, from 1 on, and how many blocks, segments and events carry each; 0 means
+   none. Promises: a label that nothing carries any more makes room for another one, so there are
+   at most twice as many as are carried, and 64. When memory runs out, a label gets number 0,
+   and a counter grows. */
+#ifndef CDP_SRC_MEM_LABELS_H
+#define CDP_SRC_MEM_LABELS_H
+
+#include "../base/config.h"
+#include "../os/os_api.h"
+#include "../base/compiler.h"
+#include "../base/basics.h"
+#include "sizes.h"
+#include "depot.h"
+
+typedef struct cdp__mem_label {
+    uint64_t hash;
+    uint32_t carried; /* by so many; 0: its place may be used again */
+    uint32_t next;    /* place that is free, too: its number        */
+    char text[CDP__MEM_LABEL_BYTES];
+} cdp__mem_label;
+
+typedef struct cdp__mem_labels {
+    const cdp_os *os;   /* NULL: nothing is recorded                */
+    cdp__mem_label *at; /* at[i]: of number i + 1                   */
+    uint32_t *slots;    /* open addressing, 2 * room numbers        */
+    uint32_t used, room;
+    uint32_t unused; /* first place that became free; 0: none    */
+    uint64_t lost;
+} cdp__mem_labels;
+
+CDP__PRIVATE void cdp__mem_labels_close(cdp__mem_labels *l) {
+    if (!l->os) return;
+    cdp__free(l->os, l->at);
+    cdp__free(l->os, l->slots);
+}
+
+/* The slot of a text, or the empty one where it would be. */
+CDP__MEM_HOT uint32_t cdp__mem_labels_slot(
+    const cdp__mem_labels *l, uint64_t hash, const char *text) {
+    const uint32_t mask = 2 * l->room - 1;
+    uint32_t i = (uint32_t)hash & mask;
+    for (; l->slots[i]; i = (i + 1) & mask) {
+        const cdp__mem_label *const k = &l->at[l->slots[i] - 1];
+        if (k->hash == hash && strncmp(k->text, text, CDP__MEM_LABEL_BYTES - 1) == 0) break;
+    }
+    return i;
+}
+
+/* Fills the slots anew with the labels that are carried; the places of the others become free.
+   Returns the number of free places. */
+CDP__PRIVATE uint32_t cdp__mem_labels_sweep(cdp__mem_labels *l) {
+    uint32_t i, n = 0;
+    memset(l->slots, 0, 2 * (size_t)l->room * sizeof *l->slots);
+    l->unused = 0;
+    for (i = l->used; i > 0; --i) {
+        cdp__mem_label *const k = &l->at[i - 1];
+        if (k->carried) {
+            l->slots[cdp__mem_labels_slot(l, k->hash, k->text)] = i;
+            continue;
+        }
+        k->next = l->unused;
+        l->unused = i;
+        ++n;
+    }
+    return n + l->room - l->used;
+}
+
+/* Doubles the room. The places keep their numbers. */
+CDP__PRIVATE bool cdp__mem_labels_grow(cdp__mem_labels *l) {
+    const uint32_t room = l->room ? 2 * l->room : 64;
+    cdp__mem_label *const at = (cdp__mem_label *)cdp__alloc(l->os, room * sizeof(cdp__mem_label));
+    uint32_t *const slots = (uint32_t *)cdp__alloc(l->os, 2ull * room * sizeof(uint32_t));
+    if (!at || !slots) {
+        cdp__free(l->os, at);
+        cdp__free(l->os, slots);
+        return false;
+    }
+    if (l->used) memcpy(at, l->at, l->used * sizeof *at);
+    cdp__mem_labels_close(l);
+    l->at = at;
+    l->slots = slots;
+    l->room = room;
+    (void)cdp__mem_labels_sweep(l);
+    return true;
+}
+
+/* A place for one more, from 1 on; 0: out of memory. Grows when more than half are carried. */
+CDP__PRIVATE uint32_t cdp__mem_labels_place(cdp__mem_labels *l) {
+    uint32_t n = l->unused;
+    if (!n && l->used == l->room) {
+        const uint32_t there = l->room ? cdp__mem_labels_sweep(l) : 0;
+        if (there <= l->room / 2 && !cdp__mem_labels_grow(l) && !there) return 0;
+        n = l->unused;
+    }
+    if (!n) return ++l->used;
+    l->unused = l->at[n - 1].next;
+    return n;
+}
+
+/* The number of a text, which is copied if it is new; 0 for an empty one. `hash`: its hash. It
+   counts until the next call, or as long as something carries it. */
+CDP__PRIVATE uint32_t cdp__mem_labels_number(cdp__mem_labels *l, uint64_t hash, const char *text) {
+    uint32_t slot, n;
+    cdp__mem_label *k;
+    if (!l->os || !text[0]) return 0;
+    slot = l->room ? cdp__mem_labels_slot(l, hash, text) : 0;
+    if (l->room && l->slots[slot]) return l->slots[slot];
+    n = cdp__mem_labels_place(l);
+    if (!n) {
+        ++l->lost;
+        return 0;
+    }
+    k = &l->at[n - 1];
+    k->hash = hash;
+    k->carried = 0;
+    cdp__mem_text_copy(k->text, text, CDP__MEM_LABEL_BYTES);
+    l->slots[cdp__mem_labels_slot(l, hash, text)] = n; /* places may have moved */
+    return n;
+}
+
+/* Lets *place carry label `n` in place of the one it has; 0: none. */
+CDP__MEM_HOT void cdp__mem_label_set(cdp__mem_labels *l, uint32_t *place, uint32_t n) {
+    if (n) ++l->at[n - 1].carried;
+    if (*place) --l->at[*place - 1].carried;
+    *place = n;
+}
+
+#endif /* CDP_SRC_MEM_LABELS_H */
