@@ -234,7 +234,8 @@ typedef struct cdp_mem_record_desc {
     uint32_t skip;           /* bit i: action i is not recorded; only SNAPSHOT,
                                 USER_DEFINED, ANNOTATE and OOM, else the file could not be
                                 replayed                                                  */
-    uint64_t min_bytes;      /* events of smaller requests are not recorded (default: 0)  */
+    uint64_t min_bytes;      /* events of smaller requests are not recorded (default: 0);
+                                a snapshot has the alloc of those that live, for viewers  */
     bool keep;               /* what is recorded already stays, if history, min_bytes and
                                 the three max_ are as before (default: starts empty)      */
 } cdp_mem_record_desc;
@@ -477,8 +478,9 @@ CDP_API void cdp_mem_reset(cdp_mem *mem, bool peak, bool accumulated);
 /* ---- >>mem/shots_api: snapshots, files, pictures --------------------------------------------- */
 
 /* Snapshot of several allocators: segments, blocks and events, each allocator copied at one moment
-   under its lock. Memory is allocated before the lock is taken. `no_events`: segments and blocks
-   only. Free it with cdp_mem_shot_free. Errors: INVALID, NOMEM. */
+   under its lock; events of allocators of one device are merged by time. Memory is allocated
+   before the lock is taken. `no_events`: segments and blocks only. Free it with
+   cdp_mem_shot_free. Errors: INVALID, NOMEM. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_snapshot(
     cdp_mem *const *mems, uint32_t count, bool no_events, cdp_mem_shot **out);
 CDP_API void cdp_mem_shot_free(cdp_mem_shot *shot);
@@ -705,6 +707,7 @@ struct cdp__mem_part {
     cdp__mem_part *bin_prev, *bin_next; /* in a list of free blocks, or of slabs */
     cdp__mem_use *uses;                 /* other streams that use it             */
     uint64_t freed_at;                  /* the count of requests at that time */
+    uint64_t began; /* its alloc was left out: count of events before it; else 0 */
     uint32_t stack, label;
     uint32_t waits; /* events that have not passed           */
     cdp_mem_state state;
@@ -718,8 +721,9 @@ struct cdp__mem_span { /* a segment */
     uint32_t stack, label;
     uint32_t busy; /* blocks that are in use or waiting */
     bool large;
-    bool noted; /* of another allocator, which reports its end */
-    bool grows; /* of another allocator, which maps single pages */
+    bool noted;  /* of another allocator, which reports its end */
+    bool unsaid; /* its beginning was left out, so its end is, too */
+    bool grows;  /* of another allocator, which maps single pages */
 };
 
 struct cdp__mem_arena { /* the blocks of one pool for one stream */
@@ -1573,6 +1577,7 @@ CDP__MEM_HOT cdp__mem_part *cdp__mem_part_new(cdp_mem *m, uint64_t at, uint64_t 
     p->prev = p->next = NULL;
     p->uses = NULL;
     p->waits = 0;
+    p->began = 0;
     p->stack = p->label = 0;
     return p; /* the caller sets the other members */
 }
@@ -1976,6 +1981,14 @@ CDP__MEM_HOT void cdp__mem_event_part(
     if (!e->stack && (c->wants & CDP__MEM_WANTS_ALLOC)) e->stack = p->stack;
 }
 
+/* Record the alloc of a block; of one that is left out, only where its event would be. */
+CDP__MEM_HOT void cdp__mem_event_alloc(cdp_mem *m, const cdp__mem_call *c, cdp__mem_part *p) {
+    const bool left_out =
+        (c->wants & CDP__MEM_WANTS_EVENTS) && p->requested < m->log.desc.min_bytes;
+    p->began = left_out ? m->log.ring.total : 0;
+    cdp__mem_event_part(m, c, CDP_MEM_ALLOC, p);
+}
+
 CDP__PRIVATE void cdp__mem_event_span(
     cdp_mem *m, const cdp__mem_call *c, cdp_mem_action action, const cdp__mem_span *s) {
     cdp__mem_record *const e = cdp__mem_event_add(m, c, action, s->at, s->size);
@@ -2146,7 +2159,7 @@ CDP__PRIVATE cdp_status cdp__mem_release(cdp_mem *m, const cdp__mem_call *c, cdp
         }
     }
     ++m->stats.device_frees;
-    cdp__mem_event_span(m, c, CDP_MEM_SEGMENT_FREE, s);
+    if (!s->unsaid) cdp__mem_event_span(m, c, CDP_MEM_SEGMENT_FREE, s);
     cdp__mem_bins_take(cdp__mem_bins_of(s->first), s->first);
     cdp__mem_span_remove(m, s);
     return CDP_OK;
@@ -2564,7 +2577,7 @@ CDP__MEM_HOT cdp_status cdp__mem_serve(cdp_mem *m, cdp__mem_call *c, cdp__mem_as
     p->stack = c->stack;
     if (c->label) cdp__mem_label_set(&m->log.labels, &p->label, c->label);
     cdp__mem_part_begin(m, p, a->bytes);
-    cdp__mem_event_part(m, c, CDP_MEM_ALLOC, p);
+    cdp__mem_event_alloc(m, c, p);
     if (a->pool != &m->base) {
         a->pool->hash = cdp__mem_mix(a->pool->hash, a->size);
         a->pool->hash = cdp__mem_mix(a->pool->hash, p->at - p->span->at);
@@ -2940,7 +2953,9 @@ struct cdp_mem_shot {
     const char **module_paths;
     uint64_t module_path_count, module_path_room;
     uint64_t events_lost, stacks_lost, labels_lost; /* calls without them */
-    bool failed;                                    /* out of memory */
+    const cdp_os *clock; /* of the first allocator with a history, while a shot is built */
+    uint64_t clock_ns, clock_us;
+    bool failed; /* out of memory */
 };
 
 #define cdp__mem_add(shot, name, count)                                        \
@@ -3066,7 +3081,7 @@ CDP__PRIVATE void cdp__mem_segment_sum(cdp_mem_segment *g, const cdp_mem_block *
    nothing is allocated while the lock is held: the copy uses memory allocated before. */
 
 typedef struct cdp__mem_raw_part {
-    uint64_t at, size, requested;
+    uint64_t at, size, requested, began;
     uint32_t stack, label;
     cdp_mem_state state;
 } cdp__mem_raw_part;
@@ -3074,7 +3089,7 @@ typedef struct cdp__mem_raw_part {
 typedef struct cdp__mem_raw_span {
     uint64_t at, size, stream;
     uint32_t stack, label, pool, parts;
-    bool large, external, grows;
+    bool large, external, grows, unsaid;
 } cdp__mem_raw_span;
 
 typedef struct cdp__mem_raw {
@@ -3142,6 +3157,7 @@ CDP__PRIVATE void cdp__mem_raw_span_of(const cdp__mem_span *s, cdp__mem_raw_span
     out->parts = 0;
     out->large = s->large;
     out->grows = s->grows;
+    out->unsaid = s->unsaid;
     out->external = false;
 }
 
@@ -3151,6 +3167,7 @@ CDP__PRIVATE void cdp__mem_raw_part_of(const cdp__mem_part *p, cdp__mem_raw_part
     out->requested = p->requested;
     out->stack = p->stack;
     out->label = p->label;
+    out->began = p->began;
     out->state = p->state;
 }
 
@@ -3346,6 +3363,18 @@ CDP__PRIVATE bool cdp__mem_build_stacks(cdp_mem_shot *s, cdp__mem_raw *r) {
     return i && !s->failed;
 }
 
+/* A made-up address from `at` on that no other segment of the device in the shot has. */
+CDP__PRIVATE uint64_t cdp__mem_build_place(const cdp_mem_shot *s, uint32_t device, uint64_t at) {
+    uint64_t i;
+    for (i = 0; i + 1 < s->segment_count; ++i) { /* the last one is the one being added */
+        const cdp_mem_segment *const g = &s->segments[i];
+        if (g->device != device || g->address != at) continue;
+        at += 1ull << 40;
+        i = UINT64_MAX; /* from the first one again */
+    }
+    return at;
+}
+
 CDP__PRIVATE bool cdp__mem_build_segments(cdp_mem_shot *s, const cdp__mem_raw *r, uint32_t device) {
     uint64_t i, j, at = 0;
     if (!cdp__mem_add(s, segment, r->span_count) || !cdp__mem_add(s, block, r->part_count))
@@ -3357,7 +3386,7 @@ CDP__PRIVATE bool cdp__mem_build_segments(cdp_mem_shot *s, const cdp__mem_raw *r
         g->device = device;
         g->stack = r->stacks[span->stack];
         g->pool[1] = span->pool;
-        g->address = span->at;
+        g->address = span->external ? cdp__mem_build_place(s, device, span->at) : span->at;
         g->size = span->size;
         g->stream = span->stream;
         g->large = span->large;
@@ -3368,7 +3397,7 @@ CDP__PRIVATE bool cdp__mem_build_segments(cdp_mem_shot *s, const cdp__mem_raw *r
         for (j = 0; j < span->parts; ++j, ++at) {
             const cdp__mem_raw_part *const part = &r->parts[at];
             cdp_mem_block *const b = &s->blocks[s->block_count++];
-            b->address = part->at;
+            b->address = span->external ? g->address : part->at;
             b->size = part->size;
             b->requested = part->requested;
             b->state = part->state;
@@ -3380,32 +3409,136 @@ CDP__PRIVATE bool cdp__mem_build_segments(cdp_mem_shot *s, const cdp__mem_raw *r
     return true;
 }
 
-CDP__PRIVATE bool cdp__mem_build_events(cdp_mem_shot *s, const cdp__mem_raw *r, uint32_t device) {
-    cdp_mem_event *e = cdp__mem_shot_events(s, device, r->record_count);
-    uint32_t last = 0;
-    const char *label = NULL;
-    uint64_t i;
-    if (!e && r->record_count) return false;
-    for (i = 0; i < r->record_count; ++i, ++e) {
-        const cdp__mem_record *const from = &r->records[i];
-        if (from->label != last) label = cdp__mem_raw_label(s, r, from->label);
-        last = from->label;
-        e->address = from->address;
-        e->size = from->size;
-        e->stream = from->stream;
-        e->time_us = r->start_us + (from->time_ns - r->start_ns) / 1000;
-        e->device_free = from->extra;
-        e->pool[0] = from->pool[0];
-        e->pool[1] = from->pool[1];
-        e->action = (cdp_mem_action)from->action;
-        e->stack = r->stacks[from->stack];
-        e->label = label;
+/* A live block whose alloc was left out. The viewer goes back from the final state and needs one,
+   or it would show the block before its segment. */
+typedef struct cdp__mem_unsaid {
+    uint64_t before; /* so many of the kept events came before it */
+    uint64_t span, part;
+} cdp__mem_unsaid;
+
+CDP__PRIVATE int cdp__mem_unsaid_order(const void *a, const void *b) {
+    const cdp__mem_unsaid *const x = (const cdp__mem_unsaid *)a,
+                                 *const y = (const cdp__mem_unsaid *)b;
+    if (x->before != y->before) return x->before < y->before ? -1 : 1;
+    if (x->part == y->part) return 0;
+    return x->part < y->part ? -1 : 1;
+}
+
+/* Lists the blocks whose alloc was left out, in the order of time; those from before the first
+   kept event were there from the beginning. `out` may be NULL. Returns their number. */
+CDP__PRIVATE uint64_t cdp__mem_unsaid_list(const cdp__mem_raw *r, cdp__mem_unsaid *out) {
+    uint64_t i, j, at = 0, n = 0;
+    if (!r->record_count) return 0;
+    for (i = 0; i < r->span_count; ++i)
+        for (j = 0; j < r->spans[i].parts; ++j, ++at) {
+            const cdp__mem_raw_part *const p = &r->parts[at];
+            if (p->state == CDP_MEM_INACTIVE || p->began <= r->lost) continue;
+            if (out) {
+                out[n].before = p->began - r->lost;
+                out[n].span = i;
+                out[n].part = at;
+            }
+            ++n;
+        }
+    if (out && n) qsort(out, (size_t)n, sizeof *out, cdp__mem_unsaid_order);
+    return n;
+}
+
+/* Makes the events of such a block; they get the time of the event before. `ended`: at the end of
+   the log, that it was freed and waits. */
+CDP__PRIVATE cdp_mem_event *cdp__mem_unsaid_say(cdp_mem_shot *s, const cdp__mem_raw *r,
+    const cdp__mem_unsaid *u, bool ended, cdp_mem_event *e) {
+    const cdp__mem_raw_span *const span = &r->spans[u->span];
+    const cdp__mem_raw_part *const part = &r->parts[u->part];
+    static const cdp_mem_action actions[] = {
+        CDP_MEM_SEGMENT_ALLOC, CDP_MEM_ALLOC, CDP_MEM_FREE_REQUESTED};
+    uint32_t i = span->unsaid ? 0 : 1, last = 1;
+    if (ended) i = last = 2;
+    if (ended && part->state != CDP_MEM_PENDING) return e;
+    for (; i <= last; ++i, ++e) {
+        memset(e, 0, sizeof *e);
+        e->address = i ? part->at : span->at;
+        e->size = i ? part->requested : span->size;
+        e->stream = span->stream;
+        e->time_us = e[-1].time_us;
+        e->pool[1] = span->pool;
+        e->action = actions[i];
+        e->stack = r->stacks[part->stack];
+        e->label = cdp__mem_raw_label(s, r, part->label);
     }
-    s->devices[device].count += r->record_count;
+    return e;
+}
+
+/* Merges the events from `from` on into those before, by time: two allocators of one device. */
+CDP__PRIVATE bool cdp__mem_events_merge(const cdp_os *os, cdp__mem_device *d, uint64_t from) {
+    cdp_mem_event *first, *out = d->events;
+    uint64_t i = 0, j = from;
+    if (!from || from == d->count) return true;
+    first = (cdp_mem_event *)cdp__alloc(os, from * sizeof *first);
+    if (!first) return false;
+    memcpy(first, d->events, (size_t)from * sizeof *first);
+    while (i < from)
+        *out++ =
+            j < d->count && d->events[j].time_us < first[i].time_us ? d->events[j++] : first[i++];
+    cdp__free(os, first);
+    return true;
+}
+
+/* Adds the events of an allocator. Their times are nanoseconds until all are merged. */
+CDP__PRIVATE bool cdp__mem_build_events(cdp_mem_shot *s, const cdp__mem_raw *r, uint32_t device) {
+    const uint64_t more = cdp__mem_unsaid_list(r, NULL);
+    cdp__mem_unsaid *const unsaid =
+        (cdp__mem_unsaid *)cdp__alloc(s->os, (more + 1) * sizeof(cdp__mem_unsaid));
+    cdp_mem_event *e = cdp__mem_shot_events(s, device, r->record_count + 3 * more);
+    const uint64_t from = s->devices[device].count;
+    uint64_t i, k = 0;
+    bool ok = unsaid && (e || !(r->record_count + more));
+    if (ok) (void)cdp__mem_unsaid_list(r, unsaid);
+    for (i = 0; ok && i < r->record_count; ++i, ++e) {
+        const cdp__mem_record *const record = &r->records[i];
+        for (; k < more && unsaid[k].before == i; ++k)
+            e = cdp__mem_unsaid_say(s, r, &unsaid[k], false, e);
+        e->address = record->address;
+        e->size = record->size;
+        e->stream = record->stream;
+        e->time_us = r->start_us * 1000 + record->time_ns - r->start_ns;
+        e->device_free = record->extra;
+        e->pool[0] = record->pool[0];
+        e->pool[1] = record->pool[1];
+        e->action = (cdp_mem_action)record->action;
+        e->stack = r->stacks[record->stack];
+        e->label = cdp__mem_raw_label(s, r, record->label);
+    }
+    for (; ok && k < more; ++k)
+        e = cdp__mem_unsaid_say(s, r, &unsaid[k], false, e);
+    for (k = 0; ok && k < more; ++k)
+        e = cdp__mem_unsaid_say(s, r, &unsaid[k], true, e);
+    cdp__free(s->os, unsaid);
+    if (!ok) return false;
+    if (e) s->devices[device].count = (uint64_t)(e - s->devices[device].events);
     s->events_lost += r->lost;
     s->stacks_lost += r->stacks_lost;
     s->labels_lost += r->labels_lost;
-    return true;
+    return cdp__mem_events_merge(s->os, &s->devices[device], from);
+}
+
+/* Call when all allocators are added: times become microseconds. */
+CDP__PRIVATE void cdp__mem_build_times(cdp_mem_shot *s) {
+    uint64_t i, j;
+    for (i = 0; i < s->device_count; ++i)
+        for (j = 0; j < s->devices[i].count; ++j)
+            s->devices[i].events[j].time_us /= 1000;
+}
+
+/* The divisions in PyTorch's form: "1:4,2:4,...", one for each interval in MiB. */
+CDP__PRIVATE void cdp__mem_build_divisions(cdp_mem_shot *s, const cdp__mem_sizes *z) {
+    char text[400];
+    uint32_t i;
+    cdp__text t = cdp__text_of(text, sizeof text);
+    text[0] = 0;
+    for (i = 0; i < 16; ++i)
+        cdp__text_add(&t, "%s%u:%u", i ? "," : "", 1u << i, (unsigned)z->divisions[i]);
+    cdp__mem_shot_setting(s, "roundup_power2_divisions", text, 0);
 }
 
 CDP__PRIVATE void cdp__mem_build_settings(cdp_mem_shot *s, const cdp_mem *m, uint64_t limit) {
@@ -3416,6 +3549,12 @@ CDP__PRIVATE void cdp__mem_build_settings(cdp_mem_shot *s, const cdp_mem *m, uin
         s, "max_split_size", NULL, d->max_split_bytes ? (double)d->max_split_bytes : -1.0);
     cdp__mem_shot_setting(s, "garbage_collection_threshold", NULL, d->gc_threshold);
     cdp__mem_shot_setting(s, "large_segment_size", NULL, (double)m->sizes.large_segment);
+    cdp__mem_shot_setting(
+        s, "max_non_split_rounding", NULL, (double)m->sizes.max_non_split_rounding);
+    cdp__mem_build_divisions(s, &m->sizes);
+    cdp__mem_shot_setting(s, "coarse_bins", NULL, d->coarse_bins);
+    cdp__mem_shot_setting(s, "no_cache", NULL, d->no_cache);
+    cdp__mem_shot_setting(s, "timeout_ms", NULL, d->timeout_ms);
     cdp__mem_shot_setting(s, "limit", NULL, (double)limit);
     cdp__mem_shot_setting(s, "source", m->base.source.name, 0);
 }
@@ -3425,6 +3564,14 @@ CDP__PRIVATE bool cdp__mem_build(cdp_mem_shot *s, const cdp_mem *m, cdp__mem_raw
     if (!cdp__mem_shot_devices(s, device + 1ull)) return false;
     if (r->word_count && !s->module_count) cdp__mem_maps(cdp__mem_module_line, s);
     cdp__mem_build_settings(s, m, r->limit);
+    if (!s->clock && r->start_us) { /* allocators with one clock share the date of the first */
+        s->clock = m->os;
+        s->clock_ns = r->start_ns;
+        s->clock_us = r->start_us;
+    } else if (s->clock && s->clock->now_ns == m->os->now_ns && s->clock->user == m->os->user) {
+        r->start_ns = s->clock_ns;
+        r->start_us = s->clock_us;
+    }
     return cdp__mem_build_stacks(s, r) && cdp__mem_build_segments(s, r, device)
         && cdp__mem_build_events(s, r, device) && !s->failed;
 }
@@ -6921,7 +7068,7 @@ CDP__PRIVATE void cdp__mem_forget_numbers(cdp_mem *m) {
     for (s = m->spans; s; s = s->next) {
         s->stack = s->label = 0;
         for (p = s->first; p; p = p->next)
-            p->stack = p->label = 0;
+            p->began = p->stack = p->label = 0;
     }
     for (o = m->outside; o; o = o->next) {
         o->label = 0;
@@ -7292,13 +7439,13 @@ CDP__PRIVATE cdp_status cdp__mem_note_block(
         p = cdp__mem_span_add(m, a, at, bytes, large);
         p->span->stack = c->stack;
         cdp__mem_label_set(&m->log.labels, &p->span->label, c->label);
-        if (bytes >= m->log.desc.min_bytes)
-            cdp__mem_event_span(m, c, CDP_MEM_SEGMENT_ALLOC, p->span);
+        p->span->unsaid = bytes < m->log.desc.min_bytes;
+        if (!p->span->unsaid) cdp__mem_event_span(m, c, CDP_MEM_SEGMENT_ALLOC, p->span);
     }
     p->stack = c->stack;
     cdp__mem_label_set(&m->log.labels, &p->label, c->label);
     cdp__mem_part_begin(m, p, bytes);
-    cdp__mem_event_part(m, c, CDP_MEM_ALLOC, p);
+    cdp__mem_event_alloc(m, c, p);
     return CDP_OK;
 }
 
@@ -7528,6 +7675,7 @@ CDP_API cdp_status cdp_mem_snapshot(
     for (i = 0; i < count && st == CDP_OK; ++i)
         st = cdp__mem_snapshot_one(s, mems[i], no_events);
     cdp__mem_shot_link(s);
+    cdp__mem_build_times(s);
     if (st == CDP_OK)
         *out = s;
     else

@@ -28,6 +28,7 @@ struct cdp__mem_part {
     cdp__mem_part *bin_prev, *bin_next; /* in a list of free blocks, or of slabs */
     cdp__mem_use *uses;                 /* other streams that use it             */
     uint64_t freed_at;                  /* the count of requests at that time */
+    uint64_t began; /* its alloc was left out: count of events before it; else 0 */
     uint32_t stack, label;
     uint32_t waits; /* events that have not passed           */
     cdp_mem_state state;
@@ -41,8 +42,9 @@ struct cdp__mem_span { /* a segment */
     uint32_t stack, label;
     uint32_t busy; /* blocks that are in use or waiting */
     bool large;
-    bool noted; /* of another allocator, which reports its end */
-    bool grows; /* of another allocator, which maps single pages */
+    bool noted;  /* of another allocator, which reports its end */
+    bool unsaid; /* its beginning was left out, so its end is, too */
+    bool grows;  /* of another allocator, which maps single pages */
 };
 
 struct cdp__mem_arena { /* the blocks of one pool for one stream */

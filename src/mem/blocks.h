@@ -232,6 +232,7 @@ CDP__MEM_HOT cdp__mem_part *cdp__mem_part_new(cdp_mem *m, uint64_t at, uint64_t 
     p->prev = p->next = NULL;
     p->uses = NULL;
     p->waits = 0;
+    p->began = 0;
     p->stack = p->label = 0;
     return p; /* the caller sets the other members */
 }

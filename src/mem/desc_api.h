@@ -62,7 +62,8 @@ typedef struct cdp_mem_record_desc {
     uint32_t skip;           /* bit i: action i is not recorded; only SNAPSHOT,
                                 USER_DEFINED, ANNOTATE and OOM, else the file could not be
                                 replayed                                                  */
-    uint64_t min_bytes;      /* events of smaller requests are not recorded (default: 0)  */
+    uint64_t min_bytes;      /* events of smaller requests are not recorded (default: 0);
+                                a snapshot has the alloc of those that live, for viewers  */
     bool keep;               /* what is recorded already stays, if history, min_bytes and
                                 the three max_ are as before (default: starts empty)      */
 } cdp_mem_record_desc;

@@ -54,6 +54,7 @@ CDP_API cdp_status cdp_mem_snapshot(
     for (i = 0; i < count && st == CDP_OK; ++i)
         st = cdp__mem_snapshot_one(s, mems[i], no_events);
     cdp__mem_shot_link(s);
+    cdp__mem_build_times(s);
     if (st == CDP_OK)
         *out = s;
     else

@@ -195,6 +195,14 @@ CDP__MEM_HOT void cdp__mem_event_part(
     if (!e->stack && (c->wants & CDP__MEM_WANTS_ALLOC)) e->stack = p->stack;
 }
 
+/* Record the alloc of a block; of one that is left out, only where its event would be. */
+CDP__MEM_HOT void cdp__mem_event_alloc(cdp_mem *m, const cdp__mem_call *c, cdp__mem_part *p) {
+    const bool left_out =
+        (c->wants & CDP__MEM_WANTS_EVENTS) && p->requested < m->log.desc.min_bytes;
+    p->began = left_out ? m->log.ring.total : 0;
+    cdp__mem_event_part(m, c, CDP_MEM_ALLOC, p);
+}
+
 CDP__PRIVATE void cdp__mem_event_span(
     cdp_mem *m, const cdp__mem_call *c, cdp_mem_action action, const cdp__mem_span *s) {
     cdp__mem_record *const e = cdp__mem_event_add(m, c, action, s->at, s->size);

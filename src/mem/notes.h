@@ -261,13 +261,13 @@ CDP__PRIVATE cdp_status cdp__mem_note_block(
         p = cdp__mem_span_add(m, a, at, bytes, large);
         p->span->stack = c->stack;
         cdp__mem_label_set(&m->log.labels, &p->span->label, c->label);
-        if (bytes >= m->log.desc.min_bytes)
-            cdp__mem_event_span(m, c, CDP_MEM_SEGMENT_ALLOC, p->span);
+        p->span->unsaid = bytes < m->log.desc.min_bytes;
+        if (!p->span->unsaid) cdp__mem_event_span(m, c, CDP_MEM_SEGMENT_ALLOC, p->span);
     }
     p->stack = c->stack;
     cdp__mem_label_set(&m->log.labels, &p->label, c->label);
     cdp__mem_part_begin(m, p, bytes);
-    cdp__mem_event_part(m, c, CDP_MEM_ALLOC, p);
+    cdp__mem_event_alloc(m, c, p);
     return CDP_OK;
 }
 

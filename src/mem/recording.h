@@ -31,7 +31,7 @@ CDP__PRIVATE void cdp__mem_forget_numbers(cdp_mem *m) {
     for (s = m->spans; s; s = s->next) {
         s->stack = s->label = 0;
         for (p = s->first; p; p = p->next)
-            p->stack = p->label = 0;
+            p->began = p->stack = p->label = 0;
     }
     for (o = m->outside; o; o = o->next) {
         o->label = 0;

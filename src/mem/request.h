@@ -258,7 +258,7 @@ CDP__MEM_HOT cdp_status cdp__mem_serve(cdp_mem *m, cdp__mem_call *c, cdp__mem_as
     p->stack = c->stack;
     if (c->label) cdp__mem_label_set(&m->log.labels, &p->label, c->label);
     cdp__mem_part_begin(m, p, a->bytes);
-    cdp__mem_event_part(m, c, CDP_MEM_ALLOC, p);
+    cdp__mem_event_alloc(m, c, p);
     if (a->pool != &m->base) {
         a->pool->hash = cdp__mem_mix(a->pool->hash, a->size);
         a->pool->hash = cdp__mem_mix(a->pool->hash, p->at - p->span->at);

@@ -103,7 +103,9 @@ struct cdp_mem_shot {
     const char **module_paths;
     uint64_t module_path_count, module_path_room;
     uint64_t events_lost, stacks_lost, labels_lost; /* calls without them */
-    bool failed;                                    /* out of memory */
+    const cdp_os *clock; /* of the first allocator with a history, while a shot is built */
+    uint64_t clock_ns, clock_us;
+    bool failed; /* out of memory */
 };
 
 #define cdp__mem_add(shot, name, count)                                        \

@@ -9,8 +9,9 @@
 #include "allocator_api.h"
 
 /* Snapshot of several allocators: segments, blocks and events, each allocator copied at one moment
-   under its lock. Memory is allocated before the lock is taken. `no_events`: segments and blocks
-   only. Free it with cdp_mem_shot_free. Errors: INVALID, NOMEM. */
+   under its lock; events of allocators of one device are merged by time. Memory is allocated
+   before the lock is taken. `no_events`: segments and blocks only. Free it with
+   cdp_mem_shot_free. Errors: INVALID, NOMEM. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_snapshot(
     cdp_mem *const *mems, uint32_t count, bool no_events, cdp_mem_shot **out);
 CDP_API void cdp_mem_shot_free(cdp_mem_shot *shot);

@@ -86,7 +86,7 @@ CDP__PRIVATE cdp_status cdp__mem_release(cdp_mem *m, const cdp__mem_call *c, cdp
         }
     }
     ++m->stats.device_frees;
-    cdp__mem_event_span(m, c, CDP_MEM_SEGMENT_FREE, s);
+    if (!s->unsaid) cdp__mem_event_span(m, c, CDP_MEM_SEGMENT_FREE, s);
     cdp__mem_bins_take(cdp__mem_bins_of(s->first), s->first);
     cdp__mem_span_remove(m, s);
     return CDP_OK;
