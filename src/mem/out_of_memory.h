@@ -18,6 +18,7 @@
 #include "bins.h"
 #include "ring.h"
 #include "depot.h"
+#include "os_stacks.h"
 #include "blocks.h"
 #include "history.h"
 #include "request.h"
@@ -92,7 +93,38 @@ CDP__PRIVATE void cdp__mem_figure(const cdp_mem *m, const cdp__mem_ask *a, cdp__
     cdp__mem_find_holder(m, &f->most);
 }
 
-/* The name of a holder, in quotes: its label, the site, or the address of the innermost frame. */
+typedef struct cdp__mem_spot { /* an address, and the module that it is in */
+    uint64_t address, base;
+    char path[512];
+    bool found;
+} cdp__mem_spot;
+
+CDP__PRIVATE bool cdp__mem_spot_line(void *user, const cdp__mem_map_line *line) {
+    cdp__mem_spot *const spot = (cdp__mem_spot *)user;
+    if (strcmp(spot->path, line->path) != 0) { /* the first line of a module */
+        cdp__mem_text_copy(spot->path, line->path, sizeof spot->path);
+        spot->base = line->low - line->offset;
+    }
+    spot->found = spot->address >= line->low && spot->address < line->high;
+    return !spot->found;
+}
+
+/* "code at module+0x4f1a": an address alone means nothing in the next run of the program. */
+CDP__PRIVATE void cdp__mem_spot_text(uint64_t address, char text[96]) {
+    cdp__mem_spot spot;
+    const char *slash;
+    memset(&spot, 0, sizeof spot);
+    spot.address = address;
+    cdp__mem_maps(cdp__mem_spot_line, &spot);
+    slash = strrchr(spot.path, '/');
+    if (spot.found && slash && strlen(slash) < 60)
+        cdp__format(
+            text, 90, "code at %s+0x%llx", slash + 1, (unsigned long long)(address - spot.base));
+    else
+        cdp__format(text, 90, "code at 0x%llx", (unsigned long long)address);
+}
+
+/* The name of a holder, in quotes: its label, the site, or the place of the innermost frame. */
 CDP__PRIVATE void cdp__mem_holder_text(const cdp_mem *m, const cdp__mem_holder *h, char text[96]) {
     const cdp__mem_depot *const d = &m->log.depot;
     uint64_t word;
@@ -107,7 +139,7 @@ CDP__PRIVATE void cdp__mem_holder_text(const cdp_mem *m, const cdp__mem_holder *
         for (at = text; *at; ++at)
             if (*at == '\n') *at = ':';
     } else
-        cdp__format(text, 90, "code at 0x%llx", (unsigned long long)word);
+        cdp__mem_spot_text(word, text);
 }
 
 CDP__PRIVATE void cdp__mem_oom_holder(const cdp_mem *m, const cdp__mem_holder *h, cdp__text *t) {

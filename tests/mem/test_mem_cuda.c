@@ -166,7 +166,7 @@ TEST(the_device_is_full) {
     OK(cdp_mem_alloc(w.mem, 40 * MIB, w.streams[0], &p[0]));
     FAILS(CDP_ERR_NOMEM, "no 30.0 MiB", cdp_mem_alloc(w.mem, 30 * MIB, w.streams[1], &q));
     T_TEXT("has 24.0 MiB free of 64.0 MiB", cdp_last_error()->text);
-    T_TEXT("most is held by code at 0x", cdp_last_error()->text);
+    T_TEXT("most is held by code at ", cdp_last_error()->text);
     T_EQ(0, p_cudaGetLastError());
     T_EQ(0, p_cudaMemsetAsync(p[0], 1, 1000, w.streams[2]));
     OK(cdp_mem_record_stream(w.mem, p[0], w.streams[2]));

@@ -3,6 +3,8 @@
 #include "cdp_mem.h"
 #include "source.h"
 
+#include <unistd.h>
+
 #define MIB (1ull << 20)
 #define GIB (1ull << 30)
 
@@ -203,6 +205,19 @@ TEST(collection_takes_whole_rounds) {
     cdp_mem_destroy(m);
 }
 
+/* An address means nothing in the next run: the error says the module and the place in it. */
+TEST(an_error_names_the_module) {
+    fake f = {.limit = 100 * MIB};
+    cdp_mem *const m = open_mem(&f, &(cdp_mem_desc){.record = {.history = CDP_MEM_HISTORY_STATE}});
+    void *const p = get(m, NULL, 60 * MIB);
+    void *q = NULL;
+    T_EQ(CDP_ERR_NOMEM, cdp_mem_alloc(m, 80 * MIB, NULL, &q));
+    if (access("/proc/self/maps", R_OK) == 0)
+        T_TEXT("most is held by code at test_mem_search+0x", cdp_last_error()->text);
+    OK(cdp_mem_free(m, p));
+    cdp_mem_destroy(m);
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"the_search_is_exact_before_it_fails", the_search_is_exact_before_it_fails, 10},
@@ -211,6 +226,7 @@ int main(int argc, char **argv) {
         {"idle_pools_give_their_segments_back", idle_pools_give_their_segments_back, 10},
         {"idle_pools_give_way_to_a_limit", idle_pools_give_way_to_a_limit, 10},
         {"pools_of_graphs_keep_their_addresses", pools_of_graphs_keep_their_addresses, 10},
+        {"an_error_names_the_module", an_error_names_the_module, 10},
         {"collection_takes_whole_rounds", collection_takes_whole_rounds, 10},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
