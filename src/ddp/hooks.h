@@ -30,6 +30,7 @@ typedef struct cdp__slot {
     uint8_t *q;       /* PowerSGD: the last right factors */
     uint64_t scratch_bytes, wide_bytes, error_bytes, q_bytes;
     uint64_t step;    /* of the hook, from 0 */
+    cdp_dtype dtype;  /* of the bucket, also where a stage gets a copy in f32 */
     uint32_t phase;   /* PowerSGD: the next operation */
     bool plain;       /* this step runs without compression */
     bool busy;        /* scratch and wide are in use; if not, another bucket may take them */
@@ -151,6 +152,29 @@ CDP__PRIVATE cdp_status cdp__hook_allreduce(
     b->group = group;
     *op = cdp__request_of(CDP_COLL_ALLREDUCE, NULL, b->data, b->count, b->dtype, CDP_REDUCE_SUM, 0);
     return CDP_PENDING;
+}
+
+CDP__PRIVATE cdp_status cdp__hook_mean(
+    cdp__hook *h, cdp__slot *s, cdp_bucket *b, uint32_t stage, cdp_request *op) {
+    (void)h;
+    (void)s;
+    return cdp__hook_allreduce(b, stage, op, b->group);
+}
+
+CDP__PRIVATE cdp_status cdp__hook_noop(
+    cdp__hook *h, cdp__slot *s, cdp_bucket *b, uint32_t stage, cdp_request *op) {
+    (void)h;
+    (void)s;
+    (void)b;
+    (void)stage;
+    (void)op;
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__hook_local(
+    cdp__hook *h, cdp__slot *s, cdp_bucket *b, uint32_t stage, cdp_request *op) {
+    (void)s;
+    return h->desc.subgroup ? cdp__hook_allreduce(b, stage, op, h->desc.subgroup) : CDP_OK;
 }
 
 /* Sends the bucket as f16 or bf16; an inner hook may run on that copy. */

@@ -83,7 +83,8 @@ typedef enum cdp_hook_kind {
     CDP_HOOK_TOPK,             /* the largest values; the others are added to the next step's */
     CDP_HOOK_NOOP,             /* nothing is sent and nothing is divided */
     /* divide and sum over all ranks until step `start`; then in `subgroup`, or not at all */
-    CDP_HOOK_POST_LOCAL_SGD
+    CDP_HOOK_POST_LOCAL_SGD,
+    CDP_HOOK_COUNT
 } cdp_hook_kind;
 
 typedef struct cdp_hook_desc {

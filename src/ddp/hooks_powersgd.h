@@ -308,9 +308,10 @@ CDP__PRIVATE cdp_status cdp__powersgd_memory(
     return CDP_OK;
 }
 
-/* `dtype`: the dtype of the bucket, of which `b` is an f32 copy; 16-bit floats are sent as such. */
+/* 16-bit floats, of which `b` is an f32 copy, are sent as such. */
 CDP__PRIVATE cdp_status cdp__hook_powersgd(
-    cdp__hook *h, cdp__slot *s, cdp_bucket *b, cdp_dtype dtype, uint32_t stage, cdp_request *op) {
+    cdp__hook *h, cdp__slot *s, cdp_bucket *b, uint32_t stage, cdp_request *op) {
+    const cdp_dtype dtype = s->dtype;
     const bool half = cdp__dtype_is_narrow(dtype);
     cdp__factors f;
     uint64_t k, n;

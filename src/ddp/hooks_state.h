@@ -24,12 +24,51 @@
 
 #ifndef CDP_NO_HOOKS
 
-/* Compressing hooks compute in f32; other dtypes go through a copy. Batched PowerSGD always uses
-   a copy, padded with zeros to a square, because errors are fed back in the padding, too. */
-CDP__PRIVATE cdp_status cdp__hook_compress(
-    cdp__hook *h, cdp__slot *s, cdp_bucket *b, uint32_t stage, cdp_request *op) {
-    const cdp_hook_kind kind = h->desc.kind;
-    const bool square = kind == CDP_HOOK_POWERSGD_BATCHED,
+/* Computes in f32: buckets of other dtypes go through a copy. */
+#define CDP__HOOK_F32 1u
+/* Its copy is padded with zeros to a square, because errors are fed back in the padding, too. */
+#define CDP__HOOK_SQUARE 2u
+/* Has state per bucket, which would be lost if buckets were rebuilt. */
+#define CDP__HOOK_KEEPS_LAYOUT 4u
+/* May run around another hook. */
+#define CDP__HOOK_WRAPS 8u
+/* Without compression, or over all ranks, until step cdp_hook_desc.start. */
+#define CDP__HOOK_STARTS_PLAIN 16u
+
+/* What a kind of hook is. Kinds that also run on devices have a row in cdp_nccl.h. */
+typedef struct cdp__hook_kind {
+    const char *name;
+    cdp_status (*stage)(cdp__hook *h, cdp__slot *s, cdp_bucket *b, uint32_t stage, cdp_request *op);
+    uint64_t start; /* the default of cdp_hook_desc.start */
+    uint8_t operations, flags;
+} cdp__hook_kind;
+
+/* The row of a kind; NULL for a number that is no kind. */
+CDP__PRIVATE const cdp__hook_kind *cdp__hook_kind_of(cdp_hook_kind kind) {
+    enum {
+        POWERSGD = CDP__HOOK_F32 | CDP__HOOK_KEEPS_LAYOUT | CDP__HOOK_STARTS_PLAIN
+    };
+    static const cdp__hook_kind rows[] = {
+        {"ALLREDUCE", cdp__hook_mean, 0, 1, 0},
+        {"FP16", cdp__hook_half, 0, 1, CDP__HOOK_WRAPS},
+        {"BF16", cdp__hook_half, 0, 1, CDP__HOOK_WRAPS},
+        {"POWERSGD", cdp__hook_powersgd, 1000, 3, POWERSGD},
+        {"POWERSGD_BATCHED", cdp__hook_powersgd, 1000, 2, POWERSGD | CDP__HOOK_SQUARE},
+        {"QUANTIZE", cdp__hook_quantize, 0, 2, CDP__HOOK_F32},
+        {"QUANTIZE_CHANNEL", cdp__hook_quantize, 0, 2, CDP__HOOK_F32},
+        {"TOPK", cdp__hook_topk, 0, 1, CDP__HOOK_F32 | CDP__HOOK_KEEPS_LAYOUT},
+        {"NOOP", cdp__hook_noop, 0, 1, 0},
+        {"POST_LOCAL_SGD", cdp__hook_local, 0, 1, CDP__HOOK_STARTS_PLAIN},
+    };
+    typedef char one_row_per_kind[sizeof rows / sizeof *rows == CDP_HOOK_COUNT ? 1 : -1];
+    (void)sizeof(one_row_per_kind);
+    return (uint32_t)kind < CDP_HOOK_COUNT ? &rows[kind] : NULL;
+}
+
+/* Runs a stage that computes in f32, on a copy if the bucket has another dtype. */
+CDP__PRIVATE cdp_status cdp__hook_compress(cdp__hook *h, const cdp__hook_kind *kind, cdp__slot *s,
+    cdp_bucket *b, uint32_t stage, cdp_request *op) {
+    const bool square = (kind->flags & CDP__HOOK_SQUARE) != 0,
                copy = square || b->dtype != CDP_DTYPE_F32;
     const uint64_t side = square ? cdp__square_side(b->count) : 0,
                    count = square ? side * side : b->count;
@@ -46,12 +85,7 @@ CDP__PRIVATE cdp_status cdp__hook_compress(
         s->inner.dtype = CDP_DTYPE_F32;
     }
     in->group = b->group;
-    if (kind == CDP_HOOK_TOPK)
-        st = cdp__hook_topk(h, s, in, stage, op);
-    else if (kind == CDP_HOOK_QUANTIZE || kind == CDP_HOOK_QUANTIZE_CHANNEL)
-        st = cdp__hook_quantize(h, s, in, stage, op);
-    else
-        st = cdp__hook_powersgd(h, s, in, b->dtype, stage, op);
+    st = kind->stage(h, s, in, stage, op);
     if (copy && st == CDP_OK) cdp__convert(CDP_DTYPE_F32, s->wide, b->dtype, b->data, b->count);
     return st;
 }
@@ -60,24 +94,21 @@ CDP__PRIVATE cdp_status cdp__hook_stage(
     void *self, cdp_bucket *b, uint32_t stage, cdp_request *op) {
     cdp__hook *h = (cdp__hook *)self;
     cdp__slot *s = cdp__hook_slot(h, b->bucket_count, b->index);
-    const cdp_hook_kind kind = h->desc.kind;
+    const cdp__hook_kind *kind = cdp__hook_kind_of(h->desc.kind);
     cdp_status st;
     if (!s) return cdp__fail_nomem("a hook", b->bucket_count * sizeof *s);
-    if (!stage) { /* PowerSGD and post-local SGD begin with uncompressed steps */
+    if (!stage) {
         cdp__hook_begin(h, s);
         s->step = h->step;
+        s->dtype = b->dtype;
         s->plain = h->step < h->desc.start;
     }
-    if (kind == CDP_HOOK_FP16 || kind == CDP_HOOK_BF16)
-        st = cdp__hook_half(h, s, b, stage, op);
-    else if (kind == CDP_HOOK_NOOP)
-        st = CDP_OK;
-    else if (kind == CDP_HOOK_ALLREDUCE || s->plain)
-        st = cdp__hook_allreduce(b, stage, op, b->group);
-    else if (kind == CDP_HOOK_POST_LOCAL_SGD)
-        st = h->desc.subgroup ? cdp__hook_allreduce(b, stage, op, h->desc.subgroup) : CDP_OK;
+    if (s->plain)
+        st = cdp__hook_mean(h, s, b, stage, op);
+    else if (kind->flags & CDP__HOOK_F32)
+        st = cdp__hook_compress(h, kind, s, b, stage, op);
     else
-        st = cdp__hook_compress(h, s, b, stage, op);
+        st = kind->stage(h, s, b, stage, op);
     if (!stage && b->index + 1 == b->bucket_count) ++h->step;
     s->busy = st == CDP_PENDING;
     return st;
@@ -194,12 +225,13 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__hook_load(void *self, const void *bytes, 
 }
 
 CDP__PRIVATE cdp_status cdp__hook_check(const cdp_hook_desc *desc) {
-    if ((uint32_t)desc->kind > CDP_HOOK_POST_LOCAL_SGD)
+    const cdp__hook_kind *kind = cdp__hook_kind_of(desc->kind);
+    if (!kind)
         return cdp__fail(
             CDP_ERR_INVALID, "cdp_hook_create: kind %d does not exist", (int)desc->kind);
-    if (desc->inner && desc->kind != CDP_HOOK_FP16 && desc->kind != CDP_HOOK_BF16)
-        return cdp__fail(
-            CDP_ERR_INVALID, "cdp_hook_create: only FP16 and BF16 run around another hook");
+    if (desc->inner && !(kind->flags & CDP__HOOK_WRAPS))
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_hook_create: only FP16 and BF16 run around another hook, not %s", kind->name);
     if (!(desc->min_rate >= 0) || !(desc->epsilon >= 0)
         || (desc->ratio != 0 && !(desc->ratio >= 1)))
         return cdp__fail(CDP_ERR_INVALID,
@@ -207,58 +239,51 @@ CDP__PRIVATE cdp_status cdp__hook_check(const cdp_hook_desc *desc) {
     return CDP_OK;
 }
 
-CDP__PRIVATE bool cdp__hook_is_powersgd(cdp_hook_kind kind) {
-    return kind == CDP_HOOK_POWERSGD || kind == CDP_HOOK_POWERSGD_BATCHED;
+/* Checks a desc and fills in its defaults, for host memory and for devices. */
+CDP__PRIVATE cdp_status cdp__hook_settle(const cdp_hook_desc *desc, cdp_hook_desc *settled) {
+    const cdp_status st = cdp__hook_check(desc);
+    const cdp__hook_kind *kind = cdp__hook_kind_of(desc->kind);
+    if (st != CDP_OK) return st;
+    *settled = *desc;
+    settled->rank = cdp__def(desc->rank, 1);
+    settled->start = kind->flags & CDP__HOOK_STARTS_PLAIN ? cdp__def(desc->start, kind->start) : 0;
+    if (desc->min_rate == 0) settled->min_rate = 2;
+    if (desc->ratio == 0) settled->ratio = 100;
+    return CDP_OK;
 }
 
-CDP__PRIVATE void cdp__hook_defaults(cdp__hook *h, const cdp_hook_desc *desc) {
-    h->desc = *desc;
-    h->random = desc->seed;
-    h->desc.rank = cdp__def(desc->rank, 1);
-    if (cdp__hook_is_powersgd(desc->kind))
-        h->desc.start = cdp__def(desc->start, 1000);
-    else if (desc->kind != CDP_HOOK_POST_LOCAL_SGD)
-        h->desc.start = 0;
-    if (desc->min_rate == 0) h->desc.min_rate = 2;
-    if (desc->ratio == 0) h->desc.ratio = 100;
-    if (desc->inner) h->inner = *desc->inner;
-}
-
-/* The largest number of operations per bucket. */
-CDP__PRIVATE uint32_t cdp__hook_operations(const cdp_hook_desc *desc) {
-    if (desc->inner) return desc->inner->operations;
-    switch (desc->kind) {
-    case CDP_HOOK_POWERSGD: return 3;
-    case CDP_HOOK_POWERSGD_BATCHED:
-    case CDP_HOOK_QUANTIZE:
-    case CDP_HOOK_QUANTIZE_CHANNEL: return 2;
-    default: return 1;
-    }
+/* What the ddp asks of a hook of this kind. */
+CDP__PRIVATE void cdp__hook_publish(const cdp_hook_desc *desc, cdp_hook *out) {
+    const cdp__hook_kind *kind = cdp__hook_kind_of(desc->kind);
+    out->operations = desc->inner ? desc->inner->operations : kind->operations;
+    out->keeps_layout =
+        (kind->flags & CDP__HOOK_KEEPS_LAYOUT) != 0 || (desc->inner && desc->inner->keeps_layout);
 }
 
 CDP_API CDP__COLD cdp_status cdp_hook_create(const cdp_hook_desc *desc, cdp_hook *out) {
+    cdp_hook_desc settled;
     cdp__hook *h;
     const cdp_os *os;
     cdp_status st;
     if (!out) return cdp__missing("cdp_hook_create", "out");
     memset(out, 0, sizeof *out);
     if (!desc) return cdp__missing("cdp_hook_create", "desc");
-    st = cdp__hook_check(desc);
+    st = cdp__hook_settle(desc, &settled);
     if (st != CDP_OK) return st;
     os = desc->os ? desc->os : cdp_os_default();
     h = (cdp__hook *)cdp__alloc_zero(os, sizeof *h);
     if (!h) return cdp__fail_nomem("a hook", sizeof *h);
     h->os = os;
-    cdp__hook_defaults(h, desc);
+    h->desc = settled;
+    h->random = desc->seed;
+    if (desc->inner) h->inner = *desc->inner;
     out->self = h;
     out->stage = cdp__hook_stage;
     out->save = cdp__hook_save;
     out->load = cdp__hook_load;
     out->error_norm = cdp__hook_error_norm;
     out->destroy = cdp__hook_drop;
-    out->operations = cdp__hook_operations(desc);
-    out->keeps_layout = cdp__hook_is_powersgd(desc->kind) || desc->kind == CDP_HOOK_TOPK
-        || (desc->inner && desc->inner->keeps_layout);
+    cdp__hook_publish(desc, out);
     return CDP_OK;
 }
 #endif /* CDP_NO_HOOKS */

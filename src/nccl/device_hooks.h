@@ -238,8 +238,8 @@ CDP__PRIVATE cdp_status cdp__nccl_hook_topk(cdp__nccl_hook *h, cdp__nccl_slot *s
 }
 
 /* Scratch memory: ranges of all ranks, bytes of all ranks, temporary data for finding the range. */
-CDP__PRIVATE cdp_status cdp__nccl_hook_quantize(
-    cdp__nccl_hook *h, cdp_bucket *bucket, float *x, uint32_t stage, cdp_request *op) {
+CDP__PRIVATE cdp_status cdp__nccl_hook_quantize(cdp__nccl_hook *h, cdp__nccl_slot *s,
+    cdp_bucket *bucket, float *x, uint32_t stage, cdp_request *op) {
     const bool channel = h->desc.kind == CDP_HOOK_QUANTIZE_CHANNEL;
     cdp__nccl *b = h->b;
     unsigned long long n = bucket->count, row = channel ? 512 : n, rows = channel ? n / 512 + 1 : 1,
@@ -250,6 +250,7 @@ CDP__PRIVATE cdp_status cdp__nccl_hook_quantize(
     void *a[9];
     cdp_status st =
         cdp__nccl_room_for(h, &h->scratch, rows * parts * 8 + world * (rows * 8 + padded), false);
+    (void)s;
     if (st != CDP_OK) return st;
     found = (float *)h->scratch.data;
     ranges = found + 2 * rows * parts;
@@ -315,10 +316,12 @@ CDP__PRIVATE cdp_status cdp__nccl_hook_mean(
     return CDP_PENDING;
 }
 
-CDP__PRIVATE cdp_status cdp__nccl_hook_half(
-    cdp__nccl_hook *h, cdp_bucket *bucket, uint32_t stage, cdp_request *op) {
+CDP__PRIVATE cdp_status cdp__nccl_hook_half(cdp__nccl_hook *h, cdp__nccl_slot *s,
+    cdp_bucket *bucket, float *x, uint32_t stage, cdp_request *op) {
     const cdp_dtype to = h->desc.kind == CDP_HOOK_FP16 ? CDP_DTYPE_F16 : CDP_DTYPE_BF16;
     cdp_status st;
+    (void)s;
+    (void)x;
     if (bucket->dtype == to) return cdp__nccl_hook_mean(bucket, stage, op, NULL);
     if (stage)
         return cdp__nccl_cast(
@@ -335,9 +338,64 @@ CDP__PRIVATE cdp_status cdp__nccl_hook_half(
     return st == CDP_OK ? CDP_PENDING : st;
 }
 
-/* Compressing hooks compute in f32; other dtypes go through a copy. */
-CDP__PRIVATE cdp_status cdp__nccl_hook_compress(
-    cdp__nccl_hook *h, cdp__nccl_slot *s, cdp_bucket *bucket, uint32_t stage, cdp_request *op) {
+CDP__PRIVATE cdp_status cdp__nccl_stage_mean(cdp__nccl_hook *h, cdp__nccl_slot *s,
+    cdp_bucket *bucket, float *x, uint32_t stage, cdp_request *op) {
+    (void)h;
+    (void)s;
+    (void)x;
+    return cdp__nccl_hook_mean(bucket, stage, op, NULL);
+}
+
+CDP__PRIVATE cdp_status cdp__nccl_stage_noop(cdp__nccl_hook *h, cdp__nccl_slot *s,
+    cdp_bucket *bucket, float *x, uint32_t stage, cdp_request *op) {
+    (void)h;
+    (void)s;
+    (void)bucket;
+    (void)x;
+    (void)stage;
+    (void)op;
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__nccl_stage_local(cdp__nccl_hook *h, cdp__nccl_slot *s,
+    cdp_bucket *bucket, float *x, uint32_t stage, cdp_request *op) {
+    (void)s;
+    (void)x;
+    if (!h->desc.subgroup) return CDP_OK;
+    return stage ? cdp__nccl_behind(h->b, cdp__nccl_of(h->desc.subgroup))
+                 : cdp__nccl_hook_mean(bucket, stage, op, h->desc.subgroup);
+}
+
+/* A stage on the device, and the module of kernels that it needs (0: none). `x`: the bucket, or
+   its copy in f32 if the kind computes in f32. */
+typedef struct cdp__nccl_hook_kind {
+    cdp_hook_kind kind;
+    cdp_status (*stage)(cdp__nccl_hook *h, cdp__nccl_slot *s, cdp_bucket *bucket, float *x,
+        uint32_t stage, cdp_request *op);
+    cdp_status (*kernels)(cdp__nccl *b);
+} cdp__nccl_hook_kind;
+
+/* NULL: hooks of this kind run in host memory only. */
+CDP__PRIVATE const cdp__nccl_hook_kind *cdp__nccl_hook_kind_of(cdp_hook_kind kind) {
+    static const cdp__nccl_hook_kind rows[] = {
+        {CDP_HOOK_ALLREDUCE, cdp__nccl_stage_mean, NULL},
+        {CDP_HOOK_FP16, cdp__nccl_hook_half, cdp__nccl_kernels},
+        {CDP_HOOK_BF16, cdp__nccl_hook_half, cdp__nccl_kernels},
+        {CDP_HOOK_QUANTIZE, cdp__nccl_hook_quantize, cdp__nccl_hook_kernels},
+        {CDP_HOOK_QUANTIZE_CHANNEL, cdp__nccl_hook_quantize, cdp__nccl_hook_kernels},
+        {CDP_HOOK_TOPK, cdp__nccl_hook_topk, cdp__nccl_hook_kernels},
+        {CDP_HOOK_NOOP, cdp__nccl_stage_noop, NULL},
+        {CDP_HOOK_POST_LOCAL_SGD, cdp__nccl_stage_local, NULL},
+    };
+    uint32_t i;
+    for (i = 0; i < sizeof rows / sizeof *rows; ++i)
+        if (rows[i].kind == kind) return &rows[i];
+    return NULL;
+}
+
+/* Runs a stage that computes in f32, on a copy if the bucket has another dtype. */
+CDP__PRIVATE cdp_status cdp__nccl_hook_compress(cdp__nccl_hook *h, const cdp__nccl_hook_kind *kind,
+    cdp__nccl_slot *s, cdp_bucket *bucket, uint32_t stage, cdp_request *op) {
     const bool copy = bucket->dtype != CDP_DTYPE_F32;
     cdp_status st = copy ? cdp__nccl_room_for(h, &h->wide, bucket->count * 4, false) : CDP_OK;
     float *x = (float *)(copy ? h->wide.data : bucket->data);
@@ -345,8 +403,7 @@ CDP__PRIVATE cdp_status cdp__nccl_hook_compress(
         st = cdp__nccl_cast(
             h->b, bucket->dtype, bucket->data, CDP_DTYPE_F32, x, bucket->count, 1, h->b->stream);
     if (st != CDP_OK || !bucket->count) return st;
-    st = h->desc.kind == CDP_HOOK_TOPK ? cdp__nccl_hook_topk(h, s, bucket, x, stage, op)
-                                       : cdp__nccl_hook_quantize(h, bucket, x, stage, op);
+    st = kind->stage(h, s, bucket, x, stage, op);
     return st == CDP_OK && copy ? cdp__nccl_cast(
                h->b, CDP_DTYPE_F32, x, bucket->dtype, bucket->data, bucket->count, 1, h->b->stream)
                                 : st;
@@ -356,29 +413,25 @@ CDP__PRIVATE cdp_status cdp__nccl_hook_stage(
     void *self, cdp_bucket *bucket, uint32_t stage, cdp_request *op) {
     cdp__nccl_hook *h = (cdp__nccl_hook *)self;
     cdp__nccl_slot *s = cdp__nccl_slot_of(h, bucket->bucket_count, bucket->index);
-    const cdp_hook_kind kind = h->desc.kind;
+    const cdp__nccl_hook_kind *kind = cdp__nccl_hook_kind_of(h->desc.kind);
     cdp_status st;
     int where;
     if (!s) return cdp_last_error()->status;
     if (!stage) s->plain = h->step < h->desc.start;
     if (!stage && bucket->index + 1 == bucket->bucket_count) ++h->step;
-    if (kind == CDP_HOOK_NOOP) return CDP_OK;
+    if (kind->kind == CDP_HOOK_NOOP) return CDP_OK;
     where = cdp__nccl_owns(h->b, bucket->data);
     if (where < 0) return (cdp_status)where;
     if (where != 1)
         return cdp__fail(CDP_ERR_INVALID,
             "a hook of cdp_nccl_hook_create is for parameters in device memory; use "
             "cdp_hook_create");
-    if (kind == CDP_HOOK_ALLREDUCE || s->plain) return cdp__nccl_hook_mean(bucket, stage, op, NULL);
-    if (kind == CDP_HOOK_POST_LOCAL_SGD && stage && h->desc.subgroup)
-        return cdp__nccl_behind(h->b, cdp__nccl_of(h->desc.subgroup));
-    if (kind == CDP_HOOK_POST_LOCAL_SGD)
-        return h->desc.subgroup ? cdp__nccl_hook_mean(bucket, stage, op, h->desc.subgroup) : CDP_OK;
-    st = stage ? CDP_OK : cdp__nccl_after_caller(h->b);
+    if (s->plain) return cdp__nccl_hook_mean(bucket, stage, op, NULL);
+    st = stage || !kind->kernels ? CDP_OK : cdp__nccl_after_caller(h->b);
     if (st != CDP_OK) return st;
-    return kind == CDP_HOOK_FP16 || kind == CDP_HOOK_BF16
-        ? cdp__nccl_hook_half(h, bucket, stage, op)
-        : cdp__nccl_hook_compress(h, s, bucket, stage, op);
+    return cdp__hook_kind_of(kind->kind)->flags & CDP__HOOK_F32
+        ? cdp__nccl_hook_compress(h, kind, s, bucket, stage, op)
+        : kind->stage(h, s, bucket, NULL, stage, op);
 }
 
 CDP__PRIVATE CDP__COLD void cdp__nccl_hook_destroy(void *self) {
@@ -464,41 +517,41 @@ CDP_API cdp_status cdp_nccl_hook_create(
     cdp_group *group, const cdp_hook_desc *desc, cdp_hook *out) {
     cdp__nccl *b = cdp__nccl_of(group);
     cdp__nccl_hook *h;
-    cdp_hook like;
+    const cdp__nccl_hook_kind *kind;
+    cdp_hook_desc settled;
     cdp_status st;
     if (!out || !desc) return cdp__missing("cdp_nccl_hook_create", out ? "out" : "desc");
     memset(out, 0, sizeof *out);
     if (!b)
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_nccl_hook_create: this group has no communicator; call cdp_nccl_attach first");
-    if (desc->kind == CDP_HOOK_POWERSGD || desc->kind == CDP_HOOK_POWERSGD_BATCHED || desc->inner)
+    st = cdp__hook_settle(desc, &settled);
+    kind = cdp__nccl_hook_kind_of(desc->kind);
+    if (st != CDP_OK) return st;
+    if (desc->inner || !kind)
         return cdp__fail(CDP_ERR_UNSUPPORTED,
-            "cdp_nccl_hook_create: on GPUs there are all hooks but POWERSGD and POWERSGD_BATCHED, "
-            "and FP16 and BF16 run around no other one");
+            "cdp_nccl_hook_create: a hook %s%s runs in host memory only; parameters in device "
+            "memory need another one",
+            cdp__hook_kind_of(desc->kind)->name, desc->inner ? " around another hook" : "");
     if (desc->subgroup
         && (!cdp__nccl_of(desc->subgroup) || cdp__nccl_of(desc->subgroup)->device != b->device))
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_nccl_hook_create: the subgroup has no communicator on device %d; make it with "
             "cdp_group_split, or attach it",
             b->device);
-    st = cdp_hook_create(desc, &like); /* checks the desc, and fills in the defaults */
-    if (st != CDP_OK) return st;
     h = (cdp__nccl_hook *)cdp__alloc_zero(b->os, sizeof *h);
-    if (h) h->desc = ((cdp__hook *)like.self)->desc;
-    like.destroy(like.self);
     if (!h) return cdp__fail_nomem("a hook", sizeof *h);
     h->b = b;
     h->os = b->os;
     h->group = group;
+    h->desc = settled;
     h->desc.os = b->os;
-    if (h->desc.kind == CDP_HOOK_FP16 || h->desc.kind == CDP_HOOK_BF16) st = cdp__nccl_kernels(b);
-    if (h->desc.kind >= CDP_HOOK_POWERSGD && h->desc.kind <= CDP_HOOK_TOPK)
-        st = cdp__nccl_hook_kernels(b);
+    if (kind->kernels) st = kind->kernels(b);
     if (st != CDP_OK) {
         cdp__free(b->os, h);
         return st;
     }
-    *out = like;
+    cdp__hook_publish(desc, out);
     out->self = h;
     out->stage = cdp__nccl_hook_stage;
     out->save = cdp__nccl_hook_save;
