@@ -57,6 +57,7 @@
         copy from one rank to all              cdp_broadcast, cdp_scatter
         collect from all ranks                 cdp_gather, cdp_allgather
         send every rank something else         cdp_alltoall
+        reduce over the ranks up to this one   cdp_scan, cdp_exscan (up to the one before)
         send something to one rank             cdp_send, cdp_recv, cdp_sendrecv, cdp_batch
         allocate nothing later on              cdp_group_reserve
         take messages from any sender          cdp_recv_any, cdp_probe
@@ -547,6 +548,8 @@ typedef enum cdp_coll_kind {
     CDP_COLL_REDUCE_SCATTER,
     CDP_COLL_ALLTOALL,
     CDP_COLL_SEND, /* a message from one rank to another, on both sides */
+    CDP_COLL_SCAN,
+    CDP_COLL_EXSCAN,
     CDP_COLL_COUNT
 } cdp_coll_kind;
 
@@ -1507,6 +1510,18 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_alltoall(
     cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype);
 CDP_MUST_CHECK CDP_API cdp_status cdp_alltoall_async(
     cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_work *work);
+/* Prefix reductions, as in MPI. Rank r gets the reduction of the `count` elements of ranks 0 to r
+   (scan), or of ranks 0 to r - 1 (exscan: the `out` of rank 0 is not touched, but must be given).
+   Operands are combined in the order of the ranks. In place: `in` NULL. UNSUPPORTED: AVG; device
+   memory. Scratch of `count` elements; a scan of more than small_bytes needs none. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_scan(
+    cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce_op op);
+CDP_MUST_CHECK CDP_API cdp_status cdp_scan_async(cdp_group *group, const void *in, void *out,
+    uint64_t count, cdp_dtype dtype, cdp_reduce_op op, cdp_work *work);
+CDP_MUST_CHECK CDP_API cdp_status cdp_exscan(
+    cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce_op op);
+CDP_MUST_CHECK CDP_API cdp_status cdp_exscan_async(cdp_group *group, const void *in, void *out,
+    uint64_t count, cdp_dtype dtype, cdp_reduce_op op, cdp_work *work);
 /* Returns when every rank has called it. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_barrier(cdp_group *group);
 CDP_MUST_CHECK CDP_API cdp_status cdp_barrier_async(cdp_group *group, cdp_work *work);
@@ -7097,6 +7112,8 @@ typedef enum cdp__extent {
 #define CDP__KIND_STARTS 4u
 /* Backends of device memory have it: cdp_nccl.h. */
 #define CDP__KIND_NCCL 8u
+/* Each rank gets the reduction of other ranks than the next one does, so there is no average. */
+#define CDP__KIND_PREFIX 16u
 
 typedef struct cdp__kind {
     const char *name;
@@ -7108,7 +7125,8 @@ CDP__PRIVATE const cdp__kind *cdp__kind_of(cdp_coll_kind kind) {
         STARTS = CDP__KIND_STARTS,
         MOVES = STARTS | CDP__KIND_IN_PLACE | CDP__KIND_NCCL,
         REDUCES = MOVES | CDP__KIND_REDUCES,
-        APART = STARTS | CDP__KIND_NCCL
+        APART = STARTS | CDP__KIND_NCCL,
+        PREFIX = STARTS | CDP__KIND_IN_PLACE | CDP__KIND_REDUCES | CDP__KIND_PREFIX
     };
     static const cdp__kind rows[] = {
         {"nothing", CDP__NOTHING, CDP__NOTHING, CDP__ROOT_NONE, 0},
@@ -7122,6 +7140,8 @@ CDP__PRIVATE const cdp__kind *cdp__kind_of(cdp_coll_kind kind) {
         {"reduce_scatter", CDP__PARTS, CDP__VECTOR, CDP__ROOT_NONE, REDUCES},
         {"alltoall", CDP__PARTS, CDP__PARTS, CDP__ROOT_NONE, APART},
         {"message", CDP__NOTHING, CDP__VECTOR, CDP__ROOT_NONE, 0},
+        {"scan", CDP__VECTOR, CDP__VECTOR, CDP__ROOT_NONE, PREFIX},
+        {"exscan", CDP__VECTOR, CDP__VECTOR, CDP__ROOT_NONE, PREFIX},
         {"?", CDP__NOTHING, CDP__NOTHING, CDP__ROOT_NONE, 0},
     };
     typedef char one_row_per_kind[sizeof rows / sizeof *rows == CDP_COLL_COUNT + 1 ? 1 : -1];
@@ -7628,6 +7648,112 @@ CDP__PRIVATE uint32_t cdp__barrier_round(const cdp__shape *s, uint32_t k, cdp__s
     out[1] = cdp__step_recv(cdp__partner(s, stride, true), CDP__OUT, none);
     return 2;
 }
+
+/* ---- >>collective/rounds_scan: reductions of the ranks before this one (pure) ---------------- */
+
+/* Knows: shapes and steps. Promises: the contract of >>collective/rounds; the output of rank 0 of
+   an exclusive scan is not touched. */
+
+/* Recursive doubling (Hillis and Steele 1986): after round k each rank has combined the vectors of
+   up to 2^k ranks, its own the last of them. In an exclusive scan every rank first gets the vector
+   of the rank before it; then ranks 1 .. n-1 scan those.
+       inclusive, 4 ranks   start   round 1   round 2
+                       r0   a       a         a
+                       r1   b       ab        ab
+                       r2   c       bc        abc
+                       r3   d       cd        abcd                       */
+CDP__PRIVATE uint32_t cdp__scan_shift(const cdp__shape *s) {
+    return s->kind == CDP_COLL_EXSCAN;
+}
+
+CDP__PRIVATE uint32_t cdp__scan_rounds(const cdp__shape *s) {
+    const uint32_t shift = cdp__scan_shift(s);
+    return 1 + (s->size > 1 ? shift + cdp__log2_up(s->size - shift) : 0);
+}
+
+CDP__PRIVATE uint64_t cdp__scan_tmp(const cdp__shape *s) {
+    return s->size > 1 ? s->count : 0;
+}
+
+/* Every rank gets the vector of the rank before it: straight into OUT, unless OUT is the input,
+   which is being sent. Scaled input is in TMP. */
+CDP__PRIVATE uint32_t cdp__scan_shift_round(const cdp__shape *s, cdp__step out[]) {
+    const bool scaled = s->op == CDP_REDUCE_PREMUL_SUM, moved = s->in_place && !scaled;
+    const uint8_t input = s->in_place ? CDP__OUT : CDP__IN;
+    uint32_t m = 0;
+    if (s->rank + 1 < s->size)
+        out[m++] = cdp__step_send(
+            s->rank + 1, scaled ? (uint8_t)CDP__TMP : input, cdp__first(s->count));
+    if (!s->rank) return m;
+    out[m++] = cdp__step_recv(
+        s->rank - 1, moved ? (uint8_t)CDP__TMP : (uint8_t)CDP__OUT, cdp__first(s->count));
+    if (moved) out[m++] = cdp__step_make(CDP__COPY, -1, CDP__TMP, CDP__OUT, 0, 0, s->count);
+    return m;
+}
+
+CDP__PRIVATE uint32_t cdp__scan_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
+    const uint32_t shift = cdp__scan_shift(s), n = s->size, r = s->rank;
+    uint32_t m = 0, stride;
+    if (k == 0 && !shift) return cdp__bring(s, s->count, CDP__OUT, 0, out);
+    if (k == 0)
+        return s->op == CDP_REDUCE_PREMUL_SUM && n > 1 ? cdp__bring(s, s->count, CDP__TMP, 0, out)
+                                                       : 0;
+    if (k <= shift) return cdp__scan_shift_round(s, out);
+    if (r < shift) return 0;
+    stride = 1u << (k - 1 - shift);
+    if (r - shift >= stride) m = cdp__combine(s, r - stride, out);
+    if (stride < n - r) out[m++] = cdp__step_send(r + stride, CDP__OUT, cdp__first(s->count));
+    return m;
+}
+
+#ifndef CDP_FEW_ALGORITHMS
+
+/* A chain, for large messages: the vector goes from rank to rank in pieces, and each rank combines
+   its own with what has come. As many bytes as one vector per rank, in n + pieces - 1 rounds.
+   Inclusive: combined in OUT. Exclusive: received in OUT; TMP has the input, and what goes on. */
+#ifndef CDP__SCAN_PIECE
+#define CDP__SCAN_PIECE 16384u /* elements, at least; there are at most 8 pieces per rank */
+#endif
+#define CDP__SCAN_PIECES 512u
+
+CDP__PRIVATE uint32_t cdp__chain_pieces(const cdp__shape *s) {
+    const uint64_t most = cdp__min(8ull * (s->size - 1), CDP__SCAN_PIECES);
+    return (uint32_t)cdp__max(cdp__min(s->count / CDP__SCAN_PIECE, most), 1);
+}
+
+CDP__PRIVATE uint32_t cdp__chain_rounds(const cdp__shape *s) {
+    return s->size > 1 ? cdp__chain_pieces(s) + s->size - 1 : 1;
+}
+
+CDP__PRIVATE uint64_t cdp__chain_tmp(const cdp__shape *s) {
+    return cdp__scan_shift(s) ? cdp__scan_tmp(s) : 0;
+}
+
+CDP__PRIVATE uint32_t cdp__chain_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
+    const uint32_t n = s->size, r = s->rank, pieces = cdp__chain_pieces(s);
+    const bool apart = cdp__scan_shift(s) != 0, from_in = !apart && r && cdp__reads_in(s);
+    const uint8_t work = apart ? CDP__TMP : CDP__OUT;
+    cdp__shape cut = *s;
+    uint32_t m = 0;
+    cut.lanes = pieces;
+    if (k == 0 && (from_in || (apart && r + 1 == n))) return 0; /* nothing is passed on */
+    if (k == 0) return cdp__bring(s, s->count, work, 0, out);
+    if (r + 1 < n && k >= r + 1 && k - r - 1 < pieces)
+        out[m++] = cdp__step_send(r + 1, work, cdp__cut(&cut, k - r - 1));
+    if (r && k >= r && k - r < pieces) {
+        const cdp__span p = cdp__cut(&cut, k - r);
+        out[m] = cdp__step_make(apart ? CDP__RECV : CDP__RECV_REDUCE, (int32_t)(r - 1),
+            from_in ? CDP__IN : 0, CDP__OUT, p.off, p.off, p.len);
+        out[m++].flags = (uint8_t)(apart ? 0 : CDP__SRC_FIRST);
+        if (apart && r + 1 < n) {
+            out[m] = cdp__step_make(CDP__REDUCE, -1, CDP__OUT, CDP__TMP, p.off, p.off, p.len);
+            out[m++].flags = CDP__SRC_FIRST;
+        }
+    }
+    return m;
+}
+
+#endif /* CDP_FEW_ALGORITHMS */
 
 /* ---- >>collective/rounds_fixed: reductions whose bits depend on the inputs alone (pure) ------ */
 
@@ -8471,6 +8597,8 @@ enum {
     CDP__FIXED_ALLREDUCE,
     CDP__FIXED_REDUCE,
     CDP__FIXED_SCATTER,
+    CDP__SCAN_DOUBLING,
+    CDP__EXSCAN_DOUBLING,
     /* not with CDP_FEW_ALGORITHMS */
     CDP__REDUCE_RING,
     CDP__BRUCK,
@@ -8486,6 +8614,8 @@ enum {
     CDP__FLAT_GATHER,
     CDP__FLAT_BARRIER,
     CDP__FLAT_BROADCAST,
+    CDP__SCAN_CHAIN,
+    CDP__EXSCAN_CHAIN,
     /* for several hosts */
     CDP__LANES,
     CDP__LEADERS,
@@ -8521,6 +8651,8 @@ static const cdp__algo cdp__algos[] = {
     {"fixed order", CDP_COLL_REDUCE_SCATTER, true, cdp__fixed_rounds, cdp__fixed_round,
         cdp__fixed_tmp},
 #endif
+    {"recursive doubling", CDP_COLL_SCAN, true, cdp__scan_rounds, cdp__scan_round, cdp__scan_tmp},
+    {"recursive doubling", CDP_COLL_EXSCAN, true, cdp__scan_rounds, cdp__scan_round, cdp__scan_tmp},
 #ifndef CDP_FEW_ALGORITHMS
     {"ring", CDP_COLL_REDUCE, false, cdp__ring_rounds, cdp__reduce_ring_round, cdp__reduce_tmp},
     {"Bruck", CDP_COLL_ALLGATHER, true, cdp__bruck_rounds, cdp__bruck_round, cdp__bruck_tmp},
@@ -8541,6 +8673,8 @@ static const cdp__algo cdp__algos[] = {
     {"at once", CDP_COLL_ALLGATHER, true, cdp__once_rounds, cdp__once_round, cdp__once_tmp},
     {"at once", CDP_COLL_BARRIER, true, cdp__once_rounds, cdp__once_round, cdp__once_tmp},
     {"at once", CDP_COLL_BROADCAST, true, cdp__once_rounds, cdp__once_round, cdp__once_tmp},
+    {"chain", CDP_COLL_SCAN, false, cdp__chain_rounds, cdp__chain_round, cdp__chain_tmp},
+    {"chain", CDP_COLL_EXSCAN, false, cdp__chain_rounds, cdp__chain_round, cdp__chain_tmp},
     {"hierarchical", CDP_COLL_ALLREDUCE, false, cdp__lanes_rounds, cdp__lanes_round, cdp__no_tmp},
     {"leaders", CDP_COLL_ALLREDUCE, false, cdp__leaders_rounds, cdp__leaders_round,
         cdp__doubling_tmp},
@@ -8598,6 +8732,8 @@ static const cdp__row cdp__rows[] = {
     {0, 0, CDP__PAIRWISE_REDUCE, 0},
     {0, 0, CDP__FIXED_SCATTER, 0},
     {0, 0, CDP__PAIRWISE, 0},
+    {0, 0, CDP__SCAN_DOUBLING, 0},
+    {0, 0, CDP__EXSCAN_DOUBLING, 0},
 };
 #else
 static const cdp__row cdp__rows[] = {
@@ -8669,6 +8805,12 @@ static const cdp__row cdp__rows[] = {
     {0, 0, CDP__FIXED_SCATTER, 0},
     {CDP__SMALL, 0, CDP__SPREAD, 0},
     {0, 0, CDP__PAIRWISE, 0},
+    {CDP__SMALL, 0, CDP__SCAN_DOUBLING, 0},
+    {0, 0, CDP__SCAN_CHAIN, 0},
+    {0, 0, CDP__SCAN_DOUBLING, 0}, /* its order of operands does not depend on the size */
+    {CDP__SMALL, 0, CDP__EXSCAN_DOUBLING, 0},
+    {0, 0, CDP__EXSCAN_CHAIN, 0},
+    {0, 0, CDP__EXSCAN_DOUBLING, 0},
 };
 #endif
 
@@ -16641,6 +16783,11 @@ CDP__PRIVATE cdp_status cdp__request_check(const cdp_group *g, cdp_request *rq, 
     if (cdp__kind_reduces(rq->kind) && !*device && !cdp__reduce_exists(rq->dtype, rq->op))
         return cdp__fail(CDP_ERR_UNSUPPORTED, "%s: there is no %s of %s", name,
             cdp_reduce_name(rq->op), cdp_dtype_name(rq->dtype));
+    if (cdp__kind_is(rq->kind, CDP__KIND_PREFIX) && rq->op == CDP_REDUCE_AVG)
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "%s: there is no average, because every rank reduces another number of ranks; use SUM "
+            "and divide by that number",
+            name);
     if (cdp__kind_has_root(rq->kind) && rq->root >= g->desc.world_size)
         return cdp__fail(CDP_ERR_INVALID, "%s: root %u is not below world_size %u", name, rq->root,
             g->desc.world_size);
@@ -17380,6 +17527,26 @@ CDP_API cdp_status cdp_alltoall_async(
     cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_work *work) {
     return cdp__collective_async(
         g, work, CDP_COLL_ALLTOALL, in, out, count, dtype, CDP_REDUCE_DEFAULT, 0);
+}
+
+CDP_API cdp_status cdp_scan(
+    cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce_op op) {
+    return cdp__collective(g, CDP_COLL_SCAN, in, out, count, dtype, op, 0, NULL);
+}
+
+CDP_API cdp_status cdp_scan_async(cdp_group *g, const void *in, void *out, uint64_t count,
+    cdp_dtype dtype, cdp_reduce_op op, cdp_work *work) {
+    return cdp__collective_async(g, work, CDP_COLL_SCAN, in, out, count, dtype, op, 0);
+}
+
+CDP_API cdp_status cdp_exscan(
+    cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce_op op) {
+    return cdp__collective(g, CDP_COLL_EXSCAN, in, out, count, dtype, op, 0, NULL);
+}
+
+CDP_API cdp_status cdp_exscan_async(cdp_group *g, const void *in, void *out, uint64_t count,
+    cdp_dtype dtype, cdp_reduce_op op, cdp_work *work) {
+    return cdp__collective_async(g, work, CDP_COLL_EXSCAN, in, out, count, dtype, op, 0);
 }
 
 /* ---- >>group/message_calls: sends and receives ----------------------------------------------- */

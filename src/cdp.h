@@ -57,6 +57,7 @@
         copy from one rank to all              cdp_broadcast, cdp_scatter
         collect from all ranks                 cdp_gather, cdp_allgather
         send every rank something else         cdp_alltoall
+        reduce over the ranks up to this one   cdp_scan, cdp_exscan (up to the one before)
         send something to one rank             cdp_send, cdp_recv, cdp_sendrecv, cdp_batch
         allocate nothing later on              cdp_group_reserve
         take messages from any sender          cdp_recv_any, cdp_probe
@@ -392,6 +393,7 @@ extern "C" {
 #include "dtype/names.h"
 #include "collective/kinds.h"
 #include "collective/rounds.h"
+#include "collective/rounds_scan.h"
 #include "collective/rounds_fixed.h"
 #include "collective/rounds_more.h"
 #include "collective/hosts.h"

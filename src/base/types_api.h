@@ -72,6 +72,8 @@ typedef enum cdp_coll_kind {
     CDP_COLL_REDUCE_SCATTER,
     CDP_COLL_ALLTOALL,
     CDP_COLL_SEND, /* a message from one rank to another, on both sides */
+    CDP_COLL_SCAN,
+    CDP_COLL_EXSCAN,
     CDP_COLL_COUNT
 } cdp_coll_kind;
 

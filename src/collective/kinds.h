@@ -33,6 +33,8 @@ typedef enum cdp__extent {
 #define CDP__KIND_STARTS 4u
 /* Backends of device memory have it: cdp_nccl.h. */
 #define CDP__KIND_NCCL 8u
+/* Each rank gets the reduction of other ranks than the next one does, so there is no average. */
+#define CDP__KIND_PREFIX 16u
 
 typedef struct cdp__kind {
     const char *name;
@@ -44,7 +46,8 @@ CDP__PRIVATE const cdp__kind *cdp__kind_of(cdp_coll_kind kind) {
         STARTS = CDP__KIND_STARTS,
         MOVES = STARTS | CDP__KIND_IN_PLACE | CDP__KIND_NCCL,
         REDUCES = MOVES | CDP__KIND_REDUCES,
-        APART = STARTS | CDP__KIND_NCCL
+        APART = STARTS | CDP__KIND_NCCL,
+        PREFIX = STARTS | CDP__KIND_IN_PLACE | CDP__KIND_REDUCES | CDP__KIND_PREFIX
     };
     static const cdp__kind rows[] = {
         {"nothing", CDP__NOTHING, CDP__NOTHING, CDP__ROOT_NONE, 0},
@@ -58,6 +61,8 @@ CDP__PRIVATE const cdp__kind *cdp__kind_of(cdp_coll_kind kind) {
         {"reduce_scatter", CDP__PARTS, CDP__VECTOR, CDP__ROOT_NONE, REDUCES},
         {"alltoall", CDP__PARTS, CDP__PARTS, CDP__ROOT_NONE, APART},
         {"message", CDP__NOTHING, CDP__VECTOR, CDP__ROOT_NONE, 0},
+        {"scan", CDP__VECTOR, CDP__VECTOR, CDP__ROOT_NONE, PREFIX},
+        {"exscan", CDP__VECTOR, CDP__VECTOR, CDP__ROOT_NONE, PREFIX},
         {"?", CDP__NOTHING, CDP__NOTHING, CDP__ROOT_NONE, 0},
     };
     typedef char one_row_per_kind[sizeof rows / sizeof *rows == CDP_COLL_COUNT + 1 ? 1 : -1];

@@ -10,6 +10,7 @@
 #include "../base/compiler.h"
 #include "../base/basics.h"
 #include "rounds.h"
+#include "rounds_scan.h"
 #include "rounds_fixed.h"
 #include "rounds_more.h"
 #include "hosts.h"
@@ -29,6 +30,8 @@ enum {
     CDP__FIXED_ALLREDUCE,
     CDP__FIXED_REDUCE,
     CDP__FIXED_SCATTER,
+    CDP__SCAN_DOUBLING,
+    CDP__EXSCAN_DOUBLING,
     /* not with CDP_FEW_ALGORITHMS */
     CDP__REDUCE_RING,
     CDP__BRUCK,
@@ -44,6 +47,8 @@ enum {
     CDP__FLAT_GATHER,
     CDP__FLAT_BARRIER,
     CDP__FLAT_BROADCAST,
+    CDP__SCAN_CHAIN,
+    CDP__EXSCAN_CHAIN,
     /* for several hosts */
     CDP__LANES,
     CDP__LEADERS,
@@ -79,6 +84,8 @@ static const cdp__algo cdp__algos[] = {
     {"fixed order", CDP_COLL_REDUCE_SCATTER, true, cdp__fixed_rounds, cdp__fixed_round,
         cdp__fixed_tmp},
 #endif
+    {"recursive doubling", CDP_COLL_SCAN, true, cdp__scan_rounds, cdp__scan_round, cdp__scan_tmp},
+    {"recursive doubling", CDP_COLL_EXSCAN, true, cdp__scan_rounds, cdp__scan_round, cdp__scan_tmp},
 #ifndef CDP_FEW_ALGORITHMS
     {"ring", CDP_COLL_REDUCE, false, cdp__ring_rounds, cdp__reduce_ring_round, cdp__reduce_tmp},
     {"Bruck", CDP_COLL_ALLGATHER, true, cdp__bruck_rounds, cdp__bruck_round, cdp__bruck_tmp},
@@ -99,6 +106,8 @@ static const cdp__algo cdp__algos[] = {
     {"at once", CDP_COLL_ALLGATHER, true, cdp__once_rounds, cdp__once_round, cdp__once_tmp},
     {"at once", CDP_COLL_BARRIER, true, cdp__once_rounds, cdp__once_round, cdp__once_tmp},
     {"at once", CDP_COLL_BROADCAST, true, cdp__once_rounds, cdp__once_round, cdp__once_tmp},
+    {"chain", CDP_COLL_SCAN, false, cdp__chain_rounds, cdp__chain_round, cdp__chain_tmp},
+    {"chain", CDP_COLL_EXSCAN, false, cdp__chain_rounds, cdp__chain_round, cdp__chain_tmp},
     {"hierarchical", CDP_COLL_ALLREDUCE, false, cdp__lanes_rounds, cdp__lanes_round, cdp__no_tmp},
     {"leaders", CDP_COLL_ALLREDUCE, false, cdp__leaders_rounds, cdp__leaders_round,
         cdp__doubling_tmp},
@@ -156,6 +165,8 @@ static const cdp__row cdp__rows[] = {
     {0, 0, CDP__PAIRWISE_REDUCE, 0},
     {0, 0, CDP__FIXED_SCATTER, 0},
     {0, 0, CDP__PAIRWISE, 0},
+    {0, 0, CDP__SCAN_DOUBLING, 0},
+    {0, 0, CDP__EXSCAN_DOUBLING, 0},
 };
 #else
 static const cdp__row cdp__rows[] = {
@@ -227,6 +238,12 @@ static const cdp__row cdp__rows[] = {
     {0, 0, CDP__FIXED_SCATTER, 0},
     {CDP__SMALL, 0, CDP__SPREAD, 0},
     {0, 0, CDP__PAIRWISE, 0},
+    {CDP__SMALL, 0, CDP__SCAN_DOUBLING, 0},
+    {0, 0, CDP__SCAN_CHAIN, 0},
+    {0, 0, CDP__SCAN_DOUBLING, 0}, /* its order of operands does not depend on the size */
+    {CDP__SMALL, 0, CDP__EXSCAN_DOUBLING, 0},
+    {0, 0, CDP__EXSCAN_CHAIN, 0},
+    {0, 0, CDP__EXSCAN_DOUBLING, 0},
 };
 #endif
 

@@ -119,6 +119,18 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_alltoall(
     cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype);
 CDP_MUST_CHECK CDP_API cdp_status cdp_alltoall_async(
     cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_work *work);
+/* Prefix reductions, as in MPI. Rank r gets the reduction of the `count` elements of ranks 0 to r
+   (scan), or of ranks 0 to r - 1 (exscan: the `out` of rank 0 is not touched, but must be given).
+   Operands are combined in the order of the ranks. In place: `in` NULL. UNSUPPORTED: AVG; device
+   memory. Scratch of `count` elements; a scan of more than small_bytes needs none. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_scan(
+    cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce_op op);
+CDP_MUST_CHECK CDP_API cdp_status cdp_scan_async(cdp_group *group, const void *in, void *out,
+    uint64_t count, cdp_dtype dtype, cdp_reduce_op op, cdp_work *work);
+CDP_MUST_CHECK CDP_API cdp_status cdp_exscan(
+    cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce_op op);
+CDP_MUST_CHECK CDP_API cdp_status cdp_exscan_async(cdp_group *group, const void *in, void *out,
+    uint64_t count, cdp_dtype dtype, cdp_reduce_op op, cdp_work *work);
 /* Returns when every rank has called it. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_barrier(cdp_group *group);
 CDP_MUST_CHECK CDP_API cdp_status cdp_barrier_async(cdp_group *group, cdp_work *work);

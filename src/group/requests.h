@@ -119,6 +119,11 @@ CDP__PRIVATE cdp_status cdp__request_check(const cdp_group *g, cdp_request *rq, 
     if (cdp__kind_reduces(rq->kind) && !*device && !cdp__reduce_exists(rq->dtype, rq->op))
         return cdp__fail(CDP_ERR_UNSUPPORTED, "%s: there is no %s of %s", name,
             cdp_reduce_name(rq->op), cdp_dtype_name(rq->dtype));
+    if (cdp__kind_is(rq->kind, CDP__KIND_PREFIX) && rq->op == CDP_REDUCE_AVG)
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "%s: there is no average, because every rank reduces another number of ranks; use SUM "
+            "and divide by that number",
+            name);
     if (cdp__kind_has_root(rq->kind) && rq->root >= g->desc.world_size)
         return cdp__fail(CDP_ERR_INVALID, "%s: root %u is not below world_size %u", name, rq->root,
             g->desc.world_size);

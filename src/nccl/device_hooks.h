@@ -520,7 +520,7 @@ CDP_API cdp_status cdp_nccl_hook_create(
     const cdp__nccl_hook_kind *kind;
     cdp_hook_desc settled;
     cdp_status st;
-    if (!out || !desc) return cdp__missing("cdp_nccl_hook_create", out ? "out" : "desc");
+    if (!out || !desc) return cdp__missing("cdp_nccl_hook_create", out ? "desc" : "out");
     memset(out, 0, sizeof *out);
     if (!b)
         return cdp__fail(CDP_ERR_INVALID,

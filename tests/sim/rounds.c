@@ -26,7 +26,8 @@
    rounds [--all] [--verbose] [WORDS]     only algorithms with these words in "name (operation)";
                                           up to 129 ranks, and with --all all of the above */
 #define CDP_IMPLEMENTATION
-#define CDP__WAVE 4u /* so that a few elements already take several waves */
+#define CDP__WAVE 4u       /* so that a few elements already take several waves */
+#define CDP__SCAN_PIECE 4u /* and several pieces */
 #include "cdp.h"
 
 #include <stdio.h>
@@ -590,6 +591,20 @@ static value tree(uint32_t n, uint32_t lo, uint32_t hi, uint64_t i) {
     return operand(lo + extra, i);
 }
 
+/* Scans: after round k, rank r has combined ranks r - 2^k + 1 .. r with what it had before on the
+   right; in a chain everything from rank 0 on is on the left. `stride`: of the last round. */
+static value doubled_prefix(uint32_t r, uint32_t stride, uint64_t i) {
+    if (!stride) return operand(r, i);
+    if (stride > r) return doubled_prefix(r, stride / 2, i);
+    return combine(doubled_prefix(r - stride, stride / 2, i), doubled_prefix(r, stride / 2, i));
+}
+static value chained_prefix(uint32_t r, uint64_t i) {
+    value v = operand(0, i);
+    for (uint32_t k = 1; k <= r; ++k)
+        v = combine(v, operand(k, i));
+    return v;
+}
+
 /* which part of the ring element i lies in */
 static uint32_t part_of(uint64_t i, uint64_t count, uint32_t n) {
     uint64_t at_ = 0;
@@ -1040,6 +1055,14 @@ static bool expected(const proof *p, uint32_t r, uint64_t i, value *v) {
         else
             *v = is_named(p, "recursive halving") ? halved(n, 0, 1, i) : pairwise_sum(p, r, i);
         break;
+    case CDP_COLL_SCAN:
+    case CDP_COLL_EXSCAN:
+        if (p->shape.kind == CDP_COLL_EXSCAN && r-- == 0) {
+            *v = p->shape.in_place ? brought(0, i) : garbage(0, i);
+            return true;
+        }
+        *v = is_doubling(p) ? doubled_prefix(r, 1u << 31, i) : chained_prefix(r, i);
+        return true;
     case CDP_COLL_REDUCE:
         if (!root) {
             *v = p->shape.in_place ? brought(r, i) : garbage(r, i);
@@ -1122,6 +1145,28 @@ static void formula(
             *elements = n > 1 ? 2 * c - part_len(p, r + 1) - part_len(p, r + 2) : 0;
         }
         return;
+    case CDP_COLL_SCAN:
+    case CDP_COLL_EXSCAN: {
+        /* exclusive: a message to the next rank, then as if there were no rank 0 */
+        const uint32_t shift = p->shape.kind == CDP_COLL_EXSCAN;
+        uint64_t pieces = c / 4 < 8 * (n - 1) ? c / 4 : 8 * (n - 1);
+        if (pieces > 512) pieces = 512;
+        if (!pieces) pieces = 1;
+        if (is_doubling(p)) {
+            *messages = shift && r + 1 < n;
+            *rounds = 1 + (n > 1 ? shift : 0);
+            for (k = 1; k < n - shift; k *= 2) {
+                ++*rounds;
+                *messages += r >= shift && k < n - r;
+            }
+            *elements = *messages * c;
+        } else { /* everything to the next rank, in pieces */
+            *rounds = n > 1 ? n - 1 + pieces : 1;
+            *messages = r + 1 < n ? pieces : 0;
+            *elements = r + 1 < n ? c : 0;
+        }
+        return;
+    }
     case CDP_COLL_ALLGATHER:
         *rounds = n;
         *messages = n - 1;
@@ -1235,7 +1280,8 @@ static void prepare(proof *p) {
                 *at(p, r, CDP__OUT, i) = brought(r, i);
         if (p->shape.in_place
             && (p->shape.kind == CDP_COLL_ALLREDUCE || p->shape.kind == CDP_COLL_REDUCE
-                || p->shape.kind == CDP_COLL_REDUCE_SCATTER
+                || p->shape.kind == CDP_COLL_REDUCE_SCATTER || p->shape.kind == CDP_COLL_SCAN
+                || p->shape.kind == CDP_COLL_EXSCAN
                 || (p->shape.kind == CDP_COLL_SCATTER && r == p->shape.root)))
             for (i = 0; i < p->out_len; ++i)
                 *at(p, r, CDP__OUT, i) = brought(r, i);
