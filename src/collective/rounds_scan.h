@@ -39,8 +39,8 @@ CDP__PRIVATE uint32_t cdp__scan_shift_round(const cdp__shape *s, cdp__step out[]
     const uint8_t input = s->in_place ? CDP__OUT : CDP__IN;
     uint32_t m = 0;
     if (s->rank + 1 < s->size)
-        out[m++] = cdp__step_send(
-            s->rank + 1, scaled ? (uint8_t)CDP__TMP : input, cdp__first(s->count));
+        out[m++] =
+            cdp__step_send(s->rank + 1, scaled ? (uint8_t)CDP__TMP : input, cdp__first(s->count));
     if (!s->rank) return m;
     out[m++] = cdp__step_recv(
         s->rank - 1, moved ? (uint8_t)CDP__TMP : (uint8_t)CDP__OUT, cdp__first(s->count));
