@@ -132,9 +132,14 @@
         Every function may be called by any thread unless it says otherwise. INLINE functions,
         `done`, `destroy` and `lost` are callbacks: they run one at a time, on whichever thread lets
         communication advance (the progress thread of the group, a thread that waits, cdp_poll()),
-        and must not wait. Other functions run in worker threads. A thread that waits inside a
-        function runs other functions meanwhile, so that ranks that call each other do not starve;
-        without workers every thread that waits does. One of these can then delay the wait by the
+        and must not wait. Other functions run in worker threads. A call that a function starts is
+        one level above the call that runs the function; one outside functions has level 0. A thread
+        that waits inside a function runs functions of higher levels meanwhile, and calls of each
+        level have room of their own: so ranks that call each other wait for each other in no
+        circle, whatever the limits are. Circles of the program end by deadlines, whose texts say
+        what was waited for: max_running and in_order of functions that call themselves, no_help,
+        replies that wait for other calls. Without workers every thread that waits runs functions.
+        One of these can then delay the wait by the
         time that it computes or sleeps itself; but the calls that it starts (unless they are
         detached), and what else it waits for, end at the latest 50 ms after the call that this
         thread waits for, with TIMEOUT, or PENDING where a wait has that. Not cut are waits for
@@ -299,15 +304,21 @@ typedef struct cdp_rpc_desc {
        it waits; inside callbacks it is always BUSY) */
     bool fail_when_full;
     uint32_t timeout_ms; /* of calls that give none (default: 60000; CDP_NO_TIMEOUT) */
-    uint32_t max_calls;  /* under way from this rank to one other (default: 256) */
+    /* under way from this rank to one other: so many that start outside functions, and as many from
+       inside, where one of each depth may always leave (default: 256) */
+    uint32_t max_calls;
     /* of the arguments of those; a call that finds more waits, or is BUSY, as for max_calls, but
        not if none is under way (default: 64 MiB) */
     uint64_t max_call_bytes;
-    uint32_t max_queue; /* waiting or running here; each rank may use its equal part
-                            (default: 4096) */
-    uint32_t max_depth; /* functions on top of each other in one thread that waits (default: 16) */
+    uint32_t max_queue; /* waiting or running here; each rank may use its equal part, as for
+                            max_calls (default: 4096) */
+    /* so many calls may be above a function that waits for calls: one that is deeper starts them,
+       but does not wait, BUSY; 1: only functions that no function has called wait (default: 255,
+       which is the most) */
+    uint32_t max_depth;
     uint64_t max_message_bytes; /* of one message, both ways (default: 64 MiB) */
-    /* memory for long arguments that wait here, and as much for gradients (default: 256 MiB) */
+    /* memory for long arguments that wait here, and as much for gradients; one message of each
+       depth of calls from inside functions always fits (default: 256 MiB) */
     uint64_t max_queue_bytes;
     uint32_t max_rrefs;    /* entries of the table of references; a fork, and a child that is being
                            shared, needs one, too (default: 65536) */
@@ -458,8 +469,9 @@ typedef struct cdp_call_desc {
    what its maker failed with, `ran` is NO and the text names the maker. Any thread. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_start(
     cdp_rpc *rpc, const cdp_call_desc *desc, cdp_call *call);
-/* Starts it and waits. Returns its status. STATE, and nothing was started, inside an INLINE
-   function or a callback: cdp_rpc_start() and `done` there. */
+/* Starts it and waits. Returns its status. STATE, and nothing was started, inside an INLINE function
+   or a callback: cdp_rpc_start() and `done` there; BUSY, likewise, inside a function that is deeper
+   than max_depth. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_call(
     cdp_rpc *rpc, const cdp_call_desc *desc, cdp_call *call);
 /* Runs a function whose result stays on its rank; *out refers to the result at once, with one
@@ -470,7 +482,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_remote(
     cdp_rpc *rpc, const cdp_call_desc *desc, cdp_rref *out);
 
 /* Waits until the call has ended; returns its status, the same each time, and sets
-   cdp_last_error(). STATE inside an INLINE function or a callback: the call goes on. */
+   cdp_last_error(). STATE inside an INLINE function or a callback: the call goes on. Inside a
+   function that is deeper than max_depth the call ends with BUSY. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_call_wait(cdp_call *call);
 /* PENDING after timeout_ms; the call goes on. PENDING earlier where a wait below ends, see
    THREADS. */
@@ -1545,12 +1558,71 @@ CDP__PRIVATE cdp__wave_how cdp__wave_got_done(
     return CDP__WAVE_OK;
 }
 
+/* ---- >>rpc/levels: which calls may leave, which functions a waiting thread may run (pure) ---- */
+
+/* Knows: how deep in other calls a call is. Promises: whatever waits, waits for a call of a higher
+   level, or for a limit that only calls of its own and of higher levels hold: so no ranks wait for
+   each other in a circle, whatever the limits are (tests/sim/rpc_limits.c tries them).
+
+   A call that starts outside functions has level 0; one that a function starts is one level above
+   the call that runs the function. A thread that waits inside a function runs functions of higher
+   levels alone. Calls that make a value have levels of their own, above those, since functions of
+   any level may wait for the value; backward functions, which a pass waits for, are above both. A
+   function that is max_depth levels deep starts calls, but does not wait: its calls begin at 0. */
+
+#define CDP__RPC_DEPTHS 256u /* levels of each kind */
+#define CDP__RPC_MAKER_LEVEL 256
+#define CDP__RPC_BACKWARD_LEVEL 512
+#define CDP__RPC_LEVELS 768u
+#define CDP__RPC_OUTSIDE (-1) /* the level of a thread that runs no function */
+
+/* True if a function of this level may wait. */
+CDP__PRIVATE bool cdp__level_waits(int32_t inside, uint32_t max_depth) {
+    return inside < 0 || (uint32_t)inside % CDP__RPC_DEPTHS < max_depth;
+}
+
+/* The level of a call that is started inside a function of level `inside`. */
+CDP__PRIVATE int32_t cdp__level_of(int32_t inside, bool makes, uint32_t max_depth) {
+    const int32_t least = makes ? CDP__RPC_MAKER_LEVEL : 0;
+    if (!cdp__level_waits(inside, max_depth) || inside + 1 < least) return least;
+    return inside + 1;
+}
+
+/* True if a thread that waits inside a function of level `inside` may run one of level `level`. */
+CDP__PRIVATE bool cdp__level_runs(int32_t inside, int32_t level) {
+    return level > inside;
+}
+
+/* What calls to one rank that are under way hold of one limit: those that functions have started,
+   or the others. */
+typedef struct cdp__rpc_flight {
+    uint32_t calls;
+    uint64_t bytes; /* of their arguments */
+} cdp__rpc_flight;
+
+/* True if a call may leave. alone: no other call to that rank from inside functions has its level,
+   and it is from inside one: it is let through, since what it would wait for may wait for it. */
+CDP__PRIVATE bool cdp__flight_fits(
+    const cdp__rpc_flight *f, uint64_t bytes, bool alone, uint32_t max_calls, uint64_t max_bytes) {
+    if (!f->calls || alone) return true;
+    return f->calls < max_calls && bytes <= max_bytes && f->bytes <= max_bytes - bytes;
+}
+
+/* True if a long argument may be fetched now. held: memory of those that are here; deep: of those
+   from inside functions, of its level and above. */
+CDP__PRIVATE bool cdp__bytes_fit(
+    uint64_t held, uint64_t deep, bool nested, uint64_t bytes, uint64_t max_bytes) {
+    if (!held || (bytes <= max_bytes && held <= max_bytes - bytes)) return true;
+    return nested && !deep;
+}
+
 /* ---- >>rpc/packets: messages as bytes (pure) ------------------------------------------------- */
 
 /* Knows: the messages of a channel. Promises: everything that a peer sent is checked before use. */
 
 typedef enum cdp__rpc_kind {
-    CDP__RPC_CALL = 1,   /* aux: function; a: call; b: time left in ms */
+    /* aux: function; a: call; b: time left in ms, level << 32, 1 << 48 if a function started it */
+    CDP__RPC_CALL = 1,
     CDP__RPC_REPLY,      /* a: call */
     CDP__RPC_FAIL,       /* a: call; aux: -status; b: code and whether it ran; body: text */
     CDP__RPC_CANCEL,     /* a: call */
@@ -1679,6 +1751,8 @@ CDP__PRIVATE const char *cdp__rpc_wrong_head(const cdp__rpc_packet *p, uint64_t 
     const uint32_t on = p->flags & (CDP__RPC_ON | CDP__RPC_REMOTE);
     if (p->kind < CDP__RPC_CALL || p->kind >= CDP__RPC_KINDS) return "an unknown kind";
     if (p->flags >= 32) return "unknown flags";
+    if (p->kind == CDP__RPC_CALL && (p->b >> 49 || (p->b >> 32 & 0xffff) >= CDP__RPC_LEVELS))
+        return "a level that there is not";
     if ((p->flags & ~CDP__RPC_CTX) && p->kind != CDP__RPC_CALL) return "unknown flags";
     if ((p->flags & CDP__RPC_CTX) && p->kind != CDP__RPC_CALL && p->kind != CDP__RPC_REPLY
         && p->kind != CDP__RPC_MARK && p->kind != CDP__RPC_GRAD)
@@ -1850,6 +1924,9 @@ typedef struct cdp__rpc_call {
     bool used, left, wire_over, one_way;
     bool result_comes; /* a long one was offered */
     bool cut;          /* it has less time than it asked for, see cdp__rpc_cut() */
+    bool nested;       /* a function started it */
+    bool no_room;      /* it waits for room, see cdp__flight_fits() */
+    int32_t level;
 } cdp__rpc_call;
 
 typedef struct cdp__rpc_value cdp__rpc_value;
@@ -1894,6 +1971,8 @@ typedef struct cdp__rpc_rq {
     uint64_t counted;   /* of in_bytes */
     uint64_t record;    /* its number among records */
     uint64_t passed_ns; /* since when waits that have too little time pass it over, or 0 */
+    int32_t level;
+    bool nested; /* a function started it */
     bool cancelled, in_function;
 } cdp__rpc_rq;
 
@@ -1924,13 +2003,12 @@ typedef struct cdp__rpc_in {
 typedef struct cdp__rpc_peer {
     cdp__rpc_task task; /* tells the program that the peer is lost */
     char name[CDP__RPC_NAME];
-    uint32_t limit;        /* calls under way to it */
-    uint32_t flight;       /* calls under way to it */
-    uint64_t flight_bytes; /* of their arguments */
-    uint32_t requests;     /* of it, here */
-    uint32_t coming;       /* long bodies of it, in `in` */
-    uint32_t marks;        /* how many gradients it may still send */
-    bool dropped;          /* it was given up */
+    uint32_t limit;            /* calls under way to it: so many, and so many from functions */
+    cdp__rpc_flight flight[2]; /* to it; [1]: of calls that functions have started */
+    uint32_t requests[2];      /* of it, here */
+    uint32_t coming;           /* long bodies of it, in `in` */
+    uint32_t marks;            /* how many gradients it may still send */
+    bool dropped;              /* it was given up */
     cdp_error why;
     uint64_t sent, received;          /* messages to it and from it, for the sums of shutdown */
     cdp__rpc_out *queue, **queue_end; /* messages that the channel had no room for */
@@ -2099,6 +2177,7 @@ typedef struct cdp__rpc_wave {
 typedef struct cdp__rpc_here {
     cdp__rpc_rq *request; /* the request whose function runs */
     uint32_t depth;
+    int32_t level;     /* of the function that runs, plus 1; 0: none does */
     uint32_t no_wait;  /* inside an INLINE function or a task */
     uint64_t until_ns; /* the deadline of the waits that run it; 0: none */
     cdp_call *done;    /* whose `done` runs; NULL: none, or it has freed its call */
@@ -2107,6 +2186,11 @@ typedef struct cdp__rpc_here {
 CDP__PRIVATE cdp__rpc_here *cdp__rpc_here_of(void) {
     static CDP__THREAD_LOCAL cdp__rpc_here here;
     return &here;
+}
+
+/* The level of the function that this thread runs, or CDP__RPC_OUTSIDE. */
+CDP__PRIVATE int32_t cdp__rpc_inside(void) {
+    return cdp__rpc_here_of()->level - 1;
 }
 
 /* A function that runs inside a wait delays the end of that wait. So its own waits end at most
@@ -2368,7 +2452,8 @@ CDP__PRIVATE cdp__rpc_rq *cdp__rpc_rq_open(cdp_rpc *rpc) {
     memset(rq, 0, offsetof(cdp__rpc_rq, room));
     memset(rq->refs, 0, sizeof rq->refs);
     rq->counted = rq->passed_ns = rq->record = 0;
-    rq->cancelled = rq->in_function = false;
+    rq->cancelled = rq->in_function = rq->nested = false;
+    rq->level = 0;
     rq->pub.rpc = rpc;
     rq->pub.user = rpc->desc.user;
     rq->pub.rrefs = rq->refs;
@@ -2490,6 +2575,12 @@ CDP__PRIVATE uint32_t cdp__rpc_time_left(cdp_rpc *rpc, uint64_t deadline_ns) {
     return (uint32_t)cdp__min(ms, CDP_NO_TIMEOUT - 1);
 }
 
+/* What a message of a call says of its time and level. */
+CDP__PRIVATE uint64_t cdp__rpc_call_b(cdp_rpc *rpc, const cdp__rpc_call *c) {
+    return (uint64_t)c->nested << 48 | (uint64_t)c->level << 32
+        | cdp__rpc_time_left(rpc, c->deadline_ns);
+}
+
 /* The request has left this rank: from now on it is not certain that it did not run. */
 CDP__PRIVATE void cdp__rpc_left(cdp_rpc *rpc, uint32_t to, const cdp__rpc_packet *p) {
     cdp__rpc_call *c = p->kind == CDP__RPC_CALL ? cdp__rpc_call_find(rpc, p->a) : NULL;
@@ -2511,7 +2602,7 @@ CDP__PRIVATE void cdp__rpc_flush(cdp_rpc *rpc, uint32_t to) {
         cdp_channel_message m;
         cdp_status st;
         const bool offer = o->p.bytes > rpc->inline_max;
-        if (c) o->p.b = cdp__rpc_time_left(rpc, c->deadline_ns); /* it has waited */
+        if (c) o->p.b = cdp__rpc_call_b(rpc, c); /* it has waited */
         m = cdp__rpc_message(&o->p, to, o->lent ? o->lent : cdp__rpc_body(o));
         st = offer ? cdp_channel_offer(rpc->channel, &m, &o->handle)
                    : cdp_channel_send(rpc->channel, &m);
@@ -3332,8 +3423,8 @@ CDP__PRIVATE void cdp__rpc_wire_over(cdp_rpc *rpc, cdp__rpc_call *c) {
     if (c->wire_over) return;
     cdp__rpc_record_end(rpc, c, CDP_OK, CDP_RAN_UNKNOWN); /* nobody waited for it */
     c->wire_over = true;
-    --rpc->peers[c->to].flight;
-    rpc->peers[c->to].flight_bytes -= c->bytes;
+    --rpc->peers[c->to].flight[c->nested].calls;
+    rpc->peers[c->to].flight[c->nested].bytes -= c->bytes;
     rpc->changed = true;
     c->on = 0;
     if (c->order) rpc->confirmed = true; /* the next call of the order may have its turn */
@@ -3507,13 +3598,31 @@ CDP__PRIVATE const char *cdp__rpc_ran_text(
     return c->to == rpc->rank ? "it had not begun" : "the call never left this rank";
 }
 
-/* Ends a call that the program does not wait for any longer; status is TIMEOUT, ABORTED or
-   STATE. */
+/* What a call that has not left this rank waits for. */
+CDP__PRIVATE const char *cdp__rpc_held(const cdp_rpc *rpc, const cdp__rpc_call *c) {
+    const uint64_t id = cdp__rpc_call_id(c);
+    const cdp__rpc_out *o = rpc->waiting;
+    if (c->no_room)
+        return c->nested ? ": as many calls from functions as max_calls, its part of max_queue "
+                           "there or max_call_bytes allow were under way"
+                         : ": as many calls as max_calls, its part of max_queue there or "
+                           "max_call_bytes allow were under way";
+    while (o && (o->p.kind != CDP__RPC_CALL || o->p.a != id))
+        o = o->next;
+    if (!o) return ": that rank took no messages";
+    if (o->in_order) return ": an earlier call of its order (in_order) has not been answered";
+    return ": a reference in it was not confirmed";
+}
+
+/* Ends a call that the program does not wait for any longer; status is TIMEOUT, ABORTED, STATE, or
+   BUSY (max_depth). */
 CDP__PRIVATE void cdp__rpc_abandon(cdp_rpc *rpc, cdp__rpc_call *c, cdp_status status) {
     cdp__rpc_peer *peer = &rpc->peers[c->to];
     const uint64_t id = cdp__rpc_call_id(c);
     const bool never_left = !c->left; /* for a call to this rank: there is no request of it yet */
     cdp_ran ran = CDP_RAN_UNKNOWN;
+    const char *held = "";
+    if (never_left) held = cdp__rpc_held(rpc, c);
     if (never_left && c->to != rpc->rank) {
         (void)(cdp__rpc_take_back(rpc, &rpc->waiting, id)
             || cdp__rpc_take_back(rpc, &peer->queue, id));
@@ -3522,12 +3631,16 @@ CDP__PRIVATE void cdp__rpc_abandon(cdp_rpc *rpc, cdp__rpc_call *c, cdp_status st
     }
     if (never_left || cdp__rpc_still_here(rpc, c)) ran = CDP_RAN_NO;
     if (status == CDP_ERR_TIMEOUT)
-        cdp__rpc_say(rpc, c, status, "no answer within %llu ms%s; %s",
+        cdp__rpc_say(rpc, c, status, "no answer within %llu ms%s; %s%s",
             (unsigned long long)(c->deadline_ns > c->start_ns
                     ? (c->deadline_ns - c->start_ns) / CDP__MS
                     : 0),
             c->cut ? "; the wait that ran the calling function had to end then" : "",
-            cdp__rpc_ran_text(rpc, c, ran));
+            cdp__rpc_ran_text(rpc, c, ran), held);
+    else if (status == CDP_ERR_BUSY)
+        cdp__rpc_say(rpc, c, status,
+            "the function that waits for it is max_depth (%u) calls deep, and must not wait; %s",
+            rpc->desc.max_depth, cdp__rpc_ran_text(rpc, c, ran));
     else
         cdp__rpc_say(rpc, c, status, "%s",
             status == CDP_ERR_ABORTED ? "cancelled by cdp_call_cancel()"
@@ -3821,6 +3934,7 @@ CDP__PRIVATE void cdp__ctx_queue(cdp_rpc *rpc, cdp_ctx *ctx, uint32_t node) {
     rq->pub.ctx = ctx;
     rq->pub.deadline_ns = CDP__NEVER;
     rq->node = node;
+    rq->level = CDP__RPC_BACKWARD_LEVEL;
     ++ctx->uses;
     cdp__rpc_append(ctx->mine ? &ctx->fires_end : &rpc->queue_end, rq);
     rpc->changed = true;
@@ -4298,7 +4412,7 @@ CDP__PRIVATE void cdp__rpc_replied(cdp_rpc *rpc, cdp__rpc_rq *rq, cdp_status sta
 /* Call before the answer is sent: the caller counts its calls in flight, and this one is over
    then. */
 CDP__PRIVATE void cdp__rpc_uncount(cdp_rpc *rpc, const cdp__rpc_rq *rq) {
-    if (rq->pub.from != rpc->rank) --rpc->peers[rq->pub.from].requests;
+    if (rq->pub.from != rpc->rank) --rpc->peers[rq->pub.from].requests[rq->nested];
 }
 
 CDP__PRIVATE void cdp__rpc_send_fail(cdp_rpc *rpc, uint32_t to, uint64_t call, cdp_status status,
@@ -4429,6 +4543,15 @@ CDP__PRIVATE void cdp__rpc_answer_fetch(cdp_rpc *rpc, cdp__rpc_rq *rq) {
     if (st != CDP_OK) cdp__rpc_refuse(rpc, rq, st, CDP_RAN_NO, 0, cdp_last_error()->text);
 }
 
+/* What a call of this level waits for is run by threads that may run such calls: the request that
+   is to make the value in `slot`, if it has not begun. */
+CDP__PRIVATE void cdp__rpc_raise(cdp_rpc *rpc, uint32_t slot, int32_t level) {
+    cdp__rpc_rq *rq;
+    for (rq = rpc->all; rq; rq = rq->after)
+        if (rq->makes == slot && rq->stage < CDP__RPC_RUNNING && rq->level < level)
+            rq->level = level;
+}
+
 /* Moves a request from stage NEW to its next stage. */
 CDP__PRIVATE void cdp__rpc_advance(cdp_rpc *rpc, cdp__rpc_rq *rq) {
     const bool early = (rq->f && (rq->f->flags & CDP_RPC_EARLY)) || CDP__RPC_PLANT(NOT_CONFIRMED);
@@ -4446,6 +4569,7 @@ CDP__PRIVATE void cdp__rpc_advance(cdp_rpc *rpc, cdp__rpc_rq *rq) {
         rpc->confirming = rq;
     } else if (v && !v->settled) {
         rq->stage = CDP__RPC_PARKED;
+        cdp__rpc_raise(rpc, rq->on, rq->level);
         cdp__rpc_append(&v->parked_end, rq);
     } else if (v && v->failed) {
         cdp__rpc_refuse(
@@ -4555,7 +4679,9 @@ CDP__PRIVATE bool cdp__rpc_first(const cdp_rpc *rpc, const cdp__rpc_rq *rq) {
    none. */
 CDP__PRIVATE cdp__rpc_rq *cdp__rpc_next(cdp_rpc *rpc, uint64_t now, uint64_t bound_ns) {
     cdp__rpc_rq *rq = rpc->queue;
-    while (rq && !(cdp__rpc_may(rpc, rq, now, bound_ns) && cdp__rpc_first(rpc, rq)))
+    while (rq
+        && !(cdp__level_runs(cdp__rpc_inside(), rq->level) && cdp__rpc_may(rpc, rq, now, bound_ns)
+            && cdp__rpc_first(rpc, rq)))
         rq = rq->next;
     if (rq) (void)cdp__rpc_unlist(&rpc->queue, &rpc->queue_end, rq);
     return rq;
@@ -4565,6 +4691,7 @@ CDP__PRIVATE cdp__rpc_rq *cdp__rpc_next(cdp_rpc *rpc, uint64_t now, uint64_t bou
 CDP__PRIVATE void cdp__rpc_run(cdp_rpc *rpc, cdp__rpc_rq *rq) {
     cdp__rpc_here *here = cdp__rpc_here_of();
     cdp__rpc_rq *outer = here->request;
+    const int32_t level = here->level;
     const uint32_t no_wait = (rq->f->flags & CDP_RPC_INLINE) ? 1 : 0;
     const uint64_t now = cdp__rpc_time(rpc);
     const bool late = rq->pub.deadline_ns <= now;
@@ -4583,11 +4710,13 @@ CDP__PRIVATE void cdp__rpc_run(cdp_rpc *rpc, cdp__rpc_rq *rq) {
     ++rq->use->running;
     cdp_lock_release(&rpc->lock);
     here->request = rq;
+    here->level = rq->level + 1;
     ++here->depth;
     here->no_wait += no_wait;
     rq->f->func(rq->f->user, &rq->pub);
     here->no_wait -= no_wait;
     --here->depth;
+    here->level = level;
     here->request = outer;
     cdp__rpc_lock(rpc);
     rq->in_function = false;
@@ -4769,15 +4898,19 @@ CDP__PRIVATE const char *cdp__rpc_got_call(
     const uint64_t now = cdp__rpc_time(rpc);
     uint32_t slots[CDP__RPC_RREFS], i;
     const char *wrong = cdp__rpc_take(rpc, from, p, slots);
+    const bool nested = p->b >> 48 & 1;
+    bool room;
     cdp__rpc_rq *rq;
     if (wrong) return wrong;
-    rq = peer->requests < rpc->share ? cdp__rpc_rq_open(rpc) : NULL;
+    room = peer->requests[nested] < rpc->share + (nested ? CDP__RPC_LEVELS : 0);
+    rq = room ? cdp__rpc_rq_open(rpc) : NULL;
     if (!rq) {
         cdp__rpc_untake(rpc, slots, p->rrefs);
-        return peer->requests < rpc->share ? "out of memory for a call of it"
-                                           : "more calls at once than were agreed upon";
+        return room ? "out of memory for a call of it" : "more calls at once than were agreed upon";
     }
-    ++peer->requests;
+    ++peer->requests[nested];
+    rq->nested = nested;
+    rq->level = (int32_t)(p->b >> 32 & 0xffff);
     rq->pub.from = from;
     rq->pub.function = p->aux;
     rq->pub.one_way = (p->flags & CDP__RPC_ONE_WAY) != 0;
@@ -4928,6 +5061,22 @@ CDP__PRIVATE uint64_t *cdp__rpc_in_sum(cdp_rpc *rpc, const cdp__rpc_in *came) {
     return kind == CDP__RPC_GRAD ? &rpc->grad_bytes : NULL;
 }
 
+/* True if there is memory for a long argument or a gradient, of which there are `held` bytes. */
+CDP__PRIVATE bool cdp__rpc_bytes_fit(const cdp_rpc *rpc, const cdp__rpc_in *one, uint64_t held) {
+    const bool nested = (one->m.kind & 0xff) == CDP__RPC_CALL && (one->m.b >> 48 & 1);
+    const int32_t level = (int32_t)(one->m.b >> 32 & 0xffff);
+    const cdp__rpc_rq *rq;
+    const cdp__rpc_in *came;
+    uint64_t deep = 0;
+    for (rq = rpc->all; nested && rq; rq = rq->after)
+        if (rq->nested && rq->level >= level) deep += rq->counted;
+    for (came = rpc->in; nested && came; came = came->next)
+        if (came->body && (came->m.kind & 0xff) == CDP__RPC_CALL && (came->m.b >> 48 & 1)
+            && (int32_t)(came->m.b >> 32 & 0xffff) >= level)
+            deep += came->m.bytes;
+    return cdp__bytes_fit(held, deep, nested, one->m.bytes, rpc->desc.max_queue_bytes);
+}
+
 /* Fetches offered bodies while there is memory for them. Results are always fetched: each call has
    one. Arguments and gradients do not wait for each other, since a pass may run inside a
    function. */
@@ -4938,8 +5087,7 @@ CDP__PRIVATE void cdp__rpc_fetch_more(cdp_rpc *rpc) {
         uint64_t *sum = cdp__rpc_in_sum(rpc, came);
         next = came->next;
         if (came->body || rpc->lost[came->m.peer]) continue;
-        if (sum && *sum && *sum + came->m.bytes > rpc->desc.max_queue_bytes
-            && !CDP__RPC_PLANT(NO_LIMIT_OF_BYTES))
+        if (sum && !cdp__rpc_bytes_fit(rpc, came, *sum) && !CDP__RPC_PLANT(NO_LIMIT_OF_BYTES))
             continue;
         came->body = (uint8_t *)cdp__rpc_area_alloc(rpc, came->m.bytes);
         if (!came->body) {
@@ -4965,7 +5113,9 @@ CDP__PRIVATE void cdp__rpc_fetch_more(cdp_rpc *rpc) {
 CDP__PRIVATE const char *cdp__rpc_offered(cdp_rpc *rpc, const cdp_channel_message *m) {
     cdp__rpc_peer *peer = &rpc->peers[m->peer];
     cdp__rpc_in *came;
-    if ((m->kind & 0xff) != CDP__RPC_GRAD && peer->coming >= rpc->share + peer->flight)
+    const uint64_t most =
+        2ull * rpc->share + CDP__RPC_LEVELS + peer->flight[0].calls + peer->flight[1].calls;
+    if ((m->kind & 0xff) != CDP__RPC_GRAD && peer->coming >= most)
         return "more calls at once than were agreed upon";
     if ((m->kind & 0xff) == CDP__RPC_REPLY) { /* memory for one result of each call */
         cdp__rpc_call *c = cdp__rpc_call_find(rpc, m->a);
@@ -5006,9 +5156,24 @@ CDP__PRIVATE void cdp__rpc_leave(cdp_rpc *rpc) {
     cdp_lock_release(&rpc->lock);
 }
 
+/* It is no part of the function that waits in this thread. */
+CDP__PRIVATE void cdp__rpc_run_task(cdp_rpc *rpc, cdp__rpc_task *task) {
+    cdp__rpc_here *here = cdp__rpc_here_of();
+    cdp__rpc_rq *outer = here->request;
+    const int32_t level = here->level;
+    cdp_lock_release(&rpc->lock);
+    here->request = NULL;
+    here->level = 0;
+    ++here->no_wait;
+    task->run(rpc, task);
+    --here->no_wait;
+    here->level = level;
+    here->request = outer;
+    cdp__rpc_lock(rpc);
+}
+
 /* Runs tasks and INLINE functions. The lock is released meanwhile. */
 CDP__PRIVATE void cdp__rpc_tasks(cdp_rpc *rpc) {
-    cdp__rpc_here *here = cdp__rpc_here_of();
     while (rpc->tasks || rpc->inline_queue || rpc->confirmed) {
         cdp__rpc_task *task = rpc->tasks;
         cdp__rpc_rq *rq = rpc->inline_queue;
@@ -5022,11 +5187,7 @@ CDP__PRIVATE void cdp__rpc_tasks(cdp_rpc *rpc) {
         } else {
             rpc->tasks = task->next;
             if (!task->next) rpc->tasks_end = &rpc->tasks;
-            cdp_lock_release(&rpc->lock);
-            ++here->no_wait;
-            task->run(rpc, task);
-            --here->no_wait;
-            cdp__rpc_lock(rpc);
+            cdp__rpc_run_task(rpc, task);
         }
     }
 }
@@ -5061,7 +5222,7 @@ CDP__PRIVATE void cdp__rpc_deliver(void *user, const cdp_channel_message *m) {
 CDP__PRIVATE void cdp__rpc_waited(cdp_rpc *rpc, const cdp__rpc_in *came, cdp__rpc_packet *p) {
     const uint64_t ms = (cdp__rpc_time(rpc) - came->came_ns) / CDP__MS;
     if (p->kind != CDP__RPC_CALL || (uint32_t)p->b == CDP_NO_TIMEOUT) return;
-    p->b = (uint32_t)p->b > ms ? (uint32_t)p->b - ms : 0;
+    p->b -= cdp__min(ms, (uint32_t)p->b);
 }
 
 CDP__PRIVATE void cdp__rpc_fetched(void *user, uint32_t from, uint64_t handle, cdp_status status) {
@@ -5223,7 +5384,7 @@ CDP__PRIVATE void cdp__rpc_tick(void *user) {
 /* ---- >>rpc/waits: threads that wait, threads that run functions ------------------------------ */
 
 /* Knows: workers, waits. Promises: one absolute deadline for each wait; a thread that waits inside
-   a function runs other functions meanwhile, at most max_depth nested ones. */
+   a function runs functions of higher levels meanwhile, see rpc/levels.h. */
 
 /* The latest end of this thread's waits and calls, if it runs inside another wait. */
 CDP__PRIVATE uint64_t cdp__rpc_cut(void) {
@@ -5239,7 +5400,7 @@ CDP__PRIVATE uint64_t cdp__rpc_until(const cdp_rpc *rpc, uint32_t timeout_ms) {
 CDP__PRIVATE bool cdp__rpc_helps(const cdp_rpc *rpc) {
     const cdp__rpc_here *here = cdp__rpc_here_of();
     if (here->depth && rpc->desc.no_help) return false;
-    return (!rpc->cond || here->request) && here->depth < rpc->desc.max_depth;
+    return !rpc->cond || here->request;
 }
 
 /* Runs a function inside a wait that ends by bound_ns. Waits of that function end soon after it,
@@ -5266,6 +5427,14 @@ CDP__PRIVATE cdp_status cdp__rpc_may_wait(void) {
     return cdp__fail(CDP_ERR_STATE,
         "an INLINE function and a callback must not wait; start the call with cdp_rpc_start() and "
         "return, or register the function without CDP_RPC_INLINE");
+}
+
+/* Sets the last error: a function that is so deep may not wait for calls. */
+CDP__PRIVATE cdp_status cdp__rpc_too_deep(const cdp_rpc *rpc) {
+    return cdp__fail(CDP_ERR_BUSY,
+        "max_depth of cdp_rpc_desc is %u: functions that so many calls are above start calls, but "
+        "do not wait for them; reply later (CDP_RPC_LATER), or raise it (at most 255)",
+        rpc->desc.max_depth);
 }
 
 /* Waits with the lock held, and releases it meanwhile. OK: over(rpc, arg) is true; PENDING:
@@ -5331,7 +5500,7 @@ CDP__PRIVATE void cdp__rpc_worker(void *arg) {
 /* Knows: the exchange of names and limits. Promises: creation fails on all ranks that take part in
    the exchange, or on none of them. */
 
-#define CDP__RPC_MAGIC 0x33637072u /* version 3 of the messages: lists */
+#define CDP__RPC_MAGIC 0x34637072u /* version 4 of the messages: levels */
 #define CDP__RPC_CARD (24u + CDP__RPC_NAME)
 
 CDP__PRIVATE cdp_status cdp__rpc_desc_check(const cdp_rpc_desc *d) {
@@ -5401,7 +5570,7 @@ CDP__PRIVATE void cdp__rpc_defaults(cdp_rpc *rpc) {
     d->max_calls = cdp__def(d->max_calls, 256u);
     d->max_call_bytes = cdp__def(d->max_call_bytes, 64ull << 20);
     d->max_queue = cdp__def(d->max_queue, 4096u);
-    d->max_depth = cdp__def(d->max_depth, 16u);
+    d->max_depth = (uint32_t)cdp__min(cdp__def(d->max_depth, 255u), CDP__RPC_DEPTHS - 1);
     d->max_message_bytes = cdp__def(d->max_message_bytes, 64ull << 20);
     d->max_queue_bytes = cdp__def(d->max_queue_bytes, 256ull << 20);
     d->max_rrefs = cdp__def(d->max_rrefs, 65536u);
@@ -6000,8 +6169,7 @@ CDP_API cdp_status cdp_rpc_poll(cdp_rpc *rpc, uint32_t budget_us) {
     st = cdp_poll(rpc->group, budget_us); /* unlike the program's, it outlives lost ranks */
     cdp__rpc_lock(rpc);
     do {
-        const bool deep = here->depth >= rpc->desc.max_depth;
-        rq = deep ? NULL : cdp__rpc_next(rpc, cdp__rpc_time(rpc), CDP__NEVER);
+        rq = cdp__rpc_next(rpc, cdp__rpc_time(rpc), CDP__NEVER);
         if (rq) cdp__rpc_help(rpc, rq, CDP__NEVER);
     } while (rq && cdp__rpc_time(rpc) < until);
     cdp__rpc_leave(rpc);
@@ -6180,7 +6348,7 @@ CDP_API cdp_rpc_stats cdp_rpc_stats_of(cdp_rpc *rpc) {
     for (ctx = rpc->contexts; ctx; ctx = ctx->next)
         s.passes += !ctx->failed && (ctx->w.open || ctx->mine);
     for (i = 0; i < rpc->ranks; ++i)
-        s.call_bytes += rpc->peers[i].flight_bytes;
+        s.call_bytes += rpc->peers[i].flight[0].bytes + rpc->peers[i].flight[1].bytes;
     for (i = 1; i < rpc->refs.room; ++i)
         s.pending +=
             rpc->refs.at[i].kind == CDP__REF_USER && rpc->refs.at[i].state == CDP__REF_PENDING;
@@ -6231,6 +6399,8 @@ typedef struct cdp__rpc_starting {
     bool waits;              /* the public function waits for the call, too */
     bool cut;                /* its time was shortened, see cdp__rpc_cut() */
     uint32_t makes;          /* slot of the reference that the call makes */
+    bool nested;             /* a function starts it */
+    int32_t level;
 } cdp__rpc_starting;
 
 CDP__PRIVATE cdp_status cdp__rpc_start_check(cdp_rpc *rpc, cdp__rpc_starting *s) {
@@ -6286,30 +6456,51 @@ CDP__PRIVATE void cdp__rpc_start_time(cdp_rpc *rpc, cdp__rpc_starting *s) {
     }
 }
 
+/* True if no other call from inside functions to that rank has this level. */
+CDP__PRIVATE bool cdp__rpc_alone(const cdp_rpc *rpc, const cdp__rpc_starting *s) {
+    uint32_t i;
+    for (i = 1; i <= rpc->call_count; ++i) {
+        const cdp__rpc_call *c = rpc->calls[i];
+        if (c->used && !c->wire_over && c->nested && c->to == s->to && c->level == s->level)
+            return false;
+    }
+    return true;
+}
+
+/* Sets the last error to what a call that finds no room waits for. */
+CDP__PRIVATE cdp_status cdp__rpc_say_room(
+    const cdp_rpc *rpc, const cdp__rpc_starting *s, cdp_status status, const char *end) {
+    const cdp__rpc_peer *peer = &rpc->peers[s->to];
+    const cdp__rpc_flight *f = &peer->flight[s->nested];
+    return cdp__fail_peer(status, cdp_world_rank_of(rpc->group, s->to), 0,
+        "%s: %u calls to rank %u (%s)%s are under way, with %llu bytes of arguments; %u is the "
+        "smaller one of max_calls here and its part of max_queue there, max_call_bytes is %llu; %s",
+        s->name, f->calls, s->to, peer->name, s->nested ? " from functions" : "",
+        (unsigned long long)f->bytes, peer->limit, (unsigned long long)rpc->desc.max_call_bytes,
+        end);
+}
+
 CDP__PRIVATE bool cdp__rpc_has_room(cdp_rpc *rpc, void *arg) {
     const cdp__rpc_starting *s = (const cdp__rpc_starting *)arg;
     const cdp__rpc_peer *peer = &rpc->peers[s->to];
-    const uint64_t most = rpc->desc.max_call_bytes;
-    if (rpc->lost[s->to] || rpc->phase != CDP__RPC_OPEN || !peer->flight) return true;
-    if (CDP__RPC_PLANT(NO_CREDIT)) return true;
-    return peer->flight < peer->limit && s->bytes <= most && peer->flight_bytes <= most - s->bytes;
+    const cdp__rpc_flight *f = &peer->flight[s->nested];
+    if (rpc->lost[s->to] || rpc->phase != CDP__RPC_OPEN || CDP__RPC_PLANT(NO_CREDIT)) return true;
+    if (cdp__flight_fits(f, s->bytes, false, peer->limit, rpc->desc.max_call_bytes)) return true;
+    return s->nested && cdp__rpc_alone(rpc, s);
 }
 
 /* Waits until a call may be sent. PENDING: its time is over, and it was not sent. */
 CDP__PRIVATE cdp_status cdp__rpc_start_room(cdp_rpc *rpc, cdp__rpc_starting *s) {
-    const bool inside = cdp__rpc_here_of()->no_wait || *cdp__inside();
+    const bool inside = cdp__rpc_here_of()->no_wait || *cdp__inside()
+        || !cdp__level_waits(cdp__rpc_inside(), rpc->desc.max_depth);
     cdp_status st;
     s->bytes = cdp__rpc_args_bytes(&s->desc->args);
+    s->nested = cdp__rpc_inside() >= 0;
+    s->level =
+        cdp__level_of(cdp__rpc_inside(), (s->flags & CDP__RPC_REMOTE) != 0, rpc->desc.max_depth);
     if (cdp__rpc_has_room(rpc, s)) return CDP_OK;
     if (rpc->desc.fail_when_full || inside)
-        return cdp__fail_peer(CDP_ERR_BUSY, cdp_world_rank_of(rpc->group, s->to), 0,
-            "%s: %u calls to rank %u (%s) are under way, with %llu bytes of arguments; %u is the "
-            "smaller one of max_calls here and its part of max_queue there, max_call_bytes is "
-            "%llu; "
-            "wait for one of them",
-            s->name, rpc->peers[s->to].flight, s->to, rpc->peers[s->to].name,
-            (unsigned long long)rpc->peers[s->to].flight_bytes, rpc->peers[s->to].limit,
-            (unsigned long long)rpc->desc.max_call_bytes);
+        return cdp__rpc_say_room(rpc, s, CDP_ERR_BUSY, "wait for one of them");
     st = cdp__rpc_wait(rpc, cdp__rpc_has_room, s, s->deadline_ns, s->deadline_ns);
     if (st != CDP_OK) return st;
     return cdp__rpc_start_check(rpc, s); /* the state may have changed meanwhile */
@@ -6328,7 +6519,7 @@ CDP__PRIVATE cdp_status cdp__rpc_start_far(cdp_rpc *rpc, cdp__rpc_starting *s, c
     p.flags = s->flags;
     p.aux = s->desc->function;
     p.a = cdp__rpc_call_id(c);
-    p.b = cdp__rpc_time_left(rpc, s->deadline_ns);
+    p.b = cdp__rpc_call_b(rpc, c);
     if (slot) {
         p.rid = rpc->refs.at[slot].rid;
         p.fid = rpc->refs.at[slot].key;
@@ -6384,6 +6575,8 @@ CDP__PRIVATE cdp_status cdp__rpc_start_here(cdp_rpc *rpc, cdp__rpc_starting *s, 
     rq->pub.deadline_ns = s->deadline_ns;
     rq->pub.rref_count = args->rref_count;
     rq->call = cdp__rpc_call_id(c);
+    rq->level = c->level;
+    rq->nested = c->nested;
     rq->record = c->record;
     rq->flags = s->flags;
     for (i = 0; i < args->rref_count; ++i) {
@@ -6455,10 +6648,8 @@ CDP__PRIVATE cdp_status cdp__rpc_start_checked(cdp_rpc *rpc, cdp__rpc_starting *
     cdp__rpc_start_time(rpc, s);
     room = cdp__rpc_start_room(rpc, s);
     if (room == CDP_PENDING && !s->call)
-        return cdp__fail_peer(CDP_ERR_TIMEOUT, cdp_world_rank_of(rpc->group, s->to), 0,
-            "%s: %u calls to rank %u (%s) were under way until its deadline (max_calls); it never "
-            "left this rank",
-            s->name, rpc->peers[s->to].flight, s->to, rpc->peers[s->to].name);
+        return cdp__rpc_say_room(
+            rpc, s, CDP_ERR_TIMEOUT, "so it was until its deadline; it never left this rank");
     if (room < 0) return room;
     st = cdp__rpc_start_makes(rpc, s);
     if (st != CDP_OK) return st;
@@ -6474,6 +6665,9 @@ CDP__PRIVATE cdp_status cdp__rpc_start_checked(cdp_rpc *rpc, cdp__rpc_starting *
     c->deadline_ns = s->deadline_ns;
     c->one_way = s->desc->one_way;
     c->cut = s->cut;
+    c->nested = s->nested;
+    c->level = s->level;
+    c->no_room = room == CDP_PENDING;
     if (s->desc->in_order) {
         c->order = ++rpc->orders;
         c->order_on = s->on ? rpc->refs.at[s->on].rid : 0;
@@ -6484,8 +6678,8 @@ CDP__PRIVATE cdp_status cdp__rpc_start_checked(cdp_rpc *rpc, cdp__rpc_starting *
     c->done = s->desc->done;
     c->done_user = s->desc->user;
     c->bytes = s->bytes;
-    ++rpc->peers[s->to].flight;
-    rpc->peers[s->to].flight_bytes += s->bytes;
+    ++rpc->peers[s->to].flight[c->nested].calls;
+    rpc->peers[s->to].flight[c->nested].bytes += s->bytes;
     cdp__rpc_record_call(rpc, c);
     if (s->call) {
         s->call->priv[CDP__CALL_RPC] = (uint64_t)(uintptr_t)rpc;
@@ -6553,6 +6747,8 @@ CDP__PRIVATE cdp_status cdp__rpc_start_any(cdp_rpc *rpc, cdp__rpc_starting *s) {
     if (s->desc->one_way) s->flags |= CDP__RPC_ONE_WAY;
     cdp__rpc_lock(rpc);
     st = s->waits ? cdp__rpc_may_wait() : CDP_OK;
+    if (st == CDP_OK && s->waits && !cdp__level_waits(cdp__rpc_inside(), rpc->desc.max_depth))
+        st = cdp__rpc_too_deep(rpc);
     if (st == CDP_OK) st = cdp__rpc_start_call(rpc, s);
     if (st != CDP_OK) {
         s->call->status = st;
@@ -6640,12 +6836,23 @@ CDP__PRIVATE uint64_t cdp__call_deadline(cdp_rpc *rpc, const cdp_call *call) {
     return c && c->call == call ? c->deadline_ns : 0;
 }
 
+/* The function that wants to wait is too deep: its call ends now, so that nothing writes to memory
+   that the function leaves. */
+CDP__PRIVATE void cdp__call_not_waited(cdp_rpc *rpc, cdp_call *call) {
+    cdp__rpc_call *c = call->priv[CDP__CALL_STAGE] == CDP__CALL_UNDER_WAY
+        ? cdp__rpc_call_find(rpc, call->priv[CDP__CALL_ID])
+        : NULL;
+    if (c && c->call == call) cdp__rpc_abandon(rpc, c, CDP_ERR_BUSY);
+}
+
 CDP__PRIVATE cdp_status cdp__call_wait_until(
     const char *name, cdp_call *call, bool bounded, uint32_t timeout_ms) {
     cdp_rpc *rpc = cdp__call_rpc(name, call);
     cdp_status st = CDP_OK;
     if (!rpc) return CDP_ERR_INVALID;
     cdp__rpc_lock(rpc);
+    if (!bounded && !cdp__level_waits(cdp__rpc_inside(), rpc->desc.max_depth))
+        cdp__call_not_waited(rpc, call);
     st = cdp__rpc_wait(rpc, cdp__call_over, call,
         bounded ? cdp__rpc_until(rpc, timeout_ms) : CDP__NEVER, cdp__call_deadline(rpc, call));
     cdp__rpc_leave(rpc);
@@ -6909,6 +7116,7 @@ CDP_API cdp_status cdp_rref_local(
     }
     if (slot) {
         ++rpc->refs.at[slot].handles;
+        cdp__rpc_raise(rpc, slot, cdp__rpc_inside() + 1);
         until = cdp__rpc_until(rpc, cdp__def(timeout_ms, rpc->desc.timeout_ms));
         st = cdp__rpc_wait(rpc, cdp__rpc_value_ready, &slot, until, until);
         v = rpc->extra[slot].value;

@@ -132,9 +132,14 @@
         Every function may be called by any thread unless it says otherwise. INLINE functions,
         `done`, `destroy` and `lost` are callbacks: they run one at a time, on whichever thread lets
         communication advance (the progress thread of the group, a thread that waits, cdp_poll()),
-        and must not wait. Other functions run in worker threads. A thread that waits inside a
-        function runs other functions meanwhile, so that ranks that call each other do not starve;
-        without workers every thread that waits does. One of these can then delay the wait by the
+        and must not wait. Other functions run in worker threads. A call that a function starts is
+        one level above the call that runs the function; one outside functions has level 0. A thread
+        that waits inside a function runs functions of higher levels meanwhile, and calls of each
+        level have room of their own: so ranks that call each other wait for each other in no
+        circle, whatever the limits are. Circles of the program end by deadlines, whose texts say
+        what was waited for: max_running and in_order of functions that call themselves, no_help,
+        replies that wait for other calls. Without workers every thread that waits runs functions.
+        One of these can then delay the wait by the
         time that it computes or sleeps itself; but the calls that it starts (unless they are
         detached), and what else it waits for, end at the latest 50 ms after the call that this
         thread waits for, with TIMEOUT, or PENDING where a wait has that. Not cut are waits for
@@ -219,6 +224,7 @@ extern "C" {
 #include "rpc/table.h"
 #include "rpc/forks.h"
 #include "rpc/waves.h"
+#include "rpc/levels.h"
 #include "rpc/packets.h"
 #include "rpc/state.h"
 #include "rpc/pools.h"

@@ -22,6 +22,7 @@
 #include "state.h"
 #include "pools.h"
 #include "calls.h"
+#include "levels.h"
 #include "intake.h"
 #include "waits.h"
 
@@ -52,12 +53,23 @@ CDP__PRIVATE uint64_t cdp__call_deadline(cdp_rpc *rpc, const cdp_call *call) {
     return c && c->call == call ? c->deadline_ns : 0;
 }
 
+/* The function that wants to wait is too deep: its call ends now, so that nothing writes to memory
+   that the function leaves. */
+CDP__PRIVATE void cdp__call_not_waited(cdp_rpc *rpc, cdp_call *call) {
+    cdp__rpc_call *c = call->priv[CDP__CALL_STAGE] == CDP__CALL_UNDER_WAY
+        ? cdp__rpc_call_find(rpc, call->priv[CDP__CALL_ID])
+        : NULL;
+    if (c && c->call == call) cdp__rpc_abandon(rpc, c, CDP_ERR_BUSY);
+}
+
 CDP__PRIVATE cdp_status cdp__call_wait_until(
     const char *name, cdp_call *call, bool bounded, uint32_t timeout_ms) {
     cdp_rpc *rpc = cdp__call_rpc(name, call);
     cdp_status st = CDP_OK;
     if (!rpc) return CDP_ERR_INVALID;
     cdp__rpc_lock(rpc);
+    if (!bounded && !cdp__level_waits(cdp__rpc_inside(), rpc->desc.max_depth))
+        cdp__call_not_waited(rpc, call);
     st = cdp__rpc_wait(rpc, cdp__call_over, call,
         bounded ? cdp__rpc_until(rpc, timeout_ms) : CDP__NEVER, cdp__call_deadline(rpc, call));
     cdp__rpc_leave(rpc);

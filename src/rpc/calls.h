@@ -109,8 +109,8 @@ CDP__PRIVATE void cdp__rpc_wire_over(cdp_rpc *rpc, cdp__rpc_call *c) {
     if (c->wire_over) return;
     cdp__rpc_record_end(rpc, c, CDP_OK, CDP_RAN_UNKNOWN); /* nobody waited for it */
     c->wire_over = true;
-    --rpc->peers[c->to].flight;
-    rpc->peers[c->to].flight_bytes -= c->bytes;
+    --rpc->peers[c->to].flight[c->nested].calls;
+    rpc->peers[c->to].flight[c->nested].bytes -= c->bytes;
     rpc->changed = true;
     c->on = 0;
     if (c->order) rpc->confirmed = true; /* the next call of the order may have its turn */
@@ -284,13 +284,31 @@ CDP__PRIVATE const char *cdp__rpc_ran_text(
     return c->to == rpc->rank ? "it had not begun" : "the call never left this rank";
 }
 
-/* Ends a call that the program does not wait for any longer; status is TIMEOUT, ABORTED or
-   STATE. */
+/* What a call that has not left this rank waits for. */
+CDP__PRIVATE const char *cdp__rpc_held(const cdp_rpc *rpc, const cdp__rpc_call *c) {
+    const uint64_t id = cdp__rpc_call_id(c);
+    const cdp__rpc_out *o = rpc->waiting;
+    if (c->no_room)
+        return c->nested ? ": as many calls from functions as max_calls, its part of max_queue "
+                           "there or max_call_bytes allow were under way"
+                         : ": as many calls as max_calls, its part of max_queue there or "
+                           "max_call_bytes allow were under way";
+    while (o && (o->p.kind != CDP__RPC_CALL || o->p.a != id))
+        o = o->next;
+    if (!o) return ": that rank took no messages";
+    if (o->in_order) return ": an earlier call of its order (in_order) has not been answered";
+    return ": a reference in it was not confirmed";
+}
+
+/* Ends a call that the program does not wait for any longer; status is TIMEOUT, ABORTED, STATE, or
+   BUSY (max_depth). */
 CDP__PRIVATE void cdp__rpc_abandon(cdp_rpc *rpc, cdp__rpc_call *c, cdp_status status) {
     cdp__rpc_peer *peer = &rpc->peers[c->to];
     const uint64_t id = cdp__rpc_call_id(c);
     const bool never_left = !c->left; /* for a call to this rank: there is no request of it yet */
     cdp_ran ran = CDP_RAN_UNKNOWN;
+    const char *held = "";
+    if (never_left) held = cdp__rpc_held(rpc, c);
     if (never_left && c->to != rpc->rank) {
         (void)(cdp__rpc_take_back(rpc, &rpc->waiting, id)
             || cdp__rpc_take_back(rpc, &peer->queue, id));
@@ -299,12 +317,16 @@ CDP__PRIVATE void cdp__rpc_abandon(cdp_rpc *rpc, cdp__rpc_call *c, cdp_status st
     }
     if (never_left || cdp__rpc_still_here(rpc, c)) ran = CDP_RAN_NO;
     if (status == CDP_ERR_TIMEOUT)
-        cdp__rpc_say(rpc, c, status, "no answer within %llu ms%s; %s",
+        cdp__rpc_say(rpc, c, status, "no answer within %llu ms%s; %s%s",
             (unsigned long long)(c->deadline_ns > c->start_ns
                     ? (c->deadline_ns - c->start_ns) / CDP__MS
                     : 0),
             c->cut ? "; the wait that ran the calling function had to end then" : "",
-            cdp__rpc_ran_text(rpc, c, ran));
+            cdp__rpc_ran_text(rpc, c, ran), held);
+    else if (status == CDP_ERR_BUSY)
+        cdp__rpc_say(rpc, c, status,
+            "the function that waits for it is max_depth (%u) calls deep, and must not wait; %s",
+            rpc->desc.max_depth, cdp__rpc_ran_text(rpc, c, ran));
     else
         cdp__rpc_say(rpc, c, status, "%s",
             status == CDP_ERR_ABORTED ? "cancelled by cdp_call_cancel()"

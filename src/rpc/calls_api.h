@@ -75,8 +75,9 @@ typedef struct cdp_call_desc {
    what its maker failed with, `ran` is NO and the text names the maker. Any thread. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_start(
     cdp_rpc *rpc, const cdp_call_desc *desc, cdp_call *call);
-/* Starts it and waits. Returns its status. STATE, and nothing was started, inside an INLINE
-   function or a callback: cdp_rpc_start() and `done` there. */
+/* Starts it and waits. Returns its status. STATE, and nothing was started, inside an INLINE function
+   or a callback: cdp_rpc_start() and `done` there; BUSY, likewise, inside a function that is deeper
+   than max_depth. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_call(
     cdp_rpc *rpc, const cdp_call_desc *desc, cdp_call *call);
 /* Runs a function whose result stays on its rank; *out refers to the result at once, with one
@@ -87,7 +88,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_remote(
     cdp_rpc *rpc, const cdp_call_desc *desc, cdp_rref *out);
 
 /* Waits until the call has ended; returns its status, the same each time, and sets
-   cdp_last_error(). STATE inside an INLINE function or a callback: the call goes on. */
+   cdp_last_error(). STATE inside an INLINE function or a callback: the call goes on. Inside a
+   function that is deeper than max_depth the call ends with BUSY. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_call_wait(cdp_call *call);
 /* PENDING after timeout_ms; the call goes on. PENDING earlier where a wait below ends, see
    THREADS. */

@@ -19,6 +19,7 @@
 #include "calls_api.h"
 #include "table.h"
 #include "forks.h"
+#include "levels.h"
 #include "packets.h"
 #include "state.h"
 #include "pools.h"
@@ -80,15 +81,19 @@ CDP__PRIVATE const char *cdp__rpc_got_call(
     const uint64_t now = cdp__rpc_time(rpc);
     uint32_t slots[CDP__RPC_RREFS], i;
     const char *wrong = cdp__rpc_take(rpc, from, p, slots);
+    const bool nested = p->b >> 48 & 1;
+    bool room;
     cdp__rpc_rq *rq;
     if (wrong) return wrong;
-    rq = peer->requests < rpc->share ? cdp__rpc_rq_open(rpc) : NULL;
+    room = peer->requests[nested] < rpc->share + (nested ? CDP__RPC_LEVELS : 0);
+    rq = room ? cdp__rpc_rq_open(rpc) : NULL;
     if (!rq) {
         cdp__rpc_untake(rpc, slots, p->rrefs);
-        return peer->requests < rpc->share ? "out of memory for a call of it"
-                                           : "more calls at once than were agreed upon";
+        return room ? "out of memory for a call of it" : "more calls at once than were agreed upon";
     }
-    ++peer->requests;
+    ++peer->requests[nested];
+    rq->nested = nested;
+    rq->level = (int32_t)(p->b >> 32 & 0xffff);
     rq->pub.from = from;
     rq->pub.function = p->aux;
     rq->pub.one_way = (p->flags & CDP__RPC_ONE_WAY) != 0;
@@ -239,6 +244,22 @@ CDP__PRIVATE uint64_t *cdp__rpc_in_sum(cdp_rpc *rpc, const cdp__rpc_in *came) {
     return kind == CDP__RPC_GRAD ? &rpc->grad_bytes : NULL;
 }
 
+/* True if there is memory for a long argument or a gradient, of which there are `held` bytes. */
+CDP__PRIVATE bool cdp__rpc_bytes_fit(const cdp_rpc *rpc, const cdp__rpc_in *one, uint64_t held) {
+    const bool nested = (one->m.kind & 0xff) == CDP__RPC_CALL && (one->m.b >> 48 & 1);
+    const int32_t level = (int32_t)(one->m.b >> 32 & 0xffff);
+    const cdp__rpc_rq *rq;
+    const cdp__rpc_in *came;
+    uint64_t deep = 0;
+    for (rq = rpc->all; nested && rq; rq = rq->after)
+        if (rq->nested && rq->level >= level) deep += rq->counted;
+    for (came = rpc->in; nested && came; came = came->next)
+        if (came->body && (came->m.kind & 0xff) == CDP__RPC_CALL && (came->m.b >> 48 & 1)
+            && (int32_t)(came->m.b >> 32 & 0xffff) >= level)
+            deep += came->m.bytes;
+    return cdp__bytes_fit(held, deep, nested, one->m.bytes, rpc->desc.max_queue_bytes);
+}
+
 /* Fetches offered bodies while there is memory for them. Results are always fetched: each call has
    one. Arguments and gradients do not wait for each other, since a pass may run inside a
    function. */
@@ -249,8 +270,7 @@ CDP__PRIVATE void cdp__rpc_fetch_more(cdp_rpc *rpc) {
         uint64_t *sum = cdp__rpc_in_sum(rpc, came);
         next = came->next;
         if (came->body || rpc->lost[came->m.peer]) continue;
-        if (sum && *sum && *sum + came->m.bytes > rpc->desc.max_queue_bytes
-            && !CDP__RPC_PLANT(NO_LIMIT_OF_BYTES))
+        if (sum && !cdp__rpc_bytes_fit(rpc, came, *sum) && !CDP__RPC_PLANT(NO_LIMIT_OF_BYTES))
             continue;
         came->body = (uint8_t *)cdp__rpc_area_alloc(rpc, came->m.bytes);
         if (!came->body) {
@@ -276,7 +296,9 @@ CDP__PRIVATE void cdp__rpc_fetch_more(cdp_rpc *rpc) {
 CDP__PRIVATE const char *cdp__rpc_offered(cdp_rpc *rpc, const cdp_channel_message *m) {
     cdp__rpc_peer *peer = &rpc->peers[m->peer];
     cdp__rpc_in *came;
-    if ((m->kind & 0xff) != CDP__RPC_GRAD && peer->coming >= rpc->share + peer->flight)
+    const uint64_t most =
+        2ull * rpc->share + CDP__RPC_LEVELS + peer->flight[0].calls + peer->flight[1].calls;
+    if ((m->kind & 0xff) != CDP__RPC_GRAD && peer->coming >= most)
         return "more calls at once than were agreed upon";
     if ((m->kind & 0xff) == CDP__RPC_REPLY) { /* memory for one result of each call */
         cdp__rpc_call *c = cdp__rpc_call_find(rpc, m->a);
@@ -317,9 +339,24 @@ CDP__PRIVATE void cdp__rpc_leave(cdp_rpc *rpc) {
     cdp_lock_release(&rpc->lock);
 }
 
+/* It is no part of the function that waits in this thread. */
+CDP__PRIVATE void cdp__rpc_run_task(cdp_rpc *rpc, cdp__rpc_task *task) {
+    cdp__rpc_here *here = cdp__rpc_here_of();
+    cdp__rpc_rq *outer = here->request;
+    const int32_t level = here->level;
+    cdp_lock_release(&rpc->lock);
+    here->request = NULL;
+    here->level = 0;
+    ++here->no_wait;
+    task->run(rpc, task);
+    --here->no_wait;
+    here->level = level;
+    here->request = outer;
+    cdp__rpc_lock(rpc);
+}
+
 /* Runs tasks and INLINE functions. The lock is released meanwhile. */
 CDP__PRIVATE void cdp__rpc_tasks(cdp_rpc *rpc) {
-    cdp__rpc_here *here = cdp__rpc_here_of();
     while (rpc->tasks || rpc->inline_queue || rpc->confirmed) {
         cdp__rpc_task *task = rpc->tasks;
         cdp__rpc_rq *rq = rpc->inline_queue;
@@ -333,11 +370,7 @@ CDP__PRIVATE void cdp__rpc_tasks(cdp_rpc *rpc) {
         } else {
             rpc->tasks = task->next;
             if (!task->next) rpc->tasks_end = &rpc->tasks;
-            cdp_lock_release(&rpc->lock);
-            ++here->no_wait;
-            task->run(rpc, task);
-            --here->no_wait;
-            cdp__rpc_lock(rpc);
+            cdp__rpc_run_task(rpc, task);
         }
     }
 }
@@ -372,7 +405,7 @@ CDP__PRIVATE void cdp__rpc_deliver(void *user, const cdp_channel_message *m) {
 CDP__PRIVATE void cdp__rpc_waited(cdp_rpc *rpc, const cdp__rpc_in *came, cdp__rpc_packet *p) {
     const uint64_t ms = (cdp__rpc_time(rpc) - came->came_ns) / CDP__MS;
     if (p->kind != CDP__RPC_CALL || (uint32_t)p->b == CDP_NO_TIMEOUT) return;
-    p->b = (uint32_t)p->b > ms ? (uint32_t)p->b - ms : 0;
+    p->b -= cdp__min(ms, (uint32_t)p->b);
 }
 
 CDP__PRIVATE void cdp__rpc_fetched(void *user, uint32_t from, uint64_t handle, cdp_status status) {

@@ -27,6 +27,7 @@
 #include "calls_api.h"
 #include "table.h"
 #include "forks.h"
+#include "levels.h"
 #include "packets.h"
 #include "state.h"
 #include "pools.h"
@@ -37,7 +38,7 @@
 #include "intake.h"
 #include "waits.h"
 
-#define CDP__RPC_MAGIC 0x33637072u /* version 3 of the messages: lists */
+#define CDP__RPC_MAGIC 0x34637072u /* version 4 of the messages: levels */
 #define CDP__RPC_CARD (24u + CDP__RPC_NAME)
 
 CDP__PRIVATE cdp_status cdp__rpc_desc_check(const cdp_rpc_desc *d) {
@@ -107,7 +108,7 @@ CDP__PRIVATE void cdp__rpc_defaults(cdp_rpc *rpc) {
     d->max_calls = cdp__def(d->max_calls, 256u);
     d->max_call_bytes = cdp__def(d->max_call_bytes, 64ull << 20);
     d->max_queue = cdp__def(d->max_queue, 4096u);
-    d->max_depth = cdp__def(d->max_depth, 16u);
+    d->max_depth = (uint32_t)cdp__min(cdp__def(d->max_depth, 255u), CDP__RPC_DEPTHS - 1);
     d->max_message_bytes = cdp__def(d->max_message_bytes, 64ull << 20);
     d->max_queue_bytes = cdp__def(d->max_queue_bytes, 256ull << 20);
     d->max_rrefs = cdp__def(d->max_rrefs, 65536u);

@@ -12,9 +12,11 @@
 #include "../base/bytes.h"
 #include "worker_api.h"
 #include "table.h"
+#include "levels.h"
 
 typedef enum cdp__rpc_kind {
-    CDP__RPC_CALL = 1,   /* aux: function; a: call; b: time left in ms */
+    /* aux: function; a: call; b: time left in ms, level << 32, 1 << 48 if a function started it */
+    CDP__RPC_CALL = 1,
     CDP__RPC_REPLY,      /* a: call */
     CDP__RPC_FAIL,       /* a: call; aux: -status; b: code and whether it ran; body: text */
     CDP__RPC_CANCEL,     /* a: call */
@@ -143,6 +145,8 @@ CDP__PRIVATE const char *cdp__rpc_wrong_head(const cdp__rpc_packet *p, uint64_t 
     const uint32_t on = p->flags & (CDP__RPC_ON | CDP__RPC_REMOTE);
     if (p->kind < CDP__RPC_CALL || p->kind >= CDP__RPC_KINDS) return "an unknown kind";
     if (p->flags >= 32) return "unknown flags";
+    if (p->kind == CDP__RPC_CALL && (p->b >> 49 || (p->b >> 32 & 0xffff) >= CDP__RPC_LEVELS))
+        return "a level that there is not";
     if ((p->flags & ~CDP__RPC_CTX) && p->kind != CDP__RPC_CALL) return "unknown flags";
     if ((p->flags & CDP__RPC_CTX) && p->kind != CDP__RPC_CALL && p->kind != CDP__RPC_REPLY
         && p->kind != CDP__RPC_MARK && p->kind != CDP__RPC_GRAD)

@@ -20,6 +20,7 @@
 #include "handler_api.h"
 #include "gradients_api.h"
 #include "waves.h"
+#include "levels.h"
 #include "packets.h"
 #include "state.h"
 #include "pools.h"
@@ -153,6 +154,7 @@ CDP__PRIVATE void cdp__ctx_queue(cdp_rpc *rpc, cdp_ctx *ctx, uint32_t node) {
     rq->pub.ctx = ctx;
     rq->pub.deadline_ns = CDP__NEVER;
     rq->node = node;
+    rq->level = CDP__RPC_BACKWARD_LEVEL;
     ++ctx->uses;
     cdp__rpc_append(ctx->mine ? &ctx->fires_end : &rpc->queue_end, rq);
     rpc->changed = true;

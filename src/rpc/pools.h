@@ -198,7 +198,8 @@ CDP__PRIVATE cdp__rpc_rq *cdp__rpc_rq_open(cdp_rpc *rpc) {
     memset(rq, 0, offsetof(cdp__rpc_rq, room));
     memset(rq->refs, 0, sizeof rq->refs);
     rq->counted = rq->passed_ns = rq->record = 0;
-    rq->cancelled = rq->in_function = false;
+    rq->cancelled = rq->in_function = rq->nested = false;
+    rq->level = 0;
     rq->pub.rpc = rpc;
     rq->pub.user = rpc->desc.user;
     rq->pub.rrefs = rq->refs;

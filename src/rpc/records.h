@@ -69,7 +69,7 @@ CDP_API cdp_rpc_stats cdp_rpc_stats_of(cdp_rpc *rpc) {
     for (ctx = rpc->contexts; ctx; ctx = ctx->next)
         s.passes += !ctx->failed && (ctx->w.open || ctx->mine);
     for (i = 0; i < rpc->ranks; ++i)
-        s.call_bytes += rpc->peers[i].flight_bytes;
+        s.call_bytes += rpc->peers[i].flight[0].bytes + rpc->peers[i].flight[1].bytes;
     for (i = 1; i < rpc->refs.room; ++i)
         s.pending +=
             rpc->refs.at[i].kind == CDP__REF_USER && rpc->refs.at[i].state == CDP__REF_PENDING;

@@ -139,6 +139,7 @@ CDP_API cdp_status cdp_rref_local(
     }
     if (slot) {
         ++rpc->refs.at[slot].handles;
+        cdp__rpc_raise(rpc, slot, cdp__rpc_inside() + 1);
         until = cdp__rpc_until(rpc, cdp__def(timeout_ms, rpc->desc.timeout_ms));
         st = cdp__rpc_wait(rpc, cdp__rpc_value_ready, &slot, until, until);
         v = rpc->extra[slot].value;

@@ -19,6 +19,7 @@
 #include "references_api.h"
 #include "table.h"
 #include "forks.h"
+#include "levels.h"
 #include "packets.h"
 #include "state.h"
 #include "pools.h"
@@ -191,7 +192,7 @@ CDP__PRIVATE void cdp__rpc_replied(cdp_rpc *rpc, cdp__rpc_rq *rq, cdp_status sta
 /* Call before the answer is sent: the caller counts its calls in flight, and this one is over
    then. */
 CDP__PRIVATE void cdp__rpc_uncount(cdp_rpc *rpc, const cdp__rpc_rq *rq) {
-    if (rq->pub.from != rpc->rank) --rpc->peers[rq->pub.from].requests;
+    if (rq->pub.from != rpc->rank) --rpc->peers[rq->pub.from].requests[rq->nested];
 }
 
 CDP__PRIVATE void cdp__rpc_send_fail(cdp_rpc *rpc, uint32_t to, uint64_t call, cdp_status status,
@@ -322,6 +323,15 @@ CDP__PRIVATE void cdp__rpc_answer_fetch(cdp_rpc *rpc, cdp__rpc_rq *rq) {
     if (st != CDP_OK) cdp__rpc_refuse(rpc, rq, st, CDP_RAN_NO, 0, cdp_last_error()->text);
 }
 
+/* What a call of this level waits for is run by threads that may run such calls: the request that
+   is to make the value in `slot`, if it has not begun. */
+CDP__PRIVATE void cdp__rpc_raise(cdp_rpc *rpc, uint32_t slot, int32_t level) {
+    cdp__rpc_rq *rq;
+    for (rq = rpc->all; rq; rq = rq->after)
+        if (rq->makes == slot && rq->stage < CDP__RPC_RUNNING && rq->level < level)
+            rq->level = level;
+}
+
 /* Moves a request from stage NEW to its next stage. */
 CDP__PRIVATE void cdp__rpc_advance(cdp_rpc *rpc, cdp__rpc_rq *rq) {
     const bool early = (rq->f && (rq->f->flags & CDP_RPC_EARLY)) || CDP__RPC_PLANT(NOT_CONFIRMED);
@@ -339,6 +349,7 @@ CDP__PRIVATE void cdp__rpc_advance(cdp_rpc *rpc, cdp__rpc_rq *rq) {
         rpc->confirming = rq;
     } else if (v && !v->settled) {
         rq->stage = CDP__RPC_PARKED;
+        cdp__rpc_raise(rpc, rq->on, rq->level);
         cdp__rpc_append(&v->parked_end, rq);
     } else if (v && v->failed) {
         cdp__rpc_refuse(
@@ -448,7 +459,9 @@ CDP__PRIVATE bool cdp__rpc_first(const cdp_rpc *rpc, const cdp__rpc_rq *rq) {
    none. */
 CDP__PRIVATE cdp__rpc_rq *cdp__rpc_next(cdp_rpc *rpc, uint64_t now, uint64_t bound_ns) {
     cdp__rpc_rq *rq = rpc->queue;
-    while (rq && !(cdp__rpc_may(rpc, rq, now, bound_ns) && cdp__rpc_first(rpc, rq)))
+    while (rq
+        && !(cdp__level_runs(cdp__rpc_inside(), rq->level) && cdp__rpc_may(rpc, rq, now, bound_ns)
+            && cdp__rpc_first(rpc, rq)))
         rq = rq->next;
     if (rq) (void)cdp__rpc_unlist(&rpc->queue, &rpc->queue_end, rq);
     return rq;
@@ -458,6 +471,7 @@ CDP__PRIVATE cdp__rpc_rq *cdp__rpc_next(cdp_rpc *rpc, uint64_t now, uint64_t bou
 CDP__PRIVATE void cdp__rpc_run(cdp_rpc *rpc, cdp__rpc_rq *rq) {
     cdp__rpc_here *here = cdp__rpc_here_of();
     cdp__rpc_rq *outer = here->request;
+    const int32_t level = here->level;
     const uint32_t no_wait = (rq->f->flags & CDP_RPC_INLINE) ? 1 : 0;
     const uint64_t now = cdp__rpc_time(rpc);
     const bool late = rq->pub.deadline_ns <= now;
@@ -476,11 +490,13 @@ CDP__PRIVATE void cdp__rpc_run(cdp_rpc *rpc, cdp__rpc_rq *rq) {
     ++rq->use->running;
     cdp_lock_release(&rpc->lock);
     here->request = rq;
+    here->level = rq->level + 1;
     ++here->depth;
     here->no_wait += no_wait;
     rq->f->func(rq->f->user, &rq->pub);
     here->no_wait -= no_wait;
     --here->depth;
+    here->level = level;
     here->request = outer;
     cdp__rpc_lock(rpc);
     rq->in_function = false;

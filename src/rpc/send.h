@@ -19,6 +19,7 @@
 #include "calls_api.h"
 #include "table.h"
 #include "forks.h"
+#include "levels.h"
 #include "packets.h"
 #include "state.h"
 #include "pools.h"
@@ -61,6 +62,12 @@ CDP__PRIVATE uint32_t cdp__rpc_time_left(cdp_rpc *rpc, uint64_t deadline_ns) {
     return (uint32_t)cdp__min(ms, CDP_NO_TIMEOUT - 1);
 }
 
+/* What a message of a call says of its time and level. */
+CDP__PRIVATE uint64_t cdp__rpc_call_b(cdp_rpc *rpc, const cdp__rpc_call *c) {
+    return (uint64_t)c->nested << 48 | (uint64_t)c->level << 32
+        | cdp__rpc_time_left(rpc, c->deadline_ns);
+}
+
 /* The request has left this rank: from now on it is not certain that it did not run. */
 CDP__PRIVATE void cdp__rpc_left(cdp_rpc *rpc, uint32_t to, const cdp__rpc_packet *p) {
     cdp__rpc_call *c = p->kind == CDP__RPC_CALL ? cdp__rpc_call_find(rpc, p->a) : NULL;
@@ -82,7 +89,7 @@ CDP__PRIVATE void cdp__rpc_flush(cdp_rpc *rpc, uint32_t to) {
         cdp_channel_message m;
         cdp_status st;
         const bool offer = o->p.bytes > rpc->inline_max;
-        if (c) o->p.b = cdp__rpc_time_left(rpc, c->deadline_ns); /* it has waited */
+        if (c) o->p.b = cdp__rpc_call_b(rpc, c); /* it has waited */
         m = cdp__rpc_message(&o->p, to, o->lent ? o->lent : cdp__rpc_body(o));
         st = offer ? cdp_channel_offer(rpc->channel, &m, &o->handle)
                    : cdp_channel_send(rpc->channel, &m);

@@ -376,8 +376,7 @@ CDP_API cdp_status cdp_rpc_poll(cdp_rpc *rpc, uint32_t budget_us) {
     st = cdp_poll(rpc->group, budget_us); /* unlike the program's, it outlives lost ranks */
     cdp__rpc_lock(rpc);
     do {
-        const bool deep = here->depth >= rpc->desc.max_depth;
-        rq = deep ? NULL : cdp__rpc_next(rpc, cdp__rpc_time(rpc), CDP__NEVER);
+        rq = cdp__rpc_next(rpc, cdp__rpc_time(rpc), CDP__NEVER);
         if (rq) cdp__rpc_help(rpc, rq, CDP__NEVER);
     } while (rq && cdp__rpc_time(rpc) < until);
     cdp__rpc_leave(rpc);

@@ -16,6 +16,7 @@
 #include "calls_api.h"
 #include "table.h"
 #include "forks.h"
+#include "levels.h"
 #include "packets.h"
 #include "state.h"
 #include "pools.h"
@@ -52,6 +53,8 @@ typedef struct cdp__rpc_starting {
     bool waits;              /* the public function waits for the call, too */
     bool cut;                /* its time was shortened, see cdp__rpc_cut() */
     uint32_t makes;          /* slot of the reference that the call makes */
+    bool nested;             /* a function starts it */
+    int32_t level;
 } cdp__rpc_starting;
 
 CDP__PRIVATE cdp_status cdp__rpc_start_check(cdp_rpc *rpc, cdp__rpc_starting *s) {
@@ -107,30 +110,51 @@ CDP__PRIVATE void cdp__rpc_start_time(cdp_rpc *rpc, cdp__rpc_starting *s) {
     }
 }
 
+/* True if no other call from inside functions to that rank has this level. */
+CDP__PRIVATE bool cdp__rpc_alone(const cdp_rpc *rpc, const cdp__rpc_starting *s) {
+    uint32_t i;
+    for (i = 1; i <= rpc->call_count; ++i) {
+        const cdp__rpc_call *c = rpc->calls[i];
+        if (c->used && !c->wire_over && c->nested && c->to == s->to && c->level == s->level)
+            return false;
+    }
+    return true;
+}
+
+/* Sets the last error to what a call that finds no room waits for. */
+CDP__PRIVATE cdp_status cdp__rpc_say_room(
+    const cdp_rpc *rpc, const cdp__rpc_starting *s, cdp_status status, const char *end) {
+    const cdp__rpc_peer *peer = &rpc->peers[s->to];
+    const cdp__rpc_flight *f = &peer->flight[s->nested];
+    return cdp__fail_peer(status, cdp_world_rank_of(rpc->group, s->to), 0,
+        "%s: %u calls to rank %u (%s)%s are under way, with %llu bytes of arguments; %u is the "
+        "smaller one of max_calls here and its part of max_queue there, max_call_bytes is %llu; %s",
+        s->name, f->calls, s->to, peer->name, s->nested ? " from functions" : "",
+        (unsigned long long)f->bytes, peer->limit, (unsigned long long)rpc->desc.max_call_bytes,
+        end);
+}
+
 CDP__PRIVATE bool cdp__rpc_has_room(cdp_rpc *rpc, void *arg) {
     const cdp__rpc_starting *s = (const cdp__rpc_starting *)arg;
     const cdp__rpc_peer *peer = &rpc->peers[s->to];
-    const uint64_t most = rpc->desc.max_call_bytes;
-    if (rpc->lost[s->to] || rpc->phase != CDP__RPC_OPEN || !peer->flight) return true;
-    if (CDP__RPC_PLANT(NO_CREDIT)) return true;
-    return peer->flight < peer->limit && s->bytes <= most && peer->flight_bytes <= most - s->bytes;
+    const cdp__rpc_flight *f = &peer->flight[s->nested];
+    if (rpc->lost[s->to] || rpc->phase != CDP__RPC_OPEN || CDP__RPC_PLANT(NO_CREDIT)) return true;
+    if (cdp__flight_fits(f, s->bytes, false, peer->limit, rpc->desc.max_call_bytes)) return true;
+    return s->nested && cdp__rpc_alone(rpc, s);
 }
 
 /* Waits until a call may be sent. PENDING: its time is over, and it was not sent. */
 CDP__PRIVATE cdp_status cdp__rpc_start_room(cdp_rpc *rpc, cdp__rpc_starting *s) {
-    const bool inside = cdp__rpc_here_of()->no_wait || *cdp__inside();
+    const bool inside = cdp__rpc_here_of()->no_wait || *cdp__inside()
+        || !cdp__level_waits(cdp__rpc_inside(), rpc->desc.max_depth);
     cdp_status st;
     s->bytes = cdp__rpc_args_bytes(&s->desc->args);
+    s->nested = cdp__rpc_inside() >= 0;
+    s->level =
+        cdp__level_of(cdp__rpc_inside(), (s->flags & CDP__RPC_REMOTE) != 0, rpc->desc.max_depth);
     if (cdp__rpc_has_room(rpc, s)) return CDP_OK;
     if (rpc->desc.fail_when_full || inside)
-        return cdp__fail_peer(CDP_ERR_BUSY, cdp_world_rank_of(rpc->group, s->to), 0,
-            "%s: %u calls to rank %u (%s) are under way, with %llu bytes of arguments; %u is the "
-            "smaller one of max_calls here and its part of max_queue there, max_call_bytes is "
-            "%llu; "
-            "wait for one of them",
-            s->name, rpc->peers[s->to].flight, s->to, rpc->peers[s->to].name,
-            (unsigned long long)rpc->peers[s->to].flight_bytes, rpc->peers[s->to].limit,
-            (unsigned long long)rpc->desc.max_call_bytes);
+        return cdp__rpc_say_room(rpc, s, CDP_ERR_BUSY, "wait for one of them");
     st = cdp__rpc_wait(rpc, cdp__rpc_has_room, s, s->deadline_ns, s->deadline_ns);
     if (st != CDP_OK) return st;
     return cdp__rpc_start_check(rpc, s); /* the state may have changed meanwhile */
@@ -149,7 +173,7 @@ CDP__PRIVATE cdp_status cdp__rpc_start_far(cdp_rpc *rpc, cdp__rpc_starting *s, c
     p.flags = s->flags;
     p.aux = s->desc->function;
     p.a = cdp__rpc_call_id(c);
-    p.b = cdp__rpc_time_left(rpc, s->deadline_ns);
+    p.b = cdp__rpc_call_b(rpc, c);
     if (slot) {
         p.rid = rpc->refs.at[slot].rid;
         p.fid = rpc->refs.at[slot].key;
@@ -205,6 +229,8 @@ CDP__PRIVATE cdp_status cdp__rpc_start_here(cdp_rpc *rpc, cdp__rpc_starting *s, 
     rq->pub.deadline_ns = s->deadline_ns;
     rq->pub.rref_count = args->rref_count;
     rq->call = cdp__rpc_call_id(c);
+    rq->level = c->level;
+    rq->nested = c->nested;
     rq->record = c->record;
     rq->flags = s->flags;
     for (i = 0; i < args->rref_count; ++i) {
@@ -276,10 +302,8 @@ CDP__PRIVATE cdp_status cdp__rpc_start_checked(cdp_rpc *rpc, cdp__rpc_starting *
     cdp__rpc_start_time(rpc, s);
     room = cdp__rpc_start_room(rpc, s);
     if (room == CDP_PENDING && !s->call)
-        return cdp__fail_peer(CDP_ERR_TIMEOUT, cdp_world_rank_of(rpc->group, s->to), 0,
-            "%s: %u calls to rank %u (%s) were under way until its deadline (max_calls); it never "
-            "left this rank",
-            s->name, rpc->peers[s->to].flight, s->to, rpc->peers[s->to].name);
+        return cdp__rpc_say_room(
+            rpc, s, CDP_ERR_TIMEOUT, "so it was until its deadline; it never left this rank");
     if (room < 0) return room;
     st = cdp__rpc_start_makes(rpc, s);
     if (st != CDP_OK) return st;
@@ -295,6 +319,9 @@ CDP__PRIVATE cdp_status cdp__rpc_start_checked(cdp_rpc *rpc, cdp__rpc_starting *
     c->deadline_ns = s->deadline_ns;
     c->one_way = s->desc->one_way;
     c->cut = s->cut;
+    c->nested = s->nested;
+    c->level = s->level;
+    c->no_room = room == CDP_PENDING;
     if (s->desc->in_order) {
         c->order = ++rpc->orders;
         c->order_on = s->on ? rpc->refs.at[s->on].rid : 0;
@@ -305,8 +332,8 @@ CDP__PRIVATE cdp_status cdp__rpc_start_checked(cdp_rpc *rpc, cdp__rpc_starting *
     c->done = s->desc->done;
     c->done_user = s->desc->user;
     c->bytes = s->bytes;
-    ++rpc->peers[s->to].flight;
-    rpc->peers[s->to].flight_bytes += s->bytes;
+    ++rpc->peers[s->to].flight[c->nested].calls;
+    rpc->peers[s->to].flight[c->nested].bytes += s->bytes;
     cdp__rpc_record_call(rpc, c);
     if (s->call) {
         s->call->priv[CDP__CALL_RPC] = (uint64_t)(uintptr_t)rpc;
@@ -374,6 +401,8 @@ CDP__PRIVATE cdp_status cdp__rpc_start_any(cdp_rpc *rpc, cdp__rpc_starting *s) {
     if (s->desc->one_way) s->flags |= CDP__RPC_ONE_WAY;
     cdp__rpc_lock(rpc);
     st = s->waits ? cdp__rpc_may_wait() : CDP_OK;
+    if (st == CDP_OK && s->waits && !cdp__level_waits(cdp__rpc_inside(), rpc->desc.max_depth))
+        st = cdp__rpc_too_deep(rpc);
     if (st == CDP_OK) st = cdp__rpc_start_call(rpc, s);
     if (st != CDP_OK) {
         s->call->status = st;

@@ -28,6 +28,7 @@
 #include "gradients_api.h"
 #include "table.h"
 #include "waves.h"
+#include "levels.h"
 #include "packets.h"
 
 typedef struct cdp__rpc_task {
@@ -70,6 +71,9 @@ typedef struct cdp__rpc_call {
     bool used, left, wire_over, one_way;
     bool result_comes; /* a long one was offered */
     bool cut;          /* it has less time than it asked for, see cdp__rpc_cut() */
+    bool nested;       /* a function started it */
+    bool no_room;      /* it waits for room, see cdp__flight_fits() */
+    int32_t level;
 } cdp__rpc_call;
 
 typedef struct cdp__rpc_value cdp__rpc_value;
@@ -114,6 +118,8 @@ typedef struct cdp__rpc_rq {
     uint64_t counted;   /* of in_bytes */
     uint64_t record;    /* its number among records */
     uint64_t passed_ns; /* since when waits that have too little time pass it over, or 0 */
+    int32_t level;
+    bool nested; /* a function started it */
     bool cancelled, in_function;
 } cdp__rpc_rq;
 
@@ -144,13 +150,12 @@ typedef struct cdp__rpc_in {
 typedef struct cdp__rpc_peer {
     cdp__rpc_task task; /* tells the program that the peer is lost */
     char name[CDP__RPC_NAME];
-    uint32_t limit;        /* calls under way to it */
-    uint32_t flight;       /* calls under way to it */
-    uint64_t flight_bytes; /* of their arguments */
-    uint32_t requests;     /* of it, here */
-    uint32_t coming;       /* long bodies of it, in `in` */
-    uint32_t marks;        /* how many gradients it may still send */
-    bool dropped;          /* it was given up */
+    uint32_t limit;            /* calls under way to it: so many, and so many from functions */
+    cdp__rpc_flight flight[2]; /* to it; [1]: of calls that functions have started */
+    uint32_t requests[2];      /* of it, here */
+    uint32_t coming;           /* long bodies of it, in `in` */
+    uint32_t marks;            /* how many gradients it may still send */
+    bool dropped;              /* it was given up */
     cdp_error why;
     uint64_t sent, received;          /* messages to it and from it, for the sums of shutdown */
     cdp__rpc_out *queue, **queue_end; /* messages that the channel had no room for */
@@ -319,6 +324,7 @@ typedef struct cdp__rpc_wave {
 typedef struct cdp__rpc_here {
     cdp__rpc_rq *request; /* the request whose function runs */
     uint32_t depth;
+    int32_t level;     /* of the function that runs, plus 1; 0: none does */
     uint32_t no_wait;  /* inside an INLINE function or a task */
     uint64_t until_ns; /* the deadline of the waits that run it; 0: none */
     cdp_call *done;    /* whose `done` runs; NULL: none, or it has freed its call */
@@ -327,6 +333,11 @@ typedef struct cdp__rpc_here {
 CDP__PRIVATE cdp__rpc_here *cdp__rpc_here_of(void) {
     static CDP__THREAD_LOCAL cdp__rpc_here here;
     return &here;
+}
+
+/* The level of the function that this thread runs, or CDP__RPC_OUTSIDE. */
+CDP__PRIVATE int32_t cdp__rpc_inside(void) {
+    return cdp__rpc_here_of()->level - 1;
 }
 
 /* A function that runs inside a wait delays the end of that wait. So its own waits end at most

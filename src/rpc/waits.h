@@ -1,7 +1,7 @@
 /* rpc/waits.h - threads that wait, threads that run functions
 
    Knows: workers, waits. Promises: one absolute deadline for each wait; a thread that waits inside
-   a function runs other functions meanwhile, at most max_depth nested ones. */
+   a function runs functions of higher levels meanwhile, see rpc/levels.h. */
 #ifndef CDP_SRC_RPC_WAITS_H
 #define CDP_SRC_RPC_WAITS_H
 
@@ -14,6 +14,7 @@
 #include "../base/text.h"
 #include "../group/deferred.h"
 #include "worker_api.h"
+#include "levels.h"
 #include "state.h"
 #include "requests.h"
 #include "intake.h"
@@ -32,7 +33,7 @@ CDP__PRIVATE uint64_t cdp__rpc_until(const cdp_rpc *rpc, uint32_t timeout_ms) {
 CDP__PRIVATE bool cdp__rpc_helps(const cdp_rpc *rpc) {
     const cdp__rpc_here *here = cdp__rpc_here_of();
     if (here->depth && rpc->desc.no_help) return false;
-    return (!rpc->cond || here->request) && here->depth < rpc->desc.max_depth;
+    return !rpc->cond || here->request;
 }
 
 /* Runs a function inside a wait that ends by bound_ns. Waits of that function end soon after it,
@@ -59,6 +60,14 @@ CDP__PRIVATE cdp_status cdp__rpc_may_wait(void) {
     return cdp__fail(CDP_ERR_STATE,
         "an INLINE function and a callback must not wait; start the call with cdp_rpc_start() and "
         "return, or register the function without CDP_RPC_INLINE");
+}
+
+/* Sets the last error: a function that is so deep may not wait for calls. */
+CDP__PRIVATE cdp_status cdp__rpc_too_deep(const cdp_rpc *rpc) {
+    return cdp__fail(CDP_ERR_BUSY,
+        "max_depth of cdp_rpc_desc is %u: functions that so many calls are above start calls, but "
+        "do not wait for them; reply later (CDP_RPC_LATER), or raise it (at most 255)",
+        rpc->desc.max_depth);
 }
 
 /* Waits with the lock held, and releases it meanwhile. OK: over(rpc, arg) is true; PENDING:

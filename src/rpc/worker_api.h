@@ -107,15 +107,21 @@ typedef struct cdp_rpc_desc {
        it waits; inside callbacks it is always BUSY) */
     bool fail_when_full;
     uint32_t timeout_ms; /* of calls that give none (default: 60000; CDP_NO_TIMEOUT) */
-    uint32_t max_calls;  /* under way from this rank to one other (default: 256) */
+    /* under way from this rank to one other: so many that start outside functions, and as many from
+       inside, where one of each depth may always leave (default: 256) */
+    uint32_t max_calls;
     /* of the arguments of those; a call that finds more waits, or is BUSY, as for max_calls, but
        not if none is under way (default: 64 MiB) */
     uint64_t max_call_bytes;
-    uint32_t max_queue; /* waiting or running here; each rank may use its equal part
-                            (default: 4096) */
-    uint32_t max_depth; /* functions on top of each other in one thread that waits (default: 16) */
+    uint32_t max_queue; /* waiting or running here; each rank may use its equal part, as for
+                            max_calls (default: 4096) */
+    /* so many calls may be above a function that waits for calls: one that is deeper starts them,
+       but does not wait, BUSY; 1: only functions that no function has called wait (default: 255,
+       which is the most) */
+    uint32_t max_depth;
     uint64_t max_message_bytes; /* of one message, both ways (default: 64 MiB) */
-    /* memory for long arguments that wait here, and as much for gradients (default: 256 MiB) */
+    /* memory for long arguments that wait here, and as much for gradients; one message of each
+       depth of calls from inside functions always fits (default: 256 MiB) */
     uint64_t max_queue_bytes;
     uint32_t max_rrefs;    /* entries of the table of references; a fork, and a child that is being
                            shared, needs one, too (default: 65536) */

@@ -726,27 +726,37 @@ static void look_at_fork(uint32_t i, const cdp_rpc *rpc, const cdp__ref *r) {
 
 static void look_at_limits(uint32_t i, const cdp_rpc *rpc) {
     const cdp_rpc_desc *d = &rpc->desc;
-    uint32_t from[NODES] = {0};
+    uint32_t from[2][NODES] = {{0}};
+    uint64_t nested = 0;
     for (const cdp__rpc_rq *rq = rpc->all; rq; rq = rq->after) {
-        from[rq->pub.from] += rq->stage != CDP__RPC_REPLIED && !rq->node;
+        from[rq->nested][rq->pub.from] += rq->stage != CDP__RPC_REPLIED && !rq->node;
+        nested += rq->nested ? rq->counted : 0;
         if (rpc->lost[rq->pub.from] && rq->stage < CDP__RPC_RUNNING && !rq->cancelled)
             wrong(i, "a request of a lost rank waits (I10)");
     }
     for (uint32_t k = 0; k < rpc->ranks; ++k) {
         const cdp__rpc_peer *p = &rpc->peers[k];
-        if (k != i && from[k] > rpc->share) wrong(i, "more requests of a rank than its part (I11)");
-        if (k != i && !rpc->lost[k] && p->requests != from[k]) wrong(i, "requests are miscounted");
-        if (p->flight > p->limit) wrong(i, "more than max_calls are under way (I11)");
+        for (uint32_t n = 0; n < 2; ++n) {
+            const uint32_t more = n ? CDP__RPC_LEVELS : 0;
+            if (k != i && from[n][k] > rpc->share + more)
+                wrong(i, "more requests of a rank than its part (I11)");
+            if (k != i && !rpc->lost[k] && p->requests[n] != from[n][k])
+                wrong(i, "requests are miscounted");
+            if (p->flight[n].calls > p->limit + more)
+                wrong(i, "more than max_calls are under way (I11)");
+        }
         if (p->dropped && x.kind != F_NOMEM && !x.wrong[0])
             snprintf(x.wrong, sizeof x.wrong,
                 "node %u: rank %u is given up for what it has sent (I2, G1): %.300s", i, k,
                 p->why.text);
-        if (rpc->lost[k] && (p->queue || p->flight))
+        if (rpc->lost[k] && (p->queue || p->flight[0].calls || p->flight[1].calls))
             wrong(i, "something waits for a lost rank (I10)");
     }
     if (rpc->refs.room && rpc->refs.room - 1 - rpc->refs.left > d->max_rrefs)
         wrong(i, "more than max_rrefs (I11)");
-    if (rpc->in_bytes > d->max_queue_bytes) wrong(i, "more than max_queue_bytes (I11)");
+    for (const cdp__rpc_in *in = rpc->in; in; in = in->next)
+        nested += in->body && (in->m.b >> 48 & 1) ? in->m.bytes : 0;
+    if (rpc->in_bytes > d->max_queue_bytes + nested) wrong(i, "more than max_queue_bytes (I11)");
     if (rpc->context_count > d->max_contexts) wrong(i, "more than max_contexts (I11)");
     if (rpc->areas_kept > 2 * d->max_message_bytes) wrong(i, "too much memory is kept (I11)");
 }

@@ -251,12 +251,80 @@ TEST(a_call_on_a_value_that_was_not_made_did_not_run) {
     run(2, not_made_body);
 }
 
+/* ---- limits that meet */
+
+/* {depth}: calls the next rank with depth - 1, with arguments as long as its own */
+static void f_down(void *user, cdp_rpc_request *q) {
+    side *s = side_of(q);
+    const int64_t depth = i64_at(q->data, 0);
+    cdp_call c = {0};
+    (void)user;
+    if (!depth) return;
+    uint8_t *args = (uint8_t *)calloc(1, q->bytes);
+    memcpy(args, &(int64_t){depth - 1}, 8);
+    if (cdp_rpc_call(q->rpc, CALL(.to = next_of(s), F("down"), BYTES(args, q->bytes)), &c)
+        != CDP_OK)
+        OK(cdp_rpc_fail(q, 1, c.error.text));
+    cdp_call_free(&c);
+    free(args);
+}
+static const cdp_rpc_function down_functions[] = {{.name = "down", .func = f_down}};
+static uint32_t burst_calls, burst_depth, burst_bytes, burst_place;
+static void bursts(side *s) {
+    cdp_call *c = (cdp_call *)calloc(burst_calls, sizeof *c);
+    uint8_t *args = (uint8_t *)calloc(1, burst_bytes);
+    args[0] = (uint8_t)burst_depth;
+    for (uint32_t i = 0; i < burst_calls; ++i)
+        OK(cdp_rpc_start(
+            s->rpc, CALL(.to = next_of(s), F("down"), BYTES(args, burst_bytes)), &c[i]));
+    for (uint32_t i = 0; i < burst_calls; ++i) {
+        OK(cdp_call_wait(&c[i]));
+        cdp_call_free(&c[i]);
+    }
+    free(c), free(args);
+    meet(s, &burst_place);
+}
+static void burst(uint32_t n, uint32_t calls, uint32_t depth, uint32_t bytes) {
+    like.functions = down_functions;
+    like.function_count = 1;
+    like.timeout_ms = 10000 * TEST_LATE;
+    burst_place = 0; /* worlds of other sizes were before */
+    burst_calls = calls, burst_depth = depth, burst_bytes = bytes;
+    run(n, bursts);
+}
+/* Each limit at 1, 2 and its default, beside each other one; all ranks call each other at once. */
+TEST(ranks_that_call_each_other_do_not_starve) {
+    for (uint32_t i = 0; i < 27 && !test__now.failed_checks; ++i) {
+        like.workers = i % 3;
+        like.max_calls = i / 3 % 3;
+        like.max_queue = i / 9 % 3;
+        burst(2, 12, 3, 8);
+    }
+}
+TEST(default_limits_let_bursts_of_nested_calls_through) {
+    burst(2, 300, 1, 8);
+    burst(3, 1, 200, 8);
+    burst(3, 40, 20, 8);
+}
+/* Long arguments, of which only one fits, of functions that wait for others with long ones. */
+TEST(long_arguments_of_nested_calls_have_room) {
+    for (uint32_t i = 0; i < 3 && !test__now.failed_checks; ++i) {
+        like.workers = i;
+        like.max_queue_bytes = like.max_call_bytes = 100000;
+        burst(2, 4, 3, 80000);
+    }
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"what_must_not_wait_starts_nothing", what_must_not_wait_starts_nothing, 60},
         {"descriptors_are_copied", descriptors_are_copied, 60},
         {"a_call_on_a_value_that_was_not_made_did_not_run",
             a_call_on_a_value_that_was_not_made_did_not_run, 60},
+        {"ranks_that_call_each_other_do_not_starve", ranks_that_call_each_other_do_not_starve, 60},
+        {"default_limits_let_bursts_of_nested_calls_through",
+            default_limits_let_bursts_of_nested_calls_through, 60},
+        {"long_arguments_of_nested_calls_have_room", long_arguments_of_nested_calls_have_room, 60},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }
