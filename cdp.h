@@ -2409,6 +2409,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_sampler_fill(const cdp_sampler *sampler, u
 /* ---- >>group/cxx_api: descs by reference in C++ ---------------------------------------------- */
 
 #ifdef __cplusplus
+extern "C++" { /* also where a program includes the header in extern "C" */
 inline cdp_status cdp_group_create(const cdp_group_desc &desc, cdp_group **out) {
     return cdp_group_create(&desc, out);
 }
@@ -2446,6 +2447,7 @@ inline cdp_status cdp_start_after(
     return cdp_start_after(group, &request, after, out);
 }
 #endif
+} /* extern "C++" */
 #endif
 
 #endif /* CDP_INCLUDED */

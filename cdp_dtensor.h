@@ -818,6 +818,7 @@ CDP_API uint64_t cdp_counts_draw(
 /* ---- >>dtensor/cxx_api: descs by reference in C++ -------------------------------------------- */
 
 #ifdef __cplusplus
+extern "C++" { /* also where a program includes the header in extern "C" */
 inline cdp_status cdp_mesh_create(const cdp_mesh_desc &desc, cdp_mesh **out) {
     return cdp_mesh_create(&desc, out);
 }
@@ -845,6 +846,7 @@ inline cdp_status cdp_mesh_from_groups(
     const cdp_mesh_desc &desc, cdp_group *const *groups, cdp_mesh **out) {
     return cdp_mesh_from_groups(&desc, groups, out);
 }
+} /* extern "C++" */
 #endif
 
 #endif /* CDP_DTENSOR_INCLUDED */

@@ -389,6 +389,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_group_shrink(
 /* ---- >>elastic/cxx_api: descs by reference in C++ -------------------------------------------- */
 
 #ifdef __cplusplus
+extern "C++" { /* also where a program includes the header in extern "C" */
 inline cdp_status cdp_group_shrink(
     cdp_group *group, const cdp_shrink_desc &desc, uint64_t *steps, cdp_group **out) {
     return cdp_group_shrink(group, &desc, steps, out);
@@ -399,6 +400,7 @@ inline cdp_status cdp_elastic_create(const cdp_elastic_desc &desc, cdp_elastic *
 inline cdp_status cdp_elastic_create_from_env(const cdp_elastic_desc &desc, cdp_elastic **out) {
     return cdp_elastic_create_from_env(&desc, out);
 }
+} /* extern "C++" */
 #endif
 
 #endif /* CDP_ELASTIC_INCLUDED */

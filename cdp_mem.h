@@ -516,7 +516,9 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_mem_write_file(
 /* Take a snapshot of one allocator and write it to `path` as a pickle. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_dump(cdp_mem *mem, const char *path);
 
-/* Read a snapshot, pickle or JSON, written here or by PyTorch. The bytes need not be trusted.
+/* Read a snapshot, a pickle of protocol 0 to 5 or JSON, written here or by PyTorch. The bytes need
+   not be trusted. What stands under keys that are not known here is kept, and cdp_mem_write writes
+   it again, as pickle and as JSON; tuples become lists, and texts end at a zero byte.
    Errors: INVALID (names the byte and the reason), UNSUPPORTED (an opcode that no snapshot has),
    NOMEM. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_read(
@@ -533,6 +535,7 @@ CDP_API uint64_t cdp_mem_compare(const cdp_mem_shot *before, const cdp_mem_shot 
 typedef struct cdp_mem_frame {
     const char *filename, *name;
     uint32_t line;
+    uint32_t others; /* of a file: keys that are not known here, kept for cdp_mem_write; 0: none */
 } cdp_mem_frame;
 
 typedef enum cdp_mem_state {
@@ -546,10 +549,12 @@ typedef struct cdp_mem_block {
     cdp_mem_state state;
     uint32_t stack;    /* for cdp_mem_frames; 0: none */
     const char *label; /* NULL: none                  */
+    uint32_t others;   /* as in a frame               */
 } cdp_mem_block;
 
 typedef struct cdp_mem_segment {
     uint32_t device, stack, block_count;
+    uint32_t others;  /* as in a frame */
     uint64_t pool[2]; /* (0, 0): the ordinary pool */
     uint64_t address, size, stream, allocated, active, requested;
     bool large, grows, external;
@@ -563,6 +568,7 @@ typedef struct cdp_mem_event {
     uint64_t pool[2];
     cdp_mem_action action;
     uint32_t stack;
+    uint32_t others; /* as in a frame */
     const char *label;
 } cdp_mem_event;
 
@@ -586,6 +592,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_mem_frame_set(cdp_mem_shot *shot, uint32_t
 /* ---- >>mem/cxx_api: descs by reference in C++ ------------------------------------------------ */
 
 #ifdef __cplusplus
+extern "C++" { /* also where a program includes the header in extern "C" */
 inline cdp_status cdp_mem_create(const cdp_mem_desc &desc, cdp_mem **out) {
     return cdp_mem_create(&desc, out);
 }
@@ -596,6 +603,7 @@ inline cdp_status cdp_mem_pool_create(
     cdp_mem *mem, const cdp_mem_pool_desc &desc, cdp_mem_pool **out) {
     return cdp_mem_pool_create(mem, &desc, out);
 }
+} /* extern "C++" */
 #endif
 
 #endif /* CDP_MEM_INCLUDED */
@@ -2891,6 +2899,87 @@ CDP__PRIVATE void cdp__mem_texts_close(cdp__mem_texts *t) {
     cdp__free(t->os, (void *)t->slots);
 }
 
+/* ---- >>text/json_real: real numbers as decimal text (pure) ----------------------------------- */
+
+/* Knows: binary and decimal fractions. Promises: the shortest text that reads back as the same
+   number, in every locale. */
+
+#include <stdlib.h>
+
+/* `v` > 0 as x * 10^*exponent with x from 1 up to 10, about. */
+CDP__PRIVATE double cdp__real_scale(double v, int32_t *exponent) {
+    static const double powers[9] = {1e1, 1e2, 1e4, 1e8, 1e16, 1e32, 1e64, 1e128, 1e256};
+    int32_t i;
+    *exponent = 0;
+    for (i = 8; i >= 0; --i)
+        if (v >= powers[i]) {
+            v /= powers[i];
+            *exponent += 1 << i;
+        }
+    if (*exponent) return v;
+    for (i = 8; i >= 0; --i)
+        if (v * powers[i] < 10) {
+            v *= powers[i];
+            *exponent -= 1 << i;
+        }
+    return v;
+}
+
+/* Whether the digits, times 10^exponent, are read as `v`. */
+CDP__PRIVATE bool cdp__real_is(double v, uint64_t digits, int32_t exponent) {
+    char text[40];
+    double back;
+    (void)cdp__format(text, sizeof text, "%llue%d", (unsigned long long)digits, (int)exponent);
+    back = strtod(text, NULL);
+    return back <= v && back >= v;
+}
+
+/* The fewest digits of `v` > 0 that are read as `v`; it is digits * 10^*exponent. */
+CDP__PRIVATE uint64_t cdp__real_digits(double v, int32_t *exponent) {
+    int32_t at, count;
+    const double x = cdp__real_scale(v, &at);
+    double power = 1;
+    uint64_t best = 0, step;
+    for (count = 0; count < 17; ++count, power *= 10) {
+        best = (uint64_t)(x * power + 0.5);
+        *exponent = at - count;
+        if (cdp__real_is(v, best, *exponent)) return best;
+    }
+    /* scaling has rounded: one of the next numbers of 17 digits it is */
+    for (step = 1; step < 2000; ++step) {
+        if (cdp__real_is(v, best + step, *exponent)) return best + step;
+        if (cdp__real_is(v, best - step, *exponent)) return best - step;
+    }
+    return best;
+}
+
+/* Writes a number of JSON that is no whole number for its readers; null for what is not finite. */
+CDP__PRIVATE CDP__COLD void cdp__json_real(cdp__text *t, double v) {
+    char digits[24];
+    int32_t exponent = 0, point, i, n;
+    uint64_t all = 0;
+    if (!(v - v >= 0)) {
+        cdp__text_bytes(t, "null", 4);
+        return;
+    }
+    if (v < 0) cdp__text_char(t, '-');
+    if (v < 0 || v > 0) all = cdp__real_digits(v < 0 ? -v : v, &exponent);
+    n = (int32_t)cdp__format(digits, sizeof digits, "%llu", (unsigned long long)all);
+    point = n + exponent; /* of the digits, this many stand before the point */
+    if (point < -5 || point > 17) {
+        cdp__text_add(t, "%c.%se%d", digits[0], n > 1 ? digits + 1 : "0", (int)point - 1);
+        return;
+    }
+    if (point <= 0) cdp__text_bytes(t, "0.", 2);
+    for (i = point; i < 0; ++i)
+        cdp__text_char(t, '0');
+    for (i = 0; i < n || i < point; ++i) {
+        if (i && i == point) cdp__text_char(t, '.');
+        cdp__text_char(t, i < n ? digits[i] : '0');
+    }
+    if (point >= n) cdp__text_bytes(t, ".0", 2);
+}
+
 /* ---- >>mem/shot: a snapshot, from here or from a file ---------------------------------------- */
 
 /* Knows: the parts of a snapshot, and how they are added one by one. Promises: when memory runs
@@ -2945,6 +3034,30 @@ typedef struct cdp__mem_keys {
 } cdp__mem_keys;
 #undef CDP__MEM_MEMBER
 
+typedef enum cdp__mem_kind {
+    CDP__MEM_NONE,
+    CDP__MEM_BOOL,
+    CDP__MEM_INT,
+    CDP__MEM_REAL,
+    CDP__MEM_TEXT,
+    CDP__MEM_LIST,
+    CDP__MEM_DICT
+} cdp__mem_kind;
+
+/* A value that a file has under a key that is not known here, kept for writing. What a container
+   holds follows it; in a dict each key, a text, before its value. */
+typedef struct cdp__mem_token {
+    cdp__mem_kind kind;
+    uint32_t count; /* of a container: its items, or pairs */
+    union {
+        int64_t whole;
+        double real;
+        const char *text;
+    } as;
+} cdp__mem_token;
+
+#define CDP__MEM_DEEP 32u /* containers inside each other */
+
 typedef struct cdp__mem_stack { /* its frames */
     uint64_t first;
     uint32_t count;
@@ -2986,6 +3099,10 @@ struct cdp_mem_shot {
     uint64_t events_lost, stacks_lost, labels_lost; /* calls without them */
     const cdp_os *clock; /* of the first allocator with a history, while a shot is built */
     uint64_t clock_ns, clock_us;
+    /* tokens[0] is none. others: of the file as a whole; file_settings: in place of settings */
+    cdp__mem_token *tokens;
+    uint64_t token_count, token_room;
+    uint32_t others, file_settings, annotations;
     bool failed; /* out of memory */
 };
 
@@ -3011,6 +3128,7 @@ CDP__PRIVATE void cdp__mem_shot_close(cdp_mem_shot *s) {
     cdp__free(os, s->frames);
     cdp__free(os, s->addresses);
     cdp__free(os, s->modules);
+    cdp__free(os, s->tokens);
     cdp__free(os, (void *)s->module_paths);
     cdp__mem_texts_close(&s->texts);
     cdp__free(os, s);
@@ -3433,6 +3551,7 @@ CDP__PRIVATE bool cdp__mem_build_segments(cdp_mem_shot *s, const cdp__mem_raw *r
             b->requested = part->requested;
             b->state = part->state;
             b->stack = r->stacks[part->stack];
+            b->others = 0;
             b->label = cdp__mem_raw_label(s, r, part->label);
             cdp__mem_segment_sum(g, b);
         }
@@ -3538,6 +3657,7 @@ CDP__PRIVATE bool cdp__mem_build_events(cdp_mem_shot *s, const cdp__mem_raw *r, 
         e->pool[1] = record->pool[1];
         e->action = (cdp_mem_action)record->action;
         e->stack = r->stacks[record->stack];
+        e->others = 0;
         e->label = cdp__mem_raw_label(s, r, record->label);
     }
     for (; ok && k < more; ++k)
@@ -3755,26 +3875,27 @@ CDP__PRIVATE void cdp__mem_w_bool(cdp__mem_pen *w, bool v) {
         cdp__mem_put(w, v ? 0x88 : 0x89);
 }
 
-/* Writes a real number; JSON: with six decimals. */
+CDP__PRIVATE void cdp__mem_w_whole(cdp__mem_pen *w, int64_t v) {
+    if (w->json)
+        cdp__text_add(&w->text, "%lld", (long long)v);
+    else
+        cdp__mem_pickle_number(w, v);
+}
+
 CDP__PRIVATE void cdp__mem_w_real(cdp__mem_pen *w, double v) {
-    const double size = v < 0 ? -v : v;
-    const bool fits = size < 9e15;
-    const int64_t whole = fits ? (int64_t)v : 0;
-    char text[48];
-    if (!w->json && fits && (double)whole >= v && (double)whole <= v) {
-        cdp__mem_pickle_number(w, whole);
-        return;
-    }
-    if (!w->json) {
+    if (w->json)
+        cdp__json_real(&w->text, v);
+    else
         cdp__mem_pickle_real(w, v);
-        return;
-    }
-    cdp__format(text, sizeof text, "%s%llu.%c%c%c", v < 0 ? "-" : "",
-        (unsigned long long)(fits ? size : 9e15),
-        '0' + (int)(fits ? (uint64_t)(size * 10) % 10 : 0),
-        '0' + (int)(fits ? (uint64_t)(size * 100) % 10 : 0),
-        '0' + (int)(fits ? (uint64_t)(size * 1000) % 10 : 0));
-    cdp__mem_put_text(w, text);
+}
+
+/* Writes a setting: a whole number without a point. */
+CDP__PRIVATE void cdp__mem_w_setting(cdp__mem_pen *w, double v) {
+    const int64_t whole = v > -9e15 && v < 9e15 ? (int64_t)v : INT64_MAX;
+    if ((double)whole >= v && (double)whole <= v)
+        cdp__mem_w_whole(w, whole);
+    else
+        cdp__mem_w_real(w, v);
 }
 
 CDP__PRIVATE void cdp__mem_w_dict(cdp__mem_pen *w) {
@@ -3823,6 +3944,60 @@ CDP__PRIVATE void cdp__mem_w_pair(cdp__mem_pen *w, const uint64_t pair[2]) {
     cdp__mem_put(w, w->json ? ']' : 0x86);
 }
 
+/* Writes a token that is no container. */
+CDP__PRIVATE void cdp__mem_w_plain(cdp__mem_pen *w, const cdp__mem_token *t) {
+    switch (t->kind) {
+    case CDP__MEM_BOOL: cdp__mem_w_bool(w, t->as.whole != 0); break;
+    case CDP__MEM_TEXT: cdp__mem_w_text(w, t->as.text); break;
+    case CDP__MEM_INT: cdp__mem_w_whole(w, t->as.whole); break;
+    case CDP__MEM_REAL: cdp__mem_w_real(w, t->as.real); break;
+    default: cdp__mem_put_text(w, w->json ? "null" : "N"); break;
+    }
+}
+
+/* Writes the value that begins at a token; returns the token behind it. */
+CDP__PRIVATE const cdp__mem_token *cdp__mem_w_tree(cdp__mem_pen *w, const cdp__mem_token *t) {
+    struct {
+        const cdp__mem_token *box;
+        uint32_t at;
+    } open[CDP__MEM_DEEP];
+    uint32_t depth = 0;
+    for (;;) {
+        const bool list = t->kind == CDP__MEM_LIST;
+        if (list || t->kind == CDP__MEM_DICT) {
+            if (list)
+                cdp__mem_w_list(w);
+            else
+                cdp__mem_w_dict(w);
+            open[depth].box = t;
+            open[depth++].at = 0;
+        } else
+            cdp__mem_w_plain(w, t);
+        ++t;
+        for (; depth && open[depth - 1].at == open[depth - 1].box->count; --depth)
+            if (open[depth - 1].box->kind == CDP__MEM_LIST)
+                cdp__mem_w_list_end(w, open[depth - 1].box->count);
+            else
+                cdp__mem_w_dict_end(w);
+        if (!depth) return t;
+        if (open[depth - 1].box->kind == CDP__MEM_LIST)
+            cdp__mem_w_item(w, open[depth - 1].at);
+        else
+            cdp__mem_w_key(w, t++->as.text);
+        ++open[depth - 1].at;
+    }
+}
+
+/* Writes the pairs of a dict that is a token, into the dict that is open. */
+CDP__PRIVATE void cdp__mem_w_others(cdp__mem_pen *w, const cdp_mem_shot *s, uint32_t others) {
+    const cdp__mem_token *t = others ? &s->tokens[others + 1] : NULL;
+    uint32_t i;
+    for (i = 0; others && i < s->tokens[others].count; ++i) {
+        cdp__mem_w_key(w, t->as.text);
+        t = cdp__mem_w_tree(w, t + 1);
+    }
+}
+
 CDP__PRIVATE void cdp__mem_w_frames(
     cdp__mem_pen *w, const cdp_mem_shot *s, const cdp__mem_keys *k, uint32_t stack) {
     const cdp__mem_stack *const t = &s->stacks[stack];
@@ -3843,6 +4018,7 @@ CDP__PRIVATE void cdp__mem_w_frames(
         cdp__mem_w_number(w, f->line);
         cdp__mem_w_key(w, k->w_name);
         cdp__mem_w_text(w, f->name);
+        cdp__mem_w_others(w, s, f->others);
         cdp__mem_w_dict_end(w);
     }
     cdp__mem_w_list_end(w, t->count);
@@ -3873,6 +4049,7 @@ CDP__PRIVATE void cdp__mem_w_block(
     if (b->label) cdp__mem_w_said(w, k->w_user_metadata, b->label);
     cdp__mem_w_key(w, k->w_frames);
     cdp__mem_w_frames(w, s, k, b->stack);
+    cdp__mem_w_others(w, s, b->others);
     cdp__mem_w_dict_end(w);
 }
 
@@ -3904,6 +4081,7 @@ CDP__PRIVATE void cdp__mem_w_segment(
         cdp__mem_w_block(w, s, k, &g->blocks[i]);
     }
     cdp__mem_w_list_end(w, g->block_count);
+    cdp__mem_w_others(w, s, g->others);
     cdp__mem_w_dict_end(w);
 }
 
@@ -3925,6 +4103,7 @@ CDP__PRIVATE void cdp__mem_w_event(
         cdp__mem_w_key(w, k->w_frames);
         cdp__mem_w_frames(w, s, k, e->stack);
     }
+    cdp__mem_w_others(w, s, e->others);
     cdp__mem_w_dict_end(w);
 }
 
@@ -3957,12 +4136,17 @@ CDP__PRIVATE void cdp__mem_w_settings(
         if (t->text)
             cdp__mem_w_text(w, t->text);
         else
-            cdp__mem_w_real(w, t->number);
+            cdp__mem_w_setting(w, t->number);
     }
+    cdp__mem_w_others(w, s, s->file_settings);
     cdp__mem_w_dict_end(w);
     cdp__mem_w_key(w, k->w_external_annotations);
-    cdp__mem_w_list(w);
-    cdp__mem_w_list_end(w, 0);
+    if (s->annotations) {
+        (void)cdp__mem_w_tree(w, &s->tokens[s->annotations]);
+    } else {
+        cdp__mem_w_list(w);
+        cdp__mem_w_list_end(w, 0);
+    }
     cdp__mem_w_entry(w, k->w_events_lost, s->events_lost);
     if (s->stacks_lost) cdp__mem_w_entry(w, k->w_stacks_lost, s->stacks_lost);
     if (s->labels_lost) cdp__mem_w_entry(w, k->w_labels_lost, s->labels_lost);
@@ -3992,6 +4176,7 @@ CDP__PRIVATE void cdp__mem_w_shot(cdp__mem_pen *w, const cdp_mem_shot *s, const 
     cdp__mem_w_list_end(w, s->segment_count);
     cdp__mem_w_traces(w, s, k);
     cdp__mem_w_settings(w, s, k);
+    cdp__mem_w_others(w, s, s->others);
     cdp__mem_w_dict_end(w);
     cdp__mem_put(w, w->json ? '\n' : '.');
     cdp__mem_pen_flush(&w->text);
@@ -4281,16 +4466,6 @@ CDP__PRIVATE cdp__json_kind cdp__json_next(cdp__json_reader *r) {
    memory is a chain of chunks, freed as a whole, and at most about 100 bytes for each byte of
    the file. */
 
-typedef enum cdp__mem_kind {
-    CDP__MEM_NONE,
-    CDP__MEM_BOOL,
-    CDP__MEM_INT,
-    CDP__MEM_REAL,
-    CDP__MEM_TEXT,
-    CDP__MEM_LIST,
-    CDP__MEM_DICT
-} cdp__mem_kind;
-
 typedef struct cdp__mem_value cdp__mem_value;
 
 typedef struct cdp__mem_box { /* a list, or a dict: key, value, key, value */
@@ -4397,7 +4572,7 @@ CDP__PRIVATE void cdp__mem_reader_close(cdp__mem_reader *r) {
 
 /* ---- >>mem/unpickle: a pickle as a tree ------------------------------------------------------ */
 
-/* Knows: the opcodes that snapshots use, and no others. Promises: reading a file never calls or
+/* Knows: the opcodes of values in protocols 0 to 5, and none that makes objects. Promises: reading a file never calls or
    creates anything; any bytes yield a value or a reason. */
 
 CDP__PRIVATE bool cdp__mem_push(cdp__mem_reader *r, cdp__mem_value v) {
@@ -4470,6 +4645,113 @@ CDP__PRIVATE bool cdp__mem_push_text(cdp__mem_reader *r, uint32_t length_bytes) 
     v.as.text = (const char *)cdp__mem_next(r, length);
     v.length = (uint32_t)length;
     return v.as.text && cdp__mem_push(r, v);
+}
+
+/* ---- protocol 0: values as lines of text */
+
+/* Takes a line without its end. */
+CDP__PRIVATE bool cdp__mem_line_next(cdp__mem_reader *r, const uint8_t **line, uint64_t *bytes) {
+    const uint8_t *const from = r->data + r->at;
+    const uint8_t *const end =
+        r->at < r->bytes ? (const uint8_t *)memchr(from, '\n', (size_t)(r->bytes - r->at)) : NULL;
+    if (!end) return cdp__mem_bad(r, "a line does not end");
+    *line = from;
+    *bytes = (uint64_t)(end - from);
+    r->at += *bytes + 1;
+    return true;
+}
+
+CDP__PRIVATE bool cdp__mem_line_is(const uint8_t *line, uint64_t bytes, const char *word) {
+    return bytes == strlen(word) && memcmp(line, word, (size_t)bytes) == 0;
+}
+
+/* A whole number or a real one, as Python prints it; 00 and 01 are False and True. */
+CDP__PRIVATE bool cdp__mem_push_line(cdp__mem_reader *r) {
+    cdp__mem_value v = cdp__mem_whole(CDP__MEM_REAL, 0);
+    const uint8_t *line;
+    uint64_t n;
+    cdp__json_reader j;
+    cdp__json_kind kind;
+    if (!cdp__mem_line_next(r, &line, &n)) return false;
+    if (n == 2 && line[0] == '0' && (line[1] | 1) == '1')
+        return cdp__mem_push(r, cdp__mem_whole(CDP__MEM_BOOL, line[1] - '0'));
+    if (n && line[n - 1] == 'L') --n;
+    if (cdp__mem_line_is(line, n, "inf"))
+        j = cdp__json_open("Infinity", 8);
+    else if (cdp__mem_line_is(line, n, "-inf"))
+        j = cdp__json_open("-Infinity", 9);
+    else if (cdp__mem_line_is(line, n, "nan"))
+        j = cdp__json_open("NaN", 3);
+    else
+        j = cdp__json_open(line, n);
+    kind = cdp__json_next(&j);
+    if ((kind != CDP__JSON_WHOLE && kind != CDP__JSON_REAL) || cdp__json_next(&j) != CDP__JSON_END)
+        return cdp__mem_bad(r, "a line holds no number");
+    v.as.real = j.real;
+    return cdp__mem_push(r, kind == CDP__JSON_WHOLE ? cdp__mem_whole(CDP__MEM_INT, j.whole) : v);
+}
+
+/* The number after \x, \u or \U, of `digits` digits; UINT32_MAX: it is not there. */
+CDP__PRIVATE uint32_t cdp__mem_escaped(const uint8_t *at, const uint8_t *end, uint32_t digits) {
+    uint32_t code = 0, i;
+    for (i = 0; i < digits; ++i) {
+        const int digit = at + i < end ? cdp__hex_digit(at[i]) : -1;
+        if (digit < 0) return UINT32_MAX;
+        code = code << 4 | (uint32_t)digit;
+    }
+    return code;
+}
+
+/* A text in quotes, as Python 2 prints it. */
+CDP__PRIVATE uint32_t cdp__mem_unquote(const uint8_t *at, const uint8_t *end, char *out) {
+    static const char from[] = "nrtabfv", to[] = "\n\r\t\a\b\f\v";
+    char *const start = out;
+    while (at < end) {
+        const char *known;
+        uint32_t code;
+        if (*at != '\\' || at + 1 == end) {
+            *out++ = (char)*at++;
+            continue;
+        }
+        known = at[1] ? strchr(from, at[1]) : NULL;
+        code = at[1] == 'x' ? cdp__mem_escaped(at + 2, end, 2) : UINT32_MAX;
+        if (code != UINT32_MAX)
+            *out++ = (char)code;
+        else
+            *out++ = known ? to[known - from] : (char)at[1];
+        at += code != UINT32_MAX ? 4 : 2;
+    }
+    return (uint32_t)(out - start);
+}
+
+/* A text of Latin-1 in which other characters are \u and \U. */
+CDP__PRIVATE uint32_t cdp__mem_unescape(const uint8_t *at, const uint8_t *end, char *out) {
+    char *const start = out;
+    while (at < end) {
+        const uint32_t digits =
+            at[0] == '\\' && at + 1 < end && (at[1] | 32) == 'u' ? (at[1] == 'u' ? 4u : 8u) : 0;
+        const uint32_t code = digits ? cdp__mem_escaped(at + 2, end, digits) : UINT32_MAX;
+        out += cdp__utf8_put(code != UINT32_MAX ? code : *at, out);
+        at += code != UINT32_MAX ? digits + 2 : 1;
+    }
+    return (uint32_t)(out - start);
+}
+
+CDP__PRIVATE bool cdp__mem_push_line_text(cdp__mem_reader *r, bool quoted) {
+    cdp__mem_value v = cdp__mem_whole(CDP__MEM_TEXT, 0);
+    const uint8_t *line;
+    uint64_t n;
+    char *copy;
+    if (!cdp__mem_line_next(r, &line, &n)) return false;
+    if (quoted && (n < 2 || line[0] != line[n - 1] || (line[0] != '"' && line[0] != '\'')))
+        return cdp__mem_bad(r, "a text has no quotes");
+    if (n > UINT32_MAX / 2) return cdp__mem_bad(r, "a line is too long");
+    copy = (char *)cdp__mem_texts_room(&r->memory, 2 * n + 4);
+    if (!copy) return cdp__mem_dry(r);
+    v.length = quoted ? cdp__mem_unquote(line + 1, line + n - 1, copy)
+                      : cdp__mem_unescape(line, line + n, copy);
+    v.as.text = copy;
+    return cdp__mem_push(r, v);
 }
 
 CDP__PRIVATE bool cdp__mem_push_box(cdp__mem_reader *r, cdp__mem_kind kind) {
@@ -4546,12 +4828,39 @@ CDP__PRIVATE bool cdp__mem_keep_number(cdp__mem_reader *r, uint32_t bytes) {
     return cdp__mem_next_number(r, bytes, &n) && cdp__mem_keep(r, n);
 }
 
-CDP__PRIVATE bool cdp__mem_again(cdp__mem_reader *r, uint32_t bytes) {
-    uint64_t n;
-    if (!cdp__mem_next_number(r, bytes, &n)) return false;
+CDP__PRIVATE bool cdp__mem_again(cdp__mem_reader *r, uint64_t n) {
     if (n >= r->memo_count || (r->memo[n].kind == CDP__MEM_NONE && r->memo[n].as.whole))
         return cdp__mem_bad(r, "a value is used that was never remembered");
     return cdp__mem_push(r, r->memo[n]);
+}
+
+CDP__PRIVATE bool cdp__mem_again_number(cdp__mem_reader *r, uint32_t bytes) {
+    uint64_t n;
+    return cdp__mem_next_number(r, bytes, &n) && cdp__mem_again(r, n);
+}
+
+/* The same with the number as a line. */
+CDP__PRIVATE bool cdp__mem_memo_line(cdp__mem_reader *r, bool keep) {
+    if (!cdp__mem_push_line(r)) return false;
+    const cdp__mem_value v = r->stack[--r->depth];
+    if ((v.kind != CDP__MEM_INT && v.kind != CDP__MEM_BOOL) || v.as.whole < 0)
+        return cdp__mem_bad(r, "a line holds no number");
+    return keep ? cdp__mem_keep(r, (uint64_t)v.as.whole) : cdp__mem_again(r, (uint64_t)v.as.whole);
+}
+
+/* Drops the last value. */
+CDP__PRIVATE bool cdp__mem_pop(cdp__mem_reader *r) {
+    const uint64_t floor = r->mark_count ? r->marks[r->mark_count - 1] : 0;
+    if (r->depth <= floor) return cdp__mem_bad(r, "values are missing on the stack");
+    --r->depth;
+    return true;
+}
+
+CDP__PRIVATE bool cdp__mem_pop_marked(cdp__mem_reader *r) {
+    uint64_t count;
+    if (!cdp__mem_marked(r, &count)) return false;
+    r->depth -= count;
+    return true;
 }
 
 CDP__PRIVATE bool cdp__mem_protocol(cdp__mem_reader *r) {
@@ -4571,7 +4880,14 @@ CDP__PRIVATE bool cdp__mem_opcode_value(cdp__mem_reader *r, uint8_t code) {
     case 'J': return cdp__mem_push_number(r, 4, true);
     case 0x8a: return cdp__mem_push_long(r);
     case 'G': return cdp__mem_push_real(r);
+    case 'I':
+    case 'L':
+    case 'F': return cdp__mem_push_line(r);
+    case 'S': return cdp__mem_push_line_text(r, true);
+    case 'V': return cdp__mem_push_line_text(r, false);
+    case 'T':
     case 'X': return cdp__mem_push_text(r, 4);
+    case 'U':
     case 0x8c: return cdp__mem_push_text(r, 1);
     case ']': return cdp__mem_push_box(r, CDP__MEM_LIST);
     case ')': return cdp__mem_push_box(r, CDP__MEM_LIST);
@@ -4597,8 +4913,13 @@ CDP__PRIVATE bool cdp__mem_opcode(cdp__mem_reader *r, uint8_t code) {
     case 0x87: return cdp__mem_gather(r, code - 0x84u, CDP__MEM_LIST);
     case 'q': return cdp__mem_keep_number(r, 1);
     case 'r': return cdp__mem_keep_number(r, 4);
-    case 'h': return cdp__mem_again(r, 1);
-    case 'j': return cdp__mem_again(r, 4);
+    case 'p': return cdp__mem_memo_line(r, true);
+    case 'h': return cdp__mem_again_number(r, 1);
+    case 'j': return cdp__mem_again_number(r, 4);
+    case 'g': return cdp__mem_memo_line(r, false);
+    case '0': return cdp__mem_pop(r);
+    case '1': return cdp__mem_pop_marked(r);
+    case '2': return r->depth ? cdp__mem_push(r, r->stack[r->depth - 1]) : cdp__mem_pop(r);
     case 0x94: return cdp__mem_keep(r, r->memo_count);
     default: return cdp__mem_opcode_value(r, code);
     }
@@ -4679,6 +5000,123 @@ CDP__PRIVATE bool cdp__mem_unjson(cdp__mem_reader *r, cdp__mem_value *out) {
     return true;
 }
 
+/* ---- >>mem/others: what a file says under keys that are not known here ----------------------- */
+
+/* Knows: how such values are kept as tokens, so that they are written again. Promises: no more
+   tokens than the file has bytes: a pickle that repeats a large value loses it. */
+
+/* Adds a token. NULL: out of memory (r->no_memory), or there are as many as the file has bytes. */
+CDP__PRIVATE cdp__mem_token *cdp__mem_token_add(
+    cdp__mem_reader *r, cdp_mem_shot *s, cdp__mem_kind kind, uint64_t count) {
+    cdp__mem_token *t;
+    if (s->token_count > r->bytes) return NULL;
+    if (!cdp__mem_add(s, token, 2)) {
+        cdp__mem_dry(r);
+        return NULL;
+    }
+    if (!s->token_count) memset(&s->tokens[s->token_count++], 0, sizeof *t);
+    t = &s->tokens[s->token_count++];
+    memset(t, 0, sizeof *t);
+    t->kind = kind;
+    t->count = (uint32_t)count;
+    return t;
+}
+
+CDP__PRIVATE const char *cdp__mem_token_text(
+    cdp__mem_reader *r, cdp_mem_shot *s, const char *text, uint64_t bytes) {
+    const char *const copy = cdp__mem_text_of(&s->texts, text, bytes);
+    if (!copy) cdp__mem_dry(r);
+    return copy;
+}
+
+/* Adds the key of a dict: a text, or a number as text. */
+CDP__PRIVATE bool cdp__mem_token_key(cdp__mem_reader *r, cdp_mem_shot *s, const cdp__mem_value *v) {
+    cdp__mem_token *const t = cdp__mem_token_add(r, s, CDP__MEM_TEXT, 0);
+    char number[24] = "?";
+    if (!t) return false;
+    if (v->kind == CDP__MEM_INT)
+        (void)cdp__format(number, sizeof number, "%lld", (long long)v->as.whole);
+    t->as.text = v->kind == CDP__MEM_TEXT ? cdp__mem_token_text(r, s, v->as.text, v->length)
+                                          : cdp__mem_token_text(r, s, number, strlen(number));
+    return t->as.text != NULL;
+}
+
+/* Adds a value without what it holds. */
+CDP__PRIVATE bool cdp__mem_token_value(
+    cdp__mem_reader *r, cdp_mem_shot *s, const cdp__mem_value *v) {
+    const bool box = v->kind == CDP__MEM_LIST || v->kind == CDP__MEM_DICT;
+    const uint64_t count = box ? v->as.box->count : 0;
+    cdp__mem_token *const t =
+        cdp__mem_token_add(r, s, v->kind, v->kind == CDP__MEM_DICT ? count / 2 : count);
+    if (!t) return false;
+    if (v->kind == CDP__MEM_REAL)
+        t->as.real = v->as.real;
+    else if (v->kind == CDP__MEM_TEXT)
+        t->as.text = cdp__mem_token_text(r, s, v->as.text, v->length);
+    else if (!box)
+        t->as.whole = v->as.whole;
+    return v->kind != CDP__MEM_TEXT || t->as.text;
+}
+
+/* Adds a value and everything that it holds. */
+CDP__PRIVATE bool cdp__mem_token_tree(
+    cdp__mem_reader *r, cdp_mem_shot *s, const cdp__mem_value *v) {
+    struct {
+        const cdp__mem_value *box;
+        uint64_t at;
+    } open[CDP__MEM_DEEP];
+    uint32_t depth = 0;
+    for (;;) {
+        if (!cdp__mem_token_value(r, s, v)) return false;
+        if (v->kind == CDP__MEM_LIST || v->kind == CDP__MEM_DICT) {
+            if (depth == CDP__MEM_DEEP) return false;
+            open[depth].box = v;
+            open[depth++].at = 0;
+        }
+        while (depth && open[depth - 1].at == open[depth - 1].box->as.box->count)
+            --depth;
+        if (!depth) return true;
+        v = &open[depth - 1].box->as.box->items[open[depth - 1].at++];
+        if (open[depth - 1].box->kind != CDP__MEM_DICT) continue;
+        if (!cdp__mem_token_key(r, s, v)) return false;
+        v = &open[depth - 1].box->as.box->items[open[depth - 1].at++];
+    }
+}
+
+/* Keeps the pairs of a dict whose keys are none of these words, which end with NULL. *out: the
+   number of the token, a dict; 0: there are none. */
+CDP__PRIVATE bool cdp__mem_import_others(cdp__mem_reader *r, cdp_mem_shot *s,
+    const cdp__mem_value *dict, const char *const *words, uint32_t *out) {
+    const cdp__mem_box *const b = dict->kind == CDP__MEM_DICT ? dict->as.box : NULL;
+    uint64_t i, k, before;
+    *out = 0;
+    for (i = 0; b && i + 1 < b->count; i += 2) {
+        for (k = 0; words[k] && !cdp__mem_value_is(&b->items[i], words[k]); ++k) {
+        }
+        if (words[k]) continue;
+        if (!*out && !cdp__mem_token_add(r, s, CDP__MEM_DICT, 0)) return !r->no_memory;
+        if (!*out) *out = (uint32_t)s->token_count - 1;
+        before = s->token_count;
+        if (cdp__mem_token_key(r, s, &b->items[i]) && cdp__mem_token_tree(r, s, &b->items[i + 1]))
+            ++s->tokens[*out].count;
+        else
+            s->token_count = before;
+    }
+    return !r->no_memory;
+}
+
+/* Keeps a whole value, if it is of this kind. */
+CDP__PRIVATE bool cdp__mem_import_whole(cdp__mem_reader *r, cdp_mem_shot *s,
+    const cdp__mem_value *v, cdp__mem_kind kind, uint32_t *out) {
+    *out = 0;
+    if (!v || v->kind != kind) return true;
+    *out = (uint32_t)(s->token_count ? s->token_count : 1);
+    if (cdp__mem_token_tree(r, s, v)) return true;
+    s->token_count = *out;
+    *out = 0;
+    return !r->no_memory;
+}
+
 /* ---- >>mem/import: a tree as a shot ---------------------------------------------------------- */
 
 /* Knows: the keys of a snapshot, and what unknown or missing ones mean. Promises: lists that a file
@@ -4694,7 +5132,9 @@ CDP__PRIVATE const char *cdp__mem_import_text(
 }
 
 /* The number of a list of frames. Equal lists of the file are converted once. */
-CDP__PRIVATE uint32_t cdp__mem_import_stack(cdp_mem_shot *s, const cdp__mem_value *v) {
+CDP__PRIVATE uint32_t cdp__mem_import_stack(
+    cdp__mem_reader *r, cdp_mem_shot *s, const cdp__mem_value *v) {
+    static const char *const words[] = {"filename", "name", "line", NULL};
     cdp__mem_box *const b = v && v->kind == CDP__MEM_LIST ? v->as.box : NULL;
     uint64_t i;
     uint32_t n;
@@ -4708,6 +5148,7 @@ CDP__PRIVATE uint32_t cdp__mem_import_stack(cdp_mem_shot *s, const cdp__mem_valu
         f->filename = cdp__mem_import_text(s, cdp__mem_value_get(d, "filename"), s->empty);
         f->name = cdp__mem_import_text(s, cdp__mem_value_get(d, "name"), s->empty);
         f->line = (uint32_t)(cdp__mem_value_count(cdp__mem_value_get(d, "line"), 0) & 0xffffffffu);
+        if (!cdp__mem_import_others(r, s, d, words, &f->others)) return 0;
     }
     return n;
 }
@@ -4730,10 +5171,12 @@ CDP__PRIVATE cdp_mem_state cdp__mem_import_state(const cdp__mem_value *v) {
 
 /* A block without an address follows the previous one. */
 CDP__PRIVATE bool cdp__mem_import_blocks(
-    cdp_mem_shot *s, cdp_mem_segment *g, const cdp__mem_box *list) {
+    cdp__mem_reader *r, cdp_mem_shot *s, cdp_mem_segment *g, const cdp__mem_box *list) {
+    static const char *const words[] = {
+        "address", "size", "requested_size", "state", "frames", "user_metadata", NULL};
     uint64_t i, at = g->address;
     if (!list) return true;
-    if (!cdp__mem_add(s, block, list->count)) return false;
+    if (!cdp__mem_add(s, block, list->count)) return cdp__mem_dry(r);
     for (i = 0; i < list->count; ++i) {
         const cdp__mem_value *const d = &list->items[i];
         cdp_mem_block *const b = &s->blocks[s->block_count++];
@@ -4741,8 +5184,9 @@ CDP__PRIVATE bool cdp__mem_import_blocks(
         b->size = cdp__mem_import_count(d, "size");
         b->requested = cdp__mem_value_count(cdp__mem_value_get(d, "requested_size"), b->size);
         b->state = cdp__mem_import_state(cdp__mem_value_get(d, "state"));
-        b->stack = cdp__mem_import_stack(s, cdp__mem_value_get(d, "frames"));
+        b->stack = cdp__mem_import_stack(r, s, cdp__mem_value_get(d, "frames"));
         b->label = cdp__mem_import_text(s, cdp__mem_value_get(d, "user_metadata"), NULL);
+        if (!cdp__mem_import_others(r, s, d, words, &b->others)) return false;
         at = b->address + b->size;
         cdp__mem_segment_sum(g, b);
     }
@@ -4752,6 +5196,9 @@ CDP__PRIVATE bool cdp__mem_import_blocks(
 
 CDP__PRIVATE bool cdp__mem_import_segment(
     cdp__mem_reader *r, cdp_mem_shot *s, const cdp__mem_value *d) {
+    static const char *const words[] = {"device", "address", "total_size", "allocated_size",
+        "active_size", "requested_size", "stream", "segment_type", "segment_pool_id", "pool_id",
+        "is_expandable", "is_external", "user_metadata", "frames", "blocks", NULL};
     const cdp__mem_value *const type = cdp__mem_value_get(d, "segment_type");
     const cdp__mem_box *const blocks = cdp__mem_value_list(cdp__mem_value_get(d, "blocks"));
     const uint64_t device = cdp__mem_import_count(d, "device");
@@ -4770,12 +5217,12 @@ CDP__PRIVATE bool cdp__mem_import_segment(
     g->large = type && cdp__mem_value_is(type, "large");
     g->grows = cdp__mem_import_count(d, "is_expandable") != 0;
     g->external = cdp__mem_import_count(d, "is_external") != 0;
-    g->stack = cdp__mem_import_stack(s, cdp__mem_value_get(d, "frames"));
+    g->stack = cdp__mem_import_stack(r, s, cdp__mem_value_get(d, "frames"));
     g->label = cdp__mem_import_text(s, cdp__mem_value_get(d, "user_metadata"), NULL);
     cdp__mem_import_pool(d, g->pool);
-    if (!cdp__mem_shot_devices(s, device + 1) || !cdp__mem_import_blocks(s, g, blocks))
-        return cdp__mem_dry(r);
-    return true;
+    if (!cdp__mem_import_others(r, s, d, words, &g->others)) return false;
+    if (!cdp__mem_shot_devices(s, device + 1)) return cdp__mem_dry(r);
+    return cdp__mem_import_blocks(r, s, g, blocks);
 }
 
 CDP__PRIVATE cdp_mem_action cdp__mem_import_action(const cdp__mem_value *v) {
@@ -4788,6 +5235,8 @@ CDP__PRIVATE cdp_mem_action cdp__mem_import_action(const cdp__mem_value *v) {
 /* Reads events of one device. Skips actions that only newer writers use. */
 CDP__PRIVATE bool cdp__mem_import_events(
     cdp__mem_reader *r, cdp_mem_shot *s, uint32_t device, const cdp__mem_box *list) {
+    static const char *const words[] = {"action", "addr", "device_free", "size", "stream",
+        "time_us", "frames", "user_metadata", "segment_pool_id", "pool_id", NULL};
     cdp_mem_event *e;
     uint64_t i, count = 0;
     for (i = 0; i < s->device_count; ++i)
@@ -4806,9 +5255,10 @@ CDP__PRIVATE bool cdp__mem_import_events(
         e->size = cdp__mem_import_count(d, "size");
         e->stream = cdp__mem_import_count(d, "stream");
         e->time_us = cdp__mem_import_count(d, "time_us");
-        e->stack = cdp__mem_import_stack(s, cdp__mem_value_get(d, "frames"));
+        e->stack = cdp__mem_import_stack(r, s, cdp__mem_value_get(d, "frames"));
         e->label = cdp__mem_import_text(s, cdp__mem_value_get(d, "user_metadata"), NULL);
         cdp__mem_import_pool(d, e->pool);
+        if (!cdp__mem_import_others(r, s, d, words, &e->others)) return false;
         ++s->devices[device].count;
         ++e;
     }
@@ -4830,22 +5280,6 @@ CDP__PRIVATE bool cdp__mem_import_traces(
     return true;
 }
 
-CDP__PRIVATE void cdp__mem_import_settings(cdp_mem_shot *s, const cdp__mem_value *v) {
-    const cdp__mem_box *const b = v && v->kind == CDP__MEM_DICT ? v->as.box : NULL;
-    uint64_t i;
-    for (i = 0; b && i + 1 < b->count; i += 2) {
-        const char *const key = cdp__mem_import_text(s, &b->items[i], NULL);
-        const cdp__mem_value *const to = &b->items[i + 1];
-        if (!key) continue;
-        if (to->kind == CDP__MEM_TEXT)
-            cdp__mem_shot_setting(s, key, cdp__mem_import_text(s, to, s->empty), 0);
-        else if (to->kind == CDP__MEM_REAL)
-            cdp__mem_shot_setting(s, key, NULL, to->as.real);
-        else if (to->kind == CDP__MEM_INT || to->kind == CDP__MEM_BOOL)
-            cdp__mem_shot_setting(s, key, NULL, (double)to->as.whole);
-    }
-}
-
 CDP__PRIVATE bool cdp__mem_import_modules(cdp_mem_shot *s, const cdp__mem_box *b) {
     uint64_t i;
     for (i = 0; b && i < b->count; ++i) {
@@ -4862,6 +5296,8 @@ CDP__PRIVATE bool cdp__mem_import_modules(cdp_mem_shot *s, const cdp__mem_box *b
 }
 
 CDP__PRIVATE bool cdp__mem_import(cdp__mem_reader *r, cdp_mem_shot *s, const cdp__mem_value *v) {
+    static const char *const words[] = {"segments", "device_traces", "allocator_settings",
+        "external_annotations", "events_lost", "stacks_lost", "labels_lost", "modules", NULL};
     const cdp__mem_box *const segments = cdp__mem_value_list(cdp__mem_value_get(v, "segments"));
     uint64_t i;
     if (!segments) return cdp__mem_bad(r, "it is no snapshot: there is no list of segments");
@@ -4869,7 +5305,12 @@ CDP__PRIVATE bool cdp__mem_import(cdp__mem_reader *r, cdp_mem_shot *s, const cdp
         if (!cdp__mem_import_segment(r, s, &segments->items[i])) return false;
     cdp__mem_shot_link(s);
     if (!cdp__mem_import_traces(r, s, cdp__mem_value_get(v, "device_traces"))) return false;
-    cdp__mem_import_settings(s, cdp__mem_value_get(v, "allocator_settings"));
+    if (!cdp__mem_import_whole(
+            r, s, cdp__mem_value_get(v, "allocator_settings"), CDP__MEM_DICT, &s->file_settings)
+        || !cdp__mem_import_whole(
+            r, s, cdp__mem_value_get(v, "external_annotations"), CDP__MEM_LIST, &s->annotations)
+        || !cdp__mem_import_others(r, s, v, words, &s->others))
+        return false;
     s->events_lost = cdp__mem_import_count(v, "events_lost");
     s->stacks_lost = cdp__mem_import_count(v, "stacks_lost");
     s->labels_lost = cdp__mem_import_count(v, "labels_lost");
@@ -7854,7 +8295,9 @@ CDP_API cdp_status cdp_mem_dump(cdp_mem *mem, const char *path) {
 
 /* Reads a pickle or JSON; the first byte tells which. */
 CDP__PRIVATE bool cdp__mem_read_tree(cdp__mem_reader *r, cdp__mem_value *out) {
-    if (r->bytes && r->data[0] == 0x80) return cdp__mem_unpickle(r, out);
+    /* protocols 0 and 1 say no number: they begin with the dict, "(d" or "}" */
+    if (r->bytes && (r->data[0] == 0x80 || r->data[0] == '(' || r->data[0] == '}'))
+        return cdp__mem_unpickle(r, out);
     while (r->at < r->bytes && r->data[r->at] <= ' ')
         ++r->at;
     if (r->at < r->bytes && r->data[r->at] == '{') return cdp__mem_unjson(r, out);

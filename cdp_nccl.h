@@ -321,6 +321,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_nccl_hook_create(
 /* ---- >>nccl/cxx_api: descs by reference in C++ ----------------------------------------------- */
 
 #ifdef __cplusplus
+extern "C++" { /* also where a program includes the header in extern "C" */
 inline cdp_status cdp_nccl_attach(cdp_group *group, const cdp_nccl_desc &desc) {
     return cdp_nccl_attach(group, &desc);
 }
@@ -329,6 +330,7 @@ inline cdp_status cdp_nccl_hook_create(cdp_group *group, const cdp_hook_desc &de
     return cdp_nccl_hook_create(group, &desc, out);
 }
 #endif
+} /* extern "C++" */
 #endif
 
 #endif /* CDP_NCCL_INCLUDED */

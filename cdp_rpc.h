@@ -776,6 +776,7 @@ CDP_API void cdp_dist_optim_destroy(cdp_dist_optim *optim);
 /* ---- >>rpc/cxx_api: descs by reference in C++ ------------------------------------------------ */
 
 #ifdef __cplusplus
+extern "C++" { /* also where a program includes the header in extern "C" */
 inline cdp_status cdp_rpc_create(const cdp_rpc_desc &desc, cdp_rpc **out) {
     return cdp_rpc_create(&desc, out);
 }
@@ -797,6 +798,7 @@ inline cdp_status cdp_ctx_backward(cdp_ctx *ctx, const cdp_backward_desc &desc) 
 inline cdp_status cdp_dist_optim_create(const cdp_optim_desc &desc, cdp_dist_optim **out) {
     return cdp_dist_optim_create(&desc, out);
 }
+} /* extern "C++" */
 #endif
 
 #endif /* CDP_RPC_INCLUDED */

@@ -513,6 +513,7 @@ CDP_API void cdp_store_request_free(cdp_store *store, cdp_store_request *request
 /* ---- >>store/cxx_api: descs by reference in C++ ---------------------------------------------- */
 
 #ifdef __cplusplus
+extern "C++" { /* also where a program includes the header in extern "C" */
 #ifndef CDP_NO_HASH_STORE
 inline cdp_status cdp_hash_store_create(const cdp_hash_store_desc &desc, cdp_store **out) {
     return cdp_hash_store_create(&desc, out);
@@ -537,6 +538,7 @@ inline cdp_status cdp_store_server_create(
     return cdp_store_server_create(&desc, out);
 }
 #endif
+} /* extern "C++" */
 #endif
 
 #endif /* CDP_STORE_INCLUDED */

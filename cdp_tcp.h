@@ -358,6 +358,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_launch_read(cdp_getenv_func get, void *use
 /* ---- >>tcp/cxx_api: descs by reference in C++ ------------------------------------------------ */
 
 #ifdef __cplusplus
+extern "C++" { /* also where a program includes the header in extern "C" */
 inline cdp_status cdp_init(const cdp_tcp_desc &desc, cdp_group **out) {
     return cdp_init(&desc, out);
 }
@@ -376,6 +377,7 @@ inline cdp_status cdp_init_from_env(const cdp_tcp_desc &desc, cdp_group **out) {
     return cdp_init_from_env(&desc, out);
 }
 #endif
+} /* extern "C++" */
 #endif
 
 #endif /* CDP_TCP_INCLUDED */

@@ -13,6 +13,7 @@
 #include "local_map_api.h"
 
 #ifdef __cplusplus
+extern "C++" { /* also where a program includes the header in extern "C" */
 inline cdp_status cdp_mesh_create(const cdp_mesh_desc &desc, cdp_mesh **out) {
     return cdp_mesh_create(&desc, out);
 }
@@ -40,6 +41,7 @@ inline cdp_status cdp_mesh_from_groups(
     const cdp_mesh_desc &desc, cdp_group *const *groups, cdp_mesh **out) {
     return cdp_mesh_from_groups(&desc, groups, out);
 }
+} /* extern "C++" */
 #endif
 
 #endif /* CDP_SRC_DTENSOR_CXX_API_H */

@@ -8,6 +8,7 @@
 #include "elastic_api.h"
 
 #ifdef __cplusplus
+extern "C++" { /* also where a program includes the header in extern "C" */
 inline cdp_status cdp_group_shrink(
     cdp_group *group, const cdp_shrink_desc &desc, uint64_t *steps, cdp_group **out) {
     return cdp_group_shrink(group, &desc, steps, out);
@@ -18,6 +19,7 @@ inline cdp_status cdp_elastic_create(const cdp_elastic_desc &desc, cdp_elastic *
 inline cdp_status cdp_elastic_create_from_env(const cdp_elastic_desc &desc, cdp_elastic **out) {
     return cdp_elastic_create_from_env(&desc, out);
 }
+} /* extern "C++" */
 #endif
 
 #endif /* CDP_SRC_ELASTIC_CXX_API_H */

@@ -14,6 +14,7 @@
 #include "../ddp/hooks_api.h"
 
 #ifdef __cplusplus
+extern "C++" { /* also where a program includes the header in extern "C" */
 inline cdp_status cdp_group_create(const cdp_group_desc &desc, cdp_group **out) {
     return cdp_group_create(&desc, out);
 }
@@ -51,6 +52,7 @@ inline cdp_status cdp_start_after(
     return cdp_start_after(group, &request, after, out);
 }
 #endif
+} /* extern "C++" */
 #endif
 
 #endif /* CDP_SRC_GROUP_CXX_API_H */

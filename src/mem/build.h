@@ -346,6 +346,7 @@ CDP__PRIVATE bool cdp__mem_build_segments(cdp_mem_shot *s, const cdp__mem_raw *r
             b->requested = part->requested;
             b->state = part->state;
             b->stack = r->stacks[part->stack];
+            b->others = 0;
             b->label = cdp__mem_raw_label(s, r, part->label);
             cdp__mem_segment_sum(g, b);
         }
@@ -451,6 +452,7 @@ CDP__PRIVATE bool cdp__mem_build_events(cdp_mem_shot *s, const cdp__mem_raw *r, 
         e->pool[1] = record->pool[1];
         e->action = (cdp_mem_action)record->action;
         e->stack = r->stacks[record->stack];
+        e->others = 0;
         e->label = cdp__mem_raw_label(s, r, record->label);
     }
     for (; ok && k < more; ++k)

@@ -10,6 +10,7 @@
 #include "pools_api.h"
 
 #ifdef __cplusplus
+extern "C++" { /* also where a program includes the header in extern "C" */
 inline cdp_status cdp_mem_create(const cdp_mem_desc &desc, cdp_mem **out) {
     return cdp_mem_create(&desc, out);
 }
@@ -20,6 +21,7 @@ inline cdp_status cdp_mem_pool_create(
     cdp_mem *mem, const cdp_mem_pool_desc &desc, cdp_mem_pool **out) {
     return cdp_mem_pool_create(mem, &desc, out);
 }
+} /* extern "C++" */
 #endif
 
 #endif /* CDP_SRC_MEM_CXX_API_H */

@@ -202,7 +202,9 @@ CDP_API cdp_status cdp_mem_dump(cdp_mem *mem, const char *path) {
 
 /* Reads a pickle or JSON; the first byte tells which. */
 CDP__PRIVATE bool cdp__mem_read_tree(cdp__mem_reader *r, cdp__mem_value *out) {
-    if (r->bytes && r->data[0] == 0x80) return cdp__mem_unpickle(r, out);
+    /* protocols 0 and 1 say no number: they begin with the dict, "(d" or "}" */
+    if (r->bytes && (r->data[0] == 0x80 || r->data[0] == '(' || r->data[0] == '}'))
+        return cdp__mem_unpickle(r, out);
     while (r->at < r->bytes && r->data[r->at] <= ' ')
         ++r->at;
     if (r->at < r->bytes && r->data[r->at] == '{') return cdp__mem_unjson(r, out);

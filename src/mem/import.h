@@ -15,6 +15,7 @@
 #include "texts.h"
 #include "shot.h"
 #include "value.h"
+#include "others.h"
 
 CDP__PRIVATE const char *cdp__mem_import_text(
     cdp_mem_shot *s, const cdp__mem_value *v, const char *other) {
@@ -26,7 +27,9 @@ CDP__PRIVATE const char *cdp__mem_import_text(
 }
 
 /* The number of a list of frames. Equal lists of the file are converted once. */
-CDP__PRIVATE uint32_t cdp__mem_import_stack(cdp_mem_shot *s, const cdp__mem_value *v) {
+CDP__PRIVATE uint32_t cdp__mem_import_stack(
+    cdp__mem_reader *r, cdp_mem_shot *s, const cdp__mem_value *v) {
+    static const char *const words[] = {"filename", "name", "line", NULL};
     cdp__mem_box *const b = v && v->kind == CDP__MEM_LIST ? v->as.box : NULL;
     uint64_t i;
     uint32_t n;
@@ -40,6 +43,7 @@ CDP__PRIVATE uint32_t cdp__mem_import_stack(cdp_mem_shot *s, const cdp__mem_valu
         f->filename = cdp__mem_import_text(s, cdp__mem_value_get(d, "filename"), s->empty);
         f->name = cdp__mem_import_text(s, cdp__mem_value_get(d, "name"), s->empty);
         f->line = (uint32_t)(cdp__mem_value_count(cdp__mem_value_get(d, "line"), 0) & 0xffffffffu);
+        if (!cdp__mem_import_others(r, s, d, words, &f->others)) return 0;
     }
     return n;
 }
@@ -62,10 +66,12 @@ CDP__PRIVATE cdp_mem_state cdp__mem_import_state(const cdp__mem_value *v) {
 
 /* A block without an address follows the previous one. */
 CDP__PRIVATE bool cdp__mem_import_blocks(
-    cdp_mem_shot *s, cdp_mem_segment *g, const cdp__mem_box *list) {
+    cdp__mem_reader *r, cdp_mem_shot *s, cdp_mem_segment *g, const cdp__mem_box *list) {
+    static const char *const words[] = {
+        "address", "size", "requested_size", "state", "frames", "user_metadata", NULL};
     uint64_t i, at = g->address;
     if (!list) return true;
-    if (!cdp__mem_add(s, block, list->count)) return false;
+    if (!cdp__mem_add(s, block, list->count)) return cdp__mem_dry(r);
     for (i = 0; i < list->count; ++i) {
         const cdp__mem_value *const d = &list->items[i];
         cdp_mem_block *const b = &s->blocks[s->block_count++];
@@ -73,8 +79,9 @@ CDP__PRIVATE bool cdp__mem_import_blocks(
         b->size = cdp__mem_import_count(d, "size");
         b->requested = cdp__mem_value_count(cdp__mem_value_get(d, "requested_size"), b->size);
         b->state = cdp__mem_import_state(cdp__mem_value_get(d, "state"));
-        b->stack = cdp__mem_import_stack(s, cdp__mem_value_get(d, "frames"));
+        b->stack = cdp__mem_import_stack(r, s, cdp__mem_value_get(d, "frames"));
         b->label = cdp__mem_import_text(s, cdp__mem_value_get(d, "user_metadata"), NULL);
+        if (!cdp__mem_import_others(r, s, d, words, &b->others)) return false;
         at = b->address + b->size;
         cdp__mem_segment_sum(g, b);
     }
@@ -84,6 +91,9 @@ CDP__PRIVATE bool cdp__mem_import_blocks(
 
 CDP__PRIVATE bool cdp__mem_import_segment(
     cdp__mem_reader *r, cdp_mem_shot *s, const cdp__mem_value *d) {
+    static const char *const words[] = {"device", "address", "total_size", "allocated_size",
+        "active_size", "requested_size", "stream", "segment_type", "segment_pool_id", "pool_id",
+        "is_expandable", "is_external", "user_metadata", "frames", "blocks", NULL};
     const cdp__mem_value *const type = cdp__mem_value_get(d, "segment_type");
     const cdp__mem_box *const blocks = cdp__mem_value_list(cdp__mem_value_get(d, "blocks"));
     const uint64_t device = cdp__mem_import_count(d, "device");
@@ -102,12 +112,12 @@ CDP__PRIVATE bool cdp__mem_import_segment(
     g->large = type && cdp__mem_value_is(type, "large");
     g->grows = cdp__mem_import_count(d, "is_expandable") != 0;
     g->external = cdp__mem_import_count(d, "is_external") != 0;
-    g->stack = cdp__mem_import_stack(s, cdp__mem_value_get(d, "frames"));
+    g->stack = cdp__mem_import_stack(r, s, cdp__mem_value_get(d, "frames"));
     g->label = cdp__mem_import_text(s, cdp__mem_value_get(d, "user_metadata"), NULL);
     cdp__mem_import_pool(d, g->pool);
-    if (!cdp__mem_shot_devices(s, device + 1) || !cdp__mem_import_blocks(s, g, blocks))
-        return cdp__mem_dry(r);
-    return true;
+    if (!cdp__mem_import_others(r, s, d, words, &g->others)) return false;
+    if (!cdp__mem_shot_devices(s, device + 1)) return cdp__mem_dry(r);
+    return cdp__mem_import_blocks(r, s, g, blocks);
 }
 
 CDP__PRIVATE cdp_mem_action cdp__mem_import_action(const cdp__mem_value *v) {
@@ -120,6 +130,8 @@ CDP__PRIVATE cdp_mem_action cdp__mem_import_action(const cdp__mem_value *v) {
 /* Reads events of one device. Skips actions that only newer writers use. */
 CDP__PRIVATE bool cdp__mem_import_events(
     cdp__mem_reader *r, cdp_mem_shot *s, uint32_t device, const cdp__mem_box *list) {
+    static const char *const words[] = {"action", "addr", "device_free", "size", "stream",
+        "time_us", "frames", "user_metadata", "segment_pool_id", "pool_id", NULL};
     cdp_mem_event *e;
     uint64_t i, count = 0;
     for (i = 0; i < s->device_count; ++i)
@@ -138,9 +150,10 @@ CDP__PRIVATE bool cdp__mem_import_events(
         e->size = cdp__mem_import_count(d, "size");
         e->stream = cdp__mem_import_count(d, "stream");
         e->time_us = cdp__mem_import_count(d, "time_us");
-        e->stack = cdp__mem_import_stack(s, cdp__mem_value_get(d, "frames"));
+        e->stack = cdp__mem_import_stack(r, s, cdp__mem_value_get(d, "frames"));
         e->label = cdp__mem_import_text(s, cdp__mem_value_get(d, "user_metadata"), NULL);
         cdp__mem_import_pool(d, e->pool);
+        if (!cdp__mem_import_others(r, s, d, words, &e->others)) return false;
         ++s->devices[device].count;
         ++e;
     }
@@ -162,22 +175,6 @@ CDP__PRIVATE bool cdp__mem_import_traces(
     return true;
 }
 
-CDP__PRIVATE void cdp__mem_import_settings(cdp_mem_shot *s, const cdp__mem_value *v) {
-    const cdp__mem_box *const b = v && v->kind == CDP__MEM_DICT ? v->as.box : NULL;
-    uint64_t i;
-    for (i = 0; b && i + 1 < b->count; i += 2) {
-        const char *const key = cdp__mem_import_text(s, &b->items[i], NULL);
-        const cdp__mem_value *const to = &b->items[i + 1];
-        if (!key) continue;
-        if (to->kind == CDP__MEM_TEXT)
-            cdp__mem_shot_setting(s, key, cdp__mem_import_text(s, to, s->empty), 0);
-        else if (to->kind == CDP__MEM_REAL)
-            cdp__mem_shot_setting(s, key, NULL, to->as.real);
-        else if (to->kind == CDP__MEM_INT || to->kind == CDP__MEM_BOOL)
-            cdp__mem_shot_setting(s, key, NULL, (double)to->as.whole);
-    }
-}
-
 CDP__PRIVATE bool cdp__mem_import_modules(cdp_mem_shot *s, const cdp__mem_box *b) {
     uint64_t i;
     for (i = 0; b && i < b->count; ++i) {
@@ -194,6 +191,8 @@ CDP__PRIVATE bool cdp__mem_import_modules(cdp_mem_shot *s, const cdp__mem_box *b
 }
 
 CDP__PRIVATE bool cdp__mem_import(cdp__mem_reader *r, cdp_mem_shot *s, const cdp__mem_value *v) {
+    static const char *const words[] = {"segments", "device_traces", "allocator_settings",
+        "external_annotations", "events_lost", "stacks_lost", "labels_lost", "modules", NULL};
     const cdp__mem_box *const segments = cdp__mem_value_list(cdp__mem_value_get(v, "segments"));
     uint64_t i;
     if (!segments) return cdp__mem_bad(r, "it is no snapshot: there is no list of segments");
@@ -201,7 +200,12 @@ CDP__PRIVATE bool cdp__mem_import(cdp__mem_reader *r, cdp_mem_shot *s, const cdp
         if (!cdp__mem_import_segment(r, s, &segments->items[i])) return false;
     cdp__mem_shot_link(s);
     if (!cdp__mem_import_traces(r, s, cdp__mem_value_get(v, "device_traces"))) return false;
-    cdp__mem_import_settings(s, cdp__mem_value_get(v, "allocator_settings"));
+    if (!cdp__mem_import_whole(
+            r, s, cdp__mem_value_get(v, "allocator_settings"), CDP__MEM_DICT, &s->file_settings)
+        || !cdp__mem_import_whole(
+            r, s, cdp__mem_value_get(v, "external_annotations"), CDP__MEM_LIST, &s->annotations)
+        || !cdp__mem_import_others(r, s, v, words, &s->others))
+        return false;
     s->events_lost = cdp__mem_import_count(v, "events_lost");
     s->stacks_lost = cdp__mem_import_count(v, "stacks_lost");
     s->labels_lost = cdp__mem_import_count(v, "labels_lost");

@@ -10,6 +10,7 @@
 #include "../base/basics.h"
 #include "../text/format.h"
 #include "../text/json_write.h"
+#include "../text/json_real.h"
 #include "desc_api.h"
 #include "allocator_api.h"
 #include "shots_api.h"
@@ -40,26 +41,27 @@ CDP__PRIVATE void cdp__mem_w_bool(cdp__mem_pen *w, bool v) {
         cdp__mem_put(w, v ? 0x88 : 0x89);
 }
 
-/* Writes a real number; JSON: with six decimals. */
+CDP__PRIVATE void cdp__mem_w_whole(cdp__mem_pen *w, int64_t v) {
+    if (w->json)
+        cdp__text_add(&w->text, "%lld", (long long)v);
+    else
+        cdp__mem_pickle_number(w, v);
+}
+
 CDP__PRIVATE void cdp__mem_w_real(cdp__mem_pen *w, double v) {
-    const double size = v < 0 ? -v : v;
-    const bool fits = size < 9e15;
-    const int64_t whole = fits ? (int64_t)v : 0;
-    char text[48];
-    if (!w->json && fits && (double)whole >= v && (double)whole <= v) {
-        cdp__mem_pickle_number(w, whole);
-        return;
-    }
-    if (!w->json) {
+    if (w->json)
+        cdp__json_real(&w->text, v);
+    else
         cdp__mem_pickle_real(w, v);
-        return;
-    }
-    cdp__format(text, sizeof text, "%s%llu.%c%c%c", v < 0 ? "-" : "",
-        (unsigned long long)(fits ? size : 9e15),
-        '0' + (int)(fits ? (uint64_t)(size * 10) % 10 : 0),
-        '0' + (int)(fits ? (uint64_t)(size * 100) % 10 : 0),
-        '0' + (int)(fits ? (uint64_t)(size * 1000) % 10 : 0));
-    cdp__mem_put_text(w, text);
+}
+
+/* Writes a setting: a whole number without a point. */
+CDP__PRIVATE void cdp__mem_w_setting(cdp__mem_pen *w, double v) {
+    const int64_t whole = v > -9e15 && v < 9e15 ? (int64_t)v : INT64_MAX;
+    if ((double)whole >= v && (double)whole <= v)
+        cdp__mem_w_whole(w, whole);
+    else
+        cdp__mem_w_real(w, v);
 }
 
 CDP__PRIVATE void cdp__mem_w_dict(cdp__mem_pen *w) {
@@ -108,6 +110,60 @@ CDP__PRIVATE void cdp__mem_w_pair(cdp__mem_pen *w, const uint64_t pair[2]) {
     cdp__mem_put(w, w->json ? ']' : 0x86);
 }
 
+/* Writes a token that is no container. */
+CDP__PRIVATE void cdp__mem_w_plain(cdp__mem_pen *w, const cdp__mem_token *t) {
+    switch (t->kind) {
+    case CDP__MEM_BOOL: cdp__mem_w_bool(w, t->as.whole != 0); break;
+    case CDP__MEM_TEXT: cdp__mem_w_text(w, t->as.text); break;
+    case CDP__MEM_INT: cdp__mem_w_whole(w, t->as.whole); break;
+    case CDP__MEM_REAL: cdp__mem_w_real(w, t->as.real); break;
+    default: cdp__mem_put_text(w, w->json ? "null" : "N"); break;
+    }
+}
+
+/* Writes the value that begins at a token; returns the token behind it. */
+CDP__PRIVATE const cdp__mem_token *cdp__mem_w_tree(cdp__mem_pen *w, const cdp__mem_token *t) {
+    struct {
+        const cdp__mem_token *box;
+        uint32_t at;
+    } open[CDP__MEM_DEEP];
+    uint32_t depth = 0;
+    for (;;) {
+        const bool list = t->kind == CDP__MEM_LIST;
+        if (list || t->kind == CDP__MEM_DICT) {
+            if (list)
+                cdp__mem_w_list(w);
+            else
+                cdp__mem_w_dict(w);
+            open[depth].box = t;
+            open[depth++].at = 0;
+        } else
+            cdp__mem_w_plain(w, t);
+        ++t;
+        for (; depth && open[depth - 1].at == open[depth - 1].box->count; --depth)
+            if (open[depth - 1].box->kind == CDP__MEM_LIST)
+                cdp__mem_w_list_end(w, open[depth - 1].box->count);
+            else
+                cdp__mem_w_dict_end(w);
+        if (!depth) return t;
+        if (open[depth - 1].box->kind == CDP__MEM_LIST)
+            cdp__mem_w_item(w, open[depth - 1].at);
+        else
+            cdp__mem_w_key(w, t++->as.text);
+        ++open[depth - 1].at;
+    }
+}
+
+/* Writes the pairs of a dict that is a token, into the dict that is open. */
+CDP__PRIVATE void cdp__mem_w_others(cdp__mem_pen *w, const cdp_mem_shot *s, uint32_t others) {
+    const cdp__mem_token *t = others ? &s->tokens[others + 1] : NULL;
+    uint32_t i;
+    for (i = 0; others && i < s->tokens[others].count; ++i) {
+        cdp__mem_w_key(w, t->as.text);
+        t = cdp__mem_w_tree(w, t + 1);
+    }
+}
+
 CDP__PRIVATE void cdp__mem_w_frames(
     cdp__mem_pen *w, const cdp_mem_shot *s, const cdp__mem_keys *k, uint32_t stack) {
     const cdp__mem_stack *const t = &s->stacks[stack];
@@ -128,6 +184,7 @@ CDP__PRIVATE void cdp__mem_w_frames(
         cdp__mem_w_number(w, f->line);
         cdp__mem_w_key(w, k->w_name);
         cdp__mem_w_text(w, f->name);
+        cdp__mem_w_others(w, s, f->others);
         cdp__mem_w_dict_end(w);
     }
     cdp__mem_w_list_end(w, t->count);
@@ -158,6 +215,7 @@ CDP__PRIVATE void cdp__mem_w_block(
     if (b->label) cdp__mem_w_said(w, k->w_user_metadata, b->label);
     cdp__mem_w_key(w, k->w_frames);
     cdp__mem_w_frames(w, s, k, b->stack);
+    cdp__mem_w_others(w, s, b->others);
     cdp__mem_w_dict_end(w);
 }
 
@@ -189,6 +247,7 @@ CDP__PRIVATE void cdp__mem_w_segment(
         cdp__mem_w_block(w, s, k, &g->blocks[i]);
     }
     cdp__mem_w_list_end(w, g->block_count);
+    cdp__mem_w_others(w, s, g->others);
     cdp__mem_w_dict_end(w);
 }
 
@@ -210,6 +269,7 @@ CDP__PRIVATE void cdp__mem_w_event(
         cdp__mem_w_key(w, k->w_frames);
         cdp__mem_w_frames(w, s, k, e->stack);
     }
+    cdp__mem_w_others(w, s, e->others);
     cdp__mem_w_dict_end(w);
 }
 
@@ -242,12 +302,17 @@ CDP__PRIVATE void cdp__mem_w_settings(
         if (t->text)
             cdp__mem_w_text(w, t->text);
         else
-            cdp__mem_w_real(w, t->number);
+            cdp__mem_w_setting(w, t->number);
     }
+    cdp__mem_w_others(w, s, s->file_settings);
     cdp__mem_w_dict_end(w);
     cdp__mem_w_key(w, k->w_external_annotations);
-    cdp__mem_w_list(w);
-    cdp__mem_w_list_end(w, 0);
+    if (s->annotations) {
+        (void)cdp__mem_w_tree(w, &s->tokens[s->annotations]);
+    } else {
+        cdp__mem_w_list(w);
+        cdp__mem_w_list_end(w, 0);
+    }
     cdp__mem_w_entry(w, k->w_events_lost, s->events_lost);
     if (s->stacks_lost) cdp__mem_w_entry(w, k->w_stacks_lost, s->stacks_lost);
     if (s->labels_lost) cdp__mem_w_entry(w, k->w_labels_lost, s->labels_lost);
@@ -277,6 +342,7 @@ CDP__PRIVATE void cdp__mem_w_shot(cdp__mem_pen *w, const cdp_mem_shot *s, const 
     cdp__mem_w_list_end(w, s->segment_count);
     cdp__mem_w_traces(w, s, k);
     cdp__mem_w_settings(w, s, k);
+    cdp__mem_w_others(w, s, s->others);
     cdp__mem_w_dict_end(w);
     cdp__mem_put(w, w->json ? '\n' : '.');
     cdp__mem_pen_flush(&w->text);

@@ -64,6 +64,30 @@ typedef struct cdp__mem_keys {
 } cdp__mem_keys;
 #undef CDP__MEM_MEMBER
 
+typedef enum cdp__mem_kind {
+    CDP__MEM_NONE,
+    CDP__MEM_BOOL,
+    CDP__MEM_INT,
+    CDP__MEM_REAL,
+    CDP__MEM_TEXT,
+    CDP__MEM_LIST,
+    CDP__MEM_DICT
+} cdp__mem_kind;
+
+/* A value that a file has under a key that is not known here, kept for writing. What a container
+   holds follows it; in a dict each key, a text, before its value. */
+typedef struct cdp__mem_token {
+    cdp__mem_kind kind;
+    uint32_t count; /* of a container: its items, or pairs */
+    union {
+        int64_t whole;
+        double real;
+        const char *text;
+    } as;
+} cdp__mem_token;
+
+#define CDP__MEM_DEEP 32u /* containers inside each other */
+
 typedef struct cdp__mem_stack { /* its frames */
     uint64_t first;
     uint32_t count;
@@ -105,6 +129,10 @@ struct cdp_mem_shot {
     uint64_t events_lost, stacks_lost, labels_lost; /* calls without them */
     const cdp_os *clock; /* of the first allocator with a history, while a shot is built */
     uint64_t clock_ns, clock_us;
+    /* tokens[0] is none. others: of the file as a whole; file_settings: in place of settings */
+    cdp__mem_token *tokens;
+    uint64_t token_count, token_room;
+    uint32_t others, file_settings, annotations;
     bool failed; /* out of memory */
 };
 
@@ -130,6 +158,7 @@ CDP__PRIVATE void cdp__mem_shot_close(cdp_mem_shot *s) {
     cdp__free(os, s->frames);
     cdp__free(os, s->addresses);
     cdp__free(os, s->modules);
+    cdp__free(os, s->tokens);
     cdp__free(os, (void *)s->module_paths);
     cdp__mem_texts_close(&s->texts);
     cdp__free(os, s);

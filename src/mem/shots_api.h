@@ -47,7 +47,9 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_mem_write_file(
 /* Take a snapshot of one allocator and write it to `path` as a pickle. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_dump(cdp_mem *mem, const char *path);
 
-/* Read a snapshot, pickle or JSON, written here or by PyTorch. The bytes need not be trusted.
+/* Read a snapshot, a pickle of protocol 0 to 5 or JSON, written here or by PyTorch. The bytes need
+   not be trusted. What stands under keys that are not known here is kept, and cdp_mem_write writes
+   it again, as pickle and as JSON; tuples become lists, and texts end at a zero byte.
    Errors: INVALID (names the byte and the reason), UNSUPPORTED (an opcode that no snapshot has),
    NOMEM. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_read(
@@ -64,6 +66,7 @@ CDP_API uint64_t cdp_mem_compare(const cdp_mem_shot *before, const cdp_mem_shot 
 typedef struct cdp_mem_frame {
     const char *filename, *name;
     uint32_t line;
+    uint32_t others; /* of a file: keys that are not known here, kept for cdp_mem_write; 0: none */
 } cdp_mem_frame;
 
 typedef enum cdp_mem_state {
@@ -77,10 +80,12 @@ typedef struct cdp_mem_block {
     cdp_mem_state state;
     uint32_t stack;    /* for cdp_mem_frames; 0: none */
     const char *label; /* NULL: none                  */
+    uint32_t others;   /* as in a frame               */
 } cdp_mem_block;
 
 typedef struct cdp_mem_segment {
     uint32_t device, stack, block_count;
+    uint32_t others;  /* as in a frame */
     uint64_t pool[2]; /* (0, 0): the ordinary pool */
     uint64_t address, size, stream, allocated, active, requested;
     bool large, grows, external;
@@ -94,6 +99,7 @@ typedef struct cdp_mem_event {
     uint64_t pool[2];
     cdp_mem_action action;
     uint32_t stack;
+    uint32_t others; /* as in a frame */
     const char *label;
 } cdp_mem_event;
 

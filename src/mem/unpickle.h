@@ -1,12 +1,14 @@
 /* mem/unpickle.h - a pickle as a tree
 
-   Knows: the opcodes that snapshots use, and no others. Promises: reading a file never calls or
+   Knows: the opcodes of values in protocols 0 to 5, and none that makes objects. Promises: reading a file never calls or
    creates anything; any bytes yield a value or a reason. */
 #ifndef CDP_SRC_MEM_UNPICKLE_H
 #define CDP_SRC_MEM_UNPICKLE_H
 
 #include "../base/config.h"
 #include "../base/compiler.h"
+#include "../text/utf8.h"
+#include "../text/json_read.h"
 #include "../base/basics.h"
 #include "texts.h"
 #include "value.h"
@@ -83,6 +85,113 @@ CDP__PRIVATE bool cdp__mem_push_text(cdp__mem_reader *r, uint32_t length_bytes) 
     return v.as.text && cdp__mem_push(r, v);
 }
 
+/* ---- protocol 0: values as lines of text */
+
+/* Takes a line without its end. */
+CDP__PRIVATE bool cdp__mem_line_next(cdp__mem_reader *r, const uint8_t **line, uint64_t *bytes) {
+    const uint8_t *const from = r->data + r->at;
+    const uint8_t *const end =
+        r->at < r->bytes ? (const uint8_t *)memchr(from, '\n', (size_t)(r->bytes - r->at)) : NULL;
+    if (!end) return cdp__mem_bad(r, "a line does not end");
+    *line = from;
+    *bytes = (uint64_t)(end - from);
+    r->at += *bytes + 1;
+    return true;
+}
+
+CDP__PRIVATE bool cdp__mem_line_is(const uint8_t *line, uint64_t bytes, const char *word) {
+    return bytes == strlen(word) && memcmp(line, word, (size_t)bytes) == 0;
+}
+
+/* A whole number or a real one, as Python prints it; 00 and 01 are False and True. */
+CDP__PRIVATE bool cdp__mem_push_line(cdp__mem_reader *r) {
+    cdp__mem_value v = cdp__mem_whole(CDP__MEM_REAL, 0);
+    const uint8_t *line;
+    uint64_t n;
+    cdp__json_reader j;
+    cdp__json_kind kind;
+    if (!cdp__mem_line_next(r, &line, &n)) return false;
+    if (n == 2 && line[0] == '0' && (line[1] | 1) == '1')
+        return cdp__mem_push(r, cdp__mem_whole(CDP__MEM_BOOL, line[1] - '0'));
+    if (n && line[n - 1] == 'L') --n;
+    if (cdp__mem_line_is(line, n, "inf"))
+        j = cdp__json_open("Infinity", 8);
+    else if (cdp__mem_line_is(line, n, "-inf"))
+        j = cdp__json_open("-Infinity", 9);
+    else if (cdp__mem_line_is(line, n, "nan"))
+        j = cdp__json_open("NaN", 3);
+    else
+        j = cdp__json_open(line, n);
+    kind = cdp__json_next(&j);
+    if ((kind != CDP__JSON_WHOLE && kind != CDP__JSON_REAL) || cdp__json_next(&j) != CDP__JSON_END)
+        return cdp__mem_bad(r, "a line holds no number");
+    v.as.real = j.real;
+    return cdp__mem_push(r, kind == CDP__JSON_WHOLE ? cdp__mem_whole(CDP__MEM_INT, j.whole) : v);
+}
+
+/* The number after \x, \u or \U, of `digits` digits; UINT32_MAX: it is not there. */
+CDP__PRIVATE uint32_t cdp__mem_escaped(const uint8_t *at, const uint8_t *end, uint32_t digits) {
+    uint32_t code = 0, i;
+    for (i = 0; i < digits; ++i) {
+        const int digit = at + i < end ? cdp__hex_digit(at[i]) : -1;
+        if (digit < 0) return UINT32_MAX;
+        code = code << 4 | (uint32_t)digit;
+    }
+    return code;
+}
+
+/* A text in quotes, as Python 2 prints it. */
+CDP__PRIVATE uint32_t cdp__mem_unquote(const uint8_t *at, const uint8_t *end, char *out) {
+    static const char from[] = "nrtabfv", to[] = "\n\r\t\a\b\f\v";
+    char *const start = out;
+    while (at < end) {
+        const char *known;
+        uint32_t code;
+        if (*at != '\\' || at + 1 == end) {
+            *out++ = (char)*at++;
+            continue;
+        }
+        known = at[1] ? strchr(from, at[1]) : NULL;
+        code = at[1] == 'x' ? cdp__mem_escaped(at + 2, end, 2) : UINT32_MAX;
+        if (code != UINT32_MAX)
+            *out++ = (char)code;
+        else
+            *out++ = known ? to[known - from] : (char)at[1];
+        at += code != UINT32_MAX ? 4 : 2;
+    }
+    return (uint32_t)(out - start);
+}
+
+/* A text of Latin-1 in which other characters are \u and \U. */
+CDP__PRIVATE uint32_t cdp__mem_unescape(const uint8_t *at, const uint8_t *end, char *out) {
+    char *const start = out;
+    while (at < end) {
+        const uint32_t digits =
+            at[0] == '\\' && at + 1 < end && (at[1] | 32) == 'u' ? (at[1] == 'u' ? 4u : 8u) : 0;
+        const uint32_t code = digits ? cdp__mem_escaped(at + 2, end, digits) : UINT32_MAX;
+        out += cdp__utf8_put(code != UINT32_MAX ? code : *at, out);
+        at += code != UINT32_MAX ? digits + 2 : 1;
+    }
+    return (uint32_t)(out - start);
+}
+
+CDP__PRIVATE bool cdp__mem_push_line_text(cdp__mem_reader *r, bool quoted) {
+    cdp__mem_value v = cdp__mem_whole(CDP__MEM_TEXT, 0);
+    const uint8_t *line;
+    uint64_t n;
+    char *copy;
+    if (!cdp__mem_line_next(r, &line, &n)) return false;
+    if (quoted && (n < 2 || line[0] != line[n - 1] || (line[0] != '"' && line[0] != '\'')))
+        return cdp__mem_bad(r, "a text has no quotes");
+    if (n > UINT32_MAX / 2) return cdp__mem_bad(r, "a line is too long");
+    copy = (char *)cdp__mem_texts_room(&r->memory, 2 * n + 4);
+    if (!copy) return cdp__mem_dry(r);
+    v.length = quoted ? cdp__mem_unquote(line + 1, line + n - 1, copy)
+                      : cdp__mem_unescape(line, line + n, copy);
+    v.as.text = copy;
+    return cdp__mem_push(r, v);
+}
+
 CDP__PRIVATE bool cdp__mem_push_box(cdp__mem_reader *r, cdp__mem_kind kind) {
     cdp__mem_value v = cdp__mem_whole(kind, 0);
     v.as.box = cdp__mem_box_new(r);
@@ -157,12 +266,39 @@ CDP__PRIVATE bool cdp__mem_keep_number(cdp__mem_reader *r, uint32_t bytes) {
     return cdp__mem_next_number(r, bytes, &n) && cdp__mem_keep(r, n);
 }
 
-CDP__PRIVATE bool cdp__mem_again(cdp__mem_reader *r, uint32_t bytes) {
-    uint64_t n;
-    if (!cdp__mem_next_number(r, bytes, &n)) return false;
+CDP__PRIVATE bool cdp__mem_again(cdp__mem_reader *r, uint64_t n) {
     if (n >= r->memo_count || (r->memo[n].kind == CDP__MEM_NONE && r->memo[n].as.whole))
         return cdp__mem_bad(r, "a value is used that was never remembered");
     return cdp__mem_push(r, r->memo[n]);
+}
+
+CDP__PRIVATE bool cdp__mem_again_number(cdp__mem_reader *r, uint32_t bytes) {
+    uint64_t n;
+    return cdp__mem_next_number(r, bytes, &n) && cdp__mem_again(r, n);
+}
+
+/* The same with the number as a line. */
+CDP__PRIVATE bool cdp__mem_memo_line(cdp__mem_reader *r, bool keep) {
+    if (!cdp__mem_push_line(r)) return false;
+    const cdp__mem_value v = r->stack[--r->depth];
+    if ((v.kind != CDP__MEM_INT && v.kind != CDP__MEM_BOOL) || v.as.whole < 0)
+        return cdp__mem_bad(r, "a line holds no number");
+    return keep ? cdp__mem_keep(r, (uint64_t)v.as.whole) : cdp__mem_again(r, (uint64_t)v.as.whole);
+}
+
+/* Drops the last value. */
+CDP__PRIVATE bool cdp__mem_pop(cdp__mem_reader *r) {
+    const uint64_t floor = r->mark_count ? r->marks[r->mark_count - 1] : 0;
+    if (r->depth <= floor) return cdp__mem_bad(r, "values are missing on the stack");
+    --r->depth;
+    return true;
+}
+
+CDP__PRIVATE bool cdp__mem_pop_marked(cdp__mem_reader *r) {
+    uint64_t count;
+    if (!cdp__mem_marked(r, &count)) return false;
+    r->depth -= count;
+    return true;
 }
 
 CDP__PRIVATE bool cdp__mem_protocol(cdp__mem_reader *r) {
@@ -182,7 +318,14 @@ CDP__PRIVATE bool cdp__mem_opcode_value(cdp__mem_reader *r, uint8_t code) {
     case 'J': return cdp__mem_push_number(r, 4, true);
     case 0x8a: return cdp__mem_push_long(r);
     case 'G': return cdp__mem_push_real(r);
+    case 'I':
+    case 'L':
+    case 'F': return cdp__mem_push_line(r);
+    case 'S': return cdp__mem_push_line_text(r, true);
+    case 'V': return cdp__mem_push_line_text(r, false);
+    case 'T':
     case 'X': return cdp__mem_push_text(r, 4);
+    case 'U':
     case 0x8c: return cdp__mem_push_text(r, 1);
     case ']': return cdp__mem_push_box(r, CDP__MEM_LIST);
     case ')': return cdp__mem_push_box(r, CDP__MEM_LIST);
@@ -208,8 +351,13 @@ CDP__PRIVATE bool cdp__mem_opcode(cdp__mem_reader *r, uint8_t code) {
     case 0x87: return cdp__mem_gather(r, code - 0x84u, CDP__MEM_LIST);
     case 'q': return cdp__mem_keep_number(r, 1);
     case 'r': return cdp__mem_keep_number(r, 4);
-    case 'h': return cdp__mem_again(r, 1);
-    case 'j': return cdp__mem_again(r, 4);
+    case 'p': return cdp__mem_memo_line(r, true);
+    case 'h': return cdp__mem_again_number(r, 1);
+    case 'j': return cdp__mem_again_number(r, 4);
+    case 'g': return cdp__mem_memo_line(r, false);
+    case '0': return cdp__mem_pop(r);
+    case '1': return cdp__mem_pop_marked(r);
+    case '2': return r->depth ? cdp__mem_push(r, r->stack[r->depth - 1]) : cdp__mem_pop(r);
     case 0x94: return cdp__mem_keep(r, r->memo_count);
     default: return cdp__mem_opcode_value(r, code);
     }

@@ -10,17 +10,8 @@
 #include "../base/compiler.h"
 #include "../base/basics.h"
 #include "texts.h"
+#include "shot.h"
 #include "pickle.h"
-
-typedef enum cdp__mem_kind {
-    CDP__MEM_NONE,
-    CDP__MEM_BOOL,
-    CDP__MEM_INT,
-    CDP__MEM_REAL,
-    CDP__MEM_TEXT,
-    CDP__MEM_LIST,
-    CDP__MEM_DICT
-} cdp__mem_kind;
 
 typedef struct cdp__mem_value cdp__mem_value;
 

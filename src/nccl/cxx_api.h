@@ -10,6 +10,7 @@
 #include "../ddp/hooks_api.h"
 
 #ifdef __cplusplus
+extern "C++" { /* also where a program includes the header in extern "C" */
 inline cdp_status cdp_nccl_attach(cdp_group *group, const cdp_nccl_desc &desc) {
     return cdp_nccl_attach(group, &desc);
 }
@@ -18,6 +19,7 @@ inline cdp_status cdp_nccl_hook_create(cdp_group *group, const cdp_hook_desc &de
     return cdp_nccl_hook_create(group, &desc, out);
 }
 #endif
+} /* extern "C++" */
 #endif
 
 #endif /* CDP_SRC_NCCL_CXX_API_H */

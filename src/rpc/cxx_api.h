@@ -11,6 +11,7 @@
 #include "optimizer_api.h"
 
 #ifdef __cplusplus
+extern "C++" { /* also where a program includes the header in extern "C" */
 inline cdp_status cdp_rpc_create(const cdp_rpc_desc &desc, cdp_rpc **out) {
     return cdp_rpc_create(&desc, out);
 }
@@ -32,6 +33,7 @@ inline cdp_status cdp_ctx_backward(cdp_ctx *ctx, const cdp_backward_desc &desc) 
 inline cdp_status cdp_dist_optim_create(const cdp_optim_desc &desc, cdp_dist_optim **out) {
     return cdp_dist_optim_create(&desc, out);
 }
+} /* extern "C++" */
 #endif
 
 #endif /* CDP_SRC_RPC_CXX_API_H */

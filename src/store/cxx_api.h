@@ -8,6 +8,7 @@
 #include "desc_api.h"
 
 #ifdef __cplusplus
+extern "C++" { /* also where a program includes the header in extern "C" */
 #ifndef CDP_NO_HASH_STORE
 inline cdp_status cdp_hash_store_create(const cdp_hash_store_desc &desc, cdp_store **out) {
     return cdp_hash_store_create(&desc, out);
@@ -32,6 +33,7 @@ inline cdp_status cdp_store_server_create(
     return cdp_store_server_create(&desc, out);
 }
 #endif
+} /* extern "C++" */
 #endif
 
 #endif /* CDP_SRC_STORE_CXX_API_H */

@@ -9,6 +9,7 @@
 #include "create_api.h"
 
 #ifdef __cplusplus
+extern "C++" { /* also where a program includes the header in extern "C" */
 inline cdp_status cdp_init(const cdp_tcp_desc &desc, cdp_group **out) {
     return cdp_init(&desc, out);
 }
@@ -27,6 +28,7 @@ inline cdp_status cdp_init_from_env(const cdp_tcp_desc &desc, cdp_group **out) {
     return cdp_init_from_env(&desc, out);
 }
 #endif
+} /* extern "C++" */
 #endif
 
 #endif /* CDP_SRC_TCP_CXX_API_H */

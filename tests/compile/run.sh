@@ -111,12 +111,18 @@ t_implementation() { # implementation, and a user, in one file; the program runs
     exports_only_api one.o
     $1 one.o -o one -pthread -lm && ./one || die "the program returned $?"
 }
-t_declarations() { # included twice, without any define: nothing comes of it
+t_declarations() { # included twice, without any define, in C++ also inside extern "C": nothing comes of it
     set_language "$1" "$2"
     printf '#include "%s"\n#include "%s"\n#ifndef %s\n#error "nothing was included"\n#endif\n#ifdef %s\n#error "this implements"\n#endif\nextern int something;\nint something_to_compile(void);\nint main(void) { return (int)sizeof(cdp_group_desc) == 0; }\n' \
         "$4" "$4" "$(guard_of "$4")" "$(macro_of "$4")" > "decl.$ext"
     compile "$1 -std=$2 -$3" "decl.$ext" decl.o
     exports_nothing decl.o
+    case $2 in
+    *++*)
+        printf 'extern "C" {\n#include "%s"\n}\nint main() { return (int)sizeof(cdp_group_desc) == 0; }\n' "$4" > inside.cc
+        compile "$1 -std=$2 -$3" inside.cc inside.o
+        ;;
+    esac
 }
 t_later() { # first the declarations, then in the same file the implementation
     set_language "$1" "$2"
@@ -296,7 +302,7 @@ t_no_os() { # $4...: all headers in one file without a system: none of its funct
     compile "$1 -std=$2 -$3" "no_os.$ext" no_os.o
     exports_only_api no_os.o
     # what remains is of the C library alone: it needs no system
-    used=$(nm -u no_os.o | awk '{ print $2 }' | grep -vE '^(mem(chr|cmp|cpy|move|set)|str(chr|cmp|len|ncmp|nlen|pbrk|rchr|spn|str)|qsort|getenv|abort|__assert_fail|__stack_chk_fail|_GLOBAL_OFFSET_TABLE_|pow|sqrt|fmod|log|exp|floor|ceil)f?$')
+    used=$(nm -u no_os.o | awk '{ print $2 }' | grep -vE '^(mem(chr|cmp|cpy|move|set)|str(chr|cmp|len|ncmp|nlen|pbrk|rchr|spn|str|tod)|qsort|getenv|abort|__assert_fail|__stack_chk_fail|_GLOBAL_OFFSET_TABLE_|pow|sqrt|fmod|log|exp|floor|ceil)f?$')
     [ -z "$used" ] || die "without a system it still uses: $used"
 }
 t_no_asserts() {

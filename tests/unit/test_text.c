@@ -163,6 +163,39 @@ TEST(numbers_of_json_are_exact) {
     }
 }
 
+static const char *real(double v) {
+    static char out[40];
+    cdp__text t = cdp__text_of(out, sizeof out);
+    cdp__json_real(&t, v);
+    (void)cdp__text_end(&t);
+    return out;
+}
+
+TEST(real_numbers_are_written_short_and_exact) {
+    static const struct {
+        double v;
+        const char *text;
+    } rows[] = {{0, "0.0"}, {1, "1.0"}, {-2.5, "-2.5"}, {0.1, "0.1"}, {0.8, "0.8"},
+        {1e300, "1.0e300"}, {123456789.125, "123456789.125"}, {1e16, "10000000000000000.0"},
+        {1.5e-7, "1.5e-7"}, {0.00012, "0.00012"}, {5e-324, "5.0e-324"},
+        {1.7976931348623157e308, "1.7976931348623157e308"}, {0.1 + 0.2, "0.30000000000000004"},
+        {INFINITY, "null"}, {NAN, "null"}};
+    for (uint32_t i = 0; i < sizeof rows / sizeof *rows; ++i)
+        test_check(strcmp(real(rows[i].v), rows[i].text) == 0, __FILE__, __LINE__,
+            "%s is written as %s", rows[i].text, real(rows[i].v));
+    srand(8);
+    for (int i = 0; i < 30000; ++i) {
+        uint64_t bits = 0;
+        double v;
+        for (int k = 0; k < 5; ++k)
+            bits = bits << 15 ^ (uint64_t)rand();
+        memcpy(&v, &bits, sizeof v);
+        if (!isfinite(v)) continue;
+        const double got = number(real(v));
+        if (!T(memcmp(&v, &got, sizeof got) == 0)) printf("%.17g is %s\n", v, real(v));
+    }
+}
+
 /* ---- UTF-8 */
 
 TEST(every_character_comes_back) {
@@ -186,6 +219,7 @@ int main(int argc, char **argv) {
         {"json_is_read_piece_by_piece", json_is_read_piece_by_piece, 60},
         {"json_has_a_deepest_level", json_has_a_deepest_level, 60},
         {"numbers_of_json_are_exact", numbers_of_json_are_exact, 60},
+        {"real_numbers_are_written_short_and_exact", real_numbers_are_written_short_and_exact, 60},
         {"every_character_comes_back", every_character_comes_back, 60},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
