@@ -135,15 +135,33 @@ static size_t from_opcodes(uint8_t *out) {
     return n;
 }
 
+/* Values of protocols 0 and 1, some of them in a dict that is a snapshot. */
+static size_t from_lines(uint8_t *out) {
+    static const char *const pieces[] = {"I7\n", "I01\n", "L-5L\n", "F1.5e3\n", "Fnan\n",
+        "Vk\\u20ac\xe4\n", "S'a\\x41\\n'\n", "p0\n", "g0\n", "p1\n", "g1\n", "(l", "(d", "(lp1\n",
+        "a", "s", "t", "0", "1", "2", "(", "N", "U\001x", "Vblocks\n", "Vsize\n", "Vframes\n",
+        "Vother\n"};
+    size_t n = (size_t)sprintf((char *)out, "(dVsegments\n(l");
+    for (uint32_t left = pick(6); left; --left)
+        n += (size_t)sprintf(
+            (char *)out + n, "(dVnew\nVvalue\nsVlist\n(lI1\naI2\nas%s", pick(9) ? "a" : "s");
+    n += (size_t)sprintf((char *)out + n, "sVdevice_traces\n(ls");
+    for (uint32_t left = pick(60); left; --left)
+        n += (size_t)sprintf((char *)out + n, "%s", pieces[pick(sizeof pieces / sizeof *pieces)]);
+    out[n++] = '.';
+    return n;
+}
+
 static size_t from_json(uint8_t *out) {
     static const char *const pieces[] = {"{\"segments\":[",
         "{\"device\":0,\"address\":4096,\"total_size\":512,\"blocks\":[",
         "{\"size\":512,\"state\":\"active_allocated\"}", "]}", "],\"device_traces\":[[",
         "{\"action\":\"alloc\",\"addr\":4096,\"size\":5}", "]]}", ",", "[", "]", "{", "}",
-        "\"\\u00e4\\n\"", "-1.5", "99999999999999999999", "true", "null", ":", " "};
+        "\"\\u00e4\\n\"", "-1.5", "99999999999999999999", "true", "null", ":", " ",
+        "\"new\":{\"a\":[1e3,{}]},", "\"later\":null,"};
     size_t n = 0;
     for (uint32_t left = 1 + pick(20), i = 0; i < left; ++i) {
-        const char *const piece = pieces[pick(3) ? i % 7 : pick(19)];
+        const char *const piece = pieces[pick(3) ? i % 7 : pick(21)];
         memcpy(out + n, piece, strlen(piece));
         n += strlen(piece);
     }
@@ -153,6 +171,7 @@ static size_t from_json(uint8_t *out) {
 static size_t make_input(uint64_t seed, uint8_t *out) {
     const written *w;
     size_t n;
+    if (seed % 8 == 0) return from_lines(out);
     if (seed % 4 == 0) return from_opcodes(out);
     if (seed % 4 == 1) return from_json(out);
     w = a_file();
