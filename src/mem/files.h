@@ -320,6 +320,7 @@ CDP_API cdp_status cdp_mem_frame_set(cdp_mem_shot *shot, uint32_t stack, uint32_
     f.name = cdp__mem_shot_text(shot, name);
     f.line = line;
     if (shot->failed) return cdp__fail_nomem("cdp_mem_frame_set", sizeof f);
+    f.others = shot->frames[shot->stacks[stack].first + frame].others;
     shot->frames[shot->stacks[stack].first + frame] = f;
     return CDP_OK;
 }
