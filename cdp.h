@@ -4074,18 +4074,34 @@ CDP__PRIVATE cdp_status cdp__status_at(uint32_t at) {
     return (cdp_status)(int8_t)(at & 255);
 }
 
+CDP__PRIVATE void cdp__error_make_v(
+    cdp_error *e, uint32_t at, int32_t peer, int32_t sys_errno, const char *f, va_list ap) {
+    cdp__text t = cdp__text_of(e->text, sizeof e->text);
+    cdp__error_clear(e, cdp__status_at(at));
+    e->file = cdp__file_name(at);
+    e->line = at >> 12;
+    e->peer = peer;
+    e->sys_errno = sys_errno;
+    cdp__text_add_v(&t, f, ap);
+    if (sys_errno) cdp__text_add(&t, ": %s (errno %d)", cdp__os_error_text(sys_errno), sys_errno);
+}
+
 CDP__PRIVATE void cdp__error_set_v(
     uint32_t at, int32_t peer, int32_t sys_errno, const char *f, va_list ap) {
     cdp_error e; /* built in a copy: an argument may be the text of the last error */
-    cdp__text t = cdp__text_of(e.text, sizeof e.text);
-    cdp__error_clear(&e, cdp__status_at(at));
-    e.file = cdp__file_name(at);
-    e.line = at >> 12;
-    e.peer = peer;
-    e.sys_errno = sys_errno;
-    cdp__text_add_v(&t, f, ap);
-    if (sys_errno) cdp__text_add(&t, ": %s (errno %d)", cdp__os_error_text(sys_errno), sys_errno);
+    cdp__error_make_v(&e, at, peer, sys_errno, f, ap);
     *cdp__error_slot() = e;
+}
+
+/* An error as a value; the thread's last error stays as it is. */
+CDP__PRIVATE CDP__COLD CDP__PRINTF(4, 5) cdp_error
+    cdp__error_make(uint32_t at, int32_t peer, int32_t sys_errno, const char *format, ...) {
+    cdp_error e;
+    va_list ap;
+    va_start(ap, format);
+    cdp__error_make_v(&e, at, peer, sys_errno, format, ap);
+    va_end(ap);
+    return e;
 }
 
 CDP_API cdp_status cdp_error_set(
@@ -4128,14 +4144,24 @@ CDP__PRIVATE cdp_status cdp__bare_at(uint32_t at) {
     return cdp__bare_of(at, -1, 0);
 }
 
-/* Records an error that has no peer and no errno, mostly a mistake of the caller. */
+CDP__PRIVATE cdp_error cdp__bare_make(uint32_t at, int32_t peer) {
+    return cdp__error_make(at, peer, 0, "%s:%u", cdp__file_name(at), (unsigned)(at >> 12));
+}
+
+/* cdp__fail: records an error that has no peer and no errno, mostly a mistake of the caller.
+   cdp__error: makes an error (peer -1: none) without recording it; failures are passed like this
+   until a public function returns. */
 #ifdef CDP_NO_LOG_STRINGS
+#define cdp__error(status, peer, ...) \
+    (0 ? cdp__error_make(0, 0, 0, __VA_ARGS__) : cdp__bare_make(CDP__AT(status), (int32_t)(peer)))
 #define cdp__fail(status, ...) (0 ? cdp__error_at(0, __VA_ARGS__) : cdp__bare_at(CDP__AT(status)))
 #define cdp__fail_peer(status, peer, err, ...) \
     (0 ? cdp__error_at(0, __VA_ARGS__) : cdp__bare_of(CDP__AT(status), (int32_t)(peer), (err)))
 #define cdp__fail_nomem(what, bytes) \
     (0 ? cdp__nomem_at(0, (what), (bytes)) : cdp__bare_at(CDP__AT(CDP_ERR_NOMEM)))
 #else
+#define cdp__error(status, peer, ...) \
+    cdp__error_make(CDP__AT(status), (int32_t)(peer), 0, __VA_ARGS__)
 #define cdp__fail(status, ...) cdp__error_at(CDP__AT(status), __VA_ARGS__)
 #define cdp__fail_peer(status, peer, err, ...) \
     cdp__error_of(CDP__AT(status), (int32_t)(peer), (err), __VA_ARGS__)
@@ -10853,6 +10879,7 @@ typedef struct cdp__world {
     uint64_t poll_until_ns; /* when this poll is to end; 0: when nothing moves any more */
     cdp_lock lock;
     cdp_transport transport;
+    cdp_error fault;       /* why an executor has failed, until its group has read it */
     cdp__stream **streams; /* hash table, by channel and peer */
     uint32_t stream_rows;  /* a power of two */
     uint32_t stream_count;
@@ -12068,9 +12095,9 @@ typedef struct cdp__task {
 
 typedef enum cdp__fault_kind {
     CDP__FAULT_NONE,
-    CDP__FAULT_LOST,     /* the reason is this thread's last error */
+    CDP__FAULT_LOST,     /* because of w->fault */
     CDP__FAULT_MISMATCH, /* `theirs` arrived instead of the expected message */
-    CDP__FAULT_NOMEM     /* the reason is this thread's last error */
+    CDP__FAULT_NOMEM     /* because of w->fault */
 } cdp__fault_kind;
 
 typedef struct cdp__exec {
@@ -12115,6 +12142,8 @@ CDP__PRIVATE void cdp__exec_fail(cdp__exec *x, cdp__fault_kind kind, uint32_t ra
     if (x->fault != CDP__FAULT_NONE) return;
     x->fault = kind;
     x->fault_rank = rank;
+    /* the functions that have just failed report their reason like those of a transport */
+    if (kind != CDP__FAULT_MISMATCH) x->w->fault = *cdp_last_error();
 }
 
 /* Revokes all exposed memory of the operation. */
@@ -12563,7 +12592,7 @@ typedef struct cdp__flow {
     /* the channel whose offered bodies it moves; NULL: messages of the group */
     struct cdp_channel *owner;
     /* set with `owner`: called if a transfer fails, which then breaks no group */
-    void (*failed)(struct cdp__flow *flow);
+    void (*failed)(struct cdp__flow *flow, const cdp_error *why);
     struct cdp__flow *next;        /* in g->messages.flows */
     struct cdp__flow *next_active; /* in g->messages.active */
     bool active;
@@ -13525,10 +13554,6 @@ CDP__PRIVATE void cdp__group_fail(cdp_group *g, const cdp_error *e, bool late) {
     cdp__group_observe(g, &r, e, late);
 }
 
-CDP__PRIVATE void cdp__group_fail_last(cdp_group *g) {
-    cdp__group_fail(g, cdp_last_error(), false);
-}
-
 /* The caller breaks the group. This overrides a cause that is still being settled. */
 CDP__PRIVATE void cdp__group_break_for(cdp_group *g, const cdp_error *e) {
     cdp_group *top = cdp__group_top(g);
@@ -13549,10 +13574,8 @@ CDP__PRIVATE void cdp__group_break_for(cdp_group *g, const cdp_error *e) {
 CDP__PRIVATE void cdp__group_late(
     cdp_group *g, const cdp__transfer *t, const cdp__head *call, uint64_t channel) {
     cdp__failure_record r;
-    cdp_error e;
-    cdp__fail_peer(
-        CDP_ERR_TIMEOUT, t->s->peer, 0, "the deadline of %u ms passed", g->failure.late_ms);
-    e = *cdp_last_error();
+    const cdp_error e =
+        cdp__error(CDP_ERR_TIMEOUT, t->s->peer, "the deadline of %u ms passed", g->failure.late_ms);
     cdp__record_make(g, &r, &e);
     if (call == &g->exec.task.call)
         cdp__record_call(&r, call, g->exec.round, g->exec.rounds);
@@ -13657,6 +13680,7 @@ CDP__PRIVATE bool cdp__world_decode(cdp__world *w, uint64_t channel, uint32_t pe
     const uint8_t *body, uint32_t bytes, cdp__failure_record *r) {
     cdp_group *g = cdp__group_of_channel(w, channel);
     const bool good = cdp__failure_decode(body, bytes, w->size, r);
+    cdp_error e;
     uint32_t p;
     if (g && (!good || r->domain == cdp__group_top(g)->channel)) {
         p = cdp_rank_of_world(g, peer);
@@ -13666,28 +13690,26 @@ CDP__PRIVATE bool cdp__world_decode(cdp__world *w, uint64_t channel, uint32_t pe
         g->peers[p].answered = good && r->status != CDP_ERR_TIMEOUT;
     }
     if (good || !g) return good;
-    cdp__fail_peer(CDP_ERR_PEER_LOST, peer, 0, "rank %u failed and left without saying why", peer);
-    cdp__group_fail_last(g);
+    e = cdp__error(CDP_ERR_PEER_LOST, peer, "rank %u failed and sent no valid reason", peer);
+    cdp__group_fail(g, &e, false);
     return false;
 }
 
-/* `theirs` came from p where this rank expected a message of `call`: sets this thread's last
-   error. */
-CDP__PRIVATE void cdp__group_mismatch(
+/* The error of a group that received `theirs` from p instead of a message of `call`. */
+CDP__PRIVATE cdp_error cdp__group_mismatch(
     const cdp_group *g, uint32_t p, const cdp__head *call, const cdp__head *theirs) {
     const uint32_t other = cdp__world_rank(g, p);
     char here[128], there[128];
     cdp__call_text(call, here, sizeof here);
     cdp__call_text(theirs, there, sizeof there);
     if (cdp__same_call(call, theirs))
-        cdp__fail_peer(CDP_ERR_MISMATCH, other, 0,
+        return cdp__error(CDP_ERR_MISMATCH, other,
             "rank %u sent %u bytes for round %u, which is not what this rank expects; it runs with "
             "other counts, other settings (small_bytes, piece_bytes) or another version",
             other, theirs->bytes, theirs->round + 1);
-    else
-        cdp__fail_peer(CDP_ERR_MISMATCH, other, 0,
-            "ranks call different things: rank %u calls %s, rank %u calls %s", g->w->rank, here,
-            other, there);
+    return cdp__error(CDP_ERR_MISMATCH, other,
+        "ranks call different things: rank %u calls %s, rank %u calls %s", g->w->rank, here, other,
+        there);
 }
 
 /* This rank's own call to compare with `theirs`: the one with the same number, if still
@@ -13699,10 +13721,8 @@ CDP__PRIVATE const cdp__head *cdp__group_call_like(const cdp_group *g, const cdp
 
 CDP__PRIVATE void cdp__group_fail_mismatch(cdp_group *g, uint32_t p, const cdp__head *theirs) {
     const cdp__head *call = cdp__group_call_like(g, theirs);
+    const cdp_error e = cdp__group_mismatch(g, p, call, theirs);
     cdp__failure_record r;
-    cdp_error e;
-    cdp__group_mismatch(g, p, call, theirs);
-    e = *cdp_last_error();
     cdp__record_make(g, &r, &e);
     cdp__record_call(&r, call, g->exec.round, g->exec.rounds);
     if (!cdp__same_call(call, theirs)) {
@@ -13718,15 +13738,14 @@ CDP__PRIVATE bool cdp__group_differs(const cdp_group *g, const cdp__head *h) {
     return h->seq <= g->exec.task.call.seq && !cdp__same_call(&cdp__past_at(g, h->seq)->call, h);
 }
 
-/* The transport has lost p (the reason is this thread's last error). A mismatching call that p
-   sent before is the better explanation; a FAILURE would have been handled already. */
-CDP__PRIVATE void cdp__group_lost(cdp_group *g, uint32_t p) {
-    const cdp_error e = *cdp_last_error();
+/* The transport has lost p, because of `e`. A mismatching call that p sent before is the better
+   explanation; a FAILURE would have been handled already. */
+CDP__PRIVATE void cdp__group_lost(cdp_group *g, uint32_t p, const cdp_error *e) {
     cdp__head h;
-    if (e.status == CDP_ERR_PEER_LOST && g->health == CDP__HEALTHY
+    if (e->status == CDP_ERR_PEER_LOST && g->health == CDP__HEALTHY
         && cdp__stream_peek(g->w, &g->streams[p], &h) && cdp__group_differs(g, &h))
         cdp__group_fail_mismatch(g, p, &h);
-    cdp__group_fail(g, &e, false);
+    cdp__group_fail(g, e, false);
 }
 
 /* Reads from peers that this rank does not wait for: they may have failed, or made another call.
@@ -13978,27 +13997,24 @@ CDP__PRIVATE void cdp__post_complete(cdp__flow *flow, uint32_t way) {
     cdp__group_ended(g);
 }
 
-CDP__PRIVATE void cdp__post_check_peer(cdp__flow *flow, const cdp__post *post) {
-    const cdp_error e = *cdp_last_error();
+CDP__PRIVATE void cdp__post_report(cdp__flow *flow, const cdp__post *post, const cdp_error *e) {
     cdp__failure_record r;
-    cdp__record_make(flow->g, &r, &e);
+    cdp__record_make(flow->g, &r, e);
     cdp__record_call(&r, &post->call, 0, 1);
     r.at.channel = cdp__flow_channel(flow, post->x.receive);
-    cdp__group_observe(flow->g, &r, &e, false);
+    cdp__group_observe(flow->g, &r, e, false);
 }
 
-/* The message failed; the reason is this thread's last error. A send may find that the peer is lost
-   while the peer's last messages are still unread. */
-CDP__PRIVATE void cdp__post_fail(cdp__flow *flow, const cdp__post *post) {
-    const cdp_error e = *cdp_last_error();
+/* The message failed because of `e`. A send may find that the peer is lost while the peer's last
+   messages are still unread. */
+CDP__PRIVATE void cdp__post_fail(cdp__flow *flow, const cdp__post *post, const cdp_error *e) {
     if (flow->failed) {
-        flow->failed(flow);
+        flow->failed(flow, e);
         return;
     }
     if (!post->x.receive) (void)cdp__port_pump(flow->g->w, flow->s.peer, NULL);
     if (flow->g->health != CDP__HEALTHY) return;
-    *cdp__error_slot() = e;
-    cdp__post_check_peer(flow, post);
+    cdp__post_report(flow, post, e);
 }
 
 /* A receive of up to call.count elements adopts the true count of the message. */
@@ -14016,6 +14032,7 @@ CDP__PRIVATE bool cdp__post_mismatch(cdp__flow *flow, cdp__post *post) {
     cdp__transfer *x = &post->x;
     const cdp__head *h = &x->theirs;
     const uint32_t other = flow->s.peer;
+    cdp_error e;
     if (cdp__post_accept(post) && cdp__transfer_fits(flow->g->w, x, h)) {
         x->remote = h->type == CDP__MESSAGE_REMOTE;
         x->done = !x->remote && !x->bytes;
@@ -14023,13 +14040,13 @@ CDP__PRIVATE bool cdp__post_mismatch(cdp__flow *flow, cdp__post *post) {
     }
     if (post->got && h->kind == CDP_COLL_SEND && h->dtype == post->call.dtype
         && h->count > post->call.count)
-        cdp__fail_peer(CDP_ERR_MISMATCH, other, 0,
+        e = cdp__error(CDP_ERR_MISMATCH, other,
             "the message of rank %u has %llu elements, but there is room for %llu only; ask "
             "cdp_probe() before",
             other, (unsigned long long)h->count, (unsigned long long)post->call.count);
     else
-        cdp__group_mismatch(flow->g, flow->rank, &post->call, h);
-    cdp__post_fail(flow, post);
+        e = cdp__group_mismatch(flow->g, flow->rank, &post->call, h);
+    cdp__post_fail(flow, post, &e);
     return false;
 }
 
@@ -14046,7 +14063,8 @@ CDP__PRIVATE bool cdp__flow_move(cdp__flow *flow, uint32_t way) {
         if (r == CDP__TRANSFER_MISMATCH) {
             if (!cdp__post_mismatch(flow, post)) return true;
         } else if (r < 0) {
-            cdp__post_fail(flow, post);
+            const cdp_error e = *cdp_last_error();
+            cdp__post_fail(flow, post, &e);
             return true;
         }
         any = any || r != 0;
@@ -14105,8 +14123,10 @@ CDP__PRIVATE cdp__advance cdp__flows_stuck(cdp_group *g, uint64_t now) {
     g->timers.poll_peers_ns = now + CDP__POLL_PEERS_MS * CDP__MS;
     for (flow = g->messages.active; flow && g->health == CDP__HEALTHY; flow = flow->next_active)
         if (flow->first[0] && !flow->first[1] && !flow->s.body_left
-            && cdp__port_pump(g->w, flow->s.peer, NULL) < 0 && g->health == CDP__HEALTHY)
-            cdp__post_fail(flow, flow->first[0]);
+            && cdp__port_pump(g->w, flow->s.peer, NULL) < 0 && g->health == CDP__HEALTHY) {
+            const cdp_error e = *cdp_last_error();
+            cdp__post_fail(flow, flow->first[0], &e);
+        }
     if (g->health == CDP__HEALTHY && g->channel != CDP__WORLD_CHANNEL)
         (void)cdp__group_poll_peers(g);
     return g->health == CDP__HEALTHY ? CDP__BLOCKED : CDP__MOVED;
@@ -14530,6 +14550,7 @@ CDP__PRIVATE void cdp__group_complete(cdp_group *g) {
 CDP__PRIVATE void cdp__group_fail_timeout(cdp_group *g, uint64_t now) {
     const cdp__transfer *late = cdp__exec_late(&g->exec);
     const cdp__op *op = cdp__group_head(g);
+    cdp_error e;
     uint32_t i;
     for (i = 0; i < g->queue.used && op->deadline_ns > now; ++i)
         op = &g->queue.ops[(g->queue.at + i) % g->queue.room];
@@ -14538,17 +14559,17 @@ CDP__PRIVATE void cdp__group_fail_timeout(cdp_group *g, uint64_t now) {
         cdp__group_late(g, late, &g->exec.task.call, g->channel);
         return;
     }
-    cdp__fail(CDP_ERR_TIMEOUT, "the deadline of %u ms passed before the operation could start",
-        g->failure.late_ms);
-    cdp__group_fail(g, cdp_last_error(), true);
+    e = cdp__error(CDP_ERR_TIMEOUT, -1,
+        "the deadline of %u ms passed before the operation could start", g->failure.late_ms);
+    cdp__group_fail(g, &e, true);
 }
 
 /* Turns a fault of the executor into a failure of the group. */
 CDP__PRIVATE void cdp__group_fault(cdp_group *g) {
     const cdp__exec *x = &g->exec;
-    if (x->fault == CDP__FAULT_LOST) cdp__group_lost(g, x->fault_rank);
+    if (x->fault == CDP__FAULT_LOST) cdp__group_lost(g, x->fault_rank, &g->w->fault);
     if (x->fault == CDP__FAULT_MISMATCH) cdp__group_fail_mismatch(g, x->fault_rank, &x->theirs);
-    if (x->fault == CDP__FAULT_NOMEM) cdp__group_fail_last(g);
+    if (x->fault == CDP__FAULT_NOMEM) cdp__group_fail(g, &g->w->fault, false);
 }
 
 /* Called when nothing moves: sends exposed payloads that are not being read, and reads from
@@ -14578,12 +14599,14 @@ CDP__PRIVATE bool cdp__group_gate(cdp_group *g, uint64_t now) {
         return true;
     }
     if (st != CDP_PENDING) {
+        const cdp_error *cause = &other->failure.error;
+        cdp_error e;
         if (other->health == CDP__FAILED)
-            cdp__fail_peer(st, other->failure.error.peer, 0,
-                "the work that this one was to follow has failed: %s", other->failure.error.text);
+            e = cdp__error(st, cause->peer, "the work that this one was to follow has failed: %s",
+                cause->text);
         else
-            cdp__fail(st, "the work that this one was to follow was cancelled");
-        cdp__group_fail_last(g);
+            e = cdp__error(st, -1, "the work that this one was to follow was cancelled");
+        cdp__group_fail(g, &e, false);
     } else if (g->channel != CDP__WORLD_CHANNEL && now >= g->timers.poll_peers_ns) {
         g->timers.poll_peers_ns = now + CDP__POLL_PEERS_MS * CDP__MS;
         (void)cdp__group_poll_peers(g);
@@ -15278,10 +15301,11 @@ CDP__PRIVATE void cdp__deferred_call(cdp__deferred *s, cdp_status st) {
     m->calling = NULL;
     if (st == CDP_OK && answer < CDP_OK) {
         const bool first = g->health == CDP__HEALTHY;
-        if (cdp_last_error()->status != answer)
-            cdp__fail(
-                answer, "a function given to cdp_work_then() returned %s", cdp_status_name(answer));
-        if (first) cdp__group_fail_last(g);
+        cdp_error e = *cdp_last_error();
+        if (e.status != answer)
+            e = cdp__error(answer, -1, "a function given to cdp_work_then() returned %s",
+                cdp_status_name(answer));
+        if (first) cdp__group_fail(g, &e, false);
     } else if (g->health != CDP__FAILED || st == CDP_OK) {
         cdp__deferred_close(s, st != CDP_OK);
     }
@@ -15348,9 +15372,9 @@ CDP__PRIVATE void cdp__deferred_drop(cdp_group *g) {
             cdp_work *after = &x->queue.ops[(x->queue.at + i) % x->queue.room].after;
             if (!after->group || cdp__group_top(after->group) != g) continue;
             if (x != g && x->parent != g && cdp__work_status(after->group, after->seq) != CDP_OK) {
-                cdp__fail(CDP_ERR_STATE,
+                const cdp_error e = cdp__error(CDP_ERR_STATE, -1,
                     "the group of the work that this one was to follow was destroyed");
-                cdp__group_fail_last(x);
+                cdp__group_fail(x, &e, false);
             }
             after->group = NULL;
         }
@@ -15935,11 +15959,10 @@ CDP__PRIVATE void cdp__group_dismiss(cdp_group *g) {
             if ((x != g && x->parent != g) || !x->queue.waiters) continue;
             waiting += x->queue.waiters;
             if (x->health == CDP__FAILED && x->failure.settle_ns == CDP__NEVER) continue;
-            cdp__fail(CDP_ERR_STATE,
+            x->failure.error = cdp__error(CDP_ERR_STATE, -1,
                 "rank %u/%u: the group was destroyed while this thread was waiting for one of its "
                 "operations",
                 g->desc.rank, g->desc.world_size);
-            x->failure.error = *cdp_last_error();
             cdp__group_revoke(x);
             x->health = CDP__FAILED;
             x->failure.domain.state = CDP__FAILURE_DONE;
@@ -17307,6 +17330,7 @@ CDP__PRIVATE bool cdp__watch_poll(cdp__deferred *s, uint64_t now) {
     cdp_group *g = s->of;
     cdp__peer *peer = &g->peers[s->want.peer];
     const cdp__stream *stream = &g->streams[s->want.peer];
+    cdp_error e;
     if (g->health != CDP__HEALTHY) {
         cdp__deferred_unlist(s);
         return true;
@@ -17337,9 +17361,9 @@ CDP__PRIVATE bool cdp__watch_poll(cdp__deferred *s, uint64_t now) {
     s->deadline_ns = now + CDP__WATCH_MS * CDP__MS;
     if (stream->left || !g->backend || g->backend->wait(g->backend->self, 0, 0) == CDP_OK)
         return false;
-    cdp__fail_peer(CDP_ERR_PEER_LOST, stream->peer, 0,
+    e = cdp__error(CDP_ERR_PEER_LOST, stream->peer,
         "rank %u has died, or left, while operations in device memory wait for it", stream->peer);
-    cdp__group_fail_last(g);
+    cdp__group_fail(g, &e, false);
     return true;
 }
 
@@ -17658,7 +17682,8 @@ CDP__PRIVATE void cdp__any_read(cdp_group *g) {
         cdp__peer *peer = &g->peers[p];
         if (p == g->desc.rank) continue;
         if (!peer->lost && cdp__port_pump(g->w, g->streams[p].peer, NULL) < 0) {
-            if (cdp_last_error()->status != CDP_ERR_PEER_LOST) cdp__group_fail_last(g);
+            const cdp_error e = *cdp_last_error();
+            if (e.status != CDP_ERR_PEER_LOST) cdp__group_fail(g, &e, false);
             peer->lost = true;
         }
         if (!peer->lost && !g->streams[p].left) ++left;
@@ -17738,10 +17763,9 @@ CDP__PRIVATE void cdp__any_late(cdp__deferred *s) {
     s->reported_ns = 0;
     cdp__any_long(s);
     g->failure.late_ms = s->want.timeout_ms;
-    cdp__fail(CDP_ERR_TIMEOUT,
+    e = cdp__error(CDP_ERR_TIMEOUT, -1,
         "the deadline of %u ms passed while waiting for a message with tag %u from any rank",
         g->failure.late_ms, s->want.tag);
-    e = *cdp_last_error();
     cdp__record_make(g, &r, &e);
     r.at.channel = s->set;
     cdp__group_observe(g, &r, &e, true);
@@ -17776,11 +17800,10 @@ CDP__PRIVATE void cdp__any_alone(const cdp__deferred *s) {
     cdp__failure_record r;
     cdp_error e;
     CDP_ASSERT(g->any.first_gone);
-    cdp__fail(CDP_ERR_PEER_LOST,
+    e = cdp__error(CDP_ERR_PEER_LOST, -1,
         "a message with tag %u from any rank cannot come any more: all other ranks have left; "
         "rank %u sent fewest of them, %llu",
         s->want.tag, first, (unsigned long long)sent);
-    e = *cdp_last_error();
     cdp__record_make(g, &r, &e);
     r.end.named = (int32_t)first;
     cdp__group_observe(g, &r, &e, false);
@@ -17803,7 +17826,8 @@ CDP__PRIVATE void cdp__any_take(cdp__deferred *s, uint32_t p) {
     g->any.turn = (p + 1) % g->desc.world_size;
     cdp__deferred_end_wait(s);
     if (cdp__message_post(g, &s->want, cdp__any_done, s, &s->after) != CDP_OK) {
-        cdp__group_fail_last(g);
+        const cdp_error e = *cdp_last_error();
+        cdp__group_fail(g, &e, false);
         return;
     }
     g->messages.posts[s->after.seq & ((1u << CDP__POST_INDEX) - 1)]->deadline_ns = s->deadline_ns;
@@ -18252,12 +18276,12 @@ CDP__PRIVATE void cdp__channel_settle(cdp__flow *bulk) {
 
 /* The channel loses rank p; the reason is this thread's last error. Sends LEAVE, so that p does
    not wait: this rank reads no more of its messages. */
-CDP__PRIVATE CDP__COLD void cdp__channel_lose(cdp_channel *c, uint32_t p) {
+CDP__PRIVATE CDP__COLD void cdp__channel_lose(cdp_channel *c, uint32_t p, const cdp_error *why) {
     cdp__channel_peer *peer = &c->peers[p];
     cdp__offer *o;
     if (peer->lost) return;
     peer->lost = true;
-    peer->why = *cdp_last_error();
+    peer->why = *why;
     c->streams[p].dropping = true;
     if (!c->streams[p].left)
         (void)cdp__stream_send_control(c->g->w, &c->streams[p], CDP__MESSAGE_LEAVE);
@@ -18274,8 +18298,8 @@ CDP__PRIVATE CDP__COLD void cdp__channel_lose(cdp_channel *c, uint32_t p) {
 }
 
 /* A transfer of an offered body has failed: only this channel loses the rank. */
-CDP__PRIVATE void cdp__channel_flow_failed(cdp__flow *flow) {
-    cdp__channel_lose(flow->owner, flow->rank);
+CDP__PRIVATE void cdp__channel_flow_failed(cdp__flow *flow, const cdp_error *why) {
+    cdp__channel_lose(flow->owner, flow->rank, why);
 }
 
 /* ---- callbacks */
@@ -18478,7 +18502,7 @@ CDP__PRIVATE bool cdp__channel_answer(cdp_channel *c, uint32_t p, const cdp__hea
     if (h->dtype == CDP__CHANNEL_FETCH) {
         if (h->count != o->bytes) return false;
         o->status = cdp__offer_move(o);
-        if (o->status != CDP_OK) cdp__channel_lose(c, p);
+        if (o->status != CDP_OK) cdp__channel_lose(c, p, cdp_last_error());
         return true;
     }
     o->over = true;
@@ -18525,7 +18549,8 @@ CDP_API cdp_status cdp_channel_fetch(
         c->offers = o;
         st = cdp__offer_move(o);
         if (st == CDP_OK) st = cdp__channel_reply(c, peer, CDP__CHANNEL_FETCH, handle, bytes);
-        if (st != CDP_OK) cdp__channel_lose(c, peer); /* the receive cannot be withdrawn any more */
+        /* the receive cannot be withdrawn any more */
+        if (st != CDP_OK) cdp__channel_lose(c, peer, cdp_last_error());
         st = CDP_OK;
     }
     return cdp__channel_leave(c, st);
@@ -18558,10 +18583,11 @@ CDP__PRIVATE void cdp__channel_deliver(cdp_channel *c, uint32_t p) {
     cdp_channel_message m;
     peer->reading = false;
     if (h.dtype != CDP__CHANNEL_INLINE && h.dtype != CDP__CHANNEL_OFFER) {
+        cdp_error e;
         if (cdp__channel_answer(c, p, &h)) return;
-        (void)cdp__fail_peer(CDP_ERR_MISMATCH, c->streams[p].peer, 0,
-            "rank %u speaks of a body that was not offered", c->streams[p].peer);
-        cdp__channel_lose(c, p);
+        e = cdp__error(CDP_ERR_MISMATCH, c->streams[p].peer,
+            "rank %u answered a body that was not offered to it", c->streams[p].peer);
+        cdp__channel_lose(c, p, &e);
         return;
     }
     memset(&m, 0, sizeof m);
@@ -18578,7 +18604,7 @@ CDP__PRIVATE void cdp__channel_deliver(cdp_channel *c, uint32_t p) {
         m.body = NULL;
         if (!m.handle || !m.bytes) {
             (void)cdp__port_nonsense(c->streams[p].peer);
-            cdp__channel_lose(c, p);
+            cdp__channel_lose(c, p, cdp_last_error());
             return;
         }
     }
@@ -18630,8 +18656,7 @@ CDP__PRIVATE bool cdp__channel_read(cdp_channel *c, uint32_t p) {
         /* still receive bodies that arrived before the sender left */
         while (peer->bulk && cdp__flow_move(peer->bulk, 1)) {
         }
-        *cdp__error_slot() = why;
-        cdp__channel_lose(c, p);
+        cdp__channel_lose(c, p, &why);
         return true;
     }
     if (!peer->reading || s->body_left) return false;
@@ -18878,6 +18903,7 @@ CDP_API void cdp_channel_wake(cdp_channel *c) {
 CDP_API cdp_status cdp_channel_drop(cdp_channel *c, uint32_t peer, const char *reason) {
     /* restored below, because this call does not fail */
     const cdp_error before = *cdp_last_error();
+    cdp_error why;
     if (!c) return cdp__missing("cdp_channel_drop", "channel");
     if (!reason) return cdp__missing("cdp_channel_drop", "reason");
     if (peer >= c->g->desc.world_size || peer == c->g->desc.rank)
@@ -18885,9 +18911,9 @@ CDP_API cdp_status cdp_channel_drop(cdp_channel *c, uint32_t peer, const char *r
             "cdp_channel_drop: rank %u is no other rank of the channel's group of %u", peer,
             c->g->desc.world_size);
     cdp__enter(c->g);
-    (void)cdp__fail_peer(CDP_ERR_PEER_LOST, c->streams[peer].peer, 0, "rank %u was given up: %s",
+    why = cdp__error(CDP_ERR_PEER_LOST, c->streams[peer].peer, "rank %u was given up: %s",
         c->streams[peer].peer, reason);
-    cdp__channel_lose(c, peer);
+    cdp__channel_lose(c, peer, &why);
     if (c->g->w->sleeping) cdp__world_wake(c->g->w);
     cdp__leave(c->g);
     *cdp__error_slot() = before;

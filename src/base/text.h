@@ -45,18 +45,34 @@ CDP__PRIVATE cdp_status cdp__status_at(uint32_t at) {
     return (cdp_status)(int8_t)(at & 255);
 }
 
+CDP__PRIVATE void cdp__error_make_v(
+    cdp_error *e, uint32_t at, int32_t peer, int32_t sys_errno, const char *f, va_list ap) {
+    cdp__text t = cdp__text_of(e->text, sizeof e->text);
+    cdp__error_clear(e, cdp__status_at(at));
+    e->file = cdp__file_name(at);
+    e->line = at >> 12;
+    e->peer = peer;
+    e->sys_errno = sys_errno;
+    cdp__text_add_v(&t, f, ap);
+    if (sys_errno) cdp__text_add(&t, ": %s (errno %d)", cdp__os_error_text(sys_errno), sys_errno);
+}
+
 CDP__PRIVATE void cdp__error_set_v(
     uint32_t at, int32_t peer, int32_t sys_errno, const char *f, va_list ap) {
     cdp_error e; /* built in a copy: an argument may be the text of the last error */
-    cdp__text t = cdp__text_of(e.text, sizeof e.text);
-    cdp__error_clear(&e, cdp__status_at(at));
-    e.file = cdp__file_name(at);
-    e.line = at >> 12;
-    e.peer = peer;
-    e.sys_errno = sys_errno;
-    cdp__text_add_v(&t, f, ap);
-    if (sys_errno) cdp__text_add(&t, ": %s (errno %d)", cdp__os_error_text(sys_errno), sys_errno);
+    cdp__error_make_v(&e, at, peer, sys_errno, f, ap);
     *cdp__error_slot() = e;
+}
+
+/* An error as a value; the thread's last error stays as it is. */
+CDP__PRIVATE CDP__COLD CDP__PRINTF(4, 5) cdp_error
+    cdp__error_make(uint32_t at, int32_t peer, int32_t sys_errno, const char *format, ...) {
+    cdp_error e;
+    va_list ap;
+    va_start(ap, format);
+    cdp__error_make_v(&e, at, peer, sys_errno, format, ap);
+    va_end(ap);
+    return e;
 }
 
 CDP_API cdp_status cdp_error_set(
@@ -99,14 +115,24 @@ CDP__PRIVATE cdp_status cdp__bare_at(uint32_t at) {
     return cdp__bare_of(at, -1, 0);
 }
 
-/* Records an error that has no peer and no errno, mostly a mistake of the caller. */
+CDP__PRIVATE cdp_error cdp__bare_make(uint32_t at, int32_t peer) {
+    return cdp__error_make(at, peer, 0, "%s:%u", cdp__file_name(at), (unsigned)(at >> 12));
+}
+
+/* cdp__fail: records an error that has no peer and no errno, mostly a mistake of the caller.
+   cdp__error: makes an error (peer -1: none) without recording it; failures are passed like this
+   until a public function returns. */
 #ifdef CDP_NO_LOG_STRINGS
+#define cdp__error(status, peer, ...) \
+    (0 ? cdp__error_make(0, 0, 0, __VA_ARGS__) : cdp__bare_make(CDP__AT(status), (int32_t)(peer)))
 #define cdp__fail(status, ...) (0 ? cdp__error_at(0, __VA_ARGS__) : cdp__bare_at(CDP__AT(status)))
 #define cdp__fail_peer(status, peer, err, ...) \
     (0 ? cdp__error_at(0, __VA_ARGS__) : cdp__bare_of(CDP__AT(status), (int32_t)(peer), (err)))
 #define cdp__fail_nomem(what, bytes) \
     (0 ? cdp__nomem_at(0, (what), (bytes)) : cdp__bare_at(CDP__AT(CDP_ERR_NOMEM)))
 #else
+#define cdp__error(status, peer, ...) \
+    cdp__error_make(CDP__AT(status), (int32_t)(peer), 0, __VA_ARGS__)
 #define cdp__fail(status, ...) cdp__error_at(CDP__AT(status), __VA_ARGS__)
 #define cdp__fail_peer(status, peer, err, ...) \
     cdp__error_of(CDP__AT(status), (int32_t)(peer), (err), __VA_ARGS__)

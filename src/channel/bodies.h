@@ -70,7 +70,7 @@ CDP__PRIVATE bool cdp__channel_answer(cdp_channel *c, uint32_t p, const cdp__hea
     if (h->dtype == CDP__CHANNEL_FETCH) {
         if (h->count != o->bytes) return false;
         o->status = cdp__offer_move(o);
-        if (o->status != CDP_OK) cdp__channel_lose(c, p);
+        if (o->status != CDP_OK) cdp__channel_lose(c, p, cdp_last_error());
         return true;
     }
     o->over = true;
@@ -117,7 +117,8 @@ CDP_API cdp_status cdp_channel_fetch(
         c->offers = o;
         st = cdp__offer_move(o);
         if (st == CDP_OK) st = cdp__channel_reply(c, peer, CDP__CHANNEL_FETCH, handle, bytes);
-        if (st != CDP_OK) cdp__channel_lose(c, peer); /* the receive cannot be withdrawn any more */
+        /* the receive cannot be withdrawn any more */
+        if (st != CDP_OK) cdp__channel_lose(c, peer, cdp_last_error());
         st = CDP_OK;
     }
     return cdp__channel_leave(c, st);

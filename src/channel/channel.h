@@ -97,12 +97,12 @@ CDP__PRIVATE void cdp__channel_settle(cdp__flow *bulk) {
 
 /* The channel loses rank p; the reason is this thread's last error. Sends LEAVE, so that p does
    not wait: this rank reads no more of its messages. */
-CDP__PRIVATE CDP__COLD void cdp__channel_lose(cdp_channel *c, uint32_t p) {
+CDP__PRIVATE CDP__COLD void cdp__channel_lose(cdp_channel *c, uint32_t p, const cdp_error *why) {
     cdp__channel_peer *peer = &c->peers[p];
     cdp__offer *o;
     if (peer->lost) return;
     peer->lost = true;
-    peer->why = *cdp_last_error();
+    peer->why = *why;
     c->streams[p].dropping = true;
     if (!c->streams[p].left)
         (void)cdp__stream_send_control(c->g->w, &c->streams[p], CDP__MESSAGE_LEAVE);
@@ -119,8 +119,8 @@ CDP__PRIVATE CDP__COLD void cdp__channel_lose(cdp_channel *c, uint32_t p) {
 }
 
 /* A transfer of an offered body has failed: only this channel loses the rank. */
-CDP__PRIVATE void cdp__channel_flow_failed(cdp__flow *flow) {
-    cdp__channel_lose(flow->owner, flow->rank);
+CDP__PRIVATE void cdp__channel_flow_failed(cdp__flow *flow, const cdp_error *why) {
+    cdp__channel_lose(flow->owner, flow->rank, why);
 }
 
 /* ---- callbacks */

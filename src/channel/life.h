@@ -128,6 +128,7 @@ CDP_API void cdp_channel_wake(cdp_channel *c) {
 CDP_API cdp_status cdp_channel_drop(cdp_channel *c, uint32_t peer, const char *reason) {
     /* restored below, because this call does not fail */
     const cdp_error before = *cdp_last_error();
+    cdp_error why;
     if (!c) return cdp__missing("cdp_channel_drop", "channel");
     if (!reason) return cdp__missing("cdp_channel_drop", "reason");
     if (peer >= c->g->desc.world_size || peer == c->g->desc.rank)
@@ -135,9 +136,9 @@ CDP_API cdp_status cdp_channel_drop(cdp_channel *c, uint32_t peer, const char *r
             "cdp_channel_drop: rank %u is no other rank of the channel's group of %u", peer,
             c->g->desc.world_size);
     cdp__enter(c->g);
-    (void)cdp__fail_peer(CDP_ERR_PEER_LOST, c->streams[peer].peer, 0, "rank %u was given up: %s",
+    why = cdp__error(CDP_ERR_PEER_LOST, c->streams[peer].peer, "rank %u was given up: %s",
         c->streams[peer].peer, reason);
-    cdp__channel_lose(c, peer);
+    cdp__channel_lose(c, peer, &why);
     if (c->g->w->sleeping) cdp__world_wake(c->g->w);
     cdp__leave(c->g);
     *cdp__error_slot() = before;

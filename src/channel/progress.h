@@ -34,10 +34,11 @@ CDP__PRIVATE void cdp__channel_deliver(cdp_channel *c, uint32_t p) {
     cdp_channel_message m;
     peer->reading = false;
     if (h.dtype != CDP__CHANNEL_INLINE && h.dtype != CDP__CHANNEL_OFFER) {
+        cdp_error e;
         if (cdp__channel_answer(c, p, &h)) return;
-        (void)cdp__fail_peer(CDP_ERR_MISMATCH, c->streams[p].peer, 0,
-            "rank %u speaks of a body that was not offered", c->streams[p].peer);
-        cdp__channel_lose(c, p);
+        e = cdp__error(CDP_ERR_MISMATCH, c->streams[p].peer,
+            "rank %u answered a body that was not offered to it", c->streams[p].peer);
+        cdp__channel_lose(c, p, &e);
         return;
     }
     memset(&m, 0, sizeof m);
@@ -54,7 +55,7 @@ CDP__PRIVATE void cdp__channel_deliver(cdp_channel *c, uint32_t p) {
         m.body = NULL;
         if (!m.handle || !m.bytes) {
             (void)cdp__port_nonsense(c->streams[p].peer);
-            cdp__channel_lose(c, p);
+            cdp__channel_lose(c, p, cdp_last_error());
             return;
         }
     }
@@ -106,8 +107,7 @@ CDP__PRIVATE bool cdp__channel_read(cdp_channel *c, uint32_t p) {
         /* still receive bodies that arrived before the sender left */
         while (peer->bulk && cdp__flow_move(peer->bulk, 1)) {
         }
-        *cdp__error_slot() = why;
-        cdp__channel_lose(c, p);
+        cdp__channel_lose(c, p, &why);
         return true;
     }
     if (!peer->reading || s->body_left) return false;

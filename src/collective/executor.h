@@ -8,6 +8,7 @@
 
 #include "../base/config.h"
 #include "../base/types_api.h"
+#include "../base/error_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
 #include "../base/text.h"
@@ -33,9 +34,9 @@ typedef struct cdp__task {
 
 typedef enum cdp__fault_kind {
     CDP__FAULT_NONE,
-    CDP__FAULT_LOST,     /* the reason is this thread's last error */
+    CDP__FAULT_LOST,     /* because of w->fault */
     CDP__FAULT_MISMATCH, /* `theirs` arrived instead of the expected message */
-    CDP__FAULT_NOMEM     /* the reason is this thread's last error */
+    CDP__FAULT_NOMEM     /* because of w->fault */
 } cdp__fault_kind;
 
 typedef struct cdp__exec {
@@ -80,6 +81,8 @@ CDP__PRIVATE void cdp__exec_fail(cdp__exec *x, cdp__fault_kind kind, uint32_t ra
     if (x->fault != CDP__FAULT_NONE) return;
     x->fault = kind;
     x->fault_rank = rank;
+    /* the functions that have just failed report their reason like those of a transport */
+    if (kind != CDP__FAULT_MISMATCH) x->w->fault = *cdp_last_error();
 }
 
 /* Revokes all exposed memory of the operation. */

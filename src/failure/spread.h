@@ -139,10 +139,6 @@ CDP__PRIVATE void cdp__group_fail(cdp_group *g, const cdp_error *e, bool late) {
     cdp__group_observe(g, &r, e, late);
 }
 
-CDP__PRIVATE void cdp__group_fail_last(cdp_group *g) {
-    cdp__group_fail(g, cdp_last_error(), false);
-}
-
 /* The caller breaks the group. This overrides a cause that is still being settled. */
 CDP__PRIVATE void cdp__group_break_for(cdp_group *g, const cdp_error *e) {
     cdp_group *top = cdp__group_top(g);
@@ -163,10 +159,8 @@ CDP__PRIVATE void cdp__group_break_for(cdp_group *g, const cdp_error *e) {
 CDP__PRIVATE void cdp__group_late(
     cdp_group *g, const cdp__transfer *t, const cdp__head *call, uint64_t channel) {
     cdp__failure_record r;
-    cdp_error e;
-    cdp__fail_peer(
-        CDP_ERR_TIMEOUT, t->s->peer, 0, "the deadline of %u ms passed", g->failure.late_ms);
-    e = *cdp_last_error();
+    const cdp_error e =
+        cdp__error(CDP_ERR_TIMEOUT, t->s->peer, "the deadline of %u ms passed", g->failure.late_ms);
     cdp__record_make(g, &r, &e);
     if (call == &g->exec.task.call)
         cdp__record_call(&r, call, g->exec.round, g->exec.rounds);
@@ -271,6 +265,7 @@ CDP__PRIVATE bool cdp__world_decode(cdp__world *w, uint64_t channel, uint32_t pe
     const uint8_t *body, uint32_t bytes, cdp__failure_record *r) {
     cdp_group *g = cdp__group_of_channel(w, channel);
     const bool good = cdp__failure_decode(body, bytes, w->size, r);
+    cdp_error e;
     uint32_t p;
     if (g && (!good || r->domain == cdp__group_top(g)->channel)) {
         p = cdp_rank_of_world(g, peer);
@@ -280,28 +275,26 @@ CDP__PRIVATE bool cdp__world_decode(cdp__world *w, uint64_t channel, uint32_t pe
         g->peers[p].answered = good && r->status != CDP_ERR_TIMEOUT;
     }
     if (good || !g) return good;
-    cdp__fail_peer(CDP_ERR_PEER_LOST, peer, 0, "rank %u failed and left without saying why", peer);
-    cdp__group_fail_last(g);
+    e = cdp__error(CDP_ERR_PEER_LOST, peer, "rank %u failed and sent no valid reason", peer);
+    cdp__group_fail(g, &e, false);
     return false;
 }
 
-/* `theirs` came from p where this rank expected a message of `call`: sets this thread's last
-   error. */
-CDP__PRIVATE void cdp__group_mismatch(
+/* The error of a group that received `theirs` from p instead of a message of `call`. */
+CDP__PRIVATE cdp_error cdp__group_mismatch(
     const cdp_group *g, uint32_t p, const cdp__head *call, const cdp__head *theirs) {
     const uint32_t other = cdp__world_rank(g, p);
     char here[128], there[128];
     cdp__call_text(call, here, sizeof here);
     cdp__call_text(theirs, there, sizeof there);
     if (cdp__same_call(call, theirs))
-        cdp__fail_peer(CDP_ERR_MISMATCH, other, 0,
+        return cdp__error(CDP_ERR_MISMATCH, other,
             "rank %u sent %u bytes for round %u, which is not what this rank expects; it runs with "
             "other counts, other settings (small_bytes, piece_bytes) or another version",
             other, theirs->bytes, theirs->round + 1);
-    else
-        cdp__fail_peer(CDP_ERR_MISMATCH, other, 0,
-            "ranks call different things: rank %u calls %s, rank %u calls %s", g->w->rank, here,
-            other, there);
+    return cdp__error(CDP_ERR_MISMATCH, other,
+        "ranks call different things: rank %u calls %s, rank %u calls %s", g->w->rank, here, other,
+        there);
 }
 
 /* This rank's own call to compare with `theirs`: the one with the same number, if still
@@ -313,10 +306,8 @@ CDP__PRIVATE const cdp__head *cdp__group_call_like(const cdp_group *g, const cdp
 
 CDP__PRIVATE void cdp__group_fail_mismatch(cdp_group *g, uint32_t p, const cdp__head *theirs) {
     const cdp__head *call = cdp__group_call_like(g, theirs);
+    const cdp_error e = cdp__group_mismatch(g, p, call, theirs);
     cdp__failure_record r;
-    cdp_error e;
-    cdp__group_mismatch(g, p, call, theirs);
-    e = *cdp_last_error();
     cdp__record_make(g, &r, &e);
     cdp__record_call(&r, call, g->exec.round, g->exec.rounds);
     if (!cdp__same_call(call, theirs)) {
@@ -332,15 +323,14 @@ CDP__PRIVATE bool cdp__group_differs(const cdp_group *g, const cdp__head *h) {
     return h->seq <= g->exec.task.call.seq && !cdp__same_call(&cdp__past_at(g, h->seq)->call, h);
 }
 
-/* The transport has lost p (the reason is this thread's last error). A mismatching call that p
-   sent before is the better explanation; a FAILURE would have been handled already. */
-CDP__PRIVATE void cdp__group_lost(cdp_group *g, uint32_t p) {
-    const cdp_error e = *cdp_last_error();
+/* The transport has lost p, because of `e`. A mismatching call that p sent before is the better
+   explanation; a FAILURE would have been handled already. */
+CDP__PRIVATE void cdp__group_lost(cdp_group *g, uint32_t p, const cdp_error *e) {
     cdp__head h;
-    if (e.status == CDP_ERR_PEER_LOST && g->health == CDP__HEALTHY
+    if (e->status == CDP_ERR_PEER_LOST && g->health == CDP__HEALTHY
         && cdp__stream_peek(g->w, &g->streams[p], &h) && cdp__group_differs(g, &h))
         cdp__group_fail_mismatch(g, p, &h);
-    cdp__group_fail(g, &e, false);
+    cdp__group_fail(g, e, false);
 }
 
 /* Reads from peers that this rank does not wait for: they may have failed, or made another call.

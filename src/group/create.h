@@ -134,11 +134,10 @@ CDP__PRIVATE void cdp__group_dismiss(cdp_group *g) {
             if ((x != g && x->parent != g) || !x->queue.waiters) continue;
             waiting += x->queue.waiters;
             if (x->health == CDP__FAILED && x->failure.settle_ns == CDP__NEVER) continue;
-            cdp__fail(CDP_ERR_STATE,
+            x->failure.error = cdp__error(CDP_ERR_STATE, -1,
                 "rank %u/%u: the group was destroyed while this thread was waiting for one of its "
                 "operations",
                 g->desc.rank, g->desc.world_size);
-            x->failure.error = *cdp_last_error();
             cdp__group_revoke(x);
             x->health = CDP__FAILED;
             x->failure.domain.state = CDP__FAILURE_DONE;

@@ -134,10 +134,11 @@ CDP__PRIVATE void cdp__deferred_call(cdp__deferred *s, cdp_status st) {
     m->calling = NULL;
     if (st == CDP_OK && answer < CDP_OK) {
         const bool first = g->health == CDP__HEALTHY;
-        if (cdp_last_error()->status != answer)
-            cdp__fail(
-                answer, "a function given to cdp_work_then() returned %s", cdp_status_name(answer));
-        if (first) cdp__group_fail_last(g);
+        cdp_error e = *cdp_last_error();
+        if (e.status != answer)
+            e = cdp__error(answer, -1, "a function given to cdp_work_then() returned %s",
+                cdp_status_name(answer));
+        if (first) cdp__group_fail(g, &e, false);
     } else if (g->health != CDP__FAILED || st == CDP_OK) {
         cdp__deferred_close(s, st != CDP_OK);
     }
@@ -204,9 +205,9 @@ CDP__PRIVATE void cdp__deferred_drop(cdp_group *g) {
             cdp_work *after = &x->queue.ops[(x->queue.at + i) % x->queue.room].after;
             if (!after->group || cdp__group_top(after->group) != g) continue;
             if (x != g && x->parent != g && cdp__work_status(after->group, after->seq) != CDP_OK) {
-                cdp__fail(CDP_ERR_STATE,
+                const cdp_error e = cdp__error(CDP_ERR_STATE, -1,
                     "the group of the work that this one was to follow was destroyed");
-                cdp__group_fail_last(x);
+                cdp__group_fail(x, &e, false);
             }
             after->group = NULL;
         }

@@ -196,27 +196,24 @@ CDP__PRIVATE void cdp__post_complete(cdp__flow *flow, uint32_t way) {
     cdp__group_ended(g);
 }
 
-CDP__PRIVATE void cdp__post_check_peer(cdp__flow *flow, const cdp__post *post) {
-    const cdp_error e = *cdp_last_error();
+CDP__PRIVATE void cdp__post_report(cdp__flow *flow, const cdp__post *post, const cdp_error *e) {
     cdp__failure_record r;
-    cdp__record_make(flow->g, &r, &e);
+    cdp__record_make(flow->g, &r, e);
     cdp__record_call(&r, &post->call, 0, 1);
     r.at.channel = cdp__flow_channel(flow, post->x.receive);
-    cdp__group_observe(flow->g, &r, &e, false);
+    cdp__group_observe(flow->g, &r, e, false);
 }
 
-/* The message failed; the reason is this thread's last error. A send may find that the peer is lost
-   while the peer's last messages are still unread. */
-CDP__PRIVATE void cdp__post_fail(cdp__flow *flow, const cdp__post *post) {
-    const cdp_error e = *cdp_last_error();
+/* The message failed because of `e`. A send may find that the peer is lost while the peer's last
+   messages are still unread. */
+CDP__PRIVATE void cdp__post_fail(cdp__flow *flow, const cdp__post *post, const cdp_error *e) {
     if (flow->failed) {
-        flow->failed(flow);
+        flow->failed(flow, e);
         return;
     }
     if (!post->x.receive) (void)cdp__port_pump(flow->g->w, flow->s.peer, NULL);
     if (flow->g->health != CDP__HEALTHY) return;
-    *cdp__error_slot() = e;
-    cdp__post_check_peer(flow, post);
+    cdp__post_report(flow, post, e);
 }
 
 /* A receive of up to call.count elements adopts the true count of the message. */
@@ -234,6 +231,7 @@ CDP__PRIVATE bool cdp__post_mismatch(cdp__flow *flow, cdp__post *post) {
     cdp__transfer *x = &post->x;
     const cdp__head *h = &x->theirs;
     const uint32_t other = flow->s.peer;
+    cdp_error e;
     if (cdp__post_accept(post) && cdp__transfer_fits(flow->g->w, x, h)) {
         x->remote = h->type == CDP__MESSAGE_REMOTE;
         x->done = !x->remote && !x->bytes;
@@ -241,13 +239,13 @@ CDP__PRIVATE bool cdp__post_mismatch(cdp__flow *flow, cdp__post *post) {
     }
     if (post->got && h->kind == CDP_COLL_SEND && h->dtype == post->call.dtype
         && h->count > post->call.count)
-        cdp__fail_peer(CDP_ERR_MISMATCH, other, 0,
+        e = cdp__error(CDP_ERR_MISMATCH, other,
             "the message of rank %u has %llu elements, but there is room for %llu only; ask "
             "cdp_probe() before",
             other, (unsigned long long)h->count, (unsigned long long)post->call.count);
     else
-        cdp__group_mismatch(flow->g, flow->rank, &post->call, h);
-    cdp__post_fail(flow, post);
+        e = cdp__group_mismatch(flow->g, flow->rank, &post->call, h);
+    cdp__post_fail(flow, post, &e);
     return false;
 }
 
@@ -264,7 +262,8 @@ CDP__PRIVATE bool cdp__flow_move(cdp__flow *flow, uint32_t way) {
         if (r == CDP__TRANSFER_MISMATCH) {
             if (!cdp__post_mismatch(flow, post)) return true;
         } else if (r < 0) {
-            cdp__post_fail(flow, post);
+            const cdp_error e = *cdp_last_error();
+            cdp__post_fail(flow, post, &e);
             return true;
         }
         any = any || r != 0;
@@ -323,8 +322,10 @@ CDP__PRIVATE cdp__advance cdp__flows_stuck(cdp_group *g, uint64_t now) {
     g->timers.poll_peers_ns = now + CDP__POLL_PEERS_MS * CDP__MS;
     for (flow = g->messages.active; flow && g->health == CDP__HEALTHY; flow = flow->next_active)
         if (flow->first[0] && !flow->first[1] && !flow->s.body_left
-            && cdp__port_pump(g->w, flow->s.peer, NULL) < 0 && g->health == CDP__HEALTHY)
-            cdp__post_fail(flow, flow->first[0]);
+            && cdp__port_pump(g->w, flow->s.peer, NULL) < 0 && g->health == CDP__HEALTHY) {
+            const cdp_error e = *cdp_last_error();
+            cdp__post_fail(flow, flow->first[0], &e);
+        }
     if (g->health == CDP__HEALTHY && g->channel != CDP__WORLD_CHANNEL)
         (void)cdp__group_poll_peers(g);
     return g->health == CDP__HEALTHY ? CDP__BLOCKED : CDP__MOVED;

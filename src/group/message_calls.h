@@ -135,7 +135,8 @@ CDP__PRIVATE void cdp__any_read(cdp_group *g) {
         cdp__peer *peer = &g->peers[p];
         if (p == g->desc.rank) continue;
         if (!peer->lost && cdp__port_pump(g->w, g->streams[p].peer, NULL) < 0) {
-            if (cdp_last_error()->status != CDP_ERR_PEER_LOST) cdp__group_fail_last(g);
+            const cdp_error e = *cdp_last_error();
+            if (e.status != CDP_ERR_PEER_LOST) cdp__group_fail(g, &e, false);
             peer->lost = true;
         }
         if (!peer->lost && !g->streams[p].left) ++left;
@@ -215,10 +216,9 @@ CDP__PRIVATE void cdp__any_late(cdp__deferred *s) {
     s->reported_ns = 0;
     cdp__any_long(s);
     g->failure.late_ms = s->want.timeout_ms;
-    cdp__fail(CDP_ERR_TIMEOUT,
+    e = cdp__error(CDP_ERR_TIMEOUT, -1,
         "the deadline of %u ms passed while waiting for a message with tag %u from any rank",
         g->failure.late_ms, s->want.tag);
-    e = *cdp_last_error();
     cdp__record_make(g, &r, &e);
     r.at.channel = s->set;
     cdp__group_observe(g, &r, &e, true);
@@ -253,11 +253,10 @@ CDP__PRIVATE void cdp__any_alone(const cdp__deferred *s) {
     cdp__failure_record r;
     cdp_error e;
     CDP_ASSERT(g->any.first_gone);
-    cdp__fail(CDP_ERR_PEER_LOST,
+    e = cdp__error(CDP_ERR_PEER_LOST, -1,
         "a message with tag %u from any rank cannot come any more: all other ranks have left; "
         "rank %u sent fewest of them, %llu",
         s->want.tag, first, (unsigned long long)sent);
-    e = *cdp_last_error();
     cdp__record_make(g, &r, &e);
     r.end.named = (int32_t)first;
     cdp__group_observe(g, &r, &e, false);
@@ -280,7 +279,8 @@ CDP__PRIVATE void cdp__any_take(cdp__deferred *s, uint32_t p) {
     g->any.turn = (p + 1) % g->desc.world_size;
     cdp__deferred_end_wait(s);
     if (cdp__message_post(g, &s->want, cdp__any_done, s, &s->after) != CDP_OK) {
-        cdp__group_fail_last(g);
+        const cdp_error e = *cdp_last_error();
+        cdp__group_fail(g, &e, false);
         return;
     }
     g->messages.posts[s->after.seq & ((1u << CDP__POST_INDEX) - 1)]->deadline_ns = s->deadline_ns;

@@ -215,6 +215,7 @@ CDP__PRIVATE void cdp__group_complete(cdp_group *g) {
 CDP__PRIVATE void cdp__group_fail_timeout(cdp_group *g, uint64_t now) {
     const cdp__transfer *late = cdp__exec_late(&g->exec);
     const cdp__op *op = cdp__group_head(g);
+    cdp_error e;
     uint32_t i;
     for (i = 0; i < g->queue.used && op->deadline_ns > now; ++i)
         op = &g->queue.ops[(g->queue.at + i) % g->queue.room];
@@ -223,17 +224,17 @@ CDP__PRIVATE void cdp__group_fail_timeout(cdp_group *g, uint64_t now) {
         cdp__group_late(g, late, &g->exec.task.call, g->channel);
         return;
     }
-    cdp__fail(CDP_ERR_TIMEOUT, "the deadline of %u ms passed before the operation could start",
-        g->failure.late_ms);
-    cdp__group_fail(g, cdp_last_error(), true);
+    e = cdp__error(CDP_ERR_TIMEOUT, -1,
+        "the deadline of %u ms passed before the operation could start", g->failure.late_ms);
+    cdp__group_fail(g, &e, true);
 }
 
 /* Turns a fault of the executor into a failure of the group. */
 CDP__PRIVATE void cdp__group_fault(cdp_group *g) {
     const cdp__exec *x = &g->exec;
-    if (x->fault == CDP__FAULT_LOST) cdp__group_lost(g, x->fault_rank);
+    if (x->fault == CDP__FAULT_LOST) cdp__group_lost(g, x->fault_rank, &g->w->fault);
     if (x->fault == CDP__FAULT_MISMATCH) cdp__group_fail_mismatch(g, x->fault_rank, &x->theirs);
-    if (x->fault == CDP__FAULT_NOMEM) cdp__group_fail_last(g);
+    if (x->fault == CDP__FAULT_NOMEM) cdp__group_fail(g, &g->w->fault, false);
 }
 
 /* Called when nothing moves: sends exposed payloads that are not being read, and reads from
@@ -263,12 +264,14 @@ CDP__PRIVATE bool cdp__group_gate(cdp_group *g, uint64_t now) {
         return true;
     }
     if (st != CDP_PENDING) {
+        const cdp_error *cause = &other->failure.error;
+        cdp_error e;
         if (other->health == CDP__FAILED)
-            cdp__fail_peer(st, other->failure.error.peer, 0,
-                "the work that this one was to follow has failed: %s", other->failure.error.text);
+            e = cdp__error(st, cause->peer, "the work that this one was to follow has failed: %s",
+                cause->text);
         else
-            cdp__fail(st, "the work that this one was to follow was cancelled");
-        cdp__group_fail_last(g);
+            e = cdp__error(st, -1, "the work that this one was to follow was cancelled");
+        cdp__group_fail(g, &e, false);
     } else if (g->channel != CDP__WORLD_CHANNEL && now >= g->timers.poll_peers_ns) {
         g->timers.poll_peers_ns = now + CDP__POLL_PEERS_MS * CDP__MS;
         (void)cdp__group_poll_peers(g);

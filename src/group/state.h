@@ -92,7 +92,7 @@ typedef struct cdp__flow {
     /* the channel whose offered bodies it moves; NULL: messages of the group */
     struct cdp_channel *owner;
     /* set with `owner`: called if a transfer fails, which then breaks no group */
-    void (*failed)(struct cdp__flow *flow);
+    void (*failed)(struct cdp__flow *flow, const cdp_error *why);
     struct cdp__flow *next;        /* in g->messages.flows */
     struct cdp__flow *next_active; /* in g->messages.active */
     bool active;

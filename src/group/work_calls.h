@@ -294,6 +294,7 @@ CDP__PRIVATE bool cdp__watch_poll(cdp__deferred *s, uint64_t now) {
     cdp_group *g = s->of;
     cdp__peer *peer = &g->peers[s->want.peer];
     const cdp__stream *stream = &g->streams[s->want.peer];
+    cdp_error e;
     if (g->health != CDP__HEALTHY) {
         cdp__deferred_unlist(s);
         return true;
@@ -324,9 +325,9 @@ CDP__PRIVATE bool cdp__watch_poll(cdp__deferred *s, uint64_t now) {
     s->deadline_ns = now + CDP__WATCH_MS * CDP__MS;
     if (stream->left || !g->backend || g->backend->wait(g->backend->self, 0, 0) == CDP_OK)
         return false;
-    cdp__fail_peer(CDP_ERR_PEER_LOST, stream->peer, 0,
+    e = cdp__error(CDP_ERR_PEER_LOST, stream->peer,
         "rank %u has died, or left, while operations in device memory wait for it", stream->peer);
-    cdp__group_fail_last(g);
+    cdp__group_fail(g, &e, false);
     return true;
 }
 

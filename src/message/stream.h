@@ -7,6 +7,7 @@
 #define CDP_SRC_MESSAGE_STREAM_H
 
 #include "../base/config.h"
+#include "../base/error_api.h"
 #include "../os/os_api.h"
 #include "transport_api.h"
 #include "../group/group_api.h"
@@ -125,6 +126,7 @@ typedef struct cdp__world {
     uint64_t poll_until_ns; /* when this poll is to end; 0: when nothing moves any more */
     cdp_lock lock;
     cdp_transport transport;
+    cdp_error fault;       /* why an executor has failed, until its group has read it */
     cdp__stream **streams; /* hash table, by channel and peer */
     uint32_t stream_rows;  /* a power of two */
     uint32_t stream_count;
