@@ -2285,11 +2285,11 @@ CDP_API const cdp_hook *cdp_ddp_hook(const cdp_ddp *ddp);
 /* Built-in hooks, with the mathematics of PyTorch's hooks of these names, for any dtype. Hooks that
    compress compute in f32; where values travel as numbers, f16 and bf16 travel as such. Memory, in
    buckets of f32, for each bucket in flight: FP16 and BF16 a half, POWERSGD its factors, QUANTIZE
-   ranks / 4, TOPK 1 and the values of all ranks; one more if the dtype is not f32, and for
+   ranks / 4, SIGN ranks / 32, TOPK 1 and the values of all ranks; one more if the dtype is not f32, and for
    POWERSGD_BATCHED. With error feedback, one for each bucket is kept.
 
    Infinities and NaN of one rank reach all: as they are, as NaN in the whole matrix (POWERSGD), or
-   as NaN in all values that share a scale (QUANTIZE). Error memory leaves them out; the log says
+   as NaN in all values that share a scale (QUANTIZE, SIGN). Error memory leaves them out; the log says
    so, once per step, for hooks in host memory. */
 typedef enum cdp_hook_kind {
     CDP_HOOK_ALLREDUCE = 0,    /* divide, then sum */
@@ -2303,6 +2303,10 @@ typedef enum cdp_hook_kind {
     CDP_HOOK_NOOP,             /* nothing is sent and nothing is divided */
     /* divide and sum over all ranks until step `start`; then in `subgroup`, or not at all */
     CDP_HOOK_POST_LOCAL_SGD,
+    /* one bit per value: the mean over ranks of signs times the mean magnitude of the bucket (Error
+       Feedback Fixes SignSGD, Karimireddy and others 2019); what is lost is added to the next
+       step's */
+    CDP_HOOK_SIGN,
     CDP_HOOK_COUNT
 } cdp_hook_kind;
 
@@ -2316,7 +2320,7 @@ typedef struct cdp_hook_desc {
        over all ranks first (default: 0). */
     uint64_t start;
     double min_rate; /* POWERSGD: matrices that shrink less are not compressed (default: 2) */
-    bool no_error_feedback; /* POWERSGD, TOPK */
+    bool no_error_feedback; /* POWERSGD, TOPK, SIGN */
     bool no_warm_start;     /* POWERSGD: begin from random columns in each step */
     double epsilon;         /* POWERSGD: added to norms (default: 0; columns of zeros stay zero) */
     uint64_t seed;          /* POWERSGD: of random columns; equal on all ranks */
@@ -22803,6 +22807,96 @@ CDP__PRIVATE cdp_status cdp__hook_topk(
 
 #endif /* CDP_NO_HOOKS */
 
+/* ---- >>ddp/hooks_sign: sends one bit of each value ------------------------------------------- */
+
+/* Knows: signSGD with error feedback (Karimireddy, Rebjock, Stich and Jaggi 2019). Promises: the
+   same bits on every rank. */
+
+#ifndef CDP_NO_HOOKS
+
+/* The mean of n magnitudes; NaN if one of them is not finite. */
+CDP__PRIVATE float cdp__sign_scale(const float *x, uint64_t n) {
+    static const uint32_t nan_bits = 0x7fc00000u;
+    double lanes[8] = {0}, sum = 0;
+    float scale;
+    uint64_t i;
+    uint32_t k;
+    if (cdp__is_wild(x, n)) {
+        memcpy(&scale, &nan_bits, sizeof scale);
+        return scale;
+    }
+    for (i = 0; i + 8 <= n; i += 8)
+        for (k = 0; k < 8; ++k)
+            lanes[k] += x[i + k] < 0 ? -(double)x[i + k] : (double)x[i + k];
+    for (; i < n; ++i)
+        sum += x[i] < 0 ? -(double)x[i] : (double)x[i];
+    for (k = 0; k < 8; ++k)
+        sum += lanes[k];
+    return n ? (float)(sum / (double)n) : 0;
+}
+
+/* Up to 32 values: 1 for a negative one. */
+CDP__PRIVATE uint32_t cdp__sign_pack(const float *x, uint64_t n) {
+    uint32_t bits[32] = {0}, word = 0, i;
+    memcpy(bits, x, (size_t)cdp__min(n, 32) * 4);
+    for (i = 0; i < 32; ++i)
+        word |= bits[i] >> 31 << i;
+    return word;
+}
+
+/* Adds the signs of n values times `scale` to x. */
+CDP__PRIVATE void cdp__sign_add(float *x, uint64_t n, const uint32_t *words, float scale) {
+    float values[32];
+    uint64_t at;
+    uint32_t plus, i;
+    memcpy(&plus, &scale, 4);
+    for (at = 0; at < n; at += 32) {
+        const uint32_t word = words[at / 32], used = (uint32_t)cdp__min(n - at, 32);
+        for (i = 0; i < 32; ++i) {
+            const uint32_t bits = plus ^ (word >> i & 1) << 31;
+            memcpy(&values[i], &bits, 4);
+        }
+        for (i = 0; i < used; ++i)
+            x[at + i] += values[i];
+    }
+}
+
+/* Scratch memory holds what all ranks send: a scale, then the signs in words of 32 bits. */
+CDP__PRIVATE cdp_status cdp__hook_sign(
+    cdp__hook *h, cdp__slot *s, cdp_bucket *b, uint32_t stage, cdp_request *op) {
+    const uint64_t n = b->count, words = 1 + (n + 31) / 32, world = cdp_size(b->group);
+    float *x = (float *)b->data, *error, scale;
+    uint32_t *all, *own;
+    uint64_t i;
+    if (!cdp__hook_memory(h, &s->scratch, &s->scratch_bytes, world * words * 4)
+        || !cdp__hook_memory(h, &s->error, &s->error_bytes, n * 4))
+        return cdp__fail_nomem("the signs of a bucket", (world * words + n) * 4);
+    all = (uint32_t *)(void *)s->scratch;
+    own = all + cdp_rank(b->group) * words;
+    error = (float *)(void *)s->error;
+    if (!stage) {
+        cdp__pair_run(h->desc.no_error_feedback ? cdp__feed_none : cdp__feed_back, x, error, n);
+        scale = cdp__sign_scale(x, n);
+        memcpy(&own[0], &scale, 4);
+        for (i = 0; i < n; i += 32)
+            own[1 + i / 32] = cdp__sign_pack(x + i, n - i);
+        cdp__sign_add(error, n, own + 1, -scale);
+        cdp__hook_recover(h, s, b, error);
+        *op = cdp__request_of(
+            CDP_COLL_ALLGATHER, NULL, all, words, CDP_DTYPE_U32, CDP_REDUCE_DEFAULT, 0);
+        return CDP_PENDING;
+    }
+    memset(x, 0, (size_t)n * 4);
+    for (i = 0; i < world; ++i) {
+        memcpy(&scale, &all[i * words], 4);
+        cdp__sign_add(x, n, all + i * words + 1, scale);
+    }
+    cdp__divide_by(CDP_DTYPE_F32, x, n, b->divisor);
+    return CDP_OK;
+}
+
+#endif /* CDP_NO_HOOKS */
+
 /* ---- >>ddp/hooks_powersgd: sends matrices as products of two thin ones ----------------------- */
 
 /* Knows: the mathematics of PowerSGD (Vogels, Karimireddy and Jaggi 2019). Promises: the same bits
@@ -23177,6 +23271,7 @@ CDP__PRIVATE const cdp__hook_kind *cdp__hook_kind_of(cdp_hook_kind kind) {
         {"TOPK", cdp__hook_topk, 0, 1, CDP__HOOK_F32 | CDP__HOOK_KEEPS_LAYOUT},
         {"NOOP", cdp__hook_noop, 0, 1, 0},
         {"POST_LOCAL_SGD", cdp__hook_local, 0, 1, CDP__HOOK_STARTS_PLAIN},
+        {"SIGN", cdp__hook_sign, 0, 1, CDP__HOOK_F32 | CDP__HOOK_KEEPS_LAYOUT},
     };
     typedef char one_row_per_kind[sizeof rows / sizeof *rows == CDP_HOOK_COUNT ? 1 : -1];
     (void)sizeof(one_row_per_kind);

@@ -456,6 +456,7 @@ extern "C" {
 #include "ddp/hooks.h"
 #include "ddp/hooks_quantize.h"
 #include "ddp/hooks_topk.h"
+#include "ddp/hooks_sign.h"
 #include "ddp/hooks_powersgd.h"
 #include "ddp/hooks_state.h"
 #include "ddp/averager.h"

@@ -66,11 +66,11 @@ CDP_API const cdp_hook *cdp_ddp_hook(const cdp_ddp *ddp);
 /* Built-in hooks, with the mathematics of PyTorch's hooks of these names, for any dtype. Hooks that
    compress compute in f32; where values travel as numbers, f16 and bf16 travel as such. Memory, in
    buckets of f32, for each bucket in flight: FP16 and BF16 a half, POWERSGD its factors, QUANTIZE
-   ranks / 4, TOPK 1 and the values of all ranks; one more if the dtype is not f32, and for
+   ranks / 4, SIGN ranks / 32, TOPK 1 and the values of all ranks; one more if the dtype is not f32, and for
    POWERSGD_BATCHED. With error feedback, one for each bucket is kept.
 
    Infinities and NaN of one rank reach all: as they are, as NaN in the whole matrix (POWERSGD), or
-   as NaN in all values that share a scale (QUANTIZE). Error memory leaves them out; the log says
+   as NaN in all values that share a scale (QUANTIZE, SIGN). Error memory leaves them out; the log says
    so, once per step, for hooks in host memory. */
 typedef enum cdp_hook_kind {
     CDP_HOOK_ALLREDUCE = 0,    /* divide, then sum */
@@ -84,6 +84,10 @@ typedef enum cdp_hook_kind {
     CDP_HOOK_NOOP,             /* nothing is sent and nothing is divided */
     /* divide and sum over all ranks until step `start`; then in `subgroup`, or not at all */
     CDP_HOOK_POST_LOCAL_SGD,
+    /* one bit per value: the mean over ranks of signs times the mean magnitude of the bucket (Error
+       Feedback Fixes SignSGD, Karimireddy and others 2019); what is lost is added to the next
+       step's */
+    CDP_HOOK_SIGN,
     CDP_HOOK_COUNT
 } cdp_hook_kind;
 
@@ -97,7 +101,7 @@ typedef struct cdp_hook_desc {
        over all ranks first (default: 0). */
     uint64_t start;
     double min_rate; /* POWERSGD: matrices that shrink less are not compressed (default: 2) */
-    bool no_error_feedback; /* POWERSGD, TOPK */
+    bool no_error_feedback; /* POWERSGD, TOPK, SIGN */
     bool no_warm_start;     /* POWERSGD: begin from random columns in each step */
     double epsilon;         /* POWERSGD: added to norms (default: 0; columns of zeros stay zero) */
     uint64_t seed;          /* POWERSGD: of random columns; equal on all ranks */

@@ -20,6 +20,7 @@
 #include "hooks.h"
 #include "hooks_quantize.h"
 #include "hooks_topk.h"
+#include "hooks_sign.h"
 #include "hooks_powersgd.h"
 
 #ifndef CDP_NO_HOOKS
@@ -59,6 +60,7 @@ CDP__PRIVATE const cdp__hook_kind *cdp__hook_kind_of(cdp_hook_kind kind) {
         {"TOPK", cdp__hook_topk, 0, 1, CDP__HOOK_F32 | CDP__HOOK_KEEPS_LAYOUT},
         {"NOOP", cdp__hook_noop, 0, 1, 0},
         {"POST_LOCAL_SGD", cdp__hook_local, 0, 1, CDP__HOOK_STARTS_PLAIN},
+        {"SIGN", cdp__hook_sign, 0, 1, CDP__HOOK_F32 | CDP__HOOK_KEEPS_LAYOUT},
     };
     typedef char one_row_per_kind[sizeof rows / sizeof *rows == CDP_HOOK_COUNT ? 1 : -1];
     (void)sizeof(one_row_per_kind);

@@ -199,6 +199,50 @@ TEST(errors_are_fed_back) {
     run_ranks(2, NULL, 0, rank_feeds_errors_back, &kind);
     kind = CDP_HOOK_POWERSGD;
     run_ranks(2, NULL, 0, rank_feeds_errors_back, &kind);
+    kind = CDP_HOOK_SIGN;
+    run_ranks(2, NULL, 0, rank_feeds_errors_back, &kind);
+}
+
+/* Signs times the mean magnitude of each rank's bucket, divided; what is lost comes next. */
+static void rank_sends_signs(cdp_group *g, void *arg) {
+    const uint32_t n = cdp_size(g);
+    cdp_hook_desc d;
+    rig r;
+    (void)arg;
+    memset(&d, 0, sizeof d);
+    d.kind = CDP_HOOK_SIGN;
+    rig_desc(&r, g);
+    rig_open(&r);
+    const cdp_hook h = made(d);
+    T_EQ(CDP_OK, cdp_ddp_set_hook(r.ddp, &h));
+    float error[8][N][COUNT] = {{{0}}}; /* of every rank */
+    for (int step = 0; step < 3; ++step) {
+        T_EQ(CDP_OK, rig_pass(&r, whole));
+        for (uint32_t i = 0; i < N; ++i) {
+            float want[COUNT] = {0};
+            for (uint32_t q = 0; q < n; ++q) {
+                double size = 0;
+                for (uint32_t k = 0; k < COUNT; ++k)
+                    size += fabs((double)(error[q][i][k] += (float)whole(q, i, k)));
+                const float scale = (float)(size / COUNT);
+                for (uint32_t k = 0; k < COUNT; ++k) {
+                    const float sent = signbit(error[q][i][k]) ? -scale : scale;
+                    want[k] += sent;
+                    error[q][i][k] -= sent;
+                }
+            }
+            for (uint32_t k = 0; k < COUNT; ++k)
+                test_check(fabsf(grad(&r, i)[k] - want[k] / (float)n) < 1e-4f, __FILE__, __LINE__,
+                    "step %d: %u[%u] is %g, not %g", step, i, k, (double)grad(&r, i)[k],
+                    (double)(want[k] / (float)n));
+        }
+    }
+    cdp_ddp_destroy(r.ddp);
+}
+
+TEST(signs_with_a_scale) {
+    for (uint32_t n = 1; n < 5; ++n)
+        run_ranks(n, NULL, 0, rank_sends_signs, NULL);
 }
 
 TEST(numbers_without_a_library) {
@@ -299,7 +343,8 @@ static void rank_saves_state(cdp_group *g, void *arg) {
 
 TEST(hook_state_is_saved_and_loaded) {
     static const int kinds[] = {CDP_HOOK_TOPK, CDP_HOOK_POWERSGD, CDP_HOOK_POWERSGD_BATCHED,
-        CDP_HOOK_FP16, CDP_HOOK_POST_LOCAL_SGD, CDP_HOOK_POWERSGD + 100, CDP_HOOK_QUANTIZE};
+        CDP_HOOK_FP16, CDP_HOOK_POST_LOCAL_SGD, CDP_HOOK_POWERSGD + 100, CDP_HOOK_QUANTIZE,
+        CDP_HOOK_SIGN};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; ++i) {
         int kind = kinds[i];
         run_ranks(2, NULL, 0, rank_saves_state, &kind);
@@ -434,7 +479,7 @@ int main(int argc, char **argv) {
         {"quantization_vectors", quantization_vectors, 10}, {"powersgd", powersgd, 20},
         {"errors_are_fed_back", errors_are_fed_back, 20},
         {"numbers_without_a_library", numbers_without_a_library, 20},
-        {"topk_threshold", topk_threshold, 20},
+        {"topk_threshold", topk_threshold, 20}, {"signs_with_a_scale", signs_with_a_scale, 20},
         {"hook_state_is_saved_and_loaded", hook_state_is_saved_and_loaded, 20},
         {"stages_have_groups_of_their_own", stages_have_groups_of_their_own, 30},
         {"mistakes_of_hooks", mistakes_of_hooks, 20}};
