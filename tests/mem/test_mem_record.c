@@ -180,6 +180,14 @@ TEST(recording_changes_while_a_request_waits) {
     void *const q = take(30 * MIB, NULL);
     T(!while_waiting);
     replays("a wait");
+    const cdp_mem_segment *g;
+    const cdp_mem_frame *frames;
+    cdp_mem_shot *s;
+    OK(cdp_mem_snapshot(&mem, 1, false, &s));
+    for (uint32_t n = cdp_mem_segments(s, &g); n > 0; --n, ++g) /* a stack of the new history */
+        T(g->blocks[0].address != (uint64_t)(uintptr_t)q
+            || cdp_mem_frames(s, g->blocks[0].stack, &frames) > 0);
+    cdp_mem_shot_free(s);
     OK(cdp_mem_free(mem, q));
     end();
 }
