@@ -1285,9 +1285,10 @@ typedef struct cdp__dt_root {
 #define CDP__DT_KEY_WORDS (1u + 2u * CDP__DT_LAYOUT_WORDS)
 
 typedef struct cdp__dt_kept {
-    struct cdp__dt_kept *next; /* the last used plan is first */
-    cdp_plan *plan;
-    const cdp_mesh *to;
+    struct cdp__dt_kept *next;    /* of mesh `from`; the last used one is first */
+    struct cdp__dt_kept *next_to; /* of mesh `to` */
+    cdp_mesh *from, *to;
+    cdp_plan *plan; /* and its spare ones: each run in flight has one of its own */
     uint64_t key[CDP__DT_KEY_WORDS];
 } cdp__dt_kept;
 
@@ -1301,7 +1302,9 @@ struct cdp_mesh {
     cdp__dt_link *link[CDP_MESH_DIMS], *all; /* groups; NULL on paper and outside */
     cdp__dt_cut *cuts;
     uint32_t cut_count;
-    cdp__dt_kept *kept; /* plans of cdp_redistribute() */
+    cdp__dt_kept *kept;    /* plans of cdp_redistribute() from this mesh */
+    cdp__dt_kept *kept_to; /* those to this mesh, kept by their source */
+    cdp_plan *retired;     /* no longer kept, but still running */
 };
 
 typedef enum cdp__dt_role {
@@ -3038,6 +3041,7 @@ struct cdp_plan {
     cdp_coll_kind kind;                /* counted as this */
     struct cdp__dt_wide *wide;         /* of asynchronous runs */
     cdp__dt_turns *turns;              /* likewise; NULL before the first one */
+    struct cdp_plan *spare;            /* another plan of the same layouts, see cdp__dt_kept */
     const void *in;
     void *out;
 };
@@ -3591,6 +3595,11 @@ CDP__DT cdp_status cdp__dt_plan_check(const cdp_plan_desc *d) {
     if (!cdp__dt_shape_same(&d->from, &d->to))
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
             "plan: from and to must have the same shape and dtype; the program casts and reshapes");
+    if (d->from.mesh->root->group != d->to.mesh->root->group
+        || d->from.mesh->root->size != d->to.mesh->root->size)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "plan: the meshes are of two groups, of %u and of %u ranks; both must be of one group",
+            d->from.mesh->root->size, d->to.mesh->root->size);
     for (uint32_t by = 0; by < CDP_MESH_DIMS; ++by) {
         const bool from = by < d->from.mesh->desc.ndim && d->from.place[by].kind != 0;
         const bool to = by < d->to.mesh->desc.ndim && d->to.place[by].kind != 0;
@@ -4631,38 +4640,77 @@ CDP_API uint64_t cdp_plan_draw(
     return cdp__text_end(&t);
 }
 
-/* ---- >>dtensor/tensors: a layout and a pointer ----------------------------------------------- */
+/* ---- >>dtensor/kept: plans that a mesh keeps for cdp_redistribute() -------------------------- */
 
-/* Knows: tensors, and plans that the mesh keeps for them. Promises: the same redistribution is
-   planned only once. */
+/* Knows: plans and the meshes that they lie between. Promises: a kept plan ends with either of its
+   meshes; runs that are in flight at one time never share a plan; which layouts are kept is the
+   same on all ranks, whatever runs are in flight on one of them. */
 
-#define CDP__DT_KEPT 64u
+#include <string.h>
 
-CDP_API void cdp_mesh_destroy(cdp_mesh *m) {
-    while (m && m->kept) {
-        cdp__dt_kept *next = m->kept->next;
-        cdp_plan_destroy(m->kept->plan);
-        cdp__dt_free(m->root->os, m->kept);
-        m->kept = next;
+#define CDP__DT_KEPT 64u /* pairs of layouts; the one that was used longest ago goes first */
+
+/* Destroys the plans in the list that are not running; the others stay in it. */
+CDP__DT void cdp__dt_plans_reap(cdp_plan **list, bool all) {
+    while (*list) {
+        cdp_plan *p = *list;
+        if (!all && cdp__dt_running(p)) {
+            list = &p->spare;
+            continue;
+        }
+        *list = p->spare;
+        cdp_plan_destroy(p);
     }
-    if (m) cdp__dt_mesh_free(m);
 }
 
-/* Frees the plan that was used longest ago, unless it is running. */
-CDP__DT void cdp__dt_kept_trim(cdp_mesh *m) {
-    uint32_t n = 0;
-    for (cdp__dt_kept **at = &m->kept; *at; at = &(*at)->next) {
-        cdp__dt_kept *k = *at;
-        if (++n <= CDP__DT_KEPT || k->next || cdp__dt_running(k->plan)) continue;
-        *at = NULL;
-        cdp_plan_destroy(k->plan);
-        cdp__dt_free(m->root->os, k);
-        return;
+/* Ends what is kept for one pair of layouts, which the source's list no longer holds. */
+CDP__DT void cdp__dt_kept_end(cdp__dt_kept *k) {
+    cdp__dt_kept **at = &k->to->kept_to;
+    cdp_plan **last = &k->plan;
+    while (*at != k)
+        at = &(*at)->next_to;
+    *at = k->next_to;
+    while (*last)
+        last = &(*last)->spare;
+    *last = k->from->retired;
+    k->from->retired = k->plan;
+    cdp__dt_plans_reap(&k->from->retired, false);
+    cdp__dt_free(k->from->root->os, k);
+}
+
+CDP_API void cdp_mesh_destroy(cdp_mesh *m) {
+    if (!m) return;
+    while (m->kept) {
+        cdp__dt_kept *k = m->kept;
+        m->kept = k->next;
+        cdp__dt_kept_end(k);
     }
+    while (m->kept_to) {
+        cdp__dt_kept *k = m->kept_to, **at = &k->from->kept;
+        while (*at != k)
+            at = &(*at)->next;
+        *at = k->next;
+        cdp__dt_kept_end(k);
+    }
+    cdp__dt_plans_reap(&m->retired, true);
+    cdp__dt_mesh_free(m);
+}
+
+/* Ends the pair of layouts that was used longest ago if there are too many. */
+CDP__DT void cdp__dt_kept_trim(cdp_mesh *m) {
+    cdp__dt_kept **at = &m->kept;
+    for (uint32_t n = 0; *at && n < CDP__DT_KEPT; ++n)
+        at = &(*at)->next;
+    cdp__dt_plans_reap(&m->retired, false);
+    if (!*at) return;
+    cdp__dt_kept *last = *at;
+    *at = NULL;
+    cdp__dt_kept_end(last);
 }
 
 CDP__DT cdp_status cdp__dt_kept_make(
-    cdp_mesh *m, const cdp_plan_desc *desc, const uint64_t *key, cdp_plan **out) {
+    const cdp_plan_desc *desc, const uint64_t *key, cdp_plan **out) {
+    cdp_mesh *m = (cdp_mesh *)(uintptr_t)desc->from.mesh;
     cdp__dt_kept *k = (cdp__dt_kept *)cdp__dt_alloc(m->root->os, sizeof *k);
     if (!k) return cdp__dt_nomem("a plan", sizeof *k);
     const cdp_status st = cdp_plan_create(desc, &k->plan);
@@ -4671,18 +4719,39 @@ CDP__DT cdp_status cdp__dt_kept_make(
         return st;
     }
     memcpy(k->key, key, sizeof k->key);
-    k->to = desc->to.mesh;
+    k->from = m;
+    k->to = (cdp_mesh *)(uintptr_t)desc->to.mesh;
     k->next = m->kept;
     m->kept = k;
+    k->next_to = k->to->kept_to;
+    k->to->kept_to = k;
     *out = k->plan;
     cdp__dt_kept_trim(m);
+    return CDP_OK;
+}
+
+/* A plan of these that is not running. A spare one is made without a word to the other ranks: what
+   ranks compare was compared when the first one ran. */
+CDP__DT cdp_status cdp__dt_kept_idle(cdp__dt_kept *k, const cdp_plan_desc *desc, cdp_plan **out) {
+    cdp_plan *p = k->plan;
+    while (p && cdp__dt_running(p))
+        p = p->spare;
+    if (!p && cdp_group_status(k->plan->group) != CDP_OK) p = k->plan; /* it says why */
+    *out = p;
+    if (p) return CDP_OK;
+    const cdp_status st = cdp_plan_create(desc, &p);
+    if (st != CDP_OK) return st;
+    p->compared = k->plan->compared;
+    p->spare = k->plan->spare;
+    k->plan->spare = p;
+    *out = p;
     return CDP_OK;
 }
 
 /* The plan for `desc`, kept or new. */
 CDP__DT cdp_status cdp__dt_kept_plan(const cdp_plan_desc *desc, cdp_plan **out) {
     uint64_t key[CDP__DT_KEY_WORDS];
-    cdp_status st = cdp__dt_plan_check(desc);
+    const cdp_status st = cdp__dt_plan_check(desc);
     if (st != CDP_OK) return st;
     cdp_mesh *m = (cdp_mesh *)(uintptr_t)desc->from.mesh;
     key[0] = (uint64_t)desc->from_one << 34 | (uint64_t)desc->to_one << 33 | desc->root;
@@ -4694,11 +4763,15 @@ CDP__DT cdp_status cdp__dt_kept_plan(const cdp_plan_desc *desc, cdp_plan **out) 
         *at = k->next;
         k->next = m->kept;
         m->kept = k;
-        *out = k->plan;
-        return CDP_OK;
+        return cdp__dt_kept_idle(k, desc, out);
     }
-    return cdp__dt_kept_make(m, desc, key, out);
+    return cdp__dt_kept_make(desc, key, out);
 }
+
+/* ---- >>dtensor/tensors: a layout and a pointer ----------------------------------------------- */
+
+/* Knows: tensors, and plans that the mesh keeps for them. Promises: the same redistribution is
+   planned only once. */
 
 CDP__DT cdp_status cdp__dt_tensor_check(const cdp_dtensor *t, const char *call) {
     if (!t) return cdp__dt_missing(call, "tensor");

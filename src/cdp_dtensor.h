@@ -206,6 +206,7 @@ extern "C" {
 #include "dtensor/runner_async.h"
 #include "dtensor/pictures.h"
 #include "dtensor/plan_pictures.h"
+#include "dtensor/kept.h"
 #include "dtensor/tensors.h"
 #include "dtensor/fill.h"
 #include "dtensor/agreement.h"

@@ -59,9 +59,10 @@ typedef struct cdp__dt_root {
 #define CDP__DT_KEY_WORDS (1u + 2u * CDP__DT_LAYOUT_WORDS)
 
 typedef struct cdp__dt_kept {
-    struct cdp__dt_kept *next; /* the last used plan is first */
-    cdp_plan *plan;
-    const cdp_mesh *to;
+    struct cdp__dt_kept *next;    /* of mesh `from`; the last used one is first */
+    struct cdp__dt_kept *next_to; /* of mesh `to` */
+    cdp_mesh *from, *to;
+    cdp_plan *plan; /* and its spare ones: each run in flight has one of its own */
     uint64_t key[CDP__DT_KEY_WORDS];
 } cdp__dt_kept;
 
@@ -75,7 +76,9 @@ struct cdp_mesh {
     cdp__dt_link *link[CDP_MESH_DIMS], *all; /* groups; NULL on paper and outside */
     cdp__dt_cut *cuts;
     uint32_t cut_count;
-    cdp__dt_kept *kept; /* plans of cdp_redistribute() */
+    cdp__dt_kept *kept;    /* plans of cdp_redistribute() from this mesh */
+    cdp__dt_kept *kept_to; /* those to this mesh, kept by their source */
+    cdp_plan *retired;     /* no longer kept, but still running */
 };
 
 typedef enum cdp__dt_role {

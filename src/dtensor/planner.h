@@ -464,6 +464,11 @@ CDP__DT cdp_status cdp__dt_plan_check(const cdp_plan_desc *d) {
     if (!cdp__dt_shape_same(&d->from, &d->to))
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
             "plan: from and to must have the same shape and dtype; the program casts and reshapes");
+    if (d->from.mesh->root->group != d->to.mesh->root->group
+        || d->from.mesh->root->size != d->to.mesh->root->size)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "plan: the meshes are of two groups, of %u and of %u ranks; both must be of one group",
+            d->from.mesh->root->size, d->to.mesh->root->size);
     for (uint32_t by = 0; by < CDP_MESH_DIMS; ++by) {
         const bool from = by < d->from.mesh->desc.ndim && d->from.place[by].kind != 0;
         const bool to = by < d->to.mesh->desc.ndim && d->to.place[by].kind != 0;

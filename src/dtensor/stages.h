@@ -116,6 +116,7 @@ struct cdp_plan {
     cdp_coll_kind kind;                /* counted as this */
     struct cdp__dt_wide *wide;         /* of asynchronous runs */
     cdp__dt_turns *turns;              /* likewise; NULL before the first one */
+    struct cdp_plan *spare;            /* another plan of the same layouts, see cdp__dt_kept */
     const void *in;
     void *out;
 };

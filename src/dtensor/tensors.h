@@ -24,70 +24,7 @@
 #include "stages.h"
 #include "planner.h"
 #include "runner.h"
-
-#define CDP__DT_KEPT 64u
-
-CDP_API void cdp_mesh_destroy(cdp_mesh *m) {
-    while (m && m->kept) {
-        cdp__dt_kept *next = m->kept->next;
-        cdp_plan_destroy(m->kept->plan);
-        cdp__dt_free(m->root->os, m->kept);
-        m->kept = next;
-    }
-    if (m) cdp__dt_mesh_free(m);
-}
-
-/* Frees the plan that was used longest ago, unless it is running. */
-CDP__DT void cdp__dt_kept_trim(cdp_mesh *m) {
-    uint32_t n = 0;
-    for (cdp__dt_kept **at = &m->kept; *at; at = &(*at)->next) {
-        cdp__dt_kept *k = *at;
-        if (++n <= CDP__DT_KEPT || k->next || cdp__dt_running(k->plan)) continue;
-        *at = NULL;
-        cdp_plan_destroy(k->plan);
-        cdp__dt_free(m->root->os, k);
-        return;
-    }
-}
-
-CDP__DT cdp_status cdp__dt_kept_make(
-    cdp_mesh *m, const cdp_plan_desc *desc, const uint64_t *key, cdp_plan **out) {
-    cdp__dt_kept *k = (cdp__dt_kept *)cdp__dt_alloc(m->root->os, sizeof *k);
-    if (!k) return cdp__dt_nomem("a plan", sizeof *k);
-    const cdp_status st = cdp_plan_create(desc, &k->plan);
-    if (st != CDP_OK) {
-        cdp__dt_free(m->root->os, k);
-        return st;
-    }
-    memcpy(k->key, key, sizeof k->key);
-    k->to = desc->to.mesh;
-    k->next = m->kept;
-    m->kept = k;
-    *out = k->plan;
-    cdp__dt_kept_trim(m);
-    return CDP_OK;
-}
-
-/* The plan for `desc`, kept or new. */
-CDP__DT cdp_status cdp__dt_kept_plan(const cdp_plan_desc *desc, cdp_plan **out) {
-    uint64_t key[CDP__DT_KEY_WORDS];
-    cdp_status st = cdp__dt_plan_check(desc);
-    if (st != CDP_OK) return st;
-    cdp_mesh *m = (cdp_mesh *)(uintptr_t)desc->from.mesh;
-    key[0] = (uint64_t)desc->from_one << 34 | (uint64_t)desc->to_one << 33 | desc->root;
-    cdp__dt_layout_words(&desc->from, key + 1);
-    cdp__dt_layout_words(&desc->to, key + 1 + CDP__DT_LAYOUT_WORDS);
-    for (cdp__dt_kept **at = &m->kept; *at; at = &(*at)->next) {
-        cdp__dt_kept *k = *at;
-        if (k->to != desc->to.mesh || memcmp(k->key, key, sizeof key) != 0) continue;
-        *at = k->next;
-        k->next = m->kept;
-        m->kept = k;
-        *out = k->plan;
-        return CDP_OK;
-    }
-    return cdp__dt_kept_make(m, desc, key, out);
-}
+#include "kept.h"
 
 CDP__DT cdp_status cdp__dt_tensor_check(const cdp_dtensor *t, const char *call) {
     if (!t) return cdp__dt_missing(call, "tensor");

@@ -1392,6 +1392,90 @@ static void running(cdp_group *g, void *arg) {
     cdp_mesh_destroy(m);
 }
 
+/* Meshes of other shapes come and go, mostly at the address of the one before. */
+static void meshes_that_end(cdp_group *g, void *arg) {
+    static const uint32_t shapes[3][2] = {{2, 2}, {4, 1}, {1, 4}};
+    const char *const names[2] = {"x", "y"};
+    const cdp_fill ramp = {.kind = CDP_FILL_RAMP, .a = 3, .b = 1};
+    cdp_mesh *m = mesh_of(g, 1, 4, 0);
+    cdp_layout from = {.mesh = m, .dtype = CDP_DTYPE_I64, .ndim = 2, .shape = {4, 4}};
+    (void)arg;
+    OK(cdp_layout_parse(&from, "S0"));
+    for (uint32_t turn = 0; m && turn < 30 && !test__now.failed_checks; ++turn) {
+        cdp_dtensor x, y;
+        cdp_mesh *b;
+        if (!OK(cdp_mesh_unflatten(
+                m, m->desc.names[0], 2, shapes[(turn * 7 + turn / 3) % 3], names, &b)))
+            return;
+        cdp_layout to = {.mesh = b, .dtype = CDP_DTYPE_I64, .ndim = 2, .shape = {4, 4}};
+        OK(cdp_layout_parse(&to, "S0,S1"));
+        OK(cdp_dtensor_create(&from, NULL, &x));
+        OK(cdp_dtensor_create(&to, NULL, &y));
+        OK(cdp_dtensor_fill(&x, &ramp));
+        OK(cdp_redistribute(&x, &y));
+        test_check(ramp_is_right(&y, 3), __FILE__, __LINE__, "turn %u", turn);
+        OK(cdp_redistribute(&y, &x)); /* kept by the mesh that ends */
+        test_check(ramp_is_right(&x, 3), __FILE__, __LINE__, "back in turn %u", turn);
+        cdp_dtensor_free(&x);
+        cdp_dtensor_free(&y);
+        cdp_mesh_destroy(b);
+        T(!m->kept && !m->kept_to);
+    }
+    cdp_mesh_destroy(m);
+}
+
+/* Two layers are moved ahead at a time; ranks start the second one while the first is in flight, or
+   after it. */
+static void two_runs_at_a_time(cdp_group *g, void *arg) {
+    const cdp_fill ramp = {.kind = CDP_FILL_RAMP, .a = 5, .b = 1};
+    cdp_mesh *m = mesh_of(g, 1, 4, 0);
+    cdp_layout from = layout_of(m, "S0", 2, 64, 64, 0), to = layout_of(m, "S1", 2, 64, 64, 0);
+    cdp_dtensor x[2], y[2];
+    cdp_work work[2];
+    (void)arg;
+    from.dtype = to.dtype = CDP_DTYPE_I64;
+    for (uint32_t i = 0; i < 2; ++i) {
+        OK(cdp_dtensor_create(&from, NULL, &x[i]));
+        OK(cdp_dtensor_create(&to, NULL, &y[i]));
+        OK(cdp_dtensor_fill(&x[i], &ramp));
+    }
+    for (uint32_t late = 0; late < 6; ++late) {
+        if (late == 1 + cdp_rank(g)) test_sleep_ms(30);
+        OK(cdp_redistribute_async(&x[0], &y[0], &work[0]));
+        if (late % 2 && cdp_rank(g) > 1) test_sleep_ms(60);
+        OK(cdp_redistribute_async(&x[1], &y[1], &work[1]));
+        OK(cdp_work_wait(work[0]));
+        OK(cdp_work_wait(work[1]));
+        T(ramp_is_right(&y[0], 5) && ramp_is_right(&y[1], 5));
+        memset(y[0].data, 0, cdp__dt_local_bytes(&to));
+        memset(y[1].data, 0, cdp__dt_local_bytes(&to));
+    }
+    for (uint32_t i = 0; i < 2; ++i) {
+        cdp_dtensor_free(&x[i]);
+        cdp_dtensor_free(&y[i]);
+    }
+    cdp_mesh_destroy(m);
+}
+
+TEST(a_kept_plan_ends_with_either_of_its_meshes) {
+    RUN(4, meshes_that_end);
+}
+
+TEST(runs_of_equal_layouts_at_one_time) {
+    RUN(4, two_runs_at_a_time);
+}
+
+TEST(no_plan_between_meshes_of_two_groups) {
+    cdp_mesh *a = paper_mesh(1, 4, 0, 0), *b = paper_mesh(1, 64, 0, 0);
+    cdp_plan_desc d = {
+        .from = layout_of(a, "S0", 1, 64, 0, 0), .to = layout_of(b, "S0", 1, 64, 0, 0)};
+    cdp_plan *p;
+    REFUSED(CDP_ERR_INVALID, "of 4 and of 64 ranks", cdp_plan_create(&d, &p));
+    T(!p);
+    cdp_mesh_destroy(a);
+    cdp_mesh_destroy(b);
+}
+
 TEST(mesh_measured_and_plans_async) {
     RUN(4, measured);
 }
@@ -1468,6 +1552,10 @@ int main(int argc, char **argv) {
         {"factories_fill_by_index", factories_fill_by_index, 20},
         {"layouts_drawn", layouts_drawn, 10},
         {"plans_drawn", plans_drawn, 10},
+        {"a_kept_plan_ends_with_either_of_its_meshes", a_kept_plan_ends_with_either_of_its_meshes,
+            30},
+        {"runs_of_equal_layouts_at_one_time", runs_of_equal_layouts_at_one_time, 30},
+        {"no_plan_between_meshes_of_two_groups", no_plan_between_meshes_of_two_groups, 30},
         {"mesh_measured_and_plans_async", mesh_measured_and_plans_async, 30},
         {"a_running_plan_is_refused", a_running_plan_is_refused, 20},
         {"plans_for_4096_ranks", plans_for_4096_ranks, 30},

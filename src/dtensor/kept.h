@@ -1,0 +1,145 @@
+/* dtensor/kept.h - plans that a mesh keeps for cdp_redistribute()
+
+   Knows: plans and the meshes that they lie between. Promises: a kept plan ends with either of its
+   meshes; runs that are in flight at one time never share a plan; which layouts are kept is the
+   same on all ranks, whatever runs are in flight on one of them. */
+#ifndef CDP_SRC_DTENSOR_KEPT_H
+#define CDP_SRC_DTENSOR_KEPT_H
+
+#include "../base/config.h"
+#include "../base/status_api.h"
+#include "../group/group_api.h"
+#include "mesh_api.h"
+#include "layout_api.h"
+#include "plan_api.h"
+#include "kit.h"
+#include "grid.h"
+#include "meshes.h"
+#include "spelling.h"
+#include "stages.h"
+#include "planner.h"
+#include "runner.h"
+
+#include <string.h>
+
+#define CDP__DT_KEPT 64u /* pairs of layouts; the one that was used longest ago goes first */
+
+/* Destroys the plans in the list that are not running; the others stay in it. */
+CDP__DT void cdp__dt_plans_reap(cdp_plan **list, bool all) {
+    while (*list) {
+        cdp_plan *p = *list;
+        if (!all && cdp__dt_running(p)) {
+            list = &p->spare;
+            continue;
+        }
+        *list = p->spare;
+        cdp_plan_destroy(p);
+    }
+}
+
+/* Ends what is kept for one pair of layouts, which the source's list no longer holds. */
+CDP__DT void cdp__dt_kept_end(cdp__dt_kept *k) {
+    cdp__dt_kept **at = &k->to->kept_to;
+    cdp_plan **last = &k->plan;
+    while (*at != k)
+        at = &(*at)->next_to;
+    *at = k->next_to;
+    while (*last)
+        last = &(*last)->spare;
+    *last = k->from->retired;
+    k->from->retired = k->plan;
+    cdp__dt_plans_reap(&k->from->retired, false);
+    cdp__dt_free(k->from->root->os, k);
+}
+
+CDP_API void cdp_mesh_destroy(cdp_mesh *m) {
+    if (!m) return;
+    while (m->kept) {
+        cdp__dt_kept *k = m->kept;
+        m->kept = k->next;
+        cdp__dt_kept_end(k);
+    }
+    while (m->kept_to) {
+        cdp__dt_kept *k = m->kept_to, **at = &k->from->kept;
+        while (*at != k)
+            at = &(*at)->next;
+        *at = k->next;
+        cdp__dt_kept_end(k);
+    }
+    cdp__dt_plans_reap(&m->retired, true);
+    cdp__dt_mesh_free(m);
+}
+
+/* Ends the pair of layouts that was used longest ago if there are too many. */
+CDP__DT void cdp__dt_kept_trim(cdp_mesh *m) {
+    cdp__dt_kept **at = &m->kept;
+    for (uint32_t n = 0; *at && n < CDP__DT_KEPT; ++n)
+        at = &(*at)->next;
+    cdp__dt_plans_reap(&m->retired, false);
+    if (!*at) return;
+    cdp__dt_kept *last = *at;
+    *at = NULL;
+    cdp__dt_kept_end(last);
+}
+
+CDP__DT cdp_status cdp__dt_kept_make(
+    const cdp_plan_desc *desc, const uint64_t *key, cdp_plan **out) {
+    cdp_mesh *m = (cdp_mesh *)(uintptr_t)desc->from.mesh;
+    cdp__dt_kept *k = (cdp__dt_kept *)cdp__dt_alloc(m->root->os, sizeof *k);
+    if (!k) return cdp__dt_nomem("a plan", sizeof *k);
+    const cdp_status st = cdp_plan_create(desc, &k->plan);
+    if (st != CDP_OK) {
+        cdp__dt_free(m->root->os, k);
+        return st;
+    }
+    memcpy(k->key, key, sizeof k->key);
+    k->from = m;
+    k->to = (cdp_mesh *)(uintptr_t)desc->to.mesh;
+    k->next = m->kept;
+    m->kept = k;
+    k->next_to = k->to->kept_to;
+    k->to->kept_to = k;
+    *out = k->plan;
+    cdp__dt_kept_trim(m);
+    return CDP_OK;
+}
+
+/* A plan of these that is not running. A spare one is made without a word to the other ranks: what
+   ranks compare was compared when the first one ran. */
+CDP__DT cdp_status cdp__dt_kept_idle(cdp__dt_kept *k, const cdp_plan_desc *desc, cdp_plan **out) {
+    cdp_plan *p = k->plan;
+    while (p && cdp__dt_running(p))
+        p = p->spare;
+    if (!p && cdp_group_status(k->plan->group) != CDP_OK) p = k->plan; /* it says why */
+    *out = p;
+    if (p) return CDP_OK;
+    const cdp_status st = cdp_plan_create(desc, &p);
+    if (st != CDP_OK) return st;
+    p->compared = k->plan->compared;
+    p->spare = k->plan->spare;
+    k->plan->spare = p;
+    *out = p;
+    return CDP_OK;
+}
+
+/* The plan for `desc`, kept or new. */
+CDP__DT cdp_status cdp__dt_kept_plan(const cdp_plan_desc *desc, cdp_plan **out) {
+    uint64_t key[CDP__DT_KEY_WORDS];
+    const cdp_status st = cdp__dt_plan_check(desc);
+    if (st != CDP_OK) return st;
+    cdp_mesh *m = (cdp_mesh *)(uintptr_t)desc->from.mesh;
+    key[0] = (uint64_t)desc->from_one << 34 | (uint64_t)desc->to_one << 33 | desc->root;
+    cdp__dt_layout_words(&desc->from, key + 1);
+    cdp__dt_layout_words(&desc->to, key + 1 + CDP__DT_LAYOUT_WORDS);
+    for (cdp__dt_kept **at = &m->kept; *at; at = &(*at)->next) {
+        cdp__dt_kept *k = *at;
+        if (k->to != desc->to.mesh || memcmp(k->key, key, sizeof key) != 0) continue;
+        *at = k->next;
+        k->next = m->kept;
+        m->kept = k;
+        return cdp__dt_kept_idle(k, desc, out);
+    }
+    return cdp__dt_kept_make(desc, key, out);
+}
+
+#endif /* CDP_SRC_DTENSOR_KEPT_H */
