@@ -510,18 +510,18 @@ typedef double cdp_real;
 #endif
 
 /* Reductions. AVG is the sum divided by the number of ranks, once, after summing. It is computed in
-   a wider dtype (in f32: f16, f8e4m3, f8e5m2; in 32 bits: integers of 8 and 16; in 64: those of 32),
-   sent in that dtype, and rounded once, at the end; integers to the nearest, a half away from zero.
-   Only means of I64 and U64 may wrap. Integer sums and products wrap modulo 2^bits. Floats: a NaN among
-   the operands makes every result NaN, MIN and MAX included, and always the same one; MIN and MAX
-   take 0 and -0 for equal and keep the left one of equals. Floats of 16 and 8 bits are combined,
-   scaled and divided as f32, and rounded to nearest even after every such step. BAND, BOR, BXOR:
-   integers and BOOL. PREMUL_SUM: floats; every rank's input is multiplied by its cdp_request.factor
-   first. BOOL: every byte but 0 is true, and results are 0 or 1; SUM, MAX and BOR are "or",
-   PRODUCT, MIN and BAND are "and", BXOR is "one of both"; it has no AVG. The call returns
-   CDP_ERR_UNSUPPORTED for other combinations. Which operand is left, and in what order the ranks
-   are combined, depends on the operation, the number of ranks and the length alone: every rank gets
-   the same bits, and so does every run. */
+   a wider dtype (in f32: f16, f8e4m3, f8e5m2; in 32 bits: integers of 8 and 16; in 64: those of
+   32), sent in that dtype, and rounded once, at the end; integers to the nearest, a half away from
+   zero. Only means of I64 and U64 may wrap. Integer sums and products wrap modulo 2^bits. Floats:
+   a NaN among the operands makes every result NaN, MIN and MAX included, and always the same one;
+   MIN and MAX take 0 and -0 for equal and keep the left one of equals. Floats of 16 and 8 bits are
+   combined, scaled and divided as f32, and rounded to nearest even after every such step. BAND,
+   BOR, BXOR: integers and BOOL. PREMUL_SUM: floats; every rank's input is multiplied by its
+   cdp_request.factor first. BOOL: every byte but 0 is true, and results are 0 or 1; SUM, MAX and
+   BOR are "or", PRODUCT, MIN and BAND are "and", BXOR is "one of both"; it has no AVG. The call
+   returns CDP_ERR_UNSUPPORTED for other combinations. Which operand is left, and in what order the
+   ranks are combined, depends on the operation, the number of ranks and the length alone: every
+   rank gets the same bits, and so does every run. */
 typedef enum cdp_reduce_op {
     CDP_REDUCE_DEFAULT = 0, /* means SUM */
     CDP_REDUCE_SUM,
@@ -3378,7 +3378,7 @@ CDP__PRIVATE void cdp__narrow_bf16(const void *CDP__RESTRICT in_, void *CDP__RES
 
 /* LEAST: the least regular number; below it, numbers are multiples of STEP. BIAS: how much larger
    the exponent is in f32. From SPECIAL on, exponents are increased by MORE: infinities, NaNs. */
-#define CDP__WIDEN(name, T, SIGN, SHIFT, LEAST, STEP, BIAS, SPECIAL, MORE)                     \
+#define CDP__WIDEN_FLOAT(name, T, SIGN, SHIFT, LEAST, STEP, BIAS, SPECIAL, MORE)               \
     CDP__PRIVATE void name(const void *CDP__RESTRICT in_, void *CDP__RESTRICT out_) {          \
         const T *in = (const T *)in_;                                                          \
         float *out = (float *)out_;                                                            \
@@ -3397,36 +3397,38 @@ CDP__PRIVATE void cdp__narrow_bf16(const void *CDP__RESTRICT in_, void *CDP__RES
 /* Rounds to nearest even. LEAST: the bits of the least regular number; adding ROUND, whose bits are
    ROUND_BITS, rounds smaller ones to a multiple of their step. From LARGE on (bits) the result is
    OVERFLOW. */
-#define CDP__NARROW(name, T, SIGN, SHIFT, BIAS, LEAST, ROUND, ROUND_BITS, LARGE, OVERFLOW, NOT) \
-    CDP__PRIVATE void name(const void *CDP__RESTRICT in_, void *CDP__RESTRICT out_) {           \
-        const float *in = (const float *)in_;                                                   \
-        T *out = (T *)out_;                                                                     \
-        uint32_t i;                                                                             \
-        for (i = 0; i < CDP__BLOCK; ++i) {                                                      \
-            uint32_t bits, mag, tiny_bits, result;                                              \
-            float tiny;                                                                         \
-            memcpy(&bits, &in[i], 4);                                                           \
-            mag = bits & 0x7fffffffu;                                                           \
-            memcpy(&tiny, &mag, 4);                                                             \
-            tiny += (ROUND);                                                                    \
-            memcpy(&tiny_bits, &tiny, 4);                                                       \
-            result = mag + ((1u << ((SHIFT)-1)) - 1) + (mag >> (SHIFT)&1u);                     \
-            result = (result - ((BIAS) << 23)) >> (SHIFT);                                      \
-            result = CDP__PICK(mag < (LEAST), tiny_bits - (ROUND_BITS), result);                \
-            result = CDP__PICK(mag >= (LARGE), OVERFLOW, result);                               \
-            result = CDP__PICK(mag > 0x7f800000u, NOT, result);                                 \
-            out[i] = (T)(result | (bits >> (31 - (SIGN)) & (1u << (SIGN))));                    \
-        }                                                                                       \
+#define CDP__NARROW_FLOAT(                                                            \
+    name, T, SIGN, SHIFT, BIAS, LEAST, ROUND, ROUND_BITS, LARGE, OVERFLOW, NOT)       \
+    CDP__PRIVATE void name(const void *CDP__RESTRICT in_, void *CDP__RESTRICT out_) { \
+        const float *in = (const float *)in_;                                         \
+        T *out = (T *)out_;                                                           \
+        uint32_t i;                                                                   \
+        for (i = 0; i < CDP__BLOCK; ++i) {                                            \
+            uint32_t bits, mag, tiny_bits, result;                                    \
+            float tiny;                                                               \
+            memcpy(&bits, &in[i], 4);                                                 \
+            mag = bits & 0x7fffffffu;                                                 \
+            memcpy(&tiny, &mag, 4);                                                   \
+            tiny += (ROUND);                                                          \
+            memcpy(&tiny_bits, &tiny, 4);                                             \
+            result = mag + ((1u << ((SHIFT)-1)) - 1) + (mag >> (SHIFT)&1u);           \
+            result = (result - ((BIAS) << 23)) >> (SHIFT);                            \
+            result = CDP__PICK(mag < (LEAST), tiny_bits - (ROUND_BITS), result);      \
+            result = CDP__PICK(mag >= (LARGE), OVERFLOW, result);                     \
+            result = CDP__PICK(mag > 0x7f800000u, NOT, result);                       \
+            out[i] = (T)(result | (bits >> (31 - (SIGN)) & (1u << (SIGN))));          \
+        }                                                                             \
     }
-CDP__WIDEN(cdp__widen_f16, uint16_t, 15, 13, 0x400u, 5.9604644775390625e-8f, 112u, 0x7c00u, 224u)
-CDP__NARROW(cdp__narrow_f16, uint16_t, 15, 13, 112u, 0x38800000u, 0.5f, 0x3f000000u, 0x477ff000u,
-    0x7c00u, 0x7e00u) /* from 65520 on, the nearest f16 is infinity */
-CDP__WIDEN(cdp__widen_f8e5m2, uint8_t, 7, 21, 4u, 1.52587890625e-5f, 112u, 0x7cu, 224u)
-CDP__NARROW(cdp__narrow_f8e5m2, uint8_t, 7, 21, 112u, 0x38800000u, 128.0f, 0x43000000u, 0x47700000u,
-    0x7cu, 0x7fu) /* from 61440 on */
+CDP__WIDEN_FLOAT(
+    cdp__widen_f16, uint16_t, 15, 13, 0x400u, 5.9604644775390625e-8f, 112u, 0x7c00u, 224u)
+CDP__NARROW_FLOAT(cdp__narrow_f16, uint16_t, 15, 13, 112u, 0x38800000u, 0.5f, 0x3f000000u,
+    0x477ff000u, 0x7c00u, 0x7e00u) /* from 65520 on, the nearest f16 is infinity */
+CDP__WIDEN_FLOAT(cdp__widen_f8e5m2, uint8_t, 7, 21, 4u, 1.52587890625e-5f, 112u, 0x7cu, 224u)
+CDP__NARROW_FLOAT(cdp__narrow_f8e5m2, uint8_t, 7, 21, 112u, 0x38800000u, 128.0f, 0x43000000u,
+    0x47700000u, 0x7cu, 0x7fu) /* from 61440 on */
 /* Without infinities: 0x7f is NaN, and so is what rounds to more than 448. */
-CDP__WIDEN(cdp__widen_f8e4m3, uint8_t, 7, 20, 8u, 0.001953125f, 120u, 0x7fu, 240u)
-CDP__NARROW(cdp__narrow_f8e4m3, uint8_t, 7, 20, 120u, 0x3c800000u, 16384.0f, 0x46800000u,
+CDP__WIDEN_FLOAT(cdp__widen_f8e4m3, uint8_t, 7, 20, 8u, 0.001953125f, 120u, 0x7fu, 240u)
+CDP__NARROW_FLOAT(cdp__narrow_f8e4m3, uint8_t, 7, 20, 120u, 0x3c800000u, 16384.0f, 0x46800000u,
     0x43e80001u, 0x7fu, 0x7fu)
 
 /* The function that widens a block of a narrow dtype, or narrows it; else NULL. */
@@ -7242,8 +7244,8 @@ typedef enum cdp__step_kind {
     CDP__REDUCE,
     CDP__DIVIDE,
     CDP__SCALE,
-    /* only of the executor, before and after the rounds of an algorithm: from IN to the dtype of the
-       computation, and from that to OUT */
+    /* only of the executor, before and after the rounds of an algorithm: from IN to the dtype of
+       the computation, and from that to OUT */
     CDP__WIDEN,
     CDP__NARROW
 } cdp__step_kind;
@@ -12109,9 +12111,9 @@ typedef struct cdp__exec {
     cdp__stream *streams; /* one per rank of the channel */
     uint64_t piece_bytes, expose_bytes;
     const cdp__algo *algo;
-    /* the dtype in which it is computed, and the bytes of its elements. `wide`: not that of the call;
-       the first round converts the input to a vector of `wide_bytes` at the beginning of TMP, the
-       last one converts the result. */
+    /* the dtype in which it is computed, and the bytes of its elements. `wide`: not that of the
+       call; the first round converts the input to a vector of `wide_bytes` at the beginning of
+       TMP, the last one converts the result. */
     cdp_dtype dtype;
     uint64_t elem, wide_bytes;
     bool wide;
@@ -12281,8 +12283,8 @@ CDP__PRIVATE void cdp__exec_again(cdp__exec *x) {
     CDP_ASSERT(n == x->transfer_count);
 }
 
-/* Chooses the dtype of the computation. A mean of narrow numbers is computed as one of wide numbers,
-   in place of the wide vector. */
+/* Chooses the dtype of the computation. A mean of narrow numbers is computed as one of wide
+   numbers, in place of the wide vector. */
 CDP__PRIVATE void cdp__exec_compute_as(cdp__exec *x, cdp_dtype t) {
     cdp__shape *s = &x->task.shape;
     x->dtype = s->size > 1 && cdp__kind_reduces(s->kind) ? cdp__reduced_as(t, s->op) : t;

@@ -34,18 +34,18 @@ typedef double cdp_real;
 #endif
 
 /* Reductions. AVG is the sum divided by the number of ranks, once, after summing. It is computed in
-   a wider dtype (in f32: f16, f8e4m3, f8e5m2; in 32 bits: integers of 8 and 16; in 64: those of 32),
-   sent in that dtype, and rounded once, at the end; integers to the nearest, a half away from zero.
-   Only means of I64 and U64 may wrap. Integer sums and products wrap modulo 2^bits. Floats: a NaN among
-   the operands makes every result NaN, MIN and MAX included, and always the same one; MIN and MAX
-   take 0 and -0 for equal and keep the left one of equals. Floats of 16 and 8 bits are combined,
-   scaled and divided as f32, and rounded to nearest even after every such step. BAND, BOR, BXOR:
-   integers and BOOL. PREMUL_SUM: floats; every rank's input is multiplied by its cdp_request.factor
-   first. BOOL: every byte but 0 is true, and results are 0 or 1; SUM, MAX and BOR are "or",
-   PRODUCT, MIN and BAND are "and", BXOR is "one of both"; it has no AVG. The call returns
-   CDP_ERR_UNSUPPORTED for other combinations. Which operand is left, and in what order the ranks
-   are combined, depends on the operation, the number of ranks and the length alone: every rank gets
-   the same bits, and so does every run. */
+   a wider dtype (in f32: f16, f8e4m3, f8e5m2; in 32 bits: integers of 8 and 16; in 64: those of
+   32), sent in that dtype, and rounded once, at the end; integers to the nearest, a half away from
+   zero. Only means of I64 and U64 may wrap. Integer sums and products wrap modulo 2^bits. Floats:
+   a NaN among the operands makes every result NaN, MIN and MAX included, and always the same one;
+   MIN and MAX take 0 and -0 for equal and keep the left one of equals. Floats of 16 and 8 bits are
+   combined, scaled and divided as f32, and rounded to nearest even after every such step. BAND,
+   BOR, BXOR: integers and BOOL. PREMUL_SUM: floats; every rank's input is multiplied by its
+   cdp_request.factor first. BOOL: every byte but 0 is true, and results are 0 or 1; SUM, MAX and
+   BOR are "or", PRODUCT, MIN and BAND are "and", BXOR is "one of both"; it has no AVG. The call
+   returns CDP_ERR_UNSUPPORTED for other combinations. Which operand is left, and in what order the
+   ranks are combined, depends on the operation, the number of ranks and the length alone: every
+   rank gets the same bits, and so does every run. */
 typedef enum cdp_reduce_op {
     CDP_REDUCE_DEFAULT = 0, /* means SUM */
     CDP_REDUCE_SUM,

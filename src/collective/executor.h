@@ -44,9 +44,9 @@ typedef struct cdp__exec {
     cdp__stream *streams; /* one per rank of the channel */
     uint64_t piece_bytes, expose_bytes;
     const cdp__algo *algo;
-    /* the dtype in which it is computed, and the bytes of its elements. `wide`: not that of the call;
-       the first round converts the input to a vector of `wide_bytes` at the beginning of TMP, the
-       last one converts the result. */
+    /* the dtype in which it is computed, and the bytes of its elements. `wide`: not that of the
+       call; the first round converts the input to a vector of `wide_bytes` at the beginning of
+       TMP, the last one converts the result. */
     cdp_dtype dtype;
     uint64_t elem, wide_bytes;
     bool wide;
@@ -216,8 +216,8 @@ CDP__PRIVATE void cdp__exec_again(cdp__exec *x) {
     CDP_ASSERT(n == x->transfer_count);
 }
 
-/* Chooses the dtype of the computation. A mean of narrow numbers is computed as one of wide numbers,
-   in place of the wide vector. */
+/* Chooses the dtype of the computation. A mean of narrow numbers is computed as one of wide
+   numbers, in place of the wide vector. */
 CDP__PRIVATE void cdp__exec_compute_as(cdp__exec *x, cdp_dtype t) {
     cdp__shape *s = &x->task.shape;
     x->dtype = s->size > 1 && cdp__kind_reduces(s->kind) ? cdp__reduced_as(t, s->op) : t;

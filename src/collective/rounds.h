@@ -33,8 +33,8 @@ typedef enum cdp__step_kind {
     CDP__REDUCE,
     CDP__DIVIDE,
     CDP__SCALE,
-    /* only of the executor, before and after the rounds of an algorithm: from IN to the dtype of the
-       computation, and from that to OUT */
+    /* only of the executor, before and after the rounds of an algorithm: from IN to the dtype of
+       the computation, and from that to OUT */
     CDP__WIDEN,
     CDP__NARROW
 } cdp__step_kind;

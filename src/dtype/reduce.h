@@ -212,7 +212,7 @@ CDP__PRIVATE void cdp__narrow_bf16(const void *CDP__RESTRICT in_, void *CDP__RES
 
 /* LEAST: the least regular number; below it, numbers are multiples of STEP. BIAS: how much larger
    the exponent is in f32. From SPECIAL on, exponents are increased by MORE: infinities, NaNs. */
-#define CDP__WIDEN(name, T, SIGN, SHIFT, LEAST, STEP, BIAS, SPECIAL, MORE)                     \
+#define CDP__WIDEN_FLOAT(name, T, SIGN, SHIFT, LEAST, STEP, BIAS, SPECIAL, MORE)               \
     CDP__PRIVATE void name(const void *CDP__RESTRICT in_, void *CDP__RESTRICT out_) {          \
         const T *in = (const T *)in_;                                                          \
         float *out = (float *)out_;                                                            \
@@ -231,36 +231,38 @@ CDP__PRIVATE void cdp__narrow_bf16(const void *CDP__RESTRICT in_, void *CDP__RES
 /* Rounds to nearest even. LEAST: the bits of the least regular number; adding ROUND, whose bits are
    ROUND_BITS, rounds smaller ones to a multiple of their step. From LARGE on (bits) the result is
    OVERFLOW. */
-#define CDP__NARROW(name, T, SIGN, SHIFT, BIAS, LEAST, ROUND, ROUND_BITS, LARGE, OVERFLOW, NOT) \
-    CDP__PRIVATE void name(const void *CDP__RESTRICT in_, void *CDP__RESTRICT out_) {           \
-        const float *in = (const float *)in_;                                                   \
-        T *out = (T *)out_;                                                                     \
-        uint32_t i;                                                                             \
-        for (i = 0; i < CDP__BLOCK; ++i) {                                                      \
-            uint32_t bits, mag, tiny_bits, result;                                              \
-            float tiny;                                                                         \
-            memcpy(&bits, &in[i], 4);                                                           \
-            mag = bits & 0x7fffffffu;                                                           \
-            memcpy(&tiny, &mag, 4);                                                             \
-            tiny += (ROUND);                                                                    \
-            memcpy(&tiny_bits, &tiny, 4);                                                       \
-            result = mag + ((1u << ((SHIFT)-1)) - 1) + (mag >> (SHIFT)&1u);                     \
-            result = (result - ((BIAS) << 23)) >> (SHIFT);                                      \
-            result = CDP__PICK(mag < (LEAST), tiny_bits - (ROUND_BITS), result);                \
-            result = CDP__PICK(mag >= (LARGE), OVERFLOW, result);                               \
-            result = CDP__PICK(mag > 0x7f800000u, NOT, result);                                 \
-            out[i] = (T)(result | (bits >> (31 - (SIGN)) & (1u << (SIGN))));                    \
-        }                                                                                       \
+#define CDP__NARROW_FLOAT(                                                            \
+    name, T, SIGN, SHIFT, BIAS, LEAST, ROUND, ROUND_BITS, LARGE, OVERFLOW, NOT)       \
+    CDP__PRIVATE void name(const void *CDP__RESTRICT in_, void *CDP__RESTRICT out_) { \
+        const float *in = (const float *)in_;                                         \
+        T *out = (T *)out_;                                                           \
+        uint32_t i;                                                                   \
+        for (i = 0; i < CDP__BLOCK; ++i) {                                            \
+            uint32_t bits, mag, tiny_bits, result;                                    \
+            float tiny;                                                               \
+            memcpy(&bits, &in[i], 4);                                                 \
+            mag = bits & 0x7fffffffu;                                                 \
+            memcpy(&tiny, &mag, 4);                                                   \
+            tiny += (ROUND);                                                          \
+            memcpy(&tiny_bits, &tiny, 4);                                             \
+            result = mag + ((1u << ((SHIFT)-1)) - 1) + (mag >> (SHIFT)&1u);           \
+            result = (result - ((BIAS) << 23)) >> (SHIFT);                            \
+            result = CDP__PICK(mag < (LEAST), tiny_bits - (ROUND_BITS), result);      \
+            result = CDP__PICK(mag >= (LARGE), OVERFLOW, result);                     \
+            result = CDP__PICK(mag > 0x7f800000u, NOT, result);                       \
+            out[i] = (T)(result | (bits >> (31 - (SIGN)) & (1u << (SIGN))));          \
+        }                                                                             \
     }
-CDP__WIDEN(cdp__widen_f16, uint16_t, 15, 13, 0x400u, 5.9604644775390625e-8f, 112u, 0x7c00u, 224u)
-CDP__NARROW(cdp__narrow_f16, uint16_t, 15, 13, 112u, 0x38800000u, 0.5f, 0x3f000000u, 0x477ff000u,
-    0x7c00u, 0x7e00u) /* from 65520 on, the nearest f16 is infinity */
-CDP__WIDEN(cdp__widen_f8e5m2, uint8_t, 7, 21, 4u, 1.52587890625e-5f, 112u, 0x7cu, 224u)
-CDP__NARROW(cdp__narrow_f8e5m2, uint8_t, 7, 21, 112u, 0x38800000u, 128.0f, 0x43000000u, 0x47700000u,
-    0x7cu, 0x7fu) /* from 61440 on */
+CDP__WIDEN_FLOAT(
+    cdp__widen_f16, uint16_t, 15, 13, 0x400u, 5.9604644775390625e-8f, 112u, 0x7c00u, 224u)
+CDP__NARROW_FLOAT(cdp__narrow_f16, uint16_t, 15, 13, 112u, 0x38800000u, 0.5f, 0x3f000000u,
+    0x477ff000u, 0x7c00u, 0x7e00u) /* from 65520 on, the nearest f16 is infinity */
+CDP__WIDEN_FLOAT(cdp__widen_f8e5m2, uint8_t, 7, 21, 4u, 1.52587890625e-5f, 112u, 0x7cu, 224u)
+CDP__NARROW_FLOAT(cdp__narrow_f8e5m2, uint8_t, 7, 21, 112u, 0x38800000u, 128.0f, 0x43000000u,
+    0x47700000u, 0x7cu, 0x7fu) /* from 61440 on */
 /* Without infinities: 0x7f is NaN, and so is what rounds to more than 448. */
-CDP__WIDEN(cdp__widen_f8e4m3, uint8_t, 7, 20, 8u, 0.001953125f, 120u, 0x7fu, 240u)
-CDP__NARROW(cdp__narrow_f8e4m3, uint8_t, 7, 20, 120u, 0x3c800000u, 16384.0f, 0x46800000u,
+CDP__WIDEN_FLOAT(cdp__widen_f8e4m3, uint8_t, 7, 20, 8u, 0.001953125f, 120u, 0x7fu, 240u)
+CDP__NARROW_FLOAT(cdp__narrow_f8e4m3, uint8_t, 7, 20, 120u, 0x3c800000u, 16384.0f, 0x46800000u,
     0x43e80001u, 0x7fu, 0x7fu)
 
 /* The function that widens a block of a narrow dtype, or narrows it; else NULL. */
