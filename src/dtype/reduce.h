@@ -319,7 +319,10 @@ CDP__PRIVATE void cdp__kernel_run_narrow(
             memset(pad, 0, sizeof pad);
             memcpy(pad[0], to, (size_t)(part * size));
             a = pad[0];
-            if (!scalar) b = memcpy(pad[1], from, (size_t)(part * size));
+            if (!scalar) {
+                memcpy(pad[1], from, (size_t)(part * size));
+                b = pad[1];
+            }
         }
         cdp__widen_block(t, a, wide[0]);
         if (!scalar) cdp__widen_block(t, b, wide[1]);
