@@ -2,7 +2,7 @@
 
    Knows: how deep in other calls a call is. Promises: whatever waits, waits for a call of a higher
    level, or for a limit that only calls of its own and of higher levels hold: so no ranks wait for
-   each other in a circle, whatever the limits are (tests/sim/rpc_limits.c tries them).
+   each other in a circle, whatever the limits are.
 
    A call that starts outside functions has level 0; one that a function starts is one level above
    the call that runs the function. A thread that waits inside a function runs functions of higher
