@@ -499,6 +499,8 @@ typedef enum cdp_dtype {
        what exceeds 448 is NaN, as in PyTorch's float8_e4m3fn */
     CDP_DTYPE_F8E4M3,
     CDP_DTYPE_F8E5M2,
+    CDP_DTYPE_CF32, /* complex: two f32, the real part first */
+    CDP_DTYPE_CF64, /* complex: two f64 */
     CDP_DTYPE_COUNT
 } cdp_dtype;
 
@@ -516,12 +518,13 @@ typedef double cdp_real;
    a NaN among the operands makes every result NaN, MIN and MAX included, and always the same one;
    MIN and MAX take 0 and -0 for equal and keep the left one of equals. Floats of 16 and 8 bits are
    combined, scaled and divided as f32, and rounded to nearest even after every such step. BAND,
-   BOR, BXOR: integers and BOOL. PREMUL_SUM: floats; every rank's input is multiplied by its
-   cdp_request.factor first. BOOL: every byte but 0 is true, and results are 0 or 1; SUM, MAX and
-   BOR are "or", PRODUCT, MIN and BAND are "and", BXOR is "one of both"; it has no AVG. The call
-   returns CDP_ERR_UNSUPPORTED for other combinations. Which operand is left, and in what order the
-   ranks are combined, depends on the operation, the number of ranks and the length alone: every
-   rank gets the same bits, and so does every run. */
+   BOR, BXOR: integers and BOOL. PREMUL_SUM: floats and complex numbers; every rank's input is
+   multiplied by its cdp_request.factor first. BOOL: every byte but 0 is true, and results are 0 or
+   1; SUM, MAX and BOR are "or", PRODUCT, MIN and BAND are "and", BXOR is "one of both"; it has no
+   AVG. Complex numbers have SUM, AVG, PRODUCT and PREMUL_SUM. The call returns CDP_ERR_UNSUPPORTED
+   for other combinations. Which operand is left, and in what order the ranks are combined, depends
+   on the operation, the number of ranks and the length alone: every rank gets the same bits, and so
+   does every run. */
 typedef enum cdp_reduce_op {
     CDP_REDUCE_DEFAULT = 0, /* means SUM */
     CDP_REDUCE_SUM,
@@ -3038,6 +3041,7 @@ CDP__PRIVATE CDP__COLD void cdp__json_string(cdp__text *t, const char *text) {
     (CDP__OP(SUM) | CDP__OP(AVG) | CDP__OP(MIN) | CDP__OP(MAX) | CDP__OP(PRODUCT))
 #define CDP__OPS_BITS (CDP__OP(BAND) | CDP__OP(BOR) | CDP__OP(BXOR))
 #define CDP__OPS_FLOAT (CDP__OPS_ORDERED | CDP__OP(PREMUL_SUM))
+#define CDP__OPS_COMPLEX (CDP__OPS_FLOAT & ~(CDP__OP(MIN) | CDP__OP(MAX)))
 #define CDP__OPS_INT (CDP__OPS_ORDERED | CDP__OPS_BITS)
 #define CDP__OPS_BOOL (CDP__OPS_INT & ~CDP__OP(AVG))
 
@@ -3045,7 +3049,8 @@ typedef enum cdp__number_kind {
     CDP__FLOAT,
     CDP__SIGNED,
     CDP__UNSIGNED,
-    CDP__TRUTH
+    CDP__TRUTH,
+    CDP__COMPLEX
 } cdp__number_kind;
 
 /* One row per dtype, in the order of cdp_dtype. To add one: its name in cdp_dtype, its row here,
@@ -3054,12 +3059,12 @@ typedef enum cdp__number_kind {
      id      CDP_DTYPE_id
      name    for people
      bytes   of one element
-     kind    CDP__kind
+     kind    CDP__kind; COMPLEX: two parts, each a float of half the bytes
      set     the kernels that compute with it, CDP__SET_set in >>dtype/reduce
      form    how it is widened to f32 and narrowed again: the functions cdp__widen_form and
              cdp__narrow_form there; `same`: it is not
      wide    the dtype in which AVG is computed: wide enough for any sum of 65535 ranks, if one is
-     one     the bits of 1, for the highest number of bytes
+     one     the bits of 1; of complex numbers, of its real part
      ops     CDP__OPS_ops, the reductions that exist
      grads   1: parameters and gradients may have it, in DDP, random fills and hooks
      nccl    its ncclDataType_t, -1 if NCCL has none; and the first version of NCCL that has it */
@@ -3078,7 +3083,9 @@ typedef enum cdp__number_kind {
     X(U64, "u64", 8, UNSIGNED, u64, same, U64, 1, INT, 0, 5, 0)                  \
     X(BOOL, "bool", 1, TRUTH, bool, same, BOOL, 1, BOOL, 0, 1, 0)                \
     X(F8E4M3, "f8e4m3", 1, FLOAT, f32, f8e4m3, F32, 0x38, FLOAT, 0, 10, 22400)   \
-    X(F8E5M2, "f8e5m2", 1, FLOAT, f32, f8e5m2, F32, 0x3c, FLOAT, 0, 11, 22400)
+    X(F8E5M2, "f8e5m2", 1, FLOAT, f32, f8e5m2, F32, 0x3c, FLOAT, 0, 11, 22400)   \
+    X(CF32, "cf32", 8, COMPLEX, c32, same, CF32, 0x3f800000u, COMPLEX, 0, -1, 0) \
+    X(CF64, "cf64", 16, COMPLEX, c64, same, CF64, 0x3ff0000000000000u, COMPLEX, 0, -1, 0)
 
 typedef struct cdp__dtype_row {
     const char *name;
@@ -3126,6 +3133,14 @@ CDP__PRIVATE const cdp__dtype_row *cdp__dtype_row_of(cdp_dtype t) {
 CDP__PRIVATE bool cdp__dtype_is_float(cdp_dtype t) {
     return cdp__dtype_row_of(t)->kind == CDP__FLOAT;
 }
+/* 2 for complex numbers, else 1; and the dtype of a part. */
+CDP__PRIVATE uint32_t cdp__dtype_parts(cdp_dtype t) {
+    return cdp__dtype_row_of(t)->kind == CDP__COMPLEX ? 2 : 1;
+}
+CDP__PRIVATE cdp_dtype cdp__dtype_part(cdp_dtype t) {
+    if (cdp__dtype_row_of(t)->kind != CDP__COMPLEX) return t;
+    return cdp__dtype_row_of(t)->bytes == 16 ? CDP_DTYPE_F64 : CDP_DTYPE_F32;
+}
 /* True for floats that are computed as f32; a build without them has no such code. */
 CDP__PRIVATE bool cdp__dtype_is_narrow(cdp_dtype t) {
 #ifdef CDP_ONLY_F32
@@ -3142,7 +3157,8 @@ CDP__PRIVATE bool cdp__dtype_has_grads(cdp_dtype t) {
 /* True if this build has no arithmetic for the dtype. */
 CDP__PRIVATE bool cdp__dtype_left_out(cdp_dtype t) {
 #ifdef CDP_ONLY_F32
-    return cdp__dtype_is_float(t) && t > CDP_DTYPE_F32;
+    const uint8_t kind = cdp__dtype_row_of(t)->kind;
+    return (kind == CDP__FLOAT || kind == CDP__COMPLEX) && t > CDP_DTYPE_F32;
 #else
     (void)t;
     return false;
@@ -3166,10 +3182,12 @@ CDP__PRIVATE void cdp__dtype_one(cdp_dtype t, void *out) {
     const uint16_t b2 = (uint16_t)row->one;
     const uint32_t b4 = (uint32_t)row->one;
     const void *from = &row->one;
-    if (row->bytes == 1) from = &b1;
-    if (row->bytes == 2) from = &b2;
-    if (row->bytes == 4) from = &b4;
-    memcpy(out, from, row->bytes);
+    const uint32_t bytes = row->bytes / cdp__dtype_parts(t);
+    if (bytes == 1) from = &b1;
+    if (bytes == 2) from = &b2;
+    if (bytes == 4) from = &b4;
+    memset(out, 0, row->bytes);
+    memcpy(out, from, bytes);
 }
 
 /* ---- >>dtype/reduce: one arithmetic for every reduction (pure) ------------------------------- */
@@ -3280,6 +3298,26 @@ CDP__KERNEL(cdp__and_bool, uint8_t, CDP__BOTH_TRUE)
 CDP__KERNEL(cdp__or_bool, uint8_t, CDP__ANY_TRUE)
 CDP__KERNEL(cdp__xor_bool, uint8_t, CDP__ONE_TRUE)
 
+/* Products of complex numbers; x and acc are their parts. */
+#define CDP__KERNEL_COMPLEX(name, T, NOT)                                          \
+    CDP__PRIVATE void name(                                                        \
+        void *CDP__RESTRICT acc_, const void *CDP__RESTRICT x_, uint64_t strips) { \
+        T *acc = (T *)acc_;                                                        \
+        const T *x = (const T *)x_;                                                \
+        uint32_t i;                                                                \
+        for (; strips; --strips, acc += CDP__STRIP, x += CDP__STRIP)               \
+            for (i = 0; i < CDP__STRIP; i += 2) {                                  \
+                const T real = acc[i] * x[i] - acc[i + 1] * x[i + 1];              \
+                const T other = acc[i] * x[i + 1] + acc[i + 1] * x[i];             \
+                acc[i] = real == real ? real : NOT;                                \
+                acc[i + 1] = other == other ? other : NOT;                         \
+            }                                                                      \
+    }
+CDP__KERNEL_COMPLEX(cdp__mul_c32, float, NAN)
+#ifndef CDP_ONLY_F32
+CDP__KERNEL_COMPLEX(cdp__mul_c64, double, (double)NAN)
+#endif
+
 /* The kernels of a dtype, in this order. Bitwise operations treat all integers as bytes. */
 enum {
     CDP__DO_ADD,
@@ -3306,11 +3344,19 @@ enum {
             cdp__low_##s##bits, cdp__high_##s##bits, cdp__divide_##s##bits, NULL, cdp__and_8, \
             cdp__or_8, cdp__xor_8                                                             \
     }
+#define CDP__SET_COMPLEX(f, c)                                                                     \
+    {                                                                                              \
+        cdp__add_##f, cdp__mul_##c, NULL, NULL, NULL, NULL, cdp__divide_##f, cdp__scale_##f, NULL, \
+            NULL, NULL                                                                             \
+    }
 #define CDP__SET_f32 CDP__SET_FLOAT(f32)
+#define CDP__SET_c32 CDP__SET_COMPLEX(f32, c32)
 #ifdef CDP_ONLY_F32
 #define CDP__SET_f64 CDP__SET_f32 /* never asked for */
+#define CDP__SET_c64 CDP__SET_c32
 #else
 #define CDP__SET_f64 CDP__SET_FLOAT(f64)
+#define CDP__SET_c64 CDP__SET_COMPLEX(f64, c64)
 #endif
 #define CDP__SET_i8 CDP__SET_INT(i, 8)
 #define CDP__SET_i16 CDP__SET_INT(i, 16)
@@ -3503,7 +3549,7 @@ CDP__PRIVATE void cdp__kernel_apply(
     if (cdp__dtype_is_narrow(t))
         cdp__kernel_run_narrow(t, k, acc, x, n, scalar);
     else
-        cdp__kernel_run(t, k, acc, x, n, scalar);
+        cdp__kernel_run(cdp__dtype_part(t), k, acc, x, n * cdp__dtype_parts(t), scalar);
 }
 
 /* acc = acc OP x for n elements; with `swap`, acc = x OP acc. */
@@ -3519,7 +3565,7 @@ CDP__PRIVATE void cdp__divide(cdp_dtype t, void *data, uint64_t n, uint32_t by) 
     const float f = (float)by;
     const cdp_real d = (cdp_real)by;
     const uint64_t u = by;
-    const cdp__dtype_row *row = cdp__dtype_row_of(t);
+    const cdp__dtype_row *row = cdp__dtype_row_of(cdp__dtype_part(t));
     const void *x = row->bytes == 8 ? (const void *)&u : (const void *)&by;
     if (row->kind == CDP__FLOAT) x = row->bytes == 8 ? (const void *)&d : (const void *)&f;
     cdp__kernel_apply(t, cdp__kernel_at(t, CDP__DO_DIVIDE), data, x, n, true);
@@ -3528,7 +3574,8 @@ CDP__PRIVATE void cdp__divide(cdp_dtype t, void *data, uint64_t n, uint32_t by) 
 CDP__PRIVATE void cdp__scale(cdp_dtype t, void *data, uint64_t n, cdp_real by) {
     const float f = (float)by;
     cdp__kernel_apply(t, cdp__kernel_at(t, CDP__DO_SCALE), data,
-        cdp__dtype_row_of(t)->bytes == 8 ? (const void *)&by : (const void *)&f, n, true);
+        cdp__dtype_row_of(cdp__dtype_part(t))->bytes == 8 ? (const void *)&by : (const void *)&f, n,
+        true);
 }
 
 /* ---- >>dtype/convert: conversion between all dtypes (pure) ----------------------------------- */
@@ -3726,9 +3773,10 @@ CDP__PRIVATE void cdp__carry(cdp__carrier *c, cdp_dtype from, cdp_dtype to) {
         cdp__carry_int(c, was, is == CDP__AS_I64);
 }
 
-/* Converts `n` elements. Floats are rounded once, to nearest even; to integers, towards zero, and
-   what is out of range becomes the nearest number that is not, a NaN 0. */
-CDP__PRIVATE void cdp__convert(
+/* Converts `n` elements that are no complex numbers. Floats are rounded once, to nearest even; to
+   integers, towards zero, and what is out of range becomes the nearest number that is not, a NaN
+   0. */
+CDP__PRIVATE void cdp__convert_parts(
     cdp_dtype from, const void *in, cdp_dtype to, void *out, uint64_t n) {
     const uint64_t from_size = cdp__dtype_row_of(from)->bytes;
     const uint64_t to_size = cdp__dtype_row_of(to)->bytes;
@@ -3750,6 +3798,37 @@ CDP__PRIVATE void cdp__convert(
     cdp__carry(&c, from, to);
     cdp__carry_out(to, &c, rest);
     memcpy(dst, rest, (size_t)(n * to_size));
+}
+
+/* Copies every `from_step`th part to every `to_step`th place. */
+CDP__PRIVATE void cdp__copy_parts(uint8_t *to, uint64_t to_step, const uint8_t *from,
+    uint64_t from_step, uint64_t bytes, uint64_t n) {
+    uint64_t i;
+    for (i = 0; i < n; ++i)
+        memcpy(to + i * to_step * bytes, from + i * from_step * bytes, (size_t)bytes);
+}
+
+/* Converts `n` elements. Of a complex number, another dtype gets the real part; a number becomes a
+   complex one without imaginary part. */
+CDP__PRIVATE void cdp__convert(
+    cdp_dtype from, const void *in, cdp_dtype to, void *out, uint64_t n) {
+    const uint32_t parts = cdp__dtype_parts(from), other = cdp__dtype_parts(to);
+    const cdp_dtype a = cdp__dtype_part(from), b = cdp__dtype_part(to);
+    const uint64_t a_size = cdp__dtype_row_of(a)->bytes, b_size = cdp__dtype_row_of(b)->bytes;
+    uint64_t one[CDP__BLOCK], two[CDP__BLOCK], at, k;
+    if (parts == other) {
+        cdp__convert_parts(a, in, b, out, n * parts);
+        return;
+    }
+    for (at = 0; at < n; at += k) {
+        uint8_t *dst = (uint8_t *)out + at * b_size * other;
+        k = cdp__min(n - at, CDP__BLOCK);
+        cdp__copy_parts(
+            (uint8_t *)one, 1, (const uint8_t *)in + at * a_size * parts, parts, a_size, k);
+        cdp__convert_parts(a, one, b, two, k);
+        memset(dst, 0, (size_t)(k * b_size * other));
+        cdp__copy_parts(dst, other, (const uint8_t *)two, 1, b_size, k);
+    }
 }
 
 /* Reads element i as an f64, or writes it. For a few elements. */
@@ -11767,7 +11846,7 @@ typedef struct cdp__transfer {
     uint64_t piece_bytes;  /* largest body */
     uint64_t expose_bytes; /* payloads from this size on are exposed to the receiver */
     uint8_t token[CDP__REMOTE_BYTES];
-    uint8_t torn[8]; /* the first bytes of an element that arrived incomplete */
+    uint8_t torn[16]; /* the first bytes of an element that arrived incomplete */
     uint64_t torn_bytes;
     cdp__head theirs; /* CDP__TRANSFER_MISMATCH: header of the unexpected message */
 } cdp__transfer;

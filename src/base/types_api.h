@@ -23,6 +23,8 @@ typedef enum cdp_dtype {
        what exceeds 448 is NaN, as in PyTorch's float8_e4m3fn */
     CDP_DTYPE_F8E4M3,
     CDP_DTYPE_F8E5M2,
+    CDP_DTYPE_CF32, /* complex: two f32, the real part first */
+    CDP_DTYPE_CF64, /* complex: two f64 */
     CDP_DTYPE_COUNT
 } cdp_dtype;
 
@@ -40,12 +42,13 @@ typedef double cdp_real;
    a NaN among the operands makes every result NaN, MIN and MAX included, and always the same one;
    MIN and MAX take 0 and -0 for equal and keep the left one of equals. Floats of 16 and 8 bits are
    combined, scaled and divided as f32, and rounded to nearest even after every such step. BAND,
-   BOR, BXOR: integers and BOOL. PREMUL_SUM: floats; every rank's input is multiplied by its
-   cdp_request.factor first. BOOL: every byte but 0 is true, and results are 0 or 1; SUM, MAX and
-   BOR are "or", PRODUCT, MIN and BAND are "and", BXOR is "one of both"; it has no AVG. The call
-   returns CDP_ERR_UNSUPPORTED for other combinations. Which operand is left, and in what order the
-   ranks are combined, depends on the operation, the number of ranks and the length alone: every
-   rank gets the same bits, and so does every run. */
+   BOR, BXOR: integers and BOOL. PREMUL_SUM: floats and complex numbers; every rank's input is
+   multiplied by its cdp_request.factor first. BOOL: every byte but 0 is true, and results are 0 or
+   1; SUM, MAX and BOR are "or", PRODUCT, MIN and BAND are "and", BXOR is "one of both"; it has no
+   AVG. Complex numbers have SUM, AVG, PRODUCT and PREMUL_SUM. The call returns CDP_ERR_UNSUPPORTED
+   for other combinations. Which operand is left, and in what order the ranks are combined, depends
+   on the operation, the number of ranks and the length alone: every rank gets the same bits, and so
+   does every run. */
 typedef enum cdp_reduce_op {
     CDP_REDUCE_DEFAULT = 0, /* means SUM */
     CDP_REDUCE_SUM,

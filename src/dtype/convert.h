@@ -202,9 +202,10 @@ CDP__PRIVATE void cdp__carry(cdp__carrier *c, cdp_dtype from, cdp_dtype to) {
         cdp__carry_int(c, was, is == CDP__AS_I64);
 }
 
-/* Converts `n` elements. Floats are rounded once, to nearest even; to integers, towards zero, and
-   what is out of range becomes the nearest number that is not, a NaN 0. */
-CDP__PRIVATE void cdp__convert(
+/* Converts `n` elements that are no complex numbers. Floats are rounded once, to nearest even; to
+   integers, towards zero, and what is out of range becomes the nearest number that is not, a NaN
+   0. */
+CDP__PRIVATE void cdp__convert_parts(
     cdp_dtype from, const void *in, cdp_dtype to, void *out, uint64_t n) {
     const uint64_t from_size = cdp__dtype_row_of(from)->bytes;
     const uint64_t to_size = cdp__dtype_row_of(to)->bytes;
@@ -226,6 +227,37 @@ CDP__PRIVATE void cdp__convert(
     cdp__carry(&c, from, to);
     cdp__carry_out(to, &c, rest);
     memcpy(dst, rest, (size_t)(n * to_size));
+}
+
+/* Copies every `from_step`th part to every `to_step`th place. */
+CDP__PRIVATE void cdp__copy_parts(uint8_t *to, uint64_t to_step, const uint8_t *from,
+    uint64_t from_step, uint64_t bytes, uint64_t n) {
+    uint64_t i;
+    for (i = 0; i < n; ++i)
+        memcpy(to + i * to_step * bytes, from + i * from_step * bytes, (size_t)bytes);
+}
+
+/* Converts `n` elements. Of a complex number, another dtype gets the real part; a number becomes a
+   complex one without imaginary part. */
+CDP__PRIVATE void cdp__convert(
+    cdp_dtype from, const void *in, cdp_dtype to, void *out, uint64_t n) {
+    const uint32_t parts = cdp__dtype_parts(from), other = cdp__dtype_parts(to);
+    const cdp_dtype a = cdp__dtype_part(from), b = cdp__dtype_part(to);
+    const uint64_t a_size = cdp__dtype_row_of(a)->bytes, b_size = cdp__dtype_row_of(b)->bytes;
+    uint64_t one[CDP__BLOCK], two[CDP__BLOCK], at, k;
+    if (parts == other) {
+        cdp__convert_parts(a, in, b, out, n * parts);
+        return;
+    }
+    for (at = 0; at < n; at += k) {
+        uint8_t *dst = (uint8_t *)out + at * b_size * other;
+        k = cdp__min(n - at, CDP__BLOCK);
+        cdp__copy_parts(
+            (uint8_t *)one, 1, (const uint8_t *)in + at * a_size * parts, parts, a_size, k);
+        cdp__convert_parts(a, one, b, two, k);
+        memset(dst, 0, (size_t)(k * b_size * other));
+        cdp__copy_parts(dst, other, (const uint8_t *)two, 1, b_size, k);
+    }
 }
 
 /* Reads element i as an f64, or writes it. For a few elements. */

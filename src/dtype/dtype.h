@@ -15,6 +15,7 @@
     (CDP__OP(SUM) | CDP__OP(AVG) | CDP__OP(MIN) | CDP__OP(MAX) | CDP__OP(PRODUCT))
 #define CDP__OPS_BITS (CDP__OP(BAND) | CDP__OP(BOR) | CDP__OP(BXOR))
 #define CDP__OPS_FLOAT (CDP__OPS_ORDERED | CDP__OP(PREMUL_SUM))
+#define CDP__OPS_COMPLEX (CDP__OPS_FLOAT & ~(CDP__OP(MIN) | CDP__OP(MAX)))
 #define CDP__OPS_INT (CDP__OPS_ORDERED | CDP__OPS_BITS)
 #define CDP__OPS_BOOL (CDP__OPS_INT & ~CDP__OP(AVG))
 
@@ -22,7 +23,8 @@ typedef enum cdp__number_kind {
     CDP__FLOAT,
     CDP__SIGNED,
     CDP__UNSIGNED,
-    CDP__TRUTH
+    CDP__TRUTH,
+    CDP__COMPLEX
 } cdp__number_kind;
 
 /* One row per dtype, in the order of cdp_dtype. To add one: its name in cdp_dtype, its row here,
@@ -31,12 +33,12 @@ typedef enum cdp__number_kind {
      id      CDP_DTYPE_id
      name    for people
      bytes   of one element
-     kind    CDP__kind
+     kind    CDP__kind; COMPLEX: two parts, each a float of half the bytes
      set     the kernels that compute with it, CDP__SET_set in >>dtype/reduce
      form    how it is widened to f32 and narrowed again: the functions cdp__widen_form and
              cdp__narrow_form there; `same`: it is not
      wide    the dtype in which AVG is computed: wide enough for any sum of 65535 ranks, if one is
-     one     the bits of 1, for the highest number of bytes
+     one     the bits of 1; of complex numbers, of its real part
      ops     CDP__OPS_ops, the reductions that exist
      grads   1: parameters and gradients may have it, in DDP, random fills and hooks
      nccl    its ncclDataType_t, -1 if NCCL has none; and the first version of NCCL that has it */
@@ -55,7 +57,9 @@ typedef enum cdp__number_kind {
     X(U64, "u64", 8, UNSIGNED, u64, same, U64, 1, INT, 0, 5, 0)                  \
     X(BOOL, "bool", 1, TRUTH, bool, same, BOOL, 1, BOOL, 0, 1, 0)                \
     X(F8E4M3, "f8e4m3", 1, FLOAT, f32, f8e4m3, F32, 0x38, FLOAT, 0, 10, 22400)   \
-    X(F8E5M2, "f8e5m2", 1, FLOAT, f32, f8e5m2, F32, 0x3c, FLOAT, 0, 11, 22400)
+    X(F8E5M2, "f8e5m2", 1, FLOAT, f32, f8e5m2, F32, 0x3c, FLOAT, 0, 11, 22400)   \
+    X(CF32, "cf32", 8, COMPLEX, c32, same, CF32, 0x3f800000u, COMPLEX, 0, -1, 0) \
+    X(CF64, "cf64", 16, COMPLEX, c64, same, CF64, 0x3ff0000000000000u, COMPLEX, 0, -1, 0)
 
 typedef struct cdp__dtype_row {
     const char *name;
@@ -103,6 +107,14 @@ CDP__PRIVATE const cdp__dtype_row *cdp__dtype_row_of(cdp_dtype t) {
 CDP__PRIVATE bool cdp__dtype_is_float(cdp_dtype t) {
     return cdp__dtype_row_of(t)->kind == CDP__FLOAT;
 }
+/* 2 for complex numbers, else 1; and the dtype of a part. */
+CDP__PRIVATE uint32_t cdp__dtype_parts(cdp_dtype t) {
+    return cdp__dtype_row_of(t)->kind == CDP__COMPLEX ? 2 : 1;
+}
+CDP__PRIVATE cdp_dtype cdp__dtype_part(cdp_dtype t) {
+    if (cdp__dtype_row_of(t)->kind != CDP__COMPLEX) return t;
+    return cdp__dtype_row_of(t)->bytes == 16 ? CDP_DTYPE_F64 : CDP_DTYPE_F32;
+}
 /* True for floats that are computed as f32; a build without them has no such code. */
 CDP__PRIVATE bool cdp__dtype_is_narrow(cdp_dtype t) {
 #ifdef CDP_ONLY_F32
@@ -119,7 +131,8 @@ CDP__PRIVATE bool cdp__dtype_has_grads(cdp_dtype t) {
 /* True if this build has no arithmetic for the dtype. */
 CDP__PRIVATE bool cdp__dtype_left_out(cdp_dtype t) {
 #ifdef CDP_ONLY_F32
-    return cdp__dtype_is_float(t) && t > CDP_DTYPE_F32;
+    const uint8_t kind = cdp__dtype_row_of(t)->kind;
+    return (kind == CDP__FLOAT || kind == CDP__COMPLEX) && t > CDP_DTYPE_F32;
 #else
     (void)t;
     return false;
@@ -143,10 +156,12 @@ CDP__PRIVATE void cdp__dtype_one(cdp_dtype t, void *out) {
     const uint16_t b2 = (uint16_t)row->one;
     const uint32_t b4 = (uint32_t)row->one;
     const void *from = &row->one;
-    if (row->bytes == 1) from = &b1;
-    if (row->bytes == 2) from = &b2;
-    if (row->bytes == 4) from = &b4;
-    memcpy(out, from, row->bytes);
+    const uint32_t bytes = row->bytes / cdp__dtype_parts(t);
+    if (bytes == 1) from = &b1;
+    if (bytes == 2) from = &b2;
+    if (bytes == 4) from = &b4;
+    memset(out, 0, row->bytes);
+    memcpy(out, from, bytes);
 }
 
 #endif /* CDP_SRC_DTYPE_DTYPE_H */

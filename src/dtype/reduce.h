@@ -114,6 +114,26 @@ CDP__KERNEL(cdp__and_bool, uint8_t, CDP__BOTH_TRUE)
 CDP__KERNEL(cdp__or_bool, uint8_t, CDP__ANY_TRUE)
 CDP__KERNEL(cdp__xor_bool, uint8_t, CDP__ONE_TRUE)
 
+/* Products of complex numbers; x and acc are their parts. */
+#define CDP__KERNEL_COMPLEX(name, T, NOT)                                          \
+    CDP__PRIVATE void name(                                                        \
+        void *CDP__RESTRICT acc_, const void *CDP__RESTRICT x_, uint64_t strips) { \
+        T *acc = (T *)acc_;                                                        \
+        const T *x = (const T *)x_;                                                \
+        uint32_t i;                                                                \
+        for (; strips; --strips, acc += CDP__STRIP, x += CDP__STRIP)               \
+            for (i = 0; i < CDP__STRIP; i += 2) {                                  \
+                const T real = acc[i] * x[i] - acc[i + 1] * x[i + 1];              \
+                const T other = acc[i] * x[i + 1] + acc[i + 1] * x[i];             \
+                acc[i] = real == real ? real : NOT;                                \
+                acc[i + 1] = other == other ? other : NOT;                         \
+            }                                                                      \
+    }
+CDP__KERNEL_COMPLEX(cdp__mul_c32, float, NAN)
+#ifndef CDP_ONLY_F32
+CDP__KERNEL_COMPLEX(cdp__mul_c64, double, (double)NAN)
+#endif
+
 /* The kernels of a dtype, in this order. Bitwise operations treat all integers as bytes. */
 enum {
     CDP__DO_ADD,
@@ -140,11 +160,19 @@ enum {
             cdp__low_##s##bits, cdp__high_##s##bits, cdp__divide_##s##bits, NULL, cdp__and_8, \
             cdp__or_8, cdp__xor_8                                                             \
     }
+#define CDP__SET_COMPLEX(f, c)                                                                     \
+    {                                                                                              \
+        cdp__add_##f, cdp__mul_##c, NULL, NULL, NULL, NULL, cdp__divide_##f, cdp__scale_##f, NULL, \
+            NULL, NULL                                                                             \
+    }
 #define CDP__SET_f32 CDP__SET_FLOAT(f32)
+#define CDP__SET_c32 CDP__SET_COMPLEX(f32, c32)
 #ifdef CDP_ONLY_F32
 #define CDP__SET_f64 CDP__SET_f32 /* never asked for */
+#define CDP__SET_c64 CDP__SET_c32
 #else
 #define CDP__SET_f64 CDP__SET_FLOAT(f64)
+#define CDP__SET_c64 CDP__SET_COMPLEX(f64, c64)
 #endif
 #define CDP__SET_i8 CDP__SET_INT(i, 8)
 #define CDP__SET_i16 CDP__SET_INT(i, 16)
@@ -337,7 +365,7 @@ CDP__PRIVATE void cdp__kernel_apply(
     if (cdp__dtype_is_narrow(t))
         cdp__kernel_run_narrow(t, k, acc, x, n, scalar);
     else
-        cdp__kernel_run(t, k, acc, x, n, scalar);
+        cdp__kernel_run(cdp__dtype_part(t), k, acc, x, n * cdp__dtype_parts(t), scalar);
 }
 
 /* acc = acc OP x for n elements; with `swap`, acc = x OP acc. */
@@ -353,7 +381,7 @@ CDP__PRIVATE void cdp__divide(cdp_dtype t, void *data, uint64_t n, uint32_t by) 
     const float f = (float)by;
     const cdp_real d = (cdp_real)by;
     const uint64_t u = by;
-    const cdp__dtype_row *row = cdp__dtype_row_of(t);
+    const cdp__dtype_row *row = cdp__dtype_row_of(cdp__dtype_part(t));
     const void *x = row->bytes == 8 ? (const void *)&u : (const void *)&by;
     if (row->kind == CDP__FLOAT) x = row->bytes == 8 ? (const void *)&d : (const void *)&f;
     cdp__kernel_apply(t, cdp__kernel_at(t, CDP__DO_DIVIDE), data, x, n, true);
@@ -362,7 +390,8 @@ CDP__PRIVATE void cdp__divide(cdp_dtype t, void *data, uint64_t n, uint32_t by) 
 CDP__PRIVATE void cdp__scale(cdp_dtype t, void *data, uint64_t n, cdp_real by) {
     const float f = (float)by;
     cdp__kernel_apply(t, cdp__kernel_at(t, CDP__DO_SCALE), data,
-        cdp__dtype_row_of(t)->bytes == 8 ? (const void *)&by : (const void *)&f, n, true);
+        cdp__dtype_row_of(cdp__dtype_part(t))->bytes == 8 ? (const void *)&by : (const void *)&f, n,
+        true);
 }
 
 #endif /* CDP_SRC_DTYPE_REDUCE_H */

@@ -47,7 +47,7 @@ typedef struct cdp__transfer {
     uint64_t piece_bytes;  /* largest body */
     uint64_t expose_bytes; /* payloads from this size on are exposed to the receiver */
     uint8_t token[CDP__REMOTE_BYTES];
-    uint8_t torn[8]; /* the first bytes of an element that arrived incomplete */
+    uint8_t torn[16]; /* the first bytes of an element that arrived incomplete */
     uint64_t torn_bytes;
     cdp__head theirs; /* CDP__TRANSFER_MISMATCH: header of the unexpected message */
 } cdp__transfer;

@@ -183,7 +183,7 @@ static void table_of_rank(card *c) {
         CDP_COLL_SCATTER, CDP_COLL_ALLTOALL};
     static const uint64_t counts[] = {1, 37, 0};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; ++i)
-        for (int dtype = CDP_DTYPE_F32; dtype < CDP_DTYPE_COUNT; ++dtype)
+        for (int dtype = CDP_DTYPE_F32; dtype <= CDP_DTYPE_F8E5M2; ++dtype)
             for (int op = CDP_REDUCE_SUM;
                  op < (reduces(kinds[i]) ? CDP_REDUCE_COUNT : CDP_REDUCE_SUM + 1); ++op)
                 for (int k = 0; k < 6; ++k) {
