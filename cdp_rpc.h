@@ -599,13 +599,13 @@ struct cdp_rpc_request {
    nothing is sent. Of cdp_rpc_remote(): the value is a copy of the results. Errors, after which
    the caller's call has failed, too: STATE (the second reply; a reference that was dropped),
    INVALID (too long), NOMEM. */
-CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_reply(cdp_rpc_request *request, const cdp_args *results);
+CDP_API cdp_status cdp_rpc_reply(cdp_rpc_request *request, const cdp_args *results);
 /* Replies with a value. To cdp_rpc_remote(): the value stays on this rank. To another call: its
    plain bytes are sent, then it is destroyed; more than 64 KiB in one piece (one iov, no tensors
    and references) are not copied here, the caller reads them in place until `destroy` is called,
    fastest from memory of cdp_group_alloc(); without `destroy` they are copied. Errors: those of
    cdp_rpc_reply(), after which the value is the caller's. */
-CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_reply_value(
+CDP_API cdp_status cdp_rpc_reply_value(
     cdp_rpc_request *request, const cdp_value *value);
 /* The function failed: the caller gets CDP_ERR_REMOTE, `code` and this text (at most 400 bytes; no
    format). NULL: no text. */
