@@ -136,9 +136,9 @@
         not reduced by NCCL, floats of 8 bits from NCCL 2.24 and compute capability 9.0 on all
         ranks. Receives from any rank, cdp_work_then, cdp_start_after, cdp_work_cancel and
         functions on bytes of any length: host memory alone. DDP: sparse parameters,
-        the hooks POWERSGD, POWERSGD_BATCHED and SIGN, and those of cdp_hook_create, likewise; times of
-        single buckets are not measured. Messages between two ranks meet in the order in which
-        they are started: their tag must be 0 (else UNSUPPORTED), and nobody compares how long
+        the hooks POWERSGD, POWERSGD_BATCHED and SIGN, and those of cdp_hook_create, likewise;
+        times of single buckets are not measured. Messages between two ranks meet in the order in
+        which they are started: their tag must be 0 (else UNSUPPORTED), and nobody compares how long
         they are.
 
     License: MIT-0 or Unlicense, as you like; see the end of this file. */

@@ -66,12 +66,12 @@ CDP_API const cdp_hook *cdp_ddp_hook(const cdp_ddp *ddp);
 /* Built-in hooks, with the mathematics of PyTorch's hooks of these names, for any dtype. Hooks that
    compress compute in f32; where values travel as numbers, f16 and bf16 travel as such. Memory, in
    buckets of f32, for each bucket in flight: FP16 and BF16 a half, POWERSGD its factors, QUANTIZE
-   ranks / 4, SIGN ranks / 32, TOPK 1 and the values of all ranks; one more if the dtype is not f32, and for
-   POWERSGD_BATCHED. With error feedback, one for each bucket is kept.
+   ranks / 4, SIGN ranks / 32, TOPK 1 and the values of all ranks; one more if the dtype is not
+   f32, and for POWERSGD_BATCHED. With error feedback, one for each bucket is kept.
 
    Infinities and NaN of one rank reach all: as they are, as NaN in the whole matrix (POWERSGD), or
-   as NaN in all values that share a scale (QUANTIZE, SIGN). Error memory leaves them out; the log says
-   so, once per step, for hooks in host memory. */
+   as NaN in all values that share a scale (QUANTIZE, SIGN). Error memory leaves them out; the log
+   says so, once per step, for hooks in host memory. */
 typedef enum cdp_hook_kind {
     CDP_HOOK_ALLREDUCE = 0,    /* divide, then sum */
     CDP_HOOK_FP16,             /* travels as f16; around `inner`, which sees f16 */

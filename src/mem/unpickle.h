@@ -1,7 +1,7 @@
 /* mem/unpickle.h - a pickle as a tree
 
-   Knows: the opcodes of values in protocols 0 to 5, and none that makes objects. Promises: reading a file never calls or
-   creates anything; any bytes yield a value or a reason. */
+   Knows: the opcodes of values in protocols 0 to 5, and none that makes objects. Promises: reading
+   a file never calls or creates anything; any bytes yield a value or a reason. */
 #ifndef CDP_SRC_MEM_UNPICKLE_H
 #define CDP_SRC_MEM_UNPICKLE_H
 
@@ -166,8 +166,8 @@ CDP__PRIVATE uint32_t cdp__mem_unquote(const uint8_t *at, const uint8_t *end, ch
 CDP__PRIVATE uint32_t cdp__mem_unescape(const uint8_t *at, const uint8_t *end, char *out) {
     char *const start = out;
     while (at < end) {
-        const uint32_t digits =
-            at[0] == '\\' && at + 1 < end && (at[1] | 32) == 'u' ? (at[1] == 'u' ? 4u : 8u) : 0;
+        const bool escaped = at[0] == '\\' && at + 1 < end && (at[1] | 32) == 'u';
+        const uint32_t digits = escaped ? 4u << (at[1] == 'U') : 0;
         const uint32_t code = digits ? cdp__mem_escaped(at + 2, end, digits) : UINT32_MAX;
         out += cdp__utf8_put(code != UINT32_MAX ? code : *at, out);
         at += code != UINT32_MAX ? digits + 2 : 1;

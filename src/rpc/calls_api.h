@@ -75,9 +75,9 @@ typedef struct cdp_call_desc {
    what its maker failed with, `ran` is NO and the text names the maker. Any thread. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_start(
     cdp_rpc *rpc, const cdp_call_desc *desc, cdp_call *call);
-/* Starts it and waits. Returns its status. STATE, and nothing was started, inside an INLINE function
-   or a callback: cdp_rpc_start() and `done` there; BUSY, likewise, inside a function that is deeper
-   than max_depth. */
+/* Starts it and waits. Returns its status. STATE, and nothing was started, inside an INLINE
+   function or a callback: cdp_rpc_start() and `done` there; BUSY, likewise, inside a function that
+   is deeper than max_depth. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_call(
     cdp_rpc *rpc, const cdp_call_desc *desc, cdp_call *call);
 /* Runs a function whose result stays on its rank; *out refers to the result at once, with one

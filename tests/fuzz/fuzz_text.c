@@ -1,7 +1,7 @@
 /*  JSON: the reader of src/text, and the writer.
 
-    Inputs made from a seed: pieces of JSON in any order, a valid text that is damaged, any bytes. How
-    to run it: fuzz.h.
+    Inputs made from a seed: pieces of JSON in any order, a valid text that is damaged, any bytes.
+    How to run it: fuzz.h.
 
     For any input, nothing is read out of bounds, and the reader ends. What it has read can be
     written, in ASCII; read again it has the same pieces with the same values, and written again it

@@ -1,7 +1,7 @@
 /* python_files.h - one snapshot as Python's json and pickle write it
 
-   Non-ASCII names, characters that need escapes, numbers of every kind, and keys that cdp_mem.h does
-   not know at every level. */
+   Non-ASCII names, characters that need escapes, numbers of every kind, and keys that cdp_mem.h
+   does not know at every level. */
 #ifndef TESTS_PYTHON_FILES_H
 #define TESTS_PYTHON_FILES_H
 

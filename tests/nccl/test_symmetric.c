@@ -400,7 +400,7 @@ static void with_version(const char *folder, const char *expect) {
 TEST(older_versions) {
     with_version("2.18", "told 1: ");
     with_version("2.18", "NCCL 2.18 has no ncclCommWindowRegister");
-    with_version("2.18", "is not registered");
+    with_version("2.18", "memory is neither symmetric nor registered");
     with_version("2.26", "told 1: ");
     with_version("2.26", "NCCL 2.26 has no ncclCommWindowRegister");
     with_version("2.26", "registered 4");

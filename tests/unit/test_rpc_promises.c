@@ -281,7 +281,8 @@ static void bursts(side *s) {
         OK(cdp_call_wait(&c[i]));
         cdp_call_free(&c[i]);
     }
-    free(c), free(args);
+    free(c);
+    free(args);
     meet(s, &burst_place);
 }
 static void burst(uint32_t n, uint32_t calls, uint32_t depth, uint32_t bytes) {
@@ -289,7 +290,9 @@ static void burst(uint32_t n, uint32_t calls, uint32_t depth, uint32_t bytes) {
     like.function_count = 1;
     like.timeout_ms = 10000 * TEST_LATE;
     burst_place = 0; /* worlds of other sizes were before */
-    burst_calls = calls, burst_depth = depth, burst_bytes = bytes;
+    burst_calls = calls;
+    burst_depth = depth;
+    burst_bytes = bytes;
     run(n, bursts);
 }
 /* Each limit at 1, 2 and its default, beside each other one; all ranks call each other at once. */

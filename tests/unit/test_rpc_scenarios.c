@@ -645,7 +645,8 @@ TEST(ten_thousand_calls) {
     scenario(2, ten_thousand);
 }
 
-/* Functions on top of each other as deep as max_depth lets them wait; one more is refused by name. */
+/* Functions on top of each other as deep as max_depth lets them wait; one more is refused by name.
+   */
 static void deep(side *s) {
     cdp_call c = {0};
     for (int64_t ttl = like.max_depth + 1; s->rank == 0 && ttl < like.max_depth + 3; ++ttl) {

@@ -604,7 +604,7 @@ TEST(every_tenth_piece_is_held_out) {
 TEST(wrong_command_lines_are_explained) {
     static const char *const wrong[][3] = {{"--nonsense", NULL, "no option --nonsense"},
         {"--steps", "x", "whole number"}, {"--steps", "-3", "whole number"},
-        {"--steps", "0", "from 1"}, {"--steps", "1e3", "whole number"}, {"-n", NULL, " is NULL"},
+        {"--steps", "0", "from 1"}, {"--steps", "1e3", "whole number"}, {"-n", NULL, "needs"},
         {"--lr", "fast", "number"}, {"--lr=nan", NULL, "number"}, {"--save", "", "name of a file"},
         {"--check=1", NULL, "no value"}, {"--step", "3", "no option"}, {"-n3", NULL, "no option"},
         {"--batch", "99999999999999999999999", "from 1"}};
