@@ -605,8 +605,7 @@ CDP_API cdp_status cdp_rpc_reply(cdp_rpc_request *request, const cdp_args *resul
    and references) are not copied here, the caller reads them in place until `destroy` is called,
    fastest from memory of cdp_group_alloc(); without `destroy` they are copied. Errors: those of
    cdp_rpc_reply(), after which the value is the caller's. */
-CDP_API cdp_status cdp_rpc_reply_value(
-    cdp_rpc_request *request, const cdp_value *value);
+CDP_API cdp_status cdp_rpc_reply_value(cdp_rpc_request *request, const cdp_value *value);
 /* The function failed: the caller gets CDP_ERR_REMOTE, `code` and this text (at most 400 bytes; no
    format). NULL: no text. */
 CDP_API cdp_status cdp_rpc_fail(cdp_rpc_request *request, int32_t code, const char *text);
