@@ -46,9 +46,10 @@ static void rank_scans(cdp_group *g, void *arg) {
     const what *w = (const what *)arg;
     const uint32_t r = cdp_rank(g);
     int32_t *in = (int32_t *)calloc(w->count + 1, 4), *out = (int32_t *)calloc(w->count + 1, 4);
-    for (uint64_t i = 0; i < w->count; ++i)
+    for (uint64_t i = 0; i < w->count; ++i) {
         in[i] = input(r, i);
-    out[i] = w->in_place ? in[i] : -77;
+        out[i] = w->in_place ? in[i] : -77;
+    }
     out[w->count] = -78;
     T_EQ(CDP_OK, scan(g, w, w->in_place ? NULL : in, out));
     for (uint64_t i = 0; i < w->count; ++i) {
@@ -92,9 +93,10 @@ static void rank_scales(cdp_group *g, void *arg) {
         rq.count = k / 4 ? n : 9;
         rq.in = in_place ? NULL : in;
         rq.out = out;
-        for (uint64_t i = 0; i < n; ++i)
+        for (uint64_t i = 0; i < n; ++i) {
             in[i] = (float)(r + 1);
-        out[i] = in_place ? in[i] : -7;
+            out[i] = in_place ? in[i] : -7;
+        }
         T_EQ(CDP_OK, cdp_start(g, &rq, &work));
         T_EQ(CDP_OK, cdp_work_wait(work));
         for (uint64_t i = 0; i < rq.count; i += rq.count - 1) {
