@@ -3850,10 +3850,10 @@ CDP__PRIVATE void cdp__number_put(cdp_dtype t, void *at, uint64_t i, double v) {
 
 /* Stores the number that MAX (`high` false) or MIN never chooses over another one. */
 CDP__PRIVATE void cdp__number_limit(cdp_dtype t, void *at, uint64_t i, bool high) {
-    const double far = high ? (double)INFINITY : -(double)INFINITY;
+    const double bound = high ? (double)INFINITY : -(double)INFINITY;
     const bool truth = cdp__dtype_row_of(t)->kind == CDP__TRUTH;
     double got;
-    cdp__number_put(t, at, i, truth ? high : far);
+    cdp__number_put(t, at, i, truth ? high : bound);
     got = cdp__number_get(t, at, i);
     if (got != got) cdp__number_put(t, at, i, high ? 448 : -448); /* f8e4m3 has no infinity */
 }
