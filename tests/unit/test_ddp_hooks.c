@@ -1068,7 +1068,7 @@ int main(int argc, char **argv) {
         {"every_hook_takes_every_dtype", every_hook_takes_every_dtype, 60},
         {"halves_travel_as_halves", halves_travel_as_halves, 20},
         {"nan_and_infinity_pass", nan_and_infinity_pass, 20},
-        {"every_hook_passes_what_is_not_finite", every_hook_passes_what_is_not_finite},
+        {"every_hook_passes_what_is_not_finite", every_hook_passes_what_is_not_finite, 60},
         {"hooks_that_misbehave_end_everywhere", hooks_that_misbehave_end_everywhere, 60},
         {"who_fails_may_leave_at_once", who_fails_may_leave_at_once, 20},
         {"memory_of_hooks", memory_of_hooks, 120},
