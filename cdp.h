@@ -4182,14 +4182,12 @@ CDP__PRIVATE void cdp__error_set_v(
 }
 
 /* An error as a value; the thread's last error stays as it is. */
-CDP__PRIVATE CDP__COLD CDP__PRINTF(4, 5) cdp_error
-    cdp__error_make(uint32_t at, int32_t peer, int32_t sys_errno, const char *format, ...) {
-    cdp_error e;
+CDP__PRIVATE CDP__COLD CDP__PRINTF(5, 6) void cdp__error_make(
+    cdp_error *e, uint32_t at, int32_t peer, int32_t sys_errno, const char *format, ...) {
     va_list ap;
     va_start(ap, format);
-    cdp__error_make_v(&e, at, peer, sys_errno, format, ap);
+    cdp__error_make_v(e, at, peer, sys_errno, format, ap);
     va_end(ap);
-    return e;
 }
 
 CDP_API cdp_status cdp_error_set(
@@ -4232,24 +4230,25 @@ CDP__PRIVATE cdp_status cdp__bare_at(uint32_t at) {
     return cdp__bare_of(at, -1, 0);
 }
 
-CDP__PRIVATE cdp_error cdp__bare_make(uint32_t at, int32_t peer) {
-    return cdp__error_make(at, peer, 0, "%s:%u", cdp__file_name(at), (unsigned)(at >> 12));
+CDP__PRIVATE void cdp__bare_make(cdp_error *e, uint32_t at, int32_t peer) {
+    cdp__error_make(e, at, peer, 0, "%s:%u", cdp__file_name(at), (unsigned)(at >> 12));
 }
 
 /* cdp__fail: records an error that has no peer and no errno, mostly a mistake of the caller.
    cdp__error: makes an error (peer -1: none) without recording it; failures are passed like this
    until a public function returns. */
 #ifdef CDP_NO_LOG_STRINGS
-#define cdp__error(status, peer, ...) \
-    (0 ? cdp__error_make(0, 0, 0, __VA_ARGS__) : cdp__bare_make(CDP__AT(status), (int32_t)(peer)))
+#define cdp__error(error, status, peer, ...)            \
+    (0 ? cdp__error_make((error), 0, 0, 0, __VA_ARGS__) \
+       : cdp__bare_make((error), CDP__AT(status), (int32_t)(peer)))
 #define cdp__fail(status, ...) (0 ? cdp__error_at(0, __VA_ARGS__) : cdp__bare_at(CDP__AT(status)))
 #define cdp__fail_peer(status, peer, err, ...) \
     (0 ? cdp__error_at(0, __VA_ARGS__) : cdp__bare_of(CDP__AT(status), (int32_t)(peer), (err)))
 #define cdp__fail_nomem(what, bytes) \
     (0 ? cdp__nomem_at(0, (what), (bytes)) : cdp__bare_at(CDP__AT(CDP_ERR_NOMEM)))
 #else
-#define cdp__error(status, peer, ...) \
-    cdp__error_make(CDP__AT(status), (int32_t)(peer), 0, __VA_ARGS__)
+#define cdp__error(error, status, peer, ...) \
+    cdp__error_make((error), CDP__AT(status), (int32_t)(peer), 0, __VA_ARGS__)
 #define cdp__fail(status, ...) cdp__error_at(CDP__AT(status), __VA_ARGS__)
 #define cdp__fail_peer(status, peer, err, ...) \
     cdp__error_of(CDP__AT(status), (int32_t)(peer), (err), __VA_ARGS__)
@@ -13662,8 +13661,8 @@ CDP__PRIVATE void cdp__group_break_for(cdp_group *g, const cdp_error *e) {
 CDP__PRIVATE void cdp__group_late(
     cdp_group *g, const cdp__transfer *t, const cdp__head *call, uint64_t channel) {
     cdp__failure_record r;
-    const cdp_error e =
-        cdp__error(CDP_ERR_TIMEOUT, t->s->peer, "the deadline of %u ms passed", g->failure.late_ms);
+    cdp_error e;
+    cdp__error(&e, CDP_ERR_TIMEOUT, t->s->peer, "the deadline of %u ms passed", g->failure.late_ms);
     cdp__record_make(g, &r, &e);
     if (call == &g->exec.task.call)
         cdp__record_call(&r, call, g->exec.round, g->exec.rounds);
@@ -13778,7 +13777,7 @@ CDP__PRIVATE bool cdp__world_decode(cdp__world *w, uint64_t channel, uint32_t pe
         g->peers[p].answered = good && r->status != CDP_ERR_TIMEOUT;
     }
     if (good || !g) return good;
-    e = cdp__error(CDP_ERR_PEER_LOST, peer, "rank %u failed and sent no valid reason", peer);
+    cdp__error(&e, CDP_ERR_PEER_LOST, peer, "rank %u failed and sent no valid reason", peer);
     cdp__group_fail(g, &e, false);
     return false;
 }
@@ -13788,16 +13787,19 @@ CDP__PRIVATE cdp_error cdp__group_mismatch(
     const cdp_group *g, uint32_t p, const cdp__head *call, const cdp__head *theirs) {
     const uint32_t other = cdp__world_rank(g, p);
     char here[128], there[128];
+    cdp_error e;
     cdp__call_text(call, here, sizeof here);
     cdp__call_text(theirs, there, sizeof there);
     if (cdp__same_call(call, theirs))
-        return cdp__error(CDP_ERR_MISMATCH, other,
+        cdp__error(&e, CDP_ERR_MISMATCH, other,
             "rank %u sent %u bytes for round %u, which is not what this rank expects; it runs with "
             "other counts, other settings (small_bytes, piece_bytes) or another version",
             other, theirs->bytes, theirs->round + 1);
-    return cdp__error(CDP_ERR_MISMATCH, other,
-        "ranks call different things: rank %u calls %s, rank %u calls %s", g->w->rank, here, other,
-        there);
+    else
+        cdp__error(&e, CDP_ERR_MISMATCH, other,
+            "ranks call different things: rank %u calls %s, rank %u calls %s", g->w->rank, here,
+            other, there);
+    return e;
 }
 
 /* This rank's own call to compare with `theirs`: the one with the same number, if still
@@ -14128,7 +14130,7 @@ CDP__PRIVATE bool cdp__post_mismatch(cdp__flow *flow, cdp__post *post) {
     }
     if (post->got && h->kind == CDP_COLL_SEND && h->dtype == post->call.dtype
         && h->count > post->call.count)
-        e = cdp__error(CDP_ERR_MISMATCH, other,
+        cdp__error(&e, CDP_ERR_MISMATCH, other,
             "the message of rank %u has %llu elements, but there is room for %llu only; ask "
             "cdp_probe() before",
             other, (unsigned long long)h->count, (unsigned long long)post->call.count);
@@ -14647,7 +14649,7 @@ CDP__PRIVATE void cdp__group_fail_timeout(cdp_group *g, uint64_t now) {
         cdp__group_late(g, late, &g->exec.task.call, g->channel);
         return;
     }
-    e = cdp__error(CDP_ERR_TIMEOUT, -1,
+    cdp__error(&e, CDP_ERR_TIMEOUT, -1,
         "the deadline of %u ms passed before the operation could start", g->failure.late_ms);
     cdp__group_fail(g, &e, true);
 }
@@ -14690,10 +14692,10 @@ CDP__PRIVATE bool cdp__group_gate(cdp_group *g, uint64_t now) {
         const cdp_error *cause = &other->failure.error;
         cdp_error e;
         if (other->health == CDP__FAILED)
-            e = cdp__error(st, cause->peer, "the work that this one was to follow has failed: %s",
+            cdp__error(&e, st, cause->peer, "the work that this one was to follow has failed: %s",
                 cause->text);
         else
-            e = cdp__error(st, -1, "the work that this one was to follow was cancelled");
+            cdp__error(&e, st, -1, "the work that this one was to follow was cancelled");
         cdp__group_fail(g, &e, false);
     } else if (g->channel != CDP__WORLD_CHANNEL && now >= g->timers.poll_peers_ns) {
         g->timers.poll_peers_ns = now + CDP__POLL_PEERS_MS * CDP__MS;
@@ -15391,7 +15393,7 @@ CDP__PRIVATE void cdp__deferred_call(cdp__deferred *s, cdp_status st) {
         const bool first = g->health == CDP__HEALTHY;
         cdp_error e = *cdp_last_error();
         if (e.status != answer)
-            e = cdp__error(answer, -1, "a function given to cdp_work_then() returned %s",
+            cdp__error(&e, answer, -1, "a function given to cdp_work_then() returned %s",
                 cdp_status_name(answer));
         if (first) cdp__group_fail(g, &e, false);
     } else if (g->health != CDP__FAILED || st == CDP_OK) {
@@ -15460,7 +15462,8 @@ CDP__PRIVATE void cdp__deferred_drop(cdp_group *g) {
             cdp_work *after = &x->queue.ops[(x->queue.at + i) % x->queue.room].after;
             if (!after->group || cdp__group_top(after->group) != g) continue;
             if (x != g && x->parent != g && cdp__work_status(after->group, after->seq) != CDP_OK) {
-                const cdp_error e = cdp__error(CDP_ERR_STATE, -1,
+                cdp_error e;
+                cdp__error(&e, CDP_ERR_STATE, -1,
                     "the group of the work that this one was to follow was destroyed");
                 cdp__group_fail(x, &e, false);
             }
@@ -16047,7 +16050,7 @@ CDP__PRIVATE void cdp__group_dismiss(cdp_group *g) {
             if ((x != g && x->parent != g) || !x->queue.waiters) continue;
             waiting += x->queue.waiters;
             if (x->health == CDP__FAILED && x->failure.settle_ns == CDP__NEVER) continue;
-            x->failure.error = cdp__error(CDP_ERR_STATE, -1,
+            cdp__error(&x->failure.error, CDP_ERR_STATE, -1,
                 "rank %u/%u: the group was destroyed while this thread was waiting for one of its "
                 "operations",
                 g->desc.rank, g->desc.world_size);
@@ -17449,7 +17452,7 @@ CDP__PRIVATE bool cdp__watch_poll(cdp__deferred *s, uint64_t now) {
     s->deadline_ns = now + CDP__WATCH_MS * CDP__MS;
     if (stream->left || !g->backend || g->backend->wait(g->backend->self, 0, 0) == CDP_OK)
         return false;
-    e = cdp__error(CDP_ERR_PEER_LOST, stream->peer,
+    cdp__error(&e, CDP_ERR_PEER_LOST, stream->peer,
         "rank %u has died, or left, while operations in device memory wait for it", stream->peer);
     cdp__group_fail(g, &e, false);
     return true;
@@ -17851,7 +17854,7 @@ CDP__PRIVATE void cdp__any_late(cdp__deferred *s) {
     s->reported_ns = 0;
     cdp__any_long(s);
     g->failure.late_ms = s->want.timeout_ms;
-    e = cdp__error(CDP_ERR_TIMEOUT, -1,
+    cdp__error(&e, CDP_ERR_TIMEOUT, -1,
         "the deadline of %u ms passed while waiting for a message with tag %u from any rank",
         g->failure.late_ms, s->want.tag);
     cdp__record_make(g, &r, &e);
@@ -17888,7 +17891,7 @@ CDP__PRIVATE void cdp__any_alone(const cdp__deferred *s) {
     cdp__failure_record r;
     cdp_error e;
     CDP_ASSERT(g->any.first_gone);
-    e = cdp__error(CDP_ERR_PEER_LOST, -1,
+    cdp__error(&e, CDP_ERR_PEER_LOST, -1,
         "a message with tag %u from any rank cannot come any more: all other ranks have left; "
         "rank %u sent fewest of them, %llu",
         s->want.tag, first, (unsigned long long)sent);
@@ -18673,7 +18676,7 @@ CDP__PRIVATE void cdp__channel_deliver(cdp_channel *c, uint32_t p) {
     if (h.dtype != CDP__CHANNEL_INLINE && h.dtype != CDP__CHANNEL_OFFER) {
         cdp_error e;
         if (cdp__channel_answer(c, p, &h)) return;
-        e = cdp__error(CDP_ERR_MISMATCH, c->streams[p].peer,
+        cdp__error(&e, CDP_ERR_MISMATCH, c->streams[p].peer,
             "rank %u answered a body that was not offered to it", c->streams[p].peer);
         cdp__channel_lose(c, p, &e);
         return;
@@ -18999,7 +19002,7 @@ CDP_API cdp_status cdp_channel_drop(cdp_channel *c, uint32_t peer, const char *r
             "cdp_channel_drop: rank %u is no other rank of the channel's group of %u", peer,
             c->g->desc.world_size);
     cdp__enter(c->g);
-    why = cdp__error(CDP_ERR_PEER_LOST, c->streams[peer].peer, "rank %u was given up: %s",
+    cdp__error(&why, CDP_ERR_PEER_LOST, c->streams[peer].peer, "rank %u was given up: %s",
         c->streams[peer].peer, reason);
     cdp__channel_lose(c, peer, &why);
     if (c->g->w->sleeping) cdp__world_wake(c->g->w);

@@ -65,14 +65,12 @@ CDP__PRIVATE void cdp__error_set_v(
 }
 
 /* An error as a value; the thread's last error stays as it is. */
-CDP__PRIVATE CDP__COLD CDP__PRINTF(4, 5) cdp_error
-    cdp__error_make(uint32_t at, int32_t peer, int32_t sys_errno, const char *format, ...) {
-    cdp_error e;
+CDP__PRIVATE CDP__COLD CDP__PRINTF(5, 6) void cdp__error_make(
+    cdp_error *e, uint32_t at, int32_t peer, int32_t sys_errno, const char *format, ...) {
     va_list ap;
     va_start(ap, format);
-    cdp__error_make_v(&e, at, peer, sys_errno, format, ap);
+    cdp__error_make_v(e, at, peer, sys_errno, format, ap);
     va_end(ap);
-    return e;
 }
 
 CDP_API cdp_status cdp_error_set(
@@ -115,24 +113,25 @@ CDP__PRIVATE cdp_status cdp__bare_at(uint32_t at) {
     return cdp__bare_of(at, -1, 0);
 }
 
-CDP__PRIVATE cdp_error cdp__bare_make(uint32_t at, int32_t peer) {
-    return cdp__error_make(at, peer, 0, "%s:%u", cdp__file_name(at), (unsigned)(at >> 12));
+CDP__PRIVATE void cdp__bare_make(cdp_error *e, uint32_t at, int32_t peer) {
+    cdp__error_make(e, at, peer, 0, "%s:%u", cdp__file_name(at), (unsigned)(at >> 12));
 }
 
 /* cdp__fail: records an error that has no peer and no errno, mostly a mistake of the caller.
    cdp__error: makes an error (peer -1: none) without recording it; failures are passed like this
    until a public function returns. */
 #ifdef CDP_NO_LOG_STRINGS
-#define cdp__error(status, peer, ...) \
-    (0 ? cdp__error_make(0, 0, 0, __VA_ARGS__) : cdp__bare_make(CDP__AT(status), (int32_t)(peer)))
+#define cdp__error(error, status, peer, ...)            \
+    (0 ? cdp__error_make((error), 0, 0, 0, __VA_ARGS__) \
+       : cdp__bare_make((error), CDP__AT(status), (int32_t)(peer)))
 #define cdp__fail(status, ...) (0 ? cdp__error_at(0, __VA_ARGS__) : cdp__bare_at(CDP__AT(status)))
 #define cdp__fail_peer(status, peer, err, ...) \
     (0 ? cdp__error_at(0, __VA_ARGS__) : cdp__bare_of(CDP__AT(status), (int32_t)(peer), (err)))
 #define cdp__fail_nomem(what, bytes) \
     (0 ? cdp__nomem_at(0, (what), (bytes)) : cdp__bare_at(CDP__AT(CDP_ERR_NOMEM)))
 #else
-#define cdp__error(status, peer, ...) \
-    cdp__error_make(CDP__AT(status), (int32_t)(peer), 0, __VA_ARGS__)
+#define cdp__error(error, status, peer, ...) \
+    cdp__error_make((error), CDP__AT(status), (int32_t)(peer), 0, __VA_ARGS__)
 #define cdp__fail(status, ...) cdp__error_at(CDP__AT(status), __VA_ARGS__)
 #define cdp__fail_peer(status, peer, err, ...) \
     cdp__error_of(CDP__AT(status), (int32_t)(peer), (err), __VA_ARGS__)

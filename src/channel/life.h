@@ -136,7 +136,7 @@ CDP_API cdp_status cdp_channel_drop(cdp_channel *c, uint32_t peer, const char *r
             "cdp_channel_drop: rank %u is no other rank of the channel's group of %u", peer,
             c->g->desc.world_size);
     cdp__enter(c->g);
-    why = cdp__error(CDP_ERR_PEER_LOST, c->streams[peer].peer, "rank %u was given up: %s",
+    cdp__error(&why, CDP_ERR_PEER_LOST, c->streams[peer].peer, "rank %u was given up: %s",
         c->streams[peer].peer, reason);
     cdp__channel_lose(c, peer, &why);
     if (c->g->w->sleeping) cdp__world_wake(c->g->w);

@@ -36,7 +36,7 @@ CDP__PRIVATE void cdp__channel_deliver(cdp_channel *c, uint32_t p) {
     if (h.dtype != CDP__CHANNEL_INLINE && h.dtype != CDP__CHANNEL_OFFER) {
         cdp_error e;
         if (cdp__channel_answer(c, p, &h)) return;
-        e = cdp__error(CDP_ERR_MISMATCH, c->streams[p].peer,
+        cdp__error(&e, CDP_ERR_MISMATCH, c->streams[p].peer,
             "rank %u answered a body that was not offered to it", c->streams[p].peer);
         cdp__channel_lose(c, p, &e);
         return;

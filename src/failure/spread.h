@@ -159,8 +159,8 @@ CDP__PRIVATE void cdp__group_break_for(cdp_group *g, const cdp_error *e) {
 CDP__PRIVATE void cdp__group_late(
     cdp_group *g, const cdp__transfer *t, const cdp__head *call, uint64_t channel) {
     cdp__failure_record r;
-    const cdp_error e =
-        cdp__error(CDP_ERR_TIMEOUT, t->s->peer, "the deadline of %u ms passed", g->failure.late_ms);
+    cdp_error e;
+    cdp__error(&e, CDP_ERR_TIMEOUT, t->s->peer, "the deadline of %u ms passed", g->failure.late_ms);
     cdp__record_make(g, &r, &e);
     if (call == &g->exec.task.call)
         cdp__record_call(&r, call, g->exec.round, g->exec.rounds);
@@ -275,7 +275,7 @@ CDP__PRIVATE bool cdp__world_decode(cdp__world *w, uint64_t channel, uint32_t pe
         g->peers[p].answered = good && r->status != CDP_ERR_TIMEOUT;
     }
     if (good || !g) return good;
-    e = cdp__error(CDP_ERR_PEER_LOST, peer, "rank %u failed and sent no valid reason", peer);
+    cdp__error(&e, CDP_ERR_PEER_LOST, peer, "rank %u failed and sent no valid reason", peer);
     cdp__group_fail(g, &e, false);
     return false;
 }
@@ -285,16 +285,19 @@ CDP__PRIVATE cdp_error cdp__group_mismatch(
     const cdp_group *g, uint32_t p, const cdp__head *call, const cdp__head *theirs) {
     const uint32_t other = cdp__world_rank(g, p);
     char here[128], there[128];
+    cdp_error e;
     cdp__call_text(call, here, sizeof here);
     cdp__call_text(theirs, there, sizeof there);
     if (cdp__same_call(call, theirs))
-        return cdp__error(CDP_ERR_MISMATCH, other,
+        cdp__error(&e, CDP_ERR_MISMATCH, other,
             "rank %u sent %u bytes for round %u, which is not what this rank expects; it runs with "
             "other counts, other settings (small_bytes, piece_bytes) or another version",
             other, theirs->bytes, theirs->round + 1);
-    return cdp__error(CDP_ERR_MISMATCH, other,
-        "ranks call different things: rank %u calls %s, rank %u calls %s", g->w->rank, here, other,
-        there);
+    else
+        cdp__error(&e, CDP_ERR_MISMATCH, other,
+            "ranks call different things: rank %u calls %s, rank %u calls %s", g->w->rank, here,
+            other, there);
+    return e;
 }
 
 /* This rank's own call to compare with `theirs`: the one with the same number, if still

@@ -134,7 +134,7 @@ CDP__PRIVATE void cdp__group_dismiss(cdp_group *g) {
             if ((x != g && x->parent != g) || !x->queue.waiters) continue;
             waiting += x->queue.waiters;
             if (x->health == CDP__FAILED && x->failure.settle_ns == CDP__NEVER) continue;
-            x->failure.error = cdp__error(CDP_ERR_STATE, -1,
+            cdp__error(&x->failure.error, CDP_ERR_STATE, -1,
                 "rank %u/%u: the group was destroyed while this thread was waiting for one of its "
                 "operations",
                 g->desc.rank, g->desc.world_size);

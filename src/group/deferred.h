@@ -136,7 +136,7 @@ CDP__PRIVATE void cdp__deferred_call(cdp__deferred *s, cdp_status st) {
         const bool first = g->health == CDP__HEALTHY;
         cdp_error e = *cdp_last_error();
         if (e.status != answer)
-            e = cdp__error(answer, -1, "a function given to cdp_work_then() returned %s",
+            cdp__error(&e, answer, -1, "a function given to cdp_work_then() returned %s",
                 cdp_status_name(answer));
         if (first) cdp__group_fail(g, &e, false);
     } else if (g->health != CDP__FAILED || st == CDP_OK) {
@@ -205,7 +205,8 @@ CDP__PRIVATE void cdp__deferred_drop(cdp_group *g) {
             cdp_work *after = &x->queue.ops[(x->queue.at + i) % x->queue.room].after;
             if (!after->group || cdp__group_top(after->group) != g) continue;
             if (x != g && x->parent != g && cdp__work_status(after->group, after->seq) != CDP_OK) {
-                const cdp_error e = cdp__error(CDP_ERR_STATE, -1,
+                cdp_error e;
+                cdp__error(&e, CDP_ERR_STATE, -1,
                     "the group of the work that this one was to follow was destroyed");
                 cdp__group_fail(x, &e, false);
             }

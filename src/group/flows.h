@@ -239,7 +239,7 @@ CDP__PRIVATE bool cdp__post_mismatch(cdp__flow *flow, cdp__post *post) {
     }
     if (post->got && h->kind == CDP_COLL_SEND && h->dtype == post->call.dtype
         && h->count > post->call.count)
-        e = cdp__error(CDP_ERR_MISMATCH, other,
+        cdp__error(&e, CDP_ERR_MISMATCH, other,
             "the message of rank %u has %llu elements, but there is room for %llu only; ask "
             "cdp_probe() before",
             other, (unsigned long long)h->count, (unsigned long long)post->call.count);

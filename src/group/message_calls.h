@@ -216,7 +216,7 @@ CDP__PRIVATE void cdp__any_late(cdp__deferred *s) {
     s->reported_ns = 0;
     cdp__any_long(s);
     g->failure.late_ms = s->want.timeout_ms;
-    e = cdp__error(CDP_ERR_TIMEOUT, -1,
+    cdp__error(&e, CDP_ERR_TIMEOUT, -1,
         "the deadline of %u ms passed while waiting for a message with tag %u from any rank",
         g->failure.late_ms, s->want.tag);
     cdp__record_make(g, &r, &e);
@@ -253,7 +253,7 @@ CDP__PRIVATE void cdp__any_alone(const cdp__deferred *s) {
     cdp__failure_record r;
     cdp_error e;
     CDP_ASSERT(g->any.first_gone);
-    e = cdp__error(CDP_ERR_PEER_LOST, -1,
+    cdp__error(&e, CDP_ERR_PEER_LOST, -1,
         "a message with tag %u from any rank cannot come any more: all other ranks have left; "
         "rank %u sent fewest of them, %llu",
         s->want.tag, first, (unsigned long long)sent);

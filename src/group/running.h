@@ -224,7 +224,7 @@ CDP__PRIVATE void cdp__group_fail_timeout(cdp_group *g, uint64_t now) {
         cdp__group_late(g, late, &g->exec.task.call, g->channel);
         return;
     }
-    e = cdp__error(CDP_ERR_TIMEOUT, -1,
+    cdp__error(&e, CDP_ERR_TIMEOUT, -1,
         "the deadline of %u ms passed before the operation could start", g->failure.late_ms);
     cdp__group_fail(g, &e, true);
 }
@@ -267,10 +267,10 @@ CDP__PRIVATE bool cdp__group_gate(cdp_group *g, uint64_t now) {
         const cdp_error *cause = &other->failure.error;
         cdp_error e;
         if (other->health == CDP__FAILED)
-            e = cdp__error(st, cause->peer, "the work that this one was to follow has failed: %s",
+            cdp__error(&e, st, cause->peer, "the work that this one was to follow has failed: %s",
                 cause->text);
         else
-            e = cdp__error(st, -1, "the work that this one was to follow was cancelled");
+            cdp__error(&e, st, -1, "the work that this one was to follow was cancelled");
         cdp__group_fail(g, &e, false);
     } else if (g->channel != CDP__WORLD_CHANNEL && now >= g->timers.poll_peers_ns) {
         g->timers.poll_peers_ns = now + CDP__POLL_PEERS_MS * CDP__MS;

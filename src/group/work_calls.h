@@ -325,7 +325,7 @@ CDP__PRIVATE bool cdp__watch_poll(cdp__deferred *s, uint64_t now) {
     s->deadline_ns = now + CDP__WATCH_MS * CDP__MS;
     if (stream->left || !g->backend || g->backend->wait(g->backend->self, 0, 0) == CDP_OK)
         return false;
-    e = cdp__error(CDP_ERR_PEER_LOST, stream->peer,
+    cdp__error(&e, CDP_ERR_PEER_LOST, stream->peer,
         "rank %u has died, or left, while operations in device memory wait for it", stream->peer);
     cdp__group_fail(g, &e, false);
     return true;
