@@ -43,6 +43,7 @@ CDP_API cdp_status cdp_rref_create(
     name = cdp__rpc_text_copy(rpc, label);
     if (!v || (label && !name)) {
         cdp__free(rpc->os, v);
+        cdp__free(rpc->os, name);
         return cdp__fail_nomem("a value", sizeof *v);
     }
     v->settled = true;
