@@ -12287,7 +12287,7 @@ CDP__PRIVATE uint32_t cdp__exec_wide_round(cdp__exec *x) {
         x->steps[0] = cdp__step_make(CDP__WIDEN, -1, CDP__OUT, CDP__OUT, 0, 0, cdp__exec_length(s));
         return 1;
     }
-    if (x->round + 1 < x->rounds) return x->algo->round(s, x->round - 1, x->steps);
+    if (x->round + 1 < x->rounds) return (x->algo->round)(s, x->round - 1, x->steps);
     if (s->kind == CDP_COLL_REDUCE && s->rank != s->root) return 0;
     if (s->kind == CDP_COLL_REDUCE_SCATTER) part = cdp__part(s, s->rank);
     x->steps[0] = cdp__step_make(
@@ -12300,7 +12300,7 @@ CDP__PRIVATE uint32_t cdp__exec_wide_round(cdp__exec *x) {
 CDP__PRIVATE void cdp__exec_post(cdp__exec *x) {
     uint32_t i;
     x->step_count =
-        x->wide ? cdp__exec_wide_round(x) : x->algo->round(&x->task.shape, x->round, x->steps);
+        x->wide ? cdp__exec_wide_round(x) : (x->algo->round)(&x->task.shape, x->round, x->steps);
     CDP_ASSERT(x->step_count <= CDP__ROUND_MAX);
     x->transfer_count = 0;
     x->exposing = false;

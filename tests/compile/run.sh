@@ -431,7 +431,7 @@ t_vectors() {
     $1 -std=$2 -$3 -I"$root" -c v.c -o v.o -fopt-info-vec-optimized 2> vectors.txt || die 'it does not compile'
     local f span
     for f in $VECTORS; do
-        span=$(awk -v f="$f" '/^CDP__[A-Z]*\(/ && index($0, "(" f ",") {print NR, NR} /^CDP__PRIVATE/ {begin = NR; found = 0} begin && index($0, f "(") && NR - begin < 2 {found = 1} /^}/ {if (found) print begin, NR; begin = found = 0}' "$root/$4")
+        span=$(awk -v f="$f" '/^CDP__[A-Z_]*\(/ && index($0, "(" f ",") {print NR, NR} index($0, "    " f ",") == 1 {print NR - 1, NR} /^CDP__PRIVATE/ {begin = NR; found = 0} begin && index($0, f "(") && NR - begin < 2 {found = 1} /^}/ {if (found) print begin, NR; begin = found = 0}' "$root/$4")
         [ -n "$span" ] || die "there is no $f"
         awk -v span="$span" 'BEGIN {split(span, s, " ")} /cdp\.h:[0-9]+:.*loop vectorized/ {match($0, /cdp\.h:[0-9]+/); n = substr($0, RSTART + 6, RLENGTH - 6) + 0; if (n >= s[1] && n <= s[2]) ok = 1} END {exit !ok}' vectors.txt || die "no loop of $f is vectorised"
     done
