@@ -1120,7 +1120,7 @@ typedef struct cdp__mem_labels {
     cdp__mem_label *at; /* at[i]: of number i + 1                   */
     uint32_t *slots;    /* open addressing, 2 * room numbers        */
     uint32_t used, room;
-    uint32_t unused; /* first place that became free; 0: none    */
+    uint32_t vacant; /* first place that became free; 0: none    */
     uint64_t lost;
 } cdp__mem_labels;
 
@@ -1147,15 +1147,15 @@ CDP__MEM_HOT uint32_t cdp__mem_labels_slot(
 CDP__PRIVATE uint32_t cdp__mem_labels_sweep(cdp__mem_labels *l) {
     uint32_t i, n = 0;
     memset(l->slots, 0, 2 * (size_t)l->room * sizeof *l->slots);
-    l->unused = 0;
+    l->vacant = 0;
     for (i = l->used; i > 0; --i) {
         cdp__mem_label *const k = &l->at[i - 1];
         if (k->carried) {
             l->slots[cdp__mem_labels_slot(l, k->hash, k->text)] = i;
             continue;
         }
-        k->next = l->unused;
-        l->unused = i;
+        k->next = l->vacant;
+        l->vacant = i;
         ++n;
     }
     return n + l->room - l->used;
@@ -1182,14 +1182,14 @@ CDP__PRIVATE bool cdp__mem_labels_grow(cdp__mem_labels *l) {
 
 /* A place for one more, from 1 on; 0: out of memory. Grows when more than half are carried. */
 CDP__PRIVATE uint32_t cdp__mem_labels_place(cdp__mem_labels *l) {
-    uint32_t n = l->unused;
+    uint32_t n = l->vacant;
     if (!n && l->used == l->room) {
         const uint32_t there = l->room ? cdp__mem_labels_sweep(l) : 0;
         if (there <= l->room / 2 && !cdp__mem_labels_grow(l) && !there) return 0;
-        n = l->unused;
+        n = l->vacant;
     }
     if (!n) return ++l->used;
-    l->unused = l->at[n - 1].next;
+    l->vacant = l->at[n - 1].next;
     return n;
 }
 
