@@ -135,10 +135,11 @@
         and must not wait. Other functions run in worker threads. A call that a function starts is
         one level above the call that runs the function; one outside functions has level 0. A thread
         that waits inside a function runs functions of higher levels meanwhile, and calls of each
-        level have room of their own: so ranks that call each other wait for each other in no
-        circle, whatever the limits are. Circles of the program end by deadlines, whose texts say
-        what was waited for: max_running and in_order of functions that call themselves, no_help,
-        replies that wait for other calls. Without workers every thread that waits runs functions.
+        level have room of their own: so calls of functions that call back do not starve (tested
+        with workers, max_calls and max_queue at 1, 2 and their defaults). Circles of the program
+        end by deadlines: max_running and in_order of functions that call themselves, no_help,
+        replies that wait for other calls. The text of a call that could not leave names the limit.
+        Without workers every thread that waits runs functions.
         One of these can then delay the wait by the
         time that it computes or sleeps itself; but the calls that it starts (unless they are
         detached), and what else it waits for, end at the latest 50 ms after the call that this

@@ -1,8 +1,9 @@
 /* rpc/levels.h - which calls may leave, which functions a waiting thread may run (pure)
 
-   Knows: how deep in other calls a call is. Promises: whatever waits, waits for a call of a higher
-   level, or for a limit that only calls of its own and of higher levels hold: so no ranks wait for
-   each other in a circle, whatever the limits are.
+   Knows: how deep in other calls a call is. Promises: a call waits for a call of a higher level,
+   or for a limit that only calls of its own and of higher levels hold, so calls of functions do not
+   wait for each other in a circle. Not covered: a maker that waits for a value whose maker already
+   runs, and a pass that begins inside a backward function.
 
    A call that starts outside functions has level 0; one that a function starts is one level above
    the call that runs the function. A thread that waits inside a function runs functions of higher
