@@ -1,10 +1,12 @@
-/*  17_game_loop.cpp - a game that adds something up over the network without missing a frame: 60
-    frames per second, jobs on two worker threads, no thread of the library, and a budget of 1 ms for
-    communication in each frame. One of the ranks leaves in the middle and comes back: the others
-    go on drawing, and play on with it in a new group.
+/*  17_game_loop.cpp - a game adds up an array over the network without missing a frame
 
-    g++ -O2 examples/17_game_loop.cpp -o game_loop -pthread
-    ./cdprun -n 4 ./game_loop                                            (it takes six seconds) */
+    You learn: to communicate without a thread of the library, in a budget of 1 ms per frame.
+
+        g++ -O2 examples/17_game_loop.cpp -o game_loop -pthread
+        ./cdprun -n 4 ./game_loop                                        (it takes six seconds)
+
+    The game draws 60 frames per second; its jobs run on two worker threads. One of the ranks leaves
+    in the middle and comes back: the others go on drawing, and play on with it in a new group. */
 #define CDP_IMPLEMENTATION
 #include "../cdp_tcp.h"
 #include <atomic>

@@ -1,8 +1,10 @@
-! 19_fortran.f90 - an allreduce and a broadcast from Fortran, by iso_c_binding
+! 19_fortran.f90 - an allreduce and a broadcast from Fortran
 !
-!   printf '#define CDP_IMPLEMENTATION\n#include "cdp_tcp.h"\n' | gcc -O2 -x c -I. -c - -o cdp.o
-!   gfortran -O2 examples/19_fortran.f90 cdp.o -o fortran -pthread -lm
-!   cdprun -n 4 ./fortran
+! You learn: how another language calls cdp: its C functions, declared by iso_c_binding.
+!
+!     printf '#define CDP_IMPLEMENTATION\n#include "cdp_tcp.h"\n' | gcc -O2 -x c -I. -c - -o cdp.o
+!     gfortran -O2 examples/19_fortran.f90 cdp.o -o fortran -pthread -lm
+!     cdprun -n 4 ./fortran
 !
 ! Structs of the library stay on the C side: cdp_init_from_env() takes a null pointer for its desc,
 ! and groups are pointers. A status other than 0 is an error; cdp_print_error() with a null pointer

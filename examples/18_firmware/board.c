@@ -1,6 +1,8 @@
-/*  board.c - firmware: two boards without a system train a model together over a serial line.
+/*  board.c - firmware: two boards without a system train a model together over a serial line
 
-    make firmware                     builds it, runs two boards in an emulator, and says the rest
+    You learn: to run cdp without system, threads, heap or stdio: what to leave out, what to supply.
+
+        make firmware                 builds it, runs two boards in an emulator, and says the rest
 
     The program has one thread, no heap but an arena of fixed size, and no stdio. It prints the loss
     after the last step and how much memory it has used. RANK (0 or 1) is set by the compiler. */

@@ -1,8 +1,11 @@
-/*  pc.c - the other end of the line on a PC: trains with a board, or alone for comparison.
+/*  pc.c - the other end of the line on a PC: trains with a board, or alone for comparison
 
-    gcc -O2 -ffp-contract=off -DCDP_FEW_ALGORITHMS -I. examples/18_firmware/pc.c -o pc -pthread -lm
-    ./pc alone
-    ./pc 1 SOCKET            rank 1; SOCKET is where the emulator offers the board's serial line
+    You learn: how a program with a system joins a job of boards that leave parts of cdp out.
+
+        gcc -O2 -ffp-contract=off -DCDP_FEW_ALGORITHMS -I. examples/18_firmware/pc.c -o pc \
+            -pthread -lm
+        ./pc alone
+        ./pc 1 SOCKET        rank 1; SOCKET is where the emulator offers the board's serial line
 
     CDP_FEW_ALGORITHMS must be defined as it is on the board: ranks that know different algorithms
     refuse to work together. Everything else that the board leaves out may be there. */
