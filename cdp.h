@@ -16916,7 +16916,7 @@ CDP__PRIVATE cdp_status cdp__request_check(const cdp_group *g, cdp_request *rq, 
         return cdp__fail(CDP_ERR_INVALID,
             "%s: it does not work in place; use separate memory for input and result", name);
     if (out && !rq->out)
-        return cdp__fail(CDP_ERR_INVALID, "%s: the result pointer is NULL but count is %llu", name,
+        return cdp__fail(CDP_ERR_INVALID, "%s: out is NULL, but count is %llu", name,
             (unsigned long long)rq->count);
     if ((out && (uintptr_t)rq->out % size) || (in && (uintptr_t)rq->in % size))
         return cdp__fail(CDP_ERR_INVALID,
@@ -17730,7 +17730,7 @@ CDP__PRIVATE cdp_status cdp__transfer_check(const cdp_group *g, cdp_transfer *t,
         return cdp__fail(CDP_ERR_INVALID, "%s: %llu x %s is more than 2^63 bytes", name,
             (unsigned long long)t->count, cdp_dtype_name(t->dtype));
     if (bytes && !t->data)
-        return cdp__fail(CDP_ERR_INVALID, "%s: the data pointer is NULL but count is %llu", name,
+        return cdp__fail(CDP_ERR_INVALID, "%s: data is NULL, but count is %llu", name,
             (unsigned long long)t->count);
     if (bytes && (uintptr_t)t->data % size)
         return cdp__fail(CDP_ERR_INVALID,
@@ -19234,8 +19234,8 @@ CDP__PRIVATE cdp_status cdp__objects_check(const cdp__objects *o, const uint64_t
          ++r)
         bytes += lengths[r];
     if (bytes && !o->data)
-        return cdp__fail(CDP_ERR_INVALID, "%s: the data pointer is NULL but there are %llu bytes",
-            name, (unsigned long long)bytes);
+        return cdp__fail(CDP_ERR_INVALID, "%s: data is NULL, but there are %llu bytes", name,
+            (unsigned long long)bytes);
     if (b && b->data && o->data && cdp__overlap(o->data, b->data, bytes, b->room))
         return cdp__fail(
             CDP_ERR_INVALID, "%s: the data and the blob overlap; use separate memory", name);

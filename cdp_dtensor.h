@@ -868,6 +868,19 @@ inline cdp_status cdp_mesh_from_groups(
 #define cdp__dt_missing(call, argument) \
     cdp_error_set(CDP_ERR_INVALID, -1, 0, CDP__MISSING, (call), (argument))
 
+typedef struct cdp__dt_argument {
+    const char *name;
+    const void *pointer;
+} cdp__dt_argument;
+
+/* Refuses the first argument of `list` that is NULL, by its name. */
+CDP__DT cdp_status cdp__dt_all_given(
+    const char *call, const cdp__dt_argument *list, uint32_t count) {
+    for (uint32_t i = 0; i < count; ++i)
+        if (!list[i].pointer) return cdp__dt_missing(call, list[i].name);
+    return CDP_OK;
+}
+
 #define CDP__DT_NONE 0xffffffffu
 #define CDP__DT_DIMS (CDP_TENSOR_DIMS + 1u) /* of a region: one more for kept PARTIAL */
 
@@ -2426,9 +2439,13 @@ CDP_API const cdp_mesh_desc *cdp_mesh_desc_of(const cdp_mesh *m) {
 }
 
 CDP_API cdp_status cdp_mesh_cut(cdp_mesh *m, uint32_t dim, const uint64_t *sizes, uint32_t *cut) {
-    if (!m || !sizes || !cut || dim >= m->desc.ndim)
+    if (!m) return cdp__dt_missing("cdp_mesh_cut", "mesh");
+    if (!sizes) return cdp__dt_missing("cdp_mesh_cut", "sizes");
+    if (!cut) return cdp__dt_missing("cdp_mesh_cut", "cut");
+    if (dim >= m->desc.ndim)
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
-            "cdp_mesh_cut: an argument is NULL, or the mesh has no dimension %u", dim);
+            "cdp_mesh_cut: there is no dimension %u; the mesh has %u dimensions", dim,
+            m->desc.ndim);
     const uint32_t n = m->desc.shape[dim];
     cdp__dt_cut *c = (cdp__dt_cut *)cdp__dt_alloc(m->root->os, sizeof *c);
     uint64_t *starts = (uint64_t *)cdp__dt_alloc(m->root->os, (n + 1ull) * sizeof *starts);
@@ -2548,10 +2565,14 @@ CDP_API cdp_status cdp_mesh_unflatten(cdp_mesh *m, const char *name, uint32_t nd
     uint64_t product = 1;
     const char *list[CDP_MESH_DIMS];
     if (out) *out = NULL;
-    if (dim == CDP_NO_DIM || !shape || !names || !out || !ndim)
+    if (!m) return cdp__dt_missing("cdp_mesh_unflatten", "mesh");
+    if (!name) return cdp__dt_missing("cdp_mesh_unflatten", "name");
+    if (!shape) return cdp__dt_missing("cdp_mesh_unflatten", "shape");
+    if (!names) return cdp__dt_missing("cdp_mesh_unflatten", "names");
+    if (!out) return cdp__dt_missing("cdp_mesh_unflatten", "out");
+    if (dim == CDP_NO_DIM || !ndim)
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
-            "cdp_mesh_unflatten: an argument is NULL, ndim is 0, or there is no dimension \"%s\"",
-            name ? name : "");
+            "cdp_mesh_unflatten: ndim is 0, or there is no dimension \"%s\"", name);
     if (m->desc.ndim + ndim - 1 > CDP_MESH_DIMS || ndim > CDP_MESH_DIMS)
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
             "cdp_mesh_unflatten: that makes more than %u dimensions", CDP_MESH_DIMS);
@@ -2757,7 +2778,8 @@ CDP_API cdp_status cdp_layout_check(const cdp_layout *l) {
     cdp_reduce_op kind = CDP_REDUCE_DEFAULT;
     cdp_status st = CDP_OK;
     bool fits = true;
-    if (!l || !l->mesh) return cdp__dt_missing("layout", "mesh");
+    if (!l) return cdp__dt_missing("cdp_layout_check", "layout");
+    if (!l->mesh) return cdp__dt_missing("cdp_layout_check", "layout.mesh");
     if (l->ndim > CDP_TENSOR_DIMS || !cdp_dtype_size(l->dtype))
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
             "layout: ndim %u (at most %u) or dtype %u is out of range", l->ndim, CDP_TENSOR_DIMS,
@@ -3832,10 +3854,8 @@ CDP__DT bool cdp__dt_running(const cdp_plan *p) {
 
 CDP__DT cdp_status cdp__dt_run_check(cdp_plan *p, const void *in, void *out) {
     const cdp_backend *backend = cdp_group_backend(p->mesh->root->group);
-    if ((p->in_bytes && !in) || (p->out_bytes && !out))
-        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
-            "plan: in or out is NULL, but this rank holds %llu and %llu bytes",
-            (unsigned long long)p->in_bytes, (unsigned long long)p->out_bytes);
+    if (p->in_bytes && !in) return cdp__dt_missing("cdp_plan_run", "in");
+    if (p->out_bytes && !out) return cdp__dt_missing("cdp_plan_run", "out");
     if (!(p->identity && in == out) && cdp__dt_overlap(in, p->in_bytes, out, p->out_bytes))
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
             "plan: in and out overlap; use separate memory (in place works only if nothing moves)");
@@ -4777,7 +4797,7 @@ CDP__DT cdp_status cdp__dt_tensor_check(const cdp_dtensor *t, const char *call) 
     if (!t) return cdp__dt_missing(call, "tensor");
     cdp_status st = cdp_layout_check(&t->layout);
     if (st == CDP_OK && !t->data && cdp_layout_box(&t->layout, NULL, NULL))
-        st = cdp_error_set(CDP_ERR_INVALID, -1, 0, "%s: the tensor's data is NULL", call);
+        st = cdp__dt_missing(call, "tensor.data");
     return st;
 }
 
@@ -4955,9 +4975,10 @@ CDP_API cdp_status cdp_dtensor_fill(cdp_dtensor *t, const cdp_fill *f) {
     cdp_reduce_op op;
     cdp_status st = cdp__dt_tensor_check(t, "cdp_dtensor_fill");
     if (st != CDP_OK) return st;
-    if (!f || (uint32_t)f->kind > CDP_FILL_MASK)
-        return cdp_error_set(
-            CDP_ERR_INVALID, -1, 0, "cdp_dtensor_fill: fill is NULL or its kind is none");
+    if (!f) return cdp__dt_missing("cdp_dtensor_fill", "fill");
+    if ((uint32_t)f->kind > CDP_FILL_MASK)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_dtensor_fill: fill.kind %u is none of cdp_fill_kind", (unsigned)f->kind);
     const cdp_dtype d = cdp__dt_dtype(&t->layout);
     const bool random = f->kind == CDP_FILL_UNIFORM || f->kind == CDP_FILL_NORMAL;
     if (random && !cdp__dtype_is_float(d))
@@ -5531,7 +5552,8 @@ CDP_API cdp_status cdp_edge_forward_pieces(cdp_edge *e, const void *x, void *y,
     cdp_status (*piece)(void *user, const cdp_box *box), void *user) {
     cdp__dt_feed f;
     bool ready;
-    if (!e || !piece) return cdp__dt_missing("cdp_edge_forward_pieces", e ? "piece" : "edge");
+    if (!e) return cdp__dt_missing("cdp_edge_forward_pieces", "edge");
+    if (!piece) return cdp__dt_missing("cdp_edge_forward_pieces", "piece");
     cdp_plan *p = e->forward.plan;
     f.piece = piece;
     f.user = user;
@@ -6084,8 +6106,7 @@ CDP__DT cdp_status cdp__dt_op_check(
         if (!cdp__dt_mesh_same(in[k].mesh, in[0].mesh))
             return cdp__dt_op_wrong(kind->name, "it is on another mesh than input 0", k);
     }
-    if (op->rule_count && !op->rules)
-        return cdp__dt_op_wrong(kind->name, "rule_count is set but rules is NULL", 0);
+    if (op->rule_count && !op->rules) return cdp__dt_missing("cdp_op", "op.rules");
     if (op->kind == CDP_OP_CUSTOM && !op->rules)
         return cdp__dt_op_wrong(kind->name, "it needs rules", 0);
     return CDP_OK;
@@ -6153,8 +6174,8 @@ CDP_API cdp_status cdp_op_rules(const cdp_op *op, const cdp_layout *in, uint32_t
     cdp_rule *out, uint32_t max, uint32_t *count) {
     cdp__dt_rules r;
     cdp_layout result;
-    if (!count || (max && !out))
-        return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_op_rules: out or count is NULL");
+    if (!count) return cdp__dt_missing("cdp_op_rules", "count");
+    if (max && !out) return cdp__dt_missing("cdp_op_rules", "out");
     memset(&r, 0, sizeof r);
     r.out = out;
     r.max = max;
@@ -6782,16 +6803,16 @@ CDP__DT cdp_status cdp__dt_tp_make(
     return st;
 }
 
-CDP__DT cdp_status cdp__dt_tp_ready(const cdp_tp *tp, const void *x, const void *w, const void *y) {
-    const bool outside = tp && tp->desc.mesh->me == CDP__DT_NONE;
-    if (!tp) return cdp__dt_missing("cdp_tp", "layer");
+/* `y_name`: what the caller calls y. */
+CDP__DT cdp_status cdp__dt_tp_ready(const cdp_tp *tp, const char *call, const void *x,
+    const void *w, const char *y_name, const void *y) {
+    if (!tp) return cdp__dt_missing(call, "tp");
     if (!tp->root->group)
         return cdp_error_set(CDP_ERR_STATE, -1, 0, "cdp_tp: its mesh is on paper; it cannot run");
-    const bool lacks = (!x && cdp__dt_local_bytes(&tp->l.x))
-        || (!w && cdp__dt_local_bytes(&tp->l.weight)) || (!y && cdp__dt_local_bytes(&tp->l.y));
-    if (!outside && lacks)
-        return cdp_error_set(
-            CDP_ERR_INVALID, -1, 0, "cdp_tp: x, the weight, or y (backward: its gradient) is NULL");
+    if (tp->desc.mesh->me == CDP__DT_NONE) return CDP_OK;
+    if (!x && cdp__dt_local_bytes(&tp->l.x)) return cdp__dt_missing(call, "x");
+    if (!w && cdp__dt_local_bytes(&tp->l.weight)) return cdp__dt_missing(call, "w");
+    if (!y && cdp__dt_local_bytes(&tp->l.y)) return cdp__dt_missing(call, y_name);
     return CDP_OK;
 }
 
@@ -6818,7 +6839,7 @@ CDP__DT cdp_status cdp__dt_verdict(const cdp__dt_fault *f, cdp_status st) {
 CDP_API cdp_status cdp_tp_forward(
     cdp_tp *tp, const void *x, const void *w, const void *bias, void *y) {
     cdp__dt_fault fault;
-    cdp_status st = cdp__dt_tp_ready(tp, x, w, y);
+    cdp_status st = cdp__dt_tp_ready(tp, "cdp_tp_forward", x, w, "y", y);
     if (st != CDP_OK || tp->desc.mesh->me == CDP__DT_NONE) return st;
     memset(&fault, 0, sizeof fault);
     if (!tp->in_same) st = cdp_edge_forward(tp->in, x, tp->used);
@@ -6912,7 +6933,7 @@ CDP__DT cdp_status cdp__dt_tp_back(cdp_tp *tp, const void *x, const void *w, con
 CDP_API cdp_status cdp_tp_backward(cdp_tp *tp, const void *x, const void *w, const void *grad_y,
     void *grad_x, void *grad_w, void *grad_bias) {
     cdp__dt_fault fault;
-    cdp_status st = cdp__dt_tp_ready(tp, x, w, grad_y);
+    cdp_status st = cdp__dt_tp_ready(tp, "cdp_tp_backward", x, w, "grad_y", grad_y);
     if (st != CDP_OK || tp->desc.mesh->me == CDP__DT_NONE) return st;
     const bool wanted = !tp->desc.no_grad_x && !tp->desc.embedding;
     if (wanted && !grad_x && cdp__dt_local_bytes(&tp->l.x)) /* a rank without rows has no memory */
@@ -6959,9 +6980,9 @@ CDP__DT cdp_status cdp__dt_loss_check(
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
             "cdp_cross_entropy: logits must be [rows, classes] on a mesh of one dimension, S1 or "
             "R");
-    if (!targets || !losses || (!x && cdp__dt_local_bytes(l)))
-        return cdp_error_set(
-            CDP_ERR_INVALID, -1, 0, "cdp_cross_entropy: piece, targets or losses is NULL");
+    if (!x && cdp__dt_local_bytes(l)) return cdp__dt_missing("cdp_cross_entropy", "piece");
+    if (!targets) return cdp__dt_missing("cdp_cross_entropy", "targets");
+    if (!losses) return cdp__dt_missing("cdp_cross_entropy", "losses");
     for (uint64_t i = 0; i < l->shape[0]; ++i)
         if (targets[i] >= 0 && (uint64_t)targets[i] >= l->shape[1])
             return cdp_error_set(CDP_ERR_INVALID, -1, 0,
@@ -7086,7 +7107,8 @@ CDP__DT cdp_status cdp__dt_cp_wrong(const char *why) {
 }
 
 CDP__DT cdp_status cdp__dt_cp_check(const cdp_cp_desc *d) {
-    if (!d || !d->mesh) return cdp__dt_missing("cdp_cp_create", d ? "desc.mesh" : "desc");
+    if (!d) return cdp__dt_missing("cdp_cp_create", "desc");
+    if (!d->mesh) return cdp__dt_missing("cdp_cp_create", "desc.mesh");
     if (d->mesh->desc.ndim != 1)
         return cdp__dt_cp_wrong(
             "the mesh has several dimensions; take one of them by cdp_mesh_sub()");
@@ -7476,9 +7498,13 @@ CDP__DT void cdp__dt_cp_pack(cdp_cp *cp, const void *k, const void *v) {
     memcpy((uint8_t *)cp->pack + n, v, (size_t)n);
 }
 
-CDP__DT cdp_status cdp__dt_cp_ready(const cdp_cp *cp, bool arrays) {
-    if (!cp || (!arrays && cp->rows))
-        return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_cp_attention: cp or an array is NULL");
+CDP__DT cdp_status cdp__dt_cp_ready(
+    const cdp_cp *cp, const char *call, const cdp__dt_argument *arrays, uint32_t count) {
+    if (!cp) return cdp__dt_missing(call, "cp");
+    if (cp->rows) {
+        const cdp_status st = cdp__dt_all_given(call, arrays, count);
+        if (st != CDP_OK) return st;
+    }
     if (!cp->root->group)
         return cdp_error_set(CDP_ERR_STATE, -1, 0, "cdp_cp: its mesh is on paper; it cannot run");
     return CDP_OK;
@@ -7487,7 +7513,8 @@ CDP__DT cdp_status cdp__dt_cp_ready(const cdp_cp *cp, bool arrays) {
 CDP_API cdp_status cdp_cp_attention(
     cdp_cp *cp, const void *q, const void *k, const void *v, void *out, void *lse) {
     cdp__dt_heads a;
-    cdp_status st = cdp__dt_cp_ready(cp, q && k && v && out && lse);
+    const cdp__dt_argument arrays[] = {{"q", q}, {"k", k}, {"v", v}, {"out", out}, {"lse", lse}};
+    cdp_status st = cdp__dt_cp_ready(cp, "cdp_cp_attention", arrays, 5);
     if (st != CDP_OK || cp->me == CDP__DT_NONE) return st;
     const cdp_cp_desc *d = &cp->desc;
     const uint64_t queries = d->batch * cp->rows * d->heads, step = d->width + 2;
@@ -7516,8 +7543,9 @@ CDP_API cdp_status cdp_cp_attention_backward(cdp_cp *cp, const void *q, const vo
     const void *v, const void *out, const void *lse, const void *grad_out, void *grad_q,
     void *grad_k, void *grad_v) {
     cdp__dt_heads a;
-    const bool arrays = q && k && v && out && lse && grad_out && grad_q && grad_k && grad_v;
-    cdp_status st = cdp__dt_cp_ready(cp, arrays);
+    const cdp__dt_argument arrays[] = {{"q", q}, {"k", k}, {"v", v}, {"out", out}, {"lse", lse},
+        {"grad_out", grad_out}, {"grad_q", grad_q}, {"grad_k", grad_k}, {"grad_v", grad_v}};
+    cdp_status st = cdp__dt_cp_ready(cp, "cdp_cp_attention_backward", arrays, 9);
     if (st != CDP_OK || cp->me == CDP__DT_NONE) return st;
     const cdp_cp_desc *d = &cp->desc;
     const uint64_t queries = d->batch * cp->rows * d->heads, step = d->width + 2;
@@ -7628,9 +7656,11 @@ CDP_API cdp_status cdp_local_map(const cdp_local_map_desc *d) {
 
 CDP_API cdp_status cdp_count_begin(cdp_mesh *m, const char *label) {
     char path[CDP__DT_PATH];
-    if (!m || !label || !*label || strchr(label, '/'))
+    if (!m) return cdp__dt_missing("cdp_count_begin", "mesh");
+    if (!label) return cdp__dt_missing("cdp_count_begin", "label");
+    if (!*label || strchr(label, '/'))
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
-            "cdp_count_begin: the mesh is NULL, or the label is empty or holds a '/'");
+            "cdp_count_begin: the label \"%s\" is empty or holds a '/'", label);
     cdp__dt_root *root = m->root;
     if (!root->counter) root->counter = cdp__dt_counter_make(root->os);
     cdp__dt_counter *c = root->counter;

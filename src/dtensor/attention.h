@@ -214,9 +214,13 @@ CDP__DT void cdp__dt_cp_pack(cdp_cp *cp, const void *k, const void *v) {
     memcpy((uint8_t *)cp->pack + n, v, (size_t)n);
 }
 
-CDP__DT cdp_status cdp__dt_cp_ready(const cdp_cp *cp, bool arrays) {
-    if (!cp || (!arrays && cp->rows))
-        return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_cp_attention: cp or an array is NULL");
+CDP__DT cdp_status cdp__dt_cp_ready(
+    const cdp_cp *cp, const char *call, const cdp__dt_argument *arrays, uint32_t count) {
+    if (!cp) return cdp__dt_missing(call, "cp");
+    if (cp->rows) {
+        const cdp_status st = cdp__dt_all_given(call, arrays, count);
+        if (st != CDP_OK) return st;
+    }
     if (!cp->root->group)
         return cdp_error_set(CDP_ERR_STATE, -1, 0, "cdp_cp: its mesh is on paper; it cannot run");
     return CDP_OK;
@@ -225,7 +229,8 @@ CDP__DT cdp_status cdp__dt_cp_ready(const cdp_cp *cp, bool arrays) {
 CDP_API cdp_status cdp_cp_attention(
     cdp_cp *cp, const void *q, const void *k, const void *v, void *out, void *lse) {
     cdp__dt_heads a;
-    cdp_status st = cdp__dt_cp_ready(cp, q && k && v && out && lse);
+    const cdp__dt_argument arrays[] = {{"q", q}, {"k", k}, {"v", v}, {"out", out}, {"lse", lse}};
+    cdp_status st = cdp__dt_cp_ready(cp, "cdp_cp_attention", arrays, 5);
     if (st != CDP_OK || cp->me == CDP__DT_NONE) return st;
     const cdp_cp_desc *d = &cp->desc;
     const uint64_t queries = d->batch * cp->rows * d->heads, step = d->width + 2;
@@ -254,8 +259,9 @@ CDP_API cdp_status cdp_cp_attention_backward(cdp_cp *cp, const void *q, const vo
     const void *v, const void *out, const void *lse, const void *grad_out, void *grad_q,
     void *grad_k, void *grad_v) {
     cdp__dt_heads a;
-    const bool arrays = q && k && v && out && lse && grad_out && grad_q && grad_k && grad_v;
-    cdp_status st = cdp__dt_cp_ready(cp, arrays);
+    const cdp__dt_argument arrays[] = {{"q", q}, {"k", k}, {"v", v}, {"out", out}, {"lse", lse},
+        {"grad_out", grad_out}, {"grad_q", grad_q}, {"grad_k", grad_k}, {"grad_v", grad_v}};
+    cdp_status st = cdp__dt_cp_ready(cp, "cdp_cp_attention_backward", arrays, 9);
     if (st != CDP_OK || cp->me == CDP__DT_NONE) return st;
     const cdp_cp_desc *d = &cp->desc;
     const uint64_t queries = d->batch * cp->rows * d->heads, step = d->width + 2;

@@ -22,9 +22,11 @@
 
 CDP_API cdp_status cdp_count_begin(cdp_mesh *m, const char *label) {
     char path[CDP__DT_PATH];
-    if (!m || !label || !*label || strchr(label, '/'))
+    if (!m) return cdp__dt_missing("cdp_count_begin", "mesh");
+    if (!label) return cdp__dt_missing("cdp_count_begin", "label");
+    if (!*label || strchr(label, '/'))
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
-            "cdp_count_begin: the mesh is NULL, or the label is empty or holds a '/'");
+            "cdp_count_begin: the label \"%s\" is empty or holds a '/'", label);
     cdp__dt_root *root = m->root;
     if (!root->counter) root->counter = cdp__dt_counter_make(root->os);
     cdp__dt_counter *c = root->counter;

@@ -303,7 +303,8 @@ CDP_API cdp_status cdp_edge_forward_pieces(cdp_edge *e, const void *x, void *y,
     cdp_status (*piece)(void *user, const cdp_box *box), void *user) {
     cdp__dt_feed f;
     bool ready;
-    if (!e || !piece) return cdp__dt_missing("cdp_edge_forward_pieces", e ? "piece" : "edge");
+    if (!e) return cdp__dt_missing("cdp_edge_forward_pieces", "edge");
+    if (!piece) return cdp__dt_missing("cdp_edge_forward_pieces", "piece");
     cdp_plan *p = e->forward.plan;
     f.piece = piece;
     f.user = user;

@@ -75,9 +75,10 @@ CDP_API cdp_status cdp_dtensor_fill(cdp_dtensor *t, const cdp_fill *f) {
     cdp_reduce_op op;
     cdp_status st = cdp__dt_tensor_check(t, "cdp_dtensor_fill");
     if (st != CDP_OK) return st;
-    if (!f || (uint32_t)f->kind > CDP_FILL_MASK)
-        return cdp_error_set(
-            CDP_ERR_INVALID, -1, 0, "cdp_dtensor_fill: fill is NULL or its kind is none");
+    if (!f) return cdp__dt_missing("cdp_dtensor_fill", "fill");
+    if ((uint32_t)f->kind > CDP_FILL_MASK)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_dtensor_fill: fill.kind %u is none of cdp_fill_kind", (unsigned)f->kind);
     const cdp_dtype d = cdp__dt_dtype(&t->layout);
     const bool random = f->kind == CDP_FILL_UNIFORM || f->kind == CDP_FILL_NORMAL;
     if (random && !cdp__dtype_is_float(d))

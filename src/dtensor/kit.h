@@ -20,6 +20,19 @@
 #define cdp__dt_missing(call, argument) \
     cdp_error_set(CDP_ERR_INVALID, -1, 0, CDP__MISSING, (call), (argument))
 
+typedef struct cdp__dt_argument {
+    const char *name;
+    const void *pointer;
+} cdp__dt_argument;
+
+/* Refuses the first argument of `list` that is NULL, by its name. */
+CDP__DT cdp_status cdp__dt_all_given(
+    const char *call, const cdp__dt_argument *list, uint32_t count) {
+    for (uint32_t i = 0; i < count; ++i)
+        if (!list[i].pointer) return cdp__dt_missing(call, list[i].name);
+    return CDP_OK;
+}
+
 #define CDP__DT_NONE 0xffffffffu
 #define CDP__DT_DIMS (CDP_TENSOR_DIMS + 1u) /* of a region: one more for kept PARTIAL */
 

@@ -48,9 +48,9 @@ CDP__DT cdp_status cdp__dt_loss_check(
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
             "cdp_cross_entropy: logits must be [rows, classes] on a mesh of one dimension, S1 or "
             "R");
-    if (!targets || !losses || (!x && cdp__dt_local_bytes(l)))
-        return cdp_error_set(
-            CDP_ERR_INVALID, -1, 0, "cdp_cross_entropy: piece, targets or losses is NULL");
+    if (!x && cdp__dt_local_bytes(l)) return cdp__dt_missing("cdp_cross_entropy", "piece");
+    if (!targets) return cdp__dt_missing("cdp_cross_entropy", "targets");
+    if (!losses) return cdp__dt_missing("cdp_cross_entropy", "losses");
     for (uint64_t i = 0; i < l->shape[0]; ++i)
         if (targets[i] >= 0 && (uint64_t)targets[i] >= l->shape[1])
             return cdp_error_set(CDP_ERR_INVALID, -1, 0,

@@ -110,10 +110,14 @@ CDP_API cdp_status cdp_mesh_unflatten(cdp_mesh *m, const char *name, uint32_t nd
     uint64_t product = 1;
     const char *list[CDP_MESH_DIMS];
     if (out) *out = NULL;
-    if (dim == CDP_NO_DIM || !shape || !names || !out || !ndim)
+    if (!m) return cdp__dt_missing("cdp_mesh_unflatten", "mesh");
+    if (!name) return cdp__dt_missing("cdp_mesh_unflatten", "name");
+    if (!shape) return cdp__dt_missing("cdp_mesh_unflatten", "shape");
+    if (!names) return cdp__dt_missing("cdp_mesh_unflatten", "names");
+    if (!out) return cdp__dt_missing("cdp_mesh_unflatten", "out");
+    if (dim == CDP_NO_DIM || !ndim)
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
-            "cdp_mesh_unflatten: an argument is NULL, ndim is 0, or there is no dimension \"%s\"",
-            name ? name : "");
+            "cdp_mesh_unflatten: ndim is 0, or there is no dimension \"%s\"", name);
     if (m->desc.ndim + ndim - 1 > CDP_MESH_DIMS || ndim > CDP_MESH_DIMS)
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
             "cdp_mesh_unflatten: that makes more than %u dimensions", CDP_MESH_DIMS);

@@ -478,9 +478,13 @@ CDP_API const cdp_mesh_desc *cdp_mesh_desc_of(const cdp_mesh *m) {
 }
 
 CDP_API cdp_status cdp_mesh_cut(cdp_mesh *m, uint32_t dim, const uint64_t *sizes, uint32_t *cut) {
-    if (!m || !sizes || !cut || dim >= m->desc.ndim)
+    if (!m) return cdp__dt_missing("cdp_mesh_cut", "mesh");
+    if (!sizes) return cdp__dt_missing("cdp_mesh_cut", "sizes");
+    if (!cut) return cdp__dt_missing("cdp_mesh_cut", "cut");
+    if (dim >= m->desc.ndim)
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
-            "cdp_mesh_cut: an argument is NULL, or the mesh has no dimension %u", dim);
+            "cdp_mesh_cut: there is no dimension %u; the mesh has %u dimensions", dim,
+            m->desc.ndim);
     const uint32_t n = m->desc.shape[dim];
     cdp__dt_cut *c = (cdp__dt_cut *)cdp__dt_alloc(m->root->os, sizeof *c);
     uint64_t *starts = (uint64_t *)cdp__dt_alloc(m->root->os, (n + 1ull) * sizeof *starts);

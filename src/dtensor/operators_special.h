@@ -209,8 +209,7 @@ CDP__DT cdp_status cdp__dt_op_check(
         if (!cdp__dt_mesh_same(in[k].mesh, in[0].mesh))
             return cdp__dt_op_wrong(kind->name, "it is on another mesh than input 0", k);
     }
-    if (op->rule_count && !op->rules)
-        return cdp__dt_op_wrong(kind->name, "rule_count is set but rules is NULL", 0);
+    if (op->rule_count && !op->rules) return cdp__dt_missing("cdp_op", "op.rules");
     if (op->kind == CDP_OP_CUSTOM && !op->rules)
         return cdp__dt_op_wrong(kind->name, "it needs rules", 0);
     return CDP_OK;
@@ -278,8 +277,8 @@ CDP_API cdp_status cdp_op_rules(const cdp_op *op, const cdp_layout *in, uint32_t
     cdp_rule *out, uint32_t max, uint32_t *count) {
     cdp__dt_rules r;
     cdp_layout result;
-    if (!count || (max && !out))
-        return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_op_rules: out or count is NULL");
+    if (!count) return cdp__dt_missing("cdp_op_rules", "count");
+    if (max && !out) return cdp__dt_missing("cdp_op_rules", "out");
     memset(&r, 0, sizeof r);
     r.out = out;
     r.max = max;

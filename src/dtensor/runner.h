@@ -200,10 +200,8 @@ CDP__DT bool cdp__dt_running(const cdp_plan *p) {
 
 CDP__DT cdp_status cdp__dt_run_check(cdp_plan *p, const void *in, void *out) {
     const cdp_backend *backend = cdp_group_backend(p->mesh->root->group);
-    if ((p->in_bytes && !in) || (p->out_bytes && !out))
-        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
-            "plan: in or out is NULL, but this rank holds %llu and %llu bytes",
-            (unsigned long long)p->in_bytes, (unsigned long long)p->out_bytes);
+    if (p->in_bytes && !in) return cdp__dt_missing("cdp_plan_run", "in");
+    if (p->out_bytes && !out) return cdp__dt_missing("cdp_plan_run", "out");
     if (!(p->identity && in == out) && cdp__dt_overlap(in, p->in_bytes, out, p->out_bytes))
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
             "plan: in and out overlap; use separate memory (in place works only if nothing moves)");

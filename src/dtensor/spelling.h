@@ -77,7 +77,8 @@ CDP_API cdp_status cdp_layout_check(const cdp_layout *l) {
     cdp_reduce_op kind = CDP_REDUCE_DEFAULT;
     cdp_status st = CDP_OK;
     bool fits = true;
-    if (!l || !l->mesh) return cdp__dt_missing("layout", "mesh");
+    if (!l) return cdp__dt_missing("cdp_layout_check", "layout");
+    if (!l->mesh) return cdp__dt_missing("cdp_layout_check", "layout.mesh");
     if (l->ndim > CDP_TENSOR_DIMS || !cdp_dtype_size(l->dtype))
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
             "layout: ndim %u (at most %u) or dtype %u is out of range", l->ndim, CDP_TENSOR_DIMS,

@@ -253,16 +253,16 @@ CDP__DT cdp_status cdp__dt_tp_make(
     return st;
 }
 
-CDP__DT cdp_status cdp__dt_tp_ready(const cdp_tp *tp, const void *x, const void *w, const void *y) {
-    const bool outside = tp && tp->desc.mesh->me == CDP__DT_NONE;
-    if (!tp) return cdp__dt_missing("cdp_tp", "layer");
+/* `y_name`: what the caller calls y. */
+CDP__DT cdp_status cdp__dt_tp_ready(const cdp_tp *tp, const char *call, const void *x,
+    const void *w, const char *y_name, const void *y) {
+    if (!tp) return cdp__dt_missing(call, "tp");
     if (!tp->root->group)
         return cdp_error_set(CDP_ERR_STATE, -1, 0, "cdp_tp: its mesh is on paper; it cannot run");
-    const bool lacks = (!x && cdp__dt_local_bytes(&tp->l.x))
-        || (!w && cdp__dt_local_bytes(&tp->l.weight)) || (!y && cdp__dt_local_bytes(&tp->l.y));
-    if (!outside && lacks)
-        return cdp_error_set(
-            CDP_ERR_INVALID, -1, 0, "cdp_tp: x, the weight, or y (backward: its gradient) is NULL");
+    if (tp->desc.mesh->me == CDP__DT_NONE) return CDP_OK;
+    if (!x && cdp__dt_local_bytes(&tp->l.x)) return cdp__dt_missing(call, "x");
+    if (!w && cdp__dt_local_bytes(&tp->l.weight)) return cdp__dt_missing(call, "w");
+    if (!y && cdp__dt_local_bytes(&tp->l.y)) return cdp__dt_missing(call, y_name);
     return CDP_OK;
 }
 
@@ -289,7 +289,7 @@ CDP__DT cdp_status cdp__dt_verdict(const cdp__dt_fault *f, cdp_status st) {
 CDP_API cdp_status cdp_tp_forward(
     cdp_tp *tp, const void *x, const void *w, const void *bias, void *y) {
     cdp__dt_fault fault;
-    cdp_status st = cdp__dt_tp_ready(tp, x, w, y);
+    cdp_status st = cdp__dt_tp_ready(tp, "cdp_tp_forward", x, w, "y", y);
     if (st != CDP_OK || tp->desc.mesh->me == CDP__DT_NONE) return st;
     memset(&fault, 0, sizeof fault);
     if (!tp->in_same) st = cdp_edge_forward(tp->in, x, tp->used);
@@ -383,7 +383,7 @@ CDP__DT cdp_status cdp__dt_tp_back(cdp_tp *tp, const void *x, const void *w, con
 CDP_API cdp_status cdp_tp_backward(cdp_tp *tp, const void *x, const void *w, const void *grad_y,
     void *grad_x, void *grad_w, void *grad_bias) {
     cdp__dt_fault fault;
-    cdp_status st = cdp__dt_tp_ready(tp, x, w, grad_y);
+    cdp_status st = cdp__dt_tp_ready(tp, "cdp_tp_backward", x, w, "grad_y", grad_y);
     if (st != CDP_OK || tp->desc.mesh->me == CDP__DT_NONE) return st;
     const bool wanted = !tp->desc.no_grad_x && !tp->desc.embedding;
     if (wanted && !grad_x && cdp__dt_local_bytes(&tp->l.x)) /* a rank without rows has no memory */

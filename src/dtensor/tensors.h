@@ -30,7 +30,7 @@ CDP__DT cdp_status cdp__dt_tensor_check(const cdp_dtensor *t, const char *call) 
     if (!t) return cdp__dt_missing(call, "tensor");
     cdp_status st = cdp_layout_check(&t->layout);
     if (st == CDP_OK && !t->data && cdp_layout_box(&t->layout, NULL, NULL))
-        st = cdp_error_set(CDP_ERR_INVALID, -1, 0, "%s: the tensor's data is NULL", call);
+        st = cdp__dt_missing(call, "tensor.data");
     return st;
 }
 

@@ -92,7 +92,7 @@ CDP__PRIVATE cdp_status cdp__transfer_check(const cdp_group *g, cdp_transfer *t,
         return cdp__fail(CDP_ERR_INVALID, "%s: %llu x %s is more than 2^63 bytes", name,
             (unsigned long long)t->count, cdp_dtype_name(t->dtype));
     if (bytes && !t->data)
-        return cdp__fail(CDP_ERR_INVALID, "%s: the data pointer is NULL but count is %llu", name,
+        return cdp__fail(CDP_ERR_INVALID, "%s: data is NULL, but count is %llu", name,
             (unsigned long long)t->count);
     if (bytes && (uintptr_t)t->data % size)
         return cdp__fail(CDP_ERR_INVALID,

@@ -185,8 +185,8 @@ CDP__PRIVATE cdp_status cdp__objects_check(const cdp__objects *o, const uint64_t
          ++r)
         bytes += lengths[r];
     if (bytes && !o->data)
-        return cdp__fail(CDP_ERR_INVALID, "%s: the data pointer is NULL but there are %llu bytes",
-            name, (unsigned long long)bytes);
+        return cdp__fail(CDP_ERR_INVALID, "%s: data is NULL, but there are %llu bytes", name,
+            (unsigned long long)bytes);
     if (b && b->data && o->data && cdp__overlap(o->data, b->data, bytes, b->room))
         return cdp__fail(
             CDP_ERR_INVALID, "%s: the data and the blob overlap; use separate memory", name);

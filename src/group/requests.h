@@ -136,7 +136,7 @@ CDP__PRIVATE cdp_status cdp__request_check(const cdp_group *g, cdp_request *rq, 
         return cdp__fail(CDP_ERR_INVALID,
             "%s: it does not work in place; use separate memory for input and result", name);
     if (out && !rq->out)
-        return cdp__fail(CDP_ERR_INVALID, "%s: the result pointer is NULL but count is %llu", name,
+        return cdp__fail(CDP_ERR_INVALID, "%s: out is NULL, but count is %llu", name,
             (unsigned long long)rq->count);
     if ((out && (uintptr_t)rq->out % size) || (in && (uintptr_t)rq->in % size))
         return cdp__fail(CDP_ERR_INVALID,

@@ -47,8 +47,7 @@ CDP_API cdp_status cdp_mem_snapshot(
     if (!mems) return cdp__missing("cdp_mem_snapshot", "mems");
     if (!count) return cdp__missing("cdp_mem_snapshot", "count");
     for (i = 0; i < count; ++i)
-        if (!mems[i])
-            return cdp__fail(CDP_ERR_INVALID, "cdp_mem_snapshot: allocator %u is NULL", i);
+        if (!mems[i]) return cdp__fail(CDP_ERR_INVALID, "cdp_mem_snapshot: mems[%u] is NULL", i);
     s = cdp__mem_shot_new(mems[0]->os);
     if (!s) return cdp__fail_nomem("a snapshot", sizeof *s);
     for (i = 0; i < count && st == CDP_OK; ++i)

@@ -72,25 +72,33 @@ CDP__PRIVATE const char *cdp__store_timeout_reason(cdp_store *s, const cdp_store
     }
 }
 
+/* The public function of an operation. */
+CDP__PRIVATE const char *cdp__store_op_name(cdp_store_op op) {
+    static const char *const names[CDP_STORE_OP_COUNT] = {"cdp_store_run", "cdp_store_set",
+        "cdp_store_get", "cdp_store_add", "cdp_store_compare_set", "cdp_store_wait",
+        "cdp_store_check", "cdp_store_delete", "cdp_store_num_keys", "cdp_store_append",
+        "cdp_store_multi_get", "cdp_store_multi_set", "cdp_store_queue_push", "cdp_store_queue_pop",
+        "cdp_store_queue_len", "cdp_store_list_keys", "cdp_store_barrier"};
+    return names[(uint32_t)op < CDP_STORE_OP_COUNT ? op : 0];
+}
+
 CDP__PRIVATE cdp_status cdp__store_timed_out(
     cdp_store *s, const cdp_store_request *rq, uint32_t timeout_ms) {
-    static const char *const names[] = {"nothing", "set", "get", "add", "compare_set", "wait",
-        "check", "delete", "num_keys", "append", "multi_get", "multi_set", "queue_push",
-        "queue_pop", "queue_len", "list_keys", "barrier"};
     cdp__key_text t;
     cdp_bytes none;
     none.data = NULL;
     none.bytes = 0;
     cdp__key_print(&t, rq->key_count ? rq->keys[0] : none);
     return cdp__fail(CDP_ERR_TIMEOUT,
-        "store %s of \"%s\"%s timed out after %u.%u s: %s (the store at %s)", names[rq->op], t.at,
-        rq->key_count > 1 ? " and others" : "", timeout_ms / 1000, timeout_ms / 100 % 10,
+        "%s of \"%s\"%s timed out after %u.%u s: %s (the store at %s)", cdp__store_op_name(rq->op),
+        t.at, rq->key_count > 1 ? " and others" : "", timeout_ms / 1000, timeout_ms / 100 % 10,
         cdp__store_timeout_reason(s, rq), cdp__store_name(s));
 }
 
 /* Starts a request. The caller has filled in all members except the results. */
 CDP__PRIVATE cdp_status cdp__store_begin(cdp_store *s, cdp_store_request *rq) {
-    if (!s || !rq) return cdp__missing("a call of a store", s ? "request" : "store");
+    if (!rq) return cdp__missing("cdp_store_run", s ? "request" : "store");
+    if (!s) return cdp__missing(cdp__store_op_name(rq->op), "store");
     if (!s->start || !s->wait || !s->cancel || !s->os)
         return cdp__fail(CDP_ERR_STATE,
             "this store was never made, or was destroyed (a function of it is NULL)");
@@ -147,9 +155,10 @@ typedef struct cdp__store_call {
 CDP__PRIVATE CDP__ONE_COPY cdp_status cdp__store_call_make(
     cdp__store_call *c, cdp_store_op op, const char *key, const void *value, uint64_t bytes) {
     memset(c, 0, sizeof *c);
-    if (!key) return cdp__missing("a call of a store", "key");
+    if (!key) return cdp__missing(cdp__store_op_name(op), "key");
     if (!value && bytes)
-        return cdp__fail(CDP_ERR_INVALID, "the value for the key \"%s\" is NULL", key);
+        return cdp__fail(CDP_ERR_INVALID, "%s: %s is NULL (key \"%s\")", cdp__store_op_name(op),
+            op == CDP_STORE_COMPARE_SET ? "expected" : "value", key);
     c->key.data = key;
     c->key.bytes = strlen(key);
     c->value[0].data = value;
@@ -226,7 +235,8 @@ CDP_API cdp_status cdp_store_compare_set(cdp_store *s, const char *key, const vo
     if (value) *value = NULL;
     if (!value) return cdp__missing("cdp_store_compare_set", "value");
     if (status == CDP_OK && !desired && desired_bytes)
-        status = cdp__fail(CDP_ERR_INVALID, "the desired value for the key \"%s\" is NULL", key);
+        status =
+            cdp__fail(CDP_ERR_INVALID, "cdp_store_compare_set: desired is NULL (key \"%s\")", key);
     c.value[1].data = desired;
     c.value[1].bytes = desired_bytes;
     return cdp__store_call_run(s, &c, status, 0, value, bytes);
@@ -360,11 +370,13 @@ CDP__PRIVATE cdp_status cdp__store_list(cdp_store *s, cdp_store_op op, const cha
     uint32_t i;
     *array = NULL;
     memset(rq, 0, sizeof *rq);
-    if (!s || (!keys && count)) return cdp__missing("a call of a store", s ? "keys" : "store");
+    if (!s) return cdp__missing(cdp__store_op_name(op), "store");
+    if (!keys && count) return cdp__missing(cdp__store_op_name(op), "keys");
     *array = (cdp_bytes *)cdp__alloc(s->os, (count + 1ull) * sizeof **array);
     if (!*array) return cdp__fail_nomem("the keys of a request", (count + 1ull) * sizeof **array);
     for (i = 0; i < count; ++i) {
-        if (!keys[i]) return cdp__fail(CDP_ERR_INVALID, "key %u of the list is NULL", i);
+        if (!keys[i])
+            return cdp__fail(CDP_ERR_INVALID, "%s: keys[%u] is NULL", cdp__store_op_name(op), i);
         (*array)[i].data = keys[i];
         (*array)[i].bytes = strlen(keys[i]);
     }

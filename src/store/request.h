@@ -140,7 +140,7 @@ CDP__PRIVATE cdp_status cdp__store_request_validate_sizes(
             rq->key_count, CDP_STORE_MAX_LIST);
     for (i = 0; i < rq->key_count; ++i) {
         if (!rq->keys[i].data && rq->keys[i].bytes)
-            return cdp__fail(CDP_ERR_INVALID, "key %u of a store request is NULL", i);
+            return cdp__fail(CDP_ERR_INVALID, "cdp_store_run: request.keys[%u].data is NULL", i);
         /* TCP and file stores put a slash in front */
         if (rq->keys[i].bytes + 1 > CDP_STORE_MAX_KEY_BYTES)
             return cdp__fail(CDP_ERR_INVALID, "a store key has %llu bytes; at most %u are allowed",
@@ -150,7 +150,8 @@ CDP__PRIVATE cdp_status cdp__store_request_validate_sizes(
         const cdp_bytes key = rq->keys[rq->key_count > 1 ? i : 0];
         cdp__key_text t;
         if (!rq->values[i].data && rq->values[i].bytes)
-            return cdp__fail(CDP_ERR_INVALID, "the value for the store key \"%s\" is NULL",
+            return cdp__fail(CDP_ERR_INVALID,
+                "cdp_store_run: request.values[%u].data is NULL (key \"%s\")", i,
                 cdp__key_print(&t, key));
         if (rq->values[i].bytes > max_value_bytes)
             return cdp__store_too_long(key, rq->values[i].bytes, max_value_bytes);
@@ -181,9 +182,9 @@ CDP__PRIVATE CDP__ONE_COPY cdp_status cdp__store_request_validate(
     if (needed != UINT32_MAX && rq->key_count != needed)
         return cdp__fail(CDP_ERR_INVALID, "store operation %d takes %u keys, not %u", (int)rq->op,
             needed, rq->key_count);
-    if ((rq->key_count && !rq->keys) || (cdp__store_request_values(rq) && !rq->values))
-        return cdp__fail(CDP_ERR_INVALID,
-            "store operation %d needs keys and values, but a pointer is NULL", (int)rq->op);
+    if (rq->key_count && !rq->keys) return cdp__missing("cdp_store_run", "request.keys");
+    if (cdp__store_request_values(rq) && !rq->values)
+        return cdp__missing("cdp_store_run", "request.values");
     return cdp__store_request_validate_sizes(rq, max_value_bytes);
 }
 

@@ -261,6 +261,7 @@ TEST(own_cuts) {
     REFUSED(CDP_ERR_INVALID, "no such number", cdp_layout_check(&l));
     REFUSED(CDP_ERR_INVALID, "another mesh dimension", cdp_layout_parse(&l, "S0,S0#1"));
     REFUSED(CDP_ERR_INVALID, "no dimension 2", cdp_mesh_cut(m, 2, sizes, &cut));
+    REFUSED(CDP_ERR_INVALID, "cdp_mesh_cut: cut is NULL", cdp_mesh_cut(m, 0, sizes, NULL));
     REFUSED(
         CDP_ERR_INVALID, "2^62", cdp_mesh_cut(m, 1, (const uint64_t[]){1ull << 62, 0, 0}, &cut));
     cdp_mesh_destroy(m);
@@ -1081,7 +1082,8 @@ static void checked(cdp_group *g, void *arg) {
     OK(cdp_redistribute(&t, &other));
     REFUSED(CDP_ERR_INVALID, "overlap",
         cdp_redistribute(&other, &(cdp_dtensor){.layout = l, .data = memory + 1}));
-    REFUSED(CDP_ERR_INVALID, "data is NULL", cdp_redistribute(&other, &(cdp_dtensor){.layout = l}));
+    REFUSED(CDP_ERR_INVALID, "tensor.data is NULL",
+        cdp_redistribute(&other, &(cdp_dtensor){.layout = l}));
     OK(cdp_redistribute(&other, &other)); /* nothing moves */
     cdp_dtensor_free(&t);
     cdp_mesh_destroy(m);

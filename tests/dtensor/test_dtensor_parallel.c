@@ -370,6 +370,7 @@ static void mlp_counts(cdp_mesh *m, const mlp *want) {
     T_TEXT("{\"path\": \"block0/mlp\", \"forward\": {\"all", text);
     REFUSED(CDP_ERR_INVALID, "holds a '/'", cdp_count_begin(m, "a/b"));
     REFUSED(CDP_ERR_INVALID, "holds a '/'", cdp_count_begin(m, ""));
+    REFUSED(CDP_ERR_INVALID, "cdp_count_begin: label is NULL", cdp_count_begin(m, NULL));
     for (uint32_t i = 0; i < 16; ++i)
         OK(cdp_count_begin(m, "x"));
     REFUSED(CDP_ERR_INVALID, "too deep", cdp_count_begin(m, "x"));
@@ -604,7 +605,9 @@ static void bad_runs(cdp_group *g, void *arg) {
         .blas = {gemm_that_fails, &calls},
         .style = CDP_TP_ROW};
     OK(cdp_tp_create(&d, &tp));
-    REFUSED(CDP_ERR_INVALID, "is NULL", cdp_tp_forward(tp, x, NULL, NULL, y));
+    REFUSED(CDP_ERR_INVALID, "cdp_tp_forward: w is NULL", cdp_tp_forward(tp, x, NULL, NULL, y));
+    REFUSED(CDP_ERR_INVALID, "cdp_tp_backward: grad_y is NULL",
+        cdp_tp_backward(tp, x, w, NULL, NULL, w, NULL));
     REFUSED(CDP_ERR_INVALID, "set .no_grad_x", cdp_tp_backward(tp, x, w, y, NULL, w, NULL));
     REFUSED(CDP_ERR_NOMEM, "library of products", cdp_tp_forward(tp, x, w, NULL, y));
     T_EQ(1, calls);
@@ -721,6 +724,8 @@ static void loss_run(cdp_group *g, void *arg) {
     T(memcmp(first, losses, c->rows * sizeof *first) == 0);
     targets[1] = (int32_t)c->classes;
     REFUSED(CDP_ERR_INVALID, "targets[1] is", cdp_cross_entropy(&l, own, targets, want, NULL, 1));
+    REFUSED(CDP_ERR_INVALID, "cdp_cross_entropy: losses is NULL",
+        cdp_cross_entropy(&l, own, targets, NULL, NULL, 1));
     l.dtype = CDP_DTYPE_I32;
     REFUSED(CDP_ERR_UNSUPPORTED, "f32 or f64", cdp_cross_entropy(&l, own, targets, want, NULL, 1));
     l.dtype = CDP_DTYPE_F32;
@@ -974,7 +979,10 @@ static void ring_run(cdp_group *g, void *arg) {
     seen = 0;
     T_EQ(st, cdp_cp_ring(cp, kv, sizeof kv, NULL, 0, count_block, &seen));
     REFUSED(CDP_ERR_INVALID, "block is NULL", cdp_cp_ring(cp, kv, 12, NULL, 0, NULL, NULL));
-    REFUSED(CDP_ERR_INVALID, "is NULL", cdp_cp_attention(cp, NULL, kv, kv, grad, grad));
+    REFUSED(CDP_ERR_INVALID, "cdp_cp_attention: q is NULL",
+        cdp_cp_attention(cp, NULL, kv, kv, grad, grad));
+    REFUSED(CDP_ERR_INVALID, "cdp_cp_attention_backward: grad_k is NULL",
+        cdp_cp_attention_backward(cp, kv, kv, kv, grad, grad, grad, grad, NULL, grad));
     cdp_cp_destroy(cp);
     cdp_mesh_destroy(m);
 }

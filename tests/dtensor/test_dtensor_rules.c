@@ -296,8 +296,11 @@ TEST(custom_rules) {
     OK(cdp_op_choose(&c.op, c.in, 1, NULL, NULL, &choice));
     T_EQ(9, choice.out.shape[1]);
     c.op.rules = NULL;
-    REFUSED(CDP_ERR_INVALID, "rules is NULL", cdp_op_rules(&c.op, c.in, 1, rules, 8, &n));
+    REFUSED(
+        CDP_ERR_INVALID, "cdp_op: op.rules is NULL", cdp_op_rules(&c.op, c.in, 1, rules, 8, &n));
     c.op.rule_count = 0;
+    REFUSED(
+        CDP_ERR_INVALID, "cdp_op_rules: out is NULL", cdp_op_rules(&c.op, c.in, 1, NULL, 8, &n));
     REFUSED(CDP_ERR_INVALID, "it needs rules", cdp_op_rules(&c.op, c.in, 1, rules, 8, &n));
     const cdp_rule bad = {.out = {.kind = CDP_PLACE_SHARD, .dim = 2}};
     c.op.rules = &bad;

@@ -95,6 +95,15 @@ TEST(a_missing_argument_is_named) {
     NAMES("cdp_store_clone: store", cdp_store_clone(NULL, &s));
     NAMES("cdp_tcp_store_create: desc.host", cdp_tcp_store_create(&(cdp_tcp_store_desc){0}, &s));
     NAMES("cdp_file_store_create: desc.path", cdp_file_store_create(&(cdp_file_store_desc){0}, &s));
+    NAMES("cdp_store_set: store", cdp_store_set(NULL, "k", "v", 1));
+    NAMES("cdp_layout_check: layout", cdp_layout_check(NULL));
+    NAMES("cdp_mesh_cut: mesh", cdp_mesh_cut(NULL, 0, NULL, NULL));
+    NAMES("cdp_mesh_unflatten: mesh", cdp_mesh_unflatten(NULL, "x", 0, NULL, NULL, &m));
+    NAMES("cdp_count_begin: mesh", cdp_count_begin(NULL, "x"));
+    NAMES("cdp_op_rules: count", cdp_op_rules(NULL, NULL, 0, NULL, 0, NULL));
+    NAMES("cdp_tp_forward: tp", cdp_tp_forward(NULL, NULL, NULL, NULL, NULL));
+    NAMES("cdp_cp_attention: cp", cdp_cp_attention(NULL, NULL, NULL, NULL, NULL, NULL));
+    NAMES("cdp_edge_forward_pieces: edge", cdp_edge_forward_pieces(NULL, NULL, NULL, NULL, NULL));
     NAMES("cdp_mesh_create: desc", cdp_mesh_create(NULL, &m));
     NAMES("cdp_mem_create: desc", cdp_mem_create(NULL, &a));
     NAMES("cdp_mem_alloc: mem", cdp_mem_alloc(NULL, 1, NULL, &p));

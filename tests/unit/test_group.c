@@ -297,7 +297,7 @@ TEST(mistakes_in_calls) {
     world w;
     if (!world_open(&w, 2, &like, 0)) return;
     cdp_group *g = w.group[0];
-    REFUSED(CDP_ERR_INVALID, "allreduce: the result pointer is NULL",
+    REFUSED(CDP_ERR_INVALID, "allreduce: out is NULL, but count is",
         cdp_allreduce(g, x, NULL, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM));
     REFUSED(CDP_ERR_INVALID, "count is 7",
         cdp_allreduce(g, NULL, NULL, 7, CDP_DTYPE_F32, CDP_REDUCE_SUM));

@@ -507,9 +507,9 @@ TEST(bad_input) {
         cdp_bytes values[2] = {{"v", 1}, {NULL, 1}};
         if (!world_open(&w, &kinds[k], NULL)) continue;
         ST(cdp_store_set(w.s, NULL, "x", 1), CDP_ERR_INVALID);
-        TEXT("key is NULL");
+        TEXT("cdp_store_set: key is NULL");
         ST(cdp_store_set(w.s, "k", NULL, 1), CDP_ERR_INVALID);
-        TEXT("value for the key \"k\" is NULL");
+        TEXT("cdp_store_set: value is NULL (key \"k\")");
         ST(cdp_store_get(w.s, NULL, &value, &bytes, 1), CDP_ERR_INVALID);
         ST(cdp_store_get(w.s, "k", NULL, &bytes, 1), CDP_ERR_INVALID);
         TEXT("value is NULL");
@@ -523,7 +523,7 @@ TEST(bad_input) {
         ST(cdp_store_compare_set(w.s, "k", "x", 1, "x", 1, NULL, &bytes), CDP_ERR_INVALID);
         ST(cdp_store_wait(w.s, NULL, 1, 1), CDP_ERR_INVALID);
         ST(cdp_store_wait(w.s, keys, 2, 1), CDP_ERR_INVALID);
-        TEXT("key 1");
+        TEXT("cdp_store_wait: keys[1] is NULL");
         ST(cdp_store_check(w.s, keys, 1, NULL), CDP_ERR_INVALID);
         ST(cdp_store_check(w.s, keys, 2, &there), CDP_ERR_INVALID);
         ST(cdp_store_multi_get(w.s, keys, 1, NULL, &value, 1), CDP_ERR_INVALID);

@@ -137,7 +137,7 @@ static void barriers_of(cdp_store *s, cdp_store *other) {
     OK(cdp_store_barrier(s, "two", 2, 10000));
     OK(caller_end(&c));
     ST(cdp_store_barrier(s, "three", 3, answer_ms()), CDP_ERR_TIMEOUT);
-    TEXT("store barrier of \"");
+    TEXT("cdp_store_barrier of \"");
     TEXT("not everybody has come");
     T(value_is(s, "three", "1"));
     OK(cdp_store_set(s, "four", "no number", 9));
