@@ -439,7 +439,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_dtensor_check(cdp_dtensor *tensor, bool re
 typedef enum cdp_fill_kind {
     CDP_FILL_ZERO = 0,
     CDP_FILL_VALUE,   /* a */
-    CDP_FILL_UNIFORM, /* random in [a, b) (default b: 1 where both are 0) */
+    CDP_FILL_UNIFORM, /* random in [a, b), in every dtype (default b: 1 where both are 0) */
     CDP_FILL_NORMAL,  /* random with mean a and deviation b (default b: 1) */
     CDP_FILL_RAMP,    /* a + b * index in the whole tensor, row-major */
     CDP_FILL_MASK     /* 1 with probability a, else 0 */
@@ -454,8 +454,8 @@ typedef struct cdp_fill {
 /* Fill a tensor with values that depend on seed, stream and the index in the whole tensor alone:
    the same bits for every mesh and layout, and on one rank. Local. PARTIAL: coordinate 0 gets the
    values, others the operation's identity (AVG: all get the values). Random numbers:
-   Philox4x32-10. Errors: UNSUPPORTED (a dtype that cannot hold it: random kinds need floats, f8
-   takes only zeros). */
+   Philox4x32-10. Errors: UNSUPPORTED (random kinds need floats), INVALID (no number of the dtype
+   is in [a, b); a probability that is none). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_dtensor_fill(cdp_dtensor *tensor, const cdp_fill *fill);
 
 /* Cut up a whole tensor. `full` counts on rank `source` of the mesh's group alone; with CDP_EACH
@@ -4921,14 +4921,89 @@ CDP_API cdp_status cdp_dtensor_full(const cdp_dtensor *t, void *full, uint32_t r
 
 /* Knows: indices in the whole tensor. Promises: values that do not depend on mesh or layout. */
 
-CDP__DT double cdp__dt_fill_value(const cdp_fill *f, uint64_t index, bool wide) {
+/* A fill as it is carried out. low, high: the numbers of the dtype at both ends of the interval of
+   UNIFORM, both within it. */
+typedef struct cdp__dt_filler {
+    const cdp_fill *fill;
+    cdp_dtype dtype;
+    double end, low, high; /* end: b, or its default */
+} cdp__dt_filler;
+
+/* The float of the dtype beside `x`, which is one itself. */
+CDP__DT double cdp__dt_beside(cdp_dtype t, double x, bool up) {
+    uint8_t narrow = 0;
+    uint16_t half = 0;
+    uint32_t single = 0;
+    uint64_t wide = 0;
+    void *const raw[4] = {&narrow, &half, &single, &wide};
+    const uint32_t size = (uint32_t)cdp_dtype_size(t), k = size == 8 ? 3 : size / 2;
+    const bool away = (x > 0) == up;
+    cdp__number_put(t, raw[k], 0, x);
+    if (x == 0) { /* the least positive number, or the same with the sign */
+        narrow = up ? 1 : 0x81;
+        half = up ? 1 : 0x8001;
+        single = up ? 1 : 0x80000001u;
+        wide = up ? 1 : 0x8000000000000001u;
+    } else { /* bits of floats count up from zero, on either side */
+        narrow = (uint8_t)(away ? narrow + 1 : narrow - 1);
+        half = (uint16_t)(away ? half + 1 : half - 1);
+        single = away ? single + 1 : single - 1;
+        wide = away ? wide + 1 : wide - 1;
+    }
+    return cdp__number_get(t, raw[k], 0);
+}
+
+/* The number of the dtype that is nearest to x; the last finite one if it is beyond. */
+CDP__DT double cdp__dt_nearest(cdp_dtype t, double x) {
+    uint64_t room = 0;
+    cdp__number_put(t, &room, 0, x);
+    const double got = cdp__number_get(t, &room, 0);
+    if (got - got == 0) return got;
+    cdp__number_limit(t, &room, 0, x > 0);
+    const double last = cdp__number_get(t, &room, 0);
+    return last - last == 0 ? last : cdp__dt_beside(t, last, x < 0);
+}
+
+/* Sets the ends of the interval. */
+CDP__DT cdp_status cdp__dt_filler_of(cdp__dt_filler *f, const cdp_fill *fill, cdp_dtype t) {
+    const double a = fill->a, b = a == 0 && fill->b == 0 ? 1 : fill->b;
+    memset(f, 0, sizeof *f);
+    f->fill = fill;
+    f->dtype = t;
+    if (fill->kind == CDP_FILL_MASK && !(a >= 0 && a <= 1))
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_dtensor_fill: a is the probability of a mask and must be between 0 and 1");
+    if (fill->kind != CDP_FILL_UNIFORM) return CDP_OK;
+    f->end = b;
+    if (a - a == 0 && b - b == 0 && a < b) {
+        f->low = cdp__dt_nearest(t, a);
+        f->high = cdp__dt_nearest(t, b);
+        if (f->low < a) f->low = cdp__dt_beside(t, f->low, true);
+        if (f->high >= b) f->high = cdp__dt_beside(t, f->high, false);
+        if (f->low <= f->high) return CDP_OK;
+    }
+    return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+        "cdp_dtensor_fill: no number of %s is in [a, b); choose a < b further apart, both finite",
+        cdp_dtype_name(t));
+}
+
+/* A number of the interval; what would be rounded out of it becomes the last one within. */
+CDP__DT double cdp__dt_fill_uniform(const cdp__dt_filler *f, uint64_t index) {
+    const cdp_fill *fill = f->fill;
+    const double a = fill->a, width = f->end - a;
+    const double u = cdp__dt_uniform(fill->seed, fill->stream, index, f->dtype == CDP_DTYPE_F64);
+    const double x = width <= DBL_MAX ? a + width * u : a * (1 - u) + f->end * u;
+    if (x < f->low) return f->low;
+    return x > f->high ? f->high : x;
+}
+
+CDP__DT double cdp__dt_fill_value(const cdp__dt_filler *filler, uint64_t index) {
+    const cdp_fill *f = filler->fill;
     const double b = f->b;
+    const bool wide = filler->dtype == CDP_DTYPE_F64;
     switch (f->kind) {
     case CDP_FILL_VALUE: return f->a;
-    case CDP_FILL_UNIFORM: {
-        const double high = f->a == 0 && b == 0 ? 1 : b;
-        return f->a + (high - f->a) * cdp__dt_uniform(f->seed, f->stream, index, wide);
-    }
+    case CDP_FILL_UNIFORM: return cdp__dt_fill_uniform(filler, index);
     case CDP_FILL_NORMAL:
         return f->a + (b == 0 ? 1 : b) * cdp__dt_normal(f->seed, f->stream, index, wide);
     case CDP_FILL_RAMP: return f->a + b * (double)index;
@@ -4940,14 +5015,16 @@ CDP__DT double cdp__dt_fill_value(const cdp_fill *f, uint64_t index, bool wide) 
 /* Fills data[at] .. with elements `first`, first + 1, ... of the whole tensor. Ramps of 64-bit
    integers are exact. */
 CDP__DT void cdp__dt_fill_run(
-    cdp_dtype t, void *data, uint64_t at, uint64_t n, uint64_t first, const cdp_fill *f) {
+    const cdp__dt_filler *filler, void *data, uint64_t at, uint64_t n, uint64_t first) {
+    const cdp_fill *f = filler->fill;
+    const cdp_dtype t = filler->dtype;
     const bool whole = t == CDP_DTYPE_I64 || t == CDP_DTYPE_U64;
+    const uint64_t a = (uint64_t)cdp__i64_of(f->a), b = (uint64_t)cdp__i64_of(f->b);
     for (uint64_t i = 0; i < n; ++i) {
         if (whole && f->kind == CDP_FILL_RAMP)
-            ((uint64_t *)data)[at + i] =
-                (uint64_t)(int64_t)f->a + (uint64_t)(int64_t)f->b * (first + i);
+            ((uint64_t *)data)[at + i] = a + b * (first + i);
         else
-            cdp__number_put(t, data, at + i, cdp__dt_fill_value(f, first + i, t == CDP_DTYPE_F64));
+            cdp__number_put(t, data, at + i, cdp__dt_fill_value(filler, first + i));
     }
 }
 
@@ -4984,6 +5061,9 @@ CDP_API cdp_status cdp_dtensor_fill(cdp_dtensor *t, const cdp_fill *f) {
     if (random && !cdp__dtype_is_float(d))
         return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0,
             "cdp_dtensor_fill: %s cannot hold these values; use a float dtype", cdp_dtype_name(d));
+    cdp__dt_filler filler;
+    st = cdp__dt_filler_of(&filler, f, d);
+    if (st != CDP_OK) return st;
     const cdp_mesh *m = t->layout.mesh;
     const uint64_t bytes = cdp__dt_local_bytes(&t->layout);
     if (!bytes) return CDP_OK;
@@ -5001,7 +5081,7 @@ CDP_API cdp_status cdp_dtensor_fill(cdp_dtensor *t, const cdp_fill *f) {
     do
         for (uint64_t i = 0; i < rows; ++i)
             cdp__dt_fill_run(
-                d, t->data, mine + i * c.to_step[0], c.run, whole + i * c.from_step[0], f);
+                &filler, t->data, mine + i * c.to_step[0], c.run, whole + i * c.from_step[0]);
     while (cdp__dt_copy_next(&c, at, &whole, &mine));
     return CDP_OK;
 }
@@ -6547,19 +6627,20 @@ CDP__DT void cdp__dt_look_up_backward(cdp_dtype t, const int32_t *ids, uint64_t 
     }
 }
 
-/* exp(x), the same bits everywhere: x = k log 2 + r, a series in r, times 2^k. */
+/* exp(x), the same bits everywhere: x = k log 2 + r, a series in r, times 2^k; 0 below -708, where
+   f64 loses digits. */
 CDP__DT double cdp__dt_exp(double x) {
     if (!(x > -708)) return x < 0 ? 0 : x; /* keeps NaN */
-    if (x > 709) x = 709;
+    if (x > 709.78271289338397) return (double)INFINITY;
     const double turns = x * 1.44269504088896340736;
     const int32_t k = (int32_t)(turns < 0 ? turns - 0.5 : turns + 0.5);
     const double r = (x - k * 0.693147180369123816490) - k * 1.90821492927058770002e-10;
     double sum = 1, scale;
     for (int32_t i = 14; i >= 1; --i)
         sum = 1 + sum * r / i;
-    const uint64_t bits = (uint64_t)(k + 1023) << 52;
+    const uint64_t bits = (uint64_t)(k + 1022) << 52; /* 2^1024 would not be a number */
     memcpy(&scale, &bits, 8);
-    return sum * scale;
+    return sum * scale * 2;
 }
 
 /* log(x) for x >= 0; -infinity for 0. */
@@ -6991,28 +7072,34 @@ CDP__DT cdp_status cdp__dt_loss_check(
     return CDP_OK;
 }
 
+/* The larger number; a NaN if one of them is. */
+CDP__DT double cdp__dt_larger(double a, double b) {
+    return a > b || a != a ? a : b;
+}
+
 CDP__DT void cdp__dt_loss_row(const cdp__dt_loss *s, uint64_t row) {
     double *out = s->own + 3 * row;
     const uint64_t at = row * s->held, target = (uint64_t)(int64_t)s->targets[row] - s->first;
-    double most = -1e300, sum = 0;
+    double most = -(double)INFINITY, sum = 0;
     for (uint64_t j = 0; j < s->held; ++j)
-        if (cdp__number_get(s->dtype, s->x, at + j) > most)
-            most = cdp__number_get(s->dtype, s->x, at + j);
-    for (uint64_t j = 0; j < s->held; ++j)
+        most = cdp__dt_larger(most, cdp__number_get(s->dtype, s->x, at + j));
+    for (uint64_t j = 0; most != -(double)INFINITY && j < s->held; ++j)
         sum += cdp__dt_exp(cdp__number_get(s->dtype, s->x, at + j) - most);
     out[0] = most;
     out[1] = sum;
     out[2] = target < s->held ? cdp__number_get(s->dtype, s->x, at + target) : 0;
 }
 
-/* Merges the numbers of all ranks for a row: in[r] is `stride` numbers after in[r-1]. */
+/* Merges the numbers of all ranks for a row: in[r] is `stride` numbers after in[r-1]. The
+   sum of a row of which every logit is -infinity is a NaN. */
 CDP__DT void cdp__dt_loss_merge(const double *in, uint64_t stride, uint32_t n, double out[3]) {
-    out[0] = -1e300;
+    out[0] = -(double)INFINITY;
     out[1] = out[2] = 0;
     for (uint32_t r = 0; r < n; ++r)
-        if (in[r * stride] > out[0]) out[0] = in[r * stride];
+        out[0] = cdp__dt_larger(out[0], in[r * stride]);
+    if (out[0] == -(double)INFINITY) out[1] = out[0] - out[0];
     for (uint32_t r = 0; r < n; ++r) {
-        if (in[r * stride + 1] > 0)
+        if (in[r * stride] != -(double)INFINITY)
             out[1] += in[r * stride + 1] * cdp__dt_exp(in[r * stride] - out[0]);
         out[2] += in[r * stride + 2];
     }
@@ -7113,6 +7200,8 @@ CDP__DT cdp_status cdp__dt_cp_check(const cdp_cp_desc *d) {
         return cdp__dt_cp_wrong(
             "the mesh has several dimensions; take one of them by cdp_mesh_sub()");
     if (!d->heads || !d->width) return cdp__dt_cp_wrong("heads or width is 0; set both");
+    if (!(d->scale >= 0 && d->scale <= DBL_MAX))
+        return cdp__dt_cp_wrong("scale is negative or not finite; 0 means 1 / sqrt(width)");
     if (d->kv_heads && d->heads % d->kv_heads)
         return cdp__dt_cp_wrong("heads must be a multiple of kv_heads");
     if (d->causal && d->length % (2ull * d->mesh->count))
@@ -7476,7 +7565,7 @@ CDP_API cdp_status cdp_cp_create(const cdp_cp_desc *desc, cdp_cp **out) {
     if (cp->desc.dtype == CDP_DTYPE_DEFAULT) cp->desc.dtype = CDP_DTYPE_F32;
     if (!cp->desc.batch) cp->desc.batch = 1;
     if (!cp->desc.kv_heads) cp->desc.kv_heads = cp->desc.heads;
-    if (!(cp->desc.scale > 0)) { /* 1 / sqrt(width): a reciprocal keeps it below 2^10 */
+    if (cp->desc.scale == 0) { /* 1 / sqrt(width): a reciprocal keeps it below 2^10 */
         cp->desc.scale = cdp__dt_sqrt(1.0 / (double)cp->desc.width);
     }
     cp->rows = cp->me == CDP__DT_NONE ? 0 : cdp_cp_rows(&cp->desc, cp->me, start, size);
@@ -7525,16 +7614,15 @@ CDP_API cdp_status cdp_cp_attention(
     cdp__dt_cp_pack(cp, k, v);
     memset(cp->state, 0, (size_t)(queries * step * sizeof *cp->state));
     for (uint64_t i = 0; i < queries; ++i)
-        cp->state[i * step] = -1e300;
+        cp->state[i * step] = -DBL_MAX; /* a score of -infinity weighs nothing beside it */
     st = cdp_cp_ring(cp, cp->pack,
         2 * cdp__dt_kv_elements(cp, cp->most_rows) * cdp_dtype_size(d->dtype), NULL, 0,
         cdp__dt_block_forward, &a);
     for (uint64_t i = 0; st == CDP_OK && i < queries; ++i) {
         const double *state = cp->state + i * step;
         cdp__number_put(d->dtype, lse, i, state[0] + cdp__dt_ln(state[1]));
-        for (uint64_t x = 0; x < d->width; ++x)
-            cdp__number_put(
-                d->dtype, out, i * d->width + x, state[1] > 0 ? state[2 + x] / state[1] : 0);
+        for (uint64_t x = 0; x < d->width; ++x) /* a NaN if every score was -infinity */
+            cdp__number_put(d->dtype, out, i * d->width + x, state[2 + x] / state[1]);
     }
     return st;
 }
@@ -7577,7 +7665,7 @@ CDP_API void cdp_cp_merge(
     float *out, float *lse, const float *out_b, const float *lse_b, uint64_t rows, uint64_t width) {
     for (uint64_t i = 0; i < rows; ++i) {
         const double a = (double)lse[i], b = (double)lse_b[i];
-        const bool no_a = !(a >= -3e38), no_b = !(b >= -3e38); /* -infinity: no key yet */
+        const bool no_a = a == -(double)INFINITY, no_b = b == -(double)INFINITY; /* no key yet */
         const double most = a > b ? a : b;
         if (no_b) continue;
         const double x = no_a ? 0 : cdp__dt_exp(a - most), y = cdp__dt_exp(b - most);

@@ -192,7 +192,7 @@ CDP_API cdp_status cdp_cp_create(const cdp_cp_desc *desc, cdp_cp **out) {
     if (cp->desc.dtype == CDP_DTYPE_DEFAULT) cp->desc.dtype = CDP_DTYPE_F32;
     if (!cp->desc.batch) cp->desc.batch = 1;
     if (!cp->desc.kv_heads) cp->desc.kv_heads = cp->desc.heads;
-    if (!(cp->desc.scale > 0)) { /* 1 / sqrt(width): a reciprocal keeps it below 2^10 */
+    if (cp->desc.scale == 0) { /* 1 / sqrt(width): a reciprocal keeps it below 2^10 */
         cp->desc.scale = cdp__dt_sqrt(1.0 / (double)cp->desc.width);
     }
     cp->rows = cp->me == CDP__DT_NONE ? 0 : cdp_cp_rows(&cp->desc, cp->me, start, size);
@@ -241,16 +241,15 @@ CDP_API cdp_status cdp_cp_attention(
     cdp__dt_cp_pack(cp, k, v);
     memset(cp->state, 0, (size_t)(queries * step * sizeof *cp->state));
     for (uint64_t i = 0; i < queries; ++i)
-        cp->state[i * step] = -1e300;
+        cp->state[i * step] = -DBL_MAX; /* a score of -infinity weighs nothing beside it */
     st = cdp_cp_ring(cp, cp->pack,
         2 * cdp__dt_kv_elements(cp, cp->most_rows) * cdp_dtype_size(d->dtype), NULL, 0,
         cdp__dt_block_forward, &a);
     for (uint64_t i = 0; st == CDP_OK && i < queries; ++i) {
         const double *state = cp->state + i * step;
         cdp__number_put(d->dtype, lse, i, state[0] + cdp__dt_ln(state[1]));
-        for (uint64_t x = 0; x < d->width; ++x)
-            cdp__number_put(
-                d->dtype, out, i * d->width + x, state[1] > 0 ? state[2 + x] / state[1] : 0);
+        for (uint64_t x = 0; x < d->width; ++x) /* a NaN if every score was -infinity */
+            cdp__number_put(d->dtype, out, i * d->width + x, state[2 + x] / state[1]);
     }
     return st;
 }
@@ -293,7 +292,7 @@ CDP_API void cdp_cp_merge(
     float *out, float *lse, const float *out_b, const float *lse_b, uint64_t rows, uint64_t width) {
     for (uint64_t i = 0; i < rows; ++i) {
         const double a = (double)lse[i], b = (double)lse_b[i];
-        const bool no_a = !(a >= -3e38), no_b = !(b >= -3e38); /* -infinity: no key yet */
+        const bool no_a = a == -(double)INFINITY, no_b = b == -(double)INFINITY; /* no key yet */
         const double most = a > b ? a : b;
         if (no_b) continue;
         const double x = no_a ? 0 : cdp__dt_exp(a - most), y = cdp__dt_exp(b - most);

@@ -38,7 +38,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_dtensor_check(cdp_dtensor *tensor, bool re
 typedef enum cdp_fill_kind {
     CDP_FILL_ZERO = 0,
     CDP_FILL_VALUE,   /* a */
-    CDP_FILL_UNIFORM, /* random in [a, b) (default b: 1 where both are 0) */
+    CDP_FILL_UNIFORM, /* random in [a, b), in every dtype (default b: 1 where both are 0) */
     CDP_FILL_NORMAL,  /* random with mean a and deviation b (default b: 1) */
     CDP_FILL_RAMP,    /* a + b * index in the whole tensor, row-major */
     CDP_FILL_MASK     /* 1 with probability a, else 0 */
@@ -53,8 +53,8 @@ typedef struct cdp_fill {
 /* Fill a tensor with values that depend on seed, stream and the index in the whole tensor alone:
    the same bits for every mesh and layout, and on one rank. Local. PARTIAL: coordinate 0 gets the
    values, others the operation's identity (AVG: all get the values). Random numbers:
-   Philox4x32-10. Errors: UNSUPPORTED (a dtype that cannot hold it: random kinds need floats, f8
-   takes only zeros). */
+   Philox4x32-10. Errors: UNSUPPORTED (random kinds need floats), INVALID (no number of the dtype
+   is in [a, b); a probability that is none). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_dtensor_fill(cdp_dtensor *tensor, const cdp_fill *fill);
 
 /* Cut up a whole tensor. `full` counts on rank `source` of the mesh's group alone; with CDP_EACH

@@ -21,14 +21,89 @@
 #include "stages.h"
 #include "tensors.h"
 
-CDP__DT double cdp__dt_fill_value(const cdp_fill *f, uint64_t index, bool wide) {
+/* A fill as it is carried out. low, high: the numbers of the dtype at both ends of the interval of
+   UNIFORM, both within it. */
+typedef struct cdp__dt_filler {
+    const cdp_fill *fill;
+    cdp_dtype dtype;
+    double end, low, high; /* end: b, or its default */
+} cdp__dt_filler;
+
+/* The float of the dtype beside `x`, which is one itself. */
+CDP__DT double cdp__dt_beside(cdp_dtype t, double x, bool up) {
+    uint8_t narrow = 0;
+    uint16_t half = 0;
+    uint32_t single = 0;
+    uint64_t wide = 0;
+    void *const raw[4] = {&narrow, &half, &single, &wide};
+    const uint32_t size = (uint32_t)cdp_dtype_size(t), k = size == 8 ? 3 : size / 2;
+    const bool away = (x > 0) == up;
+    cdp__number_put(t, raw[k], 0, x);
+    if (x == 0) { /* the least positive number, or the same with the sign */
+        narrow = up ? 1 : 0x81;
+        half = up ? 1 : 0x8001;
+        single = up ? 1 : 0x80000001u;
+        wide = up ? 1 : 0x8000000000000001u;
+    } else { /* bits of floats count up from zero, on either side */
+        narrow = (uint8_t)(away ? narrow + 1 : narrow - 1);
+        half = (uint16_t)(away ? half + 1 : half - 1);
+        single = away ? single + 1 : single - 1;
+        wide = away ? wide + 1 : wide - 1;
+    }
+    return cdp__number_get(t, raw[k], 0);
+}
+
+/* The number of the dtype that is nearest to x; the last finite one if it is beyond. */
+CDP__DT double cdp__dt_nearest(cdp_dtype t, double x) {
+    uint64_t room = 0;
+    cdp__number_put(t, &room, 0, x);
+    const double got = cdp__number_get(t, &room, 0);
+    if (got - got == 0) return got;
+    cdp__number_limit(t, &room, 0, x > 0);
+    const double last = cdp__number_get(t, &room, 0);
+    return last - last == 0 ? last : cdp__dt_beside(t, last, x < 0);
+}
+
+/* Sets the ends of the interval. */
+CDP__DT cdp_status cdp__dt_filler_of(cdp__dt_filler *f, const cdp_fill *fill, cdp_dtype t) {
+    const double a = fill->a, b = a == 0 && fill->b == 0 ? 1 : fill->b;
+    memset(f, 0, sizeof *f);
+    f->fill = fill;
+    f->dtype = t;
+    if (fill->kind == CDP_FILL_MASK && !(a >= 0 && a <= 1))
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_dtensor_fill: a is the probability of a mask and must be between 0 and 1");
+    if (fill->kind != CDP_FILL_UNIFORM) return CDP_OK;
+    f->end = b;
+    if (a - a == 0 && b - b == 0 && a < b) {
+        f->low = cdp__dt_nearest(t, a);
+        f->high = cdp__dt_nearest(t, b);
+        if (f->low < a) f->low = cdp__dt_beside(t, f->low, true);
+        if (f->high >= b) f->high = cdp__dt_beside(t, f->high, false);
+        if (f->low <= f->high) return CDP_OK;
+    }
+    return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+        "cdp_dtensor_fill: no number of %s is in [a, b); choose a < b further apart, both finite",
+        cdp_dtype_name(t));
+}
+
+/* A number of the interval; what would be rounded out of it becomes the last one within. */
+CDP__DT double cdp__dt_fill_uniform(const cdp__dt_filler *f, uint64_t index) {
+    const cdp_fill *fill = f->fill;
+    const double a = fill->a, width = f->end - a;
+    const double u = cdp__dt_uniform(fill->seed, fill->stream, index, f->dtype == CDP_DTYPE_F64);
+    const double x = width <= DBL_MAX ? a + width * u : a * (1 - u) + f->end * u;
+    if (x < f->low) return f->low;
+    return x > f->high ? f->high : x;
+}
+
+CDP__DT double cdp__dt_fill_value(const cdp__dt_filler *filler, uint64_t index) {
+    const cdp_fill *f = filler->fill;
     const double b = f->b;
+    const bool wide = filler->dtype == CDP_DTYPE_F64;
     switch (f->kind) {
     case CDP_FILL_VALUE: return f->a;
-    case CDP_FILL_UNIFORM: {
-        const double high = f->a == 0 && b == 0 ? 1 : b;
-        return f->a + (high - f->a) * cdp__dt_uniform(f->seed, f->stream, index, wide);
-    }
+    case CDP_FILL_UNIFORM: return cdp__dt_fill_uniform(filler, index);
     case CDP_FILL_NORMAL:
         return f->a + (b == 0 ? 1 : b) * cdp__dt_normal(f->seed, f->stream, index, wide);
     case CDP_FILL_RAMP: return f->a + b * (double)index;
@@ -40,14 +115,16 @@ CDP__DT double cdp__dt_fill_value(const cdp_fill *f, uint64_t index, bool wide) 
 /* Fills data[at] .. with elements `first`, first + 1, ... of the whole tensor. Ramps of 64-bit
    integers are exact. */
 CDP__DT void cdp__dt_fill_run(
-    cdp_dtype t, void *data, uint64_t at, uint64_t n, uint64_t first, const cdp_fill *f) {
+    const cdp__dt_filler *filler, void *data, uint64_t at, uint64_t n, uint64_t first) {
+    const cdp_fill *f = filler->fill;
+    const cdp_dtype t = filler->dtype;
     const bool whole = t == CDP_DTYPE_I64 || t == CDP_DTYPE_U64;
+    const uint64_t a = (uint64_t)cdp__i64_of(f->a), b = (uint64_t)cdp__i64_of(f->b);
     for (uint64_t i = 0; i < n; ++i) {
         if (whole && f->kind == CDP_FILL_RAMP)
-            ((uint64_t *)data)[at + i] =
-                (uint64_t)(int64_t)f->a + (uint64_t)(int64_t)f->b * (first + i);
+            ((uint64_t *)data)[at + i] = a + b * (first + i);
         else
-            cdp__number_put(t, data, at + i, cdp__dt_fill_value(f, first + i, t == CDP_DTYPE_F64));
+            cdp__number_put(t, data, at + i, cdp__dt_fill_value(filler, first + i));
     }
 }
 
@@ -84,6 +161,9 @@ CDP_API cdp_status cdp_dtensor_fill(cdp_dtensor *t, const cdp_fill *f) {
     if (random && !cdp__dtype_is_float(d))
         return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0,
             "cdp_dtensor_fill: %s cannot hold these values; use a float dtype", cdp_dtype_name(d));
+    cdp__dt_filler filler;
+    st = cdp__dt_filler_of(&filler, f, d);
+    if (st != CDP_OK) return st;
     const cdp_mesh *m = t->layout.mesh;
     const uint64_t bytes = cdp__dt_local_bytes(&t->layout);
     if (!bytes) return CDP_OK;
@@ -101,7 +181,7 @@ CDP_API cdp_status cdp_dtensor_fill(cdp_dtensor *t, const cdp_fill *f) {
     do
         for (uint64_t i = 0; i < rows; ++i)
             cdp__dt_fill_run(
-                d, t->data, mine + i * c.to_step[0], c.run, whole + i * c.from_step[0], f);
+                &filler, t->data, mine + i * c.to_step[0], c.run, whole + i * c.from_step[0]);
     while (cdp__dt_copy_next(&c, at, &whole, &mine));
     return CDP_OK;
 }

@@ -59,28 +59,34 @@ CDP__DT cdp_status cdp__dt_loss_check(
     return CDP_OK;
 }
 
+/* The larger number; a NaN if one of them is. */
+CDP__DT double cdp__dt_larger(double a, double b) {
+    return a > b || a != a ? a : b;
+}
+
 CDP__DT void cdp__dt_loss_row(const cdp__dt_loss *s, uint64_t row) {
     double *out = s->own + 3 * row;
     const uint64_t at = row * s->held, target = (uint64_t)(int64_t)s->targets[row] - s->first;
-    double most = -1e300, sum = 0;
+    double most = -(double)INFINITY, sum = 0;
     for (uint64_t j = 0; j < s->held; ++j)
-        if (cdp__number_get(s->dtype, s->x, at + j) > most)
-            most = cdp__number_get(s->dtype, s->x, at + j);
-    for (uint64_t j = 0; j < s->held; ++j)
+        most = cdp__dt_larger(most, cdp__number_get(s->dtype, s->x, at + j));
+    for (uint64_t j = 0; most != -(double)INFINITY && j < s->held; ++j)
         sum += cdp__dt_exp(cdp__number_get(s->dtype, s->x, at + j) - most);
     out[0] = most;
     out[1] = sum;
     out[2] = target < s->held ? cdp__number_get(s->dtype, s->x, at + target) : 0;
 }
 
-/* Merges the numbers of all ranks for a row: in[r] is `stride` numbers after in[r-1]. */
+/* Merges the numbers of all ranks for a row: in[r] is `stride` numbers after in[r-1]. The
+   sum of a row of which every logit is -infinity is a NaN. */
 CDP__DT void cdp__dt_loss_merge(const double *in, uint64_t stride, uint32_t n, double out[3]) {
-    out[0] = -1e300;
+    out[0] = -(double)INFINITY;
     out[1] = out[2] = 0;
     for (uint32_t r = 0; r < n; ++r)
-        if (in[r * stride] > out[0]) out[0] = in[r * stride];
+        out[0] = cdp__dt_larger(out[0], in[r * stride]);
+    if (out[0] == -(double)INFINITY) out[1] = out[0] - out[0];
     for (uint32_t r = 0; r < n; ++r) {
-        if (in[r * stride + 1] > 0)
+        if (in[r * stride] != -(double)INFINITY)
             out[1] += in[r * stride + 1] * cdp__dt_exp(in[r * stride] - out[0]);
         out[2] += in[r * stride + 2];
     }

@@ -107,19 +107,20 @@ CDP__DT void cdp__dt_look_up_backward(cdp_dtype t, const int32_t *ids, uint64_t 
     }
 }
 
-/* exp(x), the same bits everywhere: x = k log 2 + r, a series in r, times 2^k. */
+/* exp(x), the same bits everywhere: x = k log 2 + r, a series in r, times 2^k; 0 below -708, where
+   f64 loses digits. */
 CDP__DT double cdp__dt_exp(double x) {
     if (!(x > -708)) return x < 0 ? 0 : x; /* keeps NaN */
-    if (x > 709) x = 709;
+    if (x > 709.78271289338397) return (double)INFINITY;
     const double turns = x * 1.44269504088896340736;
     const int32_t k = (int32_t)(turns < 0 ? turns - 0.5 : turns + 0.5);
     const double r = (x - k * 0.693147180369123816490) - k * 1.90821492927058770002e-10;
     double sum = 1, scale;
     for (int32_t i = 14; i >= 1; --i)
         sum = 1 + sum * r / i;
-    const uint64_t bits = (uint64_t)(k + 1023) << 52;
+    const uint64_t bits = (uint64_t)(k + 1022) << 52; /* 2^1024 would not be a number */
     memcpy(&scale, &bits, 8);
-    return sum * scale;
+    return sum * scale * 2;
 }
 
 /* log(x) for x >= 0; -infinity for 0. */

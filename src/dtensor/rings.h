@@ -65,6 +65,8 @@ CDP__DT cdp_status cdp__dt_cp_check(const cdp_cp_desc *d) {
         return cdp__dt_cp_wrong(
             "the mesh has several dimensions; take one of them by cdp_mesh_sub()");
     if (!d->heads || !d->width) return cdp__dt_cp_wrong("heads or width is 0; set both");
+    if (!(d->scale >= 0 && d->scale <= DBL_MAX))
+        return cdp__dt_cp_wrong("scale is negative or not finite; 0 means 1 / sqrt(width)");
     if (d->kv_heads && d->heads % d->kv_heads)
         return cdp__dt_cp_wrong("heads must be a multiple of kv_heads");
     if (d->causal && d->length % (2ull * d->mesh->count))

@@ -1265,6 +1265,51 @@ TEST(factories_fill_by_index) {
     RUN(4, factories);
 }
 
+/* Every dtype, intervals with ends that some of them do not have. */
+TEST(uniform_numbers_stay_in_their_interval) {
+    static const double ends[][2] = {{0, 0}, {1, 2}, {-1, 1}, {100, 101}, {-2, -1}, {0.3, 0.9},
+        {-0.7, -0.1}, {-1e-7, 1e-7}, {-1e30, 1e30}, {-1.7e308, 1.7e308}, {100, 100.00003},
+        {1, 1 + 4 * DBL_EPSILON}}; /* few numbers of f32, of f64 */
+    static const cdp_dtype dtypes[] = {CDP_DTYPE_F8E4M3, CDP_DTYPE_F8E5M2, CDP_DTYPE_BF16,
+        CDP_DTYPE_F16, CDP_DTYPE_F32, CDP_DTYPE_F64};
+    const uint64_t n = 1000;
+    double memory[1000];
+    cdp_mesh *m = paper_mesh(1, 1, 0, 0);
+    for (uint32_t d = 0; d < sizeof dtypes / sizeof *dtypes; ++d)
+        for (uint32_t k = 0; k < sizeof ends / sizeof *ends; ++k) {
+            const double a = ends[k][0], b = a == 0 ? 1 : ends[k][1];
+            cdp_dtensor t = {.layout = layout_of(m, "R", 1, n, 0, 0), .data = memory};
+            const cdp_fill f = {
+                .kind = CDP_FILL_UNIFORM, .a = a, .b = ends[k][1], .seed = 5, .stream = k};
+            double least = INFINITY, most = -INFINITY;
+            t.layout.dtype = dtypes[d];
+            if (d < 2 && (k == 3 || k == 10)) { /* f8: 96 and 104, or 112 */
+                REFUSED(CDP_ERR_INVALID, "no number of", cdp_dtensor_fill(&t, &f));
+                continue;
+            }
+            OK(cdp_dtensor_fill(&t, &f));
+            for (uint64_t i = 0; i < n; ++i) {
+                const double x = cdp__number_get(dtypes[d], memory, i);
+                least = fmin(least, x);
+                most = fmax(most, x);
+            }
+            test_check(least >= a && most < b, __FILE__, __LINE__,
+                "%s: [%.17g, %.17g] is not within [%g, %g)", cdp_dtype_name(dtypes[d]), least, most,
+                a, b);
+            if (d > 3 && k < 9 + d - 4) /* most of the interval is used */
+                T(least - a < (b - a) * 0.02 && b - most < (b - a) * 0.02);
+        }
+    cdp_dtensor t = {.layout = layout_of(m, "R", 1, 4, 0, 0), .data = memory};
+    t.layout.dtype = CDP_DTYPE_BF16;
+    REFUSED(CDP_ERR_INVALID, "no number of bf16 is in [a, b)",
+        cdp_dtensor_fill(&t, &(cdp_fill){.kind = CDP_FILL_UNIFORM, .a = 1.001, .b = 1.002}));
+    REFUSED(CDP_ERR_INVALID, "both finite",
+        cdp_dtensor_fill(&t, &(cdp_fill){.kind = CDP_FILL_UNIFORM, .a = 0, .b = INFINITY}));
+    REFUSED(CDP_ERR_INVALID, "probability of a mask",
+        cdp_dtensor_fill(&t, &(cdp_fill){.kind = CDP_FILL_MASK, .a = (double)NAN}));
+    cdp_mesh_destroy(m);
+}
+
 /* ---- pictures, measurements, asynchronous plans ---- */
 
 static char picture[1 << 16];
@@ -1551,6 +1596,7 @@ int main(int argc, char **argv) {
         {"philox_and_its_functions", philox_and_its_functions, 10},
         {"random_numbers_do_not_depend_on_the_cut", random_numbers_do_not_depend_on_the_cut, 30},
         {"random_distributions", random_distributions, 30},
+        {"uniform_numbers_stay_in_their_interval", uniform_numbers_stay_in_their_interval, 20},
         {"factories_fill_by_index", factories_fill_by_index, 20},
         {"layouts_drawn", layouts_drawn, 10},
         {"plans_drawn", plans_drawn, 10},

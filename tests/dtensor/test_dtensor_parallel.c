@@ -742,6 +742,45 @@ TEST(loss_parallel) {
             RUN(n, loss_run, (void *)(uintptr_t)&cases[k]);
 }
 
+/* Row by row: one logit is not finite, or all are; `class` is the last rank's last one. */
+static void losses_not_finite(cdp_group *g, void *arg) {
+    enum {
+        ROWS = 6
+    };
+    const double bad[ROWS] = {NAN, INFINITY, -INFINITY, -INFINITY, 0, -INFINITY};
+    const uint32_t n = cdp_size(g), last = 4 * n - 1;
+    const int32_t targets[ROWS] = {0, 0, 0, (int32_t)last, 1, 2};
+    cdp_mesh *m = line_of(g);
+    cdp_layout l = {.mesh = m, .dtype = *(const cdp_dtype *)arg, .ndim = 2, .shape = {ROWS, 4 * n}};
+    double x[ROWS * 4], losses[ROWS], grad[ROWS * 4];
+    OK(cdp_layout_parse(&l, "S1"));
+    for (uint64_t i = 0; i < ROWS; ++i)
+        for (uint64_t j = 0; j < 4; ++j) {
+            const bool whole = i == 5 || (i == 2 && cdp_rank(g) > 0); /* a piece of -infinities */
+            const bool is_bad = whole || (cdp_rank(g) == n - 1 && j == 3);
+            cdp__number_put(l.dtype, x, i * 4 + j, is_bad ? bad[i] : 0.25 * (double)j);
+        }
+    OK(cdp_cross_entropy(&l, x, targets, losses, grad, 1));
+    for (uint64_t i = 0; i < ROWS; ++i) {
+        const double loss = cdp__number_get(l.dtype, losses, i);
+        double sum = 0;
+        for (uint64_t j = 0; j < 4; ++j)
+            sum += cdp__number_get(l.dtype, grad, i * 4 + j);
+        if (i == 3) T(loss > 0 && isinf(loss));
+        if (i == 0 || i == 1 || i == 5) T(isnan(loss) && isnan(sum));
+        if (i == 2 || i == 4) T(isfinite(loss) && loss > 0.5 && isfinite(sum));
+    }
+    cdp_mesh_destroy(m);
+}
+
+TEST(losses_of_numbers_that_are_not_finite) {
+    for (uint32_t n = 1; n <= 3; ++n)
+        for (uint32_t d = CDP_DTYPE_F32; d <= CDP_DTYPE_F64; ++d) {
+            cdp_dtype dtype = (cdp_dtype)d;
+            RUN(n, losses_not_finite, &dtype);
+        }
+}
+
 /* ---- attention over a cut sequence ---- */
 
 typedef struct cp_case {
@@ -951,6 +990,53 @@ TEST(merge_formula) {
     }
 }
 
+/* One key, then one query, is not finite on the last rank; what does not depend on it stays. */
+static void attention_not_finite(cdp_group *g, void *arg) {
+    const bool gather = *(const bool *)arg;
+    const uint32_t n = cdp_size(g);
+    const bool last = cdp_rank(g) == n - 1;
+    cdp_mesh *m = line_of(g);
+    cdp_cp *cp;
+    const cdp_cp_desc d = {.mesh = m, .length = 2 * n, .heads = 1, .width = 2, .gather = gather};
+    OK(cdp_cp_create(&d, &cp));
+    static const float bad[3] = {NAN, INFINITY, -INFINITY};
+    for (uint32_t b = 0; b < 3; ++b) {
+        float q[4] = {1, 1, 1, 1}, k[4] = {1, 2, 3, 4}, v[4] = {1, 2, 3, 4}, out[4], lse[2];
+        float dq[4], dk[4], dv[4];
+        if (last) k[0] = bad[b];
+        OK(cdp_cp_attention(cp, q, k, v, out, lse));
+        for (uint32_t i = 0; i < 4; ++i) /* a key of -infinity weighs nothing */
+            T(b == 2 ? isfinite(out[i]) && out[i] >= 1 : isnan(out[i]));
+        OK(cdp_cp_attention_backward(cp, q, k, v, out, lse, q, dq, dk, dv));
+        if (b < 2) T(isnan(dq[0]) && isnan(dk[1]) && isnan(dv[3]));
+        if (last) k[0] = 1;
+        if (last) q[0] = bad[b]; /* -infinity: every score of this query is */
+        OK(cdp_cp_attention(cp, q, k, v, out, lse));
+        T(last ? isnan(out[0]) && isnan(out[1]) : isfinite(out[0]) && isfinite(out[1]));
+        T(isfinite(out[2]) && isfinite(out[3]) && isfinite(lse[1]));
+    }
+    cdp_cp_destroy(cp);
+    cdp_mesh_destroy(m);
+}
+
+TEST(attention_to_numbers_that_are_not_finite) {
+    for (uint32_t n = 1; n <= 3; ++n)
+        for (uint32_t k = 0; k < 2; ++k) {
+            bool gather = k != 0;
+            RUN(n, attention_not_finite, &gather);
+        }
+    float out = 1, lse = 0, bad[] = {NAN, NAN, -INFINITY, INFINITY};
+    cdp_cp_merge(&out, &lse, &bad[0], &bad[1], 1, 1);
+    T(isnan(out) && isnan(lse));
+    out = 1;
+    lse = 0;
+    cdp_cp_merge(&out, &lse, &bad[0], &bad[2], 1, 1); /* no key */
+    T(out == 1 && lse == 0);
+    cdp_cp_merge(&out, &lse, &out, &bad[3], 1, 1);
+    T(isnan(out));
+    T(isinf(cdp__dt_exp(1000)) && fabs(cdp__dt_exp(709.7) / exp(709.7) - 1) < 1e-13);
+}
+
 TEST(functions_of_our_own) {
     for (int32_t i = -7000; i <= 7000; ++i) {
         const double x = i / 10.0 + i * 1e-7;
@@ -1007,6 +1093,9 @@ TEST(bad_attention_is_refused) {
     d.kv_heads = 2;
     d.dtype = CDP_DTYPE_F16;
     REFUSED(CDP_ERR_UNSUPPORTED, "attention of f16", cdp_cp_create(&d, &cp));
+    d.scale = -1;
+    REFUSED(CDP_ERR_INVALID, "scale is negative", cdp_cp_create(&d, &cp));
+    d.scale = 0;
     d.dtype = CDP_DTYPE_F32;
     d.mesh = two;
     REFUSED(CDP_ERR_INVALID, "several dimensions", cdp_cp_create(&d, &cp));
@@ -1096,6 +1185,8 @@ int main(int argc, char **argv) {
         {"different_layers_are_told", different_layers_are_told, 60},
         {"a_bad_id_blocks_nobody", a_bad_id_blocks_nobody, 20},
         {"loss_parallel", loss_parallel, 30},
+        {"losses_of_numbers_that_are_not_finite", losses_of_numbers_that_are_not_finite, 20},
+        {"attention_to_numbers_that_are_not_finite", attention_to_numbers_that_are_not_finite, 20},
         {"ring_gather_and_one_process", ring_gather_and_one_process, 60},
         {"positions_of_ranks", positions_of_ranks, 10},
         {"merge_formula", merge_formula, 10},
