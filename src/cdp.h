@@ -140,7 +140,8 @@
         to that number gives its bits. f16 is divided first by default, because sums of f16 soon
         exceed its range.
 
-    CONFIGURATION (macros; those marked * must be equal in all files that include this one)
+    CONFIGURATION (macros; those marked * must be equal in all files that include this one, or
+    they do not link: see >>base/built_with_api)
         CDP_IMPLEMENTATION     off      this file holds the implementation; of cdp.h alone:
                                         CDP_CORE_IMPLEMENTATION
         CDP_API *              extern   prefix of all functions
@@ -329,6 +330,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#include "base/built_with_api.h"
 #include "base/status_api.h"
 #include "base/types_api.h"
 #include "base/error_api.h"
@@ -373,6 +375,7 @@ extern "C" {
 #if (defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION)) && !defined(CDP_IMPL_INCLUDED)
 #define CDP_IMPL_INCLUDED
 
+#include "base/built_with.h"
 #include "base/basics.h"
 #include "os/words.h"
 #include "base/text.h"

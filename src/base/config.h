@@ -65,8 +65,10 @@
 
 #if defined(__GNUC__) || defined(__clang__)
 #define CDP_MUST_CHECK __attribute__((warn_unused_result))
+#define CDP__KEPT __attribute__((__used__)) /* though nothing uses it */
 #else
 #define CDP_MUST_CHECK
+#define CDP__KEPT
 #endif
 /* Where uint32_t is a long, as on many boards, the check would complain of every %u. */
 #if (defined(__GNUC__) || defined(__clang__)) && !defined(CDP_NO_OS)

@@ -138,6 +138,20 @@ t_own_macro() { # each header answers to its own macro
     ! parsed "$3" || return 0
     exports_only_api own.o
 }
+t_other_macros() { # files compiled with other macros do not link, and the linker names the difference: cdp_built_with
+    local macro said
+    printf '#define CDP_IMPLEMENTATION\n#include "cdp.h"\n' > impl.c
+    printf '#include "cdp.h"\nint main(void) { return 0; }\n' > user.c
+    set_language "$1" "$2"
+    compile "$1 -std=$2 -$3" impl.c impl.o
+    compile "$1 -std=$2 -$3" user.c user.o
+    $1 impl.o user.o -o both -pthread -lm || die 'files with equal macros do not link'
+    for macro in CDP_ONLY_F32 CDP_NO_RECORDER CDP_ERROR_TEXT=100 CDP_SLOTS=4; do
+        compile "$1 -std=$2 -$3 -D$macro" user.c user.o
+        ! said=$($1 impl.o user.o -o both -pthread -lm 2>&1) || die "$macro in one file alone, and it links"
+        grep -q "cdp_built_with_.*$(tr = _ <<< "${macro#CDP_}")" <<< "$said" || die "the linker does not name $macro: $said"
+    done
+}
 t_two_files() { # implementation in the language of $1, user in that of $5
     set_language "$1" "$2"
     { printf '#define CDP_IMPLEMENTATION\n#include "%s"\n' "$4"; proof "$(below "$4")"; } > "impl.$ext"
@@ -520,6 +534,7 @@ c_matrix() { # COMPILER
         add t_later $c gnu11 $CHECK "$h" # with -std=c11 that is the documented #error, below
         add t_static $c c11 $CHECK "$h"
     done
+    add t_other_macros $c c11 O0 $TOP
     add t_later $c gnu11 O0 $TOP
     add t_static $c c11 O0 $TOP
     add t_option $c c11 $CHECK cdp_dtensor.h CDP_NO_TENSOR_OPS

@@ -129,7 +129,7 @@ public_functions() {
 rule_public_tested() {
     local place name
     [ "$(public_functions | wc -l)" -ge 300 ] || echo "only $(public_functions | wc -l) public functions are found"
-    cat tests/*/*.[ch] | grep -oE '\bcdp_[a-z0-9_]+' | sort -u > "$work/mentioned"
+    cat tests/*/*.[ch] tests/compile/run.sh | grep -oE '\bcdp_[a-z0-9_]+' | sort -u > "$work/mentioned"
     public_functions | while read -r place name; do
         grep -qxF "$name" "$work/mentioned" || echo "$place: no test mentions $name"
     done
