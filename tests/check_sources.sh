@@ -15,7 +15,7 @@ HEADERS=$(ls cdp*.h)
 PARTS=$(ls src/*/*.h)
 SRC="$(ls src/*.h) $PARTS"
 OTHERS=$(ls tools/*.[ch] examples/*.[ch] examples/*/*.[ch] tests/*.[ch] tests/*/*.[ch])
-SCRIPTS=$(ls tests/*.sh tests/*/*.sh Makefile .ci/run)
+SCRIPTS=$(ls tests/*.sh tests/*/*.sh Makefile .ci/*)
 gcc -O1 -D_GNU_SOURCE tests/sources/sources.c -o "$work/sources" || exit 1
 sources() { "$work/sources" "$@"; }
 # shellcheck disable=SC2086

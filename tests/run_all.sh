@@ -19,8 +19,11 @@
 # does not count here. None runs again where more than three failed, none that took more than three minutes (of an idle
 # machine), none whose output has a report of a sanitizer: a race is a race however seldom it shows.
 # At the end comes a table of where the time went; TEST_STARTED (seconds since 1970): when make began to compile for this.
+# Before the last line stands what failed, in few lines for each; they and "unsteady: ..." are added to the file CI_REPORT.
 # The last line here is the sum, alone on its line.
 set -u
+. "$(dirname "$0")/report.sh"
+reports=${CI_REPORT:-/dev/null}
 logs=$1
 shift
 mkdir -p "$logs" || exit 1
@@ -108,7 +111,7 @@ while [ $running -gt 0 ]; do end; done
 
 settle() { # NAME: runs it again; 0: it passed each time
     [ "${took[$1]}" -lt $((1800 * $(scale))) ] || return 1
-    ! grep -aqE 'ERROR: [A-Za-z]*Sanitizer|WARNING: [A-Za-z]*Sanitizer|runtime error: ' "$logs/$1.log" || return 1
+    ! sanitizer_spoke "$logs/$1.log" || return 1
     local before="$passed $failed $broken" i bad=0 lanes=1
     mv "$logs/$1.log" "$logs/$1.first.log"
     for ((i = 0; i < AGAIN && !bad; ++i)); do
@@ -127,7 +130,7 @@ if [ "${AGAIN:-0}" -gt 0 ] && [ $# -le 3 ]; then
     for name in "$@"; do
         was=${failures[$name]}
         if settle "$name"; then
-            printf 'unsteady: %s failed, and passed %d times when it ran alone\n' "$name" "$AGAIN"
+            printf 'unsteady: %s failed, and passed %d times when it ran alone\n' "$name" "$AGAIN" | tee -a "$reports"
             sed 's/^/    /' "$logs/$name.first.log" | tail -n 100
             failed=$((failed - was))
         else
@@ -153,6 +156,7 @@ for name in $broken; do
     printf '\n==== %s (%s) ====\n' "$name" "$logs/$name.log"
     tail -n 200 "$logs/$name.log"
 done
-[ -z "$broken" ] || printf '\nfailed:%s\n' "$broken"
+[ -z "$broken" ] || printf '\n'
+for name in $broken; do report "$name" "${failures[$name]} failed" "$logs/$name.log"; done | tee -a "$reports"
 printf '%d passed, %d failed\n' "$passed" "$failed"
 [ "$failed" = 0 ] && [ "$passed" -gt 0 ]
