@@ -153,15 +153,17 @@
     ERRORS
         cdp_elastic_create: INVALID (desc; an id that was used before; no settle_ms without
         threads), UNSUPPORTED (no threads, and CDP_NO_FRAMES), TIMEOUT (join_ms; the text says who
-        was there), MISMATCH (settings or entries differ from those of the job; the text shows the
-        first that does), STATE (the job is over: this process came too late and is not needed; or
-        all its ranks have died: start again from a checkpoint), STORE, NOMEM.
+        was there), MISMATCH (settings, also those of `tcp` that groups compare, or entries differ
+        from those of the job; the text shows the first that does), STATE (the job is over: this
+        process came too late and is not needed; or all its ranks have died: start again from a
+        checkpoint), STORE, NOMEM.
         cdp_elastic_next: TIMEOUT (below min_ranks, or no epoch begins, for join_ms), STATE (left
         out; left; nobody that is left has state: start from a checkpoint), MISMATCH (state that
         should be equal is not), STORE (the store is lost: this process must end), and whatever is a
         mistake of the program (INVALID, MISMATCH, UNSUPPORTED of an operation): it does not start a
-        turn. IO: the system refuses something here, as a descriptor; the others go on without this
-        process.
+        turn. IO, NOMEM: the system refuses something here, as a descriptor or memory; the others go
+        on without this process. An error of another rank is the loss of that rank, and only calls
+        that differ (MISMATCH) end all that see it.
 
     WHAT IS NOT THERE
         The store is the single point of failure. Survivors do not reuse their connections (after
@@ -1301,11 +1303,18 @@ CDP__PRIVATE cdp_status cdp__elastic_propose(
    CDP__ELASTIC_SLICE_MS, also while the program computes; each turn ends with a decision, or
    with e->failure. */
 
-/* True for errors that end an epoch. Other errors are mistakes of the program, which would recur on
-   each survivor. */
+/* True if another rank saw the error first, such as one that has no memory. */
+CDP__PRIVATE bool cdp__elastic_told(const cdp_error *why) {
+    return why->origin >= 0 && why->origin != why->rank;
+}
+
+/* True for statuses of this thread's last error that end an epoch: the loss of a peer, and every
+   error of a peer, which is the end of that peer alone. Other errors are mistakes of the program,
+   which would recur on each survivor; so are calls that differ, whoever saw that first. */
 CDP__PRIVATE bool cdp__elastic_is_loss(cdp_status st) {
+    if (st == CDP_OK) return false;
     return st == CDP_ERR_PEER_LOST || st == CDP_ERR_TIMEOUT || st == CDP_ERR_ABORTED
-        || st == CDP_ERR_IO;
+        || st == CDP_ERR_IO || (st != CDP_ERR_MISMATCH && cdp__elastic_told(cdp_last_error()));
 }
 
 /* Ends this process's part in the job with this thread's last error. Lock held. */
@@ -2394,24 +2403,42 @@ CDP__PRIVATE cdp_status cdp__elastic_connect(
 /* Knows: settings as text, tickets. Promises: a process whose settings differ never gets a ticket;
    one that gives up says so. */
 
+/* What groups compare when they connect, or in their first operation: a newcomer that differs would
+   end that epoch. */
+CDP__PRIVATE void cdp__elastic_group_settings(const cdp_tcp_desc *tcp, cdp__text *t) {
+    cdp_group_desc g = tcp->group;
+    uint32_t i;
+    cdp__group_desc_defaults(&g);
+    cdp__text_add(t, "version %u of messages, %s-endian\njob_key: %s\nmac: %s\nconnections %u\n",
+        (unsigned)CDP_WIRE_VERSION, cdp__byte_order() == CDP__HEAD_LITTLE_ENDIAN ? "little" : "big",
+        tcp->job_key && tcp->job_key[0] ? "set" : "not set", tcp->mac ? "on" : "off",
+        cdp__def(tcp->connections, 1));
+    cdp__text_add(t, "small_bytes %llu\npiece_bytes %llu\nreproducible: %s\n%u choices\n",
+        (unsigned long long)g.small_bytes, (unsigned long long)g.piece_bytes,
+        g.reproducible ? "on" : "off", tcp->group.choice_count);
+    for (i = 0; i < tcp->group.choice_count; ++i) {
+        const cdp_choice *c = &tcp->group.choices[i];
+        cdp__text_add(t, "choice %u: %u %s, %llu bytes, %u ranks\n", i, (unsigned)c->kind,
+            c->algorithm ? c->algorithm : "", (unsigned long long)c->max_bytes, c->max_ranks);
+    }
+}
+
 /* What must be equal on all ranks, a line each. Returns the length with its zero; writes as much as
-   there is room for. */
+   there is room for; `out` may be NULL. */
 CDP__PRIVATE uint64_t cdp__elastic_settings(const cdp_elastic *e, char *out, uint64_t room) {
     const cdp_elastic_desc *d = &e->desc;
-    char none[1];
-    cdp__text t = cdp__text_of(room ? out : none, room ? room : 1);
-    uint64_t need = 120;
+    cdp__text t = cdp__text_of(out, room);
     uint32_t i;
     cdp__text_add(&t, "min_ranks %u\nmax_ranks %u\nbatch %u\nsave and load: %s\n", d->min_ranks,
         d->max_ranks, d->batch, d->save ? "set" : "not set");
+    cdp__elastic_group_settings(&e->tcp, &t);
     for (i = 0; i < d->entry_count; ++i) {
         const cdp_entry *n = &d->entries[i];
-        need += strlen(n->name) + 64;
         cdp__text_add(&t, "entry %u: %s, %llu x %s\n", i, n->name, (unsigned long long)n->count,
             cdp_dtype_name(n->dtype));
     }
     cdp__text_add(&t, "%u entries\n", d->entry_count);
-    return need;
+    return cdp__text_end(&t) + 1;
 }
 
 CDP__PRIVATE uint32_t cdp__elastic_line(const char *text) {
@@ -3030,13 +3057,15 @@ CDP__PRIVATE bool cdp__elastic_is_own(const cdp_error *why) {
     return why->status == CDP_ERR_IO && why->peer < 0 && why->origin == why->rank;
 }
 
-/* This thread's last error ends the epoch if it is a loss. Waits until this process has arrived.
-   Lock held; given back meanwhile. */
-CDP__PRIVATE cdp_status cdp__elastic_give_up(cdp_elastic *e, uint64_t k) {
+/* This thread's last error ends the epoch if it is a loss, or, while the members connect (`joins`),
+   any error of another rank: no operation of the program can differ yet. Waits until this process
+   has arrived. Lock held; given back meanwhile. */
+CDP__PRIVATE cdp_status cdp__elastic_give_up(cdp_elastic *e, uint64_t k, bool joins) {
     const cdp_error why = *cdp_last_error();
+    const bool lost = cdp__elastic_is_loss(why.status) || (joins && cdp__elastic_told(&why));
     uint64_t deadline;
     cdp_status st;
-    if (!cdp__elastic_is_loss(why.status) || cdp__elastic_is_own(&why) || e->refused) {
+    if (!lost || cdp__elastic_is_own(&why) || e->refused) {
         if (e->place.phase == CDP__ELASTIC_JOINED) cdp__elastic_fail(e);
         return why.status;
     }
@@ -3134,7 +3163,7 @@ CDP__PRIVATE cdp_status cdp__elastic_step(cdp_elastic *e, cdp_elastic_now *now) 
         }
         if (st == CDP_OK) continue;
         const cdp_error why = *cdp_last_error();
-        st = cdp__elastic_give_up(e, k);
+        st = cdp__elastic_give_up(e, k, joins);
         if (st == CDP_OK && joins) st = cdp__elastic_persist(e, k, &why, &tries);
         if (st != CDP_OK) return st;
     }

@@ -153,15 +153,17 @@
     ERRORS
         cdp_elastic_create: INVALID (desc; an id that was used before; no settle_ms without
         threads), UNSUPPORTED (no threads, and CDP_NO_FRAMES), TIMEOUT (join_ms; the text says who
-        was there), MISMATCH (settings or entries differ from those of the job; the text shows the
-        first that does), STATE (the job is over: this process came too late and is not needed; or
-        all its ranks have died: start again from a checkpoint), STORE, NOMEM.
+        was there), MISMATCH (settings, also those of `tcp` that groups compare, or entries differ
+        from those of the job; the text shows the first that does), STATE (the job is over: this
+        process came too late and is not needed; or all its ranks have died: start again from a
+        checkpoint), STORE, NOMEM.
         cdp_elastic_next: TIMEOUT (below min_ranks, or no epoch begins, for join_ms), STATE (left
         out; left; nobody that is left has state: start from a checkpoint), MISMATCH (state that
         should be equal is not), STORE (the store is lost: this process must end), and whatever is a
         mistake of the program (INVALID, MISMATCH, UNSUPPORTED of an operation): it does not start a
-        turn. IO: the system refuses something here, as a descriptor; the others go on without this
-        process.
+        turn. IO, NOMEM: the system refuses something here, as a descriptor or memory; the others go
+        on without this process. An error of another rank is the loss of that rank, and only calls
+        that differ (MISMATCH) end all that see it.
 
     WHAT IS NOT THERE
         The store is the single point of failure. Survivors do not reuse their connections (after

@@ -150,13 +150,15 @@ CDP__PRIVATE bool cdp__elastic_is_own(const cdp_error *why) {
     return why->status == CDP_ERR_IO && why->peer < 0 && why->origin == why->rank;
 }
 
-/* This thread's last error ends the epoch if it is a loss. Waits until this process has arrived.
-   Lock held; given back meanwhile. */
-CDP__PRIVATE cdp_status cdp__elastic_give_up(cdp_elastic *e, uint64_t k) {
+/* This thread's last error ends the epoch if it is a loss, or, while the members connect (`joins`),
+   any error of another rank: no operation of the program can differ yet. Waits until this process
+   has arrived. Lock held; given back meanwhile. */
+CDP__PRIVATE cdp_status cdp__elastic_give_up(cdp_elastic *e, uint64_t k, bool joins) {
     const cdp_error why = *cdp_last_error();
+    const bool lost = cdp__elastic_is_loss(why.status) || (joins && cdp__elastic_told(&why));
     uint64_t deadline;
     cdp_status st;
-    if (!cdp__elastic_is_loss(why.status) || cdp__elastic_is_own(&why) || e->refused) {
+    if (!lost || cdp__elastic_is_own(&why) || e->refused) {
         if (e->place.phase == CDP__ELASTIC_JOINED) cdp__elastic_fail(e);
         return why.status;
     }
@@ -254,7 +256,7 @@ CDP__PRIVATE cdp_status cdp__elastic_step(cdp_elastic *e, cdp_elastic_now *now) 
         }
         if (st == CDP_OK) continue;
         const cdp_error why = *cdp_last_error();
-        st = cdp__elastic_give_up(e, k);
+        st = cdp__elastic_give_up(e, k, joins);
         if (st == CDP_OK && joins) st = cdp__elastic_persist(e, k, &why, &tries);
         if (st != CDP_OK) return st;
     }

@@ -5,6 +5,7 @@
 #ifndef CDP_SRC_ELASTIC_ENTRY_H
 #define CDP_SRC_ELASTIC_ENTRY_H
 
+#include "../base/version.h"
 #include "../base/config.h"
 #include "../base/status_api.h"
 #include "../base/types_api.h"
@@ -12,31 +13,54 @@
 #include "../base/basics.h"
 #include "../text/format.h"
 #include "../base/text.h"
+#include "../base/bytes.h"
+#include "../message/header.h"
+#include "../group/group_api.h"
+#include "../group/world.h"
 #include "../store/store_api.h"
+#include "../tcp/desc_api.h"
 #include "elastic_api.h"
 #include "epoch.h"
 #include "turn.h"
 #include "store.h"
 #include "turns.h"
 
+/* What groups compare when they connect, or in their first operation: a newcomer that differs would
+   end that epoch. */
+CDP__PRIVATE void cdp__elastic_group_settings(const cdp_tcp_desc *tcp, cdp__text *t) {
+    cdp_group_desc g = tcp->group;
+    uint32_t i;
+    cdp__group_desc_defaults(&g);
+    cdp__text_add(t, "version %u of messages, %s-endian\njob_key: %s\nmac: %s\nconnections %u\n",
+        (unsigned)CDP_WIRE_VERSION, cdp__byte_order() == CDP__HEAD_LITTLE_ENDIAN ? "little" : "big",
+        tcp->job_key && tcp->job_key[0] ? "set" : "not set", tcp->mac ? "on" : "off",
+        cdp__def(tcp->connections, 1));
+    cdp__text_add(t, "small_bytes %llu\npiece_bytes %llu\nreproducible: %s\n%u choices\n",
+        (unsigned long long)g.small_bytes, (unsigned long long)g.piece_bytes,
+        g.reproducible ? "on" : "off", tcp->group.choice_count);
+    for (i = 0; i < tcp->group.choice_count; ++i) {
+        const cdp_choice *c = &tcp->group.choices[i];
+        cdp__text_add(t, "choice %u: %u %s, %llu bytes, %u ranks\n", i, (unsigned)c->kind,
+            c->algorithm ? c->algorithm : "", (unsigned long long)c->max_bytes, c->max_ranks);
+    }
+}
+
 /* What must be equal on all ranks, a line each. Returns the length with its zero; writes as much as
-   there is room for. */
+   there is room for; `out` may be NULL. */
 CDP__PRIVATE uint64_t cdp__elastic_settings(const cdp_elastic *e, char *out, uint64_t room) {
     const cdp_elastic_desc *d = &e->desc;
-    char none[1];
-    cdp__text t = cdp__text_of(room ? out : none, room ? room : 1);
-    uint64_t need = 120;
+    cdp__text t = cdp__text_of(out, room);
     uint32_t i;
     cdp__text_add(&t, "min_ranks %u\nmax_ranks %u\nbatch %u\nsave and load: %s\n", d->min_ranks,
         d->max_ranks, d->batch, d->save ? "set" : "not set");
+    cdp__elastic_group_settings(&e->tcp, &t);
     for (i = 0; i < d->entry_count; ++i) {
         const cdp_entry *n = &d->entries[i];
-        need += strlen(n->name) + 64;
         cdp__text_add(&t, "entry %u: %s, %llu x %s\n", i, n->name, (unsigned long long)n->count,
             cdp_dtype_name(n->dtype));
     }
     cdp__text_add(&t, "%u entries\n", d->entry_count);
-    return need;
+    return cdp__text_end(&t) + 1;
 }
 
 CDP__PRIVATE uint32_t cdp__elastic_line(const char *text) {

@@ -26,11 +26,18 @@
 #include "records.h"
 #include "store.h"
 
-/* True for errors that end an epoch. Other errors are mistakes of the program, which would recur on
-   each survivor. */
+/* True if another rank saw the error first, such as one that has no memory. */
+CDP__PRIVATE bool cdp__elastic_told(const cdp_error *why) {
+    return why->origin >= 0 && why->origin != why->rank;
+}
+
+/* True for statuses of this thread's last error that end an epoch: the loss of a peer, and every
+   error of a peer, which is the end of that peer alone. Other errors are mistakes of the program,
+   which would recur on each survivor; so are calls that differ, whoever saw that first. */
 CDP__PRIVATE bool cdp__elastic_is_loss(cdp_status st) {
+    if (st == CDP_OK) return false;
     return st == CDP_ERR_PEER_LOST || st == CDP_ERR_TIMEOUT || st == CDP_ERR_ABORTED
-        || st == CDP_ERR_IO;
+        || st == CDP_ERR_IO || (st != CDP_ERR_MISMATCH && cdp__elastic_told(cdp_last_error()));
 }
 
 /* Ends this process's part in the job with this thread's last error. Lock held. */

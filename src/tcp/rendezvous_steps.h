@@ -21,6 +21,7 @@
 #include "../base/bytes.h"
 #include "../message/header.h"
 #include "../failure/chains.h"
+#include "../group/world.h"
 #include "../store/desc_api.h"
 #include "../store/store_api.h"
 #include "../store/addr.h"
@@ -160,11 +161,13 @@ CDP__PRIVATE cdp_status cdp__join_set(cdp__mesh *m) {
 
 /* Encodes the settings of this rank, which must equal those of rank 0. */
 CDP__PRIVATE void cdp__mesh_own_config(const cdp__mesh *m, uint8_t out[CDP__CONFIG_BYTES]) {
+    cdp_group_desc g = m->desc.group;
+    cdp__group_desc_defaults(&g);
     memset(out, 0, CDP__CONFIG_BYTES);
     cdp__put_u32(out, CDP_WIRE_VERSION | cdp__byte_order() << 24);
     cdp__put_u32(out + 4, m->desc.group.world_size);
-    cdp__put_u64(out + 8, m->desc.group.small_bytes);
-    cdp__put_u64(out + 16, m->desc.group.piece_bytes);
+    cdp__put_u64(out + 8, g.small_bytes);
+    cdp__put_u64(out + 16, g.piece_bytes);
     memcpy(out + 24, m->job, CDP__JOB_BYTES);
     cdp__put_u32(
         out + 40, m->desc.connections | (uint32_t)m->keyed << 16 | (uint32_t)m->desc.mac << 24);

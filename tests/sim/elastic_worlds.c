@@ -74,11 +74,12 @@ typedef enum fault_kind {
     F_PAUSE,  /* all stand still, the store too, for longer than settle_ms, while a turn begins */
     F_ASK,    /* what a turn asks of the store is counted */
     F_LONG,   /* without threads somebody computes for longer than settle_ms in a turn */
+    F_OTHER,  /* the last newcomer has another setting */
     F_KINDS
 } fault_kind;
 static const char *const fault_names[F_KINDS] = {"none", "delay", "kill", "every", "pair", "node",
     "storm", "crowd", "stop", "cut", "part", "one_way", "slow_store", "no_store", "nomem", "source",
-    "agree", "pause", "ask", "long"};
+    "agree", "pause", "ask", "long", "other"};
 
 /* What is known of an epoch, whoever told it first. */
 typedef struct epoch_seen {
@@ -126,7 +127,8 @@ static struct {
 } x;
 
 static struct {
-    uint64_t worlds, epochs, lost, back, named, unnamed, slowest_ns, crowds, no_thread, away;
+    uint64_t worlds, epochs, lost, back, named, unnamed, slowest_ns, crowds, no_thread, away,
+        others;
 } total;
 
 static bool trace; /* of the last run of a seed */
@@ -534,6 +536,32 @@ static cdp_status train(member *m) {
     return st;
 }
 
+/* F_OTHER: whose setting differs, and which: what the text of its error says. */
+static bool is_other(const member *m) {
+    return x.kind == F_OTHER && m == &x.m[x.nodes - 1];
+}
+
+static const char *const other_words[] = {"here \"small_bytes 4096\", there \"small_bytes 65536\"",
+    "here \"piece_bytes 8192\"", "here \"connections 2\", there \"connections 1\"",
+    "here \"reproducible: on\", there \"reproducible: off\"", "here \"1 choices\"",
+    "here \"batch 3\", there \"batch 2\""};
+enum {
+    OTHERS = sizeof other_words / sizeof *other_words
+};
+
+static void differ(cdp_elastic_desc *d, cdp_tcp_desc *tcp) {
+    static const cdp_choice ring[] = {{CDP_COLL_ALLREDUCE, "ring", 0, 0}};
+    const uint64_t which = x.seed % OTHERS;
+    d->tcp = tcp;
+    if (which == 0) tcp->group.small_bytes = 4096;
+    if (which == 1) tcp->group.piece_bytes = 8192;
+    if (which == 2) tcp->connections = 2;
+    if (which == 3) tcp->group.reproducible = true;
+    if (which == 4) tcp->group.choices = ring;
+    if (which == 4) tcp->group.choice_count = 1;
+    if (which == 5) d->batch = BATCH + 1;
+}
+
 /* One life of a process: it joins, trains, and ends. */
 static cdp_status live(member *m) {
     sim_node *node = m->node;
@@ -562,6 +590,7 @@ static cdp_status live(member *m) {
             .os = &node->os,
             .logger = {.level = CDP_LOG_SILENT},
             .no_thread = x.no_thread}};
+    cdp_tcp_desc other = tcp;
     cdp_elastic_desc d = {.id = id,
         .tcp = &tcp,
         .min_ranks = x.min_ranks,
@@ -576,6 +605,7 @@ static cdp_status live(member *m) {
         .save = save,
         .load = load,
         .user = m};
+    if (is_other(m)) differ(&d, &other);
     memset(&m->last, 0, sizeof m->last);
     st = cdp_tcp_store_create(&c, &store);
     if (st != CDP_OK) return st;
@@ -617,6 +647,11 @@ static bool was_away(const member *m) {
         && sscanf(at + 49, "%u", &ms) == 1 && ms >= 3 * x.settle_ms && ms < 4 * x.settle_ms;
 }
 
+/* The node that fault number i hits. */
+static uint32_t node_of_fault(uint32_t i) {
+    return (uint32_t)x.world->faults[i].a;
+}
+
 /* Whether a process may end so. */
 static bool may_end(const member *m) {
     const char *t = m->text;
@@ -629,7 +664,9 @@ static bool may_end(const member *m) {
         return x.faulty && x.kind != F_SOURCE && state_is_lost();
     if (m->status == CDP_ERR_TIMEOUT)
         return cuts_off() || living() < x.min_ranks || ((x.faulty || x.leaves) && state_is_lost());
-    if (m->status == CDP_ERR_NOMEM) return x.kind == F_NOMEM;
+    if (m->status == CDP_ERR_MISMATCH)
+        return is_other(m) && strstr(t, other_words[x.seed % OTHERS]);
+    if (m->status == CDP_ERR_NOMEM) return x.kind == F_NOMEM && node_of_fault(0) == m->node->id;
     if (m->status == CDP_ERR_STORE) return cuts_off() || x.kind == F_CUT;
     return false;
 }
@@ -721,6 +758,7 @@ static void draw_world(uint64_t seed, fault_kind kind) {
     if (kind == F_CROWD) fresh = 16;
     if (kind == F_ASK) members = sizes[seed / 2 % (sizeof sizes / sizeof *sizes)];
     if (kind == F_ASK) fresh = 0;
+    if (kind == F_OTHER && !fresh) fresh = 1;
     if (kind == F_EVERY) members = 3;
     if (kind == F_EVERY) fresh = 1;
     if (members + fresh > most) members = most - fresh;
@@ -743,6 +781,7 @@ static void draw_world(uint64_t seed, fault_kind kind) {
             m->pace_us = (uint32_t)sim_log_between(&s, 20000, 40000);
             if (i > members) m->start_ns = 330 * SIM_MS;
         }
+        if (kind == F_OTHER && i == x.nodes - 1) m->start_ns = (30 + seed % 300) * SIM_MS;
         if (kind == F_NONE && sim_chance(&s, 100)) m->leave_at = 1 + sim_random(&s) % STEPS;
         x.leaves += m->leave_at > 0;
     }
@@ -819,6 +858,7 @@ static bool world_run(uint64_t seed, fault_kind kind, bool no_thread, const sim_
         && kind != F_LONG)
         judge_turns(faults);
     if (kind == F_ASK) judge_requests();
+    total.others += kind == F_OTHER && x.m[x.nodes - 1].status == CDP_ERR_MISMATCH;
     if (faults == 1 && (kind == F_KILL || kind == F_EVERY) && x.world->faults[0].happened)
         judge_names(&x.world->faults[0]);
     total.epochs += x.newest;
@@ -912,6 +952,7 @@ static bool kind_end(uint32_t kind, uint32_t bad, uint64_t seeds) {
         || (kind == F_SOURCE && seeds >= 25 && !total.back)
         || (at_once(kind) && seeds >= 25 && total.crowds < seeds / 5)
         || (kind == F_LONG && seeds >= 25 && total.away < seeds / 4)
+        || (kind == F_OTHER && seeds >= 25 && total.others < seeds / 2)
         || (seeds >= 25 && !total.no_thread);
     printf("%s %s: %llu seeds, %llu of %llu worlds without threads, %u failed; %llu epochs, %llu "
            "of them a step back, %llu ends without "

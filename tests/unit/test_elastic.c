@@ -742,6 +742,10 @@ TEST(settings_that_differ_are_named) {
         cdp_elastic_create(&members[2].desc, &e));
     members[3].desc.entry_count = 1;
     REFUSED(CDP_ERR_MISMATCH, "here \"1 entries\"", cdp_elastic_create(&members[3].desc, &e));
+    job_desc(&members[3]);
+    members[3].tcp.mac = true;
+    REFUSED(CDP_ERR_MISMATCH, "here \"mac: on\", there \"mac: off\"",
+        cdp_elastic_create(&members[3].desc, &e));
     T(!e);
     cdp_store_destroy(shared);
 }
