@@ -70,8 +70,9 @@
         call a function with such a value                  .on of cdp_call_desc
         copy it to this rank                               cdp_rref_to_here, cdp_rref_fetch
         use it on its own rank                             cdp_rref_local, cdp_rref_unpin
-        only serve                                         cdp_rpc_shutdown: it serves until all
-                                                           ranks have called it; or cdp_rpc_serve
+        only serve                                         cdp_rpc_shutdown(rpc, 0): it serves
+                                                           until all ranks have called it, however
+                                                           long they work; or cdp_rpc_serve
         serve in the loop of a game, without threads       cdp_rpc_poll
         find references that were not dropped              .leaked, cdp_rpc_stats_of
         see what waits for whom                            cdp_rpc_describe

@@ -111,6 +111,7 @@ CDP__PRIVATE void cdp__rpc_wire_over(cdp_rpc *rpc, cdp__rpc_call *c) {
     c->wire_over = true;
     --rpc->peers[c->to].flight[c->nested].calls;
     rpc->peers[c->to].flight[c->nested].bytes -= c->bytes;
+    rpc->moved_ns = cdp__rpc_time(rpc);
     rpc->changed = true;
     c->on = 0;
     if (c->order) rpc->confirmed = true; /* the next call of the order may have its turn */

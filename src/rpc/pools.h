@@ -207,6 +207,7 @@ CDP__PRIVATE cdp__rpc_rq *cdp__rpc_rq_open(cdp_rpc *rpc) {
     if (rpc->all) rpc->all->before = rq;
     rpc->all = rq;
     ++rpc->rqs;
+    rpc->moved_ns = cdp__rpc_time(rpc);
     return rq;
 }
 
@@ -223,6 +224,7 @@ CDP__PRIVATE void cdp__rpc_rq_close(cdp_rpc *rpc, cdp__rpc_rq *rq) {
     rq->next = rpc->free_rqs;
     rpc->free_rqs = rq;
     --rpc->rqs;
+    rpc->moved_ns = cdp__rpc_time(rpc);
     rpc->changed = true;
 }
 

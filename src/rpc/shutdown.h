@@ -1,7 +1,8 @@
 /* rpc/shutdown.h - waits until no rank has calls in flight
 
-   Knows: sums of messages, what is left. Promises: ends by its deadline, sleeps until then; after
-   OK no rank has a call, a message or a reference. */
+   Knows: sums of messages, what is left. Promises: waits as long as ranks work and are alive; its
+   deadline counts from the last call that came or ended; every rank that takes part names the same
+   request if one keeps it; after OK no rank has a call, a message or a reference. */
 #ifndef CDP_SRC_RPC_SHUTDOWN_H
 #define CDP_SRC_RPC_SHUTDOWN_H
 
@@ -20,7 +21,9 @@
 #include "../base/text.h"
 #include "../base/hash.h"
 #include "../message/stream.h"
+#include "../group/state.h"
 #include "../group/deferred.h"
+#include "../group/progress.h"
 #include "../channel/channel.h"
 #include "worker_api.h"
 #include "table.h"
@@ -45,34 +48,81 @@ CDP__PRIVATE bool cdp__rpc_passive(cdp_rpc *rpc, void *none) {
     return true;
 }
 
-CDP__PRIVATE const char *cdp__rpc_stage_text(cdp__rpc_stage stage) {
-    if (stage == CDP__RPC_RUNNING) return "still runs";
-    return stage == CDP__RPC_KEPT ? "was kept and never replied to" : "waits";
+/* How strongly a request or a call keeps a shutdown from its end: the strongest one is the cause of
+   the others. */
+typedef enum cdp__rpc_weight {
+    CDP__RPC_KEEPS_NOTHING,
+    CDP__RPC_KEEPS_MESSAGES,
+    CDP__RPC_KEEPS_CALL,
+    CDP__RPC_KEEPS_WAITING,
+    CDP__RPC_KEEPS_RUNNING,
+    CDP__RPC_KEEPS_KEPT
+} cdp__rpc_weight;
+
+CDP__PRIVATE cdp__rpc_weight cdp__rpc_weight_of(const cdp__rpc_rq *rq) {
+    if (rq->stage == CDP__RPC_KEPT) return CDP__RPC_KEEPS_KEPT;
+    if (rq->stage == CDP__RPC_RUNNING || rq->in_function) return CDP__RPC_KEEPS_RUNNING;
+    return CDP__RPC_KEEPS_WAITING;
 }
 
-/* Sets the last error to a text that names what this rank still has in flight. */
-CDP__PRIVATE cdp_status cdp__rpc_blame(cdp_rpc *rpc) {
-    const cdp__rpc_rq *rq = rpc->all;
+/* Describes the request or call of this rank that keeps a shutdown the most. */
+CDP__PRIVATE cdp__rpc_weight cdp__rpc_keeper(const cdp_rpc *rpc, char *text, uint64_t room) {
+    static const char *const states[] = {"waits", "still runs", "was kept and never replied to"};
+    const cdp__rpc_rq *rq, *most = NULL;
     char name[16];
     uint32_t i;
+    for (rq = rpc->all; rq; rq = rq->after)
+        if (!most || cdp__rpc_weight_of(rq) > cdp__rpc_weight_of(most)) most = rq;
+    if (most) {
+        const cdp__rpc_weight weight = cdp__rpc_weight_of(most);
+        cdp__format(text, room, "%s, called by rank %u (%s), request %llu, %s",
+            most->f ? most->f->name : "a value", most->pub.from, rpc->peers[most->pub.from].name,
+            (unsigned long long)most->call, states[weight - CDP__RPC_KEEPS_WAITING]);
+        return weight;
+    }
     for (i = 1; i <= rpc->call_count; ++i) {
         const cdp__rpc_call *c = rpc->calls[i];
-        if (c->used && !c->wire_over)
-            return cdp__fail_peer(CDP_ERR_TIMEOUT, cdp_world_rank_of(rpc->group, c->to), 0,
-                "cdp_rpc_shutdown: the call of %s on rank %u (%s) has not ended",
-                c->function ? cdp__rpc_function_name(rpc, c->function, name) : "a value", c->to,
-                rpc->peers[c->to].name);
+        if (!c->used || c->wire_over) continue;
+        cdp__format(text, room, "the call of %s on rank %u (%s) has not ended",
+            c->function ? cdp__rpc_function_name(rpc, c->function, name) : "a value", c->to,
+            rpc->peers[c->to].name);
+        return CDP__RPC_KEEPS_CALL;
     }
-    if (rq)
-        return cdp__fail_peer(CDP_ERR_TIMEOUT, cdp_world_rank_of(rpc->group, rq->pub.from), 0,
-            "cdp_rpc_shutdown: %s, called by rank %u (%s), %s here",
-            rq->f ? rq->f->name : "a value", rq->pub.from, rpc->peers[rq->pub.from].name,
-            cdp__rpc_stage_text(rq->stage));
-    for (i = 0; i < rpc->ranks; ++i)
-        if (rpc->peers[i].queue || rpc->peers[i].offered)
-            return cdp__fail_peer(CDP_ERR_TIMEOUT, cdp_world_rank_of(rpc->group, i), 0,
-                "cdp_rpc_shutdown: rank %u (%s) takes no messages", i, rpc->peers[i].name);
-    return cdp__fail(CDP_ERR_TIMEOUT, "cdp_rpc_shutdown: this rank was not idle in time");
+    for (i = 0; i < rpc->ranks; ++i) {
+        if (!rpc->peers[i].queue && !rpc->peers[i].offered) continue;
+        cdp__format(text, room, "rank %u (%s) takes no messages", i, rpc->peers[i].name);
+        return CDP__RPC_KEEPS_MESSAGES;
+    }
+    return CDP__RPC_KEEPS_NOTHING;
+}
+
+/* Sets the last error: what keeps a shutdown, and on which rank. */
+CDP__PRIVATE cdp_status cdp__rpc_kept_by(const cdp_rpc *rpc, uint32_t rank, const char *text) {
+    return cdp__fail_peer(CDP_ERR_TIMEOUT, cdp_world_rank_of(rpc->group, rank), 0,
+        "cdp_rpc_shutdown: on rank %u (%s), %s", rank, rpc->peers[rank].name, text);
+}
+
+/* The deadline of a shutdown counts from the last call that came or ended. */
+typedef struct cdp__rpc_patience {
+    uint32_t timeout_ms; /* that the program gave, or 0 */
+    bool all_here;       /* every rank has called cdp_rpc_shutdown() */
+    uint64_t messages;   /* of all ranks, in the last sum */
+} cdp__rpc_patience;
+/* Functions that the waits of a shutdown run are not cut: a shutdown waits for what still runs. */
+
+CDP__PRIVATE uint64_t cdp__rpc_until_quiet(const cdp_rpc *rpc, uint32_t timeout_ms) {
+    return timeout_ms == CDP_NO_TIMEOUT ? CDP__NEVER : rpc->moved_ns + timeout_ms * CDP__MS;
+}
+
+/* Until when ranks that have not called cdp_rpc_shutdown() may go on working. */
+CDP__PRIVATE uint64_t cdp__rpc_until_here(const cdp_rpc *rpc, const cdp__rpc_patience *p) {
+    return p->timeout_ms ? cdp__rpc_until_quiet(rpc, p->timeout_ms) : CDP__NEVER;
+}
+
+/* Until when ranks that have called it may have something in flight. */
+CDP__PRIVATE uint64_t cdp__rpc_until_idle(const cdp_rpc *rpc, const cdp__rpc_patience *p) {
+    if (!p->all_here) return cdp__rpc_until_here(rpc, p);
+    return cdp__rpc_until_quiet(rpc, cdp__def(p->timeout_ms, rpc->desc.timeout_ms));
 }
 
 /* Counts that ranks add up while they shut down. */
@@ -81,13 +131,16 @@ typedef enum cdp__rpc_count {
     CDP__RPC_RECEIVED,
     CDP__RPC_LOSSES,
     CDP__RPC_ONE_SIDED, /* the sum is 0 if both ends of every lost link have noticed the loss */
+    CDP__RPC_TALLIES,
+    CDP__RPC_BUSY = CDP__RPC_TALLIES, /* ranks that have something in flight */
+    CDP__RPC_LATE,                    /* ranks whose deadline is over */
     CDP__RPC_COUNTS
 } cdp__rpc_count;
 
 /* Messages to and from lost ranks are not counted, because some of them never arrive. */
-CDP__PRIVATE void cdp__rpc_tally(const cdp_rpc *rpc, uint64_t n[CDP__RPC_COUNTS]) {
+CDP__PRIVATE void cdp__rpc_tally(const cdp_rpc *rpc, uint64_t n[CDP__RPC_TALLIES]) {
     uint32_t r;
-    memset(n, 0, CDP__RPC_COUNTS * sizeof *n);
+    memset(n, 0, CDP__RPC_TALLIES * sizeof *n);
     for (r = 0; r < rpc->ranks; ++r) {
         const uint64_t link[2] = {cdp__min(r, rpc->rank), cdp__max(r, rpc->rank)};
         const uint64_t name = cdp__hash(CDP__HASH_START, link, sizeof link);
@@ -102,7 +155,7 @@ CDP__PRIVATE void cdp__rpc_tally(const cdp_rpc *rpc, uint64_t n[CDP__RPC_COUNTS]
 }
 
 CDP__PRIVATE bool cdp__rpc_tally_moved(cdp_rpc *rpc, void *summed) {
-    uint64_t n[CDP__RPC_COUNTS];
+    uint64_t n[CDP__RPC_TALLIES];
     cdp__rpc_tally(rpc, n);
     return memcmp(n, summed, sizeof n) != 0;
 }
@@ -132,9 +185,50 @@ CDP__PRIVATE bool cdp__rpc_sum_over(cdp_rpc *rpc, void *arg) {
     return ((cdp__rpc_sum *)arg)->over;
 }
 
+/* Lets the deadline of the sum that this rank takes part in pass now: the group finds out which
+   rank is late, and all ranks that take part fail with its name. */
+CDP__PRIVATE void cdp__rpc_sum_late(cdp_rpc *rpc, uint32_t timeout_ms) {
+    cdp_group *g = rpc->sums;
+    cdp__enter(g);
+    if (g->queue.used) {
+        cdp__op *op = cdp__group_head(g);
+        op->rq.timeout_ms = timeout_ms;
+        op->deadline_ns = g->timers.soonest_ns = cdp__now(g->os);
+        cdp__world_wake(g->w);
+    }
+    cdp__leave(g);
+}
+
+/* A sum of ranks that all take part ends within this time, so a later one says that a rank does
+   not: its main thread has not come, or runs a function. */
+#define CDP__RPC_SUM_NS (50 * CDP__MS)
+
+/* Waits for a sum that was started, as long as ranks may go on working. */
+CDP__PRIVATE cdp_status cdp__rpc_sum_wait(
+    cdp_rpc *rpc, cdp__rpc_sum *sum, cdp_work then, const cdp__rpc_patience *patience) {
+    uint64_t here;
+    cdp_status st;
+    do {
+        here = cdp__rpc_until_here(rpc, patience);
+        st = cdp__rpc_wait(rpc, cdp__rpc_sum_over, sum,
+            here == CDP__NEVER ? here : here + CDP__RPC_SUM_NS, CDP__NEVER);
+    } while (st == CDP_PENDING && cdp__rpc_until_here(rpc, patience) > here);
+    if (st == CDP_OK) return st;
+    /* it writes to memory of this function's caller until it has ended */
+    {
+        const cdp_error e = *cdp_last_error();
+        cdp_lock_release(&rpc->lock);
+        cdp__rpc_sum_late(rpc, patience->timeout_ms);
+        (void)!cdp_work_wait(then);
+        cdp__rpc_lock(rpc);
+        *cdp__error_slot() = e;
+    }
+    return st == CDP_PENDING ? CDP_OK : st;
+}
+
 /* all = the sum of every rank's `mine`. Lock held; released meanwhile. */
 CDP__PRIVATE cdp_status cdp__rpc_add_up(
-    cdp_rpc *rpc, const uint64_t *mine, uint64_t *all, uint64_t until_ns) {
+    cdp_rpc *rpc, const uint64_t *mine, uint64_t *all, const cdp__rpc_patience *patience) {
     cdp_request request;
     cdp__rpc_sum sum;
     cdp_work work, then;
@@ -149,25 +243,61 @@ CDP__PRIVATE cdp_status cdp__rpc_add_up(
     request.dtype = CDP_DTYPE_U64;
     request.op = CDP_REDUCE_SUM;
     request.timeout_ms = CDP_NO_TIMEOUT;
-    if (until_ns != CDP__NEVER) {
-        const uint64_t now = cdp__now(rpc->os);
-        request.timeout_ms =
-            (uint32_t)(until_ns > now ? (until_ns - now + CDP__MS - 1) / CDP__MS : 1);
-    }
     cdp_lock_release(&rpc->lock);
     st = cdp_start(rpc->sums, &request, &work);
     if (st == CDP_OK) {
         st = cdp_work_then(work, cdp__rpc_summed, &sum, &then);
-        /* no callback will report its end, and it writes to `all` until then */
-        if (st != CDP_OK) (void)!cdp_work_wait(work);
+        if (st != CDP_OK) {
+            /* no callback will report its end, and it writes to `all` until then */
+            const cdp_error e = *cdp_last_error();
+            cdp_group_abort(rpc->sums, e.text);
+            (void)!cdp_work_wait(work);
+            *cdp__error_slot() = e;
+        }
     }
     cdp__rpc_lock(rpc);
-    if (st == CDP_OK) st = cdp__rpc_wait(rpc, cdp__rpc_sum_over, &sum, CDP__NEVER, until_ns);
+    if (st == CDP_OK) st = cdp__rpc_sum_wait(rpc, &sum, then, patience);
     if (st == CDP_OK && sum.status != CDP_OK) {
         *cdp__error_slot() = sum.error;
         st = sum.status;
     }
     return st;
+}
+
+/* A sum was not complete in time. This rank names what it has in flight itself, or the rank that
+   did not take part. */
+CDP__PRIVATE cdp_status cdp__rpc_not_here(const cdp_rpc *rpc) {
+    const cdp_error e = *cdp_last_error();
+    char text[200];
+    uint32_t r = 0;
+    if (cdp__rpc_keeper(rpc, text, sizeof text)) return cdp__rpc_kept_by(rpc, rpc->rank, text);
+    while (r < rpc->ranks && (int32_t)cdp_world_rank_of(rpc->group, r) != e.peer)
+        ++r;
+    if (r == rpc->ranks) return e.status;
+    return cdp__rpc_kept_by(
+        rpc, r, "cdp_rpc_shutdown() was not called in time, or runs a function");
+}
+
+/* The deadline of some rank is over while all take part: they agree on what keeps them. Lock held;
+   released meanwhile. */
+CDP__PRIVATE cdp_status cdp__rpc_agree(cdp_rpc *rpc, const uint64_t all[CDP__RPC_COUNTS]) {
+    char text[200];
+    uint64_t mine, most;
+    uint32_t rank;
+    cdp_status st;
+    memset(text, 0, sizeof text);
+    mine = (uint64_t)cdp__rpc_keeper(rpc, text, sizeof text) << 32 | (rpc->ranks - 1 - rpc->rank);
+    cdp_lock_release(&rpc->lock);
+    st = cdp_allreduce(rpc->sums, &mine, &most, 1, CDP_DTYPE_U64, CDP_REDUCE_MAX);
+    rank = rpc->ranks - 1 - (uint32_t)most;
+    if (st == CDP_OK) st = cdp_broadcast(rpc->sums, text, sizeof text, CDP_DTYPE_U8, rank);
+    cdp__rpc_lock(rpc);
+    if (st != CDP_OK) return st;
+    if (most >> 32) return cdp__rpc_kept_by(rpc, rank, text);
+    return cdp__fail(CDP_ERR_TIMEOUT,
+        "cdp_rpc_shutdown: messages between ranks are still under way: %llu were sent, %llu have "
+        "come",
+        (unsigned long long)all[CDP__RPC_SENT], (unsigned long long)all[CDP__RPC_RECEIVED]);
 }
 
 /* Pause between two sums. Ranks add up again as soon as one of their counts changes, and
@@ -176,41 +306,62 @@ CDP__PRIVATE cdp_status cdp__rpc_add_up(
 #define CDP__RPC_PAUSE_NS 50000u
 #define CDP__RPC_PAUSE_MAX_NS 20000000u
 
+/* One sum; a rank that has something in flight takes part after a pause. Lock held; released
+   meanwhile. */
+CDP__PRIVATE cdp_status cdp__rpc_sum_once(
+    cdp_rpc *rpc, cdp__rpc_patience *patience, uint64_t mine[], uint64_t all[]) {
+    const uint64_t until = cdp__rpc_until_idle(rpc, patience);
+    uint64_t messages;
+    bool moved;
+    cdp_status st = cdp__rpc_wait(rpc, cdp__rpc_passive, NULL,
+        cdp__min(until, cdp__rpc_time(rpc) + CDP__RPC_PAUSE_MAX_NS), CDP__NEVER);
+    if (st != CDP_OK && st != CDP_PENDING) return st;
+    cdp__rpc_tally(rpc, mine);
+    mine[CDP__RPC_BUSY] = !cdp__rpc_passive(rpc, NULL);
+    mine[CDP__RPC_LATE] = cdp__now(rpc->os) >= cdp__rpc_until_idle(rpc, patience);
+    st = cdp__rpc_add_up(rpc, mine, all, patience);
+    if (st == CDP_ERR_TIMEOUT) return cdp__rpc_not_here(rpc);
+    if (st != CDP_OK) return st;
+    messages = all[CDP__RPC_SENT] + all[CDP__RPC_RECEIVED];
+    moved = patience->all_here ? messages != patience->messages : !patience->timeout_ms;
+    if (moved) rpc->moved_ns = cdp__now(rpc->os);
+    patience->all_here = true;
+    patience->messages = messages;
+    return CDP_OK;
+}
+
 /* Runs functions until no rank has anything in flight. That is so if two sums of the messages
    that all ranks have sent and received, each taken while they are passive, are equal, and as
    many were received as were sent. The second sum begins after the first is complete, so no
    message can be in flight during both. A loss between the two sums, or one that only one end
    has noticed, makes them unequal. Lock held; released meanwhile. */
-CDP__PRIVATE cdp_status cdp__rpc_quiet(cdp_rpc *rpc, uint64_t until_ns) {
+CDP__PRIVATE cdp_status cdp__rpc_quiet(cdp_rpc *rpc, cdp__rpc_patience *patience) {
     uint64_t before[CDP__RPC_COUNTS], mine[CDP__RPC_COUNTS], all[CDP__RPC_COUNTS];
     uint64_t pause = 0;
     memset(before, 0xff, sizeof before);
     for (;;) {
-        uint64_t now;
-        cdp_status st = cdp__rpc_wait(rpc, cdp__rpc_passive, NULL, until_ns, until_ns);
-        if (st == CDP_PENDING) return cdp__rpc_blame(rpc);
+        const cdp_status st = cdp__rpc_sum_once(rpc, patience, mine, all);
+        cdp_status waited;
+        uint64_t until;
         if (st != CDP_OK) return st;
-        cdp__rpc_tally(rpc, mine);
-        st = cdp__rpc_add_up(rpc, mine, all, until_ns);
-        if (st != CDP_OK) return st;
-        if (!memcmp(all, before, sizeof all) || CDP__RPC_PLANT(ONE_SUM)) return CDP_OK;
-        now = cdp__now(rpc->os);
-        if (now >= until_ns)
-            return cdp__fail(CDP_ERR_TIMEOUT,
-                "cdp_rpc_shutdown: messages between ranks are still under way: %llu were sent, "
-                "%llu have come",
-                (unsigned long long)all[CDP__RPC_SENT], (unsigned long long)all[CDP__RPC_RECEIVED]);
-        if (all[CDP__RPC_SENT] == all[CDP__RPC_RECEIVED] && !all[CDP__RPC_ONE_SIDED]) {
+        if (!all[CDP__RPC_BUSY]
+            && (!memcmp(all, before, CDP__RPC_TALLIES * sizeof *all) || CDP__RPC_PLANT(ONE_SUM)))
+            return CDP_OK;
+        if (all[CDP__RPC_LATE]) return cdp__rpc_agree(rpc, all);
+        if (!all[CDP__RPC_BUSY] && all[CDP__RPC_SENT] == all[CDP__RPC_RECEIVED]
+            && !all[CDP__RPC_ONE_SIDED]) {
             memcpy(before, all, sizeof before);
             pause = 0;
             continue;
         }
         memset(before, 0xff, sizeof before);
+        if (all[CDP__RPC_BUSY]) continue; /* ranks that are busy pause */
+        until = cdp__rpc_until_idle(rpc, patience);
         pause = cdp__min(cdp__max(2 * pause, CDP__RPC_PAUSE_NS), CDP__RPC_PAUSE_MAX_NS);
         if (CDP__RPC_PLANT(NOT_OF_THE_SEED)) pause += CDP__RPC_PAUSE_NS;
-        st = cdp__rpc_wait(
-            rpc, cdp__rpc_tally_moved, mine, cdp__min(until_ns, now + pause), until_ns);
-        if (st != CDP_OK && st != CDP_PENDING) return st;
+        waited = cdp__rpc_wait(rpc, cdp__rpc_tally_moved, mine,
+            cdp__min(until, cdp__rpc_time(rpc) + pause), CDP__NEVER);
+        if (waited != CDP_OK && waited != CDP_PENDING) return waited;
     }
 }
 
@@ -257,17 +408,17 @@ CDP__PRIVATE uint32_t cdp__rpc_end_contexts(cdp_rpc *rpc) {
     return n;
 }
 
-CDP__PRIVATE cdp_status cdp__rpc_shut(cdp_rpc *rpc, uint64_t until_ns) {
+CDP__PRIVATE cdp_status cdp__rpc_shut(cdp_rpc *rpc, cdp__rpc_patience *patience) {
     char text[160];
     uint32_t leaks, contexts;
-    cdp_status st = cdp__rpc_quiet(rpc, until_ns);
+    cdp_status st = cdp__rpc_quiet(rpc, patience);
     if (st != CDP_OK) return st;
     rpc->phase = CDP__RPC_REFUSING;
     rpc->leaving = true;
     contexts = cdp__rpc_end_contexts(rpc);
     leaks = cdp__rpc_drop_leaks(rpc, text);
     cdp__rpc_tidy(rpc);
-    st = cdp__rpc_quiet(rpc, until_ns);
+    st = cdp__rpc_quiet(rpc, patience);
     if (st != CDP_OK) return st;
     if (!CDP__RPC_PLANT(ONE_SUM)
         && (rpc->refs.used[CDP__REF_USER] || rpc->refs.used[CDP__REF_FORK]
@@ -303,12 +454,13 @@ CDP__PRIVATE void cdp__rpc_waits_end(cdp_rpc *rpc, cdp_channel *channel, uint64_
 
 CDP_API cdp_status cdp_rpc_shutdown(cdp_rpc *rpc, uint32_t timeout_ms) {
     cdp_channel *channel;
+    cdp__rpc_patience patience;
     cdp_status st;
-    uint64_t until;
     bool inside;
     if (!rpc) return cdp__missing("cdp_rpc_shutdown", "rpc");
     if (cdp__rpc_forked(rpc, "cdp_rpc_shutdown")) return CDP_ERR_INVALID;
-    until = cdp__deadline(rpc->os, cdp__def(timeout_ms, rpc->desc.timeout_ms));
+    memset(&patience, 0, sizeof patience);
+    patience.timeout_ms = timeout_ms;
     cdp__rpc_lock(rpc);
     inside = cdp__rpc_here_of()->request || cdp__rpc_here_of()->no_wait || *cdp__inside();
     if (rpc->phase != CDP__RPC_OPEN || rpc->shutting || inside) {
@@ -318,7 +470,8 @@ CDP_API cdp_status cdp_rpc_shutdown(cdp_rpc *rpc, uint32_t timeout_ms) {
                    : "this rpc was shut down before; destroy it, and create another one");
     }
     rpc->shutting = true;
-    st = cdp__rpc_shut(rpc, until);
+    rpc->moved_ns = cdp__rpc_time(rpc);
+    st = cdp__rpc_shut(rpc, &patience);
     if (st != CDP_OK && st != CDP_ERR_STATE) {
         rpc->phase = CDP__RPC_REFUSING;
         cdp__rpc_leave(rpc);
@@ -328,7 +481,8 @@ CDP_API cdp_status cdp_rpc_shutdown(cdp_rpc *rpc, uint32_t timeout_ms) {
     rpc->phase = CDP__RPC_SHUT;
     {
         const cdp_error e = *cdp_last_error();
-        cdp__rpc_waits_end(rpc, channel, until);
+        cdp__rpc_waits_end(
+            rpc, channel, cdp__deadline(rpc->os, cdp__def(timeout_ms, rpc->desc.timeout_ms)));
         cdp_lock_release(&rpc->lock);
         cdp__rpc_stop_workers(rpc);
         cdp_channel_close(channel);

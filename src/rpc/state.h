@@ -239,8 +239,9 @@ struct cdp_rpc {
     uint64_t refused, late, one_ways, bytes_out, bytes_in; /* since it was created */
     cdp_rpc_record *records; /* of the last CDP__RPC_RECORDS calls, by their numbers */
     uint64_t record_count;
-    uint32_t waiters; /* threads in waits */
-    bool changed;     /* waits should look again */
+    uint64_t moved_ns; /* when the last call came or ended, see rpc/shutdown.h */
+    uint32_t waiters;  /* threads in waits */
+    bool changed;      /* waits should look again */
 
     void *cond; /* where workers sleep; NULL: there are none */
     void **threads;

@@ -139,13 +139,16 @@ typedef struct cdp_rpc_desc {
    the exchange. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_create(const cdp_rpc_desc *desc, cdp_rpc **out);
 
-/* Collective; ends by its deadline (0: timeout_ms of the desc). Serves until no rank has a call
-   under way, refuses new ones, drops references that the program still has (each is reported to
-   `leaked`), and waits until no rank has a reference any more. Then the rpc serves nothing;
-   cdp_rpc_destroy() frees it. Errors: STATE (references were left: everything else is as after
-   OK; or it was shut down before, or the call is made inside a function); TIMEOUT and PEER_LOST
-   (the text names the rank that is late or lost, or the calls here that did not end). After
-   those two: cdp_rpc_destroy(). */
+/* Collective. Serves until no rank has a call under way, refuses new ones, drops references that
+   the program still has (each is reported to `leaked`), and waits until no rank has a reference any
+   more. Then the rpc serves nothing; cdp_rpc_destroy() frees it.
+   timeout_ms counts from the last call that came to this rank or ended. 0: ranks that have not
+   called this function may work as long as they are alive; when all have, timeout_ms of the desc
+   counts. The earliest deadline of a rank ends the shutdown of all.
+   Errors: STATE (references were left: everything else is as after OK; or it was shut down before,
+   or the call is made inside a function); TIMEOUT (every rank that takes part names the same rank
+   with the request that was not answered, or the rank that did not come); PEER_LOST (a rank died,
+   or left without a shutdown). After those two: cdp_rpc_destroy(). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_shutdown(cdp_rpc *rpc, uint32_t timeout_ms);
 
 /* Local, at once: own calls end with STATE, other ranks lose this one for this rpc, values are
