@@ -4186,6 +4186,8 @@ CDP__PRIVATE void cdp__mem_w_shot(cdp__mem_pen *w, const cdp_mem_shot *s, const 
 
 /* Knows: the grammar of JSON, and the NaN and Infinity that Python writes. Promises: any bytes
    yield pieces or a reason; no recursion, no memory; at most 32 levels. */
+#ifndef CDP_SRC_TEXT_JSON_READ_H
+#define CDP_SRC_TEXT_JSON_READ_H
 
 #include <stdlib.h>
 #include <string.h>
@@ -4459,6 +4461,8 @@ CDP__PRIVATE cdp__json_kind cdp__json_next(cdp__json_reader *r) {
     r->value = true;
     return CDP__JSON_KEY;
 }
+
+#endif /* CDP_SRC_TEXT_JSON_READ_H */
 
 /* ---- >>mem/value: the content of a file, as a tree ------------------------------------------- */
 

@@ -207,6 +207,8 @@ extern "C" {
 #undef CDP__HERE
 #define CDP__HERE CDP__FILE_ELASTIC
 
+#include "text/json_read.h" /* for launchers, which read the error files of ranks */
+
 #include "elastic/epoch.h"
 #include "elastic/turn.h"
 #include "elastic/records.h"

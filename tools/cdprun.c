@@ -35,8 +35,8 @@
     Elsewhere than on Linux, the process groups of the ranks are killed, and processes that left
     them are not.
 
-    SECTIONS   >>options >>option-table >>option-rules >>messages >>port >>files >>children >>sink
-               >>stream >>ranks >>events >>stop >>report >>nodes >>attempt >>keeper >>front
+    SECTIONS   >>options >>option-table >>help >>option-rules >>messages >>port >>files >>children
+               >>sink >>stream >>ranks >>events >>stop >>report >>nodes >>attempt >>keeper >>front
                (cdprun_elastic.h: machines that come and go)  */
 
 #ifdef _WIN32
@@ -94,6 +94,8 @@
 /* one failure in words */
 #define FAILURE_BYTES 1024
 #define RUN_DIR_BYTES 4096
+/* of the error file of a rank, which holds a message and where it comes from */
+#define ERROR_FILE_BYTES (1 << 20)
 #define SECOND INT64_C(1000000000)
 #define NEVER INT64_MAX
 /* of the times that are counted in ms elsewhere: 49 days */
@@ -179,185 +181,6 @@ typedef struct options {
     const char **env;               /* NAME=VALUE                                  */
     int env_count;
 } options;
-
-static const char help_text[] =
-    "cdprun - starts N processes of one program as the ranks of a job, on this machine or on "
-    "several\n"
-    "\n"
-    "usage: cdprun -n N [options] [--] COMMAND [ARGUMENT...]\n"
-    "\n"
-    "Options are spelled as torchrun's: --opt VALUE or --opt=VALUE, with - or _ between words.\n"
-    "\n"
-    "  -n, --nproc-per-node N   processes to start here: 1 to 4096, or 'auto' or 'cpu' for one per "
-    "processor\n"
-    "  --max-restarts R         start all ranks again, up to R times, when one of them fails "
-    "(default: 0)\n"
-    "  --env NAME=VALUE         set one more variable for every rank; may be repeated\n"
-    "  --role NAME              ROLE_NAME of the ranks (default: default)\n"
-    "  --timeout SECONDS        end the job after this time, with exit code 124 (default: never)\n"
-    "  --grace SECONDS          how long the others may go on after a failure (default: 5)\n"
-    "  --kill-grace SECONDS     how long after SIGTERM a process is killed (default: as --grace)\n"
-    "\n"
-    "output:\n"
-    "  --no-prefix              pass output on as it is, without '[RANK] ' before each line\n"
-    "  --color WHEN             colour the prefix by rank: auto, always or never (default: auto)\n"
-    "  --log-dir DIR            keep files: DIR/ID_RANDOM/attempt_A/LOCAL_RANK/stdout.log, "
-    "stderr.log, error.json\n"
-    "  -r, --redirects WHAT     what goes to these files only: 0 nothing, 1 stdout, 2 stderr, 3 "
-    "both; or per local\n"
-    "                           rank: 0:3,1:1 (the others: nothing)\n"
-    "  -t, --tee WHAT           what goes there and to the console\n"
-    "  --no-stdin               give /dev/null to rank 0, too\n"
-    "  --event-log FILE         append what happens to this file, as lines of JSON with time, pid "
-    "(of cdprun) and event:\n"
-    "                           rank_end; with machines that come and go, and with --stay, also "
-    "start, epoch, restart,\n"
-    "                           alarm, left_out, final and end\n"
-    "\n"
-    "several machines (run cdprun once on each, with the same options but --node-rank):\n"
-    "  --nnodes M               number of machines (default: 1); each runs N ranks\n"
-    "  --node-rank K            which of them this is (0 to M-1); RANK becomes K * N + LOCAL_RANK; "
-    "without it\n"
-    "                           machines may come and go, see below\n"
-    "  --rdzv-endpoint HOST[:PORT]\n"
-    "                           where the launchers meet: an address of machine 0, which serves it "
-    "(default port: 29400;\n"
-    "                           default: --master-addr and --master-port)\n"
-    "  --master-addr ADDR       address of machine 0 for the ranks (default: HOST above; one "
-    "machine: 127.0.0.1)\n"
-    "  --master-port PORT       port there (default: one that is free, another one after each "
-    "restart)\n"
-    "  --rdzv-id ID             name of the job, which keeps jobs at one endpoint apart (default: "
-    "none); must be new\n"
-    "                           for each job at a store that outlives jobs (--external-store)\n"
-    "  --join-timeout SECONDS   how long to wait for all machines (default: 600); with --stay for "
-    "the store alone, and\n"
-    "                           the ranks wait for each other as join_ms of cdp_elastic_desc says\n"
-    "  --job-key-file FILE      file with the secret of the job, for all machines the same:\n"
-    "                           head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \\n' > FILE\n"
-    "                           (default: the variable CDP_JOB_KEY; on one machine: 32 random "
-    "bytes)\n"
-    "                           A warning tells of a file that others may read, or a short "
-    "secret.\n"
-    "  --open                   no secret: whoever reaches the ports may take part, as PyTorch's "
-    "processes (which know\n"
-    "                           none) must be able to where they use the store of a rank that is "
-    "written in C\n"
-    "  --standalone             one machine, whatever --rdzv-endpoint and --rdzv-id say\n"
-    "\n"
-    "machines that come and go (run cdprun on each, with the same options, at any time):\n"
-    "  --nnodes MIN:MAX         start with MIN to MAX machines. When one fails, leaves (SIGTERM) "
-    "or "
-    "joins, all ranks\n"
-    "                           are ended and started again with new RANK and WORLD_SIZE. A "
-    "failure costs one of\n"
-    "                           --max-restarts, counted once for the job. More than MAX wait as "
-    "spares.\n"
-    "                           --nnodes M without --node-rank is M:M\n"
-    "  --stay                   instead the ranks live on (a program with cdp_elastic.h); a rank "
-    "that failed is\n"
-    "                           replaced by a new one, which costs one of --max-restarts. Also on "
-    "one machine, without\n"
-    "                           --rdzv-endpoint\n"
-    "  --cooldown SECONDS       wait so long before that, twice as long each time, up to 60 times "
-    "(default: 1)\n"
-    "  --rdzv-endpoint HOST[:PORT]\n"
-    "                           the launcher on HOST serves the store; if it dies, the job ends\n"
-    "  --external-store HOST:PORT\n"
-    "                           this store is used instead, and no launcher is special; takes a "
-    "--rdzv-id that no\n"
-    "                           job at this store has had\n"
-    "  --serve                  start no ranks and take no command: serve such a store at "
-    "--rdzv-endpoint until a\n"
-    "                           signal comes; it keeps what jobs have written, so each needs a new "
-    "--rdzv-id\n"
-    "  --local-addr ADDR        address of this machine for the ranks of others (default: the one "
-    "that reaches HOST)\n"
-    "  --rdzv-conf KEY=VALUE,...  join_timeout: as --join-timeout, also when fewer than MIN are "
-    "left; last_call_timeout:\n"
-    "                           so long nobody else may have come before fewer than MAX start "
-    "(default: 5);\n"
-    "                           keep_alive_interval times keep_alive_max_attempt: how long those "
-    "are waited for of whom\n"
-    "                           nobody knows whether they live (default: 5 s); is_host=1 or 0: "
-    "this launcher must, or\n"
-    "                           must not, serve the store; timeout: as join_timeout; without "
-    "effect: close_timeout,\n"
-    "                           read_timeout, heartbeat_timeout, use_agent_store, store_type\n"
-    "\n"
-    "as torchrun:\n"
-    "  -m, --module             COMMAND is a Python module; a COMMAND that ends in .py is run by "
-    "Python, too\n"
-    "                           (the variable PYTHON_EXEC, or python3), unless there is "
-    "--no-python\n"
-    "  ${local_rank}            in ARGUMENTs becomes the LOCAL_RANK of each process\n"
-    "  --local-ranks-filter LIST  show the output of these local ranks only: 0,3\n"
-    "  --shutdown-timeout SECONDS  as --kill-grace\n"
-    "  PET_NPROC_PER_NODE, PET_NNODES, PET_... (variables): defaults of these options\n"
-    "  without effect: --monitor-interval, --rdzv-backend static or c10d, --start-method, "
-    "--use-env,\n"
-    "                  --event-log-handler, --signals-to-handle (some of SIGTERM, SIGINT, SIGHUP, "
-    "SIGQUIT)\n"
-    "  not taken:      --run-path, --logs-specs, --numa-binding, --virtual-local-rank, "
-    "--duplicate-stdout-filters,\n"
-    "                  --duplicate-stderr-filters, -n gpu, other values of --rdzv-backend\n"
-    "  -h, --help               print this text\n"
-    "  -V, --version            print the version\n";
-
-static const char help_more[] =
-    "\n"
-    "Environment of a rank: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, "
-    "GROUP_WORLD_SIZE, ROLE_NAME,\n"
-    "         ROLE_RANK, ROLE_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RESTART_COUNT, "
-    "_MAX_RESTARTS, _RUN_ID,\n"
-    "         _USE_AGENT_STORE (False: rank 0 serves the store), _ERROR_FILE, as torchrun sets "
-    "them; CDP_JOB_KEY (with\n"
-    "         --open CDP_TRUST_NETWORK=1 instead), which cdp_init_from_env() reads; and\n"
-    "         OMP_NUM_THREADS=1 if there are several ranks and it is not set. With --stay also "
-    "CDP_ELASTIC (MIN:MAX in\n"
-    "         ranks), CDP_ELASTIC_ID and CDP_ELASTIC_JOB, which cdp_elastic_create_from_env() "
-    "reads, MASTER_ADDR and\n"
-    "         MASTER_PORT are those of the store, and RANK and WORLD_SIZE only tell processes "
-    "apart: what is true changes,\n"
-    "         and cdp_elastic_next() returns it.\n"
-    "Input:   rank 0 inherits standard input unless that is a terminal; all others read /dev/null. "
-    "(On a terminal\n"
-    "         the ranks are background processes, so that ctrl-C reaches each of them exactly "
-    "once, through cdprun.)\n"
-    "Output:  whole lines; stdout goes to stdout, stderr to stderr. A line over 64 KiB is cut; its "
-    "further pieces start\n"
-    "         with '[RANK]+'. Progress bars (text ended by a carriage return alone) appear as "
-    "lines, at most one per\n"
-    "         second and rank. With --no-prefix no byte is added but a line end between the texts "
-    "of two ranks.\n"
-    "Failure: the first rank that exits with a code other than 0, or dies by a signal, ends the "
-    "job: the others have\n"
-    "         --grace seconds to finish by themselves, then they get SIGTERM and, --kill-grace "
-    "later, SIGKILL. Then all\n"
-    "         start again, or a report names the first failure, with what the rank wrote to its "
-    "TORCHELASTIC_ERROR_FILE\n"
-    "         (cdp_error_record) and its last 4 KiB of stderr (stdout if there is none), and lists "
-    "how each rank ended.\n"
-    "         Several machines do all this together.\n"
-    "Signals: SIGINT, SIGTERM, SIGHUP and SIGQUIT go to all ranks and end the job in the same way; "
-    "a second one kills\n"
-    "         at once. SIGUSR1 and SIGUSR2 are passed on. Processes that ranks leave behind are "
-    "ended with the job,\n"
-    "         also when cdprun itself is killed.\n"
-    "Exit:    0 if every rank exits with 0; otherwise the first failing rank's exit code, 128 + "
-    "signal number if it\n"
-    "         died by a signal (or cdprun was sent one), 124 timeout, 126 command cannot be run, "
-    "127 not found, 141 if\n"
-    "         the reader of stdout went away, 2 wrong usage, 1 cdprun itself could not go on.\n"
-    "\n"
-    "examples:\n"
-    "  cdprun -n 4 ./train --epochs 3\n"
-    "  cdprun -n 4 --max-restarts 3 --log-dir logs --tee 3 ./train --resume\n"
-    "  cdprun -n 2 sh -c 'CUDA_VISIBLE_DEVICES=$LOCAL_RANK exec ./train'\n"
-    "  cdprun -n 8 --nnodes 2 --node-rank 1 --rdzv-endpoint 10.0.0.1:29400 --job-key-file job.key "
-    "./train\n"
-    "  cdprun -n 8 --nnodes 2:4 --max-restarts 9 --rdzv-endpoint 10.0.0.1 --job-key-file job.key "
-    "./train --resume\n";
 
 _Noreturn static void usage_error(const char *format, ...) {
     va_list args;
@@ -568,210 +391,425 @@ static unsigned char *filter_option(const char *text, int n) {
     return shown;
 }
 
-/* ---- >>option-table  The options, and what each does. */
+/* ---- >>option-table  One row for each option: its names, its value, what sets it, its help.
 
-typedef enum option_id {
-    OPT_PROCESSES,
-    OPT_RESTARTS,
-    OPT_ENV,
-    OPT_ROLE,
-    OPT_TIMEOUT,
-    OPT_GRACE,
-    OPT_KILL_GRACE,
-    OPT_NO_PREFIX,
-    OPT_COLOR,
-    OPT_LOG_DIR,
-    OPT_REDIRECTS,
-    OPT_TEE,
-    OPT_NO_STDIN,
-    OPT_NODES,
-    OPT_NODE_RANK,
-    OPT_ENDPOINT,
-    OPT_ADDR,
-    OPT_PORT,
-    OPT_RUN_ID,
-    OPT_JOIN_TIMEOUT,
-    OPT_KEY_FILE,
-    OPT_OPEN,
-    OPT_STANDALONE,
-    OPT_BACKEND,
-    OPT_MODULE,
-    OPT_NO_PYTHON,
-    OPT_FILTER,
-    OPT_CONF,
-    OPT_SIGNALS,
-    OPT_STAY,
-    OPT_COOLDOWN,
-    OPT_EXTERNAL,
-    OPT_SERVE,
-    OPT_LOCAL_ADDR,
-    OPT_EVENT_LOG,
-    OPT_IGNORED,
-    OPT_REFUSED,
-    OPT_HELP,
-    OPT_VERSION
-} option_id;
+   Each long name is a variable, too, as torchrun's: PET_NPROC_PER_NODE. */
 
-typedef struct option_row {
-    const char *name;
-    option_id id;
-    bool has_value;
-} option_row;
+typedef enum option_section {
+    START,
+    OUTPUT,
+    MACHINES,
+    COMING,
+    TORCHRUN,
+    NO_EFFECT,
+    NOT_TAKEN,
+    SECTIONS
+} option_section;
 
-static const option_row option_table[] = {
-    {"-n", OPT_PROCESSES, true},
-    {"-np", OPT_PROCESSES, true},
-    {"--nproc-per-node", OPT_PROCESSES, true},
-    {"--max-restarts", OPT_RESTARTS, true},
-    {"--env", OPT_ENV, true},
-    {"--role", OPT_ROLE, true},
-    {"--timeout", OPT_TIMEOUT, true},
-    {"--grace", OPT_GRACE, true},
-    {"--kill-grace", OPT_KILL_GRACE, true},
-    {"--no-prefix", OPT_NO_PREFIX, false},
-    {"--color", OPT_COLOR, true},
-    {"--log-dir", OPT_LOG_DIR, true},
-    {"-r", OPT_REDIRECTS, true},
-    {"--redirects", OPT_REDIRECTS, true},
-    {"-t", OPT_TEE, true},
-    {"--tee", OPT_TEE, true},
-    {"--no-stdin", OPT_NO_STDIN, false},
-    {"--nnodes", OPT_NODES, true},
-    {"--node-rank", OPT_NODE_RANK, true},
-    {"--rdzv-endpoint", OPT_ENDPOINT, true},
-    {"--master-addr", OPT_ADDR, true},
-    {"--master-port", OPT_PORT, true},
-    {"--rdzv-id", OPT_RUN_ID, true},
-    {"--join-timeout", OPT_JOIN_TIMEOUT, true},
-    {"--job-key-file", OPT_KEY_FILE, true},
-    {"--open", OPT_OPEN, false},
-    {"--standalone", OPT_STANDALONE, false},
-    {"--rdzv-backend", OPT_BACKEND, true},
-    {"-m", OPT_MODULE, false},
-    {"--module", OPT_MODULE, false},
-    {"--no-python", OPT_NO_PYTHON, false},
-    {"--local-ranks-filter", OPT_FILTER, true},
-    {"--shutdown-timeout", OPT_KILL_GRACE, true},
-    {"--rdzv-conf", OPT_CONF, true},
-    {"--signals-to-handle", OPT_SIGNALS, true},
-    {"--monitor-interval", OPT_IGNORED, true},
-    {"--local-addr", OPT_LOCAL_ADDR, true},
-    {"--stay", OPT_STAY, false},
-    {"--cooldown", OPT_COOLDOWN, true},
-    {"--external-store", OPT_EXTERNAL, true},
-    {"--serve", OPT_SERVE, false},
-    {"--event-log", OPT_EVENT_LOG, true},
-    {"--start-method", OPT_IGNORED, true},
-    {"--event-log-handler", OPT_IGNORED, true},
-    {"--use-env", OPT_IGNORED, false},
-    {"--run-path", OPT_REFUSED, false},
-    {"--logs-specs", OPT_REFUSED, true},
-    {"--numa-binding", OPT_REFUSED, true},
-    {"--virtual-local-rank", OPT_REFUSED, false},
-    {"--duplicate-stdout-filters", OPT_REFUSED, true},
-    {"--duplicate-stderr-filters", OPT_REFUSED, true},
-    {"-h", OPT_HELP, false},
-    {"--help", OPT_HELP, false},
-    {"-V", OPT_VERSION, false},
-    {"--version", OPT_VERSION, false},
+typedef struct option_row option_row;
+
+/* An option that was given. */
+typedef struct setting {
+    options *o;
+    const option_row *row;
+    const char *name, *value; /* value NULL: the option has none */
+    void *at;                 /* the member that the row names */
+} setting;
+
+struct option_row {
+    const char *names; /* with a blank between two */
+    const char *value; /* what its value is called; NULL: it has none */
+    option_section section;
+    void (*set)(const setting *s);
+    size_t member; /* of options; for setters that write one */
+    int range[2];  /* of set_number */
+    const char *help;
 };
 
-/* Finds "--two-words", "--two_words", "--name=value", "-n" and "-n4"; *value is NULL unless it
-   is part of the same word. */
-static const option_row *option_find(const char *word, const char **value) {
-    char name[32];
+#define AT(member) offsetof(options, member)
+
+static void set_true(const setting *s) {
+    *(bool *)s->at = true;
+}
+static void set_false(const setting *s) {
+    *(bool *)s->at = false;
+}
+static void set_number(const setting *s) {
+    *(int *)s->at = number_option(s->name, s->value, s->row->range[0], s->row->range[1]);
+}
+static void set_seconds(const setting *s) {
+    *(int64_t *)s->at = seconds_option(s->name, s->value);
+}
+static void set_limit(const setting *s) {
+    *(int64_t *)s->at = limit_option(s->name, s->value);
+}
+static void set_cooldown(const setting *s) {
+    *(int64_t *)s->at = cooldown_option(s->name, s->value);
+}
+static void set_text(const setting *s) {
+    *(const char **)s->at = text_option(s->name, s->value);
+}
+static void set_streams(const setting *s) { /* checked when the number of ranks is known */
+    *(const char **)s->at = s->value;
+}
+static void set_color(const setting *s) {
+    *(int *)s->at = color_option(s->value);
+}
+static void set_processes(const setting *s) {
+    s->o->n = processes_option(s->name, s->value);
+}
+static void set_env(const setting *s) {
+    s->o->env[s->o->env_count++] = env_option(s->value);
+}
+static void set_nodes(const setting *s) {
+    nodes_option(s->o, s->value);
+}
+static void set_conf(const setting *s) {
+    rdzv_conf_option(s->o, s->value);
+}
+static void set_backend(const setting *s) {
+    backend_option(s->value);
+}
+static void set_signals(const setting *s) {
+    signals_option(s->value);
+}
+static void set_nothing(const setting *s) {
+    (void)s;
+}
+static void set_refused(const setting *s) {
+    usage_error("torchrun's %s is not taken by cdprun", s->name);
+}
+static void set_help(const setting *s);
+static void set_version(const setting *s) {
+    (void)s;
+    puts("cdprun " VERSION);
+    exit(0);
+}
+
+static const option_row option_table[] = {
+    {"-n -np --nproc-per-node", "N", START, set_processes, 0, {0},
+        "processes to start here: 1 to 4096, or 'auto' or 'cpu' for one per processor (not "
+        "torchrun's 'gpu')"},
+    {"--max-restarts", "R", START, set_number, AT(max_restarts), {0, 1000000},
+        "start all ranks again, up to R times, when one of them fails (default: 0)"},
+    {"--env", "NAME=VALUE", START, set_env, 0, {0},
+        "set one more variable for every rank; may be repeated"},
+    {"--role", "NAME", START, set_text, AT(role), {0}, "ROLE_NAME of the ranks (default: default)"},
+    {"--timeout", "SECONDS", START, set_limit, AT(timeout), {0},
+        "end the job after this time, with exit code 124 (default: never)"},
+    {"--grace", "SECONDS", START, set_seconds, AT(grace), {0},
+        "how long the others may go on after a failure (default: 5)"},
+    {"--kill-grace --shutdown-timeout", "SECONDS", START, set_seconds, AT(kill_grace), {0},
+        "how long after SIGTERM a process is killed (default: as --grace)"},
+
+    {"--no-prefix", NULL, OUTPUT, set_false, AT(prefix), {0},
+        "pass output on as it is, without '[RANK] ' before each line"},
+    {"--color", "WHEN", OUTPUT, set_color, AT(color), {0},
+        "colour the prefix by rank: auto, always or never (default: auto)"},
+    {"--log-dir", "DIR", OUTPUT, set_text, AT(log_dir), {0},
+        "keep files: DIR/ID_RANDOM/attempt_A/LOCAL_RANK/stdout.log, stderr.log, error.json"},
+    {"-r --redirects", "WHAT", OUTPUT, set_streams, AT(redirects), {0},
+        "what goes to these files only: 0 nothing, 1 stdout, 2 stderr, 3 both; or per local rank: "
+        "0:3,1:1 (the others: nothing)"},
+    {"-t --tee", "WHAT", OUTPUT, set_streams, AT(tee), {0}, "what goes there and to the console"},
+    {"--no-stdin", NULL, OUTPUT, set_false, AT(stdin_rank0), {0}, "give /dev/null to rank 0, too"},
+    {"--event-log", "FILE", OUTPUT, set_text, AT(event_log), {0},
+        "append what happens to this file, as lines of JSON with time, pid (of cdprun) and event: "
+        "rank_end; with machines that come and go, and with --stay, also start, epoch, restart, "
+        "alarm, left_out, final and end"},
+    {"--local-ranks-filter", "LIST", OUTPUT, set_text, AT(shown_ranks), {0},
+        "show the output of these local ranks only: 0,3"},
+
+    {"--nnodes", "M or MIN:MAX", MACHINES, set_nodes, 0, {0},
+        "number of machines (default: 1); each runs N ranks. MIN:MAX: they come and go, see below"},
+    {"--node-rank", "K", MACHINES, set_number, AT(node_rank), {0, INT_MAX},
+        "which of them this is (0 to M-1); RANK becomes K * N + LOCAL_RANK; without it machines "
+        "may come and go, see below"},
+    {"--rdzv-endpoint", "HOST[:PORT]", MACHINES, set_text, AT(endpoint), {0},
+        "where the launchers meet: an address of machine 0, which serves it (default port: 29400; "
+        "default: --master-addr and --master-port)"},
+    {"--master-addr", "ADDR", MACHINES, set_text, AT(addr), {0},
+        "address of machine 0 for the ranks (default: HOST above; one machine: 127.0.0.1)"},
+    {"--master-port", "PORT", MACHINES, set_number, AT(port), {1, 65535},
+        "port there (default: one that is free, another one after each restart)"},
+    {"--rdzv-id", "ID", MACHINES, set_text, AT(run_id), {0},
+        "name of the job, which keeps jobs at one endpoint apart (default: none); must be new for "
+        "each job at a store that outlives jobs (--external-store)"},
+    {"--join-timeout", "SECONDS", MACHINES, set_limit, AT(join_timeout), {0},
+        "how long to wait for all machines (default: 600); with --stay for the store alone, and "
+        "the ranks wait for each other as join_ms of cdp_elastic_desc says"},
+    {"--job-key-file", "FILE", MACHINES, set_text, AT(key_file), {0},
+        "file with the secret of the job, for all machines the same:\n"
+        "head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \\n' > FILE\n"
+        "(default: the variable CDP_JOB_KEY; on one machine: 32 random bytes) A warning tells of a "
+        "file that others may read, or a short secret."},
+    {"--open", NULL, MACHINES, set_true, AT(open), {0},
+        "no secret: whoever reaches the ports may take part, as PyTorch's processes (which know "
+        "none) must be able to where they use the store of a rank that is written in C"},
+    {"--standalone", NULL, MACHINES, set_true, AT(standalone), {0},
+        "one machine, whatever --rdzv-endpoint and --rdzv-id say"},
+
+    {"--stay", NULL, COMING, set_true, AT(stay), {0},
+        "instead the ranks live on (a program with cdp_elastic.h); a rank that failed is replaced "
+        "by a new one, which costs one of --max-restarts. Also on one machine, without "
+        "--rdzv-endpoint"},
+    {"--cooldown", "SECONDS", COMING, set_cooldown, AT(cooldown), {0},
+        "wait so long before ranks are started again, twice as long each time, up to 60 times "
+        "(default: 1)"},
+    {"--external-store", "HOST:PORT", COMING, set_text, AT(external), {0},
+        "this store is used instead of one that the launcher on HOST serves, and no launcher is "
+        "special; takes a --rdzv-id that no job at this store has had"},
+    {"--serve", NULL, COMING, set_true, AT(serve), {0},
+        "start no ranks and take no command: serve such a store at --rdzv-endpoint until a signal "
+        "comes; it keeps what jobs have written, so each needs a new --rdzv-id"},
+    {"--local-addr", "ADDR", COMING, set_text, AT(local_addr), {0},
+        "address of this machine for the ranks of others (default: the one that reaches HOST)"},
+    {"--rdzv-conf", "KEY=VALUE,...", COMING, set_conf, 0, {0},
+        "join_timeout: as --join-timeout, also when fewer than MIN are left; last_call_timeout: so "
+        "long nobody else may have come before fewer than MAX start (default: 5); "
+        "keep_alive_interval times keep_alive_max_attempt: how long those are waited for of whom "
+        "nobody knows whether they live (default: 5 s); is_host=1 or 0: this launcher must, or "
+        "must not, serve the store; timeout: as join_timeout; without effect: close_timeout, "
+        "read_timeout, heartbeat_timeout, use_agent_store, store_type"},
+
+    {"-m --module", NULL, TORCHRUN, set_true, AT(module), {0},
+        "COMMAND is a Python module; a COMMAND that ends in .py is run by Python, too (the "
+        "variable PYTHON_EXEC, or python3), unless there is --no-python"},
+    {"--no-python", NULL, TORCHRUN, set_true, AT(no_python), {0},
+        "COMMAND is a program, whatever its name ends in"},
+    {"-h --help", NULL, TORCHRUN, set_help, 0, {0}, "print this text"},
+    {"-V --version", NULL, TORCHRUN, set_version, 0, {0}, "print the version"},
+
+    {"--monitor-interval", "SECONDS", NO_EFFECT, set_nothing, 0, {0}, ""},
+    {"--rdzv-backend", "BACKEND", NO_EFFECT, set_backend, 0, {0}, "static or c10d"},
+    {"--start-method", "METHOD", NO_EFFECT, set_nothing, 0, {0}, ""},
+    {"--use-env", NULL, NO_EFFECT, set_nothing, 0, {0}, ""},
+    {"--event-log-handler", "NAME", NO_EFFECT, set_nothing, 0, {0}, ""},
+    {"--signals-to-handle", "LIST", NO_EFFECT, set_signals, 0, {0},
+        "(some of SIGTERM, SIGINT, SIGHUP, SIGQUIT)"},
+
+    {"--run-path", NULL, NOT_TAKEN, set_refused, 0, {0}, ""},
+    {"--logs-specs", "NAME", NOT_TAKEN, set_refused, 0, {0}, ""},
+    {"--numa-binding", "MODE", NOT_TAKEN, set_refused, 0, {0}, ""},
+    {"--virtual-local-rank", NULL, NOT_TAKEN, set_refused, 0, {0}, ""},
+    {"--duplicate-stdout-filters", "LIST", NOT_TAKEN, set_refused, 0, {0}, ""},
+    {"--duplicate-stderr-filters", "LIST", NOT_TAKEN, set_refused, 0, {0}, ""},
+};
+
+#define OPTION_COUNT (sizeof option_table / sizeof option_table[0])
+
+/* The next name of a row; false after the last one. */
+static bool option_name(const char **names, char out[40]) {
+    const size_t len = strcspn(*names, " ");
+    snprintf(out, 40, "%.*s", (int)len, *names);
+    *names += len + ((*names)[len] == ' ');
+    return len > 0;
+}
+
+static void option_apply(options *o, const option_row *row, const char *name, const char *value) {
+    const setting s = {o, row, name, value, (char *)o + row->member};
+    row->set(&s);
+}
+
+/* Whether `word` is the option `name` of a row: "--two-words", "--two_words", "--name=value", "-n"
+   or "-n4". *value is NULL unless it is part of the same word. */
+static bool option_is(
+    const option_row *row, const char *name, const char *word, const char **value) {
     const bool is_long = word[1] == '-';
-    const size_t len = is_long ? strcspn(word, "=") : strlen(word);
+    const size_t len = is_long ? strcspn(word, "=") : strlen(word), part = strlen(name);
     *value = NULL;
-    if (len >= sizeof name) usage_error("unknown option '%s'", word);
-    for (size_t i = 0; i < len; ++i)
-        name[i] = (char)(is_long && word[i] == '_' ? '-' : word[i]);
-    name[len] = '\0';
-    for (size_t i = 0; i < sizeof option_table / sizeof option_table[0]; ++i) {
-        const option_row *row = &option_table[i];
-        const size_t part = strlen(row->name);
-        if (strcmp(name, row->name) == 0) {
-            if (word[len] == '=') *value = word + len + 1;
-            if (*value != NULL && !row->has_value) usage_error("%s takes no value", row->name);
-            return row;
-        }
-        if (!is_long && row->has_value && strncmp(word, row->name, part) == 0 && word[part] >= '0'
-            && word[part] <= '9') {
-            *value = word + part;
-            return row;
-        }
+    size_t same = 0;
+    while (same < part
+        && (name[same] == word[same] || (is_long && name[same] == '-' && word[same] == '_')))
+        ++same;
+    if (same < part) return false;
+    if (len == part) {
+        if (word[len] == '=') *value = word + len + 1;
+        if (*value != NULL && row->value == NULL) usage_error("%s takes no value", name);
+        return true;
     }
+    if (is_long || row->value == NULL || word[part] < '0' || word[part] > '9') return false;
+    *value = word + part;
+    return true;
+}
+
+/* The row of an option, its name without underscores in `name`. */
+static const option_row *option_find(const char *word, char name[40], const char **value) {
+    for (size_t i = 0; i < OPTION_COUNT; ++i)
+        for (const char *names = option_table[i].names; option_name(&names, name);)
+            if (option_is(&option_table[i], name, word, value)) return &option_table[i];
     usage_error("unknown option '%s'", word);
 }
 
-static void option_apply(options *o, const option_row *row, const char *value) {
-    const char *name = row->name;
-    switch (row->id) {
-    case OPT_PROCESSES: o->n = processes_option(name, value); break;
-    case OPT_RESTARTS: o->max_restarts = number_option(name, value, 0, 1000000); break;
-    case OPT_ENV: o->env[o->env_count++] = env_option(value); break;
-    case OPT_ROLE: o->role = text_option(name, value); break;
-    case OPT_TIMEOUT: o->timeout = limit_option(name, value); break;
-    case OPT_GRACE: o->grace = seconds_option(name, value); break;
-    case OPT_KILL_GRACE: o->kill_grace = seconds_option(name, value); break;
-    case OPT_NO_PREFIX: o->prefix = false; break;
-    case OPT_COLOR: o->color = color_option(value); break;
-    case OPT_LOG_DIR: o->log_dir = text_option(name, value); break;
-    case OPT_REDIRECTS: o->redirects = value; break;
-    case OPT_TEE: o->tee = value; break;
-    case OPT_NO_STDIN: o->stdin_rank0 = false; break;
-    case OPT_NODES: nodes_option(o, value); break;
-    case OPT_NODE_RANK: o->node_rank = number_option(name, value, 0, INT_MAX); break;
-    case OPT_ENDPOINT: o->endpoint = text_option(name, value); break;
-    case OPT_ADDR: o->addr = text_option(name, value); break;
-    case OPT_PORT: o->port = number_option(name, value, 1, 65535); break;
-    case OPT_RUN_ID: o->run_id = text_option(name, value); break;
-    case OPT_JOIN_TIMEOUT: o->join_timeout = limit_option(name, value); break;
-    case OPT_KEY_FILE: o->key_file = text_option(name, value); break;
-    case OPT_OPEN: o->open = true; break;
-    case OPT_STANDALONE: o->standalone = true; break;
-    case OPT_BACKEND: backend_option(value); break;
-    case OPT_MODULE: o->module = true; break;
-    case OPT_NO_PYTHON: o->no_python = true; break;
-    case OPT_FILTER: o->shown_ranks = text_option(name, value); break;
-    case OPT_CONF: rdzv_conf_option(o, value); break;
-    case OPT_SIGNALS: signals_option(value); break;
-    case OPT_STAY: o->stay = true; break;
-    case OPT_COOLDOWN: o->cooldown = cooldown_option(name, value); break;
-    case OPT_EXTERNAL: o->external = text_option(name, value); break;
-    case OPT_SERVE: o->serve = true; break;
-    case OPT_LOCAL_ADDR: o->local_addr = text_option(name, value); break;
-    case OPT_EVENT_LOG: o->event_log = text_option(name, value); break;
-    case OPT_IGNORED: break;
-    case OPT_REFUSED: usage_error("torchrun's %s is not taken by cdprun", name);
-    case OPT_HELP:
-        fputs(help_text, stdout);
-        fputs(help_more, stdout);
-        exit(0);
-    case OPT_VERSION: puts("cdprun " VERSION); exit(0);
+/* Variables of torchrun. */
+static void options_from_env(options *o) {
+    for (size_t i = 0; i < OPTION_COUNT; ++i) {
+        const option_row *row = &option_table[i];
+        char name[40], variable[48];
+        if (row->set == set_env || row->set == set_help || row->set == set_version) continue;
+        for (const char *names = row->names; option_name(&names, name);) {
+            if (name[1] != '-') continue;
+            snprintf(variable, sizeof variable, "PET_%s", name + 2);
+            for (char *p = variable; *p != '\0'; ++p) {
+                if (*p == '-') *p = '_';
+                if (*p >= 'a' && *p <= 'z') *p = (char)(*p - 'a' + 'A');
+            }
+            const char *value = getenv(variable);
+            if (value == NULL || value[0] == '\0') continue;
+            if (row->value != NULL || strcmp(value, "0") != 0) option_apply(o, row, name, value);
+        }
     }
 }
 
-/* torchrun's options may be given as variables: PET_NNODES for --nnodes. */
-static void options_from_env(options *o) {
-    for (size_t i = 0; i < sizeof option_table / sizeof option_table[0]; ++i) {
-        const option_row *row = &option_table[i];
-        char name[48] = "PET_";
-        size_t len = 4;
-        if (row->name[1] != '-' || row->id == OPT_ENV || row->id == OPT_HELP
-            || row->id == OPT_VERSION)
-            continue;
-        for (const char *p = row->name + 2; *p != '\0' && len + 1 < sizeof name; ++p) {
-            name[len] = *p;
-            if (*p == '-') name[len] = '_';
-            if (*p >= 'a' && *p <= 'z') name[len] = (char)(*p - 'a' + 'A');
-            ++len;
+/* ---- >>help */
+
+static const char help_first[] =
+    "cdprun - starts N processes of one program as the ranks of a job, on this machine or on "
+    "several\n"
+    "\n"
+    "usage: cdprun -n N [options] [--] COMMAND [ARGUMENT...]\n"
+    "\n"
+    "Options are spelled as torchrun's: --opt VALUE or --opt=VALUE, with - or _ between words.\n"
+    "\n";
+
+/* What stands above the options of a section. */
+static const char *const help_sections[NO_EFFECT] = {"", "\noutput:\n",
+    "\nseveral machines (run cdprun once on each, with the same options but --node-rank):\n",
+    "\nmachines that come and go (run cdprun on each, with the same options, at any time):\n"
+    "  --nnodes MIN:MAX starts with MIN to MAX machines. When one fails, leaves (SIGTERM) or "
+    "joins, "
+    "all ranks\n"
+    "  are ended and started again with new RANK and WORLD_SIZE. A failure costs one of "
+    "--max-restarts,\n"
+    "  counted once for the job. More than MAX wait as spares. --nnodes M without --node-rank is "
+    "M:M.\n"
+    "  The launcher on HOST of --rdzv-endpoint serves the store; if it dies, the job ends.\n",
+    "\nas torchrun (each option is a variable, too: PET_NPROC_PER_NODE, PET_NNODES, PET_...):\n"
+    "  ${local_rank}            in ARGUMENTs becomes the LOCAL_RANK of each process\n"};
+
+static const char help_more[] =
+    "\n"
+    "Environment of a rank: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, "
+    "GROUP_WORLD_SIZE, ROLE_NAME,\n"
+    "         ROLE_RANK, ROLE_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RESTART_COUNT, "
+    "_MAX_RESTARTS, _RUN_ID,\n"
+    "         _USE_AGENT_STORE (False: rank 0 serves the store), _ERROR_FILE, as torchrun sets "
+    "them; CDP_JOB_KEY (with\n"
+    "         --open CDP_TRUST_NETWORK=1 instead), which cdp_init_from_env() reads; and\n"
+    "         OMP_NUM_THREADS=1 if there are several ranks and it is not set. With --stay also "
+    "CDP_ELASTIC (MIN:MAX in\n"
+    "         ranks), CDP_ELASTIC_ID and CDP_ELASTIC_JOB, which cdp_elastic_create_from_env() "
+    "reads, MASTER_ADDR and\n"
+    "         MASTER_PORT are those of the store, and RANK and WORLD_SIZE only tell processes "
+    "apart: what is true changes,\n"
+    "         and cdp_elastic_next() returns it.\n"
+    "Input:   rank 0 inherits standard input unless that is a terminal; all others read /dev/null. "
+    "(On a terminal\n"
+    "         the ranks are background processes, so that ctrl-C reaches each of them exactly "
+    "once, through cdprun.)\n"
+    "Output:  whole lines; stdout goes to stdout, stderr to stderr. A line over 64 KiB is cut; its "
+    "further pieces start\n"
+    "         with '[RANK]+'. Progress bars (text ended by a carriage return alone) appear as "
+    "lines, at most one per\n"
+    "         second and rank. With --no-prefix no byte is added but a line end between the texts "
+    "of two ranks.\n"
+    "Failure: the first rank that exits with a code other than 0, or dies by a signal, ends the "
+    "job: the others have\n"
+    "         --grace seconds to finish by themselves, then they get SIGTERM and, --kill-grace "
+    "later, SIGKILL. Then all\n"
+    "         start again, or a report names the first failure, with what the rank wrote to its "
+    "TORCHELASTIC_ERROR_FILE\n"
+    "         (cdp_error_record) and its last 4 KiB of stderr (stdout if there is none), and lists "
+    "how each rank ended.\n"
+    "         Several machines do all this together.\n"
+    "Signals: SIGINT, SIGTERM, SIGHUP and SIGQUIT go to all ranks and end the job in the same way; "
+    "a second one kills\n"
+    "         at once. SIGUSR1 and SIGUSR2 are passed on. Processes that ranks leave behind are "
+    "ended with the job,\n"
+    "         also when cdprun itself is killed.\n"
+    "Exit:    0 if every rank exits with 0; otherwise the first failing rank's exit code, 128 + "
+    "signal number if it\n"
+    "         died by a signal (or cdprun was sent one), 124 timeout, 126 command cannot be run, "
+    "127 not found, 141 if\n"
+    "         the reader of stdout went away, 2 wrong usage, 1 cdprun itself could not go on.\n"
+    "\n"
+    "examples:\n"
+    "  cdprun -n 4 ./train --epochs 3\n"
+    "  cdprun -n 4 --max-restarts 3 --log-dir logs --tee 3 ./train --resume\n"
+    "  cdprun -n 2 sh -c 'CUDA_VISIBLE_DEVICES=$LOCAL_RANK exec ./train'\n"
+    "  cdprun -n 8 --nnodes 2 --node-rank 1 --rdzv-endpoint 10.0.0.1:29400 --job-key-file job.key "
+    "./train\n"
+    "  cdprun -n 8 --nnodes 2:4 --max-restarts 9 --rdzv-endpoint 10.0.0.1 --job-key-file job.key "
+    "./train --resume\n";
+
+enum {
+    HELP_WIDTH = 100, /* columns */
+    HELP_INDENT = 27
+};
+
+/* Prints a text from column `at` <= HELP_INDENT on, in lines that begin at HELP_INDENT. */
+static void help_words(size_t at, const char *text) {
+    bool first = true; /* of its line */
+    while (*text != '\0') {
+        const size_t len = strcspn(text, " \n");
+        if (!first && at + 1 + len > HELP_WIDTH) {
+            putchar('\n');
+            at = 0;
         }
-        name[len] = '\0';
-        const char *value = getenv(name);
-        if (value == NULL || value[0] == '\0') continue;
-        if (row->has_value || strcmp(value, "0") != 0) option_apply(o, row, value);
+        if (at < HELP_INDENT)
+            printf("%*s%.*s", (int)(HELP_INDENT - at), "", (int)len, text);
+        else
+            printf("%s%.*s", first ? "" : " ", (int)len, text);
+        at = (at < HELP_INDENT ? HELP_INDENT : at + !first) + len;
+        first = text[len] == '\n';
+        if (first) {
+            putchar('\n');
+            at = 0;
+        }
+        text += len + (text[len] != '\0');
     }
+    putchar('\n');
+}
+
+/* "  -n, -np, --nproc-per-node N  what it means" */
+static void help_row(const option_row *row) {
+    char name[40];
+    size_t at = (size_t)printf(" ");
+    for (const char *names = row->names; option_name(&names, name);)
+        at += (size_t)printf(" %s%s", name, *names != '\0' ? "," : "");
+    if (row->value != NULL) at += (size_t)printf(" %s", row->value);
+    if (at + 2 > HELP_INDENT) {
+        putchar('\n');
+        at = 0;
+    }
+    help_words(at, row->help);
+}
+
+/* The options that do nothing here, in one paragraph. */
+static void help_list(const char *title, option_section section) {
+    char text[1024];
+    size_t used = 0;
+    for (size_t i = 0; i < OPTION_COUNT; ++i) {
+        const option_row *row = &option_table[i];
+        if (row->section == section)
+            used += (size_t)snprintf(text + used, sizeof text - used, "%s%s%s%s",
+                used > 0 ? ", " : "", row->names, row->help[0] != '\0' ? " " : "", row->help);
+    }
+    help_words((size_t)printf("  %s", title), text);
+}
+
+static void set_help(const setting *s) {
+    (void)s;
+    fputs(help_first, stdout);
+    for (int section = START; section < NO_EFFECT; ++section) {
+        fputs(help_sections[section], stdout);
+        for (size_t i = 0; i < OPTION_COUNT; ++i)
+            if (option_table[i].section == (option_section)section) help_row(&option_table[i]);
+    }
+    help_list("without effect:", NO_EFFECT);
+    help_list("not taken:", NOT_TAKEN);
+    fputs(help_more, stdout);
+    exit(0);
 }
 
 /* As torchrun: a module or a script of Python is run by Python. */
@@ -989,16 +1027,17 @@ static options options_parse(int argc, char **argv) {
     int i = 1;
     for (; i < argc && argv[i][0] == '-'; ++i) {
         const char *value;
+        char name[40];
         if (strcmp(argv[i], "--") == 0) {
             ++i;
             break;
         }
-        const option_row *row = option_find(argv[i], &value);
-        if (row->has_value && value == NULL) {
-            if (++i >= argc) usage_error("%s needs a value", row->name);
+        const option_row *row = option_find(argv[i], name, &value);
+        if (row->value != NULL && value == NULL) {
+            if (++i >= argc) usage_error("%s needs a value", name);
             value = argv[i];
         }
-        option_apply(&o, row, value);
+        option_apply(&o, row, name, value);
     }
     o.command = argv + i;
     if (getenv("TORCHELASTIC_ERROR_FILE") != NULL)
@@ -1278,78 +1317,39 @@ static int log_open(const options *o, int attempt, int local, const char *name) 
     return fd;
 }
 
-static size_t utf8_put(char *out, unsigned code) {
-    if (code < 0x20 || code == 0x7f) code = ' ';
-    if (code < 0x80) {
-        out[0] = (char)code;
-        return 1;
-    }
-    const size_t more = 1 + (code >= 0x800) + (code >= 0x10000);
-    static const unsigned char lead[] = {0, 0xc0, 0xe0, 0xf0};
-    out[0] = (char)(lead[more] | code >> (6 * more));
-    for (size_t i = 1; i <= more; ++i)
-        out[i] = (char)(0x80 | (code >> (6 * (more - i)) & 63));
-    return more + 1;
-}
-
-/* One character of a JSON string: at most 4 bytes of UTF-8. Control characters become blanks. */
-static size_t json_char(const char **at, char *out) {
-    const char *p = *at + 1;
-    unsigned code = (unsigned char)p[-1], low = 0;
-    if (code == '\\' && *p == 'u' && sscanf(p + 1, "%4x", &code) == 1) {
-        p += strnlen(p, 5);
-        if (code >= 0xd800 && code < 0xdc00 && sscanf(p, "\\u%4x", &low) == 1 && low >= 0xdc00
-            && low < 0xe000) {
-            code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
-            p += strnlen(p, 6);
-        }
-    } else if (code == '\\' && *p != '\0') {
-        code = strchr("bfnrt", *p) != NULL ? ' ' : (unsigned char)*p;
-        ++p;
-    } else if (code >= 0x80) { /* UTF-8 already */
-        out[0] = (char)code;
-        *at = p;
-        return 1;
-    }
-    *at = p;
-    return utf8_put(out, code >= 0xd800 && code < 0xe000 ? '?' : code);
-}
-
-/* What a rank has written to its error file: the first text named "message" in {"message":
-   {"message": "..."}} or {"message": "..."}. Empty if there is none. */
-static void error_read(const char *path, char *out, size_t size) {
-    char text[16384];
-    size_t used = 0, got = 0;
+/* The first text in the error file of a rank that stands under `key`, in {"message": {"message":
+   "..."}} or {"message": "..."}, on one line. Characters that could upset a terminal become '?'.
+   Empty if there is none; what follows a mistake in the file is not read. */
+static void error_member(const char *path, const char *key, char *out, size_t size) {
+    char *data = zalloc(ERROR_FILE_BYTES, 1), *text = zalloc(ERROR_FILE_BYTES, 1);
     FILE *f = path[0] != '\0' ? fopen(path, "r") : NULL;
+    size_t bytes = 0;
+    bool found = false, here = false;
+    out[0] = '\0';
     if (f != NULL) {
-        got = fread(text, 1, sizeof text - 1, f);
+        bytes = fread(data, 1, ERROR_FILE_BYTES, f);
         fclose(f);
     }
-    text[got] = '\0';
-    for (const char *p = text; used == 0 && (p = strstr(p, "\"message\"")) != NULL;) {
-        p += 9;
-        p += strspn(p, " \t\r\n");
-        if (*p != ':') continue;
-        p += 1 + strspn(p + 1, " \t\r\n");
-        if (*p != '"') continue;
-        for (++p; *p != '"' && *p != '\0' && used + 5 < size;)
-            used += json_char(&p, out + used);
+    cdp__json_reader r = cdp__json_open(data, bytes);
+    for (cdp__json_kind k; !found && (k = cdp__json_next(&r)) > CDP__JSON_END;) {
+        const size_t n = k == CDP__JSON_KEY || k == CDP__JSON_TEXT ? cdp__json_decode(&r, text) : 0;
+        found = here && k == CDP__JSON_TEXT;
+        here = k == CDP__JSON_KEY && n == strlen(key) && memcmp(text, key, n) == 0;
+        for (size_t i = 0; found && i < n; ++i)
+            if ((unsigned char)text[i] < ' ') text[i] = ' ';
+        if (found) cdp__text_foreign(out, size, text, n);
     }
-    out[used] = '\0';
+    free(text);
+    free(data);
 }
 
 /* When a rank wrote its error file, in microseconds since 1970, as cdp_error_record() puts it
    there; 0: not known. */
 static int64_t error_time(const char *path) {
-    char text[16384];
-    long long us = 0;
-    FILE *f = path[0] != '\0' ? fopen(path, "r") : NULL;
-    if (f == NULL) return 0;
-    const size_t got = fread(text, 1, sizeof text - 1, f);
-    fclose(f);
-    text[got] = '\0';
-    const char *p = strstr(text, "\"timestamp_us\": \"");
-    return p != NULL && sscanf(p + 17, "%lld", &us) == 1 && us > 0 ? us : 0;
+    char text[32];
+    error_member(path, "timestamp_us", text, sizeof text);
+    const long long us = strtoll(text, NULL, 10);
+    return us > 0 ? us : 0;
 }
 
 /* ---- >>children  What front and keeper both need in order to leave nobody behind. */
@@ -1812,23 +1812,11 @@ static void say(job *j, const char *format, ...) {
 
 /* ---- >>events  What happens, for programs: lines of JSON. */
 
-/* Text for the inside of a JSON string: valid UTF-8, whatever the bytes are. */
+/* A text for the inside of a string of JSON. */
 static const char *event_text(const char *text) {
     static char out[2 * FAILURE_BYTES];
-    const uint8_t *at = (const uint8_t *)text, *const end = at + strlen(text);
-    size_t used = 0;
-    while (at < end && used + 5 < sizeof out) {
-        const uint8_t *const from = at;
-        const uint32_t c = cdp__utf8_next(&at, end);
-        if (c < 0x20 || c == '?') {
-            out[used++] = c == '?' ? '?' : ' ';
-            continue;
-        }
-        if (c == '"' || c == '\\') out[used++] = '\\';
-        memcpy(out + used, from, (size_t)(at - from));
-        used += (size_t)(at - from);
-    }
-    out[used] = '\0';
+    cdp__text t = cdp__text_of(out, sizeof out);
+    cdp__json_inside(&t, text);
     return out;
 }
 
@@ -2105,8 +2093,8 @@ static void failure_text(const job *j, int local, char *text, size_t size) {
     const rank *r = &j->ranks[local];
     end_text(end, sizeof end, r);
     if (j->opts->nnodes > 1) snprintf(node, sizeof node, " on node %d", j->opts->node_rank);
-    error_read(
-        file_path(j->opts, tries_of(j, local), local, "error.json"), message, sizeof message);
+    error_member(file_path(j->opts, tries_of(j, local), local, "error.json"), "message", message,
+        sizeof message);
     snprintf(text, size, "rank %d%s, %s after %.2f s%s%s", global_rank(j, local), node, end,
         seconds(r->end - j->begin), message[0] != '\0' ? ": " : "", message);
 }
