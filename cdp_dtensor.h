@@ -387,9 +387,10 @@ CDP_API void cdp_plan_destroy(cdp_plan *plan); /* local; NULL is allowed */
 /* Run it: collective over the mesh; if the meshes of `from` and `to` have different ranks, over
    all ranks of their group. `in` and `out` are this rank's local arrays (NULL where it holds
    nothing) and do not overlap. One run of a plan at a time. The first run compares the plans of
-   the ranks. Errors: INVALID (overlapping or missing memory), UNSUPPORTED (device memory), STATE
-   (on paper; still running), MISMATCH (ranks run different plans; the text names both; the group
-   stays usable), or the group's failure. */
+   the ranks, their meshes included; layouts that mean the same are equal. Errors: INVALID
+   (overlapping or missing memory), UNSUPPORTED (device memory), STATE (on paper; still running),
+   MISMATCH (ranks run different plans; the text names the first difference; the group stays usable
+   if it was the first run of all of them), or the group's failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_plan_run(cdp_plan *plan, const void *in, void *out);
 
 /* The same; *work is done when `out` is complete and `in` may change. The first run waits for the
@@ -1293,9 +1294,10 @@ typedef struct cdp__dt_root {
     uint32_t ndim, shape[CDP_MESH_DIMS], *ranks; /* of the first mesh */
 } cdp__dt_root;
 
-/* A plan that a mesh keeps, and its key. */
-#define CDP__DT_LAYOUT_WORDS (3u + CDP_TENSOR_DIMS + 6u * CDP_MESH_DIMS)
-#define CDP__DT_KEY_WORDS (1u + 2u * CDP__DT_LAYOUT_WORDS)
+/* A plan that a mesh keeps, and its key: see >>dtensor/plan_words. */
+#define CDP__DT_PLACE_WORDS 6u
+#define CDP__DT_LAYOUT_WORDS (5u + CDP_TENSOR_DIMS + (2u + CDP__DT_PLACE_WORDS) * CDP_MESH_DIMS)
+#define CDP__DT_KEY_WORDS (2u + 2u * CDP__DT_LAYOUT_WORDS)
 
 typedef struct cdp__dt_kept {
     struct cdp__dt_kept *next;    /* of mesh `from`; the last used one is first */
@@ -1311,6 +1313,7 @@ struct cdp_mesh {
     uint32_t count, me;             /* ranks; this one's position, or CDP__DT_NONE */
     uint32_t stride[CDP_MESH_DIMS]; /* of positions */
     uint32_t *ranks;
+    uint64_t ranks_hash, name_hash[CDP_MESH_DIMS];
     cdp__dt_root *root;
     cdp__dt_link *link[CDP_MESH_DIMS], *all; /* groups; NULL on paper and outside */
     cdp__dt_cut *cuts;
@@ -2102,6 +2105,7 @@ CDP__DT bool cdp__dt_name_good(const char *s) {
 }
 
 CDP__DT cdp_status cdp__dt_mesh_names(cdp_mesh *m, const char *const *names) {
+    uint64_t words[sizeof m->names[0] / 8];
     for (uint32_t d = 0; d < m->desc.ndim; ++d) {
         if (names && names[d]) {
             if (!cdp__dt_name_good(names[d]))
@@ -2113,6 +2117,8 @@ CDP__DT cdp_status cdp__dt_mesh_names(cdp_mesh *m, const char *const *names) {
             m->names[d][0] = (char)('0' + d);
         }
         m->desc.names[d] = m->names[d];
+        memcpy(words, m->names[d], sizeof words);
+        m->name_hash[d] = cdp__dt_hash(words, 4);
         for (uint32_t e = 0; e < d; ++e)
             if (strcmp(m->names[e], m->names[d]) == 0)
                 return cdp_error_set(CDP_ERR_INVALID, -1, 0,
@@ -2170,6 +2176,7 @@ CDP__DT cdp_status cdp__dt_mesh_ranks(cdp_mesh *m, const uint32_t *ranks) {
         else
             seen[r] = 1;
         if (r == root->rank) m->me = i;
+        m->ranks_hash = (m->ranks_hash ^ (r + 1ull)) * 0x100000001b3u;
     }
     cdp__dt_free(root->os, seen);
     m->desc.ranks = m->ranks;
@@ -3072,12 +3079,46 @@ CDP__DT bool cdp__dt_partial(const cdp_layout *l, uint32_t by) {
     return l->place[by].kind == CDP_PLACE_PARTIAL;
 }
 
-/* A layout in which dimensions of a single rank neither shard nor reduce. */
+/* Simplifies what cuts one dimension of the tensor: orders are 0 where cuts go from left to right,
+   else 0, 1, ...; the first one has no block and no cut of its own where its pieces are those of
+   the chunk rule. */
+CDP__DT void cdp__dt_plain_cuts(cdp_layout *l, uint32_t dim) {
+    uint32_t sequence[CDP_MESH_DIMS], by[CDP_MESH_DIMS], n = 0;
+    const uint32_t all = cdp__dt_sequence(l, l->mesh->desc.ndim, sequence);
+    bool plain = true;
+    for (uint32_t k = 0; k < all; ++k)
+        if (cdp__dt_dim(l, sequence[k]) == dim) by[n++] = sequence[k];
+    for (uint32_t k = 1; k < n; ++k)
+        plain = plain && by[k - 1] < by[k];
+    for (uint32_t k = 0; k < n; ++k) {
+        l->place[by[k]].dim = (int32_t)dim;
+        l->place[by[k]].order = plain ? 0 : k;
+        if (l->place[by[k]].block == 1) l->place[by[k]].block = 0;
+    }
+    if (!n) return;
+    cdp_place *p = &l->place[by[0]];
+    const uint32_t ranks = l->mesh->desc.shape[by[0]];
+    const uint64_t *own = p->cut ? cdp__dt_cut_starts(l->mesh, p->cut) : NULL;
+    uint64_t start, other;
+    for (uint32_t i = 0; (own || p->block) && i < ranks; ++i) {
+        const uint64_t size = cdp__dt_chunk(l->shape[dim], 1, ranks, i, &start);
+        const uint64_t is =
+            own ? own[i + 1] - own[i] : cdp__dt_chunk(l->shape[dim], p->block, ranks, i, &other);
+        if (is != size) return;
+    }
+    p->block = 0;
+    if (own) p->cut = 0;
+}
+
+/* The simplest layout with the same meaning: dimensions of a single rank neither shard nor
+   reduce. */
 CDP__DT cdp_layout cdp__dt_plain(const cdp_layout *l) {
     cdp_layout out = *l;
     out.dtype = cdp__dt_dtype(l);
     for (uint32_t by = 0; by < l->mesh->desc.ndim; ++by)
         if (l->mesh->desc.shape[by] == 1 && !out.place[by].cut) cdp__dt_replicate(&out, by);
+    for (uint32_t dim = 0; dim < l->ndim; ++dim)
+        cdp__dt_plain_cuts(&out, dim);
     return out;
 }
 
@@ -3676,12 +3717,146 @@ CDP_API cdp_plan_info cdp_plan_info_of(const cdp_plan *p) {
     return p ? p->info : none;
 }
 
+/* ---- >>dtensor/plan_words: plans as numbers that ranks compare ------------------------------- */
+
+/* Knows: layouts, meshes and plans. Promises: what means the same has the same numbers; ranks with
+   different plans are told the first difference, and the group stays usable. */
+
+#define CDP__DT_TAG 0xcd700000u /* of all messages of plans */
+
+/* The words of a layout: its tensor, its mesh, and some for each placement. */
+#define CDP__DT_AT_SHAPE 2u
+#define CDP__DT_AT_MESH (CDP__DT_AT_SHAPE + CDP_TENSOR_DIMS) /* ndim, host_ranks */
+#define CDP__DT_AT_SIZES (CDP__DT_AT_MESH + 2u)
+#define CDP__DT_AT_NAMES (CDP__DT_AT_SIZES + CDP_MESH_DIMS)
+#define CDP__DT_AT_RANKS (CDP__DT_AT_NAMES + CDP_MESH_DIMS)
+#define CDP__DT_AT_PLACES (CDP__DT_AT_RANKS + 1u)
+
+/* The numbers of a layout in its simplest form. Names, ranks and cuts are hashes. */
+CDP__DT void cdp__dt_layout_words(const cdp_layout *layout, uint64_t *w) {
+    const cdp_layout plain = cdp__dt_plain(layout), *l = &plain;
+    const cdp_mesh *m = l->mesh;
+    memset(w, 0, CDP__DT_LAYOUT_WORDS * sizeof *w);
+    w[0] = (uint64_t)l->dtype;
+    w[1] = l->ndim;
+    for (uint32_t d = 0; d < l->ndim; ++d)
+        w[CDP__DT_AT_SHAPE + d] = l->shape[d];
+    w[CDP__DT_AT_MESH] = m->desc.ndim;
+    w[CDP__DT_AT_MESH + 1] = m->desc.host_ranks;
+    w[CDP__DT_AT_RANKS] = m->ranks_hash;
+    for (uint32_t by = 0; by < m->desc.ndim; ++by) {
+        const cdp_place *p = &l->place[by];
+        const uint64_t *starts = p->cut ? cdp__dt_cut_starts(m, p->cut) : NULL;
+        uint64_t *x = w + CDP__DT_AT_PLACES + CDP__DT_PLACE_WORDS * by;
+        w[CDP__DT_AT_SIZES + by] = m->desc.shape[by];
+        w[CDP__DT_AT_NAMES + by] = m->name_hash[by];
+        x[0] = (uint64_t)p->kind;
+        if (p->kind == CDP_PLACE_PARTIAL) x[2] = (uint64_t)cdp__dt_op(p);
+        if (p->kind != CDP_PLACE_SHARD) continue;
+        x[1] = cdp__dt_dim(l, by);
+        x[3] = p->order;
+        x[4] = p->block;
+        if (starts) x[5] = cdp__dt_hash(starts, m->desc.shape[by] + 1ull);
+    }
+}
+
+/* Names a word of a layout, like "shape[1]" or "place[0].dim". True: its values are numbers of the
+   program, and not hashes. */
+CDP__DT bool cdp__dt_layout_word_name(uint32_t word, cdp__text *t) {
+    static const char *const members[CDP__DT_PLACE_WORDS] = {
+        "kind", "dim", "op", "order", "block", "cut"};
+    const uint32_t at = word < CDP__DT_AT_PLACES ? 0 : word - CDP__DT_AT_PLACES;
+    const uint32_t member = at % CDP__DT_PLACE_WORDS;
+    if (word < CDP__DT_AT_SHAPE)
+        cdp__text_add(t, "%s", word ? "ndim" : "dtype");
+    else if (word < CDP__DT_AT_MESH)
+        cdp__text_add(t, "shape[%u]", word - CDP__DT_AT_SHAPE);
+    else if (word < CDP__DT_AT_SIZES)
+        cdp__text_add(t, "mesh.%s", word == CDP__DT_AT_MESH ? "ndim" : "host_ranks");
+    else if (word < CDP__DT_AT_NAMES)
+        cdp__text_add(t, "mesh.shape[%u]", word - CDP__DT_AT_SIZES);
+    else if (word < CDP__DT_AT_RANKS)
+        cdp__text_add(t, "mesh.names[%u]", word - CDP__DT_AT_NAMES);
+    else if (word < CDP__DT_AT_PLACES)
+        cdp__text_add(t, "mesh.ranks");
+    else
+        cdp__text_add(t, "place[%u].%s", at / CDP__DT_PLACE_WORDS, members[member]);
+    if (word >= CDP__DT_AT_PLACES) return member < 5;
+    return word < CDP__DT_AT_NAMES;
+}
+
+/* The error for ranks `a` and `b`; values: NULL if these would say nothing. */
+CDP__DT cdp_status cdp__dt_words_differ(
+    const char *what, const uint64_t *values, const char *name, uint32_t a, uint32_t b) {
+    if (!values)
+        return cdp_error_set(CDP_ERR_MISMATCH, (int32_t)b, 0,
+            "%s: %s is not the same on ranks %u and %u", what, name, a, b);
+    return cdp_error_set(CDP_ERR_MISMATCH, (int32_t)b, 0,
+        "%s: %s is %llu on rank %u and %llu on rank %u", what, name, (unsigned long long)values[0],
+        a, (unsigned long long)values[1], b);
+}
+
+/* The words of a plan: how it moves, its two layouts, and how many stages it has. */
+CDP__DT void cdp__dt_plan_words(const cdp_plan_desc *d, uint64_t stages, uint64_t *w) {
+    const bool one = d->from_one || d->to_one;
+    w[0] = (uint64_t)d->kind << 34 | (uint64_t)d->from_one << 33 | (uint64_t)d->to_one << 32
+        | (one ? d->root : 0);
+    cdp__dt_layout_words(&d->from, w + 1);
+    cdp__dt_layout_words(&d->to, w + 1 + CDP__DT_LAYOUT_WORDS);
+    w[CDP__DT_KEY_WORDS - 1] = stages;
+}
+
+CDP__DT bool cdp__dt_plan_word_name(uint32_t word, cdp__text *t) {
+    if (word == 0) cdp__text_add(t, "kind, from_one, to_one or root");
+    if (word == CDP__DT_KEY_WORDS - 1)
+        cdp__text_add(t, "the number of steps, which follows from desc.net,");
+    if (word == 0 || word == CDP__DT_KEY_WORDS - 1) return true;
+    cdp__text_add(t, word <= CDP__DT_LAYOUT_WORDS ? "from." : "to.");
+    return cdp__dt_layout_word_name((word - 1) % CDP__DT_LAYOUT_WORDS, t);
+}
+
+/* Finds out whether all ranks of the group have the same number. The messages are those of plans:
+   a rank that runs another plan at this time, which was compared long ago, takes one of them and
+   finds that it is none of its own. */
+CDP__DT cdp_status cdp__dt_same_everywhere(cdp_group *g, uint64_t number, bool *same) {
+    const uint32_t n = cdp_size(g), me = cdp_rank(g);
+    uint64_t range[2] = {number, number}, got[2];
+    cdp_status st = CDP_OK;
+    for (uint64_t step = 1; st == CDP_OK && step < n; step *= 2) {
+        st = cdp_sendrecv(g, range, 2, (uint32_t)((me + step) % n), got, 2,
+            (uint32_t)((me + n - step) % n), CDP_DTYPE_U64, CDP__DT_TAG);
+        range[0] = cdp__min(range[0], got[0]);
+        range[1] = cdp__max(range[1], got[1]);
+    }
+    *same = range[0] == range[1];
+    return st;
+}
+
+/* Checks that all ranks run the same plan. */
+CDP__DT cdp_status cdp__dt_plan_compare(cdp_plan *p) {
+    uint64_t words[CDP__DT_KEY_WORDS], values[2];
+    char name[80];
+    uint32_t rank, word;
+    bool same;
+    cdp__dt_plan_words(&p->desc, p->stage_count, words);
+    cdp_status st =
+        cdp__dt_same_everywhere(p->group, cdp__dt_hash(words, CDP__DT_KEY_WORDS), &same);
+    if (st == CDP_OK) p->compared = same;
+    if (st != CDP_OK || same) return st;
+    st = cdp__dt_agree(p->group, p->os, words, CDP__DT_KEY_WORDS, &rank, &word, values);
+    if (st != CDP_OK || rank == CDP__DT_NONE) return st;
+    cdp__text t = cdp__text_of(name, sizeof name);
+    const bool plain = cdp__dt_plan_word_name(word, &t);
+    (void)cdp__text_end(&t);
+    return cdp__dt_words_differ("plan: ranks run different plans", plain ? values : NULL, name,
+        p->link->ranks[0], p->link->ranks[rank]);
+}
+
 /* ---- >>dtensor/runner: runs a plan ----------------------------------------------------------- */
 
 /* Knows: phases. Promises: sends and receives of a phase are one batch, so the order of messages
    never blocks a rank; ranks that run different plans get an error. */
 
-#define CDP__DT_TAG 0xcd700000u
 /* All ranks run a phase at the same time, so its messages may wait for their receivers. Shorter
    ones are faster through the link. */
 #define CDP__DT_RENDEZVOUS_BYTES (128u * 1024u)
@@ -3778,69 +3953,6 @@ CDP__DT cdp_status cdp__dt_phase_run(cdp_plan *p, const cdp__dt_phase *ph) {
     if (work.seq) st = cdp_work_wait(work);
     if (st == CDP_OK) cdp__dt_finish(p, ph);
     return st;
-}
-
-CDP__DT void cdp__dt_layout_words(const cdp_layout *l, uint64_t *w) {
-    memset(w, 0, CDP__DT_LAYOUT_WORDS * sizeof *w);
-    *w++ = (uint64_t)cdp__dt_dtype(l);
-    *w++ = l->ndim;
-    for (uint32_t d = 0; d < CDP_TENSOR_DIMS; ++d)
-        *w++ = d < l->ndim ? l->shape[d] : 0;
-    *w++ = l->mesh->count;
-    for (uint32_t by = 0; by < l->mesh->desc.ndim; ++by, w += 6) {
-        const cdp_place *p = &l->place[by];
-        const uint64_t *starts = p->cut ? cdp__dt_cut_starts(l->mesh, p->cut) : NULL;
-        w[0] = (uint64_t)p->kind;
-        if (p->kind == CDP_PLACE_PARTIAL) w[2] = (uint64_t)cdp__dt_op(p);
-        if (p->kind != CDP_PLACE_SHARD) continue;
-        w[1] = cdp__dt_dim(l, by);
-        w[3] = p->order;
-        w[4] = p->block;
-        if (starts) w[5] = cdp__dt_hash(starts, l->mesh->desc.shape[by] + 1ull);
-    }
-}
-
-/* Names a word of a layout, like "shape[1]" or "place[0].dim". */
-CDP__DT void cdp__dt_layout_word_name(uint32_t word, cdp__text *t) {
-    static const char *const members[6] = {"kind", "dim", "op", "order", "block", "cut"};
-    if (word < 2)
-        cdp__text_add(t, "%s", word ? "ndim" : "dtype");
-    else if (word < 2 + CDP_TENSOR_DIMS)
-        cdp__text_add(t, "shape[%u]", word - 2);
-    else if (word == 2 + CDP_TENSOR_DIMS)
-        cdp__text_add(t, "the size of the mesh");
-    else
-        cdp__text_add(t, "place[%u].%s", (word - 3 - CDP_TENSOR_DIMS) / 6,
-            members[(word - 3 - CDP_TENSOR_DIMS) % 6]);
-}
-
-/* Checks that all ranks run the same plan. Compares the kind of the run, and both layouts. */
-CDP__DT cdp_status cdp__dt_plan_compare(cdp_plan *p) {
-    uint64_t words[1 + 2 * CDP__DT_LAYOUT_WORDS], values[2];
-    char name[48];
-    uint32_t rank, word;
-    const uint32_t n = 1 + 2 * CDP__DT_LAYOUT_WORDS;
-    words[0] = (uint64_t)p->desc.kind << 34 | (uint64_t)p->desc.from_one << 33
-        | (uint64_t)p->desc.to_one << 32 | (p->desc.from_one || p->desc.to_one ? p->desc.root : 0);
-    cdp__dt_layout_words(&p->desc.from, words + 1);
-    cdp__dt_layout_words(&p->desc.to, words + 1 + CDP__DT_LAYOUT_WORDS);
-    cdp_status st = cdp__dt_agree(p->group, p->os, words, n, &rank, &word, values);
-    if (st != CDP_OK || rank == CDP__DT_NONE) {
-        p->compared = st == CDP_OK;
-        return st;
-    }
-    cdp__text t = cdp__text_of(name, sizeof name);
-    if (word == 0)
-        cdp__text_add(&t, "kind, from_one, to_one or root");
-    else if (word <= CDP__DT_LAYOUT_WORDS)
-        cdp__text_add(&t, "from.");
-    else
-        cdp__text_add(&t, "to.");
-    if (word) cdp__dt_layout_word_name((word - 1) % CDP__DT_LAYOUT_WORDS, &t);
-    (void)cdp__text_end(&t);
-    return cdp_error_set(CDP_ERR_MISMATCH, (int32_t)rank, 0,
-        "plan: ranks run different plans: %s is %llu on rank 0 and %llu on rank %u of the mesh",
-        name, (unsigned long long)values[0], (unsigned long long)values[1], rank);
 }
 
 CDP__DT bool cdp__dt_overlap(const void *a, uint64_t a_bytes, const void *b, uint64_t b_bytes) {
@@ -4774,9 +4886,7 @@ CDP__DT cdp_status cdp__dt_kept_plan(const cdp_plan_desc *desc, cdp_plan **out) 
     const cdp_status st = cdp__dt_plan_check(desc);
     if (st != CDP_OK) return st;
     cdp_mesh *m = (cdp_mesh *)(uintptr_t)desc->from.mesh;
-    key[0] = (uint64_t)desc->from_one << 34 | (uint64_t)desc->to_one << 33 | desc->root;
-    cdp__dt_layout_words(&desc->from, key + 1);
-    cdp__dt_layout_words(&desc->to, key + 1 + CDP__DT_LAYOUT_WORDS);
+    cdp__dt_plan_words(desc, 0, key);
     for (cdp__dt_kept **at = &m->kept; *at; at = &(*at)->next) {
         cdp__dt_kept *k = *at;
         if (k->to != desc->to.mesh || memcmp(k->key, key, sizeof key) != 0) continue;
@@ -5328,11 +5438,10 @@ CDP__DT cdp_status cdp__dt_check_layouts(const cdp_dtensor *t) {
         m->all->group, m->root->os, words, CDP__DT_LAYOUT_WORDS, &rank, &word, values);
     if (st != CDP_OK || rank == CDP__DT_NONE) return st;
     cdp__text text = cdp__text_of(name, sizeof name);
-    cdp__dt_layout_word_name(word, &text);
+    const bool plain = cdp__dt_layout_word_name(word, &text);
     (void)cdp__text_end(&text);
-    return cdp_error_set(CDP_ERR_MISMATCH, (int32_t)m->ranks[rank], 0,
-        "cdp_dtensor_check: layouts differ: %s is %llu on rank %u and %llu on rank %u", name,
-        (unsigned long long)values[0], m->ranks[0], (unsigned long long)values[1], m->ranks[rank]);
+    return cdp__dt_words_differ("cdp_dtensor_check: layouts differ", plain ? values : NULL, name,
+        m->ranks[0], m->ranks[rank]);
 }
 
 CDP_API cdp_status cdp_dtensor_check(cdp_dtensor *t, bool repair) {

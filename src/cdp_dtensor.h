@@ -202,6 +202,7 @@ extern "C" {
 #include "dtensor/spelling.h"
 #include "dtensor/stages.h"
 #include "dtensor/planner.h"
+#include "dtensor/plan_words.h"
 #include "dtensor/runner.h"
 #include "dtensor/runner_async.h"
 #include "dtensor/pictures.h"

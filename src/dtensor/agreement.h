@@ -22,6 +22,7 @@
 #include "chunks.h"
 #include "grid.h"
 #include "meshes.h"
+#include "plan_words.h"
 #include "runner.h"
 #include "tensors.h"
 
@@ -262,11 +263,10 @@ CDP__DT cdp_status cdp__dt_check_layouts(const cdp_dtensor *t) {
         m->all->group, m->root->os, words, CDP__DT_LAYOUT_WORDS, &rank, &word, values);
     if (st != CDP_OK || rank == CDP__DT_NONE) return st;
     cdp__text text = cdp__text_of(name, sizeof name);
-    cdp__dt_layout_word_name(word, &text);
+    const bool plain = cdp__dt_layout_word_name(word, &text);
     (void)cdp__text_end(&text);
-    return cdp_error_set(CDP_ERR_MISMATCH, (int32_t)m->ranks[rank], 0,
-        "cdp_dtensor_check: layouts differ: %s is %llu on rank %u and %llu on rank %u", name,
-        (unsigned long long)values[0], m->ranks[0], (unsigned long long)values[1], m->ranks[rank]);
+    return cdp__dt_words_differ("cdp_dtensor_check: layouts differ", plain ? values : NULL, name,
+        m->ranks[0], m->ranks[rank]);
 }
 
 CDP_API cdp_status cdp_dtensor_check(cdp_dtensor *t, bool repair) {

@@ -54,9 +54,10 @@ typedef struct cdp__dt_root {
     uint32_t ndim, shape[CDP_MESH_DIMS], *ranks; /* of the first mesh */
 } cdp__dt_root;
 
-/* A plan that a mesh keeps, and its key. */
-#define CDP__DT_LAYOUT_WORDS (3u + CDP_TENSOR_DIMS + 6u * CDP_MESH_DIMS)
-#define CDP__DT_KEY_WORDS (1u + 2u * CDP__DT_LAYOUT_WORDS)
+/* A plan that a mesh keeps, and its key: see >>dtensor/plan_words. */
+#define CDP__DT_PLACE_WORDS 6u
+#define CDP__DT_LAYOUT_WORDS (5u + CDP_TENSOR_DIMS + (2u + CDP__DT_PLACE_WORDS) * CDP_MESH_DIMS)
+#define CDP__DT_KEY_WORDS (2u + 2u * CDP__DT_LAYOUT_WORDS)
 
 typedef struct cdp__dt_kept {
     struct cdp__dt_kept *next;    /* of mesh `from`; the last used one is first */
@@ -72,6 +73,7 @@ struct cdp_mesh {
     uint32_t count, me;             /* ranks; this one's position, or CDP__DT_NONE */
     uint32_t stride[CDP_MESH_DIMS]; /* of positions */
     uint32_t *ranks;
+    uint64_t ranks_hash, name_hash[CDP_MESH_DIMS];
     cdp__dt_root *root;
     cdp__dt_link *link[CDP_MESH_DIMS], *all; /* groups; NULL on paper and outside */
     cdp__dt_cut *cuts;

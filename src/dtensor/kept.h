@@ -18,6 +18,7 @@
 #include "spelling.h"
 #include "stages.h"
 #include "planner.h"
+#include "plan_words.h"
 #include "runner.h"
 
 #include <string.h>
@@ -128,9 +129,7 @@ CDP__DT cdp_status cdp__dt_kept_plan(const cdp_plan_desc *desc, cdp_plan **out) 
     const cdp_status st = cdp__dt_plan_check(desc);
     if (st != CDP_OK) return st;
     cdp_mesh *m = (cdp_mesh *)(uintptr_t)desc->from.mesh;
-    key[0] = (uint64_t)desc->from_one << 34 | (uint64_t)desc->to_one << 33 | desc->root;
-    cdp__dt_layout_words(&desc->from, key + 1);
-    cdp__dt_layout_words(&desc->to, key + 1 + CDP__DT_LAYOUT_WORDS);
+    cdp__dt_plan_words(desc, 0, key);
     for (cdp__dt_kept **at = &m->kept; *at; at = &(*at)->next) {
         cdp__dt_kept *k = *at;
         if (k->to != desc->to.mesh || memcmp(k->key, key, sizeof key) != 0) continue;

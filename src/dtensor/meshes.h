@@ -141,6 +141,7 @@ CDP__DT bool cdp__dt_name_good(const char *s) {
 }
 
 CDP__DT cdp_status cdp__dt_mesh_names(cdp_mesh *m, const char *const *names) {
+    uint64_t words[sizeof m->names[0] / 8];
     for (uint32_t d = 0; d < m->desc.ndim; ++d) {
         if (names && names[d]) {
             if (!cdp__dt_name_good(names[d]))
@@ -152,6 +153,8 @@ CDP__DT cdp_status cdp__dt_mesh_names(cdp_mesh *m, const char *const *names) {
             m->names[d][0] = (char)('0' + d);
         }
         m->desc.names[d] = m->names[d];
+        memcpy(words, m->names[d], sizeof words);
+        m->name_hash[d] = cdp__dt_hash(words, 4);
         for (uint32_t e = 0; e < d; ++e)
             if (strcmp(m->names[e], m->names[d]) == 0)
                 return cdp_error_set(CDP_ERR_INVALID, -1, 0,
@@ -209,6 +212,7 @@ CDP__DT cdp_status cdp__dt_mesh_ranks(cdp_mesh *m, const uint32_t *ranks) {
         else
             seen[r] = 1;
         if (r == root->rank) m->me = i;
+        m->ranks_hash = (m->ranks_hash ^ (r + 1ull)) * 0x100000001b3u;
     }
     cdp__dt_free(root->os, seen);
     m->desc.ranks = m->ranks;

@@ -53,9 +53,10 @@ CDP_API void cdp_plan_destroy(cdp_plan *plan); /* local; NULL is allowed */
 /* Run it: collective over the mesh; if the meshes of `from` and `to` have different ranks, over
    all ranks of their group. `in` and `out` are this rank's local arrays (NULL where it holds
    nothing) and do not overlap. One run of a plan at a time. The first run compares the plans of
-   the ranks. Errors: INVALID (overlapping or missing memory), UNSUPPORTED (device memory), STATE
-   (on paper; still running), MISMATCH (ranks run different plans; the text names both; the group
-   stays usable), or the group's failure. */
+   the ranks, their meshes included; layouts that mean the same are equal. Errors: INVALID
+   (overlapping or missing memory), UNSUPPORTED (device memory), STATE (on paper; still running),
+   MISMATCH (ranks run different plans; the text names the first difference; the group stays usable
+   if it was the first run of all of them), or the group's failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_plan_run(cdp_plan *plan, const void *in, void *out);
 
 /* The same; *work is done when `out` is complete and `in` may change. The first run waits for the

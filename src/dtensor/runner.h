@@ -16,7 +16,6 @@
 #include "../base/compiler.h"
 #include "../base/helpers.h"
 #include "../dtype/reduce.h"
-#include "../text/format.h"
 #include "mesh_api.h"
 #include "layout_api.h"
 #include "plan_api.h"
@@ -26,8 +25,8 @@
 #include "grid.h"
 #include "meshes.h"
 #include "stages.h"
+#include "plan_words.h"
 
-#define CDP__DT_TAG 0xcd700000u
 /* All ranks run a phase at the same time, so its messages may wait for their receivers. Shorter
    ones are faster through the link. */
 #define CDP__DT_RENDEZVOUS_BYTES (128u * 1024u)
@@ -124,69 +123,6 @@ CDP__DT cdp_status cdp__dt_phase_run(cdp_plan *p, const cdp__dt_phase *ph) {
     if (work.seq) st = cdp_work_wait(work);
     if (st == CDP_OK) cdp__dt_finish(p, ph);
     return st;
-}
-
-CDP__DT void cdp__dt_layout_words(const cdp_layout *l, uint64_t *w) {
-    memset(w, 0, CDP__DT_LAYOUT_WORDS * sizeof *w);
-    *w++ = (uint64_t)cdp__dt_dtype(l);
-    *w++ = l->ndim;
-    for (uint32_t d = 0; d < CDP_TENSOR_DIMS; ++d)
-        *w++ = d < l->ndim ? l->shape[d] : 0;
-    *w++ = l->mesh->count;
-    for (uint32_t by = 0; by < l->mesh->desc.ndim; ++by, w += 6) {
-        const cdp_place *p = &l->place[by];
-        const uint64_t *starts = p->cut ? cdp__dt_cut_starts(l->mesh, p->cut) : NULL;
-        w[0] = (uint64_t)p->kind;
-        if (p->kind == CDP_PLACE_PARTIAL) w[2] = (uint64_t)cdp__dt_op(p);
-        if (p->kind != CDP_PLACE_SHARD) continue;
-        w[1] = cdp__dt_dim(l, by);
-        w[3] = p->order;
-        w[4] = p->block;
-        if (starts) w[5] = cdp__dt_hash(starts, l->mesh->desc.shape[by] + 1ull);
-    }
-}
-
-/* Names a word of a layout, like "shape[1]" or "place[0].dim". */
-CDP__DT void cdp__dt_layout_word_name(uint32_t word, cdp__text *t) {
-    static const char *const members[6] = {"kind", "dim", "op", "order", "block", "cut"};
-    if (word < 2)
-        cdp__text_add(t, "%s", word ? "ndim" : "dtype");
-    else if (word < 2 + CDP_TENSOR_DIMS)
-        cdp__text_add(t, "shape[%u]", word - 2);
-    else if (word == 2 + CDP_TENSOR_DIMS)
-        cdp__text_add(t, "the size of the mesh");
-    else
-        cdp__text_add(t, "place[%u].%s", (word - 3 - CDP_TENSOR_DIMS) / 6,
-            members[(word - 3 - CDP_TENSOR_DIMS) % 6]);
-}
-
-/* Checks that all ranks run the same plan. Compares the kind of the run, and both layouts. */
-CDP__DT cdp_status cdp__dt_plan_compare(cdp_plan *p) {
-    uint64_t words[1 + 2 * CDP__DT_LAYOUT_WORDS], values[2];
-    char name[48];
-    uint32_t rank, word;
-    const uint32_t n = 1 + 2 * CDP__DT_LAYOUT_WORDS;
-    words[0] = (uint64_t)p->desc.kind << 34 | (uint64_t)p->desc.from_one << 33
-        | (uint64_t)p->desc.to_one << 32 | (p->desc.from_one || p->desc.to_one ? p->desc.root : 0);
-    cdp__dt_layout_words(&p->desc.from, words + 1);
-    cdp__dt_layout_words(&p->desc.to, words + 1 + CDP__DT_LAYOUT_WORDS);
-    cdp_status st = cdp__dt_agree(p->group, p->os, words, n, &rank, &word, values);
-    if (st != CDP_OK || rank == CDP__DT_NONE) {
-        p->compared = st == CDP_OK;
-        return st;
-    }
-    cdp__text t = cdp__text_of(name, sizeof name);
-    if (word == 0)
-        cdp__text_add(&t, "kind, from_one, to_one or root");
-    else if (word <= CDP__DT_LAYOUT_WORDS)
-        cdp__text_add(&t, "from.");
-    else
-        cdp__text_add(&t, "to.");
-    if (word) cdp__dt_layout_word_name((word - 1) % CDP__DT_LAYOUT_WORDS, &t);
-    (void)cdp__text_end(&t);
-    return cdp_error_set(CDP_ERR_MISMATCH, (int32_t)rank, 0,
-        "plan: ranks run different plans: %s is %llu on rank 0 and %llu on rank %u of the mesh",
-        name, (unsigned long long)values[0], (unsigned long long)values[1], rank);
 }
 
 CDP__DT bool cdp__dt_overlap(const void *a, uint64_t a_bytes, const void *b, uint64_t b_bytes) {

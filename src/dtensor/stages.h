@@ -18,6 +18,7 @@
 #include "plan_api.h"
 #include "kit.h"
 #include "kernels.h"
+#include "chunks.h"
 #include "grid.h"
 #include "moves.h"
 #include "torch.h"
@@ -125,12 +126,46 @@ CDP__DT bool cdp__dt_partial(const cdp_layout *l, uint32_t by) {
     return l->place[by].kind == CDP_PLACE_PARTIAL;
 }
 
-/* A layout in which dimensions of a single rank neither shard nor reduce. */
+/* Simplifies what cuts one dimension of the tensor: orders are 0 where cuts go from left to right,
+   else 0, 1, ...; the first one has no block and no cut of its own where its pieces are those of
+   the chunk rule. */
+CDP__DT void cdp__dt_plain_cuts(cdp_layout *l, uint32_t dim) {
+    uint32_t sequence[CDP_MESH_DIMS], by[CDP_MESH_DIMS], n = 0;
+    const uint32_t all = cdp__dt_sequence(l, l->mesh->desc.ndim, sequence);
+    bool plain = true;
+    for (uint32_t k = 0; k < all; ++k)
+        if (cdp__dt_dim(l, sequence[k]) == dim) by[n++] = sequence[k];
+    for (uint32_t k = 1; k < n; ++k)
+        plain = plain && by[k - 1] < by[k];
+    for (uint32_t k = 0; k < n; ++k) {
+        l->place[by[k]].dim = (int32_t)dim;
+        l->place[by[k]].order = plain ? 0 : k;
+        if (l->place[by[k]].block == 1) l->place[by[k]].block = 0;
+    }
+    if (!n) return;
+    cdp_place *p = &l->place[by[0]];
+    const uint32_t ranks = l->mesh->desc.shape[by[0]];
+    const uint64_t *own = p->cut ? cdp__dt_cut_starts(l->mesh, p->cut) : NULL;
+    uint64_t start, other;
+    for (uint32_t i = 0; (own || p->block) && i < ranks; ++i) {
+        const uint64_t size = cdp__dt_chunk(l->shape[dim], 1, ranks, i, &start);
+        const uint64_t is =
+            own ? own[i + 1] - own[i] : cdp__dt_chunk(l->shape[dim], p->block, ranks, i, &other);
+        if (is != size) return;
+    }
+    p->block = 0;
+    if (own) p->cut = 0;
+}
+
+/* The simplest layout with the same meaning: dimensions of a single rank neither shard nor
+   reduce. */
 CDP__DT cdp_layout cdp__dt_plain(const cdp_layout *l) {
     cdp_layout out = *l;
     out.dtype = cdp__dt_dtype(l);
     for (uint32_t by = 0; by < l->mesh->desc.ndim; ++by)
         if (l->mesh->desc.shape[by] == 1 && !out.place[by].cut) cdp__dt_replicate(&out, by);
+    for (uint32_t dim = 0; dim < l->ndim; ++dim)
+        cdp__dt_plain_cuts(&out, dim);
     return out;
 }
 

@@ -1527,6 +1527,79 @@ TEST(mesh_measured_and_plans_async) {
     RUN(4, measured);
 }
 
+/* Rank 2 makes a plan that differs from those of the others in one thing. */
+typedef struct odd_plan {
+    uint32_t shape[2];
+    const char *names[2], *from;
+    cdp_plan_kind kind;
+    double latency_us;
+    const char *says; /* NULL: it means the same */
+} odd_plan;
+
+static void plan_of_another_rank(cdp_group *g, void *arg) {
+    static const odd_plan usual = {{2, 2}, {"a", "b"}, "S0,S0", CDP_PLAN_BEST, 0, NULL};
+    const odd_plan *odd = cdp_rank(g) == 2 ? (const odd_plan *)arg : &usual;
+    const cdp_mesh_desc md = {.group = g,
+        .ndim = 2,
+        .shape = {odd->shape[0], odd->shape[1]},
+        .names = {odd->names[0], odd->names[1]},
+        .no_check = true};
+    float in[64] = {0}, out[64];
+    cdp_mesh *m;
+    cdp_plan *p;
+    OK(cdp_mesh_create(&md, &m));
+    const cdp_plan_desc d = {.from = layout_of(m, odd->from, 2, 8, 8, 0),
+        .to = layout_of(m, "R,R", 2, 8, 8, 0),
+        .kind = odd->kind,
+        .net = {.latency_us = odd->latency_us}};
+    OK(cdp_plan_create(&d, &p));
+    const char *says = ((const odd_plan *)arg)->says;
+    if (says)
+        REFUSED(CDP_ERR_MISMATCH, says, cdp_plan_run(p, in, out));
+    else
+        OK(cdp_plan_run(p, in, out));
+    T_EQ(CDP_OK, cdp_group_status(g));
+    cdp_plan_destroy(p);
+    cdp_mesh_destroy(m);
+}
+
+TEST(plans_that_differ_are_told_at_once) {
+    static const odd_plan plans[] = {
+        {{4, 1}, {"a", "b"}, "S0,R", 0, 0, "from.mesh.shape[0] is 2 on rank 0 and 4 on rank 2"},
+        {{2, 2}, {"a", "c"}, "S0,S0", 0, 0, "from.mesh.names[1] is not the same on ranks 0 and 2"},
+        {{2, 2}, {"a", "b"}, "S0!1,S0", 0, 0, "from.place[0].order is 0 on rank 0 and 1 on rank"},
+        {{2, 2}, {"a", "b"}, "S0/8,S0", 0, 0, "from.place[0].block is 0 on rank 0 and 8 on rank"},
+        {{2, 2}, {"a", "b"}, "S0,S1", 0, 0, "from.place[1].dim is 0 on rank 0 and 1 on rank 2"},
+        {{2, 2}, {"a", "b"}, "S0,S0", CDP_PLAN_DIRECT, 0, "kind, from_one, to_one or root is"},
+        {{2, 2}, {"a", "b"}, "S-2/1,S0/1", 0, 0, NULL}, {{2, 2}, {"a", "b"}, "S0/2,S0", 0, 0, NULL},
+        {{2, 2}, {"a", "b"}, "S0!1,S0!7", 0, 0, NULL}};
+    for (uint32_t k = 0; k < sizeof plans / sizeof *plans; ++k)
+        run_counted(4, plan_of_another_rank, (void *)(uintptr_t)&plans[k]);
+}
+
+/* A plan that was compared long ago meets one that is new. */
+static void kept_meets_new(cdp_group *g, void *arg) {
+    cdp_mesh *m = mesh_of(g, 2, 2, 2);
+    const cdp_layout l = layout_of(m, "S0,S0", 2, 8, 8, 0), all = layout_of(m, "R,R", 2, 8, 8, 0);
+    const cdp_layout other = layout_of(m, "S1,S1", 2, 8, 8, 0);
+    cdp_dtensor x, y, z;
+    (void)arg;
+    OK(cdp_dtensor_create(&l, NULL, &x));
+    OK(cdp_dtensor_create(&all, NULL, &y));
+    OK(cdp_dtensor_create(&other, NULL, &z));
+    OK(cdp_dtensor_fill(&x, &(cdp_fill){0}));
+    OK(cdp_redistribute(&x, &y));
+    REFUSED(CDP_ERR_MISMATCH, "different things", cdp_redistribute(&x, cdp_rank(g) == 2 ? &z : &y));
+    cdp_dtensor_free(&x);
+    cdp_dtensor_free(&y);
+    cdp_dtensor_free(&z);
+    cdp_mesh_destroy(m);
+}
+
+TEST(a_kept_plan_meets_a_new_one) {
+    RUN(4, kept_meets_new);
+}
+
 TEST(a_running_plan_is_refused) {
     RUN(2, running);
 }
@@ -1605,6 +1678,8 @@ int main(int argc, char **argv) {
         {"runs_of_equal_layouts_at_one_time", runs_of_equal_layouts_at_one_time, 30},
         {"no_plan_between_meshes_of_two_groups", no_plan_between_meshes_of_two_groups, 30},
         {"mesh_measured_and_plans_async", mesh_measured_and_plans_async, 30},
+        {"plans_that_differ_are_told_at_once", plans_that_differ_are_told_at_once, 20},
+        {"a_kept_plan_meets_a_new_one", a_kept_plan_meets_a_new_one, 20},
         {"a_running_plan_is_refused", a_running_plan_is_refused, 20},
         {"plans_for_4096_ranks", plans_for_4096_ranks, 30},
     };
