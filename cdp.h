@@ -1481,7 +1481,11 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_group_alloc(cdp_group *group, uint64_t byt
 CDP_API void cdp_group_free(cdp_group *group, void *ptr);
 
 /* Break the group on every rank: waits return CDP_ERR_ABORTED with `reason` everywhere. Any thread,
-   any time, any number of times; the first reason wins. Does not wait for other ranks. */
+   any time, any number of times; the first reason wins. Does not wait for other ranks.
+
+   In a signal handler: only of groups of cdp_tcp.h that have a thread of the library (not
+   desc.no_thread); it leaves the reason to that thread and returns within 20 ms. No other call of
+   this library may be made there. A reason is cut after 199 bytes. */
 CDP_API void cdp_group_abort(cdp_group *group, const char *reason);
 
 #ifndef CDP_NO_RECORDER
@@ -4933,10 +4937,12 @@ CDP__PRIVATE int32_t cdp__os_wake_open(void *user, int32_t fd[2]) {
 
 CDP__PRIVATE void cdp__os_wake_set(void *user, int32_t fd) {
     const uint64_t one = 1;
+    const int kept = errno; /* of the program that a signal handler has interrupted */
     (void)user;
     /* if the pipe is full, the reader wakes anyway */
     while (write(fd, &one, sizeof one) < 0 && errno == EINTR) {
     }
+    errno = kept;
 }
 
 CDP__PRIVATE void cdp__os_wake_clear(void *user, int32_t fd) {
@@ -11141,6 +11147,7 @@ typedef struct cdp__world {
     void *thread;
     void *park;            /* where the progress thread sleeps while callers make progress */
     uint32_t lock_waiters; /* (atomic) */
+    uint32_t aborts;       /* (atomic) a group has to be aborted */
     /* threads inside a wait: they make progress, the progress thread stands by */
     uint32_t callers;
     /* Counts of waits and of completed operations, many of which need no wait: a change shows
@@ -12922,6 +12929,18 @@ typedef struct cdp__group_failure {
     uint32_t cause_bytes;
 } cdp__group_failure;
 
+/* group/abort.h: what cdp_group_abort() left, which may have run in a signal handler. */
+enum {
+    CDP__ABORT_NONE,
+    CDP__ABORT_WRITES,
+    CDP__ABORT_ASKED,
+    CDP__ABORT_DONE
+};
+typedef struct cdp__group_abort {
+    uint32_t state;   /* (atomic) CDP__ABORT_... */
+    char reason[200]; /* in case the caller's is gone when it is read */
+} cdp__group_abort;
+
 /* group/create.h: where its ranks are. */
 typedef struct cdp__group_topology {
     uint8_t flags;    /* for >>collective/select: CDP__SAME_HOST, CDP__SHARED, CDP__HOSTS, ... */
@@ -12959,6 +12978,7 @@ struct cdp_group {
     cdp__group_any any;
     cdp__group_deferred deferred;
     cdp__group_failure failure;
+    cdp__group_abort abort;
     cdp__exec exec; /* runs the first operation of the queue */
 };
 
@@ -15616,6 +15636,54 @@ CDP__PRIVATE void cdp__deferred_drop(cdp_group *g) {
         }
 }
 
+/* ---- >>group/abort: a group that its program breaks, also from a signal handler -------------- */
+
+/* Knows: groups, failures. Promises: where the library has a thread, the caller takes no lock and
+   allocates nothing. It leaves a reason, and whoever next has the lock of the world carries it out:
+   the thread of the library, a thread that waits, or the next call. */
+
+#define CDP__ABORT_WAIT_MS 20u /* for the thread of the library; it looks every 10 ms */
+
+/* Carries out what cdp_group_abort() left. The lock is held. */
+CDP__PRIVATE CDP__COLD void cdp__world_abort(cdp__world *m) {
+    cdp_group *g;
+    cdp_error e;
+    (void)cdp__atomic_swap_u32(&m->aborts, 0, CDP__ACQ_REL);
+    for (g = m->groups; g; g = g->next) {
+        if (cdp__atomic_load_u32(&g->abort.state, CDP__ACQUIRE) != CDP__ABORT_ASKED) continue;
+        cdp__error(&e, CDP_ERR_ABORTED, m->rank, "aborted: %s", g->abort.reason);
+        if (g->health != CDP__FAILED) cdp__group_break_for(g, &e);
+        cdp__atomic_store_u32(&g->abort.state, CDP__ABORT_DONE, CDP__RELEASE);
+    }
+    cdp__world_wake(m);
+}
+
+CDP__PRIVATE void cdp__world_aborts(cdp__world *m) {
+    if (cdp__atomic_load_u32(&m->aborts, CDP__RELAXED)) cdp__world_abort(m);
+}
+
+CDP__PRIVATE void cdp__abort_ask(cdp_group *g, const char *reason) {
+    uint32_t i;
+    for (i = 0; i + 1 < sizeof g->abort.reason && reason[i]; ++i)
+        g->abort.reason[i] = reason[i];
+    g->abort.reason[i] = 0;
+    cdp__atomic_store_u32(&g->abort.state, CDP__ABORT_ASKED, CDP__RELEASE);
+    (void)cdp__atomic_swap_u32(&g->w->aborts, 1, CDP__ACQ_REL);
+}
+
+/* Wakes the thread of the library and gives it time to tell the others. A handler may have
+   interrupted the thread that has the lock: so not for ever. */
+CDP__PRIVATE void cdp__abort_wait(cdp_group *g) {
+    const cdp_os *os = g->os;
+    const uint64_t until = os->now_ns(os->user) + CDP__ABORT_WAIT_MS * CDP__MS;
+    g->w->transport.wake(g->w->transport.self);
+    while (cdp__atomic_load_u32(&g->abort.state, CDP__ACQUIRE) != CDP__ABORT_DONE) {
+        const uint64_t now = os->now_ns(os->user);
+        if (now >= until) return;
+        os->sleep_until(os->user, now + CDP__MS / 10);
+    }
+}
+
 /* ---- >>group/progress: which thread makes progress ------------------------------------------- */
 
 /* Knows: the world's lock, its threads, its groups. Promises: at most one thread sleeps in
@@ -15655,6 +15723,7 @@ CDP__PRIVATE void cdp__enter(cdp_group *g) {
 #ifndef CDP_NO_THREADS
     (void)cdp__atomic_sub_u32(&m->lock_waiters, 1, CDP__RELAXED);
 #endif
+    cdp__world_aborts(m);
 }
 
 CDP__PRIVATE void cdp__leave(cdp_group *g) {
@@ -15688,6 +15757,7 @@ CDP__PRIVATE cdp__advance cdp__world_poll(cdp__world *m) {
     cdp_group **at = &m->active;
     m->stored_seen = m->stored;
     m->cut = false;
+    cdp__world_aborts(m);
     if (m->control_queued) cdp__world_send_queued(m);
     while (*at) {
         cdp_group *g = *at;
@@ -16790,13 +16860,25 @@ CDP__PRIVATE void cdp__group_break(cdp_group *g, const cdp_error *e) {
     *cdp__error_slot() = kept;
 }
 
-CDP_API void cdp_group_abort(cdp_group *g, const char *reason) {
-    if (cdp__alive(g, "cdp_group_abort") != CDP_OK) return;
-    cdp__fail_peer(CDP_ERR_ABORTED, g->w->rank, 0, "aborted: %s",
-        reason && *reason ? reason : "no reason given");
+/* cdp_group_abort() for a thread that may take the lock: peers are told before it returns. */
+CDP__PRIVATE void cdp__group_abort_now(cdp_group *g, const char *reason) {
+    cdp__fail_peer(CDP_ERR_ABORTED, g->w->rank, 0, "aborted: %s", reason);
     cdp__enter(g);
     cdp__group_break(g, cdp_last_error());
     cdp__leave(g);
+}
+
+CDP_API void cdp_group_abort(cdp_group *g, const char *reason) {
+    uint32_t none = CDP__ABORT_NONE;
+    if (cdp__alive(g, "cdp_group_abort") != CDP_OK) return;
+    if (!reason || !*reason) reason = "no reason given";
+    if (!g->w->thread)
+        cdp__group_abort_now(g, reason);
+    else if (cdp__atomic_cas_u32(
+                 &g->abort.state, &none, CDP__ABORT_WRITES, CDP__ACQ_REL, CDP__ACQUIRE)) {
+        cdp__abort_ask(g, reason);
+        cdp__abort_wait(g);
+    }
 }
 
 CDP_API CDP__ONE_COPY cdp_status cdp_poll(cdp_group *g, uint32_t budget_us) {
@@ -21026,7 +21108,7 @@ CDP_API CDP__COLD cdp_status cdp_ddp_rebind(cdp_ddp *d, cdp_group *group) {
     st = cdp__ddp_bind(d, group);
     if (st == CDP_OK) return st;
     why = *cdp_last_error();
-    if (st == CDP_ERR_NOMEM) cdp_group_abort(group, why.text);
+    if (st == CDP_ERR_NOMEM) cdp__group_abort_now(group, why.text);
     cdp__ddp_unbind(d);
     *cdp__error_slot() = why;
     return st;
@@ -21726,7 +21808,7 @@ CDP__PRIVATE cdp_status cdp__ddp_rebuild(cdp_ddp *d) {
     st = cdp__ddp_place(d, d->order);
     if (st != CDP_OK) { /* other ranks continue with new buckets, so this rank cannot */
         const cdp_error why = *cdp_last_error();
-        cdp_group_abort(d->group, why.text);
+        cdp__group_abort_now(d->group, why.text);
         *cdp__error_slot() = why; /* the reason, not the error of the abort */
     }
     d->stats.rebuilt = st == CDP_OK;

@@ -422,6 +422,7 @@ extern "C" {
 #include "group/running.h"
 #include "group/hub.h"
 #include "group/deferred.h"
+#include "group/abort.h"
 #include "group/progress.h"
 #include "group/world.h"
 #include "group/create.h"

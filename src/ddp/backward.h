@@ -56,7 +56,7 @@ CDP__PRIVATE cdp_status cdp__ddp_rebuild(cdp_ddp *d) {
     st = cdp__ddp_place(d, d->order);
     if (st != CDP_OK) { /* other ranks continue with new buckets, so this rank cannot */
         const cdp_error why = *cdp_last_error();
-        cdp_group_abort(d->group, why.text);
+        cdp__group_abort_now(d->group, why.text);
         *cdp__error_slot() = why; /* the reason, not the error of the abort */
     }
     d->stats.rebuilt = st == CDP_OK;

@@ -447,7 +447,7 @@ CDP_API CDP__COLD cdp_status cdp_ddp_rebind(cdp_ddp *d, cdp_group *group) {
     st = cdp__ddp_bind(d, group);
     if (st == CDP_OK) return st;
     why = *cdp_last_error();
-    if (st == CDP_ERR_NOMEM) cdp_group_abort(group, why.text);
+    if (st == CDP_ERR_NOMEM) cdp__group_abort_now(group, why.text);
     cdp__ddp_unbind(d);
     *cdp__error_slot() = why;
     return st;

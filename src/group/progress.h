@@ -21,6 +21,7 @@
 #include "../failure/spread.h"
 #include "running.h"
 #include "deferred.h"
+#include "abort.h"
 
 /* A thread that waits for a work makes progress itself, so that a synchronous operation needs no
    hand-over between threads. The progress thread stands by while callers come and go. It takes
@@ -56,6 +57,7 @@ CDP__PRIVATE void cdp__enter(cdp_group *g) {
 #ifndef CDP_NO_THREADS
     (void)cdp__atomic_sub_u32(&m->lock_waiters, 1, CDP__RELAXED);
 #endif
+    cdp__world_aborts(m);
 }
 
 CDP__PRIVATE void cdp__leave(cdp_group *g) {
@@ -89,6 +91,7 @@ CDP__PRIVATE cdp__advance cdp__world_poll(cdp__world *m) {
     cdp_group **at = &m->active;
     m->stored_seen = m->stored;
     m->cut = false;
+    cdp__world_aborts(m);
     if (m->control_queued) cdp__world_send_queued(m);
     while (*at) {
         cdp_group *g = *at;

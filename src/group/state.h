@@ -190,6 +190,18 @@ typedef struct cdp__group_failure {
     uint32_t cause_bytes;
 } cdp__group_failure;
 
+/* group/abort.h: what cdp_group_abort() left, which may have run in a signal handler. */
+enum {
+    CDP__ABORT_NONE,
+    CDP__ABORT_WRITES,
+    CDP__ABORT_ASKED,
+    CDP__ABORT_DONE
+};
+typedef struct cdp__group_abort {
+    uint32_t state;   /* (atomic) CDP__ABORT_... */
+    char reason[200]; /* in case the caller's is gone when it is read */
+} cdp__group_abort;
+
 /* group/create.h: where its ranks are. */
 typedef struct cdp__group_topology {
     uint8_t flags;    /* for >>collective/select: CDP__SAME_HOST, CDP__SHARED, CDP__HOSTS, ... */
@@ -227,6 +239,7 @@ struct cdp_group {
     cdp__group_any any;
     cdp__group_deferred deferred;
     cdp__group_failure failure;
+    cdp__group_abort abort;
     cdp__exec exec; /* runs the first operation of the queue */
 };
 

@@ -217,13 +217,25 @@ CDP__PRIVATE void cdp__group_break(cdp_group *g, const cdp_error *e) {
     *cdp__error_slot() = kept;
 }
 
-CDP_API void cdp_group_abort(cdp_group *g, const char *reason) {
-    if (cdp__alive(g, "cdp_group_abort") != CDP_OK) return;
-    cdp__fail_peer(CDP_ERR_ABORTED, g->w->rank, 0, "aborted: %s",
-        reason && *reason ? reason : "no reason given");
+/* cdp_group_abort() for a thread that may take the lock: peers are told before it returns. */
+CDP__PRIVATE void cdp__group_abort_now(cdp_group *g, const char *reason) {
+    cdp__fail_peer(CDP_ERR_ABORTED, g->w->rank, 0, "aborted: %s", reason);
     cdp__enter(g);
     cdp__group_break(g, cdp_last_error());
     cdp__leave(g);
+}
+
+CDP_API void cdp_group_abort(cdp_group *g, const char *reason) {
+    uint32_t none = CDP__ABORT_NONE;
+    if (cdp__alive(g, "cdp_group_abort") != CDP_OK) return;
+    if (!reason || !*reason) reason = "no reason given";
+    if (!g->w->thread)
+        cdp__group_abort_now(g, reason);
+    else if (cdp__atomic_cas_u32(
+                 &g->abort.state, &none, CDP__ABORT_WRITES, CDP__ACQ_REL, CDP__ACQUIRE)) {
+        cdp__abort_ask(g, reason);
+        cdp__abort_wait(g);
+    }
 }
 
 CDP_API CDP__ONE_COPY cdp_status cdp_poll(cdp_group *g, uint32_t budget_us) {

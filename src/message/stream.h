@@ -156,6 +156,7 @@ typedef struct cdp__world {
     void *thread;
     void *park;            /* where the progress thread sleeps while callers make progress */
     uint32_t lock_waiters; /* (atomic) */
+    uint32_t aborts;       /* (atomic) a group has to be aborted */
     /* threads inside a wait: they make progress, the progress thread stands by */
     uint32_t callers;
     /* Counts of waits and of completed operations, many of which need no wait: a change shows

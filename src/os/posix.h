@@ -391,10 +391,12 @@ CDP__PRIVATE int32_t cdp__os_wake_open(void *user, int32_t fd[2]) {
 
 CDP__PRIVATE void cdp__os_wake_set(void *user, int32_t fd) {
     const uint64_t one = 1;
+    const int kept = errno; /* of the program that a signal handler has interrupted */
     (void)user;
     /* if the pipe is full, the reader wakes anyway */
     while (write(fd, &one, sizeof one) < 0 && errno == EINTR) {
     }
+    errno = kept;
 }
 
 CDP__PRIVATE void cdp__os_wake_clear(void *user, int32_t fd) {

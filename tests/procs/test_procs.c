@@ -19,6 +19,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 
 /* ---- >>harness: memory that all processes share ---------------------------------------------- */
@@ -1931,6 +1932,44 @@ TEST(leaving_after_a_failure_takes_no_time) {
         least < 150, test__now.name, 0, "rank 0 needs %llu ms to leave", (unsigned long long)least);
 }
 
+/* A timer interrupts each rank wherever it is, in the library too, and aborts after a while. */
+static volatile sig_atomic_t ticks;
+
+static void on_tick(int sig) {
+    (void)sig;
+    if (++ticks > 200) cdp_group_abort(world, "the timer went off");
+}
+
+static int aborts_in_a_handler(uint32_t rank) {
+    struct sigaction act;
+    const struct itimerval each = {{0, 500}, {0, 500}};
+    cdp_status st = CDP_OK;
+    float x[16] = {0};
+    if (join(rank) != CDP_OK) return EXIT_INIT;
+    memset(&act, 0, sizeof act);
+    act.sa_handler = on_tick;
+    sigaction(SIGALRM, &act, NULL);
+    setitimer(ITIMER_REAL, &each, NULL);
+    while (st == CDP_OK)
+        st = cdp_allreduce(world, NULL, x, 16, CDP_DTYPE_F32, CDP_REDUCE_SUM);
+    me->number[0] = note(st) == CDP_ERR_ABORTED;
+    setitimer(ITIMER_REAL, &(const struct itimerval){{0, 0}, {0, 0}}, NULL);
+    leave();
+    return 0;
+}
+
+TEST(abort_in_a_signal_handler) {
+    for (uint32_t i = 0; i < 6; ++i) {
+        job(2);
+        spawn_all(aborts_in_a_handler);
+        if (!finish(8000)) return;
+        for (uint32_t r = 0; r < 2; ++r)
+            test_check(shared->of[r].number[0] && strstr(shared->of[r].error.text, "went off"),
+                test__now.name, 0, "rank %u: %s: %s", r,
+                cdp_status_name(shared->of[r].error.status), shared->of[r].error.text);
+    }
+}
+
 /* ---- >>restart: ranks that meet their predecessors in a store ----------------------------- */
 
 /* A store that outlives the ranks, as that of torchrun's agent does: until so many ranks have done
@@ -2802,6 +2841,7 @@ static const test_case cases[] = {
     {"leaving_is_no_failure", leaving_is_no_failure, 90},
     {"leaving_rank_0_first", leaving_rank_0_first, 30},
     {"leaving_after_a_failure_takes_no_time", leaving_after_a_failure_takes_no_time, 60},
+    {"abort_in_a_signal_handler", abort_in_a_signal_handler, 60},
     {"start_with_bad_variables", start_with_bad_variables, 20},
     {"start_with_unknown_host", start_with_unknown_host, 60},
     {"start_with_a_rank_twice", start_with_a_rank_twice, 30},
