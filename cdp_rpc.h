@@ -178,8 +178,9 @@
         one before has been answered.
 
     LIMITS
-        65535 ranks | 16 references in one message | names: 127 bytes | texts of failures: 400
-        bytes | host memory only | all others are fields of cdp_rpc_desc
+        65535 ranks | 1024 rpcs in one process at once | 16 references in one message | names: 127
+        bytes | texts of failures: 400 bytes | host memory only | all others are fields of
+        cdp_rpc_desc
 
     License: MIT-0 or Unlicense, as you like; see the end of cdp.h.                            */
 
@@ -333,17 +334,17 @@ typedef struct cdp_rpc_desc {
 } cdp_rpc_desc;
 
 /* Collective over the group: names and limits are exchanged. Errors, none of which leaves anything
-   behind: INVALID (desc; two functions with one id), NOMEM, IO (no thread), MISMATCH (two ranks
-   with one name; other versions, numbers or max_message_bytes: on all ranks), or the failure of
-   the exchange. */
+   behind: INVALID (desc; two functions with one id), NOMEM, BUSY (1024 rpcs in this process), IO
+   (no thread), MISMATCH (two ranks with one name; other versions, numbers or max_message_bytes: on
+   all ranks), or the failure of the exchange. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_create(const cdp_rpc_desc *desc, cdp_rpc **out);
 
 /* Collective. Serves until no rank has a call under way, refuses new ones, drops references that
    the program still has (each is reported to `leaked`), and waits until no rank has a reference any
    more. Then the rpc serves nothing; cdp_rpc_destroy() frees it.
-   timeout_ms counts from the last call that came to this rank or ended. 0: ranks that have not
-   called this function may work as long as they are alive; when all have, timeout_ms of the desc
-   counts. The earliest deadline of a rank ends the shutdown of all.
+   timeout_ms counts from the last call that came to this rank or ended; where a rank does not come,
+   250 ms more. 0: ranks that have not called this function may work as long as they are alive; when
+   all have, timeout_ms of the desc counts. The earliest deadline of a rank is that of all.
    Errors: STATE (references were left: everything else is as after OK; or it was shut down before,
    or the call is made inside a function); TIMEOUT (every rank that takes part names the same rank
    with the request that was not answered, or the rank that did not come); PEER_LOST (a rank died,
@@ -354,7 +355,9 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_shutdown(cdp_rpc *rpc, uint32_t timeou
    destroyed. Waits for functions that run in worker threads; cdp_rpc_cancelled() tells them. A
    request that was kept stays valid until it is replied to, but has no references, value and
    context any more. Not while another thread uses the rpc. Inside a callback or a function nothing
-   happens, and the last error is STATE. NULL is allowed. */
+   happens, and the last error is STATE. Calls and references that the program still holds stay
+   valid: cdp_call_test(), the waits, cdp_call_cancel() and cdp_call_free() use the memory of the
+   call alone, functions of references return STATE. NULL is allowed. */
 CDP_API void cdp_rpc_destroy(cdp_rpc *rpc);
 
 /* Runs functions in this thread until this rank shuts down (OK) or the time is over (PENDING). */
@@ -511,8 +514,8 @@ CDP_API cdp_status cdp_call_cancel(cdp_call *call);
    one already). Any thread, but not beside another function for the same call. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_call_work(cdp_call *call, cdp_work *out);
 /* Frees the result and drops its references; the call can be used again. Not while it is under
-   way: nothing happens then. NULL is allowed. Before cdp_rpc_destroy(), unless it has neither a
-   result nor references. */
+   way: nothing happens then. NULL is allowed. Also after cdp_rpc_destroy(), as long as the os of
+   the group exists. */
 CDP_API void cdp_call_free(cdp_call *call);
 
 /* What is remembered of one call. Times are of os->now_ns of this rank; 0: not yet, or that happens
@@ -813,6 +816,65 @@ inline cdp_status cdp_dist_optim_create(const cdp_optim_desc &desc, cdp_dist_opt
 #undef CDP__HERE
 #define CDP__HERE CDP__FILE_RPC
 
+/* ---- >>rpc/alive: which rpcs of this process exist ------------------------------------------- */
+
+/* Knows: addresses. Promises: a call or a reference that the program still holds after
+   cdp_rpc_destroy() is recognized without touching freed memory, from any thread, without a lock
+   that a child of fork() could find taken. */
+
+#define CDP__RPCS_MAX 1024u /* in one process at once: a power of two */
+
+typedef struct cdp__rpcs {
+    cdp_rpc *at[CDP__RPCS_MAX]; /* NULL: none */
+    uint32_t created;           /* in this process so far */
+} cdp__rpcs;
+
+CDP__PRIVATE cdp__rpcs *cdp__rpcs_of_process(void) {
+    static cdp__rpcs rpcs;
+    return &rpcs;
+}
+
+/* Replaces `from` by `to` in the table. It is stored near the place that its address gives, so that
+   most searches look at one entry. False: `from` is not there. */
+CDP__PRIVATE bool cdp__rpcs_replace(const cdp_rpc *of, cdp_rpc *from, cdp_rpc *to) {
+    cdp__rpcs *t = cdp__rpcs_of_process();
+    const uint32_t first = (uint32_t)((uintptr_t)of >> 6);
+    uint32_t i;
+    for (i = 0; i < CDP__RPCS_MAX; ++i) {
+        cdp_rpc **at = &t->at[(first + i) % CDP__RPCS_MAX];
+        cdp_rpc *expected = from;
+        if (cdp__atomic_load_ptr(at, CDP__ACQUIRE) != from) continue;
+        if (cdp__atomic_cas_ptr(at, &expected, to, CDP__ACQ_REL, CDP__ACQUIRE)) return true;
+    }
+    return false;
+}
+
+/* False: there are too many. */
+CDP__PRIVATE bool cdp__rpc_enlist(cdp_rpc *rpc) {
+    return cdp__rpcs_replace(rpc, NULL, rpc);
+}
+
+CDP__PRIVATE void cdp__rpc_delist(cdp_rpc *rpc) {
+    (void)cdp__rpcs_replace(rpc, rpc, NULL);
+}
+
+/* False: it was destroyed. */
+CDP__PRIVATE bool cdp__rpc_exists(cdp_rpc *rpc) {
+    cdp__rpcs *t = cdp__rpcs_of_process();
+    const uint32_t first = (uint32_t)((uintptr_t)rpc >> 6);
+    uint32_t i;
+    for (i = 0; i < CDP__RPCS_MAX; ++i)
+        if (cdp__atomic_load_ptr(&t->at[(first + i) % CDP__RPCS_MAX], CDP__ACQUIRE) == rpc)
+            return true;
+    return false;
+}
+
+/* Where a table of references begins to count the uses of its slots: references of an rpc that was
+   at the same address before do not fit its slots. */
+CDP__PRIVATE uint32_t cdp__rpc_first_use(void) {
+    return cdp__atomic_add_u32(&cdp__rpcs_of_process()->created, 1, CDP__RELAXED) * 0x9e3779b1u;
+}
+
 /* ---- >>rpc/table: owners, users, forks and holds by number (pure) ---------------------------- */
 
 /* Knows: slots, chains of a hash. Promises: a slot keeps its index until it is removed; the time of
@@ -894,8 +956,9 @@ typedef struct cdp__refs {
     uint32_t vacant; /* the first free slot */
     uint32_t left;   /* number of free slots */
     uint32_t used[CDP__REF_KINDS];
-    uint32_t rank;    /* this rank */
-    const bool *lost; /* by rank: its link has ended */
+    uint32_t rank;      /* this rank */
+    uint32_t first_use; /* `uses` of a slot that is new */
+    const bool *lost;   /* by rank: its link has ended */
     /* Called by the functions below, in the order in which to act. Must not use the table. */
     void (*act)(void *user, const cdp__ref_act *act);
     void *user;
@@ -965,6 +1028,8 @@ CDP__PRIVATE void cdp__refs_move(
     uint32_t slot;
     if (t->room) memcpy(at, t->at, t->room * sizeof *at);
     memset(at + t->room, 0, (room - t->room) * sizeof *at);
+    for (slot = t->room; slot < room; ++slot)
+        at[slot].uses = t->first_use;
     memset(heads, 0, chains * sizeof *heads);
     t->at = at;
     t->heads = heads;
@@ -3352,7 +3417,8 @@ CDP__PRIVATE uint32_t cdp__ctx_node_add(
 
 enum {
     CDP__CALL_RPC,
-    CDP__CALL_ID,
+    CDP__CALL_ID,                /* while it is under way */
+    CDP__CALL_OS = CDP__CALL_ID, /* afterwards */
     CDP__CALL_STAGE,
     CDP__CALL_MEMORY,
     CDP__CALL_TENSORS,
@@ -3377,6 +3443,8 @@ CDP__PRIVATE void cdp__rpc_end_work(cdp_rpc *rpc, cdp_call *call) {
 /* The program owns its call again. */
 CDP__PRIVATE void cdp__rpc_publish(cdp_rpc *rpc, cdp_call *call) {
     cdp__rpc_end_work(rpc, call);
+    /* what cdp_call_free() needs if the rpc is destroyed before */
+    call->priv[CDP__CALL_OS] = (uint64_t)(uintptr_t)rpc->os;
     call->priv[CDP__CALL_STAGE] = CDP__CALL_ENDED;
     rpc->changed = true;
 }
@@ -5618,6 +5686,7 @@ CDP__PRIVATE cdp_status cdp__rpc_memory(cdp_rpc *rpc) {
     rpc->timer_ns = CDP__NEVER;
     rpc->waves_end = &rpc->waves;
     rpc->refs.rank = rpc->rank;
+    rpc->refs.first_use = cdp__rpc_first_use();
     rpc->refs.lost = rpc->lost;
     rpc->refs.act = cdp__rpc_act;
     rpc->refs.user = rpc;
@@ -5825,6 +5894,8 @@ CDP_API void cdp_rpc_destroy(cdp_rpc *rpc) {
     cdp__rpc_tasks(rpc);
     cdp_lock_release(&rpc->lock);
     cdp__rpc_free_groups(rpc);
+    cdp__rpc_delist(
+        rpc); /* from here on, calls and references of the program touch nothing of it */
     cdp__rpc_lock(rpc);
     cdp__rpc_free_parts(rpc);
     rpc->free_rqs = NULL;
@@ -5867,12 +5938,15 @@ CDP__PRIVATE cdp__rpc_weight cdp__rpc_weight_of(const cdp__rpc_rq *rq) {
     return CDP__RPC_KEEPS_WAITING;
 }
 
-/* Describes the request or call of this rank that keeps a shutdown the most. */
-CDP__PRIVATE cdp__rpc_weight cdp__rpc_keeper(const cdp_rpc *rpc, char *text, uint64_t room) {
+/* Describes the request or call of this rank that keeps a shutdown the most. *at is the rank that
+   does not answer: this one, the called one, or one that takes no messages. */
+CDP__PRIVATE cdp__rpc_weight cdp__rpc_keeper(
+    const cdp_rpc *rpc, char *text, uint64_t room, uint32_t *at) {
     static const char *const states[] = {"waits", "still runs", "was kept and never replied to"};
     const cdp__rpc_rq *rq, *most = NULL;
     char name[16];
     uint32_t i;
+    *at = rpc->rank;
     for (rq = rpc->all; rq; rq = rq->after)
         if (!most || cdp__rpc_weight_of(rq) > cdp__rpc_weight_of(most)) most = rq;
     if (most) {
@@ -5888,19 +5962,22 @@ CDP__PRIVATE cdp__rpc_weight cdp__rpc_keeper(const cdp_rpc *rpc, char *text, uin
         cdp__format(text, room, "the call of %s on rank %u (%s) has not ended",
             c->function ? cdp__rpc_function_name(rpc, c->function, name) : "a value", c->to,
             rpc->peers[c->to].name);
+        *at = c->to;
         return CDP__RPC_KEEPS_CALL;
     }
     for (i = 0; i < rpc->ranks; ++i) {
         if (!rpc->peers[i].queue && !rpc->peers[i].offered) continue;
         cdp__format(text, room, "rank %u (%s) takes no messages", i, rpc->peers[i].name);
+        *at = i;
         return CDP__RPC_KEEPS_MESSAGES;
     }
     return CDP__RPC_KEEPS_NOTHING;
 }
 
-/* Sets the last error: what keeps a shutdown, and on which rank. */
-CDP__PRIVATE cdp_status cdp__rpc_kept_by(const cdp_rpc *rpc, uint32_t rank, const char *text) {
-    return cdp__fail_peer(CDP_ERR_TIMEOUT, cdp_world_rank_of(rpc->group, rank), 0,
+/* Sets the last error: what keeps a shutdown on `rank`, and which rank does not answer. */
+CDP__PRIVATE cdp_status cdp__rpc_kept_by(
+    const cdp_rpc *rpc, uint32_t rank, const char *text, uint32_t at) {
+    return cdp__fail_peer(CDP_ERR_TIMEOUT, cdp_world_rank_of(rpc->group, at), 0,
         "cdp_rpc_shutdown: on rank %u (%s), %s", rank, rpc->peers[rank].name, text);
 }
 
@@ -6001,9 +6078,9 @@ CDP__PRIVATE void cdp__rpc_sum_late(cdp_rpc *rpc, uint32_t timeout_ms) {
     cdp__leave(g);
 }
 
-/* A sum of ranks that all take part ends within this time, so a later one says that a rank does
-   not: its main thread has not come, or runs a function. */
-#define CDP__RPC_SUM_NS (50 * CDP__MS)
+/* A sum of ranks that all take part ends within this time, also where threads wait for processors.
+   A later one says that a rank does not: its thread has not come, or runs a function. */
+#define CDP__RPC_SUM_NS (250 * CDP__MS)
 
 /* Waits for a sum that was started, as long as ranks may go on working. */
 CDP__PRIVATE cdp_status cdp__rpc_sum_wait(
@@ -6071,31 +6148,34 @@ CDP__PRIVATE cdp_status cdp__rpc_add_up(
 CDP__PRIVATE cdp_status cdp__rpc_not_here(const cdp_rpc *rpc) {
     const cdp_error e = *cdp_last_error();
     char text[200];
-    uint32_t r = 0;
-    if (cdp__rpc_keeper(rpc, text, sizeof text)) return cdp__rpc_kept_by(rpc, rpc->rank, text);
+    uint32_t r = 0, at;
+    if (cdp__rpc_keeper(rpc, text, sizeof text, &at))
+        return cdp__rpc_kept_by(rpc, rpc->rank, text, at);
     while (r < rpc->ranks && (int32_t)cdp_world_rank_of(rpc->group, r) != e.peer)
         ++r;
     if (r == rpc->ranks) return e.status;
     return cdp__rpc_kept_by(
-        rpc, r, "cdp_rpc_shutdown() was not called in time, or runs a function");
+        rpc, r, "cdp_rpc_shutdown() was not called in time, or runs a function", r);
 }
 
 /* The deadline of some rank is over while all take part: they agree on what keeps them. Lock held;
    released meanwhile. */
 CDP__PRIVATE cdp_status cdp__rpc_agree(cdp_rpc *rpc, const uint64_t all[CDP__RPC_COUNTS]) {
-    char text[200];
+    uint8_t card[204]; /* the rank that does not answer, and a text */
+    char *text = (char *)card + 4;
     uint64_t mine, most;
-    uint32_t rank;
+    uint32_t rank, at;
     cdp_status st;
-    memset(text, 0, sizeof text);
-    mine = (uint64_t)cdp__rpc_keeper(rpc, text, sizeof text) << 32 | (rpc->ranks - 1 - rpc->rank);
+    memset(card, 0, sizeof card);
+    mine = (uint64_t)cdp__rpc_keeper(rpc, text, 200, &at) << 32 | (rpc->ranks - 1 - rpc->rank);
+    cdp__put_u32(card, at);
     cdp_lock_release(&rpc->lock);
     st = cdp_allreduce(rpc->sums, &mine, &most, 1, CDP_DTYPE_U64, CDP_REDUCE_MAX);
     rank = rpc->ranks - 1 - (uint32_t)most;
-    if (st == CDP_OK) st = cdp_broadcast(rpc->sums, text, sizeof text, CDP_DTYPE_U8, rank);
+    if (st == CDP_OK) st = cdp_broadcast(rpc->sums, card, sizeof card, CDP_DTYPE_U8, rank);
     cdp__rpc_lock(rpc);
     if (st != CDP_OK) return st;
-    if (most >> 32) return cdp__rpc_kept_by(rpc, rank, text);
+    if (most >> 32) return cdp__rpc_kept_by(rpc, rank, text, cdp__get_u32(card));
     return cdp__fail(CDP_ERR_TIMEOUT,
         "cdp_rpc_shutdown: messages between ranks are still under way: %llu were sent, %llu have "
         "come",
@@ -6977,17 +7057,24 @@ CDP__PRIVATE bool cdp__call_over(cdp_rpc *rpc, void *arg) {
     return ((cdp_call *)arg)->priv[CDP__CALL_STAGE] == CDP__CALL_ENDED;
 }
 
-/* The rpc of a call; NULL: the call was never started. */
-CDP__PRIVATE cdp_rpc *cdp__call_rpc(const char *name, const cdp_call *call) {
-    cdp_rpc *rpc = call ? (cdp_rpc *)(uintptr_t)call->priv[CDP__CALL_RPC] : NULL;
-    if (rpc) return cdp__rpc_forked(rpc, name) ? NULL : rpc;
-    (void)cdp__fail(CDP_ERR_INVALID, "%s: this cdp_call was not started", name);
-    return NULL;
-}
-
 CDP__PRIVATE cdp_status cdp__call_result(const cdp_call *call) {
     if (call->status != CDP_OK) *cdp__error_slot() = call->error;
     return call->status;
+}
+
+/* True if the rpc of the call was destroyed, which has ended the call. */
+CDP__PRIVATE bool cdp__call_outlived(const cdp_call *call) {
+    cdp_rpc *rpc = call ? (cdp_rpc *)(uintptr_t)call->priv[CDP__CALL_RPC] : NULL;
+    return rpc && call->priv[CDP__CALL_STAGE] == CDP__CALL_ENDED && !cdp__rpc_exists(rpc);
+}
+
+/* The rpc of a call; NULL: the call was never started, or the rpc was destroyed. */
+CDP__PRIVATE cdp_rpc *cdp__call_rpc(const char *name, const cdp_call *call) {
+    cdp_rpc *rpc = call ? (cdp_rpc *)(uintptr_t)call->priv[CDP__CALL_RPC] : NULL;
+    if (rpc && cdp__rpc_exists(rpc)) return cdp__rpc_forked(rpc, name) ? NULL : rpc;
+    (void)cdp__fail(CDP_ERR_INVALID, "%s: %s", name,
+        rpc ? "the rpc of this cdp_call was destroyed" : "this cdp_call was not started");
+    return NULL;
 }
 
 /* The latest end of the call, on the clock of os->now_ns; 0: it has ended, but perhaps `done` has
@@ -7010,8 +7097,10 @@ CDP__PRIVATE void cdp__call_not_waited(cdp_rpc *rpc, cdp_call *call) {
 
 CDP__PRIVATE cdp_status cdp__call_wait_until(
     const char *name, cdp_call *call, bool bounded, uint32_t timeout_ms) {
-    cdp_rpc *rpc = cdp__call_rpc(name, call);
+    cdp_rpc *rpc;
     cdp_status st = CDP_OK;
+    if (cdp__call_outlived(call)) return cdp__call_result(call);
+    rpc = cdp__call_rpc(name, call);
     if (!rpc) return CDP_ERR_INVALID;
     cdp__rpc_lock(rpc);
     if (!bounded && !cdp__level_waits(cdp__rpc_inside(), rpc->desc.max_depth))
@@ -7031,8 +7120,10 @@ CDP_API cdp_status cdp_call_wait_for(cdp_call *call, uint32_t timeout_ms) {
 }
 
 CDP_API cdp_status cdp_call_test(cdp_call *call) {
-    cdp_rpc *rpc = cdp__call_rpc("cdp_call_test", call);
+    cdp_rpc *rpc;
     bool over;
+    if (cdp__call_outlived(call)) return cdp__call_result(call);
+    rpc = cdp__call_rpc("cdp_call_test", call);
     if (!rpc) return CDP_ERR_INVALID;
     cdp__rpc_lock(rpc);
     over = cdp__call_over(rpc, call);
@@ -7078,6 +7169,10 @@ CDP_API cdp_status cdp_call_wait_any(
     if (!count) return cdp__missing("cdp_call_wait_any", "count");
     if (!which) return cdp__missing("cdp_call_wait_any", "which");
     for (i = 0; i < count; ++i) {
+        if (cdp__call_outlived(calls[i])) {
+            *which = i;
+            return cdp__call_result(calls[i]);
+        }
         rpc = cdp__call_rpc("cdp_call_wait_any", calls[i]);
         if (!rpc) return CDP_ERR_INVALID;
         if (rpc != cdp__call_rpc("cdp_call_wait_any", calls[0]))
@@ -7098,19 +7193,23 @@ CDP_API cdp_status cdp_call_wait_any(
 }
 
 CDP_API cdp_status cdp_call_cancel(cdp_call *call) {
-    cdp_rpc *rpc = cdp__call_rpc("cdp_call_cancel", call);
+    static const char *const ended = "cdp_call_cancel: the call has ended before";
+    cdp_rpc *rpc;
     cdp__rpc_call *c;
     cdp_status st = CDP_OK;
+    if (cdp__call_outlived(call)) return cdp__fail(CDP_ERR_STATE, "%s", ended);
+    rpc = cdp__call_rpc("cdp_call_cancel", call);
     if (!rpc) return CDP_ERR_INVALID;
     cdp__rpc_lock(rpc);
     c = call->priv[CDP__CALL_STAGE] == CDP__CALL_UNDER_WAY
         ? cdp__rpc_call_find(rpc, call->priv[CDP__CALL_ID])
         : NULL;
     if (c && c->call == call) {
+        const uint64_t id = cdp__rpc_call_id(c);
         cdp__rpc_abandon(rpc, c, CDP_ERR_ABORTED);
-        if (c->to == rpc->rank) cdp__rpc_got_cancel(rpc, rpc->rank, call->priv[CDP__CALL_ID]);
+        if (c->to == rpc->rank) cdp__rpc_got_cancel(rpc, rpc->rank, id);
     } else {
-        st = cdp__fail(CDP_ERR_STATE, "cdp_call_cancel: the call has ended before");
+        st = cdp__fail(CDP_ERR_STATE, "%s", ended);
     }
     cdp__rpc_leave(rpc);
     return st;
@@ -7135,6 +7234,14 @@ CDP_API cdp_status cdp_call_work(cdp_call *call, cdp_work *out) {
     return st;
 }
 
+/* Frees the memory of a call whose rpc was destroyed, and its references with that. */
+CDP__PRIVATE void cdp__call_free_outlived(cdp_call *call) {
+    const cdp_os *os = (const cdp_os *)(uintptr_t)call->priv[CDP__CALL_OS];
+    cdp__free(os, (void *)(uintptr_t)call->priv[CDP__CALL_MEMORY]);
+    cdp__free(os, (void *)(uintptr_t)call->priv[CDP__CALL_TENSORS]);
+    memset(call, 0, sizeof *call);
+}
+
 CDP_API void cdp_call_free(cdp_call *call) {
     cdp__rpc_here *here = cdp__rpc_here_of();
     const bool in_done = call && here->done == call;
@@ -7143,8 +7250,12 @@ CDP_API void cdp_call_free(cdp_call *call) {
     uint32_t i;
     if (!call || (!in_done && call->priv[CDP__CALL_STAGE] != CDP__CALL_ENDED)) return;
     rpc = (cdp_rpc *)(uintptr_t)call->priv[CDP__CALL_RPC];
+    if (cdp__call_outlived(call)) {
+        cdp__call_free_outlived(call);
+        return;
+    }
     used = call->rref_count || call->priv[CDP__CALL_MEMORY] || call->priv[CDP__CALL_TENSORS];
-    if (used && cdp__rpc_forked(rpc, "cdp_call_free")) return; /* else the rpc may be gone */
+    if (used && cdp__rpc_forked(rpc, "cdp_call_free")) return;
     if (in_done) {
         here->done = NULL;
         cdp__rpc_lock(rpc);
@@ -7158,8 +7269,7 @@ CDP_API void cdp_call_free(cdp_call *call) {
         cdp__rpc_area_free(rpc, (void *)(uintptr_t)call->priv[CDP__CALL_MEMORY]);
         cdp_lock_release(&rpc->lock);
     }
-    if (call->priv[CDP__CALL_TENSORS]) /* only then is it certain that the rpc still exists */
-        cdp__free(rpc->os, (void *)(uintptr_t)call->priv[CDP__CALL_TENSORS]);
+    cdp__free(rpc->os, (void *)(uintptr_t)call->priv[CDP__CALL_TENSORS]);
     memset(call, 0, sizeof *call);
 }
 
@@ -7208,9 +7318,18 @@ CDP_API cdp_status cdp_rref_create(
     return st;
 }
 
+/* OK: the rpc of this reference can be used; else the reason is this thread's last error. */
+CDP__PRIVATE cdp_status cdp__rref_usable(const char *name, cdp_rref rref) {
+    if (!rref.rpc) return cdp__missing(name, "rref.rpc");
+    if (!cdp__rpc_exists(rref.rpc))
+        return cdp__fail(
+            CDP_ERR_STATE, "%s: the rpc of this reference was destroyed, and the reference", name);
+    return cdp__rpc_forked(rref.rpc, name) ? CDP_ERR_INVALID : CDP_OK;
+}
+
 CDP_API void cdp_rref_keep(cdp_rref rref) {
     uint32_t slot;
-    if (!rref.rpc || cdp__rpc_forked(rref.rpc, "cdp_rref_keep")) return;
+    if (!rref.rpc || cdp__rref_usable("cdp_rref_keep", rref) != CDP_OK) return;
     cdp__rpc_lock(rref.rpc);
     slot = cdp__rpc_slot(rref.rpc, "cdp_rref_keep", rref);
     if (slot) ++rref.rpc->refs.at[slot].handles;
@@ -7219,7 +7338,7 @@ CDP_API void cdp_rref_keep(cdp_rref rref) {
 
 CDP_API void cdp_rref_drop(cdp_rref rref) {
     uint32_t slot;
-    if (!rref.rpc || cdp__rpc_forked(rref.rpc, "cdp_rref_drop")) return;
+    if (!rref.rpc || cdp__rref_usable("cdp_rref_drop", rref) != CDP_OK) return;
     cdp__rpc_lock(rref.rpc);
     slot = cdp__rpc_slot(rref.rpc, "cdp_rref_drop", rref);
     if (slot) cdp__ref_drop(&rref.rpc->refs, slot);
@@ -7230,7 +7349,8 @@ CDP__PRIVATE cdp_status cdp__rref_copy(
     const char *name, cdp_rref rref, uint32_t timeout_ms, cdp_call *call, bool waits) {
     cdp__rpc_starting s;
     cdp_call_desc d;
-    if (!rref.rpc) return cdp__missing(name, "rref.rpc");
+    cdp_status st = cdp__rref_usable(name, rref);
+    if (st != CDP_OK) return st;
     if (!call) return cdp__missing(name, "call");
     memset(&d, 0, sizeof d);
     memset(&s, 0, sizeof s);
@@ -7265,8 +7385,8 @@ CDP_API cdp_status cdp_rref_local(
     uint64_t until;
     uint32_t slot;
     if (!out) return cdp__missing("cdp_rref_local", "out");
-    if (!rpc) return cdp__missing("cdp_rref_local", "rref");
-    if (cdp__rpc_forked(rpc, "cdp_rref_local")) return CDP_ERR_INVALID;
+    st = cdp__rref_usable("cdp_rref_local", rref);
+    if (st != CDP_OK) return st;
     cdp__rpc_lock(rpc);
     slot = cdp__rpc_slot(rpc, "cdp_rref_local", rref);
     if (!slot) st = cdp_last_error()->status;
@@ -7315,8 +7435,8 @@ CDP_API cdp_status cdp_rref_confirmed(cdp_rref rref, uint32_t timeout_ms) {
     cdp_rpc *rpc = rref.rpc;
     cdp_status st = CDP_OK;
     uint32_t slot;
-    if (!rpc) return cdp__missing("cdp_rref_confirmed", "rref");
-    if (cdp__rpc_forked(rpc, "cdp_rref_confirmed")) return CDP_ERR_INVALID;
+    st = cdp__rref_usable("cdp_rref_confirmed", rref);
+    if (st != CDP_OK) return st;
     cdp__rpc_lock(rpc);
     slot = cdp__rpc_slot(rpc, "cdp_rref_confirmed", rref);
     if (!slot) st = cdp_last_error()->status;
@@ -7345,11 +7465,12 @@ CDP_API cdp_status cdp_rref_confirmed(cdp_rref rref, uint32_t timeout_ms) {
 
 CDP_API cdp_status cdp_rref_info_of(cdp_rref rref, cdp_rref_info *out) {
     cdp_rpc *rpc = rref.rpc;
+    cdp_status st;
     uint32_t slot;
     if (!out) return cdp__missing("cdp_rref_info_of", "out");
-    if (!rpc) return cdp__missing("cdp_rref_info_of", "rref");
     memset(out, 0, sizeof *out);
-    if (cdp__rpc_forked(rpc, "cdp_rref_info_of")) return CDP_ERR_INVALID;
+    st = cdp__rref_usable("cdp_rref_info_of", rref);
+    if (st != CDP_OK) return st;
     cdp__rpc_lock(rpc);
     slot = cdp__rpc_slot(rpc, "cdp_rref_info_of", rref);
     if (slot) {
@@ -8268,6 +8389,7 @@ typedef struct cdp__optim_part {
 
 struct cdp_dist_optim {
     cdp_rpc *rpc;
+    const cdp_os *os; /* of the rpc, which may be destroyed before */
     uint32_t timeout_ms, count;
     uint32_t own;       /* with OWN: the function that makes a step */
     double settings[2]; /* with OWN: lr, weight_decay */
@@ -8403,6 +8525,7 @@ CDP_API cdp_status cdp_dist_optim_create(const cdp_optim_desc *desc, cdp_dist_op
         st = cdp__fail_nomem("an optimizer", desc->param_count * sizeof *o->parts);
     } else {
         o->rpc = desc->rpc;
+        o->os = desc->rpc->os;
         o->timeout_ms = desc->timeout_ms;
         o->own = desc->own_function;
         o->settings[0] = cdp__optim_or(desc->lr, 0);
@@ -8477,8 +8600,8 @@ CDP_API void cdp_dist_optim_destroy(cdp_dist_optim *optim) {
         for (k = 0; k < optim->parts[i].param_count; ++k)
             cdp_rref_drop(optim->parts[i].params[k]);
     }
-    cdp__free(optim->rpc->os, optim->parts);
-    cdp__free(optim->rpc->os, optim);
+    cdp__free(optim->os, optim->parts);
+    cdp__free(optim->os, optim);
 }
 
 /* ---- >>rpc/create: creates an rpc ------------------------------------------------------------ */
@@ -8512,12 +8635,16 @@ CDP_API cdp_status cdp_rpc_create(const cdp_rpc_desc *desc, cdp_rpc **out) {
     if (st == CDP_OK) st = cdp_group_new(desc->group, ranks, rpc->ranks, &rpc->group);
     if (st == CDP_OK) st = cdp_group_new(desc->group, ranks, rpc->ranks, &rpc->sums);
     cdp__free(rpc->os, ranks);
+    if (st == CDP_OK && !cdp__rpc_enlist(rpc))
+        st = cdp__fail(CDP_ERR_BUSY,
+            "cdp_rpc_create: this process has %u rpcs already; destroy one", CDP__RPCS_MAX);
     if (st == CDP_OK) st = cdp__rpc_exchange(rpc);
     if (st == CDP_OK) st = cdp__rpc_open(rpc);
     if (st != CDP_OK) {
         const cdp_error e = *cdp_last_error();
         if (rpc->lock.os) cdp__rpc_stop_workers(rpc);
         cdp__rpc_free_groups(rpc);
+        cdp__rpc_delist(rpc);
         cdp__rpc_free_parts(rpc);
         cdp__rpc_free(rpc);
         *cdp__error_slot() = e;

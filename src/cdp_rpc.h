@@ -178,8 +178,9 @@
         one before has been answered.
 
     LIMITS
-        65535 ranks | 16 references in one message | names: 127 bytes | texts of failures: 400
-        bytes | host memory only | all others are fields of cdp_rpc_desc
+        65535 ranks | 1024 rpcs in one process at once | 16 references in one message | names: 127
+        bytes | texts of failures: 400 bytes | host memory only | all others are fields of
+        cdp_rpc_desc
 
     License: MIT-0 or Unlicense, as you like; see the end of cdp.h.                            */
 #if defined(CDP_RPC_IMPLEMENTATION) && !defined(CDP_CORE_IMPLEMENTATION)
@@ -223,6 +224,7 @@ extern "C" {
 #undef CDP__HERE
 #define CDP__HERE CDP__FILE_RPC
 
+#include "rpc/alive.h"
 #include "rpc/table.h"
 #include "rpc/forks.h"
 #include "rpc/waves.h"

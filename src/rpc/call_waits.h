@@ -19,6 +19,7 @@
 #include "worker_api.h"
 #include "calls_api.h"
 #include "references_api.h"
+#include "alive.h"
 #include "state.h"
 #include "pools.h"
 #include "calls.h"
@@ -31,17 +32,24 @@ CDP__PRIVATE bool cdp__call_over(cdp_rpc *rpc, void *arg) {
     return ((cdp_call *)arg)->priv[CDP__CALL_STAGE] == CDP__CALL_ENDED;
 }
 
-/* The rpc of a call; NULL: the call was never started. */
-CDP__PRIVATE cdp_rpc *cdp__call_rpc(const char *name, const cdp_call *call) {
-    cdp_rpc *rpc = call ? (cdp_rpc *)(uintptr_t)call->priv[CDP__CALL_RPC] : NULL;
-    if (rpc) return cdp__rpc_forked(rpc, name) ? NULL : rpc;
-    (void)cdp__fail(CDP_ERR_INVALID, "%s: this cdp_call was not started", name);
-    return NULL;
-}
-
 CDP__PRIVATE cdp_status cdp__call_result(const cdp_call *call) {
     if (call->status != CDP_OK) *cdp__error_slot() = call->error;
     return call->status;
+}
+
+/* True if the rpc of the call was destroyed, which has ended the call. */
+CDP__PRIVATE bool cdp__call_outlived(const cdp_call *call) {
+    cdp_rpc *rpc = call ? (cdp_rpc *)(uintptr_t)call->priv[CDP__CALL_RPC] : NULL;
+    return rpc && call->priv[CDP__CALL_STAGE] == CDP__CALL_ENDED && !cdp__rpc_exists(rpc);
+}
+
+/* The rpc of a call; NULL: the call was never started, or the rpc was destroyed. */
+CDP__PRIVATE cdp_rpc *cdp__call_rpc(const char *name, const cdp_call *call) {
+    cdp_rpc *rpc = call ? (cdp_rpc *)(uintptr_t)call->priv[CDP__CALL_RPC] : NULL;
+    if (rpc && cdp__rpc_exists(rpc)) return cdp__rpc_forked(rpc, name) ? NULL : rpc;
+    (void)cdp__fail(CDP_ERR_INVALID, "%s: %s", name,
+        rpc ? "the rpc of this cdp_call was destroyed" : "this cdp_call was not started");
+    return NULL;
 }
 
 /* The latest end of the call, on the clock of os->now_ns; 0: it has ended, but perhaps `done` has
@@ -64,8 +72,10 @@ CDP__PRIVATE void cdp__call_not_waited(cdp_rpc *rpc, cdp_call *call) {
 
 CDP__PRIVATE cdp_status cdp__call_wait_until(
     const char *name, cdp_call *call, bool bounded, uint32_t timeout_ms) {
-    cdp_rpc *rpc = cdp__call_rpc(name, call);
+    cdp_rpc *rpc;
     cdp_status st = CDP_OK;
+    if (cdp__call_outlived(call)) return cdp__call_result(call);
+    rpc = cdp__call_rpc(name, call);
     if (!rpc) return CDP_ERR_INVALID;
     cdp__rpc_lock(rpc);
     if (!bounded && !cdp__level_waits(cdp__rpc_inside(), rpc->desc.max_depth))
@@ -85,8 +95,10 @@ CDP_API cdp_status cdp_call_wait_for(cdp_call *call, uint32_t timeout_ms) {
 }
 
 CDP_API cdp_status cdp_call_test(cdp_call *call) {
-    cdp_rpc *rpc = cdp__call_rpc("cdp_call_test", call);
+    cdp_rpc *rpc;
     bool over;
+    if (cdp__call_outlived(call)) return cdp__call_result(call);
+    rpc = cdp__call_rpc("cdp_call_test", call);
     if (!rpc) return CDP_ERR_INVALID;
     cdp__rpc_lock(rpc);
     over = cdp__call_over(rpc, call);
@@ -132,6 +144,10 @@ CDP_API cdp_status cdp_call_wait_any(
     if (!count) return cdp__missing("cdp_call_wait_any", "count");
     if (!which) return cdp__missing("cdp_call_wait_any", "which");
     for (i = 0; i < count; ++i) {
+        if (cdp__call_outlived(calls[i])) {
+            *which = i;
+            return cdp__call_result(calls[i]);
+        }
         rpc = cdp__call_rpc("cdp_call_wait_any", calls[i]);
         if (!rpc) return CDP_ERR_INVALID;
         if (rpc != cdp__call_rpc("cdp_call_wait_any", calls[0]))
@@ -152,19 +168,23 @@ CDP_API cdp_status cdp_call_wait_any(
 }
 
 CDP_API cdp_status cdp_call_cancel(cdp_call *call) {
-    cdp_rpc *rpc = cdp__call_rpc("cdp_call_cancel", call);
+    static const char *const ended = "cdp_call_cancel: the call has ended before";
+    cdp_rpc *rpc;
     cdp__rpc_call *c;
     cdp_status st = CDP_OK;
+    if (cdp__call_outlived(call)) return cdp__fail(CDP_ERR_STATE, "%s", ended);
+    rpc = cdp__call_rpc("cdp_call_cancel", call);
     if (!rpc) return CDP_ERR_INVALID;
     cdp__rpc_lock(rpc);
     c = call->priv[CDP__CALL_STAGE] == CDP__CALL_UNDER_WAY
         ? cdp__rpc_call_find(rpc, call->priv[CDP__CALL_ID])
         : NULL;
     if (c && c->call == call) {
+        const uint64_t id = cdp__rpc_call_id(c);
         cdp__rpc_abandon(rpc, c, CDP_ERR_ABORTED);
-        if (c->to == rpc->rank) cdp__rpc_got_cancel(rpc, rpc->rank, call->priv[CDP__CALL_ID]);
+        if (c->to == rpc->rank) cdp__rpc_got_cancel(rpc, rpc->rank, id);
     } else {
-        st = cdp__fail(CDP_ERR_STATE, "cdp_call_cancel: the call has ended before");
+        st = cdp__fail(CDP_ERR_STATE, "%s", ended);
     }
     cdp__rpc_leave(rpc);
     return st;
@@ -189,6 +209,14 @@ CDP_API cdp_status cdp_call_work(cdp_call *call, cdp_work *out) {
     return st;
 }
 
+/* Frees the memory of a call whose rpc was destroyed, and its references with that. */
+CDP__PRIVATE void cdp__call_free_outlived(cdp_call *call) {
+    const cdp_os *os = (const cdp_os *)(uintptr_t)call->priv[CDP__CALL_OS];
+    cdp__free(os, (void *)(uintptr_t)call->priv[CDP__CALL_MEMORY]);
+    cdp__free(os, (void *)(uintptr_t)call->priv[CDP__CALL_TENSORS]);
+    memset(call, 0, sizeof *call);
+}
+
 CDP_API void cdp_call_free(cdp_call *call) {
     cdp__rpc_here *here = cdp__rpc_here_of();
     const bool in_done = call && here->done == call;
@@ -197,8 +225,12 @@ CDP_API void cdp_call_free(cdp_call *call) {
     uint32_t i;
     if (!call || (!in_done && call->priv[CDP__CALL_STAGE] != CDP__CALL_ENDED)) return;
     rpc = (cdp_rpc *)(uintptr_t)call->priv[CDP__CALL_RPC];
+    if (cdp__call_outlived(call)) {
+        cdp__call_free_outlived(call);
+        return;
+    }
     used = call->rref_count || call->priv[CDP__CALL_MEMORY] || call->priv[CDP__CALL_TENSORS];
-    if (used && cdp__rpc_forked(rpc, "cdp_call_free")) return; /* else the rpc may be gone */
+    if (used && cdp__rpc_forked(rpc, "cdp_call_free")) return;
     if (in_done) {
         here->done = NULL;
         cdp__rpc_lock(rpc);
@@ -212,8 +244,7 @@ CDP_API void cdp_call_free(cdp_call *call) {
         cdp__rpc_area_free(rpc, (void *)(uintptr_t)call->priv[CDP__CALL_MEMORY]);
         cdp_lock_release(&rpc->lock);
     }
-    if (call->priv[CDP__CALL_TENSORS]) /* only then is it certain that the rpc still exists */
-        cdp__free(rpc->os, (void *)(uintptr_t)call->priv[CDP__CALL_TENSORS]);
+    cdp__free(rpc->os, (void *)(uintptr_t)call->priv[CDP__CALL_TENSORS]);
     memset(call, 0, sizeof *call);
 }
 

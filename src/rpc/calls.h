@@ -28,7 +28,8 @@
 
 enum {
     CDP__CALL_RPC,
-    CDP__CALL_ID,
+    CDP__CALL_ID,                /* while it is under way */
+    CDP__CALL_OS = CDP__CALL_ID, /* afterwards */
     CDP__CALL_STAGE,
     CDP__CALL_MEMORY,
     CDP__CALL_TENSORS,
@@ -53,6 +54,8 @@ CDP__PRIVATE void cdp__rpc_end_work(cdp_rpc *rpc, cdp_call *call) {
 /* The program owns its call again. */
 CDP__PRIVATE void cdp__rpc_publish(cdp_rpc *rpc, cdp_call *call) {
     cdp__rpc_end_work(rpc, call);
+    /* what cdp_call_free() needs if the rpc is destroyed before */
+    call->priv[CDP__CALL_OS] = (uint64_t)(uintptr_t)rpc->os;
     call->priv[CDP__CALL_STAGE] = CDP__CALL_ENDED;
     rpc->changed = true;
 }

@@ -112,8 +112,8 @@ CDP_API cdp_status cdp_call_cancel(cdp_call *call);
    one already). Any thread, but not beside another function for the same call. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_call_work(cdp_call *call, cdp_work *out);
 /* Frees the result and drops its references; the call can be used again. Not while it is under
-   way: nothing happens then. NULL is allowed. Before cdp_rpc_destroy(), unless it has neither a
-   result nor references. */
+   way: nothing happens then. NULL is allowed. Also after cdp_rpc_destroy(), as long as the os of
+   the group exists. */
 CDP_API void cdp_call_free(cdp_call *call);
 
 /* What is remembered of one call. Times are of os->now_ns of this rank; 0: not yet, or that happens

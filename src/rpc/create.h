@@ -11,6 +11,7 @@
 #include "../base/basics.h"
 #include "../base/text.h"
 #include "worker_api.h"
+#include "alive.h"
 #include "state.h"
 #include "life.h"
 #include "optimizer.h"
@@ -42,12 +43,16 @@ CDP_API cdp_status cdp_rpc_create(const cdp_rpc_desc *desc, cdp_rpc **out) {
     if (st == CDP_OK) st = cdp_group_new(desc->group, ranks, rpc->ranks, &rpc->group);
     if (st == CDP_OK) st = cdp_group_new(desc->group, ranks, rpc->ranks, &rpc->sums);
     cdp__free(rpc->os, ranks);
+    if (st == CDP_OK && !cdp__rpc_enlist(rpc))
+        st = cdp__fail(CDP_ERR_BUSY,
+            "cdp_rpc_create: this process has %u rpcs already; destroy one", CDP__RPCS_MAX);
     if (st == CDP_OK) st = cdp__rpc_exchange(rpc);
     if (st == CDP_OK) st = cdp__rpc_open(rpc);
     if (st != CDP_OK) {
         const cdp_error e = *cdp_last_error();
         if (rpc->lock.os) cdp__rpc_stop_workers(rpc);
         cdp__rpc_free_groups(rpc);
+        cdp__rpc_delist(rpc);
         cdp__rpc_free_parts(rpc);
         cdp__rpc_free(rpc);
         *cdp__error_slot() = e;

@@ -25,6 +25,7 @@
 #include "../group/deferred.h"
 #include "worker_api.h"
 #include "calls_api.h"
+#include "alive.h"
 #include "table.h"
 #include "forks.h"
 #include "levels.h"
@@ -145,6 +146,7 @@ CDP__PRIVATE cdp_status cdp__rpc_memory(cdp_rpc *rpc) {
     rpc->timer_ns = CDP__NEVER;
     rpc->waves_end = &rpc->waves;
     rpc->refs.rank = rpc->rank;
+    rpc->refs.first_use = cdp__rpc_first_use();
     rpc->refs.lost = rpc->lost;
     rpc->refs.act = cdp__rpc_act;
     rpc->refs.user = rpc;
@@ -352,6 +354,8 @@ CDP_API void cdp_rpc_destroy(cdp_rpc *rpc) {
     cdp__rpc_tasks(rpc);
     cdp_lock_release(&rpc->lock);
     cdp__rpc_free_groups(rpc);
+    cdp__rpc_delist(
+        rpc); /* from here on, calls and references of the program touch nothing of it */
     cdp__rpc_lock(rpc);
     cdp__rpc_free_parts(rpc);
     rpc->free_rqs = NULL;

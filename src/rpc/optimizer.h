@@ -227,6 +227,7 @@ typedef struct cdp__optim_part {
 
 struct cdp_dist_optim {
     cdp_rpc *rpc;
+    const cdp_os *os; /* of the rpc, which may be destroyed before */
     uint32_t timeout_ms, count;
     uint32_t own;       /* with OWN: the function that makes a step */
     double settings[2]; /* with OWN: lr, weight_decay */
@@ -362,6 +363,7 @@ CDP_API cdp_status cdp_dist_optim_create(const cdp_optim_desc *desc, cdp_dist_op
         st = cdp__fail_nomem("an optimizer", desc->param_count * sizeof *o->parts);
     } else {
         o->rpc = desc->rpc;
+        o->os = desc->rpc->os;
         o->timeout_ms = desc->timeout_ms;
         o->own = desc->own_function;
         o->settings[0] = cdp__optim_or(desc->lr, 0);
@@ -436,8 +438,8 @@ CDP_API void cdp_dist_optim_destroy(cdp_dist_optim *optim) {
         for (k = 0; k < optim->parts[i].param_count; ++k)
             cdp_rref_drop(optim->parts[i].params[k]);
     }
-    cdp__free(optim->rpc->os, optim->parts);
-    cdp__free(optim->rpc->os, optim);
+    cdp__free(optim->os, optim->parts);
+    cdp__free(optim->os, optim);
 }
 
 #endif /* CDP_SRC_RPC_OPTIMIZER_H */

@@ -15,6 +15,7 @@
 #include "worker_api.h"
 #include "calls_api.h"
 #include "references_api.h"
+#include "alive.h"
 #include "table.h"
 #include "forks.h"
 #include "packets.h"
@@ -68,9 +69,18 @@ CDP_API cdp_status cdp_rref_create(
     return st;
 }
 
+/* OK: the rpc of this reference can be used; else the reason is this thread's last error. */
+CDP__PRIVATE cdp_status cdp__rref_usable(const char *name, cdp_rref rref) {
+    if (!rref.rpc) return cdp__missing(name, "rref.rpc");
+    if (!cdp__rpc_exists(rref.rpc))
+        return cdp__fail(
+            CDP_ERR_STATE, "%s: the rpc of this reference was destroyed, and the reference", name);
+    return cdp__rpc_forked(rref.rpc, name) ? CDP_ERR_INVALID : CDP_OK;
+}
+
 CDP_API void cdp_rref_keep(cdp_rref rref) {
     uint32_t slot;
-    if (!rref.rpc || cdp__rpc_forked(rref.rpc, "cdp_rref_keep")) return;
+    if (!rref.rpc || cdp__rref_usable("cdp_rref_keep", rref) != CDP_OK) return;
     cdp__rpc_lock(rref.rpc);
     slot = cdp__rpc_slot(rref.rpc, "cdp_rref_keep", rref);
     if (slot) ++rref.rpc->refs.at[slot].handles;
@@ -79,7 +89,7 @@ CDP_API void cdp_rref_keep(cdp_rref rref) {
 
 CDP_API void cdp_rref_drop(cdp_rref rref) {
     uint32_t slot;
-    if (!rref.rpc || cdp__rpc_forked(rref.rpc, "cdp_rref_drop")) return;
+    if (!rref.rpc || cdp__rref_usable("cdp_rref_drop", rref) != CDP_OK) return;
     cdp__rpc_lock(rref.rpc);
     slot = cdp__rpc_slot(rref.rpc, "cdp_rref_drop", rref);
     if (slot) cdp__ref_drop(&rref.rpc->refs, slot);
@@ -90,7 +100,8 @@ CDP__PRIVATE cdp_status cdp__rref_copy(
     const char *name, cdp_rref rref, uint32_t timeout_ms, cdp_call *call, bool waits) {
     cdp__rpc_starting s;
     cdp_call_desc d;
-    if (!rref.rpc) return cdp__missing(name, "rref.rpc");
+    cdp_status st = cdp__rref_usable(name, rref);
+    if (st != CDP_OK) return st;
     if (!call) return cdp__missing(name, "call");
     memset(&d, 0, sizeof d);
     memset(&s, 0, sizeof s);
@@ -125,8 +136,8 @@ CDP_API cdp_status cdp_rref_local(
     uint64_t until;
     uint32_t slot;
     if (!out) return cdp__missing("cdp_rref_local", "out");
-    if (!rpc) return cdp__missing("cdp_rref_local", "rref");
-    if (cdp__rpc_forked(rpc, "cdp_rref_local")) return CDP_ERR_INVALID;
+    st = cdp__rref_usable("cdp_rref_local", rref);
+    if (st != CDP_OK) return st;
     cdp__rpc_lock(rpc);
     slot = cdp__rpc_slot(rpc, "cdp_rref_local", rref);
     if (!slot) st = cdp_last_error()->status;
@@ -175,8 +186,8 @@ CDP_API cdp_status cdp_rref_confirmed(cdp_rref rref, uint32_t timeout_ms) {
     cdp_rpc *rpc = rref.rpc;
     cdp_status st = CDP_OK;
     uint32_t slot;
-    if (!rpc) return cdp__missing("cdp_rref_confirmed", "rref");
-    if (cdp__rpc_forked(rpc, "cdp_rref_confirmed")) return CDP_ERR_INVALID;
+    st = cdp__rref_usable("cdp_rref_confirmed", rref);
+    if (st != CDP_OK) return st;
     cdp__rpc_lock(rpc);
     slot = cdp__rpc_slot(rpc, "cdp_rref_confirmed", rref);
     if (!slot) st = cdp_last_error()->status;
@@ -205,11 +216,12 @@ CDP_API cdp_status cdp_rref_confirmed(cdp_rref rref, uint32_t timeout_ms) {
 
 CDP_API cdp_status cdp_rref_info_of(cdp_rref rref, cdp_rref_info *out) {
     cdp_rpc *rpc = rref.rpc;
+    cdp_status st;
     uint32_t slot;
     if (!out) return cdp__missing("cdp_rref_info_of", "out");
-    if (!rpc) return cdp__missing("cdp_rref_info_of", "rref");
     memset(out, 0, sizeof *out);
-    if (cdp__rpc_forked(rpc, "cdp_rref_info_of")) return CDP_ERR_INVALID;
+    st = cdp__rref_usable("cdp_rref_info_of", rref);
+    if (st != CDP_OK) return st;
     cdp__rpc_lock(rpc);
     slot = cdp__rpc_slot(rpc, "cdp_rref_info_of", rref);
     if (slot) {

@@ -19,6 +19,7 @@
 #include "../base/basics.h"
 #include "../text/format.h"
 #include "../base/text.h"
+#include "../base/bytes.h"
 #include "../base/hash.h"
 #include "../message/stream.h"
 #include "../group/state.h"
@@ -65,12 +66,15 @@ CDP__PRIVATE cdp__rpc_weight cdp__rpc_weight_of(const cdp__rpc_rq *rq) {
     return CDP__RPC_KEEPS_WAITING;
 }
 
-/* Describes the request or call of this rank that keeps a shutdown the most. */
-CDP__PRIVATE cdp__rpc_weight cdp__rpc_keeper(const cdp_rpc *rpc, char *text, uint64_t room) {
+/* Describes the request or call of this rank that keeps a shutdown the most. *at is the rank that
+   does not answer: this one, the called one, or one that takes no messages. */
+CDP__PRIVATE cdp__rpc_weight cdp__rpc_keeper(
+    const cdp_rpc *rpc, char *text, uint64_t room, uint32_t *at) {
     static const char *const states[] = {"waits", "still runs", "was kept and never replied to"};
     const cdp__rpc_rq *rq, *most = NULL;
     char name[16];
     uint32_t i;
+    *at = rpc->rank;
     for (rq = rpc->all; rq; rq = rq->after)
         if (!most || cdp__rpc_weight_of(rq) > cdp__rpc_weight_of(most)) most = rq;
     if (most) {
@@ -86,19 +90,22 @@ CDP__PRIVATE cdp__rpc_weight cdp__rpc_keeper(const cdp_rpc *rpc, char *text, uin
         cdp__format(text, room, "the call of %s on rank %u (%s) has not ended",
             c->function ? cdp__rpc_function_name(rpc, c->function, name) : "a value", c->to,
             rpc->peers[c->to].name);
+        *at = c->to;
         return CDP__RPC_KEEPS_CALL;
     }
     for (i = 0; i < rpc->ranks; ++i) {
         if (!rpc->peers[i].queue && !rpc->peers[i].offered) continue;
         cdp__format(text, room, "rank %u (%s) takes no messages", i, rpc->peers[i].name);
+        *at = i;
         return CDP__RPC_KEEPS_MESSAGES;
     }
     return CDP__RPC_KEEPS_NOTHING;
 }
 
-/* Sets the last error: what keeps a shutdown, and on which rank. */
-CDP__PRIVATE cdp_status cdp__rpc_kept_by(const cdp_rpc *rpc, uint32_t rank, const char *text) {
-    return cdp__fail_peer(CDP_ERR_TIMEOUT, cdp_world_rank_of(rpc->group, rank), 0,
+/* Sets the last error: what keeps a shutdown on `rank`, and which rank does not answer. */
+CDP__PRIVATE cdp_status cdp__rpc_kept_by(
+    const cdp_rpc *rpc, uint32_t rank, const char *text, uint32_t at) {
+    return cdp__fail_peer(CDP_ERR_TIMEOUT, cdp_world_rank_of(rpc->group, at), 0,
         "cdp_rpc_shutdown: on rank %u (%s), %s", rank, rpc->peers[rank].name, text);
 }
 
@@ -199,9 +206,9 @@ CDP__PRIVATE void cdp__rpc_sum_late(cdp_rpc *rpc, uint32_t timeout_ms) {
     cdp__leave(g);
 }
 
-/* A sum of ranks that all take part ends within this time, so a later one says that a rank does
-   not: its main thread has not come, or runs a function. */
-#define CDP__RPC_SUM_NS (50 * CDP__MS)
+/* A sum of ranks that all take part ends within this time, also where threads wait for processors.
+   A later one says that a rank does not: its thread has not come, or runs a function. */
+#define CDP__RPC_SUM_NS (250 * CDP__MS)
 
 /* Waits for a sum that was started, as long as ranks may go on working. */
 CDP__PRIVATE cdp_status cdp__rpc_sum_wait(
@@ -269,31 +276,34 @@ CDP__PRIVATE cdp_status cdp__rpc_add_up(
 CDP__PRIVATE cdp_status cdp__rpc_not_here(const cdp_rpc *rpc) {
     const cdp_error e = *cdp_last_error();
     char text[200];
-    uint32_t r = 0;
-    if (cdp__rpc_keeper(rpc, text, sizeof text)) return cdp__rpc_kept_by(rpc, rpc->rank, text);
+    uint32_t r = 0, at;
+    if (cdp__rpc_keeper(rpc, text, sizeof text, &at))
+        return cdp__rpc_kept_by(rpc, rpc->rank, text, at);
     while (r < rpc->ranks && (int32_t)cdp_world_rank_of(rpc->group, r) != e.peer)
         ++r;
     if (r == rpc->ranks) return e.status;
     return cdp__rpc_kept_by(
-        rpc, r, "cdp_rpc_shutdown() was not called in time, or runs a function");
+        rpc, r, "cdp_rpc_shutdown() was not called in time, or runs a function", r);
 }
 
 /* The deadline of some rank is over while all take part: they agree on what keeps them. Lock held;
    released meanwhile. */
 CDP__PRIVATE cdp_status cdp__rpc_agree(cdp_rpc *rpc, const uint64_t all[CDP__RPC_COUNTS]) {
-    char text[200];
+    uint8_t card[204]; /* the rank that does not answer, and a text */
+    char *text = (char *)card + 4;
     uint64_t mine, most;
-    uint32_t rank;
+    uint32_t rank, at;
     cdp_status st;
-    memset(text, 0, sizeof text);
-    mine = (uint64_t)cdp__rpc_keeper(rpc, text, sizeof text) << 32 | (rpc->ranks - 1 - rpc->rank);
+    memset(card, 0, sizeof card);
+    mine = (uint64_t)cdp__rpc_keeper(rpc, text, 200, &at) << 32 | (rpc->ranks - 1 - rpc->rank);
+    cdp__put_u32(card, at);
     cdp_lock_release(&rpc->lock);
     st = cdp_allreduce(rpc->sums, &mine, &most, 1, CDP_DTYPE_U64, CDP_REDUCE_MAX);
     rank = rpc->ranks - 1 - (uint32_t)most;
-    if (st == CDP_OK) st = cdp_broadcast(rpc->sums, text, sizeof text, CDP_DTYPE_U8, rank);
+    if (st == CDP_OK) st = cdp_broadcast(rpc->sums, card, sizeof card, CDP_DTYPE_U8, rank);
     cdp__rpc_lock(rpc);
     if (st != CDP_OK) return st;
-    if (most >> 32) return cdp__rpc_kept_by(rpc, rank, text);
+    if (most >> 32) return cdp__rpc_kept_by(rpc, rank, text, cdp__get_u32(card));
     return cdp__fail(CDP_ERR_TIMEOUT,
         "cdp_rpc_shutdown: messages between ranks are still under way: %llu were sent, %llu have "
         "come",

@@ -85,8 +85,9 @@ typedef struct cdp__refs {
     uint32_t vacant; /* the first free slot */
     uint32_t left;   /* number of free slots */
     uint32_t used[CDP__REF_KINDS];
-    uint32_t rank;    /* this rank */
-    const bool *lost; /* by rank: its link has ended */
+    uint32_t rank;      /* this rank */
+    uint32_t first_use; /* `uses` of a slot that is new */
+    const bool *lost;   /* by rank: its link has ended */
     /* Called by the functions below, in the order in which to act. Must not use the table. */
     void (*act)(void *user, const cdp__ref_act *act);
     void *user;
@@ -156,6 +157,8 @@ CDP__PRIVATE void cdp__refs_move(
     uint32_t slot;
     if (t->room) memcpy(at, t->at, t->room * sizeof *at);
     memset(at + t->room, 0, (room - t->room) * sizeof *at);
+    for (slot = t->room; slot < room; ++slot)
+        at[slot].uses = t->first_use;
     memset(heads, 0, chains * sizeof *heads);
     t->at = at;
     t->heads = heads;

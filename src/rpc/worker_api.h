@@ -134,17 +134,17 @@ typedef struct cdp_rpc_desc {
 } cdp_rpc_desc;
 
 /* Collective over the group: names and limits are exchanged. Errors, none of which leaves anything
-   behind: INVALID (desc; two functions with one id), NOMEM, IO (no thread), MISMATCH (two ranks
-   with one name; other versions, numbers or max_message_bytes: on all ranks), or the failure of
-   the exchange. */
+   behind: INVALID (desc; two functions with one id), NOMEM, BUSY (1024 rpcs in this process), IO
+   (no thread), MISMATCH (two ranks with one name; other versions, numbers or max_message_bytes: on
+   all ranks), or the failure of the exchange. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_create(const cdp_rpc_desc *desc, cdp_rpc **out);
 
 /* Collective. Serves until no rank has a call under way, refuses new ones, drops references that
    the program still has (each is reported to `leaked`), and waits until no rank has a reference any
    more. Then the rpc serves nothing; cdp_rpc_destroy() frees it.
-   timeout_ms counts from the last call that came to this rank or ended. 0: ranks that have not
-   called this function may work as long as they are alive; when all have, timeout_ms of the desc
-   counts. The earliest deadline of a rank ends the shutdown of all.
+   timeout_ms counts from the last call that came to this rank or ended; where a rank does not come,
+   250 ms more. 0: ranks that have not called this function may work as long as they are alive; when
+   all have, timeout_ms of the desc counts. The earliest deadline of a rank is that of all.
    Errors: STATE (references were left: everything else is as after OK; or it was shut down before,
    or the call is made inside a function); TIMEOUT (every rank that takes part names the same rank
    with the request that was not answered, or the rank that did not come); PEER_LOST (a rank died,
@@ -155,7 +155,9 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_shutdown(cdp_rpc *rpc, uint32_t timeou
    destroyed. Waits for functions that run in worker threads; cdp_rpc_cancelled() tells them. A
    request that was kept stays valid until it is replied to, but has no references, value and
    context any more. Not while another thread uses the rpc. Inside a callback or a function nothing
-   happens, and the last error is STATE. NULL is allowed. */
+   happens, and the last error is STATE. Calls and references that the program still holds stay
+   valid: cdp_call_test(), the waits, cdp_call_cancel() and cdp_call_free() use the memory of the
+   call alone, functions of references return STATE. NULL is allowed. */
 CDP_API void cdp_rpc_destroy(cdp_rpc *rpc);
 
 /* Runs functions in this thread until this rank shuts down (OK) or the time is over (PENDING). */

@@ -7,6 +7,9 @@
 
 #include "rpc_sides.h"
 
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 #include <sys/wait.h>
 
 static void f_destroys(void *user, cdp_rpc_request *q);
@@ -289,6 +292,132 @@ TEST(handle_send_exceptions) {
     run_own(3, callee_gone_body);
 }
 
+/* What the program still holds when it destroys the rpc, as a destructor of C++ does: nothing of it
+   touches freed memory, which is filled meanwhile. */
+typedef struct outlives {
+    cdp_call small, large, lent, under_way, told;
+    cdp_rref owner, user;
+    uint32_t told_times;
+} outlives;
+
+static void tells(void *user, cdp_call *ended) {
+    T_EQ(CDP_ERR_STATE, ended->status);
+    count(&((outlives *)user)->told_times);
+}
+
+static void hold_all(side *s, outlives *o) {
+    static uint8_t bytes[100000];
+    int64_t x[2] = {5, 0};
+    cdp_iov iov;
+    const cdp_value v = counter_value(s, 3, &iov);
+    OK(cdp_rref_create(s->rpc, &v, "held", &o->owner));
+    OK(cdp_rpc_remote(s->rpc, CALL(.to = 1, F("counter"), BYTES(x, 16)), &o->user));
+    OK(cdp_rpc_call(s->rpc, CALL(.to = 1, F("echo"), BYTES(x, 16)), &o->small));
+    OK(cdp_rpc_call(s->rpc, CALL(.to = 1, F("echo"), BYTES(bytes, sizeof bytes)), &o->large));
+    OK(cdp_rpc_call(s->rpc, CALL(.to = 1, F("lend"), BYTES(x, 8)), &o->lent));
+    T_EQ(1, o->lent.rref_count);
+    OK(cdp_rpc_start(s->rpc, CALL(.to = 1, F("keep")), &o->under_way));
+    OK(cdp_rpc_start(s->rpc, CALL(.to = 1, F("keep"), .done = tells, .user = o), &o->told));
+}
+
+static void calls_after_the_rpc(outlives *o) {
+    static const char *const destroyed = "this rank's rpc was destroyed";
+    cdp_call *both[2] = {&o->large, &o->under_way};
+    cdp_work work;
+    uint32_t which = 7;
+    T_EQ(1, o->told_times);
+    REFUSED(CDP_ERR_STATE, destroyed, cdp_call_test(&o->under_way));
+    REFUSED(CDP_ERR_STATE, destroyed, cdp_call_wait(&o->told));
+    REFUSED(CDP_ERR_STATE, destroyed, cdp_call_wait_for(&o->told, 10));
+    REFUSED(CDP_ERR_STATE, destroyed, cdp_call_wait_all(both, 2));
+    OK(cdp_call_wait_any(both, 2, 10, &which));
+    T_EQ(0, which);
+    REFUSED(CDP_ERR_STATE, "has ended before", cdp_call_cancel(&o->under_way));
+    REFUSED(CDP_ERR_INVALID, "destroyed", cdp_call_work(&o->large, &work));
+    OK(cdp_call_wait(&o->small));
+    T_EQ(5, i64_at(o->small.data, 0));
+    T_EQ(100000, o->large.bytes);
+}
+
+static void references_after_the_rpc(outlives *o) {
+    cdp_rref_info info;
+    cdp_value v;
+    cdp_call c = {0};
+    for (uint32_t i = 0; i < 2; ++i) {
+        const cdp_rref r = i ? o->user : o->owner;
+        REFUSED(CDP_ERR_STATE, "destroyed", cdp_rref_fetch(r, 0, &c));
+        REFUSED(CDP_ERR_STATE, "destroyed", cdp_rref_to_here(r, 0, &c));
+        REFUSED(CDP_ERR_STATE, "destroyed", cdp_rref_local(r, 0, 0, &v));
+        REFUSED(CDP_ERR_STATE, "destroyed", cdp_rref_confirmed(r, 0));
+        REFUSED(CDP_ERR_STATE, "destroyed", cdp_rref_info_of(r, &info));
+        cdp_rref_keep(r);
+        cdp_rref_drop(r);
+        cdp_rref_unpin(r);
+    }
+}
+
+/* references of the rpc that was destroyed do not fit the next one, wherever that is in memory */
+static void not_of_another(side *s, outlives *o) {
+    const cdp_rpc_desc d = desc_of(s);
+    cdp_rref r;
+    int64_t x[2] = {1, 0};
+    cdp_rref_info info;
+    if (!OK(cdp_rpc_create(&d, &s->rpc))) return;
+    OK(cdp_rpc_remote(s->rpc, CALL(.to = next_of(s), F("counter"), BYTES(x, 16)), &r));
+    if (s->rank == 0) {
+        o->user.rpc = s->rpc; /* as if it were at the same address */
+        cdp_rref_drop(o->user);
+        OK(cdp_rref_info_of(r, &info));
+    }
+    cdp_rref_drop(r);
+    OK(cdp_rpc_shutdown(s->rpc, 20000));
+    cdp_rpc_destroy(s->rpc);
+}
+
+static void outlive(side *s) {
+    static outlives o;
+    static uint32_t place;
+    if (s->rank == 0) {
+        memset(&o, 0, sizeof o);
+        hold_all(s, &o);
+    } else {
+        serve_until(s, &s->kept_count, 2);
+    }
+    gather(&place);
+    cdp_rpc_destroy(s->rpc);
+    if (s->rank == 0) {
+        calls_after_the_rpc(&o);
+        references_after_the_rpc(&o);
+        cdp_call_free(&o.small);
+        cdp_call_free(&o.large);
+        cdp_call_free(&o.lent);
+        cdp_call_free(&o.under_way);
+        cdp_call_free(&o.told);
+        T(!o.lent.rrefs && !o.large.data);
+    }
+    for (uint32_t i = 0; s->rank && i < 2; ++i)
+        OK(cdp_rpc_reply(s->kept[i], NULL));
+    T_EQ(s->values.made, s->values.destroyed);
+    gather(&place);
+    not_of_another(s, &o);
+    gather(&place);
+}
+
+static void outlive_body(side *s) {
+    open_then(s, outlive);
+}
+
+TEST(calls_and_references_outlive_the_rpc) {
+    shut_by_body = true;
+#ifdef __GLIBC__
+    mallopt(M_PERTURB, 0x5a);
+#endif
+    run_own(2, outlive_body);
+#ifdef __GLIBC__
+    mallopt(M_PERTURB, 0);
+#endif
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"destroying_inside_a_function_is_refused", destroying_inside_a_function_is_refused, 60},
@@ -296,6 +425,7 @@ int main(int argc, char **argv) {
         {"a_leak_that_another_thread_asks_for", a_leak_that_another_thread_asks_for, 60},
         {"a_child_of_fork_is_told_and_loses_nothing", a_child_of_fork_is_told_and_loses_nothing,
             60},
-        {"handle_send_exceptions", handle_send_exceptions, 60}};
+        {"handle_send_exceptions", handle_send_exceptions, 60},
+        {"calls_and_references_outlive_the_rpc", calls_and_references_outlive_the_rpc, 60}};
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }
