@@ -138,7 +138,7 @@
         ddp._get_ddp_logging_data()            cdp_ddp_trace(ddp, CDP_TRACE_TEXT, ...)
         The mean is the sum divided by the number of ranks. PyTorch divides first; .predivide set
         to that number gives its bits. f16 is divided first by default, because sums of f16 soon
-        exceed its range.
+        exceed its range; .accumulate = CDP_DTYPE_F32 adds in f32 and rounds once.
 
     CONFIGURATION (macros; those marked * must be equal in all files that include this one, or
     they do not link: see >>base/built_with_api)
@@ -333,7 +333,7 @@
 #define CDP_VERSION_MINOR 3
 #define CDP_VERSION_PATCH 0
 #define CDP_VERSION (CDP_VERSION_MAJOR * 10000 + CDP_VERSION_MINOR * 100 + CDP_VERSION_PATCH)
-#define CDP_WIRE_VERSION 4 /* version of the protocol between ranks; compared in handshakes */
+#define CDP_WIRE_VERSION 5 /* version of the protocol between ranks; compared in handshakes */
 
 /* ---- >>base/config: macros that a program may set -------------------------------------------- */
 
@@ -648,12 +648,13 @@ typedef double cdp_real;
 #endif
 
 /* Reductions. AVG is the sum divided by the number of ranks, once, after summing. It is computed in
-   a wider dtype (in f32: f16, f8e4m3, f8e5m2; in 32 bits: integers of 8 and 16; in 64: those of
-   32), sent in that dtype, and rounded once, at the end; integers to the nearest, a half away from
-   zero. Only means of I64 and U64 may wrap. Integer sums and products wrap modulo 2^bits. Floats:
+   a wider dtype (floats of 16 and 8 bits in f32; integers in as many bits as their sum needs), and
+   rounded once, at the end; integers to the nearest, a half away from zero. Only small operations
+   are sent in that dtype. Integer sums and products wrap modulo 2^bits. Floats:
    a NaN among the operands makes every result NaN, MIN and MAX included, and always the same one;
    MIN and MAX take 0 and -0 for equal and keep the left one of equals. Floats of 16 and 8 bits are
-   combined, scaled and divided as f32, and rounded to nearest even after every such step. BAND,
+   combined and scaled as f32, and rounded to nearest even after every such step, or once, at the
+   end, with cdp_request.accumulate. BAND,
    BOR, BXOR: integers and BOOL. PREMUL_SUM: floats and complex numbers; every rank's input is
    multiplied by its cdp_request.factor first. BOOL: every byte but 0 is true, and results are 0 or
    1; SUM, MAX and BOR are "or", PRODUCT, MIN and BAND are "and", BXOR is "one of both"; it has no
@@ -1563,6 +1564,12 @@ typedef struct cdp_request {
     /* world_size numbers, NULL: all parts have `count` elements */
     const uint64_t *in_counts, *out_counts;
     cdp_real factor; /* PREMUL_SUM: what this rank's input is multiplied by (default: 1) */
+    /* The dtype of partial results of SUM, PRODUCT and PREMUL_SUM of F16, BF16, F8E4M3 and F8E5M2.
+       CDP_DTYPE_F32: they are added in f32 and rounded once, at the end; messages stay as short,
+       but those of small operations, prefix reductions and PREMUL_SUM, which are sent as f32.
+       Without effect on other dtypes and reductions. The same on all ranks. (default: rounded to
+       `dtype` at every step.) INVALID: another dtype. UNSUPPORTED: device memory. */
+    cdp_dtype accumulate;
 } cdp_request;
 
 /* An operation in flight: a plain value, free to copy and to drop; it stays meaningful until its
@@ -2106,6 +2113,10 @@ typedef struct cdp_ddp_desc {
        summed, against overflow (default: 1; for f16 all of the divisor, because sums of f16 exceed
        65504 early). PyTorch divides all dtypes first: the number of ranks gives its bits. */
     cdp_real predivide;
+    /* As in cdp_request: CDP_DTYPE_F32 adds gradients of 16 bits in f32 and rounds once, at no more
+       bytes. Means over all ranks (divisor 0, no join_effective, no predivide) always do, but
+       for f16, which is divided first unless this is set. UNSUPPORTED: gradients on a device. */
+    cdp_dtype accumulate;
     /* Parameters may have no gradient in a pass, different ones on different ranks. */
     bool find_unused;
     /* The same parameters get gradients, equally often, in every synchronized pass. */
@@ -3215,7 +3226,7 @@ typedef enum cdp__number_kind {
     X(I64, "i64", 8, SIGNED, i64, same, I64, 1, INT, 0, 4, 0)                    \
     X(U8, "u8", 1, UNSIGNED, u8, same, U32, 1, INT, 0, 1, 0)                     \
     X(F16, "f16", 2, FLOAT, f32, f16, F32, 0x3c00, FLOAT, 1, 6, 0)               \
-    X(BF16, "bf16", 2, FLOAT, f32, bf16, BF16, 0x3f80, FLOAT, 1, 9, 0)           \
+    X(BF16, "bf16", 2, FLOAT, f32, bf16, F32, 0x3f80, FLOAT, 1, 9, 0)            \
     X(I8, "i8", 1, SIGNED, i8, same, I32, 1, INT, 0, 0, 0)                       \
     X(I16, "i16", 2, SIGNED, i16, same, I32, 1, INT, 0, -1, 0)                   \
     X(U16, "u16", 2, UNSIGNED, u16, same, U32, 1, INT, 0, -1, 0)                 \
@@ -3309,10 +3320,27 @@ CDP__PRIVATE bool cdp__reduce_exists(cdp_dtype t, cdp_reduce_op op) {
     return !cdp__dtype_left_out(t) && (cdp__dtype_row_of(t)->ops >> op & 1) != 0;
 }
 
-/* The dtype in which a reduction is computed on its way. */
-CDP__PRIVATE cdp_dtype cdp__reduced_as(cdp_dtype t, cdp_reduce_op op) {
+/* True if cdp_request.accumulate makes a difference: a float is rounded at every step. */
+CDP__PRIVATE bool cdp__reduce_accumulates(cdp_dtype t, cdp_reduce_op op) {
+    return cdp__dtype_is_narrow(t)
+        && (op == CDP_REDUCE_SUM || op == CDP_REDUCE_PRODUCT || op == CDP_REDUCE_PREMUL_SUM);
+}
+/* The dtype of a reduction's partial results. `accumulate`: 0, or F32 where it makes a
+   difference. */
+CDP__PRIVATE cdp_dtype cdp__reduced_as(cdp_dtype t, cdp_reduce_op op, cdp_dtype accumulate) {
+    if (accumulate) return accumulate;
     if (op != CDP_REDUCE_AVG || cdp__dtype_left_out(t)) return t;
     return (cdp_dtype)cdp__dtype_row_of(t)->wide;
+}
+/* True for means whose sums fit no dtype. */
+CDP__PRIVATE bool cdp__reduce_is_widest(cdp_dtype t, cdp_reduce_op op) {
+#ifdef CDP_NO_REPRODUCIBLE
+    (void)t;
+    (void)op;
+    return false;
+#else
+    return op == CDP_REDUCE_AVG && (t == CDP_DTYPE_I64 || t == CDP_DTYPE_U64);
+#endif
 }
 
 /* Stores the number 1 as an element of the dtype. */
@@ -3997,6 +4025,148 @@ CDP__PRIVATE void cdp__number_limit(cdp_dtype t, void *at, uint64_t i, bool high
     got = cdp__number_get(t, at, i);
     if (got != got) cdp__number_put(t, at, i, high ? 448 : -448); /* f8e4m3 has no infinity */
 }
+
+/* ---- >>dtype/slices: combines the slices of all ranks along one tree (pure) ------------------ */
+
+/* Knows: the arithmetic of each dtype. Promises: the same bits for the same slices, however they
+   are cut; where a wider dtype is asked for, one rounding. */
+
+#ifndef CDP_NO_REPRODUCIBLE
+
+/* The slices of all ranks, in the order of the ranks. */
+typedef struct cdp__slices {
+    const uint8_t *data;
+    uint64_t stride; /* bytes from one slice to the next */
+    uint32_t count;
+    uint32_t pairs;  /* of the first ranks, which fold as in recursive doubling */
+    cdp_dtype dtype; /* no complex number: its parts are combined */
+    cdp_dtype as;    /* the dtype of the partial results */
+    bool rounds;     /* every partial result is rounded to `dtype` */
+    cdp__kernel kernel;
+} cdp__slices;
+
+/* Returns where a block of a rank's slice lies as `as`: there, or in *c. */
+CDP__PRIVATE const void *cdp__slices_leaf(
+    const cdp__slices *s, uint32_t rank, uint64_t at, uint64_t n, cdp__carrier *c) {
+    const uint64_t size = cdp__dtype_row_of(s->dtype)->bytes;
+    const uint8_t *from = s->data + rank * s->stride + at * size;
+    uint64_t rest[CDP__BLOCK];
+    if (n == CDP__BLOCK && s->as == s->dtype) return from;
+    if (n < CDP__BLOCK) {
+        memset(rest, 0, sizeof rest);
+        memcpy(rest, from, (size_t)(n * size));
+        from = (const uint8_t *)rest;
+    }
+    if (s->as != s->dtype)
+        cdp__carry_in(s->dtype, from, c);
+    else
+        memcpy(c, from, (size_t)(CDP__BLOCK * size));
+    return c;
+}
+
+/* The block of a node of the tree, which combines 2^level ranks (after folding) from node *
+   2^level on. One carrier per level is on the stack. */
+CDP__PRIVATE const void *cdp__slices_node(
+    const cdp__slices *s, uint32_t node, uint32_t level, uint64_t at, uint64_t n, cdp__carrier *c) {
+    const void *left, *right;
+    cdp__carrier other;
+    if (!level && node >= s->pairs) return cdp__slices_leaf(s, node + s->pairs, at, n, c);
+    if (level) {
+        left = cdp__slices_node(s, 2 * node, level - 1, at, n, c);
+        right = cdp__slices_node(s, 2 * node + 1, level - 1, at, n, &other);
+    } else {
+        left = cdp__slices_leaf(s, 2 * node, at, n, c);
+        right = cdp__slices_leaf(s, 2 * node + 1, at, n, &other);
+    }
+    if (left != c) memcpy(c, left, (size_t)(CDP__BLOCK * cdp__dtype_row_of(s->as)->bytes));
+    s->kernel(c, right, CDP__BLOCK / CDP__STRIP);
+    if (s->rounds) {
+        cdp__narrow_block(s->dtype, c->f, &other);
+        cdp__widen_block(s->dtype, &other, c->f);
+    }
+    return c;
+}
+
+/* Stores the mean of a block of 64-bit integers, whose sum may need more bits than that: `high` and
+   `low` are its two halves. */
+CDP__PRIVATE void cdp__slices_mean_64(
+    const cdp__slices *s, uint64_t at, uint64_t n, uint64_t *mean) {
+    const bool has_sign = s->dtype == CDP_DTYPE_I64;
+    const uint64_t by = s->count;
+    uint64_t low[CDP__STRIP], high[CDP__STRIP], i;
+    uint32_t r;
+    memset(low, 0, sizeof low);
+    memset(high, 0, sizeof high);
+    for (r = 0; r < s->count; ++r) {
+        const uint8_t *from = s->data + r * s->stride + at * 8;
+        for (i = 0; i < n; ++i) {
+            uint64_t x;
+            memcpy(&x, from + i * 8, 8);
+            low[i] += x;
+            high[i] += (uint64_t)(low[i] < x) - (has_sign ? x >> 63 : 0);
+        }
+    }
+    for (i = 0; i < n; ++i) {
+        const bool negative = has_sign && high[i] >> 63;
+        const uint64_t lo = negative ? 0 - low[i] : low[i];
+        const uint64_t hi = negative ? ~high[i] + (lo == 0) : high[i];
+        /* a division of two steps, because hi is less than the divisor, which has 32 bits */
+        const uint64_t upper = hi << 32 | lo >> 32;
+        const uint64_t lower = upper % by << 32 | (lo & 0xffffffffu);
+        const uint64_t q = ((upper / by) << 32 | lower / by) + (lower % by > (by - 1) / 2);
+        mean[i] = negative ? 0 - q : q;
+    }
+}
+
+/* Combines the slices, of `n` elements each, into `out`, which may be no slice. AVG divides by
+   their number. `as`: the dtype of cdp__reduced_as(); if it is not `t`, the result is rounded
+   once. */
+CDP__PRIVATE void cdp__slices_combine(cdp_dtype t, cdp_reduce_op op, cdp_dtype as, const void *data,
+    uint64_t stride, uint32_t count, void *out, uint64_t n) {
+    const bool bits = (CDP__OPS_BITS >> op & 1) != 0 && t != CDP_DTYPE_BOOL;
+    const cdp_dtype of = bits ? CDP_DTYPE_U8 : t;
+    const uint64_t bytes = n * cdp__dtype_row_of(t)->bytes;
+    uint8_t *to = (uint8_t *)out;
+    uint32_t level = 0;
+    uint64_t rest[CDP__BLOCK], size, at, len;
+    cdp__slices s;
+    cdp__carrier c;
+    while (2u << level <= count)
+        ++level;
+    s.data = (const uint8_t *)data;
+    s.count = count;
+    s.pairs = count - (1u << level);
+    s.dtype = cdp__dtype_part(of);
+    s.rounds = as == t && cdp__dtype_is_narrow(t);
+    s.as = s.dtype;
+    if (s.rounds || as != t) {
+        const cdp__carried carried = cdp__carried_as(s.dtype);
+        s.as = carried == CDP__AS_F32 ? CDP_DTYPE_F32 : CDP_DTYPE_I64;
+        if (carried == CDP__AS_U64) s.as = CDP_DTYPE_U64;
+    }
+    s.kernel = cdp__kernel_of(s.as == s.dtype ? of : s.as, op, false);
+    s.stride = stride * cdp__dtype_row_of(t)->bytes;
+    size = cdp__dtype_row_of(s.dtype)->bytes;
+    n = bytes / size;
+    for (at = 0; at < n; at += len) {
+        const void *result = &c;
+        len = cdp__min(n - at, CDP__BLOCK);
+        if (op == CDP_REDUCE_AVG && size == 8 && !cdp__dtype_is_float(s.dtype)) {
+            len = cdp__min(len, CDP__STRIP);
+            cdp__slices_mean_64(&s, at, len, c.u);
+        } else {
+            result = cdp__slices_node(&s, 0, level, at, len, &c);
+            if (op == CDP_REDUCE_AVG) cdp__divide(s.as, &c, CDP__BLOCK, count);
+        }
+        if (s.as != s.dtype) {
+            cdp__carry_out(s.dtype, &c, rest);
+            result = rest;
+        }
+        memcpy(to + at * size, result, (size_t)(len * size));
+    }
+}
+
+#endif /* CDP_NO_REPRODUCIBLE */
 
 #endif /* CDP__SHARED_IMPL_INCLUDED */
 
@@ -7456,7 +7626,8 @@ CDP__PRIVATE uint64_t cdp__extent_of(uint8_t extent, uint64_t count, uint64_t al
 /* An algorithm is a function of (shape, round) that lists the steps of one rank in one round.
    The contract:
    1. The messages of a round (SEND, RECV, RECV_REDUCE) are posted together. When all of them are
-     done, the local steps (COPY, REDUCE, DIVIDE, SCALE) run in their order, then the next round.
+     done, the local steps (COPY, REDUCE, DIVIDE, SCALE, COMBINE) run in their order, then the next
+     round.
    2. What one rank sends in round k, its peer receives in round k, with equal length. A round has
      at most one message per ordered pair of ranks.
    3. No message of a round writes a range that another message of that round reads or writes.
@@ -7476,6 +7647,9 @@ typedef enum cdp__step_kind {
     CDP__REDUCE,
     CDP__DIVIDE,
     CDP__SCALE,
+    /* combines one slice per rank, in the order of the ranks and `stride` apart in the source, into
+       the destination, as >>dtype/slices does */
+    CDP__COMBINE,
     /* only of the executor, before and after the rounds of an algorithm: from IN to the dtype of
        the computation, and from that to OUT */
     CDP__WIDEN,
@@ -7493,7 +7667,8 @@ typedef enum cdp__buffer {
 
 typedef struct cdp__step { /* relocatable: offsets and lengths in elements, never pointers */
     uint64_t src_off, dst_off, len;
-    int32_t peer; /* -1 for local steps */
+    uint64_t stride; /* of COMBINE */
+    int32_t peer;    /* -1 for local steps */
     uint8_t kind, src, dst, flags;
 } cdp__step;
 
@@ -7509,6 +7684,7 @@ typedef struct cdp__hosts {
 typedef struct cdp__shape {
     cdp_coll_kind kind;
     cdp_reduce_op op;
+    cdp_dtype partial; /* of partial results; the choice of the algorithm depends on it */
     uint32_t rank, size, root;
     /* number of parts that a vector is cut into; 0: one per rank */
     uint32_t lanes;
@@ -7593,6 +7769,7 @@ CDP__PRIVATE cdp__step cdp__step_make(uint8_t kind, int32_t peer, uint8_t src, u
     t.src_off = src_off;
     t.dst_off = dst_off;
     t.len = len;
+    t.stride = 0;
     t.flags = 0;
     return t;
 }
@@ -8028,15 +8205,15 @@ CDP__PRIVATE uint32_t cdp__chain_round(const cdp__shape *s, uint32_t k, cdp__ste
 
 #ifndef CDP_NO_REPRODUCIBLE
 
-/* Allreduce, reduce and reduce-scatter whose bits depend on the inputs alone: every element is
-   combined along the same tree over the ranks (that of recursive doubling), wherever it lies in
-   a message. The parts are handled in waves: each rank collects all ranks' slices of its own
-   part in scratch memory, one slot per rank, and combines the slots. Then the parts travel round
-   the ring, or to the root. The algorithm sends as many bytes as a ring. */
+/* Allreduce, reduce and reduce-scatter by exchange: rank r collects all ranks' slices of part r in
+   scratch memory, one slot per rank, and combines them along the tree of recursive doubling,
+   wherever an element lies in a message. So the bits depend on the inputs alone, and partial
+   results can have a wider dtype than messages, which needs no more bytes than a ring. Long parts
+   are handled in waves. Then the finished parts go to all ranks, or to the root. */
 #ifndef CDP__WAVE
 #define CDP__WAVE 65536u /* elements of a slot; fewer for many ranks, more for huge messages */
 #endif
-#define CDP__TREE_STEPS 3u /* per round */
+#define CDP__FIXED_PAIRS 5u /* messages per round and way; with a copy and the sum, a whole round */
 
 /* Returns the number of waves and stores the elements of a slot. */
 CDP__PRIVATE uint32_t cdp__fixed_waves(const cdp__shape *s, uint64_t *slot) {
@@ -8058,124 +8235,100 @@ CDP__PRIVATE cdp__span cdp__fixed_slice(
     return p;
 }
 
-/* TMP begins with a working copy, for operations that must not work in OUT; the slots follow. */
-CDP__PRIVATE uint64_t cdp__fixed_work_len(const cdp__shape *s) {
-    if (s->kind == CDP_COLL_REDUCE) return cdp__reduce_tmp(s);
-    return s->kind == CDP_COLL_REDUCE_SCATTER ? cdp__pairwise_tmp(s) : 0;
+/* Elements of the vector that each rank brings. */
+CDP__PRIVATE uint64_t cdp__fixed_all(const cdp__shape *s) {
+    return s->kind == CDP_COLL_REDUCE_SCATTER ? cdp__edge(s, s->in_offs, s->size) : s->count;
+}
+
+/* TMP begins with the scaled input of PREMUL_SUM; then the result of a rank that is not the root
+   of a reduce; then the slots. */
+CDP__PRIVATE uint64_t cdp__fixed_scaled(const cdp__shape *s) {
+    return s->op == CDP_REDUCE_PREMUL_SUM ? cdp__fixed_all(s) : 0;
+}
+CDP__PRIVATE uint64_t cdp__fixed_slots(const cdp__shape *s) {
+    const bool apart = s->kind == CDP_COLL_REDUCE && s->rank != s->root;
+    return cdp__fixed_scaled(s) + (apart ? cdp__part(s, s->rank).len : 0);
 }
 
 CDP__PRIVATE uint64_t cdp__fixed_tmp(const cdp__shape *s) {
     uint64_t slot;
     const uint32_t waves = cdp__fixed_waves(s, &slot);
-    return cdp__fixed_work_len(s) + (waves && s->size > 1 ? s->size * slot : 0);
+    if (s->size == 1) return 0;
+    return cdp__fixed_slots(s) + (waves ? s->size * slot : 0);
 }
 
-CDP__PRIVATE uint32_t cdp__fixed_wave_rounds(const cdp__shape *s) {
-    return s->size - 1 + (s->size - 1 + CDP__TREE_STEPS - 1) / CDP__TREE_STEPS;
+/* Rounds in which each rank exchanges something with every other rank. */
+CDP__PRIVATE uint32_t cdp__fixed_exchange_rounds(const cdp__shape *s) {
+    return (s->size - 1 + CDP__FIXED_PAIRS - 1) / CDP__FIXED_PAIRS;
 }
 
 CDP__PRIVATE uint32_t cdp__fixed_rounds(const cdp__shape *s) {
     uint64_t slot;
-    const uint32_t last = s->kind == CDP_COLL_REDUCE_SCATTER ? 0 : s->size - 1;
-    return 1 + (s->size > 1 ? cdp__fixed_waves(s, &slot) * cdp__fixed_wave_rounds(s) + last : 0);
+    const uint32_t waves = s->size > 1 ? cdp__fixed_waves(s, &slot) : 0;
+    return 1 + (waves + (s->kind != CDP_COLL_REDUCE_SCATTER)) * cdp__fixed_exchange_rounds(s);
 }
 
-/* The buffer of a tree node, which combines 2^level ranks (after folding) from node * 2^level
-   on. A node that includes this rank's contribution is kept in this rank's own buffer, so the
-   result ends up there; other nodes are kept in the slot of one of their ranks. */
-CDP__PRIVATE cdp__step cdp__fixed_place(const cdp__shape *s, uint32_t node, uint32_t level,
-    uint64_t slots, uint64_t slot, cdp__step own) {
-    const cdp__fold f = cdp__fold_of(s);
-    const uint32_t me = f.id < 0 ? s->rank / 2 : (uint32_t)f.id, id = node << level;
-    if (me >> level == node) return own;
-    return cdp__step_make(CDP__REDUCE, -1, 0, CDP__TMP, 0,
-        slots + (id < f.extra ? 2 * id + 1 : id + f.extra) * slot, own.len);
-}
-
-/* Step t of the tree's n-1: combines two nodes, the lower ranks on the left. */
-CDP__PRIVATE cdp__step cdp__fixed_tree_step(
-    const cdp__shape *s, uint32_t t, uint64_t slots, uint64_t slot, cdp__step own) {
-    const cdp__fold f = cdp__fold_of(s);
-    uint32_t level = 0, node = t;
-    cdp__step left = own, right = own, into;
-    bool keep_left;
-    if (t < f.extra) {
-        keep_left = s->rank == 2 * t;
-        left = cdp__step_make(CDP__REDUCE, -1, 0, CDP__TMP, 0, slots + 2 * t * slot, own.len);
-        right =
-            cdp__step_make(CDP__REDUCE, -1, 0, CDP__TMP, 0, slots + (2 * t + 1) * slot, own.len);
-        if (s->rank == 2 * t) left = own;
-        if (s->rank == 2 * t + 1) right = own;
-    } else {
-        for (node -= f.extra; node >= 1u << (f.bits - 1 - level); ++level)
-            node -= 1u << (f.bits - 1 - level);
-        left = cdp__fixed_place(s, 2 * node, level, slots, slot, own);
-        right = cdp__fixed_place(s, 2 * node + 1, level, slots, slot, own);
-        keep_left = right.dst != own.dst || right.dst_off != own.dst_off;
-    }
-    into = keep_left ? left : right;
-    into.src = keep_left ? right.dst : left.dst;
-    into.src_off = keep_left ? right.dst_off : left.dst_off;
-    into.flags = (uint8_t)(keep_left ? 0 : CDP__SRC_FIRST);
-    return into;
+/* Where this rank's finished part goes. */
+CDP__PRIVATE uint8_t cdp__fixed_result(const cdp__shape *s, uint64_t *off) {
+    *off = cdp__part(s, s->rank).off;
+    if (s->kind == CDP_COLL_REDUCE_SCATTER && !s->in_place) *off = 0;
+    if (s->kind != CDP_COLL_REDUCE || s->rank == s->root) return CDP__OUT;
+    *off = cdp__fixed_scaled(s);
+    return CDP__TMP;
 }
 
 /* Lists the steps of round k of a wave; the wave begins at element `at` of every part. */
 CDP__PRIVATE uint32_t cdp__fixed_wave(
-    const cdp__shape *s, uint32_t k, uint64_t at, uint64_t slot, uint8_t work, cdp__step out[]) {
-    const uint32_t n = s->size, r = s->rank, there = (r + k + 1) % n,
-                   here = (r + 2 * n - k - 1) % n;
-    const uint64_t slots = cdp__fixed_work_len(s);
-    const cdp__span from = cdp__fixed_slice(s, r, at, slot);
-    /* the result goes to another buffer than the input */
-    const bool moved = s->kind == CDP_COLL_REDUCE_SCATTER && !s->in_place;
-    const cdp__step own = cdp__step_make(CDP__COPY, -1, work, moved ? (uint8_t)CDP__OUT : work,
-        from.off, moved ? from.off - cdp__part(s, r).off : from.off, from.len);
-    uint32_t m = 0, t;
-    if (k < n - 1) {
-        out[m++] = cdp__step_send(there, work, cdp__fixed_slice(s, there, at, slot));
+    const cdp__shape *s, uint32_t k, uint64_t at, uint64_t slot, cdp__step out[]) {
+    const uint32_t n = s->size, r = s->rank;
+    const uint64_t slots = cdp__fixed_slots(s);
+    const cdp__span own = cdp__fixed_slice(s, r, at, slot);
+    uint8_t mine = s->in_place ? CDP__OUT : CDP__IN, result;
+    uint64_t result_off;
+    uint32_t m = 0, d;
+    if (s->op == CDP_REDUCE_PREMUL_SUM) mine = CDP__TMP;
+    for (d = k * CDP__FIXED_PAIRS + 1; d < n && d <= (k + 1) * CDP__FIXED_PAIRS; ++d) {
+        const uint32_t to = (r + d) % n, from = (r + n - d) % n;
+        out[m++] = cdp__step_send(to, mine, cdp__fixed_slice(s, to, at, slot));
         out[m++] =
-            cdp__step_make(CDP__RECV, (int32_t)here, 0, CDP__TMP, 0, slots + here * slot, own.len);
-        if (k == 0 && moved) out[m++] = own;
-        return m;
+            cdp__step_make(CDP__RECV, (int32_t)from, 0, CDP__TMP, 0, slots + from * slot, own.len);
     }
-    for (t = (k - (n - 1)) * CDP__TREE_STEPS; t < n - 1 && m < CDP__TREE_STEPS; ++t) {
-        out[m] = cdp__fixed_tree_step(s, t, slots, slot, own);
-        out[m++].kind = CDP__REDUCE;
+    if (k == 0)
+        out[m++] =
+            cdp__step_make(CDP__COPY, -1, mine, CDP__TMP, own.off, slots + r * slot, own.len);
+    if (k + 1 < cdp__fixed_exchange_rounds(s)) return m;
+    result = cdp__fixed_result(s, &result_off);
+    result_off += own.off - cdp__part(s, r).off;
+    out[m] = cdp__step_make(CDP__COMBINE, -1, CDP__TMP, result, slots, result_off, own.len);
+    out[m++].stride = slot;
+    return m;
+}
+
+/* Round k after the last wave: the finished parts go to all ranks, or to the root. */
+CDP__PRIVATE uint32_t cdp__fixed_spread(const cdp__shape *s, uint32_t k, cdp__step out[]) {
+    const uint32_t n = s->size, r = s->rank;
+    const bool all = s->kind == CDP_COLL_ALLREDUCE;
+    cdp__span own = cdp__part(s, r);
+    const uint8_t result = cdp__fixed_result(s, &own.off);
+    uint32_t m = 0, d;
+    for (d = k * CDP__FIXED_PAIRS + 1; d < n && d <= (k + 1) * CDP__FIXED_PAIRS; ++d) {
+        const uint32_t to = (r + d) % n, from = (r + n - d) % n;
+        if (all || to == s->root) out[m++] = cdp__step_send(to, result, own);
+        if (all || r == s->root) out[m++] = cdp__step_recv(from, CDP__OUT, cdp__part(s, from));
     }
-    if (t == n - 1) m += cdp__average(s, own.dst, own.dst_off, own.len, out + m);
     return m;
 }
 
 CDP__PRIVATE uint32_t cdp__fixed_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
-    const uint32_t n = s->size, r = s->rank, per = cdp__fixed_wave_rounds(s);
-    const uint8_t mine = s->in_place ? CDP__OUT : CDP__IN;
-    uint8_t work = s->kind == CDP_COLL_REDUCE ? cdp__reduce_buffer(s) : (uint8_t)CDP__OUT;
-    uint64_t all = s->count, slot;
-    uint32_t from, waves;
-    if (s->kind == CDP_COLL_REDUCE_SCATTER) {
-        all = cdp__edge(s, s->in_offs, n);
-        /* working in IN is possible unless the input must be scaled */
-        work = s->op == CDP_REDUCE_PREMUL_SUM && !s->in_place ? (uint8_t)CDP__TMP : mine;
-        if (n == 1) return cdp__bring(s, all, CDP__OUT, 0, out);
-    }
-    if (k == 0) return cdp__bring(s, all, work, 0, out);
+    const uint32_t per = cdp__fixed_exchange_rounds(s);
+    uint64_t slot;
+    uint32_t waves;
+    if (s->size == 1) return cdp__bring(s, cdp__fixed_all(s), CDP__OUT, 0, out);
+    if (k == 0)
+        return cdp__fixed_scaled(s) ? cdp__bring(s, cdp__fixed_all(s), CDP__TMP, 0, out) : 0;
     waves = cdp__fixed_waves(s, &slot);
-    if (--k < waves * per) return cdp__fixed_wave(s, k % per, k / per * slot, slot, work, out);
-    k -= waves * per;
-    if (s->kind == CDP_COLL_ALLREDUCE) {
-        out[0] = cdp__step_send((r + 1) % n, CDP__OUT, cdp__part(s, (r + n - k) % n));
-        out[1] = cdp__step_recv((r + n - 1) % n, CDP__OUT, cdp__part(s, (r + 2 * n - k - 1) % n));
-        return 2;
-    }
-    from = (s->root + k + 1) % n;
-    if (r == s->root)
-        out[0] = cdp__step_recv(from, work, cdp__part(s, from));
-    else if (r == from)
-        out[0] = cdp__step_send(s->root, work, cdp__part(s, from));
-    else
-        return 0;
-    return 1;
+    if (--k < waves * per) return cdp__fixed_wave(s, k % per, k / per * slot, slot, out);
+    return cdp__fixed_spread(s, k - waves * per, out);
 }
 
 #endif /* CDP_NO_REPRODUCIBLE */
@@ -8973,28 +9126,41 @@ typedef struct cdp__row {
     uint64_t max_bytes;
     uint32_t max_ranks;
     uint8_t algo;
-    uint8_t only; /* CDP__POWERS, ...: the group must have all these properties */
+    uint8_t only; /* CDP__POWERS, ...: group and operation must have all these properties */
 } cdp__row;
 #define CDP__POWERS 1u    /* 2, 4, 8, ... ranks: with others it would send much more */
 #define CDP__SHARED 2u    /* all ranks read each other's memory */
 #define CDP__SAME_HOST 4u /* all ranks are on one host */
 #define CDP__HOSTS 8u     /* several hosts, at least one with several ranks */
 #define CDP__UNIFORM 16u  /* all hosts have equally many ranks */
+/* Properties of the operation: its partial results have a wider dtype than its input. No dtype is
+   wide enough to send them. */
+#define CDP__WIDER 32u
+#define CDP__WIDEST 64u
+
+/* True if an algorithm combines all ranks' slices at once, so that it can widen them there. */
+CDP__PRIVATE bool cdp__algo_combines(uint32_t i) {
+    return i >= CDP__FIXED_ALLREDUCE && i <= CDP__FIXED_SCATTER
+        && cdp__algo_at(i)->kind != CDP_COLL_NONE;
+}
 
 /* The built-in rows. The caller's own rows (cdp_group_desc.choices) come before them. */
 #ifdef CDP_FEW_ALGORITHMS
 static const cdp__row cdp__rows[] = {
     {CDP__SMALL, 0, CDP__DOUBLING, 0},
+    {0, 0, CDP__FIXED_ALLREDUCE, CDP__WIDER},
     {0, 0, CDP__RING, 0},
     {0, 0, CDP__FIXED_ALLREDUCE, 0},
     {0, 0, CDP__TREE, 0},
     {0, 0, CDP__DISSEMINATION, 0},
     {0, 0, CDP__DIRECT, 0},
     {0, 0, CDP__GATHER, 0},
+    {0, 0, CDP__FIXED_REDUCE, CDP__WIDER},
     {0, 0, CDP__REDUCE_TREE, 0},
     {0, 0, CDP__FIXED_REDUCE, 0},
     {0, 0, CDP__LINEAR_GATHER, 0},
     {0, 0, CDP__LINEAR_SCATTER, 0},
+    {0, 0, CDP__FIXED_SCATTER, CDP__WIDER},
     {0, 0, CDP__PAIRWISE_REDUCE, 0},
     {0, 0, CDP__FIXED_SCATTER, 0},
     {0, 0, CDP__PAIRWISE, 0},
@@ -9012,6 +9178,10 @@ static const cdp__row cdp__rows[] = {
     {CDP__TINY, 0, CDP__LEADERS, CDP__HOSTS},
     {0, 0, CDP__LANES, CDP__HOSTS},
     {CDP__TINY, 0, CDP__DOUBLING, 0},
+    /* wider partial results would be sent, so this exchange pays earlier than others */
+    {0, 16, CDP__FIXED_ALLREDUCE, CDP__WIDER},
+    {CDP__SMALL, 0, CDP__DOUBLING, CDP__WIDER},
+    {0, 0, CDP__FIXED_ALLREDUCE, CDP__WIDER},
     /* its rounds grow with the ranks, so it pays only if the parts are long enough to be exposed */
     {0, 8, CDP__DIRECT_ALL, CDP__SHARED},
     {CDP__PARTS_COPIED, 0, CDP__RABENSEIFNER, CDP__SHARED},
@@ -9044,6 +9214,7 @@ static const cdp__row cdp__rows[] = {
     {0, 0, CDP__GATHER, 0},
     {0, 0, CDP__HOSTS_REDUCE, CDP__HOSTS},
     {CDP__SMALL, 0, CDP__REDUCE_TREE, 0},
+    {0, 0, CDP__FIXED_REDUCE, CDP__WIDER},
     {0, 16, CDP__REDUCE_RING, 0},
     {1u << 20, 0, CDP__REDUCE_TREE, 0},
     {0, 0, CDP__REDUCE_RING, 0},
@@ -9058,6 +9229,8 @@ static const cdp__row cdp__rows[] = {
     {0, 16, CDP__HOSTS_SCATTER, CDP__UNIFORM},
     {CDP__SMALL, 0, CDP__HALVING, CDP__UNIFORM},
     {0, 0, CDP__HOSTS_SCATTER, CDP__UNIFORM},
+    {CDP__TINY, 0, CDP__HALVING, CDP__WIDER},
+    {0, 0, CDP__FIXED_SCATTER, CDP__WIDER},
     {0, 2, CDP__PAIRWISE_REDUCE, 0},
     {CDP__SMALL, 16, CDP__HALVING, 0},
     {0, 8, CDP__DIRECT_SCATTER, CDP__SHARED},
@@ -9111,6 +9284,7 @@ CDP__PRIVATE uint32_t cdp__select(
         CDP_ASSERT(row);
         a = cdp__algo_at(row->algo);
         if (a->kind != kind || (c->reproducible && !a->fixed)
+            || ((is & CDP__WIDEST) && !cdp__algo_combines(row->algo))
             || (row->max_ranks && ranks > row->max_ranks) || (row->only & ~is))
             continue;
         if (row->max_bytes && bytes > cdp__row_bytes(c, row)) continue;
@@ -9151,6 +9325,7 @@ typedef struct cdp__head {
     uint32_t ack;   /* bytes of this channel that the sender has read from the receiver, mod 2^32 */
     uint32_t round, root;
     uint8_t type, kind, dtype, op, algo;
+    uint8_t accumulate; /* cdp_request.accumulate, 0 where it makes no difference */
 } cdp__head;
 
 #define CDP__HEAD_BYTES 64u
@@ -9161,7 +9336,7 @@ typedef struct cdp__head {
 
 /* Layout, little-endian: 0 magic, 4 version, 5 type, 6 byte order, 7 bytes of authentication
    code behind the body (always 0 today), 8 channel, 16 seq, 24 count, 32 parts, 40 bytes, 44 ack,
-   48 round, 52 root, 56 kind, 57 dtype, 58 op, 59 algo, 60 reserved. */
+   48 round, 52 root, 56 kind, 57 dtype, 58 op, 59 algo, 60 accumulate, 61 reserved. */
 CDP__PRIVATE void cdp__head_encode(const cdp__head *h, uint8_t out[CDP__HEAD_BYTES]) {
     cdp__put_u32(out, CDP__HEAD_MAGIC);
     out[4] = CDP_WIRE_VERSION;
@@ -9180,7 +9355,7 @@ CDP__PRIVATE void cdp__head_encode(const cdp__head *h, uint8_t out[CDP__HEAD_BYT
     out[57] = h->dtype;
     out[58] = h->op;
     out[59] = h->algo;
-    cdp__put_u32(out + 60, 0);
+    cdp__put_u32(out + 60, h->accumulate);
 }
 
 /* The shorter header of a message in an eager slot: the slot stores channel and length, and
@@ -9192,7 +9367,7 @@ CDP__PRIVATE void cdp__slot_head_encode(const cdp__head *h, uint8_t out[CDP__SLO
     out[2] = h->op;
     out[3] = h->algo;
     out[4] = h->parts != 0;
-    out[5] = 0;
+    out[5] = h->accumulate;
     cdp__put_u32(out + 6, h->round);
     cdp__put_u32(out + 10, h->root);
     cdp__put_u64(out + 14, h->seq);
@@ -9207,6 +9382,7 @@ CDP__PRIVATE void cdp__slot_head_decode(const uint8_t in[CDP__SLOT_HEAD], cdp__h
     h->dtype = in[1];
     h->op = in[2];
     h->algo = in[3];
+    h->accumulate = in[5];
     h->round = cdp__get_u32(in + 6);
     h->root = cdp__get_u32(in + 10);
     h->seq = cdp__get_u64(in + 14);
@@ -9243,6 +9419,7 @@ CDP__PRIVATE bool cdp__head_decode(const uint8_t in[CDP__HEAD_BYTES], cdp__head 
     h->dtype = in[57];
     h->op = in[58];
     h->algo = in[59];
+    h->accumulate = in[60];
     return cdp__get_u32(in) == CDP__HEAD_MAGIC && in[4] == CDP_WIRE_VERSION
         && in[6] == CDP__HEAD_LITTLE_ENDIAN && in[7] == 0 && h->type >= CDP__MESSAGE_DATA
         && h->type <= CDP__MESSAGE_ENDPOINT && h->bytes <= cdp__body_max(h->type)
@@ -9252,7 +9429,8 @@ CDP__PRIVATE bool cdp__head_decode(const uint8_t in[CDP__HEAD_BYTES], cdp__head 
 /* True if both headers name the same call; rounds, lengths and types may differ. */
 CDP__PRIVATE bool cdp__same_call(const cdp__head *a, const cdp__head *b) {
     return a->kind == b->kind && a->dtype == b->dtype && a->op == b->op && a->algo == b->algo
-        && a->root == b->root && a->seq == b->seq && a->count == b->count && a->parts == b->parts;
+        && a->accumulate == b->accumulate && a->root == b->root && a->seq == b->seq
+        && a->count == b->count && a->parts == b->parts;
 }
 
 /* Buckets of a ddp store their number in the field of the root, if the operation has none. So an
@@ -9273,6 +9451,8 @@ CDP__PRIVATE void cdp__call_text(const cdp__head *h, char *out, uint64_t size) {
     if (h->parts == 1) cdp__text_add(&t, " in uneven parts");
     if (h->parts > 1) cdp__text_add(&t, " in uneven parts (%llx)", (unsigned long long)h->parts);
     if (cdp__kind_reduces(kind)) cdp__text_add(&t, " %s", cdp_reduce_name((cdp_reduce_op)h->op));
+    if (h->accumulate)
+        cdp__text_add(&t, " accumulated in %s", cdp_dtype_name((cdp_dtype)h->accumulate));
     if (kind == CDP_COLL_SEND) cdp__text_add(&t, " with tag %u", h->root);
     if (cdp__kind_has_root(kind))
         cdp__text_add(&t, " %s rank %u",
@@ -9299,6 +9479,7 @@ CDP__PRIVATE void cdp__call_text(const cdp__head *h, char *out, uint64_t size) {
 /* Identifies a call. Ranks that take part in the same operation have equal fingerprints. */
 typedef struct cdp__fingerprint {
     uint8_t kind, dtype, op, algo; /* kind CDP_COLL_NONE: the call is not known */
+    uint8_t accumulate;            /* as in cdp__head */
     uint32_t root;                 /* or tag, or bucket */
     uint64_t seq, count;
     /* uneven parts: a hash of their lengths, or 1 if the lengths are not known to all ranks */
@@ -9381,7 +9562,7 @@ typedef struct cdp__failure_record {
 CDP__PRIVATE void cdp__fingerprint_encode(const cdp__fingerprint *f, uint8_t *out) {
     out[0] = f->kind;
     out[1] = f->dtype;
-    out[2] = f->op;
+    out[2] = (uint8_t)(f->op | f->accumulate << 4);
     out[3] = f->algo;
     cdp__put_u32(out + 4, f->root);
     cdp__put_u64(out + 8, f->seq);
@@ -9392,22 +9573,23 @@ CDP__PRIVATE void cdp__fingerprint_encode(const cdp__fingerprint *f, uint8_t *ou
 CDP__PRIVATE bool cdp__fingerprint_decode(const uint8_t *in, cdp__fingerprint *f) {
     f->kind = in[0];
     f->dtype = in[1];
-    f->op = in[2];
+    f->op = in[2] & 15;
+    f->accumulate = in[2] >> 4;
     f->algo = in[3];
     f->root = cdp__get_u32(in + 4);
     f->seq = cdp__get_u64(in + 8);
     f->count = cdp__get_u64(in + 16);
     f->parts = cdp__get_u64(in + 24);
     return f->kind < CDP_COLL_COUNT && f->dtype < CDP_DTYPE_COUNT && f->op < CDP_REDUCE_COUNT
-        && f->algo <= CDP__ALGO_COUNT;
+        && f->accumulate < CDP_DTYPE_COUNT && f->algo <= CDP__ALGO_COUNT;
 }
 
 /* True if both name the same call. A receive states the size of its buffer, not of the message,
    so lengths of messages may differ. */
 CDP__PRIVATE bool cdp__fingerprint_same(const cdp__fingerprint *a, const cdp__fingerprint *b) {
     return a->kind == b->kind && a->dtype == b->dtype && a->op == b->op && a->algo == b->algo
-        && a->root == b->root && a->seq == b->seq && a->parts == b->parts
-        && (a->count == b->count || a->kind == CDP_COLL_SEND);
+        && a->accumulate == b->accumulate && a->root == b->root && a->seq == b->seq
+        && a->parts == b->parts && (a->count == b->count || a->kind == CDP_COLL_SEND);
 }
 
 /* True if both ranks know their call number `seq` and the calls differ. */
@@ -9618,6 +9800,7 @@ CDP__PRIVATE cdp__fingerprint cdp__fingerprint_of(const cdp__head *h) {
     f.dtype = h->dtype;
     f.op = h->op;
     f.algo = h->algo;
+    f.accumulate = h->accumulate;
     f.root = h->root;
     f.seq = h->seq;
     f.count = h->count;
@@ -9632,6 +9815,7 @@ CDP__PRIVATE cdp__head cdp__fingerprint_head(const cdp__fingerprint *f) {
     h.dtype = f->dtype;
     h.op = f->op;
     h.algo = f->algo;
+    h.accumulate = f->accumulate;
     h.root = f->root;
     h.seq = f->seq;
     h.count = f->count;
@@ -12441,6 +12625,7 @@ CDP__PRIVATE uint32_t cdp__exec_wide_round(cdp__exec *x) {
     }
     if (x->round + 1 < x->rounds) return (x->algo->round)(s, x->round - 1, x->steps);
     if (s->kind == CDP_COLL_REDUCE && s->rank != s->root) return 0;
+    if (s->kind == CDP_COLL_EXSCAN && s->rank == 0) return 0;
     if (s->kind == CDP_COLL_REDUCE_SCATTER) part = cdp__part(s, s->rank);
     x->steps[0] = cdp__step_make(
         CDP__NARROW, -1, CDP__OUT, CDP__OUT, part.off, in_place ? part.off : 0, part.len);
@@ -12516,11 +12701,17 @@ CDP__PRIVATE void cdp__exec_again(cdp__exec *x) {
     CDP_ASSERT(n == x->transfer_count);
 }
 
-/* Chooses the dtype of the computation. A mean of narrow numbers is computed as one of wide
-   numbers, in place of the wide vector. */
-CDP__PRIVATE void cdp__exec_compute_as(cdp__exec *x, cdp_dtype t) {
+/* Chooses the dtype of the computation. An algorithm whose partial results would be rounded works
+   on a wide vector, in place. */
+CDP__PRIVATE void cdp__exec_compute_as(cdp__exec *x) {
     cdp__shape *s = &x->task.shape;
-    x->dtype = s->size > 1 && cdp__kind_reduces(s->kind) ? cdp__reduced_as(t, s->op) : t;
+    const cdp__head *call = &x->task.call;
+    const cdp_dtype t = (cdp_dtype)call->dtype;
+    x->dtype = t;
+    if (s->size > 1 && cdp__kind_reduces(s->kind))
+        x->dtype = cdp__reduced_as(t, s->op, (cdp_dtype)call->accumulate);
+    /* a scaled input is a partial result, too */
+    if (cdp__algo_combines(call->algo) && s->op != CDP_REDUCE_PREMUL_SUM) x->dtype = t;
     x->elem = cdp_dtype_size(x->dtype);
     x->wide = x->dtype != t;
     x->wide_bytes = 0;
@@ -12535,7 +12726,7 @@ CDP__PRIVATE void cdp__exec_begin(cdp__exec *x, const cdp__task *task, bool agai
     CDP_ASSERT(!x->running);
     x->task = *task;
     x->algo = cdp__algo_at(task->call.algo);
-    cdp__exec_compute_as(x, (cdp_dtype)task->call.dtype);
+    cdp__exec_compute_as(x);
     x->running = true;
     x->copied = x->local_done = 0;
     x->next_local = 0;
@@ -12625,14 +12816,20 @@ CDP__PRIVATE void cdp__exec_limit(cdp__exec *x, uint32_t i) {
 CDP__PRIVATE void cdp__exec_step(cdp__exec *x, const cdp__step *s) {
     const cdp_dtype dtype = x->dtype, given = (cdp_dtype)x->task.call.dtype;
     const uint64_t size = cdp_dtype_size(given);
+    const cdp_reduce_op op = (cdp_reduce_op)x->task.call.op;
     const bool swap = (s->flags & CDP__SRC_FIRST) != 0;
     void *dst = cdp__exec_buffer(x, s->dst, s->dst_off);
     const void *src = cdp__exec_buffer(x, s->src, s->src_off);
     switch (s->kind) {
     case CDP__COPY: memcpy(dst, src, (size_t)(s->len * x->elem)); break;
-    case CDP__REDUCE:
-        cdp__reduce(dtype, (cdp_reduce_op)x->task.call.op, swap, dst, src, s->len);
+    case CDP__REDUCE: cdp__reduce(dtype, op, swap, dst, src, s->len); break;
+#ifndef CDP_NO_REPRODUCIBLE
+    case CDP__COMBINE:
+        cdp__slices_combine(dtype, op,
+            x->wide ? dtype : cdp__reduced_as(dtype, op, (cdp_dtype)x->task.call.accumulate), src,
+            s->stride, x->task.shape.size, dst, s->len);
         break;
+#endif
     case CDP__DIVIDE: cdp__divide(dtype, dst, s->len, x->task.shape.size); break;
     case CDP__WIDEN:
         src = x->task.in ? x->task.in : x->task.out;
@@ -12659,6 +12856,7 @@ CDP__PRIVATE void cdp__exec_local(cdp__exec *x, const cdp__step *steps, uint32_t
 
 /* The part of the local steps that a poll with a budget makes next. False: there is none. */
 CDP__PRIVATE bool cdp__exec_part(cdp__exec *x, cdp__step *part) {
+    uint64_t most;
     x->in_parts = true;
     for (; x->next_local < x->step_count; ++x->next_local) {
         /* the last one has been made meanwhile */
@@ -12670,7 +12868,9 @@ CDP__PRIVATE bool cdp__exec_part(cdp__exec *x, cdp__step *part) {
     if (x->next_local < x->step_count) {
         part->src_off += x->local_done;
         part->dst_off += x->local_done;
-        part->len = cdp__min(part->len - x->local_done, CDP__STEP_BYTES / x->elem);
+        most = CDP__STEP_BYTES / x->elem;
+        if (part->kind == CDP__COMBINE) most = most / x->task.shape.size + 1;
+        part->len = cdp__min(part->len - x->local_done, most);
         x->local_done += part->len;
         return true;
     }
@@ -13110,6 +13310,7 @@ CDP__PRIVATE cdp__head cdp__op_call(const cdp__op *op) {
     h.kind = (uint8_t)rq->kind;
     h.dtype = (uint8_t)rq->dtype;
     h.op = (uint8_t)rq->op;
+    h.accumulate = (uint8_t)rq->accumulate;
     h.seq = op->seq;
     h.count = op->parts ? 0 : rq->count;
     h.parts = op->parts;
@@ -14699,7 +14900,7 @@ CDP__PRIVATE cdp_status cdp__work_status(const cdp_group *g, uint64_t seq) {
 CDP__PRIVATE uint64_t cdp__op_bytes(const cdp_group *g, const cdp__op *op) {
     const cdp_request *rq = &op->rq;
     const uint32_t n = g->desc.world_size;
-    const uint64_t size = cdp_dtype_size(cdp__reduced_as(rq->dtype, rq->op));
+    const uint64_t size = cdp_dtype_size(cdp__reduced_as(rq->dtype, rq->op, rq->accumulate));
     if (rq->in_counts && rq->out_counts) return UINT64_MAX;
     if (rq->in_counts) return op->offs[n] * size;
     if (rq->out_counts) return op->offs[2 * n + 1] * size;
@@ -14709,8 +14910,11 @@ CDP__PRIVATE uint64_t cdp__op_bytes(const cdp_group *g, const cdp__op *op) {
 CDP__PRIVATE uint8_t cdp__op_algo(const cdp_group *g, const cdp__op *op) {
     const cdp_coll_kind kind = op->device ? CDP_COLL_BARRIER : op->rq.kind;
     const uint64_t bytes = op->device ? 0 : cdp__op_bytes(g, op);
-    return (uint8_t)cdp__select(
-        &g->w->choosing, kind, bytes, g->desc.world_size, g->topology.flags);
+    const cdp_request *rq = &op->rq;
+    uint8_t is = g->topology.flags;
+    if (cdp__reduced_as(rq->dtype, rq->op, rq->accumulate) != rq->dtype) is |= CDP__WIDER;
+    if (cdp__kind_reduces(kind) && cdp__reduce_is_widest(rq->dtype, rq->op)) is |= CDP__WIDEST;
+    return (uint8_t)cdp__select(&g->w->choosing, kind, bytes, g->desc.world_size, is);
 }
 
 /* The shape of an operation, from which its algorithm is chosen. */
@@ -14720,6 +14924,7 @@ CDP__PRIVATE void cdp__op_shape(const cdp_group *g, const cdp__op *op, cdp__shap
     memset(s, 0, sizeof *s); /* clears the padding: shapes are compared as bytes */
     s->kind = rq->kind;
     s->op = rq->op;
+    s->partial = cdp__reduced_as(rq->dtype, rq->op, rq->accumulate);
     s->rank = g->desc.rank;
     s->size = g->desc.world_size;
     s->root = rq->root;
@@ -17069,7 +17274,13 @@ CDP__PRIVATE cdp_status cdp__request_defaults(const cdp_group *g, cdp_request *r
     if ((uint32_t)rq->op >= CDP_REDUCE_COUNT)
         return cdp__fail(
             CDP_ERR_INVALID, "%s: reduction %d does not exist", cdp_coll_name(k), (int)rq->op);
+    if (rq->accumulate && rq->accumulate != CDP_DTYPE_F32)
+        return cdp__fail(CDP_ERR_INVALID,
+            "%s: accumulate is %d; set it to CDP_DTYPE_F32, or leave it 0", cdp_coll_name(k),
+            (int)rq->accumulate);
     if (!cdp__kind_reduces(k)) rq->op = CDP_REDUCE_SUM;
+    if (!cdp__kind_reduces(k) || !cdp__reduce_accumulates(rq->dtype, rq->op))
+        rq->accumulate = CDP_DTYPE_DEFAULT;
     if (!cdp__kind_has_root(k) && !cdp__root_is_bucket(rq->root)) rq->root = 0;
     if (!cdp__kind_parts_in(k)) rq->in_counts = NULL;
     if (!cdp__kind_parts_out(k)) rq->out_counts = NULL;
@@ -17126,6 +17337,9 @@ CDP__PRIVATE cdp_status cdp__request_check(const cdp_group *g, cdp_request *rq, 
     if (cdp__kind_reduces(rq->kind) && !*device && !cdp__reduce_exists(rq->dtype, rq->op))
         return cdp__fail(CDP_ERR_UNSUPPORTED, "%s: there is no %s of %s", name,
             cdp_reduce_name(rq->op), cdp_dtype_name(rq->dtype));
+    if (rq->accumulate && *device)
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "%s: there is no `accumulate` in device memory; leave it 0, or reduce f32", name);
     if (cdp__kind_is(rq->kind, CDP__KIND_PREFIX) && rq->op == CDP_REDUCE_AVG)
         return cdp__fail(CDP_ERR_UNSUPPORTED,
             "%s: there is no average, because every rank reduces another number of ranks; use SUM "
@@ -19600,7 +19814,8 @@ CDP__PRIVATE void cdp__describe_choices(const cdp_group *g, cdp__text *t) {
                 cdp__text_add(t,
                     row->only & CDP__UNIFORM ? ", for hosts of as many ranks each"
                                              : ", for hosts of several ranks");
-            if (row->only & ~(g->topology.flags | CDP__POWERS))
+            if (row->only & CDP__WIDER) cdp__text_add(t, ", where partial results are wider");
+            if (row->only & ~(g->topology.flags | CDP__POWERS | CDP__WIDER))
                 cdp__text_add(t, " (never in this group)");
             cdp__text_add(t, "%s%s\n", i < c->row_count ? " (choices)" : "",
                 c->reproducible && !a->fixed ? " (not while reproducible)" : "");
@@ -20530,7 +20745,7 @@ CDP__PRIVATE uint64_t cdp__real_bits(cdp_real x) {
 /* The settings that must agree: one bit per switch, so that an error can name it, and above
    these bits a hash of the numbers. */
 CDP__PRIVATE uint64_t cdp__ddp_settings(const cdp_ddp_desc *s) {
-    const uint64_t numbers[2] = {s->first_bucket_bytes, s->bucket_bytes};
+    const uint64_t numbers[3] = {s->first_bucket_bytes, s->bucket_bytes, (uint64_t)s->accumulate};
     const uint64_t factors[2] = {cdp__real_bits(s->divisor), cdp__real_bits(s->predivide)};
     const uint64_t hash =
         cdp__hash(cdp__hash(CDP__HASH_START, numbers, sizeof numbers), factors, sizeof factors);
@@ -20543,7 +20758,7 @@ CDP__PRIVATE cdp_status cdp__ddp_explain_settings(
     const cdp_ddp *d, uint64_t zero, uint64_t there, uint32_t other) {
     static const char *const names[9] = {"no_broadcast", "no_buffer_broadcast", "find_unused",
         "static_graph", "rebuild", "join", "join_throw", "join_effective",
-        "bucket sizes, divisor or predivide"};
+        "bucket sizes, divisor, predivide or accumulate"};
     uint32_t i = 0;
     while (i < 8 && !((zero ^ there) >> i & 1))
         ++i;
@@ -20942,6 +21157,10 @@ CDP__PRIVATE cdp_status cdp__ddp_check_desc(const cdp_ddp_desc *desc) {
     if (!(desc->divisor >= 0) || !(desc->predivide >= 0))
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_ddp_create: divisor and predivide must be positive (0: the default)");
+    if (desc->accumulate && desc->accumulate != CDP_DTYPE_F32)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_ddp_create: accumulate is %d; set it to CDP_DTYPE_F32, or leave it 0",
+            (int)desc->accumulate);
     if ((desc->join_throw || desc->join_effective) && !desc->join)
         return cdp__fail(
             CDP_ERR_INVALID, "cdp_ddp_create: join_throw and join_effective need join");
@@ -21358,7 +21577,9 @@ CDP__PRIVATE cdp_status cdp__ddp_set_flags(
    before, because sums would soon exceed its range (65504); PyTorch does so for all dtypes. */
 CDP__PRIVATE cdp_real cdp__ddp_predivide(const cdp_ddp *d, cdp_dtype dtype) {
     const cdp_real divisor = d->desc.divisor != 0 ? d->desc.divisor : (cdp_real)cdp_size(d->group);
+    const bool mean = d->desc.divisor == 0 && !d->desc.join_effective;
     if (d->desc.predivide != 0 || dtype != CDP_DTYPE_F16) return d->desc.predivide;
+    if (mean && d->desc.accumulate) return 0; /* a sum in f32 is divided before it is rounded */
     return divisor >= 1 ? divisor : 0;
 }
 
@@ -21373,6 +21594,7 @@ CDP__PRIVATE cdp_request cdp__ddp_request(const cdp_ddp *d, const cdp__bucket *b
         op = CDP_REDUCE_AVG;
     rq = cdp__request_of(CDP_COLL_ALLREDUCE, NULL, b->memory, b->count + tail, b->dtype, op, 0);
     if (before != 0) rq.factor = 1 / before;
+    rq.accumulate = d->desc.accumulate;
     return rq;
 }
 

@@ -138,7 +138,7 @@
         ddp._get_ddp_logging_data()            cdp_ddp_trace(ddp, CDP_TRACE_TEXT, ...)
         The mean is the sum divided by the number of ranks. PyTorch divides first; .predivide set
         to that number gives its bits. f16 is divided first by default, because sums of f16 soon
-        exceed its range.
+        exceed its range; .accumulate = CDP_DTYPE_F32 adds in f32 and rounds once.
 
     CONFIGURATION (macros; those marked * must be equal in all files that include this one, or
     they do not link: see >>base/built_with_api)
@@ -369,6 +369,7 @@ extern "C" {
 #include "dtype/dtype.h"
 #include "dtype/reduce.h"
 #include "dtype/convert.h"
+#include "dtype/slices.h"
 
 #endif /* CDP__SHARED_IMPL_INCLUDED */
 

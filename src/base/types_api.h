@@ -36,12 +36,13 @@ typedef double cdp_real;
 #endif
 
 /* Reductions. AVG is the sum divided by the number of ranks, once, after summing. It is computed in
-   a wider dtype (in f32: f16, f8e4m3, f8e5m2; in 32 bits: integers of 8 and 16; in 64: those of
-   32), sent in that dtype, and rounded once, at the end; integers to the nearest, a half away from
-   zero. Only means of I64 and U64 may wrap. Integer sums and products wrap modulo 2^bits. Floats:
+   a wider dtype (floats of 16 and 8 bits in f32; integers in as many bits as their sum needs), and
+   rounded once, at the end; integers to the nearest, a half away from zero. Only small operations
+   are sent in that dtype. Integer sums and products wrap modulo 2^bits. Floats:
    a NaN among the operands makes every result NaN, MIN and MAX included, and always the same one;
    MIN and MAX take 0 and -0 for equal and keep the left one of equals. Floats of 16 and 8 bits are
-   combined, scaled and divided as f32, and rounded to nearest even after every such step. BAND,
+   combined and scaled as f32, and rounded to nearest even after every such step, or once, at the
+   end, with cdp_request.accumulate. BAND,
    BOR, BXOR: integers and BOOL. PREMUL_SUM: floats and complex numbers; every rank's input is
    multiplied by its cdp_request.factor first. BOOL: every byte but 0 is true, and results are 0 or
    1; SUM, MAX and BOR are "or", PRODUCT, MIN and BAND are "and", BXOR is "one of both"; it has no

@@ -15,6 +15,7 @@
 #include "../dtype/dtype.h"
 #include "../dtype/reduce.h"
 #include "../dtype/convert.h"
+#include "../dtype/slices.h"
 #include "kinds.h"
 #include "rounds.h"
 #include "select.h"
@@ -141,6 +142,7 @@ CDP__PRIVATE uint32_t cdp__exec_wide_round(cdp__exec *x) {
     }
     if (x->round + 1 < x->rounds) return (x->algo->round)(s, x->round - 1, x->steps);
     if (s->kind == CDP_COLL_REDUCE && s->rank != s->root) return 0;
+    if (s->kind == CDP_COLL_EXSCAN && s->rank == 0) return 0;
     if (s->kind == CDP_COLL_REDUCE_SCATTER) part = cdp__part(s, s->rank);
     x->steps[0] = cdp__step_make(
         CDP__NARROW, -1, CDP__OUT, CDP__OUT, part.off, in_place ? part.off : 0, part.len);
@@ -216,11 +218,17 @@ CDP__PRIVATE void cdp__exec_again(cdp__exec *x) {
     CDP_ASSERT(n == x->transfer_count);
 }
 
-/* Chooses the dtype of the computation. A mean of narrow numbers is computed as one of wide
-   numbers, in place of the wide vector. */
-CDP__PRIVATE void cdp__exec_compute_as(cdp__exec *x, cdp_dtype t) {
+/* Chooses the dtype of the computation. An algorithm whose partial results would be rounded works
+   on a wide vector, in place. */
+CDP__PRIVATE void cdp__exec_compute_as(cdp__exec *x) {
     cdp__shape *s = &x->task.shape;
-    x->dtype = s->size > 1 && cdp__kind_reduces(s->kind) ? cdp__reduced_as(t, s->op) : t;
+    const cdp__head *call = &x->task.call;
+    const cdp_dtype t = (cdp_dtype)call->dtype;
+    x->dtype = t;
+    if (s->size > 1 && cdp__kind_reduces(s->kind))
+        x->dtype = cdp__reduced_as(t, s->op, (cdp_dtype)call->accumulate);
+    /* a scaled input is a partial result, too */
+    if (cdp__algo_combines(call->algo) && s->op != CDP_REDUCE_PREMUL_SUM) x->dtype = t;
     x->elem = cdp_dtype_size(x->dtype);
     x->wide = x->dtype != t;
     x->wide_bytes = 0;
@@ -235,7 +243,7 @@ CDP__PRIVATE void cdp__exec_begin(cdp__exec *x, const cdp__task *task, bool agai
     CDP_ASSERT(!x->running);
     x->task = *task;
     x->algo = cdp__algo_at(task->call.algo);
-    cdp__exec_compute_as(x, (cdp_dtype)task->call.dtype);
+    cdp__exec_compute_as(x);
     x->running = true;
     x->copied = x->local_done = 0;
     x->next_local = 0;
@@ -325,14 +333,20 @@ CDP__PRIVATE void cdp__exec_limit(cdp__exec *x, uint32_t i) {
 CDP__PRIVATE void cdp__exec_step(cdp__exec *x, const cdp__step *s) {
     const cdp_dtype dtype = x->dtype, given = (cdp_dtype)x->task.call.dtype;
     const uint64_t size = cdp_dtype_size(given);
+    const cdp_reduce_op op = (cdp_reduce_op)x->task.call.op;
     const bool swap = (s->flags & CDP__SRC_FIRST) != 0;
     void *dst = cdp__exec_buffer(x, s->dst, s->dst_off);
     const void *src = cdp__exec_buffer(x, s->src, s->src_off);
     switch (s->kind) {
     case CDP__COPY: memcpy(dst, src, (size_t)(s->len * x->elem)); break;
-    case CDP__REDUCE:
-        cdp__reduce(dtype, (cdp_reduce_op)x->task.call.op, swap, dst, src, s->len);
+    case CDP__REDUCE: cdp__reduce(dtype, op, swap, dst, src, s->len); break;
+#ifndef CDP_NO_REPRODUCIBLE
+    case CDP__COMBINE:
+        cdp__slices_combine(dtype, op,
+            x->wide ? dtype : cdp__reduced_as(dtype, op, (cdp_dtype)x->task.call.accumulate), src,
+            s->stride, x->task.shape.size, dst, s->len);
         break;
+#endif
     case CDP__DIVIDE: cdp__divide(dtype, dst, s->len, x->task.shape.size); break;
     case CDP__WIDEN:
         src = x->task.in ? x->task.in : x->task.out;
@@ -359,6 +373,7 @@ CDP__PRIVATE void cdp__exec_local(cdp__exec *x, const cdp__step *steps, uint32_t
 
 /* The part of the local steps that a poll with a budget makes next. False: there is none. */
 CDP__PRIVATE bool cdp__exec_part(cdp__exec *x, cdp__step *part) {
+    uint64_t most;
     x->in_parts = true;
     for (; x->next_local < x->step_count; ++x->next_local) {
         /* the last one has been made meanwhile */
@@ -370,7 +385,9 @@ CDP__PRIVATE bool cdp__exec_part(cdp__exec *x, cdp__step *part) {
     if (x->next_local < x->step_count) {
         part->src_off += x->local_done;
         part->dst_off += x->local_done;
-        part->len = cdp__min(part->len - x->local_done, CDP__STEP_BYTES / x->elem);
+        most = CDP__STEP_BYTES / x->elem;
+        if (part->kind == CDP__COMBINE) most = most / x->task.shape.size + 1;
+        part->len = cdp__min(part->len - x->local_done, most);
         x->local_done += part->len;
         return true;
     }

@@ -13,7 +13,8 @@
 /* An algorithm is a function of (shape, round) that lists the steps of one rank in one round.
    The contract:
    1. The messages of a round (SEND, RECV, RECV_REDUCE) are posted together. When all of them are
-     done, the local steps (COPY, REDUCE, DIVIDE, SCALE) run in their order, then the next round.
+     done, the local steps (COPY, REDUCE, DIVIDE, SCALE, COMBINE) run in their order, then the next
+     round.
    2. What one rank sends in round k, its peer receives in round k, with equal length. A round has
      at most one message per ordered pair of ranks.
    3. No message of a round writes a range that another message of that round reads or writes.
@@ -33,6 +34,9 @@ typedef enum cdp__step_kind {
     CDP__REDUCE,
     CDP__DIVIDE,
     CDP__SCALE,
+    /* combines one slice per rank, in the order of the ranks and `stride` apart in the source, into
+       the destination, as >>dtype/slices does */
+    CDP__COMBINE,
     /* only of the executor, before and after the rounds of an algorithm: from IN to the dtype of
        the computation, and from that to OUT */
     CDP__WIDEN,
@@ -50,7 +54,8 @@ typedef enum cdp__buffer {
 
 typedef struct cdp__step { /* relocatable: offsets and lengths in elements, never pointers */
     uint64_t src_off, dst_off, len;
-    int32_t peer; /* -1 for local steps */
+    uint64_t stride; /* of COMBINE */
+    int32_t peer;    /* -1 for local steps */
     uint8_t kind, src, dst, flags;
 } cdp__step;
 
@@ -66,6 +71,7 @@ typedef struct cdp__hosts {
 typedef struct cdp__shape {
     cdp_coll_kind kind;
     cdp_reduce_op op;
+    cdp_dtype partial; /* of partial results; the choice of the algorithm depends on it */
     uint32_t rank, size, root;
     /* number of parts that a vector is cut into; 0: one per rank */
     uint32_t lanes;
@@ -150,6 +156,7 @@ CDP__PRIVATE cdp__step cdp__step_make(uint8_t kind, int32_t peer, uint8_t src, u
     t.src_off = src_off;
     t.dst_off = dst_off;
     t.len = len;
+    t.stride = 0;
     t.flags = 0;
     return t;
 }

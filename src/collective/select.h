@@ -140,28 +140,41 @@ typedef struct cdp__row {
     uint64_t max_bytes;
     uint32_t max_ranks;
     uint8_t algo;
-    uint8_t only; /* CDP__POWERS, ...: the group must have all these properties */
+    uint8_t only; /* CDP__POWERS, ...: group and operation must have all these properties */
 } cdp__row;
 #define CDP__POWERS 1u    /* 2, 4, 8, ... ranks: with others it would send much more */
 #define CDP__SHARED 2u    /* all ranks read each other's memory */
 #define CDP__SAME_HOST 4u /* all ranks are on one host */
 #define CDP__HOSTS 8u     /* several hosts, at least one with several ranks */
 #define CDP__UNIFORM 16u  /* all hosts have equally many ranks */
+/* Properties of the operation: its partial results have a wider dtype than its input. No dtype is
+   wide enough to send them. */
+#define CDP__WIDER 32u
+#define CDP__WIDEST 64u
+
+/* True if an algorithm combines all ranks' slices at once, so that it can widen them there. */
+CDP__PRIVATE bool cdp__algo_combines(uint32_t i) {
+    return i >= CDP__FIXED_ALLREDUCE && i <= CDP__FIXED_SCATTER
+        && cdp__algo_at(i)->kind != CDP_COLL_NONE;
+}
 
 /* The built-in rows. The caller's own rows (cdp_group_desc.choices) come before them. */
 #ifdef CDP_FEW_ALGORITHMS
 static const cdp__row cdp__rows[] = {
     {CDP__SMALL, 0, CDP__DOUBLING, 0},
+    {0, 0, CDP__FIXED_ALLREDUCE, CDP__WIDER},
     {0, 0, CDP__RING, 0},
     {0, 0, CDP__FIXED_ALLREDUCE, 0},
     {0, 0, CDP__TREE, 0},
     {0, 0, CDP__DISSEMINATION, 0},
     {0, 0, CDP__DIRECT, 0},
     {0, 0, CDP__GATHER, 0},
+    {0, 0, CDP__FIXED_REDUCE, CDP__WIDER},
     {0, 0, CDP__REDUCE_TREE, 0},
     {0, 0, CDP__FIXED_REDUCE, 0},
     {0, 0, CDP__LINEAR_GATHER, 0},
     {0, 0, CDP__LINEAR_SCATTER, 0},
+    {0, 0, CDP__FIXED_SCATTER, CDP__WIDER},
     {0, 0, CDP__PAIRWISE_REDUCE, 0},
     {0, 0, CDP__FIXED_SCATTER, 0},
     {0, 0, CDP__PAIRWISE, 0},
@@ -179,6 +192,10 @@ static const cdp__row cdp__rows[] = {
     {CDP__TINY, 0, CDP__LEADERS, CDP__HOSTS},
     {0, 0, CDP__LANES, CDP__HOSTS},
     {CDP__TINY, 0, CDP__DOUBLING, 0},
+    /* wider partial results would be sent, so this exchange pays earlier than others */
+    {0, 16, CDP__FIXED_ALLREDUCE, CDP__WIDER},
+    {CDP__SMALL, 0, CDP__DOUBLING, CDP__WIDER},
+    {0, 0, CDP__FIXED_ALLREDUCE, CDP__WIDER},
     /* its rounds grow with the ranks, so it pays only if the parts are long enough to be exposed */
     {0, 8, CDP__DIRECT_ALL, CDP__SHARED},
     {CDP__PARTS_COPIED, 0, CDP__RABENSEIFNER, CDP__SHARED},
@@ -211,6 +228,7 @@ static const cdp__row cdp__rows[] = {
     {0, 0, CDP__GATHER, 0},
     {0, 0, CDP__HOSTS_REDUCE, CDP__HOSTS},
     {CDP__SMALL, 0, CDP__REDUCE_TREE, 0},
+    {0, 0, CDP__FIXED_REDUCE, CDP__WIDER},
     {0, 16, CDP__REDUCE_RING, 0},
     {1u << 20, 0, CDP__REDUCE_TREE, 0},
     {0, 0, CDP__REDUCE_RING, 0},
@@ -225,6 +243,8 @@ static const cdp__row cdp__rows[] = {
     {0, 16, CDP__HOSTS_SCATTER, CDP__UNIFORM},
     {CDP__SMALL, 0, CDP__HALVING, CDP__UNIFORM},
     {0, 0, CDP__HOSTS_SCATTER, CDP__UNIFORM},
+    {CDP__TINY, 0, CDP__HALVING, CDP__WIDER},
+    {0, 0, CDP__FIXED_SCATTER, CDP__WIDER},
     {0, 2, CDP__PAIRWISE_REDUCE, 0},
     {CDP__SMALL, 16, CDP__HALVING, 0},
     {0, 8, CDP__DIRECT_SCATTER, CDP__SHARED},
@@ -278,6 +298,7 @@ CDP__PRIVATE uint32_t cdp__select(
         CDP_ASSERT(row);
         a = cdp__algo_at(row->algo);
         if (a->kind != kind || (c->reproducible && !a->fixed)
+            || ((is & CDP__WIDEST) && !cdp__algo_combines(row->algo))
             || (row->max_ranks && ranks > row->max_ranks) || (row->only & ~is))
             continue;
         if (row->max_bytes && bytes > cdp__row_bytes(c, row)) continue;

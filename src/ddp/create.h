@@ -281,6 +281,10 @@ CDP__PRIVATE cdp_status cdp__ddp_check_desc(const cdp_ddp_desc *desc) {
     if (!(desc->divisor >= 0) || !(desc->predivide >= 0))
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_ddp_create: divisor and predivide must be positive (0: the default)");
+    if (desc->accumulate && desc->accumulate != CDP_DTYPE_F32)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_ddp_create: accumulate is %d; set it to CDP_DTYPE_F32, or leave it 0",
+            (int)desc->accumulate);
     if ((desc->join_throw || desc->join_effective) && !desc->join)
         return cdp__fail(
             CDP_ERR_INVALID, "cdp_ddp_create: join_throw and join_effective need join");

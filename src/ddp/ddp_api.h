@@ -84,6 +84,10 @@ typedef struct cdp_ddp_desc {
        summed, against overflow (default: 1; for f16 all of the divisor, because sums of f16 exceed
        65504 early). PyTorch divides all dtypes first: the number of ranks gives its bits. */
     cdp_real predivide;
+    /* As in cdp_request: CDP_DTYPE_F32 adds gradients of 16 bits in f32 and rounds once, at no more
+       bytes. Means over all ranks (divisor 0, no join_effective, no predivide) always do, but
+       for f16, which is divided first unless this is set. UNSUPPORTED: gradients on a device. */
+    cdp_dtype accumulate;
     /* Parameters may have no gradient in a pass, different ones on different ranks. */
     bool find_unused;
     /* The same parameters get gradients, equally often, in every synchronized pass. */

@@ -141,7 +141,9 @@ CDP__PRIVATE cdp_status cdp__ddp_set_flags(
    before, because sums would soon exceed its range (65504); PyTorch does so for all dtypes. */
 CDP__PRIVATE cdp_real cdp__ddp_predivide(const cdp_ddp *d, cdp_dtype dtype) {
     const cdp_real divisor = d->desc.divisor != 0 ? d->desc.divisor : (cdp_real)cdp_size(d->group);
+    const bool mean = d->desc.divisor == 0 && !d->desc.join_effective;
     if (d->desc.predivide != 0 || dtype != CDP_DTYPE_F16) return d->desc.predivide;
+    if (mean && d->desc.accumulate) return 0; /* a sum in f32 is divided before it is rounded */
     return divisor >= 1 ? divisor : 0;
 }
 
@@ -156,6 +158,7 @@ CDP__PRIVATE cdp_request cdp__ddp_request(const cdp_ddp *d, const cdp__bucket *b
         op = CDP_REDUCE_AVG;
     rq = cdp__request_of(CDP_COLL_ALLREDUCE, NULL, b->memory, b->count + tail, b->dtype, op, 0);
     if (before != 0) rq.factor = 1 / before;
+    rq.accumulate = d->desc.accumulate;
     return rq;
 }
 

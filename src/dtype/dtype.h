@@ -49,7 +49,7 @@ typedef enum cdp__number_kind {
     X(I64, "i64", 8, SIGNED, i64, same, I64, 1, INT, 0, 4, 0)                    \
     X(U8, "u8", 1, UNSIGNED, u8, same, U32, 1, INT, 0, 1, 0)                     \
     X(F16, "f16", 2, FLOAT, f32, f16, F32, 0x3c00, FLOAT, 1, 6, 0)               \
-    X(BF16, "bf16", 2, FLOAT, f32, bf16, BF16, 0x3f80, FLOAT, 1, 9, 0)           \
+    X(BF16, "bf16", 2, FLOAT, f32, bf16, F32, 0x3f80, FLOAT, 1, 9, 0)            \
     X(I8, "i8", 1, SIGNED, i8, same, I32, 1, INT, 0, 0, 0)                       \
     X(I16, "i16", 2, SIGNED, i16, same, I32, 1, INT, 0, -1, 0)                   \
     X(U16, "u16", 2, UNSIGNED, u16, same, U32, 1, INT, 0, -1, 0)                 \
@@ -143,10 +143,27 @@ CDP__PRIVATE bool cdp__reduce_exists(cdp_dtype t, cdp_reduce_op op) {
     return !cdp__dtype_left_out(t) && (cdp__dtype_row_of(t)->ops >> op & 1) != 0;
 }
 
-/* The dtype in which a reduction is computed on its way. */
-CDP__PRIVATE cdp_dtype cdp__reduced_as(cdp_dtype t, cdp_reduce_op op) {
+/* True if cdp_request.accumulate makes a difference: a float is rounded at every step. */
+CDP__PRIVATE bool cdp__reduce_accumulates(cdp_dtype t, cdp_reduce_op op) {
+    return cdp__dtype_is_narrow(t)
+        && (op == CDP_REDUCE_SUM || op == CDP_REDUCE_PRODUCT || op == CDP_REDUCE_PREMUL_SUM);
+}
+/* The dtype of a reduction's partial results. `accumulate`: 0, or F32 where it makes a
+   difference. */
+CDP__PRIVATE cdp_dtype cdp__reduced_as(cdp_dtype t, cdp_reduce_op op, cdp_dtype accumulate) {
+    if (accumulate) return accumulate;
     if (op != CDP_REDUCE_AVG || cdp__dtype_left_out(t)) return t;
     return (cdp_dtype)cdp__dtype_row_of(t)->wide;
+}
+/* True for means whose sums fit no dtype. */
+CDP__PRIVATE bool cdp__reduce_is_widest(cdp_dtype t, cdp_reduce_op op) {
+#ifdef CDP_NO_REPRODUCIBLE
+    (void)t;
+    (void)op;
+    return false;
+#else
+    return op == CDP_REDUCE_AVG && (t == CDP_DTYPE_I64 || t == CDP_DTYPE_U64);
+#endif
 }
 
 /* Stores the number 1 as an element of the dtype. */

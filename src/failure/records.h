@@ -24,6 +24,7 @@
 /* Identifies a call. Ranks that take part in the same operation have equal fingerprints. */
 typedef struct cdp__fingerprint {
     uint8_t kind, dtype, op, algo; /* kind CDP_COLL_NONE: the call is not known */
+    uint8_t accumulate;            /* as in cdp__head */
     uint32_t root;                 /* or tag, or bucket */
     uint64_t seq, count;
     /* uneven parts: a hash of their lengths, or 1 if the lengths are not known to all ranks */
@@ -106,7 +107,7 @@ typedef struct cdp__failure_record {
 CDP__PRIVATE void cdp__fingerprint_encode(const cdp__fingerprint *f, uint8_t *out) {
     out[0] = f->kind;
     out[1] = f->dtype;
-    out[2] = f->op;
+    out[2] = (uint8_t)(f->op | f->accumulate << 4);
     out[3] = f->algo;
     cdp__put_u32(out + 4, f->root);
     cdp__put_u64(out + 8, f->seq);
@@ -117,22 +118,23 @@ CDP__PRIVATE void cdp__fingerprint_encode(const cdp__fingerprint *f, uint8_t *ou
 CDP__PRIVATE bool cdp__fingerprint_decode(const uint8_t *in, cdp__fingerprint *f) {
     f->kind = in[0];
     f->dtype = in[1];
-    f->op = in[2];
+    f->op = in[2] & 15;
+    f->accumulate = in[2] >> 4;
     f->algo = in[3];
     f->root = cdp__get_u32(in + 4);
     f->seq = cdp__get_u64(in + 8);
     f->count = cdp__get_u64(in + 16);
     f->parts = cdp__get_u64(in + 24);
     return f->kind < CDP_COLL_COUNT && f->dtype < CDP_DTYPE_COUNT && f->op < CDP_REDUCE_COUNT
-        && f->algo <= CDP__ALGO_COUNT;
+        && f->accumulate < CDP_DTYPE_COUNT && f->algo <= CDP__ALGO_COUNT;
 }
 
 /* True if both name the same call. A receive states the size of its buffer, not of the message,
    so lengths of messages may differ. */
 CDP__PRIVATE bool cdp__fingerprint_same(const cdp__fingerprint *a, const cdp__fingerprint *b) {
     return a->kind == b->kind && a->dtype == b->dtype && a->op == b->op && a->algo == b->algo
-        && a->root == b->root && a->seq == b->seq && a->parts == b->parts
-        && (a->count == b->count || a->kind == CDP_COLL_SEND);
+        && a->accumulate == b->accumulate && a->root == b->root && a->seq == b->seq
+        && a->parts == b->parts && (a->count == b->count || a->kind == CDP_COLL_SEND);
 }
 
 /* True if both ranks know their call number `seq` and the calls differ. */
@@ -343,6 +345,7 @@ CDP__PRIVATE cdp__fingerprint cdp__fingerprint_of(const cdp__head *h) {
     f.dtype = h->dtype;
     f.op = h->op;
     f.algo = h->algo;
+    f.accumulate = h->accumulate;
     f.root = h->root;
     f.seq = h->seq;
     f.count = h->count;
@@ -357,6 +360,7 @@ CDP__PRIVATE cdp__head cdp__fingerprint_head(const cdp__fingerprint *f) {
     h.dtype = f->dtype;
     h.op = f->op;
     h.algo = f->algo;
+    h.accumulate = f->accumulate;
     h.root = f->root;
     h.seq = f->seq;
     h.count = f->count;

@@ -80,7 +80,8 @@ CDP__PRIVATE void cdp__describe_choices(const cdp_group *g, cdp__text *t) {
                 cdp__text_add(t,
                     row->only & CDP__UNIFORM ? ", for hosts of as many ranks each"
                                              : ", for hosts of several ranks");
-            if (row->only & ~(g->topology.flags | CDP__POWERS))
+            if (row->only & CDP__WIDER) cdp__text_add(t, ", where partial results are wider");
+            if (row->only & ~(g->topology.flags | CDP__POWERS | CDP__WIDER))
                 cdp__text_add(t, " (never in this group)");
             cdp__text_add(t, "%s%s\n", i < c->row_count ? " (choices)" : "",
                 c->reproducible && !a->fixed ? " (not while reproducible)" : "");

@@ -62,7 +62,13 @@ CDP__PRIVATE cdp_status cdp__request_defaults(const cdp_group *g, cdp_request *r
     if ((uint32_t)rq->op >= CDP_REDUCE_COUNT)
         return cdp__fail(
             CDP_ERR_INVALID, "%s: reduction %d does not exist", cdp_coll_name(k), (int)rq->op);
+    if (rq->accumulate && rq->accumulate != CDP_DTYPE_F32)
+        return cdp__fail(CDP_ERR_INVALID,
+            "%s: accumulate is %d; set it to CDP_DTYPE_F32, or leave it 0", cdp_coll_name(k),
+            (int)rq->accumulate);
     if (!cdp__kind_reduces(k)) rq->op = CDP_REDUCE_SUM;
+    if (!cdp__kind_reduces(k) || !cdp__reduce_accumulates(rq->dtype, rq->op))
+        rq->accumulate = CDP_DTYPE_DEFAULT;
     if (!cdp__kind_has_root(k) && !cdp__root_is_bucket(rq->root)) rq->root = 0;
     if (!cdp__kind_parts_in(k)) rq->in_counts = NULL;
     if (!cdp__kind_parts_out(k)) rq->out_counts = NULL;
@@ -119,6 +125,9 @@ CDP__PRIVATE cdp_status cdp__request_check(const cdp_group *g, cdp_request *rq, 
     if (cdp__kind_reduces(rq->kind) && !*device && !cdp__reduce_exists(rq->dtype, rq->op))
         return cdp__fail(CDP_ERR_UNSUPPORTED, "%s: there is no %s of %s", name,
             cdp_reduce_name(rq->op), cdp_dtype_name(rq->dtype));
+    if (rq->accumulate && *device)
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "%s: there is no `accumulate` in device memory; leave it 0, or reduce f32", name);
     if (cdp__kind_is(rq->kind, CDP__KIND_PREFIX) && rq->op == CDP_REDUCE_AVG)
         return cdp__fail(CDP_ERR_UNSUPPORTED,
             "%s: there is no average, because every rank reduces another number of ranks; use SUM "

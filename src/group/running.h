@@ -109,7 +109,7 @@ CDP__PRIVATE cdp_status cdp__work_status(const cdp_group *g, uint64_t seq) {
 CDP__PRIVATE uint64_t cdp__op_bytes(const cdp_group *g, const cdp__op *op) {
     const cdp_request *rq = &op->rq;
     const uint32_t n = g->desc.world_size;
-    const uint64_t size = cdp_dtype_size(cdp__reduced_as(rq->dtype, rq->op));
+    const uint64_t size = cdp_dtype_size(cdp__reduced_as(rq->dtype, rq->op, rq->accumulate));
     if (rq->in_counts && rq->out_counts) return UINT64_MAX;
     if (rq->in_counts) return op->offs[n] * size;
     if (rq->out_counts) return op->offs[2 * n + 1] * size;
@@ -119,8 +119,11 @@ CDP__PRIVATE uint64_t cdp__op_bytes(const cdp_group *g, const cdp__op *op) {
 CDP__PRIVATE uint8_t cdp__op_algo(const cdp_group *g, const cdp__op *op) {
     const cdp_coll_kind kind = op->device ? CDP_COLL_BARRIER : op->rq.kind;
     const uint64_t bytes = op->device ? 0 : cdp__op_bytes(g, op);
-    return (uint8_t)cdp__select(
-        &g->w->choosing, kind, bytes, g->desc.world_size, g->topology.flags);
+    const cdp_request *rq = &op->rq;
+    uint8_t is = g->topology.flags;
+    if (cdp__reduced_as(rq->dtype, rq->op, rq->accumulate) != rq->dtype) is |= CDP__WIDER;
+    if (cdp__kind_reduces(kind) && cdp__reduce_is_widest(rq->dtype, rq->op)) is |= CDP__WIDEST;
+    return (uint8_t)cdp__select(&g->w->choosing, kind, bytes, g->desc.world_size, is);
 }
 
 /* The shape of an operation, from which its algorithm is chosen. */
@@ -130,6 +133,7 @@ CDP__PRIVATE void cdp__op_shape(const cdp_group *g, const cdp__op *op, cdp__shap
     memset(s, 0, sizeof *s); /* clears the padding: shapes are compared as bytes */
     s->kind = rq->kind;
     s->op = rq->op;
+    s->partial = cdp__reduced_as(rq->dtype, rq->op, rq->accumulate);
     s->rank = g->desc.rank;
     s->size = g->desc.world_size;
     s->root = rq->root;

@@ -371,6 +371,7 @@ CDP__PRIVATE cdp__head cdp__op_call(const cdp__op *op) {
     h.kind = (uint8_t)rq->kind;
     h.dtype = (uint8_t)rq->dtype;
     h.op = (uint8_t)rq->op;
+    h.accumulate = (uint8_t)rq->accumulate;
     h.seq = op->seq;
     h.count = op->parts ? 0 : rq->count;
     h.parts = op->parts;

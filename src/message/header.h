@@ -45,6 +45,7 @@ typedef struct cdp__head {
     uint32_t ack;   /* bytes of this channel that the sender has read from the receiver, mod 2^32 */
     uint32_t round, root;
     uint8_t type, kind, dtype, op, algo;
+    uint8_t accumulate; /* cdp_request.accumulate, 0 where it makes no difference */
 } cdp__head;
 
 #define CDP__HEAD_BYTES 64u
@@ -55,7 +56,7 @@ typedef struct cdp__head {
 
 /* Layout, little-endian: 0 magic, 4 version, 5 type, 6 byte order, 7 bytes of authentication
    code behind the body (always 0 today), 8 channel, 16 seq, 24 count, 32 parts, 40 bytes, 44 ack,
-   48 round, 52 root, 56 kind, 57 dtype, 58 op, 59 algo, 60 reserved. */
+   48 round, 52 root, 56 kind, 57 dtype, 58 op, 59 algo, 60 accumulate, 61 reserved. */
 CDP__PRIVATE void cdp__head_encode(const cdp__head *h, uint8_t out[CDP__HEAD_BYTES]) {
     cdp__put_u32(out, CDP__HEAD_MAGIC);
     out[4] = CDP_WIRE_VERSION;
@@ -74,7 +75,7 @@ CDP__PRIVATE void cdp__head_encode(const cdp__head *h, uint8_t out[CDP__HEAD_BYT
     out[57] = h->dtype;
     out[58] = h->op;
     out[59] = h->algo;
-    cdp__put_u32(out + 60, 0);
+    cdp__put_u32(out + 60, h->accumulate);
 }
 
 /* The shorter header of a message in an eager slot: the slot stores channel and length, and
@@ -86,7 +87,7 @@ CDP__PRIVATE void cdp__slot_head_encode(const cdp__head *h, uint8_t out[CDP__SLO
     out[2] = h->op;
     out[3] = h->algo;
     out[4] = h->parts != 0;
-    out[5] = 0;
+    out[5] = h->accumulate;
     cdp__put_u32(out + 6, h->round);
     cdp__put_u32(out + 10, h->root);
     cdp__put_u64(out + 14, h->seq);
@@ -101,6 +102,7 @@ CDP__PRIVATE void cdp__slot_head_decode(const uint8_t in[CDP__SLOT_HEAD], cdp__h
     h->dtype = in[1];
     h->op = in[2];
     h->algo = in[3];
+    h->accumulate = in[5];
     h->round = cdp__get_u32(in + 6);
     h->root = cdp__get_u32(in + 10);
     h->seq = cdp__get_u64(in + 14);
@@ -137,6 +139,7 @@ CDP__PRIVATE bool cdp__head_decode(const uint8_t in[CDP__HEAD_BYTES], cdp__head 
     h->dtype = in[57];
     h->op = in[58];
     h->algo = in[59];
+    h->accumulate = in[60];
     return cdp__get_u32(in) == CDP__HEAD_MAGIC && in[4] == CDP_WIRE_VERSION
         && in[6] == CDP__HEAD_LITTLE_ENDIAN && in[7] == 0 && h->type >= CDP__MESSAGE_DATA
         && h->type <= CDP__MESSAGE_ENDPOINT && h->bytes <= cdp__body_max(h->type)
@@ -146,7 +149,8 @@ CDP__PRIVATE bool cdp__head_decode(const uint8_t in[CDP__HEAD_BYTES], cdp__head 
 /* True if both headers name the same call; rounds, lengths and types may differ. */
 CDP__PRIVATE bool cdp__same_call(const cdp__head *a, const cdp__head *b) {
     return a->kind == b->kind && a->dtype == b->dtype && a->op == b->op && a->algo == b->algo
-        && a->root == b->root && a->seq == b->seq && a->count == b->count && a->parts == b->parts;
+        && a->accumulate == b->accumulate && a->root == b->root && a->seq == b->seq
+        && a->count == b->count && a->parts == b->parts;
 }
 
 /* Buckets of a ddp store their number in the field of the root, if the operation has none. So an
@@ -167,6 +171,8 @@ CDP__PRIVATE void cdp__call_text(const cdp__head *h, char *out, uint64_t size) {
     if (h->parts == 1) cdp__text_add(&t, " in uneven parts");
     if (h->parts > 1) cdp__text_add(&t, " in uneven parts (%llx)", (unsigned long long)h->parts);
     if (cdp__kind_reduces(kind)) cdp__text_add(&t, " %s", cdp_reduce_name((cdp_reduce_op)h->op));
+    if (h->accumulate)
+        cdp__text_add(&t, " accumulated in %s", cdp_dtype_name((cdp_dtype)h->accumulate));
     if (kind == CDP_COLL_SEND) cdp__text_add(&t, " with tag %u", h->root);
     if (cdp__kind_has_root(kind))
         cdp__text_add(&t, " %s rank %u",

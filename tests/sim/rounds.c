@@ -134,6 +134,7 @@ static bool spoil(const defect *d, const cdp__shape *s, cdp__step steps[], uint3
     case D_LONGER:
         /* between slots of scratch, or over a part that is still to come: harmless */
         if (t->src == CDP__TMP && !message) return false;
+        if (t->kind == CDP__COPY && t->dst == CDP__TMP) return false;
         if (t->kind == CDP__COPY && steps[0].peer >= 0) return false;
         /* spoils an element that the next rounds overwrite: harmless */
         if (t->kind == CDP__DIVIDE) return false;
@@ -153,7 +154,7 @@ static bool spoil(const defect *d, const cdp__shape *s, cdp__step steps[], uint3
         --*n;
         return true;
     case D_TWICE:
-        if ((t->kind == CDP__COPY || !t->len) && !message) return false;
+        if ((t->kind == CDP__COPY || t->kind == CDP__COMBINE || !t->len) && !message) return false;
         if (*n == CDP__ROUND_MAX) return false;
         /* into scratch that has been used already: harmless */
         if ((t->kind == CDP__REDUCE || t->kind == CDP__DIVIDE) && t->dst == CDP__TMP
@@ -299,19 +300,22 @@ static bool range_fits(proof *p, uint32_t r, uint8_t buffer, uint64_t off, uint6
 }
 
 static bool check_step(proof *p, uint32_t r, const cdp__step *t) {
+    const bool combines = t->kind == CDP__COMBINE;
     const bool reads = t->kind == CDP__SEND || t->kind == CDP__COPY || t->kind == CDP__REDUCE
-        || (t->kind == CDP__RECV_REDUCE && t->src),
+        || combines || (t->kind == CDP__RECV_REDUCE && t->src),
                writes = t->kind != CDP__SEND;
-    if (t->kind < CDP__SEND || t->kind > CDP__SCALE)
+    const uint64_t read = t->len + (combines ? (p->shape.size - 1) * t->stride : 0);
+    if (t->kind < CDP__SEND || t->kind > CDP__COMBINE)
         return object(p, "rank %u: unknown kind of step", r);
     if (is_message(t) ? t->peer < 0 || (uint32_t)t->peer >= p->shape.size || (uint32_t)t->peer == r
                       : t->peer != -1)
         return object(p, "rank %u: a step has peer %d", r, (int)t->peer);
-    if (reads && !range_fits(p, r, t->src, t->src_off, t->len)) return false;
+    if (combines && t->stride < t->len) return object(p, "rank %u: slices overlap", r);
+    if (reads && !range_fits(p, r, t->src, t->src_off, t->len ? read : 0)) return false;
     if (writes && !range_fits(p, r, t->dst, t->dst_off, t->len)) return false;
     if (writes && t->dst == CDP__IN) return object(p, "rank %u: writes IN", r);
     if (reads && writes && t->src == t->dst && t->src_off < t->dst_off + t->len
-        && t->dst_off < t->src_off + t->len && t->len)
+        && t->dst_off < t->src_off + read && t->len)
         return object(p, "rank %u: a local step overlaps itself", r);
     return true;
 }
@@ -498,7 +502,24 @@ static void exchange(proof *p) {
         }
 }
 
+/* One element of each rank's slice, `stride` apart, along the tree of recursive doubling: written
+   here once more, because tree() below knows what each rank brought. */
+static value slices(const value *first, uint64_t stride, uint32_t n, uint32_t lo, uint32_t hi) {
+    uint32_t two = 1, extra;
+    while (two <= n / 2)
+        two *= 2;
+    extra = n - two;
+    if (hi - lo > 1)
+        return combine(slices(first, stride, n, lo, lo + (hi - lo) / 2),
+            slices(first, stride, n, lo + (hi - lo) / 2, hi));
+    if (lo >= extra) return first[(lo + extra) * stride];
+    return combine(first[2 * lo * stride], first[(2 * lo + 1) * stride]);
+}
+
 static void local_steps(proof *p, uint32_t r) {
+    uint32_t two = 1;
+    while (two <= p->shape.size / 2)
+        two *= 2;
     uint32_t i;
     for (i = 0; i < p->step_count[r]; ++i) {
         const cdp__step *t = &p->steps[r * CDP__ROUND_MAX + i];
@@ -508,7 +529,10 @@ static void local_steps(proof *p, uint32_t r) {
             value *y = at(p, r, t->dst, t->dst_off + k);
             if (t->kind == CDP__DIVIDE)
                 *y = divided(*y);
-            else if (t->kind == CDP__COPY)
+            else if (t->kind == CDP__COMBINE) {
+                *y = slices(at(p, r, t->src, t->src_off + k), t->stride, p->shape.size, 0, two);
+                if (p->shape.op == CDP_REDUCE_AVG) *y = divided(*y);
+            } else if (t->kind == CDP__COPY)
                 *y = *at(p, r, t->src, t->src_off + k);
             else
                 *y = t->flags & CDP__SRC_FIRST ? combine(*at(p, r, t->src, t->src_off + k), *y)
@@ -1091,7 +1115,7 @@ static bool expected(const proof *p, uint32_t r, uint64_t i, value *v) {
 }
 
 /* As many elements as the ring, or as pairwise exchange; a message for every slice of at most
-   `slot`. */
+   `slot`, five in a round. */
 static void fixed_formula(
     const proof *p, uint32_t r, uint64_t *rounds, uint64_t *messages, uint64_t *elements) {
     const uint32_t n = p->shape.size;
@@ -1108,14 +1132,13 @@ static void fixed_formula(
     if (p->shape.kind == CDP_COLL_ALLREDUCE) last = n - 1;
     if (scatter) last = 0;
     *rounds = 1;
-    if (n > 1) *rounds += waves * (n - 1 + (n + 1) / 3) + (scatter ? 0 : n - 1);
+    *rounds += (waves + !scatter) * ((n + 3) / 5);
     *messages = n == 1 ? 0 : waves * (n - 1) + last;
     /* every part but the own one goes to its rank */
     *elements =
         scatter ? off_of(p, true, 0, n) - len_of(p, true, 0, r) : p->shape.count - part_len(p, r);
-    /* and all but the next one's go round */
-    if (p->shape.kind == CDP_COLL_ALLREDUCE && n > 1)
-        *elements += p->shape.count - part_len(p, r + 1);
+    /* and the own one to all others */
+    if (p->shape.kind == CDP_COLL_ALLREDUCE) *elements += (n - 1) * part_len(p, r);
     if (p->shape.kind == CDP_COLL_REDUCE && r != p->shape.root) *elements += part_len(p, r);
 }
 
@@ -1597,7 +1620,8 @@ static void check_selection(void) {
     for (kind = CDP_COLL_ALLREDUCE; kind < CDP_COLL_COUNT; ++kind)
         for (i = 0; i < 10; ++i) {
             cdp__choosing c = {NULL, 0, 65536, i % 2 != 0};
-            static const uint8_t can[] = {CDP__SHARED, CDP__HOSTS | CDP__UNIFORM, 0};
+            static const uint8_t can[] = {
+                CDP__SHARED | CDP__WIDER, CDP__HOSTS | CDP__UNIFORM, CDP__WIDER};
             const cdp__algo *a =
                 cdp__algo_at(cdp__select(&c, (cdp_coll_kind)kind, bytes[i / 2], 2 + i, can[i % 3]));
             const bool ok = a && a->kind == (cdp_coll_kind)kind && (a->fixed || !c.reproducible);

@@ -172,10 +172,11 @@ TEST_API void call_put(const call *c, void *at, uint64_t i, uint64_t raw) {
 }
 
 /* Means of integers are rounded to the nearest, a half away from zero. */
-TEST_API int64_t call_nearest(int64_t sum, uint32_t n) {
-    const int64_t left = sum % n;
-    if (2 * (left < 0 ? -left : left) < n) return sum / n;
-    return sum / n + (left < 0 ? -1 : 1);
+__extension__ typedef __int128 call_sum;
+TEST_API int64_t call_nearest(call_sum sum, uint32_t n) {
+    const int64_t left = (int64_t)(sum % n);
+    if (2 * (left < 0 ? -left : left) < n) return (int64_t)(sum / n);
+    return (int64_t)(sum / n) + (left < 0 ? -1 : 1);
 }
 
 #define CALL_REDUCE(T_, U_, SUM_OF)                    \
@@ -200,9 +201,9 @@ TEST_API int64_t call_nearest(int64_t sum, uint32_t n) {
 TEST_API void call_reduce(const call *c, uint32_t n, uint64_t i, void *at) {
     switch (c->dtype) {
     case CDP_DTYPE_F64: CALL_REDUCE(double, double, whole / (double)n); break;
-    case CDP_DTYPE_I32: CALL_REDUCE(int32_t, uint64_t, call_nearest((int64_t)sum, n)); break;
-    case CDP_DTYPE_I64: CALL_REDUCE(int64_t, uint64_t, call_nearest(whole, n)); break;
-    case CDP_DTYPE_U8: CALL_REDUCE(uint8_t, uint64_t, call_nearest((int64_t)sum, n)); break;
+    case CDP_DTYPE_I32: CALL_REDUCE(int32_t, call_sum, call_nearest(sum, n)); break;
+    case CDP_DTYPE_I64: CALL_REDUCE(int64_t, call_sum, call_nearest(sum, n)); break;
+    case CDP_DTYPE_U8: CALL_REDUCE(uint8_t, call_sum, call_nearest(sum, n)); break;
     default: CALL_REDUCE(float, float, whole / (float)n); break;
     }
 }

@@ -791,6 +791,52 @@ TEST(steps_allocate_nothing) {
     T_EQ(0, counted.held);
 }
 
+/* Gradients 256 on rank 0 and 1 on the others, as bf16; 2047 and 2 as f16. Their sums need more
+   bits than the gradients, their means do not. */
+static void rank_accumulates(cdp_group *g, void *arg) {
+    const bool first = cdp_rank(g) == 0;
+    static const uint16_t values[2][2] = {{0x3f80, 0x4380}, {0x4000, 0x67ff}};
+    const uint64_t n = 40000;
+    uint16_t *data[2], *grads[2];
+    cdp_param p[2];
+    cdp_ddp_desc d;
+    cdp_ddp *ddp;
+    (void)arg;
+    memset(p, 0, sizeof p);
+    memset(&d, 0, sizeof d);
+    for (int i = 0; i < 2; ++i) {
+        data[i] = (uint16_t *)calloc(n, 2);
+        p[i].data = data[i];
+        p[i].count = n;
+        p[i].dtype = i ? CDP_DTYPE_F16 : CDP_DTYPE_BF16;
+    }
+    d.group = g;
+    d.params = p;
+    d.param_count = 2;
+    d.accumulate = CDP_DTYPE_F64;
+    T_EQ(CDP_ERR_INVALID, cdp_ddp_create(&d, &ddp));
+    T_TEXT("accumulate is 2", cdp_last_error()->text);
+    d.accumulate = CDP_DTYPE_F32;
+    if (!T_EQ(CDP_OK, cdp_ddp_create(&d, &ddp))) return;
+    T_EQ(CDP_OK, cdp_ddp_backward_begin(ddp));
+    for (uint32_t i = 0; i < 2; ++i) {
+        grads[i] = (uint16_t *)cdp_ddp_grad(ddp, i);
+        for (uint64_t k = 0; k < n; ++k)
+            grads[i][k] = values[i][first];
+        T_EQ(CDP_OK, cdp_ddp_ready(ddp, i));
+    }
+    T_EQ(CDP_OK, cdp_ddp_backward_end(ddp));
+    for (uint64_t k = 0; k < n; ++k)
+        /* 260 / 5 = 52; 2055 / 5 = 411 */
+        if (!T_EQ(0x4250, grads[0][k]) || !T_EQ(0x5e6c, grads[1][k])) break;
+    cdp_ddp_destroy(ddp);
+    free(data[0]);
+    free(data[1]);
+}
+TEST(gradients_of_16_bits_accumulate_in_f32) {
+    run_ranks(5, NULL, 0, rank_accumulates, NULL);
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"random_programs_equal_the_serial_mean", random_programs_equal_the_serial_mean, 120},
@@ -809,6 +855,7 @@ int main(int argc, char **argv) {
         {"training_ends_with_the_cause", training_ends_with_the_cause, 20},
         {"destroy_in_the_middle", destroy_in_the_middle, 10},
         {"creation_survives_every_refusal", creation_survives_every_refusal, 10},
+        {"gradients_of_16_bits_accumulate_in_f32", gradients_of_16_bits_accumulate_in_f32, 20},
         {"steps_allocate_nothing", steps_allocate_nothing, 20},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);

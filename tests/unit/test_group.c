@@ -1624,6 +1624,93 @@ static void means_of_rank(cdp_group *g, void *arg) {
 TEST(means_do_not_overflow_and_are_rounded_once) {
     run_ranks(2, NULL, 0, means_of_rank, NULL);
 }
+
+static void wide_means_of_rank(cdp_group *g, void *arg) {
+    const bool last = cdp_rank(g) == 2;
+    int64_t i64[4] = {INT64_MAX, INT64_MIN, last ? 1 : 0, last ? -2 : 0};
+    uint64_t u64[2] = {UINT64_MAX, last ? 2 : 0};
+    (void)arg;
+    T_EQ(CDP_OK, cdp_allreduce(g, NULL, i64, 4, CDP_DTYPE_I64, CDP_REDUCE_AVG));
+    T(i64[0] == INT64_MAX && i64[1] == INT64_MIN && i64[2] == 0 && i64[3] == -1);
+    T_EQ(CDP_OK, cdp_allreduce(g, NULL, u64, 2, CDP_DTYPE_U64, CDP_REDUCE_AVG));
+    T(u64[0] == UINT64_MAX && u64[1] == 1);
+}
+TEST(means_of_64_bits_do_not_wrap) {
+    run_ranks(3, NULL, 0, wide_means_of_rank, NULL);
+}
+
+/* ---- accumulate ------------------------------------------------------------------------------ */
+
+/* 256 on rank 0, 1 on the others: a sum in bf16 loses what one in f32 keeps; `n` of them. */
+static void sum_in_f32(cdp_group *g, cdp_coll_kind kind, uint64_t n) {
+    const uint32_t rank = cdp_rank(g), size = cdp_size(g);
+    /* bits of 256 and those after it: 258, 260, ... */
+    const uint16_t one = 0x3f80, large = 0x4380, left = 0x1234;
+    uint16_t *in = (uint16_t *)malloc(n * size * 2), *out = (uint16_t *)malloc(n * size * 2);
+    uint16_t want = (uint16_t)(large + (size - 1) / 2);
+    cdp_request rq;
+    cdp_work w;
+    for (uint64_t i = 0; i < n * size; ++i) {
+        in[i] = rank ? one : large;
+        out[i] = left;
+    }
+    memset(&rq, 0, sizeof rq);
+    rq.kind = kind;
+    rq.in = in;
+    rq.out = out;
+    rq.count = n;
+    rq.dtype = CDP_DTYPE_BF16;
+    rq.accumulate = CDP_DTYPE_F32;
+    T_EQ(CDP_OK, cdp_start(g, &rq, &w));
+    T_EQ(CDP_OK, cdp_work_wait(w));
+    if (kind == CDP_COLL_REDUCE && rank) want = left;
+    /* ranks 0 to `rank`, or to the one before; a tie goes to the even one */
+    if (kind == CDP_COLL_SCAN) want = (uint16_t)(large + (rank == 3 ? 2 : rank / 2));
+    if (kind == CDP_COLL_EXSCAN) want = rank ? (uint16_t)(large + (rank - 1) / 2) : left;
+    if (kind == CDP_COLL_EXSCAN && rank == 4) want = (uint16_t)(large + 2);
+    for (uint64_t i = 0; i < n; ++i)
+        if (!T_EQ(want, out[i])) break;
+    free(in);
+    free(out);
+}
+
+static void rank_sums_in_f32(cdp_group *g, void *arg) {
+    static const uint64_t counts[] = {1, 300, 70001};
+    (void)arg;
+    for (uint32_t i = 0; i < 3; ++i) {
+        sum_in_f32(g, CDP_COLL_ALLREDUCE, counts[i]);
+        sum_in_f32(g, CDP_COLL_REDUCE, counts[i]);
+        sum_in_f32(g, CDP_COLL_REDUCE_SCATTER, counts[i]);
+        sum_in_f32(g, CDP_COLL_SCAN, counts[i]);
+        sum_in_f32(g, CDP_COLL_EXSCAN, counts[i]);
+    }
+}
+TEST(sums_of_16_bits_accumulate_in_f32) {
+    run_ranks(5, NULL, 0, rank_sums_in_f32, NULL);
+}
+
+static void rank_accumulates_alone(cdp_group *g, void *arg) {
+    uint16_t x[2] = {0, 0};
+    cdp_request rq;
+    cdp_work w;
+    (void)arg;
+    memset(&rq, 0, sizeof rq);
+    rq.kind = CDP_COLL_ALLREDUCE;
+    rq.out = x;
+    rq.count = 2;
+    rq.dtype = CDP_DTYPE_F16;
+    rq.accumulate = CDP_DTYPE_F64;
+    T_EQ(CDP_ERR_INVALID, cdp_start(g, &rq, &w));
+    T_TEXT("allreduce: accumulate is 2; set it to CDP_DTYPE_F32, or leave it 0",
+        cdp_last_error()->text);
+    rq.accumulate = cdp_rank(g) ? CDP_DTYPE_F32 : CDP_DTYPE_DEFAULT;
+    T_EQ(CDP_OK, cdp_start(g, &rq, &w));
+    T_EQ(CDP_ERR_MISMATCH, cdp_work_wait(w));
+    T_TEXT("f16 sum accumulated in f32", cdp_last_error()->text);
+}
+TEST(ranks_that_accumulate_differently_are_named) {
+    run_ranks(2, NULL, 0, rank_accumulates_alone, NULL);
+}
 #endif
 
 /* What texts about calls that differ say. */
@@ -1672,6 +1759,10 @@ int main(int argc, char **argv) {
         {"running_out_of_memory_in_a_batch", running_out_of_memory_in_a_batch, 30},
         {"no_allocation_after_warm_up", no_allocation_after_warm_up, 30},
 #ifndef CDP_NO_THREADS
+        {"means_of_64_bits_do_not_wrap", means_of_64_bits_do_not_wrap, 20},
+        {"sums_of_16_bits_accumulate_in_f32", sums_of_16_bits_accumulate_in_f32, 20},
+        {"ranks_that_accumulate_differently_are_named", ranks_that_accumulate_differently_are_named,
+            20},
         {"means_do_not_overflow_and_are_rounded_once", means_do_not_overflow_and_are_rounded_once,
             10},
         {"threads_every_call_blocking", threads_every_call_blocking, 120},

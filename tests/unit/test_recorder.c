@@ -291,8 +291,10 @@ TEST(a_description_says_what_is_set) {
     T(strstr(text,
         "allreduce: ring, up to 100 bytes, up to 7 ranks (choices)\n  allreduce: recursive "
         "doubling (choices)\n  allreduce: at once, up to 4096 bytes, up to 4 ranks, in shared "
-        "memory\n  allreduce: recursive doubling, up to 16384 bytes\n  allreduce: direct, up to 8 "
-        "ranks, in shared memory\n"));
+        "memory\n  allreduce: recursive doubling, up to 16384 bytes\n  allreduce: fixed order, up "
+        "to "
+        "16 ranks, where partial results are wider\n"));
+    T_TEXT("\n  allreduce: direct, up to 8 ranks, in shared memory\n", text);
     const uint64_t whole = strlen(text);
     T_EQ(whole, cdp_describe(w.group[2], text, 10)); /* cut, but the whole length is told */
     T_EQ(9, strlen(text));

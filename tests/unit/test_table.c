@@ -297,7 +297,7 @@ typedef struct cell {
     uint64_t count, counts[RANKS_MAX], table[RANKS_MAX][RANKS_MAX];
     uint32_t root, n;
     way how;
-    bool in_place, uneven, special;
+    bool in_place, uneven, special, accumulate;
     uint64_t salt;
 } cell;
 
@@ -567,10 +567,11 @@ static void reduce_all(
     }
 }
 
-/* The dtype in which a mean is computed. */
-static cdp_dtype mean_dtype(cdp_dtype t) {
+/* The dtype of partial results of means, and where they are accumulated. */
+static cdp_dtype wide_dtype(cdp_dtype t) {
     switch (t) {
-    case CDP_DTYPE_F16: return CDP_DTYPE_F32;
+    case CDP_DTYPE_F16:
+    case CDP_DTYPE_BF16: return CDP_DTYPE_F32;
     case CDP_DTYPE_I8:
     case CDP_DTYPE_I16: return CDP_DTYPE_I32;
     case CDP_DTYPE_U8:
@@ -581,19 +582,53 @@ static cdp_dtype mean_dtype(cdp_dtype t) {
     }
 }
 
+/* Means of 64-bit integers, whose sum needs more bits than that. */
+static void mean_64(const cell *c, uint8_t **in, uint64_t n, uint8_t *out) {
+    __extension__ typedef __int128 wide_sum;
+    for (uint64_t i = 0; i < n; ++i) {
+        wide_sum sum = 0, left;
+        uint64_t mean;
+        for (uint32_t r = 0; r < c->n; ++r) {
+            uint64_t v;
+            memcpy(&v, in[r] + 8 * i, 8);
+            sum += c->dtype == CDP_DTYPE_I64 ? (wide_sum)(int64_t)v : (wide_sum)v;
+        }
+        left = sum % c->n;
+        mean = (uint64_t)(sum / c->n);
+        if (2 * left >= c->n) ++mean;
+        if (-2 * left >= c->n) --mean;
+        memcpy(out + 8 * i, &mean, 8);
+    }
+}
+
+/* Wider partial results: of large operations in the order of small ones. */
+static uint64_t wide_order(const cell *w, uint64_t small_bytes, direct d) {
+    const bool scatter = w->kind == CDP_COLL_REDUCE_SCATTER;
+    const uint64_t bytes = (scatter ? offset(w, w->n) : w->count) * cdp_dtype_size(w->dtype);
+    if (d == DIRECT && w->kind != CDP_COLL_REDUCE) return small_bytes;
+    if (w->kind == CDP_COLL_ALLREDUCE) return IN_ORDER;
+    return bytes <= (scatter ? small_bytes / 4 : small_bytes) ? small_bytes : IN_ORDER;
+}
+
 /* The conversions themselves are those of the library: test_reduce.c has a reference for them. */
-static void mean_all(
+static void wide_all(
     const cell *c, uint8_t **in, uint64_t n, uint64_t small_bytes, direct d, uint8_t *out) {
     uint8_t *wide[RANKS_MAX], *sum;
     cell w = *c;
-    w.dtype = mean_dtype(c->dtype);
+    if (c->op == CDP_REDUCE_AVG && (c->dtype == CDP_DTYPE_I64 || c->dtype == CDP_DTYPE_U64)) {
+        mean_64(c, in, n, out);
+        return;
+    }
+    w.dtype = wide_dtype(c->dtype);
+    if (w.dtype != c->dtype) small_bytes = wide_order(&w, small_bytes, d);
     sum = (uint8_t *)malloc(n * cdp_dtype_size(w.dtype) + 1);
     for (uint32_t r = 0; r < c->n; ++r) {
         wide[r] = (uint8_t *)malloc(n * cdp_dtype_size(w.dtype) + 1);
         cdp__convert(c->dtype, in[r], w.dtype, wide[r], n);
+        if (c->op == CDP_REDUCE_PREMUL_SUM) finish(w.dtype, wide[r], n, 0, factor_of(r));
     }
     reduce_all(&w, wide, small_bytes, d, sum);
-    finish(w.dtype, sum, n, c->n, 1);
+    if (c->op == CDP_REDUCE_AVG) finish(w.dtype, sum, n, c->n, 1);
     cdp__convert(w.dtype, sum, c->dtype, out, n);
     for (uint32_t r = 0; r < c->n; ++r)
         free(wide[r]);
@@ -615,13 +650,13 @@ static void answer_make(const cell *c, uint64_t small_bytes, direct d, answer *a
         a->reduced = (uint8_t *)malloc(in * bytes + 1);
         for (uint32_t r = 0; r < c->n; ++r) {
             scaled[r] = a->in[r];
-            if (c->op != CDP_REDUCE_PREMUL_SUM) continue;
+            if (c->op != CDP_REDUCE_PREMUL_SUM || c->accumulate) continue;
             scaled[r] = (uint8_t *)malloc(in * bytes + 1);
             memcpy(scaled[r], a->in[r], in * bytes);
             finish(c->dtype, scaled[r], in, 0, factor_of(r));
         }
-        if (c->op == CDP_REDUCE_AVG && c->n > 1)
-            mean_all(c, scaled, in, small_bytes, d, a->reduced);
+        if ((c->op == CDP_REDUCE_AVG || c->accumulate) && c->n > 1)
+            wide_all(c, scaled, in, small_bytes, d, a->reduced);
         else
             reduce_all(c, scaled, small_bytes, d, a->reduced);
         for (uint32_t r = 0; r < c->n; ++r)
@@ -693,6 +728,7 @@ static cdp_request prepare(const cell *c, const answer *a, uint32_t r, buffers *
     rq.op = c->op;
     rq.root = c->root;
     rq.factor = factor_of(r);
+    rq.accumulate = c->accumulate ? CDP_DTYPE_F32 : CDP_DTYPE_DEFAULT;
     for (uint32_t i = 0; i < c->n && c->uneven; ++i) {
         b->counts[0][i] = c->kind == CDP_COLL_ALLTOALL ? c->table[r][i] : c->counts[i];
         b->counts[1][i] = c->kind == CDP_COLL_ALLTOALL ? c->table[i][r] : c->counts[i];
@@ -905,6 +941,10 @@ static void table_add(
     c->how = (way)(mix(salt, 1) % WAYS);
     c->special = is_float(c->dtype) && mix(salt, 2) % 2;
     c->root = (uint32_t)(mix(salt, 4) % t->n);
+    c->accumulate = t->n > 1 && is_half(c->dtype) && kind_reduces(c->kind) && mix(salt, 8) % 2
+        && (c->op == CDP_REDUCE_SUM || c->op == CDP_REDUCE_PRODUCT
+            || c->op == CDP_REDUCE_PREMUL_SUM);
+    if (c->accumulate) c->how = W_TOGETHER; /* the named functions cannot say so */
     cell_counts(c);
 }
 
