@@ -173,8 +173,9 @@
     ORDER
         Calls from one rank to another arrive in the order of the calls, unless their arguments are
         longer than 64 KiB, hold references that are not confirmed yet, or run on a value that is
-        not ready. INLINE functions, and those with max_running 1, start in the order of arrival;
-        others in any order. Calls with in_order run one after the other: each leaves when the
+        not ready. INLINE functions start in the order of arrival, those with max_running 1 in that
+        order for each rank that calls; others in any order. Ranks whose calls wait for a thread are
+        served in turn. Calls with in_order run one after the other: each leaves when the
         one before has been answered.
 
     LIMITS
@@ -275,9 +276,10 @@ typedef struct cdp_rpc_function {
     const char *name;
     void (*func)(void *user, cdp_rpc_request *request); /* required */
     void *user;
-    uint32_t flags;       /* CDP_RPC_INLINE, CDP_RPC_LATER, CDP_RPC_EARLY (default: none) */
-    uint32_t max_running; /* how many at once (default: no limit); 1: in the order of arrival */
-    uint64_t max_bytes;   /* of arguments, tensors included (default: max_message_bytes) */
+    uint32_t flags; /* CDP_RPC_INLINE, CDP_RPC_LATER, CDP_RPC_EARLY (default: none) */
+    /* how many at once (default: no limit); 1: in the order of arrival, for each rank that calls */
+    uint32_t max_running;
+    uint64_t max_bytes; /* of arguments, tensors included (default: max_message_bytes) */
     uint32_t max_tensors, max_rrefs; /* among its arguments (default: 16 each) */
     const uint32_t *allow;           /* ranks that may call it (default: all); copied */
     uint32_t allow_count;
@@ -2036,6 +2038,7 @@ typedef struct cdp__rpc_rq {
     cdp_tensor *tensors; /* among its arguments */
     uint64_t area_bytes; /* of arguments, tensors included */
     uint64_t ctx_number; /* number of the context, until that is found */
+    uint64_t turn;       /* its place in the queue, see cdp__rpc_enqueue() */
     uint32_t node;       /* node whose backward function runs, or 0 */
     uint32_t made_node;  /* node of this call in its context, or 0 */
     uint64_t room[32];
@@ -2078,6 +2081,7 @@ typedef struct cdp__rpc_peer {
     uint32_t limit;            /* calls under way to it: so many, and so many from functions */
     cdp__rpc_flight flight[2]; /* to it; [1]: of calls that functions have started */
     uint32_t requests[2];      /* of it, here */
+    uint64_t turn;             /* of its last request in the queue */
     uint32_t coming;           /* long bodies of it, in `in` */
     uint32_t marks;            /* how many gradients it may still send */
     bool dropped;              /* it was given up */
@@ -2136,7 +2140,8 @@ struct cdp_rpc {
     uint32_t call_room, call_count, call_free, calls_used;
     cdp__rpc_rq *all, *free_rqs;
     uint32_t rqs;                            /* in `all` */
-    cdp__rpc_rq *queue, **queue_end;         /* for threads */
+    cdp__rpc_rq *queue, **queue_end;         /* for threads, ordered by turns */
+    uint64_t turn, last_turn;                /* that was served last; the largest one so far */
     cdp__rpc_rq *inline_queue, **inline_end; /* requests of this rank to itself, run by callbacks */
     cdp__rpc_rq *confirming;
     cdp__rpc_out *waiting; /* messages whose references are not confirmed */
@@ -2559,6 +2564,24 @@ CDP__PRIVATE void cdp__rpc_append(cdp__rpc_rq ***end, cdp__rpc_rq *rq) {
     rq->next = NULL;
     **end = rq;
     *end = &rq->next;
+}
+
+/* Adds a request to the queue for threads, in which ranks have turns: before it are at most as many
+   requests of each other rank as of its own. */
+CDP__PRIVATE void cdp__rpc_enqueue(cdp_rpc *rpc, cdp__rpc_rq *rq) {
+    cdp__rpc_peer *peer = &rpc->peers[rq->pub.from];
+    cdp__rpc_rq **at = &rpc->queue;
+    rq->turn = peer->turn = cdp__max(peer->turn, rpc->turn) + 1;
+    if (rpc->queue && rq->turn < rpc->last_turn) {
+        while (*at && (*at)->turn <= rq->turn)
+            at = &(*at)->next;
+    } else {
+        at = rpc->queue_end;
+    }
+    rpc->last_turn = cdp__max(rpc->last_turn, rq->turn);
+    rq->next = *at;
+    *at = rq;
+    if (!rq->next) rpc->queue_end = &rq->next;
 }
 
 /* Removes a request from a list, if it is in it. True: it was. */
@@ -4015,7 +4038,10 @@ CDP__PRIVATE void cdp__ctx_queue(cdp_rpc *rpc, cdp_ctx *ctx, uint32_t node) {
     rq->node = node;
     rq->level = CDP__RPC_BACKWARD_LEVEL;
     ++ctx->uses;
-    cdp__rpc_append(ctx->mine ? &ctx->fires_end : &rpc->queue_end, rq);
+    if (ctx->mine)
+        cdp__rpc_append(&ctx->fires_end, rq);
+    else
+        cdp__rpc_enqueue(rpc, rq);
     rpc->changed = true;
 }
 
@@ -4664,7 +4690,7 @@ CDP__PRIVATE void cdp__rpc_advance(cdp_rpc *rpc, cdp__rpc_rq *rq) {
         if (rq->f->flags & CDP_RPC_INLINE)
             cdp__rpc_append(&rpc->inline_end, rq);
         else
-            cdp__rpc_append(&rpc->queue_end, rq);
+            cdp__rpc_enqueue(rpc, rq);
         rpc->changed = true;
     }
 }
@@ -4745,8 +4771,8 @@ CDP__PRIVATE bool cdp__rpc_may(
     return now - rq->passed_ns >= enough;
 }
 
-/* Functions with max_running 1 run in the order of arrival: true if no earlier request of the
-   same function is queued. */
+/* Functions with max_running 1 run in the order of the queue: true if no earlier request of the
+   same function is in it. */
 CDP__PRIVATE bool cdp__rpc_first(const cdp_rpc *rpc, const cdp__rpc_rq *rq) {
     const cdp__rpc_rq *at = rpc->queue;
     while (rq->f->max_running == 1 && at->f != rq->f)
@@ -4763,6 +4789,7 @@ CDP__PRIVATE cdp__rpc_rq *cdp__rpc_next(cdp_rpc *rpc, uint64_t now, uint64_t bou
             && cdp__rpc_first(rpc, rq)))
         rq = rq->next;
     if (rq) (void)cdp__rpc_unlist(&rpc->queue, &rpc->queue_end, rq);
+    if (rq) rpc->turn = cdp__max(rpc->turn, rq->turn);
     return rq;
 }
 
@@ -7065,7 +7092,8 @@ CDP__PRIVATE cdp_status cdp__call_result(const cdp_call *call) {
 /* True if the rpc of the call was destroyed, which has ended the call. */
 CDP__PRIVATE bool cdp__call_outlived(const cdp_call *call) {
     cdp_rpc *rpc = call ? (cdp_rpc *)(uintptr_t)call->priv[CDP__CALL_RPC] : NULL;
-    return rpc && call->priv[CDP__CALL_STAGE] == CDP__CALL_ENDED && !cdp__rpc_exists(rpc);
+    /* as long as the rpc exists, its lock protects the stage */
+    return rpc && !cdp__rpc_exists(rpc) && call->priv[CDP__CALL_STAGE] == CDP__CALL_ENDED;
 }
 
 /* The rpc of a call; NULL: the call was never started, or the rpc was destroyed. */

@@ -173,8 +173,9 @@
     ORDER
         Calls from one rank to another arrive in the order of the calls, unless their arguments are
         longer than 64 KiB, hold references that are not confirmed yet, or run on a value that is
-        not ready. INLINE functions, and those with max_running 1, start in the order of arrival;
-        others in any order. Calls with in_order run one after the other: each leaves when the
+        not ready. INLINE functions start in the order of arrival, those with max_running 1 in that
+        order for each rank that calls; others in any order. Ranks whose calls wait for a thread are
+        served in turn. Calls with in_order run one after the other: each leaves when the
         one before has been answered.
 
     LIMITS

@@ -40,7 +40,8 @@ CDP__PRIVATE cdp_status cdp__call_result(const cdp_call *call) {
 /* True if the rpc of the call was destroyed, which has ended the call. */
 CDP__PRIVATE bool cdp__call_outlived(const cdp_call *call) {
     cdp_rpc *rpc = call ? (cdp_rpc *)(uintptr_t)call->priv[CDP__CALL_RPC] : NULL;
-    return rpc && call->priv[CDP__CALL_STAGE] == CDP__CALL_ENDED && !cdp__rpc_exists(rpc);
+    /* as long as the rpc exists, its lock protects the stage */
+    return rpc && !cdp__rpc_exists(rpc) && call->priv[CDP__CALL_STAGE] == CDP__CALL_ENDED;
 }
 
 /* The rpc of a call; NULL: the call was never started, or the rpc was destroyed. */

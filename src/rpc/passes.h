@@ -156,7 +156,10 @@ CDP__PRIVATE void cdp__ctx_queue(cdp_rpc *rpc, cdp_ctx *ctx, uint32_t node) {
     rq->node = node;
     rq->level = CDP__RPC_BACKWARD_LEVEL;
     ++ctx->uses;
-    cdp__rpc_append(ctx->mine ? &ctx->fires_end : &rpc->queue_end, rq);
+    if (ctx->mine)
+        cdp__rpc_append(&ctx->fires_end, rq);
+    else
+        cdp__rpc_enqueue(rpc, rq);
     rpc->changed = true;
 }
 

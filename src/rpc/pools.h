@@ -234,6 +234,24 @@ CDP__PRIVATE void cdp__rpc_append(cdp__rpc_rq ***end, cdp__rpc_rq *rq) {
     *end = &rq->next;
 }
 
+/* Adds a request to the queue for threads, in which ranks have turns: before it are at most as many
+   requests of each other rank as of its own. */
+CDP__PRIVATE void cdp__rpc_enqueue(cdp_rpc *rpc, cdp__rpc_rq *rq) {
+    cdp__rpc_peer *peer = &rpc->peers[rq->pub.from];
+    cdp__rpc_rq **at = &rpc->queue;
+    rq->turn = peer->turn = cdp__max(peer->turn, rpc->turn) + 1;
+    if (rpc->queue && rq->turn < rpc->last_turn) {
+        while (*at && (*at)->turn <= rq->turn)
+            at = &(*at)->next;
+    } else {
+        at = rpc->queue_end;
+    }
+    rpc->last_turn = cdp__max(rpc->last_turn, rq->turn);
+    rq->next = *at;
+    *at = rq;
+    if (!rq->next) rpc->queue_end = &rq->next;
+}
+
 /* Removes a request from a list, if it is in it. True: it was. */
 CDP__PRIVATE bool cdp__rpc_unlist(cdp__rpc_rq **list, cdp__rpc_rq ***end, cdp__rpc_rq *rq) {
     cdp__rpc_rq **at = list;

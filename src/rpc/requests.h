@@ -365,7 +365,7 @@ CDP__PRIVATE void cdp__rpc_advance(cdp_rpc *rpc, cdp__rpc_rq *rq) {
         if (rq->f->flags & CDP_RPC_INLINE)
             cdp__rpc_append(&rpc->inline_end, rq);
         else
-            cdp__rpc_append(&rpc->queue_end, rq);
+            cdp__rpc_enqueue(rpc, rq);
         rpc->changed = true;
     }
 }
@@ -446,8 +446,8 @@ CDP__PRIVATE bool cdp__rpc_may(
     return now - rq->passed_ns >= enough;
 }
 
-/* Functions with max_running 1 run in the order of arrival: true if no earlier request of the
-   same function is queued. */
+/* Functions with max_running 1 run in the order of the queue: true if no earlier request of the
+   same function is in it. */
 CDP__PRIVATE bool cdp__rpc_first(const cdp_rpc *rpc, const cdp__rpc_rq *rq) {
     const cdp__rpc_rq *at = rpc->queue;
     while (rq->f->max_running == 1 && at->f != rq->f)
@@ -464,6 +464,7 @@ CDP__PRIVATE cdp__rpc_rq *cdp__rpc_next(cdp_rpc *rpc, uint64_t now, uint64_t bou
             && cdp__rpc_first(rpc, rq)))
         rq = rq->next;
     if (rq) (void)cdp__rpc_unlist(&rpc->queue, &rpc->queue_end, rq);
+    if (rq) rpc->turn = cdp__max(rpc->turn, rq->turn);
     return rq;
 }
 

@@ -111,6 +111,7 @@ typedef struct cdp__rpc_rq {
     cdp_tensor *tensors; /* among its arguments */
     uint64_t area_bytes; /* of arguments, tensors included */
     uint64_t ctx_number; /* number of the context, until that is found */
+    uint64_t turn;       /* its place in the queue, see cdp__rpc_enqueue() */
     uint32_t node;       /* node whose backward function runs, or 0 */
     uint32_t made_node;  /* node of this call in its context, or 0 */
     uint64_t room[32];
@@ -153,6 +154,7 @@ typedef struct cdp__rpc_peer {
     uint32_t limit;            /* calls under way to it: so many, and so many from functions */
     cdp__rpc_flight flight[2]; /* to it; [1]: of calls that functions have started */
     uint32_t requests[2];      /* of it, here */
+    uint64_t turn;             /* of its last request in the queue */
     uint32_t coming;           /* long bodies of it, in `in` */
     uint32_t marks;            /* how many gradients it may still send */
     bool dropped;              /* it was given up */
@@ -211,7 +213,8 @@ struct cdp_rpc {
     uint32_t call_room, call_count, call_free, calls_used;
     cdp__rpc_rq *all, *free_rqs;
     uint32_t rqs;                            /* in `all` */
-    cdp__rpc_rq *queue, **queue_end;         /* for threads */
+    cdp__rpc_rq *queue, **queue_end;         /* for threads, ordered by turns */
+    uint64_t turn, last_turn;                /* that was served last; the largest one so far */
     cdp__rpc_rq *inline_queue, **inline_end; /* requests of this rank to itself, run by callbacks */
     cdp__rpc_rq *confirming;
     cdp__rpc_out *waiting; /* messages whose references are not confirmed */

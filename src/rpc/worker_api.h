@@ -75,9 +75,10 @@ typedef struct cdp_rpc_function {
     const char *name;
     void (*func)(void *user, cdp_rpc_request *request); /* required */
     void *user;
-    uint32_t flags;       /* CDP_RPC_INLINE, CDP_RPC_LATER, CDP_RPC_EARLY (default: none) */
-    uint32_t max_running; /* how many at once (default: no limit); 1: in the order of arrival */
-    uint64_t max_bytes;   /* of arguments, tensors included (default: max_message_bytes) */
+    uint32_t flags; /* CDP_RPC_INLINE, CDP_RPC_LATER, CDP_RPC_EARLY (default: none) */
+    /* how many at once (default: no limit); 1: in the order of arrival, for each rank that calls */
+    uint32_t max_running;
+    uint64_t max_bytes; /* of arguments, tensors included (default: max_message_bytes) */
     uint32_t max_tensors, max_rrefs; /* among its arguments (default: 16 each) */
     const uint32_t *allow;           /* ranks that may call it (default: all); copied */
     uint32_t allow_count;

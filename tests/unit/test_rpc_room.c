@@ -291,6 +291,61 @@ TEST(a_rank_that_takes_no_messages_is_named) {
     shut_by_body = false;
 }
 
+/* Ranks are served in turn: the calls of rank 2 run among the first ones, although many of rank 1
+   came before. */
+static struct { uint32_t gate, count, from[64]; } turns;
+
+static void f_turn(void *user, cdp_rpc_request *q) {
+    const uint64_t until = test_until_ns(20000);
+    (void)user;
+    turns.from[counted_of(&turns.count)] = q->from;
+    count(&turns.count);
+    while (!counted_of(&turns.gate) && test_now_ns() < until)
+        test_sleep_ms(1);
+}
+static const cdp_rpc_function turn_functions[] = {
+    {.name = "turn", .func = f_turn, .max_running = 1}};
+
+static void turn_about(side *s) {
+    enum {
+        MANY = 40,
+        FEW = 4
+    };
+    static uint32_t place;
+    const uint64_t until = test_until_ns(20000);
+    const uint32_t mine = s->rank == 1 ? MANY : FEW;
+    cdp_call c[MANY] = {{0}};
+    if (s->rank == 0) memset(&turns, 0, sizeof turns);
+    gather(&place);
+    for (uint32_t r = 1; r <= 2; ++r) {
+        for (uint32_t i = 0; s->rank == r && i < mine; ++i)
+            OK(cdp_rpc_start(s->rpc, CALL(F("turn"), .timeout_ms = 20000), &c[i]));
+        while (s->rank == 0 && cdp_rpc_stats_of(s->rpc).calls_in < (r == 1 ? MANY : MANY + FEW)
+            && test_now_ns() < until)
+            test_sleep_ms(1);
+        gather(&place);
+    }
+    if (s->rank == 0) {
+        count(&turns.gate);
+        serve_until(s, &turns.count, MANY + FEW);
+        uint32_t few = 0;
+        for (uint32_t i = 0; i < 2 * FEW + 2; ++i)
+            few += turns.from[i] == 2;
+        T_EQ(FEW, few);
+    }
+    for (uint32_t i = 0; s->rank && i < mine; ++i) {
+        OK(cdp_call_wait(&c[i]));
+        cdp_call_free(&c[i]);
+    }
+    meet(s, &place);
+}
+static void turn_body(side *s) {
+    if (how != HUB_POLLED && how != TCP) turn_about(s);
+}
+TEST(ranks_are_served_in_turn) {
+    run_with(turn_functions, 1, 3, turn_body);
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"no_room_until_the_deadline", no_room_until_the_deadline, 60},
@@ -302,6 +357,7 @@ int main(int argc, char **argv) {
         {"calls_wait_until_there_is_room_for_their_bytes",
             calls_wait_until_there_is_room_for_their_bytes, 60},
         {"an_answer_without_memory", an_answer_without_memory, 60},
-        {"a_rank_that_takes_no_messages_is_named", a_rank_that_takes_no_messages_is_named, 60}};
+        {"a_rank_that_takes_no_messages_is_named", a_rank_that_takes_no_messages_is_named, 60},
+        {"ranks_are_served_in_turn", ranks_are_served_in_turn, 60}};
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }
