@@ -384,7 +384,9 @@ static void outlive(side *s) {
         serve_until(s, &s->kept_count, 2);
     }
     gather(&place);
-    cdp_rpc_destroy(s->rpc);
+    if (s->rank == 0) cdp_rpc_destroy(s->rpc);
+    gather(&place); /* a rank that leaves is lost to the other one */
+    if (s->rank == 1) cdp_rpc_destroy(s->rpc);
     if (s->rank == 0) {
         calls_after_the_rpc(&o);
         references_after_the_rpc(&o);
