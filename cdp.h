@@ -131,7 +131,8 @@
         future.then(f)                         the next stage of the hook
         torch.save(state)                      save and load of cdp_ddp_hook(ddp); each rank its own
         Embedding(sparse=True)                 cdp_param.sparse, cdp_ddp_ready_rows, cdp_ddp_rows
-        clip_grad_norm_(p, m)                  cdp_ddp_clip(ddp, m, &norm)
+        clip_grad_norm_(p, m)                  cdp_ddp_clip(ddp, m, &norm); on a mesh
+                                               cdp_grads_norm, cdp_grads_scale
         ZeroRedundancyOptimizer                cdp_zero_partition; cdp_zero_step for optimizer.step
         PeriodicModelAverager                  cdp_averager; hierarchical: its .levels
         DistributedSampler, set_epoch          cdp_sampler_fill, .epoch
@@ -2374,12 +2375,52 @@ CDP_API uint64_t cdp_ddp_trace(
 #ifndef CDP_NO_CLIP
 /* Scale all gradients so that their Euclidean norm over all parameters is at most max_norm (0: do
    not scale). *norm, if not NULL, gets the norm before. Local, after backward_end: gradients, and
-   so the norm, are equal on all ranks. Errors: INVALID (NULL, or max_norm is negative or NaN),
+   so the norm, are equal on all ranks of the ddp's group. Where other groups hold other pieces of
+   the model (a mesh, a pipeline), use cdp_grads_norm() and cdp_grads_scale(). Errors: INVALID (NULL, or max_norm is negative or NaN),
    STATE (a backward pass is open), or what a device returns. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_clip(cdp_ddp *ddp, double max_norm, double *norm);
 #endif /* CDP_NO_CLIP */
 
 #endif /* CDP_NO_DDP */
+
+/* ---- >>ddp/norm_api: the norm of gradients over any mesh ------------------------------------- */
+
+#if !defined(CDP_NO_DDP) && !defined(CDP_NO_CLIP)
+/* This rank's part of one gradient. Every element of a gradient counts once: a rank counts its
+   piece of a gradient that is cut over ranks; of a gradient that several ranks hold as a copy,
+   one of them counts, and the others set `copy`. Reduce partial sums first. */
+typedef struct cdp_norm_item {
+    void *grad;      /* host memory */
+    uint64_t count;  /* elements; 0: this rank holds nothing of this gradient */
+    cdp_dtype dtype; /* f32, f64, f16 or bf16 (default: f32) */
+    bool copy;       /* another rank counts it */
+} cdp_norm_item;
+
+typedef struct cdp_norm_desc {
+    cdp_group *group;           /* all ranks that hold a part of the model; NULL: this rank alone */
+    const cdp_norm_item *items; /* all gradients of the model, in one order on all ranks */
+    uint32_t count;             /* of items */
+    double p;                   /* 1, 2 or INFINITY (default: 2) */
+} cdp_norm_desc;
+
+typedef struct cdp_norm {
+    double norm;
+    bool found_inf; /* an element of any rank is infinite or NaN */
+} cdp_norm;
+
+/* Compute the norm of all gradients together. Collective over desc->group: one operation of
+   desc->count + 1 numbers; every rank gets the same bits. `each` (may be NULL): desc->count
+   numbers, the norm of each gradient. Sums are f64, in the order of elements and items. A sum of
+   squares of f64 may be infinite though found_inf is false. Errors: INVALID, UNSUPPORTED (another
+   dtype; in a group also CDP_ONLY_F32), NOMEM, those of cdp_allreduce(). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_grads_norm(
+    const cdp_norm_desc *desc, double *each, cdp_norm *out);
+
+/* Multiply every item, copies included, by `factor`. Local. With the factor min(1, max_norm /
+   (norm + 1e-6)) this clips as PyTorch does, and copies stay equal. Errors: INVALID,
+   UNSUPPORTED. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_grads_scale(const cdp_norm_desc *desc, double factor);
+#endif
 
 /* ---- >>ddp/hooks_api: what happens to gradients on their way --------------------------------- */
 
@@ -19966,6 +20007,90 @@ CDP__PRIVATE void cdp__divide_by(cdp_dtype t, void *data, uint64_t n, cdp_real b
         cdp__scale(t, data, n, 1 / by);
 }
 
+/* ---- >>dtype/norms: sums over the elements of an array, in f64 (pure) ------------------------ */
+
+/* Knows: the float dtypes. Promises: the same bits for the same array, at the speed of memory. */
+
+typedef enum cdp__norm_kind {
+    CDP__NORM_SQUARES,
+    CDP__NORM_SUM,
+    CDP__NORM_MAX
+} cdp__norm_kind;
+
+/* Eight partial results, which the processor computes side by side: partial i is of elements i, i
+   + 8, ... */
+#define CDP__NORM_WAYS 8u
+#define CDP__NORM_MAGNITUDE(x) ((x) < 0 ? -(x) : (x))
+/* a NaN stays: it is not less than anything, and nothing is greater */
+#define CDP__NORM_LARGER(a, x) ((a) >= (x) || (a) != (a) ? (a) : (x))
+#define CDP__NORM_LOOP(name, T)                                                        \
+    CDP__PRIVATE void name(cdp__norm_kind kind, const T *x, uint64_t n, double *sum) { \
+        uint64_t i;                                                                    \
+        uint32_t k;                                                                    \
+        if (kind == CDP__NORM_SQUARES)                                                 \
+            for (i = 0; i < n; i += CDP__NORM_WAYS)                                    \
+                for (k = 0; k < CDP__NORM_WAYS; ++k)                                   \
+                    sum[k] += (double)x[i + k] * (double)x[i + k];                     \
+        else if (kind == CDP__NORM_SUM)                                                \
+            for (i = 0; i < n; i += CDP__NORM_WAYS)                                    \
+                for (k = 0; k < CDP__NORM_WAYS; ++k)                                   \
+                    sum[k] += (double)CDP__NORM_MAGNITUDE(x[i + k]);                   \
+        else                                                                           \
+            for (i = 0; i < n; i += CDP__NORM_WAYS)                                    \
+                for (k = 0; k < CDP__NORM_WAYS; ++k) {                                 \
+                    const double v = (double)CDP__NORM_MAGNITUDE(x[i + k]);            \
+                    sum[k] = CDP__NORM_LARGER(sum[k], v);                              \
+                }                                                                      \
+    }
+CDP__NORM_LOOP(cdp__norm_f32, float)
+CDP__NORM_LOOP(cdp__norm_f64, double)
+
+/* Adds `n` elements, a multiple of CDP__NORM_WAYS, or one block of a narrow dtype. */
+CDP__PRIVATE void cdp__norm_part(
+    cdp_dtype t, cdp__norm_kind kind, const void *x, uint64_t n, double *sum) {
+    float wide[CDP__BLOCK];
+    if (t == CDP_DTYPE_F64) {
+        cdp__norm_f64(kind, (const double *)x, n, sum);
+        return;
+    }
+    if (cdp__dtype_is_narrow(t)) {
+        cdp__widen_block(t, x, wide);
+        x = wide;
+    }
+    cdp__norm_f32(kind, (const float *)x, n, sum);
+}
+
+/* Returns the sum of squares or magnitudes, or the largest magnitude, of a float dtype. */
+CDP__PRIVATE double cdp__norm_of(cdp_dtype t, cdp__norm_kind kind, const void *x, uint64_t n) {
+    const uint64_t size = cdp__dtype_row_of(t)->bytes, whole = n - n % CDP__BLOCK;
+    const uint64_t step = cdp__dtype_is_narrow(t) ? CDP__BLOCK : cdp__max(whole, 1);
+    double sum[CDP__NORM_WAYS] = {0, 0, 0, 0, 0, 0, 0, 0};
+    uint64_t rest[CDP__BLOCK], at;
+    uint32_t ways = CDP__NORM_WAYS, k;
+    for (at = 0; at < whole; at += step)
+        cdp__norm_part(t, kind, (const uint8_t *)x + at * size, step, sum);
+    if (n > whole) {
+        memset(rest, 0, sizeof rest);
+        memcpy(rest, (const uint8_t *)x + whole * size, (size_t)((n - whole) * size));
+        cdp__norm_part(t, kind, rest, CDP__BLOCK, sum);
+    }
+    while (ways /= 2)
+        for (k = 0; k < ways; ++k)
+            sum[k] = kind == CDP__NORM_MAX ? CDP__NORM_LARGER(sum[k], sum[k + ways])
+                                           : sum[k] + sum[k + ways];
+    return sum[0];
+}
+
+/* True if an element is infinite or NaN. `norm`: what cdp__norm_of() has returned. */
+CDP__PRIVATE bool cdp__norm_found_inf(cdp_dtype t, double norm, const void *x, uint64_t n) {
+    double largest;
+    if (norm - norm == 0) return false;
+    /* sums of floats of 32 bits and less never overflow an f64 */
+    if (t != CDP_DTYPE_F64) return true;
+    largest = cdp__norm_of(t, CDP__NORM_MAX, x, n);
+    return largest - largest != 0;
+}
+
 /* ---- >>ddp/bucket: which parameters share a bucket (pure) ------------------------------------ */
 
 /* Knows: dtypes and sizes of parameters. Promises: the same plan for the same numbers, in linear
@@ -22502,6 +22627,91 @@ CDP_API CDP__COLD cdp_status cdp_ddp_join(cdp_ddp *d) {
 
 #endif /* CDP_NO_DDP */
 
+/* ---- >>ddp/norm: the norm of gradients over any mesh ----------------------------------------- */
+
+/* Knows: items, a group. Promises: each element counts once; the same bits on all ranks. */
+
+#if !defined(CDP_NO_DDP) && !defined(CDP_NO_CLIP)
+
+CDP__PRIVATE cdp_dtype cdp__norm_dtype(const cdp_norm_item *item) {
+    return item->dtype ? item->dtype : CDP_DTYPE_F32;
+}
+
+CDP__PRIVATE cdp_status cdp__norm_check(const char *function, const cdp_norm_desc *desc) {
+    uint32_t i;
+    if (!desc) return cdp__fail(CDP_ERR_INVALID, CDP__MISSING, function, "desc");
+    if (desc->count && !desc->items)
+        return cdp__fail(CDP_ERR_INVALID, CDP__MISSING, function, "desc.items");
+    for (i = 0; i < desc->count; ++i) {
+        const cdp_norm_item *item = &desc->items[i];
+        const cdp_dtype t = cdp__norm_dtype(item);
+        if ((uint32_t)t >= CDP_DTYPE_COUNT || !cdp__dtype_has_grads(t) || cdp__dtype_left_out(t))
+            return cdp__fail(CDP_ERR_UNSUPPORTED,
+                "%s: items[%u].dtype is %d (%s); gradients are f32, f64, f16 or bf16", function, i,
+                (int)t, cdp_dtype_name(t));
+        if (item->count && (!item->grad || (uintptr_t)item->grad % cdp_dtype_size(t)))
+            return cdp__fail(CDP_ERR_INVALID,
+                "%s: items[%u].grad is NULL or not aligned to %u bytes, but its count is %llu",
+                function, i, (uint32_t)cdp_dtype_size(t), (unsigned long long)item->count);
+    }
+    return CDP_OK;
+}
+
+/* Stores what this rank counts: one number per item, then whether one of them is not finite. */
+CDP__PRIVATE void cdp__norm_count(const cdp_norm_desc *desc, cdp__norm_kind kind, double *q) {
+    uint32_t i;
+    q[desc->count] = 0;
+    for (i = 0; i < desc->count; ++i) {
+        const cdp_norm_item *item = &desc->items[i];
+        const cdp_dtype t = cdp__norm_dtype(item);
+        q[i] = item->copy ? 0 : cdp__norm_of(t, kind, item->grad, item->count);
+        if (cdp__norm_found_inf(t, q[i], item->grad, item->count)) q[desc->count] = 1;
+    }
+}
+
+CDP_API cdp_status cdp_grads_norm(const cdp_norm_desc *desc, double *each, cdp_norm *out) {
+    cdp__norm_kind kind = CDP__NORM_SQUARES;
+    const cdp_os *os = desc && desc->group ? desc->group->os : cdp_os_default();
+    double *q, all = 0;
+    uint32_t i;
+    cdp_status st;
+    if (!out) return cdp__fail(CDP_ERR_INVALID, CDP__MISSING, "cdp_grads_norm", "out");
+    memset(out, 0, sizeof *out);
+    st = cdp__norm_check("cdp_grads_norm", desc);
+    if (st != CDP_OK) return st;
+    if (desc->p == 1) kind = CDP__NORM_SUM;
+    if (desc->p > 2 && desc->p - desc->p != 0) kind = CDP__NORM_MAX;
+    if (desc->p != 0 && desc->p != 2 && kind == CDP__NORM_SQUARES)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_grads_norm: p is not 1, 2 or INFINITY");
+    q = !os ? NULL : (double *)cdp__alloc(os, (desc->count + 1ull) * sizeof *q);
+    if (!q) return cdp__fail_nomem("the norms of gradients", (desc->count + 1ull) * sizeof *q);
+    cdp__norm_count(desc, kind, q);
+    if (desc->group)
+        st = cdp_allreduce(desc->group, NULL, q, desc->count + 1ull, CDP_DTYPE_F64,
+            kind == CDP__NORM_MAX ? CDP_REDUCE_MAX : CDP_REDUCE_SUM);
+    for (i = 0; i < desc->count && st == CDP_OK; ++i) {
+        all = kind == CDP__NORM_MAX ? CDP__NORM_LARGER(all, q[i]) : all + q[i];
+        if (each) each[i] = kind == CDP__NORM_SQUARES ? cdp__sqrt(q[i]) : q[i];
+    }
+    if (st == CDP_OK) {
+        out->norm = kind == CDP__NORM_SQUARES ? cdp__sqrt(all) : all;
+        out->found_inf = q[desc->count] != 0;
+    }
+    cdp__free(os, q);
+    return st;
+}
+
+CDP_API cdp_status cdp_grads_scale(const cdp_norm_desc *desc, double factor) {
+    const cdp_status st = cdp__norm_check("cdp_grads_scale", desc);
+    uint32_t i;
+    for (i = 0; i < (st == CDP_OK ? desc->count : 0); ++i)
+        cdp__scale(cdp__norm_dtype(&desc->items[i]), desc->items[i].grad, desc->items[i].count,
+            (cdp_real)factor);
+    return st;
+}
+
+#endif
+
 /* ---- >>ddp/clip: the norm of all gradients --------------------------------------------------- */
 
 /* Knows: where gradients are. Promises: the same norm on all ranks. */
@@ -22520,7 +22730,6 @@ CDP__PRIVATE cdp_status cdp__clip_squares(cdp_ddp *d, double *sum) {
     cdp_status st = CDP_OK;
     double g = 0;
     void *part;
-    uint64_t k;
     uint32_t i;
     *sum = 0;
     for (i = 0; i < d->param_count && st == CDP_OK; ++i) {
@@ -22529,11 +22738,8 @@ CDP__PRIVATE cdp_status cdp__clip_squares(cdp_ddp *d, double *sum) {
         if (cdp__ddp_on_device(d) && n) {
             st = d->device->sum_squares(d->device->self, p->user.dtype, part, n, &g);
             *sum += g;
-        }
-        for (k = 0; k < n && !cdp__ddp_on_device(d); ++k) {
-            g = cdp__number_get(p->user.dtype, part, k);
-            *sum += g * g;
-        }
+        } else
+            *sum += cdp__norm_of(p->user.dtype, CDP__NORM_SQUARES, part, n);
     }
     return st;
 }

@@ -131,7 +131,8 @@
         future.then(f)                         the next stage of the hook
         torch.save(state)                      save and load of cdp_ddp_hook(ddp); each rank its own
         Embedding(sparse=True)                 cdp_param.sparse, cdp_ddp_ready_rows, cdp_ddp_rows
-        clip_grad_norm_(p, m)                  cdp_ddp_clip(ddp, m, &norm)
+        clip_grad_norm_(p, m)                  cdp_ddp_clip(ddp, m, &norm); on a mesh
+                                               cdp_grads_norm, cdp_grads_scale
         ZeroRedundancyOptimizer                cdp_zero_partition; cdp_zero_step for optimizer.step
         PeriodicModelAverager                  cdp_averager; hierarchical: its .levels
         DistributedSampler, set_epoch          cdp_sampler_fill, .epoch
@@ -347,6 +348,7 @@ extern "C" {
 #include "group/backend_api.h"
 #include "group/objects_api.h"
 #include "ddp/ddp_api.h"
+#include "ddp/norm_api.h"
 #include "ddp/hooks_api.h"
 
 #ifdef __cplusplus
@@ -443,6 +445,7 @@ extern "C" {
 #include "group/recorder.h"
 #include "ddp/group_access.h"
 #include "dtype/numbers.h"
+#include "dtype/norms.h"
 #include "ddp/bucket.h"
 #include "ddp/state.h"
 #include "ddp/buckets.h"
@@ -455,6 +458,7 @@ extern "C" {
 #include "ddp/rows.h"
 #include "ddp/backward.h"
 #include "ddp/join.h"
+#include "ddp/norm.h"
 #include "ddp/clip.h"
 #include "ddp/set_hook.h"
 #include "ddp/trace.h"

@@ -12,8 +12,8 @@
 #include "../base/basics.h"
 #include "../base/text.h"
 #include "../dtype/reduce.h"
-#include "../dtype/convert.h"
 #include "../dtype/numbers.h"
+#include "../dtype/norms.h"
 #include "state.h"
 
 #ifndef CDP_NO_DDP
@@ -30,7 +30,6 @@ CDP__PRIVATE cdp_status cdp__clip_squares(cdp_ddp *d, double *sum) {
     cdp_status st = CDP_OK;
     double g = 0;
     void *part;
-    uint64_t k;
     uint32_t i;
     *sum = 0;
     for (i = 0; i < d->param_count && st == CDP_OK; ++i) {
@@ -39,11 +38,8 @@ CDP__PRIVATE cdp_status cdp__clip_squares(cdp_ddp *d, double *sum) {
         if (cdp__ddp_on_device(d) && n) {
             st = d->device->sum_squares(d->device->self, p->user.dtype, part, n, &g);
             *sum += g;
-        }
-        for (k = 0; k < n && !cdp__ddp_on_device(d); ++k) {
-            g = cdp__number_get(p->user.dtype, part, k);
-            *sum += g * g;
-        }
+        } else
+            *sum += cdp__norm_of(p->user.dtype, CDP__NORM_SQUARES, part, n);
     }
     return st;
 }

@@ -4,6 +4,7 @@
 #include "cdp.h"
 #include "ranks.h"
 #include "ddp_rig.h"
+#include <float.h>
 
 static void rank_trains_locally(cdp_group *g, void *arg) {
     cdp_averager average;
@@ -100,9 +101,111 @@ TEST(clipping) {
     cdp_group_destroy(g);
 }
 
+/* ---- norms over a mesh ---- */
+
+static bool near_to(double want, double got) {
+    return fabs(want - got) <= 1e-15 * want;
+}
+
+/* Ranks are (dp, tp) of 2 x 2, and one more that holds nothing. Gradient 0 is cut over tp,
+   unevenly; gradient 1 is a copy everywhere, as bf16; gradient 2 is of tp rank 1 alone. */
+static void rank_norms(cdp_group *g, void *arg) {
+    const uint32_t rank = cdp_rank(g), dp = rank / 2, tp = rank % 2;
+    const bool idle = rank == 4;
+    float cut[700], alone[3] = {1, -2, 2};
+    uint16_t copy[2] = {0x3f80, 0xc000}; /* 1, -2 */
+    double each[3], serial = 0;
+    cdp_norm norm;
+    cdp_norm_item items[3] = {{cut, tp ? 699 : 700, CDP_DTYPE_F32, dp != 0},
+        {copy, 2, CDP_DTYPE_BF16, rank != 0}, {alone, tp ? 3 : 0, CDP_DTYPE_DEFAULT, dp != 0}};
+    cdp_norm_desc d = {g, items, 3, 0};
+    (void)arg;
+    for (uint32_t i = 0; i < 3 && idle; ++i)
+        items[i].count = 0;
+    for (uint32_t i = 0; i < 1399; ++i) {
+        const float v = (float)(i % 37) - 18.25f;
+        serial += (double)v * (double)v;
+        if (i < 700 ? !tp : tp) cut[i % 700] = v;
+    }
+    T_EQ(CDP_OK, cdp_grads_norm(&d, each, &norm));
+    T(near_to(sqrt(serial + 5 + 9), norm.norm) && !norm.found_inf);
+    T(near_to(sqrt(serial), each[0]) && each[1] == sqrt(5.0) && each[2] == 3);
+    T_EQ(CDP_OK, cdp_grads_scale(&d, 0.5));
+    T(idle || (copy[0] == 0x3f00 && copy[1] == 0xbf80 && (!tp || alone[1] == -1)));
+    T_EQ(CDP_OK, cdp_grads_norm(&d, NULL, &norm));
+    T(near_to(sqrt(serial + 5 + 9) / 2, norm.norm));
+    d.p = 1;
+    T_EQ(CDP_OK, cdp_grads_norm(&d, each, &norm));
+    T(each[1] == 1.5 && each[2] == 2.5);
+    d.p = (double)INFINITY;
+    T_EQ(CDP_OK, cdp_grads_norm(&d, each, &norm));
+    T(each[0] == 9.125 && each[1] == 1 && norm.norm == 9.125 && !norm.found_inf);
+    d.p = 3;
+    REFUSED(CDP_ERR_INVALID, "p is not 1, 2 or INFINITY", cdp_grads_norm(&d, each, &norm));
+}
+TEST(norms_count_each_element_once) {
+    run_ranks(5, NULL, 0, rank_norms, NULL);
+}
+
+/* The largest f32 is no overflow; an infinity or a NaN of one rank is one on all, in each norm and
+   at each place. */
+static void rank_overflows(cdp_group *g, void *arg) {
+    static const double ps[] = {2, 1, (double)INFINITY};
+    const bool bad = cdp_rank(g) == 1;
+    float x[300];
+    double y[2] = {1e200, 1};
+    cdp_norm norm;
+    cdp_norm_item items[2] = {{x, 300, CDP_DTYPE_F32, false}, {y, 2, CDP_DTYPE_F64, false}};
+    cdp_norm_desc d = {g, items, 2, 0};
+    (void)arg;
+    for (uint32_t i = 0; i < 300; ++i)
+        x[i] = FLT_MAX;
+    for (uint32_t p = 0; p < 3; ++p) {
+        d.p = ps[p];
+        T_EQ(CDP_OK, cdp_grads_norm(&d, NULL, &norm));
+        T(!norm.found_inf); /* though the squares of 1e200 exceed f64 */
+        for (uint32_t at = 0; at < 300; at += 299)
+            for (int nan = 0; nan < 2; ++nan) {
+                x[at] = 1;
+                if (bad) x[at] = nan ? NAN : INFINITY;
+                T_EQ(CDP_OK, cdp_grads_norm(&d, NULL, &norm));
+                T(norm.found_inf && norm.norm - norm.norm != 0);
+                x[at] = 1;
+            }
+        y[1] = bad ? (double)NAN : 1;
+        T_EQ(CDP_OK, cdp_grads_norm(&d, NULL, &norm));
+        T(norm.found_inf);
+        y[1] = 1;
+    }
+}
+TEST(overflow_is_found_on_all_ranks) {
+    run_ranks(2, NULL, 0, rank_overflows, NULL);
+}
+
+TEST(mistakes_in_norms) {
+    float x[2] = {3, 4};
+    cdp_norm_item item = {x, 2, CDP_DTYPE_F32, false};
+    cdp_norm_desc d = {NULL, &item, 1, 0};
+    cdp_norm norm;
+    T_EQ(CDP_OK, cdp_grads_norm(&d, NULL, &norm));
+    T(norm.norm == 5);
+    REFUSED(CDP_ERR_INVALID, "desc is NULL", cdp_grads_norm(NULL, NULL, &norm));
+    REFUSED(CDP_ERR_INVALID, "out is NULL", cdp_grads_norm(&d, NULL, NULL));
+    item.grad = (char *)x + 1;
+    REFUSED(CDP_ERR_INVALID, "items[0].grad", cdp_grads_scale(&d, 1));
+    item.grad = x;
+    item.dtype = CDP_DTYPE_I32;
+    REFUSED(CDP_ERR_UNSUPPORTED, "items[0].dtype is 3 (i32)", cdp_grads_norm(&d, NULL, &norm));
+    d.items = NULL;
+    REFUSED(CDP_ERR_INVALID, "desc.items is NULL", cdp_grads_norm(&d, NULL, &norm));
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"local_training_and_averages", local_training_and_averages, 20},
-        {"sharded_optimizer", sharded_optimizer, 20}, {"clipping", clipping, 20}};
+        {"sharded_optimizer", sharded_optimizer, 20}, {"clipping", clipping, 20},
+        {"norms_count_each_element_once", norms_count_each_element_once, 20},
+        {"overflow_is_found_on_all_ranks", overflow_is_found_on_all_ranks, 20},
+        {"mistakes_in_norms", mistakes_in_norms, 20}};
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }
