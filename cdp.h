@@ -2054,7 +2054,9 @@ CDP_API void cdp_blob_free(cdp_group *group, cdp_blob *blob);
    A group may have any number of ddps; create them in the same order on all ranks. */
 typedef struct cdp_ddp cdp_ddp;
 
-/* One parameter of the model, as an array. */
+/* One parameter of the model, as an array. Arrays of parameters, gradients and buffers are aligned
+   to their dtype and do not overlap, or creation is INVALID and names them: list an array that
+   several layers use once. */
 typedef struct cdp_param {
     const char *name; /* for messages; copied; equal on all ranks (default: "param<i>") */
     void *data;       /* `count` values, owned by the caller; must outlive the ddp */
@@ -2376,8 +2378,9 @@ CDP_API uint64_t cdp_ddp_trace(
 /* Scale all gradients so that their Euclidean norm over all parameters is at most max_norm (0: do
    not scale). *norm, if not NULL, gets the norm before. Local, after backward_end: gradients, and
    so the norm, are equal on all ranks of the ddp's group. Where other groups hold other pieces of
-   the model (a mesh, a pipeline), use cdp_grads_norm() and cdp_grads_scale(). Errors: INVALID (NULL, or max_norm is negative or NaN),
-   STATE (a backward pass is open), or what a device returns. */
+   the model (a mesh, a pipeline), use cdp_grads_norm() and cdp_grads_scale(). Errors: INVALID
+   (NULL, or max_norm is negative or NaN), STATE (a backward pass is open), or what a device
+   returns. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_clip(cdp_ddp *ddp, double max_norm, double *norm);
 #endif /* CDP_NO_CLIP */
 
@@ -2397,7 +2400,7 @@ typedef struct cdp_norm_item {
 } cdp_norm_item;
 
 typedef struct cdp_norm_desc {
-    cdp_group *group;           /* all ranks that hold a part of the model; NULL: this rank alone */
+    cdp_group *group; /* all ranks that hold a part of the model; NULL: this rank alone */
     const cdp_norm_item *items; /* all gradients of the model, in one order on all ranks */
     uint32_t count;             /* of items */
     double p;                   /* 1, 2 or INFINITY (default: 2) */
@@ -20023,24 +20026,24 @@ typedef enum cdp__norm_kind {
 #define CDP__NORM_MAGNITUDE(x) ((x) < 0 ? -(x) : (x))
 /* a NaN stays: it is not less than anything, and nothing is greater */
 #define CDP__NORM_LARGER(a, x) ((a) >= (x) || (a) != (a) ? (a) : (x))
-#define CDP__NORM_LOOP(name, T)                                                        \
+#define CDP__NORM_LOOP(name, T)                                                   \
     CDP__PRIVATE void name(cdp__norm_kind kind, const T *x, uint64_t n, double *sum) { \
-        uint64_t i;                                                                    \
-        uint32_t k;                                                                    \
-        if (kind == CDP__NORM_SQUARES)                                                 \
-            for (i = 0; i < n; i += CDP__NORM_WAYS)                                    \
-                for (k = 0; k < CDP__NORM_WAYS; ++k)                                   \
-                    sum[k] += (double)x[i + k] * (double)x[i + k];                     \
-        else if (kind == CDP__NORM_SUM)                                                \
-            for (i = 0; i < n; i += CDP__NORM_WAYS)                                    \
-                for (k = 0; k < CDP__NORM_WAYS; ++k)                                   \
-                    sum[k] += (double)CDP__NORM_MAGNITUDE(x[i + k]);                   \
-        else                                                                           \
-            for (i = 0; i < n; i += CDP__NORM_WAYS)                                    \
-                for (k = 0; k < CDP__NORM_WAYS; ++k) {                                 \
-                    const double v = (double)CDP__NORM_MAGNITUDE(x[i + k]);            \
-                    sum[k] = CDP__NORM_LARGER(sum[k], v);                              \
-                }                                                                      \
+        uint64_t i;                                                               \
+        uint32_t k;                                                               \
+        if (kind == CDP__NORM_SQUARES)                                            \
+            for (i = 0; i < n; i += CDP__NORM_WAYS)                               \
+                for (k = 0; k < CDP__NORM_WAYS; ++k)                              \
+                    sum[k] += (double)x[i + k] * (double)x[i + k];                \
+        else if (kind == CDP__NORM_SUM)                                           \
+            for (i = 0; i < n; i += CDP__NORM_WAYS)                               \
+                for (k = 0; k < CDP__NORM_WAYS; ++k)                              \
+                    sum[k] += (double)CDP__NORM_MAGNITUDE(x[i + k]);              \
+        else                                                                      \
+            for (i = 0; i < n; i += CDP__NORM_WAYS)                               \
+                for (k = 0; k < CDP__NORM_WAYS; ++k) {                            \
+                    const double v = (double)CDP__NORM_MAGNITUDE(x[i + k]);       \
+                    sum[k] = CDP__NORM_LARGER(sum[k], v);                         \
+                }                                                                 \
     }
 CDP__NORM_LOOP(cdp__norm_f32, float)
 CDP__NORM_LOOP(cdp__norm_f64, double)
@@ -21025,6 +21028,112 @@ CDP_API CDP__COLD cdp_status cdp_ddp_verify(cdp_ddp *d) {
 
 #endif /* CDP_NO_DDP */
 
+/* ---- >>ddp/overlap: checks the memory of a model --------------------------------------------- */
+
+/* Knows: parameters, gradients, buffers. Promises: what is not aligned, or overlaps, is named. */
+
+#ifndef CDP_NO_DDP
+
+typedef struct cdp__ddp_array {
+    uintptr_t at;
+    uint64_t bytes;
+    uint32_t index; /* of parameter or buffer */
+    uint8_t what;   /* see cdp__ddp_array_text() */
+} cdp__ddp_array;
+
+CDP__PRIVATE CDP__COLD const char *cdp__ddp_array_text(
+    const cdp_ddp *d, const cdp__ddp_array *a, char *out, uint64_t room) {
+    static const char *const what[] = {"parameter", "the gradient of parameter", "buffer"};
+    cdp__format(out, room, "%s '%s' (index %u)", what[a->what],
+        a->what == 2 ? d->buffers[a->index].name : d->params[a->index].name, a->index);
+    return out;
+}
+
+/* Adds an array to the list, if there is one. */
+CDP__PRIVATE cdp_status cdp__ddp_add_array(const cdp_ddp *d, cdp__ddp_array *list, uint32_t *n,
+    uint8_t what, uint32_t index, const void *data, uint64_t count, cdp_dtype dtype) {
+    const uint64_t size = cdp_dtype_size(dtype);
+    /* a complex number is aligned as its parts are */
+    const uint64_t align = size / cdp__dtype_parts(dtype);
+    cdp__ddp_array *a = &list[*n];
+    char text[160];
+    if (!data || !count) return CDP_OK;
+    a->at = (uintptr_t)data;
+    a->bytes = count * size;
+    a->index = index;
+    a->what = what;
+    ++*n;
+    if (a->at % align == 0) return CDP_OK;
+    return cdp__fail(CDP_ERR_INVALID,
+        "cdp_ddp_create: %s is not aligned to its dtype %s; align it to %u bytes",
+        cdp__ddp_array_text(d, a, text, sizeof text), cdp_dtype_name(dtype), (uint32_t)align);
+}
+
+/* By address; arrays at one address in the order in which they were given. */
+CDP__PRIVATE bool cdp__ddp_array_after(const cdp__ddp_array *a, const cdp__ddp_array *b) {
+    if (a->at != b->at) return a->at > b->at;
+    return a->what != b->what ? a->what > b->what : a->index > b->index;
+}
+
+/* Moves element i down a heap of n whose last array in order is on top. */
+CDP__PRIVATE void cdp__ddp_sift(cdp__ddp_array *list, uint32_t i, uint32_t n) {
+    const cdp__ddp_array a = list[i];
+    uint32_t child;
+    for (; (child = 2 * i + 1) < n; i = child) {
+        if (child + 1 < n && cdp__ddp_array_after(&list[child + 1], &list[child])) ++child;
+        if (!cdp__ddp_array_after(&list[child], &a)) break;
+        list[i] = list[child];
+    }
+    list[i] = a;
+}
+
+/* Sorts the arrays by address: if any two overlap, two neighbours do. */
+CDP__PRIVATE cdp_status cdp__ddp_check_arrays(const cdp_ddp *d, cdp__ddp_array *list, uint32_t n) {
+    char one[160], two[160];
+    uint32_t i;
+    for (i = n / 2; i-- > 0;)
+        cdp__ddp_sift(list, i, n);
+    for (i = n; i-- > 1;) {
+        const cdp__ddp_array last = list[i];
+        list[i] = list[0];
+        list[0] = last;
+        cdp__ddp_sift(list, 0, i);
+    }
+    for (i = 1; i < n; ++i) {
+        const uint64_t apart = list[i].at - list[i - 1].at;
+        if (apart < list[i - 1].bytes)
+            return cdp__fail(CDP_ERR_INVALID,
+                "cdp_ddp_create: %s and %s share %llu bytes; give each memory of its own, and list "
+                "an array that several layers use once",
+                cdp__ddp_array_text(d, &list[i - 1], one, sizeof one),
+                cdp__ddp_array_text(d, &list[i], two, sizeof two),
+                (unsigned long long)cdp__min(list[i - 1].bytes - apart, list[i].bytes));
+    }
+    return CDP_OK;
+}
+
+CDP__PRIVATE CDP__COLD cdp_status cdp__ddp_check_memory(cdp_ddp *d) {
+    const uint64_t most = 2ull * d->param_count + d->desc.buffer_count;
+    cdp__ddp_array *list = (cdp__ddp_array *)cdp__alloc(d->os, most * sizeof *list);
+    cdp_status st = CDP_OK;
+    uint32_t n = 0, i;
+    if (!list) return cdp__fail_nomem("the check of the parameters' memory", most * sizeof *list);
+    for (i = 0; i < d->param_count && st == CDP_OK; ++i) {
+        const cdp_param *p = &d->params[i].user;
+        st = cdp__ddp_add_array(d, list, &n, 0, i, p->data, p->count, p->dtype);
+        if (st == CDP_OK) st = cdp__ddp_add_array(d, list, &n, 1, i, p->grad, p->count, p->dtype);
+    }
+    for (i = 0; i < d->desc.buffer_count && st == CDP_OK; ++i) {
+        const cdp_buffer *b = &d->buffers[i];
+        st = cdp__ddp_add_array(d, list, &n, 2, i, b->data, b->count, b->dtype);
+    }
+    if (st == CDP_OK) st = cdp__ddp_check_arrays(d, list, n);
+    cdp__free(d->os, list);
+    return st;
+}
+
+#endif /* CDP_NO_DDP */
+
 /* ---- >>ddp/create: creating a ddp, and its checks -------------------------------------------- */
 
 /* Knows: valid descs. Promises: a ddp is created completely, or not at all. */
@@ -21240,6 +21349,7 @@ CDP__PRIVATE cdp_status cdp__ddp_open_lists(cdp_ddp *d, const cdp_ddp_desc *desc
         st = cdp__ddp_copy_param(d, i, &desc->params[i]);
     for (i = 0; i < desc->buffer_count && st == CDP_OK; ++i)
         st = cdp__ddp_copy_buffer(d, i, &desc->buffers[i]);
+    if (st == CDP_OK) st = cdp__ddp_check_memory(d);
     for (i = 0; i < n; ++i)
         d->order[i] = n - 1 - i;
     if (st != CDP_OK || !d->sparse_count) return st;

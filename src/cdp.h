@@ -451,6 +451,7 @@ extern "C" {
 #include "ddp/buckets.h"
 #include "ddp/broadcast.h"
 #include "ddp/compare.h"
+#include "ddp/overlap.h"
 #include "ddp/create.h"
 #include "ddp/stats.h"
 #include "ddp/launch.h"

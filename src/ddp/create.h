@@ -25,6 +25,7 @@
 #include "../group/create.h"
 #include "group_access.h"
 #include "state.h"
+#include "overlap.h"
 #include "buckets.h"
 #include "compare.h"
 
@@ -239,6 +240,7 @@ CDP__PRIVATE cdp_status cdp__ddp_open_lists(cdp_ddp *d, const cdp_ddp_desc *desc
         st = cdp__ddp_copy_param(d, i, &desc->params[i]);
     for (i = 0; i < desc->buffer_count && st == CDP_OK; ++i)
         st = cdp__ddp_copy_buffer(d, i, &desc->buffers[i]);
+    if (st == CDP_OK) st = cdp__ddp_check_memory(d);
     for (i = 0; i < n; ++i)
         d->order[i] = n - 1 - i;
     if (st != CDP_OK || !d->sparse_count) return st;

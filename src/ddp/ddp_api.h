@@ -24,7 +24,9 @@
    A group may have any number of ddps; create them in the same order on all ranks. */
 typedef struct cdp_ddp cdp_ddp;
 
-/* One parameter of the model, as an array. */
+/* One parameter of the model, as an array. Arrays of parameters, gradients and buffers are aligned
+   to their dtype and do not overlap, or creation is INVALID and names them: list an array that
+   several layers use once. */
 typedef struct cdp_param {
     const char *name; /* for messages; copied; equal on all ranks (default: "param<i>") */
     void *data;       /* `count` values, owned by the caller; must outlive the ddp */

@@ -328,14 +328,15 @@ TEST(different_models_are_named) {
 }
 
 static void rank_brings_number_of_ranks(cdp_group *g, void *arg) {
-    float x = 0;
+    float x[4] = {0};
     cdp_param p[2];
     cdp_ddp_desc d;
     cdp_ddp *ddp;
     (void)arg;
     memset(p, 0, sizeof p);
     memset(&d, 0, sizeof d);
-    p[0].data = p[1].data = &x;
+    p[0].data = x;
+    p[1].data = x + 1;
     p[0].count = 1;           /* names are left out */
     p[1].count = cdp_rank(g); /* every rank a model of its own */
     d.group = g;
@@ -791,6 +792,40 @@ TEST(steps_allocate_nothing) {
     T_EQ(0, counted.held);
 }
 
+TEST(memory_that_overlaps_is_named) {
+    cdp_group_desc gd = {.world_size = 1};
+    float x[40] = {0};
+    cdp_param p[3] = {{.name = "a", .data = x, .count = 4},
+        {.name = "b", .data = x + 8, .count = 4}, {.name = "none", .data = x + 9}};
+    cdp_buffer buffer = {.name = "mean", .data = x + 12, .count = 1};
+    cdp_ddp_desc d = {.params = p, .param_count = 3, .buffers = &buffer, .buffer_count = 1};
+    cdp_ddp *ddp;
+    T_EQ(CDP_OK, cdp_group_create(&gd, &d.group));
+    T_EQ(CDP_OK, cdp_ddp_create(&d, &ddp)); /* neighbours, and an empty one */
+    cdp_ddp_destroy(ddp);
+    p[1].data = x;
+    T_EQ(CDP_ERR_INVALID, cdp_ddp_create(&d, &ddp));
+    T_TEXT("parameter 'a' (index 0) and parameter 'b' (index 1) share 16 bytes; give each",
+        cdp_last_error()->text);
+    p[1].data = x + 8;
+    p[1].grad = x + 3;
+    T_EQ(CDP_ERR_INVALID, cdp_ddp_create(&d, &ddp));
+    T_TEXT("parameter 'a' (index 0) and the gradient of parameter 'b' (index 1) share 4 bytes",
+        cdp_last_error()->text);
+    p[1].grad = x + 11;
+    T_EQ(CDP_ERR_INVALID, cdp_ddp_create(&d, &ddp));
+    p[1].grad = x + 20;
+    buffer.data = x + 22;
+    T_EQ(CDP_ERR_INVALID, cdp_ddp_create(&d, &ddp));
+    T_TEXT("gradient of parameter 'b' (index 1) and buffer 'mean' (index 0) share 4 bytes",
+        cdp_last_error()->text);
+    buffer.data = (char *)x + 49;
+    T_EQ(CDP_ERR_INVALID, cdp_ddp_create(&d, &ddp));
+    T_TEXT("buffer 'mean' (index 0) is not aligned to its dtype f32; align it to 4 bytes",
+        cdp_last_error()->text);
+    cdp_group_destroy(d.group);
+}
+
 /* Gradients 256 on rank 0 and 1 on the others, as bf16; 2047 and 2 as f16. Their sums need more
    bits than the gradients, their means do not. */
 static void rank_accumulates(cdp_group *g, void *arg) {
@@ -855,6 +890,7 @@ int main(int argc, char **argv) {
         {"training_ends_with_the_cause", training_ends_with_the_cause, 20},
         {"destroy_in_the_middle", destroy_in_the_middle, 10},
         {"creation_survives_every_refusal", creation_survives_every_refusal, 10},
+        {"memory_that_overlaps_is_named", memory_that_overlaps_is_named, 10},
         {"gradients_of_16_bits_accumulate_in_f32", gradients_of_16_bits_accumulate_in_f32, 20},
         {"steps_allocate_nothing", steps_allocate_nothing, 20},
     };

@@ -47,7 +47,7 @@ TEST(buckets_are_the_gradients) {
     enum {
         MANY = 40
     };
-    static float data[100000];
+    static float data[MANY][100000];
     cdp_param p[MANY];
     cdp_ddp_desc d;
     cdp_os os = *cdp_os_default();
@@ -58,7 +58,7 @@ TEST(buckets_are_the_gradients) {
     memset(p, 0, sizeof p);
     memset(&d, 0, sizeof d);
     for (int i = 0; i < MANY; ++i) {
-        p[i].data = data;
+        p[i].data = data[i];
         p[i].count = 100000;
     }
     d.group = g;

@@ -464,7 +464,7 @@ static void rank_measures_hooks(cdp_group *g, void *arg) {
         {CDP_HOOK_QUANTIZE_CHANNEL, CDP_HOOK_QUANTIZE_CHANNEL, 53, 0},
         {CDP_HOOK_TOPK, CDP_HOOK_TOPK, 110, 100}, {CDP_HOOK_POWERSGD, CDP_HOOK_POWERSGD, 5, 105},
         {CDP_HOOK_FP16, CDP_HOOK_QUANTIZE, 200, 0}};
-    static float data[LARGE];
+    static float data[MANY][LARGE];
     const int64_t bucket = LARGE * 4, all = bucket * MANY;
     const int32_t waits = *(const int32_t *)arg;
     for (size_t t = 0; t < sizeof table / sizeof *table; ++t) {
@@ -477,7 +477,7 @@ static void rank_measures_hooks(cdp_group *g, void *arg) {
         memset(&d, 0, sizeof d);
         memset(&hd, 0, sizeof hd);
         for (int i = 0; i < MANY; ++i) {
-            p[i].data = data;
+            p[i].data = data[i];
             p[i].count = LARGE;
             p[i].rows = 200;
         }

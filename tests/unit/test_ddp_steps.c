@@ -596,11 +596,12 @@ static void *reports_again(void *p) {
     return NULL;
 }
 TEST(one_of_two_threads_with_one_parameter_is_refused) {
-    float data[2] = {0};
+    float data[4] = {0};
     cdp_param params[2];
     pthread_t id[2];
     memset(params, 0, sizeof params);
-    params[0].data = params[1].data = data;
+    params[0].data = data;
+    params[1].data = data + 2;
     params[0].count = params[1].count = 2;
     for (uint32_t run = 0; run < 200; ++run) {
         cdp_group *g = alone();
