@@ -2400,7 +2400,7 @@ typedef struct cdp_norm_item {
 } cdp_norm_item;
 
 typedef struct cdp_norm_desc {
-    cdp_group *group; /* all ranks that hold a part of the model; NULL: this rank alone */
+    cdp_group *group;           /* all ranks that hold a part of the model; NULL: this rank alone */
     const cdp_norm_item *items; /* all gradients of the model, in one order on all ranks */
     uint32_t count;             /* of items */
     double p;                   /* 1, 2 or INFINITY (default: 2) */
@@ -20026,24 +20026,24 @@ typedef enum cdp__norm_kind {
 #define CDP__NORM_MAGNITUDE(x) ((x) < 0 ? -(x) : (x))
 /* a NaN stays: it is not less than anything, and nothing is greater */
 #define CDP__NORM_LARGER(a, x) ((a) >= (x) || (a) != (a) ? (a) : (x))
-#define CDP__NORM_LOOP(name, T)                                                   \
+#define CDP__NORM_LOOP(name, T)                                                        \
     CDP__PRIVATE void name(cdp__norm_kind kind, const T *x, uint64_t n, double *sum) { \
-        uint64_t i;                                                               \
-        uint32_t k;                                                               \
-        if (kind == CDP__NORM_SQUARES)                                            \
-            for (i = 0; i < n; i += CDP__NORM_WAYS)                               \
-                for (k = 0; k < CDP__NORM_WAYS; ++k)                              \
-                    sum[k] += (double)x[i + k] * (double)x[i + k];                \
-        else if (kind == CDP__NORM_SUM)                                           \
-            for (i = 0; i < n; i += CDP__NORM_WAYS)                               \
-                for (k = 0; k < CDP__NORM_WAYS; ++k)                              \
-                    sum[k] += (double)CDP__NORM_MAGNITUDE(x[i + k]);              \
-        else                                                                      \
-            for (i = 0; i < n; i += CDP__NORM_WAYS)                               \
-                for (k = 0; k < CDP__NORM_WAYS; ++k) {                            \
-                    const double v = (double)CDP__NORM_MAGNITUDE(x[i + k]);       \
-                    sum[k] = CDP__NORM_LARGER(sum[k], v);                         \
-                }                                                                 \
+        uint64_t i;                                                                    \
+        uint32_t k;                                                                    \
+        if (kind == CDP__NORM_SQUARES)                                                 \
+            for (i = 0; i < n; i += CDP__NORM_WAYS)                                    \
+                for (k = 0; k < CDP__NORM_WAYS; ++k)                                   \
+                    sum[k] += (double)x[i + k] * (double)x[i + k];                     \
+        else if (kind == CDP__NORM_SUM)                                                \
+            for (i = 0; i < n; i += CDP__NORM_WAYS)                                    \
+                for (k = 0; k < CDP__NORM_WAYS; ++k)                                   \
+                    sum[k] += (double)CDP__NORM_MAGNITUDE(x[i + k]);                   \
+        else                                                                           \
+            for (i = 0; i < n; i += CDP__NORM_WAYS)                                    \
+                for (k = 0; k < CDP__NORM_WAYS; ++k) {                                 \
+                    const double v = (double)CDP__NORM_MAGNITUDE(x[i + k]);            \
+                    sum[k] = CDP__NORM_LARGER(sum[k], v);                              \
+                }                                                                      \
     }
 CDP__NORM_LOOP(cdp__norm_f32, float)
 CDP__NORM_LOOP(cdp__norm_f64, double)

@@ -19,7 +19,7 @@ typedef struct cdp_norm_item {
 } cdp_norm_item;
 
 typedef struct cdp_norm_desc {
-    cdp_group *group; /* all ranks that hold a part of the model; NULL: this rank alone */
+    cdp_group *group;           /* all ranks that hold a part of the model; NULL: this rank alone */
     const cdp_norm_item *items; /* all gradients of the model, in one order on all ranks */
     uint32_t count;             /* of items */
     double p;                   /* 1, 2 or INFINITY (default: 2) */
