@@ -638,6 +638,15 @@ CDP__PRIVATE const char *cdp__addr_ip6(const char *p, uint8_t *ip) {
     return p;
 }
 
+/* True if `text` may name a host: not "http://node7", nor " node7", for which a resolver would be
+   asked again and again. */
+CDP__PRIVATE CDP__COLD bool cdp__host_plausible(const char *text) {
+    const char *p;
+    for (p = text; *p; ++p)
+        if ((unsigned char)*p <= ' ' || strchr("/\\\"'@?#,;", *p)) return false;
+    return p != text;
+}
+
 /* Parses "1.2.3.4", "1.2.3.4:80", "::1", "[::1]", "[::1]:80", "fe80::1%3". False for all other
    texts, including host names and interface names after %. Without a port in the text, out->port
    is 0. */
@@ -4874,7 +4883,14 @@ CDP__PRIVATE void cdp__client_lost(cdp__client *c, int64_t result) {
         cdp__client_closed(c);
         return;
     }
-    if (!err || err == ECONNRESET || err == EPIPE)
+    if ((!err || err == ECONNRESET) && c->rq && c->rq->op == CDP_STORE_ADD) {
+        cdp__key_text t;
+        cdp__fail_peer(CDP_ERR_STORE, -1, err,
+            "the store at %s ended the connection when it was to add to the key \"%s\": stores do "
+            "so "
+            "if that holds no number to add to; else its process has ended",
+            c->name, cdp__key_print(&t, c->rq->keys[0]));
+    } else if (!err || err == ECONNRESET || err == EPIPE)
         cdp__fail_peer(CDP_ERR_STORE, -1, err,
             "the store at %s is gone: its process crashed, was killed, or ended without closing it "
             "(or it refused a request)",
@@ -6113,6 +6129,12 @@ CDP__PRIVATE cdp_status cdp__tcp_store_check(const cdp_tcp_store_desc *desc) {
     uint64_t max;
     if (!desc || ((!desc->host || !desc->host[0]) && !desc->addr_count) || desc->addr_count > 16)
         return cdp__missing("cdp_tcp_store_create", "desc.host");
+    if (!desc->addr_count && !cdp__host_plausible(desc->host))
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_tcp_store_create: desc.host '%s' is neither an address nor the name of a host: "
+            "give "
+            "that alone, such as 10.0.0.1 or node7",
+            desc->host);
     if (!desc->port && !desc->addr_count)
         return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_store_create: desc.port is 0");
     max = cdp__def(desc->max_value_bytes, CDP_STORE_MAX_VALUE_BYTES);

@@ -5284,6 +5284,12 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__tcp_desc_check(const cdp_tcp_desc *d) {
     if (d->group.rank >= d->group.world_size)
         return cdp__fail(CDP_ERR_INVALID, "cdp_init: rank %u is not below world_size %u",
             d->group.rank, d->group.world_size);
+    if (!cdp__host_plausible(d->master_addr))
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_init: master_addr '%s' is neither an address nor the name of a host: give that "
+            "alone, "
+            "such as 10.0.0.1 or node7",
+            d->master_addr);
     if (d->listen_addr && !cdp__addr_parse(d->listen_addr, &at))
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_init: listen_addr '%s' is no address; names are not allowed there",

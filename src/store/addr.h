@@ -95,6 +95,15 @@ CDP__PRIVATE const char *cdp__addr_ip6(const char *p, uint8_t *ip) {
     return p;
 }
 
+/* True if `text` may name a host: not "http://node7", nor " node7", for which a resolver would be
+   asked again and again. */
+CDP__PRIVATE CDP__COLD bool cdp__host_plausible(const char *text) {
+    const char *p;
+    for (p = text; *p; ++p)
+        if ((unsigned char)*p <= ' ' || strchr("/\\\"'@?#,;", *p)) return false;
+    return p != text;
+}
+
 /* Parses "1.2.3.4", "1.2.3.4:80", "::1", "[::1]", "[::1]:80", "fe80::1%3". False for all other
    texts, including host names and interface names after %. Without a port in the text, out->port
    is 0. */

@@ -21,6 +21,7 @@
 #include "wire.h"
 #include "auth.h"
 #include "request.h"
+#include "number.h"
 #include "buffer.h"
 
 /* States of a client. PAUSE ends by the timer; CONNECTING, AUTHENTICATING and GREETING by the
@@ -191,7 +192,14 @@ CDP__PRIVATE void cdp__client_lost(cdp__client *c, int64_t result) {
         cdp__client_closed(c);
         return;
     }
-    if (!err || err == ECONNRESET || err == EPIPE)
+    if ((!err || err == ECONNRESET) && c->rq && c->rq->op == CDP_STORE_ADD) {
+        cdp__key_text t;
+        cdp__fail_peer(CDP_ERR_STORE, -1, err,
+            "the store at %s ended the connection when it was to add to the key \"%s\": stores do "
+            "so "
+            "if that holds no number to add to; else its process has ended",
+            c->name, cdp__key_print(&t, c->rq->keys[0]));
+    } else if (!err || err == ECONNRESET || err == EPIPE)
         cdp__fail_peer(CDP_ERR_STORE, -1, err,
             "the store at %s is gone: its process crashed, was killed, or ended without closing it "
             "(or it refused a request)",

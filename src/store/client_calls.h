@@ -422,6 +422,12 @@ CDP__PRIVATE cdp_status cdp__tcp_store_check(const cdp_tcp_store_desc *desc) {
     uint64_t max;
     if (!desc || ((!desc->host || !desc->host[0]) && !desc->addr_count) || desc->addr_count > 16)
         return cdp__missing("cdp_tcp_store_create", "desc.host");
+    if (!desc->addr_count && !cdp__host_plausible(desc->host))
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_tcp_store_create: desc.host '%s' is neither an address nor the name of a host: "
+            "give "
+            "that alone, such as 10.0.0.1 or node7",
+            desc->host);
     if (!desc->port && !desc->addr_count)
         return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_store_create: desc.port is 0");
     max = cdp__def(desc->max_value_bytes, CDP_STORE_MAX_VALUE_BYTES);

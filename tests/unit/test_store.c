@@ -404,9 +404,9 @@ TEST(add_text_rules) {
     }
     OK(cdp_store_set(c, "n", "x1", 2));
     ST(cdp_store_add(c, "n", 1, &sum), CDP_ERR_STORE);
-    TEXT("is gone");
+    TEXT("no number to add to");
     ST(cdp_store_add(c, "n", 1, &sum), CDP_ERR_STORE); /* and stays gone, with the same reason */
-    TEXT("is gone");
+    TEXT("no number to add to");
     OK(cdp_store_add(bystander, "m", 1, &sum));
     cdp_store_destroy(c);
     cdp_store_destroy(bystander);

@@ -584,6 +584,11 @@ TEST(init_mistakes) {
     REFUSED(CDP_ERR_INVALID, "rank 2 is not below world_size 2", cdp_init(&d, &g));
     d.group.rank = 0;
     REFUSED(CDP_ERR_INVALID, "master_port is 0", cdp_init(&d, &g));
+    d.master_addr = "http://node7";
+    REFUSED(CDP_ERR_INVALID, "master_addr 'http://node7' is neither", cdp_init(&d, &g));
+    d.master_addr = " node7";
+    REFUSED(CDP_ERR_INVALID, "master_addr ' node7' is neither", cdp_init(&d, &g));
+    d.master_addr = NULL;
     d.connections = 17;
     REFUSED(CDP_ERR_INVALID, "connections 17 is not in 1 .. 16", cdp_init(&d, &g));
     d.connections = 0;
