@@ -771,6 +771,37 @@ CDP__PRIVATE int cdp__nccl_type(cdp_dtype t, int version) {
     return version < row->nccl_since ? -1 : row->nccl;
 }
 
+/* How many dtypes the kernels know: the floats that parameters may have. */
+enum {
+#define CDP__FLOAT_FLOAT 1
+#define CDP__FLOAT_SIGNED 0
+#define CDP__FLOAT_UNSIGNED 0
+#define CDP__FLOAT_TRUTH 0
+#define CDP__FLOAT_COMPLEX 0
+#define CDP__ROW(id, name, bytes, kind, set, form, wide, one, ops, grads, nccl, since) \
+    +CDP__FLOAT_##kind *grads
+    CDP__NCCL_FLOATS = 0 CDP__DTYPES(CDP__ROW)
+#undef CDP__ROW
+};
+
+CDP__PRIVATE bool cdp__nccl_has_kernels(cdp_dtype t) {
+    return cdp__dtype_is_float(t) && cdp__dtype_row_of(t)->grads;
+}
+
+/* The dtype of that number, and the number of such a dtype, in the order of the table. */
+CDP__PRIVATE cdp_dtype cdp__nccl_float(uint32_t index) {
+    uint32_t t = CDP_DTYPE_F32;
+    while (!cdp__nccl_has_kernels((cdp_dtype)t) || index--)
+        ++t;
+    return (cdp_dtype)t;
+}
+CDP__PRIVATE uint32_t cdp__nccl_float_index(cdp_dtype t) {
+    uint32_t i = 0;
+    while (i + 1 < CDP__NCCL_FLOATS && cdp__nccl_float(i) != cdp__def(t, CDP_DTYPE_F32))
+        ++i;
+    return i;
+}
+
 /* NCCL's number of a reduction, or -1 if it has none; PREMUL_SUM is created per operation. BOOL
    is sent as bytes of 0 and 1, so "or" is the maximum and "and" the minimum. */
 CDP__PRIVATE int cdp__nccl_reduction(cdp_dtype t, cdp_reduce_op op) {
@@ -900,7 +931,7 @@ typedef struct cdp__nccl {
     cdp__nccl_cell *cells;
 
     /* kernels, compiled on first use; cast: see cdp__nccl_kernels() */
-    void *module[2], *cast[20], *hooks[CDP__NK_COUNT];
+    void *module[2], *cast[CDP__NCCL_FLOATS * (CDP__NCCL_FLOATS + 1)], *hooks[CDP__NK_COUNT];
     double *partial; /* device memory, for sums of squares */
     cdp__nccl_op ring[CDP__NCCL_RING], captured[CDP__NCCL_RING];
 } cdp__nccl;
@@ -1652,9 +1683,7 @@ CDP__PRIVATE const char *cdp__nccl_source(void) {
            "    for (i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (u64)gridDim.x * "
            "blockDim.x) { const double x = (double)get_##a(in[i]); sum += x * x; }\\\n"
            "    partial[blockIdx.x * blockDim.x + threadIdx.x] = sum;\\\n"
-           "}\n"
-           "#define ALL(a) CAST(a, f32) CAST(a, f64) CAST(a, f16) CAST(a, bf16) SUMSQ(a)\n"
-           "ALL(f32)\nALL(f64)\nALL(f16)\nALL(bf16)\n";
+           "}\n";
 }
 
 /* Kernels of hooks, for f32. Each thread writes to its own locations, and only integers are
@@ -1789,18 +1818,16 @@ CDP__PRIVATE const char *cdp__nccl_quantize_source(void) {
 #define CDP__NCCL_BLOCKS 512u
 #define CDP__NCCL_SUM_BLOCKS 16u
 
-/* Returns an error if the kernels below know nothing of the dtype. */
-CDP__PRIVATE cdp_status cdp__nccl_kernel_check(cdp_dtype t) {
-    if (t == CDP_DTYPE_F32 || t == CDP_DTYPE_F64 || t == CDP_DTYPE_F16 || t == CDP_DTYPE_BF16)
-        return CDP_OK;
+/* Returns an error if the kernels know nothing of the dtype. */
+CDP__PRIVATE CDP__COLD cdp_status cdp__nccl_kernel_check(cdp_dtype t) {
+    char list[80];
+    cdp__text text = cdp__text_of(list, sizeof list);
+    uint32_t i;
+    if (cdp__nccl_has_kernels(t)) return CDP_OK;
+    for (i = 0; i < CDP__NCCL_FLOATS; ++i)
+        cdp__text_add(&text, "%s%s", i ? ", " : "", cdp_dtype_name(cdp__nccl_float(i)));
     return cdp__fail(CDP_ERR_UNSUPPORTED,
-        "gradients in device memory are f32, f64, f16 or bf16, and not %s", cdp_dtype_name(t));
-}
-/* The index of such a dtype in the tables of kernels. */
-CDP__PRIVATE uint32_t cdp__nccl_float_index(cdp_dtype t) {
-    if (t == CDP_DTYPE_F64) return 1;
-    if (t == CDP_DTYPE_F16) return 2;
-    return t == CDP_DTYPE_BF16 ? 3 : 0;
+        "gradients in device memory have a dtype of %s, and not %s", list, cdp_dtype_name(t));
 }
 
 CDP__PRIVATE cdp_status cdp__nccl_rtc_failed(int result, cdp__rtc_program program) {
@@ -1871,17 +1898,37 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__nccl_load_kernels(
     return cdp__fail(CDP_ERR_IO, "loading kernels: the CUDA driver says error %d", r);
 }
 
-/* Loads the kernels of b->cast: from f32, f64, f16, bf16 to each of these, then sums of squares
-   of each. */
+#define CDP__NCCL_NAMES (CDP__NCCL_FLOATS * (CDP__NCCL_FLOATS + 1) * 24) /* bytes of their names */
+#define CDP__NCCL_SOURCE (CDP__NCCL_NAMES + 6000)
+
+/* Writes the source of the kernels of b->cast, for the float rows of src/dtype/dtype.h, and their
+   names: from each dtype to each, then sums of squares of each. A dtype for which the source has
+   no get_ and put_ does not compile. */
+CDP__PRIVATE CDP__COLD void cdp__nccl_cast_source(
+    char source[CDP__NCCL_SOURCE], char names[CDP__NCCL_NAMES]) {
+    cdp__text code = cdp__text_of(source, CDP__NCCL_SOURCE);
+    cdp__text list = cdp__text_of(names, CDP__NCCL_NAMES);
+    uint32_t from, to;
+    cdp__text_add(&code, "%s", cdp__nccl_source());
+    for (from = 0; from < CDP__NCCL_FLOATS; ++from)
+        for (to = 0; to < CDP__NCCL_FLOATS; ++to) {
+            const char *in = cdp_dtype_name(cdp__nccl_float(from));
+            const char *out = cdp_dtype_name(cdp__nccl_float(to));
+            cdp__text_add(&code, "CAST(%s, %s)\n", in, out);
+            cdp__text_add(&list, "cdp_cast_%s_%s ", in, out);
+        }
+    for (from = 0; from < CDP__NCCL_FLOATS; ++from) {
+        const char *in = cdp_dtype_name(cdp__nccl_float(from));
+        cdp__text_add(&code, "SUMSQ(%s)\n", in);
+        cdp__text_add(&list, "cdp_sumsq_%s ", in);
+    }
+}
+
 CDP__PRIVATE cdp_status cdp__nccl_kernels(cdp__nccl *b) {
+    char source[CDP__NCCL_SOURCE], names[CDP__NCCL_NAMES];
     if (b->module[0]) return CDP_OK;
-    return cdp__nccl_load_kernels(b, &b->module[0], cdp__nccl_source(),
-        "cdp_cast_f32_f32 cdp_cast_f32_f64 cdp_cast_f32_f16 cdp_cast_f32_bf16 cdp_cast_f64_f32 "
-        "cdp_cast_f64_f64 cdp_cast_f64_f16 cdp_cast_f64_bf16 "
-        "cdp_cast_f16_f32 cdp_cast_f16_f64 cdp_cast_f16_f16 cdp_cast_f16_bf16 cdp_cast_bf16_f32 "
-        "cdp_cast_bf16_f64 cdp_cast_bf16_f16 cdp_cast_bf16_bf16 "
-        "cdp_sumsq_f32 cdp_sumsq_f64 cdp_sumsq_f16 cdp_sumsq_bf16 ",
-        b->cast);
+    cdp__nccl_cast_source(source, names);
+    return cdp__nccl_load_kernels(b, &b->module[0], source, names, b->cast);
 }
 
 CDP__PRIVATE uint32_t cdp__nccl_blocks(uint64_t n) {
@@ -1913,7 +1960,8 @@ CDP__PRIVATE cdp_status cdp__nccl_cast(cdp__nccl *b, cdp_dtype from, const void 
     arguments[1] = (void *)&out;
     arguments[2] = (void *)&n;
     arguments[3] = (void *)&factor;
-    cdp__nccl_run(&st, b->cast[cdp__nccl_float_index(from) * 4 + cdp__nccl_float_index(to)], count,
+    cdp__nccl_run(&st,
+        b->cast[cdp__nccl_float_index(from) * CDP__NCCL_FLOATS + cdp__nccl_float_index(to)], count,
         stream, arguments);
     return st;
 }
@@ -2550,7 +2598,8 @@ CDP__PRIVATE cdp_status cdp__nccl_sum_squares(
     arguments[0] = (void *)&data;
     arguments[1] = (void *)&b->partial;
     arguments[2] = (void *)&n;
-    cdp__nccl_run(&st, b->cast[16 + cdp__nccl_float_index(dtype)], parts, b->caller, arguments);
+    cdp__nccl_run(&st, b->cast[CDP__NCCL_FLOATS * CDP__NCCL_FLOATS + cdp__nccl_float_index(dtype)],
+        parts, b->caller, arguments);
     if (st == CDP_OK) st = cdp__nccl_copy(b, host, b->partial, parts * sizeof *host);
     for (*sum = 0, i = 0; i < parts && st == CDP_OK; ++i)
         *sum += host[i];

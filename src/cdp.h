@@ -365,6 +365,7 @@ extern "C" {
 
 #include "base/compiler.h"
 #include "base/helpers.h"
+#include "base/status.h"
 #include "text/utf8.h"
 #include "text/format.h"
 #include "text/json_write.h"

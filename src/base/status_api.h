@@ -43,4 +43,8 @@ typedef enum cdp_status {
 /* The usual short name of a status, for example "TIMEOUT". Never NULL. Any thread. */
 CDP_API const char *cdp_status_name(cdp_status status);
 
+/* What a status means, for programs that have only the number: "the deadline passed". The text of
+   cdp_last_error() says more. Never NULL. Any thread. */
+CDP_API const char *cdp_status_text(cdp_status status);
+
 #endif /* CDP_SRC_BASE_STATUS_API_H */

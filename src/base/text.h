@@ -12,6 +12,7 @@
 #include "../message/transport_api.h"
 #include "compiler.h"
 #include "../text/format.h"
+#include "status.h"
 #include "basics.h"
 #include "../os/words.h"
 
@@ -140,32 +141,12 @@ CDP__PRIVATE void cdp__bare_make(cdp_error *e, uint32_t at, int32_t peer) {
 /* An argument of a public function, or a member of its desc, must not be NULL and is. */
 #define cdp__missing(call, argument) cdp__fail(CDP_ERR_INVALID, CDP__MISSING, (call), (argument))
 
-CDP_API CDP__COLD const char *cdp_status_name(cdp_status status) {
-    switch (status) {
-    case CDP_OK: return "OK";
-    case CDP_PENDING: return "PENDING";
-    case CDP_ERR_INVALID: return "INVALID";
-    case CDP_ERR_NOMEM: return "NOMEM";
-    case CDP_ERR_TIMEOUT: return "TIMEOUT";
-    case CDP_ERR_PEER_LOST: return "PEER_LOST";
-    case CDP_ERR_ABORTED: return "ABORTED";
-    case CDP_ERR_MISMATCH: return "MISMATCH";
-    case CDP_ERR_UNSUPPORTED: return "UNSUPPORTED";
-    case CDP_ERR_IO: return "IO";
-    case CDP_ERR_STORE: return "STORE";
-    case CDP_ERR_STATE: return "STATE";
-    case CDP_ERR_INTERNAL: return "INTERNAL";
-    case CDP_ERR_REMOTE: return "REMOTE";
-    case CDP_ERR_BUSY: return "BUSY";
-    }
-    return "?";
-}
-
 CDP_API int cdp_print_error(void *file) {
 #ifndef CDP_NO_STDIO
     const cdp_error *e = cdp_last_error();
     FILE *to = file ? (FILE *)file : stderr;
-    fprintf(to, "cdp: %s: %s\n", cdp_status_name(e->status), e->text);
+    fprintf(to, "cdp: %s: %s\n", cdp_status_name(e->status),
+        e->text[0] ? e->text : cdp_status_text(e->status));
     fflush(to);
 #else
     (void)file;

@@ -13,6 +13,7 @@
 #include "../base/types_api.h"
 #include "../base/error_api.h"
 #include "../base/compiler.h"
+#include "../base/status.h"
 #include "../base/basics.h"
 #include "../text/utf8.h"
 #include "../text/format.h"
@@ -264,7 +265,7 @@ CDP__PRIVATE CDP__COLD bool cdp__failure_decode(
     r->moved = cdp__get_u64(in + 40);
     r->expected = cdp__get_u64(in + 48);
     cdp__text_foreign(r->text, sizeof r->text, in + CDP__FAILURE_HEAD, n);
-    return r->status < CDP_OK && r->status >= CDP_ERR_INTERNAL && r->observer >= 0
+    return cdp__status_row_of((int32_t)r->status)->group && r->observer >= 0
         && cdp__rank_valid(r->observer, world_size) && cdp__rank_valid(r->peer, world_size)
         && cdp__endpoint_decode(in + 56, world_size, &r->end)
         && cdp__position_decode(in + 96, &r->at) && cdp__fingerprint_decode(in + 120, &r->call)

@@ -118,7 +118,7 @@ typedef struct cdp__nccl {
     cdp__nccl_cell *cells;
 
     /* kernels, compiled on first use; cast: see cdp__nccl_kernels() */
-    void *module[2], *cast[20], *hooks[CDP__NK_COUNT];
+    void *module[2], *cast[CDP__NCCL_FLOATS * (CDP__NCCL_FLOATS + 1)], *hooks[CDP__NK_COUNT];
     double *partial; /* device memory, for sums of squares */
     cdp__nccl_op ring[CDP__NCCL_RING], captured[CDP__NCCL_RING];
 } cdp__nccl;

@@ -20,6 +20,37 @@ CDP__PRIVATE int cdp__nccl_type(cdp_dtype t, int version) {
     return version < row->nccl_since ? -1 : row->nccl;
 }
 
+/* How many dtypes the kernels know: the floats that parameters may have. */
+enum {
+#define CDP__FLOAT_FLOAT 1
+#define CDP__FLOAT_SIGNED 0
+#define CDP__FLOAT_UNSIGNED 0
+#define CDP__FLOAT_TRUTH 0
+#define CDP__FLOAT_COMPLEX 0
+#define CDP__ROW(id, name, bytes, kind, set, form, wide, one, ops, grads, nccl, since) \
+    +CDP__FLOAT_##kind *grads
+    CDP__NCCL_FLOATS = 0 CDP__DTYPES(CDP__ROW)
+#undef CDP__ROW
+};
+
+CDP__PRIVATE bool cdp__nccl_has_kernels(cdp_dtype t) {
+    return cdp__dtype_is_float(t) && cdp__dtype_row_of(t)->grads;
+}
+
+/* The dtype of that number, and the number of such a dtype, in the order of the table. */
+CDP__PRIVATE cdp_dtype cdp__nccl_float(uint32_t index) {
+    uint32_t t = CDP_DTYPE_F32;
+    while (!cdp__nccl_has_kernels((cdp_dtype)t) || index--)
+        ++t;
+    return (cdp_dtype)t;
+}
+CDP__PRIVATE uint32_t cdp__nccl_float_index(cdp_dtype t) {
+    uint32_t i = 0;
+    while (i + 1 < CDP__NCCL_FLOATS && cdp__nccl_float(i) != cdp__def(t, CDP_DTYPE_F32))
+        ++i;
+    return i;
+}
+
 /* NCCL's number of a reduction, or -1 if it has none; PREMUL_SUM is created per operation. BOOL
    is sent as bytes of 0 and 1, so "or" is the maximum and "and" the minimum. */
 CDP__PRIVATE int cdp__nccl_reduction(cdp_dtype t, cdp_reduce_op op) {

@@ -262,7 +262,8 @@ CDP__PRIVATE cdp_status cdp__nccl_sum_squares(
     arguments[0] = (void *)&data;
     arguments[1] = (void *)&b->partial;
     arguments[2] = (void *)&n;
-    cdp__nccl_run(&st, b->cast[16 + cdp__nccl_float_index(dtype)], parts, b->caller, arguments);
+    cdp__nccl_run(&st, b->cast[CDP__NCCL_FLOATS * CDP__NCCL_FLOATS + cdp__nccl_float_index(dtype)],
+        parts, b->caller, arguments);
     if (st == CDP_OK) st = cdp__nccl_copy(b, host, b->partial, parts * sizeof *host);
     for (*sum = 0, i = 0; i < parts && st == CDP_OK; ++i)
         *sum += host[i];

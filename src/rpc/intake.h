@@ -12,6 +12,7 @@
 #include "../message/transport_api.h"
 #include "../channel/channel_api.h"
 #include "../base/compiler.h"
+#include "../base/status.h"
 #include "../base/basics.h"
 #include "../text/utf8.h"
 #include "../base/bytes.h"
@@ -139,7 +140,7 @@ CDP__PRIVATE const char *cdp__rpc_got_answer(
         if (cdp__rpc_reply_came(rpc, c, p, slots, *owned)) *owned = NULL;
     } else {
         const uint32_t ran = (uint32_t)(p->b >> 32);
-        if (p->aux < 1 || p->aux > (uint32_t)-CDP_ERR_BUSY || ran > CDP_RAN_YES)
+        if (!cdp__status_is_error((int32_t)(0u - p->aux)) || ran > CDP_RAN_YES)
             return "an unknown status";
         cdp__text_foreign(text, sizeof text, p->body, p->bytes);
         cdp__rpc_fail_came(

@@ -12,6 +12,7 @@
 #include "../message/transport_api.h"
 #include "../group/group_api.h"
 #include "../base/compiler.h"
+#include "../base/status.h"
 #include "../base/basics.h"
 #include "../text/utf8.h"
 #include "../base/text.h"
@@ -343,7 +344,7 @@ CDP__PRIVATE const char *cdp__ctx_got_member(
             --ctx->answers;
             rpc->changed = true;
         }
-    } else if (p->aux < 1 || p->aux > (uint32_t)-CDP_ERR_BUSY) {
+    } else if (!cdp__status_is_error((int32_t)(0u - p->aux))) {
         return "an unknown status";
     } else if (p->b != UINT32_MAX
         && (p->b > UINT32_MAX || cdp_rank_of_world(rpc->group, (uint32_t)p->b) == UINT32_MAX)) {

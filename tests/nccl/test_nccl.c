@@ -2272,6 +2272,7 @@ TEST(nvidia_compiles_them) {
     *(void **)&n.size_of_code = dlsym(lib, "nvrtcGetCUBINSize");
     T_EQ(0, n.count(&there));
     T_EQ(0, n.list(archs));
+    cdp__nccl_cast_source(casts, names);
     snprintf(hooks, sizeof hooks, "%s%s", cdp__nccl_hook_source, cdp__nccl_quantize_source());
     for (size_t k = 0; k < sizeof wanted / sizeof *wanted; ++k) {
         bool known = false;
@@ -2281,7 +2282,7 @@ TEST(nvidia_compiles_them) {
             printf("  SKIP sm_%d: this NVRTC does not know it\n", wanted[k]);
             continue;
         }
-        nvidia_compiles(&n, cdp__nccl_source(), wanted[k]);
+        nvidia_compiles(&n, casts, wanted[k]);
         nvidia_compiles(&n, hooks, wanted[k]);
         printf("  compiled by NVIDIA's compiler for sm_%d\n", wanted[k]);
     }

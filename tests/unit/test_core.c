@@ -215,8 +215,12 @@ TEST(errors_are_recorded_for_launchers) {
 }
 
 TEST(names_exist_for_everything) {
-    for (int i = 1; i >= CDP_ERR_BUSY; --i)
+    for (int i = 1; i >= CDP_ERR_BUSY; --i) {
         T(strcmp(cdp_status_name((cdp_status)i), "?") != 0);
+        T(strcmp(cdp_status_text((cdp_status)i), "an unknown status") != 0);
+        T(cdp__status_is_error(i) == (i < 0));
+        T(cdp__status_row_of(i)->group == (i < 0 && i >= CDP_ERR_INTERNAL));
+    }
     for (int i = 0; i < CDP_DTYPE_COUNT; ++i)
         T(strcmp(cdp_dtype_name((cdp_dtype)i), "?") != 0 && cdp_dtype_size((cdp_dtype)i) > 0);
     for (int i = 0; i < CDP_REDUCE_COUNT; ++i)
@@ -225,6 +229,7 @@ TEST(names_exist_for_everything) {
         T(strcmp(cdp_coll_name((cdp_coll_kind)i), "?") != 0);
     static const int bad[] = {-1, 1000, INT32_MAX, INT32_MIN};
     for (int i = 0; i < 4; ++i) {
+        T(!cdp__status_is_error(bad[i] == -1 ? CDP_ERR_BUSY - 1 : bad[i]));
         T(strcmp(cdp_status_name((cdp_status)(bad[i] == -1 ? CDP_ERR_BUSY - 1 : bad[i])), "?")
             == 0);
         T(strcmp(cdp_dtype_name((cdp_dtype)bad[i]), "?") == 0);
