@@ -615,6 +615,10 @@ typedef enum cdp_status {
 /* The usual short name of a status, for example "TIMEOUT". Never NULL. Any thread. */
 CDP_API const char *cdp_status_name(cdp_status status);
 
+/* What a status means, for programs that have only the number: "the deadline passed". The text of
+   cdp_last_error() says more. Never NULL. Any thread. */
+CDP_API const char *cdp_status_text(cdp_status status);
+
 /* ---- >>base/types_api: dtypes, reductions, memory -------------------------------------------- */
 
 typedef enum cdp_dtype {
@@ -2979,6 +2983,64 @@ CDP__PRIVATE uint64_t cdp__max(uint64_t a, uint64_t b) {
     return a > b ? a : b;
 }
 
+/* ---- >>base/status: one row for each status (pure) ------------------------------------------- */
+
+/* Knows: the name of each status, what it means, who may report it. Promises: a status that comes
+   from another process is one of these rows, or is refused. The compiler names a status of
+   cdp_status that has no row. */
+
+/*   name     of the status
+     status   its value
+     group    1: a group may end with it, so that ranks report it to each other
+     meaning  what a program that has only the number can say */
+#define CDP__STATUSES(X)                                                                        \
+    X("OK", CDP_OK, 0, "success")                                                               \
+    X("PENDING", CDP_PENDING, 0, "not finished yet; call again")                                \
+    X("INVALID", CDP_ERR_INVALID, 1, "an argument is wrong; nothing was done")                  \
+    X("NOMEM", CDP_ERR_NOMEM, 1, "the allocator returned nothing")                              \
+    X("TIMEOUT", CDP_ERR_TIMEOUT, 1, "the deadline passed")                                     \
+    X("PEER_LOST", CDP_ERR_PEER_LOST, 1, "a peer's connection ended or could not be made")      \
+    X("ABORTED", CDP_ERR_ABORTED, 1, "a rank called cdp_group_abort()")                         \
+    X("MISMATCH", CDP_ERR_MISMATCH, 1, "ranks called different things, or have other settings") \
+    X("UNSUPPORTED", CDP_ERR_UNSUPPORTED, 1, "this combination is not supported")               \
+    X("IO", CDP_ERR_IO, 1, "the operating system refused; see sys_errno")                       \
+    X("STORE", CDP_ERR_STORE, 1, "the key-value store failed or went away")                     \
+    X("STATE", CDP_ERR_STATE, 1, "the call came at the wrong time")                             \
+    X("INTERNAL", CDP_ERR_INTERNAL, 1, "a mistake in this library; please report it")           \
+    X("REMOTE", CDP_ERR_REMOTE, 0, "the function on another rank reported a failure")           \
+    X("BUSY", CDP_ERR_BUSY, 0, "a limit of this rank or of the peer is reached; nothing was done")
+
+typedef struct cdp__status_row {
+    const char *name, *meaning;
+    bool group;
+} cdp__status_row;
+
+/* The row of a number, which another process may have sent; a row without meaning for others. */
+CDP__PRIVATE CDP__COLD const cdp__status_row *cdp__status_row_of(int32_t number) {
+    static const cdp__status_row unknown = {"?", "an unknown status", false};
+#define CDP__ROW(name, status, group, meaning)                          \
+    case status: {                                                      \
+        static const cdp__status_row row = {name, meaning, group != 0}; \
+        return &row;                                                    \
+    }
+    switch ((cdp_status)number) { CDP__STATUSES(CDP__ROW) }
+#undef CDP__ROW
+    return &unknown;
+}
+
+CDP_API const char *cdp_status_name(cdp_status status) {
+    return cdp__status_row_of((int32_t)status)->name;
+}
+
+CDP_API const char *cdp_status_text(cdp_status status) {
+    return cdp__status_row_of((int32_t)status)->meaning;
+}
+
+/* Whether a number is an error of this library. */
+CDP__PRIVATE bool cdp__status_is_error(int32_t number) {
+    return number < 0 && cdp__status_row_of(number)->name[0] != '?';
+}
+
 /* ---- >>text/utf8: characters of UTF-8 (pure) ------------------------------------------------- */
 
 /* Knows: code points and their bytes. Promises: any bytes yield characters; reads and writes no
@@ -4620,32 +4682,12 @@ CDP__PRIVATE void cdp__bare_make(cdp_error *e, uint32_t at, int32_t peer) {
 /* An argument of a public function, or a member of its desc, must not be NULL and is. */
 #define cdp__missing(call, argument) cdp__fail(CDP_ERR_INVALID, CDP__MISSING, (call), (argument))
 
-CDP_API CDP__COLD const char *cdp_status_name(cdp_status status) {
-    switch (status) {
-    case CDP_OK: return "OK";
-    case CDP_PENDING: return "PENDING";
-    case CDP_ERR_INVALID: return "INVALID";
-    case CDP_ERR_NOMEM: return "NOMEM";
-    case CDP_ERR_TIMEOUT: return "TIMEOUT";
-    case CDP_ERR_PEER_LOST: return "PEER_LOST";
-    case CDP_ERR_ABORTED: return "ABORTED";
-    case CDP_ERR_MISMATCH: return "MISMATCH";
-    case CDP_ERR_UNSUPPORTED: return "UNSUPPORTED";
-    case CDP_ERR_IO: return "IO";
-    case CDP_ERR_STORE: return "STORE";
-    case CDP_ERR_STATE: return "STATE";
-    case CDP_ERR_INTERNAL: return "INTERNAL";
-    case CDP_ERR_REMOTE: return "REMOTE";
-    case CDP_ERR_BUSY: return "BUSY";
-    }
-    return "?";
-}
-
 CDP_API int cdp_print_error(void *file) {
 #ifndef CDP_NO_STDIO
     const cdp_error *e = cdp_last_error();
     FILE *to = file ? (FILE *)file : stderr;
-    fprintf(to, "cdp: %s: %s\n", cdp_status_name(e->status), e->text);
+    fprintf(to, "cdp: %s: %s\n", cdp_status_name(e->status),
+        e->text[0] ? e->text : cdp_status_text(e->status));
     fflush(to);
 #else
     (void)file;
@@ -9763,7 +9805,7 @@ CDP__PRIVATE CDP__COLD bool cdp__failure_decode(
     r->moved = cdp__get_u64(in + 40);
     r->expected = cdp__get_u64(in + 48);
     cdp__text_foreign(r->text, sizeof r->text, in + CDP__FAILURE_HEAD, n);
-    return r->status < CDP_OK && r->status >= CDP_ERR_INTERNAL && r->observer >= 0
+    return cdp__status_row_of((int32_t)r->status)->group && r->observer >= 0
         && cdp__rank_valid(r->observer, world_size) && cdp__rank_valid(r->peer, world_size)
         && cdp__endpoint_decode(in + 56, world_size, &r->end)
         && cdp__position_decode(in + 96, &r->at) && cdp__fingerprint_decode(in + 120, &r->call)

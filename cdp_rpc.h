@@ -4225,7 +4225,7 @@ CDP__PRIVATE const char *cdp__ctx_got_member(
             --ctx->answers;
             rpc->changed = true;
         }
-    } else if (p->aux < 1 || p->aux > (uint32_t)-CDP_ERR_BUSY) {
+    } else if (!cdp__status_is_error((int32_t)(0u - p->aux))) {
         return "an unknown status";
     } else if (p->b != UINT32_MAX
         && (p->b > UINT32_MAX || cdp_rank_of_world(rpc->group, (uint32_t)p->b) == UINT32_MAX)) {
@@ -5062,7 +5062,7 @@ CDP__PRIVATE const char *cdp__rpc_got_answer(
         if (cdp__rpc_reply_came(rpc, c, p, slots, *owned)) *owned = NULL;
     } else {
         const uint32_t ran = (uint32_t)(p->b >> 32);
-        if (p->aux < 1 || p->aux > (uint32_t)-CDP_ERR_BUSY || ran > CDP_RAN_YES)
+        if (!cdp__status_is_error((int32_t)(0u - p->aux)) || ran > CDP_RAN_YES)
             return "an unknown status";
         cdp__text_foreign(text, sizeof text, p->body, p->bytes);
         cdp__rpc_fail_came(

@@ -20,18 +20,13 @@ CDP__PRIVATE int cdp__nccl_type(cdp_dtype t, int version) {
     return version < row->nccl_since ? -1 : row->nccl;
 }
 
-/* How many dtypes the kernels know: the floats that parameters may have. */
-enum {
-#define CDP__FLOAT_FLOAT 1
-#define CDP__FLOAT_SIGNED 0
-#define CDP__FLOAT_UNSIGNED 0
-#define CDP__FLOAT_TRUTH 0
-#define CDP__FLOAT_COMPLEX 0
+/* How many dtypes the kernels know: the floats that parameters may have. Counted from the table: if
+   it has more or fewer, the array has a negative size. */
+#define CDP__NCCL_FLOATS 4u
 #define CDP__ROW(id, name, bytes, kind, set, form, wide, one, ops, grads, nccl, since) \
-    +CDP__FLOAT_##kind *grads
-    CDP__NCCL_FLOATS = 0 CDP__DTYPES(CDP__ROW)
+    +((CDP__##kind) == CDP__FLOAT && grads)
+typedef char cdp__nccl_floats_fit[0 CDP__DTYPES(CDP__ROW) == CDP__NCCL_FLOATS ? 1 : -1];
 #undef CDP__ROW
-};
 
 CDP__PRIVATE bool cdp__nccl_has_kernels(cdp_dtype t) {
     return cdp__dtype_is_float(t) && cdp__dtype_row_of(t)->grads;

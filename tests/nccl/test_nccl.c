@@ -2250,7 +2250,7 @@ TEST(nvidia_compiles_them) {
     static const char *const places[] = {"libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12"};
     static const int wanted[] = {75, 80, 90, 100};
     nvrtc n;
-    char name[200], hooks[32768];
+    char name[200], hooks[32768], casts[CDP__NCCL_SOURCE], names[CDP__NCCL_NAMES];
     int archs[64], there = 0;
     void *lib = NULL;
     for (int i = 0; i < 3 && !lib; ++i) {
