@@ -8,7 +8,8 @@ BUILD   ?= build
 CC      := gcc
 # MORE=1, as .ci/run has it: also what takes longer than what it finds is worth each time.
 MORE    ?=
-SEEDS   ?= $(if $(MORE),1..500,1..200)
+export MORE
+SEEDS   ?= $(if $(MORE),1..500,1..40)
 JOBS    ?= $(shell nproc 2>/dev/null || echo 2)
 
 CFLAGS  := -g -std=gnu11 -Wall -Wextra -Wshadow -Wpointer-arith -Wundef
@@ -50,7 +51,7 @@ EXAMPLES := $(EXAMPLE_SRC:examples/%.c=$(BUILD)/%) $(TOOL_SRC:tools/%.c=$(BUILD)
 NO_THREADS := $(patsubst %,%_no_threads,$(filter test_group test_elastic_polled,$(UNIT)))
 PROGRAMS := $(UNIT) $(NO_THREADS) $(PROCS) $(NCCL) $(MEM) $(DTENSOR) $(FUZZ) $(SIM) $(SCRIPTS) $(ROUNDS) $(LINEAR)
 
-.PHONY: help demo demo-elastic examples programs test test-strict sim sim-hour bench bench-peers bench-memory bench-store bench-mac bench-dtensor bench-rpc bench-elastic scale mutants sanitize format format-check headers headers-check src-check sizes platforms firmware clean
+.PHONY: help demo demo-elastic examples programs waiting test test-strict sim sim-hour bench bench-peers bench-memory bench-store bench-mac bench-dtensor bench-rpc bench-elastic scale mutants sanitize format format-check headers headers-check src-check sizes platforms firmware clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -206,29 +207,37 @@ $(BUILD)/bench/%: tests/bench/%.c $(HEADERS)
 # $(3): seeds of the simulation, $(4): names of programs (NAME.1 and NAME.2: each half of its tests), $(5): what to put
 # before each.
 suites = $(foreach t,$(4),'$(t)|$(2)|$(5) $(BUILD)/$(1)/$(basename $(t))$(patsubst .%, %/2,$(suffix $(t)))$(if $(filter sim,$(t)), --seeds $(3) --jobs $(JOBS))$(if \
-             $(MORE),$(if $(filter rounds elastic,$(t)), --all))')
+             $(MORE),$(if $(filter rounds elastic ring,$(t)), --all),$(if \
+             $(filter elastic_worlds,$(t)), --seeds 10)$(if $(filter rpc_worlds,$(t)), --seeds 60)))')
 
 # One simulated world that once went wrong: name, scenario, fault, seed.
 world_again = 'sim_$(1)|60|$(BUILD)/test/sim --scenario $(2) --faults $(3) --seeds $(4)..$(4)'
 
 RUN := BUILD='$(BUILD)' JOBS='$(JOBS)' CC='$(CC)' bash tests/run_all.sh
 
-# More suites at a time than there are cores: many of them mostly wait. The longest begin first.
+# More suites at a time than there are cores: many of them mostly wait. Those that wait longest begin while the other
+# programs are compiled, which is the suite `programs`; what follows after:programs begins when that has ended. Then the
+# longest begin first.
 LANES := $(if $(filter 1,$(JOBS)),1,5)
-LONG := test_procs test_nccl sim scripts test_group test_store rounds ring test_lanes test_memory test_table \
-        fuzz_memory linear test_rpc test_rpc_scenarios test_works test_lend test_tcp
+WAITING := $(filter test_procs test_elastic test_elastic_kill test_store linear test_lanes,$(PROGRAMS))
+LONG := test_nccl sim scripts test_group rounds ring test_memory test_table \
+        fuzz_memory test_rpc test_rpc_scenarios test_works test_lend test_tcp
 longest_first = $(foreach t,$(LONG),$(filter $(t),$(1))) $(filter-out $(LONG),$(1))
 SUITES = \
-    'compile|900|EVERYTHING=$(MORE) bash tests/compile/run.sh' \
-    $(call suites,test,600,$(SEEDS),$(PROCS)) \
+    'programs|1800|$(MAKE) --no-print-directory -j$(JOBS) programs && echo "$(words $(PROGRAMS)) passed, 0 failed"' \
+    $(call suites,test,600,$(SEEDS),$(filter test_procs,$(WAITING))) \
     $(if $(wildcard tests/procs/test_nodes.sh),'nodes|600|bash tests/procs/test_nodes.sh') \
     $(if $(wildcard tests/procs/test_elastic_nodes.sh),'elastic_nodes|300|bash tests/procs/test_elastic_nodes.sh') \
+    $(call suites,test,600,$(SEEDS),$(filter-out test_procs,$(WAITING))) \
+    after:programs \
+    'compile|900|EVERYTHING=$(MORE) bash tests/compile/run.sh' \
+    $(call suites,test,600,$(SEEDS),$(filter-out $(WAITING),$(PROCS))) \
     $(if $(wildcard tests/procs/test_elastic_churn.sh),'elastic_churn|300|bash tests/procs/test_elastic_churn.sh --seconds 8') \
     $(if $(wildcard tests/procs/test_launch.sh),'launch|600|bash tests/procs/test_launch.sh') \
     $(if $(wildcard tests/procs/test_netns.sh),'netns|120|bash tests/procs/test_netns.sh') \
     $(if $(wildcard tests/procs/test_cdprun.sh),'cdprun|600|CDPRUN_KILLS=15 sh tests/procs/test_cdprun.sh $(BUILD)/test/cdprun $(BUILD)/cdprun_test') \
-    $(call suites,test,600,$(SEEDS),$(call longest_first,$(filter-out $(PROCS),$(PROGRAMS)))) \
-    'sim_default|600|$(BUILD)/test/sim --threads --memory --seeds 1..$(if $(MORE),100,40) --jobs $(JOBS)' \
+    $(call suites,test,600,$(SEEDS),$(call longest_first,$(filter-out $(PROCS) $(WAITING),$(PROGRAMS)))) \
+    'sim_default|600|$(BUILD)/test/sim --threads --memory --seeds 1..$(if $(MORE),100,15) --jobs $(JOBS)' \
     'sim_frames|600|$(BUILD)/test/sim --scenario job --frames 16 --seeds 1..$(if $(MORE),40,15) --jobs $(JOBS)' \
     'sources|60|bash tests/check_sources.sh' \
     'headers|60|$(MAKE) -s headers-check' \
@@ -246,12 +255,13 @@ ifdef T
 NAMES := $(patsubst '%,%,$(filter '%,$(subst |, ,$(SUITES))))
 ONE   := $(firstword $(filter $(T) test_$(T),$(NAMES)))
 $(if $(ONE),,$(error there is no test $(T); there are: $(sort $(NAMES))))
-test: $(if $(filter $(ONE),sources headers src_check),,$(if $(filter $(ONE),$(PROGRAMS)),$(BUILD)/test/$(ONE),programs))
+test: $(if $(filter $(ONE),sources headers src_check programs),,$(if $(filter $(ONE),$(PROGRAMS)),$(BUILD)/test/$(ONE),programs))
 	@for suite in $(SUITES); do \
 	    case "$$suite" in '$(ONE)|'*) BUILD='$(BUILD)' CC='$(CC)' JOBS='$(JOBS)' exec bash -c "$${suite##*|} $$CASE" ;; esac; \
 	done
 else
-test: programs
+test:
+	@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(JOBS)) waiting
 	@TEST_STARTED=$(STARTED) LANES='$(LANES)' $(RUN) $(BUILD)/logs $(SUITES)
 endif
 export CASE
@@ -301,6 +311,7 @@ bench: $(BENCH) $(EXAMPLES)
 	@if test -f tests/bench/run.sh; then BUILD='$(BUILD)' bash tests/bench/run.sh; \
 	else for b in $(BENCH); do $$b || exit 1; done; fi
 
+waiting: $(WAITING:%=$(BUILD)/test/%) $(patsubst %,$(BUILD)/test/%,elastic_rank cdprun 01_hello 03_train_text)
 programs: $(PROGRAMS:%=$(BUILD)/test/%) $(BUILD)/test/elastic_rank $(EXAMPLE_SRC:examples/%.c=$(BUILD)/test/%) $(TOOL_SRC:tools/%.c=$(BUILD)/test/%) $(CXX_SRC:examples/%.cpp=$(BUILD)/test/%) $(BUILD)/bench/scale
 
 bench-peers:

@@ -4,9 +4,11 @@
 #
 #   [LANES=N] run_all.sh LOGDIR 'NAME|SECONDS|COMMAND' ...          N suites at a time, begun in this order; default 1
 #
+# The word after:NAME among them: what follows begins when the suite NAME has ended, and not at all if it failed.
+#
 # A suite ends with the line "N passed, N failed" and exit code 0 when nothing failed. Lines of it that begin with SKIP
-# or "known:" (a failure that is known and counts neither way) are shown. Its whole output is in LOGDIR/NAME.log, and is
-# shown here only when it failed.
+# or "known:" (a failure that is known and counts neither way), and warnings of compilers, are shown. Its whole output
+# is in LOGDIR/NAME.log, and is shown here only when it failed.
 #
 # SECONDS are those of an idle machine of today. A loop of known length says how much slower this one is, and the load, or
 # N where that is more, how many share it: the limits are multiplied by it (TEST_SCALE, at most 20), also those of single test cases. With
@@ -90,7 +92,7 @@ end() { # waits for one of them
     [ -n "$note" ] && f=$((f + 1))
     cpu=$(tail -n 1 "$logs/$name.cpu" 2> /dev/null | awk 'NF == 2 { printf "%.1f", $1 + $2 }')
     printf '%-28s %5d passed, %d failed %8d.%03d s, processor %6s s  %s\n' "$name" "$p" "$f" $((ms / 1000)) $((ms % 1000)) "${cpu:--}" "$note"
-    grep -aE '^(SKIP|known:)' "$log" | sed 's/^/    /'
+    grep -aE '^(SKIP|known:)|^[^ ]*: warning: ' "$log" | sed 's/^/    /'
     passed=$((passed + p))
     failed=$((failed + f))
     [ "$f" = 0 ] || broken="$broken $name"
@@ -100,6 +102,11 @@ end() { # waits for one of them
 }
 
 for suite in "$@"; do
+    if [[ $suite = after:* ]]; then
+        while [[ " ${name_of[*]} " == *" ${suite#after:} "* ]]; do end; done
+        [ "${failures[${suite#after:}]-0}" = 0 ] || { echo "${suite#after:} failed: what follows does not begin"; break; }
+        continue
+    fi
     [ $running -lt "${LANES:-1}" ] || end
     if [ "${RUN_UNTIL:-$EPOCHSECONDS}" -lt "$EPOCHSECONDS" ]; then
         echo "SKIP ${suite%%|*}: the time for all suites is over"

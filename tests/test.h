@@ -35,6 +35,12 @@
 #include <time.h>
 #include <unistd.h>
 
+/* What takes longer than what it finds is worth each time runs with MORE=1, as .ci/run has it. */
+static inline bool test_more(void) {
+    const char *const more = getenv("MORE");
+    return more && *more;
+}
+
 /* How much slower than usual everything may be: limits on time are multiplied by it. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define TEST_SLACK 10u

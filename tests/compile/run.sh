@@ -4,8 +4,9 @@
 #
 # COMPILERS: which of gcc, g++, clang, clang++ (default: gcc, all that the other tests need; .ci/run takes the others).
 # EVERYTHING=1: each way with each header and each define alone, to an object. Else objects are made where something is
-# looked up in them or linked, and the rest is parsed, with all warnings but those that gcc finds on the way to code (a
-# missing return or break, variables without a value): an object of another test here has that code, too.
+# looked up in them or linked, and the rest is parsed, some of it for all headers in one file, with all warnings but those
+# that gcc finds on the way to code (a missing return or break, variables without a value): an object of another test here
+# has that code, too.
 #
 # Each test is a function below; `job` runs one in a process of its own.
 set -u
@@ -172,6 +173,19 @@ t_static() { # two files of one program with a private copy each
     objcopy --redefine-sym main=other a.o b.o || die 'no second object' # a second file would say the same
     exports_nothing a.o
     $1 a.o b.o -o both -pthread -lm && ./both || die "the program returned $?"
+}
+t_all_static_later() { # $4...: the declarations of all headers, then in the same file their implementation, private
+    set_language "$1" "$2"
+    local h
+    {
+        for h in "${@:4}"; do echo "#include \"$h\""; done
+        echo '#define CDP_IMPLEMENTATION'
+        for h in "${@:4}"; do echo "#include \"$h\""; done
+        proof "${*:4}"
+    } > "all.$ext"
+    sed '1i #define CDP_STATIC' "all.$ext" > "all_static.$ext"
+    compile "$1 -std=$2 -$3 -Wno-unused-function" "all_static.$ext" all_static.o
+    parsed "$3" || exports_nothing all_static.o
 }
 t_option() { # $5...: CDP_NO_ macros that are independent of each other
     set_language "$1" "$2"
@@ -520,17 +534,20 @@ else
     echo 'SKIP some defines and headers: with EVERYTHING=1, as .ci/run has it for gcc'
 fi
 [ -z "${OBJECTS-}" ] || CHECK=O0
+full() { [ $CHECK = O0 ]; }
 c_matrix() { # COMPILER
     local c=$1 std h option part
     for std in c11 gnu11 c17; do
         for h in $HEADERS; do add t_declarations $c $std O0 "$h"; done
-        add t_implementation $c $std $CHECK $TOP
+        [ $std = gnu11 ] && ! full || add t_implementation $c $std $CHECK $TOP # make compiles it as gnu11
     done
-    if [ $CHECK = O0 ] || [ $c != gcc ] || ! compiled libcdp cdp*.h; then add t_implementation $c c11 O2 $TOP
+    if full || [ $c != gcc ] || ! compiled libcdp cdp*.h; then add t_implementation $c c11 O2 $TOP
     else add t_warnings gcc gnu11 O2 "$MADE/libcdp"; fi
+    # shellcheck disable=SC2086
+    full || add t_all_static_later $c gnu11 $CHECK $WITHOUT_MPI
     for h in $HEADERS; do
-        add t_two_files $c c11 O0 "$h" $c c11
-        if [ "$h" = $TOP ]; then continue; fi
+        if full || [ "$h" = cdp.h ] || [ "$h" = $TOP ]; then add t_two_files $c c11 O0 "$h" $c c11; fi
+        if [ "$h" = $TOP ] || ! full; then continue; fi
         add t_later $c gnu11 $CHECK "$h" # with -std=c11 that is the documented #error, below
         add t_static $c c11 $CHECK "$h"
     done
@@ -542,18 +559,20 @@ c_matrix() { # COMPILER
         add t_own_macro $c c11 $CHECK "$h"
         [ "$h" = $TOP ] || for option in CDP_NO_STDIO CDP_NO_THREADS; do add t_option $c c11 O0 "$h" $option; done
     done
-    for option in $OPTIONS; do add t_option $c c11 $CHECK $TOP $option; done
-    if [ $CHECK != O0 ]; then
+    if full; then
+        for option in $OPTIONS; do add t_option $c c11 O0 $TOP $option; done
+    else
+        for option in CDP_NO_STDIO CDP_NO_THREADS CDP_NO_OS; do add t_option $c c11 $CHECK $TOP $option; done
         add t_option $c c11 O0 $TOP CDP_NO_STDIO CDP_NO_THREADS CDP_NO_LOG_STRINGS CDP_NO_FILE_STORE CDP_NO_FILES
         add t_option $c c11 O0 $TOP CDP_NO_OS CDP_ONLY_F32
     fi
-    add t_parts $c c11 O0 $TOP
+    ! full || add t_parts $c c11 O0 $TOP
     for part in $SINGLE; do add t_parts $c c11 $CHECK $TOP $part; done
     add t_parts $c c11 O0 $TOP $PARTS
     add t_no_asserts $c gnu11 $CHECK $TOP
     add t_system_header_first $c c11 $CHECK $TOP
     [ "$(uname -m)" != x86_64 ] || add t_arithmetic $c c11 O2 cdp.h
-    if [ $CHECK != O0 ]; then add t_platform_macros $c c11 $CHECK $WITHOUT_MPI
+    if ! full; then add t_platform_macros $c c11 $CHECK $WITHOUT_MPI
     else for h in $WITHOUT_MPI; do add t_platform_macros $c c11 O0 "$h"; done; fi
     add t_extensions $c c11 O0
     add t_other_c11 $c c11 O0 $TOP
@@ -588,18 +607,23 @@ for c in $c_compilers; do c_matrix $c; done
 for c in $cxx_compilers; do cxx_matrix $c; done
 # Public names do not collide, and no header needs another one before it.
 # shellcheck disable=SC2086
-add t_together gcc c11 O0 $WITHOUT_MPI
+for c in $c_compilers; do
+    if [ $c = gcc ]; then add t_together gcc c11 O0 $WITHOUT_MPI; else add t_together $c c11 O0 "$(tac <<< "$WITHOUT_MPI" | tr '\n' ' ')"; fi
+done
 # shellcheck disable=SC2086
 for c in $c_compilers; do add t_no_os $c c11 O0 $WITHOUT_MPI; done
-command -v clang > /dev/null && add t_together clang c11 O0 "$(tac <<< "$WITHOUT_MPI" | tr '\n' ' ')"
 for c in $cxx_compilers; do add t_together $c c++11 O0 "$(tac <<< "$WITHOUT_MPI" | tr '\n' ' ')"; done
-if command -v clang > /dev/null && [ -f /usr/share/mingw-w64/include/windows.h ]; then
+if [[ $c_compilers != *clang* ]]; then
+    : # said above
+elif [ -f /usr/share/mingw-w64/include/windows.h ]; then
     add t_msvc clang c11 O0 cdp_tcp.h cdp_rpc.h cdp_dtensor.h cdp_mem.h cdp_nccl.h cdp_elastic.h
-    add t_msvc clang++ c++14 O0 cdp_tcp.h
+    ! command -v clang++ > /dev/null || add t_msvc clang++ c++14 O0 cdp_tcp.h
 else
-    echo "SKIP the parts for MSVC: clang or mingw-w64's headers are not installed"
+    echo "SKIP the parts for MSVC: mingw-w64's headers are not installed"
 fi
-if command -v tcc > /dev/null; then
+if [[ $c_compilers != *gcc* ]]; then
+    : # it comes with gcc
+elif command -v tcc > /dev/null; then
     for t in test_exec test_backend test_group test_hostile; do add t_tcc_program tcc c99 O0 tests/unit/$t.c; done
     add t_tcc_example tcc c99 O0 examples/01_hello.c 'rank [01] of 2 is here'
     add t_tcc_example tcc c99 O0 examples/02_allreduce.c 'expected 1.5: right'
@@ -624,7 +648,7 @@ if [ -f cdp_nccl.h ]; then
 fi
 gcc_alone() {
     for e in examples/*.c tools/*.c; do
-        if [ $CHECK != O0 ] && compiled "$(basename "$e" .c)" examples/*.[ch] tools/*.[ch]; then add t_warnings gcc gnu17 O0 "$MADE/$(basename "$e" .c)"
+        if ! full && compiled "$(basename "$e" .c)" examples/*.[ch] tools/*.[ch]; then add t_warnings gcc gnu17 O0 "$MADE/$(basename "$e" .c)"
         else add t_example gcc gnu17 $PARSE "$e"; fi
     done
     [ -n "${EVERYTHING-}" ] || return

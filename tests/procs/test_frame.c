@@ -290,11 +290,14 @@ static void holds(run r) {
 }
 
 static const uint64_t many = (64u << 20) / 4;
+static uint64_t how_many(void) {
+    return TEST_SLOW || !test_more() ? many / 8 : many;
+}
 
 static void all(bool memory, uint32_t call, uint32_t dies) {
     run r;
     memset(&r, 0, sizeof r);
-    r.count = TEST_SLOW ? many / 8 : many;
+    r.count = how_many();
     r.memory = memory;
     r.whole_group = call == 1;
     r.training = call == 2;
@@ -322,7 +325,7 @@ TEST(budgets_hold_while_a_peer_dies) {
 TEST(budgets_hold_while_the_store_is_stopped_and_a_peer_dies) {
     run r;
     memset(&r, 0, sizeof r);
-    r.count = TEST_SLOW ? many / 8 : many;
+    r.count = how_many();
     r.dies = 1;
     r.stops = true;
     r.kind = CDP_COLL_ALLREDUCE;

@@ -2,7 +2,8 @@
     one process and between processes: every interleaving of small cases, on memory that is as weak
     as C11 allows
 
-        ring            all cases; then the same with planted mistakes, each of which must be found
+        ring            all cases but the two longest; then planted mistakes: each must be found
+        ring --all      all cases, and so on
         ring --case N   one case, with its counts
 
     The code under test is that of the headers itself: cdp__line_move, _ring, _wants, _busy,
@@ -795,6 +796,8 @@ int main(int argc, char **argv) {
     if (!seen) return 2;
     for (c = 0; c < CASES; ++c) {
         if (argc == 3 && (uint32_t)atoi(argv[2]) != c) continue;
+        /* three bytes one by one take longer than all others together */
+        if (argc < 2 && cases[c].by == RING && cases[c].bytes == 3 && cases[c].piece == 1) continue;
         const char *bad = explore(&cases[c], RIGHT);
         static const char *const what[] = {"ring of %u, %u bytes in pieces of %u: ",
             "slots (%u), %u messages of %u: ", "no ring (%u), %u exposures in slices: %u: ",

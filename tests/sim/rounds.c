@@ -2,8 +2,9 @@
    I/O.
 
    An algorithm is a pure function from (shape, round) to steps, so its correctness does not need a
-   network to be shown. For every algorithm, every world size 1..64 and some up to 4,096 (257 where
-   all ranks send to all in one round, 129 of those with parts), this checks
+   network to be shown. For every algorithm, every world size 1..64 (without --all: 1..32 and some)
+   and some up to 4,096 (257 where all ranks send to all in one round, 129 of those with parts),
+   this checks
      - that all ranks have the same number of rounds, and at most CDP__ROUND_MAX steps in each;
      - that what is sent in a round is received in that round, equally long, at most one message per
        ordered pair: so no buffering is needed at all, and ranks that wait for each other always
@@ -1523,6 +1524,7 @@ static void prove_sizes(uint32_t algo) {
     const uint32_t roots = has_parts(kind) || kind == CDP_COLL_REDUCE || hosts ? 2 : 64;
     uint32_t n, i, k;
     for (n = 1; n <= 64; ++n) {
+        if (n > 33 && n != 48 && n != 57 && n < 63 && most_ranks < 4096) continue;
         const uint64_t counts[] = {0, 1, n - 1, n, n + 1, 5ull * n - 1, 97};
         for (i = 0; i < sizeof counts / sizeof counts[0]; ++i) {
             /* n parts of n ranks: enough is enough */

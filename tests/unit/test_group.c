@@ -64,7 +64,7 @@ TEST(polled_in_turn_every_call) {
 
 TEST(polled_in_random_turns_with_all_settings) {
     uint64_t state = 11;
-    const int runs = TEST_SLOW ? 50 : 150;
+    const int runs = TEST_SLOW || !test_more() ? 50 : 150;
     for (int run = 0; run < (TEST_OWN_THREADS ? 3 : runs); ++run) {
         static const uint64_t rings[] = {1, 7, 64, 500, 4096, 0}, pieces[] = {1, 13, 48, 1000, 0},
                               small[] = {1, 100, 1000000}, windows[] = {4096, 5000, 0};
