@@ -206,9 +206,9 @@ $(BUILD)/bench/%: tests/bench/%.c $(HEADERS)
 # Suites as tests/run_all.sh takes them: 'name|seconds|command'. $(1): folder below BUILD, $(2): seconds for each,
 # $(3): seeds of the simulation, $(4): names of programs (NAME.1 and NAME.2: each half of its tests), $(5): what to put
 # before each.
-suites = $(foreach t,$(4),'$(t)|$(2)|$(5) $(BUILD)/$(1)/$(basename $(t))$(patsubst .%, %/2,$(suffix $(t)))$(if $(filter sim,$(t)), --seeds $(3) --jobs $(JOBS))$(if \
-             $(MORE),$(if $(filter rounds elastic ring,$(t)), --all),$(if \
-             $(filter elastic_worlds,$(t)), --seeds 10)$(if $(filter rpc_worlds,$(t)), --seeds 60)))')
+suites = $(foreach t,$(4),'$(t)|$(2)|$(5) $(BUILD)/$(1)/$(basename $(t))$(patsubst .%, %/2,$(suffix $(t)))$(call words_for,$(t),$(3))')
+words_for = $(if $(filter sim,$(1)), --seeds $(2) --jobs $(JOBS))$(if $(MORE),$(if \
+            $(filter rounds elastic ring,$(1)), --all),$(if $(filter elastic_worlds,$(1)), --seeds 10)$(if $(filter rpc_worlds,$(1)), --seeds 60))
 
 # One simulated world that once went wrong: name, scenario, fault, seed.
 world_again = 'sim_$(1)|60|$(BUILD)/test/sim --scenario $(2) --faults $(3) --seeds $(4)..$(4)'

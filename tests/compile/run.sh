@@ -427,14 +427,14 @@ t_msvc() {
 TCC='tcc -w -DCDP_NO_THREADS -DCDP_NO_SHARED_MEMORY'
 t_tcc_program() { # FILE EXIT-CODE
     $TCC -I"$root" -I"$root/tests" -include "$root/tests/compile/tcc.h" "$root/$4" -o program -lm || die 'it does not compile'
-    timeout 120 ./program > said.txt 2>&1 || { tail -n 5 said.txt; die "the program returned $?"; }
+    timeout $((120 * ${TEST_SCALE:-1})) ./program > said.txt 2>&1 || { tail -n 5 said.txt; die "the program returned $?"; }
     echo "INFO $(tail -n 1 said.txt)"
 }
 t_tcc_example() { # FILE LINES TEXT: two ranks over TCP, by the variables of a launcher
     local r port=$((20000 + $$ % 10000))
     $TCC "$root/$4" -o program -lm || die 'it does not compile'
     for r in 0 1; do
-        RANK=$r WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port timeout 120 ./program > "said.$r" 2>&1 &
+        RANK=$r WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port timeout $((120 * ${TEST_SCALE:-1})) ./program > "said.$r" 2>&1 &
     done
     wait
     shift 4
