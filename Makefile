@@ -9,7 +9,7 @@ CC      := gcc
 # MORE=1, as .ci/run has it: also what takes longer than what it finds is worth each time.
 MORE    ?=
 export MORE
-SEEDS   ?= $(if $(MORE),1..500,1..40)
+SEEDS   ?= $(if $(MORE),1..200,1..40)
 JOBS    ?= $(shell nproc 2>/dev/null || echo 2)
 
 CFLAGS  := -g -std=gnu11 -Wall -Wextra -Wshadow -Wpointer-arith -Wundef
