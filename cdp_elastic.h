@@ -99,7 +99,8 @@
                                    longer is left out, and comes back as a newcomer. Without
                                    threads it has no default: see NO THREAD
         join_ms                    being below min_ranks, waiting to be taken in, and epochs that
-                                   fail one after the other before they begin: each alone
+                                   fail one after the other before they begin, or that time out
+                                   before a step is committed: each alone
 
     CONFIGURATION
         CDP_ELASTIC_IMPLEMENTATION implements this header and those below it, whose private parts it
@@ -144,10 +145,21 @@
         where rank 0 alone has the state, another rank takes its place that has not yet begun to
         receive. Where all ranks are dead, waiting newcomers get STATE.
 
+    THOSE WHO BLOCK
+        A rank may live and keep the others from going on: it hangs, or the path between two ranks
+        carries nothing. Each member says in its arrival with whom it could not go on. Who is blamed
+        in three epochs, with no step committed meanwhile, is left out (STATE); of ranks that cannot
+        go on with each other as few as possible are, and never so many that fewer than min_ranks
+        stay. Newcomers that have not received state go first: for what they do themselves after
+        two epochs, and also where a member is to blame that ran before they came. One that is left
+        out may come back as a newcomer; each that is doubles the time before newcomers end an
+        epoch (grow_ms, at most 64 times), until one of them has committed a step. Blames do not
+        count in an epoch of which a member did not arrive: that explains its end.
+
     MEMORY
-        From the os of tcp->group. 24 bytes for each member of the epoch; the blob, while it moves;
+        From the os of tcp->group. 40 bytes for each member of the epoch; the blob, while it moves;
         on a rank that is a step behind, as much as all entries, while it receives them.
-        The store keeps each decision (216 bytes and 24 for each member), each ticket (48), one key
+        The store keeps each decision (224 bytes and 24 for each member), each ticket (48), one key
         for each call of cdp_elastic_agree(), and one for each process that has ended (JOB/gone/ID).
 
     ERRORS
@@ -167,8 +179,8 @@
 
     WHAT IS NOT THERE
         The store is the single point of failure. Survivors do not reuse their connections (after
-        cdp_group_shrink() they do). A rank that lives but never calls again ends an epoch after
-        each timeout_ms and is not left out: end its process.
+        cdp_group_shrink() they do). A newcomer is not tried beside the running epoch: one that does
+        not reach the ranks costs two epochs that do not begin.
 
     License: MIT-0 or Unlicense, as you like; see the end of cdp.h.                            */
 
@@ -247,7 +259,8 @@ typedef struct cdp_elastic_desc {
        threads, where it must exceed the longest time between two calls by 1500: see NO THREAD
        above) */
     uint32_t settle_ms;
-    /* newcomers end an epoch at the earliest this long after it began, in ms (default: 5000) */
+    /* newcomers end an epoch at the earliest this long after it began, in ms; longer after
+       newcomers that were left out, see THOSE WHO BLOCK above (default: 5000) */
     uint32_t grow_ms;
     /* what the entries hold at the start, from a checkpoint: counts on rank 0 of the first epoch,
        from which the other ranks receive it */
@@ -723,6 +736,8 @@ typedef struct cdp__elastic_place {
     uint64_t epoch;         /* 0: none yet */
     uint64_t step, samples; /* committed, in the state that it holds */
     uint32_t rank, size;    /* in that epoch */
+    uint32_t blamed;        /* 1 + the rank because of which it ended here; 0: none */
+    bool absent;            /* that rank did not call, which others see as well */
     uint8_t phase;          /* cdp__elastic_phase */
     bool has_state;         /* no while it receives: half of it would be of another step */
     bool fresh;             /* it holds what it came with, in an epoch of newcomers alone */
@@ -742,6 +757,8 @@ typedef struct cdp__elastic_arrival {
     uint8_t id[CDP__ELASTIC_ID_BYTES];
     uint64_t step, samples;
     uint32_t rank;
+    uint32_t blamed; /* 1 + the rank with which it could not go on; 0: none */
+    bool absent;     /* because that rank did not call */
     bool has_state, fresh, ending;
 } cdp__elastic_arrival;
 
@@ -749,6 +766,11 @@ typedef struct cdp__elastic_member {
     uint8_t id[CDP__ELASTIC_ID_BYTES];
     uint32_t old_rank; /* CDP__ELASTIC_NEW: a newcomer */
     bool source;       /* it holds the state of the decision's step */
+    bool on_trial;     /* it came to an epoch that had members, and never had their state */
+    uint8_t strikes;   /* epochs that ended because of it since the last step was committed */
+    /* only while cdp__elastic_decide() runs, of the member with this rank in the old epoch */
+    bool struck, evicted, absent, counts;
+    uint32_t blamed; /* as in its arrival, if that counts */
 } cdp__elastic_member;
 
 typedef struct cdp__elastic_decision {
@@ -756,6 +778,8 @@ typedef struct cdp__elastic_decision {
     uint64_t step, samples; /* of the state with which this epoch begins */
     uint32_t tickets;       /* how many tickets, from the first on, have been dealt with */
     uint32_t size, sources, lost, joined;
+    uint32_t evicted; /* of the lost: members that arrived, and were left out */
+    uint32_t cool;    /* evictions since newcomers last committed a step: they wait longer */
     cdp__elastic_member *members; /* in the order of ranks; the caller's memory */
     char cause[160];
 } cdp__elastic_decision;
@@ -801,6 +825,8 @@ CDP__PRIVATE void cdp__elastic_describe(const cdp__elastic_place *p, cdp__elasti
     out->step = p->step;
     out->samples = p->samples;
     out->rank = p->rank;
+    out->blamed = p->blamed;
+    out->absent = p->absent;
     out->has_state = p->has_state;
     out->fresh = p->fresh;
     out->ending = p->ending;
@@ -858,6 +884,7 @@ CDP__PRIVATE void cdp__elastic_take_in(const cdp__elastic_view *v, cdp__elastic_
         out->tickets = i + 1;
         if (v->tickets[i].gone) continue;
         cdp__elastic_add(out, v->tickets[i].id, CDP__ELASTIC_NEW, false);
+        out->members[out->size - 1].on_trial = v->old->epoch > 0;
         ++out->joined;
     }
 }
@@ -899,44 +926,193 @@ CDP__PRIVATE void cdp__elastic_trust_newcomers(
             }
 }
 
+/* ---- who is left out because others cannot go on with it
+
+   A process may live, reach the store and block its peers: it hangs, or a path between two members
+   carries nothing. Each member says in its arrival whom it could not go on with. A member that is
+   blamed in so many epochs, with no step committed meanwhile, is left out; of members that cannot
+   go on with each other, as few as possible are. A newcomer that has no state yet goes sooner, and
+   before members of earlier epochs. If a member has not arrived, that explains why the epoch
+   ended. */
+#define CDP__ELASTIC_STRIKES 3u
+#define CDP__ELASTIC_STRIKES_NEW 2u
+#define CDP__ELASTIC_COOL 6u /* newcomers wait at most 2 to this power times grow_ms */
+
+/* A newcomer that has not received state yet. */
+CDP__PRIVATE bool cdp__elastic_on_trial(const cdp__elastic_view *v, uint32_t r) {
+    const cdp__elastic_arrival *a =
+        cdp__elastic_arrival_of(v->old, r, v->arrivals, v->arrival_count);
+    return v->old->members[r].on_trial && a && !a->has_state;
+}
+
+/* Two members that were not left out, one of which blames the other. */
+CDP__PRIVATE bool cdp__elastic_apart(const cdp__elastic_member *m, uint32_t a, uint32_t b) {
+    return !m[a].evicted && !m[b].evicted && (m[a].blamed == b + 1 || m[b].blamed == a + 1);
+}
+
+/* Members that are apart from rank r; *last is one of them. */
+CDP__PRIVATE uint32_t cdp__elastic_apart_from(
+    const cdp__elastic_member *m, uint32_t size, uint32_t r, uint32_t *last) {
+    uint32_t i, n = 0;
+    for (i = 0; i < size; ++i) {
+        if (i == r || !cdp__elastic_apart(m, r, i)) continue;
+        *last = i;
+        ++n;
+    }
+    return n;
+}
+
+/* Keeps the strikes of each rank, and whom it blames now. True if all have arrived. */
+CDP__PRIVATE bool cdp__elastic_blames(
+    const cdp__elastic_view *v, cdp__elastic_member *m, bool committed) {
+    const uint32_t size = v->old->size;
+    bool all = true;
+    uint32_t r;
+    for (r = 0; r < size; ++r) {
+        const cdp__elastic_arrival *a =
+            cdp__elastic_arrival_of(v->old, r, v->arrivals, v->arrival_count);
+        memset(&m[r], 0, sizeof m[r]);
+        m[r].strikes = committed ? 0 : v->old->members[r].strikes;
+        all = all && a;
+        if (!a || a->blamed > size || a->blamed == r + 1) continue;
+        m[r].blamed = a->blamed;
+        m[r].absent = a->absent;
+    }
+    return all;
+}
+
+/* A newcomer on trial alone blames a member: perhaps nothing comes to itself. */
+CDP__PRIVATE bool cdp__elastic_alone(
+    const cdp__elastic_view *v, const cdp__elastic_member *m, uint32_t r) {
+    uint32_t i;
+    if (!m[r].blamed || m[r].absent || !cdp__elastic_on_trial(v, r)) return false;
+    for (i = 0; i < v->old->size; ++i)
+        if (m[i].blamed == m[r].blamed && !cdp__elastic_on_trial(v, i)) return false;
+    return true;
+}
+
+/* Counts strikes, and keeps the blames that count. True if there are any. */
+CDP__PRIVATE bool cdp__elastic_strike(
+    const cdp__elastic_view *v, cdp__elastic_member *m, bool committed) {
+    const uint32_t size = v->old->size;
+    bool any = false;
+    uint32_t r;
+    if (!cdp__elastic_blames(v, m, committed)) return false;
+    for (r = 0; r < size; ++r)
+        if (m[r].blamed) m[cdp__elastic_alone(v, m, r) ? r : m[r].blamed - 1].struck = true;
+    for (r = 0; r < size; ++r)
+        m[r].strikes = (uint8_t)(m[r].strikes + (m[r].struck && m[r].strikes < 255));
+    for (r = 0; r < size; ++r) {
+        const uint32_t who = cdp__elastic_alone(v, m, r) ? r : m[r].blamed - 1;
+        if (!m[r].blamed) continue;
+        m[r].counts = m[who].strikes
+            >= (cdp__elastic_on_trial(v, who) ? CDP__ELASTIC_STRIKES_NEW : CDP__ELASTIC_STRIKES);
+        any = any || m[r].counts;
+    }
+    for (r = 0; r < size; ++r)
+        if (!m[r].counts) m[r].blamed = 0;
+    return any;
+}
+
+/* Newcomers on trial go before any member does: who is blamed says little about which path carries
+   nothing, and the members went on before these came. Not for a member that did not call. */
+CDP__PRIVATE uint32_t cdp__elastic_end_trials(const cdp__elastic_view *v, cdp__elastic_member *m) {
+    uint32_t r, n = 0;
+    bool path = false;
+    for (r = 0; r < v->old->size; ++r)
+        path = path || (m[r].blamed && !m[r].absent);
+    for (r = 0; path && r < v->old->size; ++r) {
+        m[r].evicted = cdp__elastic_on_trial(v, r);
+        n += m[r].evicted;
+    }
+    return n;
+}
+
+/* Whom to leave out next; `size`: nobody. A member that one other member alone is apart from, and
+   that is apart from more, goes: so as few as possible do, since each blames one. Where there is no
+   such member all are pairs or circles, in which any may go: the one that is blamed does. */
+CDP__PRIVATE uint32_t cdp__elastic_next_out(const cdp__elastic_member *m, uint32_t size) {
+    uint32_t r, other = 0, more = 0, found = size;
+    for (r = 0; r < size; ++r) {
+        const uint32_t b = m[r].blamed - 1;
+        if (m[r].blamed && cdp__elastic_apart(m, r, b))
+            found = m[b].blamed == r + 1 ? (uint32_t)cdp__max(r, b) : b;
+    }
+    for (r = 0; found < size && r < size; ++r)
+        if (cdp__elastic_apart_from(m, size, r, &other) == 1
+            && cdp__elastic_apart_from(m, size, other, &more) > 1)
+            return other;
+    return found;
+}
+
 /* The arrival whose state the next epoch begins with: of the members that arrived with state, the
    first with the highest step. In an epoch of newcomers alone perhaps no member has state yet, and
    then no member has committed a step in it: returns the first one that has not begun to receive
-   state. NULL: there is none. */
-CDP__PRIVATE const cdp__elastic_arrival *cdp__elastic_best(const cdp__elastic_view *v) {
+   state. NULL: there is none. Without those that are left out in `m` (NULL: nobody is). */
+CDP__PRIVATE const cdp__elastic_arrival *cdp__elastic_best(
+    const cdp__elastic_view *v, const cdp__elastic_member *m) {
     const cdp__elastic_arrival *best = NULL, *a;
     uint32_t r;
     for (r = 0; r < v->old->size; ++r) {
         a = cdp__elastic_arrival_of(v->old, r, v->arrivals, v->arrival_count);
-        if (!a) continue;
+        if (!a || (m && m[r].evicted)) continue;
         if (a->has_state && (!best || !best->has_state || a->step > best->step)) best = a;
         if (a->fresh && !best) best = a;
     }
     return best;
 }
 
-/* The next decision; out->members has room for max_ranks. Any process may make one of what it has
-   seen, at any time: the first one that is in the store counts. */
+/* Marks who is left out; returns how many. */
+CDP__PRIVATE uint32_t cdp__elastic_evict(
+    const cdp__elastic_view *v, cdp__elastic_member *m, bool committed) {
+    const uint32_t size = v->old->size;
+    uint32_t r, n = 0;
+    if (!cdp__elastic_strike(v, m, committed)) return 0;
+    if (!cdp__elastic_end_trials(v, m))
+        while ((r = cdp__elastic_next_out(m, size)) < size)
+            m[r].evicted = true;
+    for (r = 0; r < size; ++r)
+        n += m[r].evicted;
+    if (size - n >= v->min_ranks && cdp__elastic_best(v, m)) return n;
+    for (r = 0; r < size; ++r)
+        m[r].evicted = false;
+    return 0;
+}
+
+/* The next decision; out->members has room for the members of the last epoch and for the tickets.
+   Any process may make one of what it has seen, at any time: the first one that is in the store
+   counts. */
 CDP__PRIVATE cdp__elastic_verdict cdp__elastic_decide(
     const cdp__elastic_view *v, cdp__elastic_decision *out) {
     const cdp__elastic_decision *old = v->old;
     cdp__elastic_member *const members = out->members;
     const cdp__elastic_arrival *a, *best;
     uint32_t r, here = 0, ending = 0;
+    bool committed;
     memset(out, 0, sizeof *out);
     out->members = members;
     out->epoch = old->epoch + 1;
     out->tickets = old->tickets;
     if (!old->epoch) return cdp__elastic_found(v, out);
-    best = cdp__elastic_best(v);
+    best = cdp__elastic_best(v, NULL);
+    committed = best && best->step > old->step;
+    out->evicted = cdp__elastic_evict(v, members, committed);
+    out->cool = (committed && old->joined ? 0 : old->cool) + out->evicted;
+    out->cool = (uint32_t)cdp__min(out->cool, CDP__ELASTIC_COOL);
+    best = cdp__elastic_best(v, members);
     out->step = best ? best->step : 0;
     out->samples = best ? best->samples : 0;
     for (r = 0; r < old->size; ++r) {
+        const uint8_t strikes = members[r].strikes; /* members are added at r or before */
+        const bool trial = cdp__elastic_on_trial(v, r);
         a = cdp__elastic_arrival_of(old, r, v->arrivals, v->arrival_count);
-        here += a != NULL;
-        ending += a && a->ending;
-        if (a && out->size < v->max_ranks)
-            cdp__elastic_add(out, a->id, r, a == best || (a->has_state && a->step == out->step));
+        if (!a || members[r].evicted) continue;
+        ++here;
+        ending += a->ending;
+        if (out->size == v->max_ranks) continue;
+        cdp__elastic_add(out, a->id, r, a == best || (a->has_state && a->step == out->step));
+        out->members[out->size - 1].strikes = strikes;
+        out->members[out->size - 1].on_trial = trial;
     }
     out->lost = old->size - out->size;
     /* members that have done all steps need no others: min_ranks is for steps still to come */
@@ -965,6 +1141,8 @@ CDP__PRIVATE bool cdp__elastic_learn(cdp__elastic_place *p, const cdp__elastic_d
     p->epoch = d->epoch;
     p->rank = r;
     p->size = d->size;
+    p->blamed = 0;
+    p->absent = false;
     p->phase = CDP__ELASTIC_JOINED;
     p->live = true;
     if (m->source) {
@@ -1114,16 +1292,18 @@ CDP__PRIVATE bool cdp__elastic_founds(
    read beyond their end. */
 
 #define CDP__ELASTIC_RECORD_BYTES 48u /* of a ticket or an arrival */
-#define CDP__ELASTIC_HEAD_BYTES 216u  /* of a decision, before its members */
+#define CDP__ELASTIC_HEAD_BYTES 224u  /* of a decision, before its members */
 #define CDP__ELASTIC_MEMBER_BYTES 24u
 #define CDP__ELASTIC_RECORD_MARK 0x31726c65u   /* "elr1" */
 #define CDP__ELASTIC_DECISION_MARK 0x31646c65u /* "eld1" */
 
-/* mark, rank, flags, sum over the rest; step, samples; id */
+/* mark, rank, flags and whom it blames, sum over the rest; step, samples; id */
 CDP__PRIVATE void cdp__elastic_put_record(uint8_t *out, const cdp__elastic_arrival *a) {
     cdp__put_u32(out, CDP__ELASTIC_RECORD_MARK);
     cdp__put_u32(out + 4, a->rank);
-    cdp__put_u32(out + 8, (a->has_state ? 1u : 0u) | (a->ending ? 2u : 0u) | (a->fresh ? 4u : 0u));
+    cdp__put_u32(out + 8,
+        (a->has_state ? 1u : 0u) | (a->ending ? 2u : 0u) | (a->fresh ? 4u : 0u)
+            | (a->absent ? 8u : 0u) | a->blamed << 16);
     cdp__put_u64(out + 16, a->step);
     cdp__put_u64(out + 24, a->samples);
     memcpy(out + 32, a->id, CDP__ELASTIC_ID_BYTES);
@@ -1143,6 +1323,8 @@ CDP__PRIVATE bool cdp__elastic_get_record(const uint8_t *in, cdp__elastic_arriva
     a->has_state = (in[8] & 1) != 0;
     a->ending = (in[8] & 2) != 0;
     a->fresh = (in[8] & 4) != 0;
+    a->absent = (in[8] & 8) != 0;
+    a->blamed = cdp__get_u32(in + 8) >> 16;
     a->step = cdp__get_u64(in + 16);
     a->samples = cdp__get_u64(in + 24);
     memcpy(a->id, in + 32, sizeof a->id);
@@ -1153,7 +1335,8 @@ CDP__PRIVATE uint64_t cdp__elastic_decision_bytes(uint32_t size) {
     return CDP__ELASTIC_HEAD_BYTES + (uint64_t)size * CDP__ELASTIC_MEMBER_BYTES;
 }
 
-/* mark, size, tickets, lost, joined, 0; epoch, step, samples; sum; cause; then members */
+/* mark, size, tickets, lost, joined, 0; epoch, step, samples; sum; cause; evicted, cool; then
+   members */
 CDP__PRIVATE void cdp__elastic_put_decision(uint8_t *out, const cdp__elastic_decision *d) {
     const uint64_t bytes = cdp__elastic_decision_bytes(d->size);
     uint32_t r;
@@ -1167,11 +1350,14 @@ CDP__PRIVATE void cdp__elastic_put_decision(uint8_t *out, const cdp__elastic_dec
     cdp__put_u64(out + 32, d->step);
     cdp__put_u64(out + 40, d->samples);
     memcpy(out + 56, d->cause, sizeof d->cause);
+    cdp__put_u32(out + 216, d->evicted);
+    cdp__put_u32(out + 220, d->cool);
     for (r = 0; r < d->size; ++r) {
         uint8_t *at = out + cdp__elastic_decision_bytes(r);
         memcpy(at, d->members[r].id, CDP__ELASTIC_ID_BYTES);
         cdp__put_u32(at + 16, d->members[r].old_rank);
-        cdp__put_u32(at + 20, d->members[r].source ? 1 : 0);
+        at[20] = (uint8_t)((d->members[r].source ? 1 : 0) | (d->members[r].on_trial ? 2 : 0));
+        at[21] = d->members[r].strikes;
     }
     cdp__put_u64(out + 48, cdp__hash(CDP__HASH_START, out, bytes));
 }
@@ -1201,10 +1387,14 @@ CDP__PRIVATE bool cdp__elastic_get_decision(uint8_t *in, uint64_t bytes, cdp__el
     d->epoch = cdp__get_u64(in + 24);
     d->step = cdp__get_u64(in + 32);
     d->samples = cdp__get_u64(in + 40);
+    d->evicted = cdp__get_u32(in + 216);
+    d->cool = (uint32_t)cdp__min(cdp__get_u32(in + 220), CDP__ELASTIC_COOL);
     cdp__text_foreign_in(d->cause, sizeof d->cause, (const char *)in + 56, sizeof d->cause - 1);
     for (r = 0; r < size; ++r) {
         const uint8_t *at = in + cdp__elastic_decision_bytes(r);
-        cdp__elastic_add(d, at, cdp__get_u32(at + 16), cdp__get_u32(at + 20) != 0);
+        cdp__elastic_add(d, at, cdp__get_u32(at + 16), (at[20] & 1) != 0);
+        d->members[r].on_trial = (at[20] & 2) != 0;
+        d->members[r].strikes = at[21];
     }
     return d->epoch && d->sources;
 }
@@ -1227,6 +1417,12 @@ typedef struct cdp__elastic_past { /* one epoch, for cdp_elastic_history() */
 #define CDP__ELASTIC_REST_NS CDP__MS /* between two polls of calls that do not wait */
 #define CDP__ELASTIC_STORE_MS 30000u
 #define CDP__ELASTIC_INIT_MS 500u /* for the first attempt to connect */
+
+/* Epochs that failed one after the other, and in which no step was committed. */
+typedef struct cdp__elastic_tries {
+    uint32_t count;
+    uint64_t deadline_ns; /* counts from the first of them on */
+} cdp__elastic_tries;
 
 /* The request to the store that stays open from one poll to the next. */
 typedef enum cdp__elastic_asks {
@@ -1268,11 +1464,13 @@ struct cdp_elastic {
     uint64_t away_ns;   /* no_thread: the longest recent time without a poll */
     uint64_t back_ns;   /* no_thread: when that one ended */
     uint32_t failures;  /* attempts to connect that failed in a row */
-    bool refused;       /* connected() or load() returned an error: it starts no turn */
-    bool shown;         /* connected() was called with `group` */
-    cdp_group *middle;  /* connected() alone has seen it, and for no later group it was called */
-    uint64_t told;      /* the epoch that the last cdp_elastic_next() reported; 0: none yet */
-    uint64_t agreed;    /* calls of cdp_elastic_agree() in that epoch */
+    cdp__elastic_tries tries;
+    bool absent;       /* a member did not call cdp_elastic_next(): the last error says so */
+    bool refused;      /* connected() or load() returned an error: it starts no turn */
+    bool shown;        /* connected() was called with `group` */
+    cdp_group *middle; /* connected() alone has seen it, and for no later group it was called */
+    uint64_t told;     /* the epoch that the last cdp_elastic_next() reported; 0: none yet */
+    uint64_t agreed;   /* calls of cdp_elastic_agree() in that epoch */
     /* guarded by mutex from here on */
     cdp__elastic_place place;
     cdp__elastic_decision d; /* of place.epoch */
@@ -1599,6 +1797,17 @@ CDP__PRIVATE bool cdp__elastic_is_loss(cdp_status st) {
         || st == CDP_ERR_IO || (st != CDP_ERR_MISMATCH && cdp__elastic_told(cdp_last_error()));
 }
 
+/* Whom this process could not go on with, if it is still in epoch k. `absent`: a rank that did not
+   call cdp_elastic_next(). Lock held. */
+CDP__PRIVATE void cdp__elastic_blame(
+    cdp_elastic *e, uint64_t k, const cdp_error *why, bool absent) {
+    const bool blocked = why->status == CDP_ERR_TIMEOUT || why->status == CDP_ERR_PEER_LOST;
+    if (e->place.epoch != k || !blocked || why->peer < 0) return;
+    if ((uint32_t)why->peer == e->place.rank) return;
+    e->place.blamed = (uint32_t)why->peer + 1;
+    e->place.absent = absent;
+}
+
 /* Ends this process's part in the job with this thread's last error. Lock held. */
 CDP__PRIVATE void cdp__elastic_fail(cdp_elastic *e) {
     if (e->failure.status == CDP_OK) e->failure = *cdp_last_error();
@@ -1613,7 +1822,14 @@ CDP__PRIVATE void cdp__elastic_fail(cdp_elastic *e) {
 CDP__PRIVATE void cdp__elastic_left_out(cdp_elastic *e, const cdp__elastic_decision *d) {
     const uint64_t away_ms = e->away_ns / CDP__MS;
     const char *const back = "create another cdp_elastic to come back as a newcomer";
-    if (away_ms > e->desc.settle_ms)
+    if (d->evicted && away_ms <= e->desc.settle_ms)
+        (void)cdp__fail(CDP_ERR_STATE,
+            "left out of epoch %llu (%s): in %u epochs in which nothing was committed the others "
+            "could not go on with this process: it called nothing for timeout_ms, %u ms, or a "
+            "connection to one of them carries nothing; %s",
+            (unsigned long long)d->epoch, d->cause, e->d.members[e->place.rank].strikes + 1u,
+            e->tcp.group.timeout_ms, back);
+    else if (away_ms > e->desc.settle_ms)
         (void)cdp__fail(CDP_ERR_STATE,
             "left out of epoch %llu (%s): this process called nothing of cdp_elastic.h for %llu "
             "ms, and settle_ms is %u; without threads make it longer than the longest time "
@@ -1941,7 +2157,7 @@ CDP__PRIVATE cdp__elastic_duty cdp__elastic_duty_of(cdp_elastic *e, uint64_t k) 
         duty = CDP__ELASTIC_ALARM;
     else if (e->place.rank == 0 && !e->place.ending && e->place.size < e->desc.max_ranks
         && (e->watch.reads || now - e->watch.tickets_ns >= CDP__ELASTIC_SLICE_MS * CDP__MS)
-        && now - e->epoch_ns >= e->desc.grow_ms * CDP__MS)
+        && now - e->epoch_ns >= ((uint64_t)e->desc.grow_ms << e->d.cool) * CDP__MS)
         duty = CDP__ELASTIC_NEWCOMERS;
     cdp__elastic_unlock(e);
     return duty;
@@ -1957,10 +2173,13 @@ CDP__PRIVATE cdp_status cdp__elastic_do_duty(cdp_elastic *e, uint64_t k) {
     if (duty == CDP__ELASTIC_NEWCOMERS) st = cdp__elastic_new_tickets(e, &may);
     if (st != CDP_OK || !(alarm || may)) return st;
     cdp__elastic_close(e);
-    if (alarm)
+    if (alarm) {
+        cdp__elastic_lock(e);
+        cdp__elastic_blame(e, k, &why, false);
+        cdp__elastic_unlock(e);
         st = cdp__elastic_alarm_at(e, e->watched, k, why.text);
-    else
-        st = cdp__elastic_look_for_newcomers(e, &alarm);
+    }
+    if (!alarm) st = cdp__elastic_look_for_newcomers(e, &alarm);
     return st == CDP_OK && alarm ? cdp__elastic_arrive_at(e, k) : st;
 }
 
@@ -2471,7 +2690,8 @@ CDP__PRIVATE cdp_status cdp__elastic_not_here(cdp_elastic *e, const cdp__elastic
         if (cdp__elastic_there(e, e->store, key, &there) != CDP_OK) return cdp_last_error()->status;
         if (!there && !missing++) first = r;
     }
-    return cdp__fail(CDP_ERR_TIMEOUT,
+    e->absent = true;
+    return cdp__fail_peer(CDP_ERR_TIMEOUT, first, 0,
         "epoch %llu: %u of its %u ranks, rank %u first, did not call cdp_elastic_next() within "
         "timeout_ms, %u ms",
         (unsigned long long)d->epoch, missing, d->size, first, e->tcp.group.timeout_ms);
@@ -2650,7 +2870,9 @@ CDP__PRIVATE cdp_status cdp__elastic_connect(
     uint64_t connected;
     cdp_group *group = NULL;
     bool in;
-    cdp_status st = cdp__elastic_gather(e, d, rank);
+    cdp_status st;
+    e->absent = false;
+    st = cdp__elastic_gather(e, d, rank);
     if (st == CDP_OK) st = cdp__elastic_init(e, d, rank, &group);
     if (st != CDP_OK) return st;
     cdp__elastic_lock(e);
@@ -3352,6 +3574,7 @@ CDP__PRIVATE cdp_status cdp__elastic_give_up(cdp_elastic *e, uint64_t k, bool jo
         if (e->place.phase == CDP__ELASTIC_JOINED) cdp__elastic_fail(e);
         return why.status;
     }
+    cdp__elastic_blame(e, k, &why, joins && e->absent);
     cdp__elastic_unlock(e);
     st = cdp__elastic_alarm_at(e, e->store, k, why.text);
     cdp__elastic_lock(e);
@@ -3377,43 +3600,38 @@ CDP__PRIVATE bool cdp__elastic_may_go(const cdp_elastic *e) {
     return p->phase == CDP__ELASTIC_JOINED ? p->size == 1 : e->few;
 }
 
-/* Epochs that failed one after the other before they began, in one call. */
-typedef struct cdp__elastic_tries {
-    uint32_t count;
-    uint64_t deadline_ns; /* counts from the first of them on */
-} cdp__elastic_tries;
-
-/* Epoch k did not begin: perhaps two members reach the store and not each other. Says so from the
-   third one on, and ends it after join_ms. Lock held. */
+/* Epoch k did not begin, or timed out without a step: perhaps two members reach the store and not
+   each other. Says so from the third one on, and ends it after join_ms; if it begins, not before
+   that, since steps may take long. Lock held. */
 CDP__PRIVATE cdp_status cdp__elastic_persist(
-    cdp_elastic *e, uint64_t k, const cdp_error *why, cdp__elastic_tries *tries) {
+    cdp_elastic *e, uint64_t k, const cdp_error *why, bool joins) {
+    cdp__elastic_tries *tries = &e->tries;
     const uint64_t now = cdp__elastic_now_ns(e);
     if (!tries->count++) tries->deadline_ns = cdp__elastic_limit(e, now);
-    if (now < tries->deadline_ns) {
+    if (now < tries->deadline_ns || (!joins && tries->count < 3)) {
         if (tries->count > 2)
             cdp__log(&e->tcp.group.logger, CDP_LOG_WARN, e->place.rank,
-                "epoch %llu did not begin, the next one tries again: %s", (unsigned long long)k,
-                why->text);
+                "epoch %llu %s, the next one tries again: %s", (unsigned long long)k,
+                joins ? "did not begin" : "committed nothing", why->text);
         return CDP_OK;
     }
     (void)cdp__fail(CDP_ERR_TIMEOUT,
-        "no epoch began within join_ms, %u ms; the last one, epoch %llu, failed: %s",
-        e->desc.join_ms, (unsigned long long)k, why->text);
+        "no epoch %s within join_ms, %u ms; the last one, epoch %llu, failed: %s",
+        joins ? "began" : "committed a step", e->desc.join_ms, (unsigned long long)k, why->text);
     cdp__elastic_fail(e);
     return e->failure.status;
 }
 
 /* Waits for the next decision. A wait for min_ranks has a limit of its own, and takes nothing from
-   that of `tries`. Lock held; given back meanwhile. */
-CDP__PRIVATE void cdp__elastic_wait_for_turn(cdp_elastic *e, cdp__elastic_tries *tries) {
+   that of e->tries. Lock held; given back meanwhile. */
+CDP__PRIVATE void cdp__elastic_wait_for_turn(cdp_elastic *e) {
     const uint64_t begun = cdp__elastic_now_ns(e);
     const bool few = e->few;
     cdp__elastic_sleep(e, cdp__elastic_limit(e, e->epoch_ns));
-    if (few) tries->deadline_ns += cdp__elastic_now_ns(e) - begun;
+    if (few) e->tries.deadline_ns += cdp__elastic_now_ns(e) - begun;
 }
 
 CDP__PRIVATE cdp_status cdp__elastic_step(cdp_elastic *e, cdp_elastic_now *now) {
-    cdp__elastic_tries tries = {0, 0};
     for (;;) {
         const uint64_t k = e->place.epoch;
         const bool joins = e->place.phase == CDP__ELASTIC_JOINED;
@@ -3442,12 +3660,13 @@ CDP__PRIVATE cdp_status cdp__elastic_step(cdp_elastic *e, cdp_elastic_now *now) 
                 (unsigned long long)k, e->desc.join_ms);
         } else {
             st = CDP_OK;
-            cdp__elastic_wait_for_turn(e, &tries);
+            cdp__elastic_wait_for_turn(e);
         }
         if (st == CDP_OK) continue;
         const cdp_error why = *cdp_last_error();
         st = cdp__elastic_give_up(e, k, joins);
-        if (st == CDP_OK && joins) st = cdp__elastic_persist(e, k, &why, &tries);
+        if (st == CDP_OK && (joins || why.status == CDP_ERR_TIMEOUT))
+            st = cdp__elastic_persist(e, k, &why, joins);
         if (st != CDP_OK) return st;
     }
 }
@@ -3470,6 +3689,7 @@ CDP_API cdp_status cdp_elastic_commit(cdp_elastic *e) {
     cdp__elastic_attend(e, 0);
     cdp__elastic_lock(e);
     counts = cdp__elastic_count(&e->place, e->desc.batch);
+    if (counts) e->tries.count = 0;
     cdp__elastic_unlock(e);
     if (counts) return CDP_OK;
     return cdp__fail(CDP_ERR_ABORTED,

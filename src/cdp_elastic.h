@@ -99,7 +99,8 @@
                                    longer is left out, and comes back as a newcomer. Without
                                    threads it has no default: see NO THREAD
         join_ms                    being below min_ranks, waiting to be taken in, and epochs that
-                                   fail one after the other before they begin: each alone
+                                   fail one after the other before they begin, or that time out
+                                   before a step is committed: each alone
 
     CONFIGURATION
         CDP_ELASTIC_IMPLEMENTATION implements this header and those below it, whose private parts it
@@ -144,10 +145,21 @@
         where rank 0 alone has the state, another rank takes its place that has not yet begun to
         receive. Where all ranks are dead, waiting newcomers get STATE.
 
+    THOSE WHO BLOCK
+        A rank may live and keep the others from going on: it hangs, or the path between two ranks
+        carries nothing. Each member says in its arrival with whom it could not go on. Who is blamed
+        in three epochs, with no step committed meanwhile, is left out (STATE); of ranks that cannot
+        go on with each other as few as possible are, and never so many that fewer than min_ranks
+        stay. Newcomers that have not received state go first: for what they do themselves after
+        two epochs, and also where a member is to blame that ran before they came. One that is left
+        out may come back as a newcomer; each that is doubles the time before newcomers end an
+        epoch (grow_ms, at most 64 times), until one of them has committed a step. Blames do not
+        count in an epoch of which a member did not arrive: that explains its end.
+
     MEMORY
-        From the os of tcp->group. 24 bytes for each member of the epoch; the blob, while it moves;
+        From the os of tcp->group. 40 bytes for each member of the epoch; the blob, while it moves;
         on a rank that is a step behind, as much as all entries, while it receives them.
-        The store keeps each decision (216 bytes and 24 for each member), each ticket (48), one key
+        The store keeps each decision (224 bytes and 24 for each member), each ticket (48), one key
         for each call of cdp_elastic_agree(), and one for each process that has ended (JOB/gone/ID).
 
     ERRORS
@@ -167,8 +179,8 @@
 
     WHAT IS NOT THERE
         The store is the single point of failure. Survivors do not reuse their connections (after
-        cdp_group_shrink() they do). A rank that lives but never calls again ends an epoch after
-        each timeout_ms and is not left out: end its process.
+        cdp_group_shrink() they do). A newcomer is not tried beside the running epoch: one that does
+        not reach the ranks costs two epochs that do not begin.
 
     License: MIT-0 or Unlicense, as you like; see the end of cdp.h.                            */
 #if defined(CDP_ELASTIC_IMPLEMENTATION) && !defined(CDP_TCP_IMPLEMENTATION)

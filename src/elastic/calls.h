@@ -162,6 +162,7 @@ CDP__PRIVATE cdp_status cdp__elastic_give_up(cdp_elastic *e, uint64_t k, bool jo
         if (e->place.phase == CDP__ELASTIC_JOINED) cdp__elastic_fail(e);
         return why.status;
     }
+    cdp__elastic_blame(e, k, &why, joins && e->absent);
     cdp__elastic_unlock(e);
     st = cdp__elastic_alarm_at(e, e->store, k, why.text);
     cdp__elastic_lock(e);
@@ -187,43 +188,38 @@ CDP__PRIVATE bool cdp__elastic_may_go(const cdp_elastic *e) {
     return p->phase == CDP__ELASTIC_JOINED ? p->size == 1 : e->few;
 }
 
-/* Epochs that failed one after the other before they began, in one call. */
-typedef struct cdp__elastic_tries {
-    uint32_t count;
-    uint64_t deadline_ns; /* counts from the first of them on */
-} cdp__elastic_tries;
-
-/* Epoch k did not begin: perhaps two members reach the store and not each other. Says so from the
-   third one on, and ends it after join_ms. Lock held. */
+/* Epoch k did not begin, or timed out without a step: perhaps two members reach the store and not
+   each other. Says so from the third one on, and ends it after join_ms; if it begins, not before
+   that, since steps may take long. Lock held. */
 CDP__PRIVATE cdp_status cdp__elastic_persist(
-    cdp_elastic *e, uint64_t k, const cdp_error *why, cdp__elastic_tries *tries) {
+    cdp_elastic *e, uint64_t k, const cdp_error *why, bool joins) {
+    cdp__elastic_tries *tries = &e->tries;
     const uint64_t now = cdp__elastic_now_ns(e);
     if (!tries->count++) tries->deadline_ns = cdp__elastic_limit(e, now);
-    if (now < tries->deadline_ns) {
+    if (now < tries->deadline_ns || (!joins && tries->count < 3)) {
         if (tries->count > 2)
             cdp__log(&e->tcp.group.logger, CDP_LOG_WARN, e->place.rank,
-                "epoch %llu did not begin, the next one tries again: %s", (unsigned long long)k,
-                why->text);
+                "epoch %llu %s, the next one tries again: %s", (unsigned long long)k,
+                joins ? "did not begin" : "committed nothing", why->text);
         return CDP_OK;
     }
     (void)cdp__fail(CDP_ERR_TIMEOUT,
-        "no epoch began within join_ms, %u ms; the last one, epoch %llu, failed: %s",
-        e->desc.join_ms, (unsigned long long)k, why->text);
+        "no epoch %s within join_ms, %u ms; the last one, epoch %llu, failed: %s",
+        joins ? "began" : "committed a step", e->desc.join_ms, (unsigned long long)k, why->text);
     cdp__elastic_fail(e);
     return e->failure.status;
 }
 
 /* Waits for the next decision. A wait for min_ranks has a limit of its own, and takes nothing from
-   that of `tries`. Lock held; given back meanwhile. */
-CDP__PRIVATE void cdp__elastic_wait_for_turn(cdp_elastic *e, cdp__elastic_tries *tries) {
+   that of e->tries. Lock held; given back meanwhile. */
+CDP__PRIVATE void cdp__elastic_wait_for_turn(cdp_elastic *e) {
     const uint64_t begun = cdp__elastic_now_ns(e);
     const bool few = e->few;
     cdp__elastic_sleep(e, cdp__elastic_limit(e, e->epoch_ns));
-    if (few) tries->deadline_ns += cdp__elastic_now_ns(e) - begun;
+    if (few) e->tries.deadline_ns += cdp__elastic_now_ns(e) - begun;
 }
 
 CDP__PRIVATE cdp_status cdp__elastic_step(cdp_elastic *e, cdp_elastic_now *now) {
-    cdp__elastic_tries tries = {0, 0};
     for (;;) {
         const uint64_t k = e->place.epoch;
         const bool joins = e->place.phase == CDP__ELASTIC_JOINED;
@@ -252,12 +248,13 @@ CDP__PRIVATE cdp_status cdp__elastic_step(cdp_elastic *e, cdp_elastic_now *now) 
                 (unsigned long long)k, e->desc.join_ms);
         } else {
             st = CDP_OK;
-            cdp__elastic_wait_for_turn(e, &tries);
+            cdp__elastic_wait_for_turn(e);
         }
         if (st == CDP_OK) continue;
         const cdp_error why = *cdp_last_error();
         st = cdp__elastic_give_up(e, k, joins);
-        if (st == CDP_OK && joins) st = cdp__elastic_persist(e, k, &why, &tries);
+        if (st == CDP_OK && (joins || why.status == CDP_ERR_TIMEOUT))
+            st = cdp__elastic_persist(e, k, &why, joins);
         if (st != CDP_OK) return st;
     }
 }
@@ -280,6 +277,7 @@ CDP_API cdp_status cdp_elastic_commit(cdp_elastic *e) {
     cdp__elastic_attend(e, 0);
     cdp__elastic_lock(e);
     counts = cdp__elastic_count(&e->place, e->desc.batch);
+    if (counts) e->tries.count = 0;
     cdp__elastic_unlock(e);
     if (counts) return CDP_OK;
     return cdp__fail(CDP_ERR_ABORTED,

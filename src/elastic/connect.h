@@ -47,7 +47,8 @@ CDP__PRIVATE cdp_status cdp__elastic_not_here(cdp_elastic *e, const cdp__elastic
         if (cdp__elastic_there(e, e->store, key, &there) != CDP_OK) return cdp_last_error()->status;
         if (!there && !missing++) first = r;
     }
-    return cdp__fail(CDP_ERR_TIMEOUT,
+    e->absent = true;
+    return cdp__fail_peer(CDP_ERR_TIMEOUT, first, 0,
         "epoch %llu: %u of its %u ranks, rank %u first, did not call cdp_elastic_next() within "
         "timeout_ms, %u ms",
         (unsigned long long)d->epoch, missing, d->size, first, e->tcp.group.timeout_ms);
@@ -226,7 +227,9 @@ CDP__PRIVATE cdp_status cdp__elastic_connect(
     uint64_t connected;
     cdp_group *group = NULL;
     bool in;
-    cdp_status st = cdp__elastic_gather(e, d, rank);
+    cdp_status st;
+    e->absent = false;
+    st = cdp__elastic_gather(e, d, rank);
     if (st == CDP_OK) st = cdp__elastic_init(e, d, rank, &group);
     if (st != CDP_OK) return st;
     cdp__elastic_lock(e);

@@ -60,7 +60,8 @@ typedef struct cdp_elastic_desc {
        threads, where it must exceed the longest time between two calls by 1500: see NO THREAD
        above) */
     uint32_t settle_ms;
-    /* newcomers end an epoch at the earliest this long after it began, in ms (default: 5000) */
+    /* newcomers end an epoch at the earliest this long after it began, in ms; longer after
+       newcomers that were left out, see THOSE WHO BLOCK above (default: 5000) */
     uint32_t grow_ms;
     /* what the entries hold at the start, from a checkpoint: counts on rank 0 of the first epoch,
        from which the other ranks receive it */

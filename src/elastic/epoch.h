@@ -32,6 +32,8 @@ typedef struct cdp__elastic_place {
     uint64_t epoch;         /* 0: none yet */
     uint64_t step, samples; /* committed, in the state that it holds */
     uint32_t rank, size;    /* in that epoch */
+    uint32_t blamed;        /* 1 + the rank because of which it ended here; 0: none */
+    bool absent;            /* that rank did not call, which others see as well */
     uint8_t phase;          /* cdp__elastic_phase */
     bool has_state;         /* no while it receives: half of it would be of another step */
     bool fresh;             /* it holds what it came with, in an epoch of newcomers alone */
@@ -51,6 +53,8 @@ typedef struct cdp__elastic_arrival {
     uint8_t id[CDP__ELASTIC_ID_BYTES];
     uint64_t step, samples;
     uint32_t rank;
+    uint32_t blamed; /* 1 + the rank with which it could not go on; 0: none */
+    bool absent;     /* because that rank did not call */
     bool has_state, fresh, ending;
 } cdp__elastic_arrival;
 
@@ -58,6 +62,11 @@ typedef struct cdp__elastic_member {
     uint8_t id[CDP__ELASTIC_ID_BYTES];
     uint32_t old_rank; /* CDP__ELASTIC_NEW: a newcomer */
     bool source;       /* it holds the state of the decision's step */
+    bool on_trial;     /* it came to an epoch that had members, and never had their state */
+    uint8_t strikes;   /* epochs that ended because of it since the last step was committed */
+    /* only while cdp__elastic_decide() runs, of the member with this rank in the old epoch */
+    bool struck, evicted, absent, counts;
+    uint32_t blamed; /* as in its arrival, if that counts */
 } cdp__elastic_member;
 
 typedef struct cdp__elastic_decision {
@@ -65,6 +74,8 @@ typedef struct cdp__elastic_decision {
     uint64_t step, samples; /* of the state with which this epoch begins */
     uint32_t tickets;       /* how many tickets, from the first on, have been dealt with */
     uint32_t size, sources, lost, joined;
+    uint32_t evicted; /* of the lost: members that arrived, and were left out */
+    uint32_t cool;    /* evictions since newcomers last committed a step: they wait longer */
     cdp__elastic_member *members; /* in the order of ranks; the caller's memory */
     char cause[160];
 } cdp__elastic_decision;
@@ -110,6 +121,8 @@ CDP__PRIVATE void cdp__elastic_describe(const cdp__elastic_place *p, cdp__elasti
     out->step = p->step;
     out->samples = p->samples;
     out->rank = p->rank;
+    out->blamed = p->blamed;
+    out->absent = p->absent;
     out->has_state = p->has_state;
     out->fresh = p->fresh;
     out->ending = p->ending;
@@ -167,6 +180,7 @@ CDP__PRIVATE void cdp__elastic_take_in(const cdp__elastic_view *v, cdp__elastic_
         out->tickets = i + 1;
         if (v->tickets[i].gone) continue;
         cdp__elastic_add(out, v->tickets[i].id, CDP__ELASTIC_NEW, false);
+        out->members[out->size - 1].on_trial = v->old->epoch > 0;
         ++out->joined;
     }
 }
@@ -208,44 +222,193 @@ CDP__PRIVATE void cdp__elastic_trust_newcomers(
             }
 }
 
+/* ---- who is left out because others cannot go on with it
+
+   A process may live, reach the store and block its peers: it hangs, or a path between two members
+   carries nothing. Each member says in its arrival whom it could not go on with. A member that is
+   blamed in so many epochs, with no step committed meanwhile, is left out; of members that cannot
+   go on with each other, as few as possible are. A newcomer that has no state yet goes sooner, and
+   before members of earlier epochs. If a member has not arrived, that explains why the epoch
+   ended. */
+#define CDP__ELASTIC_STRIKES 3u
+#define CDP__ELASTIC_STRIKES_NEW 2u
+#define CDP__ELASTIC_COOL 6u /* newcomers wait at most 2 to this power times grow_ms */
+
+/* A newcomer that has not received state yet. */
+CDP__PRIVATE bool cdp__elastic_on_trial(const cdp__elastic_view *v, uint32_t r) {
+    const cdp__elastic_arrival *a =
+        cdp__elastic_arrival_of(v->old, r, v->arrivals, v->arrival_count);
+    return v->old->members[r].on_trial && a && !a->has_state;
+}
+
+/* Two members that were not left out, one of which blames the other. */
+CDP__PRIVATE bool cdp__elastic_apart(const cdp__elastic_member *m, uint32_t a, uint32_t b) {
+    return !m[a].evicted && !m[b].evicted && (m[a].blamed == b + 1 || m[b].blamed == a + 1);
+}
+
+/* Members that are apart from rank r; *last is one of them. */
+CDP__PRIVATE uint32_t cdp__elastic_apart_from(
+    const cdp__elastic_member *m, uint32_t size, uint32_t r, uint32_t *last) {
+    uint32_t i, n = 0;
+    for (i = 0; i < size; ++i) {
+        if (i == r || !cdp__elastic_apart(m, r, i)) continue;
+        *last = i;
+        ++n;
+    }
+    return n;
+}
+
+/* Keeps the strikes of each rank, and whom it blames now. True if all have arrived. */
+CDP__PRIVATE bool cdp__elastic_blames(
+    const cdp__elastic_view *v, cdp__elastic_member *m, bool committed) {
+    const uint32_t size = v->old->size;
+    bool all = true;
+    uint32_t r;
+    for (r = 0; r < size; ++r) {
+        const cdp__elastic_arrival *a =
+            cdp__elastic_arrival_of(v->old, r, v->arrivals, v->arrival_count);
+        memset(&m[r], 0, sizeof m[r]);
+        m[r].strikes = committed ? 0 : v->old->members[r].strikes;
+        all = all && a;
+        if (!a || a->blamed > size || a->blamed == r + 1) continue;
+        m[r].blamed = a->blamed;
+        m[r].absent = a->absent;
+    }
+    return all;
+}
+
+/* A newcomer on trial alone blames a member: perhaps nothing comes to itself. */
+CDP__PRIVATE bool cdp__elastic_alone(
+    const cdp__elastic_view *v, const cdp__elastic_member *m, uint32_t r) {
+    uint32_t i;
+    if (!m[r].blamed || m[r].absent || !cdp__elastic_on_trial(v, r)) return false;
+    for (i = 0; i < v->old->size; ++i)
+        if (m[i].blamed == m[r].blamed && !cdp__elastic_on_trial(v, i)) return false;
+    return true;
+}
+
+/* Counts strikes, and keeps the blames that count. True if there are any. */
+CDP__PRIVATE bool cdp__elastic_strike(
+    const cdp__elastic_view *v, cdp__elastic_member *m, bool committed) {
+    const uint32_t size = v->old->size;
+    bool any = false;
+    uint32_t r;
+    if (!cdp__elastic_blames(v, m, committed)) return false;
+    for (r = 0; r < size; ++r)
+        if (m[r].blamed) m[cdp__elastic_alone(v, m, r) ? r : m[r].blamed - 1].struck = true;
+    for (r = 0; r < size; ++r)
+        m[r].strikes = (uint8_t)(m[r].strikes + (m[r].struck && m[r].strikes < 255));
+    for (r = 0; r < size; ++r) {
+        const uint32_t who = cdp__elastic_alone(v, m, r) ? r : m[r].blamed - 1;
+        if (!m[r].blamed) continue;
+        m[r].counts = m[who].strikes
+            >= (cdp__elastic_on_trial(v, who) ? CDP__ELASTIC_STRIKES_NEW : CDP__ELASTIC_STRIKES);
+        any = any || m[r].counts;
+    }
+    for (r = 0; r < size; ++r)
+        if (!m[r].counts) m[r].blamed = 0;
+    return any;
+}
+
+/* Newcomers on trial go before any member does: who is blamed says little about which path carries
+   nothing, and the members went on before these came. Not for a member that did not call. */
+CDP__PRIVATE uint32_t cdp__elastic_end_trials(const cdp__elastic_view *v, cdp__elastic_member *m) {
+    uint32_t r, n = 0;
+    bool path = false;
+    for (r = 0; r < v->old->size; ++r)
+        path = path || (m[r].blamed && !m[r].absent);
+    for (r = 0; path && r < v->old->size; ++r) {
+        m[r].evicted = cdp__elastic_on_trial(v, r);
+        n += m[r].evicted;
+    }
+    return n;
+}
+
+/* Whom to leave out next; `size`: nobody. A member that one other member alone is apart from, and
+   that is apart from more, goes: so as few as possible do, since each blames one. Where there is no
+   such member all are pairs or circles, in which any may go: the one that is blamed does. */
+CDP__PRIVATE uint32_t cdp__elastic_next_out(const cdp__elastic_member *m, uint32_t size) {
+    uint32_t r, other = 0, more = 0, found = size;
+    for (r = 0; r < size; ++r) {
+        const uint32_t b = m[r].blamed - 1;
+        if (m[r].blamed && cdp__elastic_apart(m, r, b))
+            found = m[b].blamed == r + 1 ? (uint32_t)cdp__max(r, b) : b;
+    }
+    for (r = 0; found < size && r < size; ++r)
+        if (cdp__elastic_apart_from(m, size, r, &other) == 1
+            && cdp__elastic_apart_from(m, size, other, &more) > 1)
+            return other;
+    return found;
+}
+
 /* The arrival whose state the next epoch begins with: of the members that arrived with state, the
    first with the highest step. In an epoch of newcomers alone perhaps no member has state yet, and
    then no member has committed a step in it: returns the first one that has not begun to receive
-   state. NULL: there is none. */
-CDP__PRIVATE const cdp__elastic_arrival *cdp__elastic_best(const cdp__elastic_view *v) {
+   state. NULL: there is none. Without those that are left out in `m` (NULL: nobody is). */
+CDP__PRIVATE const cdp__elastic_arrival *cdp__elastic_best(
+    const cdp__elastic_view *v, const cdp__elastic_member *m) {
     const cdp__elastic_arrival *best = NULL, *a;
     uint32_t r;
     for (r = 0; r < v->old->size; ++r) {
         a = cdp__elastic_arrival_of(v->old, r, v->arrivals, v->arrival_count);
-        if (!a) continue;
+        if (!a || (m && m[r].evicted)) continue;
         if (a->has_state && (!best || !best->has_state || a->step > best->step)) best = a;
         if (a->fresh && !best) best = a;
     }
     return best;
 }
 
-/* The next decision; out->members has room for max_ranks. Any process may make one of what it has
-   seen, at any time: the first one that is in the store counts. */
+/* Marks who is left out; returns how many. */
+CDP__PRIVATE uint32_t cdp__elastic_evict(
+    const cdp__elastic_view *v, cdp__elastic_member *m, bool committed) {
+    const uint32_t size = v->old->size;
+    uint32_t r, n = 0;
+    if (!cdp__elastic_strike(v, m, committed)) return 0;
+    if (!cdp__elastic_end_trials(v, m))
+        while ((r = cdp__elastic_next_out(m, size)) < size)
+            m[r].evicted = true;
+    for (r = 0; r < size; ++r)
+        n += m[r].evicted;
+    if (size - n >= v->min_ranks && cdp__elastic_best(v, m)) return n;
+    for (r = 0; r < size; ++r)
+        m[r].evicted = false;
+    return 0;
+}
+
+/* The next decision; out->members has room for the members of the last epoch and for the tickets.
+   Any process may make one of what it has seen, at any time: the first one that is in the store
+   counts. */
 CDP__PRIVATE cdp__elastic_verdict cdp__elastic_decide(
     const cdp__elastic_view *v, cdp__elastic_decision *out) {
     const cdp__elastic_decision *old = v->old;
     cdp__elastic_member *const members = out->members;
     const cdp__elastic_arrival *a, *best;
     uint32_t r, here = 0, ending = 0;
+    bool committed;
     memset(out, 0, sizeof *out);
     out->members = members;
     out->epoch = old->epoch + 1;
     out->tickets = old->tickets;
     if (!old->epoch) return cdp__elastic_found(v, out);
-    best = cdp__elastic_best(v);
+    best = cdp__elastic_best(v, NULL);
+    committed = best && best->step > old->step;
+    out->evicted = cdp__elastic_evict(v, members, committed);
+    out->cool = (committed && old->joined ? 0 : old->cool) + out->evicted;
+    out->cool = (uint32_t)cdp__min(out->cool, CDP__ELASTIC_COOL);
+    best = cdp__elastic_best(v, members);
     out->step = best ? best->step : 0;
     out->samples = best ? best->samples : 0;
     for (r = 0; r < old->size; ++r) {
+        const uint8_t strikes = members[r].strikes; /* members are added at r or before */
+        const bool trial = cdp__elastic_on_trial(v, r);
         a = cdp__elastic_arrival_of(old, r, v->arrivals, v->arrival_count);
-        here += a != NULL;
-        ending += a && a->ending;
-        if (a && out->size < v->max_ranks)
-            cdp__elastic_add(out, a->id, r, a == best || (a->has_state && a->step == out->step));
+        if (!a || members[r].evicted) continue;
+        ++here;
+        ending += a->ending;
+        if (out->size == v->max_ranks) continue;
+        cdp__elastic_add(out, a->id, r, a == best || (a->has_state && a->step == out->step));
+        out->members[out->size - 1].strikes = strikes;
+        out->members[out->size - 1].on_trial = trial;
     }
     out->lost = old->size - out->size;
     /* members that have done all steps need no others: min_ranks is for steps still to come */
@@ -274,6 +437,8 @@ CDP__PRIVATE bool cdp__elastic_learn(cdp__elastic_place *p, const cdp__elastic_d
     p->epoch = d->epoch;
     p->rank = r;
     p->size = d->size;
+    p->blamed = 0;
+    p->absent = false;
     p->phase = CDP__ELASTIC_JOINED;
     p->live = true;
     if (m->source) {

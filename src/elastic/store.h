@@ -38,6 +38,12 @@ typedef struct cdp__elastic_past { /* one epoch, for cdp_elastic_history() */
 #define CDP__ELASTIC_STORE_MS 30000u
 #define CDP__ELASTIC_INIT_MS 500u /* for the first attempt to connect */
 
+/* Epochs that failed one after the other, and in which no step was committed. */
+typedef struct cdp__elastic_tries {
+    uint32_t count;
+    uint64_t deadline_ns; /* counts from the first of them on */
+} cdp__elastic_tries;
+
 /* The request to the store that stays open from one poll to the next. */
 typedef enum cdp__elastic_asks {
     CDP__ELASTIC_ASKS_NOTHING,
@@ -78,11 +84,13 @@ struct cdp_elastic {
     uint64_t away_ns;   /* no_thread: the longest recent time without a poll */
     uint64_t back_ns;   /* no_thread: when that one ended */
     uint32_t failures;  /* attempts to connect that failed in a row */
-    bool refused;       /* connected() or load() returned an error: it starts no turn */
-    bool shown;         /* connected() was called with `group` */
-    cdp_group *middle;  /* connected() alone has seen it, and for no later group it was called */
-    uint64_t told;      /* the epoch that the last cdp_elastic_next() reported; 0: none yet */
-    uint64_t agreed;    /* calls of cdp_elastic_agree() in that epoch */
+    cdp__elastic_tries tries;
+    bool absent;       /* a member did not call cdp_elastic_next(): the last error says so */
+    bool refused;      /* connected() or load() returned an error: it starts no turn */
+    bool shown;        /* connected() was called with `group` */
+    cdp_group *middle; /* connected() alone has seen it, and for no later group it was called */
+    uint64_t told;     /* the epoch that the last cdp_elastic_next() reported; 0: none yet */
+    uint64_t agreed;   /* calls of cdp_elastic_agree() in that epoch */
     /* guarded by mutex from here on */
     cdp__elastic_place place;
     cdp__elastic_decision d; /* of place.epoch */

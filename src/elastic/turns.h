@@ -41,6 +41,17 @@ CDP__PRIVATE bool cdp__elastic_is_loss(cdp_status st) {
         || st == CDP_ERR_IO || (st != CDP_ERR_MISMATCH && cdp__elastic_told(cdp_last_error()));
 }
 
+/* Whom this process could not go on with, if it is still in epoch k. `absent`: a rank that did not
+   call cdp_elastic_next(). Lock held. */
+CDP__PRIVATE void cdp__elastic_blame(
+    cdp_elastic *e, uint64_t k, const cdp_error *why, bool absent) {
+    const bool blocked = why->status == CDP_ERR_TIMEOUT || why->status == CDP_ERR_PEER_LOST;
+    if (e->place.epoch != k || !blocked || why->peer < 0) return;
+    if ((uint32_t)why->peer == e->place.rank) return;
+    e->place.blamed = (uint32_t)why->peer + 1;
+    e->place.absent = absent;
+}
+
 /* Ends this process's part in the job with this thread's last error. Lock held. */
 CDP__PRIVATE void cdp__elastic_fail(cdp_elastic *e) {
     if (e->failure.status == CDP_OK) e->failure = *cdp_last_error();
@@ -55,7 +66,14 @@ CDP__PRIVATE void cdp__elastic_fail(cdp_elastic *e) {
 CDP__PRIVATE void cdp__elastic_left_out(cdp_elastic *e, const cdp__elastic_decision *d) {
     const uint64_t away_ms = e->away_ns / CDP__MS;
     const char *const back = "create another cdp_elastic to come back as a newcomer";
-    if (away_ms > e->desc.settle_ms)
+    if (d->evicted && away_ms <= e->desc.settle_ms)
+        (void)cdp__fail(CDP_ERR_STATE,
+            "left out of epoch %llu (%s): in %u epochs in which nothing was committed the others "
+            "could not go on with this process: it called nothing for timeout_ms, %u ms, or a "
+            "connection to one of them carries nothing; %s",
+            (unsigned long long)d->epoch, d->cause, e->d.members[e->place.rank].strikes + 1u,
+            e->tcp.group.timeout_ms, back);
+    else if (away_ms > e->desc.settle_ms)
         (void)cdp__fail(CDP_ERR_STATE,
             "left out of epoch %llu (%s): this process called nothing of cdp_elastic.h for %llu "
             "ms, and settle_ms is %u; without threads make it longer than the longest time "
@@ -383,7 +401,7 @@ CDP__PRIVATE cdp__elastic_duty cdp__elastic_duty_of(cdp_elastic *e, uint64_t k) 
         duty = CDP__ELASTIC_ALARM;
     else if (e->place.rank == 0 && !e->place.ending && e->place.size < e->desc.max_ranks
         && (e->watch.reads || now - e->watch.tickets_ns >= CDP__ELASTIC_SLICE_MS * CDP__MS)
-        && now - e->epoch_ns >= e->desc.grow_ms * CDP__MS)
+        && now - e->epoch_ns >= ((uint64_t)e->desc.grow_ms << e->d.cool) * CDP__MS)
         duty = CDP__ELASTIC_NEWCOMERS;
     cdp__elastic_unlock(e);
     return duty;
@@ -399,10 +417,13 @@ CDP__PRIVATE cdp_status cdp__elastic_do_duty(cdp_elastic *e, uint64_t k) {
     if (duty == CDP__ELASTIC_NEWCOMERS) st = cdp__elastic_new_tickets(e, &may);
     if (st != CDP_OK || !(alarm || may)) return st;
     cdp__elastic_close(e);
-    if (alarm)
+    if (alarm) {
+        cdp__elastic_lock(e);
+        cdp__elastic_blame(e, k, &why, false);
+        cdp__elastic_unlock(e);
         st = cdp__elastic_alarm_at(e, e->watched, k, why.text);
-    else
-        st = cdp__elastic_look_for_newcomers(e, &alarm);
+    }
+    if (!alarm) st = cdp__elastic_look_for_newcomers(e, &alarm);
     return st == CDP_OK && alarm ? cdp__elastic_arrive_at(e, k) : st;
 }
 

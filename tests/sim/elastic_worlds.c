@@ -69,17 +69,21 @@ typedef enum fault_kind {
     F_SLOW_STORE,
     F_NO_STORE,
     F_NOMEM,
-    F_SOURCE, /* who alone has the newest step dies, at each call of the turn and the transfer */
-    F_AGREE,  /* a member dies at each call of cdp_elastic_agree() */
-    F_PAUSE,  /* all stand still, the store too, for longer than settle_ms, while a turn begins */
-    F_ASK,    /* what a turn asks of the store is counted */
-    F_LONG,   /* without threads somebody computes for longer than settle_ms in a turn */
-    F_OTHER,  /* the last newcomer has another setting */
+    F_APART,    /* two members do not reach each other from some moment on */
+    F_FIREWALL, /* the last newcomer reaches the store, and some of the ranks not */
+    F_SOURCE,   /* who alone has the newest step dies, at each call of the turn and the transfer */
+    F_AGREE,    /* a member dies at each call of cdp_elastic_agree() */
+    F_PAUSE,    /* all stand still, the store too, for longer than settle_ms, while a turn begins */
+    F_ASK,      /* what a turn asks of the store is counted */
+    F_LONG,     /* without threads somebody computes for longer than settle_ms in a turn */
+    F_OTHER,    /* the last newcomer has another setting */
+    F_HANG,     /* a member computes for ever, and its thread lives */
+    F_AWAY,     /* the last newcomer is away before cdp_elastic_next(), or in connected() */
     F_KINDS
 } fault_kind;
 static const char *const fault_names[F_KINDS] = {"none", "delay", "kill", "every", "pair", "node",
-    "storm", "crowd", "stop", "cut", "part", "one_way", "slow_store", "no_store", "nomem", "source",
-    "agree", "pause", "ask", "long", "other"};
+    "storm", "crowd", "stop", "cut", "part", "one_way", "slow_store", "no_store", "nomem", "apart",
+    "firewall", "source", "agree", "pause", "ask", "long", "other", "hang", "away"};
 
 /* What is known of an epoch, whoever told it first. */
 typedef struct epoch_seen {
@@ -115,6 +119,7 @@ static struct {
     uint64_t seed;
     fault_kind kind;
     bool no_thread;
+    uint32_t bad[2];     /* nodes that keep the others from going on; 0: none */
     uint64_t long_in;    /* F_LONG: the epoch in which it happens */
     bool turns;          /* F_ASK: the alarm was raised */
     bool faulty, doomed; /* F_SOURCE, F_AGREE: somebody is about to die; F_PAUSE: all stood still */
@@ -128,7 +133,7 @@ static struct {
 
 static struct {
     uint64_t worlds, epochs, lost, back, named, unnamed, slowest_ns, crowds, no_thread, away,
-        others;
+        others, evicted;
 } total;
 
 static bool trace; /* of the last run of a seed */
@@ -148,6 +153,22 @@ static SIM_FORMAT(2, 3) void wrong(const member *m, const char *f, ...) {
 
 static bool at_once(uint32_t kind) {
     return kind == F_STORM || kind == F_CROWD;
+}
+
+/* Worlds in which somebody lives, reaches the store and blocks the others. */
+static bool blocks(void) {
+    return x.kind == F_APART || x.kind == F_FIREWALL || x.kind == F_HANG || x.kind == F_AWAY;
+}
+
+static bool is_bad(const member *m) {
+    return blocks() && m > x.m && (m == &x.m[x.bad[0]] || m == &x.m[x.bad[1]]);
+}
+
+/* A newcomer that has no state yet may be refused in place of one of two members. One that has
+   received it, over the paths that it has, is a member: then either of two may go. */
+static bool is_suspect(const member *m) {
+    if (x.kind == F_FIREWALL && x.m[x.bad[0]].last.has_state) return true;
+    return is_bad(m) || (blocks() && m > &x.m[x.nodes - 1 - x.fresh] && !m->last.has_state);
 }
 
 /* ---- the serial program */
@@ -492,6 +513,23 @@ static void compute_for_long(member *m, const cdp_elastic_now *now) {
     }
 }
 
+/* F_AWAY: seconds in which it calls nothing. */
+static void be_away(member *m, bool in_connected) {
+    if (x.kind == F_AWAY && is_bad(m) && in_connected == (x.seed % 2 == 1))
+        sim_sleep(m->node, (in_connected ? 8 : 40) * SIM_S);
+}
+
+static cdp_status connected(void *user, const cdp_elastic_now *now) {
+    (void)now;
+    be_away((member *)user, true);
+    return CDP_OK;
+}
+
+static void hang(const member *m, const cdp_elastic_now *now) {
+    if (x.kind == F_HANG && is_bad(m) && now->step >= 4 && now->size > 1)
+        sim_sleep(m->node, 100 * SIM_S);
+}
+
 static void one_step(member *m, const cdp_elastic_now *now) {
     const uint64_t first = now->samples + (uint64_t)now->rank * BATCH;
     memset(m->grad, 0, sizeof m->grad);
@@ -500,6 +538,7 @@ static void one_step(member *m, const cdp_elastic_now *now) {
             m->grad[i] += (s + 1) * (i + 1);
     sim_sleep(m->node, (1 + sim_random(&m->random) % m->pace_us) * SIM_US);
     compute_for_long(m, now);
+    hang(m, now);
     if (cdp_allreduce(now->group, NULL, m->grad, WEIGHTS, CDP_DTYPE_U64, CDP_REDUCE_SUM) != CDP_OK)
         return;
     if (sim_chance(&m->random, 256)) sim_sleep(m->node, sim_random(&m->random) % (5 * SIM_MS));
@@ -604,6 +643,7 @@ static cdp_status live(member *m) {
         .entry_count = 3,
         .save = save,
         .load = load,
+        .connected = x.kind == F_AWAY ? connected : NULL,
         .user = m};
     if (is_other(m)) differ(&d, &other);
     memset(&m->last, 0, sizeof m->last);
@@ -612,6 +652,7 @@ static cdp_status live(member *m) {
     d.store = store;
     st = cdp_elastic_create(&d, &m->e);
     if (st == CDP_OK && x.kind == F_ASK) count_requests(m);
+    if (st == CDP_OK) be_away(m, false);
     if (st == CDP_OK) st = train(m);
     snprintf(m->text, sizeof m->text, "%s", st == CDP_OK ? "" : cdp_last_error()->text);
     cdp_elastic *e = m->e;
@@ -657,6 +698,7 @@ static bool may_end(const member *m) {
     const char *t = m->text;
     if (m->status == CDP_OK) return true;
     if (m->status == CDP_ERR_STATE && strstr(t, "is over")) return true;
+    if (blocks() && m->life) return true; /* it was left out, and tried again */
     if (m->status == CDP_ERR_STATE && strstr(t, "this process left")) return m->leave_at > 0;
     if (m->status == CDP_ERR_STATE && strstr(t, "left out of epoch"))
         return cuts_off() || x.kind == F_CUT || was_away(m);
@@ -678,7 +720,9 @@ static void node_main_member(sim_node *node) {
     for (; m->life < LIVES; ++m->life) {
         st = live(m);
         if (st != CDP_ERR_STATE || !strstr(m->text, "left out of epoch")) break;
-        if (!cuts_off() && x.kind != F_CUT && !was_away(m)) wrong(m, "%s", m->text);
+        if (!cuts_off() && x.kind != F_CUT && !was_away(m) && !is_suspect(m))
+            wrong(m, "%s", m->text);
+        total.evicted += is_bad(m);
         total.away += was_away(m);
         m->computed = false;
     }
@@ -730,7 +774,8 @@ static void check_keys(cdp__loop *loop, sim_node *node) {
 /* Nothing of earlier epochs is left. F_LONG: who was away arrives after rank 0 has removed the keys
    of that epoch, and makes e/K/in anew. */
 static void look_at_keys(cdp__loop *loop, sim_node *node) {
-    if (finished() && !cuts_off() && x.kind != F_NOMEM && x.kind != F_LONG) check_keys(loop, node);
+    if (finished() && !cuts_off() && x.kind != F_NOMEM && x.kind != F_LONG && !blocks())
+        check_keys(loop, node);
 }
 
 static void node_main(sim_node *node, void *arg) {
@@ -743,7 +788,7 @@ static void node_main(sim_node *node, void *arg) {
 
 /* ---- worlds */
 
-static void draw_world(uint64_t seed, fault_kind kind) {
+static void draw_world(uint64_t seed, fault_kind kind, bool no_thread) {
     uint64_t s = sim_stream(seed, 77);
     static const uint8_t sizes[] = {2, 3, 4, 6, 8, 12, 16};
     const uint32_t most = kind == F_CROWD ? NODES - 1 : USUAL;
@@ -751,6 +796,8 @@ static void draw_world(uint64_t seed, fault_kind kind) {
     memset(&x, 0, sizeof x);
     x.seed = seed;
     x.kind = kind;
+    x.no_thread = no_thread;
+    x.settle_ms = no_thread ? SETTLE_ALONE_MS : SETTLE_MS;
     members = 2 + (uint32_t)(sim_random(&s) % 4);
     if (sim_chance(&s, 40)) members = 16;
     fresh = (uint32_t)(sim_random(&s) % 3);
@@ -758,7 +805,8 @@ static void draw_world(uint64_t seed, fault_kind kind) {
     if (kind == F_CROWD) fresh = 16;
     if (kind == F_ASK) members = sizes[seed / 2 % (sizeof sizes / sizeof *sizes)];
     if (kind == F_ASK) fresh = 0;
-    if (kind == F_OTHER && !fresh) fresh = 1;
+    if ((kind == F_OTHER || kind == F_FIREWALL || kind == F_AWAY) && !fresh) fresh = 1;
+    if (kind == F_APART && members < 3) members = 3;
     if (kind == F_EVERY) members = 3;
     if (kind == F_EVERY) fresh = 1;
     if (members + fresh > most) members = most - fresh;
@@ -767,7 +815,7 @@ static void draw_world(uint64_t seed, fault_kind kind) {
     x.min_ranks = 1 + (uint32_t)(sim_random(&s) % (members > 2 ? 3 : 2));
     x.max_ranks = sim_chance(&s, 256) ? members : most;
     if (kind == F_EVERY || kind == F_SOURCE || kind == F_AGREE) x.min_ranks = 1;
-    if (kind == F_LONG) x.min_ranks = 1;
+    if (kind == F_LONG || blocks()) x.min_ranks = 1;
     if (kind == F_ASK) x.min_ranks = 1;
     if (kind == F_ASK) x.max_ranks = members;
     for (uint32_t i = 1; i < x.nodes; ++i) {
@@ -782,9 +830,15 @@ static void draw_world(uint64_t seed, fault_kind kind) {
             if (i > members) m->start_ns = 330 * SIM_MS;
         }
         if (kind == F_OTHER && i == x.nodes - 1) m->start_ns = (30 + seed % 300) * SIM_MS;
+        if (blocks()) m->pace_us = (uint32_t)sim_log_between(&s, 20000, 40000);
+        if (blocks() && i > members) m->start_ns = (x.settle_ms + 100 + seed % 50) * SIM_MS;
         if (kind == F_NONE && sim_chance(&s, 100)) m->leave_at = 1 + sim_random(&s) % STEPS;
         x.leaves += m->leave_at > 0;
     }
+    x.bad[0] = x.nodes - 1;
+    if (kind == F_HANG) x.bad[0] = 1 + (uint32_t)(seed % members);
+    if (kind == F_APART) x.bad[0] = 1 + (uint32_t)(seed % members);
+    if (kind == F_APART) x.bad[1] = 1 + (uint32_t)((seed + 1 + seed / 2 % (members - 1)) % members);
 }
 
 /* There are no more turns than reasons for one, and those without losses are not late. */
@@ -841,9 +895,7 @@ static bool world_run(uint64_t seed, fault_kind kind, bool no_thread, const sim_
     sim_desc d = {
         .seed = seed, .main = node_main, .limit_ns = 900 * SIM_S, .threads = true, .clocks = true};
     bool ok;
-    draw_world(seed, kind);
-    x.no_thread = no_thread;
-    x.settle_ms = no_thread ? SETTLE_ALONE_MS : SETTLE_MS;
+    draw_world(seed, kind, no_thread);
     x.faulty = faults > 0;
     d.node_count = x.nodes;
     d.look = look;
@@ -855,7 +907,7 @@ static bool world_run(uint64_t seed, fault_kind kind, bool no_thread, const sim_
     ok = sim_run(x.world);
     if (!ok && !x.wrong[0]) snprintf(x.wrong, sizeof x.wrong, "%.800s", x.world->failure);
     if (!cuts_off() && kind != F_DELAY && kind != F_CUT && kind != F_NOMEM && kind != F_PAUSE
-        && kind != F_LONG)
+        && kind != F_LONG && !blocks())
         judge_turns(faults);
     if (kind == F_ASK) judge_requests();
     total.others += kind == F_OTHER && x.m[x.nodes - 1].status == CDP_ERR_MISMATCH;
@@ -917,6 +969,17 @@ static uint32_t draw_faults(uint64_t seed, fault_kind kind, const outcome *o, si
     }
     if (kind == F_NODE) n = 2 + (uint32_t)(sim_random(&s) % 4);
     fault_of_kind(f, kind, o->allocs, &s);
+    if (kind == F_APART || kind == F_FIREWALL) {
+        f[0].kind = SIM_FAULT_PARTITION;
+        f[0].set_a = 1ull << x.bad[0];
+        f[0].set_b = 1ull << x.bad[1];
+        f[0].for_ns = SIM_FOREVER;
+    }
+    if (kind == F_FIREWALL) {
+        f[0].at_ns = SIM_MS;
+        f[0].set_b = sim_random(&s) & ((1ull << x.nodes) - 2) & ~f[0].set_a;
+        if (!f[0].set_b) f[0].set_b = 2;
+    }
     return n;
 }
 
@@ -953,6 +1016,8 @@ static bool kind_end(uint32_t kind, uint32_t bad, uint64_t seeds) {
         || (at_once(kind) && seeds >= 25 && total.crowds < seeds / 5)
         || (kind == F_LONG && seeds >= 25 && total.away < seeds / 4)
         || (kind == F_OTHER && seeds >= 25 && total.others < seeds / 2)
+        || ((kind == F_APART || kind == F_HANG || kind == F_FIREWALL || kind == F_AWAY)
+            && seeds >= 25 && total.evicted < seeds / 3)
         || (seeds >= 25 && !total.no_thread);
     printf("%s %s: %llu seeds, %llu of %llu worlds without threads, %u failed; %llu epochs, %llu "
            "of them a step back, %llu ends without "

@@ -154,6 +154,120 @@ TEST(nobody_waits_for_newcomers_where_the_state_is_lost) {
     T_EQ(CDP__ELASTIC_DECIDED, cdp__elastic_decide(&v, &out));
 }
 
+/* An epoch whose members have all arrived: blames[r] is 1 + whom rank r blames. */
+typedef struct blaming {
+    cdp__elastic_member members[5], next[8];
+    cdp__elastic_arrival in[5];
+    cdp__elastic_decision d, out;
+    cdp__elastic_view v;
+} blaming;
+
+static void blaming_of(blaming *b, uint32_t size, const uint32_t *blames, uint8_t strikes) {
+    memset(b, 0, sizeof *b);
+    b->d.members = b->members;
+    b->d.epoch = 3;
+    b->d.step = 7;
+    for (uint32_t r = 0; r < size; ++r) {
+        const uint8_t id[CDP__ELASTIC_ID_BYTES] = {(uint8_t)(r + 1)};
+        cdp__elastic_add(&b->d, id, r, true);
+        b->members[r].strikes = strikes;
+        b->in[r].rank = r;
+        b->in[r].step = 7;
+        b->in[r].has_state = true;
+        b->in[r].blamed = blames[r];
+        memcpy(b->in[r].id, id, sizeof id);
+    }
+    b->v.old = &b->d;
+    b->v.arrivals = b->in;
+    b->v.arrival_count = size;
+    b->v.min_ranks = 1;
+    b->v.max_ranks = 5;
+    b->out.members = b->next;
+}
+
+/* Bits of the ranks that a decision keeps. */
+static uint32_t kept_of(const blaming *b) {
+    uint32_t bits = 0;
+    for (uint32_t r = 0; r < b->out.size; ++r)
+        bits |= 1u << b->out.members[r].old_rank;
+    return bits;
+}
+
+static bool can_go_on(uint32_t bits, uint32_t size, const uint32_t *blames) {
+    for (uint32_t r = 0; r < size; ++r)
+        if (bits >> r & 1 && blames[r] && bits >> (blames[r] - 1) & 1) return false;
+    return true;
+}
+
+/* Every way in which up to five members can blame one another: those who stay blame nobody that
+   stays, and as many stay as can, or as min_ranks asks for. */
+TEST(as_many_stay_as_can_go_on_with_each_other) {
+    static blaming b;
+    for (uint32_t size = 2; size <= 5; ++size) {
+        uint32_t ways = 1;
+        for (uint32_t r = 0; r < size; ++r)
+            ways *= size + 1;
+        for (uint32_t w = 0; w < ways; ++w) {
+            uint32_t blames[5], most = 0, rest = w;
+            for (uint32_t r = 0; r < size; ++r, rest /= size + 1)
+                blames[r] = rest % (size + 1) == r + 1 ? 0 : rest % (size + 1);
+            for (uint32_t bits = 1; bits < 1u << size; ++bits)
+                if (can_go_on(bits, size, blames) && (uint32_t)__builtin_popcount(bits) > most)
+                    most = (uint32_t)__builtin_popcount(bits);
+            blaming_of(&b, size, blames, CDP__ELASTIC_STRIKES - 1);
+            T_EQ(CDP__ELASTIC_DECIDED, cdp__elastic_decide(&b.v, &b.out));
+            T(can_go_on(kept_of(&b), size, blames));
+            T_EQ(most, b.out.size);
+            T_EQ(size - most, b.out.evicted);
+            b.v.min_ranks = most + 1;
+            T_EQ(most == size ? CDP__ELASTIC_FEW : CDP__ELASTIC_DECIDED,
+                cdp__elastic_decide(&b.v, &b.out));
+            if (most < size) T_EQ(size, b.out.size); /* they could not go on without these */
+        }
+    }
+}
+
+/* Who was blamed stays while steps are committed, while somebody is missing, and until the third
+   time; then newcomers wait longer. */
+TEST(nobody_is_left_out_too_soon) {
+    static blaming b;
+    const uint32_t blames[3] = {2, 0, 2};
+    blaming_of(&b, 3, blames, CDP__ELASTIC_STRIKES - 2);
+    T_EQ(CDP__ELASTIC_DECIDED, cdp__elastic_decide(&b.v, &b.out));
+    T(b.out.size == 3 && !b.out.evicted && !b.out.cool);
+    T_EQ(CDP__ELASTIC_STRIKES - 1, b.out.members[1].strikes);
+    blaming_of(&b, 3, blames, CDP__ELASTIC_STRIKES - 1);
+    b.in[2].step = 8;
+    T_EQ(CDP__ELASTIC_DECIDED, cdp__elastic_decide(&b.v, &b.out));
+    T_EQ(3, b.out.size);
+    T_EQ(1, b.out.members[1].strikes);
+    blaming_of(&b, 3, blames, CDP__ELASTIC_STRIKES - 1);
+    b.v.arrival_count = 2;
+    T_EQ(CDP__ELASTIC_DECIDED, cdp__elastic_decide(&b.v, &b.out));
+    T_EQ(2, b.out.size);
+    T_EQ(CDP__ELASTIC_STRIKES - 1, b.out.members[1].strikes);
+    b.v.arrival_count = 3;
+    T_EQ(CDP__ELASTIC_DECIDED, cdp__elastic_decide(&b.v, &b.out));
+    T(b.out.size == 2 && b.out.evicted == 1 && b.out.cool == 1 && b.out.lost == 1);
+    T_EQ(2, b.out.members[1].old_rank);
+}
+
+/* A newcomer that has no state goes first, after two epochs, also if it alone blames a member; but
+   not for a member that did not call. */
+TEST(a_newcomer_goes_before_members) {
+    static blaming b;
+    const uint32_t alone[3] = {0, 0, 1}, all[3] = {2, 0, 2};
+    for (uint32_t kind = 0; kind < 3; ++kind) {
+        blaming_of(&b, 3, kind ? all : alone, kind ? CDP__ELASTIC_STRIKES - 1 : 1);
+        b.in[2].has_state = b.members[2].source = false;
+        b.members[2].on_trial = true;
+        b.in[0].absent = b.in[2].absent = kind == 2;
+        T_EQ(CDP__ELASTIC_DECIDED, cdp__elastic_decide(&b.v, &b.out));
+        T_EQ(kind == 2 ? 5 : 3, kept_of(&b));
+        T_EQ(kind == 2, b.out.members[1].on_trial);
+    }
+}
+
 /* The source of the first epoch is dead. Who has not begun to receive holds what it came with: the
    first of them is the source, and it alone, for the others may hold other bits. */
 TEST(a_first_epoch_that_never_ran_begins_anew) {
@@ -1574,6 +1688,10 @@ int main(int argc, char **argv) {
             10},
         {"nobody_waits_for_newcomers_where_the_state_is_lost",
             nobody_waits_for_newcomers_where_the_state_is_lost, 10},
+        {"as_many_stay_as_can_go_on_with_each_other", as_many_stay_as_can_go_on_with_each_other,
+            10},
+        {"nobody_is_left_out_too_soon", nobody_is_left_out_too_soon, 10},
+        {"a_newcomer_goes_before_members", a_newcomer_goes_before_members, 10},
         {"a_first_epoch_that_never_ran_begins_anew", a_first_epoch_that_never_ran_begins_anew, 10},
         {"a_turn_waits_for_the_living_and_for_nobody_else",
             a_turn_waits_for_the_living_and_for_nobody_else, 10},
