@@ -31,12 +31,12 @@
             cdp_rpc_desc desc = { .functions = functions, .function_count = 1 };
             double x = 21;
             cdp_iov iov = { &x, sizeof x };
-            cdp_call call = { 0 };
+            static cdp_call call;
             cdp_rpc *rpc;
             if (cdp_init_from_env(NULL, &desc.group) != CDP_OK) return cdp_print_error(stderr);
             if (cdp_rpc_create(&desc, &rpc) != CDP_OK) return cdp_print_error(stderr);
-            cdp_call_desc what = { .function = cdp_rpc_id("twice"),
-                .to = (cdp_rank(desc.group) + 1) % cdp_size(desc.group),
+            cdp_call_desc what = { .to = (cdp_rank(desc.group) + 1) % cdp_size(desc.group),
+                .function = cdp_rpc_id("twice"),
                 .args = { .iov = &iov, .iov_count = 1 } };
             if (cdp_rpc_call(rpc, &what, &call) != CDP_OK) return cdp_print_error(stderr);
             printf("rank %u: %g\n", cdp_rank(desc.group), *(const double *)call.data);

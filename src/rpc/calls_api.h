@@ -45,7 +45,8 @@ typedef struct cdp_call_desc {
     uint32_t function;   /* cdp_rpc_id() of its name */
     uint32_t timeout_ms; /* (default: that of cdp_rpc_desc; CDP_NO_TIMEOUT) */
     cdp_args args;
-    bool one_way; /* no result: the call is done when it is on its way; no references */
+    /* no result: the call is done when it is on its way, and can be used again; no references */
+    bool one_way;
     /* It starts after earlier in_order calls of this rank have been answered: those on the same
        value, or, without `on`, those of the same function on the same rank. It waits here, and
        its time counts. Not for cdp_rpc_remote(). */
@@ -68,7 +69,9 @@ typedef struct cdp_call_desc {
 } cdp_call_desc;
 
 /* Starts a call. At most once: nothing is ever sent again. Errors (nothing was started): INVALID,
-   STATE (shut down; the reference was dropped), NOMEM, BUSY (max_calls, see fail_when_full).
+   STATE (shut down; the reference was dropped; the call has a result), NOMEM, BUSY (max_calls, see
+   fail_when_full; the owner of a reference among the arguments had no room for it), PEER_LOST (the
+   owner of a reference among the arguments is lost).
    Later, in call->status: TIMEOUT, PEER_LOST, REMOTE (the function failed), ABORTED (cancelled),
    UNSUPPORTED (no such function there, or not for this rank), INVALID (its limits), BUSY (limits of
    that rank), STATE (one of the two shut down; the value is gone); on a value that was not made:

@@ -23,6 +23,9 @@ struct cdp_rpc_request {
     const cdp_tensor *tensors;
     uint32_t tensor_count;
     cdp_ctx *ctx; /* of the call, or NULL; valid until the reply */
+    /* A reference to `on`, for example for cdp_ctx_param(): cdp_rref_keep() it if it is to stay
+       after the reply. {0}: there is none. */
+    cdp_rref on_rref;
 };
 
 /* Exactly one reply for each request; with CDP_RPC_LATER from any thread at any time. A function

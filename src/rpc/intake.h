@@ -10,6 +10,7 @@
 #include "../base/status_api.h"
 #include "../base/error_api.h"
 #include "../message/transport_api.h"
+#include "../message/header.h"
 #include "../channel/channel_api.h"
 #include "../base/compiler.h"
 #include "../base/status.h"
@@ -197,7 +198,7 @@ CDP__PRIVATE const char *cdp__rpc_got(
     cdp_rpc *rpc, uint32_t from, const cdp__rpc_packet *p, uint8_t **owned, bool cancelled) {
     bool honest = true;
     ++rpc->peers[from].received;
-    rpc->bytes_in += p->bytes;
+    rpc->bytes_in += CDP__HEAD_BYTES + p->bytes;
     switch (p->kind) {
     case CDP__RPC_CALL: return cdp__rpc_got_call(rpc, from, p, owned, cancelled);
     case CDP__RPC_REPLY:

@@ -64,7 +64,7 @@ CDP__PRIVATE cdp_status cdp__rpc_desc_check(const cdp_rpc_desc *d) {
                 "_ . : -, and allow if allow_count is set",
                 i);
         for (k = 0; k < i; ++k)
-            if (cdp_rpc_id(d->functions[k].name) == cdp_rpc_id(f->name))
+            if (cdp__rpc_id_of(d->functions[k].name) == cdp__rpc_id_of(f->name))
                 return cdp__fail(CDP_ERR_INVALID,
                     "cdp_rpc_create: functions \"%s\" and \"%s\" have the same id; rename one",
                     d->functions[k].name, f->name);
@@ -271,6 +271,8 @@ CDP__PRIVATE void cdp__rpc_free_parts(cdp_rpc *rpc) {
     cdp__free(os, rpc->refs.at);
     cdp__free(os, rpc->refs.heads);
     cdp__free(os, rpc->extra);
+    for (i = 0; i < CDP__RPC_CALLED; ++i)
+        cdp__free(os, rpc->called[i].name);
     cdp__free(os, rpc->functions);
 }
 
@@ -350,6 +352,7 @@ CDP_API void cdp_rpc_destroy(cdp_rpc *rpc) {
         if (rq->pub.ctx) cdp__ctx_unuse(rpc, rq->pub.ctx);
         rq->pub.ctx = NULL;
         rq->pub.on = NULL;
+        memset(&rq->pub.on_rref, 0, sizeof rq->pub.on_rref);
     }
     cdp__rpc_tasks(rpc);
     cdp_lock_release(&rpc->lock);

@@ -361,6 +361,7 @@ CDP__PRIVATE void cdp__rpc_advance(cdp_rpc *rpc, cdp__rpc_rq *rq) {
         if (v) {
             rq->on_value = v->value;
             rq->pub.on = &rq->on_value;
+            rq->pub.on_rref = cdp__rpc_rref(rpc, rq->on);
         }
         if (rq->f->flags & CDP_RPC_INLINE)
             cdp__rpc_append(&rpc->inline_end, rq);
@@ -523,12 +524,12 @@ CDP__PRIVATE const char *cdp__rpc_admit(
     const cdp_rpc_function *f = NULL;
     uint32_t i;
     for (i = 0; i < rpc->desc.function_count && !f; ++i)
-        if (cdp_rpc_id(rpc->desc.functions[i].name) == rq->pub.function) {
+        if (cdp__rpc_id_of(rpc->desc.functions[i].name) == rq->pub.function) {
             f = &rpc->desc.functions[i];
             rq->use = &rpc->uses[i];
         }
     for (i = 0; i < CDP__RPC_BUILTINS && !f; ++i)
-        if (cdp_rpc_id(rpc->builtins[i].name) == rq->pub.function) {
+        if (cdp__rpc_id_of(rpc->builtins[i].name) == rq->pub.function) {
             f = &rpc->builtins[i];
             rq->use = &rpc->builtin_uses[i];
         }

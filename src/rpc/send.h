@@ -15,6 +15,7 @@
 #include "../base/basics.h"
 #include "../base/text.h"
 #include "../base/bytes.h"
+#include "../message/header.h"
 #include "worker_api.h"
 #include "calls_api.h"
 #include "table.h"
@@ -73,7 +74,7 @@ CDP__PRIVATE void cdp__rpc_left(cdp_rpc *rpc, uint32_t to, const cdp__rpc_packet
     cdp__rpc_call *c = p->kind == CDP__RPC_CALL ? cdp__rpc_call_find(rpc, p->a) : NULL;
     cdp_rpc_record *r = c ? cdp__rpc_record_of(rpc, c->record) : NULL;
     if (p->kind != CDP__RPC_ACCEPT || !CDP__RPC_PLANT(NOT_COUNTED)) ++rpc->peers[to].sent;
-    rpc->bytes_out += p->bytes;
+    rpc->bytes_out += CDP__HEAD_BYTES + p->bytes;
     cdp__rpc_copied(rpc, p->bytes);
     if (c) c->left = true;
     if (r) r->sent_ns = cdp__rpc_time(rpc);

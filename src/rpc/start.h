@@ -315,6 +315,7 @@ CDP__PRIVATE cdp_status cdp__rpc_start_checked(cdp_rpc *rpc, cdp__rpc_starting *
     }
     c->to = s->to;
     c->function = s->desc->function;
+    cdp__rpc_remember_name(rpc, c->function);
     c->start_ns = s->start_ns;
     c->deadline_ns = s->deadline_ns;
     c->one_way = s->desc->one_way;
@@ -378,7 +379,9 @@ CDP__PRIVATE cdp_status cdp__rpc_start_call(cdp_rpc *rpc, cdp__rpc_starting *s) 
 CDP__PRIVATE cdp_status cdp__rpc_call_ready(const char *name, cdp_call *call) {
     if (call->priv[CDP__CALL_STAGE] == CDP__CALL_UNDER_WAY)
         return cdp__fail(CDP_ERR_STATE, "%s: this cdp_call is under way; use another one", name);
-    if (call->priv[CDP__CALL_STAGE] == CDP__CALL_ENDED)
+    if (call->priv[CDP__CALL_STAGE] == CDP__CALL_ENDED
+        && (call->bytes || call->rref_count || call->priv[CDP__CALL_MEMORY]
+            || call->priv[CDP__CALL_TENSORS]))
         return cdp__fail(CDP_ERR_STATE,
             "%s: this cdp_call has a result; give it to cdp_call_free() before it is used again",
             name);

@@ -179,6 +179,13 @@ typedef enum cdp__rpc_phase {
     CDP__RPC_SHUT
 } cdp__rpc_phase;
 
+/* The name of a function that was called from this rank. */
+#define CDP__RPC_CALLED 64u
+typedef struct cdp__rpc_called {
+    uint32_t id;
+    char *name;
+} cdp__rpc_called;
+
 #define CDP__RPC_BUILTINS 3u
 #define CDP__RPC_RECORDS 256u
 
@@ -209,7 +216,8 @@ struct cdp_rpc {
     cdp_rpc_function *functions; /* what desc.functions points to */
     cdp__rpc_use *uses;          /* by function */
 
-    cdp__rpc_call **calls; /* by index; 0 is not used */
+    cdp__rpc_called called[CDP__RPC_CALLED]; /* by id */
+    cdp__rpc_call **calls;                   /* by index; 0 is not used */
     uint32_t call_room, call_count, call_free, calls_used;
     cdp__rpc_rq *all, *free_rqs;
     uint32_t rqs;                            /* in `all` */
@@ -392,10 +400,31 @@ CDP__PRIVATE void cdp__rpc_timer(cdp_rpc *rpc, uint64_t at_ns) {
     cdp_channel_timer(rpc->channel, at_ns);
 }
 
-CDP_API uint32_t cdp_rpc_id(const char *name) {
+CDP__PRIVATE uint32_t cdp__rpc_id_of(const char *name) {
     const uint64_t h = cdp__hash(CDP__HASH_START, name ? name : "", name ? strlen(name) : 0);
     const uint32_t id = (uint32_t)(h ^ h >> 32);
     return id ? id : 1;
+}
+
+/* The last names that this thread has given to cdp_rpc_id(), by their ids: what a text says of a
+   function that is not registered on this rank. */
+#define CDP__RPC_WRITTEN 8u
+typedef struct cdp__rpc_written {
+    uint32_t id;
+    char name[CDP__RPC_NAME];
+} cdp__rpc_written;
+
+CDP__PRIVATE cdp__rpc_written *cdp__rpc_written_of(uint32_t id) {
+    static CDP__THREAD_LOCAL cdp__rpc_written written[CDP__RPC_WRITTEN];
+    return &written[id % CDP__RPC_WRITTEN];
+}
+
+CDP_API uint32_t cdp_rpc_id(const char *name) {
+    const uint32_t id = cdp__rpc_id_of(name);
+    cdp__rpc_written *w = cdp__rpc_written_of(id);
+    if (w->id != id) cdp__format(w->name, sizeof w->name, "%s", name ? name : "");
+    w->id = id;
+    return id;
 }
 
 /* A copy in memory of the rpc. NULL: of NULL, or out of memory. */
@@ -406,11 +435,27 @@ CDP__PRIVATE char *cdp__rpc_text_copy(cdp_rpc *rpc, const char *text) {
     return copy;
 }
 
-/* The name of a function for texts: as registered on this rank, or its number. */
+/* A call of this function starts in this thread, which has written its name most likely. */
+CDP__PRIVATE void cdp__rpc_remember_name(cdp_rpc *rpc, uint32_t id) {
+    cdp__rpc_called *known = &rpc->called[id % CDP__RPC_CALLED];
+    const cdp__rpc_written *w = cdp__rpc_written_of(id);
+    char *name;
+    if (known->id == id || w->id != id) return;
+    name = cdp__rpc_text_copy(rpc, w->name);
+    if (!name) return; /* texts then say its number */
+    cdp__free(rpc->os, known->name);
+    known->name = name;
+    known->id = id;
+}
+
+/* The name of a function for texts: as registered on this rank, else as the program has written it
+   in a call, else its number. */
 CDP__PRIVATE const char *cdp__rpc_function_name(const cdp_rpc *rpc, uint32_t id, char text[16]) {
+    const cdp__rpc_called *known = &rpc->called[id % CDP__RPC_CALLED];
     uint32_t i;
     for (i = 0; i < rpc->desc.function_count; ++i)
-        if (cdp_rpc_id(rpc->desc.functions[i].name) == id) return rpc->desc.functions[i].name;
+        if (cdp__rpc_id_of(rpc->desc.functions[i].name) == id) return rpc->desc.functions[i].name;
+    if (known->name && known->id == id) return known->name;
     cdp__format(text, 16, "0x%x", id);
     return text;
 }

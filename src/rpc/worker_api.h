@@ -191,10 +191,12 @@ typedef struct cdp_rpc_stats {
     uint64_t parked;    /* of queued: waiting for the value that they are to run on */
     uint64_t passes;    /* backward passes that are under way on this rank */
     uint64_t workers, workers_idle;
-    uint64_t call_bytes;          /* of the arguments of calls_out */
-    uint64_t queue_bytes;         /* memory for long arguments that are here, see max_queue_bytes */
-    uint64_t bytes_out, bytes_in; /* of messages with other ranks, since the rpc was created */
-    uint64_t one_way;             /* one-way calls that were started here, since then */
+    uint64_t call_bytes;  /* of the arguments of calls_out */
+    uint64_t queue_bytes; /* memory for long arguments that are here, see max_queue_bytes */
+    uint64_t bytes_out,
+        bytes_in;     /* of messages with other ranks, since the rpc was created: bodies,
+                                     and a head of 64 bytes each */
+    uint64_t one_way; /* one-way calls that were started here, since then */
     uint64_t late; /* since then: calls of this rank that ended with TIMEOUT, and requests that did
                       not run since their time was over */
     /* Nanoseconds that calls of this rank took, of the last ones that cdp_rpc_records() has: half

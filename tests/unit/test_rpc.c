@@ -251,7 +251,7 @@ static void mistakes(side *s) {
     cdp_rref_drop(r);
     cdp_rref_keep(r);
     cdp_rpc_destroy(NULL);
-    OK(cdp_rpc_start(s->rpc, CALL(.to = next_of(s), F("nothing")), &c));
+    OK(cdp_rpc_start(s->rpc, CALL(.to = next_of(s), F("whoami")), &c));
     REFUSED(CDP_ERR_STATE, "is under way; use another one",
         cdp_rpc_start(s->rpc, CALL(.to = next_of(s), F("nothing")), &c));
     OK(cdp_call_wait(&c));

@@ -318,6 +318,54 @@ TEST(long_arguments_of_nested_calls_have_room) {
     }
 }
 
+/* ---- what a caller sees ---- */
+
+static void f_on_rref(void *user, cdp_rpc_request *q) {
+    cdp_rref_info info = {0};
+    (void)user;
+    if (q->on && OK(cdp_rref_info_of(q->on_rref, &info))) T(info.is_owner);
+    T_EQ(q->on != NULL, q->on_rref.rpc != NULL);
+    reply_i64(q, (int64_t)info.rid);
+}
+static const cdp_rpc_function seen_functions[] = {{.name = "on_rref", .func = f_on_rref},
+    {.name = "counter", .func = f_counter}, {.name = "nothing", .func = f_nothing}};
+
+/* Names that no rank has, one-way calls that are used again, a reference to the value of a call,
+   and bytes of messages without a body. */
+static void seen_by_the_caller(side *s) {
+    static uint32_t place;
+    int64_t x[2] = {3, 0};
+    cdp_call c = {0};
+    cdp_rref r;
+    cdp_rref_info info;
+    const cdp_rpc_stats before = cdp_rpc_stats_of(s->rpc);
+    OK(cdp_rpc_call(s->rpc, CALL(.to = next_of(s), F("nothing")), &c));
+    const cdp_rpc_stats after = cdp_rpc_stats_of(s->rpc);
+    T(after.bytes_out >= before.bytes_out + 64);
+    T(after.bytes_in >= before.bytes_in + 64);
+    T_EQ(CDP_ERR_UNSUPPORTED, cdp_rpc_call(s->rpc, CALL(.to = next_of(s), F("nohting")), &c));
+    T_TEXT("nohting on rank ", cdp_last_error()->text);
+    T_TEXT("no function of this name is registered there", cdp_last_error()->text);
+    for (uint32_t i = 0; i < 3; ++i) /* there is nothing to free between them */
+        OK(cdp_rpc_call(s->rpc, CALL(.to = next_of(s), F("nothing"), .one_way = true), &c));
+    OK(cdp_rpc_remote(s->rpc, CALL(.to = next_of(s), F("counter"), BYTES(x, 16)), &r));
+    OK(cdp_rpc_call(s->rpc, CALL(.on = r, F("on_rref")), &c));
+    OK(cdp_rref_info_of(r, &info));
+    T_EQ((int64_t)info.rid, i64_at(c.data, 0));
+    REFUSED(CDP_ERR_STATE, "has a result",
+        cdp_rpc_start(s->rpc, CALL(.to = next_of(s), F("on_rref")), &c));
+    cdp_call_free(&c);
+    OK(cdp_rpc_call(s->rpc, CALL(.to = next_of(s), F("on_rref")), &c));
+    T_EQ(0, i64_at(c.data, 0));
+    cdp_call_free(&c);
+    cdp_rref_drop(r);
+    serve_until(s, &s->ran, 4);
+    meet(s, &place);
+}
+TEST(names_references_and_bytes_as_the_caller_sees_them) {
+    run_with(seen_functions, 3, 2, seen_by_the_caller);
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"what_must_not_wait_starts_nothing", what_must_not_wait_starts_nothing, 60},
@@ -328,6 +376,8 @@ int main(int argc, char **argv) {
         {"default_limits_let_bursts_of_nested_calls_through",
             default_limits_let_bursts_of_nested_calls_through, 60},
         {"long_arguments_of_nested_calls_have_room", long_arguments_of_nested_calls_have_room, 60},
+        {"names_references_and_bytes_as_the_caller_sees_them",
+            names_references_and_bytes_as_the_caller_sees_them, 60},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }
