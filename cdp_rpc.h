@@ -31,12 +31,12 @@
             cdp_rpc_desc desc = { .functions = functions, .function_count = 1 };
             double x = 21;
             cdp_iov iov = { &x, sizeof x };
-            cdp_call call = { 0 };
+            static cdp_call call;
             cdp_rpc *rpc;
             if (cdp_init_from_env(NULL, &desc.group) != CDP_OK) return cdp_print_error(stderr);
             if (cdp_rpc_create(&desc, &rpc) != CDP_OK) return cdp_print_error(stderr);
-            cdp_call_desc what = { .function = cdp_rpc_id("twice"),
-                .to = (cdp_rank(desc.group) + 1) % cdp_size(desc.group),
+            cdp_call_desc what = { .to = (cdp_rank(desc.group) + 1) % cdp_size(desc.group),
+                .function = cdp_rpc_id("twice"),
                 .args = { .iov = &iov, .iov_count = 1 } };
             if (cdp_rpc_call(rpc, &what, &call) != CDP_OK) return cdp_print_error(stderr);
             printf("rank %u: %g\n", cdp_rank(desc.group), *(const double *)call.data);
@@ -392,10 +392,12 @@ typedef struct cdp_rpc_stats {
     uint64_t parked;    /* of queued: waiting for the value that they are to run on */
     uint64_t passes;    /* backward passes that are under way on this rank */
     uint64_t workers, workers_idle;
-    uint64_t call_bytes;          /* of the arguments of calls_out */
-    uint64_t queue_bytes;         /* memory for long arguments that are here, see max_queue_bytes */
-    uint64_t bytes_out, bytes_in; /* of messages with other ranks, since the rpc was created */
-    uint64_t one_way;             /* one-way calls that were started here, since then */
+    uint64_t call_bytes;  /* of the arguments of calls_out */
+    uint64_t queue_bytes; /* memory for long arguments that are here, see max_queue_bytes */
+    uint64_t bytes_out,
+        bytes_in;     /* of messages with other ranks, since the rpc was created: bodies,
+                                     and a head of 64 bytes each */
+    uint64_t one_way; /* one-way calls that were started here, since then */
     uint64_t late; /* since then: calls of this rank that ended with TIMEOUT, and requests that did
                       not run since their time was over */
     /* Nanoseconds that calls of this rank took, of the last ones that cdp_rpc_records() has: half
@@ -449,7 +451,8 @@ typedef struct cdp_call_desc {
     uint32_t function;   /* cdp_rpc_id() of its name */
     uint32_t timeout_ms; /* (default: that of cdp_rpc_desc; CDP_NO_TIMEOUT) */
     cdp_args args;
-    bool one_way; /* no result: the call is done when it is on its way; no references */
+    /* no result: the call is done when it is on its way, and can be used again; no references */
+    bool one_way;
     /* It starts after earlier in_order calls of this rank have been answered: those on the same
        value, or, without `on`, those of the same function on the same rank. It waits here, and
        its time counts. Not for cdp_rpc_remote(). */
@@ -472,7 +475,9 @@ typedef struct cdp_call_desc {
 } cdp_call_desc;
 
 /* Starts a call. At most once: nothing is ever sent again. Errors (nothing was started): INVALID,
-   STATE (shut down; the reference was dropped), NOMEM, BUSY (max_calls, see fail_when_full).
+   STATE (shut down; the reference was dropped; the call has a result), NOMEM, BUSY (max_calls, see
+   fail_when_full; the owner of a reference among the arguments had no room for it), PEER_LOST (the
+   owner of a reference among the arguments is lost).
    Later, in call->status: TIMEOUT, PEER_LOST, REMOTE (the function failed), ABORTED (cancelled),
    UNSUPPORTED (no such function there, or not for this rank), INVALID (its limits), BUSY (limits of
    that rank), STATE (one of the two shut down; the value is gone); on a value that was not made:
@@ -601,6 +606,9 @@ struct cdp_rpc_request {
     const cdp_tensor *tensors;
     uint32_t tensor_count;
     cdp_ctx *ctx; /* of the call, or NULL; valid until the reply */
+    /* A reference to `on`, for example for cdp_ctx_param(): cdp_rref_keep() it if it is to stay
+       after the reply. {0}: there is none. */
+    cdp_rref on_rref;
 };
 
 /* Exactly one reply for each request; with CDP_RPC_LATER from any thread at any time. A function
@@ -2106,6 +2114,13 @@ typedef enum cdp__rpc_phase {
     CDP__RPC_SHUT
 } cdp__rpc_phase;
 
+/* The name of a function that was called from this rank. */
+#define CDP__RPC_CALLED 64u
+typedef struct cdp__rpc_called {
+    uint32_t id;
+    char *name;
+} cdp__rpc_called;
+
 #define CDP__RPC_BUILTINS 3u
 #define CDP__RPC_RECORDS 256u
 
@@ -2136,7 +2151,8 @@ struct cdp_rpc {
     cdp_rpc_function *functions; /* what desc.functions points to */
     cdp__rpc_use *uses;          /* by function */
 
-    cdp__rpc_call **calls; /* by index; 0 is not used */
+    cdp__rpc_called called[CDP__RPC_CALLED]; /* by id */
+    cdp__rpc_call **calls;                   /* by index; 0 is not used */
     uint32_t call_room, call_count, call_free, calls_used;
     cdp__rpc_rq *all, *free_rqs;
     uint32_t rqs;                            /* in `all` */
@@ -2319,10 +2335,31 @@ CDP__PRIVATE void cdp__rpc_timer(cdp_rpc *rpc, uint64_t at_ns) {
     cdp_channel_timer(rpc->channel, at_ns);
 }
 
-CDP_API uint32_t cdp_rpc_id(const char *name) {
+CDP__PRIVATE uint32_t cdp__rpc_id_of(const char *name) {
     const uint64_t h = cdp__hash(CDP__HASH_START, name ? name : "", name ? strlen(name) : 0);
     const uint32_t id = (uint32_t)(h ^ h >> 32);
     return id ? id : 1;
+}
+
+/* The last names that this thread has given to cdp_rpc_id(), by their ids: what a text says of a
+   function that is not registered on this rank. */
+#define CDP__RPC_WRITTEN 8u
+typedef struct cdp__rpc_written {
+    uint32_t id;
+    char name[CDP__RPC_NAME];
+} cdp__rpc_written;
+
+CDP__PRIVATE cdp__rpc_written *cdp__rpc_written_of(uint32_t id) {
+    static CDP__THREAD_LOCAL cdp__rpc_written written[CDP__RPC_WRITTEN];
+    return &written[id % CDP__RPC_WRITTEN];
+}
+
+CDP_API uint32_t cdp_rpc_id(const char *name) {
+    const uint32_t id = cdp__rpc_id_of(name);
+    cdp__rpc_written *w = cdp__rpc_written_of(id);
+    if (w->id != id) cdp__format(w->name, sizeof w->name, "%s", name ? name : "");
+    w->id = id;
+    return id;
 }
 
 /* A copy in memory of the rpc. NULL: of NULL, or out of memory. */
@@ -2333,11 +2370,27 @@ CDP__PRIVATE char *cdp__rpc_text_copy(cdp_rpc *rpc, const char *text) {
     return copy;
 }
 
-/* The name of a function for texts: as registered on this rank, or its number. */
+/* A call of this function starts in this thread, which has written its name most likely. */
+CDP__PRIVATE void cdp__rpc_remember_name(cdp_rpc *rpc, uint32_t id) {
+    cdp__rpc_called *known = &rpc->called[id % CDP__RPC_CALLED];
+    const cdp__rpc_written *w = cdp__rpc_written_of(id);
+    char *name;
+    if (known->id == id || w->id != id) return;
+    name = cdp__rpc_text_copy(rpc, w->name);
+    if (!name) return; /* texts then say its number */
+    cdp__free(rpc->os, known->name);
+    known->name = name;
+    known->id = id;
+}
+
+/* The name of a function for texts: as registered on this rank, else as the program has written it
+   in a call, else its number. */
 CDP__PRIVATE const char *cdp__rpc_function_name(const cdp_rpc *rpc, uint32_t id, char text[16]) {
+    const cdp__rpc_called *known = &rpc->called[id % CDP__RPC_CALLED];
     uint32_t i;
     for (i = 0; i < rpc->desc.function_count; ++i)
-        if (cdp_rpc_id(rpc->desc.functions[i].name) == id) return rpc->desc.functions[i].name;
+        if (cdp__rpc_id_of(rpc->desc.functions[i].name) == id) return rpc->desc.functions[i].name;
+    if (known->name && known->id == id) return known->name;
     cdp__format(text, 16, "0x%x", id);
     return text;
 }
@@ -2684,7 +2737,7 @@ CDP__PRIVATE void cdp__rpc_left(cdp_rpc *rpc, uint32_t to, const cdp__rpc_packet
     cdp__rpc_call *c = p->kind == CDP__RPC_CALL ? cdp__rpc_call_find(rpc, p->a) : NULL;
     cdp_rpc_record *r = c ? cdp__rpc_record_of(rpc, c->record) : NULL;
     if (p->kind != CDP__RPC_ACCEPT || !CDP__RPC_PLANT(NOT_COUNTED)) ++rpc->peers[to].sent;
-    rpc->bytes_out += p->bytes;
+    rpc->bytes_out += CDP__HEAD_BYTES + p->bytes;
     cdp__rpc_copied(rpc, p->bytes);
     if (c) c->left = true;
     if (r) r->sent_ns = cdp__rpc_time(rpc);
@@ -4686,6 +4739,7 @@ CDP__PRIVATE void cdp__rpc_advance(cdp_rpc *rpc, cdp__rpc_rq *rq) {
         if (v) {
             rq->on_value = v->value;
             rq->pub.on = &rq->on_value;
+            rq->pub.on_rref = cdp__rpc_rref(rpc, rq->on);
         }
         if (rq->f->flags & CDP_RPC_INLINE)
             cdp__rpc_append(&rpc->inline_end, rq);
@@ -4848,12 +4902,12 @@ CDP__PRIVATE const char *cdp__rpc_admit(
     const cdp_rpc_function *f = NULL;
     uint32_t i;
     for (i = 0; i < rpc->desc.function_count && !f; ++i)
-        if (cdp_rpc_id(rpc->desc.functions[i].name) == rq->pub.function) {
+        if (cdp__rpc_id_of(rpc->desc.functions[i].name) == rq->pub.function) {
             f = &rpc->desc.functions[i];
             rq->use = &rpc->uses[i];
         }
     for (i = 0; i < CDP__RPC_BUILTINS && !f; ++i)
-        if (cdp_rpc_id(rpc->builtins[i].name) == rq->pub.function) {
+        if (cdp__rpc_id_of(rpc->builtins[i].name) == rq->pub.function) {
             f = &rpc->builtins[i];
             rq->use = &rpc->builtin_uses[i];
         }
@@ -5119,7 +5173,7 @@ CDP__PRIVATE const char *cdp__rpc_got(
     cdp_rpc *rpc, uint32_t from, const cdp__rpc_packet *p, uint8_t **owned, bool cancelled) {
     bool honest = true;
     ++rpc->peers[from].received;
-    rpc->bytes_in += p->bytes;
+    rpc->bytes_in += CDP__HEAD_BYTES + p->bytes;
     switch (p->kind) {
     case CDP__RPC_CALL: return cdp__rpc_got_call(rpc, from, p, owned, cancelled);
     case CDP__RPC_REPLY:
@@ -5631,7 +5685,7 @@ CDP__PRIVATE cdp_status cdp__rpc_desc_check(const cdp_rpc_desc *d) {
                 "_ . : -, and allow if allow_count is set",
                 i);
         for (k = 0; k < i; ++k)
-            if (cdp_rpc_id(d->functions[k].name) == cdp_rpc_id(f->name))
+            if (cdp__rpc_id_of(d->functions[k].name) == cdp__rpc_id_of(f->name))
                 return cdp__fail(CDP_ERR_INVALID,
                     "cdp_rpc_create: functions \"%s\" and \"%s\" have the same id; rename one",
                     d->functions[k].name, f->name);
@@ -5838,6 +5892,8 @@ CDP__PRIVATE void cdp__rpc_free_parts(cdp_rpc *rpc) {
     cdp__free(os, rpc->refs.at);
     cdp__free(os, rpc->refs.heads);
     cdp__free(os, rpc->extra);
+    for (i = 0; i < CDP__RPC_CALLED; ++i)
+        cdp__free(os, rpc->called[i].name);
     cdp__free(os, rpc->functions);
 }
 
@@ -5917,6 +5973,7 @@ CDP_API void cdp_rpc_destroy(cdp_rpc *rpc) {
         if (rq->pub.ctx) cdp__ctx_unuse(rpc, rq->pub.ctx);
         rq->pub.ctx = NULL;
         rq->pub.on = NULL;
+        memset(&rq->pub.on_rref, 0, sizeof rq->pub.on_rref);
     }
     cdp__rpc_tasks(rpc);
     cdp_lock_release(&rpc->lock);
@@ -6931,6 +6988,7 @@ CDP__PRIVATE cdp_status cdp__rpc_start_checked(cdp_rpc *rpc, cdp__rpc_starting *
     }
     c->to = s->to;
     c->function = s->desc->function;
+    cdp__rpc_remember_name(rpc, c->function);
     c->start_ns = s->start_ns;
     c->deadline_ns = s->deadline_ns;
     c->one_way = s->desc->one_way;
@@ -6994,7 +7052,9 @@ CDP__PRIVATE cdp_status cdp__rpc_start_call(cdp_rpc *rpc, cdp__rpc_starting *s) 
 CDP__PRIVATE cdp_status cdp__rpc_call_ready(const char *name, cdp_call *call) {
     if (call->priv[CDP__CALL_STAGE] == CDP__CALL_UNDER_WAY)
         return cdp__fail(CDP_ERR_STATE, "%s: this cdp_call is under way; use another one", name);
-    if (call->priv[CDP__CALL_STAGE] == CDP__CALL_ENDED)
+    if (call->priv[CDP__CALL_STAGE] == CDP__CALL_ENDED
+        && (call->bytes || call->rref_count || call->priv[CDP__CALL_MEMORY]
+            || call->priv[CDP__CALL_TENSORS]))
         return cdp__fail(CDP_ERR_STATE,
             "%s: this cdp_call has a result; give it to cdp_call_free() before it is used again",
             name);
