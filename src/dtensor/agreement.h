@@ -80,7 +80,7 @@ CDP__DT cdp_status cdp__dt_shapes_join(
     l->shape[dim] = total;
     if (count != 1) return CDP_OK;
     const uint32_t n = m->desc.shape[only];
-    const uint64_t block = cdp__dt_max(l->place[only].block, 1);
+    const uint64_t block = cdp__max(l->place[only].block, 1);
     bool even = true;
     for (uint32_t i = 0; i < n; ++i) {
         sizes[i] = s->of[(uint64_t)i * m->stride[only] * CDP_TENSOR_DIMS + dim];

@@ -44,7 +44,7 @@ CDP__DT bool cdp__dt_adopt(
     const int32_t own = as->dim < 0 ? as->dim + (int32_t)ndim : as->dim;
     const int32_t there = like->dim < 0 ? like->dim + (int32_t)ndim : like->dim;
     if (as->kind != CDP_PLACE_SHARD || like->kind != CDP_PLACE_SHARD || own != there) return false;
-    const uint64_t unit = cdp__dt_max(as->block, 1), block = cdp__dt_max(like->block, 1);
+    const uint64_t unit = cdp__max(as->block, 1), block = cdp__max(like->block, 1);
     const uint64_t times = cdp__dt_multiple(unit, block) / unit;
     bool plain = true;
     if (!times) return false;
@@ -53,7 +53,7 @@ CDP__DT bool cdp__dt_adopt(
     for (uint32_t k = 0; k <= in_count; ++k) {
         cdp_place *p = k == in_count ? &rule->out : &rule->in[k];
         if (p->kind != CDP_PLACE_SHARD) continue;
-        p->block = cdp__dt_max(p->block, 1) * times;
+        p->block = cdp__max(p->block, 1) * times;
         p->order = like->order;
         p->cut = plain ? like->cut : 0;
     }
@@ -97,8 +97,7 @@ CDP__DT bool cdp__dt_places_fit(const cdp_layout *l) {
             const bool both = p->kind == CDP_PLACE_SHARD && q->kind == CDP_PLACE_SHARD;
             if (a == b || !both || cdp__dt_dim(l, a) != cdp__dt_dim(l, b)) continue;
             const bool first = p->order < q->order || (p->order == q->order && a < b);
-            if (p->cut || (first && cdp__dt_max(p->block, 1) % cdp__dt_max(q->block, 1)))
-                return false;
+            if (p->cut || (first && cdp__max(p->block, 1) % cdp__max(q->block, 1))) return false;
         }
     }
     return true;

@@ -14,8 +14,8 @@ CDP__DT uint64_t cdp__dt_chunk(
     uint64_t size, uint64_t block, uint32_t parts, uint32_t index, uint64_t *start) {
     const uint64_t blocks = size / block + (size % block != 0);
     const uint64_t each = blocks / parts + (blocks % parts != 0);
-    const uint64_t low = cdp__dt_min(blocks, each * index);
-    const uint64_t high = cdp__dt_min(blocks, each * (index + 1ull));
+    const uint64_t low = cdp__min(blocks, each * index);
+    const uint64_t high = cdp__min(blocks, each * (index + 1ull));
     *start = low < blocks ? low * block : size;
     return (high < blocks ? high * block : size) - *start;
 }
@@ -30,7 +30,7 @@ CDP__DT cdp__dt_region cdp__dt_slab(
     for (uint32_t d = 1; d < ndim && box->size[best] < parts; ++d)
         if (box->size[d] > box->size[best]) best = d;
     const uint64_t each = box->size[best] / parts, more = box->size[best] % parts;
-    r.start[best] += each * index + cdp__dt_min(index, more);
+    r.start[best] += each * index + cdp__min(index, more);
     r.size[best] = each + (index < more);
     return r;
 }

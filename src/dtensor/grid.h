@@ -139,6 +139,33 @@ CDP__DT cdp__dt_region cdp__dt_region_of(const cdp__dt_side *s, uint32_t positio
     return r;
 }
 
+/* The first position whose rank holds the element at `at`. */
+CDP__DT uint32_t cdp__dt_position_of(const cdp__dt_side *s, const uint64_t *at) {
+    cdp__dt_region r = cdp__dt_whole(s);
+    uint32_t position = 0;
+    uint64_t start;
+    for (uint32_t k = 0; k < s->cuts; ++k) {
+        const uint32_t d = s->cut_dim[k], by = s->cut_by[k];
+        const uint64_t *own = s->own[k], offset = at[d] - r.start[d];
+        uint32_t index = 0, above = s->size[by];
+        while (own && above - index > 1) { /* the last piece that begins at or before the element */
+            const uint32_t middle = index + (above - index) / 2;
+            if (own[middle] <= at[d])
+                index = middle;
+            else
+                above = middle;
+        }
+        if (!own) {
+            const uint64_t piece = cdp__dt_chunk(r.size[d], s->block[k], s->size[by], 0, &start);
+            index = piece ? (uint32_t)(offset / piece) : 0;
+            r.size[d] = cdp__dt_chunk(r.size[d], s->block[k], s->size[by], index, &start);
+            r.start[d] += start;
+        }
+        position += index * s->stride[by];
+    }
+    return position;
+}
+
 CDP__DT uint32_t cdp__dt_position(const cdp__dt_side *s, uint32_t node) {
     if (s->only != CDP__DT_NONE) return node == s->only ? 0 : CDP__DT_NONE;
     return s->at ? s->at[node] : node;

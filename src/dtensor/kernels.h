@@ -33,8 +33,8 @@ CDP__DT uint64_t cdp__dt_volume(const cdp__dt_region *r, uint32_t ndim) {
 CDP__DT bool cdp__dt_meet(
     const cdp__dt_region *a, const cdp__dt_region *b, uint32_t ndim, cdp__dt_region *out) {
     for (uint32_t d = 0; d < ndim; ++d) {
-        const uint64_t low = cdp__dt_max(a->start[d], b->start[d]);
-        const uint64_t high = cdp__dt_min(a->start[d] + a->size[d], b->start[d] + b->size[d]);
+        const uint64_t low = cdp__max(a->start[d], b->start[d]);
+        const uint64_t high = cdp__min(a->start[d] + a->size[d], b->start[d] + b->size[d]);
         if (low >= high) return false;
         out->start[d] = low;
         out->size[d] = high - low;

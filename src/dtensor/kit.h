@@ -36,14 +36,6 @@ CDP__DT cdp_status cdp__dt_all_given(
 #define CDP__DT_NONE 0xffffffffu
 #define CDP__DT_DIMS (CDP_TENSOR_DIMS + 1u) /* of a region: one more for kept PARTIAL */
 
-CDP__DT uint64_t cdp__dt_min(uint64_t a, uint64_t b) {
-    return a < b ? a : b;
-}
-
-CDP__DT uint64_t cdp__dt_max(uint64_t a, uint64_t b) {
-    return a > b ? a : b;
-}
-
 CDP__DT double cdp__dt_or(double value, double fallback) {
     return value > 0 ? value : fallback;
 }
@@ -55,6 +47,15 @@ CDP__DT uint64_t cdp__dt_times(uint64_t a, uint64_t b, bool *ok) {
         return 0;
     }
     return a * b;
+}
+
+/* a + b, below a * b; or the largest number. */
+CDP__DT uint64_t cdp__dt_plus_most(uint64_t a, uint64_t b) {
+    return a > UINT64_MAX - b ? UINT64_MAX : a + b;
+}
+
+CDP__DT uint64_t cdp__dt_times_most(uint64_t a, uint64_t b) {
+    return a && b > UINT64_MAX / a ? UINT64_MAX : a * b;
 }
 
 /* FNV-1a over the bytes of 64-bit numbers, the same on machines of either byte order. */

@@ -138,14 +138,16 @@ CDP_API cdp_status cdp_mesh_unflatten(cdp_mesh *m, const char *name, uint32_t nd
     return cdp__dt_mesh_from(m, n, sizes, list, m->ranks, out);
 }
 
-/* The position of a rank in the first mesh; CDP__DT_NONE: it is not in it. */
-CDP__DT uint32_t cdp__dt_root_position(const cdp__dt_root *root, uint32_t rank) {
-    uint32_t count = 1, i = 0;
+/* The position of each rank in the first mesh; ranks outside have the position 0. The caller frees
+   it. NULL: out of memory. */
+CDP__DT uint32_t *cdp__dt_root_positions(const cdp__dt_root *root) {
+    uint32_t count = 1;
     for (uint32_t d = 0; d < root->ndim; ++d)
         count *= root->shape[d];
-    while (i < count && root->ranks[i] != rank)
-        ++i;
-    return i < count ? i : CDP__DT_NONE;
+    uint32_t *at = (uint32_t *)cdp__dt_alloc(root->os, root->size * sizeof *at);
+    for (uint32_t i = 0; at && i < count; ++i)
+        at[root->ranks[i]] = i;
+    return at;
 }
 
 /* The rank that has the coordinates of `a` where these differ from `base`, else those of `b`. */
@@ -184,14 +186,15 @@ CDP_API cdp_status cdp_mesh_join(cdp_mesh *outer, cdp_mesh *inner, cdp_mesh **ou
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
             "cdp_mesh_join: the meshes share a dimension, or have more than all ranks together");
     uint32_t *ranks = (uint32_t *)cdp__dt_alloc(root->os, count * sizeof *ranks);
-    if (!ranks) return cdp__dt_nomem("a mesh", count * sizeof *ranks);
+    uint32_t *at = cdp__dt_root_positions(root);
     const uint32_t me = outer->me == CDP__DT_NONE ? outer->ranks[0] : outer->ranks[outer->me];
-    const uint32_t base = cdp__dt_root_position(root, me);
-    for (uint64_t i = 0; i < count; ++i)
-        ranks[i] =
-            cdp__dt_root_cross(root, cdp__dt_root_position(root, outer->ranks[i / inner->count]),
-                cdp__dt_root_position(root, inner->ranks[i % inner->count]), base);
-    const cdp_status st = cdp__dt_mesh_from(outer, n, shape, names, ranks, out);
+    for (uint64_t i = 0; ranks && at && i < count; ++i)
+        ranks[i] = cdp__dt_root_cross(
+            root, at[outer->ranks[i / inner->count]], at[inner->ranks[i % inner->count]], at[me]);
+    const bool made = ranks && at;
+    cdp__dt_free(root->os, at);
+    cdp_status st = made ? CDP_OK : cdp__dt_nomem("a mesh", (count + root->size) * sizeof *ranks);
+    if (made) st = cdp__dt_mesh_from(outer, n, shape, names, ranks, out);
     cdp__dt_free(root->os, ranks);
     return st;
 }

@@ -180,7 +180,7 @@ CDP__DT cdp_status cdp__dt_mesh_shape(cdp_mesh *m, uint32_t ndim, const uint32_t
                 "mesh: shape[%u] and shape[%u] are both 0; one size at most may be left open", open,
                 d);
         if (!m->desc.shape[d]) open = d;
-        known = known * cdp__dt_max(m->desc.shape[d], 1);
+        known = known * cdp__max(m->desc.shape[d], 1);
         if (known > size)
             return cdp_error_set(CDP_ERR_INVALID, -1, 0,
                 "mesh: its shape needs at least %llu ranks, there are %u",

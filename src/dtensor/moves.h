@@ -250,8 +250,46 @@ CDP__DT void cdp__dt_moves(const cdp__dt_pair *p, uint32_t node, cdp__dt_emit *e
     }
 }
 
-/* Elements that all ranks receive together, and the most that one receives. With contributions,
-   `busiest` is the mean, rounded up, because the exact value needs every rank's plan. */
+/* The elements that a node receives while contributions are reduced and copied. */
+CDP__DT uint64_t cdp__dt_reduced_recv(const cdp__dt_pair *p, uint32_t node) {
+    const uint32_t c = cdp__dt_cell(&p->from, node), own = cdp__dt_cell(&p->to, node);
+    const bool all =
+        p->from.cells > 1 || !p->product; /* else a node owns slabs of its own target alone */
+    cdp__dt_region part, slab;
+    uint64_t got = 0;
+    if (own != CDP__DT_NONE) {
+        const cdp__dt_region target = cdp__dt_cell_region(&p->to, own);
+        got = cdp__dt_volume(&target, p->to.ndim);
+    }
+    if (c == CDP__DT_NONE) return got;
+    const cdp__dt_region source = cdp__dt_cell_region(&p->from, c);
+    for (uint32_t t = all ? 0 : own; t < p->to.cells && (all || t == own); ++t) {
+        const cdp__dt_region target = cdp__dt_cell_region(&p->to, t);
+        if (!cdp__dt_meet(&source, &target, p->to.ndim, &part)) continue;
+        const cdp__dt_owners o = cdp__dt_owners_of(p, c, t);
+        if (o.needed && t != own) continue;
+        const uint32_t a = o.needed ? cdp__dt_common(p, t, c, cdp__dt_member(&p->to, node))
+                                    : cdp__dt_member(&p->from, node);
+        if (!cdp__dt_owner_slab(p, &o, a, &part, &slab)) continue;
+        got += (p->from.terms - 1) * cdp__dt_volume(&slab, p->to.ndim);
+        if (t == own) got -= cdp__dt_volume(&slab, p->to.ndim);
+    }
+    return got;
+}
+
+/* The most that one node receives. Where contributions are cut, too, and it would take more than
+   2^18 looks at pieces, it is the mean, rounded up. */
+CDP__DT uint64_t cdp__dt_reduced_most(const cdp__dt_pair *p, uint64_t total) {
+    uint64_t most = 0;
+    const bool alone = p->product && p->from.cells == 1;
+    if (!alone && (uint64_t)p->nodes * p->to.cells > (1u << 18))
+        return (total + p->nodes - 1) / p->nodes;
+    for (uint32_t node = 0; node < p->nodes; ++node)
+        most = cdp__max(most, cdp__dt_reduced_recv(p, node));
+    return most;
+}
+
+/* Elements that all ranks receive together, and the most that one receives. */
 typedef struct cdp__dt_cost {
     uint64_t total, busiest;
 } cdp__dt_cost;
@@ -275,14 +313,15 @@ CDP__DT cdp__dt_cost cdp__dt_cost_of(const cdp__dt_pair *p) {
             const uint32_t t = cdp__dt_cell(&p->to, node), m = cdp__dt_member(&p->to, node);
             if (cdp__dt_common(p, t, c, m) == 0) shared += have;
         }
-        cost.total += terms > 1 ? need : need - have;
-        cost.busiest = cdp__dt_max(cost.busiest, need - have);
+        cost.total = cdp__dt_plus_most(cost.total, terms > 1 ? need : need - have);
+        cost.busiest = cdp__max(cost.busiest, need - have);
     }
     if (terms
         > 1) { /* need counts m copies of each element: the bound is (terms - 1) + m - shared */
         const cdp__dt_region all = cdp__dt_whole(&p->from);
-        cost.total += (terms - 1) * cdp__dt_volume(&all, p->from.ndim) - shared;
-        cost.busiest = (cost.total + p->nodes - 1) / p->nodes;
+        const uint64_t sums = cdp__dt_times_most(terms - 1, cdp__dt_volume(&all, p->from.ndim));
+        cost.total = cdp__dt_plus_most(cost.total - shared, sums);
+        cost.busiest = cdp__dt_reduced_most(p, cost.total);
     }
     return cost;
 }

@@ -241,7 +241,7 @@ CDP__DT void cdp__dt_partial_rules(cdp__dt_rules *r, cdp_linear linear, uint32_t
 
 CDP__DT cdp_status cdp__dt_broadcast(const cdp_layout *in, uint32_t in_count, cdp_layout *out) {
     for (uint32_t k = 0; k < in_count; ++k)
-        out->ndim = (uint32_t)cdp__dt_max(out->ndim, in[k].ndim);
+        out->ndim = (uint32_t)cdp__max(out->ndim, in[k].ndim);
     for (uint32_t d = 0; d < out->ndim; ++d)
         out->shape[d] = 1;
     for (uint32_t k = 0; k < in_count; ++k)

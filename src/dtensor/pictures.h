@@ -26,10 +26,16 @@ typedef struct cdp__dt_grid {
 
 /* Inserts an interval into the sorted list, if it is not there yet. */
 CDP__DT void cdp__dt_grid_add(cdp__dt_grid *g, uint32_t d, uint64_t start, uint64_t size) {
-    uint32_t k = g->count[d];
-    for (uint32_t i = 0; i < k; ++i)
-        if (g->start[d][i] == start) return;
-    for (; k > 0 && g->start[d][k - 1] > start; --k) {
+    uint32_t k = g->count[d], low = 0, high = k;
+    while (low < high) {
+        const uint32_t middle = low + (high - low) / 2;
+        if (g->start[d][middle] == start) return;
+        if (g->start[d][middle] < start)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    for (; k > low; --k) {
         g->start[d][k] = g->start[d][k - 1];
         g->size[d][k] = g->size[d][k - 1];
     }
@@ -79,19 +85,16 @@ CDP__DT bool cdp__dt_region_same(const cdp__dt_region *a, const cdp__dt_region *
     return true;
 }
 
-/* Writes the ranks that hold a region, like "0 4"; at most `most` of them. Returns the first
-   position. */
-CDP__DT uint32_t cdp__dt_add_holders(
+/* Writes the ranks that hold a region, like "0 4"; at most `most` of them. */
+CDP__DT void cdp__dt_add_holders(
     cdp__text *t, const cdp__dt_grid *g, const cdp__dt_region *box, uint32_t most) {
-    uint32_t first = CDP__DT_NONE, n = 0;
-    for (uint32_t k = 0; k < g->side.count; ++k) {
-        const cdp__dt_region r = cdp__dt_region_of(&g->side, k);
-        if (!cdp__dt_region_same(&r, box, g->dims)) continue;
-        if (first == CDP__DT_NONE) first = k;
-        if (n++ < most) cdp__text_add(t, n > 1 ? " %u" : "%u", g->layout->mesh->ranks[k]);
-    }
-    if (n > most) cdp__text_add(t, " +%u", n - most);
-    return first;
+    const uint32_t first = cdp__dt_position_of(&g->side, box->start);
+    const cdp__dt_region r = cdp__dt_region_of(&g->side, first);
+    if (!cdp__dt_region_same(&r, box, g->dims)) return;
+    for (uint32_t k = 0; k < g->side.members && k < most; ++k)
+        cdp__text_add(t, k ? " %u" : "%u",
+            g->layout->mesh->ranks[first + cdp__dt_spread(&g->side, k, CDP__DT_CUTS, false)]);
+    if (g->side.members > most) cdp__text_add(t, " +%u", g->side.members - most);
 }
 
 /* Writes "0-3", or "5" for one element. */
@@ -186,7 +189,7 @@ CDP__DT void cdp__dt_plane_text(
                 cdp__text_add(t, "\033[3%um", 1 + (r * columns + c) % 6);
                 line += t->used - before + 5;
             }
-            (void)cdp__dt_add_holders(t, g, &box, 8);
+            cdp__dt_add_holders(t, g, &box, 8);
             if (color) cdp__text_add(t, "\033[39m");
         }
         cdp__text_add(t, "\n");
@@ -196,7 +199,7 @@ CDP__DT void cdp__dt_plane_text(
 CDP__DT void cdp__dt_layout_as_text(cdp__text *t, const cdp__dt_grid *g, bool color) {
     uint32_t index[CDP_TENSOR_DIMS] = {0};
     const uint32_t copies = g->side.members;
-    const uint32_t width = 4 + 4 * (uint32_t)cdp__dt_min(copies, 8) + (copies > 8 ? 6 : 0);
+    const uint32_t width = 4 + 4 * (uint32_t)cdp__min(copies, 8) + (copies > 8 ? 6 : 0);
     cdp__dt_add_layout(t, g->layout);
     cdp__text_add(t, g->dims > 1 ? "; rows down, columns across, ranks inside\n" : "\n");
     if (!cdp__dt_grid_empty(g)) {
@@ -296,7 +299,7 @@ CDP__DT uint32_t cdp__dt_plane_svg(
             wide, high, cdp__dt_tint(k));
         cdp__text_add(t, "<text class=\"in\" text-anchor=\"middle\" x=\"%u\" y=\"%u\">",
             x + wide / 2, y + high / 2 + 4);
-        (void)cdp__dt_add_holders(t, g, &box, 8);
+        cdp__dt_add_holders(t, g, &box, 8);
         cdp__text_add(t, "</text>\n");
         if (r == 0 && g->columns != CDP__DT_NONE) {
             cdp__text_add(t, "<text class=\"thin\" text-anchor=\"middle\" x=\"%u\" y=\"%u\">",

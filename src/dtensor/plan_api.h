@@ -33,12 +33,14 @@ typedef struct cdp_plan_info {
     uint32_t steps;                  /* phases with communication, on any rank */
     uint32_t messages;               /* that this rank sends */
     uint64_t recv_bytes, send_bytes; /* of this rank */
-    uint64_t most_recv_bytes; /* of the busiest rank; with PARTIAL and over 256 ranks: an average */
-    uint64_t total_bytes;     /* of all ranks */
-    uint64_t bound_bytes;     /* the least possible for this pair of layouts */
-    uint64_t torch_bytes;     /* of PyTorch's steps, with their padding, for all ranks */
-    uint64_t copied_bytes;    /* that this rank packs, unpacks or copies */
-    uint64_t scratch_bytes;   /* memory of this rank beside the tensors */
+    /* of the busiest rank; an average where a PARTIAL source is cut and (ranks) x (pieces of the
+       target) are more than 2^18 */
+    uint64_t most_recv_bytes;
+    uint64_t total_bytes;   /* of all ranks */
+    uint64_t bound_bytes;   /* the least possible for this pair of layouts */
+    uint64_t torch_bytes;   /* of PyTorch's steps, with their padding, for all ranks */
+    uint64_t copied_bytes;  /* that this rank packs, unpacks or copies */
+    uint64_t scratch_bytes; /* memory of this rank beside the tensors */
     double predicted_us;
 } cdp_plan_info;
 

@@ -124,7 +124,7 @@ CDP__DT void cdp__dt_flow_svg(cdp__text *t, const cdp__dt_flow *f, uint32_t top)
     const uint32_t n = f->stage->pair.nodes;
     uint64_t most = 1;
     for (uint64_t i = 0; i < (uint64_t)n * n; ++i)
-        most = cdp__dt_max(most, f->bytes[i]);
+        most = cdp__max(most, f->bytes[i]);
     for (uint64_t i = 0; i < (uint64_t)n * n; ++i) {
         const uint32_t y = top + 24 * (uint32_t)(i / n), z = top + 24 * (uint32_t)(i % n);
         if (!f->bytes[i]) continue;

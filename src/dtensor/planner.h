@@ -226,14 +226,14 @@ CDP__DT cdp_net cdp__dt_net_of(const cdp_net *net) {
 
 /* The largest amount of work of up to eight sampled nodes; equal on all ranks. */
 CDP__DT cdp__dt_tally cdp__dt_tally_most(const cdp__dt_pair *p) {
-    const uint32_t samples = p->nodes > 256 ? 2 : (uint32_t)cdp__dt_min(p->nodes, 8);
+    const uint32_t samples = p->nodes > 256 ? 2 : (uint32_t)cdp__min(p->nodes, 8);
     cdp__dt_tally most = cdp__dt_tally_of(p, 0);
     for (uint32_t k = 1; k < samples; ++k) {
         const uint32_t node = (uint32_t)((uint64_t)k * (p->nodes - 1) / (samples - 1));
         const cdp__dt_tally t = cdp__dt_tally_of(p, node);
         for (uint32_t i = 0; i < 8; ++i) {
-            most.count[i] = (uint32_t)cdp__dt_max(most.count[i], t.count[i]);
-            most.elements[i] = cdp__dt_max(most.elements[i], t.elements[i]);
+            most.count[i] = (uint32_t)cdp__max(most.count[i], t.count[i]);
+            most.elements[i] = cdp__max(most.elements[i], t.elements[i]);
         }
     }
     return most;
@@ -318,13 +318,14 @@ CDP__DT cdp_status cdp__dt_plan_choose(cdp_plan *p, uint32_t from_only, uint32_t
             "plan: steps by dimension exist on one mesh only; use CDP_PLAN_DIRECT");
     cdp_status st = cdp__dt_stages(p, pair, 2, from_only, to_only, &us);
     if (st != CDP_OK) return st;
-    p->info.bound_bytes = p->stages[0].cost.total * p->elem;
+    p->info.bound_bytes = cdp__dt_times_most(p->stages[0].cost.total, p->elem);
     p->info.torch_bytes = p->info.bound_bytes;
     if (steps_exist) {
         n = cdp__dt_torch_steps(&from, &to, steps);
         p->info.torch_bytes = 0;
         for (uint32_t k = 0; k + 1 < n; ++k)
-            p->info.torch_bytes += cdp__dt_torch_bytes(&steps[k], &steps[k + 1]);
+            p->info.torch_bytes = cdp__dt_plus_most(
+                p->info.torch_bytes, cdp__dt_torch_bytes(&steps[k], &steps[k + 1]));
         if (n > 1 && p->desc.kind != CDP_PLAN_TORCH) n = cdp__dt_merged(steps, n);
     }
     const bool tries = n > 2 && p->desc.kind != CDP_PLAN_DIRECT;
@@ -338,7 +339,8 @@ CDP__DT cdp_status cdp__dt_plan_choose(cdp_plan *p, uint32_t from_only, uint32_t
     }
     p->info.predicted_us = us;
     for (uint32_t k = 0; k < p->stage_count; ++k) {
-        p->info.total_bytes += p->stages[k].cost.total * p->elem;
+        p->info.total_bytes = cdp__dt_plus_most(
+            p->info.total_bytes, cdp__dt_times_most(p->stages[k].cost.total, p->elem));
         p->info.most_recv_bytes += p->stages[k].cost.busiest * p->elem;
     }
     return st;
@@ -413,7 +415,7 @@ CDP__DT cdp_status cdp__dt_plan_build(cdp_plan *p) {
     for (uint32_t k = 0; st == CDP_OK && k < p->stage_count; ++k)
         st = cdp__dt_stage_build(p, k, &between);
     for (uint32_t k = 0; k < p->phase_count; ++k)
-        most = (uint32_t)cdp__dt_max(most, p->phases[k].sends + p->phases[k].recvs);
+        most = (uint32_t)cdp__max(most, p->phases[k].sends + p->phases[k].recvs);
     if (st != CDP_OK) return st;
     const cdp__dt_stage *last = &p->stages[p->stage_count - 1];
     p->in_bytes = cdp__dt_held(&p->stages[0].pair.from, p->node, &box) * p->elem;

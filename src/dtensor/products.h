@@ -24,7 +24,7 @@
         const uint64_t b_col = tb ? k : 1, b_next = tb ? 1 : n;                           \
         for (uint64_t i = 0; i < m; ++i)                                                  \
             for (uint64_t j = 0; j < n; j += 8) {                                         \
-                const uint64_t some = cdp__dt_min(n - j, 8);                              \
+                const uint64_t some = cdp__min(n - j, 8);                                 \
                 const T *x = a + i * a_row, *y = b + j * b_col;                           \
                 T sum[8] = {0, 0, 0, 0, 0, 0, 0, 0};                                      \
                 for (uint64_t s = 0; some == 8 && s < k; ++s)                             \

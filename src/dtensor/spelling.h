@@ -66,7 +66,7 @@ CDP__DT cdp_status cdp__dt_check_blocks(const cdp_layout *l) {
         for (uint32_t b = a + 1; b < n; ++b) {
             const uint64_t outer = l->place[sequence[a]].block, inner = l->place[sequence[b]].block;
             if (cdp__dt_dim(l, sequence[a]) != cdp__dt_dim(l, sequence[b])) continue;
-            if (cdp__dt_max(outer, 1) % cdp__dt_max(inner, 1))
+            if (cdp__max(outer, 1) % cdp__max(inner, 1))
                 return cdp__dt_wrong(
                     "block", sequence[b], "it must divide the block of the cut before it");
         }
@@ -85,7 +85,7 @@ CDP_API cdp_status cdp_layout_check(const cdp_layout *l) {
             (unsigned)l->dtype);
     uint64_t bytes = cdp_dtype_size(l->dtype);
     for (uint32_t d = 0; d < l->ndim; ++d)
-        bytes = cdp__dt_times(bytes, cdp__dt_max(l->shape[d], 1), &fits);
+        bytes = cdp__dt_times(bytes, cdp__max(l->shape[d], 1), &fits);
     if (!fits)
         return cdp_error_set(CDP_ERR_INVALID, -1, 0, "layout: the shape has more than 2^63 bytes");
     for (uint32_t by = 0; st == CDP_OK && by < l->mesh->desc.ndim; ++by) {

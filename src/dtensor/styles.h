@@ -87,7 +87,7 @@ CDP__DT cdp_layout cdp__dt_tp_layout(const cdp_tp *tp, uint32_t ndim, uint64_t a
 CDP__DT void cdp__dt_tp_layouts(cdp_tp *tp) {
     const cdp_tp_desc *d = &tp->desc;
     const uint64_t in = d->in_features, out = d->out_features;
-    const uint64_t head = cdp__dt_max(d->head, 1);
+    const uint64_t head = cdp__max(d->head, 1);
     const cdp_place rows = cdp__dt_shard(0, 0), last = cdp__dt_shard(1, head);
     cdp_tp_layouts *l = &tp->l;
     l->used =

@@ -143,12 +143,13 @@ CDP__DT uint64_t cdp__dt_up(uint64_t size, uint64_t parts) {
     return size / parts + (size % parts != 0);
 }
 
-/* Bytes that PyTorch's collective for one step makes all ranks receive, padding included. */
+/* Bytes that PyTorch's collective for one step makes all ranks receive, padding included;
+   UINT64_MAX if they have more than 64 bits. */
 CDP__DT uint64_t cdp__dt_torch_bytes(const cdp_layout *a, const cdp_layout *b) {
     const uint32_t by = cdp__dt_step_dim(a, b);
     const uint64_t n = by == CDP__DT_NONE ? 1 : a->mesh->desc.shape[by];
     const uint64_t elem = cdp_dtype_size(a->dtype);
-    uint64_t total = 0;
+    uint64_t elements = 0;
     if (!cdp__dt_torch_talks(a, b)) return 0;
     const cdp__dt_side before = cdp__dt_side_of(a, 0), after = cdp__dt_side_of(b, 0);
     const bool reduces = a->place[by].kind == CDP_PLACE_PARTIAL;
@@ -162,12 +163,11 @@ CDP__DT uint64_t cdp__dt_torch_bytes(const cdp_layout *a, const cdp_layout *b) {
             r.size[i] = cdp__dt_up(r.size[i], n);
         }
         if (cuts) r.size[j] = cdp__dt_up(r.size[j], n);
-        if (reduces && !cuts)
-            total += 2 * (n - 1) * cdp__dt_volume(&r, before.ndim) * elem;
-        else
-            total += (n - 1) * n * cdp__dt_volume(&r, before.ndim) * elem;
+        elements = cdp__dt_plus_most(elements, cdp__dt_volume(&r, before.ndim));
     }
-    return total / n;
+    /* an allreduce moves (n - 1) / n of its vector twice */
+    if (reduces && !cuts) elements = 2 * (elements / n);
+    return cdp__dt_times_most(cdp__dt_times_most(elements, n - 1), elem);
 }
 
 #endif /* CDP_SRC_DTENSOR_TORCH_H */

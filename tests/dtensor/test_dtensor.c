@@ -334,6 +334,71 @@ TEST(torch_bytes_beside_the_bound) {
 }
 
 /* Gathers, reductions and scatters over both dimensions are one step each. */
+/* The figure for the busiest rank beside the plans of all ranks. */
+TEST(the_busiest_rank_is_exact) {
+    static const char *const pairs[][2] = {{"P,P", "R,R"}, {"P,R", "R,R"}, {"P,S0", "S0,R"},
+        {"P,S0", "R,S0"}, {"P,S0", "P,R"}, {"S0,P", "S1,S0"}, {"P,P", "S0,S1"}, {"R,P", "S0,R"},
+        {"S1,P(max)", "R,S0"}, {"S0,S1", "S1,S0"}};
+    for (uint32_t k = 0; k < sizeof pairs / sizeof *pairs; ++k) {
+        uint64_t most = 0, said = 0;
+        for (uint32_t rank = 0; rank < 6; ++rank) {
+            cdp_mesh *m;
+            cdp_plan *p;
+            const cdp_mesh_desc md = {
+                .ndim = 2, .shape = {2, 3}, .paper_ranks = 6, .paper_rank = rank};
+            OK(cdp_mesh_create(&md, &m));
+            const cdp_plan_desc d = {.from = layout_of(m, pairs[k][0], 2, 5, 7, 0),
+                .to = layout_of(m, pairs[k][1], 2, 5, 7, 0),
+                .kind = CDP_PLAN_DIRECT};
+            OK(cdp_plan_create(&d, &p));
+            const cdp_plan_info info = cdp_plan_info_of(p);
+            if (rank) T_EQ(said, info.most_recv_bytes);
+            said = info.most_recv_bytes;
+            if (info.recv_bytes > most) most = info.recv_bytes;
+            cdp_plan_destroy(p);
+            cdp_mesh_destroy(m);
+        }
+        test_check(said == most, __FILE__, __LINE__, "%s -> %s: %llu bytes, said %llu", pairs[k][0],
+            pairs[k][1], (unsigned long long)most, (unsigned long long)said);
+    }
+}
+
+/* As many ranks as there may be: figures do not wrap, nothing takes a square of them. */
+TEST(figures_and_pictures_of_many_ranks) {
+    static char text[1 << 20];
+    const uint64_t start = cdp_os_default()->now_ns(cdp_os_default()->user);
+    cdp_mesh *m = paper_mesh(1, 65535, 0, 0), *square = paper_mesh(2, 128, 128, 0);
+    cdp_mesh *a, *b, *both;
+    cdp_plan *p;
+    cdp_plan_desc d = {
+        .from = layout_of(m, "P", 2, 1024, 1024, 0), .to = layout_of(m, "R", 2, 1024, 1024, 0)};
+    OK(cdp_plan_create(&d, &p));
+    T_EQ(2ull * 65534 * 1024 * 1024 * 4, cdp_plan_info_of(p).torch_bytes);
+    T_EQ(cdp_plan_info_of(p).torch_bytes, cdp_plan_info_of(p).bound_bytes);
+    cdp_plan_destroy(p);
+    d.from.shape[0] = d.to.shape[0] = 1ull << 40;
+    OK(cdp_plan_create(&d, &p));
+    T(cdp_plan_info_of(p).torch_bytes == UINT64_MAX); /* more than 64 bits */
+    T(cdp_plan_info_of(p).bound_bytes == UINT64_MAX);
+    T(cdp_plan_info_of(p).total_bytes == UINT64_MAX);
+    cdp_plan_destroy(p);
+    const cdp_layout tall = layout_of(m, "S0", 1, 1 << 20, 0, 0);
+    const cdp_layout tiles = layout_of(square, "S0,S1", 2, 1000, 1000, 0);
+    T(cdp_layout_draw(&tall, CDP_DRAW_TEXT, text, sizeof text) > 100000);
+    T(cdp_layout_draw(&tiles, CDP_DRAW_SVG, text, sizeof text) > 100000);
+    OK(cdp_mesh_sub(square, "0", &a));
+    OK(cdp_mesh_sub(square, "1", &b));
+    OK(cdp_mesh_join(a, b, &both));
+    T_EQ(16384, cdp_mesh_size(both, CDP_NO_DIM));
+    T(cdp_mesh_rank_at(both, (uint32_t[]){127, 5}) == 127 * 128 + 5);
+    cdp_mesh_destroy(both);
+    cdp_mesh_destroy(a);
+    cdp_mesh_destroy(b);
+    cdp_mesh_destroy(m);
+    cdp_mesh_destroy(square);
+    T_WITHIN(4000, cdp_os_default()->now_ns(cdp_os_default()->user) - start);
+}
+
 TEST(merged_steps) {
     cdp_mesh *m = paper_mesh(2, 2, 2, 0);
     T_EQ(2,
@@ -1621,7 +1686,7 @@ TEST(plans_for_4096_ranks) {
             cdp_plan *plan;
             const uint64_t start = test_cpu_ns();
             if (!OK(cdp_plan_create(&p, &plan))) return;
-            best = cdp__dt_min(best, test_cpu_ns() - start);
+            best = cdp__min(best, test_cpu_ns() - start);
             info = cdp_plan_info_of(plan);
             cdp_plan_destroy(plan);
         }
@@ -1646,6 +1711,8 @@ int main(int argc, char **argv) {
         {"own_cuts", own_cuts, 10},
         {"torch_step_counts", torch_step_counts, 10},
         {"torch_bytes_beside_the_bound", torch_bytes_beside_the_bound, 10},
+        {"the_busiest_rank_is_exact", the_busiest_rank_is_exact, 10},
+        {"figures_and_pictures_of_many_ranks", figures_and_pictures_of_many_ranks, 60},
         {"merged_steps", merged_steps, 10},
         {"bad_plans_are_refused", bad_plans_are_refused, 10},
         {"mesh_shape_and_coordinates", mesh_shape_and_coordinates, 20},

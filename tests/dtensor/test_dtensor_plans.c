@@ -59,7 +59,7 @@ static bool pair_is_right(const paper *p, const cdp_plan_desc *d) {
         const cdp_plan_info info = cdp_plan_info_of(paper_now.plan[r]);
         received += info.recv_bytes;
         sent += info.send_bytes;
-        busiest = cdp__dt_max(busiest, info.recv_bytes);
+        busiest = cdp__max(busiest, info.recv_bytes);
         ok = info.total_bytes == paper_now.plan[0]->info.total_bytes;
     }
     const cdp_plan_info info = cdp_plan_info_of(paper_now.plan[0]);
@@ -135,7 +135,7 @@ TEST(all_pairs_to_8_ranks) {
             uint32_t ndim;
             if (!paper_open(&p, b ? 2 : 1, sizes)) return;
             for (uint32_t k = 0; shape_number(k, &ndim, shape) && !test__now.failed_checks; ++k)
-                pairs_of(&p, ndim, shape, ndim < 2 ? cdp__dt_max(every / 100, 1) : every, &state);
+                pairs_of(&p, ndim, shape, ndim < 2 ? cdp__max(every / 100, 1) : every, &state);
             paper_close(&p);
         }
     printf("  %llu pairs, %llu plans\n", (unsigned long long)pairs, (unsigned long long)plans_made);
