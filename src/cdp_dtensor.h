@@ -63,6 +63,7 @@
         cut up a tensor that one rank has                  cdp_distribute
         collect the whole tensor                           cdp_dtensor_full
         change the layout                                  cdp_redistribute, or a plan of your own
+        free the plans that it keeps                       cdp_mesh_drop_plans
         know what that will cost                           cdp_plan_create, cdp_plan_info_of
         see who sends whom                                 cdp_plan_draw
         find out whether replicas are equal, repair them   cdp_dtensor_check
@@ -129,8 +130,10 @@
 
     MEMORY
         From the os of the group. A mesh: one group per dimension and two of all ranks. A plan:
-        about 600 bytes per message, and scratch memory that cdp_plan_info.scratch_bytes states.
-        A run allocates nothing, except the first asynchronous one of a plan of several phases;
+        about 600 bytes per message. It runs in scratch memory, as large as its
+        cdp_plan_info.scratch_bytes, which plans of the same meshes share unless they run at one
+        time; cdp_mesh_drop_plans frees it. A run allocates nothing, except asynchronous ones: the
+        first one of a plan of several phases, and scratch memory for more runs at one time;
         asynchronous runs of several plans at a time may need more messages in flight than any
         one of them: see cdp_group_reserve. A layer allocates when it is made; cdp_cross_entropy
         in each call.
@@ -201,6 +204,7 @@ extern "C" {
 #include "dtensor/mesh_parts.h"
 #include "dtensor/spelling.h"
 #include "dtensor/stages.h"
+#include "dtensor/scratch.h"
 #include "dtensor/planner.h"
 #include "dtensor/plan_words.h"
 #include "dtensor/runner.h"

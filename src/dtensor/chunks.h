@@ -35,4 +35,13 @@ CDP__DT cdp__dt_region cdp__dt_slab(
     return r;
 }
 
+/* a + b, below a * b; or the largest number. */
+CDP__DT uint64_t cdp__dt_plus_most(uint64_t a, uint64_t b) {
+    return a > UINT64_MAX - b ? UINT64_MAX : a + b;
+}
+
+CDP__DT uint64_t cdp__dt_times_most(uint64_t a, uint64_t b) {
+    return a && b > UINT64_MAX / a ? UINT64_MAX : a * b;
+}
+
 #endif /* CDP_SRC_DTENSOR_CHUNKS_H */

@@ -29,6 +29,7 @@
 #include "meshes.h"
 #include "spelling.h"
 #include "stages.h"
+#include "scratch.h"
 #include "planner.h"
 #include "runner.h"
 
@@ -316,9 +317,9 @@ CDP_API cdp_status cdp_edge_forward_pieces(cdp_edge *e, const void *x, void *y,
     if (st != CDP_OK || !ready) return st;
     const uint64_t bytes = (p->phases[0].recvs + 1ull) * sizeof(cdp_work);
     cdp_work *works = (cdp_work *)cdp__dt_alloc(p->os, bytes);
-    if (!works) return cdp__dt_nomem("cdp_edge_forward_pieces", bytes);
-    st = cdp__dt_feed_run(p, &f, works);
+    st = works ? cdp__dt_feed_run(p, &f, works) : cdp__dt_nomem("cdp_edge_forward_pieces", bytes);
     cdp__dt_free(p->os, works);
+    cdp__dt_scratch_give(p, false);
     return st == CDP_OK ? f.status : st;
 }
 

@@ -43,6 +43,16 @@ typedef struct cdp__dt_link {
     uint32_t *ranks;
 } cdp__dt_link;
 
+/* Memory that plans of a root use while they run, one after the other. */
+typedef struct cdp__dt_scratch {
+    struct cdp__dt_scratch *next;
+    uint8_t *at;
+    uint64_t bytes;
+    cdp__dt_link *link; /* of its last user */
+    cdp_plan *user;     /* the last one; NULL: it is gone */
+    bool held;          /* a run has not returned, or its group has failed */
+} cdp__dt_scratch;
+
 /* State shared by meshes made from one another. */
 typedef struct cdp__dt_root {
     uint32_t refs;
@@ -50,7 +60,8 @@ typedef struct cdp__dt_root {
     cdp_group *group; /* the caller's; NULL on paper */
     uint32_t size, rank;
     cdp__dt_link *links, *base; /* base: all ranks of the group, for plans between meshes */
-    cdp__dt_counter *counter;   /* NULL: nothing is counted */
+    cdp__dt_scratch *scratch;
+    cdp__dt_counter *counter;                    /* NULL: nothing is counted */
     uint32_t ndim, shape[CDP_MESH_DIMS], *ranks; /* of the first mesh */
 } cdp__dt_root;
 

@@ -17,6 +17,7 @@
 #include "meshes.h"
 #include "spelling.h"
 #include "stages.h"
+#include "scratch.h"
 #include "planner.h"
 #include "plan_words.h"
 #include "runner.h"
@@ -53,8 +54,8 @@ CDP__DT void cdp__dt_kept_end(cdp__dt_kept *k) {
     cdp__dt_free(k->from->root->os, k);
 }
 
-CDP_API void cdp_mesh_destroy(cdp_mesh *m) {
-    if (!m) return;
+/* Ends all pairs of layouts from or to a mesh. */
+CDP__DT void cdp__dt_kept_clear(cdp_mesh *m) {
     while (m->kept) {
         cdp__dt_kept *k = m->kept;
         m->kept = k->next;
@@ -67,6 +68,17 @@ CDP_API void cdp_mesh_destroy(cdp_mesh *m) {
         *at = k->next;
         cdp__dt_kept_end(k);
     }
+}
+
+CDP_API void cdp_mesh_drop_plans(cdp_mesh *m) {
+    if (!m) return;
+    cdp__dt_kept_clear(m);
+    cdp__dt_scratch_trim(m->root, UINT64_MAX);
+}
+
+CDP_API void cdp_mesh_destroy(cdp_mesh *m) {
+    if (!m) return;
+    cdp__dt_kept_clear(m);
     cdp__dt_plans_reap(&m->retired, true);
     cdp__dt_mesh_free(m);
 }

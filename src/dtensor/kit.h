@@ -49,15 +49,6 @@ CDP__DT uint64_t cdp__dt_times(uint64_t a, uint64_t b, bool *ok) {
     return a * b;
 }
 
-/* a + b, below a * b; or the largest number. */
-CDP__DT uint64_t cdp__dt_plus_most(uint64_t a, uint64_t b) {
-    return a > UINT64_MAX - b ? UINT64_MAX : a + b;
-}
-
-CDP__DT uint64_t cdp__dt_times_most(uint64_t a, uint64_t b) {
-    return a && b > UINT64_MAX / a ? UINT64_MAX : a * b;
-}
-
 /* FNV-1a over the bytes of 64-bit numbers, the same on machines of either byte order. */
 CDP__DT uint64_t cdp__dt_hash(const uint64_t *words, uint64_t n) {
     uint64_t h = 0xcbf29ce484222325u;

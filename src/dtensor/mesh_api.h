@@ -45,6 +45,11 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_mesh_from_groups(
    Tensors and plans of the mesh must be gone. Local. NULL is allowed. */
 CDP_API void cdp_mesh_destroy(cdp_mesh *mesh);
 
+/* Free the plans that cdp_redistribute(), cdp_distribute() and cdp_dtensor_full() keep for layouts
+   of this mesh, and the memory that no plan runs in just now. Plans in flight end first. Local;
+   all ranks must call it between the same runs. NULL is allowed. */
+CDP_API void cdp_mesh_drop_plans(cdp_mesh *mesh);
+
 /* Make meshes from a mesh, without a message; all its ranks must make the same calls. Each result
    has to be destroyed. `names` lists dimensions, such as "dp,tp", in any order.
    sub: the part with these dimensions, in this order, that holds this rank.

@@ -55,6 +55,8 @@ CDP__DT void cdp__dt_link_drop(cdp__dt_root *root, cdp__dt_link *link) {
     while (*at != link)
         at = &(*at)->next;
     *at = link->next;
+    for (cdp__dt_scratch *s = root->scratch; s; s = s->next)
+        if (s->link == link) s->link = NULL;
     if (!link->borrowed) cdp_group_destroy(link->group);
     while (link->graves) {
         cdp__dt_grave *g = link->graves;
@@ -125,6 +127,12 @@ CDP__DT void cdp__dt_root_drop(cdp__dt_root *root) {
     if (!root || --root->refs) return;
     os = root->os;
     cdp__dt_link_drop(root, root->base);
+    while (root->scratch) {
+        cdp__dt_scratch *s = root->scratch;
+        root->scratch = s->next;
+        cdp_group_free(root->group, s->at);
+        cdp__dt_free(os, s);
+    }
     cdp__dt_counter_free(root->counter, os);
     cdp__dt_free(os, root->ranks);
     cdp__dt_free(os, root);

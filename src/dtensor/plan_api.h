@@ -40,7 +40,7 @@ typedef struct cdp_plan_info {
     uint64_t bound_bytes;   /* the least possible for this pair of layouts */
     uint64_t torch_bytes;   /* of PyTorch's steps, with their padding, for all ranks */
     uint64_t copied_bytes;  /* that this rank packs, unpacks or copies */
-    uint64_t scratch_bytes; /* memory of this rank beside the tensors */
+    uint64_t scratch_bytes; /* of this rank, while it runs; plans share that memory */
     double predicted_us;
 } cdp_plan_info;
 

@@ -19,11 +19,13 @@
 #include "cxx_api.h"
 #include "kit.h"
 #include "kernels.h"
+#include "chunks.h"
 #include "grid.h"
 #include "moves.h"
 #include "torch.h"
 #include "spelling.h"
 #include "stages.h"
+#include "scratch.h"
 
 typedef struct cdp__dt_tally {
     uint32_t count[8];
@@ -423,11 +425,9 @@ CDP__DT cdp_status cdp__dt_plan_build(cdp_plan *p) {
     cdp__dt_plan_tally(p);
     if (!p->group) return CDP_OK;
     p->list = (cdp_transfer *)cdp__dt_alloc(p->os, most * sizeof *p->list);
-    p->scratch =
-        (uint8_t *)(p->scratch_used ? cdp__dt_group_memory(p->group, p->scratch_used) : NULL);
-    if (!p->list || (p->scratch_used && !p->scratch))
-        return cdp__dt_nomem("the scratch memory of a plan", p->scratch_used);
-    return cdp_group_reserve(p->group, most);
+    if (!p->list) return cdp__dt_nomem("a plan", most * sizeof *p->list);
+    st = cdp__dt_scratch_reserve(p);
+    return st == CDP_OK ? cdp_group_reserve(p->group, most) : st;
 }
 
 /* Numbers the nodes: positions in the mesh or, if the meshes differ, ranks of the group. */

@@ -25,6 +25,7 @@
 #include "grid.h"
 #include "meshes.h"
 #include "stages.h"
+#include "scratch.h"
 #include "plan_words.h"
 
 /* All ranks run a phase at the same time, so its messages may wait for their receivers. Shorter
@@ -130,10 +131,6 @@ CDP__DT bool cdp__dt_overlap(const void *a, uint64_t a_bytes, const void *b, uin
     return a_bytes && b_bytes && x < y + b_bytes && y < x + a_bytes;
 }
 
-CDP__DT bool cdp__dt_running(const cdp_plan *p) {
-    return p->turns && cdp__atomic_load_u32(&p->turns->pending, CDP__ACQUIRE) != 0;
-}
-
 CDP__DT cdp_status cdp__dt_run_check(cdp_plan *p, const void *in, void *out) {
     const cdp_backend *backend = cdp_group_backend(p->mesh->root->group);
     if (p->in_bytes && !in) return cdp__dt_missing("cdp_plan_run", "in");
@@ -148,7 +145,8 @@ CDP__DT cdp_status cdp__dt_run_check(cdp_plan *p, const void *in, void *out) {
     return CDP_OK;
 }
 
-/* Checks the call; sets *ready if there is something to run. */
+/* Checks the call; sets *ready if there is something to run. Then cdp__dt_scratch_give() must
+   follow. */
 CDP__DT cdp_status cdp__dt_run_begin(cdp_plan *p, const void *in, void *out, bool *ready) {
     *ready = false;
     if (!p) return cdp__dt_missing("cdp_plan_run", "plan");
@@ -162,6 +160,7 @@ CDP__DT cdp_status cdp__dt_run_begin(cdp_plan *p, const void *in, void *out, boo
             "plan: its last asynchronous run is not done; wait for that work first");
     cdp_status st = cdp__dt_run_check(p, in, out);
     if (st == CDP_OK && !p->compared) st = cdp__dt_plan_compare(p);
+    if (st == CDP_OK) st = cdp__dt_scratch_take(p);
     if (st != CDP_OK) return st;
     p->in = in;
     p->out = out;
@@ -176,6 +175,7 @@ CDP_API cdp_status cdp_plan_run(cdp_plan *p, const void *in, void *out) {
     cdp_status st = cdp__dt_run_begin(p, in, out, &ready);
     for (uint32_t k = 0; st == CDP_OK && ready && k < p->phase_count; ++k)
         st = cdp__dt_phase_run(p, &p->phases[k]);
+    if (ready) cdp__dt_scratch_give(p, false);
     return st;
 }
 

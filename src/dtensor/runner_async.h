@@ -21,6 +21,7 @@
 #include "kernels.h"
 #include "meshes.h"
 #include "stages.h"
+#include "scratch.h"
 #include "planner.h"
 #include "runner.h"
 
@@ -42,6 +43,7 @@ CDP__DT void cdp__dt_wide_free(cdp_plan *p) {
 
 CDP_API void cdp_plan_destroy(cdp_plan *p) {
     if (!p) return;
+    if (p->mesh) cdp__dt_scratch_give(p, true);
     for (uint32_t k = 0; k < p->phase_count; ++k) {
         cdp__dt_free(p->os, p->phases[k].send);
         cdp__dt_free(p->os, p->phases[k].fold);
@@ -50,7 +52,6 @@ CDP_API void cdp_plan_destroy(cdp_plan *p) {
     cdp__dt_stages_free(p);
     cdp__dt_wide_free(p);
     cdp__dt_free(p->os, p->list);
-    if (p->mesh) cdp__dt_bury(p->mesh->root, p->link, p->scratch);
     cdp__dt_free(p->os, p);
 }
 
@@ -190,8 +191,10 @@ CDP_API cdp_status cdp_plan_run_async(cdp_plan *p, const void *in, void *out, cd
     work->seq = 0;
     if (st != CDP_OK || !ready) return st;
     st = cdp__dt_wide_make(p);
-    if (st != CDP_OK) return st;
-    st = cdp__dt_chain(p, work);
+    const bool made = st == CDP_OK;
+    if (made) st = cdp__dt_chain(p, work);
+    cdp__dt_scratch_give(p, false);
+    if (!made) return st;
     if (st != CDP_OK && cdp_group_status(p->group) == CDP_OK) {
         const cdp_error why = *cdp_last_error();
         cdp__group_abort_now(p->group, why.text);

@@ -12,6 +12,7 @@
 #include "layout_api.h"
 #include "kit.h"
 #include "kernels.h"
+#include "chunks.h"
 #include "grid.h"
 
 #define CDP__DT_STEPS (2u * CDP_MESH_DIMS + 1u)

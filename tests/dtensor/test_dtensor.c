@@ -1573,6 +1573,44 @@ TEST(a_kept_plan_ends_with_either_of_its_meshes) {
     RUN(4, meshes_that_end);
 }
 
+/* Sums of ten sizes, then two of them in flight at one time. */
+static void sums_in_shared_memory(cdp_group *g, void *arg) {
+    cdp_mesh *m = mesh_of(g, 1, 4, 0);
+    cdp_dtensor x[10], y[10];
+    cdp_work work[2];
+    (void)arg;
+    for (uint32_t k = 0; k < 10; ++k) {
+        const cdp_layout l = layout_of(m, "P", 1, 1000 + 100 * k, 0, 0);
+        const cdp_layout all = layout_of(m, "R", 1, 1000 + 100 * k, 0, 0);
+        OK(cdp_dtensor_create(&l, NULL, &x[k]));
+        OK(cdp_dtensor_create(&all, NULL, &y[k]));
+        OK(cdp_dtensor_fill(&x[k], &(cdp_fill){.kind = CDP_FILL_RAMP, .a = k, .b = 1}));
+        OK(cdp_redistribute(&x[k], &y[k]));
+        T(m->root->scratch && !m->root->scratch->next && !m->root->scratch->held);
+    }
+    T(m->root->scratch->bytes < 3 * 1900 * sizeof(float));
+    for (uint32_t k = 0; k < 2; ++k)
+        OK(cdp_redistribute_async(&x[k], &y[k], &work[k]));
+    for (uint32_t k = 0; k < 2; ++k)
+        OK(cdp_work_wait(work[k]));
+    for (uint32_t k = 0; k < 10; ++k)
+        for (uint32_t i = 0; i < 1000; ++i)
+            T(((float *)y[k].data)[i] == (float)(k + i));
+    cdp_mesh_drop_plans(m);
+    T(!m->kept && !m->root->scratch);
+    OK(cdp_redistribute(&x[0], &y[0])); /* and made again */
+    for (uint32_t k = 0; k < 10; ++k) {
+        cdp_dtensor_free(&x[k]);
+        cdp_dtensor_free(&y[k]);
+    }
+    cdp_mesh_destroy(m);
+    cdp_mesh_drop_plans(NULL);
+}
+
+TEST(plans_share_their_scratch_memory) {
+    RUN(4, sums_in_shared_memory);
+}
+
 TEST(runs_of_equal_layouts_at_one_time) {
     RUN(4, two_runs_at_a_time);
 }
@@ -1742,6 +1780,7 @@ int main(int argc, char **argv) {
         {"plans_drawn", plans_drawn, 10},
         {"a_kept_plan_ends_with_either_of_its_meshes", a_kept_plan_ends_with_either_of_its_meshes,
             30},
+        {"plans_share_their_scratch_memory", plans_share_their_scratch_memory, 30},
         {"runs_of_equal_layouts_at_one_time", runs_of_equal_layouts_at_one_time, 30},
         {"no_plan_between_meshes_of_two_groups", no_plan_between_meshes_of_two_groups, 30},
         {"mesh_measured_and_plans_async", mesh_measured_and_plans_async, 30},

@@ -1,0 +1,100 @@
+/* dtensor/scratch.h - memory that plans use while they run
+
+   Knows: plans and the root of their meshes. Promises: plans that do not run at one time use the
+   same memory; memory that a failed group may still access is not used again. */
+#ifndef CDP_SRC_DTENSOR_SCRATCH_H
+#define CDP_SRC_DTENSOR_SCRATCH_H
+
+#include "../base/config.h"
+#include "../base/status_api.h"
+#include "../group/group_api.h"
+#include "../base/compiler.h"
+#include "mesh_api.h"
+#include "plan_api.h"
+#include "kit.h"
+#include "grid.h"
+#include "meshes.h"
+#include "stages.h"
+
+/* True while an asynchronous run is in flight. */
+CDP__DT bool cdp__dt_running(const cdp_plan *p) {
+    return p->turns && cdp__atomic_load_u32(&p->turns->pending, CDP__ACQUIRE) != 0;
+}
+
+CDP__DT bool cdp__dt_scratch_idle(const cdp__dt_scratch *s) {
+    return !s->held && !(s->user && cdp__dt_running(s->user));
+}
+
+/* Frees what no run uses, all of it or only what is smaller than `below` bytes. */
+CDP__DT void cdp__dt_scratch_trim(cdp__dt_root *root, uint64_t below) {
+    for (cdp__dt_scratch **at = &root->scratch; *at;) {
+        cdp__dt_scratch *s = *at;
+        if (s->bytes >= below || !cdp__dt_scratch_idle(s)) {
+            at = &s->next;
+            continue;
+        }
+        *at = s->next;
+        cdp__dt_bury(root, s->link, s->at);
+        cdp__dt_free(root->os, s);
+    }
+}
+
+/* Finds memory for the plan, at best some that is idle; makes it if there is none, or none that is
+   idle and `idle` says that it must be. */
+CDP__DT cdp_status cdp__dt_scratch_find(cdp_plan *p, bool idle, cdp__dt_scratch **out) {
+    cdp__dt_root *root = p->mesh->root;
+    const uint64_t bytes = p->scratch_used;
+    *out = NULL;
+    for (cdp__dt_scratch *s = root->scratch; s; s = s->next) {
+        if (s->bytes < bytes || (idle && !cdp__dt_scratch_idle(s))) continue;
+        if (!*out || s->bytes < (*out)->bytes) *out = s;
+    }
+    if (*out) return CDP_OK;
+    cdp__dt_scratch_trim(root, bytes);
+    cdp__dt_scratch *s = (cdp__dt_scratch *)cdp__dt_alloc(root->os, sizeof *s);
+    uint8_t *at = s ? (uint8_t *)cdp__dt_group_memory(root->group, bytes) : NULL;
+    if (!at) {
+        cdp__dt_free(root->os, s);
+        return cdp__dt_nomem("the scratch memory of a plan", bytes);
+    }
+    s->at = at;
+    s->bytes = bytes;
+    s->next = root->scratch;
+    root->scratch = s;
+    *out = s;
+    return CDP_OK;
+}
+
+/* Makes sure that a run of this plan alone finds memory. */
+CDP__DT cdp_status cdp__dt_scratch_reserve(cdp_plan *p) {
+    cdp__dt_scratch *s;
+    return p->scratch_used ? cdp__dt_scratch_find(p, false, &s) : CDP_OK;
+}
+
+/* Takes memory for a run. */
+CDP__DT cdp_status cdp__dt_scratch_take(cdp_plan *p) {
+    cdp__dt_scratch *s;
+    p->scratch = NULL;
+    if (!p->scratch_used) return CDP_OK;
+    const cdp_status st = cdp__dt_scratch_find(p, true, &s);
+    if (st != CDP_OK) return st;
+    s->user = p;
+    s->link = p->link;
+    s->held = true;
+    p->scratch = s->at;
+    return CDP_OK;
+}
+
+/* A run has returned: others may have its memory, once it is not in flight. `gone`: so is the
+   plan. */
+CDP__DT void cdp__dt_scratch_give(cdp_plan *p, bool gone) {
+    for (cdp__dt_scratch *s = p->mesh->root->scratch; s; s = s->next) {
+        if (s->user != p) continue;
+        s->held = s->held && cdp_group_status(p->group) != CDP_OK;
+        if (!gone) continue;
+        s->held = s->held || cdp__dt_running(p);
+        s->user = NULL;
+    }
+}
+
+#endif /* CDP_SRC_DTENSOR_SCRATCH_H */
