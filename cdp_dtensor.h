@@ -63,6 +63,7 @@
         cut up a tensor that one rank has                  cdp_distribute
         collect the whole tensor                           cdp_dtensor_full
         change the layout                                  cdp_redistribute, or a plan of your own
+        free the plans that it keeps                       cdp_mesh_drop_plans
         know what that will cost                           cdp_plan_create, cdp_plan_info_of
         see who sends whom                                 cdp_plan_draw
         find out whether replicas are equal, repair them   cdp_dtensor_check
@@ -129,8 +130,10 @@
 
     MEMORY
         From the os of the group. A mesh: one group per dimension and two of all ranks. A plan:
-        about 600 bytes per message, and scratch memory that cdp_plan_info.scratch_bytes states.
-        A run allocates nothing, except the first asynchronous one of a plan of several phases;
+        about 600 bytes per message. It runs in scratch memory, as large as its
+        cdp_plan_info.scratch_bytes, which plans of the same meshes share unless they run at one
+        time; cdp_mesh_drop_plans frees it. A run allocates nothing, except asynchronous ones: the
+        first one of a plan of several phases, and scratch memory for more runs at one time;
         asynchronous runs of several plans at a time may need more messages in flight than any
         one of them: see cdp_group_reserve. A layer allocates when it is made; cdp_cross_entropy
         in each call.
@@ -208,6 +211,11 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_mesh_from_groups(
    Tensors and plans of the mesh must be gone. Local. NULL is allowed. */
 CDP_API void cdp_mesh_destroy(cdp_mesh *mesh);
 
+/* Free the plans that cdp_redistribute(), cdp_distribute() and cdp_dtensor_full() keep for layouts
+   of this mesh, and the memory that no plan runs in just now. Plans in flight end first. Local;
+   all ranks must call it between the same runs. NULL is allowed. */
+CDP_API void cdp_mesh_drop_plans(cdp_mesh *mesh);
+
 /* Make meshes from a mesh, without a message; all its ranks must make the same calls. Each result
    has to be destroyed. `names` lists dimensions, such as "dp,tp", in any order.
    sub: the part with these dimensions, in this order, that holds this rank.
@@ -245,8 +253,9 @@ CDP_API cdp_group *cdp_mesh_group(const cdp_mesh *mesh, uint32_t dim);
 CDP_API const cdp_mesh_desc *cdp_mesh_desc_of(const cdp_mesh *mesh);
 
 /* Register a cut of one's own along mesh dimension `dim`: sizes[i] elements for coordinate i.
-   *cut is a number for cdp_place.cut, valid on this mesh alone. Local; all ranks must make the
-   same calls. Errors: INVALID (no such dimension, sizes of more than 63 bits), NOMEM. */
+   *cut is a number for cdp_place.cut, valid on this mesh alone until it ends; equal sizes get the
+   same number. Local; all ranks must make the same calls. Errors: INVALID (no such dimension, sizes
+   of more than 63 bits), NOMEM. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mesh_cut(
     cdp_mesh *mesh, uint32_t dim, const uint64_t *sizes, uint32_t *cut);
 
@@ -367,12 +376,14 @@ typedef struct cdp_plan_info {
     uint32_t steps;                  /* phases with communication, on any rank */
     uint32_t messages;               /* that this rank sends */
     uint64_t recv_bytes, send_bytes; /* of this rank */
-    uint64_t most_recv_bytes; /* of the busiest rank; with PARTIAL and over 256 ranks: an average */
-    uint64_t total_bytes;     /* of all ranks */
-    uint64_t bound_bytes;     /* the least possible for this pair of layouts */
-    uint64_t torch_bytes;     /* of PyTorch's steps, with their padding, for all ranks */
-    uint64_t copied_bytes;    /* that this rank packs, unpacks or copies */
-    uint64_t scratch_bytes;   /* memory of this rank beside the tensors */
+    /* of the busiest rank; an average where a PARTIAL source is cut and (ranks) x (pieces of the
+       target) are more than 2^18 */
+    uint64_t most_recv_bytes;
+    uint64_t total_bytes;   /* of all ranks */
+    uint64_t bound_bytes;   /* the least possible for this pair of layouts */
+    uint64_t torch_bytes;   /* of PyTorch's steps, with their padding, for all ranks */
+    uint64_t copied_bytes;  /* that this rank packs, unpacks or copies */
+    uint64_t scratch_bytes; /* of this rank, while it runs; plans share that memory */
     double predicted_us;
 } cdp_plan_info;
 
@@ -885,14 +896,6 @@ CDP__DT cdp_status cdp__dt_all_given(
 #define CDP__DT_NONE 0xffffffffu
 #define CDP__DT_DIMS (CDP_TENSOR_DIMS + 1u) /* of a region: one more for kept PARTIAL */
 
-CDP__DT uint64_t cdp__dt_min(uint64_t a, uint64_t b) {
-    return a < b ? a : b;
-}
-
-CDP__DT uint64_t cdp__dt_max(uint64_t a, uint64_t b) {
-    return a > b ? a : b;
-}
-
 CDP__DT double cdp__dt_or(double value, double fallback) {
     return value > 0 ? value : fallback;
 }
@@ -962,8 +965,8 @@ CDP__DT uint64_t cdp__dt_volume(const cdp__dt_region *r, uint32_t ndim) {
 CDP__DT bool cdp__dt_meet(
     const cdp__dt_region *a, const cdp__dt_region *b, uint32_t ndim, cdp__dt_region *out) {
     for (uint32_t d = 0; d < ndim; ++d) {
-        const uint64_t low = cdp__dt_max(a->start[d], b->start[d]);
-        const uint64_t high = cdp__dt_min(a->start[d] + a->size[d], b->start[d] + b->size[d]);
+        const uint64_t low = cdp__max(a->start[d], b->start[d]);
+        const uint64_t high = cdp__min(a->start[d] + a->size[d], b->start[d] + b->size[d]);
         if (low >= high) return false;
         out->start[d] = low;
         out->size[d] = high - low;
@@ -1174,8 +1177,8 @@ CDP__DT uint64_t cdp__dt_chunk(
     uint64_t size, uint64_t block, uint32_t parts, uint32_t index, uint64_t *start) {
     const uint64_t blocks = size / block + (size % block != 0);
     const uint64_t each = blocks / parts + (blocks % parts != 0);
-    const uint64_t low = cdp__dt_min(blocks, each * index);
-    const uint64_t high = cdp__dt_min(blocks, each * (index + 1ull));
+    const uint64_t low = cdp__min(blocks, each * index);
+    const uint64_t high = cdp__min(blocks, each * (index + 1ull));
     *start = low < blocks ? low * block : size;
     return (high < blocks ? high * block : size) - *start;
 }
@@ -1190,9 +1193,18 @@ CDP__DT cdp__dt_region cdp__dt_slab(
     for (uint32_t d = 1; d < ndim && box->size[best] < parts; ++d)
         if (box->size[d] > box->size[best]) best = d;
     const uint64_t each = box->size[best] / parts, more = box->size[best] % parts;
-    r.start[best] += each * index + cdp__dt_min(index, more);
+    r.start[best] += each * index + cdp__min(index, more);
     r.size[best] = each + (index < more);
     return r;
+}
+
+/* a + b, below a * b; or the largest number. */
+CDP__DT uint64_t cdp__dt_plus_most(uint64_t a, uint64_t b) {
+    return a > UINT64_MAX - b ? UINT64_MAX : a + b;
+}
+
+CDP__DT uint64_t cdp__dt_times_most(uint64_t a, uint64_t b) {
+    return a && b > UINT64_MAX / a ? UINT64_MAX : a * b;
 }
 
 /* ---- >>dtensor/counter: operations by label -------------------------------------------------- */
@@ -1283,6 +1295,16 @@ typedef struct cdp__dt_link {
     uint32_t *ranks;
 } cdp__dt_link;
 
+/* Memory that plans of a root use while they run, one after the other. */
+typedef struct cdp__dt_scratch {
+    struct cdp__dt_scratch *next;
+    uint8_t *at;
+    uint64_t bytes;
+    cdp__dt_link *link; /* of its last user */
+    cdp_plan *user;     /* the last one; NULL: it is gone */
+    bool held;          /* a run has not returned, or its group has failed */
+} cdp__dt_scratch;
+
 /* State shared by meshes made from one another. */
 typedef struct cdp__dt_root {
     uint32_t refs;
@@ -1290,7 +1312,8 @@ typedef struct cdp__dt_root {
     cdp_group *group; /* the caller's; NULL on paper */
     uint32_t size, rank;
     cdp__dt_link *links, *base; /* base: all ranks of the group, for plans between meshes */
-    cdp__dt_counter *counter;   /* NULL: nothing is counted */
+    cdp__dt_scratch *scratch;
+    cdp__dt_counter *counter;                    /* NULL: nothing is counted */
     uint32_t ndim, shape[CDP_MESH_DIMS], *ranks; /* of the first mesh */
 } cdp__dt_root;
 
@@ -1377,6 +1400,33 @@ CDP__DT cdp__dt_region cdp__dt_region_of(const cdp__dt_side *s, uint32_t positio
         if (!r.size[d]) r.start[d] = s->shape[d];
     }
     return r;
+}
+
+/* The first position whose rank holds the element at `at`. */
+CDP__DT uint32_t cdp__dt_position_of(const cdp__dt_side *s, const uint64_t *at) {
+    cdp__dt_region r = cdp__dt_whole(s);
+    uint32_t position = 0;
+    uint64_t start;
+    for (uint32_t k = 0; k < s->cuts; ++k) {
+        const uint32_t d = s->cut_dim[k], by = s->cut_by[k];
+        const uint64_t *own = s->own[k], offset = at[d] - r.start[d];
+        uint32_t index = 0, above = s->size[by];
+        while (own && above - index > 1) { /* the last piece that begins at or before the element */
+            const uint32_t middle = index + (above - index) / 2;
+            if (own[middle] <= at[d])
+                index = middle;
+            else
+                above = middle;
+        }
+        if (!own) {
+            const uint64_t piece = cdp__dt_chunk(r.size[d], s->block[k], s->size[by], 0, &start);
+            index = piece ? (uint32_t)(offset / piece) : 0;
+            r.size[d] = cdp__dt_chunk(r.size[d], s->block[k], s->size[by], index, &start);
+            r.start[d] += start;
+        }
+        position += index * s->stride[by];
+    }
+    return position;
 }
 
 CDP__DT uint32_t cdp__dt_position(const cdp__dt_side *s, uint32_t node) {
@@ -1782,8 +1832,46 @@ CDP__DT void cdp__dt_moves(const cdp__dt_pair *p, uint32_t node, cdp__dt_emit *e
     }
 }
 
-/* Elements that all ranks receive together, and the most that one receives. With contributions,
-   `busiest` is the mean, rounded up, because the exact value needs every rank's plan. */
+/* The elements that a node receives while contributions are reduced and copied. */
+CDP__DT uint64_t cdp__dt_reduced_recv(const cdp__dt_pair *p, uint32_t node) {
+    const uint32_t c = cdp__dt_cell(&p->from, node), own = cdp__dt_cell(&p->to, node);
+    const bool all =
+        p->from.cells > 1 || !p->product; /* else a node owns slabs of its own target alone */
+    cdp__dt_region part, slab;
+    uint64_t got = 0;
+    if (own != CDP__DT_NONE) {
+        const cdp__dt_region target = cdp__dt_cell_region(&p->to, own);
+        got = cdp__dt_volume(&target, p->to.ndim);
+    }
+    if (c == CDP__DT_NONE) return got;
+    const cdp__dt_region source = cdp__dt_cell_region(&p->from, c);
+    for (uint32_t t = all ? 0 : own; t < p->to.cells && (all || t == own); ++t) {
+        const cdp__dt_region target = cdp__dt_cell_region(&p->to, t);
+        if (!cdp__dt_meet(&source, &target, p->to.ndim, &part)) continue;
+        const cdp__dt_owners o = cdp__dt_owners_of(p, c, t);
+        if (o.needed && t != own) continue;
+        const uint32_t a = o.needed ? cdp__dt_common(p, t, c, cdp__dt_member(&p->to, node))
+                                    : cdp__dt_member(&p->from, node);
+        if (!cdp__dt_owner_slab(p, &o, a, &part, &slab)) continue;
+        got += (p->from.terms - 1) * cdp__dt_volume(&slab, p->to.ndim);
+        if (t == own) got -= cdp__dt_volume(&slab, p->to.ndim);
+    }
+    return got;
+}
+
+/* The most that one node receives. Where contributions are cut, too, and it would take more than
+   2^18 looks at pieces, it is the mean, rounded up. */
+CDP__DT uint64_t cdp__dt_reduced_most(const cdp__dt_pair *p, uint64_t total) {
+    uint64_t most = 0;
+    const bool alone = p->product && p->from.cells == 1;
+    if (!alone && (uint64_t)p->nodes * p->to.cells > (1u << 18))
+        return (total + p->nodes - 1) / p->nodes;
+    for (uint32_t node = 0; node < p->nodes; ++node)
+        most = cdp__max(most, cdp__dt_reduced_recv(p, node));
+    return most;
+}
+
+/* Elements that all ranks receive together, and the most that one receives. */
 typedef struct cdp__dt_cost {
     uint64_t total, busiest;
 } cdp__dt_cost;
@@ -1807,14 +1895,15 @@ CDP__DT cdp__dt_cost cdp__dt_cost_of(const cdp__dt_pair *p) {
             const uint32_t t = cdp__dt_cell(&p->to, node), m = cdp__dt_member(&p->to, node);
             if (cdp__dt_common(p, t, c, m) == 0) shared += have;
         }
-        cost.total += terms > 1 ? need : need - have;
-        cost.busiest = cdp__dt_max(cost.busiest, need - have);
+        cost.total = cdp__dt_plus_most(cost.total, terms > 1 ? need : need - have);
+        cost.busiest = cdp__max(cost.busiest, need - have);
     }
     if (terms
         > 1) { /* need counts m copies of each element: the bound is (terms - 1) + m - shared */
         const cdp__dt_region all = cdp__dt_whole(&p->from);
-        cost.total += (terms - 1) * cdp__dt_volume(&all, p->from.ndim) - shared;
-        cost.busiest = (cost.total + p->nodes - 1) / p->nodes;
+        const uint64_t sums = cdp__dt_times_most(terms - 1, cdp__dt_volume(&all, p->from.ndim));
+        cost.total = cdp__dt_plus_most(cost.total - shared, sums);
+        cost.busiest = cdp__dt_reduced_most(p, cost.total);
     }
     return cost;
 }
@@ -1953,12 +2042,13 @@ CDP__DT uint64_t cdp__dt_up(uint64_t size, uint64_t parts) {
     return size / parts + (size % parts != 0);
 }
 
-/* Bytes that PyTorch's collective for one step makes all ranks receive, padding included. */
+/* Bytes that PyTorch's collective for one step makes all ranks receive, padding included;
+   UINT64_MAX if they have more than 64 bits. */
 CDP__DT uint64_t cdp__dt_torch_bytes(const cdp_layout *a, const cdp_layout *b) {
     const uint32_t by = cdp__dt_step_dim(a, b);
     const uint64_t n = by == CDP__DT_NONE ? 1 : a->mesh->desc.shape[by];
     const uint64_t elem = cdp_dtype_size(a->dtype);
-    uint64_t total = 0;
+    uint64_t elements = 0;
     if (!cdp__dt_torch_talks(a, b)) return 0;
     const cdp__dt_side before = cdp__dt_side_of(a, 0), after = cdp__dt_side_of(b, 0);
     const bool reduces = a->place[by].kind == CDP_PLACE_PARTIAL;
@@ -1972,12 +2062,11 @@ CDP__DT uint64_t cdp__dt_torch_bytes(const cdp_layout *a, const cdp_layout *b) {
             r.size[i] = cdp__dt_up(r.size[i], n);
         }
         if (cuts) r.size[j] = cdp__dt_up(r.size[j], n);
-        if (reduces && !cuts)
-            total += 2 * (n - 1) * cdp__dt_volume(&r, before.ndim) * elem;
-        else
-            total += (n - 1) * n * cdp__dt_volume(&r, before.ndim) * elem;
+        elements = cdp__dt_plus_most(elements, cdp__dt_volume(&r, before.ndim));
     }
-    return total / n;
+    /* an allreduce moves (n - 1) / n of its vector twice */
+    if (reduces && !cuts) elements = 2 * (elements / n);
+    return cdp__dt_times_most(cdp__dt_times_most(elements, n - 1), elem);
 }
 
 /* ---- >>dtensor/meshes: ranks as an n-dimensional array, with groups -------------------------- */
@@ -2019,6 +2108,8 @@ CDP__DT void cdp__dt_link_drop(cdp__dt_root *root, cdp__dt_link *link) {
     while (*at != link)
         at = &(*at)->next;
     *at = link->next;
+    for (cdp__dt_scratch *s = root->scratch; s; s = s->next)
+        if (s->link == link) s->link = NULL;
     if (!link->borrowed) cdp_group_destroy(link->group);
     while (link->graves) {
         cdp__dt_grave *g = link->graves;
@@ -2089,6 +2180,12 @@ CDP__DT void cdp__dt_root_drop(cdp__dt_root *root) {
     if (!root || --root->refs) return;
     os = root->os;
     cdp__dt_link_drop(root, root->base);
+    while (root->scratch) {
+        cdp__dt_scratch *s = root->scratch;
+        root->scratch = s->next;
+        cdp_group_free(root->group, s->at);
+        cdp__dt_free(os, s);
+    }
     cdp__dt_counter_free(root->counter, os);
     cdp__dt_free(os, root->ranks);
     cdp__dt_free(os, root);
@@ -2144,7 +2241,7 @@ CDP__DT cdp_status cdp__dt_mesh_shape(cdp_mesh *m, uint32_t ndim, const uint32_t
                 "mesh: shape[%u] and shape[%u] are both 0; one size at most may be left open", open,
                 d);
         if (!m->desc.shape[d]) open = d;
-        known = known * cdp__dt_max(m->desc.shape[d], 1);
+        known = known * cdp__max(m->desc.shape[d], 1);
         if (known > size)
             return cdp_error_set(CDP_ERR_INVALID, -1, 0,
                 "mesh: its shape needs at least %llu ranks, there are %u",
@@ -2470,6 +2567,14 @@ CDP_API cdp_status cdp_mesh_cut(cdp_mesh *m, uint32_t dim, const uint64_t *sizes
         cdp__dt_free(m->root->os, starts);
         return st;
     }
+    for (const cdp__dt_cut *old = m->cuts; old; old = old->next) {
+        if (old->dim != dim || memcmp(old->starts, starts, (n + 1ull) * sizeof *starts) != 0)
+            continue;
+        *cut = old->number;
+        cdp__dt_free(m->root->os, c);
+        cdp__dt_free(m->root->os, starts);
+        return CDP_OK;
+    }
     c->dim = dim;
     c->number = *cut = ++m->cut_count;
     c->starts = starts;
@@ -2600,14 +2705,16 @@ CDP_API cdp_status cdp_mesh_unflatten(cdp_mesh *m, const char *name, uint32_t nd
     return cdp__dt_mesh_from(m, n, sizes, list, m->ranks, out);
 }
 
-/* The position of a rank in the first mesh; CDP__DT_NONE: it is not in it. */
-CDP__DT uint32_t cdp__dt_root_position(const cdp__dt_root *root, uint32_t rank) {
-    uint32_t count = 1, i = 0;
+/* The position of each rank in the first mesh; ranks outside have the position 0. The caller frees
+   it. NULL: out of memory. */
+CDP__DT uint32_t *cdp__dt_root_positions(const cdp__dt_root *root) {
+    uint32_t count = 1;
     for (uint32_t d = 0; d < root->ndim; ++d)
         count *= root->shape[d];
-    while (i < count && root->ranks[i] != rank)
-        ++i;
-    return i < count ? i : CDP__DT_NONE;
+    uint32_t *at = (uint32_t *)cdp__dt_alloc(root->os, root->size * sizeof *at);
+    for (uint32_t i = 0; at && i < count; ++i)
+        at[root->ranks[i]] = i;
+    return at;
 }
 
 /* The rank that has the coordinates of `a` where these differ from `base`, else those of `b`. */
@@ -2646,14 +2753,15 @@ CDP_API cdp_status cdp_mesh_join(cdp_mesh *outer, cdp_mesh *inner, cdp_mesh **ou
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
             "cdp_mesh_join: the meshes share a dimension, or have more than all ranks together");
     uint32_t *ranks = (uint32_t *)cdp__dt_alloc(root->os, count * sizeof *ranks);
-    if (!ranks) return cdp__dt_nomem("a mesh", count * sizeof *ranks);
+    uint32_t *at = cdp__dt_root_positions(root);
     const uint32_t me = outer->me == CDP__DT_NONE ? outer->ranks[0] : outer->ranks[outer->me];
-    const uint32_t base = cdp__dt_root_position(root, me);
-    for (uint64_t i = 0; i < count; ++i)
-        ranks[i] =
-            cdp__dt_root_cross(root, cdp__dt_root_position(root, outer->ranks[i / inner->count]),
-                cdp__dt_root_position(root, inner->ranks[i % inner->count]), base);
-    const cdp_status st = cdp__dt_mesh_from(outer, n, shape, names, ranks, out);
+    for (uint64_t i = 0; ranks && at && i < count; ++i)
+        ranks[i] = cdp__dt_root_cross(
+            root, at[outer->ranks[i / inner->count]], at[inner->ranks[i % inner->count]], at[me]);
+    const bool made = ranks && at;
+    cdp__dt_free(root->os, at);
+    cdp_status st = made ? CDP_OK : cdp__dt_nomem("a mesh", (count + root->size) * sizeof *ranks);
+    if (made) st = cdp__dt_mesh_from(outer, n, shape, names, ranks, out);
     cdp__dt_free(root->os, ranks);
     return st;
 }
@@ -2774,7 +2882,7 @@ CDP__DT cdp_status cdp__dt_check_blocks(const cdp_layout *l) {
         for (uint32_t b = a + 1; b < n; ++b) {
             const uint64_t outer = l->place[sequence[a]].block, inner = l->place[sequence[b]].block;
             if (cdp__dt_dim(l, sequence[a]) != cdp__dt_dim(l, sequence[b])) continue;
-            if (cdp__dt_max(outer, 1) % cdp__dt_max(inner, 1))
+            if (cdp__max(outer, 1) % cdp__max(inner, 1))
                 return cdp__dt_wrong(
                     "block", sequence[b], "it must divide the block of the cut before it");
         }
@@ -2793,7 +2901,7 @@ CDP_API cdp_status cdp_layout_check(const cdp_layout *l) {
             (unsigned)l->dtype);
     uint64_t bytes = cdp_dtype_size(l->dtype);
     for (uint32_t d = 0; d < l->ndim; ++d)
-        bytes = cdp__dt_times(bytes, cdp__dt_max(l->shape[d], 1), &fits);
+        bytes = cdp__dt_times(bytes, cdp__max(l->shape[d], 1), &fits);
     if (!fits)
         return cdp_error_set(CDP_ERR_INVALID, -1, 0, "layout: the shape has more than 2^63 bytes");
     for (uint32_t by = 0; st == CDP_OK && by < l->mesh->desc.ndim; ++by) {
@@ -3214,6 +3322,92 @@ CDP__DT cdp_status cdp__dt_stage_make(cdp__dt_stage *s, const cdp_os *os, const 
     return st;
 }
 
+/* ---- >>dtensor/scratch: memory that plans use while they run --------------------------------- */
+
+/* Knows: plans and the root of their meshes. Promises: plans that do not run at one time use the
+   same memory; memory that a failed group may still access is not used again. */
+
+/* True while an asynchronous run is in flight. */
+CDP__DT bool cdp__dt_running(const cdp_plan *p) {
+    return p->turns && cdp__atomic_load_u32(&p->turns->pending, CDP__ACQUIRE) != 0;
+}
+
+CDP__DT bool cdp__dt_scratch_idle(const cdp__dt_scratch *s) {
+    return !s->held && !(s->user && cdp__dt_running(s->user));
+}
+
+/* Frees what no run uses, all of it or only what is smaller than `below` bytes. */
+CDP__DT void cdp__dt_scratch_trim(cdp__dt_root *root, uint64_t below) {
+    for (cdp__dt_scratch **at = &root->scratch; *at;) {
+        cdp__dt_scratch *s = *at;
+        if (s->bytes >= below || !cdp__dt_scratch_idle(s)) {
+            at = &s->next;
+            continue;
+        }
+        *at = s->next;
+        cdp__dt_bury(root, s->link, s->at);
+        cdp__dt_free(root->os, s);
+    }
+}
+
+/* Finds memory for the plan, at best some that is idle; makes it if there is none, or none that is
+   idle and `idle` says that it must be. */
+CDP__DT cdp_status cdp__dt_scratch_find(cdp_plan *p, bool idle, cdp__dt_scratch **out) {
+    cdp__dt_root *root = p->mesh->root;
+    const uint64_t bytes = p->scratch_used;
+    *out = NULL;
+    for (cdp__dt_scratch *s = root->scratch; s; s = s->next) {
+        if (s->bytes < bytes || (idle && !cdp__dt_scratch_idle(s))) continue;
+        if (!*out || s->bytes < (*out)->bytes) *out = s;
+    }
+    if (*out) return CDP_OK;
+    cdp__dt_scratch_trim(root, bytes);
+    cdp__dt_scratch *s = (cdp__dt_scratch *)cdp__dt_alloc(root->os, sizeof *s);
+    uint8_t *at = s ? (uint8_t *)cdp__dt_group_memory(root->group, bytes) : NULL;
+    if (!at) {
+        cdp__dt_free(root->os, s);
+        return cdp__dt_nomem("the scratch memory of a plan", bytes);
+    }
+    s->at = at;
+    s->bytes = bytes;
+    s->next = root->scratch;
+    root->scratch = s;
+    *out = s;
+    return CDP_OK;
+}
+
+/* Makes sure that a run of this plan alone finds memory. */
+CDP__DT cdp_status cdp__dt_scratch_reserve(cdp_plan *p) {
+    cdp__dt_scratch *s;
+    return p->scratch_used ? cdp__dt_scratch_find(p, false, &s) : CDP_OK;
+}
+
+/* Takes memory for a run. */
+CDP__DT cdp_status cdp__dt_scratch_take(cdp_plan *p) {
+    cdp__dt_scratch *s;
+    p->scratch = NULL;
+    if (!p->scratch_used) return CDP_OK;
+    const cdp_status st = cdp__dt_scratch_find(p, true, &s);
+    if (st != CDP_OK) return st;
+    s->user = p;
+    s->link = p->link;
+    s->held = true;
+    p->scratch = s->at;
+    return CDP_OK;
+}
+
+/* A run has returned: others may have its memory, once it is not in flight. `gone`: so is the
+   plan. */
+CDP__DT void cdp__dt_scratch_give(cdp_plan *p, bool gone) {
+    for (cdp__dt_scratch *s = p->mesh->root->scratch; s; s = s->next) {
+        if (s->user != p) continue;
+        s->held = s->held && cdp_group_status(p->group) != CDP_OK;
+        if (!gone) continue;
+        s->held = s->held || cdp__dt_running(p);
+        s->user = NULL;
+    }
+}
+
 /* ---- >>dtensor/planner: which stages, and what one rank does in them ------------------------- */
 
 /* Knows: the moves of a stage, by their kinds only. Promises: phases that need no further memory
@@ -3420,14 +3614,14 @@ CDP__DT cdp_net cdp__dt_net_of(const cdp_net *net) {
 
 /* The largest amount of work of up to eight sampled nodes; equal on all ranks. */
 CDP__DT cdp__dt_tally cdp__dt_tally_most(const cdp__dt_pair *p) {
-    const uint32_t samples = p->nodes > 256 ? 2 : (uint32_t)cdp__dt_min(p->nodes, 8);
+    const uint32_t samples = p->nodes > 256 ? 2 : (uint32_t)cdp__min(p->nodes, 8);
     cdp__dt_tally most = cdp__dt_tally_of(p, 0);
     for (uint32_t k = 1; k < samples; ++k) {
         const uint32_t node = (uint32_t)((uint64_t)k * (p->nodes - 1) / (samples - 1));
         const cdp__dt_tally t = cdp__dt_tally_of(p, node);
         for (uint32_t i = 0; i < 8; ++i) {
-            most.count[i] = (uint32_t)cdp__dt_max(most.count[i], t.count[i]);
-            most.elements[i] = cdp__dt_max(most.elements[i], t.elements[i]);
+            most.count[i] = (uint32_t)cdp__max(most.count[i], t.count[i]);
+            most.elements[i] = cdp__max(most.elements[i], t.elements[i]);
         }
     }
     return most;
@@ -3512,13 +3706,14 @@ CDP__DT cdp_status cdp__dt_plan_choose(cdp_plan *p, uint32_t from_only, uint32_t
             "plan: steps by dimension exist on one mesh only; use CDP_PLAN_DIRECT");
     cdp_status st = cdp__dt_stages(p, pair, 2, from_only, to_only, &us);
     if (st != CDP_OK) return st;
-    p->info.bound_bytes = p->stages[0].cost.total * p->elem;
+    p->info.bound_bytes = cdp__dt_times_most(p->stages[0].cost.total, p->elem);
     p->info.torch_bytes = p->info.bound_bytes;
     if (steps_exist) {
         n = cdp__dt_torch_steps(&from, &to, steps);
         p->info.torch_bytes = 0;
         for (uint32_t k = 0; k + 1 < n; ++k)
-            p->info.torch_bytes += cdp__dt_torch_bytes(&steps[k], &steps[k + 1]);
+            p->info.torch_bytes = cdp__dt_plus_most(
+                p->info.torch_bytes, cdp__dt_torch_bytes(&steps[k], &steps[k + 1]));
         if (n > 1 && p->desc.kind != CDP_PLAN_TORCH) n = cdp__dt_merged(steps, n);
     }
     const bool tries = n > 2 && p->desc.kind != CDP_PLAN_DIRECT;
@@ -3532,7 +3727,8 @@ CDP__DT cdp_status cdp__dt_plan_choose(cdp_plan *p, uint32_t from_only, uint32_t
     }
     p->info.predicted_us = us;
     for (uint32_t k = 0; k < p->stage_count; ++k) {
-        p->info.total_bytes += p->stages[k].cost.total * p->elem;
+        p->info.total_bytes = cdp__dt_plus_most(
+            p->info.total_bytes, cdp__dt_times_most(p->stages[k].cost.total, p->elem));
         p->info.most_recv_bytes += p->stages[k].cost.busiest * p->elem;
     }
     return st;
@@ -3607,7 +3803,7 @@ CDP__DT cdp_status cdp__dt_plan_build(cdp_plan *p) {
     for (uint32_t k = 0; st == CDP_OK && k < p->stage_count; ++k)
         st = cdp__dt_stage_build(p, k, &between);
     for (uint32_t k = 0; k < p->phase_count; ++k)
-        most = (uint32_t)cdp__dt_max(most, p->phases[k].sends + p->phases[k].recvs);
+        most = (uint32_t)cdp__max(most, p->phases[k].sends + p->phases[k].recvs);
     if (st != CDP_OK) return st;
     const cdp__dt_stage *last = &p->stages[p->stage_count - 1];
     p->in_bytes = cdp__dt_held(&p->stages[0].pair.from, p->node, &box) * p->elem;
@@ -3615,11 +3811,9 @@ CDP__DT cdp_status cdp__dt_plan_build(cdp_plan *p) {
     cdp__dt_plan_tally(p);
     if (!p->group) return CDP_OK;
     p->list = (cdp_transfer *)cdp__dt_alloc(p->os, most * sizeof *p->list);
-    p->scratch =
-        (uint8_t *)(p->scratch_used ? cdp__dt_group_memory(p->group, p->scratch_used) : NULL);
-    if (!p->list || (p->scratch_used && !p->scratch))
-        return cdp__dt_nomem("the scratch memory of a plan", p->scratch_used);
-    return cdp_group_reserve(p->group, most);
+    if (!p->list) return cdp__dt_nomem("a plan", most * sizeof *p->list);
+    st = cdp__dt_scratch_reserve(p);
+    return st == CDP_OK ? cdp_group_reserve(p->group, most) : st;
 }
 
 /* Numbers the nodes: positions in the mesh or, if the meshes differ, ranks of the group. */
@@ -3691,12 +3885,21 @@ CDP__DT cdp_status cdp__dt_plan_fill(cdp_plan *p) {
     return p->node == CDP__DT_NONE ? CDP_OK : cdp__dt_plan_build(p);
 }
 
+/* Adds this rank to the text of the error `st`; a mesh on paper has none. */
+CDP__DT cdp_status cdp__dt_plan_refused(const cdp_plan_desc *d, cdp_status st) {
+    const cdp_mesh *m = d->from.mesh;
+    const cdp_error why = *cdp_last_error();
+    if (st == CDP_OK || !m || !m->root->group || strncmp(why.text, "rank ", 5) == 0) return st;
+    return cdp_error_set(
+        st, why.peer, why.sys_errno, "rank %u/%u: %s", m->root->rank, m->root->size, why.text);
+}
+
 CDP_API cdp_status cdp_plan_create(const cdp_plan_desc *desc, cdp_plan **out) {
     if (!out) return cdp__dt_missing("cdp_plan_create", "out");
     *out = NULL;
     if (!desc) return cdp__dt_missing("cdp_plan_create", "desc");
     cdp_status st = cdp__dt_plan_check(desc);
-    if (st != CDP_OK) return st;
+    if (st != CDP_OK) return cdp__dt_plan_refused(desc, st);
     const cdp_os *os = desc->from.mesh->root->os;
     cdp_plan *p = (cdp_plan *)cdp__dt_alloc(os, sizeof *p);
     if (!p) return cdp__dt_nomem("a plan", sizeof *p);
@@ -3705,7 +3908,7 @@ CDP_API cdp_status cdp_plan_create(const cdp_plan_desc *desc, cdp_plan **out) {
     st = cdp__dt_plan_fill(p);
     if (st != CDP_OK) {
         cdp_plan_destroy(p);
-        return st;
+        return cdp__dt_plan_refused(desc, st);
     }
     *out = p;
     return CDP_OK;
@@ -3960,10 +4163,6 @@ CDP__DT bool cdp__dt_overlap(const void *a, uint64_t a_bytes, const void *b, uin
     return a_bytes && b_bytes && x < y + b_bytes && y < x + a_bytes;
 }
 
-CDP__DT bool cdp__dt_running(const cdp_plan *p) {
-    return p->turns && cdp__atomic_load_u32(&p->turns->pending, CDP__ACQUIRE) != 0;
-}
-
 CDP__DT cdp_status cdp__dt_run_check(cdp_plan *p, const void *in, void *out) {
     const cdp_backend *backend = cdp_group_backend(p->mesh->root->group);
     if (p->in_bytes && !in) return cdp__dt_missing("cdp_plan_run", "in");
@@ -3978,7 +4177,8 @@ CDP__DT cdp_status cdp__dt_run_check(cdp_plan *p, const void *in, void *out) {
     return CDP_OK;
 }
 
-/* Checks the call; sets *ready if there is something to run. */
+/* Checks the call; sets *ready if there is something to run. Then cdp__dt_scratch_give() must
+   follow. */
 CDP__DT cdp_status cdp__dt_run_begin(cdp_plan *p, const void *in, void *out, bool *ready) {
     *ready = false;
     if (!p) return cdp__dt_missing("cdp_plan_run", "plan");
@@ -3990,8 +4190,9 @@ CDP__DT cdp_status cdp__dt_run_begin(cdp_plan *p, const void *in, void *out, boo
     if (cdp__dt_running(p))
         return cdp_error_set(CDP_ERR_STATE, -1, 0,
             "plan: its last asynchronous run is not done; wait for that work first");
-    cdp_status st = cdp__dt_run_check(p, in, out);
+    cdp_status st = cdp__dt_plan_refused(&p->desc, cdp__dt_run_check(p, in, out));
     if (st == CDP_OK && !p->compared) st = cdp__dt_plan_compare(p);
+    if (st == CDP_OK) st = cdp__dt_scratch_take(p);
     if (st != CDP_OK) return st;
     p->in = in;
     p->out = out;
@@ -4006,6 +4207,7 @@ CDP_API cdp_status cdp_plan_run(cdp_plan *p, const void *in, void *out) {
     cdp_status st = cdp__dt_run_begin(p, in, out, &ready);
     for (uint32_t k = 0; st == CDP_OK && ready && k < p->phase_count; ++k)
         st = cdp__dt_phase_run(p, &p->phases[k]);
+    if (ready) cdp__dt_scratch_give(p, false);
     return st;
 }
 
@@ -4032,6 +4234,7 @@ CDP__DT void cdp__dt_wide_free(cdp_plan *p) {
 
 CDP_API void cdp_plan_destroy(cdp_plan *p) {
     if (!p) return;
+    if (p->mesh) cdp__dt_scratch_give(p, true);
     for (uint32_t k = 0; k < p->phase_count; ++k) {
         cdp__dt_free(p->os, p->phases[k].send);
         cdp__dt_free(p->os, p->phases[k].fold);
@@ -4040,7 +4243,6 @@ CDP_API void cdp_plan_destroy(cdp_plan *p) {
     cdp__dt_stages_free(p);
     cdp__dt_wide_free(p);
     cdp__dt_free(p->os, p->list);
-    if (p->mesh) cdp__dt_bury(p->mesh->root, p->link, p->scratch);
     cdp__dt_free(p->os, p);
 }
 
@@ -4180,8 +4382,10 @@ CDP_API cdp_status cdp_plan_run_async(cdp_plan *p, const void *in, void *out, cd
     work->seq = 0;
     if (st != CDP_OK || !ready) return st;
     st = cdp__dt_wide_make(p);
-    if (st != CDP_OK) return st;
-    st = cdp__dt_chain(p, work);
+    const bool made = st == CDP_OK;
+    if (made) st = cdp__dt_chain(p, work);
+    cdp__dt_scratch_give(p, false);
+    if (!made) return st;
     if (st != CDP_OK && cdp_group_status(p->group) == CDP_OK) {
         const cdp_error why = *cdp_last_error();
         cdp__group_abort_now(p->group, why.text);
@@ -4204,10 +4408,16 @@ typedef struct cdp__dt_grid {
 
 /* Inserts an interval into the sorted list, if it is not there yet. */
 CDP__DT void cdp__dt_grid_add(cdp__dt_grid *g, uint32_t d, uint64_t start, uint64_t size) {
-    uint32_t k = g->count[d];
-    for (uint32_t i = 0; i < k; ++i)
-        if (g->start[d][i] == start) return;
-    for (; k > 0 && g->start[d][k - 1] > start; --k) {
+    uint32_t k = g->count[d], low = 0, high = k;
+    while (low < high) {
+        const uint32_t middle = low + (high - low) / 2;
+        if (g->start[d][middle] == start) return;
+        if (g->start[d][middle] < start)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    for (; k > low; --k) {
         g->start[d][k] = g->start[d][k - 1];
         g->size[d][k] = g->size[d][k - 1];
     }
@@ -4257,19 +4467,16 @@ CDP__DT bool cdp__dt_region_same(const cdp__dt_region *a, const cdp__dt_region *
     return true;
 }
 
-/* Writes the ranks that hold a region, like "0 4"; at most `most` of them. Returns the first
-   position. */
-CDP__DT uint32_t cdp__dt_add_holders(
+/* Writes the ranks that hold a region, like "0 4"; at most `most` of them. */
+CDP__DT void cdp__dt_add_holders(
     cdp__text *t, const cdp__dt_grid *g, const cdp__dt_region *box, uint32_t most) {
-    uint32_t first = CDP__DT_NONE, n = 0;
-    for (uint32_t k = 0; k < g->side.count; ++k) {
-        const cdp__dt_region r = cdp__dt_region_of(&g->side, k);
-        if (!cdp__dt_region_same(&r, box, g->dims)) continue;
-        if (first == CDP__DT_NONE) first = k;
-        if (n++ < most) cdp__text_add(t, n > 1 ? " %u" : "%u", g->layout->mesh->ranks[k]);
-    }
-    if (n > most) cdp__text_add(t, " +%u", n - most);
-    return first;
+    const uint32_t first = cdp__dt_position_of(&g->side, box->start);
+    const cdp__dt_region r = cdp__dt_region_of(&g->side, first);
+    if (!cdp__dt_region_same(&r, box, g->dims)) return;
+    for (uint32_t k = 0; k < g->side.members && k < most; ++k)
+        cdp__text_add(t, k ? " %u" : "%u",
+            g->layout->mesh->ranks[first + cdp__dt_spread(&g->side, k, CDP__DT_CUTS, false)]);
+    if (g->side.members > most) cdp__text_add(t, " +%u", g->side.members - most);
 }
 
 /* Writes "0-3", or "5" for one element. */
@@ -4364,7 +4571,7 @@ CDP__DT void cdp__dt_plane_text(
                 cdp__text_add(t, "\033[3%um", 1 + (r * columns + c) % 6);
                 line += t->used - before + 5;
             }
-            (void)cdp__dt_add_holders(t, g, &box, 8);
+            cdp__dt_add_holders(t, g, &box, 8);
             if (color) cdp__text_add(t, "\033[39m");
         }
         cdp__text_add(t, "\n");
@@ -4374,7 +4581,7 @@ CDP__DT void cdp__dt_plane_text(
 CDP__DT void cdp__dt_layout_as_text(cdp__text *t, const cdp__dt_grid *g, bool color) {
     uint32_t index[CDP_TENSOR_DIMS] = {0};
     const uint32_t copies = g->side.members;
-    const uint32_t width = 4 + 4 * (uint32_t)cdp__dt_min(copies, 8) + (copies > 8 ? 6 : 0);
+    const uint32_t width = 4 + 4 * (uint32_t)cdp__min(copies, 8) + (copies > 8 ? 6 : 0);
     cdp__dt_add_layout(t, g->layout);
     cdp__text_add(t, g->dims > 1 ? "; rows down, columns across, ranks inside\n" : "\n");
     if (!cdp__dt_grid_empty(g)) {
@@ -4474,7 +4681,7 @@ CDP__DT uint32_t cdp__dt_plane_svg(
             wide, high, cdp__dt_tint(k));
         cdp__text_add(t, "<text class=\"in\" text-anchor=\"middle\" x=\"%u\" y=\"%u\">",
             x + wide / 2, y + high / 2 + 4);
-        (void)cdp__dt_add_holders(t, g, &box, 8);
+        cdp__dt_add_holders(t, g, &box, 8);
         cdp__text_add(t, "</text>\n");
         if (r == 0 && g->columns != CDP__DT_NONE) {
             cdp__text_add(t, "<text class=\"thin\" text-anchor=\"middle\" x=\"%u\" y=\"%u\">",
@@ -4648,7 +4855,7 @@ CDP__DT void cdp__dt_flow_svg(cdp__text *t, const cdp__dt_flow *f, uint32_t top)
     const uint32_t n = f->stage->pair.nodes;
     uint64_t most = 1;
     for (uint64_t i = 0; i < (uint64_t)n * n; ++i)
-        most = cdp__dt_max(most, f->bytes[i]);
+        most = cdp__max(most, f->bytes[i]);
     for (uint64_t i = 0; i < (uint64_t)n * n; ++i) {
         const uint32_t y = top + 24 * (uint32_t)(i / n), z = top + 24 * (uint32_t)(i % n);
         if (!f->bytes[i]) continue;
@@ -4810,8 +5017,8 @@ CDP__DT void cdp__dt_kept_end(cdp__dt_kept *k) {
     cdp__dt_free(k->from->root->os, k);
 }
 
-CDP_API void cdp_mesh_destroy(cdp_mesh *m) {
-    if (!m) return;
+/* Ends all pairs of layouts from or to a mesh. */
+CDP__DT void cdp__dt_kept_clear(cdp_mesh *m) {
     while (m->kept) {
         cdp__dt_kept *k = m->kept;
         m->kept = k->next;
@@ -4824,6 +5031,17 @@ CDP_API void cdp_mesh_destroy(cdp_mesh *m) {
         *at = k->next;
         cdp__dt_kept_end(k);
     }
+}
+
+CDP_API void cdp_mesh_drop_plans(cdp_mesh *m) {
+    if (!m) return;
+    cdp__dt_kept_clear(m);
+    cdp__dt_scratch_trim(m->root, UINT64_MAX);
+}
+
+CDP_API void cdp_mesh_destroy(cdp_mesh *m) {
+    if (!m) return;
+    cdp__dt_kept_clear(m);
     cdp__dt_plans_reap(&m->retired, true);
     cdp__dt_mesh_free(m);
 }
@@ -4884,7 +5102,7 @@ CDP__DT cdp_status cdp__dt_kept_idle(cdp__dt_kept *k, const cdp_plan_desc *desc,
 CDP__DT cdp_status cdp__dt_kept_plan(const cdp_plan_desc *desc, cdp_plan **out) {
     uint64_t key[CDP__DT_KEY_WORDS];
     const cdp_status st = cdp__dt_plan_check(desc);
-    if (st != CDP_OK) return st;
+    if (st != CDP_OK) return cdp__dt_plan_refused(desc, st);
     cdp_mesh *m = (cdp_mesh *)(uintptr_t)desc->from.mesh;
     cdp__dt_plan_words(desc, 0, key);
     for (cdp__dt_kept **at = &m->kept; *at; at = &(*at)->next) {
@@ -5255,7 +5473,7 @@ CDP__DT cdp_status cdp__dt_shapes_join(
     l->shape[dim] = total;
     if (count != 1) return CDP_OK;
     const uint32_t n = m->desc.shape[only];
-    const uint64_t block = cdp__dt_max(l->place[only].block, 1);
+    const uint64_t block = cdp__max(l->place[only].block, 1);
     bool even = true;
     for (uint32_t i = 0; i < n; ++i) {
         sizes[i] = s->of[(uint64_t)i * m->stride[only] * CDP_TENSOR_DIMS + dim];
@@ -5754,9 +5972,9 @@ CDP_API cdp_status cdp_edge_forward_pieces(cdp_edge *e, const void *x, void *y,
     if (st != CDP_OK || !ready) return st;
     const uint64_t bytes = (p->phases[0].recvs + 1ull) * sizeof(cdp_work);
     cdp_work *works = (cdp_work *)cdp__dt_alloc(p->os, bytes);
-    if (!works) return cdp__dt_nomem("cdp_edge_forward_pieces", bytes);
-    st = cdp__dt_feed_run(p, &f, works);
+    st = works ? cdp__dt_feed_run(p, &f, works) : cdp__dt_nomem("cdp_edge_forward_pieces", bytes);
     cdp__dt_free(p->os, works);
+    cdp__dt_scratch_give(p, false);
     return st == CDP_OK ? f.status : st;
 }
 
@@ -5991,7 +6209,7 @@ CDP__DT void cdp__dt_partial_rules(cdp__dt_rules *r, cdp_linear linear, uint32_t
 
 CDP__DT cdp_status cdp__dt_broadcast(const cdp_layout *in, uint32_t in_count, cdp_layout *out) {
     for (uint32_t k = 0; k < in_count; ++k)
-        out->ndim = (uint32_t)cdp__dt_max(out->ndim, in[k].ndim);
+        out->ndim = (uint32_t)cdp__max(out->ndim, in[k].ndim);
     for (uint32_t d = 0; d < out->ndim; ++d)
         out->shape[d] = 1;
     for (uint32_t k = 0; k < in_count; ++k)
@@ -6401,7 +6619,7 @@ CDP__DT bool cdp__dt_adopt(
     const int32_t own = as->dim < 0 ? as->dim + (int32_t)ndim : as->dim;
     const int32_t there = like->dim < 0 ? like->dim + (int32_t)ndim : like->dim;
     if (as->kind != CDP_PLACE_SHARD || like->kind != CDP_PLACE_SHARD || own != there) return false;
-    const uint64_t unit = cdp__dt_max(as->block, 1), block = cdp__dt_max(like->block, 1);
+    const uint64_t unit = cdp__max(as->block, 1), block = cdp__max(like->block, 1);
     const uint64_t times = cdp__dt_multiple(unit, block) / unit;
     bool plain = true;
     if (!times) return false;
@@ -6410,7 +6628,7 @@ CDP__DT bool cdp__dt_adopt(
     for (uint32_t k = 0; k <= in_count; ++k) {
         cdp_place *p = k == in_count ? &rule->out : &rule->in[k];
         if (p->kind != CDP_PLACE_SHARD) continue;
-        p->block = cdp__dt_max(p->block, 1) * times;
+        p->block = cdp__max(p->block, 1) * times;
         p->order = like->order;
         p->cut = plain ? like->cut : 0;
     }
@@ -6454,8 +6672,7 @@ CDP__DT bool cdp__dt_places_fit(const cdp_layout *l) {
             const bool both = p->kind == CDP_PLACE_SHARD && q->kind == CDP_PLACE_SHARD;
             if (a == b || !both || cdp__dt_dim(l, a) != cdp__dt_dim(l, b)) continue;
             const bool first = p->order < q->order || (p->order == q->order && a < b);
-            if (p->cut || (first && cdp__dt_max(p->block, 1) % cdp__dt_max(q->block, 1)))
-                return false;
+            if (p->cut || (first && cdp__max(p->block, 1) % cdp__max(q->block, 1))) return false;
         }
     }
     return true;
@@ -6653,7 +6870,7 @@ CDP_API cdp_status cdp_op_choose(const cdp_op *op, const cdp_layout *have, uint3
         const uint64_t b_col = tb ? k : 1, b_next = tb ? 1 : n;                           \
         for (uint64_t i = 0; i < m; ++i)                                                  \
             for (uint64_t j = 0; j < n; j += 8) {                                         \
-                const uint64_t some = cdp__dt_min(n - j, 8);                              \
+                const uint64_t some = cdp__min(n - j, 8);                                 \
                 const T *x = a + i * a_row, *y = b + j * b_col;                           \
                 T sum[8] = {0, 0, 0, 0, 0, 0, 0, 0};                                      \
                 for (uint64_t s = 0; some == 8 && s < k; ++s)                             \
@@ -6827,7 +7044,7 @@ CDP__DT cdp_layout cdp__dt_tp_layout(const cdp_tp *tp, uint32_t ndim, uint64_t a
 CDP__DT void cdp__dt_tp_layouts(cdp_tp *tp) {
     const cdp_tp_desc *d = &tp->desc;
     const uint64_t in = d->in_features, out = d->out_features;
-    const uint64_t head = cdp__dt_max(d->head, 1);
+    const uint64_t head = cdp__max(d->head, 1);
     const cdp_place rows = cdp__dt_shard(0, 0), last = cdp__dt_shard(1, head);
     cdp_tp_layouts *l = &tp->l;
     l->used =

@@ -139,7 +139,7 @@ CDP__DT cdp_status cdp__dt_kept_idle(cdp__dt_kept *k, const cdp_plan_desc *desc,
 CDP__DT cdp_status cdp__dt_kept_plan(const cdp_plan_desc *desc, cdp_plan **out) {
     uint64_t key[CDP__DT_KEY_WORDS];
     const cdp_status st = cdp__dt_plan_check(desc);
-    if (st != CDP_OK) return st;
+    if (st != CDP_OK) return cdp__dt_plan_refused(desc, st);
     cdp_mesh *m = (cdp_mesh *)(uintptr_t)desc->from.mesh;
     cdp__dt_plan_words(desc, 0, key);
     for (cdp__dt_kept **at = &m->kept; *at; at = &(*at)->next) {

@@ -87,8 +87,9 @@ CDP_API cdp_group *cdp_mesh_group(const cdp_mesh *mesh, uint32_t dim);
 CDP_API const cdp_mesh_desc *cdp_mesh_desc_of(const cdp_mesh *mesh);
 
 /* Register a cut of one's own along mesh dimension `dim`: sizes[i] elements for coordinate i.
-   *cut is a number for cdp_place.cut, valid on this mesh alone. Local; all ranks must make the
-   same calls. Errors: INVALID (no such dimension, sizes of more than 63 bits), NOMEM. */
+   *cut is a number for cdp_place.cut, valid on this mesh alone until it ends; equal sizes get the
+   same number. Local; all ranks must make the same calls. Errors: INVALID (no such dimension, sizes
+   of more than 63 bits), NOMEM. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mesh_cut(
     cdp_mesh *mesh, uint32_t dim, const uint64_t *sizes, uint32_t *cut);
 

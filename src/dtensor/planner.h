@@ -7,6 +7,7 @@
 
 #include "../base/config.h"
 #include "../base/status_api.h"
+#include "../base/error_api.h"
 #include "../base/types_api.h"
 #include "../os/os_api.h"
 #include "../message/transport_api.h"
@@ -499,12 +500,21 @@ CDP__DT cdp_status cdp__dt_plan_fill(cdp_plan *p) {
     return p->node == CDP__DT_NONE ? CDP_OK : cdp__dt_plan_build(p);
 }
 
+/* Adds this rank to the text of the error `st`; a mesh on paper has none. */
+CDP__DT cdp_status cdp__dt_plan_refused(const cdp_plan_desc *d, cdp_status st) {
+    const cdp_mesh *m = d->from.mesh;
+    const cdp_error why = *cdp_last_error();
+    if (st == CDP_OK || !m || !m->root->group || strncmp(why.text, "rank ", 5) == 0) return st;
+    return cdp_error_set(
+        st, why.peer, why.sys_errno, "rank %u/%u: %s", m->root->rank, m->root->size, why.text);
+}
+
 CDP_API cdp_status cdp_plan_create(const cdp_plan_desc *desc, cdp_plan **out) {
     if (!out) return cdp__dt_missing("cdp_plan_create", "out");
     *out = NULL;
     if (!desc) return cdp__dt_missing("cdp_plan_create", "desc");
     cdp_status st = cdp__dt_plan_check(desc);
-    if (st != CDP_OK) return st;
+    if (st != CDP_OK) return cdp__dt_plan_refused(desc, st);
     const cdp_os *os = desc->from.mesh->root->os;
     cdp_plan *p = (cdp_plan *)cdp__dt_alloc(os, sizeof *p);
     if (!p) return cdp__dt_nomem("a plan", sizeof *p);
@@ -513,7 +523,7 @@ CDP_API cdp_status cdp_plan_create(const cdp_plan_desc *desc, cdp_plan **out) {
     st = cdp__dt_plan_fill(p);
     if (st != CDP_OK) {
         cdp_plan_destroy(p);
-        return st;
+        return cdp__dt_plan_refused(desc, st);
     }
     *out = p;
     return CDP_OK;

@@ -26,6 +26,7 @@
 #include "meshes.h"
 #include "stages.h"
 #include "scratch.h"
+#include "planner.h"
 #include "plan_words.h"
 
 /* All ranks run a phase at the same time, so its messages may wait for their receivers. Shorter
@@ -158,7 +159,7 @@ CDP__DT cdp_status cdp__dt_run_begin(cdp_plan *p, const void *in, void *out, boo
     if (cdp__dt_running(p))
         return cdp_error_set(CDP_ERR_STATE, -1, 0,
             "plan: its last asynchronous run is not done; wait for that work first");
-    cdp_status st = cdp__dt_run_check(p, in, out);
+    cdp_status st = cdp__dt_plan_refused(&p->desc, cdp__dt_run_check(p, in, out));
     if (st == CDP_OK && !p->compared) st = cdp__dt_plan_compare(p);
     if (st == CDP_OK) st = cdp__dt_scratch_take(p);
     if (st != CDP_OK) return st;

@@ -1611,6 +1611,35 @@ TEST(plans_share_their_scratch_memory) {
     RUN(4, sums_in_shared_memory);
 }
 
+/* Pieces of the same uneven sizes in every step: one cut. And what is refused says which rank. */
+static void cuts_of_every_step(cdp_group *g, void *arg) {
+    cdp_mesh *m = mesh_of(g, 1, 3, 0);
+    const uint64_t rows = 2 + cdp_rank(g);
+    cdp_dtensor x, y;
+    char who[16];
+    (void)arg;
+    for (uint32_t k = 0; k < 20; ++k) {
+        cdp_layout l = {.mesh = m, .ndim = 1};
+        l.place[0].kind = CDP_PLACE_SHARD;
+        OK(cdp_layout_from_local(m, &l, &rows));
+        T_EQ(9, l.shape[0]);
+        T_EQ(1, l.place[0].cut);
+    }
+    T(m->cuts && !m->cuts->next);
+    const cdp_layout a = layout_of(m, "S0", 1, 9, 0, 0), b = layout_of(m, "P(max)", 1, 9, 0, 0);
+    OK(cdp_dtensor_create(&a, NULL, &x));
+    OK(cdp_dtensor_create(&b, NULL, &y));
+    snprintf(who, sizeof who, "rank %u/3: plan:", cdp_rank(g));
+    REFUSED(CDP_ERR_UNSUPPORTED, who, cdp_redistribute(&x, &y));
+    cdp_dtensor_free(&x);
+    cdp_dtensor_free(&y);
+    cdp_mesh_destroy(m);
+}
+
+TEST(equal_cuts_are_one_and_refusals_name_their_rank) {
+    RUN(3, cuts_of_every_step);
+}
+
 TEST(runs_of_equal_layouts_at_one_time) {
     RUN(4, two_runs_at_a_time);
 }
@@ -1781,6 +1810,8 @@ int main(int argc, char **argv) {
         {"a_kept_plan_ends_with_either_of_its_meshes", a_kept_plan_ends_with_either_of_its_meshes,
             30},
         {"plans_share_their_scratch_memory", plans_share_their_scratch_memory, 30},
+        {"equal_cuts_are_one_and_refusals_name_their_rank",
+            equal_cuts_are_one_and_refusals_name_their_rank, 30},
         {"runs_of_equal_layouts_at_one_time", runs_of_equal_layouts_at_one_time, 30},
         {"no_plan_between_meshes_of_two_groups", no_plan_between_meshes_of_two_groups, 30},
         {"mesh_measured_and_plans_async", mesh_measured_and_plans_async, 30},
