@@ -183,7 +183,7 @@ typedef struct cdp_nccl_desc {
        slow */
     bool check_first;
     /* * do not watch over the links whether a rank has died while GPUs work */
-    bool no_vigil;
+    bool no_peer_watch;
     /* cdp_work_wait() blocks the host until the operation is done or its deadline has passed */
     bool blocking_wait;
     /* * memory of cdp_nccl_alloc and of gradients is not registered with the communicator */
@@ -1078,7 +1078,7 @@ CDP__PRIVATE cdp_status cdp__nccl_agree(
     memset(mine, 0, sizeof *mine);
     mine->nccl = cdp__nccl_lib()->nccl;
     mine->settings = (b->desc.no_check ? 1u : 0u) | (b->desc.check_first ? 2u : 0u)
-        | (b->desc.no_vigil ? 4u : 0u) | (b->desc.keep ? 8u : 0u) | (b->desc.grow ? 16u : 0u)
+        | (b->desc.no_peer_watch ? 4u : 0u) | (b->desc.keep ? 8u : 0u) | (b->desc.grow ? 16u : 0u)
         | (b->desc.no_register ? 32u : 0u);
     mine->capability = (int32_t)b->capability;
     mine->from = b->desc.from ? cdp_size(b->desc.from) : 0;
@@ -1094,7 +1094,8 @@ CDP__PRIVATE cdp_status cdp__nccl_agree(
                 cdp_world_rank_of(b->group, r), all[r].nccl / 10000, all[r].nccl / 100 % 100);
         if (all[r].settings != all[0].settings || (!b->desc.grow && all[r].from != all[0].from))
             return cdp__fail_peer(CDP_ERR_MISMATCH, cdp_world_rank_of(b->group, r), 0,
-                "%s: the descs of rank %u and rank %u differ (no_check, check_first, no_vigil, "
+                "%s: the descs of rank %u and rank %u differ (no_check, check_first, "
+                "no_peer_watch, "
                 "no_register, keep, grow or from); give all ranks the same",
                 what, cdp_world_rank_of(b->group, 0), cdp_world_rank_of(b->group, r));
     }
@@ -2989,7 +2990,7 @@ CDP__PRIVATE cdp_status cdp__nccl_install(cdp__nccl *b) {
         return st;
     }
     b->installed = true;
-    if (!b->desc.no_vigil && b->size > 1)
+    if (!b->desc.no_peer_watch && b->size > 1)
         st = cdp_group_watch(b->group, (b->rank + b->size - 1) % b->size);
     if (st != CDP_OK) cdp_group_fail(b->group);
     return st;

@@ -261,7 +261,7 @@ CDP__PRIVATE cdp_status cdp__nccl_install(cdp__nccl *b) {
         return st;
     }
     b->installed = true;
-    if (!b->desc.no_vigil && b->size > 1)
+    if (!b->desc.no_peer_watch && b->size > 1)
         st = cdp_group_watch(b->group, (b->rank + b->size - 1) % b->size);
     if (st != CDP_OK) cdp_group_fail(b->group);
     return st;

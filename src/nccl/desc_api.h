@@ -22,7 +22,7 @@ typedef struct cdp_nccl_desc {
        slow */
     bool check_first;
     /* * do not watch over the links whether a rank has died while GPUs work */
-    bool no_vigil;
+    bool no_peer_watch;
     /* cdp_work_wait() blocks the host until the operation is done or its deadline has passed */
     bool blocking_wait;
     /* * memory of cdp_nccl_alloc and of gradients is not registered with the communicator */

@@ -563,7 +563,7 @@ TEST(deadline) { /* rank 1 does not call */
         f.test_only = k == 1;
         f.desc.watchdog_ms = k == 2 ? 20 : 0;
         f.desc.no_check = k >= 3; /* then nobody knows who is late */
-        f.desc.no_vigil = k == 4;
+        f.desc.no_peer_watch = k == 4;
         if (f.desc.no_check) f.part = NULL;
         fail_as(f, 2);
     }
@@ -1187,7 +1187,7 @@ TEST(shrink_fails) {
     const cards all = {.n = 2,
         .func = shrink_fails_of_rank,
         .group.logger.level = CDP_LOG_SILENT,
-        .desc.no_vigil = true};
+        .desc.no_peer_watch = true};
     cards_run(&all);
     clean();
 }
