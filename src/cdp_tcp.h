@@ -110,6 +110,14 @@
         1.2 s, is for finding out who is missing and for telling the others.
         Afterwards, in operations: see cdp_work_wait in cdp.h.
 
+    STARTING AGAIN
+        After a group is destroyed, its processes may call cdp_init with the same desc, in any order
+        and however the group ended. A rank that comes before others have left finds the start that
+        has begun, or failed, and waits for the next one, at most init_timeout_ms; after a second it
+        logs for what. A process that a launcher starts in place of one that has ended does the
+        same. So a second process of a rank is MISMATCH only while the job starts; where the job has
+        begun, it waits. A rank 0 whose port another process still has gets IO.
+
     LOST RANKS
         A process that ends closes its connections, and its peers see that at once. If a child that
         it forked keeps them open, ranks of the same machine and process namespace still see the
@@ -205,6 +213,7 @@ extern "C" {
 #include "tcp/mac.h"
 #include "tcp/memory.h"
 #include "tcp/link.h"
+#include "tcp/starts.h"
 #include "tcp/mesh.h"
 #include "tcp/link_streams.h"
 #include "tcp/link_choosing.h"
@@ -213,6 +222,7 @@ extern "C" {
 #include "tcp/transport.h"
 #include "tcp/first_cause.h"
 #include "tcp/rendezvous.h"
+#include "tcp/rendezvous_again.h"
 #include "tcp/rendezvous_steps.h"
 #include "tcp/rendezvous_meeting.h"
 #include "tcp/launchers.h"

@@ -72,6 +72,11 @@ CDP__PRIVATE void cdp__mesh_key(const cdp__mesh *m, char out[96], const char *wh
         cdp__format(out, 96, "%s%s/%s/%u", m->desc.job, m->round, what, rank);
 }
 
+/* A key that all starts of the job have in common. */
+CDP__PRIVATE void cdp__mesh_common_key(const cdp__mesh *m, char out[96], const char *what) {
+    cdp__format(out, 96, "%s/%s", m->desc.job, what);
+}
+
 /* Starts an asynchronous request. False: the store refused it. */
 CDP__PRIVATE bool cdp__mesh_start(cdp_store *s, cdp_store_request *rq, cdp_store_op op,
     const cdp_bytes *keys, uint32_t count, const cdp_bytes *values) {

@@ -22,6 +22,7 @@
 #include "desc_api.h"
 #include "handshake.h"
 #include "paths.h"
+#include "starts.h"
 #include "memory.h"
 #include "link.h"
 
@@ -94,6 +95,13 @@ typedef struct cdp__join {
     uint64_t own_bytes, own_head;
     void *theirs;
     uint64_t their_bytes;
+    bool config; /* that key is the config of rank 0 */
+
+    /* the start that was found in the store, and waiting for the next one */
+    cdp__start_seen seen;
+    cdp__join_func *reopen;              /* see cdp__join_reopen() */
+    uint32_t look;                       /* the number of the key that is asked for now */
+    uint64_t again_ms, say_ns, twice_ns; /* the last pause; when to log; how long to look */
 
     /* keys of all ranks */
     char (*texts)[96];
@@ -140,7 +148,7 @@ typedef struct cdp__mesh {
     uint32_t *hosts;           /* host number of each rank, in order of appearance */
     uint8_t job[CDP__JOB_BYTES];
     uint8_t key[CDP__AUTH_BYTES];
-    /* an external store may outlive this start: a random part of the keys of this start */
+    /* a store may outlive this start: a random part of the keys of this start */
     char round[20];
     char job_name[64];
 

@@ -32,19 +32,23 @@
 #include "link_streams.h"
 #include "first_cause.h"
 
-/* Keys under "<job>/": config (rank 0: version, world size, settings, the job's random name),
-   claim/<rank> (the process that owns the rank), addr/<rank> (its addresses), done/<rank> (it has
-   read everything), fail (the record of the first failure), wait/<rank> (for whom it waits while
-   starting, if that takes long). From its claim until it has started, each rank has a last will:
-   if it dies, the store sets "fail". So the death of a process ends the wait of all ranks, even if
-   none of them is connected to it.
+/* Keys of a job: <job>/config (rank 0: version, world size, settings, the random name of this
+   start); and, under <job>/<part of that name>/, claim/<rank> (the process that owns the rank),
+   addr/<rank> (its addresses), done/<rank> (it has read everything), fail (the record of the first
+   failure), wait/<rank> (for whom it waits while starting, if that takes long). From its claim
+   until it has started, each rank has a last will: if it dies, the store sets "fail". So the death
+   of a process ends the wait of all ranks, even if none of them is connected to it.
 
-   A store that others serve may hold keys of an earlier start of the job, and has no last wills.
-   There, config also contains the addresses of rank 0, and all other keys are under
-   "<job>/<part of the job's random name>/". A rank 0 replaces the config of an earlier rank 0 if
-   no process listens at its address any more; the other ranks wait for that. In the same way, a
-   rank takes over the claim of a process that has ended. So no process needs to know how often the
-   job was started: torchrun's TORCHELASTIC_RESTART_COUNT differs between the hosts of one start. */
+   Programs leave and start again at the same address, and a rank may come before others have left.
+   So it may find an earlier start: in the store of a rank 0 that has not left yet, or in one that
+   others serve. cdp__start_judge() says what is to be done then. What ranks of an earlier start
+   still write has the name of that start, so it does not disturb the next one.
+
+   A store that others serve may have no last wills. There, config also contains the addresses of
+   rank 0. A rank 0 replaces the config of an earlier start that is over, or whose rank 0 does not
+   listen any more; the other ranks wait for that. In the same way, a rank takes over the claim of a
+   process that has ended. So no process needs to know how often the job was started: torchrun's
+   TORCHELASTIC_RESTART_COUNT differs between the hosts of one start. */
 
 /* Rendezvous is a state machine whose states never wait. A state (`next`) is a function that
    does what is possible now, and names the next state. It may name an event that must happen
@@ -101,6 +105,68 @@ CDP__PRIVATE void cdp__join_value(cdp__join *s, uint32_t i, const void *data, ui
     s->values[i].bytes = bytes;
 }
 
+CDP__PRIVATE void cdp__join_pause(cdp__join *s, uint64_t until_ns, cdp__join_func *next) {
+    s->until_ns = until_ns;
+    s->waits = CDP__WAITS_TIME;
+    s->next = next;
+}
+
+#define CDP__AGAIN_FIRST_MS 5u /* pauses before the next attempt: the first one, and the longest */
+#define CDP__AGAIN_MOST_MS 250u
+
+/* From here on, keys are those of the start of this name. NULL: of no start yet. */
+CDP__PRIVATE void cdp__mesh_round(cdp__mesh *m, const uint8_t *job) {
+    m->round[0] = 0;
+    if (job) cdp__format(m->round, sizeof m->round, "/%llx", (unsigned long long)cdp__get_u64(job));
+    cdp__mesh_key(m, m->fail_key, "fail", UINT32_MAX);
+}
+
+/* This rank has no part in the start that it has found, or found over. */
+CDP__PRIVATE void cdp__join_leave_start(cdp__mesh *m) {
+    cdp__join_forget(m->join);
+    if (m->watch) {
+        if (m->watching && m->watch_rq.status == CDP_PENDING)
+            m->watch->cancel(m->watch->self, &m->watch_rq);
+        cdp_store_request_free(m->watch, &m->watch_rq);
+        cdp_store_destroy(m->watch); /* withdraws the last will */
+    }
+    m->watch = NULL;
+    if (m->store) cdp_store_request_free(m->store, &m->addrs);
+    if (m->store && !m->desc.external_store) {
+        cdp_store_destroy(m->store);
+        m->store = NULL;
+    }
+    cdp__free(m->os, m->hosts);
+    m->hosts = NULL;
+    m->watching = m->claimed = m->met = m->wait_recorded = m->join->complete = false;
+    m->join->cause_grace_ns = 0;
+    cdp__mesh_round(m, NULL);
+}
+
+/* The last error says why this rank waits for another start: logs it from time to time, and tries
+   again. At the deadline it is the error of this rank. */
+CDP__PRIVATE CDP__COLD cdp_status cdp__join_again(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    const uint64_t now = cdp__mesh_now(m),
+                   patient = cdp__min(CDP__FAILURE_WAIT_MS, m->desc.init_timeout_ms / 4) * CDP__MS;
+    if (now >= s->deadline_ns) return cdp_last_error()->status;
+    if (!s->say_ns) s->say_ns = m->start_ns + patient;
+    if (now >= s->say_ns) {
+        cdp__log(
+            &m->desc.group.logger, CDP_LOG_WARN, m->desc.group.rank, "%s", cdp_last_error()->text);
+        s->say_ns = now + 10000 * CDP__MS;
+    }
+    cdp__join_leave_start(m);
+    s->again_ms = cdp__min(cdp__max(2 * s->again_ms, CDP__AGAIN_FIRST_MS), CDP__AGAIN_MOST_MS);
+    s->step = 2; /* cdp__mesh_listen_first */
+    cdp__join_pause(s, cdp__min(now + s->again_ms * CDP__MS, s->deadline_ns), s->reopen);
+    return CDP_OK;
+}
+
+/* A rank 0 that takes over a start of an external store puts this under its "fail": whoever waits
+   in that start waits for the new one. */
+#define CDP__MOVED_ON "a new start"
+
 /* Adopts the cause stored under "fail" as this rank's error. */
 CDP__PRIVATE cdp_status cdp__join_adopted(cdp__mesh *m) {
     const cdp_bytes *v = m->join->rq.results;
@@ -108,6 +174,10 @@ CDP__PRIVATE cdp_status cdp__join_adopted(cdp__mesh *m) {
     cdp_error cause;
     cdp_status st;
     if (m->join->result != CDP_OK) return m->join->result;
+    if (v->bytes == sizeof CDP__MOVED_ON - 1 && memcmp(v->data, CDP__MOVED_ON, v->bytes) == 0) {
+        (void)cdp__fail_peer(CDP_ERR_TIMEOUT, 0, 0, "rank 0 has started again");
+        return cdp__join_again(m);
+    }
     if (!cdp__failure_decode((const uint8_t *)v->data, v->bytes, m->desc.group.world_size, &r))
         return cdp__fail(CDP_ERR_MISMATCH,
             "the store holds no cause under %s that this version understands", m->fail_key);
@@ -230,12 +300,6 @@ CDP__PRIVATE uint64_t cdp__join_until(const cdp__mesh *m) {
         until, cdp__mesh_now(m) + cdp__min(10 * CDP__MS, (CDP__MS / 4) << cdp__min(s->polls, 6)));
 }
 
-CDP__PRIVATE void cdp__join_pause(cdp__join *s, uint64_t until_ns, cdp__join_func *next) {
-    s->until_ns = until_ns;
-    s->waits = CDP__WAITS_TIME;
-    s->next = next;
-}
-
 CDP__PRIVATE void cdp__join_free(cdp__mesh *m) {
     cdp__join *s = m->join;
     const cdp_os *os = m->os;
@@ -289,11 +353,22 @@ CDP__PRIVATE cdp_status cdp__join_publish(cdp__mesh *m) {
     return CDP_OK;
 }
 
+/* The rank is claimed, so that this process knows this start again: see cdp__start_judge(). */
+CDP__PRIVATE cdp_status cdp__join_marked(cdp__mesh *m) {
+    return cdp__join_publish(m);
+}
+
 /* If rank 0 has finished starting, this process is a stranger without a rank: its failure must
    not end the job. */
 CDP__PRIVATE cdp_status cdp__join_belongs(cdp__mesh *m) {
     cdp__join *s = m->join;
-    if (s->result == CDP_OK && !s->rq.number) return cdp__join_publish(m);
+    if (s->result == CDP_OK && !s->rq.number) {
+        cdp__mesh_key(m, s->key_text, "claim", m->desc.group.rank);
+        cdp__join_value(s, 0, NULL, 0);
+        cdp__join_value(s, 1, "failed", 6);
+        cdp__join_ask(m, m->store, CDP_STORE_COMPARE_SET, CDP__SETTLE_MS, cdp__join_marked);
+        return CDP_OK;
+    }
     s->result = CDP_ERR_STATE;
     return cdp__join_published(m);
 }

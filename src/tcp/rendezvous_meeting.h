@@ -32,6 +32,7 @@
 #include "mesh.h"
 #include "first_cause.h"
 #include "rendezvous.h"
+#include "rendezvous_again.h"
 #include "rendezvous_steps.h"
 
 #ifndef CDP_NO_MEETING
@@ -125,7 +126,7 @@ CDP__PRIVATE cdp_status cdp__mesh_publish_endpoint(cdp__mesh *m) {
         return m->desc.exchange(m->desc.exchange_user, word, CDP__ENDPOINT_BYTES) == 0
             ? CDP_OK
             : cdp__fail(CDP_ERR_STORE, "the exchange function failed");
-    cdp__mesh_key(m, s->key_text, "meet", UINT32_MAX);
+    cdp__mesh_common_key(m, s->key_text, "meet");
     cdp__join_value(s, 0, word, strlen(word));
     cdp__join_ask(m, m->meeting, CDP_STORE_SET, 0, cdp__join_set);
     return CDP_OK;
@@ -207,7 +208,7 @@ CDP__PRIVATE cdp_status cdp__join_follow(cdp__mesh *m) {
             return cdp__fail(CDP_ERR_STORE, "the exchange function failed");
         return cdp__join_follow_to(m, word, strnlen(word, sizeof word));
     }
-    cdp__mesh_key(m, m->join->key_text, "meet", UINT32_MAX);
+    cdp__mesh_common_key(m, m->join->key_text, "meet");
     cdp__join_ask(m, m->meeting, CDP_STORE_GET, 0, cdp__join_followed);
     return CDP_OK;
 }
@@ -270,6 +271,19 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__join_open_store(cdp__mesh *m) {
     }
     d.addrs = &self;
     d.addr_count = 1;
+    return cdp__join_connect(m, &d, cdp__join_store_up);
+}
+
+/* Connects to the store again: the start that was there is over. */
+CDP__PRIVATE CDP__COLD cdp_status cdp__join_reopen(cdp__mesh *m) {
+    cdp_tcp_store_desc d = cdp__mesh_store_desc(m);
+    if (m->store) return CDP_OK; /* one that others serve */
+    m->join->patience_ms = 250;
+    if (cdp__mesh_meets_in_store(m)) return cdp__join_follow(m);
+    if (cdp__mesh_meets(m))
+        return cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
+            "the exchange function gave the address of a start of rank 0 that is over");
+    d.connect_timeout_ms = cdp__join_ms_left(m);
     return cdp__join_connect(m, &d, cdp__join_store_up);
 }
 
@@ -373,16 +387,17 @@ CDP__PRIVATE cdp_status cdp__join_withdraw(cdp__mesh *m) {
     cdp__join *s = m->join;
     s->give_up_ns = cdp__deadline(m->os, CDP__SETTLE_MS + CDP__LEAVE_MS);
     if (!cdp__mesh_meets_in_store(m) || m->desc.group.rank != 0) return cdp__join_leave(m);
-    cdp__mesh_key(m, s->key_text, "meet", UINT32_MAX);
+    cdp__mesh_common_key(m, s->key_text, "meet");
     cdp__join_ask(m, m->meeting, CDP_STORE_DELETE, CDP__SETTLE_MS, cdp__join_leave);
     return CDP_OK;
 }
 
 /* The steps of a start, in order, with one common deadline. */
 static cdp__join_func *const cdp__join_steps[] = {cdp__mesh_prepare, cdp__mesh_meet,
-    cdp__mesh_listen, cdp__mesh_config, cdp__mesh_claim, cdp__mesh_start_watch, cdp__mesh_exchange,
-    cdp__mesh_await_addrs, cdp__mesh_read_addrs, cdp__mesh_done, cdp__mesh_all_done,
-    cdp__mesh_all_answered, cdp__mesh_await_addrs_again, cdp__mesh_read_addrs};
+    cdp__mesh_listen_first, cdp__mesh_config, cdp__mesh_listen, cdp__mesh_claim,
+    cdp__mesh_start_watch, cdp__mesh_exchange, cdp__mesh_await_addrs, cdp__mesh_read_addrs,
+    cdp__mesh_done, cdp__mesh_all_done, cdp__mesh_all_answered, cdp__mesh_await_addrs_again,
+    cdp__mesh_read_addrs};
 
 #define CDP__JOIN_STEPS ((uint32_t)(sizeof cdp__join_steps / sizeof *cdp__join_steps))
 
@@ -454,6 +469,7 @@ CDP__PRIVATE cdp_status cdp__mesh_open(cdp__mesh *m) {
     cdp__mesh_key(m, m->fail_key, "fail", UINT32_MAX);
     m->join = (cdp__join *)cdp__alloc_zero(m->os, sizeof *m->join);
     if (!m->join) return cdp__fail_nomem("what starting needs", sizeof *m->join);
+    m->join->reopen = cdp__join_reopen;
     m->start_ns = cdp__mesh_now(m);
     m->join->deadline_ns = cdp__mesh_init_deadline(m);
     return CDP_OK;

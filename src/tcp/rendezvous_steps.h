@@ -34,6 +34,7 @@
 #include "incoming.h"
 #include "first_cause.h"
 #include "rendezvous.h"
+#include "rendezvous_again.h"
 
 /* True if the desc restricts the job to one host. (A host often resolves its own name to
    127.0.1.1, so a name proves nothing.) */
@@ -63,12 +64,15 @@ CDP__PRIVATE int32_t cdp__mesh_bind(cdp__mesh *m, cdp_addr *at) {
 CDP__PRIVATE CDP__COLD cdp_status cdp__mesh_listen(cdp__mesh *m) {
     cdp_addr at;
     int32_t fd;
+    if (m->listener.func) return CDP_OK; /* this rank waits for the next start */
     if (cdp__mesh_serves(m)) {
         cdp__store_server_share(m->server, cdp__mesh_incoming, m);
         return CDP_OK;
     }
-    if (!cdp__tcp_store_local_addr(m->store, &at))
-        return cdp__fail(CDP_ERR_STORE, "the connection to the store broke at once");
+    if (!cdp__tcp_store_local_addr(m->store, &at)) {
+        (void)cdp__fail(CDP_ERR_STORE, "the connection to the store broke at once");
+        return cdp__join_store_failed(m);
+    }
     if (m->desc.listen_addr)
         (void)cdp__addr_parse(m->desc.listen_addr, &at);
     else if (m->mine_count && (m->keyed || m->desc.trust_network) && !cdp__mesh_local_only(m))
@@ -84,17 +88,16 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__mesh_listen(cdp__mesh *m) {
     return CDP_OK;
 }
 
+/* The config of rank 0 has the address of its listener. The others need its config first: only who
+   knows the name of the start can tell others that it has no port. */
+CDP__PRIVATE cdp_status cdp__mesh_listen_first(cdp__mesh *m) {
+    return m->desc.group.rank == 0 ? cdp__mesh_listen(m) : CDP_OK;
+}
+
 /* The config that rank 0 publishes. In an external store, its addresses follow as a text. */
 #define CDP__CONFIG_BYTES (8u + 8u + 8u + CDP__JOB_BYTES + 4u)
 
 CDP__PRIVATE uint32_t cdp__mesh_own_addrs(cdp__mesh *m, cdp_addr out[CDP__ADDRS]);
-
-/* From here on, keys in an external store contain the name of this start. */
-CDP__PRIVATE void cdp__mesh_name_round(cdp__mesh *m) {
-    if (m->desc.external_store)
-        cdp__format(m->round, sizeof m->round, "/%llx", (unsigned long long)cdp__get_u64(m->job));
-    cdp__mesh_key(m, m->fail_key, "fail", UINT32_MAX);
-}
 
 /* The text in a value of the store, from byte `head` on. */
 CDP__PRIVATE void cdp__mesh_text(
@@ -115,32 +118,95 @@ CDP__PRIVATE cdp_status cdp__mesh_claimed_twice(
 }
 
 CDP__PRIVATE cdp_status cdp__join_taken(cdp__mesh *m);
+CDP__PRIVATE cdp_status cdp__join_take(cdp__mesh *m);
 
-/* Replaces the value of another process under s->key_text, unless it has changed meanwhile. */
+/* Where rank 0 has taken over a start that had not begun, others may wait in that one. */
+CDP__PRIVATE cdp_status cdp__join_told_others(cdp__mesh *m) {
+    cdp__mesh_round(m, m->job);
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__join_tell_others(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    cdp__mesh_round(m, (const uint8_t *)s->theirs + 24);
+    cdp__mesh_key(m, s->key_text, "fail", UINT32_MAX);
+    cdp__join_value(s, 0, NULL, 0);
+    cdp__join_value(s, 1, CDP__MOVED_ON, sizeof CDP__MOVED_ON - 1);
+    cdp__join_ask(m, m->store, CDP_STORE_COMPARE_SET, 0, cdp__join_told_others);
+    return CDP_OK;
+}
+
+/* The key that this rank takes: its claim, or the config of rank 0. */
+CDP__PRIVATE void cdp__join_own_key(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    cdp__mesh_round(m, m->job);
+    if (s->config)
+        cdp__mesh_common_key(m, s->key_text, "config");
+    else
+        cdp__mesh_key(m, s->key_text, "claim", m->desc.group.rank);
+}
+
+/* Replaces the value of another process, unless it has changed meanwhile. */
 CDP__PRIVATE cdp_status cdp__join_replace(cdp__mesh *m) {
     cdp__join *s = m->join;
-    if (s->reached)
-        return cdp__mesh_claimed_twice(m, s->theirs, s->their_bytes, s->own_head, s->own);
     cdp__join_value(s, 0, s->theirs, s->their_bytes);
     cdp__join_ask(m, m->store, CDP_STORE_COMPARE_SET, 0, cdp__join_taken);
+    return CDP_OK;
+}
+
+/* It is known what became of the start in which another process has this rank. */
+CDP__PRIVATE CDP__COLD cdp_status cdp__join_judged(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    const uint64_t now = cdp__mesh_now(m);
+    cdp__join_own_key(m);
+    s->seen.claimed = true; /* its config or its claim is there */
+    s->seen.lives = s->reached != 0;
+    switch (cdp__start_judge(&s->seen)) {
+    case CDP__START_NEXT: return s->config ? cdp__join_replace(m) : cdp__join_next(m);
+    case CDP__START_TWICE: break;
+    default: return cdp__join_replace(m);
+    }
+    if (!s->twice_ns) s->twice_ns = now + CDP__TWICE_MS * CDP__MS;
+    if (m->desc.external_store || now >= s->twice_ns)
+        return cdp__mesh_claimed_twice(m, s->theirs, s->their_bytes, s->own_head, s->own);
+    /* it may have ended a moment ago: the store that rank 0 serves will say so */
+    cdp__join_pause(s, now + 20 * CDP__MS, cdp__join_take);
+    return CDP_OK;
+}
+
+/* Finds out whether the process that has this rank may live. */
+CDP__PRIVATE cdp_status cdp__join_find(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    const uint64_t head = cdp__min(s->own_head, s->their_bytes);
+    const uint8_t *at = (const uint8_t *)s->theirs + head;
+    const uint64_t bytes = s->their_bytes - head;
+    s->reached = 1;
+    if (s->seen.begun || s->seen.failed) return cdp__join_judged(m);
+    /* this process has its port now */
+    if (bytes == s->own_bytes - s->own_head && memcmp(at, s->own + s->own_head, bytes) == 0) {
+        s->reached = 0;
+        return cdp__join_judged(m);
+    }
+    cdp__join_reach(m, at, bytes, cdp__join_judged);
     return CDP_OK;
 }
 
 CDP__PRIVATE cdp_status cdp__join_taken(cdp__mesh *m) {
     cdp__join *s = m->join;
     cdp_bytes *v = s->rq.results;
-    uint64_t head;
-    if (s->result != CDP_OK) return s->result;
-    if (v->bytes == s->own_bytes && memcmp(v->data, s->own, (size_t)v->bytes) == 0) return CDP_OK;
+    if (s->result != CDP_OK) return cdp__join_store_failed(m);
+    if (v->bytes == s->own_bytes && memcmp(v->data, s->own, (size_t)v->bytes) == 0)
+        return s->config && s->their_bytes >= CDP__CONFIG_BYTES && !s->seen.begun && !s->seen.failed
+            ? cdp__join_tell_others(m)
+            : CDP_OK;
     cdp__free(m->os, s->theirs);
     memcpy(&s->theirs, &v->data, sizeof s->theirs);
     s->their_bytes = v->bytes;
     v->data = NULL;
-    head = cdp__min(s->own_head, s->their_bytes);
-    s->reached = 1;
-    if (!m->desc.external_store) return cdp__join_replace(m);
-    cdp__join_reach(m, (const uint8_t *)s->theirs + head, s->their_bytes - head, cdp__join_replace);
-    return CDP_OK;
+    memset(&s->seen, 0, sizeof s->seen);
+    if (s->config && s->their_bytes < CDP__CONFIG_BYTES) return cdp__join_find(m);
+    if (s->config) cdp__mesh_round(m, (const uint8_t *)s->theirs + 24);
+    return cdp__join_look(m, cdp__join_find);
 }
 
 /* Sets the key s->key_text, which one process of this rank may own, to s->own. The value ends
@@ -179,7 +245,10 @@ CDP__PRIVATE cdp_status cdp__mesh_publish_config(cdp__mesh *m) {
     char *at = (char *)s->own + CDP__CONFIG_BYTES;
     cdp_addr own[CDP__ADDRS];
     cdp__mesh_own_config(m, s->own);
-    cdp__mesh_name_round(m);
+    cdp__mesh_round(m, m->job);
+    s->config = true;
+    s->their_bytes = 0;
+    s->twice_ns = 0;
     s->own_head = s->own_bytes = CDP__CONFIG_BYTES;
     if (!m->desc.external_store) {
         cdp__join_value(s, 0, s->own, s->own_bytes);
@@ -243,7 +312,7 @@ CDP__PRIVATE cdp_status cdp__join_config_got(cdp__mesh *m);
 
 CDP__PRIVATE cdp_status cdp__join_config_ask(cdp__mesh *m) {
     cdp__join *s = m->join;
-    cdp__mesh_key(m, s->key_text, "config", UINT32_MAX);
+    cdp__mesh_common_key(m, s->key_text, "config");
     cdp__join_ask(m, m->store, CDP_STORE_GET,
         (uint32_t)cdp__min(s->pause_ns / CDP__MS, 1 + (uint64_t)cdp__join_ms_left(m)),
         cdp__join_config_got);
@@ -278,6 +347,32 @@ CDP__PRIVATE cdp_status cdp__join_config_stale(cdp__mesh *m) {
         m->desc.init_timeout_ms, (const char *)m->join->own);
 }
 
+/* The settings differ from those in the config, and what is said of that start is in s->seen. */
+CDP__PRIVATE CDP__COLD cdp_status cdp__join_differs(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    s->seen.differs = true;
+    if (cdp__start_judge(&s->seen) == CDP__START_NEXT) return cdp__join_next(m);
+    *cdp__error_slot() = s->error;
+    return s->error.status;
+}
+
+/* Compares the config. In an address that was published the job has its name: another one was
+   read too early, or too late. */
+CDP__PRIVATE CDP__COLD cdp_status cdp__join_config_compare(
+    cdp__mesh *m, const uint8_t *value, uint64_t bytes) {
+    cdp__join *s = m->join;
+    const cdp_status st = cdp__mesh_compare(m, value, bytes);
+    if (bytes < CDP__CONFIG_BYTES) return st;
+    if (m->met && memcmp(m->job, value + 24, CDP__JOB_BYTES) != 0)
+        return m->meeting ? cdp__join_again(m) : st;
+    memcpy(m->job, value + 24, CDP__JOB_BYTES);
+    cdp__mesh_round(m, m->job);
+    if (st == CDP_OK) return st;
+    s->error = *cdp_last_error();
+    memset(&s->seen, 0, sizeof s->seen);
+    return cdp__join_look(m, cdp__join_differs);
+}
+
 /* Compares the config. One in an external store may be of an earlier start whose rank 0 has
    ended; then it is read again until the new rank 0 has replaced it. */
 CDP__PRIVATE CDP__COLD cdp_status cdp__join_config_reached(cdp__mesh *m) {
@@ -285,14 +380,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__join_config_reached(cdp__mesh *m) {
     const cdp_bytes *v = s->rq.results;
     const uint8_t *value = (const uint8_t *)v->data;
     const uint64_t now = cdp__mesh_now(m);
-    if (s->reached) {
-        const cdp_status st = cdp__mesh_compare(m, value, v->bytes);
-        if (v->bytes >= CDP__CONFIG_BYTES && (!m->met || st == CDP_OK)) {
-            memcpy(m->job, value + 24, CDP__JOB_BYTES);
-            cdp__mesh_name_round(m);
-        }
-        return st;
-    }
+    if (s->reached) return cdp__join_config_compare(m, value, v->bytes);
     cdp__mesh_text(value, v->bytes, CDP__CONFIG_BYTES, (char *)s->own, 128);
     s->own_bytes = strlen((const char *)s->own);
     if (now >= s->deadline_ns) return cdp__join_config_stale(m);
@@ -310,7 +398,7 @@ CDP__PRIVATE cdp_status cdp__join_config_got(cdp__mesh *m) {
         cdp__format(s->names, sizeof s->names, "0");
         return cdp__join_complain(m, 0, cdp__join_config_missed);
     }
-    if (s->result != CDP_OK) return s->result;
+    if (s->result != CDP_OK) return cdp__join_store_failed(m);
     s->reached = 1;
     if (!m->desc.external_store || v->bytes <= CDP__CONFIG_BYTES)
         return cdp__join_config_reached(m);
@@ -323,7 +411,7 @@ CDP__PRIVATE cdp_status cdp__join_config_got(cdp__mesh *m) {
 CDP__PRIVATE cdp_status cdp__mesh_config(cdp__mesh *m) {
     cdp__join *s = m->join;
     s->patience_ms = 20;
-    cdp__mesh_key(m, s->key_text, "config", UINT32_MAX);
+    cdp__mesh_common_key(m, s->key_text, "config");
     return m->desc.group.rank == 0 ? cdp__mesh_publish_config(m) : cdp__join_config_get(m);
 }
 
@@ -337,13 +425,12 @@ CDP__PRIVATE cdp_status cdp__mesh_claim(cdp__mesh *m) {
     cdp_status st = m->os->random(m->os->user, &random, sizeof random);
     if (st != CDP_OK) return st;
     cdp__mesh_key(m, s->key_text, "claim", m->desc.group.rank);
+    s->config = false;
+    s->twice_ns = 0;
     cdp__text_add(&t, "%llx ", (unsigned long long)random);
     s->own_head = t.used;
-    if (m->desc.external_store)
-        cdp__addrs_text(
-            own, cdp__mesh_own_addrs(m, own), mine + s->own_head, sizeof s->own - s->own_head);
-    else
-        cdp__addr_text(&m->at, mine + s->own_head, sizeof s->own - s->own_head);
+    cdp__addrs_text(
+        own, cdp__mesh_own_addrs(m, own), mine + s->own_head, sizeof s->own - s->own_head);
     s->own_bytes = strlen(mine);
     return cdp__join_take(m);
 }

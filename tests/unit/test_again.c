@@ -1,0 +1,107 @@
+/* cdp_tcp.h: processes destroy their group and start again at the same address, each rank late in
+   turn. tests/sim/again.c does that with more seeds, and with failures; this is the real system. */
+#define CDP_IMPLEMENTATION
+#include "cdp_tcp.h"
+#include "ports.h"
+#include "test.h"
+
+#include <sys/wait.h>
+
+enum {
+    RANKS = 3,
+    ROUNDS = 12,
+    LATE_US = 20000
+};
+
+static uint16_t port;
+static const char *file;
+static bool foreign; /* another process serves the store */
+
+static cdp_status start(uint32_t rank, cdp_group **g) {
+    cdp_tcp_desc d;
+    memset(&d, 0, sizeof d);
+    d.group.rank = rank;
+    d.group.world_size = RANKS;
+    d.group.logger.level = CDP_LOG_SILENT;
+    d.group.timeout_ms = 5000 * TEST_LATE;
+    d.init_timeout_ms = 5000 * TEST_LATE;
+    d.master_port = file ? 0 : port;
+    d.file = file;
+    d.external_store = foreign;
+    return cdp_init(&d, g);
+}
+
+/* `fails`: the late rank ends each start by an abort. */
+static int rounds(uint32_t rank, bool fails) {
+    for (uint32_t i = 0; i < ROUNDS; ++i) {
+        const bool late = i % (RANKS + 1) == rank;
+        uint32_t sum = i;
+        cdp_group *g;
+        if (start(rank, &g) != CDP_OK) return cdp_print_error(stdout);
+        if (cdp_allreduce(g, NULL, &sum, 1, CDP_DTYPE_U32, CDP_REDUCE_SUM) != CDP_OK && !fails)
+            return cdp_print_error(stdout);
+        if (!fails && sum != RANKS * i) return printf("round %u: the sum is %u\n", i, sum);
+        if (fails && late) cdp_group_abort(g, "enough");
+        if (late) usleep(LATE_US);
+        cdp_group_destroy(g);
+        if (late && i % 2) usleep(LATE_US);
+    }
+    return 0;
+}
+
+static void all_rounds(bool fails) {
+    pid_t pid[RANKS];
+    int state = 0;
+    for (uint32_t i = 0; i < RANKS; ++i) {
+        fflush(stdout);
+        pid[i] = fork();
+        if (pid[i]) continue;
+        alarm(30 * TEST_LATE);
+        state = rounds(i, fails);
+        fflush(stdout);
+        _exit(state != 0);
+    }
+    for (uint32_t i = 0; i < RANKS; ++i) {
+        waitpid(pid[i], &state, 0);
+        test_check(state == 0, __FILE__, __LINE__, "rank %u ended with %d", i, state);
+    }
+}
+
+TEST(rank_0_serves_the_store) {
+    port = free_port();
+    all_rounds(false);
+    all_rounds(true);
+}
+
+TEST(others_serve_the_store) {
+    cdp_store_server_desc d;
+    cdp_store_server *server;
+    memset(&d, 0, sizeof d);
+    T_EQ(CDP_OK, cdp_store_server_create(&d, &server));
+    port = cdp_store_server_port(server);
+    foreign = true;
+    all_rounds(false);
+    all_rounds(true);
+    foreign = false;
+    cdp_store_server_destroy(server);
+}
+
+TEST(they_meet_in_a_file) {
+    static char path[64];
+    snprintf(path, sizeof path, "/tmp/cdp_again_%d", (int)getpid());
+    unlink(path);
+    file = path;
+    all_rounds(false);
+    all_rounds(true);
+    file = NULL;
+    T(access(path, F_OK) != 0);
+}
+
+int main(int argc, char **argv) {
+    static const test_case cases[] = {
+        {"rank_0_serves_the_store", rank_0_serves_the_store, 30},
+        {"others_serve_the_store", others_serve_the_store, 30},
+        {"they_meet_in_a_file", they_meet_in_a_file, 30},
+    };
+    return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
+}
