@@ -896,7 +896,8 @@ typedef struct cdp_os_net {
        most max_count. */
     uint32_t (*addresses)(void *user, const char *interfaces, cdp_addr *out, uint32_t max_count);
     /* May be NULL. Writes which process listens on this port of this machine, as text
-       ("process 123 (nginx)"); false when that is not known. */
+       ("process 123 (nginx)"); false when that is not known, and then an empty text if it is
+       known that nobody does. */
     bool (*port_owner)(void *user, uint16_t port, char *text, uint64_t size);
     /* May be NULL. How many descriptors this process may have open at once; 0: not known. */
     uint64_t (*descriptor_limit)(void *user);
@@ -5088,9 +5089,12 @@ CDP__PRIVATE int32_t cdp__os_accept(void *user, int32_t listener, cdp_addr *from
 CDP__PRIVATE CDP__COLD int32_t cdp__os_connect(void *user, const cdp_addr *to) {
     cdp__sockaddr s;
     const socklen_t len = cdp__os_to_native(to, &s);
-    const int fd = cdp__os_socket(s.any.sa_family);
+    const int on = 1, fd = cdp__os_socket(s.any.sa_family);
     (void)user;
     if (fd < 0) return fd;
+    /* the system may give it the port at which a job wants to listen: then that can, once this
+       connection has ended (TIME_WAIT) */
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     cdp__os_tune(fd, &s);
     if (connect(fd, &s.any, len) != 0 && errno != EINPROGRESS && errno != EINTR) {
         const int err = errno;
@@ -5105,10 +5109,17 @@ CDP__PRIVATE int32_t cdp__os_connect_result(void *user, int32_t fd) {
     socklen_t len = sizeof err;
     cdp__sockaddr s;
     socklen_t slen = sizeof s;
+    cdp_addr here, there;
     (void)user;
     if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &err, &len) != 0) return -errno;
     if (err) return -err;
-    return getpeername(fd, &s.any, &slen) == 0 ? 0 : -errno;
+    if (getpeername(fd, &s.any, &slen) != 0) return -errno;
+    cdp__os_from_native(&s, &there);
+    /* nobody listened, and the system gave this connection the same port: it leads to itself */
+    if (cdp__os_local_addr(user, fd, &here) == 0 && here.port == there.port
+        && memcmp(here.ip, there.ip, sizeof here.ip) == 0)
+        return -ECONNREFUSED;
+    return 0;
 }
 
 CDP__PRIVATE uint32_t cdp__os_iov(const cdp_iov *v, uint32_t n, struct iovec *out) {
@@ -6697,6 +6708,7 @@ CDP__PRIVATE bool cdp__os_port_owner(void *user, uint16_t port, char *text, uint
     (void)user;
     if (!inode) inode = cdp__os_listener_inode("/proc/net/tcp6", port);
     d = inode ? opendir("/proc") : NULL;
+    if (!inode && size && access("/proc/net/tcp", R_OK) == 0) text[0] = 0;
     cdp__format(target, sizeof target, "socket:[%llu]", (unsigned long long)inode);
     while (d && !found && (e = readdir(d)) != NULL) {
         if (e->d_name[0] < '1' || e->d_name[0] > '9' || strlen(e->d_name) > 10

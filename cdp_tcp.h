@@ -110,6 +110,14 @@
         1.2 s, is for finding out who is missing and for telling the others.
         Afterwards, in operations: see cdp_work_wait in cdp.h.
 
+    STARTING AGAIN
+        After a group is destroyed, its processes may call cdp_init with the same desc, in any order
+        and however the group ended. A rank that comes before others have left finds the start that
+        has begun, or failed, and waits for the next one, at most init_timeout_ms; after a second it
+        logs for what. A process that a launcher starts in place of one that has ended does the
+        same. So a second process of a rank is MISMATCH only while the job starts; where the job has
+        begun, it waits. A rank 0 whose port another process still has gets IO.
+
     LOST RANKS
         A process that ends closes its connections, and its peers see that at once. If a child that
         it forked keeps them open, ranks of the same machine and process namespace still see the
@@ -1308,6 +1316,63 @@ typedef struct cdp__incoming {
     struct cdp__incoming *next;
 } cdp__incoming;
 
+/* ---- >>tcp/starts: which start of a job a process belongs to (pure) -------------------------- */
+
+/* Knows: what the store says of the start that is found there. Promises: a process that comes to a
+   start that was over before waits for the next one; two that claim one rank of one start are
+   told. */
+
+/* Programs destroy their groups and start again at the same address, in any order. So a store may
+   still be that of the start before: rank 0 has not left yet, or others serve it. Each of these
+   becomes true once and stays so while that start's keys are there. */
+typedef struct cdp__start_seen {
+    bool begun;   /* rank 0, or the process that had this rank, has found all others */
+    bool failed;  /* a rank has reported that the start failed */
+    bool claimed; /* another process, or this one before, has claimed this rank */
+    bool lives;   /* that process may be alive */
+    bool differs; /* its settings are not those of this rank */
+} cdp__start_seen;
+
+typedef enum cdp__start_verdict {
+    CDP__START_JOIN,
+    CDP__START_TAKE_OVER, /* the rank of a process that ended while the job was starting */
+    CDP__START_NEXT,      /* wait for the next start; rank 0: begin it */
+    CDP__START_DIFFERS,
+    CDP__START_TWICE /* two processes have one rank */
+} cdp__start_verdict;
+
+#ifndef CDP__START_PLANT /* tests plant mistakes here */
+#define CDP__START_PLANT(mistake) false
+#endif
+
+/* Who claimed a rank of a start that then failed has been told why. It now asks for another one. */
+CDP__PRIVATE cdp__start_verdict cdp__start_judge(const cdp__start_seen *s) {
+    if (s->begun && !CDP__START_PLANT(JOINS_WHAT_HAS_BEGUN)) return CDP__START_NEXT;
+    if (s->claimed && s->failed && !CDP__START_PLANT(JOINS_WHAT_HAS_FAILED)) return CDP__START_NEXT;
+    if (s->differs) return CDP__START_DIFFERS;
+    if (!s->claimed) return CDP__START_JOIN;
+    return s->lives || CDP__START_PLANT(NEVER_TAKES_OVER) ? CDP__START_TWICE : CDP__START_TAKE_OVER;
+}
+
+/* What cdp__start_seen is made of, in the order in which it is read: the key, and whether that of
+   rank 0 (0), of this rank (1), or of the job (2). */
+typedef struct cdp__start_key {
+    const char *name;
+    uint8_t whose;
+} cdp__start_key;
+
+static const cdp__start_key cdp__start_keys[] = {
+    {"claim", 1}, {"done", 1}, {"fail", 2}, {"done", 0}};
+
+#define CDP__START_KEYS ((uint32_t)(sizeof cdp__start_keys / sizeof *cdp__start_keys))
+
+/* The store has answered whether key number `i` is there. */
+CDP__PRIVATE void cdp__start_see(cdp__start_seen *s, uint32_t i, bool there) {
+    if (i == 0) s->claimed = s->claimed || there;
+    if (i == 1 || i == 3) s->begun = s->begun || there;
+    if (i == 2) s->failed = s->failed || there;
+}
+
 /* ---- >>tcp/mesh: all links of a rank, and its listener --------------------------------------- */
 
 /* Knows: all links of a rank, its listener, the store. Promises: the first cause of a failure is
@@ -1382,6 +1447,13 @@ typedef struct cdp__join {
     uint64_t own_bytes, own_head;
     void *theirs;
     uint64_t their_bytes;
+    bool config; /* that key is the config of rank 0 */
+
+    /* the start that was found in the store, and waiting for the next one */
+    cdp__start_seen seen;
+    cdp__join_func *reopen;              /* see cdp__join_reopen() */
+    uint32_t look;                       /* the number of the key that is asked for now */
+    uint64_t again_ms, say_ns, twice_ns; /* the last pause; when to log; how long to look */
 
     /* keys of all ranks */
     char (*texts)[96];
@@ -1428,7 +1500,7 @@ typedef struct cdp__mesh {
     uint32_t *hosts;           /* host number of each rank, in order of appearance */
     uint8_t job[CDP__JOB_BYTES];
     uint8_t key[CDP__AUTH_BYTES];
-    /* an external store may outlive this start: a random part of the keys of this start */
+    /* a store may outlive this start: a random part of the keys of this start */
     char round[20];
     char job_name[64];
 
@@ -3014,6 +3086,11 @@ CDP__PRIVATE void cdp__mesh_key(const cdp__mesh *m, char out[96], const char *wh
         cdp__format(out, 96, "%s%s/%s/%u", m->desc.job, m->round, what, rank);
 }
 
+/* A key that all starts of the job have in common. */
+CDP__PRIVATE void cdp__mesh_common_key(const cdp__mesh *m, char out[96], const char *what) {
+    cdp__format(out, 96, "%s/%s", m->desc.job, what);
+}
+
 /* Starts an asynchronous request. False: the store refused it. */
 CDP__PRIVATE bool cdp__mesh_start(cdp_store *s, cdp_store_request *rq, cdp_store_op op,
     const cdp_bytes *keys, uint32_t count, const cdp_bytes *values) {
@@ -3488,19 +3565,23 @@ CDP__PRIVATE CDP__COLD void cdp__mesh_close(void *self) {
 /* Knows: the keys of the job in the store. Promises: every wait ends by the deadline of cdp_init();
    no step waits except cdp__mesh_rendezvous(). */
 
-/* Keys under "<job>/": config (rank 0: version, world size, settings, the job's random name),
-   claim/<rank> (the process that owns the rank), addr/<rank> (its addresses), done/<rank> (it has
-   read everything), fail (the record of the first failure), wait/<rank> (for whom it waits while
-   starting, if that takes long). From its claim until it has started, each rank has a last will:
-   if it dies, the store sets "fail". So the death of a process ends the wait of all ranks, even if
-   none of them is connected to it.
+/* Keys of a job: <job>/config (rank 0: version, world size, settings, the random name of this
+   start); and, under <job>/<part of that name>/, claim/<rank> (the process that owns the rank),
+   addr/<rank> (its addresses), done/<rank> (it has read everything), fail (the record of the first
+   failure), wait/<rank> (for whom it waits while starting, if that takes long). From its claim
+   until it has started, each rank has a last will: if it dies, the store sets "fail". So the death
+   of a process ends the wait of all ranks, even if none of them is connected to it.
 
-   A store that others serve may hold keys of an earlier start of the job, and has no last wills.
-   There, config also contains the addresses of rank 0, and all other keys are under
-   "<job>/<part of the job's random name>/". A rank 0 replaces the config of an earlier rank 0 if
-   no process listens at its address any more; the other ranks wait for that. In the same way, a
-   rank takes over the claim of a process that has ended. So no process needs to know how often the
-   job was started: torchrun's TORCHELASTIC_RESTART_COUNT differs between the hosts of one start. */
+   Programs leave and start again at the same address, and a rank may come before others have left.
+   So it may find an earlier start: in the store of a rank 0 that has not left yet, or in one that
+   others serve. cdp__start_judge() says what is to be done then. What ranks of an earlier start
+   still write has the name of that start, so it does not disturb the next one.
+
+   A store that others serve may have no last wills. There, config also contains the addresses of
+   rank 0. A rank 0 replaces the config of an earlier start that is over, or whose rank 0 does not
+   listen any more; the other ranks wait for that. In the same way, a rank takes over the claim of a
+   process that has ended. So no process needs to know how often the job was started: torchrun's
+   TORCHELASTIC_RESTART_COUNT differs between the hosts of one start. */
 
 /* Rendezvous is a state machine whose states never wait. A state (`next`) is a function that
    does what is possible now, and names the next state. It may name an event that must happen
@@ -3557,6 +3638,68 @@ CDP__PRIVATE void cdp__join_value(cdp__join *s, uint32_t i, const void *data, ui
     s->values[i].bytes = bytes;
 }
 
+CDP__PRIVATE void cdp__join_pause(cdp__join *s, uint64_t until_ns, cdp__join_func *next) {
+    s->until_ns = until_ns;
+    s->waits = CDP__WAITS_TIME;
+    s->next = next;
+}
+
+#define CDP__AGAIN_FIRST_MS 5u /* pauses before the next attempt: the first one, and the longest */
+#define CDP__AGAIN_MOST_MS 250u
+
+/* From here on, keys are those of the start of this name. NULL: of no start yet. */
+CDP__PRIVATE void cdp__mesh_round(cdp__mesh *m, const uint8_t *job) {
+    m->round[0] = 0;
+    if (job) cdp__format(m->round, sizeof m->round, "/%llx", (unsigned long long)cdp__get_u64(job));
+    cdp__mesh_key(m, m->fail_key, "fail", UINT32_MAX);
+}
+
+/* This rank has no part in the start that it has found, or found over. */
+CDP__PRIVATE void cdp__join_leave_start(cdp__mesh *m) {
+    cdp__join_forget(m->join);
+    if (m->watch) {
+        if (m->watching && m->watch_rq.status == CDP_PENDING)
+            m->watch->cancel(m->watch->self, &m->watch_rq);
+        cdp_store_request_free(m->watch, &m->watch_rq);
+        cdp_store_destroy(m->watch); /* withdraws the last will */
+    }
+    m->watch = NULL;
+    if (m->store) cdp_store_request_free(m->store, &m->addrs);
+    if (m->store && !m->desc.external_store) {
+        cdp_store_destroy(m->store);
+        m->store = NULL;
+    }
+    cdp__free(m->os, m->hosts);
+    m->hosts = NULL;
+    m->watching = m->claimed = m->met = m->wait_recorded = m->join->complete = false;
+    m->join->cause_grace_ns = 0;
+    cdp__mesh_round(m, NULL);
+}
+
+/* The last error says why this rank waits for another start: logs it from time to time, and tries
+   again. At the deadline it is the error of this rank. */
+CDP__PRIVATE CDP__COLD cdp_status cdp__join_again(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    const uint64_t now = cdp__mesh_now(m),
+                   patient = cdp__min(CDP__FAILURE_WAIT_MS, m->desc.init_timeout_ms / 4) * CDP__MS;
+    if (now >= s->deadline_ns) return cdp_last_error()->status;
+    if (!s->say_ns) s->say_ns = m->start_ns + patient;
+    if (now >= s->say_ns) {
+        cdp__log(
+            &m->desc.group.logger, CDP_LOG_WARN, m->desc.group.rank, "%s", cdp_last_error()->text);
+        s->say_ns = now + 10000 * CDP__MS;
+    }
+    cdp__join_leave_start(m);
+    s->again_ms = cdp__min(cdp__max(2 * s->again_ms, CDP__AGAIN_FIRST_MS), CDP__AGAIN_MOST_MS);
+    s->step = 2; /* cdp__mesh_listen_first */
+    cdp__join_pause(s, cdp__min(now + s->again_ms * CDP__MS, s->deadline_ns), s->reopen);
+    return CDP_OK;
+}
+
+/* A rank 0 that takes over a start of an external store puts this under its "fail": whoever waits
+   in that start waits for the new one. */
+#define CDP__MOVED_ON "a new start"
+
 /* Adopts the cause stored under "fail" as this rank's error. */
 CDP__PRIVATE cdp_status cdp__join_adopted(cdp__mesh *m) {
     const cdp_bytes *v = m->join->rq.results;
@@ -3564,6 +3707,10 @@ CDP__PRIVATE cdp_status cdp__join_adopted(cdp__mesh *m) {
     cdp_error cause;
     cdp_status st;
     if (m->join->result != CDP_OK) return m->join->result;
+    if (v->bytes == sizeof CDP__MOVED_ON - 1 && memcmp(v->data, CDP__MOVED_ON, v->bytes) == 0) {
+        (void)cdp__fail_peer(CDP_ERR_TIMEOUT, 0, 0, "rank 0 has started again");
+        return cdp__join_again(m);
+    }
     if (!cdp__failure_decode((const uint8_t *)v->data, v->bytes, m->desc.group.world_size, &r))
         return cdp__fail(CDP_ERR_MISMATCH,
             "the store holds no cause under %s that this version understands", m->fail_key);
@@ -3686,12 +3833,6 @@ CDP__PRIVATE uint64_t cdp__join_until(const cdp__mesh *m) {
         until, cdp__mesh_now(m) + cdp__min(10 * CDP__MS, (CDP__MS / 4) << cdp__min(s->polls, 6)));
 }
 
-CDP__PRIVATE void cdp__join_pause(cdp__join *s, uint64_t until_ns, cdp__join_func *next) {
-    s->until_ns = until_ns;
-    s->waits = CDP__WAITS_TIME;
-    s->next = next;
-}
-
 CDP__PRIVATE void cdp__join_free(cdp__mesh *m) {
     cdp__join *s = m->join;
     const cdp_os *os = m->os;
@@ -3745,11 +3886,22 @@ CDP__PRIVATE cdp_status cdp__join_publish(cdp__mesh *m) {
     return CDP_OK;
 }
 
+/* The rank is claimed, so that this process knows this start again: see cdp__start_judge(). */
+CDP__PRIVATE cdp_status cdp__join_marked(cdp__mesh *m) {
+    return cdp__join_publish(m);
+}
+
 /* If rank 0 has finished starting, this process is a stranger without a rank: its failure must
    not end the job. */
 CDP__PRIVATE cdp_status cdp__join_belongs(cdp__mesh *m) {
     cdp__join *s = m->join;
-    if (s->result == CDP_OK && !s->rq.number) return cdp__join_publish(m);
+    if (s->result == CDP_OK && !s->rq.number) {
+        cdp__mesh_key(m, s->key_text, "claim", m->desc.group.rank);
+        cdp__join_value(s, 0, NULL, 0);
+        cdp__join_value(s, 1, "failed", 6);
+        cdp__join_ask(m, m->store, CDP_STORE_COMPARE_SET, CDP__SETTLE_MS, cdp__join_marked);
+        return CDP_OK;
+    }
     s->result = CDP_ERR_STATE;
     return cdp__join_published(m);
 }
@@ -3998,6 +4150,72 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__join_await_all(
     return cdp__join_await(m);
 }
 
+/* ---- >>tcp/rendezvous_again: starting again at the same address ------------------------------ */
+
+/* Knows: the keys of a start that this process has found in the store. Promises: a process waits
+   for the next start, until its own deadline, if the one it found was over before. */
+
+#define CDP__TWICE_MS 200u /* how long a store may need to notice that a process has ended */
+
+/* ---- looking at a start */
+
+CDP__PRIVATE void cdp__join_look_at(cdp__mesh *m, uint32_t i);
+CDP__PRIVATE cdp_status cdp__join_store_failed(cdp__mesh *m);
+
+CDP__PRIVATE cdp_status cdp__join_looked(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    if (s->result != CDP_OK) return cdp__join_store_failed(m);
+    cdp__start_see(&s->seen, s->look, s->rq.number != 0);
+    if (s->look + 1 == CDP__START_KEYS) return s->back(m);
+    cdp__join_look_at(m, s->look + 1);
+    return CDP_OK;
+}
+
+CDP__PRIVATE void cdp__join_look_at(cdp__mesh *m, uint32_t i) {
+    cdp__join *s = m->join;
+    const uint32_t whose = cdp__start_keys[i].whose;
+    s->look = i;
+    cdp__mesh_key(m, s->key_text, cdp__start_keys[i].name,
+        whose == 0       ? 0
+            : whose == 1 ? m->desc.group.rank
+                         : UINT32_MAX);
+    cdp__join_ask(m, m->store, CDP_STORE_CHECK, 0, cdp__join_looked);
+}
+
+/* Reads s->seen from the keys of the start m->round; then the state `back`. */
+CDP__PRIVATE cdp_status cdp__join_look(cdp__mesh *m, cdp__join_func *back) {
+    m->join->back = back;
+    cdp__join_look_at(m, 0);
+    return CDP_OK;
+}
+
+/* The store has failed, see the last error. Rank 0 may have served it for the start before, and has
+   left: then there will be another one. */
+CDP__PRIVATE cdp_status cdp__join_store_failed(cdp__mesh *m) {
+    const cdp_status st = cdp_last_error()->status;
+    if (m->desc.group.rank == 0 || m->desc.external_store || m->claimed) return st;
+    return st == CDP_ERR_STORE || st == CDP_ERR_STATE ? cdp__join_again(m) : st;
+}
+
+/* The start in the store was over when this process came: waits for the next one. */
+CDP__PRIVATE CDP__COLD cdp_status cdp__join_next(cdp__mesh *m) {
+    const cdp_addr a = cdp__tcp_store_peer_addr(m->store);
+    const uint32_t r = m->desc.group.rank;
+    char at[80];
+    cdp__addr_text(&a, at, sizeof at);
+    if (m->join->seen.begun)
+        (void)cdp__fail_peer(CDP_ERR_TIMEOUT, 0, 0,
+            "after %llu ms still waiting for rank 0 to start again: in the store at %s is a job "
+            "that has begun with another rank %u; end it, or give every process its own RANK",
+            (unsigned long long)((cdp__mesh_now(m) - m->start_ns) / CDP__MS), at, r);
+    else
+        (void)cdp__fail_peer(CDP_ERR_TIMEOUT, 0, 0,
+            "after %llu ms still waiting for rank 0 to start again: in the store at %s is only a "
+            "start that has failed",
+            (unsigned long long)((cdp__mesh_now(m) - m->start_ns) / CDP__MS), at);
+    return cdp__join_again(m);
+}
+
 /* ---- >>tcp/rendezvous_steps: listen, compare, claim, exchange -------------------------------- */
 
 /* Knows: the deadline of cdp_init(), the store, results of earlier steps. Promises: a step that
@@ -4031,12 +4249,15 @@ CDP__PRIVATE int32_t cdp__mesh_bind(cdp__mesh *m, cdp_addr *at) {
 CDP__PRIVATE CDP__COLD cdp_status cdp__mesh_listen(cdp__mesh *m) {
     cdp_addr at;
     int32_t fd;
+    if (m->listener.func) return CDP_OK; /* this rank waits for the next start */
     if (cdp__mesh_serves(m)) {
         cdp__store_server_share(m->server, cdp__mesh_incoming, m);
         return CDP_OK;
     }
-    if (!cdp__tcp_store_local_addr(m->store, &at))
-        return cdp__fail(CDP_ERR_STORE, "the connection to the store broke at once");
+    if (!cdp__tcp_store_local_addr(m->store, &at)) {
+        (void)cdp__fail(CDP_ERR_STORE, "the connection to the store broke at once");
+        return cdp__join_store_failed(m);
+    }
     if (m->desc.listen_addr)
         (void)cdp__addr_parse(m->desc.listen_addr, &at);
     else if (m->mine_count && (m->keyed || m->desc.trust_network) && !cdp__mesh_local_only(m))
@@ -4052,17 +4273,16 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__mesh_listen(cdp__mesh *m) {
     return CDP_OK;
 }
 
+/* The config of rank 0 has the address of its listener. The others need its config first: only who
+   knows the name of the start can tell others that it has no port. */
+CDP__PRIVATE cdp_status cdp__mesh_listen_first(cdp__mesh *m) {
+    return m->desc.group.rank == 0 ? cdp__mesh_listen(m) : CDP_OK;
+}
+
 /* The config that rank 0 publishes. In an external store, its addresses follow as a text. */
 #define CDP__CONFIG_BYTES (8u + 8u + 8u + CDP__JOB_BYTES + 4u)
 
 CDP__PRIVATE uint32_t cdp__mesh_own_addrs(cdp__mesh *m, cdp_addr out[CDP__ADDRS]);
-
-/* From here on, keys in an external store contain the name of this start. */
-CDP__PRIVATE void cdp__mesh_name_round(cdp__mesh *m) {
-    if (m->desc.external_store)
-        cdp__format(m->round, sizeof m->round, "/%llx", (unsigned long long)cdp__get_u64(m->job));
-    cdp__mesh_key(m, m->fail_key, "fail", UINT32_MAX);
-}
 
 /* The text in a value of the store, from byte `head` on. */
 CDP__PRIVATE void cdp__mesh_text(
@@ -4083,32 +4303,95 @@ CDP__PRIVATE cdp_status cdp__mesh_claimed_twice(
 }
 
 CDP__PRIVATE cdp_status cdp__join_taken(cdp__mesh *m);
+CDP__PRIVATE cdp_status cdp__join_take(cdp__mesh *m);
 
-/* Replaces the value of another process under s->key_text, unless it has changed meanwhile. */
+/* Where rank 0 has taken over a start that had not begun, others may wait in that one. */
+CDP__PRIVATE cdp_status cdp__join_told_others(cdp__mesh *m) {
+    cdp__mesh_round(m, m->job);
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__join_tell_others(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    cdp__mesh_round(m, (const uint8_t *)s->theirs + 24);
+    cdp__mesh_key(m, s->key_text, "fail", UINT32_MAX);
+    cdp__join_value(s, 0, NULL, 0);
+    cdp__join_value(s, 1, CDP__MOVED_ON, sizeof CDP__MOVED_ON - 1);
+    cdp__join_ask(m, m->store, CDP_STORE_COMPARE_SET, 0, cdp__join_told_others);
+    return CDP_OK;
+}
+
+/* The key that this rank takes: its claim, or the config of rank 0. */
+CDP__PRIVATE void cdp__join_own_key(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    cdp__mesh_round(m, m->job);
+    if (s->config)
+        cdp__mesh_common_key(m, s->key_text, "config");
+    else
+        cdp__mesh_key(m, s->key_text, "claim", m->desc.group.rank);
+}
+
+/* Replaces the value of another process, unless it has changed meanwhile. */
 CDP__PRIVATE cdp_status cdp__join_replace(cdp__mesh *m) {
     cdp__join *s = m->join;
-    if (s->reached)
-        return cdp__mesh_claimed_twice(m, s->theirs, s->their_bytes, s->own_head, s->own);
     cdp__join_value(s, 0, s->theirs, s->their_bytes);
     cdp__join_ask(m, m->store, CDP_STORE_COMPARE_SET, 0, cdp__join_taken);
+    return CDP_OK;
+}
+
+/* It is known what became of the start in which another process has this rank. */
+CDP__PRIVATE CDP__COLD cdp_status cdp__join_judged(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    const uint64_t now = cdp__mesh_now(m);
+    cdp__join_own_key(m);
+    s->seen.claimed = true; /* its config or its claim is there */
+    s->seen.lives = s->reached != 0;
+    switch (cdp__start_judge(&s->seen)) {
+    case CDP__START_NEXT: return s->config ? cdp__join_replace(m) : cdp__join_next(m);
+    case CDP__START_TWICE: break;
+    default: return cdp__join_replace(m);
+    }
+    if (!s->twice_ns) s->twice_ns = now + CDP__TWICE_MS * CDP__MS;
+    if (m->desc.external_store || now >= s->twice_ns)
+        return cdp__mesh_claimed_twice(m, s->theirs, s->their_bytes, s->own_head, s->own);
+    /* it may have ended a moment ago: the store that rank 0 serves will say so */
+    cdp__join_pause(s, now + 20 * CDP__MS, cdp__join_take);
+    return CDP_OK;
+}
+
+/* Finds out whether the process that has this rank may live. */
+CDP__PRIVATE cdp_status cdp__join_find(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    const uint64_t head = cdp__min(s->own_head, s->their_bytes);
+    const uint8_t *at = (const uint8_t *)s->theirs + head;
+    const uint64_t bytes = s->their_bytes - head;
+    s->reached = 1;
+    if (s->seen.begun || s->seen.failed) return cdp__join_judged(m);
+    /* this process has its port now */
+    if (bytes == s->own_bytes - s->own_head && memcmp(at, s->own + s->own_head, bytes) == 0) {
+        s->reached = 0;
+        return cdp__join_judged(m);
+    }
+    cdp__join_reach(m, at, bytes, cdp__join_judged);
     return CDP_OK;
 }
 
 CDP__PRIVATE cdp_status cdp__join_taken(cdp__mesh *m) {
     cdp__join *s = m->join;
     cdp_bytes *v = s->rq.results;
-    uint64_t head;
-    if (s->result != CDP_OK) return s->result;
-    if (v->bytes == s->own_bytes && memcmp(v->data, s->own, (size_t)v->bytes) == 0) return CDP_OK;
+    if (s->result != CDP_OK) return cdp__join_store_failed(m);
+    if (v->bytes == s->own_bytes && memcmp(v->data, s->own, (size_t)v->bytes) == 0)
+        return s->config && s->their_bytes >= CDP__CONFIG_BYTES && !s->seen.begun && !s->seen.failed
+            ? cdp__join_tell_others(m)
+            : CDP_OK;
     cdp__free(m->os, s->theirs);
     memcpy(&s->theirs, &v->data, sizeof s->theirs);
     s->their_bytes = v->bytes;
     v->data = NULL;
-    head = cdp__min(s->own_head, s->their_bytes);
-    s->reached = 1;
-    if (!m->desc.external_store) return cdp__join_replace(m);
-    cdp__join_reach(m, (const uint8_t *)s->theirs + head, s->their_bytes - head, cdp__join_replace);
-    return CDP_OK;
+    memset(&s->seen, 0, sizeof s->seen);
+    if (s->config && s->their_bytes < CDP__CONFIG_BYTES) return cdp__join_find(m);
+    if (s->config) cdp__mesh_round(m, (const uint8_t *)s->theirs + 24);
+    return cdp__join_look(m, cdp__join_find);
 }
 
 /* Sets the key s->key_text, which one process of this rank may own, to s->own. The value ends
@@ -4147,7 +4430,10 @@ CDP__PRIVATE cdp_status cdp__mesh_publish_config(cdp__mesh *m) {
     char *at = (char *)s->own + CDP__CONFIG_BYTES;
     cdp_addr own[CDP__ADDRS];
     cdp__mesh_own_config(m, s->own);
-    cdp__mesh_name_round(m);
+    cdp__mesh_round(m, m->job);
+    s->config = true;
+    s->their_bytes = 0;
+    s->twice_ns = 0;
     s->own_head = s->own_bytes = CDP__CONFIG_BYTES;
     if (!m->desc.external_store) {
         cdp__join_value(s, 0, s->own, s->own_bytes);
@@ -4211,7 +4497,7 @@ CDP__PRIVATE cdp_status cdp__join_config_got(cdp__mesh *m);
 
 CDP__PRIVATE cdp_status cdp__join_config_ask(cdp__mesh *m) {
     cdp__join *s = m->join;
-    cdp__mesh_key(m, s->key_text, "config", UINT32_MAX);
+    cdp__mesh_common_key(m, s->key_text, "config");
     cdp__join_ask(m, m->store, CDP_STORE_GET,
         (uint32_t)cdp__min(s->pause_ns / CDP__MS, 1 + (uint64_t)cdp__join_ms_left(m)),
         cdp__join_config_got);
@@ -4246,6 +4532,32 @@ CDP__PRIVATE cdp_status cdp__join_config_stale(cdp__mesh *m) {
         m->desc.init_timeout_ms, (const char *)m->join->own);
 }
 
+/* The settings differ from those in the config, and what is said of that start is in s->seen. */
+CDP__PRIVATE CDP__COLD cdp_status cdp__join_differs(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    s->seen.differs = true;
+    if (cdp__start_judge(&s->seen) == CDP__START_NEXT) return cdp__join_next(m);
+    *cdp__error_slot() = s->error;
+    return s->error.status;
+}
+
+/* Compares the config. In an address that was published the job has its name: another one was
+   read too early, or too late. */
+CDP__PRIVATE CDP__COLD cdp_status cdp__join_config_compare(
+    cdp__mesh *m, const uint8_t *value, uint64_t bytes) {
+    cdp__join *s = m->join;
+    const cdp_status st = cdp__mesh_compare(m, value, bytes);
+    if (bytes < CDP__CONFIG_BYTES) return st;
+    if (m->met && memcmp(m->job, value + 24, CDP__JOB_BYTES) != 0)
+        return m->meeting ? cdp__join_again(m) : st;
+    memcpy(m->job, value + 24, CDP__JOB_BYTES);
+    cdp__mesh_round(m, m->job);
+    if (st == CDP_OK) return st;
+    s->error = *cdp_last_error();
+    memset(&s->seen, 0, sizeof s->seen);
+    return cdp__join_look(m, cdp__join_differs);
+}
+
 /* Compares the config. One in an external store may be of an earlier start whose rank 0 has
    ended; then it is read again until the new rank 0 has replaced it. */
 CDP__PRIVATE CDP__COLD cdp_status cdp__join_config_reached(cdp__mesh *m) {
@@ -4253,14 +4565,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__join_config_reached(cdp__mesh *m) {
     const cdp_bytes *v = s->rq.results;
     const uint8_t *value = (const uint8_t *)v->data;
     const uint64_t now = cdp__mesh_now(m);
-    if (s->reached) {
-        const cdp_status st = cdp__mesh_compare(m, value, v->bytes);
-        if (v->bytes >= CDP__CONFIG_BYTES && (!m->met || st == CDP_OK)) {
-            memcpy(m->job, value + 24, CDP__JOB_BYTES);
-            cdp__mesh_name_round(m);
-        }
-        return st;
-    }
+    if (s->reached) return cdp__join_config_compare(m, value, v->bytes);
     cdp__mesh_text(value, v->bytes, CDP__CONFIG_BYTES, (char *)s->own, 128);
     s->own_bytes = strlen((const char *)s->own);
     if (now >= s->deadline_ns) return cdp__join_config_stale(m);
@@ -4278,7 +4583,7 @@ CDP__PRIVATE cdp_status cdp__join_config_got(cdp__mesh *m) {
         cdp__format(s->names, sizeof s->names, "0");
         return cdp__join_complain(m, 0, cdp__join_config_missed);
     }
-    if (s->result != CDP_OK) return s->result;
+    if (s->result != CDP_OK) return cdp__join_store_failed(m);
     s->reached = 1;
     if (!m->desc.external_store || v->bytes <= CDP__CONFIG_BYTES)
         return cdp__join_config_reached(m);
@@ -4291,7 +4596,7 @@ CDP__PRIVATE cdp_status cdp__join_config_got(cdp__mesh *m) {
 CDP__PRIVATE cdp_status cdp__mesh_config(cdp__mesh *m) {
     cdp__join *s = m->join;
     s->patience_ms = 20;
-    cdp__mesh_key(m, s->key_text, "config", UINT32_MAX);
+    cdp__mesh_common_key(m, s->key_text, "config");
     return m->desc.group.rank == 0 ? cdp__mesh_publish_config(m) : cdp__join_config_get(m);
 }
 
@@ -4305,13 +4610,12 @@ CDP__PRIVATE cdp_status cdp__mesh_claim(cdp__mesh *m) {
     cdp_status st = m->os->random(m->os->user, &random, sizeof random);
     if (st != CDP_OK) return st;
     cdp__mesh_key(m, s->key_text, "claim", m->desc.group.rank);
+    s->config = false;
+    s->twice_ns = 0;
     cdp__text_add(&t, "%llx ", (unsigned long long)random);
     s->own_head = t.used;
-    if (m->desc.external_store)
-        cdp__addrs_text(
-            own, cdp__mesh_own_addrs(m, own), mine + s->own_head, sizeof s->own - s->own_head);
-    else
-        cdp__addr_text(&m->at, mine + s->own_head, sizeof s->own - s->own_head);
+    cdp__addrs_text(
+        own, cdp__mesh_own_addrs(m, own), mine + s->own_head, sizeof s->own - s->own_head);
     s->own_bytes = strlen(mine);
     return cdp__join_take(m);
 }
@@ -4634,7 +4938,7 @@ CDP__PRIVATE cdp_status cdp__mesh_publish_endpoint(cdp__mesh *m) {
         return m->desc.exchange(m->desc.exchange_user, word, CDP__ENDPOINT_BYTES) == 0
             ? CDP_OK
             : cdp__fail(CDP_ERR_STORE, "the exchange function failed");
-    cdp__mesh_key(m, s->key_text, "meet", UINT32_MAX);
+    cdp__mesh_common_key(m, s->key_text, "meet");
     cdp__join_value(s, 0, word, strlen(word));
     cdp__join_ask(m, m->meeting, CDP_STORE_SET, 0, cdp__join_set);
     return CDP_OK;
@@ -4716,7 +5020,7 @@ CDP__PRIVATE cdp_status cdp__join_follow(cdp__mesh *m) {
             return cdp__fail(CDP_ERR_STORE, "the exchange function failed");
         return cdp__join_follow_to(m, word, strnlen(word, sizeof word));
     }
-    cdp__mesh_key(m, m->join->key_text, "meet", UINT32_MAX);
+    cdp__mesh_common_key(m, m->join->key_text, "meet");
     cdp__join_ask(m, m->meeting, CDP_STORE_GET, 0, cdp__join_followed);
     return CDP_OK;
 }
@@ -4779,6 +5083,19 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__join_open_store(cdp__mesh *m) {
     }
     d.addrs = &self;
     d.addr_count = 1;
+    return cdp__join_connect(m, &d, cdp__join_store_up);
+}
+
+/* Connects to the store again: the start that was there is over. */
+CDP__PRIVATE CDP__COLD cdp_status cdp__join_reopen(cdp__mesh *m) {
+    cdp_tcp_store_desc d = cdp__mesh_store_desc(m);
+    if (m->store) return CDP_OK; /* one that others serve */
+    m->join->patience_ms = 250;
+    if (cdp__mesh_meets_in_store(m)) return cdp__join_follow(m);
+    if (cdp__mesh_meets(m))
+        return cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
+            "the exchange function gave the address of a start of rank 0 that is over");
+    d.connect_timeout_ms = cdp__join_ms_left(m);
     return cdp__join_connect(m, &d, cdp__join_store_up);
 }
 
@@ -4882,16 +5199,17 @@ CDP__PRIVATE cdp_status cdp__join_withdraw(cdp__mesh *m) {
     cdp__join *s = m->join;
     s->give_up_ns = cdp__deadline(m->os, CDP__SETTLE_MS + CDP__LEAVE_MS);
     if (!cdp__mesh_meets_in_store(m) || m->desc.group.rank != 0) return cdp__join_leave(m);
-    cdp__mesh_key(m, s->key_text, "meet", UINT32_MAX);
+    cdp__mesh_common_key(m, s->key_text, "meet");
     cdp__join_ask(m, m->meeting, CDP_STORE_DELETE, CDP__SETTLE_MS, cdp__join_leave);
     return CDP_OK;
 }
 
 /* The steps of a start, in order, with one common deadline. */
 static cdp__join_func *const cdp__join_steps[] = {cdp__mesh_prepare, cdp__mesh_meet,
-    cdp__mesh_listen, cdp__mesh_config, cdp__mesh_claim, cdp__mesh_start_watch, cdp__mesh_exchange,
-    cdp__mesh_await_addrs, cdp__mesh_read_addrs, cdp__mesh_done, cdp__mesh_all_done,
-    cdp__mesh_all_answered, cdp__mesh_await_addrs_again, cdp__mesh_read_addrs};
+    cdp__mesh_listen_first, cdp__mesh_config, cdp__mesh_listen, cdp__mesh_claim,
+    cdp__mesh_start_watch, cdp__mesh_exchange, cdp__mesh_await_addrs, cdp__mesh_read_addrs,
+    cdp__mesh_done, cdp__mesh_all_done, cdp__mesh_all_answered, cdp__mesh_await_addrs_again,
+    cdp__mesh_read_addrs};
 
 #define CDP__JOIN_STEPS ((uint32_t)(sizeof cdp__join_steps / sizeof *cdp__join_steps))
 
@@ -4963,6 +5281,7 @@ CDP__PRIVATE cdp_status cdp__mesh_open(cdp__mesh *m) {
     cdp__mesh_key(m, m->fail_key, "fail", UINT32_MAX);
     m->join = (cdp__join *)cdp__alloc_zero(m->os, sizeof *m->join);
     if (!m->join) return cdp__fail_nomem("what starting needs", sizeof *m->join);
+    m->join->reopen = cdp__join_reopen;
     m->start_ns = cdp__mesh_now(m);
     m->join->deadline_ns = cdp__mesh_init_deadline(m);
     return CDP_OK;

@@ -94,6 +94,7 @@ CDP__PRIVATE bool cdp__os_port_owner(void *user, uint16_t port, char *text, uint
     (void)user;
     if (!inode) inode = cdp__os_listener_inode("/proc/net/tcp6", port);
     d = inode ? opendir("/proc") : NULL;
+    if (!inode && size && access("/proc/net/tcp", R_OK) == 0) text[0] = 0;
     cdp__format(target, sizeof target, "socket:[%llu]", (unsigned long long)inode);
     while (d && !found && (e = readdir(d)) != NULL) {
         if (e->d_name[0] < '1' || e->d_name[0] > '9' || strlen(e->d_name) > 10

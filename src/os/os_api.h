@@ -115,7 +115,8 @@ typedef struct cdp_os_net {
        most max_count. */
     uint32_t (*addresses)(void *user, const char *interfaces, cdp_addr *out, uint32_t max_count);
     /* May be NULL. Writes which process listens on this port of this machine, as text
-       ("process 123 (nginx)"); false when that is not known. */
+       ("process 123 (nginx)"); false when that is not known, and then an empty text if it is
+       known that nobody does. */
     bool (*port_owner)(void *user, uint16_t port, char *text, uint64_t size);
     /* May be NULL. How many descriptors this process may have open at once; 0: not known. */
     uint64_t (*descriptor_limit)(void *user);

@@ -30,14 +30,19 @@
 
 /* The error of a listener that cannot be opened. cdp_tcp.h uses it, too. */
 CDP__PRIVATE cdp_status cdp__cannot_listen(const cdp_os *os, const cdp_addr *at, int32_t err) {
-    char text[64], owner[128];
+    char text[64], owner[128] = "?";
     const char *hint = "";
     cdp__addr_text(at, text, sizeof text);
     if (err == EADDRINUSE && os->net.port_owner
         && os->net.port_owner(os->user, at->port, owner, sizeof owner))
         return cdp__fail_peer(CDP_ERR_IO, -1, err,
             "cannot listen on %s; %s has this port: end it, or choose another port", text, owner);
-    if (err == EADDRINUSE) hint = "; another program has this port: end it, or choose another port";
+    if (err == EADDRINUSE)
+        hint = owner[0]
+            ? "; another program has this port: end it, or choose another port"
+            : "; no program listens there, but a socket has this port, or had it a "
+              "moment ago: try again in a minute, or choose a port below those that the "
+              "system gives to connections";
     if (err == EADDRNOTAVAIL) hint = "; that is no address of this machine";
     if (err == EACCES) hint = "; ports below 1024 are reserved";
     return cdp__fail_peer(CDP_ERR_IO, -1, err, "cannot listen on %s%s", text, hint);

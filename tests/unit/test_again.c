@@ -97,11 +97,52 @@ TEST(they_meet_in_a_file) {
     T(access(path, F_OK) != 0);
 }
 
+/* Makes a connection, and ends it from the side that made it. Returns the port that the system gave
+   to that side: its socket is in TIME_WAIT now. */
+static uint16_t port_of_a_connection(bool plain) {
+    const cdp_os *os = cdp_os_default();
+    cdp_addr at, bound;
+    struct sockaddr_in to;
+    int32_t listener, from, fd;
+    memset(&at, 0, sizeof at);
+    T(cdp__addr_parse("127.0.0.1", &at));
+    listener = os->net.listen_at(os->user, &at, &bound);
+    memset(&to, 0, sizeof to);
+    to.sin_family = AF_INET;
+    to.sin_port = htons(bound.port);
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    from = plain ? socket(AF_INET, SOCK_STREAM, 0) : os->net.connect_to(os->user, &bound);
+    if (plain) T(connect(from, (struct sockaddr *)&to, sizeof to) == 0);
+    test_sleep_ms(20);
+    fd = accept(listener, NULL, NULL);
+    T(fd >= 0 && os->net.local_addr(os->user, from, &at) == 0);
+    close(from);
+    close(fd);
+    close(listener);
+    return at.port;
+}
+
+/* The next job may want a port that a connection of the one before had. */
+TEST(a_connection_leaves_its_port) {
+    cdp_store_server_desc d;
+    cdp_store_server *server;
+    memset(&d, 0, sizeof d);
+    d.port = port_of_a_connection(false);
+    T_EQ(CDP_OK, cdp_store_server_create(&d, &server));
+    cdp_store_server_destroy(server);
+    d.port = port_of_a_connection(true); /* of another program: nobody listens there */
+    T_EQ(CDP_ERR_IO, cdp_store_server_create(&d, &server));
+#ifdef __linux__
+    T_TEXT("no program listens there", cdp_last_error()->text);
+#endif
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"rank_0_serves_the_store", rank_0_serves_the_store, 30},
         {"others_serve_the_store", others_serve_the_store, 30},
         {"they_meet_in_a_file", they_meet_in_a_file, 30},
+        {"a_connection_leaves_its_port", a_connection_leaves_its_port, 30},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }
