@@ -4173,12 +4173,9 @@ CDP__PRIVATE cdp_status cdp__join_looked(cdp__mesh *m) {
 
 CDP__PRIVATE void cdp__join_look_at(cdp__mesh *m, uint32_t i) {
     cdp__join *s = m->join;
-    const uint32_t whose = cdp__start_keys[i].whose;
+    const uint32_t of[] = {0, m->desc.group.rank, UINT32_MAX};
     s->look = i;
-    cdp__mesh_key(m, s->key_text, cdp__start_keys[i].name,
-        whose == 0       ? 0
-            : whose == 1 ? m->desc.group.rank
-                         : UINT32_MAX);
+    cdp__mesh_key(m, s->key_text, cdp__start_keys[i].name, of[cdp__start_keys[i].whose]);
     cdp__join_ask(m, m->store, CDP_STORE_CHECK, 0, cdp__join_looked);
 }
 
@@ -4216,73 +4213,10 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__join_next(cdp__mesh *m) {
     return cdp__join_again(m);
 }
 
-/* ---- >>tcp/rendezvous_steps: listen, compare, claim, exchange -------------------------------- */
-
-/* Knows: the deadline of cdp_init(), the store, results of earlier steps. Promises: a step that
-   fails reports which rank is missing or differs. */
-
-/* True if the desc restricts the job to one host. (A host often resolves its own name to
-   127.0.1.1, so a name proves nothing.) */
-CDP__PRIVATE bool cdp__mesh_local_only(const cdp__mesh *m) {
-    cdp_addr a;
-    return cdp__addr_parse(m->desc.master_addr, &a) ? cdp__addr_loopback(&a)
-                                                    : strcmp(m->desc.master_addr, "localhost") == 0;
-}
-
-/* Binds the listener to one of the ports that this rank may use. Returns the descriptor, or a
-   negative errno; `at` is the last address tried. */
-CDP__PRIVATE int32_t cdp__mesh_bind(cdp__mesh *m, cdp_addr *at) {
-    const uint32_t first = m->desc.first_port,
-                   last = m->desc.last_port > first ? m->desc.last_port : first;
-    uint32_t port;
-    int32_t fd = -EADDRINUSE;
-    for (port = first; port <= last && fd == -EADDRINUSE; ++port) {
-        at->port = (uint16_t)port;
-        fd = m->os->net.listen_at(m->os->user, at, &m->at);
-    }
-    return fd;
-}
-
-/* Opens this rank's listener. Rank 0 shares the port of the store. Other ranks listen at the
-   address from which they reach rank 0 if the job is on one machine or no other address is known,
-   else at all addresses: each peer finds out which of them it can reach. */
-CDP__PRIVATE CDP__COLD cdp_status cdp__mesh_listen(cdp__mesh *m) {
-    cdp_addr at;
-    int32_t fd;
-    if (m->listener.func) return CDP_OK; /* this rank waits for the next start */
-    if (cdp__mesh_serves(m)) {
-        cdp__store_server_share(m->server, cdp__mesh_incoming, m);
-        return CDP_OK;
-    }
-    if (!cdp__tcp_store_local_addr(m->store, &at)) {
-        (void)cdp__fail(CDP_ERR_STORE, "the connection to the store broke at once");
-        return cdp__join_store_failed(m);
-    }
-    if (m->desc.listen_addr)
-        (void)cdp__addr_parse(m->desc.listen_addr, &at);
-    else if (m->mine_count && (m->keyed || m->desc.trust_network) && !cdp__mesh_local_only(m))
-        (void)cdp__addr_parse("::", &at);
-    fd = cdp__mesh_bind(m, &at);
-    /* this host has no IPv6 */
-    if (fd < 0 && fd != -EADDRINUSE && cdp__addr_any(&at) && !m->desc.listen_addr) {
-        (void)cdp__addr_parse("0.0.0.0", &at);
-        fd = cdp__mesh_bind(m, &at);
-    }
-    if (fd < 0) return cdp__cannot_listen(m->os, &at, -fd);
-    cdp__loop_add(&m->loop, &m->listener, fd, cdp__mesh_accept, m);
-    return CDP_OK;
-}
-
-/* The config of rank 0 has the address of its listener. The others need its config first: only who
-   knows the name of the start can tell others that it has no port. */
-CDP__PRIVATE cdp_status cdp__mesh_listen_first(cdp__mesh *m) {
-    return m->desc.group.rank == 0 ? cdp__mesh_listen(m) : CDP_OK;
-}
+/* ---- a rank that a process may have already */
 
 /* The config that rank 0 publishes. In an external store, its addresses follow as a text. */
 #define CDP__CONFIG_BYTES (8u + 8u + 8u + CDP__JOB_BYTES + 4u)
-
-CDP__PRIVATE uint32_t cdp__mesh_own_addrs(cdp__mesh *m, cdp_addr out[CDP__ADDRS]);
 
 /* The text in a value of the store, from byte `head` on. */
 CDP__PRIVATE void cdp__mesh_text(
@@ -4404,6 +4338,71 @@ CDP__PRIVATE cdp_status cdp__join_take(cdp__mesh *m) {
     cdp__join_ask(m, m->store, CDP_STORE_COMPARE_SET, 0, cdp__join_taken);
     return CDP_OK;
 }
+
+/* ---- >>tcp/rendezvous_steps: listen, compare, claim, exchange -------------------------------- */
+
+/* Knows: the deadline of cdp_init(), the store, results of earlier steps. Promises: a step that
+   fails reports which rank is missing or differs. */
+
+/* True if the desc restricts the job to one host. (A host often resolves its own name to
+   127.0.1.1, so a name proves nothing.) */
+CDP__PRIVATE bool cdp__mesh_local_only(const cdp__mesh *m) {
+    cdp_addr a;
+    return cdp__addr_parse(m->desc.master_addr, &a) ? cdp__addr_loopback(&a)
+                                                    : strcmp(m->desc.master_addr, "localhost") == 0;
+}
+
+/* Binds the listener to one of the ports that this rank may use. Returns the descriptor, or a
+   negative errno; `at` is the last address tried. */
+CDP__PRIVATE int32_t cdp__mesh_bind(cdp__mesh *m, cdp_addr *at) {
+    const uint32_t first = m->desc.first_port,
+                   last = m->desc.last_port > first ? m->desc.last_port : first;
+    uint32_t port;
+    int32_t fd = -EADDRINUSE;
+    for (port = first; port <= last && fd == -EADDRINUSE; ++port) {
+        at->port = (uint16_t)port;
+        fd = m->os->net.listen_at(m->os->user, at, &m->at);
+    }
+    return fd;
+}
+
+/* Opens this rank's listener. Rank 0 shares the port of the store. Other ranks listen at the
+   address from which they reach rank 0 if the job is on one machine or no other address is known,
+   else at all addresses: each peer finds out which of them it can reach. */
+CDP__PRIVATE CDP__COLD cdp_status cdp__mesh_listen(cdp__mesh *m) {
+    cdp_addr at;
+    int32_t fd;
+    if (m->listener.func) return CDP_OK; /* this rank waits for the next start */
+    if (cdp__mesh_serves(m)) {
+        cdp__store_server_share(m->server, cdp__mesh_incoming, m);
+        return CDP_OK;
+    }
+    if (!cdp__tcp_store_local_addr(m->store, &at)) {
+        (void)cdp__fail(CDP_ERR_STORE, "the connection to the store broke at once");
+        return cdp__join_store_failed(m);
+    }
+    if (m->desc.listen_addr)
+        (void)cdp__addr_parse(m->desc.listen_addr, &at);
+    else if (m->mine_count && (m->keyed || m->desc.trust_network) && !cdp__mesh_local_only(m))
+        (void)cdp__addr_parse("::", &at);
+    fd = cdp__mesh_bind(m, &at);
+    /* this host has no IPv6 */
+    if (fd < 0 && fd != -EADDRINUSE && cdp__addr_any(&at) && !m->desc.listen_addr) {
+        (void)cdp__addr_parse("0.0.0.0", &at);
+        fd = cdp__mesh_bind(m, &at);
+    }
+    if (fd < 0) return cdp__cannot_listen(m->os, &at, -fd);
+    cdp__loop_add(&m->loop, &m->listener, fd, cdp__mesh_accept, m);
+    return CDP_OK;
+}
+
+/* The config of rank 0 has the address of its listener. The others need its config first: only who
+   knows the name of the start can tell others that it has no port. */
+CDP__PRIVATE cdp_status cdp__mesh_listen_first(cdp__mesh *m) {
+    return m->desc.group.rank == 0 ? cdp__mesh_listen(m) : CDP_OK;
+}
+
+CDP__PRIVATE uint32_t cdp__mesh_own_addrs(cdp__mesh *m, cdp_addr out[CDP__ADDRS]);
 
 /* Ends a step that sets a key: whether the request succeeded is all that counts. */
 CDP__PRIVATE cdp_status cdp__join_set(cdp__mesh *m) {

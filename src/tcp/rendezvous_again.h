@@ -14,14 +14,17 @@
 #include "../store/interface_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
+#include "../text/utf8.h"
 #include "../text/format.h"
 #include "../os/loop.h"
 #include "../base/bytes.h"
+#include "../message/header.h"
 #include "../failure/chains.h"
 #include "../store/desc_api.h"
 #include "../store/store_api.h"
 #include "../store/addr.h"
 #include "../store/client_calls.h"
+#include "handshake.h"
 #include "starts.h"
 #include "mesh.h"
 #include "first_cause.h"
@@ -45,12 +48,9 @@ CDP__PRIVATE cdp_status cdp__join_looked(cdp__mesh *m) {
 
 CDP__PRIVATE void cdp__join_look_at(cdp__mesh *m, uint32_t i) {
     cdp__join *s = m->join;
-    const uint32_t whose = cdp__start_keys[i].whose;
+    const uint32_t of[] = {0, m->desc.group.rank, UINT32_MAX};
     s->look = i;
-    cdp__mesh_key(m, s->key_text, cdp__start_keys[i].name,
-        whose == 0       ? 0
-            : whose == 1 ? m->desc.group.rank
-                         : UINT32_MAX);
+    cdp__mesh_key(m, s->key_text, cdp__start_keys[i].name, of[cdp__start_keys[i].whose]);
     cdp__join_ask(m, m->store, CDP_STORE_CHECK, 0, cdp__join_looked);
 }
 
@@ -86,6 +86,132 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__join_next(cdp__mesh *m) {
             "start that has failed",
             (unsigned long long)((cdp__mesh_now(m) - m->start_ns) / CDP__MS), at);
     return cdp__join_again(m);
+}
+
+/* ---- a rank that a process may have already */
+
+/* The config that rank 0 publishes. In an external store, its addresses follow as a text. */
+#define CDP__CONFIG_BYTES (8u + 8u + 8u + CDP__JOB_BYTES + 4u)
+
+/* The text in a value of the store, from byte `head` on. */
+CDP__PRIVATE void cdp__mesh_text(
+    const void *value, uint64_t bytes, uint64_t head, char *out, uint64_t size) {
+    head = cdp__min(head, bytes);
+    cdp__text_foreign(out, size, (const uint8_t *)value + head, bytes - head);
+}
+
+/* Another live process owns the key: compares its value with `mine` for the error. */
+CDP__PRIVATE cdp_status cdp__mesh_claimed_twice(
+    cdp__mesh *m, const void *value, uint64_t bytes, uint64_t head, const uint8_t *mine) {
+    char text[160];
+    cdp__mesh_text(value, bytes, head, text, sizeof text);
+    return cdp__fail_peer(CDP_ERR_MISMATCH, m->desc.group.rank, 0,
+        "two processes claim rank %u: one listens at %s, the other at %s; give every process its "
+        "own RANK",
+        m->desc.group.rank, text, (const char *)mine + head);
+}
+
+CDP__PRIVATE cdp_status cdp__join_taken(cdp__mesh *m);
+CDP__PRIVATE cdp_status cdp__join_take(cdp__mesh *m);
+
+/* Where rank 0 has taken over a start that had not begun, others may wait in that one. */
+CDP__PRIVATE cdp_status cdp__join_told_others(cdp__mesh *m) {
+    cdp__mesh_round(m, m->job);
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__join_tell_others(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    cdp__mesh_round(m, (const uint8_t *)s->theirs + 24);
+    cdp__mesh_key(m, s->key_text, "fail", UINT32_MAX);
+    cdp__join_value(s, 0, NULL, 0);
+    cdp__join_value(s, 1, CDP__MOVED_ON, sizeof CDP__MOVED_ON - 1);
+    cdp__join_ask(m, m->store, CDP_STORE_COMPARE_SET, 0, cdp__join_told_others);
+    return CDP_OK;
+}
+
+/* The key that this rank takes: its claim, or the config of rank 0. */
+CDP__PRIVATE void cdp__join_own_key(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    cdp__mesh_round(m, m->job);
+    if (s->config)
+        cdp__mesh_common_key(m, s->key_text, "config");
+    else
+        cdp__mesh_key(m, s->key_text, "claim", m->desc.group.rank);
+}
+
+/* Replaces the value of another process, unless it has changed meanwhile. */
+CDP__PRIVATE cdp_status cdp__join_replace(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    cdp__join_value(s, 0, s->theirs, s->their_bytes);
+    cdp__join_ask(m, m->store, CDP_STORE_COMPARE_SET, 0, cdp__join_taken);
+    return CDP_OK;
+}
+
+/* It is known what became of the start in which another process has this rank. */
+CDP__PRIVATE CDP__COLD cdp_status cdp__join_judged(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    const uint64_t now = cdp__mesh_now(m);
+    cdp__join_own_key(m);
+    s->seen.claimed = true; /* its config or its claim is there */
+    s->seen.lives = s->reached != 0;
+    switch (cdp__start_judge(&s->seen)) {
+    case CDP__START_NEXT: return s->config ? cdp__join_replace(m) : cdp__join_next(m);
+    case CDP__START_TWICE: break;
+    default: return cdp__join_replace(m);
+    }
+    if (!s->twice_ns) s->twice_ns = now + CDP__TWICE_MS * CDP__MS;
+    if (m->desc.external_store || now >= s->twice_ns)
+        return cdp__mesh_claimed_twice(m, s->theirs, s->their_bytes, s->own_head, s->own);
+    /* it may have ended a moment ago: the store that rank 0 serves will say so */
+    cdp__join_pause(s, now + 20 * CDP__MS, cdp__join_take);
+    return CDP_OK;
+}
+
+/* Finds out whether the process that has this rank may live. */
+CDP__PRIVATE cdp_status cdp__join_find(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    const uint64_t head = cdp__min(s->own_head, s->their_bytes);
+    const uint8_t *at = (const uint8_t *)s->theirs + head;
+    const uint64_t bytes = s->their_bytes - head;
+    s->reached = 1;
+    if (s->seen.begun || s->seen.failed) return cdp__join_judged(m);
+    /* this process has its port now */
+    if (bytes == s->own_bytes - s->own_head && memcmp(at, s->own + s->own_head, bytes) == 0) {
+        s->reached = 0;
+        return cdp__join_judged(m);
+    }
+    cdp__join_reach(m, at, bytes, cdp__join_judged);
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__join_taken(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    cdp_bytes *v = s->rq.results;
+    if (s->result != CDP_OK) return cdp__join_store_failed(m);
+    if (v->bytes == s->own_bytes && memcmp(v->data, s->own, (size_t)v->bytes) == 0)
+        return s->config && s->their_bytes >= CDP__CONFIG_BYTES && !s->seen.begun && !s->seen.failed
+            ? cdp__join_tell_others(m)
+            : CDP_OK;
+    cdp__free(m->os, s->theirs);
+    memcpy(&s->theirs, &v->data, sizeof s->theirs);
+    s->their_bytes = v->bytes;
+    v->data = NULL;
+    memset(&s->seen, 0, sizeof s->seen);
+    if (s->config && s->their_bytes < CDP__CONFIG_BYTES) return cdp__join_find(m);
+    if (s->config) cdp__mesh_round(m, (const uint8_t *)s->theirs + 24);
+    return cdp__join_look(m, cdp__join_find);
+}
+
+/* Sets the key s->key_text, which one process of this rank may own, to s->own. The value ends
+   with the addresses of that process, from byte own_head on. The value of a process that has
+   ended is replaced. */
+CDP__PRIVATE cdp_status cdp__join_take(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    cdp__join_value(s, 0, NULL, 0);
+    cdp__join_value(s, 1, s->own, s->own_bytes);
+    cdp__join_ask(m, m->store, CDP_STORE_COMPARE_SET, 0, cdp__join_taken);
+    return CDP_OK;
 }
 
 #endif /* CDP_SRC_TCP_RENDEZVOUS_AGAIN_H */
