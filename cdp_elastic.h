@@ -351,7 +351,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_alarm(cdp_elastic *elastic, const 
    others treat it as a member that has left. Destroys the group. Takes up to a second; where the
    store cannot be reached or is silent, also after an error of it, up to timeout_ms of tcp->group
    and at most 30 s for each of three requests. Destroy groups and ddps that were made from the
-   group before this call. NULL is allowed. */
+   group before this call. NULL is allowed. In a child of fork() it does nothing. */
 CDP_API void cdp_elastic_destroy(cdp_elastic *elastic);
 
 /* The last 32 epochs of this process as JSON: epoch, step, size, rank, lost, joined, cause, and how
@@ -1449,8 +1449,10 @@ struct cdp_elastic {
     cdp_elastic_desc desc; /* with defaults */
     cdp_tcp_desc tcp;
     const cdp_os *os;
-    cdp_store *store;   /* for the threads of the program */
-    cdp_store *watched; /* for `watch`; the same one, or a clone */
+    const uint32_t *forks; /* changes in a child of fork() */
+    uint32_t forked;       /* what it was at creation */
+    cdp_store *store;      /* for the threads of the program */
+    cdp_store *watched;    /* for `watch`; the same one, or a clone */
     bool own_store;
     bool no_thread; /* calls of the program poll; there is no lock either */
     char job[64], id[2 * CDP__ELASTIC_ID_BYTES + 1];
@@ -3291,6 +3293,8 @@ CDP_API cdp_status cdp_elastic_create(const cdp_elastic_desc *desc, cdp_elastic 
     e = (cdp_elastic *)cdp__alloc_zero(os, sizeof *e);
     if (!e) return cdp__fail_nomem("a cdp_elastic", sizeof *e);
     e->os = os;
+    e->forks = cdp__os_forks();
+    e->forked = *e->forks;
     e->no_thread = no_thread;
     if (!no_thread) {
         e->mutex = os->threads.mutex_create(os);
@@ -3411,7 +3415,8 @@ CDP_API void cdp_elastic_destroy(cdp_elastic *e) {
     cdp_group *failed = NULL;
     uint64_t k;
     bool leaves;
-    if (!e) return;
+    /* a child of fork() leaves the parent's job alone: its threads are not here */
+    if (!e || *e->forks != e->forked) return;
     cdp__elastic_lock(e);
     e->stop = true;
     k = e->place.epoch;

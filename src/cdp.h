@@ -230,8 +230,8 @@
     MEMORY
         All memory comes from os->alloc, except 0.8 KB while the default os looks up a name,
         and what the C library takes for itself (threads, names, lists of interfaces). The
-        first group: about 0.17 MB and 0.7 KB per rank. Each group made from it: 10 KB and
-        0.2 KB per rank. Unexpected data: at most window_bytes per channel and rank. A hub: 9
+        first group: about 0.17 MB and 0.7 KB per rank. Each group made from it: 10.3 KB
+        and 0.2 KB per rank. Unexpected data: at most window_bytes per channel and rank. A hub: 9
         bytes per pair of ranks, and 0.6 MB for each pair that talks. A DDP: its gradients once
         (the buckets are the gradients) and 0.25 KB per parameter; twice for a moment when
         buckets are rebuilt; up to 1 MiB for small parameters that are broadcast together; a

@@ -9,6 +9,7 @@
 #include "../base/types_api.h"
 #include "../base/error_api.h"
 #include "../os/os_api.h"
+#include "../os/linux.h"
 #include "../store/interface_api.h"
 #include "../group/group_api.h"
 #include "../base/compiler.h"
@@ -180,6 +181,8 @@ CDP_API cdp_status cdp_elastic_create(const cdp_elastic_desc *desc, cdp_elastic 
     e = (cdp_elastic *)cdp__alloc_zero(os, sizeof *e);
     if (!e) return cdp__fail_nomem("a cdp_elastic", sizeof *e);
     e->os = os;
+    e->forks = cdp__os_forks();
+    e->forked = *e->forks;
     e->no_thread = no_thread;
     if (!no_thread) {
         e->mutex = os->threads.mutex_create(os);
@@ -300,7 +303,8 @@ CDP_API void cdp_elastic_destroy(cdp_elastic *e) {
     cdp_group *failed = NULL;
     uint64_t k;
     bool leaves;
-    if (!e) return;
+    /* a child of fork() leaves the parent's job alone: its threads are not here */
+    if (!e || *e->forks != e->forked) return;
     cdp__elastic_lock(e);
     e->stop = true;
     k = e->place.epoch;

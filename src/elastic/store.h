@@ -69,8 +69,10 @@ struct cdp_elastic {
     cdp_elastic_desc desc; /* with defaults */
     cdp_tcp_desc tcp;
     const cdp_os *os;
-    cdp_store *store;   /* for the threads of the program */
-    cdp_store *watched; /* for `watch`; the same one, or a clone */
+    const uint32_t *forks; /* changes in a child of fork() */
+    uint32_t forked;       /* what it was at creation */
+    cdp_store *store;      /* for the threads of the program */
+    cdp_store *watched;    /* for `watch`; the same one, or a clone */
     bool own_store;
     bool no_thread; /* calls of the program poll; there is no lock either */
     char job[64], id[2 * CDP__ELASTIC_ID_BYTES + 1];

@@ -214,7 +214,8 @@ CDP__PRIVATE void cdp__group_end(cdp_group *g) {
     bool last, at_once;
 #ifndef CDP_NO_FRAMES
     if (g->magic == CDP__LEAVING_MAGIC) {
-        cdp__group_gone(g, true);
+        /* a child of fork() leaves the parent's group alone, see cdp__alive() */
+        if (*g->w->forks == g->w->forked) cdp__group_gone(g, true);
         return;
     }
 #endif

@@ -262,13 +262,18 @@ CDP__PRIVATE const cdp_backend *cdp__backend_of(const cdp_group *g) {
 /* The first check of every public function. */
 CDP__PRIVATE CDP__ONE_COPY cdp_status cdp__alive(const cdp_group *g, const char *call) {
     if (!g) return cdp__missing(call, "group");
-    if (g->magic == CDP__GROUP_MAGIC) return CDP_OK;
-    return cdp__fail(CDP_ERR_STATE, "%s: this group was destroyed", call);
+    if (g->magic != CDP__GROUP_MAGIC)
+        return cdp__fail(CDP_ERR_STATE, "%s: this group was destroyed", call);
+    if (*g->w->forks == g->w->forked) return CDP_OK;
+    return cdp__fail(CDP_ERR_STATE,
+        "%s: this process is a child, by fork(), of the one that created the group, which alone "
+        "uses it; make a group of its own here",
+        call);
 }
 
 /* cdp__alive() for an operation, whose errors begin with its name. */
 CDP__PRIVATE cdp_status cdp__alive_for(const cdp_group *g, cdp_coll_kind kind) {
-    if (g && g->magic == CDP__GROUP_MAGIC) return CDP_OK;
+    if (g && g->magic == CDP__GROUP_MAGIC && *g->w->forks == g->w->forked) return CDP_OK;
     return cdp__alive(g, kind ? cdp_coll_name(kind) : "cdp_start");
 }
 
