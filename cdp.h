@@ -230,8 +230,8 @@
     MEMORY
         All memory comes from os->alloc, except 0.8 KB while the default os looks up a name,
         and what the C library takes for itself (threads, names, lists of interfaces). The
-        first group: about 0.17 MB and 0.7 KB per rank. Each group made from it: 10 KB and
-        0.2 KB per rank. Unexpected data: at most window_bytes per channel and rank. A hub: 9
+        first group: about 0.17 MB and 0.7 KB per rank. Each group made from it: 10.3 KB
+        and 0.2 KB per rank. Unexpected data: at most window_bytes per channel and rank. A hub: 9
         bytes per pair of ranks, and 0.6 MB for each pair that talks. A DDP: its gradients once
         (the buckets are the gradients) and 0.25 KB per parameter; twice for a moment when
         buckets are rebuilt; up to 1 MiB for small parameters that are broadcast together; a
@@ -1441,7 +1441,8 @@ CDP_API uint32_t cdp_rank_of_world(const cdp_group *group, uint32_t world_rank);
    tells its cause: for 0.35 s at most, mostly some milliseconds. Then others may read the cause in
    the store of rank 0, which waits for 0.3 s at most; where that store is gone the other ranks wait
    for 50 ms. So all of it takes 0.75 s at most. cdp_group_leave() does the same in frames, and does
-   not block. The last error stays what it was. */
+   not block. The last error stays what it was. In a child of fork() it does nothing, and calls of
+   the parent's group are STATE: make a group of its own there. */
 CDP_API void cdp_group_destroy(cdp_group *group);
 
 #ifndef CDP_NO_FRAMES
@@ -11384,6 +11385,8 @@ typedef enum cdp__advance {
    groups. Members that much code uses come first. */
 typedef struct cdp__world {
     const cdp_os *os;
+    const uint32_t *forks; /* changes in a child of fork(), which may not use the world */
+    uint32_t forked;       /* what it was at creation */
     uint32_t size, rank;
     cdp__port *ports;
     cdp_group *groups;             /* all */
@@ -13299,13 +13302,18 @@ CDP__PRIVATE const cdp_backend *cdp__backend_of(const cdp_group *g) {
 /* The first check of every public function. */
 CDP__PRIVATE CDP__ONE_COPY cdp_status cdp__alive(const cdp_group *g, const char *call) {
     if (!g) return cdp__missing(call, "group");
-    if (g->magic == CDP__GROUP_MAGIC) return CDP_OK;
-    return cdp__fail(CDP_ERR_STATE, "%s: this group was destroyed", call);
+    if (g->magic != CDP__GROUP_MAGIC)
+        return cdp__fail(CDP_ERR_STATE, "%s: this group was destroyed", call);
+    if (*g->w->forks == g->w->forked) return CDP_OK;
+    return cdp__fail(CDP_ERR_STATE,
+        "%s: this process is a child, by fork(), of the one that created the group, which alone "
+        "uses it; make a group of its own here",
+        call);
 }
 
 /* cdp__alive() for an operation, whose errors begin with its name. */
 CDP__PRIVATE cdp_status cdp__alive_for(const cdp_group *g, cdp_coll_kind kind) {
-    if (g && g->magic == CDP__GROUP_MAGIC) return CDP_OK;
+    if (g && g->magic == CDP__GROUP_MAGIC && *g->w->forks == g->w->forked) return CDP_OK;
     return cdp__alive(g, kind ? cdp_coll_name(kind) : "cdp_start");
 }
 
@@ -16438,6 +16446,8 @@ CDP__PRIVATE cdp__world *cdp__world_create(const cdp_group_desc *d, const cdp_tr
     cdp__world *m = (cdp__world *)cdp__alloc_zero(os, sizeof *m);
     if (!m) return NULL;
     m->os = os;
+    m->forks = cdp__os_forks();
+    m->forked = *m->forks;
     m->rank = rank;
     m->size = size;
     m->note = cdp__world_on_control;
@@ -16648,7 +16658,8 @@ CDP__PRIVATE void cdp__group_end(cdp_group *g) {
     bool last, at_once;
 #ifndef CDP_NO_FRAMES
     if (g->magic == CDP__LEAVING_MAGIC) {
-        cdp__group_gone(g, true);
+        /* a child of fork() leaves the parent's group alone, see cdp__alive() */
+        if (*g->w->forks == g->w->forked) cdp__group_gone(g, true);
         return;
     }
 #endif
