@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Snapshots of cdp_mem.h, read by programs that are not ours: Python's pickle; PyTorch's _memory_viz.py (of an installed
-# torch, or the file that MEMORY_VIZ_PY names); the viewer's own JavaScript under node (MEMORY_VIZ_JS names the file, or
-# MEMORY_VIZ_FETCH=1 fetches it), its page too where node finds d3 and jsdom (Debian: node-d3, node-jsdom). What is not
+# torch, or the file that MEMORY_VIZ_PY names); the viewer's own JavaScript under node (viewer_files.sh says where it
+# comes from), its page too where node finds d3 and jsdom (Debian: node-d3, node-jsdom). What is not
 # there is skipped, and says why. Ends with "N passed, N failed".
 set -u
 cd "$(dirname "$0")/../.." || exit 1
@@ -37,15 +37,10 @@ else
     add "$tmp/out" > /dev/null
 fi
 
-js=${MEMORY_VIZ_JS:-}
-if [ -z "$js" ] && [ -n "${MEMORY_VIZ_FETCH:-}" ]; then
-    js=$tmp/MemoryViz.js
-    curl -fsSL -m 60 -o "$js" https://raw.githubusercontent.com/pytorch/pytorch/main/torch/utils/viz/MemoryViz.js 2> /dev/null || js=
-fi
 if ! command -v node > /dev/null; then echo 'SKIP the viewer: there is no node'
-elif [ -z "$js" ]; then echo 'SKIP the viewer: MEMORY_VIZ_JS names no file, and it was not or could not be fetched'
+elif ! why=$(bash tests/mem/viewer_files.sh "$tmp/viewer.js"); then echo "SKIP the viewer: $why"
 else
-    NODE_PATH=${NODE_PATH:-/usr/share/nodejs} timeout 100 node tests/mem/viewer.mjs "$js" "$tmp/dumps" > "$tmp/out" 2>&1
+    NODE_PATH=${NODE_PATH:-/usr/share/nodejs} timeout 100 node tests/mem/viewer.mjs "$tmp/viewer.js" "$tmp/dumps" > "$tmp/out" 2>&1
     add "$tmp/out" | grep -v '^[0-9]* passed'
     add "$tmp/out" > /dev/null
 fi
