@@ -75,12 +75,14 @@ static void story(const char *name, cdp_mem_record_desc record, bool late) {
 }
 
 int main(int argc, char **argv) {
+    static const char *const pairs[] = {"skip", "min_bytes", "ring_20", "ring_min"};
     const cdp_mem_record_desc all = {.history = CDP_MEM_HISTORY_ALL};
     const uint32_t may = 1u << CDP_MEM_OOM | 1u << CDP_MEM_SNAPSHOT | 1u << CDP_MEM_USER_DEFINED
         | 1u << CDP_MEM_ANNOTATE;
     cdp_mem_record_desc d = all;
     if (argc != 2) return 2;
     folder = argv[1];
+    static const char *const left_out[] = {"skip", "min_bytes", "ring_20", "ring_min"};
     for (uint32_t late = 0; late < 2; ++late) {
         story("all", all, late);
         for (uint32_t i = 0; i < 4; ++i) { /* what is left out, in all pairs */
@@ -88,7 +90,7 @@ int main(int argc, char **argv) {
             d.min_bytes = i & 1 ? 100000 : 0;
             d.max_entries = i & 2 ? 20 : 0;
             d.skip = may;
-            story(i == 0 ? "skip" : i == 1 ? "min_bytes" : i == 2 ? "ring_20" : "ring_min", d, late);
+            story(pairs[i], d, late);
         }
     }
     d = all;
