@@ -165,18 +165,19 @@ TEST_API void call_put(const call *c, void *at, uint64_t i, uint64_t raw) {
     switch (c->dtype) {
     case CDP_DTYPE_F64: ((double *)at)[i] = (double)(int64_t)(raw % 201) - 100; break;
     case CDP_DTYPE_I32: ((int32_t *)at)[i] = (int32_t)(uint32_t)raw; break;
-    case CDP_DTYPE_I64: ((int64_t *)at)[i] = (int64_t)raw; break;
+    case CDP_DTYPE_I64: /* sums of a thousand fit */
+        ((int64_t *)at)[i] = (int64_t)(raw >> 10) - ((int64_t)1 << 53);
+        break;
     case CDP_DTYPE_U8: ((uint8_t *)at)[i] = (uint8_t)raw; break;
     default: ((float *)at)[i] = (float)(int64_t)(raw % 201) - 100; break;
     }
 }
 
 /* Means of integers are rounded to the nearest, a half away from zero. */
-__extension__ typedef __int128 call_sum;
-TEST_API int64_t call_nearest(call_sum sum, uint32_t n) {
-    const int64_t left = (int64_t)(sum % n);
-    if (2 * (left < 0 ? -left : left) < n) return (int64_t)(sum / n);
-    return (int64_t)(sum / n) + (left < 0 ? -1 : 1);
+TEST_API int64_t call_nearest(int64_t sum, uint32_t n) {
+    const int64_t left = sum % (int64_t)n;
+    if (2 * (left < 0 ? -left : left) < (int64_t)n) return sum / (int64_t)n;
+    return sum / (int64_t)n + (left < 0 ? -1 : 1);
 }
 
 #define CALL_REDUCE(T_, U_, SUM_OF)                    \
@@ -201,9 +202,9 @@ TEST_API int64_t call_nearest(call_sum sum, uint32_t n) {
 TEST_API void call_reduce(const call *c, uint32_t n, uint64_t i, void *at) {
     switch (c->dtype) {
     case CDP_DTYPE_F64: CALL_REDUCE(double, double, whole / (double)n); break;
-    case CDP_DTYPE_I32: CALL_REDUCE(int32_t, call_sum, call_nearest(sum, n)); break;
-    case CDP_DTYPE_I64: CALL_REDUCE(int64_t, call_sum, call_nearest(sum, n)); break;
-    case CDP_DTYPE_U8: CALL_REDUCE(uint8_t, call_sum, call_nearest(sum, n)); break;
+    case CDP_DTYPE_I32: CALL_REDUCE(int32_t, int64_t, call_nearest(sum, n)); break;
+    case CDP_DTYPE_I64: CALL_REDUCE(int64_t, int64_t, call_nearest(sum, n)); break;
+    case CDP_DTYPE_U8: CALL_REDUCE(uint8_t, int64_t, call_nearest(sum, n)); break;
     default: CALL_REDUCE(float, float, whole / (float)n); break;
     }
 }

@@ -582,21 +582,24 @@ static cdp_dtype wide_dtype(cdp_dtype t) {
     }
 }
 
-/* Means of 64-bit integers, whose sum needs more bits than that. */
+/* Means of 64-bit integers, whose sum needs more bits than that: in halves of 32 bits. */
 static void mean_64(const cell *c, uint8_t **in, uint64_t n, uint8_t *out) {
-    __extension__ typedef __int128 wide_sum;
+    const int64_t ranks = c->n;
     for (uint64_t i = 0; i < n; ++i) {
-        wide_sum sum = 0, left;
-        uint64_t mean;
+        int64_t high = 0, below;
+        uint64_t low = 0, rest, mean;
         for (uint32_t r = 0; r < c->n; ++r) {
             uint64_t v;
             memcpy(&v, in[r] + 8 * i, 8);
-            sum += c->dtype == CDP_DTYPE_I64 ? (wide_sum)(int64_t)v : (wide_sum)v;
+            low += v & 0xffffffff;
+            high += (int64_t)(v >> 32);
+            if (c->dtype == CDP_DTYPE_I64 && v >> 63) high -= (int64_t)1 << 32;
         }
-        left = sum % c->n;
-        mean = (uint64_t)(sum / c->n);
-        if (2 * left >= c->n) ++mean;
-        if (-2 * left >= c->n) --mean;
+        high += (int64_t)(low >> 32);
+        below = high / ranks - (high % ranks < 0); /* rounded down */
+        rest = (uint64_t)(high - below * ranks) << 32 | (low & 0xffffffff);
+        mean = ((uint64_t)below << 32) + rest / c->n;
+        if (rest % c->n * 2 > c->n || (rest % c->n * 2 == c->n && high >= 0)) ++mean;
         memcpy(out + 8 * i, &mean, 8);
     }
 }
@@ -613,7 +616,7 @@ static uint64_t wide_order(const cell *w, uint64_t small_bytes, direct d) {
 /* The conversions themselves are those of the library: test_reduce.c has a reference for them. */
 static void wide_all(
     const cell *c, uint8_t **in, uint64_t n, uint64_t small_bytes, direct d, uint8_t *out) {
-    uint8_t *wide[RANKS_MAX], *sum;
+    uint8_t *wide[RANKS_MAX], *total;
     cell w = *c;
     if (c->op == CDP_REDUCE_AVG && (c->dtype == CDP_DTYPE_I64 || c->dtype == CDP_DTYPE_U64)) {
         mean_64(c, in, n, out);
@@ -621,18 +624,18 @@ static void wide_all(
     }
     w.dtype = wide_dtype(c->dtype);
     if (w.dtype != c->dtype) small_bytes = wide_order(&w, small_bytes, d);
-    sum = (uint8_t *)malloc(n * cdp_dtype_size(w.dtype) + 1);
+    total = (uint8_t *)malloc(n * cdp_dtype_size(w.dtype) + 1);
     for (uint32_t r = 0; r < c->n; ++r) {
         wide[r] = (uint8_t *)malloc(n * cdp_dtype_size(w.dtype) + 1);
         cdp__convert(c->dtype, in[r], w.dtype, wide[r], n);
         if (c->op == CDP_REDUCE_PREMUL_SUM) finish(w.dtype, wide[r], n, 0, factor_of(r));
     }
-    reduce_all(&w, wide, small_bytes, d, sum);
-    if (c->op == CDP_REDUCE_AVG) finish(w.dtype, sum, n, c->n, 1);
-    cdp__convert(w.dtype, sum, c->dtype, out, n);
+    reduce_all(&w, wide, small_bytes, d, total);
+    if (c->op == CDP_REDUCE_AVG) finish(w.dtype, total, n, c->n, 1);
+    cdp__convert(w.dtype, total, c->dtype, out, n);
     for (uint32_t r = 0; r < c->n; ++r)
         free(wide[r]);
-    free(sum);
+    free(total);
 }
 
 static void answer_make(const cell *c, uint64_t small_bytes, direct d, answer *a) {
