@@ -2568,7 +2568,8 @@ CDP_API cdp_status cdp_mesh_cut(cdp_mesh *m, uint32_t dim, const uint64_t *sizes
         return st;
     }
     for (const cdp__dt_cut *old = m->cuts; old; old = old->next) {
-        if (old->dim != dim || memcmp(old->starts, starts, (n + 1ull) * sizeof *starts) != 0)
+        if (old->dim != dim
+            || memcmp(old->starts, starts, (size_t)(n + 1ull) * sizeof *starts) != 0)
             continue;
         *cut = old->number;
         cdp__dt_free(m->root->os, c);

@@ -7566,7 +7566,7 @@ CDP__PRIVATE bool cdp__mem_log_fits(const cdp__mem_log *l, const cdp_mem_record_
 /* `what` is read without the lock, so it is stored separately. */
 CDP__PRIVATE void cdp__mem_log_replace(cdp_mem *m, cdp__mem_log *fresh) {
     const uint32_t what = fresh->what;
-    const uint64_t before = offsetof(cdp__mem_log, what), after = before + sizeof what;
+    const size_t before = offsetof(cdp__mem_log, what), after = before + sizeof what;
     memcpy(&m->log, fresh, before);
     memcpy((char *)&m->log + after, (const char *)fresh + after, sizeof *fresh - after);
     cdp__atomic_store_u32(&m->log.what, what, CDP__RELEASE);

@@ -174,7 +174,8 @@ CDP__PRIVATE cdp_status cdp__join_adopted(cdp__mesh *m) {
     cdp_error cause;
     cdp_status st;
     if (m->join->result != CDP_OK) return m->join->result;
-    if (v->bytes == sizeof CDP__MOVED_ON - 1 && memcmp(v->data, CDP__MOVED_ON, v->bytes) == 0) {
+    if (v->bytes == sizeof CDP__MOVED_ON - 1
+        && memcmp(v->data, CDP__MOVED_ON, (size_t)v->bytes) == 0) {
         (void)cdp__fail_peer(CDP_ERR_TIMEOUT, 0, 0, "rank 0 has started again");
         return cdp__join_again(m);
     }

@@ -177,7 +177,8 @@ CDP__PRIVATE cdp_status cdp__join_find(cdp__mesh *m) {
     s->reached = 1;
     if (s->seen.begun || s->seen.failed) return cdp__join_judged(m);
     /* this process has its port now */
-    if (bytes == s->own_bytes - s->own_head && memcmp(at, s->own + s->own_head, bytes) == 0) {
+    if (bytes == s->own_bytes - s->own_head
+        && memcmp(at, s->own + s->own_head, (size_t)bytes) == 0) {
         s->reached = 0;
         return cdp__join_judged(m);
     }
