@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # Snapshots of cdp_mem.h, read by programs that are not ours: Python's pickle; PyTorch's _memory_viz.py (of an installed
 # torch, or the file that MEMORY_VIZ_PY names); the viewer's own JavaScript under node (viewer_files.sh says where it
-# comes from), its page too where node finds d3 and jsdom (Debian: node-d3, node-jsdom). What is not
-# there is skipped, and says why. Ends with "N passed, N failed".
+# comes from; browser.sh shows its page). What is not there is skipped, and says why. Ends with "N passed, N failed".
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 tmp=$(mktemp -d) || exit 1
@@ -33,15 +32,15 @@ else
     [ -n "$viz" ] && [ ! -f "$viz" ] && viz=
     [ -n "$viz" ] || echo 'SKIP _memory_viz.py: no torch here (python3-torch), and MEMORY_VIZ_PY names no file'
     $py tests/mem/interop.py "$tmp/dumps" ${viz:+"$viz"} > "$tmp/out" 2>&1
-    add "$tmp/out" | grep -v '^[0-9]* passed'
+    add "$tmp/out" | grep -av '^[0-9]* passed'
     add "$tmp/out" > /dev/null
 fi
 
 if ! command -v node > /dev/null; then echo 'SKIP the viewer: there is no node'
 elif ! why=$(bash tests/mem/viewer_files.sh "$tmp/viewer.js"); then echo "SKIP the viewer: $why"
 else
-    NODE_PATH=${NODE_PATH:-/usr/share/nodejs} timeout 100 node tests/mem/viewer.mjs "$tmp/viewer.js" "$tmp/dumps" > "$tmp/out" 2>&1
-    add "$tmp/out" | grep -v '^[0-9]* passed'
+    timeout 100 node tests/mem/viewer.mjs "$tmp/viewer.js" "$tmp/dumps" > "$tmp/out" 2>&1
+    add "$tmp/out" | grep -av '^[0-9]* passed'
     add "$tmp/out" > /dev/null
 fi
 echo "$passed passed, $failed failed"

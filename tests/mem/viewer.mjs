@@ -1,14 +1,10 @@
 // Runs PyTorch's MemoryViz.js on snapshots, without a browser:
 //     node viewer.mjs MemoryViz.js FOLDER          Ends with "N passed, N failed".
-// Part 1 calls its unpickler, annotation, plots and replay; its imports and its page are replaced by
-// an object that accepts every call, and scales by linear functions.
-// Part 2 needs the packages d3 and jsdom (Debian: node-d3, node-jsdom; NODE_PATH says where): it
-// loads every file into the viewer's own page, opens every tab, and moves the
-// mouse over what is drawn.
+// It calls the unpickler, annotation, plots and replay; the page is replaced by an object that
+// accepts every call, and scales by linear functions. browser.sh opens the page itself.
 import fs from 'node:fs';
 import os from 'node:os';
 import path from 'node:path';
-import {createRequire} from 'node:module';
 import {pathToFileURL} from 'node:url';
 
 const [source, folder] = process.argv.slice(2);
@@ -41,8 +37,6 @@ function pickle_of(file) {
   return bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + bytes.byteLength);
 }
 const files = fs.readdirSync(folder).filter(f => f.endsWith('.pickle')).sort();
-
-// ---- part 1: its functions
 
 const stub = `
 const any = new Proxy(function () {}, {
@@ -92,80 +86,6 @@ await check('viewer finds what is planted', () => {
   }
   expect(thrown, 'a block without a segment was accepted');
 });
-
-// ---- part 2: its page
-
-async function page_of() {
-  const require = createRequire(import.meta.url);
-  let jsdom;
-  try {
-    jsdom = require('jsdom');
-    require('d3');
-  } catch (e) {
-    console.log(`SKIP the viewer's page: ${e.message.split('\n')[0]} (Debian: node-d3, node-jsdom)`);
-    return null;
-  }
-  const errors = [], virtualConsole = new jsdom.VirtualConsole();
-  virtualConsole.on('jsdomError', e => errors.push(e.detail?.stack ?? e.message));
-  const {window} = new jsdom.JSDOM('<!doctype html><html><head></head><body></body></html>',
-    {pretendToBeVisual: true, virtualConsole});
-  window.Element.prototype.scrollIntoViewIfNeeded = () => {};
-  globalThis.window = window;
-  globalThis.document = window.document;
-  globalThis.navigator ??= window.navigator;
-  globalThis.viewer_require = require;
-  const head = `
-const d3 = globalThis.viewer_require('d3');
-const {axisLeft, scaleLinear, zoom, zoomIdentity, brushX} = d3;
-const console = {log() {}}; // it prints each snapshot
-`;
-  const module = await load_viewer('page.mjs', head, ['kinds', 'finished_loading', 'snapshot_change']);
-  return {window, module, errors};
-}
-
-function mouse(window, element, type) { // for this element alone: jsdom has no viewBox to zoom
-  element.dispatchEvent(new window.MouseEvent(type, {clientX: 5, clientY: 5}));
-}
-function sample(list, count) {
-  const step = Math.max(1, Math.floor(list.length / count));
-  return list.filter((_item, i) => i % step === 0);
-}
-
-async function show(page, file, kind) {
-  const {window, module} = page, document = window.document;
-  const [, view] = document.querySelectorAll('select');
-  for (const tab of document.querySelectorAll('body > div')) tab.remove();
-  view.value = kind;
-  expect(view.value === kind, `there is no tab ${kind}`);
-  module.finished_loading(`${file} ${kind}`, pickle_of(path.join(folder, file)));
-  await new Promise(done => window.requestAnimationFrame(() => window.requestAnimationFrame(done)));
-  const tab = document.querySelector('body > div');
-  if (kind === 'Allocator Settings') {
-    expect(tab.textContent.includes('garbage_collection_threshold'), 'no settings are shown');
-    return;
-  }
-  const drawn = [...tab.querySelectorAll('svg rect, svg polygon')];
-  expect(drawn.length > 0, `${kind}: nothing is drawn`);
-  expect(!tab.innerHTML.includes('NaN'), `${kind}: a picture with NaN`);
-  let told = 0;
-  for (const element of sample(drawn, 60)) {
-    const before = tab.textContent;
-    mouse(window, element, 'mouseover');
-    told += tab.textContent !== before;
-    mouse(window, element, 'mousedown');
-  }
-  expect(told > 0, `${kind}: nothing is said about what is drawn`);
-  for (const event of sample([...tab.querySelectorAll('div > div > div > pre')], 20))
-    mouse(window, event, 'mousedown'); // the state at this event
-  expect(!page.errors.length, page.errors[0]);
-}
-
-const page = await page_of();
-for (const f of page ? files : [])
-  await check(`viewer page ${f}`, async () => {
-    page.errors.length = 0;
-    for (const kind in page.module.kinds) await show(page, f, kind);
-  });
 
 fs.rmSync(scratch, {recursive: true});
 console.log(`${passed} passed, ${failed} failed`);
