@@ -3950,6 +3950,7 @@ CDP__PRIVATE void cdp__carry_out(cdp_dtype t, const cdp__carrier *c, void *out) 
         memcpy(out, c, sizeof *c);
 }
 
+#ifndef CDP_ONLY_F32 /* then only integers are converted, for their means */
 /* Rounds to f32 "to odd": an inexact result gets an odd last bit. Rounding that once more, to fewer
    bits, gives what one rounding of the exact value gives. */
 CDP__PRIVATE float cdp__odd_of_f64(double v) {
@@ -4013,30 +4014,40 @@ CDP__PRIVATE void cdp__carry_f64(cdp__carrier *c, cdp__carried from) {
     else
         CDP__EACH(c->d, (double)was.u[i])
 }
+#endif
 CDP__PRIVATE void cdp__carry_int(cdp__carrier *c, cdp__carried from, bool has_sign) {
     uint32_t i;
+#ifndef CDP_ONLY_F32
     if (from == CDP__AS_F32) cdp__carry_f64(c, from);
     if (from <= CDP__AS_F64 && has_sign)
         CDP__EACH(c->i, cdp__i64_of(c->d[i]))
     else if (from <= CDP__AS_F64)
         CDP__EACH(c->u, cdp__u64_of(c->d[i]))
-    else if (has_sign)
+    if (from <= CDP__AS_F64) return;
+#endif
+    (void)from;
+    if (has_sign)
         CDP__EACH(c->i, (int64_t)cdp__min(c->u[i], INT64_MAX))
     else
         CDP__EACH(c->u, c->i[i] < 0 ? 0 : (uint64_t)c->i[i])
 }
+#ifndef CDP_ONLY_F32
 /* To bool: 1 for everything but 0, NaNs included. */
 CDP__PRIVATE void cdp__carry_truth(cdp__carrier *c, cdp__carried from) {
     uint32_t i;
     if (from == CDP__AS_F32) cdp__carry_f64(c, from);
     if (from <= CDP__AS_F64) CDP__EACH(c->u, c->d[i] != 0)
 }
+#endif
 #undef CDP__EACH
 #undef CDP__LOAD
 #undef CDP__STORE
 
 CDP__PRIVATE void cdp__carry(cdp__carrier *c, cdp_dtype from, cdp_dtype to) {
     const cdp__carried was = cdp__carried_as(from), is = cdp__carried_as(to);
+#ifdef CDP_ONLY_F32
+    if (was != is) cdp__carry_int(c, was, is == CDP__AS_I64);
+#else
     if (cdp__dtype_row_of(to)->kind == CDP__TRUTH)
         cdp__carry_truth(c, was);
     else if (was == is)
@@ -4047,6 +4058,7 @@ CDP__PRIVATE void cdp__carry(cdp__carrier *c, cdp_dtype from, cdp_dtype to) {
         cdp__carry_f64(c, was);
     else
         cdp__carry_int(c, was, is == CDP__AS_I64);
+#endif
 }
 
 /* Converts `n` elements that are no complex numbers. Floats are rounded once, to nearest even; to
@@ -11432,7 +11444,8 @@ typedef struct cdp__world {
     void *thread;
     void *park;            /* where the progress thread sleeps while callers make progress */
     uint32_t lock_waiters; /* (atomic) */
-    uint32_t aborts;       /* (atomic) a group has to be aborted */
+    uint32_t aborts;       /* (atomic) how often a group was to be aborted */
+    uint32_t aborts_seen;  /* its value when that was last done */
     /* threads inside a wait: they make progress, the progress thread stands by */
     uint32_t callers;
     /* Counts of waits and of completed operations, many of which need no wait: a change shows
@@ -15953,13 +15966,17 @@ CDP__PRIVATE void cdp__deferred_drop(cdp_group *g) {
    allocates nothing. It leaves a reason, and whoever next has the lock of the world carries it out:
    the thread of the library, a thread that waits, or the next call. */
 
+#ifdef CDP_NO_THREADS
+CDP__PRIVATE void cdp__world_aborts(cdp__world *m) {
+    (void)m; /* the caller had the lock, see cdp_group_abort() */
+}
+#else
 #define CDP__ABORT_WAIT_MS 20u /* for the thread of the library; it looks every 10 ms */
 
 /* Carries out what cdp_group_abort() left. The lock is held. */
 CDP__PRIVATE CDP__COLD void cdp__world_abort(cdp__world *m) {
     cdp_group *g;
     cdp_error e;
-    (void)cdp__atomic_swap_u32(&m->aborts, 0, CDP__ACQ_REL);
     for (g = m->groups; g; g = g->next) {
         if (cdp__atomic_load_u32(&g->abort.state, CDP__ACQUIRE) != CDP__ABORT_ASKED) continue;
         cdp__error(&e, CDP_ERR_ABORTED, m->rank, "aborted: %s", g->abort.reason);
@@ -15970,7 +15987,10 @@ CDP__PRIVATE CDP__COLD void cdp__world_abort(cdp__world *m) {
 }
 
 CDP__PRIVATE void cdp__world_aborts(cdp__world *m) {
-    if (cdp__atomic_load_u32(&m->aborts, CDP__RELAXED)) cdp__world_abort(m);
+    const uint32_t asked = cdp__atomic_load_u32(&m->aborts, CDP__ACQUIRE);
+    if (asked == m->aborts_seen) return;
+    m->aborts_seen = asked;
+    cdp__world_abort(m);
 }
 
 CDP__PRIVATE void cdp__abort_ask(cdp_group *g, const char *reason) {
@@ -15979,7 +15999,7 @@ CDP__PRIVATE void cdp__abort_ask(cdp_group *g, const char *reason) {
         g->abort.reason[i] = reason[i];
     g->abort.reason[i] = 0;
     cdp__atomic_store_u32(&g->abort.state, CDP__ABORT_ASKED, CDP__RELEASE);
-    (void)cdp__atomic_swap_u32(&g->w->aborts, 1, CDP__ACQ_REL);
+    (void)cdp__atomic_add_u32(&g->w->aborts, 1, CDP__ACQ_REL);
 }
 
 /* Wakes the thread of the library and gives it time to tell the others. A handler may have
@@ -15994,6 +16014,16 @@ CDP__PRIVATE void cdp__abort_wait(cdp_group *g) {
         os->sleep_until(os->user, now + CDP__MS / 10);
     }
 }
+
+/* The first reason wins. */
+CDP__PRIVATE void cdp__abort_leave(cdp_group *g, const char *reason) {
+    uint32_t none = CDP__ABORT_NONE;
+    if (!cdp__atomic_cas_u32(&g->abort.state, &none, CDP__ABORT_WRITES, CDP__ACQ_REL, CDP__ACQUIRE))
+        return;
+    cdp__abort_ask(g, reason);
+    cdp__abort_wait(g);
+}
+#endif
 
 /* ---- >>group/progress: which thread makes progress ------------------------------------------- */
 
@@ -17183,16 +17213,15 @@ CDP__PRIVATE void cdp__group_abort_now(cdp_group *g, const char *reason) {
 }
 
 CDP_API void cdp_group_abort(cdp_group *g, const char *reason) {
-    uint32_t none = CDP__ABORT_NONE;
     if (cdp__alive(g, "cdp_group_abort") != CDP_OK) return;
     if (!reason || !*reason) reason = "no reason given";
-    if (!g->w->thread)
-        cdp__group_abort_now(g, reason);
-    else if (cdp__atomic_cas_u32(
-                 &g->abort.state, &none, CDP__ABORT_WRITES, CDP__ACQ_REL, CDP__ACQUIRE)) {
-        cdp__abort_ask(g, reason);
-        cdp__abort_wait(g);
+#ifndef CDP_NO_THREADS
+    if (g->w->thread) {
+        cdp__abort_leave(g, reason);
+        return;
     }
+#endif
+    cdp__group_abort_now(g, reason);
 }
 
 CDP_API CDP__ONE_COPY cdp_status cdp_poll(cdp_group *g, uint32_t budget_us) {

@@ -4389,7 +4389,7 @@ CDP_API cdp_status cdp_plan_run_async(cdp_plan *p, const void *in, void *out, cd
     if (!made) return st;
     if (st != CDP_OK && cdp_group_status(p->group) == CDP_OK) {
         const cdp_error why = *cdp_last_error();
-        cdp__group_abort_now(p->group, why.text);
+        cdp_group_abort(p->group, why.text);
         st = cdp_error_set(st, why.peer, why.sys_errno, "%s", why.text);
     }
     return st;

@@ -1815,7 +1815,7 @@ CDP__PRIVATE void cdp__elastic_fail(cdp_elastic *e) {
     if (e->failure.status == CDP_OK) e->failure = *cdp_last_error();
     e->place.live = false;
     if (e->place.phase != CDP__ELASTIC_OUT) e->place.phase = CDP__ELASTIC_OUT;
-    if (e->group) cdp__group_abort_now(e->group, e->failure.text);
+    if (e->group) cdp_group_abort(e->group, e->failure.text);
     *cdp__error_slot() = e->failure;
     cdp__elastic_signal(e);
 }
@@ -1891,7 +1891,7 @@ CDP__PRIVATE cdp_status cdp__elastic_arrive_at(cdp_elastic *e, uint64_t k) {
     arrived = e->place.epoch == k && cdp__elastic_arrive(&e->place, &a);
     if (arrived) {
         e->epoch_ns = cdp__elastic_now_ns(e);
-        if (e->group) cdp__group_abort_now(e->group, why);
+        if (e->group) cdp_group_abort(e->group, why);
         cdp__elastic_signal(e);
     }
     cdp__elastic_unlock(e);
@@ -2475,8 +2475,7 @@ CDP__PRIVATE cdp_status cdp__elastic_transfer_wait(
         cdp__elastic_attend(t->e, 0);
         if (cdp_poll(t->group, 0) == CDP_OK) continue;
         for (i = 0; i < t->count; ++i)
-            if (t->from[i])
-                cdp__group_abort_now(t->from[i], "the epoch ended before its state moved");
+            if (t->from[i]) cdp_group_abort(t->from[i], "the epoch ended before its state moved");
         break;
     }
     return cdp_work_wait(work);
@@ -4003,7 +4002,7 @@ CDP_API cdp_status cdp_group_shrink(
     if (st != CDP_OK) return st;
     if (cdp_group_status(group) == CDP_ERR_PEER_LOST && desc->trust_links)
         lost = cdp_rank_of_world(group, (uint32_t)cdp_last_error()->peer);
-    cdp__group_abort_now(group, "cdp_group_shrink() was called");
+    cdp_group_abort(group, "cdp_group_shrink() was called");
     e = (cdp_elastic *)cdp__alloc_zero(group->os, sizeof *e);
     if (!e) return cdp__fail_nomem("the ranks that are left", sizeof *e);
     memset(&d, 0, sizeof d);

@@ -68,15 +68,17 @@ part() { # NAME PATTERN-OF-OBJECTS: code and constants that the linker took from
         function hex(s, i, v) { for (i = 3; i <= length(s); ++i) v = v * 16 + index("0123456789abcdef", substr(s, i, 1)) - 1; return v }
         END { printf "  %-42s %6d\n", name, sum }' name="$1" "$work/board0.map"
 }
+# its code is longer: with 96 KB in place of 80
+sed 's/LENGTH = 80K/LENGTH = 96K/' $here/board.ld > "$work/other.ld"
 # shellcheck disable=SC2086
 for cpu in cortex-m0 cortex-m4; do # the first has no atomic instructions and no division, and nobody brings them
     if "$CC" ${FLAGS/cortex-m3/$cpu} -DRANK=0 -DARENA_BYTES=$ARENA -c $here/board.c -o "$work/other.o" &&
         "$CC" ${FLAGS/cortex-m3/$cpu} -c "$work/cdp.c" -o "$work/other_cdp.o" &&
-        "$CC" -mcpu=$cpu -mthumb --specs=nano.specs -nostartfiles -T $here/board.ld -Wl,--gc-sections,--defsym=board_stack_bytes=$STACK \
+        "$CC" -mcpu=$cpu -mthumb --specs=nano.specs -nostartfiles -T "$work/other.ld" -Wl,--gc-sections,--defsym=board_stack_bytes=$STACK \
             "$work/other.o" "$work/other_cdp.o" -o "$work/other.elf"; then
-        good "it fits on a $cpu, too: $(arm-none-eabi-size "$work/other.elf" | awk 'NR == 2 { print $1 + $2 }') bytes of code and constants, not run"
+        good "it links for a $cpu, too: $(arm-none-eabi-size "$work/other.elf" | awk 'NR == 2 { print $1 + $2 }') bytes of code and constants, not run"
     else
-        bad "it does not fit on a $cpu"
+        bad "it does not link for a $cpu in 96 KB"
     fi
 done
 echo "bytes of code and constants on a Cortex-M3:"

@@ -103,6 +103,7 @@ CDP__PRIVATE void cdp__carry_out(cdp_dtype t, const cdp__carrier *c, void *out) 
         memcpy(out, c, sizeof *c);
 }
 
+#ifndef CDP_ONLY_F32 /* then only integers are converted, for their means */
 /* Rounds to f32 "to odd": an inexact result gets an odd last bit. Rounding that once more, to fewer
    bits, gives what one rounding of the exact value gives. */
 CDP__PRIVATE float cdp__odd_of_f64(double v) {
@@ -166,30 +167,40 @@ CDP__PRIVATE void cdp__carry_f64(cdp__carrier *c, cdp__carried from) {
     else
         CDP__EACH(c->d, (double)was.u[i])
 }
+#endif
 CDP__PRIVATE void cdp__carry_int(cdp__carrier *c, cdp__carried from, bool has_sign) {
     uint32_t i;
+#ifndef CDP_ONLY_F32
     if (from == CDP__AS_F32) cdp__carry_f64(c, from);
     if (from <= CDP__AS_F64 && has_sign)
         CDP__EACH(c->i, cdp__i64_of(c->d[i]))
     else if (from <= CDP__AS_F64)
         CDP__EACH(c->u, cdp__u64_of(c->d[i]))
-    else if (has_sign)
+    if (from <= CDP__AS_F64) return;
+#endif
+    (void)from;
+    if (has_sign)
         CDP__EACH(c->i, (int64_t)cdp__min(c->u[i], INT64_MAX))
     else
         CDP__EACH(c->u, c->i[i] < 0 ? 0 : (uint64_t)c->i[i])
 }
+#ifndef CDP_ONLY_F32
 /* To bool: 1 for everything but 0, NaNs included. */
 CDP__PRIVATE void cdp__carry_truth(cdp__carrier *c, cdp__carried from) {
     uint32_t i;
     if (from == CDP__AS_F32) cdp__carry_f64(c, from);
     if (from <= CDP__AS_F64) CDP__EACH(c->u, c->d[i] != 0)
 }
+#endif
 #undef CDP__EACH
 #undef CDP__LOAD
 #undef CDP__STORE
 
 CDP__PRIVATE void cdp__carry(cdp__carrier *c, cdp_dtype from, cdp_dtype to) {
     const cdp__carried was = cdp__carried_as(from), is = cdp__carried_as(to);
+#ifdef CDP_ONLY_F32
+    if (was != is) cdp__carry_int(c, was, is == CDP__AS_I64);
+#else
     if (cdp__dtype_row_of(to)->kind == CDP__TRUTH)
         cdp__carry_truth(c, was);
     else if (was == is)
@@ -200,6 +211,7 @@ CDP__PRIVATE void cdp__carry(cdp__carrier *c, cdp_dtype from, cdp_dtype to) {
         cdp__carry_f64(c, was);
     else
         cdp__carry_int(c, was, is == CDP__AS_I64);
+#endif
 }
 
 /* Converts `n` elements that are no complex numbers. Floats are rounded once, to nearest even; to

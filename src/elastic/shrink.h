@@ -189,7 +189,7 @@ CDP_API cdp_status cdp_group_shrink(
     if (st != CDP_OK) return st;
     if (cdp_group_status(group) == CDP_ERR_PEER_LOST && desc->trust_links)
         lost = cdp_rank_of_world(group, (uint32_t)cdp_last_error()->peer);
-    cdp__group_abort_now(group, "cdp_group_shrink() was called");
+    cdp_group_abort(group, "cdp_group_shrink() was called");
     e = (cdp_elastic *)cdp__alloc_zero(group->os, sizeof *e);
     if (!e) return cdp__fail_nomem("the ranks that are left", sizeof *e);
     memset(&d, 0, sizeof d);

@@ -20,13 +20,17 @@
 #include "../failure/spread.h"
 #include "deferred.h"
 
+#ifdef CDP_NO_THREADS
+CDP__PRIVATE void cdp__world_aborts(cdp__world *m) {
+    (void)m; /* the caller had the lock, see cdp_group_abort() */
+}
+#else
 #define CDP__ABORT_WAIT_MS 20u /* for the thread of the library; it looks every 10 ms */
 
 /* Carries out what cdp_group_abort() left. The lock is held. */
 CDP__PRIVATE CDP__COLD void cdp__world_abort(cdp__world *m) {
     cdp_group *g;
     cdp_error e;
-    (void)cdp__atomic_swap_u32(&m->aborts, 0, CDP__ACQ_REL);
     for (g = m->groups; g; g = g->next) {
         if (cdp__atomic_load_u32(&g->abort.state, CDP__ACQUIRE) != CDP__ABORT_ASKED) continue;
         cdp__error(&e, CDP_ERR_ABORTED, m->rank, "aborted: %s", g->abort.reason);
@@ -37,7 +41,10 @@ CDP__PRIVATE CDP__COLD void cdp__world_abort(cdp__world *m) {
 }
 
 CDP__PRIVATE void cdp__world_aborts(cdp__world *m) {
-    if (cdp__atomic_load_u32(&m->aborts, CDP__RELAXED)) cdp__world_abort(m);
+    const uint32_t asked = cdp__atomic_load_u32(&m->aborts, CDP__ACQUIRE);
+    if (asked == m->aborts_seen) return;
+    m->aborts_seen = asked;
+    cdp__world_abort(m);
 }
 
 CDP__PRIVATE void cdp__abort_ask(cdp_group *g, const char *reason) {
@@ -46,7 +53,7 @@ CDP__PRIVATE void cdp__abort_ask(cdp_group *g, const char *reason) {
         g->abort.reason[i] = reason[i];
     g->abort.reason[i] = 0;
     cdp__atomic_store_u32(&g->abort.state, CDP__ABORT_ASKED, CDP__RELEASE);
-    (void)cdp__atomic_swap_u32(&g->w->aborts, 1, CDP__ACQ_REL);
+    (void)cdp__atomic_add_u32(&g->w->aborts, 1, CDP__ACQ_REL);
 }
 
 /* Wakes the thread of the library and gives it time to tell the others. A handler may have
@@ -61,5 +68,15 @@ CDP__PRIVATE void cdp__abort_wait(cdp_group *g) {
         os->sleep_until(os->user, now + CDP__MS / 10);
     }
 }
+
+/* The first reason wins. */
+CDP__PRIVATE void cdp__abort_leave(cdp_group *g, const char *reason) {
+    uint32_t none = CDP__ABORT_NONE;
+    if (!cdp__atomic_cas_u32(&g->abort.state, &none, CDP__ABORT_WRITES, CDP__ACQ_REL, CDP__ACQUIRE))
+        return;
+    cdp__abort_ask(g, reason);
+    cdp__abort_wait(g);
+}
+#endif
 
 #endif /* CDP_SRC_GROUP_ABORT_H */

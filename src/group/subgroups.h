@@ -226,16 +226,15 @@ CDP__PRIVATE void cdp__group_abort_now(cdp_group *g, const char *reason) {
 }
 
 CDP_API void cdp_group_abort(cdp_group *g, const char *reason) {
-    uint32_t none = CDP__ABORT_NONE;
     if (cdp__alive(g, "cdp_group_abort") != CDP_OK) return;
     if (!reason || !*reason) reason = "no reason given";
-    if (!g->w->thread)
-        cdp__group_abort_now(g, reason);
-    else if (cdp__atomic_cas_u32(
-                 &g->abort.state, &none, CDP__ABORT_WRITES, CDP__ACQ_REL, CDP__ACQUIRE)) {
-        cdp__abort_ask(g, reason);
-        cdp__abort_wait(g);
+#ifndef CDP_NO_THREADS
+    if (g->w->thread) {
+        cdp__abort_leave(g, reason);
+        return;
     }
+#endif
+    cdp__group_abort_now(g, reason);
 }
 
 CDP_API CDP__ONE_COPY cdp_status cdp_poll(cdp_group *g, uint32_t budget_us) {

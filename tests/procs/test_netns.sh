@@ -252,7 +252,7 @@ cat > "$build/netns/pour.c" << 'END'
 #include "cdp_tcp.h"
 int main(int argc, char **argv) {
     static float x[1000000];
-    static char text[4000];
+    static char text[8192];
     const cdp_os *os = cdp_os_default();
     uint64_t best = UINT64_MAX;
     cdp_group *w;
