@@ -191,7 +191,8 @@
         CDP_NO_BACKEND *       off      no cdp_group_set_backend, cdp_group_clear_backend,
                                         cdp_group_compare, cdp_group_watch: all memory is that of
                                         the host, and there is no cdp_nccl.h
-        CDP_NO_REPRODUCIBLE    off      no reductions in a fixed order: a desc with reproducible is
+        CDP_NO_REPRODUCIBLE    off      no reductions in a fixed order, and means of 64-bit integers
+                                        whose sum overflows are wrong: a desc with reproducible is
                                         UNSUPPORTED
         CDP_NO_RECORDER *      off      no cdp_group_records, cdp_group_dump, cdp_describe; the
                                         desc's dump_path is ignored
@@ -1573,7 +1574,8 @@ typedef struct cdp_request {
     cdp_real factor; /* PREMUL_SUM: what this rank's input is multiplied by (default: 1) */
     /* The dtype of partial results of SUM, PRODUCT and PREMUL_SUM of F16, BF16, F8E4M3 and F8E5M2.
        CDP_DTYPE_F32: they are added in f32 and rounded once, at the end; messages stay as short,
-       but those of small operations, prefix reductions and PREMUL_SUM, which are sent as f32.
+       but those of small operations, prefix reductions, PREMUL_SUM and groups over several hosts,
+       which are sent as f32.
        Without effect on other dtypes and reductions. The same on all ranks. (default: rounded to
        `dtype` at every step.) INVALID: another dtype. UNSUPPORTED: device memory. */
     cdp_dtype accumulate;

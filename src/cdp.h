@@ -191,7 +191,8 @@
         CDP_NO_BACKEND *       off      no cdp_group_set_backend, cdp_group_clear_backend,
                                         cdp_group_compare, cdp_group_watch: all memory is that of
                                         the host, and there is no cdp_nccl.h
-        CDP_NO_REPRODUCIBLE    off      no reductions in a fixed order: a desc with reproducible is
+        CDP_NO_REPRODUCIBLE    off      no reductions in a fixed order, and means of 64-bit integers
+                                        whose sum overflows are wrong: a desc with reproducible is
                                         UNSUPPORTED
         CDP_NO_RECORDER *      off      no cdp_group_records, cdp_group_dump, cdp_describe; the
                                         desc's dump_path is ignored

@@ -31,7 +31,8 @@ typedef struct cdp_request {
     cdp_real factor; /* PREMUL_SUM: what this rank's input is multiplied by (default: 1) */
     /* The dtype of partial results of SUM, PRODUCT and PREMUL_SUM of F16, BF16, F8E4M3 and F8E5M2.
        CDP_DTYPE_F32: they are added in f32 and rounded once, at the end; messages stay as short,
-       but those of small operations, prefix reductions and PREMUL_SUM, which are sent as f32.
+       but those of small operations, prefix reductions, PREMUL_SUM and groups over several hosts,
+       which are sent as f32.
        Without effect on other dtypes and reductions. The same on all ranks. (default: rounded to
        `dtype` at every step.) INVALID: another dtype. UNSUPPORTED: device memory. */
     cdp_dtype accumulate;
