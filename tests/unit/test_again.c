@@ -74,7 +74,7 @@ TEST(rank_0_serves_the_store) {
     all_rounds(true);
 }
 
-/* In a process of its own: a sanitizer of threads permits no fork where the server's thread runs. */
+/* In a process of its own: a sanitizer of threads permits no fork beside the server's thread. */
 static pid_t serve(void) {
     cdp_store_server_desc d;
     cdp_store_server *server;
