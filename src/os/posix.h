@@ -81,11 +81,13 @@ CDP__PRIVATE cdp_status cdp__os_random(void *user, void *dst, uint64_t bytes) {
 /* Returns early when a signal arrives. */
 CDP__PRIVATE void cdp__os_sleep_until(void *user, uint64_t deadline_ns) {
     const uint64_t now = cdp__os_now(user), left = deadline_ns > now ? deadline_ns - now : 0;
+    const int kept = errno; /* of the program that a signal handler has interrupted */
     struct timespec t;
     if (!left) return;
     t.tv_sec = (time_t)(cdp__min(left, 1000000 * 1000000000ull) / 1000000000ull);
     t.tv_nsec = (long)(left % 1000000000ull);
     (void)nanosleep(&t, NULL);
+    errno = kept;
 }
 
 CDP__PRIVATE CDP__COLD uint32_t cdp__os_addresses(

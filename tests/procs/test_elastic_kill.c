@@ -163,6 +163,7 @@ static void watch_the_end(job_member *m, cdp_elastic *e, const cdp_elastic_now *
     finishing.m = m;
     finishing.e = e;
     if (pthread_create(&thread, NULL, see_it_finish, NULL) != 0) abort();
+    pthread_detach(thread);
 }
 
 /* Rank 0 waits in cdp_elastic_finish() for a member that dies before its last step is committed. */

@@ -1933,11 +1933,12 @@ TEST(leaving_after_a_failure_takes_no_time) {
 }
 
 /* A timer interrupts each rank wherever it is, in the library too, and aborts after a while. */
-static volatile sig_atomic_t ticks;
+static uint32_t ticks; /* (atomic): the signal may come to any thread */
 
 static void on_tick(int sig) {
     (void)sig;
-    if (++ticks > 200) cdp_group_abort(world, "the timer went off");
+    if (__atomic_add_fetch(&ticks, 1, __ATOMIC_SEQ_CST) > 200)
+        cdp_group_abort(world, "the timer went off");
 }
 
 static int aborts_in_a_handler(uint32_t rank) {
