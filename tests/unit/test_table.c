@@ -1353,7 +1353,7 @@ TEST(same_bits_everywhere_and_always) {
 TEST(table_of_refusals) {
     const cdp_group_desc d = {.world_size = 1};
     cdp_group *g;
-    uint64_t x[2] = {0}, refused = 0;
+    uint64_t x[2] __attribute__((aligned(16))) = {0}, refused = 0;
     if (!T(cdp_group_create(&d, &g) == CDP_OK)) return;
     for (int t = 1; t < CDP_DTYPE_COUNT; ++t)
         for (int op = 1; op < CDP_REDUCE_COUNT; ++op) {
