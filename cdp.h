@@ -1492,9 +1492,10 @@ CDP_API void cdp_group_free(cdp_group *group, void *ptr);
 /* Break the group on every rank: waits return CDP_ERR_ABORTED with `reason` everywhere. Any thread,
    any time, any number of times; the first reason wins. Does not wait for other ranks.
 
-   In a signal handler: only of groups of cdp_tcp.h that have a thread of the library (not
-   desc.no_thread); it leaves the reason to that thread and returns within 20 ms. No other call of
-   this library may be made there. A reason is cut after 199 bytes. */
+   With a thread of the library the caller leaves the reason to that thread and waits for it, at
+   most 20 ms: as long in a function that this thread itself calls. So it may be called in a signal
+   handler, but only for groups of cdp_tcp.h without desc.no_thread, and no other call of this
+   library may be made there. A reason is cut after 199 bytes. */
 CDP_API void cdp_group_abort(cdp_group *group, const char *reason);
 
 #ifndef CDP_NO_RECORDER
@@ -11448,8 +11449,10 @@ typedef struct cdp__world {
     void *thread;
     void *park;            /* where the progress thread sleeps while callers make progress */
     uint32_t lock_waiters; /* (atomic) */
-    uint32_t aborts;       /* (atomic) how often a group was to be aborted */
-    uint32_t aborts_seen;  /* its value when that was last done */
+#ifndef CDP_NO_THREADS
+    uint32_t aborts;      /* (atomic) how often a group was to be aborted */
+    uint32_t aborts_seen; /* its value when that was last done */
+#endif
     /* threads inside a wait: they make progress, the progress thread stands by */
     uint32_t callers;
     /* Counts of waits and of completed operations, many of which need no wait: a change shows
@@ -13247,6 +13250,7 @@ typedef struct cdp__group_failure {
     uint32_t cause_bytes;
 } cdp__group_failure;
 
+#ifndef CDP_NO_THREADS
 /* group/abort.h: what cdp_group_abort() left, which may have run in a signal handler. */
 enum {
     CDP__ABORT_NONE,
@@ -13258,6 +13262,7 @@ typedef struct cdp__group_abort {
     uint32_t state;   /* (atomic) CDP__ABORT_... */
     char reason[200]; /* in case the caller's is gone when it is read */
 } cdp__group_abort;
+#endif
 
 /* group/create.h: where its ranks are. */
 typedef struct cdp__group_topology {
@@ -13296,7 +13301,9 @@ struct cdp_group {
     cdp__group_any any;
     cdp__group_deferred deferred;
     cdp__group_failure failure;
+#ifndef CDP_NO_THREADS
     cdp__group_abort abort;
+#endif
     cdp__exec exec; /* runs the first operation of the queue */
 };
 

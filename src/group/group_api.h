@@ -184,9 +184,10 @@ CDP_API void cdp_group_free(cdp_group *group, void *ptr);
 /* Break the group on every rank: waits return CDP_ERR_ABORTED with `reason` everywhere. Any thread,
    any time, any number of times; the first reason wins. Does not wait for other ranks.
 
-   In a signal handler: only of groups of cdp_tcp.h that have a thread of the library (not
-   desc.no_thread); it leaves the reason to that thread and returns within 20 ms. No other call of
-   this library may be made there. A reason is cut after 199 bytes. */
+   With a thread of the library the caller leaves the reason to that thread and waits for it, at
+   most 20 ms: as long in a function that this thread itself calls. So it may be called in a signal
+   handler, but only for groups of cdp_tcp.h without desc.no_thread, and no other call of this
+   library may be made there. A reason is cut after 199 bytes. */
 CDP_API void cdp_group_abort(cdp_group *group, const char *reason);
 
 #ifndef CDP_NO_RECORDER

@@ -190,6 +190,7 @@ typedef struct cdp__group_failure {
     uint32_t cause_bytes;
 } cdp__group_failure;
 
+#ifndef CDP_NO_THREADS
 /* group/abort.h: what cdp_group_abort() left, which may have run in a signal handler. */
 enum {
     CDP__ABORT_NONE,
@@ -201,6 +202,7 @@ typedef struct cdp__group_abort {
     uint32_t state;   /* (atomic) CDP__ABORT_... */
     char reason[200]; /* in case the caller's is gone when it is read */
 } cdp__group_abort;
+#endif
 
 /* group/create.h: where its ranks are. */
 typedef struct cdp__group_topology {
@@ -239,7 +241,9 @@ struct cdp_group {
     cdp__group_any any;
     cdp__group_deferred deferred;
     cdp__group_failure failure;
+#ifndef CDP_NO_THREADS
     cdp__group_abort abort;
+#endif
     cdp__exec exec; /* runs the first operation of the queue */
 };
 

@@ -158,8 +158,10 @@ typedef struct cdp__world {
     void *thread;
     void *park;            /* where the progress thread sleeps while callers make progress */
     uint32_t lock_waiters; /* (atomic) */
-    uint32_t aborts;       /* (atomic) how often a group was to be aborted */
-    uint32_t aborts_seen;  /* its value when that was last done */
+#ifndef CDP_NO_THREADS
+    uint32_t aborts;      /* (atomic) how often a group was to be aborted */
+    uint32_t aborts_seen; /* its value when that was last done */
+#endif
     /* threads inside a wait: they make progress, the progress thread stands by */
     uint32_t callers;
     /* Counts of waits and of completed operations, many of which need no wait: a change shows
