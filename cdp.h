@@ -5129,6 +5129,7 @@ CDP__PRIVATE int32_t cdp__os_connect_result(void *user, int32_t fd) {
     socklen_t slen = sizeof s;
     cdp_addr here, there;
     (void)user;
+    memset(&here, 0, sizeof here); /* for gcc -O3, which does not see that a success fills it */
     if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &err, &len) != 0) return -errno;
     if (err) return -err;
     if (getpeername(fd, &s.any, &slen) != 0) return -errno;

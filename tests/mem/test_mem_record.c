@@ -87,6 +87,7 @@ static void replays(const char *what) {
         const uint64_t at = events[i].time_us;
         test_check(at + 60000000 > now && at < now + 60000000, __FILE__, __LINE__,
             "%s: event %d is %lld us away from now", what, (int)i, (long long)(at - now));
+        T(at >= mem->log.start_us);
         T(events[i].stack < s->stack_count);
     }
     for (uint32_t i = cdp_mem_segments(s, &segments); i > 0; --i)

@@ -15,7 +15,7 @@ enum {
 typedef struct rig {
     cdp_group *g;
     cdp_ddp *ddp;
-    double data[N][COUNT]; /* room for every dtype */
+    _Alignas(8) double data[N][COUNT]; /* room for every dtype */
     cdp_param params[N];
     cdp_ddp_desc desc;
 } rig;
