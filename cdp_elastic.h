@@ -1503,6 +1503,13 @@ CDP__PRIVATE void cdp__elastic_signal(cdp_elastic *e) {
     if (e->cond) e->os->threads.cond_broadcast(e->os->user, e->cond);
 }
 
+/* Breaks the group of an epoch, and tells peers before it returns: cdp_group_abort(), which may be
+   called in a signal handler, leaves that to the thread of the group. */
+CDP__PRIVATE void cdp__elastic_break(cdp_group *g, const char *reason) {
+    (void)cdp_error_set(CDP_ERR_ABORTED, (int32_t)cdp_rank(g), 0, "aborted: %s", reason);
+    cdp_group_fail(g);
+}
+
 CDP__PRIVATE CDP__PRINTF(3, 4) void cdp__elastic_key(
     const cdp_elastic *e, char out[CDP__ELASTIC_KEY], const char *f, ...) {
     cdp__text t = cdp__text_of(out, CDP__ELASTIC_KEY);
@@ -1815,7 +1822,7 @@ CDP__PRIVATE void cdp__elastic_fail(cdp_elastic *e) {
     if (e->failure.status == CDP_OK) e->failure = *cdp_last_error();
     e->place.live = false;
     if (e->place.phase != CDP__ELASTIC_OUT) e->place.phase = CDP__ELASTIC_OUT;
-    if (e->group) cdp_group_abort(e->group, e->failure.text);
+    if (e->group) cdp__elastic_break(e->group, e->failure.text);
     *cdp__error_slot() = e->failure;
     cdp__elastic_signal(e);
 }
@@ -1891,7 +1898,7 @@ CDP__PRIVATE cdp_status cdp__elastic_arrive_at(cdp_elastic *e, uint64_t k) {
     arrived = e->place.epoch == k && cdp__elastic_arrive(&e->place, &a);
     if (arrived) {
         e->epoch_ns = cdp__elastic_now_ns(e);
-        if (e->group) cdp_group_abort(e->group, why);
+        if (e->group) cdp__elastic_break(e->group, why);
         cdp__elastic_signal(e);
     }
     cdp__elastic_unlock(e);
@@ -2475,7 +2482,8 @@ CDP__PRIVATE cdp_status cdp__elastic_transfer_wait(
         cdp__elastic_attend(t->e, 0);
         if (cdp_poll(t->group, 0) == CDP_OK) continue;
         for (i = 0; i < t->count; ++i)
-            if (t->from[i]) cdp_group_abort(t->from[i], "the epoch ended before its state moved");
+            if (t->from[i])
+                cdp__elastic_break(t->from[i], "the epoch ended before its state moved");
         break;
     }
     return cdp_work_wait(work);

@@ -11,6 +11,8 @@
 #include "../os/os_api.h"
 #include "../store/interface_api.h"
 #include "../group/group_api.h"
+#include "../group/backend_api.h"
+#include "../message/transport_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
 #include "../text/format.h"
@@ -121,6 +123,13 @@ CDP__PRIVATE void cdp__elastic_unlock(cdp_elastic *e) {
 }
 CDP__PRIVATE void cdp__elastic_signal(cdp_elastic *e) {
     if (e->cond) e->os->threads.cond_broadcast(e->os->user, e->cond);
+}
+
+/* Breaks the group of an epoch, and tells peers before it returns: cdp_group_abort(), which may be
+   called in a signal handler, leaves that to the thread of the group. */
+CDP__PRIVATE void cdp__elastic_break(cdp_group *g, const char *reason) {
+    (void)cdp_error_set(CDP_ERR_ABORTED, (int32_t)cdp_rank(g), 0, "aborted: %s", reason);
+    cdp_group_fail(g);
 }
 
 CDP__PRIVATE CDP__PRINTF(3, 4) void cdp__elastic_key(

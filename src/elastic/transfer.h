@@ -203,7 +203,8 @@ CDP__PRIVATE cdp_status cdp__elastic_transfer_wait(
         cdp__elastic_attend(t->e, 0);
         if (cdp_poll(t->group, 0) == CDP_OK) continue;
         for (i = 0; i < t->count; ++i)
-            if (t->from[i]) cdp_group_abort(t->from[i], "the epoch ended before its state moved");
+            if (t->from[i])
+                cdp__elastic_break(t->from[i], "the epoch ended before its state moved");
         break;
     }
     return cdp_work_wait(work);

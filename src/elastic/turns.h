@@ -57,7 +57,7 @@ CDP__PRIVATE void cdp__elastic_fail(cdp_elastic *e) {
     if (e->failure.status == CDP_OK) e->failure = *cdp_last_error();
     e->place.live = false;
     if (e->place.phase != CDP__ELASTIC_OUT) e->place.phase = CDP__ELASTIC_OUT;
-    if (e->group) cdp_group_abort(e->group, e->failure.text);
+    if (e->group) cdp__elastic_break(e->group, e->failure.text);
     *cdp__error_slot() = e->failure;
     cdp__elastic_signal(e);
 }
@@ -133,7 +133,7 @@ CDP__PRIVATE cdp_status cdp__elastic_arrive_at(cdp_elastic *e, uint64_t k) {
     arrived = e->place.epoch == k && cdp__elastic_arrive(&e->place, &a);
     if (arrived) {
         e->epoch_ns = cdp__elastic_now_ns(e);
-        if (e->group) cdp_group_abort(e->group, why);
+        if (e->group) cdp__elastic_break(e->group, why);
         cdp__elastic_signal(e);
     }
     cdp__elastic_unlock(e);
