@@ -118,7 +118,9 @@ typedef struct planted {
 } planted;
 static void planted_of_rank(card *c) {
     planted *const p = (planted *)c->arg;
-    for (int i = 0; i < 15; ++i) {
+    /* on a busy machine the streams often meet in the right order by chance */
+    const int most = p->drop ? 400 : 15;
+    for (int i = 0; i < most && !(p->drop && __atomic_load_n(&p->wrong, __ATOMIC_SEQ_CST)); ++i) {
         pthread_barrier_wait(&p->all);
         if (c->rank == 0) standin_set("drop_wait", p->drop);
         pthread_barrier_wait(&p->all);

@@ -85,12 +85,21 @@ static cdp_status frame(cdp_group *g, cdp_work w, const run *r, looks *l) {
     return st;
 }
 
+/* All ranks have ended their first operation: one that has not would wait for a stopped rank, and
+   need nothing of the dead one. */
+static bool all_are_in_the_second(void) {
+    for (uint32_t i = 0; i < RANKS; ++i)
+        if (!__atomic_load_n(&seen[i].done, __ATOMIC_ACQUIRE)) return false;
+    return true;
+}
+
 /* A rank that is to die does so when as many frames have passed. */
 static cdp_status frames(cdp_group *g, cdp_work w, const run *r, looks *l, uint32_t most) {
     uint32_t passed = 0;
     cdp_status st;
     while ((st = frame(g, w, r, l)) == CDP_PENDING) {
-        if (cdp_rank(g) == r->dies && most != NEVER && ++passed >= most) {
+        if (cdp_rank(g) == r->dies && most != NEVER && ++passed >= most
+            && all_are_in_the_second()) {
             if (r->stops) kill(seen[0].pid, SIGSTOP);
             raise(SIGKILL);
         }
@@ -192,6 +201,7 @@ static int rank_main(const run *r, uint32_t rank, uint16_t port) {
     for (i = 0; i < 2 * r->count; ++i)
         x[i] = (float)rank;
     l->status = once(g, r, x, l, NEVER);
+    __atomic_store_n(&l->done, 1, __ATOMIC_RELEASE);
     if (l->status == CDP_OK && (r->training || x[r->count - 1] == 3.0f)) {
         if (r->dies == RANKS) { /* memory and links are there now */
             l->count = 0;
