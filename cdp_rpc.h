@@ -675,7 +675,9 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_ctx_begin(cdp_rpc *rpc, cdp_ctx **out);
    timeout_ms of the desc). The context is gone afterwards, also after a failure. Calls of it
    should have ended. The loss of its origin ends a context, too. NULL: nothing happens. Errors:
    STATE (another rank is the origin; inside a callback; the context stays), TIMEOUT (the text
-   names a rank that did not answer). */
+   names a rank that did not answer). cdp_rpc_destroy() ends the contexts that this rank has begun:
+   after it all functions of such a context do nothing and are STATE. The process remembers the last
+   256 of them. */
 CDP_API cdp_status cdp_ctx_end(cdp_ctx *ctx, uint32_t timeout_ms);
 /* The same number on all ranks. */
 CDP_API uint64_t cdp_ctx_id(const cdp_ctx *ctx);
@@ -826,9 +828,9 @@ inline cdp_status cdp_dist_optim_create(const cdp_optim_desc &desc, cdp_dist_opt
 #undef CDP__HERE
 #define CDP__HERE CDP__FILE_RPC
 
-/* ---- >>rpc/alive: which rpcs of this process exist ------------------------------------------- */
+/* ---- >>rpc/alive: which rpcs of this process exist, and which contexts are gone with theirs -- */
 
-/* Knows: addresses. Promises: a call or a reference that the program still holds after
+/* Knows: addresses. Promises: a call, a reference or a context that the program still holds after
    cdp_rpc_destroy() is recognized without touching freed memory, from any thread, without a lock
    that a child of fork() could find taken. */
 
@@ -883,6 +885,50 @@ CDP__PRIVATE bool cdp__rpc_exists(cdp_rpc *rpc) {
    at the same address before do not fit its slots. */
 CDP__PRIVATE uint32_t cdp__rpc_first_use(void) {
     return cdp__atomic_add_u32(&cdp__rpcs_of_process()->created, 1, CDP__RELAXED) * 0x9e3779b1u;
+}
+
+/* Contexts that the program had not ended when their rpc was destroyed: the last ones. */
+#define CDP__CTX_ORPHANS 256u
+
+typedef struct cdp__ctx_orphans {
+    cdp_ctx *at[CDP__CTX_ORPHANS]; /* NULL: none */
+    uint32_t count;                /* so many so far; each replaces the oldest one */
+} cdp__ctx_orphans;
+
+CDP__PRIVATE cdp__ctx_orphans *cdp__ctx_orphans_of_process(void) {
+    static cdp__ctx_orphans orphans;
+    return &orphans;
+}
+
+/* The rpc of a context is destroyed: its memory will be freed. */
+CDP__PRIVATE void cdp__ctx_orphan(cdp_ctx *ctx) {
+    cdp__ctx_orphans *t = cdp__ctx_orphans_of_process();
+    const uint32_t count = cdp__atomic_add_u32(&t->count, 1, CDP__ACQ_REL);
+    cdp_ctx **at = &t->at[count % CDP__CTX_ORPHANS];
+    cdp_ctx *oldest = cdp__atomic_load_ptr(at, CDP__ACQUIRE);
+    while (!cdp__atomic_cas_ptr(at, &oldest, ctx, CDP__ACQ_REL, CDP__ACQUIRE)) {
+    }
+}
+
+/* True if this context is gone with its rpc. */
+CDP__PRIVATE bool cdp__ctx_is_orphan(const cdp_ctx *ctx) {
+    cdp__ctx_orphans *t = cdp__ctx_orphans_of_process();
+    uint32_t i;
+    if (!ctx || !cdp__atomic_load_u32(&t->count, CDP__ACQUIRE)) return false;
+    for (i = 0; i < CDP__CTX_ORPHANS; ++i)
+        if (cdp__atomic_load_ptr(&t->at[i], CDP__ACQUIRE) == ctx) return true;
+    return false;
+}
+
+/* The memory at this address is that of a new context now. */
+CDP__PRIVATE void cdp__ctx_adopt(cdp_ctx *ctx) {
+    cdp__ctx_orphans *t = cdp__ctx_orphans_of_process();
+    uint32_t i;
+    if (!cdp__atomic_load_u32(&t->count, CDP__ACQUIRE)) return;
+    for (i = 0; i < CDP__CTX_ORPHANS; ++i) {
+        cdp_ctx *expected = ctx;
+        (void)cdp__atomic_cas_ptr(&t->at[i], &expected, NULL, CDP__ACQ_REL, CDP__ACQUIRE);
+    }
 }
 
 /* ---- >>rpc/table: owners, users, forks and holds by number (pure) ---------------------------- */
@@ -3375,6 +3421,7 @@ CDP__PRIVATE cdp_ctx *cdp__ctx_make(cdp_rpc *rpc, uint64_t id) {
         cdp__ctx_free(rpc, &ctx->task);
         return NULL;
     }
+    cdp__ctx_adopt(ctx);
     ctx->next = rpc->contexts;
     rpc->contexts = ctx;
     ++rpc->context_count;
@@ -3448,6 +3495,13 @@ CDP__PRIVATE bool cdp__ctx_goes(cdp_rpc *rpc, cdp_ctx *ctx, const cdp_args *args
         if (args->tensors[i].value)
             cdp__wave_goes(&ctx->w, cdp__ctx_entry(ctx, args->tensors[i].value), to);
     return true;
+}
+
+CDP__PRIVATE cdp_status cdp__ctx_orphaned(const char *call) {
+    return cdp__fail(CDP_ERR_STATE,
+        "%s: the rpc of this context was destroyed, and the context with it; end contexts with "
+        "cdp_ctx_end() before",
+        call);
 }
 
 /* Checks that values among the tensors are of this context; if not, sets this thread's last
@@ -5958,8 +6012,10 @@ CDP_API void cdp_rpc_destroy(cdp_rpc *rpc) {
     cdp__rpc_lose_all(rpc);
     while (rpc->in)
         cdp__rpc_in_close(rpc, rpc->in);
-    while (rpc->contexts)
+    while (rpc->contexts) {
+        if (cdp__rpc_maker(rpc->contexts->id) == rpc->rank) cdp__ctx_orphan(rpc->contexts);
         cdp__ctx_drop(rpc, rpc->contexts);
+    }
     cdp__ctx_steps(rpc);
     cdp__rpc_tasks(rpc);
     cdp__rpc_end_refs(rpc);
@@ -6758,6 +6814,7 @@ CDP__PRIVATE cdp_status cdp__rpc_start_check(cdp_rpc *rpc, cdp__rpc_starting *s)
             "%s: arguments of %llu bytes; max_message_bytes of cdp_rpc_desc is %llu; send less, or "
             "raise it on all ranks",
             s->name, (unsigned long long)bytes, (unsigned long long)rpc->desc.max_message_bytes);
+    if (cdp__ctx_is_orphan(d->ctx)) return cdp__ctx_orphaned(s->name);
     if (d->ctx && d->ctx->rpc != rpc)
         return cdp__fail(
             CDP_ERR_INVALID, "%s: ctx belongs to another rpc; begin one of this one", s->name);
@@ -7738,7 +7795,14 @@ CDP_API cdp_status cdp_ctx_begin(cdp_rpc *rpc, cdp_ctx **out) {
 }
 
 CDP_API uint64_t cdp_ctx_id(const cdp_ctx *ctx) {
-    return ctx ? ctx->id : 0;
+    return ctx && !cdp__ctx_is_orphan(ctx) ? ctx->id : 0;
+}
+
+/* OK: the rpc of this context can be used; else the reason is this thread's last error. */
+CDP__PRIVATE cdp_status cdp__ctx_usable(const char *call, const cdp_ctx *ctx) {
+    if (!ctx) return cdp__missing(call, "ctx");
+    if (cdp__ctx_is_orphan(ctx)) return cdp__ctx_orphaned(call);
+    return cdp__rpc_forked(ctx->rpc, call) ? CDP_ERR_INVALID : CDP_OK;
 }
 
 CDP__PRIVATE bool cdp__ctx_answered(cdp_rpc *rpc, void *arg) {
@@ -7764,8 +7828,9 @@ CDP_API cdp_status cdp_ctx_end(cdp_ctx *ctx, uint32_t timeout_ms) {
     uint64_t until;
     uint32_t r;
     if (!ctx) return CDP_OK;
+    st = cdp__ctx_usable("cdp_ctx_end", ctx);
+    if (st != CDP_OK) return st;
     rpc = ctx->rpc;
-    if (cdp__rpc_forked(rpc, "cdp_ctx_end")) return CDP_ERR_INVALID;
     cdp__rpc_lock(rpc);
     if (cdp__rpc_maker(ctx->id) != rpc->rank || cdp__rpc_here_of()->no_wait || *cdp__inside()
         || ctx->mine || ctx->ended) {
@@ -7794,9 +7859,8 @@ CDP_API cdp_status cdp_ctx_end(cdp_ctx *ctx, uint32_t timeout_ms) {
 
 /* Checks a context. After OK the lock is held. */
 CDP__PRIVATE cdp_status cdp__ctx_open(const char *call, cdp_ctx *ctx) {
-    cdp_status st;
-    if (!ctx) return cdp__missing(call, "ctx");
-    if (cdp__rpc_forked(ctx->rpc, call)) return CDP_ERR_INVALID;
+    cdp_status st = cdp__ctx_usable(call, ctx);
+    if (st != CDP_OK) return st;
     cdp__rpc_lock(ctx->rpc);
     st = cdp__ctx_check(call, ctx, NULL);
     if (st != CDP_OK) cdp_lock_release(&ctx->rpc->lock);
@@ -8081,7 +8145,7 @@ CDP_API cdp_status cdp_ctx_grad(cdp_ctx *ctx, uint64_t value, cdp_tensor *out) {
 CDP_API const uint32_t *cdp_ctx_grad_rows(cdp_ctx *ctx, uint64_t value) {
     const uint32_t *rows = NULL;
     uint32_t entry;
-    if (!ctx || cdp__rpc_forked(ctx->rpc, "cdp_ctx_grad_rows")) return NULL;
+    if (!ctx || cdp__ctx_usable("cdp_ctx_grad_rows", ctx) != CDP_OK) return NULL;
     cdp__rpc_lock(ctx->rpc);
     entry = cdp__ctx_entry(ctx, value);
     if (entry && ctx->values[entry].grad) rows = ctx->values[entry].grad->rows;

@@ -1,6 +1,6 @@
-/* rpc/alive.h - which rpcs of this process exist
+/* rpc/alive.h - which rpcs of this process exist, and which contexts are gone with theirs
 
-   Knows: addresses. Promises: a call or a reference that the program still holds after
+   Knows: addresses. Promises: a call, a reference or a context that the program still holds after
    cdp_rpc_destroy() is recognized without touching freed memory, from any thread, without a lock
    that a child of fork() could find taken. */
 #ifndef CDP_SRC_RPC_ALIVE_H
@@ -61,6 +61,50 @@ CDP__PRIVATE bool cdp__rpc_exists(cdp_rpc *rpc) {
    at the same address before do not fit its slots. */
 CDP__PRIVATE uint32_t cdp__rpc_first_use(void) {
     return cdp__atomic_add_u32(&cdp__rpcs_of_process()->created, 1, CDP__RELAXED) * 0x9e3779b1u;
+}
+
+/* Contexts that the program had not ended when their rpc was destroyed: the last ones. */
+#define CDP__CTX_ORPHANS 256u
+
+typedef struct cdp__ctx_orphans {
+    cdp_ctx *at[CDP__CTX_ORPHANS]; /* NULL: none */
+    uint32_t count;                /* so many so far; each replaces the oldest one */
+} cdp__ctx_orphans;
+
+CDP__PRIVATE cdp__ctx_orphans *cdp__ctx_orphans_of_process(void) {
+    static cdp__ctx_orphans orphans;
+    return &orphans;
+}
+
+/* The rpc of a context is destroyed: its memory will be freed. */
+CDP__PRIVATE void cdp__ctx_orphan(cdp_ctx *ctx) {
+    cdp__ctx_orphans *t = cdp__ctx_orphans_of_process();
+    const uint32_t count = cdp__atomic_add_u32(&t->count, 1, CDP__ACQ_REL);
+    cdp_ctx **at = &t->at[count % CDP__CTX_ORPHANS];
+    cdp_ctx *oldest = cdp__atomic_load_ptr(at, CDP__ACQUIRE);
+    while (!cdp__atomic_cas_ptr(at, &oldest, ctx, CDP__ACQ_REL, CDP__ACQUIRE)) {
+    }
+}
+
+/* True if this context is gone with its rpc. */
+CDP__PRIVATE bool cdp__ctx_is_orphan(const cdp_ctx *ctx) {
+    cdp__ctx_orphans *t = cdp__ctx_orphans_of_process();
+    uint32_t i;
+    if (!ctx || !cdp__atomic_load_u32(&t->count, CDP__ACQUIRE)) return false;
+    for (i = 0; i < CDP__CTX_ORPHANS; ++i)
+        if (cdp__atomic_load_ptr(&t->at[i], CDP__ACQUIRE) == ctx) return true;
+    return false;
+}
+
+/* The memory at this address is that of a new context now. */
+CDP__PRIVATE void cdp__ctx_adopt(cdp_ctx *ctx) {
+    cdp__ctx_orphans *t = cdp__ctx_orphans_of_process();
+    uint32_t i;
+    if (!cdp__atomic_load_u32(&t->count, CDP__ACQUIRE)) return;
+    for (i = 0; i < CDP__CTX_ORPHANS; ++i) {
+        cdp_ctx *expected = ctx;
+        (void)cdp__atomic_cas_ptr(&t->at[i], &expected, NULL, CDP__ACQ_REL, CDP__ACQUIRE);
+    }
 }
 
 #endif /* CDP_SRC_RPC_ALIVE_H */

@@ -16,6 +16,7 @@
 #include "../text/format.h"
 #include "../base/text.h"
 #include "worker_api.h"
+#include "alive.h"
 #include "waves.h"
 #include "packets.h"
 #include "state.h"
@@ -298,6 +299,7 @@ CDP__PRIVATE cdp_ctx *cdp__ctx_make(cdp_rpc *rpc, uint64_t id) {
         cdp__ctx_free(rpc, &ctx->task);
         return NULL;
     }
+    cdp__ctx_adopt(ctx);
     ctx->next = rpc->contexts;
     rpc->contexts = ctx;
     ++rpc->context_count;
@@ -371,6 +373,13 @@ CDP__PRIVATE bool cdp__ctx_goes(cdp_rpc *rpc, cdp_ctx *ctx, const cdp_args *args
         if (args->tensors[i].value)
             cdp__wave_goes(&ctx->w, cdp__ctx_entry(ctx, args->tensors[i].value), to);
     return true;
+}
+
+CDP__PRIVATE cdp_status cdp__ctx_orphaned(const char *call) {
+    return cdp__fail(CDP_ERR_STATE,
+        "%s: the rpc of this context was destroyed, and the context with it; end contexts with "
+        "cdp_ctx_end() before",
+        call);
 }
 
 /* Checks that values among the tensors are of this context; if not, sets this thread's last

@@ -19,6 +19,7 @@
 #include "worker_api.h"
 #include "handler_api.h"
 #include "gradients_api.h"
+#include "alive.h"
 #include "table.h"
 #include "waves.h"
 #include "packets.h"
@@ -55,7 +56,14 @@ CDP_API cdp_status cdp_ctx_begin(cdp_rpc *rpc, cdp_ctx **out) {
 }
 
 CDP_API uint64_t cdp_ctx_id(const cdp_ctx *ctx) {
-    return ctx ? ctx->id : 0;
+    return ctx && !cdp__ctx_is_orphan(ctx) ? ctx->id : 0;
+}
+
+/* OK: the rpc of this context can be used; else the reason is this thread's last error. */
+CDP__PRIVATE cdp_status cdp__ctx_usable(const char *call, const cdp_ctx *ctx) {
+    if (!ctx) return cdp__missing(call, "ctx");
+    if (cdp__ctx_is_orphan(ctx)) return cdp__ctx_orphaned(call);
+    return cdp__rpc_forked(ctx->rpc, call) ? CDP_ERR_INVALID : CDP_OK;
 }
 
 CDP__PRIVATE bool cdp__ctx_answered(cdp_rpc *rpc, void *arg) {
@@ -81,8 +89,9 @@ CDP_API cdp_status cdp_ctx_end(cdp_ctx *ctx, uint32_t timeout_ms) {
     uint64_t until;
     uint32_t r;
     if (!ctx) return CDP_OK;
+    st = cdp__ctx_usable("cdp_ctx_end", ctx);
+    if (st != CDP_OK) return st;
     rpc = ctx->rpc;
-    if (cdp__rpc_forked(rpc, "cdp_ctx_end")) return CDP_ERR_INVALID;
     cdp__rpc_lock(rpc);
     if (cdp__rpc_maker(ctx->id) != rpc->rank || cdp__rpc_here_of()->no_wait || *cdp__inside()
         || ctx->mine || ctx->ended) {
@@ -111,9 +120,8 @@ CDP_API cdp_status cdp_ctx_end(cdp_ctx *ctx, uint32_t timeout_ms) {
 
 /* Checks a context. After OK the lock is held. */
 CDP__PRIVATE cdp_status cdp__ctx_open(const char *call, cdp_ctx *ctx) {
-    cdp_status st;
-    if (!ctx) return cdp__missing(call, "ctx");
-    if (cdp__rpc_forked(ctx->rpc, call)) return CDP_ERR_INVALID;
+    cdp_status st = cdp__ctx_usable(call, ctx);
+    if (st != CDP_OK) return st;
     cdp__rpc_lock(ctx->rpc);
     st = cdp__ctx_check(call, ctx, NULL);
     if (st != CDP_OK) cdp_lock_release(&ctx->rpc->lock);
@@ -398,7 +406,7 @@ CDP_API cdp_status cdp_ctx_grad(cdp_ctx *ctx, uint64_t value, cdp_tensor *out) {
 CDP_API const uint32_t *cdp_ctx_grad_rows(cdp_ctx *ctx, uint64_t value) {
     const uint32_t *rows = NULL;
     uint32_t entry;
-    if (!ctx || cdp__rpc_forked(ctx->rpc, "cdp_ctx_grad_rows")) return NULL;
+    if (!ctx || cdp__ctx_usable("cdp_ctx_grad_rows", ctx) != CDP_OK) return NULL;
     cdp__rpc_lock(ctx->rpc);
     entry = cdp__ctx_entry(ctx, value);
     if (entry && ctx->values[entry].grad) rows = ctx->values[entry].grad->rows;

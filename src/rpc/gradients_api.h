@@ -50,7 +50,9 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_ctx_begin(cdp_rpc *rpc, cdp_ctx **out);
    timeout_ms of the desc). The context is gone afterwards, also after a failure. Calls of it
    should have ended. The loss of its origin ends a context, too. NULL: nothing happens. Errors:
    STATE (another rank is the origin; inside a callback; the context stays), TIMEOUT (the text
-   names a rank that did not answer). */
+   names a rank that did not answer). cdp_rpc_destroy() ends the contexts that this rank has begun:
+   after it all functions of such a context do nothing and are STATE. The process remembers the last
+   256 of them. */
 CDP_API cdp_status cdp_ctx_end(cdp_ctx *ctx, uint32_t timeout_ms);
 /* The same number on all ranks. */
 CDP_API uint64_t cdp_ctx_id(const cdp_ctx *ctx);

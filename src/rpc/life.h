@@ -337,8 +337,10 @@ CDP_API void cdp_rpc_destroy(cdp_rpc *rpc) {
     cdp__rpc_lose_all(rpc);
     while (rpc->in)
         cdp__rpc_in_close(rpc, rpc->in);
-    while (rpc->contexts)
+    while (rpc->contexts) {
+        if (cdp__rpc_maker(rpc->contexts->id) == rpc->rank) cdp__ctx_orphan(rpc->contexts);
         cdp__ctx_drop(rpc, rpc->contexts);
+    }
     cdp__ctx_steps(rpc);
     cdp__rpc_tasks(rpc);
     cdp__rpc_end_refs(rpc);

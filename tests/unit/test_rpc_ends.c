@@ -420,6 +420,90 @@ TEST(calls_and_references_outlive_the_rpc) {
 #endif
 }
 
+/* A context that the program has not ended is gone with its rpc: nothing touches its memory. */
+static void context_outlives(side *s) {
+    static uint32_t place;
+    static cdp_ctx *left[2];
+    double x[4] = {1, 2, 3, 4};
+    cdp_tensor root = f64s(x, 4, 0), g;
+    uint64_t value = 0;
+    cdp_call c = {0};
+    if (s->rank == 0) {
+        for (uint32_t i = 0; i < 2; ++i) {
+            OK(cdp_ctx_begin(s->rpc, &left[i]));
+            OK(cdp_ctx_value(left[i], &value));
+        }
+        OK(cdp_rpc_call(s->rpc, CALL(.to = 1, F("nothing"), .ctx = left[0]), &c));
+        cdp_call_free(&c);
+    } else {
+        serve_until(s, &s->ran, 1);
+    }
+    gather(&place);
+    if (s->rank == 0) cdp_rpc_destroy(s->rpc);
+    gather(&place);
+    if (s->rank == 1) cdp_rpc_destroy(s->rpc);
+    for (uint32_t i = 0; s->rank == 0 && i < 2; ++i) {
+        cdp_ctx *ctx = left[i];
+        root.value = value;
+        REFUSED(CDP_ERR_STATE, "destroyed", cdp_ctx_end(ctx, 0));
+        REFUSED(CDP_ERR_STATE, "destroyed", cdp_ctx_end(ctx, 0));
+        REFUSED(CDP_ERR_STATE, "destroyed", cdp_ctx_value(ctx, &value));
+        REFUSED(CDP_ERR_STATE, "destroyed",
+            cdp_ctx_backward(ctx, &(cdp_backward_desc){.roots = &root, .root_count = 1}));
+        REFUSED(CDP_ERR_STATE, "destroyed", cdp_ctx_grad(ctx, value, &g));
+        T_EQ(0, cdp_ctx_id(ctx));
+        T(cdp_ctx_grad_rows(ctx, value) == NULL);
+    }
+    gather(&place);
+}
+
+static void context_outlives_body(side *s) {
+    open_then(s, context_outlives);
+}
+
+TEST(contexts_outlive_the_rpc) {
+    shut_by_body = true;
+    run_own(2, context_outlives_body);
+}
+
+/* The memory of a context that is gone may be that of another one: that one is used as any. */
+static void contexts_again(side *s) {
+    static uint32_t place;
+    cdp_ctx *gone[4], *again;
+    uint64_t value;
+    if (how != HUB) {
+        cdp_rpc_destroy(s->rpc);
+        return;
+    }
+    for (uint32_t i = 0; i < 4; ++i)
+        OK(cdp_ctx_begin(s->rpc, &gone[i]));
+    cdp_rpc_destroy(s->rpc);
+    gather(&place);
+    for (uint32_t n = 0; n < 100; ++n) {
+        const cdp_rpc_desc d = desc_of(s);
+        if (!OK(cdp_rpc_create(&d, &s->rpc))) return;
+        for (uint32_t i = 0; i < 4; ++i) {
+            OK(cdp_ctx_begin(s->rpc, &again));
+            OK(cdp_ctx_value(again, &value));
+            OK(cdp_ctx_end(again, 0));
+        }
+        for (uint32_t i = 0; i < 4; ++i)
+            OK(cdp_ctx_begin(s->rpc, &again));
+        cdp_rpc_destroy(s->rpc);
+        gather(&place);
+    }
+    REFUSED(CDP_ERR_STATE, "destroyed", cdp_ctx_end(again, 0));
+}
+
+static void contexts_again_body(side *s) {
+    open_then(s, contexts_again);
+}
+
+TEST(contexts_in_memory_of_contexts_that_are_gone) {
+    shut_by_body = true;
+    run_own(1, contexts_again_body);
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"destroying_inside_a_function_is_refused", destroying_inside_a_function_is_refused, 60},
@@ -428,6 +512,9 @@ int main(int argc, char **argv) {
         {"a_child_of_fork_is_told_and_loses_nothing", a_child_of_fork_is_told_and_loses_nothing,
             60},
         {"handle_send_exceptions", handle_send_exceptions, 60},
-        {"calls_and_references_outlive_the_rpc", calls_and_references_outlive_the_rpc, 60}};
+        {"calls_and_references_outlive_the_rpc", calls_and_references_outlive_the_rpc, 60},
+        {"contexts_outlive_the_rpc", contexts_outlive_the_rpc, 60},
+        {"contexts_in_memory_of_contexts_that_are_gone",
+            contexts_in_memory_of_contexts_that_are_gone, 60}};
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }
