@@ -42,6 +42,12 @@ if command -v "${CC%gcc}g++" > /dev/null; then
         head -n 20 "$work/said"
     fi
 fi
+if "$CC" -O2 -Wall -Wextra -Werror tools/cdprun.c -o "$work/cdprun.exe" -lws2_32 -lbcrypt 2> "$work/said"; then
+    good 'mingw-w64, cdprun'
+else
+    bad 'mingw-w64, cdprun'
+    head -n 20 "$work/said"
+fi
 if ! command -v "$WINE" > /dev/null || ! timeout 120 "$WINE" cmd /c exit > /dev/null 2>&1; then
     echo "SKIP Windows, run: $WINE is not there, or does not start"
     finish

@@ -5,8 +5,8 @@
     EXAMPLES  cdprun -n 4 train.exe --epochs 3
               cdprun -n 2 --timeout 60 --env LOG=debug train.exe
 
-    On one machine, with the options of cdprun that --help shows here. Ranks get the variables that
-    cdprun.c gives them, and their output comes out line by line behind "[RANK] ".
+    On one machine, with the options of cdprun_options.h that --help shows here. Ranks get the
+    variables that cdprun.c gives them, and their output comes out line by line behind "[RANK] ".
 
     NO ORPHANS   All ranks, and whatever they start, are in one job object that ends with its last
     handle, which is this program's: whichever way this program ends, the system ends them. Ctrl-C
@@ -22,26 +22,15 @@
 #include <string.h>
 
 enum {
-    MAX_RANKS = 1024,
-    LINE_BYTES = 65536, /* longest line kept whole */
-    MAX_ENV = 256,
+    LINE_BYTES = 65536,    /* longest line kept whole */
     COMMAND_BYTES = 32768, /* what CreateProcess takes */
-    EXIT_USAGE = 2,
-    EXIT_TIMEOUT = 124,
-    EXIT_CANNOT_RUN = 126,
-    EXIT_NOT_FOUND = 127,
     EXIT_CTRL_C = 130
 };
 
-typedef struct options {
-    int n, port;
-    double timeout_s, grace_s; /* timeout 0: none */
-    bool prefix, open;
-    const char *addr;
-    const char *env[MAX_ENV];
-    int env_count;
-    char **command;
-} options;
+static long processor_count(void) {
+    return (long)GetActiveProcessorCount(ALL_PROCESSOR_GROUPS);
+}
+#include "cdprun_options.h"
 
 /* One output pipe of a rank, read by a thread of its own. */
 typedef struct stream {
@@ -61,22 +50,6 @@ static rank_state ranks[MAX_RANKS];
 static SRWLOCK console_lock = SRWLOCK_INIT;
 static volatile LONG interrupted;
 
-static const char help_text[] =
-    "cdprun - starts N processes of one program as the ranks of a job on this machine\n"
-    "\n"
-    "usage: cdprun -n N [options] [--] COMMAND [ARGUMENT...]\n"
-    "\n"
-    "  -n, --nproc-per-node N   processes to start: 1 to 1024\n"
-    "  --env NAME=VALUE         set one more variable for every rank; may be repeated\n"
-    "  --timeout SECONDS        end the job after this time, with exit code 124 (default: never)\n"
-    "  --grace SECONDS          how long the others may go on after a failure (default: 5)\n"
-    "  --no-prefix              pass output on as it is, without '[RANK] ' before each line\n"
-    "  --master-addr ADDR       where rank 0 serves the store (default: 127.0.0.1)\n"
-    "  --master-port PORT       port there (default: one that is free)\n"
-    "  --open                   no secret: whoever reaches the ports may take part\n"
-    "\n"
-    "The exit code is that of the first rank that failed; 0 if none did.\n";
-
 static _Noreturn void stop_here(int code, const char *format, ...) {
     va_list ap;
     fputs("cdprun: ", stderr);
@@ -87,68 +60,13 @@ static _Noreturn void stop_here(int code, const char *format, ...) {
     exit(code);
 }
 
-/* ---- >>options */
-
-static double number_of(const char *name, const char *value, double least, double most) {
-    char *end;
-    const double v = strtod(value, &end);
-    if (end == value || *end || !(v >= least && v <= most))
-        stop_here(
-            EXIT_USAGE, "%s takes a number from %g to %g, not '%s'", name, least, most, value);
-    return v;
-}
-
-/* The value of an option: behind '=' in the same word, or the next word. */
-static const char *value_of(const char *name, char ***word) {
-    const char *equals = strchr(**word, '=');
-    if (equals) return equals + 1;
-    if (!(*word)[1]) stop_here(EXIT_USAGE, "%s needs a value; see cdprun --help", name);
-    return *++*word;
-}
-
-static bool is_option(const char *word, const char *name) {
-    const size_t n = strlen(name);
-    return strncmp(word, name, n) == 0 && (!word[n] || word[n] == '=');
-}
-
-static void options_word(options *o, char ***word) {
-    const char *w = **word;
-    if (is_option(w, "-n") || is_option(w, "--nproc-per-node"))
-        o->n = (int)number_of("-n", value_of("-n", word), 1, MAX_RANKS);
-    else if (is_option(w, "--timeout"))
-        o->timeout_s = number_of("--timeout", value_of("--timeout", word), 0, 1e9);
-    else if (is_option(w, "--grace"))
-        o->grace_s = number_of("--grace", value_of("--grace", word), 0, 1e9);
-    else if (is_option(w, "--master-addr"))
-        o->addr = value_of("--master-addr", word);
-    else if (is_option(w, "--master-port"))
-        o->port = (int)number_of("--master-port", value_of("--master-port", word), 1, 65535);
-    else if (is_option(w, "--env") && o->env_count < MAX_ENV)
-        o->env[o->env_count++] = value_of("--env", word);
-    else if (is_option(w, "--no-prefix"))
-        o->prefix = false;
-    else if (is_option(w, "--open"))
-        o->open = true;
-    else
-        stop_here(EXIT_USAGE, "unknown option '%s'; see cdprun --help", w);
-}
-
-static options options_read(char **words) {
-    options o = {.grace_s = 5, .prefix = true, .addr = "127.0.0.1"};
-    for (; *words && **words == '-'; ++words) {
-        if (strcmp(*words, "--") == 0) {
-            ++words;
-            break;
-        }
-        if (strcmp(*words, "-h") == 0 || strcmp(*words, "--help") == 0) {
-            fputs(help_text, stdout);
-            exit(0);
-        }
-        options_word(&o, &words);
-    }
-    o.command = words;
-    if (!o.n) stop_here(EXIT_USAGE, "-n is missing: how many processes should be started?");
-    if (!*words) stop_here(EXIT_USAGE, "the command is missing; see cdprun --help");
+static options options_read(int argc, char **argv) {
+    options o = {.grace = 5 * SECOND, .prefix = true, .addr = "127.0.0.1"};
+    o.env = calloc((size_t)argc + 1, sizeof *o.env);
+    if (!o.env) usage_error("out of memory");
+    options_from_env(&o);
+    o.command = options_words(&o, argv + 1);
+    options_check_command(&o);
     return o;
 }
 
@@ -193,15 +111,13 @@ static void env_key(bool open) {
 }
 
 static void env_common(const options *o) {
-    for (int i = 0; i < o->env_count; ++i) {
+    for (int i = 0; i < o->env_count; ++i) { /* env_option() has seen the "=" */
         char name[1024];
-        const char *equals = strchr(o->env[i], '=');
-        const size_t n = equals ? (size_t)(equals - o->env[i]) : 0;
-        if (!n || n >= sizeof name)
-            stop_here(EXIT_USAGE, "--env takes NAME=VALUE, not '%s'", o->env[i]);
+        const size_t n = strcspn(o->env[i], "=");
+        if (n >= sizeof name) usage_error("the name of --env %.60s... is too long", o->env[i]);
         memcpy(name, o->env[i], n);
         name[n] = 0;
-        env_text(name, equals + 1);
+        env_text(name, o->env[i] + n + 1);
     }
     env_number("WORLD_SIZE", o->n);
     env_number("LOCAL_WORLD_SIZE", o->n);
@@ -365,7 +281,8 @@ static int ranks_look(int n, int *failed) {
 /* Waits for all ranks; returns the exit code of this program. */
 static int job_watch(const options *o, HANDLE job) {
     const uint64_t started = GetTickCount64();
-    uint64_t end_at = o->timeout_s > 0 ? started + (uint64_t)(o->timeout_s * 1000) : UINT64_MAX;
+    uint64_t end_at =
+        o->timeout > 0 ? started + (uint64_t)(o->timeout / (SECOND / 1000)) : UINT64_MAX;
     int failed = -1, code = 0;
     bool ending = false;
     while (ranks_look(o->n, &failed)) {
@@ -373,12 +290,13 @@ static int job_watch(const options *o, HANDLE job) {
         if (!ending && (failed >= 0 || interrupted)) {
             ending = true;
             code = interrupted ? EXIT_CTRL_C : 0;
-            end_at = now + (uint64_t)(o->grace_s * 1000);
+            end_at = now + (uint64_t)(o->grace / (SECOND / 1000));
         }
         if (now >= end_at) {
             if (!ending) code = EXIT_TIMEOUT;
             if (!ending)
-                fprintf(stderr, "cdprun: %g s are over: all ranks are ended\n", o->timeout_s);
+                fprintf(stderr, "cdprun: %g s are over: all ranks are ended\n",
+                    (double)o->timeout / (double)SECOND);
             TerminateJobObject(job, EXIT_TIMEOUT);
             if (failed < 0) failed = o->n; /* these ends are no news */
             ending = true;
@@ -405,12 +323,11 @@ static HANDLE job_open(void) {
 
 int main(int argc, char **argv) {
     SECURITY_ATTRIBUTES inherited = {sizeof inherited, NULL, TRUE};
-    const options o = options_read(argv + 1);
+    const options o = options_read(argc, argv);
     const HANDLE job = job_open();
     const HANDLE nothing =
         CreateFileA("NUL", GENERIC_READ, FILE_SHARE_READ, &inherited, OPEN_EXISTING, 0, NULL);
     int code;
-    (void)argc;
     env_common(&o);
     for (int i = 0; i < o.n; ++i)
         rank_start(&o, job, nothing, i);

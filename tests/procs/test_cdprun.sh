@@ -481,7 +481,7 @@ check filter "$("$C" -n 3 --local-ranks-filter 0,2 sh -c 'echo $RANK' | sort)" "
 check without-effect "$("$C" -n 1 --rdzv-conf=timeout=900,is_host=1 --local-addr 127.0.0.1 --start-method spawn --use_env --event-log-handler null --signals-to-handle SIGTERM,SIGINT --shutdown-timeout 30 sh -c 'echo good')" "[0] good"
 
 # Every option that cdprun knows is in its help: those that it takes, and those that it does not.
-missing=$("$C" --help > help; sed -n '/^static const option_row option_table\[\]/,/^};/s/^ *{"\(-[^"]*\)".*/\1/p' "$ROOT/tools/cdprun.c" | tr ' ' '\n' | while read -r o; do grep -q -e "$o\b" help || echo "$o"; done)
+missing=$("$C" --help > help; sed -n '/^static const option_row option_table\[\]/,/^};/s/^ *{"\(-[^"]*\)".*/\1/p' "$ROOT/tools/cdprun_options.h" | tr ' ' '\n' | while read -r o; do grep -q -e "$o\b" help || echo "$o"; done)
 check help-names-every-option "$missing" ""
 
 # ---- children that the caller had before it became cdprun are not the job's

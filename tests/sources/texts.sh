@@ -36,7 +36,7 @@ rule_version() {
         grep -qE '^#if CDP_[A-Z]+_VERSION != CDP_VERSION' "$h" || echo "$h: does not compare its version with that of cdp.h"
     done
     grep -qF "## $version" CHANGELOG.md || echo "CHANGELOG.md: nothing about $version"
-    for h in $(ls tools/cdprun.c examples/cdprun.c 2> /dev/null); do
+    for h in tools/cdprun_options.h; do
         grep -qE "^#define VERSION +\"$version\"" "$h" || echo "$h: VERSION is not $version"
     done
 }
