@@ -95,6 +95,7 @@
         @functions.async_execution             CDP_RPC_LATER and cdp_rpc_reply
         rref.to_here(), rref.local_value()     cdp_rref_to_here, cdp_rref_local
         rref.rpc_sync().method(x)              cdp_rpc_call with .on = rref
+        rref.remote().method(x)                cdp_rpc_remote with .on = rref
         rref.confirmed_by_owner()              cdp_rref_confirmed
         rpc_timeout, _set_rpc_timeout          .timeout_ms of cdp_rpc_desc and cdp_call_desc
         shutdown(graceful=True / False)        cdp_rpc_shutdown / cdp_rpc_destroy
@@ -113,8 +114,7 @@
         functional_optim_map, an own class     CDP_OPTIM_OWN
         profiler around a call                 cdp_rpc_records, on both ranks
         What is not here, and why: joining and leaving (a group has fixed ranks; make another one);
-        targets by name in a call (cdp_rpc_rank_of() once is faster); a method on a reference that
-        makes a reference (give it to cdp_rpc_remote() as an argument); waits inside `done` (it runs
+        targets by name in a call (cdp_rpc_rank_of() once is faster); waits inside `done` (it runs
         where messages arrive); futures that travel (reply later, or return a reference); references
         in pickles and one-way calls (nobody would know when they end). retain_graph: what
         cdp_ctx_save() keeps is freed when the context ends, so a second pass needs nothing. The
@@ -490,7 +490,10 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_start(
 CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_call(
     cdp_rpc *rpc, const cdp_call_desc *desc, cdp_call *call);
 /* Runs a function whose result stays on its rank; *out refers to the result at once, with one
-   handle. `done` and `one_way` must not be set. If the function fails, so do all uses of the value.
+   handle. With `on`, that rank is the owner of the value that the function finds in request->on,
+   and the call waits there, in no thread, until that value is ready; it stays until the function
+   has replied. `done`, `one_way` and `in_order` must not be set. If the function fails, so do all
+   uses of the value; if the value of `on` was not made, with what its maker failed with.
    Errors as for cdp_rpc_start(), BUSY (max_rrefs), and TIMEOUT (there was no room for the call in
    its time: see max_calls; nothing was started). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_remote(
@@ -1771,7 +1774,7 @@ typedef enum cdp__rpc_kind {
 
 #define CDP__RPC_ONE_WAY 1u /* flags of CALL */
 #define CDP__RPC_ON 2u      /* the message contains rid and fid of a value, before the references */
-#define CDP__RPC_REMOTE 4u  /* rid and fid name a value to be created */
+#define CDP__RPC_REMOTE 4u  /* and rid and fid of a value to be created, after those of ON */
 #define CDP__RPC_FETCH 8u   /* with ON: no function, returns the value itself */
 
 #define CDP__RPC_CTX 16u /* the message contains the number of a context, or of a pass */
@@ -1792,8 +1795,9 @@ typedef struct cdp__rpc_packet {
     const uint8_t *body; /* NULL: not received yet */
     uint64_t bytes;
     /* parts of the body */
-    uint64_t rid, fid; /* with ON and REMOTE */
-    uint64_t slot;     /* with CTX */
+    uint64_t rid, fid;             /* with ON */
+    uint64_t makes_rid, makes_fid; /* with REMOTE */
+    uint64_t slot;                 /* with CTX */
     const uint8_t *records, *shapes;
     const uint8_t *area; /* contents of tensors, each padded to 8 bytes; then bytes */
     uint64_t area_bytes;
@@ -1809,7 +1813,7 @@ CDP__PRIVATE uint32_t cdp__rpc_kind_of(const cdp__rpc_packet *p) {
 }
 
 CDP__PRIVATE uint64_t cdp__rpc_head_bytes(const cdp__rpc_packet *p) {
-    return (p->flags & (CDP__RPC_ON | CDP__RPC_REMOTE) ? 16u : 0u)
+    return (p->flags & CDP__RPC_ON ? 16u : 0u) + (p->flags & CDP__RPC_REMOTE ? 16u : 0u)
         + (p->flags & CDP__RPC_CTX ? 8u : 0u) + (uint64_t)p->rrefs * CDP__RPC_RECORD
         + (uint64_t)p->tensors * CDP__RPC_SHAPE;
 }
@@ -1876,7 +1880,6 @@ CDP__PRIVATE bool cdp__rpc_is_list(cdp__rpc_kind kind) {
 
 /* Checks the head of a message. Returns NULL, or a text that names the wrong part. */
 CDP__PRIVATE const char *cdp__rpc_wrong_head(const cdp__rpc_packet *p, uint64_t max_bytes) {
-    const uint32_t on = p->flags & (CDP__RPC_ON | CDP__RPC_REMOTE);
     if (p->kind < CDP__RPC_CALL || p->kind >= CDP__RPC_KINDS) return "an unknown kind";
     if (p->flags >= 32) return "unknown flags";
     if (p->kind == CDP__RPC_CALL && (p->b >> 49 || (p->b >> 32 & 0xffff) >= CDP__RPC_LEVELS))
@@ -1887,7 +1890,6 @@ CDP__PRIVATE const char *cdp__rpc_wrong_head(const cdp__rpc_packet *p, uint64_t 
         return "unknown flags";
     if ((p->kind == CDP__RPC_MARK || p->kind == CDP__RPC_GRAD) && !(p->flags & CDP__RPC_CTX))
         return "no pass where there must be one";
-    if (on == (CDP__RPC_ON | CDP__RPC_REMOTE)) return "contradicting flags";
     if ((p->flags & CDP__RPC_FETCH) && p->flags != (CDP__RPC_FETCH | CDP__RPC_ON))
         return "contradicting flags";
     if ((p->flags & CDP__RPC_ONE_WAY) && ((p->flags & CDP__RPC_REMOTE) || p->rrefs))
@@ -1930,13 +1932,17 @@ CDP__PRIVATE const char *cdp__rpc_wrong_body(
     const uint8_t *at = p->body;
     const char *wrong = NULL;
     uint32_t i;
-    if (p->flags & (CDP__RPC_ON | CDP__RPC_REMOTE)) {
+    if (p->flags & CDP__RPC_ON) {
         p->rid = cdp__get_u64(at);
         p->fid = cdp__get_u64(at + 8);
         at += 16;
-        if ((p->flags & CDP__RPC_REMOTE)
-            && (cdp__rpc_maker(p->rid) != from || cdp__rpc_maker(p->fid) != from || !(p->rid << 16)
-                || !(p->fid << 16)))
+    }
+    if (p->flags & CDP__RPC_REMOTE) {
+        p->makes_rid = cdp__get_u64(at);
+        p->makes_fid = cdp__get_u64(at + 8);
+        at += 16;
+        if (cdp__rpc_maker(p->makes_rid) != from || cdp__rpc_maker(p->makes_fid) != from
+            || !(p->makes_rid << 16) || !(p->makes_fid << 16))
             return "a new value that its sender did not number";
     }
     if (p->flags & CDP__RPC_CTX) {
@@ -2206,7 +2212,8 @@ struct cdp_rpc {
     uint64_t turn, last_turn;                /* that was served last; the largest one so far */
     cdp__rpc_rq *inline_queue, **inline_end; /* requests of this rank to itself, run by callbacks */
     cdp__rpc_rq *confirming;
-    cdp__rpc_out *waiting; /* messages whose references are not confirmed */
+    cdp__rpc_rq *unparked, **unparked_end; /* their value is settled; while one is looked at */
+    cdp__rpc_out *waiting;                 /* messages whose references are not confirmed */
     cdp__rpc_in *in, **in_end;
     uint64_t in_bytes;   /* bodies of `in` and of requests */
     uint64_t grad_bytes; /* gradients of `in` */
@@ -2872,9 +2879,14 @@ CDP__PRIVATE uint8_t *cdp__rpc_tensors_in(
 
 /* Writes the part of a message before its references. Returns the position after it. */
 CDP__PRIVATE uint8_t *cdp__rpc_put_head(uint8_t *at, const cdp__rpc_packet *p) {
-    if (p->flags & (CDP__RPC_ON | CDP__RPC_REMOTE)) {
+    if (p->flags & CDP__RPC_ON) {
         cdp__put_u64(at, p->rid);
         cdp__put_u64(at + 8, p->fid);
+        at += 16;
+    }
+    if (p->flags & CDP__RPC_REMOTE) {
+        cdp__put_u64(at, p->makes_rid);
+        cdp__put_u64(at + 8, p->makes_fid);
         at += 16;
     }
     if (p->flags & CDP__RPC_CTX) {
@@ -4568,19 +4580,28 @@ CDP__PRIVATE cdp_status cdp__rpc_value_copy(cdp_rpc *rpc, cdp__rpc_value *v, con
     return CDP_OK;
 }
 
-/* The value exists, or creating it has failed: requests that wait for it continue. */
+/* The value exists, or creating it has failed: requests that wait for it continue. One that fails
+   settles the value that it was to make, and so on: those of the inner calls of this function are
+   left to the outermost one, because values of one rank can depend on each other in a long row. */
 CDP__PRIVATE void cdp__rpc_value_settle(cdp_rpc *rpc, cdp__rpc_value *v) {
-    cdp__rpc_rq *rq = v->parked;
+    const bool outermost = !rpc->unparked_end;
+    cdp__rpc_rq *rq;
     v->settled = true;
+    rpc->changed = true;
+    if (outermost) rpc->unparked_end = &rpc->unparked;
+    for (rq = v->parked; rq; rq = rq->next)
+        rq->stage = CDP__RPC_NEW;
+    *rpc->unparked_end = v->parked;
+    if (v->parked) rpc->unparked_end = v->parked_end;
     v->parked = NULL;
     v->parked_end = &v->parked;
-    rpc->changed = true;
-    while (rq) {
-        cdp__rpc_rq *next = rq->next;
-        rq->stage = CDP__RPC_NEW;
+    while (outermost && rpc->unparked) {
+        rq = rpc->unparked;
+        rpc->unparked = rq->next;
+        if (!rq->next) rpc->unparked_end = &rpc->unparked;
         cdp__rpc_advance(rpc, rq);
-        rq = next;
     }
+    if (outermost) rpc->unparked_end = NULL;
 }
 
 /* The request does not make its value. What fails later for that reason names its function, not
@@ -4588,11 +4609,14 @@ CDP__PRIVATE void cdp__rpc_value_settle(cdp_rpc *rpc, cdp__rpc_value *v) {
 CDP__PRIVATE void cdp__rpc_value_fail(
     cdp_rpc *rpc, const cdp__rpc_rq *rq, cdp_status status, int32_t code, const char *text) {
     cdp__rpc_value *v = rpc->extra[rq->makes].value;
+    const cdp__rpc_value *on = rq->on ? rpc->extra[rq->on].value : NULL;
     char name[16];
     v->failed = status;
     v->code = code;
     v->why = (char *)cdp__alloc(rpc->os, CDP__RPC_TEXT + 1);
-    if (v->why && status == CDP_ERR_REMOTE)
+    if (v->why && on && on->settled && on->failed)
+        cdp__format(v->why, CDP__RPC_TEXT + 1, "%s", text); /* that names the first one */
+    else if (v->why && status == CDP_ERR_REMOTE)
         cdp__format(v->why, CDP__RPC_TEXT + 1, "its value was not made: %s failed with code %d: %s",
             cdp__rpc_function_name(rpc, rq->pub.function, name), code, text);
     else if (v->why)
@@ -4756,12 +4780,17 @@ CDP__PRIVATE void cdp__rpc_answer_fetch(cdp_rpc *rpc, cdp__rpc_rq *rq) {
 }
 
 /* What a call of this level waits for is run by threads that may run such calls: the request that
-   is to make the value in `slot`, if it has not begun. */
+   is to make the value in `slot`, if it has not begun, and those that make what that one waits
+   for. */
 CDP__PRIVATE void cdp__rpc_raise(cdp_rpc *rpc, uint32_t slot, int32_t level) {
     cdp__rpc_rq *rq;
-    for (rq = rpc->all; rq; rq = rq->after)
-        if (rq->makes == slot && rq->stage < CDP__RPC_RUNNING && rq->level < level)
-            rq->level = level;
+    while (slot) {
+        for (rq = rpc->all; rq && rq->makes != slot;)
+            rq = rq->after;
+        if (!rq || rq->stage >= CDP__RPC_RUNNING || rq->level >= level) return;
+        rq->level = level;
+        slot = rq->on;
+    }
 }
 
 /* Moves a request from stage NEW to its next stage. */
@@ -5077,7 +5106,7 @@ CDP__PRIVATE const char *cdp__rpc_take(
     return NULL;
 }
 
-/* Finds the value that the request runs on, or creates the entry of the one that it makes.
+/* Finds the value that the request runs on, and creates the entry of the one that it makes.
    Returns NULL or what is wrong. */
 CDP__PRIVATE const char *cdp__rpc_target(cdp_rpc *rpc, cdp__rpc_rq *rq, const cdp__rpc_packet *p) {
     uint32_t slot;
@@ -5091,7 +5120,7 @@ CDP__PRIVATE const char *cdp__rpc_target(cdp_rpc *rpc, cdp__rpc_rq *rq, const cd
     if (p->flags & CDP__RPC_REMOTE) {
         cdp__rpc_value *v = cdp__rpc_value_make(rpc);
         if (!v) return "out of memory for a value that it wants";
-        if (!cdp__ref_got_remote(&rpc->refs, rq->pub.from, p->rid, p->fid, &slot)) {
+        if (!cdp__ref_got_remote(&rpc->refs, rq->pub.from, p->makes_rid, p->makes_fid, &slot)) {
             cdp__free(rpc->os, v);
             return "a value that is there already";
         }
@@ -5714,7 +5743,7 @@ CDP__PRIVATE void cdp__rpc_worker(void *arg) {
 /* Knows: the exchange of names and limits. Promises: creation fails on all ranks that take part in
    the exchange, or on none of them. */
 
-#define CDP__RPC_MAGIC 0x34637072u /* version 4 of the messages: levels */
+#define CDP__RPC_MAGIC 0x35637072u /* version 5 of the messages: calls on a value make one */
 #define CDP__RPC_CARD (24u + CDP__RPC_NAME)
 
 CDP__PRIVATE cdp_status cdp__rpc_desc_check(const cdp_rpc_desc *d) {
@@ -6893,7 +6922,6 @@ CDP__PRIVATE cdp_status cdp__rpc_start_room(cdp_rpc *rpc, cdp__rpc_starting *s) 
 /* Starts a call to another rank: sends it, or queues it until its references are confirmed. */
 CDP__PRIVATE cdp_status cdp__rpc_start_far(cdp_rpc *rpc, cdp__rpc_starting *s, cdp__rpc_call *c) {
     const cdp_args *args = &s->desc->args;
-    const uint32_t slot = s->on ? s->on : s->makes;
     const bool waits = s->on && rpc->refs.at[s->on].state == CDP__REF_PENDING;
     const bool turn = cdp__rpc_turn(rpc, c);
     cdp__rpc_packet p;
@@ -6904,11 +6932,14 @@ CDP__PRIVATE cdp_status cdp__rpc_start_far(cdp_rpc *rpc, cdp__rpc_starting *s, c
     p.aux = s->desc->function;
     p.a = cdp__rpc_call_id(c);
     p.b = cdp__rpc_call_b(rpc, c);
-    if (slot) {
-        p.rid = rpc->refs.at[slot].rid;
-        p.fid = rpc->refs.at[slot].key;
+    if (s->on) {
+        p.rid = rpc->refs.at[s->on].rid;
+        p.fid = rpc->refs.at[s->on].key;
     }
-    if (s->makes) c->remote_fid = p.fid;
+    if (s->makes) {
+        p.makes_rid = rpc->refs.at[s->makes].rid;
+        p.makes_fid = c->remote_fid = rpc->refs.at[s->makes].key;
+    }
     if (c->ctx) {
         p.flags |= CDP__RPC_CTX;
         p.slot = c->ctx->id;
@@ -6919,8 +6950,12 @@ CDP__PRIVATE cdp_status cdp__rpc_start_far(cdp_rpc *rpc, cdp__rpc_starting *s, c
         return CDP_OK;
     }
     if (s->on && rpc->refs.at[s->on].state == CDP__REF_BROKEN) {
-        cdp__rpc_call_failed(rpc, c, rpc->extra[s->on].broken, CDP_RAN_NO,
-            "the reference is broken: its owner never confirmed it");
+        const cdp_status broken = rpc->extra[s->on].broken;
+        if (s->makes) /* the value is never created */
+            (void)cdp__ref_got_ack(&rpc->refs, s->to, c->remote_fid,
+                broken == CDP_ERR_BUSY ? CDP__REF_FULL : CDP__REF_GONE);
+        cdp__rpc_call_failed(
+            rpc, c, broken, CDP_RAN_NO, "the reference is broken: its owner never confirmed it");
         return CDP_OK;
     }
     rpc->lends = s->lender ? &s->lender->task : NULL;
@@ -7176,10 +7211,10 @@ CDP_API cdp_status cdp_rpc_remote(cdp_rpc *rpc, const cdp_call_desc *desc, cdp_r
     if (!desc) return cdp__missing("cdp_rpc_remote", "desc");
     memset(out, 0, sizeof *out);
     if (cdp__rpc_forked(rpc, "cdp_rpc_remote")) return CDP_ERR_INVALID;
-    if (desc->done || desc->one_way || desc->in_order || desc->on.rpc)
+    if (desc->done || desc->one_way || desc->in_order)
         return cdp__fail(CDP_ERR_INVALID,
-            "cdp_rpc_remote: done, one_way, in_order and on of the desc must not be set; use "
-            "cdp_rref_confirmed(), or pass the reference as an argument");
+            "cdp_rpc_remote: done, one_way and in_order of the desc must not be set; use "
+            "cdp_rref_confirmed()");
     memset(&s, 0, sizeof s);
     s.name = "cdp_rpc_remote";
     s.desc = desc;

@@ -95,6 +95,7 @@
         @functions.async_execution             CDP_RPC_LATER and cdp_rpc_reply
         rref.to_here(), rref.local_value()     cdp_rref_to_here, cdp_rref_local
         rref.rpc_sync().method(x)              cdp_rpc_call with .on = rref
+        rref.remote().method(x)                cdp_rpc_remote with .on = rref
         rref.confirmed_by_owner()              cdp_rref_confirmed
         rpc_timeout, _set_rpc_timeout          .timeout_ms of cdp_rpc_desc and cdp_call_desc
         shutdown(graceful=True / False)        cdp_rpc_shutdown / cdp_rpc_destroy
@@ -113,8 +114,7 @@
         functional_optim_map, an own class     CDP_OPTIM_OWN
         profiler around a call                 cdp_rpc_records, on both ranks
         What is not here, and why: joining and leaving (a group has fixed ranks; make another one);
-        targets by name in a call (cdp_rpc_rank_of() once is faster); a method on a reference that
-        makes a reference (give it to cdp_rpc_remote() as an argument); waits inside `done` (it runs
+        targets by name in a call (cdp_rpc_rank_of() once is faster); waits inside `done` (it runs
         where messages arrive); futures that travel (reply later, or return a reference); references
         in pickles and one-way calls (nobody would know when they end). retain_graph: what
         cdp_ctx_save() keeps is freed when the context ends, so a second pass needs nothing. The

@@ -84,7 +84,10 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_start(
 CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_call(
     cdp_rpc *rpc, const cdp_call_desc *desc, cdp_call *call);
 /* Runs a function whose result stays on its rank; *out refers to the result at once, with one
-   handle. `done` and `one_way` must not be set. If the function fails, so do all uses of the value.
+   handle. With `on`, that rank is the owner of the value that the function finds in request->on,
+   and the call waits there, in no thread, until that value is ready; it stays until the function
+   has replied. `done`, `one_way` and `in_order` must not be set. If the function fails, so do all
+   uses of the value; if the value of `on` was not made, with what its maker failed with.
    Errors as for cdp_rpc_start(), BUSY (max_rrefs), and TIMEOUT (there was no room for the call in
    its time: see max_calls; nothing was started). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_remote(

@@ -48,7 +48,7 @@ CDP__PRIVATE const char *cdp__rpc_take(
     return NULL;
 }
 
-/* Finds the value that the request runs on, or creates the entry of the one that it makes.
+/* Finds the value that the request runs on, and creates the entry of the one that it makes.
    Returns NULL or what is wrong. */
 CDP__PRIVATE const char *cdp__rpc_target(cdp_rpc *rpc, cdp__rpc_rq *rq, const cdp__rpc_packet *p) {
     uint32_t slot;
@@ -62,7 +62,7 @@ CDP__PRIVATE const char *cdp__rpc_target(cdp_rpc *rpc, cdp__rpc_rq *rq, const cd
     if (p->flags & CDP__RPC_REMOTE) {
         cdp__rpc_value *v = cdp__rpc_value_make(rpc);
         if (!v) return "out of memory for a value that it wants";
-        if (!cdp__ref_got_remote(&rpc->refs, rq->pub.from, p->rid, p->fid, &slot)) {
+        if (!cdp__ref_got_remote(&rpc->refs, rq->pub.from, p->makes_rid, p->makes_fid, &slot)) {
             cdp__free(rpc->os, v);
             return "a value that is there already";
         }

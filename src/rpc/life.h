@@ -39,7 +39,7 @@
 #include "intake.h"
 #include "waits.h"
 
-#define CDP__RPC_MAGIC 0x34637072u /* version 4 of the messages: levels */
+#define CDP__RPC_MAGIC 0x35637072u /* version 5 of the messages: calls on a value make one */
 #define CDP__RPC_CARD (24u + CDP__RPC_NAME)
 
 CDP__PRIVATE cdp_status cdp__rpc_desc_check(const cdp_rpc_desc *d) {

@@ -37,7 +37,7 @@ typedef enum cdp__rpc_kind {
 
 #define CDP__RPC_ONE_WAY 1u /* flags of CALL */
 #define CDP__RPC_ON 2u      /* the message contains rid and fid of a value, before the references */
-#define CDP__RPC_REMOTE 4u  /* rid and fid name a value to be created */
+#define CDP__RPC_REMOTE 4u  /* and rid and fid of a value to be created, after those of ON */
 #define CDP__RPC_FETCH 8u   /* with ON: no function, returns the value itself */
 
 #define CDP__RPC_CTX 16u /* the message contains the number of a context, or of a pass */
@@ -58,8 +58,9 @@ typedef struct cdp__rpc_packet {
     const uint8_t *body; /* NULL: not received yet */
     uint64_t bytes;
     /* parts of the body */
-    uint64_t rid, fid; /* with ON and REMOTE */
-    uint64_t slot;     /* with CTX */
+    uint64_t rid, fid;             /* with ON */
+    uint64_t makes_rid, makes_fid; /* with REMOTE */
+    uint64_t slot;                 /* with CTX */
     const uint8_t *records, *shapes;
     const uint8_t *area; /* contents of tensors, each padded to 8 bytes; then bytes */
     uint64_t area_bytes;
@@ -75,7 +76,7 @@ CDP__PRIVATE uint32_t cdp__rpc_kind_of(const cdp__rpc_packet *p) {
 }
 
 CDP__PRIVATE uint64_t cdp__rpc_head_bytes(const cdp__rpc_packet *p) {
-    return (p->flags & (CDP__RPC_ON | CDP__RPC_REMOTE) ? 16u : 0u)
+    return (p->flags & CDP__RPC_ON ? 16u : 0u) + (p->flags & CDP__RPC_REMOTE ? 16u : 0u)
         + (p->flags & CDP__RPC_CTX ? 8u : 0u) + (uint64_t)p->rrefs * CDP__RPC_RECORD
         + (uint64_t)p->tensors * CDP__RPC_SHAPE;
 }
@@ -142,7 +143,6 @@ CDP__PRIVATE bool cdp__rpc_is_list(cdp__rpc_kind kind) {
 
 /* Checks the head of a message. Returns NULL, or a text that names the wrong part. */
 CDP__PRIVATE const char *cdp__rpc_wrong_head(const cdp__rpc_packet *p, uint64_t max_bytes) {
-    const uint32_t on = p->flags & (CDP__RPC_ON | CDP__RPC_REMOTE);
     if (p->kind < CDP__RPC_CALL || p->kind >= CDP__RPC_KINDS) return "an unknown kind";
     if (p->flags >= 32) return "unknown flags";
     if (p->kind == CDP__RPC_CALL && (p->b >> 49 || (p->b >> 32 & 0xffff) >= CDP__RPC_LEVELS))
@@ -153,7 +153,6 @@ CDP__PRIVATE const char *cdp__rpc_wrong_head(const cdp__rpc_packet *p, uint64_t 
         return "unknown flags";
     if ((p->kind == CDP__RPC_MARK || p->kind == CDP__RPC_GRAD) && !(p->flags & CDP__RPC_CTX))
         return "no pass where there must be one";
-    if (on == (CDP__RPC_ON | CDP__RPC_REMOTE)) return "contradicting flags";
     if ((p->flags & CDP__RPC_FETCH) && p->flags != (CDP__RPC_FETCH | CDP__RPC_ON))
         return "contradicting flags";
     if ((p->flags & CDP__RPC_ONE_WAY) && ((p->flags & CDP__RPC_REMOTE) || p->rrefs))
@@ -196,13 +195,17 @@ CDP__PRIVATE const char *cdp__rpc_wrong_body(
     const uint8_t *at = p->body;
     const char *wrong = NULL;
     uint32_t i;
-    if (p->flags & (CDP__RPC_ON | CDP__RPC_REMOTE)) {
+    if (p->flags & CDP__RPC_ON) {
         p->rid = cdp__get_u64(at);
         p->fid = cdp__get_u64(at + 8);
         at += 16;
-        if ((p->flags & CDP__RPC_REMOTE)
-            && (cdp__rpc_maker(p->rid) != from || cdp__rpc_maker(p->fid) != from || !(p->rid << 16)
-                || !(p->fid << 16)))
+    }
+    if (p->flags & CDP__RPC_REMOTE) {
+        p->makes_rid = cdp__get_u64(at);
+        p->makes_fid = cdp__get_u64(at + 8);
+        at += 16;
+        if (cdp__rpc_maker(p->makes_rid) != from || cdp__rpc_maker(p->makes_fid) != from
+            || !(p->makes_rid << 16) || !(p->makes_fid << 16))
             return "a new value that its sender did not number";
     }
     if (p->flags & CDP__RPC_CTX) {

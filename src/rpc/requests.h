@@ -136,19 +136,28 @@ CDP__PRIVATE cdp_status cdp__rpc_value_copy(cdp_rpc *rpc, cdp__rpc_value *v, con
     return CDP_OK;
 }
 
-/* The value exists, or creating it has failed: requests that wait for it continue. */
+/* The value exists, or creating it has failed: requests that wait for it continue. One that fails
+   settles the value that it was to make, and so on: those of the inner calls of this function are
+   left to the outermost one, because values of one rank can depend on each other in a long row. */
 CDP__PRIVATE void cdp__rpc_value_settle(cdp_rpc *rpc, cdp__rpc_value *v) {
-    cdp__rpc_rq *rq = v->parked;
+    const bool outermost = !rpc->unparked_end;
+    cdp__rpc_rq *rq;
     v->settled = true;
+    rpc->changed = true;
+    if (outermost) rpc->unparked_end = &rpc->unparked;
+    for (rq = v->parked; rq; rq = rq->next)
+        rq->stage = CDP__RPC_NEW;
+    *rpc->unparked_end = v->parked;
+    if (v->parked) rpc->unparked_end = v->parked_end;
     v->parked = NULL;
     v->parked_end = &v->parked;
-    rpc->changed = true;
-    while (rq) {
-        cdp__rpc_rq *next = rq->next;
-        rq->stage = CDP__RPC_NEW;
+    while (outermost && rpc->unparked) {
+        rq = rpc->unparked;
+        rpc->unparked = rq->next;
+        if (!rq->next) rpc->unparked_end = &rpc->unparked;
         cdp__rpc_advance(rpc, rq);
-        rq = next;
     }
+    if (outermost) rpc->unparked_end = NULL;
 }
 
 /* The request does not make its value. What fails later for that reason names its function, not
@@ -156,11 +165,14 @@ CDP__PRIVATE void cdp__rpc_value_settle(cdp_rpc *rpc, cdp__rpc_value *v) {
 CDP__PRIVATE void cdp__rpc_value_fail(
     cdp_rpc *rpc, const cdp__rpc_rq *rq, cdp_status status, int32_t code, const char *text) {
     cdp__rpc_value *v = rpc->extra[rq->makes].value;
+    const cdp__rpc_value *on = rq->on ? rpc->extra[rq->on].value : NULL;
     char name[16];
     v->failed = status;
     v->code = code;
     v->why = (char *)cdp__alloc(rpc->os, CDP__RPC_TEXT + 1);
-    if (v->why && status == CDP_ERR_REMOTE)
+    if (v->why && on && on->settled && on->failed)
+        cdp__format(v->why, CDP__RPC_TEXT + 1, "%s", text); /* that names the first one */
+    else if (v->why && status == CDP_ERR_REMOTE)
         cdp__format(v->why, CDP__RPC_TEXT + 1, "its value was not made: %s failed with code %d: %s",
             cdp__rpc_function_name(rpc, rq->pub.function, name), code, text);
     else if (v->why)
@@ -324,12 +336,17 @@ CDP__PRIVATE void cdp__rpc_answer_fetch(cdp_rpc *rpc, cdp__rpc_rq *rq) {
 }
 
 /* What a call of this level waits for is run by threads that may run such calls: the request that
-   is to make the value in `slot`, if it has not begun. */
+   is to make the value in `slot`, if it has not begun, and those that make what that one waits
+   for. */
 CDP__PRIVATE void cdp__rpc_raise(cdp_rpc *rpc, uint32_t slot, int32_t level) {
     cdp__rpc_rq *rq;
-    for (rq = rpc->all; rq; rq = rq->after)
-        if (rq->makes == slot && rq->stage < CDP__RPC_RUNNING && rq->level < level)
-            rq->level = level;
+    while (slot) {
+        for (rq = rpc->all; rq && rq->makes != slot;)
+            rq = rq->after;
+        if (!rq || rq->stage >= CDP__RPC_RUNNING || rq->level >= level) return;
+        rq->level = level;
+        slot = rq->on;
+    }
 }
 
 /* Moves a request from stage NEW to its next stage. */

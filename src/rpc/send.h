@@ -163,9 +163,14 @@ CDP__PRIVATE uint8_t *cdp__rpc_tensors_in(
 
 /* Writes the part of a message before its references. Returns the position after it. */
 CDP__PRIVATE uint8_t *cdp__rpc_put_head(uint8_t *at, const cdp__rpc_packet *p) {
-    if (p->flags & (CDP__RPC_ON | CDP__RPC_REMOTE)) {
+    if (p->flags & CDP__RPC_ON) {
         cdp__put_u64(at, p->rid);
         cdp__put_u64(at + 8, p->fid);
+        at += 16;
+    }
+    if (p->flags & CDP__RPC_REMOTE) {
+        cdp__put_u64(at, p->makes_rid);
+        cdp__put_u64(at + 8, p->makes_fid);
         at += 16;
     }
     if (p->flags & CDP__RPC_CTX) {

@@ -165,7 +165,6 @@ CDP__PRIVATE cdp_status cdp__rpc_start_room(cdp_rpc *rpc, cdp__rpc_starting *s) 
 /* Starts a call to another rank: sends it, or queues it until its references are confirmed. */
 CDP__PRIVATE cdp_status cdp__rpc_start_far(cdp_rpc *rpc, cdp__rpc_starting *s, cdp__rpc_call *c) {
     const cdp_args *args = &s->desc->args;
-    const uint32_t slot = s->on ? s->on : s->makes;
     const bool waits = s->on && rpc->refs.at[s->on].state == CDP__REF_PENDING;
     const bool turn = cdp__rpc_turn(rpc, c);
     cdp__rpc_packet p;
@@ -176,11 +175,14 @@ CDP__PRIVATE cdp_status cdp__rpc_start_far(cdp_rpc *rpc, cdp__rpc_starting *s, c
     p.aux = s->desc->function;
     p.a = cdp__rpc_call_id(c);
     p.b = cdp__rpc_call_b(rpc, c);
-    if (slot) {
-        p.rid = rpc->refs.at[slot].rid;
-        p.fid = rpc->refs.at[slot].key;
+    if (s->on) {
+        p.rid = rpc->refs.at[s->on].rid;
+        p.fid = rpc->refs.at[s->on].key;
     }
-    if (s->makes) c->remote_fid = p.fid;
+    if (s->makes) {
+        p.makes_rid = rpc->refs.at[s->makes].rid;
+        p.makes_fid = c->remote_fid = rpc->refs.at[s->makes].key;
+    }
     if (c->ctx) {
         p.flags |= CDP__RPC_CTX;
         p.slot = c->ctx->id;
@@ -191,8 +193,12 @@ CDP__PRIVATE cdp_status cdp__rpc_start_far(cdp_rpc *rpc, cdp__rpc_starting *s, c
         return CDP_OK;
     }
     if (s->on && rpc->refs.at[s->on].state == CDP__REF_BROKEN) {
-        cdp__rpc_call_failed(rpc, c, rpc->extra[s->on].broken, CDP_RAN_NO,
-            "the reference is broken: its owner never confirmed it");
+        const cdp_status broken = rpc->extra[s->on].broken;
+        if (s->makes) /* the value is never created */
+            (void)cdp__ref_got_ack(&rpc->refs, s->to, c->remote_fid,
+                broken == CDP_ERR_BUSY ? CDP__REF_FULL : CDP__REF_GONE);
+        cdp__rpc_call_failed(
+            rpc, c, broken, CDP_RAN_NO, "the reference is broken: its owner never confirmed it");
         return CDP_OK;
     }
     rpc->lends = s->lender ? &s->lender->task : NULL;
@@ -448,10 +454,10 @@ CDP_API cdp_status cdp_rpc_remote(cdp_rpc *rpc, const cdp_call_desc *desc, cdp_r
     if (!desc) return cdp__missing("cdp_rpc_remote", "desc");
     memset(out, 0, sizeof *out);
     if (cdp__rpc_forked(rpc, "cdp_rpc_remote")) return CDP_ERR_INVALID;
-    if (desc->done || desc->one_way || desc->in_order || desc->on.rpc)
+    if (desc->done || desc->one_way || desc->in_order)
         return cdp__fail(CDP_ERR_INVALID,
-            "cdp_rpc_remote: done, one_way, in_order and on of the desc must not be set; use "
-            "cdp_rref_confirmed(), or pass the reference as an argument");
+            "cdp_rpc_remote: done, one_way and in_order of the desc must not be set; use "
+            "cdp_rref_confirmed()");
     memset(&s, 0, sizeof s);
     s.name = "cdp_rpc_remote";
     s.desc = desc;

@@ -225,7 +225,8 @@ struct cdp_rpc {
     uint64_t turn, last_turn;                /* that was served last; the largest one so far */
     cdp__rpc_rq *inline_queue, **inline_end; /* requests of this rank to itself, run by callbacks */
     cdp__rpc_rq *confirming;
-    cdp__rpc_out *waiting; /* messages whose references are not confirmed */
+    cdp__rpc_rq *unparked, **unparked_end; /* their value is settled; while one is looked at */
+    cdp__rpc_out *waiting;                 /* messages whose references are not confirmed */
     cdp__rpc_in *in, **in_end;
     uint64_t in_bytes;   /* bodies of `in` and of requests */
     uint64_t grad_bytes; /* gradients of `in` */

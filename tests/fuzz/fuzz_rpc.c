@@ -245,7 +245,7 @@ static const uint8_t *body_fenced(const uint8_t *body, uint64_t bytes) {
    says that it has, or more than all ranks have agreed upon. */
 static bool surely_wrong(const cdp_rpc *rpc, const cdp_channel_message *m) {
     const uint32_t flags = m->kind >> 8 & 0xff, rrefs = m->kind >> 16 & 0xff;
-    const uint64_t head = (flags & (CDP__RPC_ON | CDP__RPC_REMOTE) ? 16u : 0u)
+    const uint64_t head = (flags & CDP__RPC_ON ? 16u : 0u) + (flags & CDP__RPC_REMOTE ? 16u : 0u)
         + (flags & CDP__RPC_CTX ? 8u : 0u) + 24u * rrefs + 80u * (m->kind >> 24);
     return rrefs > 16 || m->bytes < head || m->bytes - head > rpc->desc.max_message_bytes;
 }
@@ -270,7 +270,6 @@ static void message_of(cdp_rpc *rpc, fuzz_input *in) {
         next_byte(in) % 2 ? number_of(in) : (uint64_t)(next_byte(in) % 3) << 32 | next_byte(in) % 6;
     m.b = m.kind == CDP__RPC_CALL ? (uint64_t)next_byte(in) * 10 : number_of(in);
     if (flags & CDP__RPC_FETCH) flags = CDP__RPC_FETCH | CDP__RPC_ON;
-    if ((flags & 6) == 6) flags = CDP__RPC_REMOTE;
     if (rrefs && next_byte(in) % 64 == 0) rrefs = 15 + next_byte(in) % 4u;
     if (flags & CDP__RPC_ONE_WAY) rrefs = 0;
     if (m.kind <= CDP__RPC_REPLY && next_byte(in) % 4 == 0) flags |= CDP__RPC_CTX;
@@ -282,7 +281,8 @@ static void message_of(cdp_rpc *rpc, fuzz_input *in) {
     m.kind |= flags << 8;
     if (odd > 3 && !honest_message(rpc, in, &m, numbers)) return;
     m.kind &= 0xff;
-    if (flags & (CDP__RPC_ON | CDP__RPC_REMOTE)) {
+    for (uint32_t i = 0; i < 2; ++i) {
+        if (!(flags & (i ? CDP__RPC_REMOTE : CDP__RPC_ON))) continue;
         cdp__put_u64(p, odd > 3 ? numbers[0] : number_of(in));
         cdp__put_u64(p + 8, odd > 3 ? numbers[1] : number_of(in));
         p += 16;

@@ -193,7 +193,7 @@ static void orders(side *s) {
     OK(cdp_rpc_reply(s->kept[0], NULL));
     OK(cdp_call_wait(&c[0]));
     cdp_call_free(&c[0]);
-    REFUSED(CDP_ERR_INVALID, "in_order and on of the desc must not be set",
+    REFUSED(CDP_ERR_INVALID, "one_way and in_order of the desc must not be set",
         cdp_rpc_remote(s->rpc, CALL(.to = 0, F("counter"), .in_order = true), &r));
     meet(s, &place);
 }

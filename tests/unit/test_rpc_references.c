@@ -97,7 +97,28 @@ static void f_holds(void *user, cdp_rpc_request *q) {
     cdp_rref_drop(mine);
 }
 
+/* on a counter: makes another one, which is so much larger */
+static void f_grow(void *user, cdp_rpc_request *q) {
+    cdp_value v;
+    (void)user;
+    if (!T(q->remote && q->on)) return;
+    v = counter_value(side_of(q), ((counter *)q->on->data)->n + i64_at(q->data, 0), iov_next());
+    OK(cdp_rpc_reply_value(q, &v));
+}
+/* returns what "grow" makes of the counter that its reference refers to */
+static void f_grow_far(void *user, cdp_rpc_request *q) {
+    int64_t more = 100;
+    cdp_rref r;
+    (void)user;
+    if (!OK(cdp_rpc_remote(q->rpc, CALL(.on = q->rrefs[0], F("grow"), BYTES(&more, 8)), &r)))
+        return;
+    OK(cdp_rpc_reply(q, &(cdp_args){.rrefs = &r, .rref_count = 1}));
+    cdp_rref_drop(r);
+}
+
 static const cdp_rpc_function own_functions[] = {
+    {.name = "grow", .func = f_grow},
+    {.name = "grow_far", .func = f_grow_far},
     {.name = "nothing", .func = f_nothing},
     {.name = "keep", .func = f_keep, .flags = CDP_RPC_LATER | CDP_RPC_INLINE},
     {.name = "counter", .func = f_counter},
@@ -357,6 +378,249 @@ TEST(circular_references_end_with_the_rpc) {
     run_own(2, circle_body);
 }
 
+/* ---- calls on a value whose result stays with it: rref.remote().method(x) */
+
+static int64_t here_of(cdp_rref r) {
+    int64_t n = -1;
+    cdp_call c = {0};
+    if (OK(cdp_rref_to_here(r, 0, &c))) n = i64_at(c.data, 0);
+    cdp_call_free(&c);
+    return n;
+}
+static cdp_rref grown(cdp_rref r, int64_t more) {
+    cdp_rref made = {0};
+    OK(cdp_rpc_remote(r.rpc, CALL(.on = r, F("grow"), BYTES(&more, 8), .label = "grown"), &made));
+    return made;
+}
+
+static void grows(side *s) {
+    int64_t x[2] = {10, 30};
+    cdp_rref first, second, third;
+    cdp_rref_info info;
+    cdp_call c = {0};
+    OK(cdp_rpc_remote(s->rpc, CALL(.to = next_of(s), F("counter"), BYTES(x, 16)), &first));
+    second = grown(first, 5); /* none of them is made yet */
+    third = grown(second, 7);
+    cdp_rref_drop(first); /* the values live until the functions have replied */
+    cdp_rref_drop(second);
+    T_EQ(22, here_of(third));
+    OK(cdp_rref_info_of(third, &info));
+    T_EQ(next_of(s), info.owner);
+    T_EQ(CDP_OK, info.status);
+    T_TEXT("grown", info.label);
+    /* the rank behind the owner has got the reference, and asks the owner */
+    OK(cdp_rpc_call(s->rpc, CALL(.to = (s->rank + 2) % ranks, F("grow_far"), RREF(third)), &c));
+    if (T_EQ(1, c.rref_count)) T_EQ(122, here_of(c.rrefs[0]));
+    cdp_call_free(&c);
+    cdp_rref_drop(third);
+}
+
+static void grows_at_home(side *s) {
+    cdp_value v = counter_value(s, 3, iov_next());
+    cdp_rref first, second;
+    OK(cdp_rref_create(s->rpc, &v, NULL, &first));
+    second = grown(first, 4);
+    cdp_rref_drop(first);
+    OK(cdp_rref_local(second, 5, 0, &v));
+    T_EQ(7, ((counter *)v.data)->n);
+    cdp_rref_unpin(second);
+    cdp_rref_drop(second);
+    grows(s);
+}
+
+TEST(a_call_on_a_value_makes_a_value) {
+    run_own(2, grows_at_home);
+    run_own(3, grows_at_home);
+}
+
+static void grows_from_nothing(side *s) {
+    cdp_rref first, second, third;
+    cdp_call c = {0};
+    for (uint32_t i = 0; i < 2; ++i) {
+        const uint32_t to = i ? s->rank : next_of(s);
+        char why[] = "no room";
+        OK(cdp_rpc_remote(s->rpc, CALL(.to = to, F("fail"), BYTES(why, sizeof why - 1)), &first));
+        second = grown(first, 1);
+        third = grown(second, 1);
+        T_EQ(CDP_ERR_REMOTE, cdp_rref_to_here(third, 0, &c));
+        T_EQ(CDP_RAN_NO, c.ran);
+        T_EQ(42, c.code);
+        T_TEXT("its value was not made: fail failed with code 42: no room", c.error.text);
+        T(!strstr(c.error.text, "grow"));
+        cdp_call_free(&c);
+        cdp_rref_drop(first);
+        cdp_rref_drop(second);
+        cdp_rref_drop(third);
+    }
+}
+
+TEST(a_call_on_a_value_that_was_not_made_makes_none) {
+    run_own(2, grows_from_nothing);
+}
+
+/* A row of values that depend on each other is as long as there is room for calls: also where the
+   first one fails. */
+#define ROW 2000u
+static void long_row(side *s) {
+    static uint32_t place;
+    static bool fails;
+    for (uint32_t i = 0; i < 2; ++i) {
+        cdp_rref last, next;
+        cdp_call c = {0};
+        if (s->rank == 0) {
+            OK(cdp_rpc_remote(s->rpc, CALL(.to = 1, F("keep")), &last));
+            for (uint32_t k = 0; k < ROW; ++k) {
+                next = grown(last, 1);
+                cdp_rref_drop(last);
+                last = next;
+            }
+            OK(cdp_rref_fetch(last, 20000 * TEST_LATE, &c));
+            fails = i == 0;
+        } else {
+            serve_until(s, &s->kept_count, i + 1);
+        }
+        meet(s, &place);
+        if (s->rank == 1) {
+            const cdp_value v = counter_value(s, 1, iov_next());
+            if (fails) counter_destroy(v.user, v.data);
+            if (fails)
+                OK(cdp_rpc_fail(s->kept[i], 3, "at the beginning"));
+            else
+                OK(cdp_rpc_reply_value(s->kept[i], &v));
+        } else {
+            T_EQ(fails ? CDP_ERR_REMOTE : CDP_OK, cdp_call_wait(&c));
+            if (fails)
+                T_TEXT("at the beginning", c.error.text);
+            else
+                T_EQ(1 + ROW, i64_at(c.data, 0));
+            cdp_call_free(&c);
+            cdp_rref_drop(last);
+        }
+        meet(s, &place);
+    }
+}
+
+TEST(a_long_row_of_values_on_values) {
+    like.max_calls = ROW + 10;
+    like.max_queue = ROW + 10;
+    run_own(2, long_row);
+}
+
+/* The owner dies: before it has confirmed the value, while the function runs, and before the
+   call. */
+static void owner_dies(side *s) {
+    static uint32_t place;
+    int64_t x[2] = {1, 0}, more = 1;
+    cdp_rref on, r[2];
+    cdp_call c[2] = {{0}};
+    if (s->rank == 0) {
+        OK(cdp_rpc_remote(s->rpc, CALL(.to = 1, F("counter"), BYTES(x, 16)), &on));
+        OK(cdp_rref_confirmed(on, 20000));
+        OK(cdp_rpc_remote(s->rpc, CALL(.on = on, F("keep"), BYTES(&more, 8)), &r[0]));
+        r[1] = grown(r[0], 1); /* it waits for the function above */
+        for (uint32_t i = 0; i < 2; ++i)
+            OK(cdp_rref_fetch(r[i], 20000, &c[i]));
+        OK(cdp_rref_confirmed(r[1], 20000));
+        T_EQ(3, cdp_rpc_stats_of(s->rpc).users);
+    } else {
+        serve_until(s, &s->kept_count, 1);
+    }
+    meet(s, &place);
+    if (s->rank == 1) {
+        cdp_rpc_destroy(s->rpc);
+        OK(cdp_rpc_reply(s->kept[0], NULL));
+        return;
+    }
+    for (uint32_t i = 0; i < 2; ++i) {
+        T_EQ(CDP_ERR_PEER_LOST, cdp_call_wait(&c[i]));
+        cdp_call_free(&c[i]);
+        T_EQ(CDP_ERR_PEER_LOST, cdp_rref_confirmed(r[i], 0));
+        cdp_rref_drop(r[i]);
+    }
+    r[0] = grown(on, 1);
+    T_EQ(CDP_ERR_PEER_LOST, cdp_rref_confirmed(r[0], 0));
+    T_EQ(CDP_ERR_PEER_LOST, cdp_rref_to_here(r[0], 0, &c[0]));
+    T_EQ(CDP_RAN_NO, c[0].ran);
+    cdp_call_free(&c[0]);
+    cdp_rref_drop(r[0]);
+    cdp_rref_drop(on);
+    T_EQ(0, cdp_rpc_stats_of(s->rpc).users + cdp_rpc_stats_of(s->rpc).holds);
+    T_EQ(0, cdp_rpc_stats_of(s->rpc).calls_out);
+    cdp_rpc_destroy(s->rpc);
+}
+
+static void owner_dies_body(side *s) {
+    open_then(s, owner_dies);
+}
+
+TEST(values_on_values_of_an_owner_that_dies) {
+    shut_by_body = true;
+    run_own(2, owner_dies_body);
+}
+
+/* The owner has not confirmed the value yet, so the call has not left: rank 1 stands still. */
+static void owner_never_confirms(side *s) {
+    static uint32_t place;
+    int64_t x[2] = {1, 0};
+    cdp_rref on, made;
+    gather(&place);
+    if (s->rank == 0) {
+        OK(cdp_rpc_remote(s->rpc, CALL(.to = 1, F("counter"), BYTES(x, 16)), &on));
+        made = grown(on, 1);
+        T_EQ(CDP_PENDING, cdp_rref_confirmed(made, 0));
+        cdp_channel_drop(s->rpc->channel, 1, "for the test");
+        T_EQ(CDP_ERR_PEER_LOST, cdp_rref_confirmed(made, 15000));
+        cdp_rref_drop(on);
+        cdp_rref_drop(made);
+        T_EQ(0, cdp_rpc_stats_of(s->rpc).users + cdp_rpc_stats_of(s->rpc).calls_out);
+    }
+    gather(&place);
+    cdp_rpc_destroy(s->rpc);
+}
+static void owner_never_confirms_body(side *s) {
+    if (how == HUB_POLLED) open_then(s, owner_never_confirms);
+}
+
+TEST(a_value_on_a_value_that_is_never_confirmed) {
+    shut_by_body = true;
+    run_own(2, owner_never_confirms_body);
+}
+
+/* The rank that has asked for the values dies: its references go, and the values with them. */
+static void asker_dies(side *s) {
+    static uint32_t place;
+    int64_t x[2] = {1, 0};
+    cdp_rref on, made;
+    const uint64_t until = test_until_ns(10000);
+    if (s->rank == 0) {
+        OK(cdp_rpc_remote(s->rpc, CALL(.to = 1, F("counter"), BYTES(x, 16)), &on));
+        OK(cdp_rpc_remote(s->rpc, CALL(.on = on, F("keep")), &made));
+        OK(cdp_rref_confirmed(grown(made, 1), 20000));
+    } else {
+        serve_until(s, &s->kept_count, 1);
+    }
+    meet(s, &place);
+    if (s->rank == 1) {
+        const cdp_value v = counter_value(s, 1, iov_next());
+        serve_until(s, &s->lost, 1);
+        OK(cdp_rpc_reply_value(s->kept[0], &v));
+        while (cdp_rpc_stats_of(s->rpc).owners && test_now_ns() < until)
+            (void)!cdp_rpc_serve(s->rpc, 1);
+        T_EQ(0, cdp_rpc_stats_of(s->rpc).owners + cdp_rpc_stats_of(s->rpc).forks);
+    }
+    cdp_rpc_destroy(s->rpc);
+    T_EQ(s->values.made, s->values.destroyed);
+}
+
+static void asker_dies_body(side *s) {
+    open_then(s, asker_dies);
+}
+
+TEST(values_on_values_for_a_rank_that_dies) {
+    shut_by_body = true;
+    run_own(2, asker_dies_body);
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {{"user_rrefs_confirmed", user_rrefs_confirmed, 60},
         {"references_of_a_liar_are_let_go", references_of_a_liar_are_let_go, 60},
@@ -364,6 +628,14 @@ int main(int argc, char **argv) {
         {"async_class_rref_proxy", async_class_rref_proxy, 60},
         {"rref_proxy_timeout", rref_proxy_timeout, 60},
         {"rref_proxy_tensor", rref_proxy_tensor, 60}, {"pass_local_rrefs", pass_local_rrefs, 60},
-        {"circular_references_end_with_the_rpc", circular_references_end_with_the_rpc, 60}};
+        {"circular_references_end_with_the_rpc", circular_references_end_with_the_rpc, 60},
+        {"a_call_on_a_value_makes_a_value", a_call_on_a_value_makes_a_value, 60},
+        {"a_call_on_a_value_that_was_not_made_makes_none",
+            a_call_on_a_value_that_was_not_made_makes_none, 60},
+        {"a_long_row_of_values_on_values", a_long_row_of_values_on_values, 60},
+        {"values_on_values_of_an_owner_that_dies", values_on_values_of_an_owner_that_dies, 60},
+        {"a_value_on_a_value_that_is_never_confirmed", a_value_on_a_value_that_is_never_confirmed,
+            60},
+        {"values_on_values_for_a_rank_that_dies", values_on_values_for_a_rank_that_dies, 60}};
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }
