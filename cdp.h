@@ -91,6 +91,7 @@
         see how much was hidden                cdp_ddp_stats_of, cdp_ddp_bucket
         run without threads                    .no_thread = true and cdp_poll, or CDP_NO_THREADS
         run without a system                   CDP_NO_OS, a cdp_os and a cdp_transport
+        wait with a poll or select of my own   CDP_OS_POLL and cdp_os_use_poll
         use little memory                      .stage_bytes, .operations, .waits, .records
         spend so much of a frame at most       cdp_poll(group, budget_us), cdp_work_poll
         create a ddp, end a pass in frames     cdp_ddp_create_start, cdp_ddp_backward_end_start,
@@ -156,6 +157,8 @@
         CDP_NO_OS              off      no system: none of its headers is included, there is no
                                         default os, and CDP_NO_STDIO, CDP_NO_FILES, CDP_NO_THREADS,
                                         CDP_NO_SHARED_MEMORY hold; see WITHOUT A SYSTEM
+        CDP_OS_POLL            off      cdp_os_use_poll: a cdp_os that waits with one function of
+                                        the program's own
         CDP_ERROR_TEXT *       512      bytes of cdp_error.text, at least 64; longer texts are cut
         CDP_ONLY_F32 *         off      no arithmetic of other floats: reductions and parameters of
                                         f64, f16 and bf16 are UNSUPPORTED, factors and divisors
@@ -210,7 +213,8 @@
         groups, collectives, DDP, messages     alloc, release, now_ns, random of the os; send, recv,
                                                wait, wake, destroy of a cdp_transport
         a hub polled by one thread             alloc, release, now_ns, random
-        cdp_store.h, cdp_tcp.h                 the same, sleep_until, and the group net
+        cdp_store.h, cdp_tcp.h                 the same, sleep_until, and the group net, of which
+                                               cdp_os_use_poll makes the functions watch_...
         file stores, cdp_group_dump            the group files
         Calls must not overlap; interrupts must not call the library. What sizes its memory:
         stage_bytes, window_bytes, operations, waits, records and max_pending of the group's desc,
@@ -808,6 +812,28 @@ typedef struct cdp_ready {
     uint32_t got; /* CDP_IO_READ | CDP_IO_WRITE | CDP_IO_ERROR | CDP_IO_END */
 } cdp_ready;
 
+/* A descriptor for which a poll function waits. */
+typedef struct cdp_poll_fd {
+    int32_t fd;
+    uint32_t wanted; /* CDP_IO_READ | CDP_IO_WRITE; 0: only whether the connection is broken */
+    uint32_t ready;  /* 0 at the call. The function sets CDP_IO_READ, CDP_IO_WRITE, CDP_IO_ERROR */
+} cdp_poll_fd;
+
+/* Waits until one of `count` descriptors is ready for what is wanted of it or is broken, or
+   now_ns() >= deadline_ns (a time in the past, such as 0: returns at once; UINT64_MAX: no limit).
+   Sets `ready` of each descriptor; bits other than those wanted and CDP_IO_ERROR are ignored. As
+   with poll(2), what stays ready is ready in the next call, too. `count` may be 0: then it sleeps.
+   Returns how many are ready; 0 at the deadline, or earlier (a signal has arrived); or a negative
+   errno, such as -EINVAL for more descriptors than select(2) takes: then the wait fails, and the
+   group with it (CDP_ERR_IO). `user` is that of the cdp_os. `room` has CDP_POLL_ROOM bytes for each
+   descriptor, aligned as memory of alloc, for an array of the system's own, such as struct pollfd;
+   its contents are lost between calls. `fds` and `room` belong to the library and must not be kept.
+   Where the os has threads, several threads may wait at once, each with a list of its own, and
+   another thread may close a descriptor meanwhile: that is no error (select(2) with EBADF: 0). */
+typedef int32_t cdp_poll_func(
+    void *user, cdp_poll_fd *fds, uint32_t count, uint64_t deadline_ns, void *room);
+#define CDP_POLL_ROOM 16u
+
 typedef struct cdp_os cdp_os;
 
 /* What the library asks of the machine. alloc, release, now_ns and random are required; net,
@@ -879,10 +905,13 @@ typedef struct cdp_os_net {
        errno. One thread at a time. */
     int32_t (*watch_wait)(
         void *user, void *watch, cdp_ready *out, uint32_t max_count, uint64_t deadline_ns);
+    /* NULL, unless the functions above are those of cdp_os_use_poll(), which call it. */
+    cdp_poll_func *poll_fds;
 
-    /* Another thread ends a watch_wait() with these. wake_open makes two descriptors (both may be
-       the same one): fd[0] is ready to read from wake_set(fd[1]) until wake_clear(fd[0]). Closed
-       with close_fd. Returns 0 or a negative errno. */
+    /* Another thread ends a watch_wait() with these; all three may be NULL in an os without
+       threads. wake_open makes two descriptors (both may be the same one): fd[0] is ready to read
+       from wake_set(fd[1]) until wake_clear(fd[0]). Closed with close_fd. Returns 0 or a negative
+       errno. */
     int32_t (*wake_open)(void *user, int32_t fd[2]);
     void (*wake_set)(void *user, int32_t fd);
     void (*wake_clear)(void *user, int32_t fd);
@@ -1039,6 +1068,16 @@ struct cdp_os {
    looked up at its deadline keeps 0.5 KB of the C library's heap until the answer comes. All
    descriptors are closed by exec. Static memory. Any thread. */
 CDP_API const cdp_os *cdp_os_default(void);
+
+#ifdef CDP_OS_POLL
+/* For systems without epoll: sets the functions watch_... and poll_fds of os->net, so that they
+   wait with `poll_fds`. They take memory from os->alloc (about 50 bytes for each descriptor, at
+   most twice that) and a mutex where os->threads has them; a wait costs time that grows with the
+   number of descriptors. Call it before anything is made with `os`, in one thread. Cannot fail:
+   watch_open and watch_wait report -ENOMEM later. Needs the macro CDP_OS_POLL in this file and in
+   that of the implementation. */
+CDP_API void cdp_os_use_poll(cdp_os *os, cdp_poll_func *poll_fds);
+#endif
 
 /* An allocator that a part of the library uses in place of its own for one kind of memory, such as
    device memory; cdp_mem.h makes one. `stream` is the stream that uses the memory first, NULL for
@@ -5729,33 +5768,11 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
 
 #endif /* CDP_NO_OS */
 
-/* ---- >>os/watch: watches over epoll, or over any poll function ------------------------------- */
+/* ---- >>os/poll: watches over a function that waits for descriptors --------------------------- */
 
-/* Knows: cdp_os and the two system calls. Promises: what cdp_os_net says of watches. */
+/* Knows: cdp_os alone. Promises: what cdp_os_net says of watches, from its poll_fds. */
 
-#ifndef CDP_NO_OS /* what the default cdp_os is made of, to the end of >>os-linux */
-
-/* A deadline as milliseconds from now, for poll() and epoll_wait(). Rounded up: rounded down,
-   the last millisecond would be a busy loop. */
-CDP__PRIVATE int cdp__os_poll_ms(uint64_t deadline_ns) {
-    uint64_t now, ms;
-    if (deadline_ns == CDP__NEVER) return -1;
-    if (deadline_ns == 0) return 0;
-    now = cdp__os_now(NULL);
-    ms = deadline_ns > now ? (deadline_ns - now + CDP__MS - 1) / CDP__MS : 0;
-    return (int)cdp__min(ms, 1u << 30);
-}
-
-/* As struct pollfd, with cdp's bits; the poll function fills in `got`. */
-typedef struct cdp__pollfd {
-    int32_t fd;
-    uint32_t want; /* CDP_IO_READ | CDP_IO_WRITE */
-    uint32_t got;
-} cdp__pollfd;
-
-/* Returns how many descriptors have events, or a negative errno; 0 also after a signal. */
-typedef int32_t (*cdp__poll_func)(
-    void *user, cdp__pollfd *fds, uint32_t n, uint64_t deadline_ns, void *room);
+#if !defined(CDP_NO_OS) || defined(CDP_OS_POLL) /* with epoll no code is made of it */
 
 typedef struct cdp__pollwatch_entry {
     int32_t fd;
@@ -5764,16 +5781,14 @@ typedef struct cdp__pollwatch_entry {
     void *owner;
 } cdp__pollwatch_entry;
 
-/* A watch for systems without epoll. poll() runs without the lock, on a copy of the list. */
+/* A watch over poll_fds, which runs without the lock, on a copy of the list. */
 typedef struct cdp__pollwatch {
     const cdp_os *os;
-    cdp__poll_func poll;
-    uint64_t room_bytes; /* scratch memory of the poll function, bytes per descriptor */
     void *mutex;
     cdp__pollwatch_entry *entries;
     /* begin: the entry reported first; it rotates, so that none starves */
     uint32_t count, room, begin;
-    cdp__pollfd *fds;
+    cdp_poll_fd *fds;
     void *scratch;
     uint32_t fds_room;
 } cdp__pollwatch;
@@ -5786,13 +5801,10 @@ CDP__PRIVATE void cdp__pollwatch_unlock(cdp__pollwatch *p) {
     if (p->mutex) p->os->threads.mutex_unlock(p->os->user, p->mutex);
 }
 
-CDP__PRIVATE int32_t cdp__pollwatch_open(
-    const cdp_os *os, cdp__poll_func poll, uint64_t room_bytes, void **watch) {
+CDP__PRIVATE int32_t cdp__pollwatch_open(const cdp_os *os, void **watch) {
     cdp__pollwatch *p = (cdp__pollwatch *)cdp__alloc_zero(os, sizeof *p);
     if (!p) return -ENOMEM;
     p->os = os;
-    p->poll = poll;
-    p->room_bytes = room_bytes;
     p->mutex = os->threads.mutex_create ? os->threads.mutex_create(os) : NULL;
     if (os->threads.mutex_create && !p->mutex) {
         cdp__free(os, p);
@@ -5889,15 +5901,15 @@ CDP__PRIVATE void cdp__pollwatch_remove(void *user, void *watch, int32_t fd) {
     cdp__pollwatch_unlock(p);
 }
 
-/* Fills the list for poll(). Entries without wanted events stay in it, so that broken
+/* Fills the list for poll_fds. Entries without wanted events stay in it, so that broken
    connections are noticed. Returns the number of entries or a negative errno. */
 CDP__PRIVATE int32_t cdp__pollwatch_fill(cdp__pollwatch *p) {
     uint32_t i, n = 0;
     if (p->fds_room < p->count) {
         cdp__free(p->os, p->fds);
         cdp__free(p->os, p->scratch);
-        p->fds = (cdp__pollfd *)cdp__alloc(p->os, p->room * sizeof *p->fds);
-        p->scratch = cdp__alloc(p->os, p->room * p->room_bytes);
+        p->fds = (cdp_poll_fd *)cdp__alloc(p->os, p->room * sizeof *p->fds);
+        p->scratch = cdp__alloc(p->os, p->room * (uint64_t)CDP_POLL_ROOM);
         p->fds_room = p->fds && p->scratch ? p->room : 0;
         if (!p->fds_room) return -ENOMEM;
     }
@@ -5905,23 +5917,24 @@ CDP__PRIVATE int32_t cdp__pollwatch_fill(cdp__pollwatch *p) {
         const cdp__pollwatch_entry *e = &p->entries[(p->begin + i) % p->count];
         if (e->broken) continue;
         p->fds[n].fd = e->fd;
-        p->fds[n].want = e->armed;
-        p->fds[n++].got = 0;
+        p->fds[n].wanted = e->armed;
+        p->fds[n++].ready = 0;
     }
     return (int32_t)n;
 }
 
-/* Reports the events that poll() found among the first `n` entries, at most `max_count` of them. */
+/* Reports what poll_fds found among the first `n` entries, at most `max_count` of them. */
 CDP__PRIVATE int32_t cdp__pollwatch_report(
     cdp__pollwatch *p, uint32_t n, cdp_ready *out, uint32_t max_count) {
     uint32_t i, reported = 0;
     for (i = 0; i < n && reported < max_count; ++i) {
-        cdp__pollwatch_entry *e = p->fds[i].got ? cdp__pollwatch_find(p, p->fds[i].fd) : NULL;
+        const uint32_t got = p->fds[i].ready & (p->fds[i].wanted | CDP_IO_ERROR);
+        cdp__pollwatch_entry *e = got ? cdp__pollwatch_find(p, p->fds[i].fd) : NULL;
         if (!e) continue;
-        e->broken = (p->fds[i].got & CDP_IO_ERROR) != 0;
-        e->armed &= ~p->fds[i].got;
+        e->broken = (got & CDP_IO_ERROR) != 0;
+        e->armed &= ~got;
         out[reported].owner = e->owner;
-        out[reported++].got = p->fds[i].got;
+        out[reported++].got = got;
         if (reported == max_count) p->begin = (uint32_t)(e - p->entries) + 1;
     }
     return (int32_t)reported;
@@ -5935,7 +5948,7 @@ CDP__PRIVATE int32_t cdp__pollwatch_wait(
     n = cdp__pollwatch_fill(p);
     cdp__pollwatch_unlock(p);
     if (n < 0) return n;
-    r = p->poll(user, p->fds, (uint32_t)n, deadline_ns, p->scratch);
+    r = p->os->net.poll_fds(user, p->fds, (uint32_t)n, deadline_ns, p->scratch);
     if (r <= 0) return r;
     cdp__pollwatch_lock(p);
     r = cdp__pollwatch_report(p, (uint32_t)n, out, max_count);
@@ -5943,32 +5956,65 @@ CDP__PRIVATE int32_t cdp__pollwatch_wait(
     return r;
 }
 
+/* Sets all that a cdp_os_net has of watches. */
+CDP__PRIVATE void cdp__pollwatch_use(cdp_os_net *net, cdp_poll_func *poll_fds) {
+    net->poll_fds = poll_fds;
+    net->watch_open = cdp__pollwatch_open;
+    net->watch_close = cdp__pollwatch_close;
+    net->watch_add = cdp__pollwatch_add;
+    net->watch_change = cdp__pollwatch_change;
+    net->watch_used_up = cdp__pollwatch_used_up;
+    net->watch_remove = cdp__pollwatch_remove;
+    net->watch_wait = cdp__pollwatch_wait;
+}
+
+#endif
+
+#ifdef CDP_OS_POLL
+CDP_API void cdp_os_use_poll(cdp_os *os, cdp_poll_func *poll_fds) {
+    cdp__pollwatch_use(&os->net, poll_fds);
+}
+#endif
+
+/* ---- >>os/watch: waiting with poll(2), and watches over epoll -------------------------------- */
+
+/* Knows: cdp_os and the two system calls. Promises: what cdp_os_net says of poll_fds and of
+   watches. */
+
+#ifndef CDP_NO_OS /* what the default cdp_os is made of, to the end of >>os-linux */
+
+/* A deadline as milliseconds from now, for poll() and epoll_wait(). Rounded up: rounded down,
+   the last millisecond would be a busy loop. */
+CDP__PRIVATE int cdp__os_poll_ms(uint64_t deadline_ns) {
+    uint64_t now, ms;
+    if (deadline_ns == CDP__NEVER) return -1;
+    if (deadline_ns == 0) return 0;
+    now = cdp__os_now(NULL);
+    ms = deadline_ns > now ? (deadline_ns - now + CDP__MS - 1) / CDP__MS : 0;
+    return (int)cdp__min(ms, 1u << 30);
+}
+
 #ifndef _WIN32
 CDP__PRIVATE int32_t cdp__os_poll(
-    void *user, cdp__pollfd *fds, uint32_t n, uint64_t deadline_ns, void *room) {
+    void *user, cdp_poll_fd *fds, uint32_t n, uint64_t deadline_ns, void *room) {
     struct pollfd *p = (struct pollfd *)room;
     int r;
     uint32_t i;
     (void)user;
     for (i = 0; i < n; ++i) {
         p[i].fd = fds[i].fd;
-        p[i].events = (short)((fds[i].want & CDP_IO_READ ? POLLIN : 0)
-            | (fds[i].want & CDP_IO_WRITE ? POLLOUT : 0));
+        p[i].events = (short)((fds[i].wanted & CDP_IO_READ ? POLLIN : 0)
+            | (fds[i].wanted & CDP_IO_WRITE ? POLLOUT : 0));
         p[i].revents = 0;
     }
     r = poll(p, n, cdp__os_poll_ms(deadline_ns));
     if (r < 0) return errno == EINTR ? 0 : -errno;
     for (i = 0; i < n; ++i) {
         const short e = p[i].revents;
-        fds[i].got = (e & POLLIN ? CDP_IO_READ : 0) | (e & POLLOUT ? CDP_IO_WRITE : 0)
+        fds[i].ready = (e & POLLIN ? CDP_IO_READ : 0) | (e & POLLOUT ? CDP_IO_WRITE : 0)
             | (e & (POLLERR | POLLHUP | POLLNVAL) ? CDP_IO_ERROR : 0);
     }
     return r;
-}
-
-/* A watch over poll(2): the default where there is no epoll. */
-CDP__PRIVATE int32_t cdp__os_polled_open(const cdp_os *os, void **watch) {
-    return cdp__pollwatch_open(os, cdp__os_poll, sizeof(struct pollfd), watch);
 }
 #endif
 
@@ -6253,29 +6299,25 @@ CDP__PRIVATE int32_t cdp__os_lookup_run(
 
 #ifdef _WIN32
 CDP__PRIVATE int32_t cdp__os_poll(
-    void *user, cdp__pollfd *fds, uint32_t n, uint64_t deadline_ns, void *room) {
+    void *user, cdp_poll_fd *fds, uint32_t n, uint64_t deadline_ns, void *room) {
     WSAPOLLFD *p = (WSAPOLLFD *)room;
     int r;
     uint32_t i;
     (void)user;
     for (i = 0; i < n; ++i) {
         p[i].fd = (SOCKET)fds[i].fd;
-        p[i].events = (short)((fds[i].want & CDP_IO_READ ? POLLRDNORM : 0)
-            | (fds[i].want & CDP_IO_WRITE ? POLLWRNORM : 0));
+        p[i].events = (short)((fds[i].wanted & CDP_IO_READ ? POLLRDNORM : 0)
+            | (fds[i].wanted & CDP_IO_WRITE ? POLLWRNORM : 0));
         p[i].revents = 0;
     }
     r = WSAPoll(p, n, cdp__os_poll_ms(deadline_ns));
     if (r < 0) return -cdp__os_socket_error();
     for (i = 0; i < n; ++i) {
         const short e = p[i].revents;
-        fds[i].got = (e & POLLRDNORM ? CDP_IO_READ : 0) | (e & POLLWRNORM ? CDP_IO_WRITE : 0)
+        fds[i].ready = (e & POLLRDNORM ? CDP_IO_READ : 0) | (e & POLLWRNORM ? CDP_IO_WRITE : 0)
             | (e & (POLLERR | POLLHUP | POLLNVAL) ? CDP_IO_ERROR : 0);
     }
     return r;
-}
-
-CDP__PRIVATE int32_t cdp__os_polled_open(const cdp_os *os, void **watch) {
-    return cdp__pollwatch_open(os, cdp__os_poll, sizeof(WSAPOLLFD), watch);
 }
 
 #ifndef CDP_NO_THREADS
@@ -6940,11 +6982,11 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
 #ifdef CDP__EPOLL
 #define CDP__OS_WATCH                                                                       \
     cdp__os_watch_open, cdp__os_watch_close, cdp__os_watch_add, cdp__os_watch_change, NULL, \
-        cdp__os_watch_remove, cdp__os_watch_wait
+        cdp__os_watch_remove, cdp__os_watch_wait, NULL
 #else
 #define CDP__OS_WATCH                                                                     \
-    cdp__os_polled_open, cdp__pollwatch_close, cdp__pollwatch_add, cdp__pollwatch_change, \
-        cdp__pollwatch_used_up, cdp__pollwatch_remove, cdp__pollwatch_wait
+    cdp__pollwatch_open, cdp__pollwatch_close, cdp__pollwatch_add, cdp__pollwatch_change, \
+        cdp__pollwatch_used_up, cdp__pollwatch_remove, cdp__pollwatch_wait, cdp__os_poll
 #endif
 #ifdef __linux__
 #define CDP__OS_PROCESSES cdp__os_process_place, cdp__os_process_open

@@ -91,6 +91,7 @@
         see how much was hidden                cdp_ddp_stats_of, cdp_ddp_bucket
         run without threads                    .no_thread = true and cdp_poll, or CDP_NO_THREADS
         run without a system                   CDP_NO_OS, a cdp_os and a cdp_transport
+        wait with a poll or select of my own   CDP_OS_POLL and cdp_os_use_poll
         use little memory                      .stage_bytes, .operations, .waits, .records
         spend so much of a frame at most       cdp_poll(group, budget_us), cdp_work_poll
         create a ddp, end a pass in frames     cdp_ddp_create_start, cdp_ddp_backward_end_start,
@@ -156,6 +157,8 @@
         CDP_NO_OS              off      no system: none of its headers is included, there is no
                                         default os, and CDP_NO_STDIO, CDP_NO_FILES, CDP_NO_THREADS,
                                         CDP_NO_SHARED_MEMORY hold; see WITHOUT A SYSTEM
+        CDP_OS_POLL            off      cdp_os_use_poll: a cdp_os that waits with one function of
+                                        the program's own
         CDP_ERROR_TEXT *       512      bytes of cdp_error.text, at least 64; longer texts are cut
         CDP_ONLY_F32 *         off      no arithmetic of other floats: reductions and parameters of
                                         f64, f16 and bf16 are UNSUPPORTED, factors and divisors
@@ -210,7 +213,8 @@
         groups, collectives, DDP, messages     alloc, release, now_ns, random of the os; send, recv,
                                                wait, wake, destroy of a cdp_transport
         a hub polled by one thread             alloc, release, now_ns, random
-        cdp_store.h, cdp_tcp.h                 the same, sleep_until, and the group net
+        cdp_store.h, cdp_tcp.h                 the same, sleep_until, and the group net, of which
+                                               cdp_os_use_poll makes the functions watch_...
         file stores, cdp_group_dump            the group files
         Calls must not overlap; interrupts must not call the library. What sizes its memory:
         stage_bytes, window_bytes, operations, waits, records and max_pending of the group's desc,
@@ -388,6 +392,7 @@ extern "C" {
 #include "os/posix.h"
 #include "os/windows.h"
 #include "os/windows_shared.h"
+#include "os/poll.h"
 #include "os/watch.h"
 #include "os/threads.h"
 #include "os/windows_threads.h"

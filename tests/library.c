@@ -2,6 +2,7 @@
    functions are not static, so that tests can call them, see linked.h. */
 #define CDP__PRIVATE extern
 #define CDP_IMPLEMENTATION
+#define CDP_OS_POLL /* test_poll_func.c */
 #include "cdp_tcp.h"
 #include "cdp_elastic.h"
 #include "cdp_rpc.h"

@@ -15,6 +15,7 @@
 #include "posix.h"
 #include "windows.h"
 #include "windows_shared.h"
+#include "poll.h"
 #include "watch.h"
 #include "threads.h"
 #include "windows_threads.h"
@@ -307,11 +308,11 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
 #ifdef CDP__EPOLL
 #define CDP__OS_WATCH                                                                       \
     cdp__os_watch_open, cdp__os_watch_close, cdp__os_watch_add, cdp__os_watch_change, NULL, \
-        cdp__os_watch_remove, cdp__os_watch_wait
+        cdp__os_watch_remove, cdp__os_watch_wait, NULL
 #else
 #define CDP__OS_WATCH                                                                     \
-    cdp__os_polled_open, cdp__pollwatch_close, cdp__pollwatch_add, cdp__pollwatch_change, \
-        cdp__pollwatch_used_up, cdp__pollwatch_remove, cdp__pollwatch_wait
+    cdp__pollwatch_open, cdp__pollwatch_close, cdp__pollwatch_add, cdp__pollwatch_change, \
+        cdp__pollwatch_used_up, cdp__pollwatch_remove, cdp__pollwatch_wait, cdp__os_poll
 #endif
 #ifdef __linux__
 #define CDP__OS_PROCESSES cdp__os_process_place, cdp__os_process_open

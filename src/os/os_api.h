@@ -26,6 +26,28 @@ typedef struct cdp_ready {
     uint32_t got; /* CDP_IO_READ | CDP_IO_WRITE | CDP_IO_ERROR | CDP_IO_END */
 } cdp_ready;
 
+/* A descriptor for which a poll function waits. */
+typedef struct cdp_poll_fd {
+    int32_t fd;
+    uint32_t wanted; /* CDP_IO_READ | CDP_IO_WRITE; 0: only whether the connection is broken */
+    uint32_t ready;  /* 0 at the call. The function sets CDP_IO_READ, CDP_IO_WRITE, CDP_IO_ERROR */
+} cdp_poll_fd;
+
+/* Waits until one of `count` descriptors is ready for what is wanted of it or is broken, or
+   now_ns() >= deadline_ns (a time in the past, such as 0: returns at once; UINT64_MAX: no limit).
+   Sets `ready` of each descriptor; bits other than those wanted and CDP_IO_ERROR are ignored. As
+   with poll(2), what stays ready is ready in the next call, too. `count` may be 0: then it sleeps.
+   Returns how many are ready; 0 at the deadline, or earlier (a signal has arrived); or a negative
+   errno, such as -EINVAL for more descriptors than select(2) takes: then the wait fails, and the
+   group with it (CDP_ERR_IO). `user` is that of the cdp_os. `room` has CDP_POLL_ROOM bytes for each
+   descriptor, aligned as memory of alloc, for an array of the system's own, such as struct pollfd;
+   its contents are lost between calls. `fds` and `room` belong to the library and must not be kept.
+   Where the os has threads, several threads may wait at once, each with a list of its own, and
+   another thread may close a descriptor meanwhile: that is no error (select(2) with EBADF: 0). */
+typedef int32_t cdp_poll_func(
+    void *user, cdp_poll_fd *fds, uint32_t count, uint64_t deadline_ns, void *room);
+#define CDP_POLL_ROOM 16u
+
 typedef struct cdp_os cdp_os;
 
 /* What the library asks of the machine. alloc, release, now_ns and random are required; net,
@@ -97,10 +119,13 @@ typedef struct cdp_os_net {
        errno. One thread at a time. */
     int32_t (*watch_wait)(
         void *user, void *watch, cdp_ready *out, uint32_t max_count, uint64_t deadline_ns);
+    /* NULL, unless the functions above are those of cdp_os_use_poll(), which call it. */
+    cdp_poll_func *poll_fds;
 
-    /* Another thread ends a watch_wait() with these. wake_open makes two descriptors (both may be
-       the same one): fd[0] is ready to read from wake_set(fd[1]) until wake_clear(fd[0]). Closed
-       with close_fd. Returns 0 or a negative errno. */
+    /* Another thread ends a watch_wait() with these; all three may be NULL in an os without
+       threads. wake_open makes two descriptors (both may be the same one): fd[0] is ready to read
+       from wake_set(fd[1]) until wake_clear(fd[0]). Closed with close_fd. Returns 0 or a negative
+       errno. */
     int32_t (*wake_open)(void *user, int32_t fd[2]);
     void (*wake_set)(void *user, int32_t fd);
     void (*wake_clear)(void *user, int32_t fd);
@@ -257,6 +282,16 @@ struct cdp_os {
    looked up at its deadline keeps 0.5 KB of the C library's heap until the answer comes. All
    descriptors are closed by exec. Static memory. Any thread. */
 CDP_API const cdp_os *cdp_os_default(void);
+
+#ifdef CDP_OS_POLL
+/* For systems without epoll: sets the functions watch_... and poll_fds of os->net, so that they
+   wait with `poll_fds`. They take memory from os->alloc (about 50 bytes for each descriptor, at
+   most twice that) and a mutex where os->threads has them; a wait costs time that grows with the
+   number of descriptors. Call it before anything is made with `os`, in one thread. Cannot fail:
+   watch_open and watch_wait report -ENOMEM later. Needs the macro CDP_OS_POLL in this file and in
+   that of the implementation. */
+CDP_API void cdp_os_use_poll(cdp_os *os, cdp_poll_func *poll_fds);
+#endif
 
 /* An allocator that a part of the library uses in place of its own for one kind of memory, such as
    device memory; cdp_mem.h makes one. `stream` is the stream that uses the memory first, NULL for

@@ -18,29 +18,25 @@
 
 #ifdef _WIN32
 CDP__PRIVATE int32_t cdp__os_poll(
-    void *user, cdp__pollfd *fds, uint32_t n, uint64_t deadline_ns, void *room) {
+    void *user, cdp_poll_fd *fds, uint32_t n, uint64_t deadline_ns, void *room) {
     WSAPOLLFD *p = (WSAPOLLFD *)room;
     int r;
     uint32_t i;
     (void)user;
     for (i = 0; i < n; ++i) {
         p[i].fd = (SOCKET)fds[i].fd;
-        p[i].events = (short)((fds[i].want & CDP_IO_READ ? POLLRDNORM : 0)
-            | (fds[i].want & CDP_IO_WRITE ? POLLWRNORM : 0));
+        p[i].events = (short)((fds[i].wanted & CDP_IO_READ ? POLLRDNORM : 0)
+            | (fds[i].wanted & CDP_IO_WRITE ? POLLWRNORM : 0));
         p[i].revents = 0;
     }
     r = WSAPoll(p, n, cdp__os_poll_ms(deadline_ns));
     if (r < 0) return -cdp__os_socket_error();
     for (i = 0; i < n; ++i) {
         const short e = p[i].revents;
-        fds[i].got = (e & POLLRDNORM ? CDP_IO_READ : 0) | (e & POLLWRNORM ? CDP_IO_WRITE : 0)
+        fds[i].ready = (e & POLLRDNORM ? CDP_IO_READ : 0) | (e & POLLWRNORM ? CDP_IO_WRITE : 0)
             | (e & (POLLERR | POLLHUP | POLLNVAL) ? CDP_IO_ERROR : 0);
     }
     return r;
-}
-
-CDP__PRIVATE int32_t cdp__os_polled_open(const cdp_os *os, void **watch) {
-    return cdp__pollwatch_open(os, cdp__os_poll, sizeof(WSAPOLLFD), watch);
 }
 
 #ifndef CDP_NO_THREADS

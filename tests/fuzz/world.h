@@ -160,7 +160,7 @@ static int32_t world_local_addr(void *user, int32_t fd, cdp_addr *out) {
     return 0;
 }
 
-static int32_t world_poll(void *user, cdp__pollfd *fds, uint32_t n, uint64_t deadline, void *room) {
+static int32_t world_poll(void *user, cdp_poll_fd *fds, uint32_t n, uint64_t deadline, void *room) {
     world *w = (world *)user;
     uint32_t i;
     int32_t got = 0;
@@ -169,17 +169,13 @@ static int32_t world_poll(void *user, cdp__pollfd *fds, uint32_t n, uint64_t dea
         const pipe_end *c = fds[i].fd >= LISTENER ? NULL : &w->conn[fds[i].fd];
         const bool readable =
             c ? c->in_bytes || c->ended : fds[i].fd == LISTENER && w->accepted < CONNS;
-        fds[i].got = (readable ? fds[i].want & CDP_IO_READ : 0)
-            | (w->deaf || fds[i].fd >= LISTENER ? 0 : fds[i].want & CDP_IO_WRITE);
-        got += fds[i].got != 0;
+        fds[i].ready = (readable ? fds[i].wanted & CDP_IO_READ : 0)
+            | (w->deaf || fds[i].fd >= LISTENER ? 0 : fds[i].wanted & CDP_IO_WRITE);
+        got += fds[i].ready != 0;
     }
     if (!got && deadline != CDP__NEVER) w->now = cdp__max(w->now, deadline);
     T(got || deadline != CDP__NEVER); /* nobody sleeps forever here */
     return got;
-}
-
-static int32_t world_watch_open(const cdp_os *os, void **watch) {
-    return cdp__pollwatch_open(os, world_poll, 0, watch);
 }
 
 static void world_sleep_until(void *user, uint64_t deadline) {
@@ -266,13 +262,7 @@ static cdp_os world_os(world *w) {
     os.net.close_fd = world_close;
     os.net.local_addr = world_local_addr;
     os.sleep_until = world_sleep_until;
-    os.net.watch_open = world_watch_open;
-    os.net.watch_close = cdp__pollwatch_close;
-    os.net.watch_add = cdp__pollwatch_add;
-    os.net.watch_change = cdp__pollwatch_change;
-    os.net.watch_used_up = cdp__pollwatch_used_up;
-    os.net.watch_remove = cdp__pollwatch_remove;
-    os.net.watch_wait = cdp__pollwatch_wait;
+    cdp__pollwatch_use(&os.net, world_poll);
     return os;
 }
 

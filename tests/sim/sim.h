@@ -1538,17 +1538,17 @@ SIM_API int32_t sim__os_local_addr(void *user, int32_t fd, cdp_addr *out) {
 }
 
 /* Where a node has several threads another one may have closed a descriptor meanwhile. */
-SIM_API int32_t sim__poll_look(sim_node *node, cdp__pollfd *fds, uint32_t n) {
+SIM_API int32_t sim__poll_look(sim_node *node, cdp_poll_fd *fds, uint32_t n) {
     int32_t count = 0;
     uint32_t i;
     for (i = 0; i < n; ++i) {
         const sim__sock *s;
-        fds[i].got = 0;
+        fds[i].ready = 0;
         if (fds[i].fd < 0) continue;
         if (node->task.next && !node->fds[fds[i].fd]) continue;
         s = sim__fd(node, fds[i].fd, "poll");
-        fds[i].got = s ? sim__got(s, (uint16_t)fds[i].want) : (uint16_t)CDP_IO_ERROR;
-        count += fds[i].got != 0;
+        fds[i].ready = s ? sim__got(s, (uint16_t)fds[i].wanted) : (uint16_t)CDP_IO_ERROR;
+        count += fds[i].ready != 0;
     }
     return count;
 }
@@ -1561,7 +1561,7 @@ SIM_API void sim__unwatch(sim_node *node, const sim_task *t) {
 
 /* Where tasks sleep, and where all others get their turn. */
 SIM_API int32_t sim__os_poll(
-    void *user, cdp__pollfd *fds, uint32_t n, uint64_t deadline_ns, void *room) {
+    void *user, cdp_poll_fd *fds, uint32_t n, uint64_t deadline_ns, void *room) {
     (void)room;
     sim_node *node = (sim_node *)user;
     sim_world *w = node->world;
@@ -1575,7 +1575,7 @@ SIM_API int32_t sim__os_poll(
             sim__sock *s = fds[i].fd >= 0 ? node->fds[fds[i].fd] : NULL;
             if (!s) continue;
             s->watcher = w->task;
-            s->want = (uint16_t)fds[i].want;
+            s->want = (uint16_t)fds[i].wanted;
         }
         if (deadline_ns > w->now)
             sim__sleep(node, NULL, deadline_ns);
@@ -1590,10 +1590,6 @@ SIM_API int32_t sim__os_poll(
     sim__trace(w, node, "poll of %u -> %d", n, (int)r);
     sim__exit(node, r);
     return r;
-}
-
-SIM_API int32_t sim__os_watch_open(const cdp_os *os, void **watch) {
-    return cdp__pollwatch_open(os, sim__os_poll, 0, watch);
 }
 
 SIM_API void sim__os_sleep_until(void *user, uint64_t deadline_ns) {
@@ -2219,13 +2215,7 @@ SIM_API void sim__os_of(cdp_os *os, sim_node *node) {
     os->net.end_sending = sim__os_end_sending;
     os->net.local_addr = sim__os_local_addr;
     os->sleep_until = sim__os_sleep_until;
-    os->net.watch_open = sim__os_watch_open; /* no threads, and nobody to wake */
-    os->net.watch_close = cdp__pollwatch_close;
-    os->net.watch_add = cdp__pollwatch_add;
-    os->net.watch_change = cdp__pollwatch_change;
-    os->net.watch_used_up = cdp__pollwatch_used_up;
-    os->net.watch_remove = cdp__pollwatch_remove;
-    os->net.watch_wait = cdp__pollwatch_wait;
+    cdp__pollwatch_use(&os->net, sim__os_poll); /* no threads, and nobody to wake */
     if (node->world->desc.threads) sim__os_threads_of(os);
     if (node->world->desc.memory) sim__os_shared_of(os);
 }

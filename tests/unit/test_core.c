@@ -1103,15 +1103,7 @@ static cdp_addr loopback(uint16_t port) {
 /* The default os, and the same with the watch of systems without epoll. */
 static cdp_os both_os(int which) {
     cdp_os os = *cdp_os_default();
-    if (which == 1) {
-        os.net.watch_open = cdp__os_polled_open;
-        os.net.watch_close = cdp__pollwatch_close;
-        os.net.watch_add = cdp__pollwatch_add;
-        os.net.watch_change = cdp__pollwatch_change;
-        os.net.watch_used_up = cdp__pollwatch_used_up;
-        os.net.watch_remove = cdp__pollwatch_remove;
-        os.net.watch_wait = cdp__pollwatch_wait;
-    }
+    if (which == 1) cdp__pollwatch_use(&os.net, cdp__os_poll);
     return os;
 }
 
