@@ -130,13 +130,14 @@
 
     MEMORY
         From the os of the group. A mesh: one group per dimension and two of all ranks. A plan:
-        about 600 bytes per message. It runs in scratch memory, as large as its
+        about 600 bytes per message; none for a reduction that is one collective, see
+        cdp_plan_info.collective. It runs in scratch memory, as large as its
         cdp_plan_info.scratch_bytes, which plans of the same meshes share unless they run at one
-        time; cdp_mesh_drop_plans frees it. A run allocates nothing, except asynchronous ones: the
-        first one of a plan of several phases, and scratch memory for more runs at one time;
-        asynchronous runs of several plans at a time may need more messages in flight than any
-        one of them: see cdp_group_reserve. A layer allocates when it is made; cdp_cross_entropy
-        in each call.
+        time; cdp_mesh_drop_plans frees it. A run allocates nothing, except what a collective
+        allocates in its group, and asynchronous ones: the first one of a plan, and scratch
+        memory for more runs at one time; asynchronous runs of several plans at a time may need
+        more messages in flight than any one of them: see cdp_group_reserve. A layer allocates
+        when it is made; cdp_cross_entropy in each call.
 
     ERRORS
         INVALID and UNSUPPORTED: nothing was started; correct the call. MISMATCH of a mesh, layout
@@ -371,7 +372,9 @@ typedef struct cdp_plan_desc {
     uint32_t root; /* a rank of cdp_mesh_desc.group */
 } cdp_plan_desc;
 
-/* Bytes are those that ranks receive from other ranks. */
+/* Bytes are those that ranks receive from other ranks. If `collective` is set, bytes and messages
+   are those of its algorithms for large messages. The group may choose another one for small
+   messages, which takes fewer rounds and more bytes. */
 typedef struct cdp_plan_info {
     uint32_t steps;                  /* phases with communication, on any rank */
     uint32_t messages;               /* that this rank sends */
@@ -385,11 +388,19 @@ typedef struct cdp_plan_info {
     uint64_t copied_bytes;  /* that this rank packs, unpacks or copies */
     uint64_t scratch_bytes; /* of this rank, while it runs; plans share that memory */
     double predicted_us;
+    /* ALLREDUCE, ALLGATHER or REDUCE_SCATTER: a run is one call of that collective, by the mesh's
+       group. NONE: a run is messages. */
+    cdp_coll_kind collective;
 } cdp_plan_info;
 
 /* Make a plan. Local, without a message; it works on paper, too. Both layouts are copied.
    Every element is reduced once, at one rank, in the order of coordinates, and then copied:
    replicas get equal bits, and so does every run. AVG divides once, after summing.
+   A plan that is one collective over all ranks of the mesh runs as that one: from PARTIAL in all
+   mesh dimensions to replicated or to equal contiguous pieces, and from such pieces to replicated.
+   Replicas and runs get equal bits then, too, but the order of operands, and the dtype in which
+   means are computed, are those of cdp_allreduce() and cdp_reduce_scatter(); see
+   cdp_group_desc.reproducible.
    Errors: INVALID (layouts, shapes, dtypes or ranks that do not fit), UNSUPPORTED (a target
    PARTIAL that the source does not have), NOMEM. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_plan_create(const cdp_plan_desc *desc, cdp_plan **out);
@@ -1908,6 +1919,68 @@ CDP__DT cdp__dt_cost cdp__dt_cost_of(const cdp__dt_pair *p) {
     return cost;
 }
 
+/* ---- >>dtensor/single: moves that are one collective of all ranks (pure) --------------------- */
+
+/* Knows: two sides. Promises: the same answer on all ranks; a collective of contiguous memory, in
+   the order of the nodes. */
+
+typedef struct cdp__dt_single {
+    cdp_coll_kind kind; /* NONE: the moves are not one collective */
+    uint64_t count;     /* elements, as that collective counts them */
+} cdp__dt_single;
+
+/* The elements of a piece if the pieces of all nodes are equally large and follow one another in
+   the row-major tensor; otherwise 0. */
+CDP__DT uint64_t cdp__dt_pieces_in_order(const cdp__dt_side *s, uint32_t nodes) {
+    const cdp__dt_region all = cdp__dt_whole(s);
+    const uint64_t each = cdp__dt_volume(&all, s->ndim) / nodes;
+    if (s->cells != nodes || s->count != nodes) return 0;
+    for (uint32_t node = 0; node < nodes; ++node) {
+        const cdp__dt_region piece = cdp__dt_region_of(s, node);
+        if (cdp__dt_volume(&piece, s->ndim) != each) return 0;
+        const cdp__dt_copy c = cdp__dt_copy_of(&piece, &all, &piece, s->ndim, 1);
+        if (c.dims || c.from_at != node * each) return 0;
+    }
+    return each;
+}
+
+/* The collective that changes p->from into p->to. */
+CDP__DT cdp__dt_single cdp__dt_single_of(const cdp__dt_pair *p) {
+    const cdp__dt_region all = cdp__dt_whole(&p->from);
+    const bool sums = p->from.terms == p->nodes && p->from.cells == 1;
+    const bool replicated = p->to.cells == 1 && p->to.terms == 1;
+    cdp__dt_single s = {CDP_COLL_NONE, 0};
+    if (!p->product || p->nodes < 2 || p->from.count != p->nodes) return s;
+    if (sums && replicated) {
+        s.kind = CDP_COLL_ALLREDUCE;
+        s.count = cdp__dt_volume(&all, p->from.ndim);
+    } else if (sums && p->to.terms == 1) {
+        s.kind = CDP_COLL_REDUCE_SCATTER;
+        s.count = cdp__dt_pieces_in_order(&p->to, p->nodes);
+    } else if (p->from.terms == 1 && replicated) {
+        s.kind = CDP_COLL_ALLGATHER;
+        s.count = cdp__dt_pieces_in_order(&p->from, p->nodes);
+    }
+    if (!s.count) s.kind = CDP_COLL_NONE;
+    return s;
+}
+
+/* The elements that a node of `nodes` receives: it reduces one part, and receives the others. */
+CDP__DT uint64_t cdp__dt_single_recv(const cdp__dt_single *s, uint32_t node, uint32_t nodes) {
+    const uint64_t others = nodes - 1ull;
+    if (s->kind != CDP_COLL_ALLREDUCE) return cdp__dt_times_most(others, s->count);
+    const uint64_t part = s->count / nodes + (node < s->count % nodes);
+    return cdp__dt_plus_most(cdp__dt_times_most(others, part), s->count - part);
+}
+
+/* The rounds in which all nodes hear from all others, if a node sends to one at a time. */
+CDP__DT uint32_t cdp__dt_single_rounds(uint32_t nodes) {
+    uint32_t rounds = 0;
+    while ((uint64_t)1 << rounds < nodes)
+        ++rounds;
+    return rounds;
+}
+
 /* ---- >>dtensor/torch: PyTorch's steps (pure) ------------------------------------------------- */
 
 /* Knows: layouts. Promises: the sequence of layouts that PyTorch's greedy planner uses, one mesh
@@ -3135,6 +3208,7 @@ typedef struct cdp__dt_stage {
     uint64_t divisor;
     uint32_t *maps; /* position of each node in either mesh, where these differ */
     cdp__dt_cost cost;
+    cdp__dt_single single; /* the collective that the stage is */
 } cdp__dt_stage;
 
 /* One phase of an asynchronous run: its messages in sequence, ordered by peer. */
@@ -3171,6 +3245,7 @@ struct cdp_plan {
     cdp__dt_stage *stages;
     cdp__dt_phase *phases;
     uint32_t stage_count, phase_count;
+    cdp__dt_single single; /* the collective that a run is; kind NONE: it runs the phases */
     cdp_transfer *list;
     uint8_t *scratch;
     uint64_t scratch_used;
@@ -3289,6 +3364,16 @@ CDP__DT cdp_status cdp__dt_stage_maps(cdp__dt_stage *s, const cdp_os *os) {
     return CDP_OK;
 }
 
+/* Finds out whether the stage is one collective. A mean of some dimensions and a sum of others is
+   none. */
+CDP__DT void cdp__dt_stage_single(cdp__dt_stage *s) {
+    if (s->zero || (s->divisor != 1 && s->divisor != s->pair.nodes)) return;
+    s->single = cdp__dt_single_of(&s->pair);
+    if (s->single.kind == CDP_COLL_NONE) return;
+    if (s->divisor != 1) s->op = CDP_REDUCE_AVG;
+    s->cost.busiest = cdp__dt_single_recv(&s->single, 0, s->pair.nodes);
+}
+
 /* `from_only`, `to_only`: the one node that holds the tensor, or CDP__DT_NONE. */
 CDP__DT cdp_status cdp__dt_stage_make(cdp__dt_stage *s, const cdp_os *os, const cdp_layout *from,
     const cdp_layout *to, uint32_t from_only, uint32_t to_only) {
@@ -3319,7 +3404,9 @@ CDP__DT cdp_status cdp__dt_stage_make(cdp__dt_stage *s, const cdp_os *os, const 
         if (s->op == CDP_REDUCE_AVG) s->op = CDP_REDUCE_SUM;
     }
     if (!one_mesh) st = cdp__dt_stage_maps(s, os);
-    if (st == CDP_OK) s->cost = cdp__dt_cost_of(&s->pair);
+    if (st != CDP_OK) return st;
+    s->cost = cdp__dt_cost_of(&s->pair);
+    cdp__dt_stage_single(s);
     return st;
 }
 
@@ -3628,12 +3715,29 @@ CDP__DT cdp__dt_tally cdp__dt_tally_most(const cdp__dt_pair *p) {
     return most;
 }
 
+/* Predicts the time of a collective: in each half of an allreduce, messages one by one, of which
+   each further one costs a quarter of the first, or fewer and larger ones in rounds. */
+CDP__DT double cdp__dt_single_us(
+    const cdp__dt_stage *s, const cdp_net *net, double latency, double rate, uint64_t elem) {
+    const uint32_t others = s->pair.nodes - 1;
+    const bool halves = s->single.kind == CDP_COLL_ALLREDUCE;
+    const double one_by_one = 1 + 0.25 * (2.0 * others - 1);
+    const double rounds = cdp__dt_single_rounds(s->pair.nodes);
+    const uint64_t part = halves ? (s->single.count + others) / s->pair.nodes : s->single.count;
+    double us = latency * (halves ? 2 : 1) * (rounds < one_by_one ? rounds : one_by_one);
+    us += (double)s->cost.busiest * (double)elem / rate;
+    if (s->single.kind != CDP_COLL_ALLGATHER)
+        us += (double)part * others * (double)elem / net->reduce_bytes_per_us;
+    return us;
+}
+
 /* Predicts the time of one stage. Each further message of a phase costs a quarter of the first. */
 CDP__DT double cdp__dt_stage_us(const cdp__dt_stage *s, const cdp_net *net, uint64_t elem) {
-    const cdp__dt_tally t = cdp__dt_tally_most(&s->pair);
     const bool distant = s->pair.host_nodes != 0;
     const double latency = distant ? net->far_latency_us : net->latency_us;
     const double rate = distant ? net->far_bytes_per_us : net->bytes_per_us;
+    if (s->single.kind) return cdp__dt_single_us(s, net, latency, rate, elem);
+    const cdp__dt_tally t = cdp__dt_tally_most(&s->pair);
     const uint64_t adds = t.elements[CDP__DT_TERM_RECV] * elem;
     const uint64_t moved = (s->cost.busiest + t.elements[CDP__DT_LOCAL]) * elem;
     const uint32_t a = t.count[CDP__DT_TERM_SEND] + t.count[CDP__DT_TERM_RECV];
@@ -3775,7 +3879,16 @@ CDP__DT void cdp__dt_plan_steps(cdp_plan *p) {
     }
 }
 
+/* The figures of this rank in a plan that has no phases, because a collective reduces. */
+CDP__DT void cdp__dt_single_tally(cdp_plan *p) {
+    const cdp__dt_single *s = &p->single;
+    p->info.messages = (s->kind == CDP_COLL_ALLREDUCE ? 2 : 1) * (p->nodes - 1);
+    p->info.recv_bytes = cdp__dt_times_most(cdp__dt_single_recv(s, p->node, p->nodes), p->elem);
+    p->info.send_bytes = p->info.recv_bytes;
+}
+
 CDP__DT void cdp__dt_plan_tally(cdp_plan *p) {
+    if (!p->phase_count) cdp__dt_single_tally(p);
     for (uint32_t k = 0; k < p->phase_count; ++k) {
         const cdp__dt_phase *ph = &p->phases[k];
         p->info.messages += ph->sends;
@@ -3793,6 +3906,12 @@ CDP__DT void cdp__dt_plan_tally(cdp_plan *p) {
     }
 }
 
+/* True: the plan is a collective that reduces, and has no phases. Those of an allgather are for
+   cdp_edge_forward_pieces(). */
+CDP__DT bool cdp__dt_single_sums(const cdp_plan *p) {
+    return p->single.kind != CDP_COLL_NONE && p->single.kind != CDP_COLL_ALLGATHER;
+}
+
 /* Builds this rank's part: phases, the list of messages, scratch memory. */
 CDP__DT cdp_status cdp__dt_plan_build(cdp_plan *p) {
     uint64_t between = 0;
@@ -3801,7 +3920,7 @@ CDP__DT cdp_status cdp__dt_plan_build(cdp_plan *p) {
     cdp__dt_region box;
     p->phases = (cdp__dt_phase *)cdp__dt_alloc(p->os, 2ull * p->stage_count * sizeof *p->phases);
     if (!p->phases) return cdp__dt_nomem("a plan", 2ull * p->stage_count * sizeof *p->phases);
-    for (uint32_t k = 0; st == CDP_OK && k < p->stage_count; ++k)
+    for (uint32_t k = 0; st == CDP_OK && k < p->stage_count && !cdp__dt_single_sums(p); ++k)
         st = cdp__dt_stage_build(p, k, &between);
     for (uint32_t k = 0; k < p->phase_count; ++k)
         most = (uint32_t)cdp__max(most, p->phases[k].sends + p->phases[k].recvs);
@@ -3881,6 +4000,8 @@ CDP__DT cdp_status cdp__dt_plan_fill(cdp_plan *p) {
         st = cdp__dt_plan_choose(
             p, p->desc.from_one ? only : CDP__DT_NONE, p->desc.to_one ? only : CDP__DT_NONE);
     if (st != CDP_OK) return st;
+    if (p->stage_count == 1) p->single = p->stages[0].single;
+    p->info.collective = p->single.kind;
     cdp__dt_plan_steps(p);
     p->kind = cdp__dt_plan_kind(p);
     return p->node == CDP__DT_NONE ? CDP_OK : cdp__dt_plan_build(p);
@@ -4021,11 +4142,15 @@ CDP__DT bool cdp__dt_plan_word_name(uint32_t word, cdp__text *t) {
 
 /* Finds out whether all ranks of the group have the same number. The messages are those of plans:
    a rank that runs another plan at this time, which was compared long ago, takes one of them and
-   finds that it is none of its own. */
+   finds that it is none of its own. If that plan is one collective, it takes no message: it meets
+   the allreduce, which is only there to differ from all collectives of plans. */
 CDP__DT cdp_status cdp__dt_same_everywhere(cdp_group *g, uint64_t number, bool *same) {
     const uint32_t n = cdp_size(g), me = cdp_rank(g);
     uint64_t range[2] = {number, number}, got[2];
-    cdp_status st = CDP_OK;
+    uint64_t sums[3] = {0, 0, 0};
+    cdp_work meeting;
+    cdp_status st = cdp_allreduce_async(g, sums, sums, 3, CDP_DTYPE_U64, CDP_REDUCE_BXOR, &meeting);
+    if (st != CDP_OK) return st;
     for (uint64_t step = 1; st == CDP_OK && step < n; step *= 2) {
         st = cdp_sendrecv(g, range, 2, (uint32_t)((me + step) % n), got, 2,
             (uint32_t)((me + n - step) % n), CDP_DTYPE_U64, CDP__DT_TAG);
@@ -4033,7 +4158,8 @@ CDP__DT cdp_status cdp__dt_same_everywhere(cdp_group *g, uint64_t number, bool *
         range[1] = cdp__max(range[1], got[1]);
     }
     *same = range[0] == range[1];
-    return st;
+    const cdp_status met = cdp_work_wait(meeting); /* `sums` ends here, also after a failure */
+    return st == CDP_OK ? met : st;
 }
 
 /* Checks that all ranks run the same plan. */
@@ -4203,9 +4329,21 @@ CDP__DT cdp_status cdp__dt_run_begin(cdp_plan *p, const void *in, void *out, boo
     return CDP_OK;
 }
 
+/* The collective that the plan is, as a call of the group. */
+CDP__DT cdp_status cdp__dt_single_run(const cdp_plan *p) {
+    const uint64_t n = p->single.count;
+    const cdp_reduce_op op = p->stages[0].op;
+    if (p->single.kind == CDP_COLL_ALLREDUCE)
+        return cdp_allreduce(p->group, p->in, p->out, n, p->dtype, op);
+    if (p->single.kind == CDP_COLL_REDUCE_SCATTER)
+        return cdp_reduce_scatter(p->group, p->in, p->out, n, p->dtype, op);
+    return cdp_allgather(p->group, p->in, p->out, n, p->dtype);
+}
+
 CDP_API cdp_status cdp_plan_run(cdp_plan *p, const void *in, void *out) {
     bool ready;
     cdp_status st = cdp__dt_run_begin(p, in, out, &ready);
+    if (st == CDP_OK && ready && p->single.kind) return cdp__dt_single_run(p);
     for (uint32_t k = 0; st == CDP_OK && ready && k < p->phase_count; ++k)
         st = cdp__dt_phase_run(p, &p->phases[k]);
     if (ready) cdp__dt_scratch_give(p, false);
@@ -4292,7 +4430,7 @@ CDP__DT cdp_status cdp__dt_wide_make(cdp_plan *p) {
         st = cdp__dt_wide_phase(p, &p->phases[k], &p->wide[k]);
     cdp__dt_turns *turns = (cdp__dt_turns *)cdp__dt_alloc(p->os, sizeof *turns);
     if (st == CDP_OK && !turns) st = cdp__dt_nomem("an asynchronous plan", sizeof *turns);
-    for (uint32_t k = 0; turns && k < p->phase_count; ++k) {
+    for (uint32_t k = 0; turns && k < 2 * CDP__DT_STEPS; ++k) {
         turns->turn[k].all = turns;
         turns->turn[k].phase = k;
     }
@@ -4333,7 +4471,7 @@ CDP__DT cdp_status cdp__dt_turn_done(void *user, cdp_status status) {
     if (status == CDP_OK) {
         cdp_plan *p = turn->all->plan;
         if (k) cdp__dt_wide_unpack(p, k);
-        cdp__dt_finish(p, &p->phases[k]);
+        if (!p->single.kind) cdp__dt_finish(p, &p->phases[k]);
         if (k + 1 < p->phase_count) cdp__dt_wide_pack(p, k + 1);
     }
     (void)cdp__atomic_sub_u32(&turn->all->pending, 1, CDP__ACQ_REL);
@@ -4355,12 +4493,34 @@ CDP__DT cdp_status cdp__dt_wide_start(cdp_plan *p, uint32_t k, cdp_work before, 
     return cdp_start(p->group, &rq, work);
 }
 
-CDP__DT cdp_status cdp__dt_chain(cdp_plan *p, cdp_work *work) {
-    cdp_work step;
+/* Starts the collective that the plan is. */
+CDP__DT cdp_status cdp__dt_single_start(const cdp_plan *p, cdp_work *work) {
+    cdp_request rq;
+    memset(&rq, 0, sizeof rq);
+    rq.kind = p->single.kind;
+    rq.in = p->in;
+    rq.out = p->out;
+    rq.count = p->single.count;
+    rq.dtype = p->dtype;
+    rq.op = p->stages[0].op;
+    return cdp_start(p->group, &rq, work);
+}
+
+/* Starts the first phase, or the collective that the plan is; *work stays empty if there is no
+   message. */
+CDP__DT cdp_status cdp__dt_first_start(cdp_plan *p, cdp_work *work) {
+    if (p->single.kind) return cdp__dt_single_start(p, work);
     cdp__dt_pack(p, &p->phases[0]);
-    cdp_status st = cdp__dt_post(p, &p->phases[0], &step);
+    const cdp_status st = cdp__dt_post(p, &p->phases[0], work);
+    if (st == CDP_OK) cdp__dt_locals(p, &p->phases[0]);
+    return st;
+}
+
+CDP__DT cdp_status cdp__dt_chain(cdp_plan *p, cdp_work *work) {
+    const uint32_t phases = p->single.kind ? 1 : p->phase_count;
+    cdp_work step;
+    cdp_status st = cdp__dt_first_start(p, &step);
     if (st != CDP_OK) return st;
-    cdp__dt_locals(p, &p->phases[0]);
     for (uint32_t k = 0; st == CDP_OK; ++k) {
         *work = step;
         (void)cdp__atomic_add_u32(&p->turns->pending, 1, CDP__ACQ_REL);
@@ -4369,7 +4529,7 @@ CDP__DT cdp_status cdp__dt_chain(cdp_plan *p, cdp_work *work) {
         else
             st = cdp__dt_turn_done(&p->turns->turn[k], CDP_OK);
         if (st != CDP_OK) (void)cdp__atomic_sub_u32(&p->turns->pending, 1, CDP__ACQ_REL);
-        if (st != CDP_OK || k + 1 == p->phase_count) return st;
+        if (st != CDP_OK || k + 1 == phases) return st;
         st = cdp__dt_wide_start(p, k + 1, *work, &step);
     }
     return st;

@@ -130,13 +130,14 @@
 
     MEMORY
         From the os of the group. A mesh: one group per dimension and two of all ranks. A plan:
-        about 600 bytes per message. It runs in scratch memory, as large as its
+        about 600 bytes per message; none for a reduction that is one collective, see
+        cdp_plan_info.collective. It runs in scratch memory, as large as its
         cdp_plan_info.scratch_bytes, which plans of the same meshes share unless they run at one
-        time; cdp_mesh_drop_plans frees it. A run allocates nothing, except asynchronous ones: the
-        first one of a plan of several phases, and scratch memory for more runs at one time;
-        asynchronous runs of several plans at a time may need more messages in flight than any
-        one of them: see cdp_group_reserve. A layer allocates when it is made; cdp_cross_entropy
-        in each call.
+        time; cdp_mesh_drop_plans frees it. A run allocates nothing, except what a collective
+        allocates in its group, and asynchronous ones: the first one of a plan, and scratch
+        memory for more runs at one time; asynchronous runs of several plans at a time may need
+        more messages in flight than any one of them: see cdp_group_reserve. A layer allocates
+        when it is made; cdp_cross_entropy in each call.
 
     ERRORS
         INVALID and UNSUPPORTED: nothing was started; correct the call. MISMATCH of a mesh, layout
@@ -199,6 +200,7 @@ extern "C" {
 #include "dtensor/counter.h"
 #include "dtensor/grid.h"
 #include "dtensor/moves.h"
+#include "dtensor/single.h"
 #include "dtensor/torch.h"
 #include "dtensor/meshes.h"
 #include "dtensor/mesh_parts.h"

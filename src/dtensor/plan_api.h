@@ -28,7 +28,9 @@ typedef struct cdp_plan_desc {
     uint32_t root; /* a rank of cdp_mesh_desc.group */
 } cdp_plan_desc;
 
-/* Bytes are those that ranks receive from other ranks. */
+/* Bytes are those that ranks receive from other ranks. If `collective` is set, bytes and messages
+   are those of its algorithms for large messages. The group may choose another one for small
+   messages, which takes fewer rounds and more bytes. */
 typedef struct cdp_plan_info {
     uint32_t steps;                  /* phases with communication, on any rank */
     uint32_t messages;               /* that this rank sends */
@@ -42,11 +44,19 @@ typedef struct cdp_plan_info {
     uint64_t copied_bytes;  /* that this rank packs, unpacks or copies */
     uint64_t scratch_bytes; /* of this rank, while it runs; plans share that memory */
     double predicted_us;
+    /* ALLREDUCE, ALLGATHER or REDUCE_SCATTER: a run is one call of that collective, by the mesh's
+       group. NONE: a run is messages. */
+    cdp_coll_kind collective;
 } cdp_plan_info;
 
 /* Make a plan. Local, without a message; it works on paper, too. Both layouts are copied.
    Every element is reduced once, at one rank, in the order of coordinates, and then copied:
    replicas get equal bits, and so does every run. AVG divides once, after summing.
+   A plan that is one collective over all ranks of the mesh runs as that one: from PARTIAL in all
+   mesh dimensions to replicated or to equal contiguous pieces, and from such pieces to replicated.
+   Replicas and runs get equal bits then, too, but the order of operands, and the dtype in which
+   means are computed, are those of cdp_allreduce() and cdp_reduce_scatter(); see
+   cdp_group_desc.reproducible.
    Errors: INVALID (layouts, shapes, dtypes or ranks that do not fit), UNSUPPORTED (a target
    PARTIAL that the source does not have), NOMEM. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_plan_create(const cdp_plan_desc *desc, cdp_plan **out);

@@ -10,6 +10,7 @@
 #include "../base/types_api.h"
 #include "../message/transport_api.h"
 #include "../group/group_api.h"
+#include "../group/collectives_api.h"
 #include "../group/messages_api.h"
 #include "../base/helpers.h"
 #include "../text/format.h"
@@ -116,11 +117,15 @@ CDP__DT bool cdp__dt_plan_word_name(uint32_t word, cdp__text *t) {
 
 /* Finds out whether all ranks of the group have the same number. The messages are those of plans:
    a rank that runs another plan at this time, which was compared long ago, takes one of them and
-   finds that it is none of its own. */
+   finds that it is none of its own. If that plan is one collective, it takes no message: it meets
+   the allreduce, which is only there to differ from all collectives of plans. */
 CDP__DT cdp_status cdp__dt_same_everywhere(cdp_group *g, uint64_t number, bool *same) {
     const uint32_t n = cdp_size(g), me = cdp_rank(g);
     uint64_t range[2] = {number, number}, got[2];
-    cdp_status st = CDP_OK;
+    uint64_t sums[3] = {0, 0, 0};
+    cdp_work meeting;
+    cdp_status st = cdp_allreduce_async(g, sums, sums, 3, CDP_DTYPE_U64, CDP_REDUCE_BXOR, &meeting);
+    if (st != CDP_OK) return st;
     for (uint64_t step = 1; st == CDP_OK && step < n; step *= 2) {
         st = cdp_sendrecv(g, range, 2, (uint32_t)((me + step) % n), got, 2,
             (uint32_t)((me + n - step) % n), CDP_DTYPE_U64, CDP__DT_TAG);
@@ -128,7 +133,8 @@ CDP__DT cdp_status cdp__dt_same_everywhere(cdp_group *g, uint64_t number, bool *
         range[1] = cdp__max(range[1], got[1]);
     }
     *same = range[0] == range[1];
-    return st;
+    const cdp_status met = cdp_work_wait(meeting); /* `sums` ends here, also after a failure */
+    return st == CDP_OK ? met : st;
 }
 
 /* Checks that all ranks run the same plan. */

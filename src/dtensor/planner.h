@@ -23,6 +23,7 @@
 #include "chunks.h"
 #include "grid.h"
 #include "moves.h"
+#include "single.h"
 #include "torch.h"
 #include "spelling.h"
 #include "stages.h"
@@ -242,12 +243,29 @@ CDP__DT cdp__dt_tally cdp__dt_tally_most(const cdp__dt_pair *p) {
     return most;
 }
 
+/* Predicts the time of a collective: in each half of an allreduce, messages one by one, of which
+   each further one costs a quarter of the first, or fewer and larger ones in rounds. */
+CDP__DT double cdp__dt_single_us(
+    const cdp__dt_stage *s, const cdp_net *net, double latency, double rate, uint64_t elem) {
+    const uint32_t others = s->pair.nodes - 1;
+    const bool halves = s->single.kind == CDP_COLL_ALLREDUCE;
+    const double one_by_one = 1 + 0.25 * (2.0 * others - 1);
+    const double rounds = cdp__dt_single_rounds(s->pair.nodes);
+    const uint64_t part = halves ? (s->single.count + others) / s->pair.nodes : s->single.count;
+    double us = latency * (halves ? 2 : 1) * (rounds < one_by_one ? rounds : one_by_one);
+    us += (double)s->cost.busiest * (double)elem / rate;
+    if (s->single.kind != CDP_COLL_ALLGATHER)
+        us += (double)part * others * (double)elem / net->reduce_bytes_per_us;
+    return us;
+}
+
 /* Predicts the time of one stage. Each further message of a phase costs a quarter of the first. */
 CDP__DT double cdp__dt_stage_us(const cdp__dt_stage *s, const cdp_net *net, uint64_t elem) {
-    const cdp__dt_tally t = cdp__dt_tally_most(&s->pair);
     const bool distant = s->pair.host_nodes != 0;
     const double latency = distant ? net->far_latency_us : net->latency_us;
     const double rate = distant ? net->far_bytes_per_us : net->bytes_per_us;
+    if (s->single.kind) return cdp__dt_single_us(s, net, latency, rate, elem);
+    const cdp__dt_tally t = cdp__dt_tally_most(&s->pair);
     const uint64_t adds = t.elements[CDP__DT_TERM_RECV] * elem;
     const uint64_t moved = (s->cost.busiest + t.elements[CDP__DT_LOCAL]) * elem;
     const uint32_t a = t.count[CDP__DT_TERM_SEND] + t.count[CDP__DT_TERM_RECV];
@@ -389,7 +407,16 @@ CDP__DT void cdp__dt_plan_steps(cdp_plan *p) {
     }
 }
 
+/* The figures of this rank in a plan that has no phases, because a collective reduces. */
+CDP__DT void cdp__dt_single_tally(cdp_plan *p) {
+    const cdp__dt_single *s = &p->single;
+    p->info.messages = (s->kind == CDP_COLL_ALLREDUCE ? 2 : 1) * (p->nodes - 1);
+    p->info.recv_bytes = cdp__dt_times_most(cdp__dt_single_recv(s, p->node, p->nodes), p->elem);
+    p->info.send_bytes = p->info.recv_bytes;
+}
+
 CDP__DT void cdp__dt_plan_tally(cdp_plan *p) {
+    if (!p->phase_count) cdp__dt_single_tally(p);
     for (uint32_t k = 0; k < p->phase_count; ++k) {
         const cdp__dt_phase *ph = &p->phases[k];
         p->info.messages += ph->sends;
@@ -407,6 +434,12 @@ CDP__DT void cdp__dt_plan_tally(cdp_plan *p) {
     }
 }
 
+/* True: the plan is a collective that reduces, and has no phases. Those of an allgather are for
+   cdp_edge_forward_pieces(). */
+CDP__DT bool cdp__dt_single_sums(const cdp_plan *p) {
+    return p->single.kind != CDP_COLL_NONE && p->single.kind != CDP_COLL_ALLGATHER;
+}
+
 /* Builds this rank's part: phases, the list of messages, scratch memory. */
 CDP__DT cdp_status cdp__dt_plan_build(cdp_plan *p) {
     uint64_t between = 0;
@@ -415,7 +448,7 @@ CDP__DT cdp_status cdp__dt_plan_build(cdp_plan *p) {
     cdp__dt_region box;
     p->phases = (cdp__dt_phase *)cdp__dt_alloc(p->os, 2ull * p->stage_count * sizeof *p->phases);
     if (!p->phases) return cdp__dt_nomem("a plan", 2ull * p->stage_count * sizeof *p->phases);
-    for (uint32_t k = 0; st == CDP_OK && k < p->stage_count; ++k)
+    for (uint32_t k = 0; st == CDP_OK && k < p->stage_count && !cdp__dt_single_sums(p); ++k)
         st = cdp__dt_stage_build(p, k, &between);
     for (uint32_t k = 0; k < p->phase_count; ++k)
         most = (uint32_t)cdp__max(most, p->phases[k].sends + p->phases[k].recvs);
@@ -495,6 +528,8 @@ CDP__DT cdp_status cdp__dt_plan_fill(cdp_plan *p) {
         st = cdp__dt_plan_choose(
             p, p->desc.from_one ? only : CDP__DT_NONE, p->desc.to_one ? only : CDP__DT_NONE);
     if (st != CDP_OK) return st;
+    if (p->stage_count == 1) p->single = p->stages[0].single;
+    p->info.collective = p->single.kind;
     cdp__dt_plan_steps(p);
     p->kind = cdp__dt_plan_kind(p);
     return p->node == CDP__DT_NONE ? CDP_OK : cdp__dt_plan_build(p);

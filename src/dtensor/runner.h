@@ -171,9 +171,21 @@ CDP__DT cdp_status cdp__dt_run_begin(cdp_plan *p, const void *in, void *out, boo
     return CDP_OK;
 }
 
+/* The collective that the plan is, as a call of the group. */
+CDP__DT cdp_status cdp__dt_single_run(const cdp_plan *p) {
+    const uint64_t n = p->single.count;
+    const cdp_reduce_op op = p->stages[0].op;
+    if (p->single.kind == CDP_COLL_ALLREDUCE)
+        return cdp_allreduce(p->group, p->in, p->out, n, p->dtype, op);
+    if (p->single.kind == CDP_COLL_REDUCE_SCATTER)
+        return cdp_reduce_scatter(p->group, p->in, p->out, n, p->dtype, op);
+    return cdp_allgather(p->group, p->in, p->out, n, p->dtype);
+}
+
 CDP_API cdp_status cdp_plan_run(cdp_plan *p, const void *in, void *out) {
     bool ready;
     cdp_status st = cdp__dt_run_begin(p, in, out, &ready);
+    if (st == CDP_OK && ready && p->single.kind) return cdp__dt_single_run(p);
     for (uint32_t k = 0; st == CDP_OK && ready && k < p->phase_count; ++k)
         st = cdp__dt_phase_run(p, &p->phases[k]);
     if (ready) cdp__dt_scratch_give(p, false);

@@ -100,7 +100,7 @@ CDP__DT cdp_status cdp__dt_wide_make(cdp_plan *p) {
         st = cdp__dt_wide_phase(p, &p->phases[k], &p->wide[k]);
     cdp__dt_turns *turns = (cdp__dt_turns *)cdp__dt_alloc(p->os, sizeof *turns);
     if (st == CDP_OK && !turns) st = cdp__dt_nomem("an asynchronous plan", sizeof *turns);
-    for (uint32_t k = 0; turns && k < p->phase_count; ++k) {
+    for (uint32_t k = 0; turns && k < 2 * CDP__DT_STEPS; ++k) {
         turns->turn[k].all = turns;
         turns->turn[k].phase = k;
     }
@@ -141,7 +141,7 @@ CDP__DT cdp_status cdp__dt_turn_done(void *user, cdp_status status) {
     if (status == CDP_OK) {
         cdp_plan *p = turn->all->plan;
         if (k) cdp__dt_wide_unpack(p, k);
-        cdp__dt_finish(p, &p->phases[k]);
+        if (!p->single.kind) cdp__dt_finish(p, &p->phases[k]);
         if (k + 1 < p->phase_count) cdp__dt_wide_pack(p, k + 1);
     }
     (void)cdp__atomic_sub_u32(&turn->all->pending, 1, CDP__ACQ_REL);
@@ -163,12 +163,34 @@ CDP__DT cdp_status cdp__dt_wide_start(cdp_plan *p, uint32_t k, cdp_work before, 
     return cdp_start(p->group, &rq, work);
 }
 
-CDP__DT cdp_status cdp__dt_chain(cdp_plan *p, cdp_work *work) {
-    cdp_work step;
+/* Starts the collective that the plan is. */
+CDP__DT cdp_status cdp__dt_single_start(const cdp_plan *p, cdp_work *work) {
+    cdp_request rq;
+    memset(&rq, 0, sizeof rq);
+    rq.kind = p->single.kind;
+    rq.in = p->in;
+    rq.out = p->out;
+    rq.count = p->single.count;
+    rq.dtype = p->dtype;
+    rq.op = p->stages[0].op;
+    return cdp_start(p->group, &rq, work);
+}
+
+/* Starts the first phase, or the collective that the plan is; *work stays empty if there is no
+   message. */
+CDP__DT cdp_status cdp__dt_first_start(cdp_plan *p, cdp_work *work) {
+    if (p->single.kind) return cdp__dt_single_start(p, work);
     cdp__dt_pack(p, &p->phases[0]);
-    cdp_status st = cdp__dt_post(p, &p->phases[0], &step);
+    const cdp_status st = cdp__dt_post(p, &p->phases[0], work);
+    if (st == CDP_OK) cdp__dt_locals(p, &p->phases[0]);
+    return st;
+}
+
+CDP__DT cdp_status cdp__dt_chain(cdp_plan *p, cdp_work *work) {
+    const uint32_t phases = p->single.kind ? 1 : p->phase_count;
+    cdp_work step;
+    cdp_status st = cdp__dt_first_start(p, &step);
     if (st != CDP_OK) return st;
-    cdp__dt_locals(p, &p->phases[0]);
     for (uint32_t k = 0; st == CDP_OK; ++k) {
         *work = step;
         (void)cdp__atomic_add_u32(&p->turns->pending, 1, CDP__ACQ_REL);
@@ -177,7 +199,7 @@ CDP__DT cdp_status cdp__dt_chain(cdp_plan *p, cdp_work *work) {
         else
             st = cdp__dt_turn_done(&p->turns->turn[k], CDP_OK);
         if (st != CDP_OK) (void)cdp__atomic_sub_u32(&p->turns->pending, 1, CDP__ACQ_REL);
-        if (st != CDP_OK || k + 1 == p->phase_count) return st;
+        if (st != CDP_OK || k + 1 == phases) return st;
         st = cdp__dt_wide_start(p, k + 1, *work, &step);
     }
     return st;

@@ -21,6 +21,7 @@
 #include "chunks.h"
 #include "grid.h"
 #include "moves.h"
+#include "single.h"
 #include "torch.h"
 #include "spelling.h"
 
@@ -73,6 +74,7 @@ typedef struct cdp__dt_stage {
     uint64_t divisor;
     uint32_t *maps; /* position of each node in either mesh, where these differ */
     cdp__dt_cost cost;
+    cdp__dt_single single; /* the collective that the stage is */
 } cdp__dt_stage;
 
 /* One phase of an asynchronous run: its messages in sequence, ordered by peer. */
@@ -109,6 +111,7 @@ struct cdp_plan {
     cdp__dt_stage *stages;
     cdp__dt_phase *phases;
     uint32_t stage_count, phase_count;
+    cdp__dt_single single; /* the collective that a run is; kind NONE: it runs the phases */
     cdp_transfer *list;
     uint8_t *scratch;
     uint64_t scratch_used;
@@ -227,6 +230,16 @@ CDP__DT cdp_status cdp__dt_stage_maps(cdp__dt_stage *s, const cdp_os *os) {
     return CDP_OK;
 }
 
+/* Finds out whether the stage is one collective. A mean of some dimensions and a sum of others is
+   none. */
+CDP__DT void cdp__dt_stage_single(cdp__dt_stage *s) {
+    if (s->zero || (s->divisor != 1 && s->divisor != s->pair.nodes)) return;
+    s->single = cdp__dt_single_of(&s->pair);
+    if (s->single.kind == CDP_COLL_NONE) return;
+    if (s->divisor != 1) s->op = CDP_REDUCE_AVG;
+    s->cost.busiest = cdp__dt_single_recv(&s->single, 0, s->pair.nodes);
+}
+
 /* `from_only`, `to_only`: the one node that holds the tensor, or CDP__DT_NONE. */
 CDP__DT cdp_status cdp__dt_stage_make(cdp__dt_stage *s, const cdp_os *os, const cdp_layout *from,
     const cdp_layout *to, uint32_t from_only, uint32_t to_only) {
@@ -257,7 +270,9 @@ CDP__DT cdp_status cdp__dt_stage_make(cdp__dt_stage *s, const cdp_os *os, const 
         if (s->op == CDP_REDUCE_AVG) s->op = CDP_REDUCE_SUM;
     }
     if (!one_mesh) st = cdp__dt_stage_maps(s, os);
-    if (st == CDP_OK) s->cost = cdp__dt_cost_of(&s->pair);
+    if (st != CDP_OK) return st;
+    s->cost = cdp__dt_cost_of(&s->pair);
+    cdp__dt_stage_single(s);
     return st;
 }
 

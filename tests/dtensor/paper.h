@@ -205,10 +205,34 @@ TEST_API bool paper_right(const paper *p, const cdp_layout *to) {
     return true;
 }
 
-/* Run all phases of all plans. */
-TEST_API bool paper_run(const paper *p, const cdp_plan_desc *d) {
+/* What the collective does that the plans are. */
+TEST_API bool paper_collective(const paper *p) {
+    const cdp__dt_single s = paper_now.plan[0]->single;
+    const uint64_t n = s.count, parts = s.kind == CDP_COLL_ALLREDUCE ? 1 : p->n;
+    bool ok = n != 0;
+    for (uint32_t r = 0; r < p->n; ++r) {
+        const cdp_plan *plan = paper_now.plan[r];
+        const bool gathers = s.kind == CDP_COLL_ALLGATHER;
+        uint64_t *out = (uint64_t *)plan->out;
+        ok = ok && plan->single.kind == s.kind && plan->single.count == n
+            && plan->in_bytes == (gathers ? n : parts * n) * 8
+            && plan->out_bytes == (gathers ? parts * n : n) * 8;
+        if (ok && !gathers) memset(out, 0, n * 8);
+        for (uint32_t q = 0; ok && q < p->n; ++q) {
+            const uint64_t *in = (const uint64_t *)paper_now.plan[q]->in;
+            for (uint64_t i = 0; i < n && gathers; ++i)
+                out[q * n + i] = in[i];
+            for (uint64_t i = 0; i < n && !gathers; ++i)
+                out[i] += in[(parts > 1 ? r * n : 0) + i];
+        }
+    }
+    return ok;
+}
+
+/* Run all phases of all plans, or their collective. */
+TEST_API bool paper_run_plans(const paper *p) {
     bool ok = true;
-    paper_fill(p, &d->from);
+    if (paper_now.plan[0]->single.kind) return paper_collective(p);
     for (uint32_t k = 0; ok && k < paper_now.plan[0]->phase_count; ++k) {
         for (uint32_t r = 0; r < p->n; ++r)
             cdp__dt_pack(paper_now.plan[r], &paper_now.plan[r]->phases[k]);
@@ -219,6 +243,11 @@ TEST_API bool paper_run(const paper *p, const cdp_plan_desc *d) {
         }
     }
     return ok;
+}
+
+TEST_API bool paper_run(const paper *p, const cdp_plan_desc *d) {
+    paper_fill(p, &d->from);
+    return paper_run_plans(p);
 }
 
 /* The least number of elements that all ranks must receive, from the definition, element by

@@ -399,6 +399,72 @@ TEST(figures_and_pictures_of_many_ranks) {
     T_WITHIN(4000, cdp_os_default()->now_ns(cdp_os_default()->user) - start);
 }
 
+/* A plan that is one collective of contiguous memory, and the nearest ones that are none. */
+TEST(plans_that_are_one_collective) {
+    static const struct {
+        uint32_t ndim, shape[2], hosts;
+        const char *from, *to;
+        uint64_t size[2];
+        cdp_coll_kind kind;
+        uint64_t count;
+    } rows[] = {{1, {4}, 0, "P", "R", {5, 7}, CDP_COLL_ALLREDUCE, 35},
+        {1, {4}, 2, "P(avg)", "R", {1, 1}, CDP_COLL_ALLREDUCE, 1},
+        {1, {4}, 0, "S0", "R", {8, 7}, CDP_COLL_ALLGATHER, 14},
+        {1, {4}, 0, "P(max)", "S0", {8, 7}, CDP_COLL_REDUCE_SCATTER, 14},
+        {1, {4}, 0, "S1", "R", {1, 8}, CDP_COLL_ALLGATHER, 2},
+        {2, {2, 3}, 0, "P,P", "R,R", {5, 7}, CDP_COLL_ALLREDUCE, 35},
+        {2, {2, 3}, 0, "S0,S0", "R,R", {6, 2}, CDP_COLL_ALLGATHER, 2},
+        {2, {2, 3}, 0, "P,P", "S0,S0", {12, 2}, CDP_COLL_REDUCE_SCATTER, 4},
+        {2, {1, 3}, 0, "S1,P", "R,R", {12, 2}, CDP_COLL_ALLREDUCE, 24},
+        {1, {4}, 0, "S0", "R", {7, 8}, CDP_COLL_NONE, 0}, /* uneven */
+        {1, {4}, 0, "S0", "R", {3, 8}, CDP_COLL_NONE, 0}, /* the last piece is empty */
+        {1, {4}, 0, "S1", "R", {8, 8}, CDP_COLL_NONE, 0}, /* columns */
+        {1, {4}, 0, "P", "S1", {8, 8}, CDP_COLL_NONE, 0},
+        {1, {4}, 0, "P", "P", {8, 8}, CDP_COLL_NONE, 0},
+        {1, {4}, 0, "S0", "P", {8, 8}, CDP_COLL_NONE, 0},
+        {1, {4}, 0, "P", "R", {0, 8}, CDP_COLL_NONE, 0},
+        {1, {1}, 0, "P", "R", {8, 8}, CDP_COLL_NONE, 0},
+        {2, {2, 3}, 0, "P,R", "R,R", {6, 6}, CDP_COLL_NONE, 0}, /* not of all ranks */
+        {2, {2, 3}, 0, "S0,P", "S0,R", {6, 6}, CDP_COLL_NONE, 0},
+        {2, {2, 3}, 0, "P,P(avg)", "R,R", {6, 6}, CDP_COLL_NONE, 0},
+        {2, {2, 3}, 0, "S0!1,S0", "R,R", {6, 2}, CDP_COLL_NONE, 0}}; /* another order */
+    for (uint32_t k = 0; k < sizeof rows / sizeof *rows; ++k) {
+        const cdp_mesh_desc md = {
+            .paper_ranks = rows[k].shape[0] * (rows[k].ndim > 1 ? rows[k].shape[1] : 1),
+            .ndim = rows[k].ndim,
+            .shape = {rows[k].shape[0], rows[k].shape[1]},
+            .host_ranks = rows[k].hosts};
+        cdp_mesh *m;
+        cdp_plan *p;
+        if (!OK(cdp_mesh_create(&md, &m))) return;
+        const cdp_plan_desc d = {
+            .from = layout_of(m, rows[k].from, 2, rows[k].size[0], rows[k].size[1], 0),
+            .to = layout_of(m, rows[k].to, 2, rows[k].size[0], rows[k].size[1], 0)};
+        if (!OK(cdp_plan_create(&d, &p))) return;
+        test_check(
+            cdp_plan_info_of(p).collective == rows[k].kind && p->single.count == rows[k].count,
+            __FILE__, __LINE__, "%s -> %s: %s of %llu", rows[k].from, rows[k].to,
+            cdp_coll_name(p->single.kind), (unsigned long long)p->single.count);
+        cdp_plan_destroy(p);
+        cdp_mesh_destroy(m);
+    }
+}
+
+/* An allreduce is cut by elements, whatever the rows are, and its prediction knows of rounds. */
+TEST(figures_of_a_sum_of_many_ranks) {
+    cdp_mesh *m = paper_mesh(1, 65535, 0, 0);
+    const uint64_t elements = 1024 * 1024, part = elements / 65535 + 1;
+    const cdp_plan_info i = info_of(m, "P", "R", 1024, 1024, CDP_PLAN_BEST);
+    T_EQ(CDP_COLL_ALLREDUCE, i.collective);
+    T_EQ((65534 * part + elements - part) * 4, i.most_recv_bytes);
+    T_EQ(i.most_recv_bytes, i.recv_bytes);
+    T_EQ(i.recv_bytes, i.send_bytes);
+    T_EQ(2 * 65534, i.messages);
+    T_EQ(0, i.scratch_bytes);
+    T(i.predicted_us > 2 * 16 * 3 && i.predicted_us < 2 * 16 * 3 + 10000);
+    cdp_mesh_destroy(m);
+}
+
 TEST(merged_steps) {
     cdp_mesh *m = paper_mesh(2, 2, 2, 0);
     T_EQ(2,
@@ -911,6 +977,53 @@ static void every_reduction(cdp_group *g, void *arg) {
             cdp_dtensor_free(&y);
         }
     cdp_mesh_destroy(m);
+}
+
+/* Each reduction of each dtype that a layout may have, as the collective that the plan is, gives
+   what messages give: of a target that is cut in one dimension only. At once and asynchronously. */
+static void collectives_of(cdp_mesh *m, cdp_dtype dtype, cdp_reduce_op op) {
+    static const char *const targets[] = {"R,S0", "R,R", "S0,S0"};
+    static const cdp_coll_kind kinds[] = {
+        CDP_COLL_NONE, CDP_COLL_ALLREDUCE, CDP_COLL_REDUCE_SCATTER};
+    cdp_layout l = {.mesh = m, .dtype = dtype, .ndim = 1, .shape = {8}};
+    uint8_t in[8 * 16] = {0}, out[3][8 * 16] = {{0}};
+    const uint64_t elem = cdp_dtype_size(dtype);
+    const uint32_t me = m->me;
+    for (uint32_t by = 0; by < 2; ++by)
+        l.place[by] = (cdp_place){.kind = CDP_PLACE_PARTIAL, .op = op};
+    if (cdp_layout_check(&l) != CDP_OK) return;
+    for (uint64_t i = 0; i < 8; ++i)
+        cdp__number_put(dtype, in, i, (double)(1 + (me + i) % 3));
+    for (uint32_t k = 0; k < 5; ++k) {
+        cdp_plan_desc d = {.from = l, .to = l};
+        cdp_plan *p;
+        cdp_work work;
+        const uint32_t t = (k + 1) / 2;
+        OK(cdp_layout_parse(&d.to, targets[t]));
+        if (!OK(cdp_plan_create(&d, &p))) return;
+        T_EQ(kinds[t], cdp_plan_info_of(p).collective);
+        memset(out[t], 0x55, sizeof out[t]);
+        if (k % 2)
+            OK(cdp_plan_run(p, in, out[t]));
+        else if (OK(cdp_plan_run_async(p, in, out[t], &work)))
+            OK(cdp_work_wait(work));
+        if (t == 1) T(memcmp(out[0], out[1] + me % 2 * 4 * elem, 4 * elem) == 0);
+        if (t == 2) T(memcmp(out[1] + me * 2 * elem, out[2], 2 * elem) == 0);
+        cdp_plan_destroy(p);
+    }
+}
+
+static void every_collective(cdp_group *g, void *arg) {
+    cdp_mesh *m = mesh_of(g, 2, 2, 2);
+    (void)arg;
+    for (uint32_t t = 1; m && t < 32; ++t)
+        for (uint32_t op = 0; op < 16 && cdp_dtype_size((cdp_dtype)t); ++op)
+            collectives_of(m, (cdp_dtype)t, (cdp_reduce_op)op);
+    cdp_mesh_destroy(m);
+}
+
+TEST(collectives_give_what_messages_give) {
+    RUN(4, every_collective);
 }
 
 TEST(redistribute_every_reduction) {
@@ -1573,15 +1686,16 @@ TEST(a_kept_plan_ends_with_either_of_its_meshes) {
     RUN(4, meshes_that_end);
 }
 
-/* Sums of ten sizes, then two of them in flight at one time. */
+/* Sums of ten sizes, which are no collective of all ranks; then two of them in flight at one
+   time. */
 static void sums_in_shared_memory(cdp_group *g, void *arg) {
-    cdp_mesh *m = mesh_of(g, 1, 4, 0);
+    cdp_mesh *m = mesh_of(g, 2, 2, 2);
     cdp_dtensor x[10], y[10];
     cdp_work work[2];
     (void)arg;
     for (uint32_t k = 0; k < 10; ++k) {
-        const cdp_layout l = layout_of(m, "P", 1, 1000 + 100 * k, 0, 0);
-        const cdp_layout all = layout_of(m, "R", 1, 1000 + 100 * k, 0, 0);
+        const cdp_layout l = layout_of(m, "P,R", 1, 1000 + 100 * k, 0, 0);
+        const cdp_layout all = layout_of(m, "R,R", 1, 1000 + 100 * k, 0, 0);
         OK(cdp_dtensor_create(&l, NULL, &x[k]));
         OK(cdp_dtensor_create(&all, NULL, &y[k]));
         OK(cdp_dtensor_fill(&x[k], &(cdp_fill){.kind = CDP_FILL_RAMP, .a = k, .b = 1}));
@@ -1709,13 +1823,18 @@ TEST(plans_that_differ_are_told_at_once) {
         run_counted(4, plan_of_another_rank, (void *)(uintptr_t)&plans[k]);
 }
 
-/* A plan that was compared long ago meets one that is new. */
+/* A plan that was compared long ago meets one that is new. Either may be a collective. */
+typedef struct kept_and_new {
+    const char *from, *kept, *other;
+} kept_and_new;
+
 static void kept_meets_new(cdp_group *g, void *arg) {
+    const kept_and_new *row = (const kept_and_new *)arg;
     cdp_mesh *m = mesh_of(g, 2, 2, 2);
-    const cdp_layout l = layout_of(m, "S0,S0", 2, 8, 8, 0), all = layout_of(m, "R,R", 2, 8, 8, 0);
-    const cdp_layout other = layout_of(m, "S1,S1", 2, 8, 8, 0);
+    const cdp_layout l = layout_of(m, row->from, 2, 8, 8, 0);
+    const cdp_layout all = layout_of(m, row->kept, 2, 8, 8, 0);
+    const cdp_layout other = layout_of(m, row->other, 2, 8, 8, 0);
     cdp_dtensor x, y, z;
-    (void)arg;
     OK(cdp_dtensor_create(&l, NULL, &x));
     OK(cdp_dtensor_create(&all, NULL, &y));
     OK(cdp_dtensor_create(&other, NULL, &z));
@@ -1729,7 +1848,10 @@ static void kept_meets_new(cdp_group *g, void *arg) {
 }
 
 TEST(a_kept_plan_meets_a_new_one) {
-    RUN(4, kept_meets_new);
+    static const kept_and_new rows[] = {{"S0,S0", "R,R", "S1,S1"}, {"S0,S0", "S1,S1", "R,R"},
+        {"S0,S0", "S1,S1", "R,S0"}, {"P,P", "R,R", "S0,S0"}, {"P,P", "S0,S0", "R,S0"}};
+    for (uint32_t k = 0; k < sizeof rows / sizeof *rows; ++k)
+        run_counted(4, kept_meets_new, (void *)(uintptr_t)&rows[k]);
 }
 
 TEST(a_running_plan_is_refused) {
@@ -1780,6 +1902,8 @@ int main(int argc, char **argv) {
         {"torch_bytes_beside_the_bound", torch_bytes_beside_the_bound, 10},
         {"the_busiest_rank_is_exact", the_busiest_rank_is_exact, 10},
         {"figures_and_pictures_of_many_ranks", figures_and_pictures_of_many_ranks, 60},
+        {"plans_that_are_one_collective", plans_that_are_one_collective, 10},
+        {"figures_of_a_sum_of_many_ranks", figures_of_a_sum_of_many_ranks, 10},
         {"merged_steps", merged_steps, 10},
         {"bad_plans_are_refused", bad_plans_are_refused, 10},
         {"mesh_shape_and_coordinates", mesh_shape_and_coordinates, 20},
@@ -1792,6 +1916,7 @@ int main(int argc, char **argv) {
         {"redistribute_large_rows", redistribute_large_rows, 30},
         {"redistribute_named_sizes", redistribute_named_sizes, 30},
         {"redistribute_every_order", redistribute_every_order, 60},
+        {"collectives_give_what_messages_give", collectives_give_what_messages_give, 30},
         {"redistribute_every_reduction", redistribute_every_reduction, 30},
         {"norms_of_cut_tensors", norms_of_cut_tensors, 20},
         {"a_kept_plan_allocates_nothing", a_kept_plan_allocates_nothing, 30},

@@ -34,7 +34,6 @@ static void fill(const paper *p, const cdp_layout *like, uint64_t salt, uint64_t
 
 /* Run the plans of one direction of all edges. */
 static bool run_way(const paper *p, bool backward, uint64_t (*in)[2048], uint64_t (*out)[2048]) {
-    bool ok = true;
     for (uint32_t r = 0; r < p->n; ++r) {
         cdp_plan *plan = backward ? edges[r]->backward.plan : edges[r]->forward.plan;
         paper_now.plan[r] = plan;
@@ -43,15 +42,7 @@ static bool run_way(const paper *p, bool backward, uint64_t (*in)[2048], uint64_
         plan->in = in[r];
         plan->out = out[r];
     }
-    for (uint32_t k = 0; ok && k < paper_now.plan[0]->phase_count; ++k) {
-        for (uint32_t r = 0; r < p->n; ++r)
-            cdp__dt_pack(paper_now.plan[r], &paper_now.plan[r]->phases[k]);
-        ok = paper_deliver(p, k);
-        for (uint32_t r = 0; r < p->n; ++r) {
-            cdp__dt_locals(paper_now.plan[r], &paper_now.plan[r]->phases[k]);
-            cdp__dt_finish(paper_now.plan[r], &paper_now.plan[r]->phases[k]);
-        }
-    }
+    const bool ok = paper_run_plans(p);
     for (uint32_t r = 0; r < p->n; ++r)
         paper_now.plan[r]->scratch = NULL;
     return ok;
