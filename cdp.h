@@ -911,7 +911,8 @@ typedef struct cdp_os_net {
     /* Another thread ends a watch_wait() with these; all three may be NULL in an os without
        threads. wake_open makes two descriptors (both may be the same one): fd[0] is ready to read
        from wake_set(fd[1]) until wake_clear(fd[0]). Closed with close_fd. Returns 0 or a negative
-       errno. */
+       errno. The two ends of a connection on the loopback interface will do: wake_set sends a byte,
+       and wake_clear receives until there is none; neither may block. */
     int32_t (*wake_open)(void *user, int32_t fd[2]);
     void (*wake_set)(void *user, int32_t fd);
     void (*wake_clear)(void *user, int32_t fd);
