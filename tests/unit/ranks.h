@@ -150,6 +150,7 @@ typedef struct call {
 
 /* Memory of one rank for one call: [CANARY | in | CANARY | out | CANARY]. */
 typedef struct call_memory {
+    void *block; /* what is freed */
     uint8_t *all, *in, *out;
     uint64_t in_bytes, out_bytes;
 } call_memory;
@@ -214,7 +215,9 @@ TEST_API void call_fill(const call *c, uint32_t n, uint32_t rank, call_memory *m
     const bool in_out = c->in_place || c->kind == CDP_COLL_BROADCAST;
     m->in_bytes = (own + 63) / 64 * 64;
     m->out_bytes = ((c->kind == CDP_COLL_ALLGATHER ? n : 1) * own + 63) / 64 * 64;
-    if (posix_memalign((void **)&m->all, 64, 3 * CANARY + m->in_bytes + m->out_bytes) != 0) abort();
+    m->block = malloc(3 * CANARY + m->in_bytes + m->out_bytes + 64);
+    if (!m->block) abort();
+    m->all = (uint8_t *)(((uintptr_t)m->block + 63) / 64 * 64); /* no function all systems have */
     memset(m->all, 0xa5, 3 * CANARY + m->in_bytes + m->out_bytes);
     m->in = m->all + CANARY;
     m->out = m->in + m->in_bytes + CANARY;
@@ -271,7 +274,7 @@ TEST_API bool call_check(const call *c, uint32_t n, uint32_t rank, call_memory *
                 first = p * c->count + i;
         }
     const bool canaries = call_canaries(c, n, rank, m);
-    free(m->all);
+    free(m->block);
     return test_check(!wrong && canaries, __FILE__, __LINE__,
         "rank %u/%u: %s of %llu x %s %s root %u%s: %llu elements wrong, first %llu; %s", rank, n,
         cdp_coll_name(c->kind), (unsigned long long)c->count, cdp_dtype_name(c->dtype),
