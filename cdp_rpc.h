@@ -478,10 +478,12 @@ typedef struct cdp_call_desc {
    STATE (shut down; the reference was dropped; the call has a result), NOMEM, BUSY (max_calls, see
    fail_when_full; the owner of a reference among the arguments had no room for it), PEER_LOST (the
    owner of a reference among the arguments is lost).
-   Later, in call->status: TIMEOUT, PEER_LOST, REMOTE (the function failed), ABORTED (cancelled),
-   UNSUPPORTED (no such function there, or not for this rank), INVALID (its limits), BUSY (limits of
-   that rank), STATE (one of the two shut down; the value is gone); on a value that was not made:
-   what its maker failed with, `ran` is NO and the text names the maker. Any thread. */
+   Later, in call->status: TIMEOUT (the text names the limit that the call waited for, here or on
+   its rank, as far as that rank could report it in time), PEER_LOST, REMOTE (the function failed),
+   ABORTED (cancelled), UNSUPPORTED (no such function there, or not for this rank), INVALID (its
+   limits), BUSY (limits of that rank), STATE (one of the two shut down; the value is gone); on a
+   value that was not made: what its maker failed with, `ran` is NO and the text names the maker.
+   Any thread. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_start(
     cdp_rpc *rpc, const cdp_call_desc *desc, cdp_call *call);
 /* Starts it and waits. Returns its status. STATE, and nothing was started, inside an INLINE
@@ -1769,8 +1771,19 @@ typedef enum cdp__rpc_kind {
     CDP__RPC_CTX_FAIL,   /* a: context; aux: -status; b: rank to blame; body: text */
     CDP__RPC_CTX_END,    /* a: context */
     CDP__RPC_CTX_ENDED,  /* a: context */
+    CDP__RPC_HELD,       /* a: call, which has little time left and not begun; aux: why; b: limit */
     CDP__RPC_KINDS
 } cdp__rpc_kind;
+
+/* What a call waits for on the rank that it was sent to. */
+typedef enum cdp__rpc_why {
+    CDP__RPC_NOT_HELD,
+    CDP__RPC_FOR_THREAD,  /* limit: workers */
+    CDP__RPC_FOR_RUNNING, /* limit: max_running of its function */
+    CDP__RPC_FOR_VALUE,
+    CDP__RPC_FOR_RREFS,
+    CDP__RPC_WHYS
+} cdp__rpc_why;
 
 #define CDP__RPC_ONE_WAY 1u /* flags of CALL */
 #define CDP__RPC_ON 2u      /* the message contains rid and fid of a value, before the references */
@@ -1986,7 +1999,9 @@ CDP__PRIVATE const char *cdp__rpc_read(const cdp_channel_message *m, uint32_t me
         return "a fork of a fork that cannot be";
     if ((p->kind == CDP__RPC_REMOTE_ACK || p->kind == CDP__RPC_FORK_ACK) && p->aux > CDP__REF_FULL)
         return "an unknown answer";
-    if (p->kind > CDP__RPC_DELETE && (cdp__rpc_maker(p->a) >= ranks || !(p->a << 16)))
+    if (p->kind == CDP__RPC_HELD && p->aux >= CDP__RPC_WHYS) return "an unknown reason";
+    if (p->kind > CDP__RPC_DELETE && p->kind != CDP__RPC_HELD
+        && (cdp__rpc_maker(p->a) >= ranks || !(p->a << 16)))
         return "a context of no rank";
     if (p->kind != CDP__RPC_FAIL && p->kind != CDP__RPC_CTX_FAIL && p->bytes
         && !cdp__rpc_is_list(p->kind))
@@ -2060,6 +2075,8 @@ typedef struct cdp__rpc_call {
     bool cut;          /* it has less time than it asked for, see cdp__rpc_cut() */
     bool nested;       /* a function started it */
     bool no_room;      /* it waits for room, see cdp__flight_fits() */
+    cdp__rpc_why held; /* what it waited for when its rank reported that last */
+    uint32_t held_limit;
     int32_t level;
 } cdp__rpc_call;
 
@@ -2105,6 +2122,7 @@ typedef struct cdp__rpc_rq {
     cdp_rref refs[CDP__RPC_RREFS];
     uint64_t counted;   /* of in_bytes */
     uint64_t record;    /* its number among records */
+    uint64_t tell_ns;   /* when its caller is told what it waits for, or 0 */
     uint64_t passed_ns; /* since when waits that have too little time pass it over, or 0 */
     int32_t level;
     bool nested; /* a function started it */
@@ -3803,14 +3821,92 @@ CDP__PRIVATE bool cdp__rpc_take_back(cdp_rpc *rpc, cdp__rpc_out **list, uint64_t
     return true;
 }
 
-/* True for a call to this rank itself whose function has not begun, and will not if it is
-   cancelled now. */
-CDP__PRIVATE bool cdp__rpc_still_here(const cdp_rpc *rpc, const cdp__rpc_call *c) {
+/* The request of a call to this rank itself whose function has not begun, and will not if it is
+   cancelled now; NULL: there is none. */
+CDP__PRIVATE const cdp__rpc_rq *cdp__rpc_still_here(const cdp_rpc *rpc, const cdp__rpc_call *c) {
     const uint64_t id = cdp__rpc_call_id(c);
     const cdp__rpc_rq *rq = c->to == rpc->rank ? rpc->all : NULL;
     while (rq && (rq->pub.from != rpc->rank || rq->call != id))
         rq = rq->after;
-    return rq && rq->stage < CDP__RPC_RUNNING;
+    return rq && rq->stage < CDP__RPC_RUNNING ? rq : NULL;
+}
+
+/* What a request that has not begun waits for. */
+CDP__PRIVATE cdp__rpc_why cdp__rpc_waits_for(
+    const cdp_rpc *rpc, const cdp__rpc_rq *rq, uint32_t *limit) {
+    *limit = 0;
+    if (rq->stage == CDP__RPC_CONFIRMING) return CDP__RPC_FOR_RREFS;
+    if (rq->stage == CDP__RPC_PARKED) return CDP__RPC_FOR_VALUE;
+    if (rq->stage != CDP__RPC_QUEUED || !rq->f) return CDP__RPC_NOT_HELD;
+    if (rq->f->max_running && rq->use->running >= rq->f->max_running) {
+        *limit = rq->f->max_running;
+        return CDP__RPC_FOR_RUNNING;
+    }
+    *limit = rpc->desc.workers;
+    return CDP__RPC_FOR_THREAD;
+}
+
+/* The longest time before its deadline at which the caller is told what a request waits for; also
+   at most an eighth of the time that it has. */
+#define CDP__RPC_TELL_NS 250000000u
+
+/* Its caller may give it up before an answer of this rank arrives. */
+CDP__PRIVATE void cdp__rpc_tell_later(cdp_rpc *rpc, cdp__rpc_rq *rq) {
+    const uint64_t now = cdp__rpc_time(rpc), ends = rq->pub.deadline_ns;
+    const bool silent = (rq->flags & (CDP__RPC_ONE_WAY | CDP__RPC_REMOTE)) != 0;
+    if (silent || rq->pub.from == rpc->rank || ends <= now) return;
+    rq->tell_ns = ends - cdp__min((ends - now) / 8, CDP__RPC_TELL_NS);
+}
+
+/* Not worth the link if there is no memory for it. */
+CDP__PRIVATE void cdp__rpc_tell(cdp_rpc *rpc, cdp__rpc_rq *rq) {
+    cdp__rpc_packet p;
+    uint32_t limit;
+    memset(&p, 0, sizeof p);
+    p.kind = CDP__RPC_HELD;
+    p.a = rq->call;
+    p.aux = (uint32_t)cdp__rpc_waits_for(rpc, rq, &limit);
+    p.b = limit;
+    rq->tell_ns = 0;
+    (void)!cdp__rpc_post(rpc, rq->pub.from, &p, NULL);
+}
+
+#define CDP__RPC_HELD_TEXT 128u
+
+/* The end of a sentence about a call that was late. restarted: a function that was max_depth calls
+   deep has started it, so its level is 0 again. */
+CDP__PRIVATE const char *cdp__rpc_held_text(
+    char text[CDP__RPC_HELD_TEXT], cdp__rpc_why why, uint32_t limit, bool restarted) {
+    switch (why) {
+    case CDP__RPC_FOR_THREAD:
+        cdp__format(text, CDP__RPC_HELD_TEXT,
+            limit ? "; at last it waited for a free thread there: raise workers (%u) of that "
+                    "rank%s"
+                  : "; at last it waited for a thread there, which has %u workers: add some, or "
+                    "call cdp_rpc_serve()%s",
+            limit, restarted ? ", or max_depth of the one that calls" : "");
+        return text;
+    case CDP__RPC_FOR_RUNNING:
+        cdp__format(text, CDP__RPC_HELD_TEXT,
+            "; at last it waited there for others of this function: raise its max_running (%u)",
+            limit);
+        return text;
+    case CDP__RPC_FOR_VALUE: return "; at last it waited there for its value (on) to be made";
+    case CDP__RPC_FOR_RREFS:
+        return "; at last it waited there for references among its arguments to be confirmed";
+    case CDP__RPC_NOT_HELD:
+    case CDP__RPC_WHYS: break;
+    }
+    return "";
+}
+
+/* What a call that has left waits for, as far as this rank was told. */
+CDP__PRIVATE const char *cdp__rpc_held_there(
+    const cdp_rpc *rpc, const cdp__rpc_call *c, char text[CDP__RPC_HELD_TEXT]) {
+    const cdp__rpc_rq *rq = cdp__rpc_still_here(rpc, c);
+    uint32_t limit = c->held_limit;
+    const cdp__rpc_why why = rq ? cdp__rpc_waits_for(rpc, rq, &limit) : c->held;
+    return cdp__rpc_held_text(text, why, limit, c->nested && !c->level);
 }
 
 CDP__PRIVATE const char *cdp__rpc_ran_text(
@@ -3842,8 +3938,8 @@ CDP__PRIVATE void cdp__rpc_abandon(cdp_rpc *rpc, cdp__rpc_call *c, cdp_status st
     const uint64_t id = cdp__rpc_call_id(c);
     const bool never_left = !c->left; /* for a call to this rank: there is no request of it yet */
     cdp_ran ran = CDP_RAN_UNKNOWN;
-    const char *held = "";
-    if (never_left) held = cdp__rpc_held(rpc, c);
+    char text[CDP__RPC_HELD_TEXT];
+    const char *held = never_left ? cdp__rpc_held(rpc, c) : cdp__rpc_held_there(rpc, c, text);
     if (never_left && c->to != rpc->rank) {
         (void)(cdp__rpc_take_back(rpc, &rpc->waiting, id)
             || cdp__rpc_take_back(rpc, &peer->queue, id));
@@ -5076,7 +5172,10 @@ CDP__PRIVATE void cdp__rpc_begin(cdp_rpc *rpc, cdp__rpc_rq *rq) {
     cdp_status status = CDP_OK;
     const char *why = (rq->flags & CDP__RPC_FETCH) ? NULL : cdp__rpc_admit(rpc, rq, &status, text);
     if (!why && rq->ctx_number) why = cdp__ctx_enter(rpc, rq, &status);
-    if (rq->pub.deadline_ns != CDP__NEVER) cdp__rpc_timer(rpc, rq->pub.deadline_ns);
+    if (rq->pub.deadline_ns != CDP__NEVER) {
+        cdp__rpc_tell_later(rpc, rq);
+        cdp__rpc_timer(rpc, rq->tell_ns ? rq->tell_ns : rq->pub.deadline_ns);
+    }
     if (why)
         cdp__rpc_refuse(rpc, rq, status, CDP_RAN_NO, 0, why);
     else
@@ -5236,6 +5335,14 @@ CDP__PRIVATE void cdp__rpc_got_cancel(cdp_rpc *rpc, uint32_t from, uint64_t call
         rq->cancelled = true;
 }
 
+/* The call may have ended meanwhile. */
+CDP__PRIVATE void cdp__rpc_got_held(cdp_rpc *rpc, uint32_t from, const cdp__rpc_packet *p) {
+    cdp__rpc_call *c = cdp__rpc_call_find(rpc, p->a);
+    if (!c || c->to != from) return;
+    c->held = (cdp__rpc_why)p->aux;
+    c->held_limit = (uint32_t)p->b;
+}
+
 /* Handles a list of ACCEPT or DELETE. */
 CDP__PRIVATE bool cdp__rpc_got_list(cdp_rpc *rpc, uint32_t from, const cdp__rpc_packet *p) {
     uint64_t a = p->a, b = p->b, i;
@@ -5279,6 +5386,7 @@ CDP__PRIVATE const char *cdp__rpc_got(
     case CDP__RPC_CTX_FAIL:
     case CDP__RPC_CTX_END:
     case CDP__RPC_CTX_ENDED: return cdp__ctx_got_member(rpc, from, p);
+    case CDP__RPC_HELD: cdp__rpc_got_held(rpc, from, p); break;
     case CDP__RPC_KINDS: break;
     }
     return honest ? NULL : "a reference that it does not have";
@@ -5586,12 +5694,22 @@ CDP__PRIVATE void cdp__rpc_peer_lost(void *user, uint32_t rank, const cdp_error 
 
 /* ---- time */
 
+/* Refuses a request whose time was over while it waited. It is in no list any more. */
+CDP__PRIVATE void cdp__rpc_refuse_late(
+    cdp_rpc *rpc, cdp__rpc_rq *rq, cdp__rpc_why why, uint32_t limit) {
+    char held[CDP__RPC_HELD_TEXT], text[CDP__RPC_HELD_TEXT + 40];
+    cdp__format(text, sizeof text, "its time was over before it ran%s",
+        cdp__rpc_held_text(held, why, limit, rq->nested && !rq->level));
+    cdp__rpc_refuse(rpc, rq, CDP_ERR_TIMEOUT, CDP_RAN_NO, 0, text);
+}
+
 /* Ends calls and requests that are late, and sets the timer to the next deadline. Lock held. */
 CDP__PRIVATE void cdp__rpc_expire(cdp_rpc *rpc) {
     const uint64_t now = cdp__rpc_time(rpc);
     uint64_t next = CDP__NEVER;
     cdp__rpc_rq *rq, *after;
-    uint32_t i;
+    cdp__rpc_why why;
+    uint32_t i, limit;
     for (i = 1; i <= rpc->call_count; ++i) {
         cdp__rpc_call *c = rpc->calls[i];
         if (!c->used || !c->call || CDP__RPC_PLANT(NO_DEADLINE)) continue;
@@ -5605,11 +5723,12 @@ CDP__PRIVATE void cdp__rpc_expire(cdp_rpc *rpc) {
         if (rq->stage == CDP__RPC_REPLIED || rq->stage == CDP__RPC_RUNNING
             || rq->stage == CDP__RPC_KEPT)
             continue;
+        why = cdp__rpc_waits_for(rpc, rq, &limit);
         if (rq->pub.deadline_ns > now) {
-            next = cdp__min(next, rq->pub.deadline_ns);
+            if (rq->tell_ns && rq->tell_ns <= now) cdp__rpc_tell(rpc, rq);
+            next = cdp__min(next, rq->tell_ns ? rq->tell_ns : rq->pub.deadline_ns);
         } else if (cdp__rpc_unstage(rpc, rq)) {
-            cdp__rpc_refuse(
-                rpc, rq, CDP_ERR_TIMEOUT, CDP_RAN_NO, 0, "its time was over before it ran");
+            cdp__rpc_refuse_late(rpc, rq, why, limit);
             after = rpc->all;
         }
     }

@@ -272,14 +272,92 @@ CDP__PRIVATE bool cdp__rpc_take_back(cdp_rpc *rpc, cdp__rpc_out **list, uint64_t
     return true;
 }
 
-/* True for a call to this rank itself whose function has not begun, and will not if it is
-   cancelled now. */
-CDP__PRIVATE bool cdp__rpc_still_here(const cdp_rpc *rpc, const cdp__rpc_call *c) {
+/* The request of a call to this rank itself whose function has not begun, and will not if it is
+   cancelled now; NULL: there is none. */
+CDP__PRIVATE const cdp__rpc_rq *cdp__rpc_still_here(const cdp_rpc *rpc, const cdp__rpc_call *c) {
     const uint64_t id = cdp__rpc_call_id(c);
     const cdp__rpc_rq *rq = c->to == rpc->rank ? rpc->all : NULL;
     while (rq && (rq->pub.from != rpc->rank || rq->call != id))
         rq = rq->after;
-    return rq && rq->stage < CDP__RPC_RUNNING;
+    return rq && rq->stage < CDP__RPC_RUNNING ? rq : NULL;
+}
+
+/* What a request that has not begun waits for. */
+CDP__PRIVATE cdp__rpc_why cdp__rpc_waits_for(
+    const cdp_rpc *rpc, const cdp__rpc_rq *rq, uint32_t *limit) {
+    *limit = 0;
+    if (rq->stage == CDP__RPC_CONFIRMING) return CDP__RPC_FOR_RREFS;
+    if (rq->stage == CDP__RPC_PARKED) return CDP__RPC_FOR_VALUE;
+    if (rq->stage != CDP__RPC_QUEUED || !rq->f) return CDP__RPC_NOT_HELD;
+    if (rq->f->max_running && rq->use->running >= rq->f->max_running) {
+        *limit = rq->f->max_running;
+        return CDP__RPC_FOR_RUNNING;
+    }
+    *limit = rpc->desc.workers;
+    return CDP__RPC_FOR_THREAD;
+}
+
+/* The longest time before its deadline at which the caller is told what a request waits for; also
+   at most an eighth of the time that it has. */
+#define CDP__RPC_TELL_NS 250000000u
+
+/* Its caller may give it up before an answer of this rank arrives. */
+CDP__PRIVATE void cdp__rpc_tell_later(cdp_rpc *rpc, cdp__rpc_rq *rq) {
+    const uint64_t now = cdp__rpc_time(rpc), ends = rq->pub.deadline_ns;
+    const bool silent = (rq->flags & (CDP__RPC_ONE_WAY | CDP__RPC_REMOTE)) != 0;
+    if (silent || rq->pub.from == rpc->rank || ends <= now) return;
+    rq->tell_ns = ends - cdp__min((ends - now) / 8, CDP__RPC_TELL_NS);
+}
+
+/* Not worth the link if there is no memory for it. */
+CDP__PRIVATE void cdp__rpc_tell(cdp_rpc *rpc, cdp__rpc_rq *rq) {
+    cdp__rpc_packet p;
+    uint32_t limit;
+    memset(&p, 0, sizeof p);
+    p.kind = CDP__RPC_HELD;
+    p.a = rq->call;
+    p.aux = (uint32_t)cdp__rpc_waits_for(rpc, rq, &limit);
+    p.b = limit;
+    rq->tell_ns = 0;
+    (void)!cdp__rpc_post(rpc, rq->pub.from, &p, NULL);
+}
+
+#define CDP__RPC_HELD_TEXT 128u
+
+/* The end of a sentence about a call that was late. restarted: a function that was max_depth calls
+   deep has started it, so its level is 0 again. */
+CDP__PRIVATE const char *cdp__rpc_held_text(
+    char text[CDP__RPC_HELD_TEXT], cdp__rpc_why why, uint32_t limit, bool restarted) {
+    switch (why) {
+    case CDP__RPC_FOR_THREAD:
+        cdp__format(text, CDP__RPC_HELD_TEXT,
+            limit ? "; at last it waited for a free thread there: raise workers (%u) of that "
+                    "rank%s"
+                  : "; at last it waited for a thread there, which has %u workers: add some, or "
+                    "call cdp_rpc_serve()%s",
+            limit, restarted ? ", or max_depth of the one that calls" : "");
+        return text;
+    case CDP__RPC_FOR_RUNNING:
+        cdp__format(text, CDP__RPC_HELD_TEXT,
+            "; at last it waited there for others of this function: raise its max_running (%u)",
+            limit);
+        return text;
+    case CDP__RPC_FOR_VALUE: return "; at last it waited there for its value (on) to be made";
+    case CDP__RPC_FOR_RREFS:
+        return "; at last it waited there for references among its arguments to be confirmed";
+    case CDP__RPC_NOT_HELD:
+    case CDP__RPC_WHYS: break;
+    }
+    return "";
+}
+
+/* What a call that has left waits for, as far as this rank was told. */
+CDP__PRIVATE const char *cdp__rpc_held_there(
+    const cdp_rpc *rpc, const cdp__rpc_call *c, char text[CDP__RPC_HELD_TEXT]) {
+    const cdp__rpc_rq *rq = cdp__rpc_still_here(rpc, c);
+    uint32_t limit = c->held_limit;
+    const cdp__rpc_why why = rq ? cdp__rpc_waits_for(rpc, rq, &limit) : c->held;
+    return cdp__rpc_held_text(text, why, limit, c->nested && !c->level);
 }
 
 CDP__PRIVATE const char *cdp__rpc_ran_text(
@@ -311,8 +389,8 @@ CDP__PRIVATE void cdp__rpc_abandon(cdp_rpc *rpc, cdp__rpc_call *c, cdp_status st
     const uint64_t id = cdp__rpc_call_id(c);
     const bool never_left = !c->left; /* for a call to this rank: there is no request of it yet */
     cdp_ran ran = CDP_RAN_UNKNOWN;
-    const char *held = "";
-    if (never_left) held = cdp__rpc_held(rpc, c);
+    char text[CDP__RPC_HELD_TEXT];
+    const char *held = never_left ? cdp__rpc_held(rpc, c) : cdp__rpc_held_there(rpc, c, text);
     if (never_left && c->to != rpc->rank) {
         (void)(cdp__rpc_take_back(rpc, &rpc->waiting, id)
             || cdp__rpc_take_back(rpc, &peer->queue, id));

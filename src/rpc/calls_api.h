@@ -72,10 +72,12 @@ typedef struct cdp_call_desc {
    STATE (shut down; the reference was dropped; the call has a result), NOMEM, BUSY (max_calls, see
    fail_when_full; the owner of a reference among the arguments had no room for it), PEER_LOST (the
    owner of a reference among the arguments is lost).
-   Later, in call->status: TIMEOUT, PEER_LOST, REMOTE (the function failed), ABORTED (cancelled),
-   UNSUPPORTED (no such function there, or not for this rank), INVALID (its limits), BUSY (limits of
-   that rank), STATE (one of the two shut down; the value is gone); on a value that was not made:
-   what its maker failed with, `ran` is NO and the text names the maker. Any thread. */
+   Later, in call->status: TIMEOUT (the text names the limit that the call waited for, here or on
+   its rank, as far as that rank could report it in time), PEER_LOST, REMOTE (the function failed),
+   ABORTED (cancelled), UNSUPPORTED (no such function there, or not for this rank), INVALID (its
+   limits), BUSY (limits of that rank), STATE (one of the two shut down; the value is gone); on a
+   value that was not made: what its maker failed with, `ran` is NO and the text names the maker.
+   Any thread. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_start(
     cdp_rpc *rpc, const cdp_call_desc *desc, cdp_call *call);
 /* Starts it and waits. Returns its status. STATE, and nothing was started, inside an INLINE

@@ -178,6 +178,14 @@ CDP__PRIVATE void cdp__rpc_got_cancel(cdp_rpc *rpc, uint32_t from, uint64_t call
         rq->cancelled = true;
 }
 
+/* The call may have ended meanwhile. */
+CDP__PRIVATE void cdp__rpc_got_held(cdp_rpc *rpc, uint32_t from, const cdp__rpc_packet *p) {
+    cdp__rpc_call *c = cdp__rpc_call_find(rpc, p->a);
+    if (!c || c->to != from) return;
+    c->held = (cdp__rpc_why)p->aux;
+    c->held_limit = (uint32_t)p->b;
+}
+
 /* Handles a list of ACCEPT or DELETE. */
 CDP__PRIVATE bool cdp__rpc_got_list(cdp_rpc *rpc, uint32_t from, const cdp__rpc_packet *p) {
     uint64_t a = p->a, b = p->b, i;
@@ -221,6 +229,7 @@ CDP__PRIVATE const char *cdp__rpc_got(
     case CDP__RPC_CTX_FAIL:
     case CDP__RPC_CTX_END:
     case CDP__RPC_CTX_ENDED: return cdp__ctx_got_member(rpc, from, p);
+    case CDP__RPC_HELD: cdp__rpc_got_held(rpc, from, p); break;
     case CDP__RPC_KINDS: break;
     }
     return honest ? NULL : "a reference that it does not have";
@@ -528,12 +537,22 @@ CDP__PRIVATE void cdp__rpc_peer_lost(void *user, uint32_t rank, const cdp_error 
 
 /* ---- time */
 
+/* Refuses a request whose time was over while it waited. It is in no list any more. */
+CDP__PRIVATE void cdp__rpc_refuse_late(
+    cdp_rpc *rpc, cdp__rpc_rq *rq, cdp__rpc_why why, uint32_t limit) {
+    char held[CDP__RPC_HELD_TEXT], text[CDP__RPC_HELD_TEXT + 40];
+    cdp__format(text, sizeof text, "its time was over before it ran%s",
+        cdp__rpc_held_text(held, why, limit, rq->nested && !rq->level));
+    cdp__rpc_refuse(rpc, rq, CDP_ERR_TIMEOUT, CDP_RAN_NO, 0, text);
+}
+
 /* Ends calls and requests that are late, and sets the timer to the next deadline. Lock held. */
 CDP__PRIVATE void cdp__rpc_expire(cdp_rpc *rpc) {
     const uint64_t now = cdp__rpc_time(rpc);
     uint64_t next = CDP__NEVER;
     cdp__rpc_rq *rq, *after;
-    uint32_t i;
+    cdp__rpc_why why;
+    uint32_t i, limit;
     for (i = 1; i <= rpc->call_count; ++i) {
         cdp__rpc_call *c = rpc->calls[i];
         if (!c->used || !c->call || CDP__RPC_PLANT(NO_DEADLINE)) continue;
@@ -547,11 +566,12 @@ CDP__PRIVATE void cdp__rpc_expire(cdp_rpc *rpc) {
         if (rq->stage == CDP__RPC_REPLIED || rq->stage == CDP__RPC_RUNNING
             || rq->stage == CDP__RPC_KEPT)
             continue;
+        why = cdp__rpc_waits_for(rpc, rq, &limit);
         if (rq->pub.deadline_ns > now) {
-            next = cdp__min(next, rq->pub.deadline_ns);
+            if (rq->tell_ns && rq->tell_ns <= now) cdp__rpc_tell(rpc, rq);
+            next = cdp__min(next, rq->tell_ns ? rq->tell_ns : rq->pub.deadline_ns);
         } else if (cdp__rpc_unstage(rpc, rq)) {
-            cdp__rpc_refuse(
-                rpc, rq, CDP_ERR_TIMEOUT, CDP_RAN_NO, 0, "its time was over before it ran");
+            cdp__rpc_refuse_late(rpc, rq, why, limit);
             after = rpc->all;
         }
     }

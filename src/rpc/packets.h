@@ -32,8 +32,19 @@ typedef enum cdp__rpc_kind {
     CDP__RPC_CTX_FAIL,   /* a: context; aux: -status; b: rank to blame; body: text */
     CDP__RPC_CTX_END,    /* a: context */
     CDP__RPC_CTX_ENDED,  /* a: context */
+    CDP__RPC_HELD,       /* a: call, which has little time left and not begun; aux: why; b: limit */
     CDP__RPC_KINDS
 } cdp__rpc_kind;
+
+/* What a call waits for on the rank that it was sent to. */
+typedef enum cdp__rpc_why {
+    CDP__RPC_NOT_HELD,
+    CDP__RPC_FOR_THREAD,  /* limit: workers */
+    CDP__RPC_FOR_RUNNING, /* limit: max_running of its function */
+    CDP__RPC_FOR_VALUE,
+    CDP__RPC_FOR_RREFS,
+    CDP__RPC_WHYS
+} cdp__rpc_why;
 
 #define CDP__RPC_ONE_WAY 1u /* flags of CALL */
 #define CDP__RPC_ON 2u      /* the message contains rid and fid of a value, before the references */
@@ -249,7 +260,9 @@ CDP__PRIVATE const char *cdp__rpc_read(const cdp_channel_message *m, uint32_t me
         return "a fork of a fork that cannot be";
     if ((p->kind == CDP__RPC_REMOTE_ACK || p->kind == CDP__RPC_FORK_ACK) && p->aux > CDP__REF_FULL)
         return "an unknown answer";
-    if (p->kind > CDP__RPC_DELETE && (cdp__rpc_maker(p->a) >= ranks || !(p->a << 16)))
+    if (p->kind == CDP__RPC_HELD && p->aux >= CDP__RPC_WHYS) return "an unknown reason";
+    if (p->kind > CDP__RPC_DELETE && p->kind != CDP__RPC_HELD
+        && (cdp__rpc_maker(p->a) >= ranks || !(p->a << 16)))
         return "a context of no rank";
     if (p->kind != CDP__RPC_FAIL && p->kind != CDP__RPC_CTX_FAIL && p->bytes
         && !cdp__rpc_is_list(p->kind))

@@ -632,7 +632,10 @@ CDP__PRIVATE void cdp__rpc_begin(cdp_rpc *rpc, cdp__rpc_rq *rq) {
     cdp_status status = CDP_OK;
     const char *why = (rq->flags & CDP__RPC_FETCH) ? NULL : cdp__rpc_admit(rpc, rq, &status, text);
     if (!why && rq->ctx_number) why = cdp__ctx_enter(rpc, rq, &status);
-    if (rq->pub.deadline_ns != CDP__NEVER) cdp__rpc_timer(rpc, rq->pub.deadline_ns);
+    if (rq->pub.deadline_ns != CDP__NEVER) {
+        cdp__rpc_tell_later(rpc, rq);
+        cdp__rpc_timer(rpc, rq->tell_ns ? rq->tell_ns : rq->pub.deadline_ns);
+    }
     if (why)
         cdp__rpc_refuse(rpc, rq, status, CDP_RAN_NO, 0, why);
     else

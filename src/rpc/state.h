@@ -73,6 +73,8 @@ typedef struct cdp__rpc_call {
     bool cut;          /* it has less time than it asked for, see cdp__rpc_cut() */
     bool nested;       /* a function started it */
     bool no_room;      /* it waits for room, see cdp__flight_fits() */
+    cdp__rpc_why held; /* what it waited for when its rank reported that last */
+    uint32_t held_limit;
     int32_t level;
 } cdp__rpc_call;
 
@@ -118,6 +120,7 @@ typedef struct cdp__rpc_rq {
     cdp_rref refs[CDP__RPC_RREFS];
     uint64_t counted;   /* of in_bytes */
     uint64_t record;    /* its number among records */
+    uint64_t tell_ns;   /* when its caller is told what it waits for, or 0 */
     uint64_t passed_ns; /* since when waits that have too little time pass it over, or 0 */
     int32_t level;
     bool nested; /* a function started it */

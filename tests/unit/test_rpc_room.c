@@ -346,6 +346,136 @@ TEST(ranks_are_served_in_turn) {
     run_with(turn_functions, 1, 3, turn_body);
 }
 
+/* ---- a call that is late because a limit of its rank was met names that limit ---- */
+
+static void f_busy(void *user, cdp_rpc_request *q) {
+    const uint64_t until = test_until_ns(10000);
+    (void)user;
+    while (!cdp_rpc_cancelled(q) && test_now_ns() < until) {
+        if (how == HUB_POLLED) (void)!cdp_poll(side_of(q)->g, 0);
+        test_sleep_ms(1);
+    }
+}
+
+static void late(side *s, const char *name, const char *held, const char *limit) {
+    cdp_call c = {0};
+    OK(cdp_rpc_start(s->rpc, CALL(.to = 1, F(name), .timeout_ms = 100 * TEST_LATE), &c));
+    T_EQ(CDP_ERR_TIMEOUT, cdp_call_wait(&c));
+    T_TEXT(held, c.error.text);
+    T_TEXT(limit, c.error.text);
+    cdp_call_free(&c);
+}
+
+static void held_there(side *s) {
+    static uint32_t place;
+    const bool none = how == HUB_NO_WORKERS || how == HUB_POLLED;
+    cdp_call busy = {0};
+    cdp_rref r;
+    if (s->rank == 0) {
+        OK(cdp_rpc_start(s->rpc, CALL(.to = 1, F("busy")), &busy));
+        test_sleep_ms(how == HUB_POLLED ? 0 : 20);
+        late(s, "nothing", "at last it waited for a",
+            none ? "which has 0 workers" : "raise workers (1) of that rank");
+        late(s, "busy", "others of this function", "max_running (1)");
+        OK(cdp_rpc_remote(s->rpc, CALL(.to = 1, F("nothing")), &r));
+        cdp_call c = {0};
+        OK(cdp_rpc_start(s->rpc, CALL(.on = r, F("nothing"), .timeout_ms = 100 * TEST_LATE), &c));
+        T_EQ(CDP_ERR_TIMEOUT, cdp_call_wait(&c));
+        T_TEXT("waited there for its value (on)", c.error.text);
+        cdp_call_free(&c);
+        cdp_rref_drop(r);
+        OK(cdp_call_cancel(&busy));
+        cdp_call_free(&busy);
+    }
+    if (none)
+        meet(s, &place);
+    else
+        gather(&place); /* a thread that serves is one more that runs functions */
+}
+
+TEST(a_late_call_names_the_limit_that_it_waited_for) {
+    static const cdp_rpc_function functions[] = {
+        {.name = "nothing", .func = f_nothing}, {.name = "busy", .func = f_busy, .max_running = 1}};
+    like.workers = 1;
+    run_with(functions, 2, 2, held_there);
+}
+
+/* A function that is max_depth deep calls a rank whose only worker waits for that function. */
+static void f_deep(void *user, cdp_rpc_request *q) {
+    cdp_call c = {0};
+    (void)user;
+    if (OK(cdp_rpc_call(q->rpc, CALL(.to = q->from, F("deepest")), &c))) reply(q, c.data, c.bytes);
+    cdp_call_free(&c);
+}
+static void deepest_done(void *user, cdp_call *c) {
+    cdp_rpc_request *q = (cdp_rpc_request *)user;
+    T_EQ(CDP_ERR_TIMEOUT, c->status);
+    reply(q, c->error.text, strlen(c->error.text) + 1);
+    cdp_call_free(c);
+    free(c);
+}
+static void f_deepest(void *user, cdp_rpc_request *q) {
+    cdp_call *c = (cdp_call *)calloc(1, sizeof *c);
+    (void)user;
+    if (!OK(cdp_rpc_start(q->rpc,
+            CALL(.to = q->from, F("nothing"), .timeout_ms = 100 * TEST_LATE, .done = deepest_done,
+                .user = q),
+            c)))
+        free(c);
+}
+
+static void held_by_depth(side *s) {
+    static uint32_t place;
+    cdp_call c = {0};
+    if (s->rank == 0 && OK(cdp_rpc_call(s->rpc, CALL(.to = 1, F("deep")), &c))) {
+        T_TEXT("raise workers (1) of that rank, or max_depth", (const char *)c.data);
+        cdp_call_free(&c);
+    }
+    gather(&place); /* in this world only workers run functions */
+}
+static void held_by_depth_body(side *s) {
+    if (how == HUB || how == TCP) held_by_depth(s);
+}
+
+TEST(a_late_call_of_a_function_at_max_depth_names_max_depth) {
+    static const cdp_rpc_function functions[] = {{.name = "nothing", .func = f_nothing},
+        {.name = "deep", .func = f_deep},
+        {.name = "deepest", .func = f_deepest, .flags = CDP_RPC_LATER}};
+    like.workers = 1;
+    like.max_depth = 1;
+    run_with(functions, 3, 2, held_by_depth_body);
+}
+
+/* A call to this rank itself, whose workers are busy. */
+static void held_here(side *s) {
+    static uint32_t place;
+    const uint64_t until = test_until_ns(10000);
+    cdp_call busy = {0}, c = {0};
+    OK(cdp_rpc_start(s->rpc, CALL(.to = s->rank, F("busy")), &busy));
+    while (cdp_rpc_stats_of(s->rpc).queued && test_now_ns() < until)
+        test_sleep_ms(1);
+    OK(cdp_rpc_start(s->rpc, CALL(.to = s->rank, F("nothing"), .timeout_ms = 50), &c));
+    while (cdp_call_test(&c) == CDP_PENDING && test_now_ns() < until) /* a wait would run it */
+        test_sleep_ms(1);
+    T_EQ(CDP_ERR_TIMEOUT, c.status);
+    T_EQ(CDP_RAN_NO, c.ran);
+    T_TEXT("raise workers (1) of that rank", c.error.text);
+    cdp_call_free(&c);
+    OK(cdp_call_cancel(&busy));
+    cdp_call_free(&busy);
+    gather(&place);
+}
+static void held_here_body(side *s) {
+    if (how == HUB || how == TCP) held_here(s);
+}
+
+TEST(a_late_call_to_oneself_names_the_limit) {
+    static const cdp_rpc_function functions[] = {
+        {.name = "nothing", .func = f_nothing}, {.name = "busy", .func = f_busy}};
+    like.workers = 1;
+    run_with(functions, 2, 2, held_here_body);
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"no_room_until_the_deadline", no_room_until_the_deadline, 60},
@@ -358,6 +488,11 @@ int main(int argc, char **argv) {
             calls_wait_until_there_is_room_for_their_bytes, 60},
         {"an_answer_without_memory", an_answer_without_memory, 60},
         {"a_rank_that_takes_no_messages_is_named", a_rank_that_takes_no_messages_is_named, 60},
-        {"ranks_are_served_in_turn", ranks_are_served_in_turn, 60}};
+        {"ranks_are_served_in_turn", ranks_are_served_in_turn, 60},
+        {"a_late_call_names_the_limit_that_it_waited_for",
+            a_late_call_names_the_limit_that_it_waited_for, 60},
+        {"a_late_call_of_a_function_at_max_depth_names_max_depth",
+            a_late_call_of_a_function_at_max_depth_names_max_depth, 60},
+        {"a_late_call_to_oneself_names_the_limit", a_late_call_to_oneself_names_the_limit, 60}};
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }
