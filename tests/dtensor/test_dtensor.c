@@ -986,7 +986,7 @@ static void collectives_of(cdp_mesh *m, cdp_dtype dtype, cdp_reduce_op op) {
     static const cdp_coll_kind kinds[] = {
         CDP_COLL_NONE, CDP_COLL_ALLREDUCE, CDP_COLL_REDUCE_SCATTER};
     cdp_layout l = {.mesh = m, .dtype = dtype, .ndim = 1, .shape = {8}};
-    uint8_t in[8 * 16] = {0}, out[3][8 * 16] = {{0}};
+    _Alignas(16) uint8_t in[8 * 16] = {0}, out[3][8 * 16] = {{0}};
     const uint64_t elem = cdp_dtype_size(dtype);
     const uint32_t me = m->me;
     for (uint32_t by = 0; by < 2; ++by)
