@@ -11456,6 +11456,7 @@ typedef struct cdp__world {
     void *cond;             /* where callers sleep while another thread is in transport.wait */
     bool sleeping;          /* a thread is in transport.wait; at most one is */
     bool stop;              /* the progress thread must end */
+    bool follows;           /* some operation was to follow a work, which may be another group's */
     bool control_queued;    /* some port has control messages to send */
     bool fast_poll;         /* this poll of the groups is one of several: only the last one checks
                           deadlines */
@@ -13336,6 +13337,8 @@ struct cdp_group {
 
     cdp_group_desc desc; /* with defaults; rank and world_size are those of this group */
     cdp_group *next;     /* in world->groups */
+    cdp_group **link;    /* what points to it there, so that it leaves without a search */
+    uint32_t children;   /* groups whose `parent` it is */
     cdp_group *next_active;
     bool active;   /* in world->active */
     bool backed;   /* it has or had a backend */
@@ -16001,7 +16004,7 @@ CDP__PRIVATE void cdp__deferred_drop(cdp_group *g) {
             cdp__deferred_end_wait(s);
         s = NULL;
     }
-    for (x = m->groups; x; x = x->next)
+    for (x = m->follows ? m->groups : NULL; x; x = x->next)
         for (i = 0; i < x->queue.used; ++i) {
             cdp_work *after = &x->queue.ops[(x->queue.at + i) % x->queue.room].after;
             if (!after->group || cdp__group_top(after->group) != g) continue;
@@ -16615,12 +16618,13 @@ CDP__PRIVATE void cdp__group_unlink(cdp_group *g) {
     cdp__world *m = g->w;
     cdp_group **at;
     uint32_t p;
-    for (at = &m->active; *at && *at != g; at = &(*at)->next_active) {
+    for (at = &m->active; g->active && *at && *at != g; at = &(*at)->next_active) {
     }
-    if (*at) *at = g->next_active;
-    for (at = &m->groups; *at && *at != g; at = &(*at)->next) {
-    }
-    if (*at) *at = g->next;
+    if (g->active && *at) *at = g->next_active;
+    g->active = false;
+    *g->link = g->next;
+    if (g->next) g->next->link = g->link;
+    if (cdp__group_parent(g)) --g->parent->children;
     cdp__group_revoke(g);
     cdp__group_keep(g);
     cdp__flows_close(g, m->groups || g->backed);
@@ -16659,7 +16663,7 @@ CDP__PRIVATE void cdp__group_dismiss(cdp_group *g) {
             m->os->user, m->cond, m->lock.mutex, m->os->now_ns(m->os->user) + 10 * CDP__MS);
     cdp__deferred_drop(g);
     for (;;) {
-        for (waiting = 0, x = m->groups; x; x = x->next) {
+        for (waiting = 0, x = g->children ? m->groups : g; x; x = g->children ? x->next : NULL) {
             if ((x != g && x->parent != g) || !x->queue.waiters) continue;
             waiting += x->queue.waiters;
             if (x->health == CDP__FAILED && x->failure.settle_ns == CDP__NEVER) continue;
@@ -16721,9 +16725,11 @@ CDP__PRIVATE bool cdp__group_part(cdp_group *g) {
     cdp__world *m = g->w;
     cdp_group *x;
     bool last;
-    for (x = m->groups; x; x = x->next)
-        if (cdp__group_parent(x) == g)
-            x->parent = NULL; /* it lives on, and from now on fails alone */
+    for (x = m->groups; x && g->children; x = x->next) {
+        if (cdp__group_parent(x) != g) continue;
+        x->parent = NULL; /* it lives on, and from now on fails alone */
+        --g->children;
+    }
     cdp__group_unlink(g);
     last = !m->groups;
     cdp_lock_release(&m->lock);
@@ -16891,6 +16897,8 @@ CDP__PRIVATE cdp_group *cdp__group_make(
     g->exec.piece_bytes = g->desc.piece_bytes;
     g->exec.expose_bytes = g->desc.expose_bytes;
     g->next = m->groups;
+    g->link = &m->groups;
+    if (g->next) g->next->link = &g->next;
     m->groups = g;
     cdp__group_read_early(g);
     return g;
@@ -17653,6 +17661,7 @@ CDP__PRIVATE cdp_status cdp__enqueue(
     ++g->queue.used;
     op->seq = ++g->queue.issued;
     op->after = with->after;
+    if (with->after.group) g->w->follows = true;
     op->start_ns = g->os->now_ns(g->os->user);
     op->deadline_ns =
         rq->timeout_ms == CDP_NO_TIMEOUT ? CDP__NEVER : op->start_ns + rq->timeout_ms * CDP__MS;
@@ -20107,7 +20116,9 @@ CDP__PRIVATE uint32_t cdp__group_next_ddp(cdp_group *g) {
 
 /* Makes a failure of `part` one of `whole`, and the reverse. */
 CDP__PRIVATE void cdp__group_share_failures(cdp_group *part, cdp_group *whole) {
+    if (cdp__group_parent(part)) --part->parent->children;
     part->parent = cdp__group_top(whole);
+    ++part->parent->children;
 }
 
 /* A work that completes when the group's backend has done everything given to it so far. */

@@ -48,7 +48,9 @@ CDP__PRIVATE uint32_t cdp__group_next_ddp(cdp_group *g) {
 
 /* Makes a failure of `part` one of `whole`, and the reverse. */
 CDP__PRIVATE void cdp__group_share_failures(cdp_group *part, cdp_group *whole) {
+    if (cdp__group_parent(part)) --part->parent->children;
     part->parent = cdp__group_top(whole);
+    ++part->parent->children;
 }
 
 /* A work that completes when the group's backend has done everything given to it so far. */

@@ -86,12 +86,13 @@ CDP__PRIVATE void cdp__group_unlink(cdp_group *g) {
     cdp__world *m = g->w;
     cdp_group **at;
     uint32_t p;
-    for (at = &m->active; *at && *at != g; at = &(*at)->next_active) {
+    for (at = &m->active; g->active && *at && *at != g; at = &(*at)->next_active) {
     }
-    if (*at) *at = g->next_active;
-    for (at = &m->groups; *at && *at != g; at = &(*at)->next) {
-    }
-    if (*at) *at = g->next;
+    if (g->active && *at) *at = g->next_active;
+    g->active = false;
+    *g->link = g->next;
+    if (g->next) g->next->link = g->link;
+    if (cdp__group_parent(g)) --g->parent->children;
     cdp__group_revoke(g);
     cdp__group_keep(g);
     cdp__flows_close(g, m->groups || g->backed);
@@ -130,7 +131,7 @@ CDP__PRIVATE void cdp__group_dismiss(cdp_group *g) {
             m->os->user, m->cond, m->lock.mutex, m->os->now_ns(m->os->user) + 10 * CDP__MS);
     cdp__deferred_drop(g);
     for (;;) {
-        for (waiting = 0, x = m->groups; x; x = x->next) {
+        for (waiting = 0, x = g->children ? m->groups : g; x; x = g->children ? x->next : NULL) {
             if ((x != g && x->parent != g) || !x->queue.waiters) continue;
             waiting += x->queue.waiters;
             if (x->health == CDP__FAILED && x->failure.settle_ns == CDP__NEVER) continue;
@@ -192,9 +193,11 @@ CDP__PRIVATE bool cdp__group_part(cdp_group *g) {
     cdp__world *m = g->w;
     cdp_group *x;
     bool last;
-    for (x = m->groups; x; x = x->next)
-        if (cdp__group_parent(x) == g)
-            x->parent = NULL; /* it lives on, and from now on fails alone */
+    for (x = m->groups; x && g->children; x = x->next) {
+        if (cdp__group_parent(x) != g) continue;
+        x->parent = NULL; /* it lives on, and from now on fails alone */
+        --g->children;
+    }
     cdp__group_unlink(g);
     last = !m->groups;
     cdp_lock_release(&m->lock);
@@ -362,6 +365,8 @@ CDP__PRIVATE cdp_group *cdp__group_make(
     g->exec.piece_bytes = g->desc.piece_bytes;
     g->exec.expose_bytes = g->desc.expose_bytes;
     g->next = m->groups;
+    g->link = &m->groups;
+    if (g->next) g->next->link = &g->next;
     m->groups = g;
     cdp__group_read_early(g);
     return g;

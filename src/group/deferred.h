@@ -200,7 +200,7 @@ CDP__PRIVATE void cdp__deferred_drop(cdp_group *g) {
             cdp__deferred_end_wait(s);
         s = NULL;
     }
-    for (x = m->groups; x; x = x->next)
+    for (x = m->follows ? m->groups : NULL; x; x = x->next)
         for (i = 0; i < x->queue.used; ++i) {
             cdp_work *after = &x->queue.ops[(x->queue.at + i) % x->queue.room].after;
             if (!after->group || cdp__group_top(after->group) != g) continue;

@@ -107,6 +107,7 @@ CDP__PRIVATE cdp_status cdp__enqueue(
     ++g->queue.used;
     op->seq = ++g->queue.issued;
     op->after = with->after;
+    if (with->after.group) g->w->follows = true;
     op->start_ns = g->os->now_ns(g->os->user);
     op->deadline_ns =
         rq->timeout_ms == CDP_NO_TIMEOUT ? CDP__NEVER : op->start_ns + rq->timeout_ms * CDP__MS;

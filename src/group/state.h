@@ -232,6 +232,8 @@ struct cdp_group {
 
     cdp_group_desc desc; /* with defaults; rank and world_size are those of this group */
     cdp_group *next;     /* in world->groups */
+    cdp_group **link;    /* what points to it there, so that it leaves without a search */
+    uint32_t children;   /* groups whose `parent` it is */
     cdp_group *next_active;
     bool active;   /* in world->active */
     bool backed;   /* it has or had a backend */

@@ -121,6 +121,7 @@ typedef struct cdp__world {
     void *cond;             /* where callers sleep while another thread is in transport.wait */
     bool sleeping;          /* a thread is in transport.wait; at most one is */
     bool stop;              /* the progress thread must end */
+    bool follows;           /* some operation was to follow a work, which may be another group's */
     bool control_queued;    /* some port has control messages to send */
     bool fast_poll;         /* this poll of the groups is one of several: only the last one checks
                           deadlines */

@@ -835,6 +835,33 @@ static bool takes_at_most(uint64_t limit, int64_t since, const char *what, uint3
         (long long)(bytes_held - since), (unsigned long long)limit);
 }
 
+/* Seconds that it takes to destroy n groups, the oldest first. */
+static double time_to_destroy(cdp_group *first, uint32_t n) {
+    static cdp_group *g[16000];
+    const uint32_t rank = 0;
+    double begin;
+    for (uint32_t i = 0; i < n; ++i)
+        if (!T_EQ(CDP_OK, cdp_group_new(first, &rank, 1, &g[i]))) return 0;
+    begin = (double)test_now_ns();
+    for (uint32_t i = 0; i < n; ++i)
+        cdp_group_destroy(g[i]);
+    return ((double)test_now_ns() - begin) / 1e9;
+}
+
+/* Sixteen times as many: with a search for each, it took some hundred times as long. */
+TEST(destroying_a_group_does_not_search_the_others) {
+    cdp_group_desc d = no_thread_desc();
+    cdp_group *first;
+    double few, many;
+    d.world_size = 1;
+    if (!T_EQ(CDP_OK, cdp_group_create(&d, &first))) return;
+    few = time_to_destroy(first, 500);
+    many = time_to_destroy(first, 8000);
+    test_check(
+        many < 0.2 + 100 * few, __FILE__, __LINE__, "500 groups: %f s, 8000: %f s", few, many);
+    cdp_group_destroy(first);
+}
+
 /* MEMORY of cdp.h: 0.17 MB and 0.7 KB per rank for the first group, 10 KB and 0.2 KB per rank for
    a group made from it, 9 bytes per pair of ranks for a hub. Creation is local, so that one rank of
    many can be looked at. */
@@ -1805,6 +1832,8 @@ int main(int argc, char **argv) {
         {"leaving_at_once_after_the_last_operation", leaving_at_once_after_the_last_operation, 60},
         {"leaving_early_is_noticed", leaving_early_is_noticed, 30},
         {"waiting_costs_no_processor_time", waiting_costs_no_processor_time, 30},
+        {"destroying_a_group_does_not_search_the_others",
+            destroying_a_group_does_not_search_the_others, 120},
         {"idle_groups_cost_no_processor_time", idle_groups_cost_no_processor_time, 10},
         {"progress_without_waiting", progress_without_waiting, 10},
         {"threads_allocate_nothing_after_warm_up", threads_allocate_nothing_after_warm_up, 30},
