@@ -135,36 +135,20 @@ CDP__DT cdp_status cdp__dt_kept_idle(cdp__dt_kept *k, const cdp_plan_desc *desc,
     return CDP_OK;
 }
 
-/* Takes a pair of layouts out of the list of mesh `m`, and puts it first. */
-CDP__DT cdp__dt_kept *cdp__dt_kept_first(cdp_mesh *m, cdp__dt_kept **at) {
-    cdp__dt_kept *k = *at;
-    *at = k->next;
-    k->next = m->kept;
-    m->kept = k;
-    return k;
-}
-
-/* The pair that was made for the same `desc`, byte by byte, which needs no key; NULL: there is
-   none. */
-CDP__DT cdp__dt_kept *cdp__dt_kept_equal(const cdp_plan_desc *desc) {
-    cdp_mesh *m = (cdp_mesh *)(uintptr_t)desc->from.mesh;
-    for (cdp__dt_kept **at = &m->kept; *at; at = &(*at)->next)
-        if (memcmp(&(*at)->plan->desc, desc, sizeof *desc) == 0) return cdp__dt_kept_first(m, at);
-    return NULL;
-}
-
 /* The plan for `desc`, kept or new. */
 CDP__DT cdp_status cdp__dt_kept_plan(const cdp_plan_desc *desc, cdp_plan **out) {
     uint64_t key[CDP__DT_KEY_WORDS];
-    cdp__dt_kept *equal = cdp__dt_kept_equal(desc);
-    if (equal) return cdp__dt_kept_idle(equal, desc, out);
     const cdp_status st = cdp__dt_plan_check(desc);
     if (st != CDP_OK) return cdp__dt_plan_refused(desc, st);
     cdp_mesh *m = (cdp_mesh *)(uintptr_t)desc->from.mesh;
     cdp__dt_plan_words(desc, 0, key);
     for (cdp__dt_kept **at = &m->kept; *at; at = &(*at)->next) {
-        if ((*at)->to != desc->to.mesh || memcmp((*at)->key, key, sizeof key) != 0) continue;
-        return cdp__dt_kept_idle(cdp__dt_kept_first(m, at), desc, out);
+        cdp__dt_kept *k = *at;
+        if (k->to != desc->to.mesh || memcmp(k->key, key, sizeof key) != 0) continue;
+        *at = k->next;
+        k->next = m->kept;
+        m->kept = k;
+        return cdp__dt_kept_idle(k, desc, out);
     }
     return cdp__dt_kept_make(desc, key, out);
 }
