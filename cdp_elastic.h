@@ -749,7 +749,8 @@ typedef struct cdp__elastic_place {
 typedef struct cdp__elastic_ticket {
     uint8_t id[CDP__ELASTIC_ID_BYTES];
     uint64_t step, samples;
-    bool gone; /* its process has ended */
+    uint32_t round_trip_ms; /* between its process and the store */
+    bool gone;              /* its process has ended */
 } cdp__elastic_ticket;
 
 /* "I complete nothing more in this epoch." */
@@ -757,17 +758,19 @@ typedef struct cdp__elastic_arrival {
     uint8_t id[CDP__ELASTIC_ID_BYTES];
     uint64_t step, samples;
     uint32_t rank;
-    uint32_t blamed; /* 1 + the rank with which it could not go on; 0: none */
-    bool absent;     /* because that rank did not call */
+    uint32_t blamed;        /* 1 + the rank with which it could not go on; 0: none */
+    uint32_t round_trip_ms; /* of a ticket: between its process and the store */
+    bool absent;            /* because that rank did not call */
     bool has_state, fresh, ending;
 } cdp__elastic_arrival;
 
 typedef struct cdp__elastic_member {
     uint8_t id[CDP__ELASTIC_ID_BYTES];
-    uint32_t old_rank; /* CDP__ELASTIC_NEW: a newcomer */
-    bool source;       /* it holds the state of the decision's step */
-    bool on_trial;     /* it came to an epoch that had members, and never had their state */
-    uint8_t strikes;   /* epochs that ended because of it since the last step was committed */
+    uint32_t old_rank;      /* CDP__ELASTIC_NEW: a newcomer */
+    bool source;            /* it holds the state of the decision's step */
+    bool on_trial;          /* it came to an epoch that had members, and never had their state */
+    uint8_t strikes;        /* epochs that ended because of it since the last step was committed */
+    uint16_t round_trip_ms; /* between it and the store, when it came */
     /* only while cdp__elastic_decide() runs, of the member with this rank in the old epoch */
     bool struck, evicted, absent, counts;
     uint32_t blamed; /* as in its arrival, if that counts */
@@ -885,6 +888,7 @@ CDP__PRIVATE void cdp__elastic_take_in(const cdp__elastic_view *v, cdp__elastic_
         if (v->tickets[i].gone) continue;
         cdp__elastic_add(out, v->tickets[i].id, CDP__ELASTIC_NEW, false);
         out->members[out->size - 1].on_trial = v->old->epoch > 0;
+        out->members[out->size - 1].round_trip_ms = (uint16_t)v->tickets[i].round_trip_ms;
         ++out->joined;
     }
 }
@@ -1113,6 +1117,7 @@ CDP__PRIVATE cdp__elastic_verdict cdp__elastic_decide(
         cdp__elastic_add(out, a->id, r, a == best || (a->has_state && a->step == out->step));
         out->members[out->size - 1].strikes = strikes;
         out->members[out->size - 1].on_trial = trial;
+        out->members[out->size - 1].round_trip_ms = old->members[r].round_trip_ms;
     }
     out->lost = old->size - out->size;
     /* members that have done all steps need no others: min_ranks is for steps still to come */
@@ -1207,6 +1212,36 @@ CDP__PRIVATE bool cdp__elastic_fits(
 #define CDP__ELASTIC_AGAIN_MS 100u /* after a proposal that was not possible */
 #define CDP__ELASTIC_PAUSES 3u /* after which the time goes on, on a machine that is always late */
 
+/* How many round trips things take; see cdp__elastic_init_ms() and cdp__elastic_settle_ms(). */
+#define CDP__ELASTIC_INIT_TRIPS 48u
+#define CDP__ELASTIC_SETTLE_TRIPS 4u
+#define CDP__ELASTIC_INIT_MS 500u /* for the first attempt to connect, without them */
+
+/* The longest round trip of a member to the store, which is equal on all ranks of the epoch. */
+CDP__PRIVATE uint32_t cdp__elastic_round_trip_ms(const cdp__elastic_decision *d) {
+    uint32_t r, most = 0;
+    for (r = 0; r < d->size; ++r)
+        most = (uint32_t)cdp__max(most, d->members[r].round_trip_ms);
+    return most;
+}
+
+/* For an attempt to connect, after so many that failed. Measured over TCP, cdp_init() needs 15 to 20
+   round trips without a job key and up to 43 with one: addresses in the store of the job, a
+   connection to the store of rank 0, which is tried again if it does not stand soon, addresses of
+   all ranks there, connections between ranks, and the agreement that all are complete. The rest is
+   for unequal paths. */
+CDP__PRIVATE uint32_t cdp__elastic_init_ms(const cdp__elastic_decision *d, uint32_t failures) {
+    const uint32_t trips_ms = CDP__ELASTIC_INIT_TRIPS * cdp__elastic_round_trip_ms(d);
+    return (CDP__ELASTIC_INIT_MS + d->size * 20u + trips_ms) << cdp__min(failures, 5);
+}
+
+/* For how long arrivals are waited for. Between the first arrival and another one are half a round
+   trip until the other process hears the alarm, one in which it may finish what it asks now, and
+   one in which it arrives; the process that waits needs two to read the arrivals. */
+CDP__PRIVATE uint32_t cdp__elastic_settle_ms(const cdp__elastic_decision *d, uint32_t settle_ms) {
+    return settle_ms + CDP__ELASTIC_SETTLE_TRIPS * cdp__elastic_round_trip_ms(d);
+}
+
 typedef struct cdp__elastic_turn {
     const cdp__elastic_decision *d; /* the epoch that ends */
     const cdp__elastic_arrival *arrivals;
@@ -1297,13 +1332,15 @@ CDP__PRIVATE bool cdp__elastic_founds(
 #define CDP__ELASTIC_RECORD_MARK 0x31726c65u   /* "elr1" */
 #define CDP__ELASTIC_DECISION_MARK 0x31646c65u /* "eld1" */
 
-/* mark, rank, flags and whom it blames, sum over the rest; step, samples; id */
+/* mark, rank, flags and whom it blames (of a ticket: its round trip), sum over the rest; step,
+   samples; id */
 CDP__PRIVATE void cdp__elastic_put_record(uint8_t *out, const cdp__elastic_arrival *a) {
     cdp__put_u32(out, CDP__ELASTIC_RECORD_MARK);
     cdp__put_u32(out + 4, a->rank);
     cdp__put_u32(out + 8,
         (a->has_state ? 1u : 0u) | (a->ending ? 2u : 0u) | (a->fresh ? 4u : 0u)
-            | (a->absent ? 8u : 0u) | a->blamed << 16);
+            | (a->absent ? 8u : 0u)
+            | (a->rank == CDP__ELASTIC_NEW ? a->round_trip_ms : a->blamed) << 16);
     cdp__put_u64(out + 16, a->step);
     cdp__put_u64(out + 24, a->samples);
     memcpy(out + 32, a->id, CDP__ELASTIC_ID_BYTES);
@@ -1324,7 +1361,10 @@ CDP__PRIVATE bool cdp__elastic_get_record(const uint8_t *in, cdp__elastic_arriva
     a->ending = (in[8] & 2) != 0;
     a->fresh = (in[8] & 4) != 0;
     a->absent = (in[8] & 8) != 0;
-    a->blamed = cdp__get_u32(in + 8) >> 16;
+    if (a->rank == CDP__ELASTIC_NEW)
+        a->round_trip_ms = cdp__get_u32(in + 8) >> 16;
+    else
+        a->blamed = cdp__get_u32(in + 8) >> 16;
     a->step = cdp__get_u64(in + 16);
     a->samples = cdp__get_u64(in + 24);
     memcpy(a->id, in + 32, sizeof a->id);
@@ -1358,6 +1398,8 @@ CDP__PRIVATE void cdp__elastic_put_decision(uint8_t *out, const cdp__elastic_dec
         cdp__put_u32(at + 16, d->members[r].old_rank);
         at[20] = (uint8_t)((d->members[r].source ? 1 : 0) | (d->members[r].on_trial ? 2 : 0));
         at[21] = d->members[r].strikes;
+        at[22] = (uint8_t)d->members[r].round_trip_ms;
+        at[23] = (uint8_t)(d->members[r].round_trip_ms >> 8);
     }
     cdp__put_u64(out + 48, cdp__hash(CDP__HASH_START, out, bytes));
 }
@@ -1395,6 +1437,7 @@ CDP__PRIVATE bool cdp__elastic_get_decision(uint8_t *in, uint64_t bytes, cdp__el
         cdp__elastic_add(d, at, cdp__get_u32(at + 16), (at[20] & 1) != 0);
         d->members[r].on_trial = (at[20] & 2) != 0;
         d->members[r].strikes = at[21];
+        d->members[r].round_trip_ms = (uint16_t)(at[22] | at[23] << 8);
     }
     return d->epoch && d->sources;
 }
@@ -1416,7 +1459,8 @@ typedef struct cdp__elastic_past { /* one epoch, for cdp_elastic_history() */
 #define CDP__ELASTIC_SLICE_MS 100u   /* how soon a waiting thread checks if it still should */
 #define CDP__ELASTIC_REST_NS CDP__MS /* between two polls of calls that do not wait */
 #define CDP__ELASTIC_STORE_MS 30000u
-#define CDP__ELASTIC_INIT_MS 500u /* for the first attempt to connect */
+#define CDP__ELASTIC_MOST_TRIP_MS 60000u /* that a ticket can hold, and a store would need */
+#define CDP__ELASTIC_GONE_TRIPS 4u /* of a wait that nothing interrupts but a look for the dead */
 
 /* Epochs that failed one after the other, and in which no step was committed. */
 typedef struct cdp__elastic_tries {
@@ -1457,6 +1501,7 @@ struct cdp_elastic {
     bool no_thread; /* calls of the program poll; there is no lock either */
     char job[64], id[2 * CDP__ELASTIC_ID_BYTES + 1];
     uint32_t store_ms;
+    uint64_t round_trip_ns; /* the shortest of a request before the ticket; 0: not measured */
     void *mutex, *cond, *thread;
     cdp__elastic_watch watch; /* of the thread that looks */
     /* of the thread in cdp_elastic_next() */
@@ -1529,12 +1574,19 @@ CDP__PRIVATE void cdp__elastic_hex(const uint8_t *id, char out[2 * CDP__ELASTIC_
     out[2 * CDP__ELASTIC_ID_BYTES] = 0;
 }
 
+/* A request took so long. The shortest one is the round trip: others had to wait for something. */
+CDP__PRIVATE void cdp__elastic_measured(cdp_elastic *e, uint64_t took_ns) {
+    if (!e->round_trip_ns || took_ns < e->round_trip_ns) e->round_trip_ns = took_ns;
+}
+
 /* One request. *data (NULL: not wanted) is freed with cdp_store_free(). */
 CDP__PRIVATE cdp_status cdp__elastic_ask(
     cdp_elastic *e, cdp_store *s, cdp__store_call *c, void **data, uint64_t *bytes) {
+    const uint64_t begun = cdp__elastic_now_ns(e);
     const cdp_status st = cdp_store_run(s, &c->rq, e->store_ms);
     if (data) *data = NULL;
     if (st != CDP_OK) return st;
+    if (!e->handed_in) cdp__elastic_measured(e, cdp__elastic_now_ns(e) - begun);
     if (data && c->rq.results) {
         *bytes = c->rq.results[0].bytes;
         memcpy(data, &c->rq.results[0].data, sizeof *data);
@@ -1703,6 +1755,7 @@ CDP__PRIVATE cdp_status cdp__elastic_read_tickets(
         memcpy(t->id, records[i].id, sizeof t->id);
         t->step = records[i].step;
         t->samples = records[i].samples;
+        t->round_trip_ms = records[i].round_trip_ms;
         if (i >= from) st = cdp__elastic_gone(e, s, t->id, &t->gone);
     }
     cdp__free(e->os, records);
@@ -2005,8 +2058,8 @@ CDP__PRIVATE cdp_status cdp__elastic_look(
     t.d = &e->d; /* whoever looks alone changes it */
     t.gone = gone;
     t.rank = e->place.rank;
-    t.since_ms = cdp__elastic_waited_ms(settle, now, e->desc.settle_ms);
-    t.settle_ms = e->desc.settle_ms;
+    t.settle_ms = cdp__elastic_settle_ms(t.d, e->desc.settle_ms);
+    t.since_ms = cdp__elastic_waited_ms(settle, now, t.settle_ms);
     cdp__elastic_key(e, key, "e/%llu/in", (unsigned long long)e->d.epoch);
     st = cdp__elastic_read_records(e, e->watched, key, &arrivals, &t.count);
     t.arrivals = arrivals;
@@ -2706,6 +2759,32 @@ CDP__PRIVATE cdp_status cdp__elastic_not_here(cdp_elastic *e, const cdp__elastic
         (unsigned long long)d->epoch, missing, d->size, first, e->tcp.group.timeout_ms);
 }
 
+/* Waits for the key with one request, which a store far away answers after two round trips only:
+   a request that lasted as short as a slice would never be answered. CDP_PENDING: it is time to
+   check whether a member is gone. */
+CDP__PRIVATE cdp_status cdp__elastic_await_go(
+    cdp_elastic *e, const cdp__elastic_decision *d, const char *go, uint64_t deadline) {
+    const uint64_t trips_ms = CDP__ELASTIC_GONE_TRIPS * cdp__elastic_round_trip_ms(d);
+    const uint64_t slice_ms = e->no_thread ? CDP__ELASTIC_LOOK_MS : CDP__ELASTIC_SLICE_MS;
+    uint64_t now = cdp__elastic_now_ns(e);
+    const uint64_t until = cdp__min(deadline, now + (CDP__ELASTIC_SLICE_MS + trips_ms) * CDP__MS);
+    cdp__store_call c;
+    cdp_status st = cdp__store_call_make(&c, CDP_STORE_WAIT, go, NULL, 0);
+    if (st == CDP_OK) st = cdp__store_begin(e->store, &c.rq);
+    if (st < 0) return st;
+    do {
+        st = cdp__elastic_answer(e, e->store, &c.rq, cdp__min(until, now + slice_ms * CDP__MS));
+        if (st != CDP_PENDING) return st;
+        cdp__elastic_attend(e, 0);
+        if (!cdp__elastic_still(e, d->epoch))
+            st = cdp__fail(
+                CDP_ERR_ABORTED, "epoch %llu ended before it began", (unsigned long long)d->epoch);
+        now = cdp__elastic_now_ns(e);
+    } while (st == CDP_PENDING && now < until);
+    e->store->cancel(e->store->self, &c.rq);
+    return st == CDP_PENDING && c.rq.status == CDP_OK ? CDP_OK : st;
+}
+
 /* Waits until all members are inside cdp_elastic_next(). Meanwhile each of them checks whether the
    next rank is gone. */
 CDP__PRIVATE cdp_status cdp__elastic_gather(
@@ -2713,9 +2792,7 @@ CDP__PRIVATE cdp_status cdp__elastic_gather(
     const uint64_t deadline = cdp__deadline(e->os, e->tcp.group.timeout_ms);
     const uint32_t next = (rank + 1) % d->size;
     const unsigned long long k = (unsigned long long)d->epoch;
-    const uint64_t slice_ms = e->no_thread ? CDP__ELASTIC_LOOK_MS : CDP__ELASTIC_SLICE_MS;
     char key[CDP__ELASTIC_KEY], go[CDP__ELASTIC_KEY];
-    uint64_t now, asked_ns = 0;
     cdp__store_call c;
     bool gone = false;
     cdp_status st;
@@ -2730,16 +2807,9 @@ CDP__PRIVATE cdp_status cdp__elastic_gather(
     if (st == CDP_OK && c.rq.number == d->size)
         return cdp__elastic_put(e, e->store, CDP_STORE_SET, go, "1", 1);
     while (st == CDP_OK) {
-        st = cdp__elastic_await(e, e->store, go, slice_ms);
+        st = cdp__elastic_await_go(e, d, go, deadline);
         if (st != CDP_PENDING) return st;
-        cdp__elastic_attend(e, 0);
-        if (!cdp__elastic_still(e, d->epoch))
-            return cdp__fail(CDP_ERR_ABORTED, "epoch %llu ended before it began", k);
-        now = cdp__elastic_now_ns(e);
-        if (now >= deadline) return cdp__elastic_not_here(e, d);
-        st = CDP_OK;
-        if (now - asked_ns < CDP__ELASTIC_SLICE_MS * CDP__MS) continue;
-        asked_ns = now;
+        if (cdp__elastic_now_ns(e) >= deadline) return cdp__elastic_not_here(e, d);
         st = cdp__elastic_gone(e, e->store, d->members[next].id, &gone);
         if (gone)
             return cdp__fail(
@@ -2808,10 +2878,9 @@ CDP__PRIVATE cdp_status cdp__elastic_init(
     t.group.world_size = d->size;
     t.store = e->store;
     t.job = job;
-    /* All members are here, so connecting takes milliseconds. A member that dies now may be noticed
+    /* All members are here, so connecting takes some round trips. A member that dies now may be noticed
        only at the deadline, so the timeout is short at first; later attempts have more time. */
-    t.init_timeout_ms = (CDP__ELASTIC_INIT_MS + d->size * 20u) << cdp__min(e->failures, 5);
-    t.init_timeout_ms = (uint32_t)cdp__min(t.init_timeout_ms, e->store_ms);
+    t.init_timeout_ms = (uint32_t)cdp__min(cdp__elastic_init_ms(d, e->failures), e->store_ms);
     ++e->failures;
     st = e->no_thread ? cdp__elastic_init_in_steps(e, &t, d->epoch, out) : cdp_init(&t, out);
     if (st == CDP_OK) e->failures = 0;
@@ -3006,6 +3075,7 @@ CDP__PRIVATE cdp_status cdp__elastic_hand_in(cdp_elastic *e) {
     a.samples = e->desc.samples;
     a.rank = CDP__ELASTIC_NEW;
     a.has_state = true;
+    a.round_trip_ms = (uint32_t)cdp__min(e->round_trip_ns / CDP__MS, CDP__ELASTIC_MOST_TRIP_MS);
     cdp__elastic_key(e, key, "join/in");
     return cdp__elastic_append(e, e->store, key, &a);
 }

@@ -54,6 +54,32 @@ CDP__PRIVATE cdp_status cdp__elastic_not_here(cdp_elastic *e, const cdp__elastic
         (unsigned long long)d->epoch, missing, d->size, first, e->tcp.group.timeout_ms);
 }
 
+/* Waits for the key with one request, which a store far away answers after two round trips only:
+   a request that lasted as short as a slice would never be answered. CDP_PENDING: it is time to
+   check whether a member is gone. */
+CDP__PRIVATE cdp_status cdp__elastic_await_go(
+    cdp_elastic *e, const cdp__elastic_decision *d, const char *go, uint64_t deadline) {
+    const uint64_t trips_ms = CDP__ELASTIC_GONE_TRIPS * cdp__elastic_round_trip_ms(d);
+    const uint64_t slice_ms = e->no_thread ? CDP__ELASTIC_LOOK_MS : CDP__ELASTIC_SLICE_MS;
+    uint64_t now = cdp__elastic_now_ns(e);
+    const uint64_t until = cdp__min(deadline, now + (CDP__ELASTIC_SLICE_MS + trips_ms) * CDP__MS);
+    cdp__store_call c;
+    cdp_status st = cdp__store_call_make(&c, CDP_STORE_WAIT, go, NULL, 0);
+    if (st == CDP_OK) st = cdp__store_begin(e->store, &c.rq);
+    if (st < 0) return st;
+    do {
+        st = cdp__elastic_answer(e, e->store, &c.rq, cdp__min(until, now + slice_ms * CDP__MS));
+        if (st != CDP_PENDING) return st;
+        cdp__elastic_attend(e, 0);
+        if (!cdp__elastic_still(e, d->epoch))
+            st = cdp__fail(
+                CDP_ERR_ABORTED, "epoch %llu ended before it began", (unsigned long long)d->epoch);
+        now = cdp__elastic_now_ns(e);
+    } while (st == CDP_PENDING && now < until);
+    e->store->cancel(e->store->self, &c.rq);
+    return st == CDP_PENDING && c.rq.status == CDP_OK ? CDP_OK : st;
+}
+
 /* Waits until all members are inside cdp_elastic_next(). Meanwhile each of them checks whether the
    next rank is gone. */
 CDP__PRIVATE cdp_status cdp__elastic_gather(
@@ -61,9 +87,7 @@ CDP__PRIVATE cdp_status cdp__elastic_gather(
     const uint64_t deadline = cdp__deadline(e->os, e->tcp.group.timeout_ms);
     const uint32_t next = (rank + 1) % d->size;
     const unsigned long long k = (unsigned long long)d->epoch;
-    const uint64_t slice_ms = e->no_thread ? CDP__ELASTIC_LOOK_MS : CDP__ELASTIC_SLICE_MS;
     char key[CDP__ELASTIC_KEY], go[CDP__ELASTIC_KEY];
-    uint64_t now, asked_ns = 0;
     cdp__store_call c;
     bool gone = false;
     cdp_status st;
@@ -78,16 +102,9 @@ CDP__PRIVATE cdp_status cdp__elastic_gather(
     if (st == CDP_OK && c.rq.number == d->size)
         return cdp__elastic_put(e, e->store, CDP_STORE_SET, go, "1", 1);
     while (st == CDP_OK) {
-        st = cdp__elastic_await(e, e->store, go, slice_ms);
+        st = cdp__elastic_await_go(e, d, go, deadline);
         if (st != CDP_PENDING) return st;
-        cdp__elastic_attend(e, 0);
-        if (!cdp__elastic_still(e, d->epoch))
-            return cdp__fail(CDP_ERR_ABORTED, "epoch %llu ended before it began", k);
-        now = cdp__elastic_now_ns(e);
-        if (now >= deadline) return cdp__elastic_not_here(e, d);
-        st = CDP_OK;
-        if (now - asked_ns < CDP__ELASTIC_SLICE_MS * CDP__MS) continue;
-        asked_ns = now;
+        if (cdp__elastic_now_ns(e) >= deadline) return cdp__elastic_not_here(e, d);
         st = cdp__elastic_gone(e, e->store, d->members[next].id, &gone);
         if (gone)
             return cdp__fail(
@@ -156,10 +173,9 @@ CDP__PRIVATE cdp_status cdp__elastic_init(
     t.group.world_size = d->size;
     t.store = e->store;
     t.job = job;
-    /* All members are here, so connecting takes milliseconds. A member that dies now may be noticed
+    /* All members are here, so connecting takes some round trips. A member that dies now may be noticed
        only at the deadline, so the timeout is short at first; later attempts have more time. */
-    t.init_timeout_ms = (CDP__ELASTIC_INIT_MS + d->size * 20u) << cdp__min(e->failures, 5);
-    t.init_timeout_ms = (uint32_t)cdp__min(t.init_timeout_ms, e->store_ms);
+    t.init_timeout_ms = (uint32_t)cdp__min(cdp__elastic_init_ms(d, e->failures), e->store_ms);
     ++e->failures;
     st = e->no_thread ? cdp__elastic_init_in_steps(e, &t, d->epoch, out) : cdp_init(&t, out);
     if (st == CDP_OK) e->failures = 0;

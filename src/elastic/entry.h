@@ -114,6 +114,7 @@ CDP__PRIVATE cdp_status cdp__elastic_hand_in(cdp_elastic *e) {
     a.samples = e->desc.samples;
     a.rank = CDP__ELASTIC_NEW;
     a.has_state = true;
+    a.round_trip_ms = (uint32_t)cdp__min(e->round_trip_ns / CDP__MS, CDP__ELASTIC_MOST_TRIP_MS);
     cdp__elastic_key(e, key, "join/in");
     return cdp__elastic_append(e, e->store, key, &a);
 }

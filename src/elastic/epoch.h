@@ -45,7 +45,8 @@ typedef struct cdp__elastic_place {
 typedef struct cdp__elastic_ticket {
     uint8_t id[CDP__ELASTIC_ID_BYTES];
     uint64_t step, samples;
-    bool gone; /* its process has ended */
+    uint32_t round_trip_ms; /* between its process and the store */
+    bool gone;              /* its process has ended */
 } cdp__elastic_ticket;
 
 /* "I complete nothing more in this epoch." */
@@ -53,17 +54,19 @@ typedef struct cdp__elastic_arrival {
     uint8_t id[CDP__ELASTIC_ID_BYTES];
     uint64_t step, samples;
     uint32_t rank;
-    uint32_t blamed; /* 1 + the rank with which it could not go on; 0: none */
-    bool absent;     /* because that rank did not call */
+    uint32_t blamed;        /* 1 + the rank with which it could not go on; 0: none */
+    uint32_t round_trip_ms; /* of a ticket: between its process and the store */
+    bool absent;            /* because that rank did not call */
     bool has_state, fresh, ending;
 } cdp__elastic_arrival;
 
 typedef struct cdp__elastic_member {
     uint8_t id[CDP__ELASTIC_ID_BYTES];
-    uint32_t old_rank; /* CDP__ELASTIC_NEW: a newcomer */
-    bool source;       /* it holds the state of the decision's step */
-    bool on_trial;     /* it came to an epoch that had members, and never had their state */
-    uint8_t strikes;   /* epochs that ended because of it since the last step was committed */
+    uint32_t old_rank;      /* CDP__ELASTIC_NEW: a newcomer */
+    bool source;            /* it holds the state of the decision's step */
+    bool on_trial;          /* it came to an epoch that had members, and never had their state */
+    uint8_t strikes;        /* epochs that ended because of it since the last step was committed */
+    uint16_t round_trip_ms; /* between it and the store, when it came */
     /* only while cdp__elastic_decide() runs, of the member with this rank in the old epoch */
     bool struck, evicted, absent, counts;
     uint32_t blamed; /* as in its arrival, if that counts */
@@ -181,6 +184,7 @@ CDP__PRIVATE void cdp__elastic_take_in(const cdp__elastic_view *v, cdp__elastic_
         if (v->tickets[i].gone) continue;
         cdp__elastic_add(out, v->tickets[i].id, CDP__ELASTIC_NEW, false);
         out->members[out->size - 1].on_trial = v->old->epoch > 0;
+        out->members[out->size - 1].round_trip_ms = (uint16_t)v->tickets[i].round_trip_ms;
         ++out->joined;
     }
 }
@@ -409,6 +413,7 @@ CDP__PRIVATE cdp__elastic_verdict cdp__elastic_decide(
         cdp__elastic_add(out, a->id, r, a == best || (a->has_state && a->step == out->step));
         out->members[out->size - 1].strikes = strikes;
         out->members[out->size - 1].on_trial = trial;
+        out->members[out->size - 1].round_trip_ms = old->members[r].round_trip_ms;
     }
     out->lost = old->size - out->size;
     /* members that have done all steps need no others: min_ranks is for steps still to come */

@@ -19,13 +19,15 @@
 #define CDP__ELASTIC_RECORD_MARK 0x31726c65u   /* "elr1" */
 #define CDP__ELASTIC_DECISION_MARK 0x31646c65u /* "eld1" */
 
-/* mark, rank, flags and whom it blames, sum over the rest; step, samples; id */
+/* mark, rank, flags and whom it blames (of a ticket: its round trip), sum over the rest; step,
+   samples; id */
 CDP__PRIVATE void cdp__elastic_put_record(uint8_t *out, const cdp__elastic_arrival *a) {
     cdp__put_u32(out, CDP__ELASTIC_RECORD_MARK);
     cdp__put_u32(out + 4, a->rank);
     cdp__put_u32(out + 8,
         (a->has_state ? 1u : 0u) | (a->ending ? 2u : 0u) | (a->fresh ? 4u : 0u)
-            | (a->absent ? 8u : 0u) | a->blamed << 16);
+            | (a->absent ? 8u : 0u)
+            | (a->rank == CDP__ELASTIC_NEW ? a->round_trip_ms : a->blamed) << 16);
     cdp__put_u64(out + 16, a->step);
     cdp__put_u64(out + 24, a->samples);
     memcpy(out + 32, a->id, CDP__ELASTIC_ID_BYTES);
@@ -46,7 +48,10 @@ CDP__PRIVATE bool cdp__elastic_get_record(const uint8_t *in, cdp__elastic_arriva
     a->ending = (in[8] & 2) != 0;
     a->fresh = (in[8] & 4) != 0;
     a->absent = (in[8] & 8) != 0;
-    a->blamed = cdp__get_u32(in + 8) >> 16;
+    if (a->rank == CDP__ELASTIC_NEW)
+        a->round_trip_ms = cdp__get_u32(in + 8) >> 16;
+    else
+        a->blamed = cdp__get_u32(in + 8) >> 16;
     a->step = cdp__get_u64(in + 16);
     a->samples = cdp__get_u64(in + 24);
     memcpy(a->id, in + 32, sizeof a->id);
@@ -80,6 +85,8 @@ CDP__PRIVATE void cdp__elastic_put_decision(uint8_t *out, const cdp__elastic_dec
         cdp__put_u32(at + 16, d->members[r].old_rank);
         at[20] = (uint8_t)((d->members[r].source ? 1 : 0) | (d->members[r].on_trial ? 2 : 0));
         at[21] = d->members[r].strikes;
+        at[22] = (uint8_t)d->members[r].round_trip_ms;
+        at[23] = (uint8_t)(d->members[r].round_trip_ms >> 8);
     }
     cdp__put_u64(out + 48, cdp__hash(CDP__HASH_START, out, bytes));
 }
@@ -117,6 +124,7 @@ CDP__PRIVATE bool cdp__elastic_get_decision(uint8_t *in, uint64_t bytes, cdp__el
         cdp__elastic_add(d, at, cdp__get_u32(at + 16), (at[20] & 1) != 0);
         d->members[r].on_trial = (at[20] & 2) != 0;
         d->members[r].strikes = at[21];
+        d->members[r].round_trip_ms = (uint16_t)(at[22] | at[23] << 8);
     }
     return d->epoch && d->sources;
 }

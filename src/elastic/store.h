@@ -38,7 +38,8 @@ typedef struct cdp__elastic_past { /* one epoch, for cdp_elastic_history() */
 #define CDP__ELASTIC_SLICE_MS 100u   /* how soon a waiting thread checks if it still should */
 #define CDP__ELASTIC_REST_NS CDP__MS /* between two polls of calls that do not wait */
 #define CDP__ELASTIC_STORE_MS 30000u
-#define CDP__ELASTIC_INIT_MS 500u /* for the first attempt to connect */
+#define CDP__ELASTIC_MOST_TRIP_MS 60000u /* that a ticket can hold, and a store would need */
+#define CDP__ELASTIC_GONE_TRIPS 4u /* of a wait that nothing interrupts but a look for the dead */
 
 /* Epochs that failed one after the other, and in which no step was committed. */
 typedef struct cdp__elastic_tries {
@@ -79,6 +80,7 @@ struct cdp_elastic {
     bool no_thread; /* calls of the program poll; there is no lock either */
     char job[64], id[2 * CDP__ELASTIC_ID_BYTES + 1];
     uint32_t store_ms;
+    uint64_t round_trip_ns; /* the shortest of a request before the ticket; 0: not measured */
     void *mutex, *cond, *thread;
     cdp__elastic_watch watch; /* of the thread that looks */
     /* of the thread in cdp_elastic_next() */
@@ -151,12 +153,19 @@ CDP__PRIVATE void cdp__elastic_hex(const uint8_t *id, char out[2 * CDP__ELASTIC_
     out[2 * CDP__ELASTIC_ID_BYTES] = 0;
 }
 
+/* A request took so long. The shortest one is the round trip: others had to wait for something. */
+CDP__PRIVATE void cdp__elastic_measured(cdp_elastic *e, uint64_t took_ns) {
+    if (!e->round_trip_ns || took_ns < e->round_trip_ns) e->round_trip_ns = took_ns;
+}
+
 /* One request. *data (NULL: not wanted) is freed with cdp_store_free(). */
 CDP__PRIVATE cdp_status cdp__elastic_ask(
     cdp_elastic *e, cdp_store *s, cdp__store_call *c, void **data, uint64_t *bytes) {
+    const uint64_t begun = cdp__elastic_now_ns(e);
     const cdp_status st = cdp_store_run(s, &c->rq, e->store_ms);
     if (data) *data = NULL;
     if (st != CDP_OK) return st;
+    if (!e->handed_in) cdp__elastic_measured(e, cdp__elastic_now_ns(e) - begun);
     if (data && c->rq.results) {
         *bytes = c->rq.results[0].bytes;
         memcpy(data, &c->rq.results[0].data, sizeof *data);
@@ -325,6 +334,7 @@ CDP__PRIVATE cdp_status cdp__elastic_read_tickets(
         memcpy(t->id, records[i].id, sizeof t->id);
         t->step = records[i].step;
         t->samples = records[i].samples;
+        t->round_trip_ms = records[i].round_trip_ms;
         if (i >= from) st = cdp__elastic_gone(e, s, t->id, &t->gone);
     }
     cdp__free(e->os, records);

@@ -17,6 +17,36 @@
 #define CDP__ELASTIC_AGAIN_MS 100u /* after a proposal that was not possible */
 #define CDP__ELASTIC_PAUSES 3u /* after which the time goes on, on a machine that is always late */
 
+/* How many round trips things take; see cdp__elastic_init_ms() and cdp__elastic_settle_ms(). */
+#define CDP__ELASTIC_INIT_TRIPS 48u
+#define CDP__ELASTIC_SETTLE_TRIPS 4u
+#define CDP__ELASTIC_INIT_MS 500u /* for the first attempt to connect, without them */
+
+/* The longest round trip of a member to the store, which is equal on all ranks of the epoch. */
+CDP__PRIVATE uint32_t cdp__elastic_round_trip_ms(const cdp__elastic_decision *d) {
+    uint32_t r, most = 0;
+    for (r = 0; r < d->size; ++r)
+        most = (uint32_t)cdp__max(most, d->members[r].round_trip_ms);
+    return most;
+}
+
+/* For an attempt to connect, after so many that failed. Measured over TCP, cdp_init() needs 15 to 20
+   round trips without a job key and up to 43 with one: addresses in the store of the job, a
+   connection to the store of rank 0, which is tried again if it does not stand soon, addresses of
+   all ranks there, connections between ranks, and the agreement that all are complete. The rest is
+   for unequal paths. */
+CDP__PRIVATE uint32_t cdp__elastic_init_ms(const cdp__elastic_decision *d, uint32_t failures) {
+    const uint32_t trips_ms = CDP__ELASTIC_INIT_TRIPS * cdp__elastic_round_trip_ms(d);
+    return (CDP__ELASTIC_INIT_MS + d->size * 20u + trips_ms) << cdp__min(failures, 5);
+}
+
+/* For how long arrivals are waited for. Between the first arrival and another one are half a round
+   trip until the other process hears the alarm, one in which it may finish what it asks now, and
+   one in which it arrives; the process that waits needs two to read the arrivals. */
+CDP__PRIVATE uint32_t cdp__elastic_settle_ms(const cdp__elastic_decision *d, uint32_t settle_ms) {
+    return settle_ms + CDP__ELASTIC_SETTLE_TRIPS * cdp__elastic_round_trip_ms(d);
+}
+
 typedef struct cdp__elastic_turn {
     const cdp__elastic_decision *d; /* the epoch that ends */
     const cdp__elastic_arrival *arrivals;

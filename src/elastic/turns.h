@@ -240,8 +240,8 @@ CDP__PRIVATE cdp_status cdp__elastic_look(
     t.d = &e->d; /* whoever looks alone changes it */
     t.gone = gone;
     t.rank = e->place.rank;
-    t.since_ms = cdp__elastic_waited_ms(settle, now, e->desc.settle_ms);
-    t.settle_ms = e->desc.settle_ms;
+    t.settle_ms = cdp__elastic_settle_ms(t.d, e->desc.settle_ms);
+    t.since_ms = cdp__elastic_waited_ms(settle, now, t.settle_ms);
     cdp__elastic_key(e, key, "e/%llu/in", (unsigned long long)e->d.epoch);
     st = cdp__elastic_read_records(e, e->watched, key, &arrivals, &t.count);
     t.arrivals = arrivals;

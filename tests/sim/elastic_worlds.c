@@ -50,7 +50,8 @@ enum {
     SETTLE_MS = 200,
     SETTLE_ALONE_MS = 1600, /* without threads: a step, and 1500 */
     JOIN_MS = 20000,
-    OPERATION_MS = 3000
+    OPERATION_MS = 3000,
+    FAR_OPERATION_MS = 30000 /* 100 round trips */
 };
 
 typedef enum fault_kind {
@@ -79,11 +80,12 @@ typedef enum fault_kind {
     F_OTHER,    /* the last newcomer has another setting */
     F_HANG,     /* a member computes for ever, and its thread lives */
     F_AWAY,     /* the last newcomer is away before cdp_elastic_next(), or in connected() */
+    F_FAR,      /* round trips of up to 300 ms */
     F_KINDS
 } fault_kind;
 static const char *const fault_names[F_KINDS] = {"none", "delay", "kill", "every", "pair", "node",
     "storm", "crowd", "stop", "cut", "part", "one_way", "slow_store", "no_store", "nomem", "apart",
-    "firewall", "source", "agree", "pause", "ask", "long", "other", "hang", "away"};
+    "firewall", "source", "agree", "pause", "ask", "long", "other", "hang", "away", "far"};
 
 /* What is known of an epoch, whoever told it first. */
 typedef struct epoch_seen {
@@ -625,7 +627,7 @@ static cdp_status live(member *m) {
         .logger = {.level = CDP_LOG_SILENT}};
     const cdp_tcp_desc tcp = {.master_addr = host,
         .trust_network = true,
-        .group = {.timeout_ms = OPERATION_MS,
+        .group = {.timeout_ms = x.kind == F_FAR ? FAR_OPERATION_MS : OPERATION_MS,
             .os = &node->os,
             .logger = {.level = CDP_LOG_SILENT},
             .no_thread = x.no_thread}};
@@ -805,6 +807,7 @@ static void draw_world(uint64_t seed, fault_kind kind, bool no_thread) {
     if (kind == F_CROWD) fresh = 16;
     if (kind == F_ASK) members = sizes[seed / 2 % (sizeof sizes / sizeof *sizes)];
     if (kind == F_ASK) fresh = 0;
+    if (kind == F_FAR) members = 2 + (uint32_t)(seed % 3);
     if ((kind == F_OTHER || kind == F_FIREWALL || kind == F_AWAY) && !fresh) fresh = 1;
     if (kind == F_APART && members < 3) members = 3;
     if (kind == F_EVERY) members = 3;
@@ -815,7 +818,7 @@ static void draw_world(uint64_t seed, fault_kind kind, bool no_thread) {
     x.min_ranks = 1 + (uint32_t)(sim_random(&s) % (members > 2 ? 3 : 2));
     x.max_ranks = sim_chance(&s, 256) ? members : most;
     if (kind == F_EVERY || kind == F_SOURCE || kind == F_AGREE) x.min_ranks = 1;
-    if (kind == F_LONG || blocks()) x.min_ranks = 1;
+    if (kind == F_LONG || kind == F_FAR || blocks()) x.min_ranks = 1;
     if (kind == F_ASK) x.min_ranks = 1;
     if (kind == F_ASK) x.max_ranks = members;
     for (uint32_t i = 1; i < x.nodes; ++i) {
@@ -868,6 +871,25 @@ static void judge_turns(uint32_t faults) {
             deaths, attempts, x.leaves, x.alarms);
 }
 
+/* F_FAR: one way, to the store and between members. */
+static uint64_t far_ns(uint64_t seed) {
+    static const uint64_t us[] = {500, 10000, 50000, 150000};
+    return us[seed % (sizeof us / sizeof *us)] * SIM_US;
+}
+
+/* F_FAR: the first attempt to begin an epoch is enough, and nobody is left out. */
+static void judge_far(void) {
+    const uint64_t trip_ns = 2 * far_ns(x.seed);
+    for (uint32_t k = 1; k <= x.newest; ++k) {
+        if (trace)
+            printf("    epoch %u, %u ranks: runs %llu ms after the start, round trip %llu ms\n", k,
+                x.e[k].size, (unsigned long long)((x.e[k].running_ns - x.world->start_ns) / SIM_MS),
+                (unsigned long long)(trip_ns / SIM_MS));
+        if (!x.e[k].running_ns) wrong(&x.m[0], "epoch %u did not begin", k);
+        if (x.e[k].lost && !x.leaves) wrong(&x.m[0], "epoch %u lost %u ranks", k, x.e[k].lost);
+    }
+}
+
 static void judge_names(const sim_fault *f) {
     for (uint32_t k = 1; k < x.newest; ++k)
         for (uint32_t r = 0; r < x.e[k].size; ++r) {
@@ -890,6 +912,14 @@ typedef struct outcome {
     uint64_t hash, length, calls[NODES], allocs[NODES];
 } outcome;
 
+static sim_noise noise_of(uint64_t seed, fault_kind kind) {
+    sim_noise n = kind == F_DELAY ? sim_noise_wild(seed, false) : sim_noise_calm();
+    if (kind != F_FAR) return n;
+    n.delay_min_ns = n.delay_max_ns = far_ns(seed);
+    n.buffer_min = n.buffer_max = 1u << 18;
+    return n;
+}
+
 static bool world_run(uint64_t seed, fault_kind kind, bool no_thread, const sim_fault *f,
     uint32_t faults, outcome *out) {
     sim_desc d = {
@@ -901,14 +931,15 @@ static bool world_run(uint64_t seed, fault_kind kind, bool no_thread, const sim_
     d.look = look;
     d.looks = pause_all;
     d.trace = trace && (faults || kind <= F_DELAY || kind >= F_SOURCE) ? stderr : NULL;
-    d.noise = kind == F_DELAY ? sim_noise_wild(seed, false) : sim_noise_calm();
+    d.noise = noise_of(seed, kind);
     x.world = sim_open(&d);
     add_faults(f, faults, kind);
     ok = sim_run(x.world);
     if (!ok && !x.wrong[0]) snprintf(x.wrong, sizeof x.wrong, "%.800s", x.world->failure);
     if (!cuts_off() && kind != F_DELAY && kind != F_CUT && kind != F_NOMEM && kind != F_PAUSE
-        && kind != F_LONG && !blocks())
+        && kind != F_LONG && kind != F_FAR && !blocks())
         judge_turns(faults);
+    if (kind == F_FAR) judge_far();
     if (kind == F_ASK) judge_requests();
     total.others += kind == F_OTHER && x.m[x.nodes - 1].status == CDP_ERR_MISMATCH;
     if (faults == 1 && (kind == F_KILL || kind == F_EVERY) && x.world->faults[0].happened)

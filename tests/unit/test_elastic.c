@@ -43,6 +43,84 @@ TEST(records_come_back_and_nothing_else_does) {
     }
 }
 
+TEST(a_ticket_tells_the_round_trip_and_an_arrival_whom_it_blames) {
+    uint8_t bytes[CDP__ELASTIC_RECORD_BYTES];
+    cdp__elastic_arrival a, b;
+    memset(&a, 0, sizeof a);
+    a.rank = CDP__ELASTIC_NEW;
+    a.round_trip_ms = 65535;
+    cdp__elastic_put_record(bytes, &a);
+    T(cdp__elastic_get_record(bytes, &b));
+    T_EQ(65535, b.round_trip_ms);
+    T_EQ(0, b.blamed);
+    a.rank = 3;
+    a.blamed = 2;
+    cdp__elastic_put_record(bytes, &a);
+    T(cdp__elastic_get_record(bytes, &b));
+    T_EQ(0, b.round_trip_ms);
+    T_EQ(2, b.blamed);
+}
+
+/* A first epoch of three tickets, and one in which the slowest of them is lost. */
+TEST(decisions_carry_the_round_trips_of_their_members) {
+    cdp__elastic_ticket tickets[3];
+    cdp__elastic_member first[4], second[4], read[4];
+    cdp__elastic_arrival arrivals[2];
+    cdp__elastic_decision none, d, e, f;
+    cdp__elastic_view v;
+    uint8_t bytes[CDP__ELASTIC_HEAD_BYTES + 4 * CDP__ELASTIC_MEMBER_BYTES];
+    memset(tickets, 0, sizeof tickets);
+    memset(arrivals, 0, sizeof arrivals);
+    memset(&none, 0, sizeof none);
+    memset(&v, 0, sizeof v);
+    for (uint8_t i = 0; i < 3; ++i) {
+        tickets[i].id[0] = (uint8_t)(i + 1);
+        tickets[i].round_trip_ms = i == 1 ? 300 : 20u + i;
+    }
+    v.old = &none;
+    v.tickets = tickets;
+    v.ticket_count = 3;
+    v.min_ranks = 1;
+    v.max_ranks = 4;
+    d.members = first;
+    T_EQ(CDP__ELASTIC_DECIDED, cdp__elastic_decide(&v, &d));
+    T_EQ(300, cdp__elastic_round_trip_ms(&d));
+    f.members = read;
+    cdp__elastic_put_decision(bytes, &d);
+    T(cdp__elastic_get_decision(bytes, cdp__elastic_decision_bytes(3), &f));
+    T_EQ(300, f.members[1].round_trip_ms);
+    T_EQ(22, f.members[2].round_trip_ms);
+    for (uint32_t i = 0; i < 2; ++i) {
+        arrivals[i].rank = 2 * i;
+        arrivals[i].has_state = true;
+        arrivals[i].id[0] = (uint8_t)(2 * i + 1);
+    }
+    v.old = &d;
+    v.arrivals = arrivals;
+    v.arrival_count = 2;
+    e.members = second;
+    T_EQ(CDP__ELASTIC_DECIDED, cdp__elastic_decide(&v, &e));
+    T_EQ(2, e.size);
+    T_EQ(22, cdp__elastic_round_trip_ms(&e));
+}
+
+TEST(times_grow_with_the_longest_round_trip) {
+    cdp__elastic_member m[2];
+    cdp__elastic_decision d;
+    memset(m, 0, sizeof m);
+    memset(&d, 0, sizeof d);
+    d.members = m;
+    d.size = 2;
+    T_EQ(540, cdp__elastic_init_ms(&d, 0)); /* as on one machine */
+    T_EQ(200, cdp__elastic_settle_ms(&d, 200));
+    m[0].round_trip_ms = 20;
+    m[1].round_trip_ms = 300;
+    T_EQ(540 + 300 * CDP__ELASTIC_INIT_TRIPS, cdp__elastic_init_ms(&d, 0));
+    T_EQ((540 + 300 * CDP__ELASTIC_INIT_TRIPS) * 2, cdp__elastic_init_ms(&d, 1));
+    T_EQ((540 + 300 * CDP__ELASTIC_INIT_TRIPS) * 32, cdp__elastic_init_ms(&d, 9));
+    T_EQ(200 + 300 * CDP__ELASTIC_SETTLE_TRIPS, cdp__elastic_settle_ms(&d, 200));
+}
+
 TEST(decisions_come_back_and_nothing_else_does) {
     uint64_t state = 2;
     for (uint32_t round = 0; round < 300; ++round) {
