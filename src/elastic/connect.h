@@ -173,8 +173,8 @@ CDP__PRIVATE cdp_status cdp__elastic_init(
     t.group.world_size = d->size;
     t.store = e->store;
     t.job = job;
-    /* All members are here, so connecting takes some round trips. A member that dies now may be noticed
-       only at the deadline, so the timeout is short at first; later attempts have more time. */
+    /* All members are here, so connecting takes some round trips. A member that dies now may be
+       noticed only at the deadline, so the timeout is short at first, and later ones are longer. */
     t.init_timeout_ms = (uint32_t)cdp__min(cdp__elastic_init_ms(d, e->failures), e->store_ms);
     ++e->failures;
     st = e->no_thread ? cdp__elastic_init_in_steps(e, &t, d->epoch, out) : cdp_init(&t, out);

@@ -30,11 +30,10 @@ CDP__PRIVATE uint32_t cdp__elastic_round_trip_ms(const cdp__elastic_decision *d)
     return most;
 }
 
-/* For an attempt to connect, after so many that failed. Measured over TCP, cdp_init() needs 15 to 20
-   round trips without a job key and up to 43 with one: addresses in the store of the job, a
-   connection to the store of rank 0, which is tried again if it does not stand soon, addresses of
-   all ranks there, connections between ranks, and the agreement that all are complete. The rest is
-   for unequal paths. */
+/* For an attempt to connect, after so many that failed. cdp_init() over TCP took 15 to 20 round
+   trips without a job key, and 43 of 100 ms where there was one: addresses in the store of the job,
+   a connection to the store of rank 0, addresses of all ranks there, connections between ranks, and
+   the agreement that all are complete. */
 CDP__PRIVATE uint32_t cdp__elastic_init_ms(const cdp__elastic_decision *d, uint32_t failures) {
     const uint32_t trips_ms = CDP__ELASTIC_INIT_TRIPS * cdp__elastic_round_trip_ms(d);
     return (CDP__ELASTIC_INIT_MS + d->size * 20u + trips_ms) << cdp__min(failures, 5);
