@@ -1761,6 +1761,11 @@ TEST(mistakes_in_shrinking) {
 
 int main(int argc, char **argv) {
     static const test_case cases[] = {
+        {"a_ticket_tells_the_round_trip_and_an_arrival_whom_it_blames",
+            a_ticket_tells_the_round_trip_and_an_arrival_whom_it_blames, 10},
+        {"decisions_carry_the_round_trips_of_their_members",
+            decisions_carry_the_round_trips_of_their_members, 10},
+        {"times_grow_with_the_longest_round_trip", times_grow_with_the_longest_round_trip, 10},
         {"records_come_back_and_nothing_else_does", records_come_back_and_nothing_else_does, 10},
         {"decisions_come_back_and_nothing_else_does", decisions_come_back_and_nothing_else_does,
             10},

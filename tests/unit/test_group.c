@@ -431,7 +431,7 @@ static void one_difference(const different *d, uint32_t n) {
             && strstr(e->text, d->b_text) && e->rank == (int32_t)r;
         test_check(ok, __FILE__, __LINE__, "%s, %u ranks, rank %u: %s: %s", d->what, n, r,
             cdp_status_name(st), st ? e->text : "");
-        free(m[r].all);
+        free(m[r].block);
     }
     /* who only sends listens after a while */
     T_WITHIN((CDP__FAILURE_WAIT_MS + 500), test_now_ns() - start);

@@ -377,7 +377,7 @@ static void *member_main(void *p) {
         if (m->status == CDP_OK)
             call_check(&c, m->desc.group.world_size, m->desc.group.rank, &mem);
         else
-            free(mem.all);
+            free(mem.block);
     }
     m->error = *cdp_last_error();
     cdp_group_destroy(g);
