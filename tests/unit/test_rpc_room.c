@@ -394,10 +394,10 @@ static void held_there(side *s) {
 }
 
 TEST(a_late_call_names_the_limit_that_it_waited_for) {
-    static const cdp_rpc_function functions[] = {
+    static const cdp_rpc_function held_functions[] = {
         {.name = "nothing", .func = f_nothing}, {.name = "busy", .func = f_busy, .max_running = 1}};
     like.workers = 1;
-    run_with(functions, 2, 2, held_there);
+    run_with(held_functions, 2, 2, held_there);
 }
 
 /* A function that is max_depth deep calls a rank whose only worker waits for that function. */
@@ -438,12 +438,12 @@ static void held_by_depth_body(side *s) {
 }
 
 TEST(a_late_call_of_a_function_at_max_depth_names_max_depth) {
-    static const cdp_rpc_function functions[] = {{.name = "nothing", .func = f_nothing},
+    static const cdp_rpc_function held_functions[] = {{.name = "nothing", .func = f_nothing},
         {.name = "deep", .func = f_deep},
         {.name = "deepest", .func = f_deepest, .flags = CDP_RPC_LATER}};
     like.workers = 1;
     like.max_depth = 1;
-    run_with(functions, 3, 2, held_by_depth_body);
+    run_with(held_functions, 3, 2, held_by_depth_body);
 }
 
 /* A call to this rank itself, whose workers are busy. */
@@ -470,10 +470,10 @@ static void held_here_body(side *s) {
 }
 
 TEST(a_late_call_to_oneself_names_the_limit) {
-    static const cdp_rpc_function functions[] = {
+    static const cdp_rpc_function held_functions[] = {
         {.name = "nothing", .func = f_nothing}, {.name = "busy", .func = f_busy}};
     like.workers = 1;
-    run_with(functions, 2, 2, held_here_body);
+    run_with(held_functions, 2, 2, held_here_body);
 }
 
 int main(int argc, char **argv) {
