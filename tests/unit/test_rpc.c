@@ -269,7 +269,7 @@ static void mistakes(side *s) {
     cdp_rref_drop(r);
     REFUSED(CDP_ERR_STATE, "was dropped before", cdp_rref_info_of(r, &info));
     REFUSED(CDP_ERR_STATE, "was dropped before", cdp_rref_to_here(r, 0, &c));
-    REFUSED(CDP_ERR_INVALID, "done, one_way, in_order and on",
+    REFUSED(CDP_ERR_INVALID, "done, one_way and in_order",
         cdp_rpc_remote(s->rpc, CALL(.to = 0, F("add"), .one_way = true), &r));
     REFUSED(CDP_ERR_INVALID, " is NULL", cdp_call_wait_any(NULL, 0, 0, &which));
     r = (cdp_rref){0};
