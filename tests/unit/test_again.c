@@ -113,6 +113,52 @@ TEST(they_meet_in_a_file) {
     T(access(path, F_OK) != 0);
 }
 
+static uint32_t zeros; /* of this process's random numbers, at their end */
+
+static cdp_status random_with_zeros(void *user, void *out, uint64_t bytes) {
+    const cdp_status st = cdp_os_default()->random(user, out, bytes);
+    const uint64_t from = bytes > zeros ? bytes - zeros : 0;
+    if (zeros && bytes == 8) memset((uint8_t *)out + from, 0, (size_t)(bytes - from));
+    return st;
+}
+
+static bool is_told(uint32_t rank) {
+    cdp_os os = *cdp_os_default();
+    cdp_tcp_desc d;
+    cdp_group *g;
+    memset(&d, 0, sizeof d);
+    os.random = random_with_zeros;
+    d.group.os = &os;
+    d.group.rank = rank;
+    d.group.world_size = RANKS;
+    d.group.logger.level = CDP_LOG_SILENT;
+    d.init_timeout_ms = 3000 * TEST_LATE;
+    d.master_port = port;
+    return cdp_init(&d, &g) == CDP_ERR_MISMATCH
+        && strstr(cdp_last_error()->text, "two processes claim rank 1");
+}
+
+/* What a process says of itself has the same length whatever its random number is: else the other
+   one does not find its address, takes it for dead, and takes its rank over. */
+TEST(two_processes_with_one_rank_find_each_other) {
+    for (uint32_t few = 0; few < 4; ++few) {
+        pid_t pid[RANKS];
+        int state = 0;
+        port = free_port();
+        for (uint32_t i = 0; i < RANKS; ++i) { /* ranks 0, 1 and 1 */
+            fflush(stdout);
+            pid[i] = fork();
+            if (pid[i]) continue;
+            zeros = few & i; /* in process 1, in process 2, in both, in none */
+            _exit(!is_told(i > 0));
+        }
+        for (uint32_t i = 0; i < RANKS; ++i) {
+            waitpid(pid[i], &state, 0);
+            test_check(state == 0, __FILE__, __LINE__, "process %u was not told, %u", i, few);
+        }
+    }
+}
+
 /* Makes a connection, and ends it from the side that made it. Returns the port that the system gave
    to that side: its socket is in TIME_WAIT now. */
 static uint16_t port_of_a_connection(bool plain) {
@@ -158,6 +204,8 @@ int main(int argc, char **argv) {
         {"rank_0_serves_the_store", rank_0_serves_the_store, 30},
         {"others_serve_the_store", others_serve_the_store, 30},
         {"they_meet_in_a_file", they_meet_in_a_file, 30},
+        {"two_processes_with_one_rank_find_each_other", two_processes_with_one_rank_find_each_other,
+            60},
         {"a_connection_leaves_its_port", a_connection_leaves_its_port, 30},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
