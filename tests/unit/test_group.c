@@ -1834,8 +1834,6 @@ int main(int argc, char **argv) {
         {"waiting_costs_no_processor_time", waiting_costs_no_processor_time, 30},
         {"destroying_a_group_does_not_search_the_others",
             destroying_a_group_does_not_search_the_others, 120},
-        {"destroying_a_group_does_not_search_the_others",
-            destroying_a_group_does_not_search_the_others, 120},
         {"idle_groups_cost_no_processor_time", idle_groups_cost_no_processor_time, 10},
         {"progress_without_waiting", progress_without_waiting, 10},
         {"threads_allocate_nothing_after_warm_up", threads_allocate_nothing_after_warm_up, 30},
