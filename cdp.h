@@ -20114,11 +20114,12 @@ CDP__PRIVATE uint32_t cdp__group_next_ddp(cdp_group *g) {
     return g->ddps++;
 }
 
-/* Makes a failure of `part` one of `whole`, and the reverse. */
+/* Makes a failure of `part`, which has no parent yet, one of `whole`, and the reverse. */
 CDP__PRIVATE void cdp__group_share_failures(cdp_group *part, cdp_group *whole) {
-    if (cdp__group_parent(part)) --part->parent->children;
+    cdp__enter(whole);
     part->parent = cdp__group_top(whole);
     ++part->parent->children;
+    cdp__leave(whole);
 }
 
 /* A work that completes when the group's backend has done everything given to it so far. */

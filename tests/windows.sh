@@ -42,7 +42,8 @@ if command -v "${CC%gcc}g++" > /dev/null; then
         head -n 20 "$work/said"
     fi
 fi
-if "$CC" -O2 -Wall -Wextra -Werror tools/cdprun.c -o "$work/cdprun.exe" -lws2_32 -lbcrypt 2> "$work/said"; then
+# shellcheck disable=SC2086
+if "$CC" -O2 -Wall -Wextra -Werror tools/cdprun.c -o "$work/cdprun.exe" $LIBS 2> "$work/said"; then
     good 'mingw-w64, cdprun'
 else
     bad 'mingw-w64, cdprun'
@@ -115,7 +116,6 @@ else
     bad 'the parts for MSVC do not compile'
     grep -m 5 'error\|undefined' "$work/said"
 fi
-program tools/cdprun.c
 program examples/03_train_text.c
 cp README.md "$work/text.md"
 launch 300 -n 4 ./03_train_text.exe --steps 40 --save here.model text.md

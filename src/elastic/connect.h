@@ -54,9 +54,9 @@ CDP__PRIVATE cdp_status cdp__elastic_not_here(cdp_elastic *e, const cdp__elastic
         (unsigned long long)d->epoch, missing, d->size, first, e->tcp.group.timeout_ms);
 }
 
-/* Waits for the key with one request, which a store far away answers after two round trips only:
-   a request that lasted as short as a slice would never be answered. CDP_PENDING: it is time to
-   check whether a member is gone. */
+/* Waits for the key with one request that stays open: a store far away answers after two round
+   trips, which may be longer than a slice. CDP_PENDING: it is time to check whether a member is
+   gone. */
 CDP__PRIVATE cdp_status cdp__elastic_await_go(
     cdp_elastic *e, const cdp__elastic_decision *d, const char *go, uint64_t deadline) {
     const uint64_t trips_ms = CDP__ELASTIC_GONE_TRIPS * cdp__elastic_round_trip_ms(d);

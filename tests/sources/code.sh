@@ -28,6 +28,17 @@ rule_blanks() {
     grep -nP '\t' $HEADERS $SRC $OTHERS
     grep -nP '[^\x00-\x7f]' $HEADERS $SRC
 }
+# A test that stands in no list is only a warning of the compiler, and never runs.
+rule_cases() {
+    awk '/^TEST\(/ { n = $0; sub(/^TEST\(/, "", n); sub(/\).*/, "", n); is[FILENAME ": " n] = 1; next }
+        match($0, /\{"[a-z_0-9]+"/) { ++listed[FILENAME ": " substr($0, RSTART + 2, RLENGTH - 3)] }
+        { for (line = $0; match(line, /[A-Za-z_][A-Za-z_0-9]*/); line = substr(line, RSTART + RLENGTH))
+            used[FILENAME ": " substr(line, RSTART, RLENGTH)] = 1 }
+        END { for (k in is) {
+                if (!used[k]) print k " is in no list of tests"
+                if (listed[k] > 1) print k " is in the list of tests twice"
+            } }' tests/*/*.[ch]
+}
 rule_unfinished() { grep -nE 'TODO|FIXME|XXX' $SRC $OTHERS $SCRIPTS README.md CHANGELOG.md | grep -vE 'XXXXXX|^tests/sources/code.sh'; }
 
 # Each of these lines but the last one breaks a rule.
