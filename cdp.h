@@ -194,6 +194,10 @@
         CDP_NO_BACKEND *       off      no cdp_group_set_backend, cdp_group_clear_backend,
                                         cdp_group_compare, cdp_group_watch: all memory is that of
                                         the host, and there is no cdp_nccl.h
+        CDP_FEW_DTYPES         off      no arithmetic of f8 and complex numbers, and none in a wider
+                                        dtype: these, AVG of all but f32 and f64, and `accumulate`
+                                        are UNSUPPORTED; no cdp_nccl.h, no cdp_dtensor.h
+        CDP_NO_SCAN *          off      no cdp_scan, cdp_exscan
         CDP_NO_REPRODUCIBLE    off      no reductions in a fixed order, and means of 64-bit integers
                                         whose sum overflows are wrong: a desc with reproducible is
                                         UNSUPPORTED
@@ -217,10 +221,10 @@
                                                cdp_os_use_poll makes the functions watch_...
         file stores, cdp_group_dump            the group files
         Calls must not overlap; interrupts must not call the library. What sizes its memory:
-        stage_bytes, window_bytes, operations, waits, records and max_pending of the group's desc,
-        CDP_ERROR_TEXT, CDP_ONLY_F32. The firmware in examples/18_firmware, two ranks on a
-        Cortex-M3, takes 15 KB of memory, 2.5 KB of stack included, and 67 KB of code; `make
-        firmware` measures it.
+        stage_bytes, window_bytes, operations, waits, records and max_pending of the group's
+        desc, CDP_ERROR_TEXT, CDP_ONLY_F32, CDP_FEW_DTYPES. The firmware in
+        examples/18_firmware, two ranks on a Cortex-M3, takes 15 KB of memory, 2.5 KB of
+        stack included, and 71 KB of code; `make firmware` measures it.
 
     THREADS
         Any thread may use a group. All ranks must start the operations of a group in one order, so
@@ -555,6 +559,11 @@ extern "C" {
 #else
 #define CDP__WITH_NO_RECORDER
 #endif
+#ifdef CDP_NO_SCAN
+#define CDP__WITH_NO_SCAN _NO_SCAN
+#else
+#define CDP__WITH_NO_SCAN
+#endif
 #define CDP__GLUE(a, b, c, d, e, f) a##b##c##d##e##f
 #define CDP__GLUED(a, b, c, d, e, f) CDP__GLUE(a, b, c, d, e, f)
 #define CDP__WITH_SIZES \
@@ -568,7 +577,7 @@ extern "C" {
 #define CDP__WITH_FLAGS_3                                                       \
     CDP__GLUED(CDP__WITH_NO_CHANNELS, CDP__WITH_NO_CHAINS, CDP__WITH_NO_GROUPS, \
         CDP__WITH_NO_FRAMES, CDP__WITH_NO_OBJECTS, CDP__WITH_NO_HUB)
-#define CDP__WITH_FLAGS_4 CDP__GLUED(CDP__WITH_NO_BACKEND, CDP__WITH_NO_RECORDER, , , , )
+#define CDP__WITH_FLAGS_4 CDP__GLUED(CDP__WITH_NO_BACKEND, CDP__WITH_NO_RECORDER, CDP__WITH_NO_SCAN, , , )
 #define CDP__WITH_FLAGS \
     CDP__GLUED(CDP__WITH_FLAGS_1, CDP__WITH_FLAGS_2, CDP__WITH_FLAGS_3, CDP__WITH_FLAGS_4, , )
 #define cdp_built_with \
@@ -621,7 +630,7 @@ typedef enum cdp_status {
 CDP_API const char *cdp_status_name(cdp_status status);
 
 /* What a status means, for programs that have only the number: "the deadline passed". The text of
-   cdp_last_error() says more. Never NULL. Any thread. */
+   cdp_last_error() says more. With CDP_NO_LOG_STRINGS, the name. Never NULL. Any thread. */
 CDP_API const char *cdp_status_text(cdp_status status);
 
 /* ---- >>base/types_api: dtypes, reductions, memory -------------------------------------------- */
@@ -1710,6 +1719,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_alltoall(
     cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype);
 CDP_MUST_CHECK CDP_API cdp_status cdp_alltoall_async(
     cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_work *work);
+#ifndef CDP_NO_SCAN
 /* Prefix reductions, as in MPI. Rank r gets the reduction of the `count` elements of ranks 0 to r
    (scan), or of ranks 0 to r - 1 (exscan: the `out` of rank 0 is not touched, but must be given).
    Operands are combined in the order of the ranks. In place: `in` NULL. UNSUPPORTED: AVG; device
@@ -1722,6 +1732,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_exscan(
     cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce_op op);
 CDP_MUST_CHECK CDP_API cdp_status cdp_exscan_async(cdp_group *group, const void *in, void *out,
     uint64_t count, cdp_dtype dtype, cdp_reduce_op op, cdp_work *work);
+#endif
 /* Returns when every rank has called it. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_barrier(cdp_group *group);
 CDP_MUST_CHECK CDP_API cdp_status cdp_barrier_async(cdp_group *group, cdp_work *work);
@@ -3056,17 +3067,27 @@ CDP__PRIVATE uint64_t cdp__max(uint64_t a, uint64_t b) {
     X("BUSY", CDP_ERR_BUSY, 0, "a limit of this rank or of the peer is reached; nothing was done")
 
 typedef struct cdp__status_row {
-    const char *name, *meaning;
+    const char *name;
+#ifndef CDP_NO_LOG_STRINGS
+    const char *meaning;
+#endif
     bool group;
 } cdp__status_row;
+#ifdef CDP_NO_LOG_STRINGS
+#define CDP__STATUS_ROW(name, group, meaning) \
+    { name, group }
+#else
+#define CDP__STATUS_ROW(name, group, meaning) \
+    { name, meaning, group }
+#endif
 
 /* The row of a number, which another process may have sent; a row without meaning for others. */
 CDP__PRIVATE CDP__COLD const cdp__status_row *cdp__status_row_of(int32_t number) {
-    static const cdp__status_row unknown = {"?", "an unknown status", false};
-#define CDP__ROW(name, status, group, meaning)                          \
-    case status: {                                                      \
-        static const cdp__status_row row = {name, meaning, group != 0}; \
-        return &row;                                                    \
+    static const cdp__status_row unknown = CDP__STATUS_ROW("?", false, "an unknown status");
+#define CDP__ROW(name, status, group, meaning)                                           \
+    case status: {                                                                       \
+        static const cdp__status_row row = CDP__STATUS_ROW(name, (group) != 0, meaning); \
+        return &row;                                                                     \
     }
     switch ((cdp_status)number) { CDP__STATUSES(CDP__ROW) }
 #undef CDP__ROW
@@ -3078,7 +3099,11 @@ CDP_API const char *cdp_status_name(cdp_status status) {
 }
 
 CDP_API const char *cdp_status_text(cdp_status status) {
+#ifdef CDP_NO_LOG_STRINGS
+    return cdp_status_name(status);
+#else
     return cdp__status_row_of((int32_t)status)->meaning;
+#endif
 }
 
 /* Whether a number is an error of this library. */
@@ -3458,9 +3483,12 @@ CDP__PRIVATE bool cdp__dtype_has_grads(cdp_dtype t) {
 }
 /* True if this build has no arithmetic for the dtype. */
 CDP__PRIVATE bool cdp__dtype_left_out(cdp_dtype t) {
-#ifdef CDP_ONLY_F32
+#if defined(CDP_ONLY_F32)
     const uint8_t kind = cdp__dtype_row_of(t)->kind;
     return (kind == CDP__FLOAT || kind == CDP__COMPLEX) && t > CDP_DTYPE_F32;
+#elif defined(CDP_FEW_DTYPES)
+    const cdp__dtype_row *row = cdp__dtype_row_of(t);
+    return row->kind == CDP__COMPLEX || (row->narrow && row->bytes == 1);
 #else
     (void)t;
     return false;
@@ -3468,6 +3496,9 @@ CDP__PRIVATE bool cdp__dtype_left_out(cdp_dtype t) {
 }
 
 CDP__PRIVATE bool cdp__reduce_exists(cdp_dtype t, cdp_reduce_op op) {
+#ifdef CDP_FEW_DTYPES /* nothing is computed in a wider dtype */
+    if (op == CDP_REDUCE_AVG && t && t != (cdp_dtype)cdp__dtype_row_of(t)->wide) return false;
+#endif
     return !cdp__dtype_left_out(t) && (cdp__dtype_row_of(t)->ops >> op & 1) != 0;
 }
 
@@ -3479,9 +3510,15 @@ CDP__PRIVATE bool cdp__reduce_accumulates(cdp_dtype t, cdp_reduce_op op) {
 /* The dtype of a reduction's partial results. `accumulate`: 0, or F32 where it makes a
    difference. */
 CDP__PRIVATE cdp_dtype cdp__reduced_as(cdp_dtype t, cdp_reduce_op op, cdp_dtype accumulate) {
+#ifdef CDP_FEW_DTYPES
+    (void)op;
+    (void)accumulate;
+    return t;
+#else
     if (accumulate) return accumulate;
     if (op != CDP_REDUCE_AVG || cdp__dtype_left_out(t)) return t;
     return (cdp_dtype)cdp__dtype_row_of(t)->wide;
+#endif
 }
 /* True for means whose sums fit no dtype. */
 CDP__PRIVATE bool cdp__reduce_is_widest(cdp_dtype t, cdp_reduce_op op) {
@@ -3632,8 +3669,10 @@ CDP__KERNEL(cdp__xor_bool, uint8_t, CDP__ONE_TRUE)
                 acc[i + 1] = other == other ? other : NOT;                         \
             }                                                                      \
     }
+#ifndef CDP_FEW_DTYPES
 CDP__KERNEL_COMPLEX(cdp__mul_c32, float, NAN)
-#ifndef CDP_ONLY_F32
+#endif
+#if !defined(CDP_ONLY_F32) && !defined(CDP_FEW_DTYPES)
 CDP__KERNEL_COMPLEX(cdp__mul_c64, double, (double)NAN)
 #endif
 
@@ -3669,12 +3708,19 @@ enum {
             NULL, NULL                                                                             \
     }
 #define CDP__SET_f32 CDP__SET_FLOAT(f32)
-#define CDP__SET_c32 CDP__SET_COMPLEX(f32, c32)
 #ifdef CDP_ONLY_F32
 #define CDP__SET_f64 CDP__SET_f32 /* never asked for */
-#define CDP__SET_c64 CDP__SET_c32
 #else
 #define CDP__SET_f64 CDP__SET_FLOAT(f64)
+#endif
+#ifdef CDP_FEW_DTYPES
+#define CDP__SET_c32 CDP__SET_f32 /* never asked for */
+#else
+#define CDP__SET_c32 CDP__SET_COMPLEX(f32, c32)
+#endif
+#if defined(CDP_ONLY_F32) || defined(CDP_FEW_DTYPES)
+#define CDP__SET_c64 CDP__SET_c32
+#else
 #define CDP__SET_c64 CDP__SET_COMPLEX(f64, c64)
 #endif
 #define CDP__SET_i8 CDP__SET_INT(i, 8)
@@ -3788,6 +3834,7 @@ CDP__WIDEN_FLOAT(
     cdp__widen_f16, uint16_t, 15, 13, 0x400u, 5.9604644775390625e-8f, 112u, 0x7c00u, 224u)
 CDP__NARROW_FLOAT(cdp__narrow_f16, uint16_t, 15, 13, 112u, 0x38800000u, 0.5f, 0x3f000000u,
     0x477ff000u, 0x7c00u, 0x7e00u) /* from 65520 on, the nearest f16 is infinity */
+#ifndef CDP_FEW_DTYPES
 CDP__WIDEN_FLOAT(cdp__widen_f8e5m2, uint8_t, 7, 21, 4u, 1.52587890625e-5f, 112u, 0x7cu, 224u)
 CDP__NARROW_FLOAT(cdp__narrow_f8e5m2, uint8_t, 7, 21, 112u, 0x38800000u, 128.0f, 0x43000000u,
     0x47700000u, 0x7cu, 0x7fu) /* from 61440 on */
@@ -3795,6 +3842,12 @@ CDP__NARROW_FLOAT(cdp__narrow_f8e5m2, uint8_t, 7, 21, 112u, 0x38800000u, 128.0f,
 CDP__WIDEN_FLOAT(cdp__widen_f8e4m3, uint8_t, 7, 20, 8u, 0.001953125f, 120u, 0x7fu, 240u)
 CDP__NARROW_FLOAT(cdp__narrow_f8e4m3, uint8_t, 7, 20, 120u, 0x3c800000u, 16384.0f, 0x46800000u,
     0x43e80001u, 0x7fu, 0x7fu)
+#else /* never asked for */
+#define cdp__widen_f8e5m2 NULL
+#define cdp__narrow_f8e5m2 NULL
+#define cdp__widen_f8e4m3 NULL
+#define cdp__narrow_f8e4m3 NULL
+#endif
 
 /* The function that widens a block of a narrow dtype, or narrows it; else NULL. */
 CDP__PRIVATE cdp__converter cdp__converter_of(cdp_dtype t, bool widen) {
@@ -8257,6 +8310,8 @@ CDP__PRIVATE uint32_t cdp__barrier_round(const cdp__shape *s, uint32_t k, cdp__s
 /* Knows: shapes and steps. Promises: the contract of >>collective/rounds; the output of rank 0 of
    an exclusive scan is not touched. */
 
+#ifndef CDP_NO_SCAN
+
 /* Recursive doubling (Hillis and Steele 1986): after round k each rank has combined the vectors of
    up to 2^k ranks, its own the last of them. In an exclusive scan every rank first gets the vector
    of the rank before it; then ranks 1 .. n-1 scan those.
@@ -8357,6 +8412,7 @@ CDP__PRIVATE uint32_t cdp__chain_round(const cdp__shape *s, uint32_t k, cdp__ste
 }
 
 #endif /* CDP_FEW_ALGORITHMS */
+#endif /* CDP_NO_SCAN */
 
 /* ---- >>collective/rounds_fixed: reductions whose bits depend on the inputs alone (pure) ------ */
 
@@ -9206,6 +9262,9 @@ enum {
     CDP__ALGO_COUNT
 };
 
+#define CDP__ALGO_NONE \
+    { "?", CDP_COLL_NONE, false, NULL, NULL, NULL }
+
 static const cdp__algo cdp__algos[] = {
     {"ring", CDP_COLL_ALLREDUCE, false, cdp__ring_rounds, cdp__ring_round, cdp__no_tmp},
     {"recursive doubling", CDP_COLL_ALLREDUCE, true, cdp__doubling_rounds, cdp__doubling_round,
@@ -9222,16 +9281,19 @@ static const cdp__algo cdp__algos[] = {
     {"pairwise", CDP_COLL_ALLTOALL, true, cdp__gather_rounds, cdp__alltoall_round, cdp__no_tmp},
     {"direct", CDP_COLL_SEND, true, cdp__log_rounds, cdp__tree_round, cdp__no_tmp},
 #ifdef CDP_NO_REPRODUCIBLE /* removed constants keep their numbers */
-    {"?", CDP_COLL_NONE, false, NULL, NULL, NULL}, {"?", CDP_COLL_NONE, false, NULL, NULL, NULL},
-    {"?", CDP_COLL_NONE, false, NULL, NULL, NULL},
+    CDP__ALGO_NONE, CDP__ALGO_NONE, CDP__ALGO_NONE,
 #else
     {"fixed order", CDP_COLL_ALLREDUCE, true, cdp__fixed_rounds, cdp__fixed_round, cdp__fixed_tmp},
     {"fixed order", CDP_COLL_REDUCE, true, cdp__fixed_rounds, cdp__fixed_round, cdp__fixed_tmp},
     {"fixed order", CDP_COLL_REDUCE_SCATTER, true, cdp__fixed_rounds, cdp__fixed_round,
         cdp__fixed_tmp},
 #endif
+#ifdef CDP_NO_SCAN
+    CDP__ALGO_NONE, CDP__ALGO_NONE,
+#else
     {"recursive doubling", CDP_COLL_SCAN, true, cdp__scan_rounds, cdp__scan_round, cdp__scan_tmp},
     {"recursive doubling", CDP_COLL_EXSCAN, true, cdp__scan_rounds, cdp__scan_round, cdp__scan_tmp},
+#endif
 #ifndef CDP_FEW_ALGORITHMS
     {"ring", CDP_COLL_REDUCE, false, cdp__ring_rounds, cdp__reduce_ring_round, cdp__reduce_tmp},
     {"Bruck", CDP_COLL_ALLGATHER, true, cdp__bruck_rounds, cdp__bruck_round, cdp__bruck_tmp},
@@ -9252,8 +9314,12 @@ static const cdp__algo cdp__algos[] = {
     {"at once", CDP_COLL_ALLGATHER, true, cdp__once_rounds, cdp__once_round, cdp__once_tmp},
     {"at once", CDP_COLL_BARRIER, true, cdp__once_rounds, cdp__once_round, cdp__once_tmp},
     {"at once", CDP_COLL_BROADCAST, true, cdp__once_rounds, cdp__once_round, cdp__once_tmp},
+#ifdef CDP_NO_SCAN
+    CDP__ALGO_NONE, CDP__ALGO_NONE,
+#else
     {"chain", CDP_COLL_SCAN, false, cdp__chain_rounds, cdp__chain_round, cdp__chain_tmp},
     {"chain", CDP_COLL_EXSCAN, false, cdp__chain_rounds, cdp__chain_round, cdp__chain_tmp},
+#endif
     {"hierarchical", CDP_COLL_ALLREDUCE, false, cdp__lanes_rounds, cdp__lanes_round, cdp__no_tmp},
     {"leaders", CDP_COLL_ALLREDUCE, false, cdp__leaders_rounds, cdp__leaders_round,
         cdp__doubling_tmp},
@@ -9267,7 +9333,7 @@ static const cdp__algo cdp__algos[] = {
     {"hierarchical", CDP_COLL_REDUCE_SCATTER, false, cdp__hosts_scatter_rounds,
         cdp__hosts_scatter_round, cdp__hosts_scatter_tmp},
 #endif
-    {"?", CDP_COLL_NONE, false, NULL, NULL, NULL}, /* an algorithm of another build */
+    CDP__ALGO_NONE, /* an algorithm of another build */
 };
 
 CDP__PRIVATE const cdp__algo *cdp__algo_at(uint32_t i) {
@@ -12980,8 +13046,11 @@ CDP__PRIVATE void cdp__exec_limit(cdp__exec *x, uint32_t i) {
 }
 
 CDP__PRIVATE void cdp__exec_step(cdp__exec *x, const cdp__step *s) {
-    const cdp_dtype dtype = x->dtype, given = (cdp_dtype)x->task.call.dtype;
+    const cdp_dtype dtype = x->dtype;
+#ifndef CDP_FEW_DTYPES
+    const cdp_dtype given = (cdp_dtype)x->task.call.dtype;
     const uint64_t size = cdp_dtype_size(given);
+#endif
     const cdp_reduce_op op = (cdp_reduce_op)x->task.call.op;
     const bool swap = (s->flags & CDP__SRC_FIRST) != 0;
     void *dst = cdp__exec_buffer(x, s->dst, s->dst_off);
@@ -12997,6 +13066,7 @@ CDP__PRIVATE void cdp__exec_step(cdp__exec *x, const cdp__step *s) {
         break;
 #endif
     case CDP__DIVIDE: cdp__divide(dtype, dst, s->len, x->task.shape.size); break;
+#ifndef CDP_FEW_DTYPES
     case CDP__WIDEN:
         src = x->task.in ? x->task.in : x->task.out;
         cdp__convert(given, (const uint8_t *)src + s->src_off * size, dtype, dst, s->len);
@@ -13004,6 +13074,7 @@ CDP__PRIVATE void cdp__exec_step(cdp__exec *x, const cdp__step *s) {
     case CDP__NARROW:
         cdp__convert(dtype, src, given, (uint8_t *)x->task.out + s->dst_off * size, s->len);
         break;
+#endif
     case CDP__SCALE: cdp__scale(dtype, dst, s->len, x->task.factor); break;
     default: break;
     }
@@ -17479,6 +17550,13 @@ CDP__PRIVATE cdp_status cdp__request_defaults(const cdp_group *g, cdp_request *r
         return cdp__fail(CDP_ERR_INVALID,
             "%s: accumulate is %d; set it to CDP_DTYPE_F32, or leave it 0", cdp_coll_name(k),
             (int)rq->accumulate);
+#ifdef CDP_FEW_DTYPES
+    if (rq->accumulate && cdp__dtype_is_narrow(rq->dtype))
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "%s: there is no `accumulate`, because CDP_FEW_DTYPES was defined when cdp.h was "
+            "compiled; leave it 0",
+            cdp_coll_name(k));
+#endif
     if (!cdp__kind_reduces(k)) rq->op = CDP_REDUCE_SUM;
     if (!cdp__kind_reduces(k) || !cdp__reduce_accumulates(rq->dtype, rq->op))
         rq->accumulate = CDP_DTYPE_DEFAULT;
@@ -17541,6 +17619,11 @@ CDP__PRIVATE cdp_status cdp__request_check(const cdp_group *g, cdp_request *rq, 
     if (rq->accumulate && *device)
         return cdp__fail(CDP_ERR_UNSUPPORTED,
             "%s: there is no `accumulate` in device memory; leave it 0, or reduce f32", name);
+#ifdef CDP_NO_SCAN
+    if (cdp__kind_is(rq->kind, CDP__KIND_PREFIX))
+        return cdp__fail(
+            CDP_ERR_UNSUPPORTED, "%s: CDP_NO_SCAN was defined when cdp.h was compiled", name);
+#endif
     if (cdp__kind_is(rq->kind, CDP__KIND_PREFIX) && rq->op == CDP_REDUCE_AVG)
         return cdp__fail(CDP_ERR_UNSUPPORTED,
             "%s: there is no average, because every rank reduces another number of ranks; use SUM "
@@ -18289,6 +18372,8 @@ CDP_API cdp_status cdp_alltoall_async(
         g, work, CDP_COLL_ALLTOALL, in, out, count, dtype, CDP_REDUCE_DEFAULT, 0);
 }
 
+#ifndef CDP_NO_SCAN
+
 CDP_API cdp_status cdp_scan(
     cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce_op op) {
     return cdp__collective(g, CDP_COLL_SCAN, in, out, count, dtype, op, 0, NULL);
@@ -18308,6 +18393,8 @@ CDP_API cdp_status cdp_exscan_async(cdp_group *g, const void *in, void *out, uin
     cdp_dtype dtype, cdp_reduce_op op, cdp_work *work) {
     return cdp__collective_async(g, work, CDP_COLL_EXSCAN, in, out, count, dtype, op, 0);
 }
+
+#endif /* CDP_NO_SCAN */
 
 /* ---- >>group/message_calls: sends and receives ----------------------------------------------- */
 

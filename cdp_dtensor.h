@@ -166,6 +166,9 @@
 #if defined(CDP_NO_MESSAGES) || defined(CDP_NO_GROUPS) || defined(CDP_NO_CHAINS)
 #error "cdp_dtensor.h needs what CDP_NO_MESSAGES, CDP_NO_GROUPS and CDP_NO_CHAINS leave out"
 #endif
+#ifdef CDP_FEW_DTYPES
+#error "cdp_dtensor.h converts between all dtypes: do not define CDP_FEW_DTYPES"
+#endif
 
 #ifdef __cplusplus
 extern "C" {

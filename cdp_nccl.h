@@ -159,6 +159,9 @@
 #ifdef CDP_NO_BACKEND
 #error "cdp_nccl.h is a backend of groups, which CDP_NO_BACKEND leaves out"
 #endif
+#ifdef CDP_FEW_DTYPES
+#error "cdp_nccl.h converts between all dtypes: do not define CDP_FEW_DTYPES"
+#endif
 
 #ifdef __cplusplus
 extern "C" {

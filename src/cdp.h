@@ -194,6 +194,10 @@
         CDP_NO_BACKEND *       off      no cdp_group_set_backend, cdp_group_clear_backend,
                                         cdp_group_compare, cdp_group_watch: all memory is that of
                                         the host, and there is no cdp_nccl.h
+        CDP_FEW_DTYPES         off      no arithmetic of f8 and complex numbers, and none in a wider
+                                        dtype: these, AVG of all but f32 and f64, and `accumulate`
+                                        are UNSUPPORTED; no cdp_nccl.h, no cdp_dtensor.h
+        CDP_NO_SCAN *          off      no cdp_scan, cdp_exscan
         CDP_NO_REPRODUCIBLE    off      no reductions in a fixed order, and means of 64-bit integers
                                         whose sum overflows are wrong: a desc with reproducible is
                                         UNSUPPORTED
@@ -217,10 +221,10 @@
                                                cdp_os_use_poll makes the functions watch_...
         file stores, cdp_group_dump            the group files
         Calls must not overlap; interrupts must not call the library. What sizes its memory:
-        stage_bytes, window_bytes, operations, waits, records and max_pending of the group's desc,
-        CDP_ERROR_TEXT, CDP_ONLY_F32. The firmware in examples/18_firmware, two ranks on a
-        Cortex-M3, takes 15 KB of memory, 2.5 KB of stack included, and 67 KB of code; `make
-        firmware` measures it.
+        stage_bytes, window_bytes, operations, waits, records and max_pending of the group's
+        desc, CDP_ERROR_TEXT, CDP_ONLY_F32, CDP_FEW_DTYPES. The firmware in
+        examples/18_firmware, two ranks on a Cortex-M3, takes 15 KB of memory, 2.5 KB of
+        stack included, and 71 KB of code; `make firmware` measures it.
 
     THREADS
         Any thread may use a group. All ranks must start the operations of a group in one order, so

@@ -111,6 +111,11 @@
 #else
 #define CDP__WITH_NO_RECORDER
 #endif
+#ifdef CDP_NO_SCAN
+#define CDP__WITH_NO_SCAN _NO_SCAN
+#else
+#define CDP__WITH_NO_SCAN
+#endif
 #define CDP__GLUE(a, b, c, d, e, f) a##b##c##d##e##f
 #define CDP__GLUED(a, b, c, d, e, f) CDP__GLUE(a, b, c, d, e, f)
 #define CDP__WITH_SIZES \
@@ -124,7 +129,7 @@
 #define CDP__WITH_FLAGS_3                                                       \
     CDP__GLUED(CDP__WITH_NO_CHANNELS, CDP__WITH_NO_CHAINS, CDP__WITH_NO_GROUPS, \
         CDP__WITH_NO_FRAMES, CDP__WITH_NO_OBJECTS, CDP__WITH_NO_HUB)
-#define CDP__WITH_FLAGS_4 CDP__GLUED(CDP__WITH_NO_BACKEND, CDP__WITH_NO_RECORDER, , , , )
+#define CDP__WITH_FLAGS_4 CDP__GLUED(CDP__WITH_NO_BACKEND, CDP__WITH_NO_RECORDER, CDP__WITH_NO_SCAN, , , )
 #define CDP__WITH_FLAGS \
     CDP__GLUED(CDP__WITH_FLAGS_1, CDP__WITH_FLAGS_2, CDP__WITH_FLAGS_3, CDP__WITH_FLAGS_4, , )
 #define cdp_built_with \

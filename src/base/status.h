@@ -32,17 +32,27 @@
     X("BUSY", CDP_ERR_BUSY, 0, "a limit of this rank or of the peer is reached; nothing was done")
 
 typedef struct cdp__status_row {
-    const char *name, *meaning;
+    const char *name;
+#ifndef CDP_NO_LOG_STRINGS
+    const char *meaning;
+#endif
     bool group;
 } cdp__status_row;
+#ifdef CDP_NO_LOG_STRINGS
+#define CDP__STATUS_ROW(name, group, meaning) \
+    { name, group }
+#else
+#define CDP__STATUS_ROW(name, group, meaning) \
+    { name, meaning, group }
+#endif
 
 /* The row of a number, which another process may have sent; a row without meaning for others. */
 CDP__PRIVATE CDP__COLD const cdp__status_row *cdp__status_row_of(int32_t number) {
-    static const cdp__status_row unknown = {"?", "an unknown status", false};
-#define CDP__ROW(name, status, group, meaning)                          \
-    case status: {                                                      \
-        static const cdp__status_row row = {name, meaning, group != 0}; \
-        return &row;                                                    \
+    static const cdp__status_row unknown = CDP__STATUS_ROW("?", false, "an unknown status");
+#define CDP__ROW(name, status, group, meaning)                                           \
+    case status: {                                                                       \
+        static const cdp__status_row row = CDP__STATUS_ROW(name, (group) != 0, meaning); \
+        return &row;                                                                     \
     }
     switch ((cdp_status)number) { CDP__STATUSES(CDP__ROW) }
 #undef CDP__ROW
@@ -54,7 +64,11 @@ CDP_API const char *cdp_status_name(cdp_status status) {
 }
 
 CDP_API const char *cdp_status_text(cdp_status status) {
+#ifdef CDP_NO_LOG_STRINGS
+    return cdp_status_name(status);
+#else
     return cdp__status_row_of((int32_t)status)->meaning;
+#endif
 }
 
 /* Whether a number is an error of this library. */

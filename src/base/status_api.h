@@ -44,7 +44,7 @@ typedef enum cdp_status {
 CDP_API const char *cdp_status_name(cdp_status status);
 
 /* What a status means, for programs that have only the number: "the deadline passed". The text of
-   cdp_last_error() says more. Never NULL. Any thread. */
+   cdp_last_error() says more. With CDP_NO_LOG_STRINGS, the name. Never NULL. Any thread. */
 CDP_API const char *cdp_status_text(cdp_status status);
 
 #endif /* CDP_SRC_BASE_STATUS_API_H */

@@ -331,8 +331,11 @@ CDP__PRIVATE void cdp__exec_limit(cdp__exec *x, uint32_t i) {
 }
 
 CDP__PRIVATE void cdp__exec_step(cdp__exec *x, const cdp__step *s) {
-    const cdp_dtype dtype = x->dtype, given = (cdp_dtype)x->task.call.dtype;
+    const cdp_dtype dtype = x->dtype;
+#ifndef CDP_FEW_DTYPES
+    const cdp_dtype given = (cdp_dtype)x->task.call.dtype;
     const uint64_t size = cdp_dtype_size(given);
+#endif
     const cdp_reduce_op op = (cdp_reduce_op)x->task.call.op;
     const bool swap = (s->flags & CDP__SRC_FIRST) != 0;
     void *dst = cdp__exec_buffer(x, s->dst, s->dst_off);
@@ -348,6 +351,7 @@ CDP__PRIVATE void cdp__exec_step(cdp__exec *x, const cdp__step *s) {
         break;
 #endif
     case CDP__DIVIDE: cdp__divide(dtype, dst, s->len, x->task.shape.size); break;
+#ifndef CDP_FEW_DTYPES
     case CDP__WIDEN:
         src = x->task.in ? x->task.in : x->task.out;
         cdp__convert(given, (const uint8_t *)src + s->src_off * size, dtype, dst, s->len);
@@ -355,6 +359,7 @@ CDP__PRIVATE void cdp__exec_step(cdp__exec *x, const cdp__step *s) {
     case CDP__NARROW:
         cdp__convert(dtype, src, given, (uint8_t *)x->task.out + s->dst_off * size, s->len);
         break;
+#endif
     case CDP__SCALE: cdp__scale(dtype, dst, s->len, x->task.factor); break;
     default: break;
     }

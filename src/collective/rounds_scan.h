@@ -11,6 +11,8 @@
 #include "../base/basics.h"
 #include "rounds.h"
 
+#ifndef CDP_NO_SCAN
+
 /* Recursive doubling (Hillis and Steele 1986): after round k each rank has combined the vectors of
    up to 2^k ranks, its own the last of them. In an exclusive scan every rank first gets the vector
    of the rank before it; then ranks 1 .. n-1 scan those.
@@ -111,5 +113,6 @@ CDP__PRIVATE uint32_t cdp__chain_round(const cdp__shape *s, uint32_t k, cdp__ste
 }
 
 #endif /* CDP_FEW_ALGORITHMS */
+#endif /* CDP_NO_SCAN */
 
 #endif /* CDP_SRC_COLLECTIVE_ROUNDS_SCAN_H */

@@ -60,6 +60,9 @@ enum {
     CDP__ALGO_COUNT
 };
 
+#define CDP__ALGO_NONE \
+    { "?", CDP_COLL_NONE, false, NULL, NULL, NULL }
+
 static const cdp__algo cdp__algos[] = {
     {"ring", CDP_COLL_ALLREDUCE, false, cdp__ring_rounds, cdp__ring_round, cdp__no_tmp},
     {"recursive doubling", CDP_COLL_ALLREDUCE, true, cdp__doubling_rounds, cdp__doubling_round,
@@ -76,16 +79,19 @@ static const cdp__algo cdp__algos[] = {
     {"pairwise", CDP_COLL_ALLTOALL, true, cdp__gather_rounds, cdp__alltoall_round, cdp__no_tmp},
     {"direct", CDP_COLL_SEND, true, cdp__log_rounds, cdp__tree_round, cdp__no_tmp},
 #ifdef CDP_NO_REPRODUCIBLE /* removed constants keep their numbers */
-    {"?", CDP_COLL_NONE, false, NULL, NULL, NULL}, {"?", CDP_COLL_NONE, false, NULL, NULL, NULL},
-    {"?", CDP_COLL_NONE, false, NULL, NULL, NULL},
+    CDP__ALGO_NONE, CDP__ALGO_NONE, CDP__ALGO_NONE,
 #else
     {"fixed order", CDP_COLL_ALLREDUCE, true, cdp__fixed_rounds, cdp__fixed_round, cdp__fixed_tmp},
     {"fixed order", CDP_COLL_REDUCE, true, cdp__fixed_rounds, cdp__fixed_round, cdp__fixed_tmp},
     {"fixed order", CDP_COLL_REDUCE_SCATTER, true, cdp__fixed_rounds, cdp__fixed_round,
         cdp__fixed_tmp},
 #endif
+#ifdef CDP_NO_SCAN
+    CDP__ALGO_NONE, CDP__ALGO_NONE,
+#else
     {"recursive doubling", CDP_COLL_SCAN, true, cdp__scan_rounds, cdp__scan_round, cdp__scan_tmp},
     {"recursive doubling", CDP_COLL_EXSCAN, true, cdp__scan_rounds, cdp__scan_round, cdp__scan_tmp},
+#endif
 #ifndef CDP_FEW_ALGORITHMS
     {"ring", CDP_COLL_REDUCE, false, cdp__ring_rounds, cdp__reduce_ring_round, cdp__reduce_tmp},
     {"Bruck", CDP_COLL_ALLGATHER, true, cdp__bruck_rounds, cdp__bruck_round, cdp__bruck_tmp},
@@ -106,8 +112,12 @@ static const cdp__algo cdp__algos[] = {
     {"at once", CDP_COLL_ALLGATHER, true, cdp__once_rounds, cdp__once_round, cdp__once_tmp},
     {"at once", CDP_COLL_BARRIER, true, cdp__once_rounds, cdp__once_round, cdp__once_tmp},
     {"at once", CDP_COLL_BROADCAST, true, cdp__once_rounds, cdp__once_round, cdp__once_tmp},
+#ifdef CDP_NO_SCAN
+    CDP__ALGO_NONE, CDP__ALGO_NONE,
+#else
     {"chain", CDP_COLL_SCAN, false, cdp__chain_rounds, cdp__chain_round, cdp__chain_tmp},
     {"chain", CDP_COLL_EXSCAN, false, cdp__chain_rounds, cdp__chain_round, cdp__chain_tmp},
+#endif
     {"hierarchical", CDP_COLL_ALLREDUCE, false, cdp__lanes_rounds, cdp__lanes_round, cdp__no_tmp},
     {"leaders", CDP_COLL_ALLREDUCE, false, cdp__leaders_rounds, cdp__leaders_round,
         cdp__doubling_tmp},
@@ -121,7 +131,7 @@ static const cdp__algo cdp__algos[] = {
     {"hierarchical", CDP_COLL_REDUCE_SCATTER, false, cdp__hosts_scatter_rounds,
         cdp__hosts_scatter_round, cdp__hosts_scatter_tmp},
 #endif
-    {"?", CDP_COLL_NONE, false, NULL, NULL, NULL}, /* an algorithm of another build */
+    CDP__ALGO_NONE, /* an algorithm of another build */
 };
 
 CDP__PRIVATE const cdp__algo *cdp__algo_at(uint32_t i) {

@@ -130,9 +130,12 @@ CDP__PRIVATE bool cdp__dtype_has_grads(cdp_dtype t) {
 }
 /* True if this build has no arithmetic for the dtype. */
 CDP__PRIVATE bool cdp__dtype_left_out(cdp_dtype t) {
-#ifdef CDP_ONLY_F32
+#if defined(CDP_ONLY_F32)
     const uint8_t kind = cdp__dtype_row_of(t)->kind;
     return (kind == CDP__FLOAT || kind == CDP__COMPLEX) && t > CDP_DTYPE_F32;
+#elif defined(CDP_FEW_DTYPES)
+    const cdp__dtype_row *row = cdp__dtype_row_of(t);
+    return row->kind == CDP__COMPLEX || (row->narrow && row->bytes == 1);
 #else
     (void)t;
     return false;
@@ -140,6 +143,9 @@ CDP__PRIVATE bool cdp__dtype_left_out(cdp_dtype t) {
 }
 
 CDP__PRIVATE bool cdp__reduce_exists(cdp_dtype t, cdp_reduce_op op) {
+#ifdef CDP_FEW_DTYPES /* nothing is computed in a wider dtype */
+    if (op == CDP_REDUCE_AVG && t && t != (cdp_dtype)cdp__dtype_row_of(t)->wide) return false;
+#endif
     return !cdp__dtype_left_out(t) && (cdp__dtype_row_of(t)->ops >> op & 1) != 0;
 }
 
@@ -151,9 +157,15 @@ CDP__PRIVATE bool cdp__reduce_accumulates(cdp_dtype t, cdp_reduce_op op) {
 /* The dtype of a reduction's partial results. `accumulate`: 0, or F32 where it makes a
    difference. */
 CDP__PRIVATE cdp_dtype cdp__reduced_as(cdp_dtype t, cdp_reduce_op op, cdp_dtype accumulate) {
+#ifdef CDP_FEW_DTYPES
+    (void)op;
+    (void)accumulate;
+    return t;
+#else
     if (accumulate) return accumulate;
     if (op != CDP_REDUCE_AVG || cdp__dtype_left_out(t)) return t;
     return (cdp_dtype)cdp__dtype_row_of(t)->wide;
+#endif
 }
 /* True for means whose sums fit no dtype. */
 CDP__PRIVATE bool cdp__reduce_is_widest(cdp_dtype t, cdp_reduce_op op) {

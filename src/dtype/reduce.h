@@ -129,8 +129,10 @@ CDP__KERNEL(cdp__xor_bool, uint8_t, CDP__ONE_TRUE)
                 acc[i + 1] = other == other ? other : NOT;                         \
             }                                                                      \
     }
+#ifndef CDP_FEW_DTYPES
 CDP__KERNEL_COMPLEX(cdp__mul_c32, float, NAN)
-#ifndef CDP_ONLY_F32
+#endif
+#if !defined(CDP_ONLY_F32) && !defined(CDP_FEW_DTYPES)
 CDP__KERNEL_COMPLEX(cdp__mul_c64, double, (double)NAN)
 #endif
 
@@ -166,12 +168,19 @@ enum {
             NULL, NULL                                                                             \
     }
 #define CDP__SET_f32 CDP__SET_FLOAT(f32)
-#define CDP__SET_c32 CDP__SET_COMPLEX(f32, c32)
 #ifdef CDP_ONLY_F32
 #define CDP__SET_f64 CDP__SET_f32 /* never asked for */
-#define CDP__SET_c64 CDP__SET_c32
 #else
 #define CDP__SET_f64 CDP__SET_FLOAT(f64)
+#endif
+#ifdef CDP_FEW_DTYPES
+#define CDP__SET_c32 CDP__SET_f32 /* never asked for */
+#else
+#define CDP__SET_c32 CDP__SET_COMPLEX(f32, c32)
+#endif
+#if defined(CDP_ONLY_F32) || defined(CDP_FEW_DTYPES)
+#define CDP__SET_c64 CDP__SET_c32
+#else
 #define CDP__SET_c64 CDP__SET_COMPLEX(f64, c64)
 #endif
 #define CDP__SET_i8 CDP__SET_INT(i, 8)
@@ -285,6 +294,7 @@ CDP__WIDEN_FLOAT(
     cdp__widen_f16, uint16_t, 15, 13, 0x400u, 5.9604644775390625e-8f, 112u, 0x7c00u, 224u)
 CDP__NARROW_FLOAT(cdp__narrow_f16, uint16_t, 15, 13, 112u, 0x38800000u, 0.5f, 0x3f000000u,
     0x477ff000u, 0x7c00u, 0x7e00u) /* from 65520 on, the nearest f16 is infinity */
+#ifndef CDP_FEW_DTYPES
 CDP__WIDEN_FLOAT(cdp__widen_f8e5m2, uint8_t, 7, 21, 4u, 1.52587890625e-5f, 112u, 0x7cu, 224u)
 CDP__NARROW_FLOAT(cdp__narrow_f8e5m2, uint8_t, 7, 21, 112u, 0x38800000u, 128.0f, 0x43000000u,
     0x47700000u, 0x7cu, 0x7fu) /* from 61440 on */
@@ -292,6 +302,12 @@ CDP__NARROW_FLOAT(cdp__narrow_f8e5m2, uint8_t, 7, 21, 112u, 0x38800000u, 128.0f,
 CDP__WIDEN_FLOAT(cdp__widen_f8e4m3, uint8_t, 7, 20, 8u, 0.001953125f, 120u, 0x7fu, 240u)
 CDP__NARROW_FLOAT(cdp__narrow_f8e4m3, uint8_t, 7, 20, 120u, 0x3c800000u, 16384.0f, 0x46800000u,
     0x43e80001u, 0x7fu, 0x7fu)
+#else /* never asked for */
+#define cdp__widen_f8e5m2 NULL
+#define cdp__narrow_f8e5m2 NULL
+#define cdp__widen_f8e4m3 NULL
+#define cdp__narrow_f8e4m3 NULL
+#endif
 
 /* The function that widens a block of a narrow dtype, or narrows it; else NULL. */
 CDP__PRIVATE cdp__converter cdp__converter_of(cdp_dtype t, bool widen) {

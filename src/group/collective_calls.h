@@ -181,6 +181,8 @@ CDP_API cdp_status cdp_alltoall_async(
         g, work, CDP_COLL_ALLTOALL, in, out, count, dtype, CDP_REDUCE_DEFAULT, 0);
 }
 
+#ifndef CDP_NO_SCAN
+
 CDP_API cdp_status cdp_scan(
     cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce_op op) {
     return cdp__collective(g, CDP_COLL_SCAN, in, out, count, dtype, op, 0, NULL);
@@ -200,5 +202,7 @@ CDP_API cdp_status cdp_exscan_async(cdp_group *g, const void *in, void *out, uin
     cdp_dtype dtype, cdp_reduce_op op, cdp_work *work) {
     return cdp__collective_async(g, work, CDP_COLL_EXSCAN, in, out, count, dtype, op, 0);
 }
+
+#endif /* CDP_NO_SCAN */
 
 #endif /* CDP_SRC_GROUP_COLLECTIVE_CALLS_H */

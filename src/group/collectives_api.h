@@ -126,6 +126,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_alltoall(
     cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype);
 CDP_MUST_CHECK CDP_API cdp_status cdp_alltoall_async(
     cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_work *work);
+#ifndef CDP_NO_SCAN
 /* Prefix reductions, as in MPI. Rank r gets the reduction of the `count` elements of ranks 0 to r
    (scan), or of ranks 0 to r - 1 (exscan: the `out` of rank 0 is not touched, but must be given).
    Operands are combined in the order of the ranks. In place: `in` NULL. UNSUPPORTED: AVG; device
@@ -138,6 +139,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_exscan(
     cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce_op op);
 CDP_MUST_CHECK CDP_API cdp_status cdp_exscan_async(cdp_group *group, const void *in, void *out,
     uint64_t count, cdp_dtype dtype, cdp_reduce_op op, cdp_work *work);
+#endif
 /* Returns when every rank has called it. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_barrier(cdp_group *group);
 CDP_MUST_CHECK CDP_API cdp_status cdp_barrier_async(cdp_group *group, cdp_work *work);

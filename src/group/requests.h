@@ -66,6 +66,13 @@ CDP__PRIVATE cdp_status cdp__request_defaults(const cdp_group *g, cdp_request *r
         return cdp__fail(CDP_ERR_INVALID,
             "%s: accumulate is %d; set it to CDP_DTYPE_F32, or leave it 0", cdp_coll_name(k),
             (int)rq->accumulate);
+#ifdef CDP_FEW_DTYPES
+    if (rq->accumulate && cdp__dtype_is_narrow(rq->dtype))
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "%s: there is no `accumulate`, because CDP_FEW_DTYPES was defined when cdp.h was "
+            "compiled; leave it 0",
+            cdp_coll_name(k));
+#endif
     if (!cdp__kind_reduces(k)) rq->op = CDP_REDUCE_SUM;
     if (!cdp__kind_reduces(k) || !cdp__reduce_accumulates(rq->dtype, rq->op))
         rq->accumulate = CDP_DTYPE_DEFAULT;
@@ -128,6 +135,11 @@ CDP__PRIVATE cdp_status cdp__request_check(const cdp_group *g, cdp_request *rq, 
     if (rq->accumulate && *device)
         return cdp__fail(CDP_ERR_UNSUPPORTED,
             "%s: there is no `accumulate` in device memory; leave it 0, or reduce f32", name);
+#ifdef CDP_NO_SCAN
+    if (cdp__kind_is(rq->kind, CDP__KIND_PREFIX))
+        return cdp__fail(
+            CDP_ERR_UNSUPPORTED, "%s: CDP_NO_SCAN was defined when cdp.h was compiled", name);
+#endif
     if (cdp__kind_is(rq->kind, CDP__KIND_PREFIX) && rq->op == CDP_REDUCE_AVG)
         return cdp__fail(CDP_ERR_UNSUPPORTED,
             "%s: there is no average, because every rank reduces another number of ranks; use SUM "

@@ -5,16 +5,20 @@
 #define CDP_NO_MEETING
 #define CDP_NO_REPRODUCIBLE
 #define CDP_NO_BACKEND
+#define CDP_FEW_DTYPES
+#define CDP_NO_SCAN
 #define CDP_API static __attribute__((unused))
 #define CDP_IMPLEMENTATION
 #define CDP__TEST_OF_ITS_OWN /* this program compiles the library itself */
 #define cdp_init board_init
 #define cdp_allreduce board_allreduce
 #define cdp_group_destroy board_group_destroy
+#define cdp_start board_start
 #include "cdp_tcp.h"
 #undef cdp_init
 #undef cdp_allreduce
 #undef cdp_group_destroy
+#undef cdp_start
 
 #include "test.h"
 #include "ports.h"
@@ -127,6 +131,41 @@ TEST(what_was_left_out_is_refused_by_name) {
     T(g == NULL);
 }
 
+TEST(dtypes_that_were_left_out_are_refused_and_the_others_reduced) {
+    cdp_request r;
+    cdp_work w;
+    cdp_tcp_desc d;
+    cdp_group *g = NULL;
+    uint16_t halves[2] = {0x3c00, 0x4000};
+    float complex_one[2] = {1, 2};
+    double wide[2] = {3, 4};
+    memset(&d, 0, sizeof d);
+    d.group.world_size = 1;
+    T_EQ(CDP_OK, board_init(&d, &g));
+    T_EQ(CDP_OK, board_allreduce(g, NULL, halves, 2, CDP_DTYPE_F16, CDP_REDUCE_SUM));
+    T_EQ(CDP_OK, board_allreduce(g, NULL, wide, 2, CDP_DTYPE_F64, CDP_REDUCE_AVG));
+    T_EQ(3, (int)wide[0]);
+    T_EQ(CDP_ERR_UNSUPPORTED, board_allreduce(g, NULL, halves, 2, CDP_DTYPE_F16, CDP_REDUCE_AVG));
+    T_TEXT("avg of f16", cdp_last_error()->text);
+    T_EQ(
+        CDP_ERR_UNSUPPORTED, board_allreduce(g, NULL, halves, 4, CDP_DTYPE_F8E5M2, CDP_REDUCE_SUM));
+    T_EQ(CDP_ERR_UNSUPPORTED,
+        board_allreduce(g, NULL, complex_one, 1, CDP_DTYPE_CF32, CDP_REDUCE_SUM));
+    memset(&r, 0, sizeof r);
+    r.kind = CDP_COLL_ALLREDUCE;
+    r.out = halves;
+    r.count = 2;
+    r.dtype = CDP_DTYPE_F16;
+    r.accumulate = CDP_DTYPE_F32;
+    T_EQ(CDP_ERR_UNSUPPORTED, board_start(g, &r, &w));
+    T_TEXT("CDP_FEW_DTYPES", cdp_last_error()->text);
+    r.accumulate = CDP_DTYPE_DEFAULT;
+    r.kind = CDP_COLL_SCAN;
+    T_EQ(CDP_ERR_UNSUPPORTED, board_start(g, &r, &w));
+    T_TEXT("CDP_NO_SCAN", cdp_last_error()->text);
+    board_group_destroy(g);
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"all_ranks_use_a_store_that_others_serve", all_ranks_use_a_store_that_others_serve, 60},
@@ -134,6 +173,8 @@ int main(int argc, char **argv) {
             60},
         {"rank_0_without_a_server_says_so", rank_0_without_a_server_says_so, 10},
         {"what_was_left_out_is_refused_by_name", what_was_left_out_is_refused_by_name, 10},
+        {"dtypes_that_were_left_out_are_refused_and_the_others_reduced",
+            dtypes_that_were_left_out_are_refused_and_the_others_reduced, 10},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }
