@@ -1869,7 +1869,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_batch(
 
 /* A barrier that names the missing ranks. Rank 0 receives a message from every other rank, then
    answers all of them. If some are missing after `timeout_ms` (0: the group's timeout), the group
-   breaks with a TIMEOUT that names all of them. Slower than cdp_barrier(): for tests. */
+   breaks with a TIMEOUT that names all of them. If rank 0 itself is missing, it breaks at most a
+   second later, and the TIMEOUT names rank 0. Slower than cdp_barrier(): for tests. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_monitored_barrier(cdp_group *group, uint32_t timeout_ms);
 #endif /* CDP_NO_MESSAGES */
 
@@ -9667,10 +9668,42 @@ CDP__PRIVATE bool cdp__root_is_bucket(uint32_t root) {
     return (root & 0xff000000u) == CDP__TAG_BUCKET;
 }
 
+/* A rank fits into the low half of the field of the root. The other half says for what a ddp
+   copies from that rank: 0, or one of these tags with the number of the ddp. */
+#define CDP__ROOT_RANK 0xffffu
+#define CDP__TAG_MODEL 0xdd000000u
+#define CDP__TAG_BUFFERS 0xde000000u
+#define CDP__TAG_ORDER 0xdf000000u
+#define CDP__TAG_NAMES 0xe0000000u
+
+#define CDP__TAG_BARRIER 0xffffffffu /* tag of cdp_monitored_barrier() and of bodies of channels */
+
+/* What a ddp copies, as " for the buffers of ddp 0". */
+CDP__PRIVATE void cdp__copy_text(cdp__text *t, uint32_t root) {
+    static const char *const names[] = {
+        "parameters and buffers", "buffers", "order of the buckets", "names of the parameters"};
+    const uint32_t what = (root >> 24) - (CDP__TAG_MODEL >> 24);
+    if (what < sizeof names / sizeof *names)
+        cdp__text_add(t, " for the %s of ddp %u", names[what], root >> 16 & 0xffu);
+}
+
+/* Which bucket an operation without a root is for. */
+CDP__PRIVATE void cdp__bucket_text(cdp__text *t, uint32_t root) {
+    if (!cdp__root_is_bucket(root)) return;
+    if ((root & 0xffffu) == 0xffffu)
+        cdp__text_add(t, " beside the buckets of ddp %u", root >> 16 & 0xffu);
+    else
+        cdp__text_add(t, " for bucket %u of ddp %u", root & 0xffffu, root >> 16 & 0xffu);
+}
+
 /* Makes a text like "allreduce #17 of 4194304 x f32 sum, ring". */
 CDP__PRIVATE void cdp__call_text(const cdp__head *h, char *out, uint64_t size) {
     cdp__text t = cdp__text_of(out, size);
     const cdp_coll_kind kind = (cdp_coll_kind)h->kind;
+    if (kind == CDP_COLL_SEND && h->root == CDP__TAG_BARRIER) {
+        cdp__text_add(&t, "monitored barrier #%llu", (unsigned long long)h->seq);
+        return;
+    }
     cdp__text_add(&t, "%s #%llu", cdp_coll_name(kind), (unsigned long long)h->seq);
     if (kind == CDP_COLL_BARRIER) return;
     cdp__text_add(
@@ -9680,15 +9713,17 @@ CDP__PRIVATE void cdp__call_text(const cdp__head *h, char *out, uint64_t size) {
     if (cdp__kind_reduces(kind)) cdp__text_add(&t, " %s", cdp_reduce_name((cdp_reduce_op)h->op));
     if (h->accumulate)
         cdp__text_add(&t, " accumulated in %s", cdp_dtype_name((cdp_dtype)h->accumulate));
-    if (kind == CDP_COLL_SEND) cdp__text_add(&t, " with tag %u", h->root);
-    if (cdp__kind_has_root(kind))
+    if (kind == CDP_COLL_SEND) {
+        cdp__text_add(&t, " with tag %u", h->root);
+        return;
+    }
+    if (cdp__kind_has_root(kind)) {
         cdp__text_add(&t, " %s rank %u",
-            cdp__kind_of(kind)->root == CDP__ROOT_SENDS ? "from" : "to", h->root);
-    if (cdp__root_is_bucket(h->root) && (h->root & 0xffffu) == 0xffffu)
-        cdp__text_add(&t, " beside the buckets of ddp %u", h->root >> 16 & 0xffu);
-    else if (cdp__root_is_bucket(h->root))
-        cdp__text_add(&t, " for bucket %u of ddp %u", h->root & 0xffffu, h->root >> 16 & 0xffu);
-    if (kind == CDP_COLL_SEND) return;
+            cdp__kind_of(kind)->root == CDP__ROOT_SENDS ? "from" : "to", h->root & CDP__ROOT_RANK);
+        cdp__copy_text(&t, h->root);
+    } else {
+        cdp__bucket_text(&t, h->root);
+    }
     if (cdp__algo_at(h->algo)->kind == CDP_COLL_BARRIER)
         cdp__text_add(&t, ", in device memory");
     else if (cdp__kind_reduces(kind) && !cdp__kind_has_parts(kind))
@@ -13240,7 +13275,8 @@ typedef struct cdp__op {
     /* called with the lock held, by the thread that made the progress */
     void (*done)(void *user, uint64_t start_ns, uint64_t end_ns);
     void *user;
-    bool device; /* a backend runs it: the ranks only compare the call, in a barrier */
+    uint32_t tag; /* what it copies, with the number of a ddp; or 0 */
+    bool device;  /* a backend runs it: the ranks only compare the call, in a barrier */
 } cdp__op;
 
 /* A send or a receive of one message. Entries of the pool are reused; `use` says which work an
@@ -13287,8 +13323,6 @@ typedef struct cdp__flow {
 #define CDP__POST_BIT (1ull << 61)
 #define CDP__WORK_BITS (CDP__DEFERRED_BIT | CDP__DEVICE_BIT | CDP__POST_BIT)
 #define CDP__POST_INDEX 20u
-
-#define CDP__TAG_BARRIER 0xffffffffu /* tag of cdp_monitored_barrier() and of bodies of channels */
 
 typedef enum cdp__health {
     CDP__HEALTHY,
@@ -13563,7 +13597,7 @@ CDP__PRIVATE cdp__head cdp__op_call(const cdp__op *op) {
     h.seq = op->seq;
     h.count = op->parts ? 0 : rq->count;
     h.parts = op->parts;
-    h.root = rq->root;
+    h.root = rq->root | op->tag;
     return h;
 }
 
@@ -13599,6 +13633,7 @@ CDP__PRIVATE void cdp__record_fill(const cdp__past *past, cdp_record *r) {
     r->dtype = (cdp_dtype)past->call.dtype;
     r->op = (cdp_reduce_op)past->call.op;
     r->root = past->call.root;
+    if (cdp__kind_has_root(r->kind)) r->root &= CDP__ROOT_RANK;
     r->count = past->call.count;
     r->waits_for = -1;
     r->rounds = past->rounds;
@@ -17708,6 +17743,7 @@ typedef struct cdp__with {
     void (*done)(void *user, uint64_t start_ns, uint64_t end_ns);
     void *user;
     bool device;
+    uint32_t tag; /* of cdp__op */
 } cdp__with;
 
 /* Polls a few times in the caller's thread, so that the first bytes are sent before its call
@@ -17753,6 +17789,7 @@ CDP__PRIVATE cdp_status cdp__enqueue(
     op->done = with->done;
     op->user = with->user;
     op->device = with->device;
+    op->tag = with->tag;
     out->group = g;
     out->seq = op->seq;
     g->timers.soonest_ns = cdp__min(g->timers.soonest_ns, op->deadline_ns);
@@ -17760,9 +17797,8 @@ CDP__PRIVATE cdp_status cdp__enqueue(
     return CDP_OK;
 }
 
-CDP__PRIVATE cdp_status cdp__start(cdp_group *g, const cdp_request *request,
-    void (*done)(void *, uint64_t, uint64_t), void *user, cdp_work *out) {
-    const cdp__with with = {{NULL, 0}, done, user, false};
+CDP__PRIVATE cdp_status cdp__start(
+    cdp_group *g, const cdp_request *request, const cdp__with *with, cdp_work *out) {
     cdp_request rq;
     bool device;
     cdp_status st = cdp__alive_for(g, request ? request->kind : CDP_COLL_NONE);
@@ -17776,11 +17812,12 @@ CDP__PRIVATE cdp_status cdp__start(cdp_group *g, const cdp_request *request,
     if (st != CDP_OK) return st;
     if (device) {
         const uint64_t now = g->os->now_ns(g->os->user);
-        if (done) done(user, now, now); /* the device's duration is not known here */
+        if (with->done)
+            with->done(with->user, now, now); /* the device's duration is not known here */
         return cdp__device_start(g, &rq, 1, out);
     }
     cdp__enter(g);
-    st = cdp__enqueue(g, &rq, &with, out);
+    st = cdp__enqueue(g, &rq, with, out);
     if (st == CDP_OK) cdp__first_moves(g);
     cdp__leave(g);
     return st;
@@ -17802,7 +17839,8 @@ CDP__PRIVATE void cdp__hand_over(cdp_group *g) {
 }
 
 CDP_API cdp_status cdp_start(cdp_group *g, const cdp_request *request, cdp_work *out) {
-    const cdp_status st = cdp__start(g, request, NULL, NULL, out);
+    const cdp__with with = {{NULL, 0}, NULL, NULL, false, 0};
+    const cdp_status st = cdp__start(g, request, &with, out);
     if (st == CDP_OK) cdp__hand_over(g);
     return st;
 }
@@ -17832,7 +17870,7 @@ CDP__PRIVATE cdp_status cdp__device_start_all(
 #ifndef CDP_NO_BACKEND
 CDP_API cdp_status cdp_group_compare(
     cdp_group *g, const cdp_request *requests, uint32_t n, bool wait) {
-    const cdp__with with = {{NULL, 0}, NULL, NULL, true};
+    const cdp__with with = {{NULL, 0}, NULL, NULL, true, 0};
     cdp_work w = {NULL, 0};
     cdp_status st = cdp__alive(g, "cdp_group_compare");
     uint32_t i;
@@ -17855,6 +17893,7 @@ CDP_API cdp_status cdp_group_compare(
 
 CDP_API cdp_status cdp_start_all(
     cdp_group *g, const cdp_request *requests, uint32_t n, cdp_work *out) {
+    const cdp__with with = {{NULL, 0}, NULL, NULL, false, 0};
     uint32_t i, devices = 0;
     bool device;
     cdp_status st = cdp__alive(g, "cdp_start_all");
@@ -17871,7 +17910,7 @@ CDP_API cdp_status cdp_start_all(
     }
     if (st == CDP_OK && devices) return cdp__device_start_all(g, requests, n, devices, out);
     for (i = 0; i < n && st == CDP_OK; ++i)
-        st = cdp__start(g, &requests[i], NULL, NULL, out);
+        st = cdp__start(g, &requests[i], &with, out);
     if (st == CDP_OK)
         cdp__hand_over(g);
     else if (i > 1)
@@ -18232,7 +18271,7 @@ CDP__PRIVATE cdp_request cdp__request_of(cdp_coll_kind kind, const void *in, voi
 /* Starts an operation and waits until it has ended. `counts`: the lengths of all parts, or NULL. */
 CDP__PRIVATE cdp_status cdp__collective(cdp_group *g, cdp_coll_kind kind, const void *in, void *out,
     uint64_t count, cdp_dtype dtype, cdp_reduce_op op, uint32_t root, const uint64_t *counts) {
-    const cdp__with with = {{NULL, 0}, NULL, NULL, false};
+    const cdp__with with = {{NULL, 0}, NULL, NULL, false, 0};
     cdp_request rq = cdp__request_of(kind, in, out, count, dtype, op, root);
     cdp_work w = {NULL, 0};
     cdp__world *m;
@@ -18906,14 +18945,29 @@ CDP_API cdp_status cdp_sendrecv(cdp_group *g, const void *out, uint64_t out_coun
 
 #ifndef CDP_NO_MESSAGES
 
-CDP__PRIVATE cdp_status cdp__barrier_message(
-    cdp_group *g, uint8_t *byte, bool receive, uint32_t peer, uint32_t timeout_ms, cdp_work *out) {
+/* The other ranks wait this much longer than rank 0, or half the timeout if that is less. */
+#define CDP__BARRIER_LATER_MS 1000u
+
+/* The deadline of a call. */
+typedef struct cdp__barrier_time {
+    uint32_t timeout_ms;
+    /* when rank 0 names who is missing; when the messages of all ranks end: a little later, so that
+       the error of rank 0 comes first */
+    uint64_t until, last;
+} cdp__barrier_time;
+
+CDP__PRIVATE cdp_status cdp__barrier_message(cdp_group *g, uint8_t *byte, bool receive,
+    uint32_t peer, const cdp__barrier_time *limit, cdp_work *out) {
     cdp_transfer t = cdp__transfer_of(receive, byte, 1, CDP_DTYPE_U8, peer, CDP__TAG_BARRIER);
     cdp_status st;
-    t.timeout_ms = timeout_ms;
+    t.timeout_ms = limit->timeout_ms;
     cdp__enter(g);
     st = cdp__group_report(cdp__group_top(g));
-    if (st == CDP_OK) st = cdp__message_locked(g, &t, NULL, NULL, out);
+    if (st == CDP_OK) st = cdp__message_post(g, &t, NULL, NULL, out);
+    if (st == CDP_OK) {
+        g->messages.posts[out->seq & ((1u << CDP__POST_INDEX) - 1)]->deadline_ns = limit->last;
+        cdp__first_moves(g);
+    }
     cdp__leave(g);
     return st;
 }
@@ -18976,45 +19030,44 @@ CDP__PRIVATE void cdp__barrier_give(cdp_group *g, void *memory) {
     cdp__free(g->os, memory);
 }
 
-/* Rank 0's part: receives from every rank until `until`, then answers all of them. */
-CDP__PRIVATE cdp_status cdp__barrier_root(cdp_group *g, cdp_work *works, uint8_t *bytes,
-    uint32_t timeout_ms, uint32_t longer, uint64_t until) {
+/* Rank 0's part: receives from every rank, then answers all of them. */
+CDP__PRIVATE cdp_status cdp__barrier_root(
+    cdp_group *g, cdp_work *works, uint8_t *bytes, const cdp__barrier_time *limit) {
     const uint32_t n = g->desc.world_size;
     cdp_status st = CDP_OK;
     uint32_t p;
     for (p = 1; p < n && st == CDP_OK; ++p)
-        st = cdp__barrier_message(g, &bytes[p], true, p, longer, &works[p]);
+        st = cdp__barrier_message(g, &bytes[p], true, p, limit, &works[p]);
     for (p = 1; p < n && st == CDP_OK; ++p)
-        st = cdp__work_wait_until(works[p], until);
-    if (st == CDP_PENDING) st = cdp__barrier_missing(g, works, timeout_ms);
+        st = cdp__work_wait_until(works[p], limit->until);
+    if (st == CDP_PENDING) st = cdp__barrier_missing(g, works, limit->timeout_ms);
     for (p = 1; p < n && st == CDP_OK; ++p)
-        st = cdp__barrier_message(g, &bytes[p], false, p, longer, &works[p]);
+        st = cdp__barrier_message(g, &bytes[p], false, p, limit, &works[p]);
     for (p = 1; p < n && st == CDP_OK; ++p)
         st = cdp_work_wait(works[p]);
     return st;
 }
 
 CDP_API CDP__COLD cdp_status cdp_monitored_barrier(cdp_group *g, uint32_t timeout_ms) {
-    uint32_t longer;
-    uint64_t until;
+    cdp__barrier_time limit;
     uint8_t *bytes;
     cdp_work *works;
     cdp_status st = cdp__alive(g, "cdp_monitored_barrier");
     if (st == CDP_OK) st = cdp__must_not_wait();
     if (st != CDP_OK) return st;
-    timeout_ms = cdp__def(timeout_ms, g->desc.timeout_ms);
-    /* the other ranks wait longer, so that rank 0's error, which names the missing ranks, comes
-       first */
-    longer = timeout_ms > CDP_NO_TIMEOUT / 2 ? CDP_NO_TIMEOUT : 2 * timeout_ms;
-    until = cdp__deadline(g->os, timeout_ms);
+    limit.timeout_ms = cdp__def(timeout_ms, g->desc.timeout_ms);
+    limit.until = cdp__deadline(g->os, limit.timeout_ms);
+    limit.last = limit.until == CDP__NEVER
+        ? CDP__NEVER
+        : limit.until + cdp__min(limit.timeout_ms / 2, CDP__BARRIER_LATER_MS) * CDP__MS;
     works = cdp__barrier_take(g);
     if (!works) return CDP_ERR_NOMEM;
     bytes = (uint8_t *)(works + g->desc.world_size);
     if (g->desc.rank == 0) {
-        st = cdp__barrier_root(g, works, bytes, timeout_ms, longer, until);
+        st = cdp__barrier_root(g, works, bytes, &limit);
     } else {
-        st = cdp__barrier_message(g, bytes, false, 0, longer, &works[1]);
-        if (st == CDP_OK) st = cdp__barrier_message(g, bytes, true, 0, longer, &works[0]);
+        st = cdp__barrier_message(g, bytes, false, 0, &limit, &works[1]);
+        if (st == CDP_OK) st = cdp__barrier_message(g, bytes, true, 0, &limit, &works[0]);
         if (st == CDP_OK) st = cdp_work_wait(works[0]);
     }
     cdp__barrier_give(g, works);
@@ -20225,11 +20278,21 @@ CDP__PRIVATE cdp_work cdp__group_device_work(cdp_group *g) {
 CDP__PRIVATE cdp_status cdp__group_start_bucket(cdp_group *g, const cdp_request *request,
     uint32_t ddp, uint32_t bucket, void (*done)(void *, uint64_t, uint64_t), void *user,
     cdp_work *out) {
+    const cdp__with with = {{NULL, 0}, done, user, false, 0};
     cdp_request rq = *request;
     cdp_status st;
     if (!cdp__kind_has_root(rq.kind))
         rq.root = CDP__TAG_BUCKET | (ddp & 0xffu) << 16 | (bucket & 0xffffu);
-    st = cdp__start(g, &rq, done, user, out);
+    st = cdp__start(g, &rq, &with, out);
+    if (st == CDP_OK) cdp__hand_over(g);
+    return st;
+}
+
+/* Starts a broadcast. Errors say what it copies (CDP__TAG_BUFFERS, for one) of ddp number `ddp`. */
+CDP__PRIVATE cdp_status cdp__group_start_copy(
+    cdp_group *g, const cdp_request *request, uint32_t tag, uint32_t ddp, cdp_work *out) {
+    const cdp__with with = {{NULL, 0}, NULL, NULL, false, tag | (ddp & 0xffu) << 16};
+    const cdp_status st = cdp__start(g, request, &with, out);
     if (st == CDP_OK) cdp__hand_over(g);
     return st;
 }
@@ -20525,6 +20588,7 @@ struct cdp_ddp {
     uint64_t marks;
     cdp_ddp_stats stats;
     uint32_t pack_first, pack_root; /* of a broadcast: the first item that is not sent yet */
+    uint32_t pack_tag;              /* what errors call it */
     uint64_t pack_used;
     bool rows_under_way; /* of the sparse parameter `item` */
     bool pack_sent;      /* its packed items are on their way, or are being unpacked */
@@ -20884,6 +20948,21 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__ddp_place(cdp_ddp *d, const uint32_t *ord
 #define CDP__PACK_BELOW 65536u
 #define CDP__PACK_BYTES 1048576u
 
+/* Starts an operation without a root that belongs to no bucket. Errors name this ddp. */
+CDP__PRIVATE cdp_status cdp__ddp_beside(
+    cdp_ddp *d, cdp_coll_kind kind, void *data, uint64_t count, cdp_dtype dtype, cdp_reduce_op op) {
+    const cdp_request rq = cdp__request_of(kind, NULL, data, count, dtype, op, 0);
+    return cdp__group_start_bucket(d->group, &rq, d->number, 0xffffu, NULL, NULL, &d->last);
+}
+
+/* Starts a broadcast from rank `root`. Errors say what of this ddp it copies. */
+CDP__PRIVATE cdp_status cdp__ddp_copy_from(
+    cdp_ddp *d, uint32_t root, uint32_t tag, void *data, uint64_t count, cdp_dtype dtype) {
+    const cdp_request rq =
+        cdp__request_of(CDP_COLL_BROADCAST, NULL, data, count, dtype, CDP_REDUCE_DEFAULT, root);
+    return cdp__group_start_copy(d->group, &rq, tag, d->number, &d->last);
+}
+
 /* The memory of parameter i; indices from param_count on are buffers. */
 CDP__PRIVATE uint8_t *cdp__ddp_item(const cdp_ddp *d, uint32_t i, uint64_t *bytes) {
     const cdp_buffer *b = &d->buffers[i < d->param_count ? 0 : i - d->param_count];
@@ -20933,7 +21012,7 @@ CDP__PRIVATE cdp_status cdp__ddp_send_item(cdp_ddp *d) {
         d->pack_sent = cdp__ddp_unpack(d);
         if (!d->pack_sent) d->pack_used = d->at_byte = 0;
     } else if (bytes >= CDP__PACK_BELOW) {
-        st = cdp_broadcast_async(d->group, item, bytes, CDP_DTYPE_U8, d->pack_root, &d->last);
+        st = cdp__ddp_copy_from(d, d->pack_root, d->pack_tag, item, bytes, CDP_DTYPE_U8);
         ++d->item;
     } else if (more && d->pack_used + bytes <= d->pack_bytes) {
         if (bytes && cdp_rank(d->group) == d->pack_root)
@@ -20943,8 +21022,7 @@ CDP__PRIVATE cdp_status cdp__ddp_send_item(cdp_ddp *d) {
     } else if (d->pack_used) {
         d->pack_sent = true;
         return cdp__ddp_after(d,
-            cdp_broadcast_async(
-                d->group, d->pack, d->pack_used, CDP_DTYPE_U8, d->pack_root, &d->last),
+            cdp__ddp_copy_from(d, d->pack_root, d->pack_tag, d->pack, d->pack_used, CDP_DTYPE_U8),
             cdp__ddp_send_item);
     } else { /* operations of a group end in order */
         return cdp__ddp_then(d, d->last, cdp__ddp_nothing);
@@ -20957,10 +21035,23 @@ CDP__PRIVATE cdp_status cdp__ddp_broadcast(cdp_ddp *d, uint32_t root, bool param
     const uint32_t first = params ? 0 : d->param_count;
     const cdp_status st = cdp__ddp_open_pack(d, first);
     d->pack_root = root;
+    d->pack_tag = params ? CDP__TAG_MODEL : CDP__TAG_BUFFERS;
     d->pack_first = d->item = first;
     d->pack_used = d->at_byte = 0;
     d->pack_sent = false;
     return st == CDP_OK ? cdp__ddp_send_item(d) : st;
+}
+
+/* Adds to the error of a failed copy what its rank alone knows: the names of the buffers. */
+CDP__PRIVATE CDP__COLD cdp_status cdp__ddp_name_buffers(const cdp_ddp *d, cdp_status st) {
+    const uint32_t n = d->desc.buffer_count;
+    cdp_error *e = cdp__error_slot();
+    const uint64_t used = strlen(e->text);
+    if (st == CDP_OK || !n) return st;
+    cdp__format(e->text + used, sizeof e->text - used,
+        n > 1 ? "; ddp %u has the buffers '%s' to '%s'" : "; ddp %u has the buffer '%s'", d->number,
+        d->buffers[0].name, d->buffers[n - 1].name);
+    return st;
 }
 
 /* Broadcasts the buffers once per synchronized pass. With join, the root is the highest rank
@@ -20968,16 +21059,18 @@ CDP__PRIVATE cdp_status cdp__ddp_broadcast(cdp_ddp *d, uint32_t root, bool param
    data, cdp_ddp_join() broadcasts the buffers. */
 CDP__PRIVATE cdp_status cdp__ddp_send_buffers(cdp_ddp *d) {
     int32_t root = d->shadow ? -1 : (int32_t)cdp_rank(d->group);
-    cdp_status st = CDP_OK;
+    cdp_status st;
     if (!d->buffers_due) return CDP_OK;
     d->buffers_due = false;
     if (d->desc.buffer_hook) return d->desc.buffer_hook(d, d->desc.user);
-    if (d->desc.join)
-        st = cdp_allreduce(d->group, NULL, &root, 1, CDP_DTYPE_I32, CDP_REDUCE_MAX);
-    else
-        root = 0;
-    if (st != CDP_OK || root < 0) return st;
-    return cdp__ddp_wait(d, cdp__ddp_broadcast(d, (uint32_t)root, false));
+    st = cdp__must_not_wait();
+    if (st == CDP_OK && d->desc.join)
+        st = cdp__ddp_beside(d, CDP_COLL_ALLREDUCE, &root, 1, CDP_DTYPE_I32, CDP_REDUCE_MAX);
+    if (!d->desc.join) root = 0;
+    if (st == CDP_OK && d->desc.join) st = cdp_work_wait(d->last);
+    if (st == CDP_OK && root >= 0)
+        st = cdp__ddp_wait(d, cdp__ddp_broadcast(d, (uint32_t)root, false));
+    return cdp__ddp_name_buffers(d, st);
 }
 
 #endif /* CDP_NO_DDP */
@@ -21067,7 +21160,8 @@ CDP__PRIVATE cdp_status cdp__ddp_explain_text(cdp_ddp *d) {
     char *const texts = cdp__ddp_texts(d);
     cdp__param_text(d, (uint32_t)d->scratch[d->item], texts + cdp_rank(d->group) * CDP__PARAM_TEXT);
     return cdp__ddp_after(d,
-        cdp_allgather_async(d->group, NULL, texts, CDP__PARAM_TEXT, CDP_DTYPE_U8, &d->last),
+        cdp__ddp_beside(
+            d, CDP_COLL_ALLGATHER, texts, CDP__PARAM_TEXT, CDP_DTYPE_U8, CDP_REDUCE_DEFAULT),
         cdp__ddp_explained);
 }
 
@@ -21079,8 +21173,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__ddp_explain_which(cdp_ddp *d) {
         ++i;
     d->scratch[most] = i;
     return cdp__ddp_after(d,
-        cdp_allreduce_async(
-            d->group, NULL, d->scratch + most, 1, CDP_DTYPE_I64, CDP_REDUCE_MIN, &d->last),
+        cdp__ddp_beside(d, CDP_COLL_ALLREDUCE, d->scratch + most, 1, CDP_DTYPE_I64, CDP_REDUCE_MIN),
         cdp__ddp_explain_text);
 }
 
@@ -21101,7 +21194,7 @@ CDP__PRIVATE cdp_status cdp__ddp_explain(cdp_ddp *d) {
     for (i = 0; i < count && !cdp_rank(d->group); ++i)
         d->scratch[i] = cdp__param_hash(d, i);
     return cdp__ddp_after(d,
-        cdp_broadcast_async(d->group, d->scratch, most, CDP_DTYPE_I64, 0, &d->last),
+        cdp__ddp_copy_from(d, 0, CDP__TAG_NAMES, d->scratch, most, CDP_DTYPE_I64),
         cdp__ddp_explain_which);
 }
 
@@ -21187,7 +21280,8 @@ CDP__PRIVATE cdp_status cdp__ddp_compare(cdp_ddp *d) {
     heads[3 * rank] = hash;
     heads[3 * rank + 1] = d->failed == CDP_ERR_NOMEM ? UINT64_MAX : count;
     heads[3 * rank + 2] = cdp__ddp_settings(&d->desc);
-    return cdp__ddp_after(d, cdp_allgather_async(d->group, NULL, heads, 3, CDP_DTYPE_I64, &d->last),
+    return cdp__ddp_after(d,
+        cdp__ddp_beside(d, CDP_COLL_ALLGATHER, heads, 3, CDP_DTYPE_I64, CDP_REDUCE_DEFAULT),
         cdp__ddp_compared);
 }
 
@@ -22467,7 +22561,8 @@ CDP__PRIVATE cdp_status cdp__ddp_sparse(cdp_ddp *d) {
     d->item = 0;
     d->at_byte = 0;
     return cdp__ddp_after(d,
-        cdp_allgather_async(d->group, NULL, counts, d->sparse_count, CDP_DTYPE_U64, &d->last),
+        cdp__ddp_beside(
+            d, CDP_COLL_ALLGATHER, counts, d->sparse_count, CDP_DTYPE_U64, CDP_REDUCE_DEFAULT),
         cdp__ddp_next_rows);
 }
 #else
@@ -22509,7 +22604,10 @@ CDP__PRIVATE cdp_status cdp__ddp_rebuild(cdp_ddp *d) {
         || (d->hook.stage && d->hook.keeps_layout))
         return CDP_OK;
     d->rebuild_due = false;
-    st = cdp_broadcast(d->group, d->order, d->param_count, CDP_DTYPE_U32, 0);
+    st = cdp__must_not_wait();
+    if (st == CDP_OK)
+        st = cdp__ddp_copy_from(d, 0, CDP__TAG_ORDER, d->order, d->param_count, CDP_DTYPE_U32);
+    if (st == CDP_OK) st = cdp_work_wait(d->last);
     if (st != CDP_OK) return st;
     st = cdp__ddp_place(d, d->order);
     if (st != CDP_OK) { /* other ranks continue with new buckets, so this rank cannot */

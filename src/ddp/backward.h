@@ -17,6 +17,7 @@
 #include "../base/basics.h"
 #include "../text/format.h"
 #include "../base/text.h"
+#include "../group/deferred.h"
 #include "group_access.h"
 #include "state.h"
 #include "buckets.h"
@@ -51,7 +52,10 @@ CDP__PRIVATE cdp_status cdp__ddp_rebuild(cdp_ddp *d) {
         || (d->hook.stage && d->hook.keeps_layout))
         return CDP_OK;
     d->rebuild_due = false;
-    st = cdp_broadcast(d->group, d->order, d->param_count, CDP_DTYPE_U32, 0);
+    st = cdp__must_not_wait();
+    if (st == CDP_OK)
+        st = cdp__ddp_copy_from(d, 0, CDP__TAG_ORDER, d->order, d->param_count, CDP_DTYPE_U32);
+    if (st == CDP_OK) st = cdp_work_wait(d->last);
     if (st != CDP_OK) return st;
     st = cdp__ddp_place(d, d->order);
     if (st != CDP_OK) { /* other ranks continue with new buckets, so this rank cannot */

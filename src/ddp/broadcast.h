@@ -10,10 +10,16 @@
 #include "../base/types_api.h"
 #include "../group/group_api.h"
 #include "../group/collectives_api.h"
+#include "../group/works_api.h"
 #include "ddp_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
 #include "../base/text.h"
+#include "../text/format.h"
+#include "../message/header.h"
+#include "../group/deferred.h"
+#include "../group/collective_calls.h"
+#include "group_access.h"
 #include "state.h"
 
 #ifndef CDP_NO_DDP
@@ -21,6 +27,21 @@
 /* Parameters and buffers smaller than this are packed into one message. */
 #define CDP__PACK_BELOW 65536u
 #define CDP__PACK_BYTES 1048576u
+
+/* Starts an operation without a root that belongs to no bucket. Errors name this ddp. */
+CDP__PRIVATE cdp_status cdp__ddp_beside(
+    cdp_ddp *d, cdp_coll_kind kind, void *data, uint64_t count, cdp_dtype dtype, cdp_reduce_op op) {
+    const cdp_request rq = cdp__request_of(kind, NULL, data, count, dtype, op, 0);
+    return cdp__group_start_bucket(d->group, &rq, d->number, 0xffffu, NULL, NULL, &d->last);
+}
+
+/* Starts a broadcast from rank `root`. Errors say what of this ddp it copies. */
+CDP__PRIVATE cdp_status cdp__ddp_copy_from(
+    cdp_ddp *d, uint32_t root, uint32_t tag, void *data, uint64_t count, cdp_dtype dtype) {
+    const cdp_request rq =
+        cdp__request_of(CDP_COLL_BROADCAST, NULL, data, count, dtype, CDP_REDUCE_DEFAULT, root);
+    return cdp__group_start_copy(d->group, &rq, tag, d->number, &d->last);
+}
 
 /* The memory of parameter i; indices from param_count on are buffers. */
 CDP__PRIVATE uint8_t *cdp__ddp_item(const cdp_ddp *d, uint32_t i, uint64_t *bytes) {
@@ -71,7 +92,7 @@ CDP__PRIVATE cdp_status cdp__ddp_send_item(cdp_ddp *d) {
         d->pack_sent = cdp__ddp_unpack(d);
         if (!d->pack_sent) d->pack_used = d->at_byte = 0;
     } else if (bytes >= CDP__PACK_BELOW) {
-        st = cdp_broadcast_async(d->group, item, bytes, CDP_DTYPE_U8, d->pack_root, &d->last);
+        st = cdp__ddp_copy_from(d, d->pack_root, d->pack_tag, item, bytes, CDP_DTYPE_U8);
         ++d->item;
     } else if (more && d->pack_used + bytes <= d->pack_bytes) {
         if (bytes && cdp_rank(d->group) == d->pack_root)
@@ -81,8 +102,7 @@ CDP__PRIVATE cdp_status cdp__ddp_send_item(cdp_ddp *d) {
     } else if (d->pack_used) {
         d->pack_sent = true;
         return cdp__ddp_after(d,
-            cdp_broadcast_async(
-                d->group, d->pack, d->pack_used, CDP_DTYPE_U8, d->pack_root, &d->last),
+            cdp__ddp_copy_from(d, d->pack_root, d->pack_tag, d->pack, d->pack_used, CDP_DTYPE_U8),
             cdp__ddp_send_item);
     } else { /* operations of a group end in order */
         return cdp__ddp_then(d, d->last, cdp__ddp_nothing);
@@ -95,10 +115,23 @@ CDP__PRIVATE cdp_status cdp__ddp_broadcast(cdp_ddp *d, uint32_t root, bool param
     const uint32_t first = params ? 0 : d->param_count;
     const cdp_status st = cdp__ddp_open_pack(d, first);
     d->pack_root = root;
+    d->pack_tag = params ? CDP__TAG_MODEL : CDP__TAG_BUFFERS;
     d->pack_first = d->item = first;
     d->pack_used = d->at_byte = 0;
     d->pack_sent = false;
     return st == CDP_OK ? cdp__ddp_send_item(d) : st;
+}
+
+/* Adds to the error of a failed copy what its rank alone knows: the names of the buffers. */
+CDP__PRIVATE CDP__COLD cdp_status cdp__ddp_name_buffers(const cdp_ddp *d, cdp_status st) {
+    const uint32_t n = d->desc.buffer_count;
+    cdp_error *e = cdp__error_slot();
+    const uint64_t used = strlen(e->text);
+    if (st == CDP_OK || !n) return st;
+    cdp__format(e->text + used, sizeof e->text - used,
+        n > 1 ? "; ddp %u has the buffers '%s' to '%s'" : "; ddp %u has the buffer '%s'", d->number,
+        d->buffers[0].name, d->buffers[n - 1].name);
+    return st;
 }
 
 /* Broadcasts the buffers once per synchronized pass. With join, the root is the highest rank
@@ -106,16 +139,18 @@ CDP__PRIVATE cdp_status cdp__ddp_broadcast(cdp_ddp *d, uint32_t root, bool param
    data, cdp_ddp_join() broadcasts the buffers. */
 CDP__PRIVATE cdp_status cdp__ddp_send_buffers(cdp_ddp *d) {
     int32_t root = d->shadow ? -1 : (int32_t)cdp_rank(d->group);
-    cdp_status st = CDP_OK;
+    cdp_status st;
     if (!d->buffers_due) return CDP_OK;
     d->buffers_due = false;
     if (d->desc.buffer_hook) return d->desc.buffer_hook(d, d->desc.user);
-    if (d->desc.join)
-        st = cdp_allreduce(d->group, NULL, &root, 1, CDP_DTYPE_I32, CDP_REDUCE_MAX);
-    else
-        root = 0;
-    if (st != CDP_OK || root < 0) return st;
-    return cdp__ddp_wait(d, cdp__ddp_broadcast(d, (uint32_t)root, false));
+    st = cdp__must_not_wait();
+    if (st == CDP_OK && d->desc.join)
+        st = cdp__ddp_beside(d, CDP_COLL_ALLREDUCE, &root, 1, CDP_DTYPE_I32, CDP_REDUCE_MAX);
+    if (!d->desc.join) root = 0;
+    if (st == CDP_OK && d->desc.join) st = cdp_work_wait(d->last);
+    if (st == CDP_OK && root >= 0)
+        st = cdp__ddp_wait(d, cdp__ddp_broadcast(d, (uint32_t)root, false));
+    return cdp__ddp_name_buffers(d, st);
 }
 
 #endif /* CDP_NO_DDP */

@@ -99,7 +99,8 @@ CDP__PRIVATE cdp_status cdp__ddp_explain_text(cdp_ddp *d) {
     char *const texts = cdp__ddp_texts(d);
     cdp__param_text(d, (uint32_t)d->scratch[d->item], texts + cdp_rank(d->group) * CDP__PARAM_TEXT);
     return cdp__ddp_after(d,
-        cdp_allgather_async(d->group, NULL, texts, CDP__PARAM_TEXT, CDP_DTYPE_U8, &d->last),
+        cdp__ddp_beside(
+            d, CDP_COLL_ALLGATHER, texts, CDP__PARAM_TEXT, CDP_DTYPE_U8, CDP_REDUCE_DEFAULT),
         cdp__ddp_explained);
 }
 
@@ -111,8 +112,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__ddp_explain_which(cdp_ddp *d) {
         ++i;
     d->scratch[most] = i;
     return cdp__ddp_after(d,
-        cdp_allreduce_async(
-            d->group, NULL, d->scratch + most, 1, CDP_DTYPE_I64, CDP_REDUCE_MIN, &d->last),
+        cdp__ddp_beside(d, CDP_COLL_ALLREDUCE, d->scratch + most, 1, CDP_DTYPE_I64, CDP_REDUCE_MIN),
         cdp__ddp_explain_text);
 }
 
@@ -133,7 +133,7 @@ CDP__PRIVATE cdp_status cdp__ddp_explain(cdp_ddp *d) {
     for (i = 0; i < count && !cdp_rank(d->group); ++i)
         d->scratch[i] = cdp__param_hash(d, i);
     return cdp__ddp_after(d,
-        cdp_broadcast_async(d->group, d->scratch, most, CDP_DTYPE_I64, 0, &d->last),
+        cdp__ddp_copy_from(d, 0, CDP__TAG_NAMES, d->scratch, most, CDP_DTYPE_I64),
         cdp__ddp_explain_which);
 }
 
@@ -219,7 +219,8 @@ CDP__PRIVATE cdp_status cdp__ddp_compare(cdp_ddp *d) {
     heads[3 * rank] = hash;
     heads[3 * rank + 1] = d->failed == CDP_ERR_NOMEM ? UINT64_MAX : count;
     heads[3 * rank + 2] = cdp__ddp_settings(&d->desc);
-    return cdp__ddp_after(d, cdp_allgather_async(d->group, NULL, heads, 3, CDP_DTYPE_I64, &d->last),
+    return cdp__ddp_after(d,
+        cdp__ddp_beside(d, CDP_COLL_ALLGATHER, heads, 3, CDP_DTYPE_I64, CDP_REDUCE_DEFAULT),
         cdp__ddp_compared);
 }
 

@@ -69,11 +69,21 @@ CDP__PRIVATE cdp_work cdp__group_device_work(cdp_group *g) {
 CDP__PRIVATE cdp_status cdp__group_start_bucket(cdp_group *g, const cdp_request *request,
     uint32_t ddp, uint32_t bucket, void (*done)(void *, uint64_t, uint64_t), void *user,
     cdp_work *out) {
+    const cdp__with with = {{NULL, 0}, done, user, false, 0};
     cdp_request rq = *request;
     cdp_status st;
     if (!cdp__kind_has_root(rq.kind))
         rq.root = CDP__TAG_BUCKET | (ddp & 0xffu) << 16 | (bucket & 0xffffu);
-    st = cdp__start(g, &rq, done, user, out);
+    st = cdp__start(g, &rq, &with, out);
+    if (st == CDP_OK) cdp__hand_over(g);
+    return st;
+}
+
+/* Starts a broadcast. Errors say what it copies (CDP__TAG_BUFFERS, for one) of ddp number `ddp`. */
+CDP__PRIVATE cdp_status cdp__group_start_copy(
+    cdp_group *g, const cdp_request *request, uint32_t tag, uint32_t ddp, cdp_work *out) {
+    const cdp__with with = {{NULL, 0}, NULL, NULL, false, tag | (ddp & 0xffu) << 16};
+    const cdp_status st = cdp__start(g, request, &with, out);
     if (st == CDP_OK) cdp__hand_over(g);
     return st;
 }

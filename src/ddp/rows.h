@@ -18,6 +18,7 @@
 #include "../group/collective_calls.h"
 #include "../dtype/numbers.h"
 #include "state.h"
+#include "broadcast.h"
 #include "launch.h"
 #include "deliver.h"
 
@@ -182,7 +183,8 @@ CDP__PRIVATE cdp_status cdp__ddp_sparse(cdp_ddp *d) {
     d->item = 0;
     d->at_byte = 0;
     return cdp__ddp_after(d,
-        cdp_allgather_async(d->group, NULL, counts, d->sparse_count, CDP_DTYPE_U64, &d->last),
+        cdp__ddp_beside(
+            d, CDP_COLL_ALLGATHER, counts, d->sparse_count, CDP_DTYPE_U64, CDP_REDUCE_DEFAULT),
         cdp__ddp_next_rows);
 }
 #else

@@ -144,6 +144,7 @@ struct cdp_ddp {
     uint64_t marks;
     cdp_ddp_stats stats;
     uint32_t pack_first, pack_root; /* of a broadcast: the first item that is not sent yet */
+    uint32_t pack_tag;              /* what errors call it */
     uint64_t pack_used;
     bool rows_under_way; /* of the sparse parameter `item` */
     bool pack_sent;      /* its packed items are on their way, or are being unpacked */

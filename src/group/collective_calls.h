@@ -40,7 +40,7 @@ CDP__PRIVATE cdp_request cdp__request_of(cdp_coll_kind kind, const void *in, voi
 /* Starts an operation and waits until it has ended. `counts`: the lengths of all parts, or NULL. */
 CDP__PRIVATE cdp_status cdp__collective(cdp_group *g, cdp_coll_kind kind, const void *in, void *out,
     uint64_t count, cdp_dtype dtype, cdp_reduce_op op, uint32_t root, const uint64_t *counts) {
-    const cdp__with with = {{NULL, 0}, NULL, NULL, false};
+    const cdp__with with = {{NULL, 0}, NULL, NULL, false, 0};
     cdp_request rq = cdp__request_of(kind, in, out, count, dtype, op, root);
     cdp_work w = {NULL, 0};
     cdp__world *m;

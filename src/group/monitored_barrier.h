@@ -25,14 +25,29 @@
 
 #ifndef CDP_NO_MESSAGES
 
-CDP__PRIVATE cdp_status cdp__barrier_message(
-    cdp_group *g, uint8_t *byte, bool receive, uint32_t peer, uint32_t timeout_ms, cdp_work *out) {
+/* The other ranks wait this much longer than rank 0, or half the timeout if that is less. */
+#define CDP__BARRIER_LATER_MS 1000u
+
+/* The deadline of a call. */
+typedef struct cdp__barrier_time {
+    uint32_t timeout_ms;
+    /* when rank 0 names who is missing; when the messages of all ranks end: a little later, so that
+       the error of rank 0 comes first */
+    uint64_t until, last;
+} cdp__barrier_time;
+
+CDP__PRIVATE cdp_status cdp__barrier_message(cdp_group *g, uint8_t *byte, bool receive,
+    uint32_t peer, const cdp__barrier_time *limit, cdp_work *out) {
     cdp_transfer t = cdp__transfer_of(receive, byte, 1, CDP_DTYPE_U8, peer, CDP__TAG_BARRIER);
     cdp_status st;
-    t.timeout_ms = timeout_ms;
+    t.timeout_ms = limit->timeout_ms;
     cdp__enter(g);
     st = cdp__group_report(cdp__group_top(g));
-    if (st == CDP_OK) st = cdp__message_locked(g, &t, NULL, NULL, out);
+    if (st == CDP_OK) st = cdp__message_post(g, &t, NULL, NULL, out);
+    if (st == CDP_OK) {
+        g->messages.posts[out->seq & ((1u << CDP__POST_INDEX) - 1)]->deadline_ns = limit->last;
+        cdp__first_moves(g);
+    }
     cdp__leave(g);
     return st;
 }
@@ -95,45 +110,44 @@ CDP__PRIVATE void cdp__barrier_give(cdp_group *g, void *memory) {
     cdp__free(g->os, memory);
 }
 
-/* Rank 0's part: receives from every rank until `until`, then answers all of them. */
-CDP__PRIVATE cdp_status cdp__barrier_root(cdp_group *g, cdp_work *works, uint8_t *bytes,
-    uint32_t timeout_ms, uint32_t longer, uint64_t until) {
+/* Rank 0's part: receives from every rank, then answers all of them. */
+CDP__PRIVATE cdp_status cdp__barrier_root(
+    cdp_group *g, cdp_work *works, uint8_t *bytes, const cdp__barrier_time *limit) {
     const uint32_t n = g->desc.world_size;
     cdp_status st = CDP_OK;
     uint32_t p;
     for (p = 1; p < n && st == CDP_OK; ++p)
-        st = cdp__barrier_message(g, &bytes[p], true, p, longer, &works[p]);
+        st = cdp__barrier_message(g, &bytes[p], true, p, limit, &works[p]);
     for (p = 1; p < n && st == CDP_OK; ++p)
-        st = cdp__work_wait_until(works[p], until);
-    if (st == CDP_PENDING) st = cdp__barrier_missing(g, works, timeout_ms);
+        st = cdp__work_wait_until(works[p], limit->until);
+    if (st == CDP_PENDING) st = cdp__barrier_missing(g, works, limit->timeout_ms);
     for (p = 1; p < n && st == CDP_OK; ++p)
-        st = cdp__barrier_message(g, &bytes[p], false, p, longer, &works[p]);
+        st = cdp__barrier_message(g, &bytes[p], false, p, limit, &works[p]);
     for (p = 1; p < n && st == CDP_OK; ++p)
         st = cdp_work_wait(works[p]);
     return st;
 }
 
 CDP_API CDP__COLD cdp_status cdp_monitored_barrier(cdp_group *g, uint32_t timeout_ms) {
-    uint32_t longer;
-    uint64_t until;
+    cdp__barrier_time limit;
     uint8_t *bytes;
     cdp_work *works;
     cdp_status st = cdp__alive(g, "cdp_monitored_barrier");
     if (st == CDP_OK) st = cdp__must_not_wait();
     if (st != CDP_OK) return st;
-    timeout_ms = cdp__def(timeout_ms, g->desc.timeout_ms);
-    /* the other ranks wait longer, so that rank 0's error, which names the missing ranks, comes
-       first */
-    longer = timeout_ms > CDP_NO_TIMEOUT / 2 ? CDP_NO_TIMEOUT : 2 * timeout_ms;
-    until = cdp__deadline(g->os, timeout_ms);
+    limit.timeout_ms = cdp__def(timeout_ms, g->desc.timeout_ms);
+    limit.until = cdp__deadline(g->os, limit.timeout_ms);
+    limit.last = limit.until == CDP__NEVER
+        ? CDP__NEVER
+        : limit.until + cdp__min(limit.timeout_ms / 2, CDP__BARRIER_LATER_MS) * CDP__MS;
     works = cdp__barrier_take(g);
     if (!works) return CDP_ERR_NOMEM;
     bytes = (uint8_t *)(works + g->desc.world_size);
     if (g->desc.rank == 0) {
-        st = cdp__barrier_root(g, works, bytes, timeout_ms, longer, until);
+        st = cdp__barrier_root(g, works, bytes, &limit);
     } else {
-        st = cdp__barrier_message(g, bytes, false, 0, longer, &works[1]);
-        if (st == CDP_OK) st = cdp__barrier_message(g, bytes, true, 0, longer, &works[0]);
+        st = cdp__barrier_message(g, bytes, false, 0, &limit, &works[1]);
+        if (st == CDP_OK) st = cdp__barrier_message(g, bytes, true, 0, &limit, &works[0]);
         if (st == CDP_OK) st = cdp_work_wait(works[0]);
     }
     cdp__barrier_give(g, works);

@@ -70,6 +70,7 @@ typedef struct cdp__with {
     void (*done)(void *user, uint64_t start_ns, uint64_t end_ns);
     void *user;
     bool device;
+    uint32_t tag; /* of cdp__op */
 } cdp__with;
 
 /* Polls a few times in the caller's thread, so that the first bytes are sent before its call
@@ -115,6 +116,7 @@ CDP__PRIVATE cdp_status cdp__enqueue(
     op->done = with->done;
     op->user = with->user;
     op->device = with->device;
+    op->tag = with->tag;
     out->group = g;
     out->seq = op->seq;
     g->timers.soonest_ns = cdp__min(g->timers.soonest_ns, op->deadline_ns);
@@ -122,9 +124,8 @@ CDP__PRIVATE cdp_status cdp__enqueue(
     return CDP_OK;
 }
 
-CDP__PRIVATE cdp_status cdp__start(cdp_group *g, const cdp_request *request,
-    void (*done)(void *, uint64_t, uint64_t), void *user, cdp_work *out) {
-    const cdp__with with = {{NULL, 0}, done, user, false};
+CDP__PRIVATE cdp_status cdp__start(
+    cdp_group *g, const cdp_request *request, const cdp__with *with, cdp_work *out) {
     cdp_request rq;
     bool device;
     cdp_status st = cdp__alive_for(g, request ? request->kind : CDP_COLL_NONE);
@@ -138,11 +139,12 @@ CDP__PRIVATE cdp_status cdp__start(cdp_group *g, const cdp_request *request,
     if (st != CDP_OK) return st;
     if (device) {
         const uint64_t now = g->os->now_ns(g->os->user);
-        if (done) done(user, now, now); /* the device's duration is not known here */
+        if (with->done)
+            with->done(with->user, now, now); /* the device's duration is not known here */
         return cdp__device_start(g, &rq, 1, out);
     }
     cdp__enter(g);
-    st = cdp__enqueue(g, &rq, &with, out);
+    st = cdp__enqueue(g, &rq, with, out);
     if (st == CDP_OK) cdp__first_moves(g);
     cdp__leave(g);
     return st;
@@ -164,7 +166,8 @@ CDP__PRIVATE void cdp__hand_over(cdp_group *g) {
 }
 
 CDP_API cdp_status cdp_start(cdp_group *g, const cdp_request *request, cdp_work *out) {
-    const cdp_status st = cdp__start(g, request, NULL, NULL, out);
+    const cdp__with with = {{NULL, 0}, NULL, NULL, false, 0};
+    const cdp_status st = cdp__start(g, request, &with, out);
     if (st == CDP_OK) cdp__hand_over(g);
     return st;
 }
@@ -194,7 +197,7 @@ CDP__PRIVATE cdp_status cdp__device_start_all(
 #ifndef CDP_NO_BACKEND
 CDP_API cdp_status cdp_group_compare(
     cdp_group *g, const cdp_request *requests, uint32_t n, bool wait) {
-    const cdp__with with = {{NULL, 0}, NULL, NULL, true};
+    const cdp__with with = {{NULL, 0}, NULL, NULL, true, 0};
     cdp_work w = {NULL, 0};
     cdp_status st = cdp__alive(g, "cdp_group_compare");
     uint32_t i;
@@ -217,6 +220,7 @@ CDP_API cdp_status cdp_group_compare(
 
 CDP_API cdp_status cdp_start_all(
     cdp_group *g, const cdp_request *requests, uint32_t n, cdp_work *out) {
+    const cdp__with with = {{NULL, 0}, NULL, NULL, false, 0};
     uint32_t i, devices = 0;
     bool device;
     cdp_status st = cdp__alive(g, "cdp_start_all");
@@ -233,7 +237,7 @@ CDP_API cdp_status cdp_start_all(
     }
     if (st == CDP_OK && devices) return cdp__device_start_all(g, requests, n, devices, out);
     for (i = 0; i < n && st == CDP_OK; ++i)
-        st = cdp__start(g, &requests[i], NULL, NULL, out);
+        st = cdp__start(g, &requests[i], &with, out);
     if (st == CDP_OK)
         cdp__hand_over(g);
     else if (i > 1)

@@ -55,6 +55,7 @@ CDP__PRIVATE void cdp__record_fill(const cdp__past *past, cdp_record *r) {
     r->dtype = (cdp_dtype)past->call.dtype;
     r->op = (cdp_reduce_op)past->call.op;
     r->root = past->call.root;
+    if (cdp__kind_has_root(r->kind)) r->root &= CDP__ROOT_RANK;
     r->count = past->call.count;
     r->waits_for = -1;
     r->rounds = past->rounds;

@@ -63,7 +63,8 @@ typedef struct cdp__op {
     /* called with the lock held, by the thread that made the progress */
     void (*done)(void *user, uint64_t start_ns, uint64_t end_ns);
     void *user;
-    bool device; /* a backend runs it: the ranks only compare the call, in a barrier */
+    uint32_t tag; /* what it copies, with the number of a ddp; or 0 */
+    bool device;  /* a backend runs it: the ranks only compare the call, in a barrier */
 } cdp__op;
 
 /* A send or a receive of one message. Entries of the pool are reused; `use` says which work an
@@ -110,8 +111,6 @@ typedef struct cdp__flow {
 #define CDP__POST_BIT (1ull << 61)
 #define CDP__WORK_BITS (CDP__DEFERRED_BIT | CDP__DEVICE_BIT | CDP__POST_BIT)
 #define CDP__POST_INDEX 20u
-
-#define CDP__TAG_BARRIER 0xffffffffu /* tag of cdp_monitored_barrier() and of bodies of channels */
 
 typedef enum cdp__health {
     CDP__HEALTHY,
@@ -386,7 +385,7 @@ CDP__PRIVATE cdp__head cdp__op_call(const cdp__op *op) {
     h.seq = op->seq;
     h.count = op->parts ? 0 : rq->count;
     h.parts = op->parts;
-    h.root = rq->root;
+    h.root = rq->root | op->tag;
     return h;
 }
 

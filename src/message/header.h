@@ -160,10 +160,42 @@ CDP__PRIVATE bool cdp__root_is_bucket(uint32_t root) {
     return (root & 0xff000000u) == CDP__TAG_BUCKET;
 }
 
+/* A rank fits into the low half of the field of the root. The other half says for what a ddp
+   copies from that rank: 0, or one of these tags with the number of the ddp. */
+#define CDP__ROOT_RANK 0xffffu
+#define CDP__TAG_MODEL 0xdd000000u
+#define CDP__TAG_BUFFERS 0xde000000u
+#define CDP__TAG_ORDER 0xdf000000u
+#define CDP__TAG_NAMES 0xe0000000u
+
+#define CDP__TAG_BARRIER 0xffffffffu /* tag of cdp_monitored_barrier() and of bodies of channels */
+
+/* What a ddp copies, as " for the buffers of ddp 0". */
+CDP__PRIVATE void cdp__copy_text(cdp__text *t, uint32_t root) {
+    static const char *const names[] = {
+        "parameters and buffers", "buffers", "order of the buckets", "names of the parameters"};
+    const uint32_t what = (root >> 24) - (CDP__TAG_MODEL >> 24);
+    if (what < sizeof names / sizeof *names)
+        cdp__text_add(t, " for the %s of ddp %u", names[what], root >> 16 & 0xffu);
+}
+
+/* Which bucket an operation without a root is for. */
+CDP__PRIVATE void cdp__bucket_text(cdp__text *t, uint32_t root) {
+    if (!cdp__root_is_bucket(root)) return;
+    if ((root & 0xffffu) == 0xffffu)
+        cdp__text_add(t, " beside the buckets of ddp %u", root >> 16 & 0xffu);
+    else
+        cdp__text_add(t, " for bucket %u of ddp %u", root & 0xffffu, root >> 16 & 0xffu);
+}
+
 /* Makes a text like "allreduce #17 of 4194304 x f32 sum, ring". */
 CDP__PRIVATE void cdp__call_text(const cdp__head *h, char *out, uint64_t size) {
     cdp__text t = cdp__text_of(out, size);
     const cdp_coll_kind kind = (cdp_coll_kind)h->kind;
+    if (kind == CDP_COLL_SEND && h->root == CDP__TAG_BARRIER) {
+        cdp__text_add(&t, "monitored barrier #%llu", (unsigned long long)h->seq);
+        return;
+    }
     cdp__text_add(&t, "%s #%llu", cdp_coll_name(kind), (unsigned long long)h->seq);
     if (kind == CDP_COLL_BARRIER) return;
     cdp__text_add(
@@ -173,15 +205,17 @@ CDP__PRIVATE void cdp__call_text(const cdp__head *h, char *out, uint64_t size) {
     if (cdp__kind_reduces(kind)) cdp__text_add(&t, " %s", cdp_reduce_name((cdp_reduce_op)h->op));
     if (h->accumulate)
         cdp__text_add(&t, " accumulated in %s", cdp_dtype_name((cdp_dtype)h->accumulate));
-    if (kind == CDP_COLL_SEND) cdp__text_add(&t, " with tag %u", h->root);
-    if (cdp__kind_has_root(kind))
+    if (kind == CDP_COLL_SEND) {
+        cdp__text_add(&t, " with tag %u", h->root);
+        return;
+    }
+    if (cdp__kind_has_root(kind)) {
         cdp__text_add(&t, " %s rank %u",
-            cdp__kind_of(kind)->root == CDP__ROOT_SENDS ? "from" : "to", h->root);
-    if (cdp__root_is_bucket(h->root) && (h->root & 0xffffu) == 0xffffu)
-        cdp__text_add(&t, " beside the buckets of ddp %u", h->root >> 16 & 0xffu);
-    else if (cdp__root_is_bucket(h->root))
-        cdp__text_add(&t, " for bucket %u of ddp %u", h->root & 0xffffu, h->root >> 16 & 0xffu);
-    if (kind == CDP_COLL_SEND) return;
+            cdp__kind_of(kind)->root == CDP__ROOT_SENDS ? "from" : "to", h->root & CDP__ROOT_RANK);
+        cdp__copy_text(&t, h->root);
+    } else {
+        cdp__bucket_text(&t, h->root);
+    }
     if (cdp__algo_at(h->algo)->kind == CDP_COLL_BARRIER)
         cdp__text_add(&t, ", in device memory");
     else if (cdp__kind_reduces(kind) && !cdp__kind_has_parts(kind))

@@ -466,8 +466,8 @@ TEST(monitored_barrier) {
     run(4, 20000, all_come);
 }
 
-/* Others wait for rank 0 twice as long as it waits for them. They begin when it does, so that the
-   deadline of rank 0 is the first that passes, however busy the machine. */
+/* Others wait for rank 0 longer than it waits for them. They begin when it does, so that the
+   deadline of rank 0 is the first that passes. */
 static void two_missing(uint32_t rank, cdp_group *w) {
     const uint32_t ms = 250 * TEST_SLACK; /* longer than a machine stands still */
     const uint64_t until = test_until_ns(10000);
@@ -488,6 +488,30 @@ static void two_missing(uint32_t rank, cdp_group *w) {
 
 TEST(monitored_barrier_names_all) {
     run(5, 20000, two_missing);
+}
+
+/* Rank 0 does not come: the others wait as long as their callers said, and little longer, and name
+   it and the call. */
+static void first_missing(uint32_t rank, cdp_group *w) {
+    const uint32_t ms = 200 * TEST_SLACK;
+    char text[80];
+    uint64_t began;
+    if (rank == 0) {
+        await(2); /* it does nothing until then, whatever it is asked */
+        return;
+    }
+    began = test_now_ns();
+    T_EQ(CDP_ERR_TIMEOUT, cdp_monitored_barrier(w, ms));
+    T_WITHIN(ms + ms / 2 + 350, test_now_ns() - began); /* settling takes a part of the timeout */
+    T_EQ(0, cdp_last_error()->peer);
+    T_TEXT("monitored barrier #1 (round 1/1)", cdp_last_error()->text);
+    snprintf(text, sizeof text, "the deadline of %u ms passed while waiting for rank 0", ms);
+    T_TEXT(text, cdp_last_error()->text);
+    come();
+}
+
+TEST(monitored_barrier_without_rank_0) {
+    run(3, 20000, first_missing);
 }
 
 /* Rank 1 is missing because rank 2 keeps it waiting: that one is to blame. */
@@ -610,6 +634,7 @@ int main(int argc, char **argv) {
         {"messages_that_never_come", messages_that_never_come, 60},
         {"monitored_barrier", monitored_barrier, 60},
         {"monitored_barrier_names_all", monitored_barrier_names_all, 60},
+        {"monitored_barrier_without_rank_0", monitored_barrier_without_rank_0, 60},
         {"monitored_barrier_blames_who_keeps_the_missing",
             monitored_barrier_blames_who_keeps_the_missing, 60},
         {"too_many_tags_ahead", too_many_tags_ahead, 60},

@@ -577,7 +577,7 @@ TEST(many_are_missing) {
     const cdp_hub_desc h = {.world_size = 100};
     for (uint32_t k = 0; k < 2; ++k) {
         cdp_group_desc d = polled;
-        const uint32_t ms = 40 * TEST_LATE; /* a message of it has twice that */
+        const uint32_t ms = 40 * TEST_LATE;
         char text[80];
         cdp_hub *hub;
         cdp_group *g, *part = NULL;
@@ -595,6 +595,71 @@ TEST(many_are_missing) {
         cdp_group_destroy(g);
         cdp_hub_destroy(hub);
     }
+}
+
+/* What a ddp does besides its buckets. */
+typedef struct beside {
+    bool rebuilds, joins;
+    const char *want;
+} beside;
+
+static void what_a_ddp_does(cdp_group *g, void *arg) {
+    const beside *b = (const beside *)arg;
+    float w[2] = {0}, mean[4] = {0};
+    const cdp_param param = {.name = "w", .data = w, .count = 2};
+    const cdp_buffer buffer = {.name = "running_mean", .data = mean, .count = 4};
+    const cdp_ddp_desc d = {.group = g,
+        .params = &param,
+        .param_count = 1,
+        .buffers = b->rebuilds ? NULL : &buffer,
+        .buffer_count = b->rebuilds ? 0 : 1,
+        .rebuild = b->rebuilds,
+        .join = b->joins};
+    cdp_ddp *ddp;
+    cdp_status st;
+    if (!OK(cdp_ddp_create(&d, &ddp))) return;
+    if (b->rebuilds)
+        OK(cdp_ddp_backward_begin(ddp)) && OK(cdp_ddp_ready(ddp, 0))
+            && OK(cdp_ddp_backward_end(ddp));
+    st = cdp_rank(g) ? cdp_barrier(g) : cdp_ddp_forward_begin(ddp);
+    if (st == CDP_OK && !cdp_rank(g))
+        st = cdp_barrier(g); /* it sends, and need not wait */
+    else if (!cdp_rank(g) && !b->rebuilds)
+        T_TEXT("ddp 0 has the buffer 'running_mean'", cdp_last_error()->text);
+    T_EQ(CDP_ERR_MISMATCH, st);
+    T_TEXT(b->want, cdp_last_error()->text);
+    cdp_ddp_destroy(ddp);
+}
+
+/* A rank evaluates with the ddp while the others are at a barrier: their errors say that it copies
+   buffers, and of which ddp, not that it broadcasts bytes that the program knows nothing of. */
+TEST(what_a_ddp_does_beside_its_buckets_is_named) {
+    static const beside all[] = {
+        {false, false, "of 16 x u8 from rank 0 for the buffers of ddp 0"},
+        {true, false, "of 1 x u32 from rank 0 for the order of the buckets of ddp 0"},
+        {false, true, "of 1 x i32 max beside the buckets of ddp 0"},
+    };
+    const cdp_group_desc like = {.timeout_ms = 20000, .logger = {.level = CDP_LOG_SILENT}};
+    for (uint32_t i = 0; i < sizeof all / sizeof *all; ++i) {
+        beside b = all[i];
+        run_ranks(2, &like, 0, what_a_ddp_does, &b);
+    }
+}
+
+/* A tag of a message is what the caller chose, and nothing else. */
+TEST(a_tag_is_no_bucket) {
+    int32_t x = 0;
+    char text[80];
+    cdp_work work;
+    world w;
+    cdp_group_desc like = polled;
+    like.timeout_ms = 100 * TEST_SLACK;
+    if (!world_open(&w, 2, &like, 0)) return;
+    OK(cdp_recv_async(w.group[0], &x, 1, CDP_DTYPE_I32, 1, 0xdd000001u, &work));
+    T_EQ(CDP_ERR_TIMEOUT, cdp_work_wait(work));
+    snprintf(text, sizeof text, "message #1 of 1 x i32 with tag %u (round", 0xdd000001u);
+    T_TEXT(text, cdp_last_error()->text);
+    world_close(&w);
 }
 
 int main(int argc, char **argv) {
@@ -621,6 +686,9 @@ int main(int argc, char **argv) {
         {"thousands_in_flight", thousands_in_flight, 120},
         {"many_are_missing", many_are_missing, 60},
         {"descriptions_are_complete", descriptions_are_complete, 60},
+        {"what_a_ddp_does_beside_its_buckets_is_named", what_a_ddp_does_beside_its_buckets_is_named,
+            60},
+        {"a_tag_is_no_bucket", a_tag_is_no_bucket, 30},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }
