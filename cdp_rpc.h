@@ -1782,6 +1782,7 @@ typedef enum cdp__rpc_why {
     CDP__RPC_FOR_RUNNING, /* limit: max_running of its function */
     CDP__RPC_FOR_VALUE,
     CDP__RPC_FOR_RREFS,
+    CDP__RPC_FOR_BYTES, /* limit: max_queue_bytes */
     CDP__RPC_WHYS
 } cdp__rpc_why;
 
@@ -2076,7 +2077,7 @@ typedef struct cdp__rpc_call {
     bool nested;       /* a function started it */
     bool no_room;      /* it waits for room, see cdp__flight_fits() */
     cdp__rpc_why held; /* what it waited for when its rank reported that last */
-    uint32_t held_limit;
+    uint64_t held_limit;
     int32_t level;
 } cdp__rpc_call;
 
@@ -2150,6 +2151,7 @@ typedef struct cdp__rpc_in {
     cdp_channel_message m;
     uint8_t *body; /* NULL: not asked for yet */
     uint64_t came_ns;
+    uint64_t tell_ns; /* when its caller is told that it waits for memory, or 0 */
     bool cancelled;
 } cdp__rpc_in;
 
@@ -3833,7 +3835,7 @@ CDP__PRIVATE const cdp__rpc_rq *cdp__rpc_still_here(const cdp_rpc *rpc, const cd
 
 /* What a request that has not begun waits for. */
 CDP__PRIVATE cdp__rpc_why cdp__rpc_waits_for(
-    const cdp_rpc *rpc, const cdp__rpc_rq *rq, uint32_t *limit) {
+    const cdp_rpc *rpc, const cdp__rpc_rq *rq, uint64_t *limit) {
     *limit = 0;
     if (rq->stage == CDP__RPC_CONFIRMING) return CDP__RPC_FOR_RREFS;
     if (rq->stage == CDP__RPC_PARKED) return CDP__RPC_FOR_VALUE;
@@ -3850,25 +3852,24 @@ CDP__PRIVATE cdp__rpc_why cdp__rpc_waits_for(
    at most an eighth of the time that it has. */
 #define CDP__RPC_TELL_NS 250000000u
 
-/* Its caller may give it up before an answer of this rank arrives. */
-CDP__PRIVATE void cdp__rpc_tell_later(cdp_rpc *rpc, cdp__rpc_rq *rq) {
-    const uint64_t now = cdp__rpc_time(rpc), ends = rq->pub.deadline_ns;
-    const bool silent = (rq->flags & (CDP__RPC_ONE_WAY | CDP__RPC_REMOTE)) != 0;
-    if (silent || rq->pub.from == rpc->rank || ends <= now) return;
-    rq->tell_ns = ends - cdp__min((ends - now) / 8, CDP__RPC_TELL_NS);
+/* When to tell the caller: it may give the request up before an answer of this rank arrives.
+   0: never. */
+CDP__PRIVATE uint64_t cdp__rpc_tell_at(const cdp_rpc *rpc, uint32_t flags, uint64_t ends) {
+    const uint64_t now = cdp__rpc_time(rpc);
+    if ((flags & (CDP__RPC_ONE_WAY | CDP__RPC_REMOTE)) != 0 || ends <= now) return 0;
+    return ends - cdp__min((ends - now) / 8, CDP__RPC_TELL_NS);
 }
 
 /* Not worth the link if there is no memory for it. */
-CDP__PRIVATE void cdp__rpc_tell(cdp_rpc *rpc, cdp__rpc_rq *rq) {
+CDP__PRIVATE void cdp__rpc_tell(
+    cdp_rpc *rpc, uint32_t from, uint64_t call, cdp__rpc_why why, uint64_t limit) {
     cdp__rpc_packet p;
-    uint32_t limit;
     memset(&p, 0, sizeof p);
     p.kind = CDP__RPC_HELD;
-    p.a = rq->call;
-    p.aux = (uint32_t)cdp__rpc_waits_for(rpc, rq, &limit);
+    p.a = call;
+    p.aux = (uint32_t)why;
     p.b = limit;
-    rq->tell_ns = 0;
-    (void)!cdp__rpc_post(rpc, rq->pub.from, &p, NULL);
+    (void)!cdp__rpc_post(rpc, from, &p, NULL);
 }
 
 #define CDP__RPC_HELD_TEXT 128u
@@ -3876,24 +3877,30 @@ CDP__PRIVATE void cdp__rpc_tell(cdp_rpc *rpc, cdp__rpc_rq *rq) {
 /* The end of a sentence about a call that was late. restarted: a function that was max_depth calls
    deep has started it, so its level is 0 again. */
 CDP__PRIVATE const char *cdp__rpc_held_text(
-    char text[CDP__RPC_HELD_TEXT], cdp__rpc_why why, uint32_t limit, bool restarted) {
+    char text[CDP__RPC_HELD_TEXT], cdp__rpc_why why, uint64_t limit, bool restarted) {
     switch (why) {
     case CDP__RPC_FOR_THREAD:
         cdp__format(text, CDP__RPC_HELD_TEXT,
-            limit ? "; at last it waited for a free thread there: raise workers (%u) of that "
+            limit ? "; at last it waited for a free thread there: raise workers (%llu) of that "
                     "rank%s"
-                  : "; at last it waited for a thread there, which has %u workers: add some, or "
+                  : "; at last it waited for a thread there, which has %llu workers: add some, or "
                     "call cdp_rpc_serve()%s",
-            limit, restarted ? ", or max_depth of the one that calls" : "");
+            (unsigned long long)limit, restarted ? ", or max_depth of the one that calls" : "");
         return text;
     case CDP__RPC_FOR_RUNNING:
         cdp__format(text, CDP__RPC_HELD_TEXT,
-            "; at last it waited there for others of this function: raise its max_running (%u)",
-            limit);
+            "; at last it waited there for others of this function: raise its max_running (%llu)",
+            (unsigned long long)limit);
         return text;
     case CDP__RPC_FOR_VALUE: return "; at last it waited there for its value (on) to be made";
     case CDP__RPC_FOR_RREFS:
         return "; at last it waited there for references among its arguments to be confirmed";
+    case CDP__RPC_FOR_BYTES:
+        cdp__format(text, CDP__RPC_HELD_TEXT,
+            "; at last its arguments waited for memory there: raise max_queue_bytes (%llu) of that "
+            "rank",
+            (unsigned long long)limit);
+        return text;
     case CDP__RPC_NOT_HELD:
     case CDP__RPC_WHYS: break;
     }
@@ -3904,7 +3911,7 @@ CDP__PRIVATE const char *cdp__rpc_held_text(
 CDP__PRIVATE const char *cdp__rpc_held_there(
     const cdp_rpc *rpc, const cdp__rpc_call *c, char text[CDP__RPC_HELD_TEXT]) {
     const cdp__rpc_rq *rq = cdp__rpc_still_here(rpc, c);
-    uint32_t limit = c->held_limit;
+    uint64_t limit = c->held_limit;
     const cdp__rpc_why why = rq ? cdp__rpc_waits_for(rpc, rq, &limit) : c->held;
     return cdp__rpc_held_text(text, why, limit, c->nested && !c->level);
 }
@@ -5173,7 +5180,8 @@ CDP__PRIVATE void cdp__rpc_begin(cdp_rpc *rpc, cdp__rpc_rq *rq) {
     const char *why = (rq->flags & CDP__RPC_FETCH) ? NULL : cdp__rpc_admit(rpc, rq, &status, text);
     if (!why && rq->ctx_number) why = cdp__ctx_enter(rpc, rq, &status);
     if (rq->pub.deadline_ns != CDP__NEVER) {
-        cdp__rpc_tell_later(rpc, rq);
+        if (rq->pub.from != rpc->rank)
+            rq->tell_ns = cdp__rpc_tell_at(rpc, rq->flags, rq->pub.deadline_ns);
         cdp__rpc_timer(rpc, rq->tell_ns ? rq->tell_ns : rq->pub.deadline_ns);
     }
     if (why)
@@ -5340,7 +5348,7 @@ CDP__PRIVATE void cdp__rpc_got_held(cdp_rpc *rpc, uint32_t from, const cdp__rpc_
     cdp__rpc_call *c = cdp__rpc_call_find(rpc, p->a);
     if (!c || c->to != from) return;
     c->held = (cdp__rpc_why)p->aux;
-    c->held_limit = (uint32_t)p->b;
+    c->held_limit = p->b;
 }
 
 /* Handles a list of ACCEPT or DELETE. */
@@ -5478,6 +5486,11 @@ CDP__PRIVATE const char *cdp__rpc_offered(cdp_rpc *rpc, const cdp_channel_messag
     if (!came) return "out of memory for a message of it";
     came->m = *m;
     came->came_ns = cdp__rpc_time(rpc);
+    if ((m->kind & 0xff) == CDP__RPC_CALL && (uint32_t)m->b != CDP_NO_TIMEOUT) {
+        const uint64_t ends = came->came_ns + (uint64_t)(uint32_t)m->b * CDP__MS;
+        came->tell_ns = cdp__rpc_tell_at(rpc, m->kind >> 8 & 0xff, ends);
+        if (came->tell_ns) cdp__rpc_timer(rpc, came->tell_ns);
+    }
     ++peer->coming;
     *rpc->in_end = came;
     rpc->in_end = &came->next;
@@ -5696,11 +5709,28 @@ CDP__PRIVATE void cdp__rpc_peer_lost(void *user, uint32_t rank, const cdp_error 
 
 /* Refuses a request whose time was over while it waited. It is in no list any more. */
 CDP__PRIVATE void cdp__rpc_refuse_late(
-    cdp_rpc *rpc, cdp__rpc_rq *rq, cdp__rpc_why why, uint32_t limit) {
+    cdp_rpc *rpc, cdp__rpc_rq *rq, cdp__rpc_why why, uint64_t limit) {
     char held[CDP__RPC_HELD_TEXT], text[CDP__RPC_HELD_TEXT + 40];
     cdp__format(text, sizeof text, "its time was over before it ran%s",
         cdp__rpc_held_text(held, why, limit, rq->nested && !rq->level));
     cdp__rpc_refuse(rpc, rq, CDP_ERR_TIMEOUT, CDP_RAN_NO, 0, text);
+}
+
+/* Tells callers whose arguments still wait for memory; returns when to do so again. */
+CDP__PRIVATE uint64_t cdp__rpc_tell_offers(cdp_rpc *rpc, uint64_t now) {
+    uint64_t next = CDP__NEVER;
+    cdp__rpc_in *came;
+    for (came = rpc->in; came; came = came->next) {
+        if (came->body || !came->tell_ns) continue;
+        if (came->tell_ns <= now) {
+            cdp__rpc_tell(
+                rpc, came->m.peer, came->m.a, CDP__RPC_FOR_BYTES, rpc->desc.max_queue_bytes);
+            came->tell_ns = 0;
+        } else {
+            next = cdp__min(next, came->tell_ns);
+        }
+    }
+    return next;
 }
 
 /* Ends calls and requests that are late, and sets the timer to the next deadline. Lock held. */
@@ -5709,7 +5739,8 @@ CDP__PRIVATE void cdp__rpc_expire(cdp_rpc *rpc) {
     uint64_t next = CDP__NEVER;
     cdp__rpc_rq *rq, *after;
     cdp__rpc_why why;
-    uint32_t i, limit;
+    uint64_t limit;
+    uint32_t i;
     for (i = 1; i <= rpc->call_count; ++i) {
         cdp__rpc_call *c = rpc->calls[i];
         if (!c->used || !c->call || CDP__RPC_PLANT(NO_DEADLINE)) continue;
@@ -5725,13 +5756,17 @@ CDP__PRIVATE void cdp__rpc_expire(cdp_rpc *rpc) {
             continue;
         why = cdp__rpc_waits_for(rpc, rq, &limit);
         if (rq->pub.deadline_ns > now) {
-            if (rq->tell_ns && rq->tell_ns <= now) cdp__rpc_tell(rpc, rq);
+            if (rq->tell_ns && rq->tell_ns <= now) {
+                cdp__rpc_tell(rpc, rq->pub.from, rq->call, why, limit);
+                rq->tell_ns = 0;
+            }
             next = cdp__min(next, rq->tell_ns ? rq->tell_ns : rq->pub.deadline_ns);
         } else if (cdp__rpc_unstage(rpc, rq)) {
             cdp__rpc_refuse_late(rpc, rq, why, limit);
             after = rpc->all;
         }
     }
+    next = cdp__min(next, cdp__rpc_tell_offers(rpc, now));
     if (next != CDP__NEVER) cdp__rpc_timer(rpc, next);
 }
 

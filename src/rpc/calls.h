@@ -284,7 +284,7 @@ CDP__PRIVATE const cdp__rpc_rq *cdp__rpc_still_here(const cdp_rpc *rpc, const cd
 
 /* What a request that has not begun waits for. */
 CDP__PRIVATE cdp__rpc_why cdp__rpc_waits_for(
-    const cdp_rpc *rpc, const cdp__rpc_rq *rq, uint32_t *limit) {
+    const cdp_rpc *rpc, const cdp__rpc_rq *rq, uint64_t *limit) {
     *limit = 0;
     if (rq->stage == CDP__RPC_CONFIRMING) return CDP__RPC_FOR_RREFS;
     if (rq->stage == CDP__RPC_PARKED) return CDP__RPC_FOR_VALUE;
@@ -301,25 +301,24 @@ CDP__PRIVATE cdp__rpc_why cdp__rpc_waits_for(
    at most an eighth of the time that it has. */
 #define CDP__RPC_TELL_NS 250000000u
 
-/* Its caller may give it up before an answer of this rank arrives. */
-CDP__PRIVATE void cdp__rpc_tell_later(cdp_rpc *rpc, cdp__rpc_rq *rq) {
-    const uint64_t now = cdp__rpc_time(rpc), ends = rq->pub.deadline_ns;
-    const bool silent = (rq->flags & (CDP__RPC_ONE_WAY | CDP__RPC_REMOTE)) != 0;
-    if (silent || rq->pub.from == rpc->rank || ends <= now) return;
-    rq->tell_ns = ends - cdp__min((ends - now) / 8, CDP__RPC_TELL_NS);
+/* When to tell the caller: it may give the request up before an answer of this rank arrives.
+   0: never. */
+CDP__PRIVATE uint64_t cdp__rpc_tell_at(const cdp_rpc *rpc, uint32_t flags, uint64_t ends) {
+    const uint64_t now = cdp__rpc_time(rpc);
+    if ((flags & (CDP__RPC_ONE_WAY | CDP__RPC_REMOTE)) != 0 || ends <= now) return 0;
+    return ends - cdp__min((ends - now) / 8, CDP__RPC_TELL_NS);
 }
 
 /* Not worth the link if there is no memory for it. */
-CDP__PRIVATE void cdp__rpc_tell(cdp_rpc *rpc, cdp__rpc_rq *rq) {
+CDP__PRIVATE void cdp__rpc_tell(
+    cdp_rpc *rpc, uint32_t from, uint64_t call, cdp__rpc_why why, uint64_t limit) {
     cdp__rpc_packet p;
-    uint32_t limit;
     memset(&p, 0, sizeof p);
     p.kind = CDP__RPC_HELD;
-    p.a = rq->call;
-    p.aux = (uint32_t)cdp__rpc_waits_for(rpc, rq, &limit);
+    p.a = call;
+    p.aux = (uint32_t)why;
     p.b = limit;
-    rq->tell_ns = 0;
-    (void)!cdp__rpc_post(rpc, rq->pub.from, &p, NULL);
+    (void)!cdp__rpc_post(rpc, from, &p, NULL);
 }
 
 #define CDP__RPC_HELD_TEXT 128u
@@ -327,24 +326,30 @@ CDP__PRIVATE void cdp__rpc_tell(cdp_rpc *rpc, cdp__rpc_rq *rq) {
 /* The end of a sentence about a call that was late. restarted: a function that was max_depth calls
    deep has started it, so its level is 0 again. */
 CDP__PRIVATE const char *cdp__rpc_held_text(
-    char text[CDP__RPC_HELD_TEXT], cdp__rpc_why why, uint32_t limit, bool restarted) {
+    char text[CDP__RPC_HELD_TEXT], cdp__rpc_why why, uint64_t limit, bool restarted) {
     switch (why) {
     case CDP__RPC_FOR_THREAD:
         cdp__format(text, CDP__RPC_HELD_TEXT,
-            limit ? "; at last it waited for a free thread there: raise workers (%u) of that "
+            limit ? "; at last it waited for a free thread there: raise workers (%llu) of that "
                     "rank%s"
-                  : "; at last it waited for a thread there, which has %u workers: add some, or "
+                  : "; at last it waited for a thread there, which has %llu workers: add some, or "
                     "call cdp_rpc_serve()%s",
-            limit, restarted ? ", or max_depth of the one that calls" : "");
+            (unsigned long long)limit, restarted ? ", or max_depth of the one that calls" : "");
         return text;
     case CDP__RPC_FOR_RUNNING:
         cdp__format(text, CDP__RPC_HELD_TEXT,
-            "; at last it waited there for others of this function: raise its max_running (%u)",
-            limit);
+            "; at last it waited there for others of this function: raise its max_running (%llu)",
+            (unsigned long long)limit);
         return text;
     case CDP__RPC_FOR_VALUE: return "; at last it waited there for its value (on) to be made";
     case CDP__RPC_FOR_RREFS:
         return "; at last it waited there for references among its arguments to be confirmed";
+    case CDP__RPC_FOR_BYTES:
+        cdp__format(text, CDP__RPC_HELD_TEXT,
+            "; at last its arguments waited for memory there: raise max_queue_bytes (%llu) of that "
+            "rank",
+            (unsigned long long)limit);
+        return text;
     case CDP__RPC_NOT_HELD:
     case CDP__RPC_WHYS: break;
     }
@@ -355,7 +360,7 @@ CDP__PRIVATE const char *cdp__rpc_held_text(
 CDP__PRIVATE const char *cdp__rpc_held_there(
     const cdp_rpc *rpc, const cdp__rpc_call *c, char text[CDP__RPC_HELD_TEXT]) {
     const cdp__rpc_rq *rq = cdp__rpc_still_here(rpc, c);
-    uint32_t limit = c->held_limit;
+    uint64_t limit = c->held_limit;
     const cdp__rpc_why why = rq ? cdp__rpc_waits_for(rpc, rq, &limit) : c->held;
     return cdp__rpc_held_text(text, why, limit, c->nested && !c->level);
 }

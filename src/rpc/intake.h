@@ -183,7 +183,7 @@ CDP__PRIVATE void cdp__rpc_got_held(cdp_rpc *rpc, uint32_t from, const cdp__rpc_
     cdp__rpc_call *c = cdp__rpc_call_find(rpc, p->a);
     if (!c || c->to != from) return;
     c->held = (cdp__rpc_why)p->aux;
-    c->held_limit = (uint32_t)p->b;
+    c->held_limit = p->b;
 }
 
 /* Handles a list of ACCEPT or DELETE. */
@@ -321,6 +321,11 @@ CDP__PRIVATE const char *cdp__rpc_offered(cdp_rpc *rpc, const cdp_channel_messag
     if (!came) return "out of memory for a message of it";
     came->m = *m;
     came->came_ns = cdp__rpc_time(rpc);
+    if ((m->kind & 0xff) == CDP__RPC_CALL && (uint32_t)m->b != CDP_NO_TIMEOUT) {
+        const uint64_t ends = came->came_ns + (uint64_t)(uint32_t)m->b * CDP__MS;
+        came->tell_ns = cdp__rpc_tell_at(rpc, m->kind >> 8 & 0xff, ends);
+        if (came->tell_ns) cdp__rpc_timer(rpc, came->tell_ns);
+    }
     ++peer->coming;
     *rpc->in_end = came;
     rpc->in_end = &came->next;
@@ -539,11 +544,28 @@ CDP__PRIVATE void cdp__rpc_peer_lost(void *user, uint32_t rank, const cdp_error 
 
 /* Refuses a request whose time was over while it waited. It is in no list any more. */
 CDP__PRIVATE void cdp__rpc_refuse_late(
-    cdp_rpc *rpc, cdp__rpc_rq *rq, cdp__rpc_why why, uint32_t limit) {
+    cdp_rpc *rpc, cdp__rpc_rq *rq, cdp__rpc_why why, uint64_t limit) {
     char held[CDP__RPC_HELD_TEXT], text[CDP__RPC_HELD_TEXT + 40];
     cdp__format(text, sizeof text, "its time was over before it ran%s",
         cdp__rpc_held_text(held, why, limit, rq->nested && !rq->level));
     cdp__rpc_refuse(rpc, rq, CDP_ERR_TIMEOUT, CDP_RAN_NO, 0, text);
+}
+
+/* Tells callers whose arguments still wait for memory; returns when to do so again. */
+CDP__PRIVATE uint64_t cdp__rpc_tell_offers(cdp_rpc *rpc, uint64_t now) {
+    uint64_t next = CDP__NEVER;
+    cdp__rpc_in *came;
+    for (came = rpc->in; came; came = came->next) {
+        if (came->body || !came->tell_ns) continue;
+        if (came->tell_ns <= now) {
+            cdp__rpc_tell(
+                rpc, came->m.peer, came->m.a, CDP__RPC_FOR_BYTES, rpc->desc.max_queue_bytes);
+            came->tell_ns = 0;
+        } else {
+            next = cdp__min(next, came->tell_ns);
+        }
+    }
+    return next;
 }
 
 /* Ends calls and requests that are late, and sets the timer to the next deadline. Lock held. */
@@ -552,7 +574,8 @@ CDP__PRIVATE void cdp__rpc_expire(cdp_rpc *rpc) {
     uint64_t next = CDP__NEVER;
     cdp__rpc_rq *rq, *after;
     cdp__rpc_why why;
-    uint32_t i, limit;
+    uint64_t limit;
+    uint32_t i;
     for (i = 1; i <= rpc->call_count; ++i) {
         cdp__rpc_call *c = rpc->calls[i];
         if (!c->used || !c->call || CDP__RPC_PLANT(NO_DEADLINE)) continue;
@@ -568,13 +591,17 @@ CDP__PRIVATE void cdp__rpc_expire(cdp_rpc *rpc) {
             continue;
         why = cdp__rpc_waits_for(rpc, rq, &limit);
         if (rq->pub.deadline_ns > now) {
-            if (rq->tell_ns && rq->tell_ns <= now) cdp__rpc_tell(rpc, rq);
+            if (rq->tell_ns && rq->tell_ns <= now) {
+                cdp__rpc_tell(rpc, rq->pub.from, rq->call, why, limit);
+                rq->tell_ns = 0;
+            }
             next = cdp__min(next, rq->tell_ns ? rq->tell_ns : rq->pub.deadline_ns);
         } else if (cdp__rpc_unstage(rpc, rq)) {
             cdp__rpc_refuse_late(rpc, rq, why, limit);
             after = rpc->all;
         }
     }
+    next = cdp__min(next, cdp__rpc_tell_offers(rpc, now));
     if (next != CDP__NEVER) cdp__rpc_timer(rpc, next);
 }
 

@@ -43,6 +43,7 @@ typedef enum cdp__rpc_why {
     CDP__RPC_FOR_RUNNING, /* limit: max_running of its function */
     CDP__RPC_FOR_VALUE,
     CDP__RPC_FOR_RREFS,
+    CDP__RPC_FOR_BYTES, /* limit: max_queue_bytes */
     CDP__RPC_WHYS
 } cdp__rpc_why;
 

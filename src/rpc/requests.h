@@ -633,7 +633,8 @@ CDP__PRIVATE void cdp__rpc_begin(cdp_rpc *rpc, cdp__rpc_rq *rq) {
     const char *why = (rq->flags & CDP__RPC_FETCH) ? NULL : cdp__rpc_admit(rpc, rq, &status, text);
     if (!why && rq->ctx_number) why = cdp__ctx_enter(rpc, rq, &status);
     if (rq->pub.deadline_ns != CDP__NEVER) {
-        cdp__rpc_tell_later(rpc, rq);
+        if (rq->pub.from != rpc->rank)
+            rq->tell_ns = cdp__rpc_tell_at(rpc, rq->flags, rq->pub.deadline_ns);
         cdp__rpc_timer(rpc, rq->tell_ns ? rq->tell_ns : rq->pub.deadline_ns);
     }
     if (why)

@@ -74,7 +74,7 @@ typedef struct cdp__rpc_call {
     bool nested;       /* a function started it */
     bool no_room;      /* it waits for room, see cdp__flight_fits() */
     cdp__rpc_why held; /* what it waited for when its rank reported that last */
-    uint32_t held_limit;
+    uint64_t held_limit;
     int32_t level;
 } cdp__rpc_call;
 
@@ -148,6 +148,7 @@ typedef struct cdp__rpc_in {
     cdp_channel_message m;
     uint8_t *body; /* NULL: not asked for yet */
     uint64_t came_ns;
+    uint64_t tell_ns; /* when its caller is told that it waits for memory, or 0 */
     bool cancelled;
 } cdp__rpc_in;
 

@@ -105,7 +105,61 @@ static void f_begins_too(void *user, cdp_rpc_request *q) {
         cdp_ctx_backward(q->ctx, &(cdp_backward_desc){.roots = &root, .root_count = 1}));
 }
 
+/* x, on a weight: multiplies it with the value that the call runs on */
+static void f_mul_on(void *user, cdp_rpc_request *q) {
+    double y[4];
+    saved_x *saved = (saved_x *)calloc(1, sizeof *saved);
+    uint64_t param;
+    (void)user;
+    if (!T(saved && q->on && q->tensor_count == 1 && !q->rref_count)) return;
+    const double *w = (const double *)q->on->plain.tensors[0].data;
+    memcpy(saved->x, q->tensors[0].data, sizeof saved->x);
+    saved->rank = side_of(q)->rank;
+    __atomic_add_fetch(&saved_live[saved->rank], 1, __ATOMIC_SEQ_CST);
+    for (uint32_t i = 0; i < 4; ++i)
+        y[i] = w[i] * saved->x[i];
+    OK(cdp_ctx_param(q->ctx, q->on_rref, &param));
+    OK(cdp_ctx_save(q, saved, saved_x_free, &param, 1));
+    const cdp_tensor out = f64s(y, 4, 0);
+    OK(cdp_rpc_reply(q, &(cdp_args){.tensors = &out, .tensor_count = 1}));
+}
+
+/* A call with `on` needs no reference among its arguments to use the value as a parameter. */
+static void param_on(side *s) {
+    static uint32_t place;
+    double x[4] = {1, -2, 3, 4};
+    cdp_call get = {0}, y = {0}, g = {0};
+    cdp_ctx *ctx = NULL;
+    uint64_t value = 0;
+    weights_open(s);
+    meet(s, &place);
+    for (uint32_t to = 0; s->rank == 0 && to < 2; ++to) {
+        OK(cdp_rpc_call(s->rpc, CALL(.to = to, F("weight_rref")), &get));
+        OK(cdp_ctx_begin(s->rpc, &ctx));
+        OK(cdp_ctx_value(ctx, &value));
+        const cdp_tensor in = f64s(x, 4, value);
+        cdp_call_desc d = {.on = get.rrefs[0], F("mul_on"), .ctx = ctx};
+        d.args.tensors = &in;
+        d.args.tensor_count = 1;
+        if (OK(cdp_rpc_call(s->rpc, &d, &y))) {
+            OK(cdp_ctx_backward(
+                ctx, &(cdp_backward_desc){.roots = y.tensors, .root_count = y.tensor_count}));
+            OK(cdp_rpc_call(s->rpc, CALL(.to = to, F("weight_grad"), .ctx = ctx), &g));
+            T_EQ(1, g.tensor_count);
+            for (uint32_t i = 0; g.tensor_count && i < 4; ++i)
+                T_EQ((int64_t)x[i], (int64_t)((const double *)g.tensors[0].data)[i]);
+        }
+        cdp_call_free(&g);
+        cdp_call_free(&y);
+        OK(cdp_ctx_end(ctx, 20000));
+        cdp_call_free(&get);
+    }
+    meet(s, &place);
+    weights_close(s);
+}
+
 static const cdp_rpc_function own_functions[] = {
+    {.name = "mul_on", .func = f_mul_on, .backward = b_mul},
     {.name = "nothing", .func = f_nothing},
     {.name = "keep", .func = f_keep, .flags = CDP_RPC_LATER | CDP_RPC_INLINE},
     {.name = "counter", .func = f_counter},
@@ -126,6 +180,10 @@ static const cdp_rpc_function own_functions[] = {
 };
 static void run_own(uint32_t n, void (*func)(side *s)) {
     run_with(own_functions, sizeof own_functions / sizeof *own_functions, n, func);
+}
+
+TEST(a_parameter_is_the_value_that_the_call_runs_on) {
+    run_own(2, param_on);
 }
 
 static void until_one_waits(side *s) {
@@ -716,7 +774,8 @@ TEST(the_end_of_a_context_that_is_not_answered_names_the_rank) {
 }
 
 int main(int argc, char **argv) {
-    static const test_case cases[] = {
+    static const test_case cases[] = {{"a_parameter_is_the_value_that_the_call_runs_on",
+                                          a_parameter_is_the_value_that_the_call_runs_on, 60},
         {"a_context_that_two_threads_end", a_context_that_two_threads_end, 60},
         {"an_update_rule_of_the_program", an_update_rule_of_the_program, 60},
         {"context_cleanup", context_cleanup, 60},

@@ -537,6 +537,12 @@ static void owner_dies(side *s) {
         T_EQ(CDP_ERR_PEER_LOST, cdp_rref_confirmed(r[i], 0));
         cdp_rref_drop(r[i]);
     }
+    REFUSED(CDP_ERR_PEER_LOST, "a reference to a value of rank 1 cannot be shared",
+        cdp_rpc_start(s->rpc, CALL(.to = 0, F("nothing"), RREF(on)), &c[0]));
+    T_EQ(CDP_ERR_PEER_LOST, c[0].status);
+    T_EQ(CDP_RAN_NO, c[0].ran);
+    T_EQ(CDP_ERR_PEER_LOST, c[0].error.status);
+    T_TEXT("a reference to a value of rank 1 cannot be shared", c[0].error.text);
     r[0] = grown(on, 1);
     T_EQ(CDP_ERR_PEER_LOST, cdp_rref_confirmed(r[0], 0));
     T_EQ(CDP_ERR_PEER_LOST, cdp_rref_to_here(r[0], 0, &c[0]));

@@ -400,6 +400,47 @@ TEST(a_late_call_names_the_limit_that_it_waited_for) {
     run_with(held_functions, 2, 2, held_there);
 }
 
+/* Arguments that wait for memory of the other rank. */
+static void held_by_bytes(side *s) {
+    static uint32_t place;
+    static uint8_t data[100000];
+    const bool none = how == HUB_NO_WORKERS || how == HUB_POLLED;
+    cdp_call c = {0};
+    if (s->rank == 1) {
+        cdp_lock_acquire(&s->rpc->lock);
+        s->rpc->in_bytes += s->rpc->desc.max_queue_bytes;
+        cdp_lock_release(&s->rpc->lock);
+    }
+    meet(s, &place);
+    if (s->rank == 0) {
+        OK(cdp_rpc_start(s->rpc,
+            CALL(.to = 1, F("nothing"), BYTES(data, sizeof data), .timeout_ms = 100 * TEST_LATE),
+            &c));
+        T_EQ(CDP_ERR_TIMEOUT, cdp_call_wait(&c));
+        T_TEXT("waited for memory there: raise max_queue_bytes (268435456)", c.error.text);
+        T(c.ran != CDP_RAN_YES);
+        cdp_call_free(&c);
+    }
+    if (none)
+        meet(s, &place);
+    else
+        gather(&place);
+    if (s->rank == 1) {
+        cdp_lock_acquire(&s->rpc->lock);
+        s->rpc->in_bytes -= s->rpc->desc.max_queue_bytes;
+        cdp_lock_release(&s->rpc->lock);
+        OK(cdp_rpc_call(s->rpc, CALL(.to = 0, F("nothing")), &c)); /* the next message */
+        cdp_call_free(&c);
+    }
+    meet(s, &place);
+}
+
+TEST(a_late_call_whose_arguments_wait_for_memory_names_max_queue_bytes) {
+    static const cdp_rpc_function functions[] = {{.name = "nothing", .func = f_nothing}};
+    like.workers = 1;
+    run_with(functions, 1, 2, held_by_bytes);
+}
+
 /* A function that is max_depth deep calls a rank whose only worker waits for that function. */
 static void f_deep(void *user, cdp_rpc_request *q) {
     cdp_call c = {0};
@@ -491,6 +532,8 @@ int main(int argc, char **argv) {
         {"ranks_are_served_in_turn", ranks_are_served_in_turn, 60},
         {"a_late_call_names_the_limit_that_it_waited_for",
             a_late_call_names_the_limit_that_it_waited_for, 60},
+        {"a_late_call_whose_arguments_wait_for_memory_names_max_queue_bytes",
+            a_late_call_whose_arguments_wait_for_memory_names_max_queue_bytes, 60},
         {"a_late_call_of_a_function_at_max_depth_names_max_depth",
             a_late_call_of_a_function_at_max_depth_names_max_depth, 60},
         {"a_late_call_to_oneself_names_the_limit", a_late_call_to_oneself_names_the_limit, 60}};
