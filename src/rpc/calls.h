@@ -303,7 +303,7 @@ CDP__PRIVATE cdp__rpc_why cdp__rpc_waits_for(
 
 /* When to tell the caller: it may give the request up before an answer of this rank arrives.
    0: never. */
-CDP__PRIVATE uint64_t cdp__rpc_tell_at(const cdp_rpc *rpc, uint32_t flags, uint64_t ends) {
+CDP__PRIVATE uint64_t cdp__rpc_tell_at(cdp_rpc *rpc, uint32_t flags, uint64_t ends) {
     const uint64_t now = cdp__rpc_time(rpc);
     if ((flags & (CDP__RPC_ONE_WAY | CDP__RPC_REMOTE)) != 0 || ends <= now) return 0;
     return ends - cdp__min((ends - now) / 8, CDP__RPC_TELL_NS);
