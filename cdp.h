@@ -15950,28 +15950,22 @@ CDP__PRIVATE cdp_status cdp__must_not_wait(void) {
                           : CDP_OK;
 }
 
-/* Takes the pool entry that was free longest. NULL: the reason is this thread's last error. Lock
-   held. */
-CDP__PRIVATE cdp__deferred *cdp__deferred_open(
-    cdp_group *g, cdp__deferred_kind kind, cdp_work *out) {
+/* Takes the pool entry that was free longest. Lock held. */
+CDP__PRIVATE cdp_status cdp__deferred_open(
+    cdp_group *g, cdp__deferred_kind kind, cdp_work *out, cdp__deferred **entry) {
     const uint32_t room = g->desc.max_pending;
     cdp__deferred *s;
     uint32_t i;
     if (!g->deferred.entries)
         g->deferred.entries = (cdp__deferred *)cdp__alloc_zero(g->os, room * sizeof *s);
-    if (!g->deferred.entries) {
-        (void)cdp__fail_nomem("the pool of pending works", room * sizeof *s);
-        return NULL;
-    }
+    if (!g->deferred.entries) return cdp__fail_nomem("the pool of pending works", room * sizeof *s);
     for (i = 0; i < room && g->deferred.entries[(g->deferred.at + i) % room].kind; ++i) {
     }
-    if (i == room) {
-        (void)cdp__fail(CDP_ERR_STATE,
+    if (i == room)
+        return cdp__fail(CDP_ERR_STATE,
             "all %u places for works that are no operations are taken; wait for some of them, or "
             "set max_pending in the desc of the group",
             room);
-        return NULL;
-    }
     g->deferred.at = (g->deferred.at + i) % room;
     s = &g->deferred.entries[g->deferred.at];
     s->kind = kind;
@@ -15987,7 +15981,8 @@ CDP__PRIVATE cdp__deferred *cdp__deferred_open(
     out->group = g;
     out->seq = CDP__DEFERRED_BIT | s->use << 16 | g->deferred.at;
     g->deferred.at = (g->deferred.at + 1) % room;
-    return s;
+    *entry = s;
+    return CDP_OK;
 }
 
 CDP__PRIVATE void cdp__deferred_enlist(cdp__deferred *s) {
@@ -17353,8 +17348,8 @@ CDP_API void cdp_group_free(cdp_group *g, void *ptr) {
 }
 
 CDP_API cdp_status cdp_group_status(cdp_group *g) {
-    cdp_status st;
-    if (cdp__alive(g, "cdp_group_status") != CDP_OK) return cdp_last_error()->status;
+    cdp_status st = cdp__alive(g, "cdp_group_status");
+    if (st != CDP_OK) return st;
     cdp__enter(g);
     st = cdp__group_report(g);
     cdp__leave(g);
@@ -17376,9 +17371,10 @@ CDP__PRIVATE void cdp__group_break(cdp_group *g, const cdp_error *e) {
 
 /* cdp_group_abort() for a thread that may take the lock: peers are told before it returns. */
 CDP__PRIVATE void cdp__group_abort_now(cdp_group *g, const char *reason) {
-    cdp__fail_peer(CDP_ERR_ABORTED, g->w->rank, 0, "aborted: %s", reason);
+    cdp_error why;
+    cdp__error(&why, CDP_ERR_ABORTED, g->w->rank, "aborted: %s", reason);
     cdp__enter(g);
-    cdp__group_break(g, cdp_last_error());
+    cdp__group_break(g, &why);
     cdp__leave(g);
 }
 
@@ -17468,6 +17464,14 @@ CDP__PRIVATE cdp_status cdp__device_claims(
         i ? "device" : "host", o ? "device" : "host");
 }
 
+/* The backend failed: the group fails for the reason that is the last error. */
+CDP__PRIVATE cdp_status cdp__device_failed(cdp_group *g, cdp_status st) {
+    cdp_status now;
+    cdp_group_fail(g);
+    now = cdp_group_status(g);
+    return now != CDP_OK ? now : st;
+}
+
 /* Handles the result of the backend's start or transfer. */
 CDP__PRIVATE cdp_status cdp__device_begun(
     cdp_group *g, cdp_status st, uint64_t number, cdp_work *out) {
@@ -17476,9 +17480,7 @@ CDP__PRIVATE cdp_status cdp__device_begun(
         out->seq = CDP__DEVICE_BIT | number;
         return CDP_OK;
     }
-    if (!number) return st;
-    cdp_group_fail(g);
-    return cdp_group_status(g) != CDP_OK ? cdp_last_error()->status : st;
+    return number ? cdp__device_failed(g, st) : st;
 }
 
 CDP__PRIVATE cdp_status cdp__device_start(
@@ -17517,8 +17519,7 @@ CDP__PRIVATE cdp_status cdp__device_wait(cdp_work w, uint64_t deadline_ns) {
         return cdp__fail(CDP_ERR_STATE, "this work's group has no backend any more");
     st = g->backend->wait(g->backend->self, w.seq & ~CDP__DEVICE_BIT, deadline_ns);
     if (st >= CDP_OK || st == CDP_ERR_INVALID || st == CDP_ERR_STATE) return st;
-    cdp_group_fail(g);
-    return cdp_group_status(g) != CDP_OK ? cdp_last_error()->status : st;
+    return cdp__device_failed(g, st);
 }
 
 CDP__PRIVATE bool cdp__work_on_device(cdp_work w) {
@@ -17967,8 +17968,10 @@ CDP_API CDP__ONE_COPY cdp_status cdp_work_wait(cdp_work w) {
 }
 
 CDP_API cdp_status cdp_work_wait_for(cdp_work w, uint32_t timeout_ms) {
+    cdp_status st = CDP_OK;
     if (!w.group || !w.seq) return CDP_OK;
-    if (cdp__alive(w.group, "cdp_work_wait_for") != CDP_OK) return cdp_last_error()->status;
+    st = cdp__alive(w.group, "cdp_work_wait_for");
+    if (st != CDP_OK) return st;
     return cdp__work_wait_until(w, cdp__deadline(w.group->os, timeout_ms));
 }
 
@@ -18062,6 +18065,7 @@ CDP_API cdp_status cdp_work_then(
     cdp_work w, cdp_status (*func)(void *user, cdp_status status), void *user, cdp_work *next) {
     cdp_work none;
     cdp__deferred *s;
+    cdp_status st;
     if (next) {
         next->group = NULL;
         next->seq = 0;
@@ -18069,24 +18073,24 @@ CDP_API cdp_status cdp_work_then(
     if (!w.group) return cdp__missing("cdp_work_then", "work.group");
     if (!w.seq) return cdp__missing("cdp_work_then", "work.seq");
     if (!func) return cdp__missing("cdp_work_then", "func");
-    if (cdp__alive(w.group, "cdp_work_then") != CDP_OK) return cdp_last_error()->status;
+    st = cdp__alive(w.group, "cdp_work_then");
+    if (st != CDP_OK) return st;
     if (cdp__work_on_device(w)) return cdp__device_cannot("cdp_work_then");
     cdp__enter(w.group);
     if (cdp__work_state(w) == CDP_ERR_INVALID) {
         cdp__leave(w.group);
         return CDP_ERR_INVALID;
     }
-    s = cdp__deferred_open(cdp__group_top(w.group), CDP__DEFERRED_THEN, next ? next : &none);
-    if (s) {
+    st = cdp__deferred_open(cdp__group_top(w.group), CDP__DEFERRED_THEN, next ? next : &none, &s);
+    if (st == CDP_OK) {
         s->after = w;
         s->func = func;
         s->user = user;
         cdp__deferred_enlist(s);
     }
     cdp__leave(w.group);
-    if (!s) return cdp_last_error()->status;
-    cdp__hand_over(w.group);
-    return CDP_OK;
+    if (st == CDP_OK) cdp__hand_over(w.group);
+    return st;
 }
 
 CDP_API cdp_status cdp_start_after(
@@ -18098,8 +18102,8 @@ CDP_API cdp_status cdp_start_after(
     if (st != CDP_OK) return st;
     if (!out) return cdp__missing("cdp_start_after", "out");
     if (!request) return cdp__missing("cdp_start_after", "request");
-    if (after.group && after.seq && cdp__alive(after.group, "cdp_start_after") != CDP_OK)
-        return cdp_last_error()->status;
+    if (after.group && after.seq) st = cdp__alive(after.group, "cdp_start_after");
+    if (st != CDP_OK) return st;
     out->group = NULL;
     out->seq = 0;
     if (after.group && after.group->w != g->w)
@@ -18147,6 +18151,7 @@ CDP__PRIVATE cdp_status cdp__deferred_cancel(cdp_group *g, uint64_t seq) {
 
 CDP_API CDP__COLD cdp_status cdp_work_cancel(cdp_work w) {
     cdp_group *g = w.group;
+    cdp_error why;
     cdp_status st;
     if (!g || !w.seq) return cdp__fail(CDP_ERR_INVALID, "cdp_work_cancel needs a work");
     st = cdp__alive(g, "cdp_work_cancel");
@@ -18164,9 +18169,9 @@ CDP_API CDP__COLD cdp_status cdp_work_cancel(cdp_work w) {
         } else if (w.seq & CDP__POST_BIT) {
             st = cdp__post_cancel(g, w.seq);
         } else {
-            cdp__fail_peer(CDP_ERR_ABORTED, g->w->rank, 0,
+            cdp__error(&why, CDP_ERR_ABORTED, g->w->rank,
                 "operation #%llu was cancelled by rank %u", (unsigned long long)w.seq, g->w->rank);
-            cdp__group_break(g, cdp_last_error());
+            cdp__group_break(g, &why);
             st = CDP_OK;
         }
         cdp__world_wake(g->w);
@@ -18227,14 +18232,14 @@ CDP__PRIVATE bool cdp__watch_poll(cdp__deferred *s, uint64_t now) {
 CDP_API cdp_status cdp_group_watch(cdp_group *g, uint32_t peer) {
     cdp_work none;
     cdp__deferred *s;
-    const cdp_status st = cdp__alive(g, "cdp_group_watch");
+    cdp_status st = cdp__alive(g, "cdp_group_watch");
     if (st != CDP_OK) return st;
     if (peer >= g->desc.world_size || peer == g->desc.rank)
         return cdp__fail(
             CDP_ERR_INVALID, "cdp_group_watch: %u is no other rank of this group", peer);
     cdp__enter(g);
-    s = cdp__deferred_open(g, CDP__DEFERRED_ANY, &none);
-    if (s) {
+    st = cdp__deferred_open(g, CDP__DEFERRED_ANY, &none, &s);
+    if (st == CDP_OK) {
         s->of = g;
         s->want.peer = peer;
         s->poll = cdp__watch_poll;
@@ -18243,8 +18248,8 @@ CDP_API cdp_status cdp_group_watch(cdp_group *g, uint32_t peer) {
         cdp__deferred_enlist(s);
     }
     cdp__leave(g);
-    if (s) cdp__hand_over(g);
-    return s ? CDP_OK : cdp_last_error()->status;
+    if (st == CDP_OK) cdp__hand_over(g);
+    return st;
 }
 
 #endif /* CDP_NO_BACKEND */
@@ -18742,10 +18747,8 @@ CDP__PRIVATE cdp_status cdp__message(cdp_group *g, cdp_transfer *t, cdp_work *ou
     if (st == CDP_OK && t->peer != CDP_ANY_RANK) {
         st = cdp__message_locked(g, t, NULL, NULL, out);
     } else if (st == CDP_OK) {
-        s = cdp__deferred_open(cdp__group_top(g), CDP__DEFERRED_ANY, out);
-        if (!s)
-            st = cdp_last_error()->status;
-        else {
+        st = cdp__deferred_open(cdp__group_top(g), CDP__DEFERRED_ANY, out, &s);
+        if (st == CDP_OK) {
             s->of = g;
             s->want = *t;
             s->want.timeout_ms = cdp__def(t->timeout_ms, g->desc.timeout_ms);
@@ -18891,11 +18894,8 @@ CDP_API cdp_status cdp_batch(cdp_group *g, const cdp_transfer *list, uint32_t n,
     if (st != CDP_OK) return st;
     cdp__enter(g);
     st = cdp__group_report(cdp__group_top(g));
-    s = st == CDP_OK ? cdp__deferred_open(cdp__group_top(g), CDP__DEFERRED_BATCH, out) : NULL;
-    if (!s)
-        st = cdp_last_error()->status;
-    else
-        s->left = n;
+    if (st == CDP_OK) st = cdp__deferred_open(cdp__group_top(g), CDP__DEFERRED_BATCH, out, &s);
+    if (st == CDP_OK) s->left = n;
     for (i = 0; i < n && st == CDP_OK; ++i) {
         cdp_transfer t = list[i];
         cdp_work work;

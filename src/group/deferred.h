@@ -39,28 +39,22 @@ CDP__PRIVATE cdp_status cdp__must_not_wait(void) {
                           : CDP_OK;
 }
 
-/* Takes the pool entry that was free longest. NULL: the reason is this thread's last error. Lock
-   held. */
-CDP__PRIVATE cdp__deferred *cdp__deferred_open(
-    cdp_group *g, cdp__deferred_kind kind, cdp_work *out) {
+/* Takes the pool entry that was free longest. Lock held. */
+CDP__PRIVATE cdp_status cdp__deferred_open(
+    cdp_group *g, cdp__deferred_kind kind, cdp_work *out, cdp__deferred **entry) {
     const uint32_t room = g->desc.max_pending;
     cdp__deferred *s;
     uint32_t i;
     if (!g->deferred.entries)
         g->deferred.entries = (cdp__deferred *)cdp__alloc_zero(g->os, room * sizeof *s);
-    if (!g->deferred.entries) {
-        (void)cdp__fail_nomem("the pool of pending works", room * sizeof *s);
-        return NULL;
-    }
+    if (!g->deferred.entries) return cdp__fail_nomem("the pool of pending works", room * sizeof *s);
     for (i = 0; i < room && g->deferred.entries[(g->deferred.at + i) % room].kind; ++i) {
     }
-    if (i == room) {
-        (void)cdp__fail(CDP_ERR_STATE,
+    if (i == room)
+        return cdp__fail(CDP_ERR_STATE,
             "all %u places for works that are no operations are taken; wait for some of them, or "
             "set max_pending in the desc of the group",
             room);
-        return NULL;
-    }
     g->deferred.at = (g->deferred.at + i) % room;
     s = &g->deferred.entries[g->deferred.at];
     s->kind = kind;
@@ -76,7 +70,8 @@ CDP__PRIVATE cdp__deferred *cdp__deferred_open(
     out->group = g;
     out->seq = CDP__DEFERRED_BIT | s->use << 16 | g->deferred.at;
     g->deferred.at = (g->deferred.at + 1) % room;
-    return s;
+    *entry = s;
+    return CDP_OK;
 }
 
 CDP__PRIVATE void cdp__deferred_enlist(cdp__deferred *s) {

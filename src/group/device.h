@@ -72,6 +72,14 @@ CDP__PRIVATE cdp_status cdp__device_claims(
         i ? "device" : "host", o ? "device" : "host");
 }
 
+/* The backend failed: the group fails for the reason that is the last error. */
+CDP__PRIVATE cdp_status cdp__device_failed(cdp_group *g, cdp_status st) {
+    cdp_status now;
+    cdp_group_fail(g);
+    now = cdp_group_status(g);
+    return now != CDP_OK ? now : st;
+}
+
 /* Handles the result of the backend's start or transfer. */
 CDP__PRIVATE cdp_status cdp__device_begun(
     cdp_group *g, cdp_status st, uint64_t number, cdp_work *out) {
@@ -80,9 +88,7 @@ CDP__PRIVATE cdp_status cdp__device_begun(
         out->seq = CDP__DEVICE_BIT | number;
         return CDP_OK;
     }
-    if (!number) return st;
-    cdp_group_fail(g);
-    return cdp_group_status(g) != CDP_OK ? cdp_last_error()->status : st;
+    return number ? cdp__device_failed(g, st) : st;
 }
 
 CDP__PRIVATE cdp_status cdp__device_start(
@@ -121,8 +127,7 @@ CDP__PRIVATE cdp_status cdp__device_wait(cdp_work w, uint64_t deadline_ns) {
         return cdp__fail(CDP_ERR_STATE, "this work's group has no backend any more");
     st = g->backend->wait(g->backend->self, w.seq & ~CDP__DEVICE_BIT, deadline_ns);
     if (st >= CDP_OK || st == CDP_ERR_INVALID || st == CDP_ERR_STATE) return st;
-    cdp_group_fail(g);
-    return cdp_group_status(g) != CDP_OK ? cdp_last_error()->status : st;
+    return cdp__device_failed(g, st);
 }
 
 CDP__PRIVATE bool cdp__work_on_device(cdp_work w) {

@@ -334,10 +334,8 @@ CDP__PRIVATE cdp_status cdp__message(cdp_group *g, cdp_transfer *t, cdp_work *ou
     if (st == CDP_OK && t->peer != CDP_ANY_RANK) {
         st = cdp__message_locked(g, t, NULL, NULL, out);
     } else if (st == CDP_OK) {
-        s = cdp__deferred_open(cdp__group_top(g), CDP__DEFERRED_ANY, out);
-        if (!s)
-            st = cdp_last_error()->status;
-        else {
+        st = cdp__deferred_open(cdp__group_top(g), CDP__DEFERRED_ANY, out, &s);
+        if (st == CDP_OK) {
             s->of = g;
             s->want = *t;
             s->want.timeout_ms = cdp__def(t->timeout_ms, g->desc.timeout_ms);
@@ -483,11 +481,8 @@ CDP_API cdp_status cdp_batch(cdp_group *g, const cdp_transfer *list, uint32_t n,
     if (st != CDP_OK) return st;
     cdp__enter(g);
     st = cdp__group_report(cdp__group_top(g));
-    s = st == CDP_OK ? cdp__deferred_open(cdp__group_top(g), CDP__DEFERRED_BATCH, out) : NULL;
-    if (!s)
-        st = cdp_last_error()->status;
-    else
-        s->left = n;
+    if (st == CDP_OK) st = cdp__deferred_open(cdp__group_top(g), CDP__DEFERRED_BATCH, out, &s);
+    if (st == CDP_OK) s->left = n;
     for (i = 0; i < n && st == CDP_OK; ++i) {
         cdp_transfer t = list[i];
         cdp_work work;

@@ -196,8 +196,8 @@ CDP_API void cdp_group_free(cdp_group *g, void *ptr) {
 }
 
 CDP_API cdp_status cdp_group_status(cdp_group *g) {
-    cdp_status st;
-    if (cdp__alive(g, "cdp_group_status") != CDP_OK) return cdp_last_error()->status;
+    cdp_status st = cdp__alive(g, "cdp_group_status");
+    if (st != CDP_OK) return st;
     cdp__enter(g);
     st = cdp__group_report(g);
     cdp__leave(g);
@@ -219,9 +219,10 @@ CDP__PRIVATE void cdp__group_break(cdp_group *g, const cdp_error *e) {
 
 /* cdp_group_abort() for a thread that may take the lock: peers are told before it returns. */
 CDP__PRIVATE void cdp__group_abort_now(cdp_group *g, const char *reason) {
-    cdp__fail_peer(CDP_ERR_ABORTED, g->w->rank, 0, "aborted: %s", reason);
+    cdp_error why;
+    cdp__error(&why, CDP_ERR_ABORTED, g->w->rank, "aborted: %s", reason);
     cdp__enter(g);
-    cdp__group_break(g, cdp_last_error());
+    cdp__group_break(g, &why);
     cdp__leave(g);
 }
 

@@ -74,8 +74,10 @@ CDP_API CDP__ONE_COPY cdp_status cdp_work_wait(cdp_work w) {
 }
 
 CDP_API cdp_status cdp_work_wait_for(cdp_work w, uint32_t timeout_ms) {
+    cdp_status st = CDP_OK;
     if (!w.group || !w.seq) return CDP_OK;
-    if (cdp__alive(w.group, "cdp_work_wait_for") != CDP_OK) return cdp_last_error()->status;
+    st = cdp__alive(w.group, "cdp_work_wait_for");
+    if (st != CDP_OK) return st;
     return cdp__work_wait_until(w, cdp__deadline(w.group->os, timeout_ms));
 }
 
@@ -169,6 +171,7 @@ CDP_API cdp_status cdp_work_then(
     cdp_work w, cdp_status (*func)(void *user, cdp_status status), void *user, cdp_work *next) {
     cdp_work none;
     cdp__deferred *s;
+    cdp_status st;
     if (next) {
         next->group = NULL;
         next->seq = 0;
@@ -176,24 +179,24 @@ CDP_API cdp_status cdp_work_then(
     if (!w.group) return cdp__missing("cdp_work_then", "work.group");
     if (!w.seq) return cdp__missing("cdp_work_then", "work.seq");
     if (!func) return cdp__missing("cdp_work_then", "func");
-    if (cdp__alive(w.group, "cdp_work_then") != CDP_OK) return cdp_last_error()->status;
+    st = cdp__alive(w.group, "cdp_work_then");
+    if (st != CDP_OK) return st;
     if (cdp__work_on_device(w)) return cdp__device_cannot("cdp_work_then");
     cdp__enter(w.group);
     if (cdp__work_state(w) == CDP_ERR_INVALID) {
         cdp__leave(w.group);
         return CDP_ERR_INVALID;
     }
-    s = cdp__deferred_open(cdp__group_top(w.group), CDP__DEFERRED_THEN, next ? next : &none);
-    if (s) {
+    st = cdp__deferred_open(cdp__group_top(w.group), CDP__DEFERRED_THEN, next ? next : &none, &s);
+    if (st == CDP_OK) {
         s->after = w;
         s->func = func;
         s->user = user;
         cdp__deferred_enlist(s);
     }
     cdp__leave(w.group);
-    if (!s) return cdp_last_error()->status;
-    cdp__hand_over(w.group);
-    return CDP_OK;
+    if (st == CDP_OK) cdp__hand_over(w.group);
+    return st;
 }
 
 CDP_API cdp_status cdp_start_after(
@@ -205,8 +208,8 @@ CDP_API cdp_status cdp_start_after(
     if (st != CDP_OK) return st;
     if (!out) return cdp__missing("cdp_start_after", "out");
     if (!request) return cdp__missing("cdp_start_after", "request");
-    if (after.group && after.seq && cdp__alive(after.group, "cdp_start_after") != CDP_OK)
-        return cdp_last_error()->status;
+    if (after.group && after.seq) st = cdp__alive(after.group, "cdp_start_after");
+    if (st != CDP_OK) return st;
     out->group = NULL;
     out->seq = 0;
     if (after.group && after.group->w != g->w)
@@ -254,6 +257,7 @@ CDP__PRIVATE cdp_status cdp__deferred_cancel(cdp_group *g, uint64_t seq) {
 
 CDP_API CDP__COLD cdp_status cdp_work_cancel(cdp_work w) {
     cdp_group *g = w.group;
+    cdp_error why;
     cdp_status st;
     if (!g || !w.seq) return cdp__fail(CDP_ERR_INVALID, "cdp_work_cancel needs a work");
     st = cdp__alive(g, "cdp_work_cancel");
@@ -271,9 +275,9 @@ CDP_API CDP__COLD cdp_status cdp_work_cancel(cdp_work w) {
         } else if (w.seq & CDP__POST_BIT) {
             st = cdp__post_cancel(g, w.seq);
         } else {
-            cdp__fail_peer(CDP_ERR_ABORTED, g->w->rank, 0,
+            cdp__error(&why, CDP_ERR_ABORTED, g->w->rank,
                 "operation #%llu was cancelled by rank %u", (unsigned long long)w.seq, g->w->rank);
-            cdp__group_break(g, cdp_last_error());
+            cdp__group_break(g, &why);
             st = CDP_OK;
         }
         cdp__world_wake(g->w);
@@ -334,14 +338,14 @@ CDP__PRIVATE bool cdp__watch_poll(cdp__deferred *s, uint64_t now) {
 CDP_API cdp_status cdp_group_watch(cdp_group *g, uint32_t peer) {
     cdp_work none;
     cdp__deferred *s;
-    const cdp_status st = cdp__alive(g, "cdp_group_watch");
+    cdp_status st = cdp__alive(g, "cdp_group_watch");
     if (st != CDP_OK) return st;
     if (peer >= g->desc.world_size || peer == g->desc.rank)
         return cdp__fail(
             CDP_ERR_INVALID, "cdp_group_watch: %u is no other rank of this group", peer);
     cdp__enter(g);
-    s = cdp__deferred_open(g, CDP__DEFERRED_ANY, &none);
-    if (s) {
+    st = cdp__deferred_open(g, CDP__DEFERRED_ANY, &none, &s);
+    if (st == CDP_OK) {
         s->of = g;
         s->want.peer = peer;
         s->poll = cdp__watch_poll;
@@ -350,8 +354,8 @@ CDP_API cdp_status cdp_group_watch(cdp_group *g, uint32_t peer) {
         cdp__deferred_enlist(s);
     }
     cdp__leave(g);
-    if (s) cdp__hand_over(g);
-    return s ? CDP_OK : cdp_last_error()->status;
+    if (st == CDP_OK) cdp__hand_over(g);
+    return st;
 }
 
 #endif /* CDP_NO_BACKEND */

@@ -193,6 +193,7 @@ CDP_API cdp_status cdp_call_cancel(cdp_call *call) {
 
 CDP_API cdp_status cdp_call_work(cdp_call *call, cdp_work *out) {
     cdp_rpc *rpc = cdp__call_rpc("cdp_call_work", call);
+    cdp__deferred *entry;
     cdp_status st = CDP_OK;
     if (!rpc || !out) return rpc ? cdp__missing("cdp_call_work", "out") : CDP_ERR_INVALID;
     memset(out, 0, sizeof *out);
@@ -201,7 +202,7 @@ CDP_API cdp_status cdp_call_work(cdp_call *call, cdp_work *out) {
         st = cdp__fail(CDP_ERR_STATE, "cdp_call_work: this call has a work already; use that one");
     if (st == CDP_OK) {
         cdp__enter(rpc->group);
-        if (!cdp__deferred_open(rpc->group, CDP__DEFERRED_CALL, out)) st = cdp_last_error()->status;
+        st = cdp__deferred_open(rpc->group, CDP__DEFERRED_CALL, out, &entry);
         cdp__leave(rpc->group);
     }
     if (st == CDP_OK) call->priv[CDP__CALL_WORK] = out->seq;
