@@ -714,8 +714,10 @@ struct cdp__mem_part {
     cdp__mem_part *prev, *next;         /* neighbours in the segment             */
     cdp__mem_part *bin_prev, *bin_next; /* in a list of free blocks, or of slabs */
     cdp__mem_use *uses;                 /* other streams that use it             */
-    uint64_t freed_at;                  /* the count of requests at that time */
-    uint64_t began; /* its alloc was left out: count of events before it; else 0 */
+    union {
+        uint64_t freed_at; /* of a free block: the count of requests at that time */
+        uint64_t began;    /* of another, whose alloc was left out: events before it; else 0 */
+    };
     uint32_t stack, label;
     uint32_t waits; /* events that have not passed           */
     cdp_mem_state state;
@@ -800,8 +802,8 @@ CDP__MEM_HOT void cdp__mem_bins_put(cdp__mem_bins *b, cdp__mem_part *p) {
     b->map[i / 64] |= 1ull << i % 64;
 }
 
-CDP__MEM_HOT void cdp__mem_bins_take(cdp__mem_bins *b, cdp__mem_part *p) {
-    const uint32_t i = cdp__mem_bin_of(b->coarse, p->size);
+/* Takes a block out of list `i`. */
+CDP__MEM_HOT void cdp__mem_bins_take_from(cdp__mem_bins *b, uint32_t i, const cdp__mem_part *p) {
     if (p->bin_next) p->bin_next->bin_prev = p->bin_prev;
     if (p->bin_prev)
         p->bin_prev->bin_next = p->bin_next;
@@ -810,6 +812,10 @@ CDP__MEM_HOT void cdp__mem_bins_take(cdp__mem_bins *b, cdp__mem_part *p) {
     if (b->head[i]) return;
     b->map[i / 64] &= ~(1ull << i % 64);
     if (!b->map[i / 64]) b->top[i / 4096] &= ~(1ull << i / 64 % 64);
+}
+
+CDP__MEM_HOT void cdp__mem_bins_take(cdp__mem_bins *b, const cdp__mem_part *p) {
+    cdp__mem_bins_take_from(b, cdp__mem_bin_of(b->coarse, p->size), p);
 }
 
 /* The first non-empty list from `i` on; CDP__MEM_BINS: none. */
@@ -839,17 +845,18 @@ CDP__PRIVATE cdp__mem_part *cdp__mem_bin_best(cdp__mem_part *p, uint64_t size, u
 }
 
 /* The best fit for `size` among the first `most` blocks of each list, or NULL. It stays in its
-   list. */
+   list, number *list. */
 CDP__MEM_HOT cdp__mem_part *cdp__mem_bins_best(
-    const cdp__mem_bins *b, uint64_t size, uint64_t most) {
+    const cdp__mem_bins *b, uint64_t size, uint64_t most, uint32_t *list) {
     const uint32_t first = cdp__mem_bin_of(b->coarse, size);
     uint32_t i = cdp__mem_bins_next(b, first);
     cdp__mem_part *p;
+    *list = i;
     if (i == CDP__MEM_BINS) return NULL;
     if (!b->coarse && i < CDP__MEM_EXACT) return b->head[i];
     p = cdp__mem_bin_best(b->head[i], size, most);
     if (p || i > first) return p;
-    i = cdp__mem_bins_next(b, first + 1);
+    *list = i = cdp__mem_bins_next(b, first + 1);
     return i == CDP__MEM_BINS ? NULL : cdp__mem_bin_best(b->head[i], size, most);
 }
 
@@ -1585,7 +1592,6 @@ CDP__MEM_HOT cdp__mem_part *cdp__mem_part_new(cdp_mem *m, uint64_t at, uint64_t 
     p->prev = p->next = NULL;
     p->uses = NULL;
     p->waits = 0;
-    p->began = 0;
     p->stack = p->label = 0;
     return p; /* the caller sets the other members */
 }
@@ -1739,6 +1745,7 @@ CDP__MEM_HOT void cdp__mem_part_begin(cdp_mem *m, cdp__mem_part *p, uint64_t req
     const bool large = p->span->large;
     p->requested = requested;
     p->state = CDP_MEM_ACTIVE;
+    p->began = 0;
     ++p->span->busy;
     cdp__mem_table_put(&m->table, p);
     cdp__mem_up(&m->tally.allocation, large, 1);
@@ -1991,9 +1998,8 @@ CDP__MEM_HOT void cdp__mem_event_part(
 
 /* Record the alloc of a block; of one that is left out, only where its event would be. */
 CDP__MEM_HOT void cdp__mem_event_alloc(cdp_mem *m, const cdp__mem_call *c, cdp__mem_part *p) {
-    const bool left_out =
-        (c->wants & CDP__MEM_WANTS_EVENTS) && p->requested < m->log.desc.min_bytes;
-    p->began = left_out ? m->log.ring.total : 0;
+    if (!(c->wants & CDP__MEM_WANTS_EVENTS)) return;
+    if (p->requested < m->log.desc.min_bytes) p->began = m->log.ring.total;
     cdp__mem_event_part(m, c, CDP_MEM_ALLOC, p);
 }
 
@@ -2354,23 +2360,33 @@ typedef struct cdp__mem_ask { /* one request */
     bool large, capturing, no_host; /* no_host: no host memory for records */
 } cdp__mem_ask;
 
-/* The best free block among the first `most` of each list; NULL: none has room and suits. */
+/* Takes the best free block among the first `most` of each list out of its list; NULL: none has
+   room and suits. */
 CDP__MEM_HOT cdp__mem_part *cdp__mem_fit_among(
     const cdp_mem *m, const cdp__mem_arena *arena, const cdp__mem_ask *a, uint64_t most) {
-    const cdp__mem_bins *const b = arena->bins[a->large];
-    cdp__mem_part *const p = b ? cdp__mem_bins_best(b, a->size, most) : NULL;
-    if (!p || arena->pool->fixed_bytes || cdp__mem_suits(&m->sizes, a->size, p->size)) return p;
-    return NULL;
+    cdp__mem_bins *const b = arena->bins[a->large];
+    cdp__mem_part *p;
+    uint32_t list;
+    if (!b) return NULL;
+    p = cdp__mem_bins_best(b, a->size, most, &list);
+    if (!p) return NULL;
+    if (!arena->pool->fixed_bytes && !cdp__mem_suits(&m->sizes, a->size, p->size)) return NULL;
+    cdp__mem_bins_take_from(b, list, p);
+    return p;
+}
+
+/* One copy: beside the quick search in each caller it made every request slower. */
+CDP__ONE_COPY CDP__PRIVATE cdp__mem_part *cdp__mem_fit_exact(
+    const cdp_mem *m, const cdp__mem_arena *arena, const cdp__mem_ask *a) {
+    return cdp__mem_fit_among(m, arena, a, UINT64_MAX);
 }
 
 /* Takes the best free block out of its list; NULL: there is none. A quick search that finds none
    is followed by an exact one, which costs less than a segment. */
 CDP__MEM_HOT cdp__mem_part *cdp__mem_fit(
     const cdp_mem *m, const cdp__mem_arena *arena, const cdp__mem_ask *a) {
-    cdp__mem_part *p = cdp__mem_fit_among(m, arena, a, CDP__MEM_LOOKS);
-    if (!p) p = cdp__mem_fit_among(m, arena, a, UINT64_MAX);
-    if (p) cdp__mem_bins_take(arena->bins[a->large], p);
-    return p;
+    cdp__mem_part *const p = cdp__mem_fit_among(m, arena, a, CDP__MEM_LOOKS);
+    return p ? p : cdp__mem_fit_exact(m, arena, a);
 }
 
 /* Adds a segment to the pool, with one block in no list. NOMEM: the source has none, or the
@@ -2499,7 +2515,7 @@ CDP__PRIVATE cdp_status cdp__mem_retry(
     cdp_status st = cdp__mem_drain(m, c);
     ++m->stats.sync_all_streams;
     if (st != CDP_OK) return st;
-    *out = cdp__mem_fit(m, a->arena, a);
+    *out = cdp__mem_fit_exact(m, a->arena, a);
     if (*out) return CDP_OK;
     (void)cdp__mem_release_idle(m, c, a->pool, &st);
     if (st != CDP_OK) return st;
@@ -2514,7 +2530,8 @@ CDP__PRIVATE cdp__mem_part *cdp__mem_from_pools(cdp_mem *m, const cdp__mem_ask *
         const cdp__mem_arena *arena;
         if (!pool->use_on_oom || pool->fixed_bytes) continue;
         for (arena = pool->arenas; arena; arena = arena->next) {
-            cdp__mem_part *const p = arena->stream == a->stream ? cdp__mem_fit(m, arena, a) : NULL;
+            cdp__mem_part *const p =
+                arena->stream == a->stream ? cdp__mem_fit_exact(m, arena, a) : NULL;
             if (p) return p;
         }
     }
@@ -7543,8 +7560,10 @@ CDP__PRIVATE void cdp__mem_forget_numbers(cdp_mem *m) {
     cdp__mem_part *p;
     for (s = m->spans; s; s = s->next) {
         s->stack = s->label = 0;
-        for (p = s->first; p; p = p->next)
-            p->began = p->stack = p->label = 0;
+        for (p = s->first; p; p = p->next) {
+            if (p->state != CDP_MEM_INACTIVE) p->began = 0;
+            p->stack = p->label = 0;
+        }
     }
     for (o = m->outside; o; o = o->next) {
         o->label = 0;

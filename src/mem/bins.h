@@ -27,8 +27,10 @@ struct cdp__mem_part {
     cdp__mem_part *prev, *next;         /* neighbours in the segment             */
     cdp__mem_part *bin_prev, *bin_next; /* in a list of free blocks, or of slabs */
     cdp__mem_use *uses;                 /* other streams that use it             */
-    uint64_t freed_at;                  /* the count of requests at that time */
-    uint64_t began; /* its alloc was left out: count of events before it; else 0 */
+    union {
+        uint64_t freed_at; /* of a free block: the count of requests at that time */
+        uint64_t began;    /* of another, whose alloc was left out: events before it; else 0 */
+    };
     uint32_t stack, label;
     uint32_t waits; /* events that have not passed           */
     cdp_mem_state state;
@@ -113,8 +115,8 @@ CDP__MEM_HOT void cdp__mem_bins_put(cdp__mem_bins *b, cdp__mem_part *p) {
     b->map[i / 64] |= 1ull << i % 64;
 }
 
-CDP__MEM_HOT void cdp__mem_bins_take(cdp__mem_bins *b, cdp__mem_part *p) {
-    const uint32_t i = cdp__mem_bin_of(b->coarse, p->size);
+/* Takes a block out of list `i`. */
+CDP__MEM_HOT void cdp__mem_bins_take_from(cdp__mem_bins *b, uint32_t i, const cdp__mem_part *p) {
     if (p->bin_next) p->bin_next->bin_prev = p->bin_prev;
     if (p->bin_prev)
         p->bin_prev->bin_next = p->bin_next;
@@ -123,6 +125,10 @@ CDP__MEM_HOT void cdp__mem_bins_take(cdp__mem_bins *b, cdp__mem_part *p) {
     if (b->head[i]) return;
     b->map[i / 64] &= ~(1ull << i % 64);
     if (!b->map[i / 64]) b->top[i / 4096] &= ~(1ull << i / 64 % 64);
+}
+
+CDP__MEM_HOT void cdp__mem_bins_take(cdp__mem_bins *b, const cdp__mem_part *p) {
+    cdp__mem_bins_take_from(b, cdp__mem_bin_of(b->coarse, p->size), p);
 }
 
 /* The first non-empty list from `i` on; CDP__MEM_BINS: none. */
@@ -152,17 +158,18 @@ CDP__PRIVATE cdp__mem_part *cdp__mem_bin_best(cdp__mem_part *p, uint64_t size, u
 }
 
 /* The best fit for `size` among the first `most` blocks of each list, or NULL. It stays in its
-   list. */
+   list, number *list. */
 CDP__MEM_HOT cdp__mem_part *cdp__mem_bins_best(
-    const cdp__mem_bins *b, uint64_t size, uint64_t most) {
+    const cdp__mem_bins *b, uint64_t size, uint64_t most, uint32_t *list) {
     const uint32_t first = cdp__mem_bin_of(b->coarse, size);
     uint32_t i = cdp__mem_bins_next(b, first);
     cdp__mem_part *p;
+    *list = i;
     if (i == CDP__MEM_BINS) return NULL;
     if (!b->coarse && i < CDP__MEM_EXACT) return b->head[i];
     p = cdp__mem_bin_best(b->head[i], size, most);
     if (p || i > first) return p;
-    i = cdp__mem_bins_next(b, first + 1);
+    *list = i = cdp__mem_bins_next(b, first + 1);
     return i == CDP__MEM_BINS ? NULL : cdp__mem_bin_best(b->head[i], size, most);
 }
 

@@ -232,7 +232,6 @@ CDP__MEM_HOT cdp__mem_part *cdp__mem_part_new(cdp_mem *m, uint64_t at, uint64_t 
     p->prev = p->next = NULL;
     p->uses = NULL;
     p->waits = 0;
-    p->began = 0;
     p->stack = p->label = 0;
     return p; /* the caller sets the other members */
 }
@@ -386,6 +385,7 @@ CDP__MEM_HOT void cdp__mem_part_begin(cdp_mem *m, cdp__mem_part *p, uint64_t req
     const bool large = p->span->large;
     p->requested = requested;
     p->state = CDP_MEM_ACTIVE;
+    p->began = 0;
     ++p->span->busy;
     cdp__mem_table_put(&m->table, p);
     cdp__mem_up(&m->tally.allocation, large, 1);

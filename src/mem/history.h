@@ -197,9 +197,8 @@ CDP__MEM_HOT void cdp__mem_event_part(
 
 /* Record the alloc of a block; of one that is left out, only where its event would be. */
 CDP__MEM_HOT void cdp__mem_event_alloc(cdp_mem *m, const cdp__mem_call *c, cdp__mem_part *p) {
-    const bool left_out =
-        (c->wants & CDP__MEM_WANTS_EVENTS) && p->requested < m->log.desc.min_bytes;
-    p->began = left_out ? m->log.ring.total : 0;
+    if (!(c->wants & CDP__MEM_WANTS_EVENTS)) return;
+    if (p->requested < m->log.desc.min_bytes) p->began = m->log.ring.total;
     cdp__mem_event_part(m, c, CDP_MEM_ALLOC, p);
 }
 

@@ -30,8 +30,10 @@ CDP__PRIVATE void cdp__mem_forget_numbers(cdp_mem *m) {
     cdp__mem_part *p;
     for (s = m->spans; s; s = s->next) {
         s->stack = s->label = 0;
-        for (p = s->first; p; p = p->next)
-            p->began = p->stack = p->label = 0;
+        for (p = s->first; p; p = p->next) {
+            if (p->state != CDP_MEM_INACTIVE) p->began = 0;
+            p->stack = p->label = 0;
+        }
     }
     for (o = m->outside; o; o = o->next) {
         o->label = 0;

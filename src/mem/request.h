@@ -27,23 +27,33 @@ typedef struct cdp__mem_ask { /* one request */
     bool large, capturing, no_host; /* no_host: no host memory for records */
 } cdp__mem_ask;
 
-/* The best free block among the first `most` of each list; NULL: none has room and suits. */
+/* Takes the best free block among the first `most` of each list out of its list; NULL: none has
+   room and suits. */
 CDP__MEM_HOT cdp__mem_part *cdp__mem_fit_among(
     const cdp_mem *m, const cdp__mem_arena *arena, const cdp__mem_ask *a, uint64_t most) {
-    const cdp__mem_bins *const b = arena->bins[a->large];
-    cdp__mem_part *const p = b ? cdp__mem_bins_best(b, a->size, most) : NULL;
-    if (!p || arena->pool->fixed_bytes || cdp__mem_suits(&m->sizes, a->size, p->size)) return p;
-    return NULL;
+    cdp__mem_bins *const b = arena->bins[a->large];
+    cdp__mem_part *p;
+    uint32_t list;
+    if (!b) return NULL;
+    p = cdp__mem_bins_best(b, a->size, most, &list);
+    if (!p) return NULL;
+    if (!arena->pool->fixed_bytes && !cdp__mem_suits(&m->sizes, a->size, p->size)) return NULL;
+    cdp__mem_bins_take_from(b, list, p);
+    return p;
+}
+
+/* One copy: beside the quick search in each caller it made every request slower. */
+CDP__ONE_COPY CDP__PRIVATE cdp__mem_part *cdp__mem_fit_exact(
+    const cdp_mem *m, const cdp__mem_arena *arena, const cdp__mem_ask *a) {
+    return cdp__mem_fit_among(m, arena, a, UINT64_MAX);
 }
 
 /* Takes the best free block out of its list; NULL: there is none. A quick search that finds none
    is followed by an exact one, which costs less than a segment. */
 CDP__MEM_HOT cdp__mem_part *cdp__mem_fit(
     const cdp_mem *m, const cdp__mem_arena *arena, const cdp__mem_ask *a) {
-    cdp__mem_part *p = cdp__mem_fit_among(m, arena, a, CDP__MEM_LOOKS);
-    if (!p) p = cdp__mem_fit_among(m, arena, a, UINT64_MAX);
-    if (p) cdp__mem_bins_take(arena->bins[a->large], p);
-    return p;
+    cdp__mem_part *const p = cdp__mem_fit_among(m, arena, a, CDP__MEM_LOOKS);
+    return p ? p : cdp__mem_fit_exact(m, arena, a);
 }
 
 /* Adds a segment to the pool, with one block in no list. NOMEM: the source has none, or the
@@ -172,7 +182,7 @@ CDP__PRIVATE cdp_status cdp__mem_retry(
     cdp_status st = cdp__mem_drain(m, c);
     ++m->stats.sync_all_streams;
     if (st != CDP_OK) return st;
-    *out = cdp__mem_fit(m, a->arena, a);
+    *out = cdp__mem_fit_exact(m, a->arena, a);
     if (*out) return CDP_OK;
     (void)cdp__mem_release_idle(m, c, a->pool, &st);
     if (st != CDP_OK) return st;
@@ -187,7 +197,8 @@ CDP__PRIVATE cdp__mem_part *cdp__mem_from_pools(cdp_mem *m, const cdp__mem_ask *
         const cdp__mem_arena *arena;
         if (!pool->use_on_oom || pool->fixed_bytes) continue;
         for (arena = pool->arenas; arena; arena = arena->next) {
-            cdp__mem_part *const p = arena->stream == a->stream ? cdp__mem_fit(m, arena, a) : NULL;
+            cdp__mem_part *const p =
+                arena->stream == a->stream ? cdp__mem_fit_exact(m, arena, a) : NULL;
             if (p) return p;
         }
     }

@@ -89,13 +89,15 @@ TEST(bins_find_the_best) {
             in[i] = !in[i];
             const uint64_t want = 512 * (1 + test_random(&random) % (turn % 3 ? 4096 : 400000));
             uint64_t best = UINT64_MAX;
+            uint32_t list;
             for (int k = 0; k < 600; ++k)
                 if (in[k] && parts[k].size >= want && parts[k].size < best) best = parts[k].size;
-            const cdp__mem_part *const all = cdp__mem_bins_best(b, want, UINT64_MAX);
-            const cdp__mem_part *const got = cdp__mem_bins_best(b, want, CDP__MEM_LOOKS);
+            const cdp__mem_part *const all = cdp__mem_bins_best(b, want, UINT64_MAX, &list);
+            const cdp__mem_part *const got = cdp__mem_bins_best(b, want, CDP__MEM_LOOKS, &list);
             T_EQ(best, all ? all->size : UINT64_MAX);
             T(!got || all);
             if (!got) continue;
+            T_EQ(cdp__mem_bin_of(coarse, got->size), list);
             T(got->size >= want);
             if (!coarse && best <= 2 * MIB)
                 T_EQ(best, got->size);
