@@ -63,6 +63,7 @@
         see it without a browser                           cdp_mem_write with CDP_MEM_SVG;
                                                            tools/memory_viz.c
         find a leak                                        cdp_mem_snapshot twice, cdp_mem_compare
+        see callers, not wrappers, in reports              cdp_mem_shot_rows
         let NCCL or DDP allocate here                      cdp_mem_allocator
         have their memory in a window of all ranks         cdp_nccl_symmetric_allocator,
                                                            cdp_mem_source_of, fixed_bytes
@@ -490,10 +491,25 @@ CDP_API void cdp_mem_shot_free(cdp_mem_shot *shot);
    library cannot. */
 CDP_API void cdp_mem_shot_names(cdp_mem_shot *shot);
 
+/* What one row of a report (PEAK, SVG, cdp_mem_compare) sums up. A place is the innermost frame
+   that is not skipped: function, file and line, or module and offset. */
+typedef enum cdp_mem_rows {
+    CDP_MEM_ROWS_LABEL = 0, /* a label, or a place where there is none */
+    CDP_MEM_ROWS_PLACE,     /* a place, whatever the labels            */
+    CDP_MEM_ROWS_STACK      /* a whole stack, whatever the labels      */
+} cdp_mem_rows;
+
+/* Set the rows of reports of this shot, the largest first in each. `skip`: names of functions that
+   only pass requests on, separated by commas ("tensor_new,xmalloc"; a * at the end of a name
+   stands for any rest); frames with them are left out as long as they are the innermost. Copied;
+   NULL: none. Errors: INVALID, NOMEM; nothing changed then. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_mem_shot_rows(
+    cdp_mem_shot *shot, cdp_mem_rows rows, const char *skip);
+
 typedef enum cdp_mem_format {
     CDP_MEM_PICKLE = 0,   /* for pytorch.org/memory_viz and _memory_viz.py */
     CDP_MEM_JSON,         /* the same as JSON                              */
-    CDP_MEM_SVG,          /* active memory over time                       */
+    CDP_MEM_SVG,          /* active memory over time, of each device       */
     CDP_MEM_SVG_SEGMENTS, /* segments and blocks                           */
     CDP_MEM_FLAME,        /* lines for flamegraph.pl, with segments        */
     CDP_MEM_FLAME_MEMORY, /* the same without segments                     */
@@ -524,10 +540,10 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_mem_dump(cdp_mem *mem, const char *path);
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_read(
     const void *data, uint64_t bytes, const cdp_os *os, cdp_mem_shot **out);
 
-/* Write a text of what grew and shrank between two shots, by label and innermost frame, largest
-   first: at most `room` bytes, a zero at the end among them; `text` may be NULL. Returns the length
-   of the whole text without the zero. *more, if wanted: the bytes that `after` holds more. 0 and an
-   empty text if a shot is NULL or memory is missing. */
+/* Write a text of what grew and shrank between two shots, largest first, in the rows of `after`
+   (cdp_mem_shot_rows): at most `room` bytes, a zero at the end among them; `text` may be NULL.
+   Returns the length of the whole text without the zero. *more, if wanted: the bytes that `after`
+   holds more. 0 and an empty text if a shot is NULL or memory is missing. */
 CDP_API uint64_t cdp_mem_compare(const cdp_mem_shot *before, const cdp_mem_shot *after,
     int64_t *more, char *text, uint64_t room);
 
@@ -1253,7 +1269,7 @@ typedef struct cdp__mem_module {
 /* Parses a line of /proc/self/maps: "low-high rwxp offset device inode path". */
 typedef struct cdp__mem_map_line {
     uint64_t low, high, offset;
-    bool code;
+    bool readable, code;
     char path[512];
 } cdp__mem_map_line;
 
@@ -1276,6 +1292,7 @@ CDP__PRIVATE bool cdp__mem_map_parse(const char *text, cdp__mem_map_line *out) {
     if (*text++ != '-') return false;
     out->high = cdp__mem_hex(&text);
     if (*text++ != ' ' || strlen(text) < 5) return false;
+    out->readable = text[0] == 'r';
     out->code = text[2] == 'x';
     text += 5;
     out->offset = cdp__mem_hex(&text);
@@ -1376,6 +1393,70 @@ CDP__PRIVATE void cdp__mem_unwind(const void *caller, uint32_t most, cdp__mem_tr
     (void)most;
     (void)t;
 #endif
+}
+
+/* ---- >>mem/build_id: the build id of a module (pure) ----------------------------------------- */
+
+/* Knows: where an ELF file has the note that linkers write. Promises: reads nothing but the bytes
+   that it gets, whatever stands in them. */
+
+#define CDP__MEM_BUILD_ID 41u /* bytes of its text: 20 bytes as hexadecimal digits, and a zero */
+
+/* A number of the file, in the byte order of this machine; 0 beyond its end. */
+CDP__PRIVATE uint64_t cdp__mem_elf(
+    const uint8_t *file, uint64_t bytes, uint64_t at, uint32_t width) {
+    uint16_t two;
+    uint32_t four;
+    uint64_t eight;
+    if (at > bytes || bytes - at < width) return 0;
+    switch (width) {
+    case 2: memcpy(&two, file + at, 2); return two;
+    case 4: memcpy(&four, file + at, 4); return four;
+    default: memcpy(&eight, file + at, 8); return eight;
+    }
+}
+
+/* Looks through notes: lengths of name and contents, a type, the name, the contents. */
+CDP__PRIVATE bool cdp__mem_build_note(const uint8_t *at, uint64_t bytes, char *out) {
+    static const char digits[] = "0123456789abcdef";
+    while (bytes >= 12) {
+        const uint64_t name = (cdp__mem_elf(at, bytes, 0, 4) + 3) & ~3ull;
+        const uint64_t length = cdp__mem_elf(at, bytes, 4, 4), whole = (length + 3) & ~3ull;
+        uint64_t i;
+        if (name > bytes - 12 || whole > bytes - 12 - name) return false;
+        if (cdp__mem_elf(at, bytes, 8, 4) == 3 && name == 4 && memcmp(at + 12, "GNU", 4) == 0) {
+            for (i = 0; i < length && 2 * i + 2 < CDP__MEM_BUILD_ID; ++i) {
+                *out++ = digits[at[16 + i] >> 4];
+                *out++ = digits[at[16 + i] & 15];
+            }
+            *out = 0;
+            return length > 0;
+        }
+        at += 12 + name + whole;
+        bytes -= 12 + name + whole;
+    }
+    return false;
+}
+
+/* Finds the build id in the beginning of an ELF file. False: there is none; `out` is "" then. */
+CDP__PRIVATE bool cdp__mem_build_id(
+    const uint8_t *file, uint64_t bytes, char out[CDP__MEM_BUILD_ID]) {
+    const bool wide = bytes > 4 && file[4] == 2; /* 64 bits */
+    const uint32_t word = wide ? 8 : 4;
+    uint64_t at, each, count;
+    out[0] = 0;
+    if (bytes < 52 || memcmp(file, "\177ELF", 4) != 0) return false;
+    at = cdp__mem_elf(file, bytes, wide ? 32 : 28, word); /* the program headers */
+    each = cdp__mem_elf(file, bytes, wide ? 54 : 42, 2);
+    count = cdp__mem_elf(file, bytes, wide ? 56 : 44, 2);
+    for (; count && at < bytes; --count, at += each) {
+        const uint64_t from = cdp__mem_elf(file, bytes, at + (wide ? 8 : 4), word);
+        const uint64_t length = cdp__mem_elf(file, bytes, at + (wide ? 32 : 16), word);
+        if (cdp__mem_elf(file, bytes, at, 4) != 4) continue; /* no notes */
+        if (from > bytes || length > bytes - from) continue;
+        if (cdp__mem_build_note(file + from, length, out)) return true;
+    }
+    return false;
 }
 
 /* ---- >>mem/blocks: segments, splitting, merging, statistics ---------------------------------- */
@@ -2630,8 +2711,8 @@ CDP__PRIVATE const char *cdp__mem_size_text(char text[32], uint64_t bytes) {
     return text;
 }
 
-typedef struct cdp__mem_holder { /* the largest holder: a label, or a stack */
-    uint64_t bytes, blocks;
+typedef struct cdp__mem_holder {   /* a label, or a stack */
+    uint64_t bytes, blocks, first; /* first: the lowest address */
     uint32_t label, stack;
 } cdp__mem_holder;
 
@@ -2640,33 +2721,40 @@ typedef struct cdp__mem_figures {
     cdp__mem_holder most;
 } cdp__mem_figures;
 
-CDP__PRIVATE void cdp__mem_most(cdp__mem_holder *most, const cdp__mem_holder *h) {
-    if (h->bytes > most->bytes) *most = *h;
-}
-
-/* Sums up live blocks by label or, without one, by stack. Without host memory, the holder stays
-   unknown. */
-CDP__PRIVATE void cdp__mem_find_holder(const cdp_mem *m, cdp__mem_holder *most) {
+/* Sums up live blocks by label or, without one, by stack; those without either are the first one.
+   Empty sums are among the *count. NULL: no host memory. */
+CDP__PRIVATE cdp__mem_holder *cdp__mem_live_holders(const cdp_mem *m, uint64_t *count) {
     const uint64_t labels = m->log.labels.used;
-    const uint64_t count = labels + 1 + m->log.depot.rows_used;
-    cdp__mem_holder *const sums =
-        (cdp__mem_holder *)cdp__alloc_zero(m->os, count * sizeof(cdp__mem_holder));
+    cdp__mem_holder *sums;
     const cdp__mem_span *s;
-    uint64_t i;
-    memset(most, 0, sizeof *most);
+    *count = labels + 1 + m->log.depot.rows_used;
+    sums = (cdp__mem_holder *)cdp__alloc_zero(m->os, *count * sizeof(cdp__mem_holder));
     for (s = sums ? m->spans : NULL; s; s = s->next) {
         const cdp__mem_part *p;
         for (p = s->first; p; p = p->next) {
-            const uint64_t of = p->label ? p->label : labels + p->stack;
-            if (p->state != CDP_MEM_ACTIVE || (!p->label && !p->stack)) continue;
+            uint64_t of = 0;
+            if (p->state != CDP_MEM_ACTIVE) continue;
+            if (p->label)
+                of = p->label;
+            else if (p->stack)
+                of = labels + p->stack;
+            if (!sums[of].blocks) sums[of].first = p->at;
             sums[of].bytes += p->size;
             ++sums[of].blocks;
             sums[of].label = p->label;
             sums[of].stack = p->stack;
         }
     }
-    for (i = 0; sums && i < count; ++i)
-        cdp__mem_most(most, &sums[i]);
+    return sums;
+}
+
+/* The largest holder that has a name. Without host memory, it stays unknown. */
+CDP__PRIVATE void cdp__mem_find_holder(const cdp_mem *m, cdp__mem_holder *most) {
+    uint64_t i, count;
+    cdp__mem_holder *const sums = cdp__mem_live_holders(m, &count);
+    memset(most, 0, sizeof *most);
+    for (i = 1; sums && i < count; ++i)
+        if (sums[i].bytes > most->bytes) *most = sums[i];
     cdp__free(m->os, sums);
 }
 
@@ -2688,6 +2776,7 @@ CDP__PRIVATE void cdp__mem_figure(const cdp_mem *m, const cdp__mem_ask *a, cdp__
 
 typedef struct cdp__mem_spot { /* an address, and the module that it is in */
     uint64_t address, base;
+    uint64_t low, high; /* the beginning of its file, as far as it can be read */
     char path[512];
     bool found;
 } cdp__mem_spot;
@@ -2697,46 +2786,69 @@ CDP__PRIVATE bool cdp__mem_spot_line(void *user, const cdp__mem_map_line *line) 
     if (strcmp(spot->path, line->path) != 0) { /* the first line of a module */
         cdp__mem_text_copy(spot->path, line->path, sizeof spot->path);
         spot->base = line->low - line->offset;
+        spot->low = line->low;
+        spot->high = line->readable && !line->offset ? line->high : line->low;
     }
     spot->found = spot->address >= line->low && spot->address < line->high;
     return !spot->found;
 }
 
-/* "code at module+0x4f1a": an address alone means nothing in the next run of the program. */
-CDP__PRIVATE void cdp__mem_spot_text(uint64_t address, char text[96]) {
-    cdp__mem_spot spot;
+/* Adds "module+0x4f1a": an address alone means nothing in the next run of the program. */
+CDP__PRIVATE void cdp__mem_spot_text(cdp__text *t, cdp__mem_spot *spot, uint64_t address) {
     const char *slash;
-    memset(&spot, 0, sizeof spot);
-    spot.address = address;
-    cdp__mem_maps(cdp__mem_spot_line, &spot);
-    slash = strrchr(spot.path, '/');
-    if (spot.found && slash && strlen(slash) < 60)
-        cdp__format(
-            text, 90, "code at %s+0x%llx", slash + 1, (unsigned long long)(address - spot.base));
+    memset(spot, 0, sizeof *spot);
+    spot->address = address;
+    cdp__mem_maps(cdp__mem_spot_line, spot);
+    slash = strrchr(spot->path, '/');
+    spot->found = spot->found && slash && strlen(slash) < 60;
+    if (spot->found)
+        cdp__text_add(t, "%s+0x%llx", slash + 1, (unsigned long long)(address - spot->base));
     else
-        cdp__format(text, 90, "code at 0x%llx", (unsigned long long)address);
+        cdp__text_add(t, "0x%llx", (unsigned long long)address);
 }
 
-/* The name of a holder, in quotes: its label, the site, or the place of the innermost frame. */
-CDP__PRIVATE void cdp__mem_holder_text(const cdp_mem *m, const cdp__mem_holder *h, char text[96]) {
-    const cdp__mem_depot *const d = &m->log.depot;
-    uint64_t word;
-    if (h->label) {
-        cdp__format(text, 90, "\"%s\"", m->log.labels.at[h->label - 1].text);
-        return;
+#define CDP__MEM_NAME 240u      /* bytes of the name of a holder */
+#define CDP__MEM_NAME_FRAMES 3u /* a wrapper alone would say nothing */
+
+/* Adds the innermost frames of a stack, and the build id of the module of the first one. */
+CDP__PRIVATE void cdp__mem_stack_text(const cdp_mem *m, uint32_t stack, cdp__text *t) {
+    const cdp__mem_row *const row = &m->log.depot.rows[stack - 1];
+    const uint64_t *const words = m->log.depot.words + row->first;
+    char id[CDP__MEM_BUILD_ID] = "", other[CDP__MEM_BUILD_ID];
+    cdp__mem_spot spot;
+    uint32_t i;
+    for (i = 0; i < row->count && i < CDP__MEM_NAME_FRAMES; ++i) {
+        if (i) cdp__text_add(t, " < ");
+        if ((words[i] & CDP__MEM_TAG) == CDP__MEM_TAG_FULL)
+            cdp__text_add(t, "code without a stack (see max_stacks)");
+        else if ((words[i] & CDP__MEM_TAG) == CDP__MEM_TAG_SITE) {
+            const char *at = m->log.sites.text[(words[i] & 0xffff) - 1];
+            for (; *at; ++at)
+                cdp__text_char(t, *at == '\n' ? ':' : *at);
+        } else {
+            if (!i) cdp__text_add(t, "code at ");
+            cdp__mem_spot_text(t, &spot, words[i]);
+            if (spot.found)
+                (void)cdp__mem_build_id(
+                    (const uint8_t *)(uintptr_t)spot.low, spot.high - spot.low, id[0] ? other : id);
+        }
     }
-    word = d->words[d->rows[h->stack - 1].first];
-    if ((word & CDP__MEM_TAG) == CDP__MEM_TAG_SITE) {
-        char *at;
-        cdp__format(text, 90, "%s", m->log.sites.text[(word & 0xffff) - 1]);
-        for (at = text; *at; ++at)
-            if (*at == '\n') *at = ':';
-    } else
-        cdp__mem_spot_text(word, text);
+    if (id[0]) cdp__text_add(t, " (build id %s)", id);
+}
+
+/* The name of a holder: its label in quotes, the site, or the innermost frames. */
+CDP__PRIVATE void cdp__mem_holder_text(
+    const cdp_mem *m, const cdp__mem_holder *h, char text[CDP__MEM_NAME]) {
+    cdp__text t = cdp__text_of(text, CDP__MEM_NAME);
+    if (h->label)
+        cdp__text_add(&t, "\"%s\"", m->log.labels.at[h->label - 1].text);
+    else
+        cdp__mem_stack_text(m, h->stack, &t);
+    (void)cdp__text_end(&t);
 }
 
 CDP__PRIVATE void cdp__mem_oom_holder(const cdp_mem *m, const cdp__mem_holder *h, cdp__text *t) {
-    char name[96], size[32];
+    char name[CDP__MEM_NAME], size[32];
     if (!h->bytes) {
         cdp__text_add(t, "; set desc.record to know who holds it");
         return;
@@ -3120,7 +3232,9 @@ struct cdp_mem_shot {
     cdp__mem_token *tokens;
     uint64_t token_count, token_room;
     uint32_t others, file_settings, annotations;
-    bool failed; /* out of memory */
+    cdp_mem_rows rows; /* of reports */
+    const char *skip;  /* functions that they skip; NULL: none */
+    bool failed;       /* out of memory */
 };
 
 #define cdp__mem_add(shot, name, count)                                        \
@@ -5508,38 +5622,83 @@ CDP__PRIVATE bool cdp__mem_line_open(
     return false;
 }
 
-/* The holder of an element or block: its label, or its innermost frame. */
-CDP__PRIVATE const char *cdp__mem_who(const cdp_mem_shot *s, const char *label, uint32_t stack) {
-    const cdp__mem_stack *const k = &s->stacks[stack];
-    if (label) return label;
-    return k->count ? s->frames[k->first].name : s->empty;
-}
+/* ---- >>mem/holders: who holds memory --------------------------------------------------------- */
 
-/* Sums by holder. */
-typedef struct cdp__mem_sum {
-    const char *who;
+/* Knows: the rows of reports: labels, places or stacks, and which frames are skipped. Promises:
+   equal holders of one shot or of two have one row; the largest row comes first. */
+
+typedef struct cdp__mem_sum { /* a row: a label, or frames */
+    const char *label;        /* NULL: the frames; without any, nobody knows */
+    const cdp_mem_frame *frames;
+    uint32_t frame_count;
     double bytes; /* negative: less than before */
     int64_t blocks;
 } cdp__mem_sum;
 
-CDP__PRIVATE int cdp__mem_sum_by_who(const void *a, const void *b) {
-    return strcmp(((const cdp__mem_sum *)a)->who, ((const cdp__mem_sum *)b)->who);
+/* True if a list of names, separated by commas, has this one; see cdp_mem_shot_rows. */
+CDP__PRIVATE bool cdp__mem_skips(const char *list, const char *name) {
+    while (list && *list) {
+        const uint64_t n = strcspn(list, ",");
+        const bool rest = n && list[n - 1] == '*';
+        if (rest && strncmp(list, name, (size_t)(n - 1)) == 0) return true;
+        if (!rest && strlen(name) == n && memcmp(list, name, (size_t)n) == 0) return true;
+        list += n;
+        list += *list == ',';
+    }
+    return false;
+}
+
+/* Sets the holder of a block of `s`, as `how` wants rows. */
+CDP__PRIVATE void cdp__mem_sum_holder(const cdp_mem_shot *s, const cdp_mem_shot *how,
+    const char *label, uint32_t stack, cdp__mem_sum *out) {
+    const cdp__mem_stack *const k = &s->stacks[stack];
+    const cdp_mem_frame *const f = k->count ? s->frames + k->first : NULL;
+    uint32_t from = 0;
+    out->label = label && (!f || how->rows == CDP_MEM_ROWS_LABEL) ? label : NULL;
+    out->frames = NULL;
+    out->frame_count = 0;
+    if (out->label || !f) return;
+    while (from + 1 < k->count && cdp__mem_skips(how->skip, f[from].name))
+        ++from;
+    out->frames = f + from;
+    out->frame_count = how->rows == CDP_MEM_ROWS_STACK ? k->count - from : 1;
+}
+
+CDP__PRIVATE int cdp__mem_frame_order(const cdp_mem_frame *x, const cdp_mem_frame *y) {
+    int order = strcmp(x->name, y->name);
+    if (!order) order = strcmp(x->filename, y->filename);
+    if (!order && x->line != y->line) order = x->line < y->line ? -1 : 1;
+    return order;
+}
+
+/* Labels come first, and shorter stacks before longer ones that begin with them. */
+CDP__PRIVATE int cdp__mem_sum_by_holder(const void *a, const void *b) {
+    const cdp__mem_sum *const x = (const cdp__mem_sum *)a, *const y = (const cdp__mem_sum *)b;
+    uint32_t i;
+    if (x->label && y->label) return strcmp(x->label, y->label);
+    if (x->label || y->label) return x->label ? -1 : 1;
+    for (i = 0; i < x->frame_count && i < y->frame_count; ++i) {
+        const int order = cdp__mem_frame_order(&x->frames[i], &y->frames[i]);
+        if (order) return order;
+    }
+    if (x->frame_count == y->frame_count) return 0;
+    return x->frame_count < y->frame_count ? -1 : 1;
 }
 
 CDP__PRIVATE int cdp__mem_sum_by_bytes(const void *a, const void *b) {
     const double x = ((const cdp__mem_sum *)a)->bytes, y = ((const cdp__mem_sum *)b)->bytes;
     const double p = x < 0 ? -x : x, q = y < 0 ? -y : y;
     if (p > q || p < q) return p > q ? -1 : 1;
-    return cdp__mem_sum_by_who(a, b);
+    return cdp__mem_sum_by_holder(a, b);
 }
 
 /* Merges sums of equal holders and sorts them, largest first. Returns their number. */
 CDP__PRIVATE uint64_t cdp__mem_sums(cdp__mem_sum *at, uint64_t count) {
     uint64_t i, n = 0;
     if (!count) return 0;
-    qsort(at, (size_t)count, sizeof *at, cdp__mem_sum_by_who);
+    qsort(at, (size_t)count, sizeof *at, cdp__mem_sum_by_holder);
     for (i = 0; i < count; ++i) {
-        if (n && strcmp(at[n - 1].who, at[i].who) == 0) {
+        if (n && cdp__mem_sum_by_holder(&at[n - 1], &at[i]) == 0) {
             at[n - 1].bytes += at[i].bytes;
             at[n - 1].blocks += at[i].blocks;
         } else
@@ -5556,11 +5715,58 @@ CDP__PRIVATE uint64_t cdp__mem_line_holders(
     for (i = 0; i < l->count; ++i) {
         const cdp__mem_element *const e = &l->elements[i];
         if ((!e->before && e->from > at) || (e->to != CDP__MEM_ALWAYS && e->to <= at)) continue;
-        out[n].who = cdp__mem_who(l->shot, e->label, e->stack);
+        cdp__mem_sum_holder(l->shot, l->shot, e->label, e->stack, &out[n]);
         out[n].bytes = (double)e->size;
         out[n++].blocks = 1;
     }
     return cdp__mem_sums(out, n);
+}
+
+/* Active blocks of a shot as sums, multiplied by `sign`, in the rows of `how`. */
+CDP__PRIVATE uint64_t cdp__mem_sums_of(
+    const cdp_mem_shot *s, const cdp_mem_shot *how, double sign, cdp__mem_sum *out) {
+    uint64_t i, n = 0;
+    for (i = 0; i < s->block_count; ++i) {
+        const cdp_mem_block *const b = &s->blocks[i];
+        if (b->state == CDP_MEM_INACTIVE) continue;
+        cdp__mem_sum_holder(s, how, b->label, b->stack, &out[n]);
+        out[n].bytes = sign * (double)b->size;
+        out[n++].blocks = sign > 0 ? 1 : -1;
+    }
+    return n;
+}
+
+/* "function (file.c:12)", or the name alone where no line is known. */
+CDP__PRIVATE void cdp__mem_frame_text(cdp__text *t, const cdp_mem_frame *f) {
+    const char *const slash = strrchr(f->filename, '/');
+    cdp__text_add(t, "%s", f->name);
+    if (f->line)
+        cdp__text_add(
+            t, "%s(%s:%u)", f->name[0] ? " " : "", slash ? slash + 1 : f->filename, f->line);
+}
+
+/* The name of a holder; the frames of a stack, the innermost first, with " < " between them. */
+CDP__PRIVATE void cdp__mem_holder_name(cdp__text *t, const cdp__mem_sum *h) {
+    uint32_t i;
+    if (h->label) cdp__text_add(t, "%s", h->label);
+    for (i = 0; i < h->frame_count; ++i) {
+        if (i) cdp__text_add(t, " < ");
+        cdp__mem_frame_text(t, &h->frames[i]);
+    }
+    if (!h->label && !h->frame_count) cdp__text_add(t, "(unknown)");
+}
+
+CDP_API cdp_status cdp_mem_shot_rows(cdp_mem_shot *shot, cdp_mem_rows rows, const char *skip) {
+    const char *copy = NULL;
+    if (!shot) return cdp__missing("cdp_mem_shot_rows", "shot");
+    if ((uint32_t)rows > CDP_MEM_ROWS_STACK)
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_mem_shot_rows: there are no rows %u", (unsigned)rows);
+    if (skip) copy = cdp__mem_text_of(&shot->texts, skip, strlen(skip));
+    if (skip && !copy) return cdp__fail_nomem("cdp_mem_shot_rows", strlen(skip));
+    shot->rows = rows;
+    shot->skip = copy;
+    return CDP_OK;
 }
 
 /* ---- >>mem/svg: pictures --------------------------------------------------------------------- */
@@ -5636,9 +5842,7 @@ CDP__PRIVATE void cdp__mem_svg_begin(cdp__mem_pen *w, double height, const char 
     cdp__mem_put_text(w, "<rect class=\"page\" width=\"1200\" height=\"");
     cdp__text_tenths(&w->text, height);
     cdp__mem_put_text(w, "\"/>\n");
-    cdp__mem_put_text(w, "<text x=\"80\" y=\"22\" font-size=\"16\">");
-    cdp__mem_say_xml(w, title, CDP__MEM_SHOWN);
-    cdp__mem_put_text(w, "</text>\n");
+    cdp__text_add(&w->text, "<text x=\"80\" y=\"22\" font-size=\"16\">%s</text>\n", title);
 }
 
 #define CDP__MEM_RED 2u /* too similar to the colour of lost bytes */
@@ -5915,6 +6119,8 @@ CDP__PRIVATE bool cdp__mem_svg_table(cdp__mem_pen *w, const cdp__mem_plot *p) {
     const cdp_os *const os = p->line.shot->os;
     cdp__mem_sum *const sums =
         (cdp__mem_sum *)cdp__alloc(os, (p->line.count + 1) * sizeof(cdp__mem_sum));
+    char bytes[2 * CDP__MEM_SHOWN]; /* longer than what is shown */
+    cdp__text name;
     uint64_t i, n;
     if (!sums) return false;
     n = cdp__mem_line_holders(&p->line, p->line.peak_event, sums);
@@ -5924,7 +6130,9 @@ CDP__PRIVATE bool cdp__mem_svg_table(cdp__mem_pen *w, const cdp__mem_plot *p) {
         cdp__mem_say_size(w, sums[i].bytes);
         cdp__text_add(&w->text, " in %lld %s: ", (long long)sums[i].blocks,
             sums[i].blocks == 1 ? "block" : "blocks");
-        cdp__mem_say_xml(w, sums[i].who[0] ? sums[i].who : "(unknown)", CDP__MEM_SHOWN);
+        name = cdp__text_of(bytes, sizeof bytes);
+        cdp__mem_holder_name(&name, &sums[i]);
+        cdp__mem_say_xml(w, bytes, CDP__MEM_SHOWN);
         cdp__mem_put_text(w, "</text>\n");
     }
     cdp__free(os, sums);
@@ -5938,37 +6146,74 @@ CDP__PRIVATE bool cdp__mem_plot_draw(cdp__mem_pen *w, cdp__mem_plot *p) {
     p->top = p->line.peak > 0 ? p->line.peak : 1;
     cdp__mem_plot_choose(p);
     if (!cdp__mem_plot_walk(p)) return false;
-    cdp__mem_svg_begin(w, 600, "Memory in use over time");
     cdp__mem_svg_axes(w, p);
     cdp__mem_svg_elements(w, p);
     cdp__mem_svg_sum(w, p);
     cdp__mem_svg_marks(w, p);
-    if (!cdp__mem_svg_table(w, p)) return false;
-    cdp__mem_put_text(w, "</svg>\n");
-    return true;
+    return cdp__mem_svg_table(w, p);
 }
 
-/* The device with the most events, or with a segment. */
-CDP__PRIVATE uint32_t cdp__mem_main_device(const cdp_mem_shot *s) {
-    uint32_t i, best = s->segment_count ? s->segments[0].device : 0;
-    for (i = 0; i < s->device_count; ++i)
-        if (s->devices[i].count > (best < s->device_count ? s->devices[best].count : 0)) best = i;
-    return best;
+#define CDP__MEM_PANELS 16u /* devices in a picture */
+#define CDP__MEM_PANEL 600u /* height of the panel of one */
+
+/* True if a device has something to draw. */
+CDP__PRIVATE bool cdp__mem_device_used(const cdp_mem_shot *s, uint32_t device) {
+    uint64_t i;
+    if (device < s->device_count && s->devices[device].count) return true;
+    for (i = 0; i < s->segment_count; ++i)
+        if (s->segments[i].device == device) return true;
+    return false;
 }
 
-CDP__PRIVATE bool cdp__mem_svg_timeline(cdp__mem_pen *w, const cdp_mem_shot *s) {
+/* The devices that have something to draw, in their order; the first one, if none has. Returns
+   their number, which may be above that of `out`. */
+CDP__PRIVATE uint32_t cdp__mem_devices_used(const cdp_mem_shot *s, uint32_t out[CDP__MEM_PANELS]) {
+    uint32_t i, n = 0;
+    for (i = 0; i < s->device_count; ++i) {
+        if (!cdp__mem_device_used(s, i)) continue;
+        if (n < CDP__MEM_PANELS) out[n] = i;
+        ++n;
+    }
+    if (!n) out[0] = 0;
+    return n ? n : 1;
+}
+
+/* Draws the panel of a device, under `above` others. */
+CDP__PRIVATE bool cdp__mem_svg_panel(
+    cdp__mem_pen *w, const cdp_mem_shot *s, uint32_t device, uint32_t above) {
     cdp__mem_plot *const p = (cdp__mem_plot *)cdp__alloc_zero(s->os, sizeof *p);
-    bool ok = p && cdp__mem_line_open(&p->line, s, cdp__mem_main_device(s), false);
+    bool ok = p && cdp__mem_line_open(&p->line, s, device, false);
     if (ok) {
+        cdp__text_add(&w->text,
+            "<g transform=\"translate(0,%u)\">\n<text x=\"80\" y=\"42\">Device %u</text>\n",
+            above * CDP__MEM_PANEL, device);
         p->live = (uint64_t *)cdp__alloc(s->os, (p->line.count + 1) * sizeof *p->live);
         p->y = (double *)cdp__alloc(s->os, (p->line.count + 1) * sizeof *p->y);
         ok = p->live && p->y && cdp__mem_plot_draw(w, p);
+        cdp__mem_put_text(w, "</g>\n");
         cdp__free(s->os, p->live);
         cdp__free(s->os, p->y);
         cdp__free(s->os, p->points);
         cdp__mem_line_close(&p->line);
     }
     cdp__free(s->os, p);
+    return ok;
+}
+
+CDP__PRIVATE bool cdp__mem_svg_timeline(cdp__mem_pen *w, const cdp_mem_shot *s) {
+    uint32_t devices[CDP__MEM_PANELS];
+    const uint32_t all = cdp__mem_devices_used(s, devices);
+    const uint32_t count = all < CDP__MEM_PANELS ? all : CDP__MEM_PANELS;
+    uint32_t i;
+    bool ok = true;
+    cdp__mem_svg_begin(
+        w, (double)(count * CDP__MEM_PANEL + (count < all ? 30 : 0)), "Memory in use over time");
+    for (i = 0; ok && i < count; ++i)
+        ok = cdp__mem_svg_panel(w, s, devices[i], i);
+    if (count < all)
+        cdp__text_add(&w->text, "<text x=\"80\" y=\"%u\">and %u more devices</text>\n",
+            count * CDP__MEM_PANEL + 10, all - count);
+    cdp__mem_put_text(w, "</svg>\n");
     cdp__mem_pen_flush(&w->text);
     return ok;
 }
@@ -6027,8 +6272,8 @@ CDP__PRIVATE void cdp__mem_svg_segment(cdp__mem_pen *w, const cdp_mem_shot *s,
     cdp__text_tenths(&w->text, x);
     cdp__mem_put_text(w, "\" width=\"");
     cdp__text_tenths(&w->text, (double)g->size * scale);
-    cdp__text_add(&w->text, "\"><title>segment 0x%llx, stream 0x%llx, ",
-        (unsigned long long)g->address, (unsigned long long)g->stream);
+    cdp__text_add(&w->text, "\"><title>segment 0x%llx, device %u, stream 0x%llx, ",
+        (unsigned long long)g->address, g->device, (unsigned long long)g->stream);
     cdp__mem_say_size(w, (double)g->size);
     cdp__mem_put_text(w, ", in use ");
     cdp__mem_say_size(w, (double)g->active);
@@ -6037,9 +6282,10 @@ CDP__PRIVATE void cdp__mem_svg_segment(cdp__mem_pen *w, const cdp_mem_shot *s,
 
 typedef struct cdp__mem_row_order {
     uint64_t size, index;
+    uint32_t device;
 } cdp__mem_row_order;
 
-CDP__PRIVATE int cdp__mem_rows_order(const void *a, const void *b) {
+CDP__PRIVATE int cdp__mem_rows_by_size(const void *a, const void *b) {
     const cdp__mem_row_order *const x = (const cdp__mem_row_order *)a;
     const cdp__mem_row_order *const y = (const cdp__mem_row_order *)b;
     if (x->size != y->size) return x->size > y->size ? -1 : 1;
@@ -6047,17 +6293,34 @@ CDP__PRIVATE int cdp__mem_rows_order(const void *a, const void *b) {
     return x->index < y->index ? -1 : 1;
 }
 
-/* Draws segments in rows, the largest first; a row is as wide as the largest segment. */
+CDP__PRIVATE int cdp__mem_rows_by_device(const void *a, const void *b) {
+    const cdp__mem_row_order *const x = (const cdp__mem_row_order *)a;
+    const cdp__mem_row_order *const y = (const cdp__mem_row_order *)b;
+    if (x->device != y->device) return x->device < y->device ? -1 : 1;
+    return cdp__mem_rows_by_size(a, b);
+}
+
+/* Draws segments in rows under the name of their device, the largest first; a row is as wide as the
+   largest segment of all, of `most` bytes. */
 CDP__PRIVATE void cdp__mem_svg_rows(cdp__mem_pen *w, const cdp_mem_shot *s,
-    const cdp__mem_row_order *order, uint64_t count, bool draw, double *height) {
-    const double scale = CDP__MEM_WIDTH / (count && order[0].size ? (double)order[0].size : 1.0);
+    const cdp__mem_row_order *order, uint64_t count, double most, bool draw, double *height) {
+    const double scale = CDP__MEM_WIDTH / (most > 0 ? most : 1.0);
     double x = 0, y = CDP__MEM_TOP;
     uint64_t i;
     for (i = 0; i < count; ++i) {
         const cdp_mem_segment *const g = &s->segments[order[i].index];
         const double width = (double)g->size * scale;
-        if (x + width > CDP__MEM_WIDTH + 0.5) {
+        const bool first = i == 0 || order[i].device != order[i - 1].device;
+        if (!first && x + width > CDP__MEM_WIDTH + 0.5) {
             x = 0;
+            y += 20;
+        }
+        if (first) {
+            if (i) y += 20;
+            x = 0;
+            if (draw)
+                cdp__text_add(&w->text, "<text x=\"80\" y=\"%u\">Device %u</text>\n",
+                    (uint32_t)y + 14, g->device);
             y += 20;
         }
         if (draw) cdp__mem_svg_segment(w, s, g, CDP__MEM_LEFT + x, y, scale);
@@ -6071,29 +6334,32 @@ CDP__PRIVATE bool cdp__mem_svg_segments(cdp__mem_pen *w, const cdp_mem_shot *s) 
     const uint64_t count = cdp__min(all, CDP__MEM_ROWS_MOST);
     cdp__mem_row_order *const order =
         (cdp__mem_row_order *)cdp__alloc(s->os, (all + 1) * sizeof(cdp__mem_row_order));
-    double height, bytes = 0, active = 0;
+    double height, most, bytes = 0, active = 0;
     uint64_t i;
     if (!order) return false;
     for (i = 0; i < all; ++i) {
         order[i].size = s->segments[i].size;
         order[i].index = i;
+        order[i].device = s->segments[i].device;
         bytes += (double)s->segments[i].size;
         active += (double)s->segments[i].active;
     }
-    if (all) qsort(order, (size_t)all, sizeof *order, cdp__mem_rows_order);
-    cdp__mem_svg_rows(w, s, order, count, false, &height);
+    if (all) qsort(order, (size_t)all, sizeof *order, cdp__mem_rows_by_size);
+    most = all ? (double)order[0].size : 0;
+    if (count) qsort(order, (size_t)count, sizeof *order, cdp__mem_rows_by_device);
+    cdp__mem_svg_rows(w, s, order, count, most, false, &height);
     cdp__mem_svg_begin(w, height, "Segments and blocks");
     cdp__text_add(&w->text, "<text x=\"80\" y=\"42\">%llu segments, ", (unsigned long long)all);
     cdp__mem_say_size(w, bytes);
     cdp__mem_put_text(w, ", in use ");
     cdp__mem_say_size(w, active);
     cdp__mem_put_text(w, "; red: waits for streams, or lost by rounding; a full row: ");
-    cdp__mem_say_size(w, all ? (double)order[0].size : 0);
+    cdp__mem_say_size(w, most);
     if (count < all)
         cdp__text_add(
             &w->text, "; the %llu smallest are not drawn", (unsigned long long)(all - count));
     cdp__mem_put_text(w, "</text>\n");
-    cdp__mem_svg_rows(w, s, order, count, true, &height);
+    cdp__mem_svg_rows(w, s, order, count, most, true, &height);
     cdp__mem_put_text(w, "</svg>\n");
     cdp__free(s->os, order);
     cdp__mem_pen_flush(&w->text);
@@ -6162,7 +6428,8 @@ CDP__PRIVATE void cdp__mem_trace_event(
     cdp__mem_pen *w, const cdp_mem_shot *s, const cdp_mem_event *e) {
     const unsigned long long at = (unsigned long long)e->address,
                              size = (unsigned long long)e->size;
-    const char *const who = cdp__mem_who(s, e->label, e->stack);
+    cdp__mem_sum who;
+    cdp__mem_sum_holder(s, s, e->label, e->stack, &who);
     switch (e->action) {
     case CDP_MEM_ALLOC: cdp__text_add(&w->text, "b%llx = alloc(%llu)", at, size); break;
     case CDP_MEM_FREE_REQUESTED: cdp__text_add(&w->text, "del b%llx", at); break;
@@ -6180,7 +6447,10 @@ CDP__PRIVATE void cdp__mem_trace_event(
     default: cdp__text_add(&w->text, "# %s", cdp_mem_action_name(e->action)); break;
     }
     cdp__text_add(&w->text, " # stream %llu", (unsigned long long)e->stream);
-    if (who[0]) cdp__text_add(&w->text, ", %s", who);
+    if (who.label || who.frame_count) {
+        cdp__mem_put_text(w, ", ");
+        cdp__mem_holder_name(&w->text, &who);
+    }
     cdp__mem_put(w, '\n');
 }
 
@@ -6201,8 +6471,9 @@ CDP__PRIVATE void cdp__mem_peak_list(cdp__mem_pen *w, const cdp__mem_sum *sums, 
     for (i = 0; i < n && i < 10; ++i) {
         cdp__mem_put_text(w, "    ");
         cdp__mem_say_size(w, sums[i].bytes);
-        cdp__text_add(&w->text, " in %lld blocks: %s\n", (long long)sums[i].blocks,
-            sums[i].who[0] ? sums[i].who : "(unknown)");
+        cdp__text_add(&w->text, " in %lld blocks: ", (long long)sums[i].blocks);
+        cdp__mem_holder_name(&w->text, &sums[i]);
+        cdp__mem_put(w, '\n');
     }
     if (n > 10) cdp__text_add(&w->text, "    and %llu others\n", (unsigned long long)(n - 10));
 }
@@ -6274,19 +6545,6 @@ CDP__PRIVATE bool cdp__mem_peak_text(cdp__mem_pen *w, const cdp_mem_shot *s) {
         if (!cdp__mem_peak_device(w, s, i)) return false;
     cdp__mem_pen_flush(&w->text);
     return true;
-}
-
-/* Active blocks of a shot as sums, multiplied by `sign`. */
-CDP__PRIVATE uint64_t cdp__mem_sums_of(const cdp_mem_shot *s, double sign, cdp__mem_sum *out) {
-    uint64_t i, n = 0;
-    for (i = 0; i < s->block_count; ++i) {
-        const cdp_mem_block *const b = &s->blocks[i];
-        if (b->state == CDP_MEM_INACTIVE) continue;
-        out[n].who = cdp__mem_who(s, b->label, b->stack);
-        out[n].bytes = sign * (double)b->size;
-        out[n++].blocks = sign > 0 ? 1 : -1;
-    }
-    return n;
 }
 
 /* ---- >>mem/sources: host memory, another allocator ------------------------------------------- */
@@ -6941,29 +7199,50 @@ CDP__PRIVATE void cdp__mem_warn(const cdp_mem *m, const char *text) {
 #endif
 }
 
-/* Logs the blocks that are still in use. */
-CDP__PRIVATE uint64_t cdp__mem_leaks(const cdp_mem *m) {
-    const cdp__mem_span *s;
-    uint64_t bytes = 0, n = 0;
-    char text[200];
-    for (s = m->spans; s; s = s->next) {
-        const cdp__mem_part *p;
-        for (p = s->first; p; p = p->next) {
-            if (p->state != CDP_MEM_ACTIVE) continue;
-            bytes += p->size;
-            if (++n > 10) continue;
-            cdp__format(text, sizeof text,
-                "cdp_mem_destroy: 0x%llx is still in use: %llu bytes%s%s",
-                (unsigned long long)p->at, (unsigned long long)p->requested, p->label ? ", " : "",
-                p->label ? m->log.labels.at[p->label - 1].text : "");
-            cdp__mem_warn(m, text);
+CDP__PRIVATE int cdp__mem_holders_order(const void *a, const void *b) {
+    const cdp__mem_holder *const x = (const cdp__mem_holder *)a;
+    const cdp__mem_holder *const y = (const cdp__mem_holder *)b;
+    if (x->bytes != y->bytes) return x->bytes > y->bytes ? -1 : 1;
+    if (x->first == y->first) return 0;
+    return x->first < y->first ? -1 : 1;
+}
+
+/* Logs what holds blocks that are still in use, the largest first. */
+CDP__PRIVATE void cdp__mem_leaks_log(const cdp_mem *m, cdp__mem_holder *h, uint64_t count) {
+    char name[CDP__MEM_NAME], text[CDP__MEM_NAME + 160], size[32];
+    uint64_t i, blocks = 0;
+    qsort(h, (size_t)count, sizeof *h, cdp__mem_holders_order);
+    for (i = 0; i < count && h[i].blocks; ++i) {
+        const bool known = h[i].label || h[i].stack;
+        if (i >= 10) {
+            blocks += h[i].blocks;
+            continue;
         }
-    }
-    if (n > 10) {
-        cdp__format(text, sizeof text, "cdp_mem_destroy: and %llu more blocks",
-            (unsigned long long)(n - 10));
+        if (known) cdp__mem_holder_text(m, &h[i], name);
+        cdp__format(text, sizeof text,
+            "cdp_mem_destroy: still in use: %s in %llu %s, at 0x%llx%s, allocated by %s",
+            cdp__mem_size_text(size, h[i].bytes), (unsigned long long)h[i].blocks,
+            h[i].blocks == 1 ? "block" : "blocks", (unsigned long long)h[i].first,
+            h[i].blocks == 1 ? "" : " and others",
+            known ? name : "calls that were not recorded (see desc.record)");
         cdp__mem_warn(m, text);
     }
+    if (!blocks) return;
+    cdp__format(text, sizeof text, "cdp_mem_destroy: and %llu more blocks of %llu others",
+        (unsigned long long)blocks, (unsigned long long)(i - 10));
+    cdp__mem_warn(m, text);
+}
+
+/* Logs the blocks that are still in use. Returns their bytes. */
+CDP__PRIVATE uint64_t cdp__mem_leaks(const cdp_mem *m) {
+    uint64_t count = 0;
+    const uint64_t bytes = cdp__mem_now(&m->tally.allocated_bytes);
+    cdp__mem_holder *const sums = bytes ? cdp__mem_live_holders(m, &count) : NULL;
+    if (sums)
+        cdp__mem_leaks_log(m, sums, count);
+    else if (bytes)
+        cdp__mem_warn(m, "cdp_mem_destroy: blocks are still in use; no memory to say which");
+    cdp__free(m->os, sums);
     return bytes;
 }
 
@@ -8365,9 +8644,10 @@ CDP__PRIVATE void cdp__mem_compare_text(cdp__text *t, const cdp__mem_sum *sums, 
         const double b = sums[i].bytes;
         char size[32];
         if (b >= 0 && b <= 0) continue;
-        cdp__text_add(t, "%s%s in %lld blocks: %s\n", b < 0 ? "-" : "+",
-            cdp__mem_size_text(size, (uint64_t)(b < 0 ? -b : b)), (long long)sums[i].blocks,
-            sums[i].who[0] ? sums[i].who : "(unknown)");
+        cdp__text_add(t, "%s%s in %lld blocks: ", b < 0 ? "-" : "+",
+            cdp__mem_size_text(size, (uint64_t)(b < 0 ? -b : b)), (long long)sums[i].blocks);
+        cdp__mem_holder_name(t, &sums[i]);
+        cdp__text_add(t, "\n");
     }
 }
 
@@ -8383,8 +8663,8 @@ CDP_API uint64_t cdp_mem_compare(const cdp_mem_shot *before, const cdp_mem_shot 
     n = before->block_count + after->block_count + 1;
     sums = (cdp__mem_sum *)cdp__alloc(after->os, n * sizeof *sums);
     if (!sums) return 0;
-    n = cdp__mem_sums_of(before, -1, sums);
-    n += cdp__mem_sums_of(after, 1, sums + n);
+    n = cdp__mem_sums_of(before, after, -1, sums);
+    n += cdp__mem_sums_of(after, after, 1, sums + n);
     for (i = 0; i < n; ++i)
         sum += sums[i].bytes;
     cdp__mem_compare_text(&t, sums, cdp__mem_sums(sums, n));

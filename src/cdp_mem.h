@@ -63,6 +63,7 @@
         see it without a browser                           cdp_mem_write with CDP_MEM_SVG;
                                                            tools/memory_viz.c
         find a leak                                        cdp_mem_snapshot twice, cdp_mem_compare
+        see callers, not wrappers, in reports              cdp_mem_shot_rows
         let NCCL or DDP allocate here                      cdp_mem_allocator
         have their memory in a window of all ranks         cdp_nccl_symmetric_allocator,
                                                            cdp_mem_source_of, fixed_bytes
@@ -158,6 +159,7 @@ extern "C" {
 #include "mem/depot.h"
 #include "mem/labels.h"
 #include "mem/os_stacks.h"
+#include "mem/build_id.h"
 #include "mem/blocks.h"
 #include "mem/history.h"
 #include "mem/streams.h"
@@ -177,6 +179,7 @@ extern "C" {
 #include "mem/others.h"
 #include "mem/import.h"
 #include "mem/timeline.h"
+#include "mem/holders.h"
 #include "mem/svg.h"
 #include "mem/reports.h"
 #include "mem/sources.h"

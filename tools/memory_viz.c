@@ -5,11 +5,16 @@
         memory_viz trace FILE             every event, as a program
         memory_viz segments FILE          lines for flamegraph.pl: segments, blocks, gaps
         memory_viz memory FILE            the same without segments
-        memory_viz compare BEFORE AFTER   what grew, by label or innermost frame
+        memory_viz compare BEFORE AFTER   what grew, and by whom
         memory_viz svg FILE > X.svg       a picture: memory in use over time
         memory_viz blocks FILE > X.svg    a picture: segments and their blocks
         memory_viz json FILE              the snapshot as JSON
         memory_viz symbols FILE NEW       a new file with function names, by addr2line of binutils
+
+    stats, svg and compare sum up in rows:
+        --rows label|place|stack          by label, or by the innermost frame where there is none
+                                          (default); by frame; by whole stack
+        --skip NAME,NAME...               functions that only pass requests on ("tensor_new,x*")
 
     FILE is a pickle or JSON. Results go to stdout. */
 #define CDP_IMPLEMENTATION
@@ -20,11 +25,16 @@
 
 static int usage(void) {
     fprintf(stderr,
-        "usage: memory_viz stats|trace|segments|memory|svg|blocks|json FILE\n"
-        "       memory_viz compare BEFORE AFTER\n"
-        "       memory_viz symbols FILE NEW\n");
+        "usage: memory_viz [OPTIONS] stats|trace|segments|memory|svg|blocks|json FILE\n"
+        "       memory_viz [OPTIONS] compare BEFORE AFTER\n"
+        "       memory_viz symbols FILE NEW\n"
+        "options: --rows label|place|stack   what a row sums up\n"
+        "         --skip NAME,NAME...        functions that only pass requests on\n");
     return 2;
 }
+
+static cdp_mem_rows rows;
+static const char *skip;
 
 static cdp_mem_shot *read_shot(const char *path) {
     FILE *const f = fopen(path, "rb");
@@ -45,6 +55,7 @@ static cdp_mem_shot *read_shot(const char *path) {
         exit(cdp_print_error(stderr));
     }
     free(data);
+    if (cdp_mem_shot_rows(shot, rows, skip) != CDP_OK) exit(cdp_print_error(stderr));
     return shot;
 }
 
@@ -196,6 +207,30 @@ static int symbols(const char *from, const char *to) {
     return 0;
 }
 
+/* Reads the options, and takes them out of argv. Returns what is left; 0: they are wrong. */
+static int options(int argc, char **argv) {
+    static const char *const names[] = {"label", "place", "stack"};
+    int left = 1;
+    for (int i = 1; i < argc; ++i) {
+        const bool is_rows = strcmp(argv[i], "--rows") == 0;
+        if (!is_rows && strcmp(argv[i], "--skip") != 0) {
+            argv[left++] = argv[i];
+            continue;
+        }
+        if (++i == argc) return 0;
+        if (!is_rows) {
+            skip = argv[i];
+            continue;
+        }
+        int n = 0;
+        while (n < 3 && strcmp(argv[i], names[n]) != 0)
+            ++n;
+        if (n == 3) return 0;
+        rows = (cdp_mem_rows)n;
+    }
+    return left;
+}
+
 int main(int argc, char **argv) {
     static const struct {
         const char *word;
@@ -203,6 +238,7 @@ int main(int argc, char **argv) {
     } forms[] = {{"stats", CDP_MEM_PEAK}, {"trace", CDP_MEM_TRACE}, {"segments", CDP_MEM_FLAME},
         {"memory", CDP_MEM_FLAME_MEMORY}, {"svg", CDP_MEM_SVG}, {"blocks", CDP_MEM_SVG_SEGMENTS},
         {"json", CDP_MEM_JSON}};
+    argc = options(argc, argv);
     if (argc == 4 && strcmp(argv[1], "compare") == 0) return compare(argv[2], argv[3]);
     if (argc == 4 && strcmp(argv[1], "symbols") == 0) return symbols(argv[2], argv[3]);
     for (size_t i = 0; argc == 3 && i < sizeof forms / sizeof *forms; ++i) {

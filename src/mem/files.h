@@ -25,7 +25,7 @@
 #include "unpickle.h"
 #include "unjson.h"
 #include "import.h"
-#include "timeline.h"
+#include "holders.h"
 #include "svg.h"
 #include "reports.h"
 
@@ -249,9 +249,10 @@ CDP__PRIVATE void cdp__mem_compare_text(cdp__text *t, const cdp__mem_sum *sums, 
         const double b = sums[i].bytes;
         char size[32];
         if (b >= 0 && b <= 0) continue;
-        cdp__text_add(t, "%s%s in %lld blocks: %s\n", b < 0 ? "-" : "+",
-            cdp__mem_size_text(size, (uint64_t)(b < 0 ? -b : b)), (long long)sums[i].blocks,
-            sums[i].who[0] ? sums[i].who : "(unknown)");
+        cdp__text_add(t, "%s%s in %lld blocks: ", b < 0 ? "-" : "+",
+            cdp__mem_size_text(size, (uint64_t)(b < 0 ? -b : b)), (long long)sums[i].blocks);
+        cdp__mem_holder_name(t, &sums[i]);
+        cdp__text_add(t, "\n");
     }
 }
 
@@ -267,8 +268,8 @@ CDP_API uint64_t cdp_mem_compare(const cdp_mem_shot *before, const cdp_mem_shot 
     n = before->block_count + after->block_count + 1;
     sums = (cdp__mem_sum *)cdp__alloc(after->os, n * sizeof *sums);
     if (!sums) return 0;
-    n = cdp__mem_sums_of(before, -1, sums);
-    n += cdp__mem_sums_of(after, 1, sums + n);
+    n = cdp__mem_sums_of(before, after, -1, sums);
+    n += cdp__mem_sums_of(after, after, 1, sums + n);
     for (i = 0; i < n; ++i)
         sum += sums[i].bytes;
     cdp__mem_compare_text(&t, sums, cdp__mem_sums(sums, n));

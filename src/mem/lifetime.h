@@ -29,6 +29,7 @@
 #include "shot.h"
 #include "names.h"
 #include "settings.h"
+#include "out_of_memory.h"
 
 CDP__PRIVATE void cdp__mem_source_drop(const cdp_mem_source *s) {
     if (s->destroy) s->destroy(s->user);
@@ -152,29 +153,50 @@ CDP__PRIVATE void cdp__mem_warn(const cdp_mem *m, const char *text) {
 #endif
 }
 
-/* Logs the blocks that are still in use. */
-CDP__PRIVATE uint64_t cdp__mem_leaks(const cdp_mem *m) {
-    const cdp__mem_span *s;
-    uint64_t bytes = 0, n = 0;
-    char text[200];
-    for (s = m->spans; s; s = s->next) {
-        const cdp__mem_part *p;
-        for (p = s->first; p; p = p->next) {
-            if (p->state != CDP_MEM_ACTIVE) continue;
-            bytes += p->size;
-            if (++n > 10) continue;
-            cdp__format(text, sizeof text,
-                "cdp_mem_destroy: 0x%llx is still in use: %llu bytes%s%s",
-                (unsigned long long)p->at, (unsigned long long)p->requested, p->label ? ", " : "",
-                p->label ? m->log.labels.at[p->label - 1].text : "");
-            cdp__mem_warn(m, text);
+CDP__PRIVATE int cdp__mem_holders_order(const void *a, const void *b) {
+    const cdp__mem_holder *const x = (const cdp__mem_holder *)a;
+    const cdp__mem_holder *const y = (const cdp__mem_holder *)b;
+    if (x->bytes != y->bytes) return x->bytes > y->bytes ? -1 : 1;
+    if (x->first == y->first) return 0;
+    return x->first < y->first ? -1 : 1;
+}
+
+/* Logs what holds blocks that are still in use, the largest first. */
+CDP__PRIVATE void cdp__mem_leaks_log(const cdp_mem *m, cdp__mem_holder *h, uint64_t count) {
+    char name[CDP__MEM_NAME], text[CDP__MEM_NAME + 160], size[32];
+    uint64_t i, blocks = 0;
+    qsort(h, (size_t)count, sizeof *h, cdp__mem_holders_order);
+    for (i = 0; i < count && h[i].blocks; ++i) {
+        const bool known = h[i].label || h[i].stack;
+        if (i >= 10) {
+            blocks += h[i].blocks;
+            continue;
         }
-    }
-    if (n > 10) {
-        cdp__format(text, sizeof text, "cdp_mem_destroy: and %llu more blocks",
-            (unsigned long long)(n - 10));
+        if (known) cdp__mem_holder_text(m, &h[i], name);
+        cdp__format(text, sizeof text,
+            "cdp_mem_destroy: still in use: %s in %llu %s, at 0x%llx%s, allocated by %s",
+            cdp__mem_size_text(size, h[i].bytes), (unsigned long long)h[i].blocks,
+            h[i].blocks == 1 ? "block" : "blocks", (unsigned long long)h[i].first,
+            h[i].blocks == 1 ? "" : " and others",
+            known ? name : "calls that were not recorded (see desc.record)");
         cdp__mem_warn(m, text);
     }
+    if (!blocks) return;
+    cdp__format(text, sizeof text, "cdp_mem_destroy: and %llu more blocks of %llu others",
+        (unsigned long long)blocks, (unsigned long long)(i - 10));
+    cdp__mem_warn(m, text);
+}
+
+/* Logs the blocks that are still in use. Returns their bytes. */
+CDP__PRIVATE uint64_t cdp__mem_leaks(const cdp_mem *m) {
+    uint64_t count = 0;
+    const uint64_t bytes = cdp__mem_now(&m->tally.allocated_bytes);
+    cdp__mem_holder *const sums = bytes ? cdp__mem_live_holders(m, &count) : NULL;
+    if (sums)
+        cdp__mem_leaks_log(m, sums, count);
+    else if (bytes)
+        cdp__mem_warn(m, "cdp_mem_destroy: blocks are still in use; no memory to say which");
+    cdp__free(m->os, sums);
     return bytes;
 }
 

@@ -32,7 +32,7 @@ typedef struct cdp__mem_module {
 /* Parses a line of /proc/self/maps: "low-high rwxp offset device inode path". */
 typedef struct cdp__mem_map_line {
     uint64_t low, high, offset;
-    bool code;
+    bool readable, code;
     char path[512];
 } cdp__mem_map_line;
 
@@ -55,6 +55,7 @@ CDP__PRIVATE bool cdp__mem_map_parse(const char *text, cdp__mem_map_line *out) {
     if (*text++ != '-') return false;
     out->high = cdp__mem_hex(&text);
     if (*text++ != ' ' || strlen(text) < 5) return false;
+    out->readable = text[0] == 'r';
     out->code = text[2] == 'x';
     text += 5;
     out->offset = cdp__mem_hex(&text);

@@ -19,6 +19,7 @@
 #include "ring.h"
 #include "depot.h"
 #include "os_stacks.h"
+#include "build_id.h"
 #include "blocks.h"
 #include "history.h"
 #include "request.h"
@@ -37,8 +38,8 @@ CDP__PRIVATE const char *cdp__mem_size_text(char text[32], uint64_t bytes) {
     return text;
 }
 
-typedef struct cdp__mem_holder { /* the largest holder: a label, or a stack */
-    uint64_t bytes, blocks;
+typedef struct cdp__mem_holder {   /* a label, or a stack */
+    uint64_t bytes, blocks, first; /* first: the lowest address */
     uint32_t label, stack;
 } cdp__mem_holder;
 
@@ -47,33 +48,40 @@ typedef struct cdp__mem_figures {
     cdp__mem_holder most;
 } cdp__mem_figures;
 
-CDP__PRIVATE void cdp__mem_most(cdp__mem_holder *most, const cdp__mem_holder *h) {
-    if (h->bytes > most->bytes) *most = *h;
-}
-
-/* Sums up live blocks by label or, without one, by stack. Without host memory, the holder stays
-   unknown. */
-CDP__PRIVATE void cdp__mem_find_holder(const cdp_mem *m, cdp__mem_holder *most) {
+/* Sums up live blocks by label or, without one, by stack; those without either are the first one.
+   Empty sums are among the *count. NULL: no host memory. */
+CDP__PRIVATE cdp__mem_holder *cdp__mem_live_holders(const cdp_mem *m, uint64_t *count) {
     const uint64_t labels = m->log.labels.used;
-    const uint64_t count = labels + 1 + m->log.depot.rows_used;
-    cdp__mem_holder *const sums =
-        (cdp__mem_holder *)cdp__alloc_zero(m->os, count * sizeof(cdp__mem_holder));
+    cdp__mem_holder *sums;
     const cdp__mem_span *s;
-    uint64_t i;
-    memset(most, 0, sizeof *most);
+    *count = labels + 1 + m->log.depot.rows_used;
+    sums = (cdp__mem_holder *)cdp__alloc_zero(m->os, *count * sizeof(cdp__mem_holder));
     for (s = sums ? m->spans : NULL; s; s = s->next) {
         const cdp__mem_part *p;
         for (p = s->first; p; p = p->next) {
-            const uint64_t of = p->label ? p->label : labels + p->stack;
-            if (p->state != CDP_MEM_ACTIVE || (!p->label && !p->stack)) continue;
+            uint64_t of = 0;
+            if (p->state != CDP_MEM_ACTIVE) continue;
+            if (p->label)
+                of = p->label;
+            else if (p->stack)
+                of = labels + p->stack;
+            if (!sums[of].blocks) sums[of].first = p->at;
             sums[of].bytes += p->size;
             ++sums[of].blocks;
             sums[of].label = p->label;
             sums[of].stack = p->stack;
         }
     }
-    for (i = 0; sums && i < count; ++i)
-        cdp__mem_most(most, &sums[i]);
+    return sums;
+}
+
+/* The largest holder that has a name. Without host memory, it stays unknown. */
+CDP__PRIVATE void cdp__mem_find_holder(const cdp_mem *m, cdp__mem_holder *most) {
+    uint64_t i, count;
+    cdp__mem_holder *const sums = cdp__mem_live_holders(m, &count);
+    memset(most, 0, sizeof *most);
+    for (i = 1; sums && i < count; ++i)
+        if (sums[i].bytes > most->bytes) *most = sums[i];
     cdp__free(m->os, sums);
 }
 
@@ -95,6 +103,7 @@ CDP__PRIVATE void cdp__mem_figure(const cdp_mem *m, const cdp__mem_ask *a, cdp__
 
 typedef struct cdp__mem_spot { /* an address, and the module that it is in */
     uint64_t address, base;
+    uint64_t low, high; /* the beginning of its file, as far as it can be read */
     char path[512];
     bool found;
 } cdp__mem_spot;
@@ -104,46 +113,69 @@ CDP__PRIVATE bool cdp__mem_spot_line(void *user, const cdp__mem_map_line *line) 
     if (strcmp(spot->path, line->path) != 0) { /* the first line of a module */
         cdp__mem_text_copy(spot->path, line->path, sizeof spot->path);
         spot->base = line->low - line->offset;
+        spot->low = line->low;
+        spot->high = line->readable && !line->offset ? line->high : line->low;
     }
     spot->found = spot->address >= line->low && spot->address < line->high;
     return !spot->found;
 }
 
-/* "code at module+0x4f1a": an address alone means nothing in the next run of the program. */
-CDP__PRIVATE void cdp__mem_spot_text(uint64_t address, char text[96]) {
-    cdp__mem_spot spot;
+/* Adds "module+0x4f1a": an address alone means nothing in the next run of the program. */
+CDP__PRIVATE void cdp__mem_spot_text(cdp__text *t, cdp__mem_spot *spot, uint64_t address) {
     const char *slash;
-    memset(&spot, 0, sizeof spot);
-    spot.address = address;
-    cdp__mem_maps(cdp__mem_spot_line, &spot);
-    slash = strrchr(spot.path, '/');
-    if (spot.found && slash && strlen(slash) < 60)
-        cdp__format(
-            text, 90, "code at %s+0x%llx", slash + 1, (unsigned long long)(address - spot.base));
+    memset(spot, 0, sizeof *spot);
+    spot->address = address;
+    cdp__mem_maps(cdp__mem_spot_line, spot);
+    slash = strrchr(spot->path, '/');
+    spot->found = spot->found && slash && strlen(slash) < 60;
+    if (spot->found)
+        cdp__text_add(t, "%s+0x%llx", slash + 1, (unsigned long long)(address - spot->base));
     else
-        cdp__format(text, 90, "code at 0x%llx", (unsigned long long)address);
+        cdp__text_add(t, "0x%llx", (unsigned long long)address);
 }
 
-/* The name of a holder, in quotes: its label, the site, or the place of the innermost frame. */
-CDP__PRIVATE void cdp__mem_holder_text(const cdp_mem *m, const cdp__mem_holder *h, char text[96]) {
-    const cdp__mem_depot *const d = &m->log.depot;
-    uint64_t word;
-    if (h->label) {
-        cdp__format(text, 90, "\"%s\"", m->log.labels.at[h->label - 1].text);
-        return;
+#define CDP__MEM_NAME 240u      /* bytes of the name of a holder */
+#define CDP__MEM_NAME_FRAMES 3u /* a wrapper alone would say nothing */
+
+/* Adds the innermost frames of a stack, and the build id of the module of the first one. */
+CDP__PRIVATE void cdp__mem_stack_text(const cdp_mem *m, uint32_t stack, cdp__text *t) {
+    const cdp__mem_row *const row = &m->log.depot.rows[stack - 1];
+    const uint64_t *const words = m->log.depot.words + row->first;
+    char id[CDP__MEM_BUILD_ID] = "", other[CDP__MEM_BUILD_ID];
+    cdp__mem_spot spot;
+    uint32_t i;
+    for (i = 0; i < row->count && i < CDP__MEM_NAME_FRAMES; ++i) {
+        if (i) cdp__text_add(t, " < ");
+        if ((words[i] & CDP__MEM_TAG) == CDP__MEM_TAG_FULL)
+            cdp__text_add(t, "code without a stack (see max_stacks)");
+        else if ((words[i] & CDP__MEM_TAG) == CDP__MEM_TAG_SITE) {
+            const char *at = m->log.sites.text[(words[i] & 0xffff) - 1];
+            for (; *at; ++at)
+                cdp__text_char(t, *at == '\n' ? ':' : *at);
+        } else {
+            if (!i) cdp__text_add(t, "code at ");
+            cdp__mem_spot_text(t, &spot, words[i]);
+            if (spot.found)
+                (void)cdp__mem_build_id(
+                    (const uint8_t *)(uintptr_t)spot.low, spot.high - spot.low, id[0] ? other : id);
+        }
     }
-    word = d->words[d->rows[h->stack - 1].first];
-    if ((word & CDP__MEM_TAG) == CDP__MEM_TAG_SITE) {
-        char *at;
-        cdp__format(text, 90, "%s", m->log.sites.text[(word & 0xffff) - 1]);
-        for (at = text; *at; ++at)
-            if (*at == '\n') *at = ':';
-    } else
-        cdp__mem_spot_text(word, text);
+    if (id[0]) cdp__text_add(t, " (build id %s)", id);
+}
+
+/* The name of a holder: its label in quotes, the site, or the innermost frames. */
+CDP__PRIVATE void cdp__mem_holder_text(
+    const cdp_mem *m, const cdp__mem_holder *h, char text[CDP__MEM_NAME]) {
+    cdp__text t = cdp__text_of(text, CDP__MEM_NAME);
+    if (h->label)
+        cdp__text_add(&t, "\"%s\"", m->log.labels.at[h->label - 1].text);
+    else
+        cdp__mem_stack_text(m, h->stack, &t);
+    (void)cdp__text_end(&t);
 }
 
 CDP__PRIVATE void cdp__mem_oom_holder(const cdp_mem *m, const cdp__mem_holder *h, cdp__text *t) {
-    char name[96], size[32];
+    char name[CDP__MEM_NAME], size[32];
     if (!h->bytes) {
         cdp__text_add(t, "; set desc.record to know who holds it");
         return;

@@ -15,6 +15,7 @@
 #include "writer.h"
 #include "json.h"
 #include "timeline.h"
+#include "holders.h"
 #include "svg.h"
 
 /* Writes a name in a line of a flame graph, in which ; and blanks are separators. */
@@ -75,7 +76,8 @@ CDP__PRIVATE void cdp__mem_trace_event(
     cdp__mem_pen *w, const cdp_mem_shot *s, const cdp_mem_event *e) {
     const unsigned long long at = (unsigned long long)e->address,
                              size = (unsigned long long)e->size;
-    const char *const who = cdp__mem_who(s, e->label, e->stack);
+    cdp__mem_sum who;
+    cdp__mem_sum_holder(s, s, e->label, e->stack, &who);
     switch (e->action) {
     case CDP_MEM_ALLOC: cdp__text_add(&w->text, "b%llx = alloc(%llu)", at, size); break;
     case CDP_MEM_FREE_REQUESTED: cdp__text_add(&w->text, "del b%llx", at); break;
@@ -93,7 +95,10 @@ CDP__PRIVATE void cdp__mem_trace_event(
     default: cdp__text_add(&w->text, "# %s", cdp_mem_action_name(e->action)); break;
     }
     cdp__text_add(&w->text, " # stream %llu", (unsigned long long)e->stream);
-    if (who[0]) cdp__text_add(&w->text, ", %s", who);
+    if (who.label || who.frame_count) {
+        cdp__mem_put_text(w, ", ");
+        cdp__mem_holder_name(&w->text, &who);
+    }
     cdp__mem_put(w, '\n');
 }
 
@@ -114,8 +119,9 @@ CDP__PRIVATE void cdp__mem_peak_list(cdp__mem_pen *w, const cdp__mem_sum *sums, 
     for (i = 0; i < n && i < 10; ++i) {
         cdp__mem_put_text(w, "    ");
         cdp__mem_say_size(w, sums[i].bytes);
-        cdp__text_add(&w->text, " in %lld blocks: %s\n", (long long)sums[i].blocks,
-            sums[i].who[0] ? sums[i].who : "(unknown)");
+        cdp__text_add(&w->text, " in %lld blocks: ", (long long)sums[i].blocks);
+        cdp__mem_holder_name(&w->text, &sums[i]);
+        cdp__mem_put(w, '\n');
     }
     if (n > 10) cdp__text_add(&w->text, "    and %llu others\n", (unsigned long long)(n - 10));
 }
@@ -187,19 +193,6 @@ CDP__PRIVATE bool cdp__mem_peak_text(cdp__mem_pen *w, const cdp_mem_shot *s) {
         if (!cdp__mem_peak_device(w, s, i)) return false;
     cdp__mem_pen_flush(&w->text);
     return true;
-}
-
-/* Active blocks of a shot as sums, multiplied by `sign`. */
-CDP__PRIVATE uint64_t cdp__mem_sums_of(const cdp_mem_shot *s, double sign, cdp__mem_sum *out) {
-    uint64_t i, n = 0;
-    for (i = 0; i < s->block_count; ++i) {
-        const cdp_mem_block *const b = &s->blocks[i];
-        if (b->state == CDP_MEM_INACTIVE) continue;
-        out[n].who = cdp__mem_who(s, b->label, b->stack);
-        out[n].bytes = sign * (double)b->size;
-        out[n++].blocks = sign > 0 ? 1 : -1;
-    }
-    return n;
 }
 
 #endif /* CDP_SRC_MEM_REPORTS_H */

@@ -133,7 +133,9 @@ struct cdp_mem_shot {
     cdp__mem_token *tokens;
     uint64_t token_count, token_room;
     uint32_t others, file_settings, annotations;
-    bool failed; /* out of memory */
+    cdp_mem_rows rows; /* of reports */
+    const char *skip;  /* functions that they skip; NULL: none */
+    bool failed;       /* out of memory */
 };
 
 #define cdp__mem_add(shot, name, count)                                        \

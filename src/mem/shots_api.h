@@ -21,10 +21,25 @@ CDP_API void cdp_mem_shot_free(cdp_mem_shot *shot);
    library cannot. */
 CDP_API void cdp_mem_shot_names(cdp_mem_shot *shot);
 
+/* What one row of a report (PEAK, SVG, cdp_mem_compare) sums up. A place is the innermost frame
+   that is not skipped: function, file and line, or module and offset. */
+typedef enum cdp_mem_rows {
+    CDP_MEM_ROWS_LABEL = 0, /* a label, or a place where there is none */
+    CDP_MEM_ROWS_PLACE,     /* a place, whatever the labels            */
+    CDP_MEM_ROWS_STACK      /* a whole stack, whatever the labels      */
+} cdp_mem_rows;
+
+/* Set the rows of reports of this shot, the largest first in each. `skip`: names of functions that
+   only pass requests on, separated by commas ("tensor_new,xmalloc"; a * at the end of a name
+   stands for any rest); frames with them are left out as long as they are the innermost. Copied;
+   NULL: none. Errors: INVALID, NOMEM; nothing changed then. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_mem_shot_rows(
+    cdp_mem_shot *shot, cdp_mem_rows rows, const char *skip);
+
 typedef enum cdp_mem_format {
     CDP_MEM_PICKLE = 0,   /* for pytorch.org/memory_viz and _memory_viz.py */
     CDP_MEM_JSON,         /* the same as JSON                              */
-    CDP_MEM_SVG,          /* active memory over time                       */
+    CDP_MEM_SVG,          /* active memory over time, of each device       */
     CDP_MEM_SVG_SEGMENTS, /* segments and blocks                           */
     CDP_MEM_FLAME,        /* lines for flamegraph.pl, with segments        */
     CDP_MEM_FLAME_MEMORY, /* the same without segments                     */
@@ -55,10 +70,10 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_mem_dump(cdp_mem *mem, const char *path);
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_read(
     const void *data, uint64_t bytes, const cdp_os *os, cdp_mem_shot **out);
 
-/* Write a text of what grew and shrank between two shots, by label and innermost frame, largest
-   first: at most `room` bytes, a zero at the end among them; `text` may be NULL. Returns the length
-   of the whole text without the zero. *more, if wanted: the bytes that `after` holds more. 0 and an
-   empty text if a shot is NULL or memory is missing. */
+/* Write a text of what grew and shrank between two shots, largest first, in the rows of `after`
+   (cdp_mem_shot_rows): at most `room` bytes, a zero at the end among them; `text` may be NULL.
+   Returns the length of the whole text without the zero. *more, if wanted: the bytes that `after`
+   holds more. 0 and an empty text if a shot is NULL or memory is missing. */
 CDP_API uint64_t cdp_mem_compare(const cdp_mem_shot *before, const cdp_mem_shot *after,
     int64_t *more, char *text, uint64_t room);
 

@@ -21,6 +21,7 @@
 #include "shot.h"
 #include "writer.h"
 #include "timeline.h"
+#include "holders.h"
 
 #define CDP__MEM_DRAWN 1000u  /* elements; smaller ones become one area */
 #define CDP__MEM_COLUMNS 800u /* steps in x */
@@ -89,9 +90,7 @@ CDP__PRIVATE void cdp__mem_svg_begin(cdp__mem_pen *w, double height, const char 
     cdp__mem_put_text(w, "<rect class=\"page\" width=\"1200\" height=\"");
     cdp__text_tenths(&w->text, height);
     cdp__mem_put_text(w, "\"/>\n");
-    cdp__mem_put_text(w, "<text x=\"80\" y=\"22\" font-size=\"16\">");
-    cdp__mem_say_xml(w, title, CDP__MEM_SHOWN);
-    cdp__mem_put_text(w, "</text>\n");
+    cdp__text_add(&w->text, "<text x=\"80\" y=\"22\" font-size=\"16\">%s</text>\n", title);
 }
 
 #define CDP__MEM_RED 2u /* too similar to the colour of lost bytes */
@@ -368,6 +367,8 @@ CDP__PRIVATE bool cdp__mem_svg_table(cdp__mem_pen *w, const cdp__mem_plot *p) {
     const cdp_os *const os = p->line.shot->os;
     cdp__mem_sum *const sums =
         (cdp__mem_sum *)cdp__alloc(os, (p->line.count + 1) * sizeof(cdp__mem_sum));
+    char bytes[2 * CDP__MEM_SHOWN]; /* longer than what is shown */
+    cdp__text name;
     uint64_t i, n;
     if (!sums) return false;
     n = cdp__mem_line_holders(&p->line, p->line.peak_event, sums);
@@ -377,7 +378,9 @@ CDP__PRIVATE bool cdp__mem_svg_table(cdp__mem_pen *w, const cdp__mem_plot *p) {
         cdp__mem_say_size(w, sums[i].bytes);
         cdp__text_add(&w->text, " in %lld %s: ", (long long)sums[i].blocks,
             sums[i].blocks == 1 ? "block" : "blocks");
-        cdp__mem_say_xml(w, sums[i].who[0] ? sums[i].who : "(unknown)", CDP__MEM_SHOWN);
+        name = cdp__text_of(bytes, sizeof bytes);
+        cdp__mem_holder_name(&name, &sums[i]);
+        cdp__mem_say_xml(w, bytes, CDP__MEM_SHOWN);
         cdp__mem_put_text(w, "</text>\n");
     }
     cdp__free(os, sums);
@@ -391,37 +394,74 @@ CDP__PRIVATE bool cdp__mem_plot_draw(cdp__mem_pen *w, cdp__mem_plot *p) {
     p->top = p->line.peak > 0 ? p->line.peak : 1;
     cdp__mem_plot_choose(p);
     if (!cdp__mem_plot_walk(p)) return false;
-    cdp__mem_svg_begin(w, 600, "Memory in use over time");
     cdp__mem_svg_axes(w, p);
     cdp__mem_svg_elements(w, p);
     cdp__mem_svg_sum(w, p);
     cdp__mem_svg_marks(w, p);
-    if (!cdp__mem_svg_table(w, p)) return false;
-    cdp__mem_put_text(w, "</svg>\n");
-    return true;
+    return cdp__mem_svg_table(w, p);
 }
 
-/* The device with the most events, or with a segment. */
-CDP__PRIVATE uint32_t cdp__mem_main_device(const cdp_mem_shot *s) {
-    uint32_t i, best = s->segment_count ? s->segments[0].device : 0;
-    for (i = 0; i < s->device_count; ++i)
-        if (s->devices[i].count > (best < s->device_count ? s->devices[best].count : 0)) best = i;
-    return best;
+#define CDP__MEM_PANELS 16u /* devices in a picture */
+#define CDP__MEM_PANEL 600u /* height of the panel of one */
+
+/* True if a device has something to draw. */
+CDP__PRIVATE bool cdp__mem_device_used(const cdp_mem_shot *s, uint32_t device) {
+    uint64_t i;
+    if (device < s->device_count && s->devices[device].count) return true;
+    for (i = 0; i < s->segment_count; ++i)
+        if (s->segments[i].device == device) return true;
+    return false;
 }
 
-CDP__PRIVATE bool cdp__mem_svg_timeline(cdp__mem_pen *w, const cdp_mem_shot *s) {
+/* The devices that have something to draw, in their order; the first one, if none has. Returns
+   their number, which may be above that of `out`. */
+CDP__PRIVATE uint32_t cdp__mem_devices_used(const cdp_mem_shot *s, uint32_t out[CDP__MEM_PANELS]) {
+    uint32_t i, n = 0;
+    for (i = 0; i < s->device_count; ++i) {
+        if (!cdp__mem_device_used(s, i)) continue;
+        if (n < CDP__MEM_PANELS) out[n] = i;
+        ++n;
+    }
+    if (!n) out[0] = 0;
+    return n ? n : 1;
+}
+
+/* Draws the panel of a device, under `above` others. */
+CDP__PRIVATE bool cdp__mem_svg_panel(
+    cdp__mem_pen *w, const cdp_mem_shot *s, uint32_t device, uint32_t above) {
     cdp__mem_plot *const p = (cdp__mem_plot *)cdp__alloc_zero(s->os, sizeof *p);
-    bool ok = p && cdp__mem_line_open(&p->line, s, cdp__mem_main_device(s), false);
+    bool ok = p && cdp__mem_line_open(&p->line, s, device, false);
     if (ok) {
+        cdp__text_add(&w->text,
+            "<g transform=\"translate(0,%u)\">\n<text x=\"80\" y=\"42\">Device %u</text>\n",
+            above * CDP__MEM_PANEL, device);
         p->live = (uint64_t *)cdp__alloc(s->os, (p->line.count + 1) * sizeof *p->live);
         p->y = (double *)cdp__alloc(s->os, (p->line.count + 1) * sizeof *p->y);
         ok = p->live && p->y && cdp__mem_plot_draw(w, p);
+        cdp__mem_put_text(w, "</g>\n");
         cdp__free(s->os, p->live);
         cdp__free(s->os, p->y);
         cdp__free(s->os, p->points);
         cdp__mem_line_close(&p->line);
     }
     cdp__free(s->os, p);
+    return ok;
+}
+
+CDP__PRIVATE bool cdp__mem_svg_timeline(cdp__mem_pen *w, const cdp_mem_shot *s) {
+    uint32_t devices[CDP__MEM_PANELS];
+    const uint32_t all = cdp__mem_devices_used(s, devices);
+    const uint32_t count = all < CDP__MEM_PANELS ? all : CDP__MEM_PANELS;
+    uint32_t i;
+    bool ok = true;
+    cdp__mem_svg_begin(
+        w, (double)(count * CDP__MEM_PANEL + (count < all ? 30 : 0)), "Memory in use over time");
+    for (i = 0; ok && i < count; ++i)
+        ok = cdp__mem_svg_panel(w, s, devices[i], i);
+    if (count < all)
+        cdp__text_add(&w->text, "<text x=\"80\" y=\"%u\">and %u more devices</text>\n",
+            count * CDP__MEM_PANEL + 10, all - count);
+    cdp__mem_put_text(w, "</svg>\n");
     cdp__mem_pen_flush(&w->text);
     return ok;
 }
@@ -480,8 +520,8 @@ CDP__PRIVATE void cdp__mem_svg_segment(cdp__mem_pen *w, const cdp_mem_shot *s,
     cdp__text_tenths(&w->text, x);
     cdp__mem_put_text(w, "\" width=\"");
     cdp__text_tenths(&w->text, (double)g->size * scale);
-    cdp__text_add(&w->text, "\"><title>segment 0x%llx, stream 0x%llx, ",
-        (unsigned long long)g->address, (unsigned long long)g->stream);
+    cdp__text_add(&w->text, "\"><title>segment 0x%llx, device %u, stream 0x%llx, ",
+        (unsigned long long)g->address, g->device, (unsigned long long)g->stream);
     cdp__mem_say_size(w, (double)g->size);
     cdp__mem_put_text(w, ", in use ");
     cdp__mem_say_size(w, (double)g->active);
@@ -490,9 +530,10 @@ CDP__PRIVATE void cdp__mem_svg_segment(cdp__mem_pen *w, const cdp_mem_shot *s,
 
 typedef struct cdp__mem_row_order {
     uint64_t size, index;
+    uint32_t device;
 } cdp__mem_row_order;
 
-CDP__PRIVATE int cdp__mem_rows_order(const void *a, const void *b) {
+CDP__PRIVATE int cdp__mem_rows_by_size(const void *a, const void *b) {
     const cdp__mem_row_order *const x = (const cdp__mem_row_order *)a;
     const cdp__mem_row_order *const y = (const cdp__mem_row_order *)b;
     if (x->size != y->size) return x->size > y->size ? -1 : 1;
@@ -500,17 +541,34 @@ CDP__PRIVATE int cdp__mem_rows_order(const void *a, const void *b) {
     return x->index < y->index ? -1 : 1;
 }
 
-/* Draws segments in rows, the largest first; a row is as wide as the largest segment. */
+CDP__PRIVATE int cdp__mem_rows_by_device(const void *a, const void *b) {
+    const cdp__mem_row_order *const x = (const cdp__mem_row_order *)a;
+    const cdp__mem_row_order *const y = (const cdp__mem_row_order *)b;
+    if (x->device != y->device) return x->device < y->device ? -1 : 1;
+    return cdp__mem_rows_by_size(a, b);
+}
+
+/* Draws segments in rows under the name of their device, the largest first; a row is as wide as the
+   largest segment of all, of `most` bytes. */
 CDP__PRIVATE void cdp__mem_svg_rows(cdp__mem_pen *w, const cdp_mem_shot *s,
-    const cdp__mem_row_order *order, uint64_t count, bool draw, double *height) {
-    const double scale = CDP__MEM_WIDTH / (count && order[0].size ? (double)order[0].size : 1.0);
+    const cdp__mem_row_order *order, uint64_t count, double most, bool draw, double *height) {
+    const double scale = CDP__MEM_WIDTH / (most > 0 ? most : 1.0);
     double x = 0, y = CDP__MEM_TOP;
     uint64_t i;
     for (i = 0; i < count; ++i) {
         const cdp_mem_segment *const g = &s->segments[order[i].index];
         const double width = (double)g->size * scale;
-        if (x + width > CDP__MEM_WIDTH + 0.5) {
+        const bool first = i == 0 || order[i].device != order[i - 1].device;
+        if (!first && x + width > CDP__MEM_WIDTH + 0.5) {
             x = 0;
+            y += 20;
+        }
+        if (first) {
+            if (i) y += 20;
+            x = 0;
+            if (draw)
+                cdp__text_add(&w->text, "<text x=\"80\" y=\"%u\">Device %u</text>\n",
+                    (uint32_t)y + 14, g->device);
             y += 20;
         }
         if (draw) cdp__mem_svg_segment(w, s, g, CDP__MEM_LEFT + x, y, scale);
@@ -524,29 +582,32 @@ CDP__PRIVATE bool cdp__mem_svg_segments(cdp__mem_pen *w, const cdp_mem_shot *s) 
     const uint64_t count = cdp__min(all, CDP__MEM_ROWS_MOST);
     cdp__mem_row_order *const order =
         (cdp__mem_row_order *)cdp__alloc(s->os, (all + 1) * sizeof(cdp__mem_row_order));
-    double height, bytes = 0, active = 0;
+    double height, most, bytes = 0, active = 0;
     uint64_t i;
     if (!order) return false;
     for (i = 0; i < all; ++i) {
         order[i].size = s->segments[i].size;
         order[i].index = i;
+        order[i].device = s->segments[i].device;
         bytes += (double)s->segments[i].size;
         active += (double)s->segments[i].active;
     }
-    if (all) qsort(order, (size_t)all, sizeof *order, cdp__mem_rows_order);
-    cdp__mem_svg_rows(w, s, order, count, false, &height);
+    if (all) qsort(order, (size_t)all, sizeof *order, cdp__mem_rows_by_size);
+    most = all ? (double)order[0].size : 0;
+    if (count) qsort(order, (size_t)count, sizeof *order, cdp__mem_rows_by_device);
+    cdp__mem_svg_rows(w, s, order, count, most, false, &height);
     cdp__mem_svg_begin(w, height, "Segments and blocks");
     cdp__text_add(&w->text, "<text x=\"80\" y=\"42\">%llu segments, ", (unsigned long long)all);
     cdp__mem_say_size(w, bytes);
     cdp__mem_put_text(w, ", in use ");
     cdp__mem_say_size(w, active);
     cdp__mem_put_text(w, "; red: waits for streams, or lost by rounding; a full row: ");
-    cdp__mem_say_size(w, all ? (double)order[0].size : 0);
+    cdp__mem_say_size(w, most);
     if (count < all)
         cdp__text_add(
             &w->text, "; the %llu smallest are not drawn", (unsigned long long)(all - count));
     cdp__mem_put_text(w, "</text>\n");
-    cdp__mem_svg_rows(w, s, order, count, true, &height);
+    cdp__mem_svg_rows(w, s, order, count, most, true, &height);
     cdp__mem_put_text(w, "</svg>\n");
     cdp__free(s->os, order);
     cdp__mem_pen_flush(&w->text);

@@ -825,34 +825,6 @@ TEST(both_forms_and_back) {
     full_end(&w);
 }
 
-/* Is it XML? As far as it matters: tags close, attributes are quoted, text is escaped. */
-static const char *xml_wrong(const char *at) {
-    int depth = 0;
-    while (*at) {
-        if (*at == '&') {
-            if (strncmp(at, "&lt;", 4) && strncmp(at, "&amp;", 5) && strncmp(at, "&quot;", 6)
-                && strncmp(at, "&gt;", 4))
-                return "a bare &";
-        } else if (*at == '<') {
-            const char *end = at + 1;
-            for (bool quoted = false; *end && (quoted || *end != '>'); ++end) {
-                if (*end == '"') quoted = !quoted;
-                if (*end == '<') return "a < inside a tag";
-            }
-            if (!*end) return "a tag does not end";
-            if (at[1] == '/')
-                --depth;
-            else if (end[-1] != '/')
-                ++depth;
-            if (depth < 0) return "a tag too many is closed";
-            at = end;
-        } else if (*at == '>')
-            return "a bare >";
-        ++at;
-    }
-    return depth ? "a tag is not closed" : NULL;
-}
-
 static size_t count_of(const char *text, const char *part) {
     size_t n = 0;
     for (; (text = strstr(text, part)) != NULL; text += strlen(part))
