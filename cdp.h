@@ -178,6 +178,7 @@
         CDP_NO_JOIN *          off      no cdp_ddp_join; a desc's join: UNSUPPORTED
         CDP_NO_CLIP *          off      no cdp_ddp_clip
         CDP_NO_VERIFY *        off      no cdp_ddp_verify
+        CDP_NO_TRAINING *      off      no cdp_convert, cdp_scaler_update
         CDP_NO_SAMPLER *       off      no cdp_sampler_fill
         CDP_NO_MESSAGES *      off      no cdp_send and the other calls of >>group/messages_api, no
                                         cdp_monitored_barrier, no channels
@@ -374,8 +375,10 @@
 #ifdef CDP_ONLY_F32
 #undef CDP_NO_HOOKS
 #undef CDP_NO_CLIP
+#undef CDP_NO_TRAINING
 #define CDP_NO_HOOKS
 #define CDP_NO_CLIP
+#define CDP_NO_TRAINING
 #endif
 
 /* The parts of training need it. */
@@ -559,6 +562,11 @@ extern "C" {
 #else
 #define CDP__WITH_NO_RECORDER
 #endif
+#ifdef CDP_NO_TRAINING
+#define CDP__WITH_NO_TRAINING _NO_TRAINING
+#else
+#define CDP__WITH_NO_TRAINING
+#endif
 #ifdef CDP_NO_SCAN
 #define CDP__WITH_NO_SCAN _NO_SCAN
 #else
@@ -578,7 +586,8 @@ extern "C" {
     CDP__GLUED(CDP__WITH_NO_CHANNELS, CDP__WITH_NO_CHAINS, CDP__WITH_NO_GROUPS, \
         CDP__WITH_NO_FRAMES, CDP__WITH_NO_OBJECTS, CDP__WITH_NO_HUB)
 #define CDP__WITH_FLAGS_4 \
-    CDP__GLUED(CDP__WITH_NO_BACKEND, CDP__WITH_NO_RECORDER, CDP__WITH_NO_SCAN, , , )
+    CDP__GLUED(           \
+        CDP__WITH_NO_BACKEND, CDP__WITH_NO_RECORDER, CDP__WITH_NO_SCAN, CDP__WITH_NO_TRAINING, , )
 #define CDP__WITH_FLAGS \
     CDP__GLUED(CDP__WITH_FLAGS_1, CDP__WITH_FLAGS_2, CDP__WITH_FLAGS_3, CDP__WITH_FLAGS_4, , )
 #define cdp_built_with \
@@ -2486,6 +2495,55 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_grads_norm(
    UNSUPPORTED. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_grads_scale(const cdp_norm_desc *desc, double factor);
 #endif
+
+/* ---- >>train/precision_api: conversion between dtypes, and the scale of a loss --------------- */
+
+#ifndef CDP_NO_TRAINING
+/* Rounds up or down at random, so that the mean of many roundings is the number itself: parameters
+   of 16 bits then keep updates that are smaller than their last bit. A random number depends on
+   these three and the element's place alone: all copies of a parameter get the same bits, however
+   it is cut. */
+typedef struct cdp_round {
+    uint64_t seed;  /* of the job */
+    uint64_t step;  /* of training */
+    uint64_t first; /* the place of the first element in the whole tensor */
+} cdp_round;
+
+/* Converts `count` elements of host memory between any two dtypes. Floats are rounded once, to the
+   nearest, a tie to the even one; f8e4m3 has no infinity, and what is out of its range becomes NaN.
+   To integers: towards zero; what is out of range becomes the nearest number that is not, and NaN
+   becomes 0. To bool: 1 for all but 0. From complex numbers: the real part. `out` may be `in` if
+   elements do not become larger; otherwise they must not overlap. `round` NULL, or see there:
+   only to f16, bf16 and f8; infinities and NaN stay what they are. Any thread.
+   Errors: INVALID: an argument is NULL, or a dtype does not exist; UNSUPPORTED: `round` with
+   another dtype, or a dtype that CDP_FEW_DTYPES leaves out. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_convert(const void *in, cdp_dtype from, void *out,
+    cdp_dtype to, uint64_t count, const cdp_round *round);
+
+/* Gradients of 16 bits lose numbers below 6e-8. So the loss is multiplied by a scale, and gradients
+   are divided by it; the scale is halved when one of them is infinite or NaN, and doubled after
+   2000 steps without that, as in PyTorch's GradScaler. Begins as zeros; save it with the model.
+       loss * cdp_scaler_scale(&s); backward pass; mean over the ranks;
+       norm.found_inf of cdp_grads_norm();   equal on all ranks
+       if (!found_inf) update the parameters with gradients times 1 / cdp_scaler_scale(&s);
+       cdp_scaler_update(&s, found_inf); */
+typedef struct cdp_scaler {
+    float scale;       /* (default: 65536) */
+    double growth;     /* above 1 (default: 2) */
+    double backoff;    /* between 0 and 1 (default: 0.5) */
+    uint32_t interval; /* steps after which it grows (default: 2000) */
+    uint32_t tracker;  /* steps since it changed */
+    uint64_t skipped;  /* steps that were left out */
+} cdp_scaler;
+
+/* The factor of the loss. */
+CDP_API float cdp_scaler_scale(const cdp_scaler *scaler);
+/* Once after each step, on every rank with the same `found_inf`. A scale that would become infinite
+   does not grow. Errors: INVALID: scaler is NULL, or growth or backoff out of range; STATE: the
+   scale would fall below 2^-14, which no overflow of f16 explains: look for NaN in the data. The
+   scale stays as it was. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_scaler_update(cdp_scaler *scaler, bool found_inf);
+#endif /* CDP_NO_TRAINING */
 
 /* ---- >>ddp/hooks_api: what happens to gradients on their way --------------------------------- */
 
@@ -20405,6 +20463,132 @@ CDP__PRIVATE bool cdp__norm_found_inf(cdp_dtype t, double norm, const void *x, u
     largest = cdp__norm_of(t, CDP__NORM_MAX, x, n);
     return largest - largest != 0;
 }
+
+/* ---- >>train/precision: conversion between dtypes, and the scale of a loss (pure) ------------ */
+
+/* Knows: the table of dtypes. Promises: the same bits on every machine. */
+
+#ifndef CDP_NO_TRAINING
+
+/* Mixes all bits of a number (the finalizer of SplitMix64, Steele and others 2014). */
+CDP__PRIVATE uint64_t cdp__mix(uint64_t x) {
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebull;
+    return x ^ x >> 31;
+}
+
+/* What rounding an f32 to a narrow dtype drops: so many bits of a regular number; and the exponent
+   of the least regular one, below which more bits are dropped. */
+typedef struct cdp__rounding {
+    uint32_t drop, least;
+} cdp__rounding;
+
+CDP__PRIVATE cdp__rounding cdp__rounding_to(cdp_dtype t) {
+    static const cdp__rounding f16 = {13, 113}, bf16 = {16, 1}, e4m3 = {20, 121}, e5m2 = {21, 113};
+    if (t == CDP_DTYPE_F16) return f16;
+    if (t == CDP_DTYPE_BF16) return bf16;
+    return t == CDP_DTYPE_F8E4M3 ? e4m3 : e5m2;
+}
+
+/* The bits of an f32 without its sign, rounded: a random number is added to those that are
+   dropped. */
+CDP__PRIVATE uint32_t cdp__round_bits(cdp__rounding r, uint32_t mag, uint64_t random) {
+    const uint32_t exponent = mag >> 23, shown = exponent ? exponent : 1;
+    const uint32_t drop = r.drop + (shown < r.least ? r.least - shown : 0);
+    const uint32_t mask = drop < 24 ? (1u << drop) - 1 : 0;
+    const uint64_t part = (mag & 0x7fffffu) | (exponent ? 0x800000u : 0u);
+    if (exponent == 255) return mag;
+    if (drop < 24) return (mag + ((uint32_t)random & mask)) & ~mask;
+    /* it lies between 0 and the least number that is not */
+    if (drop > 56 || (random & ((1ull << drop) - 1)) >= part) return 0;
+    return (r.least + r.drop - 23) << 23;
+}
+
+/* Rounds a block to numbers that the dtype has. */
+CDP__PRIVATE void cdp__round_block(cdp_dtype t, const cdp_round *round, uint64_t at, float *block) {
+    const uint64_t key = cdp__mix(round->seed + cdp__mix(round->step + 0x9e3779b97f4a7c15ull));
+    const cdp__rounding r = cdp__rounding_to(t);
+    uint32_t i, bits;
+    for (i = 0; i < CDP__BLOCK; ++i) {
+        const uint64_t random = cdp__mix(key + (round->first + at + i) * 0x9e3779b97f4a7c15ull);
+        memcpy(&bits, &block[i], 4);
+        bits = cdp__round_bits(r, bits & 0x7fffffffu, random) | (bits & 0x80000000u);
+        memcpy(&block[i], &bits, 4);
+    }
+}
+
+/* f32 to a narrow dtype; `n` is at most a block. */
+CDP__PRIVATE void cdp__narrow_some(cdp_dtype t, const cdp_round *round, uint64_t at,
+    const float in[CDP__BLOCK], void *out, uint64_t n) {
+    float rounded[CDP__BLOCK];
+    uint64_t whole[CDP__BLOCK / 4];
+    memcpy(rounded, in, sizeof rounded);
+    if (round) cdp__round_block(t, round, at, rounded);
+    cdp__narrow_block(t, rounded, whole);
+    memcpy(out, whole, (size_t)(n * cdp__dtype_row_of(t)->bytes));
+}
+
+CDP_API cdp_status cdp_convert(const void *in, cdp_dtype from, void *out, cdp_dtype to,
+    uint64_t count, const cdp_round *round) {
+    const uint64_t from_size = cdp__dtype_row_of(from)->bytes, size = cdp__dtype_row_of(to)->bytes;
+    float block[CDP__BLOCK];
+    uint64_t at, n;
+    from = (cdp_dtype)cdp__def(from, CDP_DTYPE_F32);
+    to = (cdp_dtype)cdp__def(to, CDP_DTYPE_F32);
+    if (count && !in) return cdp__missing("cdp_convert", "in");
+    if (count && !out) return cdp__missing("cdp_convert", "out");
+    if (!from_size || !size)
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_convert: dtype %d does not exist", (int)(from_size ? to : from));
+    if (cdp__dtype_left_out(from) || cdp__dtype_left_out(to))
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "cdp_convert: this build has no arithmetic of %s; do not define CDP_FEW_DTYPES",
+            cdp_dtype_name(cdp__dtype_left_out(from) ? from : to));
+    if (round && !cdp__dtype_is_narrow(to))
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "cdp_convert: `round` is for f16, bf16 and f8, not for %s; leave it NULL",
+            cdp_dtype_name(to));
+    if (!round) cdp__convert(from, in, to, out, count);
+    memset(block, 0, sizeof block);
+    for (at = 0; round && at < count; at += n) {
+        n = cdp__min(count - at, CDP__BLOCK);
+        cdp__convert(from, (const uint8_t *)in + at * from_size, CDP_DTYPE_F32, block, n);
+        cdp__narrow_some(to, round, at, block, (uint8_t *)out + at * size, n);
+    }
+    return CDP_OK;
+}
+
+#define CDP__SCALE_FIRST 65536.0f
+#define CDP__SCALE_LEAST 6.103515625e-5f /* 2^-14 */
+
+CDP_API float cdp_scaler_scale(const cdp_scaler *s) {
+    return s && s->scale != 0 ? s->scale : CDP__SCALE_FIRST;
+}
+
+CDP_API cdp_status cdp_scaler_update(cdp_scaler *s, bool found_inf) {
+    double growth, backoff;
+    float next;
+    if (!s) return cdp__missing("cdp_scaler_update", "scaler");
+    growth = s->growth != 0 ? s->growth : 2;
+    backoff = s->backoff != 0 ? s->backoff : 0.5;
+    if (!(growth > 1 && backoff > 0 && backoff < 1))
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_scaler_update: growth must be above 1, and backoff between 0 and 1");
+    s->scale = cdp_scaler_scale(s);
+    s->tracker = found_inf ? 0 : s->tracker + 1;
+    if (found_inf) ++s->skipped;
+    if (!found_inf && s->tracker < cdp__def(s->interval, 2000u)) return CDP_OK;
+    s->tracker = 0;
+    next = s->scale * (float)(found_inf ? backoff : growth);
+    if (next < CDP__SCALE_LEAST)
+        return cdp__fail(CDP_ERR_STATE,
+            "cdp_scaler_update: gradients are infinite or NaN at a scale of 2^-14, too; look for "
+            "NaN in the data and in the loss");
+    if (next - next == 0) s->scale = next;
+    return CDP_OK;
+}
+
+#endif /* CDP_NO_TRAINING */
 
 /* ---- >>ddp/bucket: which parameters share a bucket (pure) ------------------------------------ */
 

@@ -178,6 +178,7 @@
         CDP_NO_JOIN *          off      no cdp_ddp_join; a desc's join: UNSUPPORTED
         CDP_NO_CLIP *          off      no cdp_ddp_clip
         CDP_NO_VERIFY *        off      no cdp_ddp_verify
+        CDP_NO_TRAINING *      off      no cdp_convert, cdp_scaler_update
         CDP_NO_SAMPLER *       off      no cdp_sampler_fill
         CDP_NO_MESSAGES *      off      no cdp_send and the other calls of >>group/messages_api, no
                                         cdp_monitored_barrier, no channels
@@ -358,6 +359,7 @@ extern "C" {
 #include "group/objects_api.h"
 #include "ddp/ddp_api.h"
 #include "ddp/norm_api.h"
+#include "train/precision_api.h"
 #include "ddp/hooks_api.h"
 
 #ifdef __cplusplus
@@ -457,6 +459,7 @@ extern "C" {
 #include "ddp/group_access.h"
 #include "dtype/numbers.h"
 #include "dtype/norms.h"
+#include "train/precision.h"
 #include "ddp/bucket.h"
 #include "ddp/state.h"
 #include "ddp/buckets.h"

@@ -29,8 +29,10 @@
 #ifdef CDP_ONLY_F32
 #undef CDP_NO_HOOKS
 #undef CDP_NO_CLIP
+#undef CDP_NO_TRAINING
 #define CDP_NO_HOOKS
 #define CDP_NO_CLIP
+#define CDP_NO_TRAINING
 #endif
 
 /* The parts of training need it. */

@@ -227,7 +227,7 @@ PARTS='CDP_NO_HOOKS CDP_NO_AVERAGER CDP_NO_ZERO CDP_NO_TRACE CDP_NO_SAMPLER CDP_
     CDP_NO_SPARSE CDP_NO_JOIN CDP_NO_CLIP CDP_NO_VERIFY
     CDP_NO_CHANNELS CDP_NO_MESSAGES CDP_NO_OBJECTS CDP_NO_HUB CDP_NO_RECORDER CDP_NO_CHAINS CDP_NO_GROUPS CDP_NO_FRAMES
     CDP_NO_HASH_STORE CDP_NO_PREFIX_STORE CDP_NO_CUSTOM_STORE CDP_NO_ENV CDP_NO_SHARED_MEMORY CDP_NO_MAC CDP_FEW_ALGORITHMS
-    CDP_FEW_DTYPES CDP_NO_SCAN
+    CDP_FEW_DTYPES CDP_NO_SCAN CDP_NO_TRAINING
     CDP_NO_STORE_CALLS CDP_NO_JOB_KEY CDP_NO_STORE_SERVER CDP_NO_MEETING CDP_NO_REPRODUCIBLE CDP_NO_BACKEND'
 part_of() { # define: the functions that it leaves out
     case $1 in
@@ -262,6 +262,7 @@ part_of() { # define: the functions that it leaves out
     CDP_NO_MAC) echo ' cdp__(mac_(open|recv|send)|sip)$' ;;
     CDP_FEW_ALGORITHMS) echo ' cdp__(bruck|halving|both|direct|once|spread|lanes|leaders)_round$' ;;
     CDP_FEW_DTYPES) echo ' cdp__(mul_c(32|64)|(widen|narrow)_f8e(4m3|5m2))$' ;;
+    CDP_NO_TRAINING) echo ' cdp_(convert|scaler_(scale|update))$' ;;
     CDP_NO_SCAN) echo ' cdp_(exscan|scan)(_async)?$' ;;
     CDP_NO_RECORDER) echo ' cdp_(group_records|group_dump|describe)$' ;;
     *) die "no such part: $1" ;;
