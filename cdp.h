@@ -235,7 +235,8 @@
         belongs to one thread at a time. Functions of cdp_work_then() and callbacks of channels run
         on the thread that advances communication, one at a time.
         cdp_group_abort: any thread, any time. cdp_group_destroy: when no other thread uses the
-        group any more. A child of fork() must not use the groups of its parent.
+        group any more. A child of fork() must not use the groups of its parent, nor what was
+        made of them: such calls are STATE.
 
     MEMORY
         All memory comes from os->alloc, except 0.8 KB while the default os looks up a name,
@@ -1502,7 +1503,8 @@ CDP_API uint32_t cdp_rank_of_world(const cdp_group *group, uint32_t world_rank);
    the store of rank 0, which waits for 0.3 s at most; where that store is gone the other ranks wait
    for 50 ms. So all of it takes 0.75 s at most. cdp_group_leave() does the same in frames, and does
    not block. The last error stays what it was. In a child of fork() it does nothing, and calls of
-   the parent's group are STATE: make a group of its own there. */
+   the parent's group are STATE: make a group of its own there. So are calls of a group that was
+   destroyed, and of what was made of it, as long as no other object has its memory. */
 CDP_API void cdp_group_destroy(cdp_group *group);
 
 #ifndef CDP_NO_FRAMES
@@ -2272,9 +2274,13 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_create_start(const cdp_ddp_desc *desc,
 CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_poll(cdp_ddp *ddp, uint32_t budget_us);
 #endif
 
-/* Destroy a ddp. Local. Waits for operations in flight, at most until their deadlines. Before the
-   group is destroyed; NULL is allowed. Inside a function given to cdp_work_then() and a backward
-   pass it does nothing but log an error. While cdp_ddp_poll() still returns CDP_PENDING the other
+/* Destroy a ddp. Local. Waits for operations in flight, at most until their deadlines. Call it
+   before the group is destroyed: once that is done, all calls of the ddp but this one and
+   cdp_ddp_rebind() are STATE, and memory of the group for buckets is not freed. A second call does
+   nothing but set cdp_last_error() (STATE), and other calls of a destroyed ddp are STATE, as long
+   as no other object has its memory. In a child of fork() it does nothing, and calls of the
+   parent's ddp are STATE. NULL is allowed. Inside a function given to cdp_work_then() and a
+   backward pass it does nothing but log an error. While cdp_ddp_poll() still returns CDP_PENDING the other
    ranks wait for this one, so it breaks the group on all ranks, with STATE. */
 CDP_API void cdp_ddp_destroy(cdp_ddp *ddp);
 
@@ -3068,6 +3074,62 @@ CDP__PRIVATE bool cdp__plain_cas_ptr(void **at, void **expected, void *value) {
 #define cdp__atomic_cas_ptr(at, expected, value, order, otherwise) \
     atomic_compare_exchange_strong_explicit(                       \
         (void *_Atomic *)(at), (void **)(expected), value, order, otherwise)
+#endif
+
+/* ---- >>base/ended: handles that were destroyed ----------------------------------------------- */
+
+/* Knows: addresses. Promises: the use of a destroyed handle is recognized without reading its
+   memory, from any thread, without a lock, until another handle takes its place in a table. */
+
+#ifndef CDP_NO_OS
+#define CDP__ENDED_MAX 1024u /* remembered at once: a power of two */
+
+/* The place of an address in the table of this process. */
+CDP__PRIVATE void **cdp__ended_at(const void *handle) {
+    static void *table[CDP__ENDED_MAX];
+    return &table[((uint32_t)((uintptr_t)handle >> 4) * 0x9e3779b1u >> 16) % CDP__ENDED_MAX];
+}
+
+/* True if this handle was destroyed. */
+CDP__PRIVATE bool cdp__ended(const void *handle) {
+    return handle && cdp__atomic_load_ptr(cdp__ended_at(handle), CDP__RELAXED) == handle;
+}
+
+/* Its memory will be freed. */
+CDP__PRIVATE void cdp__ended_add(const void *handle) {
+    void **at = cdp__ended_at(handle);
+    void *former = cdp__atomic_load_ptr(at, CDP__RELAXED);
+    void *const mine = (void *)(uintptr_t)handle;
+    while (!cdp__atomic_cas_ptr(at, &former, mine, CDP__ACQ_REL, CDP__ACQUIRE)) {
+    }
+}
+
+/* The memory at this address is that of a new handle now. */
+CDP__PRIVATE void cdp__ended_remove(const void *handle) {
+    void *mine = (void *)(uintptr_t)handle;
+    if (cdp__ended(handle))
+        (void)cdp__atomic_cas_ptr(cdp__ended_at(handle), &mine, NULL, CDP__ACQ_REL, CDP__ACQUIRE);
+}
+
+/* Tells handles apart that were at one address one after the other. */
+CDP__PRIVATE uint32_t cdp__handle_number(void) {
+    static uint32_t last;
+    return cdp__atomic_add_u32(&last, 1, CDP__RELAXED);
+}
+#else
+CDP__PRIVATE bool cdp__ended(const void *handle) {
+    (void)handle;
+    return false;
+}
+CDP__PRIVATE void cdp__ended_add(const void *handle) {
+    (void)handle;
+}
+CDP__PRIVATE void cdp__ended_remove(const void *handle) {
+    (void)handle;
+}
+CDP__PRIVATE uint32_t cdp__handle_number(void) {
+    return 0;
+}
 #endif
 
 /* ---- >>base/helpers: small helpers that need no system (pure) -------------------------------- */
@@ -6209,35 +6271,6 @@ CDP__PRIVATE int32_t cdp__os_watch_wait(
 
 #ifndef CDP_NO_OS /* what the default cdp_os is made of, to the end of >>os-linux */
 
-/* A count that is incremented in a child of fork() if this was called before the fork. Objects that
-   a child must not use, or would wait for without end, store it and compare it later. It stays 0 in
-   builds without threads and on Windows. */
-#if !defined(CDP_NO_THREADS) && !defined(_WIN32)
-CDP__PRIVATE uint32_t *cdp__os_forks_at(void) {
-    static uint32_t forks;
-    return &forks;
-}
-
-static void cdp__os_forked(void) {
-    ++*cdp__os_forks_at();
-}
-
-static void cdp__os_watch_forks(void) {
-    (void)pthread_atfork(NULL, NULL, cdp__os_forked);
-}
-
-CDP__PRIVATE const uint32_t *cdp__os_forks(void) {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, cdp__os_watch_forks);
-    return cdp__os_forks_at();
-}
-#else
-CDP__PRIVATE const uint32_t *cdp__os_forks(void) {
-    static const uint32_t none = 0;
-    return &none;
-}
-#endif
-
 #if !defined(CDP_NO_THREADS) && !defined(_WIN32)
 typedef struct cdp__os_thread {
     pthread_t id;
@@ -7187,11 +7220,6 @@ CDP_API const cdp_os *cdp_os_default(void) {
 }
 
 #else
-CDP__PRIVATE const uint32_t *cdp__os_forks(void) {
-    static const uint32_t none = 0;
-    return &none;
-}
-
 CDP__PRIVATE void *cdp__os_no_memory(void *user, uint64_t bytes) {
     (void)user;
     (void)bytes;
@@ -7237,6 +7265,58 @@ CDP_API CDP__ONE_COPY void cdp_lock_acquire(cdp_lock *l) {
 
 CDP_API CDP__ONE_COPY void cdp_lock_release(cdp_lock *l) {
     if (l) cdp__lock_give(l);
+}
+
+/* ---- >>os/child: objects in a child of fork() ------------------------------------------------ */
+
+/* Knows: how often this process is a child of a fork. Promises: a child uses no object of its
+   parent: threads that it does not have may hold the locks, and both share the descriptors. */
+
+/* A count that is incremented in a child of fork(), if cdp__forks_watch() was called before the
+   fork. It stays 0 in builds without threads and on Windows. */
+#if !defined(CDP_NO_OS) && !defined(CDP_NO_THREADS) && !defined(_WIN32)
+CDP__PRIVATE uint32_t *cdp__forks_at(void) {
+    static uint32_t forks;
+    return &forks;
+}
+
+static void cdp__forks_add(void) {
+    ++*cdp__forks_at();
+}
+
+static void cdp__forks_begin(void) {
+    (void)pthread_atfork(NULL, NULL, cdp__forks_add);
+}
+
+/* At the creation of an object: the count to compare with later. */
+CDP__PRIVATE uint32_t cdp__forks_watch(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, cdp__forks_begin);
+    return *cdp__forks_at();
+}
+
+/* True if this process is a child of the one that created an object at this count. */
+CDP__PRIVATE bool cdp__is_child(uint32_t forks) {
+    return *cdp__forks_at() != forks;
+}
+#else
+CDP__PRIVATE uint32_t cdp__forks_watch(void) {
+    return 0;
+}
+
+CDP__PRIVATE bool cdp__is_child(uint32_t forks) {
+    (void)forks;
+    return false;
+}
+#endif
+
+/* Refuses a call in a child. `what` is the kind of the object. */
+CDP__PRIVATE CDP__COLD cdp_status cdp__child_refuses(
+    cdp_status st, const char *call, const char *what) {
+    return cdp__fail(st,
+        "%s: this process is a child, by fork(), of the one that created the %s, which alone uses "
+        "it; create another one here",
+        call, what);
 }
 
 /* ---- >>os/libraries: libraries that are loaded while the program runs ------------------------ */
@@ -11606,8 +11686,7 @@ typedef enum cdp__advance {
    groups. Members that much code uses come first. */
 typedef struct cdp__world {
     const cdp_os *os;
-    const uint32_t *forks; /* changes in a child of fork(), which may not use the world */
-    uint32_t forked;       /* what it was at creation */
+    uint32_t forks; /* see cdp__is_child() */
     uint32_t size, rank;
     cdp__port *ports;
     cdp_group *groups;             /* all */
@@ -13507,6 +13586,7 @@ struct cdp_group {
     bool active;   /* in world->active */
     bool backed;   /* it has or had a backend */
     uint32_t ddps; /* ddps created on it */
+    uint32_t made; /* see cdp__handle_number() */
     void *barrier; /* memory of cdp_monitored_barrier(), kept for the next one */
     cdp__group_records records;
     cdp__group_any any;
@@ -13537,18 +13617,16 @@ CDP__PRIVATE const cdp_backend *cdp__backend_of(const cdp_group *g) {
 /* The first check of every public function. */
 CDP__PRIVATE CDP__ONE_COPY cdp_status cdp__alive(const cdp_group *g, const char *call) {
     if (!g) return cdp__missing(call, "group");
-    if (g->magic != CDP__GROUP_MAGIC)
+    if (cdp__ended(g) || g->magic != CDP__GROUP_MAGIC)
         return cdp__fail(CDP_ERR_STATE, "%s: this group was destroyed", call);
-    if (*g->w->forks == g->w->forked) return CDP_OK;
-    return cdp__fail(CDP_ERR_STATE,
-        "%s: this process is a child, by fork(), of the one that created the group, which alone "
-        "uses it; make a group of its own here",
-        call);
+    if (!cdp__is_child(g->w->forks)) return CDP_OK;
+    return cdp__child_refuses(CDP_ERR_STATE, call, "group");
 }
 
 /* cdp__alive() for an operation, whose errors begin with its name. */
 CDP__PRIVATE cdp_status cdp__alive_for(const cdp_group *g, cdp_coll_kind kind) {
-    if (g && g->magic == CDP__GROUP_MAGIC && *g->w->forks == g->w->forked) return CDP_OK;
+    if (g && !cdp__ended(g) && g->magic == CDP__GROUP_MAGIC && !cdp__is_child(g->w->forks))
+        return CDP_OK;
     return cdp__alive(g, kind ? cdp_coll_name(kind) : "cdp_start");
 }
 
@@ -16694,8 +16772,7 @@ CDP__PRIVATE cdp__world *cdp__world_create(const cdp_group_desc *d, const cdp_tr
     cdp__world *m = (cdp__world *)cdp__alloc_zero(os, sizeof *m);
     if (!m) return NULL;
     m->os = os;
-    m->forks = cdp__os_forks();
-    m->forked = *m->forks;
+    m->forks = cdp__forks_watch();
     m->rank = rank;
     m->size = size;
     m->note = cdp__world_on_control;
@@ -16798,6 +16875,7 @@ CDP__PRIVATE void cdp__group_free(cdp_group *g) {
     const cdp_os *os = g->os;
     uint32_t i;
     g->magic = 0;
+    cdp__ended_add(g);
     for (i = 0; g->queue.ops && i < g->queue.room; ++i)
         cdp__free(os, g->queue.ops[i].offs);
     cdp__free(os, g->records.ops);
@@ -16908,9 +16986,9 @@ CDP__PRIVATE void cdp__group_end(cdp_group *g) {
     cdp__world *m;
     bool last, at_once;
 #ifndef CDP_NO_FRAMES
-    if (g->magic == CDP__LEAVING_MAGIC) {
+    if (!cdp__ended(g) && g->magic == CDP__LEAVING_MAGIC) {
         /* a child of fork() leaves the parent's group alone, see cdp__alive() */
-        if (*g->w->forks == g->w->forked) cdp__group_gone(g, true);
+        if (!cdp__is_child(g->w->forks)) cdp__group_gone(g, true);
         return;
     }
 #endif
@@ -16941,7 +17019,7 @@ CDP__PRIVATE cdp_status cdp__group_leave_for(cdp_group *g, uint32_t budget_us) {
     uint64_t until;
     cdp_status st = CDP_OK;
     if (!g) return CDP_OK;
-    if (g->magic != CDP__LEAVING_MAGIC) st = cdp__alive(g, "cdp_group_leave");
+    if (cdp__ended(g) || g->magic != CDP__LEAVING_MAGIC) st = cdp__alive(g, "cdp_group_leave");
     if (st != CDP_OK) return st;
     m = g->w;
     until = m->os->now_ns(m->os->user) + budget_us * 1000ull;
@@ -17034,6 +17112,8 @@ CDP__PRIVATE cdp_group *cdp__group_make(
     bool good;
     if (!g) return NULL;
     g->magic = CDP__GROUP_MAGIC;
+    g->made = cdp__handle_number();
+    cdp__ended_remove(g);
     g->os = m->os;
     g->w = m;
     g->desc = *desc;
@@ -17353,24 +17433,24 @@ CDP_API CDP__COLD cdp_status cdp_group_split(
 #endif /* CDP_NO_GROUPS */
 
 CDP_API uint32_t cdp_world_rank_of(const cdp_group *g, uint32_t rank) {
-    return g && rank < g->desc.world_size ? cdp__world_rank(g, rank) : UINT32_MAX;
+    return rank < cdp_size(g) ? cdp__world_rank(g, rank) : UINT32_MAX;
 }
 
 CDP_API uint32_t cdp_rank_of_world(const cdp_group *g, uint32_t world_rank) {
     uint32_t p;
-    for (p = 0; g && p < g->desc.world_size; ++p)
+    for (p = 0; p < cdp_size(g); ++p)
         if (cdp__world_rank(g, p) == world_rank) return p;
     return UINT32_MAX;
 }
 
 CDP_API uint32_t cdp_rank(const cdp_group *g) {
-    return g ? g->desc.rank : 0;
+    return g && !cdp__ended(g) ? g->desc.rank : 0;
 }
 CDP_API uint32_t cdp_size(const cdp_group *g) {
-    return g ? g->desc.world_size : 0;
+    return g && !cdp__ended(g) ? g->desc.world_size : 0;
 }
 CDP_API const cdp_group_desc *cdp_group_desc_of(const cdp_group *g) {
-    return g ? &g->desc : NULL;
+    return g && !cdp__ended(g) ? &g->desc : NULL;
 }
 
 /* Copies the group's failure to this thread's last error. Lock held. OK while SETTLING, because
@@ -20764,6 +20844,8 @@ struct cdp_ddp {
     uint32_t at[CDP__HOOK_LANES + 1]; /* the next bucket for each stage */
     cdp_work active, used;            /* operations that sum flags which a hook must not see */
     uint32_t number;                  /* number of this ddp in its group */
+    uint32_t group_made;              /* which of the groups at this address `group` is */
+    bool group_memory;                /* buckets may be in memory of the group's transport */
     uint32_t sparse_count;
     uint64_t *sparse_counts; /* rows of each rank and sparse parameter, then of one parameter */
     bool placed;             /* `device` is decided */
@@ -20812,14 +20894,29 @@ CDP__PRIVATE cdp_status cdp__ddp_wait(cdp_ddp *d, cdp_status st) {
     return st;
 }
 
+/* False: it was destroyed, or is NULL. */
+CDP__PRIVATE bool cdp__ddp_lives(const cdp_ddp *d) {
+    return d && !cdp__ended(d);
+}
+
+/* True if the ddp has a group that was not destroyed. */
+CDP__PRIVATE bool cdp__ddp_has_group(const cdp_ddp *d) {
+    return d->group && !cdp__ended(d->group) && d->group->made == d->group_made;
+}
+
 /* The error for a call that the ddp cannot carry out in its present state. */
 CDP__PRIVATE cdp_status cdp__ddp_refuse(const cdp_ddp *d, const char *call) {
     if (!d) return cdp__missing(call, "ddp");
+    if (cdp__ended(d)) return cdp__fail(CDP_ERR_STATE, "%s: this ddp was destroyed", call);
 #ifndef CDP_NO_GROUPS
     if (!d->group)
         return cdp__fail(CDP_ERR_STATE,
             "%s: cdp_ddp_rebind() has failed; call it again, or destroy this ddp", call);
 #endif
+    if (!cdp__ddp_has_group(d))
+        return cdp__fail(CDP_ERR_STATE,
+            "%s: the group of this ddp was destroyed; destroy the ddp before the group", call);
+    if (cdp__is_child(d->group->w->forks)) return cdp__alive(d->group, call);
     if (CDP__BUDGETS && d->task == CDP__DDP_FAILED)
         return cdp__fail(
             CDP_ERR_STATE, "%s: the creation of this ddp has failed; destroy it", call);
@@ -20834,7 +20931,8 @@ CDP__PRIVATE cdp_status cdp__ddp_refuse(const cdp_ddp *d, const char *call) {
 
 /* Refuses calls while another one is under way. */
 CDP__PRIVATE cdp_status cdp__ddp_free_to(const cdp_ddp *d, const char *call) {
-    const bool idle = d && d->group && (!CDP__BUDGETS || d->task == CDP__DDP_IDLE);
+    const bool idle = cdp__ddp_lives(d) && cdp__ddp_has_group(d)
+        && !cdp__is_child(d->group->w->forks) && (!CDP__BUDGETS || d->task == CDP__DDP_IDLE);
     return idle ? CDP_OK : cdp__ddp_refuse(d, call);
 }
 
@@ -20890,7 +20988,8 @@ CDP__PRIVATE void *cdp__ddp_alloc(cdp_ddp *d, uint64_t bytes, const char *purpos
 CDP__PRIVATE void cdp__ddp_free(cdp_ddp *d, void *p) {
     if (!d->device || !p)
         cdp__free(d->os, p);
-    else if (cdp_group_backend(d->group)) /* a backend frees its memory when it is destroyed */
+    else if (cdp__ddp_has_group(d)
+        && cdp_group_backend(d->group)) /* a backend frees its memory when it is destroyed */
         d->device->release(d->device->self, p);
 }
 
@@ -21009,9 +21108,9 @@ CDP__PRIVATE bool cdp__flag_get(const cdp__bucket *b, uint64_t i) {
 CDP__PRIVATE void cdp__ddp_free_buckets(cdp_ddp *d, cdp__bucket *buckets, uint32_t count) {
     uint32_t i;
     for (i = 0; buckets && i < count; ++i) {
-        if (cdp__ddp_on_device(d))
+        if (cdp__ddp_on_device(d) || !(cdp__ddp_has_group(d) || d->group_memory))
             cdp__ddp_free(d, buckets[i].memory);
-        else
+        else if (cdp__ddp_has_group(d))
             cdp_group_free(d->group, buckets[i].memory);
         cdp__free(d->os, buckets[i].flags);
     }
@@ -21703,18 +21802,30 @@ CDP__PRIVATE void cdp__ddp_settle(cdp_ddp *d) {
             cdp__group_device_work(d->group), cdp_group_desc_of(d->group)->timeout_ms);
 }
 
-CDP_API CDP__COLD void cdp_ddp_destroy(cdp_ddp *d) {
-    uint32_t i;
-    if (!d
-        || ((d->in_backward || (CDP__BUDGETS && d->task))
-            && cdp__destroys_inside(d->group, "cdp_ddp_destroy")))
-        return;
+/* Ends what the ddp does in its group. False: a callback must not do that. */
+CDP__PRIVATE bool cdp__ddp_leave(cdp_ddp *d) {
+    if ((d->in_backward || (CDP__BUDGETS && d->task))
+        && cdp__destroys_inside(d->group, "cdp_ddp_destroy"))
+        return false;
     /* destroyed after a failure, without backward_end */
     if (d->in_backward && d->sync && d->failed != CDP_OK) cdp__ddp_break(d);
 #ifndef CDP_NO_FRAMES
     cdp__ddp_forsake(d);
 #endif
     cdp__ddp_settle(d);
+    return true;
+}
+
+CDP_API CDP__COLD void cdp_ddp_destroy(cdp_ddp *d) {
+    uint32_t i;
+    if (!d) return;
+    if (cdp__ended(d)) {
+        (void)cdp__ddp_refuse(d, "cdp_ddp_destroy");
+        return;
+    }
+    if (d->group && cdp__ddp_has_group(d)) {
+        if (cdp__is_child(d->group->w->forks) || !cdp__ddp_leave(d)) return;
+    }
     if (d->hook.destroy) d->hook.destroy(d->hook.self);
     for (i = 1; i < CDP__HOOK_LANES; ++i)
         if (d->lanes[i] != d->group) cdp_group_destroy(d->lanes[i]);
@@ -21734,6 +21845,7 @@ CDP_API CDP__COLD void cdp_ddp_destroy(cdp_ddp *d) {
     cdp__free(d->os, d->sparse_counts);
     cdp__free(d->os, d->scratch);
     cdp__lock_close(&d->lock);
+    cdp__ended_add(d);
     cdp__free(d->os, d);
 }
 
@@ -21946,6 +22058,12 @@ CDP__PRIVATE cdp_status cdp__ddp_created(cdp_ddp **out, cdp_status st) {
     return st;
 }
 
+CDP__PRIVATE void cdp__ddp_set_group(cdp_ddp *d, cdp_group *group) {
+    d->group = group;
+    d->group_made = group->made;
+    d->group_memory = group->w->transport.memory.release != NULL;
+}
+
 /* Begins to create a ddp. CDP_PENDING: creation continues in stages. After any other status than
    that and CDP_OK nothing is left behind. */
 CDP__PRIVATE CDP__COLD cdp_status cdp__ddp_create(const cdp_ddp_desc *desc, cdp_ddp **out) {
@@ -21956,12 +22074,14 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__ddp_create(const cdp_ddp_desc *desc, cdp_
     *out = NULL;
     if (!desc) return cdp__missing("cdp_ddp_create", "desc");
     st = cdp__ddp_check_desc(desc);
+    if (st == CDP_OK) st = cdp__alive(desc->group, "cdp_ddp_create");
     if (st != CDP_OK) return st;
     os = cdp__group_os(desc->group);
     d = (cdp_ddp *)cdp__alloc_zero(os, sizeof *d);
     if (!d) return cdp__fail_nomem("a ddp", sizeof *d);
+    cdp__ended_remove(d);
     d->os = os;
-    d->group = desc->group;
+    cdp__ddp_set_group(d, desc->group);
     d->desc = *desc;
     /* an explicit bucket size also applies to the first bucket, as in PyTorch */
     d->desc.first_bucket_bytes =
@@ -21993,10 +22113,11 @@ CDP_API cdp_status cdp_ddp_create_start(const cdp_ddp_desc *desc, cdp_ddp **out)
 
 #ifndef CDP_NO_GROUPS
 CDP__PRIVATE cdp_status cdp__ddp_check_rebind(cdp_ddp *d, cdp_group *group) {
-    const bool again = d && !d->group; /* the last call has failed */
-    const cdp_status st = again ? CDP_OK : cdp__ddp_free_to(d, "cdp_ddp_rebind");
+    /* the last call has failed, or the former group was destroyed */
+    const bool again = cdp__ddp_lives(d) && !cdp__ddp_has_group(d);
+    cdp_status st = again ? CDP_OK : cdp__ddp_free_to(d, "cdp_ddp_rebind");
+    if (st == CDP_OK) st = cdp__alive(group, "cdp_ddp_rebind");
     if (st != CDP_OK) return st;
-    if (!group) return cdp__missing("cdp_ddp_rebind", "group");
     if (cdp__group_os(group) != d->os)
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_ddp_rebind: the group has another cdp_os than the one that the ddp was created "
@@ -22009,7 +22130,7 @@ CDP__PRIVATE cdp_status cdp__ddp_check_rebind(cdp_ddp *d, cdp_group *group) {
         return cdp__fail(CDP_ERR_UNSUPPORTED,
             "cdp_ddp_rebind: the model is in device memory of the former group; destroy the ddp "
             "and create it again");
-    if (d->in_backward && d->group && cdp_group_status(d->group) == CDP_OK)
+    if (d->in_backward && !again && cdp_group_status(d->group) == CDP_OK)
         return cdp__fail(CDP_ERR_STATE,
             "cdp_ddp_rebind: a backward pass is open; call cdp_ddp_backward_end first");
     return CDP_OK;
@@ -22064,7 +22185,8 @@ CDP__PRIVATE void cdp__ddp_unbind(cdp_ddp *d) {
 CDP__PRIVATE cdp_status cdp__ddp_bind(cdp_ddp *d, cdp_group *group) {
     uint64_t room;
     cdp_status st;
-    d->group = d->desc.group = group;
+    cdp__ddp_set_group(d, group);
+    d->desc.group = group;
     d->desc.no_broadcast = true;
     d->number = cdp__group_next_ddp(group);
     cdp__ddp_forget(d);
@@ -22083,7 +22205,7 @@ CDP_API CDP__COLD cdp_status cdp_ddp_rebind(cdp_ddp *d, cdp_group *group) {
     cdp_error why;
     if (st != CDP_OK) return st;
     if (d->group) {
-        cdp__ddp_settle(d);
+        if (cdp__ddp_has_group(d)) cdp__ddp_settle(d);
         cdp__ddp_unbind(d);
     }
     st = cdp__ddp_bind(d, group);
@@ -22097,16 +22219,20 @@ CDP_API CDP__COLD cdp_status cdp_ddp_rebind(cdp_ddp *d, cdp_group *group) {
 #endif
 
 CDP_API cdp_group *cdp_ddp_group(const cdp_ddp *d) {
-    return d ? d->group : NULL;
+    return cdp__ddp_lives(d) && cdp__ddp_has_group(d) ? d->group : NULL;
 }
 CDP_API uint32_t cdp_ddp_param_count(const cdp_ddp *d) {
-    return d ? d->param_count : 0;
+    return cdp__ddp_lives(d) ? d->param_count : 0;
 }
 CDP_API const cdp_param *cdp_ddp_param(const cdp_ddp *d, uint32_t i) {
-    return d && i < d->param_count ? &d->params[i].user : NULL;
+    return i < cdp_ddp_param_count(d) ? &d->params[i].user : NULL;
 }
 
 CDP_API void *cdp_ddp_grad(cdp_ddp *d, uint32_t i) {
+    if (cdp__ended(d)) {
+        (void)cdp__ddp_refuse(d, "cdp_ddp_grad");
+        return NULL;
+    }
     if (!d || i >= d->param_count) {
         (void)cdp__fail(CDP_ERR_INVALID, "cdp_ddp_grad(%u): it should be less than param_count, %u",
             i, d ? d->param_count : 0);
@@ -22123,12 +22249,12 @@ CDP_API void *cdp_ddp_grad(cdp_ddp *d, uint32_t i) {
 }
 
 CDP_API bool cdp_ddp_used(const cdp_ddp *d, uint32_t i) {
-    return d && i < d->param_count && d->params[i].used;
+    return i < cdp_ddp_param_count(d) && d->params[i].used;
 }
 
 CDP_API void cdp_ddp_zero_grad(cdp_ddp *d) {
     uint32_t i;
-    if (!d || d->in_backward || (CDP__BUDGETS && d->task)) return;
+    if (!cdp__ddp_lives(d) || d->in_backward || (CDP__BUDGETS && d->task)) return;
     for (i = 0; i < d->bucket_count; ++i)
         cdp__ddp_zero(d, d->buckets[i].memory, cdp__bucket_bytes(&d->buckets[i]));
     for (i = 0; i < d->param_count; ++i) {
@@ -22189,7 +22315,7 @@ CDP__PRIVATE void cdp__ddp_account(cdp_ddp *d) {
 
 CDP_API cdp_ddp_stats cdp_ddp_stats_of(const cdp_ddp *d) {
     cdp_ddp_stats none;
-    if (d) return d->stats;
+    if (cdp__ddp_lives(d)) return d->stats;
     memset(&none, 0, sizeof none);
     return none;
 }
@@ -22199,7 +22325,7 @@ CDP_API cdp_bucket_stats cdp_ddp_bucket(const cdp_ddp *d, uint32_t index) {
     const cdp__bucket *b;
     uint32_t i;
     memset(&s, 0, sizeof s);
-    if (!d || index >= d->bucket_count) return s;
+    if (!cdp__ddp_lives(d) || index >= d->bucket_count) return s;
     b = &d->buckets[index];
     s.bytes = cdp__bucket_bytes(b);
     s.dtype = b->dtype;
@@ -22630,7 +22756,7 @@ CDP__PRIVATE bool cdp__sparse_append(
 CDP_API cdp_rows cdp_ddp_rows(const cdp_ddp *d, uint32_t i) {
     cdp_rows r;
     memset(&r, 0, sizeof r);
-    if (!d || i >= d->param_count || !d->params[i].sparse) return r;
+    if (i >= cdp_ddp_param_count(d) || !d->params[i].sparse) return r;
     r.count = d->params[i].sparse->mean_used;
     r.width = cdp__sparse_width(&d->params[i].user);
     r.rows = d->params[i].sparse->mean_rows;
@@ -23171,9 +23297,11 @@ CDP_API cdp_status cdp_ddp_backward_end_start(cdp_ddp *d) {
 CDP_API cdp_status cdp_ddp_poll(cdp_ddp *d, uint32_t budget_us) {
     cdp_status st;
     uint64_t now, until;
-    if (!d) return cdp__missing("cdp_ddp_poll", "ddp");
+    if (!cdp__ddp_lives(d)) return cdp__ddp_refuse(d, "cdp_ddp_poll");
     if (d->task == CDP__DDP_FAILED) *cdp__error_slot() = d->failed_error;
     if (d->task == CDP__DDP_FAILED) return d->failed;
+    if (!cdp__ddp_has_group(d) || cdp__is_child(d->group->w->forks))
+        return cdp__ddp_refuse(d, "cdp_ddp_poll");
     if (d->task == CDP__DDP_IDLE) return CDP_OK;
     now = d->os->now_ns(d->os->user);
     until = now + budget_us * 1000ull;
@@ -23667,6 +23795,7 @@ CDP__PRIVATE void cdp__trace_text(const cdp_ddp *d, cdp__text *t) {
 CDP_API CDP__COLD uint64_t cdp_ddp_trace(
     const cdp_ddp *d, cdp_trace_format format, char *text, uint64_t room) {
     cdp__text t = cdp__text_of(text, room);
+    if (cdp__ended(d)) d = NULL;
     if (d && format == CDP_TRACE_TEXT)
         cdp__trace_text(d, &t);
     else if (d && d->end_ns && format == CDP_TRACE_SVG)

@@ -212,7 +212,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_mesh_from_groups(
     const cdp_mesh_desc *desc, cdp_group *const *groups, cdp_mesh **out);
 
 /* Destroy a mesh, its plans, and groups that no other mesh uses. Meshes made from it stay valid.
-   Tensors and plans of the mesh must be gone. Local. NULL is allowed. */
+   Tensors and plans of the mesh must be gone. A second call does nothing but set cdp_last_error()
+   (STATE), as long as no other object has its memory. Local. NULL is allowed. */
 CDP_API void cdp_mesh_destroy(cdp_mesh *mesh);
 
 /* Free the plans that cdp_redistribute(), cdp_distribute() and cdp_dtensor_full() keep for layouts
@@ -2392,6 +2393,7 @@ CDP__DT cdp_status cdp__dt_mesh_fill(cdp_mesh *m, uint32_t ndim, const uint32_t 
 CDP__DT cdp_mesh *cdp__dt_mesh_of_root(cdp__dt_root *root) {
     cdp_mesh *m = (cdp_mesh *)cdp__dt_alloc(root->os, sizeof *m);
     if (!m) return NULL;
+    cdp__ended_remove(m);
     m->root = root;
     ++root->refs;
     m->desc.group = root->group;
@@ -2405,6 +2407,7 @@ CDP__DT cdp_mesh *cdp__dt_mesh_of_root(cdp__dt_root *root) {
 CDP__DT void cdp__dt_mesh_free(cdp_mesh *m) {
     const cdp_os *os = m->root->os;
     CDP_ASSERT(!m->kept);
+    cdp__ended_add(m);
     while (m->cuts) {
         cdp__dt_cut *next = m->cuts->next;
         cdp__dt_free(os, m->cuts->starts);
@@ -2420,7 +2423,9 @@ CDP__DT void cdp__dt_mesh_free(cdp_mesh *m) {
 }
 
 CDP__DT cdp_status cdp__dt_root_make(const cdp_mesh_desc *d, cdp__dt_root **out) {
-    const cdp_os *os = d->group ? cdp_group_desc_of(d->group)->os : NULL;
+    const cdp_group_desc *group = cdp_group_desc_of(d->group);
+    const cdp_os *os = group ? group->os : NULL;
+    if (d->group && !group) return cdp_group_status(d->group); /* it was destroyed */
     if (!os) os = cdp_os_default();
     if (!d->group && (!d->paper_ranks || d->paper_rank >= d->paper_ranks))
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
@@ -5205,6 +5210,10 @@ CDP_API void cdp_mesh_drop_plans(cdp_mesh *m) {
 
 CDP_API void cdp_mesh_destroy(cdp_mesh *m) {
     if (!m) return;
+    if (cdp__ended(m)) {
+        (void)cdp_error_set(CDP_ERR_STATE, -1, 0, "cdp_mesh_destroy: this mesh was destroyed");
+        return;
+    }
     cdp__dt_kept_clear(m);
     cdp__dt_plans_reap(&m->retired, true);
     cdp__dt_mesh_free(m);

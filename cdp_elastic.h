@@ -351,7 +351,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_alarm(cdp_elastic *elastic, const 
    others treat it as a member that has left. Destroys the group. Takes up to a second; where the
    store cannot be reached or is silent, also after an error of it, up to timeout_ms of tcp->group
    and at most 30 s for each of three requests. Destroy groups and ddps that were made from the
-   group before this call. NULL is allowed. In a child of fork() it does nothing. */
+   group before this call. NULL is allowed. In a child of fork() it does nothing, and other calls
+   are STATE; likewise after it was destroyed, as long as no other object has its memory. */
 CDP_API void cdp_elastic_destroy(cdp_elastic *elastic);
 
 /* The last 32 epochs of this process as JSON: epoch, step, size, rank, lost, joined, cause, and how
@@ -1492,10 +1493,9 @@ struct cdp_elastic {
     cdp_elastic_desc desc; /* with defaults */
     cdp_tcp_desc tcp;
     const cdp_os *os;
-    const uint32_t *forks; /* changes in a child of fork() */
-    uint32_t forked;       /* what it was at creation */
-    cdp_store *store;      /* for the threads of the program */
-    cdp_store *watched;    /* for `watch`; the same one, or a clone */
+    uint32_t forks;     /* see cdp__is_child() */
+    cdp_store *store;   /* for the threads of the program */
+    cdp_store *watched; /* for `watch`; the same one, or a clone */
     bool own_store;
     bool no_thread; /* calls of the program poll; there is no lock either */
     char job[64], id[2 * CDP__ELASTIC_ID_BYTES + 1];
@@ -1533,6 +1533,14 @@ struct cdp_elastic {
     cdp__elastic_past past[CDP__ELASTIC_PASTS];
     uint64_t pasts;
 };
+
+/* The first check of every public function. */
+CDP__PRIVATE cdp_status cdp__elastic_here(const cdp_elastic *e, const char *call) {
+    if (!e) return cdp__missing(call, "elastic");
+    if (cdp__ended(e)) return cdp__fail(CDP_ERR_STATE, "%s: this cdp_elastic was destroyed", call);
+    if (cdp__is_child(e->forks)) return cdp__child_refuses(CDP_ERR_STATE, call, "cdp_elastic");
+    return CDP_OK;
+}
 
 CDP__PRIVATE uint64_t cdp__elastic_now_ns(const cdp_elastic *e) {
     return e->os->now_ns(e->os->user);
@@ -3292,6 +3300,7 @@ CDP__PRIVATE void cdp__elastic_free(cdp_elastic *e) {
     if (e->cond) os->threads.cond_destroy(os, e->cond);
     if (e->mutex) os->threads.mutex_destroy(os, e->mutex);
     cdp__free(os, e->d.members);
+    cdp__ended_add(e);
     cdp__free(os, e);
 }
 
@@ -3368,9 +3377,9 @@ CDP_API cdp_status cdp_elastic_create(const cdp_elastic_desc *desc, cdp_elastic 
     if (st != CDP_OK) return st;
     e = (cdp_elastic *)cdp__alloc_zero(os, sizeof *e);
     if (!e) return cdp__fail_nomem("a cdp_elastic", sizeof *e);
+    cdp__ended_remove(e);
     e->os = os;
-    e->forks = cdp__os_forks();
-    e->forked = *e->forks;
+    e->forks = cdp__forks_watch();
     e->no_thread = no_thread;
     if (!no_thread) {
         e->mutex = os->threads.mutex_create(os);
@@ -3492,7 +3501,7 @@ CDP_API void cdp_elastic_destroy(cdp_elastic *e) {
     uint64_t k;
     bool leaves;
     /* a child of fork() leaves the parent's job alone: its threads are not here */
-    if (!e || *e->forks != e->forked) return;
+    if (cdp__elastic_here(e, "cdp_elastic_destroy") != CDP_OK) return;
     cdp__elastic_lock(e);
     e->stop = true;
     k = e->place.epoch;
@@ -3754,7 +3763,8 @@ CDP__PRIVATE cdp_status cdp__elastic_step(cdp_elastic *e, cdp_elastic_now *now) 
 
 CDP_API cdp_status cdp_elastic_next(cdp_elastic *e, cdp_elastic_now *now) {
     cdp_status st;
-    if (!e) return cdp__missing("cdp_elastic_next", "elastic");
+    st = cdp__elastic_here(e, "cdp_elastic_next");
+    if (st != CDP_OK) return st;
     if (!now) return cdp__missing("cdp_elastic_next", "now");
     if (e->retired) cdp__elastic_retire(e); /* this thread alone sets it */
     cdp__elastic_attend(e, 0);
@@ -3766,7 +3776,7 @@ CDP_API cdp_status cdp_elastic_next(cdp_elastic *e, cdp_elastic_now *now) {
 
 CDP_API cdp_status cdp_elastic_commit(cdp_elastic *e) {
     bool counts;
-    if (!e) return cdp__missing("cdp_elastic_commit", "elastic");
+    if (cdp__elastic_here(e, "cdp_elastic_commit") != CDP_OK) return cdp_last_error()->status;
     cdp__elastic_attend(e, 0);
     cdp__elastic_lock(e);
     counts = cdp__elastic_count(&e->place, e->desc.batch);
@@ -3780,7 +3790,7 @@ CDP_API cdp_status cdp_elastic_commit(cdp_elastic *e) {
 CDP_API cdp_status cdp_elastic_poll(cdp_elastic *e) {
     cdp_error why;
     bool runs;
-    if (!e) return cdp__missing("cdp_elastic_poll", "elastic");
+    if (cdp__elastic_here(e, "cdp_elastic_poll") != CDP_OK) return cdp_last_error()->status;
     cdp__elastic_attend(e, 0);
     cdp__elastic_lock(e);
     why = e->failure;
@@ -3804,7 +3814,8 @@ CDP_API cdp_status cdp_elastic_agree(cdp_elastic *e, bool yes, bool *all) {
     uint64_t bytes, number;
     bool may;
     cdp_status st;
-    if (!e) return cdp__missing("cdp_elastic_agree", "elastic");
+    st = cdp__elastic_here(e, "cdp_elastic_agree");
+    if (st != CDP_OK) return st;
     if (!all) return cdp__missing("cdp_elastic_agree", "all");
     *all = false;
     cdp__elastic_attend(e, 0);
@@ -3870,7 +3881,8 @@ CDP_API cdp_status cdp_elastic_finish(cdp_elastic *e) {
     cdp_elastic_now now;
     bool over = false, ends;
     cdp_status st;
-    if (!e) return cdp__missing("cdp_elastic_finish", "elastic");
+    st = cdp__elastic_here(e, "cdp_elastic_finish");
+    if (st != CDP_OK) return st;
     st = cdp__elastic_say_ending(e);
     if (st != CDP_OK) return st;
     cdp__elastic_key(e, key, "final");
@@ -3891,7 +3903,7 @@ CDP_API cdp_status cdp_elastic_finish(cdp_elastic *e) {
 }
 
 CDP_API void cdp_elastic_leave(cdp_elastic *e, const char *reason) {
-    if (!e) return;
+    if (cdp__elastic_here(e, "cdp_elastic_leave") != CDP_OK) return;
     cdp__elastic_lock(e);
     if (!e->leaving[0])
         cdp__format(e->leaving, sizeof e->leaving, "%s", reason && *reason ? reason : "asked to");
@@ -3901,7 +3913,7 @@ CDP_API void cdp_elastic_leave(cdp_elastic *e, const char *reason) {
 
 CDP_API cdp_status cdp_elastic_alarm(cdp_elastic *e, const char *reason) {
     uint64_t k;
-    if (!e) return cdp__missing("cdp_elastic_alarm", "elastic");
+    if (cdp__elastic_here(e, "cdp_elastic_alarm") != CDP_OK) return cdp_last_error()->status;
     cdp__elastic_lock(e);
     k = e->place.epoch;
     cdp__elastic_unlock(e);
@@ -4076,6 +4088,7 @@ CDP_API cdp_status cdp_group_shrink(
     bool *gone;
     uint32_t lost = UINT32_MAX;
     cdp_status st = cdp__shrink_check(group, desc, out);
+    if (st == CDP_OK) st = cdp__alive(group, "cdp_group_shrink");
     if (st != CDP_OK) return st;
     if (cdp_group_status(group) == CDP_ERR_PEER_LOST && desc->trust_links)
         lost = cdp_rank_of_world(group, (uint32_t)cdp_last_error()->peer);
@@ -4111,7 +4124,7 @@ CDP_API cdp_status cdp_group_shrink(
 CDP_API uint64_t cdp_elastic_history(cdp_elastic *e, char *text, uint64_t room) {
     cdp__text t = cdp__text_of(text, room);
     uint64_t i;
-    if (!e) return cdp__text_end(&t);
+    if (cdp__elastic_here(e, "cdp_elastic_history") != CDP_OK) return cdp__text_end(&t);
     cdp__elastic_lock(e);
     i = e->pasts > CDP__ELASTIC_PASTS ? e->pasts - CDP__ELASTIC_PASTS : 0;
     cdp__text_char(&t, '[');

@@ -94,8 +94,8 @@
     THREADS
         All functions may be called from any thread at any time, but cdp_mem_destroy: when no
         other thread uses the allocator any more. A block may be freed by any thread. Labels
-        belong to the thread. One mutex guards one allocator; the source is called under it. A
-        child of fork() must not use it.
+        belong to the thread. One mutex guards one allocator; the source is called under it. In
+        a child of fork() calls of an allocator of its parent are STATE, or do nothing.
 
     MEMORY
         From desc.os: 40 KiB for each stream and size class, 120 bytes a block, and for the
@@ -286,8 +286,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_mem_create(const cdp_mem_desc *desc, cdp_m
 
 /* Wait at most timeout_ms for pending frees, give all segments back that have no live block,
    destroy the pools that are left, the source and the allocator. Returns the bytes of blocks that
-   were still allocated: each is named in the log, and their segments are not given back. NULL is
-   allowed. */
+   were still allocated: each is named in the log, and their segments are not given back. In a child
+   of fork() it does nothing. NULL is allowed. */
 CDP_API uint64_t cdp_mem_destroy(cdp_mem *mem);
 
 /* The place of a call, for stacks without unwinding. Texts are copied when they are new. */
@@ -1528,6 +1528,7 @@ typedef struct cdp__mem_tallies { /* in the order of cdp_mem_stats */
 
 struct cdp_mem {
     cdp_lock lock;
+    uint32_t forks; /* see cdp__is_child() */
     const cdp_os *os;
     cdp_mem_desc desc;
     cdp__mem_sizes sizes;
@@ -1555,6 +1556,12 @@ struct cdp_mem {
     bool noted; /* there are segments of another allocator */
     char dump_path[1024];
 };
+
+/* The first check of every call that returns a status. */
+CDP__MEM_HOT cdp_status cdp__mem_here(const cdp_mem *m, const char *call) {
+    if (!m) return cdp__missing(call, "mem");
+    return cdp__is_child(m->forks) ? cdp__child_refuses(CDP_ERR_STATE, call, "cdp_mem") : CDP_OK;
+}
 
 CDP__MEM_HOT void cdp__mem_lock(const cdp_mem *m) {
     if (m->lock.mutex) m->os->threads.mutex_lock(m->os->user, m->lock.mutex);
@@ -7175,6 +7182,7 @@ CDP_API cdp_status cdp_mem_create(const cdp_mem_desc *desc, cdp_mem **out) {
         return st;
     }
     cdp__mem_desc_defaults(m, desc);
+    m->forks = cdp__forks_watch();
     m->base.mem = m;
     m->base.source = source;
     if (!desc->recorder_only) m->desc.device = source.device;
@@ -7303,7 +7311,7 @@ CDP_API uint64_t cdp_mem_destroy(cdp_mem *mem) {
     cdp__mem_span *s, *next;
     cdp__mem_call c;
     uint64_t bytes;
-    if (!mem) return 0;
+    if (!mem || cdp__is_child(mem->forks)) return 0;
     cdp__mem_call_plain(mem, &c);
     cdp__mem_lock(mem);
     cdp__mem_call_enter(mem, &c);
@@ -7385,7 +7393,7 @@ CDP_API cdp_status cdp_mem_alloc(cdp_mem *mem, uint64_t bytes, void *stream, voi
     cdp__mem_call c;
     if (!out) return cdp__missing("cdp_mem_alloc", "out");
     *out = NULL;
-    if (!mem) return cdp__missing("cdp_mem_alloc", "mem");
+    if (cdp__mem_here(mem, "cdp_mem_alloc") != CDP_OK) return cdp_last_error()->status;
     if (!bytes) return CDP_OK;
     CDP__MEM_CALLER(&c);
     cdp__mem_call_begin(mem, &c, CDP__MEM_WANTS_STACK, NULL);
@@ -7397,7 +7405,7 @@ CDP_API cdp_status cdp_mem_alloc_at(cdp_mem *mem, cdp_mem_pool *pool, uint64_t b
     cdp__mem_call c;
     if (!out) return cdp__missing("cdp_mem_alloc_at", "out");
     *out = NULL;
-    if (!mem) return cdp__missing("cdp_mem_alloc_at", "mem");
+    if (cdp__mem_here(mem, "cdp_mem_alloc_at") != CDP_OK) return cdp_last_error()->status;
     if (pool && pool->mem != mem)
         return cdp__fail(CDP_ERR_INVALID, "cdp_mem_alloc_at: the pool is another allocator's");
     if (!bytes) return CDP_OK;
@@ -7441,7 +7449,7 @@ CDP__PRIVATE cdp_status cdp__mem_free_any(
 CDP_API cdp_status cdp_mem_free(cdp_mem *mem, void *data) {
     cdp__mem_call c;
     if (!data) return CDP_OK;
-    if (!mem) return cdp__missing("cdp_mem_free", "mem");
+    if (cdp__mem_here(mem, "cdp_mem_free") != CDP_OK) return cdp_last_error()->status;
     CDP__MEM_CALLER(&c);
     cdp__mem_call_begin(mem, &c, CDP__MEM_WANTS_FREE, NULL);
     return cdp__mem_free_any(mem, &c, data, "cdp_mem_free");
@@ -7450,7 +7458,7 @@ CDP_API cdp_status cdp_mem_free(cdp_mem *mem, void *data) {
 CDP_API cdp_status cdp_mem_record_stream(cdp_mem *mem, void *data, void *stream) {
     cdp__mem_part *p;
     cdp_status st;
-    if (!mem) return cdp__missing("cdp_mem_record_stream", "mem");
+    if (cdp__mem_here(mem, "cdp_mem_record_stream") != CDP_OK) return cdp_last_error()->status;
     if (!data) return cdp__missing("cdp_mem_record_stream", "data");
     cdp__mem_lock(mem);
     st = cdp__mem_live(mem, data, "cdp_mem_record_stream", &p);
@@ -7502,7 +7510,7 @@ CDP_API cdp_status cdp_mem_forget_stream(cdp_mem *mem, void *stream) {
     const cdp__mem_span *s;
     cdp__mem_call c;
     cdp_status st = CDP_OK;
-    if (!mem) return cdp__missing("cdp_mem_forget_stream", "mem");
+    if (cdp__mem_here(mem, "cdp_mem_forget_stream") != CDP_OK) return cdp_last_error()->status;
     cdp__mem_call_plain(mem, &c);
     cdp__mem_lock(mem);
     cdp__mem_call_enter(mem, &c);
@@ -7527,7 +7535,7 @@ CDP_API cdp_status cdp_mem_forget_stream(cdp_mem *mem, void *stream) {
 CDP_API uint64_t cdp_mem_usable(const cdp_mem *mem, const void *data) {
     const cdp__mem_part *p;
     uint64_t bytes;
-    if (!mem || !data) return 0;
+    if (!mem || !data || cdp__is_child(mem->forks)) return 0;
     cdp__mem_lock(mem);
     p = cdp__mem_table_find(&mem->table, (uint64_t)(uintptr_t)data);
     bytes = p && p->state == CDP_MEM_ACTIVE ? p->size : 0;
@@ -7539,7 +7547,7 @@ CDP_API uint64_t cdp_mem_trim(cdp_mem *mem) {
     cdp__mem_call c;
     cdp_status st;
     uint64_t bytes;
-    if (!mem) return 0;
+    if (!mem || cdp__is_child(mem->forks)) return 0;
     cdp__mem_call_plain(mem, &c);
     cdp__mem_lock(mem);
     cdp__mem_call_enter(mem, &c);
@@ -7550,14 +7558,14 @@ CDP_API uint64_t cdp_mem_trim(cdp_mem *mem) {
 }
 
 CDP_API void cdp_mem_set_limit(cdp_mem *mem, uint64_t bytes) {
-    if (!mem) return;
+    if (!mem || cdp__is_child(mem->forks)) return;
     cdp__mem_lock(mem);
     mem->limit = bytes;
     cdp__mem_unlock(mem);
 }
 
 CDP_API void cdp_mem_on_oom(cdp_mem *mem, cdp_mem_oom_func func, void *user) {
-    if (!mem) return;
+    if (!mem || cdp__is_child(mem->forks)) return;
     cdp__mem_lock(mem);
     mem->on_oom = func;
     mem->on_oom_user = user;
@@ -7567,7 +7575,7 @@ CDP_API void cdp_mem_on_oom(cdp_mem *mem, cdp_mem_oom_func func, void *user) {
 CDP_API cdp_status cdp_mem_watch(cdp_mem *mem, cdp_mem_watch_func func, void *user) {
     const cdp__mem_span *s;
     uint32_t i = 0;
-    if (!mem) return cdp__missing("cdp_mem_watch", "mem");
+    if (cdp__mem_here(mem, "cdp_mem_watch") != CDP_OK) return cdp_last_error()->status;
     if (!func) return cdp__missing("cdp_mem_watch", "func");
     cdp__mem_lock(mem);
     while (i < CDP__MEM_WATCHERS && mem->watchers[i].func)
@@ -7587,7 +7595,7 @@ CDP_API cdp_status cdp_mem_watch(cdp_mem *mem, cdp_mem_watch_func func, void *us
 
 CDP_API void cdp_mem_unwatch(cdp_mem *mem, void *user) {
     uint32_t i;
-    if (!mem) return;
+    if (!mem || cdp__is_child(mem->forks)) return;
     cdp__mem_lock(mem);
     for (i = 0; i < CDP__MEM_WATCHERS; ++i)
         if (mem->watchers[i].user == user) mem->watchers[i].func = NULL;
@@ -7666,7 +7674,7 @@ CDP_API cdp_status cdp_mem_pool_create(
     cdp_status st;
     if (!out) return cdp__missing("cdp_mem_pool_create", "out");
     *out = NULL;
-    if (!mem) return cdp__missing("cdp_mem_pool_create", "mem");
+    if (cdp__mem_here(mem, "cdp_mem_pool_create") != CDP_OK) return cdp_last_error()->status;
     if (!desc) return cdp__missing("cdp_mem_pool_create", "desc");
     st = cdp__mem_pool_check(mem, desc);
     pool = st == CDP_OK ? (cdp_mem_pool *)cdp__alloc_zero(mem->os, sizeof *pool) : NULL;
@@ -7732,7 +7740,7 @@ CDP_API uint64_t cdp_mem_pool_trim(cdp_mem_pool *pool) {
     cdp_mem *const m = pool ? pool->mem : NULL;
     cdp__mem_call c;
     uint64_t bytes = 0;
-    if (!m || pool->fixed_bytes) return 0;
+    if (!m || pool->fixed_bytes || cdp__is_child(m->forks)) return 0;
     cdp__mem_call_plain(m, &c);
     cdp__mem_lock(m);
     cdp__mem_call_enter(m, &c);
@@ -7749,6 +7757,8 @@ CDP_API cdp_status cdp_mem_pool_destroy(cdp_mem_pool *pool) {
     uint64_t bytes = 0;
     cdp_status st;
     if (!m) return CDP_OK;
+    st = cdp__mem_here(m, "cdp_mem_pool_destroy");
+    if (st != CDP_OK) return st;
     cdp__mem_call_plain(m, &c);
     cdp__mem_lock(m);
     cdp__mem_call_enter(m, &c);
@@ -7773,7 +7783,7 @@ CDP_API cdp_status cdp_mem_pool_destroy(cdp_mem_pool *pool) {
 
 CDP_API uint64_t cdp_mem_pool_hash(const cdp_mem_pool *pool) {
     uint64_t hash;
-    if (!pool) return 0;
+    if (!pool || cdp__is_child(pool->mem->forks)) return 0;
     cdp__mem_lock(pool->mem);
     hash = pool->hash;
     cdp__mem_unlock(pool->mem);
@@ -7875,7 +7885,7 @@ CDP__PRIVATE void cdp__mem_log_replace(cdp_mem *m, cdp__mem_log *fresh) {
 CDP_API cdp_status cdp_mem_record(cdp_mem *mem, const cdp_mem_record_desc *desc) {
     cdp__mem_log fresh, old;
     cdp_status st;
-    if (!mem) return cdp__missing("cdp_mem_record", "mem");
+    if (cdp__mem_here(mem, "cdp_mem_record") != CDP_OK) return cdp_last_error()->status;
     memset(&fresh, 0, sizeof fresh);
     if (desc) fresh.desc = *desc;
     cdp__mem_record_defaults(&fresh.desc);
@@ -7919,7 +7929,7 @@ CDP_API void cdp_mem_note(cdp_mem *mem, const void *data, const char *text) {
     cdp__mem_call c;
     cdp__mem_part *p;
     uint32_t label;
-    if (!mem || !text) return;
+    if (!mem || !text || cdp__is_child(mem->forks)) return;
     CDP__MEM_CALLER(&c);
     cdp__mem_call_begin(mem, &c, CDP__MEM_WANTS_STACK, NULL);
     cdp__mem_lock(mem);
@@ -7942,7 +7952,7 @@ CDP_API void cdp_mem_note(cdp_mem *mem, const void *data, const char *text) {
 CDP_API cdp_status cdp_mem_external(cdp_mem *mem, const char *label, uint64_t bytes) {
     cdp__mem_outside **at, *o;
     cdp_status st = CDP_OK;
-    if (!mem) return cdp__missing("cdp_mem_external", "mem");
+    if (cdp__mem_here(mem, "cdp_mem_external") != CDP_OK) return cdp_last_error()->status;
     if (!label) return cdp__missing("cdp_mem_external", "label");
     cdp__mem_lock(mem);
     for (at = &mem->outside; *at && strncmp((*at)->text, label, sizeof o->text - 1) != 0;)
@@ -8279,7 +8289,7 @@ CDP_API cdp_status cdp_mem_note_event(cdp_mem *mem, const cdp_mem_event *event) 
     const uint64_t most = CDP__MEM_REQUEST_MAX;
     cdp__mem_call c;
     cdp_status st;
-    if (!mem) return cdp__missing("cdp_mem_note_event", "mem");
+    if (cdp__mem_here(mem, "cdp_mem_note_event") != CDP_OK) return cdp_last_error()->status;
     if (!event) return cdp__missing("cdp_mem_note_event", "event");
     if (!mem->desc.recorder_only)
         return cdp__fail(CDP_ERR_STATE, "cdp_mem_note_event: this allocator has a source");
@@ -8298,7 +8308,7 @@ CDP_API cdp_status cdp_mem_note_alloc(
     cdp_mem *mem, const void *data, uint64_t bytes, void *stream) {
     cdp__mem_call c;
     cdp_status st;
-    if (!mem) return cdp__missing("cdp_mem_note_alloc", "mem");
+    if (cdp__mem_here(mem, "cdp_mem_note_alloc") != CDP_OK) return cdp_last_error()->status;
     if (!data) return cdp__missing("cdp_mem_note_alloc", "data");
     if (!bytes || bytes >= CDP__MEM_REQUEST_MAX)
         return cdp__fail(CDP_ERR_INVALID, "cdp_mem_note_alloc: %llu bytes are no block",
@@ -8316,7 +8326,7 @@ CDP_API cdp_status cdp_mem_note_alloc(
 
 CDP_API cdp_status cdp_mem_note_free(cdp_mem *mem, const void *data) {
     cdp__mem_call c;
-    if (!mem) return cdp__missing("cdp_mem_note_free", "mem");
+    if (cdp__mem_here(mem, "cdp_mem_note_free") != CDP_OK) return cdp_last_error()->status;
     if (!mem->desc.recorder_only)
         return cdp__fail(CDP_ERR_STATE, "cdp_mem_note_free: this allocator has a source");
     CDP__MEM_CALLER(&c);
@@ -8365,7 +8375,7 @@ CDP_API cdp_mem_stats cdp_mem_stats_of(const cdp_mem *mem) {
     cdp_mem_stat *const s = (cdp_mem_stat *)(void *)&out;
     uint32_t i;
     memset(&out, 0, sizeof out);
-    if (!mem) return out;
+    if (!mem || cdp__is_child(mem->forks)) return out;
     cdp__mem_lock(mem);
     out = mem->stats;
     all = mem->tally;
@@ -8406,7 +8416,7 @@ CDP_API void cdp_mem_reset(cdp_mem *mem, bool peak, bool accumulated) {
     cdp__mem_tally *t;
     cdp_mem_stats *s;
     uint32_t i;
-    if (!mem) return;
+    if (!mem || cdp__is_child(mem->forks)) return;
     s = &mem->stats;
     t = (cdp__mem_tally *)(void *)&mem->tally;
     cdp__mem_lock(mem);

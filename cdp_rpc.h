@@ -2208,8 +2208,7 @@ typedef struct cdp__rpc_area {
 struct cdp_rpc {
     cdp_rpc_desc desc;
     const cdp_os *os;
-    const uint32_t *forks; /* changes in a child of fork() */
-    uint32_t forked;       /* what it was at creation */
+    uint32_t forks; /* see cdp__is_child() */
     cdp_lock lock;
     cdp_group *group; /* moves bodies; has no operations, so none can break it */
     cdp_group *sums;  /* exchanges names, and adds up counts in shutdown */
@@ -2384,11 +2383,8 @@ CDP__PRIVATE void cdp__rpc_copied(cdp_rpc *rpc, uint64_t bytes) {
 /* This process is a child of the one that made the rpc: its locks may be held by threads that are
    not here, its links are the parent's. */
 CDP__PRIVATE bool cdp__rpc_forked(const cdp_rpc *rpc, const char *call) {
-    if (*rpc->forks == rpc->forked) return false;
-    (void)cdp__fail(CDP_ERR_INVALID,
-        "%s: this process is a child, by fork(), of the one that created the rpc, which alone uses "
-        "it; make groups and an rpc of its own here",
-        call);
+    if (!cdp__is_child(rpc->forks)) return false;
+    (void)cdp__child_refuses(CDP_ERR_INVALID, call, "rpc");
     return true;
 }
 
@@ -5999,8 +5995,7 @@ CDP__PRIVATE cdp_status cdp__rpc_memory(cdp_rpc *rpc) {
     rpc->inline_end = &rpc->inline_queue;
     rpc->tasks_end = &rpc->tasks;
     rpc->in_end = &rpc->in;
-    rpc->forks = cdp__os_forks();
-    rpc->forked = *rpc->forks;
+    rpc->forks = cdp__forks_watch();
     rpc->timer_ns = CDP__NEVER;
     rpc->waves_end = &rpc->waves;
     rpc->refs.rank = rpc->rank;
@@ -6169,16 +6164,25 @@ CDP__PRIVATE void cdp__rpc_lose_all(cdp_rpc *rpc) {
     }
 }
 
+/* False: this thread must not destroy the rpc, or it was destroyed. */
+CDP__PRIVATE bool cdp__rpc_may_end(cdp_rpc *rpc) {
+    if (!cdp__rpc_exists(rpc)) {
+        (void)cdp__fail(CDP_ERR_INVALID, "cdp_rpc_destroy: this rpc was destroyed");
+        return false;
+    }
+    if (cdp__rpc_forked(rpc, "cdp_rpc_destroy")) return false;
+    if (!cdp__rpc_here_of()->request && !cdp__rpc_here_of()->no_wait && !*cdp__inside())
+        return true;
+    (void)cdp__fail(CDP_ERR_STATE,
+        "cdp_rpc_destroy: a function or a callback must not destroy an rpc; do it where nothing of "
+        "it runs");
+    return false;
+}
+
 CDP_API void cdp_rpc_destroy(cdp_rpc *rpc) {
     cdp__rpc_rq *rq;
     uint32_t i;
-    if (!rpc || cdp__rpc_forked(rpc, "cdp_rpc_destroy")) return;
-    if (cdp__rpc_here_of()->request || cdp__rpc_here_of()->no_wait || *cdp__inside()) {
-        (void)cdp__fail(CDP_ERR_STATE,
-            "cdp_rpc_destroy: a function or a callback must not destroy an rpc; do it where "
-            "nothing of it runs");
-        return;
-    }
+    if (!rpc || !cdp__rpc_may_end(rpc)) return;
     cdp__rpc_lock(rpc);
     rpc->phase = CDP__RPC_SHUT;
     rpc->leaving = true;

@@ -89,7 +89,10 @@
         calls of other threads; cdp_store_clone() makes a second client for those. tcp store or
         server on a loop of the desc: the caller's lock must guard all calls. prefix store: as its
         inner store. Server: create, poll and destroy from one thread at a time; port from any.
-        Create and destroy a store while no other thread uses it.
+        Create and destroy a store while no other thread uses it. In a child of fork() the calls of
+        a store or server of its parent are STATE, and destroying it does nothing;
+        cdp_store_clone() of a tcp store makes one for the child. A file store goes on there, but
+        the child is not counted among the users of its file.
 
     MEMORY
         All memory comes from desc.os->alloc. A connected client without a request takes about half
@@ -108,8 +111,8 @@
                      server also closes the connection when a request exceeds its limits (its log
                      says which). Destroy the store, and create another one.
         STATE        the server was closed by cdp_store_server_destroy(), or the store was
-        destroyed.
-                     Destroy the store.
+                     destroyed, or the one under a prefix store, or this process is a child of
+                     fork(). Destroy the store.
         UNSUPPORTED  this kind of store has no such operation; the text names one that has.
         IO           a socket or file operation failed; the text names address or path and errno.
 
@@ -165,8 +168,9 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_hash_store_create(
 #ifndef CDP_NO_PREFIX_STORE
 /* Creates a view of `inner` in which every key k stands for the key `prefix`/k. Prefix stores nest.
    The caller keeps `inner`, which must outlive the view, and owns *out (cdp_store_destroy(), which
-   leaves `inner` alone). `prefix` is copied. cdp_store_num_keys() counts all keys of `inner`. Calls
-   may be made by the threads that may use `inner`. Errors: INVALID (a NULL argument); NOMEM. */
+   leaves `inner` alone). `prefix` is copied. Calls after `inner` was destroyed are STATE.
+   cdp_store_num_keys() counts all keys of `inner`. Calls may be made by the threads that may use
+   `inner`. Errors: INVALID (a NULL argument); NOMEM. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_prefix_store_create(
     cdp_store *inner, const char *prefix, cdp_store **out);
 #endif /* CDP_NO_PREFIX_STORE */
@@ -1944,7 +1948,8 @@ typedef struct cdp__hash_store {
     cdp_store store;
     cdp__kv kv;
     cdp_lock lock;
-    void *cond; /* NULL without threads */
+    void *cond;     /* NULL without threads */
+    uint32_t forks; /* see cdp__is_child() */
 } cdp__hash_store;
 
 CDP__PRIVATE cdp_status cdp__hash_read(cdp__hash_store *h, cdp_store_request *rq) {
@@ -2116,6 +2121,8 @@ CDP__PRIVATE cdp_status cdp__hash_start(void *self, cdp_store_request *rq) {
     rq->results = NULL;
     rq->priv = NULL;
     rq->status = cdp__store_request_validate(rq, CDP_STORE_MAX_VALUE_BYTES);
+    if (rq->status == CDP_OK && cdp__is_child(h->forks))
+        rq->status = cdp__child_refuses(CDP_ERR_STATE, "a call of a store", "store");
     if (rq->status != CDP_OK) return rq->status;
     cdp_lock_acquire(&h->lock);
     rq->status = cdp__hash_try(h, rq);
@@ -2144,6 +2151,7 @@ CDP__PRIVATE void cdp__hash_cancel(void *self, cdp_store_request *rq) {
 CDP__PRIVATE void cdp__hash_destroy(void *self) {
     cdp__hash_store *h = (cdp__hash_store *)self;
     const cdp_os *os = h->kv.os;
+    if (cdp__is_child(h->forks)) return;
     cdp__kv_close(&h->kv);
     if (h->cond) os->threads.cond_destroy(os, h->cond);
     cdp__lock_close(&h->lock);
@@ -2161,6 +2169,7 @@ CDP_API CDP__COLD cdp_status cdp_hash_store_create(
     h = (cdp__hash_store *)cdp__alloc_zero(os, sizeof *h);
     if (!h) return cdp__fail_nomem("a hash store", sizeof *h);
     cdp__kv_open(&h->kv, os, 0, UINT64_MAX);
+    h->forks = cdp__forks_watch();
     h->store.self = h;
     h->store.os = os;
     h->store.timeout_ms = cdp__def(desc ? desc->timeout_ms : 0, CDP__STORE_TIMEOUT_MS);
@@ -2196,6 +2205,8 @@ CDP_API CDP__COLD cdp_status cdp_hash_store_create(
 typedef struct cdp__polling {
     cdp_store store;
     cdp_lock lock;
+    uint32_t forks; /* see cdp__is_child() */
+    bool inherited; /* a child of fork() may use it */
     cdp_status (*attempt)(struct cdp__polling *t, cdp_store_request *rq);
 } cdp__polling;
 
@@ -2241,6 +2252,8 @@ CDP__PRIVATE cdp_status cdp__polling_start(void *self, cdp_store_request *rq) {
     rq->priv = NULL;
     rq->number = 0;
     rq->status = cdp__store_request_validate(rq, CDP_STORE_MAX_VALUE_BYTES);
+    if (rq->status == CDP_OK && !t->inherited && cdp__is_child(t->forks))
+        rq->status = cdp__child_refuses(CDP_ERR_STATE, "a call of a store", "store");
     if (rq->status != CDP_OK) return rq->status;
     cdp_lock_acquire(&t->lock);
     rq->status = cdp__polling_attempt(t, rq);
@@ -2293,6 +2306,7 @@ CDP__PRIVATE bool cdp__polling_open(cdp__polling *t, const cdp_os *os, uint32_t 
     t->store.wait = cdp__polling_wait;
     t->store.cancel = cdp__polling_cancel;
     t->attempt = attempt;
+    t->forks = cdp__forks_watch();
     return cdp__lock_open(&t->lock, os, true);
 }
 
@@ -2409,6 +2423,7 @@ CDP__PRIVATE cdp_status cdp__custom_attempt(cdp__polling *t, cdp_store_request *
 
 CDP__PRIVATE void cdp__custom_destroy(void *self) {
     cdp__custom_store *c = (cdp__custom_store *)self;
+    if (cdp__is_child(c->polling.forks)) return;
     if (c->desc.destroy) c->desc.destroy(c->desc.user);
     cdp__lock_close(&c->polling.lock);
     cdp__free(c->desc.os, c);
@@ -2887,7 +2902,9 @@ CDP__PRIVATE void cdp__file_free(cdp__file_store *f) {
 CDP__PRIVATE void cdp__file_destroy(void *self) {
     cdp__file_store *f = (cdp__file_store *)self;
     const cdp_error before = *cdp_last_error();
-    (void)cdp__file_register_until(f, true, f->os->now_ns(f->os->user) + CDP__FILE_LEAVE_NS);
+    /* a child of fork() is not counted among the users */
+    if (!cdp__is_child(f->polling.forks))
+        (void)cdp__file_register_until(f, true, f->os->now_ns(f->os->user) + CDP__FILE_LEAVE_NS);
     *cdp__error_slot() = before; /* Destroying a store reports no error. */
     cdp__file_free(f);
 }
@@ -2916,6 +2933,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__file_make(
     if (os->random(os->user, &seed, sizeof seed) != CDP_OK) seed = os->now_ns(os->user);
     cdp__kv_open(&f->kv, os, seed, UINT64_MAX);
     f->polling.store.destroy = cdp__file_destroy;
+    f->polling.inherited = true;
     if (cdp__polling_open(&f->polling, os, desc->timeout_ms, cdp__file_attempt)) {
         *out = f;
         return CDP_OK;
@@ -3167,6 +3185,7 @@ struct cdp_store_server {
     uint8_t *scratch;
     void *parked; /* watch of parked connections; NULL until there is one */
     void *thread;
+    uint32_t forks; /* see cdp__is_child() */
     uint32_t work_left;
     uint32_t client_count, fresh_count;
     uint32_t stop; /* atomic */
@@ -4464,7 +4483,7 @@ CDP__PRIVATE bool cdp__store_server_parts(cdp_store_server *s, uint64_t *until_n
 CDP_API CDP__COLD void cdp_store_server_destroy(cdp_store_server *s) {
     const cdp_os *os = s ? s->os : NULL;
     uint64_t until;
-    if (!s) return;
+    if (!s || cdp__is_child(s->forks)) return;
     cdp__atomic_store_u32(&s->stop, 1, CDP__RELEASE);
     if (s->thread) {
         cdp__loop_wake(s->loop);
@@ -4542,6 +4561,8 @@ CDP_API uint16_t cdp_store_server_port(const cdp_store_server *s) {
 }
 
 CDP_API cdp_status cdp_store_server_poll(cdp_store_server *s, uint64_t deadline_ns) {
+    if (cdp__is_child(s->forks))
+        return cdp__child_refuses(CDP_ERR_STATE, "cdp_store_server_poll", "store server");
     if (s->thread)
         return cdp__fail(CDP_ERR_STATE,
             "this store server has its own thread; cdp_store_server_poll() is for one made with "
@@ -4643,6 +4664,7 @@ CDP_API CDP__COLD cdp_status cdp_store_server_create(
     s = (cdp_store_server *)cdp__alloc_zero(d.os, sizeof *s);
     if (!s) return cdp__fail_nomem("a store server", sizeof *s);
     s->desc = d;
+    s->forks = cdp__forks_watch();
     s->os = s->kv.os = d.os; /* cdp__kv_close() needs the os also if the map was never opened */
     s->loop = d.loop ? d.loop : &s->own_loop;
     s->limits.key_bytes = d.max_key_bytes;
@@ -4780,6 +4802,7 @@ typedef struct cdp__client_target {
 typedef struct cdp__client {
     cdp_store store;
     const cdp_os *os;
+    uint32_t forks; /* see cdp__is_child() */
     cdp__loop *loop;
     cdp_store_request *rq; /* the request in progress; NULL: it was cancelled, and its answer is
                               dropped */
@@ -5761,6 +5784,8 @@ CDP__PRIVATE cdp_status cdp__client_start(void *self, cdp_store_request *rq) {
     rq->status = cdp__store_request_validate(rq, c->max_value_bytes);
     rq->results = NULL;
     rq->next = NULL;
+    if (rq->status == CDP_OK && cdp__is_child(c->forks))
+        rq->status = cdp__child_refuses(CDP_ERR_STATE, "a call of a store", "store");
     if (rq->status != CDP_OK) return rq->status;
     cdp_lock_acquire(&c->lock);
     if (c->state == CDP__CLIENT_BROKEN) {
@@ -5989,6 +6014,7 @@ CDP__PRIVATE void cdp__client_destroy(void *self) {
     const cdp_os *os = c->os;
     const cdp_error before = *cdp_last_error();
     void *will;
+    if (cdp__is_child(c->forks)) return; /* the connection is the parent's */
     while (cdp__client_bye(c) && cdp__loop_run(c->loop, NULL, c->bye_ns) == CDP_OK) {
     }
     if (c->loop->os) {
@@ -6088,6 +6114,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__client_make(
     cdp_status status;
     if (!c) return cdp__fail_nomem("a store client", sizeof *c);
     cdp__client_fill(c, desc);
+    c->forks = cdp__forks_watch();
     status = cdp__auth_key_read(desc->job_key, c->key, &c->keyed);
     if (key) {
         c->keyed = true;
@@ -6259,6 +6286,9 @@ CDP__PRIVATE cdp_status cdp__prefix_start(void *self, cdp_store_request *rq) {
     cdp_status status;
     rq->results = NULL;
     rq->status = cdp__store_request_validate(rq, UINT64_MAX);
+    if (rq->status == CDP_OK && cdp__ended(s->inner))
+        rq->status = cdp__fail(CDP_ERR_STATE,
+            "the store under this prefix store was destroyed; destroy the prefix store first");
     if (rq->status != CDP_OK) return rq->status;
     p = cdp__prefix_make(s, rq);
     if (!p) return rq->status = CDP_ERR_NOMEM;
@@ -6296,6 +6326,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__prefix_create(
     if (!s) return cdp__fail_nomem("a prefix store", sizeof *s + n);
     memcpy(s + 1, prefix, (size_t)n);
     s->inner = inner;
+    cdp__ended_remove(inner); /* it lives, and may be the program's own */
     s->prefix_bytes = n;
     s->store = *inner; /* for os and timeout_ms */
     s->store.self = s;
@@ -6331,11 +6362,14 @@ CDP_API cdp_status cdp_prefix_store_create(cdp_store *inner, const char *prefix,
 
 /* Knows: all kinds of stores. Promises: each call ends by its deadline. */
 
-/* The store without its prefixes. */
+/* The store without its prefixes, as far as the stores under them exist. */
 CDP__PRIVATE cdp_store *cdp__store_base(cdp_store *s) {
 #ifndef CDP_NO_PREFIX_STORE
-    while (s->destroy == cdp__prefix_destroy)
-        s = ((cdp__prefix_store *)s->self)->inner;
+    while (s->destroy == cdp__prefix_destroy) {
+        cdp_store *const inner = ((cdp__prefix_store *)s->self)->inner;
+        if (cdp__ended(inner)) break;
+        s = inner;
+    }
 #endif
     return s;
 }
@@ -6345,11 +6379,7 @@ CDP_API void cdp_store_set_timeout(cdp_store *s, uint32_t timeout_ms) {
 }
 
 CDP_API uint32_t cdp_store_timeout(const cdp_store *s) {
-#ifndef CDP_NO_PREFIX_STORE
-    while (s && s->destroy == cdp__prefix_destroy)
-        s = ((const cdp__prefix_store *)s->self)->inner;
-#endif
-    return s ? s->timeout_ms : 0;
+    return s ? cdp__store_base((cdp_store *)(uintptr_t)s)->timeout_ms : 0;
 }
 
 /* A description of the store, for errors; `s` is no prefix store. */
@@ -6450,6 +6480,7 @@ CDP_API CDP__ONE_COPY void cdp_store_destroy(cdp_store *s) {
     if (!destroy) return;
     s->start = NULL; /* a later call then returns an error, if the memory still exists */
     s->destroy = NULL;
+    cdp__ended_add(s);
     destroy(s->self);
 }
 

@@ -235,7 +235,8 @@
         belongs to one thread at a time. Functions of cdp_work_then() and callbacks of channels run
         on the thread that advances communication, one at a time.
         cdp_group_abort: any thread, any time. cdp_group_destroy: when no other thread uses the
-        group any more. A child of fork() must not use the groups of its parent.
+        group any more. A child of fork() must not use the groups of its parent, nor what was
+        made of them: such calls are STATE.
 
     MEMORY
         All memory comes from os->alloc, except 0.8 KB while the default os looks up a name,
@@ -375,6 +376,7 @@ extern "C" {
 #define CDP__SHARED_IMPL_INCLUDED
 
 #include "base/compiler.h"
+#include "base/ended.h"
 #include "base/helpers.h"
 #include "base/status.h"
 #include "text/utf8.h"
@@ -404,6 +406,7 @@ extern "C" {
 #include "os/windows_threads.h"
 #include "os/files.h"
 #include "os/linux.h"
+#include "os/child.h"
 #include "os/libraries.h"
 #include "os/file_text.h"
 #include "os/loop.h"

@@ -94,8 +94,8 @@
     THREADS
         All functions may be called from any thread at any time, but cdp_mem_destroy: when no
         other thread uses the allocator any more. A block may be freed by any thread. Labels
-        belong to the thread. One mutex guards one allocator; the source is called under it. A
-        child of fork() must not use it.
+        belong to the thread. One mutex guards one allocator; the source is called under it. In
+        a child of fork() calls of an allocator of its parent are STATE, or do nothing.
 
     MEMORY
         From desc.os: 40 KiB for each stream and size class, 120 bytes a block, and for the

@@ -89,7 +89,10 @@
         calls of other threads; cdp_store_clone() makes a second client for those. tcp store or
         server on a loop of the desc: the caller's lock must guard all calls. prefix store: as its
         inner store. Server: create, poll and destroy from one thread at a time; port from any.
-        Create and destroy a store while no other thread uses it.
+        Create and destroy a store while no other thread uses it. In a child of fork() the calls of
+        a store or server of its parent are STATE, and destroying it does nothing;
+        cdp_store_clone() of a tcp store makes one for the child. A file store goes on there, but
+        the child is not counted among the users of its file.
 
     MEMORY
         All memory comes from desc.os->alloc. A connected client without a request takes about half
@@ -108,8 +111,8 @@
                      server also closes the connection when a request exceeds its limits (its log
                      says which). Destroy the store, and create another one.
         STATE        the server was closed by cdp_store_server_destroy(), or the store was
-        destroyed.
-                     Destroy the store.
+                     destroyed, or the one under a prefix store, or this process is a child of
+                     fork(). Destroy the store.
         UNSUPPORTED  this kind of store has no such operation; the text names one that has.
         IO           a socket or file operation failed; the text names address or path and errno.
 

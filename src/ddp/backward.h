@@ -17,6 +17,7 @@
 #include "../base/basics.h"
 #include "../text/format.h"
 #include "../base/text.h"
+#include "../os/child.h"
 #include "../group/deferred.h"
 #include "group_access.h"
 #include "state.h"
@@ -435,9 +436,11 @@ CDP_API cdp_status cdp_ddp_backward_end_start(cdp_ddp *d) {
 CDP_API cdp_status cdp_ddp_poll(cdp_ddp *d, uint32_t budget_us) {
     cdp_status st;
     uint64_t now, until;
-    if (!d) return cdp__missing("cdp_ddp_poll", "ddp");
+    if (!cdp__ddp_lives(d)) return cdp__ddp_refuse(d, "cdp_ddp_poll");
     if (d->task == CDP__DDP_FAILED) *cdp__error_slot() = d->failed_error;
     if (d->task == CDP__DDP_FAILED) return d->failed;
+    if (!cdp__ddp_has_group(d) || cdp__is_child(d->group->w->forks))
+        return cdp__ddp_refuse(d, "cdp_ddp_poll");
     if (d->task == CDP__DDP_IDLE) return CDP_OK;
     now = d->os->now_ns(d->os->user);
     until = now + budget_us * 1000ull;

@@ -51,9 +51,9 @@ CDP__PRIVATE bool cdp__flag_get(const cdp__bucket *b, uint64_t i) {
 CDP__PRIVATE void cdp__ddp_free_buckets(cdp_ddp *d, cdp__bucket *buckets, uint32_t count) {
     uint32_t i;
     for (i = 0; buckets && i < count; ++i) {
-        if (cdp__ddp_on_device(d))
+        if (cdp__ddp_on_device(d) || !(cdp__ddp_has_group(d) || d->group_memory))
             cdp__ddp_free(d, buckets[i].memory);
-        else
+        else if (cdp__ddp_has_group(d))
             cdp_group_free(d->group, buckets[i].memory);
         cdp__free(d->os, buckets[i].flags);
     }

@@ -18,7 +18,9 @@
 #include "../text/format.h"
 #include "../base/text.h"
 #include "../os/linux.h"
+#include "../os/child.h"
 #include "../base/bytes.h"
+#include "../base/ended.h"
 #include "../dtype/dtype.h"
 #include "../message/stream.h"
 #include "../group/state.h"
@@ -67,18 +69,30 @@ CDP__PRIVATE void cdp__ddp_settle(cdp_ddp *d) {
             cdp__group_device_work(d->group), cdp_group_desc_of(d->group)->timeout_ms);
 }
 
-CDP_API CDP__COLD void cdp_ddp_destroy(cdp_ddp *d) {
-    uint32_t i;
-    if (!d
-        || ((d->in_backward || (CDP__BUDGETS && d->task))
-            && cdp__destroys_inside(d->group, "cdp_ddp_destroy")))
-        return;
+/* Ends what the ddp does in its group. False: a callback must not do that. */
+CDP__PRIVATE bool cdp__ddp_leave(cdp_ddp *d) {
+    if ((d->in_backward || (CDP__BUDGETS && d->task))
+        && cdp__destroys_inside(d->group, "cdp_ddp_destroy"))
+        return false;
     /* destroyed after a failure, without backward_end */
     if (d->in_backward && d->sync && d->failed != CDP_OK) cdp__ddp_break(d);
 #ifndef CDP_NO_FRAMES
     cdp__ddp_forsake(d);
 #endif
     cdp__ddp_settle(d);
+    return true;
+}
+
+CDP_API CDP__COLD void cdp_ddp_destroy(cdp_ddp *d) {
+    uint32_t i;
+    if (!d) return;
+    if (cdp__ended(d)) {
+        (void)cdp__ddp_refuse(d, "cdp_ddp_destroy");
+        return;
+    }
+    if (d->group && cdp__ddp_has_group(d)) {
+        if (cdp__is_child(d->group->w->forks) || !cdp__ddp_leave(d)) return;
+    }
     if (d->hook.destroy) d->hook.destroy(d->hook.self);
     for (i = 1; i < CDP__HOOK_LANES; ++i)
         if (d->lanes[i] != d->group) cdp_group_destroy(d->lanes[i]);
@@ -98,6 +112,7 @@ CDP_API CDP__COLD void cdp_ddp_destroy(cdp_ddp *d) {
     cdp__free(d->os, d->sparse_counts);
     cdp__free(d->os, d->scratch);
     cdp__lock_close(&d->lock);
+    cdp__ended_add(d);
     cdp__free(d->os, d);
 }
 
@@ -310,6 +325,12 @@ CDP__PRIVATE cdp_status cdp__ddp_created(cdp_ddp **out, cdp_status st) {
     return st;
 }
 
+CDP__PRIVATE void cdp__ddp_set_group(cdp_ddp *d, cdp_group *group) {
+    d->group = group;
+    d->group_made = group->made;
+    d->group_memory = group->w->transport.memory.release != NULL;
+}
+
 /* Begins to create a ddp. CDP_PENDING: creation continues in stages. After any other status than
    that and CDP_OK nothing is left behind. */
 CDP__PRIVATE CDP__COLD cdp_status cdp__ddp_create(const cdp_ddp_desc *desc, cdp_ddp **out) {
@@ -320,12 +341,14 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__ddp_create(const cdp_ddp_desc *desc, cdp_
     *out = NULL;
     if (!desc) return cdp__missing("cdp_ddp_create", "desc");
     st = cdp__ddp_check_desc(desc);
+    if (st == CDP_OK) st = cdp__alive(desc->group, "cdp_ddp_create");
     if (st != CDP_OK) return st;
     os = cdp__group_os(desc->group);
     d = (cdp_ddp *)cdp__alloc_zero(os, sizeof *d);
     if (!d) return cdp__fail_nomem("a ddp", sizeof *d);
+    cdp__ended_remove(d);
     d->os = os;
-    d->group = desc->group;
+    cdp__ddp_set_group(d, desc->group);
     d->desc = *desc;
     /* an explicit bucket size also applies to the first bucket, as in PyTorch */
     d->desc.first_bucket_bytes =
@@ -357,10 +380,11 @@ CDP_API cdp_status cdp_ddp_create_start(const cdp_ddp_desc *desc, cdp_ddp **out)
 
 #ifndef CDP_NO_GROUPS
 CDP__PRIVATE cdp_status cdp__ddp_check_rebind(cdp_ddp *d, cdp_group *group) {
-    const bool again = d && !d->group; /* the last call has failed */
-    const cdp_status st = again ? CDP_OK : cdp__ddp_free_to(d, "cdp_ddp_rebind");
+    /* the last call has failed, or the former group was destroyed */
+    const bool again = cdp__ddp_lives(d) && !cdp__ddp_has_group(d);
+    cdp_status st = again ? CDP_OK : cdp__ddp_free_to(d, "cdp_ddp_rebind");
+    if (st == CDP_OK) st = cdp__alive(group, "cdp_ddp_rebind");
     if (st != CDP_OK) return st;
-    if (!group) return cdp__missing("cdp_ddp_rebind", "group");
     if (cdp__group_os(group) != d->os)
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_ddp_rebind: the group has another cdp_os than the one that the ddp was created "
@@ -373,7 +397,7 @@ CDP__PRIVATE cdp_status cdp__ddp_check_rebind(cdp_ddp *d, cdp_group *group) {
         return cdp__fail(CDP_ERR_UNSUPPORTED,
             "cdp_ddp_rebind: the model is in device memory of the former group; destroy the ddp "
             "and create it again");
-    if (d->in_backward && d->group && cdp_group_status(d->group) == CDP_OK)
+    if (d->in_backward && !again && cdp_group_status(d->group) == CDP_OK)
         return cdp__fail(CDP_ERR_STATE,
             "cdp_ddp_rebind: a backward pass is open; call cdp_ddp_backward_end first");
     return CDP_OK;
@@ -428,7 +452,8 @@ CDP__PRIVATE void cdp__ddp_unbind(cdp_ddp *d) {
 CDP__PRIVATE cdp_status cdp__ddp_bind(cdp_ddp *d, cdp_group *group) {
     uint64_t room;
     cdp_status st;
-    d->group = d->desc.group = group;
+    cdp__ddp_set_group(d, group);
+    d->desc.group = group;
     d->desc.no_broadcast = true;
     d->number = cdp__group_next_ddp(group);
     cdp__ddp_forget(d);
@@ -447,7 +472,7 @@ CDP_API CDP__COLD cdp_status cdp_ddp_rebind(cdp_ddp *d, cdp_group *group) {
     cdp_error why;
     if (st != CDP_OK) return st;
     if (d->group) {
-        cdp__ddp_settle(d);
+        if (cdp__ddp_has_group(d)) cdp__ddp_settle(d);
         cdp__ddp_unbind(d);
     }
     st = cdp__ddp_bind(d, group);
@@ -461,16 +486,20 @@ CDP_API CDP__COLD cdp_status cdp_ddp_rebind(cdp_ddp *d, cdp_group *group) {
 #endif
 
 CDP_API cdp_group *cdp_ddp_group(const cdp_ddp *d) {
-    return d ? d->group : NULL;
+    return cdp__ddp_lives(d) && cdp__ddp_has_group(d) ? d->group : NULL;
 }
 CDP_API uint32_t cdp_ddp_param_count(const cdp_ddp *d) {
-    return d ? d->param_count : 0;
+    return cdp__ddp_lives(d) ? d->param_count : 0;
 }
 CDP_API const cdp_param *cdp_ddp_param(const cdp_ddp *d, uint32_t i) {
-    return d && i < d->param_count ? &d->params[i].user : NULL;
+    return i < cdp_ddp_param_count(d) ? &d->params[i].user : NULL;
 }
 
 CDP_API void *cdp_ddp_grad(cdp_ddp *d, uint32_t i) {
+    if (cdp__ended(d)) {
+        (void)cdp__ddp_refuse(d, "cdp_ddp_grad");
+        return NULL;
+    }
     if (!d || i >= d->param_count) {
         (void)cdp__fail(CDP_ERR_INVALID, "cdp_ddp_grad(%u): it should be less than param_count, %u",
             i, d ? d->param_count : 0);
@@ -487,12 +516,12 @@ CDP_API void *cdp_ddp_grad(cdp_ddp *d, uint32_t i) {
 }
 
 CDP_API bool cdp_ddp_used(const cdp_ddp *d, uint32_t i) {
-    return d && i < d->param_count && d->params[i].used;
+    return i < cdp_ddp_param_count(d) && d->params[i].used;
 }
 
 CDP_API void cdp_ddp_zero_grad(cdp_ddp *d) {
     uint32_t i;
-    if (!d || d->in_backward || (CDP__BUDGETS && d->task)) return;
+    if (!cdp__ddp_lives(d) || d->in_backward || (CDP__BUDGETS && d->task)) return;
     for (i = 0; i < d->bucket_count; ++i)
         cdp__ddp_zero(d, d->buckets[i].memory, cdp__bucket_bytes(&d->buckets[i]));
     for (i = 0; i < d->param_count; ++i) {

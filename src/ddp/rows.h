@@ -68,7 +68,7 @@ CDP__PRIVATE bool cdp__sparse_append(
 CDP_API cdp_rows cdp_ddp_rows(const cdp_ddp *d, uint32_t i) {
     cdp_rows r;
     memset(&r, 0, sizeof r);
-    if (!d || i >= d->param_count || !d->params[i].sparse) return r;
+    if (i >= cdp_ddp_param_count(d) || !d->params[i].sparse) return r;
     r.count = d->params[i].sparse->mean_used;
     r.width = cdp__sparse_width(&d->params[i].user);
     r.rows = d->params[i].sparse->mean_rows;

@@ -19,7 +19,9 @@
 #include "../base/compiler.h"
 #include "../base/basics.h"
 #include "../base/text.h"
+#include "../base/ended.h"
 #include "../os/linux.h"
+#include "../os/child.h"
 #include "../message/stream.h"
 #include "../group/state.h"
 #include "group_access.h"
@@ -136,6 +138,8 @@ struct cdp_ddp {
     uint32_t at[CDP__HOOK_LANES + 1]; /* the next bucket for each stage */
     cdp_work active, used;            /* operations that sum flags which a hook must not see */
     uint32_t number;                  /* number of this ddp in its group */
+    uint32_t group_made;              /* which of the groups at this address `group` is */
+    bool group_memory;                /* buckets may be in memory of the group's transport */
     uint32_t sparse_count;
     uint64_t *sparse_counts; /* rows of each rank and sparse parameter, then of one parameter */
     bool placed;             /* `device` is decided */
@@ -184,14 +188,29 @@ CDP__PRIVATE cdp_status cdp__ddp_wait(cdp_ddp *d, cdp_status st) {
     return st;
 }
 
+/* False: it was destroyed, or is NULL. */
+CDP__PRIVATE bool cdp__ddp_lives(const cdp_ddp *d) {
+    return d && !cdp__ended(d);
+}
+
+/* True if the ddp has a group that was not destroyed. */
+CDP__PRIVATE bool cdp__ddp_has_group(const cdp_ddp *d) {
+    return d->group && !cdp__ended(d->group) && d->group->made == d->group_made;
+}
+
 /* The error for a call that the ddp cannot carry out in its present state. */
 CDP__PRIVATE cdp_status cdp__ddp_refuse(const cdp_ddp *d, const char *call) {
     if (!d) return cdp__missing(call, "ddp");
+    if (cdp__ended(d)) return cdp__fail(CDP_ERR_STATE, "%s: this ddp was destroyed", call);
 #ifndef CDP_NO_GROUPS
     if (!d->group)
         return cdp__fail(CDP_ERR_STATE,
             "%s: cdp_ddp_rebind() has failed; call it again, or destroy this ddp", call);
 #endif
+    if (!cdp__ddp_has_group(d))
+        return cdp__fail(CDP_ERR_STATE,
+            "%s: the group of this ddp was destroyed; destroy the ddp before the group", call);
+    if (cdp__is_child(d->group->w->forks)) return cdp__alive(d->group, call);
     if (CDP__BUDGETS && d->task == CDP__DDP_FAILED)
         return cdp__fail(
             CDP_ERR_STATE, "%s: the creation of this ddp has failed; destroy it", call);
@@ -206,7 +225,8 @@ CDP__PRIVATE cdp_status cdp__ddp_refuse(const cdp_ddp *d, const char *call) {
 
 /* Refuses calls while another one is under way. */
 CDP__PRIVATE cdp_status cdp__ddp_free_to(const cdp_ddp *d, const char *call) {
-    const bool idle = d && d->group && (!CDP__BUDGETS || d->task == CDP__DDP_IDLE);
+    const bool idle = cdp__ddp_lives(d) && cdp__ddp_has_group(d)
+        && !cdp__is_child(d->group->w->forks) && (!CDP__BUDGETS || d->task == CDP__DDP_IDLE);
     return idle ? CDP_OK : cdp__ddp_refuse(d, call);
 }
 
@@ -262,7 +282,8 @@ CDP__PRIVATE void *cdp__ddp_alloc(cdp_ddp *d, uint64_t bytes, const char *purpos
 CDP__PRIVATE void cdp__ddp_free(cdp_ddp *d, void *p) {
     if (!d->device || !p)
         cdp__free(d->os, p);
-    else if (cdp_group_backend(d->group)) /* a backend frees its memory when it is destroyed */
+    else if (cdp__ddp_has_group(d)
+        && cdp_group_backend(d->group)) /* a backend frees its memory when it is destroyed */
         d->device->release(d->device->self, p);
 }
 

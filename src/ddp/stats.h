@@ -54,7 +54,7 @@ CDP__PRIVATE void cdp__ddp_account(cdp_ddp *d) {
 
 CDP_API cdp_ddp_stats cdp_ddp_stats_of(const cdp_ddp *d) {
     cdp_ddp_stats none;
-    if (d) return d->stats;
+    if (cdp__ddp_lives(d)) return d->stats;
     memset(&none, 0, sizeof none);
     return none;
 }
@@ -64,7 +64,7 @@ CDP_API cdp_bucket_stats cdp_ddp_bucket(const cdp_ddp *d, uint32_t index) {
     const cdp__bucket *b;
     uint32_t i;
     memset(&s, 0, sizeof s);
-    if (!d || index >= d->bucket_count) return s;
+    if (!cdp__ddp_lives(d) || index >= d->bucket_count) return s;
     b = &d->buckets[index];
     s.bytes = cdp__bucket_bytes(b);
     s.dtype = b->dtype;

@@ -12,6 +12,7 @@
 #include "ddp_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
+#include "../base/ended.h"
 #include "../text/format.h"
 #include "state.h"
 
@@ -189,6 +190,7 @@ CDP__PRIVATE void cdp__trace_text(const cdp_ddp *d, cdp__text *t) {
 CDP_API CDP__COLD uint64_t cdp_ddp_trace(
     const cdp_ddp *d, cdp_trace_format format, char *text, uint64_t room) {
     cdp__text t = cdp__text_of(text, room);
+    if (cdp__ended(d)) d = NULL;
     if (d && format == CDP_TRACE_TEXT)
         cdp__trace_text(d, &t);
     else if (d && d->end_ns && format == CDP_TRACE_SVG)

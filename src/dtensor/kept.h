@@ -8,6 +8,7 @@
 
 #include "../base/config.h"
 #include "../base/status_api.h"
+#include "../base/ended.h"
 #include "../group/group_api.h"
 #include "mesh_api.h"
 #include "layout_api.h"
@@ -78,6 +79,10 @@ CDP_API void cdp_mesh_drop_plans(cdp_mesh *m) {
 
 CDP_API void cdp_mesh_destroy(cdp_mesh *m) {
     if (!m) return;
+    if (cdp__ended(m)) {
+        (void)cdp_error_set(CDP_ERR_STATE, -1, 0, "cdp_mesh_destroy: this mesh was destroyed");
+        return;
+    }
     cdp__dt_kept_clear(m);
     cdp__dt_plans_reap(&m->retired, true);
     cdp__dt_mesh_free(m);

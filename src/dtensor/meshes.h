@@ -14,6 +14,7 @@
 #include "../group/group_api.h"
 #include "../group/collectives_api.h"
 #include "../base/helpers.h"
+#include "../base/ended.h"
 #include "../text/format.h"
 #include "../group/state.h"
 #include "mesh_api.h"
@@ -263,6 +264,7 @@ CDP__DT cdp_status cdp__dt_mesh_fill(cdp_mesh *m, uint32_t ndim, const uint32_t 
 CDP__DT cdp_mesh *cdp__dt_mesh_of_root(cdp__dt_root *root) {
     cdp_mesh *m = (cdp_mesh *)cdp__dt_alloc(root->os, sizeof *m);
     if (!m) return NULL;
+    cdp__ended_remove(m);
     m->root = root;
     ++root->refs;
     m->desc.group = root->group;
@@ -276,6 +278,7 @@ CDP__DT cdp_mesh *cdp__dt_mesh_of_root(cdp__dt_root *root) {
 CDP__DT void cdp__dt_mesh_free(cdp_mesh *m) {
     const cdp_os *os = m->root->os;
     CDP_ASSERT(!m->kept);
+    cdp__ended_add(m);
     while (m->cuts) {
         cdp__dt_cut *next = m->cuts->next;
         cdp__dt_free(os, m->cuts->starts);
@@ -291,7 +294,9 @@ CDP__DT void cdp__dt_mesh_free(cdp_mesh *m) {
 }
 
 CDP__DT cdp_status cdp__dt_root_make(const cdp_mesh_desc *d, cdp__dt_root **out) {
-    const cdp_os *os = d->group ? cdp_group_desc_of(d->group)->os : NULL;
+    const cdp_group_desc *group = cdp_group_desc_of(d->group);
+    const cdp_os *os = group ? group->os : NULL;
+    if (d->group && !group) return cdp_group_status(d->group); /* it was destroyed */
     if (!os) os = cdp_os_default();
     if (!d->group && (!d->paper_ranks || d->paper_rank >= d->paper_ranks))
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,

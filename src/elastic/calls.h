@@ -261,7 +261,8 @@ CDP__PRIVATE cdp_status cdp__elastic_step(cdp_elastic *e, cdp_elastic_now *now) 
 
 CDP_API cdp_status cdp_elastic_next(cdp_elastic *e, cdp_elastic_now *now) {
     cdp_status st;
-    if (!e) return cdp__missing("cdp_elastic_next", "elastic");
+    st = cdp__elastic_here(e, "cdp_elastic_next");
+    if (st != CDP_OK) return st;
     if (!now) return cdp__missing("cdp_elastic_next", "now");
     if (e->retired) cdp__elastic_retire(e); /* this thread alone sets it */
     cdp__elastic_attend(e, 0);
@@ -273,7 +274,7 @@ CDP_API cdp_status cdp_elastic_next(cdp_elastic *e, cdp_elastic_now *now) {
 
 CDP_API cdp_status cdp_elastic_commit(cdp_elastic *e) {
     bool counts;
-    if (!e) return cdp__missing("cdp_elastic_commit", "elastic");
+    if (cdp__elastic_here(e, "cdp_elastic_commit") != CDP_OK) return cdp_last_error()->status;
     cdp__elastic_attend(e, 0);
     cdp__elastic_lock(e);
     counts = cdp__elastic_count(&e->place, e->desc.batch);
@@ -287,7 +288,7 @@ CDP_API cdp_status cdp_elastic_commit(cdp_elastic *e) {
 CDP_API cdp_status cdp_elastic_poll(cdp_elastic *e) {
     cdp_error why;
     bool runs;
-    if (!e) return cdp__missing("cdp_elastic_poll", "elastic");
+    if (cdp__elastic_here(e, "cdp_elastic_poll") != CDP_OK) return cdp_last_error()->status;
     cdp__elastic_attend(e, 0);
     cdp__elastic_lock(e);
     why = e->failure;
@@ -311,7 +312,8 @@ CDP_API cdp_status cdp_elastic_agree(cdp_elastic *e, bool yes, bool *all) {
     uint64_t bytes, number;
     bool may;
     cdp_status st;
-    if (!e) return cdp__missing("cdp_elastic_agree", "elastic");
+    st = cdp__elastic_here(e, "cdp_elastic_agree");
+    if (st != CDP_OK) return st;
     if (!all) return cdp__missing("cdp_elastic_agree", "all");
     *all = false;
     cdp__elastic_attend(e, 0);
@@ -377,7 +379,8 @@ CDP_API cdp_status cdp_elastic_finish(cdp_elastic *e) {
     cdp_elastic_now now;
     bool over = false, ends;
     cdp_status st;
-    if (!e) return cdp__missing("cdp_elastic_finish", "elastic");
+    st = cdp__elastic_here(e, "cdp_elastic_finish");
+    if (st != CDP_OK) return st;
     st = cdp__elastic_say_ending(e);
     if (st != CDP_OK) return st;
     cdp__elastic_key(e, key, "final");
@@ -398,7 +401,7 @@ CDP_API cdp_status cdp_elastic_finish(cdp_elastic *e) {
 }
 
 CDP_API void cdp_elastic_leave(cdp_elastic *e, const char *reason) {
-    if (!e) return;
+    if (cdp__elastic_here(e, "cdp_elastic_leave") != CDP_OK) return;
     cdp__elastic_lock(e);
     if (!e->leaving[0])
         cdp__format(e->leaving, sizeof e->leaving, "%s", reason && *reason ? reason : "asked to");
@@ -408,7 +411,7 @@ CDP_API void cdp_elastic_leave(cdp_elastic *e, const char *reason) {
 
 CDP_API cdp_status cdp_elastic_alarm(cdp_elastic *e, const char *reason) {
     uint64_t k;
-    if (!e) return cdp__missing("cdp_elastic_alarm", "elastic");
+    if (cdp__elastic_here(e, "cdp_elastic_alarm") != CDP_OK) return cdp_last_error()->status;
     cdp__elastic_lock(e);
     k = e->place.epoch;
     cdp__elastic_unlock(e);

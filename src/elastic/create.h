@@ -10,12 +10,14 @@
 #include "../base/error_api.h"
 #include "../os/os_api.h"
 #include "../os/linux.h"
+#include "../os/child.h"
 #include "../store/interface_api.h"
 #include "../group/group_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
 #include "../text/format.h"
 #include "../base/text.h"
+#include "../base/ended.h"
 #include "../failure/chains.h"
 #include "../group/state.h"
 #include "../store/desc_api.h"
@@ -104,6 +106,7 @@ CDP__PRIVATE void cdp__elastic_free(cdp_elastic *e) {
     if (e->cond) os->threads.cond_destroy(os, e->cond);
     if (e->mutex) os->threads.mutex_destroy(os, e->mutex);
     cdp__free(os, e->d.members);
+    cdp__ended_add(e);
     cdp__free(os, e);
 }
 
@@ -180,9 +183,9 @@ CDP_API cdp_status cdp_elastic_create(const cdp_elastic_desc *desc, cdp_elastic 
     if (st != CDP_OK) return st;
     e = (cdp_elastic *)cdp__alloc_zero(os, sizeof *e);
     if (!e) return cdp__fail_nomem("a cdp_elastic", sizeof *e);
+    cdp__ended_remove(e);
     e->os = os;
-    e->forks = cdp__os_forks();
-    e->forked = *e->forks;
+    e->forks = cdp__forks_watch();
     e->no_thread = no_thread;
     if (!no_thread) {
         e->mutex = os->threads.mutex_create(os);
@@ -304,7 +307,7 @@ CDP_API void cdp_elastic_destroy(cdp_elastic *e) {
     uint64_t k;
     bool leaves;
     /* a child of fork() leaves the parent's job alone: its threads are not here */
-    if (!e || *e->forks != e->forked) return;
+    if (cdp__elastic_here(e, "cdp_elastic_destroy") != CDP_OK) return;
     cdp__elastic_lock(e);
     e->stop = true;
     k = e->place.epoch;

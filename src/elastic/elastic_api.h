@@ -152,7 +152,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_alarm(cdp_elastic *elastic, const 
    others treat it as a member that has left. Destroys the group. Takes up to a second; where the
    store cannot be reached or is silent, also after an error of it, up to timeout_ms of tcp->group
    and at most 30 s for each of three requests. Destroy groups and ddps that were made from the
-   group before this call. NULL is allowed. In a child of fork() it does nothing. */
+   group before this call. NULL is allowed. In a child of fork() it does nothing, and other calls
+   are STATE; likewise after it was destroyed, as long as no other object has its memory. */
 CDP_API void cdp_elastic_destroy(cdp_elastic *elastic);
 
 /* The last 32 epochs of this process as JSON: epoch, step, size, rank, lost, joined, cause, and how

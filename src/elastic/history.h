@@ -15,7 +15,7 @@
 CDP_API uint64_t cdp_elastic_history(cdp_elastic *e, char *text, uint64_t room) {
     cdp__text t = cdp__text_of(text, room);
     uint64_t i;
-    if (!e) return cdp__text_end(&t);
+    if (cdp__elastic_here(e, "cdp_elastic_history") != CDP_OK) return cdp__text_end(&t);
     cdp__elastic_lock(e);
     i = e->pasts > CDP__ELASTIC_PASTS ? e->pasts - CDP__ELASTIC_PASTS : 0;
     cdp__text_char(&t, '[');

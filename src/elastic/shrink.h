@@ -186,6 +186,7 @@ CDP_API cdp_status cdp_group_shrink(
     bool *gone;
     uint32_t lost = UINT32_MAX;
     cdp_status st = cdp__shrink_check(group, desc, out);
+    if (st == CDP_OK) st = cdp__alive(group, "cdp_group_shrink");
     if (st != CDP_OK) return st;
     if (cdp_group_status(group) == CDP_ERR_PEER_LOST && desc->trust_links)
         lost = cdp_rank_of_world(group, (uint32_t)cdp_last_error()->peer);

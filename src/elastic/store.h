@@ -9,6 +9,7 @@
 #include "../base/status_api.h"
 #include "../base/error_api.h"
 #include "../os/os_api.h"
+#include "../os/child.h"
 #include "../store/interface_api.h"
 #include "../group/group_api.h"
 #include "../group/backend_api.h"
@@ -17,6 +18,7 @@
 #include "../base/basics.h"
 #include "../text/format.h"
 #include "../base/text.h"
+#include "../base/ended.h"
 #include "../group/state.h"
 #include "../store/store_api.h"
 #include "../store/calls.h"
@@ -72,10 +74,9 @@ struct cdp_elastic {
     cdp_elastic_desc desc; /* with defaults */
     cdp_tcp_desc tcp;
     const cdp_os *os;
-    const uint32_t *forks; /* changes in a child of fork() */
-    uint32_t forked;       /* what it was at creation */
-    cdp_store *store;      /* for the threads of the program */
-    cdp_store *watched;    /* for `watch`; the same one, or a clone */
+    uint32_t forks;     /* see cdp__is_child() */
+    cdp_store *store;   /* for the threads of the program */
+    cdp_store *watched; /* for `watch`; the same one, or a clone */
     bool own_store;
     bool no_thread; /* calls of the program poll; there is no lock either */
     char job[64], id[2 * CDP__ELASTIC_ID_BYTES + 1];
@@ -113,6 +114,14 @@ struct cdp_elastic {
     cdp__elastic_past past[CDP__ELASTIC_PASTS];
     uint64_t pasts;
 };
+
+/* The first check of every public function. */
+CDP__PRIVATE cdp_status cdp__elastic_here(const cdp_elastic *e, const char *call) {
+    if (!e) return cdp__missing(call, "elastic");
+    if (cdp__ended(e)) return cdp__fail(CDP_ERR_STATE, "%s: this cdp_elastic was destroyed", call);
+    if (cdp__is_child(e->forks)) return cdp__child_refuses(CDP_ERR_STATE, call, "cdp_elastic");
+    return CDP_OK;
+}
 
 CDP__PRIVATE uint64_t cdp__elastic_now_ns(const cdp_elastic *e) {
     return e->os->now_ns(e->os->user);

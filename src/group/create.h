@@ -11,6 +11,7 @@
 #include "../base/error_api.h"
 #include "../base/log_api.h"
 #include "../os/os_api.h"
+#include "../os/child.h"
 #include "../message/transport_api.h"
 #include "group_api.h"
 #include "backend_api.h"
@@ -19,6 +20,7 @@
 #include "../text/format.h"
 #include "../collective/kinds.h"
 #include "../base/text.h"
+#include "../base/ended.h"
 #include "../collective/rounds.h"
 #include "../collective/select.h"
 #include "../message/header.h"
@@ -106,6 +108,7 @@ CDP__PRIVATE void cdp__group_free(cdp_group *g) {
     const cdp_os *os = g->os;
     uint32_t i;
     g->magic = 0;
+    cdp__ended_add(g);
     for (i = 0; g->queue.ops && i < g->queue.room; ++i)
         cdp__free(os, g->queue.ops[i].offs);
     cdp__free(os, g->records.ops);
@@ -216,9 +219,9 @@ CDP__PRIVATE void cdp__group_end(cdp_group *g) {
     cdp__world *m;
     bool last, at_once;
 #ifndef CDP_NO_FRAMES
-    if (g->magic == CDP__LEAVING_MAGIC) {
+    if (!cdp__ended(g) && g->magic == CDP__LEAVING_MAGIC) {
         /* a child of fork() leaves the parent's group alone, see cdp__alive() */
-        if (*g->w->forks == g->w->forked) cdp__group_gone(g, true);
+        if (!cdp__is_child(g->w->forks)) cdp__group_gone(g, true);
         return;
     }
 #endif
@@ -249,7 +252,7 @@ CDP__PRIVATE cdp_status cdp__group_leave_for(cdp_group *g, uint32_t budget_us) {
     uint64_t until;
     cdp_status st = CDP_OK;
     if (!g) return CDP_OK;
-    if (g->magic != CDP__LEAVING_MAGIC) st = cdp__alive(g, "cdp_group_leave");
+    if (cdp__ended(g) || g->magic != CDP__LEAVING_MAGIC) st = cdp__alive(g, "cdp_group_leave");
     if (st != CDP_OK) return st;
     m = g->w;
     until = m->os->now_ns(m->os->user) + budget_us * 1000ull;
@@ -342,6 +345,8 @@ CDP__PRIVATE cdp_group *cdp__group_make(
     bool good;
     if (!g) return NULL;
     g->magic = CDP__GROUP_MAGIC;
+    g->made = cdp__handle_number();
+    cdp__ended_remove(g);
     g->os = m->os;
     g->w = m;
     g->desc = *desc;

@@ -135,7 +135,8 @@ CDP_API uint32_t cdp_rank_of_world(const cdp_group *group, uint32_t world_rank);
    the store of rank 0, which waits for 0.3 s at most; where that store is gone the other ranks wait
    for 50 ms. So all of it takes 0.75 s at most. cdp_group_leave() does the same in frames, and does
    not block. The last error stays what it was. In a child of fork() it does nothing, and calls of
-   the parent's group are STATE: make a group of its own there. */
+   the parent's group are STATE: make a group of its own there. So are calls of a group that was
+   destroyed, and of what was made of it, as long as no other object has its memory. */
 CDP_API void cdp_group_destroy(cdp_group *group);
 
 #ifndef CDP_NO_FRAMES

@@ -10,6 +10,7 @@
 #include "../base/types_api.h"
 #include "../base/error_api.h"
 #include "../os/os_api.h"
+#include "../os/child.h"
 #include "../message/transport_api.h"
 #include "group_api.h"
 #include "collectives_api.h"
@@ -22,6 +23,7 @@
 #include "../base/bytes.h"
 #include "../collective/kinds.h"
 #include "../base/hash.h"
+#include "../base/ended.h"
 #include "../collective/rounds.h"
 #include "../message/header.h"
 #include "../failure/records.h"
@@ -237,6 +239,7 @@ struct cdp_group {
     bool active;   /* in world->active */
     bool backed;   /* it has or had a backend */
     uint32_t ddps; /* ddps created on it */
+    uint32_t made; /* see cdp__handle_number() */
     void *barrier; /* memory of cdp_monitored_barrier(), kept for the next one */
     cdp__group_records records;
     cdp__group_any any;
@@ -267,18 +270,16 @@ CDP__PRIVATE const cdp_backend *cdp__backend_of(const cdp_group *g) {
 /* The first check of every public function. */
 CDP__PRIVATE CDP__ONE_COPY cdp_status cdp__alive(const cdp_group *g, const char *call) {
     if (!g) return cdp__missing(call, "group");
-    if (g->magic != CDP__GROUP_MAGIC)
+    if (cdp__ended(g) || g->magic != CDP__GROUP_MAGIC)
         return cdp__fail(CDP_ERR_STATE, "%s: this group was destroyed", call);
-    if (*g->w->forks == g->w->forked) return CDP_OK;
-    return cdp__fail(CDP_ERR_STATE,
-        "%s: this process is a child, by fork(), of the one that created the group, which alone "
-        "uses it; make a group of its own here",
-        call);
+    if (!cdp__is_child(g->w->forks)) return CDP_OK;
+    return cdp__child_refuses(CDP_ERR_STATE, call, "group");
 }
 
 /* cdp__alive() for an operation, whose errors begin with its name. */
 CDP__PRIVATE cdp_status cdp__alive_for(const cdp_group *g, cdp_coll_kind kind) {
-    if (g && g->magic == CDP__GROUP_MAGIC && *g->w->forks == g->w->forked) return CDP_OK;
+    if (g && !cdp__ended(g) && g->magic == CDP__GROUP_MAGIC && !cdp__is_child(g->w->forks))
+        return CDP_OK;
     return cdp__alive(g, kind ? cdp_coll_name(kind) : "cdp_start");
 }
 

@@ -17,6 +17,7 @@
 #include "../base/text.h"
 #include "../base/bytes.h"
 #include "../base/hash.h"
+#include "../base/ended.h"
 #include "../message/stream.h"
 #include "state.h"
 #include "../failure/spread.h"
@@ -143,24 +144,24 @@ CDP_API CDP__COLD cdp_status cdp_group_split(
 #endif /* CDP_NO_GROUPS */
 
 CDP_API uint32_t cdp_world_rank_of(const cdp_group *g, uint32_t rank) {
-    return g && rank < g->desc.world_size ? cdp__world_rank(g, rank) : UINT32_MAX;
+    return rank < cdp_size(g) ? cdp__world_rank(g, rank) : UINT32_MAX;
 }
 
 CDP_API uint32_t cdp_rank_of_world(const cdp_group *g, uint32_t world_rank) {
     uint32_t p;
-    for (p = 0; g && p < g->desc.world_size; ++p)
+    for (p = 0; p < cdp_size(g); ++p)
         if (cdp__world_rank(g, p) == world_rank) return p;
     return UINT32_MAX;
 }
 
 CDP_API uint32_t cdp_rank(const cdp_group *g) {
-    return g ? g->desc.rank : 0;
+    return g && !cdp__ended(g) ? g->desc.rank : 0;
 }
 CDP_API uint32_t cdp_size(const cdp_group *g) {
-    return g ? g->desc.world_size : 0;
+    return g && !cdp__ended(g) ? g->desc.world_size : 0;
 }
 CDP_API const cdp_group_desc *cdp_group_desc_of(const cdp_group *g) {
-    return g ? &g->desc : NULL;
+    return g && !cdp__ended(g) ? &g->desc : NULL;
 }
 
 /* Copies the group's failure to this thread's last error. Lock held. OK while SETTLING, because

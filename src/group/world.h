@@ -17,6 +17,7 @@
 #include "../base/text.h"
 #include "../os/threads.h"
 #include "../os/linux.h"
+#include "../os/child.h"
 #include "../failure/chains.h"
 #include "../message/stream.h"
 #include "../failure/waits.h"
@@ -121,8 +122,7 @@ CDP__PRIVATE cdp__world *cdp__world_create(const cdp_group_desc *d, const cdp_tr
     cdp__world *m = (cdp__world *)cdp__alloc_zero(os, sizeof *m);
     if (!m) return NULL;
     m->os = os;
-    m->forks = cdp__os_forks();
-    m->forked = *m->forks;
+    m->forks = cdp__forks_watch();
     m->rank = rank;
     m->size = size;
     m->note = cdp__world_on_control;

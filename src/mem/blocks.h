@@ -12,6 +12,7 @@
 #include "../base/compiler.h"
 #include "../base/basics.h"
 #include "../os/linux.h"
+#include "../os/child.h"
 #include "source_api.h"
 #include "desc_api.h"
 #include "allocator_api.h"
@@ -87,6 +88,7 @@ typedef struct cdp__mem_tallies { /* in the order of cdp_mem_stats */
 
 struct cdp_mem {
     cdp_lock lock;
+    uint32_t forks; /* see cdp__is_child() */
     const cdp_os *os;
     cdp_mem_desc desc;
     cdp__mem_sizes sizes;
@@ -114,6 +116,12 @@ struct cdp_mem {
     bool noted; /* there are segments of another allocator */
     char dump_path[1024];
 };
+
+/* The first check of every call that returns a status. */
+CDP__MEM_HOT cdp_status cdp__mem_here(const cdp_mem *m, const char *call) {
+    if (!m) return cdp__missing(call, "mem");
+    return cdp__is_child(m->forks) ? cdp__child_refuses(CDP_ERR_STATE, call, "cdp_mem") : CDP_OK;
+}
 
 CDP__MEM_HOT void cdp__mem_lock(const cdp_mem *m) {
     if (m->lock.mutex) m->os->threads.mutex_lock(m->os->user, m->lock.mutex);

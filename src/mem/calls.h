@@ -11,6 +11,7 @@
 #include "../base/compiler.h"
 #include "../base/basics.h"
 #include "../base/text.h"
+#include "../os/child.h"
 #include "desc_api.h"
 #include "allocator_api.h"
 #include "shots_api.h"
@@ -86,7 +87,7 @@ CDP_API cdp_status cdp_mem_alloc(cdp_mem *mem, uint64_t bytes, void *stream, voi
     cdp__mem_call c;
     if (!out) return cdp__missing("cdp_mem_alloc", "out");
     *out = NULL;
-    if (!mem) return cdp__missing("cdp_mem_alloc", "mem");
+    if (cdp__mem_here(mem, "cdp_mem_alloc") != CDP_OK) return cdp_last_error()->status;
     if (!bytes) return CDP_OK;
     CDP__MEM_CALLER(&c);
     cdp__mem_call_begin(mem, &c, CDP__MEM_WANTS_STACK, NULL);
@@ -98,7 +99,7 @@ CDP_API cdp_status cdp_mem_alloc_at(cdp_mem *mem, cdp_mem_pool *pool, uint64_t b
     cdp__mem_call c;
     if (!out) return cdp__missing("cdp_mem_alloc_at", "out");
     *out = NULL;
-    if (!mem) return cdp__missing("cdp_mem_alloc_at", "mem");
+    if (cdp__mem_here(mem, "cdp_mem_alloc_at") != CDP_OK) return cdp_last_error()->status;
     if (pool && pool->mem != mem)
         return cdp__fail(CDP_ERR_INVALID, "cdp_mem_alloc_at: the pool is another allocator's");
     if (!bytes) return CDP_OK;
@@ -142,7 +143,7 @@ CDP__PRIVATE cdp_status cdp__mem_free_any(
 CDP_API cdp_status cdp_mem_free(cdp_mem *mem, void *data) {
     cdp__mem_call c;
     if (!data) return CDP_OK;
-    if (!mem) return cdp__missing("cdp_mem_free", "mem");
+    if (cdp__mem_here(mem, "cdp_mem_free") != CDP_OK) return cdp_last_error()->status;
     CDP__MEM_CALLER(&c);
     cdp__mem_call_begin(mem, &c, CDP__MEM_WANTS_FREE, NULL);
     return cdp__mem_free_any(mem, &c, data, "cdp_mem_free");
@@ -151,7 +152,7 @@ CDP_API cdp_status cdp_mem_free(cdp_mem *mem, void *data) {
 CDP_API cdp_status cdp_mem_record_stream(cdp_mem *mem, void *data, void *stream) {
     cdp__mem_part *p;
     cdp_status st;
-    if (!mem) return cdp__missing("cdp_mem_record_stream", "mem");
+    if (cdp__mem_here(mem, "cdp_mem_record_stream") != CDP_OK) return cdp_last_error()->status;
     if (!data) return cdp__missing("cdp_mem_record_stream", "data");
     cdp__mem_lock(mem);
     st = cdp__mem_live(mem, data, "cdp_mem_record_stream", &p);
@@ -203,7 +204,7 @@ CDP_API cdp_status cdp_mem_forget_stream(cdp_mem *mem, void *stream) {
     const cdp__mem_span *s;
     cdp__mem_call c;
     cdp_status st = CDP_OK;
-    if (!mem) return cdp__missing("cdp_mem_forget_stream", "mem");
+    if (cdp__mem_here(mem, "cdp_mem_forget_stream") != CDP_OK) return cdp_last_error()->status;
     cdp__mem_call_plain(mem, &c);
     cdp__mem_lock(mem);
     cdp__mem_call_enter(mem, &c);
@@ -228,7 +229,7 @@ CDP_API cdp_status cdp_mem_forget_stream(cdp_mem *mem, void *stream) {
 CDP_API uint64_t cdp_mem_usable(const cdp_mem *mem, const void *data) {
     const cdp__mem_part *p;
     uint64_t bytes;
-    if (!mem || !data) return 0;
+    if (!mem || !data || cdp__is_child(mem->forks)) return 0;
     cdp__mem_lock(mem);
     p = cdp__mem_table_find(&mem->table, (uint64_t)(uintptr_t)data);
     bytes = p && p->state == CDP_MEM_ACTIVE ? p->size : 0;
@@ -240,7 +241,7 @@ CDP_API uint64_t cdp_mem_trim(cdp_mem *mem) {
     cdp__mem_call c;
     cdp_status st;
     uint64_t bytes;
-    if (!mem) return 0;
+    if (!mem || cdp__is_child(mem->forks)) return 0;
     cdp__mem_call_plain(mem, &c);
     cdp__mem_lock(mem);
     cdp__mem_call_enter(mem, &c);
@@ -251,14 +252,14 @@ CDP_API uint64_t cdp_mem_trim(cdp_mem *mem) {
 }
 
 CDP_API void cdp_mem_set_limit(cdp_mem *mem, uint64_t bytes) {
-    if (!mem) return;
+    if (!mem || cdp__is_child(mem->forks)) return;
     cdp__mem_lock(mem);
     mem->limit = bytes;
     cdp__mem_unlock(mem);
 }
 
 CDP_API void cdp_mem_on_oom(cdp_mem *mem, cdp_mem_oom_func func, void *user) {
-    if (!mem) return;
+    if (!mem || cdp__is_child(mem->forks)) return;
     cdp__mem_lock(mem);
     mem->on_oom = func;
     mem->on_oom_user = user;
@@ -268,7 +269,7 @@ CDP_API void cdp_mem_on_oom(cdp_mem *mem, cdp_mem_oom_func func, void *user) {
 CDP_API cdp_status cdp_mem_watch(cdp_mem *mem, cdp_mem_watch_func func, void *user) {
     const cdp__mem_span *s;
     uint32_t i = 0;
-    if (!mem) return cdp__missing("cdp_mem_watch", "mem");
+    if (cdp__mem_here(mem, "cdp_mem_watch") != CDP_OK) return cdp_last_error()->status;
     if (!func) return cdp__missing("cdp_mem_watch", "func");
     cdp__mem_lock(mem);
     while (i < CDP__MEM_WATCHERS && mem->watchers[i].func)
@@ -288,7 +289,7 @@ CDP_API cdp_status cdp_mem_watch(cdp_mem *mem, cdp_mem_watch_func func, void *us
 
 CDP_API void cdp_mem_unwatch(cdp_mem *mem, void *user) {
     uint32_t i;
-    if (!mem) return;
+    if (!mem || cdp__is_child(mem->forks)) return;
     cdp__mem_lock(mem);
     for (i = 0; i < CDP__MEM_WATCHERS; ++i)
         if (mem->watchers[i].user == user) mem->watchers[i].func = NULL;

@@ -8,6 +8,7 @@
 #include "../base/config.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
+#include "../os/child.h"
 #include "allocator_api.h"
 #include "statistics_api.h"
 #include "ring.h"
@@ -49,7 +50,7 @@ CDP_API cdp_mem_stats cdp_mem_stats_of(const cdp_mem *mem) {
     cdp_mem_stat *const s = (cdp_mem_stat *)(void *)&out;
     uint32_t i;
     memset(&out, 0, sizeof out);
-    if (!mem) return out;
+    if (!mem || cdp__is_child(mem->forks)) return out;
     cdp__mem_lock(mem);
     out = mem->stats;
     all = mem->tally;
@@ -90,7 +91,7 @@ CDP_API void cdp_mem_reset(cdp_mem *mem, bool peak, bool accumulated) {
     cdp__mem_tally *t;
     cdp_mem_stats *s;
     uint32_t i;
-    if (!mem) return;
+    if (!mem || cdp__is_child(mem->forks)) return;
     s = &mem->stats;
     t = (cdp__mem_tally *)(void *)&mem->tally;
     cdp__mem_lock(mem);

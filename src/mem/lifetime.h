@@ -15,6 +15,7 @@
 #include "../text/format.h"
 #include "../base/text.h"
 #include "../os/linux.h"
+#include "../os/child.h"
 #include "source_api.h"
 #include "desc_api.h"
 #include "allocator_api.h"
@@ -129,6 +130,7 @@ CDP_API cdp_status cdp_mem_create(const cdp_mem_desc *desc, cdp_mem **out) {
         return st;
     }
     cdp__mem_desc_defaults(m, desc);
+    m->forks = cdp__forks_watch();
     m->base.mem = m;
     m->base.source = source;
     if (!desc->recorder_only) m->desc.device = source.device;
@@ -257,7 +259,7 @@ CDP_API uint64_t cdp_mem_destroy(cdp_mem *mem) {
     cdp__mem_span *s, *next;
     cdp__mem_call c;
     uint64_t bytes;
-    if (!mem) return 0;
+    if (!mem || cdp__is_child(mem->forks)) return 0;
     cdp__mem_call_plain(mem, &c);
     cdp__mem_lock(mem);
     cdp__mem_call_enter(mem, &c);

@@ -327,7 +327,7 @@ CDP_API cdp_status cdp_mem_note_event(cdp_mem *mem, const cdp_mem_event *event) 
     const uint64_t most = CDP__MEM_REQUEST_MAX;
     cdp__mem_call c;
     cdp_status st;
-    if (!mem) return cdp__missing("cdp_mem_note_event", "mem");
+    if (cdp__mem_here(mem, "cdp_mem_note_event") != CDP_OK) return cdp_last_error()->status;
     if (!event) return cdp__missing("cdp_mem_note_event", "event");
     if (!mem->desc.recorder_only)
         return cdp__fail(CDP_ERR_STATE, "cdp_mem_note_event: this allocator has a source");
@@ -346,7 +346,7 @@ CDP_API cdp_status cdp_mem_note_alloc(
     cdp_mem *mem, const void *data, uint64_t bytes, void *stream) {
     cdp__mem_call c;
     cdp_status st;
-    if (!mem) return cdp__missing("cdp_mem_note_alloc", "mem");
+    if (cdp__mem_here(mem, "cdp_mem_note_alloc") != CDP_OK) return cdp_last_error()->status;
     if (!data) return cdp__missing("cdp_mem_note_alloc", "data");
     if (!bytes || bytes >= CDP__MEM_REQUEST_MAX)
         return cdp__fail(CDP_ERR_INVALID, "cdp_mem_note_alloc: %llu bytes are no block",
@@ -364,7 +364,7 @@ CDP_API cdp_status cdp_mem_note_alloc(
 
 CDP_API cdp_status cdp_mem_note_free(cdp_mem *mem, const void *data) {
     cdp__mem_call c;
-    if (!mem) return cdp__missing("cdp_mem_note_free", "mem");
+    if (cdp__mem_here(mem, "cdp_mem_note_free") != CDP_OK) return cdp_last_error()->status;
     if (!mem->desc.recorder_only)
         return cdp__fail(CDP_ERR_STATE, "cdp_mem_note_free: this allocator has a source");
     CDP__MEM_CALLER(&c);

@@ -9,6 +9,7 @@
 #include "../base/status_api.h"
 #include "../base/error_api.h"
 #include "../os/os_api.h"
+#include "../os/child.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
 #include "../base/text.h"
@@ -87,7 +88,7 @@ CDP_API cdp_status cdp_mem_pool_create(
     cdp_status st;
     if (!out) return cdp__missing("cdp_mem_pool_create", "out");
     *out = NULL;
-    if (!mem) return cdp__missing("cdp_mem_pool_create", "mem");
+    if (cdp__mem_here(mem, "cdp_mem_pool_create") != CDP_OK) return cdp_last_error()->status;
     if (!desc) return cdp__missing("cdp_mem_pool_create", "desc");
     st = cdp__mem_pool_check(mem, desc);
     pool = st == CDP_OK ? (cdp_mem_pool *)cdp__alloc_zero(mem->os, sizeof *pool) : NULL;
@@ -153,7 +154,7 @@ CDP_API uint64_t cdp_mem_pool_trim(cdp_mem_pool *pool) {
     cdp_mem *const m = pool ? pool->mem : NULL;
     cdp__mem_call c;
     uint64_t bytes = 0;
-    if (!m || pool->fixed_bytes) return 0;
+    if (!m || pool->fixed_bytes || cdp__is_child(m->forks)) return 0;
     cdp__mem_call_plain(m, &c);
     cdp__mem_lock(m);
     cdp__mem_call_enter(m, &c);
@@ -170,6 +171,8 @@ CDP_API cdp_status cdp_mem_pool_destroy(cdp_mem_pool *pool) {
     uint64_t bytes = 0;
     cdp_status st;
     if (!m) return CDP_OK;
+    st = cdp__mem_here(m, "cdp_mem_pool_destroy");
+    if (st != CDP_OK) return st;
     cdp__mem_call_plain(m, &c);
     cdp__mem_lock(m);
     cdp__mem_call_enter(m, &c);
@@ -194,7 +197,7 @@ CDP_API cdp_status cdp_mem_pool_destroy(cdp_mem_pool *pool) {
 
 CDP_API uint64_t cdp_mem_pool_hash(const cdp_mem_pool *pool) {
     uint64_t hash;
-    if (!pool) return 0;
+    if (!pool || cdp__is_child(pool->mem->forks)) return 0;
     cdp__mem_lock(pool->mem);
     hash = pool->hash;
     cdp__mem_unlock(pool->mem);

@@ -10,6 +10,7 @@
 #include "../base/compiler.h"
 #include "../base/basics.h"
 #include "../base/text.h"
+#include "../os/child.h"
 #include "desc_api.h"
 #include "allocator_api.h"
 #include "record_api.h"
@@ -66,7 +67,7 @@ CDP__PRIVATE void cdp__mem_log_replace(cdp_mem *m, cdp__mem_log *fresh) {
 CDP_API cdp_status cdp_mem_record(cdp_mem *mem, const cdp_mem_record_desc *desc) {
     cdp__mem_log fresh, old;
     cdp_status st;
-    if (!mem) return cdp__missing("cdp_mem_record", "mem");
+    if (cdp__mem_here(mem, "cdp_mem_record") != CDP_OK) return cdp_last_error()->status;
     memset(&fresh, 0, sizeof fresh);
     if (desc) fresh.desc = *desc;
     cdp__mem_record_defaults(&fresh.desc);
@@ -110,7 +111,7 @@ CDP_API void cdp_mem_note(cdp_mem *mem, const void *data, const char *text) {
     cdp__mem_call c;
     cdp__mem_part *p;
     uint32_t label;
-    if (!mem || !text) return;
+    if (!mem || !text || cdp__is_child(mem->forks)) return;
     CDP__MEM_CALLER(&c);
     cdp__mem_call_begin(mem, &c, CDP__MEM_WANTS_STACK, NULL);
     cdp__mem_lock(mem);
@@ -133,7 +134,7 @@ CDP_API void cdp_mem_note(cdp_mem *mem, const void *data, const char *text) {
 CDP_API cdp_status cdp_mem_external(cdp_mem *mem, const char *label, uint64_t bytes) {
     cdp__mem_outside **at, *o;
     cdp_status st = CDP_OK;
-    if (!mem) return cdp__missing("cdp_mem_external", "mem");
+    if (cdp__mem_here(mem, "cdp_mem_external") != CDP_OK) return cdp_last_error()->status;
     if (!label) return cdp__missing("cdp_mem_external", "label");
     cdp__mem_lock(mem);
     for (at = &mem->outside; *at && strncmp((*at)->text, label, sizeof o->text - 1) != 0;)

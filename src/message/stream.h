@@ -111,8 +111,7 @@ typedef enum cdp__advance {
    groups. Members that much code uses come first. */
 typedef struct cdp__world {
     const cdp_os *os;
-    const uint32_t *forks; /* changes in a child of fork(), which may not use the world */
-    uint32_t forked;       /* what it was at creation */
+    uint32_t forks; /* see cdp__is_child() */
     uint32_t size, rank;
     cdp__port *ports;
     cdp_group *groups;             /* all */

@@ -399,11 +399,6 @@ CDP_API const cdp_os *cdp_os_default(void) {
 }
 
 #else
-CDP__PRIVATE const uint32_t *cdp__os_forks(void) {
-    static const uint32_t none = 0;
-    return &none;
-}
-
 CDP__PRIVATE void *cdp__os_no_memory(void *user, uint64_t bytes) {
     (void)user;
     (void)bytes;

@@ -15,35 +15,6 @@
 
 #ifndef CDP_NO_OS /* what the default cdp_os is made of, to the end of >>os-linux */
 
-/* A count that is incremented in a child of fork() if this was called before the fork. Objects that
-   a child must not use, or would wait for without end, store it and compare it later. It stays 0 in
-   builds without threads and on Windows. */
-#if !defined(CDP_NO_THREADS) && !defined(_WIN32)
-CDP__PRIVATE uint32_t *cdp__os_forks_at(void) {
-    static uint32_t forks;
-    return &forks;
-}
-
-static void cdp__os_forked(void) {
-    ++*cdp__os_forks_at();
-}
-
-static void cdp__os_watch_forks(void) {
-    (void)pthread_atfork(NULL, NULL, cdp__os_forked);
-}
-
-CDP__PRIVATE const uint32_t *cdp__os_forks(void) {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, cdp__os_watch_forks);
-    return cdp__os_forks_at();
-}
-#else
-CDP__PRIVATE const uint32_t *cdp__os_forks(void) {
-    static const uint32_t none = 0;
-    return &none;
-}
-#endif
-
 #if !defined(CDP_NO_THREADS) && !defined(_WIN32)
 typedef struct cdp__os_thread {
     pthread_t id;

@@ -21,6 +21,7 @@
 #include "../base/text.h"
 #include "../os/threads.h"
 #include "../os/linux.h"
+#include "../os/child.h"
 #include "../base/bytes.h"
 #include "../group/deferred.h"
 #include "worker_api.h"
@@ -141,8 +142,7 @@ CDP__PRIVATE cdp_status cdp__rpc_memory(cdp_rpc *rpc) {
     rpc->inline_end = &rpc->inline_queue;
     rpc->tasks_end = &rpc->tasks;
     rpc->in_end = &rpc->in;
-    rpc->forks = cdp__os_forks();
-    rpc->forked = *rpc->forks;
+    rpc->forks = cdp__forks_watch();
     rpc->timer_ns = CDP__NEVER;
     rpc->waves_end = &rpc->waves;
     rpc->refs.rank = rpc->rank;
@@ -311,16 +311,25 @@ CDP__PRIVATE void cdp__rpc_lose_all(cdp_rpc *rpc) {
     }
 }
 
+/* False: this thread must not destroy the rpc, or it was destroyed. */
+CDP__PRIVATE bool cdp__rpc_may_end(cdp_rpc *rpc) {
+    if (!cdp__rpc_exists(rpc)) {
+        (void)cdp__fail(CDP_ERR_INVALID, "cdp_rpc_destroy: this rpc was destroyed");
+        return false;
+    }
+    if (cdp__rpc_forked(rpc, "cdp_rpc_destroy")) return false;
+    if (!cdp__rpc_here_of()->request && !cdp__rpc_here_of()->no_wait && !*cdp__inside())
+        return true;
+    (void)cdp__fail(CDP_ERR_STATE,
+        "cdp_rpc_destroy: a function or a callback must not destroy an rpc; do it where nothing of "
+        "it runs");
+    return false;
+}
+
 CDP_API void cdp_rpc_destroy(cdp_rpc *rpc) {
     cdp__rpc_rq *rq;
     uint32_t i;
-    if (!rpc || cdp__rpc_forked(rpc, "cdp_rpc_destroy")) return;
-    if (cdp__rpc_here_of()->request || cdp__rpc_here_of()->no_wait || *cdp__inside()) {
-        (void)cdp__fail(CDP_ERR_STATE,
-            "cdp_rpc_destroy: a function or a callback must not destroy an rpc; do it where "
-            "nothing of it runs");
-        return;
-    }
+    if (!rpc || !cdp__rpc_may_end(rpc)) return;
     cdp__rpc_lock(rpc);
     rpc->phase = CDP__RPC_SHUT;
     rpc->leaving = true;

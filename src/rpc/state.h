@@ -18,6 +18,7 @@
 #include "../text/format.h"
 #include "../base/text.h"
 #include "../os/linux.h"
+#include "../os/child.h"
 #include "../base/hash.h"
 #include "../message/stream.h"
 #include "../group/state.h"
@@ -205,8 +206,7 @@ typedef struct cdp__rpc_area {
 struct cdp_rpc {
     cdp_rpc_desc desc;
     const cdp_os *os;
-    const uint32_t *forks; /* changes in a child of fork() */
-    uint32_t forked;       /* what it was at creation */
+    uint32_t forks; /* see cdp__is_child() */
     cdp_lock lock;
     cdp_group *group; /* moves bodies; has no operations, so none can break it */
     cdp_group *sums;  /* exchanges names, and adds up counts in shutdown */
@@ -381,11 +381,8 @@ CDP__PRIVATE void cdp__rpc_copied(cdp_rpc *rpc, uint64_t bytes) {
 /* This process is a child of the one that made the rpc: its locks may be held by threads that are
    not here, its links are the parent's. */
 CDP__PRIVATE bool cdp__rpc_forked(const cdp_rpc *rpc, const char *call) {
-    if (*rpc->forks == rpc->forked) return false;
-    (void)cdp__fail(CDP_ERR_INVALID,
-        "%s: this process is a child, by fork(), of the one that created the rpc, which alone uses "
-        "it; make groups and an rpc of its own here",
-        call);
+    if (!cdp__is_child(rpc->forks)) return false;
+    (void)cdp__child_refuses(CDP_ERR_INVALID, call, "rpc");
     return true;
 }
 

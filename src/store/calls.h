@@ -11,6 +11,7 @@
 #include "../base/compiler.h"
 #include "../base/basics.h"
 #include "../base/text.h"
+#include "../base/ended.h"
 #include "store_api.h"
 #include "number.h"
 #include "request.h"
@@ -20,11 +21,14 @@
 #include "client_calls.h"
 #include "prefix.h"
 
-/* The store without its prefixes. */
+/* The store without its prefixes, as far as the stores under them exist. */
 CDP__PRIVATE cdp_store *cdp__store_base(cdp_store *s) {
 #ifndef CDP_NO_PREFIX_STORE
-    while (s->destroy == cdp__prefix_destroy)
-        s = ((cdp__prefix_store *)s->self)->inner;
+    while (s->destroy == cdp__prefix_destroy) {
+        cdp_store *const inner = ((cdp__prefix_store *)s->self)->inner;
+        if (cdp__ended(inner)) break;
+        s = inner;
+    }
 #endif
     return s;
 }
@@ -34,11 +38,7 @@ CDP_API void cdp_store_set_timeout(cdp_store *s, uint32_t timeout_ms) {
 }
 
 CDP_API uint32_t cdp_store_timeout(const cdp_store *s) {
-#ifndef CDP_NO_PREFIX_STORE
-    while (s && s->destroy == cdp__prefix_destroy)
-        s = ((const cdp__prefix_store *)s->self)->inner;
-#endif
-    return s ? s->timeout_ms : 0;
+    return s ? cdp__store_base((cdp_store *)(uintptr_t)s)->timeout_ms : 0;
 }
 
 /* A description of the store, for errors; `s` is no prefix store. */
@@ -139,6 +139,7 @@ CDP_API CDP__ONE_COPY void cdp_store_destroy(cdp_store *s) {
     if (!destroy) return;
     s->start = NULL; /* a later call then returns an error, if the memory still exists */
     s->destroy = NULL;
+    cdp__ended_add(s);
     destroy(s->self);
 }
 

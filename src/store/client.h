@@ -84,6 +84,7 @@ typedef struct cdp__client_target {
 typedef struct cdp__client {
     cdp_store store;
     const cdp_os *os;
+    uint32_t forks; /* see cdp__is_child() */
     cdp__loop *loop;
     cdp_store_request *rq; /* the request in progress; NULL: it was cancelled, and its answer is
                               dropped */

@@ -16,6 +16,7 @@
 #include "../base/basics.h"
 #include "../base/text.h"
 #include "../os/linux.h"
+#include "../os/child.h"
 #include "../os/loop.h"
 #include "desc_api.h"
 #include "store_api.h"
@@ -49,6 +50,8 @@ CDP__PRIVATE cdp_status cdp__client_start(void *self, cdp_store_request *rq) {
     rq->status = cdp__store_request_validate(rq, c->max_value_bytes);
     rq->results = NULL;
     rq->next = NULL;
+    if (rq->status == CDP_OK && cdp__is_child(c->forks))
+        rq->status = cdp__child_refuses(CDP_ERR_STATE, "a call of a store", "store");
     if (rq->status != CDP_OK) return rq->status;
     cdp_lock_acquire(&c->lock);
     if (c->state == CDP__CLIENT_BROKEN) {
@@ -277,6 +280,7 @@ CDP__PRIVATE void cdp__client_destroy(void *self) {
     const cdp_os *os = c->os;
     const cdp_error before = *cdp_last_error();
     void *will;
+    if (cdp__is_child(c->forks)) return; /* the connection is the parent's */
     while (cdp__client_bye(c) && cdp__loop_run(c->loop, NULL, c->bye_ns) == CDP_OK) {
     }
     if (c->loop->os) {
@@ -376,6 +380,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__client_make(
     cdp_status status;
     if (!c) return cdp__fail_nomem("a store client", sizeof *c);
     cdp__client_fill(c, desc);
+    c->forks = cdp__forks_watch();
     status = cdp__auth_key_read(desc->job_key, c->key, &c->keyed);
     if (key) {
         c->keyed = true;

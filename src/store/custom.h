@@ -15,6 +15,7 @@
 #include "../base/basics.h"
 #include "../base/text.h"
 #include "../os/linux.h"
+#include "../os/child.h"
 #include "desc_api.h"
 #include "record.h"
 #include "number.h"
@@ -26,6 +27,8 @@
 typedef struct cdp__polling {
     cdp_store store;
     cdp_lock lock;
+    uint32_t forks; /* see cdp__is_child() */
+    bool inherited; /* a child of fork() may use it */
     cdp_status (*attempt)(struct cdp__polling *t, cdp_store_request *rq);
 } cdp__polling;
 
@@ -71,6 +74,8 @@ CDP__PRIVATE cdp_status cdp__polling_start(void *self, cdp_store_request *rq) {
     rq->priv = NULL;
     rq->number = 0;
     rq->status = cdp__store_request_validate(rq, CDP_STORE_MAX_VALUE_BYTES);
+    if (rq->status == CDP_OK && !t->inherited && cdp__is_child(t->forks))
+        rq->status = cdp__child_refuses(CDP_ERR_STATE, "a call of a store", "store");
     if (rq->status != CDP_OK) return rq->status;
     cdp_lock_acquire(&t->lock);
     rq->status = cdp__polling_attempt(t, rq);
@@ -123,6 +128,7 @@ CDP__PRIVATE bool cdp__polling_open(cdp__polling *t, const cdp_os *os, uint32_t 
     t->store.wait = cdp__polling_wait;
     t->store.cancel = cdp__polling_cancel;
     t->attempt = attempt;
+    t->forks = cdp__forks_watch();
     return cdp__lock_open(&t->lock, os, true);
 }
 
@@ -239,6 +245,7 @@ CDP__PRIVATE cdp_status cdp__custom_attempt(cdp__polling *t, cdp_store_request *
 
 CDP__PRIVATE void cdp__custom_destroy(void *self) {
     cdp__custom_store *c = (cdp__custom_store *)self;
+    if (cdp__is_child(c->polling.forks)) return;
     if (c->desc.destroy) c->desc.destroy(c->desc.user);
     cdp__lock_close(&c->polling.lock);
     cdp__free(c->desc.os, c);

@@ -33,8 +33,9 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_hash_store_create(
 #ifndef CDP_NO_PREFIX_STORE
 /* Creates a view of `inner` in which every key k stands for the key `prefix`/k. Prefix stores nest.
    The caller keeps `inner`, which must outlive the view, and owns *out (cdp_store_destroy(), which
-   leaves `inner` alone). `prefix` is copied. cdp_store_num_keys() counts all keys of `inner`. Calls
-   may be made by the threads that may use `inner`. Errors: INVALID (a NULL argument); NOMEM. */
+   leaves `inner` alone). `prefix` is copied. Calls after `inner` was destroyed are STATE.
+   cdp_store_num_keys() counts all keys of `inner`. Calls may be made by the threads that may use
+   `inner`. Errors: INVALID (a NULL argument); NOMEM. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_prefix_store_create(
     cdp_store *inner, const char *prefix, cdp_store **out);
 #endif /* CDP_NO_PREFIX_STORE */

@@ -16,6 +16,7 @@
 #include "../base/basics.h"
 #include "../base/text.h"
 #include "../os/linux.h"
+#include "../os/child.h"
 #include "desc_api.h"
 #include "cxx_api.h"
 #include "record.h"
@@ -467,7 +468,9 @@ CDP__PRIVATE void cdp__file_free(cdp__file_store *f) {
 CDP__PRIVATE void cdp__file_destroy(void *self) {
     cdp__file_store *f = (cdp__file_store *)self;
     const cdp_error before = *cdp_last_error();
-    (void)cdp__file_register_until(f, true, f->os->now_ns(f->os->user) + CDP__FILE_LEAVE_NS);
+    /* a child of fork() is not counted among the users */
+    if (!cdp__is_child(f->polling.forks))
+        (void)cdp__file_register_until(f, true, f->os->now_ns(f->os->user) + CDP__FILE_LEAVE_NS);
     *cdp__error_slot() = before; /* Destroying a store reports no error. */
     cdp__file_free(f);
 }
@@ -496,6 +499,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__file_make(
     if (os->random(os->user, &seed, sizeof seed) != CDP_OK) seed = os->now_ns(os->user);
     cdp__kv_open(&f->kv, os, seed, UINT64_MAX);
     f->polling.store.destroy = cdp__file_destroy;
+    f->polling.inherited = true;
     if (cdp__polling_open(&f->polling, os, desc->timeout_ms, cdp__file_attempt)) {
         *out = f;
         return CDP_OK;

@@ -15,6 +15,7 @@
 #include "../base/basics.h"
 #include "../base/text.h"
 #include "../os/linux.h"
+#include "../os/child.h"
 #include "desc_api.h"
 #include "number.h"
 #include "kv.h"
@@ -24,7 +25,8 @@ typedef struct cdp__hash_store {
     cdp_store store;
     cdp__kv kv;
     cdp_lock lock;
-    void *cond; /* NULL without threads */
+    void *cond;     /* NULL without threads */
+    uint32_t forks; /* see cdp__is_child() */
 } cdp__hash_store;
 
 CDP__PRIVATE cdp_status cdp__hash_read(cdp__hash_store *h, cdp_store_request *rq) {
@@ -196,6 +198,8 @@ CDP__PRIVATE cdp_status cdp__hash_start(void *self, cdp_store_request *rq) {
     rq->results = NULL;
     rq->priv = NULL;
     rq->status = cdp__store_request_validate(rq, CDP_STORE_MAX_VALUE_BYTES);
+    if (rq->status == CDP_OK && cdp__is_child(h->forks))
+        rq->status = cdp__child_refuses(CDP_ERR_STATE, "a call of a store", "store");
     if (rq->status != CDP_OK) return rq->status;
     cdp_lock_acquire(&h->lock);
     rq->status = cdp__hash_try(h, rq);
@@ -224,6 +228,7 @@ CDP__PRIVATE void cdp__hash_cancel(void *self, cdp_store_request *rq) {
 CDP__PRIVATE void cdp__hash_destroy(void *self) {
     cdp__hash_store *h = (cdp__hash_store *)self;
     const cdp_os *os = h->kv.os;
+    if (cdp__is_child(h->forks)) return;
     cdp__kv_close(&h->kv);
     if (h->cond) os->threads.cond_destroy(os, h->cond);
     cdp__lock_close(&h->lock);
@@ -241,6 +246,7 @@ CDP_API CDP__COLD cdp_status cdp_hash_store_create(
     h = (cdp__hash_store *)cdp__alloc_zero(os, sizeof *h);
     if (!h) return cdp__fail_nomem("a hash store", sizeof *h);
     cdp__kv_open(&h->kv, os, 0, UINT64_MAX);
+    h->forks = cdp__forks_watch();
     h->store.self = h;
     h->store.os = os;
     h->store.timeout_ms = cdp__def(desc ? desc->timeout_ms : 0, CDP__STORE_TIMEOUT_MS);

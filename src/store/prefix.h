@@ -12,6 +12,7 @@
 #include "../base/compiler.h"
 #include "../base/basics.h"
 #include "../base/text.h"
+#include "../base/ended.h"
 #include "desc_api.h"
 #include "store_api.h"
 #include "request.h"
@@ -100,6 +101,9 @@ CDP__PRIVATE cdp_status cdp__prefix_start(void *self, cdp_store_request *rq) {
     cdp_status status;
     rq->results = NULL;
     rq->status = cdp__store_request_validate(rq, UINT64_MAX);
+    if (rq->status == CDP_OK && cdp__ended(s->inner))
+        rq->status = cdp__fail(CDP_ERR_STATE,
+            "the store under this prefix store was destroyed; destroy the prefix store first");
     if (rq->status != CDP_OK) return rq->status;
     p = cdp__prefix_make(s, rq);
     if (!p) return rq->status = CDP_ERR_NOMEM;
@@ -137,6 +141,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__prefix_create(
     if (!s) return cdp__fail_nomem("a prefix store", sizeof *s + n);
     memcpy(s + 1, prefix, (size_t)n);
     s->inner = inner;
+    cdp__ended_remove(inner); /* it lives, and may be the program's own */
     s->prefix_bytes = n;
     s->store = *inner; /* for os and timeout_ms */
     s->store.self = s;

@@ -122,6 +122,7 @@ struct cdp_store_server {
     uint8_t *scratch;
     void *parked; /* watch of parked connections; NULL until there is one */
     void *thread;
+    uint32_t forks; /* see cdp__is_child() */
     uint32_t work_left;
     uint32_t client_count, fresh_count;
     uint32_t stop; /* atomic */

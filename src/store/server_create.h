@@ -15,6 +15,7 @@
 #include "../base/basics.h"
 #include "../text/format.h"
 #include "../base/text.h"
+#include "../os/child.h"
 #include "../os/loop.h"
 #include "desc_api.h"
 #include "cxx_api.h"
@@ -113,7 +114,7 @@ CDP__PRIVATE bool cdp__store_server_parts(cdp_store_server *s, uint64_t *until_n
 CDP_API CDP__COLD void cdp_store_server_destroy(cdp_store_server *s) {
     const cdp_os *os = s ? s->os : NULL;
     uint64_t until;
-    if (!s) return;
+    if (!s || cdp__is_child(s->forks)) return;
     cdp__atomic_store_u32(&s->stop, 1, CDP__RELEASE);
     if (s->thread) {
         cdp__loop_wake(s->loop);
@@ -191,6 +192,8 @@ CDP_API uint16_t cdp_store_server_port(const cdp_store_server *s) {
 }
 
 CDP_API cdp_status cdp_store_server_poll(cdp_store_server *s, uint64_t deadline_ns) {
+    if (cdp__is_child(s->forks))
+        return cdp__child_refuses(CDP_ERR_STATE, "cdp_store_server_poll", "store server");
     if (s->thread)
         return cdp__fail(CDP_ERR_STATE,
             "this store server has its own thread; cdp_store_server_poll() is for one made with "
@@ -292,6 +295,7 @@ CDP_API CDP__COLD cdp_status cdp_store_server_create(
     s = (cdp_store_server *)cdp__alloc_zero(d.os, sizeof *s);
     if (!s) return cdp__fail_nomem("a store server", sizeof *s);
     s->desc = d;
+    s->forks = cdp__forks_watch();
     s->os = s->kv.os = d.os; /* cdp__kv_close() needs the os also if the map was never opened */
     s->loop = d.loop ? d.loop : &s->own_loop;
     s->limits.key_bytes = d.max_key_bytes;

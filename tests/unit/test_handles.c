@@ -1,0 +1,520 @@
+/* test_handles.c - a child of fork() that uses and destroys what its parent made leaves the
+   parent's job as it was; the use of what was destroyed is an error */
+#define CDP_IMPLEMENTATION
+#include "cdp_elastic.h"
+#include "cdp_rpc.h"
+#include "cdp_dtensor.h"
+#include "cdp_mem.h"
+#include "test.h"
+#include "ranks.h"
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* True if the last error says that the parent alone uses the object. */
+static bool of_parent(cdp_status st) {
+    return st == CDP_ERR_STATE
+        && strstr(cdp_last_error()->text, "this process is a child, by fork()") != NULL;
+}
+
+/* Runs `func` in a child; true if it returned true there. */
+static bool child_does(bool (*func)(void *), void *arg) {
+    int status = -1;
+    const pid_t child = fork();
+    if (child == 0) {
+        alarm(20);
+        _exit(func(arg) ? 0 : 1);
+    }
+    return waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+/* ---- stores ---------------------------------------------------------------------------------- */
+
+static bool store_in_child(void *arg) {
+    cdp_store *store = (cdp_store *)arg;
+    int64_t n;
+    bool good = of_parent(cdp_store_set(store, "child", "x", 1))
+        && of_parent(cdp_store_add(store, "n", 1, &n));
+    cdp_store_destroy(store);
+    return good;
+}
+
+/* After the child, the parent's store has what the parent wrote. */
+static void store_stays(cdp_store *store) {
+    int64_t n = 0;
+    bool there = true;
+    const char *key = "child";
+    T_EQ(CDP_OK, cdp_store_add(store, "n", 1, &n));
+    T(child_does(store_in_child, store));
+    T_EQ(CDP_OK, cdp_store_add(store, "n", 1, &n));
+    T_EQ(2, n);
+    T_EQ(CDP_OK, cdp_store_check(store, &key, 1, &there));
+    T(!there);
+}
+
+TEST(a_child_leaves_hash_and_prefix_stores_alone) {
+    cdp_store *hash, *view;
+    T_EQ(CDP_OK, cdp_hash_store_create(NULL, &hash));
+    store_stays(hash);
+    T_EQ(CDP_OK, cdp_prefix_store_create(hash, "p", &view));
+    store_stays(view);
+    cdp_store_destroy(view);
+    cdp_store_destroy(hash);
+}
+
+static uint32_t destroyed;
+static cdp_bytes only;
+static uint8_t only_at[32];
+static cdp_status get_only(void *user, cdp_bytes key, cdp_bytes *value) {
+    (void)user;
+    (void)key;
+    *value = only;
+    return only.data ? CDP_OK : CDP_PENDING;
+}
+static cdp_status swap_only(
+    void *user, cdp_bytes key, const cdp_bytes *expected, const cdp_bytes *desired) {
+    (void)user;
+    (void)key;
+    (void)expected;
+    memcpy(only_at, desired->data, (size_t)desired->bytes);
+    only.data = only_at;
+    only.bytes = desired->bytes;
+    return CDP_OK;
+}
+static void destroy_only(void *user) {
+    (void)user;
+    ++destroyed;
+}
+
+static bool custom_in_child(void *arg) {
+    return store_in_child(arg) && !destroyed;
+}
+TEST(a_child_leaves_custom_stores_alone) {
+    cdp_custom_store_desc d;
+    cdp_store *store;
+    memset(&d, 0, sizeof d);
+    d.get = get_only;
+    d.swap = swap_only;
+    d.destroy = destroy_only;
+    T_EQ(CDP_OK, cdp_custom_store_create(&d, &store));
+    T(child_does(custom_in_child, store));
+    cdp_store_destroy(store);
+    T_EQ(1, destroyed);
+}
+
+typedef struct tcp_pair {
+    cdp_store_server *server;
+    cdp_store *client;
+    cdp_store *clone;
+} tcp_pair;
+
+static bool server_in_child(void *arg) {
+    tcp_pair *p = (tcp_pair *)arg;
+    int64_t n;
+    bool good = store_in_child(p->clone) && of_parent(cdp_store_server_poll(p->server, 0));
+    cdp_store_server_destroy(p->server);
+    /* a client of its own is a way on */
+    good = good && cdp_store_clone(p->client, &p->clone) == CDP_OK
+        && cdp_store_add(p->clone, "own", 5, &n) == CDP_OK && n == 5;
+    cdp_store_destroy(p->clone);
+    return good;
+}
+
+/* Its client has a last will, which the server must not run when the child destroys its copy. */
+TEST(a_child_leaves_tcp_stores_and_their_server_alone) {
+    cdp_store_server_desc sd;
+    cdp_tcp_store_desc cd;
+    tcp_pair p;
+    int64_t n;
+    memset(&sd, 0, sizeof sd);
+    memset(&cd, 0, sizeof cd);
+    sd.host = "127.0.0.1";
+    T_EQ(CDP_OK, cdp_store_server_create(&sd, &p.server));
+    cd.host = "127.0.0.1";
+    cd.port = cdp_store_server_port(p.server);
+    T_EQ(CDP_OK, cdp_tcp_store_create(&cd, &p.client));
+    T_EQ(CDP_OK, cdp_store_clone(p.client, &p.clone));
+    store_stays(p.client);
+    T(child_does(server_in_child, &p));
+    T_EQ(CDP_OK, cdp_store_add(p.clone, "own", 1, &n));
+    T_EQ(6, n);
+    cdp_store_destroy(p.clone);
+    cdp_store_destroy(p.client);
+    cdp_store_server_destroy(p.server);
+}
+
+static bool file_in_child(void *arg) {
+    cdp_store *store = (cdp_store *)arg;
+    int64_t n;
+    const bool good = cdp_store_add(store, "n", 1, &n) == CDP_OK && n == 2;
+    cdp_store_destroy(store);
+    return good;
+}
+
+/* Its file is removed by the last of two users; the child is none of them. */
+TEST(a_child_is_no_user_of_a_file_store) {
+    char path[64];
+    cdp_file_store_desc d;
+    cdp_store *a, *b;
+    int64_t n;
+    memset(&d, 0, sizeof d);
+    snprintf(path, sizeof path, "/tmp/test_handles.%d", (int)getpid());
+    d.path = path;
+    d.world_size = 2;
+    T_EQ(CDP_OK, cdp_file_store_create(&d, &a));
+    T_EQ(CDP_OK, cdp_file_store_create(&d, &b));
+    T_EQ(CDP_OK, cdp_store_add(a, "n", 1, &n));
+    T(child_does(file_in_child, a));
+    T_EQ(CDP_OK, cdp_store_add(a, "n", 0, &n));
+    T(access(path, F_OK) == 0);
+    cdp_store_destroy(a);
+    T(access(path, F_OK) == 0);
+    cdp_store_destroy(b);
+    T(access(path, F_OK) != 0);
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+typedef struct mem_and_block {
+    cdp_mem *mem;
+    cdp_mem_pool *pool;
+    void *block;
+} mem_and_block;
+
+static bool mem_in_child(void *arg) {
+    mem_and_block *m = (mem_and_block *)arg;
+    cdp_mem_record_desc record;
+    void *block;
+    memset(&record, 0, sizeof record);
+    return of_parent(cdp_mem_alloc(m->mem, 512, NULL, &block))
+        && of_parent(cdp_mem_free(m->mem, m->block)) && of_parent(cdp_mem_record(m->mem, &record))
+        && of_parent(cdp_mem_pool_destroy(m->pool)) && cdp_mem_trim(m->mem) == 0
+        && cdp_mem_destroy(m->mem) == 0 && cdp_mem_destroy(m->mem) == 0;
+}
+
+TEST(a_child_leaves_an_allocator_alone) {
+    cdp_mem_source source;
+    cdp_mem_desc d;
+    cdp_mem_pool_desc pd;
+    mem_and_block m;
+    memset(&d, 0, sizeof d);
+    memset(&pd, 0, sizeof pd);
+    T_EQ(CDP_OK, cdp_mem_source_host(NULL, 0, &source));
+    d.source = &source;
+    T_EQ(CDP_OK, cdp_mem_create(&d, &m.mem));
+    T_EQ(CDP_OK, cdp_mem_pool_create(m.mem, &pd, &m.pool));
+    T_EQ(CDP_OK, cdp_mem_alloc(m.mem, 4096, NULL, &m.block));
+    T(child_does(mem_in_child, &m));
+    T_EQ(CDP_OK, cdp_mem_free(m.mem, m.block));
+    T_EQ(CDP_OK, cdp_mem_pool_destroy(m.pool));
+    T_EQ(0, cdp_mem_destroy(m.mem));
+}
+
+/* ---- groups, ddps and meshes ----------------------------------------------------------------- */
+
+typedef struct trained {
+    cdp_group *group;
+    cdp_ddp *ddp;
+    cdp_mesh *mesh;
+} trained;
+
+static bool training_in_child(void *arg) {
+    trained *t = (trained *)arg;
+    cdp_net net;
+    double norm;
+    const bool good = of_parent(cdp_ddp_backward_begin(t->ddp))
+        && of_parent(cdp_ddp_ready(t->ddp, 0)) && of_parent(cdp_ddp_clip(t->ddp, 1, &norm))
+        && of_parent(cdp_ddp_verify(t->ddp)) && cdp_mesh_measure(t->mesh, &net) < 0;
+    cdp_ddp_destroy(t->ddp);
+    cdp_ddp_destroy(t->ddp);
+    cdp_mesh_destroy(t->mesh);
+    cdp_group_destroy(t->group);
+    return good;
+}
+
+static void rank_trains(cdp_group *g, void *arg) {
+    float w[3] = {1, 2, 3};
+    cdp_param p;
+    cdp_ddp_desc d;
+    cdp_mesh_desc md;
+    trained t;
+    (void)arg;
+    memset(&p, 0, sizeof p);
+    memset(&d, 0, sizeof d);
+    memset(&md, 0, sizeof md);
+    p.data = w;
+    p.count = 3;
+    d.group = md.group = t.group = g;
+    d.params = &p;
+    d.param_count = 1;
+    md.ndim = 1;
+    md.shape[0] = 2;
+    md.names[0] = "dp";
+    T_EQ(CDP_OK, cdp_mesh_create(&md, &t.mesh));
+    T_EQ(CDP_OK, cdp_ddp_create(&d, &t.ddp));
+    T(child_does(training_in_child, &t));
+    T_EQ(CDP_OK, cdp_ddp_backward_begin(t.ddp));
+    ((float *)cdp_ddp_grad(t.ddp, 0))[0] = (float)(1 + cdp_rank(g));
+    T_EQ(CDP_OK, cdp_ddp_ready(t.ddp, 0));
+    T_EQ(CDP_OK, cdp_ddp_backward_end(t.ddp));
+    T(((float *)cdp_ddp_grad(t.ddp, 0))[0] == 1.5f);
+    cdp_ddp_destroy(t.ddp);
+    cdp_mesh_destroy(t.mesh);
+}
+TEST(a_child_leaves_ddps_and_meshes_alone) {
+    run_ranks(2, NULL, 0, rank_trains, NULL);
+}
+
+/* ---- elastic jobs ---------------------------------------------------------------------------- */
+
+static bool elastic_in_child(void *arg) {
+    cdp_elastic *e = (cdp_elastic *)arg;
+    cdp_elastic_now now;
+    bool all;
+    const bool good = of_parent(cdp_elastic_next(e, &now)) && of_parent(cdp_elastic_commit(e))
+        && of_parent(cdp_elastic_poll(e)) && of_parent(cdp_elastic_agree(e, true, &all))
+        && of_parent(cdp_elastic_alarm(e, "x")) && of_parent(cdp_elastic_finish(e))
+        && cdp_elastic_history(e, NULL, 0) == 0;
+    cdp_elastic_leave(e, "a child");
+    cdp_elastic_destroy(e);
+    return good;
+}
+
+TEST(a_child_leaves_an_elastic_job_alone) {
+    cdp_store_server_desc sd;
+    cdp_tcp_store_desc cd;
+    cdp_elastic_desc d;
+    cdp_store_server *server;
+    cdp_elastic *e;
+    cdp_elastic_now now;
+    float w[2] = {1, 2};
+    cdp_entry entry;
+    memset(&sd, 0, sizeof sd);
+    memset(&cd, 0, sizeof cd);
+    memset(&d, 0, sizeof d);
+    memset(&entry, 0, sizeof entry);
+    sd.host = cd.host = "127.0.0.1";
+    T_EQ(CDP_OK, cdp_store_server_create(&sd, &server));
+    cd.port = cdp_store_server_port(server);
+    T_EQ(CDP_OK, cdp_tcp_store_create(&cd, &d.store));
+    entry.name = "w";
+    entry.data = w;
+    entry.count = 2;
+    d.entries = &entry;
+    d.entry_count = 1;
+    d.min_ranks = 1;
+    T_EQ(CDP_OK, cdp_elastic_create(&d, &e));
+    T_EQ(CDP_OK, cdp_elastic_next(e, &now));
+    T(child_does(elastic_in_child, e));
+    T_EQ(CDP_OK, cdp_elastic_commit(e));
+    T_EQ(CDP_OK, cdp_elastic_finish(e));
+    cdp_elastic_destroy(e);
+    cdp_elastic_destroy(e);
+    T_TEXT("this cdp_elastic was destroyed", cdp_last_error()->text);
+    T(cdp_elastic_next(e, &now) == CDP_ERR_STATE && cdp_elastic_poll(e) == CDP_ERR_STATE);
+    cdp_store_destroy(d.store);
+    cdp_store_server_destroy(server);
+}
+
+/* ---- what was destroyed ---------------------------------------------------------------------- */
+
+#define GONE(call) T((call) == CDP_ERR_STATE && strstr(cdp_last_error()->text, "was destroyed"))
+
+static cdp_group *alone(void) {
+    cdp_group_desc d;
+    cdp_group *g = NULL;
+    memset(&d, 0, sizeof d);
+    d.world_size = 1;
+    T_EQ(CDP_OK, cdp_group_create(&d, &g));
+    return g;
+}
+
+static cdp_ddp *ddp_of(cdp_group *g, float *w) {
+    cdp_param p;
+    cdp_ddp_desc d;
+    cdp_ddp *ddp = NULL;
+    memset(&p, 0, sizeof p);
+    memset(&d, 0, sizeof d);
+    p.data = w;
+    p.count = 3;
+    d.group = g;
+    d.params = &p;
+    d.param_count = 1;
+    T_EQ(CDP_OK, cdp_ddp_create(&d, &ddp));
+    return ddp;
+}
+
+static void ddp_refuses(cdp_ddp *ddp) {
+    double norm;
+    GONE(cdp_ddp_backward_begin(ddp));
+    GONE(cdp_ddp_ready(ddp, 0));
+    GONE(cdp_ddp_backward_end(ddp));
+    GONE(cdp_ddp_clip(ddp, 1, &norm));
+    GONE(cdp_ddp_verify(ddp));
+    GONE(cdp_ddp_join(ddp));
+    T(!cdp_ddp_group(ddp));
+}
+
+TEST(a_destroyed_ddp_is_refused) {
+    float w[3] = {0, 0, 0};
+    cdp_group *g = alone();
+    cdp_ddp *ddp = ddp_of(g, w);
+    cdp_ddp_destroy(ddp);
+    cdp_ddp_destroy(ddp);
+    T_TEXT("this ddp was destroyed", cdp_last_error()->text);
+    ddp_refuses(ddp);
+    T(cdp_ddp_param_count(ddp) == 0 && !cdp_ddp_param(ddp, 0) && !cdp_ddp_grad(ddp, 0));
+    T(!cdp_ddp_used(ddp, 0) && cdp_ddp_rows(ddp, 0).count == 0);
+    T(cdp_ddp_stats_of(ddp).bucket_count == 0 && cdp_ddp_bucket(ddp, 0).bytes == 0);
+    cdp_ddp_zero_grad(ddp);
+    cdp_group_destroy(g);
+}
+
+TEST(a_destroyed_group_is_refused) {
+    float x = 1;
+    cdp_ddp_desc d;
+    cdp_ddp *ddp;
+    cdp_mesh_desc md;
+    cdp_mesh *mesh;
+    cdp_param p;
+    cdp_group *g = alone();
+    memset(&d, 0, sizeof d);
+    memset(&p, 0, sizeof p);
+    memset(&md, 0, sizeof md);
+    cdp_group_destroy(g);
+    cdp_group_destroy(g);
+    GONE(cdp_allreduce(g, NULL, &x, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM));
+    GONE(cdp_group_status(g));
+    T(cdp_size(g) == 0 && cdp_rank(g) == 0 && !cdp_group_desc_of(g));
+    T(cdp_world_rank_of(g, 0) == UINT32_MAX);
+    p.data = &x;
+    p.count = 1;
+    d.group = md.group = g;
+    d.params = &p;
+    d.param_count = 1;
+    GONE(cdp_ddp_create(&d, &ddp));
+    md.ndim = 1;
+    md.shape[0] = 1;
+    md.names[0] = "dp";
+    GONE(cdp_mesh_create(&md, &mesh));
+}
+
+/* A new group may have the address of the one before; the ddp is not in it until it is bound. */
+static void group_ends_under_a_ddp(bool in_backward) {
+    float w[3] = {1, 2, 3};
+    cdp_group *g = alone(), *other;
+    cdp_ddp *ddp = ddp_of(g, w), *bound = ddp_of(g, w);
+    if (in_backward) T_EQ(CDP_OK, cdp_ddp_backward_begin(ddp));
+    cdp_group_destroy(g);
+    ddp_refuses(ddp);
+    other = alone();
+    ddp_refuses(ddp);
+    T_EQ(CDP_OK, cdp_ddp_rebind(bound, other));
+    T_EQ(CDP_OK, cdp_ddp_backward_begin(bound));
+    T_EQ(CDP_OK, cdp_ddp_ready(bound, 0));
+    T_EQ(CDP_OK, cdp_ddp_backward_end(bound));
+    cdp_ddp_destroy(bound);
+    cdp_ddp_destroy(ddp);
+    cdp_ddp_destroy(ddp);
+    cdp_group_destroy(other);
+}
+TEST(a_ddp_outlives_its_group) {
+    group_ends_under_a_ddp(false);
+    group_ends_under_a_ddp(true);
+}
+
+/* Hooks have groups of their own, and memory. */
+TEST(a_ddp_with_a_hook_outlives_its_group) {
+    float w[3] = {1, 2, 3};
+    for (int kind = CDP_HOOK_FP16; kind <= CDP_HOOK_TOPK; ++kind) {
+        cdp_group *g = alone();
+        cdp_ddp *ddp = ddp_of(g, w);
+        cdp_hook_desc d;
+        cdp_hook hook;
+        memset(&d, 0, sizeof d);
+        d.kind = (cdp_hook_kind)kind;
+        T_EQ(CDP_OK, cdp_hook_create(&d, &hook));
+        T_EQ(CDP_OK, cdp_ddp_set_hook(ddp, &hook));
+        cdp_group_destroy(g);
+        ddp_refuses(ddp);
+        cdp_ddp_destroy(ddp);
+    }
+}
+
+static void rank_has_a_mesh(cdp_group *g, void *arg) {
+    static const uint32_t both[2] = {0, 1};
+    cdp_group *part;
+    cdp_mesh_desc d;
+    cdp_mesh *mesh;
+    cdp_net net;
+    (void)arg;
+    memset(&d, 0, sizeof d);
+    T_EQ(CDP_OK, cdp_group_new(g, both, 2, &part));
+    d.group = part;
+    d.ndim = 1;
+    d.shape[0] = 2;
+    d.names[0] = "dp";
+    T_EQ(CDP_OK, cdp_mesh_create(&d, &mesh));
+    T_EQ(CDP_OK, cdp_mesh_measure(mesh, &net));
+    cdp_group_destroy(part);
+    T_EQ(CDP_OK, cdp_mesh_measure(mesh, &net)); /* it has groups of its own */
+    T(cdp_mesh_size(mesh, 0) == 2);
+    cdp_mesh_destroy(mesh);
+    cdp_mesh_destroy(mesh);
+    T_TEXT("this mesh was destroyed", cdp_last_error()->text);
+}
+TEST(a_mesh_outlives_its_group) {
+    run_ranks(2, NULL, 0, rank_has_a_mesh, NULL);
+}
+
+TEST(a_prefix_store_outlives_its_store) {
+    cdp_store *hash, *view, *deep;
+    T_EQ(CDP_OK, cdp_hash_store_create(NULL, &hash));
+    T_EQ(CDP_OK, cdp_prefix_store_create(hash, "a", &view));
+    T_EQ(CDP_OK, cdp_prefix_store_create(view, "b", &deep));
+    T_EQ(CDP_OK, cdp_store_set(deep, "k", "v", 1));
+    cdp_store_destroy(hash);
+    GONE(cdp_store_set(view, "k", "v", 1));
+    GONE(cdp_store_set(deep, "k", "v", 1));
+    T(cdp_store_timeout(deep) > 0);
+    cdp_store_destroy(view);
+    GONE(cdp_store_set(deep, "k", "v", 1));
+    cdp_store_destroy(deep);
+}
+
+static void rank_ends_rpc_twice(cdp_group *g, void *arg) {
+    cdp_rpc_desc d;
+    cdp_rpc *rpc;
+    (void)arg;
+    memset(&d, 0, sizeof d);
+    d.group = g;
+    T_EQ(CDP_OK, cdp_rpc_create(&d, &rpc));
+    T_EQ(CDP_OK, cdp_rpc_shutdown(rpc, 0));
+    cdp_rpc_destroy(rpc);
+    cdp_rpc_destroy(rpc);
+    T_TEXT("this rpc was destroyed", cdp_last_error()->text);
+}
+TEST(an_rpc_is_destroyed_once) {
+    run_ranks(2, NULL, 0, rank_ends_rpc_twice, NULL);
+}
+
+int main(int argc, char **argv) {
+    static const test_case cases[] = {
+        {"a_child_leaves_hash_and_prefix_stores_alone", a_child_leaves_hash_and_prefix_stores_alone,
+            20},
+        {"a_child_leaves_custom_stores_alone", a_child_leaves_custom_stores_alone, 20},
+        {"a_child_leaves_tcp_stores_and_their_server_alone",
+            a_child_leaves_tcp_stores_and_their_server_alone, 30},
+        {"a_child_is_no_user_of_a_file_store", a_child_is_no_user_of_a_file_store, 20},
+        {"a_child_leaves_an_allocator_alone", a_child_leaves_an_allocator_alone, 20},
+        {"a_child_leaves_ddps_and_meshes_alone", a_child_leaves_ddps_and_meshes_alone, 20},
+        {"a_child_leaves_an_elastic_job_alone", a_child_leaves_an_elastic_job_alone, 30},
+        {"a_destroyed_ddp_is_refused", a_destroyed_ddp_is_refused, 20},
+        {"a_destroyed_group_is_refused", a_destroyed_group_is_refused, 20},
+        {"a_ddp_outlives_its_group", a_ddp_outlives_its_group, 20},
+        {"a_ddp_with_a_hook_outlives_its_group", a_ddp_with_a_hook_outlives_its_group, 20},
+        {"a_mesh_outlives_its_group", a_mesh_outlives_its_group, 20},
+        {"a_prefix_store_outlives_its_store", a_prefix_store_outlives_its_store, 20},
+        {"an_rpc_is_destroyed_once", an_rpc_is_destroyed_once, 20},
+    };
+    return test_main(argc, argv, cases, sizeof cases / sizeof cases[0]);
+}
