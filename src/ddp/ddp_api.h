@@ -177,8 +177,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_poll(cdp_ddp *ddp, uint32_t budget_us)
    nothing but set cdp_last_error() (STATE), and other calls of a destroyed ddp are STATE, as long
    as no other object has its memory. In a child of fork() it does nothing, and calls of the
    parent's ddp are STATE. NULL is allowed. Inside a function given to cdp_work_then() and a
-   backward pass it does nothing but log an error. While cdp_ddp_poll() still returns CDP_PENDING the other
-   ranks wait for this one, so it breaks the group on all ranks, with STATE. */
+   backward pass it does nothing but log an error. While cdp_ddp_poll() still returns CDP_PENDING
+   the other ranks wait for this one, so it breaks the group on all ranks, with STATE. */
 CDP_API void cdp_ddp_destroy(cdp_ddp *ddp);
 
 #ifndef CDP_NO_GROUPS
