@@ -73,6 +73,7 @@
         find the cheapest way to apply it                  cdp_op_choose
         cut the parameters of a layer, or a table          cdp_tp_create, _forward, _backward
         get losses of logits that are cut by classes       cdp_cross_entropy
+        the same, with a kernel of my own                  cdp_cross_entropy_with
         cut a sequence that attends to itself              cdp_cp_create, cdp_cp_attention
         pass blocks around with kernels of my own          cdp_cp_ring, cdp_cp_merge
         run a function on local pieces                     cdp_local_map
@@ -707,14 +708,29 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_tp_backward(cdp_tp *tp, const void *x, con
 
 /* Losses of logits [rows, classes] that lie on a mesh of one dimension, replicated or cut along
    the classes (S1), and their gradient: losses[i] = log(sum over j of exp(x[i,j])) - x[i,target];
-   grad (NULL: not wanted; may be `piece`) = scale (softmax(x) - 1 at the target). Targets are
-   the same on all ranks; rows with a negative one count as 0, with no gradient. One allgather
-   of three numbers per row, combined in the order of ranks in f64: all ranks get equal losses.
-   f32 and f64; losses have the dtype of the logits. Allocates while it runs. Collective. Errors:
-   INVALID (a target is not below `classes`: names the row), UNSUPPORTED, NOMEM, the group's
-   failure. */
+   grad (NULL: not wanted; may be `piece`, which a failure then leaves changed) =
+   scale (softmax(x) - 1 at the target). Targets are the same on all ranks; rows with a negative one
+   count as 0, with no gradient. One allgather of three numbers per row, combined in the order of
+   ranks in f64: all ranks get equal losses. Exponentials have the dtype of the logits, f32 or f64,
+   and so have losses. Allocates while it runs. Collective. Errors: INVALID (a target is not below
+   `classes`: names the row), UNSUPPORTED, NOMEM, the group's failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_cross_entropy(const cdp_layout *logits, const void *piece,
     const int32_t *targets, void *losses, void *grad, double scale);
+
+/* The loops of it in a kernel of your own. For each row i of x [rows, classes] of this rank:
+   most[i] = the largest x[i,j], a NaN if one is; sum[i] = the sum of exp(x[i,j] - most[i]);
+   e[i,j] = these exponentials (e NULL: not wanted; may be x). If all are -infinity: sum and
+   exponentials 0. An error that it returns is returned by the call, after the allgather. */
+typedef struct cdp_loss_kernel {
+    cdp_status (*exponentials)(void *user, cdp_dtype dtype, uint64_t rows, uint64_t classes,
+        const void *x, void *e, double *most, double *sum);
+    void *user;
+} cdp_loss_kernel;
+
+/* The same with a kernel; NULL, or a member that is NULL: plain loops. Collective. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_cross_entropy_with(const cdp_layout *logits,
+    const void *piece, const int32_t *targets, void *losses, void *grad, double scale,
+    const cdp_loss_kernel *kernel);
 
 #endif /* CDP_NO_TENSOR_OPS */
 
@@ -7027,6 +7043,153 @@ CDP_API cdp_status cdp_op_choose(const cdp_op *op, const cdp_layout *have, uint3
 
 #endif /* CDP_NO_TENSOR_OPS */
 
+/* ---- >>dtensor/rows: exponentials, largest numbers and sums of rows (pure) ------------------- */
+
+/* Knows: contiguous f32 and f64. Promises: NaN and infinity come out as they do of exp(), of a
+   comparison and of a sum; loops of a constant number of elements, which compilers vectorise. */
+
+#ifndef CDP_NO_TENSOR_OPS
+
+#define CDP__DT_ROW 64u   /* elements whose exponentials are computed in one loop */
+#define CDP__DT_LANES 16u /* sums that do not depend on each other */
+
+/* The series of e^r for |r| <= log(2) / 2, to the digits of the type. */
+CDP__DT float cdp__dt_exp_f32_series(float r) {
+    float e = 1.98412698e-4f; /* 1 / 7! */
+    e = e * r + 1.38888889e-3f;
+    e = e * r + 8.33333333e-3f;
+    e = e * r + 4.16666667e-2f;
+    e = e * r + 1.66666667e-1f;
+    e = e * r + 0.5f;
+    e = e * r + 1;
+    return e * r + 1;
+}
+CDP__DT double cdp__dt_exp_f64_series(double r) {
+    double e = 1.6059043836821613e-10; /* 1 / 13! */
+    e = e * r + 2.08767569878681e-09;
+    e = e * r + 2.505210838544172e-08;
+    e = e * r + 2.755731922398589e-07;
+    e = e * r + 2.7557319223985893e-06;
+    e = e * r + 2.48015873015873e-05;
+    e = e * r + 0.0001984126984126984;
+    e = e * r + 0.001388888888888889;
+    e = e * r + 0.008333333333333333;
+    e = e * r + 0.041666666666666664;
+    e = e * r + 0.16666666666666666;
+    e = e * r + 0.5;
+    e = e * r + 1;
+    return e * r + 1;
+}
+/* e^x of a number in the range of T: x = k log 2 + r, a series in r, times 2^k in two factors,
+   because 2^128 is no float. LN2 and REST: log 2 in two parts. */
+#define CDP__DT_EXP(S, T, U, LN2, REST, BIAS, DIGITS)                                              \
+    CDP__DT T cdp__dt_exp_##S##_within(T x) {                                                      \
+        const int32_t k = (int32_t)(x * (T)1.44269504088896340736 + (T)(BIAS + 2.5)) - (BIAS + 2); \
+        const T r = (x - (T)k * LN2) - (T)k * REST;                                                \
+        const U some = (U)(k / 2 + BIAS) << DIGITS, rest = (U)(k - k / 2 + BIAS) << DIGITS;        \
+        T a, b;                                                                                    \
+        memcpy(&a, &some, sizeof a);                                                               \
+        memcpy(&b, &rest, sizeof b);                                                               \
+        return cdp__dt_exp_##S##_series(r) * a * b;                                                \
+    }
+CDP__DT_EXP(f32, float, uint32_t, 0.693145752f, 1.42860677e-6f, 127, 23)
+CDP__DT_EXP(f64, double, uint64_t, 0.693147180369123816490, 1.90821492927058770002e-10, 1023, 52)
+#undef CDP__DT_EXP
+
+/* exps: to[i] = exp(x[i] - less); `to` may be x. Below LOW, where T loses digits, it is 0; from
+   HIGH on it is infinite. One choice a loop, because compilers vectorise no others. most: the
+   largest number, a NaN if one is, -infinity of none. total: the sum. */
+#define CDP__DT_ROWS(S, T, LOW, HIGH)                                                     \
+    CDP__DT void cdp__dt_exps_some_##S(T *to, const T *from, T less) {                    \
+        T v[CDP__DT_ROW], x[CDP__DT_ROW];                                                 \
+        CDP__SHORT_LOOP                                                                   \
+        for (uint32_t i = 0; i < CDP__DT_ROW; ++i) {                                      \
+            v[i] = from[i] - less;                                                        \
+        }                                                                                 \
+        CDP__SHORT_LOOP                                                                   \
+        for (uint32_t i = 0; i < CDP__DT_ROW; ++i) {                                      \
+            x[i] = v[i] > LOW ? v[i] : LOW;                                               \
+        }                                                                                 \
+        CDP__SHORT_LOOP                                                                   \
+        for (uint32_t i = 0; i < CDP__DT_ROW; ++i) {                                      \
+            x[i] = x[i] < HIGH ? x[i] : HIGH;                                             \
+        }                                                                                 \
+        CDP__SHORT_LOOP                                                                   \
+        for (uint32_t i = 0; i < CDP__DT_ROW; ++i) {                                      \
+            x[i] = cdp__dt_exp_##S##_within(x[i]);                                        \
+        }                                                                                 \
+        CDP__SHORT_LOOP                                                                   \
+        for (uint32_t i = 0; i < CDP__DT_ROW; ++i) {                                      \
+            x[i] = v[i] < LOW ? 0 : x[i];                                                 \
+        }                                                                                 \
+        CDP__SHORT_LOOP                                                                   \
+        for (uint32_t i = 0; i < CDP__DT_ROW; ++i) {                                      \
+            x[i] = v[i] != v[i] ? v[i] : x[i];                                            \
+        }                                                                                 \
+        memcpy(to, x, sizeof x);                                                          \
+    }                                                                                     \
+    CDP__DT void cdp__dt_exps_##S(T *to, const T *x, uint64_t n, T less) {                \
+        const uint64_t rest = n % CDP__DT_ROW;                                            \
+        T some[CDP__DT_ROW] = {0};                                                        \
+        for (uint64_t i = 0; i + CDP__DT_ROW <= n; i += CDP__DT_ROW)                      \
+            cdp__dt_exps_some_##S(to + i, x + i, less);                                   \
+        if (!rest) return;                                                                \
+        memcpy(some, x + n - rest, (size_t)rest * sizeof *x);                             \
+        cdp__dt_exps_some_##S(some, some, less);                                          \
+        memcpy(to + n - rest, some, (size_t)rest * sizeof *x);                            \
+    }                                                                                     \
+    CDP__DT T cdp__dt_most_##S(const T *x, uint64_t n) {                                  \
+        T lane[CDP__DT_LANES], most = -(T)INFINITY;                                       \
+        uint64_t i = 0;                                                                   \
+        for (uint32_t d = 0; d < CDP__DT_LANES; ++d)                                      \
+            lane[d] = most;                                                               \
+        for (; i + CDP__DT_LANES <= n; i += CDP__DT_LANES) {                              \
+            const T *from = x + i;                                                        \
+            CDP__SHORT_LOOP                                                               \
+            for (uint32_t d = 0; d < CDP__DT_LANES; ++d) {                                \
+                lane[d] = (from[d] > lane[d]) | (from[d] != from[d]) ? from[d] : lane[d]; \
+            }                                                                             \
+        }                                                                                 \
+        for (; i < n; ++i)                                                                \
+            lane[0] = (x[i] > lane[0]) | (x[i] != x[i]) ? x[i] : lane[0];                 \
+        for (uint32_t d = 0; d < CDP__DT_LANES; ++d)                                      \
+            most = (lane[d] > most) | (lane[d] != lane[d]) ? lane[d] : most;              \
+        return most;                                                                      \
+    }                                                                                     \
+    CDP__DT double cdp__dt_total_##S(const T *x, uint64_t n) {                            \
+        double sum = 0;                                                                   \
+        for (uint64_t i = 0, end; i < n; i = end) {                                       \
+            T lane[CDP__DT_LANES] = {0};                                                  \
+            end = cdp__min(n, i + 4 * CDP__DT_ROW);                                       \
+            for (; i + CDP__DT_LANES <= end; i += CDP__DT_LANES) {                        \
+                const T *from = x + i;                                                    \
+                CDP__SHORT_LOOP                                                           \
+                for (uint32_t d = 0; d < CDP__DT_LANES; ++d) {                            \
+                    lane[d] += from[d];                                                   \
+                }                                                                         \
+            }                                                                             \
+            for (; i < end; ++i)                                                          \
+                lane[i % CDP__DT_LANES] += x[i];                                          \
+            for (uint32_t d = 0; d < CDP__DT_LANES; ++d)                                  \
+                sum += (double)lane[d];                                                   \
+        }                                                                                 \
+        return sum;                                                                       \
+    }                                                                                     \
+    CDP__DT void cdp__dt_times_all_##S(T *x, uint64_t n, T factor) {                      \
+        for (uint64_t i = 0; i < n; ++i)                                                  \
+            x[i] *= factor;                                                               \
+    }
+CDP__DT_ROWS(f32, float, -87.3365448f, 89.0f)
+CDP__DT_ROWS(f64, double, -708.0, 710.0)
+#undef CDP__DT_ROWS
+
+CDP__DT double cdp__dt_exp(double x) {
+    if (!(x >= -708)) return x < 0 ? 0 : x; /* keeps NaN */
+    return cdp__dt_exp_f64_within(x < 710 ? x : 710);
+}
+
+#endif /* CDP_NO_TENSOR_OPS */
+
 /* ---- >>dtensor/products: plain loops over local arrays (pure) -------------------------------- */
 
 /* Knows: contiguous row-major arrays of f32, f64, i32 and i64. Promises: each element of a product
@@ -7035,26 +7198,85 @@ CDP_API cdp_status cdp_op_choose(const cdp_op *op, const cdp_layout *have, uint3
 
 #ifndef CDP_NO_TENSOR_OPS
 
-/* Computes eight elements of a row of c at a time, because their sums are independent. */
-#define CDP__DT_GEMM(NAME, T)                                                             \
-    CDP__DT void NAME(bool ta, bool tb, uint64_t m, uint64_t n, uint64_t k, const T *a,   \
-        const T *b, bool add, T *c) {                                                     \
-        const uint64_t a_row = ta ? 1 : k, a_next = ta ? m : 1;                           \
-        const uint64_t b_col = tb ? k : 1, b_next = tb ? 1 : n;                           \
-        for (uint64_t i = 0; i < m; ++i)                                                  \
-            for (uint64_t j = 0; j < n; j += 8) {                                         \
-                const uint64_t some = cdp__min(n - j, 8);                                 \
-                const T *x = a + i * a_row, *y = b + j * b_col;                           \
-                T sum[8] = {0, 0, 0, 0, 0, 0, 0, 0};                                      \
-                for (uint64_t s = 0; some == 8 && s < k; ++s)                             \
-                    for (uint32_t d = 0; d < 8; ++d)                                      \
-                        sum[d] = (T)(sum[d] + x[s * a_next] * y[s * b_next + d * b_col]); \
-                for (uint64_t s = 0; some < 8 && s < k; ++s)                              \
-                    for (uint64_t d = 0; d < some; ++d)                                   \
-                        sum[d] = (T)(sum[d] + x[s * a_next] * y[s * b_next + d * b_col]); \
-                for (uint64_t d = 0; d < some; ++d)                                       \
-                    c[i * n + j + d] = (T)(add ? c[i * n + j + d] + sum[d] : sum[d]);     \
-            }                                                                             \
+/* Columns of b that are multiplied together, as many bytes as eight sums of vectors take. */
+#if defined(__AVX__) || defined(__aarch64__)
+#define CDP__DT_PANEL_BYTES 64u
+#else
+#define CDP__DT_PANEL_BYTES 32u
+#endif
+#define CDP__DT_PANEL 128u /* rows of a, and products of a sum, per block: both stay in a cache */
+
+/* c = a b, or c + a b: element (i, s) of a is a[i * a_row + s * a_next], element (s, j) of b is
+   b[s * b_next + j * b_col], element (i, j) of c is c[i * c_row + j]. */
+typedef struct cdp__dt_strides {
+    uint64_t m, n, k, a_row, a_next, b_next, b_col, c_row;
+    bool add;
+} cdp__dt_strides;
+
+/* NAME_four adds to four rows of sums: x is the first element of each row of a, b a panel. */
+#define CDP__DT_GEMM(NAME, T)                                                                     \
+    enum {                                                                                        \
+        NAME##_width = CDP__DT_PANEL_BYTES / sizeof(T)                                            \
+    };                                                                                            \
+    CDP__DT void NAME##_four(uint64_t k, const T *const *x, uint64_t next, const T *b, T *sums) { \
+        const T *x0 = x[0], *x1 = x[1], *x2 = x[2], *x3 = x[3];                                   \
+        T s0[NAME##_width], s1[NAME##_width], s2[NAME##_width], s3[NAME##_width];                 \
+        memcpy(s0, sums, sizeof s0);                                                              \
+        memcpy(s1, sums + NAME##_width, sizeof s0);                                               \
+        memcpy(s2, sums + 2 * NAME##_width, sizeof s0);                                           \
+        memcpy(s3, sums + 3 * NAME##_width, sizeof s0);                                           \
+        for (uint64_t s = 0; s < k; ++s, b += NAME##_width) {                                     \
+            const uint64_t at = s * next;                                                         \
+            const T a0 = x0[at], a1 = x1[at], a2 = x2[at], a3 = x3[at];                           \
+            CDP__SHORT_LOOP                                                                       \
+            for (uint32_t d = 0; d < NAME##_width; ++d) {                                         \
+                s0[d] = (T)(s0[d] + a0 * b[d]);                                                   \
+                s1[d] = (T)(s1[d] + a1 * b[d]);                                                   \
+                s2[d] = (T)(s2[d] + a2 * b[d]);                                                   \
+                s3[d] = (T)(s3[d] + a3 * b[d]);                                                   \
+            }                                                                                     \
+        }                                                                                         \
+        memcpy(sums, s0, sizeof s0);                                                              \
+        memcpy(sums + NAME##_width, s1, sizeof s0);                                               \
+        memcpy(sums + 2 * NAME##_width, s2, sizeof s0);                                           \
+        memcpy(sums + 3 * NAME##_width, s3, sizeof s0);                                           \
+    }                                                                                             \
+    CDP__DT void NAME##_panel(const cdp__dt_strides *p, uint64_t s, uint64_t depth, uint64_t j,   \
+        uint64_t columns, const T *b, T *panel) {                                                 \
+        if (columns < NAME##_width) memset(panel, 0, (size_t)depth *CDP__DT_PANEL_BYTES);         \
+        for (uint64_t i = 0; p->b_col == 1 && i < depth; ++i)                                     \
+            memcpy(panel + i * NAME##_width, b + (s + i) * p->b_next + j,                         \
+                (size_t)columns * sizeof *b);                                                     \
+        for (uint64_t d = 0; p->b_col != 1 && d < columns; ++d)                                   \
+            for (uint64_t i = 0; i < depth; ++i)                                                  \
+                panel[i * NAME##_width + d] = b[(s + i) * p->b_next + (j + d) * p->b_col];        \
+    }                                                                                             \
+    CDP__DT void NAME##_block(const cdp__dt_strides *p, uint64_t i, uint64_t rows, uint64_t j,    \
+        const T *a, const T *b, T *c) {                                                           \
+        T panel[CDP__DT_PANEL * NAME##_width], sums[CDP__DT_PANEL * NAME##_width];                \
+        const uint64_t columns = cdp__min(p->n - j, NAME##_width);                                \
+        memset(sums, 0, (size_t)(rows + 3) / 4 * 4 * CDP__DT_PANEL_BYTES);                        \
+        for (uint64_t s = 0; s < p->k; s += CDP__DT_PANEL) {                                      \
+            const uint64_t depth = cdp__min(p->k - s, CDP__DT_PANEL);                             \
+            NAME##_panel(p, s, depth, j, columns, b, panel);                                      \
+            for (uint64_t r = 0; r < rows; r += 4) {                                              \
+                const T *x[4];                                                                    \
+                for (uint64_t d = 0; d < 4; ++d) /* a row that is none repeats the last one */    \
+                    x[d] = a + (i + cdp__min(r + d, rows - 1)) * p->a_row + s * p->a_next;        \
+                NAME##_four(depth, x, p->a_next, panel, sums + r * NAME##_width);                 \
+            }                                                                                     \
+        }                                                                                         \
+        for (uint64_t r = 0; r < rows; ++r) {                                                     \
+            T *to = c + (i + r) * p->c_row + j;                                                   \
+            const T *sum = sums + r * NAME##_width;                                               \
+            for (uint64_t d = 0; d < columns; ++d)                                                \
+                to[d] = (T)(p->add ? to[d] + sum[d] : sum[d]);                                    \
+        }                                                                                         \
+    }                                                                                             \
+    CDP__DT void NAME(const cdp__dt_strides *p, const T *a, const T *b, T *c) {                   \
+        for (uint64_t i = 0; i < p->m; i += CDP__DT_PANEL)                                        \
+            for (uint64_t j = 0; j < p->n; j += NAME##_width)                                     \
+                NAME##_block(p, i, cdp__min(p->m - i, CDP__DT_PANEL), j, a, b, c);                \
     }
 CDP__DT_GEMM(cdp__dt_gemm_f32, float)
 CDP__DT_GEMM(cdp__dt_gemm_f64, double)
@@ -7066,18 +7288,23 @@ CDP__DT bool cdp__dt_plain_dtype(cdp_dtype t) {
     return t == CDP_DTYPE_F32 || t == CDP_DTYPE_F64 || t == CDP_DTYPE_I32 || t == CDP_DTYPE_I64;
 }
 
+CDP__DT void cdp__dt_gemm_of(
+    cdp_dtype t, const cdp__dt_strides *p, const void *a, const void *b, void *c) {
+    if (t == CDP_DTYPE_F64)
+        cdp__dt_gemm_f64(p, (const double *)a, (const double *)b, (double *)c);
+    else if (t == CDP_DTYPE_I32)
+        cdp__dt_gemm_i32(p, (const uint32_t *)a, (const uint32_t *)b, (uint32_t *)c);
+    else if (t == CDP_DTYPE_I64)
+        cdp__dt_gemm_i64(p, (const uint64_t *)a, (const uint64_t *)b, (uint64_t *)c);
+    else
+        cdp__dt_gemm_f32(p, (const float *)a, (const float *)b, (float *)c);
+}
+
+/* As cdp_blas.gemm. */
 CDP__DT void cdp__dt_gemm(cdp_dtype t, bool ta, bool tb, uint64_t m, uint64_t n, uint64_t k,
     const void *a, const void *b, bool add, void *c) {
-    if (t == CDP_DTYPE_F64)
-        cdp__dt_gemm_f64(ta, tb, m, n, k, (const double *)a, (const double *)b, add, (double *)c);
-    else if (t == CDP_DTYPE_I32)
-        cdp__dt_gemm_i32(
-            ta, tb, m, n, k, (const uint32_t *)a, (const uint32_t *)b, add, (uint32_t *)c);
-    else if (t == CDP_DTYPE_I64)
-        cdp__dt_gemm_i64(
-            ta, tb, m, n, k, (const uint64_t *)a, (const uint64_t *)b, add, (uint64_t *)c);
-    else
-        cdp__dt_gemm_f32(ta, tb, m, n, k, (const float *)a, (const float *)b, add, (float *)c);
+    const cdp__dt_strides p = {m, n, k, ta ? 1 : k, ta ? m : 1, tb ? 1 : n, tb ? k : 1, n, add};
+    cdp__dt_gemm_of(t, &p, a, b, c);
 }
 
 /* Adds n numbers to others. */
@@ -7124,22 +7351,6 @@ CDP__DT void cdp__dt_look_up_backward(cdp_dtype t, const int32_t *ids, uint64_t 
         cdp__dt_plus(
             t, (uint8_t *)table + id * row_bytes, (const uint8_t *)grad + i * row_bytes, width);
     }
-}
-
-/* exp(x), the same bits everywhere: x = k log 2 + r, a series in r, times 2^k; 0 below -708, where
-   f64 loses digits. */
-CDP__DT double cdp__dt_exp(double x) {
-    if (!(x > -708)) return x < 0 ? 0 : x; /* keeps NaN */
-    if (x > 709.78271289338397) return (double)INFINITY;
-    const double turns = x * 1.44269504088896340736;
-    const int32_t k = (int32_t)(turns < 0 ? turns - 0.5 : turns + 0.5);
-    const double r = (x - k * 0.693147180369123816490) - k * 1.90821492927058770002e-10;
-    double sum = 1, scale;
-    for (int32_t i = 14; i >= 1; --i)
-        sum = 1 + sum * r / i;
-    const uint64_t bits = (uint64_t)(k + 1022) << 52; /* 2^1024 would not be a number */
-    memcpy(&scale, &bits, 8);
-    return sum * scale * 2;
 }
 
 /* log(x) for x >= 0; -infinity for 0. */
@@ -7543,7 +7754,10 @@ typedef struct cdp__dt_loss {
     uint64_t rows, first, held; /* held: this rank has classes first .. first + held - 1 */
     cdp_dtype dtype;
     uint32_t n;
-    double *own, *all; /* per row: maximum, sum of exponentials from there, the target's logit */
+    const cdp_loss_kernel *kernel;
+    /* The largest logit of each row; then of each the sum of exponentials from there; then its
+       target's logit. `all`: of each rank. */
+    double *own, *all;
 } cdp__dt_loss;
 
 CDP__DT cdp_status cdp__dt_loss_check(
@@ -7576,51 +7790,110 @@ CDP__DT double cdp__dt_larger(double a, double b) {
     return a > b || a != a ? a : b;
 }
 
-CDP__DT void cdp__dt_loss_row(const cdp__dt_loss *s, uint64_t row) {
-    double *out = s->own + 3 * row;
-    const uint64_t at = row * s->held, target = (uint64_t)(int64_t)s->targets[row] - s->first;
-    double most = -(double)INFINITY, sum = 0;
-    for (uint64_t j = 0; j < s->held; ++j)
-        most = cdp__dt_larger(most, cdp__number_get(s->dtype, s->x, at + j));
-    for (uint64_t j = 0; most != -(double)INFINITY && j < s->held; ++j)
-        sum += cdp__dt_exp(cdp__number_get(s->dtype, s->x, at + j) - most);
-    out[0] = most;
-    out[1] = sum;
-    out[2] = target < s->held ? cdp__number_get(s->dtype, s->x, at + target) : 0;
+/* The exponentials of some elements of a row, from its largest number on; `e` NULL: their sum
+   alone. */
+#define CDP__DT_LOSS_SUM(S, T)                                                        \
+    CDP__DT double cdp__dt_loss_sum_##S(const T *x, T *e, uint64_t n, double *most) { \
+        T some[CDP__DT_ROW];                                                          \
+        const T from = cdp__dt_most_##S(x, n);                                        \
+        double sum = 0;                                                               \
+        *most = (double)from;                                                         \
+        if (from == -(T)INFINITY) {                                                   \
+            if (e) memset(e, 0, (size_t)n * sizeof *e);                               \
+            return 0;                                                                 \
+        }                                                                             \
+        for (uint64_t i = 0, k; i < n; i += k) {                                      \
+            T *to = e ? e + i : some;                                                 \
+            k = cdp__min(n - i, CDP__DT_ROW);                                         \
+            cdp__dt_exps_##S(to, x + i, k, from);                                     \
+            sum += cdp__dt_total_##S(to, k);                                          \
+        }                                                                             \
+        return sum;                                                                   \
+    }
+CDP__DT_LOSS_SUM(f32, float)
+CDP__DT_LOSS_SUM(f64, double)
+#undef CDP__DT_LOSS_SUM
+
+/* cdp_loss_kernel.exponentials in plain loops. */
+CDP__DT cdp_status cdp__dt_loss_exponentials(void *user, cdp_dtype t, uint64_t rows,
+    uint64_t classes, const void *x, void *e, double *most, double *sum) {
+    (void)user;
+    for (uint64_t i = 0; i < rows; ++i) {
+        const uint64_t at = i * classes;
+        if (t == CDP_DTYPE_F32)
+            sum[i] = cdp__dt_loss_sum_f32(
+                (const float *)x + at, e ? (float *)e + at : NULL, classes, &most[i]);
+        else
+            sum[i] = cdp__dt_loss_sum_f64(
+                (const double *)x + at, e ? (double *)e + at : NULL, classes, &most[i]);
+    }
+    return CDP_OK;
 }
 
-/* Merges the numbers of all ranks for a row: in[r] is `stride` numbers after in[r-1]. The
+/* The numbers of this rank's classes; the exponentials go to `grad`, which may be the logits. */
+CDP__DT cdp_status cdp__dt_loss_rows(const cdp__dt_loss *s, void *grad) {
+    double *most = s->own, *sum = most + s->rows, *logit = sum + s->rows;
+    for (uint64_t i = 0; i < s->rows; ++i) {
+        const uint64_t target = (uint64_t)(int64_t)s->targets[i] - s->first;
+        most[i] = -(double)INFINITY;
+        sum[i] = 0;
+        logit[i] = target < s->held ? cdp__number_get(s->dtype, s->x, i * s->held + target) : 0;
+    }
+    if (!s->held) return CDP_OK;
+    return s->kernel->exponentials(
+        s->kernel->user, s->dtype, s->rows, s->held, s->x, grad, most, sum);
+}
+
+/* Merges the numbers of all ranks for a row: in[r * 3 * rows], and so on, are those of rank r. The
    sum of a row of which every logit is -infinity is a NaN. */
-CDP__DT void cdp__dt_loss_merge(const double *in, uint64_t stride, uint32_t n, double out[3]) {
+CDP__DT void cdp__dt_loss_merge(const double *in, uint64_t rows, uint32_t n, double out[3]) {
+    const uint64_t next = 3 * rows;
     out[0] = -(double)INFINITY;
     out[1] = out[2] = 0;
     for (uint32_t r = 0; r < n; ++r)
-        out[0] = cdp__dt_larger(out[0], in[r * stride]);
+        out[0] = cdp__dt_larger(out[0], in[r * next]);
     if (out[0] == -(double)INFINITY) out[1] = out[0] - out[0];
     for (uint32_t r = 0; r < n; ++r) {
-        if (in[r * stride] != -(double)INFINITY)
-            out[1] += in[r * stride + 1] * cdp__dt_exp(in[r * stride] - out[0]);
-        out[2] += in[r * stride + 2];
+        const double *row = in + r * next;
+        if (row[0] != -(double)INFINITY) out[1] += row[rows] * cdp__dt_exp(row[0] - out[0]);
+        out[2] += row[2 * rows];
     }
+}
+
+/* grad holds exponentials e: scale (e factor - 1 at the target), where `factor` makes shares of the
+   whole sum of them. */
+CDP__DT void cdp__dt_loss_grad(
+    const cdp__dt_loss *s, uint64_t row, void *grad, double factor, double scale) {
+    const uint64_t at = row * s->held, elem = cdp_dtype_size(s->dtype);
+    const uint64_t target = (uint64_t)(int64_t)s->targets[row] - s->first;
+    const bool here = target < s->held;
+    const double e = here ? cdp__number_get(s->dtype, grad, at + target) : 0;
+    if (s->targets[row] < 0)
+        memset((uint8_t *)grad + at * elem, 0, (size_t)(s->held * elem));
+    else if (s->dtype == CDP_DTYPE_F32)
+        cdp__dt_times_all_f32((float *)grad + at, s->held, (float)(factor * scale));
+    else
+        cdp__dt_times_all_f64((double *)grad + at, s->held, factor * scale);
+    if (here) cdp__number_put(s->dtype, grad, at + target, (e * factor - 1) * scale);
 }
 
 CDP__DT void cdp__dt_loss_finish(const cdp__dt_loss *s, void *losses, void *grad, double scale) {
     for (uint64_t i = 0; i < s->rows; ++i) {
         const bool counts = s->targets[i] >= 0;
-        const uint64_t target = (uint64_t)(int64_t)s->targets[i] - s->first;
         double row[3];
-        cdp__dt_loss_merge(s->all + 3 * i, 3 * s->rows, s->n, row);
+        cdp__dt_loss_merge(s->all + i, s->rows, s->n, row);
         cdp__number_put(s->dtype, losses, i, counts ? cdp__dt_ln(row[1]) + row[0] - row[2] : 0);
-        for (uint64_t j = 0; grad && j < s->held; ++j) {
-            const double x = cdp__number_get(s->dtype, s->x, i * s->held + j) - row[0];
-            const double g = cdp__dt_exp(x) / row[1] - (j == target ? 1 : 0);
-            cdp__number_put(s->dtype, grad, i * s->held + j, counts ? g * scale : 0);
-        }
+        if (!grad) continue;
+        /* the exponentials of a piece that has only -infinity are 0 */
+        const bool none = s->own[i] == -(double)INFINITY;
+        const double share = none ? 1 : cdp__dt_exp(s->own[i] - row[0]);
+        cdp__dt_loss_grad(s, i, grad, share / row[1], scale);
     }
 }
 
-CDP_API cdp_status cdp_cross_entropy(const cdp_layout *logits, const void *piece,
-    const int32_t *targets, void *losses, void *grad, double scale) {
+CDP_API cdp_status cdp_cross_entropy_with(const cdp_layout *logits, const void *piece,
+    const int32_t *targets, void *losses, void *grad, double scale, const cdp_loss_kernel *kernel) {
+    static const cdp_loss_kernel plain = {cdp__dt_loss_exponentials, NULL};
     cdp__dt_loss s;
     cdp_box box;
     cdp_status st = cdp__dt_loss_check(logits, piece, targets, losses);
@@ -7636,6 +7909,7 @@ CDP_API cdp_status cdp_cross_entropy(const cdp_layout *logits, const void *piece
     s.first = box.start[1];
     s.held = box.size[0] ? box.size[1] : 0;
     s.dtype = cdp__dt_dtype(logits);
+    s.kernel = kernel && kernel->exponentials ? kernel : &plain;
     s.n = logits->place[0].kind == CDP_PLACE_SHARD ? m->count : 1;
     const bool talks = s.n > 1 && m->all;
     if (s.n > 1 && !m->all)
@@ -7644,15 +7918,21 @@ CDP_API cdp_status cdp_cross_entropy(const cdp_layout *logits, const void *piece
     s.own = (double *)cdp__dt_alloc(m->root->os, bytes);
     if (!s.own) return cdp__dt_nomem("cdp_cross_entropy", bytes);
     s.all = talks ? s.own + 3 * s.rows : s.own;
-    for (uint64_t i = 0; i < s.rows; ++i)
-        cdp__dt_loss_row(&s, i);
+    const cdp_status own = cdp__dt_loss_rows(&s, grad);
+    const cdp_error why = *cdp_last_error();
     if (talks) {
         cdp__dt_count(m->root->counter, CDP_COLL_ALLGATHER, 3 * s.rows * 8 * (s.n - 1ull), false);
         st = cdp_allgather(m->all->group, s.own, s.all, 3 * s.rows, CDP_DTYPE_F64);
     }
-    if (st == CDP_OK) cdp__dt_loss_finish(&s, losses, grad, scale);
+    if (st == CDP_OK && own == CDP_OK) cdp__dt_loss_finish(&s, losses, grad, scale);
     cdp__dt_free(m->root->os, s.own);
-    return st;
+    if (st != CDP_OK || own == CDP_OK) return st;
+    return cdp_error_set(own, why.peer, why.sys_errno, "%s", why.text);
+}
+
+CDP_API cdp_status cdp_cross_entropy(const cdp_layout *logits, const void *piece,
+    const int32_t *targets, void *losses, void *grad, double scale) {
+    return cdp_cross_entropy_with(logits, piece, targets, losses, grad, scale, NULL);
 }
 
 #endif /* CDP_NO_TENSOR_OPS */

@@ -73,6 +73,7 @@
         find the cheapest way to apply it                  cdp_op_choose
         cut the parameters of a layer, or a table          cdp_tp_create, _forward, _backward
         get losses of logits that are cut by classes       cdp_cross_entropy
+        the same, with a kernel of my own                  cdp_cross_entropy_with
         cut a sequence that attends to itself              cdp_cp_create, cdp_cp_attention
         pass blocks around with kernels of my own          cdp_cp_ring, cdp_cp_merge
         run a function on local pieces                     cdp_local_map
@@ -224,6 +225,7 @@ extern "C" {
 #include "dtensor/operators.h"
 #include "dtensor/operators_special.h"
 #include "dtensor/chooser.h"
+#include "dtensor/rows.h"
 #include "dtensor/products.h"
 #include "dtensor/styles.h"
 #include "dtensor/losses.h"

@@ -20,6 +20,13 @@
 #endif
 #endif
 
+/* Before a short loop: gcc -O3 unrolls it completely before it could vectorise it. */
+#if defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 8
+#define CDP__SHORT_LOOP _Pragma("GCC unroll 1")
+#else
+#define CDP__SHORT_LOOP
+#endif
+
 #if defined(__GNUC__) || defined(__clang__)
 #define CDP__RESTRICT __restrict__
 #if defined(CDP_NO_OS) /* see CDP_FORMAT_CHECK */

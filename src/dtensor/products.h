@@ -8,34 +8,95 @@
 
 #include "../base/config.h"
 #include "../base/types_api.h"
+#include "../base/compiler.h"
 #include "../base/helpers.h"
 #include "../dtype/reduce.h"
 #include "kit.h"
 #include "kernels.h"
 #include "philox.h"
+#include "rows.h"
 
 #ifndef CDP_NO_TENSOR_OPS
 
-/* Computes eight elements of a row of c at a time, because their sums are independent. */
-#define CDP__DT_GEMM(NAME, T)                                                             \
-    CDP__DT void NAME(bool ta, bool tb, uint64_t m, uint64_t n, uint64_t k, const T *a,   \
-        const T *b, bool add, T *c) {                                                     \
-        const uint64_t a_row = ta ? 1 : k, a_next = ta ? m : 1;                           \
-        const uint64_t b_col = tb ? k : 1, b_next = tb ? 1 : n;                           \
-        for (uint64_t i = 0; i < m; ++i)                                                  \
-            for (uint64_t j = 0; j < n; j += 8) {                                         \
-                const uint64_t some = cdp__min(n - j, 8);                                 \
-                const T *x = a + i * a_row, *y = b + j * b_col;                           \
-                T sum[8] = {0, 0, 0, 0, 0, 0, 0, 0};                                      \
-                for (uint64_t s = 0; some == 8 && s < k; ++s)                             \
-                    for (uint32_t d = 0; d < 8; ++d)                                      \
-                        sum[d] = (T)(sum[d] + x[s * a_next] * y[s * b_next + d * b_col]); \
-                for (uint64_t s = 0; some < 8 && s < k; ++s)                              \
-                    for (uint64_t d = 0; d < some; ++d)                                   \
-                        sum[d] = (T)(sum[d] + x[s * a_next] * y[s * b_next + d * b_col]); \
-                for (uint64_t d = 0; d < some; ++d)                                       \
-                    c[i * n + j + d] = (T)(add ? c[i * n + j + d] + sum[d] : sum[d]);     \
-            }                                                                             \
+/* Columns of b that are multiplied together, as many bytes as eight sums of vectors take. */
+#if defined(__AVX__) || defined(__aarch64__)
+#define CDP__DT_PANEL_BYTES 64u
+#else
+#define CDP__DT_PANEL_BYTES 32u
+#endif
+#define CDP__DT_PANEL 128u /* rows of a, and products of a sum, per block: both stay in a cache */
+
+/* c = a b, or c + a b: element (i, s) of a is a[i * a_row + s * a_next], element (s, j) of b is
+   b[s * b_next + j * b_col], element (i, j) of c is c[i * c_row + j]. */
+typedef struct cdp__dt_strides {
+    uint64_t m, n, k, a_row, a_next, b_next, b_col, c_row;
+    bool add;
+} cdp__dt_strides;
+
+/* NAME_four adds to four rows of sums: x is the first element of each row of a, b a panel. */
+#define CDP__DT_GEMM(NAME, T)                                                                     \
+    enum {                                                                                        \
+        NAME##_width = CDP__DT_PANEL_BYTES / sizeof(T)                                            \
+    };                                                                                            \
+    CDP__DT void NAME##_four(uint64_t k, const T *const *x, uint64_t next, const T *b, T *sums) { \
+        const T *x0 = x[0], *x1 = x[1], *x2 = x[2], *x3 = x[3];                                   \
+        T s0[NAME##_width], s1[NAME##_width], s2[NAME##_width], s3[NAME##_width];                 \
+        memcpy(s0, sums, sizeof s0);                                                              \
+        memcpy(s1, sums + NAME##_width, sizeof s0);                                               \
+        memcpy(s2, sums + 2 * NAME##_width, sizeof s0);                                           \
+        memcpy(s3, sums + 3 * NAME##_width, sizeof s0);                                           \
+        for (uint64_t s = 0; s < k; ++s, b += NAME##_width) {                                     \
+            const uint64_t at = s * next;                                                         \
+            const T a0 = x0[at], a1 = x1[at], a2 = x2[at], a3 = x3[at];                           \
+            CDP__SHORT_LOOP                                                                       \
+            for (uint32_t d = 0; d < NAME##_width; ++d) {                                         \
+                s0[d] = (T)(s0[d] + a0 * b[d]);                                                   \
+                s1[d] = (T)(s1[d] + a1 * b[d]);                                                   \
+                s2[d] = (T)(s2[d] + a2 * b[d]);                                                   \
+                s3[d] = (T)(s3[d] + a3 * b[d]);                                                   \
+            }                                                                                     \
+        }                                                                                         \
+        memcpy(sums, s0, sizeof s0);                                                              \
+        memcpy(sums + NAME##_width, s1, sizeof s0);                                               \
+        memcpy(sums + 2 * NAME##_width, s2, sizeof s0);                                           \
+        memcpy(sums + 3 * NAME##_width, s3, sizeof s0);                                           \
+    }                                                                                             \
+    CDP__DT void NAME##_panel(const cdp__dt_strides *p, uint64_t s, uint64_t depth, uint64_t j,   \
+        uint64_t columns, const T *b, T *panel) {                                                 \
+        if (columns < NAME##_width) memset(panel, 0, (size_t)depth *CDP__DT_PANEL_BYTES);         \
+        for (uint64_t i = 0; p->b_col == 1 && i < depth; ++i)                                     \
+            memcpy(panel + i * NAME##_width, b + (s + i) * p->b_next + j,                         \
+                (size_t)columns * sizeof *b);                                                     \
+        for (uint64_t d = 0; p->b_col != 1 && d < columns; ++d)                                   \
+            for (uint64_t i = 0; i < depth; ++i)                                                  \
+                panel[i * NAME##_width + d] = b[(s + i) * p->b_next + (j + d) * p->b_col];        \
+    }                                                                                             \
+    CDP__DT void NAME##_block(const cdp__dt_strides *p, uint64_t i, uint64_t rows, uint64_t j,    \
+        const T *a, const T *b, T *c) {                                                           \
+        T panel[CDP__DT_PANEL * NAME##_width], sums[CDP__DT_PANEL * NAME##_width];                \
+        const uint64_t columns = cdp__min(p->n - j, NAME##_width);                                \
+        memset(sums, 0, (size_t)(rows + 3) / 4 * 4 * CDP__DT_PANEL_BYTES);                        \
+        for (uint64_t s = 0; s < p->k; s += CDP__DT_PANEL) {                                      \
+            const uint64_t depth = cdp__min(p->k - s, CDP__DT_PANEL);                             \
+            NAME##_panel(p, s, depth, j, columns, b, panel);                                      \
+            for (uint64_t r = 0; r < rows; r += 4) {                                              \
+                const T *x[4];                                                                    \
+                for (uint64_t d = 0; d < 4; ++d) /* a row that is none repeats the last one */    \
+                    x[d] = a + (i + cdp__min(r + d, rows - 1)) * p->a_row + s * p->a_next;        \
+                NAME##_four(depth, x, p->a_next, panel, sums + r * NAME##_width);                 \
+            }                                                                                     \
+        }                                                                                         \
+        for (uint64_t r = 0; r < rows; ++r) {                                                     \
+            T *to = c + (i + r) * p->c_row + j;                                                   \
+            const T *sum = sums + r * NAME##_width;                                               \
+            for (uint64_t d = 0; d < columns; ++d)                                                \
+                to[d] = (T)(p->add ? to[d] + sum[d] : sum[d]);                                    \
+        }                                                                                         \
+    }                                                                                             \
+    CDP__DT void NAME(const cdp__dt_strides *p, const T *a, const T *b, T *c) {                   \
+        for (uint64_t i = 0; i < p->m; i += CDP__DT_PANEL)                                        \
+            for (uint64_t j = 0; j < p->n; j += NAME##_width)                                     \
+                NAME##_block(p, i, cdp__min(p->m - i, CDP__DT_PANEL), j, a, b, c);                \
     }
 CDP__DT_GEMM(cdp__dt_gemm_f32, float)
 CDP__DT_GEMM(cdp__dt_gemm_f64, double)
@@ -47,18 +108,23 @@ CDP__DT bool cdp__dt_plain_dtype(cdp_dtype t) {
     return t == CDP_DTYPE_F32 || t == CDP_DTYPE_F64 || t == CDP_DTYPE_I32 || t == CDP_DTYPE_I64;
 }
 
+CDP__DT void cdp__dt_gemm_of(
+    cdp_dtype t, const cdp__dt_strides *p, const void *a, const void *b, void *c) {
+    if (t == CDP_DTYPE_F64)
+        cdp__dt_gemm_f64(p, (const double *)a, (const double *)b, (double *)c);
+    else if (t == CDP_DTYPE_I32)
+        cdp__dt_gemm_i32(p, (const uint32_t *)a, (const uint32_t *)b, (uint32_t *)c);
+    else if (t == CDP_DTYPE_I64)
+        cdp__dt_gemm_i64(p, (const uint64_t *)a, (const uint64_t *)b, (uint64_t *)c);
+    else
+        cdp__dt_gemm_f32(p, (const float *)a, (const float *)b, (float *)c);
+}
+
+/* As cdp_blas.gemm. */
 CDP__DT void cdp__dt_gemm(cdp_dtype t, bool ta, bool tb, uint64_t m, uint64_t n, uint64_t k,
     const void *a, const void *b, bool add, void *c) {
-    if (t == CDP_DTYPE_F64)
-        cdp__dt_gemm_f64(ta, tb, m, n, k, (const double *)a, (const double *)b, add, (double *)c);
-    else if (t == CDP_DTYPE_I32)
-        cdp__dt_gemm_i32(
-            ta, tb, m, n, k, (const uint32_t *)a, (const uint32_t *)b, add, (uint32_t *)c);
-    else if (t == CDP_DTYPE_I64)
-        cdp__dt_gemm_i64(
-            ta, tb, m, n, k, (const uint64_t *)a, (const uint64_t *)b, add, (uint64_t *)c);
-    else
-        cdp__dt_gemm_f32(ta, tb, m, n, k, (const float *)a, (const float *)b, add, (float *)c);
+    const cdp__dt_strides p = {m, n, k, ta ? 1 : k, ta ? m : 1, tb ? 1 : n, tb ? k : 1, n, add};
+    cdp__dt_gemm_of(t, &p, a, b, c);
 }
 
 /* Adds n numbers to others. */
@@ -105,22 +171,6 @@ CDP__DT void cdp__dt_look_up_backward(cdp_dtype t, const int32_t *ids, uint64_t 
         cdp__dt_plus(
             t, (uint8_t *)table + id * row_bytes, (const uint8_t *)grad + i * row_bytes, width);
     }
-}
-
-/* exp(x), the same bits everywhere: x = k log 2 + r, a series in r, times 2^k; 0 below -708, where
-   f64 loses digits. */
-CDP__DT double cdp__dt_exp(double x) {
-    if (!(x > -708)) return x < 0 ? 0 : x; /* keeps NaN */
-    if (x > 709.78271289338397) return (double)INFINITY;
-    const double turns = x * 1.44269504088896340736;
-    const int32_t k = (int32_t)(turns < 0 ? turns - 0.5 : turns + 0.5);
-    const double r = (x - k * 0.693147180369123816490) - k * 1.90821492927058770002e-10;
-    double sum = 1, scale;
-    for (int32_t i = 14; i >= 1; --i)
-        sum = 1 + sum * r / i;
-    const uint64_t bits = (uint64_t)(k + 1022) << 52; /* 2^1024 would not be a number */
-    memcpy(&scale, &bits, 8);
-    return sum * scale * 2;
 }
 
 /* log(x) for x >= 0; -infinity for 0. */

@@ -84,14 +84,29 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_tp_backward(cdp_tp *tp, const void *x, con
 
 /* Losses of logits [rows, classes] that lie on a mesh of one dimension, replicated or cut along
    the classes (S1), and their gradient: losses[i] = log(sum over j of exp(x[i,j])) - x[i,target];
-   grad (NULL: not wanted; may be `piece`) = scale (softmax(x) - 1 at the target). Targets are
-   the same on all ranks; rows with a negative one count as 0, with no gradient. One allgather
-   of three numbers per row, combined in the order of ranks in f64: all ranks get equal losses.
-   f32 and f64; losses have the dtype of the logits. Allocates while it runs. Collective. Errors:
-   INVALID (a target is not below `classes`: names the row), UNSUPPORTED, NOMEM, the group's
-   failure. */
+   grad (NULL: not wanted; may be `piece`, which a failure then leaves changed) =
+   scale (softmax(x) - 1 at the target). Targets are the same on all ranks; rows with a negative one
+   count as 0, with no gradient. One allgather of three numbers per row, combined in the order of
+   ranks in f64: all ranks get equal losses. Exponentials have the dtype of the logits, f32 or f64,
+   and so have losses. Allocates while it runs. Collective. Errors: INVALID (a target is not below
+   `classes`: names the row), UNSUPPORTED, NOMEM, the group's failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_cross_entropy(const cdp_layout *logits, const void *piece,
     const int32_t *targets, void *losses, void *grad, double scale);
+
+/* The loops of it in a kernel of your own. For each row i of x [rows, classes] of this rank:
+   most[i] = the largest x[i,j], a NaN if one is; sum[i] = the sum of exp(x[i,j] - most[i]);
+   e[i,j] = these exponentials (e NULL: not wanted; may be x). If all are -infinity: sum and
+   exponentials 0. An error that it returns is returned by the call, after the allgather. */
+typedef struct cdp_loss_kernel {
+    cdp_status (*exponentials)(void *user, cdp_dtype dtype, uint64_t rows, uint64_t classes,
+        const void *x, void *e, double *most, double *sum);
+    void *user;
+} cdp_loss_kernel;
+
+/* The same with a kernel; NULL, or a member that is NULL: plain loops. Collective. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_cross_entropy_with(const cdp_layout *logits,
+    const void *piece, const int32_t *targets, void *losses, void *grad, double scale,
+    const cdp_loss_kernel *kernel);
 
 #endif /* CDP_NO_TENSOR_OPS */
 

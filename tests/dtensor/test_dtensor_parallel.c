@@ -781,6 +781,88 @@ TEST(losses_of_numbers_that_are_not_finite) {
         }
 }
 
+/* The same as the plain loops, counted; fails if it is told to. */
+typedef struct own_loss {
+    uint32_t calls;
+    bool fails;
+} own_loss;
+static cdp_status own_exponentials(void *user, cdp_dtype t, uint64_t rows, uint64_t classes,
+    const void *x, void *e, double *most, double *sum) {
+    own_loss *own = (own_loss *)user;
+    T_EQ(CDP_DTYPE_F32, t);
+    ++own->calls;
+    for (uint64_t i = 0; i < rows; ++i) {
+        most[i] = -INFINITY;
+        sum[i] = 0;
+        for (uint64_t j = i * classes; j < (i + 1) * classes; ++j)
+            most[i] = fmax(most[i], ((const float *)x)[j]);
+        for (uint64_t j = i * classes; j < (i + 1) * classes; ++j) {
+            const double p = exp(((const float *)x)[j] - most[i]);
+            sum[i] += p;
+            if (e) ((float *)e)[j] = (float)p;
+        }
+    }
+    return own->fails ? cdp_error_set(CDP_ERR_IO, -1, 0, "the kernel does not like it") : CDP_OK;
+}
+
+/* Long rows of f32, whose lengths are no multiples of anything, beside doubles; a kernel of one's
+   own gets the same; one that fails on one rank blocks nobody. */
+static void loss_long(cdp_group *g, void *arg) {
+    enum {
+        ROWS = 3,
+        CLASSES = 1037
+    };
+    cdp_mesh *m = line_of(g);
+    cdp_layout l = {.mesh = m, .ndim = 2, .shape = {ROWS, CLASSES}};
+    static const int32_t targets[ROWS] = {0, CLASSES - 1, 500};
+    float *x = (float *)calloc(4 * ROWS * CLASSES, sizeof *x), losses[2][ROWS];
+    float *own = x + ROWS * CLASSES, *grad[2] = {own + ROWS * CLASSES, own + 2 * ROWS * CLASSES};
+    own_loss state = {0, false};
+    const cdp_loss_kernel kernel = {own_exponentials, &state};
+    cdp_box box;
+    (void)arg;
+    if (!x || !OK(cdp_layout_parse(&l, "S1"))) abort();
+    for (uint64_t i = 0; i < ROWS * CLASSES; ++i)
+        x[i] = (float)number(8, i) * 1.7f + (i == 1500 ? 90.0f : 0.0f);
+    cdp_dtensor t = {.layout = l, .data = own};
+    OK(cdp_distribute(&t, x, CDP_EACH));
+    (void)cdp_layout_box(&l, NULL, &box);
+    OK(cdp_cross_entropy(&l, own, targets, losses[0], grad[0], 65536));
+    OK(cdp_cross_entropy_with(&l, own, targets, losses[1], grad[1], 65536, &kernel));
+    T_EQ(1, state.calls);
+    for (uint64_t i = 0; i < ROWS; ++i) {
+        const float *row = x + i * CLASSES;
+        double most = -1e300, sum = 0;
+        for (uint64_t j = 0; j < CLASSES; ++j)
+            most = fmax(most, (double)row[j]);
+        for (uint64_t j = 0; j < CLASSES; ++j)
+            sum += exp((double)row[j] - most);
+        const double want = log(sum) + most - (double)row[targets[i]];
+        for (uint32_t k = 0; k < 2; ++k) {
+            T(fabs(want - (double)losses[k][i]) < 1e-6 * (1 + fabs(want)));
+            for (uint64_t j = 0; j < box.size[1]; ++j) {
+                const uint64_t at = box.start[1] + j;
+                const double is_target = at == (uint64_t)targets[i];
+                const double d = (exp((double)row[at] - most) / sum - is_target) * 65536;
+                T(fabs(d - (double)grad[k][i * box.size[1] + j])
+                    <= 1e-5 * fabs(d) + is_target * 0.01 + 1e-33);
+            }
+        }
+    }
+    state.fails = cdp_rank(g) == 0;
+    const cdp_status st = cdp_cross_entropy_with(&l, own, targets, losses[1], NULL, 1, &kernel);
+    T_EQ(state.fails ? CDP_ERR_IO : CDP_OK, st);
+    if (state.fails) T_TEXT("does not like it", cdp_last_error()->text);
+    T_EQ(CDP_OK, cdp_group_status(g));
+    free(x);
+    cdp_mesh_destroy(m);
+}
+
+TEST(losses_of_long_rows) {
+    for (uint32_t n = 1; n <= 3; ++n)
+        RUN(n, loss_long, NULL);
+}
+
 /* ---- attention over a cut sequence ---- */
 
 typedef struct cp_case {
@@ -1037,6 +1119,42 @@ TEST(attention_to_numbers_that_are_not_finite) {
     T(isinf(cdp__dt_exp(1000)) && fabs(cdp__dt_exp(709.7) / exp(709.7) - 1) < 1e-13);
 }
 
+/* Exponentials and largest numbers of rows of every length beside those of single numbers. */
+TEST(rows_of_exponentials) {
+    float x[200], e[200];
+    double y[200], d[200];
+    static const float odd[] = {NAN, INFINITY, -INFINITY, 88.72f, 88.73f, -87.3f, -87.4f, -3e38f};
+    for (uint32_t i = 0; i < 200; ++i) {
+        x[i] = (float)i * 0.7f - 70;
+        y[i] = (double)x[i] * 7;
+    }
+    for (uint32_t n = 0; n <= 200; ++n) {
+        cdp__dt_exps_f32(e, x, n, 1.0f);
+        cdp__dt_exps_f64(d, y, n, 1.0);
+        double sum = 0;
+        for (uint32_t i = 0; i < n; ++i) {
+            const double f = exp((double)(x[i] - 1.0f)), g = exp(y[i] - 1);
+            T(fabs((double)e[i] - f) <= 1.3e-7 * f && fabs(d[i] - g) <= 4e-16 * g);
+            sum += y[i];
+        }
+        T(cdp__dt_most_f32(x, n) == (n ? x[n - 1] : -INFINITY));
+        T(cdp__dt_most_f64(y, n) == (n ? y[n - 1] : -INFINITY));
+        T(fabs(cdp__dt_total_f64(y, n) - sum) < 1e-9);
+    }
+    for (uint32_t k = 0; k < sizeof odd / sizeof *odd; ++k)
+        for (uint32_t at = 0; at < 200; at += 23) {
+            float z[200] = {0};
+            z[at] = odd[k];
+            cdp__dt_exps_f32(e, z, 200, 0);
+            const double want = odd[k] < -87.34f ? 0 : (double)expf(odd[k]);
+            T(isnan(want)
+                    ? isnan(e[at])
+                    : fabs((double)e[at] - want) <= 1.3e-7 * want || (isinf(want) && isinf(e[at])));
+            T(e[at ? 0 : 1] == 1);
+            T(k ? cdp__dt_most_f32(z, 200) == fmaxf(odd[k], 0) : isnan(cdp__dt_most_f32(z, 200)));
+        }
+}
+
 TEST(functions_of_our_own) {
     for (int32_t i = -7000; i <= 7000; ++i) {
         const double x = i / 10.0 + i * 1e-7;
@@ -1185,11 +1303,13 @@ int main(int argc, char **argv) {
         {"different_layers_are_told", different_layers_are_told, 60},
         {"a_bad_id_blocks_nobody", a_bad_id_blocks_nobody, 20},
         {"loss_parallel", loss_parallel, 30},
+        {"losses_of_long_rows", losses_of_long_rows, 60},
         {"losses_of_numbers_that_are_not_finite", losses_of_numbers_that_are_not_finite, 20},
         {"attention_to_numbers_that_are_not_finite", attention_to_numbers_that_are_not_finite, 20},
         {"ring_gather_and_one_process", ring_gather_and_one_process, 60},
         {"positions_of_ranks", positions_of_ranks, 10},
         {"merge_formula", merge_formula, 10},
+        {"rows_of_exponentials", rows_of_exponentials, 60},
         {"functions_of_our_own", functions_of_our_own, 10},
         {"rings_of_any_bytes", rings_of_any_bytes, 30},
         {"bad_attention_is_refused", bad_attention_is_refused, 10},
