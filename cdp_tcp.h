@@ -1427,6 +1427,9 @@ typedef struct cdp__join {
     bool blameless;             /* the store answers: rank 0, which serves it, is not to blame */
     uint32_t found;
     int32_t absent;
+    int32_t named; /* the rank that the last report names; -1: none */
+    /* the store has been asked whether other ranks of this host miss the same; they do */
+    bool counted, quiet;
     uint32_t gloo;
     uint32_t polls; /* polls of a store that is not on this rank's loop */
     uint64_t pause_ns, give_up_ns, last_ns;
@@ -3672,6 +3675,7 @@ CDP__PRIVATE void cdp__join_leave_start(cdp__mesh *m) {
     cdp__free(m->os, m->hosts);
     m->hosts = NULL;
     m->watching = m->claimed = m->met = m->wait_recorded = m->join->complete = false;
+    m->join->counted = m->join->quiet = false;
     m->join->cause_grace_ns = 0;
     cdp__mesh_round(m, NULL);
 }
@@ -3687,7 +3691,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__join_again(cdp__mesh *m) {
     if (now >= s->say_ns) {
         cdp__log(
             &m->desc.group.logger, CDP_LOG_WARN, m->desc.group.rank, "%s", cdp_last_error()->text);
-        s->say_ns = now + 10000 * CDP__MS;
+        s->say_ns = now + cdp__max(10000 * CDP__MS, now - m->start_ns);
     }
     cdp__join_leave_start(m);
     s->again_ms = cdp__min(cdp__max(2 * s->again_ms, CDP__AGAIN_FIRST_MS), CDP__AGAIN_MOST_MS);
@@ -3992,12 +3996,41 @@ CDP__PRIVATE void cdp__join_write_wait(cdp__mesh *m, int32_t named, cdp__join_fu
     cdp__join_ask(m, m->store, CDP_STORE_SET, CDP__SETTLE_MS, next);
 }
 
-/* Logs the last error, which names the missing ranks. */
+/* Logs the last error, which names the missing ranks: a warning after 2, 12, 32, 72 seconds and so
+   on, unless another rank of this host says the same. */
 CDP__PRIVATE void cdp__join_log_missed(cdp__mesh *m) {
     cdp__join *s = m->join;
-    cdp__log(&m->desc.group.logger, s->looks || m->foreign ? CDP_LOG_WARN : CDP_LOG_INFO,
+    const bool due = s->looks && !(s->looks & (s->looks - 1)) && !s->quiet;
+    cdp__log(&m->desc.group.logger, due || m->foreign ? CDP_LOG_WARN : CDP_LOG_INFO,
         m->desc.group.rank, "%s", cdp_last_error()->text);
     if (s->looks++) s->pause_ns = 10000 * CDP__MS;
+}
+
+/* Goes on to wait for all ranks, after a report to ranks that wait for this one. */
+CDP__PRIVATE cdp_status cdp__join_await_on(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    /* while addresses are missing, no rank has started */
+    if (s->named < 0 || s->with_values) return cdp__join_await(m);
+    cdp__join_write_wait(m, s->named, cdp__join_wait_written);
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__join_counted(cdp__mesh *m) {
+    m->join->counted = true;
+    m->join->quiet = m->join->result == CDP_OK && m->join->rq.number > 1;
+    return cdp__join_await_on(m);
+}
+
+/* Counts the ranks of this host that miss others: the first one warns. */
+CDP__PRIVATE cdp_status cdp__join_count(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    uint64_t host = cdp__hash(CDP__HASH_START, &m->place, sizeof m->place), used;
+    if (m->mine_count) host = cdp__hash(host, m->mine[0].ip, sizeof m->mine[0].ip);
+    cdp__mesh_key(m, s->key_text, "missed", UINT32_MAX);
+    used = strlen(s->key_text);
+    cdp__format(s->key_text + used, sizeof s->key_text - used, "/%llx", (unsigned long long)host);
+    cdp__join_ask(m, m->store, CDP_STORE_ADD, CDP__SETTLE_MS, cdp__join_counted);
+    return CDP_OK;
 }
 
 /* Reports missing ranks to the log, and to ranks that wait for this one. */
@@ -4005,11 +4038,11 @@ CDP__PRIVATE cdp_status cdp__join_missed(cdp__mesh *m) {
     cdp__join *s = m->join;
     const cdp_error *e = cdp_last_error();
     if (cdp__mesh_now(m) >= s->deadline_ns) return e->status;
+    s->named = e->peer;
+    /* the store has just not answered: every rank says so */
+    if (s->absent < 0) s->quiet = false;
     cdp__join_log_missed(m);
-    /* while addresses are missing, no rank has started */
-    if (e->peer < 0 || s->with_values) return cdp__join_await(m);
-    cdp__join_write_wait(m, e->peer, cdp__join_wait_written);
-    return CDP_OK;
+    return s->counted || s->absent < 0 ? cdp__join_await_on(m) : cdp__join_count(m);
 }
 
 /* All ranks have come. What is left takes a few messages: they may take half of the time that was

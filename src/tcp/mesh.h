@@ -75,6 +75,9 @@ typedef struct cdp__join {
     bool blameless;             /* the store answers: rank 0, which serves it, is not to blame */
     uint32_t found;
     int32_t absent;
+    int32_t named; /* the rank that the last report names; -1: none */
+    /* the store has been asked whether other ranks of this host miss the same; they do */
+    bool counted, quiet;
     uint32_t gloo;
     uint32_t polls; /* polls of a store that is not on this rank's loop */
     uint64_t pause_ns, give_up_ns, last_ns;

@@ -464,6 +464,56 @@ TEST(a_start_that_stood_still_blames_who_is_missing) {
     T_EQ(0, counted.held);
 }
 
+/* How many lines at level WARN and INFO say that somebody is missing. */
+static uint32_t missed_lines[CDP_LOG_DEBUG + 1];
+static void count_missed(cdp_log_level level, const char *text, int32_t rank, void *user) {
+    (void)rank;
+    (void)user;
+    if (strstr(text, "still waiting for rank 3")) ++missed_lines[level];
+}
+
+TEST(of_the_ranks_of_one_host_one_warns_that_a_rank_is_missing) {
+    cdp_tcp_desc d = desc_of(4, free_port());
+    job j;
+    d.init_timeout_ms = 3000 * TEST_SLACK;
+    d.group.logger.func = count_missed;
+    d.group.logger.level = CDP_LOG_INFO;
+    memset(missed_lines, 0, sizeof missed_lines);
+    if (!job_start(&j, &d, 0)) return;
+    cdp_init_cancel(j.starting[3]);
+    j.starting[3] = NULL;
+    while (job_look(&j)) {
+    }
+    for (uint32_t r = 0; r < 3; ++r) {
+        T_EQ(CDP_ERR_TIMEOUT, j.status[r]);
+        T_TEXT("still waiting for rank 3", j.error[r].text);
+    }
+    T_EQ(1, missed_lines[CDP_LOG_WARN]);
+    T(missed_lines[CDP_LOG_INFO] >= 3); /* the first look of each */
+    job_end(&j);
+    T_EQ(0, counted.held);
+}
+
+/* A look is due every ten seconds: in an hour a rank that waits warns nine times, not 360. */
+TEST(a_rank_that_waits_long_warns_more_and_more_rarely) {
+    static cdp__mesh m;
+    static cdp__join s;
+    memset(missed_lines, 0, sizeof missed_lines);
+    memset(&m, 0, sizeof m);
+    memset(&s, 0, sizeof s);
+    m.join = &s;
+    m.desc.group.logger.func = count_missed;
+    m.desc.group.logger.level = CDP_LOG_INFO;
+    (void)cdp__fail(CDP_ERR_TIMEOUT, "after 1 ms still waiting for rank 3");
+    for (uint32_t i = 0; i < 360; ++i) {
+        const uint32_t before = missed_lines[CDP_LOG_WARN];
+        cdp__join_log_missed(&m);
+        if (i == 1 || i == 2 || i == 4) T_EQ(before + 1, missed_lines[CDP_LOG_WARN]);
+        if (i == 3 || i == 5) T_EQ(before, missed_lines[CDP_LOG_WARN]);
+    }
+    T_EQ(9, missed_lines[CDP_LOG_WARN]);
+}
+
 /* Rank 1 publishes that it waits for rank `named`. */
 static void publish_named(const job *j, int32_t named) {
     const cdp_transport *t = &j->group[1]->w->transport;
@@ -556,6 +606,10 @@ int main(int argc, char **argv) {
         {"leaving_in_frames_tells_the_cause", leaving_in_frames_tells_the_cause, 60},
         {"others_hear_of_a_cancelled_start", others_hear_of_a_cancelled_start, 120},
         {"a_start_ends_by_its_deadline", a_start_ends_by_its_deadline, 60},
+        {"of_the_ranks_of_one_host_one_warns_that_a_rank_is_missing",
+            of_the_ranks_of_one_host_one_warns_that_a_rank_is_missing, 60},
+        {"a_rank_that_waits_long_warns_more_and_more_rarely",
+            a_rank_that_waits_long_warns_more_and_more_rarely, 10},
         {"a_start_that_stood_still_blames_who_is_missing",
             a_start_that_stood_still_blames_who_is_missing, 60},
         {"a_start_that_failed_does_not_linger", a_start_that_failed_does_not_linger, 60},
