@@ -3996,6 +3996,11 @@ CDP__PRIVATE void cdp__join_write_wait(cdp__mesh *m, int32_t named, cdp__join_fu
     cdp__join_ask(m, m->store, CDP_STORE_SET, CDP__SETTLE_MS, next);
 }
 
+/* Time to wait before it is worth a word that ranks are missing. */
+CDP__PRIVATE uint64_t cdp__join_pause_ns(const cdp__mesh *m) {
+    return cdp__max(1, cdp__min(CDP__FAILURE_WAIT_MS, m->desc.init_timeout_ms / 4)) * CDP__MS;
+}
+
 /* Logs the last error, which names the missing ranks: a warning after 2, 12, 32, 72 seconds and so
    on, unless another rank of this host says the same. */
 CDP__PRIVATE void cdp__join_log_missed(cdp__mesh *m) {
@@ -4003,7 +4008,7 @@ CDP__PRIVATE void cdp__join_log_missed(cdp__mesh *m) {
     const bool due = s->looks && !(s->looks & (s->looks - 1)) && !s->quiet;
     cdp__log(&m->desc.group.logger, due || m->foreign ? CDP_LOG_WARN : CDP_LOG_INFO,
         m->desc.group.rank, "%s", cdp_last_error()->text);
-    if (s->looks++) s->pause_ns = 10000 * CDP__MS;
+    s->pause_ns = s->looks++ ? 10000 * CDP__MS : cdp__join_pause_ns(m);
 }
 
 /* Goes on to wait for all ranks, after a report to ranks that wait for this one. */
@@ -4180,7 +4185,11 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__join_await_all(
     }
     s->with_values = with_values;
     s->looks = 0;
-    s->pause_ns = cdp__min(CDP__FAILURE_WAIT_MS, m->desc.init_timeout_ms / 4) * CDP__MS;
+    s->pause_ns = cdp__join_pause_ns(m);
+    /* ranks that have started give up after timeout_ms: by then it must be recorded for whom this
+       one waits, else they blame it */
+    if (m->desc.group.timeout_ms)
+        s->pause_ns = cdp__min(s->pause_ns, cdp__failure_period_ns(m->desc.group.timeout_ms));
     return cdp__join_await(m);
 }
 
@@ -4553,8 +4562,7 @@ CDP__PRIVATE cdp_status cdp__join_config_missed(cdp__mesh *m) {
 /* Waits for the config. From time to time this logs that rank 0 is missing. */
 CDP__PRIVATE cdp_status cdp__join_config_get(cdp__mesh *m) {
     m->join->looks = 0;
-    m->join->pause_ns =
-        cdp__max(1, cdp__min(CDP__FAILURE_WAIT_MS, m->desc.init_timeout_ms / 4)) * CDP__MS;
+    m->join->pause_ns = cdp__join_pause_ns(m);
     return cdp__join_config_ask(m);
 }
 

@@ -210,8 +210,7 @@ CDP__PRIVATE cdp_status cdp__join_config_missed(cdp__mesh *m) {
 /* Waits for the config. From time to time this logs that rank 0 is missing. */
 CDP__PRIVATE cdp_status cdp__join_config_get(cdp__mesh *m) {
     m->join->looks = 0;
-    m->join->pause_ns =
-        cdp__max(1, cdp__min(CDP__FAILURE_WAIT_MS, m->desc.init_timeout_ms / 4)) * CDP__MS;
+    m->join->pause_ns = cdp__join_pause_ns(m);
     return cdp__join_config_ask(m);
 }
 

@@ -464,6 +464,40 @@ TEST(a_start_that_stood_still_blames_who_is_missing) {
     T_EQ(0, counted.held);
 }
 
+/* Rank 1 is stopped when it has published its address. Rank 2 has started, and gives up waiting for
+   rank 0 long before that one would warn of rank 1: nobody blames rank 0, itself included. */
+TEST(a_rank_that_is_stopped_while_others_finish_starting_is_blamed) {
+    cdp_tcp_desc d = desc_of(3, free_port());
+    job j;
+    cdp_work work;
+    cdp_status st = CDP_PENDING;
+    bool more = true, stopped = false, begun = false;
+    d.group.timeout_ms = 600; /* below the second after which ranks say for whom they wait */
+    d.group.logger.level = CDP_LOG_SILENT;
+    if (!job_start(&j, &d, 0)) return;
+    while (more) {
+        cdp_starting *late = j.starting[1];
+        stopped = stopped || !late->mesh->join || late->mesh->join->with_values;
+        if (stopped) j.starting[1] = NULL;
+        more = job_look(&j);
+        j.starting[1] = late;
+        if (!j.group[2]) continue;
+        if (!begun) begun = OK(cdp_barrier_async(j.group[2], &work));
+        if (!begun) break;
+        if (st == CDP_PENDING) st = cdp_work_poll(work, 0);
+        if (st != CDP_PENDING && !j.error[2].status) j.error[2] = *cdp_last_error();
+        more = more || st == CDP_PENDING;
+    }
+    T_EQ(CDP_ERR_TIMEOUT, st);
+    T_EQ(CDP_ERR_TIMEOUT, j.status[0]);
+    for (uint32_t r = 0; r < 3; r += 2) {
+        T_EQ(1, j.error[r].peer);
+        T_TEXT("rank 1 does not answer", j.error[r].text);
+    }
+    job_end(&j);
+    T_EQ(0, counted.held);
+}
+
 /* How many lines at level WARN and INFO say that somebody is missing. */
 static uint32_t missed_lines[CDP_LOG_DEBUG + 1];
 static void count_missed(cdp_log_level level, const char *text, int32_t rank, void *user) {
@@ -606,6 +640,8 @@ int main(int argc, char **argv) {
         {"leaving_in_frames_tells_the_cause", leaving_in_frames_tells_the_cause, 60},
         {"others_hear_of_a_cancelled_start", others_hear_of_a_cancelled_start, 120},
         {"a_start_ends_by_its_deadline", a_start_ends_by_its_deadline, 60},
+        {"a_rank_that_is_stopped_while_others_finish_starting_is_blamed",
+            a_rank_that_is_stopped_while_others_finish_starting_is_blamed, 60},
         {"of_the_ranks_of_one_host_one_warns_that_a_rank_is_missing",
             of_the_ranks_of_one_host_one_warns_that_a_rank_is_missing, 60},
         {"a_rank_that_waits_long_warns_more_and_more_rarely",
