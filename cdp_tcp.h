@@ -3942,6 +3942,11 @@ CDP__PRIVATE cdp_status cdp__join_failed(cdp__mesh *m) {
     return CDP_OK;
 }
 
+/* ---- >>tcp/rendezvous_missing: waits for all ranks, and says which are missing --------------- */
+
+/* Knows: the keys of all ranks, wait records, the log. Promises: one rank of a host warns, and more
+   and more rarely. */
+
 /* Sets the last error: this rank waits for rank `absent` and maybe others. */
 CDP__PRIVATE cdp_status cdp__mesh_waits_for(cdp__mesh *m) {
     const unsigned long long ms = (unsigned long long)((cdp__mesh_now(m) - m->start_ns) / CDP__MS);

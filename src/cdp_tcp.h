@@ -222,6 +222,7 @@ extern "C" {
 #include "tcp/transport.h"
 #include "tcp/first_cause.h"
 #include "tcp/rendezvous.h"
+#include "tcp/rendezvous_missing.h"
 #include "tcp/rendezvous_again.h"
 #include "tcp/rendezvous_steps.h"
 #include "tcp/rendezvous_meeting.h"

@@ -32,6 +32,7 @@
 #include "mesh.h"
 #include "first_cause.h"
 #include "rendezvous.h"
+#include "rendezvous_missing.h"
 #include "rendezvous_again.h"
 #include "rendezvous_steps.h"
 

@@ -34,6 +34,7 @@
 #include "incoming.h"
 #include "first_cause.h"
 #include "rendezvous.h"
+#include "rendezvous_missing.h"
 #include "rendezvous_again.h"
 
 /* True if the desc restricts the job to one host. (A host often resolves its own name to
