@@ -69,6 +69,7 @@ typedef struct cdp__client_target {
 /* Bytes kept free in `out` after a request, so that cancelling it and withdrawing a will need no
    memory. */
 #define CDP__CLIENT_SPARE 64u
+#define CDP__CLIENT_AHEAD 16u /* requests sent before the request in progress is answered */
 #define CDP__CLIENT_GREETING_BYTES 5u
 #define CDP__CLIENT_OLD_GREETING_BYTES 10u
 #define CDP__CLIENT_BACKOFF_NS (10 * CDP__MS)
@@ -80,6 +81,13 @@ typedef struct cdp__client_target {
 /* Limit of the wait for the greeting; a busy server may take long. */
 #define CDP__CLIENT_GREET_NS (15000 * CDP__MS)
 #define CDP__CLIENT_GOODBYE_NS (100 * CDP__MS)
+
+/* A request whose bytes follow those of the request in progress: a server answers in their order. */
+typedef struct cdp__client_sent {
+    cdp_store_request *rq; /* NULL: it was cancelled, and its answer is dropped */
+    uint8_t expect;        /* cdp__expect */
+    bool paired;
+} cdp__client_sent;
 
 typedef struct cdp__client {
     cdp_store store;
@@ -97,11 +105,14 @@ typedef struct cdp__client {
     bool keyed;
     bool driven;
     bool busy;     /* a request is in progress */
+    bool paired;   /* its WAIT was sent together with the CHECK before it */
     bool in_value; /* its answer has come as far as a value */
     uint32_t in_at, in_used;
     cdp__fifo out;
     cdp__io io;
     cdp_store_request *first, *last; /* queued requests */
+    cdp__client_sent sent[CDP__CLIENT_AHEAD];
+    uint32_t sent_at, sent_count; /* a ring */
 
     /* the request in progress */
     cdp__expect expect;
@@ -150,13 +161,14 @@ CDP__PRIVATE void cdp__client_drop_results(cdp__client *c, cdp_store_request *rq
 CDP__PRIVATE void cdp__client_done(cdp__client *c, cdp_status status) {
     cdp_store_request *rq = c->rq;
     if (rq && status != CDP_OK) cdp__client_drop_results(c, rq);
-    c->busy = false;
+    c->busy = c->paired = false;
     c->rq = NULL;
     c->expect = CDP__EXPECT_NOTHING;
     c->in_value = false;
     c->head_used = 0;
     /* do not keep the memory of a large value */
-    if (c->out.room > 4096 && !cdp__fifo_left(&c->out)) cdp__fifo_free(c->os, &c->out);
+    if (c->out.room > 4096 && !cdp__fifo_left(&c->out) && !c->sent_count)
+        cdp__fifo_free(c->os, &c->out);
     if (rq) rq->status = status;
 }
 
@@ -169,6 +181,11 @@ CDP__PRIVATE void cdp__client_break(cdp__client *c) {
     cdp__loop_timer_clear(&c->timer);
     cdp__loop_remove(c->loop, &c->io);
     cdp__client_done(c, status);
+    for (; c->sent_count; --c->sent_count) {
+        c->rq = c->sent[c->sent_at].rq;
+        cdp__client_done(c, status);
+        c->sent_at = (c->sent_at + 1) % CDP__CLIENT_AHEAD;
+    }
     while (c->first) {
         cdp_store_request *rq = c->first;
         c->first = rq->next;

@@ -66,6 +66,8 @@ CDP__PRIVATE void cdp__client_checked(cdp__client *c, uint8_t v) {
         cdp__client_violated(c, "neither yes nor no to a check");
     } else if (there && c->expect == CDP__EXPECT_TRY) {
         cdp__client_expect_values(c, 1);
+    } else if (c->paired) { /* the answer to the WAIT follows; one to CANCEL_WAIT, if cancelled */
+        c->expect = c->rq ? CDP__EXPECT_STOP : CDP__EXPECT_CANCEL;
     } else if (!c->rq) {
         cdp__client_done(c, CDP_OK);
     } else if (there && c->rq->op != CDP_STORE_BARRIER) {
@@ -246,9 +248,11 @@ CDP__PRIVATE bool cdp__client_old_can(cdp_store_op op) {
     return op < CDP_STORE_QUEUE_PUSH && op != CDP_STORE_APPEND;
 }
 
-/* Sends the next queued request. */
-CDP__PRIVATE void cdp__client_issue(cdp__client *c) {
+/* Queues the bytes of the next request. False: that has ended with an error. */
+CDP__PRIVATE bool cdp__client_issue(cdp__client *c, cdp__client_sent *sent) {
+    const cdp__expect now = c->expect;
     cdp_store_request *rq = c->first;
+    bool put;
     c->first = rq->next;
     if (!c->first) c->last = NULL;
     rq->next = NULL;
@@ -257,26 +261,70 @@ CDP__PRIVATE void cdp__client_issue(cdp__client *c) {
             "the store at %s is one of PyTorch 1.13, which cannot append to values, list its keys, "
             "hold queues or serve barriers",
             c->name);
-        return;
+        return false;
     }
     rq->number = 0;
-    c->empty_pops = 0;
+    sent->rq = rq;
     c->expect = cdp__client_expects(c, rq);
-    if (!cdp__store_request_make_results(c->os, rq) || !cdp__client_put(c, rq)) {
-        cdp__store_request_drop_results(c->os, rq, 0);
-        rq->status = cdp__client_no_memory(c);
-        return;
-    }
-    c->rq = rq;
+    sent->expect = (uint8_t)c->expect;
+    sent->paired = c->expect == CDP__EXPECT_CHECK && cdp__client_pairs(c, rq);
+    put = cdp__store_request_make_results(c->os, rq) && cdp__client_put(c, rq);
+    c->expect = now;
+    if (put) return true;
+    cdp__store_request_drop_results(c->os, rq, 0);
+    rq->status = cdp__client_no_memory(c);
+    return false;
+}
+
+/* The answer to this request is the next one. */
+CDP__PRIVATE void cdp__client_begun(cdp__client *c, const cdp__client_sent *sent) {
+    c->rq = sent->rq;
+    c->expect = (cdp__expect)sent->expect;
+    c->paired = sent->paired;
     c->busy = true;
+    c->empty_pops = 0;
     c->values = 1;
     c->value_at = 0;
+}
+
+/* True if a request of which such an answer is expected sends nothing more. */
+CDP__PRIVATE bool cdp__client_all_sent(uint32_t expect) {
+    return expect == CDP__EXPECT_NOTHING || expect == CDP__EXPECT_FLAG
+        || expect == CDP__EXPECT_NUMBER || expect == CDP__EXPECT_VALUES
+        || expect == CDP__EXPECT_COUNT || expect == CDP__EXPECT_CANCEL;
+}
+
+/* Sends queued requests behind the one in progress: so several of them take one round trip. To a
+   server of this library alone. */
+CDP__PRIVATE void cdp__client_send_ahead(cdp__client *c) {
+    while (c->first && c->busy && c->is_cdp && !CDP__OLD(c) && c->sent_count < CDP__CLIENT_AHEAD) {
+        const uint32_t next = (c->sent_at + c->sent_count) % CDP__CLIENT_AHEAD;
+        const uint32_t last = (next + CDP__CLIENT_AHEAD - 1) % CDP__CLIENT_AHEAD;
+        if (!cdp__client_all_sent(c->sent_count ? c->sent[last].expect : (uint32_t)c->expect))
+            return;
+        if (cdp__client_issue(c, &c->sent[next])) ++c->sent_count;
+    }
+}
+
+/* Nothing is in progress: begins with the next request. */
+CDP__PRIVATE void cdp__client_begin_next(cdp__client *c) {
+    cdp__client_sent one;
+    if (c->sent_count) {
+        one = c->sent[c->sent_at];
+        c->sent_at = (c->sent_at + 1) % CDP__CLIENT_AHEAD;
+        --c->sent_count;
+        cdp__client_begun(c, &one);
+    } else if (cdp__client_issue(c, &one)) {
+        cdp__client_begun(c, &one);
+    }
 }
 
 /* Makes progress without waiting. */
 CDP__PRIVATE void cdp__client_pump(cdp__client *c) {
     while (c->state == CDP__CLIENT_READY) {
-        const bool sent = cdp__client_flush(c);
+        bool sent;
+        cdp__client_send_ahead(c);
+        sent = cdp__client_flush(c);
         if (c->state != CDP__CLIENT_READY) return;
         if (c->busy && c->expect != CDP__EXPECT_NOTHING) {
             if (!cdp__client_step(c)) return;
@@ -284,9 +332,10 @@ CDP__PRIVATE void cdp__client_pump(cdp__client *c) {
             if (!sent) return;
             cdp__client_done(c, CDP_OK);
         } else {
-            if (c->io.ready & CDP_IO_READ || c->first) cdp__client_check_idle(c);
-            if (c->state != CDP__CLIENT_READY || !c->first) return;
-            cdp__client_issue(c);
+            if (!c->sent_count && (c->io.ready & CDP_IO_READ || c->first))
+                cdp__client_check_idle(c);
+            if (c->state != CDP__CLIENT_READY || (!c->first && !c->sent_count)) return;
+            cdp__client_begin_next(c);
         }
     }
 }

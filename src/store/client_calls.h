@@ -89,9 +89,16 @@ CDP__PRIVATE void cdp__client_reconnect(cdp__client *c) {
     cdp__client_attempt(c);
 }
 
+/* The WAIT that was sent last has to end. */
+CDP__PRIVATE void cdp__client_cancel_wait(cdp__client *c) {
+    c->out.data[c->out.used++] = CDP__OP_CANCEL_WAIT; /* room: CDP__CLIENT_SPARE */
+    cdp__client_pump(c);
+}
+
 /* Cancels a request. The caller holds the lock. */
 CDP__PRIVATE CDP__ONE_COPY void cdp__client_forget(cdp__client *c, cdp_store_request *rq) {
     cdp_store_request **at = &c->first, *before = NULL;
+    uint32_t i;
     if (rq->status != CDP_PENDING) return;
     rq->status = CDP_ERR_TIMEOUT;
     if (c->rq == rq) { /* in progress: its answer must still be read */
@@ -101,14 +108,26 @@ CDP__PRIVATE CDP__ONE_COPY void cdp__client_forget(cdp__client *c, cdp_store_req
         /* for cdp__store_timed_out(): before the wait, the store has answered that the key is
            absent */
         rq->number = c->expect == CDP__EXPECT_STOP ? 0 : CDP__STORE_NO_ANSWER;
+        if (c->expect == CDP__EXPECT_CHECK && c->paired) {
+            cdp__client_cancel_wait(c);
+            return;
+        }
         if (c->expect != CDP__EXPECT_STOP) return;
         if (CDP__OLD(c)) { /* the old dialect cannot cancel: a late answer would be misread */
             cdp__client_reconnect(c);
             return;
         }
         c->expect = CDP__EXPECT_CANCEL;
-        c->out.data[c->out.used++] = CDP__OP_CANCEL_WAIT; /* room: CDP__CLIENT_SPARE */
-        cdp__client_pump(c);
+        cdp__client_cancel_wait(c);
+        return;
+    }
+    for (i = 0; i < c->sent_count; ++i) { /* likewise */
+        cdp__client_sent *sent = &c->sent[(c->sent_at + i) % CDP__CLIENT_AHEAD];
+        if (sent->rq != rq) continue;
+        sent->rq = NULL;
+        cdp__store_request_drop_results(c->os, rq, 0);
+        rq->number = CDP__STORE_NO_ANSWER;
+        if (sent->paired) cdp__client_cancel_wait(c);
         return;
     }
     for (; *at && *at != rq; at = &(*at)->next)

@@ -83,6 +83,20 @@ CDP__PRIVATE bool cdp__client_put_key(
     return true;
 }
 
+/* A server of this library gets the WAIT together with the CHECK before it, which saves a round
+   trip. */
+CDP__PRIVATE bool cdp__client_pairs(const cdp__client *c, const cdp_store_request *rq) {
+    return c->is_cdp && !CDP__OLD(c) && (rq->op == CDP_STORE_WAIT || rq->op == CDP_STORE_MULTI_GET);
+}
+
+CDP__PRIVATE bool cdp__client_put_pair(cdp__client *c, const cdp_store_request *rq) {
+    const uint64_t left = cdp__fifo_left(&c->out);
+    if (!cdp__client_put_list(c, CDP__OP_CHECK, rq, false)) return false;
+    if (cdp__client_put_list(c, CDP__OP_WAIT, rq, false)) return true;
+    c->out.used = c->out.at + left;
+    return false;
+}
+
 /* Queues the next part of a request that waits. The first part is a CHECK: its answer shows that
    the store answers, and that everything sent before has arrived. (For GET, servers of this
    library support TRY_GET, which returns the value of an existing key at once.) */
@@ -90,6 +104,8 @@ CDP__PRIVATE bool cdp__client_put_wait(cdp__client *c, const cdp_store_request *
     if (c->expect == CDP__EXPECT_TRY) return cdp__client_put_key(c, CDP__OP_TRY_GET, rq, 0);
     if (c->expect == CDP__EXPECT_STOP && rq->op == CDP_STORE_BARRIER)
         return cdp__client_put_key(c, CDP__OP_BARRIER, rq, 0);
+    if (c->expect == CDP__EXPECT_CHECK && cdp__client_pairs(c, rq))
+        return cdp__client_put_pair(c, rq);
     return cdp__client_put_list(
         c, c->expect == CDP__EXPECT_CHECK ? CDP__OP_CHECK : CDP__OP_WAIT, rq, false);
 }
