@@ -116,7 +116,6 @@ CDP__PRIVATE cdp_status cdp__elastic_start(cdp_elastic *e) {
         e->watched = e->store;
         st = CDP_OK;
     }
-    if (st == CDP_OK) st = cdp__elastic_compare(e);
     if (st != CDP_OK) return st;
     st = cdp__elastic_enter(e);
     e->looked_ns = cdp__elastic_now_ns(e);

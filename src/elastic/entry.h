@@ -87,20 +87,35 @@ CDP__PRIVATE cdp_status cdp__elastic_differs(const char *mine, const char *their
         a, b);
 }
 
-CDP__PRIVATE cdp_status cdp__elastic_compare(cdp_elastic *e) {
-    char key[CDP__ELASTIC_KEY];
+/* What a process reads of a job before it writes its ticket; the first one claims the settings. */
+enum {
+    CDP__ELASTIC_SETTINGS,
+    CDP__ELASTIC_NOW,   /* the newest epoch that has begun, as its rank 0 said */
+    CDP__ELASTIC_FIRST, /* the decision that made the first epoch */
+    CDP__ELASTIC_USED,  /* this process has ended: its id was used before */
+    CDP__ELASTIC_BEFORE
+};
+
+CDP__PRIVATE cdp_status cdp__elastic_read_before(
+    cdp_elastic *e, cdp__elastic_get g[CDP__ELASTIC_BEFORE]) {
     const uint64_t room = cdp__elastic_settings(e, NULL, 0);
     char *mine = (char *)cdp__alloc(e->os, room);
-    void *theirs;
-    uint64_t bytes;
     cdp_status st;
     if (!mine) return cdp__fail_nomem("the settings as text", room);
+    memset(g, 0, CDP__ELASTIC_BEFORE * sizeof *g);
     (void)cdp__elastic_settings(e, mine, room);
-    cdp__elastic_key(e, key, "settings");
-    st = cdp__elastic_claim(e, e->store, key, mine, strlen(mine), &theirs, &bytes);
-    if (st == CDP_OK && (bytes != strlen(mine) || memcmp(mine, theirs, (size_t)bytes) != 0))
-        st = cdp__elastic_differs(mine, (const char *)theirs);
-    cdp_store_free(e->store, theirs);
+    cdp__elastic_key(e, g[CDP__ELASTIC_SETTINGS].key, "settings");
+    g[CDP__ELASTIC_SETTINGS].claim = mine;
+    g[CDP__ELASTIC_SETTINGS].claim_bytes = strlen(mine);
+    cdp__elastic_key(e, g[CDP__ELASTIC_NOW].key, "e/now");
+    cdp__elastic_key(e, g[CDP__ELASTIC_FIRST].key, "e/1");
+    cdp__elastic_key(e, g[CDP__ELASTIC_USED].key, "gone/%s", e->id);
+    st = cdp__elastic_get_all(e, e->store, g, CDP__ELASTIC_BEFORE);
+    if (st == CDP_OK
+        && (g->bytes != strlen(mine) || memcmp(mine, g->data, (size_t)g->bytes) != 0)) {
+        st = cdp__elastic_differs(mine, g->data ? (const char *)g->data : "");
+        cdp__elastic_get_free(e->store, g, CDP__ELASTIC_BEFORE);
+    }
     cdp__free(e->os, mine);
     return st;
 }
@@ -119,36 +134,42 @@ CDP__PRIVATE cdp_status cdp__elastic_hand_in(cdp_elastic *e) {
     return cdp__elastic_append(e, e->store, key, &a);
 }
 
-/* The newest decision from *d on, or the one that this process is in; its members are allocated. *d
-   stays as it is if there is none. `skip`: old ones, before this process has a ticket. */
-CDP__PRIVATE cdp_status cdp__elastic_newest(cdp_elastic *e, cdp__elastic_decision *d, bool skip) {
-    uint64_t k = d->epoch + 1, said = 0;
+/* *next becomes *d. True if this process is in it. */
+CDP__PRIVATE bool cdp__elastic_follow(
+    cdp_elastic *e, cdp__elastic_decision *d, const cdp__elastic_decision *next) {
+    cdp__free(e->os, d->members);
+    *d = *next;
+    return cdp__elastic_learn(&e->place, d);
+}
+
+/* The newest decision from that of epoch k on, or the one that this process is in; its members are
+   allocated. *d stays as it is if there is none. */
+CDP__PRIVATE cdp_status cdp__elastic_newest(cdp_elastic *e, cdp__elastic_decision *d, uint64_t k) {
     cdp__elastic_decision next;
     cdp_status st = CDP_OK;
-    if (skip) st = cdp__elastic_hint(e, &said);
-    if (said > k) k = said;
     for (; st == CDP_OK; ++k) {
         st = cdp__elastic_read_decision(e, e->store, k, &next);
         if (st != CDP_OK || !next.members) break;
-        cdp__free(e->os, d->members);
-        *d = next;
-        if (cdp__elastic_learn(&e->place, d)) break;
+        if (cdp__elastic_follow(e, d, &next)) break;
     }
     return st;
 }
 
-/* No epoch yet: the oldest ticket leads. *seen and *since_ns: how many tickets there were last, and
-   since when. */
-CDP__PRIVATE cdp_status cdp__elastic_found_first(
-    cdp_elastic *e, uint32_t *seen, uint64_t *since_ns) {
+/* No epoch yet, and `in` holds the tickets: the oldest one leads. *seen and *since_ns: how many
+   tickets there were last, and since when. *won: the decision that makes the first epoch, if this
+   process has proposed one; its members are allocated. */
+CDP__PRIVATE cdp_status cdp__elastic_found_first(cdp_elastic *e, const cdp__elastic_get *in,
+    uint32_t *seen, uint64_t *since_ns, cdp__elastic_decision *won) {
     cdp__elastic_decision none;
     cdp__elastic_ticket *tickets;
     cdp__elastic_verdict verdict;
     cdp__elastic_view v;
     cdp_status st;
     memset(&none, 0, sizeof none);
+    memset(won, 0, sizeof *won);
     memset(&v, 0, sizeof v);
-    st = cdp__elastic_read_tickets(e, e->store, 0, &tickets, &v.ticket_count);
+    v.old = &none;
+    st = cdp__elastic_tickets_of(e, e->store, 0, in->data, in->bytes, &tickets, &v.ticket_count);
     if (st != CDP_OK) return st;
     if (v.ticket_count != *seen) {
         *seen = v.ticket_count;
@@ -159,7 +180,7 @@ CDP__PRIVATE cdp_status cdp__elastic_found_first(
     v.max_ranks = e->desc.max_ranks;
     if (cdp__elastic_founds(
             &v, e->place.id, (cdp__elastic_now_ns(e) - *since_ns) / CDP__MS, e->desc.settle_ms))
-        st = cdp__elastic_try(e, e->store, &none, NULL, 0, &verdict);
+        st = cdp__elastic_try(e, e->store, &v, NULL, &verdict, won);
     cdp__free(e->os, tickets);
     return st;
 }
@@ -176,12 +197,22 @@ CDP__PRIVATE cdp_status cdp__elastic_nobody(
         (unsigned long long)d->epoch, d->size, e->desc.max_ranks, e->desc.join_ms);
 }
 
-/* Called before this process writes its ticket: checks that its id was not used before in this
-   job. */
+/* Called before this process writes its ticket: checks that its settings are those of the job, and
+   that its id was not used before. */
 CDP__PRIVATE cdp_status cdp__elastic_fresh(cdp_elastic *e, cdp__elastic_decision *d) {
-    bool gone = false;
-    cdp_status st = cdp__elastic_newest(e, d, true);
-    if (st == CDP_OK) st = cdp__elastic_gone(e, e->store, e->place.id, &gone);
+    cdp__elastic_get g[CDP__ELASTIC_BEFORE];
+    cdp__elastic_decision first;
+    bool gone;
+    uint64_t said;
+    cdp_status st = cdp__elastic_read_before(e, g);
+    if (st != CDP_OK) return st;
+    gone = g[CDP__ELASTIC_USED].data != NULL;
+    said = cdp__elastic_number((const char *)g[CDP__ELASTIC_NOW].data);
+    st = cdp__elastic_decision_of(
+        e, 1, g[CDP__ELASTIC_FIRST].data, g[CDP__ELASTIC_FIRST].bytes, &first);
+    cdp__elastic_get_free(e->store, g, CDP__ELASTIC_BEFORE);
+    if (st == CDP_OK && first.members && !cdp__elastic_follow(e, d, &first))
+        st = cdp__elastic_newest(e, d, cdp__max(said, 2));
     if (st == CDP_OK && (gone || e->place.epoch))
         st = cdp__fail(CDP_ERR_INVALID,
             "cdp_elastic_create: the id %s was used before in the job \"%s\"; each process needs "
@@ -215,6 +246,54 @@ CDP__PRIVATE cdp_status cdp__elastic_anybody(
         d->size, (unsigned long long)d->epoch, e->job);
 }
 
+/* What a process that waits for its first epoch reads again and again. */
+enum {
+    CDP__ELASTIC_FINAL,   /* the job is over */
+    CDP__ELASTIC_NEXT,    /* the decision after the newest one */
+    CDP__ELASTIC_TICKETS, /* before the first epoch */
+    CDP__ELASTIC_ENTERS
+};
+
+/* One poll: *d is the newest decision then. */
+CDP__PRIVATE cdp_status cdp__elastic_enter_look(
+    cdp_elastic *e, cdp__elastic_decision *d, uint32_t *seen, uint32_t *dead, uint64_t *since_ns) {
+    const uint64_t before = d->epoch;
+    const uint32_t reads = before ? CDP__ELASTIC_TICKETS : CDP__ELASTIC_ENTERS;
+    cdp__elastic_get g[CDP__ELASTIC_ENTERS];
+    cdp__elastic_decision next;
+    cdp_status st;
+    memset(g, 0, sizeof g);
+    cdp__elastic_key(e, g[CDP__ELASTIC_FINAL].key, "final");
+    cdp__elastic_key(e, g[CDP__ELASTIC_NEXT].key, "e/%llu", (unsigned long long)(before + 1));
+    cdp__elastic_key(e, g[CDP__ELASTIC_TICKETS].key, "join/in");
+    st = cdp__elastic_get_all(e, e->store, g, reads);
+    if (st != CDP_OK) return st;
+    if (g[CDP__ELASTIC_FINAL].data)
+        st = cdp__fail(CDP_ERR_STATE, "cdp_elastic_create: the job \"%s\" is over", e->job);
+    else
+        st = cdp__elastic_decision_of(
+            e, before + 1, g[CDP__ELASTIC_NEXT].data, g[CDP__ELASTIC_NEXT].bytes, &next);
+    if (st == CDP_OK && !before && !next.members)
+        st = cdp__elastic_found_first(e, &g[CDP__ELASTIC_TICKETS], seen, since_ns, &next);
+    cdp__elastic_get_free(e->store, g, reads);
+    if (st == CDP_OK && next.members && !cdp__elastic_follow(e, d, &next))
+        st = cdp__elastic_newest(e, d, d->epoch + 1);
+    if (d->epoch != before) *dead = 0;
+    if (st == CDP_OK && d->epoch && e->place.phase != CDP__ELASTIC_JOINED)
+        st = cdp__elastic_anybody(e, d, dead);
+    return st;
+}
+
+/* How long to wait for a decision before the next poll: the answer takes a round trip. Who waits
+   until nobody has come for settle_ms polls then. */
+CDP__PRIVATE uint64_t cdp__elastic_pause_ms(
+    const cdp_elastic *e, uint64_t epoch, uint64_t since_ns) {
+    const uint64_t quiet_ms = (cdp__elastic_now_ns(e) - since_ns) / CDP__MS;
+    const uint64_t ms = CDP__ELASTIC_LOOK_MS * 5 + e->round_trip_ns / CDP__MS;
+    if (epoch || quiet_ms >= e->desc.settle_ms) return ms;
+    return cdp__min(ms, e->desc.settle_ms - quiet_ms + 1);
+}
+
 /* Waits until a decision lists this process as a member. */
 CDP__PRIVATE cdp_status cdp__elastic_enter(cdp_elastic *e) {
     const uint64_t deadline = cdp__deadline(e->os, e->desc.join_ms);
@@ -222,33 +301,22 @@ CDP__PRIVATE cdp_status cdp__elastic_enter(cdp_elastic *e) {
     cdp__elastic_decision d;
     uint32_t seen = 0, dead = 0;
     uint64_t since_ns = cdp__elastic_now_ns(e);
-    bool over = false;
     cdp_status st = CDP_OK;
     memset(&d, 0, sizeof d);
     st = cdp__elastic_fresh(e, &d);
     e->handed_in = st == CDP_OK;
     if (st == CDP_OK) st = cdp__elastic_hand_in(e);
     while (st == CDP_OK) {
-        cdp__elastic_key(e, key, "final");
-        st = cdp__elastic_there(e, e->store, key, &over);
-        if (st == CDP_OK && over)
-            st = cdp__fail(CDP_ERR_STATE, "cdp_elastic_create: the job \"%s\" is over", e->job);
-        const uint64_t before = d.epoch;
-        if (st == CDP_OK) st = cdp__elastic_newest(e, &d, false);
+        st = cdp__elastic_enter_look(e, &d, &seen, &dead, &since_ns);
         if (st != CDP_OK) break;
         if (e->place.phase == CDP__ELASTIC_JOINED) {
             cdp__elastic_adopt(e, &d);
             return CDP_OK;
         }
-        if (d.epoch != before) dead = 0;
-        if (d.epoch)
-            st = cdp__elastic_anybody(e, &d, &dead);
-        else
-            st = cdp__elastic_found_first(e, &seen, &since_ns);
-        if (st == CDP_OK && cdp__elastic_now_ns(e) >= deadline)
-            st = cdp__elastic_nobody(e, &d, seen);
+        if (cdp__elastic_now_ns(e) >= deadline) st = cdp__elastic_nobody(e, &d, seen);
         cdp__elastic_key(e, key, "e/%llu", (unsigned long long)(d.epoch + 1));
-        if (st == CDP_OK) st = cdp__elastic_await(e, e->store, key, CDP__ELASTIC_LOOK_MS * 5);
+        if (st == CDP_OK)
+            st = cdp__elastic_await(e, e->store, key, cdp__elastic_pause_ms(e, d.epoch, since_ns));
         if (st == CDP_PENDING) st = CDP_OK;
     }
     cdp__free(e->os, d.members);

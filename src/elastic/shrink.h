@@ -75,8 +75,8 @@ CDP__PRIVATE cdp_status cdp__shrink_arrive(
 }
 
 /* One look: proposes if it is time. *wait_ms: when to look again. */
-CDP__PRIVATE cdp_status cdp__shrink_look(
-    cdp_elastic *e, bool *gone, cdp__elastic_settle *settle, uint64_t *wait_ms, uint32_t *there) {
+CDP__PRIVATE cdp_status cdp__shrink_look(cdp_elastic *e, bool *gone, cdp__elastic_settle *settle,
+    uint64_t *wait_ms, uint32_t *there, cdp__elastic_decision *won) {
     char key[CDP__ELASTIC_KEY];
     const uint64_t now = cdp__elastic_now_ns(e);
     cdp__elastic_arrival *arrivals;
@@ -102,8 +102,9 @@ CDP__PRIVATE cdp_status cdp__shrink_look(
     for (i = 0; i < t.count; ++i) /* a member that calls is alive, even if it was reported dead */
         if (arrivals[i].rank < e->d.size) gone[arrivals[i].rank] = false;
     *wait_ms = 0;
+    memset(won, 0, sizeof *won);
     if (st == CDP_OK && cdp__elastic_proposes(&t, wait_ms)) {
-        st = cdp__elastic_try(e, e->store, t.d, arrivals, t.count, &verdict);
+        st = cdp__elastic_try_turn(e, e->store, t.d, arrivals, t.count, &verdict, won);
         if (st == CDP_OK && verdict != CDP__ELASTIC_DECIDED) *wait_ms = CDP__ELASTIC_AGAIN_MS;
     }
     settle->due_ns = now + *wait_ms * CDP__MS;
@@ -133,7 +134,8 @@ CDP__PRIVATE cdp_status cdp__shrink_decide(
                 "cdp_group_shrink: %u of %u ranks came within timeout_ms of the group, %u ms, and "
                 "min_ranks is %u",
                 there, e->d.size, timeout_ms, e->desc.min_ranks);
-        st = cdp__shrink_look(e, gone, &settle, &wait_ms, &there);
+        st = cdp__shrink_look(e, gone, &settle, &wait_ms, &there, d);
+        if (st != CDP_OK || d->members) return st;
         if (st == CDP_OK && !group->w->thread) {
             (void)cdp_poll(group, 0);
             wait_ms = cdp__min(wait_ms, CDP__ELASTIC_LOOK_MS);

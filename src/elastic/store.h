@@ -225,17 +225,107 @@ CDP__PRIVATE cdp_status cdp__elastic_there(
     return st;
 }
 
+/* What no key of a job holds. An absent key does not match it, and it is the answer then: so a
+   comparison with it reads a key, or learns that it is absent, in one round trip. */
+static const uint8_t cdp__elastic_absent[8] = {0, 'a', 'b', 's', 'e', 'n', 't', 0};
+
+/* A key that is read together with others. */
+typedef struct cdp__elastic_get {
+    cdp__store_call call;
+    char key[CDP__ELASTIC_KEY];
+    const void *claim; /* written first if the key is absent; NULL: it is only read */
+    uint64_t claim_bytes;
+    bool removes; /* it is deleted, and not read */
+    void *data;   /* NULL: it is absent; freed with cdp_store_free() */
+    uint64_t bytes;
+} cdp__elastic_get;
+
+CDP__PRIVATE cdp_status cdp__elastic_get_begin(cdp_store *s, cdp__elastic_get *g) {
+    const bool reads = !g->removes && !g->claim;
+    cdp_status st =
+        cdp__store_call_make(&g->call, g->removes ? CDP_STORE_DELETE : CDP_STORE_COMPARE_SET,
+            g->key, cdp__elastic_absent, reads ? sizeof cdp__elastic_absent : 0);
+    g->call.value[1] = g->call.value[0];
+    if (g->claim) {
+        g->call.value[1].data = g->claim;
+        g->call.value[1].bytes = g->claim_bytes;
+    }
+    if (st == CDP_OK) st = cdp__store_begin(s, &g->call.rq);
+    return st < 0 ? st : CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__elastic_get_end(
+    cdp_elastic *e, cdp_store *s, cdp__elastic_get *g, uint64_t begun_ns) {
+    cdp_store_request *rq = &g->call.rq;
+    cdp_status st = rq->status;
+    if (st == CDP_PENDING) st = s->wait(s->self, rq, begun_ns + (uint64_t)e->store_ms * CDP__MS);
+    st = cdp__store_end(s, rq, st, e->store_ms);
+    if (st != CDP_OK || g->removes) return st;
+    if (!rq->results || !rq->results[0].data)
+        st = cdp__fail(CDP_ERR_STORE, "the store has no answer for %s", g->key);
+    else if (rq->results[0].bytes != sizeof cdp__elastic_absent
+        || memcmp(rq->results[0].data, cdp__elastic_absent, sizeof cdp__elastic_absent) != 0) {
+        g->bytes = rq->results[0].bytes;
+        memcpy(&g->data, &rq->results[0].data, sizeof g->data);
+        rq->results[0].data = NULL;
+    }
+    cdp_store_request_free(s, rq);
+    return st;
+}
+
+CDP__PRIVATE void cdp__elastic_get_free(cdp_store *s, cdp__elastic_get *g, uint32_t count) {
+    uint32_t i;
+    for (i = 0; i < count; ++i)
+        cdp_store_free(s, g[i].data);
+}
+
+/* Reads keys that do not depend on each other: all requests are sent before the first answer is
+   awaited. After an error nothing is left to free. */
+CDP__PRIVATE cdp_status cdp__elastic_get_all(
+    cdp_elastic *e, cdp_store *s, cdp__elastic_get *g, uint32_t count) {
+    const uint64_t begun = cdp__elastic_now_ns(e);
+    uint32_t i, n;
+    cdp_status st = CDP_OK, one;
+    cdp_error why;
+    memset(&why, 0, sizeof why);
+    for (n = 0; n < count; ++n) {
+        g[n].data = NULL;
+        g[n].bytes = 0;
+    }
+    for (n = 0; st == CDP_OK && n < count; ++n)
+        st = cdp__elastic_get_begin(s, &g[n]);
+    if (st != CDP_OK) {
+        why = *cdp_last_error();
+        --n; /* it was not begun */
+    }
+    for (i = 0; i < n; ++i) {
+        one = cdp__elastic_get_end(e, s, &g[i], begun);
+        if (one == CDP_OK || st != CDP_OK) continue;
+        st = one;
+        why = *cdp_last_error();
+    }
+    if (st == CDP_OK) {
+        if (!e->handed_in) cdp__elastic_measured(e, cdp__elastic_now_ns(e) - begun);
+        return CDP_OK;
+    }
+    cdp__elastic_get_free(s, g, count);
+    for (i = 0; i < count; ++i)
+        g[i].data = NULL;
+    *cdp__error_slot() = why;
+    return st;
+}
+
 /* Reads the key; *data NULL: it is absent. */
 CDP__PRIVATE cdp_status cdp__elastic_read(
     cdp_elastic *e, cdp_store *s, const char *key, void **data, uint64_t *bytes) {
-    cdp__store_call c;
-    bool there;
-    cdp_status st = cdp__elastic_there(e, s, key, &there);
-    *data = NULL;
-    *bytes = 0;
-    if (st != CDP_OK || !there) return st;
-    st = cdp__store_call_make(&c, CDP_STORE_GET, key, NULL, 0);
-    return st == CDP_OK ? cdp__elastic_ask(e, s, &c, data, bytes) : st;
+    cdp__elastic_get g;
+    cdp_status st;
+    memset(&g, 0, sizeof g);
+    cdp__format(g.key, sizeof g.key, "%s", key);
+    st = cdp__elastic_get_all(e, s, &g, 1);
+    *data = g.data;
+    *bytes = g.bytes;
+    return st;
 }
 
 /* Waits for the answer: CDP_PENDING, and not before that time, if there is none. A store without
@@ -261,59 +351,70 @@ CDP__PRIVATE cdp_status cdp__elastic_await(
     return st;
 }
 
-/* The decision that made epoch k; d->members is allocated, NULL: there is none yet. */
+/* The decision that made epoch k, of what its key holds; d->members is allocated, NULL: there is
+   none yet. */
+CDP__PRIVATE cdp_status cdp__elastic_decision_of(
+    cdp_elastic *e, uint64_t k, void *data, uint64_t bytes, cdp__elastic_decision *d) {
+    uint32_t size;
+    memset(d, 0, sizeof *d);
+    if (!data) return CDP_OK;
+    size = cdp__elastic_decision_size((const uint8_t *)data, bytes);
+    d->members = (cdp__elastic_member *)cdp__alloc(e->os, (size + 1) * sizeof *d->members);
+    if (!d->members) return cdp__fail_nomem("a list of members", size * sizeof *d->members);
+    if (cdp__elastic_get_decision((uint8_t *)data, bytes, d) && d->epoch == k) return CDP_OK;
+    cdp__free(e->os, d->members);
+    d->members = NULL;
+    return cdp__fail(CDP_ERR_STORE,
+        "the key %s/e/%llu holds no decision of cdp_elastic.h: another program writes to it; "
+        "choose another `job`",
+        e->job, (unsigned long long)k);
+}
+
 CDP__PRIVATE cdp_status cdp__elastic_read_decision(
     cdp_elastic *e, cdp_store *s, uint64_t k, cdp__elastic_decision *d) {
     char key[CDP__ELASTIC_KEY];
     void *data;
     uint64_t bytes;
-    uint32_t size;
     cdp_status st;
     memset(d, 0, sizeof *d);
     cdp__elastic_key(e, key, "e/%llu", (unsigned long long)k);
     st = cdp__elastic_read(e, s, key, &data, &bytes);
-    if (st != CDP_OK || !data) return st;
-    size = cdp__elastic_decision_size((const uint8_t *)data, bytes);
-    d->members = (cdp__elastic_member *)cdp__alloc(e->os, (size + 1) * sizeof *d->members);
-    if (!d->members)
-        st = cdp__fail_nomem("a list of members", size * sizeof *d->members);
-    else if (!cdp__elastic_get_decision((uint8_t *)data, bytes, d) || d->epoch != k) {
-        cdp__free(e->os, d->members);
-        d->members = NULL;
-        st = cdp__fail(CDP_ERR_STORE,
-            "the key %s holds no decision of cdp_elastic.h: another program writes to it; choose "
-            "another `job`",
-            key);
-    }
+    if (st == CDP_OK) st = cdp__elastic_decision_of(e, k, data, bytes, d);
     cdp_store_free(s, data);
     return st;
 }
 
-/* A list of records; `tickets` or `arrivals`. *list is freed with cdp__free(). */
-CDP__PRIVATE cdp_status cdp__elastic_read_records(
-    cdp_elastic *e, cdp_store *s, const char *key, cdp__elastic_arrival **list, uint32_t *count) {
-    void *data;
-    uint64_t bytes, i;
-    cdp_status st = cdp__elastic_read(e, s, key, &data, &bytes);
+/* A list of records that a key holds; `tickets` or `arrivals`. *list is freed with cdp__free(). */
+CDP__PRIVATE cdp_status cdp__elastic_records_of(cdp_elastic *e, const char *key, const void *data,
+    uint64_t bytes, cdp__elastic_arrival **list, uint32_t *count) {
+    const uint64_t n = bytes / CDP__ELASTIC_RECORD_BYTES;
+    uint64_t i;
     *count = 0;
-    *list = NULL;
-    if (st != CDP_OK) return st;
-    *list = (cdp__elastic_arrival *)cdp__alloc(
-        e->os, (bytes / CDP__ELASTIC_RECORD_BYTES + 1) * sizeof **list);
-    if (!*list) st = cdp__fail_nomem("a list of records", bytes);
-    for (i = 0; st == CDP_OK && i < bytes / CDP__ELASTIC_RECORD_BYTES; ++i)
+    *list = (cdp__elastic_arrival *)cdp__alloc(e->os, (n + 1) * sizeof **list);
+    if (!*list) return cdp__fail_nomem("a list of records", bytes);
+    for (i = 0; i < n; ++i)
         if (!cdp__elastic_get_record(
-                (const uint8_t *)data + i * CDP__ELASTIC_RECORD_BYTES, &(*list)[(*count)++]))
-            st = cdp__fail(CDP_ERR_STORE,
+                (const uint8_t *)data + i * CDP__ELASTIC_RECORD_BYTES, &(*list)[i])) {
+            cdp__free(e->os, *list);
+            *list = NULL;
+            return cdp__fail(CDP_ERR_STORE,
                 "the key %s holds no records of cdp_elastic.h: another program writes to it; "
                 "choose another `job`",
                 key);
+        }
+    *count = (uint32_t)n;
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__elastic_read_records(
+    cdp_elastic *e, cdp_store *s, const char *key, cdp__elastic_arrival **list, uint32_t *count) {
+    void *data;
+    uint64_t bytes;
+    cdp_status st = cdp__elastic_read(e, s, key, &data, &bytes);
+    *count = 0;
+    *list = NULL;
+    if (st == CDP_OK) st = cdp__elastic_records_of(e, key, data, bytes, list, count);
     cdp_store_free(s, data);
-    if (st != CDP_OK) {
-        cdp__free(e->os, *list);
-        *list = NULL;
-        *count = 0;
-    }
     return st;
 }
 
@@ -325,16 +426,48 @@ CDP__PRIVATE cdp_status cdp__elastic_gone(
     return cdp__elastic_there(e, s, key, gone);
 }
 
-/* All tickets; of those from number `from` on, whether they are gone. */
-CDP__PRIVATE cdp_status cdp__elastic_read_tickets(
-    cdp_elastic *e, cdp_store *s, uint32_t from, cdp__elastic_ticket **list, uint32_t *count) {
+#define CDP__ELASTIC_TOGETHER 16u /* keys that are read, or deleted, at the same time */
+
+/* Of `count` processes, which are known to be gone; *gone true: that is known already. The strides
+   are those of the arrays that contain the ids, and the answers. */
+CDP__PRIVATE cdp_status cdp__elastic_gone_all(cdp_elastic *e, cdp_store *s, const uint8_t *id,
+    uint64_t id_stride, bool *gone, uint64_t gone_stride, uint32_t count) {
+    const uint64_t room = cdp__min(count, CDP__ELASTIC_TOGETHER) * sizeof(cdp__elastic_get);
+    cdp__elastic_get *g;
+    bool *of[CDP__ELASTIC_TOGETHER];
+    uint32_t i = 0, k, n;
+    cdp_status st = CDP_OK;
+    if (!count) return CDP_OK;
+    g = (cdp__elastic_get *)cdp__alloc_zero(e->os, room);
+    if (!g) return cdp__fail_nomem("requests to the store", room);
+    while (st == CDP_OK && i < count) {
+        for (n = 0; i < count && n < CDP__ELASTIC_TOGETHER; ++i) {
+            char hex[2 * CDP__ELASTIC_ID_BYTES + 1];
+            bool *const at = (bool *)((uint8_t *)gone + i * gone_stride);
+            if (*at) continue;
+            of[n] = at;
+            cdp__elastic_hex(id + i * id_stride, hex);
+            cdp__elastic_key(e, g[n++].key, "gone/%s", hex);
+        }
+        st = cdp__elastic_get_all(e, s, g, n);
+        for (k = 0; st == CDP_OK && k < n; ++k)
+            *of[k] = g[k].data != NULL;
+        cdp__elastic_get_free(s, g, st == CDP_OK ? n : 0);
+    }
+    cdp__free(e->os, g);
+    return st;
+}
+
+/* The tickets in what "join/in" holds; of those from number `from` on, whether they are gone. */
+CDP__PRIVATE cdp_status cdp__elastic_tickets_of(cdp_elastic *e, cdp_store *s, uint32_t from,
+    const void *data, uint64_t bytes, cdp__elastic_ticket **list, uint32_t *count) {
     char key[CDP__ELASTIC_KEY];
     cdp__elastic_arrival *records;
     uint32_t i;
     cdp_status st;
     *list = NULL;
     cdp__elastic_key(e, key, "join/in");
-    st = cdp__elastic_read_records(e, s, key, &records, count);
+    st = cdp__elastic_records_of(e, key, data, bytes, &records, count);
     if (st != CDP_OK) return st;
     *list = (cdp__elastic_ticket *)cdp__alloc_zero(e->os, (*count + 1) * sizeof **list);
     if (!*list) st = cdp__fail_nomem("a list of tickets", *count * sizeof **list);
@@ -344,8 +477,10 @@ CDP__PRIVATE cdp_status cdp__elastic_read_tickets(
         t->step = records[i].step;
         t->samples = records[i].samples;
         t->round_trip_ms = records[i].round_trip_ms;
-        if (i >= from) st = cdp__elastic_gone(e, s, t->id, &t->gone);
     }
+    if (st == CDP_OK && from < *count)
+        st = cdp__elastic_gone_all(e, s, (*list)[from].id, sizeof **list, &(*list)[from].gone,
+            sizeof **list, *count - from);
     cdp__free(e->os, records);
     if (st != CDP_OK) {
         cdp__free(e->os, *list);
@@ -355,18 +490,38 @@ CDP__PRIVATE cdp_status cdp__elastic_read_tickets(
     return st;
 }
 
+CDP__PRIVATE cdp_status cdp__elastic_read_tickets(
+    cdp_elastic *e, cdp_store *s, uint32_t from, cdp__elastic_ticket **list, uint32_t *count) {
+    char key[CDP__ELASTIC_KEY];
+    void *data;
+    uint64_t bytes;
+    cdp_status st;
+    *list = NULL;
+    *count = 0;
+    cdp__elastic_key(e, key, "join/in");
+    st = cdp__elastic_read(e, s, key, &data, &bytes);
+    if (st == CDP_OK) st = cdp__elastic_tickets_of(e, s, from, data, bytes, list, count);
+    cdp_store_free(s, data);
+    return st;
+}
+
+/* The number of an epoch in a text. */
+CDP__PRIVATE uint64_t cdp__elastic_number(const char *p) {
+    uint64_t n = 0;
+    for (; p && *p >= '0' && *p <= '9' && n < UINT32_MAX; ++p)
+        n = n * 10 + (uint64_t)(*p - '0');
+    return n;
+}
+
 /* The newest epoch that has begun, as its rank 0 said; 0: none has. */
 CDP__PRIVATE cdp_status cdp__elastic_hint(cdp_elastic *e, uint64_t *epoch) {
     char key[CDP__ELASTIC_KEY];
     void *text;
     uint64_t bytes;
-    const char *p;
     cdp_status st;
-    *epoch = 0;
     cdp__elastic_key(e, key, "e/now");
     st = cdp__elastic_read(e, e->store, key, &text, &bytes);
-    for (p = (const char *)text; p && *p >= '0' && *p <= '9' && *epoch < UINT32_MAX; ++p)
-        *epoch = *epoch * 10 + (uint64_t)(*p - '0');
+    *epoch = cdp__elastic_number((const char *)text);
     cdp_store_free(e->store, text);
     return st;
 }
@@ -407,9 +562,10 @@ CDP__PRIVATE cdp_status cdp__elastic_alarm_at(
     return cdp__elastic_mark(e, s, key, text);
 }
 
-/* Proposes a decision; which one counts is then read from the store. */
+/* Proposes a decision. *won: the one that counts; its members are allocated (NULL after an
+   error). */
 CDP__PRIVATE cdp_status cdp__elastic_propose(
-    cdp_elastic *e, cdp_store *s, const cdp__elastic_decision *d) {
+    cdp_elastic *e, cdp_store *s, const cdp__elastic_decision *d, cdp__elastic_decision *won) {
     char key[CDP__ELASTIC_KEY];
     const uint64_t bytes = cdp__elastic_decision_bytes(d->size);
     uint8_t *out = (uint8_t *)cdp__alloc(e->os, bytes);
@@ -420,6 +576,7 @@ CDP__PRIVATE cdp_status cdp__elastic_propose(
     cdp__elastic_put_decision(out, d);
     cdp__elastic_key(e, key, "e/%llu", (unsigned long long)d->epoch);
     st = cdp__elastic_claim(e, s, key, out, bytes, &data, &held);
+    if (st == CDP_OK) st = cdp__elastic_decision_of(e, d->epoch, data, held, won);
     cdp_store_free(s, data);
     cdp__free(e->os, out);
     return st;

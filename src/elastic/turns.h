@@ -142,39 +142,52 @@ CDP__PRIVATE cdp_status cdp__elastic_arrive_at(cdp_elastic *e, uint64_t k) {
     return cdp__elastic_append(e, e->watched, key, &a);
 }
 
-/* Makes a decision of what is in the store now, and proposes it. */
-CDP__PRIVATE cdp_status cdp__elastic_try(cdp_elastic *e, cdp_store *s,
-    const cdp__elastic_decision *old, const cdp__elastic_arrival *arrivals, uint32_t count,
-    cdp__elastic_verdict *verdict) {
-    char key[CDP__ELASTIC_KEY];
-    cdp__elastic_ticket *tickets = NULL;
+/* Makes a decision of these arrivals and of the tickets, and proposes it. `why`: what ended the
+   epoch, NULL: nothing did. *won: the decision that counts, if the verdict is DECIDED; its members
+   are allocated. */
+CDP__PRIVATE cdp_status cdp__elastic_try(cdp_elastic *e, cdp_store *s, const cdp__elastic_view *v,
+    const cdp__elastic_get *why, cdp__elastic_verdict *verdict, cdp__elastic_decision *won) {
+    const uint64_t room = (uint64_t)v->old->size + v->ticket_count + 1;
     cdp__elastic_decision d;
+    cdp_status st = CDP_OK;
+    memset(won, 0, sizeof *won);
+    d.members = (cdp__elastic_member *)cdp__alloc(e->os, room * sizeof *d.members);
+    if (!d.members) return cdp__fail_nomem("a list of members", room * sizeof *d.members);
+    *verdict = cdp__elastic_decide(v, &d);
+    if (*verdict == CDP__ELASTIC_DECIDED) {
+        cdp__format(d.cause, sizeof d.cause, "the job begins");
+        if (why && why->data) cdp__text_foreign(d.cause, sizeof d.cause, why->data, why->bytes);
+        st = cdp__elastic_propose(e, s, &d, won);
+    }
+    cdp__free(e->os, d.members);
+    return st;
+}
+
+/* The same for a turn: reads the tickets and the alarm first. */
+CDP__PRIVATE cdp_status cdp__elastic_try_turn(cdp_elastic *e, cdp_store *s,
+    const cdp__elastic_decision *old, const cdp__elastic_arrival *arrivals, uint32_t count,
+    cdp__elastic_verdict *verdict, cdp__elastic_decision *won) {
+    cdp__elastic_get g[2];
+    cdp__elastic_ticket *tickets = NULL;
     cdp__elastic_view v;
-    void *why = NULL;
-    uint64_t bytes, room;
     cdp_status st;
+    memset(won, 0, sizeof *won);
+    memset(g, 0, sizeof g);
     memset(&v, 0, sizeof v);
     v.old = old;
     v.arrivals = arrivals;
     v.arrival_count = count;
     v.min_ranks = e->desc.min_ranks;
     v.max_ranks = e->desc.max_ranks;
-    st = cdp__elastic_read_tickets(e, s, old->tickets, &tickets, &v.ticket_count);
+    cdp__elastic_key(e, g[0].key, "join/in");
+    cdp__elastic_key(e, g[1].key, "e/%llu/alarm", (unsigned long long)old->epoch);
+    st = cdp__elastic_get_all(e, s, g, 2);
     if (st != CDP_OK) return st;
+    st = cdp__elastic_tickets_of(
+        e, s, old->tickets, g[0].data, g[0].bytes, &tickets, &v.ticket_count);
     v.tickets = tickets;
-    room = (uint64_t)old->size + v.ticket_count + 1;
-    d.members = (cdp__elastic_member *)cdp__alloc(e->os, room * sizeof *d.members);
-    if (!d.members) st = cdp__fail_nomem("a list of members", room * sizeof *d.members);
-    cdp__elastic_key(e, key, "e/%llu/alarm", (unsigned long long)old->epoch);
-    if (st == CDP_OK) st = cdp__elastic_read(e, s, key, &why, &bytes);
-    if (st == CDP_OK) *verdict = cdp__elastic_decide(&v, &d);
-    if (st == CDP_OK && *verdict == CDP__ELASTIC_DECIDED) {
-        cdp__format(d.cause, sizeof d.cause, "the job begins");
-        if (why) cdp__text_foreign(d.cause, sizeof d.cause, why, bytes);
-        st = cdp__elastic_propose(e, s, &d);
-    }
-    cdp_store_free(s, why);
-    cdp__free(e->os, d.members);
+    if (st == CDP_OK) st = cdp__elastic_try(e, s, &v, &g[1], verdict, won);
+    cdp__elastic_get_free(s, g, 2);
     cdp__free(e->os, tickets);
     return st;
 }
@@ -191,8 +204,11 @@ CDP__PRIVATE cdp_status cdp__elastic_look_for_gone(
         st = cdp__elastic_gone(e, e->watched, t->d->members[leader].id, &gone[leader]);
         if (st != CDP_OK || !gone[leader]) return st;
     }
-    for (r = 0; st == CDP_OK && r < t->d->size; ++r)
-        if (r != t->rank) st = cdp__elastic_gone(e, e->watched, t->d->members[r].id, &gone[r]);
+    gone[t->rank] = true; /* that is not to be asked */
+    if (t->d->size)
+        st = cdp__elastic_gone_all(e, e->watched, t->d->members[0].id, sizeof *t->d->members, gone,
+            sizeof *gone, t->d->size);
+    gone[t->rank] = false;
     for (i = 0; i < t->count;) {
         r = arrivals[i].rank;
         if (r < t->d->size && gone[r])
@@ -225,10 +241,10 @@ CDP__PRIVATE cdp_status cdp__elastic_hopeless(
         (unsigned long long)t->d->epoch, there, t->d->size, e->desc.min_ranks, e->desc.join_ms);
 }
 
-/* One poll of a turn: proposes if it is time. *wait_ms: when to poll again. */
-CDP__PRIVATE cdp_status cdp__elastic_look(
-    cdp_elastic *e, cdp__elastic_settle *settle, uint64_t *wait_ms) {
-    char key[CDP__ELASTIC_KEY];
+/* One poll of a turn, of which `in` holds the arrivals: proposes if it is time. *wait_ms: when to
+   poll again. *won: the decision, if there is one now; its members are allocated. */
+CDP__PRIVATE cdp_status cdp__elastic_look(cdp_elastic *e, const cdp__elastic_get *in,
+    cdp__elastic_settle *settle, uint64_t *wait_ms, cdp__elastic_decision *won) {
     const uint64_t now = cdp__elastic_now_ns(e);
     cdp__elastic_verdict verdict = CDP__ELASTIC_DECIDED;
     cdp__elastic_arrival *arrivals;
@@ -242,14 +258,12 @@ CDP__PRIVATE cdp_status cdp__elastic_look(
     t.rank = e->place.rank;
     t.settle_ms = cdp__elastic_settle_ms(t.d, e->desc.settle_ms);
     t.since_ms = cdp__elastic_waited_ms(settle, now, t.settle_ms);
-    cdp__elastic_key(e, key, "e/%llu/in", (unsigned long long)e->d.epoch);
-    st = cdp__elastic_read_records(e, e->watched, key, &arrivals, &t.count);
+    st = cdp__elastic_records_of(e, in->key, in->data, in->bytes, &arrivals, &t.count);
     t.arrivals = arrivals;
     if (st == CDP_OK) st = cdp__elastic_look_for_gone(e, &t, gone, arrivals);
     if (st == CDP_OK && cdp__elastic_proposes(&t, wait_ms)) {
         *wait_ms = CDP__ELASTIC_AGAIN_MS;
-        st = cdp__elastic_try(e, e->watched, t.d, arrivals, t.count, &verdict);
-        if (st == CDP_OK && verdict == CDP__ELASTIC_DECIDED) *wait_ms = 0;
+        st = cdp__elastic_try_turn(e, e->watched, t.d, arrivals, t.count, &verdict, won);
     }
     if (st == CDP_OK && verdict == CDP__ELASTIC_FEW) {
         cdp__elastic_lock(e);
@@ -305,10 +319,12 @@ CDP__PRIVATE void cdp__elastic_close_all(cdp_elastic *e) {
 CDP__PRIVATE cdp_status cdp__elastic_look_for_decision(
     cdp_elastic *e, uint64_t k, uint64_t until_ns) {
     cdp__elastic_watch *w = &e->watch;
+    cdp__elastic_get g[2];
     cdp__elastic_decision d;
     uint64_t wait_ms = 0;
     bool here;
     cdp_status st;
+    memset(g, 0, sizeof g);
     if (w->turn != k) {
         w->turn = k;
         w->settle.since_ns = w->settle.due_ns = e->epoch_ns;
@@ -320,13 +336,21 @@ CDP__PRIVATE cdp_status cdp__elastic_look_for_decision(
         cdp__elastic_close(e);
         if (st < 0) return st;
     }
-    st = cdp__elastic_read_decision(e, e->watched, k + 1, &d);
+    cdp__elastic_key(e, g[0].key, "e/%llu", (unsigned long long)(k + 1));
+    cdp__elastic_key(e, g[1].key, "e/%llu/in", (unsigned long long)k);
+    st = cdp__elastic_get_all(e, e->watched, g, 2);
     if (st != CDP_OK) return st;
-    if (!d.members) {
-        st = cdp__elastic_look(e, &w->settle, &wait_ms);
+    st = cdp__elastic_decision_of(e, k + 1, g[0].data, g[0].bytes, &d);
+    if (st == CDP_OK && !d.members) {
+        st = cdp__elastic_look(e, &g[1], &w->settle, &wait_ms, &d);
         w->due_ns = cdp__elastic_now_ns(e) + wait_ms * CDP__MS;
-        if (st != CDP_OK || !wait_ms) return st;
-        return cdp__elastic_open(e, CDP__ELASTIC_ASKS_DECISION, k);
+    }
+    cdp__elastic_get_free(e->watched, g, 2);
+    if (st == CDP_OK && !d.members && wait_ms)
+        st = cdp__elastic_open(e, CDP__ELASTIC_ASKS_DECISION, k);
+    if (st != CDP_OK || !d.members) {
+        cdp__free(e->os, d.members);
+        return st;
     }
     cdp__elastic_lock(e);
     here = e->place.phase == CDP__ELASTIC_ARRIVED; /* no: it has left meanwhile */
