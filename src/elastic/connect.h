@@ -58,17 +58,14 @@ CDP__PRIVATE cdp_status cdp__elastic_not_here(cdp_elastic *e, const cdp__elastic
    trips, which may be longer than a slice. CDP_PENDING: it is time to check whether a member is
    gone. */
 CDP__PRIVATE cdp_status cdp__elastic_await_go(
-    cdp_elastic *e, const cdp__elastic_decision *d, const char *go, uint64_t deadline) {
+    cdp_elastic *e, const cdp__elastic_decision *d, cdp__store_call *c, uint64_t deadline) {
     const uint64_t trips_ms = CDP__ELASTIC_GONE_TRIPS * cdp__elastic_round_trip_ms(d);
     const uint64_t slice_ms = e->no_thread ? CDP__ELASTIC_LOOK_MS : CDP__ELASTIC_SLICE_MS;
     uint64_t now = cdp__elastic_now_ns(e);
     const uint64_t until = cdp__min(deadline, now + (CDP__ELASTIC_SLICE_MS + trips_ms) * CDP__MS);
-    cdp__store_call c;
-    cdp_status st = cdp__store_call_make(&c, CDP_STORE_WAIT, go, NULL, 0);
-    if (st == CDP_OK) st = cdp__store_begin(e->store, &c.rq);
-    if (st < 0) return st;
+    cdp_status st;
     do {
-        st = cdp__elastic_answer(e, e->store, &c.rq, cdp__min(until, now + slice_ms * CDP__MS));
+        st = cdp__elastic_answer(e, e->store, &c->rq, cdp__min(until, now + slice_ms * CDP__MS));
         if (st != CDP_PENDING) return st;
         cdp__elastic_attend(e, 0);
         if (!cdp__elastic_still(e, d->epoch))
@@ -76,8 +73,40 @@ CDP__PRIVATE cdp_status cdp__elastic_await_go(
                 CDP_ERR_ABORTED, "epoch %llu ended before it began", (unsigned long long)d->epoch);
         now = cdp__elastic_now_ns(e);
     } while (st == CDP_PENDING && now < until);
-    e->store->cancel(e->store->self, &c.rq);
-    return st == CDP_PENDING && c.rq.status == CDP_OK ? CDP_OK : st;
+    e->store->cancel(e->store->self, &c->rq);
+    return st == CDP_PENDING && c->rq.status == CDP_OK ? CDP_OK : st;
+}
+
+/* Says that this process is here, and begins the wait `go` for all to be; `go` is over if this
+   process is the last one, or after an error. */
+CDP__PRIVATE cdp_status cdp__elastic_say_here(
+    cdp_elastic *e, const cdp__elastic_decision *d, uint32_t rank, cdp__store_call *go) {
+    const unsigned long long k = (unsigned long long)d->epoch;
+    char key[CDP__ELASTIC_KEY];
+    cdp__store_call c;
+    cdp_status st;
+    cdp__elastic_key(e, key, "e/%llu/here/%u", k, rank);
+    st = cdp__elastic_put(e, e->store, CDP_STORE_SET, key, "1", 1);
+    cdp__elastic_key(e, key, "e/%llu/count", k);
+    if (st == CDP_OK) st = cdp__store_call_make(&c, CDP_STORE_ADD, key, NULL, 0);
+    if (st != CDP_OK) return st;
+    c.rq.delta = 1;
+    st = cdp__store_begin(e->store, &c.rq);
+    if (st < 0) return st;
+    st = cdp__store_begin(e->store, &go->rq); /* one round trip for both */
+    if (st < 0) {
+        e->store->cancel(e->store->self, &c.rq);
+        return st;
+    }
+    st = c.rq.status;
+    if (st == CDP_PENDING)
+        st = e->store->wait(e->store->self, &c.rq, cdp__deadline(e->os, e->store_ms));
+    st = cdp__store_end(e->store, &c.rq, st, e->store_ms);
+    if (st == CDP_OK && c.rq.number != d->size) return CDP_OK;
+    if (go->rq.status == CDP_PENDING) e->store->cancel(e->store->self, &go->rq);
+    if (st != CDP_OK) return st;
+    go->rq.status = CDP_OK;
+    return cdp__elastic_put(e, e->store, CDP_STORE_SET, (const char *)go->key.data, "1", 1);
 }
 
 /* Waits until all members are inside cdp_elastic_next(). Meanwhile each of them checks whether the
@@ -87,28 +116,23 @@ CDP__PRIVATE cdp_status cdp__elastic_gather(
     const uint64_t deadline = cdp__deadline(e->os, e->tcp.group.timeout_ms);
     const uint32_t next = (rank + 1) % d->size;
     const unsigned long long k = (unsigned long long)d->epoch;
-    char key[CDP__ELASTIC_KEY], go[CDP__ELASTIC_KEY];
-    cdp__store_call c;
+    char key[CDP__ELASTIC_KEY];
+    cdp__store_call go;
     bool gone = false;
     cdp_status st;
-    cdp__elastic_key(e, go, "e/%llu/go", k);
-    cdp__elastic_key(e, key, "e/%llu/here/%u", k, rank);
-    st = cdp__elastic_put(e, e->store, CDP_STORE_SET, key, "1", 1);
-    cdp__elastic_key(e, key, "e/%llu/count", k);
-    if (st == CDP_OK) st = cdp__store_call_make(&c, CDP_STORE_ADD, key, NULL, 0);
-    if (st != CDP_OK) return st;
-    c.rq.delta = 1;
-    st = cdp__elastic_ask(e, e->store, &c, NULL, NULL);
-    if (st == CDP_OK && c.rq.number == d->size)
-        return cdp__elastic_put(e, e->store, CDP_STORE_SET, go, "1", 1);
+    cdp__elastic_key(e, key, "e/%llu/go", k);
+    st = cdp__store_call_make(&go, CDP_STORE_WAIT, key, NULL, 0);
+    if (st == CDP_OK) st = cdp__elastic_say_here(e, d, rank, &go);
     while (st == CDP_OK) {
-        st = cdp__elastic_await_go(e, d, go, deadline);
+        st = cdp__elastic_await_go(e, d, &go, deadline);
         if (st != CDP_PENDING) return st;
         if (cdp__elastic_now_ns(e) >= deadline) return cdp__elastic_not_here(e, d);
         st = cdp__elastic_gone(e, e->store, d->members[next].id, &gone);
         if (gone)
             return cdp__fail(
                 CDP_ERR_PEER_LOST, "epoch %llu: rank %u ended before it was connected", k, next);
+        if (st == CDP_OK) st = cdp__store_begin(e->store, &go.rq);
+        if (st == CDP_PENDING) st = CDP_OK;
     }
     return st;
 }
@@ -185,18 +209,26 @@ CDP__PRIVATE cdp_status cdp__elastic_init(
 /* Removes all keys of an epoch but its decision. */
 CDP__PRIVATE cdp_status cdp__elastic_tidy_epoch(cdp_elastic *e, uint64_t k) {
     static const char *const names[5] = {"alarm", "in", "go", "count", "init/meet"};
-    char key[CDP__ELASTIC_KEY];
+    const uint64_t room = CDP__ELASTIC_TOGETHER * sizeof(cdp__elastic_get);
+    const unsigned long long epoch = (unsigned long long)k;
+    cdp__elastic_get *g;
     cdp__elastic_decision d;
-    uint32_t i;
+    uint32_t i = 0, n;
     cdp_status st = cdp__elastic_read_decision(e, e->store, k, &d);
-    for (i = 0; st == CDP_OK && i < 5; ++i) {
-        cdp__elastic_key(e, key, "e/%llu/%s", (unsigned long long)k, names[i]);
-        st = cdp__elastic_put(e, e->store, CDP_STORE_DELETE, key, NULL, 0);
+    if (st != CDP_OK) return st;
+    g = (cdp__elastic_get *)cdp__alloc_zero(e->os, room);
+    if (!g) st = cdp__fail_nomem("requests to the store", room);
+    while (st == CDP_OK && i < 5 + d.size) {
+        for (n = 0; n < CDP__ELASTIC_TOGETHER && i < 5 + d.size; ++i, ++n) {
+            g[n].removes = true;
+            if (i < 5)
+                cdp__elastic_key(e, g[n].key, "e/%llu/%s", epoch, names[i]);
+            else
+                cdp__elastic_key(e, g[n].key, "e/%llu/here/%u", epoch, i - 5);
+        }
+        st = cdp__elastic_get_all(e, e->store, g, n);
     }
-    for (i = 0; st == CDP_OK && i < d.size; ++i) {
-        cdp__elastic_key(e, key, "e/%llu/here/%u", (unsigned long long)k, i);
-        st = cdp__elastic_put(e, e->store, CDP_STORE_DELETE, key, NULL, 0);
-    }
+    cdp__free(e->os, g);
     cdp__free(e->os, d.members);
     return st;
 }
@@ -205,8 +237,8 @@ CDP__PRIVATE cdp_status cdp__elastic_tidy_epoch(cdp_elastic *e, uint64_t k) {
    earlier epochs had no time to remove. */
 CDP__PRIVATE cdp_status cdp__elastic_tidy(cdp_elastic *e, const cdp__elastic_decision *d) {
     char key[CDP__ELASTIC_KEY], text[24];
-    uint64_t k;
-    cdp_status st = cdp__elastic_hint(e, &k);
+    uint64_t k = 0;
+    cdp_status st = d->epoch > 2 ? cdp__elastic_hint(e, &k) : CDP_OK;
     for (k = k > 2 ? k - 1 : 1; st == CDP_OK && k + 2 <= d->epoch; ++k)
         st = cdp__elastic_tidy_epoch(e, k);
     if (st != CDP_OK) return st;

@@ -110,14 +110,46 @@ CDP__PRIVATE void cdp__elastic_free(cdp_elastic *e) {
     cdp__free(os, e);
 }
 
-CDP__PRIVATE cdp_status cdp__elastic_start(cdp_elastic *e) {
-    cdp_status st = cdp_store_clone(e->store, &e->watched);
+/* Another connection to the store, for `watched`. */
+typedef struct cdp__elastic_second {
+    cdp_elastic *e;
+    void *thread; /* NULL: it was made before */
+    cdp_error error;
+} cdp__elastic_second;
+
+CDP__PRIVATE void cdp__elastic_second_make(void *arg) {
+    cdp__elastic_second *s = (cdp__elastic_second *)arg;
+    cdp_status st = cdp_store_clone(s->e->store, &s->e->watched);
     if (st == CDP_ERR_UNSUPPORTED) {
-        e->watched = e->store;
+        s->e->watched = s->e->store;
         st = CDP_OK;
     }
-    if (st != CDP_OK) return st;
-    st = cdp__elastic_enter(e);
+    if (st != CDP_OK) s->error = *cdp_last_error();
+}
+
+/* It is needed only after this process is in an epoch: a thread makes it meanwhile, for it takes
+   some round trips. */
+CDP__PRIVATE void cdp__elastic_second_begin(cdp_elastic *e, cdp__elastic_second *s) {
+    memset(s, 0, sizeof *s);
+    s->e = e;
+    if (!e->no_thread) s->thread = e->os->threads.start(e->os, cdp__elastic_second_make, s);
+    if (!s->thread) cdp__elastic_second_make(s);
+}
+
+/* Keeps this thread's last error where `st` says that there is one. */
+CDP__PRIVATE cdp_status cdp__elastic_second_end(cdp__elastic_second *s, cdp_status st) {
+    if (s->thread) s->e->os->threads.join(s->e->os, s->thread);
+    if (st != CDP_OK || s->error.status == CDP_OK) return st;
+    *cdp__error_slot() = s->error;
+    return s->error.status;
+}
+
+CDP__PRIVATE cdp_status cdp__elastic_start(cdp_elastic *e) {
+    cdp__elastic_second second;
+    cdp_status st;
+    cdp__elastic_second_begin(e, &second);
+    st = second.error.status == CDP_OK || second.thread ? cdp__elastic_enter(e) : CDP_OK;
+    st = cdp__elastic_second_end(&second, st);
     e->looked_ns = cdp__elastic_now_ns(e);
     if (st == CDP_OK && !e->no_thread) {
         e->thread = e->os->threads.start(e->os, cdp__elastic_main, e);

@@ -92,6 +92,8 @@ typedef struct cdp__join {
 
     /* connections to a store, or to find out whether an address is in use */
     cdp_store *made;
+    uint64_t reread_ns;         /* when the published address is read again; 0: it is not */
+    uint64_t followed;          /* a hash of that address */
     uint32_t reached, reaching; /* connections that are up; that are being made */
 
     /* for a key that one process may own: the value of this process, and that of another one */

@@ -281,7 +281,7 @@ CDP__PRIVATE bool cdp__join_waiting(cdp__mesh *m) {
     case CDP__WAITS_REQUEST: return cdp__join_request_waits(m, now);
     case CDP__WAITS_CONNECTION:
         s->result = cdp__tcp_store_connected(s->made);
-        return s->result == CDP_PENDING;
+        return s->result == CDP_PENDING && (!s->reread_ns || now < s->reread_ns);
     case CDP__WAITS_LISTENER:
         if (s->reaching && !s->reached && now < s->until_ns) return true;
         cdp__join_reach_end(m);
