@@ -340,7 +340,12 @@ CDP_API cdp_status cdp_elastic_agree(cdp_elastic *e, bool yes, bool *all) {
     st = cdp__elastic_claim(e, e->store, key, st == CDP_OK && flag ? "y" : "n", 1, &data, &bytes);
     if (st == CDP_OK) *all = bytes == 1 && *(const char *)data == 'y';
     cdp_store_free(e->store, data);
-    return st;
+    if (st == CDP_OK) return st;
+    /* the others may have an answer: this process must not go on in their epoch without it */
+    cdp__elastic_lock(e);
+    cdp__elastic_fail(e);
+    cdp__elastic_unlock(e);
+    return e->failure.status;
 }
 
 /* The job is over on all ranks: no rank waits for this process any more. */

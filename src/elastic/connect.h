@@ -91,9 +91,9 @@ CDP__PRIVATE cdp_status cdp__elastic_say_here(
     if (st == CDP_OK) st = cdp__store_call_make(&c, CDP_STORE_ADD, key, NULL, 0);
     if (st != CDP_OK) return st;
     c.rq.delta = 1;
-    st = cdp__store_begin(e->store, &c.rq);
+    st = cdp__elastic_said(cdp__store_begin(e->store, &c.rq));
     if (st < 0) return st;
-    st = cdp__store_begin(e->store, &go->rq); /* one round trip for both */
+    st = cdp__elastic_said(cdp__store_begin(e->store, &go->rq)); /* one round trip for both */
     if (st < 0) {
         e->store->cancel(e->store->self, &c.rq);
         return st;
@@ -101,7 +101,7 @@ CDP__PRIVATE cdp_status cdp__elastic_say_here(
     st = c.rq.status;
     if (st == CDP_PENDING)
         st = e->store->wait(e->store->self, &c.rq, cdp__deadline(e->os, e->store_ms));
-    st = cdp__store_end(e->store, &c.rq, st, e->store_ms);
+    st = cdp__elastic_said(cdp__store_end(e->store, &c.rq, st, e->store_ms));
     if (st == CDP_OK && c.rq.number != d->size) return CDP_OK;
     if (go->rq.status == CDP_PENDING) e->store->cancel(e->store->self, &go->rq);
     if (st != CDP_OK) return st;
@@ -131,7 +131,7 @@ CDP__PRIVATE cdp_status cdp__elastic_gather(
         if (gone)
             return cdp__fail(
                 CDP_ERR_PEER_LOST, "epoch %llu: rank %u ended before it was connected", k, next);
-        if (st == CDP_OK) st = cdp__store_begin(e->store, &go.rq);
+        if (st == CDP_OK) st = cdp__elastic_said(cdp__store_begin(e->store, &go.rq));
         if (st == CDP_PENDING) st = CDP_OK;
     }
     return st;

@@ -124,7 +124,7 @@ CDP__PRIVATE void cdp__elastic_second_make(void *arg) {
         s->e->watched = s->e->store;
         st = CDP_OK;
     }
-    if (st != CDP_OK) s->error = *cdp_last_error();
+    if (cdp__elastic_said(st) != CDP_OK) s->error = *cdp_last_error();
 }
 
 /* It is needed only after this process is in an epoch: a thread makes it meanwhile, for it takes

@@ -167,11 +167,19 @@ CDP__PRIVATE void cdp__elastic_measured(cdp_elastic *e, uint64_t took_ns) {
     if (!e->round_trip_ns || took_ns < e->round_trip_ns) e->round_trip_ns = took_ns;
 }
 
+/* The status of a request, or of a wait for it. A store that its host has closed answers STATE,
+   which of the calls of this header says something else. */
+CDP__PRIVATE cdp_status cdp__elastic_said(cdp_status st) {
+    if (st != CDP_ERR_STATE) return st;
+    cdp__error_slot()->status = CDP_ERR_STORE;
+    return CDP_ERR_STORE;
+}
+
 /* One request. *data (NULL: not wanted) is freed with cdp_store_free(). */
 CDP__PRIVATE cdp_status cdp__elastic_ask(
     cdp_elastic *e, cdp_store *s, cdp__store_call *c, void **data, uint64_t *bytes) {
     const uint64_t begun = cdp__elastic_now_ns(e);
-    const cdp_status st = cdp_store_run(s, &c->rq, e->store_ms);
+    const cdp_status st = cdp__elastic_said(cdp_store_run(s, &c->rq, e->store_ms));
     if (data) *data = NULL;
     if (st != CDP_OK) return st;
     if (!e->handed_in) cdp__elastic_measured(e, cdp__elastic_now_ns(e) - begun);
@@ -250,7 +258,7 @@ CDP__PRIVATE cdp_status cdp__elastic_get_begin(cdp_store *s, cdp__elastic_get *g
         g->call.value[1].data = g->claim;
         g->call.value[1].bytes = g->claim_bytes;
     }
-    if (st == CDP_OK) st = cdp__store_begin(s, &g->call.rq);
+    if (st == CDP_OK) st = cdp__elastic_said(cdp__store_begin(s, &g->call.rq));
     return st < 0 ? st : CDP_OK;
 }
 
@@ -259,7 +267,7 @@ CDP__PRIVATE cdp_status cdp__elastic_get_end(
     cdp_store_request *rq = &g->call.rq;
     cdp_status st = rq->status;
     if (st == CDP_PENDING) st = s->wait(s->self, rq, begun_ns + (uint64_t)e->store_ms * CDP__MS);
-    st = cdp__store_end(s, rq, st, e->store_ms);
+    st = cdp__elastic_said(cdp__store_end(s, rq, st, e->store_ms));
     if (st != CDP_OK || g->removes) return st;
     if (!rq->results || !rq->results[0].data)
         st = cdp__fail(CDP_ERR_STORE, "the store has no answer for %s", g->key);
@@ -333,7 +341,7 @@ CDP__PRIVATE cdp_status cdp__elastic_read(
 CDP__PRIVATE cdp_status cdp__elastic_answer(
     cdp_elastic *e, cdp_store *s, cdp_store_request *rq, uint64_t until_ns) {
     cdp_status st = rq->status;
-    if (st == CDP_PENDING) st = s->wait(s->self, rq, until_ns);
+    if (st == CDP_PENDING) st = cdp__elastic_said(s->wait(s->self, rq, until_ns));
     if (st == CDP_PENDING && cdp__elastic_now_ns(e) < until_ns) cdp__sleep_until(e->os, until_ns);
     return st;
 }
@@ -343,7 +351,7 @@ CDP__PRIVATE cdp_status cdp__elastic_await(
     cdp_elastic *e, cdp_store *s, const char *key, uint64_t ms) {
     cdp__store_call c;
     cdp_status st = cdp__store_call_make(&c, CDP_STORE_WAIT, key, NULL, 0);
-    if (st == CDP_OK) st = cdp__store_begin(s, &c.rq);
+    if (st == CDP_OK) st = cdp__elastic_said(cdp__store_begin(s, &c.rq));
     if (st < 0) return st;
     st = cdp__elastic_answer(e, s, &c.rq, cdp__elastic_now_ns(e) + ms * CDP__MS);
     if (st == CDP_PENDING) s->cancel(s->self, &c.rq);

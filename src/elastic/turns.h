@@ -289,7 +289,7 @@ CDP__PRIVATE cdp_status cdp__elastic_open(cdp_elastic *e, cdp__elastic_asks asks
     else
         cdp__elastic_key(e, w->key, "e/%llu", epoch + 1);
     st = cdp__store_call_make(&w->call, CDP_STORE_WAIT, w->key, NULL, 0);
-    if (st == CDP_OK) st = cdp__store_begin(e->watched, &w->call.rq);
+    if (st == CDP_OK) st = cdp__elastic_said(cdp__store_begin(e->watched, &w->call.rq));
     if (st < 0) return st;
     w->asks = (uint8_t)asks;
     w->epoch = k;
@@ -398,7 +398,7 @@ CDP__PRIVATE cdp_status cdp__elastic_new_tickets(cdp_elastic *e, bool *may) {
     if (!w->reads) {
         cdp__elastic_key(e, w->tickets_key, "join/in");
         st = cdp__store_call_make(&w->tickets, CDP_STORE_GET, w->tickets_key, NULL, 0);
-        if (st == CDP_OK) st = cdp__store_begin(e->store, rq);
+        if (st == CDP_OK) st = cdp__elastic_said(cdp__store_begin(e->store, rq));
         if (st < 0) return st;
         w->reads = true;
     }
@@ -407,7 +407,7 @@ CDP__PRIVATE cdp_status cdp__elastic_new_tickets(cdp_elastic *e, bool *may) {
         && cdp__elastic_now_ns(e) - w->tickets_ns < (uint64_t)e->store_ms * CDP__MS)
         return CDP_OK;
     w->reads = false;
-    st = cdp__store_end(e->store, rq, st, e->store_ms);
+    st = cdp__elastic_said(cdp__store_end(e->store, rq, st, e->store_ms));
     if (st != CDP_OK) return st;
     *may = rq->results && rq->results[0].bytes / CDP__ELASTIC_RECORD_BYTES > e->d.tickets;
     cdp_store_request_free(e->store, rq);

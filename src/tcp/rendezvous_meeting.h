@@ -429,6 +429,8 @@ static cdp__join_func *const cdp__join_steps[] = {cdp__mesh_prepare, cdp__mesh_m
 CDP__PRIVATE void cdp__join_fail(cdp__mesh *m) {
     cdp__join *s = m->join;
     s->error = *cdp_last_error();
+    /* of a store that was closed by its host */
+    if (s->error.status == CDP_ERR_STATE) s->error.status = CDP_ERR_STORE;
     s->status = s->error.status;
     s->waits = CDP__WAITS_NOT;
     if (s->made) cdp__join_disconnect(s);

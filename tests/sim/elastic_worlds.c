@@ -324,8 +324,8 @@ static void pause_all(sim_world *w) {
 
 /* ---- what a turn asks of the store */
 
-/* What one member may ask in the turn from the second epoch to the third. A read asks whether the
-   key is there (CHECK), then for its value (GET), for a GET alone would wait. A member looks at the
+/* What one member may ask in the turn from the second epoch to the third. A read compares with what
+   no key holds (COMPARE_SET), for a GET would wait. A member looks at the
    turn twice at most, for here all arrive within 10 ms. Before the decision it reads the alarm,
    appends its arrival, and reads in each look the decision (not there yet), the arrivals, and
    whether the leader is gone; it waits for the decision, and reads it. Each of its two threads may
@@ -339,9 +339,9 @@ static const struct {
     uint8_t half; /* 0: until the member knows the decision; 1: from there on until it runs */
     cdp_store_op op;
     uint32_t most, leads, each; /* rank 0 may ask more: `leads`, and `each` for each rank */
-} budget[] = {{0, CDP_STORE_APPEND, 1, 0, 0}, {0, CDP_STORE_COMPARE_SET, 2, 1, 0},
-    {0, CDP_STORE_CHECK, 8, 2, 2}, {0, CDP_STORE_GET, 4, 2, 0}, {0, CDP_STORE_WAIT, 2, 0, 0},
-    {1, CDP_STORE_CHECK, 0, 3, 0}, {1, CDP_STORE_GET, 1, 2, 0}, {1, CDP_STORE_WAIT, 2, 0, 0},
+} budget[] = {{0, CDP_STORE_APPEND, 1, 0, 0}, {0, CDP_STORE_COMPARE_SET, 10, 3, 2},
+    {0, CDP_STORE_CHECK, 2, 0, 0}, {0, CDP_STORE_WAIT, 2, 0, 0},
+    {1, CDP_STORE_COMPARE_SET, 0, 2, 0}, {1, CDP_STORE_GET, 1, 0, 0}, {1, CDP_STORE_WAIT, 2, 0, 0},
     {1, CDP_STORE_ADD, 1, 0, 0}, {1, CDP_STORE_SET, 2, 3, 0}, {1, CDP_STORE_DELETE, 0, 6, 1}};
 
 static cdp_status (*plain_start)(void *self, cdp_store_request *rq);
@@ -369,13 +369,14 @@ static void count_requests(const member *m) {
 }
 
 static uint32_t allowed(uint32_t half, uint32_t op, uint32_t rank) {
-    const bool reads = op == CDP_STORE_CHECK || op == CDP_STORE_GET || op == CDP_STORE_WAIT;
+    const bool reads = op == CDP_STORE_CHECK || op == CDP_STORE_COMPARE_SET || op == CDP_STORE_WAIT;
     const bool looks = x.no_thread && !half && reads;
     for (uint32_t i = 0; i < sizeof budget / sizeof *budget; ++i) {
         const uint32_t leads = budget[i].leads + budget[i].each * x.e[2].size;
         if (budget[i].half != half || budget[i].op != op) continue;
         if (looks) return budget[i].most + 5 * leads + (op == CDP_STORE_WAIT ? 5 : 0);
-        return budget[i].most + (rank ? 0 : leads);
+        if (!rank) return budget[i].most + leads;
+        return budget[i].most + budget[i].each / 2 * x.e[2].size; /* it may come first, and lead */
     }
     return 0;
 }
