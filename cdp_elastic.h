@@ -1586,11 +1586,19 @@ CDP__PRIVATE void cdp__elastic_measured(cdp_elastic *e, uint64_t took_ns) {
     if (!e->round_trip_ns || took_ns < e->round_trip_ns) e->round_trip_ns = took_ns;
 }
 
+/* The status of a request, or of a wait for it. A store that its host has closed answers STATE,
+   which of the calls of this header says something else. */
+CDP__PRIVATE cdp_status cdp__elastic_said(cdp_status st) {
+    if (st != CDP_ERR_STATE) return st;
+    cdp__error_slot()->status = CDP_ERR_STORE;
+    return CDP_ERR_STORE;
+}
+
 /* One request. *data (NULL: not wanted) is freed with cdp_store_free(). */
 CDP__PRIVATE cdp_status cdp__elastic_ask(
     cdp_elastic *e, cdp_store *s, cdp__store_call *c, void **data, uint64_t *bytes) {
     const uint64_t begun = cdp__elastic_now_ns(e);
-    const cdp_status st = cdp_store_run(s, &c->rq, e->store_ms);
+    const cdp_status st = cdp__elastic_said(cdp_store_run(s, &c->rq, e->store_ms));
     if (data) *data = NULL;
     if (st != CDP_OK) return st;
     if (!e->handed_in) cdp__elastic_measured(e, cdp__elastic_now_ns(e) - begun);
@@ -1644,17 +1652,107 @@ CDP__PRIVATE cdp_status cdp__elastic_there(
     return st;
 }
 
+/* What no key of a job holds. An absent key does not match it, and it is the answer then: so a
+   comparison with it reads a key, or learns that it is absent, in one round trip. */
+static const uint8_t cdp__elastic_absent[8] = {0, 'a', 'b', 's', 'e', 'n', 't', 0};
+
+/* A key that is read together with others. */
+typedef struct cdp__elastic_get {
+    cdp__store_call call;
+    char key[CDP__ELASTIC_KEY];
+    const void *claim; /* written first if the key is absent; NULL: it is only read */
+    uint64_t claim_bytes;
+    bool removes; /* it is deleted, and not read */
+    void *data;   /* NULL: it is absent; freed with cdp_store_free() */
+    uint64_t bytes;
+} cdp__elastic_get;
+
+CDP__PRIVATE cdp_status cdp__elastic_get_begin(cdp_store *s, cdp__elastic_get *g) {
+    const bool reads = !g->removes && !g->claim;
+    cdp_status st =
+        cdp__store_call_make(&g->call, g->removes ? CDP_STORE_DELETE : CDP_STORE_COMPARE_SET,
+            g->key, cdp__elastic_absent, reads ? sizeof cdp__elastic_absent : 0);
+    g->call.value[1] = g->call.value[0];
+    if (g->claim) {
+        g->call.value[1].data = g->claim;
+        g->call.value[1].bytes = g->claim_bytes;
+    }
+    if (st == CDP_OK) st = cdp__elastic_said(cdp__store_begin(s, &g->call.rq));
+    return st < 0 ? st : CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__elastic_get_end(
+    cdp_elastic *e, cdp_store *s, cdp__elastic_get *g, uint64_t begun_ns) {
+    cdp_store_request *rq = &g->call.rq;
+    cdp_status st = rq->status;
+    if (st == CDP_PENDING) st = s->wait(s->self, rq, begun_ns + (uint64_t)e->store_ms * CDP__MS);
+    st = cdp__elastic_said(cdp__store_end(s, rq, st, e->store_ms));
+    if (st != CDP_OK || g->removes) return st;
+    if (!rq->results || !rq->results[0].data)
+        st = cdp__fail(CDP_ERR_STORE, "the store has no answer for %s", g->key);
+    else if (rq->results[0].bytes != sizeof cdp__elastic_absent
+        || memcmp(rq->results[0].data, cdp__elastic_absent, sizeof cdp__elastic_absent) != 0) {
+        g->bytes = rq->results[0].bytes;
+        memcpy(&g->data, &rq->results[0].data, sizeof g->data);
+        rq->results[0].data = NULL;
+    }
+    cdp_store_request_free(s, rq);
+    return st;
+}
+
+CDP__PRIVATE void cdp__elastic_get_free(cdp_store *s, cdp__elastic_get *g, uint32_t count) {
+    uint32_t i;
+    for (i = 0; i < count; ++i)
+        cdp_store_free(s, g[i].data);
+}
+
+/* Reads keys that do not depend on each other: all requests are sent before the first answer is
+   awaited. After an error nothing is left to free. */
+CDP__PRIVATE cdp_status cdp__elastic_get_all(
+    cdp_elastic *e, cdp_store *s, cdp__elastic_get *g, uint32_t count) {
+    const uint64_t begun = cdp__elastic_now_ns(e);
+    uint32_t i, n;
+    cdp_status st = CDP_OK, one;
+    cdp_error why;
+    memset(&why, 0, sizeof why);
+    for (n = 0; n < count; ++n) {
+        g[n].data = NULL;
+        g[n].bytes = 0;
+    }
+    for (n = 0; st == CDP_OK && n < count; ++n)
+        st = cdp__elastic_get_begin(s, &g[n]);
+    if (st != CDP_OK) {
+        why = *cdp_last_error();
+        --n; /* it was not begun */
+    }
+    for (i = 0; i < n; ++i) {
+        one = cdp__elastic_get_end(e, s, &g[i], begun);
+        if (one == CDP_OK || st != CDP_OK) continue;
+        st = one;
+        why = *cdp_last_error();
+    }
+    if (st == CDP_OK) {
+        if (!e->handed_in) cdp__elastic_measured(e, cdp__elastic_now_ns(e) - begun);
+        return CDP_OK;
+    }
+    cdp__elastic_get_free(s, g, count);
+    for (i = 0; i < count; ++i)
+        g[i].data = NULL;
+    *cdp__error_slot() = why;
+    return st;
+}
+
 /* Reads the key; *data NULL: it is absent. */
 CDP__PRIVATE cdp_status cdp__elastic_read(
     cdp_elastic *e, cdp_store *s, const char *key, void **data, uint64_t *bytes) {
-    cdp__store_call c;
-    bool there;
-    cdp_status st = cdp__elastic_there(e, s, key, &there);
-    *data = NULL;
-    *bytes = 0;
-    if (st != CDP_OK || !there) return st;
-    st = cdp__store_call_make(&c, CDP_STORE_GET, key, NULL, 0);
-    return st == CDP_OK ? cdp__elastic_ask(e, s, &c, data, bytes) : st;
+    cdp__elastic_get g;
+    cdp_status st;
+    memset(&g, 0, sizeof g);
+    cdp__format(g.key, sizeof g.key, "%s", key);
+    st = cdp__elastic_get_all(e, s, &g, 1);
+    *data = g.data;
+    *bytes = g.bytes;
+    return st;
 }
 
 /* Waits for the answer: CDP_PENDING, and not before that time, if there is none. A store without
@@ -1662,7 +1760,7 @@ CDP__PRIVATE cdp_status cdp__elastic_read(
 CDP__PRIVATE cdp_status cdp__elastic_answer(
     cdp_elastic *e, cdp_store *s, cdp_store_request *rq, uint64_t until_ns) {
     cdp_status st = rq->status;
-    if (st == CDP_PENDING) st = s->wait(s->self, rq, until_ns);
+    if (st == CDP_PENDING) st = cdp__elastic_said(s->wait(s->self, rq, until_ns));
     if (st == CDP_PENDING && cdp__elastic_now_ns(e) < until_ns) cdp__sleep_until(e->os, until_ns);
     return st;
 }
@@ -1672,7 +1770,7 @@ CDP__PRIVATE cdp_status cdp__elastic_await(
     cdp_elastic *e, cdp_store *s, const char *key, uint64_t ms) {
     cdp__store_call c;
     cdp_status st = cdp__store_call_make(&c, CDP_STORE_WAIT, key, NULL, 0);
-    if (st == CDP_OK) st = cdp__store_begin(s, &c.rq);
+    if (st == CDP_OK) st = cdp__elastic_said(cdp__store_begin(s, &c.rq));
     if (st < 0) return st;
     st = cdp__elastic_answer(e, s, &c.rq, cdp__elastic_now_ns(e) + ms * CDP__MS);
     if (st == CDP_PENDING) s->cancel(s->self, &c.rq);
@@ -1680,59 +1778,70 @@ CDP__PRIVATE cdp_status cdp__elastic_await(
     return st;
 }
 
-/* The decision that made epoch k; d->members is allocated, NULL: there is none yet. */
+/* The decision that made epoch k, of what its key holds; d->members is allocated, NULL: there is
+   none yet. */
+CDP__PRIVATE cdp_status cdp__elastic_decision_of(
+    cdp_elastic *e, uint64_t k, void *data, uint64_t bytes, cdp__elastic_decision *d) {
+    uint32_t size;
+    memset(d, 0, sizeof *d);
+    if (!data) return CDP_OK;
+    size = cdp__elastic_decision_size((const uint8_t *)data, bytes);
+    d->members = (cdp__elastic_member *)cdp__alloc(e->os, (size + 1) * sizeof *d->members);
+    if (!d->members) return cdp__fail_nomem("a list of members", size * sizeof *d->members);
+    if (cdp__elastic_get_decision((uint8_t *)data, bytes, d) && d->epoch == k) return CDP_OK;
+    cdp__free(e->os, d->members);
+    d->members = NULL;
+    return cdp__fail(CDP_ERR_STORE,
+        "the key %s/e/%llu holds no decision of cdp_elastic.h: another program writes to it; "
+        "choose another `job`",
+        e->job, (unsigned long long)k);
+}
+
 CDP__PRIVATE cdp_status cdp__elastic_read_decision(
     cdp_elastic *e, cdp_store *s, uint64_t k, cdp__elastic_decision *d) {
     char key[CDP__ELASTIC_KEY];
     void *data;
     uint64_t bytes;
-    uint32_t size;
     cdp_status st;
     memset(d, 0, sizeof *d);
     cdp__elastic_key(e, key, "e/%llu", (unsigned long long)k);
     st = cdp__elastic_read(e, s, key, &data, &bytes);
-    if (st != CDP_OK || !data) return st;
-    size = cdp__elastic_decision_size((const uint8_t *)data, bytes);
-    d->members = (cdp__elastic_member *)cdp__alloc(e->os, (size + 1) * sizeof *d->members);
-    if (!d->members)
-        st = cdp__fail_nomem("a list of members", size * sizeof *d->members);
-    else if (!cdp__elastic_get_decision((uint8_t *)data, bytes, d) || d->epoch != k) {
-        cdp__free(e->os, d->members);
-        d->members = NULL;
-        st = cdp__fail(CDP_ERR_STORE,
-            "the key %s holds no decision of cdp_elastic.h: another program writes to it; choose "
-            "another `job`",
-            key);
-    }
+    if (st == CDP_OK) st = cdp__elastic_decision_of(e, k, data, bytes, d);
     cdp_store_free(s, data);
     return st;
 }
 
-/* A list of records; `tickets` or `arrivals`. *list is freed with cdp__free(). */
-CDP__PRIVATE cdp_status cdp__elastic_read_records(
-    cdp_elastic *e, cdp_store *s, const char *key, cdp__elastic_arrival **list, uint32_t *count) {
-    void *data;
-    uint64_t bytes, i;
-    cdp_status st = cdp__elastic_read(e, s, key, &data, &bytes);
+/* A list of records that a key holds; `tickets` or `arrivals`. *list is freed with cdp__free(). */
+CDP__PRIVATE cdp_status cdp__elastic_records_of(cdp_elastic *e, const char *key, const void *data,
+    uint64_t bytes, cdp__elastic_arrival **list, uint32_t *count) {
+    const uint64_t n = bytes / CDP__ELASTIC_RECORD_BYTES;
+    uint64_t i;
     *count = 0;
-    *list = NULL;
-    if (st != CDP_OK) return st;
-    *list = (cdp__elastic_arrival *)cdp__alloc(
-        e->os, (bytes / CDP__ELASTIC_RECORD_BYTES + 1) * sizeof **list);
-    if (!*list) st = cdp__fail_nomem("a list of records", bytes);
-    for (i = 0; st == CDP_OK && i < bytes / CDP__ELASTIC_RECORD_BYTES; ++i)
+    *list = (cdp__elastic_arrival *)cdp__alloc(e->os, (n + 1) * sizeof **list);
+    if (!*list) return cdp__fail_nomem("a list of records", bytes);
+    for (i = 0; i < n; ++i)
         if (!cdp__elastic_get_record(
-                (const uint8_t *)data + i * CDP__ELASTIC_RECORD_BYTES, &(*list)[(*count)++]))
-            st = cdp__fail(CDP_ERR_STORE,
+                (const uint8_t *)data + i * CDP__ELASTIC_RECORD_BYTES, &(*list)[i])) {
+            cdp__free(e->os, *list);
+            *list = NULL;
+            return cdp__fail(CDP_ERR_STORE,
                 "the key %s holds no records of cdp_elastic.h: another program writes to it; "
                 "choose another `job`",
                 key);
+        }
+    *count = (uint32_t)n;
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__elastic_read_records(
+    cdp_elastic *e, cdp_store *s, const char *key, cdp__elastic_arrival **list, uint32_t *count) {
+    void *data;
+    uint64_t bytes;
+    cdp_status st = cdp__elastic_read(e, s, key, &data, &bytes);
+    *count = 0;
+    *list = NULL;
+    if (st == CDP_OK) st = cdp__elastic_records_of(e, key, data, bytes, list, count);
     cdp_store_free(s, data);
-    if (st != CDP_OK) {
-        cdp__free(e->os, *list);
-        *list = NULL;
-        *count = 0;
-    }
     return st;
 }
 
@@ -1744,16 +1853,48 @@ CDP__PRIVATE cdp_status cdp__elastic_gone(
     return cdp__elastic_there(e, s, key, gone);
 }
 
-/* All tickets; of those from number `from` on, whether they are gone. */
-CDP__PRIVATE cdp_status cdp__elastic_read_tickets(
-    cdp_elastic *e, cdp_store *s, uint32_t from, cdp__elastic_ticket **list, uint32_t *count) {
+#define CDP__ELASTIC_TOGETHER 16u /* keys that are read, or deleted, at the same time */
+
+/* Of `count` processes, which are known to be gone; *gone true: that is known already. The strides
+   are those of the arrays that contain the ids, and the answers. */
+CDP__PRIVATE cdp_status cdp__elastic_gone_all(cdp_elastic *e, cdp_store *s, const uint8_t *id,
+    uint64_t id_stride, bool *gone, uint64_t gone_stride, uint32_t count) {
+    const uint64_t room = cdp__min(count, CDP__ELASTIC_TOGETHER) * sizeof(cdp__elastic_get);
+    cdp__elastic_get *g;
+    bool *of[CDP__ELASTIC_TOGETHER];
+    uint32_t i = 0, k, n;
+    cdp_status st = CDP_OK;
+    if (!count) return CDP_OK;
+    g = (cdp__elastic_get *)cdp__alloc_zero(e->os, room);
+    if (!g) return cdp__fail_nomem("requests to the store", room);
+    while (st == CDP_OK && i < count) {
+        for (n = 0; i < count && n < CDP__ELASTIC_TOGETHER; ++i) {
+            char hex[2 * CDP__ELASTIC_ID_BYTES + 1];
+            bool *const at = (bool *)((uint8_t *)gone + i * gone_stride);
+            if (*at) continue;
+            of[n] = at;
+            cdp__elastic_hex(id + i * id_stride, hex);
+            cdp__elastic_key(e, g[n++].key, "gone/%s", hex);
+        }
+        st = cdp__elastic_get_all(e, s, g, n);
+        for (k = 0; st == CDP_OK && k < n; ++k)
+            *of[k] = g[k].data != NULL;
+        cdp__elastic_get_free(s, g, st == CDP_OK ? n : 0);
+    }
+    cdp__free(e->os, g);
+    return st;
+}
+
+/* The tickets in what "join/in" holds; of those from number `from` on, whether they are gone. */
+CDP__PRIVATE cdp_status cdp__elastic_tickets_of(cdp_elastic *e, cdp_store *s, uint32_t from,
+    const void *data, uint64_t bytes, cdp__elastic_ticket **list, uint32_t *count) {
     char key[CDP__ELASTIC_KEY];
     cdp__elastic_arrival *records;
     uint32_t i;
     cdp_status st;
     *list = NULL;
     cdp__elastic_key(e, key, "join/in");
-    st = cdp__elastic_read_records(e, s, key, &records, count);
+    st = cdp__elastic_records_of(e, key, data, bytes, &records, count);
     if (st != CDP_OK) return st;
     *list = (cdp__elastic_ticket *)cdp__alloc_zero(e->os, (*count + 1) * sizeof **list);
     if (!*list) st = cdp__fail_nomem("a list of tickets", *count * sizeof **list);
@@ -1763,8 +1904,10 @@ CDP__PRIVATE cdp_status cdp__elastic_read_tickets(
         t->step = records[i].step;
         t->samples = records[i].samples;
         t->round_trip_ms = records[i].round_trip_ms;
-        if (i >= from) st = cdp__elastic_gone(e, s, t->id, &t->gone);
     }
+    if (st == CDP_OK && from < *count)
+        st = cdp__elastic_gone_all(e, s, (*list)[from].id, sizeof **list, &(*list)[from].gone,
+            sizeof **list, *count - from);
     cdp__free(e->os, records);
     if (st != CDP_OK) {
         cdp__free(e->os, *list);
@@ -1774,18 +1917,38 @@ CDP__PRIVATE cdp_status cdp__elastic_read_tickets(
     return st;
 }
 
+CDP__PRIVATE cdp_status cdp__elastic_read_tickets(
+    cdp_elastic *e, cdp_store *s, uint32_t from, cdp__elastic_ticket **list, uint32_t *count) {
+    char key[CDP__ELASTIC_KEY];
+    void *data;
+    uint64_t bytes;
+    cdp_status st;
+    *list = NULL;
+    *count = 0;
+    cdp__elastic_key(e, key, "join/in");
+    st = cdp__elastic_read(e, s, key, &data, &bytes);
+    if (st == CDP_OK) st = cdp__elastic_tickets_of(e, s, from, data, bytes, list, count);
+    cdp_store_free(s, data);
+    return st;
+}
+
+/* The number of an epoch in a text. */
+CDP__PRIVATE uint64_t cdp__elastic_number(const char *p) {
+    uint64_t n = 0;
+    for (; p && *p >= '0' && *p <= '9' && n < UINT32_MAX; ++p)
+        n = n * 10 + (uint64_t)(*p - '0');
+    return n;
+}
+
 /* The newest epoch that has begun, as its rank 0 said; 0: none has. */
 CDP__PRIVATE cdp_status cdp__elastic_hint(cdp_elastic *e, uint64_t *epoch) {
     char key[CDP__ELASTIC_KEY];
     void *text;
     uint64_t bytes;
-    const char *p;
     cdp_status st;
-    *epoch = 0;
     cdp__elastic_key(e, key, "e/now");
     st = cdp__elastic_read(e, e->store, key, &text, &bytes);
-    for (p = (const char *)text; p && *p >= '0' && *p <= '9' && *epoch < UINT32_MAX; ++p)
-        *epoch = *epoch * 10 + (uint64_t)(*p - '0');
+    *epoch = cdp__elastic_number((const char *)text);
     cdp_store_free(e->store, text);
     return st;
 }
@@ -1826,9 +1989,10 @@ CDP__PRIVATE cdp_status cdp__elastic_alarm_at(
     return cdp__elastic_mark(e, s, key, text);
 }
 
-/* Proposes a decision; which one counts is then read from the store. */
+/* Proposes a decision. *won: the one that counts; its members are allocated (NULL after an
+   error). */
 CDP__PRIVATE cdp_status cdp__elastic_propose(
-    cdp_elastic *e, cdp_store *s, const cdp__elastic_decision *d) {
+    cdp_elastic *e, cdp_store *s, const cdp__elastic_decision *d, cdp__elastic_decision *won) {
     char key[CDP__ELASTIC_KEY];
     const uint64_t bytes = cdp__elastic_decision_bytes(d->size);
     uint8_t *out = (uint8_t *)cdp__alloc(e->os, bytes);
@@ -1839,6 +2003,7 @@ CDP__PRIVATE cdp_status cdp__elastic_propose(
     cdp__elastic_put_decision(out, d);
     cdp__elastic_key(e, key, "e/%llu", (unsigned long long)d->epoch);
     st = cdp__elastic_claim(e, s, key, out, bytes, &data, &held);
+    if (st == CDP_OK) st = cdp__elastic_decision_of(e, d->epoch, data, held, won);
     cdp_store_free(s, data);
     cdp__free(e->os, out);
     return st;
@@ -1967,39 +2132,52 @@ CDP__PRIVATE cdp_status cdp__elastic_arrive_at(cdp_elastic *e, uint64_t k) {
     return cdp__elastic_append(e, e->watched, key, &a);
 }
 
-/* Makes a decision of what is in the store now, and proposes it. */
-CDP__PRIVATE cdp_status cdp__elastic_try(cdp_elastic *e, cdp_store *s,
-    const cdp__elastic_decision *old, const cdp__elastic_arrival *arrivals, uint32_t count,
-    cdp__elastic_verdict *verdict) {
-    char key[CDP__ELASTIC_KEY];
-    cdp__elastic_ticket *tickets = NULL;
+/* Makes a decision of these arrivals and of the tickets, and proposes it. `why`: what ended the
+   epoch, NULL: nothing did. *won: the decision that counts, if the verdict is DECIDED; its members
+   are allocated. */
+CDP__PRIVATE cdp_status cdp__elastic_try(cdp_elastic *e, cdp_store *s, const cdp__elastic_view *v,
+    const cdp__elastic_get *why, cdp__elastic_verdict *verdict, cdp__elastic_decision *won) {
+    const uint64_t room = (uint64_t)v->old->size + v->ticket_count + 1;
     cdp__elastic_decision d;
+    cdp_status st = CDP_OK;
+    memset(won, 0, sizeof *won);
+    d.members = (cdp__elastic_member *)cdp__alloc(e->os, room * sizeof *d.members);
+    if (!d.members) return cdp__fail_nomem("a list of members", room * sizeof *d.members);
+    *verdict = cdp__elastic_decide(v, &d);
+    if (*verdict == CDP__ELASTIC_DECIDED) {
+        cdp__format(d.cause, sizeof d.cause, "the job begins");
+        if (why && why->data) cdp__text_foreign(d.cause, sizeof d.cause, why->data, why->bytes);
+        st = cdp__elastic_propose(e, s, &d, won);
+    }
+    cdp__free(e->os, d.members);
+    return st;
+}
+
+/* The same for a turn: reads the tickets and the alarm first. */
+CDP__PRIVATE cdp_status cdp__elastic_try_turn(cdp_elastic *e, cdp_store *s,
+    const cdp__elastic_decision *old, const cdp__elastic_arrival *arrivals, uint32_t count,
+    cdp__elastic_verdict *verdict, cdp__elastic_decision *won) {
+    cdp__elastic_get g[2];
+    cdp__elastic_ticket *tickets = NULL;
     cdp__elastic_view v;
-    void *why = NULL;
-    uint64_t bytes, room;
     cdp_status st;
+    memset(won, 0, sizeof *won);
+    memset(g, 0, sizeof g);
     memset(&v, 0, sizeof v);
     v.old = old;
     v.arrivals = arrivals;
     v.arrival_count = count;
     v.min_ranks = e->desc.min_ranks;
     v.max_ranks = e->desc.max_ranks;
-    st = cdp__elastic_read_tickets(e, s, old->tickets, &tickets, &v.ticket_count);
+    cdp__elastic_key(e, g[0].key, "join/in");
+    cdp__elastic_key(e, g[1].key, "e/%llu/alarm", (unsigned long long)old->epoch);
+    st = cdp__elastic_get_all(e, s, g, 2);
     if (st != CDP_OK) return st;
+    st = cdp__elastic_tickets_of(
+        e, s, old->tickets, g[0].data, g[0].bytes, &tickets, &v.ticket_count);
     v.tickets = tickets;
-    room = (uint64_t)old->size + v.ticket_count + 1;
-    d.members = (cdp__elastic_member *)cdp__alloc(e->os, room * sizeof *d.members);
-    if (!d.members) st = cdp__fail_nomem("a list of members", room * sizeof *d.members);
-    cdp__elastic_key(e, key, "e/%llu/alarm", (unsigned long long)old->epoch);
-    if (st == CDP_OK) st = cdp__elastic_read(e, s, key, &why, &bytes);
-    if (st == CDP_OK) *verdict = cdp__elastic_decide(&v, &d);
-    if (st == CDP_OK && *verdict == CDP__ELASTIC_DECIDED) {
-        cdp__format(d.cause, sizeof d.cause, "the job begins");
-        if (why) cdp__text_foreign(d.cause, sizeof d.cause, why, bytes);
-        st = cdp__elastic_propose(e, s, &d);
-    }
-    cdp_store_free(s, why);
-    cdp__free(e->os, d.members);
+    if (st == CDP_OK) st = cdp__elastic_try(e, s, &v, &g[1], verdict, won);
+    cdp__elastic_get_free(s, g, 2);
     cdp__free(e->os, tickets);
     return st;
 }
@@ -2016,8 +2194,11 @@ CDP__PRIVATE cdp_status cdp__elastic_look_for_gone(
         st = cdp__elastic_gone(e, e->watched, t->d->members[leader].id, &gone[leader]);
         if (st != CDP_OK || !gone[leader]) return st;
     }
-    for (r = 0; st == CDP_OK && r < t->d->size; ++r)
-        if (r != t->rank) st = cdp__elastic_gone(e, e->watched, t->d->members[r].id, &gone[r]);
+    gone[t->rank] = true; /* that is not to be asked */
+    if (t->d->size)
+        st = cdp__elastic_gone_all(e, e->watched, t->d->members[0].id, sizeof *t->d->members, gone,
+            sizeof *gone, t->d->size);
+    gone[t->rank] = false;
     for (i = 0; i < t->count;) {
         r = arrivals[i].rank;
         if (r < t->d->size && gone[r])
@@ -2050,10 +2231,10 @@ CDP__PRIVATE cdp_status cdp__elastic_hopeless(
         (unsigned long long)t->d->epoch, there, t->d->size, e->desc.min_ranks, e->desc.join_ms);
 }
 
-/* One poll of a turn: proposes if it is time. *wait_ms: when to poll again. */
-CDP__PRIVATE cdp_status cdp__elastic_look(
-    cdp_elastic *e, cdp__elastic_settle *settle, uint64_t *wait_ms) {
-    char key[CDP__ELASTIC_KEY];
+/* One poll of a turn, of which `in` holds the arrivals: proposes if it is time. *wait_ms: when to
+   poll again. *won: the decision, if there is one now; its members are allocated. */
+CDP__PRIVATE cdp_status cdp__elastic_look(cdp_elastic *e, const cdp__elastic_get *in,
+    cdp__elastic_settle *settle, uint64_t *wait_ms, cdp__elastic_decision *won) {
     const uint64_t now = cdp__elastic_now_ns(e);
     cdp__elastic_verdict verdict = CDP__ELASTIC_DECIDED;
     cdp__elastic_arrival *arrivals;
@@ -2067,14 +2248,12 @@ CDP__PRIVATE cdp_status cdp__elastic_look(
     t.rank = e->place.rank;
     t.settle_ms = cdp__elastic_settle_ms(t.d, e->desc.settle_ms);
     t.since_ms = cdp__elastic_waited_ms(settle, now, t.settle_ms);
-    cdp__elastic_key(e, key, "e/%llu/in", (unsigned long long)e->d.epoch);
-    st = cdp__elastic_read_records(e, e->watched, key, &arrivals, &t.count);
+    st = cdp__elastic_records_of(e, in->key, in->data, in->bytes, &arrivals, &t.count);
     t.arrivals = arrivals;
     if (st == CDP_OK) st = cdp__elastic_look_for_gone(e, &t, gone, arrivals);
     if (st == CDP_OK && cdp__elastic_proposes(&t, wait_ms)) {
         *wait_ms = CDP__ELASTIC_AGAIN_MS;
-        st = cdp__elastic_try(e, e->watched, t.d, arrivals, t.count, &verdict);
-        if (st == CDP_OK && verdict == CDP__ELASTIC_DECIDED) *wait_ms = 0;
+        st = cdp__elastic_try_turn(e, e->watched, t.d, arrivals, t.count, &verdict, won);
     }
     if (st == CDP_OK && verdict == CDP__ELASTIC_FEW) {
         cdp__elastic_lock(e);
@@ -2100,7 +2279,7 @@ CDP__PRIVATE cdp_status cdp__elastic_open(cdp_elastic *e, cdp__elastic_asks asks
     else
         cdp__elastic_key(e, w->key, "e/%llu", epoch + 1);
     st = cdp__store_call_make(&w->call, CDP_STORE_WAIT, w->key, NULL, 0);
-    if (st == CDP_OK) st = cdp__store_begin(e->watched, &w->call.rq);
+    if (st == CDP_OK) st = cdp__elastic_said(cdp__store_begin(e->watched, &w->call.rq));
     if (st < 0) return st;
     w->asks = (uint8_t)asks;
     w->epoch = k;
@@ -2130,10 +2309,12 @@ CDP__PRIVATE void cdp__elastic_close_all(cdp_elastic *e) {
 CDP__PRIVATE cdp_status cdp__elastic_look_for_decision(
     cdp_elastic *e, uint64_t k, uint64_t until_ns) {
     cdp__elastic_watch *w = &e->watch;
+    cdp__elastic_get g[2];
     cdp__elastic_decision d;
     uint64_t wait_ms = 0;
     bool here;
     cdp_status st;
+    memset(g, 0, sizeof g);
     if (w->turn != k) {
         w->turn = k;
         w->settle.since_ns = w->settle.due_ns = e->epoch_ns;
@@ -2145,13 +2326,21 @@ CDP__PRIVATE cdp_status cdp__elastic_look_for_decision(
         cdp__elastic_close(e);
         if (st < 0) return st;
     }
-    st = cdp__elastic_read_decision(e, e->watched, k + 1, &d);
+    cdp__elastic_key(e, g[0].key, "e/%llu", (unsigned long long)(k + 1));
+    cdp__elastic_key(e, g[1].key, "e/%llu/in", (unsigned long long)k);
+    st = cdp__elastic_get_all(e, e->watched, g, 2);
     if (st != CDP_OK) return st;
-    if (!d.members) {
-        st = cdp__elastic_look(e, &w->settle, &wait_ms);
+    st = cdp__elastic_decision_of(e, k + 1, g[0].data, g[0].bytes, &d);
+    if (st == CDP_OK && !d.members) {
+        st = cdp__elastic_look(e, &g[1], &w->settle, &wait_ms, &d);
         w->due_ns = cdp__elastic_now_ns(e) + wait_ms * CDP__MS;
-        if (st != CDP_OK || !wait_ms) return st;
-        return cdp__elastic_open(e, CDP__ELASTIC_ASKS_DECISION, k);
+    }
+    cdp__elastic_get_free(e->watched, g, 2);
+    if (st == CDP_OK && !d.members && wait_ms)
+        st = cdp__elastic_open(e, CDP__ELASTIC_ASKS_DECISION, k);
+    if (st != CDP_OK || !d.members) {
+        cdp__free(e->os, d.members);
+        return st;
     }
     cdp__elastic_lock(e);
     here = e->place.phase == CDP__ELASTIC_ARRIVED; /* no: it has left meanwhile */
@@ -2199,7 +2388,7 @@ CDP__PRIVATE cdp_status cdp__elastic_new_tickets(cdp_elastic *e, bool *may) {
     if (!w->reads) {
         cdp__elastic_key(e, w->tickets_key, "join/in");
         st = cdp__store_call_make(&w->tickets, CDP_STORE_GET, w->tickets_key, NULL, 0);
-        if (st == CDP_OK) st = cdp__store_begin(e->store, rq);
+        if (st == CDP_OK) st = cdp__elastic_said(cdp__store_begin(e->store, rq));
         if (st < 0) return st;
         w->reads = true;
     }
@@ -2208,7 +2397,7 @@ CDP__PRIVATE cdp_status cdp__elastic_new_tickets(cdp_elastic *e, bool *may) {
         && cdp__elastic_now_ns(e) - w->tickets_ns < (uint64_t)e->store_ms * CDP__MS)
         return CDP_OK;
     w->reads = false;
-    st = cdp__store_end(e->store, rq, st, e->store_ms);
+    st = cdp__elastic_said(cdp__store_end(e->store, rq, st, e->store_ms));
     if (st != CDP_OK) return st;
     *may = rq->results && rq->results[0].bytes / CDP__ELASTIC_RECORD_BYTES > e->d.tickets;
     cdp_store_request_free(e->store, rq);
@@ -2770,17 +2959,14 @@ CDP__PRIVATE cdp_status cdp__elastic_not_here(cdp_elastic *e, const cdp__elastic
    trips, which may be longer than a slice. CDP_PENDING: it is time to check whether a member is
    gone. */
 CDP__PRIVATE cdp_status cdp__elastic_await_go(
-    cdp_elastic *e, const cdp__elastic_decision *d, const char *go, uint64_t deadline) {
+    cdp_elastic *e, const cdp__elastic_decision *d, cdp__store_call *c, uint64_t deadline) {
     const uint64_t trips_ms = CDP__ELASTIC_GONE_TRIPS * cdp__elastic_round_trip_ms(d);
     const uint64_t slice_ms = e->no_thread ? CDP__ELASTIC_LOOK_MS : CDP__ELASTIC_SLICE_MS;
     uint64_t now = cdp__elastic_now_ns(e);
     const uint64_t until = cdp__min(deadline, now + (CDP__ELASTIC_SLICE_MS + trips_ms) * CDP__MS);
-    cdp__store_call c;
-    cdp_status st = cdp__store_call_make(&c, CDP_STORE_WAIT, go, NULL, 0);
-    if (st == CDP_OK) st = cdp__store_begin(e->store, &c.rq);
-    if (st < 0) return st;
+    cdp_status st;
     do {
-        st = cdp__elastic_answer(e, e->store, &c.rq, cdp__min(until, now + slice_ms * CDP__MS));
+        st = cdp__elastic_answer(e, e->store, &c->rq, cdp__min(until, now + slice_ms * CDP__MS));
         if (st != CDP_PENDING) return st;
         cdp__elastic_attend(e, 0);
         if (!cdp__elastic_still(e, d->epoch))
@@ -2788,8 +2974,40 @@ CDP__PRIVATE cdp_status cdp__elastic_await_go(
                 CDP_ERR_ABORTED, "epoch %llu ended before it began", (unsigned long long)d->epoch);
         now = cdp__elastic_now_ns(e);
     } while (st == CDP_PENDING && now < until);
-    e->store->cancel(e->store->self, &c.rq);
-    return st == CDP_PENDING && c.rq.status == CDP_OK ? CDP_OK : st;
+    e->store->cancel(e->store->self, &c->rq);
+    return st == CDP_PENDING && c->rq.status == CDP_OK ? CDP_OK : st;
+}
+
+/* Says that this process is here, and begins the wait `go` for all to be; `go` is over if this
+   process is the last one, or after an error. */
+CDP__PRIVATE cdp_status cdp__elastic_say_here(
+    cdp_elastic *e, const cdp__elastic_decision *d, uint32_t rank, cdp__store_call *go) {
+    const unsigned long long k = (unsigned long long)d->epoch;
+    char key[CDP__ELASTIC_KEY];
+    cdp__store_call c;
+    cdp_status st;
+    cdp__elastic_key(e, key, "e/%llu/here/%u", k, rank);
+    st = cdp__elastic_put(e, e->store, CDP_STORE_SET, key, "1", 1);
+    cdp__elastic_key(e, key, "e/%llu/count", k);
+    if (st == CDP_OK) st = cdp__store_call_make(&c, CDP_STORE_ADD, key, NULL, 0);
+    if (st != CDP_OK) return st;
+    c.rq.delta = 1;
+    st = cdp__elastic_said(cdp__store_begin(e->store, &c.rq));
+    if (st < 0) return st;
+    st = cdp__elastic_said(cdp__store_begin(e->store, &go->rq)); /* one round trip for both */
+    if (st < 0) {
+        e->store->cancel(e->store->self, &c.rq);
+        return st;
+    }
+    st = c.rq.status;
+    if (st == CDP_PENDING)
+        st = e->store->wait(e->store->self, &c.rq, cdp__deadline(e->os, e->store_ms));
+    st = cdp__elastic_said(cdp__store_end(e->store, &c.rq, st, e->store_ms));
+    if (st == CDP_OK && c.rq.number != d->size) return CDP_OK;
+    if (go->rq.status == CDP_PENDING) e->store->cancel(e->store->self, &go->rq);
+    if (st != CDP_OK) return st;
+    go->rq.status = CDP_OK;
+    return cdp__elastic_put(e, e->store, CDP_STORE_SET, (const char *)go->key.data, "1", 1);
 }
 
 /* Waits until all members are inside cdp_elastic_next(). Meanwhile each of them checks whether the
@@ -2799,28 +3017,23 @@ CDP__PRIVATE cdp_status cdp__elastic_gather(
     const uint64_t deadline = cdp__deadline(e->os, e->tcp.group.timeout_ms);
     const uint32_t next = (rank + 1) % d->size;
     const unsigned long long k = (unsigned long long)d->epoch;
-    char key[CDP__ELASTIC_KEY], go[CDP__ELASTIC_KEY];
-    cdp__store_call c;
+    char key[CDP__ELASTIC_KEY];
+    cdp__store_call go;
     bool gone = false;
     cdp_status st;
-    cdp__elastic_key(e, go, "e/%llu/go", k);
-    cdp__elastic_key(e, key, "e/%llu/here/%u", k, rank);
-    st = cdp__elastic_put(e, e->store, CDP_STORE_SET, key, "1", 1);
-    cdp__elastic_key(e, key, "e/%llu/count", k);
-    if (st == CDP_OK) st = cdp__store_call_make(&c, CDP_STORE_ADD, key, NULL, 0);
-    if (st != CDP_OK) return st;
-    c.rq.delta = 1;
-    st = cdp__elastic_ask(e, e->store, &c, NULL, NULL);
-    if (st == CDP_OK && c.rq.number == d->size)
-        return cdp__elastic_put(e, e->store, CDP_STORE_SET, go, "1", 1);
+    cdp__elastic_key(e, key, "e/%llu/go", k);
+    st = cdp__store_call_make(&go, CDP_STORE_WAIT, key, NULL, 0);
+    if (st == CDP_OK) st = cdp__elastic_say_here(e, d, rank, &go);
     while (st == CDP_OK) {
-        st = cdp__elastic_await_go(e, d, go, deadline);
+        st = cdp__elastic_await_go(e, d, &go, deadline);
         if (st != CDP_PENDING) return st;
         if (cdp__elastic_now_ns(e) >= deadline) return cdp__elastic_not_here(e, d);
         st = cdp__elastic_gone(e, e->store, d->members[next].id, &gone);
         if (gone)
             return cdp__fail(
                 CDP_ERR_PEER_LOST, "epoch %llu: rank %u ended before it was connected", k, next);
+        if (st == CDP_OK) st = cdp__elastic_said(cdp__store_begin(e->store, &go.rq));
+        if (st == CDP_PENDING) st = CDP_OK;
     }
     return st;
 }
@@ -2897,18 +3110,26 @@ CDP__PRIVATE cdp_status cdp__elastic_init(
 /* Removes all keys of an epoch but its decision. */
 CDP__PRIVATE cdp_status cdp__elastic_tidy_epoch(cdp_elastic *e, uint64_t k) {
     static const char *const names[5] = {"alarm", "in", "go", "count", "init/meet"};
-    char key[CDP__ELASTIC_KEY];
+    const uint64_t room = CDP__ELASTIC_TOGETHER * sizeof(cdp__elastic_get);
+    const unsigned long long epoch = (unsigned long long)k;
+    cdp__elastic_get *g;
     cdp__elastic_decision d;
-    uint32_t i;
+    uint32_t i = 0, n;
     cdp_status st = cdp__elastic_read_decision(e, e->store, k, &d);
-    for (i = 0; st == CDP_OK && i < 5; ++i) {
-        cdp__elastic_key(e, key, "e/%llu/%s", (unsigned long long)k, names[i]);
-        st = cdp__elastic_put(e, e->store, CDP_STORE_DELETE, key, NULL, 0);
+    if (st != CDP_OK) return st;
+    g = (cdp__elastic_get *)cdp__alloc_zero(e->os, room);
+    if (!g) st = cdp__fail_nomem("requests to the store", room);
+    while (st == CDP_OK && i < 5 + d.size) {
+        for (n = 0; n < CDP__ELASTIC_TOGETHER && i < 5 + d.size; ++i, ++n) {
+            g[n].removes = true;
+            if (i < 5)
+                cdp__elastic_key(e, g[n].key, "e/%llu/%s", epoch, names[i]);
+            else
+                cdp__elastic_key(e, g[n].key, "e/%llu/here/%u", epoch, i - 5);
+        }
+        st = cdp__elastic_get_all(e, e->store, g, n);
     }
-    for (i = 0; st == CDP_OK && i < d.size; ++i) {
-        cdp__elastic_key(e, key, "e/%llu/here/%u", (unsigned long long)k, i);
-        st = cdp__elastic_put(e, e->store, CDP_STORE_DELETE, key, NULL, 0);
-    }
+    cdp__free(e->os, g);
     cdp__free(e->os, d.members);
     return st;
 }
@@ -2917,8 +3138,8 @@ CDP__PRIVATE cdp_status cdp__elastic_tidy_epoch(cdp_elastic *e, uint64_t k) {
    earlier epochs had no time to remove. */
 CDP__PRIVATE cdp_status cdp__elastic_tidy(cdp_elastic *e, const cdp__elastic_decision *d) {
     char key[CDP__ELASTIC_KEY], text[24];
-    uint64_t k;
-    cdp_status st = cdp__elastic_hint(e, &k);
+    uint64_t k = 0;
+    cdp_status st = d->epoch > 2 ? cdp__elastic_hint(e, &k) : CDP_OK;
     for (k = k > 2 ? k - 1 : 1; st == CDP_OK && k + 2 <= d->epoch; ++k)
         st = cdp__elastic_tidy_epoch(e, k);
     if (st != CDP_OK) return st;
@@ -3055,20 +3276,35 @@ CDP__PRIVATE cdp_status cdp__elastic_differs(const char *mine, const char *their
         a, b);
 }
 
-CDP__PRIVATE cdp_status cdp__elastic_compare(cdp_elastic *e) {
-    char key[CDP__ELASTIC_KEY];
+/* What a process reads of a job before it writes its ticket; the first one claims the settings. */
+enum {
+    CDP__ELASTIC_SETTINGS,
+    CDP__ELASTIC_NOW,   /* the newest epoch that has begun, as its rank 0 said */
+    CDP__ELASTIC_FIRST, /* the decision that made the first epoch */
+    CDP__ELASTIC_USED,  /* this process has ended: its id was used before */
+    CDP__ELASTIC_BEFORE
+};
+
+CDP__PRIVATE cdp_status cdp__elastic_read_before(
+    cdp_elastic *e, cdp__elastic_get g[CDP__ELASTIC_BEFORE]) {
     const uint64_t room = cdp__elastic_settings(e, NULL, 0);
     char *mine = (char *)cdp__alloc(e->os, room);
-    void *theirs;
-    uint64_t bytes;
     cdp_status st;
     if (!mine) return cdp__fail_nomem("the settings as text", room);
+    memset(g, 0, CDP__ELASTIC_BEFORE * sizeof *g);
     (void)cdp__elastic_settings(e, mine, room);
-    cdp__elastic_key(e, key, "settings");
-    st = cdp__elastic_claim(e, e->store, key, mine, strlen(mine), &theirs, &bytes);
-    if (st == CDP_OK && (bytes != strlen(mine) || memcmp(mine, theirs, (size_t)bytes) != 0))
-        st = cdp__elastic_differs(mine, (const char *)theirs);
-    cdp_store_free(e->store, theirs);
+    cdp__elastic_key(e, g[CDP__ELASTIC_SETTINGS].key, "settings");
+    g[CDP__ELASTIC_SETTINGS].claim = mine;
+    g[CDP__ELASTIC_SETTINGS].claim_bytes = strlen(mine);
+    cdp__elastic_key(e, g[CDP__ELASTIC_NOW].key, "e/now");
+    cdp__elastic_key(e, g[CDP__ELASTIC_FIRST].key, "e/1");
+    cdp__elastic_key(e, g[CDP__ELASTIC_USED].key, "gone/%s", e->id);
+    st = cdp__elastic_get_all(e, e->store, g, CDP__ELASTIC_BEFORE);
+    if (st == CDP_OK
+        && (g->bytes != strlen(mine) || memcmp(mine, g->data, (size_t)g->bytes) != 0)) {
+        st = cdp__elastic_differs(mine, g->data ? (const char *)g->data : "");
+        cdp__elastic_get_free(e->store, g, CDP__ELASTIC_BEFORE);
+    }
     cdp__free(e->os, mine);
     return st;
 }
@@ -3087,36 +3323,42 @@ CDP__PRIVATE cdp_status cdp__elastic_hand_in(cdp_elastic *e) {
     return cdp__elastic_append(e, e->store, key, &a);
 }
 
-/* The newest decision from *d on, or the one that this process is in; its members are allocated. *d
-   stays as it is if there is none. `skip`: old ones, before this process has a ticket. */
-CDP__PRIVATE cdp_status cdp__elastic_newest(cdp_elastic *e, cdp__elastic_decision *d, bool skip) {
-    uint64_t k = d->epoch + 1, said = 0;
+/* *next becomes *d. True if this process is in it. */
+CDP__PRIVATE bool cdp__elastic_follow(
+    cdp_elastic *e, cdp__elastic_decision *d, const cdp__elastic_decision *next) {
+    cdp__free(e->os, d->members);
+    *d = *next;
+    return cdp__elastic_learn(&e->place, d);
+}
+
+/* The newest decision from that of epoch k on, or the one that this process is in; its members are
+   allocated. *d stays as it is if there is none. */
+CDP__PRIVATE cdp_status cdp__elastic_newest(cdp_elastic *e, cdp__elastic_decision *d, uint64_t k) {
     cdp__elastic_decision next;
     cdp_status st = CDP_OK;
-    if (skip) st = cdp__elastic_hint(e, &said);
-    if (said > k) k = said;
     for (; st == CDP_OK; ++k) {
         st = cdp__elastic_read_decision(e, e->store, k, &next);
         if (st != CDP_OK || !next.members) break;
-        cdp__free(e->os, d->members);
-        *d = next;
-        if (cdp__elastic_learn(&e->place, d)) break;
+        if (cdp__elastic_follow(e, d, &next)) break;
     }
     return st;
 }
 
-/* No epoch yet: the oldest ticket leads. *seen and *since_ns: how many tickets there were last, and
-   since when. */
-CDP__PRIVATE cdp_status cdp__elastic_found_first(
-    cdp_elastic *e, uint32_t *seen, uint64_t *since_ns) {
+/* No epoch yet, and `in` holds the tickets: the oldest one leads. *seen and *since_ns: how many
+   tickets there were last, and since when. *won: the decision that makes the first epoch, if this
+   process has proposed one; its members are allocated. */
+CDP__PRIVATE cdp_status cdp__elastic_found_first(cdp_elastic *e, const cdp__elastic_get *in,
+    uint32_t *seen, uint64_t *since_ns, cdp__elastic_decision *won) {
     cdp__elastic_decision none;
     cdp__elastic_ticket *tickets;
     cdp__elastic_verdict verdict;
     cdp__elastic_view v;
     cdp_status st;
     memset(&none, 0, sizeof none);
+    memset(won, 0, sizeof *won);
     memset(&v, 0, sizeof v);
-    st = cdp__elastic_read_tickets(e, e->store, 0, &tickets, &v.ticket_count);
+    v.old = &none;
+    st = cdp__elastic_tickets_of(e, e->store, 0, in->data, in->bytes, &tickets, &v.ticket_count);
     if (st != CDP_OK) return st;
     if (v.ticket_count != *seen) {
         *seen = v.ticket_count;
@@ -3127,7 +3369,7 @@ CDP__PRIVATE cdp_status cdp__elastic_found_first(
     v.max_ranks = e->desc.max_ranks;
     if (cdp__elastic_founds(
             &v, e->place.id, (cdp__elastic_now_ns(e) - *since_ns) / CDP__MS, e->desc.settle_ms))
-        st = cdp__elastic_try(e, e->store, &none, NULL, 0, &verdict);
+        st = cdp__elastic_try(e, e->store, &v, NULL, &verdict, won);
     cdp__free(e->os, tickets);
     return st;
 }
@@ -3144,12 +3386,22 @@ CDP__PRIVATE cdp_status cdp__elastic_nobody(
         (unsigned long long)d->epoch, d->size, e->desc.max_ranks, e->desc.join_ms);
 }
 
-/* Called before this process writes its ticket: checks that its id was not used before in this
-   job. */
+/* Called before this process writes its ticket: checks that its settings are those of the job, and
+   that its id was not used before. */
 CDP__PRIVATE cdp_status cdp__elastic_fresh(cdp_elastic *e, cdp__elastic_decision *d) {
-    bool gone = false;
-    cdp_status st = cdp__elastic_newest(e, d, true);
-    if (st == CDP_OK) st = cdp__elastic_gone(e, e->store, e->place.id, &gone);
+    cdp__elastic_get g[CDP__ELASTIC_BEFORE];
+    cdp__elastic_decision first;
+    bool gone;
+    uint64_t said;
+    cdp_status st = cdp__elastic_read_before(e, g);
+    if (st != CDP_OK) return st;
+    gone = g[CDP__ELASTIC_USED].data != NULL;
+    said = cdp__elastic_number((const char *)g[CDP__ELASTIC_NOW].data);
+    st = cdp__elastic_decision_of(
+        e, 1, g[CDP__ELASTIC_FIRST].data, g[CDP__ELASTIC_FIRST].bytes, &first);
+    cdp__elastic_get_free(e->store, g, CDP__ELASTIC_BEFORE);
+    if (st == CDP_OK && first.members && !cdp__elastic_follow(e, d, &first))
+        st = cdp__elastic_newest(e, d, cdp__max(said, 2));
     if (st == CDP_OK && (gone || e->place.epoch))
         st = cdp__fail(CDP_ERR_INVALID,
             "cdp_elastic_create: the id %s was used before in the job \"%s\"; each process needs "
@@ -3183,6 +3435,54 @@ CDP__PRIVATE cdp_status cdp__elastic_anybody(
         d->size, (unsigned long long)d->epoch, e->job);
 }
 
+/* What a process that waits for its first epoch reads again and again. */
+enum {
+    CDP__ELASTIC_FINAL,   /* the job is over */
+    CDP__ELASTIC_NEXT,    /* the decision after the newest one */
+    CDP__ELASTIC_TICKETS, /* before the first epoch */
+    CDP__ELASTIC_ENTERS
+};
+
+/* One poll: *d is the newest decision then. */
+CDP__PRIVATE cdp_status cdp__elastic_enter_look(
+    cdp_elastic *e, cdp__elastic_decision *d, uint32_t *seen, uint32_t *dead, uint64_t *since_ns) {
+    const uint64_t before = d->epoch;
+    const uint32_t reads = before ? CDP__ELASTIC_TICKETS : CDP__ELASTIC_ENTERS;
+    cdp__elastic_get g[CDP__ELASTIC_ENTERS];
+    cdp__elastic_decision next;
+    cdp_status st;
+    memset(g, 0, sizeof g);
+    cdp__elastic_key(e, g[CDP__ELASTIC_FINAL].key, "final");
+    cdp__elastic_key(e, g[CDP__ELASTIC_NEXT].key, "e/%llu", (unsigned long long)(before + 1));
+    cdp__elastic_key(e, g[CDP__ELASTIC_TICKETS].key, "join/in");
+    st = cdp__elastic_get_all(e, e->store, g, reads);
+    if (st != CDP_OK) return st;
+    if (g[CDP__ELASTIC_FINAL].data)
+        st = cdp__fail(CDP_ERR_STATE, "cdp_elastic_create: the job \"%s\" is over", e->job);
+    else
+        st = cdp__elastic_decision_of(
+            e, before + 1, g[CDP__ELASTIC_NEXT].data, g[CDP__ELASTIC_NEXT].bytes, &next);
+    if (st == CDP_OK && !before && !next.members)
+        st = cdp__elastic_found_first(e, &g[CDP__ELASTIC_TICKETS], seen, since_ns, &next);
+    cdp__elastic_get_free(e->store, g, reads);
+    if (st == CDP_OK && next.members && !cdp__elastic_follow(e, d, &next))
+        st = cdp__elastic_newest(e, d, d->epoch + 1);
+    if (d->epoch != before) *dead = 0;
+    if (st == CDP_OK && d->epoch && e->place.phase != CDP__ELASTIC_JOINED)
+        st = cdp__elastic_anybody(e, d, dead);
+    return st;
+}
+
+/* How long to wait for a decision before the next poll: the answer takes a round trip. Who waits
+   until nobody has come for settle_ms polls then. */
+CDP__PRIVATE uint64_t cdp__elastic_pause_ms(
+    const cdp_elastic *e, uint64_t epoch, uint64_t since_ns) {
+    const uint64_t quiet_ms = (cdp__elastic_now_ns(e) - since_ns) / CDP__MS;
+    const uint64_t ms = CDP__ELASTIC_LOOK_MS * 5 + e->round_trip_ns / CDP__MS;
+    if (epoch || quiet_ms >= e->desc.settle_ms) return ms;
+    return cdp__min(ms, e->desc.settle_ms - quiet_ms + 1);
+}
+
 /* Waits until a decision lists this process as a member. */
 CDP__PRIVATE cdp_status cdp__elastic_enter(cdp_elastic *e) {
     const uint64_t deadline = cdp__deadline(e->os, e->desc.join_ms);
@@ -3190,33 +3490,22 @@ CDP__PRIVATE cdp_status cdp__elastic_enter(cdp_elastic *e) {
     cdp__elastic_decision d;
     uint32_t seen = 0, dead = 0;
     uint64_t since_ns = cdp__elastic_now_ns(e);
-    bool over = false;
     cdp_status st = CDP_OK;
     memset(&d, 0, sizeof d);
     st = cdp__elastic_fresh(e, &d);
     e->handed_in = st == CDP_OK;
     if (st == CDP_OK) st = cdp__elastic_hand_in(e);
     while (st == CDP_OK) {
-        cdp__elastic_key(e, key, "final");
-        st = cdp__elastic_there(e, e->store, key, &over);
-        if (st == CDP_OK && over)
-            st = cdp__fail(CDP_ERR_STATE, "cdp_elastic_create: the job \"%s\" is over", e->job);
-        const uint64_t before = d.epoch;
-        if (st == CDP_OK) st = cdp__elastic_newest(e, &d, false);
+        st = cdp__elastic_enter_look(e, &d, &seen, &dead, &since_ns);
         if (st != CDP_OK) break;
         if (e->place.phase == CDP__ELASTIC_JOINED) {
             cdp__elastic_adopt(e, &d);
             return CDP_OK;
         }
-        if (d.epoch != before) dead = 0;
-        if (d.epoch)
-            st = cdp__elastic_anybody(e, &d, &dead);
-        else
-            st = cdp__elastic_found_first(e, &seen, &since_ns);
-        if (st == CDP_OK && cdp__elastic_now_ns(e) >= deadline)
-            st = cdp__elastic_nobody(e, &d, seen);
+        if (cdp__elastic_now_ns(e) >= deadline) st = cdp__elastic_nobody(e, &d, seen);
         cdp__elastic_key(e, key, "e/%llu", (unsigned long long)(d.epoch + 1));
-        if (st == CDP_OK) st = cdp__elastic_await(e, e->store, key, CDP__ELASTIC_LOOK_MS * 5);
+        if (st == CDP_OK)
+            st = cdp__elastic_await(e, e->store, key, cdp__elastic_pause_ms(e, d.epoch, since_ns));
         if (st == CDP_PENDING) st = CDP_OK;
     }
     cdp__free(e->os, d.members);
@@ -3304,15 +3593,46 @@ CDP__PRIVATE void cdp__elastic_free(cdp_elastic *e) {
     cdp__free(os, e);
 }
 
-CDP__PRIVATE cdp_status cdp__elastic_start(cdp_elastic *e) {
-    cdp_status st = cdp_store_clone(e->store, &e->watched);
+/* Another connection to the store, for `watched`. */
+typedef struct cdp__elastic_second {
+    cdp_elastic *e;
+    void *thread; /* NULL: it was made before */
+    cdp_error error;
+} cdp__elastic_second;
+
+CDP__PRIVATE void cdp__elastic_second_make(void *arg) {
+    cdp__elastic_second *s = (cdp__elastic_second *)arg;
+    cdp_status st = cdp_store_clone(s->e->store, &s->e->watched);
     if (st == CDP_ERR_UNSUPPORTED) {
-        e->watched = e->store;
+        s->e->watched = s->e->store;
         st = CDP_OK;
     }
-    if (st == CDP_OK) st = cdp__elastic_compare(e);
-    if (st != CDP_OK) return st;
-    st = cdp__elastic_enter(e);
+    if (cdp__elastic_said(st) != CDP_OK) s->error = *cdp_last_error();
+}
+
+/* It is needed only after this process is in an epoch: a thread makes it meanwhile, for it takes
+   some round trips. */
+CDP__PRIVATE void cdp__elastic_second_begin(cdp_elastic *e, cdp__elastic_second *s) {
+    memset(s, 0, sizeof *s);
+    s->e = e;
+    if (!e->no_thread) s->thread = e->os->threads.start(e->os, cdp__elastic_second_make, s);
+    if (!s->thread) cdp__elastic_second_make(s);
+}
+
+/* Keeps this thread's last error where `st` says that there is one. */
+CDP__PRIVATE cdp_status cdp__elastic_second_end(cdp__elastic_second *s, cdp_status st) {
+    if (s->thread) s->e->os->threads.join(s->e->os, s->thread);
+    if (st != CDP_OK || s->error.status == CDP_OK) return st;
+    *cdp__error_slot() = s->error;
+    return s->error.status;
+}
+
+CDP__PRIVATE cdp_status cdp__elastic_start(cdp_elastic *e) {
+    cdp__elastic_second second;
+    cdp_status st;
+    cdp__elastic_second_begin(e, &second);
+    st = second.error.status == CDP_OK || second.thread ? cdp__elastic_enter(e) : CDP_OK;
+    st = cdp__elastic_second_end(&second, st);
     e->looked_ns = cdp__elastic_now_ns(e);
     if (st == CDP_OK && !e->no_thread) {
         e->thread = e->os->threads.start(e->os, cdp__elastic_main, e);
@@ -3842,7 +4162,12 @@ CDP_API cdp_status cdp_elastic_agree(cdp_elastic *e, bool yes, bool *all) {
     st = cdp__elastic_claim(e, e->store, key, st == CDP_OK && flag ? "y" : "n", 1, &data, &bytes);
     if (st == CDP_OK) *all = bytes == 1 && *(const char *)data == 'y';
     cdp_store_free(e->store, data);
-    return st;
+    if (st == CDP_OK) return st;
+    /* the others may have an answer: this process must not go on in their epoch without it */
+    cdp__elastic_lock(e);
+    cdp__elastic_fail(e);
+    cdp__elastic_unlock(e);
+    return e->failure.status;
 }
 
 /* The job is over on all ranks: no rank waits for this process any more. */
@@ -3977,8 +4302,8 @@ CDP__PRIVATE cdp_status cdp__shrink_arrive(
 }
 
 /* One look: proposes if it is time. *wait_ms: when to look again. */
-CDP__PRIVATE cdp_status cdp__shrink_look(
-    cdp_elastic *e, bool *gone, cdp__elastic_settle *settle, uint64_t *wait_ms, uint32_t *there) {
+CDP__PRIVATE cdp_status cdp__shrink_look(cdp_elastic *e, bool *gone, cdp__elastic_settle *settle,
+    uint64_t *wait_ms, uint32_t *there, cdp__elastic_decision *won) {
     char key[CDP__ELASTIC_KEY];
     const uint64_t now = cdp__elastic_now_ns(e);
     cdp__elastic_arrival *arrivals;
@@ -4004,8 +4329,9 @@ CDP__PRIVATE cdp_status cdp__shrink_look(
     for (i = 0; i < t.count; ++i) /* a member that calls is alive, even if it was reported dead */
         if (arrivals[i].rank < e->d.size) gone[arrivals[i].rank] = false;
     *wait_ms = 0;
+    memset(won, 0, sizeof *won);
     if (st == CDP_OK && cdp__elastic_proposes(&t, wait_ms)) {
-        st = cdp__elastic_try(e, e->store, t.d, arrivals, t.count, &verdict);
+        st = cdp__elastic_try_turn(e, e->store, t.d, arrivals, t.count, &verdict, won);
         if (st == CDP_OK && verdict != CDP__ELASTIC_DECIDED) *wait_ms = CDP__ELASTIC_AGAIN_MS;
     }
     settle->due_ns = now + *wait_ms * CDP__MS;
@@ -4035,7 +4361,8 @@ CDP__PRIVATE cdp_status cdp__shrink_decide(
                 "cdp_group_shrink: %u of %u ranks came within timeout_ms of the group, %u ms, and "
                 "min_ranks is %u",
                 there, e->d.size, timeout_ms, e->desc.min_ranks);
-        st = cdp__shrink_look(e, gone, &settle, &wait_ms, &there);
+        st = cdp__shrink_look(e, gone, &settle, &wait_ms, &there, d);
+        if (st != CDP_OK || d->members) return st;
         if (st == CDP_OK && !group->w->thread) {
             (void)cdp_poll(group, 0);
             wait_ms = cdp__min(wait_ms, CDP__ELASTIC_LOOK_MS);

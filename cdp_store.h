@@ -4787,6 +4787,7 @@ typedef struct cdp__client_target {
 /* Bytes kept free in `out` after a request, so that cancelling it and withdrawing a will need no
    memory. */
 #define CDP__CLIENT_SPARE 64u
+#define CDP__CLIENT_AHEAD 16u /* requests sent before the request in progress is answered */
 #define CDP__CLIENT_GREETING_BYTES 5u
 #define CDP__CLIENT_OLD_GREETING_BYTES 10u
 #define CDP__CLIENT_BACKOFF_NS (10 * CDP__MS)
@@ -4798,6 +4799,13 @@ typedef struct cdp__client_target {
 /* Limit of the wait for the greeting; a busy server may take long. */
 #define CDP__CLIENT_GREET_NS (15000 * CDP__MS)
 #define CDP__CLIENT_GOODBYE_NS (100 * CDP__MS)
+
+/* A request whose bytes follow those of the request in progress: a server answers in their order. */
+typedef struct cdp__client_sent {
+    cdp_store_request *rq; /* NULL: it was cancelled, and its answer is dropped */
+    uint8_t expect;        /* cdp__expect */
+    bool paired;
+} cdp__client_sent;
 
 typedef struct cdp__client {
     cdp_store store;
@@ -4815,11 +4823,14 @@ typedef struct cdp__client {
     bool keyed;
     bool driven;
     bool busy;     /* a request is in progress */
+    bool paired;   /* its WAIT was sent together with the CHECK before it */
     bool in_value; /* its answer has come as far as a value */
     uint32_t in_at, in_used;
     cdp__fifo out;
     cdp__io io;
     cdp_store_request *first, *last; /* queued requests */
+    cdp__client_sent sent[CDP__CLIENT_AHEAD];
+    uint32_t sent_at, sent_count; /* a ring */
 
     /* the request in progress */
     cdp__expect expect;
@@ -4868,13 +4879,14 @@ CDP__PRIVATE void cdp__client_drop_results(cdp__client *c, cdp_store_request *rq
 CDP__PRIVATE void cdp__client_done(cdp__client *c, cdp_status status) {
     cdp_store_request *rq = c->rq;
     if (rq && status != CDP_OK) cdp__client_drop_results(c, rq);
-    c->busy = false;
+    c->busy = c->paired = false;
     c->rq = NULL;
     c->expect = CDP__EXPECT_NOTHING;
     c->in_value = false;
     c->head_used = 0;
     /* do not keep the memory of a large value */
-    if (c->out.room > 4096 && !cdp__fifo_left(&c->out)) cdp__fifo_free(c->os, &c->out);
+    if (c->out.room > 4096 && !cdp__fifo_left(&c->out) && !c->sent_count)
+        cdp__fifo_free(c->os, &c->out);
     if (rq) rq->status = status;
 }
 
@@ -4887,6 +4899,11 @@ CDP__PRIVATE void cdp__client_break(cdp__client *c) {
     cdp__loop_timer_clear(&c->timer);
     cdp__loop_remove(c->loop, &c->io);
     cdp__client_done(c, status);
+    for (; c->sent_count; --c->sent_count) {
+        c->rq = c->sent[c->sent_at].rq;
+        cdp__client_done(c, status);
+        c->sent_at = (c->sent_at + 1) % CDP__CLIENT_AHEAD;
+    }
     while (c->first) {
         cdp_store_request *rq = c->first;
         c->first = rq->next;
@@ -5010,6 +5027,20 @@ CDP__PRIVATE bool cdp__client_put_key(
     return true;
 }
 
+/* A server of this library gets the WAIT together with the CHECK before it, which saves a round
+   trip. */
+CDP__PRIVATE bool cdp__client_pairs(const cdp__client *c, const cdp_store_request *rq) {
+    return c->is_cdp && !CDP__OLD(c) && (rq->op == CDP_STORE_WAIT || rq->op == CDP_STORE_MULTI_GET);
+}
+
+CDP__PRIVATE bool cdp__client_put_pair(cdp__client *c, const cdp_store_request *rq) {
+    const uint64_t left = cdp__fifo_left(&c->out);
+    if (!cdp__client_put_list(c, CDP__OP_CHECK, rq, false)) return false;
+    if (cdp__client_put_list(c, CDP__OP_WAIT, rq, false)) return true;
+    c->out.used = c->out.at + left;
+    return false;
+}
+
 /* Queues the next part of a request that waits. The first part is a CHECK: its answer shows that
    the store answers, and that everything sent before has arrived. (For GET, servers of this
    library support TRY_GET, which returns the value of an existing key at once.) */
@@ -5017,6 +5048,8 @@ CDP__PRIVATE bool cdp__client_put_wait(cdp__client *c, const cdp_store_request *
     if (c->expect == CDP__EXPECT_TRY) return cdp__client_put_key(c, CDP__OP_TRY_GET, rq, 0);
     if (c->expect == CDP__EXPECT_STOP && rq->op == CDP_STORE_BARRIER)
         return cdp__client_put_key(c, CDP__OP_BARRIER, rq, 0);
+    if (c->expect == CDP__EXPECT_CHECK && cdp__client_pairs(c, rq))
+        return cdp__client_put_pair(c, rq);
     return cdp__client_put_list(
         c, c->expect == CDP__EXPECT_CHECK ? CDP__OP_CHECK : CDP__OP_WAIT, rq, false);
 }
@@ -5172,6 +5205,8 @@ CDP__PRIVATE void cdp__client_checked(cdp__client *c, uint8_t v) {
         cdp__client_violated(c, "neither yes nor no to a check");
     } else if (there && c->expect == CDP__EXPECT_TRY) {
         cdp__client_expect_values(c, 1);
+    } else if (c->paired) { /* the answer to the WAIT follows; one to CANCEL_WAIT, if cancelled */
+        c->expect = c->rq ? CDP__EXPECT_STOP : CDP__EXPECT_CANCEL;
     } else if (!c->rq) {
         cdp__client_done(c, CDP_OK);
     } else if (there && c->rq->op != CDP_STORE_BARRIER) {
@@ -5352,9 +5387,11 @@ CDP__PRIVATE bool cdp__client_old_can(cdp_store_op op) {
     return op < CDP_STORE_QUEUE_PUSH && op != CDP_STORE_APPEND;
 }
 
-/* Sends the next queued request. */
-CDP__PRIVATE void cdp__client_issue(cdp__client *c) {
+/* Queues the bytes of the next request. False: that has ended with an error. */
+CDP__PRIVATE bool cdp__client_issue(cdp__client *c, cdp__client_sent *sent) {
+    const cdp__expect now = c->expect;
     cdp_store_request *rq = c->first;
+    bool put;
     c->first = rq->next;
     if (!c->first) c->last = NULL;
     rq->next = NULL;
@@ -5363,26 +5400,70 @@ CDP__PRIVATE void cdp__client_issue(cdp__client *c) {
             "the store at %s is one of PyTorch 1.13, which cannot append to values, list its keys, "
             "hold queues or serve barriers",
             c->name);
-        return;
+        return false;
     }
     rq->number = 0;
-    c->empty_pops = 0;
+    sent->rq = rq;
     c->expect = cdp__client_expects(c, rq);
-    if (!cdp__store_request_make_results(c->os, rq) || !cdp__client_put(c, rq)) {
-        cdp__store_request_drop_results(c->os, rq, 0);
-        rq->status = cdp__client_no_memory(c);
-        return;
-    }
-    c->rq = rq;
+    sent->expect = (uint8_t)c->expect;
+    sent->paired = c->expect == CDP__EXPECT_CHECK && cdp__client_pairs(c, rq);
+    put = cdp__store_request_make_results(c->os, rq) && cdp__client_put(c, rq);
+    c->expect = now;
+    if (put) return true;
+    cdp__store_request_drop_results(c->os, rq, 0);
+    rq->status = cdp__client_no_memory(c);
+    return false;
+}
+
+/* The answer to this request is the next one. */
+CDP__PRIVATE void cdp__client_begun(cdp__client *c, const cdp__client_sent *sent) {
+    c->rq = sent->rq;
+    c->expect = (cdp__expect)sent->expect;
+    c->paired = sent->paired;
     c->busy = true;
+    c->empty_pops = 0;
     c->values = 1;
     c->value_at = 0;
+}
+
+/* True if a request of which such an answer is expected sends nothing more. */
+CDP__PRIVATE bool cdp__client_all_sent(uint32_t expect) {
+    return expect == CDP__EXPECT_NOTHING || expect == CDP__EXPECT_FLAG
+        || expect == CDP__EXPECT_NUMBER || expect == CDP__EXPECT_VALUES
+        || expect == CDP__EXPECT_COUNT || expect == CDP__EXPECT_CANCEL;
+}
+
+/* Sends queued requests behind the one in progress: so several of them take one round trip. To a
+   server of this library alone. */
+CDP__PRIVATE void cdp__client_send_ahead(cdp__client *c) {
+    while (c->first && c->busy && c->is_cdp && !CDP__OLD(c) && c->sent_count < CDP__CLIENT_AHEAD) {
+        const uint32_t next = (c->sent_at + c->sent_count) % CDP__CLIENT_AHEAD;
+        const uint32_t last = (next + CDP__CLIENT_AHEAD - 1) % CDP__CLIENT_AHEAD;
+        if (!cdp__client_all_sent(c->sent_count ? c->sent[last].expect : (uint32_t)c->expect))
+            return;
+        if (cdp__client_issue(c, &c->sent[next])) ++c->sent_count;
+    }
+}
+
+/* Nothing is in progress: begins with the next request. */
+CDP__PRIVATE void cdp__client_begin_next(cdp__client *c) {
+    cdp__client_sent one;
+    if (c->sent_count) {
+        one = c->sent[c->sent_at];
+        c->sent_at = (c->sent_at + 1) % CDP__CLIENT_AHEAD;
+        --c->sent_count;
+        cdp__client_begun(c, &one);
+    } else if (cdp__client_issue(c, &one)) {
+        cdp__client_begun(c, &one);
+    }
 }
 
 /* Makes progress without waiting. */
 CDP__PRIVATE void cdp__client_pump(cdp__client *c) {
     while (c->state == CDP__CLIENT_READY) {
-        const bool sent = cdp__client_flush(c);
+        bool sent;
+        cdp__client_send_ahead(c);
+        sent = cdp__client_flush(c);
         if (c->state != CDP__CLIENT_READY) return;
         if (c->busy && c->expect != CDP__EXPECT_NOTHING) {
             if (!cdp__client_step(c)) return;
@@ -5390,9 +5471,10 @@ CDP__PRIVATE void cdp__client_pump(cdp__client *c) {
             if (!sent) return;
             cdp__client_done(c, CDP_OK);
         } else {
-            if (c->io.ready & CDP_IO_READ || c->first) cdp__client_check_idle(c);
-            if (c->state != CDP__CLIENT_READY || !c->first) return;
-            cdp__client_issue(c);
+            if (!c->sent_count && (c->io.ready & CDP_IO_READ || c->first))
+                cdp__client_check_idle(c);
+            if (c->state != CDP__CLIENT_READY || (!c->first && !c->sent_count)) return;
+            cdp__client_begin_next(c);
         }
     }
 }
@@ -5823,9 +5905,16 @@ CDP__PRIVATE void cdp__client_reconnect(cdp__client *c) {
     cdp__client_attempt(c);
 }
 
+/* The WAIT that was sent last has to end. */
+CDP__PRIVATE void cdp__client_cancel_wait(cdp__client *c) {
+    c->out.data[c->out.used++] = CDP__OP_CANCEL_WAIT; /* room: CDP__CLIENT_SPARE */
+    cdp__client_pump(c);
+}
+
 /* Cancels a request. The caller holds the lock. */
 CDP__PRIVATE CDP__ONE_COPY void cdp__client_forget(cdp__client *c, cdp_store_request *rq) {
     cdp_store_request **at = &c->first, *before = NULL;
+    uint32_t i;
     if (rq->status != CDP_PENDING) return;
     rq->status = CDP_ERR_TIMEOUT;
     if (c->rq == rq) { /* in progress: its answer must still be read */
@@ -5835,14 +5924,26 @@ CDP__PRIVATE CDP__ONE_COPY void cdp__client_forget(cdp__client *c, cdp_store_req
         /* for cdp__store_timed_out(): before the wait, the store has answered that the key is
            absent */
         rq->number = c->expect == CDP__EXPECT_STOP ? 0 : CDP__STORE_NO_ANSWER;
+        if (c->expect == CDP__EXPECT_CHECK && c->paired) {
+            cdp__client_cancel_wait(c);
+            return;
+        }
         if (c->expect != CDP__EXPECT_STOP) return;
         if (CDP__OLD(c)) { /* the old dialect cannot cancel: a late answer would be misread */
             cdp__client_reconnect(c);
             return;
         }
         c->expect = CDP__EXPECT_CANCEL;
-        c->out.data[c->out.used++] = CDP__OP_CANCEL_WAIT; /* room: CDP__CLIENT_SPARE */
-        cdp__client_pump(c);
+        cdp__client_cancel_wait(c);
+        return;
+    }
+    for (i = 0; i < c->sent_count; ++i) { /* likewise */
+        cdp__client_sent *sent = &c->sent[(c->sent_at + i) % CDP__CLIENT_AHEAD];
+        if (sent->rq != rq) continue;
+        sent->rq = NULL;
+        cdp__store_request_drop_results(c->os, rq, 0);
+        rq->number = CDP__STORE_NO_ANSWER;
+        if (sent->paired) cdp__client_cancel_wait(c);
         return;
     }
     for (; *at && *at != rq; at = &(*at)->next)

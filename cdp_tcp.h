@@ -1444,6 +1444,8 @@ typedef struct cdp__join {
 
     /* connections to a store, or to find out whether an address is in use */
     cdp_store *made;
+    uint64_t reread_ns;         /* when the published address is read again; 0: it is not */
+    uint64_t followed;          /* a hash of that address */
     uint32_t reached, reaching; /* connections that are up; that are being made */
 
     /* for a key that one process may own: the value of this process, and that of another one */
@@ -3817,7 +3819,7 @@ CDP__PRIVATE bool cdp__join_waiting(cdp__mesh *m) {
     case CDP__WAITS_REQUEST: return cdp__join_request_waits(m, now);
     case CDP__WAITS_CONNECTION:
         s->result = cdp__tcp_store_connected(s->made);
-        return s->result == CDP_PENDING;
+        return s->result == CDP_PENDING && (!s->reread_ns || now < s->reread_ns);
     case CDP__WAITS_LISTENER:
         if (s->reaching && !s->reached && now < s->until_ns) return true;
         cdp__join_reach_end(m);
@@ -5006,17 +5008,24 @@ CDP__PRIVATE cdp_status cdp__join_connect(
 CDP__PRIVATE void cdp__join_disconnect(cdp__join *s) {
     cdp_store_destroy(s->made);
     s->made = NULL;
+    s->reread_ns = 0;
 }
 
 CDP__PRIVATE cdp_status cdp__join_follow(cdp__mesh *m);
 
-/* The connection has succeeded or failed. An address in a meeting store may be of an earlier
-   run, so after a failed attempt it is read again. */
+/* The connection has succeeded or failed, or takes long. An address in a meeting store may be of an
+   earlier run, so then it is read again; an attempt at an address that is still there goes on, for
+   rank 0 may be far away. */
 CDP__PRIVATE CDP__COLD cdp_status cdp__join_store_up(cdp__mesh *m) {
     cdp__join *s = m->join;
+    if (s->result == CDP_PENDING) {
+        s->patience_ms = cdp__min(2 * s->patience_ms, 8000);
+        return cdp__join_follow(m);
+    }
     if (s->result == CDP_OK) {
         m->store = s->made;
         s->made = NULL;
+        s->reread_ns = 0;
 #ifndef CDP_NO_MEETING
         if (cdp__mesh_serves(m) && cdp__mesh_meets(m)) return cdp__mesh_publish_endpoint(m);
 #endif
@@ -5034,23 +5043,37 @@ CDP__PRIVATE cdp_status cdp__join_follow(cdp__mesh *m) {
     return m->join->result;
 }
 #else
+/* Waits for the connection until the address is to be read again. */
+CDP__PRIVATE cdp_status cdp__join_follow_on(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    s->reread_ns = cdp__min(s->deadline_ns, cdp__mesh_now(m) + s->patience_ms * CDP__MS);
+    s->until_ns = s->reread_ns;
+    s->waits = CDP__WAITS_CONNECTION;
+    s->next = cdp__join_store_up;
+    return CDP_OK;
+}
+
 CDP__PRIVATE CDP__COLD cdp_status cdp__join_follow_to(
     cdp__mesh *m, const char *word, uint64_t bytes) {
     cdp__join *s = m->join;
     cdp_tcp_store_desc d = cdp__mesh_store_desc(m);
+    const uint64_t followed = cdp__hash(CDP__HASH_START, word, bytes);
+    if (s->made && followed == s->followed) return cdp__join_follow_on(m);
+    if (s->made) cdp__join_disconnect(s);
+    s->followed = followed;
     if (!cdp__mesh_parse_endpoint(m, word, bytes, s->at, &d.addr_count))
         return cdp__fail(CDP_ERR_MISMATCH, "the published address of rank 0 cannot be read");
     d.addrs = s->at;
     d.connect_timeout_ms = cdp__join_ms_left(m);
-    if (cdp__mesh_meets_in_store(m))
-        d.connect_timeout_ms = (uint32_t)cdp__min(d.connect_timeout_ms, s->patience_ms);
     s->result = cdp__join_connect(m, &d, cdp__join_store_up);
-    return s->result == CDP_OK ? CDP_OK : cdp__join_store_up(m);
+    if (s->result != CDP_OK) return cdp__join_store_up(m);
+    return cdp__mesh_meets_in_store(m) ? cdp__join_follow_on(m) : CDP_OK;
 }
 
 CDP__PRIVATE cdp_status cdp__join_followed(cdp__mesh *m) {
     const cdp__join *s = m->join;
     const cdp_bytes *v = s->rq.results;
+    if (s->result == CDP_ERR_TIMEOUT && s->made) return cdp__join_follow_on(m);
     if (s->result == CDP_ERR_TIMEOUT)
         return cdp__fail_peer(CDP_ERR_TIMEOUT, 0, 0,
             "rank 0 did not publish its address within %u ms", m->desc.init_timeout_ms);
@@ -5068,7 +5091,8 @@ CDP__PRIVATE cdp_status cdp__join_follow(cdp__mesh *m) {
         return cdp__join_follow_to(m, word, strnlen(word, sizeof word));
     }
     cdp__mesh_common_key(m, m->join->key_text, "meet");
-    cdp__join_ask(m, m->meeting, CDP_STORE_GET, 0, cdp__join_followed);
+    cdp__join_ask(m, m->meeting, CDP_STORE_GET, m->join->made ? (uint32_t)m->join->patience_ms : 0,
+        cdp__join_followed);
     return CDP_OK;
 }
 #endif /* CDP_NO_MEETING */
@@ -5264,6 +5288,8 @@ static cdp__join_func *const cdp__join_steps[] = {cdp__mesh_prepare, cdp__mesh_m
 CDP__PRIVATE void cdp__join_fail(cdp__mesh *m) {
     cdp__join *s = m->join;
     s->error = *cdp_last_error();
+    /* of a store that was closed by its host */
+    if (s->error.status == CDP_ERR_STATE) s->error.status = CDP_ERR_STORE;
     s->status = s->error.status;
     s->waits = CDP__WAITS_NOT;
     if (s->made) cdp__join_disconnect(s);
