@@ -4800,7 +4800,7 @@ typedef struct cdp__client_target {
 #define CDP__CLIENT_GREET_NS (15000 * CDP__MS)
 #define CDP__CLIENT_GOODBYE_NS (100 * CDP__MS)
 
-/* A request whose bytes follow those of the request in progress: a server answers in their order. */
+/* A request whose bytes follow those of the request in progress: answers come in this order. */
 typedef struct cdp__client_sent {
     cdp_store_request *rq; /* NULL: it was cancelled, and its answer is dropped */
     uint8_t expect;        /* cdp__expect */
