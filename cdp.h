@@ -2468,7 +2468,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_clip(cdp_ddp *ddp, double max_norm, do
 #if !defined(CDP_NO_DDP) && !defined(CDP_NO_CLIP)
 /* This rank's part of one gradient. Every element of a gradient counts once: a rank counts its
    piece of a gradient that is cut over ranks; of a gradient that several ranks hold as a copy,
-   one of them counts, and the others set `copy`. Reduce partial sums first. */
+   one of them counts, and the others set `copy`. Reduce partial sums first. cdp_norm_item_of() of
+   cdp_dtensor.h makes it from a tensor's layout. */
 typedef struct cdp_norm_item {
     void *grad;      /* host memory */
     uint64_t count;  /* elements; 0: this rank holds nothing of this gradient */

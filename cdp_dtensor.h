@@ -67,6 +67,8 @@
         know what that will cost                           cdp_plan_create, cdp_plan_info_of
         see who sends whom                                 cdp_plan_draw
         find out whether replicas are equal, repair them   cdp_dtensor_check
+        clip gradients that are cut over a mesh            cdp_norm_item_of, cdp_grads_norm,
+                                                           cdp_grads_scale
         communicate with a gradient                        cdp_edge_create, _forward, _backward
         compute with pieces while others still travel      cdp_edge_forward_pieces
         ask how an operator's inputs may lie               cdp_op_rules
@@ -463,6 +465,15 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_layout_from_local(
    first element and two ranks; the group stays usable), NOMEM, STATE (on paper), or the group's
    failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_dtensor_check(cdp_dtensor *tensor, bool repair);
+
+#if !defined(CDP_NO_DDP) && !defined(CDP_NO_CLIP)
+/* Set *out to this rank's part of a gradient, for cdp_grads_norm() and cdp_grads_scale(): its box
+   counts on the rank at coordinate 0 of the mesh dimensions that replicate the tensor, and is a
+   copy on others. If ranks outside the mesh hold copies, too, set out->copy there. Local; also for
+   a mesh on paper. *out points to the tensor's data. Errors: those of cdp_layout_check(), INVALID
+   (a PARTIAL placement, whose sum must be computed first). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_norm_item_of(const cdp_dtensor *gradient, cdp_norm_item *out);
+#endif
 
 typedef enum cdp_fill_kind {
     CDP_FILL_ZERO = 0,
@@ -5872,6 +5883,28 @@ CDP_API cdp_status cdp_dtensor_check(cdp_dtensor *t, bool repair) {
     cdp__dt_free(m->root->os, all);
     return st;
 }
+
+#if !defined(CDP_NO_DDP) && !defined(CDP_NO_CLIP)
+CDP_API cdp_status cdp_norm_item_of(const cdp_dtensor *t, cdp_norm_item *out) {
+    if (!out) return cdp__dt_missing("cdp_norm_item_of", "out");
+    memset(out, 0, sizeof *out);
+    const cdp_status st = cdp__dt_tensor_check(t, "cdp_norm_item_of");
+    if (st != CDP_OK) return st;
+    const cdp_mesh *m = t->layout.mesh;
+    for (uint32_t d = 0; d < m->desc.ndim; ++d)
+        if (t->layout.place[d].kind == CDP_PLACE_PARTIAL)
+            return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+                "cdp_norm_item_of: the gradient is partial over '%s'; redistribute it first",
+                m->names[d]);
+    out->grad = t->data;
+    out->dtype = cdp__dt_dtype(&t->layout);
+    if (m->me == CDP__DT_NONE) return CDP_OK;
+    const cdp__dt_side s = cdp__dt_side_of(&t->layout, 0);
+    out->count = cdp_layout_box(&t->layout, NULL, NULL);
+    out->copy = cdp__dt_original(&s, m->me) != m->me;
+    return CDP_OK;
+}
+#endif
 
 /* ---- >>dtensor/edges: plans with the plans of their gradients -------------------------------- */
 

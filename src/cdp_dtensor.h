@@ -67,6 +67,8 @@
         know what that will cost                           cdp_plan_create, cdp_plan_info_of
         see who sends whom                                 cdp_plan_draw
         find out whether replicas are equal, repair them   cdp_dtensor_check
+        clip gradients that are cut over a mesh            cdp_norm_item_of, cdp_grads_norm,
+                                                           cdp_grads_scale
         communicate with a gradient                        cdp_edge_create, _forward, _backward
         compute with pieces while others still travel      cdp_edge_forward_pieces
         ask how an operator's inputs may lie               cdp_op_rules

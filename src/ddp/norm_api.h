@@ -10,7 +10,8 @@
 #if !defined(CDP_NO_DDP) && !defined(CDP_NO_CLIP)
 /* This rank's part of one gradient. Every element of a gradient counts once: a rank counts its
    piece of a gradient that is cut over ranks; of a gradient that several ranks hold as a copy,
-   one of them counts, and the others set `copy`. Reduce partial sums first. */
+   one of them counts, and the others set `copy`. Reduce partial sums first. cdp_norm_item_of() of
+   cdp_dtensor.h makes it from a tensor's layout. */
 typedef struct cdp_norm_item {
     void *grad;      /* host memory */
     uint64_t count;  /* elements; 0: this rank holds nothing of this gradient */

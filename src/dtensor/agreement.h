@@ -291,4 +291,26 @@ CDP_API cdp_status cdp_dtensor_check(cdp_dtensor *t, bool repair) {
     return st;
 }
 
+#if !defined(CDP_NO_DDP) && !defined(CDP_NO_CLIP)
+CDP_API cdp_status cdp_norm_item_of(const cdp_dtensor *t, cdp_norm_item *out) {
+    if (!out) return cdp__dt_missing("cdp_norm_item_of", "out");
+    memset(out, 0, sizeof *out);
+    const cdp_status st = cdp__dt_tensor_check(t, "cdp_norm_item_of");
+    if (st != CDP_OK) return st;
+    const cdp_mesh *m = t->layout.mesh;
+    for (uint32_t d = 0; d < m->desc.ndim; ++d)
+        if (t->layout.place[d].kind == CDP_PLACE_PARTIAL)
+            return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+                "cdp_norm_item_of: the gradient is partial over '%s'; redistribute it first",
+                m->names[d]);
+    out->grad = t->data;
+    out->dtype = cdp__dt_dtype(&t->layout);
+    if (m->me == CDP__DT_NONE) return CDP_OK;
+    const cdp__dt_side s = cdp__dt_side_of(&t->layout, 0);
+    out->count = cdp_layout_box(&t->layout, NULL, NULL);
+    out->copy = cdp__dt_original(&s, m->me) != m->me;
+    return CDP_OK;
+}
+#endif
+
 #endif /* CDP_SRC_DTENSOR_AGREEMENT_H */

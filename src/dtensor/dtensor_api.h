@@ -5,6 +5,7 @@
 #include "../base/config.h"
 #include "../base/status_api.h"
 #include "../group/collectives_api.h"
+#include "../ddp/norm_api.h"
 #include "mesh_api.h"
 #include "layout_api.h"
 
@@ -34,6 +35,15 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_layout_from_local(
    first element and two ranks; the group stays usable), NOMEM, STATE (on paper), or the group's
    failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_dtensor_check(cdp_dtensor *tensor, bool repair);
+
+#if !defined(CDP_NO_DDP) && !defined(CDP_NO_CLIP)
+/* Set *out to this rank's part of a gradient, for cdp_grads_norm() and cdp_grads_scale(): its box
+   counts on the rank at coordinate 0 of the mesh dimensions that replicate the tensor, and is a
+   copy on others. If ranks outside the mesh hold copies, too, set out->copy there. Local; also for
+   a mesh on paper. *out points to the tensor's data. Errors: those of cdp_layout_check(), INVALID
+   (a PARTIAL placement, whose sum must be computed first). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_norm_item_of(const cdp_dtensor *gradient, cdp_norm_item *out);
+#endif
 
 typedef enum cdp_fill_kind {
     CDP_FILL_ZERO = 0,

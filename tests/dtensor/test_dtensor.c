@@ -1073,6 +1073,110 @@ static void norms(cdp_group *g, void *arg) {
     cdp_mesh_destroy(m);
 }
 
+static bool norm_near(double want, double got) {
+    return fabs(want - got) <= 1e-15 * want;
+}
+
+/* However a gradient lies, cdp_grads_norm() counts each element once, and after cdp_grads_scale()
+   replicas are equal. */
+static void grads_norms(cdp_group *g, void *arg) {
+    static const char *const texts[] = {"R,R", "S0,R", "R,S1", "S0,S1", "S1,S1", "S0!1,S0"};
+    static const uint64_t shapes[4][2] = {{9, 5}, {1, 3}, {4, 4}, {130, 7}}; /* also no elements */
+    (void)arg;
+    cdp_mesh *m = mesh_of(g, 2, 2, 3);
+    for (uint32_t k = 0; k < 6 * 4; ++k) {
+        const uint64_t *shape = shapes[k / 6];
+        const cdp_fill ramp = {.kind = CDP_FILL_RAMP, .a = -7, .b = 2};
+        cdp_layout l = {.mesh = m, .ndim = 2, .shape = {shape[0], shape[1]}};
+        cdp_dtensor x[2];
+        cdp_norm_item items[2];
+        cdp_norm norm;
+        double want = 0, each[2];
+        OK(cdp_layout_parse(&l, texts[k % 6]));
+        l.dtype = CDP_DTYPE_F32;
+        OK(cdp_dtensor_create(&l, NULL, &x[0]));
+        l.dtype = CDP_DTYPE_F64;
+        OK(cdp_layout_parse(&l, "R,R"));
+        OK(cdp_dtensor_create(&l, NULL, &x[1]));
+        for (uint32_t i = 0; i < 2; ++i) {
+            OK(cdp_dtensor_fill(&x[i], &ramp));
+            OK(cdp_norm_item_of(&x[i], &items[i]));
+        }
+        for (uint64_t i = 0; i < shape[0] * shape[1]; ++i)
+            want += (2.0 * (double)i - 7) * (2.0 * (double)i - 7);
+        const cdp_norm_desc d = {g, items, 2, 0};
+        OK(cdp_grads_norm(&d, each, &norm));
+        test_check(norm_near(sqrt(want), each[0]) && norm_near(sqrt(want), each[1])
+                && norm_near(sqrt(2 * want), norm.norm),
+            __FILE__, __LINE__, "norms of %s: %.17g %.17g, not %.17g", texts[k % 6], each[0],
+            each[1], sqrt(want));
+        OK(cdp_grads_scale(&d, 0.5));
+        OK(cdp_grads_norm(&d, each, &norm));
+        T(norm_near(sqrt(want) / 2, each[0]) && norm_near(sqrt(2 * want) / 2, norm.norm));
+        T(!norm.found_inf);
+        OK(cdp_dtensor_check(&x[0], false));
+        cdp_dtensor_free(&x[0]);
+        cdp_dtensor_free(&x[1]);
+    }
+    cdp_layout l = {.mesh = m, .ndim = 1, .shape = {4}};
+    OK(cdp_layout_parse(&l, "R,P"));
+    float four[4] = {0};
+    cdp_dtensor partial = {.layout = l, .data = four};
+    cdp_norm_item item;
+    REFUSED(CDP_ERR_INVALID, "is partial over", cdp_norm_item_of(&partial, &item));
+    REFUSED(CDP_ERR_INVALID, "out is NULL", cdp_norm_item_of(&partial, NULL));
+    REFUSED(CDP_ERR_INVALID, "tensor is NULL", cdp_norm_item_of(NULL, &item));
+    cdp_mesh_destroy(m);
+}
+TEST(norms_count_each_element_of_a_layout_once) {
+    run_ranks(6, NULL, 0, grads_norms, NULL);
+}
+
+/* A ddp over one dimension of a mesh: each rank has a piece of one parameter and a copy of another.
+   cdp_ddp_clip() sees this rank's piece alone, and copies drift apart. */
+static void clip_of_a_mesh(cdp_group *g, void *arg) {
+    cdp_mesh_desc md = {.group = g, .ndim = 2, .shape = {0, 2}, .names = {"dp", "tp"}};
+    cdp_mesh *m;
+    cdp_ddp *ddp;
+    float piece[4] = {0}, copy[2] = {0}, all[8];
+    cdp_norm norm;
+    (void)arg;
+    OK(cdp_mesh_create(&md, &m));
+    const bool odd = cdp_mesh_coord(m, 1) != 0;
+    cdp_param params[] = {
+        {.name = "piece", .data = piece, .count = 4}, {.name = "copy", .data = copy, .count = 2}};
+    const cdp_ddp_desc dd = {.group = cdp_mesh_group(m, 0), .params = params, .param_count = 2};
+    OK(cdp_ddp_create(&dd, &ddp));
+    OK(cdp_ddp_backward_begin(ddp));
+    float *a = (float *)cdp_ddp_grad(ddp, 0), *b = (float *)cdp_ddp_grad(ddp, 1);
+    for (uint32_t i = 0; i < 4; ++i)
+        a[i] = (float)(i + 1) * (odd ? 3.0f : 1.0f);
+    b[0] = 1;
+    b[1] = 2;
+    OK(cdp_ddp_ready(ddp, 1));
+    OK(cdp_ddp_ready(ddp, 0));
+    OK(cdp_ddp_backward_end(ddp));
+    cdp_dtensor grads[2] = {{.layout = layout_of(m, "R,S0", 1, 8, 0, 0), .data = a},
+        {.layout = layout_of(m, "R,R", 1, 2, 0, 0), .data = b}};
+    cdp_norm_item items[2];
+    for (uint32_t i = 0; i < 2; ++i)
+        OK(cdp_norm_item_of(&grads[i], &items[i]));
+    const cdp_norm_desc d = {g, items, 2, 0};
+    OK(cdp_grads_norm(&d, NULL, &norm));
+    T(norm_near(sqrt(30.0 + 270.0 + 5.0), norm.norm));
+    OK(cdp_grads_scale(&d, 1 / (norm.norm + 1e-6)));
+    OK(cdp_allgather(g, b, all, 2, CDP_DTYPE_F32));
+    for (uint32_t i = 2; i < 8; ++i)
+        T(all[i] == all[i % 2] && all[i] > 0);
+    OK(cdp_grads_norm(&d, NULL, &norm));
+    T(fabs(norm.norm - 1) < 1e-6);
+    cdp_ddp_destroy(ddp);
+    cdp_mesh_destroy(m);
+}
+TEST(clipping_over_a_mesh_keeps_copies_equal) {
+    run_ranks(4, NULL, 0, clip_of_a_mesh, NULL);
+}
+
 TEST(norms_of_cut_tensors) {
     RUN(4, norms);
 }
@@ -1919,6 +2023,9 @@ int main(int argc, char **argv) {
         {"collectives_give_what_messages_give", collectives_give_what_messages_give, 30},
         {"redistribute_every_reduction", redistribute_every_reduction, 30},
         {"norms_of_cut_tensors", norms_of_cut_tensors, 20},
+        {"norms_count_each_element_of_a_layout_once", norms_count_each_element_of_a_layout_once,
+            20},
+        {"clipping_over_a_mesh_keeps_copies_equal", clipping_over_a_mesh_keeps_copies_equal, 20},
         {"a_kept_plan_allocates_nothing", a_kept_plan_allocates_nothing, 30},
         {"plans_without_memory", plans_without_memory, 10},
         {"distribute_and_full", distribute_and_full, 30},
