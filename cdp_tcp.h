@@ -1280,8 +1280,10 @@ typedef struct cdp__link {
         cause_sent; /* bytes of the cause that were sent to the peer; see cdp__link_send_cause */
     uint32_t refusal;
     uint32_t silent; /* consecutive checks in which the peer's host or process was silent */
-    cdp_addr addr;   /* the peer's address, or the one being tried */
-    cdp__io probe;   /* a connection that only tests whether the peer's port refuses it */
+    /* errno for which no memory is shared with a rank of this host, until that is logged */
+    int32_t apart;
+    cdp_addr addr; /* the peer's address, or the one being tried */
+    cdp__io probe; /* a connection that only tests whether the peer's port refuses it */
     cdp__timer probe_timer;
     uint32_t probes;
     uint32_t hello_sent, hello_got;
@@ -1946,6 +1948,27 @@ CDP__PRIVATE bool cdp__link_ended(const cdp__link *l) {
     return l->state == CDP__LINK_LOST;
 }
 
+/* Sharing memory with this rank of the host failed: TCP is used. Logged once. */
+CDP__PRIVATE void cdp__mesh_no_memory(cdp__mesh *m, uint32_t peer, int32_t err) {
+    (void)peer;
+    (void)err; /* unused without log texts */
+    cdp__log(&m->desc.group.logger, m->memory_warned ? CDP_LOG_DEBUG : CDP_LOG_WARN,
+        m->desc.group.rank,
+        "no shared memory with rank %u, although it is on this machine (errno %d, %s): their bytes "
+        "go over TCP, which is slower; no_shared_memory says that this is meant",
+        peer, (int)err, err ? cdp__os_error_text(err) : "the other rank could not");
+    m->memory_warned = true;
+}
+
+/* Bytes of the peer have come over the connection. So it had not just left when memory could not be
+   shared with it: that is logged. */
+CDP__PRIVATE void cdp__link_heard(cdp__link *l) {
+    const int32_t err = l->apart;
+    l->silent = 0;
+    l->apart = 0;
+    if (err) cdp__mesh_no_memory(l->mesh, l->peer, err);
+}
+
 /* Reads ahead while no call asks for data: small messages of the peer keep moving, and the end
    of the connection is noticed. */
 CDP__PRIVATE void cdp__link_read_ahead(cdp__link *l) {
@@ -1965,21 +1988,9 @@ CDP__PRIVATE void cdp__link_read_ahead(cdp__link *l) {
         /* data read earlier stays readable */
         if (r < 0) cdp__link_broke(l, r);
         if (r <= 0) return;
-        l->silent = 0;
+        cdp__link_heard(l);
         l->rx_used += (uint32_t)r;
     }
-}
-
-/* Sharing memory with this rank of the host failed: TCP is used. Logged once. */
-CDP__PRIVATE void cdp__mesh_no_memory(cdp__mesh *m, uint32_t peer, int32_t err) {
-    (void)peer;
-    (void)err; /* unused without log texts */
-    cdp__log(&m->desc.group.logger, m->memory_warned ? CDP_LOG_DEBUG : CDP_LOG_WARN,
-        m->desc.group.rank,
-        "no shared memory with rank %u, although it is on this machine (errno %d, %s): their bytes "
-        "go over TCP, which is slower; no_shared_memory says that this is meant",
-        peer, (int)err, err ? cdp__os_error_text(err) : "the other rank could not");
-    m->memory_warned = true;
 }
 
 /* The peer waits for shared memory under this name: creates and passes it. Writes the proof for
@@ -2012,7 +2023,7 @@ CDP__PRIVATE void cdp__link_offer(
     }
     cdp__shared_close(s);
     memset(proof, 0, CDP__NAME_BYTES);
-    cdp__mesh_no_memory(m, l->peer, -err);
+    l->apart = -err;
 }
 
 /* ---- >>tcp/link_choosing: a connection becomes a link; how its end is noticed ---------------- */
@@ -2459,7 +2470,8 @@ CDP__PRIVATE void cdp__incoming_offer(
 
 /* Takes the shared memory that the client has passed, if it contains the proof of CHOSEN. Other
    processes may have passed memory there, too, but they do not know the proof. */
-CDP__PRIVATE cdp__shared *cdp__incoming_share(cdp__incoming *g, const cdp__hello *chosen) {
+CDP__PRIVATE cdp__shared *cdp__incoming_share(
+    cdp__incoming *g, cdp__link *l, const cdp__hello *chosen) {
     cdp__mesh *m = g->mesh;
     const cdp_os *os = m->os;
     int32_t fds[2], at, err = -ENOENT, bell = m->loop.wake_fd[1];
@@ -2495,7 +2507,7 @@ CDP__PRIVATE cdp__shared *cdp__incoming_share(cdp__incoming *g, const cdp__hello
         cdp__shared_close(s);
     }
     if (tries == 0 && at != -EAGAIN) err = at;
-    cdp__mesh_no_memory(m, chosen->from, -err);
+    l->apart = -err;
     return NULL;
 }
 
@@ -2512,7 +2524,7 @@ CDP__PRIVATE void cdp__incoming_adopt(cdp__incoming *g, cdp__link *l, const cdp_
     l->addr = g->from;
     cdp__link_take(l, &g->io, asks ? CDP__LINK_CHOOSING : CDP__LINK_UP);
     if (asks) {
-        l->shared = cdp__incoming_share(g, chosen);
+        l->shared = cdp__incoming_share(g, l, chosen);
         cdp__hello_fill(l->mesh, l->hello, CDP__TAKEN, l);
         l->hello[28] = !l->shared;
         cdp__link_choosing(l);
@@ -2828,7 +2840,7 @@ CDP__PRIVATE int64_t cdp__mesh_recv(void *self, uint32_t peer, const cdp_iov *io
         if (n == 1 && iov[0].bytes >= CDP__RX_BYTES / 2) {
             moved = cdp__link_get(l, iov);
             l->wanted = moved == 0;
-            if (moved > 0) l->silent = 0;
+            if (moved > 0) cdp__link_heard(l);
             if (moved >= 0) return moved;
             cdp__link_broke(l, moved);
             return cdp__link_explain(l);

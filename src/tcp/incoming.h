@@ -65,7 +65,8 @@ CDP__PRIVATE void cdp__incoming_offer(
 
 /* Takes the shared memory that the client has passed, if it contains the proof of CHOSEN. Other
    processes may have passed memory there, too, but they do not know the proof. */
-CDP__PRIVATE cdp__shared *cdp__incoming_share(cdp__incoming *g, const cdp__hello *chosen) {
+CDP__PRIVATE cdp__shared *cdp__incoming_share(
+    cdp__incoming *g, cdp__link *l, const cdp__hello *chosen) {
     cdp__mesh *m = g->mesh;
     const cdp_os *os = m->os;
     int32_t fds[2], at, err = -ENOENT, bell = m->loop.wake_fd[1];
@@ -101,7 +102,7 @@ CDP__PRIVATE cdp__shared *cdp__incoming_share(cdp__incoming *g, const cdp__hello
         cdp__shared_close(s);
     }
     if (tries == 0 && at != -EAGAIN) err = at;
-    cdp__mesh_no_memory(m, chosen->from, -err);
+    l->apart = -err;
     return NULL;
 }
 
@@ -118,7 +119,7 @@ CDP__PRIVATE void cdp__incoming_adopt(cdp__incoming *g, cdp__link *l, const cdp_
     l->addr = g->from;
     cdp__link_take(l, &g->io, asks ? CDP__LINK_CHOOSING : CDP__LINK_UP);
     if (asks) {
-        l->shared = cdp__incoming_share(g, chosen);
+        l->shared = cdp__incoming_share(g, l, chosen);
         cdp__hello_fill(l->mesh, l->hello, CDP__TAKEN, l);
         l->hello[28] = !l->shared;
         cdp__link_choosing(l);

@@ -85,8 +85,10 @@ typedef struct cdp__link {
         cause_sent; /* bytes of the cause that were sent to the peer; see cdp__link_send_cause */
     uint32_t refusal;
     uint32_t silent; /* consecutive checks in which the peer's host or process was silent */
-    cdp_addr addr;   /* the peer's address, or the one being tried */
-    cdp__io probe;   /* a connection that only tests whether the peer's port refuses it */
+    /* errno for which no memory is shared with a rank of this host, until that is logged */
+    int32_t apart;
+    cdp_addr addr; /* the peer's address, or the one being tried */
+    cdp__io probe; /* a connection that only tests whether the peer's port refuses it */
     cdp__timer probe_timer;
     uint32_t probes;
     uint32_t hello_sent, hello_got;

@@ -357,6 +357,27 @@ CDP__PRIVATE bool cdp__link_ended(const cdp__link *l) {
     return l->state == CDP__LINK_LOST;
 }
 
+/* Sharing memory with this rank of the host failed: TCP is used. Logged once. */
+CDP__PRIVATE void cdp__mesh_no_memory(cdp__mesh *m, uint32_t peer, int32_t err) {
+    (void)peer;
+    (void)err; /* unused without log texts */
+    cdp__log(&m->desc.group.logger, m->memory_warned ? CDP_LOG_DEBUG : CDP_LOG_WARN,
+        m->desc.group.rank,
+        "no shared memory with rank %u, although it is on this machine (errno %d, %s): their bytes "
+        "go over TCP, which is slower; no_shared_memory says that this is meant",
+        peer, (int)err, err ? cdp__os_error_text(err) : "the other rank could not");
+    m->memory_warned = true;
+}
+
+/* Bytes of the peer have come over the connection. So it had not just left when memory could not be
+   shared with it: that is logged. */
+CDP__PRIVATE void cdp__link_heard(cdp__link *l) {
+    const int32_t err = l->apart;
+    l->silent = 0;
+    l->apart = 0;
+    if (err) cdp__mesh_no_memory(l->mesh, l->peer, err);
+}
+
 /* Reads ahead while no call asks for data: small messages of the peer keep moving, and the end
    of the connection is noticed. */
 CDP__PRIVATE void cdp__link_read_ahead(cdp__link *l) {
@@ -376,21 +397,9 @@ CDP__PRIVATE void cdp__link_read_ahead(cdp__link *l) {
         /* data read earlier stays readable */
         if (r < 0) cdp__link_broke(l, r);
         if (r <= 0) return;
-        l->silent = 0;
+        cdp__link_heard(l);
         l->rx_used += (uint32_t)r;
     }
-}
-
-/* Sharing memory with this rank of the host failed: TCP is used. Logged once. */
-CDP__PRIVATE void cdp__mesh_no_memory(cdp__mesh *m, uint32_t peer, int32_t err) {
-    (void)peer;
-    (void)err; /* unused without log texts */
-    cdp__log(&m->desc.group.logger, m->memory_warned ? CDP_LOG_DEBUG : CDP_LOG_WARN,
-        m->desc.group.rank,
-        "no shared memory with rank %u, although it is on this machine (errno %d, %s): their bytes "
-        "go over TCP, which is slower; no_shared_memory says that this is meant",
-        peer, (int)err, err ? cdp__os_error_text(err) : "the other rank could not");
-    m->memory_warned = true;
 }
 
 /* The peer waits for shared memory under this name: creates and passes it. Writes the proof for
@@ -423,7 +432,7 @@ CDP__PRIVATE void cdp__link_offer(
     }
     cdp__shared_close(s);
     memset(proof, 0, CDP__NAME_BYTES);
-    cdp__mesh_no_memory(m, l->peer, -err);
+    l->apart = -err;
 }
 
 #endif /* CDP_SRC_TCP_LINK_STREAMS_H */

@@ -304,6 +304,43 @@ TEST(without_memory_it_goes_over_tcp) {
     T_EQ(0, warned);
 }
 
+/* Rank 1 reaches rank 0, and when it passes memory to it, that rank has left. */
+static int asked_to_leave, has_left;
+static int32_t pass_open_too_late(void *user, const uint8_t name[12], bool waits) {
+    const uint64_t until = test_until_ns(10000);
+    if (waits) return cdp_os_default()->shared.pass_open(user, name, waits);
+    __atomic_store_n(&asked_to_leave, 1, __ATOMIC_SEQ_CST);
+    while (test_now_ns() < until && !__atomic_load_n(&has_left, __ATOMIC_SEQ_CST))
+        test_sleep_ms(1);
+    return cdp_os_default()->shared.pass_open(user, name, waits);
+}
+
+static void first_reaches_who_leaves(member *m) {
+    const uint64_t until = test_until_ns(10000);
+    float x = 1;
+    if (m->desc.group.rank == 1) {
+        T(cdp_allreduce(m->g, NULL, &x, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM) < 0);
+        return;
+    }
+    while (test_now_ns() < until && !__atomic_load_n(&asked_to_leave, __ATOMIC_SEQ_CST))
+        test_sleep_ms(1);
+    cdp_group_destroy(m->g);
+    m->g = NULL;
+    __atomic_store_n(&has_left, 1, __ATOMIC_SEQ_CST);
+}
+
+TEST(memory_that_cannot_be_shared_with_a_rank_that_has_left_is_no_news) {
+    cdp_os os = *cdp_os_default();
+    cdp_tcp_desc like = {.group.os = &os, .group.logger = {.func = count_warnings}};
+    os.shared.pass_open = pass_open_too_late;
+    like.group.timeout_ms = 3000;
+    warned = 0;
+    asked_to_leave = has_left = 0;
+    job(2, &like, NULL, first_reaches_who_leaves);
+    T(asked_to_leave && has_left);
+    T_EQ(0, warned);
+}
+
 /* In a child, since limits are those of a process. */
 static void limited(int what, rlim_t limit) {
     int status;
@@ -1225,6 +1262,8 @@ int main(int argc, char **argv) {
         {"two_processes_hammer_rings", two_processes_hammer_rings, 60},
         {"links_say_what_they_are", links_say_what_they_are, 20},
         {"without_memory_it_goes_over_tcp", without_memory_it_goes_over_tcp, 30},
+        {"memory_that_cannot_be_shared_with_a_rank_that_has_left_is_no_news",
+            memory_that_cannot_be_shared_with_a_rank_that_has_left_is_no_news, 30},
         {"limits_of_the_system_are_no_crash", limits_of_the_system_are_no_crash, 60},
         {"only_sealed_memory_is_mapped", only_sealed_memory_is_mapped, 10},
         {"memory_beyond_the_address_space_is_not_mapped",
