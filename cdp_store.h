@@ -5607,6 +5607,14 @@ CDP__PRIVATE CDP__COLD void cdp__client_put_last_will(cdp__client *c, bool withd
     c->last_will_sent = !withdraw;
 }
 
+CDP__PRIVATE CDP__COLD void cdp__client_send_last_will(cdp__client *c) {
+    if (c->is_cdp) cdp__client_put_last_will(c, false);
+    if (c->is_cdp && !c->last_will_sent) cdp__client_break(c);
+    if (!c->is_cdp)
+        cdp__log(
+            &c->logger, CDP_LOG_INFO, -1, "the store at %s does not support last wills", c->name);
+}
+
 CDP__PRIVATE void cdp__client_greeted(cdp__client *c) {
     c->is_cdp = c->in[CDP__OLD(c) ? 1 : 4] == CDP__WIRE_READY;
     c->in_at = c->in_used = 0;
@@ -5617,11 +5625,7 @@ CDP__PRIVATE void cdp__client_greeted(cdp__client *c) {
     }
     c->state = CDP__CLIENT_READY;
     cdp__loop_timer_clear(&c->timer);
-    if (c->will_key.data && c->is_cdp) cdp__client_put_last_will(c, false);
-    if (c->will_key.data && c->is_cdp && !c->last_will_sent) cdp__client_break(c);
-    if (c->will_key.data && !c->is_cdp)
-        cdp__log(
-            &c->logger, CDP_LOG_INFO, -1, "the store at %s does not support last wills", c->name);
+    if (c->will_key.data) cdp__client_send_last_will(c);
     cdp__client_pump(c);
 }
 
@@ -6014,6 +6018,31 @@ CDP__PRIVATE cdp_addr cdp__tcp_store_peer_addr(const cdp_store *s) {
     return c->target.at[c->target.index];
 }
 
+/* Copies key and value to one block. */
+CDP__PRIVATE bool cdp__client_copy_last_will(cdp__client *c, const char *key, cdp_bytes value) {
+    const uint64_t key_bytes = strlen(key);
+    uint8_t *p = (uint8_t *)cdp__alloc(c->os, key_bytes + value.bytes);
+    if (!p) return false;
+    memcpy(p, key, (size_t)key_bytes);
+    if (value.bytes) memcpy(p + key_bytes, value.data, (size_t)value.bytes);
+    c->will_key.data = p;
+    c->will_key.bytes = key_bytes;
+    c->will_value.data = p + key_bytes;
+    c->will_value.bytes = value.bytes;
+    return true;
+}
+
+/* For cdp_tcp.h: a client that connects, or has connected, without a last will gets one. */
+CDP__PRIVATE cdp_status cdp__tcp_store_set_will(cdp_store *s, const char *key, cdp_bytes value) {
+    cdp__client *c = (cdp__client *)s->self;
+    if (!cdp__client_copy_last_will(c, key, value))
+        return cdp__fail_nomem("a last will", strlen(key) + value.bytes);
+    if (c->state != CDP__CLIENT_READY) return CDP_OK; /* cdp__client_greeted() sends it */
+    cdp__client_send_last_will(c);
+    if (c->state == CDP__CLIENT_READY) (void)cdp__client_flush(c);
+    return CDP_OK;
+}
+
 /* For cdp_tcp.h: withdraws the last will. The links report the death of this process from now
    on. */
 CDP__PRIVATE void cdp__tcp_store_withdraw_will(cdp_store *s) {
@@ -6135,20 +6164,6 @@ CDP__PRIVATE void cdp__client_destroy(void *self) {
     cdp__free(os, c);
 }
 
-/* Copies key and value to one block. */
-CDP__PRIVATE bool cdp__client_copy_last_will(cdp__client *c, const cdp_tcp_store_desc *d) {
-    const uint64_t key_bytes = strlen(d->will_key);
-    uint8_t *p = (uint8_t *)cdp__alloc(c->os, key_bytes + d->will_value.bytes);
-    if (!p) return false;
-    memcpy(p, d->will_key, (size_t)key_bytes);
-    if (d->will_value.bytes) memcpy(p + key_bytes, d->will_value.data, (size_t)d->will_value.bytes);
-    c->will_key.data = p;
-    c->will_key.bytes = key_bytes;
-    c->will_value.data = p + key_bytes;
-    c->will_value.bytes = d->will_value.bytes;
-    return true;
-}
-
 /* Allocates memory and opens descriptors. */
 CDP__PRIVATE cdp_status cdp__client_open(cdp__client *c, const cdp_tcp_store_desc *d) {
     const cdp_os *os = c->os;
@@ -6159,7 +6174,7 @@ CDP__PRIVATE cdp_status cdp__client_open(cdp__client *c, const cdp_tcp_store_des
     if (d->addr_count) cdp__addr_text(&d->addrs[0], first, sizeof first);
     host_bytes = strlen(host) + 1;
     c->host = (char *)cdp__alloc(os, host_bytes);
-    if (!c->host || (d->will_key && !cdp__client_copy_last_will(c, d)))
+    if (!c->host || (d->will_key && !cdp__client_copy_last_will(c, d->will_key, d->will_value)))
         return cdp__fail_nomem("a store client", host_bytes);
     memcpy(c->host, host, host_bytes);
     memset(&none, 0, sizeof none);

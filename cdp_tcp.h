@@ -1446,6 +1446,7 @@ typedef struct cdp__join {
 
     /* connections to a store, or to find out whether an address is in use */
     cdp_store *made;
+    cdp_store *second;          /* another one to that store, which becomes `watch`; NULL: none */
     uint64_t reread_ns;         /* when the published address is read again; 0: it is not */
     uint64_t followed;          /* a hash of that address */
     uint32_t reached, reaching; /* connections that are up; that are being made */
@@ -3681,6 +3682,8 @@ CDP__PRIVATE void cdp__join_leave_start(cdp__mesh *m) {
         cdp_store_destroy(m->watch); /* withdraws the last will */
     }
     m->watch = NULL;
+    cdp_store_destroy(m->join->second);
+    m->join->second = NULL;
     if (m->store) cdp_store_request_free(m->store, &m->addrs);
     if (m->store && !m->desc.external_store) {
         cdp_store_destroy(m->store);
@@ -3859,6 +3862,7 @@ CDP__PRIVATE void cdp__join_free(cdp__mesh *m) {
     cdp__join_forget(s);
     cdp__join_reach_end(m);
     if (s->made) cdp_store_destroy(s->made);
+    cdp_store_destroy(s->second);
 #ifndef CDP_NO_FILE_STORE
     if (s->file && m->meeting)
         cdp_store_destroy(m->meeting);
@@ -5025,6 +5029,18 @@ CDP__PRIVATE void cdp__join_disconnect(cdp__join *s) {
 
 CDP__PRIVATE cdp_status cdp__join_follow(cdp__mesh *m);
 
+/* The connection to the store is up: begins the second one, which becomes `watch` when this process
+   owns its rank, and is ready then. */
+CDP__PRIVATE cdp_status cdp__join_second(cdp__mesh *m) {
+    cdp_tcp_store_desc d = cdp__mesh_store_desc(m);
+    const cdp_addr at = cdp__tcp_store_peer_addr(m->store);
+    d.connect_timeout_ms = cdp__join_ms_left(m);
+    /* its name need not be resolved again */
+    d.addrs = &at;
+    d.addr_count = 1;
+    return cdp__tcp_store_start(&d, &m->join->second);
+}
+
 /* The connection has succeeded or failed, or takes long. An address in a meeting store may be of an
    earlier run, so then it is read again; an attempt at an address that is still there goes on, for
    rank 0 may be far away. */
@@ -5038,6 +5054,8 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__join_store_up(cdp__mesh *m) {
         m->store = s->made;
         s->made = NULL;
         s->reread_ns = 0;
+        s->result = cdp__join_second(m);
+        if (s->result != CDP_OK) return s->result;
 #ifndef CDP_NO_MEETING
         if (cdp__mesh_serves(m) && cdp__mesh_meets(m)) return cdp__mesh_publish_endpoint(m);
 #endif
@@ -5193,27 +5211,30 @@ CDP__PRIVATE cdp_status cdp__join_watching(cdp__mesh *m) {
     return m->watching ? CDP_OK : cdp_last_error()->status;
 }
 
-/* Opens the second connection to the store. From here on this rank notices a failure of any rank
+/* Uses the second connection to the store. From here on this rank notices a failure of any rank
    while it waits, and the last will reports its own death. Not before it owns its rank: a stray
    process that tries to join a running job must not end it. */
 CDP__PRIVATE CDP__COLD cdp_status cdp__mesh_start_watch(cdp__mesh *m) {
-    cdp_tcp_store_desc d = cdp__mesh_store_desc(m);
-    const cdp_addr at = cdp__tcp_store_peer_addr(m->store);
+    cdp__join *s = m->join;
     uint8_t will[CDP__FAILURE_MAX];
     cdp__failure_record r;
+    cdp_bytes value;
     char text[64];
+    cdp_status st = CDP_OK;
     m->claimed = true; /* the previous step has made sure of that */
     cdp__format(text, sizeof text, "rank %u ended while the job was starting", m->desc.group.rank);
     cdp__failure_plain(&r, CDP_ERR_PEER_LOST, 0, (int32_t)m->desc.group.rank, text);
-    /* the store was reached a moment ago, so the timeout is short */
-    d.connect_timeout_ms = (uint32_t)cdp__min(m->desc.init_timeout_ms, 2000);
-    /* and its name need not be resolved again */
-    d.addrs = &at;
-    d.addr_count = 1;
-    d.will_key = m->fail_key;
-    d.will_value.data = will;
-    d.will_value.bytes = cdp__failure_encode(&r, will);
-    return cdp__join_connect(m, &d, cdp__join_watching);
+    value.data = will;
+    value.bytes = cdp__failure_encode(&r, will);
+    if (!s->second) st = cdp__join_second(m);
+    if (st == CDP_OK) st = cdp__tcp_store_set_will(s->second, m->fail_key, value);
+    if (st != CDP_OK) return st;
+    s->made = s->second;
+    s->second = NULL;
+    s->until_ns = s->deadline_ns;
+    s->waits = CDP__WAITS_CONNECTION;
+    s->next = cdp__join_watching;
+    return CDP_OK;
 }
 
 /* The deadline for finding all ranks. The rest of init_timeout_ms, at most an eighth, is kept
@@ -5284,6 +5305,11 @@ CDP__PRIVATE cdp_status cdp__join_withdraw(cdp__mesh *m) {
     if (!cdp__mesh_meets_in_store(m) || m->desc.group.rank != 0) return cdp__join_leave(m);
     cdp__mesh_common_key(m, s->key_text, "meet");
     cdp__join_ask(m, m->meeting, CDP_STORE_DELETE, CDP__SETTLE_MS, cdp__join_leave);
+    if (s->status != CDP_OK || s->rq.status != CDP_PENDING) return CDP_OK;
+    /* it was sent, so the answer need not be awaited: the store may be far away */
+    m->meeting->cancel(m->meeting->self, &s->rq);
+    if (s->rq.number != CDP__STORE_NO_ANSWER)
+        cdp__join_ask(m, m->meeting, CDP_STORE_DELETE, CDP__SETTLE_MS, cdp__join_leave);
     return CDP_OK;
 }
 

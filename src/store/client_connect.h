@@ -149,6 +149,14 @@ CDP__PRIVATE CDP__COLD void cdp__client_put_last_will(cdp__client *c, bool withd
     c->last_will_sent = !withdraw;
 }
 
+CDP__PRIVATE CDP__COLD void cdp__client_send_last_will(cdp__client *c) {
+    if (c->is_cdp) cdp__client_put_last_will(c, false);
+    if (c->is_cdp && !c->last_will_sent) cdp__client_break(c);
+    if (!c->is_cdp)
+        cdp__log(
+            &c->logger, CDP_LOG_INFO, -1, "the store at %s does not support last wills", c->name);
+}
+
 CDP__PRIVATE void cdp__client_greeted(cdp__client *c) {
     c->is_cdp = c->in[CDP__OLD(c) ? 1 : 4] == CDP__WIRE_READY;
     c->in_at = c->in_used = 0;
@@ -159,11 +167,7 @@ CDP__PRIVATE void cdp__client_greeted(cdp__client *c) {
     }
     c->state = CDP__CLIENT_READY;
     cdp__loop_timer_clear(&c->timer);
-    if (c->will_key.data && c->is_cdp) cdp__client_put_last_will(c, false);
-    if (c->will_key.data && c->is_cdp && !c->last_will_sent) cdp__client_break(c);
-    if (c->will_key.data && !c->is_cdp)
-        cdp__log(
-            &c->logger, CDP_LOG_INFO, -1, "the store at %s does not support last wills", c->name);
+    if (c->will_key.data) cdp__client_send_last_will(c);
     cdp__client_pump(c);
 }
 

@@ -92,6 +92,7 @@ typedef struct cdp__join {
 
     /* connections to a store, or to find out whether an address is in use */
     cdp_store *made;
+    cdp_store *second;          /* another one to that store, which becomes `watch`; NULL: none */
     uint64_t reread_ns;         /* when the published address is read again; 0: it is not */
     uint64_t followed;          /* a hash of that address */
     uint32_t reached, reaching; /* connections that are up; that are being made */

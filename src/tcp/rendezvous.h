@@ -131,6 +131,8 @@ CDP__PRIVATE void cdp__join_leave_start(cdp__mesh *m) {
         cdp_store_destroy(m->watch); /* withdraws the last will */
     }
     m->watch = NULL;
+    cdp_store_destroy(m->join->second);
+    m->join->second = NULL;
     if (m->store) cdp_store_request_free(m->store, &m->addrs);
     if (m->store && !m->desc.external_store) {
         cdp_store_destroy(m->store);
@@ -309,6 +311,7 @@ CDP__PRIVATE void cdp__join_free(cdp__mesh *m) {
     cdp__join_forget(s);
     cdp__join_reach_end(m);
     if (s->made) cdp_store_destroy(s->made);
+    cdp_store_destroy(s->second);
 #ifndef CDP_NO_FILE_STORE
     if (s->file && m->meeting)
         cdp_store_destroy(m->meeting);

@@ -1062,6 +1062,57 @@ TEST(queue) {
     cdp_store_server_destroy(s);
 }
 
+/* Requests that need one answer are sent without waiting for earlier ones, which may be cancelled;
+   a wait may be the last of them, and end before it is answered. */
+TEST(requests_are_sent_before_earlier_ones_are_answered) {
+    enum {
+        N = 40
+    };
+    cdp_store_server *s = server_open();
+    cdp_store *c = client_open(cdp_store_server_port(s));
+    cdp__client *client = (cdp__client *)c->self;
+    cdp_store_request rq[N], wait, last;
+    const cdp_bytes key = bytes_of("n"), missing = bytes_of("missing");
+    uint32_t i;
+    memset(rq, 0, sizeof rq);
+    memset(&wait, 0, sizeof wait);
+    for (i = 0; i < N; ++i) {
+        rq[i].keys = &key;
+        rq[i].key_count = 1;
+        rq[i].op = CDP_STORE_ADD;
+        rq[i].delta = 1;
+        if (i == 3) rq[i].op = CDP_STORE_CHECK;
+    }
+    last = rq[0];
+    wait = rq[0];
+    wait.op = CDP_STORE_WAIT;
+    wait.keys = &missing;
+    for (i = 0; i < 6; ++i)
+        T(c->start(c->self, &rq[i]) == CDP_PENDING);
+    T(c->start(c->self, &wait) == CDP_PENDING);
+    T(c->start(c->self, &last) == CDP_PENDING);
+    T(client->sent_count == 6 && client->first == &last && !cdp__fifo_left(&client->out));
+    c->cancel(c->self, &rq[1]);
+    T(rq[1].status == CDP_ERR_TIMEOUT && rq[1].number == CDP__STORE_NO_ANSWER);
+    c->cancel(c->self, &wait); /* before any answer */
+    OK(c->wait(c->self, &last, CDP__NEVER));
+    T(rq[0].number == 1 && rq[2].number == 3 && rq[3].number == 1 && rq[5].number == 5);
+    T(last.number == 6);
+    for (i = 0; i < N; ++i) /* more than are sent at once */
+        T(c->start(c->self, &rq[i]) == CDP_PENDING);
+    T(client->sent_count == CDP__CLIENT_AHEAD);
+    OK(c->wait(c->self, &rq[N - 1], CDP__NEVER));
+    T(rq[N - 1].number == 6 + N - 1);
+    wait.keys = &key; /* it is there */
+    T(c->start(c->self, &wait) == CDP_PENDING);
+    OK(c->wait(c->self, &wait, CDP__NEVER));
+    for (i = 0; i < 3; ++i)
+        T(c->start(c->self, &rq[i]) == CDP_PENDING);
+    cdp_store_destroy(c);
+    T(rq[0].status == CDP_ERR_STATE && rq[2].status == CDP_ERR_STATE);
+    cdp_store_server_destroy(s);
+}
+
 /* ---- every store ----------------------------------------------------------------------------- */
 
 static void compare_set_table(cdp_store *s) {
@@ -2885,6 +2936,7 @@ int main(int argc, char **argv) {
         CASE(timeout_and_resync, 20),
         CASE(cancel_race, 30),
         CASE(queue, 10),
+        CASE(requests_are_sent_before_earlier_ones_are_answered, 10),
         CASE(hash, 30),
         CASE(tcp, 30),
         CASE(prefix, 30),
