@@ -137,8 +137,10 @@ $(JOINED)/cdp.h: $(BUILD)/join $(wildcard src/*.h src/*/*.h)
 # what it misses. What includes an example finds the headers as users do, where gcc would warn of every function that it
 # only reads.
 OWN    := $(shell bash tests/linked.sh own)
-LINKED := -isystem src -idirafter . -Itests -include tests/linked.h
-SEES    = $(if $(filter $(OWN) %_no_threads,$(basename $(@F))),-I$(JOINED) -idirafter . -Itests,$(LINKED)$(if $(filter test_train_text,$(basename $(@F))), -w))
+FROM_SRC := -isystem src -idirafter . -Itests
+# $(1): level of optimisation. gcc reads the headers once for each folder and level, and keeps what it knows of them
+# (linked.h.gch). Where that does not fit the flags of a test, it reads the text beside it.
+SEES    = $(if $(filter $(OWN) %_no_threads,$(basename $(@F))),-I$(JOINED) -idirafter . -Itests,$(FROM_SRC) -include $(if $(filter -O2,$(1)),tests,$(@D)/read$(firstword $(1)))/linked.h$(if $(filter test_train_text,$(basename $(@F))), -w))
 
 # Tests run the examples linked with that object; `make examples` compiles them as their first comments say. Of the copies
 # here, "../cdp.h" is src/cdp.h. Only those that compute for longer than gcc needs to optimise them are optimised.
@@ -157,21 +159,28 @@ $(TOOL_SRC:tools/%.c=$(BUILD)/test/%.o): $(BUILD)/test/%.o: $(BUILD)/linked/tool
 # What the compiler says is shown, and kept for tests/compile/run.sh.
 KEEP_WARNINGS = 2> $(@:.o=.warnings); made=$$?; cat $(@:.o=.warnings) >&2; exit $$made
 
-# $(1): folder below BUILD, $(2): compiler and flags, $(3): level of optimisation. Dependencies on headers are tracked by
-# the compiler. Programs of nccl and mem load other libraries.
+# $(1): folder below BUILD, $(2): compiler and flags, $(3): level of optimisation, $(4): programs at -O1 that are linked,
+# a pattern for all. Dependencies on headers are tracked by the compiler. Programs of nccl and mem load other libraries.
 define PROGRAM_RULES
 $(BUILD)/$(1)/libcdp.o: tests/library.c $(JOINED)/cdp.h
 	@mkdir -p $$(@D)
 	$(2) $(3) -I$(JOINED) -c $$< -o $$@ $$(KEEP_WARNINGS)
 $(BUILD)/$(1)/libcdp.a: $(BUILD)/$(1)/libcdp.o
 	@rm -f $$@ && ar rcs $$@ $$<
+$(BUILD)/$(1)/read-%/linked.h.gch: tests/linked.h tests/library.c
+	@mkdir -p $$(@D) && printf '#define _GNU_SOURCE\n#include "tests/linked.h"\n#include "tests/library.c"\n' > $$(@:.gch=)
+	$(2) -$$* $$(if $$(filter O1,$$*),-fno-inline) $(FROM_SRC) -MD -MP -MF $$(@D).d -MT $$@ -x c-header $$(@:.gch=) -o $$@
+$(foreach at_O1,$(filter $(4),$(LINKED)),$(BUILD)/$(1)/$(at_O1).o: $(BUILD)/$(1)/read-O1/linked.h.gch
+)
+$(foreach at_O0,$(filter-out $(4) $(BUSY),$(LINKED)),$(BUILD)/$(1)/$(at_O0).o: $(BUILD)/$(1)/read-O0/linked.h.gch
+)
 $(BUILD)/$(1)/%_no_threads.o: tests/unit/%.c | $(JOINED)/cdp.h
 	@mkdir -p $$(@D)
-	$(2) $(3) -DCDP_NO_THREADS $$(SEES) -MD -MP -c $$< -o $$@
+	$(2) $(3) -DCDP_NO_THREADS $$(call SEES,$(3)) -MD -MP -c $$< -o $$@
 $(foreach folder,unit procs dtensor fuzz sim nccl mem,
 $(BUILD)/$(1)/%.o: tests/$(folder)/%.c | $(JOINED)/cdp.h
 	@mkdir -p $$(@D)
-	$(2) $(3) $(if $(filter mem,$(folder)),-fno-omit-frame-pointer) $$(SEES) -MD -MP -c $$< -o $$@
+	$(2) $(3) $(if $(filter mem,$(folder)),-fno-omit-frame-pointer) $$(call SEES,$(3)) -MD -MP -c $$< -o $$@
 )
 $(BUILD)/$(1)/sim.o: $(BUILD)/$(1)/sim_main.o
 	@cp $$< $$@
@@ -187,12 +196,13 @@ BUSY    := libcdp rounds failure
 SLOW    := test_train_text fuzz_memory test_mem_random test_dtensor_plans test_ddp_model test_memory test_lend test_group test_rpc \
            $(filter-out $(BUSY) rpc_waves,$(SIM) $(SCRIPTS) $(ROUNDS) $(LINEAR))
 level    = $(if $(filter $(1),$(basename $(@F))),$(2),$(3))
-$(eval $(call PROGRAM_RULES,test,$(CC) $(CFLAGS),$$(call level,$(BUSY),-O2,$$(call level,$(SLOW),-O1 -fno-inline,-O0))))
+LINKED  := $(filter-out $(OWN) %_no_threads,$(PROGRAMS:sim=sim_main)) elastic_rank
+$(eval $(call PROGRAM_RULES,test,$(CC) $(CFLAGS),$$(call level,$(BUSY),-O2,$$(call level,$(SLOW),-O1 -fno-inline,-O0)),$(SLOW)))
 # gcc needs longer to optimise a program with AddressSanitizer and UBSan in it than most of them run: only these are worth it.
 ASAN_SLOW := libcdp sim_main scripts linear test_table test_ddp_model test_ddp_hooks test_train_text test_dtensor_plans
-$(eval $(call PROGRAM_RULES,asan,$(CC) $(CFLAGS) -fno-omit-frame-pointer -fsanitize=address$(comma)undefined -fno-sanitize-recover=all,$$(call level,$(ASAN_SLOW),-O1 -fno-inline,-O0)))
-$(eval $(call PROGRAM_RULES,strict,$(CC) $(CFLAGS) -DTEST_STRICT,$$(call level,libcdp,-O2,-O0)))
-$(eval $(call PROGRAM_RULES,tsan,$(CC) $(CFLAGS) -fsanitize=thread,$$(call level,test_tcp test_small_build,-O0,-O1 -fno-inline)))
+$(eval $(call PROGRAM_RULES,asan,$(CC) $(CFLAGS) -fno-omit-frame-pointer -fsanitize=address$(comma)undefined -fno-sanitize-recover=all,$$(call level,$(ASAN_SLOW),-O1 -fno-inline,-O0),$(ASAN_SLOW)))
+$(eval $(call PROGRAM_RULES,strict,$(CC) $(CFLAGS) -DTEST_STRICT,$$(call level,libcdp,-O2,-O0),))
+$(eval $(call PROGRAM_RULES,tsan,$(CC) $(CFLAGS) -fsanitize=thread,$$(call level,test_tcp test_small_build,-O0,-O1 -fno-inline),%))
 .SECONDARY:
 
 $(BUILD)/bench/%: tests/bench/%.c $(HEADERS)
