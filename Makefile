@@ -190,14 +190,15 @@ $(BUILD)/$(1)/nccl/libnccl.so: $(wildcard tests/nccl/standin* tests/nccl/build.s
 $(BUILD)/$(1)/%: $(BUILD)/$(1)/%.o $(BUILD)/$(1)/libcdp.a
 	$(2) $$< -o $$@ $(BUILD)/$(1)/libcdp.a $(LIBS) -ldl
 endef
-# The library is tested at -O2. What only calls it takes gcc longer to optimise than to run, and at more than -O1 it would
+# The library is tested at -O2, and gcc does not follow where each variable is after that: everything waits for this object.
+# What only calls it takes gcc longer to optimise than to run, and at more than -O1 it would
 # look into functions that are not compiled here.
 BUSY    := libcdp rounds failure
 SLOW    := test_train_text fuzz_memory test_mem_random test_dtensor_plans test_ddp_model test_memory test_lend test_group test_rpc \
            $(filter-out $(BUSY) rpc_waves,$(SIM) $(SCRIPTS) $(ROUNDS) $(LINEAR))
 level    = $(if $(filter $(1),$(basename $(@F))),$(2),$(3))
 LINKED  := $(filter-out $(OWN) %_no_threads,$(PROGRAMS:sim=sim_main)) elastic_rank
-$(eval $(call PROGRAM_RULES,test,$(CC) $(CFLAGS),$$(call level,$(BUSY),-O2,$$(call level,$(SLOW),-O1 -fno-inline,-O0)),$(SLOW)))
+$(eval $(call PROGRAM_RULES,test,$(CC) $(CFLAGS),$$(call level,$(BUSY),-O2$$(call level,libcdp, -fno-var-tracking-assignments),$$(call level,$(SLOW),-O1 -fno-inline,-O0)),$(SLOW)))
 # gcc needs longer to optimise a program with AddressSanitizer and UBSan in it than most of them run: only these are worth it.
 ASAN_SLOW := libcdp sim_main scripts linear test_table test_ddp_model test_ddp_hooks test_train_text test_dtensor_plans
 $(eval $(call PROGRAM_RULES,asan,$(CC) $(CFLAGS) -fno-omit-frame-pointer -fsanitize=address$(comma)undefined -fno-sanitize-recover=all,$$(call level,$(ASAN_SLOW),-O1 -fno-inline,-O0),$(ASAN_SLOW)))
@@ -296,7 +297,7 @@ sim-hour: $(SIM:%=$(BUILD)/test/%)
 # no memory to speak of, and their proof takes long: left out of both.
 STILL = $(shell setarch -R true 2>/dev/null && echo setarch -R)
 ALONE := test_ddp_model test_exec test_hostile test_mistakes test_mem test_mem_files test_mem_random test_mem_record \
-         test_dtensor_rules test_dtensor_plans test_failure test_telling
+         test_dtensor_rules test_dtensor_plans test_failure test_telling test_reduce test_sampler test_arguments
 THREADED := $(filter-out $(ALONE),$(UNIT) $(PROCS) $(NCCL) $(MEM) $(DTENSOR))
 sanitize: export ASAN_OPTIONS := allocator_may_return_null=1
 sanitize: export TSAN_OPTIONS := allocator_may_return_null=1
