@@ -7997,6 +7997,7 @@ struct cdp_cp {
     cdp_plan *gather_plan, *sum_plan;
     uint64_t plan_bytes, plan_count;
     double *state; /* of attention: results, then sums, per query and head */
+    void *tiles;   /* of attention: scores, their gradients, sums of one tile */
     void *pack, *pack_grad;
     uint64_t rows, most_rows;
 };
@@ -8204,7 +8205,7 @@ CDP_API cdp_status cdp_cp_ring(cdp_cp *cp, const void *kv, uint64_t bytes, void 
 
 #endif /* CDP_NO_TENSOR_OPS */
 
-/* ---- >>dtensor/attention: plain loops over the blocks of a ring ------------------------------ */
+/* ---- >>dtensor/attention: products of tiles of the blocks of a ring -------------------------- */
 
 /* Knows: queries, keys and values of some positions. Promises: the same attention over all
    positions as in one process, except for the order of sums; f64 between the blocks. */
@@ -8233,89 +8234,213 @@ CDP__DT double cdp__dt_dot(
     return sum;
 }
 
-/* Merges one weighted value into a running result; most: the largest score so far. */
-CDP__DT void cdp__dt_attend(cdp_dtype t, double *state, double *out, uint64_t width, double score,
-    const void *v, uint64_t at) {
-    if (score > state[0]) {
-        const double shrink = state[1] > 0 ? cdp__dt_exp(state[0] - score) : 0;
-        for (uint64_t d = 0; d < width; ++d)
-            out[d] *= shrink;
-        state[1] *= shrink;
-        state[0] = score;
+#define CDP__DT_TILE 64u /* queries, and keys, that are multiplied together */
+
+/* weights: scores become weights, beside the largest score and the sum of weights so far, which are
+   state[0] and state[1]; returns what former sums are multiplied by. mix: to = to factor + x. */
+#define CDP__DT_ATTEND(S, T)                                                          \
+    CDP__DT double cdp__dt_weights_##S(T *x, uint64_t n, T scale, double *state) {    \
+        cdp__dt_times_all_##S(x, n, scale);                                           \
+        const double most = (double)cdp__dt_most_##S(x, n), before = state[0];        \
+        double shrink = 1;                                                            \
+        if (most > before) {                                                          \
+            state[0] = most;                                                          \
+            shrink = state[1] > 0 ? cdp__dt_exp(before - most) : 0;                   \
+        }                                                                             \
+        cdp__dt_exps_##S(x, x, n, (T)state[0]);                                       \
+        state[1] = state[1] * shrink + cdp__dt_total_##S(x, n);                       \
+        return shrink;                                                                \
+    }                                                                                 \
+    CDP__DT void cdp__dt_mix_##S(double *to, double factor, const T *x, uint64_t n) { \
+        for (uint64_t i = 0; i < n; ++i)                                              \
+            to[i] = to[i] * factor + (double)x[i];                                    \
+    }                                                                                 \
+    /* p = exp(score - lse); ds = p (dp - own) scale, in place of dp */               \
+    CDP__DT void cdp__dt_slopes_##S(T *p, T *ds, uint64_t n, T scale, T lse, T own) { \
+        cdp__dt_times_all_##S(p, n, scale);                                           \
+        cdp__dt_exps_##S(p, p, n, lse);                                               \
+        for (uint64_t i = 0; i < n; ++i)                                              \
+            ds[i] = p[i] * (ds[i] - own) * scale;                                     \
     }
-    const double weight = cdp__dt_exp(score - state[0]);
-    state[1] += weight;
-    for (uint64_t d = 0; d < width; ++d)
-        out[d] += weight * cdp__number_get(t, v, at + d);
+CDP__DT_ATTEND(f32, float)
+CDP__DT_ATTEND(f64, double)
+#undef CDP__DT_ATTEND
+
+CDP__DT void cdp__dt_mix(cdp_dtype t, double *to, double factor, const void *x, uint64_t n) {
+    if (t == CDP_DTYPE_F32)
+        cdp__dt_mix_f32(to, factor, (const float *)x, n);
+    else
+        cdp__dt_mix_f64(to, factor, (const double *)x, n);
 }
 
-/* The loops of both directions: queries i, heads h, keys j of one owner. Offsets are in
+/* Some queries of one head and some keys of one owner, all of which they attend to. Offsets are in
    elements. */
-typedef struct cdp__dt_spot {
-    uint64_t query, q, k, v; /* query: number of query and head; q: of its vector */
-} cdp__dt_spot;
+typedef struct cdp__dt_tile {
+    uint64_t query, q, k, v; /* query: number of the first query and head; q: of its vector */
+    uint64_t rows, keys;
+} cdp__dt_tile;
 
-typedef void cdp__dt_spot_use(
-    const cdp__dt_heads *a, const cdp__dt_spot *s, const void *kv, void *grad);
+typedef void cdp__dt_tile_use(
+    const cdp__dt_heads *a, const cdp__dt_tile *s, const void *kv, void *grad);
 
-CDP__DT cdp_status cdp__dt_spots(
-    const cdp__dt_heads *a, uint32_t owner, const void *kv, void *grad, cdp__dt_spot_use *use) {
-    const cdp_cp_desc *d = &a->cp->desc;
-    const uint64_t rows = a->cp->rows, group = d->heads / d->kv_heads;
-    uint64_t start[2], size[2];
-    const uint64_t keys = cdp_cp_rows(d, owner, start, size);
-    const uint64_t values = d->batch * keys * d->kv_heads * d->width; /* behind the keys */
-    for (uint64_t i = 0; i < d->batch * rows; ++i) {
-        const uint64_t at = cdp__dt_cp_at(a->start, a->size, i % rows);
-        for (uint64_t h = 0; h < d->heads; ++h)
-            for (uint64_t j = 0; j < keys; ++j) {
-                cdp__dt_spot s;
-                if (d->causal && cdp__dt_cp_at(start, size, j) > at) continue;
-                s.query = i * d->heads + h;
-                s.q = s.query * d->width;
-                s.k = ((i / rows * keys + j) * d->kv_heads + h / group) * d->width;
-                s.v = values + s.k;
-                use(a, &s, kv, grad);
-            }
-    }
-    return CDP_OK;
+CDP__DT void *cdp__dt_tile_memory(const cdp_cp *cp, uint64_t which) {
+    return (uint8_t *)cp->tiles
+        + which * CDP__DT_TILE * CDP__DT_TILE * cdp_dtype_size(cp->desc.dtype);
 }
 
-CDP__DT void cdp__dt_spot_forward(
-    const cdp__dt_heads *a, const cdp__dt_spot *s, const void *kv, void *grad) {
+/* One row of scores per query: the products of rows `x` with rows `y`. */
+CDP__DT void cdp__dt_tile_scores(const cdp__dt_heads *a, const cdp__dt_tile *s, const void *x,
+    const void *y, uint64_t y_at, void *scores) {
     const cdp_cp_desc *d = &a->cp->desc;
-    double *state = a->cp->state + s->query * (d->width + 2);
+    const uint64_t elem = cdp_dtype_size(d->dtype);
+    const cdp__dt_strides p = {s->rows, s->keys, d->width, d->heads * d->width, 1, 1,
+        d->kv_heads * d->width, CDP__DT_TILE, false};
+    cdp__dt_gemm_of(
+        d->dtype, &p, (const uint8_t *)x + s->q * elem, (const uint8_t *)y + y_at * elem, scores);
+}
+
+/* The sums of rows of keys or values, by weights: a row per query. */
+CDP__DT void cdp__dt_tile_sums(const cdp__dt_heads *a, const cdp__dt_tile *s, const void *weights,
+    const void *kv, uint64_t at, void *sums) {
+    const cdp_cp_desc *d = &a->cp->desc;
+    const cdp__dt_strides p = {
+        s->rows, d->width, s->keys, CDP__DT_TILE, 1, d->kv_heads * d->width, 1, d->width, false};
+    cdp__dt_gemm_of(
+        d->dtype, &p, weights, (const uint8_t *)kv + at * cdp_dtype_size(d->dtype), sums);
+}
+
+/* Adds to rows of a gradient of keys or values: sums of rows of queries, by weights. */
+CDP__DT void cdp__dt_tile_add(const cdp__dt_heads *a, const cdp__dt_tile *s, const void *weights,
+    const void *x, void *grad, uint64_t at) {
+    const cdp_cp_desc *d = &a->cp->desc;
+    const uint64_t elem = cdp_dtype_size(d->dtype);
+    const cdp__dt_strides p = {s->keys, d->width, s->rows, 1, CDP__DT_TILE, d->heads * d->width, 1,
+        d->kv_heads * d->width, true};
+    cdp__dt_gemm_of(
+        d->dtype, &p, weights, (const uint8_t *)x + s->q * elem, (uint8_t *)grad + at * elem);
+}
+
+CDP__DT double *cdp__dt_tile_state(const cdp__dt_heads *a, const cdp__dt_tile *s, uint64_t row) {
+    const cdp_cp_desc *d = &a->cp->desc;
+    return a->cp->state + (s->query + row * d->heads) * (d->width + 2);
+}
+
+CDP__DT void cdp__dt_tile_forward(
+    const cdp__dt_heads *a, const cdp__dt_tile *s, const void *kv, void *grad) {
+    const cdp_cp_desc *d = &a->cp->desc;
+    const uint64_t elem = cdp_dtype_size(d->dtype);
+    uint8_t *weights = (uint8_t *)cdp__dt_tile_memory(a->cp, 0);
+    uint8_t *sums = (uint8_t *)cdp__dt_tile_memory(a->cp, 2);
+    double shrink[CDP__DT_TILE];
     (void)grad;
-    const double score = d->scale * cdp__dt_dot(d->dtype, a->q, s->q, kv, s->k, d->width);
-    cdp__dt_attend(d->dtype, state, state + 2, d->width, score, kv, s->v);
+    cdp__dt_tile_scores(a, s, a->q, kv, s->k, weights);
+    for (uint64_t i = 0; i < s->rows; ++i) {
+        void *row = weights + i * CDP__DT_TILE * elem;
+        double *state = cdp__dt_tile_state(a, s, i);
+        shrink[i] = d->dtype == CDP_DTYPE_F32
+            ? cdp__dt_weights_f32((float *)row, s->keys, (float)d->scale, state)
+            : cdp__dt_weights_f64((double *)row, s->keys, d->scale, state);
+    }
+    cdp__dt_tile_sums(a, s, weights, kv, s->v, sums);
+    for (uint64_t i = 0; i < s->rows; ++i)
+        cdp__dt_mix(d->dtype, cdp__dt_tile_state(a, s, i) + 2, shrink[i],
+            sums + i * d->width * elem, d->width);
 }
 
 /* p = exp(score - lse); dv += p dout; ds = p (dout v - dout out) scale; dq += ds k; dk += ds q */
-CDP__DT void cdp__dt_spot_backward(
-    const cdp__dt_heads *a, const cdp__dt_spot *s, const void *kv, void *grad) {
+CDP__DT void cdp__dt_tile_backward(
+    const cdp__dt_heads *a, const cdp__dt_tile *s, const void *kv, void *grad) {
     const cdp_cp_desc *d = &a->cp->desc;
-    const cdp_dtype t = d->dtype;
-    double *grad_q = a->cp->state + s->query * (d->width + 2);
-    const double score = d->scale * cdp__dt_dot(t, a->q, s->q, kv, s->k, d->width);
-    const double p = cdp__dt_exp(score - cdp__number_get(t, a->lse, s->query));
-    const double own = grad_q[0]; /* dout out: the same for all keys */
-    const double dp = cdp__dt_dot(t, a->grad_out, s->q, kv, s->v, d->width);
-    const double ds = p * (dp - own) * d->scale;
-    for (uint64_t i = 0; i < d->width; ++i) {
-        grad_q[2 + i] += ds * cdp__number_get(t, kv, s->k + i);
-        cdp__number_put(t, grad, s->k + i,
-            cdp__number_get(t, grad, s->k + i) + ds * cdp__number_get(t, a->q, s->q + i));
-        cdp__number_put(t, grad, s->v + i,
-            cdp__number_get(t, grad, s->v + i) + p * cdp__number_get(t, a->grad_out, s->q + i));
+    const uint64_t elem = cdp_dtype_size(d->dtype);
+    uint8_t *p = (uint8_t *)cdp__dt_tile_memory(a->cp, 0);
+    uint8_t *ds = (uint8_t *)cdp__dt_tile_memory(a->cp, 1);
+    uint8_t *sums = (uint8_t *)cdp__dt_tile_memory(a->cp, 2);
+    cdp__dt_tile_scores(a, s, a->q, kv, s->k, p);
+    cdp__dt_tile_scores(a, s, a->grad_out, kv, s->v, ds);
+    for (uint64_t i = 0; i < s->rows; ++i) {
+        const uint64_t at = i * CDP__DT_TILE * elem;
+        const double own = cdp__dt_tile_state(a, s, i)[0]; /* dout out: the same for all keys */
+        const double lse = cdp__number_get(d->dtype, a->lse, s->query + i * d->heads);
+        if (d->dtype == CDP_DTYPE_F32)
+            cdp__dt_slopes_f32((float *)(void *)(p + at), (float *)(void *)(ds + at), s->keys,
+                (float)d->scale, (float)lse, (float)own);
+        else
+            cdp__dt_slopes_f64((double *)(void *)(p + at), (double *)(void *)(ds + at), s->keys,
+                d->scale, lse, own);
     }
+    cdp__dt_tile_add(a, s, p, a->grad_out, grad, s->v);
+    cdp__dt_tile_add(a, s, ds, a->q, grad, s->k);
+    cdp__dt_tile_sums(a, s, ds, kv, s->k, sums);
+    for (uint64_t i = 0; i < s->rows; ++i)
+        cdp__dt_mix(
+            d->dtype, cdp__dt_tile_state(a, s, i) + 2, 1, sums + i * d->width * elem, d->width);
+}
+
+/* One head of one sequence, and the keys of one owner. */
+typedef struct cdp__dt_cover {
+    const cdp__dt_heads *a;
+    uint64_t start[2], size[2]; /* of the keys */
+    uint64_t batch, head, keys;
+    const void *kv;
+    void *grad;
+    cdp__dt_tile_use *use;
+} cdp__dt_cover;
+
+CDP__DT void cdp__dt_cover_tile(
+    const cdp__dt_cover *c, uint64_t i, uint64_t rows, uint64_t j, uint64_t keys) {
+    const cdp_cp_desc *d = &c->a->cp->desc;
+    const uint64_t query = (c->batch * c->a->cp->rows + i) * d->heads + c->head;
+    const uint64_t shared = d->heads / d->kv_heads;
+    const uint64_t k = ((c->batch * c->keys + j) * d->kv_heads + c->head / shared) * d->width;
+    const uint64_t values = d->batch * c->keys * d->kv_heads * d->width; /* behind the keys */
+    const cdp__dt_tile s = {query, query * d->width, k, values + k, rows, keys};
+    c->use(c->a, &s, c->kv, c->grad);
+}
+
+/* Covers queries i and keys j by tiles; causal: those keys alone that are not after a query,
+   because a weight of 0 does not hide a value that is not finite. */
+CDP__DT void cdp__dt_cover_run(
+    const cdp__dt_cover *c, uint64_t i, uint64_t rows, uint64_t j, uint64_t keys) {
+    uint64_t common = keys;
+    if (c->a->cp->desc.causal) {
+        const uint64_t first = cdp__dt_cp_at(c->a->start, c->a->size, i);
+        const uint64_t last = cdp__dt_cp_at(c->a->start, c->a->size, i + rows - 1);
+        while (common && cdp__dt_cp_at(c->start, c->size, j + common - 1) > first)
+            --common;
+        if (common < keys && rows > 1 && cdp__dt_cp_at(c->start, c->size, j + common) <= last) {
+            cdp__dt_cover_run(c, i, rows / 2, j + common, keys - common);
+            cdp__dt_cover_run(c, i + rows / 2, rows - rows / 2, j + common, keys - common);
+        }
+    }
+    if (common) cdp__dt_cover_tile(c, i, rows, j, common);
+}
+
+CDP__DT cdp_status cdp__dt_tiles(
+    const cdp__dt_heads *a, uint32_t owner, const void *kv, void *grad, cdp__dt_tile_use *use) {
+    const cdp_cp_desc *d = &a->cp->desc;
+    const uint64_t rows = a->cp->rows;
+    cdp__dt_cover c;
+    memset(&c, 0, sizeof c);
+    c.a = a;
+    c.kv = kv;
+    c.grad = grad;
+    c.use = use;
+    c.keys = cdp_cp_rows(d, owner, c.start, c.size);
+    for (; c.batch < d->batch; ++c.batch)
+        for (c.head = 0; c.head < d->heads; ++c.head)
+            for (uint64_t j = 0; j < c.keys; j += CDP__DT_TILE)
+                for (uint64_t i = 0; i < rows; i += CDP__DT_TILE)
+                    cdp__dt_cover_run(&c, i, cdp__min(rows - i, CDP__DT_TILE), j,
+                        cdp__min(c.keys - j, CDP__DT_TILE));
+    return CDP_OK;
 }
 
 CDP__DT cdp_status cdp__dt_block_forward(void *user, uint32_t owner, const void *kv, void *grad) {
-    return cdp__dt_spots((const cdp__dt_heads *)user, owner, kv, grad, cdp__dt_spot_forward);
+    return cdp__dt_tiles((const cdp__dt_heads *)user, owner, kv, grad, cdp__dt_tile_forward);
 }
 
 CDP__DT cdp_status cdp__dt_block_backward(void *user, uint32_t owner, const void *kv, void *grad) {
-    return cdp__dt_spots((const cdp__dt_heads *)user, owner, kv, grad, cdp__dt_spot_backward);
+    return cdp__dt_tiles((const cdp__dt_heads *)user, owner, kv, grad, cdp__dt_tile_backward);
 }
 
 CDP__DT uint64_t cdp__dt_kv_elements(const cdp_cp *cp, uint64_t rows) {
@@ -8329,6 +8454,9 @@ CDP__DT cdp_status cdp__dt_cp_memory(cdp_cp *cp) {
     const uint64_t state = d->batch * cp->rows * d->heads * (d->width + 2);
     cp->state = (double *)cdp__dt_alloc(cp->os, state * sizeof *cp->state);
     if (!cp->state) return cdp__dt_nomem("attention", state * sizeof *cp->state);
+    const uint64_t tiles = CDP__DT_TILE * (2 * CDP__DT_TILE + d->width) * elem;
+    cp->tiles = cdp__dt_alloc(cp->os, tiles);
+    if (!cp->tiles) return cdp__dt_nomem("attention", tiles);
     if (!cp->group) return CDP_OK;
     cp->pack = cdp__dt_group_memory(cp->group, kv * elem + 1);
     cp->pack_grad = cdp__dt_group_memory(cp->group, kv * elem + 1);
@@ -8356,6 +8484,7 @@ CDP_API void cdp_cp_destroy(cdp_cp *cp) {
     cdp_plan_destroy(cp->gather_plan);
     cdp_plan_destroy(cp->sum_plan);
     cdp__dt_free(cp->os, cp->state);
+    cdp__dt_free(cp->os, cp->tiles);
     cdp__dt_free(cp->os, cp);
 }
 
@@ -8419,6 +8548,7 @@ CDP_API cdp_status cdp_cp_attention(
     if (st != CDP_OK || cp->me == CDP__DT_NONE) return st;
     const cdp_cp_desc *d = &cp->desc;
     const uint64_t queries = d->batch * cp->rows * d->heads, step = d->width + 2;
+    const double least = d->dtype == CDP_DTYPE_F32 ? -(double)FLT_MAX : -DBL_MAX;
     memset(&a, 0, sizeof a);
     a.cp = cp;
     a.q = q;
@@ -8426,7 +8556,7 @@ CDP_API cdp_status cdp_cp_attention(
     cdp__dt_cp_pack(cp, k, v);
     memset(cp->state, 0, (size_t)(queries * step * sizeof *cp->state));
     for (uint64_t i = 0; i < queries; ++i)
-        cp->state[i * step] = -DBL_MAX; /* a score of -infinity weighs nothing beside it */
+        cp->state[i * step] = least; /* a score of -infinity weighs nothing beside it */
     st = cdp_cp_ring(cp, cp->pack,
         2 * cdp__dt_kv_elements(cp, cp->most_rows) * cdp_dtype_size(d->dtype), NULL, 0,
         cdp__dt_block_forward, &a);

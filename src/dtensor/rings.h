@@ -50,6 +50,7 @@ struct cdp_cp {
     cdp_plan *gather_plan, *sum_plan;
     uint64_t plan_bytes, plan_count;
     double *state; /* of attention: results, then sums, per query and head */
+    void *tiles;   /* of attention: scores, their gradients, sums of one tile */
     void *pack, *pack_grad;
     uint64_t rows, most_rows;
 };

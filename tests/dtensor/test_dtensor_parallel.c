@@ -997,10 +997,11 @@ static void cp_run(cdp_group *g, void *arg) {
 TEST(ring_gather_and_one_process) {
     static const cp_case cases[] = {{12, 2, 2, 2, 3, false, false}, {7, 1, 2, 1, 2, false, false},
         {24, 1, 2, 2, 4, true, false}, {24, 2, 4, 2, 2, true, false},
+        {120, 1, 2, 1, 8, true, false}, {101, 1, 1, 1, 5, false, false} /* several tiles */,
         {2, 1, 1, 1, 5, false, false} /* fewer positions than ranks */};
     uint32_t done = 0;
     for (uint32_t n = 1; n <= 4; ++n)
-        for (uint32_t k = 0; k < 5; ++k)
+        for (uint32_t k = 0; k < 7; ++k)
             for (uint32_t gather = 0; gather < 2 && !test__now.failed_checks; ++gather) {
                 cp_case c = cases[k];
                 c.gather = gather != 0;
@@ -1099,6 +1100,51 @@ static void attention_not_finite(cdp_group *g, void *arg) {
     }
     cdp_cp_destroy(cp);
     cdp_mesh_destroy(m);
+}
+
+/* A key and a value that are not finite reach no earlier query; f32 is near f64. */
+static void attention_causal(cdp_group *g, void *arg) {
+    enum {
+        LENGTH = 192,
+        WIDTH = 4,
+        SIZE = LENGTH * WIDTH
+    };
+    static float x[9][SIZE], lse[LENGTH];
+    static double y[9][SIZE], lse_y[LENGTH];
+    cdp_mesh *m = line_of(g);
+    cdp_cp *cp, *other;
+    cdp_cp_desc d = {.mesh = m, .length = LENGTH, .heads = 1, .width = WIDTH, .causal = true};
+    (void)arg;
+    OK(cdp_cp_create(&d, &cp));
+    d.dtype = CDP_DTYPE_F64;
+    OK(cdp_cp_create(&d, &other));
+    for (uint32_t k = 0; k < 4; ++k)
+        for (uint32_t i = 0; i < SIZE; ++i)
+            y[k][i] = (double)(x[k][i] = (float)real_of(k + 1, i));
+    OK(cdp_cp_attention(cp, x[0], x[1], x[2], x[4], lse));
+    OK(cdp_cp_attention_backward(cp, x[0], x[1], x[2], x[4], lse, x[3], x[5], x[6], x[7]));
+    OK(cdp_cp_attention(other, y[0], y[1], y[2], y[4], lse_y));
+    OK(cdp_cp_attention_backward(other, y[0], y[1], y[2], y[4], lse_y, y[3], y[5], y[6], y[7]));
+    for (uint32_t k = 4; k < 8; ++k)
+        for (uint32_t i = 0; i < SIZE; ++i)
+            T(fabs((double)x[k][i] - y[k][i]) <= 2e-5 * (1 + fabs(y[k][i])));
+    for (uint32_t at = 1; at < LENGTH; at += 37) {
+        memcpy(x[8], x[2], sizeof x[8]);
+        x[8][at * WIDTH] = at % 2 ? NAN : INFINITY;
+        OK(cdp_cp_attention(cp, x[0], x[1], x[8], x[4], lse));
+        OK(cdp_cp_attention_backward(cp, x[0], x[1], x[8], x[4], lse, x[3], x[5], x[6], x[7]));
+        for (uint32_t i = 0; i < LENGTH; ++i) {
+            T(isfinite(x[4][i * WIDTH]) == (i < at) && isfinite(lse[i]));
+            T(i >= at || isfinite(x[5][i * WIDTH]));
+        }
+    }
+    cdp_cp_destroy(cp);
+    cdp_cp_destroy(other);
+    cdp_mesh_destroy(m);
+}
+
+TEST(later_positions_do_not_reach_earlier_ones) {
+    RUN(1, attention_causal, NULL);
 }
 
 TEST(attention_to_numbers_that_are_not_finite) {
@@ -1305,6 +1351,8 @@ int main(int argc, char **argv) {
         {"loss_parallel", loss_parallel, 30},
         {"losses_of_long_rows", losses_of_long_rows, 60},
         {"losses_of_numbers_that_are_not_finite", losses_of_numbers_that_are_not_finite, 20},
+        {"later_positions_do_not_reach_earlier_ones", later_positions_do_not_reach_earlier_ones,
+            60},
         {"attention_to_numbers_that_are_not_finite", attention_to_numbers_that_are_not_finite, 20},
         {"ring_gather_and_one_process", ring_gather_and_one_process, 60},
         {"positions_of_ranks", positions_of_ranks, 10},
