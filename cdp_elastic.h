@@ -114,8 +114,8 @@
         cdp_elastic_next, _commit, _agree, _finish: one thread at a time. cdp_elastic_leave, _alarm,
         _history: any thread. The store must be one that several threads may use (all of
         cdp_store.h are). One thread of this header's own sleeps in a wait of the store and wakes
-        ten times a second. On rank 0 it also looks for newcomers. Another one destroys the group of
-        an epoch that has ended.
+        ten times a second. It also polls for newcomers, and connects with them to try them, with a
+        third client of the store. Another one destroys the group of an epoch that has ended.
 
     NO THREAD
         With no_thread of tcp->group, with CDP_NO_THREADS, or with an os that has none, this header
@@ -145,6 +145,20 @@
         where rank 0 alone has the state, another rank takes its place that has not yet begun to
         receive. Where all ranks are dead, waiting newcomers get STATE.
 
+    NEWCOMERS
+        A process that comes while a job runs is tried first: it and all members connect beside the
+        epoch, as they would for the next one, exchange a few KiB, and part again. Members lose no
+        step by a newcomer that does not reach each of them. If the trial succeeds,
+        cdp_elastic_create() returns there, and the next cdp_elastic_next() of the newcomer asks the
+        members to end the epoch; until then it may take its time. Otherwise it is tried again, with
+        pauses that grow from 1 s to 32 s, until join_ms: then the error says what failed. Rank 0
+        polls for newcomers, and the other members for a trial, ten times a second (in large jobs
+        less often). Not tried are those with which a job begins, those that come in a turn that
+        lasts for longer than 0.5 s, and newcomers of one trial among those of another. What a
+        newcomer does after that may still cost epochs: a connected() that takes longer than
+        timeout_ms, or a link too slow for the state to arrive in time; see below.
+        With CDP_NO_FRAMES nobody is tried.
+
     THOSE WHO BLOCK
         A rank may live and keep the others from going on: it hangs, or the path between two ranks
         carries nothing. Each member says in its arrival with whom it could not go on. Who is blamed
@@ -159,8 +173,9 @@
     MEMORY
         From the os of tcp->group. 40 bytes for each member of the epoch; the blob, while it moves;
         on a rank that is a step behind, as much as all entries, while it receives them.
-        The store keeps each decision (224 bytes and 24 for each member), each ticket (48), one key
-        for each call of cdp_elastic_agree(), and one for each process that has ended (JOB/gone/ID).
+        The store keeps each decision (224 bytes and 24 for each member), each ticket (48, three
+        for each newcomer), one key for each call of cdp_elastic_agree(), and one for each process
+        that has ended (JOB/gone/ID).
 
     ERRORS
         cdp_elastic_create: INVALID (desc; an id that was used before; no settle_ms without
@@ -175,12 +190,13 @@
         mistake of the program (INVALID, MISMATCH, UNSUPPORTED of an operation): it does not start a
         turn. IO, NOMEM: the system refuses something here, as a descriptor or memory; the others go
         on without this process. An error of another rank is the loss of that rank, and only calls
-        that differ (MISMATCH) end all that see it.
+        that differ (MISMATCH) end all that see it. The first call of a newcomer also returns what
+        cdp_elastic_create() returns while it waits (TIMEOUT, STATE).
 
     WHAT IS NOT THERE
         The store is the single point of failure. Survivors do not reuse their connections (after
-        cdp_group_shrink() they do). A newcomer is not tried beside the running epoch: one that does
-        not reach the ranks costs two epochs that do not begin.
+        cdp_group_shrink() they do). State does not move beside the running epoch: members wait
+        while a newcomer receives it.
 
     License: MIT-0 or Unlicense, as you like; see the end of cdp.h.                            */
 
@@ -251,7 +267,8 @@ typedef struct cdp_elastic_desc {
     /* with fewer the job waits; processes beyond max_ranks wait as spares. Equal on all (default:
        1, 65535) */
     uint32_t min_ranks, max_ranks;
-    /* for min_ranks, and for a newcomer to be taken in, in ms (default: 600000) */
+    /* for min_ranks, for a newcomer to be tried, and to be taken in then: each, in ms
+       (default: 600000) */
     uint32_t join_ms;
     /* how long a turn waits for members that have not arrived and are not known to be dead, in ms;
        if this process itself was stopped meanwhile, the wait begins anew, at most three times. The
@@ -290,8 +307,8 @@ typedef struct cdp_elastic_desc {
     void *user;
 } cdp_elastic_desc;
 
-/* Joins the job: waits until an epoch has this process in it, at most join_ms. Does not connect
-   yet. The caller owns *out (cdp_elastic_destroy()). Errors: see ERRORS above; nothing is left
+/* Joins the job: waits until an epoch has this process in it or, if the job runs already, until its
+   members and this process have connected once, see NEWCOMERS above; at most join_ms. The caller owns *out (cdp_elastic_destroy()). Errors: see ERRORS above; nothing is left
    behind. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_create(
     const cdp_elastic_desc *desc, cdp_elastic **out);
@@ -752,6 +769,8 @@ typedef struct cdp__elastic_ticket {
     uint64_t step, samples;
     uint32_t round_trip_ms; /* between its process and the store */
     bool gone;              /* its process has ended */
+    bool asks;              /* to be tried, or says that it was: not yet to be taken in */
+    bool untried;           /* it asks, and no later ticket is of the same process */
 } cdp__elastic_ticket;
 
 /* "I complete nothing more in this epoch." */
@@ -763,6 +782,7 @@ typedef struct cdp__elastic_arrival {
     uint32_t round_trip_ms; /* of a ticket: between its process and the store */
     bool absent;            /* because that rank did not call */
     bool has_state, fresh, ending;
+    bool asks, tried; /* of a ticket: it wants to be tried; it was */
 } cdp__elastic_arrival;
 
 typedef struct cdp__elastic_member {
@@ -886,12 +906,42 @@ CDP__PRIVATE void cdp__elastic_take_in(const cdp__elastic_view *v, cdp__elastic_
     uint32_t i;
     for (i = v->old->tickets; i < v->ticket_count && out->size < v->max_ranks; ++i) {
         out->tickets = i + 1;
-        if (v->tickets[i].gone) continue;
+        if (v->tickets[i].gone || v->tickets[i].asks) continue;
         cdp__elastic_add(out, v->tickets[i].id, CDP__ELASTIC_NEW, false);
         out->members[out->size - 1].on_trial = v->old->epoch > 0;
         out->members[out->size - 1].round_trip_ms = (uint16_t)v->tickets[i].round_trip_ms;
         ++out->joined;
     }
+}
+
+/* ---- who is tried
+
+   A newcomer to a job that runs asks to be tried: it and the members connect beside the epoch, and
+   only then it may be taken in, so one that the members cannot reach costs them no step. If an
+   attempt with all that ask fails, each is tried alone, in turn, the newest first. */
+
+/* Lists the members and those that are tried after so many attempts that failed; out->members has
+   room as for cdp__elastic_decide(). False: nobody asks. */
+CDP__PRIVATE bool cdp__elastic_draw_trial(
+    const cdp__elastic_view *v, uint32_t failures, cdp__elastic_decision *out) {
+    const cdp__elastic_decision *old = v->old;
+    cdp__elastic_member *const members = out->members;
+    uint32_t r, i, ask = 0, at = 0;
+    memset(out, 0, sizeof *out);
+    out->members = members;
+    for (r = 0; r < old->size; ++r) {
+        cdp__elastic_add(out, old->members[r].id, r, !r);
+        out->members[r].round_trip_ms = old->members[r].round_trip_ms;
+    }
+    for (i = 0; i < v->ticket_count; ++i)
+        ask += v->tickets[i].untried && !v->tickets[i].gone;
+    for (i = 0; i < v->ticket_count; ++i) {
+        if (!v->tickets[i].untried || v->tickets[i].gone) continue;
+        if (failures && ++at != ask - (failures - 1) % ask) continue;
+        cdp__elastic_add(out, v->tickets[i].id, CDP__ELASTIC_NEW, false);
+        out->members[out->size - 1].round_trip_ms = (uint16_t)v->tickets[i].round_trip_ms;
+    }
+    return ask > 0;
 }
 
 /* The state of the first epoch is that of its rank 0. */
@@ -1339,7 +1389,7 @@ CDP__PRIVATE void cdp__elastic_put_record(uint8_t *out, const cdp__elastic_arriv
     cdp__put_u32(out + 4, a->rank);
     cdp__put_u32(out + 8,
         (a->has_state ? 1u : 0u) | (a->ending ? 2u : 0u) | (a->fresh ? 4u : 0u)
-            | (a->absent ? 8u : 0u)
+            | (a->absent ? 8u : 0u) | (a->asks ? 16u : 0u) | (a->tried ? 32u : 0u)
             | (a->rank == CDP__ELASTIC_NEW ? a->round_trip_ms : a->blamed) << 16);
     cdp__put_u64(out + 16, a->step);
     cdp__put_u64(out + 24, a->samples);
@@ -1361,6 +1411,8 @@ CDP__PRIVATE bool cdp__elastic_get_record(const uint8_t *in, cdp__elastic_arriva
     a->ending = (in[8] & 2) != 0;
     a->fresh = (in[8] & 4) != 0;
     a->absent = (in[8] & 8) != 0;
+    a->asks = (in[8] & 16) != 0;
+    a->tried = (in[8] & 32) != 0;
     if (a->rank == CDP__ELASTIC_NEW)
         a->round_trip_ms = cdp__get_u32(in + 8) >> 16;
     else
@@ -1486,8 +1538,35 @@ typedef struct cdp__elastic_watch {
     bool reads; /* no_thread: `tickets` reads them; it may take several polls */
     cdp__store_call tickets;
     char tickets_key[CDP__ELASTIC_KEY];
-    uint64_t tickets_ns; /* when rank 0 began to look for newcomers last */
+    uint64_t tickets_ns; /* when this process began to look for newcomers last */
 } cdp__elastic_watch;
+
+/* An attempt to connect with newcomers beside the epoch; see trial.h. */
+typedef struct cdp__elastic_trial {
+    uint64_t epoch;                /* in which the rest is valid */
+    uint64_t number;               /* of the last one in it; 0: there was none */
+    struct cdp_starting *starting; /* NULL: none is under way */
+    cdp_group *group;              /* of this trial */
+    cdp_work work;                 /* in it: exchanges `data`, then waits for all others to have */
+    uint8_t *data;                 /* NULL: not any more, or not yet */
+    bool leaving;                  /* this process leaves the group */
+    uint32_t newcomers;            /* the last ranks of the group */
+    cdp_store *store;              /* for it alone; NULL: e->store */
+    uint32_t failures;             /* rank 0: attempts that failed in a row */
+    uint32_t seen;                 /* rank 0: tickets, when it read them last */
+    uint64_t due_ns;               /* rank 0: when the next one may begin */
+    bool announced;                /* rank 0: its keys are in the store */
+    bool asked;                    /* rank 0: somebody did, when it read them */
+    char job[CDP__ELASTIC_KEY];    /* `starting` reads it */
+} cdp__elastic_trial;
+
+/* How far a newcomer is on its way into the job. */
+typedef enum cdp__elastic_stage {
+    CDP__ELASTIC_STRANGER,
+    CDP__ELASTIC_ASKS,     /* it waits to be tried */
+    CDP__ELASTIC_TRIED,    /* it was; it may be taken in when it calls cdp_elastic_next() */
+    CDP__ELASTIC_HANDED_IN /* it has a ticket */
+} cdp__elastic_stage;
 
 struct cdp_elastic {
     cdp_elastic_desc desc; /* with defaults */
@@ -1503,6 +1582,9 @@ struct cdp_elastic {
     uint64_t round_trip_ns; /* the shortest of a request before the ticket; 0: not measured */
     void *mutex, *cond, *thread;
     cdp__elastic_watch watch; /* of the thread that looks */
+    cdp__elastic_trial trial; /* the same; of a newcomer, before there is one */
+    uint8_t stage;            /* cdp__elastic_stage */
+    char untried[160];        /* of a newcomer: why the last attempt failed; "": there was none */
     /* of the thread in cdp_elastic_next() */
     void *burying;      /* a thread that destroys a group; NULL: none was started */
     cdp_group *dying;   /* no_thread: a group that is being left */
@@ -1778,7 +1860,7 @@ CDP__PRIVATE cdp_status cdp__elastic_await(
     return st;
 }
 
-/* The decision that made epoch k, of what its key holds; d->members is allocated, NULL: there is
+/* The decision that made epoch k (0: any), of what its key holds; d->members is allocated, NULL: there is
    none yet. */
 CDP__PRIVATE cdp_status cdp__elastic_decision_of(
     cdp_elastic *e, uint64_t k, void *data, uint64_t bytes, cdp__elastic_decision *d) {
@@ -1788,7 +1870,8 @@ CDP__PRIVATE cdp_status cdp__elastic_decision_of(
     size = cdp__elastic_decision_size((const uint8_t *)data, bytes);
     d->members = (cdp__elastic_member *)cdp__alloc(e->os, (size + 1) * sizeof *d->members);
     if (!d->members) return cdp__fail_nomem("a list of members", size * sizeof *d->members);
-    if (cdp__elastic_get_decision((uint8_t *)data, bytes, d) && d->epoch == k) return CDP_OK;
+    if (cdp__elastic_get_decision((uint8_t *)data, bytes, d) && (!k || d->epoch == k))
+        return CDP_OK;
     cdp__free(e->os, d->members);
     d->members = NULL;
     return cdp__fail(CDP_ERR_STORE,
@@ -1853,6 +1936,15 @@ CDP__PRIVATE cdp_status cdp__elastic_gone(
     return cdp__elastic_there(e, s, key, gone);
 }
 
+/* Of a list of tickets: process number i asks, and has no later one. */
+CDP__PRIVATE bool cdp__elastic_untried(
+    const cdp__elastic_arrival *list, uint32_t count, uint32_t i) {
+    uint32_t k;
+    for (k = i + 1; list[i].asks && k < count; ++k)
+        if (cdp__elastic_same(list[k].id, list[i].id)) return false;
+    return list[i].asks;
+}
+
 #define CDP__ELASTIC_TOGETHER 16u /* keys that are read, or deleted, at the same time */
 
 /* Of `count` processes, which are known to be gone; *gone true: that is known already. The strides
@@ -1904,10 +1996,13 @@ CDP__PRIVATE cdp_status cdp__elastic_tickets_of(cdp_elastic *e, cdp_store *s, ui
         t->step = records[i].step;
         t->samples = records[i].samples;
         t->round_trip_ms = records[i].round_trip_ms;
+        t->asks = records[i].asks || records[i].tried;
+        t->untried = cdp__elastic_untried(records, *count, i);
+        t->gone = !t->untried && (t->asks || i < from); /* it does not matter of these */
     }
-    if (st == CDP_OK && from < *count)
-        st = cdp__elastic_gone_all(e, s, (*list)[from].id, sizeof **list, &(*list)[from].gone,
-            sizeof **list, *count - from);
+    if (st == CDP_OK)
+        st = cdp__elastic_gone_all(
+            e, s, (*list)->id, sizeof **list, &(*list)->gone, sizeof **list, *count);
     cdp__free(e->os, records);
     if (st != CDP_OK) {
         cdp__free(e->os, *list);
@@ -2008,6 +2103,283 @@ CDP__PRIVATE cdp_status cdp__elastic_propose(
     cdp__free(e->os, out);
     return st;
 }
+
+/* The trial beside epoch k: d->epoch is its number; d->members is allocated, NULL: there is none. */
+CDP__PRIVATE cdp_status cdp__elastic_read_trial(
+    cdp_elastic *e, cdp_store *s, uint64_t k, cdp__elastic_decision *d) {
+    char key[CDP__ELASTIC_KEY];
+    void *data;
+    uint64_t bytes;
+    cdp_status st;
+    memset(d, 0, sizeof *d);
+    cdp__elastic_key(e, key, "e/%llu/trial", (unsigned long long)k);
+    st = cdp__elastic_read(e, s, key, &data, &bytes);
+    if (st == CDP_OK) st = cdp__elastic_decision_of(e, 0, data, bytes, d);
+    cdp_store_free(s, data);
+    return st;
+}
+
+/* Announces a trial: d->epoch is its number. */
+CDP__PRIVATE cdp_status cdp__elastic_put_trial(
+    cdp_elastic *e, uint64_t k, const cdp__elastic_decision *d) {
+    char key[CDP__ELASTIC_KEY];
+    const uint64_t bytes = cdp__elastic_decision_bytes(d->size);
+    uint8_t *out = (uint8_t *)cdp__alloc(e->os, bytes);
+    cdp_status st;
+    if (!out) return cdp__fail_nomem("a trial", bytes);
+    cdp__elastic_put_decision(out, d);
+    cdp__elastic_key(e, key, "e/%llu/trial", (unsigned long long)k);
+    st = cdp__elastic_put(e, e->store, CDP_STORE_SET, key, out, bytes);
+    cdp__free(e->os, out);
+    return st;
+}
+
+/* Removes the keys of a trial. */
+CDP__PRIVATE cdp_status cdp__elastic_tidy_trial(cdp_elastic *e, uint64_t k, uint64_t number) {
+    char key[CDP__ELASTIC_KEY];
+    cdp_status st;
+    cdp__elastic_key(e, key, "e/%llu/trial", (unsigned long long)k);
+    st = cdp__elastic_put(e, e->store, CDP_STORE_DELETE, key, NULL, 0);
+    cdp__elastic_key(
+        e, key, "e/%llu/trial/%llu/meet", (unsigned long long)k, (unsigned long long)number);
+    return st == CDP_OK ? cdp__elastic_put(e, e->store, CDP_STORE_DELETE, key, NULL, 0) : st;
+}
+
+/* ---- >>elastic/trial: newcomers are tried beside the running epoch --------------------------- */
+
+/* Knows: who asks for it. A newcomer and all members connect as they would for the next epoch, and
+   part again. Promises: a member waits for nothing here but short answers of the store, and only
+   while newcomers ask; the epoch goes on, whatever becomes of a trial. */
+
+#ifndef CDP_NO_FRAMES
+
+#define CDP__ELASTIC_TRIAL_US 5000u /* for how long a thread goes on before it checks the alarm */
+#define CDP__ELASTIC_TRIAL_BYTES 4096u /* more than a packet holds: some networks drop long ones */
+#define CDP__ELASTIC_TRIAL_PAUSE_MS 500u /* between trials; doubles with each that fails */
+
+/* Ranks other than 0 poll for a trial less often in large jobs, for the sake of the store. */
+CDP__PRIVATE uint64_t cdp__elastic_look_ms(const cdp_elastic *e) {
+    return CDP__ELASTIC_SLICE_MS + (e->place.rank ? e->d.size * 2u : 0u);
+}
+
+/* Long enough for members without threads, which go on in their calls only: nobody waits for it but
+   other newcomers. */
+CDP__PRIVATE uint32_t cdp__elastic_trial_ms(const cdp_elastic *e, const cdp__elastic_decision *d) {
+    const uint64_t looks_ms = 2 * (CDP__ELASTIC_SLICE_MS + d->size * 2u);
+    const uint64_t ms = cdp__elastic_init_ms(d, d->cool) + looks_ms + 4ull * e->desc.settle_ms;
+    return (uint32_t)cdp__min(ms, e->store_ms);
+}
+
+/* How this process connects as `rank` in trial number d->epoch beside epoch k. */
+CDP__PRIVATE void cdp__elastic_trial_desc(
+    cdp_elastic *e, const cdp__elastic_decision *d, uint64_t k, uint32_t rank, cdp_tcp_desc *t) {
+    cdp__elastic_trial *const tr = &e->trial;
+    uint32_t r;
+    *t = e->tcp;
+    cdp__elastic_key(
+        e, tr->job, "e/%llu/trial/%llu", (unsigned long long)k, (unsigned long long)d->epoch);
+    t->group.rank = rank;
+    t->group.world_size = d->size;
+    t->group.no_thread = true;
+    t->group.logger.level = CDP_LOG_SILENT; /* a trial that fails is no mistake of a member */
+    t->store = tr->store ? tr->store : e->store;
+    t->job = tr->job;
+    t->master_port = 0; /* the group of the epoch may listen there */
+    t->init_timeout_ms = cdp__elastic_trial_ms(e, d);
+    t->group.timeout_ms = t->init_timeout_ms;
+    tr->number = d->epoch;
+    for (r = tr->newcomers = 0; r < d->size; ++r)
+        tr->newcomers += d->members[r].old_rank == CDP__ELASTIC_NEW;
+}
+
+/* What belongs to another epoch is forgotten. */
+CDP__PRIVATE cdp__elastic_trial *cdp__elastic_trial_of(cdp_elastic *e, uint64_t k) {
+    if (e->trial.epoch != k) memset(&e->trial, 0, sizeof e->trial);
+    e->trial.epoch = k;
+    return &e->trial;
+}
+
+/* Somebody asks who did not before, and is tried at once; alone, if an attempt with all failed. */
+CDP__PRIVATE void cdp__elastic_trial_soon(cdp__elastic_trial *tr) {
+    tr->failures = tr->failures > 0;
+    tr->due_ns = 0;
+}
+
+CDP__PRIVATE uint32_t cdp__elastic_rank_in(const cdp__elastic_decision *d, const uint8_t *id) {
+    uint32_t r;
+    for (r = 0; r < d->size && !cdp__elastic_same(d->members[r].id, id); ++r) {
+    }
+    return r;
+}
+
+CDP__PRIVATE bool cdp__elastic_trial_goes_on(const cdp_elastic *e) {
+    return e->trial.starting || e->trial.group;
+}
+
+/* Nothing of a trial goes on any more. Its keys are removed with those of the epoch. */
+CDP__PRIVATE void cdp__elastic_trial_stop(cdp_elastic *e) {
+    cdp__elastic_trial *const tr = &e->trial;
+    const cdp_error why = *cdp_last_error();
+    cdp_init_cancel(tr->starting);
+    cdp_group_destroy(tr->group);
+    cdp__free(e->os, tr->data);
+    if (tr->store) cdp_store_destroy(tr->store);
+    tr->starting = NULL;
+    tr->group = NULL;
+    tr->data = NULL;
+    tr->store = NULL;
+    tr->leaving = false;
+    *cdp__error_slot() = why;
+}
+
+/* Groups connect two ranks when these have something for each other: here each newcomer exchanges
+   something with all ranks. */
+CDP__PRIVATE cdp_status cdp__elastic_trial_exchange(cdp_elastic *e) {
+    cdp__elastic_trial *const tr = &e->trial;
+    const uint32_t size = cdp_size(tr->group), rank = cdp_rank(tr->group);
+    const uint32_t first = size - tr->newcomers;
+    const uint64_t most = (uint64_t)size * CDP__ELASTIC_TRIAL_BYTES;
+    uint64_t *counts;
+    cdp_request rq;
+    uint32_t r;
+    tr->data = (uint8_t *)cdp__alloc_zero(e->os, size * sizeof *counts + 2 * most);
+    if (!tr->data) return cdp__fail_nomem("what a trial exchanges", 2 * most);
+    counts = (uint64_t *)(void *)tr->data;
+    for (r = 0; r < size; ++r)
+        counts[r] = r != rank && (r >= first || rank >= first) ? CDP__ELASTIC_TRIAL_BYTES : 0;
+    memset(&rq, 0, sizeof rq);
+    rq.kind = CDP_COLL_ALLTOALL;
+    rq.dtype = CDP_DTYPE_U8;
+    rq.in_counts = rq.out_counts = counts;
+    rq.in = tr->data + size * sizeof *counts;
+    rq.out = tr->data + size * sizeof *counts + most;
+    return cdp_start(tr->group, &rq, &tr->work);
+}
+
+/* This member begins to connect. If it cannot, the trial fails, and nothing else. */
+CDP__PRIVATE void cdp__elastic_trial_begin(
+    cdp_elastic *e, const cdp__elastic_decision *d, uint64_t k) {
+    cdp__elastic_trial *const tr = &e->trial;
+    const uint32_t rank = cdp__elastic_rank_in(d, e->place.id);
+    cdp_tcp_desc t;
+    cdp_status st;
+    if (rank == d->size) return;
+    st = cdp_store_clone(e->store, &tr->store);
+    if (st == CDP_ERR_UNSUPPORTED) st = CDP_OK;
+    cdp__elastic_trial_desc(e, d, k, rank, &t);
+    if (st == CDP_OK) st = cdp_init_start(&t, &tr->starting);
+    if (st != CDP_OK) cdp__elastic_trial_stop(e);
+}
+
+/* A member reads which trial there is. */
+CDP__PRIVATE cdp_status cdp__elastic_trial_hear(cdp_elastic *e, uint64_t k) {
+    cdp__elastic_trial *const tr = cdp__elastic_trial_of(e, k);
+    cdp__elastic_decision d;
+    cdp_status st;
+    if (cdp__elastic_trial_goes_on(e)) return CDP_OK;
+    st = cdp__elastic_read_trial(e, e->store, k, &d);
+    if (st == CDP_OK && d.members && d.epoch > tr->number) cdp__elastic_trial_begin(e, &d, k);
+    cdp__free(e->os, d.members);
+    return st;
+}
+
+/* Rank 0 has `tickets` in v, and begins a trial if somebody asks for one. */
+CDP__PRIVATE cdp_status cdp__elastic_trial_call(
+    cdp_elastic *e, const cdp__elastic_view *v, uint64_t k, bool *asked) {
+    cdp__elastic_trial *const tr = cdp__elastic_trial_of(e, k);
+    const uint64_t room = (uint64_t)v->old->size + v->ticket_count + 1;
+    cdp__elastic_decision d;
+    cdp_status st = CDP_OK;
+    d.members = (cdp__elastic_member *)cdp__alloc(e->os, room * sizeof *d.members);
+    if (!d.members) return cdp__fail_nomem("a list of members", room * sizeof *d.members);
+    *asked = cdp__elastic_draw_trial(v, tr->failures, &d);
+    if (!*asked) tr->failures = 0;
+    if (*asked && !cdp__elastic_trial_goes_on(e) && cdp__elastic_now_ns(e) >= tr->due_ns) {
+        d.epoch = tr->number + 1;
+        d.cool = (uint32_t)cdp__min(tr->failures, CDP__ELASTIC_COOL);
+        st = cdp__elastic_put_trial(e, k, &d);
+        tr->announced = true;
+        if (st == CDP_OK) cdp__elastic_trial_begin(e, &d, k);
+    }
+    cdp__free(e->os, d.members);
+    return st;
+}
+
+/* The trial has ended on this member. Rank 0 removes its keys. */
+CDP__PRIVATE cdp_status cdp__elastic_trial_ended(cdp_elastic *e, bool connected) {
+    cdp__elastic_trial *const tr = &e->trial;
+    uint64_t pause_ms;
+    if (!tr->announced) return CDP_OK;
+    tr->announced = false;
+    tr->failures = connected ? 0 : tr->failures + 1;
+    pause_ms = CDP__ELASTIC_TRIAL_PAUSE_MS << cdp__min(tr->failures, CDP__ELASTIC_COOL);
+    tr->due_ns = cdp__elastic_now_ns(e) + pause_ms * CDP__MS;
+    return cdp__elastic_tidy_trial(e, tr->epoch, tr->number);
+}
+
+/* One step in the group of a trial: CDP_PENDING, or how the trial ends. */
+CDP__PRIVATE cdp_status cdp__elastic_trial_step(cdp_elastic *e, uint32_t budget_us) {
+    cdp__elastic_trial *const tr = &e->trial;
+    cdp_status st;
+    if (tr->starting) {
+        st = cdp_init_poll(tr->starting, budget_us, &tr->group);
+        if (st == CDP_PENDING) return st;
+        tr->starting = NULL;
+        if (st == CDP_OK) st = cdp__elastic_trial_exchange(e);
+        return st == CDP_OK ? CDP_PENDING : st;
+    }
+    st = cdp_work_poll(tr->work, budget_us);
+    if (st != CDP_OK || !tr->data) return st;
+    cdp__free(e->os, tr->data);
+    tr->data = NULL;
+    st = cdp_barrier_async(tr->group, &tr->work);
+    return st == CDP_OK ? CDP_PENDING : st;
+}
+
+/* Goes on with a trial for so long; 0: one step. */
+CDP__PRIVATE cdp_status cdp__elastic_trial_go_on(cdp_elastic *e, uint32_t budget_us) {
+    cdp__elastic_trial *const tr = &e->trial;
+    cdp_status st;
+    if (!tr->leaving) {
+        st = cdp__elastic_trial_step(e, budget_us);
+        if (st == CDP_PENDING) return CDP_OK;
+        tr->leaving = true;
+        if (!tr->group) cdp__elastic_trial_stop(e);
+        return cdp__elastic_trial_ended(e, st == CDP_OK);
+    }
+    if (cdp_group_leave(tr->group, budget_us) == CDP_PENDING) return CDP_OK;
+    tr->group = NULL;
+    cdp__elastic_trial_stop(e);
+    return CDP_OK;
+}
+
+/* A newcomer is tried beside epoch k, if a trial lists it. */
+CDP__PRIVATE cdp_status cdp__elastic_be_tried(cdp_elastic *e, uint64_t k) {
+    cdp__elastic_trial *const tr = cdp__elastic_trial_of(e, k);
+    cdp__elastic_decision d;
+    cdp_tcp_desc t;
+    uint32_t rank;
+    cdp_status st;
+    st = cdp__elastic_read_trial(e, e->store, k, &d);
+    rank = st == CDP_OK ? cdp__elastic_rank_in(&d, e->place.id) : 0;
+    if (st == CDP_OK && rank < d.size && d.epoch > tr->number) {
+        cdp__elastic_trial_desc(e, &d, k, rank, &t);
+        st = cdp_init(&t, &tr->group);
+        if (st == CDP_OK) st = cdp__elastic_trial_exchange(e);
+        if (st == CDP_OK) st = cdp_work_wait(tr->work);
+        if (st == CDP_OK) st = cdp_barrier(tr->group);
+        if (st == CDP_OK)
+            e->stage = CDP__ELASTIC_TRIED;
+        else
+            cdp__format(e->untried, sizeof e->untried, "%s", cdp_last_error()->text);
+        cdp__elastic_trial_stop(e);
+        st = CDP_OK;
+    }
+    cdp__free(e->os, d.members);
+    return st;
+}
+
+#endif /* CDP_NO_FRAMES */
 
 /* ---- >>elastic/turns: looks for the alarm, arrives and decides ------------------------------- */
 
@@ -2350,44 +2722,110 @@ CDP__PRIVATE cdp_status cdp__elastic_look_for_decision(
     return CDP_OK;
 }
 
-/* Newcomers end the epoch: *found. */
-CDP__PRIVATE cdp_status cdp__elastic_look_for_newcomers(cdp_elastic *e, bool *found) {
-    cdp__elastic_ticket *tickets;
-    uint32_t count, i, waiting = 0;
+CDP__PRIVATE uint32_t cdp__elastic_waiting(
+    const cdp__elastic_ticket *tickets, uint32_t from, uint32_t count) {
+    uint32_t i, n = 0;
+    for (i = from; i < count; ++i)
+        n += !tickets[i].gone && !tickets[i].asks;
+    return n;
+}
+
+/* So many newcomers may be taken in: *found if they end the epoch. */
+CDP__PRIVATE cdp_status cdp__elastic_let_in(cdp_elastic *e, uint32_t waiting, bool *found) {
     char why[80];
-    cdp_status st;
-    *found = false;
-    st = cdp__elastic_read_tickets(e, e->watched, e->d.tickets, &tickets, &count);
-    if (st != CDP_OK) return st;
-    for (i = e->d.tickets; i < count; ++i)
-        waiting += !tickets[i].gone;
-    cdp__free(e->os, tickets);
     if (!waiting) return CDP_OK;
     *found = true;
     cdp__format(why, sizeof why, "%u newcomer%s", waiting, waiting == 1 ? " waits" : "s wait");
     return cdp__elastic_alarm_at(e, e->watched, e->d.epoch, why);
 }
 
+/* Newcomers end the epoch: *found. */
+CDP__PRIVATE cdp_status cdp__elastic_look_for_newcomers(cdp_elastic *e, bool *found) {
+    cdp__elastic_ticket *tickets;
+    uint32_t count, waiting;
+    cdp_status st;
+    *found = false;
+    st = cdp__elastic_read_tickets(e, e->watched, e->d.tickets, &tickets, &count);
+    if (st != CDP_OK) return st;
+    waiting = cdp__elastic_waiting(tickets, e->d.tickets, count);
+    cdp__free(e->os, tickets);
+    return cdp__elastic_let_in(e, waiting, found);
+}
+
+/* Newcomers may end the epoch now. Lock held. */
+CDP__PRIVATE bool cdp__elastic_grows(const cdp_elastic *e) {
+    return !e->place.ending && e->place.size < e->desc.max_ranks
+        && cdp__elastic_now_ns(e) - e->epoch_ns
+        >= ((uint64_t)e->desc.grow_ms << e->d.cool) * CDP__MS;
+}
+
+/* Newcomers that were tried end the epoch, at the earliest grow_ms after it began, if there is
+   room: *found. Others are tried. Rank 0 does this. */
+CDP__PRIVATE cdp_status cdp__elastic_receive_newcomers(cdp_elastic *e, uint64_t k, bool *found) {
+#ifdef CDP_NO_FRAMES
+    (void)k;
+    return cdp__elastic_look_for_newcomers(e, found);
+#else
+    cdp__elastic_trial *const tr = cdp__elastic_trial_of(e, k);
+    cdp__elastic_ticket *tickets;
+    cdp__elastic_view v;
+    uint32_t waiting;
+    bool grows;
+    cdp_status st;
+    memset(&v, 0, sizeof v);
+    st = cdp__elastic_read_tickets(e, e->watched, e->d.tickets, &tickets, &v.ticket_count);
+    if (st != CDP_OK) return st;
+    v.old = &e->d;
+    v.tickets = tickets;
+    if (tr->seen != v.ticket_count) cdp__elastic_trial_soon(tr);
+    tr->seen = v.ticket_count;
+    waiting = cdp__elastic_waiting(tickets, e->d.tickets, v.ticket_count);
+    cdp__elastic_lock(e);
+    grows = cdp__elastic_grows(e);
+    cdp__elastic_unlock(e);
+    if (grows) st = cdp__elastic_let_in(e, waiting, found);
+    if (st == CDP_OK && !*found) st = cdp__elastic_trial_call(e, &v, k, &tr->asked);
+    tr->asked = tr->asked || waiting;
+    cdp__free(e->os, tickets);
+    return st;
+#endif
+}
+
 /* What this process has to do while it waits for an alarm. */
 typedef enum cdp__elastic_duty {
     CDP__ELASTIC_NOTHING,
     CDP__ELASTIC_ALARM,    /* the group failed: this thread's last error says why */
-    CDP__ELASTIC_NEWCOMERS /* rank 0 checks for new tickets, from grow_ms after the epoch began */
+    CDP__ELASTIC_NEWCOMERS /* it polls for newcomers: rank 0 for tickets, others for a trial */
 } cdp__elastic_duty;
 
-/* Sets *may if there may be new tickets. With a thread they are read in
-   cdp__elastic_look_for_newcomers(). Without one, the request is spread over several polls, so that
-   no call of the program is delayed, and goes over `store`, while `watched` waits for the alarm. */
-CDP__PRIVATE cdp_status cdp__elastic_new_tickets(cdp_elastic *e, bool *may) {
+/* The answer to what cdp__elastic_news() asked: sets *may if there may be something to do. */
+CDP__PRIVATE bool cdp__elastic_is_news(const cdp_elastic *e, const cdp_store_request *rq) {
+    const cdp__elastic_trial *const tr = &e->trial;
+    uint64_t count;
+    if (rq->op == CDP_STORE_CHECK) return rq->number == 1;
+    count = rq->results ? rq->results[0].bytes / CDP__ELASTIC_RECORD_BYTES : 0;
+    if (count <= e->d.tickets) return false;
+    return tr->epoch != e->d.epoch || count != tr->seen || tr->asked;
+}
+
+/* Sets *may if there may be new tickets, or a trial. With a thread rank 0 reads them in
+   cdp__elastic_receive_newcomers(). Otherwise the request is spread over several polls, so that no
+   call of the program is delayed, and goes over `store`, while `watched` waits for the alarm. */
+CDP__PRIVATE cdp_status cdp__elastic_news(cdp_elastic *e, uint64_t k, bool *may) {
     cdp__elastic_watch *w = &e->watch;
     cdp_store_request *rq = &w->tickets.rq;
+    const bool leads = e->place.rank == 0;
     cdp_status st = CDP_OK;
-    *may = !e->no_thread;
+    *may = leads && !e->no_thread;
     if (!w->reads) w->tickets_ns = cdp__elastic_now_ns(e);
     if (*may) return CDP_OK;
     if (!w->reads) {
-        cdp__elastic_key(e, w->tickets_key, "join/in");
-        st = cdp__store_call_make(&w->tickets, CDP_STORE_GET, w->tickets_key, NULL, 0);
+        if (leads)
+            cdp__elastic_key(e, w->tickets_key, "join/in");
+        else
+            cdp__elastic_key(e, w->tickets_key, "e/%llu/trial", (unsigned long long)k);
+        st = cdp__store_call_make(
+            &w->tickets, leads ? CDP_STORE_GET : CDP_STORE_CHECK, w->tickets_key, NULL, 0);
         if (st == CDP_OK) st = cdp__elastic_said(cdp__store_begin(e->store, rq));
         if (st < 0) return st;
         w->reads = true;
@@ -2399,13 +2837,24 @@ CDP__PRIVATE cdp_status cdp__elastic_new_tickets(cdp_elastic *e, bool *may) {
     w->reads = false;
     st = cdp__elastic_said(cdp__store_end(e->store, rq, st, e->store_ms));
     if (st != CDP_OK) return st;
-    *may = rq->results && rq->results[0].bytes / CDP__ELASTIC_RECORD_BYTES > e->d.tickets;
+    *may = cdp__elastic_is_news(e, rq);
     cdp_store_request_free(e->store, rq);
     return CDP_OK;
 }
 
-CDP__PRIVATE cdp__elastic_duty cdp__elastic_duty_of(cdp_elastic *e, uint64_t k) {
+/* Whether this process polls for newcomers now. Lock held. */
+CDP__PRIVATE bool cdp__elastic_looks(const cdp_elastic *e) {
     const uint64_t now = cdp__elastic_now_ns(e);
+#ifdef CDP_NO_FRAMES
+    if (e->place.rank || !cdp__elastic_grows(e)) return false;
+    return e->watch.reads || now - e->watch.tickets_ns >= CDP__ELASTIC_SLICE_MS * CDP__MS;
+#else
+    if (e->place.ending) return false;
+    return e->watch.reads || now - e->watch.tickets_ns >= cdp__elastic_look_ms(e) * CDP__MS;
+#endif
+}
+
+CDP__PRIVATE cdp__elastic_duty cdp__elastic_duty_of(cdp_elastic *e, uint64_t k) {
     cdp__elastic_duty duty = CDP__ELASTIC_NOTHING;
     cdp__elastic_lock(e);
     if (e->stop || e->ended || e->failure.status != CDP_OK || e->place.epoch != k
@@ -2413,9 +2862,7 @@ CDP__PRIVATE cdp__elastic_duty cdp__elastic_duty_of(cdp_elastic *e, uint64_t k) 
         duty = CDP__ELASTIC_NOTHING;
     else if (cdp__elastic_is_loss(cdp_group_status(e->group)))
         duty = CDP__ELASTIC_ALARM;
-    else if (e->place.rank == 0 && !e->place.ending && e->place.size < e->desc.max_ranks
-        && (e->watch.reads || now - e->watch.tickets_ns >= CDP__ELASTIC_SLICE_MS * CDP__MS)
-        && now - e->epoch_ns >= ((uint64_t)e->desc.grow_ms << e->d.cool) * CDP__MS)
+    else if (cdp__elastic_looks(e))
         duty = CDP__ELASTIC_NEWCOMERS;
     cdp__elastic_unlock(e);
     return duty;
@@ -2428,8 +2875,11 @@ CDP__PRIVATE cdp_status cdp__elastic_do_duty(cdp_elastic *e, uint64_t k) {
     const cdp_error why = *cdp_last_error();
     bool alarm = duty == CDP__ELASTIC_ALARM, may = false;
     cdp_status st = CDP_OK;
-    if (duty == CDP__ELASTIC_NEWCOMERS) st = cdp__elastic_new_tickets(e, &may);
+    if (duty == CDP__ELASTIC_NEWCOMERS) st = cdp__elastic_news(e, k, &may);
     if (st != CDP_OK || !(alarm || may)) return st;
+#ifndef CDP_NO_FRAMES
+    if (!alarm && e->place.rank) return cdp__elastic_trial_hear(e, k);
+#endif
     cdp__elastic_close(e);
     if (alarm) {
         cdp__elastic_lock(e);
@@ -2437,7 +2887,7 @@ CDP__PRIVATE cdp_status cdp__elastic_do_duty(cdp_elastic *e, uint64_t k) {
         cdp__elastic_unlock(e);
         st = cdp__elastic_alarm_at(e, e->watched, k, why.text);
     }
-    if (!alarm) st = cdp__elastic_look_for_newcomers(e, &alarm);
+    if (!alarm) st = cdp__elastic_receive_newcomers(e, k, &alarm);
     return st == CDP_OK && alarm ? cdp__elastic_arrive_at(e, k) : st;
 }
 
@@ -2449,6 +2899,12 @@ CDP__PRIVATE cdp_status cdp__elastic_look_for_alarm(cdp_elastic *e, uint64_t k, 
     cdp__elastic_watch *w = &e->watch;
     cdp_status st = CDP_OK;
     if (w->asks == CDP__ELASTIC_ASKS_NOTHING) st = cdp__elastic_open(e, CDP__ELASTIC_ASKS_ALARM, k);
+#ifndef CDP_NO_FRAMES
+    if (st == CDP_OK && cdp__elastic_trial_goes_on(e)) {
+        st = cdp__elastic_trial_go_on(e, e->no_thread ? 0 : CDP__ELASTIC_TRIAL_US);
+        until_ns = 0;
+    }
+#endif
     if (st == CDP_OK) st = cdp__elastic_answer(e, e->watched, &w->call.rq, until_ns);
     if (st == CDP_PENDING) return cdp__elastic_do_duty(e, k);
     cdp__elastic_close(e);
@@ -2457,7 +2913,8 @@ CDP__PRIVATE cdp_status cdp__elastic_look_for_alarm(cdp_elastic *e, uint64_t k, 
 
 /* This process is in no epoch that could end. Lock held. */
 CDP__PRIVATE bool cdp__elastic_idle(const cdp_elastic *e) {
-    return e->place.phase == CDP__ELASTIC_OUT || e->failure.status != CDP_OK || e->ended;
+    return e->place.phase == CDP__ELASTIC_OUT || e->failure.status != CDP_OK || e->ended
+        || !e->place.epoch;
 }
 
 /* One poll of the store; waits until until_ns at most for the alarm or the decision. */
@@ -2472,6 +2929,9 @@ CDP__PRIVATE cdp_status cdp__elastic_tick(cdp_elastic *e, uint64_t until_ns) {
     cdp__elastic_unlock(e);
     if (idle || w->epoch != k || (w->asks == CDP__ELASTIC_ASKS_DECISION) != arrived)
         cdp__elastic_close(e);
+#ifndef CDP_NO_FRAMES
+    if (idle || arrived || e->trial.epoch != k) cdp__elastic_trial_stop(e);
+#endif
     if (idle) return CDP_OK;
     return arrived ? cdp__elastic_look_for_decision(e, k, until_ns)
                    : cdp__elastic_look_for_alarm(e, k, until_ns);
@@ -3115,7 +3575,11 @@ CDP__PRIVATE cdp_status cdp__elastic_tidy_epoch(cdp_elastic *e, uint64_t k) {
     cdp__elastic_get *g;
     cdp__elastic_decision d;
     uint32_t i = 0, n;
-    cdp_status st = cdp__elastic_read_decision(e, e->store, k, &d);
+    cdp_status st = cdp__elastic_read_trial(e, e->store, k, &d);
+    if (st == CDP_OK && d.members) st = cdp__elastic_tidy_trial(e, k, d.epoch);
+    cdp__free(e->os, d.members);
+    if (st != CDP_OK) return st;
+    st = cdp__elastic_read_decision(e, e->store, k, &d);
     if (st != CDP_OK) return st;
     g = (cdp__elastic_get *)cdp__alloc_zero(e->os, room);
     if (!g) st = cdp__fail_nomem("requests to the store", room);
@@ -3220,6 +3684,11 @@ CDP__PRIVATE void cdp__elastic_group_settings(const cdp_tcp_desc *tcp, cdp__text
     cdp_group_desc g = tcp->group;
     uint32_t i;
     cdp__group_desc_defaults(&g);
+#ifdef CDP_NO_FRAMES
+    cdp__text_add(t, "newcomers: not tried\n");
+#else
+    cdp__text_add(t, "newcomers: tried\n");
+#endif
     cdp__text_add(t, "version %u of messages, %s-endian\njob_key: %s\nmac: %s\nconnections %u\n",
         (unsigned)CDP_WIRE_VERSION, cdp__byte_order() == CDP__HEAD_LITTLE_ENDIAN ? "little" : "big",
         tcp->job_key && tcp->job_key[0] ? "set" : "not set", tcp->mac ? "on" : "off",
@@ -3309,10 +3778,14 @@ CDP__PRIVATE cdp_status cdp__elastic_read_before(
     return st;
 }
 
-CDP__PRIVATE cdp_status cdp__elastic_hand_in(cdp_elastic *e) {
+/* Adds a ticket of this process. */
+CDP__PRIVATE cdp_status cdp__elastic_hand_in_as(cdp_elastic *e, cdp__elastic_stage stage) {
     char key[CDP__ELASTIC_KEY];
     cdp__elastic_arrival a;
     memset(&a, 0, sizeof a);
+    a.asks = stage == CDP__ELASTIC_ASKS;
+    a.tried = stage == CDP__ELASTIC_TRIED;
+    e->stage = (uint8_t)stage;
     memcpy(a.id, e->place.id, sizeof a.id);
     a.step = e->desc.step;
     a.samples = e->desc.samples;
@@ -3323,12 +3796,20 @@ CDP__PRIVATE cdp_status cdp__elastic_hand_in(cdp_elastic *e) {
     return cdp__elastic_append(e, e->store, key, &a);
 }
 
+CDP__PRIVATE cdp_status cdp__elastic_hand_in(cdp_elastic *e) {
+    return cdp__elastic_hand_in_as(e, CDP__ELASTIC_HANDED_IN);
+}
+
 /* *next becomes *d. True if this process is in it. */
 CDP__PRIVATE bool cdp__elastic_follow(
     cdp_elastic *e, cdp__elastic_decision *d, const cdp__elastic_decision *next) {
+    bool in;
     cdp__free(e->os, d->members);
     *d = *next;
-    return cdp__elastic_learn(&e->place, d);
+    cdp__elastic_lock(e);
+    in = cdp__elastic_learn(&e->place, d);
+    cdp__elastic_unlock(e);
+    return in;
 }
 
 /* The newest decision from that of epoch k on, or the one that this process is in; its members are
@@ -3382,8 +3863,10 @@ CDP__PRIVATE cdp_status cdp__elastic_nobody(
             tickets, e->desc.join_ms, e->desc.min_ranks);
     return cdp__fail(CDP_ERR_TIMEOUT,
         "cdp_elastic_create: epoch %llu of %u ranks (max_ranks %u) did not take this process in "
-        "within join_ms, %u ms",
-        (unsigned long long)d->epoch, d->size, e->desc.max_ranks, e->desc.join_ms);
+        "within join_ms, %u ms%s%s",
+        (unsigned long long)d->epoch, d->size, e->desc.max_ranks, e->desc.join_ms,
+        e->stage == CDP__ELASTIC_ASKS && e->untried[0] ? ": it and the ranks cannot connect: " : "",
+        e->stage == CDP__ELASTIC_ASKS ? e->untried : "");
 }
 
 /* Called before this process writes its ticket: checks that its settings are those of the job, and
@@ -3483,26 +3966,71 @@ CDP__PRIVATE uint64_t cdp__elastic_pause_ms(
     return cdp__min(ms, e->desc.settle_ms - quiet_ms + 1);
 }
 
-/* Waits until a decision lists this process as a member. */
+/* Hands in what this process is due: where a job runs, it asks to be tried first. */
+CDP__PRIVATE cdp_status cdp__elastic_apply(cdp_elastic *e, cdp__elastic_decision *d) {
+    cdp__elastic_stage next = CDP__ELASTIC_HANDED_IN;
+    cdp_status st = CDP_OK;
+    if (e->stage == CDP__ELASTIC_HANDED_IN) return CDP_OK;
+    if (e->stage == CDP__ELASTIC_STRANGER) {
+        st = cdp__elastic_fresh(e, d);
+        e->handed_in = st == CDP_OK;
+#ifndef CDP_NO_FRAMES
+        if (d->epoch) next = CDP__ELASTIC_ASKS;
+#endif
+    }
+    return st == CDP_OK ? cdp__elastic_hand_in_as(e, next) : st;
+}
+
+#define CDP__ELASTIC_FEW_MS 500u
+
+/* One look of a process that asks to be tried beside epoch d->epoch. If that has ended, and there
+   is no next one for so long, its members wait, perhaps for newcomers. */
+CDP__PRIVATE cdp_status cdp__elastic_ask_again(
+    cdp_elastic *e, const cdp__elastic_decision *d, uint64_t *ended_ns) {
+    const uint64_t now = cdp__elastic_now_ns(e);
+    char key[CDP__ELASTIC_KEY];
+    bool ended = false;
+    cdp_status st = CDP_OK;
+    if (e->stage != CDP__ELASTIC_ASKS) return CDP_OK;
+#ifndef CDP_NO_FRAMES
+    st = cdp__elastic_be_tried(e, d->epoch);
+    if (st == CDP_OK && e->stage == CDP__ELASTIC_TRIED)
+        return cdp__elastic_hand_in_as(e, CDP__ELASTIC_TRIED);
+#endif
+    cdp__elastic_key(e, key, "e/%llu/alarm", (unsigned long long)d->epoch);
+    if (st == CDP_OK) st = cdp__elastic_there(e, e->store, key, &ended);
+    if (!ended) *ended_ns = 0;
+    if (ended && !*ended_ns) *ended_ns = now;
+    if (st != CDP_OK || !ended || now - *ended_ns < CDP__ELASTIC_FEW_MS * CDP__MS) return st;
+    return cdp__elastic_hand_in(e);
+}
+
+/* Waits until a decision lists this process as a member, or until it was tried: then it goes on at
+   the next call. */
 CDP__PRIVATE cdp_status cdp__elastic_enter(cdp_elastic *e) {
     const uint64_t deadline = cdp__deadline(e->os, e->desc.join_ms);
     char key[CDP__ELASTIC_KEY];
     cdp__elastic_decision d;
     uint32_t seen = 0, dead = 0;
-    uint64_t since_ns = cdp__elastic_now_ns(e);
+    uint64_t since_ns = cdp__elastic_now_ns(e), ended_ns = 0;
     cdp_status st = CDP_OK;
     memset(&d, 0, sizeof d);
-    st = cdp__elastic_fresh(e, &d);
-    e->handed_in = st == CDP_OK;
-    if (st == CDP_OK) st = cdp__elastic_hand_in(e);
+    st = cdp__elastic_apply(e, &d);
     while (st == CDP_OK) {
+        const uint64_t before = d.epoch;
         st = cdp__elastic_enter_look(e, &d, &seen, &dead, &since_ns);
         if (st != CDP_OK) break;
         if (e->place.phase == CDP__ELASTIC_JOINED) {
+            cdp__elastic_lock(e);
             cdp__elastic_adopt(e, &d);
+            cdp__elastic_unlock(e);
             return CDP_OK;
         }
-        if (cdp__elastic_now_ns(e) >= deadline) st = cdp__elastic_nobody(e, &d, seen);
+        if (d.epoch != before) ended_ns = 0;
+        if (d.epoch) st = cdp__elastic_ask_again(e, &d, &ended_ns);
+        if (e->stage == CDP__ELASTIC_TRIED) break;
+        if (st == CDP_OK && cdp__elastic_now_ns(e) >= deadline)
+            st = cdp__elastic_nobody(e, &d, seen);
         cdp__elastic_key(e, key, "e/%llu", (unsigned long long)(d.epoch + 1));
         if (st == CDP_OK)
             st = cdp__elastic_await(e, e->store, key, cdp__elastic_pause_ms(e, d.epoch, since_ns));
@@ -3510,6 +4038,16 @@ CDP__PRIVATE cdp_status cdp__elastic_enter(cdp_elastic *e) {
     }
     cdp__free(e->os, d.members);
     return st;
+}
+
+/* This process is in an epoch: from now on it looks for the end of that. */
+CDP__PRIVATE cdp_status cdp__elastic_attends(cdp_elastic *e) {
+    e->looked_ns = cdp__elastic_now_ns(e);
+    if (e->no_thread) return CDP_OK;
+    e->thread = e->os->threads.start(e->os, cdp__elastic_main, e);
+    if (e->thread) return CDP_OK;
+    return cdp__fail(
+        CDP_ERR_IO, "cannot start the thread of this cdp_elastic; set no_thread of tcp->group");
 }
 
 /* ---- >>elastic/create: making and ending a member -------------------------------------------- */
@@ -3580,6 +4118,9 @@ CDP__PRIVATE void cdp__elastic_free(cdp_elastic *e) {
     if (e->thread) os->threads.join(os, e->thread);
     if (e->burying) os->threads.join(os, e->burying);
     cdp__elastic_close_all(e);
+#ifndef CDP_NO_FRAMES
+    cdp__elastic_trial_stop(e);
+#endif
     cdp_group_destroy(e->dying);
     cdp_group_destroy(e->group);
     cdp_group_destroy(e->retired);
@@ -3633,13 +4174,7 @@ CDP__PRIVATE cdp_status cdp__elastic_start(cdp_elastic *e) {
     cdp__elastic_second_begin(e, &second);
     st = second.error.status == CDP_OK || second.thread ? cdp__elastic_enter(e) : CDP_OK;
     st = cdp__elastic_second_end(&second, st);
-    e->looked_ns = cdp__elastic_now_ns(e);
-    if (st == CDP_OK && !e->no_thread) {
-        e->thread = e->os->threads.start(e->os, cdp__elastic_main, e);
-        if (!e->thread)
-            st = cdp__fail(CDP_ERR_IO,
-                "cannot start the thread of this cdp_elastic; set no_thread of tcp->group");
-    }
+    if (st == CDP_OK && e->place.epoch) st = cdp__elastic_attends(e);
     if (st != CDP_OK) {
         const cdp_error why = *cdp_last_error();
         if (e->handed_in && cdp__elastic_say_gone(e, e->store, "gave up") == CDP_OK
@@ -3836,7 +4371,7 @@ CDP_API void cdp_elastic_destroy(cdp_elastic *e) {
     cdp__elastic_signal(e);
     cdp__elastic_unlock(e);
     cdp_group_destroy(failed); /* tells the mistake to the others, before the alarm hides it */
-    if (leaves && cdp__elastic_say_gone(e, e->store, "was destroyed") == CDP_OK)
+    if (leaves && cdp__elastic_say_gone(e, e->store, "was destroyed") == CDP_OK && k)
         (void)cdp__elastic_alarm_at(e, e->store, k, "a rank called cdp_elastic_destroy()");
     cdp__elastic_free(e);
 }
@@ -3885,7 +4420,7 @@ CDP__PRIVATE cdp_status cdp__elastic_go(cdp_elastic *e) {
     e->place.live = false;
     cdp__elastic_unlock(e);
     st = cdp__elastic_say_gone(e, e->store, why);
-    if (st == CDP_OK) st = cdp__elastic_alarm_at(e, e->store, k, why);
+    if (st == CDP_OK && k) st = cdp__elastic_alarm_at(e, e->store, k, why);
     cdp__elastic_lock(e);
     e->left = st == CDP_OK;
     if (st == CDP_OK) (void)cdp__fail(CDP_ERR_STATE, "this process left: %s", e->leaving);
@@ -4006,7 +4541,7 @@ CDP__PRIVATE cdp_status cdp__elastic_give_up(cdp_elastic *e, uint64_t k, bool jo
 CDP__PRIVATE bool cdp__elastic_may_go(const cdp_elastic *e) {
     const cdp__elastic_place *p = &e->place;
     if (!e->leaving[0]) return false;
-    if (p->phase == CDP__ELASTIC_RUNNING) return true;
+    if (p->phase == CDP__ELASTIC_RUNNING || p->phase == CDP__ELASTIC_WAITING) return true;
     return p->phase == CDP__ELASTIC_JOINED ? p->size == 1 : e->few;
 }
 
@@ -4049,6 +4584,14 @@ CDP__PRIVATE cdp_status cdp__elastic_step(cdp_elastic *e, cdp_elastic_now *now) 
         if (e->failure.status != CDP_OK) return cdp__elastic_say(&e->failure);
         if (e->ended) return cdp__fail(CDP_ERR_STATE, "cdp_elastic_finish() has ended the job");
         if (cdp__elastic_may_go(e)) return cdp__elastic_go(e);
+        if (e->place.phase == CDP__ELASTIC_WAITING) {
+            cdp__elastic_unlock(e);
+            st = cdp__elastic_enter(e);
+            if (st == CDP_OK) st = cdp__elastic_attends(e);
+            cdp__elastic_lock(e);
+            if (st != CDP_OK) return st;
+            continue;
+        }
         if (e->group && !joins) st = cdp_group_status(e->group);
         if (st == CDP_ERR_STORE) {
             cdp__elastic_unlock(e);
@@ -4114,7 +4657,7 @@ CDP_API cdp_status cdp_elastic_poll(cdp_elastic *e) {
     cdp__elastic_attend(e, 0);
     cdp__elastic_lock(e);
     why = e->failure;
-    runs = e->place.phase == CDP__ELASTIC_RUNNING;
+    runs = e->place.phase == CDP__ELASTIC_RUNNING || e->place.phase == CDP__ELASTIC_WAITING;
     /* it has not begun here. In a step that counts nowhere the group is still that of the epoch
        that has ended, and was aborted. */
     if (e->place.phase == CDP__ELASTIC_JOINED)
@@ -4242,6 +4785,7 @@ CDP_API cdp_status cdp_elastic_alarm(cdp_elastic *e, const char *reason) {
     cdp__elastic_lock(e);
     k = e->place.epoch;
     cdp__elastic_unlock(e);
+    if (!k) return CDP_OK; /* a newcomer, which is in none yet */
     return cdp__elastic_alarm_at(e, e->store, k, reason && *reason ? reason : "asked to");
 }
 

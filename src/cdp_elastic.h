@@ -114,8 +114,8 @@
         cdp_elastic_next, _commit, _agree, _finish: one thread at a time. cdp_elastic_leave, _alarm,
         _history: any thread. The store must be one that several threads may use (all of
         cdp_store.h are). One thread of this header's own sleeps in a wait of the store and wakes
-        ten times a second. On rank 0 it also looks for newcomers. Another one destroys the group of
-        an epoch that has ended.
+        ten times a second. It also polls for newcomers, and connects with them to try them, with a
+        third client of the store. Another one destroys the group of an epoch that has ended.
 
     NO THREAD
         With no_thread of tcp->group, with CDP_NO_THREADS, or with an os that has none, this header
@@ -145,6 +145,20 @@
         where rank 0 alone has the state, another rank takes its place that has not yet begun to
         receive. Where all ranks are dead, waiting newcomers get STATE.
 
+    NEWCOMERS
+        A process that comes while a job runs is tried first: it and all members connect beside the
+        epoch, as they would for the next one, exchange a few KiB, and part again. Members lose no
+        step by a newcomer that does not reach each of them. If the trial succeeds,
+        cdp_elastic_create() returns there, and the next cdp_elastic_next() of the newcomer asks the
+        members to end the epoch; until then it may take its time. Otherwise it is tried again, with
+        pauses that grow from 1 s to 32 s, until join_ms: then the error says what failed. Rank 0
+        polls for newcomers, and the other members for a trial, ten times a second (in large jobs
+        less often). Not tried are those with which a job begins, those that come in a turn that
+        lasts for longer than 0.5 s, and newcomers of one trial among those of another. What a
+        newcomer does after that may still cost epochs: a connected() that takes longer than
+        timeout_ms, or a link too slow for the state to arrive in time; see below.
+        With CDP_NO_FRAMES nobody is tried.
+
     THOSE WHO BLOCK
         A rank may live and keep the others from going on: it hangs, or the path between two ranks
         carries nothing. Each member says in its arrival with whom it could not go on. Who is blamed
@@ -159,8 +173,9 @@
     MEMORY
         From the os of tcp->group. 40 bytes for each member of the epoch; the blob, while it moves;
         on a rank that is a step behind, as much as all entries, while it receives them.
-        The store keeps each decision (224 bytes and 24 for each member), each ticket (48), one key
-        for each call of cdp_elastic_agree(), and one for each process that has ended (JOB/gone/ID).
+        The store keeps each decision (224 bytes and 24 for each member), each ticket (48, three
+        for each newcomer), one key for each call of cdp_elastic_agree(), and one for each process
+        that has ended (JOB/gone/ID).
 
     ERRORS
         cdp_elastic_create: INVALID (desc; an id that was used before; no settle_ms without
@@ -175,12 +190,13 @@
         mistake of the program (INVALID, MISMATCH, UNSUPPORTED of an operation): it does not start a
         turn. IO, NOMEM: the system refuses something here, as a descriptor or memory; the others go
         on without this process. An error of another rank is the loss of that rank, and only calls
-        that differ (MISMATCH) end all that see it.
+        that differ (MISMATCH) end all that see it. The first call of a newcomer also returns what
+        cdp_elastic_create() returns while it waits (TIMEOUT, STATE).
 
     WHAT IS NOT THERE
         The store is the single point of failure. Survivors do not reuse their connections (after
-        cdp_group_shrink() they do). A newcomer is not tried beside the running epoch: one that does
-        not reach the ranks costs two epochs that do not begin.
+        cdp_group_shrink() they do). State does not move beside the running epoch: members wait
+        while a newcomer receives it.
 
     License: MIT-0 or Unlicense, as you like; see the end of cdp.h.                            */
 #if defined(CDP_ELASTIC_IMPLEMENTATION) && !defined(CDP_TCP_IMPLEMENTATION)
@@ -225,6 +241,7 @@ extern "C" {
 #include "elastic/turn.h"
 #include "elastic/records.h"
 #include "elastic/store.h"
+#include "elastic/trial.h"
 #include "elastic/turns.h"
 #include "elastic/transfer.h"
 #include "elastic/connect.h"

@@ -23,6 +23,7 @@
 #include "store.h"
 #include "turns.h"
 #include "connect.h"
+#include "entry.h"
 
 CDP__PRIVATE cdp_status cdp__elastic_say(const cdp_error *why) {
     *cdp__error_slot() = *why;
@@ -63,7 +64,7 @@ CDP__PRIVATE cdp_status cdp__elastic_go(cdp_elastic *e) {
     e->place.live = false;
     cdp__elastic_unlock(e);
     st = cdp__elastic_say_gone(e, e->store, why);
-    if (st == CDP_OK) st = cdp__elastic_alarm_at(e, e->store, k, why);
+    if (st == CDP_OK && k) st = cdp__elastic_alarm_at(e, e->store, k, why);
     cdp__elastic_lock(e);
     e->left = st == CDP_OK;
     if (st == CDP_OK) (void)cdp__fail(CDP_ERR_STATE, "this process left: %s", e->leaving);
@@ -184,7 +185,7 @@ CDP__PRIVATE cdp_status cdp__elastic_give_up(cdp_elastic *e, uint64_t k, bool jo
 CDP__PRIVATE bool cdp__elastic_may_go(const cdp_elastic *e) {
     const cdp__elastic_place *p = &e->place;
     if (!e->leaving[0]) return false;
-    if (p->phase == CDP__ELASTIC_RUNNING) return true;
+    if (p->phase == CDP__ELASTIC_RUNNING || p->phase == CDP__ELASTIC_WAITING) return true;
     return p->phase == CDP__ELASTIC_JOINED ? p->size == 1 : e->few;
 }
 
@@ -227,6 +228,14 @@ CDP__PRIVATE cdp_status cdp__elastic_step(cdp_elastic *e, cdp_elastic_now *now) 
         if (e->failure.status != CDP_OK) return cdp__elastic_say(&e->failure);
         if (e->ended) return cdp__fail(CDP_ERR_STATE, "cdp_elastic_finish() has ended the job");
         if (cdp__elastic_may_go(e)) return cdp__elastic_go(e);
+        if (e->place.phase == CDP__ELASTIC_WAITING) {
+            cdp__elastic_unlock(e);
+            st = cdp__elastic_enter(e);
+            if (st == CDP_OK) st = cdp__elastic_attends(e);
+            cdp__elastic_lock(e);
+            if (st != CDP_OK) return st;
+            continue;
+        }
         if (e->group && !joins) st = cdp_group_status(e->group);
         if (st == CDP_ERR_STORE) {
             cdp__elastic_unlock(e);
@@ -292,7 +301,7 @@ CDP_API cdp_status cdp_elastic_poll(cdp_elastic *e) {
     cdp__elastic_attend(e, 0);
     cdp__elastic_lock(e);
     why = e->failure;
-    runs = e->place.phase == CDP__ELASTIC_RUNNING;
+    runs = e->place.phase == CDP__ELASTIC_RUNNING || e->place.phase == CDP__ELASTIC_WAITING;
     /* it has not begun here. In a step that counts nowhere the group is still that of the epoch
        that has ended, and was aborted. */
     if (e->place.phase == CDP__ELASTIC_JOINED)
@@ -420,6 +429,7 @@ CDP_API cdp_status cdp_elastic_alarm(cdp_elastic *e, const char *reason) {
     cdp__elastic_lock(e);
     k = e->place.epoch;
     cdp__elastic_unlock(e);
+    if (!k) return CDP_OK; /* a newcomer, which is in none yet */
     return cdp__elastic_alarm_at(e, e->store, k, reason && *reason ? reason : "asked to");
 }
 

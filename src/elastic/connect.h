@@ -214,7 +214,11 @@ CDP__PRIVATE cdp_status cdp__elastic_tidy_epoch(cdp_elastic *e, uint64_t k) {
     cdp__elastic_get *g;
     cdp__elastic_decision d;
     uint32_t i = 0, n;
-    cdp_status st = cdp__elastic_read_decision(e, e->store, k, &d);
+    cdp_status st = cdp__elastic_read_trial(e, e->store, k, &d);
+    if (st == CDP_OK && d.members) st = cdp__elastic_tidy_trial(e, k, d.epoch);
+    cdp__free(e->os, d.members);
+    if (st != CDP_OK) return st;
+    st = cdp__elastic_read_decision(e, e->store, k, &d);
     if (st != CDP_OK) return st;
     g = (cdp__elastic_get *)cdp__alloc_zero(e->os, room);
     if (!g) st = cdp__fail_nomem("requests to the store", room);

@@ -97,6 +97,9 @@ CDP__PRIVATE void cdp__elastic_free(cdp_elastic *e) {
     if (e->thread) os->threads.join(os, e->thread);
     if (e->burying) os->threads.join(os, e->burying);
     cdp__elastic_close_all(e);
+#ifndef CDP_NO_FRAMES
+    cdp__elastic_trial_stop(e);
+#endif
     cdp_group_destroy(e->dying);
     cdp_group_destroy(e->group);
     cdp_group_destroy(e->retired);
@@ -150,13 +153,7 @@ CDP__PRIVATE cdp_status cdp__elastic_start(cdp_elastic *e) {
     cdp__elastic_second_begin(e, &second);
     st = second.error.status == CDP_OK || second.thread ? cdp__elastic_enter(e) : CDP_OK;
     st = cdp__elastic_second_end(&second, st);
-    e->looked_ns = cdp__elastic_now_ns(e);
-    if (st == CDP_OK && !e->no_thread) {
-        e->thread = e->os->threads.start(e->os, cdp__elastic_main, e);
-        if (!e->thread)
-            st = cdp__fail(CDP_ERR_IO,
-                "cannot start the thread of this cdp_elastic; set no_thread of tcp->group");
-    }
+    if (st == CDP_OK && e->place.epoch) st = cdp__elastic_attends(e);
     if (st != CDP_OK) {
         const cdp_error why = *cdp_last_error();
         if (e->handed_in && cdp__elastic_say_gone(e, e->store, "gave up") == CDP_OK
@@ -353,7 +350,7 @@ CDP_API void cdp_elastic_destroy(cdp_elastic *e) {
     cdp__elastic_signal(e);
     cdp__elastic_unlock(e);
     cdp_group_destroy(failed); /* tells the mistake to the others, before the alarm hides it */
-    if (leaves && cdp__elastic_say_gone(e, e->store, "was destroyed") == CDP_OK)
+    if (leaves && cdp__elastic_say_gone(e, e->store, "was destroyed") == CDP_OK && k)
         (void)cdp__elastic_alarm_at(e, e->store, k, "a rank called cdp_elastic_destroy()");
     cdp__elastic_free(e);
 }

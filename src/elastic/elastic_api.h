@@ -52,7 +52,8 @@ typedef struct cdp_elastic_desc {
     /* with fewer the job waits; processes beyond max_ranks wait as spares. Equal on all (default:
        1, 65535) */
     uint32_t min_ranks, max_ranks;
-    /* for min_ranks, and for a newcomer to be taken in, in ms (default: 600000) */
+    /* for min_ranks, for a newcomer to be tried, and to be taken in then: each, in ms
+       (default: 600000) */
     uint32_t join_ms;
     /* how long a turn waits for members that have not arrived and are not known to be dead, in ms;
        if this process itself was stopped meanwhile, the wait begins anew, at most three times. The
@@ -91,8 +92,8 @@ typedef struct cdp_elastic_desc {
     void *user;
 } cdp_elastic_desc;
 
-/* Joins the job: waits until an epoch has this process in it, at most join_ms. Does not connect
-   yet. The caller owns *out (cdp_elastic_destroy()). Errors: see ERRORS above; nothing is left
+/* Joins the job: waits until an epoch has this process in it or, if the job runs already, until its
+   members and this process have connected once, see NEWCOMERS above; at most join_ms. The caller owns *out (cdp_elastic_destroy()). Errors: see ERRORS above; nothing is left
    behind. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_create(
     const cdp_elastic_desc *desc, cdp_elastic **out);

@@ -23,6 +23,7 @@
 #include "epoch.h"
 #include "turn.h"
 #include "store.h"
+#include "trial.h"
 #include "turns.h"
 
 /* What groups compare when they connect, or in their first operation: a newcomer that differs would
@@ -31,6 +32,11 @@ CDP__PRIVATE void cdp__elastic_group_settings(const cdp_tcp_desc *tcp, cdp__text
     cdp_group_desc g = tcp->group;
     uint32_t i;
     cdp__group_desc_defaults(&g);
+#ifdef CDP_NO_FRAMES
+    cdp__text_add(t, "newcomers: not tried\n");
+#else
+    cdp__text_add(t, "newcomers: tried\n");
+#endif
     cdp__text_add(t, "version %u of messages, %s-endian\njob_key: %s\nmac: %s\nconnections %u\n",
         (unsigned)CDP_WIRE_VERSION, cdp__byte_order() == CDP__HEAD_LITTLE_ENDIAN ? "little" : "big",
         tcp->job_key && tcp->job_key[0] ? "set" : "not set", tcp->mac ? "on" : "off",
@@ -120,10 +126,14 @@ CDP__PRIVATE cdp_status cdp__elastic_read_before(
     return st;
 }
 
-CDP__PRIVATE cdp_status cdp__elastic_hand_in(cdp_elastic *e) {
+/* Adds a ticket of this process. */
+CDP__PRIVATE cdp_status cdp__elastic_hand_in_as(cdp_elastic *e, cdp__elastic_stage stage) {
     char key[CDP__ELASTIC_KEY];
     cdp__elastic_arrival a;
     memset(&a, 0, sizeof a);
+    a.asks = stage == CDP__ELASTIC_ASKS;
+    a.tried = stage == CDP__ELASTIC_TRIED;
+    e->stage = (uint8_t)stage;
     memcpy(a.id, e->place.id, sizeof a.id);
     a.step = e->desc.step;
     a.samples = e->desc.samples;
@@ -134,12 +144,20 @@ CDP__PRIVATE cdp_status cdp__elastic_hand_in(cdp_elastic *e) {
     return cdp__elastic_append(e, e->store, key, &a);
 }
 
+CDP__PRIVATE cdp_status cdp__elastic_hand_in(cdp_elastic *e) {
+    return cdp__elastic_hand_in_as(e, CDP__ELASTIC_HANDED_IN);
+}
+
 /* *next becomes *d. True if this process is in it. */
 CDP__PRIVATE bool cdp__elastic_follow(
     cdp_elastic *e, cdp__elastic_decision *d, const cdp__elastic_decision *next) {
+    bool in;
     cdp__free(e->os, d->members);
     *d = *next;
-    return cdp__elastic_learn(&e->place, d);
+    cdp__elastic_lock(e);
+    in = cdp__elastic_learn(&e->place, d);
+    cdp__elastic_unlock(e);
+    return in;
 }
 
 /* The newest decision from that of epoch k on, or the one that this process is in; its members are
@@ -193,8 +211,10 @@ CDP__PRIVATE cdp_status cdp__elastic_nobody(
             tickets, e->desc.join_ms, e->desc.min_ranks);
     return cdp__fail(CDP_ERR_TIMEOUT,
         "cdp_elastic_create: epoch %llu of %u ranks (max_ranks %u) did not take this process in "
-        "within join_ms, %u ms",
-        (unsigned long long)d->epoch, d->size, e->desc.max_ranks, e->desc.join_ms);
+        "within join_ms, %u ms%s%s",
+        (unsigned long long)d->epoch, d->size, e->desc.max_ranks, e->desc.join_ms,
+        e->stage == CDP__ELASTIC_ASKS && e->untried[0] ? ": it and the ranks cannot connect: " : "",
+        e->stage == CDP__ELASTIC_ASKS ? e->untried : "");
 }
 
 /* Called before this process writes its ticket: checks that its settings are those of the job, and
@@ -294,26 +314,71 @@ CDP__PRIVATE uint64_t cdp__elastic_pause_ms(
     return cdp__min(ms, e->desc.settle_ms - quiet_ms + 1);
 }
 
-/* Waits until a decision lists this process as a member. */
+/* Hands in what this process is due: where a job runs, it asks to be tried first. */
+CDP__PRIVATE cdp_status cdp__elastic_apply(cdp_elastic *e, cdp__elastic_decision *d) {
+    cdp__elastic_stage next = CDP__ELASTIC_HANDED_IN;
+    cdp_status st = CDP_OK;
+    if (e->stage == CDP__ELASTIC_HANDED_IN) return CDP_OK;
+    if (e->stage == CDP__ELASTIC_STRANGER) {
+        st = cdp__elastic_fresh(e, d);
+        e->handed_in = st == CDP_OK;
+#ifndef CDP_NO_FRAMES
+        if (d->epoch) next = CDP__ELASTIC_ASKS;
+#endif
+    }
+    return st == CDP_OK ? cdp__elastic_hand_in_as(e, next) : st;
+}
+
+#define CDP__ELASTIC_FEW_MS 500u
+
+/* One look of a process that asks to be tried beside epoch d->epoch. If that has ended, and there
+   is no next one for so long, its members wait, perhaps for newcomers. */
+CDP__PRIVATE cdp_status cdp__elastic_ask_again(
+    cdp_elastic *e, const cdp__elastic_decision *d, uint64_t *ended_ns) {
+    const uint64_t now = cdp__elastic_now_ns(e);
+    char key[CDP__ELASTIC_KEY];
+    bool ended = false;
+    cdp_status st = CDP_OK;
+    if (e->stage != CDP__ELASTIC_ASKS) return CDP_OK;
+#ifndef CDP_NO_FRAMES
+    st = cdp__elastic_be_tried(e, d->epoch);
+    if (st == CDP_OK && e->stage == CDP__ELASTIC_TRIED)
+        return cdp__elastic_hand_in_as(e, CDP__ELASTIC_TRIED);
+#endif
+    cdp__elastic_key(e, key, "e/%llu/alarm", (unsigned long long)d->epoch);
+    if (st == CDP_OK) st = cdp__elastic_there(e, e->store, key, &ended);
+    if (!ended) *ended_ns = 0;
+    if (ended && !*ended_ns) *ended_ns = now;
+    if (st != CDP_OK || !ended || now - *ended_ns < CDP__ELASTIC_FEW_MS * CDP__MS) return st;
+    return cdp__elastic_hand_in(e);
+}
+
+/* Waits until a decision lists this process as a member, or until it was tried: then it goes on at
+   the next call. */
 CDP__PRIVATE cdp_status cdp__elastic_enter(cdp_elastic *e) {
     const uint64_t deadline = cdp__deadline(e->os, e->desc.join_ms);
     char key[CDP__ELASTIC_KEY];
     cdp__elastic_decision d;
     uint32_t seen = 0, dead = 0;
-    uint64_t since_ns = cdp__elastic_now_ns(e);
+    uint64_t since_ns = cdp__elastic_now_ns(e), ended_ns = 0;
     cdp_status st = CDP_OK;
     memset(&d, 0, sizeof d);
-    st = cdp__elastic_fresh(e, &d);
-    e->handed_in = st == CDP_OK;
-    if (st == CDP_OK) st = cdp__elastic_hand_in(e);
+    st = cdp__elastic_apply(e, &d);
     while (st == CDP_OK) {
+        const uint64_t before = d.epoch;
         st = cdp__elastic_enter_look(e, &d, &seen, &dead, &since_ns);
         if (st != CDP_OK) break;
         if (e->place.phase == CDP__ELASTIC_JOINED) {
+            cdp__elastic_lock(e);
             cdp__elastic_adopt(e, &d);
+            cdp__elastic_unlock(e);
             return CDP_OK;
         }
-        if (cdp__elastic_now_ns(e) >= deadline) st = cdp__elastic_nobody(e, &d, seen);
+        if (d.epoch != before) ended_ns = 0;
+        if (d.epoch) st = cdp__elastic_ask_again(e, &d, &ended_ns);
+        if (e->stage == CDP__ELASTIC_TRIED) break;
+        if (st == CDP_OK && cdp__elastic_now_ns(e) >= deadline)
+            st = cdp__elastic_nobody(e, &d, seen);
         cdp__elastic_key(e, key, "e/%llu", (unsigned long long)(d.epoch + 1));
         if (st == CDP_OK)
             st = cdp__elastic_await(e, e->store, key, cdp__elastic_pause_ms(e, d.epoch, since_ns));
@@ -321,6 +386,16 @@ CDP__PRIVATE cdp_status cdp__elastic_enter(cdp_elastic *e) {
     }
     cdp__free(e->os, d.members);
     return st;
+}
+
+/* This process is in an epoch: from now on it looks for the end of that. */
+CDP__PRIVATE cdp_status cdp__elastic_attends(cdp_elastic *e) {
+    e->looked_ns = cdp__elastic_now_ns(e);
+    if (e->no_thread) return CDP_OK;
+    e->thread = e->os->threads.start(e->os, cdp__elastic_main, e);
+    if (e->thread) return CDP_OK;
+    return cdp__fail(
+        CDP_ERR_IO, "cannot start the thread of this cdp_elastic; set no_thread of tcp->group");
 }
 
 #endif /* CDP_SRC_ELASTIC_ENTRY_H */

@@ -47,6 +47,8 @@ typedef struct cdp__elastic_ticket {
     uint64_t step, samples;
     uint32_t round_trip_ms; /* between its process and the store */
     bool gone;              /* its process has ended */
+    bool asks;              /* to be tried, or says that it was: not yet to be taken in */
+    bool untried;           /* it asks, and no later ticket is of the same process */
 } cdp__elastic_ticket;
 
 /* "I complete nothing more in this epoch." */
@@ -58,6 +60,7 @@ typedef struct cdp__elastic_arrival {
     uint32_t round_trip_ms; /* of a ticket: between its process and the store */
     bool absent;            /* because that rank did not call */
     bool has_state, fresh, ending;
+    bool asks, tried; /* of a ticket: it wants to be tried; it was */
 } cdp__elastic_arrival;
 
 typedef struct cdp__elastic_member {
@@ -181,12 +184,42 @@ CDP__PRIVATE void cdp__elastic_take_in(const cdp__elastic_view *v, cdp__elastic_
     uint32_t i;
     for (i = v->old->tickets; i < v->ticket_count && out->size < v->max_ranks; ++i) {
         out->tickets = i + 1;
-        if (v->tickets[i].gone) continue;
+        if (v->tickets[i].gone || v->tickets[i].asks) continue;
         cdp__elastic_add(out, v->tickets[i].id, CDP__ELASTIC_NEW, false);
         out->members[out->size - 1].on_trial = v->old->epoch > 0;
         out->members[out->size - 1].round_trip_ms = (uint16_t)v->tickets[i].round_trip_ms;
         ++out->joined;
     }
+}
+
+/* ---- who is tried
+
+   A newcomer to a job that runs asks to be tried: it and the members connect beside the epoch, and
+   only then it may be taken in, so one that the members cannot reach costs them no step. If an
+   attempt with all that ask fails, each is tried alone, in turn, the newest first. */
+
+/* Lists the members and those that are tried after so many attempts that failed; out->members has
+   room as for cdp__elastic_decide(). False: nobody asks. */
+CDP__PRIVATE bool cdp__elastic_draw_trial(
+    const cdp__elastic_view *v, uint32_t failures, cdp__elastic_decision *out) {
+    const cdp__elastic_decision *old = v->old;
+    cdp__elastic_member *const members = out->members;
+    uint32_t r, i, ask = 0, at = 0;
+    memset(out, 0, sizeof *out);
+    out->members = members;
+    for (r = 0; r < old->size; ++r) {
+        cdp__elastic_add(out, old->members[r].id, r, !r);
+        out->members[r].round_trip_ms = old->members[r].round_trip_ms;
+    }
+    for (i = 0; i < v->ticket_count; ++i)
+        ask += v->tickets[i].untried && !v->tickets[i].gone;
+    for (i = 0; i < v->ticket_count; ++i) {
+        if (!v->tickets[i].untried || v->tickets[i].gone) continue;
+        if (failures && ++at != ask - (failures - 1) % ask) continue;
+        cdp__elastic_add(out, v->tickets[i].id, CDP__ELASTIC_NEW, false);
+        out->members[out->size - 1].round_trip_ms = (uint16_t)v->tickets[i].round_trip_ms;
+    }
+    return ask > 0;
 }
 
 /* The state of the first epoch is that of its rank 0. */

@@ -26,7 +26,7 @@ CDP__PRIVATE void cdp__elastic_put_record(uint8_t *out, const cdp__elastic_arriv
     cdp__put_u32(out + 4, a->rank);
     cdp__put_u32(out + 8,
         (a->has_state ? 1u : 0u) | (a->ending ? 2u : 0u) | (a->fresh ? 4u : 0u)
-            | (a->absent ? 8u : 0u)
+            | (a->absent ? 8u : 0u) | (a->asks ? 16u : 0u) | (a->tried ? 32u : 0u)
             | (a->rank == CDP__ELASTIC_NEW ? a->round_trip_ms : a->blamed) << 16);
     cdp__put_u64(out + 16, a->step);
     cdp__put_u64(out + 24, a->samples);
@@ -48,6 +48,8 @@ CDP__PRIVATE bool cdp__elastic_get_record(const uint8_t *in, cdp__elastic_arriva
     a->ending = (in[8] & 2) != 0;
     a->fresh = (in[8] & 4) != 0;
     a->absent = (in[8] & 8) != 0;
+    a->asks = (in[8] & 16) != 0;
+    a->tried = (in[8] & 32) != 0;
     if (a->rank == CDP__ELASTIC_NEW)
         a->round_trip_ms = cdp__get_u32(in + 8) >> 16;
     else

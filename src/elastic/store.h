@@ -12,6 +12,7 @@
 #include "../os/child.h"
 #include "../store/interface_api.h"
 #include "../group/group_api.h"
+#include "../group/collectives_api.h"
 #include "../group/backend_api.h"
 #include "../message/transport_api.h"
 #include "../base/compiler.h"
@@ -67,8 +68,35 @@ typedef struct cdp__elastic_watch {
     bool reads; /* no_thread: `tickets` reads them; it may take several polls */
     cdp__store_call tickets;
     char tickets_key[CDP__ELASTIC_KEY];
-    uint64_t tickets_ns; /* when rank 0 began to look for newcomers last */
+    uint64_t tickets_ns; /* when this process began to look for newcomers last */
 } cdp__elastic_watch;
+
+/* An attempt to connect with newcomers beside the epoch; see trial.h. */
+typedef struct cdp__elastic_trial {
+    uint64_t epoch;                /* in which the rest is valid */
+    uint64_t number;               /* of the last one in it; 0: there was none */
+    struct cdp_starting *starting; /* NULL: none is under way */
+    cdp_group *group;              /* of this trial */
+    cdp_work work;                 /* in it: exchanges `data`, then waits for all others to have */
+    uint8_t *data;                 /* NULL: not any more, or not yet */
+    bool leaving;                  /* this process leaves the group */
+    uint32_t newcomers;            /* the last ranks of the group */
+    cdp_store *store;              /* for it alone; NULL: e->store */
+    uint32_t failures;             /* rank 0: attempts that failed in a row */
+    uint32_t seen;                 /* rank 0: tickets, when it read them last */
+    uint64_t due_ns;               /* rank 0: when the next one may begin */
+    bool announced;                /* rank 0: its keys are in the store */
+    bool asked;                    /* rank 0: somebody did, when it read them */
+    char job[CDP__ELASTIC_KEY];    /* `starting` reads it */
+} cdp__elastic_trial;
+
+/* How far a newcomer is on its way into the job. */
+typedef enum cdp__elastic_stage {
+    CDP__ELASTIC_STRANGER,
+    CDP__ELASTIC_ASKS,     /* it waits to be tried */
+    CDP__ELASTIC_TRIED,    /* it was; it may be taken in when it calls cdp_elastic_next() */
+    CDP__ELASTIC_HANDED_IN /* it has a ticket */
+} cdp__elastic_stage;
 
 struct cdp_elastic {
     cdp_elastic_desc desc; /* with defaults */
@@ -84,6 +112,9 @@ struct cdp_elastic {
     uint64_t round_trip_ns; /* the shortest of a request before the ticket; 0: not measured */
     void *mutex, *cond, *thread;
     cdp__elastic_watch watch; /* of the thread that looks */
+    cdp__elastic_trial trial; /* the same; of a newcomer, before there is one */
+    uint8_t stage;            /* cdp__elastic_stage */
+    char untried[160];        /* of a newcomer: why the last attempt failed; "": there was none */
     /* of the thread in cdp_elastic_next() */
     void *burying;      /* a thread that destroys a group; NULL: none was started */
     cdp_group *dying;   /* no_thread: a group that is being left */
@@ -359,7 +390,7 @@ CDP__PRIVATE cdp_status cdp__elastic_await(
     return st;
 }
 
-/* The decision that made epoch k, of what its key holds; d->members is allocated, NULL: there is
+/* The decision that made epoch k (0: any), of what its key holds; d->members is allocated, NULL: there is
    none yet. */
 CDP__PRIVATE cdp_status cdp__elastic_decision_of(
     cdp_elastic *e, uint64_t k, void *data, uint64_t bytes, cdp__elastic_decision *d) {
@@ -369,7 +400,8 @@ CDP__PRIVATE cdp_status cdp__elastic_decision_of(
     size = cdp__elastic_decision_size((const uint8_t *)data, bytes);
     d->members = (cdp__elastic_member *)cdp__alloc(e->os, (size + 1) * sizeof *d->members);
     if (!d->members) return cdp__fail_nomem("a list of members", size * sizeof *d->members);
-    if (cdp__elastic_get_decision((uint8_t *)data, bytes, d) && d->epoch == k) return CDP_OK;
+    if (cdp__elastic_get_decision((uint8_t *)data, bytes, d) && (!k || d->epoch == k))
+        return CDP_OK;
     cdp__free(e->os, d->members);
     d->members = NULL;
     return cdp__fail(CDP_ERR_STORE,
@@ -434,6 +466,15 @@ CDP__PRIVATE cdp_status cdp__elastic_gone(
     return cdp__elastic_there(e, s, key, gone);
 }
 
+/* Of a list of tickets: process number i asks, and has no later one. */
+CDP__PRIVATE bool cdp__elastic_untried(
+    const cdp__elastic_arrival *list, uint32_t count, uint32_t i) {
+    uint32_t k;
+    for (k = i + 1; list[i].asks && k < count; ++k)
+        if (cdp__elastic_same(list[k].id, list[i].id)) return false;
+    return list[i].asks;
+}
+
 #define CDP__ELASTIC_TOGETHER 16u /* keys that are read, or deleted, at the same time */
 
 /* Of `count` processes, which are known to be gone; *gone true: that is known already. The strides
@@ -485,10 +526,13 @@ CDP__PRIVATE cdp_status cdp__elastic_tickets_of(cdp_elastic *e, cdp_store *s, ui
         t->step = records[i].step;
         t->samples = records[i].samples;
         t->round_trip_ms = records[i].round_trip_ms;
+        t->asks = records[i].asks || records[i].tried;
+        t->untried = cdp__elastic_untried(records, *count, i);
+        t->gone = !t->untried && (t->asks || i < from); /* it does not matter of these */
     }
-    if (st == CDP_OK && from < *count)
-        st = cdp__elastic_gone_all(e, s, (*list)[from].id, sizeof **list, &(*list)[from].gone,
-            sizeof **list, *count - from);
+    if (st == CDP_OK)
+        st = cdp__elastic_gone_all(
+            e, s, (*list)->id, sizeof **list, &(*list)->gone, sizeof **list, *count);
     cdp__free(e->os, records);
     if (st != CDP_OK) {
         cdp__free(e->os, *list);
@@ -588,6 +632,47 @@ CDP__PRIVATE cdp_status cdp__elastic_propose(
     cdp_store_free(s, data);
     cdp__free(e->os, out);
     return st;
+}
+
+/* The trial beside epoch k: d->epoch is its number; d->members is allocated, NULL: there is none. */
+CDP__PRIVATE cdp_status cdp__elastic_read_trial(
+    cdp_elastic *e, cdp_store *s, uint64_t k, cdp__elastic_decision *d) {
+    char key[CDP__ELASTIC_KEY];
+    void *data;
+    uint64_t bytes;
+    cdp_status st;
+    memset(d, 0, sizeof *d);
+    cdp__elastic_key(e, key, "e/%llu/trial", (unsigned long long)k);
+    st = cdp__elastic_read(e, s, key, &data, &bytes);
+    if (st == CDP_OK) st = cdp__elastic_decision_of(e, 0, data, bytes, d);
+    cdp_store_free(s, data);
+    return st;
+}
+
+/* Announces a trial: d->epoch is its number. */
+CDP__PRIVATE cdp_status cdp__elastic_put_trial(
+    cdp_elastic *e, uint64_t k, const cdp__elastic_decision *d) {
+    char key[CDP__ELASTIC_KEY];
+    const uint64_t bytes = cdp__elastic_decision_bytes(d->size);
+    uint8_t *out = (uint8_t *)cdp__alloc(e->os, bytes);
+    cdp_status st;
+    if (!out) return cdp__fail_nomem("a trial", bytes);
+    cdp__elastic_put_decision(out, d);
+    cdp__elastic_key(e, key, "e/%llu/trial", (unsigned long long)k);
+    st = cdp__elastic_put(e, e->store, CDP_STORE_SET, key, out, bytes);
+    cdp__free(e->os, out);
+    return st;
+}
+
+/* Removes the keys of a trial. */
+CDP__PRIVATE cdp_status cdp__elastic_tidy_trial(cdp_elastic *e, uint64_t k, uint64_t number) {
+    char key[CDP__ELASTIC_KEY];
+    cdp_status st;
+    cdp__elastic_key(e, key, "e/%llu/trial", (unsigned long long)k);
+    st = cdp__elastic_put(e, e->store, CDP_STORE_DELETE, key, NULL, 0);
+    cdp__elastic_key(
+        e, key, "e/%llu/trial/%llu/meet", (unsigned long long)k, (unsigned long long)number);
+    return st == CDP_OK ? cdp__elastic_put(e, e->store, CDP_STORE_DELETE, key, NULL, 0) : st;
 }
 
 #endif /* CDP_SRC_ELASTIC_STORE_H */

@@ -26,6 +26,7 @@
 #include "turn.h"
 #include "records.h"
 #include "store.h"
+#include "trial.h"
 
 /* True if another rank saw the error first, such as one that has no memory. */
 CDP__PRIVATE bool cdp__elastic_told(const cdp_error *why) {
@@ -360,44 +361,110 @@ CDP__PRIVATE cdp_status cdp__elastic_look_for_decision(
     return CDP_OK;
 }
 
-/* Newcomers end the epoch: *found. */
-CDP__PRIVATE cdp_status cdp__elastic_look_for_newcomers(cdp_elastic *e, bool *found) {
-    cdp__elastic_ticket *tickets;
-    uint32_t count, i, waiting = 0;
+CDP__PRIVATE uint32_t cdp__elastic_waiting(
+    const cdp__elastic_ticket *tickets, uint32_t from, uint32_t count) {
+    uint32_t i, n = 0;
+    for (i = from; i < count; ++i)
+        n += !tickets[i].gone && !tickets[i].asks;
+    return n;
+}
+
+/* So many newcomers may be taken in: *found if they end the epoch. */
+CDP__PRIVATE cdp_status cdp__elastic_let_in(cdp_elastic *e, uint32_t waiting, bool *found) {
     char why[80];
-    cdp_status st;
-    *found = false;
-    st = cdp__elastic_read_tickets(e, e->watched, e->d.tickets, &tickets, &count);
-    if (st != CDP_OK) return st;
-    for (i = e->d.tickets; i < count; ++i)
-        waiting += !tickets[i].gone;
-    cdp__free(e->os, tickets);
     if (!waiting) return CDP_OK;
     *found = true;
     cdp__format(why, sizeof why, "%u newcomer%s", waiting, waiting == 1 ? " waits" : "s wait");
     return cdp__elastic_alarm_at(e, e->watched, e->d.epoch, why);
 }
 
+/* Newcomers end the epoch: *found. */
+CDP__PRIVATE cdp_status cdp__elastic_look_for_newcomers(cdp_elastic *e, bool *found) {
+    cdp__elastic_ticket *tickets;
+    uint32_t count, waiting;
+    cdp_status st;
+    *found = false;
+    st = cdp__elastic_read_tickets(e, e->watched, e->d.tickets, &tickets, &count);
+    if (st != CDP_OK) return st;
+    waiting = cdp__elastic_waiting(tickets, e->d.tickets, count);
+    cdp__free(e->os, tickets);
+    return cdp__elastic_let_in(e, waiting, found);
+}
+
+/* Newcomers may end the epoch now. Lock held. */
+CDP__PRIVATE bool cdp__elastic_grows(const cdp_elastic *e) {
+    return !e->place.ending && e->place.size < e->desc.max_ranks
+        && cdp__elastic_now_ns(e) - e->epoch_ns
+        >= ((uint64_t)e->desc.grow_ms << e->d.cool) * CDP__MS;
+}
+
+/* Newcomers that were tried end the epoch, at the earliest grow_ms after it began, if there is
+   room: *found. Others are tried. Rank 0 does this. */
+CDP__PRIVATE cdp_status cdp__elastic_receive_newcomers(cdp_elastic *e, uint64_t k, bool *found) {
+#ifdef CDP_NO_FRAMES
+    (void)k;
+    return cdp__elastic_look_for_newcomers(e, found);
+#else
+    cdp__elastic_trial *const tr = cdp__elastic_trial_of(e, k);
+    cdp__elastic_ticket *tickets;
+    cdp__elastic_view v;
+    uint32_t waiting;
+    bool grows;
+    cdp_status st;
+    memset(&v, 0, sizeof v);
+    st = cdp__elastic_read_tickets(e, e->watched, e->d.tickets, &tickets, &v.ticket_count);
+    if (st != CDP_OK) return st;
+    v.old = &e->d;
+    v.tickets = tickets;
+    if (tr->seen != v.ticket_count) cdp__elastic_trial_soon(tr);
+    tr->seen = v.ticket_count;
+    waiting = cdp__elastic_waiting(tickets, e->d.tickets, v.ticket_count);
+    cdp__elastic_lock(e);
+    grows = cdp__elastic_grows(e);
+    cdp__elastic_unlock(e);
+    if (grows) st = cdp__elastic_let_in(e, waiting, found);
+    if (st == CDP_OK && !*found) st = cdp__elastic_trial_call(e, &v, k, &tr->asked);
+    tr->asked = tr->asked || waiting;
+    cdp__free(e->os, tickets);
+    return st;
+#endif
+}
+
 /* What this process has to do while it waits for an alarm. */
 typedef enum cdp__elastic_duty {
     CDP__ELASTIC_NOTHING,
     CDP__ELASTIC_ALARM,    /* the group failed: this thread's last error says why */
-    CDP__ELASTIC_NEWCOMERS /* rank 0 checks for new tickets, from grow_ms after the epoch began */
+    CDP__ELASTIC_NEWCOMERS /* it polls for newcomers: rank 0 for tickets, others for a trial */
 } cdp__elastic_duty;
 
-/* Sets *may if there may be new tickets. With a thread they are read in
-   cdp__elastic_look_for_newcomers(). Without one, the request is spread over several polls, so that
-   no call of the program is delayed, and goes over `store`, while `watched` waits for the alarm. */
-CDP__PRIVATE cdp_status cdp__elastic_new_tickets(cdp_elastic *e, bool *may) {
+/* The answer to what cdp__elastic_news() asked: sets *may if there may be something to do. */
+CDP__PRIVATE bool cdp__elastic_is_news(const cdp_elastic *e, const cdp_store_request *rq) {
+    const cdp__elastic_trial *const tr = &e->trial;
+    uint64_t count;
+    if (rq->op == CDP_STORE_CHECK) return rq->number == 1;
+    count = rq->results ? rq->results[0].bytes / CDP__ELASTIC_RECORD_BYTES : 0;
+    if (count <= e->d.tickets) return false;
+    return tr->epoch != e->d.epoch || count != tr->seen || tr->asked;
+}
+
+/* Sets *may if there may be new tickets, or a trial. With a thread rank 0 reads them in
+   cdp__elastic_receive_newcomers(). Otherwise the request is spread over several polls, so that no
+   call of the program is delayed, and goes over `store`, while `watched` waits for the alarm. */
+CDP__PRIVATE cdp_status cdp__elastic_news(cdp_elastic *e, uint64_t k, bool *may) {
     cdp__elastic_watch *w = &e->watch;
     cdp_store_request *rq = &w->tickets.rq;
+    const bool leads = e->place.rank == 0;
     cdp_status st = CDP_OK;
-    *may = !e->no_thread;
+    *may = leads && !e->no_thread;
     if (!w->reads) w->tickets_ns = cdp__elastic_now_ns(e);
     if (*may) return CDP_OK;
     if (!w->reads) {
-        cdp__elastic_key(e, w->tickets_key, "join/in");
-        st = cdp__store_call_make(&w->tickets, CDP_STORE_GET, w->tickets_key, NULL, 0);
+        if (leads)
+            cdp__elastic_key(e, w->tickets_key, "join/in");
+        else
+            cdp__elastic_key(e, w->tickets_key, "e/%llu/trial", (unsigned long long)k);
+        st = cdp__store_call_make(
+            &w->tickets, leads ? CDP_STORE_GET : CDP_STORE_CHECK, w->tickets_key, NULL, 0);
         if (st == CDP_OK) st = cdp__elastic_said(cdp__store_begin(e->store, rq));
         if (st < 0) return st;
         w->reads = true;
@@ -409,13 +476,24 @@ CDP__PRIVATE cdp_status cdp__elastic_new_tickets(cdp_elastic *e, bool *may) {
     w->reads = false;
     st = cdp__elastic_said(cdp__store_end(e->store, rq, st, e->store_ms));
     if (st != CDP_OK) return st;
-    *may = rq->results && rq->results[0].bytes / CDP__ELASTIC_RECORD_BYTES > e->d.tickets;
+    *may = cdp__elastic_is_news(e, rq);
     cdp_store_request_free(e->store, rq);
     return CDP_OK;
 }
 
-CDP__PRIVATE cdp__elastic_duty cdp__elastic_duty_of(cdp_elastic *e, uint64_t k) {
+/* Whether this process polls for newcomers now. Lock held. */
+CDP__PRIVATE bool cdp__elastic_looks(const cdp_elastic *e) {
     const uint64_t now = cdp__elastic_now_ns(e);
+#ifdef CDP_NO_FRAMES
+    if (e->place.rank || !cdp__elastic_grows(e)) return false;
+    return e->watch.reads || now - e->watch.tickets_ns >= CDP__ELASTIC_SLICE_MS * CDP__MS;
+#else
+    if (e->place.ending) return false;
+    return e->watch.reads || now - e->watch.tickets_ns >= cdp__elastic_look_ms(e) * CDP__MS;
+#endif
+}
+
+CDP__PRIVATE cdp__elastic_duty cdp__elastic_duty_of(cdp_elastic *e, uint64_t k) {
     cdp__elastic_duty duty = CDP__ELASTIC_NOTHING;
     cdp__elastic_lock(e);
     if (e->stop || e->ended || e->failure.status != CDP_OK || e->place.epoch != k
@@ -423,9 +501,7 @@ CDP__PRIVATE cdp__elastic_duty cdp__elastic_duty_of(cdp_elastic *e, uint64_t k) 
         duty = CDP__ELASTIC_NOTHING;
     else if (cdp__elastic_is_loss(cdp_group_status(e->group)))
         duty = CDP__ELASTIC_ALARM;
-    else if (e->place.rank == 0 && !e->place.ending && e->place.size < e->desc.max_ranks
-        && (e->watch.reads || now - e->watch.tickets_ns >= CDP__ELASTIC_SLICE_MS * CDP__MS)
-        && now - e->epoch_ns >= ((uint64_t)e->desc.grow_ms << e->d.cool) * CDP__MS)
+    else if (cdp__elastic_looks(e))
         duty = CDP__ELASTIC_NEWCOMERS;
     cdp__elastic_unlock(e);
     return duty;
@@ -438,8 +514,11 @@ CDP__PRIVATE cdp_status cdp__elastic_do_duty(cdp_elastic *e, uint64_t k) {
     const cdp_error why = *cdp_last_error();
     bool alarm = duty == CDP__ELASTIC_ALARM, may = false;
     cdp_status st = CDP_OK;
-    if (duty == CDP__ELASTIC_NEWCOMERS) st = cdp__elastic_new_tickets(e, &may);
+    if (duty == CDP__ELASTIC_NEWCOMERS) st = cdp__elastic_news(e, k, &may);
     if (st != CDP_OK || !(alarm || may)) return st;
+#ifndef CDP_NO_FRAMES
+    if (!alarm && e->place.rank) return cdp__elastic_trial_hear(e, k);
+#endif
     cdp__elastic_close(e);
     if (alarm) {
         cdp__elastic_lock(e);
@@ -447,7 +526,7 @@ CDP__PRIVATE cdp_status cdp__elastic_do_duty(cdp_elastic *e, uint64_t k) {
         cdp__elastic_unlock(e);
         st = cdp__elastic_alarm_at(e, e->watched, k, why.text);
     }
-    if (!alarm) st = cdp__elastic_look_for_newcomers(e, &alarm);
+    if (!alarm) st = cdp__elastic_receive_newcomers(e, k, &alarm);
     return st == CDP_OK && alarm ? cdp__elastic_arrive_at(e, k) : st;
 }
 
@@ -459,6 +538,12 @@ CDP__PRIVATE cdp_status cdp__elastic_look_for_alarm(cdp_elastic *e, uint64_t k, 
     cdp__elastic_watch *w = &e->watch;
     cdp_status st = CDP_OK;
     if (w->asks == CDP__ELASTIC_ASKS_NOTHING) st = cdp__elastic_open(e, CDP__ELASTIC_ASKS_ALARM, k);
+#ifndef CDP_NO_FRAMES
+    if (st == CDP_OK && cdp__elastic_trial_goes_on(e)) {
+        st = cdp__elastic_trial_go_on(e, e->no_thread ? 0 : CDP__ELASTIC_TRIAL_US);
+        until_ns = 0;
+    }
+#endif
     if (st == CDP_OK) st = cdp__elastic_answer(e, e->watched, &w->call.rq, until_ns);
     if (st == CDP_PENDING) return cdp__elastic_do_duty(e, k);
     cdp__elastic_close(e);
@@ -467,7 +552,8 @@ CDP__PRIVATE cdp_status cdp__elastic_look_for_alarm(cdp_elastic *e, uint64_t k, 
 
 /* This process is in no epoch that could end. Lock held. */
 CDP__PRIVATE bool cdp__elastic_idle(const cdp_elastic *e) {
-    return e->place.phase == CDP__ELASTIC_OUT || e->failure.status != CDP_OK || e->ended;
+    return e->place.phase == CDP__ELASTIC_OUT || e->failure.status != CDP_OK || e->ended
+        || !e->place.epoch;
 }
 
 /* One poll of the store; waits until until_ns at most for the alarm or the decision. */
@@ -482,6 +568,9 @@ CDP__PRIVATE cdp_status cdp__elastic_tick(cdp_elastic *e, uint64_t until_ns) {
     cdp__elastic_unlock(e);
     if (idle || w->epoch != k || (w->asks == CDP__ELASTIC_ASKS_DECISION) != arrived)
         cdp__elastic_close(e);
+#ifndef CDP_NO_FRAMES
+    if (idle || arrived || e->trial.epoch != k) cdp__elastic_trial_stop(e);
+#endif
     if (idle) return CDP_OK;
     return arrived ? cdp__elastic_look_for_decision(e, k, until_ns)
                    : cdp__elastic_look_for_alarm(e, k, until_ns);

@@ -43,6 +43,7 @@ enum {
     USUAL = 16, /* processes at most, but for F_CROWD */
     EPOCHS = 128,
     STEPS = 10,
+    MOST_STEPS = 40, /* where newcomers must have time to be tried */
     LIVES = 3,
     WEIGHTS = 24,
     BATCH = 2,
@@ -94,7 +95,7 @@ typedef struct epoch_seen {
     uint64_t step;
     uint8_t node[NODES], life[NODES]; /* of each rank */
     uint64_t holds[NODES];            /* steps that it held at most */
-    uint8_t hist[STEPS];              /* of the state with which it begins */
+    uint8_t hist[MOST_STEPS];         /* of the state with which it begins */
     uint64_t arrived_ns, running_ns;  /* the first member that has arrived; that runs */
     char cause[160];
     uint8_t answer[ANSWERS]; /* of cdp_elastic_agree(): 0 none yet; 1 no; 2 yes */
@@ -109,9 +110,9 @@ typedef struct member {
     bool claims, over; /* it was told that the job is over, or lost */
     bool computed;     /* F_LONG: for longer than settle_ms, without a call */
     uint64_t w[WEIGHTS], grad[WEIGHTS];
-    uint8_t hist[STEPS], blob[STEPS];      /* in which epoch each step was committed */
-    cdp__elastic_place last;               /* as the last look saw it */
-    uint32_t asked[2][CDP_STORE_OP_COUNT]; /* F_ASK: before and after the decision */
+    uint8_t hist[MOST_STEPS], blob[MOST_STEPS]; /* in which epoch each step was committed */
+    cdp__elastic_place last;                    /* as the last look saw it */
+    uint32_t asked[2][CDP_STORE_OP_COUNT];      /* F_ASK: before and after the decision */
     cdp_status status;
     char text[512];
 } member;
@@ -125,9 +126,9 @@ static struct {
     uint64_t long_in;    /* F_LONG: the epoch in which it happens */
     bool turns;          /* F_ASK: the alarm was raised */
     bool faulty, doomed; /* F_SOURCE, F_AGREE: somebody is about to die; F_PAUSE: all stood still */
-    uint32_t settle_ms, nodes, fresh, min_ranks, max_ranks, alarms, leaves, newest;
+    uint32_t settle_ms, steps, nodes, fresh, min_ranks, max_ranks, alarms, leaves, newest;
     uint64_t stable;
-    uint8_t stable_hist[STEPS];
+    uint8_t stable_hist[MOST_STEPS];
     epoch_seen e[EPOCHS];
     member m[NODES];
     char wrong[900];
@@ -135,7 +136,7 @@ static struct {
 
 static struct {
     uint64_t worlds, epochs, lost, back, named, unnamed, slowest_ns, crowds, no_thread, away,
-        others, evicted;
+        others, evicted, kept_out;
 } total;
 
 static bool trace; /* of the last run of a seed */
@@ -332,8 +333,8 @@ static void pause_all(sim_world *w) {
    notice the failure, and raise the alarm. The leader asks in each look for all members, reads
    tickets and alarm, and decides. Afterwards each member says that it is here and waits for all,
    and cdp_init() exchanges addresses; rank 0 tidies up after the epoch before: a key for each of
-   its ranks, and five others. So the requests of the leader grow with the number of ranks, those of
-   the other members do not. Without threads members arrive within a step, 45 ms here, and who has
+   its ranks, and five others; and asks (COMPARE_SET) for a trial of newcomers. So the requests of
+   the leader grow with the number of ranks, those of the other members do not. Without threads members arrive within a step, 45 ms here, and who has
    arrived first leads for a while: it looks every 10 ms. */
 static const struct {
     uint8_t half; /* 0: until the member knows the decision; 1: from there on until it runs */
@@ -341,7 +342,7 @@ static const struct {
     uint32_t most, leads, each; /* rank 0 may ask more: `leads`, and `each` for each rank */
 } budget[] = {{0, CDP_STORE_APPEND, 1, 0, 0}, {0, CDP_STORE_COMPARE_SET, 10, 3, 2},
     {0, CDP_STORE_CHECK, 2, 0, 0}, {0, CDP_STORE_WAIT, 2, 0, 0},
-    {1, CDP_STORE_COMPARE_SET, 0, 2, 0}, {1, CDP_STORE_GET, 1, 0, 0}, {1, CDP_STORE_WAIT, 2, 0, 0},
+    {1, CDP_STORE_COMPARE_SET, 0, 3, 0}, {1, CDP_STORE_GET, 1, 0, 0}, {1, CDP_STORE_WAIT, 2, 0, 0},
     {1, CDP_STORE_ADD, 1, 0, 0}, {1, CDP_STORE_SET, 2, 3, 0}, {1, CDP_STORE_DELETE, 0, 6, 1}};
 
 static cdp_status (*plain_start)(void *self, cdp_store_request *rq);
@@ -408,14 +409,14 @@ static void judge_requests(void) {
 
 static uint64_t save(void *user, void *data, uint64_t room) {
     member *m = (member *)user;
-    if (room >= STEPS) memcpy(data, m->hist, STEPS);
-    return STEPS;
+    if (room >= sizeof m->hist) memcpy(data, m->hist, sizeof m->hist);
+    return sizeof m->hist;
 }
 
 static cdp_status load(void *user, const void *data, uint64_t bytes) {
     member *m = (member *)user;
-    if (bytes != STEPS) wrong(m, "a blob of another size");
-    memcpy(m->blob, data, STEPS);
+    if (bytes != sizeof m->blob) wrong(m, "a blob of another size");
+    memcpy(m->blob, data, sizeof m->blob);
     return CDP_OK;
 }
 
@@ -562,7 +563,7 @@ static cdp_status train(member *m) {
         if (st != CDP_OK) return st;
         look(x.world);
         check_now(m, &now);
-        if (now.step >= STEPS) break;
+        if (now.step >= x.steps) break;
         if (m->leave_at && now.step >= m->leave_at) cdp_elastic_leave(m->e, "enough");
         if (x.kind == F_ASK) begin_turns(m, &now);
         if (sim_chance(&m->random, (x.seed % 4 && x.kind != F_PAUSE) || x.kind == F_ASK ? 0 : 20)) {
@@ -574,7 +575,7 @@ static cdp_status train(member *m) {
     }
     st = cdp_elastic_finish(m->e);
     look(x.world);
-    if (st == CDP_OK && x.stable < STEPS) wrong(m, "it ends before all have the last step");
+    if (st == CDP_OK && x.stable < x.steps) wrong(m, "it ends before all have the last step");
     return st;
 }
 
@@ -815,6 +816,7 @@ static void draw_world(uint64_t seed, fault_kind kind, bool no_thread) {
     if (kind == F_EVERY) fresh = 1;
     if (members + fresh > most) members = most - fresh;
     x.fresh = fresh;
+    x.steps = at_once(kind) || kind == F_FIREWALL || kind == F_AWAY ? MOST_STEPS : STEPS;
     x.nodes = 1 + members + fresh;
     x.min_ranks = 1 + (uint32_t)(sim_random(&s) % (members > 2 ? 3 : 2));
     x.max_ranks = sim_chance(&s, 256) ? members : most;
@@ -876,6 +878,25 @@ static void judge_turns(uint32_t faults) {
 static uint64_t far_ns(uint64_t seed) {
     static const uint64_t us[] = {500, 10000, 50000, 150000};
     return us[seed % (sizeof us / sizeof *us)] * SIM_US;
+}
+
+/* F_FIREWALL, F_AWAY before cdp_elastic_next(): the bad newcomer was in no epoch, so no member lost
+   a step because of it. Not where it is cut off from other newcomers alone: they may both be
+   connected to all members, when they are tried one after the other. */
+static bool is_tried(uint32_t set_b) {
+    const uint32_t members = (1u << (x.nodes - x.fresh)) - 2;
+    return x.kind == F_FIREWALL ? (set_b & members) != 0 : x.kind == F_AWAY && x.seed % 2 == 0;
+}
+
+static void judge_trials(void) {
+    const member *const m = &x.m[x.bad[0]];
+    for (uint32_t k = 2; k <= x.newest; ++k)
+        for (uint32_t r = 0; r < x.e[k].size; ++r)
+            if (x.e[k].node[r] == x.bad[0] && x.kind == F_FIREWALL)
+                wrong(m, "epoch %u has the newcomer that does not reach its ranks", k);
+    total.kept_out += m->status != CDP_PENDING;
+    for (uint32_t k = 2; k <= x.newest; ++k)
+        if (x.e[k].lost) wrong(m, "epoch %u lost %u ranks because of a newcomer", k, x.e[k].lost);
 }
 
 /* F_FAR: a process reaches itself at once. */
@@ -962,6 +983,7 @@ static bool world_run(uint64_t seed, fault_kind kind, bool no_thread, const sim_
         && kind != F_LONG && kind != F_FAR && !blocks())
         judge_turns(faults);
     if (kind == F_FAR) judge_far();
+    if (is_tried(faults ? (uint32_t)f[0].set_b : 0)) judge_trials();
     if (kind == F_ASK) judge_requests();
     total.others += kind == F_OTHER && x.m[x.nodes - 1].status == CDP_ERR_MISMATCH;
     if (faults == 1 && (kind == F_KILL || kind == F_EVERY) && x.world->faults[0].happened)
@@ -1069,8 +1091,9 @@ static bool kind_end(uint32_t kind, uint32_t bad, uint64_t seeds) {
         || (at_once(kind) && seeds >= 25 && total.crowds < seeds / 5)
         || (kind == F_LONG && seeds >= 25 && total.away < seeds / 4)
         || (kind == F_OTHER && seeds >= 25 && total.others < seeds / 2)
-        || ((kind == F_APART || kind == F_HANG || kind == F_FIREWALL || kind == F_AWAY)
-            && seeds >= 25 && total.evicted < seeds / 3)
+        || ((kind == F_APART || kind == F_HANG) && seeds >= 25 && total.evicted < seeds / 3)
+        || (kind == F_AWAY && seeds >= 25 && total.evicted < seeds / 6)
+        || ((kind == F_AWAY || kind == F_FIREWALL) && seeds >= 25 && total.kept_out < seeds / 3)
         || (seeds >= 25 && !total.no_thread);
     printf("%s %s: %llu seeds, %llu of %llu worlds without threads, %u failed; %llu epochs, %llu "
            "of them a step back, %llu ends without "

@@ -1,0 +1,257 @@
+/* elastic/trial.h - newcomers are tried beside the running epoch
+
+   Knows: who asks for it. A newcomer and all members connect as they would for the next epoch, and
+   part again. Promises: a member waits for nothing here but short answers of the store, and only
+   while newcomers ask; the epoch goes on, whatever becomes of a trial. */
+#ifndef CDP_SRC_ELASTIC_TRIAL_H
+#define CDP_SRC_ELASTIC_TRIAL_H
+
+#include "../base/config.h"
+#include "../base/status_api.h"
+#include "../base/error_api.h"
+#include "../base/log_api.h"
+#include "../store/interface_api.h"
+#include "../group/group_api.h"
+#include "../group/collectives_api.h"
+#include "../base/compiler.h"
+#include "../base/basics.h"
+#include "../text/format.h"
+#include "../store/store_api.h"
+#include "../tcp/desc_api.h"
+#include "../tcp/create_api.h"
+#include "epoch.h"
+#include "turn.h"
+#include "records.h"
+#include "store.h"
+
+#ifndef CDP_NO_FRAMES
+
+#define CDP__ELASTIC_TRIAL_US 5000u /* for how long a thread goes on before it checks the alarm */
+#define CDP__ELASTIC_TRIAL_BYTES 4096u /* more than a packet holds: some networks drop long ones */
+#define CDP__ELASTIC_TRIAL_PAUSE_MS 500u /* between trials; doubles with each that fails */
+
+/* Ranks other than 0 poll for a trial less often in large jobs, for the sake of the store. */
+CDP__PRIVATE uint64_t cdp__elastic_look_ms(const cdp_elastic *e) {
+    return CDP__ELASTIC_SLICE_MS + (e->place.rank ? e->d.size * 2u : 0u);
+}
+
+/* Long enough for members without threads, which go on in their calls only: nobody waits for it but
+   other newcomers. */
+CDP__PRIVATE uint32_t cdp__elastic_trial_ms(const cdp_elastic *e, const cdp__elastic_decision *d) {
+    const uint64_t looks_ms = 2 * (CDP__ELASTIC_SLICE_MS + d->size * 2u);
+    const uint64_t ms = cdp__elastic_init_ms(d, d->cool) + looks_ms + 4ull * e->desc.settle_ms;
+    return (uint32_t)cdp__min(ms, e->store_ms);
+}
+
+/* How this process connects as `rank` in trial number d->epoch beside epoch k. */
+CDP__PRIVATE void cdp__elastic_trial_desc(
+    cdp_elastic *e, const cdp__elastic_decision *d, uint64_t k, uint32_t rank, cdp_tcp_desc *t) {
+    cdp__elastic_trial *const tr = &e->trial;
+    uint32_t r;
+    *t = e->tcp;
+    cdp__elastic_key(
+        e, tr->job, "e/%llu/trial/%llu", (unsigned long long)k, (unsigned long long)d->epoch);
+    t->group.rank = rank;
+    t->group.world_size = d->size;
+    t->group.no_thread = true;
+    t->group.logger.level = CDP_LOG_SILENT; /* a trial that fails is no mistake of a member */
+    t->store = tr->store ? tr->store : e->store;
+    t->job = tr->job;
+    t->master_port = 0; /* the group of the epoch may listen there */
+    t->init_timeout_ms = cdp__elastic_trial_ms(e, d);
+    t->group.timeout_ms = t->init_timeout_ms;
+    tr->number = d->epoch;
+    for (r = tr->newcomers = 0; r < d->size; ++r)
+        tr->newcomers += d->members[r].old_rank == CDP__ELASTIC_NEW;
+}
+
+/* What belongs to another epoch is forgotten. */
+CDP__PRIVATE cdp__elastic_trial *cdp__elastic_trial_of(cdp_elastic *e, uint64_t k) {
+    if (e->trial.epoch != k) memset(&e->trial, 0, sizeof e->trial);
+    e->trial.epoch = k;
+    return &e->trial;
+}
+
+/* Somebody asks who did not before, and is tried at once; alone, if an attempt with all failed. */
+CDP__PRIVATE void cdp__elastic_trial_soon(cdp__elastic_trial *tr) {
+    tr->failures = tr->failures > 0;
+    tr->due_ns = 0;
+}
+
+CDP__PRIVATE uint32_t cdp__elastic_rank_in(const cdp__elastic_decision *d, const uint8_t *id) {
+    uint32_t r;
+    for (r = 0; r < d->size && !cdp__elastic_same(d->members[r].id, id); ++r) {
+    }
+    return r;
+}
+
+CDP__PRIVATE bool cdp__elastic_trial_goes_on(const cdp_elastic *e) {
+    return e->trial.starting || e->trial.group;
+}
+
+/* Nothing of a trial goes on any more. Its keys are removed with those of the epoch. */
+CDP__PRIVATE void cdp__elastic_trial_stop(cdp_elastic *e) {
+    cdp__elastic_trial *const tr = &e->trial;
+    const cdp_error why = *cdp_last_error();
+    cdp_init_cancel(tr->starting);
+    cdp_group_destroy(tr->group);
+    cdp__free(e->os, tr->data);
+    if (tr->store) cdp_store_destroy(tr->store);
+    tr->starting = NULL;
+    tr->group = NULL;
+    tr->data = NULL;
+    tr->store = NULL;
+    tr->leaving = false;
+    *cdp__error_slot() = why;
+}
+
+/* Groups connect two ranks when these have something for each other: here each newcomer exchanges
+   something with all ranks. */
+CDP__PRIVATE cdp_status cdp__elastic_trial_exchange(cdp_elastic *e) {
+    cdp__elastic_trial *const tr = &e->trial;
+    const uint32_t size = cdp_size(tr->group), rank = cdp_rank(tr->group);
+    const uint32_t first = size - tr->newcomers;
+    const uint64_t most = (uint64_t)size * CDP__ELASTIC_TRIAL_BYTES;
+    uint64_t *counts;
+    cdp_request rq;
+    uint32_t r;
+    tr->data = (uint8_t *)cdp__alloc_zero(e->os, size * sizeof *counts + 2 * most);
+    if (!tr->data) return cdp__fail_nomem("what a trial exchanges", 2 * most);
+    counts = (uint64_t *)(void *)tr->data;
+    for (r = 0; r < size; ++r)
+        counts[r] = r != rank && (r >= first || rank >= first) ? CDP__ELASTIC_TRIAL_BYTES : 0;
+    memset(&rq, 0, sizeof rq);
+    rq.kind = CDP_COLL_ALLTOALL;
+    rq.dtype = CDP_DTYPE_U8;
+    rq.in_counts = rq.out_counts = counts;
+    rq.in = tr->data + size * sizeof *counts;
+    rq.out = tr->data + size * sizeof *counts + most;
+    return cdp_start(tr->group, &rq, &tr->work);
+}
+
+/* This member begins to connect. If it cannot, the trial fails, and nothing else. */
+CDP__PRIVATE void cdp__elastic_trial_begin(
+    cdp_elastic *e, const cdp__elastic_decision *d, uint64_t k) {
+    cdp__elastic_trial *const tr = &e->trial;
+    const uint32_t rank = cdp__elastic_rank_in(d, e->place.id);
+    cdp_tcp_desc t;
+    cdp_status st;
+    if (rank == d->size) return;
+    st = cdp_store_clone(e->store, &tr->store);
+    if (st == CDP_ERR_UNSUPPORTED) st = CDP_OK;
+    cdp__elastic_trial_desc(e, d, k, rank, &t);
+    if (st == CDP_OK) st = cdp_init_start(&t, &tr->starting);
+    if (st != CDP_OK) cdp__elastic_trial_stop(e);
+}
+
+/* A member reads which trial there is. */
+CDP__PRIVATE cdp_status cdp__elastic_trial_hear(cdp_elastic *e, uint64_t k) {
+    cdp__elastic_trial *const tr = cdp__elastic_trial_of(e, k);
+    cdp__elastic_decision d;
+    cdp_status st;
+    if (cdp__elastic_trial_goes_on(e)) return CDP_OK;
+    st = cdp__elastic_read_trial(e, e->store, k, &d);
+    if (st == CDP_OK && d.members && d.epoch > tr->number) cdp__elastic_trial_begin(e, &d, k);
+    cdp__free(e->os, d.members);
+    return st;
+}
+
+/* Rank 0 has `tickets` in v, and begins a trial if somebody asks for one. */
+CDP__PRIVATE cdp_status cdp__elastic_trial_call(
+    cdp_elastic *e, const cdp__elastic_view *v, uint64_t k, bool *asked) {
+    cdp__elastic_trial *const tr = cdp__elastic_trial_of(e, k);
+    const uint64_t room = (uint64_t)v->old->size + v->ticket_count + 1;
+    cdp__elastic_decision d;
+    cdp_status st = CDP_OK;
+    d.members = (cdp__elastic_member *)cdp__alloc(e->os, room * sizeof *d.members);
+    if (!d.members) return cdp__fail_nomem("a list of members", room * sizeof *d.members);
+    *asked = cdp__elastic_draw_trial(v, tr->failures, &d);
+    if (!*asked) tr->failures = 0;
+    if (*asked && !cdp__elastic_trial_goes_on(e) && cdp__elastic_now_ns(e) >= tr->due_ns) {
+        d.epoch = tr->number + 1;
+        d.cool = (uint32_t)cdp__min(tr->failures, CDP__ELASTIC_COOL);
+        st = cdp__elastic_put_trial(e, k, &d);
+        tr->announced = true;
+        if (st == CDP_OK) cdp__elastic_trial_begin(e, &d, k);
+    }
+    cdp__free(e->os, d.members);
+    return st;
+}
+
+/* The trial has ended on this member. Rank 0 removes its keys. */
+CDP__PRIVATE cdp_status cdp__elastic_trial_ended(cdp_elastic *e, bool connected) {
+    cdp__elastic_trial *const tr = &e->trial;
+    uint64_t pause_ms;
+    if (!tr->announced) return CDP_OK;
+    tr->announced = false;
+    tr->failures = connected ? 0 : tr->failures + 1;
+    pause_ms = CDP__ELASTIC_TRIAL_PAUSE_MS << cdp__min(tr->failures, CDP__ELASTIC_COOL);
+    tr->due_ns = cdp__elastic_now_ns(e) + pause_ms * CDP__MS;
+    return cdp__elastic_tidy_trial(e, tr->epoch, tr->number);
+}
+
+/* One step in the group of a trial: CDP_PENDING, or how the trial ends. */
+CDP__PRIVATE cdp_status cdp__elastic_trial_step(cdp_elastic *e, uint32_t budget_us) {
+    cdp__elastic_trial *const tr = &e->trial;
+    cdp_status st;
+    if (tr->starting) {
+        st = cdp_init_poll(tr->starting, budget_us, &tr->group);
+        if (st == CDP_PENDING) return st;
+        tr->starting = NULL;
+        if (st == CDP_OK) st = cdp__elastic_trial_exchange(e);
+        return st == CDP_OK ? CDP_PENDING : st;
+    }
+    st = cdp_work_poll(tr->work, budget_us);
+    if (st != CDP_OK || !tr->data) return st;
+    cdp__free(e->os, tr->data);
+    tr->data = NULL;
+    st = cdp_barrier_async(tr->group, &tr->work);
+    return st == CDP_OK ? CDP_PENDING : st;
+}
+
+/* Goes on with a trial for so long; 0: one step. */
+CDP__PRIVATE cdp_status cdp__elastic_trial_go_on(cdp_elastic *e, uint32_t budget_us) {
+    cdp__elastic_trial *const tr = &e->trial;
+    cdp_status st;
+    if (!tr->leaving) {
+        st = cdp__elastic_trial_step(e, budget_us);
+        if (st == CDP_PENDING) return CDP_OK;
+        tr->leaving = true;
+        if (!tr->group) cdp__elastic_trial_stop(e);
+        return cdp__elastic_trial_ended(e, st == CDP_OK);
+    }
+    if (cdp_group_leave(tr->group, budget_us) == CDP_PENDING) return CDP_OK;
+    tr->group = NULL;
+    cdp__elastic_trial_stop(e);
+    return CDP_OK;
+}
+
+/* A newcomer is tried beside epoch k, if a trial lists it. */
+CDP__PRIVATE cdp_status cdp__elastic_be_tried(cdp_elastic *e, uint64_t k) {
+    cdp__elastic_trial *const tr = cdp__elastic_trial_of(e, k);
+    cdp__elastic_decision d;
+    cdp_tcp_desc t;
+    uint32_t rank;
+    cdp_status st;
+    st = cdp__elastic_read_trial(e, e->store, k, &d);
+    rank = st == CDP_OK ? cdp__elastic_rank_in(&d, e->place.id) : 0;
+    if (st == CDP_OK && rank < d.size && d.epoch > tr->number) {
+        cdp__elastic_trial_desc(e, &d, k, rank, &t);
+        st = cdp_init(&t, &tr->group);
+        if (st == CDP_OK) st = cdp__elastic_trial_exchange(e);
+        if (st == CDP_OK) st = cdp_work_wait(tr->work);
+        if (st == CDP_OK) st = cdp_barrier(tr->group);
+        if (st == CDP_OK)
+            e->stage = CDP__ELASTIC_TRIED;
+        else
+            cdp__format(e->untried, sizeof e->untried, "%s", cdp_last_error()->text);
+        cdp__elastic_trial_stop(e);
+        st = CDP_OK;
+    }
+    cdp__free(e->os, d.members);
+    return st;
+}
+
+#endif /* CDP_NO_FRAMES */
+
+#endif /* CDP_SRC_ELASTIC_TRIAL_H */
