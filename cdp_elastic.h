@@ -308,8 +308,8 @@ typedef struct cdp_elastic_desc {
 } cdp_elastic_desc;
 
 /* Joins the job: waits until an epoch has this process in it or, if the job runs already, until its
-   members and this process have connected once, see NEWCOMERS above; at most join_ms. The caller owns *out (cdp_elastic_destroy()). Errors: see ERRORS above; nothing is left
-   behind. */
+   members and this process have connected once (see NEWCOMERS above); at most join_ms. The caller
+   owns *out (cdp_elastic_destroy()). Errors: see ERRORS above; nothing is left behind. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_create(
     const cdp_elastic_desc *desc, cdp_elastic **out);
 #ifndef CDP_NO_ENV

@@ -334,8 +334,9 @@ static void pause_all(sim_world *w) {
    tickets and alarm, and decides. Afterwards each member says that it is here and waits for all,
    and cdp_init() exchanges addresses; rank 0 tidies up after the epoch before: a key for each of
    its ranks, and five others; and asks (COMPARE_SET) for a trial of newcomers. So the requests of
-   the leader grow with the number of ranks, those of the other members do not. Without threads members arrive within a step, 45 ms here, and who has
-   arrived first leads for a while: it looks every 10 ms. */
+   the leader grow with the number of ranks, those of the other members do not. Without threads
+   members arrive within a step, 45 ms here, and who has arrived first leads for a while: it looks
+   every 10 ms. */
 static const struct {
     uint8_t half; /* 0: until the member knows the decision; 1: from there on until it runs */
     cdp_store_op op;
