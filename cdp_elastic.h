@@ -1860,8 +1860,8 @@ CDP__PRIVATE cdp_status cdp__elastic_await(
     return st;
 }
 
-/* The decision that made epoch k (0: any), of what its key holds; d->members is allocated, NULL: there is
-   none yet. */
+/* The decision that made epoch k (0: any), of what its key holds; d->members is allocated, NULL:
+   there is none yet. */
 CDP__PRIVATE cdp_status cdp__elastic_decision_of(
     cdp_elastic *e, uint64_t k, void *data, uint64_t bytes, cdp__elastic_decision *d) {
     uint32_t size;
@@ -2104,7 +2104,8 @@ CDP__PRIVATE cdp_status cdp__elastic_propose(
     return st;
 }
 
-/* The trial beside epoch k: d->epoch is its number; d->members is allocated, NULL: there is none. */
+/* The trial beside epoch k: d->epoch is its number; d->members is allocated, NULL: there is
+   none. */
 CDP__PRIVATE cdp_status cdp__elastic_read_trial(
     cdp_elastic *e, cdp_store *s, uint64_t k, cdp__elastic_decision *d) {
     char key[CDP__ELASTIC_KEY];
