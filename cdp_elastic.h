@@ -2104,6 +2104,12 @@ CDP__PRIVATE cdp_status cdp__elastic_propose(
     return st;
 }
 
+/* ---- >>elastic/trial: newcomers are tried beside the running epoch --------------------------- */
+
+/* Knows: who asks for it. A newcomer and all members connect as they would for the next epoch, and
+   part again. Promises: a member waits for nothing here but short answers of the store, and only
+   while newcomers ask; the epoch goes on, whatever becomes of a trial. */
+
 /* The trial beside epoch k: d->epoch is its number; d->members is allocated, NULL: there is
    none. */
 CDP__PRIVATE cdp_status cdp__elastic_read_trial(
@@ -2145,12 +2151,6 @@ CDP__PRIVATE cdp_status cdp__elastic_tidy_trial(cdp_elastic *e, uint64_t k, uint
         e, key, "e/%llu/trial/%llu/meet", (unsigned long long)k, (unsigned long long)number);
     return st == CDP_OK ? cdp__elastic_put(e, e->store, CDP_STORE_DELETE, key, NULL, 0) : st;
 }
-
-/* ---- >>elastic/trial: newcomers are tried beside the running epoch --------------------------- */
-
-/* Knows: who asks for it. A newcomer and all members connect as they would for the next epoch, and
-   part again. Promises: a member waits for nothing here but short answers of the store, and only
-   while newcomers ask; the epoch goes on, whatever becomes of a trial. */
 
 #ifndef CDP_NO_FRAMES
 

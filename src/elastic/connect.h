@@ -27,6 +27,7 @@
 #include "epoch.h"
 #include "turn.h"
 #include "store.h"
+#include "trial.h"
 #include "turns.h"
 #include "transfer.h"
 

@@ -634,46 +634,4 @@ CDP__PRIVATE cdp_status cdp__elastic_propose(
     return st;
 }
 
-/* The trial beside epoch k: d->epoch is its number; d->members is allocated, NULL: there is
-   none. */
-CDP__PRIVATE cdp_status cdp__elastic_read_trial(
-    cdp_elastic *e, cdp_store *s, uint64_t k, cdp__elastic_decision *d) {
-    char key[CDP__ELASTIC_KEY];
-    void *data;
-    uint64_t bytes;
-    cdp_status st;
-    memset(d, 0, sizeof *d);
-    cdp__elastic_key(e, key, "e/%llu/trial", (unsigned long long)k);
-    st = cdp__elastic_read(e, s, key, &data, &bytes);
-    if (st == CDP_OK) st = cdp__elastic_decision_of(e, 0, data, bytes, d);
-    cdp_store_free(s, data);
-    return st;
-}
-
-/* Announces a trial: d->epoch is its number. */
-CDP__PRIVATE cdp_status cdp__elastic_put_trial(
-    cdp_elastic *e, uint64_t k, const cdp__elastic_decision *d) {
-    char key[CDP__ELASTIC_KEY];
-    const uint64_t bytes = cdp__elastic_decision_bytes(d->size);
-    uint8_t *out = (uint8_t *)cdp__alloc(e->os, bytes);
-    cdp_status st;
-    if (!out) return cdp__fail_nomem("a trial", bytes);
-    cdp__elastic_put_decision(out, d);
-    cdp__elastic_key(e, key, "e/%llu/trial", (unsigned long long)k);
-    st = cdp__elastic_put(e, e->store, CDP_STORE_SET, key, out, bytes);
-    cdp__free(e->os, out);
-    return st;
-}
-
-/* Removes the keys of a trial. */
-CDP__PRIVATE cdp_status cdp__elastic_tidy_trial(cdp_elastic *e, uint64_t k, uint64_t number) {
-    char key[CDP__ELASTIC_KEY];
-    cdp_status st;
-    cdp__elastic_key(e, key, "e/%llu/trial", (unsigned long long)k);
-    st = cdp__elastic_put(e, e->store, CDP_STORE_DELETE, key, NULL, 0);
-    cdp__elastic_key(
-        e, key, "e/%llu/trial/%llu/meet", (unsigned long long)k, (unsigned long long)number);
-    return st == CDP_OK ? cdp__elastic_put(e, e->store, CDP_STORE_DELETE, key, NULL, 0) : st;
-}
-
 #endif /* CDP_SRC_ELASTIC_STORE_H */
