@@ -1065,6 +1065,7 @@ CDP__PRIVATE uint32_t cdp__mem_depot_number(
 typedef struct cdp__mem_sites { /* "file\nline\nfunction", by the addresses of the two texts */
     char (*text)[CDP__MEM_LABEL_BYTES]; /* text[i]: of number i + 1 */
     uint64_t *hash;
+    uint32_t *stack; /* the number of the stack that has this site alone; 0: not looked up yet */
     uint16_t *slots; /* open addressing, 2 * CDP__MEM_SITES of them */
     uint32_t used;
     uint64_t lost;
@@ -1108,8 +1109,8 @@ CDP__PRIVATE uint32_t cdp__mem_sites_add(
 }
 
 /* Bytes of texts and tables in one piece of memory; see cdp__mem_sites_at. */
-#define CDP__MEM_SITES_ALL                                      \
-    (CDP__MEM_SITES * (CDP__MEM_LABEL_BYTES + sizeof(uint64_t)) \
+#define CDP__MEM_SITES_ALL                                                         \
+    (CDP__MEM_SITES * (CDP__MEM_LABEL_BYTES + sizeof(uint64_t) + sizeof(uint32_t)) \
         + 2 * CDP__MEM_SITES * sizeof(uint16_t))
 
 /* Places the tables in `memory`: CDP__MEM_SITES_ALL zeroed bytes. */
@@ -1117,6 +1118,8 @@ CDP__PRIVATE void cdp__mem_sites_at(cdp__mem_sites *l, void *memory) {
     char *at = (char *)memory;
     l->hash = (uint64_t *)(void *)at;
     at += CDP__MEM_SITES * sizeof(uint64_t);
+    l->stack = (uint32_t *)(void *)at;
+    at += CDP__MEM_SITES * sizeof(uint32_t);
     l->slots = (uint16_t *)(void *)at;
     at += 2 * CDP__MEM_SITES * sizeof(uint16_t);
     l->text = (char(*)[CDP__MEM_LABEL_BYTES])(void *)at;
@@ -2002,12 +2005,16 @@ CDP__PRIVATE uint32_t cdp__mem_site_number(cdp__mem_log *l, const cdp_mem_site *
 /* The number of the stack of this call: the site, the frames. */
 CDP__PRIVATE uint32_t cdp__mem_call_stack(cdp_mem *m, cdp__mem_call *c) {
     uint64_t *words = c->trace.words + 1;
-    uint32_t count = c->trace.count;
-    if (c->site) {
-        *--words = CDP__MEM_TAG_SITE | cdp__mem_site_number(&m->log, c->site);
-        ++count;
-    }
-    return cdp__mem_depot_number(&m->log.depot, words, count);
+    uint32_t count = c->trace.count, site, *alone;
+    if (!c->site) return cdp__mem_depot_number(&m->log.depot, words, count);
+    site = cdp__mem_site_number(&m->log, c->site);
+    *--words = CDP__MEM_TAG_SITE | site;
+    if (count) return cdp__mem_depot_number(&m->log.depot, words, count + 1);
+    alone = &m->log.sites.stack[site - 1]; /* with STACKS_SITE, each call has such a stack */
+    if (*alone) return *alone;
+    count = cdp__mem_depot_number(&m->log.depot, words, 1);
+    if (count > 1) *alone = count; /* 1: the table is full, which is counted for each call */
+    return count;
 }
 
 /* The number of this thread's label. */

@@ -97,6 +97,7 @@ CDP__PRIVATE uint32_t cdp__mem_depot_number(
 typedef struct cdp__mem_sites { /* "file\nline\nfunction", by the addresses of the two texts */
     char (*text)[CDP__MEM_LABEL_BYTES]; /* text[i]: of number i + 1 */
     uint64_t *hash;
+    uint32_t *stack; /* the number of the stack that has this site alone; 0: not looked up yet */
     uint16_t *slots; /* open addressing, 2 * CDP__MEM_SITES of them */
     uint32_t used;
     uint64_t lost;
@@ -140,8 +141,8 @@ CDP__PRIVATE uint32_t cdp__mem_sites_add(
 }
 
 /* Bytes of texts and tables in one piece of memory; see cdp__mem_sites_at. */
-#define CDP__MEM_SITES_ALL                                      \
-    (CDP__MEM_SITES * (CDP__MEM_LABEL_BYTES + sizeof(uint64_t)) \
+#define CDP__MEM_SITES_ALL                                                         \
+    (CDP__MEM_SITES * (CDP__MEM_LABEL_BYTES + sizeof(uint64_t) + sizeof(uint32_t)) \
         + 2 * CDP__MEM_SITES * sizeof(uint16_t))
 
 /* Places the tables in `memory`: CDP__MEM_SITES_ALL zeroed bytes. */
@@ -149,6 +150,8 @@ CDP__PRIVATE void cdp__mem_sites_at(cdp__mem_sites *l, void *memory) {
     char *at = (char *)memory;
     l->hash = (uint64_t *)(void *)at;
     at += CDP__MEM_SITES * sizeof(uint64_t);
+    l->stack = (uint32_t *)(void *)at;
+    at += CDP__MEM_SITES * sizeof(uint32_t);
     l->slots = (uint16_t *)(void *)at;
     at += 2 * CDP__MEM_SITES * sizeof(uint16_t);
     l->text = (char(*)[CDP__MEM_LABEL_BYTES])(void *)at;

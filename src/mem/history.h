@@ -113,12 +113,16 @@ CDP__PRIVATE uint32_t cdp__mem_site_number(cdp__mem_log *l, const cdp_mem_site *
 /* The number of the stack of this call: the site, the frames. */
 CDP__PRIVATE uint32_t cdp__mem_call_stack(cdp_mem *m, cdp__mem_call *c) {
     uint64_t *words = c->trace.words + 1;
-    uint32_t count = c->trace.count;
-    if (c->site) {
-        *--words = CDP__MEM_TAG_SITE | cdp__mem_site_number(&m->log, c->site);
-        ++count;
-    }
-    return cdp__mem_depot_number(&m->log.depot, words, count);
+    uint32_t count = c->trace.count, site, *alone;
+    if (!c->site) return cdp__mem_depot_number(&m->log.depot, words, count);
+    site = cdp__mem_site_number(&m->log, c->site);
+    *--words = CDP__MEM_TAG_SITE | site;
+    if (count) return cdp__mem_depot_number(&m->log.depot, words, count + 1);
+    alone = &m->log.sites.stack[site - 1]; /* with STACKS_SITE, each call has such a stack */
+    if (*alone) return *alone;
+    count = cdp__mem_depot_number(&m->log.depot, words, 1);
+    if (count > 1) *alone = count; /* 1: the table is full, which is counted for each call */
+    return count;
 }
 
 /* The number of this thread's label. */
