@@ -7,6 +7,7 @@
 
 #include "../base/config.h"
 #include "../base/status_api.h"
+#include "../os/os_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
 #include "../base/text.h"
@@ -78,6 +79,8 @@ CDP_API cdp_status cdp_mem_record(cdp_mem *mem, const cdp_mem_record_desc *desc)
         return cdp__fail_nomem("cdp_mem_record", fresh.ring.room * sizeof(cdp__mem_record));
     }
     fresh.what = cdp__mem_wants(&fresh.desc);
+    if (fresh.what && cdp_os_default() && mem->os->now_ns == cdp_os_default()->now_ns)
+        fresh.what |= CDP__MEM_WANTS_TICKS;
     fresh.start_ns = mem->os->now_ns(mem->os->user);
     fresh.start_us = mem->desc.wall_us(mem->desc.wall_user);
     if (fresh.what & CDP__MEM_WANTS_STACK && fresh.desc.stacks == CDP_MEM_STACKS_BACKTRACE) {

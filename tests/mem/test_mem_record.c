@@ -270,6 +270,46 @@ TEST(another_least_size_starts_a_new_history) {
     end();
 }
 
+/* Ticks may stand for the clock: a time is never ahead of it, at most two microseconds behind, and
+   later for each call of a thread, whichever allocator it calls. */
+TEST(times_are_those_of_the_clock) {
+    enum {
+        PAIRS = 20000
+    };
+    static uint64_t before[PAIRS], after[PAIRS];
+    cdp_mem_record_desc d = everything();
+    const cdp_os *const os = cdp_os_default();
+    cdp_mem *two[2];
+    void *p;
+    uint64_t last = 0;
+    d.stacks = CDP_MEM_STACKS_SITE;
+    d.max_entries = 3 * PAIRS;
+    for (int i = 0; i < 2; ++i) {
+        begin(&d, 1000 * MIB);
+        two[i] = mem;
+    }
+    for (uint32_t i = 0; i < PAIRS; ++i) {
+        before[i] = os->now_ns(os->user);
+        OK(cdp_mem_alloc_at(two[i % 2], NULL, 512, NULL, CDP_MEM_HERE, &p));
+        OK(cdp_mem_free(two[i % 2], p));
+        after[i] = os->now_ns(os->user);
+    }
+    for (uint32_t i = 0, k[2] = {0, 0}; i < PAIRS; ++i) {
+        const cdp__mem_ring *const r = &two[i % 2]->log.ring;
+        uint32_t *const at = &k[i % 2];
+        *at += r->at[*at].action == CDP_MEM_SEGMENT_ALLOC;
+        const uint64_t alloc = r->at[*at].time_ns, freed = r->at[*at + 1].time_ns;
+        if (!T(alloc > last && freed >= alloc)) break;
+        if (!T(alloc + 2000 >= before[i] && freed <= after[i])) break;
+        last = freed;
+        *at += 3;
+    }
+    for (int i = 0; i < 2; ++i) {
+        mem = two[i];
+        T_EQ(0, cdp_mem_destroy(mem));
+    }
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"recording_changes_before_a_lock", recording_changes_before_a_lock, 30},
@@ -278,6 +318,7 @@ int main(int argc, char **argv) {
         {"a_free_under_a_label_shows_the_allocation", a_free_under_a_label_shows_the_allocation,
             10},
         {"a_retried_request_keeps_its_stack", a_retried_request_keeps_its_stack, 10},
+        {"times_are_those_of_the_clock", times_are_those_of_the_clock, 30},
         {"another_least_size_starts_a_new_history", another_least_size_starts_a_new_history, 10}};
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }
