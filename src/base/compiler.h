@@ -46,6 +46,12 @@
 #define CDP__COLD __attribute__((__cold__))
 /* Marks functions that read any word of the stack. */
 #define CDP__NO_ASAN __attribute__((no_sanitize_address))
+/* The processor's count of ticks, at a constant rate; 0: there is none. */
+#ifdef __x86_64__
+#define cdp__ticks() ((uint64_t)__builtin_ia32_rdtsc())
+#else
+#define cdp__ticks() ((uint64_t)0)
+#endif
 #define cdp__return_address() __builtin_return_address(0)
 #define cdp__frame_address() __builtin_frame_address(0)
 /* With other compilers the C library's struct epoll_event does not have the kernel's layout. */
@@ -58,6 +64,7 @@
 #define CDP__ONE_COPY
 #define CDP__COLD
 #define CDP__NO_ASAN
+#define cdp__ticks() ((uint64_t)0)
 #define cdp__return_address() NULL
 #define cdp__frame_address() NULL
 #endif

@@ -76,11 +76,10 @@ typedef struct cdp__mem_call {
    2000 ticks of the processor after a reading, its time goes on by a nanosecond for 8 ticks: never
    ahead of the clock, later for each call of a thread, and a microsecond behind at 2 GHz, which is
    the unit of files. */
-#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
 #define CDP__MEM_TICKS 2000u
 CDP__MEM_HOT uint64_t cdp__mem_time(const cdp_mem *m, uint32_t wants) {
     static CDP__THREAD_LOCAL uint64_t read_at, read_ns;
-    const uint64_t ticks = wants & CDP__MEM_WANTS_TICKS ? __builtin_ia32_rdtsc() : 0;
+    const uint64_t ticks = wants & CDP__MEM_WANTS_TICKS ? cdp__ticks() : 0;
     if (!ticks) return m->os->now_ns(m->os->user);
     if (ticks - read_at >= CDP__MEM_TICKS) {
         read_ns = m->os->now_ns(m->os->user);
@@ -89,12 +88,6 @@ CDP__MEM_HOT uint64_t cdp__mem_time(const cdp_mem *m, uint32_t wants) {
     }
     return read_ns + (ticks - read_at) / 8;
 }
-#else
-CDP__MEM_HOT uint64_t cdp__mem_time(const cdp_mem *m, uint32_t wants) {
-    (void)wants;
-    return m->os->now_ns(m->os->user);
-}
-#endif
 
 /* Call without the lock: decides what is probably recorded, and takes time and stack, which is
    slow. `stack_if`: CDP__MEM_WANTS_STACK, _FREE, or 0 for a call without a stack. */
