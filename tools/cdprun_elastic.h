@@ -209,7 +209,7 @@ static void agent_joined(job *j) {
 
 /* All members of the newest epoch are dead: those who wait begin anew, at the cost of a restart. */
 static cdp_status agent_found_again(agent *a, cdp_store *store, uint32_t *tickets) {
-    cdp__elastic_decision none = {.tickets = a->last.tickets}, d;
+    cdp__elastic_decision none = {.tickets = a->last.tickets}, d, won = {0};
     cdp__elastic_view v = {
         .old = &none, .min_ranks = a->e.desc.min_ranks, .max_ranks = a->e.desc.max_ranks};
     cdp__elastic_ticket *list = NULL;
@@ -225,8 +225,9 @@ static cdp_status agent_found_again(agent *a, cdp_store *store, uint32_t *ticket
         d.step = a->last.step + 1;
         snprintf(d.cause, sizeof d.cause, "all launchers of epoch %llu have died",
             (unsigned long long)a->last.epoch);
-        st = cdp__elastic_propose(&a->e, store, &d);
+        st = cdp__elastic_propose(&a->e, store, &d, &won);
     }
+    cdp__free(a->e.os, won.members); /* it is read like those that others propose */
     free(d.members);
     cdp__free(a->e.os, list);
     return st;
@@ -240,13 +241,27 @@ static cdp_status agent_all_gone(agent *a, cdp_store *store, bool *all) {
     return st;
 }
 
+/* Nobody has decided on a first epoch: does so, if it is time. */
+static cdp_status agent_found(agent *a, cdp_store *store) {
+    cdp__elastic_decision won = {0};
+    cdp__elastic_get in = {.claim = NULL};
+    cdp_status st;
+    cdp__elastic_key(&a->e, in.key, "join/in");
+    st = cdp__elastic_get_all(&a->e, store, &in, 1);
+    if (st != CDP_OK) return st;
+    st = cdp__elastic_found_first(&a->e, &in, &a->seen, &a->since, &won);
+    cdp__elastic_get_free(store, &in, 1);
+    cdp__free(a->e.os, won.members);
+    return st;
+}
+
 /* Waits to be taken in: without limit while a job runs. */
 static void agent_wait(job *j) {
     agent *a = j->agent;
     cdp_store *store = j->nodes.store;
     bool gone = false;
     a->e.desc.settle_ms = (uint32_t)(j->opts->last_call / 1000000);
-    if (!agent_good(j, cdp__elastic_newest(&a->e, &a->last, false))) return;
+    if (!agent_good(j, cdp__elastic_newest(&a->e, &a->last, a->last.epoch + 1))) return;
     if (a->e.place.phase == CDP__ELASTIC_JOINED) {
         cdp__elastic_adopt(&a->e, &a->last);
         memset(&a->last, 0, sizeof a->last);
@@ -254,7 +269,7 @@ static void agent_wait(job *j) {
         return;
     }
     if (a->last.epoch == 0) {
-        agent_good(j, cdp__elastic_found_first(&a->e, &a->seen, &a->since));
+        agent_good(j, agent_found(a, store));
         agent_missing(j, a->seen);
     } else if (agent_good(j, agent_all_gone(a, store, &gone)) && gone) {
         if (agent_good(j, agent_found_again(a, store, &a->seen))) agent_missing(j, a->seen);
@@ -365,14 +380,20 @@ static void agent_left_out(job *j) {
 static void agent_turn(job *j) {
     agent *a = j->agent;
     cdp__elastic_decision d;
+    cdp__elastic_get in = {.claim = NULL};
     uint64_t wait_ms = 0;
+    cdp_status st;
     if (!agent_good(j, cdp__elastic_read_decision(&a->e, j->nodes.store, a->e.place.epoch + 1, &d)))
         return;
     if (d.members == NULL) {
-        if (!agent_good(j, cdp__elastic_look(&a->e, &a->settle, &wait_ms))) return;
+        cdp__elastic_key(&a->e, in.key, "e/%llu/in", (unsigned long long)a->e.place.epoch);
+        st = cdp__elastic_get_all(&a->e, j->nodes.store, &in, 1);
+        if (st == CDP_OK) st = cdp__elastic_look(&a->e, &in, &a->settle, &wait_ms, &d);
+        cdp__elastic_get_free(j->nodes.store, &in, 1);
+        if (!agent_good(j, st)) return;
         if (a->e.few) agent_missing(j, a->e.d.size - 1);
-        return;
     }
+    if (d.members == NULL) return;
     cdp__elastic_adopt(&a->e, &d);
     if (a->e.place.phase == CDP__ELASTIC_OUT)
         agent_left_out(j);
