@@ -178,7 +178,8 @@
         CDP_NO_JOIN *          off      no cdp_ddp_join; a desc's join: UNSUPPORTED
         CDP_NO_CLIP *          off      no cdp_ddp_clip
         CDP_NO_VERIFY *        off      no cdp_ddp_verify
-        CDP_NO_TRAINING *      off      no cdp_convert, cdp_scaler_update
+        CDP_NO_TRAINING *      off      no cdp_convert, cdp_scaler_update,
+                                        cdp_optim_update
         CDP_NO_SAMPLER *       off      no cdp_sampler_fill
         CDP_NO_MESSAGES *      off      no cdp_send and the other calls of >>group/messages_api, no
                                         cdp_monitored_barrier, no channels
@@ -2552,6 +2553,63 @@ CDP_API float cdp_scaler_scale(const cdp_scaler *scaler);
 CDP_MUST_CHECK CDP_API cdp_status cdp_scaler_update(cdp_scaler *scaler, bool found_inf);
 #endif /* CDP_NO_TRAINING */
 
+/* ---- >>train/optimizers_api: updates of parameters ------------------------------------------- */
+
+typedef enum cdp_optim_kind {
+    CDP_OPTIM_NONE = 0,
+    CDP_OPTIM_SGD,      /* lr .01, momentum 0, dampening 0 */
+    CDP_OPTIM_ADAM,     /* lr .001, beta1 .9, beta2 .999, eps 1e-8 */
+    CDP_OPTIM_ADAMW,    /* as ADAM, weight_decay .01 */
+    CDP_OPTIM_ADAMAX,   /* lr .002, betas and eps as ADAM */
+    CDP_OPTIM_ADAGRAD,  /* lr .01, eps 1e-10 */
+    CDP_OPTIM_ADADELTA, /* lr 1, rho .9, eps 1e-6 */
+    CDP_OPTIM_RMSPROP,  /* lr .01, alpha .99, eps 1e-8 */
+    CDP_OPTIM_RPROP,    /* lr .01; factors .5 and 1.2, steps 1e-6 to 50 */
+    CDP_OPTIM_OWN       /* a function of the program, in cdp_rpc.h */
+} cdp_optim_kind;
+#define CDP_OPTIM_ZERO (-1.0) /* where 0 would mean the default */
+
+#ifndef CDP_NO_TRAINING
+/* The settings of an optimizer. */
+typedef struct cdp_optim {
+    cdp_optim_kind kind; /* required: SGD, ADAM, ADAMW, ADAGRAD or RMSPROP */
+    uint64_t step;       /* required: from 1; of the updates made, not of those left out */
+    double lr, momentum, dampening, beta1, beta2, alpha, eps; /* (defaults: of the kind) */
+    double weight_decay, lr_decay, initial;                   /* (default: 0) */
+    bool nesterov; /* SGD; needs momentum and no dampening */
+    bool amsgrad;  /* ADAM and ADAMW */
+    bool centered; /* RMSPROP */
+    bool maximize;
+    bool fma; /* products and sums are rounded once, together, as PyTorch's kernels do on x86 */
+} cdp_optim;
+
+/* Any part of a parameter: a whole one, a bucket's range, a shard. */
+typedef struct cdp_optim_range {
+    float *param;    /* required */
+    float *state[3]; /* as many as cdp_optim_states() says; zeros before the first step */
+    const void *grad;
+    cdp_dtype grad_dtype; /* any float (default: f32) */
+    uint64_t count;       /* elements */
+    double scale;  /* gradients are multiplied by it: 1 / cdp_scaler_scale(), and the factor of
+                             a clip (default: 1) */
+    void *compute; /* a copy of another dtype for the forward pass, written by the update; or
+                                NULL */
+    cdp_dtype compute_dtype; /* any float */
+    const cdp_round *round;  /* of the copy, see cdp_convert(); or NULL */
+} cdp_optim_range;
+
+/* Arrays of f32, each as long as the parameter, that the optimizer keeps between steps: 0 to 3. */
+CDP_API uint32_t cdp_optim_states(const cdp_optim *optim);
+/* Updates parameters: f32, in PyTorch's order of operations, each rounded to f32, constants computed
+   in double and rounded once. So results are those of a plain loop, on every machine and for every
+   cut. With `fma`, SGD has PyTorch's bits; the others differ where its square root is not the
+   nearest number, see docs/NOTES.md. Any thread, for parts that do not overlap. Errors: INVALID: a
+   missing array, a kind that is not listed, step 0, or settings that exclude each other;
+   UNSUPPORTED: a dtype that is no float, or that this build leaves out. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_optim_update(
+    const cdp_optim *optim, const cdp_optim_range *range);
+#endif /* CDP_NO_TRAINING */
+
 /* ---- >>ddp/hooks_api: what happens to gradients on their way --------------------------------- */
 
 #ifndef CDP_NO_DDP
@@ -2828,6 +2886,15 @@ inline cdp_status cdp_start_after(
    lead to them apart from the rest; gcc also what only they call. A function that always calls one
    of them becomes one, too. */
 #define CDP__COLD __attribute__((__cold__))
+/* Marks functions that round every operation, whatever -ffp-contract says; square roots of
+   negative numbers are NaN and set no errno, so that loops with them vectorise. clang fuses only
+   with -ffp-contract=fast. */
+#ifdef __clang__
+#define CDP__EXACT
+#else
+#define CDP__EXACT __attribute__((__optimize__("fp-contract=off", "no-math-errno")))
+#endif
+#define CDP__EXACT_INLINE CDP__EXACT __attribute__((__always_inline__)) inline
 /* Marks functions that read any word of the stack. */
 #define CDP__NO_ASAN __attribute__((no_sanitize_address))
 /* The processor's count of ticks, at a constant rate; 0: there is none. */
@@ -2847,6 +2914,8 @@ inline cdp_status cdp_start_after(
 #define CDP__PRINTF(f, a)
 #define CDP__ONE_COPY
 #define CDP__COLD
+#define CDP__EXACT
+#define CDP__EXACT_INLINE
 #define CDP__NO_ASAN
 #define cdp__ticks() ((uint64_t)0)
 #define cdp__return_address() NULL
@@ -20467,6 +20536,15 @@ CDP__PRIVATE double cdp__sqrt(double x) {
     return regular ? y : x;
 }
 
+/* Of an f32, correctly rounded: 53 bits are more than twice 24. */
+#if defined(__GNUC__) && !defined(__clang__) && (defined(__SSE2__) || defined(__aarch64__))
+#define cdp__sqrtf(x) __builtin_sqrtf(x)
+#else
+CDP__PRIVATE float cdp__sqrtf(float x) {
+    return x < 0 ? NAN : (float)cdp__sqrt((double)x);
+}
+#endif
+
 /* Divides integers; multiplies floats by the reciprocal. */
 CDP__PRIVATE void cdp__divide_by(cdp_dtype t, void *data, uint64_t n, cdp_real by) {
     if (by >= 1 && by < (cdp_real)4e9 && by == (cdp_real)(uint32_t)by)
@@ -20680,6 +20758,292 @@ CDP_API cdp_status cdp_scaler_update(cdp_scaler *s, bool found_inf) {
             "cdp_scaler_update: gradients are infinite or NaN at a scale of 2^-14, too; look for "
             "NaN in the data and in the loss");
     if (next - next == 0) s->scale = next;
+    return CDP_OK;
+}
+
+#endif /* CDP_NO_TRAINING */
+
+/* ---- >>train/optimizers: updates of parameters (pure) ---------------------------------------- */
+
+/* Knows: PyTorch's order of operations. Promises: each operation is rounded to f32, or, with fma,
+   each pair of them; an element's result does not depend on its neighbours. */
+
+#ifndef CDP_NO_TRAINING
+
+/* The numbers that a step computes with, rounded from double once. */
+typedef struct cdp__update_numbers {
+    float scale, decay, shrink, lr, momentum, fresh, beta1, beta2, take1, take2, root, eps;
+    bool first, has_decay, has_momentum, nesterov, amsgrad, centered, maximize;
+} cdp__update_numbers;
+
+/* Blocks have a constant length, which gcc -O2 vectorises; not so loops with square roots, which
+   therefore have a pass of their own, over `r`. */
+typedef struct cdp__update_block {
+    float p[CDP__BLOCK], g[CDP__BLOCK], s[3][CDP__BLOCK], r[CDP__BLOCK];
+} cdp__update_block;
+
+CDP__PRIVATE CDP__EXACT_INLINE void cdp__update_roots(cdp__update_block *b) {
+    uint32_t i;
+    for (i = 0; i < CDP__BLOCK; ++i)
+        b->r[i] = cdp__sqrtf(b->r[i]);
+}
+
+/* a * b + c, rounded once. The product is exact in double; where the sum is not, its last bit is
+   made odd, so that rounding it to float rounds the exact value (Boldo and Melquiond 2008). */
+CDP__PRIVATE CDP__EXACT float cdp__fused(float a, float b, float c) {
+    const double product = (double)a * (double)b, add = (double)c, sum = product + add;
+    const double back = sum - product, lost = (product - (sum - back)) + (add - back);
+    double odd = sum;
+    uint64_t bits;
+    if (lost == 0 || sum - sum != 0) return (float)sum;
+    memcpy(&bits, &sum, 8);
+    if (!(bits & 1)) bits += (lost > 0) == (sum > 0) ? 1 : (uint64_t)-1;
+    memcpy(&odd, &bits, 8);
+    return (float)odd;
+}
+
+CDP__PRIVATE CDP__EXACT_INLINE float cdp__madd(float a, float b, float c, bool fused) {
+    return fused ? cdp__fused(a, b, c) : a * b + c;
+}
+
+/* The gradient with the decay of weights. */
+CDP__PRIVATE CDP__EXACT_INLINE float cdp__decayed(
+    const cdp__update_numbers *k, float p, float g, bool fused) {
+    const float given = k->maximize ? -g : g, more = cdp__madd(k->decay, p, given, fused);
+    return k->has_decay ? more : given;
+}
+
+CDP__PRIVATE CDP__EXACT_INLINE void cdp__update_sgd(
+    const cdp__update_numbers *n, cdp__update_block *b, bool fused) {
+    const cdp__update_numbers k = *n;
+    uint32_t i;
+    for (i = 0; i < CDP__BLOCK; ++i) {
+        const float g = cdp__decayed(&k, b->p[i], b->g[i], fused);
+        const float kept = cdp__madd(k.fresh, g, b->s[0][i] * k.momentum, fused);
+        const float s = k.first ? g : kept;
+        const float ahead = k.nesterov ? cdp__madd(k.momentum, s, g, fused) : s;
+        b->s[0][i] = s;
+        b->p[i] = cdp__madd(k.lr, k.has_momentum ? ahead : g, b->p[i], fused);
+    }
+}
+
+CDP__PRIVATE CDP__EXACT_INLINE void cdp__update_adam(
+    const cdp__update_numbers *n, cdp__update_block *b, bool fused) {
+    const cdp__update_numbers k = *n;
+    uint32_t i;
+    for (i = 0; i < CDP__BLOCK; ++i) {
+        const float p = b->p[i] * k.shrink, g = cdp__decayed(&k, p, b->g[i], fused);
+        const float m = cdp__madd(k.take1, g - b->s[0][i], b->s[0][i], fused);
+        const float v = cdp__madd(k.take2 * g, g, b->s[1][i] * k.beta2, fused);
+        const float most = CDP__HIGH_F(b->s[2][i], v), used = k.amsgrad ? most : v;
+        b->s[0][i] = m;
+        b->s[1][i] = v;
+        b->s[2][i] = most;
+        b->r[i] = used;
+        b->p[i] = p;
+    }
+    cdp__update_roots(b);
+    for (i = 0; i < CDP__BLOCK; ++i)
+        b->p[i] = b->p[i] + (k.lr * b->s[0][i]) / (b->r[i] / k.root + k.eps);
+}
+
+CDP__PRIVATE CDP__EXACT_INLINE void cdp__update_adagrad(
+    const cdp__update_numbers *n, cdp__update_block *b, bool fused) {
+    const cdp__update_numbers k = *n;
+    uint32_t i;
+    for (i = 0; i < CDP__BLOCK; ++i) {
+        const float g = cdp__decayed(&k, b->p[i], b->g[i], fused);
+        const float s = cdp__madd(g, g, k.first ? k.fresh : b->s[0][i], fused);
+        b->s[0][i] = b->r[i] = s;
+        b->g[i] = g;
+    }
+    cdp__update_roots(b);
+    for (i = 0; i < CDP__BLOCK; ++i)
+        b->p[i] = b->p[i] + (k.lr * b->g[i]) / (b->r[i] + k.eps);
+}
+
+CDP__PRIVATE CDP__EXACT_INLINE void cdp__update_rmsprop(
+    const cdp__update_numbers *n, cdp__update_block *b, bool fused) {
+    const cdp__update_numbers k = *n;
+    uint32_t i;
+    for (i = 0; i < CDP__BLOCK; ++i) {
+        const float g = cdp__decayed(&k, b->p[i], b->g[i], fused);
+        const float v = cdp__madd(k.take1 * g, g, b->s[0][i] * k.beta1, fused);
+        const float c = cdp__madd(k.take1, g - b->s[1][i], b->s[1][i], fused);
+        const float spread = cdp__madd(-c, c, v, fused);
+        b->s[0][i] = v;
+        b->s[1][i] = c;
+        b->r[i] = k.centered ? spread : v;
+        b->g[i] = g;
+    }
+    cdp__update_roots(b);
+    for (i = 0; i < CDP__BLOCK; ++i) {
+        const float d = b->r[i] + k.eps, m = b->s[2][i] * k.momentum + b->g[i] / d;
+        const float plain = b->p[i] + (k.lr * b->g[i]) / d;
+        b->s[2][i] = m;
+        b->p[i] = k.has_momentum ? cdp__madd(k.lr, m, b->p[i], fused) : plain;
+    }
+}
+
+CDP__PRIVATE CDP__EXACT void cdp__update_block_update(
+    cdp_optim_kind kind, bool fma, const cdp__update_numbers *k, cdp__update_block *b) {
+    switch (kind) {
+    case CDP_OPTIM_SGD: fma ? cdp__update_sgd(k, b, true) : cdp__update_sgd(k, b, false); break;
+    case CDP_OPTIM_ADAM:
+    case CDP_OPTIM_ADAMW: fma ? cdp__update_adam(k, b, true) : cdp__update_adam(k, b, false); break;
+    case CDP_OPTIM_ADAGRAD:
+        fma ? cdp__update_adagrad(k, b, true) : cdp__update_adagrad(k, b, false);
+        break;
+    case CDP_OPTIM_RMSPROP:
+        fma ? cdp__update_rmsprop(k, b, true) : cdp__update_rmsprop(k, b, false);
+        break;
+    default: break;
+    }
+}
+
+CDP__PRIVATE double cdp__update_or(double x, double otherwise) {
+    if (x == 0) return otherwise;
+    return x == CDP_OPTIM_ZERO ? 0 : x;
+}
+
+/* x to a whole power. */
+CDP__PRIVATE double cdp__power(double x, uint64_t n) {
+    double y = 1;
+    for (; n; n >>= 1, x *= x)
+        if (n & 1) y *= x;
+    return y;
+}
+
+CDP__PRIVATE cdp__update_numbers cdp__update_numbers_of(const cdp_optim *o, double scale) {
+    static const double rates[] = {0, .01, .001, .001, .002, .01, 1, .01, .01};
+    const bool adam = o->kind == CDP_OPTIM_ADAM || o->kind == CDP_OPTIM_ADAMW;
+    const double lr = cdp__update_or(o->lr, rates[o->kind]);
+    const double beta1 = adam ? cdp__update_or(o->beta1, .9) : cdp__update_or(o->alpha, .99);
+    const double beta2 = cdp__update_or(o->beta2, .999);
+    const double momentum = cdp__update_or(o->momentum, 0);
+    const double decay = cdp__update_or(o->weight_decay, o->kind == CDP_OPTIM_ADAMW ? .01 : 0);
+    double rate = lr;
+    cdp__update_numbers k;
+    memset(&k, 0, sizeof k);
+    if (adam) rate = lr / (1 - cdp__power(beta1, o->step));
+    if (o->kind == CDP_OPTIM_ADAGRAD)
+        rate = lr / (1 + (double)(o->step - 1) * cdp__update_or(o->lr_decay, 0));
+    k.scale = (float)cdp__update_or(scale, 1);
+    k.has_decay = decay != 0 && o->kind != CDP_OPTIM_ADAMW;
+    k.decay = (float)decay;
+    k.shrink = o->kind == CDP_OPTIM_ADAMW ? (float)(1 - lr * decay) : 1;
+    k.lr = (float)-rate;
+    k.momentum = (float)momentum;
+    k.has_momentum = momentum != 0;
+    k.fresh = o->kind == CDP_OPTIM_ADAGRAD ? (float)cdp__update_or(o->initial, 0)
+                                           : (float)(1 - cdp__update_or(o->dampening, 0));
+    k.beta1 = (float)beta1;
+    k.beta2 = (float)beta2;
+    k.take1 = (float)(1 - beta1);
+    k.take2 = (float)(1 - beta2);
+    k.root = (float)cdp__sqrt(1 - cdp__power(beta2, o->step));
+    k.eps = (float)cdp__update_or(o->eps, o->kind == CDP_OPTIM_ADAGRAD ? 1e-10 : 1e-8);
+    k.first = o->step == 1;
+    k.nesterov = o->nesterov;
+    k.amsgrad = o->amsgrad;
+    k.centered = o->centered;
+    k.maximize = o->maximize;
+    return k;
+}
+
+/* The kept arrays of an optimizer, one bit each. */
+CDP__PRIVATE uint32_t cdp__update_kept(const cdp_optim *o) {
+    const bool momentum = cdp__update_or(o->momentum, 0) != 0;
+    switch (o->kind) {
+    case CDP_OPTIM_SGD: return momentum ? 1 : 0;
+    case CDP_OPTIM_ADAM:
+    case CDP_OPTIM_ADAMW: return o->amsgrad ? 7 : 3;
+    case CDP_OPTIM_ADAGRAD: return 1;
+    case CDP_OPTIM_RMSPROP: return 1u | (o->centered ? 2u : 0) | (momentum ? 4u : 0);
+    default: return 0;
+    }
+}
+
+CDP_API uint32_t cdp_optim_states(const cdp_optim *o) {
+    uint32_t kept = o ? cdp__update_kept(o) : 0, n = 0;
+    for (; kept; kept &= kept - 1)
+        ++n;
+    return n;
+}
+
+CDP__PRIVATE cdp_status cdp__update_check(const cdp_optim *o, const cdp_optim_range *r) {
+    const cdp_dtype dtypes[2] = {r->grad_dtype, r->compute ? r->compute_dtype : CDP_DTYPE_DEFAULT};
+    uint32_t i;
+    if (!cdp__update_kept(o) && o->kind != CDP_OPTIM_SGD)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_optim_update: kind %d is not SGD, ADAM, ADAMW, ADAGRAD or RMSPROP", (int)o->kind);
+    if (!o->step)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_optim_update: step is 0; the first one is 1");
+    if (o->nesterov
+        && (o->kind != CDP_OPTIM_SGD || !cdp__update_kept(o)
+            || cdp__update_or(o->dampening, 0) != 0))
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_optim_update: nesterov is for SGD with momentum and without dampening");
+    if (r->count && !r->param) return cdp__missing("cdp_optim_update", "range.param");
+    if (r->count && !r->grad) return cdp__missing("cdp_optim_update", "range.grad");
+    for (i = 0; i < cdp_optim_states(o) && r->count; ++i)
+        if (!r->state[i])
+            return cdp__fail(CDP_ERR_INVALID, "cdp_optim_update: range.state[%u] is NULL", i);
+    for (i = 0; i < 2; ++i)
+        if (!cdp__dtype_is_float(dtypes[i]) || cdp__dtype_left_out(dtypes[i]))
+            return cdp__fail(CDP_ERR_UNSUPPORTED, "cdp_optim_update: range.%s is %s",
+                i ? "compute_dtype" : "grad_dtype", cdp_dtype_name(dtypes[i]));
+    if (r->round && (!r->compute || !cdp__dtype_is_narrow(r->compute_dtype)))
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "cdp_optim_update: range.round is for a copy of f16, bf16 or f8; leave it NULL");
+    return CDP_OK;
+}
+
+/* Reads a block's elements, or writes what became of them. */
+CDP__PRIVATE void cdp__update_load(const cdp_optim_range *r, uint32_t kept, uint64_t at, uint64_t n,
+    float scale, cdp__update_block *b) {
+    const uint64_t size = cdp__dtype_row_of(r->grad_dtype)->bytes;
+    uint32_t i, given = 0;
+    memcpy(b->p, r->param + at, (size_t)n * sizeof *b->p);
+    cdp__convert(r->grad_dtype, (const uint8_t *)r->grad + at * size, CDP_DTYPE_F32, b->g, n);
+    for (i = 0; i < CDP__BLOCK; ++i)
+        b->g[i] *= scale;
+    for (i = 0; i < 3; ++i)
+        if (kept >> i & 1) memcpy(b->s[i], r->state[given++] + at, (size_t)n * sizeof *b->p);
+}
+
+CDP__PRIVATE void cdp__update_store(
+    const cdp_optim_range *r, uint32_t kept, uint64_t at, uint64_t n, const cdp__update_block *b) {
+    uint8_t *copy = (uint8_t *)r->compute;
+    uint32_t i, given = 0;
+    memcpy(r->param + at, b->p, (size_t)n * sizeof *b->p);
+    for (i = 0; i < 3; ++i)
+        if (kept >> i & 1) memcpy(r->state[given++] + at, b->s[i], (size_t)n * sizeof *b->p);
+    if (!copy) return;
+    copy += at * cdp__dtype_row_of(r->compute_dtype)->bytes;
+    if (r->round)
+        cdp__narrow_some(r->compute_dtype, r->round, at, b->p, copy, n);
+    else
+        cdp__convert(CDP_DTYPE_F32, b->p, r->compute_dtype, copy, n);
+}
+
+CDP_API cdp_status cdp_optim_update(const cdp_optim *o, const cdp_optim_range *r) {
+    cdp__update_numbers k;
+    cdp__update_block b;
+    cdp_status st;
+    uint64_t at, n;
+    if (!o) return cdp__missing("cdp_optim_update", "optim");
+    if (!r) return cdp__missing("cdp_optim_update", "range");
+    st = cdp__update_check(o, r);
+    if (st != CDP_OK) return st;
+    k = cdp__update_numbers_of(o, r->scale);
+    memset(&b, 0, sizeof b);
+    for (at = 0; at < r->count; at += n) {
+        n = cdp__min(r->count - at, CDP__BLOCK);
+        cdp__update_load(r, cdp__update_kept(o), at, n, k.scale, &b);
+        cdp__update_block_update(o->kind, o->fma, &k, &b);
+        cdp__update_store(r, cdp__update_kept(o), at, n, &b);
+    }
     return CDP_OK;
 }
 

@@ -178,7 +178,8 @@
         CDP_NO_JOIN *          off      no cdp_ddp_join; a desc's join: UNSUPPORTED
         CDP_NO_CLIP *          off      no cdp_ddp_clip
         CDP_NO_VERIFY *        off      no cdp_ddp_verify
-        CDP_NO_TRAINING *      off      no cdp_convert, cdp_scaler_update
+        CDP_NO_TRAINING *      off      no cdp_convert, cdp_scaler_update,
+                                        cdp_optim_update
         CDP_NO_SAMPLER *       off      no cdp_sampler_fill
         CDP_NO_MESSAGES *      off      no cdp_send and the other calls of >>group/messages_api, no
                                         cdp_monitored_barrier, no channels
@@ -361,6 +362,7 @@ extern "C" {
 #include "ddp/ddp_api.h"
 #include "ddp/norm_api.h"
 #include "train/precision_api.h"
+#include "train/optimizers_api.h"
 #include "ddp/hooks_api.h"
 
 #ifdef __cplusplus
@@ -463,6 +465,7 @@ extern "C" {
 #include "dtype/numbers.h"
 #include "dtype/norms.h"
 #include "train/precision.h"
+#include "train/optimizers.h"
 #include "ddp/bucket.h"
 #include "ddp/state.h"
 #include "ddp/buckets.h"

@@ -4,26 +4,13 @@
 
 #include "../base/config.h"
 #include "../base/status_api.h"
+#include "../train/optimizers_api.h"
 #include "worker_api.h"
 
 /* Updates parameters where they are: one object on each owner, which keeps its state. A parameter
    is a value (cdp_rref_create) with `param` set whose `plain` is one tensor of F32 or F64 in memory
    of the program, which a step writes; the program should not use it meanwhile. Steps on one owner
    run one after the other. Arithmetic is done in double and rounded to the parameter's dtype. */
-typedef enum cdp_optim_kind {
-    CDP_OPTIM_NONE = 0,
-    CDP_OPTIM_SGD,      /* lr .01, momentum 0, dampening 0 */
-    CDP_OPTIM_ADAM,     /* lr .001, beta1 .9, beta2 .999, eps 1e-8 */
-    CDP_OPTIM_ADAMW,    /* as ADAM, weight_decay .01 */
-    CDP_OPTIM_ADAMAX,   /* lr .002, betas and eps as ADAM */
-    CDP_OPTIM_ADAGRAD,  /* lr .01, eps 1e-10 */
-    CDP_OPTIM_ADADELTA, /* lr 1, rho .9, eps 1e-6 */
-    CDP_OPTIM_RMSPROP,  /* lr .01, alpha .99, eps 1e-8 */
-    CDP_OPTIM_RPROP,    /* lr .01; factors .5 and 1.2, steps 1e-6 to 50 */
-    CDP_OPTIM_OWN       /* a function of the program, see own_function */
-} cdp_optim_kind;
-#define CDP_OPTIM_ZERO (-1.0) /* where 0 would mean the default */
-
 typedef struct cdp_optim_desc {
     cdp_rpc *rpc;           /* required */
     cdp_optim_kind kind;    /* required */
