@@ -2602,10 +2602,10 @@ typedef struct cdp_optim_range {
 CDP_API uint32_t cdp_optim_states(const cdp_optim *optim);
 /* Updates parameters: f32, in PyTorch's order of operations, each rounded to f32, constants computed
    in double and rounded once. So results are those of a plain loop, on every machine and for every
-   cut. With `fma`, SGD has PyTorch's bits; the others differ where its square root is not the
-   nearest number, see docs/NOTES.md. Any thread, for parts that do not overlap. Errors: INVALID: a
-   missing array, a kind that is not listed, step 0, or settings that exclude each other;
-   UNSUPPORTED: a dtype that is no float, or that this build leaves out. */
+   cut. With `fma`, SGD has PyTorch's bits; tests/interop/test_optimizers.sh compares all. Any
+   thread, for parts that do not overlap. Errors: INVALID: a missing array, a kind that is not
+   listed, step 0, or settings that exclude each other; UNSUPPORTED: a dtype that is no float, or
+   that this build leaves out. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_optim_update(
     const cdp_optim *optim, const cdp_optim_range *range);
 #endif /* CDP_NO_TRAINING */
@@ -2892,7 +2892,7 @@ inline cdp_status cdp_start_after(
 #ifdef __clang__
 #define CDP__EXACT
 #else
-#define CDP__EXACT __attribute__((__optimize__("fp-contract=off", "no-math-errno")))
+#define CDP__EXACT __attribute__((__optimize__("fp-contract=off", "no-math-errno", "no-trapping-math")))
 #endif
 #define CDP__EXACT_INLINE CDP__EXACT __attribute__((__always_inline__)) inline
 /* Marks functions that read any word of the stack. */
@@ -20777,16 +20777,10 @@ typedef struct cdp__update_numbers {
 } cdp__update_numbers;
 
 /* Blocks have a constant length, which gcc -O2 vectorises; not so loops with square roots, which
-   therefore have a pass of their own, over `r`. */
+   are therefore loops of their own. */
 typedef struct cdp__update_block {
     float p[CDP__BLOCK], g[CDP__BLOCK], s[3][CDP__BLOCK], r[CDP__BLOCK];
 } cdp__update_block;
-
-CDP__PRIVATE CDP__EXACT_INLINE void cdp__update_roots(cdp__update_block *b) {
-    uint32_t i;
-    for (i = 0; i < CDP__BLOCK; ++i)
-        b->r[i] = cdp__sqrtf(b->r[i]);
-}
 
 /* a * b + c, rounded once. The product is exact in double; where the sum is not, its last bit is
    made odd, so that rounding it to float rounds the exact value (Boldo and Melquiond 2008). */
@@ -20806,84 +20800,87 @@ CDP__PRIVATE CDP__EXACT_INLINE float cdp__madd(float a, float b, float c, bool f
     return fused ? cdp__fused(a, b, c) : a * b + c;
 }
 
-/* The gradient with the decay of weights. */
-CDP__PRIVATE CDP__EXACT_INLINE float cdp__decayed(
-    const cdp__update_numbers *k, float p, float g, bool fused) {
-    const float given = k->maximize ? -g : g, more = cdp__madd(k->decay, p, given, fused);
-    return k->has_decay ? more : given;
+/* Each pass below is one loop without branches, which vectorises. */
+#define CDP__EACH_OF(target, value)    \
+    for (i = 0; i < CDP__BLOCK; ++i) { \
+        target[i] = value;             \
+    }
+
+/* Adds the decay of weights to the gradients. */
+CDP__PRIVATE CDP__EXACT_INLINE void cdp__update_decay(
+    const cdp__update_numbers *n, cdp__update_block *b, bool fused) {
+    const float decay = n->decay;
+    uint32_t i;
+    if (n->maximize) CDP__EACH_OF(b->g, -b->g[i])
+    if (n->has_decay) CDP__EACH_OF(b->g, cdp__madd(decay, b->p[i], b->g[i], fused))
 }
 
 CDP__PRIVATE CDP__EXACT_INLINE void cdp__update_sgd(
     const cdp__update_numbers *n, cdp__update_block *b, bool fused) {
-    const cdp__update_numbers k = *n;
+    const float mu = n->momentum, fresh = n->fresh, lr = n->lr;
+    float *const s = b->s[0];
     uint32_t i;
-    for (i = 0; i < CDP__BLOCK; ++i) {
-        const float g = cdp__decayed(&k, b->p[i], b->g[i], fused);
-        const float kept = cdp__madd(k.fresh, g, b->s[0][i] * k.momentum, fused);
-        const float s = k.first ? g : kept;
-        const float ahead = k.nesterov ? cdp__madd(k.momentum, s, g, fused) : s;
-        b->s[0][i] = s;
-        b->p[i] = cdp__madd(k.lr, k.has_momentum ? ahead : g, b->p[i], fused);
+    cdp__update_decay(n, b, fused);
+    if (n->has_momentum) {
+        if (n->first)
+            CDP__EACH_OF(s, b->g[i])
+        else
+            CDP__EACH_OF(s, cdp__madd(fresh, b->g[i], s[i] * mu, fused))
+        if (n->nesterov)
+            CDP__EACH_OF(b->g, cdp__madd(mu, s[i], b->g[i], fused))
+        else
+            CDP__EACH_OF(b->g, s[i])
     }
+    CDP__EACH_OF(b->p, cdp__madd(lr, b->g[i], b->p[i], fused))
 }
 
 CDP__PRIVATE CDP__EXACT_INLINE void cdp__update_adam(
     const cdp__update_numbers *n, cdp__update_block *b, bool fused) {
-    const cdp__update_numbers k = *n;
+    const float take1 = n->take1, take2 = n->take2, beta2 = n->beta2, shrink = n->shrink;
+    const float lr = n->lr, root = n->root, eps = n->eps;
+    float *const m = b->s[0], *const v = b->s[1], *const most = b->s[2];
     uint32_t i;
-    for (i = 0; i < CDP__BLOCK; ++i) {
-        const float p = b->p[i] * k.shrink, g = cdp__decayed(&k, p, b->g[i], fused);
-        const float m = cdp__madd(k.take1, g - b->s[0][i], b->s[0][i], fused);
-        const float v = cdp__madd(k.take2 * g, g, b->s[1][i] * k.beta2, fused);
-        const float most = CDP__HIGH_F(b->s[2][i], v), used = k.amsgrad ? most : v;
-        b->s[0][i] = m;
-        b->s[1][i] = v;
-        b->s[2][i] = most;
-        b->r[i] = used;
-        b->p[i] = p;
-    }
-    cdp__update_roots(b);
-    for (i = 0; i < CDP__BLOCK; ++i)
-        b->p[i] = b->p[i] + (k.lr * b->s[0][i]) / (b->r[i] / k.root + k.eps);
+    CDP__EACH_OF(b->p, b->p[i] * shrink)
+    cdp__update_decay(n, b, fused);
+    CDP__EACH_OF(m, cdp__madd(take1, b->g[i] - m[i], m[i], fused))
+    CDP__EACH_OF(v, cdp__madd(take2 * b->g[i], b->g[i], v[i] * beta2, fused))
+    if (n->amsgrad) CDP__EACH_OF(most, CDP__HIGH_F(most[i], v[i]))
+    CDP__EACH_OF(b->r, cdp__sqrtf(n->amsgrad ? most[i] : v[i]))
+    CDP__EACH_OF(b->p, b->p[i] + (lr * m[i]) / (b->r[i] / root + eps))
 }
 
 CDP__PRIVATE CDP__EXACT_INLINE void cdp__update_adagrad(
     const cdp__update_numbers *n, cdp__update_block *b, bool fused) {
-    const cdp__update_numbers k = *n;
+    const float lr = n->lr, eps = n->eps, initial = n->fresh;
+    float *const s = b->s[0];
     uint32_t i;
-    for (i = 0; i < CDP__BLOCK; ++i) {
-        const float g = cdp__decayed(&k, b->p[i], b->g[i], fused);
-        const float s = cdp__madd(g, g, k.first ? k.fresh : b->s[0][i], fused);
-        b->s[0][i] = b->r[i] = s;
-        b->g[i] = g;
-    }
-    cdp__update_roots(b);
-    for (i = 0; i < CDP__BLOCK; ++i)
-        b->p[i] = b->p[i] + (k.lr * b->g[i]) / (b->r[i] + k.eps);
+    cdp__update_decay(n, b, fused);
+    if (n->first) CDP__EACH_OF(s, initial)
+    CDP__EACH_OF(s, cdp__madd(b->g[i], b->g[i], s[i], fused))
+    CDP__EACH_OF(b->r, cdp__sqrtf(s[i]))
+    CDP__EACH_OF(b->p, b->p[i] + (lr * b->g[i]) / (b->r[i] + eps))
 }
 
 CDP__PRIVATE CDP__EXACT_INLINE void cdp__update_rmsprop(
     const cdp__update_numbers *n, cdp__update_block *b, bool fused) {
-    const cdp__update_numbers k = *n;
+    const float take = n->take1, alpha = n->beta1, mu = n->momentum, lr = n->lr, eps = n->eps;
+    float *const v = b->s[0], *const c = b->s[1], *const m = b->s[2];
     uint32_t i;
-    for (i = 0; i < CDP__BLOCK; ++i) {
-        const float g = cdp__decayed(&k, b->p[i], b->g[i], fused);
-        const float v = cdp__madd(k.take1 * g, g, b->s[0][i] * k.beta1, fused);
-        const float c = cdp__madd(k.take1, g - b->s[1][i], b->s[1][i], fused);
-        const float spread = cdp__madd(-c, c, v, fused);
-        b->s[0][i] = v;
-        b->s[1][i] = c;
-        b->r[i] = k.centered ? spread : v;
-        b->g[i] = g;
+    cdp__update_decay(n, b, fused);
+    CDP__EACH_OF(v, cdp__madd(take * b->g[i], b->g[i], v[i] * alpha, fused))
+    CDP__EACH_OF(b->r, v[i])
+    if (n->centered) {
+        CDP__EACH_OF(c, cdp__madd(take, b->g[i] - c[i], c[i], fused))
+        CDP__EACH_OF(b->r, cdp__madd(-c[i], c[i], v[i], fused))
     }
-    cdp__update_roots(b);
-    for (i = 0; i < CDP__BLOCK; ++i) {
-        const float d = b->r[i] + k.eps, m = b->s[2][i] * k.momentum + b->g[i] / d;
-        const float plain = b->p[i] + (k.lr * b->g[i]) / d;
-        b->s[2][i] = m;
-        b->p[i] = k.has_momentum ? cdp__madd(k.lr, m, b->p[i], fused) : plain;
-    }
+    CDP__EACH_OF(b->r, cdp__sqrtf(b->r[i]))
+    if (n->has_momentum) {
+        CDP__EACH_OF(m, m[i] * mu + b->g[i] / (b->r[i] + eps))
+        CDP__EACH_OF(b->p, cdp__madd(lr, m[i], b->p[i], fused))
+    } else
+        CDP__EACH_OF(b->p, b->p[i] + (lr * b->g[i]) / (b->r[i] + eps))
 }
+#undef CDP__EACH_OF
 
 CDP__PRIVATE CDP__EXACT void cdp__update_block_update(
     cdp_optim_kind kind, bool fma, const cdp__update_numbers *k, cdp__update_block *b) {
@@ -21005,7 +21002,10 @@ CDP__PRIVATE void cdp__update_load(const cdp_optim_range *r, uint32_t kept, uint
     const uint64_t size = cdp__dtype_row_of(r->grad_dtype)->bytes;
     uint32_t i, given = 0;
     memcpy(b->p, r->param + at, (size_t)n * sizeof *b->p);
-    cdp__convert(r->grad_dtype, (const uint8_t *)r->grad + at * size, CDP_DTYPE_F32, b->g, n);
+    if (cdp__def(r->grad_dtype, CDP_DTYPE_F32) == CDP_DTYPE_F32)
+        memcpy(b->g, (const float *)r->grad + at, (size_t)n * sizeof *b->g);
+    else
+        cdp__convert(r->grad_dtype, (const uint8_t *)r->grad + at * size, CDP_DTYPE_F32, b->g, n);
     for (i = 0; i < CDP__BLOCK; ++i)
         b->g[i] *= scale;
     for (i = 0; i < 3; ++i)
