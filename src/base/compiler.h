@@ -50,7 +50,8 @@
 #ifdef __clang__
 #define CDP__EXACT
 #else
-#define CDP__EXACT __attribute__((__optimize__("fp-contract=off", "no-math-errno", "no-trapping-math")))
+#define CDP__EXACT \
+    __attribute__((__optimize__("fp-contract=off", "no-math-errno", "no-trapping-math")))
 #endif
 #define CDP__EXACT_INLINE CDP__EXACT __attribute__((__always_inline__)) inline
 /* Marks functions that read any word of the stack. */
