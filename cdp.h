@@ -2600,8 +2600,8 @@ typedef struct cdp_optim_range {
 
 /* Arrays of f32, each as long as the parameter, that the optimizer keeps between steps: 0 to 3. */
 CDP_API uint32_t cdp_optim_states(const cdp_optim *optim);
-/* Updates parameters: f32, in PyTorch's order of operations, each rounded to f32, constants computed
-   in double and rounded once. So results are those of a plain loop, on every machine and for every
+/* Updates parameters: f32, in PyTorch's order of operations, each rounded to f32, constants
+   computed in double and rounded once. So results are those of a plain loop, on every machine and for every
    cut. With `fma`, SGD has PyTorch's bits; tests/interop/test_optimizers.sh compares all. Any
    thread, for parts that do not overlap. Errors: INVALID: a missing array, a kind that is not
    listed, step 0, or settings that exclude each other; UNSUPPORTED: a dtype that is no float, or
@@ -2894,6 +2894,10 @@ inline cdp_status cdp_start_after(
 #else
 #define CDP__EXACT \
     __attribute__((__optimize__("fp-contract=off", "no-math-errno", "no-trapping-math")))
+#endif
+/* The square root of an f32 as one instruction. */
+#if !defined(__clang__) && (defined(__SSE2__) || defined(__aarch64__))
+#define CDP__SQRTF(x) __builtin_sqrtf(x)
 #endif
 #define CDP__EXACT_INLINE CDP__EXACT __attribute__((__always_inline__)) inline
 /* Marks functions that read any word of the stack. */
@@ -20538,13 +20542,13 @@ CDP__PRIVATE double cdp__sqrt(double x) {
 }
 
 /* Of an f32, correctly rounded: 53 bits are more than twice 24. */
-#if defined(__GNUC__) && !defined(__clang__) && (defined(__SSE2__) || defined(__aarch64__))
-#define cdp__sqrtf(x) __builtin_sqrtf(x)
+CDP__PRIVATE CDP__EXACT_INLINE float cdp__sqrtf(float x) {
+#ifdef CDP__SQRTF
+    return CDP__SQRTF(x);
 #else
-CDP__PRIVATE float cdp__sqrtf(float x) {
     return x < 0 ? NAN : (float)cdp__sqrt((double)x);
-}
 #endif
+}
 
 /* Divides integers; multiplies floats by the reciprocal. */
 CDP__PRIVATE void cdp__divide_by(cdp_dtype t, void *data, uint64_t n, cdp_real by) {

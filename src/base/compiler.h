@@ -53,6 +53,10 @@
 #define CDP__EXACT \
     __attribute__((__optimize__("fp-contract=off", "no-math-errno", "no-trapping-math")))
 #endif
+/* The square root of an f32 as one instruction. */
+#if !defined(__clang__) && (defined(__SSE2__) || defined(__aarch64__))
+#define CDP__SQRTF(x) __builtin_sqrtf(x)
+#endif
 #define CDP__EXACT_INLINE CDP__EXACT __attribute__((__always_inline__)) inline
 /* Marks functions that read any word of the stack. */
 #define CDP__NO_ASAN __attribute__((no_sanitize_address))

@@ -24,13 +24,13 @@ CDP__PRIVATE double cdp__sqrt(double x) {
 }
 
 /* Of an f32, correctly rounded: 53 bits are more than twice 24. */
-#if defined(__GNUC__) && !defined(__clang__) && (defined(__SSE2__) || defined(__aarch64__))
-#define cdp__sqrtf(x) __builtin_sqrtf(x)
+CDP__PRIVATE CDP__EXACT_INLINE float cdp__sqrtf(float x) {
+#ifdef CDP__SQRTF
+    return CDP__SQRTF(x);
 #else
-CDP__PRIVATE float cdp__sqrtf(float x) {
     return x < 0 ? NAN : (float)cdp__sqrt((double)x);
-}
 #endif
+}
 
 /* Divides integers; multiplies floats by the reciprocal. */
 CDP__PRIVATE void cdp__divide_by(cdp_dtype t, void *data, uint64_t n, cdp_real by) {

@@ -405,7 +405,9 @@ static void forbidden(const source *s) {
     for (const char *p = s->code, *end; (end = strchr(p, '\n')) != NULL; p = end + 1, ++line) {
         const size_t n = (size_t)(end - p);
         const bool pragma = memmem(p, n, "pragma", 6) || memmem(p, n, "_Pragma", 7);
-        if (memmem(p, n, "optimize", 8) && (pragma || memmem(p, n, "__attribute__", 13)))
+        /* CDP__EXACT says how results are rounded, which is not the user's choice */
+        const bool exact = memmem(p, n, "__attribute__((__optimize__(\"fp-contract=off\"", 45) != NULL;
+        if (memmem(p, n, "optimize", 8) && !exact && (pragma || memmem(p, n, "__attribute__", 13)))
             broken(s, "pragma", line, "how much to optimise is the user's choice");
         /* one macro names the few functions that have it, which check_sources.sh counts */
         if (memmem(p, n, "__attribute__", 13) && !memmem(p, n, "define CDP__ONE_COPY ", 21)

@@ -1,4 +1,5 @@
-/* Updates of parameters: the bits of a plain loop in PyTorch's order of operations, for every cut. */
+/* Updates of parameters: the bits of a plain loop in PyTorch's order of operations, for every
+   cut. */
 #define CDP_IMPLEMENTATION
 #include "cdp.h"
 #include "test.h"
