@@ -54,7 +54,7 @@
     __attribute__((__optimize__("fp-contract=off", "no-math-errno", "no-trapping-math")))
 #endif
 /* The square root of an f32 as one instruction. */
-#if !defined(__clang__) && (defined(__SSE2__) || defined(__aarch64__))
+#if !defined(__clang__) && defined(__OPTIMIZE__) && (defined(__SSE2__) || defined(__aarch64__))
 #define CDP__SQRTF(x) __builtin_sqrtf(x)
 #endif
 #define CDP__EXACT_INLINE CDP__EXACT __attribute__((__always_inline__)) inline

@@ -53,11 +53,11 @@ typedef struct cdp_optim_range {
 /* Arrays of f32, each as long as the parameter, that the optimizer keeps between steps: 0 to 3. */
 CDP_API uint32_t cdp_optim_states(const cdp_optim *optim);
 /* Updates parameters: f32, in PyTorch's order of operations, each rounded to f32, constants
-   computed in double and rounded once. So results are those of a plain loop, on every machine and for every
-   cut. With `fma`, SGD has PyTorch's bits; tests/interop/test_optimizers.sh compares all. Any
-   thread, for parts that do not overlap. Errors: INVALID: a missing array, a kind that is not
-   listed, step 0, or settings that exclude each other; UNSUPPORTED: a dtype that is no float, or
-   that this build leaves out. */
+   computed in double and rounded once. So results are those of a plain loop, on every machine and
+   for every cut. With `fma`, SGD has PyTorch's bits; tests/interop/test_optimizers.sh compares
+   all. Any thread, for parts that do not overlap. Errors: INVALID: a missing array, a kind that is
+   not listed, step 0, or settings that exclude each other; UNSUPPORTED: a dtype that is no float,
+   or that this build leaves out. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_optim_update(
     const cdp_optim *optim, const cdp_optim_range *range);
 #endif /* CDP_NO_TRAINING */
