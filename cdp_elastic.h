@@ -61,6 +61,7 @@
         keep a cdp_ddp over a change                       cdp_ddp_rebind (cdp.h)
         know which samples of a data set are left          .consumed of cdp_sampler (cdp.h)
         keep steps and state myself: who is left?          cdp_group_shrink
+        keep the store when a process that has it dies     cdp_quorum_store_create
 
     COMING FROM torchrun, torchft
         --nnodes MIN:MAX                       .min_ranks, .max_ranks; CDP_ELASTIC=MIN:MAX, which
@@ -170,6 +171,41 @@
         epoch (grow_ms, at most 64 times), until one of them has committed a step. Blames do not
         count in an epoch of which a member did not arrive: that explains its end.
 
+    A STORE THAT SURVIVES
+        cdp_quorum_store_create() opens a store that 3 servers keep together (or 5), each of them in
+        a rank or in any other process. Any one of them may die, stop or be cut off at any moment
+        (of 5: two), and all go on at once: nobody takes over, because nobody leads. So a job needs
+        no process that outlives the ranks:
+            cdp_quorum_store_desc q = {0};
+            q.servers = "10.0.0.1:29400,10.0.0.2:29400,10.0.0.3:29400"; // the same on all ranks
+            q.serve = number < 3 ? number + 1 : 0;                      // three ranks serve
+            q.job_key = secret;
+            q.will_key = "elastic/gone/ID";     // ID is desc.id: if this process dies, the others
+            q.will_value.data = "it ended";     // need not wait for settle_ms
+            q.will_value.bytes = 8;
+            cdp_quorum_store_create(&q, &store);  // desc.store; destroyed after the cdp_elastic
+        A newcomer passes the same list, whoever of it has died.
+        The protocol is Paxos without a leader, for each key alone. Every server holds, of a key,
+        the highest ballot that it has promised, and the last value that it has accepted with its
+        ballot. To read, a client asks all servers: if a majority holds a value of the same ballot,
+        that is the value. To change it, a client takes a ballot above all that it has seen, with
+        its random number in it, so that no other client has the same. It asks the servers to
+        promise that ballot. When a majority has, it takes the value of the highest ballot among
+        their answers, changes it if it is the expected one, and asks the servers to accept it. The
+        change counts when a majority has. A server never accepts a ballot below one that it has
+        promised. Two majorities have a server in common, so who asks later sees every value that
+        counts: there are never two histories. A value says who made the last 8 changes. So a client
+        that was interrupted learns whether its change counts, also if another one completed it.
+        A server that ends forgets. One that comes back at its address is not used: the servers have
+        random ids, and each holds the list of all, written when the store began. So a job survives
+        the loss of a minority of its servers, once.
+        A client that reaches no majority gets STORE within answer_ms: a minority that is cut off
+        ends. Two ranks alone do not survive the loss of one: of 2 servers both are needed.
+        A change costs three round trips, and a read one; waits poll every 10 ms or more often. A
+        call may delay those of other threads by one operation. Connections that end are not made
+        again. A value may have 112 bytes less than on one server; a deleted key leaves as much.
+        On several machines set master_addr of .tcp, as with every store that is not a TCP store.
+
     MEMORY
         From the os of tcp->group. 40 bytes for each member of the epoch; the blob, while it moves;
         on a rank that is a step behind, as much as all entries, while it receives them.
@@ -194,9 +230,9 @@
         cdp_elastic_create() returns while it waits (TIMEOUT, STATE).
 
     WHAT IS NOT THERE
-        The store is the single point of failure. Survivors do not reuse their connections (after
-        cdp_group_shrink() they do). State does not move beside the running epoch: members wait
-        while a newcomer receives it.
+        A store of one server is the single point of failure: see A STORE THAT SURVIVES. Survivors
+        do not reuse their connections (after cdp_group_shrink() they do). State does not move
+        beside the running epoch: members wait while a newcomer receives it.
 
     License: MIT-0 or Unlicense, as you like; see the end of cdp.h.                            */
 
@@ -416,6 +452,50 @@ typedef struct cdp_shrink_desc {
 CDP_MUST_CHECK CDP_API cdp_status cdp_group_shrink(
     cdp_group *group, const cdp_shrink_desc *desc, uint64_t *steps, cdp_group **out);
 
+/* ---- >>elastic/quorum_api: a store that lives on several servers ----------------------------- */
+
+#ifndef CDP_NO_CUSTOM_STORE
+typedef struct cdp_quorum_store_desc {
+    /* required: "HOST:PORT,HOST:PORT,HOST:PORT", 1 to 5 servers, the same text on all processes.
+       Of 3 servers one may die, of 5 two. Each HOST is an address or a name, an IPv6 address in
+       brackets */
+    const char *servers;
+    /* this process serves that one of them, counted from 1: it listens at its HOST and PORT until
+       cdp_store_destroy() (default: 0, none of them) */
+    uint32_t serve;
+    /* of the servers: see cdp_store_server_desc and cdp_tcp_store_desc (default: none, and only
+       processes of one machine) */
+    const char *job_key;
+    bool trust_network;
+    /* of calls whose timeout_ms is 0 (default: 300000; or CDP_NO_TIMEOUT) */
+    uint32_t timeout_ms;
+    /* how long to try to connect (default: timeout_ms) */
+    uint32_t connect_timeout_ms;
+    /* how long an operation waits for a majority of the servers (default: 10000) */
+    uint32_t answer_ms;
+    /* last will: if the connections of this process to a majority of the servers end without
+       cdp_store_destroy(), the key gets this value, if it is absent. Other processes see that if
+       they have a last will under a key of the same folder (the text up to the last '/'). Copied
+       (default: none) */
+    const char *will_key;
+    cdp_bytes will_value;
+    /* (default: cdp_os_default()); must outlive the store */
+    const cdp_os *os;
+    /* (default: warnings and errors to stderr) */
+    cdp_logger logger;
+} cdp_quorum_store_desc;
+
+/* Opens a store that several servers keep together: see A STORE THAT SURVIVES above. The first time
+   all servers must be there, later a majority of them. Blocks until then, at most
+   connect_timeout_ms. Any number of threads may use the store; calls on it are those on a custom
+   store. The caller owns *out (cdp_store_destroy(); where it serves, that waits up to 5 s for other
+   clients to disconnect). Errors: INVALID (the desc); NOMEM; IO (this process cannot listen);
+   TIMEOUT (the text names servers that did not answer); MISMATCH (job keys differ; or the servers
+   belong to several stores: start all of them again); STORE. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_quorum_store_create(
+    const cdp_quorum_store_desc *desc, cdp_store **out);
+#endif
+
 #ifdef __cplusplus
 } /* extern "C" */
 #endif
@@ -427,6 +507,11 @@ inline cdp_status cdp_group_shrink(
     cdp_group *group, const cdp_shrink_desc &desc, uint64_t *steps, cdp_group **out) {
     return cdp_group_shrink(group, &desc, steps, out);
 }
+#ifndef CDP_NO_CUSTOM_STORE
+inline cdp_status cdp_quorum_store_create(const cdp_quorum_store_desc &desc, cdp_store **out) {
+    return cdp_quorum_store_create(&desc, out);
+}
+#endif
 inline cdp_status cdp_elastic_create(const cdp_elastic_desc &desc, cdp_elastic **out) {
     return cdp_elastic_create(&desc, out);
 }
@@ -3007,6 +3092,924 @@ CDP__PRIVATE void cdp__elastic_sleep(cdp_elastic *e, uint64_t deadline_ns) {
     else
         e->os->threads.cond_wait(e->os->user, e->cond, e->mutex, deadline_ns);
 }
+
+/* ---- >>elastic/quorum: one key that several servers keep, changed by a majority of them (pure)  */
+
+/* Knows: one operation on one key, and what the servers answered. Each server keeps a record of the
+   key: the ballot that it has promised, and the last value that it has accepted, with its ballot.
+   (This is Paxos without a leader, as in "CASPaxos".) A client asks each server to replace the
+   record that it knows by another one, compare-and-set, so a request that arrives late changes
+   nothing that is newer.
+   Promises: the values of a key are one history. A change that was reported is in it once, a change
+   that was refused is not in it, and who asks later sees it. This holds whichever servers and
+   clients die, stop or are cut off, as long as no server forgets. If a majority of the servers
+   answers and clients pause differently long after BEATEN, each operation ends. */
+
+#ifndef CDP__QUORUM_PLANT
+#define CDP__QUORUM_PLANT(defect) false /* tests plant mistakes */
+#endif
+
+#define CDP__QUORUM_SERVERS 5u
+#ifndef CDP__QUORUM_WRITERS
+#define CDP__QUORUM_WRITERS 8u /* how many versions back a record says who made them */
+#endif
+
+typedef struct cdp__ballot { /* round 0: none */
+    uint64_t round, proposer;
+} cdp__ballot;
+
+/* What a record says beside the value. A server without a record has one of zeros. */
+typedef struct cdp__quorum_head {
+    cdp__ballot promised, accepted;
+    uint64_t version;                      /* changes until this value */
+    uint64_t writers[CDP__QUORUM_WRITERS]; /* the tag of the change to version - i */
+    bool present;                          /* false: the key is absent */
+} cdp__quorum_head;
+
+typedef enum cdp__quorum_phase {
+    CDP__QUORUM_READ,    /* asks for records */
+    CDP__QUORUM_PREPARE, /* asks for promises */
+    CDP__QUORUM_ACCEPT   /* asks to accept a value */
+} cdp__quorum_phase;
+
+typedef enum cdp__quorum_outcome {
+    CDP__QUORUM_VALUE,   /* a read: `next` is the head of the value */
+    CDP__QUORUM_SWAPPED, /* the change is in the history */
+    CDP__QUORUM_DIFFERS, /* it is not, and never will be: the key had another value */
+    CDP__QUORUM_UNKNOWN  /* nobody knows any more: too many changes since the first attempt */
+} cdp__quorum_outcome;
+
+typedef enum cdp__quorum_verdict {
+    CDP__QUORUM_WAITS,    /* for answers */
+    CDP__QUORUM_PROMISED, /* call cdp__quorum_decide() */
+    CDP__QUORUM_DONE,     /* `outcome` and `next` hold */
+    CDP__QUORUM_BEATEN,   /* call cdp__quorum_again(), after a pause if it is not the first time */
+    CDP__QUORUM_LOST      /* too many servers are lost */
+} cdp__quorum_verdict;
+
+typedef enum cdp__quorum_state { /* of a server, in this phase */
+    CDP__QUORUM_IDLE,            /* to be asked; again, if its record was not the one known here */
+    CDP__QUORUM_ASKED,
+    CDP__QUORUM_YES,
+    CDP__QUORUM_NO
+} cdp__quorum_state;
+
+typedef struct cdp__quorum_server {
+    cdp__quorum_head head; /* its record as far as known */
+    uint8_t state;
+    bool known; /* false: it must be asked for its record first */
+    bool lost;  /* no answer will come */
+} cdp__quorum_server;
+
+typedef struct cdp__quorum {
+    uint32_t count, from;  /* from: the server whose record has the value */
+    uint64_t proposer;     /* of this client alone */
+    uint64_t tag;          /* of this change alone */
+    uint64_t tried;        /* the lowest version that this change may have made; 0: none */
+    cdp__ballot ballot;    /* its last one, also of earlier operations */
+    cdp__quorum_head next; /* the record that is to be accepted, or was read */
+    uint8_t phase, outcome;
+    bool swaps;
+    bool fresh;     /* `next` is the new value, not that of `from` */
+    bool impatient; /* a read does not wait for slow servers any more */
+    cdp__quorum_server at[CDP__QUORUM_SERVERS];
+} cdp__quorum;
+
+CDP__PRIVATE int32_t cdp__ballot_order(const cdp__ballot *a, const cdp__ballot *b) {
+    if (a->round != b->round) return a->round < b->round ? -1 : 1;
+    if (a->proposer != b->proposer) return a->proposer < b->proposer ? -1 : 1;
+    return 0;
+}
+
+CDP__PRIVATE uint32_t cdp__quorum_majority(uint32_t count) {
+    if (CDP__QUORUM_PLANT(HALF)) return (count + 1) / 2;
+    if (CDP__QUORUM_PLANT(NEEDS_ALL)) return count;
+    return count / 2 + 1;
+}
+
+CDP__PRIVATE void cdp__quorum_ask_all(cdp__quorum *q, cdp__quorum_phase phase) {
+    uint32_t i;
+    q->phase = (uint8_t)phase;
+    for (i = 0; i < q->count; ++i) {
+        /* a server that is known to have promised a higher ballot is not asked to break it */
+        const bool no = phase == CDP__QUORUM_ACCEPT
+            && cdp__ballot_order(&q->at[i].head.promised, &q->ballot) > 0;
+        q->at[i].state = CDP__QUORUM_IDLE;
+        if (no && !CDP__QUORUM_PLANT(ASKS_TOO_MUCH)) q->at[i].state = CDP__QUORUM_NO;
+    }
+}
+
+/* A new ballot, above all that this client has seen. */
+CDP__PRIVATE void cdp__quorum_again(cdp__quorum *q) {
+    uint64_t round = q->ballot.round;
+    uint32_t i;
+    for (i = 0; i < q->count; ++i)
+        round = cdp__max(round, q->at[i].head.promised.round);
+    q->ballot.round = round + !CDP__QUORUM_PLANT(SAME_BALLOT);
+    q->ballot.proposer = CDP__QUORUM_PLANT(SAME_BALLOT) ? 1 : q->proposer;
+    if (!q->ballot.round) q->ballot.round = 1;
+    cdp__quorum_ask_all(q, CDP__QUORUM_PREPARE);
+}
+
+/* Begins an operation; the caller has set count, proposer and, of each server, head, known and
+   lost. `tag`: of a change, never used before; 0: a read. */
+CDP__PRIVATE void cdp__quorum_begin(cdp__quorum *q, uint64_t tag) {
+    q->tag = tag;
+    q->swaps = tag != 0;
+    q->tried = 0;
+    q->fresh = q->impatient = false;
+    /* ballot stays: a request of an earlier operation may be on its way, so none is used twice */
+    if (q->swaps)
+        cdp__quorum_again(q);
+    else
+        cdp__quorum_ask_all(q, CDP__QUORUM_READ);
+}
+
+/* The head of the record that server i is asked to keep in place of the known one. */
+CDP__PRIVATE cdp__quorum_head cdp__quorum_wanted(const cdp__quorum *q, uint32_t i) {
+    cdp__quorum_head h = q->at[i].head;
+    if (q->phase == CDP__QUORUM_ACCEPT) return q->next;
+    h.promised = q->ballot;
+    return h;
+}
+
+/* Server i answered: its record is `h` now. */
+CDP__PRIVATE void cdp__quorum_answer(cdp__quorum *q, uint32_t i, const cdp__quorum_head *h) {
+    cdp__quorum_server *s = &q->at[i];
+    const bool first = !s->known;
+    int32_t order = cdp__ballot_order(&h->promised, &q->ballot);
+    s->head = *h;
+    s->known = true;
+    if (CDP__QUORUM_PLANT(BREAKS_PROMISES) && q->phase == CDP__QUORUM_ACCEPT && order > 0)
+        order = -1;
+    if (q->phase == CDP__QUORUM_READ)
+        s->state = CDP__QUORUM_YES;
+    else if (q->phase == CDP__QUORUM_ACCEPT && cdp__ballot_order(&h->accepted, &q->ballot) == 0)
+        s->state = CDP__QUORUM_YES;
+    else if (order > 0)
+        s->state = CDP__QUORUM_NO;
+    else if (q->phase == CDP__QUORUM_PREPARE && order == 0 && !first)
+        s->state = CDP__QUORUM_YES;
+    else
+        s->state = CDP__QUORUM_IDLE;
+}
+
+CDP__PRIVATE uint32_t cdp__quorum_in(const cdp__quorum *q, cdp__quorum_state state) {
+    uint32_t i, n = 0;
+    for (i = 0; i < q->count; ++i)
+        n += q->at[i].state == state && (state != CDP__QUORUM_IDLE || !q->at[i].lost);
+    return n;
+}
+
+/* Of the servers that said yes, one that accepted the highest ballot; how many accepted it. */
+CDP__PRIVATE uint32_t cdp__quorum_newest(const cdp__quorum *q, uint32_t *count) {
+    uint32_t i, best = q->count;
+    *count = 0;
+    for (i = 0; i < q->count; ++i) {
+        int32_t order;
+        if (q->at[i].state != CDP__QUORUM_YES) continue;
+        order = best == q->count
+            ? 1
+            : cdp__ballot_order(&q->at[i].head.accepted, &q->at[best].head.accepted);
+        if (order > 0 && !(CDP__QUORUM_PLANT(FIRST_VALUE) && best < q->count)) {
+            best = i;
+            *count = 0;
+        }
+        *count += order >= 0;
+    }
+    return best;
+}
+
+CDP__PRIVATE cdp__quorum_verdict cdp__quorum_verdict_of(cdp__quorum *q) {
+    const uint32_t need = cdp__quorum_majority(q->count);
+    uint32_t i, same, may = 0, lost = 0;
+    for (i = 0; i < q->count; ++i) {
+        const bool open = q->at[i].state == CDP__QUORUM_IDLE || q->at[i].state == CDP__QUORUM_ASKED;
+        may += open && !q->at[i].lost;
+        lost += q->at[i].lost && q->at[i].state != CDP__QUORUM_YES;
+    }
+    if (cdp__quorum_in(q, CDP__QUORUM_YES) >= need) {
+        q->from = cdp__quorum_newest(q, &same);
+        if (q->phase == CDP__QUORUM_PREPARE) return CDP__QUORUM_PROMISED;
+        if (q->phase == CDP__QUORUM_ACCEPT) return CDP__QUORUM_DONE;
+        q->next = q->at[q->from].head;
+        q->outcome = CDP__QUORUM_VALUE;
+        if (same >= need || CDP__QUORUM_PLANT(READS_ANY)) return CDP__QUORUM_DONE;
+        return same + may >= need && !q->impatient ? CDP__QUORUM_WAITS : CDP__QUORUM_BEATEN;
+    }
+    if (q->count - lost < need) return CDP__QUORUM_LOST;
+    return cdp__quorum_in(q, CDP__QUORUM_YES) + may >= need ? CDP__QUORUM_WAITS
+                                                            : CDP__QUORUM_BEATEN;
+}
+
+/* What became of earlier attempts at this change, given the newest value. */
+CDP__PRIVATE cdp__quorum_outcome cdp__quorum_fate(
+    const cdp__quorum *q, const cdp__quorum_head *newest) {
+    uint64_t i;
+    if (!q->tried || CDP__QUORUM_PLANT(FORGETS_ATTEMPTS)) return CDP__QUORUM_DIFFERS;
+    for (i = 0; i < CDP__QUORUM_WRITERS && i < newest->version; ++i)
+        if (newest->writers[i] == q->tag) return CDP__QUORUM_SWAPPED;
+    return newest->version >= q->tried + CDP__QUORUM_WRITERS ? CDP__QUORUM_UNKNOWN
+                                                             : CDP__QUORUM_DIFFERS;
+}
+
+/* After PROMISED: decides which value the servers are asked to accept. `equal`: the value of server
+   `from` is the one that the change expects; `present`: the change leaves the key present. */
+CDP__PRIVATE void cdp__quorum_decide(cdp__quorum *q, bool equal, bool present) {
+    const cdp__quorum_head *const newest = &q->at[q->from].head;
+    uint32_t i;
+    q->outcome = CDP__QUORUM_VALUE;
+    q->next = *newest;
+    q->fresh = false;
+    if (q->swaps) {
+        q->outcome = (uint8_t)cdp__quorum_fate(q, newest);
+        q->fresh = q->outcome == CDP__QUORUM_DIFFERS && equal;
+    }
+    if (q->fresh) {
+        for (i = CDP__QUORUM_WRITERS - 1; i; --i)
+            q->next.writers[i] = q->next.writers[i - 1];
+        q->next.writers[0] = q->tag;
+        ++q->next.version;
+        q->next.present = present;
+        q->outcome = CDP__QUORUM_SWAPPED;
+        if (!q->tried || q->next.version < q->tried) q->tried = q->next.version;
+    }
+    q->next.promised = q->next.accepted = q->ballot;
+    cdp__quorum_ask_all(q, CDP__QUORUM_ACCEPT);
+}
+
+/* ---- >>elastic/quorum_servers: one operation on several servers ------------------------------ */
+
+/* Knows: a client for each server, and the operation of quorum.h that is under way. A key K of the
+   store is the record "q/K" on each server. Promises: no operation takes longer than answer_ms, nor
+   waits for servers beyond a majority. */
+
+#ifndef CDP_NO_CUSTOM_STORE
+
+#define CDP__QUORUM_ID 16u
+#define CDP__QUORUM_HEAD_BYTES (48u + 8u * CDP__QUORUM_WRITERS)
+#define CDP__QUORUM_MARK 0x31726f71u /* "qor1" */
+#define CDP__QUORUM_ANSWER_MS 10000u
+#define CDP__QUORUM_SLICE_NS CDP__MS           /* of a wait for one of several servers */
+#define CDP__QUORUM_PATIENCE_NS (20 * CDP__MS) /* for the servers beyond a majority */
+#define CDP__QUORUM_LINGER_MS 5000u
+
+typedef struct cdp__quorum_peer { /* one server */
+    cdp_store *store;             /* NULL: lost */
+    cdp__store_call call;
+    uint8_t *record; /* the last one that it answered; NULL: none */
+    uint64_t bytes;
+    uint8_t *wanted; /* the one that it is asked to keep */
+    bool slow;       /* gave no answer in time when it was asked last */
+} cdp__quorum_peer;
+
+typedef struct cdp__quorum_store {
+    const cdp_os *os;
+    cdp_logger logger;
+    cdp_store_server *own;
+    char *will_folder; /* NULL: no wills are looked for */
+    uint64_t tags, dice;
+    uint32_t answer_ms;
+    cdp__quorum q;
+    char *key;     /* "q/" and the key of q, of `records` and so on; NULL: none */
+    uint8_t *kept; /* a value that is not in a record any more */
+    cdp_bytes value;
+    cdp__quorum_peer peer[CDP__QUORUM_SERVERS];
+    char name[CDP__QUORUM_SERVERS][80];
+} cdp__quorum_store;
+
+CDP__PRIVATE uint64_t cdp__quorum_now(const cdp__quorum_store *s) {
+    return s->os->now_ns(s->os->user);
+}
+
+CDP__PRIVATE void cdp__quorum_put_ballot(uint8_t *out, const cdp__ballot *b) {
+    cdp__put_u64(out, b->round);
+    cdp__put_u64(out + 8, b->proposer);
+}
+
+CDP__PRIVATE cdp__ballot cdp__quorum_get_ballot(const uint8_t *in) {
+    cdp__ballot b;
+    b.round = cdp__get_u64(in);
+    b.proposer = cdp__get_u64(in + 8);
+    return b;
+}
+
+/* mark, present; promised, accepted; version, writers; then the value */
+CDP__PRIVATE void cdp__quorum_put_head(uint8_t *out, const cdp__quorum_head *h) {
+    uint32_t i;
+    cdp__put_u32(out, CDP__QUORUM_MARK);
+    cdp__put_u32(out + 4, h->present);
+    cdp__quorum_put_ballot(out + 8, &h->promised);
+    cdp__quorum_put_ballot(out + 24, &h->accepted);
+    cdp__put_u64(out + 40, h->version);
+    for (i = 0; i < CDP__QUORUM_WRITERS; ++i)
+        cdp__put_u64(out + 48 + 8 * i, h->writers[i]);
+}
+
+CDP__PRIVATE bool cdp__quorum_get_head(const uint8_t *in, uint64_t bytes, cdp__quorum_head *h) {
+    uint32_t i;
+    memset(h, 0, sizeof *h);
+    if (!bytes) return true;
+    if (bytes < CDP__QUORUM_HEAD_BYTES || cdp__get_u32(in) != CDP__QUORUM_MARK) return false;
+    h->present = cdp__get_u32(in + 4) != 0;
+    h->promised = cdp__quorum_get_ballot(in + 8);
+    h->accepted = cdp__quorum_get_ballot(in + 24);
+    h->version = cdp__get_u64(in + 40);
+    for (i = 0; i < CDP__QUORUM_WRITERS; ++i)
+        h->writers[i] = cdp__get_u64(in + 48 + 8 * i);
+    return true;
+}
+
+/* ---- one server ---- */
+
+CDP__PRIVATE void cdp__quorum_lose(cdp__quorum_store *s, uint32_t i) {
+    cdp__quorum_peer *p = &s->peer[i];
+    if (p->store)
+        cdp__log(&s->logger, CDP_LOG_WARN, -1, "quorum store: server %s is lost: %s", s->name[i],
+            cdp_last_error()->text);
+    cdp_store_destroy(p->store);
+    p->store = NULL;
+    s->q.at[i].lost = true;
+}
+
+/* Begins compare_set(key, expected -> desired) on server i. */
+CDP__PRIVATE void cdp__quorum_start(
+    cdp__quorum_store *s, uint32_t i, const char *key, cdp_bytes expected, cdp_bytes desired) {
+    cdp__quorum_peer *p = &s->peer[i];
+    cdp_status st =
+        cdp__store_call_make(&p->call, CDP_STORE_COMPARE_SET, key, expected.data, expected.bytes);
+    p->call.value[1] = desired;
+    if (st == CDP_OK) st = cdp__store_begin(p->store, &p->call.rq);
+    s->q.at[i].state = CDP__QUORUM_ASKED;
+    if (st < 0) cdp__quorum_lose(s, i);
+}
+
+/* The same to read a key without changing it: an absent key answers what was expected. */
+CDP__PRIVATE void cdp__quorum_probe(cdp__quorum_store *s, uint32_t i, const char *key) {
+    cdp_bytes nothing;
+    nothing.data = "?";
+    nothing.bytes = 1;
+    cdp__quorum_start(s, i, key, nothing, nothing);
+}
+
+/* Waits for the answer of server i. OK: *data, of *bytes, is the caller's. */
+CDP__PRIVATE cdp_status cdp__quorum_collect(
+    cdp__quorum_store *s, uint32_t i, uint64_t until_ns, uint8_t **data, uint64_t *bytes) {
+    cdp__quorum_peer *p = &s->peer[i];
+    cdp_store_request *rq = &p->call.rq;
+    cdp_status st = rq->status;
+    if (st == CDP_PENDING) st = p->store->wait(p->store->self, rq, until_ns);
+    if (st == CDP_PENDING) return st;
+    if (st != CDP_OK) {
+        cdp__quorum_lose(s, i);
+        return st;
+    }
+    memcpy(data, &rq->results[0].data, sizeof *data);
+    *bytes = rq->results[0].bytes;
+    rq->results[0].data = NULL;
+    cdp_store_request_free(p->store, rq);
+    if (*bytes == 1 && **data == '?') *bytes = 0; /* absent */
+    p->slow = false;
+    return CDP_OK;
+}
+
+/* Of the servers that have not answered, nobody waits for the answer any more. */
+CDP__PRIVATE void cdp__quorum_drop(cdp__quorum_store *s) {
+    uint32_t i;
+    for (i = 0; i < s->q.count; ++i) {
+        cdp__quorum_peer *p = &s->peer[i];
+        if (s->q.at[i].state != CDP__QUORUM_ASKED) continue;
+        s->q.at[i].state = CDP__QUORUM_IDLE;
+        if (!p->store) continue;
+        p->slow = true;
+        p->store->cancel(p->store->self, &p->call.rq);
+        if (p->call.rq.status == CDP_OK) cdp_store_request_free(p->store, &p->call.rq);
+    }
+}
+
+/* How long to wait for server i: quick ones first, and the slow ones while no other is left. */
+CDP__PRIVATE uint64_t cdp__quorum_until(const cdp__quorum_store *s, uint32_t i, uint64_t end_ns) {
+    const uint64_t now = cdp__quorum_now(s);
+    uint32_t k;
+    for (k = 0; s->peer[i].slow && k < s->q.count; ++k)
+        if (s->q.at[k].state == CDP__QUORUM_ASKED && s->peer[k].store && !s->peer[k].slow)
+            return now;
+    return cdp__min(end_ns, now + CDP__QUORUM_SLICE_NS);
+}
+
+/* ---- an operation ---- */
+
+CDP__PRIVATE void cdp__quorum_forget(cdp__quorum_store *s) {
+    uint32_t i;
+    for (i = 0; i < s->q.count; ++i) {
+        cdp__free(s->os, s->peer[i].record);
+        s->peer[i].record = NULL;
+        s->peer[i].bytes = 0;
+        memset(&s->q.at[i].head, 0, sizeof s->q.at[i].head);
+        s->q.at[i].known = false;
+    }
+}
+
+/* The records that were read last are those of the key from now on. */
+CDP__PRIVATE cdp_status cdp__quorum_open(cdp__quorum_store *s, cdp_bytes key) {
+    if (s->key && strlen(s->key + 2) == key.bytes
+        && memcmp(s->key + 2, key.data, (size_t)key.bytes) == 0)
+        return CDP_OK;
+    cdp__quorum_forget(s);
+    cdp__free(s->os, s->key);
+    s->key = (char *)cdp__alloc_zero(s->os, key.bytes + 3);
+    if (!s->key) return cdp__fail_nomem("a key", key.bytes + 3);
+    memcpy(s->key, "q/", 2);
+    memcpy(s->key + 2, key.data, (size_t)key.bytes);
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_bytes cdp__quorum_value_of(const cdp__quorum_store *s, uint32_t i) {
+    cdp_bytes v;
+    v.data = "";
+    v.bytes = 0;
+    if (s->peer[i].bytes <= CDP__QUORUM_HEAD_BYTES) return v;
+    v.data = s->peer[i].record + CDP__QUORUM_HEAD_BYTES;
+    v.bytes = s->peer[i].bytes - CDP__QUORUM_HEAD_BYTES;
+    return v;
+}
+
+/* Asks server i what this phase asks. */
+CDP__PRIVATE cdp_status cdp__quorum_ask(cdp__quorum_store *s, uint32_t i) {
+    cdp__quorum_peer *p = &s->peer[i];
+    const bool accepts = s->q.phase == CDP__QUORUM_ACCEPT;
+    const cdp_bytes value = accepts ? s->value : cdp__quorum_value_of(s, i);
+    const cdp__quorum_head head = cdp__quorum_wanted(&s->q, i);
+    cdp_bytes expected, desired;
+    if (s->q.phase == CDP__QUORUM_READ || !s->q.at[i].known) {
+        cdp__quorum_probe(s, i, s->key);
+        return CDP_OK;
+    }
+    cdp__free(s->os, p->wanted);
+    p->wanted = (uint8_t *)cdp__alloc(s->os, CDP__QUORUM_HEAD_BYTES + value.bytes);
+    if (!p->wanted) return cdp__fail_nomem("a value", CDP__QUORUM_HEAD_BYTES + value.bytes);
+    cdp__quorum_put_head(p->wanted, &head);
+    if (value.bytes) memcpy(p->wanted + CDP__QUORUM_HEAD_BYTES, value.data, (size_t)value.bytes);
+    expected.data = p->record;
+    expected.bytes = p->bytes;
+    desired.data = p->wanted;
+    desired.bytes = CDP__QUORUM_HEAD_BYTES + value.bytes;
+    cdp__quorum_start(s, i, s->key, expected, desired);
+    return CDP_OK;
+}
+
+/* Asks whoever is to be asked, and takes the answers that are there within a millisecond. */
+CDP__PRIVATE cdp_status cdp__quorum_turn(cdp__quorum_store *s, uint64_t end_ns) {
+    cdp_status st = CDP_OK;
+    uint32_t i;
+    for (i = 0; st == CDP_OK && i < s->q.count; ++i)
+        if (s->q.at[i].state == CDP__QUORUM_IDLE && s->peer[i].store) st = cdp__quorum_ask(s, i);
+    for (i = 0; st == CDP_OK && i < s->q.count; ++i) {
+        cdp__quorum_peer *p = &s->peer[i];
+        cdp__quorum_head head;
+        uint8_t *data;
+        uint64_t bytes;
+        if (s->q.at[i].state != CDP__QUORUM_ASKED || !p->store) continue;
+        if (cdp__quorum_collect(s, i, cdp__quorum_until(s, i, end_ns), &data, &bytes) != CDP_OK)
+            continue;
+        cdp__free(s->os, p->record);
+        p->record = data;
+        p->bytes = bytes;
+        if (!cdp__quorum_get_head(data, bytes, &head))
+            return cdp__fail(CDP_ERR_STORE,
+                "quorum store: \"%s\" on server %s is no record: another program writes to it",
+                s->key, s->name[i]);
+        cdp__quorum_answer(&s->q, i, &head);
+    }
+    return st;
+}
+
+/* A majority has promised. `expected` and `desired` are those of a change; NULL: absent. */
+CDP__PRIVATE cdp_status cdp__quorum_choose(
+    cdp__quorum_store *s, const cdp_bytes *expected, const cdp_bytes *desired) {
+    const cdp_bytes value = cdp__quorum_value_of(s, s->q.from);
+    const bool present = s->q.at[s->q.from].head.present;
+    bool equal = !present && !expected;
+    if (present && expected)
+        equal = value.bytes == expected->bytes
+            && (!value.bytes || memcmp(value.data, expected->data, (size_t)value.bytes) == 0);
+    cdp__quorum_decide(&s->q, equal, desired != NULL);
+    memset(&s->value, 0, sizeof s->value);
+    if (s->q.fresh) {
+        if (desired) s->value = *desired;
+        return CDP_OK;
+    }
+    /* the record of `from` changes meanwhile */
+    cdp__free(s->os, s->kept);
+    s->kept = (uint8_t *)cdp__alloc(s->os, value.bytes + 1);
+    if (!s->kept) return cdp__fail_nomem("a value", value.bytes);
+    if (value.bytes) memcpy(s->kept, value.data, (size_t)value.bytes);
+    s->value.data = s->kept;
+    s->value.bytes = value.bytes;
+    return CDP_OK;
+}
+
+/* Another client asked for a higher ballot: lets it finish, differently long each time. */
+CDP__PRIVATE void cdp__quorum_pause(cdp__quorum_store *s, uint32_t times) {
+    const uint64_t most = CDP__MS / 4 << cdp__min(times, 7);
+    s->dice = s->dice * 6364136223846793005u + 1442695040888963407u;
+    if (times) cdp__sleep_until(s->os, cdp__quorum_now(s) + (s->dice >> 33) % most);
+}
+
+CDP__PRIVATE cdp_status cdp__quorum_no_majority(const cdp__quorum_store *s, bool late) {
+    char text[200];
+    cdp__text t = cdp__text_of(text, sizeof text);
+    uint32_t i, lost = 0;
+    for (i = 0; i < s->q.count; ++i) {
+        if (s->peer[i].store && !(late && s->peer[i].slow)) continue;
+        cdp__text_add(&t, "%s%s", lost++ ? ", " : "", s->name[i]);
+    }
+    (void)cdp__text_end(&t);
+    return cdp__fail(CDP_ERR_STORE,
+        "quorum store: %s majority of the %u servers%s (%s): this process is cut off, or too many "
+        "of them have ended",
+        late ? "no answer from a" : "there is no", s->q.count, late ? " within answer_ms" : "",
+        text);
+}
+
+/* Runs the operation that cdp__quorum_begin() began. */
+CDP__PRIVATE cdp_status cdp__quorum_run(
+    cdp__quorum_store *s, const cdp_bytes *expected, const cdp_bytes *desired) {
+    const uint64_t begun = cdp__quorum_now(s), end = begun + s->answer_ms * CDP__MS;
+    uint32_t beaten = 0;
+    cdp_status st = CDP_OK;
+    while (st == CDP_OK) {
+        const cdp__quorum_verdict verdict = cdp__quorum_verdict_of(&s->q);
+        const uint64_t now = cdp__quorum_now(s);
+        s->q.impatient = now - begun >= CDP__QUORUM_PATIENCE_NS;
+        if (verdict == CDP__QUORUM_WAITS && now < end) {
+            st = cdp__quorum_turn(s, end);
+            continue;
+        }
+        cdp__quorum_drop(s);
+        if (verdict == CDP__QUORUM_DONE) break;
+        if (verdict == CDP__QUORUM_LOST || now >= end)
+            st = cdp__quorum_no_majority(s, verdict != CDP__QUORUM_LOST);
+        else if (verdict == CDP__QUORUM_PROMISED)
+            st = cdp__quorum_choose(s, expected, desired);
+        else if (verdict == CDP__QUORUM_BEATEN) {
+            cdp__quorum_pause(s, beaten++);
+            cdp__quorum_again(&s->q);
+        }
+    }
+    if (st == CDP_OK && s->q.phase == CDP__QUORUM_READ)
+        s->value = cdp__quorum_value_of(s, s->q.from);
+    if (st != CDP_OK) cdp__quorum_drop(s);
+    return st;
+}
+
+CDP__PRIVATE cdp_status cdp__quorum_swap(
+    void *user, cdp_bytes key, const cdp_bytes *expected, const cdp_bytes *desired) {
+    cdp__quorum_store *s = (cdp__quorum_store *)user;
+    uint8_t *copy = NULL;
+    cdp_bytes want;
+    cdp_status st = cdp__quorum_open(s, key);
+    memset(&want, 0, sizeof want);
+    if (st == CDP_OK && expected) { /* it may be what the last read returned */
+        copy = (uint8_t *)cdp__alloc(s->os, expected->bytes + 1);
+        if (!copy) return cdp__fail_nomem("a value", expected->bytes);
+        if (expected->bytes) memcpy(copy, expected->data, (size_t)expected->bytes);
+        want.data = copy;
+        want.bytes = expected->bytes;
+    }
+    if (st == CDP_OK) {
+        cdp__quorum_begin(&s->q, ++s->tags);
+        st = cdp__quorum_run(s, expected ? &want : NULL, desired);
+    }
+    cdp__free(s->os, copy);
+    if (st != CDP_OK) return st;
+    if (s->q.outcome == CDP__QUORUM_UNKNOWN)
+        return cdp__fail(CDP_ERR_STORE,
+            "quorum store: others changed \"%s\" so often meanwhile that nobody knows whether the "
+            "change of this process counted",
+            s->key + 2);
+    return s->q.outcome == CDP__QUORUM_SWAPPED ? CDP_OK : CDP_PENDING;
+}
+
+/* Whether a majority of the servers has seen the process end whose last will is under this key. */
+CDP__PRIVATE bool cdp__quorum_has_will(cdp__quorum_store *s, cdp_bytes key) {
+    const uint32_t need = cdp__quorum_majority(s->q.count);
+    const uint64_t end = cdp__quorum_now(s) + CDP__QUORUM_PATIENCE_NS;
+    uint32_t i, there = 0, open = 0;
+    char name[300];
+    if (key.bytes > 290) return false;
+    memcpy(name, "w/", 2);
+    memcpy(name + 2, key.data, (size_t)key.bytes);
+    name[2 + key.bytes] = 0;
+    for (i = 0; i < s->q.count; ++i) {
+        s->q.at[i].state = CDP__QUORUM_NO;
+        if (s->peer[i].store) cdp__quorum_probe(s, i, name);
+        open += s->peer[i].store != NULL;
+    }
+    while (there < need && there + open >= need && cdp__quorum_now(s) < end)
+        for (i = 0; i < s->q.count; ++i) {
+            uint8_t *data;
+            uint64_t bytes;
+            cdp_status st;
+            if (s->q.at[i].state != CDP__QUORUM_ASKED || !s->peer[i].store) continue;
+            st = cdp__quorum_collect(s, i, cdp__quorum_until(s, i, end), &data, &bytes);
+            if (st == CDP_PENDING) continue;
+            s->q.at[i].state = CDP__QUORUM_NO;
+            --open;
+            if (st != CDP_OK) continue;
+            there += bytes != 0;
+            cdp__free(s->os, data);
+        }
+    cdp__quorum_drop(s);
+    return there >= need;
+}
+
+CDP__PRIVATE cdp_status cdp__quorum_get(void *user, cdp_bytes key, cdp_bytes *value) {
+    cdp__quorum_store *s = (cdp__quorum_store *)user;
+    const uint64_t folder = s->will_folder ? strlen(s->will_folder) : UINT64_MAX;
+    cdp_bytes gone;
+    cdp_status st = cdp__quorum_open(s, key);
+    if (st != CDP_OK) return st;
+    cdp__quorum_begin(&s->q, 0);
+    st = cdp__quorum_run(s, NULL, NULL);
+    if (st != CDP_OK) return st;
+    *value = s->value;
+    if (s->q.next.present) return CDP_OK;
+    if (key.bytes <= folder || memcmp(key.data, s->will_folder, (size_t)folder) != 0
+        || !cdp__quorum_has_will(s, key))
+        return CDP_PENDING;
+    gone.data = "its process ended";
+    gone.bytes = strlen("its process ended");
+    st = cdp__quorum_swap(s, key, NULL, &gone);
+    return st < 0 ? st : cdp__quorum_get(s, key, value);
+}
+
+#endif /* CDP_NO_CUSTOM_STORE */
+
+/* ---- >>elastic/quorum_store: a store that lives on several servers --------------------------- */
+
+/* Knows: who the servers are. Promises: a server that came back without what it had is never used;
+   nothing is left behind where creation fails. */
+
+#ifndef CDP_NO_CUSTOM_STORE
+
+CDP__PRIVATE void cdp__quorum_destroy(void *user) {
+    cdp__quorum_store *s = (cdp__quorum_store *)user;
+    const cdp_os *os = s->os;
+    uint32_t i;
+    cdp__quorum_forget(s);
+    for (i = 0; i < s->q.count; ++i) {
+        cdp_store_destroy(s->peer[i].store);
+        cdp__free(os, s->peer[i].wanted);
+    }
+    if (s->own) {
+        const uint64_t end = cdp__deadline(os, CDP__QUORUM_LINGER_MS);
+        while (cdp__store_server_clients(s->own) && cdp__quorum_now(s) < end)
+            cdp__sleep_until(os, cdp__quorum_now(s) + CDP__MS);
+        cdp_store_server_destroy(s->own);
+    }
+    cdp__free(os, s->key);
+    cdp__free(os, s->kept);
+    cdp__free(os, s->will_folder);
+    cdp__free(os, s);
+}
+
+/* Takes apart the list of servers: s->name and s->q.count. */
+CDP__PRIVATE bool cdp__quorum_names(cdp__quorum_store *s, const char *list) {
+    uint32_t n = 0;
+    for (;;) {
+        const char *const end = strchr(list, ',');
+        const uint64_t bytes = end ? (uint64_t)(end - list) : strlen(list);
+        if (!bytes || bytes >= sizeof s->name[0] || n == CDP__QUORUM_SERVERS) return false;
+        memcpy(s->name[n++], list, (size_t)bytes);
+        if (!end) break;
+        list = end + 1;
+    }
+    s->q.count = n;
+    return true;
+}
+
+/* host: room for a name. */
+CDP__PRIVATE bool cdp__quorum_split(const char *name, char *host, uint16_t *port) {
+    const char *const colon = strrchr(name, ':');
+    const char *end = NULL;
+    uint32_t number = 0;
+    if (colon) end = cdp__addr_decimal(colon + 1, 65535, &number);
+    if (!end || *end || !number || colon == name) return false;
+    memcpy(host, name, (size_t)(colon - name));
+    host[colon - name] = 0;
+    *port = (uint16_t)number;
+    return true;
+}
+
+CDP__PRIVATE cdp_status cdp__quorum_serve(cdp__quorum_store *s, const cdp_quorum_store_desc *d) {
+    cdp_store_server_desc server;
+    char host[80];
+    if (!d->serve) return CDP_OK;
+    memset(&server, 0, sizeof server);
+    (void)cdp__quorum_split(s->name[d->serve - 1], host, &server.port);
+    server.host = host;
+    server.job_key = d->job_key;
+    server.trust_network = d->trust_network;
+    server.os = d->os;
+    server.logger = d->logger;
+    return cdp_store_server_create(&server, &s->own);
+}
+
+/* One attempt to connect to server i. */
+CDP__PRIVATE cdp_status cdp__quorum_connect(
+    cdp__quorum_store *s, const cdp_quorum_store_desc *d, uint32_t i, uint64_t ms) {
+    cdp_tcp_store_desc c;
+    char host[80], will[300];
+    memset(&c, 0, sizeof c);
+    (void)cdp__quorum_split(s->name[i], host, &c.port);
+    c.host = host;
+    c.job_key = d->job_key;
+    c.os = d->os;
+    c.logger = d->logger;
+    c.timeout_ms = s->answer_ms;
+    c.connect_timeout_ms = (uint32_t)ms;
+    /* with the head of a record */
+    c.max_value_bytes = CDP_STORE_MAX_VALUE_BYTES;
+    if (d->will_key) {
+        cdp__format(will, sizeof will, "w/%s", d->will_key);
+        c.will_key = will;
+        c.will_value = d->will_value;
+    }
+    return cdp_tcp_store_create(&c, &s->peer[i].store);
+}
+
+/* compare_set(key, "" -> value) on server i; out: room for what it holds then. */
+CDP__PRIVATE cdp_status cdp__quorum_claim(
+    cdp__quorum_store *s, uint32_t i, const char *key, const char *value, char out[200]) {
+    void *data;
+    uint64_t bytes;
+    const char *const expected = *value ? "" : "?";
+    const cdp_status st = cdp_store_compare_set(s->peer[i].store, key, expected, strlen(expected),
+        *value ? value : "?", *value ? strlen(value) : 1, &data, &bytes);
+    if (st != CDP_OK) return st;
+    bytes = cdp__min(bytes, 199);
+    memcpy(out, data, (size_t)bytes);
+    out[bytes] = 0;
+    if (strcmp(out, "?") == 0) out[0] = 0;
+    cdp_store_free(s->peer[i].store, data);
+    return CDP_OK;
+}
+
+/* The servers are those of one store if a majority of them holds the same list of all their ids.
+   The id of a server is lost when it ends, so one that comes back is not in the list. `made`: the
+   list to write where a server has none yet; *known: how many hold *list. */
+CDP__PRIVATE cdp_status cdp__quorum_members(
+    cdp__quorum_store *s, const char *made, char list[200], uint32_t *known) {
+    uint32_t i;
+    *known = 0;
+    for (i = 0; i < s->q.count; ++i) {
+        char held[200];
+        if (!s->peer[i].store) continue;
+        if (cdp__quorum_claim(s, i, "q:members", made, held) != CDP_OK)
+            cdp__quorum_lose(s, i);
+        else if (held[0] && !list[0])
+            memcpy(list, held, sizeof held);
+        if (s->peer[i].store && held[0] && strcmp(held, list) != 0)
+            return cdp__fail(CDP_ERR_MISMATCH,
+                "quorum store: server %s belongs to another store than a server before it: start "
+                "all of them again",
+                s->name[i]);
+        *known += s->peer[i].store && held[0];
+    }
+    return CDP_OK;
+}
+
+/* Servers whose id is not in the list have lost what they had: they are not used. */
+CDP__PRIVATE cdp_status cdp__quorum_found(cdp__quorum_store *s, bool *founded) {
+    char id[CDP__QUORUM_SERVERS][200], all[200], list[200] = "";
+    cdp__text t = cdp__text_of(all, sizeof all);
+    uint32_t i, known, here = 0;
+    cdp_status st;
+    for (i = 0; i < s->q.count; ++i) {
+        uint8_t random[CDP__QUORUM_ID];
+        char mine[2 * CDP__QUORUM_ID + 1];
+        if (!s->peer[i].store) continue;
+        st = s->os->random(s->os->user, random, sizeof random);
+        if (st != CDP_OK) return st;
+        cdp__elastic_hex(random, mine);
+        if (cdp__quorum_claim(s, i, "q:id", mine, id[i]) != CDP_OK) {
+            cdp__quorum_lose(s, i);
+            continue;
+        }
+        cdp__text_add(&t, "%s%s", here++ ? "," : "", id[i]);
+    }
+    (void)cdp__text_end(&t);
+    st = cdp__quorum_members(s, "", list, &known);
+    if (st != CDP_OK || (!known && here < s->q.count)) return st;
+    if (!known) memcpy(list, all, sizeof all);
+    for (i = 0; i < s->q.count; ++i)
+        if (s->peer[i].store
+            && strncmp(list + (2 * CDP__QUORUM_ID + 1) * i, id[i], 2 * CDP__QUORUM_ID) != 0) {
+            (void)cdp__fail(CDP_ERR_STORE, "it ended, and another one took its place");
+            cdp__quorum_lose(s, i);
+        }
+    memcpy(all, list, sizeof all);
+    st = cdp__quorum_members(s, all, list, &known);
+    *founded = st == CDP_OK && known >= cdp__quorum_majority(s->q.count);
+    return st;
+}
+
+/* Connects to all servers, or, where the store has begun, to a majority. */
+CDP__PRIVATE cdp_status cdp__quorum_join(cdp__quorum_store *s, const cdp_quorum_store_desc *d) {
+    const uint32_t limit = cdp__def(d->connect_timeout_ms, cdp__def(d->timeout_ms, 300000));
+    const uint64_t end = cdp__deadline(s->os, limit);
+    uint64_t attempt_ms = 1000;
+    bool founded = false;
+    cdp_status st = CDP_OK;
+    for (; !founded; attempt_ms = cdp__min(2 * attempt_ms, 8000)) {
+        uint32_t i, here = 0;
+        for (i = 0; i < s->q.count; ++i) {
+            const uint64_t now = cdp__quorum_now(s);
+            const uint64_t left_ms = end > now ? (end - now) / CDP__MS : 0;
+            if (!s->peer[i].store && !s->q.at[i].lost) {
+                st = cdp__quorum_connect(s, d, i, cdp__min(attempt_ms, left_ms + 1));
+                if (st != CDP_OK && st != CDP_ERR_TIMEOUT) return st;
+            }
+            here += s->peer[i].store != NULL;
+        }
+        if (here >= cdp__quorum_majority(s->q.count)) {
+            st = cdp__quorum_found(s, &founded);
+            if (st != CDP_OK) return st;
+        }
+        if (!founded && cdp__quorum_now(s) >= end)
+            return cdp__fail(CDP_ERR_TIMEOUT,
+                "cdp_quorum_store_create: %u of the %u servers answered within %u ms; the first "
+                "time all must be there, later a majority. The last error: %s",
+                here, s->q.count, limit, cdp_last_error()->text);
+    }
+    for (uint32_t i = 0; i < s->q.count; ++i)
+        if (!s->peer[i].store) s->q.at[i].lost = true;
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__quorum_check(cdp__quorum_store *s, const cdp_quorum_store_desc *d) {
+    const char *const slash = d->will_key ? strrchr(d->will_key, '/') : NULL;
+    char host[80];
+    uint16_t port;
+    uint32_t i;
+    bool good = cdp__quorum_names(s, d->servers);
+    for (i = 0; good && i < s->q.count; ++i)
+        good = cdp__quorum_split(s->name[i], host, &port);
+    if (!good)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_quorum_store_desc.servers is \"%s\"; it should be HOST:PORT,HOST:PORT,HOST:PORT "
+            "(1 to %u servers)",
+            d->servers, CDP__QUORUM_SERVERS);
+    if (d->serve > s->q.count)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_quorum_store_desc.serve is %u of %u servers",
+            d->serve, s->q.count);
+    if (d->will_key && strlen(d->will_key) > 290)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_quorum_store_desc.will_key is too long");
+    if (!slash) return CDP_OK;
+    s->will_folder = (char *)cdp__alloc_zero(s->os, (uint64_t)(slash - d->will_key) + 2);
+    if (!s->will_folder) return cdp__fail_nomem("a key", 0);
+    memcpy(s->will_folder, d->will_key, (size_t)(slash - d->will_key) + 1);
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_quorum_store_create(const cdp_quorum_store_desc *desc, cdp_store **out) {
+    cdp_custom_store_desc custom;
+    cdp__quorum_store *s;
+    const cdp_os *os;
+    cdp_status st;
+    if (!out) return cdp__missing("cdp_quorum_store_create", "out");
+    *out = NULL;
+    if (!desc) return cdp__missing("cdp_quorum_store_create", "desc");
+    if (!desc->servers) return cdp__missing("cdp_quorum_store_create", "desc.servers");
+    os = desc->os ? desc->os : cdp_os_default();
+    s = (cdp__quorum_store *)cdp__alloc_zero(os, sizeof *s);
+    if (!s) return cdp__fail_nomem("a quorum store", sizeof *s);
+    s->os = os;
+    s->logger = desc->logger;
+    s->answer_ms = cdp__def(desc->answer_ms, CDP__QUORUM_ANSWER_MS);
+    st = cdp__quorum_check(s, desc);
+    if (st == CDP_OK) st = os->random(os->user, &s->q.proposer, sizeof s->q.proposer);
+    if (st == CDP_OK) st = os->random(os->user, &s->tags, sizeof s->tags);
+    s->dice = s->tags;
+    if (st == CDP_OK) st = cdp__quorum_serve(s, desc);
+    if (st == CDP_OK) st = cdp__quorum_join(s, desc);
+    memset(&custom, 0, sizeof custom);
+    custom.get = cdp__quorum_get;
+    custom.swap = cdp__quorum_swap;
+    custom.destroy = cdp__quorum_destroy;
+    custom.user = s;
+    custom.timeout_ms = desc->timeout_ms;
+    custom.os = os;
+    if (st == CDP_OK) st = cdp_custom_store_create(&custom, out);
+    if (st == CDP_OK) return CDP_OK;
+    const cdp_error why = *cdp_last_error();
+    cdp__quorum_destroy(s);
+    *cdp__error_slot() = why;
+    return st;
+}
+
+#endif /* CDP_NO_CUSTOM_STORE */
 
 /* ---- >>elastic/transfer: state, from several sources to all who lack it ---------------------- */
 

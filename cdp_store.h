@@ -4057,7 +4057,7 @@ CDP__PRIVATE CDP__COLD void cdp__conn_free(cdp__conn *c) {
         s->os->net.close_fd(s->os->user, c->io.fd);
     }
     cdp__loop_remove(s->loop, &c->io);
-    --s->client_count;
+    cdp__atomic_store_u32(&s->client_count, s->client_count - 1, CDP__RELAXED);
     cdp__free(s->os, c);
 }
 
@@ -4278,7 +4278,7 @@ CDP__PRIVATE void cdp__server_add(
     cdp__conn_link(&s->fresh, c);
     ++s->fresh_count;
     cdp__loop_add(s->loop, &c->io, fd, cdp__conn_ready, c);
-    ++s->client_count;
+    cdp__atomic_store_u32(&s->client_count, s->client_count + 1, CDP__RELAXED);
     if (s->desc.handshake_timeout_ms != CDP_NO_TIMEOUT && !s->greet_timer.next)
         cdp__loop_timer_set(s->loop, &s->greet_timer,
             c->born_ns + s->desc.handshake_timeout_ms * CDP__MS, cdp__server_greet_due, s);
@@ -4534,9 +4534,9 @@ CDP__PRIVATE cdp_addr cdp__store_server_addr(const cdp_store_server *s) {
     return s->at;
 }
 
-/* For cdp_tcp.h: the number of connections. */
+/* For cdp_tcp.h and cdp_elastic.h: the number of connections. Any thread may call it. */
 CDP__PRIVATE uint32_t cdp__store_server_clients(const cdp_store_server *s) {
-    return s->client_count;
+    return cdp__atomic_load_u32(&s->client_count, CDP__RELAXED);
 }
 
 /* For cdp_tcp.h: true if all answers have been handed to the system. */

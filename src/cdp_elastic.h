@@ -61,6 +61,7 @@
         keep a cdp_ddp over a change                       cdp_ddp_rebind (cdp.h)
         know which samples of a data set are left          .consumed of cdp_sampler (cdp.h)
         keep steps and state myself: who is left?          cdp_group_shrink
+        keep the store when a process that has it dies     cdp_quorum_store_create
 
     COMING FROM torchrun, torchft
         --nnodes MIN:MAX                       .min_ranks, .max_ranks; CDP_ELASTIC=MIN:MAX, which
@@ -170,6 +171,41 @@
         epoch (grow_ms, at most 64 times), until one of them has committed a step. Blames do not
         count in an epoch of which a member did not arrive: that explains its end.
 
+    A STORE THAT SURVIVES
+        cdp_quorum_store_create() opens a store that 3 servers keep together (or 5), each of them in
+        a rank or in any other process. Any one of them may die, stop or be cut off at any moment
+        (of 5: two), and all go on at once: nobody takes over, because nobody leads. So a job needs
+        no process that outlives the ranks:
+            cdp_quorum_store_desc q = {0};
+            q.servers = "10.0.0.1:29400,10.0.0.2:29400,10.0.0.3:29400"; // the same on all ranks
+            q.serve = number < 3 ? number + 1 : 0;                      // three ranks serve
+            q.job_key = secret;
+            q.will_key = "elastic/gone/ID";     // ID is desc.id: if this process dies, the others
+            q.will_value.data = "it ended";     // need not wait for settle_ms
+            q.will_value.bytes = 8;
+            cdp_quorum_store_create(&q, &store);  // desc.store; destroyed after the cdp_elastic
+        A newcomer passes the same list, whoever of it has died.
+        The protocol is Paxos without a leader, for each key alone. Every server holds, of a key,
+        the highest ballot that it has promised, and the last value that it has accepted with its
+        ballot. To read, a client asks all servers: if a majority holds a value of the same ballot,
+        that is the value. To change it, a client takes a ballot above all that it has seen, with
+        its random number in it, so that no other client has the same. It asks the servers to
+        promise that ballot. When a majority has, it takes the value of the highest ballot among
+        their answers, changes it if it is the expected one, and asks the servers to accept it. The
+        change counts when a majority has. A server never accepts a ballot below one that it has
+        promised. Two majorities have a server in common, so who asks later sees every value that
+        counts: there are never two histories. A value says who made the last 8 changes. So a client
+        that was interrupted learns whether its change counts, also if another one completed it.
+        A server that ends forgets. One that comes back at its address is not used: the servers have
+        random ids, and each holds the list of all, written when the store began. So a job survives
+        the loss of a minority of its servers, once.
+        A client that reaches no majority gets STORE within answer_ms: a minority that is cut off
+        ends. Two ranks alone do not survive the loss of one: of 2 servers both are needed.
+        A change costs three round trips, and a read one; waits poll every 10 ms or more often. A
+        call may delay those of other threads by one operation. Connections that end are not made
+        again. A value may have 112 bytes less than on one server; a deleted key leaves as much.
+        On several machines set master_addr of .tcp, as with every store that is not a TCP store.
+
     MEMORY
         From the os of tcp->group. 40 bytes for each member of the epoch; the blob, while it moves;
         on a rank that is a step behind, as much as all entries, while it receives them.
@@ -194,9 +230,9 @@
         cdp_elastic_create() returns while it waits (TIMEOUT, STATE).
 
     WHAT IS NOT THERE
-        The store is the single point of failure. Survivors do not reuse their connections (after
-        cdp_group_shrink() they do). State does not move beside the running epoch: members wait
-        while a newcomer receives it.
+        A store of one server is the single point of failure: see A STORE THAT SURVIVES. Survivors
+        do not reuse their connections (after cdp_group_shrink() they do). State does not move
+        beside the running epoch: members wait while a newcomer receives it.
 
     License: MIT-0 or Unlicense, as you like; see the end of cdp.h.                            */
 #if defined(CDP_ELASTIC_IMPLEMENTATION) && !defined(CDP_TCP_IMPLEMENTATION)
@@ -221,6 +257,7 @@ extern "C" {
 #endif
 
 #include "elastic/elastic_api.h"
+#include "elastic/quorum_api.h"
 
 #ifdef __cplusplus
 } /* extern "C" */
@@ -243,6 +280,9 @@ extern "C" {
 #include "elastic/store.h"
 #include "elastic/trial.h"
 #include "elastic/turns.h"
+#include "elastic/quorum.h"
+#include "elastic/quorum_servers.h"
+#include "elastic/quorum_store.h"
 #include "elastic/transfer.h"
 #include "elastic/connect.h"
 #include "elastic/entry.h"

@@ -64,7 +64,7 @@ CDP__PRIVATE CDP__COLD void cdp__conn_free(cdp__conn *c) {
         s->os->net.close_fd(s->os->user, c->io.fd);
     }
     cdp__loop_remove(s->loop, &c->io);
-    --s->client_count;
+    cdp__atomic_store_u32(&s->client_count, s->client_count - 1, CDP__RELAXED);
     cdp__free(s->os, c);
 }
 
@@ -285,7 +285,7 @@ CDP__PRIVATE void cdp__server_add(
     cdp__conn_link(&s->fresh, c);
     ++s->fresh_count;
     cdp__loop_add(s->loop, &c->io, fd, cdp__conn_ready, c);
-    ++s->client_count;
+    cdp__atomic_store_u32(&s->client_count, s->client_count + 1, CDP__RELAXED);
     if (s->desc.handshake_timeout_ms != CDP_NO_TIMEOUT && !s->greet_timer.next)
         cdp__loop_timer_set(s->loop, &s->greet_timer,
             c->born_ns + s->desc.handshake_timeout_ms * CDP__MS, cdp__server_greet_due, s);

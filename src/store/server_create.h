@@ -165,9 +165,9 @@ CDP__PRIVATE cdp_addr cdp__store_server_addr(const cdp_store_server *s) {
     return s->at;
 }
 
-/* For cdp_tcp.h: the number of connections. */
+/* For cdp_tcp.h and cdp_elastic.h: the number of connections. Any thread may call it. */
 CDP__PRIVATE uint32_t cdp__store_server_clients(const cdp_store_server *s) {
-    return s->client_count;
+    return cdp__atomic_load_u32(&s->client_count, CDP__RELAXED);
 }
 
 /* For cdp_tcp.h: true if all answers have been handed to the system. */
