@@ -4319,11 +4319,15 @@ CDP__PRIVATE cdp_status cdp__elastic_transfer_blob(cdp__elastic_transfer *t) {
 /* The same bits everywhere, or nothing that came is used. */
 CDP__PRIVATE cdp_status cdp__elastic_transfer_compare(cdp__elastic_transfer *t) {
     const uint32_t size = t->d->size, first = t->source[0];
-    uint64_t *all = (uint64_t *)cdp__alloc(t->e->os, size * sizeof t->hash);
+    /* of all ranks, then this rank's own: in a block, which is aligned on every system */
+    const uint64_t bytes = (size + 1ull) * sizeof t->hash;
+    uint64_t *all = (uint64_t *)cdp__alloc(t->e->os, bytes), *mine;
     uint32_t r;
     cdp_status st;
-    if (!all) return cdp__fail_nomem("hashes of all ranks", size * sizeof t->hash);
-    st = cdp_allgather(t->group, t->hash, all, 2, CDP_DTYPE_U64);
+    if (!all) return cdp__fail_nomem("hashes of all ranks", bytes);
+    mine = all + (size_t)2 * size;
+    memcpy(mine, t->hash, sizeof t->hash);
+    st = cdp_allgather(t->group, mine, all, 2, CDP_DTYPE_U64);
     for (r = 0; st == CDP_OK && r < size; ++r) {
         const bool blob = r == first || !t->d->members[r].source;
         if (all[(size_t)2 * r] == all[(size_t)2 * first]

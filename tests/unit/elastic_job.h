@@ -43,9 +43,7 @@ typedef struct job_member {
     uint64_t first_step, loads;
     uint64_t committed; /* steps; others may read it meanwhile */
     char history[4000];
-    /* aligned also where a uint64_t in a struct is not */
-    uint64_t w[JOB_WEIGHTS] __attribute__((aligned(8)));
-    uint64_t grad[JOB_WEIGHTS];
+    uint64_t w[JOB_WEIGHTS], grad[JOB_WEIGHTS];
     cdp_entry entries[2];
 } job_member;
 
