@@ -163,7 +163,7 @@ static bool agent_enter(job *j) {
             "this launcher was started with other options than the job: %s, not %s", mine, theirs);
         return false;
     }
-    cdp_status st = cdp__elastic_fresh(&a->e, &a->last);
+    cdp_status st = cdp__elastic_fresh_as(&a->e, mine, &a->last);
     a->handed_in = st == CDP_OK;
     if (st == CDP_OK) st = cdp__elastic_hand_in(&a->e);
     if (st != CDP_OK) nodes_lost(j); /* a second ticket would be a second machine */

@@ -102,14 +102,11 @@ enum {
     CDP__ELASTIC_BEFORE
 };
 
+/* `mine`: the settings of this process. */
 CDP__PRIVATE cdp_status cdp__elastic_read_before(
-    cdp_elastic *e, cdp__elastic_get g[CDP__ELASTIC_BEFORE]) {
-    const uint64_t room = cdp__elastic_settings(e, NULL, 0);
-    char *mine = (char *)cdp__alloc(e->os, room);
+    cdp_elastic *e, const char *mine, cdp__elastic_get g[CDP__ELASTIC_BEFORE]) {
     cdp_status st;
-    if (!mine) return cdp__fail_nomem("the settings as text", room);
     memset(g, 0, CDP__ELASTIC_BEFORE * sizeof *g);
-    (void)cdp__elastic_settings(e, mine, room);
     cdp__elastic_key(e, g[CDP__ELASTIC_SETTINGS].key, "settings");
     g[CDP__ELASTIC_SETTINGS].claim = mine;
     g[CDP__ELASTIC_SETTINGS].claim_bytes = strlen(mine);
@@ -122,7 +119,6 @@ CDP__PRIVATE cdp_status cdp__elastic_read_before(
         st = cdp__elastic_differs(mine, g->data ? (const char *)g->data : "");
         cdp__elastic_get_free(e->store, g, CDP__ELASTIC_BEFORE);
     }
-    cdp__free(e->os, mine);
     return st;
 }
 
@@ -217,14 +213,15 @@ CDP__PRIVATE cdp_status cdp__elastic_nobody(
         e->stage == CDP__ELASTIC_ASKS ? e->untried : "");
 }
 
-/* Called before this process writes its ticket: checks that its settings are those of the job, and
-   that its id was not used before. */
-CDP__PRIVATE cdp_status cdp__elastic_fresh(cdp_elastic *e, cdp__elastic_decision *d) {
+/* Called before this process writes its ticket: checks that its settings, the text `mine`, are of
+   the job, and that its id was not used before. A launcher of machines has other settings. */
+CDP__PRIVATE cdp_status cdp__elastic_fresh_as(
+    cdp_elastic *e, const char *mine, cdp__elastic_decision *d) {
     cdp__elastic_get g[CDP__ELASTIC_BEFORE];
     cdp__elastic_decision first;
     bool gone;
     uint64_t said;
-    cdp_status st = cdp__elastic_read_before(e, g);
+    cdp_status st = cdp__elastic_read_before(e, mine, g);
     if (st != CDP_OK) return st;
     gone = g[CDP__ELASTIC_USED].data != NULL;
     said = cdp__elastic_number((const char *)g[CDP__ELASTIC_NOW].data);
@@ -238,6 +235,17 @@ CDP__PRIVATE cdp_status cdp__elastic_fresh(cdp_elastic *e, cdp__elastic_decision
             "cdp_elastic_create: the id %s was used before in the job \"%s\"; each process needs "
             "one of its own",
             e->id, e->job);
+    return st;
+}
+
+CDP__PRIVATE cdp_status cdp__elastic_fresh(cdp_elastic *e, cdp__elastic_decision *d) {
+    const uint64_t room = cdp__elastic_settings(e, NULL, 0);
+    char *mine = (char *)cdp__alloc(e->os, room);
+    cdp_status st;
+    if (!mine) return cdp__fail_nomem("the settings as text", room);
+    (void)cdp__elastic_settings(e, mine, room);
+    st = cdp__elastic_fresh_as(e, mine, d);
+    cdp__free(e->os, mine);
     return st;
 }
 
