@@ -155,9 +155,10 @@
         pauses that grow from 1 s to 32 s, until join_ms: then the error says what failed. Rank 0
         polls for newcomers, and the other members for a trial, ten times a second (in large jobs
         less often). Not tried are those with which a job begins, those that come in a turn that
-        lasts for longer than 0.5 s, and newcomers of one trial among those of another. What a
-        newcomer does after that may still cost epochs: a connected() that takes longer than
-        timeout_ms, or a link too slow for the state to arrive in time; see below.
+        lasts for longer than 0.5 s or that too few members live for, and newcomers of one trial
+        among those of another. What a newcomer does after that may still cost epochs: a connected()
+        that takes longer than timeout_ms, or a link too slow for the state to arrive in time; see
+        below.
         With CDP_NO_FRAMES nobody is tried.
 
     THOSE WHO BLOCK
@@ -4999,13 +5000,34 @@ CDP__PRIVATE cdp_status cdp__elastic_apply(cdp_elastic *e, cdp__elastic_decision
 
 #define CDP__ELASTIC_FEW_MS 500u
 
-/* One look of a process that asks to be tried beside epoch d->epoch. If that has ended, and there
-   is no next one for so long, its members wait, perhaps for newcomers. */
+/* Whether fewer than min_ranks members of the epoch live: when it has ended, they wait for
+   newcomers. */
+CDP__PRIVATE cdp_status cdp__elastic_too_few(
+    cdp_elastic *e, const cdp__elastic_decision *d, bool *few) {
+    bool *gone;
+    uint32_t r, live = 0;
+    cdp_status st;
+    *few = d->size < e->desc.min_ranks;
+    if (*few || !d->size) return CDP_OK;
+    gone = (bool *)cdp__alloc_zero(e->os, d->size * sizeof *gone);
+    if (!gone) return cdp__fail_nomem("a list of members", d->size);
+    st = cdp__elastic_gone_all(
+        e, e->store, d->members[0].id, sizeof *d->members, gone, sizeof *gone, d->size);
+    for (r = 0; r < d->size; ++r)
+        live += !gone[r];
+    cdp__free(e->os, gone);
+    *few = live < e->desc.min_ranks;
+    return st;
+}
+
+/* One look of a process that asks to be tried beside epoch d->epoch. If that has ended, its members
+   may wait for newcomers, and nobody is tried: it is to be taken in at once if too few of them
+   live, or if there is no next epoch for so long. */
 CDP__PRIVATE cdp_status cdp__elastic_ask_again(
     cdp_elastic *e, const cdp__elastic_decision *d, uint64_t *ended_ns) {
     const uint64_t now = cdp__elastic_now_ns(e);
     char key[CDP__ELASTIC_KEY];
-    bool ended = false;
+    bool ended = false, few = false;
     cdp_status st = CDP_OK;
     if (e->stage != CDP__ELASTIC_ASKS) return CDP_OK;
 #ifndef CDP_NO_FRAMES
@@ -5017,7 +5039,9 @@ CDP__PRIVATE cdp_status cdp__elastic_ask_again(
     if (st == CDP_OK) st = cdp__elastic_there(e, e->store, key, &ended);
     if (!ended) *ended_ns = 0;
     if (ended && !*ended_ns) *ended_ns = now;
-    if (st != CDP_OK || !ended || now - *ended_ns < CDP__ELASTIC_FEW_MS * CDP__MS) return st;
+    if (st != CDP_OK || !ended) return st;
+    st = cdp__elastic_too_few(e, d, &few);
+    if (st != CDP_OK || (!few && now - *ended_ns < CDP__ELASTIC_FEW_MS * CDP__MS)) return st;
     return cdp__elastic_hand_in(e);
 }
 

@@ -155,9 +155,10 @@
         pauses that grow from 1 s to 32 s, until join_ms: then the error says what failed. Rank 0
         polls for newcomers, and the other members for a trial, ten times a second (in large jobs
         less often). Not tried are those with which a job begins, those that come in a turn that
-        lasts for longer than 0.5 s, and newcomers of one trial among those of another. What a
-        newcomer does after that may still cost epochs: a connected() that takes longer than
-        timeout_ms, or a link too slow for the state to arrive in time; see below.
+        lasts for longer than 0.5 s or that too few members live for, and newcomers of one trial
+        among those of another. What a newcomer does after that may still cost epochs: a connected()
+        that takes longer than timeout_ms, or a link too slow for the state to arrive in time; see
+        below.
         With CDP_NO_FRAMES nobody is tried.
 
     THOSE WHO BLOCK

@@ -339,13 +339,34 @@ CDP__PRIVATE cdp_status cdp__elastic_apply(cdp_elastic *e, cdp__elastic_decision
 
 #define CDP__ELASTIC_FEW_MS 500u
 
-/* One look of a process that asks to be tried beside epoch d->epoch. If that has ended, and there
-   is no next one for so long, its members wait, perhaps for newcomers. */
+/* Whether fewer than min_ranks members of the epoch live: when it has ended, they wait for
+   newcomers. */
+CDP__PRIVATE cdp_status cdp__elastic_too_few(
+    cdp_elastic *e, const cdp__elastic_decision *d, bool *few) {
+    bool *gone;
+    uint32_t r, live = 0;
+    cdp_status st;
+    *few = d->size < e->desc.min_ranks;
+    if (*few || !d->size) return CDP_OK;
+    gone = (bool *)cdp__alloc_zero(e->os, d->size * sizeof *gone);
+    if (!gone) return cdp__fail_nomem("a list of members", d->size);
+    st = cdp__elastic_gone_all(
+        e, e->store, d->members[0].id, sizeof *d->members, gone, sizeof *gone, d->size);
+    for (r = 0; r < d->size; ++r)
+        live += !gone[r];
+    cdp__free(e->os, gone);
+    *few = live < e->desc.min_ranks;
+    return st;
+}
+
+/* One look of a process that asks to be tried beside epoch d->epoch. If that has ended, its members
+   may wait for newcomers, and nobody is tried: it is to be taken in at once if too few of them
+   live, or if there is no next epoch for so long. */
 CDP__PRIVATE cdp_status cdp__elastic_ask_again(
     cdp_elastic *e, const cdp__elastic_decision *d, uint64_t *ended_ns) {
     const uint64_t now = cdp__elastic_now_ns(e);
     char key[CDP__ELASTIC_KEY];
-    bool ended = false;
+    bool ended = false, few = false;
     cdp_status st = CDP_OK;
     if (e->stage != CDP__ELASTIC_ASKS) return CDP_OK;
 #ifndef CDP_NO_FRAMES
@@ -357,7 +378,9 @@ CDP__PRIVATE cdp_status cdp__elastic_ask_again(
     if (st == CDP_OK) st = cdp__elastic_there(e, e->store, key, &ended);
     if (!ended) *ended_ns = 0;
     if (ended && !*ended_ns) *ended_ns = now;
-    if (st != CDP_OK || !ended || now - *ended_ns < CDP__ELASTIC_FEW_MS * CDP__MS) return st;
+    if (st != CDP_OK || !ended) return st;
+    st = cdp__elastic_too_few(e, d, &few);
+    if (st != CDP_OK || (!few && now - *ended_ns < CDP__ELASTIC_FEW_MS * CDP__MS)) return st;
     return cdp__elastic_hand_in(e);
 }
 
