@@ -188,9 +188,15 @@ static uint16_t port_of_a_connection(bool plain) {
 TEST(a_connection_leaves_its_port) {
     cdp_store_server_desc d;
     cdp_store_server *server;
+    cdp_status st = CDP_PENDING;
     memset(&d, 0, sizeof d);
-    d.port = port_of_a_connection(false);
-    T_EQ(CDP_OK, cdp_store_server_create(&d, &server));
+    /* Where thousands of connections have just ended, the system gives their ports again, and one
+       of another program may still have the port beside ours. */
+    for (int i = 0; i < 12 && st != CDP_OK; ++i) {
+        d.port = port_of_a_connection(false);
+        st = cdp_store_server_create(&d, &server);
+    }
+    T_EQ(CDP_OK, st);
     cdp_store_server_destroy(server);
     d.port = port_of_a_connection(true); /* of another program: nobody listens there */
     T_EQ(CDP_ERR_IO, cdp_store_server_create(&d, &server));
