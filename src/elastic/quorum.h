@@ -22,7 +22,7 @@
 
 #define CDP__QUORUM_SERVERS 5u
 #ifndef CDP__QUORUM_WRITERS
-#define CDP__QUORUM_WRITERS 8u /* how many versions back a record says who made them */
+#define CDP__QUORUM_WRITERS 32u /* how many versions back a record says who made them */
 #endif
 
 typedef struct cdp__ballot { /* round 0: none */

@@ -2,7 +2,7 @@
 
    Knows: a client for each server, and the operation of quorum.h that is under way. A key K of the
    store is the record "q/K" on each server. Promises: no operation takes longer than answer_ms, nor
-   waits for servers beyond a majority. */
+   waits for servers beyond a majority; a server is lost only if its connection is. */
 #ifndef CDP_SRC_ELASTIC_QUORUM_SERVERS_H
 #define CDP_SRC_ELASTIC_QUORUM_SERVERS_H
 
@@ -30,10 +30,14 @@
 
 #define CDP__QUORUM_ID 16u
 #define CDP__QUORUM_HEAD_BYTES (48u + 8u * CDP__QUORUM_WRITERS)
+#define CDP__QUORUM_MOST_KEY (CDP_STORE_MAX_KEY_BYTES - 3u) /* "q/" precedes it */
+#define CDP__QUORUM_MOST_VALUE (CDP_STORE_MAX_VALUE_BYTES - CDP__QUORUM_HEAD_BYTES)
 #define CDP__QUORUM_MARK 0x31726f71u /* "qor1" */
 #define CDP__QUORUM_ANSWER_MS 10000u
 #define CDP__QUORUM_SLICE_NS CDP__MS           /* of a wait for one of several servers */
 #define CDP__QUORUM_PATIENCE_NS (20 * CDP__MS) /* for the servers beyond a majority */
+#define CDP__QUORUM_READS 4u /* how many times as long as one a look for a will may take */
+#define CDP__QUORUM_REST_NS (10 * CDP__MS) /* between two searches for the servers */
 #define CDP__QUORUM_LINGER_MS 5000u
 
 typedef struct cdp__quorum_peer { /* one server */
@@ -114,8 +118,16 @@ CDP__PRIVATE void cdp__quorum_lose(cdp__quorum_store *s, uint32_t i) {
     s->q.at[i].lost = true;
 }
 
+/* A request to server i failed: this says whether no other one can succeed. */
+CDP__PRIVATE cdp_status cdp__quorum_failed(cdp__quorum_store *s, uint32_t i, cdp_status st) {
+    s->q.at[i].state = CDP__QUORUM_IDLE;
+    if (st != CDP_ERR_STORE && st != CDP_ERR_STATE && st != CDP_ERR_IO) return st;
+    cdp__quorum_lose(s, i);
+    return CDP_OK;
+}
+
 /* Begins compare_set(key, expected -> desired) on server i. */
-CDP__PRIVATE void cdp__quorum_start(
+CDP__PRIVATE cdp_status cdp__quorum_start(
     cdp__quorum_store *s, uint32_t i, const char *key, cdp_bytes expected, cdp_bytes desired) {
     cdp__quorum_peer *p = &s->peer[i];
     cdp_status st =
@@ -123,29 +135,29 @@ CDP__PRIVATE void cdp__quorum_start(
     p->call.value[1] = desired;
     if (st == CDP_OK) st = cdp__store_begin(p->store, &p->call.rq);
     s->q.at[i].state = CDP__QUORUM_ASKED;
-    if (st < 0) cdp__quorum_lose(s, i);
+    return st < 0 ? cdp__quorum_failed(s, i, st) : CDP_OK;
 }
 
 /* The same to read a key without changing it: an absent key answers what was expected. */
-CDP__PRIVATE void cdp__quorum_probe(cdp__quorum_store *s, uint32_t i, const char *key) {
+CDP__PRIVATE cdp_status cdp__quorum_probe(cdp__quorum_store *s, uint32_t i, const char *key) {
     cdp_bytes nothing;
     nothing.data = "?";
     nothing.bytes = 1;
-    cdp__quorum_start(s, i, key, nothing, nothing);
+    return cdp__quorum_start(s, i, key, nothing, nothing);
 }
 
-/* Waits for the answer of server i. OK: *data, of *bytes, is the caller's. */
+/* Waits for the answer of server i. OK: *data, of *bytes, is the caller's; NULL: the server is
+   lost. */
 CDP__PRIVATE cdp_status cdp__quorum_collect(
     cdp__quorum_store *s, uint32_t i, uint64_t until_ns, uint8_t **data, uint64_t *bytes) {
     cdp__quorum_peer *p = &s->peer[i];
     cdp_store_request *rq = &p->call.rq;
-    cdp_status st = rq->status;
-    if (st == CDP_PENDING) st = p->store->wait(p->store->self, rq, until_ns);
+    const cdp_status st = p->store->wait(p->store->self, rq, until_ns);
+    *data = NULL;
+    *bytes = 0;
     if (st == CDP_PENDING) return st;
-    if (st != CDP_OK) {
-        cdp__quorum_lose(s, i);
-        return st;
-    }
+    if (st != CDP_OK) return cdp__quorum_failed(s, i, st);
+    s->q.at[i].state = CDP__QUORUM_IDLE;
     memcpy(data, &rq->results[0].data, sizeof *data);
     *bytes = rq->results[0].bytes;
     rq->results[0].data = NULL;
@@ -194,6 +206,11 @@ CDP__PRIVATE void cdp__quorum_forget(cdp__quorum_store *s) {
 
 /* The records that were read last are those of the key from now on. */
 CDP__PRIVATE cdp_status cdp__quorum_open(cdp__quorum_store *s, cdp_bytes key) {
+    if (key.bytes > CDP__QUORUM_MOST_KEY)
+        return cdp__fail(CDP_ERR_INVALID, "quorum store: a key has at most %u bytes, not %llu",
+            CDP__QUORUM_MOST_KEY, (unsigned long long)key.bytes);
+    if (key.bytes && memchr(key.data, 0, (size_t)key.bytes))
+        return cdp__fail(CDP_ERR_INVALID, "quorum store: a key contains no zero bytes");
     if (s->key && strlen(s->key + 2) == key.bytes
         && memcmp(s->key + 2, key.data, (size_t)key.bytes) == 0)
         return CDP_OK;
@@ -223,10 +240,7 @@ CDP__PRIVATE cdp_status cdp__quorum_ask(cdp__quorum_store *s, uint32_t i) {
     const cdp_bytes value = accepts ? s->value : cdp__quorum_value_of(s, i);
     const cdp__quorum_head head = cdp__quorum_wanted(&s->q, i);
     cdp_bytes expected, desired;
-    if (s->q.phase == CDP__QUORUM_READ || !s->q.at[i].known) {
-        cdp__quorum_probe(s, i, s->key);
-        return CDP_OK;
-    }
+    if (s->q.phase == CDP__QUORUM_READ || !s->q.at[i].known) return cdp__quorum_probe(s, i, s->key);
     cdp__free(s->os, p->wanted);
     p->wanted = (uint8_t *)cdp__alloc(s->os, CDP__QUORUM_HEAD_BYTES + value.bytes);
     if (!p->wanted) return cdp__fail_nomem("a value", CDP__QUORUM_HEAD_BYTES + value.bytes);
@@ -236,8 +250,7 @@ CDP__PRIVATE cdp_status cdp__quorum_ask(cdp__quorum_store *s, uint32_t i) {
     expected.bytes = p->bytes;
     desired.data = p->wanted;
     desired.bytes = CDP__QUORUM_HEAD_BYTES + value.bytes;
-    cdp__quorum_start(s, i, s->key, expected, desired);
-    return CDP_OK;
+    return cdp__quorum_start(s, i, s->key, expected, desired);
 }
 
 /* Asks whoever is to be asked, and takes the answers that are there within a millisecond. */
@@ -252,12 +265,15 @@ CDP__PRIVATE cdp_status cdp__quorum_turn(cdp__quorum_store *s, uint64_t end_ns) 
         uint8_t *data;
         uint64_t bytes;
         if (s->q.at[i].state != CDP__QUORUM_ASKED || !p->store) continue;
-        if (cdp__quorum_collect(s, i, cdp__quorum_until(s, i, end_ns), &data, &bytes) != CDP_OK)
-            continue;
+        st = cdp__quorum_collect(s, i, cdp__quorum_until(s, i, end_ns), &data, &bytes);
+        if (st < 0) return st;
+        st = CDP_OK; /* CDP_PENDING: another one may have answered */
+        if (!data) continue;
         cdp__free(s->os, p->record);
         p->record = data;
         p->bytes = bytes;
-        if (!cdp__quorum_get_head(data, bytes, &head))
+        s->q.at[i].known = cdp__quorum_get_head(data, bytes, &head);
+        if (!s->q.at[i].known)
             return cdp__fail(CDP_ERR_STORE,
                 "quorum store: \"%s\" on server %s is no record: another program writes to it",
                 s->key, s->name[i]);
@@ -307,6 +323,11 @@ CDP__PRIVATE cdp_status cdp__quorum_no_majority(const cdp__quorum_store *s, bool
         cdp__text_add(&t, "%s%s", lost++ ? ", " : "", s->name[i]);
     }
     (void)cdp__text_end(&t);
+    if (s->q.count - lost >= cdp__quorum_majority(s->q.count))
+        return cdp__fail(CDP_ERR_STORE,
+            "quorum store: the servers answer, but others used \"%s\" so often that this process "
+            "had no turn within answer_ms",
+            s->key + 2);
     return cdp__fail(CDP_ERR_STORE,
         "quorum store: %s majority of the %u servers%s (%s): this process is cut off, or too many "
         "of them have ended",
@@ -352,6 +373,10 @@ CDP__PRIVATE cdp_status cdp__quorum_swap(
     cdp_bytes want;
     cdp_status st = cdp__quorum_open(s, key);
     memset(&want, 0, sizeof want);
+    if (st == CDP_OK && desired && desired->bytes > CDP__QUORUM_MOST_VALUE)
+        st = cdp__fail(CDP_ERR_INVALID,
+            "quorum store: the value of \"%s\" has at most %u bytes, not %llu", s->key + 2,
+            CDP__QUORUM_MOST_VALUE, (unsigned long long)desired->bytes);
     if (st == CDP_OK && expected) { /* it may be what the last read returned */
         copy = (uint8_t *)cdp__alloc(s->os, expected->bytes + 1);
         if (!copy) return cdp__fail_nomem("a value", expected->bytes);
@@ -373,10 +398,12 @@ CDP__PRIVATE cdp_status cdp__quorum_swap(
     return s->q.outcome == CDP__QUORUM_SWAPPED ? CDP_OK : CDP_PENDING;
 }
 
-/* Whether a majority of the servers has seen the process end whose last will is under this key. */
-CDP__PRIVATE bool cdp__quorum_has_will(cdp__quorum_store *s, cdp_bytes key) {
+/* Whether a majority of the servers has seen the process end whose last will is under this key. A
+   read of it took so long just now. */
+CDP__PRIVATE bool cdp__quorum_has_will(cdp__quorum_store *s, cdp_bytes key, uint64_t took_ns) {
     const uint32_t need = cdp__quorum_majority(s->q.count);
-    const uint64_t end = cdp__quorum_now(s) + CDP__QUORUM_PATIENCE_NS;
+    const uint64_t limit_ns = CDP__QUORUM_PATIENCE_NS + CDP__QUORUM_READS * took_ns;
+    const uint64_t end = cdp__quorum_now(s) + cdp__min(limit_ns, s->answer_ms * CDP__MS);
     uint32_t i, there = 0, open = 0;
     char name[300];
     if (key.bytes > 290) return false;
@@ -385,8 +412,8 @@ CDP__PRIVATE bool cdp__quorum_has_will(cdp__quorum_store *s, cdp_bytes key) {
     name[2 + key.bytes] = 0;
     for (i = 0; i < s->q.count; ++i) {
         s->q.at[i].state = CDP__QUORUM_NO;
-        if (s->peer[i].store) cdp__quorum_probe(s, i, name);
-        open += s->peer[i].store != NULL;
+        if (s->peer[i].store) (void)cdp__quorum_probe(s, i, name);
+        open += s->q.at[i].state == CDP__QUORUM_ASKED;
     }
     while (there < need && there + open >= need && cdp__quorum_now(s) < end)
         for (i = 0; i < s->q.count; ++i) {
@@ -398,7 +425,6 @@ CDP__PRIVATE bool cdp__quorum_has_will(cdp__quorum_store *s, cdp_bytes key) {
             if (st == CDP_PENDING) continue;
             s->q.at[i].state = CDP__QUORUM_NO;
             --open;
-            if (st != CDP_OK) continue;
             there += bytes != 0;
             cdp__free(s->os, data);
         }
@@ -409,6 +435,7 @@ CDP__PRIVATE bool cdp__quorum_has_will(cdp__quorum_store *s, cdp_bytes key) {
 CDP__PRIVATE cdp_status cdp__quorum_get(void *user, cdp_bytes key, cdp_bytes *value) {
     cdp__quorum_store *s = (cdp__quorum_store *)user;
     const uint64_t folder = s->will_folder ? strlen(s->will_folder) : UINT64_MAX;
+    const uint64_t begun = cdp__quorum_now(s);
     cdp_bytes gone;
     cdp_status st = cdp__quorum_open(s, key);
     if (st != CDP_OK) return st;
@@ -418,7 +445,7 @@ CDP__PRIVATE cdp_status cdp__quorum_get(void *user, cdp_bytes key, cdp_bytes *va
     *value = s->value;
     if (s->q.next.present) return CDP_OK;
     if (key.bytes <= folder || memcmp(key.data, s->will_folder, (size_t)folder) != 0
-        || !cdp__quorum_has_will(s, key))
+        || !cdp__quorum_has_will(s, key, cdp__quorum_now(s) - begun))
         return CDP_PENDING;
     gone.data = "its process ended";
     gone.bytes = strlen("its process ended");

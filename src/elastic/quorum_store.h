@@ -132,6 +132,12 @@ CDP__PRIVATE cdp_status cdp__quorum_claim(
     return CDP_OK;
 }
 
+/* Server i did not answer while the servers were sought: it is tried again. */
+CDP__PRIVATE void cdp__quorum_part(cdp__quorum_store *s, uint32_t i) {
+    cdp_store_destroy(s->peer[i].store);
+    s->peer[i].store = NULL;
+}
+
 /* The servers are those of one store if a majority of them holds the same list of all their ids.
    The id of a server is lost when it ends, so one that comes back is not in the list. `made`: the
    list to write where a server has none yet; *known: how many hold *list. */
@@ -143,7 +149,7 @@ CDP__PRIVATE cdp_status cdp__quorum_members(
         char held[200];
         if (!s->peer[i].store) continue;
         if (cdp__quorum_claim(s, i, "q:members", made, held) != CDP_OK)
-            cdp__quorum_lose(s, i);
+            cdp__quorum_part(s, i);
         else if (held[0] && !list[0])
             memcpy(list, held, sizeof held);
         if (s->peer[i].store && held[0] && strcmp(held, list) != 0)
@@ -170,7 +176,7 @@ CDP__PRIVATE cdp_status cdp__quorum_found(cdp__quorum_store *s, bool *founded) {
         if (st != CDP_OK) return st;
         cdp__elastic_hex(random, mine);
         if (cdp__quorum_claim(s, i, "q:id", mine, id[i]) != CDP_OK) {
-            cdp__quorum_lose(s, i);
+            cdp__quorum_part(s, i);
             continue;
         }
         cdp__text_add(&t, "%s%s", here++ ? "," : "", id[i]);
@@ -198,14 +204,15 @@ CDP__PRIVATE cdp_status cdp__quorum_join(cdp__quorum_store *s, const cdp_quorum_
     uint64_t attempt_ms = 1000;
     bool founded = false;
     cdp_status st = CDP_OK;
-    for (; !founded; attempt_ms = cdp__min(2 * attempt_ms, 8000)) {
-        uint32_t i, here = 0;
+    for (;; attempt_ms = cdp__min(2 * attempt_ms, 8000)) {
+        uint32_t i, here = 0, lost = 0;
         for (i = 0; i < s->q.count; ++i) {
             const uint64_t now = cdp__quorum_now(s);
             const uint64_t left_ms = end > now ? (end - now) / CDP__MS : 0;
             if (!s->peer[i].store && !s->q.at[i].lost) {
                 st = cdp__quorum_connect(s, d, i, cdp__min(attempt_ms, left_ms + 1));
-                if (st != CDP_OK && st != CDP_ERR_TIMEOUT) return st;
+                if (st == CDP_ERR_MISMATCH || st == CDP_ERR_INVALID || st == CDP_ERR_NOMEM)
+                    return st;
             }
             here += s->peer[i].store != NULL;
         }
@@ -213,7 +220,16 @@ CDP__PRIVATE cdp_status cdp__quorum_join(cdp__quorum_store *s, const cdp_quorum_
             st = cdp__quorum_found(s, &founded);
             if (st != CDP_OK) return st;
         }
-        if (!founded && cdp__quorum_now(s) >= end)
+        if (founded) break;
+        for (i = 0; i < s->q.count; ++i)
+            lost += s->q.at[i].lost;
+        if (s->q.count - lost < cdp__quorum_majority(s->q.count))
+            return cdp__fail(CDP_ERR_MISMATCH,
+                "quorum store: %u of the %u servers ended and came back without what they had: "
+                "start all of them again",
+                lost, s->q.count);
+        cdp__sleep_until(s->os, cdp__quorum_now(s) + CDP__QUORUM_REST_NS);
+        if (cdp__quorum_now(s) >= end)
             return cdp__fail(CDP_ERR_TIMEOUT,
                 "cdp_quorum_store_create: %u of the %u servers answered within %u ms; the first "
                 "time all must be there, later a majority. The last error: %s",

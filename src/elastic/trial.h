@@ -198,6 +198,18 @@ CDP__PRIVATE cdp_status cdp__elastic_trial_hear(cdp_elastic *e, uint64_t k) {
     return st;
 }
 
+/* The trial has ended on this member. Rank 0 removes its keys. */
+CDP__PRIVATE cdp_status cdp__elastic_trial_ended(cdp_elastic *e, bool connected) {
+    cdp__elastic_trial *const tr = &e->trial;
+    uint64_t pause_ms;
+    if (!tr->announced) return CDP_OK;
+    tr->announced = false;
+    tr->failures = connected ? 0 : tr->failures + 1;
+    pause_ms = CDP__ELASTIC_TRIAL_PAUSE_MS << cdp__min(tr->failures, CDP__ELASTIC_COOL);
+    tr->due_ns = cdp__elastic_now_ns(e) + pause_ms * CDP__MS;
+    return cdp__elastic_tidy_trial(e, tr->epoch, tr->number);
+}
+
 /* Rank 0 has `tickets` in v, and begins a trial if somebody asks for one. */
 CDP__PRIVATE cdp_status cdp__elastic_trial_call(
     cdp_elastic *e, const cdp__elastic_view *v, uint64_t k, bool *asked) {
@@ -215,21 +227,10 @@ CDP__PRIVATE cdp_status cdp__elastic_trial_call(
         st = cdp__elastic_put_trial(e, k, &d);
         tr->announced = true;
         if (st == CDP_OK) cdp__elastic_trial_begin(e, &d, k);
+        if (st == CDP_OK && !cdp__elastic_trial_goes_on(e)) st = cdp__elastic_trial_ended(e, false);
     }
     cdp__free(e->os, d.members);
     return st;
-}
-
-/* The trial has ended on this member. Rank 0 removes its keys. */
-CDP__PRIVATE cdp_status cdp__elastic_trial_ended(cdp_elastic *e, bool connected) {
-    cdp__elastic_trial *const tr = &e->trial;
-    uint64_t pause_ms;
-    if (!tr->announced) return CDP_OK;
-    tr->announced = false;
-    tr->failures = connected ? 0 : tr->failures + 1;
-    pause_ms = CDP__ELASTIC_TRIAL_PAUSE_MS << cdp__min(tr->failures, CDP__ELASTIC_COOL);
-    tr->due_ns = cdp__elastic_now_ns(e) + pause_ms * CDP__MS;
-    return cdp__elastic_tidy_trial(e, tr->epoch, tr->number);
 }
 
 /* One step in the group of a trial: CDP_PENDING, or how the trial ends. */

@@ -28,6 +28,7 @@ typedef struct shared {
 static shared *all;
 static pid_t pid[MOST];
 static char servers[200];
+static uint16_t ports[MOST];
 
 static void begin(uint32_t count) {
     char *at = servers;
@@ -35,8 +36,10 @@ static void begin(uint32_t count) {
         NULL, sizeof *all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (all == MAP_FAILED) abort();
     memset(pid, 0, sizeof pid);
-    for (uint32_t i = 0; i < count; ++i)
-        at += sprintf(at, "%s127.0.0.1:%u", i ? "," : "", free_port());
+    for (uint32_t i = 0; i < count; ++i) {
+        ports[i] = free_port();
+        at += sprintf(at, "%s127.0.0.1:%u", i ? "," : "", ports[i]);
+    }
 }
 
 static void end(void) {
@@ -205,6 +208,99 @@ TEST(a_server_that_forgot_is_not_used) {
     end();
 }
 
+/* A server alone, which looks for no others. */
+static void serve_alone(uint32_t i) {
+    cdp_store_server_desc d = {0};
+    cdp_store_server *s;
+    d.host = "127.0.0.1";
+    d.port = ports[i];
+    d.logger.level = CDP_LOG_SILENT;
+    if (cdp_store_server_create(&d, &s) != CDP_OK) return;
+    __atomic_add_fetch(&all->served, 1, __ATOMIC_SEQ_CST);
+    for (;;)
+        pause();
+}
+
+TEST(if_most_servers_forgot_creation_says_so_at_once) {
+    begin(3);
+    for (uint32_t i = 0; i < 3; ++i)
+        start(i, serve_alone);
+    cdp_quorum_store_desc d = desc_of(0);
+    cdp_store *s;
+    if (!T_EQ(CDP_OK, cdp_quorum_store_create(&d, &s))) return;
+    cdp_store_destroy(s);
+    for (uint32_t i = 0; i < 2; ++i) {
+        kill_one(i);
+        start(i, serve_alone);
+    }
+    until(&all->served, 5);
+    d.connect_timeout_ms = 5000 * TEST_SLACK;
+    T_EQ(CDP_ERR_MISMATCH, cdp_quorum_store_create(&d, &s));
+    T_TEXT("2 of the 3 servers ended and came back without what they had", cdp_last_error()->text);
+    end();
+}
+
+/* What no server could keep is refused before any is asked. */
+TEST(keys_and_values_that_no_server_keeps_lose_no_server) {
+    enum {
+        KEY = 8189,
+        VALUE = 8388304
+    };
+    char *key = (char *)malloc(KEY + 2), *value = (char *)calloc(1, VALUE + 1);
+    cdp_quorum_store_desc d = desc_of(0);
+    cdp_store *s;
+    if (!T(key && value)) return;
+    memset(key, 'k', KEY + 1);
+    key[KEY + 1] = 0;
+    begin(1);
+    start(0, serve_alone);
+    d.servers = servers;
+    if (!T_EQ(CDP_OK, cdp_quorum_store_create(&d, &s))) return;
+    T_EQ(CDP_ERR_INVALID, cdp_store_set(s, key, "v", 1));
+    key[KEY] = 0;
+    T_EQ(CDP_OK, cdp_store_set(s, key, "v", 1));
+    T_EQ(CDP_ERR_INVALID, cdp_store_set(s, "k", value, VALUE + 1));
+    T_EQ(CDP_OK, cdp_store_set(s, "k", value, VALUE));
+    cdp_bytes zero = {"a\0b", 3}, one = {"1", 1};
+    cdp_store_request rq = {0};
+    rq.op = CDP_STORE_SET;
+    rq.keys = &zero;
+    rq.key_count = 1;
+    rq.values = &one;
+    T_EQ(CDP_ERR_INVALID, cdp_store_run(s, &rq, 1000));
+    T_EQ(CDP_OK, cdp_store_set(s, "k", "v", 1));
+    cdp_store_destroy(s);
+    end();
+    free(key);
+    free(value);
+}
+
+/* A record of another program is never replaced, however often it is met. */
+TEST(what_another_program_wrote_is_left_alone) {
+    begin(1);
+    start(0, serve_alone);
+    cdp_quorum_store_desc d = desc_of(0);
+    cdp_tcp_store_desc c = {0};
+    cdp_store *s, *plain;
+    void *held;
+    uint64_t bytes;
+    c.host = "127.0.0.1";
+    c.port = ports[0];
+    c.logger.level = CDP_LOG_SILENT;
+    if (!T_EQ(CDP_OK, cdp_quorum_store_create(&d, &s))) return;
+    if (!T_EQ(CDP_OK, cdp_tcp_store_create(&c, &plain))) return;
+    T_EQ(CDP_OK, cdp_store_set(s, "k", "v", 1));
+    T_EQ(CDP_OK, cdp_store_set(plain, "q/k", "foreign", 7));
+    for (int i = 0; i < 3; ++i)
+        T_EQ(CDP_ERR_STORE, cdp_store_set(s, "k", "w", 1));
+    T_EQ(CDP_OK, cdp_store_get(plain, "q/k", &held, &bytes, 1000));
+    T_TEXT("foreign", (const char *)held);
+    cdp_store_free(plain, held);
+    cdp_store_destroy(plain);
+    cdp_store_destroy(s);
+    end();
+}
+
 TEST(a_stopped_server_delays_nobody) {
     begin(3);
     for (uint32_t i = 0; i < 3; ++i)
@@ -340,6 +436,11 @@ int main(int argc, char **argv) {
         {"a_server_is_killed_while_all_count", a_server_is_killed_while_all_count, 60},
         {"without_a_majority_it_says_so", without_a_majority_it_says_so, 60},
         {"a_server_that_forgot_is_not_used", a_server_that_forgot_is_not_used, 60},
+        {"if_most_servers_forgot_creation_says_so_at_once",
+            if_most_servers_forgot_creation_says_so_at_once, 60},
+        {"keys_and_values_that_no_server_keeps_lose_no_server",
+            keys_and_values_that_no_server_keeps_lose_no_server, 60},
+        {"what_another_program_wrote_is_left_alone", what_another_program_wrote_is_left_alone, 60},
         {"a_stopped_server_delays_nobody", a_stopped_server_delays_nobody, 60},
         {"mistakes_in_the_desc", mistakes_in_the_desc, 60},
         {"a_job_goes_on_without_the_rank_that_served_the_store",
