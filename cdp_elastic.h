@@ -489,7 +489,7 @@ typedef struct cdp_quorum_store_desc {
 /* Opens a store that several servers keep together: see A STORE THAT SURVIVES above. The first time
    all servers must be there, later a majority of them. Blocks until then, at most
    connect_timeout_ms. Any number of threads may use the store; calls on it are those on a custom
-   store, but a key has at most 8189 bytes, none of them zero, and a value at most 8388304 (INVALID).
+   store, but a key has at most 8189 bytes, none of them 0, and a value at most 8388304 (INVALID).
    The caller owns *out (cdp_store_destroy(); where it serves, that waits up to 5 s for other
    clients to disconnect). Errors: INVALID (the desc); NOMEM; IO (this process cannot listen);
    TIMEOUT (the text names servers that did not answer); MISMATCH (job keys differ; or the servers
