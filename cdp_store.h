@@ -5548,7 +5548,9 @@ CDP__PRIVATE void cdp__client_refused(cdp__client *c, int64_t result) {
 #ifndef CDP_NO_STORE_CALLS
     if (!c->keyed && !c->in_used) c->old = !c->old; /* it may have been the wrong dialect */
 #endif
-    if (c->in_used || now - c->target.refused_ns > CDP__CLIENT_REFUSED_NS)
+    if (c->in_used && !CDP__OLD(c))
+        cdp__client_retry(c, ECONNRESET); /* with a part of the answer that is expected: a store */
+    else if (c->in_used || now - c->target.refused_ns > CDP__CLIENT_REFUSED_NS)
         cdp__client_no_store(c);
     else
         cdp__client_retry(c, result == CDP_IO_EOF || !result ? ECONNRESET : (int32_t)-result);

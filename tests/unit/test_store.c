@@ -2216,7 +2216,8 @@ static void closing_server_main(void *arg) {
         const int fd = raw_readable(f->fd, 5000 * (int)TEST_SLACK) ? accept(f->fd, NULL, NULL) : -1;
         if (fd < 0 || !raw_read(fd, got, 37)) return;
         raw_write(fd, got + 6, 4);
-        raw_write(fd, i < f->times ? "\0\2" : "\0", i < f->times ? 2 : 1);
+        /* the first one says half of it */
+        if (i) raw_write(fd, i < f->times ? "\0\2" : "\0", i < f->times ? 2 : 1);
         f->closed += i < f->times;
         if (i == f->times) (void)raw_ends(fd);
         close(fd);
@@ -2224,7 +2225,7 @@ static void closing_server_main(void *arg) {
 }
 
 /* The answer to the greeting and the announcement of the end come in one piece: the client tries
-   again, as it does when nobody listens. */
+   again, as it does when nobody listens. So it does when only half of the answer came. */
 TEST(connects_while_a_store_is_closed) {
     closing_server f = {-1, 0, 3};
     cdp_addr at, bound;
