@@ -1062,18 +1062,54 @@ TEST(queue) {
     cdp_store_server_destroy(s);
 }
 
+/* A server that is polled by a thread, except while it is to stand still. */
+typedef struct still_server {
+    cdp_store_server *s;
+    void *thread;
+    bool still;
+} still_server;
+
+static void still_server_main(void *arg) {
+    still_server *t = (still_server *)arg;
+    while (!__atomic_load_n(&t->still, __ATOMIC_ACQUIRE))
+        poll_server(t->s, 1);
+}
+
+static void still_server_go(still_server *t) {
+    t->still = false;
+    t->thread = cdp_os_default()->threads.start(cdp_os_default(), still_server_main, t);
+}
+
+static void still_server_stop(still_server *t) {
+    __atomic_store_n(&t->still, true, __ATOMIC_RELEASE);
+    cdp_os_default()->threads.join(cdp_os_default(), t->thread);
+}
+
+static bool still_server_open(still_server *t) {
+    cdp_store_server_desc d = server_desc();
+    memset(t, 0, sizeof *t);
+    d.no_thread = true;
+    if (!OK(cdp_store_server_create(&d, &t->s))) return false;
+    still_server_go(t);
+    return true;
+}
+
 /* Requests that need one answer are sent without waiting for earlier ones, which may be cancelled;
    a wait may be the last of them, and end before it is answered. */
 TEST(requests_are_sent_before_earlier_ones_are_answered) {
     enum {
         N = 40
     };
-    cdp_store_server *s = server_open();
-    cdp_store *c = client_open(cdp_store_server_port(s));
-    cdp__client *client = (cdp__client *)c->self;
+    still_server s; /* it answers nothing before the client is seen to have sent more */
+    cdp_store *c;
+    cdp__client *client;
     cdp_store_request rq[N], wait, last;
     const cdp_bytes key = bytes_of("n"), missing = bytes_of("missing");
     uint32_t i;
+    if (!still_server_open(&s)) return;
+    c = client_open(cdp_store_server_port(s.s));
+    client = (cdp__client *)c->self;
+    still_server_stop(&s);
     memset(rq, 0, sizeof rq);
     memset(&wait, 0, sizeof wait);
     for (i = 0; i < N; ++i) {
@@ -1095,22 +1131,28 @@ TEST(requests_are_sent_before_earlier_ones_are_answered) {
     c->cancel(c->self, &rq[1]);
     T(rq[1].status == CDP_ERR_TIMEOUT && rq[1].number == CDP__STORE_NO_ANSWER);
     c->cancel(c->self, &wait); /* before any answer */
+    still_server_go(&s);
     OK(c->wait(c->self, &last, CDP__NEVER));
     T(rq[0].number == 1 && rq[2].number == 3 && rq[3].number == 1 && rq[5].number == 5);
     T(last.number == 6);
+    still_server_stop(&s);
     for (i = 0; i < N; ++i) /* more than are sent at once */
         T(c->start(c->self, &rq[i]) == CDP_PENDING);
     T(client->sent_count == CDP__CLIENT_AHEAD);
+    still_server_go(&s);
     OK(c->wait(c->self, &rq[N - 1], CDP__NEVER));
     T(rq[N - 1].number == 6 + N - 1);
     wait.keys = &key; /* it is there */
+    still_server_stop(&s);
     T(c->start(c->self, &wait) == CDP_PENDING);
+    still_server_go(&s);
     OK(c->wait(c->self, &wait, CDP__NEVER));
+    still_server_stop(&s);
     for (i = 0; i < 3; ++i)
         T(c->start(c->self, &rq[i]) == CDP_PENDING);
     cdp_store_destroy(c);
     T(rq[0].status == CDP_ERR_STATE && rq[2].status == CDP_ERR_STATE);
-    cdp_store_server_destroy(s);
+    cdp_store_server_destroy(s.s);
 }
 
 /* ---- every store ----------------------------------------------------------------------------- */
@@ -2244,30 +2286,14 @@ TEST(connects_while_a_store_is_closed) {
     close(f.fd);
 }
 
-/* A server that is polled by a thread until it is to stand still. */
-typedef struct still_server {
-    cdp_store_server *s;
-    bool still;
-} still_server;
-
-static void still_server_main(void *arg) {
-    still_server *t = (still_server *)arg;
-    while (!__atomic_load_n(&t->still, __ATOMIC_ACQUIRE))
-        poll_server(t->s, 1);
-}
-
 /* A key that somebody has set is known to be there, even if its value never comes. */
 TEST(a_leaving_server_hides_no_key) {
     for (int set = 0; set < 2; ++set) {
-        cdp_store_server_desc d = server_desc();
-        still_server t = {NULL, false};
+        still_server t;
         cdp_store *reader, *writer;
         cdp_store_request rq;
         const cdp_bytes key = {(void *)(uintptr_t) "cause", 5};
-        void *thread;
-        d.no_thread = true;
-        if (!OK(cdp_store_server_create(&d, &t.s))) return;
-        thread = cdp_os_default()->threads.start(cdp_os_default(), still_server_main, &t);
+        if (!still_server_open(&t)) return;
         reader = client_open(cdp_store_server_port(t.s));
         writer = client_open(cdp_store_server_port(t.s));
         memset(&rq, 0, sizeof rq);
@@ -2278,8 +2304,7 @@ TEST(a_leaving_server_hides_no_key) {
         ST(reader->start(reader->self, &rq), CDP_PENDING);
         /* it is told to wait */
         ST(reader->wait(reader->self, &rq, test_now_ns() + 200000000u), CDP_PENDING);
-        __atomic_store_n(&t.still, true, __ATOMIC_RELEASE);
-        cdp_os_default()->threads.join(cdp_os_default(), thread);
+        still_server_stop(&t);
         if (set) OK(cdp_store_set(writer, "cause", "x", 1));
         poll_server(t.s, 3);
         ST(reader->wait(reader->self, &rq, test_now_ns() + 50000000u), CDP_PENDING);
