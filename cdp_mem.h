@@ -2846,7 +2846,7 @@ CDP__PRIVATE void cdp__mem_spot_text(cdp__text *t, cdp__mem_spot *spot, uint64_t
 CDP__PRIVATE void cdp__mem_stack_text(const cdp_mem *m, uint32_t stack, cdp__text *t) {
     const cdp__mem_row *const row = &m->log.depot.rows[stack - 1];
     const uint64_t *const words = m->log.depot.words + row->first;
-    char id[CDP__MEM_BUILD_ID] = "", other[CDP__MEM_BUILD_ID];
+    char id[CDP__MEM_BUILD_ID] = "";
     cdp__mem_spot spot;
     uint32_t i;
     for (i = 0; i < row->count && i < CDP__MEM_NAME_FRAMES; ++i) {
@@ -2860,9 +2860,9 @@ CDP__PRIVATE void cdp__mem_stack_text(const cdp_mem *m, uint32_t stack, cdp__tex
         } else {
             if (!i) cdp__text_add(t, "code at ");
             cdp__mem_spot_text(t, &spot, words[i]);
-            if (spot.found)
+            if (!i && spot.found)
                 (void)cdp__mem_build_id(
-                    (const uint8_t *)(uintptr_t)spot.low, spot.high - spot.low, id[0] ? other : id);
+                    (const uint8_t *)(uintptr_t)spot.low, spot.high - spot.low, id);
         }
     }
     if (id[0]) cdp__text_add(t, " (build id %s)", id);

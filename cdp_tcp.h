@@ -254,6 +254,8 @@ typedef struct cdp_tcp_desc {
     const char *job;
     /* how long to wait for all ranks (default: 300000; CDP_NO_TIMEOUT: for ever) */
     uint32_t init_timeout_ms;
+    /* of cdp_init_from_env(): a process that no launcher has started is a job of one rank */
+    bool alone_ok;
 } cdp_tcp_desc;
 
 /* ---- >>tcp/create_api: ranks find each other, and are connected ------------------------------ */
@@ -300,7 +302,8 @@ CDP_API void cdp_init_cancel(cdp_starting *starting);
    CDP_JOB_KEY becomes job_key unless there is one, and CDP_TRUST_NETWORK=1 (`cdprun --open`)
    sets trust_network; CDP_MAC=1 sets mac; CDP_INTERFACES is `interfaces`, CDP_CONNECTIONS
    `connections`, and CDP_LOG_LEVEL (error, warn, info, debug, silent) logger.level, unless the desc
-   has them. The texts are valid until the environment changes or this thread calls this again.
+   has them. Where no launcher has set anything: an error, or with alone_ok one rank. The texts are
+   valid until the environment changes or this thread calls this again.
    Errors: INVALID, naming the variable, what it holds and what it should hold. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_tcp_desc_from_env(cdp_tcp_desc *desc);
 
@@ -6000,13 +6003,13 @@ CDP_API cdp_status cdp_tcp_desc_from_env(cdp_tcp_desc *d) {
     cdp_status st;
     if (!d) return cdp__missing("cdp_tcp_desc_from_env", "desc");
     st = cdp_launch_read(NULL, NULL, &l);
-    if (st == CDP_OK && !l.launcher[0])
+    if (st == CDP_OK && !l.launcher[0] && !d->alone_ok)
         st = cdp__fail(CDP_ERR_INVALID,
             "the environment variable RANK is not set; start the program with `cdprun -n 4 "
             "PROGRAM`, torchrun, mpirun or srun, or set RANK, WORLD_SIZE, MASTER_ADDR and "
-            "MASTER_PORT "
-            "(RANK=0 WORLD_SIZE=1 to run alone)");
+            "MASTER_PORT (to run alone: alone_ok in the desc, or RANK=0 WORLD_SIZE=1)");
     if (st != CDP_OK) return st;
+    if (!l.launcher[0]) l.world_size = 1;
     d->group.rank = l.rank;
     d->group.world_size = l.world_size;
     if (l.master_port) d->master_port = l.master_port;

@@ -602,10 +602,7 @@ int main(int argc, char **argv) {
         else
             path = argv[i];
     }
-    if (getenv("RANK"))
-        worked(cdp_init_from_env(NULL, &world));
-    else
-        worked(cdp_group_create(&(cdp_group_desc){.world_size = 1}, &world));
+    worked(cdp_init_from_env(&(cdp_tcp_desc){.alone_ok = true}, &world));
     const uint32_t n = cdp_size(world), me = cdp_rank(world);
     if (!tp_ranks) tp_ranks = n % 2 ? 1 : 2;
     if (layers < 1 || layers > MAX_LAYERS || n % tp_ranks || HEADS % tp_ranks

@@ -86,12 +86,10 @@ static inline bool worked(cdp_status status) {
 /* A launcher (cdprun, torchrun, Slurm, mpirun) tells each process its rank; without one this
    process is alone. */
 static inline bool join_world(cdp_group **world, bool *alone) {
-    static const char *const names[] = {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"};
-    *alone = true;
-    for (size_t i = 0; i < sizeof names / sizeof *names; ++i)
-        *alone = *alone && !getenv(names[i]);
-    if (*alone) return worked(cdp_group_create(&(cdp_group_desc){.world_size = 1}, world));
-    return worked(cdp_init_from_env(NULL, world));
+    cdp_launch launch;
+    if (!worked(cdp_launch_read(NULL, NULL, &launch))) return false;
+    *alone = !launch.launcher[0];
+    return worked(cdp_init_from_env(&(cdp_tcp_desc){.alone_ok = true}, world));
 }
 
 static void *need(uint64_t count, uint64_t size) {

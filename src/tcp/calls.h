@@ -344,13 +344,13 @@ CDP_API cdp_status cdp_tcp_desc_from_env(cdp_tcp_desc *d) {
     cdp_status st;
     if (!d) return cdp__missing("cdp_tcp_desc_from_env", "desc");
     st = cdp_launch_read(NULL, NULL, &l);
-    if (st == CDP_OK && !l.launcher[0])
+    if (st == CDP_OK && !l.launcher[0] && !d->alone_ok)
         st = cdp__fail(CDP_ERR_INVALID,
             "the environment variable RANK is not set; start the program with `cdprun -n 4 "
             "PROGRAM`, torchrun, mpirun or srun, or set RANK, WORLD_SIZE, MASTER_ADDR and "
-            "MASTER_PORT "
-            "(RANK=0 WORLD_SIZE=1 to run alone)");
+            "MASTER_PORT (to run alone: alone_ok in the desc, or RANK=0 WORLD_SIZE=1)");
     if (st != CDP_OK) return st;
+    if (!l.launcher[0]) l.world_size = 1;
     d->group.rank = l.rank;
     d->group.world_size = l.world_size;
     if (l.master_port) d->master_port = l.master_port;

@@ -49,7 +49,8 @@ CDP_API void cdp_init_cancel(cdp_starting *starting);
    CDP_JOB_KEY becomes job_key unless there is one, and CDP_TRUST_NETWORK=1 (`cdprun --open`)
    sets trust_network; CDP_MAC=1 sets mac; CDP_INTERFACES is `interfaces`, CDP_CONNECTIONS
    `connections`, and CDP_LOG_LEVEL (error, warn, info, debug, silent) logger.level, unless the desc
-   has them. The texts are valid until the environment changes or this thread calls this again.
+   has them. Where no launcher has set anything: an error, or with alone_ok one rank. The texts are
+   valid until the environment changes or this thread calls this again.
    Errors: INVALID, naming the variable, what it holds and what it should hold. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_tcp_desc_from_env(cdp_tcp_desc *desc);
 

@@ -65,6 +65,8 @@ typedef struct cdp_tcp_desc {
     const char *job;
     /* how long to wait for all ranks (default: 300000; CDP_NO_TIMEOUT: for ever) */
     uint32_t init_timeout_ms;
+    /* of cdp_init_from_env(): a process that no launcher has started is a job of one rank */
+    bool alone_ok;
 } cdp_tcp_desc;
 
 #endif /* CDP_SRC_TCP_DESC_API_H */

@@ -274,6 +274,25 @@ TEST(others_hear_of_chosen_interfaces_alone) {
     T_EQ(0, cdp__mesh_own_addrs(&m, own));
 }
 
+TEST(without_a_launcher_a_process_may_be_alone) {
+    const cdp_tcp_desc fine = {.alone_ok = true};
+    cdp_group *g = NULL;
+    float x = 3;
+    environment(NULL, NULL, NULL, NULL);
+    REFUSED(CDP_ERR_INVALID, "alone_ok", cdp_init_from_env(NULL, &g));
+    T_EQ(CDP_OK, cdp_init_from_env(&fine, &g));
+    T(cdp_size(g) == 1 && cdp_rank(g) == 0);
+    T_EQ(CDP_OK, cdp_allreduce(g, NULL, &x, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM));
+    T(x == 3);
+    cdp_group_destroy(g);
+    environment(NULL, "2", NULL, NULL); /* a launcher that forgot something */
+    REFUSED(CDP_ERR_INVALID, "RANK", cdp_init_from_env(&fine, &g));
+    environment("0", "1", NULL, NULL);
+    T_EQ(CDP_OK, cdp_init_from_env(&fine, &g));
+    cdp_group_destroy(g);
+    environment(NULL, NULL, NULL, NULL);
+}
+
 TEST(environment_is_read) {
     cdp_tcp_desc d;
     cdp_group *g;
@@ -1593,6 +1612,8 @@ int main(int argc, char **argv) {
             addresses_behind_a_short_record_are_not_read, 10},
         {"interfaces_are_chosen_by_name", interfaces_are_chosen_by_name, 10},
         {"others_hear_of_chosen_interfaces_alone", others_hear_of_chosen_interfaces_alone, 10},
+        {"without_a_launcher_a_process_may_be_alone", without_a_launcher_a_process_may_be_alone,
+            10},
         {"environment_is_read", environment_is_read, 10},
         {"environment_mistakes_name_the_variable", environment_mistakes_name_the_variable, 10},
         {"launchers_are_understood", launchers_are_understood, 10},
