@@ -93,6 +93,7 @@ CDP__PRIVATE uint64_t cdp__join_pause_ns(const cdp__mesh *m) {
 CDP__PRIVATE void cdp__join_log_missed(cdp__mesh *m) {
     cdp__join *s = m->join;
     const bool due = s->looks && !(s->looks & (s->looks - 1)) && !s->quiet;
+    (void)due; /* builds without log strings */
     cdp__log(&m->desc.group.logger, due || m->foreign ? CDP_LOG_WARN : CDP_LOG_INFO,
         m->desc.group.rank, "%s", cdp_last_error()->text);
     s->pause_ns = s->looks++ ? 10000 * CDP__MS : cdp__join_pause_ns(m);
