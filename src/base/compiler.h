@@ -45,8 +45,8 @@
    of them becomes one, too. */
 #define CDP__COLD __attribute__((__cold__))
 /* Marks functions that round every operation, whatever -ffp-contract says; square roots of
-   negative numbers are NaN and set no errno, so that loops with them vectorise. clang fuses only
-   with -ffp-contract=fast. */
+   negative numbers are NaN and set no errno, so that loops with them vectorise. clang fuses within
+   one expression, so products are statements of their own; -ffp-contract=fast fuses these, too. */
 #ifdef __clang__
 #define CDP__EXACT
 #else

@@ -42,7 +42,8 @@ CDP__PRIVATE CDP__EXACT float cdp__fused(float a, float b, float c) {
 }
 
 CDP__PRIVATE CDP__EXACT_INLINE float cdp__madd(float a, float b, float c, bool fused) {
-    return fused ? cdp__fused(a, b, c) : a * b + c;
+    const float product = a * b; /* a statement of its own: no compiler fuses it by default */
+    return fused ? cdp__fused(a, b, c) : product + c;
 }
 
 /* Each pass below is one loop without branches, which vectorises. */
@@ -58,6 +59,17 @@ CDP__PRIVATE CDP__EXACT_INLINE void cdp__update_decay(
     uint32_t i;
     if (n->maximize) CDP__EACH_OF(b->g, -b->g[i])
     if (n->has_decay) CDP__EACH_OF(b->g, cdp__madd(decay, b->p[i], b->g[i], fused))
+}
+
+/* Moves an average towards the gradients, from the nearer end, as PyTorch's lerp. */
+CDP__PRIVATE CDP__EXACT_INLINE void cdp__update_average(
+    float *average, const float *g, float take, bool fused) {
+    const float back = take - 1;
+    uint32_t i;
+    if (take < 0.5f)
+        CDP__EACH_OF(average, cdp__madd(take, g[i] - average[i], average[i], fused))
+    else
+        CDP__EACH_OF(average, cdp__madd(back, g[i] - average[i], g[i], fused))
 }
 
 CDP__PRIVATE CDP__EXACT_INLINE void cdp__update_sgd(
@@ -81,13 +93,13 @@ CDP__PRIVATE CDP__EXACT_INLINE void cdp__update_sgd(
 
 CDP__PRIVATE CDP__EXACT_INLINE void cdp__update_adam(
     const cdp__update_numbers *n, cdp__update_block *b, bool fused) {
-    const float take1 = n->take1, take2 = n->take2, beta2 = n->beta2, shrink = n->shrink;
+    const float take2 = n->take2, beta2 = n->beta2, shrink = n->shrink;
     const float lr = n->lr, root = n->root, eps = n->eps;
     float *const m = b->s[0], *const v = b->s[1], *const most = b->s[2];
     uint32_t i;
     CDP__EACH_OF(b->p, b->p[i] * shrink)
     cdp__update_decay(n, b, fused);
-    CDP__EACH_OF(m, cdp__madd(take1, b->g[i] - m[i], m[i], fused))
+    cdp__update_average(m, b->g, n->take1, fused);
     CDP__EACH_OF(v, cdp__madd(take2 * b->g[i], b->g[i], v[i] * beta2, fused))
     if (n->amsgrad) CDP__EACH_OF(most, CDP__HIGH_F(most[i], v[i]))
     CDP__EACH_OF(b->r, cdp__sqrtf(n->amsgrad ? most[i] : v[i]))
@@ -115,12 +127,12 @@ CDP__PRIVATE CDP__EXACT_INLINE void cdp__update_rmsprop(
     CDP__EACH_OF(v, cdp__madd(take * b->g[i], b->g[i], v[i] * alpha, fused))
     CDP__EACH_OF(b->r, v[i])
     if (n->centered) {
-        CDP__EACH_OF(c, cdp__madd(take, b->g[i] - c[i], c[i], fused))
+        cdp__update_average(c, b->g, take, fused);
         CDP__EACH_OF(b->r, cdp__madd(-c[i], c[i], v[i], fused))
     }
     CDP__EACH_OF(b->r, cdp__sqrtf(b->r[i]))
     if (n->has_momentum) {
-        CDP__EACH_OF(m, m[i] * mu + b->g[i] / (b->r[i] + eps))
+        CDP__EACH_OF(m, cdp__madd(m[i], mu, b->g[i] / (b->r[i] + eps), false))
         CDP__EACH_OF(b->p, cdp__madd(lr, m[i], b->p[i], fused))
     } else
         CDP__EACH_OF(b->p, b->p[i] + (lr * b->g[i]) / (b->r[i] + eps))
@@ -170,7 +182,7 @@ CDP__PRIVATE cdp__update_numbers cdp__update_numbers_of(const cdp_optim *o, doub
     if (adam) rate = lr / (1 - cdp__power(beta1, o->step));
     if (o->kind == CDP_OPTIM_ADAGRAD)
         rate = lr / (1 + (double)(o->step - 1) * cdp__update_or(o->lr_decay, 0));
-    k.scale = (float)cdp__update_or(scale, 1);
+    k.scale = scale != 0 ? (float)scale : 1;
     k.has_decay = decay != 0 && o->kind != CDP_OPTIM_ADAMW;
     k.decay = (float)decay;
     k.shrink = o->kind == CDP_OPTIM_ADAMW ? (float)(1 - lr * decay) : 1;
@@ -226,6 +238,8 @@ CDP__PRIVATE cdp_status cdp__update_check(const cdp_optim *o, const cdp_optim_ra
             || cdp__update_or(o->dampening, 0) != 0))
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_optim_update: nesterov is for SGD with momentum and without dampening");
+    if (!(r->scale >= 0))
+        return cdp__fail(CDP_ERR_INVALID, "cdp_optim_update: range.scale is negative or NaN");
     if (r->count && !r->param) return cdp__missing("cdp_optim_update", "range.param");
     if (r->count && !r->grad) return cdp__missing("cdp_optim_update", "range.grad");
     for (i = 0; i < cdp_optim_states(o) && r->count; ++i)

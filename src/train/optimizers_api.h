@@ -43,7 +43,7 @@ typedef struct cdp_optim_range {
     cdp_dtype grad_dtype; /* any float (default: f32) */
     uint64_t count;       /* elements */
     double scale;  /* gradients are multiplied by it: 1 / cdp_scaler_scale(), and the factor of
-                             a clip (default: 1) */
+                             a clip, if that is not 0 (default: 1) */
     void *compute; /* a copy of another dtype for the forward pass, written by the update; or
                                 NULL */
     cdp_dtype compute_dtype; /* any float */

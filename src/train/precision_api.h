@@ -22,7 +22,8 @@ typedef struct cdp_round {
    To integers: towards zero; what is out of range becomes the nearest number that is not, and NaN
    becomes 0. To bool: 1 for all but 0. From complex numbers: the real part. `out` may be `in` if
    elements do not become larger; otherwise they must not overlap. `round` NULL, or see there:
-   only to f16, bf16 and f8; infinities and NaN stay what they are. Any thread.
+   only to f16, bf16 and f8; infinities and NaN stay what they are, and a number that is a little
+   larger than the largest one of f16 or f8 may become one. Any thread.
    Errors: INVALID: an argument is NULL, or a dtype does not exist; UNSUPPORTED: `round` with
    another dtype, or a dtype that CDP_FEW_DTYPES leaves out. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_convert(const void *in, cdp_dtype from, void *out,

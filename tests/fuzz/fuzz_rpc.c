@@ -116,7 +116,7 @@ static cdp_rpc *rpc_make(cdp_group *g, uint64_t max_message_bytes) {
     rpc->ranks = 3;
     cdp__rpc_defaults(rpc);
     cdp__rpc_builtins(rpc);
-    T(cdp__rpc_memory(rpc) == CDP_OK);
+    T(cdp__rpc_memory(rpc) == CDP_OK && cdp__rpc_enlist(rpc));
     T(cdp_group_new(g, ranks, 3, &rpc->group) == CDP_OK);
     for (uint32_t r = 0; r < 3; ++r) {
         rpc->peers[r].limit = 8;

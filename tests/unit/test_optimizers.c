@@ -18,6 +18,11 @@ static float madd(bool fused, float a, float b, float c) {
     return fused ? fmaf(a, b, c) : product + c;
 }
 
+/* From the nearer end: m = 1e8 and g = 1 give 1 where all of g is taken. */
+static float average(bool fused, float take, float m, float g) {
+    return take < 0.5f ? madd(fused, take, g - m, m) : madd(fused, take - 1, g - m, g);
+}
+
 static void plain_sgd(const cdp_optim *o, float *p, float g, float *s) {
     const float mu = (float)o->momentum;
     if (o->weight_decay != 0) g = madd(o->fma, (float)o->weight_decay, *p, g);
@@ -30,13 +35,13 @@ static void plain_sgd(const cdp_optim *o, float *p, float g, float *s) {
 }
 
 static void plain_adam(const cdp_optim *o, float *p, float g, float s[3]) {
-    const double t = (double)o->step, beta1 = .9, beta2 = .95;
+    const double t = (double)o->step, beta1 = o->beta1, beta2 = .95;
     volatile float part, v;
     if (o->kind == CDP_OPTIM_ADAMW)
         *p = *p * (float)(1 - o->lr * o->weight_decay);
     else if (o->weight_decay != 0)
         g = madd(o->fma, (float)o->weight_decay, *p, g);
-    s[0] = madd(o->fma, (float)(1 - beta1), g - s[0], s[0]);
+    s[0] = average(o->fma, (float)(1 - beta1), s[0], g);
     v = s[1] * (float)beta2;
     part = (float)(1 - beta2) * g;
     s[1] = v = madd(o->fma, part, g, v);
@@ -63,14 +68,14 @@ static void plain_adagrad(const cdp_optim *o, float *p, float g, float *s) {
 }
 
 static void plain_rmsprop(const cdp_optim *o, float *p, float g, float s[3]) {
-    const float alpha = .9f;
+    const float alpha = (float)o->alpha;
     volatile float part, root, v;
     if (o->weight_decay != 0) g = madd(o->fma, (float)o->weight_decay, *p, g);
     v = s[0] * alpha;
-    part = (float)(1 - .9) * g;
+    part = (float)(1 - o->alpha) * g;
     s[0] = v = madd(o->fma, part, g, v);
     if (o->centered) {
-        s[1] = madd(o->fma, (float)(1 - .9), g - s[1], s[1]);
+        s[1] = average(o->fma, (float)(1 - o->alpha), s[1], g);
         v = madd(o->fma, -s[1], s[1], v);
     }
     root = sqrtf(v) + (float)o->eps;
@@ -192,6 +197,8 @@ TEST(updates_have_the_bits_of_a_plain_loop_for_every_cut) {
         same_as_plain(o, "amsgrad");
         o.kind = CDP_OPTIM_ADAMW;
         same_as_plain(o, "adamw, amsgrad");
+        o.beta1 = .3;
+        same_as_plain(o, "adamw, most of each gradient");
         const cdp_optim g = {.kind = CDP_OPTIM_ADAGRAD,
             .lr = .01,
             .lr_decay = .1,
@@ -207,6 +214,8 @@ TEST(updates_have_the_bits_of_a_plain_loop_for_every_cut) {
         same_as_plain(o, "rmsprop, momentum");
         o.centered = true;
         same_as_plain(o, "rmsprop, momentum, centered");
+        o.alpha = .25;
+        same_as_plain(o, "rmsprop, most of each gradient");
     }
 }
 
@@ -275,6 +284,9 @@ TEST(settings_that_make_no_sense_are_refused) {
     r.grad_dtype = CDP_DTYPE_F32;
     T_EQ(CDP_OK, cdp_optim_update(&o, &r));
     T(p == 1 - .01f);
+    r.scale = -1;
+    T_EQ(CDP_ERR_INVALID, cdp_optim_update(&o, &r));
+    r.scale = 0;
     o.lr = CDP_OPTIM_ZERO;
     T_EQ(CDP_OK, cdp_optim_update(&o, &r));
     T(p == 1 - .01f);
