@@ -1491,21 +1491,22 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_group_split(
 CDP_API uint32_t cdp_world_rank_of(const cdp_group *group, uint32_t rank);
 CDP_API uint32_t cdp_rank_of_world(const cdp_group *group, uint32_t world_rank);
 
-/* Leave: local, and never an error for the others unless they still wait for this rank. Operations
-   in flight end with CDP_ERR_STATE for threads that wait for them. NULL is allowed. Not while
-   another thread uses the group. A group that leaves others of its world behind (those made by
-   cdp_group_new() and cdp_group_split(), or the one they were made from) does not wait, unless it
-   has failed and has not told its peers. The last one ends its connections when the peers have read
-   what this rank sent: mostly that takes less than a millisecond, over TCP some ms where a peer
-   computes meanwhile and its progress thread stands by. A peer that does not read, because it is
-   stopped or computes without a progress thread, is awaited over TCP for 0.1 s at most. Unmapping
-   takes 0.1 to 0.3 ms per MiB of the peers' memory of cdp_group_alloc(). After a failure it first
-   tells its cause: for 0.35 s at most, mostly some milliseconds. Then others may read the cause in
-   the store of rank 0, which waits for 0.3 s at most; where that store is gone the other ranks wait
-   for 50 ms. So all of it takes 0.75 s at most. cdp_group_leave() does the same in frames, and does
-   not block. The last error stays what it was. In a child of fork() it does nothing, and calls of
-   the parent's group are STATE: make a group of its own there. So are calls of a group that was
-   destroyed, and of what was made of it, as long as no other object has its memory. */
+/* Leave: local, and never an error for the others unless they still wait for this rank.
+   Operations in flight end with CDP_ERR_STATE for threads that wait for them. NULL is allowed.
+   Not while another thread uses the group. A group that leaves others of its world behind (those
+   made by cdp_group_new() and cdp_group_split(), or the one they were made from) does not wait,
+   unless it has failed and has not told its peers. The last one ends its connections when the
+   peers have read what this rank sent: mostly that takes less than a millisecond, over TCP some
+   ms where a peer computes meanwhile and its progress thread stands by. A peer that does not
+   read, because it is stopped or computes without a progress thread, is awaited over TCP for 0.1
+   s at most. Unmapping takes 0.1 to 0.3 ms per MiB of the peers' memory of cdp_group_alloc().
+   After a failure it first tells its cause: for 0.35 s at most, mostly some milliseconds. Then
+   others may read the cause in the store of rank 0, which waits for 0.3 s at most; where that
+   store is gone the other ranks wait for 50 ms. So all of it takes 0.75 s at most.
+   cdp_group_leave() does the same in frames, and does not block. The last error stays what it
+   was. In a child of fork() it does nothing, and calls of the parent's group are STATE: make a
+   group of its own there. So are calls of a group that was destroyed, and of what was made of
+   it, as long as no other object has its memory; the last few hundred handles are known. */
 CDP_API void cdp_group_destroy(cdp_group *group);
 
 #ifndef CDP_NO_FRAMES
@@ -2277,12 +2278,13 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_poll(cdp_ddp *ddp, uint32_t budget_us)
 
 /* Destroy a ddp. Local. Waits for operations in flight, at most until their deadlines. Call it
    before the group is destroyed: once that is done, all calls of the ddp but this one and
-   cdp_ddp_rebind() are STATE, and memory of the group for buckets is not freed. A second call does
-   nothing but set cdp_last_error() (STATE), and other calls of a destroyed ddp are STATE, as long
-   as no other object has its memory. In a child of fork() it does nothing, and calls of the
-   parent's ddp are STATE. NULL is allowed. Inside a function given to cdp_work_then() and a
-   backward pass it does nothing but log an error. While cdp_ddp_poll() still returns CDP_PENDING
-   the other ranks wait for this one, so it breaks the group on all ranks, with STATE. */
+   cdp_ddp_rebind() are STATE, and memory of the group for buckets is not freed. A second call
+   does nothing but set cdp_last_error() (STATE), and other calls of a destroyed ddp are STATE,
+   as long as no other object has its memory; the last few hundred handles are known. In a child
+   of fork() it does nothing, and calls of the parent's ddp are STATE. NULL is allowed. Inside a
+   function given to cdp_work_then() and a backward pass it does nothing but log an error. While
+   cdp_ddp_poll() still returns CDP_PENDING the other ranks wait for this one, so it breaks the
+   group on all ranks, with STATE. */
 CDP_API void cdp_ddp_destroy(cdp_ddp *ddp);
 
 #ifndef CDP_NO_GROUPS
@@ -22513,7 +22515,8 @@ CDP_API cdp_status cdp_ddp_create_start(const cdp_ddp_desc *desc, cdp_ddp **out)
 #ifndef CDP_NO_GROUPS
 CDP__PRIVATE cdp_status cdp__ddp_check_rebind(cdp_ddp *d, cdp_group *group) {
     /* the last call has failed, or the former group was destroyed */
-    const bool again = cdp__ddp_lives(d) && !cdp__ddp_has_group(d);
+    const bool again =
+        cdp__ddp_lives(d) && !cdp__ddp_has_group(d) && (!CDP__BUDGETS || d->task == CDP__DDP_IDLE);
     cdp_status st = again ? CDP_OK : cdp__ddp_free_to(d, "cdp_ddp_rebind");
     if (st == CDP_OK) st = cdp__alive(group, "cdp_ddp_rebind");
     if (st != CDP_OK) return st;
@@ -22637,7 +22640,9 @@ CDP_API void *cdp_ddp_grad(cdp_ddp *d, uint32_t i) {
             i, d ? d->param_count : 0);
         return NULL;
     }
-    if (CDP__BUDGETS && d->task != CDP__DDP_ENDS && cdp__ddp_free_to(d, "cdp_ddp_grad") != CDP_OK)
+    /* also for hooks and updates while a pass ends */
+    if (!(CDP__BUDGETS && d->task == CDP__DDP_ENDS && cdp__ddp_has_group(d))
+        && cdp__ddp_free_to(d, "cdp_ddp_grad") != CDP_OK)
         return NULL;
     if (!d->params[i].sparse) return d->params[i].grad;
     (void)cdp__fail(CDP_ERR_INVALID,
@@ -22653,7 +22658,7 @@ CDP_API bool cdp_ddp_used(const cdp_ddp *d, uint32_t i) {
 
 CDP_API void cdp_ddp_zero_grad(cdp_ddp *d) {
     uint32_t i;
-    if (!cdp__ddp_lives(d) || d->in_backward || (CDP__BUDGETS && d->task)) return;
+    if (cdp__ddp_between(d, "cdp_ddp_zero_grad") != CDP_OK) return;
     for (i = 0; i < d->bucket_count; ++i)
         cdp__ddp_zero(d, d->buckets[i].memory, cdp__bucket_bytes(&d->buckets[i]));
     for (i = 0; i < d->param_count; ++i) {
@@ -23290,7 +23295,7 @@ CDP__PRIVATE cdp_status cdp__ddp_sparse(cdp_ddp *d) {
 #ifndef CDP_NO_DDP
 
 CDP_API bool cdp_ddp_is_no_sync(const cdp_ddp *d) {
-    return d && !d->sync_next;
+    return cdp__ddp_lives(d) && !d->sync_next;
 }
 
 CDP_API cdp_status cdp_ddp_no_sync(cdp_ddp *d, bool on) {
@@ -23948,7 +23953,7 @@ CDP_API cdp_status cdp_ddp_clip(cdp_ddp *d, double max_norm, double *norm) {
 #ifndef CDP_NO_DDP
 
 CDP_API const cdp_hook *cdp_ddp_hook(const cdp_ddp *d) {
-    return d && d->hook.stage ? &d->hook : NULL;
+    return cdp__ddp_lives(d) && d->hook.stage ? &d->hook : NULL;
 }
 
 /* Creates one group per operation of a bucket. On a device all stages share the queue of one

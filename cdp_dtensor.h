@@ -215,8 +215,9 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_mesh_from_groups(
     const cdp_mesh_desc *desc, cdp_group *const *groups, cdp_mesh **out);
 
 /* Destroy a mesh, its plans, and groups that no other mesh uses. Meshes made from it stay valid.
-   Tensors and plans of the mesh must be gone. A second call does nothing but set cdp_last_error()
-   (STATE), as long as no other object has its memory. Local. NULL is allowed. */
+   Tensors and plans of the mesh must be gone. A second call does nothing but set
+   cdp_last_error() (STATE), as long as no other object has its memory; the last few hundred
+   handles are known. Local. NULL is allowed. */
 CDP_API void cdp_mesh_destroy(cdp_mesh *mesh);
 
 /* Free the plans that cdp_redistribute(), cdp_distribute() and cdp_dtensor_full() keep for layouts
@@ -7953,6 +7954,8 @@ CDP_API cdp_status cdp_cross_entropy_with(const cdp_layout *logits, const void *
     s.all = talks ? s.own + 3 * s.rows : s.own;
     const cdp_status own = cdp__dt_loss_rows(&s, grad);
     const cdp_error why = *cdp_last_error();
+    for (uint64_t i = 0; i < s.rows && own != CDP_OK; ++i)
+        s.own[i] = NAN; /* no other rank takes a part of a row for a result */
     if (talks) {
         cdp__dt_count(m->root->counter, CDP_COLL_ALLGATHER, 3 * s.rows * 8 * (s.n - 1ull), false);
         st = cdp_allgather(m->all->group, s.own, s.all, 3 * s.rows, CDP_DTYPE_F64);

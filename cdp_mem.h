@@ -1975,7 +1975,7 @@ CDP__MEM_HOT uint64_t cdp__mem_time(const cdp_mem *m, uint32_t wants) {
     if (!ticks) return m->os->now_ns(m->os->user);
     if (ticks - read_at >= CDP__MEM_TICKS) {
         read_ns = m->os->now_ns(m->os->user);
-        read_at = ticks;
+        read_at = cdp__ticks(); /* after the clock: what lies between must not count */
         return read_ns;
     }
     return read_ns + (ticks - read_at) / 8;
@@ -2744,7 +2744,7 @@ CDP__PRIVATE const char *cdp__mem_size_text(char text[32], uint64_t bytes) {
 }
 
 typedef struct cdp__mem_holder {   /* a label, or a stack */
-    uint64_t bytes, blocks, first; /* first: the lowest address */
+    uint64_t bytes, blocks, first; /* first: the address of the first one */
     uint32_t label, stack;
 } cdp__mem_holder;
 
@@ -8480,6 +8480,9 @@ CDP_API cdp_status cdp_mem_snapshot(
     if (!count) return cdp__missing("cdp_mem_snapshot", "count");
     for (i = 0; i < count; ++i)
         if (!mems[i]) return cdp__fail(CDP_ERR_INVALID, "cdp_mem_snapshot: mems[%u] is NULL", i);
+    for (i = 0; i < count && st == CDP_OK; ++i)
+        st = cdp__mem_here(mems[i], "cdp_mem_snapshot");
+    if (st != CDP_OK) return st;
     s = cdp__mem_shot_new(mems[0]->os);
     if (!s) return cdp__fail_nomem("a snapshot", sizeof *s);
     for (i = 0; i < count && st == CDP_OK; ++i)

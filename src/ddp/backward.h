@@ -30,7 +30,7 @@
 #ifndef CDP_NO_DDP
 
 CDP_API bool cdp_ddp_is_no_sync(const cdp_ddp *d) {
-    return d && !d->sync_next;
+    return cdp__ddp_lives(d) && !d->sync_next;
 }
 
 CDP_API cdp_status cdp_ddp_no_sync(cdp_ddp *d, bool on) {

@@ -381,7 +381,8 @@ CDP_API cdp_status cdp_ddp_create_start(const cdp_ddp_desc *desc, cdp_ddp **out)
 #ifndef CDP_NO_GROUPS
 CDP__PRIVATE cdp_status cdp__ddp_check_rebind(cdp_ddp *d, cdp_group *group) {
     /* the last call has failed, or the former group was destroyed */
-    const bool again = cdp__ddp_lives(d) && !cdp__ddp_has_group(d);
+    const bool again =
+        cdp__ddp_lives(d) && !cdp__ddp_has_group(d) && (!CDP__BUDGETS || d->task == CDP__DDP_IDLE);
     cdp_status st = again ? CDP_OK : cdp__ddp_free_to(d, "cdp_ddp_rebind");
     if (st == CDP_OK) st = cdp__alive(group, "cdp_ddp_rebind");
     if (st != CDP_OK) return st;
@@ -505,7 +506,9 @@ CDP_API void *cdp_ddp_grad(cdp_ddp *d, uint32_t i) {
             i, d ? d->param_count : 0);
         return NULL;
     }
-    if (CDP__BUDGETS && d->task != CDP__DDP_ENDS && cdp__ddp_free_to(d, "cdp_ddp_grad") != CDP_OK)
+    /* also for hooks and updates while a pass ends */
+    if (!(CDP__BUDGETS && d->task == CDP__DDP_ENDS && cdp__ddp_has_group(d))
+        && cdp__ddp_free_to(d, "cdp_ddp_grad") != CDP_OK)
         return NULL;
     if (!d->params[i].sparse) return d->params[i].grad;
     (void)cdp__fail(CDP_ERR_INVALID,
@@ -521,7 +524,7 @@ CDP_API bool cdp_ddp_used(const cdp_ddp *d, uint32_t i) {
 
 CDP_API void cdp_ddp_zero_grad(cdp_ddp *d) {
     uint32_t i;
-    if (!cdp__ddp_lives(d) || d->in_backward || (CDP__BUDGETS && d->task)) return;
+    if (cdp__ddp_between(d, "cdp_ddp_zero_grad") != CDP_OK) return;
     for (i = 0; i < d->bucket_count; ++i)
         cdp__ddp_zero(d, d->buckets[i].memory, cdp__bucket_bytes(&d->buckets[i]));
     for (i = 0; i < d->param_count; ++i) {

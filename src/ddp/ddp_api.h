@@ -173,12 +173,13 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_poll(cdp_ddp *ddp, uint32_t budget_us)
 
 /* Destroy a ddp. Local. Waits for operations in flight, at most until their deadlines. Call it
    before the group is destroyed: once that is done, all calls of the ddp but this one and
-   cdp_ddp_rebind() are STATE, and memory of the group for buckets is not freed. A second call does
-   nothing but set cdp_last_error() (STATE), and other calls of a destroyed ddp are STATE, as long
-   as no other object has its memory. In a child of fork() it does nothing, and calls of the
-   parent's ddp are STATE. NULL is allowed. Inside a function given to cdp_work_then() and a
-   backward pass it does nothing but log an error. While cdp_ddp_poll() still returns CDP_PENDING
-   the other ranks wait for this one, so it breaks the group on all ranks, with STATE. */
+   cdp_ddp_rebind() are STATE, and memory of the group for buckets is not freed. A second call
+   does nothing but set cdp_last_error() (STATE), and other calls of a destroyed ddp are STATE,
+   as long as no other object has its memory; the last few hundred handles are known. In a child
+   of fork() it does nothing, and calls of the parent's ddp are STATE. NULL is allowed. Inside a
+   function given to cdp_work_then() and a backward pass it does nothing but log an error. While
+   cdp_ddp_poll() still returns CDP_PENDING the other ranks wait for this one, so it breaks the
+   group on all ranks, with STATE. */
 CDP_API void cdp_ddp_destroy(cdp_ddp *ddp);
 
 #ifndef CDP_NO_GROUPS

@@ -19,7 +19,7 @@
 #ifndef CDP_NO_DDP
 
 CDP_API const cdp_hook *cdp_ddp_hook(const cdp_ddp *d) {
-    return d && d->hook.stage ? &d->hook : NULL;
+    return cdp__ddp_lives(d) && d->hook.stage ? &d->hook : NULL;
 }
 
 /* Creates one group per operation of a bucket. On a device all stages share the queue of one

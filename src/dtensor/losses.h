@@ -199,6 +199,8 @@ CDP_API cdp_status cdp_cross_entropy_with(const cdp_layout *logits, const void *
     s.all = talks ? s.own + 3 * s.rows : s.own;
     const cdp_status own = cdp__dt_loss_rows(&s, grad);
     const cdp_error why = *cdp_last_error();
+    for (uint64_t i = 0; i < s.rows && own != CDP_OK; ++i)
+        s.own[i] = NAN; /* no other rank takes a part of a row for a result */
     if (talks) {
         cdp__dt_count(m->root->counter, CDP_COLL_ALLGATHER, 3 * s.rows * 8 * (s.n - 1ull), false);
         st = cdp_allgather(m->all->group, s.own, s.all, 3 * s.rows, CDP_DTYPE_F64);

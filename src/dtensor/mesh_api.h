@@ -42,8 +42,9 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_mesh_from_groups(
     const cdp_mesh_desc *desc, cdp_group *const *groups, cdp_mesh **out);
 
 /* Destroy a mesh, its plans, and groups that no other mesh uses. Meshes made from it stay valid.
-   Tensors and plans of the mesh must be gone. A second call does nothing but set cdp_last_error()
-   (STATE), as long as no other object has its memory. Local. NULL is allowed. */
+   Tensors and plans of the mesh must be gone. A second call does nothing but set
+   cdp_last_error() (STATE), as long as no other object has its memory; the last few hundred
+   handles are known. Local. NULL is allowed. */
 CDP_API void cdp_mesh_destroy(cdp_mesh *mesh);
 
 /* Free the plans that cdp_redistribute(), cdp_distribute() and cdp_dtensor_full() keep for layouts

@@ -122,21 +122,22 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_group_split(
 CDP_API uint32_t cdp_world_rank_of(const cdp_group *group, uint32_t rank);
 CDP_API uint32_t cdp_rank_of_world(const cdp_group *group, uint32_t world_rank);
 
-/* Leave: local, and never an error for the others unless they still wait for this rank. Operations
-   in flight end with CDP_ERR_STATE for threads that wait for them. NULL is allowed. Not while
-   another thread uses the group. A group that leaves others of its world behind (those made by
-   cdp_group_new() and cdp_group_split(), or the one they were made from) does not wait, unless it
-   has failed and has not told its peers. The last one ends its connections when the peers have read
-   what this rank sent: mostly that takes less than a millisecond, over TCP some ms where a peer
-   computes meanwhile and its progress thread stands by. A peer that does not read, because it is
-   stopped or computes without a progress thread, is awaited over TCP for 0.1 s at most. Unmapping
-   takes 0.1 to 0.3 ms per MiB of the peers' memory of cdp_group_alloc(). After a failure it first
-   tells its cause: for 0.35 s at most, mostly some milliseconds. Then others may read the cause in
-   the store of rank 0, which waits for 0.3 s at most; where that store is gone the other ranks wait
-   for 50 ms. So all of it takes 0.75 s at most. cdp_group_leave() does the same in frames, and does
-   not block. The last error stays what it was. In a child of fork() it does nothing, and calls of
-   the parent's group are STATE: make a group of its own there. So are calls of a group that was
-   destroyed, and of what was made of it, as long as no other object has its memory. */
+/* Leave: local, and never an error for the others unless they still wait for this rank.
+   Operations in flight end with CDP_ERR_STATE for threads that wait for them. NULL is allowed.
+   Not while another thread uses the group. A group that leaves others of its world behind (those
+   made by cdp_group_new() and cdp_group_split(), or the one they were made from) does not wait,
+   unless it has failed and has not told its peers. The last one ends its connections when the
+   peers have read what this rank sent: mostly that takes less than a millisecond, over TCP some
+   ms where a peer computes meanwhile and its progress thread stands by. A peer that does not
+   read, because it is stopped or computes without a progress thread, is awaited over TCP for 0.1
+   s at most. Unmapping takes 0.1 to 0.3 ms per MiB of the peers' memory of cdp_group_alloc().
+   After a failure it first tells its cause: for 0.35 s at most, mostly some milliseconds. Then
+   others may read the cause in the store of rank 0, which waits for 0.3 s at most; where that
+   store is gone the other ranks wait for 50 ms. So all of it takes 0.75 s at most.
+   cdp_group_leave() does the same in frames, and does not block. The last error stays what it
+   was. In a child of fork() it does nothing, and calls of the parent's group are STATE: make a
+   group of its own there. So are calls of a group that was destroyed, and of what was made of
+   it, as long as no other object has its memory; the last few hundred handles are known. */
 CDP_API void cdp_group_destroy(cdp_group *group);
 
 #ifndef CDP_NO_FRAMES

@@ -48,6 +48,9 @@ CDP_API cdp_status cdp_mem_snapshot(
     if (!count) return cdp__missing("cdp_mem_snapshot", "count");
     for (i = 0; i < count; ++i)
         if (!mems[i]) return cdp__fail(CDP_ERR_INVALID, "cdp_mem_snapshot: mems[%u] is NULL", i);
+    for (i = 0; i < count && st == CDP_OK; ++i)
+        st = cdp__mem_here(mems[i], "cdp_mem_snapshot");
+    if (st != CDP_OK) return st;
     s = cdp__mem_shot_new(mems[0]->os);
     if (!s) return cdp__fail_nomem("a snapshot", sizeof *s);
     for (i = 0; i < count && st == CDP_OK; ++i)

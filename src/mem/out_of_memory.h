@@ -39,7 +39,7 @@ CDP__PRIVATE const char *cdp__mem_size_text(char text[32], uint64_t bytes) {
 }
 
 typedef struct cdp__mem_holder {   /* a label, or a stack */
-    uint64_t bytes, blocks, first; /* first: the lowest address */
+    uint64_t bytes, blocks, first; /* first: the address of the first one */
     uint32_t label, stack;
 } cdp__mem_holder;
 
