@@ -2889,18 +2889,23 @@ inline cdp_status cdp_start_after(
    lead to them apart from the rest; gcc also what only they call. A function that always calls one
    of them becomes one, too. */
 #define CDP__COLD __attribute__((__cold__))
-/* Marks functions that round every operation, whatever -ffp-contract says; square roots of
-   negative numbers are NaN and set no errno, so that loops with them vectorise. clang fuses within
-   one expression, so products are statements of their own; -ffp-contract=fast fuses these, too. */
+/* Marks functions that round every operation, whatever -ffp-contract says, and whose loops may
+   compute both sides of a choice. clang fuses within one expression, so products are statements of
+   their own; -ffp-contract=fast fuses these, too. */
 #ifdef __clang__
 #define CDP__EXACT
 #else
-#define CDP__EXACT \
-    __attribute__((__optimize__("fp-contract=off", "no-math-errno", "no-trapping-math")))
+#define CDP__EXACT __attribute__((__optimize__("fp-contract=off", "no-trapping-math")))
 #endif
-/* The square root of an f32 as one instruction. */
-#if !defined(__clang__) && defined(__OPTIMIZE__) && (defined(__SSE2__) || defined(__aarch64__))
-#define CDP__SQRTF(x) __builtin_sqrtf(x)
+/* The square root of an f32 as one instruction: sqrtf() would need the mathematical library. */
+#if !defined(__clang__) && defined(__SSE2__)
+typedef float cdp__four_floats __attribute__((__vector_size__(16)));
+CDP__PRIVATE float cdp__sqrt_of_first(float x) {
+    cdp__four_floats v = {x, 0, 0, 0};
+    v = __builtin_ia32_sqrtss(v);
+    return v[0];
+}
+#define CDP__SQRTF(x) cdp__sqrt_of_first(x)
 #endif
 #define CDP__EXACT_INLINE CDP__EXACT __attribute__((__always_inline__)) inline
 /* Marks functions that read any word of the stack. */
