@@ -1595,6 +1595,7 @@ typedef struct cdp__elastic_past { /* one epoch, for cdp_elastic_history() */
 
 #define CDP__ELASTIC_PASTS 32u
 #define CDP__ELASTIC_KEY 192u
+#define CDP__ELASTIC_MOST_JOB 48u    /* that cdp_tcp_desc.job takes */
 #define CDP__ELASTIC_SLICE_MS 100u   /* how soon a waiting thread checks if it still should */
 #define CDP__ELASTIC_REST_NS CDP__MS /* between two polls of calls that do not wait */
 #define CDP__ELASTIC_STORE_MS 30000u
@@ -1741,6 +1742,29 @@ CDP__PRIVATE CDP__PRINTF(3, 4) void cdp__elastic_key(
     va_end(ap);
 }
 
+/* The name under which ranks meet, for cdp_tcp_desc.job, which is shorter than a key may be. `trial`
+   0: those of epoch k; else those of that trial beside it. */
+CDP__PRIVATE void cdp__elastic_meeting(
+    const cdp_elastic *e, char out[CDP__ELASTIC_KEY], uint64_t k, uint64_t trial) {
+    char what[64];
+    if (trial)
+        cdp__format(what, sizeof what, "e/%llu/trial/%llu", (unsigned long long)k,
+            (unsigned long long)trial);
+    else
+        cdp__format(what, sizeof what, "e/%llu/init", (unsigned long long)k);
+    cdp__elastic_key(e, out, "%s", what);
+    if (strlen(out) <= CDP__ELASTIC_MOST_JOB) return;
+    cdp__format(out, CDP__ELASTIC_KEY, "%016llx/%s",
+        (unsigned long long)cdp__hash(CDP__HASH_START, e->job, strlen(e->job)), what);
+}
+
+/* The key that ranks leave behind which met under this name. */
+CDP__PRIVATE void cdp__elastic_meeting_key(
+    const cdp_elastic *e, char out[CDP__ELASTIC_KEY], uint64_t k, uint64_t trial) {
+    cdp__elastic_meeting(e, out, k, trial);
+    memcpy(out + strlen(out), "/meet", 6);
+}
+
 CDP__PRIVATE void cdp__elastic_hex(const uint8_t *id, char out[2 * CDP__ELASTIC_ID_BYTES + 1]) {
     uint32_t i;
     for (i = 0; i < CDP__ELASTIC_ID_BYTES; ++i) {
@@ -1853,8 +1877,7 @@ CDP__PRIVATE cdp_status cdp__elastic_get_begin(cdp_store *s, cdp__elastic_get *g
 CDP__PRIVATE cdp_status cdp__elastic_get_end(
     cdp_elastic *e, cdp_store *s, cdp__elastic_get *g, uint64_t begun_ns) {
     cdp_store_request *rq = &g->call.rq;
-    cdp_status st = rq->status;
-    if (st == CDP_PENDING) st = s->wait(s->self, rq, begun_ns + (uint64_t)e->store_ms * CDP__MS);
+    cdp_status st = s->wait(s->self, rq, begun_ns + (uint64_t)e->store_ms * CDP__MS);
     st = cdp__elastic_said(cdp__store_end(s, rq, st, e->store_ms));
     if (st != CDP_OK || g->removes) return st;
     if (!rq->results || !rq->results[0].data)
@@ -1925,11 +1948,10 @@ CDP__PRIVATE cdp_status cdp__elastic_read(
 }
 
 /* Waits for the answer: CDP_PENDING, and not before that time, if there is none. A store without
-   locks does not wait. */
+   locks does not wait. (Another thread may be writing rq->status; wait() locks.) */
 CDP__PRIVATE cdp_status cdp__elastic_answer(
     cdp_elastic *e, cdp_store *s, cdp_store_request *rq, uint64_t until_ns) {
-    cdp_status st = rq->status;
-    if (st == CDP_PENDING) st = cdp__elastic_said(s->wait(s->self, rq, until_ns));
+    const cdp_status st = cdp__elastic_said(s->wait(s->self, rq, until_ns));
     if (st == CDP_PENDING && cdp__elastic_now_ns(e) < until_ns) cdp__sleep_until(e->os, until_ns);
     return st;
 }
@@ -2234,8 +2256,7 @@ CDP__PRIVATE cdp_status cdp__elastic_tidy_trial(cdp_elastic *e, uint64_t k, uint
     cdp_status st;
     cdp__elastic_key(e, key, "e/%llu/trial", (unsigned long long)k);
     st = cdp__elastic_put(e, e->store, CDP_STORE_DELETE, key, NULL, 0);
-    cdp__elastic_key(
-        e, key, "e/%llu/trial/%llu/meet", (unsigned long long)k, (unsigned long long)number);
+    cdp__elastic_meeting_key(e, key, k, number);
     return st == CDP_OK ? cdp__elastic_put(e, e->store, CDP_STORE_DELETE, key, NULL, 0) : st;
 }
 
@@ -2264,8 +2285,7 @@ CDP__PRIVATE void cdp__elastic_trial_desc(
     cdp__elastic_trial *const tr = &e->trial;
     uint32_t r;
     *t = e->tcp;
-    cdp__elastic_key(
-        e, tr->job, "e/%llu/trial/%llu", (unsigned long long)k, (unsigned long long)d->epoch);
+    cdp__elastic_meeting(e, tr->job, k, d->epoch);
     t->group.rank = rank;
     t->group.world_size = d->size;
     t->group.no_thread = true;
@@ -2893,8 +2913,11 @@ CDP__PRIVATE bool cdp__elastic_is_news(const cdp_elastic *e, const cdp_store_req
     uint64_t count;
     if (rq->op == CDP_STORE_CHECK) return rq->number == 1;
     count = rq->results ? rq->results[0].bytes / CDP__ELASTIC_RECORD_BYTES : 0;
-    if (count <= e->d.tickets) return false;
-    return tr->epoch != e->d.epoch || count != tr->seen || tr->asked;
+#ifndef CDP_NO_FRAMES
+    /* the decision counts tickets of processes that only ask, and may not have been tried yet */
+    if (tr->epoch != e->d.epoch) return count > 0;
+#endif
+    return tr->asked || (count > e->d.tickets && count != tr->seen);
 }
 
 /* Sets *may if there may be new tickets, or a trial. With a thread rank 0 reads them in
@@ -4513,9 +4536,7 @@ CDP__PRIVATE cdp_status cdp__elastic_say_here(
         e->store->cancel(e->store->self, &c.rq);
         return st;
     }
-    st = c.rq.status;
-    if (st == CDP_PENDING)
-        st = e->store->wait(e->store->self, &c.rq, cdp__deadline(e->os, e->store_ms));
+    st = e->store->wait(e->store->self, &c.rq, cdp__deadline(e->os, e->store_ms));
     st = cdp__elastic_said(cdp__store_end(e->store, &c.rq, st, e->store_ms));
     if (st == CDP_OK && c.rq.number != d->size) return CDP_OK;
     if (go->rq.status == CDP_PENDING) e->store->cancel(e->store->self, &go->rq);
@@ -4607,7 +4628,7 @@ CDP__PRIVATE cdp_status cdp__elastic_init(
     char job[CDP__ELASTIC_KEY];
     cdp_tcp_desc t = e->tcp;
     cdp_status st;
-    cdp__elastic_key(e, job, "e/%llu/init", (unsigned long long)d->epoch);
+    cdp__elastic_meeting(e, job, d->epoch, 0);
     t.group.rank = rank;
     t.group.world_size = d->size;
     t.store = e->store;
@@ -4623,7 +4644,7 @@ CDP__PRIVATE cdp_status cdp__elastic_init(
 
 /* Removes all keys of an epoch but its decision. */
 CDP__PRIVATE cdp_status cdp__elastic_tidy_epoch(cdp_elastic *e, uint64_t k) {
-    static const char *const names[5] = {"alarm", "in", "go", "count", "init/meet"};
+    static const char *const names[4] = {"alarm", "in", "go", "count"};
     const uint64_t room = CDP__ELASTIC_TOGETHER * sizeof(cdp__elastic_get);
     const unsigned long long epoch = (unsigned long long)k;
     cdp__elastic_get *g;
@@ -4640,8 +4661,10 @@ CDP__PRIVATE cdp_status cdp__elastic_tidy_epoch(cdp_elastic *e, uint64_t k) {
     while (st == CDP_OK && i < 5 + d.size) {
         for (n = 0; n < CDP__ELASTIC_TOGETHER && i < 5 + d.size; ++i, ++n) {
             g[n].removes = true;
-            if (i < 5)
+            if (i < 4)
                 cdp__elastic_key(e, g[n].key, "e/%llu/%s", epoch, names[i]);
+            else if (i == 4)
+                cdp__elastic_meeting_key(e, g[n].key, k, 0);
             else
                 cdp__elastic_key(e, g[n].key, "e/%llu/here/%u", epoch, i - 5);
         }

@@ -99,9 +99,7 @@ CDP__PRIVATE cdp_status cdp__elastic_say_here(
         e->store->cancel(e->store->self, &c.rq);
         return st;
     }
-    st = c.rq.status;
-    if (st == CDP_PENDING)
-        st = e->store->wait(e->store->self, &c.rq, cdp__deadline(e->os, e->store_ms));
+    st = e->store->wait(e->store->self, &c.rq, cdp__deadline(e->os, e->store_ms));
     st = cdp__elastic_said(cdp__store_end(e->store, &c.rq, st, e->store_ms));
     if (st == CDP_OK && c.rq.number != d->size) return CDP_OK;
     if (go->rq.status == CDP_PENDING) e->store->cancel(e->store->self, &go->rq);
@@ -193,7 +191,7 @@ CDP__PRIVATE cdp_status cdp__elastic_init(
     char job[CDP__ELASTIC_KEY];
     cdp_tcp_desc t = e->tcp;
     cdp_status st;
-    cdp__elastic_key(e, job, "e/%llu/init", (unsigned long long)d->epoch);
+    cdp__elastic_meeting(e, job, d->epoch, 0);
     t.group.rank = rank;
     t.group.world_size = d->size;
     t.store = e->store;
@@ -209,7 +207,7 @@ CDP__PRIVATE cdp_status cdp__elastic_init(
 
 /* Removes all keys of an epoch but its decision. */
 CDP__PRIVATE cdp_status cdp__elastic_tidy_epoch(cdp_elastic *e, uint64_t k) {
-    static const char *const names[5] = {"alarm", "in", "go", "count", "init/meet"};
+    static const char *const names[4] = {"alarm", "in", "go", "count"};
     const uint64_t room = CDP__ELASTIC_TOGETHER * sizeof(cdp__elastic_get);
     const unsigned long long epoch = (unsigned long long)k;
     cdp__elastic_get *g;
@@ -226,8 +224,10 @@ CDP__PRIVATE cdp_status cdp__elastic_tidy_epoch(cdp_elastic *e, uint64_t k) {
     while (st == CDP_OK && i < 5 + d.size) {
         for (n = 0; n < CDP__ELASTIC_TOGETHER && i < 5 + d.size; ++i, ++n) {
             g[n].removes = true;
-            if (i < 5)
+            if (i < 4)
                 cdp__elastic_key(e, g[n].key, "e/%llu/%s", epoch, names[i]);
+            else if (i == 4)
+                cdp__elastic_meeting_key(e, g[n].key, k, 0);
             else
                 cdp__elastic_key(e, g[n].key, "e/%llu/here/%u", epoch, i - 5);
         }

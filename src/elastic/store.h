@@ -19,6 +19,7 @@
 #include "../base/basics.h"
 #include "../text/format.h"
 #include "../base/text.h"
+#include "../base/hash.h"
 #include "../base/ended.h"
 #include "../group/state.h"
 #include "../store/store_api.h"
@@ -38,6 +39,7 @@ typedef struct cdp__elastic_past { /* one epoch, for cdp_elastic_history() */
 
 #define CDP__ELASTIC_PASTS 32u
 #define CDP__ELASTIC_KEY 192u
+#define CDP__ELASTIC_MOST_JOB 48u    /* that cdp_tcp_desc.job takes */
 #define CDP__ELASTIC_SLICE_MS 100u   /* how soon a waiting thread checks if it still should */
 #define CDP__ELASTIC_REST_NS CDP__MS /* between two polls of calls that do not wait */
 #define CDP__ELASTIC_STORE_MS 30000u
@@ -184,6 +186,29 @@ CDP__PRIVATE CDP__PRINTF(3, 4) void cdp__elastic_key(
     va_end(ap);
 }
 
+/* The name under which ranks meet, for cdp_tcp_desc.job, which is shorter than a key may be. `trial`
+   0: those of epoch k; else those of that trial beside it. */
+CDP__PRIVATE void cdp__elastic_meeting(
+    const cdp_elastic *e, char out[CDP__ELASTIC_KEY], uint64_t k, uint64_t trial) {
+    char what[64];
+    if (trial)
+        cdp__format(what, sizeof what, "e/%llu/trial/%llu", (unsigned long long)k,
+            (unsigned long long)trial);
+    else
+        cdp__format(what, sizeof what, "e/%llu/init", (unsigned long long)k);
+    cdp__elastic_key(e, out, "%s", what);
+    if (strlen(out) <= CDP__ELASTIC_MOST_JOB) return;
+    cdp__format(out, CDP__ELASTIC_KEY, "%016llx/%s",
+        (unsigned long long)cdp__hash(CDP__HASH_START, e->job, strlen(e->job)), what);
+}
+
+/* The key that ranks leave behind which met under this name. */
+CDP__PRIVATE void cdp__elastic_meeting_key(
+    const cdp_elastic *e, char out[CDP__ELASTIC_KEY], uint64_t k, uint64_t trial) {
+    cdp__elastic_meeting(e, out, k, trial);
+    memcpy(out + strlen(out), "/meet", 6);
+}
+
 CDP__PRIVATE void cdp__elastic_hex(const uint8_t *id, char out[2 * CDP__ELASTIC_ID_BYTES + 1]) {
     uint32_t i;
     for (i = 0; i < CDP__ELASTIC_ID_BYTES; ++i) {
@@ -296,8 +321,7 @@ CDP__PRIVATE cdp_status cdp__elastic_get_begin(cdp_store *s, cdp__elastic_get *g
 CDP__PRIVATE cdp_status cdp__elastic_get_end(
     cdp_elastic *e, cdp_store *s, cdp__elastic_get *g, uint64_t begun_ns) {
     cdp_store_request *rq = &g->call.rq;
-    cdp_status st = rq->status;
-    if (st == CDP_PENDING) st = s->wait(s->self, rq, begun_ns + (uint64_t)e->store_ms * CDP__MS);
+    cdp_status st = s->wait(s->self, rq, begun_ns + (uint64_t)e->store_ms * CDP__MS);
     st = cdp__elastic_said(cdp__store_end(s, rq, st, e->store_ms));
     if (st != CDP_OK || g->removes) return st;
     if (!rq->results || !rq->results[0].data)
@@ -368,11 +392,10 @@ CDP__PRIVATE cdp_status cdp__elastic_read(
 }
 
 /* Waits for the answer: CDP_PENDING, and not before that time, if there is none. A store without
-   locks does not wait. */
+   locks does not wait. (Another thread may be writing rq->status; wait() locks.) */
 CDP__PRIVATE cdp_status cdp__elastic_answer(
     cdp_elastic *e, cdp_store *s, cdp_store_request *rq, uint64_t until_ns) {
-    cdp_status st = rq->status;
-    if (st == CDP_PENDING) st = cdp__elastic_said(s->wait(s->self, rq, until_ns));
+    const cdp_status st = cdp__elastic_said(s->wait(s->self, rq, until_ns));
     if (st == CDP_PENDING && cdp__elastic_now_ns(e) < until_ns) cdp__sleep_until(e->os, until_ns);
     return st;
 }

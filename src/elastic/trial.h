@@ -61,8 +61,7 @@ CDP__PRIVATE cdp_status cdp__elastic_tidy_trial(cdp_elastic *e, uint64_t k, uint
     cdp_status st;
     cdp__elastic_key(e, key, "e/%llu/trial", (unsigned long long)k);
     st = cdp__elastic_put(e, e->store, CDP_STORE_DELETE, key, NULL, 0);
-    cdp__elastic_key(
-        e, key, "e/%llu/trial/%llu/meet", (unsigned long long)k, (unsigned long long)number);
+    cdp__elastic_meeting_key(e, key, k, number);
     return st == CDP_OK ? cdp__elastic_put(e, e->store, CDP_STORE_DELETE, key, NULL, 0) : st;
 }
 
@@ -91,8 +90,7 @@ CDP__PRIVATE void cdp__elastic_trial_desc(
     cdp__elastic_trial *const tr = &e->trial;
     uint32_t r;
     *t = e->tcp;
-    cdp__elastic_key(
-        e, tr->job, "e/%llu/trial/%llu", (unsigned long long)k, (unsigned long long)d->epoch);
+    cdp__elastic_meeting(e, tr->job, k, d->epoch);
     t->group.rank = rank;
     t->group.world_size = d->size;
     t->group.no_thread = true;

@@ -443,8 +443,11 @@ CDP__PRIVATE bool cdp__elastic_is_news(const cdp_elastic *e, const cdp_store_req
     uint64_t count;
     if (rq->op == CDP_STORE_CHECK) return rq->number == 1;
     count = rq->results ? rq->results[0].bytes / CDP__ELASTIC_RECORD_BYTES : 0;
-    if (count <= e->d.tickets) return false;
-    return tr->epoch != e->d.epoch || count != tr->seen || tr->asked;
+#ifndef CDP_NO_FRAMES
+    /* the decision counts tickets of processes that only ask, and may not have been tried yet */
+    if (tr->epoch != e->d.epoch) return count > 0;
+#endif
+    return tr->asked || (count > e->d.tickets && count != tr->seen);
 }
 
 /* Sets *may if there may be new tickets, or a trial. With a thread rank 0 reads them in

@@ -667,11 +667,12 @@ TEST(a_member_that_is_behind_by_one_step_receives_it) {
     cdp_store_destroy(shared);
 }
 
-static void newcomers_join(uint32_t old, uint32_t fresh) {
+static void newcomers_join(const char *job, uint32_t old, uint32_t fresh) {
     pthread_t t[MOST];
     const uint32_t n = old + fresh;
     job_begin();
     for (uint32_t i = 0; i < n; ++i) {
+        members[i].desc.job = job;
         members[i].desc.min_ranks = old;
         /* the first epoch begins so long after the last of the old ones came, and a busy machine
            may let members arrive so late */
@@ -698,10 +699,13 @@ static void newcomers_join(uint32_t old, uint32_t fresh) {
 }
 
 TEST(a_newcomer_is_taken_in) {
-    newcomers_join(2, 1);
+    newcomers_join(NULL, 2, 1);
+}
+TEST(a_newcomer_is_taken_in_by_a_job_of_the_longest_name) {
+    newcomers_join("a job whose name is as long as may be: of 63 characters .......", 2, 1);
 }
 TEST(newcomers_receive_from_several_sources) {
-    newcomers_join(3, 2);
+    newcomers_join(NULL, 3, 2);
 }
 
 static void operator_asks(job_member *m, cdp_elastic *e, const cdp_elastic_now *now) {
@@ -1791,6 +1795,8 @@ int main(int argc, char **argv) {
         {"out_of_memory_at_any_point", out_of_memory_at_any_point, 120},
         {"next_and_commit_cost_little", next_and_commit_cost_little, 40},
         {"a_newcomer_is_taken_in", a_newcomer_is_taken_in, 40},
+        {"a_newcomer_is_taken_in_by_a_job_of_the_longest_name",
+            a_newcomer_is_taken_in_by_a_job_of_the_longest_name, 40},
         {"newcomers_receive_from_several_sources", newcomers_receive_from_several_sources, 40},
         {"an_alarm_begins_an_epoch_with_the_same_members",
             an_alarm_begins_an_epoch_with_the_same_members, 40},
