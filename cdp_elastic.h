@@ -1595,7 +1595,6 @@ typedef struct cdp__elastic_past { /* one epoch, for cdp_elastic_history() */
 
 #define CDP__ELASTIC_PASTS 32u
 #define CDP__ELASTIC_KEY 192u
-#define CDP__ELASTIC_MOST_JOB 48u    /* that cdp_tcp_desc.job takes */
 #define CDP__ELASTIC_SLICE_MS 100u   /* how soon a waiting thread checks if it still should */
 #define CDP__ELASTIC_REST_NS CDP__MS /* between two polls of calls that do not wait */
 #define CDP__ELASTIC_STORE_MS 30000u
@@ -1740,29 +1739,6 @@ CDP__PRIVATE CDP__PRINTF(3, 4) void cdp__elastic_key(
     va_start(ap, f);
     cdp__text_add_v(&t, f, ap);
     va_end(ap);
-}
-
-/* The name under which ranks meet, for cdp_tcp_desc.job, which is shorter than a key may be. `trial`
-   0: those of epoch k; else those of that trial beside it. */
-CDP__PRIVATE void cdp__elastic_meeting(
-    const cdp_elastic *e, char out[CDP__ELASTIC_KEY], uint64_t k, uint64_t trial) {
-    char what[64];
-    if (trial)
-        cdp__format(what, sizeof what, "e/%llu/trial/%llu", (unsigned long long)k,
-            (unsigned long long)trial);
-    else
-        cdp__format(what, sizeof what, "e/%llu/init", (unsigned long long)k);
-    cdp__elastic_key(e, out, "%s", what);
-    if (strlen(out) <= CDP__ELASTIC_MOST_JOB) return;
-    cdp__format(out, CDP__ELASTIC_KEY, "%016llx/%s",
-        (unsigned long long)cdp__hash(CDP__HASH_START, e->job, strlen(e->job)), what);
-}
-
-/* The key that ranks leave behind which met under this name. */
-CDP__PRIVATE void cdp__elastic_meeting_key(
-    const cdp_elastic *e, char out[CDP__ELASTIC_KEY], uint64_t k, uint64_t trial) {
-    cdp__elastic_meeting(e, out, k, trial);
-    memcpy(out + strlen(out), "/meet", 6);
 }
 
 CDP__PRIVATE void cdp__elastic_hex(const uint8_t *id, char out[2 * CDP__ELASTIC_ID_BYTES + 1]) {
@@ -2218,6 +2194,31 @@ CDP__PRIVATE cdp_status cdp__elastic_propose(
 /* Knows: who asks for it. A newcomer and all members connect as they would for the next epoch, and
    part again. Promises: a member waits for nothing here but short answers of the store, and only
    while newcomers ask; the epoch goes on, whatever becomes of a trial. */
+
+#define CDP__ELASTIC_MOST_JOB 48u /* that cdp_tcp_desc.job takes */
+
+/* The name under which ranks meet, for cdp_tcp_desc.job, which is shorter than a key may be.
+   `trial` 0: those of epoch k; else those of that trial beside it. */
+CDP__PRIVATE void cdp__elastic_meeting(
+    const cdp_elastic *e, char out[CDP__ELASTIC_KEY], uint64_t k, uint64_t trial) {
+    char what[64];
+    if (trial)
+        cdp__format(what, sizeof what, "e/%llu/trial/%llu", (unsigned long long)k,
+            (unsigned long long)trial);
+    else
+        cdp__format(what, sizeof what, "e/%llu/init", (unsigned long long)k);
+    cdp__elastic_key(e, out, "%s", what);
+    if (strlen(out) <= CDP__ELASTIC_MOST_JOB) return;
+    cdp__format(out, CDP__ELASTIC_KEY, "%016llx/%s",
+        (unsigned long long)cdp__hash(CDP__HASH_START, e->job, strlen(e->job)), what);
+}
+
+/* The key that ranks leave behind which met under this name. */
+CDP__PRIVATE void cdp__elastic_meeting_key(
+    const cdp_elastic *e, char out[CDP__ELASTIC_KEY], uint64_t k, uint64_t trial) {
+    cdp__elastic_meeting(e, out, k, trial);
+    memcpy(out + strlen(out), "/meet", 6);
+}
 
 /* The trial beside epoch k: d->epoch is its number; d->members is allocated, NULL: there is
    none. */
@@ -2913,10 +2914,8 @@ CDP__PRIVATE bool cdp__elastic_is_news(const cdp_elastic *e, const cdp_store_req
     uint64_t count;
     if (rq->op == CDP_STORE_CHECK) return rq->number == 1;
     count = rq->results ? rq->results[0].bytes / CDP__ELASTIC_RECORD_BYTES : 0;
-#ifndef CDP_NO_FRAMES
     /* the decision counts tickets of processes that only ask, and may not have been tried yet */
     if (tr->epoch != e->d.epoch) return count > 0;
-#endif
     return tr->asked || (count > e->d.tickets && count != tr->seen);
 }
 

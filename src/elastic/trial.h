@@ -15,6 +15,7 @@
 #include "../group/collectives_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
+#include "../base/hash.h"
 #include "../text/format.h"
 #include "../store/store_api.h"
 #include "../tcp/desc_api.h"
@@ -23,6 +24,31 @@
 #include "turn.h"
 #include "records.h"
 #include "store.h"
+
+#define CDP__ELASTIC_MOST_JOB 48u /* that cdp_tcp_desc.job takes */
+
+/* The name under which ranks meet, for cdp_tcp_desc.job, which is shorter than a key may be.
+   `trial` 0: those of epoch k; else those of that trial beside it. */
+CDP__PRIVATE void cdp__elastic_meeting(
+    const cdp_elastic *e, char out[CDP__ELASTIC_KEY], uint64_t k, uint64_t trial) {
+    char what[64];
+    if (trial)
+        cdp__format(what, sizeof what, "e/%llu/trial/%llu", (unsigned long long)k,
+            (unsigned long long)trial);
+    else
+        cdp__format(what, sizeof what, "e/%llu/init", (unsigned long long)k);
+    cdp__elastic_key(e, out, "%s", what);
+    if (strlen(out) <= CDP__ELASTIC_MOST_JOB) return;
+    cdp__format(out, CDP__ELASTIC_KEY, "%016llx/%s",
+        (unsigned long long)cdp__hash(CDP__HASH_START, e->job, strlen(e->job)), what);
+}
+
+/* The key that ranks leave behind which met under this name. */
+CDP__PRIVATE void cdp__elastic_meeting_key(
+    const cdp_elastic *e, char out[CDP__ELASTIC_KEY], uint64_t k, uint64_t trial) {
+    cdp__elastic_meeting(e, out, k, trial);
+    memcpy(out + strlen(out), "/meet", 6);
+}
 
 /* The trial beside epoch k: d->epoch is its number; d->members is allocated, NULL: there is
    none. */

@@ -443,10 +443,8 @@ CDP__PRIVATE bool cdp__elastic_is_news(const cdp_elastic *e, const cdp_store_req
     uint64_t count;
     if (rq->op == CDP_STORE_CHECK) return rq->number == 1;
     count = rq->results ? rq->results[0].bytes / CDP__ELASTIC_RECORD_BYTES : 0;
-#ifndef CDP_NO_FRAMES
     /* the decision counts tickets of processes that only ask, and may not have been tried yet */
     if (tr->epoch != e->d.epoch) return count > 0;
-#endif
     return tr->asked || (count > e->d.tickets && count != tr->seen);
 }
 
