@@ -421,9 +421,10 @@ static void late(side *s) {
     const uint32_t before = counted_of(&sides[1].ran);
     if (s->rank == 0) {
         OK(cdp_rpc_start(s->rpc, CALL(.to = 1, F("one_sleep"), BYTES(&ms, 8)), &first));
+        /* long enough for the first to begin, also on a busy machine */
         T_EQ(CDP_ERR_TIMEOUT,
-            cdp_rpc_call(
-                s->rpc, CALL(.to = 1, F("one_sleep"), BYTES(&none, 8), .timeout_ms = 20), &second));
+            cdp_rpc_call(s->rpc, CALL(.to = 1, F("one_sleep"), BYTES(&none, 8), .timeout_ms = 150),
+                &second));
         OK(cdp_call_cancel(&first)); /* it has slept until now */
         cdp_call_free(&first);
         cdp_call_free(&second);
