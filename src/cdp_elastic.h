@@ -186,17 +186,19 @@
             q.will_value.bytes = 8;
             cdp_quorum_store_create(&q, &store);  // desc.store; destroyed after the cdp_elastic
         A newcomer passes the same list, whoever of it has died.
-        The protocol is Paxos without a leader, for each key alone. Every server holds, of a key,
-        the highest ballot that it has promised, and the last value that it has accepted with its
-        ballot. To read, a client asks all servers: if a majority holds a value of the same ballot,
-        that is the value. To change it, a client takes a ballot above all that it has seen, with
-        its random number in it, so that no other client has the same. It asks the servers to
-        promise that ballot. When a majority has, it takes the value of the highest ballot among
-        their answers, changes it if it is the expected one, and asks the servers to accept it. The
-        change counts when a majority has. A server never accepts a ballot below one that it has
-        promised. Two majorities have a server in common, so who asks later sees every value that
-        counts: there are never two histories. A value says who made the last 8 changes. So a client
-        that was interrupted learns whether its change counts, also if another one completed it.
+        The protocol is Paxos without a leader, for each key alone. Every server holds, of a
+        key, the highest ballot that it has promised, and the last value that it has accepted
+        with its ballot. To read, a client asks all servers: if a majority holds a value of the
+        same ballot, that is the value. To change it, a client takes a ballot above all that it
+        has seen, with its random number in it, so that no other client has the same. It asks
+        the servers to promise that ballot. When a majority has, it takes the value of the
+        highest ballot among their answers, changes it if it is the expected one, and asks the
+        servers to accept it. The change counts when a majority has. A server never accepts a
+        ballot below one that it has promised. Two majorities have a server in common, so who
+        asks later sees every value that counts: there are never two histories. A value says who
+        made the last 32 changes. So a client that was interrupted learns whether its change
+        counts, also if another one completed it; one that stood still for more changes gets
+        STORE, which says that nobody knows.
         A server that ends forgets. One that comes back at its address is not used: the servers have
         random ids, and each holds the list of all, written when the store began. So a job survives
         the loss of a minority of its servers, once.
@@ -204,7 +206,7 @@
         ends. Two ranks alone do not survive the loss of one: of 2 servers both are needed.
         A change costs three round trips, and a read one; waits poll every 10 ms or more often. A
         call may delay those of other threads by one operation. Connections that end are not made
-        again. A value may have 112 bytes less than on one server; a deleted key leaves as much.
+        again. A value may have 304 bytes less than on one server; a deleted key leaves as much.
         On several machines set master_addr of .tcp, as with every store that is not a TCP store.
 
     MEMORY

@@ -20,7 +20,7 @@ enum {
 
 typedef struct shared {
     job_member m[MOST];
-    uint32_t served, counted, over;
+    uint32_t served, counted, unsure, over;
     cdp_status status[MOST];
     char text[MOST][600];
 } shared;
@@ -143,6 +143,11 @@ static void count_up(uint32_t i) {
     while (all->status[i] == CDP_OK && sum < 400) {
         all->status[i] = cdp_store_add(s, "n", 1, &sum);
         if (all->status[i] == CDP_OK) __atomic_add_fetch(&all->counted, 1, __ATOMIC_SEQ_CST);
+        /* documented for a process that stood still while others changed the key often */
+        if (all->status[i] == CDP_ERR_STORE && strstr(cdp_last_error()->text, "so often")) {
+            __atomic_add_fetch(&all->unsure, 1, __ATOMIC_SEQ_CST);
+            all->status[i] = CDP_OK;
+        }
     }
     snprintf(all->text[i], sizeof all->text[i], "%s", cdp_last_error()->text);
     __atomic_add_fetch(&all->over, 1, __ATOMIC_SEQ_CST);
@@ -164,7 +169,7 @@ TEST(a_server_is_killed_while_all_count) {
     if (T_EQ(CDP_OK, cdp_quorum_store_create(&d, &s))) {
         T_EQ(CDP_OK, cdp_store_add(s, "n", 0, &sum));
         /* the killed process may have added one of which it was not told */
-        T((uint64_t)sum - all->counted <= 1);
+        T((uint64_t)sum - all->counted <= 1 + (uint64_t)all->unsure);
         for (uint32_t i = 1; i < 5; ++i)
             if (!T_EQ(CDP_OK, all->status[i])) puts(all->text[i]);
         cdp_store_destroy(s);
