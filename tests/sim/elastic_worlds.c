@@ -1111,7 +1111,7 @@ static bool kind_end(uint32_t kind, uint32_t bad, uint64_t seeds) {
 int main(int argc, char **argv) {
     /* what elastic.c cannot see, or what must be seen here, too */
     static const world_plant plants[] = {
-        {PLANT_NEWCOMER_SOURCE, F_STOP, "a newcomer with a higher step is source", NULL},
+        {PLANT_NEWCOMER_SOURCE, F_KILL, "a newcomer with a higher step is source", NULL},
         {PLANT_COMMIT_AFTER_ARRIVAL, F_STORM, "commits after arrival", NULL},
         {PLANT_LEAVES_EARLY, F_KILL, "ends before all have the last step", NULL},
         {PLANT_COUNTED_EARLY, F_NONE, "samples counted before the commit", NULL},

@@ -487,7 +487,7 @@ static bool explore(const world *what, uint64_t most, uint64_t walks) {
 
 int main(int argc, char **argv) {
     uint64_t most = 120000, walks = 4000;
-    uint32_t failed = 0;
+    uint32_t ran = 0, failed = 0;
     size_t only = COUNT(worlds);
     if (argc > 2 && strcmp(argv[1], "--most") == 0) most = strtoull(argv[2], NULL, 10);
     if (argc > 2) walks = most / 50;
@@ -496,6 +496,7 @@ int main(int argc, char **argv) {
         if (only < COUNT(worlds) && only != i) continue;
         const bool bad = explore(&worlds[i], most, walks);
         failed += bad;
+        ++ran;
         printf("%s  %-55s %8llu states, %s, %llu times alone  %s\n", bad ? "FAIL" : "ok  ",
             worlds[i].name, (unsigned long long)visited, visited < most ? "all " : "part",
             (unsigned long long)solos, found);
@@ -508,10 +509,11 @@ int main(int argc, char **argv) {
         for (size_t i = 0; !seen && i < COUNT(worlds); ++i)
             seen = explore(&worlds[i], most / 3, 2 * walks);
         failed += !seen;
+        ++ran;
         printf("%s  planted: %-46s %8llu states  %s\n", seen ? "ok  " : "FAIL",
             plant_names[planted], (unsigned long long)visited, seen ? found : "not found");
         fflush(stdout);
     }
-    printf("%u failed\n", failed);
+    printf("%u passed, %u failed\n", ran - failed, failed);
     return failed != 0;
 }
