@@ -297,7 +297,8 @@ sim-hour: $(SIM:%=$(BUILD)/test/%)
 # no memory to speak of, and their proof takes long: left out of both.
 STILL = $(shell setarch -R true 2>/dev/null && echo setarch -R)
 ALONE := test_ddp_model test_exec test_hostile test_mistakes test_mem test_mem_files test_mem_random test_mem_record \
-         test_dtensor_rules test_dtensor_plans test_failure test_telling test_reduce test_sampler test_arguments test_precision test_optimizers
+         test_dtensor_rules test_dtensor_plans test_failure test_telling test_reduce test_sampler test_arguments \
+         test_precision test_optimizers
 THREADED := $(filter-out $(ALONE),$(UNIT) $(PROCS) $(NCCL) $(MEM) $(DTENSOR))
 sanitize: export ASAN_OPTIONS := allocator_may_return_null=1
 sanitize: export TSAN_OPTIONS := allocator_may_return_null=1

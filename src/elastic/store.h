@@ -408,18 +408,24 @@ CDP__PRIVATE cdp_status cdp__elastic_decision_of(
         e->job, (unsigned long long)k);
 }
 
-CDP__PRIVATE cdp_status cdp__elastic_read_decision(
-    cdp_elastic *e, cdp_store *s, uint64_t k, cdp__elastic_decision *d) {
-    char key[CDP__ELASTIC_KEY];
+/* Reads what has the form of a decision on epoch k from a key; k 0: its number is not compared. */
+CDP__PRIVATE cdp_status cdp__elastic_read_form(
+    cdp_elastic *e, cdp_store *s, const char *key, uint64_t k, cdp__elastic_decision *d) {
     void *data;
     uint64_t bytes;
     cdp_status st;
     memset(d, 0, sizeof *d);
-    cdp__elastic_key(e, key, "e/%llu", (unsigned long long)k);
     st = cdp__elastic_read(e, s, key, &data, &bytes);
     if (st == CDP_OK) st = cdp__elastic_decision_of(e, k, data, bytes, d);
     cdp_store_free(s, data);
     return st;
+}
+
+CDP__PRIVATE cdp_status cdp__elastic_read_decision(
+    cdp_elastic *e, cdp_store *s, uint64_t k, cdp__elastic_decision *d) {
+    char key[CDP__ELASTIC_KEY];
+    cdp__elastic_key(e, key, "e/%llu", (unsigned long long)k);
+    return cdp__elastic_read_form(e, s, key, k, d);
 }
 
 /* A list of records that a key holds; `tickets` or `arrivals`. *list is freed with cdp__free(). */

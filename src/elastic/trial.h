@@ -55,15 +55,8 @@ CDP__PRIVATE void cdp__elastic_meeting_key(
 CDP__PRIVATE cdp_status cdp__elastic_read_trial(
     cdp_elastic *e, cdp_store *s, uint64_t k, cdp__elastic_decision *d) {
     char key[CDP__ELASTIC_KEY];
-    void *data;
-    uint64_t bytes;
-    cdp_status st;
-    memset(d, 0, sizeof *d);
     cdp__elastic_key(e, key, "e/%llu/trial", (unsigned long long)k);
-    st = cdp__elastic_read(e, s, key, &data, &bytes);
-    if (st == CDP_OK) st = cdp__elastic_decision_of(e, 0, data, bytes, d);
-    cdp_store_free(s, data);
-    return st;
+    return cdp__elastic_read_form(e, s, key, 0, d);
 }
 
 /* Announces a trial: d->epoch is its number. */
