@@ -7133,85 +7133,85 @@ CDP__DT_EXP(f64, double, uint64_t, 0.693147180369123816490, 1.908214929270587700
 /* exps: to[i] = exp(x[i] - less); `to` may be x. Below LOW, where T loses digits, it is 0; from
    HIGH on it is infinite. One choice a loop, because compilers vectorise no others. most: the
    largest number, a NaN if one is, -infinity of none. total: the sum. */
-#define CDP__DT_ROWS(S, T, LOW, HIGH)                                                     \
-    CDP__DT void cdp__dt_exps_some_##S(T *to, const T *from, T less) {                    \
-        T v[CDP__DT_ROW], x[CDP__DT_ROW];                                                 \
-        CDP__SHORT_LOOP                                                                   \
-        for (uint32_t i = 0; i < CDP__DT_ROW; ++i) {                                      \
-            v[i] = from[i] - less;                                                        \
-        }                                                                                 \
-        CDP__SHORT_LOOP                                                                   \
-        for (uint32_t i = 0; i < CDP__DT_ROW; ++i) {                                      \
-            x[i] = v[i] > LOW ? v[i] : LOW;                                               \
-        }                                                                                 \
-        CDP__SHORT_LOOP                                                                   \
-        for (uint32_t i = 0; i < CDP__DT_ROW; ++i) {                                      \
-            x[i] = x[i] < HIGH ? x[i] : HIGH;                                             \
-        }                                                                                 \
-        CDP__SHORT_LOOP                                                                   \
-        for (uint32_t i = 0; i < CDP__DT_ROW; ++i) {                                      \
-            x[i] = cdp__dt_exp_##S##_within(x[i]);                                        \
-        }                                                                                 \
-        CDP__SHORT_LOOP                                                                   \
-        for (uint32_t i = 0; i < CDP__DT_ROW; ++i) {                                      \
-            x[i] = v[i] < LOW ? 0 : x[i];                                                 \
-        }                                                                                 \
-        CDP__SHORT_LOOP                                                                   \
-        for (uint32_t i = 0; i < CDP__DT_ROW; ++i) {                                      \
-            x[i] = v[i] != v[i] ? v[i] : x[i];                                            \
-        }                                                                                 \
-        memcpy(to, x, sizeof x);                                                          \
-    }                                                                                     \
-    CDP__DT void cdp__dt_exps_##S(T *to, const T *x, uint64_t n, T less) {                \
-        const uint64_t rest = n % CDP__DT_ROW;                                            \
-        T some[CDP__DT_ROW] = {0};                                                        \
-        for (uint64_t i = 0; i + CDP__DT_ROW <= n; i += CDP__DT_ROW)                      \
-            cdp__dt_exps_some_##S(to + i, x + i, less);                                   \
-        if (!rest) return;                                                                \
-        memcpy(some, x + n - rest, (size_t)rest * sizeof *x);                             \
-        cdp__dt_exps_some_##S(some, some, less);                                          \
-        memcpy(to + n - rest, some, (size_t)rest * sizeof *x);                            \
-    }                                                                                     \
-    CDP__DT T cdp__dt_most_##S(const T *x, uint64_t n) {                                  \
-        T lane[CDP__DT_LANES], most = -(T)INFINITY;                                       \
-        uint64_t i = 0;                                                                   \
-        for (uint32_t d = 0; d < CDP__DT_LANES; ++d)                                      \
-            lane[d] = most;                                                               \
-        for (; i + CDP__DT_LANES <= n; i += CDP__DT_LANES) {                              \
-            const T *from = x + i;                                                        \
-            CDP__SHORT_LOOP                                                               \
-            for (uint32_t d = 0; d < CDP__DT_LANES; ++d) {                                \
-                lane[d] = (from[d] > lane[d]) | (from[d] != from[d]) ? from[d] : lane[d]; \
-            }                                                                             \
-        }                                                                                 \
-        for (; i < n; ++i)                                                                \
-            lane[0] = (x[i] > lane[0]) | (x[i] != x[i]) ? x[i] : lane[0];                 \
-        for (uint32_t d = 0; d < CDP__DT_LANES; ++d)                                      \
-            most = (lane[d] > most) | (lane[d] != lane[d]) ? lane[d] : most;              \
-        return most;                                                                      \
-    }                                                                                     \
-    CDP__DT double cdp__dt_total_##S(const T *x, uint64_t n) {                            \
-        double sum = 0;                                                                   \
-        for (uint64_t i = 0, end; i < n; i = end) {                                       \
-            T lane[CDP__DT_LANES] = {0};                                                  \
-            end = cdp__min(n, i + 4 * CDP__DT_ROW);                                       \
-            for (; i + CDP__DT_LANES <= end; i += CDP__DT_LANES) {                        \
-                const T *from = x + i;                                                    \
-                CDP__SHORT_LOOP                                                           \
-                for (uint32_t d = 0; d < CDP__DT_LANES; ++d) {                            \
-                    lane[d] += from[d];                                                   \
-                }                                                                         \
-            }                                                                             \
-            for (; i < end; ++i)                                                          \
-                lane[i % CDP__DT_LANES] += x[i];                                          \
-            for (uint32_t d = 0; d < CDP__DT_LANES; ++d)                                  \
-                sum += (double)lane[d];                                                   \
-        }                                                                                 \
-        return sum;                                                                       \
-    }                                                                                     \
-    CDP__DT void cdp__dt_times_all_##S(T *x, uint64_t n, T factor) {                      \
-        for (uint64_t i = 0; i < n; ++i)                                                  \
-            x[i] *= factor;                                                               \
+#define CDP__DT_ROWS(S, T, LOW, HIGH)                                                       \
+    CDP__DT void cdp__dt_exps_some_##S(T *to, const T *from, T less) {                      \
+        T v[CDP__DT_ROW], x[CDP__DT_ROW];                                                   \
+        CDP__SHORT_LOOP                                                                     \
+        for (uint32_t i = 0; i < CDP__DT_ROW; ++i) {                                        \
+            v[i] = from[i] - less;                                                          \
+        }                                                                                   \
+        CDP__SHORT_LOOP                                                                     \
+        for (uint32_t i = 0; i < CDP__DT_ROW; ++i) {                                        \
+            x[i] = v[i] > LOW ? v[i] : LOW;                                                 \
+        }                                                                                   \
+        CDP__SHORT_LOOP                                                                     \
+        for (uint32_t i = 0; i < CDP__DT_ROW; ++i) {                                        \
+            x[i] = x[i] < HIGH ? x[i] : HIGH;                                               \
+        }                                                                                   \
+        CDP__SHORT_LOOP                                                                     \
+        for (uint32_t i = 0; i < CDP__DT_ROW; ++i) {                                        \
+            x[i] = cdp__dt_exp_##S##_within(x[i]);                                          \
+        }                                                                                   \
+        CDP__SHORT_LOOP                                                                     \
+        for (uint32_t i = 0; i < CDP__DT_ROW; ++i) {                                        \
+            x[i] = v[i] < LOW ? 0 : x[i];                                                   \
+        }                                                                                   \
+        CDP__SHORT_LOOP                                                                     \
+        for (uint32_t i = 0; i < CDP__DT_ROW; ++i) {                                        \
+            x[i] = v[i] != v[i] ? v[i] : x[i];                                              \
+        }                                                                                   \
+        memcpy(to, x, sizeof x);                                                            \
+    }                                                                                       \
+    CDP__DT void cdp__dt_exps_##S(T *to, const T *x, uint64_t n, T less) {                  \
+        const uint64_t rest = n % CDP__DT_ROW;                                              \
+        T some[CDP__DT_ROW] = {0};                                                          \
+        for (uint64_t i = 0; i + CDP__DT_ROW <= n; i += CDP__DT_ROW)                        \
+            cdp__dt_exps_some_##S(to + i, x + i, less);                                     \
+        if (!rest) return;                                                                  \
+        memcpy(some, x + n - rest, (size_t)rest * sizeof *x);                               \
+        cdp__dt_exps_some_##S(some, some, less);                                            \
+        memcpy(to + n - rest, some, (size_t)rest * sizeof *x);                              \
+    }                                                                                       \
+    CDP__DT T cdp__dt_most_##S(const T *x, uint64_t n) {                                    \
+        T lane[CDP__DT_LANES], most = -(T)INFINITY;                                         \
+        uint64_t i = 0;                                                                     \
+        for (uint32_t d = 0; d < CDP__DT_LANES; ++d)                                        \
+            lane[d] = most;                                                                 \
+        for (; i + CDP__DT_LANES <= n; i += CDP__DT_LANES) {                                \
+            const T *from = x + i;                                                          \
+            CDP__SHORT_LOOP                                                                 \
+            for (uint32_t d = 0; d < CDP__DT_LANES; ++d) {                                  \
+                lane[d] = ((from[d] > lane[d]) | (from[d] != from[d])) ? from[d] : lane[d]; \
+            }                                                                               \
+        }                                                                                   \
+        for (; i < n; ++i)                                                                  \
+            lane[0] = ((x[i] > lane[0]) | (x[i] != x[i])) ? x[i] : lane[0];                 \
+        for (uint32_t d = 0; d < CDP__DT_LANES; ++d)                                        \
+            most = ((lane[d] > most) | (lane[d] != lane[d])) ? lane[d] : most;              \
+        return most;                                                                        \
+    }                                                                                       \
+    CDP__DT double cdp__dt_total_##S(const T *x, uint64_t n) {                              \
+        double sum = 0;                                                                     \
+        for (uint64_t i = 0, end; i < n; i = end) {                                         \
+            T lane[CDP__DT_LANES] = {0};                                                    \
+            end = cdp__min(n, i + 4 * CDP__DT_ROW);                                         \
+            for (; i + CDP__DT_LANES <= end; i += CDP__DT_LANES) {                          \
+                const T *from = x + i;                                                      \
+                CDP__SHORT_LOOP                                                             \
+                for (uint32_t d = 0; d < CDP__DT_LANES; ++d) {                              \
+                    lane[d] += from[d];                                                     \
+                }                                                                           \
+            }                                                                               \
+            for (; i < end; ++i)                                                            \
+                lane[i % CDP__DT_LANES] += x[i];                                            \
+            for (uint32_t d = 0; d < CDP__DT_LANES; ++d)                                    \
+                sum += (double)lane[d];                                                     \
+        }                                                                                   \
+        return sum;                                                                         \
+    }                                                                                       \
+    CDP__DT void cdp__dt_times_all_##S(T *x, uint64_t n, T factor) {                        \
+        for (uint64_t i = 0; i < n; ++i)                                                    \
+            x[i] *= factor;                                                                 \
     }
 CDP__DT_ROWS(f32, float, -87.3365448f, 89.0f)
 CDP__DT_ROWS(f64, double, -708.0, 710.0)
