@@ -1976,6 +1976,8 @@ CDP__MEM_HOT uint64_t cdp__mem_time(const cdp_mem *m, uint32_t wants) {
     if (ticks - read_at >= CDP__MEM_TICKS) {
         read_ns = m->os->now_ns(m->os->user);
         read_at = cdp__ticks(); /* after the clock: what lies between must not count */
+        if (read_at - ticks >= CDP__MEM_TICKS)
+            read_at = 0; /* stopped in between: nobody goes on from here */
         return read_ns;
     }
     return read_ns + (ticks - read_at) / 8;
