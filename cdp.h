@@ -2768,6 +2768,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_zero_step(cdp_ddp *ddp, const uint32_t *ow
 #endif /* CDP_NO_ZERO */
 #endif /* CDP_NO_DDP */
 
+/* ---- >>train/sampler_api: which samples of a data set a rank gets ---------------------------- */
+
 #ifndef CDP_NO_SAMPLER
 /* Which samples of a data set a rank sees in an epoch: those of PyTorch's DistributedSampler, in
    its order. Owned by the caller; no state is kept. */
@@ -7950,6 +7952,13 @@ CDP__PRIVATE uint64_t cdp__hash(uint64_t h, const void *data, uint64_t bytes) {
     for (i = 0; i < bytes; ++i)
         h = (h ^ p[i]) * 0x100000001b3ull;
     return h;
+}
+
+/* Mixes all bits of a number (the finalizer of SplitMix64, Steele and others 2014). */
+CDP__PRIVATE uint64_t cdp__mix(uint64_t x) {
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebull;
+    return x ^ x >> 31;
 }
 
 /* ---- >>dtype/names: public functions of dtypes and reductions (pure) ------------------------- */
@@ -20656,13 +20665,6 @@ CDP__PRIVATE bool cdp__norm_found_inf(cdp_dtype t, double norm, const void *x, u
 
 #ifndef CDP_NO_TRAINING
 
-/* Mixes all bits of a number (the finalizer of SplitMix64, Steele and others 2014). */
-CDP__PRIVATE uint64_t cdp__mix(uint64_t x) {
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebull;
-    return x ^ x >> 31;
-}
-
 /* What rounding an f32 to a narrow dtype drops: so many bits of a regular number; and the exponent
    of the least regular one, below which more bits are dropped. */
 typedef struct cdp__rounding {
@@ -25543,7 +25545,7 @@ CDP_API cdp_status cdp_zero_step(cdp_ddp *d, const uint32_t *owner,
 }
 #endif /* CDP_NO_ZERO */
 
-/* ---- >>ddp/sampler: which samples a rank trains on ------------------------------------------- */
+/* ---- >>train/sampler: which samples a rank trains on ----------------------------------------- */
 
 /* Knows: PyTorch's random permutation. Promises: the order of PyTorch's DistributedSampler. */
 

@@ -364,6 +364,7 @@ extern "C" {
 #include "train/precision_api.h"
 #include "train/optimizers_api.h"
 #include "ddp/hooks_api.h"
+#include "train/sampler_api.h"
 
 #ifdef __cplusplus
 } /* extern "C" */
@@ -491,7 +492,7 @@ extern "C" {
 #include "ddp/hooks_state.h"
 #include "ddp/averager.h"
 #include "ddp/zero.h"
-#include "ddp/sampler.h"
+#include "train/sampler.h"
 
 #endif /* CDP_IMPL_INCLUDED */
 

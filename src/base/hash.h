@@ -18,4 +18,11 @@ CDP__PRIVATE uint64_t cdp__hash(uint64_t h, const void *data, uint64_t bytes) {
     return h;
 }
 
+/* Mixes all bits of a number (the finalizer of SplitMix64, Steele and others 2014). */
+CDP__PRIVATE uint64_t cdp__mix(uint64_t x) {
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebull;
+    return x ^ x >> 31;
+}
+
 #endif /* CDP_SRC_BASE_HASH_H */

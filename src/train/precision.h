@@ -6,18 +6,12 @@
 
 #include "precision_api.h"
 #include "../base/compiler.h"
+#include "../base/hash.h"
 #include "../base/helpers.h"
 #include "../base/text.h"
 #include "../dtype/convert.h"
 
 #ifndef CDP_NO_TRAINING
-
-/* Mixes all bits of a number (the finalizer of SplitMix64, Steele and others 2014). */
-CDP__PRIVATE uint64_t cdp__mix(uint64_t x) {
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebull;
-    return x ^ x >> 31;
-}
 
 /* What rounding an f32 to a narrow dtype drops: so many bits of a regular number; and the exponent
    of the least regular one, below which more bits are dropped. */

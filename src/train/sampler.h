@@ -1,13 +1,13 @@
-/* ddp/sampler.h - which samples a rank trains on
+/* train/sampler.h - which samples a rank trains on
 
    Knows: PyTorch's random permutation. Promises: the order of PyTorch's DistributedSampler. */
-#ifndef CDP_SRC_DDP_SAMPLER_H
-#define CDP_SRC_DDP_SAMPLER_H
+#ifndef CDP_SRC_TRAIN_SAMPLER_H
+#define CDP_SRC_TRAIN_SAMPLER_H
 
 #include "../base/config.h"
 #include "../base/status_api.h"
 #include "../os/os_api.h"
-#include "hooks_api.h"
+#include "sampler_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
 #include "../base/text.h"
@@ -90,4 +90,4 @@ CDP_API cdp_status cdp_sampler_fill(const cdp_sampler *s, uint64_t *indices) {
 }
 #endif /* CDP_NO_SAMPLER */
 
-#endif /* CDP_SRC_DDP_SAMPLER_H */
+#endif /* CDP_SRC_TRAIN_SAMPLER_H */
