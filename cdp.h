@@ -85,6 +85,8 @@
         shard optimizer state                  cdp_zero_partition, cdp_zero_step
         limit the norm of gradients            cdp_ddp_clip
         divide the data among ranks            cdp_sampler_fill
+        evaluate on every sample once          .exact of cdp_sampler
+        draw samples by weight, by length      .weights, .lengths of cdp_sampler
         train embeddings sparsely              cdp_param.sparse, cdp_ddp_ready_rows, cdp_ddp_rows
         check that parameters are equal        cdp_ddp_verify
         draw one step                          cdp_ddp_trace
@@ -137,6 +139,7 @@
         ZeroRedundancyOptimizer                cdp_zero_partition; cdp_zero_step for optimizer.step
         PeriodicModelAverager                  cdp_averager; hierarchical: its .levels
         DistributedSampler, set_epoch          cdp_sampler_fill, .epoch
+        WeightedRandomSampler(w, n, False)     .weights, .draws = n, .once (its draws are others)
         ddp._get_ddp_logging_data()            cdp_ddp_trace(ddp, CDP_TRACE_TEXT, ...)
         The mean is the sum divided by the number of ranks. PyTorch divides first; .predivide set
         to that number gives its bits. f16 is divided first by default, because sums of f16 soon
@@ -180,7 +183,7 @@
         CDP_NO_VERIFY *        off      no cdp_ddp_verify
         CDP_NO_TRAINING *      off      no cdp_convert, cdp_scaler_update,
                                         cdp_optim_update
-        CDP_NO_SAMPLER *       off      no cdp_sampler_fill
+        CDP_NO_SAMPLER *       off      no cdp_sampler_fill, cdp_sampler_part
         CDP_NO_MESSAGES *      off      no cdp_send and the other calls of >>group/messages_api, no
                                         cdp_monitored_barrier, no channels
         CDP_NO_CHANNELS *      off      no cdp_channel_open and the other calls of channels
@@ -2771,10 +2774,18 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_zero_step(cdp_ddp *ddp, const uint32_t *ow
 /* ---- >>train/sampler_api: which samples of a data set a rank gets ---------------------------- */
 
 #ifndef CDP_NO_SAMPLER
-/* Which samples of a data set a rank sees in an epoch: those of PyTorch's DistributedSampler, in
-   its order. Owned by the caller; no state is kept. */
+/* What a shuffle is made with. */
+typedef enum cdp_sample_order {
+    CDP_SAMPLE_ORDER_TORCH = 0, /* PyTorch's: takes 4 bytes per sample of the data set */
+    CDP_SAMPLE_ORDER_HASH       /* four Feistel rounds: no memory, for any number of samples */
+} cdp_sample_order;
+
+/* Which samples of a data set a rank sees in an epoch; by default those of PyTorch's
+   DistributedSampler, in its order. Owned by the caller; no state is kept: save size, seed, epoch
+   and consumed, and the job goes on with any number of ranks. Equal on all ranks but for `rank`. */
 typedef struct cdp_sampler {
-    uint64_t size; /* samples of the data set, 1 to 2^32 - 1 */
+    uint64_t size; /* samples of the data set, 1 to 2^32 - 1; to 2^62 if no list of them is needed:
+                      without shuffle or with CDP_SAMPLE_ORDER_HASH, weights and lengths */
     uint32_t ranks, rank;
     bool shuffle;
     bool drop_last; /* if ranks does not divide size: leave samples out, do not repeat the first */
@@ -2785,14 +2796,41 @@ typedef struct cdp_sampler {
        number of ranks changes within an epoch, each sample still comes once: add ranks times batch
        after each step that counts, and give every rank the same number */
     uint64_t consumed;
+    /* Neither repeat nor leave out: some ranks get one sample fewer. For evaluation: sum over the
+       ranks what was added up, and how many samples it were, then divide. Not with drop_last */
+    bool exact;
+    cdp_sample_order order; /* of a shuffle */
+    /* Draw sample i with a probability of weights[i] over the sum of all, `draws` times in an epoch
+       (default: size). `size` weights, finite, none negative; they stay the caller's. `shuffle` is
+       not read */
+    const double *weights;
+    uint64_t draws;
+    bool once; /* no sample is drawn twice; then weights above 0 must be `draws` or more */
+    /* Lengths of the `size` samples: ranks get batches of samples alike in length, so that none
+       waits for a longer one. In the order of the epoch, `window` rows of row * batch samples are
+       sorted by length (equal ones by index) and cut into rows again, and the rows are shuffled by
+       seed and epoch; the samples that fill no row come last. A step takes a row */
+    const uint32_t *lengths;
+    uint32_t batch;  /* samples of a step of one rank (default: 1) */
+    uint32_t window; /* (default: 32) */
+    uint32_t row;    /* batches of a row (default: ranks). When the ranks change within an epoch,
+                        keep the number that it began with, or samples come twice or not at all */
 } cdp_sampler;
 
 /* Samples of each rank that are left; 0 for NULL or ranks 0. Any thread. */
 CDP_API uint64_t cdp_sampler_count(const cdp_sampler *sampler);
+/* Steps that are left, of `batch` samples each, equal on all ranks. With `exact`, the last may have
+   no samples for some. 0 for NULL or ranks 0. Any thread. */
+CDP_API uint64_t cdp_sampler_steps(const cdp_sampler *sampler);
 /* Write their indices to `indices`, which has room for cdp_sampler_count() numbers. Local, any
-   thread; with shuffle it allocates 4 bytes per sample of the data set for the call. Errors:
-   INVALID (NULL, size or rank out of range), NOMEM. */
+   thread. For the call it allocates 4 bytes per sample of the data set with shuffle, 8 with weights
+   (20 if they are drawn once), and 16 per sample of a window with lengths. Errors: INVALID (NULL, a
+   number out of range, drop_last with exact, weights that are no weights), NOMEM. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_sampler_fill(const cdp_sampler *sampler, uint64_t *indices);
+/* As cdp_sampler_fill, for `count` of the rank's samples from number `first` on. Where no list is
+   needed (see size), it allocates nothing. Errors: also INVALID if they are not all left. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_sampler_part(
+    const cdp_sampler *sampler, uint64_t first, uint64_t count, uint64_t *indices);
 #endif /* CDP_NO_SAMPLER */
 
 #ifdef __cplusplus
@@ -25547,7 +25585,8 @@ CDP_API cdp_status cdp_zero_step(cdp_ddp *d, const uint32_t *owner,
 
 /* ---- >>train/sampler: which samples a rank trains on ----------------------------------------- */
 
-/* Knows: PyTorch's random permutation. Promises: the order of PyTorch's DistributedSampler. */
+/* Knows: PyTorch's random permutation. Promises: the order of PyTorch's DistributedSampler; every
+   other order depends on the settings alone, not on rank, ranks or consumed. */
 
 #ifndef CDP_NO_SAMPLER
 
@@ -25580,12 +25619,70 @@ CDP__PRIVATE uint32_t cdp__mt_next(cdp__mt *m) {
     return y ^ y >> 18;
 }
 
-CDP_API uint64_t cdp_sampler_count(const cdp_sampler *s) {
-    uint64_t rest;
-    if (!s || !s->ranks || s->consumed >= s->size) return 0;
-    rest = s->size - s->consumed;
-    return s->drop_last ? rest / s->ranks : (rest + s->ranks - 1) / s->ranks;
+/* ---- how positions of the order are dealt to ranks ---- */
+
+CDP__PRIVATE uint64_t cdp__sampler_total(const cdp_sampler *s) {
+    return s->weights && s->draws ? s->draws : s->size;
 }
+
+CDP__PRIVATE uint64_t cdp__sampler_left(const cdp_sampler *s) {
+    const uint64_t total = s && s->ranks ? cdp__sampler_total(s) : 0;
+    return total && s->consumed < total ? total - s->consumed : 0;
+}
+
+/* How many of the last `rest` positions a rank has. */
+CDP__PRIVATE uint64_t cdp__sampler_share(const cdp_sampler *s, uint64_t rest) {
+    const uint64_t each = rest / s->ranks, over = rest % s->ranks;
+    if (s->drop_last) return each;
+    return each + (s->exact ? s->rank < over : over != 0);
+}
+
+CDP__PRIVATE uint64_t cdp__sampler_batch(const cdp_sampler *s) {
+    return s->batch ? s->batch : 1;
+}
+
+CDP_API uint64_t cdp_sampler_count(const cdp_sampler *s) {
+    const uint64_t left = cdp__sampler_left(s);
+    return left ? cdp__sampler_share(s, left) : 0;
+}
+
+CDP_API uint64_t cdp_sampler_steps(const cdp_sampler *s) {
+    const uint64_t left = cdp__sampler_left(s);
+    cdp_sampler first; /* rank 0 has the most samples */
+    uint64_t count;
+    if (!left) return 0;
+    first = *s;
+    first.rank = 0;
+    count = cdp__sampler_share(&first, left);
+    return count / cdp__sampler_batch(s) + (count % cdp__sampler_batch(s) != 0);
+}
+
+/* The position of the i-th sample of this rank. With lengths, a rank has whole batches, and
+   neighbours of the last ones; else every ranks-th. Beyond the end, the list starts over. */
+CDP__PRIVATE uint64_t cdp__sampler_position(const cdp_sampler *s, uint64_t i) {
+    const uint64_t total = cdp__sampler_total(s), batch = cdp__sampler_batch(s);
+    const uint64_t left = cdp__sampler_left(s), full = left / batch / s->ranks;
+    uint64_t rest, before;
+    if (!s->lengths) return (s->consumed + s->rank + i * s->ranks) % total;
+    if (i < full * batch) return s->consumed + (i / batch * s->ranks + s->rank) * batch + i % batch;
+    rest = left - full * batch * s->ranks;
+    before = rest / s->ranks * s->rank;
+    if (!s->drop_last)
+        before += s->exact || rest % s->ranks == 0 ? cdp__min(s->rank, rest % s->ranks) : s->rank;
+    return (s->consumed + full * batch * s->ranks + before + i - full * batch) % total;
+}
+
+/* ---- which sample stands at a position ---- */
+
+/* A position's sample, with what is needed to know it. */
+typedef struct cdp__order {
+    const cdp_sampler *s;
+    const cdp_os *os;
+    uint64_t key;   /* of everything that is drawn */
+    uint32_t *list; /* all positions, or NULL */
+    double *sums;   /* of the weights up to each sample: drawn again and again */
+    uint64_t last;  /* the last sample with a weight */
+} cdp__order;
 
 /* Writes a random permutation of 0 .. n - 1 to `order`. */
 CDP__PRIVATE void cdp__sampler_shuffle(uint32_t *order, uint64_t n, uint32_t seed) {
@@ -25602,28 +25699,253 @@ CDP__PRIVATE void cdp__sampler_shuffle(uint32_t *order, uint64_t n, uint32_t see
     }
 }
 
-CDP_API cdp_status cdp_sampler_fill(const cdp_sampler *s, uint64_t *indices) {
-    const uint64_t count = cdp_sampler_count(s);
-    const cdp_os *os;
-    uint32_t *order = NULL;
-    uint64_t i, at;
-    if (!s || !indices || !s->size || !s->ranks || s->rank >= s->ranks || s->size >> 32)
-        return cdp__fail(CDP_ERR_INVALID,
-            "cdp_sampler_fill needs a size from 1 to 2^32 - 1, a rank below ranks, and memory "
-            "for the indices");
-    os = s->os ? s->os : cdp_os_default();
-    if (s->shuffle) {
-        order = (uint32_t *)cdp__alloc(os, s->size * sizeof *order);
-        if (!order) return cdp__fail_nomem("an order of samples", s->size * sizeof *order);
-        cdp__sampler_shuffle(order, s->size, (uint32_t)(s->seed + s->epoch));
+/* The i-th random number of a key. */
+CDP__PRIVATE uint64_t cdp__order_random(uint64_t key, uint64_t i) {
+    return cdp__mix(key + (i + 1) * 0x9e3779b97f4a7c15ull);
+}
+
+/* A permutation of the numbers of 2 * half bits, applied until the result is below n. */
+CDP__PRIVATE uint64_t cdp__order_hash(uint64_t key, uint64_t n, uint64_t at) {
+    uint32_t half = 1, round;
+    uint64_t mask;
+    while (half < 32 && (n - 1) >> 2 * half)
+        ++half;
+    mask = (1ull << half) - 1;
+    do {
+        for (round = 0; round < 4; ++round) {
+            const uint64_t right = at & mask;
+            const uint64_t mixed = cdp__order_random(key + round, right) & mask;
+            at = right << half | ((at >> half ^ mixed) & mask);
+        }
+    } while (at >= n);
+    return at;
+}
+
+/* ---- weights ---- */
+
+/* An exponential variable, by comparisons alone (von Neumann 1951): so that every machine draws the
+   same, without a logarithm. */
+CDP__PRIVATE CDP__EXACT double cdp__order_exponential(uint64_t key) {
+    uint64_t i = 0, whole = 0;
+    for (;; ++whole) {
+        const uint64_t first = cdp__order_random(key, i++);
+        uint64_t former = first, next;
+        uint32_t falls = 0; /* the run of falling numbers that begins with the first */
+        for (; (next = cdp__order_random(key, i++)) < former; former = next)
+            ++falls;
+        if (falls % 2 == 0) return (double)whole + (double)(first >> 11) / 9007199254740992.0;
     }
-    for (i = 0; i < count; ++i) {
-        /* beyond the end, the list starts over */
-        at = (s->consumed + s->rank + i * s->ranks) % s->size;
-        indices[i] = order ? order[at] : at;
+}
+
+typedef struct cdp__order_item {
+    uint64_t key;
+    uint32_t sample;
+} cdp__order_item;
+
+static int cdp__order_items_up(const void *a, const void *b) {
+    const cdp__order_item *const x = (const cdp__order_item *)a;
+    const cdp__order_item *const y = (const cdp__order_item *)b;
+    if (x->key != y->key) return x->key < y->key ? -1 : 1;
+    return x->sample < y->sample ? -1 : x->sample > y->sample;
+}
+
+/* Without repetition: who comes first in a race of exponential times with these rates. */
+CDP__PRIVATE CDP__EXACT cdp_status cdp__order_race(cdp__order *o) {
+    const cdp_sampler *const s = o->s;
+    cdp__order_item *all = (cdp__order_item *)cdp__alloc(o->os, s->size * sizeof *all);
+    uint64_t i;
+    if (!all) return cdp__fail_nomem("the order of weighted samples", s->size * sizeof *all);
+    for (i = 0; i < s->size; ++i) {
+        const double time = cdp__order_exponential(cdp__order_random(o->key, i)) / s->weights[i];
+        all[i].sample = (uint32_t)i;
+        memcpy(&all[i].key, &time, 8); /* numbers that are not negative sort like their bits */
+        if (!(s->weights[i] > 0)) all[i].key = (uint64_t)-1;
     }
-    cdp__free(os, order);
+    qsort(all, (size_t)s->size, sizeof *all, cdp__order_items_up);
+    for (i = 0; i < cdp__sampler_total(s); ++i)
+        o->list[i] = all[i].sample;
+    cdp__free(o->os, all);
     return CDP_OK;
+}
+
+CDP__PRIVATE CDP__EXACT cdp_status cdp__order_check_weights(cdp__order *o) {
+    const cdp_sampler *const s = o->s;
+    uint64_t i, some = 0;
+    double sum = 0;
+    for (i = 0; i < s->size; ++i) {
+        if (!(s->weights[i] >= 0))
+            return cdp__fail(CDP_ERR_INVALID, "weights[%llu] of a sampler is negative or NaN",
+                (unsigned long long)i);
+        sum += s->weights[i];
+        if (!(s->weights[i] > 0)) continue;
+        ++some;
+        o->last = i;
+    }
+    if (!(sum > 0) || sum - sum != 0)
+        return cdp__fail(
+            CDP_ERR_INVALID, "the sum of a sampler's weights is 0 or no finite number");
+    if (s->once && cdp__sampler_total(s) > some)
+        return cdp__fail(CDP_ERR_INVALID,
+            "%llu draws without repetition from %llu samples with a weight above 0: lower .draws",
+            (unsigned long long)cdp__sampler_total(s), (unsigned long long)some);
+    return CDP_OK;
+}
+
+CDP__PRIVATE CDP__EXACT cdp_status cdp__order_sum(cdp__order *o) {
+    uint64_t i;
+    double sum = 0;
+    o->sums = (double *)cdp__alloc(o->os, o->s->size * sizeof *o->sums);
+    if (!o->sums) return cdp__fail_nomem("the sums of weights", o->s->size * sizeof *o->sums);
+    for (i = 0; i < o->s->size; ++i)
+        o->sums[i] = sum += o->s->weights[i];
+    return CDP_OK;
+}
+
+/* The first sample whose sum is above a random part of the sum of all. */
+CDP__PRIVATE CDP__EXACT uint64_t cdp__order_draw(const cdp__order *o, uint64_t at) {
+    const double part = (double)(cdp__order_random(o->key, at) >> 11) / 9007199254740992.0;
+    const double wanted = part * o->sums[o->last];
+    uint64_t low = 0, high = o->last;
+    while (low < high) {
+        const uint64_t middle = low + (high - low) / 2;
+        if (o->sums[middle] > wanted)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
+}
+
+/* ---- lengths ---- */
+
+/* Sorts the samples of a window by length and shuffles the rows that are full. */
+CDP__PRIVATE void cdp__order_window(
+    const cdp__order *o, cdp__order_item *all, uint64_t at, uint64_t n, uint64_t row) {
+    const uint64_t rows = n / row, key = cdp__order_random(o->key, at);
+    uint64_t i, k;
+    for (i = 0; i < n; ++i) {
+        all[i].sample = o->list[at + i];
+        all[i].key = o->s->lengths[all[i].sample];
+    }
+    qsort(all, (size_t)n, sizeof *all, cdp__order_items_up);
+    for (i = 0; i < n; ++i)
+        o->list[at + i] = all[i].sample;
+    for (i = 0; i + 1 < rows; ++i) {
+        uint32_t *const one = o->list + at + i * row;
+        uint32_t *const other = one + cdp__order_random(key, i) % (rows - i) * row;
+        for (k = 0; k < row; ++k) {
+            const uint32_t t = one[k];
+            one[k] = other[k];
+            other[k] = t;
+        }
+    }
+}
+
+CDP__PRIVATE cdp_status cdp__order_by_length(cdp__order *o) {
+    const cdp_sampler *const s = o->s;
+    const uint64_t total = cdp__sampler_total(s);
+    const uint64_t row = (s->row ? s->row : s->ranks) * cdp__sampler_batch(s);
+    const uint64_t rows = s->window ? s->window : 32;
+    const uint64_t window = row > total / rows ? total : row * rows;
+    cdp__order_item *all = (cdp__order_item *)cdp__alloc(o->os, window * sizeof *all);
+    uint64_t at;
+    if (!all) return cdp__fail_nomem("a window of samples", window * sizeof *all);
+    for (at = 0; at < total; at += window)
+        cdp__order_window(o, all, at, cdp__min(window, total - at), row);
+    cdp__free(o->os, all);
+    return CDP_OK;
+}
+
+/* ---- orders as a whole ---- */
+
+CDP__PRIVATE bool cdp__sampler_has_list(const cdp_sampler *s) {
+    if (s->lengths) return true;
+    return s->weights ? s->once : s->shuffle && s->order == CDP_SAMPLE_ORDER_TORCH;
+}
+
+/* The sample at a position, without the list. */
+CDP__PRIVATE uint64_t cdp__order_plain(const cdp__order *o, uint64_t at) {
+    if (o->sums) return cdp__order_draw(o, at);
+    if (o->s->shuffle) return cdp__order_hash(o->key, o->s->size, at);
+    return at;
+}
+
+CDP__PRIVATE uint64_t cdp__order_at(const cdp__order *o, uint64_t i) {
+    const uint64_t at = cdp__sampler_position(o->s, i);
+    return o->list ? o->list[at] : cdp__order_plain(o, at);
+}
+
+CDP__PRIVATE void cdp__order_close(cdp__order *o) {
+    cdp__free(o->os, o->list);
+    cdp__free(o->os, o->sums);
+}
+
+CDP__PRIVATE cdp_status cdp__order_list(cdp__order *o) {
+    const cdp_sampler *const s = o->s;
+    const uint64_t total = cdp__sampler_total(s);
+    cdp_status st = CDP_OK;
+    uint64_t i;
+    o->list = (uint32_t *)cdp__alloc(o->os, total * sizeof *o->list);
+    if (!o->list) return cdp__fail_nomem("an order of samples", total * sizeof *o->list);
+    if (s->weights && s->once)
+        st = cdp__order_race(o);
+    else if (!s->weights && s->shuffle && s->order == CDP_SAMPLE_ORDER_TORCH)
+        cdp__sampler_shuffle(o->list, total, (uint32_t)(s->seed + s->epoch));
+    else
+        for (i = 0; i < total; ++i)
+            o->list[i] = (uint32_t)cdp__order_plain(o, i);
+    return !st && s->lengths ? cdp__order_by_length(o) : st;
+}
+
+CDP__PRIVATE cdp_status cdp__sampler_check(const cdp_sampler *s) {
+    const bool small = cdp__sampler_has_list(s) || s->weights;
+    if (!s->size || s->size >> (small ? 32 : 62) || cdp__sampler_total(s) >> (small ? 32 : 62))
+        return cdp__fail(CDP_ERR_INVALID, "a sampler needs a size from 1 to 2^%d - 1, not %llu",
+            small ? 32 : 62, (unsigned long long)s->size);
+    if (!s->ranks || s->rank >= s->ranks)
+        return cdp__fail(
+            CDP_ERR_INVALID, "a sampler needs a rank below ranks, not %u of %u", s->rank, s->ranks);
+    if (s->exact && s->drop_last)
+        return cdp__fail(CDP_ERR_INVALID, "a sampler has exact or drop_last, not both");
+    if ((uint32_t)s->order > CDP_SAMPLE_ORDER_HASH)
+        return cdp__fail(CDP_ERR_INVALID, "%d is no order of a sampler", (int)s->order);
+    return CDP_OK;
+}
+
+/* Opens the order of an epoch. cdp__order_close() also after a failure. */
+CDP__PRIVATE cdp_status cdp__order_open(cdp__order *o, const cdp_sampler *s) {
+    cdp_status st;
+    memset(o, 0, sizeof *o);
+    o->s = s;
+    o->os = s->os ? s->os : cdp_os_default();
+    o->key = cdp__mix(s->seed + cdp__mix(s->epoch + 0x9e3779b97f4a7c15ull));
+    st = cdp__sampler_check(s);
+    if (!st && s->weights) st = cdp__order_check_weights(o);
+    if (!st && s->weights && !s->once) st = cdp__order_sum(o);
+    return !st && cdp__sampler_has_list(s) ? cdp__order_list(o) : st;
+}
+
+CDP_API cdp_status cdp_sampler_part(
+    const cdp_sampler *s, uint64_t first, uint64_t count, uint64_t *indices) {
+    const uint64_t have = cdp_sampler_count(s);
+    cdp__order o;
+    uint64_t i;
+    cdp_status st;
+    if (!s) return cdp__missing("cdp_sampler_part", "sampler");
+    if (!indices) return cdp__missing("cdp_sampler_part", "indices");
+    if (first > have || count > have - first)
+        return cdp__fail(CDP_ERR_INVALID, "samples %llu to %llu of a rank that has %llu",
+            (unsigned long long)first, (unsigned long long)(first + count),
+            (unsigned long long)have);
+    st = cdp__order_open(&o, s);
+    for (i = 0; !st && i < count; ++i)
+        indices[i] = cdp__order_at(&o, first + i);
+    cdp__order_close(&o);
+    return st;
+}
+
+CDP_API cdp_status cdp_sampler_fill(const cdp_sampler *s, uint64_t *indices) {
+    return cdp_sampler_part(s, 0, cdp_sampler_count(s), indices);
 }
 #endif /* CDP_NO_SAMPLER */
 

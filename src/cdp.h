@@ -85,6 +85,8 @@
         shard optimizer state                  cdp_zero_partition, cdp_zero_step
         limit the norm of gradients            cdp_ddp_clip
         divide the data among ranks            cdp_sampler_fill
+        evaluate on every sample once          .exact of cdp_sampler
+        draw samples by weight, by length      .weights, .lengths of cdp_sampler
         train embeddings sparsely              cdp_param.sparse, cdp_ddp_ready_rows, cdp_ddp_rows
         check that parameters are equal        cdp_ddp_verify
         draw one step                          cdp_ddp_trace
@@ -137,6 +139,7 @@
         ZeroRedundancyOptimizer                cdp_zero_partition; cdp_zero_step for optimizer.step
         PeriodicModelAverager                  cdp_averager; hierarchical: its .levels
         DistributedSampler, set_epoch          cdp_sampler_fill, .epoch
+        WeightedRandomSampler(w, n, False)     .weights, .draws = n, .once (its draws are others)
         ddp._get_ddp_logging_data()            cdp_ddp_trace(ddp, CDP_TRACE_TEXT, ...)
         The mean is the sum divided by the number of ranks. PyTorch divides first; .predivide set
         to that number gives its bits. f16 is divided first by default, because sums of f16 soon
@@ -180,7 +183,7 @@
         CDP_NO_VERIFY *        off      no cdp_ddp_verify
         CDP_NO_TRAINING *      off      no cdp_convert, cdp_scaler_update,
                                         cdp_optim_update
-        CDP_NO_SAMPLER *       off      no cdp_sampler_fill
+        CDP_NO_SAMPLER *       off      no cdp_sampler_fill, cdp_sampler_part
         CDP_NO_MESSAGES *      off      no cdp_send and the other calls of >>group/messages_api, no
                                         cdp_monitored_barrier, no channels
         CDP_NO_CHANNELS *      off      no cdp_channel_open and the other calls of channels
