@@ -1416,7 +1416,8 @@ typedef struct cdp__join {
     cdp__join_func *next;
     cdp__join_func *back; /* continues after states that several callers share */
     cdp__join_wait waits;
-    cdp_status result; /* if it is an error, the last error holds its text */
+    cdp_status result; /* of what the previous state waited for */
+    cdp_error why;     /* if that is an error; in reports of missing ranks, what they say */
     uint32_t step;
     bool over;
     bool with_values;     /* of keys of all ranks: also reads their values, into m->addrs */
@@ -3113,7 +3114,7 @@ CDP__PRIVATE void cdp__mesh_common_key(const cdp__mesh *m, char out[96], const c
 }
 
 /* Starts an asynchronous request. False: the store refused it. */
-CDP__PRIVATE bool cdp__mesh_start(cdp_store *s, cdp_store_request *rq, cdp_store_op op,
+CDP__PRIVATE cdp_status cdp__mesh_start(cdp_store *s, cdp_store_request *rq, cdp_store_op op,
     const cdp_bytes *keys, uint32_t count, const cdp_bytes *values) {
     memset(rq, 0, sizeof *rq);
     rq->op = op;
@@ -3121,7 +3122,7 @@ CDP__PRIVATE bool cdp__mesh_start(cdp_store *s, cdp_store_request *rq, cdp_store
     rq->key_count = count;
     rq->values = values;
     rq->status = CDP_PENDING;
-    return s->start(s->self, rq) >= CDP_OK;
+    return s->start(s->self, rq);
 }
 
 /* Starts to store this rank's cause under "fail" if `expected` is there now. False: the store
@@ -3134,7 +3135,8 @@ CDP__PRIVATE bool cdp__mesh_put(cdp__mesh *m, cdp__cause_put *p, cdp_bytes expec
     memcpy(p->value, m->cause, m->cause_bytes);
     p->values[1].data = p->value;
     p->values[1].bytes = m->cause_bytes;
-    begun = cdp__mesh_start(m->store, &p->rq, CDP_STORE_COMPARE_SET, &p->key, 1, p->values);
+    begun =
+        cdp__mesh_start(m->store, &p->rq, CDP_STORE_COMPARE_SET, &p->key, 1, p->values) >= CDP_OK;
     if (!begun) p->rq.status = CDP_ERR_STORE; /* there is nothing to cancel */
     return begun;
 }
@@ -3243,7 +3245,7 @@ CDP__PRIVATE CDP__COLD uint32_t cdp__mesh_first(void *self, void *record, uint32
 
 CDP__PRIVATE void cdp__mesh_wait_record_start(cdp__mesh *m, cdp_store_op op) {
     const bool begun =
-        cdp__mesh_start(m->store, &m->wait_record_rq, op, &m->wait_record_key, 1, NULL);
+        cdp__mesh_start(m->store, &m->wait_record_rq, op, &m->wait_record_key, 1, NULL) >= CDP_OK;
     m->wait_record_state = CDP__WAIT_RECORD_DONE;
     if (begun)
         m->wait_record_state = op == CDP_STORE_GET ? CDP__WAIT_RECORD_GET : CDP__WAIT_RECORD_CHECK;
@@ -3606,7 +3608,8 @@ CDP__PRIVATE CDP__COLD void cdp__mesh_close(void *self) {
 
 /* Rendezvous is a state machine whose states never wait. A state (`next`) is a function that
    does what is possible now, and names the next state. It may name an event that must happen
-   before (`waits`), with the deadline until_ns; the next state finds the outcome in `result`.
+   before (`waits`), with the deadline until_ns; the next state finds the outcome in `result`, and
+   the reason of a failure in `why`. A state that fails sets the last error, as all functions do.
    Without a next state the step is complete, and the next of cdp__join_steps begins. */
 
 /* Milliseconds left for finding the other ranks. */
@@ -3614,6 +3617,20 @@ CDP__PRIVATE uint32_t cdp__join_ms_left(const cdp__mesh *m) {
     const uint64_t now = cdp__mesh_now(m), end = m->join->deadline_ns;
     if (end == CDP__NEVER) return CDP_NO_TIMEOUT;
     return (uint32_t)cdp__min(cdp__max(1, (end - cdp__min(now, end)) / CDP__MS), 1u << 31);
+}
+
+/* A store, or the loop, has just returned `st`: the outcome of what is waited for. */
+CDP__PRIVATE void cdp__join_came(cdp__join *s, cdp_status st) {
+    s->result = st;
+    if (st >= 0) return;
+    s->why = *cdp_last_error();
+    if (s->why.status != st)
+        cdp__error(&s->why, st, -1, "the store returned %s", cdp_status_name(st));
+}
+
+/* A state returns this if the outcome is all that counts. */
+CDP__PRIVATE cdp_status cdp__join_outcome(const cdp__join *s) {
+    return s->result < 0 ? cdp__error_record(&s->why) : s->result;
 }
 
 /* Cancels or frees the previous request. */
@@ -3640,7 +3657,7 @@ CDP__PRIVATE CDP__COLD void cdp__join_send(cdp__mesh *m, cdp_store *store, cdp_s
     s->asked = store;
     s->polls = 0;
     s->waits = CDP__WAITS_REQUEST;
-    s->result = cdp__store_begin(store, &s->rq);
+    cdp__join_came(s, cdp__store_begin(store, &s->rq));
     if (s->result >= 0) s->result = CDP_PENDING; /* the request's status tells the rest */
 }
 
@@ -3700,17 +3717,16 @@ CDP__PRIVATE void cdp__join_leave_start(cdp__mesh *m) {
     cdp__mesh_round(m, NULL);
 }
 
-/* The last error says why this rank waits for another start: logs it from time to time, and tries
-   again. At the deadline it is the error of this rank. */
-CDP__PRIVATE CDP__COLD cdp_status cdp__join_again(cdp__mesh *m) {
+/* `why` says why this rank waits for another start: logs it from time to time, and tries again. At
+   the deadline it is the error of this rank. */
+CDP__PRIVATE CDP__COLD cdp_status cdp__join_again(cdp__mesh *m, const cdp_error *why) {
     cdp__join *s = m->join;
     const uint64_t now = cdp__mesh_now(m),
                    patient = cdp__min(CDP__FAILURE_WAIT_MS, m->desc.init_timeout_ms / 4) * CDP__MS;
-    if (now >= s->deadline_ns) return cdp_last_error()->status;
+    if (now >= s->deadline_ns) return cdp__error_record(why);
     if (!s->say_ns) s->say_ns = m->start_ns + patient;
     if (now >= s->say_ns) {
-        cdp__log(
-            &m->desc.group.logger, CDP_LOG_WARN, m->desc.group.rank, "%s", cdp_last_error()->text);
+        cdp__log(&m->desc.group.logger, CDP_LOG_WARN, m->desc.group.rank, "%s", why->text);
         s->say_ns = now + cdp__max(10000 * CDP__MS, now - m->start_ns);
     }
     cdp__join_leave_start(m);
@@ -3730,11 +3746,11 @@ CDP__PRIVATE cdp_status cdp__join_adopted(cdp__mesh *m) {
     cdp__failure_record r;
     cdp_error cause;
     cdp_status st;
-    if (m->join->result != CDP_OK) return m->join->result;
+    if (m->join->result != CDP_OK) return cdp__join_outcome(m->join);
     if (v->bytes == sizeof CDP__MOVED_ON - 1
         && memcmp(v->data, CDP__MOVED_ON, (size_t)v->bytes) == 0) {
-        (void)cdp__fail_peer(CDP_ERR_TIMEOUT, 0, 0, "rank 0 has started again");
-        return cdp__join_again(m);
+        cdp__error(&cause, CDP_ERR_TIMEOUT, 0, "rank 0 has started again");
+        return cdp__join_again(m, &cause);
     }
     if (!cdp__failure_decode((const uint8_t *)v->data, v->bytes, m->desc.group.world_size, &r))
         return cdp__fail(CDP_ERR_MISMATCH,
@@ -3776,7 +3792,7 @@ CDP__PRIVATE bool cdp__join_request_waits(cdp__mesh *m, uint64_t now) {
     s->result = s->rq.status;
     if (s->result != CDP_PENDING || s->asked != m->store) {
         /* with an error this only sets the last error */
-        s->result = s->asked->wait(s->asked->self, &s->rq, 0);
+        cdp__join_came(s, s->asked->wait(s->asked->self, &s->rq, 0));
         ++s->polls;
     }
     if (s->result != CDP_PENDING) return false;
@@ -3786,7 +3802,7 @@ CDP__PRIVATE bool cdp__join_request_waits(cdp__mesh *m, uint64_t now) {
         return cdp__join_request_waits(m, now);
     }
     if (now < s->until_ns) return true;
-    s->result = cdp__store_end(s->asked, &s->rq, CDP_PENDING, s->timeout_ms);
+    cdp__join_came(s, cdp__store_end(s->asked, &s->rq, CDP_PENDING, s->timeout_ms));
     return false;
 }
 
@@ -3836,7 +3852,7 @@ CDP__PRIVATE bool cdp__join_waiting(cdp__mesh *m) {
     switch (s->waits) {
     case CDP__WAITS_REQUEST: return cdp__join_request_waits(m, now);
     case CDP__WAITS_CONNECTION:
-        s->result = cdp__tcp_store_connected(s->made);
+        cdp__join_came(s, cdp__tcp_store_connected(s->made));
         return s->result == CDP_PENDING && (!s->reread_ns || now < s->reread_ns);
     case CDP__WAITS_LISTENER:
         if (s->reaching && !s->reached && now < s->until_ns) return true;
@@ -3968,18 +3984,20 @@ CDP__PRIVATE cdp_status cdp__join_failed(cdp__mesh *m) {
 /* Knows: the keys of all ranks, wait records, the log. Promises: one rank of a host warns, and more
    and more rarely. */
 
-/* Sets the last error: this rank waits for rank `absent` and maybe others. */
-CDP__PRIVATE cdp_status cdp__mesh_waits_for(cdp__mesh *m) {
+/* What reports say: this rank waits for rank `absent` and maybe others. */
+CDP__PRIVATE void cdp__mesh_waits_for(cdp__mesh *m) {
+    cdp_error *why = &m->join->why;
     const unsigned long long ms = (unsigned long long)((cdp__mesh_now(m) - m->start_ns) / CDP__MS);
     const uint32_t r = (uint32_t)m->join->absent;
     if (m->foreign && m->join->absent >= 0)
-        return cdp__fail_peer(CDP_ERR_TIMEOUT, r, 0,
+        cdp__error(why, CDP_ERR_TIMEOUT, r,
             "after %llu ms still waiting for rank %s; rank %u is a process of PyTorch, which "
             "waits for the others with Gloo: ranks of cdp and of Gloo cannot be in one job",
             ms, m->join->names, r);
-    return cdp__fail_peer(CDP_ERR_TIMEOUT, r, 0,
-        "after %llu ms still waiting for rank %s; start it, or look at why it ended", ms,
-        m->join->names);
+    else
+        cdp__error(why, CDP_ERR_TIMEOUT, r,
+            "after %llu ms still waiting for rank %s; start it, or look at why it ended", ms,
+            m->join->names);
 }
 
 /* Checks whether the missing process has created a Gloo group of PyTorch in this store; then it
@@ -3989,7 +4007,7 @@ CDP__PRIVATE cdp_status cdp__join_gloo(cdp__mesh *m) {
     cdp__join *s = m->join;
     m->foreign = s->gloo && s->result == CDP_OK && s->rq.number;
     if (s->gloo && (s->result != CDP_OK || m->foreign || s->gloo == 2)) {
-        (void)cdp__mesh_waits_for(m);
+        cdp__mesh_waits_for(m);
         return s->back(m);
     }
     cdp__format(s->key_text, sizeof s->key_text, names[s->gloo++], (uint32_t)s->absent);
@@ -3997,7 +4015,7 @@ CDP__PRIVATE cdp_status cdp__join_gloo(cdp__mesh *m) {
     return CDP_OK;
 }
 
-/* Rank r is missing, and maybe others (s->names): calls `back` with the error that says so. */
+/* Rank r is missing, and maybe others (s->names): `why` says so in the state `back`. */
 CDP__PRIVATE cdp_status cdp__join_complain(cdp__mesh *m, uint32_t r, cdp__join_func *back) {
     m->join->absent = (int32_t)r;
     m->join->back = back;
@@ -4027,14 +4045,14 @@ CDP__PRIVATE uint64_t cdp__join_pause_ns(const cdp__mesh *m) {
     return cdp__max(1, cdp__min(CDP__FAILURE_WAIT_MS, m->desc.init_timeout_ms / 4)) * CDP__MS;
 }
 
-/* Logs the last error, which names the missing ranks: a warning after 2, 12, 32, 72 seconds and so
-   on, unless another rank of this host says the same. */
+/* Logs `why`, which names the missing ranks: a warning after 2, 12, 32, 72 seconds and so on,
+   unless another rank of this host says the same. */
 CDP__PRIVATE void cdp__join_log_missed(cdp__mesh *m) {
     cdp__join *s = m->join;
     const bool due = s->looks && !(s->looks & (s->looks - 1)) && !s->quiet;
     (void)due; /* builds without log strings */
     cdp__log(&m->desc.group.logger, due || m->foreign ? CDP_LOG_WARN : CDP_LOG_INFO,
-        m->desc.group.rank, "%s", cdp_last_error()->text);
+        m->desc.group.rank, "%s", s->why.text);
     s->pause_ns = s->looks++ ? 10000 * CDP__MS : cdp__join_pause_ns(m);
 }
 
@@ -4068,9 +4086,8 @@ CDP__PRIVATE cdp_status cdp__join_count(cdp__mesh *m) {
 /* Reports missing ranks to the log, and to ranks that wait for this one. */
 CDP__PRIVATE cdp_status cdp__join_missed(cdp__mesh *m) {
     cdp__join *s = m->join;
-    const cdp_error *e = cdp_last_error();
-    if (cdp__mesh_now(m) >= s->deadline_ns) return e->status;
-    s->named = e->peer;
+    if (cdp__mesh_now(m) >= s->deadline_ns) return cdp__error_record(&s->why);
+    s->named = s->why.peer;
     /* the store has just not answered: every rank says so */
     if (s->absent < 0) s->quiet = false;
     cdp__join_log_missed(m);
@@ -4090,7 +4107,7 @@ CDP__PRIVATE cdp_status cdp__join_store_silent(cdp__mesh *m) {
     const cdp_addr a = cdp__tcp_store_peer_addr(m->store);
     char at[80];
     cdp__addr_text(&a, at, sizeof at);
-    (void)cdp__fail_peer(CDP_ERR_TIMEOUT, m->desc.external_store ? -1 : 0, 0,
+    cdp__error(&m->join->why, CDP_ERR_TIMEOUT, m->desc.external_store ? -1 : 0,
         m->desc.external_store
             ? "the store at %s does not answer any more, but has not closed the connection: its "
               "server has become unreachable, or is stopped"
@@ -4116,7 +4133,7 @@ CDP__PRIVATE cdp_status cdp__join_missing_found(cdp__mesh *m) {
     /* there was no time to find out which rank it is */
     s->blameless = true;
     cdp__text_add(&s->list, "%u to %u (at least one of them)", s->rank, s->end - 1);
-    (void)cdp__mesh_waits_for(m);
+    cdp__mesh_waits_for(m);
     return cdp__join_missed(m);
 }
 
@@ -4145,7 +4162,8 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__join_missing(cdp__mesh *m) {
     uint64_t now;
     if (s->middle) { /* the answer has come */
         if (s->result == CDP_ERR_TIMEOUT && !s->found) return cdp__join_store_silent(m);
-        if (s->result != CDP_OK) return s->found ? cdp__join_missing_found(m) : s->result;
+        if (s->result != CDP_OK)
+            return s->found ? cdp__join_missing_found(m) : cdp__join_outcome(s);
         cdp__join_narrow(m);
     }
     now = cdp__mesh_now(m);
@@ -4170,7 +4188,7 @@ CDP__PRIVATE cdp_status cdp__join_awaited(cdp__mesh *m) {
         m->addrs = s->rq;
         s->asked = NULL;
     }
-    if (s->result != CDP_ERR_TIMEOUT) return s->result;
+    if (s->result != CDP_ERR_TIMEOUT) return cdp__join_outcome(s);
     s->names[0] = 0;
     s->list = none;
     s->absent = -1;
@@ -4230,11 +4248,11 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__join_await_all(
 /* ---- looking at a start */
 
 CDP__PRIVATE void cdp__join_look_at(cdp__mesh *m, uint32_t i);
-CDP__PRIVATE cdp_status cdp__join_store_failed(cdp__mesh *m);
+CDP__PRIVATE cdp_status cdp__join_store_failed(cdp__mesh *m, const cdp_error *why);
 
 CDP__PRIVATE cdp_status cdp__join_looked(cdp__mesh *m) {
     cdp__join *s = m->join;
-    if (s->result != CDP_OK) return cdp__join_store_failed(m);
+    if (s->result != CDP_OK) return cdp__join_store_failed(m, &s->why);
     cdp__start_see(&s->seen, s->look, s->rq.number != 0);
     if (s->look + 1 == CDP__START_KEYS) return s->back(m);
     cdp__join_look_at(m, s->look + 1);
@@ -4256,31 +4274,33 @@ CDP__PRIVATE cdp_status cdp__join_look(cdp__mesh *m, cdp__join_func *back) {
     return CDP_OK;
 }
 
-/* The store has failed, see the last error. Rank 0 may have served it for the start before, and has
-   left: then there will be another one. */
-CDP__PRIVATE cdp_status cdp__join_store_failed(cdp__mesh *m) {
-    const cdp_status st = cdp_last_error()->status;
-    if (m->desc.group.rank == 0 || m->desc.external_store || m->claimed) return st;
-    return st == CDP_ERR_STORE || st == CDP_ERR_STATE ? cdp__join_again(m) : st;
+/* The store has failed. Rank 0 may have served it for the start before, and has left: then there
+   will be another one. */
+CDP__PRIVATE cdp_status cdp__join_store_failed(cdp__mesh *m, const cdp_error *why) {
+    const bool served = m->desc.group.rank != 0 && !m->desc.external_store && !m->claimed;
+    return served && (why->status == CDP_ERR_STORE || why->status == CDP_ERR_STATE)
+        ? cdp__join_again(m, why)
+        : cdp__error_record(why);
 }
 
 /* The start in the store was over when this process came: waits for the next one. */
 CDP__PRIVATE CDP__COLD cdp_status cdp__join_next(cdp__mesh *m) {
     const cdp_addr a = cdp__tcp_store_peer_addr(m->store);
     const uint32_t r = m->desc.group.rank;
+    cdp_error why;
     char at[80];
     cdp__addr_text(&a, at, sizeof at);
     if (m->join->seen.begun)
-        (void)cdp__fail_peer(CDP_ERR_TIMEOUT, 0, 0,
+        cdp__error(&why, CDP_ERR_TIMEOUT, 0,
             "after %llu ms still waiting for rank 0 to start again: in the store at %s is a job "
             "that has begun with another rank %u; end it, or give every process its own RANK",
             (unsigned long long)((cdp__mesh_now(m) - m->start_ns) / CDP__MS), at, r);
     else
-        (void)cdp__fail_peer(CDP_ERR_TIMEOUT, 0, 0,
+        cdp__error(&why, CDP_ERR_TIMEOUT, 0,
             "after %llu ms still waiting for rank 0 to start again: in the store at %s is only a "
             "start that has failed",
             (unsigned long long)((cdp__mesh_now(m) - m->start_ns) / CDP__MS), at);
-    return cdp__join_again(m);
+    return cdp__join_again(m, &why);
 }
 
 /* ---- a rank that a process may have already */
@@ -4384,7 +4404,7 @@ CDP__PRIVATE cdp_status cdp__join_find(cdp__mesh *m) {
 CDP__PRIVATE cdp_status cdp__join_taken(cdp__mesh *m) {
     cdp__join *s = m->join;
     cdp_bytes *v = s->rq.results;
-    if (s->result != CDP_OK) return cdp__join_store_failed(m);
+    if (s->result != CDP_OK) return cdp__join_store_failed(m, &s->why);
     if (v->bytes == s->own_bytes && memcmp(v->data, s->own, (size_t)v->bytes) == 0)
         return s->config && s->their_bytes >= CDP__CONFIG_BYTES && !s->seen.begun && !s->seen.failed
             ? cdp__join_tell_others(m)
@@ -4441,6 +4461,7 @@ CDP__PRIVATE int32_t cdp__mesh_bind(cdp__mesh *m, cdp_addr *at) {
    address from which they reach rank 0 if the job is on one machine or no other address is known,
    else at all addresses: each peer finds out which of them it can reach. */
 CDP__PRIVATE CDP__COLD cdp_status cdp__mesh_listen(cdp__mesh *m) {
+    cdp_error why;
     cdp_addr at;
     int32_t fd;
     if (m->listener.func) return CDP_OK; /* this rank waits for the next start */
@@ -4449,8 +4470,8 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__mesh_listen(cdp__mesh *m) {
         return CDP_OK;
     }
     if (!cdp__tcp_store_local_addr(m->store, &at)) {
-        (void)cdp__fail(CDP_ERR_STORE, "the connection to the store broke at once");
-        return cdp__join_store_failed(m);
+        cdp__error(&why, CDP_ERR_STORE, -1, "the connection to the store broke at once");
+        return cdp__join_store_failed(m, &why);
     }
     if (m->desc.listen_addr)
         (void)cdp__addr_parse(m->desc.listen_addr, &at);
@@ -4477,7 +4498,7 @@ CDP__PRIVATE uint32_t cdp__mesh_own_addrs(cdp__mesh *m, cdp_addr out[CDP__ADDRS]
 
 /* Ends a step that sets a key: whether the request succeeded is all that counts. */
 CDP__PRIVATE cdp_status cdp__join_set(cdp__mesh *m) {
-    return m->join->result;
+    return cdp__join_outcome(m->join);
 }
 
 /* Encodes the settings of this rank, which must equal those of rank 0. */
@@ -4516,51 +4537,53 @@ CDP__PRIVATE cdp_status cdp__mesh_publish_config(cdp__mesh *m) {
 }
 
 /* Rank 0 has another job key, or another setting of `mac`. */
-CDP__PRIVATE cdp_status cdp__mesh_guarded_otherwise(const cdp__mesh *m, bool key) {
+CDP__PRIVATE void cdp__mesh_guarded_otherwise(const cdp__mesh *m, bool key, cdp_error *why) {
     if (key)
-        return cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
+        cdp__error(why, CDP_ERR_MISMATCH, 0,
             "rank 0 has %s job key, but this rank has %s: set CDP_JOB_KEY, or job_key, to the same "
             "secret for all ranks, or for none",
             m->keyed ? "no" : "a", m->keyed ? "one" : "none");
-    return cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
-        "mac is %s here but %s on rank 0: set it, or CDP_MAC, alike on all ranks",
-        m->desc.mac ? "on" : "off", m->desc.mac ? "off" : "on");
+    else
+        cdp__error(why, CDP_ERR_MISMATCH, 0,
+            "mac is %s here but %s on rank 0: set it, or CDP_MAC, alike on all ranks",
+            m->desc.mac ? "on" : "off", m->desc.mac ? "off" : "on");
 }
 
-/* Compares the settings of rank 0 with those of this rank. */
-CDP__PRIVATE cdp_status cdp__mesh_compare(cdp__mesh *m, const uint8_t *value, uint64_t bytes) {
+/* Compares the settings of rank 0 with those of this rank. why->status is OK if they are equal. */
+CDP__PRIVATE void cdp__mesh_compare(
+    cdp__mesh *m, const uint8_t *value, uint64_t bytes, cdp_error *why) {
     uint8_t mine[CDP__CONFIG_BYTES];
     cdp__mesh_own_config(m, mine);
+    cdp__error_clear(why, CDP_OK);
     if (bytes < sizeof mine || (cdp__get_u32(value) & 0xffffff) != CDP_WIRE_VERSION)
-        return cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
+        cdp__error(why, CDP_ERR_MISMATCH, 0,
             "rank 0 runs another version of cdp: this one speaks version %u; build all ranks from "
             "the same headers",
             (unsigned)CDP_WIRE_VERSION);
-    if (value[3] != cdp__byte_order())
-        return cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
+    else if (value[3] != cdp__byte_order())
+        cdp__error(why, CDP_ERR_MISMATCH, 0,
             "byte order: rank 0 is %s-endian and this rank %s-endian; they must be the same",
             value[3] == CDP__HEAD_LITTLE_ENDIAN ? "little" : "big",
             cdp__byte_order() == CDP__HEAD_LITTLE_ENDIAN ? "little" : "big");
-    if (cdp__get_u32(value + 4) != m->desc.group.world_size)
-        return cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
+    else if (cdp__get_u32(value + 4) != m->desc.group.world_size)
+        cdp__error(why, CDP_ERR_MISMATCH, 0,
             "WORLD_SIZE is %u here but %u on rank 0; make them equal", m->desc.group.world_size,
             cdp__get_u32(value + 4));
-    if (memcmp(value + 8, mine + 8, 16) != 0)
-        return cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
+    else if (memcmp(value + 8, mine + 8, 16) != 0)
+        cdp__error(why, CDP_ERR_MISMATCH, 0,
             "small_bytes or piece_bytes differ from those of rank 0 (%llu, %llu); make them equal",
             (unsigned long long)cdp__get_u64(value + 8),
             (unsigned long long)cdp__get_u64(value + 16));
-    if (memcmp(value + 42, mine + 42, 2) != 0)
-        return cdp__mesh_guarded_otherwise(m, value[42] != mine[42]);
-    if (memcmp(value + 40, mine + 40, 4) != 0)
-        return cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
+    else if (memcmp(value + 42, mine + 42, 2) != 0)
+        cdp__mesh_guarded_otherwise(m, value[42] != mine[42], why);
+    else if (memcmp(value + 40, mine + 40, 4) != 0)
+        cdp__error(why, CDP_ERR_MISMATCH, 0,
             "connections is %u here but %u on rank 0; make them equal", m->desc.connections,
             cdp__get_u32(value + 40) & 0xffff);
-    if (m->met && memcmp(m->job, value + 24, CDP__JOB_BYTES) != 0)
-        return cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
+    else if (m->met && memcmp(m->job, value + 24, CDP__JOB_BYTES) != 0)
+        cdp__error(why, CDP_ERR_MISMATCH, 0,
             "the published address of rank 0 leads to another job: it is that of an earlier run; "
             "remove the meeting file or key");
-    return CDP_OK;
 }
 
 CDP__PRIVATE cdp_status cdp__join_config_got(cdp__mesh *m);
@@ -4574,11 +4597,11 @@ CDP__PRIVATE cdp_status cdp__join_config_ask(cdp__mesh *m) {
     return CDP_OK;
 }
 
-/* Rank 0 is missing, see the last error: gives up, or logs it and waits on. */
+/* Rank 0 is missing, as `why` says: gives up, or logs it and waits on. */
 CDP__PRIVATE cdp_status cdp__join_config_missed(cdp__mesh *m) {
     cdp__join *s = m->join;
     const bool late = cdp__mesh_now(m) >= s->deadline_ns;
-    if (late && m->foreign) return CDP_ERR_TIMEOUT;
+    if (late && m->foreign) return cdp__error_record(&s->why);
     if (late)
         return cdp__fail_peer(
             CDP_ERR_TIMEOUT, 0, 0, "rank 0 did not come within %u ms", m->desc.init_timeout_ms);
@@ -4606,8 +4629,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__join_differs(cdp__mesh *m) {
     cdp__join *s = m->join;
     s->seen.differs = true;
     if (cdp__start_judge(&s->seen) == CDP__START_NEXT) return cdp__join_next(m);
-    *cdp__error_slot() = s->error;
-    return s->error.status;
+    return cdp__error_record(&s->error);
 }
 
 /* Compares the config. In an address that was published the job has its name: another one was
@@ -4615,14 +4637,15 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__join_differs(cdp__mesh *m) {
 CDP__PRIVATE CDP__COLD cdp_status cdp__join_config_compare(
     cdp__mesh *m, const uint8_t *value, uint64_t bytes) {
     cdp__join *s = m->join;
-    const cdp_status st = cdp__mesh_compare(m, value, bytes);
-    if (bytes < CDP__CONFIG_BYTES) return st;
+    cdp_error why;
+    cdp__mesh_compare(m, value, bytes, &why);
+    if (bytes < CDP__CONFIG_BYTES) return cdp__error_record(&why);
     if (m->met && memcmp(m->job, value + 24, CDP__JOB_BYTES) != 0)
-        return m->meeting ? cdp__join_again(m) : st;
+        return m->meeting ? cdp__join_again(m, &why) : cdp__error_record(&why);
     memcpy(m->job, value + 24, CDP__JOB_BYTES);
     cdp__mesh_round(m, m->job);
-    if (st == CDP_OK) return st;
-    s->error = *cdp_last_error();
+    if (why.status == CDP_OK) return CDP_OK;
+    s->error = why;
     memset(&s->seen, 0, sizeof s->seen);
     return cdp__join_look(m, cdp__join_differs);
 }
@@ -4652,7 +4675,7 @@ CDP__PRIVATE cdp_status cdp__join_config_got(cdp__mesh *m) {
         cdp__format(s->names, sizeof s->names, "0");
         return cdp__join_complain(m, 0, cdp__join_config_missed);
     }
-    if (s->result != CDP_OK) return cdp__join_store_failed(m);
+    if (s->result != CDP_OK) return cdp__join_store_failed(m, &s->why);
     s->reached = 1;
     if (!m->desc.external_store || v->bytes <= CDP__CONFIG_BYTES)
         return cdp__join_config_reached(m);
@@ -5050,6 +5073,7 @@ CDP__PRIVATE cdp_status cdp__join_second(cdp__mesh *m) {
    rank 0 may be far away. */
 CDP__PRIVATE CDP__COLD cdp_status cdp__join_store_up(cdp__mesh *m) {
     cdp__join *s = m->join;
+    cdp_status st;
     if (s->result == CDP_PENDING) {
         s->patience_ms = cdp__min(2 * s->patience_ms, 8000);
         return cdp__join_follow(m);
@@ -5058,15 +5082,15 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__join_store_up(cdp__mesh *m) {
         m->store = s->made;
         s->made = NULL;
         s->reread_ns = 0;
-        s->result = cdp__join_second(m);
-        if (s->result != CDP_OK) return s->result;
+        st = cdp__join_second(m);
+        if (st != CDP_OK) return st;
 #ifndef CDP_NO_MEETING
         if (cdp__mesh_serves(m) && cdp__mesh_meets(m)) return cdp__mesh_publish_endpoint(m);
 #endif
         return CDP_OK;
     }
     if (cdp__mesh_serves(m) || !cdp__mesh_meets_in_store(m) || cdp__mesh_now(m) >= s->deadline_ns)
-        return s->result;
+        return cdp__join_outcome(s);
     cdp__join_disconnect(s);
     s->patience_ms = cdp__min(2 * s->patience_ms, 8000);
     return cdp__join_follow(m);
@@ -5074,7 +5098,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__join_store_up(cdp__mesh *m) {
 
 #ifdef CDP_NO_MEETING
 CDP__PRIVATE cdp_status cdp__join_follow(cdp__mesh *m) {
-    return m->join->result;
+    return cdp__join_outcome(m->join);
 }
 #else
 /* Waits for the connection until the address is to be read again. */
@@ -5099,7 +5123,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__join_follow_to(
         return cdp__fail(CDP_ERR_MISMATCH, "the published address of rank 0 cannot be read");
     d.addrs = s->at;
     d.connect_timeout_ms = cdp__join_ms_left(m);
-    s->result = cdp__join_connect(m, &d, cdp__join_store_up);
+    cdp__join_came(s, cdp__join_connect(m, &d, cdp__join_store_up));
     if (s->result != CDP_OK) return cdp__join_store_up(m);
     return cdp__mesh_meets_in_store(m) ? cdp__join_follow_on(m) : CDP_OK;
 }
@@ -5111,7 +5135,7 @@ CDP__PRIVATE cdp_status cdp__join_followed(cdp__mesh *m) {
     if (s->result == CDP_ERR_TIMEOUT)
         return cdp__fail_peer(CDP_ERR_TIMEOUT, 0, 0,
             "rank 0 did not publish its address within %u ms", m->desc.init_timeout_ms);
-    if (s->result != CDP_OK) return s->result;
+    if (s->result != CDP_OK) return cdp__join_outcome(s);
     return cdp__join_follow_to(m, (const char *)v->data, v->bytes);
 }
 
@@ -5206,13 +5230,15 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__join_reopen(cdp__mesh *m) {
 
 CDP__PRIVATE cdp_status cdp__join_watching(cdp__mesh *m) {
     cdp__join *s = m->join;
-    if (s->result != CDP_OK) return s->result;
+    cdp_status st = cdp__join_outcome(s);
+    if (st != CDP_OK) return st;
     m->watch = s->made;
     s->made = NULL;
     m->watch_key.data = m->fail_key;
     m->watch_key.bytes = strlen(m->fail_key);
-    m->watching = cdp__mesh_start(m->watch, &m->watch_rq, CDP_STORE_GET, &m->watch_key, 1, NULL);
-    return m->watching ? CDP_OK : cdp_last_error()->status;
+    st = cdp__mesh_start(m->watch, &m->watch_rq, CDP_STORE_GET, &m->watch_key, 1, NULL);
+    m->watching = st >= CDP_OK;
+    return m->watching ? CDP_OK : st;
 }
 
 /* Uses the second connection to the store. From here on this rank notices a failure of any rank
@@ -5326,10 +5352,10 @@ static cdp__join_func *const cdp__join_steps[] = {cdp__mesh_prepare, cdp__mesh_m
 
 #define CDP__JOIN_STEPS ((uint32_t)(sizeof cdp__join_steps / sizeof *cdp__join_steps))
 
-/* Ends the start with the last error. */
-CDP__PRIVATE void cdp__join_fail(cdp__mesh *m) {
+/* Ends the start with this error. */
+CDP__PRIVATE void cdp__join_fail(cdp__mesh *m, const cdp_error *why) {
     cdp__join *s = m->join;
-    s->error = *cdp_last_error();
+    s->error = *why;
     /* of a store that was closed by its host */
     if (s->error.status == CDP_ERR_STATE) s->error.status = CDP_ERR_STORE;
     s->status = s->error.status;
@@ -5339,7 +5365,8 @@ CDP__PRIVATE void cdp__join_fail(cdp__mesh *m) {
 }
 
 /* Continues the start as far as possible without waiting. PENDING: it waits for an event on the
-   loop, until cdp__join_until() at the latest. Otherwise it is over; returns its result. */
+   loop, until cdp__join_until() at the latest. Otherwise it is over; returns its result. The reason
+   of a failure is join->error. */
 CDP__PRIVATE cdp_status cdp__join_go_on(cdp__mesh *m) {
     cdp__join *s = m->join;
     while (!s->over) {
@@ -5350,31 +5377,30 @@ CDP__PRIVATE cdp_status cdp__join_go_on(cdp__mesh *m) {
         if (!func) func = cdp__join_withdraw;
         s->next = NULL;
         s->waits = CDP__WAITS_NOT;
-        if (func(m) != CDP_OK) cdp__join_fail(m);
+        if (func(m) != CDP_OK) cdp__join_fail(m, cdp_last_error());
     }
-    if (s->status != CDP_OK)
-        *cdp__error_slot() = s->error;
-    else
-        cdp__tcp_store_withdraw_will(m->watch);
+    if (s->status == CDP_OK) cdp__tcp_store_withdraw_will(m->watch);
     return s->status;
 }
 
-/* The loop has failed, see the last error: cancels what the current state waits for. */
-CDP__PRIVATE void cdp__join_upset(cdp__mesh *m) {
+/* Runs the loop until something happens that the current state may wait for. A loop that fails is
+   the outcome: then this cancels what was waited for. */
+CDP__PRIVATE void cdp__join_run(cdp__mesh *m, uint64_t until_ns) {
     cdp__join *s = m->join;
-    const cdp_error e = *cdp_last_error();
+    const cdp_status st = cdp__loop_run(&m->loop, NULL, cdp__min(cdp__join_until(m), until_ns));
+    if (st == CDP_OK) return;
+    cdp__join_came(s, st);
     if (s->waits == CDP__WAITS_REQUEST) s->asked->cancel(s->asked->self, &s->rq);
     if (s->waits == CDP__WAITS_LISTENER) cdp__join_reach_end(m);
     s->waits = CDP__WAITS_NOT;
-    s->result = e.status;
-    *cdp__error_slot() = e;
 }
 
-/* Runs a start. The only function of a start that waits. */
-CDP__PRIVATE cdp_status cdp__mesh_rendezvous(cdp__mesh *m) {
+/* Runs a start. The only function of a start that waits. `why`: the reason of a failure. */
+CDP__PRIVATE cdp_status cdp__mesh_rendezvous(cdp__mesh *m, cdp_error *why) {
     cdp_status st;
     while ((st = cdp__join_go_on(m)) == CDP_PENDING)
-        if (cdp__loop_run(&m->loop, NULL, cdp__join_until(m)) != CDP_OK) cdp__join_upset(m);
+        cdp__join_run(m, CDP__NEVER);
+    *why = m->join->error;
     cdp__join_free(m);
     return st;
 }
@@ -5788,20 +5814,19 @@ CDP__PRIVATE void cdp__mesh_transport(cdp__mesh *m, cdp_transport *t) {
     t->topology.host = cdp__mesh_host;
 }
 
-/* Closes what is left of a failed attempt, and keeps the last error. */
-CDP__PRIVATE cdp_status cdp__mesh_undo(cdp__mesh *m) {
-    const cdp_error e = *cdp_last_error();
+/* Closes what is left of an attempt that has failed for the reason `why`. */
+CDP__PRIVATE cdp_status cdp__mesh_undo(cdp__mesh *m, const cdp_error *why) {
     m->failing = true;
     while (cdp__mesh_leave(m, CDP__NEVER)) {
     }
     cdp__mesh_close(m);
-    *cdp__error_slot() = e;
-    return e.status;
+    return cdp__error_record(why);
 }
 
 /* All that is needed to meet the other ranks. */
 CDP__PRIVATE cdp_status cdp__mesh_make(const cdp_tcp_desc *d, cdp__mesh **out) {
     cdp__mesh *m = (cdp__mesh *)cdp__alloc_zero(d->group.os, sizeof *m);
+    cdp_error why;
     cdp_status st;
     if (!m) return cdp__fail_nomem("a mesh", sizeof *m);
     m->desc = *d;
@@ -5814,9 +5839,12 @@ CDP__PRIVATE cdp_status cdp__mesh_make(const cdp_tcp_desc *d, cdp__mesh **out) {
         return st;
     }
     st = cdp__mesh_open(m);
-    if (st != CDP_OK) return cdp__mesh_undo(m);
-    *out = m;
-    return CDP_OK;
+    if (st == CDP_OK) {
+        *out = m;
+        return CDP_OK;
+    }
+    why = *cdp_last_error();
+    return cdp__mesh_undo(m, &why);
 }
 
 /* All ranks have met: the group. */
@@ -5845,6 +5873,7 @@ CDP__PRIVATE cdp_status cdp__init_check(
 CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group **out) {
     cdp_tcp_desc d;
     cdp__mesh *m = NULL;
+    cdp_error why;
     cdp_status st;
     if (out) *out = NULL;
     st = cdp__init_check(desc, out, &d);
@@ -5852,8 +5881,8 @@ CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group **out) {
     if (d.group.world_size == 1) return cdp_group_create(&d.group, out);
     st = cdp__mesh_make(&d, &m);
     if (st != CDP_OK) return st;
-    st = cdp__mesh_rendezvous(m);
-    return st == CDP_OK ? cdp__mesh_group(m, out) : cdp__mesh_undo(m);
+    st = cdp__mesh_rendezvous(m, &why);
+    return st == CDP_OK ? cdp__mesh_group(m, out) : cdp__mesh_undo(m, &why);
 }
 
 #ifndef CDP_NO_FRAMES
@@ -5904,8 +5933,7 @@ CDP__PRIVATE cdp_status cdp__starting_step(cdp_starting *s, uint64_t until_ns) {
     cdp_status st = s->status;
     if (st == CDP_PENDING) st = cdp__join_go_on(m);
     if (st == CDP_PENDING) {
-        if (cdp__loop_run(&m->loop, NULL, cdp__min(cdp__join_until(m), until_ns)) != CDP_OK)
-            cdp__join_upset(m);
+        cdp__join_run(m, until_ns);
         return CDP_PENDING;
     }
     if (st == CDP_OK) {
@@ -5913,7 +5941,7 @@ CDP__PRIVATE cdp_status cdp__starting_step(cdp_starting *s, uint64_t until_ns) {
         return st;
     }
     if (s->status == CDP_PENDING) {
-        s->error = *cdp_last_error();
+        s->error = m->join->error;
         s->status = st;
         cdp__join_free(m);
         m->leaving = true;
@@ -5941,8 +5969,7 @@ CDP_API CDP__COLD cdp_status cdp_init_poll(cdp_starting *s, uint32_t budget_us, 
     }
     e = s->error;
     cdp_init_cancel(s);
-    *cdp__error_slot() = e;
-    return st;
+    return cdp__error_record(&e);
 }
 
 #endif /* CDP_NO_FRAMES */

@@ -138,6 +138,12 @@ CDP__PRIVATE void cdp__bare_make(cdp_error *e, uint32_t at, int32_t peer) {
     cdp__error_of(CDP__AT(status), (int32_t)(peer), (err), __VA_ARGS__)
 #define cdp__fail_nomem(what, bytes) cdp__nomem_at(CDP__AT(CDP_ERR_NOMEM), (what), (bytes))
 #endif
+/* Makes a failure that was passed as a value the last error of this thread. */
+CDP__PRIVATE cdp_status cdp__error_record(const cdp_error *e) {
+    *cdp__error_slot() = *e;
+    return e->status;
+}
+
 /* An argument of a public function, or a member of its desc, must not be NULL and is. */
 #define cdp__missing(call, argument) cdp__fail(CDP_ERR_INVALID, CDP__MISSING, (call), (argument))
 

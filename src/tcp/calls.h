@@ -128,20 +128,19 @@ CDP__PRIVATE void cdp__mesh_transport(cdp__mesh *m, cdp_transport *t) {
     t->topology.host = cdp__mesh_host;
 }
 
-/* Closes what is left of a failed attempt, and keeps the last error. */
-CDP__PRIVATE cdp_status cdp__mesh_undo(cdp__mesh *m) {
-    const cdp_error e = *cdp_last_error();
+/* Closes what is left of an attempt that has failed for the reason `why`. */
+CDP__PRIVATE cdp_status cdp__mesh_undo(cdp__mesh *m, const cdp_error *why) {
     m->failing = true;
     while (cdp__mesh_leave(m, CDP__NEVER)) {
     }
     cdp__mesh_close(m);
-    *cdp__error_slot() = e;
-    return e.status;
+    return cdp__error_record(why);
 }
 
 /* All that is needed to meet the other ranks. */
 CDP__PRIVATE cdp_status cdp__mesh_make(const cdp_tcp_desc *d, cdp__mesh **out) {
     cdp__mesh *m = (cdp__mesh *)cdp__alloc_zero(d->group.os, sizeof *m);
+    cdp_error why;
     cdp_status st;
     if (!m) return cdp__fail_nomem("a mesh", sizeof *m);
     m->desc = *d;
@@ -154,9 +153,12 @@ CDP__PRIVATE cdp_status cdp__mesh_make(const cdp_tcp_desc *d, cdp__mesh **out) {
         return st;
     }
     st = cdp__mesh_open(m);
-    if (st != CDP_OK) return cdp__mesh_undo(m);
-    *out = m;
-    return CDP_OK;
+    if (st == CDP_OK) {
+        *out = m;
+        return CDP_OK;
+    }
+    why = *cdp_last_error();
+    return cdp__mesh_undo(m, &why);
 }
 
 /* All ranks have met: the group. */
@@ -185,6 +187,7 @@ CDP__PRIVATE cdp_status cdp__init_check(
 CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group **out) {
     cdp_tcp_desc d;
     cdp__mesh *m = NULL;
+    cdp_error why;
     cdp_status st;
     if (out) *out = NULL;
     st = cdp__init_check(desc, out, &d);
@@ -192,8 +195,8 @@ CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group **out) {
     if (d.group.world_size == 1) return cdp_group_create(&d.group, out);
     st = cdp__mesh_make(&d, &m);
     if (st != CDP_OK) return st;
-    st = cdp__mesh_rendezvous(m);
-    return st == CDP_OK ? cdp__mesh_group(m, out) : cdp__mesh_undo(m);
+    st = cdp__mesh_rendezvous(m, &why);
+    return st == CDP_OK ? cdp__mesh_group(m, out) : cdp__mesh_undo(m, &why);
 }
 
 #ifndef CDP_NO_FRAMES
@@ -244,8 +247,7 @@ CDP__PRIVATE cdp_status cdp__starting_step(cdp_starting *s, uint64_t until_ns) {
     cdp_status st = s->status;
     if (st == CDP_PENDING) st = cdp__join_go_on(m);
     if (st == CDP_PENDING) {
-        if (cdp__loop_run(&m->loop, NULL, cdp__min(cdp__join_until(m), until_ns)) != CDP_OK)
-            cdp__join_upset(m);
+        cdp__join_run(m, until_ns);
         return CDP_PENDING;
     }
     if (st == CDP_OK) {
@@ -253,7 +255,7 @@ CDP__PRIVATE cdp_status cdp__starting_step(cdp_starting *s, uint64_t until_ns) {
         return st;
     }
     if (s->status == CDP_PENDING) {
-        s->error = *cdp_last_error();
+        s->error = m->join->error;
         s->status = st;
         cdp__join_free(m);
         m->leaving = true;
@@ -281,8 +283,7 @@ CDP_API CDP__COLD cdp_status cdp_init_poll(cdp_starting *s, uint32_t budget_us, 
     }
     e = s->error;
     cdp_init_cancel(s);
-    *cdp__error_slot() = e;
-    return st;
+    return cdp__error_record(&e);
 }
 
 #endif /* CDP_NO_FRAMES */

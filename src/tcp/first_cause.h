@@ -78,7 +78,7 @@ CDP__PRIVATE void cdp__mesh_common_key(const cdp__mesh *m, char out[96], const c
 }
 
 /* Starts an asynchronous request. False: the store refused it. */
-CDP__PRIVATE bool cdp__mesh_start(cdp_store *s, cdp_store_request *rq, cdp_store_op op,
+CDP__PRIVATE cdp_status cdp__mesh_start(cdp_store *s, cdp_store_request *rq, cdp_store_op op,
     const cdp_bytes *keys, uint32_t count, const cdp_bytes *values) {
     memset(rq, 0, sizeof *rq);
     rq->op = op;
@@ -86,7 +86,7 @@ CDP__PRIVATE bool cdp__mesh_start(cdp_store *s, cdp_store_request *rq, cdp_store
     rq->key_count = count;
     rq->values = values;
     rq->status = CDP_PENDING;
-    return s->start(s->self, rq) >= CDP_OK;
+    return s->start(s->self, rq);
 }
 
 /* Starts to store this rank's cause under "fail" if `expected` is there now. False: the store
@@ -99,7 +99,8 @@ CDP__PRIVATE bool cdp__mesh_put(cdp__mesh *m, cdp__cause_put *p, cdp_bytes expec
     memcpy(p->value, m->cause, m->cause_bytes);
     p->values[1].data = p->value;
     p->values[1].bytes = m->cause_bytes;
-    begun = cdp__mesh_start(m->store, &p->rq, CDP_STORE_COMPARE_SET, &p->key, 1, p->values);
+    begun =
+        cdp__mesh_start(m->store, &p->rq, CDP_STORE_COMPARE_SET, &p->key, 1, p->values) >= CDP_OK;
     if (!begun) p->rq.status = CDP_ERR_STORE; /* there is nothing to cancel */
     return begun;
 }
@@ -208,7 +209,7 @@ CDP__PRIVATE CDP__COLD uint32_t cdp__mesh_first(void *self, void *record, uint32
 
 CDP__PRIVATE void cdp__mesh_wait_record_start(cdp__mesh *m, cdp_store_op op) {
     const bool begun =
-        cdp__mesh_start(m->store, &m->wait_record_rq, op, &m->wait_record_key, 1, NULL);
+        cdp__mesh_start(m->store, &m->wait_record_rq, op, &m->wait_record_key, 1, NULL) >= CDP_OK;
     m->wait_record_state = CDP__WAIT_RECORD_DONE;
     if (begun)
         m->wait_record_state = op == CDP_STORE_GET ? CDP__WAIT_RECORD_GET : CDP__WAIT_RECORD_CHECK;

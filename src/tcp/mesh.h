@@ -59,7 +59,8 @@ typedef struct cdp__join {
     cdp__join_func *next;
     cdp__join_func *back; /* continues after states that several callers share */
     cdp__join_wait waits;
-    cdp_status result; /* if it is an error, the last error holds its text */
+    cdp_status result; /* of what the previous state waited for */
+    cdp_error why;     /* if that is an error; in reports of missing ranks, what they say */
     uint32_t step;
     bool over;
     bool with_values;     /* of keys of all ranks: also reads their values, into m->addrs */

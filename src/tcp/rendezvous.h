@@ -52,7 +52,8 @@
 
 /* Rendezvous is a state machine whose states never wait. A state (`next`) is a function that
    does what is possible now, and names the next state. It may name an event that must happen
-   before (`waits`), with the deadline until_ns; the next state finds the outcome in `result`.
+   before (`waits`), with the deadline until_ns; the next state finds the outcome in `result`, and
+   the reason of a failure in `why`. A state that fails sets the last error, as all functions do.
    Without a next state the step is complete, and the next of cdp__join_steps begins. */
 
 /* Milliseconds left for finding the other ranks. */
@@ -60,6 +61,20 @@ CDP__PRIVATE uint32_t cdp__join_ms_left(const cdp__mesh *m) {
     const uint64_t now = cdp__mesh_now(m), end = m->join->deadline_ns;
     if (end == CDP__NEVER) return CDP_NO_TIMEOUT;
     return (uint32_t)cdp__min(cdp__max(1, (end - cdp__min(now, end)) / CDP__MS), 1u << 31);
+}
+
+/* A store, or the loop, has just returned `st`: the outcome of what is waited for. */
+CDP__PRIVATE void cdp__join_came(cdp__join *s, cdp_status st) {
+    s->result = st;
+    if (st >= 0) return;
+    s->why = *cdp_last_error();
+    if (s->why.status != st)
+        cdp__error(&s->why, st, -1, "the store returned %s", cdp_status_name(st));
+}
+
+/* A state returns this if the outcome is all that counts. */
+CDP__PRIVATE cdp_status cdp__join_outcome(const cdp__join *s) {
+    return s->result < 0 ? cdp__error_record(&s->why) : s->result;
 }
 
 /* Cancels or frees the previous request. */
@@ -86,7 +101,7 @@ CDP__PRIVATE CDP__COLD void cdp__join_send(cdp__mesh *m, cdp_store *store, cdp_s
     s->asked = store;
     s->polls = 0;
     s->waits = CDP__WAITS_REQUEST;
-    s->result = cdp__store_begin(store, &s->rq);
+    cdp__join_came(s, cdp__store_begin(store, &s->rq));
     if (s->result >= 0) s->result = CDP_PENDING; /* the request's status tells the rest */
 }
 
@@ -146,17 +161,16 @@ CDP__PRIVATE void cdp__join_leave_start(cdp__mesh *m) {
     cdp__mesh_round(m, NULL);
 }
 
-/* The last error says why this rank waits for another start: logs it from time to time, and tries
-   again. At the deadline it is the error of this rank. */
-CDP__PRIVATE CDP__COLD cdp_status cdp__join_again(cdp__mesh *m) {
+/* `why` says why this rank waits for another start: logs it from time to time, and tries again. At
+   the deadline it is the error of this rank. */
+CDP__PRIVATE CDP__COLD cdp_status cdp__join_again(cdp__mesh *m, const cdp_error *why) {
     cdp__join *s = m->join;
     const uint64_t now = cdp__mesh_now(m),
                    patient = cdp__min(CDP__FAILURE_WAIT_MS, m->desc.init_timeout_ms / 4) * CDP__MS;
-    if (now >= s->deadline_ns) return cdp_last_error()->status;
+    if (now >= s->deadline_ns) return cdp__error_record(why);
     if (!s->say_ns) s->say_ns = m->start_ns + patient;
     if (now >= s->say_ns) {
-        cdp__log(
-            &m->desc.group.logger, CDP_LOG_WARN, m->desc.group.rank, "%s", cdp_last_error()->text);
+        cdp__log(&m->desc.group.logger, CDP_LOG_WARN, m->desc.group.rank, "%s", why->text);
         s->say_ns = now + cdp__max(10000 * CDP__MS, now - m->start_ns);
     }
     cdp__join_leave_start(m);
@@ -176,11 +190,11 @@ CDP__PRIVATE cdp_status cdp__join_adopted(cdp__mesh *m) {
     cdp__failure_record r;
     cdp_error cause;
     cdp_status st;
-    if (m->join->result != CDP_OK) return m->join->result;
+    if (m->join->result != CDP_OK) return cdp__join_outcome(m->join);
     if (v->bytes == sizeof CDP__MOVED_ON - 1
         && memcmp(v->data, CDP__MOVED_ON, (size_t)v->bytes) == 0) {
-        (void)cdp__fail_peer(CDP_ERR_TIMEOUT, 0, 0, "rank 0 has started again");
-        return cdp__join_again(m);
+        cdp__error(&cause, CDP_ERR_TIMEOUT, 0, "rank 0 has started again");
+        return cdp__join_again(m, &cause);
     }
     if (!cdp__failure_decode((const uint8_t *)v->data, v->bytes, m->desc.group.world_size, &r))
         return cdp__fail(CDP_ERR_MISMATCH,
@@ -222,7 +236,7 @@ CDP__PRIVATE bool cdp__join_request_waits(cdp__mesh *m, uint64_t now) {
     s->result = s->rq.status;
     if (s->result != CDP_PENDING || s->asked != m->store) {
         /* with an error this only sets the last error */
-        s->result = s->asked->wait(s->asked->self, &s->rq, 0);
+        cdp__join_came(s, s->asked->wait(s->asked->self, &s->rq, 0));
         ++s->polls;
     }
     if (s->result != CDP_PENDING) return false;
@@ -232,7 +246,7 @@ CDP__PRIVATE bool cdp__join_request_waits(cdp__mesh *m, uint64_t now) {
         return cdp__join_request_waits(m, now);
     }
     if (now < s->until_ns) return true;
-    s->result = cdp__store_end(s->asked, &s->rq, CDP_PENDING, s->timeout_ms);
+    cdp__join_came(s, cdp__store_end(s->asked, &s->rq, CDP_PENDING, s->timeout_ms));
     return false;
 }
 
@@ -282,7 +296,7 @@ CDP__PRIVATE bool cdp__join_waiting(cdp__mesh *m) {
     switch (s->waits) {
     case CDP__WAITS_REQUEST: return cdp__join_request_waits(m, now);
     case CDP__WAITS_CONNECTION:
-        s->result = cdp__tcp_store_connected(s->made);
+        cdp__join_came(s, cdp__tcp_store_connected(s->made));
         return s->result == CDP_PENDING && (!s->reread_ns || now < s->reread_ns);
     case CDP__WAITS_LISTENER:
         if (s->reaching && !s->reached && now < s->until_ns) return true;

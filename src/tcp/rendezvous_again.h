@@ -35,11 +35,11 @@
 /* ---- looking at a start */
 
 CDP__PRIVATE void cdp__join_look_at(cdp__mesh *m, uint32_t i);
-CDP__PRIVATE cdp_status cdp__join_store_failed(cdp__mesh *m);
+CDP__PRIVATE cdp_status cdp__join_store_failed(cdp__mesh *m, const cdp_error *why);
 
 CDP__PRIVATE cdp_status cdp__join_looked(cdp__mesh *m) {
     cdp__join *s = m->join;
-    if (s->result != CDP_OK) return cdp__join_store_failed(m);
+    if (s->result != CDP_OK) return cdp__join_store_failed(m, &s->why);
     cdp__start_see(&s->seen, s->look, s->rq.number != 0);
     if (s->look + 1 == CDP__START_KEYS) return s->back(m);
     cdp__join_look_at(m, s->look + 1);
@@ -61,31 +61,33 @@ CDP__PRIVATE cdp_status cdp__join_look(cdp__mesh *m, cdp__join_func *back) {
     return CDP_OK;
 }
 
-/* The store has failed, see the last error. Rank 0 may have served it for the start before, and has
-   left: then there will be another one. */
-CDP__PRIVATE cdp_status cdp__join_store_failed(cdp__mesh *m) {
-    const cdp_status st = cdp_last_error()->status;
-    if (m->desc.group.rank == 0 || m->desc.external_store || m->claimed) return st;
-    return st == CDP_ERR_STORE || st == CDP_ERR_STATE ? cdp__join_again(m) : st;
+/* The store has failed. Rank 0 may have served it for the start before, and has left: then there
+   will be another one. */
+CDP__PRIVATE cdp_status cdp__join_store_failed(cdp__mesh *m, const cdp_error *why) {
+    const bool served = m->desc.group.rank != 0 && !m->desc.external_store && !m->claimed;
+    return served && (why->status == CDP_ERR_STORE || why->status == CDP_ERR_STATE)
+        ? cdp__join_again(m, why)
+        : cdp__error_record(why);
 }
 
 /* The start in the store was over when this process came: waits for the next one. */
 CDP__PRIVATE CDP__COLD cdp_status cdp__join_next(cdp__mesh *m) {
     const cdp_addr a = cdp__tcp_store_peer_addr(m->store);
     const uint32_t r = m->desc.group.rank;
+    cdp_error why;
     char at[80];
     cdp__addr_text(&a, at, sizeof at);
     if (m->join->seen.begun)
-        (void)cdp__fail_peer(CDP_ERR_TIMEOUT, 0, 0,
+        cdp__error(&why, CDP_ERR_TIMEOUT, 0,
             "after %llu ms still waiting for rank 0 to start again: in the store at %s is a job "
             "that has begun with another rank %u; end it, or give every process its own RANK",
             (unsigned long long)((cdp__mesh_now(m) - m->start_ns) / CDP__MS), at, r);
     else
-        (void)cdp__fail_peer(CDP_ERR_TIMEOUT, 0, 0,
+        cdp__error(&why, CDP_ERR_TIMEOUT, 0,
             "after %llu ms still waiting for rank 0 to start again: in the store at %s is only a "
             "start that has failed",
             (unsigned long long)((cdp__mesh_now(m) - m->start_ns) / CDP__MS), at);
-    return cdp__join_again(m);
+    return cdp__join_again(m, &why);
 }
 
 /* ---- a rank that a process may have already */
@@ -189,7 +191,7 @@ CDP__PRIVATE cdp_status cdp__join_find(cdp__mesh *m) {
 CDP__PRIVATE cdp_status cdp__join_taken(cdp__mesh *m) {
     cdp__join *s = m->join;
     cdp_bytes *v = s->rq.results;
-    if (s->result != CDP_OK) return cdp__join_store_failed(m);
+    if (s->result != CDP_OK) return cdp__join_store_failed(m, &s->why);
     if (v->bytes == s->own_bytes && memcmp(v->data, s->own, (size_t)v->bytes) == 0)
         return s->config && s->their_bytes >= CDP__CONFIG_BYTES && !s->seen.begun && !s->seen.failed
             ? cdp__join_tell_others(m)

@@ -171,6 +171,7 @@ CDP__PRIVATE cdp_status cdp__join_second(cdp__mesh *m) {
    rank 0 may be far away. */
 CDP__PRIVATE CDP__COLD cdp_status cdp__join_store_up(cdp__mesh *m) {
     cdp__join *s = m->join;
+    cdp_status st;
     if (s->result == CDP_PENDING) {
         s->patience_ms = cdp__min(2 * s->patience_ms, 8000);
         return cdp__join_follow(m);
@@ -179,15 +180,15 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__join_store_up(cdp__mesh *m) {
         m->store = s->made;
         s->made = NULL;
         s->reread_ns = 0;
-        s->result = cdp__join_second(m);
-        if (s->result != CDP_OK) return s->result;
+        st = cdp__join_second(m);
+        if (st != CDP_OK) return st;
 #ifndef CDP_NO_MEETING
         if (cdp__mesh_serves(m) && cdp__mesh_meets(m)) return cdp__mesh_publish_endpoint(m);
 #endif
         return CDP_OK;
     }
     if (cdp__mesh_serves(m) || !cdp__mesh_meets_in_store(m) || cdp__mesh_now(m) >= s->deadline_ns)
-        return s->result;
+        return cdp__join_outcome(s);
     cdp__join_disconnect(s);
     s->patience_ms = cdp__min(2 * s->patience_ms, 8000);
     return cdp__join_follow(m);
@@ -195,7 +196,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__join_store_up(cdp__mesh *m) {
 
 #ifdef CDP_NO_MEETING
 CDP__PRIVATE cdp_status cdp__join_follow(cdp__mesh *m) {
-    return m->join->result;
+    return cdp__join_outcome(m->join);
 }
 #else
 /* Waits for the connection until the address is to be read again. */
@@ -220,7 +221,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__join_follow_to(
         return cdp__fail(CDP_ERR_MISMATCH, "the published address of rank 0 cannot be read");
     d.addrs = s->at;
     d.connect_timeout_ms = cdp__join_ms_left(m);
-    s->result = cdp__join_connect(m, &d, cdp__join_store_up);
+    cdp__join_came(s, cdp__join_connect(m, &d, cdp__join_store_up));
     if (s->result != CDP_OK) return cdp__join_store_up(m);
     return cdp__mesh_meets_in_store(m) ? cdp__join_follow_on(m) : CDP_OK;
 }
@@ -232,7 +233,7 @@ CDP__PRIVATE cdp_status cdp__join_followed(cdp__mesh *m) {
     if (s->result == CDP_ERR_TIMEOUT)
         return cdp__fail_peer(CDP_ERR_TIMEOUT, 0, 0,
             "rank 0 did not publish its address within %u ms", m->desc.init_timeout_ms);
-    if (s->result != CDP_OK) return s->result;
+    if (s->result != CDP_OK) return cdp__join_outcome(s);
     return cdp__join_follow_to(m, (const char *)v->data, v->bytes);
 }
 
@@ -327,13 +328,15 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__join_reopen(cdp__mesh *m) {
 
 CDP__PRIVATE cdp_status cdp__join_watching(cdp__mesh *m) {
     cdp__join *s = m->join;
-    if (s->result != CDP_OK) return s->result;
+    cdp_status st = cdp__join_outcome(s);
+    if (st != CDP_OK) return st;
     m->watch = s->made;
     s->made = NULL;
     m->watch_key.data = m->fail_key;
     m->watch_key.bytes = strlen(m->fail_key);
-    m->watching = cdp__mesh_start(m->watch, &m->watch_rq, CDP_STORE_GET, &m->watch_key, 1, NULL);
-    return m->watching ? CDP_OK : cdp_last_error()->status;
+    st = cdp__mesh_start(m->watch, &m->watch_rq, CDP_STORE_GET, &m->watch_key, 1, NULL);
+    m->watching = st >= CDP_OK;
+    return m->watching ? CDP_OK : st;
 }
 
 /* Uses the second connection to the store. From here on this rank notices a failure of any rank
@@ -447,10 +450,10 @@ static cdp__join_func *const cdp__join_steps[] = {cdp__mesh_prepare, cdp__mesh_m
 
 #define CDP__JOIN_STEPS ((uint32_t)(sizeof cdp__join_steps / sizeof *cdp__join_steps))
 
-/* Ends the start with the last error. */
-CDP__PRIVATE void cdp__join_fail(cdp__mesh *m) {
+/* Ends the start with this error. */
+CDP__PRIVATE void cdp__join_fail(cdp__mesh *m, const cdp_error *why) {
     cdp__join *s = m->join;
-    s->error = *cdp_last_error();
+    s->error = *why;
     /* of a store that was closed by its host */
     if (s->error.status == CDP_ERR_STATE) s->error.status = CDP_ERR_STORE;
     s->status = s->error.status;
@@ -460,7 +463,8 @@ CDP__PRIVATE void cdp__join_fail(cdp__mesh *m) {
 }
 
 /* Continues the start as far as possible without waiting. PENDING: it waits for an event on the
-   loop, until cdp__join_until() at the latest. Otherwise it is over; returns its result. */
+   loop, until cdp__join_until() at the latest. Otherwise it is over; returns its result. The reason
+   of a failure is join->error. */
 CDP__PRIVATE cdp_status cdp__join_go_on(cdp__mesh *m) {
     cdp__join *s = m->join;
     while (!s->over) {
@@ -471,31 +475,30 @@ CDP__PRIVATE cdp_status cdp__join_go_on(cdp__mesh *m) {
         if (!func) func = cdp__join_withdraw;
         s->next = NULL;
         s->waits = CDP__WAITS_NOT;
-        if (func(m) != CDP_OK) cdp__join_fail(m);
+        if (func(m) != CDP_OK) cdp__join_fail(m, cdp_last_error());
     }
-    if (s->status != CDP_OK)
-        *cdp__error_slot() = s->error;
-    else
-        cdp__tcp_store_withdraw_will(m->watch);
+    if (s->status == CDP_OK) cdp__tcp_store_withdraw_will(m->watch);
     return s->status;
 }
 
-/* The loop has failed, see the last error: cancels what the current state waits for. */
-CDP__PRIVATE void cdp__join_upset(cdp__mesh *m) {
+/* Runs the loop until something happens that the current state may wait for. A loop that fails is
+   the outcome: then this cancels what was waited for. */
+CDP__PRIVATE void cdp__join_run(cdp__mesh *m, uint64_t until_ns) {
     cdp__join *s = m->join;
-    const cdp_error e = *cdp_last_error();
+    const cdp_status st = cdp__loop_run(&m->loop, NULL, cdp__min(cdp__join_until(m), until_ns));
+    if (st == CDP_OK) return;
+    cdp__join_came(s, st);
     if (s->waits == CDP__WAITS_REQUEST) s->asked->cancel(s->asked->self, &s->rq);
     if (s->waits == CDP__WAITS_LISTENER) cdp__join_reach_end(m);
     s->waits = CDP__WAITS_NOT;
-    s->result = e.status;
-    *cdp__error_slot() = e;
 }
 
-/* Runs a start. The only function of a start that waits. */
-CDP__PRIVATE cdp_status cdp__mesh_rendezvous(cdp__mesh *m) {
+/* Runs a start. The only function of a start that waits. `why`: the reason of a failure. */
+CDP__PRIVATE cdp_status cdp__mesh_rendezvous(cdp__mesh *m, cdp_error *why) {
     cdp_status st;
     while ((st = cdp__join_go_on(m)) == CDP_PENDING)
-        if (cdp__loop_run(&m->loop, NULL, cdp__join_until(m)) != CDP_OK) cdp__join_upset(m);
+        cdp__join_run(m, CDP__NEVER);
+    *why = m->join->error;
     cdp__join_free(m);
     return st;
 }

@@ -29,18 +29,20 @@
 #include "first_cause.h"
 #include "rendezvous.h"
 
-/* Sets the last error: this rank waits for rank `absent` and maybe others. */
-CDP__PRIVATE cdp_status cdp__mesh_waits_for(cdp__mesh *m) {
+/* What reports say: this rank waits for rank `absent` and maybe others. */
+CDP__PRIVATE void cdp__mesh_waits_for(cdp__mesh *m) {
+    cdp_error *why = &m->join->why;
     const unsigned long long ms = (unsigned long long)((cdp__mesh_now(m) - m->start_ns) / CDP__MS);
     const uint32_t r = (uint32_t)m->join->absent;
     if (m->foreign && m->join->absent >= 0)
-        return cdp__fail_peer(CDP_ERR_TIMEOUT, r, 0,
+        cdp__error(why, CDP_ERR_TIMEOUT, r,
             "after %llu ms still waiting for rank %s; rank %u is a process of PyTorch, which "
             "waits for the others with Gloo: ranks of cdp and of Gloo cannot be in one job",
             ms, m->join->names, r);
-    return cdp__fail_peer(CDP_ERR_TIMEOUT, r, 0,
-        "after %llu ms still waiting for rank %s; start it, or look at why it ended", ms,
-        m->join->names);
+    else
+        cdp__error(why, CDP_ERR_TIMEOUT, r,
+            "after %llu ms still waiting for rank %s; start it, or look at why it ended", ms,
+            m->join->names);
 }
 
 /* Checks whether the missing process has created a Gloo group of PyTorch in this store; then it
@@ -50,7 +52,7 @@ CDP__PRIVATE cdp_status cdp__join_gloo(cdp__mesh *m) {
     cdp__join *s = m->join;
     m->foreign = s->gloo && s->result == CDP_OK && s->rq.number;
     if (s->gloo && (s->result != CDP_OK || m->foreign || s->gloo == 2)) {
-        (void)cdp__mesh_waits_for(m);
+        cdp__mesh_waits_for(m);
         return s->back(m);
     }
     cdp__format(s->key_text, sizeof s->key_text, names[s->gloo++], (uint32_t)s->absent);
@@ -58,7 +60,7 @@ CDP__PRIVATE cdp_status cdp__join_gloo(cdp__mesh *m) {
     return CDP_OK;
 }
 
-/* Rank r is missing, and maybe others (s->names): calls `back` with the error that says so. */
+/* Rank r is missing, and maybe others (s->names): `why` says so in the state `back`. */
 CDP__PRIVATE cdp_status cdp__join_complain(cdp__mesh *m, uint32_t r, cdp__join_func *back) {
     m->join->absent = (int32_t)r;
     m->join->back = back;
@@ -88,14 +90,14 @@ CDP__PRIVATE uint64_t cdp__join_pause_ns(const cdp__mesh *m) {
     return cdp__max(1, cdp__min(CDP__FAILURE_WAIT_MS, m->desc.init_timeout_ms / 4)) * CDP__MS;
 }
 
-/* Logs the last error, which names the missing ranks: a warning after 2, 12, 32, 72 seconds and so
-   on, unless another rank of this host says the same. */
+/* Logs `why`, which names the missing ranks: a warning after 2, 12, 32, 72 seconds and so on,
+   unless another rank of this host says the same. */
 CDP__PRIVATE void cdp__join_log_missed(cdp__mesh *m) {
     cdp__join *s = m->join;
     const bool due = s->looks && !(s->looks & (s->looks - 1)) && !s->quiet;
     (void)due; /* builds without log strings */
     cdp__log(&m->desc.group.logger, due || m->foreign ? CDP_LOG_WARN : CDP_LOG_INFO,
-        m->desc.group.rank, "%s", cdp_last_error()->text);
+        m->desc.group.rank, "%s", s->why.text);
     s->pause_ns = s->looks++ ? 10000 * CDP__MS : cdp__join_pause_ns(m);
 }
 
@@ -129,9 +131,8 @@ CDP__PRIVATE cdp_status cdp__join_count(cdp__mesh *m) {
 /* Reports missing ranks to the log, and to ranks that wait for this one. */
 CDP__PRIVATE cdp_status cdp__join_missed(cdp__mesh *m) {
     cdp__join *s = m->join;
-    const cdp_error *e = cdp_last_error();
-    if (cdp__mesh_now(m) >= s->deadline_ns) return e->status;
-    s->named = e->peer;
+    if (cdp__mesh_now(m) >= s->deadline_ns) return cdp__error_record(&s->why);
+    s->named = s->why.peer;
     /* the store has just not answered: every rank says so */
     if (s->absent < 0) s->quiet = false;
     cdp__join_log_missed(m);
@@ -151,7 +152,7 @@ CDP__PRIVATE cdp_status cdp__join_store_silent(cdp__mesh *m) {
     const cdp_addr a = cdp__tcp_store_peer_addr(m->store);
     char at[80];
     cdp__addr_text(&a, at, sizeof at);
-    (void)cdp__fail_peer(CDP_ERR_TIMEOUT, m->desc.external_store ? -1 : 0, 0,
+    cdp__error(&m->join->why, CDP_ERR_TIMEOUT, m->desc.external_store ? -1 : 0,
         m->desc.external_store
             ? "the store at %s does not answer any more, but has not closed the connection: its "
               "server has become unreachable, or is stopped"
@@ -177,7 +178,7 @@ CDP__PRIVATE cdp_status cdp__join_missing_found(cdp__mesh *m) {
     /* there was no time to find out which rank it is */
     s->blameless = true;
     cdp__text_add(&s->list, "%u to %u (at least one of them)", s->rank, s->end - 1);
-    (void)cdp__mesh_waits_for(m);
+    cdp__mesh_waits_for(m);
     return cdp__join_missed(m);
 }
 
@@ -206,7 +207,8 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__join_missing(cdp__mesh *m) {
     uint64_t now;
     if (s->middle) { /* the answer has come */
         if (s->result == CDP_ERR_TIMEOUT && !s->found) return cdp__join_store_silent(m);
-        if (s->result != CDP_OK) return s->found ? cdp__join_missing_found(m) : s->result;
+        if (s->result != CDP_OK)
+            return s->found ? cdp__join_missing_found(m) : cdp__join_outcome(s);
         cdp__join_narrow(m);
     }
     now = cdp__mesh_now(m);
@@ -231,7 +233,7 @@ CDP__PRIVATE cdp_status cdp__join_awaited(cdp__mesh *m) {
         m->addrs = s->rq;
         s->asked = NULL;
     }
-    if (s->result != CDP_ERR_TIMEOUT) return s->result;
+    if (s->result != CDP_ERR_TIMEOUT) return cdp__join_outcome(s);
     s->names[0] = 0;
     s->list = none;
     s->absent = -1;

@@ -9,6 +9,7 @@
 #include "../base/config.h"
 #include "../base/status_api.h"
 #include "../base/types_api.h"
+#include "../base/error_api.h"
 #include "../base/log_api.h"
 #include "../os/os_api.h"
 #include "../store/interface_api.h"
@@ -63,6 +64,7 @@ CDP__PRIVATE int32_t cdp__mesh_bind(cdp__mesh *m, cdp_addr *at) {
    address from which they reach rank 0 if the job is on one machine or no other address is known,
    else at all addresses: each peer finds out which of them it can reach. */
 CDP__PRIVATE CDP__COLD cdp_status cdp__mesh_listen(cdp__mesh *m) {
+    cdp_error why;
     cdp_addr at;
     int32_t fd;
     if (m->listener.func) return CDP_OK; /* this rank waits for the next start */
@@ -71,8 +73,8 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__mesh_listen(cdp__mesh *m) {
         return CDP_OK;
     }
     if (!cdp__tcp_store_local_addr(m->store, &at)) {
-        (void)cdp__fail(CDP_ERR_STORE, "the connection to the store broke at once");
-        return cdp__join_store_failed(m);
+        cdp__error(&why, CDP_ERR_STORE, -1, "the connection to the store broke at once");
+        return cdp__join_store_failed(m, &why);
     }
     if (m->desc.listen_addr)
         (void)cdp__addr_parse(m->desc.listen_addr, &at);
@@ -99,7 +101,7 @@ CDP__PRIVATE uint32_t cdp__mesh_own_addrs(cdp__mesh *m, cdp_addr out[CDP__ADDRS]
 
 /* Ends a step that sets a key: whether the request succeeded is all that counts. */
 CDP__PRIVATE cdp_status cdp__join_set(cdp__mesh *m) {
-    return m->join->result;
+    return cdp__join_outcome(m->join);
 }
 
 /* Encodes the settings of this rank, which must equal those of rank 0. */
@@ -138,51 +140,53 @@ CDP__PRIVATE cdp_status cdp__mesh_publish_config(cdp__mesh *m) {
 }
 
 /* Rank 0 has another job key, or another setting of `mac`. */
-CDP__PRIVATE cdp_status cdp__mesh_guarded_otherwise(const cdp__mesh *m, bool key) {
+CDP__PRIVATE void cdp__mesh_guarded_otherwise(const cdp__mesh *m, bool key, cdp_error *why) {
     if (key)
-        return cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
+        cdp__error(why, CDP_ERR_MISMATCH, 0,
             "rank 0 has %s job key, but this rank has %s: set CDP_JOB_KEY, or job_key, to the same "
             "secret for all ranks, or for none",
             m->keyed ? "no" : "a", m->keyed ? "one" : "none");
-    return cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
-        "mac is %s here but %s on rank 0: set it, or CDP_MAC, alike on all ranks",
-        m->desc.mac ? "on" : "off", m->desc.mac ? "off" : "on");
+    else
+        cdp__error(why, CDP_ERR_MISMATCH, 0,
+            "mac is %s here but %s on rank 0: set it, or CDP_MAC, alike on all ranks",
+            m->desc.mac ? "on" : "off", m->desc.mac ? "off" : "on");
 }
 
-/* Compares the settings of rank 0 with those of this rank. */
-CDP__PRIVATE cdp_status cdp__mesh_compare(cdp__mesh *m, const uint8_t *value, uint64_t bytes) {
+/* Compares the settings of rank 0 with those of this rank. why->status is OK if they are equal. */
+CDP__PRIVATE void cdp__mesh_compare(
+    cdp__mesh *m, const uint8_t *value, uint64_t bytes, cdp_error *why) {
     uint8_t mine[CDP__CONFIG_BYTES];
     cdp__mesh_own_config(m, mine);
+    cdp__error_clear(why, CDP_OK);
     if (bytes < sizeof mine || (cdp__get_u32(value) & 0xffffff) != CDP_WIRE_VERSION)
-        return cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
+        cdp__error(why, CDP_ERR_MISMATCH, 0,
             "rank 0 runs another version of cdp: this one speaks version %u; build all ranks from "
             "the same headers",
             (unsigned)CDP_WIRE_VERSION);
-    if (value[3] != cdp__byte_order())
-        return cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
+    else if (value[3] != cdp__byte_order())
+        cdp__error(why, CDP_ERR_MISMATCH, 0,
             "byte order: rank 0 is %s-endian and this rank %s-endian; they must be the same",
             value[3] == CDP__HEAD_LITTLE_ENDIAN ? "little" : "big",
             cdp__byte_order() == CDP__HEAD_LITTLE_ENDIAN ? "little" : "big");
-    if (cdp__get_u32(value + 4) != m->desc.group.world_size)
-        return cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
+    else if (cdp__get_u32(value + 4) != m->desc.group.world_size)
+        cdp__error(why, CDP_ERR_MISMATCH, 0,
             "WORLD_SIZE is %u here but %u on rank 0; make them equal", m->desc.group.world_size,
             cdp__get_u32(value + 4));
-    if (memcmp(value + 8, mine + 8, 16) != 0)
-        return cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
+    else if (memcmp(value + 8, mine + 8, 16) != 0)
+        cdp__error(why, CDP_ERR_MISMATCH, 0,
             "small_bytes or piece_bytes differ from those of rank 0 (%llu, %llu); make them equal",
             (unsigned long long)cdp__get_u64(value + 8),
             (unsigned long long)cdp__get_u64(value + 16));
-    if (memcmp(value + 42, mine + 42, 2) != 0)
-        return cdp__mesh_guarded_otherwise(m, value[42] != mine[42]);
-    if (memcmp(value + 40, mine + 40, 4) != 0)
-        return cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
+    else if (memcmp(value + 42, mine + 42, 2) != 0)
+        cdp__mesh_guarded_otherwise(m, value[42] != mine[42], why);
+    else if (memcmp(value + 40, mine + 40, 4) != 0)
+        cdp__error(why, CDP_ERR_MISMATCH, 0,
             "connections is %u here but %u on rank 0; make them equal", m->desc.connections,
             cdp__get_u32(value + 40) & 0xffff);
-    if (m->met && memcmp(m->job, value + 24, CDP__JOB_BYTES) != 0)
-        return cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
+    else if (m->met && memcmp(m->job, value + 24, CDP__JOB_BYTES) != 0)
+        cdp__error(why, CDP_ERR_MISMATCH, 0,
             "the published address of rank 0 leads to another job: it is that of an earlier run; "
             "remove the meeting file or key");
-    return CDP_OK;
 }
 
 CDP__PRIVATE cdp_status cdp__join_config_got(cdp__mesh *m);
@@ -196,11 +200,11 @@ CDP__PRIVATE cdp_status cdp__join_config_ask(cdp__mesh *m) {
     return CDP_OK;
 }
 
-/* Rank 0 is missing, see the last error: gives up, or logs it and waits on. */
+/* Rank 0 is missing, as `why` says: gives up, or logs it and waits on. */
 CDP__PRIVATE cdp_status cdp__join_config_missed(cdp__mesh *m) {
     cdp__join *s = m->join;
     const bool late = cdp__mesh_now(m) >= s->deadline_ns;
-    if (late && m->foreign) return CDP_ERR_TIMEOUT;
+    if (late && m->foreign) return cdp__error_record(&s->why);
     if (late)
         return cdp__fail_peer(
             CDP_ERR_TIMEOUT, 0, 0, "rank 0 did not come within %u ms", m->desc.init_timeout_ms);
@@ -228,8 +232,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__join_differs(cdp__mesh *m) {
     cdp__join *s = m->join;
     s->seen.differs = true;
     if (cdp__start_judge(&s->seen) == CDP__START_NEXT) return cdp__join_next(m);
-    *cdp__error_slot() = s->error;
-    return s->error.status;
+    return cdp__error_record(&s->error);
 }
 
 /* Compares the config. In an address that was published the job has its name: another one was
@@ -237,14 +240,15 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__join_differs(cdp__mesh *m) {
 CDP__PRIVATE CDP__COLD cdp_status cdp__join_config_compare(
     cdp__mesh *m, const uint8_t *value, uint64_t bytes) {
     cdp__join *s = m->join;
-    const cdp_status st = cdp__mesh_compare(m, value, bytes);
-    if (bytes < CDP__CONFIG_BYTES) return st;
+    cdp_error why;
+    cdp__mesh_compare(m, value, bytes, &why);
+    if (bytes < CDP__CONFIG_BYTES) return cdp__error_record(&why);
     if (m->met && memcmp(m->job, value + 24, CDP__JOB_BYTES) != 0)
-        return m->meeting ? cdp__join_again(m) : st;
+        return m->meeting ? cdp__join_again(m, &why) : cdp__error_record(&why);
     memcpy(m->job, value + 24, CDP__JOB_BYTES);
     cdp__mesh_round(m, m->job);
-    if (st == CDP_OK) return st;
-    s->error = *cdp_last_error();
+    if (why.status == CDP_OK) return CDP_OK;
+    s->error = why;
     memset(&s->seen, 0, sizeof s->seen);
     return cdp__join_look(m, cdp__join_differs);
 }
@@ -274,7 +278,7 @@ CDP__PRIVATE cdp_status cdp__join_config_got(cdp__mesh *m) {
         cdp__format(s->names, sizeof s->names, "0");
         return cdp__join_complain(m, 0, cdp__join_config_missed);
     }
-    if (s->result != CDP_OK) return cdp__join_store_failed(m);
+    if (s->result != CDP_OK) return cdp__join_store_failed(m, &s->why);
     s->reached = 1;
     if (!m->desc.external_store || v->bytes <= CDP__CONFIG_BYTES)
         return cdp__join_config_reached(m);

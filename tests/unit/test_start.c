@@ -538,7 +538,7 @@ TEST(a_rank_that_waits_long_warns_more_and_more_rarely) {
     m.join = &s;
     m.desc.group.logger.func = count_missed;
     m.desc.group.logger.level = CDP_LOG_INFO;
-    (void)cdp__fail(CDP_ERR_TIMEOUT, "after 1 ms still waiting for rank 3");
+    cdp__error(&s.why, CDP_ERR_TIMEOUT, 3, "after 1 ms still waiting for rank 3");
     for (uint32_t i = 0; i < 360; ++i) {
         const uint32_t before = missed_lines[CDP_LOG_WARN];
         cdp__join_log_missed(&m);
@@ -602,6 +602,44 @@ TEST(a_corrected_cause_replaces_the_first_one_in_the_store) {
     T_EQ(0, counted.held);
 }
 
+static int32_t waits_left;
+
+/* The wait number waits_left fails. */
+static int32_t failing_wait(
+    void *user, void *watch, cdp_ready *out, uint32_t max_count, uint64_t deadline_ns) {
+    if (waits_left && !--waits_left) return -EBADF;
+    return cdp_os_default()->net.watch_wait(user, watch, out, max_count, deadline_ns);
+}
+
+/* Between two looks of a start the program does what it likes: other calls of this thread may fail
+   and set its last error. */
+TEST(a_start_keeps_its_failure_between_two_looks) {
+    cdp_os os = *cdp_os_default();
+    os.net.watch_wait = failing_wait;
+    for (int32_t at = 1; at < 6; ++at) {
+        cdp_tcp_desc d = desc_of(1, free_port());
+        cdp_starting *s = NULL;
+        cdp_group *g = NULL;
+        cdp_status st = CDP_PENDING;
+        d.group.world_size = 2; /* the other one does not come */
+        d.group.os = &os;
+        d.init_timeout_ms = 300 * TEST_LATE;
+        waits_left = at;
+        if (!T_EQ(CDP_OK, cdp_init_start(&d, &s))) return;
+        while (st == CDP_PENDING && waits_left) {
+            st = cdp_init_poll(s, 0, &g);
+            (void)cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0, "of another call");
+        }
+        while (st == CDP_PENDING) {
+            (void)cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0, "of another call");
+            st = cdp_init_poll(s, 1000, &g);
+        }
+        T_EQ(st, cdp_last_error()->status);
+        T(!strstr(cdp_last_error()->text, "of another call"));
+        if (T_EQ(CDP_ERR_IO, st)) T_EQ(EBADF, cdp_last_error()->sys_errno);
+    }
+}
+
 TEST(a_start_refuses_what_cannot_work) {
     cdp_tcp_desc d = desc_of(2, free_port());
     cdp_starting *s = (cdp_starting *)&d;
@@ -651,6 +689,8 @@ int main(int argc, char **argv) {
         {"a_start_that_failed_does_not_linger", a_start_that_failed_does_not_linger, 60},
         {"a_corrected_cause_replaces_the_first_one_in_the_store",
             a_corrected_cause_replaces_the_first_one_in_the_store, 60},
+        {"a_start_keeps_its_failure_between_two_looks", a_start_keeps_its_failure_between_two_looks,
+            120},
         {"a_start_refuses_what_cannot_work", a_start_refuses_what_cannot_work, 60},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
