@@ -1330,6 +1330,10 @@ typedef struct cdp_transport {
         /* Is `peer` connected? Connected peers are told of a failure even if nothing was
            exchanged with them yet. */
         bool (*linked)(void *self, uint32_t peer);
+        /* Is `peer` connected, and its host has acknowledged nothing for some time although
+           something was sent? Then the network between the two is blamed, not what the peer's
+           process does. */
+        bool (*unacked)(void *self, uint32_t peer);
     } failure;
 
     /* ---- optional: text for people ---- */
@@ -5367,7 +5371,8 @@ typedef struct cdp__tcp_info {
 
 /* Nanoseconds since the peer's host last acknowledged anything; 0 if no acknowledgement is due. A
    live host acknowledges retransmitted data and probes of a closed window, so the age counts
-   only while data is unacknowledged or at least two probes were lost. */
+   only if two of these in a row were lost: data that was just sent after a long pause is not
+   acknowledged yet. */
 CDP__PRIVATE uint64_t cdp__os_unanswered(void *user, int32_t fd) {
 #if defined(__linux__) && defined(TCP_INFO)
     cdp__tcp_info i;
@@ -5375,7 +5380,7 @@ CDP__PRIVATE uint64_t cdp__os_unanswered(void *user, int32_t fd) {
     (void)user;
     memset(&i, 0, sizeof i);
     if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &i, &len) != 0) return 0;
-    if (!i.unacked && i.probes < 2) return 0;
+    if (i.retransmits < 2 && i.probes < 2) return 0;
     return i.last_ack_recv * CDP__MS;
 #else
     (void)user;
@@ -10063,6 +10068,7 @@ typedef enum cdp__why {
     /* both it and rank 0 were lost before they were ready: either may be the cause */
     CDP__WHY_FIRST,
     CDP__WHY_LEFT, /* it has left the group and announced that */
+    CDP__WHY_CUT,  /* its host acknowledges nothing of what the waiter sends */
     CDP__WHY_COUNT
 } cdp__why;
 
@@ -10402,6 +10408,12 @@ CDP__PRIVATE void cdp__endpoint_text(cdp__text *t, const cdp__failure_record *r)
     case CDP__WHY_AWAITED:
         cdp__text_add(t, "; rank %d does not answer: look at what its process is doing", named);
         break;
+    case CDP__WHY_CUT:
+        cdp__text_add(t,
+            "; the host of rank %d acknowledges nothing that rank %d sends: it is down, or the "
+            "network between these two hosts delivers nothing",
+            named, (int)r->end.last.waiter);
+        break;
     case CDP__WHY_BUSY:
         cdp__text_add(t, "; rank %d waits for nobody: it computes, or calls something else", named);
         break;
@@ -10498,6 +10510,7 @@ typedef struct cdp__failure_edge { /* this rank waits for `peer` */
     bool compared;   /* the peer has received this rank's call */
     bool alone;      /* only `peer` can end this wait, even if `set` names several */
     bool left;       /* the peer has left */
+    bool unacked;    /* the peer's host acknowledges nothing */
     uint16_t probe;  /* how much further the WAIT is to be passed on; 0: it only compares calls */
     uint32_t serial; /* serial number of the last WAIT */
     uint32_t needed; /* answers with a smaller serial number do not count */
@@ -10681,13 +10694,20 @@ CDP__PRIVATE cdp__endpoint cdp__failure_follow_one(
     if (cdp__failure_answered(e)) return end;
     memset(&end, 0, sizeof end);
     end.named = end.last.target = (int32_t)e->peer;
-    end.why = e->left ? CDP__WHY_LEFT : CDP__WHY_SILENT;
+    end.why = CDP__WHY_SILENT;
+    if (e->unacked) end.why = CDP__WHY_CUT;
+    if (e->left) end.why = CDP__WHY_LEFT;
     end.last.waiter = (int32_t)f->rank;
     end.last.at = e->at;
     if (!will || will->record.end.named < 0) return end;
     end.named = will->record.end.named;
     end.why = CDP__WHY_EARLIER;
     return end;
+}
+
+/* The named rank does not answer, for whatever reason. */
+CDP__PRIVATE bool cdp__endpoint_silent(const cdp__endpoint *end) {
+    return end->why == CDP__WHY_SILENT || end->why == CDP__WHY_CUT;
 }
 
 /* Ranks endpoints of a receive from any rank: the highest is most likely the cause. A rank known
@@ -10697,6 +10717,7 @@ CDP__PRIVATE uint32_t cdp__failure_weight(const cdp__endpoint *end) {
     switch ((cdp__why)end->why) {
     case CDP__WHY_EARLIER: return 5;
     case CDP__WHY_SILENT:
+    case CDP__WHY_CUT:
     case CDP__WHY_AWAITED:
     case CDP__WHY_SENT: return 4;
     case CDP__WHY_LEFT: return 2;
@@ -11141,8 +11162,8 @@ CDP__PRIVATE void cdp__failure_end_of(cdp__failure *f, cdp__failure_domain *d, c
     }
     if (r->peer >= 0 && r->peer != (int32_t)e->peer) return; /* that edge is of another wait */
     *end = cdp__failure_follow(f, e);
-    if (d->known && (d->end.why == CDP__WHY_SILENT || d->end.why == CDP__WHY_AWAITED)
-        && end->why == CDP__WHY_SILENT)
+    if (d->known && (cdp__endpoint_silent(&d->end) || d->end.why == CDP__WHY_AWAITED)
+        && cdp__endpoint_silent(end))
         *end = d->end;
     if (r->peer < 0) r->peer = (int32_t)cdp__failure_pick(f, e)->peer;
 }
@@ -11178,7 +11199,7 @@ CDP__PRIVATE CDP__COLD uint32_t cdp__failure_starting(
     if (!e && end.named == (int32_t)v->from && v->end.why == CDP__WHY_FIRST)
         r->end.why = CDP__WHY_FIRST;
     if (end.named != (int32_t)v->from || v->end.named < 0 || end.named == v->end.named
-        || (e ? end.why != CDP__WHY_SILENT : r->status != CDP_ERR_PEER_LOST))
+        || (e ? !cdp__endpoint_silent(&end) : r->status != CDP_ERR_PEER_LOST))
         return 0;
     end.named = v->end.named;
     end.why = CDP__WHY_AWAITED;
@@ -14166,6 +14187,20 @@ CDP__PRIVATE void cdp__wait_long(
     (void)cdp__failure_step(&g->w->failure, &v);
 }
 
+/* Of each rank that this one waits for: whether its host acknowledges what is sent. */
+CDP__PRIVATE CDP__COLD void cdp__waits_unacked(cdp__world *w) {
+    const cdp_transport *t = &w->transport;
+    uint32_t i;
+    bool changed = false;
+    for (i = 0; i < w->failure.edge_room && t->failure.unacked && w->failure.waited; ++i) {
+        cdp__failure_edge *e = &w->failure.edges[i];
+        const bool unacked = e->used && e->peer != w->rank && t->failure.unacked(t->self, e->peer);
+        changed |= unacked != e->unacked;
+        e->unacked = unacked;
+    }
+    if (changed) cdp__failure_update(&w->failure);
+}
+
 /* Reports that a channel has reached this position. */
 CDP__PRIVATE void cdp__wait_ended(cdp_group *g, uint64_t channel, uint64_t seq, uint32_t round) {
     cdp__failure_event v;
@@ -14691,6 +14726,7 @@ CDP__PRIVATE CDP__COLD void cdp__group_settle(cdp_group *g) {
         sure = cdp__world_read_first(g->w, true) == CDP__FIRST_OWN;
     if (g->failure.domain.state != CDP__FAILURE_SETTLING) return;
     cdp__world_read_all(g->w);
+    cdp__waits_unacked(g->w);
     cdp__world_answer(g->w);
     if (g->failure.domain.state != CDP__FAILURE_SETTLING) return;
     if (g->channel == CDP__WORLD_CHANNEL || !lost) cdp__group_ask_starting(g);
@@ -15701,6 +15737,7 @@ CDP__PRIVATE bool cdp__group_waits(cdp_group *g, uint64_t now) {
         period = cdp__min(period, cdp__failure_period_ns(cdp__group_head(g)->rq.timeout_ms));
     }
     if (tick) {
+        cdp__waits_unacked(w);
         /* from the last check, or from the beginning of the latest wait */
         g->timers.wait_ns = now + period;
         for (i = 0; i < g->exec.transfer_count && g->exec.running; ++i)

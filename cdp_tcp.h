@@ -3310,6 +3310,21 @@ CDP__PRIVATE bool cdp__mesh_linked(void *self, uint32_t peer) {
     return i == m->desc.connections || (i && m->links[peer].shared);
 }
 
+/* Longer than a lost packet or two take on any network that works. */
+#define CDP__UNACKED_MS 500u
+
+CDP__PRIVATE CDP__COLD bool cdp__mesh_unacked(void *self, uint32_t peer) {
+    cdp__mesh *m = (cdp__mesh *)self;
+    uint32_t i;
+    for (i = 0; m->os->net.unanswered_ns && i < m->desc.connections; ++i) {
+        const cdp__link *l = cdp__bundle_at(&m->links[peer], i);
+        if (l->state == CDP__LINK_UP && !l->shared
+            && m->os->net.unanswered_ns(m->os->user, l->io.fd) >= CDP__UNACKED_MS * CDP__MS)
+            return true;
+    }
+    return false;
+}
+
 /* The number of a rank's host. */
 CDP__PRIVATE uint32_t cdp__mesh_host(void *self, uint32_t peer) {
     return ((cdp__mesh *)self)->hosts[peer];
@@ -5793,6 +5808,7 @@ CDP__PRIVATE void cdp__mesh_transport(cdp__mesh *m, cdp_transport *t) {
     t->failure.publish = cdp__mesh_publish;
     t->failure.first = cdp__mesh_first;
     t->failure.linked = cdp__mesh_linked;
+    t->failure.unacked = cdp__mesh_unacked;
 #ifndef CDP_NO_RECORDER
     t->describe = cdp__mesh_describe;
 #endif

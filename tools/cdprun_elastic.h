@@ -596,25 +596,35 @@ static cdp_status stay_newest(job *j, cdp__elastic_decision *d) {
     return st;
 }
 
-/* The ranks of the job learn of a death from the one who knows it best. */
-static void stay_tell(job *j, const rank *r, const char *why) {
+/* The number of a process in this epoch; d->size: it is not in it. */
+static uint32_t stay_rank_in(const cdp__elastic_decision *d, const rank *r) {
+    char hex[2 * CDP__ELASTIC_ID_BYTES + 1];
+    uint32_t i = 0;
+    for (; i < d->size; ++i) {
+        cdp__elastic_hex(d->members[i].id, hex);
+        if (strcmp(hex, r->id) == 0) break;
+    }
+    return i;
+}
+
+/* The ranks of the job learn of a death from the one who knows it best. They have other numbers
+   than the launcher's processes. */
+static void stay_tell(job *j, const rank *r, const char *end) {
     agent *a = j->agent;
     cdp__elastic_decision d = {.epoch = 0};
-    char key[CDP__ELASTIC_KEY];
+    char key[CDP__ELASTIC_KEY], process[200], why[240], host[64] = "?";
     cdp_elastic *const e = &a->ranks;
     if (j->nodes.store == NULL) return;
+    gethostname(host, sizeof host - 1);
+    snprintf(process, sizeof process, "process %ld on %s ended: %s", (long)r->pid, host, end);
     e->store_ms = LOOK_MS;
     cdp__elastic_key(e, key, "gone/%s", r->id);
-    cdp_status st = cdp__elastic_mark(e, j->nodes.store, key, why);
+    cdp_status st = cdp__elastic_mark(e, j->nodes.store, key, process);
     if (st == CDP_OK) st = stay_newest(j, &d);
-    if (st == CDP_OK && d.epoch > 0) {
-        bool member = false;
-        char hex[2 * CDP__ELASTIC_ID_BYTES + 1];
-        for (uint32_t i = 0; i < d.size && !member; ++i) {
-            cdp__elastic_hex(d.members[i].id, hex);
-            member = strcmp(hex, r->id) == 0;
-        }
-        if (member) st = cdp__elastic_alarm_at(e, j->nodes.store, d.epoch, why);
+    const uint32_t number = st == CDP_OK ? stay_rank_in(&d, r) : d.size;
+    if (number < d.size) {
+        snprintf(why, sizeof why, "rank %u: %s", number, process);
+        st = cdp__elastic_alarm_at(e, j->nodes.store, d.epoch, why);
     }
     cdp__free(e->os, d.members);
     agent_good(j, st);
@@ -632,14 +642,11 @@ static int64_t stay_jitter(int64_t pause) {
 static void stay_ended(job *j, int local) {
     const options *o = j->opts;
     rank *r = &j->ranks[local];
-    char end[96], why[240], host[64] = "?";
+    char end[96];
     const int64_t lived = r->end - r->begun;
     if (r->status == 0 || j->agent->done) return;
     end_text(end, sizeof end, r);
-    gethostname(host, sizeof host - 1);
-    snprintf(why, sizeof why, "process %ld on %s (rank %d for its launcher) ended: %s",
-        (long)r->pid, host, global_rank(j, local), end);
-    stay_tell(j, r, why);
+    stay_tell(j, r, end);
     /* it could hold what the new process needs; a group that lives keeps its number */
     if (r->group_left) kill(-r->pid, SIGKILL);
     r->pause = r->pause == 0 || lived > 60 * o->cooldown ? o->cooldown : r->pause * 2;

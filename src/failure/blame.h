@@ -177,8 +177,8 @@ CDP__PRIVATE void cdp__failure_end_of(cdp__failure *f, cdp__failure_domain *d, c
     }
     if (r->peer >= 0 && r->peer != (int32_t)e->peer) return; /* that edge is of another wait */
     *end = cdp__failure_follow(f, e);
-    if (d->known && (d->end.why == CDP__WHY_SILENT || d->end.why == CDP__WHY_AWAITED)
-        && end->why == CDP__WHY_SILENT)
+    if (d->known && (cdp__endpoint_silent(&d->end) || d->end.why == CDP__WHY_AWAITED)
+        && cdp__endpoint_silent(end))
         *end = d->end;
     if (r->peer < 0) r->peer = (int32_t)cdp__failure_pick(f, e)->peer;
 }
@@ -214,7 +214,7 @@ CDP__PRIVATE CDP__COLD uint32_t cdp__failure_starting(
     if (!e && end.named == (int32_t)v->from && v->end.why == CDP__WHY_FIRST)
         r->end.why = CDP__WHY_FIRST;
     if (end.named != (int32_t)v->from || v->end.named < 0 || end.named == v->end.named
-        || (e ? end.why != CDP__WHY_SILENT : r->status != CDP_ERR_PEER_LOST))
+        || (e ? !cdp__endpoint_silent(&end) : r->status != CDP_ERR_PEER_LOST))
         return 0;
     end.named = v->end.named;
     end.why = CDP__WHY_AWAITED;

@@ -35,6 +35,7 @@ typedef struct cdp__failure_edge { /* this rank waits for `peer` */
     bool compared;   /* the peer has received this rank's call */
     bool alone;      /* only `peer` can end this wait, even if `set` names several */
     bool left;       /* the peer has left */
+    bool unacked;    /* the peer's host acknowledges nothing */
     uint16_t probe;  /* how much further the WAIT is to be passed on; 0: it only compares calls */
     uint32_t serial; /* serial number of the last WAIT */
     uint32_t needed; /* answers with a smaller serial number do not count */
@@ -218,13 +219,20 @@ CDP__PRIVATE cdp__endpoint cdp__failure_follow_one(
     if (cdp__failure_answered(e)) return end;
     memset(&end, 0, sizeof end);
     end.named = end.last.target = (int32_t)e->peer;
-    end.why = e->left ? CDP__WHY_LEFT : CDP__WHY_SILENT;
+    end.why = CDP__WHY_SILENT;
+    if (e->unacked) end.why = CDP__WHY_CUT;
+    if (e->left) end.why = CDP__WHY_LEFT;
     end.last.waiter = (int32_t)f->rank;
     end.last.at = e->at;
     if (!will || will->record.end.named < 0) return end;
     end.named = will->record.end.named;
     end.why = CDP__WHY_EARLIER;
     return end;
+}
+
+/* The named rank does not answer, for whatever reason. */
+CDP__PRIVATE bool cdp__endpoint_silent(const cdp__endpoint *end) {
+    return end->why == CDP__WHY_SILENT || end->why == CDP__WHY_CUT;
 }
 
 /* Ranks endpoints of a receive from any rank: the highest is most likely the cause. A rank known
@@ -234,6 +242,7 @@ CDP__PRIVATE uint32_t cdp__failure_weight(const cdp__endpoint *end) {
     switch ((cdp__why)end->why) {
     case CDP__WHY_EARLIER: return 5;
     case CDP__WHY_SILENT:
+    case CDP__WHY_CUT:
     case CDP__WHY_AWAITED:
     case CDP__WHY_SENT: return 4;
     case CDP__WHY_LEFT: return 2;

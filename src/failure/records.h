@@ -59,6 +59,7 @@ typedef enum cdp__why {
     /* both it and rank 0 were lost before they were ready: either may be the cause */
     CDP__WHY_FIRST,
     CDP__WHY_LEFT, /* it has left the group and announced that */
+    CDP__WHY_CUT,  /* its host acknowledges nothing of what the waiter sends */
     CDP__WHY_COUNT
 } cdp__why;
 
@@ -397,6 +398,12 @@ CDP__PRIVATE void cdp__endpoint_text(cdp__text *t, const cdp__failure_record *r)
     case CDP__WHY_SILENT:
     case CDP__WHY_AWAITED:
         cdp__text_add(t, "; rank %d does not answer: look at what its process is doing", named);
+        break;
+    case CDP__WHY_CUT:
+        cdp__text_add(t,
+            "; the host of rank %d acknowledges nothing that rank %d sends: it is down, or the "
+            "network between these two hosts delivers nothing",
+            named, (int)r->end.last.waiter);
         break;
     case CDP__WHY_BUSY:
         cdp__text_add(t, "; rank %d waits for nobody: it computes, or calls something else", named);

@@ -253,6 +253,7 @@ CDP__PRIVATE CDP__COLD void cdp__group_settle(cdp_group *g) {
         sure = cdp__world_read_first(g->w, true) == CDP__FIRST_OWN;
     if (g->failure.domain.state != CDP__FAILURE_SETTLING) return;
     cdp__world_read_all(g->w);
+    cdp__waits_unacked(g->w);
     cdp__world_answer(g->w);
     if (g->failure.domain.state != CDP__FAILURE_SETTLING) return;
     if (g->channel == CDP__WORLD_CHANNEL || !lost) cdp__group_ask_starting(g);

@@ -64,6 +64,20 @@ CDP__PRIVATE void cdp__wait_long(
     (void)cdp__failure_step(&g->w->failure, &v);
 }
 
+/* Of each rank that this one waits for: whether its host acknowledges what is sent. */
+CDP__PRIVATE CDP__COLD void cdp__waits_unacked(cdp__world *w) {
+    const cdp_transport *t = &w->transport;
+    uint32_t i;
+    bool changed = false;
+    for (i = 0; i < w->failure.edge_room && t->failure.unacked && w->failure.waited; ++i) {
+        cdp__failure_edge *e = &w->failure.edges[i];
+        const bool unacked = e->used && e->peer != w->rank && t->failure.unacked(t->self, e->peer);
+        changed |= unacked != e->unacked;
+        e->unacked = unacked;
+    }
+    if (changed) cdp__failure_update(&w->failure);
+}
+
 /* Reports that a channel has reached this position. */
 CDP__PRIVATE void cdp__wait_ended(cdp_group *g, uint64_t channel, uint64_t seq, uint32_t round) {
     cdp__failure_event v;

@@ -340,6 +340,7 @@ CDP__PRIVATE bool cdp__group_waits(cdp_group *g, uint64_t now) {
         period = cdp__min(period, cdp__failure_period_ns(cdp__group_head(g)->rq.timeout_ms));
     }
     if (tick) {
+        cdp__waits_unacked(w);
         /* from the last check, or from the beginning of the latest wait */
         g->timers.wait_ns = now + period;
         for (i = 0; i < g->exec.transfer_count && g->exec.running; ++i)

@@ -141,6 +141,10 @@ typedef struct cdp_transport {
         /* Is `peer` connected? Connected peers are told of a failure even if nothing was
            exchanged with them yet. */
         bool (*linked)(void *self, uint32_t peer);
+        /* Is `peer` connected, and its host has acknowledged nothing for some time although
+           something was sent? Then the network between the two is blamed, not what the peer's
+           process does. */
+        bool (*unacked)(void *self, uint32_t peer);
     } failure;
 
     /* ---- optional: text for people ---- */

@@ -190,7 +190,8 @@ typedef struct cdp__tcp_info {
 
 /* Nanoseconds since the peer's host last acknowledged anything; 0 if no acknowledgement is due. A
    live host acknowledges retransmitted data and probes of a closed window, so the age counts
-   only while data is unacknowledged or at least two probes were lost. */
+   only if two of these in a row were lost: data that was just sent after a long pause is not
+   acknowledged yet. */
 CDP__PRIVATE uint64_t cdp__os_unanswered(void *user, int32_t fd) {
 #if defined(__linux__) && defined(TCP_INFO)
     cdp__tcp_info i;
@@ -198,7 +199,7 @@ CDP__PRIVATE uint64_t cdp__os_unanswered(void *user, int32_t fd) {
     (void)user;
     memset(&i, 0, sizeof i);
     if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &i, &len) != 0) return 0;
-    if (!i.unacked && i.probes < 2) return 0;
+    if (i.retransmits < 2 && i.probes < 2) return 0;
     return i.last_ack_recv * CDP__MS;
 #else
     (void)user;

@@ -107,6 +107,7 @@ CDP__PRIVATE void cdp__mesh_transport(cdp__mesh *m, cdp_transport *t) {
     t->failure.publish = cdp__mesh_publish;
     t->failure.first = cdp__mesh_first;
     t->failure.linked = cdp__mesh_linked;
+    t->failure.unacked = cdp__mesh_unacked;
 #ifndef CDP_NO_RECORDER
     t->describe = cdp__mesh_describe;
 #endif

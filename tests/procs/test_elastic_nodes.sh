@@ -4,7 +4,7 @@
 #   bash tests/procs/test_elastic_nodes.sh [PART...]      BUILD=DIR (default: build), KILLS=N (default: 6; by hand, with
 #                                                         the part kills: 1000, which takes 10 minutes)
 #
-# PART: restart, stay, kills, cut (default: all).
+# PART: restart, stay, names, kills, cut (default: all; names is a part of stay).
 #
 # The machines are launchers on this one; for `cut` one of them is a network namespace, which needs root. Every wait is
 # for something that a program says, and has a limit. Ends with "N passed, N failed".
@@ -300,6 +300,31 @@ stay_here() {
     has 'and what was first' out.0 ', killed by SIGKILL'
 }
 
+# A process that takes the place of rank 0 is the last rank of the job. It is killed while the others are stopped, so the
+# launcher is the first to say why the epoch ends: with the number that the process has in the job.
+stay_names() {
+    local other dead
+    rm -f out.* log log.stop events
+    "$B/cdprun" -n 2 --stay --max-restarts 2 --cooldown 0.05 --event-log events \
+        "$B/elastic_rank" train log 2 > out.0 2>&1 < /dev/null &
+    pids[0]=$!
+    await lines 2 ' size 2 ' log
+    other=$(sed -n 's/^epoch 1 .* rank 1 pid //p' log)
+    kill -KILL "$(sed -n 's/^epoch 1 .* rank 0 pid //p' log)"
+    await lines 4 ' size 2 ' log
+    dead=$(sed -n 's/.* size 2 rank 1 pid //p' log | tail -n 1)
+    kill -STOP "$other"
+    kill -KILL "$dead"
+    await lines 2 '"event": "rank_end"' events
+    await lines 2 ' ended: killed by SIGKILL' out.0
+    kill -CONT "$other"
+    await lines 6 ' size 2 ' log
+    await lines 1 '"epoch": 3' events
+    touch log.stop; finish 0
+    check 'ranks are killed one after the other' "$codes" 0
+    has 'and named by their numbers in the job' events "\"cause\": \"rank 1: process $dead on "
+}
+
 # All ranks die at once: nobody has the state of the job, so new ones would wait for nobody.
 stay_lost() {
     local began=$SECONDS
@@ -369,7 +394,8 @@ parts=("$@")
 for part in "${parts[@]}"; do
     case $part in
     restart) restart_mode; stopped_launcher; options_and_times; stores ;;
-    stay) stay_mode; stay_here; stay_late; stay_lost; stay_events; stay_files ;;
+    stay) stay_mode; stay_here; stay_names; stay_late; stay_lost; stay_events; stay_files ;;
+    names) stay_names ;;
     cut) cut_off ;;
     kills) random_kills "${KILLS:-6}" ;;
     esac

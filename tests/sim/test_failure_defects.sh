@@ -81,7 +81,7 @@ defect 'a will is not looked for' 'groups,_chain_of_3:_kill' \
 defect 'any loss replaces a timeout' 'unit' \
     'if (st == CDP_ERR_PEER_LOST && !cdp__failure_late_arrived(f, v->domain)) return 0;' ''
 defect 'who was silent is forgotten' 'unit' \
-    'if (d->known && (d->end.why == CDP__WHY_SILENT || d->end.why == CDP__WHY_AWAITED)' 'if (0'
+    'if (d->known && (cdp__endpoint_silent(&d->end) || d->end.why == CDP__WHY_AWAITED)' 'if (0'
 defect 'the wait behind the late one is blamed' 'unit' \
     'if (!e || (d->known && !same)) return;' 'if (!e) return;'
 defect 'the wait behind the late one is asked about' 'unit' \

@@ -495,7 +495,10 @@ TEST(causes_of_failures_are_sentences) {
             "; rank 3 had not finished starting, and waited for rank 7; rank 7 does "
             "not answer: look at what its process is doing"},
         {CDP__WHY_FIRST, "; rank 0 is gone, too, and its store with it"},
-        {CDP__WHY_LEFT, "; rank 7 has left"}};
+        {CDP__WHY_LEFT, "; rank 7 has left"},
+        {CDP__WHY_CUT,
+            "; the host of rank 7 acknowledges nothing that rank 0 sends: it is down, or the "
+            "network between these two hosts delivers nothing"}};
     for (uint32_t i = 0; i < sizeof rows / sizeof *rows; ++i)
         for (uint32_t said = 0; said < 2; ++said) {
             cdp__failure_record r;

@@ -1074,10 +1074,10 @@ static void *silence_main(void *p) {
     return NULL;
 }
 
-/* Two ranks, each a thread, over TCP; rank `odd` uses `os`. */
-static void two_on_loopback(void *(*func)(void *), uint32_t odd, const cdp_os *os) {
+/* Two ranks, each a thread, over TCP; rank `odd` uses `os`. Returns both, until the next call. */
+static const keyed *two_on_loopback(void *(*func)(void *), uint32_t odd, const cdp_os *os) {
+    static keyed k[2];
     const uint16_t port = free_port();
-    keyed k[2];
     memset(k, 0, sizeof k);
     for (uint32_t r = 0; r < 2; ++r) {
         k[r].desc.group.rank = r;
@@ -1091,13 +1091,49 @@ static void two_on_loopback(void *(*func)(void *), uint32_t odd, const cdp_os *o
     }
     for (uint32_t r = 0; r < 2; ++r)
         pthread_join(k[r].id, NULL);
+    return k;
 }
 
 TEST(a_silent_machine_is_lost) {
     cdp_os os = *cdp_os_default();
     silent_ms = 0;
     os.net.unanswered_ns = says_unanswered;
-    two_on_loopback(silence_main, 0, &os);
+    (void)two_on_loopback(silence_main, 0, &os);
+}
+
+/* Rank 1 does not answer for longer than the timeout; the os of rank 0 says whether the host of
+   rank 1 acknowledges what it is sent. */
+static void *unacked_main(void *p) {
+    keyed *k = (keyed *)p;
+    float x = 1;
+    cdp_group *g = NULL;
+    k->desc.group.timeout_ms = 1000;
+    k->desc.group.no_thread = true;
+    if (!OK(cdp_init(&k->desc, &g)) || !OK(cdp_barrier(g))) return NULL;
+    if (k->desc.group.rank == 0)
+        k->status = cdp_recv(g, &x, 1, CDP_DTYPE_F32, 1, 0);
+    else
+        test_sleep_ms(1500);
+    k->error = *cdp_last_error();
+    cdp_group_destroy(g);
+    return NULL;
+}
+
+TEST(a_network_that_delivers_nothing_is_not_a_process_that_hangs) {
+    static const char *const text[] = {"rank 1 does not answer: look at what its process is doing",
+        "the host of rank 1 acknowledges nothing that rank 0 sends: it is down, or the network "
+        "between these two hosts delivers nothing"};
+    cdp_os os = *cdp_os_default();
+    os.net.unanswered_ns = says_unanswered;
+    silent_ms = 0;
+    for (uint32_t cut = 0; cut < 2; ++cut) {
+        const keyed *k = two_on_loopback(unacked_main, 0, &os);
+        T_EQ(CDP_ERR_TIMEOUT, k->status);
+        T_EQ(1, k->error.peer);
+        T_TEXT(text[cut], k->error.text);
+        silent_ms = 800;
+    }
+    silent_ms = 0;
 }
 
 /* Connections that never end: whenever rank 1 asks for the next one there is another, whose other
@@ -1148,7 +1184,7 @@ TEST(a_flood_is_accepted_in_turns) {
     cdp_os os = *cdp_os_default();
     flooded = 0;
     os.net.accept_next = accept_without_end;
-    two_on_loopback(flooded_main, 1, &os);
+    (void)two_on_loopback(flooded_main, 1, &os);
     T(flooded > 0);
 }
 
@@ -1251,7 +1287,7 @@ TEST(the_progress_thread_takes_over_soon) {
     cdp_os os = *cdp_os_default();
     memset(&stood_by, 0, sizeof stood_by);
     os.threads.cond_wait = counting_cond_wait;
-    two_on_loopback(stood_by_main, 0, &os); /* rank 0 is watched */
+    (void)two_on_loopback(stood_by_main, 0, &os); /* rank 0 is watched */
 }
 
 TEST(other_machines_need_a_key) {
@@ -1631,6 +1667,8 @@ int main(int argc, char **argv) {
         {"job_keys_are_wiped", job_keys_are_wiped, 60},
         {"too_few_descriptors", too_few_descriptors, 20},
         {"a_silent_machine_is_lost", a_silent_machine_is_lost, 20},
+        {"a_network_that_delivers_nothing_is_not_a_process_that_hangs",
+            a_network_that_delivers_nothing_is_not_a_process_that_hangs, 20},
         {"a_flood_is_accepted_in_turns", a_flood_is_accepted_in_turns, 20},
         {"callers_are_left_alone", callers_are_left_alone, 120},
         {"the_progress_thread_takes_over_soon", the_progress_thread_takes_over_soon, 60},
