@@ -82,7 +82,8 @@
         train with unequal amounts of data     .join and cdp_ddp_join
         send fewer bytes                       cdp_hook_create, cdp_ddp_set_hook; own: cdp_hook
         average parameters now and then        cdp_averager_step
-        shard optimizer state                  cdp_zero_partition, cdp_zero_step
+        update parameters, shard their state   cdp_optimizer_create; cdp_optimizer_step
+        save, restore an optimizer's state     cdp_optimizer_gather, cdp_optimizer_scatter
         limit the norm of gradients            cdp_ddp_clip
         divide the data among ranks            cdp_sampler_fill
         evaluate on every sample once          .exact of cdp_sampler
@@ -136,7 +137,10 @@
         Embedding(sparse=True)                 cdp_param.sparse, cdp_ddp_ready_rows, cdp_ddp_rows
         clip_grad_norm_(p, m)                  cdp_ddp_clip(ddp, m, &norm); on a mesh
                                                cdp_grads_norm, cdp_grads_scale
-        ZeroRedundancyOptimizer                cdp_zero_partition; cdp_zero_step for optimizer.step
+        ZeroRedundancyOptimizer                cdp_optimizer_create with .deferred, then
+                                               cdp_optimizer_step; overlap_with_ddp: without
+        _apply_optimizer_in_backward           cdp_optimizer_create with .whole
+        consolidate_state_dict                 cdp_optimizer_gather, one parameter at a time
         PeriodicModelAverager                  cdp_averager; hierarchical: its .levels
         DistributedSampler, set_epoch          cdp_sampler_fill, .epoch
         WeightedRandomSampler(w, n, False)     .weights, .draws = n, .once (its draws are others)
@@ -171,18 +175,17 @@
                                         store; cdp_group_dump needs an os of the program's own
         CDP_NO_THREADS         off      no pthreads: communication advances in calls only; the last
                                         error is one per program
-        CDP_NO_DDP *           off      no data parallel training, and none of the next eight
+        CDP_NO_DDP *           off      no data parallel training, and none of the next seven
         CDP_NO_HOOKS *         off      no built-in hooks (hooks of your own work)
         CDP_NO_AVERAGER *      off      no cdp_averager_step
-        CDP_NO_ZERO *          off      no cdp_zero_partition, cdp_zero_step
         CDP_NO_TRACE *         off      no cdp_ddp_trace
         CDP_NO_SPARSE *        off      no cdp_ddp_ready_rows, cdp_ddp_rows; a parameter that is
                                         sparse: UNSUPPORTED
         CDP_NO_JOIN *          off      no cdp_ddp_join; a desc's join: UNSUPPORTED
         CDP_NO_CLIP *          off      no cdp_ddp_clip
         CDP_NO_VERIFY *        off      no cdp_ddp_verify
-        CDP_NO_TRAINING *      off      no cdp_convert, cdp_scaler_update,
-                                        cdp_optim_update
+        CDP_NO_TRAINING *      off      no cdp_convert, cdp_scaler_update, cdp_optim_update,
+                                        cdp_optimizer_create
         CDP_NO_SAMPLER *       off      no cdp_sampler_fill, cdp_sampler_part
         CDP_NO_MESSAGES *      off      no cdp_send and the other calls of >>group/messages_api, no
                                         cdp_monitored_barrier, no channels
@@ -390,7 +393,6 @@
 #ifdef CDP_NO_DDP
 #undef CDP_NO_HOOKS
 #undef CDP_NO_AVERAGER
-#undef CDP_NO_ZERO
 #undef CDP_NO_TRACE
 #undef CDP_NO_SPARSE
 #undef CDP_NO_JOIN
@@ -398,7 +400,6 @@
 #undef CDP_NO_VERIFY
 #define CDP_NO_HOOKS
 #define CDP_NO_AVERAGER
-#define CDP_NO_ZERO
 #define CDP_NO_TRACE
 #define CDP_NO_SPARSE
 #define CDP_NO_JOIN
@@ -486,11 +487,6 @@ extern "C" {
 #define CDP__WITH_NO_AVERAGER _NO_AVERAGER
 #else
 #define CDP__WITH_NO_AVERAGER
-#endif
-#ifdef CDP_NO_ZERO
-#define CDP__WITH_NO_ZERO _NO_ZERO
-#else
-#define CDP__WITH_NO_ZERO
 #endif
 #ifdef CDP_NO_TRACE
 #define CDP__WITH_NO_TRACE _NO_TRACE
@@ -583,7 +579,7 @@ extern "C" {
     CDP__GLUED(_SLOTS_, CDP_SLOTS, _OF_, CDP_SLOT_BYTES, _EXPOSURES_, CDP_EXPOSURES)
 #define CDP__WITH_FLAGS_1                                                                       \
     CDP__GLUED(CDP__WITH_ONLY_F32, CDP__WITH_NO_DDP, CDP__WITH_NO_HOOKS, CDP__WITH_NO_AVERAGER, \
-        CDP__WITH_NO_ZERO, CDP__WITH_NO_TRACE)
+        CDP__WITH_NO_TRACE, )
 #define CDP__WITH_FLAGS_2                                                                      \
     CDP__GLUED(CDP__WITH_NO_SPARSE, CDP__WITH_NO_JOIN, CDP__WITH_NO_CLIP, CDP__WITH_NO_VERIFY, \
         CDP__WITH_NO_SAMPLER, CDP__WITH_NO_MESSAGES)
@@ -2466,8 +2462,8 @@ CDP_API uint64_t cdp_ddp_trace(
    not scale). *norm, if not NULL, gets the norm before. Local, after backward_end: gradients, and
    so the norm, are equal on all ranks of the ddp's group. Where other groups hold other pieces of
    the model (a mesh, a pipeline), use cdp_grads_norm() and cdp_grads_scale(). Errors: INVALID
-   (NULL, or max_norm is negative or NaN), STATE (a backward pass is open), or what a device
-   returns. */
+   (NULL, or max_norm is negative or NaN), STATE (a backward pass is open; a cdp_optimizer that cuts
+   buckets is set), or what a device returns. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_clip(cdp_ddp *ddp, double max_norm, double *norm);
 #endif /* CDP_NO_CLIP */
 
@@ -2753,26 +2749,6 @@ typedef struct cdp_averager {
    or levels missing), what a device returns, or the failure of the group that averages. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_averager_step(cdp_averager *averager);
 #endif /* CDP_NO_AVERAGER */
-
-#ifndef CDP_NO_ZERO
-/* Optimizer state on one rank per parameter only (ZeRO, stage 1). Chooses owner[i], the rank that
-   owns parameter i, for `n` parameters with counts[i] elements: the largest parameter goes first,
-   each to the rank with the fewest elements so far. totals[] has world_size entries, zero at first,
-   and carries over from one group of parameters to the next. Local; equal on all ranks. Takes one
-   pass over the parameters for each different count. */
-CDP_API void cdp_zero_partition(
-    const uint64_t *counts, uint32_t n, uint32_t world_size, uint64_t *totals, uint32_t *owner);
-
-/* One optimizer step. Collective, after backward_end, with the same `owner` on all ranks: calls
-   `update` for each parameter that this rank owns, then sends every parameter from its owner to
-   all. `grad` is the mean where the caller reads it, NULL for a sparse parameter (see
-   cdp_ddp_rows); `user` is passed on. To skip parameters without a gradient, ask cdp_ddp_used.
-   Errors: INVALID (NULL, or an owner that is no rank: no update was called), STATE (a backward pass
-   is open), or the group's failure. */
-CDP_MUST_CHECK CDP_API cdp_status cdp_zero_step(cdp_ddp *ddp, const uint32_t *owner,
-    void (*update)(void *user, uint32_t index, const cdp_param *param, const void *grad),
-    void *user);
-#endif /* CDP_NO_ZERO */
 #endif /* CDP_NO_DDP */
 
 /* ---- >>train/sampler_api: which samples of a data set a rank gets ---------------------------- */
@@ -2837,6 +2813,103 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_sampler_part(
     const cdp_sampler *sampler, uint64_t first, uint64_t count, uint64_t *indices);
 #endif /* CDP_NO_SAMPLER */
 
+/* ---- >>ddp/optimizer_api: an optimizer that meets the buckets of a ddp ----------------------- */
+
+#if !defined(CDP_NO_DDP) && !defined(CDP_NO_TRAINING)
+
+/* The elements of one parameter that a rank updates: a contiguous range, or none (count 0). */
+typedef struct cdp_optimizer_part {
+    uint64_t first, count;
+    /* elements of this rank's parts before this one: where its state is, if an optimizer of the
+       program's own keeps all of it in one array of cdp_optimizer_count() elements */
+    uint64_t at;
+} cdp_optimizer_part;
+
+typedef struct cdp_optimizer_desc {
+    cdp_ddp *ddp; /* required */
+    /* Required without `update`. The program's own, and may change between passes (lr, for one); it
+       must outlive the optimizer. `step` counts updates made, from 0: each update adds 1 first. */
+    cdp_optim *optim;
+    /* An optimizer of the program's own, in place of `optim`: updates `part` of parameter `index`,
+       which begins at `data`, with its mean gradient times `scale`. A status other than CDP_OK
+       ends the pass with that failure. Called by one thread at a time, see cdp_hook. */
+    cdp_status (*update)(void *user, uint32_t index, const cdp_optimizer_part *part, void *data,
+        const void *grad, double scale);
+    void *user;
+    /* Every rank keeps all state and updates the whole model. Otherwise each updates an equal range
+       of each bucket and keeps the state of that range alone (ZeRO, stage 1: Rajbhandari and others
+       2020). */
+    bool whole;
+    /* Parameters are updated by cdp_optimizer_step() after the pass, not bucket by bucket in it.
+       Needed for a norm, a clip or a scaled loss, and with find_unused, static_graph or join. */
+    bool deferred;
+} cdp_optimizer_desc;
+
+typedef struct cdp_optimizer cdp_optimizer;
+
+/* Make an optimizer of all parameters of a ddp but its sparse ones, which stay the program's. As
+   soon as a bucket is full its mean is reduced; each rank updates its part, and ranks gather what
+   the others have updated, while backward still runs: no more bytes than the allreduce without it.
+   After cdp_ddp_backward_end() all ranks have the same, updated parameters. Passes under no_sync
+   update nothing.
+
+   Unless `whole` is set, gradients are zero after an update; between the pass and
+   cdp_optimizer_step() only the rank's own parts hold the mean, so use cdp_optimizer_norm(), not
+   cdp_ddp_clip(). Ranges follow from the buckets, which are not rebuilt any more (.rebuild); in
+   each bucket a rank has at most one element more than another.
+
+   f16 and bf16: `optim` keeps a f32 copy of each element that the rank updates, at first equal to
+   the parameter; it updates this and rounds the result to the parameter. So the parameters of the
+   ddp are the working copies, and gradients of 16 bits are added in f32 with .accumulate.
+
+   Collective, between passes, with equal descs on all ranks; takes the place of the ddp's hook
+   (unless both `whole` and `deferred` are set), so there must be none. Destroy it before the group.
+   Errors: INVALID (the text names the member of the desc, or the setting of `optim`), STATE (a pass
+   is open), UNSUPPORTED (a parameter of f64 with `optim`; a hook is set; device memory;
+   find_unused, static_graph or join without deferred; CDP_NO_GROUPS), NOMEM, the group's failure.
+   NOMEM of one rank is not sent to the others: end the job. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_optimizer_create(
+    const cdp_optimizer_desc *desc, cdp_optimizer **out);
+/* Local, between passes, before or after its ddp is destroyed; NULL is allowed. Gradients are
+   then means on all ranks again. In an open pass it does nothing but set cdp_last_error(). */
+CDP_API void cdp_optimizer_destroy(cdp_optimizer *optimizer);
+
+/* What this rank updates: the part of one parameter (count 0 for NULL, a sparse parameter, or one
+   that does not exist), and all parts together. */
+CDP_API cdp_optimizer_part cdp_optimizer_part_of(const cdp_optimizer *optimizer, uint32_t index);
+CDP_API uint64_t cdp_optimizer_count(const cdp_optimizer *optimizer);
+
+#ifndef CDP_NO_CLIP
+/* The norm of the mean, of all parameters that the optimizer updates, and whether one of its
+   elements is infinite or NaN; the same on all ranks. Collective unless `whole` is set; between
+   cdp_ddp_backward_end() and cdp_optimizer_step(). Errors: INVALID (NULL; not deferred), STATE (a
+   pass is open, or the ddp has another hook now), those of cdp_grads_norm(). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_optimizer_norm(cdp_optimizer *optimizer, cdp_norm *out);
+#endif
+/* With `deferred`: update all parameters with the mean times `scale` (0: 1), for instance
+       double scale = 1 / cdp_scaler_scale(&s), norm = n.norm * scale;
+       if (norm > limit) scale *= limit / (norm + 1e-6);
+   Parameters that no rank used are left alone. To leave out a step, do not call it on any rank, and
+   set gradients to zero. Collective. With join, ranks without data call it in join_hook
+   (CDP_JOIN_STEP). Errors: those of cdp_optimizer_norm() and of cdp_optim_update(), INVALID
+   (`scale` is negative or NaN), what `update` returns. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_optimizer_step(cdp_optimizer *optimizer, double scale);
+
+#define CDP_OPTIMIZER_MASTER 3u
+/* Save and restore: the state of one parameter is gathered in `values` of rank `root`, or taken
+   from there; as many f32 as the parameter has elements, on other ranks unused. `state`: 0 to
+   cdp_optim_states() - 1, or CDP_OPTIMIZER_MASTER, the f32 copies of a parameter of 16 bits. A file
+   of these and of *optim is read by any number of ranks. Collective, between passes. With `whole`
+   all ranks have it: gathering copies it on `root`, and restoring broadcasts it. Errors: INVALID
+   (NULL; no such rank, parameter or state; `optim` is not set), STATE (a pass is open), the
+   group's failure. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_optimizer_gather(
+    cdp_optimizer *optimizer, uint32_t state, uint32_t index, float *values, uint32_t root);
+CDP_MUST_CHECK CDP_API cdp_status cdp_optimizer_scatter(
+    cdp_optimizer *optimizer, uint32_t state, uint32_t index, const float *values, uint32_t root);
+
+#endif
+
 #ifdef __cplusplus
 } /* extern "C" */
 #endif
@@ -2863,6 +2936,11 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 #if !defined(CDP_NO_DDP) && !defined(CDP_NO_FRAMES)
 inline cdp_status cdp_ddp_create_start(const cdp_ddp_desc &desc, cdp_ddp **out) {
     return cdp_ddp_create_start(&desc, out);
+}
+#endif
+#if !defined(CDP_NO_DDP) && !defined(CDP_NO_TRAINING)
+inline cdp_status cdp_optimizer_create(const cdp_optimizer_desc &desc, cdp_optimizer **out) {
+    return cdp_optimizer_create(&desc, out);
 }
 #endif
 #ifndef CDP_NO_HOOKS
@@ -21280,6 +21358,13 @@ typedef struct cdp__bucket {
 
 #define CDP__HOOK_LANES 8u
 
+/* What a synchronized pass leaves in gradients. */
+typedef enum cdp__ddp_result {
+    CDP__DDP_MEAN,  /* the mean, or what a hook made of it */
+    CDP__DDP_PARTS, /* the mean of the elements that this rank updates; the others mean nothing */
+    CDP__DDP_SPENT  /* zeros: parameters were updated */
+} cdp__ddp_result;
+
 /* What cdp_ddp_poll() goes on with. */
 typedef enum cdp__ddp_task {
     CDP__DDP_IDLE,
@@ -21328,6 +21413,9 @@ struct cdp_ddp {
     bool launching, launch_again;
 
     cdp_hook hook; /* stage NULL: none */
+#ifndef CDP_NO_TRAINING
+    cdp__ddp_result result;
+#endif
     /* groups in which the stages of a hook run; the first one is `group` */
     cdp_group *lanes[CDP__HOOK_LANES];
     uint32_t at[CDP__HOOK_LANES + 1]; /* the next bucket for each stage */
@@ -21429,6 +21517,24 @@ CDP__PRIVATE cdp_status cdp__ddp_free_to(const cdp_ddp *d, const char *call) {
 CDP__PRIVATE cdp_status cdp__ddp_between(const cdp_ddp *d, const char *call) {
     const cdp_status st = cdp__ddp_free_to(d, call);
     return st == CDP_OK && d->in_backward ? cdp__ddp_refuse(d, call) : st;
+}
+
+CDP__PRIVATE void cdp__ddp_set_result(cdp_ddp *d, cdp__ddp_result result) {
+#ifdef CDP_NO_TRAINING
+    (void)d;
+    (void)result;
+#else
+    d->result = result;
+#endif
+}
+
+CDP__PRIVATE bool cdp__ddp_leaves(const cdp_ddp *d, cdp__ddp_result result) {
+#ifdef CDP_NO_TRAINING
+    (void)d;
+    return result == CDP__DDP_MEAN;
+#else
+    return d->result == result;
+#endif
 }
 
 /* True if parameters and gradients are in device memory. */
@@ -22744,18 +22850,22 @@ CDP_API bool cdp_ddp_used(const cdp_ddp *d, uint32_t i) {
     return i < cdp_ddp_param_count(d) && d->params[i].used;
 }
 
+/* Sets gradients to zero, but those of sparse parameters. */
+CDP__PRIVATE void cdp__ddp_zero_dense(cdp_ddp *d) {
+    uint32_t i;
+    for (i = 0; i < d->bucket_count; ++i)
+        cdp__ddp_zero(d, d->buckets[i].memory, cdp__bucket_bytes(&d->buckets[i]));
+    for (i = 0; i < d->param_count; ++i)
+        if (d->params[i].user.grad)
+            cdp__ddp_zero(d, d->params[i].user.grad, cdp__param_bytes(&d->params[i]));
+}
+
 CDP_API void cdp_ddp_zero_grad(cdp_ddp *d) {
     uint32_t i;
     if (cdp__ddp_between(d, "cdp_ddp_zero_grad") != CDP_OK) return;
-    for (i = 0; i < d->bucket_count; ++i)
-        cdp__ddp_zero(d, d->buckets[i].memory, cdp__bucket_bytes(&d->buckets[i]));
-    for (i = 0; i < d->param_count; ++i) {
-        cdp__param *p = &d->params[i];
-        if (p->sparse)
-            p->sparse->used = p->sparse->mean_used = 0;
-        else if (p->user.grad)
-            cdp__ddp_zero(d, p->user.grad, cdp__param_bytes(p));
-    }
+    cdp__ddp_zero_dense(d);
+    for (i = 0; i < d->param_count; ++i)
+        if (d->params[i].sparse) d->params[i].sparse->used = d->params[i].sparse->mean_used = 0;
 }
 
 #endif /* CDP_NO_DDP */
@@ -22963,7 +23073,14 @@ CDP__PRIVATE cdp_real cdp__ddp_predivide(const cdp_ddp *d, cdp_dtype dtype) {
     return divisor >= 1 ? divisor : 0;
 }
 
-/* The request that reduces a bucket; cdp__ddp_divide() applies the rest of the divisor. */
+/* The rest of the divisor, which is applied when the sum has arrived; 1: none. */
+CDP__PRIVATE cdp_real cdp__ddp_rest(const cdp_ddp *d, cdp_dtype dtype) {
+    const cdp_real before = cdp__ddp_predivide(d, dtype);
+    if (before != 0) return cdp__ddp_divisor(d) / before;
+    return d->desc.divisor == 0 && !d->desc.join_effective ? 1 : cdp__ddp_divisor(d);
+}
+
+/* The request that reduces a bucket, see also cdp__ddp_rest(). */
 CDP__PRIVATE cdp_request cdp__ddp_request(const cdp_ddp *d, const cdp__bucket *b, uint32_t tail) {
     const cdp_real before = cdp__ddp_predivide(d, b->dtype);
     cdp_reduce_op op = CDP_REDUCE_SUM;
@@ -23115,15 +23232,16 @@ CDP__PRIVATE cdp_status cdp__ddp_launch_ready(cdp_ddp *d) {
 
 #ifndef CDP_NO_DDP
 
-/* One step that applies the rest of the divisor, see cdp__ddp_request(). */
+/* One step that applies the rest of the divisor; or clears a bucket whose mean was used up. */
 CDP__PRIVATE void cdp__ddp_divide(cdp_ddp *d, cdp__bucket *b) {
-    const cdp_real before = cdp__ddp_predivide(d, b->dtype);
-    cdp_real by = cdp__ddp_divisor(d);
-    uint64_t at, n;
-    if (before != 0) by /= before;
-    if (d->hook.stage || (d->desc.divisor == 0 && before == 0 && !d->desc.join_effective)) by = 1;
-    n = cdp__ddp_piece(d, by != 1 ? cdp__bucket_bytes(b) : 0, &at) / b->elem;
-    if (n) (void)cdp__ddp_fail(d, cdp__ddp_divide_data(d, b->dtype, b->memory + at, n, by));
+    const cdp_real by = d->hook.stage ? 1 : cdp__ddp_rest(d, b->dtype);
+    const bool spent = cdp__ddp_leaves(d, CDP__DDP_SPENT);
+    uint64_t at;
+    const uint64_t n = cdp__ddp_piece(d, by != 1 || spent ? cdp__bucket_bytes(b) : 0, &at);
+    if (n && spent)
+        cdp__ddp_zero(d, b->memory + at, n);
+    else if (n)
+        (void)cdp__ddp_fail(d, cdp__ddp_divide_data(d, b->dtype, b->memory + at, n / b->elem, by));
 }
 
 /* One step that copies the result of one parameter to where the caller reads it. `used`: at least
@@ -24013,6 +24131,10 @@ CDP_API cdp_status cdp_ddp_clip(cdp_ddp *d, double max_norm, double *norm) {
     if (st != CDP_OK) return st;
     if (!(max_norm >= 0))
         return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_clip: max_norm is not a positive number");
+    if (!cdp__ddp_leaves(d, CDP__DDP_MEAN))
+        return cdp__fail(CDP_ERR_STATE,
+            "cdp_ddp_clip: an optimizer leaves no mean of all gradients on a rank; set deferred in "
+            "its desc, and call cdp_optimizer_norm");
     st = cdp__clip_squares(d, &sum);
     if (st != CDP_OK) return st;
     sum = cdp__sqrt(sum);
@@ -24102,6 +24224,7 @@ CDP_API CDP__COLD cdp_status cdp_ddp_set_hook(cdp_ddp *d, const cdp_hook *hook) 
     if (d->hook.destroy) d->hook.destroy(d->hook.self);
     memset(&d->hook, 0, sizeof d->hook);
     if (hook) d->hook = *hook;
+    cdp__ddp_set_result(d, CDP__DDP_MEAN);
     d->hook.operations = (uint32_t)cdp__max(d->hook.operations, 1);
     return CDP_OK;
 }
@@ -25548,83 +25671,496 @@ CDP_API cdp_status cdp_averager_step(cdp_averager *a) {
 }
 #endif /* CDP_NO_AVERAGER */
 
-/* ---- >>ddp/zero: each parameter has its optimizer state on one rank -------------------------- */
+/* ---- >>ddp/optimizer: an optimizer that meets the buckets of a ddp --------------------------- */
 
-/* Knows: which rank owns which parameter. Promises: owners depend on element counts alone. */
+/* Knows: which elements this rank updates, their state, the stages of a bucket. Promises: the same
+   parameters as a plain ddp with the same optimizer; every element is updated by one rank, or by
+   all. */
 
-#ifndef CDP_NO_ZERO
+#if !defined(CDP_NO_DDP) && !defined(CDP_NO_TRAINING)
 
-/* Finds the largest count among parameters without an owner; false: every parameter has one. */
-CDP__PRIVATE bool cdp__zero_largest(
-    const uint64_t *counts, uint32_t n, const uint32_t *owner, uint64_t *largest) {
-    bool found = false;
-    uint32_t i;
-    for (i = 0; i < n; ++i) {
-        if (owner[i] != UINT32_MAX || (found && counts[i] <= *largest)) continue;
-        *largest = counts[i];
-        found = true;
+struct cdp_optimizer {
+    cdp_optimizer_desc desc;
+    cdp_ddp *ddp; /* NULL: the ddp has another hook, or was destroyed */
+    const cdp_os *os;
+    /* f32: what cdp_optim_update() keeps, then copies of parameters of 16 bits; NULL: none */
+    float *state[CDP_OPTIMIZER_MASTER + 1];
+    /* where state begins: of each bucket, or with `whole` of each parameter */
+    uint64_t *base;
+    uint64_t total;   /* elements that this rank updates */
+    uint64_t *counts; /* one per rank: the parts of an operation */
+};
+
+/* Range `r` of `n` equal ones begins here; the first ones have the elements that are left over. */
+CDP__PRIVATE uint64_t cdp__optimizer_cut(uint64_t count, uint32_t n, uint32_t r) {
+    return count / n * r + cdp__min(r, count % n);
+}
+
+/* The part of a parameter that a rank updates. `at` is that of this rank. */
+CDP__PRIVATE cdp_optimizer_part cdp__optimizer_part_on(
+    const cdp_optimizer *o, uint32_t rank, uint32_t index) {
+    const cdp_ddp *d = o->ddp;
+    const cdp__param *p = &d->params[index];
+    const cdp__bucket *b = &d->buckets[p->bucket];
+    const uint32_t n = cdp_size(d->group);
+    const uint64_t start = (uint64_t)(p->grad - b->memory) / p->elem;
+    const uint64_t low = cdp__optimizer_cut(b->count, n, rank);
+    const uint64_t first = cdp__max(low, start);
+    const uint64_t end =
+        cdp__min(cdp__optimizer_cut(b->count, n, rank + 1), start + cdp__param_count(p));
+    cdp_optimizer_part part = {0, cdp__param_count(p), 0};
+    if (o->desc.whole) {
+        part.at = o->base[index];
+        return part;
     }
-    return found;
+    part.count = end > first ? end - first : 0;
+    part.first = part.count ? first - start : 0;
+    part.at = o->base[p->bucket] + (part.count ? first - low : 0);
+    return part;
 }
 
-CDP__PRIVATE uint32_t cdp__zero_least(const uint64_t *totals, uint32_t world) {
-    uint32_t least = 0, r;
-    for (r = 1; r < world; ++r)
-        if (totals[r] < totals[least]) least = r;
-    return least;
+CDP__PRIVATE cdp_optimizer_part cdp__optimizer_own_part(const cdp_optimizer *o, uint32_t index) {
+    return cdp__optimizer_part_on(o, cdp_rank(o->ddp->group), index);
 }
 
-/* Makes one pass over the parameters per distinct count, of which a model has few. */
-CDP_API CDP__COLD void cdp_zero_partition(
-    const uint64_t *counts, uint32_t n, uint32_t world, uint64_t *totals, uint32_t *owner) {
-    uint64_t largest = 0;
-    uint32_t i;
-    for (i = 0; i < n; ++i)
-        owner[i] = UINT32_MAX;
-    while (cdp__zero_largest(counts, n, owner, &largest))
-        for (i = 0; i < n; ++i) {
-            if (owner[i] != UINT32_MAX || counts[i] != largest) continue;
-            owner[i] = cdp__zero_least(totals, world);
-            totals[owner[i]] += largest;
-        }
+CDP_API cdp_optimizer_part cdp_optimizer_part_of(const cdp_optimizer *o, uint32_t index) {
+    const cdp_optimizer_part none = {0, 0, 0};
+    const bool known = o && o->ddp && cdp__ddp_lives(o->ddp) && index < o->ddp->param_count;
+    return known ? cdp__optimizer_own_part(o, index) : none;
 }
 
-/* The gradient of a parameter, where the caller reads it; NULL: the parameter is sparse. */
-CDP__PRIVATE const void *cdp__zero_grad(cdp_ddp *d, uint32_t i) {
-    const cdp_param *p = cdp_ddp_param(d, i);
-    if (p->sparse) return NULL;
-    return p->grad ? p->grad : cdp_ddp_grad(d, i);
+CDP_API uint64_t cdp_optimizer_count(const cdp_optimizer *o) {
+    return o ? o->total : 0;
 }
 
-CDP_API cdp_status cdp_zero_step(cdp_ddp *d, const uint32_t *owner,
-    void (*update)(void *user, uint32_t index, const cdp_param *param, const void *grad),
-    void *user) {
-    const uint32_t n = cdp_ddp_param_count(d);
-    cdp_group *group = cdp_ddp_group(d);
-    cdp_work last = {NULL, 0};
+/* ---- one bucket ---- */
+
+CDP__PRIVATE cdp_status cdp__optimizer_update_part(cdp_optimizer *o, uint32_t index,
+    const cdp_optimizer_part *part, const uint8_t *grad, double scale) {
+    const cdp__param *p = &o->ddp->params[index];
+    uint8_t *const data = (uint8_t *)p->user.data + part->first * p->elem;
+    cdp_optim_range r;
+    uint32_t k;
+    grad += part->first * p->elem;
+    if (o->desc.update) return o->desc.update(o->desc.user, index, part, data, grad, scale);
+    memset(&r, 0, sizeof r);
+    r.param = (float *)(void *)data;
+    if (cdp__dtype_is_narrow(p->user.dtype)) {
+        r.param = o->state[CDP_OPTIMIZER_MASTER] + part->at;
+        r.compute = data;
+        r.compute_dtype = p->user.dtype;
+    }
+    for (k = 0; k < CDP_OPTIMIZER_MASTER; ++k)
+        r.state[k] = o->state[k] ? o->state[k] + part->at : NULL;
+    r.grad = grad;
+    r.grad_dtype = p->user.dtype;
+    r.count = part->count;
+    r.scale = scale;
+    return cdp_optim_update(o->desc.optim, &r);
+}
+
+/* Updates this rank's part of a bucket, and writes it where gradients were: peers get it from
+   there. */
+CDP__PRIVATE cdp_status cdp__optimizer_update(cdp_optimizer *o, cdp__bucket *b, double scale) {
+    cdp_ddp *d = o->ddp;
     cdp_status st = CDP_OK;
-    uint32_t i, r;
-    if (!d) return cdp__missing("cdp_zero_step", "ddp");
-    if (!owner) return cdp__missing("cdp_zero_step", "owner");
-    if (!update) return cdp__missing("cdp_zero_step", "update");
-    st = cdp__ddp_between(d, "cdp_zero_step");
-    if (st != CDP_OK) return st;
-    for (i = 0; i < n; ++i)
-        if (owner[i] >= cdp_size(group))
-            return cdp__fail(CDP_ERR_INVALID,
-                "cdp_zero_step: parameter %u belongs to rank %u, which does not exist", i,
-                owner[i]);
-    for (i = 0; i < n; ++i)
-        if (owner[i] == cdp_rank(group)) update(user, i, cdp_ddp_param(d, i), cdp__zero_grad(d, i));
-    for (r = 0; r < cdp_size(group); ++r)
-        for (i = 0; i < n && st == CDP_OK; ++i) {
-            const cdp_param *p = cdp_ddp_param(d, i);
-            if (owner[i] == r && p->count)
-                st = cdp_broadcast_async(group, p->data, p->count, p->dtype, r, &last);
-        }
-    return st == CDP_OK ? cdp_work_wait(last) : st;
+    uint32_t i;
+    for (i = 0; i < b->params && st == CDP_OK; ++i) {
+        const uint32_t index = b->slots[i];
+        const cdp__param *p = &d->params[index];
+        const cdp_optimizer_part part = cdp__optimizer_own_part(o, index);
+        const uint64_t at = part.first * p->elem;
+        const uint8_t *const grad = o->desc.deferred ? cdp__param_grad(p) : p->grad;
+        if (!part.count) continue;
+        if (!o->desc.deferred || p->used)
+            st = cdp__optimizer_update_part(o, index, &part, grad, scale);
+        if (!o->desc.whole)
+            memcpy(
+                p->grad + at, (const uint8_t *)p->user.data + at, (size_t)(part.count * p->elem));
+    }
+    return st;
 }
-#endif /* CDP_NO_ZERO */
+
+/* The parts of a bucket as an operation. */
+CDP__PRIVATE void cdp__optimizer_parts(
+    cdp_optimizer *o, const cdp__bucket *b, cdp_coll_kind kind, cdp_request *rq) {
+    const uint32_t n = cdp_size(o->ddp->group);
+    uint32_t r;
+    for (r = 0; r < n; ++r)
+        o->counts[r] = cdp__optimizer_cut(b->count, n, r + 1) - cdp__optimizer_cut(b->count, n, r);
+    rq->kind = kind;
+    rq->in = NULL;
+    rq->out = b->memory;
+    rq->in_counts = rq->out_counts = o->counts;
+}
+
+CDP__PRIVATE cdp_request cdp__optimizer_gather_request(cdp_optimizer *o, const cdp__bucket *b) {
+    cdp_request rq = cdp__request_of(
+        CDP_COLL_ALLGATHER, NULL, b->memory, b->count, b->dtype, CDP_REDUCE_DEFAULT, 0);
+    cdp__optimizer_parts(o, b, CDP_COLL_ALLGATHER, &rq);
+    return rq;
+}
+
+/* Copies what other ranks have updated to the parameters. */
+CDP__PRIVATE void cdp__optimizer_take(cdp_optimizer *o, const cdp__bucket *b) {
+    uint32_t i;
+    for (i = 0; i < b->params; ++i) {
+        const cdp__param *p = &o->ddp->params[b->slots[i]];
+        const cdp_optimizer_part part = cdp__optimizer_own_part(o, b->slots[i]);
+        const uint64_t before = part.first * p->elem;
+        const uint64_t after = before + part.count * p->elem;
+        uint8_t *const data = (uint8_t *)p->user.data;
+        if (before) memcpy(data, p->grad, (size_t)before);
+        if (cdp__param_bytes(p) > after)
+            memcpy(data + after, p->grad + after, (size_t)(cdp__param_bytes(p) - after));
+    }
+}
+
+/* The mean has arrived: applies the rest of the divisor to this rank's part. */
+CDP__PRIVATE void cdp__optimizer_divide(cdp_optimizer *o, cdp__bucket *b) {
+    const cdp_ddp *d = o->ddp;
+    const uint32_t n = o->desc.whole ? 1 : cdp_size(d->group);
+    const uint32_t rank = o->desc.whole ? 0 : cdp_rank(d->group);
+    const uint64_t low = cdp__optimizer_cut(b->count, n, rank);
+    const cdp_real by = cdp__ddp_rest(d, b->dtype);
+    if (by != 1)
+        cdp__divide_by(b->dtype, b->memory + low * b->elem,
+            cdp__optimizer_cut(b->count, n, rank + 1) - low, by);
+}
+
+/* Stages of a bucket: the mean (of this rank's part), the update, which the others gather. */
+CDP__PRIVATE cdp_status cdp__optimizer_stage(
+    void *self, cdp_bucket *v, uint32_t stage, cdp_request *op) {
+    cdp_optimizer *o = (cdp_optimizer *)self;
+    cdp__bucket *b = &o->ddp->buckets[v->index];
+    cdp_status st;
+    if (stage == 2) {
+        cdp__optimizer_take(o, b);
+        return CDP_OK;
+    }
+    if (stage == 0) {
+        *op = cdp__ddp_request(o->ddp, b, 0);
+        if (!o->desc.whole) cdp__optimizer_parts(o, b, CDP_COLL_REDUCE_SCATTER, op);
+        return CDP_PENDING;
+    }
+    cdp__optimizer_divide(o, b);
+    if (o->desc.deferred) return CDP_OK;
+    if (!v->index && o->desc.optim) ++o->desc.optim->step;
+    st = cdp__optimizer_update(o, b, 1);
+    if (st != CDP_OK || o->desc.whole) return st;
+    *op = cdp__optimizer_gather_request(o, b);
+    return CDP_PENDING;
+}
+
+/* ---- life ---- */
+
+/* The ddp has another hook now, or ends. */
+CDP__PRIVATE void cdp__optimizer_detached(void *self) {
+    ((cdp_optimizer *)self)->ddp = NULL;
+}
+
+CDP__PRIVATE bool cdp__optimizer_has_hook(const cdp_optimizer *o) {
+    return !(o->desc.whole && o->desc.deferred);
+}
+
+/* Checks the settings as the next update will. */
+CDP__PRIVATE cdp_status cdp__optimizer_check_settings(const cdp_optimizer_desc *desc) {
+    cdp_optim_range none;
+    cdp_optim next;
+    if (!desc->optim) return CDP_OK;
+    next = *desc->optim;
+    ++next.step;
+    memset(&none, 0, sizeof none);
+    return cdp_optim_update(&next, &none);
+}
+
+CDP__PRIVATE cdp_status cdp__optimizer_check(const cdp_optimizer_desc *desc) {
+    const cdp_ddp *d = desc->ddp;
+    const bool hooked = !(desc->whole && desc->deferred);
+    uint32_t i;
+    if (cdp__ddp_on_device(d))
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "cdp_optimizer_create: the parameters are in device memory; update them there");
+    if (hooked && d->hook.stage)
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "cdp_optimizer_create: the ddp has a hook; remove it, or set both whole and deferred");
+    if (!desc->deferred && (d->desc.find_unused || d->desc.static_graph || d->desc.join))
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "cdp_optimizer_create: the ddp has find_unused, static_graph or join, so what to "
+            "update is known at the end of a pass; set deferred, and call cdp_optimizer_step");
+    for (i = 0; i < d->param_count && desc->optim; ++i)
+        if (d->params[i].user.dtype == CDP_DTYPE_F64 && !d->params[i].sparse)
+            return cdp__fail(CDP_ERR_UNSUPPORTED,
+                "cdp_optimizer_create: parameter '%s' (index %u) is f64; optim computes in f32, so "
+                "set update instead",
+                d->params[i].name, i);
+    return cdp__optimizer_check_settings(desc);
+}
+
+CDP__PRIVATE void cdp__optimizer_free(cdp_optimizer *o) {
+    uint32_t k;
+    for (k = 0; k <= CDP_OPTIMIZER_MASTER; ++k)
+        cdp__free(o->os, o->state[k]);
+    cdp__free(o->os, o->base);
+    cdp__free(o->os, o->counts);
+    cdp__free(o->os, o);
+}
+
+/* Assigns positions in the state arrays. */
+CDP__PRIVATE void cdp__optimizer_place(cdp_optimizer *o) {
+    const cdp_ddp *d = o->ddp;
+    const uint32_t n = cdp_size(d->group), rank = cdp_rank(d->group);
+    uint32_t i;
+    for (i = 0; i < (o->desc.whole ? d->param_count : d->bucket_count); ++i) {
+        const uint64_t count =
+            o->desc.whole ? cdp__param_count(&d->params[i]) : d->buckets[i].count;
+        o->base[i] = o->total;
+        o->total += o->desc.whole
+            ? count
+            : cdp__optimizer_cut(count, n, rank + 1) - cdp__optimizer_cut(count, n, rank);
+    }
+}
+
+/* Copies this rank's parts of parameters of 16 bits to f32. */
+CDP__PRIVATE void cdp__optimizer_widen(cdp_optimizer *o) {
+    const cdp_ddp *d = o->ddp;
+    uint32_t i;
+    for (i = 0; i < d->param_count && o->state[CDP_OPTIMIZER_MASTER]; ++i) {
+        const cdp__param *p = &d->params[i];
+        const cdp_optimizer_part part = cdp__optimizer_own_part(o, i);
+        if (cdp__dtype_is_narrow(p->user.dtype) && part.count)
+            cdp__convert(p->user.dtype, (const uint8_t *)p->user.data + part.first * p->elem,
+                CDP_DTYPE_F32, o->state[CDP_OPTIMIZER_MASTER] + part.at, part.count);
+    }
+}
+
+CDP__PRIVATE cdp_status cdp__optimizer_alloc(cdp_optimizer *o) {
+    const cdp_ddp *d = o->ddp;
+    uint64_t bytes = cdp__max(d->param_count, d->bucket_count) * sizeof *o->base;
+    uint32_t k, states = o->desc.optim ? cdp_optim_states(o->desc.optim) : 0;
+    bool narrow = false;
+    for (k = 0; k < d->param_count && o->desc.optim; ++k)
+        narrow = narrow || (cdp__dtype_is_narrow(d->params[k].user.dtype) && !d->params[k].sparse);
+    o->base = (uint64_t *)cdp__alloc(o->os, bytes);
+    o->counts = (uint64_t *)cdp__alloc(o->os, cdp_size(d->group) * sizeof *o->counts);
+    if (!o->base || !o->counts) return cdp__fail_nomem("an optimizer", bytes);
+    cdp__optimizer_place(o);
+    bytes = (o->total + 1) * sizeof *o->state[0]; /* also without an element it is not NULL */
+    for (k = 0; k <= CDP_OPTIMIZER_MASTER; ++k) {
+        if (k < CDP_OPTIMIZER_MASTER ? k >= states : !narrow) continue;
+        o->state[k] = (float *)cdp__alloc_zero(o->os, bytes);
+        if (!o->state[k]) return cdp__fail_nomem("the state of an optimizer", bytes);
+    }
+    cdp__optimizer_widen(o);
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__optimizer_attach(cdp_optimizer *o) {
+    cdp_ddp *d = o->ddp;
+    cdp_hook hook;
+    cdp_status st;
+    if (!cdp__optimizer_has_hook(o)) return CDP_OK;
+    memset(&hook, 0, sizeof hook);
+    hook.self = o;
+    hook.stage = cdp__optimizer_stage;
+    hook.destroy = cdp__optimizer_detached;
+    hook.operations = o->desc.whole || o->desc.deferred ? 1 : 2;
+    hook.keeps_layout = !o->desc.whole;
+    st = cdp_ddp_set_hook(d, &hook);
+    if (st != CDP_OK || o->desc.whole) return st;
+    cdp__ddp_set_result(d, o->desc.deferred ? CDP__DDP_PARTS : CDP__DDP_SPENT);
+    return CDP_OK;
+}
+
+CDP_API CDP__COLD cdp_status cdp_optimizer_create(
+    const cdp_optimizer_desc *desc, cdp_optimizer **out) {
+    cdp_optimizer *o;
+    cdp_status st;
+    if (!out) return cdp__missing("cdp_optimizer_create", "out");
+    *out = NULL;
+    if (!desc) return cdp__missing("cdp_optimizer_create", "desc");
+    if (!desc->ddp) return cdp__missing("cdp_optimizer_create", "desc.ddp");
+    if (!desc->optim && !desc->update) return cdp__missing("cdp_optimizer_create", "desc.optim");
+    if (desc->optim && desc->update)
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_optimizer_create: set desc.optim or desc.update, not both");
+    st = cdp__ddp_between(desc->ddp, "cdp_optimizer_create");
+    if (st == CDP_OK) st = cdp__optimizer_check(desc);
+    if (st != CDP_OK) return st;
+    o = (cdp_optimizer *)cdp__alloc_zero(desc->ddp->os, sizeof *o);
+    if (!o) return cdp__fail_nomem("an optimizer", sizeof *o);
+    o->desc = *desc;
+    o->ddp = desc->ddp;
+    o->os = desc->ddp->os;
+    st = cdp__optimizer_alloc(o);
+    if (st == CDP_OK) st = cdp__optimizer_attach(o);
+    if (st == CDP_OK)
+        *out = o;
+    else
+        cdp__optimizer_free(o);
+    return st;
+}
+
+CDP_API CDP__COLD void cdp_optimizer_destroy(cdp_optimizer *o) {
+    if (!o) return;
+    if (o->ddp && cdp__ddp_lives(o->ddp) && cdp__optimizer_has_hook(o)) {
+        if (o->ddp->in_backward && cdp__ddp_between(o->ddp, "cdp_optimizer_destroy") != CDP_OK)
+            return;
+        (void)!cdp_ddp_set_hook(o->ddp, NULL);
+        /* its group was destroyed: the hook is not called any more */
+        if (o->ddp) memset(&o->ddp->hook, 0, sizeof o->ddp->hook);
+    }
+    cdp__optimizer_free(o);
+}
+
+/* ---- between passes ---- */
+
+/* Checks a call between passes. */
+CDP__PRIVATE cdp_status cdp__optimizer_between(const cdp_optimizer *o, const char *call) {
+    if (!o) return cdp__missing(call, "optimizer");
+    if (!o->ddp)
+        return cdp__fail(CDP_ERR_STATE,
+            "%s: the ddp of this optimizer was destroyed, or has another hook", call);
+    return cdp__ddp_between(o->ddp, call);
+}
+
+CDP__PRIVATE cdp_status cdp__optimizer_may_step(const cdp_optimizer *o, const char *call) {
+    const cdp_status st = cdp__optimizer_between(o, call);
+    if (st != CDP_OK || o->desc.deferred) return st;
+    return cdp__fail(CDP_ERR_INVALID,
+        "%s: parameters are updated during the pass; set deferred to do it afterwards", call);
+}
+
+#ifndef CDP_NO_CLIP
+CDP_API cdp_status cdp_optimizer_norm(cdp_optimizer *o, cdp_norm *out) {
+    cdp_status st = cdp__optimizer_may_step(o, "cdp_optimizer_norm");
+    cdp_norm_item *items;
+    cdp_norm_desc n;
+    uint32_t i;
+    if (st != CDP_OK) return st;
+    if (!out) return cdp__missing("cdp_optimizer_norm", "out");
+    items = (cdp_norm_item *)cdp__alloc_zero(o->os, o->ddp->param_count * sizeof *items);
+    if (!items) return cdp__fail_nomem("a norm", o->ddp->param_count * sizeof *items);
+    memset(&n, 0, sizeof n);
+    n.group = o->desc.whole ? NULL : o->ddp->group;
+    n.items = items;
+    n.count = o->ddp->param_count;
+    for (i = 0; i < n.count; ++i) {
+        const cdp__param *p = &o->ddp->params[i];
+        const cdp_optimizer_part part = cdp__optimizer_own_part(o, i);
+        items[i].count = p->used ? part.count : 0;
+        items[i].dtype = p->user.dtype;
+        items[i].grad = part.count ? cdp__param_grad(p) + part.first * p->elem : NULL;
+    }
+    st = cdp_grads_norm(&n, NULL, out);
+    cdp__free(o->os, items);
+    return st;
+}
+#endif
+
+/* Updates and gathers all buckets; ranks gather the first ones while they update the next. */
+CDP__PRIVATE cdp_status cdp__optimizer_step_buckets(cdp_optimizer *o, double scale) {
+    cdp_ddp *d = o->ddp;
+    cdp_status st = CDP_OK;
+    uint32_t i;
+    for (i = 0; i < d->bucket_count && st == CDP_OK; ++i) {
+        cdp__bucket *b = &d->buckets[i];
+        cdp_request rq;
+        st = cdp__optimizer_update(o, b, scale);
+        if (st != CDP_OK || o->desc.whole) continue;
+        rq = cdp__optimizer_gather_request(o, b);
+        st = cdp__ddp_start(d, d->group, &rq, NULL, NULL, &d->last);
+    }
+    if (o->desc.whole) return st;
+    if (st == CDP_OK) st = cdp_work_wait(d->last);
+    for (i = 0; i < d->bucket_count && st == CDP_OK; ++i)
+        cdp__optimizer_take(o, &d->buckets[i]);
+    if (st == CDP_OK) cdp__ddp_zero_dense(d);
+    return st;
+}
+
+CDP_API cdp_status cdp_optimizer_step(cdp_optimizer *o, double scale) {
+    cdp_status st = cdp__optimizer_may_step(o, "cdp_optimizer_step");
+    if (st == CDP_OK && !(scale >= 0))
+        st = cdp__fail(CDP_ERR_INVALID, "cdp_optimizer_step: scale is negative or NaN");
+    if (st == CDP_OK) st = cdp__must_not_wait();
+    if (st == CDP_OK) st = cdp_group_status(o->ddp->group);
+    if (st == CDP_OK) st = cdp__optimizer_check_settings(&o->desc);
+    if (st != CDP_OK) return st;
+    if (o->desc.optim) ++o->desc.optim->step;
+    st = cdp__optimizer_step_buckets(o, scale != 0 ? scale : 1);
+    if (st == CDP_OK || o->desc.whole) return st;
+    (void)cdp__ddp_fail(o->ddp, st); /* other ranks wait for the parts of this one */
+    cdp__ddp_break(o->ddp);
+    return st;
+}
+
+/* Finds one kind of state of a parameter, and which parts of it ranks hold. */
+CDP__PRIVATE cdp_status cdp__optimizer_find(cdp_optimizer *o, const char *call, uint32_t state,
+    uint32_t index, uint32_t root, float **own) {
+    const cdp_status st = cdp__optimizer_between(o, call);
+    uint32_t r;
+    if (st != CDP_OK) return st;
+    if (index >= o->ddp->param_count)
+        return cdp__fail(CDP_ERR_INVALID, "%s: parameter %u should be less than param_count, %u",
+            call, index, o->ddp->param_count);
+    if (root >= cdp_size(o->ddp->group))
+        return cdp__fail(
+            CDP_ERR_INVALID, "%s: root %u is no rank of %u", call, root, cdp_size(o->ddp->group));
+    if (state > CDP_OPTIMIZER_MASTER || !o->state[state] || o->ddp->params[index].sparse
+        || (state == CDP_OPTIMIZER_MASTER
+            && !cdp__dtype_is_narrow(o->ddp->params[index].user.dtype)))
+        return cdp__fail(CDP_ERR_INVALID, "%s: parameter '%s' has no state %u in this optimizer",
+            call, o->ddp->params[index].name, state);
+    for (r = 0; r < cdp_size(o->ddp->group); ++r)
+        o->counts[r] = cdp__optimizer_part_on(o, r, index).count;
+    *own = o->state[state] + cdp__optimizer_own_part(o, index).at;
+    return CDP_OK;
+}
+
+/* Moves the parts of one kind of state to `root`, or from there. */
+CDP__PRIVATE cdp_status cdp__optimizer_move(
+    cdp_optimizer *o, cdp_coll_kind kind, const void *in, void *out, uint32_t root) {
+    cdp_group *const group = o->ddp->group;
+    const bool gathers = kind == CDP_COLL_GATHER;
+    const bool here = cdp_rank(group) == root;
+    cdp_request rq = cdp__request_of(kind, gathers || here ? in : NULL,
+        !gathers || here ? out : NULL, 0, CDP_DTYPE_F32, CDP_REDUCE_DEFAULT, root);
+    cdp_work work = {NULL, 0};
+    cdp_status st;
+    rq.in_counts = gathers ? NULL : o->counts;
+    rq.out_counts = gathers ? o->counts : NULL;
+    st = cdp_start(group, &rq, &work);
+    return st == CDP_OK ? cdp_work_wait(work) : st;
+}
+
+CDP_API cdp_status cdp_optimizer_gather(
+    cdp_optimizer *o, uint32_t state, uint32_t index, float *values, uint32_t root) {
+    float *own = NULL;
+    cdp_status st = cdp__optimizer_find(o, "cdp_optimizer_gather", state, index, root, &own);
+    bool here;
+    if (st != CDP_OK) return st;
+    here = cdp_rank(o->ddp->group) == root;
+    if (here && !values) return cdp__missing("cdp_optimizer_gather", "values");
+    if (!o->desc.whole) return cdp__optimizer_move(o, CDP_COLL_GATHER, own, values, root);
+    if (here) memcpy(values, own, (size_t)(o->counts[root] * sizeof *own));
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_optimizer_scatter(
+    cdp_optimizer *o, uint32_t state, uint32_t index, const float *values, uint32_t root) {
+    float *own = NULL;
+    cdp_status st = cdp__optimizer_find(o, "cdp_optimizer_scatter", state, index, root, &own);
+    bool here;
+    if (st != CDP_OK) return st;
+    here = cdp_rank(o->ddp->group) == root;
+    if (here && !values) return cdp__missing("cdp_optimizer_scatter", "values");
+    if (!o->desc.whole) return cdp__optimizer_move(o, CDP_COLL_SCATTER, values, own, root);
+    if (here) memcpy(own, values, (size_t)(o->counts[root] * sizeof *own));
+    return cdp_broadcast(o->ddp->group, own, o->counts[root], CDP_DTYPE_F32, root);
+}
+
+#endif
 
 /* ---- >>train/sampler: which samples a rank trains on ----------------------------------------- */
 

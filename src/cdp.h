@@ -82,7 +82,8 @@
         train with unequal amounts of data     .join and cdp_ddp_join
         send fewer bytes                       cdp_hook_create, cdp_ddp_set_hook; own: cdp_hook
         average parameters now and then        cdp_averager_step
-        shard optimizer state                  cdp_zero_partition, cdp_zero_step
+        update parameters, shard their state   cdp_optimizer_create; cdp_optimizer_step
+        save, restore an optimizer's state     cdp_optimizer_gather, cdp_optimizer_scatter
         limit the norm of gradients            cdp_ddp_clip
         divide the data among ranks            cdp_sampler_fill
         evaluate on every sample once          .exact of cdp_sampler
@@ -136,7 +137,10 @@
         Embedding(sparse=True)                 cdp_param.sparse, cdp_ddp_ready_rows, cdp_ddp_rows
         clip_grad_norm_(p, m)                  cdp_ddp_clip(ddp, m, &norm); on a mesh
                                                cdp_grads_norm, cdp_grads_scale
-        ZeroRedundancyOptimizer                cdp_zero_partition; cdp_zero_step for optimizer.step
+        ZeroRedundancyOptimizer                cdp_optimizer_create with .deferred, then
+                                               cdp_optimizer_step; overlap_with_ddp: without
+        _apply_optimizer_in_backward           cdp_optimizer_create with .whole
+        consolidate_state_dict                 cdp_optimizer_gather, one parameter at a time
         PeriodicModelAverager                  cdp_averager; hierarchical: its .levels
         DistributedSampler, set_epoch          cdp_sampler_fill, .epoch
         WeightedRandomSampler(w, n, False)     .weights, .draws = n, .once (its draws are others)
@@ -171,18 +175,17 @@
                                         store; cdp_group_dump needs an os of the program's own
         CDP_NO_THREADS         off      no pthreads: communication advances in calls only; the last
                                         error is one per program
-        CDP_NO_DDP *           off      no data parallel training, and none of the next eight
+        CDP_NO_DDP *           off      no data parallel training, and none of the next seven
         CDP_NO_HOOKS *         off      no built-in hooks (hooks of your own work)
         CDP_NO_AVERAGER *      off      no cdp_averager_step
-        CDP_NO_ZERO *          off      no cdp_zero_partition, cdp_zero_step
         CDP_NO_TRACE *         off      no cdp_ddp_trace
         CDP_NO_SPARSE *        off      no cdp_ddp_ready_rows, cdp_ddp_rows; a parameter that is
                                         sparse: UNSUPPORTED
         CDP_NO_JOIN *          off      no cdp_ddp_join; a desc's join: UNSUPPORTED
         CDP_NO_CLIP *          off      no cdp_ddp_clip
         CDP_NO_VERIFY *        off      no cdp_ddp_verify
-        CDP_NO_TRAINING *      off      no cdp_convert, cdp_scaler_update,
-                                        cdp_optim_update
+        CDP_NO_TRAINING *      off      no cdp_convert, cdp_scaler_update, cdp_optim_update,
+                                        cdp_optimizer_create
         CDP_NO_SAMPLER *       off      no cdp_sampler_fill, cdp_sampler_part
         CDP_NO_MESSAGES *      off      no cdp_send and the other calls of >>group/messages_api, no
                                         cdp_monitored_barrier, no channels
@@ -368,6 +371,7 @@ extern "C" {
 #include "train/optimizers_api.h"
 #include "ddp/hooks_api.h"
 #include "train/sampler_api.h"
+#include "ddp/optimizer_api.h"
 
 #ifdef __cplusplus
 } /* extern "C" */
@@ -494,7 +498,7 @@ extern "C" {
 #include "ddp/hooks_powersgd.h"
 #include "ddp/hooks_state.h"
 #include "ddp/averager.h"
-#include "ddp/zero.h"
+#include "ddp/optimizer.h"
 #include "train/sampler.h"
 
 #endif /* CDP_IMPL_INCLUDED */

@@ -31,11 +31,6 @@
 #else
 #define CDP__WITH_NO_AVERAGER
 #endif
-#ifdef CDP_NO_ZERO
-#define CDP__WITH_NO_ZERO _NO_ZERO
-#else
-#define CDP__WITH_NO_ZERO
-#endif
 #ifdef CDP_NO_TRACE
 #define CDP__WITH_NO_TRACE _NO_TRACE
 #else
@@ -127,7 +122,7 @@
     CDP__GLUED(_SLOTS_, CDP_SLOTS, _OF_, CDP_SLOT_BYTES, _EXPOSURES_, CDP_EXPOSURES)
 #define CDP__WITH_FLAGS_1                                                                       \
     CDP__GLUED(CDP__WITH_ONLY_F32, CDP__WITH_NO_DDP, CDP__WITH_NO_HOOKS, CDP__WITH_NO_AVERAGER, \
-        CDP__WITH_NO_ZERO, CDP__WITH_NO_TRACE)
+        CDP__WITH_NO_TRACE, )
 #define CDP__WITH_FLAGS_2                                                                      \
     CDP__GLUED(CDP__WITH_NO_SPARSE, CDP__WITH_NO_JOIN, CDP__WITH_NO_CLIP, CDP__WITH_NO_VERIFY, \
         CDP__WITH_NO_SAMPLER, CDP__WITH_NO_MESSAGES)

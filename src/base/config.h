@@ -39,7 +39,6 @@
 #ifdef CDP_NO_DDP
 #undef CDP_NO_HOOKS
 #undef CDP_NO_AVERAGER
-#undef CDP_NO_ZERO
 #undef CDP_NO_TRACE
 #undef CDP_NO_SPARSE
 #undef CDP_NO_JOIN
@@ -47,7 +46,6 @@
 #undef CDP_NO_VERIFY
 #define CDP_NO_HOOKS
 #define CDP_NO_AVERAGER
-#define CDP_NO_ZERO
 #define CDP_NO_TRACE
 #define CDP_NO_SPARSE
 #define CDP_NO_JOIN

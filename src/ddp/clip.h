@@ -52,6 +52,10 @@ CDP_API cdp_status cdp_ddp_clip(cdp_ddp *d, double max_norm, double *norm) {
     if (st != CDP_OK) return st;
     if (!(max_norm >= 0))
         return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_clip: max_norm is not a positive number");
+    if (!cdp__ddp_leaves(d, CDP__DDP_MEAN))
+        return cdp__fail(CDP_ERR_STATE,
+            "cdp_ddp_clip: an optimizer leaves no mean of all gradients on a rank; set deferred in "
+            "its desc, and call cdp_optimizer_norm");
     st = cdp__clip_squares(d, &sum);
     if (st != CDP_OK) return st;
     sum = cdp__sqrt(sum);

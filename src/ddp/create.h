@@ -522,18 +522,22 @@ CDP_API bool cdp_ddp_used(const cdp_ddp *d, uint32_t i) {
     return i < cdp_ddp_param_count(d) && d->params[i].used;
 }
 
+/* Sets gradients to zero, but those of sparse parameters. */
+CDP__PRIVATE void cdp__ddp_zero_dense(cdp_ddp *d) {
+    uint32_t i;
+    for (i = 0; i < d->bucket_count; ++i)
+        cdp__ddp_zero(d, d->buckets[i].memory, cdp__bucket_bytes(&d->buckets[i]));
+    for (i = 0; i < d->param_count; ++i)
+        if (d->params[i].user.grad)
+            cdp__ddp_zero(d, d->params[i].user.grad, cdp__param_bytes(&d->params[i]));
+}
+
 CDP_API void cdp_ddp_zero_grad(cdp_ddp *d) {
     uint32_t i;
     if (cdp__ddp_between(d, "cdp_ddp_zero_grad") != CDP_OK) return;
-    for (i = 0; i < d->bucket_count; ++i)
-        cdp__ddp_zero(d, d->buckets[i].memory, cdp__bucket_bytes(&d->buckets[i]));
-    for (i = 0; i < d->param_count; ++i) {
-        cdp__param *p = &d->params[i];
-        if (p->sparse)
-            p->sparse->used = p->sparse->mean_used = 0;
-        else if (p->user.grad)
-            cdp__ddp_zero(d, p->user.grad, cdp__param_bytes(p));
-    }
+    cdp__ddp_zero_dense(d);
+    for (i = 0; i < d->param_count; ++i)
+        if (d->params[i].sparse) d->params[i].sparse->used = d->params[i].sparse->mean_used = 0;
 }
 
 #endif /* CDP_NO_DDP */

@@ -354,8 +354,8 @@ CDP_API uint64_t cdp_ddp_trace(
    not scale). *norm, if not NULL, gets the norm before. Local, after backward_end: gradients, and
    so the norm, are equal on all ranks of the ddp's group. Where other groups hold other pieces of
    the model (a mesh, a pipeline), use cdp_grads_norm() and cdp_grads_scale(). Errors: INVALID
-   (NULL, or max_norm is negative or NaN), STATE (a backward pass is open), or what a device
-   returns. */
+   (NULL, or max_norm is negative or NaN), STATE (a backward pass is open; a cdp_optimizer that cuts
+   buckets is set), or what a device returns. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_clip(cdp_ddp *ddp, double max_norm, double *norm);
 #endif /* CDP_NO_CLIP */
 

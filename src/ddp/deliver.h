@@ -20,15 +20,16 @@
 
 #ifndef CDP_NO_DDP
 
-/* One step that applies the rest of the divisor, see cdp__ddp_request(). */
+/* One step that applies the rest of the divisor; or clears a bucket whose mean was used up. */
 CDP__PRIVATE void cdp__ddp_divide(cdp_ddp *d, cdp__bucket *b) {
-    const cdp_real before = cdp__ddp_predivide(d, b->dtype);
-    cdp_real by = cdp__ddp_divisor(d);
-    uint64_t at, n;
-    if (before != 0) by /= before;
-    if (d->hook.stage || (d->desc.divisor == 0 && before == 0 && !d->desc.join_effective)) by = 1;
-    n = cdp__ddp_piece(d, by != 1 ? cdp__bucket_bytes(b) : 0, &at) / b->elem;
-    if (n) (void)cdp__ddp_fail(d, cdp__ddp_divide_data(d, b->dtype, b->memory + at, n, by));
+    const cdp_real by = d->hook.stage ? 1 : cdp__ddp_rest(d, b->dtype);
+    const bool spent = cdp__ddp_leaves(d, CDP__DDP_SPENT);
+    uint64_t at;
+    const uint64_t n = cdp__ddp_piece(d, by != 1 || spent ? cdp__bucket_bytes(b) : 0, &at);
+    if (n && spent)
+        cdp__ddp_zero(d, b->memory + at, n);
+    else if (n)
+        (void)cdp__ddp_fail(d, cdp__ddp_divide_data(d, b->dtype, b->memory + at, n / b->elem, by));
 }
 
 /* One step that copies the result of one parameter to where the caller reads it. `used`: at least

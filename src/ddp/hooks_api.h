@@ -141,26 +141,6 @@ typedef struct cdp_averager {
    or levels missing), what a device returns, or the failure of the group that averages. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_averager_step(cdp_averager *averager);
 #endif /* CDP_NO_AVERAGER */
-
-#ifndef CDP_NO_ZERO
-/* Optimizer state on one rank per parameter only (ZeRO, stage 1). Chooses owner[i], the rank that
-   owns parameter i, for `n` parameters with counts[i] elements: the largest parameter goes first,
-   each to the rank with the fewest elements so far. totals[] has world_size entries, zero at first,
-   and carries over from one group of parameters to the next. Local; equal on all ranks. Takes one
-   pass over the parameters for each different count. */
-CDP_API void cdp_zero_partition(
-    const uint64_t *counts, uint32_t n, uint32_t world_size, uint64_t *totals, uint32_t *owner);
-
-/* One optimizer step. Collective, after backward_end, with the same `owner` on all ranks: calls
-   `update` for each parameter that this rank owns, then sends every parameter from its owner to
-   all. `grad` is the mean where the caller reads it, NULL for a sparse parameter (see
-   cdp_ddp_rows); `user` is passed on. To skip parameters without a gradient, ask cdp_ddp_used.
-   Errors: INVALID (NULL, or an owner that is no rank: no update was called), STATE (a backward pass
-   is open), or the group's failure. */
-CDP_MUST_CHECK CDP_API cdp_status cdp_zero_step(cdp_ddp *ddp, const uint32_t *owner,
-    void (*update)(void *user, uint32_t index, const cdp_param *param, const void *grad),
-    void *user);
-#endif /* CDP_NO_ZERO */
 #endif /* CDP_NO_DDP */
 
 #endif /* CDP_SRC_DDP_HOOKS_API_H */

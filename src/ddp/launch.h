@@ -147,7 +147,14 @@ CDP__PRIVATE cdp_real cdp__ddp_predivide(const cdp_ddp *d, cdp_dtype dtype) {
     return divisor >= 1 ? divisor : 0;
 }
 
-/* The request that reduces a bucket; cdp__ddp_divide() applies the rest of the divisor. */
+/* The rest of the divisor, which is applied when the sum has arrived; 1: none. */
+CDP__PRIVATE cdp_real cdp__ddp_rest(const cdp_ddp *d, cdp_dtype dtype) {
+    const cdp_real before = cdp__ddp_predivide(d, dtype);
+    if (before != 0) return cdp__ddp_divisor(d) / before;
+    return d->desc.divisor == 0 && !d->desc.join_effective ? 1 : cdp__ddp_divisor(d);
+}
+
+/* The request that reduces a bucket, see also cdp__ddp_rest(). */
 CDP__PRIVATE cdp_request cdp__ddp_request(const cdp_ddp *d, const cdp__bucket *b, uint32_t tail) {
     const cdp_real before = cdp__ddp_predivide(d, b->dtype);
     cdp_reduce_op op = CDP_REDUCE_SUM;

@@ -80,6 +80,7 @@ CDP_API CDP__COLD cdp_status cdp_ddp_set_hook(cdp_ddp *d, const cdp_hook *hook) 
     if (d->hook.destroy) d->hook.destroy(d->hook.self);
     memset(&d->hook, 0, sizeof d->hook);
     if (hook) d->hook = *hook;
+    cdp__ddp_set_result(d, CDP__DDP_MEAN);
     d->hook.operations = (uint32_t)cdp__max(d->hook.operations, 1);
     return CDP_OK;
 }

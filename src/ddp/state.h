@@ -85,6 +85,13 @@ typedef struct cdp__bucket {
 
 #define CDP__HOOK_LANES 8u
 
+/* What a synchronized pass leaves in gradients. */
+typedef enum cdp__ddp_result {
+    CDP__DDP_MEAN,  /* the mean, or what a hook made of it */
+    CDP__DDP_PARTS, /* the mean of the elements that this rank updates; the others mean nothing */
+    CDP__DDP_SPENT  /* zeros: parameters were updated */
+} cdp__ddp_result;
+
 /* What cdp_ddp_poll() goes on with. */
 typedef enum cdp__ddp_task {
     CDP__DDP_IDLE,
@@ -133,6 +140,9 @@ struct cdp_ddp {
     bool launching, launch_again;
 
     cdp_hook hook; /* stage NULL: none */
+#ifndef CDP_NO_TRAINING
+    cdp__ddp_result result;
+#endif
     /* groups in which the stages of a hook run; the first one is `group` */
     cdp_group *lanes[CDP__HOOK_LANES];
     uint32_t at[CDP__HOOK_LANES + 1]; /* the next bucket for each stage */
@@ -234,6 +244,24 @@ CDP__PRIVATE cdp_status cdp__ddp_free_to(const cdp_ddp *d, const char *call) {
 CDP__PRIVATE cdp_status cdp__ddp_between(const cdp_ddp *d, const char *call) {
     const cdp_status st = cdp__ddp_free_to(d, call);
     return st == CDP_OK && d->in_backward ? cdp__ddp_refuse(d, call) : st;
+}
+
+CDP__PRIVATE void cdp__ddp_set_result(cdp_ddp *d, cdp__ddp_result result) {
+#ifdef CDP_NO_TRAINING
+    (void)d;
+    (void)result;
+#else
+    d->result = result;
+#endif
+}
+
+CDP__PRIVATE bool cdp__ddp_leaves(const cdp_ddp *d, cdp__ddp_result result) {
+#ifdef CDP_NO_TRAINING
+    (void)d;
+    return result == CDP__DDP_MEAN;
+#else
+    return d->result == result;
+#endif
 }
 
 /* True if parameters and gradients are in device memory. */

@@ -12,6 +12,7 @@
 #include "works_api.h"
 #include "../channel/channel_api.h"
 #include "../ddp/hooks_api.h"
+#include "../ddp/optimizer_api.h"
 
 #ifdef __cplusplus
 extern "C++" { /* also where a program includes the header in extern "C" */
@@ -34,6 +35,11 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 #if !defined(CDP_NO_DDP) && !defined(CDP_NO_FRAMES)
 inline cdp_status cdp_ddp_create_start(const cdp_ddp_desc &desc, cdp_ddp **out) {
     return cdp_ddp_create_start(&desc, out);
+}
+#endif
+#if !defined(CDP_NO_DDP) && !defined(CDP_NO_TRAINING)
+inline cdp_status cdp_optimizer_create(const cdp_optimizer_desc &desc, cdp_optimizer **out) {
+    return cdp_optimizer_create(&desc, out);
 }
 #endif
 #ifndef CDP_NO_HOOKS

@@ -3,6 +3,8 @@
    on this processor (--busy).
 
    ddp [--backward-ms B] [--bytes N] [--params P] [--bucket BYTES] [--steps S] [--busy]
+       [--adam WHERE]   after: all of it after the pass; whole: bucket by bucket; parts: each rank
+                        its own part of each bucket
        RANK, WORLD_SIZE, MASTER_* in the environment, as usual
 
    Rank 0 prints one line: step time, what of it was not backward, how much communication was
@@ -23,8 +25,11 @@ static struct {
     uint64_t bytes, bucket;
     uint32_t params, steps;
     bool busy;
-} options = {100, 25000000, 5000000, 25, 20, false};
+    const char *adam;
+} options = {100, 25000000, 5000000, 25, 20, false, NULL};
 
+static cdp_optimizer *optimizer;
+static bool after;
 static uint64_t sent;           /* bytes through send() */
 static uint64_t waits_since_ns; /* since when a first send is waited for; 0: not */
 static uint64_t first_ns[MOST];
@@ -76,7 +81,20 @@ static cdp_status step(cdp_ddp *ddp, uint32_t buckets) {
         if (last) __atomic_store_n(&waits_since_ns, now(), __ATOMIC_SEQ_CST);
         st = cdp_ddp_ready(ddp, i);
     }
-    return st == CDP_OK ? cdp_ddp_backward_end(ddp) : st;
+    if (st == CDP_OK) st = cdp_ddp_backward_end(ddp);
+    return st == CDP_OK && after ? cdp_optimizer_step(optimizer, 1) : st;
+}
+
+static void open_optimizer(cdp_ddp *ddp) {
+    static cdp_optim adam = {.kind = CDP_OPTIM_ADAMW};
+    cdp_optimizer_desc d;
+    if (!options.adam) return;
+    memset(&d, 0, sizeof d);
+    d.ddp = ddp;
+    d.optim = &adam;
+    after = d.deferred = strcmp(options.adam, "after") == 0;
+    d.whole = strcmp(options.adam, "parts") != 0;
+    if (cdp_optimizer_create(&d, &optimizer) != CDP_OK) exit(cdp_print_error(stderr));
 }
 
 static void read_options(int argc, char **argv) {
@@ -87,6 +105,7 @@ static void read_options(int argc, char **argv) {
             continue;
         }
         if (strcmp(argv[i], "--backward-ms") == 0) options.backward_ms = atof(value);
+        if (strcmp(argv[i], "--adam") == 0) options.adam = value;
         if (strcmp(argv[i], "--bytes") == 0) options.bytes = strtoull(value, NULL, 10);
         if (strcmp(argv[i], "--bucket") == 0) options.bucket = strtoull(value, NULL, 10);
         if (strcmp(argv[i], "--params") == 0) options.params = (uint32_t)atoi(value);
@@ -125,6 +144,7 @@ int main(int argc, char **argv) {
     d.first_bucket_bytes = 1 << 20; /* the first one is small, as in PyTorch 1.13 */
     d.bucket_bytes = options.bucket;
     if (cdp_ddp_create(&d, &ddp) != CDP_OK) return cdp_print_error(stderr);
+    open_optimizer(ddp);
     s = cdp_ddp_stats_of(ddp);
     for (uint32_t i = 0; i < 2; ++i)
         if (step(ddp, s.bucket_count) != CDP_OK) return cdp_print_error(stderr);
@@ -161,6 +181,7 @@ int main(int argc, char **argv) {
             first_count ? (double)first_ns[first_count * 9 / 10] / 1e3 : 0,
             s.bucket_count * options.steps);
     }
+    cdp_optimizer_destroy(optimizer);
     cdp_ddp_destroy(ddp);
     cdp_group_destroy(world);
     for (uint32_t i = 0; i < options.params; ++i)

@@ -47,6 +47,9 @@ echo "# $(uname -srm), $(nproc) cores, load $(cut -d' ' -f1-3 /proc/loadavg)"
 interface=lo
 measure 'loopback' 127.0.0.1 '' '' --backward-ms 100 --bucket 1000000
 measure 'loopback, backward on the processor' 127.0.0.1 '' '' --backward-ms 100 --bucket 1000000 --busy
+for where in after whole parts; do
+    python= measure "loopback, AdamW: $where" 127.0.0.1 '' '' --backward-ms 100 --bucket 1000000 --adam $where
+done
 measure 'loopback, small buckets' 127.0.0.1 '' '' --backward-ms 100 --bytes 2500000 --bucket 100000 --params 25
 
 if ! ip netns add $a 2> /dev/null || ! ip netns add $b || ! ip link add ${a}v type veth peer name ${b}v 2> /dev/null || ! command -v tc > /dev/null; then

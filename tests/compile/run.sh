@@ -223,7 +223,7 @@ used_despite() { # what option.o uses or has although this macro leaves it out
     esac
 }
 # Parts: each define leaves out its functions, declarations and implementation, and no others.
-PARTS='CDP_NO_HOOKS CDP_NO_AVERAGER CDP_NO_ZERO CDP_NO_TRACE CDP_NO_SAMPLER CDP_NO_DDP
+PARTS='CDP_NO_HOOKS CDP_NO_AVERAGER CDP_NO_TRACE CDP_NO_SAMPLER CDP_NO_DDP
     CDP_NO_SPARSE CDP_NO_JOIN CDP_NO_CLIP CDP_NO_VERIFY
     CDP_NO_CHANNELS CDP_NO_MESSAGES CDP_NO_OBJECTS CDP_NO_HUB CDP_NO_RECORDER CDP_NO_CHAINS CDP_NO_GROUPS CDP_NO_FRAMES
     CDP_NO_HASH_STORE CDP_NO_PREFIX_STORE CDP_NO_CUSTOM_STORE CDP_NO_ENV CDP_NO_SHARED_MEMORY CDP_NO_MAC CDP_FEW_ALGORITHMS
@@ -231,10 +231,9 @@ PARTS='CDP_NO_HOOKS CDP_NO_AVERAGER CDP_NO_ZERO CDP_NO_TRACE CDP_NO_SAMPLER CDP_
     CDP_NO_STORE_CALLS CDP_NO_JOB_KEY CDP_NO_STORE_SERVER CDP_NO_MEETING CDP_NO_REPRODUCIBLE CDP_NO_BACKEND'
 part_of() { # define: the functions that it leaves out
     case $1 in
-    CDP_NO_DDP) echo ' cdp_(ddp|hook|averager|zero)_' ;;
+    CDP_NO_DDP) echo ' cdp_(ddp|hook|averager|optimizer)_' ;;
     CDP_NO_HOOKS) echo ' cdp_hook_' ;;
     CDP_NO_AVERAGER) echo ' cdp_averager_' ;;
-    CDP_NO_ZERO) echo ' cdp_zero_' ;;
     CDP_NO_TRACE) echo ' cdp_ddp_trace' ;;
     CDP_NO_SAMPLER) echo ' cdp_sampler_' ;;
     CDP_NO_SPARSE) echo ' cdp_(ddp_ready_rows|ddp_rows|_sparse_append|_sparse_exchange)$' ;;
@@ -262,7 +261,7 @@ part_of() { # define: the functions that it leaves out
     CDP_NO_MAC) echo ' cdp__(mac_(open|recv|send)|sip)$' ;;
     CDP_FEW_ALGORITHMS) echo ' cdp__(bruck|halving|both|direct|once|spread|lanes|leaders)_round$' ;;
     CDP_FEW_DTYPES) echo ' cdp__(mul_c(32|64)|(widen|narrow)_f8e(4m3|5m2))$' ;;
-    CDP_NO_TRAINING) echo ' cdp_(convert|scaler_(scale|update)|optim_(states|update))$' ;;
+    CDP_NO_TRAINING) echo ' cdp_(convert|scaler_(scale|update)|optim_(states|update)|optimizer_[a-z_]+)$' ;;
     CDP_NO_SCAN) echo ' cdp_(exscan|scan)(_async)?$' ;;
     CDP_NO_RECORDER) echo ' cdp_(group_records|group_dump|describe)$' ;;
     *) die "no such part: $1" ;;
@@ -286,7 +285,7 @@ t_parts() { # $5...: defines, or none
         if grep -vE " none${gone}" <<< "$defined" | grep -qE "$(part_of $part)"; then continue; fi
         case " $* $part" in
         *" $part "* | *' CDP_NO_MESSAGES '*CDP_NO_CHANNELS | *' CDP_NO_JOB_KEY '*CDP_NO_MAC) ;;
-        *' CDP_NO_DDP '*CDP_NO_HOOKS | *' CDP_NO_DDP '*CDP_NO_AVERAGER | *' CDP_NO_DDP '*CDP_NO_ZERO | *' CDP_NO_DDP '*CDP_NO_TRACE) ;;
+        *' CDP_NO_DDP '*CDP_NO_HOOKS | *' CDP_NO_DDP '*CDP_NO_AVERAGER | *' CDP_NO_DDP '*CDP_NO_TRACE) ;;
         *' CDP_NO_DDP '*CDP_NO_SPARSE | *' CDP_NO_DDP '*CDP_NO_JOIN | *' CDP_NO_DDP '*CDP_NO_CLIP | *' CDP_NO_DDP '*CDP_NO_VERIFY) ;;
         *) die "what $part leaves out is missing" ;;
         esac

@@ -48,11 +48,24 @@ static void point(void) {
 /* A call, with a place to die before it. */
 #define CALL(expr) (point(), st == CDP_OK ? (void)(st = (expr)) : (void)0)
 
-static void update(void *user, uint32_t i, const cdp_param *p, const void *grad) {
+static cdp_status update(void *user, uint32_t i, const cdp_optimizer_part *part, void *values,
+    const void *grad, double scale) {
     (void)user;
     (void)i;
+    (void)part;
     (void)grad;
-    ((float *)p->data)[0] += 1;
+    (void)scale;
+    ((float *)values)[0] += 1;
+    return CDP_OK;
+}
+
+static cdp_status create_optimizer(cdp_optimizer **out) {
+    cdp_optimizer_desc d;
+    memset(&d, 0, sizeof d);
+    d.ddp = ddp;
+    d.update = update;
+    d.deferred = true;
+    return cdp_optimizer_create(&d, out);
 }
 
 static cdp_status create(mode m) {
@@ -78,7 +91,7 @@ static cdp_status create(mode m) {
     d.buffer_count = 1;
     d.first_bucket_bytes = d.bucket_bytes = 4;
     d.find_unused = m == PLAIN;
-    d.rebuild = m == PLAIN;
+    d.rebuild = m == HOOKED;
     d.join = m == UNEVEN;
     return cdp_ddp_create(&d, &ddp);
 }
@@ -94,15 +107,17 @@ static cdp_status hook(void) {
 }
 
 static cdp_status train(mode m) {
-    static const uint32_t owner[N] = {0, 1, 2, 0}, rows[2] = {3, 7};
+    static const uint32_t rows[2] = {3, 7};
     static float values[2 * COUNT / ROWS];
     const uint32_t steps = m == UNEVEN && rank == 2 ? 1 : STEPS;
     cdp_status st = CDP_OK;
+    cdp_optimizer *optimizer = NULL;
     cdp_averager average;
     memset(&average, 0, sizeof average);
     CALL(create(m));
     average.ddp = ddp;
     if (m == HOOKED) CALL(hook());
+    if (m == PLAIN) CALL(create_optimizer(&optimizer));
     for (uint32_t step = 0; step < steps; ++step) {
         const bool sync = m != PLAIN || step != 1;
         CALL(cdp_ddp_no_sync(ddp, !sync));
@@ -118,7 +133,7 @@ static cdp_status train(mode m) {
         }
         CALL(cdp_ddp_backward_end(ddp));
         if (m == HOOKED) CALL(cdp_averager_step(&average));
-        if (m == PLAIN) CALL(cdp_zero_step(ddp, owner, update, NULL));
+        if (m == PLAIN && sync) CALL(cdp_optimizer_step(optimizer, 1));
     }
     if (m == UNEVEN) CALL(cdp_ddp_join(ddp));
     CALL(cdp_barrier(world));

@@ -1,5 +1,5 @@
-/* What stands beside the gradients of a step: local training with averages of parameters, sharded
-   optimizers, clipping. */
+/* What stands beside the gradients of a step: local training with averages of parameters,
+   clipping. */
 #define CDP_IMPLEMENTATION
 #include "cdp.h"
 #include "ranks.h"
@@ -41,38 +41,6 @@ static void rank_trains_locally(cdp_group *g, void *arg) {
 
 TEST(local_training_and_averages) {
     run_ranks(2, NULL, 0, rank_trains_locally, NULL);
-}
-
-static void add_rank(void *user, uint32_t i, const cdp_param *p, const void *g) {
-    (void)g;
-    for (uint64_t k = 0; k < p->count; ++k)
-        ((float *)p->data)[k] = (float)(100 * *(uint32_t *)user + i);
-}
-
-static void rank_owns_a_shard(cdp_group *g, void *arg) {
-    uint32_t owner[N] = {1, 0, 2, 1}, rank = cdp_rank(g);
-    rig r;
-    (void)arg;
-    rig_desc(&r, g);
-    rig_open(&r);
-    T_EQ(CDP_OK, cdp_zero_step(r.ddp, owner, add_rank, &rank));
-    for (uint32_t i = 0; i < N; ++i)
-        T(r.data[i][0] == (float)(100 * owner[i] + i) && r.data[i][COUNT - 1] == r.data[i][0]);
-    owner[2] = 3;
-    REFUSED(CDP_ERR_INVALID, "parameter 2 belongs to rank 3",
-        cdp_zero_step(r.ddp, owner, add_rank, &rank));
-    cdp_ddp_destroy(r.ddp);
-}
-
-TEST(sharded_optimizer) {
-    static const uint64_t first[3] = {3, 5, 2}, second[3] = {5, 7, 1};
-    uint64_t totals[2] = {0, 0};
-    uint32_t owner[3];
-    cdp_zero_partition(first, 3, 2, totals, owner); /* rank 0: 5; rank 1: 3, 2 */
-    T(owner[0] == 1 && owner[1] == 0 && owner[2] == 1);
-    cdp_zero_partition(second, 3, 2, totals, owner); /* rank 0: 7; rank 1: 5, 1 */
-    T(owner[0] == 1 && owner[1] == 0 && owner[2] == 1);
-    run_ranks(3, NULL, 0, rank_owns_a_shard, NULL);
 }
 
 static float ones(uint32_t rank, uint32_t i, uint32_t k) {
@@ -203,7 +171,7 @@ TEST(mistakes_in_norms) {
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"local_training_and_averages", local_training_and_averages, 20},
-        {"sharded_optimizer", sharded_optimizer, 20}, {"clipping", clipping, 20},
+        {"clipping", clipping, 20},
         {"norms_count_each_element_once", norms_count_each_element_once, 20},
         {"overflow_is_found_on_all_ranks", overflow_is_found_on_all_ranks, 20},
         {"mistakes_in_norms", mistakes_in_norms, 20}};

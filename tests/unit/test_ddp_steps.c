@@ -89,34 +89,6 @@ TEST(many_parameters_are_planned_in_linear_time) {
     T_WITHIN(200, many);
 }
 
-TEST(owners_of_many_parameters_are_chosen_in_time) {
-    enum {
-        N = 40000,
-        RANKS = 8
-    };
-    uint64_t *counts = (uint64_t *)calloc(N, sizeof *counts), totals[RANKS] = {0}, most = 0,
-             all = 0;
-    uint32_t *owner = (uint32_t *)calloc(N, sizeof *owner);
-    for (uint32_t i = 0; i < N; ++i)
-        all += counts[i] = 1 + i * 7919u % 97;
-    const uint64_t start = test_cpu_ns();
-    cdp_zero_partition(counts, N, RANKS, totals, owner);
-    T_WITHIN(200, test_cpu_ns() - start);
-    for (uint32_t r = 0; r < RANKS; ++r) {
-        if (totals[r] > most) most = totals[r];
-        all -= totals[r];
-    }
-    T_EQ(0, all);
-    for (uint32_t i = 0; i < N; ++i) {
-        if (!T(owner[i] < RANKS)) break;
-        totals[owner[i]] -= counts[i];
-    }
-    for (uint32_t r = 0; r < RANKS; ++r)
-        T_EQ(0, totals[r]);
-    free(counts);
-    free(owner);
-}
-
 /* ---- memory ---- */
 
 static struct { uint64_t held, peak; } bytes;
@@ -187,16 +159,8 @@ TEST(memory_is_the_gradients_and_a_quarter_kilobyte_per_parameter) {
 
 /* ---- sparse parameters ---- */
 
-static void never_gets_a_dense_gradient(
-    void *user, uint32_t index, const cdp_param *param, const void *grad) {
-    T(param->sparse ? grad == NULL : grad != NULL);
-    *(uint32_t *)user |= 1u << index;
-}
-
 TEST(a_sparse_parameter_has_no_dense_gradient) {
     float table[40] = {0}, bias[4] = {0};
-    const uint32_t owner[2] = {0, 0};
-    uint32_t updated = 0;
     cdp_param params[2];
     cdp_group *g = alone();
     memset(params, 0, sizeof params);
@@ -218,8 +182,6 @@ TEST(a_sparse_parameter_has_no_dense_gradient) {
     T_EQ(CDP_OK, cdp_ddp_ready(ddp, 1));
     T_EQ(CDP_OK, cdp_ddp_ready_rows(ddp, 0, NULL, 0, NULL));
     T_EQ(CDP_OK, cdp_ddp_backward_end(ddp));
-    T_EQ(CDP_OK, cdp_zero_step(ddp, owner, never_gets_a_dense_gradient, &updated));
-    T_EQ(3, updated);
     cdp_ddp_destroy(ddp);
     cdp_group_destroy(g);
 }
@@ -920,8 +882,6 @@ int main(int argc, char **argv) {
             an_explicit_bucket_size_is_that_of_the_first_one, 20},
         {"many_parameters_are_planned_in_linear_time", many_parameters_are_planned_in_linear_time,
             20},
-        {"owners_of_many_parameters_are_chosen_in_time",
-            owners_of_many_parameters_are_chosen_in_time, 20},
         {"memory_is_the_gradients_and_a_quarter_kilobyte_per_parameter",
             memory_is_the_gradients_and_a_quarter_kilobyte_per_parameter, 20},
         {"a_sparse_parameter_has_no_dense_gradient", a_sparse_parameter_has_no_dense_gradient, 10},

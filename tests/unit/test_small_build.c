@@ -1,7 +1,6 @@
 /* The smallest build: everything optional is left out, and ranks still train over TCP. */
 #define CDP_NO_HOOKS
 #define CDP_NO_AVERAGER
-#define CDP_NO_ZERO
 #define CDP_NO_TRACE
 #define CDP_NO_SPARSE
 #define CDP_NO_JOIN
