@@ -9,6 +9,8 @@
 #include "test.h"
 
 #define FAKE_STREAMS 10u
+/* The first address that is a number alone; higher where pointers have 64 bits. */
+#define FAKE_ADDRESSES ((uintptr_t)1 << (sizeof(void *) < 8 ? 28 : 44))
 
 typedef struct fake_stream {
     uint64_t queued, done;
@@ -44,7 +46,7 @@ TEST_API cdp_status fake_reserve(void *user, uint64_t bytes, void **out) {
     if (f->limit && f->held + bytes > f->limit)
         return cdp_error_set(CDP_ERR_NOMEM, -1, 0, "the device is full");
     if (f->numbers) {
-        *out = (void *)(uintptr_t)(0x100000000000u + f->next_number);
+        *out = (void *)(FAKE_ADDRESSES + (uintptr_t)f->next_number);
         f->next_number += (bytes + 0x1fffff) / 0x200000 * 0x200000 + 0x200000;
     } else if (posix_memalign(out, 512, bytes) != 0)
         return CDP_ERR_NOMEM;

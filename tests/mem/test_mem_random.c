@@ -142,7 +142,7 @@ static void check_file(run *r) {
 /* Memory that was given out: nothing may wait for it any more, and it stays with its stream. */
 static void check_new(run *r, const live *l) {
     const uint64_t at = (uint64_t)(uintptr_t)l->at;
-    const uint64_t slot = (at - 0x100000000000u) / (2 * MIB);
+    const uint64_t slot = (at - FAKE_ADDRESSES) / (2 * MIB);
     for (uint32_t i = 0; i < r->wait_count;) {
         const wait_of *const w = &r->waits[i];
         bool over = true;

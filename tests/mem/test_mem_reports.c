@@ -227,7 +227,7 @@ TEST(an_error_says_the_build) {
     memset(&d, 0, sizeof d);
     d.record.history = CDP_MEM_HISTORY_STATE;
     d.limit_bytes = 100 * MIB;
-    d.record.stacks = CDP_MEM_STACKS_FRAME_POINTER;
+    d.record.stacks = CDP_MEM_STACKS_BACKTRACE;
     FILE *const exe = fopen("/proc/self/exe", "rb");
     if (!exe) return;
     const size_t n = fread(file, 1, sizeof file, exe);

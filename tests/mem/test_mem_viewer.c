@@ -102,7 +102,7 @@ TEST(small_blocks_of_a_recorder) {
     cdp_mem_shot *s = NULL;
     cdp_mem *m = NULL;
     OK(cdp_mem_create(&d, &m));
-    char *const at = (char *)(uintptr_t)0x100000000000u;
+    char *const at = (char *)FAKE_ADDRESSES;
     OK(cdp_mem_note_alloc(m, at, 9000, NULL));
     OK(cdp_mem_note_free(m, at));
     OK(cdp_mem_note_alloc(m, at + 512, 1000, NULL)); /* in the place of the large one */
@@ -128,7 +128,7 @@ TEST(two_allocators_of_one_device) {
     const cdp_mem_record_desc record = {
         .history = CDP_MEM_HISTORY_ALL, .context = CDP_MEM_CONTEXT_NONE};
     fake f = {.numbers = true};
-    fake g = {.numbers = true, .next_number = 1ull << 40};
+    fake g = {.numbers = true, .next_number = 1ull << 30};
     cdp_mem *const two[2] = {open_mem(&f, &record), open_mem(&g, &record)};
     const cdp_mem_segment *segments = NULL;
     const cdp_mem_event *e = NULL;

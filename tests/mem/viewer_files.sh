@@ -22,4 +22,4 @@ else
     second=
 fi
 # shellcheck disable=SC2086
-sed -E "/^'use strict';/d"'; /^import /,/;/d; /^export \{/,/\}/d; s/^export (async |function |const |let |class )/\1/' $second "$from" > "$1"
+sed -E "/^'use strict';/d"'; /^import .*;$/d; /^import /,/;/d; /^export \{.*\}/d; /^export \{/,/\}/d; s/^export (async |function |const |let |class )/\1/' $second "$from" > "$1"
