@@ -97,8 +97,10 @@
                                    cdp_elastic_next() after a change
         settle_ms                  a turn waits so long for members of whom nobody knows whether
                                    they live. A process whose machine or network stands still for
-                                   longer is left out, and comes back as a newcomer. Without
-                                   threads it has no default: see NO THREAD
+                                   longer is left out, and comes back as a newcomer. Also for a
+                                   process that has not called cdp_elastic_next() after a change:
+                                   it is asked whether it lives. Without threads it has no default:
+                                   see NO THREAD
         join_ms                    being below min_ranks, waiting to be taken in, and epochs that
                                    fail one after the other before they begin, or that time out
                                    before a step is committed: each alone
@@ -137,7 +139,11 @@
     THE DEAD
         A killed process is noticed by its peers' connections. Whether it is known to be dead, so
         that a turn need not wait for settle_ms, depends on the store: a TCP client whose will_key
-        is JOB/gone/ID (cdp_elastic_create_from_env makes one) tells it at once.
+        is JOB/gone/ID (cdp_elastic_create_from_env makes one) tells it at once. With other stores
+        a death costs up to three times settle_ms before the job begins: the process with the oldest
+        ticket proposes the first epoch, and 100 ms later the next one does; members that wait for
+        one that has not called cdp_elastic_next() ask it, and its thread answers within settle_ms
+        if it lives; then a turn leaves it out.
         A death while the members of a new epoch connect may be noticed at the deadline of that
         attempt alone: 500 ms and 20 ms for each rank, twice as long after each attempt that failed.
         If exactly one rank has committed the last step, the others receive it from there, beside
@@ -1348,6 +1354,7 @@ CDP__PRIVATE bool cdp__elastic_fits(
    whether there is one. */
 
 #define CDP__ELASTIC_STAGGER_MS 50u
+#define CDP__ELASTIC_FOUND_MS 100u /* the same before the first epoch, where all poll less often */
 #define CDP__ELASTIC_LOOK_MS 10u   /* how often the leader reads the arrivals */
 #define CDP__ELASTIC_AGAIN_MS 100u /* after a proposal that was not possible */
 #define CDP__ELASTIC_PAUSES 3u /* after which the time goes on, on a machine that is always late */
@@ -1446,18 +1453,21 @@ CDP__PRIVATE bool cdp__elastic_proposes(const cdp__elastic_turn *t, uint64_t *wa
 }
 
 /* True if this process proposes the first epoch now. The process with the oldest live ticket does,
-   when there are max_ranks, or at least min_ranks and no new ticket for settle_ms. */
+   when there are max_ranks, or at least min_ranks and no new ticket for settle_ms. It may be dead,
+   and not known to be: if it does not propose, the others do, one after the other. */
 CDP__PRIVATE bool cdp__elastic_founds(
     const cdp__elastic_view *v, const uint8_t *id, uint64_t quiet_ms, uint32_t settle_ms) {
-    uint32_t i, there = 0;
-    bool leads = false;
+    uint32_t i, there = 0, before = 0;
+    bool mine = false;
     for (i = 0; i < v->ticket_count; ++i) {
         if (v->tickets[i].gone) continue;
-        if (!there) leads = cdp__elastic_same(v->tickets[i].id, id);
+        mine = mine || cdp__elastic_same(v->tickets[i].id, id);
+        before += !mine;
         ++there;
     }
-    if (!leads || there < v->min_ranks) return false;
-    return there >= v->max_ranks || quiet_ms >= settle_ms;
+    if (!mine || there < v->min_ranks) return false;
+    if (!before && there >= v->max_ranks) return true;
+    return quiet_ms >= settle_ms + (uint64_t)before * CDP__ELASTIC_FOUND_MS;
 }
 
 /* ---- >>elastic/records: tickets, arrivals and decisions as bytes (pure) ---------------------- */
@@ -1601,6 +1611,7 @@ typedef struct cdp__elastic_past { /* one epoch, for cdp_elastic_history() */
 #define CDP__ELASTIC_REST_NS CDP__MS /* between two polls of calls that do not wait */
 #define CDP__ELASTIC_STORE_MS 30000u
 #define CDP__ELASTIC_MOST_TRIP_MS 60000u /* that a ticket can hold, and a store would need */
+#define CDP__ELASTIC_ASK_MS 1000u /* between an answer of a rank that lives and the next question */
 #define CDP__ELASTIC_GONE_TRIPS 4u /* of a wait that nothing interrupts but a look for the dead */
 
 /* Epochs that failed one after the other, and in which no step was committed. */
@@ -1628,6 +1639,7 @@ typedef struct cdp__elastic_watch {
     cdp__store_call tickets;
     char tickets_key[CDP__ELASTIC_KEY];
     uint64_t tickets_ns; /* when this process began to look for newcomers last */
+    uint64_t asked_ns;   /* when it looked last whether others ask if it lives */
 } cdp__elastic_watch;
 
 /* An attempt to connect with newcomers beside the epoch; see trial.h. */
@@ -1700,6 +1712,7 @@ struct cdp_elastic {
     bool left;         /* the others know, or have decided, that this process is out */
     char leaving[100]; /* why; "": it stays */
     char cause[160];   /* of now.cause */
+    uint64_t met;      /* the last epoch whose members were all in cdp_elastic_next() */
     uint64_t epoch_ns; /* when this epoch began here, or this process arrived */
     cdp__elastic_past past[CDP__ELASTIC_PASTS];
     uint64_t pasts;
@@ -2262,6 +2275,15 @@ CDP__PRIVATE cdp_status cdp__elastic_tidy_trial(cdp_elastic *e, uint64_t k, uint
     return st == CDP_OK ? cdp__elastic_put(e, e->store, CDP_STORE_DELETE, key, NULL, 0) : st;
 }
 
+/* Tickets of those that may be taken in: they live, and do not ask to be tried before. */
+CDP__PRIVATE uint32_t cdp__elastic_waiting(
+    const cdp__elastic_ticket *tickets, uint32_t from, uint32_t count) {
+    uint32_t i, n = 0;
+    for (i = from; i < count; ++i)
+        n += !tickets[i].gone && !tickets[i].asks;
+    return n;
+}
+
 #ifndef CDP_NO_FRAMES
 
 #define CDP__ELASTIC_TRIAL_US 5000u /* for how long a thread goes on before it checks the alarm */
@@ -2491,6 +2513,115 @@ CDP__PRIVATE cdp_status cdp__elastic_be_tried(cdp_elastic *e, uint64_t k) {
 }
 
 #endif /* CDP_NO_FRAMES */
+
+/* ---- >>elastic/doubt: whether a member lives that the others wait for ------------------------ */
+
+/* Knows: the question in the store. After a change all members wait for each other, and a store
+   without last wills does not know of a death. Promises: who waits for a member that has ended or
+   stands still learns so within settle_ms; a member whose program is late is not blamed. */
+
+/* Between two looks for ranks that have ended. */
+CDP__PRIVATE uint64_t cdp__elastic_wait_ms(const cdp__elastic_decision *d) {
+    return CDP__ELASTIC_SLICE_MS + CDP__ELASTIC_GONE_TRIPS * cdp__elastic_round_trip_ms(d);
+}
+
+/* What a process that waits in cdp_elastic_next() knows of a rank that has not called it. */
+typedef struct cdp__elastic_doubt {
+    uint32_t rank;              /* which one: after its own, the first that is not here */
+    uint32_t asks;              /* how often this process has asked */
+    uint64_t due_ns;            /* when it may ask */
+    char asked[40];             /* the question that stands in the store; "": there is none */
+    cdp__elastic_settle settle; /* for how long it has */
+} cdp__elastic_doubt;
+
+/* What is read of those that are not here. */
+enum {
+    CDP__ELASTIC_NEXT_GONE, /* the next rank has ended */
+    CDP__ELASTIC_ASK,       /* the question; see cdp__elastic_doubts() */
+    CDP__ELASTIC_HERE,      /* doubt->rank has come */
+    CDP__ELASTIC_DOUBTS
+};
+
+/* The question that was read: it is repeated until it is removed, but nobody waits for an answer
+   longer than settle_ms. */
+CDP__PRIVATE cdp_status cdp__elastic_doubt_of(cdp_elastic *e, const cdp__elastic_decision *d,
+    uint32_t rank, cdp__elastic_doubt *q, const cdp__elastic_get g[CDP__ELASTIC_DOUBTS]) {
+    const cdp__elastic_get *const ask = &g[CDP__ELASTIC_ASK];
+    const uint32_t settle_ms = cdp__elastic_settle_ms(d, e->desc.settle_ms);
+    const uint64_t now = cdp__elastic_now_ns(e);
+    const bool here = g[CDP__ELASTIC_HERE].data != NULL;
+    char text[sizeof q->asked] = "";
+    if (here) q->rank = (q->rank + 1) % d->size;
+    if (ask->data) cdp__text_foreign(text, sizeof text, ask->data, ask->bytes);
+    if (q->asked[0] && !text[0]) q->due_ns = now + CDP__ELASTIC_ASK_MS * CDP__MS;
+    if (strcmp(text, q->asked) != 0) {
+        memset(&q->settle, 0, sizeof q->settle);
+        q->settle.since_ns = q->settle.due_ns = now;
+        memcpy(q->asked, text, sizeof text);
+    }
+    if (text[0] && cdp__elastic_waited_ms(&q->settle, now, settle_ms) >= settle_ms)
+        return cdp__fail(CDP_ERR_PEER_LOST,
+            "epoch %llu: rank %llu did not call cdp_elastic_next(), and nothing of its process "
+            "answered within settle_ms, %u ms: it has ended, or stands still",
+            (unsigned long long)d->epoch, (unsigned long long)cdp__elastic_number(text),
+            e->desc.settle_ms);
+    q->settle.due_ns = now + cdp__elastic_wait_ms(d) * CDP__MS;
+    if (text[0] || here || now < q->due_ns || q->rank == rank) return CDP_OK;
+    cdp__format(text, sizeof text, "%u, asks %u: %u", q->rank, rank, ++q->asks);
+    return cdp__elastic_mark(e, e->store, ask->key, text);
+}
+
+/* Checks whether the next rank has ended; and, where the store may not know that, whether a rank
+   that is not here lives: it is asked, in a key that its thread removes, or a call of its program.
+   One is asked at a time, and all who wait see the question: so one whose asker has died
+   is answered, too. */
+CDP__PRIVATE cdp_status cdp__elastic_doubts(
+    cdp_elastic *e, const cdp__elastic_decision *d, uint32_t rank, cdp__elastic_doubt *q) {
+    const unsigned long long k = (unsigned long long)d->epoch;
+    const uint32_t next = (rank + 1) % d->size;
+    char hex[2 * CDP__ELASTIC_ID_BYTES + 1];
+    cdp__elastic_get g[CDP__ELASTIC_DOUBTS];
+    cdp_status st;
+    memset(g, 0, sizeof g);
+    if (q->rank == rank) q->rank = next;
+    cdp__elastic_hex(d->members[next].id, hex);
+    cdp__elastic_key(e, g[CDP__ELASTIC_NEXT_GONE].key, "gone/%s", hex);
+    cdp__elastic_key(e, g[CDP__ELASTIC_ASK].key, "e/%llu/ask", k);
+    cdp__elastic_key(e, g[CDP__ELASTIC_HERE].key, "e/%llu/here/%u", k, q->rank);
+    st = cdp__elastic_get_all(e, e->store, g, CDP__ELASTIC_DOUBTS);
+    if (st != CDP_OK) return st;
+    if (g[CDP__ELASTIC_NEXT_GONE].data)
+        st = cdp__fail(
+            CDP_ERR_PEER_LOST, "epoch %llu: rank %u ended before it was connected", k, next);
+    else
+        st = cdp__elastic_doubt_of(e, d, rank, q, g);
+    cdp__elastic_get_free(e->store, g, CDP__ELASTIC_DOUBTS);
+    return st;
+}
+
+/* Whether this process looks now for the question of those who wait for its program: see
+   cdp__elastic_doubts(). Lock held. */
+CDP__PRIVATE bool cdp__elastic_is_awaited(const cdp_elastic *e) {
+    const uint64_t since = cdp__max(e->watch.asked_ns, e->epoch_ns);
+    return e->place.phase == CDP__ELASTIC_JOINED && e->met != e->place.epoch
+        && cdp__elastic_now_ns(e) - since >= CDP__ELASTIC_SLICE_MS * CDP__MS;
+}
+
+/* Removes the question whether this process lives, if it is asked. */
+CDP__PRIVATE cdp_status cdp__elastic_answer_doubts(cdp_elastic *e, uint64_t k) {
+    char key[CDP__ELASTIC_KEY];
+    void *data;
+    uint64_t bytes;
+    bool mine;
+    cdp_status st;
+    cdp__elastic_key(e, key, "e/%llu/ask", (unsigned long long)k);
+    st = cdp__elastic_read(e, e->watched, key, &data, &bytes);
+    mine = data && cdp__elastic_number((const char *)data) == e->place.rank;
+    cdp_store_free(e->watched, data);
+    if (st == CDP_OK && mine) st = cdp__elastic_put(e, e->watched, CDP_STORE_DELETE, key, NULL, 0);
+    e->watch.asked_ns = cdp__elastic_now_ns(e);
+    return st;
+}
 
 /* ---- >>elastic/turns: looks for the alarm, arrives and decides ------------------------------- */
 
@@ -2833,14 +2964,6 @@ CDP__PRIVATE cdp_status cdp__elastic_look_for_decision(
     return CDP_OK;
 }
 
-CDP__PRIVATE uint32_t cdp__elastic_waiting(
-    const cdp__elastic_ticket *tickets, uint32_t from, uint32_t count) {
-    uint32_t i, n = 0;
-    for (i = from; i < count; ++i)
-        n += !tickets[i].gone && !tickets[i].asks;
-    return n;
-}
-
 /* So many newcomers may be taken in: *found if they end the epoch. */
 CDP__PRIVATE cdp_status cdp__elastic_let_in(cdp_elastic *e, uint32_t waiting, bool *found) {
     char why[80];
@@ -2906,6 +3029,7 @@ CDP__PRIVATE cdp_status cdp__elastic_receive_newcomers(cdp_elastic *e, uint64_t 
 typedef enum cdp__elastic_duty {
     CDP__ELASTIC_NOTHING,
     CDP__ELASTIC_ALARM,    /* the group failed: this thread's last error says why */
+    CDP__ELASTIC_ANSWER,   /* others wait for its program, and may ask whether it lives */
     CDP__ELASTIC_NEWCOMERS /* it polls for newcomers: rank 0 for tickets, others for a trial */
 } cdp__elastic_duty;
 
@@ -2969,9 +3093,11 @@ CDP__PRIVATE bool cdp__elastic_looks(const cdp_elastic *e) {
 CDP__PRIVATE cdp__elastic_duty cdp__elastic_duty_of(cdp_elastic *e, uint64_t k) {
     cdp__elastic_duty duty = CDP__ELASTIC_NOTHING;
     cdp__elastic_lock(e);
-    if (e->stop || e->ended || e->failure.status != CDP_OK || e->place.epoch != k
-        || e->place.phase != CDP__ELASTIC_RUNNING) /* `group` may be that of the epoch before */
-        duty = CDP__ELASTIC_NOTHING;
+    const bool here = !e->stop && !e->ended && e->failure.status == CDP_OK && e->place.epoch == k;
+    if (here && cdp__elastic_is_awaited(e))
+        duty = CDP__ELASTIC_ANSWER;
+    else if (!here || e->place.phase != CDP__ELASTIC_RUNNING)
+        duty = CDP__ELASTIC_NOTHING; /* `group` may be that of the epoch before */
     else if (cdp__elastic_is_loss(cdp_group_status(e->group)))
         duty = CDP__ELASTIC_ALARM;
     else if (cdp__elastic_looks(e))
@@ -2987,6 +3113,10 @@ CDP__PRIVATE cdp_status cdp__elastic_do_duty(cdp_elastic *e, uint64_t k) {
     const cdp_error why = *cdp_last_error();
     bool alarm = duty == CDP__ELASTIC_ALARM, may = false;
     cdp_status st = CDP_OK;
+    if (duty == CDP__ELASTIC_ANSWER) {
+        cdp__elastic_close(e);
+        return cdp__elastic_answer_doubts(e, k);
+    }
     if (duty == CDP__ELASTIC_NEWCOMERS) st = cdp__elastic_news(e, k, &may);
     if (st != CDP_OK || !(alarm || may)) return st;
 #ifndef CDP_NO_FRAMES
@@ -3023,7 +3153,7 @@ CDP__PRIVATE cdp_status cdp__elastic_look_for_alarm(cdp_elastic *e, uint64_t k, 
     return st == CDP_OK ? cdp__elastic_arrive_at(e, k) : st;
 }
 
-/* This process is in no epoch that could end. Lock held. */
+/* It is in no epoch that could end. Lock held. */
 CDP__PRIVATE bool cdp__elastic_idle(const cdp_elastic *e) {
     return e->place.phase == CDP__ELASTIC_OUT || e->failure.status != CDP_OK || e->ended
         || !e->place.epoch;
@@ -4497,10 +4627,9 @@ CDP__PRIVATE cdp_status cdp__elastic_not_here(cdp_elastic *e, const cdp__elastic
    gone. */
 CDP__PRIVATE cdp_status cdp__elastic_await_go(
     cdp_elastic *e, const cdp__elastic_decision *d, cdp__store_call *c, uint64_t deadline) {
-    const uint64_t trips_ms = CDP__ELASTIC_GONE_TRIPS * cdp__elastic_round_trip_ms(d);
     const uint64_t slice_ms = e->no_thread ? CDP__ELASTIC_LOOK_MS : CDP__ELASTIC_SLICE_MS;
     uint64_t now = cdp__elastic_now_ns(e);
-    const uint64_t until = cdp__min(deadline, now + (CDP__ELASTIC_SLICE_MS + trips_ms) * CDP__MS);
+    const uint64_t until = cdp__min(deadline, now + cdp__elastic_wait_ms(d) * CDP__MS);
     cdp_status st;
     do {
         st = cdp__elastic_answer(e, e->store, &c->rq, cdp__min(until, now + slice_ms * CDP__MS));
@@ -4515,58 +4644,66 @@ CDP__PRIVATE cdp_status cdp__elastic_await_go(
     return st == CDP_PENDING && c->rq.status == CDP_OK ? CDP_OK : st;
 }
 
-/* Says that this process is here, and begins the wait `go` for all to be; `go` is over if this
-   process is the last one, or after an error. */
+/* Says that this process is here, and begins the wait `go` for all to be: one round trip. `go` is
+   over if this process is the last one, or after an error. It is counted before it says so: one
+   that dies in between is missed, and not waited for because it is here. */
 CDP__PRIVATE cdp_status cdp__elastic_say_here(
     cdp_elastic *e, const cdp__elastic_decision *d, uint32_t rank, cdp__store_call *go) {
     const unsigned long long k = (unsigned long long)d->epoch;
-    char key[CDP__ELASTIC_KEY];
-    cdp__store_call c;
-    cdp_status st;
-    cdp__elastic_key(e, key, "e/%llu/here/%u", k, rank);
-    st = cdp__elastic_put(e, e->store, CDP_STORE_SET, key, "1", 1);
-    cdp__elastic_key(e, key, "e/%llu/count", k);
-    if (st == CDP_OK) st = cdp__store_call_make(&c, CDP_STORE_ADD, key, NULL, 0);
-    if (st != CDP_OK) return st;
-    c.rq.delta = 1;
-    st = cdp__elastic_said(cdp__store_begin(e->store, &c.rq));
+    char count[CDP__ELASTIC_KEY], here[CDP__ELASTIC_KEY];
+    cdp__store_call c[2];
+    cdp_store_request *const all[3] = {&c[0].rq, &c[1].rq, &go->rq};
+    uint32_t i, n;
+    cdp_status st, one;
+    cdp__elastic_key(e, count, "e/%llu/count", k);
+    cdp__elastic_key(e, here, "e/%llu/here/%u", k, rank);
+    st = cdp__store_call_make(&c[0], CDP_STORE_ADD, count, NULL, 0);
+    c[0].rq.delta = 1;
+    if (st == CDP_OK) st = cdp__store_call_make(&c[1], CDP_STORE_SET, here, "1", 1);
+    for (n = 0; st >= 0 && n < 3; ++n)
+        st = cdp__elastic_said(cdp__store_begin(e->store, all[n]));
+    for (i = 0; st < 0 && i + 1 < n; ++i)
+        if (all[i]->status == CDP_PENDING) e->store->cancel(e->store->self, all[i]);
     if (st < 0) return st;
-    st = cdp__elastic_said(cdp__store_begin(e->store, &go->rq)); /* one round trip for both */
-    if (st < 0) {
-        e->store->cancel(e->store->self, &c.rq);
-        return st;
+    for (i = 0, st = CDP_OK; i < 2; ++i) {
+        one = e->store->wait(e->store->self, all[i], cdp__deadline(e->os, e->store_ms));
+        one = cdp__elastic_said(cdp__store_end(e->store, all[i], one, e->store_ms));
+        if (st == CDP_OK) st = one;
     }
-    st = e->store->wait(e->store->self, &c.rq, cdp__deadline(e->os, e->store_ms));
-    st = cdp__elastic_said(cdp__store_end(e->store, &c.rq, st, e->store_ms));
-    if (st == CDP_OK && c.rq.number != d->size) return CDP_OK;
+    if (st == CDP_OK && c[0].rq.number != d->size) return CDP_OK;
     if (go->rq.status == CDP_PENDING) e->store->cancel(e->store->self, &go->rq);
     if (st != CDP_OK) return st;
     go->rq.status = CDP_OK;
     return cdp__elastic_put(e, e->store, CDP_STORE_SET, (const char *)go->key.data, "1", 1);
 }
 
-/* Waits until all members are inside cdp_elastic_next(). Meanwhile each of them checks whether the
-   next rank is gone. */
+/* All members are inside cdp_elastic_next(). */
+CDP__PRIVATE void cdp__elastic_all_met(cdp_elastic *e, uint64_t k) {
+    cdp__elastic_lock(e);
+    e->met = k;
+    cdp__elastic_unlock(e);
+}
+
+/* Waits until all members are inside cdp_elastic_next(). Meanwhile each of them checks whether
+   others have ended. */
 CDP__PRIVATE cdp_status cdp__elastic_gather(
     cdp_elastic *e, const cdp__elastic_decision *d, uint32_t rank) {
     const uint64_t deadline = cdp__deadline(e->os, e->tcp.group.timeout_ms);
-    const uint32_t next = (rank + 1) % d->size;
-    const unsigned long long k = (unsigned long long)d->epoch;
     char key[CDP__ELASTIC_KEY];
+    cdp__elastic_doubt doubt;
     cdp__store_call go;
-    bool gone = false;
     cdp_status st;
-    cdp__elastic_key(e, key, "e/%llu/go", k);
+    memset(&doubt, 0, sizeof doubt);
+    doubt.rank = rank;
+    cdp__elastic_key(e, key, "e/%llu/go", (unsigned long long)d->epoch);
     st = cdp__store_call_make(&go, CDP_STORE_WAIT, key, NULL, 0);
     if (st == CDP_OK) st = cdp__elastic_say_here(e, d, rank, &go);
     while (st == CDP_OK) {
         st = cdp__elastic_await_go(e, d, &go, deadline);
+        if (st == CDP_OK) cdp__elastic_all_met(e, d->epoch);
         if (st != CDP_PENDING) return st;
         if (cdp__elastic_now_ns(e) >= deadline) return cdp__elastic_not_here(e, d);
-        st = cdp__elastic_gone(e, e->store, d->members[next].id, &gone);
-        if (gone)
-            return cdp__fail(
-                CDP_ERR_PEER_LOST, "epoch %llu: rank %u ended before it was connected", k, next);
+        st = cdp__elastic_doubts(e, d, rank, &doubt);
         if (st == CDP_OK) st = cdp__elastic_said(cdp__store_begin(e->store, &go.rq));
         if (st == CDP_PENDING) st = CDP_OK;
     }
@@ -4644,7 +4781,7 @@ CDP__PRIVATE cdp_status cdp__elastic_init(
 
 /* Removes all keys of an epoch but its decision. */
 CDP__PRIVATE cdp_status cdp__elastic_tidy_epoch(cdp_elastic *e, uint64_t k) {
-    static const char *const names[4] = {"alarm", "in", "go", "count"};
+    static const char *const names[5] = {"alarm", "in", "go", "count", "ask"};
     const uint64_t room = CDP__ELASTIC_TOGETHER * sizeof(cdp__elastic_get);
     const unsigned long long epoch = (unsigned long long)k;
     cdp__elastic_get *g;
@@ -4658,15 +4795,15 @@ CDP__PRIVATE cdp_status cdp__elastic_tidy_epoch(cdp_elastic *e, uint64_t k) {
     if (st != CDP_OK) return st;
     g = (cdp__elastic_get *)cdp__alloc_zero(e->os, room);
     if (!g) st = cdp__fail_nomem("requests to the store", room);
-    while (st == CDP_OK && i < 5 + d.size) {
-        for (n = 0; n < CDP__ELASTIC_TOGETHER && i < 5 + d.size; ++i, ++n) {
+    while (st == CDP_OK && i < 6 + d.size) {
+        for (n = 0; n < CDP__ELASTIC_TOGETHER && i < 6 + d.size; ++i, ++n) {
             g[n].removes = true;
-            if (i < 4)
+            if (i < 5)
                 cdp__elastic_key(e, g[n].key, "e/%llu/%s", epoch, names[i]);
-            else if (i == 4)
+            else if (i == 5)
                 cdp__elastic_meeting_key(e, g[n].key, k, 0);
             else
-                cdp__elastic_key(e, g[n].key, "e/%llu/here/%u", epoch, i - 5);
+                cdp__elastic_key(e, g[n].key, "e/%llu/here/%u", epoch, i - 6);
         }
         st = cdp__elastic_get_all(e, e->store, g, n);
     }

@@ -97,8 +97,10 @@
                                    cdp_elastic_next() after a change
         settle_ms                  a turn waits so long for members of whom nobody knows whether
                                    they live. A process whose machine or network stands still for
-                                   longer is left out, and comes back as a newcomer. Without
-                                   threads it has no default: see NO THREAD
+                                   longer is left out, and comes back as a newcomer. Also for a
+                                   process that has not called cdp_elastic_next() after a change:
+                                   it is asked whether it lives. Without threads it has no default:
+                                   see NO THREAD
         join_ms                    being below min_ranks, waiting to be taken in, and epochs that
                                    fail one after the other before they begin, or that time out
                                    before a step is committed: each alone
@@ -137,7 +139,11 @@
     THE DEAD
         A killed process is noticed by its peers' connections. Whether it is known to be dead, so
         that a turn need not wait for settle_ms, depends on the store: a TCP client whose will_key
-        is JOB/gone/ID (cdp_elastic_create_from_env makes one) tells it at once.
+        is JOB/gone/ID (cdp_elastic_create_from_env makes one) tells it at once. With other stores
+        a death costs up to three times settle_ms before the job begins: the process with the oldest
+        ticket proposes the first epoch, and 100 ms later the next one does; members that wait for
+        one that has not called cdp_elastic_next() ask it, and its thread answers within settle_ms
+        if it lives; then a turn leaves it out.
         A death while the members of a new epoch connect may be noticed at the deadline of that
         attempt alone: 500 ms and 20 ms for each rank, twice as long after each attempt that failed.
         If exactly one rank has committed the last step, the others receive it from there, beside
@@ -282,6 +288,7 @@ extern "C" {
 #include "elastic/records.h"
 #include "elastic/store.h"
 #include "elastic/trial.h"
+#include "elastic/doubt.h"
 #include "elastic/turns.h"
 #include "elastic/quorum.h"
 #include "elastic/quorum_servers.h"

@@ -28,6 +28,7 @@
 #include "turn.h"
 #include "store.h"
 #include "trial.h"
+#include "doubt.h"
 #include "turns.h"
 #include "transfer.h"
 
@@ -60,10 +61,9 @@ CDP__PRIVATE cdp_status cdp__elastic_not_here(cdp_elastic *e, const cdp__elastic
    gone. */
 CDP__PRIVATE cdp_status cdp__elastic_await_go(
     cdp_elastic *e, const cdp__elastic_decision *d, cdp__store_call *c, uint64_t deadline) {
-    const uint64_t trips_ms = CDP__ELASTIC_GONE_TRIPS * cdp__elastic_round_trip_ms(d);
     const uint64_t slice_ms = e->no_thread ? CDP__ELASTIC_LOOK_MS : CDP__ELASTIC_SLICE_MS;
     uint64_t now = cdp__elastic_now_ns(e);
-    const uint64_t until = cdp__min(deadline, now + (CDP__ELASTIC_SLICE_MS + trips_ms) * CDP__MS);
+    const uint64_t until = cdp__min(deadline, now + cdp__elastic_wait_ms(d) * CDP__MS);
     cdp_status st;
     do {
         st = cdp__elastic_answer(e, e->store, &c->rq, cdp__min(until, now + slice_ms * CDP__MS));
@@ -78,58 +78,66 @@ CDP__PRIVATE cdp_status cdp__elastic_await_go(
     return st == CDP_PENDING && c->rq.status == CDP_OK ? CDP_OK : st;
 }
 
-/* Says that this process is here, and begins the wait `go` for all to be; `go` is over if this
-   process is the last one, or after an error. */
+/* Says that this process is here, and begins the wait `go` for all to be: one round trip. `go` is
+   over if this process is the last one, or after an error. It is counted before it says so: one
+   that dies in between is missed, and not waited for because it is here. */
 CDP__PRIVATE cdp_status cdp__elastic_say_here(
     cdp_elastic *e, const cdp__elastic_decision *d, uint32_t rank, cdp__store_call *go) {
     const unsigned long long k = (unsigned long long)d->epoch;
-    char key[CDP__ELASTIC_KEY];
-    cdp__store_call c;
-    cdp_status st;
-    cdp__elastic_key(e, key, "e/%llu/here/%u", k, rank);
-    st = cdp__elastic_put(e, e->store, CDP_STORE_SET, key, "1", 1);
-    cdp__elastic_key(e, key, "e/%llu/count", k);
-    if (st == CDP_OK) st = cdp__store_call_make(&c, CDP_STORE_ADD, key, NULL, 0);
-    if (st != CDP_OK) return st;
-    c.rq.delta = 1;
-    st = cdp__elastic_said(cdp__store_begin(e->store, &c.rq));
+    char count[CDP__ELASTIC_KEY], here[CDP__ELASTIC_KEY];
+    cdp__store_call c[2];
+    cdp_store_request *const all[3] = {&c[0].rq, &c[1].rq, &go->rq};
+    uint32_t i, n;
+    cdp_status st, one;
+    cdp__elastic_key(e, count, "e/%llu/count", k);
+    cdp__elastic_key(e, here, "e/%llu/here/%u", k, rank);
+    st = cdp__store_call_make(&c[0], CDP_STORE_ADD, count, NULL, 0);
+    c[0].rq.delta = 1;
+    if (st == CDP_OK) st = cdp__store_call_make(&c[1], CDP_STORE_SET, here, "1", 1);
+    for (n = 0; st >= 0 && n < 3; ++n)
+        st = cdp__elastic_said(cdp__store_begin(e->store, all[n]));
+    for (i = 0; st < 0 && i + 1 < n; ++i)
+        if (all[i]->status == CDP_PENDING) e->store->cancel(e->store->self, all[i]);
     if (st < 0) return st;
-    st = cdp__elastic_said(cdp__store_begin(e->store, &go->rq)); /* one round trip for both */
-    if (st < 0) {
-        e->store->cancel(e->store->self, &c.rq);
-        return st;
+    for (i = 0, st = CDP_OK; i < 2; ++i) {
+        one = e->store->wait(e->store->self, all[i], cdp__deadline(e->os, e->store_ms));
+        one = cdp__elastic_said(cdp__store_end(e->store, all[i], one, e->store_ms));
+        if (st == CDP_OK) st = one;
     }
-    st = e->store->wait(e->store->self, &c.rq, cdp__deadline(e->os, e->store_ms));
-    st = cdp__elastic_said(cdp__store_end(e->store, &c.rq, st, e->store_ms));
-    if (st == CDP_OK && c.rq.number != d->size) return CDP_OK;
+    if (st == CDP_OK && c[0].rq.number != d->size) return CDP_OK;
     if (go->rq.status == CDP_PENDING) e->store->cancel(e->store->self, &go->rq);
     if (st != CDP_OK) return st;
     go->rq.status = CDP_OK;
     return cdp__elastic_put(e, e->store, CDP_STORE_SET, (const char *)go->key.data, "1", 1);
 }
 
-/* Waits until all members are inside cdp_elastic_next(). Meanwhile each of them checks whether the
-   next rank is gone. */
+/* All members are inside cdp_elastic_next(). */
+CDP__PRIVATE void cdp__elastic_all_met(cdp_elastic *e, uint64_t k) {
+    cdp__elastic_lock(e);
+    e->met = k;
+    cdp__elastic_unlock(e);
+}
+
+/* Waits until all members are inside cdp_elastic_next(). Meanwhile each of them checks whether
+   others have ended. */
 CDP__PRIVATE cdp_status cdp__elastic_gather(
     cdp_elastic *e, const cdp__elastic_decision *d, uint32_t rank) {
     const uint64_t deadline = cdp__deadline(e->os, e->tcp.group.timeout_ms);
-    const uint32_t next = (rank + 1) % d->size;
-    const unsigned long long k = (unsigned long long)d->epoch;
     char key[CDP__ELASTIC_KEY];
+    cdp__elastic_doubt doubt;
     cdp__store_call go;
-    bool gone = false;
     cdp_status st;
-    cdp__elastic_key(e, key, "e/%llu/go", k);
+    memset(&doubt, 0, sizeof doubt);
+    doubt.rank = rank;
+    cdp__elastic_key(e, key, "e/%llu/go", (unsigned long long)d->epoch);
     st = cdp__store_call_make(&go, CDP_STORE_WAIT, key, NULL, 0);
     if (st == CDP_OK) st = cdp__elastic_say_here(e, d, rank, &go);
     while (st == CDP_OK) {
         st = cdp__elastic_await_go(e, d, &go, deadline);
+        if (st == CDP_OK) cdp__elastic_all_met(e, d->epoch);
         if (st != CDP_PENDING) return st;
         if (cdp__elastic_now_ns(e) >= deadline) return cdp__elastic_not_here(e, d);
-        st = cdp__elastic_gone(e, e->store, d->members[next].id, &gone);
-        if (gone)
-            return cdp__fail(
-                CDP_ERR_PEER_LOST, "epoch %llu: rank %u ended before it was connected", k, next);
+        st = cdp__elastic_doubts(e, d, rank, &doubt);
         if (st == CDP_OK) st = cdp__elastic_said(cdp__store_begin(e->store, &go.rq));
         if (st == CDP_PENDING) st = CDP_OK;
     }
@@ -207,7 +215,7 @@ CDP__PRIVATE cdp_status cdp__elastic_init(
 
 /* Removes all keys of an epoch but its decision. */
 CDP__PRIVATE cdp_status cdp__elastic_tidy_epoch(cdp_elastic *e, uint64_t k) {
-    static const char *const names[4] = {"alarm", "in", "go", "count"};
+    static const char *const names[5] = {"alarm", "in", "go", "count", "ask"};
     const uint64_t room = CDP__ELASTIC_TOGETHER * sizeof(cdp__elastic_get);
     const unsigned long long epoch = (unsigned long long)k;
     cdp__elastic_get *g;
@@ -221,15 +229,15 @@ CDP__PRIVATE cdp_status cdp__elastic_tidy_epoch(cdp_elastic *e, uint64_t k) {
     if (st != CDP_OK) return st;
     g = (cdp__elastic_get *)cdp__alloc_zero(e->os, room);
     if (!g) st = cdp__fail_nomem("requests to the store", room);
-    while (st == CDP_OK && i < 5 + d.size) {
-        for (n = 0; n < CDP__ELASTIC_TOGETHER && i < 5 + d.size; ++i, ++n) {
+    while (st == CDP_OK && i < 6 + d.size) {
+        for (n = 0; n < CDP__ELASTIC_TOGETHER && i < 6 + d.size; ++i, ++n) {
             g[n].removes = true;
-            if (i < 4)
+            if (i < 5)
                 cdp__elastic_key(e, g[n].key, "e/%llu/%s", epoch, names[i]);
-            else if (i == 4)
+            else if (i == 5)
                 cdp__elastic_meeting_key(e, g[n].key, k, 0);
             else
-                cdp__elastic_key(e, g[n].key, "e/%llu/here/%u", epoch, i - 5);
+                cdp__elastic_key(e, g[n].key, "e/%llu/here/%u", epoch, i - 6);
         }
         st = cdp__elastic_get_all(e, e->store, g, n);
     }

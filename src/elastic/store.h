@@ -42,6 +42,7 @@ typedef struct cdp__elastic_past { /* one epoch, for cdp_elastic_history() */
 #define CDP__ELASTIC_REST_NS CDP__MS /* between two polls of calls that do not wait */
 #define CDP__ELASTIC_STORE_MS 30000u
 #define CDP__ELASTIC_MOST_TRIP_MS 60000u /* that a ticket can hold, and a store would need */
+#define CDP__ELASTIC_ASK_MS 1000u /* between an answer of a rank that lives and the next question */
 #define CDP__ELASTIC_GONE_TRIPS 4u /* of a wait that nothing interrupts but a look for the dead */
 
 /* Epochs that failed one after the other, and in which no step was committed. */
@@ -69,6 +70,7 @@ typedef struct cdp__elastic_watch {
     cdp__store_call tickets;
     char tickets_key[CDP__ELASTIC_KEY];
     uint64_t tickets_ns; /* when this process began to look for newcomers last */
+    uint64_t asked_ns;   /* when it looked last whether others ask if it lives */
 } cdp__elastic_watch;
 
 /* An attempt to connect with newcomers beside the epoch; see trial.h. */
@@ -141,6 +143,7 @@ struct cdp_elastic {
     bool left;         /* the others know, or have decided, that this process is out */
     char leaving[100]; /* why; "": it stays */
     char cause[160];   /* of now.cause */
+    uint64_t met;      /* the last epoch whose members were all in cdp_elastic_next() */
     uint64_t epoch_ns; /* when this epoch began here, or this process arrived */
     cdp__elastic_past past[CDP__ELASTIC_PASTS];
     uint64_t pasts;

@@ -84,6 +84,15 @@ CDP__PRIVATE cdp_status cdp__elastic_tidy_trial(cdp_elastic *e, uint64_t k, uint
     return st == CDP_OK ? cdp__elastic_put(e, e->store, CDP_STORE_DELETE, key, NULL, 0) : st;
 }
 
+/* Tickets of those that may be taken in: they live, and do not ask to be tried before. */
+CDP__PRIVATE uint32_t cdp__elastic_waiting(
+    const cdp__elastic_ticket *tickets, uint32_t from, uint32_t count) {
+    uint32_t i, n = 0;
+    for (i = from; i < count; ++i)
+        n += !tickets[i].gone && !tickets[i].asks;
+    return n;
+}
+
 #ifndef CDP_NO_FRAMES
 
 #define CDP__ELASTIC_TRIAL_US 5000u /* for how long a thread goes on before it checks the alarm */

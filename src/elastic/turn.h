@@ -13,6 +13,7 @@
 #include "epoch.h"
 
 #define CDP__ELASTIC_STAGGER_MS 50u
+#define CDP__ELASTIC_FOUND_MS 100u /* the same before the first epoch, where all poll less often */
 #define CDP__ELASTIC_LOOK_MS 10u   /* how often the leader reads the arrivals */
 #define CDP__ELASTIC_AGAIN_MS 100u /* after a proposal that was not possible */
 #define CDP__ELASTIC_PAUSES 3u /* after which the time goes on, on a machine that is always late */
@@ -111,18 +112,21 @@ CDP__PRIVATE bool cdp__elastic_proposes(const cdp__elastic_turn *t, uint64_t *wa
 }
 
 /* True if this process proposes the first epoch now. The process with the oldest live ticket does,
-   when there are max_ranks, or at least min_ranks and no new ticket for settle_ms. */
+   when there are max_ranks, or at least min_ranks and no new ticket for settle_ms. It may be dead,
+   and not known to be: if it does not propose, the others do, one after the other. */
 CDP__PRIVATE bool cdp__elastic_founds(
     const cdp__elastic_view *v, const uint8_t *id, uint64_t quiet_ms, uint32_t settle_ms) {
-    uint32_t i, there = 0;
-    bool leads = false;
+    uint32_t i, there = 0, before = 0;
+    bool mine = false;
     for (i = 0; i < v->ticket_count; ++i) {
         if (v->tickets[i].gone) continue;
-        if (!there) leads = cdp__elastic_same(v->tickets[i].id, id);
+        mine = mine || cdp__elastic_same(v->tickets[i].id, id);
+        before += !mine;
         ++there;
     }
-    if (!leads || there < v->min_ranks) return false;
-    return there >= v->max_ranks || quiet_ms >= settle_ms;
+    if (!mine || there < v->min_ranks) return false;
+    if (!before && there >= v->max_ranks) return true;
+    return quiet_ms >= settle_ms + (uint64_t)before * CDP__ELASTIC_FOUND_MS;
 }
 
 #endif /* CDP_SRC_ELASTIC_TURN_H */

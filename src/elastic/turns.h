@@ -27,6 +27,7 @@
 #include "records.h"
 #include "store.h"
 #include "trial.h"
+#include "doubt.h"
 
 /* True if another rank saw the error first, such as one that has no memory. */
 CDP__PRIVATE bool cdp__elastic_told(const cdp_error *why) {
@@ -361,14 +362,6 @@ CDP__PRIVATE cdp_status cdp__elastic_look_for_decision(
     return CDP_OK;
 }
 
-CDP__PRIVATE uint32_t cdp__elastic_waiting(
-    const cdp__elastic_ticket *tickets, uint32_t from, uint32_t count) {
-    uint32_t i, n = 0;
-    for (i = from; i < count; ++i)
-        n += !tickets[i].gone && !tickets[i].asks;
-    return n;
-}
-
 /* So many newcomers may be taken in: *found if they end the epoch. */
 CDP__PRIVATE cdp_status cdp__elastic_let_in(cdp_elastic *e, uint32_t waiting, bool *found) {
     char why[80];
@@ -434,6 +427,7 @@ CDP__PRIVATE cdp_status cdp__elastic_receive_newcomers(cdp_elastic *e, uint64_t 
 typedef enum cdp__elastic_duty {
     CDP__ELASTIC_NOTHING,
     CDP__ELASTIC_ALARM,    /* the group failed: this thread's last error says why */
+    CDP__ELASTIC_ANSWER,   /* others wait for its program, and may ask whether it lives */
     CDP__ELASTIC_NEWCOMERS /* it polls for newcomers: rank 0 for tickets, others for a trial */
 } cdp__elastic_duty;
 
@@ -497,9 +491,11 @@ CDP__PRIVATE bool cdp__elastic_looks(const cdp_elastic *e) {
 CDP__PRIVATE cdp__elastic_duty cdp__elastic_duty_of(cdp_elastic *e, uint64_t k) {
     cdp__elastic_duty duty = CDP__ELASTIC_NOTHING;
     cdp__elastic_lock(e);
-    if (e->stop || e->ended || e->failure.status != CDP_OK || e->place.epoch != k
-        || e->place.phase != CDP__ELASTIC_RUNNING) /* `group` may be that of the epoch before */
-        duty = CDP__ELASTIC_NOTHING;
+    const bool here = !e->stop && !e->ended && e->failure.status == CDP_OK && e->place.epoch == k;
+    if (here && cdp__elastic_is_awaited(e))
+        duty = CDP__ELASTIC_ANSWER;
+    else if (!here || e->place.phase != CDP__ELASTIC_RUNNING)
+        duty = CDP__ELASTIC_NOTHING; /* `group` may be that of the epoch before */
     else if (cdp__elastic_is_loss(cdp_group_status(e->group)))
         duty = CDP__ELASTIC_ALARM;
     else if (cdp__elastic_looks(e))
@@ -515,6 +511,10 @@ CDP__PRIVATE cdp_status cdp__elastic_do_duty(cdp_elastic *e, uint64_t k) {
     const cdp_error why = *cdp_last_error();
     bool alarm = duty == CDP__ELASTIC_ALARM, may = false;
     cdp_status st = CDP_OK;
+    if (duty == CDP__ELASTIC_ANSWER) {
+        cdp__elastic_close(e);
+        return cdp__elastic_answer_doubts(e, k);
+    }
     if (duty == CDP__ELASTIC_NEWCOMERS) st = cdp__elastic_news(e, k, &may);
     if (st != CDP_OK || !(alarm || may)) return st;
 #ifndef CDP_NO_FRAMES
@@ -551,7 +551,7 @@ CDP__PRIVATE cdp_status cdp__elastic_look_for_alarm(cdp_elastic *e, uint64_t k, 
     return st == CDP_OK ? cdp__elastic_arrive_at(e, k) : st;
 }
 
-/* This process is in no epoch that could end. Lock held. */
+/* It is in no epoch that could end. Lock held. */
 CDP__PRIVATE bool cdp__elastic_idle(const cdp_elastic *e) {
     return e->place.phase == CDP__ELASTIC_OUT || e->failure.status != CDP_OK || e->ended
         || !e->place.epoch;

@@ -1,7 +1,8 @@
 /* elastic_nodes.h - nodes, store and faults that elastic_shrink.c and elastic_worlds.c have alike
 
-   The program that includes it has declared `x` (world, nodes, kind, faulty, m[].node, wrong), the
-   kinds F_... of faults, and has included sim.h. Node 0 serves the store. */
+   The program that includes it has declared `x` (world, nodes, kind, faulty, m[].node, wrong; cuts:
+   somebody may live and not be heard), the kinds F_... of faults, and has included sim.h. Node 0
+   serves the store. */
 #ifndef ELASTIC_NODES_INCLUDED
 #define ELASTIC_NODES_INCLUDED
 
@@ -12,8 +13,8 @@ static bool alive(uint32_t i) {
 /* A fault after which a rank may live and not be heard: a partition may leave a member out. */
 static bool cuts_off(void) {
     return x.faulty
-        && (x.kind == F_STOP || x.kind == F_PART || x.kind == F_ONE_WAY || x.kind == F_SLOW_STORE
-            || x.kind == F_NO_STORE);
+        && (x.cuts || x.kind == F_STOP || x.kind == F_PART || x.kind == F_ONE_WAY
+            || x.kind == F_SLOW_STORE || x.kind == F_NO_STORE);
 }
 
 static bool all_ended(const sim_world *w) {

@@ -70,7 +70,7 @@ static struct {
     sim_world *world;
     uint64_t seed;
     fault_kind kind;
-    bool faulty, trust, paused;
+    bool faulty, cuts, trust, paused;
     uint32_t nodes, min_ranks, left_out;
     uint64_t mask[GROUPS], arrived_ns; /* members of each group, as bits of nodes; 0: not known */
     member m[NODES];

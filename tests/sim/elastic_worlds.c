@@ -71,7 +71,8 @@ typedef enum fault_kind {
     F_SLOW_STORE,
     F_NO_STORE,
     F_NOMEM,
-    F_APART,    /* two members do not reach each other from some moment on */
+    F_APART, /* two members do not reach each other from some moment on */
+    F_FIRST, /* a member dies or stands still before the job begins, and no store has last wills */
     F_FIREWALL, /* the last newcomer reaches the store, and some of the ranks not */
     F_SOURCE,   /* who alone has the newest step dies, at each call of the turn and the transfer */
     F_AGREE,    /* a member dies at each call of cdp_elastic_agree() */
@@ -86,7 +87,7 @@ typedef enum fault_kind {
 } fault_kind;
 static const char *const fault_names[F_KINDS] = {"none", "delay", "kill", "every", "pair", "node",
     "storm", "crowd", "stop", "cut", "part", "one_way", "slow_store", "no_store", "nomem", "apart",
-    "firewall", "source", "agree", "pause", "ask", "long", "other", "hang", "away", "far"};
+    "first", "firewall", "source", "agree", "pause", "ask", "long", "other", "hang", "away", "far"};
 
 /* What is known of an epoch, whoever told it first. */
 typedef struct epoch_seen {
@@ -124,6 +125,7 @@ static struct {
     bool no_thread;
     uint32_t bad[2];     /* nodes that keep the others from going on; 0: none */
     uint64_t long_in;    /* F_LONG: the epoch in which it happens */
+    bool cuts;           /* F_FIRST: it stands still */
     bool turns;          /* F_ASK: the alarm was raised */
     bool faulty, doomed; /* F_SOURCE, F_AGREE: somebody is about to die; F_PAUSE: all stood still */
     uint32_t settle_ms, steps, nodes, fresh, min_ranks, max_ranks, alarms, leaves, newest;
@@ -333,7 +335,7 @@ static void pause_all(sim_world *w) {
    notice the failure, and raise the alarm. The leader asks in each look for all members, reads
    tickets and alarm, and decides. Afterwards each member says that it is here and waits for all,
    and cdp_init() exchanges addresses; rank 0 tidies up after the epoch before: a key for each of
-   its ranks, and five others; and asks (COMPARE_SET) for a trial of newcomers. So the requests of
+   its ranks, and six others; and asks (COMPARE_SET) for a trial of newcomers. So the requests of
    the leader grow with the number of ranks, those of the other members do not. Without threads
    members arrive within a step, 45 ms here, and who has arrived first leads for a while: it looks
    every 10 ms. */
@@ -344,7 +346,7 @@ static const struct {
 } budget[] = {{0, CDP_STORE_APPEND, 1, 0, 0}, {0, CDP_STORE_COMPARE_SET, 10, 3, 2},
     {0, CDP_STORE_CHECK, 2, 0, 0}, {0, CDP_STORE_WAIT, 2, 0, 0},
     {1, CDP_STORE_COMPARE_SET, 0, 3, 0}, {1, CDP_STORE_GET, 1, 0, 0}, {1, CDP_STORE_WAIT, 2, 0, 0},
-    {1, CDP_STORE_ADD, 1, 0, 0}, {1, CDP_STORE_SET, 2, 3, 0}, {1, CDP_STORE_DELETE, 0, 6, 1}};
+    {1, CDP_STORE_ADD, 1, 0, 0}, {1, CDP_STORE_SET, 2, 3, 0}, {1, CDP_STORE_DELETE, 0, 7, 1}};
 
 static cdp_status (*plain_start)(void *self, cdp_store_request *rq);
 
@@ -423,7 +425,7 @@ static cdp_status load(void *user, const void *data, uint64_t bytes) {
 
 static void within(const member *m, const char *call, uint64_t began, uint64_t ms) {
     const uint64_t took = x.world->now - began;
-    if (took > ms * SIM_MS * 11 / 10 && x.kind != F_STOP)
+    if (took > ms * SIM_MS * 11 / 10 && x.kind != F_STOP && !x.cuts)
         wrong(m, "%s took %llu ms", call, (unsigned long long)(took / SIM_MS));
 }
 
@@ -625,12 +627,13 @@ static cdp_status live(member *m) {
         .port = 29500,
         .os = &node->os,
         .connect_timeout_ms = JOIN_MS,
-        .will_key = will,
+        .will_key = x.kind == F_FIRST ? NULL : will,
         .will_value = {"its process ended", 17},
         .logger = {.level = CDP_LOG_SILENT}};
     const cdp_tcp_desc tcp = {.master_addr = host,
         .trust_network = true,
-        .group = {.timeout_ms = x.kind == F_FAR ? FAR_OPERATION_MS : OPERATION_MS,
+        .group = {
+            .timeout_ms = x.kind == F_FAR || x.kind == F_FIRST ? FAR_OPERATION_MS : OPERATION_MS,
             .os = &node->os,
             .logger = {.level = CDP_LOG_SILENT},
             .no_thread = x.no_thread}};
@@ -933,6 +936,28 @@ static void judge_far(void) {
     }
 }
 
+/* F_FIRST: those that are left begin without it, if there are enough of them: after settle_ms until
+   somebody proposes the first epoch, until a question is answered, and of the turn; each time with
+   the looks in between; and after an attempt to connect. One newcomer more may be tried. */
+static void judge_first(const sim_fault *f) {
+    const uint64_t most_ns = (3 * x.settle_ms + 2 * CDP__ELASTIC_INIT_MS + 1000) * SIM_MS;
+    uint64_t last_ns = x.world->start_ns + f->at_ns;
+    uint32_t k = x.newest, left = 0;
+    for (uint32_t i = 1; i < x.nodes; ++i) {
+        left += (int32_t)i != f->a;
+        if (x.m[i].start_ns + x.world->start_ns > last_ns)
+            last_ns = x.m[i].start_ns + x.world->start_ns;
+    }
+    if (left < x.min_ranks) return;
+    while (k > 1 && x.e[k - 1].running_ns)
+        --k; /* that runs without a break */
+    if (!x.e[k].running_ns)
+        wrong(&x.m[0], "no epoch began, with %u processes", left);
+    else if (x.e[k].running_ns > last_ns + most_ns)
+        wrong(&x.m[0], "the job began %llu ms after the last event",
+            (unsigned long long)((x.e[k].running_ns - last_ns) / SIM_MS));
+}
+
 static void judge_names(const sim_fault *f) {
     for (uint32_t k = 1; k < x.newest; ++k)
         for (uint32_t r = 0; r < x.e[k].size; ++r) {
@@ -953,6 +978,7 @@ static void judge_names(const sim_fault *f) {
 
 typedef struct outcome {
     uint64_t hash, length, calls[NODES], allocs[NODES];
+    uint64_t first_ns; /* when the first epoch began to run */
 } outcome;
 
 static sim_noise noise_of(uint64_t seed, fault_kind kind) {
@@ -970,6 +996,7 @@ static bool world_run(uint64_t seed, fault_kind kind, bool no_thread, const sim_
     bool ok;
     draw_world(seed, kind, no_thread);
     x.faulty = faults > 0;
+    x.cuts = faults && kind == F_FIRST && f[0].kind == SIM_FAULT_STOP;
     d.node_count = x.nodes;
     d.look = look;
     d.looks = pause_all;
@@ -981,9 +1008,10 @@ static bool world_run(uint64_t seed, fault_kind kind, bool no_thread, const sim_
     ok = sim_run(x.world);
     if (!ok && !x.wrong[0]) snprintf(x.wrong, sizeof x.wrong, "%.800s", x.world->failure);
     if (!cuts_off() && kind != F_DELAY && kind != F_CUT && kind != F_NOMEM && kind != F_PAUSE
-        && kind != F_LONG && kind != F_FAR && !blocks())
+        && kind != F_LONG && kind != F_FAR && kind != F_FIRST && !blocks())
         judge_turns(faults);
     if (kind == F_FAR) judge_far();
+    if (kind == F_FIRST && faults) judge_first(&f[0]);
     if (is_tried(faults ? (uint32_t)f[0].set_b : 0)) judge_trials();
     if (kind == F_ASK) judge_requests();
     total.others += kind == F_OTHER && x.m[x.nodes - 1].status == CDP_ERR_MISMATCH;
@@ -998,6 +1026,7 @@ static bool world_run(uint64_t seed, fault_kind kind, bool no_thread, const sim_
     total.no_thread += no_thread;
     out->hash = x.world->hash;
     out->length = x.world->now - x.world->start_ns;
+    out->first_ns = x.e[1].running_ns ? x.e[1].running_ns - x.world->start_ns : 0;
     for (uint32_t i = 0; i < x.nodes; ++i) {
         out->calls[i] = x.world->nodes[i].calls;
         out->allocs[i] = x.world->nodes[i].alloc_calls;
@@ -1045,6 +1074,12 @@ static uint32_t draw_faults(uint64_t seed, fault_kind kind, const outcome *o, si
     }
     if (kind == F_NODE) n = 2 + (uint32_t)(sim_random(&s) % 4);
     fault_of_kind(f, kind, o->allocs, &s);
+    if (kind == F_FIRST) {
+        f[0].a = 1 + (int32_t)(sim_random(&s) % (x.nodes - 1 - x.fresh));
+        f[0].at_ns = sim_random(&s) % (o->first_ns + SIM_MS);
+        if (seed % 4 == 0) f[0].kind = SIM_FAULT_STOP;
+        if (seed % 4 == 0) f[0].for_ns = 100 * SIM_S;
+    }
     if (kind == F_APART || kind == F_FIREWALL) {
         f[0].kind = SIM_FAULT_PARTITION;
         f[0].set_a = 1ull << x.bad[0];

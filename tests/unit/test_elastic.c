@@ -411,9 +411,13 @@ TEST(the_first_epoch_waits_for_the_last_call) {
     v.ticket_count = 2;
     T(!cdp__elastic_founds(&v, tickets[0].id, 199, 200));
     T(cdp__elastic_founds(&v, tickets[0].id, 200, 200));
-    T(!cdp__elastic_founds(&v, tickets[1].id, 200, 200)); /* it does not lead */
+    T(!cdp__elastic_founds(&v, tickets[1].id, 299, 200));  /* it does not lead */
+    T(cdp__elastic_founds(&v, tickets[1].id, 300, 200));   /* who does may be dead */
+    T(!cdp__elastic_founds(&v, tickets[2].id, 1000, 200)); /* it has no ticket yet */
     v.ticket_count = 4;
     T(cdp__elastic_founds(&v, tickets[0].id, 0, 200)); /* all that may be in are there */
+    T(!cdp__elastic_founds(&v, tickets[3].id, 499, 200));
+    T(cdp__elastic_founds(&v, tickets[3].id, 500, 200)); /* a spare, where three are dead */
     T_EQ(CDP__ELASTIC_DECIDED, cdp__elastic_decide(&v, &d));
     T_EQ(3, d.size);
     T_EQ(3, d.tickets); /* the fourth is a spare, and is not dealt with */
