@@ -133,14 +133,15 @@ $(JOINED)/cdp.h: $(BUILD)/join $(wildcard src/*.h src/*/*.h)
 	@$(BUILD)/join src $(@D)
 
 # The library is compiled once for each folder below (tests/library.c); tests link it and compile only what is theirs
-# (tests/linked.h). Those that tests/linked.sh names compile everything themselves: the linker takes from an archive only
-# what it misses. What includes an example finds the headers as users do, where gcc would warn of every function that it
+# (tests/linked.h). Those that tests/linked.sh names compile more themselves, everything or a header (tests/own.h): the linker
+# takes from an archive only what it misses. What includes an example finds the headers as users do, where gcc would warn of every function that it
 # only reads.
 OWN    := $(shell bash tests/linked.sh own)
+PARTLY := $(shell bash tests/linked.sh partly)
 FROM_SRC := -isystem src -idirafter . -Itests
 # $(1): level of optimisation. gcc reads the headers once for each folder and level, and keeps what it knows of them
 # (linked.h.gch). Where that does not fit the flags of a test, it reads the text beside it.
-SEES    = $(if $(filter $(OWN) %_no_threads,$(basename $(@F))),-I$(JOINED) -idirafter . -Itests,$(FROM_SRC) -include $(if $(filter -O2,$(1)),tests,$(@D)/read$(firstword $(1)))/linked.h$(if $(filter test_train_text,$(basename $(@F))), -w))
+SEES    = $(if $(filter $(OWN) %_no_threads,$(basename $(@F))),-I$(JOINED) -idirafter . -Itests,$(FROM_SRC) -include $(if $(filter -O2,$(1))$(filter $(PARTLY),$(basename $(@F))),tests,$(@D)/read$(firstword $(1)))/linked.h$(if $(filter test_train_text,$(basename $(@F))), -w))
 
 # Tests run the examples linked with that object; `make examples` compiles them as their first comments say. Of the copies
 # here, "../cdp.h" is src/cdp.h. Only those that compute for longer than gcc needs to optimise them are optimised.
@@ -197,7 +198,7 @@ BUSY    := libcdp rounds failure
 SLOW    := test_train_text fuzz_memory test_mem_random test_dtensor_plans test_ddp_model test_memory test_lend test_group test_rpc \
            $(filter-out $(BUSY) rpc_waves,$(SIM) $(SCRIPTS) $(ROUNDS) $(LINEAR))
 level    = $(if $(filter $(1),$(basename $(@F))),$(2),$(3))
-LINKED  := $(filter-out $(OWN) %_no_threads,$(PROGRAMS:sim=sim_main)) elastic_rank
+LINKED  := $(filter-out $(OWN) $(PARTLY) %_no_threads,$(PROGRAMS:sim=sim_main)) elastic_rank
 $(eval $(call PROGRAM_RULES,test,$(CC) $(CFLAGS),$$(call level,$(BUSY),-O2$$(call level,libcdp, -fno-var-tracking-assignments),$$(call level,$(SLOW),-O1 -fno-inline,-O0)),$(SLOW)))
 # gcc needs longer to optimise a program with AddressSanitizer and UBSan in it than most of them run: only these are worth it.
 ASAN_SLOW := libcdp sim_main scripts linear test_table test_ddp_model test_ddp_hooks test_train_text test_dtensor_plans

@@ -14,6 +14,7 @@
    rounds, and the bytes that some rank must send or receive; algorithms of more than 2,000 rounds
    only where they are selected; least: one latency, and those bytes. '*' marks what the built-in
    table selects for that size and number of ranks. */
+#define CDP_STATIC /* what is not called here is not compiled */
 #define CDP_IMPLEMENTATION
 #include "cdp.h"
 

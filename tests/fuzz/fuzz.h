@@ -33,6 +33,10 @@ static void fuzz_broken(const char *what, int line) {
     fflush(stdout);
     abort();
 }
+#ifdef FUZZ_BEFORE_TCP
+#include "cdp_store.h"
+#include FUZZ_BEFORE_TCP
+#endif
 #include "cdp_tcp.h"
 
 typedef struct fuzz_input {

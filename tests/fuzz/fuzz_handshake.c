@@ -6,6 +6,7 @@
    Whatever comes, nothing may crash, leak or stay behind; and where chance is what it should be,
    nobody becomes a link of a rank that has a key. */
 #define CDP__BLOCK_BYTES 100u /* so that both connections of a link get something */
+#define FUZZ_BEFORE_TCP "own.h"
 #include "world.h"
 
 /* two addresses for every rank, behind the numbers of its host, place and process: they race */

@@ -30,6 +30,9 @@ static plant planted;
 
 #define CDP__START_PLANT(mistake) (planted == PLANT_##mistake)
 #define CDP_IMPLEMENTATION
+#include "cdp_store.h"
+#include "own.h"
+
 #include "cdp_tcp.h"
 #include "sim.h"
 

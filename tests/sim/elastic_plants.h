@@ -1,6 +1,8 @@
 /* elastic_plants.h - mistakes that tests plant into cdp_elastic.h. Include before it. */
 #ifndef ELASTIC_PLANTS_INCLUDED
 #define ELASTIC_PLANTS_INCLUDED
+#include "cdp_tcp.h"
+#include "own.h"
 
 typedef enum plant {
     PLANT_NOTHING,

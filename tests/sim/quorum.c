@@ -35,6 +35,9 @@ static plant planted;
 #define CDP__QUORUM_PLANT(defect) (planted == PLANT_##defect)
 #define CDP__QUORUM_WRITERS 2u
 #define CDP_IMPLEMENTATION
+#include "cdp_tcp.h"
+#include "own.h"
+
 #include "cdp_elastic.h"
 
 #include "test.h"

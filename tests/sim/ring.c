@@ -59,6 +59,7 @@ static uint64_t model_and(void *p, uint64_t v, int order);
         r_;                                                                                       \
     })
 #define memcpy(to, from, bytes) model_copy((to), (from), (bytes))
+#define CDP_STATIC /* what is not called here is not compiled */
 #define CDP_IMPLEMENTATION
 #include "cdp_tcp.h"
 #undef memcpy

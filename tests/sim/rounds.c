@@ -26,6 +26,7 @@
 
    rounds [--all] [--verbose] [WORDS]     only algorithms with these words in "name (operation)";
                                           up to 129 ranks, and with --all all of the above */
+#define CDP_STATIC /* what is not called here is not compiled */
 #define CDP_IMPLEMENTATION
 #define CDP__WAVE 4u       /* so that a few elements already take several waves */
 #define CDP__SCAN_PIECE 4u /* and several pieces */

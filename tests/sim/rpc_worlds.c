@@ -31,6 +31,7 @@
    `make sim SEEDS=1..10000` runs these seeds with every fault. */
 #define CDP_IMPLEMENTATION
 #include "cdp_tcp.h"
+#include "own.h"
 
 #include <stdbool.h>
 typedef enum plant {

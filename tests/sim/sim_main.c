@@ -12,34 +12,12 @@
 
    sim --help */
 #define CDP_IMPLEMENTATION
-#define CDP__BLOCK_BYTES 700u /* so that short streams take all connections of a link */
-#ifdef __has_include
-#if __has_include("cdp_tcp.h")
-#include "cdp_tcp.h"
-#define WITH_STORE 1
-#define WITH_TCP 1
-#elif __has_include("cdp_store.h")
 #include "cdp_store.h"
-#define WITH_STORE 1
-#endif
-#endif
-#include "cdp.h"
-#ifndef WITH_STORE
-#define WITH_STORE 0
-#endif
-#ifndef WITH_TCP
-#define WITH_TCP 0
-#endif
-
-#ifdef __has_include
-#if __has_include("cdp_dtensor.h")
 #include "cdp_dtensor.h"
-#define WITH_DTENSOR 1
-#endif
-#endif
-#ifndef WITH_DTENSOR
-#define WITH_DTENSOR 0
-#endif
+#include "own.h"
+
+#define CDP__BLOCK_BYTES 700u /* so that short streams take all connections of a link */
+#include "cdp_tcp.h"
 
 #include "sim.h"
 #include "hub_os.h"
@@ -943,9 +921,7 @@ static void group_desc_of(run *r, sim_node *node, cdp_group_desc *d) {
     d->logger.level = CDP_LOG_DEBUG;
 }
 
-#if WITH_DTENSOR
 #include "tensors.h"
-#endif
 #include "wide.h"
 
 /* ---- >>hub: ranks of one process, polled in turn --------------------------------------------- */
@@ -979,7 +955,6 @@ static cdp_status hub_main(run *r, sim_node *node) {
 
 /* ---- >>store: a server and its clients ------------------------------------------------------- */
 
-#if WITH_STORE
 typedef struct store_client {
     run *r;
     sim_node *node;
@@ -1337,11 +1312,9 @@ static void goodbye_program(store_client *c) {
 static cdp_status goodbye_main(run *r, sim_node *node) {
     return store_session(r, node, goodbye_program);
 }
-#endif
 
 /* ---- >>whole jobs over TCP ------------------------------------------------------------------- */
 
-#if WITH_TCP
 /* Starts as a program does that has frames. */
 static cdp_status tcp_start(run *r, sim_node *node, const cdp_tcp_desc *t, cdp_group **g) {
     cdp_starting *starting = NULL;
@@ -1405,7 +1378,6 @@ static cdp_status tcp_main(run *r, sim_node *node) {
     if (st != CDP_OK) return st;
     return r->sc->program ? r->sc->program(r, node, g) : job_program(r, node, g);
 }
-#endif
 
 /* ---- >>scenarios ----------------------------------------------------------------------------- */
 
@@ -1424,17 +1396,12 @@ static const scenario scenarios[] = {
         (1u << F_NONE) | (1u << F_DELAY) | (1u << F_PAUSE) | (1u << F_NOMEM) | (1u << F_ABORT)
             | (1u << F_LEAVE),
         true, wide_program, 4, true},
-#if WITH_DTENSOR
     {"tensors", hub_main, 1, 8,
         (1u << F_NONE) | (1u << F_DELAY) | (1u << F_PAUSE) | (1u << F_NOMEM), true, tensors_program,
         20, false},
-#endif
-#if WITH_STORE
     {"wake", wake_main, 6, 6, (1u << F_NONE) | (1u << F_DELAY), false, NULL, 0, false},
     {"goodbye", goodbye_main, 3, 3, (1u << F_NONE) | (1u << F_DELAY), false, NULL, 0, false},
     {"store", store_main, 1, 9, NETWORK_FAULTS | (1u << F_NOMEM), false, NULL, 0, false},
-#endif
-#if WITH_TCP
     {"job", tcp_main, 1, 9, ALL_FAULTS, true, NULL, 0, false},
     {"wide_tcp", tcp_main, 1, 8, ALL_FAULTS & ~((1u << F_MISMATCH) | (1u << F_CONFIG)), true,
         wide_program, 4, true},
@@ -1443,12 +1410,9 @@ static const scenario scenarios[] = {
     {"strict_tcp", tcp_main, 2, 8, ALL_FAULTS & ~((1u << F_MISMATCH) | (1u << F_CONFIG)), true,
         strict_program, ONLY_BY_NAME, false},
 
-#if WITH_DTENSOR
     /* Several groups, each of which fails alone: the first rank to leave one may be blamed. */
     {"tensors_tcp", tcp_main, 1, 8, NETWORK_FAULTS | (1u << F_NOMEM), false, tensors_program, 20,
         false},
-#endif
-#endif
 };
 #define SCENARIO_COUNT ((uint32_t)(sizeof scenarios / sizeof scenarios[0]))
 
@@ -1471,7 +1435,6 @@ static bool with_threads, with_memory;
 /* Ranks that share hosts, in any order and not as many on each; and operations whose payloads the
    receiver may read remotely. Their random numbers are a stream of their own: all other seeds give
    the runs that they gave before. */
-#if WITH_TCP
 static void plan_frames(run *r) {
     uint64_t s = sim_stream(r->seed, 24);
     if (!r->tiny && sim_chance(&s, 200))
@@ -1491,7 +1454,6 @@ static void plan_hosts(run *r) {
     r->one_host = false;
     r->memory = with_memory;
 }
-#endif
 
 static void plan_make(run *r, const scenario *sc, fault_class fault, uint64_t seed) {
     uint64_t s = sim_stream(seed, 9);
@@ -1523,10 +1485,8 @@ static void plan_make(run *r, const scenario *sc, fault_class fault, uint64_t se
     /* no network lies between ranks of one host, so none can be cut */
     r->memory = with_memory
         && !(r->one_host && (fault == F_PARTITION || fault == F_ISOLATE || fault == F_VANISH));
-#if WITH_TCP
     if (sc->func == tcp_main) plan_hosts(r);
     if (sc->func == tcp_main) plan_frames(r);
-#endif
 }
 
 /* The ranks of a's host. */

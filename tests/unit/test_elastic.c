@@ -3,6 +3,9 @@
 #define CDP__ELASTIC_LEAST_PIECE 300u
 #define CDP__ELASTIC_BLOCK 130u
 #define CDP_IMPLEMENTATION
+#include "cdp_tcp.h"
+#include "own.h"
+
 #include "cdp_elastic.h"
 
 #include "elastic_job.h"

@@ -3,6 +3,9 @@
    jobs over sockets, one of whose connections flips a bit. */
 #define CDP_IMPLEMENTATION
 #define CDP__BLOCK_BYTES 1000u /* so that short streams take all of several connections */
+#include "cdp_store.h"
+#include "own.h"
+
 #include "cdp_tcp.h"
 #include "ranks.h"
 #include "ports.h"

@@ -15,6 +15,9 @@
     between processes, and TCP in the simulator with delays, cut segments and small buffers. */
 #define CDP_IMPLEMENTATION
 #define CDP__BLOCK_BYTES 3000u /* so that most operations take all connections of a link */
+#include "cdp_store.h"
+#include "own.h"
+
 #include "cdp_tcp.h"
 
 #include "test.h"

@@ -4,6 +4,9 @@
 #define CDP__UNANSWERED_MS 50u /* so that the silence of a machine is noticed soon */
 #define CDP__SILENCE_MS 30000u
 #define CDP__BLOCK_BYTES 1000u /* so that short streams take all of several connections */
+#include "cdp_store.h"
+#include "own.h"
+
 #include "cdp_tcp.h"
 #include "ranks.h"
 #include "ports.h"
