@@ -2484,10 +2484,12 @@ typedef struct cdp_norm_item {
 } cdp_norm_item;
 
 typedef struct cdp_norm_desc {
-    cdp_group *group;           /* all ranks that hold a part of the model; NULL: this rank alone */
-    const cdp_norm_item *items; /* all gradients of the model, in one order on all ranks */
-    uint32_t count;             /* of items */
-    double p;                   /* 1, 2 or INFINITY (default: 2) */
+    cdp_group *group; /* all ranks that hold a part of the model; NULL: this rank alone */
+    /* all gradients of the model, in one order on all ranks: of a pipeline, those of all stages,
+       with count 0 where another stage has them; the first stage that holds a tied one counts */
+    const cdp_norm_item *items;
+    uint32_t count; /* of items */
+    double p;       /* 1, 2 or INFINITY (default: 2) */
 } cdp_norm_desc;
 
 typedef struct cdp_norm {
@@ -2843,6 +2845,10 @@ typedef struct cdp_optimizer_desc {
     /* Parameters are updated by cdp_optimizer_step() after the pass, not bucket by bucket in it.
        Needed for a norm, a clip or a scaled loss, and with find_unused, static_graph or join. */
     bool deferred;
+    /* Gradients of f32 are reduced as F16 or BF16, half the bytes, and are f32 again for the
+       update; with .accumulate of the ddp they are added in f32 and rounded once. Others travel as
+       they are. */
+    cdp_dtype reduce_dtype;
 } cdp_optimizer_desc;
 
 typedef struct cdp_optimizer cdp_optimizer;
@@ -2858,9 +2864,11 @@ typedef struct cdp_optimizer cdp_optimizer;
    cdp_ddp_clip(). Ranges follow from the buckets, which are not rebuilt any more (.rebuild); in
    each bucket a rank has at most one element more than another.
 
-   f16 and bf16: `optim` keeps a f32 copy of each element that the rank updates, at first equal to
-   the parameter; it updates this and rounds the result to the parameter. So the parameters of the
-   ddp are the working copies, and gradients of 16 bits are added in f32 with .accumulate.
+   Mixed precision: of f16 and bf16, `optim` keeps a f32 copy of each element that the rank updates,
+   at first equal to the parameter; it updates this and rounds the result to the parameter. So the
+   parameters of the ddp are the working copies, and they and their gradients travel in 16 bits;
+   .accumulate adds them in f32. Buffers have the dtype that the program gives them. With f16 scale
+   the loss, see cdp_scaler.
 
    Collective, between passes, with equal descs on all ranks; takes the place of the ddp's hook
    (unless both `whole` and `deferred` are set), so there must be none. Destroy it before the group.
@@ -25801,6 +25809,37 @@ CDP__PRIVATE cdp_request cdp__optimizer_gather_request(cdp_optimizer *o, const c
     return rq;
 }
 
+/* A bucket as its gradients travel. */
+CDP__PRIVATE cdp__bucket cdp__optimizer_wire(const cdp_optimizer *o, const cdp__bucket *b) {
+    cdp__bucket wire = *b;
+    if (!o->desc.reduce_dtype || b->dtype != CDP_DTYPE_F32) return wire;
+    wire.dtype = o->desc.reduce_dtype;
+    wire.elem = cdp_dtype_size(wire.dtype);
+    return wire;
+}
+
+/* Starts to reduce a bucket: all of it, or only this rank's part is needed. */
+CDP__PRIVATE cdp_request cdp__optimizer_reduce_request(cdp_optimizer *o, cdp__bucket *b) {
+    const cdp__bucket wire = cdp__optimizer_wire(o, b);
+    cdp_request rq = cdp__ddp_request(o->ddp, &wire, 0);
+    if (wire.dtype != b->dtype) cdp__convert(b->dtype, b->memory, wire.dtype, b->memory, b->count);
+    if (!o->desc.whole) cdp__optimizer_parts(o, &wire, CDP_COLL_REDUCE_SCATTER, &rq);
+    return rq;
+}
+
+/* Elements from `low` on as f32 again, in the same memory: the last ones first, because each goes
+   to a higher address than those before it are read from. */
+CDP__PRIVATE void cdp__optimizer_widen_back(
+    const cdp__bucket *b, const cdp__bucket *wire, uint64_t low, uint64_t count) {
+    float block[CDP__BLOCK];
+    while (wire->dtype != b->dtype && count) {
+        const uint64_t n = cdp__min(count, CDP__BLOCK);
+        count -= n;
+        cdp__convert(wire->dtype, b->memory + (low + count) * wire->elem, CDP_DTYPE_F32, block, n);
+        memcpy(b->memory + (low + count) * b->elem, block, (size_t)(n * sizeof *block));
+    }
+}
+
 /* Copies what other ranks have updated to the parameters. */
 CDP__PRIVATE void cdp__optimizer_take(cdp_optimizer *o, const cdp__bucket *b) {
     uint32_t i;
@@ -25816,16 +25855,18 @@ CDP__PRIVATE void cdp__optimizer_take(cdp_optimizer *o, const cdp__bucket *b) {
     }
 }
 
-/* The mean has arrived: applies the rest of the divisor to this rank's part. */
+/* The mean has arrived: makes it f32 again, and applies the rest of the divisor, in this rank's
+   part. */
 CDP__PRIVATE void cdp__optimizer_divide(cdp_optimizer *o, cdp__bucket *b) {
     const cdp_ddp *d = o->ddp;
     const uint32_t n = o->desc.whole ? 1 : cdp_size(d->group);
     const uint32_t rank = o->desc.whole ? 0 : cdp_rank(d->group);
+    const cdp__bucket wire = cdp__optimizer_wire(o, b);
+    const cdp_real by = cdp__ddp_rest(d, wire.dtype);
     const uint64_t low = cdp__optimizer_cut(b->count, n, rank);
-    const cdp_real by = cdp__ddp_rest(d, b->dtype);
-    if (by != 1)
-        cdp__divide_by(b->dtype, b->memory + low * b->elem,
-            cdp__optimizer_cut(b->count, n, rank + 1) - low, by);
+    const uint64_t count = cdp__optimizer_cut(b->count, n, rank + 1) - low;
+    cdp__optimizer_widen_back(b, &wire, low, count);
+    if (by != 1) cdp__divide_by(b->dtype, b->memory + low * b->elem, count, by);
 }
 
 /* Stages of a bucket: the mean (of this rank's part), the update, which the others gather. */
@@ -25839,8 +25880,7 @@ CDP__PRIVATE cdp_status cdp__optimizer_stage(
         return CDP_OK;
     }
     if (stage == 0) {
-        *op = cdp__ddp_request(o->ddp, b, 0);
-        if (!o->desc.whole) cdp__optimizer_parts(o, b, CDP_COLL_REDUCE_SCATTER, op);
+        *op = cdp__optimizer_reduce_request(o, b);
         return CDP_PENDING;
     }
     cdp__optimizer_divide(o, b);
@@ -25860,7 +25900,7 @@ CDP__PRIVATE void cdp__optimizer_detached(void *self) {
 }
 
 CDP__PRIVATE bool cdp__optimizer_has_hook(const cdp_optimizer *o) {
-    return !(o->desc.whole && o->desc.deferred);
+    return !(o->desc.whole && o->desc.deferred && !o->desc.reduce_dtype);
 }
 
 /* Checks the settings as the next update will. */
@@ -25876,11 +25916,17 @@ CDP__PRIVATE cdp_status cdp__optimizer_check_settings(const cdp_optimizer_desc *
 
 CDP__PRIVATE cdp_status cdp__optimizer_check(const cdp_optimizer_desc *desc) {
     const cdp_ddp *d = desc->ddp;
-    const bool hooked = !(desc->whole && desc->deferred);
+    const bool hooked = !(desc->whole && desc->deferred && !desc->reduce_dtype);
     uint32_t i;
     if (cdp__ddp_on_device(d))
         return cdp__fail(CDP_ERR_UNSUPPORTED,
             "cdp_optimizer_create: the parameters are in device memory; update them there");
+    if (desc->reduce_dtype && desc->reduce_dtype != CDP_DTYPE_F16
+        && desc->reduce_dtype != CDP_DTYPE_BF16)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_optimizer_create: reduce_dtype is %s; set it to CDP_DTYPE_F16 or CDP_DTYPE_BF16, "
+            "or leave it 0",
+            cdp_dtype_name(desc->reduce_dtype));
     if (hooked && d->hook.stage)
         return cdp__fail(CDP_ERR_UNSUPPORTED,
             "cdp_optimizer_create: the ddp has a hook; remove it, or set both whole and deferred");

@@ -20,10 +20,12 @@ typedef struct cdp_norm_item {
 } cdp_norm_item;
 
 typedef struct cdp_norm_desc {
-    cdp_group *group;           /* all ranks that hold a part of the model; NULL: this rank alone */
-    const cdp_norm_item *items; /* all gradients of the model, in one order on all ranks */
-    uint32_t count;             /* of items */
-    double p;                   /* 1, 2 or INFINITY (default: 2) */
+    cdp_group *group; /* all ranks that hold a part of the model; NULL: this rank alone */
+    /* all gradients of the model, in one order on all ranks: of a pipeline, those of all stages,
+       with count 0 where another stage has them; the first stage that holds a tied one counts */
+    const cdp_norm_item *items;
+    uint32_t count; /* of items */
+    double p;       /* 1, 2 or INFINITY (default: 2) */
 } cdp_norm_desc;
 
 typedef struct cdp_norm {

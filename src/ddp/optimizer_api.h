@@ -37,6 +37,10 @@ typedef struct cdp_optimizer_desc {
     /* Parameters are updated by cdp_optimizer_step() after the pass, not bucket by bucket in it.
        Needed for a norm, a clip or a scaled loss, and with find_unused, static_graph or join. */
     bool deferred;
+    /* Gradients of f32 are reduced as F16 or BF16, half the bytes, and are f32 again for the
+       update; with .accumulate of the ddp they are added in f32 and rounded once. Others travel as
+       they are. */
+    cdp_dtype reduce_dtype;
 } cdp_optimizer_desc;
 
 typedef struct cdp_optimizer cdp_optimizer;
@@ -52,9 +56,11 @@ typedef struct cdp_optimizer cdp_optimizer;
    cdp_ddp_clip(). Ranges follow from the buckets, which are not rebuilt any more (.rebuild); in
    each bucket a rank has at most one element more than another.
 
-   f16 and bf16: `optim` keeps a f32 copy of each element that the rank updates, at first equal to
-   the parameter; it updates this and rounds the result to the parameter. So the parameters of the
-   ddp are the working copies, and gradients of 16 bits are added in f32 with .accumulate.
+   Mixed precision: of f16 and bf16, `optim` keeps a f32 copy of each element that the rank updates,
+   at first equal to the parameter; it updates this and rounds the result to the parameter. So the
+   parameters of the ddp are the working copies, and they and their gradients travel in 16 bits;
+   .accumulate adds them in f32. Buffers have the dtype that the program gives them. With f16 scale
+   the loss, see cdp_scaler.
 
    Collective, between passes, with equal descs on all ranks; takes the place of the ddp's hook
    (unless both `whole` and `deferred` are set), so there must be none. Destroy it before the group.

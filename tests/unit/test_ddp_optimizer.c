@@ -26,6 +26,7 @@ typedef struct model {
 typedef struct how {
     bool whole, deferred, own_arrays, find_unused, accumulates, bf16, same;
     cdp_real divisor;
+    cdp_dtype reduce;
 } how;
 
 static void model_open(model *m, cdp_group *g, how h) {
@@ -58,6 +59,7 @@ static void model_optimize(model *m, how h) {
     d.optim = &m->optim;
     d.whole = h.whole;
     d.deferred = h.deferred;
+    d.reduce_dtype = h.reduce;
     T_EQ(CDP_OK, cdp_optimizer_create(&d, &m->optimizer));
 }
 
@@ -146,6 +148,13 @@ static void rank_compares(cdp_group *g, void *arg) {
                 T(!memcmp(plain->data, other->data, sizeof plain->data));
             T_EQ(CDP_OK, cdp_ddp_verify(other->ddp));
         }
+        if (h.bf16) {
+            float master[MOST];
+            T_EQ(CDP_OK,
+                cdp_optimizer_gather(other->optimizer, CDP_OPTIMIZER_MASTER, 0,
+                    cdp_rank(g) == 0 ? master : NULL, 0));
+            if (cdp_rank(g) == 0) T(!memcmp(master, plain->data[0], counts[0] * sizeof *master));
+        }
         model_close(plain);
         model_close(other);
     }
@@ -196,6 +205,19 @@ TEST(parameters_of_16_bits_have_f32_copies) {
     compare(deferred);
 }
 
+/* Means of so few whole numbers over 1, 2 or 4 ranks have few enough bits for both dtypes. */
+TEST(gradients_may_be_reduced_in_16_bits) {
+    static const how hows[] = {{.reduce = CDP_DTYPE_BF16}, {.reduce = CDP_DTYPE_F16},
+        {.reduce = CDP_DTYPE_BF16, .whole = true},
+        {.reduce = CDP_DTYPE_F16, .deferred = true, .own_arrays = true},
+        {.reduce = CDP_DTYPE_BF16, .whole = true, .deferred = true}};
+    for (uint32_t k = 0; k < sizeof hows / sizeof *hows; ++k)
+        for (uint32_t n = 1; n <= 4; n *= 2) {
+            how h = hows[k];
+            run_counted(n, rank_compares, &h);
+        }
+}
+
 /* ---- which elements ---- */
 
 static struct { uint64_t count[RANKS_MAX], first[RANKS_MAX][N], elements[RANKS_MAX][N]; } parts;
@@ -242,20 +264,22 @@ TEST(parts_are_equal_and_cover_all_elements_once) {
 /* ---- what is sent ---- */
 
 static void rank_counts_bytes(cdp_group *g, void *arg) {
-    static const how hows[2] = {{0}, {.deferred = true}};
+    static const how hows[3] = {
+        {0}, {.deferred = true}, {.deferred = true, .reduce = CDP_DTYPE_BF16}};
     model *m = (model *)calloc(1, sizeof *m);
     uint64_t all = 0;
     (void)arg;
     for (uint32_t i = 0; i < N; ++i)
         all += counts[i] * 4;
-    for (int k = 0; k < 2; ++k) {
+    for (int k = 0; k < 3; ++k) {
+        const uint64_t reduced = hows[k].reduce ? all / 2 : all;
         model_open(m, g, hows[k]);
         m->optim.kind = CDP_OPTIM_SGD;
         model_optimize(m, hows[k]);
         T_EQ(CDP_OK, model_pass(m, 0, hows[k]));
-        T_EQ(hows[k].deferred ? all : 2 * all, cdp_ddp_stats_of(m->ddp).sent_bytes);
+        T_EQ(hows[k].deferred ? reduced : 2 * all, cdp_ddp_stats_of(m->ddp).sent_bytes);
         if (hows[k].deferred) T_EQ(CDP_OK, cdp_optimizer_step(m->optimizer, 0));
-        T_EQ(2 * all, cdp_ddp_stats_of(m->ddp).sent_bytes);
+        T_EQ(reduced + all, cdp_ddp_stats_of(m->ddp).sent_bytes);
         /* a reduce-scatter and an allgather of each bucket, and nothing else */
         for (uint32_t q = 0; q < (hows[k].deferred ? 0u : 1u); ++q) {
             const uint64_t issued = g->queue.issued;
@@ -313,6 +337,79 @@ TEST(norms_and_overflow_are_equal_on_all_ranks) {
     run_ranks(3, NULL, 0, rank_clips, &h);
     h.whole = true;
     run_ranks(3, NULL, 0, rank_clips, &h);
+}
+
+/* The loss of f16 parameters is scaled: steps that overflow are left out on all ranks until the
+   scale fits, then parameters are those of a scale of 1. */
+static void rank_scales(cdp_group *g, void *arg) {
+    const how h = {.deferred = true};
+    uint16_t half[64], *grad;
+    float want[64], wide[64];
+    cdp_optim optim = {.kind = CDP_OPTIM_SGD, .lr = .125}, plain = optim;
+    cdp_scaler scaler = {0};
+    cdp_param p;
+    cdp_ddp_desc d;
+    cdp_optimizer_desc o;
+    cdp_ddp *ddp;
+    cdp_optimizer *optimizer;
+    uint32_t made = 0;
+    (void)arg;
+    memset(half, 0, sizeof half);
+    memset(want, 0, sizeof want);
+    memset(&p, 0, sizeof p);
+    memset(&d, 0, sizeof d);
+    memset(&o, 0, sizeof o);
+    p.data = half;
+    p.count = 64;
+    p.dtype = CDP_DTYPE_F16;
+    d.group = g;
+    d.params = &p;
+    d.param_count = 1;
+    T_EQ(CDP_OK, cdp_ddp_create(&d, &ddp));
+    o.ddp = ddp;
+    o.optim = &optim;
+    o.deferred = h.deferred;
+    T_EQ(CDP_OK, cdp_optimizer_create(&o, &optimizer));
+    for (uint32_t step = 0; step < 12; ++step) {
+        const double scale = (double)cdp_scaler_scale(&scaler);
+        cdp_norm norm;
+        grad = (uint16_t *)cdp_ddp_grad(ddp, 0);
+        T_EQ(CDP_OK, cdp_ddp_backward_begin(ddp));
+        for (uint32_t k = 0; k < 64; ++k)
+            wide[k] = value(cdp_rank(g), step, 0, k) * (float)scale;
+        T_EQ(CDP_OK, cdp_convert(wide, CDP_DTYPE_F32, grad, CDP_DTYPE_F16, 64, NULL));
+        T_EQ(CDP_OK, cdp_ddp_ready(ddp, 0));
+        T_EQ(CDP_OK, cdp_ddp_backward_end(ddp));
+        T_EQ(CDP_OK, cdp_optimizer_norm(optimizer, &norm));
+        T_EQ(scale > 8192, norm.found_inf);
+        if (norm.found_inf) {
+            cdp_ddp_zero_grad(ddp);
+        } else {
+            cdp_optim_range r;
+            memset(&r, 0, sizeof r);
+            for (uint32_t k = 0; k < 64; ++k)
+                wide[k] = (value(0, step, 0, k) + value(1, step, 0, k)) / 2;
+            r.param = want;
+            r.grad = wide;
+            r.count = 64;
+            r.compute = wide;
+            r.compute_dtype = CDP_DTYPE_F16;
+            plain.step = ++made;
+            T_EQ(CDP_OK, cdp_optim_update(&plain, &r));
+            T_EQ(CDP_OK, cdp_optimizer_step(optimizer, 1 / scale));
+            T(!memcmp(wide, half, sizeof half));
+        }
+        T_EQ(made, optim.step);
+        T_EQ(CDP_OK, cdp_scaler_update(&scaler, norm.found_inf));
+    }
+    T_EQ(3, scaler.skipped); /* 65536, 32768, 16384 */
+    T_EQ(9, made);
+    cdp_optimizer_destroy(optimizer);
+    cdp_ddp_destroy(ddp);
+}
+
+TEST(a_scaled_loss_of_f16_recovers) {
+    run_ranks(2, NULL, 0, rank_scales, NULL);
 }
 
 /* ---- saved state ---- */
@@ -407,6 +504,9 @@ TEST(mistakes_with_optimizers) {
     d.optim = &m->optim;
     REFUSED(CDP_ERR_UNSUPPORTED, "set deferred", cdp_optimizer_create(&d, &o));
     d.deferred = true;
+    d.reduce_dtype = CDP_DTYPE_F64;
+    REFUSED(CDP_ERR_INVALID, "reduce_dtype is f64", cdp_optimizer_create(&d, &o));
+    d.reduce_dtype = CDP_DTYPE_DEFAULT;
     REFUSED(CDP_ERR_INVALID, "kind 0 is not", cdp_optimizer_create(&d, &o));
     m->optim.kind = CDP_OPTIM_SGD;
     memset(&hd, 0, sizeof hd);
@@ -444,6 +544,8 @@ int main(int argc, char **argv) {
         {"unused_parameters_are_left_alone", unused_parameters_are_left_alone, 60},
         {"a_divisor_holds_for_parts", a_divisor_holds_for_parts, 60},
         {"parameters_of_16_bits_have_f32_copies", parameters_of_16_bits_have_f32_copies, 60},
+        {"gradients_may_be_reduced_in_16_bits", gradients_may_be_reduced_in_16_bits, 60},
+        {"a_scaled_loss_of_f16_recovers", a_scaled_loss_of_f16_recovers, 20},
         {"parts_are_equal_and_cover_all_elements_once", parts_are_equal_and_cover_all_elements_once,
             20},
         {"a_step_sends_what_an_allreduce_sends", a_step_sends_what_an_allreduce_sends, 20},

@@ -111,6 +111,37 @@ static void rank_norms(cdp_group *g, void *arg) {
     d.p = 3;
     REFUSED(CDP_ERR_INVALID, "p is not 1, 2 or INFINITY", cdp_grads_norm(&d, each, &norm));
 }
+/* Stages of a pipeline, two ranks each: every rank lists the gradients of all stages in one order,
+   and its own ones have elements. Gradient 0 is tied: the first and the last stage have it. */
+static void rank_norms_of_stages(cdp_group *g, void *arg) {
+    const uint32_t stage = cdp_rank(g) / 2, last = cdp_size(g) / 2 - 1;
+    const bool again = cdp_rank(g) % 2 != 0; /* a copy of the other rank of this stage */
+    float tied[3] = {2, 3, 6}, mine[4][50];
+    cdp_norm_item items[4];
+    double serial = 49, each[4];
+    cdp_norm norm;
+    cdp_norm_desc d = {g, items, 4, 0};
+    (void)arg;
+    memset(items, 0, sizeof items);
+    if (stage == 0 || stage == last)
+        items[0] = (cdp_norm_item){tied, 3, CDP_DTYPE_F32, stage != 0 || again};
+    for (uint32_t s = 0; s < 3; ++s)
+        for (uint32_t k = 0; k < 50; ++k) {
+            mine[s][k] = (float)(s * 50 + k) / 8;
+            serial += (double)mine[s][k] * (double)mine[s][k];
+        }
+    items[1 + stage] = (cdp_norm_item){mine[stage], 50, CDP_DTYPE_F32, again};
+    T_EQ(CDP_OK, cdp_grads_norm(&d, each, &norm));
+    T(near_to(sqrt(serial), norm.norm) && each[0] == 7);
+    T_EQ(CDP_OK, cdp_grads_scale(&d, 0.5));
+    T(mine[stage][49] == (float)(stage * 50 + 49) / 16);
+    T(tied[0] == (stage == 0 || stage == last ? 1.0f : 2.0f));
+}
+
+TEST(norms_count_each_element_of_a_pipeline_once) {
+    run_ranks(6, NULL, 0, rank_norms_of_stages, NULL);
+}
+
 TEST(norms_count_each_element_once) {
     run_ranks(5, NULL, 0, rank_norms, NULL);
 }
@@ -172,6 +203,8 @@ int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"local_training_and_averages", local_training_and_averages, 20},
         {"clipping", clipping, 20},
+        {"norms_count_each_element_of_a_pipeline_once", norms_count_each_element_of_a_pipeline_once,
+            20},
         {"norms_count_each_element_once", norms_count_each_element_once, 20},
         {"overflow_is_found_on_all_ranks", overflow_is_found_on_all_ranks, 20},
         {"mistakes_in_norms", mistakes_in_norms, 20}};
