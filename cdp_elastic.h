@@ -4738,46 +4738,80 @@ CDP__PRIVATE cdp_status cdp__elastic_greet(
     return st;
 }
 
+/* Links to all ranks are opened together in jobs of at most this many ranks. */
+#define CDP__ELASTIC_MESH 16u
+
+/* How this process connects as `rank`. */
+CDP__PRIVATE void cdp__elastic_init_desc(cdp_elastic *e, const cdp__elastic_decision *d,
+    uint32_t rank, char job[CDP__ELASTIC_KEY], cdp_tcp_desc *t) {
+    *t = e->tcp;
+    cdp__elastic_meeting(e, job, d->epoch, 0);
+    t->group.rank = rank;
+    t->group.world_size = d->size;
+    t->store = e->store;
+    t->job = job;
+    t->connect_all = t->connect_all || d->size <= CDP__ELASTIC_MESH;
+    /* All members are here, so connecting takes some round trips. A member that dies now may be
+       noticed only at the deadline, so the timeout is short at first, and later ones are longer. */
+    t->init_timeout_ms = (uint32_t)cdp__min(cdp__elastic_init_ms(d, e->failures), e->store_ms);
+}
+
+#ifdef CDP_NO_FRAMES
+/* No start can wait for the others. */
+CDP__PRIVATE cdp_status cdp__elastic_gather_and_init(
+    cdp_elastic *e, const cdp__elastic_decision *d, uint32_t rank, cdp_group **out) {
+    char job[CDP__ELASTIC_KEY];
+    cdp_tcp_desc t;
+    cdp_status st = cdp__elastic_gather(e, d, rank);
+    if (st != CDP_OK) return st;
+    cdp__elastic_init_desc(e, d, rank, job, &t);
+    ++e->failures;
+    st = cdp_init(&t, out);
+    if (st == CDP_OK) e->failures = 0;
+    return st;
+}
+#else
 /* cdp_init(), which may take longer than settle_ms: without a thread it is interrupted to poll. */
 CDP__PRIVATE cdp_status cdp__elastic_init_in_steps(
-    cdp_elastic *e, const cdp_tcp_desc *t, uint64_t k, cdp_group **out) {
-#ifdef CDP_NO_FRAMES
-    (void)e; /* there is no such cdp_elastic */
-    (void)k;
-    return cdp_init(t, out);
-#else
-    cdp_starting *starting;
-    cdp_status st = cdp_init_start(t, &starting);
-    if (st != CDP_OK) return st;
+    cdp_elastic *e, cdp_starting *starting, uint64_t k, cdp_group **out) {
+    const uint32_t look_us = e->no_thread ? CDP__ELASTIC_LOOK_MS * 1000 : UINT32_MAX;
+    cdp_status st;
     for (;;) {
-        st = cdp_init_poll(starting, CDP__ELASTIC_LOOK_MS * 1000, out);
+        st = cdp_init_poll(starting, look_us, out);
         if (st != CDP_PENDING) return st;
         cdp__elastic_attend(e, 0);
         if (cdp__elastic_still(e, k)) continue;
         cdp_init_cancel(starting);
         return cdp__fail(CDP_ERR_ABORTED, "the epoch ended before it began");
     }
-#endif
 }
 
-CDP__PRIVATE cdp_status cdp__elastic_init(
+/* Rank 0 publishes where it listens before it waits for the others, who read that as soon as all
+   are here: the time to connect begins then. */
+CDP__PRIVATE cdp_status cdp__elastic_gather_and_init(
     cdp_elastic *e, const cdp__elastic_decision *d, uint32_t rank, cdp_group **out) {
     char job[CDP__ELASTIC_KEY];
-    cdp_tcp_desc t = e->tcp;
-    cdp_status st;
-    cdp__elastic_meeting(e, job, d->epoch, 0);
-    t.group.rank = rank;
-    t.group.world_size = d->size;
-    t.store = e->store;
-    t.job = job;
-    /* All members are here, so connecting takes some round trips. A member that dies now may be
-       noticed only at the deadline, so the timeout is short at first, and later ones are longer. */
-    t.init_timeout_ms = (uint32_t)cdp__min(cdp__elastic_init_ms(d, e->failures), e->store_ms);
+    cdp_tcp_desc t;
+    cdp_starting *starting = NULL;
+    cdp_status st = CDP_OK;
+    cdp__elastic_init_desc(e, d, rank, job, &t);
+    if (rank == 0) st = cdp_init_start(&t, &starting);
+    if (st == CDP_OK && rank == 0) st = cdp__starting_publish(starting);
+    if (st == CDP_OK) st = cdp__elastic_gather(e, d, rank);
+    if (st == CDP_OK && rank != 0) st = cdp_init_start(&t, &starting);
+    if (st != CDP_OK) {
+        const cdp_error why = *cdp_last_error();
+        cdp_init_cancel(starting);
+        *cdp__error_slot() = why;
+        return st;
+    }
+    if (rank == 0) cdp__starting_anew(starting);
     ++e->failures;
-    st = e->no_thread ? cdp__elastic_init_in_steps(e, &t, d->epoch, out) : cdp_init(&t, out);
+    st = cdp__elastic_init_in_steps(e, starting, d->epoch, out);
     if (st == CDP_OK) e->failures = 0;
     return st;
 }
+#endif
 
 /* Removes all keys of an epoch but its decision. */
 CDP__PRIVATE cdp_status cdp__elastic_tidy_epoch(cdp_elastic *e, uint64_t k) {
@@ -4856,8 +4890,7 @@ CDP__PRIVATE cdp_status cdp__elastic_connect(
     bool in;
     cdp_status st;
     e->absent = false;
-    st = cdp__elastic_gather(e, d, rank);
-    if (st == CDP_OK) st = cdp__elastic_init(e, d, rank, &group);
+    st = cdp__elastic_gather_and_init(e, d, rank, &group);
     if (st != CDP_OK) return st;
     cdp__elastic_lock(e);
     in = e->place.epoch == d->epoch && e->place.phase == CDP__ELASTIC_JOINED;

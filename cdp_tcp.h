@@ -252,6 +252,10 @@ typedef struct cdp_tcp_desc {
     int32_t listen_fd;
     /* prefix of this job's keys in the store: one name per job (default: "cdp") */
     const char *job;
+    /* connect to all ranks in cdp_init(), as soon as their addresses are known, and not when there
+       is something to send: the first operations take some round trips less. Ignored with
+       external_store */
+    bool connect_all;
     /* how long to wait for all ranks (default: 300000; CDP_NO_TIMEOUT: for ever) */
     uint32_t init_timeout_ms;
     /* of cdp_init_from_env(): a process that no launcher has started is a job of one rank */
@@ -4866,6 +4870,13 @@ CDP__PRIVATE void cdp__mesh_count_descriptors(cdp__mesh *m) {
         (unsigned long long)all, (unsigned long long)least, (unsigned long long)limit);
 }
 
+CDP__PRIVATE void cdp__mesh_need_all(cdp__mesh *m) {
+    uint32_t r, i;
+    for (r = 0; r < m->desc.group.world_size; ++r)
+        for (i = 0; i < m->desc.connections && r != m->desc.group.rank; ++i)
+            cdp__link_need(cdp__bundle_at(&m->links[r], i));
+}
+
 /* The addresses of all ranks have arrived: checks them, and numbers the hosts. */
 CDP__PRIVATE cdp_status cdp__mesh_read_addrs(cdp__mesh *m) {
     cdp_addr at[CDP__ADDRS], own[CDP__ADDRS];
@@ -4889,6 +4900,7 @@ CDP__PRIVATE cdp_status cdp__mesh_read_addrs(cdp__mesh *m) {
     }
     if (st == CDP_OK) cdp__mesh_count_descriptors(m);
     cdp__join_complete(m);
+    if (st == CDP_OK && m->desc.connect_all && !m->desc.external_store) cdp__mesh_need_all(m);
     return st;
 }
 
@@ -5365,6 +5377,7 @@ static cdp__join_func *const cdp__join_steps[] = {cdp__mesh_prepare, cdp__mesh_m
     cdp__mesh_done, cdp__mesh_all_done, cdp__mesh_all_answered, cdp__mesh_await_addrs_again,
     cdp__mesh_read_addrs};
 
+#define CDP__JOIN_MET 2u /* how many steps are over when rank 0 has published where it listens */
 #define CDP__JOIN_STEPS ((uint32_t)(sizeof cdp__join_steps / sizeof *cdp__join_steps))
 
 /* Ends the start with this error. */
@@ -5964,6 +5977,24 @@ CDP__PRIVATE cdp_status cdp__starting_step(cdp_starting *s, uint64_t until_ns) {
     }
     if (!m->part_ns && cdp__mesh_lingers(m, until_ns)) return CDP_PENDING;
     return cdp__mesh_parts(m, until_ns) ? CDP_PENDING : st;
+}
+
+/* Continues the start of rank 0 until the others can read where it listens. For that, it connects
+   to nothing but itself. */
+CDP__PRIVATE cdp_status cdp__starting_publish(cdp_starting *s) {
+    cdp__mesh *m = s->mesh;
+    cdp_status st = s->status;
+    while (m && st == CDP_PENDING && (!m->join || m->join->step <= CDP__JOIN_MET))
+        st = cdp__starting_step(s, cdp__deadline(s->os, 100));
+    return st < 0 ? cdp__error_record(&s->error) : CDP_OK;
+}
+
+/* The time in which all ranks must be found begins now. */
+CDP__PRIVATE void cdp__starting_anew(cdp_starting *s) {
+    cdp__mesh *m = s->mesh;
+    if (!m || !m->join) return;
+    m->start_ns = cdp__mesh_now(m);
+    m->join->deadline_ns = cdp__mesh_init_deadline(m);
 }
 
 CDP_API CDP__COLD cdp_status cdp_init_poll(cdp_starting *s, uint32_t budget_us, cdp_group **out) {

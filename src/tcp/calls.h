@@ -265,6 +265,24 @@ CDP__PRIVATE cdp_status cdp__starting_step(cdp_starting *s, uint64_t until_ns) {
     return cdp__mesh_parts(m, until_ns) ? CDP_PENDING : st;
 }
 
+/* Continues the start of rank 0 until the others can read where it listens. For that, it connects
+   to nothing but itself. */
+CDP__PRIVATE cdp_status cdp__starting_publish(cdp_starting *s) {
+    cdp__mesh *m = s->mesh;
+    cdp_status st = s->status;
+    while (m && st == CDP_PENDING && (!m->join || m->join->step <= CDP__JOIN_MET))
+        st = cdp__starting_step(s, cdp__deadline(s->os, 100));
+    return st < 0 ? cdp__error_record(&s->error) : CDP_OK;
+}
+
+/* The time in which all ranks must be found begins now. */
+CDP__PRIVATE void cdp__starting_anew(cdp_starting *s) {
+    cdp__mesh *m = s->mesh;
+    if (!m || !m->join) return;
+    m->start_ns = cdp__mesh_now(m);
+    m->join->deadline_ns = cdp__mesh_init_deadline(m);
+}
+
 CDP_API CDP__COLD cdp_status cdp_init_poll(cdp_starting *s, uint32_t budget_us, cdp_group **out) {
     uint64_t until;
     cdp_status st = CDP_OK;

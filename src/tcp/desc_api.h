@@ -63,6 +63,10 @@ typedef struct cdp_tcp_desc {
     int32_t listen_fd;
     /* prefix of this job's keys in the store: one name per job (default: "cdp") */
     const char *job;
+    /* connect to all ranks in cdp_init(), as soon as their addresses are known, and not when there
+       is something to send: the first operations take some round trips less. Ignored with
+       external_store */
+    bool connect_all;
     /* how long to wait for all ranks (default: 300000; CDP_NO_TIMEOUT: for ever) */
     uint32_t init_timeout_ms;
     /* of cdp_init_from_env(): a process that no launcher has started is a job of one rank */

@@ -448,6 +448,7 @@ static cdp__join_func *const cdp__join_steps[] = {cdp__mesh_prepare, cdp__mesh_m
     cdp__mesh_done, cdp__mesh_all_done, cdp__mesh_all_answered, cdp__mesh_await_addrs_again,
     cdp__mesh_read_addrs};
 
+#define CDP__JOIN_MET 2u /* how many steps are over when rank 0 has published where it listens */
 #define CDP__JOIN_STEPS ((uint32_t)(sizeof cdp__join_steps / sizeof *cdp__join_steps))
 
 /* Ends the start with this error. */

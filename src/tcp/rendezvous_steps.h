@@ -32,6 +32,7 @@
 #include "paths.h"
 #include "mesh.h"
 #include "link_streams.h"
+#include "link_connecting.h"
 #include "incoming.h"
 #include "first_cause.h"
 #include "rendezvous.h"
@@ -454,6 +455,13 @@ CDP__PRIVATE void cdp__mesh_count_descriptors(cdp__mesh *m) {
         (unsigned long long)all, (unsigned long long)least, (unsigned long long)limit);
 }
 
+CDP__PRIVATE void cdp__mesh_need_all(cdp__mesh *m) {
+    uint32_t r, i;
+    for (r = 0; r < m->desc.group.world_size; ++r)
+        for (i = 0; i < m->desc.connections && r != m->desc.group.rank; ++i)
+            cdp__link_need(cdp__bundle_at(&m->links[r], i));
+}
+
 /* The addresses of all ranks have arrived: checks them, and numbers the hosts. */
 CDP__PRIVATE cdp_status cdp__mesh_read_addrs(cdp__mesh *m) {
     cdp_addr at[CDP__ADDRS], own[CDP__ADDRS];
@@ -477,6 +485,7 @@ CDP__PRIVATE cdp_status cdp__mesh_read_addrs(cdp__mesh *m) {
     }
     if (st == CDP_OK) cdp__mesh_count_descriptors(m);
     cdp__join_complete(m);
+    if (st == CDP_OK && m->desc.connect_all && !m->desc.external_store) cdp__mesh_need_all(m);
     return st;
 }
 

@@ -1139,6 +1139,30 @@ TEST(a_network_that_delivers_nothing_is_not_a_process_that_hangs) {
     silent_ms = 0;
 }
 
+/* No operation was started: links are there only if they were asked for. */
+static void *linked_main(void *p) {
+    keyed *k = (keyed *)p;
+    cdp_group *g = NULL;
+    const cdp__mesh *m;
+    if (!OK(cdp_init(&k->desc, &g))) return NULL;
+    m = (const cdp__mesh *)g->w->transport.self;
+    T_EQ(k->desc.connect_all, m->links[1 - k->desc.group.rank].state != CDP__LINK_NONE);
+    if (k->desc.connect_all)
+        OK(cdp_barrier(g)); /* or the other one finds the link that this one ends */
+    cdp_group_destroy(g);
+    return NULL;
+}
+
+static void *linked_at_once(void *p) {
+    ((keyed *)p)->desc.connect_all = true;
+    return linked_main(p);
+}
+
+TEST(links_are_opened_at_the_start_if_asked_for) {
+    (void)two_on_loopback(linked_main, 2, NULL);
+    (void)two_on_loopback(linked_at_once, 2, NULL);
+}
+
 /* Connections that never end: whenever rank 1 asks for the next one there is another, whose other
    end is closed already. */
 static uint64_t flood_until_ns;
@@ -1669,6 +1693,8 @@ int main(int argc, char **argv) {
         {"descriptors_are_closed_by_exec", descriptors_are_closed_by_exec, 60},
         {"job_keys_are_wiped", job_keys_are_wiped, 60},
         {"too_few_descriptors", too_few_descriptors, 20},
+        {"links_are_opened_at_the_start_if_asked_for", links_are_opened_at_the_start_if_asked_for,
+            20},
         {"a_silent_machine_is_lost", a_silent_machine_is_lost, 20},
         {"a_network_that_delivers_nothing_is_not_a_process_that_hangs",
             a_network_that_delivers_nothing_is_not_a_process_that_hangs, 20},
