@@ -157,12 +157,14 @@ CDP__PRIVATE bool cdp__elastic_trial_goes_on(const cdp_elastic *e) {
     return e->trial.starting || e->trial.group;
 }
 
-/* Nothing of a trial goes on any more. Its keys are removed with those of the epoch. */
+/* Nothing of a trial goes on any more, at once: who stops it may be about to decide on the next
+   epoch. Its keys are removed with those of the epoch. */
 CDP__PRIVATE void cdp__elastic_trial_stop(cdp_elastic *e) {
     cdp__elastic_trial *const tr = &e->trial;
     const cdp_error why = *cdp_last_error();
     cdp_init_cancel(tr->starting);
-    cdp_group_destroy(tr->group);
+    /* a group that is being left ends without a wait */
+    if (tr->group && cdp_group_leave(tr->group, 0) == CDP_PENDING) cdp_group_destroy(tr->group);
     cdp__free(e->os, tr->data);
     if (tr->store) cdp_store_destroy(tr->store);
     tr->starting = NULL;
@@ -314,6 +316,8 @@ CDP__PRIVATE cdp_status cdp__elastic_be_tried(cdp_elastic *e, uint64_t k) {
             e->stage = CDP__ELASTIC_TRIED;
         else
             cdp__format(e->untried, sizeof e->untried, "%s", cdp_last_error()->text);
+        cdp_group_destroy(tr->group); /* members may not have read all that it has sent */
+        tr->group = NULL;
         cdp__elastic_trial_stop(e);
         st = CDP_OK;
     }

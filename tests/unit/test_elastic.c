@@ -8,6 +8,7 @@
 
 #include "cdp_elastic.h"
 
+#include "ports.h"
 #include "elastic_job.h"
 #include "ranks.h"
 
@@ -1421,6 +1422,66 @@ TEST(who_cannot_connect_lets_the_others_go_on) {
 }
 
 /* Whichever allocation fails: an error, nothing is left, and nobody waits. */
+/* A member and a newcomer in a trial; each is a thread. */
+typedef struct tried {
+    pthread_t id;
+    cdp_tcp_desc desc;
+    cdp_elastic e;
+    pthread_barrier_t *both;
+} tried;
+
+static _Thread_local bool counts_waits;
+static uint32_t waits_of_stop;
+
+static int32_t watched_wait(
+    void *user, void *watch, cdp_ready *out, uint32_t max_count, uint64_t deadline_ns) {
+    if (counts_waits && deadline_ns > cdp_os_default()->now_ns(user)) ++waits_of_stop;
+    return cdp_os_default()->net.watch_wait(user, watch, out, max_count, deadline_ns);
+}
+
+static void *tried_main(void *p) {
+    tried *t = (tried *)p;
+    cdp__elastic_trial *const tr = &t->e.trial;
+    t->e.os = t->desc.group.os;
+    tr->newcomers = 1;
+    if (!OK(cdp_init(&t->desc, &tr->group))) return NULL;
+    if (!OK(cdp__elastic_trial_exchange(&t->e)) || !OK(cdp_work_wait(tr->work))) return NULL;
+    if (t->desc.group.rank == 0) OK(cdp_barrier_async(tr->group, &tr->work));
+    counts_waits = t->desc.group.rank == 0;
+    if (counts_waits) cdp__elastic_trial_stop(&t->e);
+    counts_waits = false;
+    pthread_barrier_wait(t->both);
+    cdp__elastic_trial_stop(&t->e);
+    T(tr->group == NULL);
+    return NULL;
+}
+
+/* The newcomer of a trial has stopped answering, and the epoch ends. */
+TEST(a_trial_ends_without_a_wait) {
+    static tried t[2];
+    const uint16_t port = free_port();
+    cdp_os os = *cdp_os_default();
+    pthread_barrier_t both;
+    memset(t, 0, sizeof t);
+    waits_of_stop = 0;
+    os.net.watch_wait = watched_wait;
+    pthread_barrier_init(&both, NULL, 2);
+    for (uint32_t r = 0; r < 2; ++r) {
+        t[r].both = &both;
+        t[r].desc.group.rank = r;
+        t[r].desc.group.world_size = 2;
+        t[r].desc.group.os = &os;
+        t[r].desc.group.no_thread = true;
+        t[r].desc.no_shared_memory = true;
+        t[r].desc.master_port = port;
+        if (pthread_create(&t[r].id, NULL, tried_main, &t[r]) != 0) abort();
+    }
+    for (uint32_t r = 0; r < 2; ++r)
+        pthread_join(t[r].id, NULL);
+    T_EQ(0, waits_of_stop);
+    pthread_barrier_destroy(&both);
+}
+
 TEST(out_of_memory_at_any_point) {
     uint32_t refused = 0;
     for (int64_t n = 1; n < 400; ++n) {
@@ -1838,6 +1899,7 @@ int main(int argc, char **argv) {
         {"who_waits_for_newcomers_may_leave", who_waits_for_newcomers_may_leave, 40},
         {"an_id_is_used_once", an_id_is_used_once, 40},
         {"who_cannot_connect_lets_the_others_go_on", who_cannot_connect_lets_the_others_go_on, 40},
+        {"a_trial_ends_without_a_wait", a_trial_ends_without_a_wait, 40},
         {"the_hash_of_contents_tells_changes_apart", the_hash_of_contents_tells_changes_apart, 40},
         {"a_hash_does_not_depend_on_how_data_arrives", a_hash_does_not_depend_on_how_data_arrives,
             40},
