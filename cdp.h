@@ -88,6 +88,7 @@
         divide the data among ranks            cdp_sampler_fill
         evaluate on every sample once          .exact of cdp_sampler
         draw samples by weight, by length      .weights, .lengths of cdp_sampler
+        read batches ahead, files of tokens    cdp_loader_create, cdp_tokens_create
         train embeddings sparsely              cdp_param.sparse, cdp_ddp_ready_rows, cdp_ddp_rows
         check that parameters are equal        cdp_ddp_verify
         draw one step                          cdp_ddp_trace
@@ -143,6 +144,8 @@
         consolidate_state_dict                 cdp_optimizer_gather, one parameter at a time
         PeriodicModelAverager                  cdp_averager; hierarchical: its .levels
         DistributedSampler, set_epoch          cdp_sampler_fill, .epoch
+        DataLoader(sampler=s)                  cdp_loader_create, cdp_loader_next; StatefulDataLoader:
+                                               cdp_loader_state, for any number of ranks
         WeightedRandomSampler(w, n, False)     .weights, .draws = n, .once (its draws are others)
         ddp._get_ddp_logging_data()            cdp_ddp_trace(ddp, CDP_TRACE_TEXT, ...)
         The mean is the sum divided by the number of ranks. PyTorch divides first; .predivide set
@@ -186,7 +189,7 @@
         CDP_NO_VERIFY *        off      no cdp_ddp_verify
         CDP_NO_TRAINING *      off      no cdp_convert, cdp_scaler_update, cdp_optim_update,
                                         cdp_optimizer_create
-        CDP_NO_SAMPLER *       off      no cdp_sampler_fill, cdp_sampler_part
+        CDP_NO_SAMPLER *       off      no cdp_sampler_fill, cdp_sampler_part, cdp_loader
         CDP_NO_MESSAGES *      off      no cdp_send and the other calls of >>group/messages_api, no
                                         cdp_monitored_barrier, no channels
         CDP_NO_CHANNELS *      off      no cdp_channel_open and the other calls of channels
@@ -2917,6 +2920,94 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_optimizer_scatter(
     cdp_optimizer *optimizer, uint32_t state, uint32_t index, const float *values, uint32_t root);
 
 #endif
+
+/* ---- >>train/loader_api: batches that are read ahead ----------------------------------------- */
+
+#if !defined(CDP_NO_TRAINING) && !defined(CDP_NO_SAMPLER)
+/* Reads the samples of a sampler ahead, in its order: in a thread of its own, or in
+   cdp_loader_poll(). Used by one thread. */
+typedef struct cdp_loader cdp_loader;
+
+typedef struct cdp_loader_desc {
+    /* Required. Its `batch` is that of a step; weights and lengths stay the caller's. */
+    cdp_sampler sampler;
+    /* Required. Writes sample `index`, sample_bytes long, to `out`. Called in the order of the
+       sampler, one call at a time. What it returns but OK ends the epoch here with that status;
+       the text of cdp_last_error() is kept if a call of this library failed. */
+    cdp_status (*read)(void *user, uint64_t index, void *out);
+    void *user;            /* first argument of `read` */
+    uint64_t sample_bytes; /* required */
+    uint32_t ahead;        /* batches read ahead (default: 2) */
+    uint32_t timeout_ms;   /* for a batch that is not there yet (default: 300,000) */
+    bool no_thread; /* read in cdp_loader_next() and cdp_loader_poll(), as with CDP_NO_THREADS */
+} cdp_loader_desc;
+
+/* Since the creation. */
+typedef struct cdp_loader_stats {
+    uint64_t batches;   /* handed out */
+    uint64_t samples;   /* read */
+    uint64_t waited_ns; /* in cdp_loader_next(), for samples that were not there */
+} cdp_loader_stats;
+
+/* Errors: INVALID (an argument or a setting is missing; those of cdp_sampler_fill), NOMEM. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_loader_create(const cdp_loader_desc *desc, cdp_loader **out);
+/* The batch of the next step, one sample after the other, aligned to 64 bytes, which is valid until
+   the next call: `count` samples, fewer than sampler.batch only in the last step, and perhaps 0 in
+   that of an `exact` sampler. NULL at the end of the epoch, which all ranks reach after equally
+   many steps. Errors: what `read` returned for a sample of this batch, which the text names, again
+   at each call until cdp_loader_restart(); TIMEOUT, after which the call can be repeated; STATE in
+   a child of fork(). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_loader_next(
+    cdp_loader *loader, const void **batch, uint32_t *count);
+/* Without a thread: reads samples until `budget_us` microseconds are over or all batches that may
+   be read ahead are there. It ends after a sample, so the longest read counts on top. With a
+   thread it does nothing. Errors: STATE in a child; a failed read is reported by next. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_loader_poll(cdp_loader *loader, uint32_t budget_us);
+/* The sampler after the batches that were handed out, not after those read ahead: call it after a
+   step that counts, and save it. Equal on all ranks but for `rank`. Zeros for NULL. */
+CDP_API cdp_sampler cdp_loader_state(const cdp_loader *loader);
+/* Goes on from another state: of a checkpoint, with other ranks, in another epoch (NULL: the next
+   one, from its begin). Drops what was read ahead. Batch and sample_bytes stay. Waits for a read
+   that is under way. Errors: as create; TIMEOUT, and the loader is as it was; STATE in a child.
+   After INVALID and NOMEM the epoch is at its end, and it can be restarted. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_loader_restart(
+    cdp_loader *loader, const cdp_sampler *sampler);
+CDP_API cdp_loader_stats cdp_loader_stats_of(const cdp_loader *loader);
+/* Waits for a read that is under way, and frees. NULL is allowed; in a child of fork() it does
+   nothing. */
+CDP_API void cdp_loader_destroy(cdp_loader *loader);
+
+#ifndef CDP_NO_FILES
+/* Files of token numbers, as llm.c and others write them: an optional header, then numbers of two
+   or four bytes, the least significant byte first. Sample k of a file is the tokens k * length to
+   k * length + length: `length` inputs, and the same moved on by one as targets. */
+typedef struct cdp_tokens cdp_tokens;
+
+typedef struct cdp_tokens_desc {
+    const char *const *paths; /* required: path_count files, whose samples follow each other */
+    uint32_t path_count;
+    uint32_t length; /* required: tokens of a sample, without the last target */
+    cdp_dtype dtype; /* of the file: U16, U32 or I32 (default: U16) */
+    /* Before the tokens (default: 1,024 if the file begins with the number 20240520, as llm.c's do,
+       else none) */
+    uint32_t header_bytes;
+    const cdp_os *os; /* (default: cdp_os_default()) */
+} cdp_tokens_desc;
+
+/* Opens the files. Errors: INVALID (an argument or a setting is missing, another dtype, a file that
+   has no sample or half a token at its end), IO (a file cannot be opened: the text has its
+   path), NOMEM, UNSUPPORTED (an os without files). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_tokens_create(const cdp_tokens_desc *desc, cdp_tokens **out);
+/* Samples of all files together: size of a cdp_sampler. 0 for NULL. */
+CDP_API uint64_t cdp_tokens_count(const cdp_tokens *tokens);
+/* Bytes of a sample: 4 * (length + 1), int32_t each, in the byte order of the machine. */
+CDP_API uint64_t cdp_tokens_bytes(const cdp_tokens *tokens);
+/* `read` of a cdp_loader_desc whose `user` is a cdp_tokens. Any thread. Errors: INVALID (no such
+   sample), IO (reading failed, or the file has become shorter). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_tokens_read(void *tokens, uint64_t index, void *out);
+CDP_API void cdp_tokens_destroy(cdp_tokens *tokens); /* after its loader. NULL is allowed */
+#endif                                               /* CDP_NO_FILES */
+#endif                                               /* CDP_NO_TRAINING, CDP_NO_SAMPLER */
 
 #ifdef __cplusplus
 } /* extern "C" */
@@ -26573,6 +26664,497 @@ CDP_API cdp_status cdp_sampler_fill(const cdp_sampler *s, uint64_t *indices) {
     return cdp_sampler_part(s, 0, cdp_sampler_count(s), indices);
 }
 #endif /* CDP_NO_SAMPLER */
+
+/* ---- >>train/loader: batches that are read ahead --------------------------------------------- */
+
+/* Knows: the order of a sampler, a thread. Promises: batches come in the sampler's order, whoever
+   reads them; a failed read is reported for its own batch, not before. */
+
+#if !defined(CDP_NO_TRAINING) && !defined(CDP_NO_SAMPLER)
+
+struct cdp_loader {
+    cdp_loader_desc d; /* with its defaults filled in */
+    const cdp_os *os;
+    cdp__order order;
+    void *memory;          /* of the slots */
+    uint8_t *slots;        /* ahead + 1 batches: step k is in slot k % (ahead + 1) */
+    uint64_t slot_bytes;   /* of a batch, rounded up */
+    uint64_t count, steps; /* samples of this rank and steps, from sampler.consumed on */
+    void *thread;          /* or NULL */
+    uint32_t forks;
+
+    cdp_lock lock; /* for what follows */
+    void *cond;
+    uint64_t taken;  /* steps that were handed out; the last of them still has its slot */
+    uint64_t read;   /* steps that are there */
+    uint32_t within; /* samples that are there of the next one */
+    bool busy;       /* a sample is being read, without the lock */
+    bool stops;      /* nothing is begun any more: it ends or restarts */
+    bool ends;
+    cdp_error failed; /* the read of step `read`, or OK */
+    uint64_t failed_at;
+    cdp_loader_stats stats;
+};
+
+CDP__PRIVATE uint64_t cdp__loader_slots(const cdp_loader *l) {
+    return (uint64_t)l->d.ahead + 1;
+}
+
+/* Samples of a step of this rank. */
+CDP__PRIVATE uint32_t cdp__loader_samples(const cdp_loader *l, uint64_t step) {
+    const uint64_t first = step * l->d.sampler.batch;
+    return first < l->count ? (uint32_t)cdp__min(l->d.sampler.batch, l->count - first) : 0;
+}
+
+CDP__PRIVATE bool cdp__loader_wants(const cdp_loader *l) {
+    return !l->stops && !l->failed.status && l->read < l->steps && l->read < l->taken + l->d.ahead;
+}
+
+CDP__PRIVATE void cdp__loader_wake(const cdp_loader *l) {
+    if (l->cond) l->os->threads.cond_broadcast(l->os->user, l->cond);
+}
+
+/* With the lock: reads one sample of the next step, if that has any. */
+CDP__PRIVATE void cdp__loader_step(cdp_loader *l) {
+    const uint32_t samples = cdp__loader_samples(l, l->read);
+    cdp_status st = CDP_OK;
+    uint64_t sample = 0;
+    if (l->within < samples) {
+        uint8_t *slot = l->slots + l->read % cdp__loader_slots(l) * l->slot_bytes;
+        const uint64_t at = l->read * l->d.sampler.batch + l->within;
+        l->busy = true;
+        cdp__lock_give(&l->lock);
+        sample = cdp__order_at(&l->order, at);
+        cdp__error_clear(cdp__error_slot(), CDP_OK);
+        st = l->d.read(l->d.user, sample, slot + l->within * l->d.sample_bytes);
+        cdp__lock_take(&l->lock);
+        l->busy = false;
+    }
+    if (st) {
+        l->failed = *cdp__error_slot(); /* its text, if a call of the library failed */
+        l->failed.status = st;
+        l->failed_at = sample;
+    } else if (l->within >= samples || ++l->within == samples) {
+        l->within = 0;
+        ++l->read;
+    }
+    l->stats.samples += samples && !st;
+    if (st || !l->within || l->stops) cdp__loader_wake(l);
+}
+
+static void cdp__loader_main(void *arg) {
+    cdp_loader *const l = (cdp_loader *)arg;
+    cdp__lock_take(&l->lock);
+    while (!l->ends) {
+        if (cdp__loader_wants(l))
+            cdp__loader_step(l);
+        else
+            l->os->threads.cond_wait(l->os->user, l->cond, l->lock.mutex, CDP__NEVER);
+    }
+    cdp__lock_give(&l->lock);
+}
+
+/* Opens the order of d.sampler; after a failure the epoch is at its end. */
+CDP__PRIVATE cdp_status cdp__loader_open(cdp_loader *l) {
+    const cdp_status st = cdp__order_open(&l->order, &l->d.sampler);
+    l->taken = l->read = l->within = 0;
+    l->failed.status = CDP_OK;
+    l->count = st ? 0 : cdp_sampler_count(&l->d.sampler);
+    l->steps = st ? 0 : cdp_sampler_steps(&l->d.sampler);
+    return st;
+}
+
+CDP__PRIVATE cdp_status cdp__loader_alloc(cdp_loader *l) {
+    const uint64_t slots = cdp__loader_slots(l);
+    uint64_t batch, bytes = 0;
+    bool fits = cdp__mul_fits(l->d.sampler.batch, l->d.sample_bytes, &batch);
+    l->slot_bytes = fits ? (cdp__min(batch, UINT64_MAX - 63) + 63) & ~63ull : 0;
+    fits = fits && cdp__mul_fits(l->slot_bytes, slots, &bytes) && bytes < SIZE_MAX - 63;
+    if (!fits)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_loader_create: %llu batches of %u samples of %llu bytes are too many",
+            (unsigned long long)slots, l->d.sampler.batch, (unsigned long long)l->d.sample_bytes);
+    l->memory = cdp__alloc(l->os, bytes + 63);
+    if (!l->memory) return cdp__fail_nomem("batches that are read ahead", bytes + 63);
+    l->slots = (uint8_t *)(((uintptr_t)l->memory + 63) & ~(uintptr_t)63);
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__loader_start(cdp_loader *l) {
+    const bool threads = !l->d.no_thread && l->os->threads.start;
+    if (!cdp__lock_open(&l->lock, l->os, threads)) return cdp__fail_nomem("a loader's lock", 0);
+    if (!threads) return CDP_OK;
+    l->cond = l->os->threads.cond_create(l->os);
+    if (l->cond) l->thread = l->os->threads.start(l->os, cdp__loader_main, l);
+    return l->thread ? CDP_OK : cdp__fail_nomem("a loader's thread", 0);
+}
+
+CDP__PRIVATE void cdp__loader_end(cdp_loader *l) {
+    cdp__lock_take(&l->lock);
+    l->stops = l->ends = true;
+    cdp__loader_wake(l);
+    cdp__lock_give(&l->lock);
+    if (l->thread) l->os->threads.join(l->os, l->thread);
+    if (l->cond) l->os->threads.cond_destroy(l->os, l->cond);
+    cdp__lock_close(&l->lock);
+    cdp__order_close(&l->order);
+    cdp__free(l->os, l->memory);
+    cdp__free(l->os, l);
+}
+
+CDP_API cdp_status cdp_loader_create(const cdp_loader_desc *d, cdp_loader **out) {
+    const cdp_os *os;
+    cdp_loader *l;
+    cdp_status st;
+    if (!out) return cdp__missing("cdp_loader_create", "out");
+    *out = NULL;
+    if (!d) return cdp__missing("cdp_loader_create", "desc");
+    if (!d->read) return cdp__missing("cdp_loader_create", "desc.read");
+    if (!d->sample_bytes)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_loader_create: desc.sample_bytes is 0");
+    os = d->sampler.os ? d->sampler.os : cdp_os_default();
+    l = (cdp_loader *)cdp__alloc_zero(os, sizeof *l);
+    if (!l) return cdp__fail_nomem("a loader", sizeof *l);
+    l->os = os;
+    l->d = *d;
+    l->forks = cdp__forks_watch();
+    if (!l->d.ahead) l->d.ahead = 2;
+    if (!l->d.timeout_ms) l->d.timeout_ms = 300000;
+    if (!l->d.sampler.batch) l->d.sampler.batch = 1;
+    st = cdp__loader_open(l);
+    if (!st) st = cdp__loader_alloc(l);
+    if (!st) st = cdp__loader_start(l);
+    if (st) {
+        cdp__loader_end(l);
+        return st;
+    }
+    cdp__ended_remove(l);
+    *out = l;
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__loader_alive(const cdp_loader *l, const char *call) {
+    if (!l) return cdp__missing(call, "loader");
+    if (cdp__ended(l)) return cdp__fail(CDP_ERR_STATE, "%s: this loader was destroyed", call);
+    if (cdp__is_child(l->forks)) return cdp__child_refuses(CDP_ERR_STATE, call, "loader");
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__loader_failed(const cdp_loader *l) {
+    const cdp_error *const e = &l->failed;
+    const cdp_status st = cdp__status_is_error((int32_t)e->status) ? e->status : CDP_ERR_INVALID;
+    return cdp__fail(st, "cdp_loader_next: reading sample %llu of the data set returned %d%s%s",
+        (unsigned long long)l->failed_at, (int)e->status, e->text[0] ? ": " : "", e->text);
+}
+
+/* With the lock: waits until the next step is there, or reads it. */
+CDP__PRIVATE cdp_status cdp__loader_await(cdp_loader *l) {
+    const uint64_t since = l->os->now_ns(l->os->user);
+    const uint64_t deadline = cdp__deadline(l->os, l->d.timeout_ms);
+    cdp_status st = CDP_OK;
+    while (!st && l->read <= l->taken) {
+        if (l->failed.status)
+            st = cdp__loader_failed(l);
+        else if (l->os->now_ns(l->os->user) >= deadline)
+            st = cdp__fail(CDP_ERR_TIMEOUT,
+                "cdp_loader_next: %u of %u samples of this batch are there after %u ms: `read` is "
+                "too slow, or wait longer (timeout_ms)",
+                l->within, cdp__loader_samples(l, l->taken), l->d.timeout_ms);
+        else if (l->thread)
+            l->os->threads.cond_wait(l->os->user, l->cond, l->lock.mutex, deadline);
+        else
+            cdp__loader_step(l);
+    }
+    l->stats.waited_ns += l->os->now_ns(l->os->user) - since;
+    return st;
+}
+
+CDP_API cdp_status cdp_loader_next(cdp_loader *l, const void **batch, uint32_t *count) {
+    cdp_status st;
+    if (batch) *batch = NULL;
+    if (count) *count = 0;
+    st = cdp__loader_alive(l, "cdp_loader_next");
+    if (st) return st;
+    if (!batch) return cdp__missing("cdp_loader_next", "batch");
+    if (!count) return cdp__missing("cdp_loader_next", "count");
+    cdp__lock_take(&l->lock);
+    if (l->taken < l->steps) {
+        if (l->read <= l->taken) st = cdp__loader_await(l);
+        if (!st) {
+            *batch = l->slots + l->taken % cdp__loader_slots(l) * l->slot_bytes;
+            *count = cdp__loader_samples(l, l->taken++);
+            ++l->stats.batches;
+            cdp__loader_wake(l);
+        }
+    }
+    cdp__lock_give(&l->lock);
+    return st;
+}
+
+CDP_API cdp_status cdp_loader_poll(cdp_loader *l, uint32_t budget_us) {
+    const cdp_status st = cdp__loader_alive(l, "cdp_loader_poll");
+    uint64_t end;
+    if (st || l->thread) return st;
+    end = l->os->now_ns(l->os->user) + (uint64_t)budget_us * 1000;
+    while (cdp__loader_wants(l) && l->os->now_ns(l->os->user) < end)
+        cdp__loader_step(l);
+    return CDP_OK;
+}
+
+CDP_API cdp_sampler cdp_loader_state(const cdp_loader *l) {
+    cdp_sampler s;
+    uint64_t had;
+    memset(&s, 0, sizeof s);
+    if (!l || cdp__ended(l)) return s;
+    s = l->d.sampler;
+    if (!s.row) s.row = s.ranks; /* also where another number of ranks goes on */
+    had = l->taken < l->steps ? l->taken * s.ranks * s.batch : cdp__sampler_left(&s);
+    s.consumed += had;
+    return s;
+}
+
+CDP_API cdp_loader_stats cdp_loader_stats_of(const cdp_loader *l) {
+    cdp_loader_stats stats = {0, 0, 0};
+    if (!l || cdp__ended(l)) return stats;
+    cdp_loader *const own = (cdp_loader *)(uintptr_t)l;
+    cdp__lock_take(&own->lock);
+    stats = own->stats;
+    cdp__lock_give(&own->lock);
+    return stats;
+}
+
+/* With the lock: no sample is being read. */
+CDP__PRIVATE cdp_status cdp__loader_stop(cdp_loader *l) {
+    const uint64_t deadline = cdp__deadline(l->os, l->d.timeout_ms);
+    l->stops = true;
+    while (l->busy) {
+        if (l->os->now_ns(l->os->user) >= deadline) {
+            l->stops = false;
+            return cdp__fail(CDP_ERR_TIMEOUT,
+                "cdp_loader_restart: `read` has not returned for %u ms", l->d.timeout_ms);
+        }
+        l->os->threads.cond_wait(l->os->user, l->cond, l->lock.mutex, deadline);
+    }
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_loader_restart(cdp_loader *l, const cdp_sampler *s) {
+    cdp_status st = cdp__loader_alive(l, "cdp_loader_restart");
+    cdp_sampler next;
+    if (st) return st;
+    next = s ? *s : l->d.sampler;
+    next.batch = l->d.sampler.batch;
+    if (!s) {
+        ++next.epoch;
+        next.consumed = 0;
+    }
+    cdp__lock_take(&l->lock);
+    st = cdp__loader_stop(l);
+    if (!st) {
+        cdp__order_close(&l->order);
+        l->d.sampler = next;
+        st = cdp__loader_open(l);
+        l->stops = false;
+        cdp__loader_wake(l);
+    }
+    cdp__lock_give(&l->lock);
+    return st;
+}
+
+CDP_API void cdp_loader_destroy(cdp_loader *l) {
+    if (!l || cdp__ended(l) || cdp__is_child(l->forks)) return;
+    cdp__ended_add(l);
+    cdp__loader_end(l);
+}
+#endif /* CDP_NO_TRAINING, CDP_NO_SAMPLER */
+
+/* ---- >>train/tokens: files of token numbers -------------------------------------------------- */
+
+/* Knows: their headers and the files of an os. Promises: a sample is never read across the end of
+   a file. */
+
+#if !defined(CDP_NO_TRAINING) && !defined(CDP_NO_SAMPLER) && !defined(CDP_NO_FILES)
+
+#define CDP__TOKENS_MAGIC 20240520u
+#define CDP__TOKENS_HEADER 1024u
+
+typedef struct cdp__token_file {
+    char *path;
+    int32_t fd;
+    uint64_t begin;  /* of the tokens, in bytes */
+    uint64_t before; /* samples of the files before it */
+} cdp__token_file;
+
+struct cdp_tokens {
+    const cdp_os *os;
+    cdp__token_file *files;
+    uint32_t count;  /* open files */
+    uint32_t length; /* tokens of a sample, without the last target */
+    uint32_t size;   /* bytes of a token: 2 or 4 */
+    uint64_t samples;
+};
+
+/* Reads all of these bytes. Returns 0, 1 where the file ends before them, or a negative errno. */
+CDP__PRIVATE int32_t cdp__tokens_get(
+    const cdp_tokens *t, int32_t fd, uint64_t at, uint8_t *to, uint64_t bytes) {
+    while (bytes) {
+        const int64_t got = t->os->files.read_at(t->os->user, fd, at, to, bytes);
+        if (got < 0) return (int32_t)got;
+        if (!got) return 1;
+        at += (uint64_t)got;
+        to += got;
+        bytes -= (uint64_t)got;
+    }
+    return 0;
+}
+
+CDP__PRIVATE CDP__COLD cdp_status cdp__tokens_failed(
+    const cdp__token_file *f, const char *what, int32_t err) {
+    if (err > 0)
+        return cdp__fail(CDP_ERR_IO, "%s \"%s\": the file has become shorter", what, f->path);
+    return cdp__fail_peer(
+        CDP_ERR_IO, -1, -err, "%s \"%s\": error %d of the system", what, f->path, (int)-err);
+}
+
+/* Finds out where the tokens begin and how many samples they make. */
+CDP__PRIVATE cdp_status cdp__tokens_measure(
+    cdp_tokens *t, const cdp_tokens_desc *d, cdp__token_file *f) {
+    cdp_file_info info;
+    uint8_t magic[4] = {0, 0, 0, 0};
+    uint64_t tokens;
+    int32_t err = t->os->files.file_info(t->os->user, f->fd, &info);
+    if (!err && !d->header_bytes && info.bytes >= CDP__TOKENS_HEADER)
+        err = cdp__tokens_get(t, f->fd, 0, magic, sizeof magic);
+    if (err) return cdp__tokens_failed(f, "reading", err);
+    f->begin = d->header_bytes;
+    if (cdp__get_u32(magic) == CDP__TOKENS_MAGIC) f->begin = CDP__TOKENS_HEADER;
+    tokens = info.bytes > f->begin ? info.bytes - f->begin : 0;
+    if (tokens % t->size)
+        return cdp__fail(CDP_ERR_INVALID,
+            "\"%s\" ends within a token of %u bytes: are dtype and header_bytes those of the file?",
+            f->path, t->size);
+    tokens /= t->size;
+    if (tokens <= t->length)
+        return cdp__fail(CDP_ERR_INVALID,
+            "\"%s\" has %llu tokens; a sample of length %u needs %llu", f->path,
+            (unsigned long long)tokens, t->length, (unsigned long long)t->length + 1);
+    f->before = t->samples;
+    t->samples += (tokens - 1) / t->length;
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__tokens_open(
+    cdp_tokens *t, const cdp_tokens_desc *d, const char *path) {
+    cdp__token_file *const f = &t->files[t->count];
+    const uint64_t bytes = strlen(path) + 1;
+    f->path = (char *)cdp__alloc(t->os, bytes);
+    if (!f->path) return cdp__fail_nomem("the name of a file", bytes);
+    memcpy(f->path, path, (size_t)bytes);
+    f->fd = t->os->files.open_file(t->os->user, path, 0);
+    ++t->count;
+    return f->fd < 0 ? cdp__tokens_failed(f, "opening", f->fd) : cdp__tokens_measure(t, d, f);
+}
+
+CDP_API void cdp_tokens_destroy(cdp_tokens *t) {
+    if (!t) return;
+    while (t->count) {
+        const cdp__token_file *const f = &t->files[--t->count];
+        if (f->fd >= 0) t->os->files.close_file(t->os->user, f->fd);
+        cdp__free(t->os, f->path);
+    }
+    cdp__free(t->os, t->files);
+    cdp__free(t->os, t);
+}
+
+CDP__PRIVATE cdp_status cdp__tokens_check(const cdp_tokens_desc *d) {
+    static const char *const call = "cdp_tokens_create";
+    uint32_t i;
+    if (!d) return cdp__missing(call, "desc");
+    if (!d->paths || !d->path_count) return cdp__missing(call, "desc.paths");
+    for (i = 0; i < d->path_count; ++i)
+        if (!d->paths[i]) return cdp__missing(call, "a path of desc.paths");
+    if (!d->length) return cdp__fail(CDP_ERR_INVALID, "%s: desc.length is 0", call);
+    if (d->dtype && d->dtype != CDP_DTYPE_U16 && d->dtype != CDP_DTYPE_U32
+        && d->dtype != CDP_DTYPE_I32)
+        return cdp__fail(CDP_ERR_INVALID, "%s: tokens are U16, U32 or I32", call);
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_tokens_create(const cdp_tokens_desc *d, cdp_tokens **out) {
+    const cdp_os *os;
+    cdp_tokens *t;
+    cdp_status st;
+    uint32_t i;
+    if (!out) return cdp__missing("cdp_tokens_create", "out");
+    *out = NULL;
+    st = cdp__tokens_check(d);
+    if (st) return st;
+    os = d->os ? d->os : cdp_os_default();
+    if (!os->files.open_file)
+        return cdp__fail(CDP_ERR_UNSUPPORTED, "cdp_tokens_create: this os has no files");
+    t = (cdp_tokens *)cdp__alloc_zero(os, sizeof *t);
+    if (!t) return cdp__fail_nomem("files of tokens", sizeof *t);
+    t->os = os;
+    t->length = d->length;
+    t->size = d->dtype == CDP_DTYPE_U32 || d->dtype == CDP_DTYPE_I32 ? 4 : 2;
+    t->files = (cdp__token_file *)cdp__alloc_zero(os, d->path_count * sizeof *t->files);
+    if (!t->files) st = cdp__fail_nomem("files of tokens", d->path_count * sizeof *t->files);
+    for (i = 0; !st && i < d->path_count; ++i)
+        st = cdp__tokens_open(t, d, d->paths[i]);
+    if (st)
+        cdp_tokens_destroy(t);
+    else
+        *out = t;
+    return st;
+}
+
+CDP_API uint64_t cdp_tokens_count(const cdp_tokens *t) {
+    return t ? t->samples : 0;
+}
+
+CDP_API uint64_t cdp_tokens_bytes(const cdp_tokens *t) {
+    return t ? 4 * ((uint64_t)t->length + 1) : 0;
+}
+
+/* The file with this sample: the last one that has none after it. */
+CDP__PRIVATE const cdp__token_file *cdp__tokens_file(const cdp_tokens *t, uint64_t index) {
+    uint32_t low = 0, high = t->count - 1;
+    while (low < high) {
+        const uint32_t middle = high - (high - low) / 2;
+        if (t->files[middle].before <= index)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return &t->files[low];
+}
+
+CDP_API cdp_status cdp_tokens_read(void *tokens, uint64_t index, void *out) {
+    const cdp_tokens *const t = (const cdp_tokens *)tokens;
+    const cdp__token_file *f;
+    uint64_t at, n, i;
+    uint8_t *raw;
+    int32_t err;
+    if (!t) return cdp__missing("cdp_tokens_read", "tokens");
+    if (!out) return cdp__missing("cdp_tokens_read", "out");
+    if (index >= t->samples)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_tokens_read: sample %llu of %llu",
+            (unsigned long long)index, (unsigned long long)t->samples);
+    f = cdp__tokens_file(t, index);
+    at = f->begin + (index - f->before) * t->length * t->size;
+    n = (uint64_t)t->length + 1;
+    raw = (uint8_t *)out + n * (4 - t->size); /* at the end: numbers are widened from the front */
+    err = cdp__tokens_get(t, f->fd, at, raw, n * t->size);
+    if (err) return cdp__tokens_failed(f, "reading", err);
+    for (i = 0; i < n; ++i) {
+        const uint8_t *const p = raw + i * t->size;
+        const uint32_t token =
+            t->size == 4 ? cdp__get_u32(p) : (uint32_t)p[0] | (uint32_t)p[1] << 8;
+        memcpy((uint8_t *)out + 4 * i, &token, 4);
+    }
+    return CDP_OK;
+}
+#endif /* CDP_NO_TRAINING, CDP_NO_SAMPLER, CDP_NO_FILES */
 
 #endif /* CDP_IMPL_INCLUDED */
 

@@ -88,6 +88,7 @@
         divide the data among ranks            cdp_sampler_fill
         evaluate on every sample once          .exact of cdp_sampler
         draw samples by weight, by length      .weights, .lengths of cdp_sampler
+        read batches ahead, files of tokens    cdp_loader_create, cdp_tokens_create
         train embeddings sparsely              cdp_param.sparse, cdp_ddp_ready_rows, cdp_ddp_rows
         check that parameters are equal        cdp_ddp_verify
         draw one step                          cdp_ddp_trace
@@ -143,6 +144,8 @@
         consolidate_state_dict                 cdp_optimizer_gather, one parameter at a time
         PeriodicModelAverager                  cdp_averager; hierarchical: its .levels
         DistributedSampler, set_epoch          cdp_sampler_fill, .epoch
+        DataLoader(sampler=s)                  cdp_loader_create, cdp_loader_next; StatefulDataLoader:
+                                               cdp_loader_state, for any number of ranks
         WeightedRandomSampler(w, n, False)     .weights, .draws = n, .once (its draws are others)
         ddp._get_ddp_logging_data()            cdp_ddp_trace(ddp, CDP_TRACE_TEXT, ...)
         The mean is the sum divided by the number of ranks. PyTorch divides first; .predivide set
@@ -186,7 +189,7 @@
         CDP_NO_VERIFY *        off      no cdp_ddp_verify
         CDP_NO_TRAINING *      off      no cdp_convert, cdp_scaler_update, cdp_optim_update,
                                         cdp_optimizer_create
-        CDP_NO_SAMPLER *       off      no cdp_sampler_fill, cdp_sampler_part
+        CDP_NO_SAMPLER *       off      no cdp_sampler_fill, cdp_sampler_part, cdp_loader
         CDP_NO_MESSAGES *      off      no cdp_send and the other calls of >>group/messages_api, no
                                         cdp_monitored_barrier, no channels
         CDP_NO_CHANNELS *      off      no cdp_channel_open and the other calls of channels
@@ -372,6 +375,7 @@ extern "C" {
 #include "ddp/hooks_api.h"
 #include "train/sampler_api.h"
 #include "ddp/optimizer_api.h"
+#include "train/loader_api.h"
 
 #ifdef __cplusplus
 } /* extern "C" */
@@ -500,6 +504,8 @@ extern "C" {
 #include "ddp/averager.h"
 #include "ddp/optimizer.h"
 #include "train/sampler.h"
+#include "train/loader.h"
+#include "train/tokens.h"
 
 #endif /* CDP_IMPL_INCLUDED */
 
