@@ -144,8 +144,8 @@
         consolidate_state_dict                 cdp_optimizer_gather, one parameter at a time
         PeriodicModelAverager                  cdp_averager; hierarchical: its .levels
         DistributedSampler, set_epoch          cdp_sampler_fill, .epoch
-        DataLoader(sampler=s)                  cdp_loader_create, cdp_loader_next; StatefulDataLoader:
-                                               cdp_loader_state, for any number of ranks
+        DataLoader(sampler=s)                  cdp_loader_create, cdp_loader_next
+        StatefulDataLoader                     cdp_loader_state, for any number of ranks
         WeightedRandomSampler(w, n, False)     .weights, .draws = n, .once (its draws are others)
         ddp._get_ddp_logging_data()            cdp_ddp_trace(ddp, CDP_TRACE_TEXT, ...)
         The mean is the sum divided by the number of ranks. PyTorch divides first; .predivide set
