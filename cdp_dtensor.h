@@ -340,7 +340,7 @@ CDP_API uint64_t cdp_layout_text(const cdp_layout *layout, char *text, uint64_t 
 /* OK if every member is valid. Errors: INVALID (no mesh, a dim out of range, too large a shape, a
    block that is no multiple of the block of a later cut, a cut beside another shard of its
    dimension or with another total); UNSUPPORTED (PARTIAL placements of different ops, except sum
-   with avg; an op that the dtype does not have). */
+   with avg; an op that the dtype does not have); STATE (its mesh was destroyed). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_layout_check(const cdp_layout *layout);
 
 /* Set *out (NULL: not wanted) to what the rank at coord[0..] of the mesh holds (NULL: this rank).
@@ -3005,6 +3005,8 @@ CDP_API cdp_status cdp_layout_check(const cdp_layout *l) {
     bool fits = true;
     if (!l) return cdp__dt_missing("cdp_layout_check", "layout");
     if (!l->mesh) return cdp__dt_missing("cdp_layout_check", "layout.mesh");
+    if (cdp__ended(l->mesh))
+        return cdp_error_set(CDP_ERR_STATE, -1, 0, "layout: its mesh was destroyed");
     if (l->ndim > CDP_TENSOR_DIMS || !cdp_dtype_size(l->dtype))
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
             "layout: ndim %u (at most %u) or dtype %u is out of range", l->ndim, CDP_TENSOR_DIMS,
@@ -5299,6 +5301,43 @@ CDP__DT cdp_status cdp__dt_kept_idle(cdp__dt_kept *k, const cdp_plan_desc *desc,
     return CDP_OK;
 }
 
+CDP__DT bool cdp__dt_place_written_same(const cdp_place *a, const cdp_place *b) {
+    return a->kind == b->kind && a->dim == b->dim && a->op == b->op && a->order == b->order
+        && a->cut == b->cut && a->block == b->block;
+}
+
+/* True: two layouts are written with the same numbers, on the same mesh. A cut keeps its number as
+   long as its mesh. */
+CDP__DT bool cdp__dt_written_same(const cdp_layout *a, const cdp_layout *b) {
+    if (a->mesh != b->mesh || a->dtype != b->dtype || a->ndim != b->ndim) return false;
+    for (uint32_t d = 0; d < a->ndim; ++d)
+        if (a->shape[d] != b->shape[d]) return false;
+    for (uint32_t by = 0; by < a->mesh->desc.ndim; ++by)
+        if (!cdp__dt_place_written_same(&a->place[by], &b->place[by])) return false;
+    return true;
+}
+
+/* A plan that was kept for layouts that are written like these two, which were checked then; *out
+   is NULL if there is none. Layouts that only mean the same are found by cdp__dt_kept_plan(). */
+CDP__DT cdp_status cdp__dt_kept_found(
+    const cdp_layout *from, const cdp_layout *to, cdp_plan **out) {
+    cdp_mesh *m = (cdp_mesh *)(uintptr_t)from->mesh;
+    *out = NULL;
+    if (!m || cdp__ended(m)) return CDP_OK;
+    for (cdp__dt_kept **at = &m->kept; *at; at = &(*at)->next) {
+        cdp__dt_kept *k = *at;
+        const cdp_plan_desc *d = &k->plan->desc;
+        if (d->from_one || d->to_one || !cdp__dt_written_same(&d->from, from)
+            || !cdp__dt_written_same(&d->to, to))
+            continue;
+        *at = k->next;
+        k->next = m->kept;
+        m->kept = k;
+        return cdp__dt_kept_idle(k, d, out);
+    }
+    return CDP_OK;
+}
+
 /* The plan for `desc`, kept or new. */
 CDP__DT cdp_status cdp__dt_kept_plan(const cdp_plan_desc *desc, cdp_plan **out) {
     uint64_t key[CDP__DT_KEY_WORDS];
@@ -5363,30 +5402,34 @@ CDP_API void cdp_dtensor_free(cdp_dtensor *t) {
     t->owned = false;
 }
 
-CDP_API cdp_status cdp_redistribute(const cdp_dtensor *from, cdp_dtensor *to) {
+/* The plan that moves one tensor into another. */
+CDP__DT cdp_status cdp__dt_plan_between(
+    const cdp_dtensor *from, const cdp_dtensor *to, const char *call, cdp_plan **out) {
     cdp_plan_desc d;
-    cdp_plan *plan;
-    memset(&d, 0, sizeof d);
-    cdp_status st = cdp__dt_tensor_check(from, "cdp_redistribute");
-    if (st == CDP_OK) st = cdp__dt_tensor_check(to, "cdp_redistribute");
+    cdp_status st = CDP_OK;
+    *out = NULL;
+    if (from && to && from->data && to->data)
+        st = cdp__dt_kept_found(&from->layout, &to->layout, out);
+    if (st != CDP_OK || *out) return st;
+    st = cdp__dt_tensor_check(from, call);
+    if (st == CDP_OK) st = cdp__dt_tensor_check(to, call);
     if (st != CDP_OK) return st;
+    memset(&d, 0, sizeof d);
     d.from = from->layout;
     d.to = to->layout;
-    st = cdp__dt_kept_plan(&d, &plan);
+    return cdp__dt_kept_plan(&d, out);
+}
+
+CDP_API cdp_status cdp_redistribute(const cdp_dtensor *from, cdp_dtensor *to) {
+    cdp_plan *plan;
+    const cdp_status st = cdp__dt_plan_between(from, to, "cdp_redistribute", &plan);
     return st == CDP_OK ? cdp_plan_run(plan, from->data, to->data) : st;
 }
 
 CDP_API cdp_status cdp_redistribute_async(
     const cdp_dtensor *from, cdp_dtensor *to, cdp_work *work) {
-    cdp_plan_desc d;
     cdp_plan *plan;
-    memset(&d, 0, sizeof d);
-    cdp_status st = cdp__dt_tensor_check(from, "cdp_redistribute_async");
-    if (st == CDP_OK) st = cdp__dt_tensor_check(to, "cdp_redistribute_async");
-    if (st != CDP_OK) return st;
-    d.from = from->layout;
-    d.to = to->layout;
-    st = cdp__dt_kept_plan(&d, &plan);
+    const cdp_status st = cdp__dt_plan_between(from, to, "cdp_redistribute_async", &plan);
     return st == CDP_OK ? cdp_plan_run_async(plan, from->data, to->data, work) : st;
 }
 

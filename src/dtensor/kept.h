@@ -140,6 +140,43 @@ CDP__DT cdp_status cdp__dt_kept_idle(cdp__dt_kept *k, const cdp_plan_desc *desc,
     return CDP_OK;
 }
 
+CDP__DT bool cdp__dt_place_written_same(const cdp_place *a, const cdp_place *b) {
+    return a->kind == b->kind && a->dim == b->dim && a->op == b->op && a->order == b->order
+        && a->cut == b->cut && a->block == b->block;
+}
+
+/* True: two layouts are written with the same numbers, on the same mesh. A cut keeps its number as
+   long as its mesh. */
+CDP__DT bool cdp__dt_written_same(const cdp_layout *a, const cdp_layout *b) {
+    if (a->mesh != b->mesh || a->dtype != b->dtype || a->ndim != b->ndim) return false;
+    for (uint32_t d = 0; d < a->ndim; ++d)
+        if (a->shape[d] != b->shape[d]) return false;
+    for (uint32_t by = 0; by < a->mesh->desc.ndim; ++by)
+        if (!cdp__dt_place_written_same(&a->place[by], &b->place[by])) return false;
+    return true;
+}
+
+/* A plan that was kept for layouts that are written like these two, which were checked then; *out
+   is NULL if there is none. Layouts that only mean the same are found by cdp__dt_kept_plan(). */
+CDP__DT cdp_status cdp__dt_kept_found(
+    const cdp_layout *from, const cdp_layout *to, cdp_plan **out) {
+    cdp_mesh *m = (cdp_mesh *)(uintptr_t)from->mesh;
+    *out = NULL;
+    if (!m || cdp__ended(m)) return CDP_OK;
+    for (cdp__dt_kept **at = &m->kept; *at; at = &(*at)->next) {
+        cdp__dt_kept *k = *at;
+        const cdp_plan_desc *d = &k->plan->desc;
+        if (d->from_one || d->to_one || !cdp__dt_written_same(&d->from, from)
+            || !cdp__dt_written_same(&d->to, to))
+            continue;
+        *at = k->next;
+        k->next = m->kept;
+        m->kept = k;
+        return cdp__dt_kept_idle(k, d, out);
+    }
+    return CDP_OK;
+}
+
 /* The plan for `desc`, kept or new. */
 CDP__DT cdp_status cdp__dt_kept_plan(const cdp_plan_desc *desc, cdp_plan **out) {
     uint64_t key[CDP__DT_KEY_WORDS];

@@ -63,7 +63,7 @@ CDP_API uint64_t cdp_layout_text(const cdp_layout *layout, char *text, uint64_t 
 /* OK if every member is valid. Errors: INVALID (no mesh, a dim out of range, too large a shape, a
    block that is no multiple of the block of a later cut, a cut beside another shard of its
    dimension or with another total); UNSUPPORTED (PARTIAL placements of different ops, except sum
-   with avg; an op that the dtype does not have). */
+   with avg; an op that the dtype does not have); STATE (its mesh was destroyed). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_layout_check(const cdp_layout *layout);
 
 /* Set *out (NULL: not wanted) to what the rank at coord[0..] of the mesh holds (NULL: this rank).

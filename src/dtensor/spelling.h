@@ -10,6 +10,7 @@
 #include "../base/types_api.h"
 #include "../message/transport_api.h"
 #include "../base/helpers.h"
+#include "../base/ended.h"
 #include "../text/format.h"
 #include "mesh_api.h"
 #include "layout_api.h"
@@ -79,6 +80,8 @@ CDP_API cdp_status cdp_layout_check(const cdp_layout *l) {
     bool fits = true;
     if (!l) return cdp__dt_missing("cdp_layout_check", "layout");
     if (!l->mesh) return cdp__dt_missing("cdp_layout_check", "layout.mesh");
+    if (cdp__ended(l->mesh))
+        return cdp_error_set(CDP_ERR_STATE, -1, 0, "layout: its mesh was destroyed");
     if (l->ndim > CDP_TENSOR_DIMS || !cdp_dtype_size(l->dtype))
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
             "layout: ndim %u (at most %u) or dtype %u is out of range", l->ndim, CDP_TENSOR_DIMS,

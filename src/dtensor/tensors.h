@@ -67,30 +67,34 @@ CDP_API void cdp_dtensor_free(cdp_dtensor *t) {
     t->owned = false;
 }
 
-CDP_API cdp_status cdp_redistribute(const cdp_dtensor *from, cdp_dtensor *to) {
+/* The plan that moves one tensor into another. */
+CDP__DT cdp_status cdp__dt_plan_between(
+    const cdp_dtensor *from, const cdp_dtensor *to, const char *call, cdp_plan **out) {
     cdp_plan_desc d;
-    cdp_plan *plan;
-    memset(&d, 0, sizeof d);
-    cdp_status st = cdp__dt_tensor_check(from, "cdp_redistribute");
-    if (st == CDP_OK) st = cdp__dt_tensor_check(to, "cdp_redistribute");
+    cdp_status st = CDP_OK;
+    *out = NULL;
+    if (from && to && from->data && to->data)
+        st = cdp__dt_kept_found(&from->layout, &to->layout, out);
+    if (st != CDP_OK || *out) return st;
+    st = cdp__dt_tensor_check(from, call);
+    if (st == CDP_OK) st = cdp__dt_tensor_check(to, call);
     if (st != CDP_OK) return st;
+    memset(&d, 0, sizeof d);
     d.from = from->layout;
     d.to = to->layout;
-    st = cdp__dt_kept_plan(&d, &plan);
+    return cdp__dt_kept_plan(&d, out);
+}
+
+CDP_API cdp_status cdp_redistribute(const cdp_dtensor *from, cdp_dtensor *to) {
+    cdp_plan *plan;
+    const cdp_status st = cdp__dt_plan_between(from, to, "cdp_redistribute", &plan);
     return st == CDP_OK ? cdp_plan_run(plan, from->data, to->data) : st;
 }
 
 CDP_API cdp_status cdp_redistribute_async(
     const cdp_dtensor *from, cdp_dtensor *to, cdp_work *work) {
-    cdp_plan_desc d;
     cdp_plan *plan;
-    memset(&d, 0, sizeof d);
-    cdp_status st = cdp__dt_tensor_check(from, "cdp_redistribute_async");
-    if (st == CDP_OK) st = cdp__dt_tensor_check(to, "cdp_redistribute_async");
-    if (st != CDP_OK) return st;
-    d.from = from->layout;
-    d.to = to->layout;
-    st = cdp__dt_kept_plan(&d, &plan);
+    const cdp_status st = cdp__dt_plan_between(from, to, "cdp_redistribute_async", &plan);
     return st == CDP_OK ? cdp_plan_run_async(plan, from->data, to->data, work) : st;
 }
 

@@ -1786,6 +1786,44 @@ static void two_runs_at_a_time(cdp_group *g, void *arg) {
     cdp_mesh_destroy(m);
 }
 
+/* A plan that is kept is found by the numbers of its layouts, without looking at what they mean:
+   each of them counts. */
+TEST(a_kept_plan_is_found_by_every_number) {
+    cdp_mesh *m = paper_mesh(2, 2, 2, 0), *other = paper_mesh(2, 2, 2, 0);
+    const cdp_plan_desc d = {
+        .from = layout_of(m, "S0,P", 2, 8, 6, 0), .to = layout_of(m, "S0,R", 2, 8, 6, 0)};
+    cdp_plan *plan = NULL, *found = NULL;
+    OK(cdp__dt_kept_found(&d.from, &d.to, &found));
+    T(!found);
+    OK(cdp__dt_kept_plan(&d, &plan));
+    for (int k = 0; k < 24; ++k) {
+        cdp_plan_desc v = d;
+        cdp_layout *const l = k % 2 ? &v.from : &v.to;
+        switch (k / 2) {
+        case 0: break;
+        case 1: l->mesh = other; break;
+        case 2: l->dtype = CDP_DTYPE_F64; break;
+        case 3: l->ndim = 1; break;
+        case 4: l->shape[0] = 10; break;
+        case 5: l->shape[1] = 7; break;
+        case 6: l->place[0].kind = CDP_PLACE_REPLICATE; break;
+        case 7: l->place[0].dim = 1; break;
+        case 8: l->place[1].op = CDP_REDUCE_MAX; break;
+        case 9: l->place[0].order = 1; break;
+        case 10: l->place[0].cut = 1; break;
+        default: l->place[0].block = 2; break;
+        }
+        OK(cdp__dt_kept_found(&v.from, &v.to, &found));
+        test_check((found == plan) == (k / 2 == 0), __FILE__, __LINE__, "variant %d", k);
+    }
+    const cdp_layout gone = layout_of(other, "S0,R", 2, 8, 6, 0);
+    cdp_mesh_destroy(other);
+    REFUSED(CDP_ERR_STATE, "its mesh was destroyed", cdp_layout_check(&gone));
+    OK(cdp__dt_kept_found(&gone, &d.to, &found));
+    T(!found);
+    cdp_mesh_destroy(m);
+}
+
 TEST(a_kept_plan_ends_with_either_of_its_meshes) {
     RUN(4, meshes_that_end);
 }
@@ -2039,6 +2077,7 @@ int main(int argc, char **argv) {
         {"factories_fill_by_index", factories_fill_by_index, 20},
         {"layouts_drawn", layouts_drawn, 10},
         {"plans_drawn", plans_drawn, 10},
+        {"a_kept_plan_is_found_by_every_number", a_kept_plan_is_found_by_every_number, 10},
         {"a_kept_plan_ends_with_either_of_its_meshes", a_kept_plan_ends_with_either_of_its_meshes,
             30},
         {"plans_share_their_scratch_memory", plans_share_their_scratch_memory, 30},
