@@ -432,9 +432,9 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_plan_run_async(
 CDP_API cdp_plan_info cdp_plan_info_of(const cdp_plan *plan);
 
 /* Draw the steps of all ranks: who sends whom how many bytes of which box, beside the bound and
-   PyTorch's bytes. Writes at
-   most `room` bytes, a zero at the end among them; `text` may be NULL. Returns the length of the
-   whole text without the zero. */
+   PyTorch's bytes. A plan that runs as a collective: what each rank receives, because the group
+   chooses who sends. Writes at most `room` bytes, a zero at the end among them; `text` may be NULL.
+   Returns the length of the whole text without the zero. */
 CDP_API uint64_t cdp_plan_draw(
     const cdp_plan *plan, cdp_draw_format format, char *text, uint64_t room);
 
@@ -5001,6 +5001,7 @@ CDP__DT void cdp__dt_flow_all(cdp__dt_flow *f, cdp__dt_emit *emit) {
 }
 
 CDP__DT const char *cdp__dt_plan_name(const cdp_plan *p) {
+    if (p->single.kind) return cdp_coll_name(p->single.kind);
     if (p->desc.kind == CDP_PLAN_TORCH) return "PyTorch's steps";
     return p->stage_count > 1 || p->desc.kind == CDP_PLAN_BY_DIM ? "by dimension" : "direct";
 }
@@ -5108,9 +5109,68 @@ CDP__DT bool cdp__dt_flow_draw(
     return true;
 }
 
+/* ---- a plan that runs as one collective: who sends to whom is the group's choice ---- */
+
+CDP__DT uint64_t cdp__dt_single_bytes(const cdp__dt_flow *f, uint32_t node) {
+    return cdp__dt_single_recv(&f->plan->single, node, f->plan->nodes) * f->plan->elem;
+}
+
+/* Draws two columns of ranks, and between them a bar that stands for the collective. */
+CDP__DT void cdp__dt_single_svg(const cdp__dt_flow *f, uint32_t top) {
+    const uint32_t n = f->plan->nodes, middle = top + 12 * (n - 1);
+    cdp__text_add(f->text,
+        "<path class=\"box\" stroke-width=\"3\" d=\"M260 %u V%u\"/>"
+        "<text x=\"268\" y=\"%u\">%s</text>\n",
+        top - 6, top + 24 * (n - 1) + 6, middle + 4, cdp_coll_name(f->plan->single.kind));
+    for (uint32_t k = 0; k < n; ++k) {
+        const uint32_t rank = cdp__dt_rank_of_node(f->stage, k), y = top + 24 * k;
+        cdp__text_add(
+            f->text, "<path class=\"line\" d=\"M110 %u H260 M260 %u H410\"><title>", y, y);
+        cdp__text_add(f->text, "rank %u receives %llu bytes</title></path>\n", rank,
+            (unsigned long long)cdp__dt_single_bytes(f, k));
+        cdp__text_add(f->text, "<text text-anchor=\"end\" x=\"104\" y=\"%u\">", y + 4);
+        cdp__text_add(
+            f->text, "rank %u</text><text x=\"416\" y=\"%u\">rank %u</text>\n", rank, y + 4, rank);
+    }
+}
+
+CDP__DT void cdp__dt_single_draw(const cdp__dt_flow *f, cdp_draw_format format) {
+    const bool svg = format == CDP_DRAW_SVG;
+    cdp__text_add(f->text, svg ? "<text x=\"10\" y=\"60\">1. " : "  1. ");
+    cdp__dt_add_places(f->text, &f->stage->from);
+    cdp__text_add(f->text, " to ");
+    cdp__dt_add_places(f->text, &f->stage->to);
+    cdp__text_add(f->text, ", one %s of the group: %llu bytes%s\n",
+        cdp_coll_name(f->plan->single.kind), (unsigned long long)f->plan->info.total_bytes,
+        svg ? "</text>" : "");
+    if (svg) {
+        cdp__dt_single_svg(f, 82);
+        return;
+    }
+    for (uint32_t k = 0; k < f->plan->nodes && k < 64; ++k)
+        cdp__text_add(f->text, "    %u receives %llu bytes\n", cdp__dt_rank_of_node(f->stage, k),
+            (unsigned long long)cdp__dt_single_bytes(f, k));
+    if (f->plan->nodes > 64) cdp__text_add(f->text, "    and %u more\n", f->plan->nodes - 64);
+}
+
+CDP__DT void cdp__dt_single_json(const cdp__dt_flow *f) {
+    cdp__text_add(f->text, "\n  {\"reduces\": %s, \"collective\": \"%s\", \"recv_bytes\": [",
+        f->plan->single.kind == CDP_COLL_ALLGATHER ? "false" : "true",
+        cdp_coll_name(f->plan->single.kind));
+    for (uint32_t k = 0; k < f->plan->nodes; ++k)
+        cdp__text_add(
+            f->text, k ? ", %llu" : "%llu", (unsigned long long)cdp__dt_single_bytes(f, k));
+    cdp__text_add(f->text, "], \"messages\": []}");
+}
+
 CDP__DT void cdp__dt_plan_phases(cdp__dt_flow *f, cdp_draw_format format) {
     uint32_t phase = 1;
     const uint32_t high = 24 * f->plan->nodes + 40;
+    f->stage = f->plan->stages;
+    if (f->plan->single.kind) {
+        cdp__dt_single_draw(f, format);
+        return;
+    }
     for (uint32_t k = 0; k < f->plan->stage_count; ++k)
         for (uint32_t b = 0; b < 2; ++b) {
             f->stage = &f->plan->stages[k];
@@ -5128,7 +5188,9 @@ CDP__DT void cdp__dt_plan_json(cdp__dt_flow *f) {
         (unsigned long long)i->total_bytes, (unsigned long long)i->bound_bytes,
         (unsigned long long)i->torch_bytes);
     cdp__text_add(f->text, "\"phases\": [");
-    for (uint32_t k = 0; k < f->plan->stage_count; ++k)
+    f->stage = f->plan->stages;
+    if (f->plan->single.kind) cdp__dt_single_json(f);
+    for (uint32_t k = 0; !f->plan->single.kind && k < f->plan->stage_count; ++k)
         for (uint32_t b = 0; b < 2; ++b) {
             f->stage = &f->plan->stages[k];
             f->terms = b == 0;

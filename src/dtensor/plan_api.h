@@ -80,9 +80,9 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_plan_run_async(
 CDP_API cdp_plan_info cdp_plan_info_of(const cdp_plan *plan);
 
 /* Draw the steps of all ranks: who sends whom how many bytes of which box, beside the bound and
-   PyTorch's bytes. Writes at
-   most `room` bytes, a zero at the end among them; `text` may be NULL. Returns the length of the
-   whole text without the zero. */
+   PyTorch's bytes. A plan that runs as a collective: what each rank receives, because the group
+   chooses who sends. Writes at most `room` bytes, a zero at the end among them; `text` may be NULL.
+   Returns the length of the whole text without the zero. */
 CDP_API uint64_t cdp_plan_draw(
     const cdp_plan *plan, cdp_draw_format format, char *text, uint64_t room);
 

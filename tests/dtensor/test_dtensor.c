@@ -1664,6 +1664,43 @@ TEST(plans_drawn) {
     cdp_mesh_destroy(m);
 }
 
+/* A plan that runs as a collective is drawn as that: no message between two ranks is claimed. */
+TEST(collectives_drawn) {
+    static const char *const rows[][3] = {{"P,P", "R,R", "allreduce"},
+        {"P,P", "S0,S0", "reduce_scatter"}, {"S0,S0", "R,R", "allgather"}};
+    cdp_mesh *m = paper_mesh(2, 2, 2, 0);
+    for (uint32_t k = 0; k < 3; ++k) {
+        char text[200];
+        cdp_plan *plan;
+        const cdp_plan_desc d = {.from = layout_of(m, rows[k][0], 1, 8, 0, 0),
+            .to = layout_of(m, rows[k][1], 1, 8, 0, 0)};
+        if (!OK(cdp_plan_create(&d, &plan))) return;
+        const unsigned bytes = k == 0 ? 48 : 24; /* of each of 4 ranks: 3 parts of 8, twice */
+        (void)cdp_plan_draw(plan, CDP_DRAW_TEXT, picture, sizeof picture);
+        snprintf(text, sizeof text, "\n  %s: phases: ", rows[k][2]);
+        T_TEXT(text, picture);
+        snprintf(text, sizeof text,
+            "  1. %s to %s, one %s of the group: %u bytes\n    0 receives %u bytes\n    1 "
+            "receives ",
+            rows[k][0], rows[k][1], rows[k][2], 4 * bytes, bytes);
+        T_TEXT(text, picture);
+        T(!strstr(picture, "->"));
+        (void)cdp_plan_draw(plan, CDP_DRAW_SVG, picture, sizeof picture);
+        snprintf(text, sizeof text, "<title>rank 3 receives %u bytes</title>", bytes);
+        T_TEXT(text, picture);
+        T_TEXT(rows[k][2], picture);
+        T(strstr(picture, " to 1: ") == NULL);
+        (void)cdp_plan_draw(plan, CDP_DRAW_JSON, picture, sizeof picture);
+        snprintf(text, sizeof text, "\"collective\": \"%s\", \"recv_bytes\": [%u, %u, ", rows[k][2],
+            bytes, bytes);
+        T_TEXT(text, picture);
+        T_TEXT("\"messages\": []}]}\n", picture);
+        T(!strstr(picture, "\"from\""));
+        cdp_plan_destroy(plan);
+    }
+    cdp_mesh_destroy(m);
+}
+
 static void measured(cdp_group *g, void *arg) {
     (void)arg;
     cdp_mesh *m = mesh_of(g, 2, 2, 2);
@@ -2076,6 +2113,7 @@ int main(int argc, char **argv) {
         {"uniform_numbers_stay_in_their_interval", uniform_numbers_stay_in_their_interval, 20},
         {"factories_fill_by_index", factories_fill_by_index, 20},
         {"layouts_drawn", layouts_drawn, 10},
+        {"collectives_drawn", collectives_drawn, 10},
         {"plans_drawn", plans_drawn, 10},
         {"a_kept_plan_is_found_by_every_number", a_kept_plan_is_found_by_every_number, 10},
         {"a_kept_plan_ends_with_either_of_its_meshes", a_kept_plan_ends_with_either_of_its_meshes,
