@@ -131,7 +131,7 @@
         with ddp.join(): ...                   .join = true; cdp_ddp_join when the data end
         divide_by_initial_world_size=False     .join_effective
         throw_on_early_termination=True        .join_throw
-        Join([ddp, other])                     .join_hook
+        Join([ddp, other])                     cdp_ddp_join_all
         register_comm_hook(state, hook)        cdp_hook_create or your cdp_hook; cdp_ddp_set_hook
         future.then(f)                         the next stage of the hook
         torch.save(state)                      save and load of cdp_ddp_hook(ddp); each rank its own
@@ -184,7 +184,7 @@
         CDP_NO_TRACE *         off      no cdp_ddp_trace
         CDP_NO_SPARSE *        off      no cdp_ddp_ready_rows, cdp_ddp_rows; a parameter that is
                                         sparse: UNSUPPORTED
-        CDP_NO_JOIN *          off      no cdp_ddp_join; a desc's join: UNSUPPORTED
+        CDP_NO_JOIN *          off      no cdp_ddp_join(_all); a desc's join: UNSUPPORTED
         CDP_NO_CLIP *          off      no cdp_ddp_clip
         CDP_NO_VERIFY *        off      no cdp_ddp_verify
         CDP_NO_TRAINING *      off      no cdp_convert, cdp_scaler_update, cdp_optim_update,
@@ -2428,6 +2428,24 @@ CDP_API bool cdp_ddp_is_no_sync(const cdp_ddp *ddp); /* false for NULL */
    pass is open; or join_throw and other ranks have data), what join_hook returns, NOMEM, or the
    group's failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_join(cdp_ddp *ddp);
+
+/* One of the things that communicate in each step of a training loop. */
+typedef struct cdp_joinable {
+    cdp_ddp *ddp; /* or NULL, and: */
+    /* starts what the loop of the other ranks starts at this place of a step, with values that
+       change nothing (0 for a sum). Required without a ddp */
+    cdp_status (*step)(void *user);
+    /* once, when all ranks are out of data; or NULL */
+    cdp_status (*last)(void *user);
+    void *user; /* first argument of both */
+} cdp_joinable;
+
+/* As cdp_ddp_join, for a loop with several ddps (two models of a GAN) or with operations of its
+   own: `items` in the order in which a step uses them, the same on all ranks, the first one a ddp,
+   whose first bucket says who has data. A rank may run out of data between steps, not within one.
+   Errors: also INVALID (no items, the first is no ddp, an item without ddp and step), and what
+   `step` and `last` return. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_join_all(const cdp_joinable *items, uint32_t count);
 #endif /* CDP_NO_JOIN */
 
 #ifndef CDP_NO_VERIFY
@@ -24081,25 +24099,76 @@ CDP__PRIVATE cdp_status cdp__ddp_shadow(cdp_ddp *d) {
     return st;
 }
 
-CDP_API CDP__COLD cdp_status cdp_ddp_join(cdp_ddp *d) {
-    cdp_status st = cdp__ddp_between(d, "cdp_ddp_join");
+CDP__PRIVATE CDP__COLD cdp_status cdp__join_check(const cdp_joinable *items, uint32_t n) {
     uint32_t i;
-    if (st != CDP_OK) return st;
-    if (!d->desc.join)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_join: set join in the desc on all ranks");
-    d->shadow = true;
-    do {
-        st = cdp__ddp_shadow(d);
-        d->in_backward = false;
-    } while (st == CDP_OK && d->stats.active_ranks);
-    d->shadow = false;
+    if (!items || !n) return cdp__missing("cdp_ddp_join_all", "items");
+    if (!items->ddp)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_ddp_join_all: items[0] is no ddp; its first bucket says who has data");
+    for (i = 0; i < n; ++i) {
+        cdp_ddp *const d = items[i].ddp;
+        const cdp_status st = d ? cdp__ddp_between(d, "cdp_ddp_join") : CDP_OK;
+        if (st != CDP_OK) return st;
+        if (d && !d->desc.join)
+            return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_join: set join in the desc on all ranks");
+        if (!d && !items[i].step) return cdp__missing("cdp_ddp_join_all", "step of an item");
+    }
+    return CDP_OK;
+}
+
+/* One step of the others. Where nobody has data, a ddp learns it from its own first bucket, and no
+   rank has started what `step` would join. */
+CDP__PRIVATE cdp_status cdp__join_step(const cdp_joinable *items, uint32_t n) {
+    cdp_status st = CDP_OK;
+    uint32_t i;
+    for (i = 0; i < n && st == CDP_OK; ++i) {
+        cdp_ddp *const d = items[i].ddp;
+        if (d) {
+            d->shadow = true;
+            st = cdp__ddp_shadow(d);
+            d->in_backward = d->shadow = false;
+        } else if (items->ddp->stats.active_ranks) {
+            st = items[i].step(items[i].user);
+        }
+    }
+    return st;
+}
+
+/* All ranks are out of data: everybody gets the parameters of one that had some last. */
+CDP__PRIVATE cdp_status cdp__join_last(cdp_ddp *d) {
+    cdp_status st = CDP_OK;
+    uint32_t i;
     for (i = 0; i < d->param_count; ++i)
         d->params[i].touched = false;
-    if (st == CDP_OK && (!d->equal || d->desc.buffer_count))
+    if (!d->equal || d->desc.buffer_count)
         st = cdp__ddp_wait(d, cdp__ddp_broadcast(d, d->root, !d->equal));
     d->equal = true;
     if (st == CDP_OK && d->desc.join_hook) st = d->desc.join_hook(d, CDP_JOIN_LAST, d->desc.user);
     return st;
+}
+
+CDP_API CDP__COLD cdp_status cdp_ddp_join_all(const cdp_joinable *items, uint32_t n) {
+    cdp_status st = cdp__join_check(items, n);
+    uint32_t i;
+    if (st != CDP_OK) return st;
+    do {
+        st = cdp__join_step(items, n);
+    } while (st == CDP_OK && items->ddp->stats.active_ranks);
+    for (i = 0; i < n && st == CDP_OK; ++i) {
+        if (items[i].ddp)
+            st = cdp__join_last(items[i].ddp);
+        else if (items[i].last)
+            st = items[i].last(items[i].user);
+    }
+    return st;
+}
+
+CDP_API CDP__COLD cdp_status cdp_ddp_join(cdp_ddp *d) {
+    cdp_joinable item;
+    memset(&item, 0, sizeof item);
+    item.ddp = d;
+    if (!d) return cdp__missing("cdp_ddp_join", "ddp");
+    return cdp_ddp_join_all(&item, 1);
 }
 #endif /* CDP_NO_JOIN */
 

@@ -131,7 +131,7 @@
         with ddp.join(): ...                   .join = true; cdp_ddp_join when the data end
         divide_by_initial_world_size=False     .join_effective
         throw_on_early_termination=True        .join_throw
-        Join([ddp, other])                     .join_hook
+        Join([ddp, other])                     cdp_ddp_join_all
         register_comm_hook(state, hook)        cdp_hook_create or your cdp_hook; cdp_ddp_set_hook
         future.then(f)                         the next stage of the hook
         torch.save(state)                      save and load of cdp_ddp_hook(ddp); each rank its own
@@ -184,7 +184,7 @@
         CDP_NO_TRACE *         off      no cdp_ddp_trace
         CDP_NO_SPARSE *        off      no cdp_ddp_ready_rows, cdp_ddp_rows; a parameter that is
                                         sparse: UNSUPPORTED
-        CDP_NO_JOIN *          off      no cdp_ddp_join; a desc's join: UNSUPPORTED
+        CDP_NO_JOIN *          off      no cdp_ddp_join(_all); a desc's join: UNSUPPORTED
         CDP_NO_CLIP *          off      no cdp_ddp_clip
         CDP_NO_VERIFY *        off      no cdp_ddp_verify
         CDP_NO_TRAINING *      off      no cdp_convert, cdp_scaler_update, cdp_optim_update,

@@ -317,6 +317,24 @@ CDP_API bool cdp_ddp_is_no_sync(const cdp_ddp *ddp); /* false for NULL */
    pass is open; or join_throw and other ranks have data), what join_hook returns, NOMEM, or the
    group's failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_join(cdp_ddp *ddp);
+
+/* One of the things that communicate in each step of a training loop. */
+typedef struct cdp_joinable {
+    cdp_ddp *ddp; /* or NULL, and: */
+    /* starts what the loop of the other ranks starts at this place of a step, with values that
+       change nothing (0 for a sum). Required without a ddp */
+    cdp_status (*step)(void *user);
+    /* once, when all ranks are out of data; or NULL */
+    cdp_status (*last)(void *user);
+    void *user; /* first argument of both */
+} cdp_joinable;
+
+/* As cdp_ddp_join, for a loop with several ddps (two models of a GAN) or with operations of its
+   own: `items` in the order in which a step uses them, the same on all ranks, the first one a ddp,
+   whose first bucket says who has data. A rank may run out of data between steps, not within one.
+   Errors: also INVALID (no items, the first is no ddp, an item without ddp and step), and what
+   `step` and `last` return. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_join_all(const cdp_joinable *items, uint32_t count);
 #endif /* CDP_NO_JOIN */
 
 #ifndef CDP_NO_VERIFY

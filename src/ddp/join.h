@@ -61,25 +61,76 @@ CDP__PRIVATE cdp_status cdp__ddp_shadow(cdp_ddp *d) {
     return st;
 }
 
-CDP_API CDP__COLD cdp_status cdp_ddp_join(cdp_ddp *d) {
-    cdp_status st = cdp__ddp_between(d, "cdp_ddp_join");
+CDP__PRIVATE CDP__COLD cdp_status cdp__join_check(const cdp_joinable *items, uint32_t n) {
     uint32_t i;
-    if (st != CDP_OK) return st;
-    if (!d->desc.join)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_join: set join in the desc on all ranks");
-    d->shadow = true;
-    do {
-        st = cdp__ddp_shadow(d);
-        d->in_backward = false;
-    } while (st == CDP_OK && d->stats.active_ranks);
-    d->shadow = false;
+    if (!items || !n) return cdp__missing("cdp_ddp_join_all", "items");
+    if (!items->ddp)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_ddp_join_all: items[0] is no ddp; its first bucket says who has data");
+    for (i = 0; i < n; ++i) {
+        cdp_ddp *const d = items[i].ddp;
+        const cdp_status st = d ? cdp__ddp_between(d, "cdp_ddp_join") : CDP_OK;
+        if (st != CDP_OK) return st;
+        if (d && !d->desc.join)
+            return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_join: set join in the desc on all ranks");
+        if (!d && !items[i].step) return cdp__missing("cdp_ddp_join_all", "step of an item");
+    }
+    return CDP_OK;
+}
+
+/* One step of the others. Where nobody has data, a ddp learns it from its own first bucket, and no
+   rank has started what `step` would join. */
+CDP__PRIVATE cdp_status cdp__join_step(const cdp_joinable *items, uint32_t n) {
+    cdp_status st = CDP_OK;
+    uint32_t i;
+    for (i = 0; i < n && st == CDP_OK; ++i) {
+        cdp_ddp *const d = items[i].ddp;
+        if (d) {
+            d->shadow = true;
+            st = cdp__ddp_shadow(d);
+            d->in_backward = d->shadow = false;
+        } else if (items->ddp->stats.active_ranks) {
+            st = items[i].step(items[i].user);
+        }
+    }
+    return st;
+}
+
+/* All ranks are out of data: everybody gets the parameters of one that had some last. */
+CDP__PRIVATE cdp_status cdp__join_last(cdp_ddp *d) {
+    cdp_status st = CDP_OK;
+    uint32_t i;
     for (i = 0; i < d->param_count; ++i)
         d->params[i].touched = false;
-    if (st == CDP_OK && (!d->equal || d->desc.buffer_count))
+    if (!d->equal || d->desc.buffer_count)
         st = cdp__ddp_wait(d, cdp__ddp_broadcast(d, d->root, !d->equal));
     d->equal = true;
     if (st == CDP_OK && d->desc.join_hook) st = d->desc.join_hook(d, CDP_JOIN_LAST, d->desc.user);
     return st;
+}
+
+CDP_API CDP__COLD cdp_status cdp_ddp_join_all(const cdp_joinable *items, uint32_t n) {
+    cdp_status st = cdp__join_check(items, n);
+    uint32_t i;
+    if (st != CDP_OK) return st;
+    do {
+        st = cdp__join_step(items, n);
+    } while (st == CDP_OK && items->ddp->stats.active_ranks);
+    for (i = 0; i < n && st == CDP_OK; ++i) {
+        if (items[i].ddp)
+            st = cdp__join_last(items[i].ddp);
+        else if (items[i].last)
+            st = items[i].last(items[i].user);
+    }
+    return st;
+}
+
+CDP_API CDP__COLD cdp_status cdp_ddp_join(cdp_ddp *d) {
+    cdp_joinable item;
+    memset(&item, 0, sizeof item);
+    item.ddp = d;
+    if (!d) return cdp__missing("cdp_ddp_join", "ddp");
+    return cdp_ddp_join_all(&item, 1);
 }
 #endif /* CDP_NO_JOIN */
 

@@ -199,8 +199,79 @@ TEST(mistakes_in_norms) {
     REFUSED(CDP_ERR_INVALID, "desc.items is NULL", cdp_grads_norm(&d, NULL, &norm));
 }
 
+/* ---- ranks that run out of data in a loop with two models ---- */
+
+typedef struct loop {
+    cdp_group *g;
+    uint32_t steps, lasts;
+    float active; /* ranks that had data, counted by an operation of the loop itself */
+} loop;
+
+static cdp_status count_ranks(loop *l, float mine) {
+    l->active = mine;
+    ++l->steps;
+    return cdp_allreduce(l->g, &l->active, &l->active, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM);
+}
+
+static cdp_status count_nothing(void *user) {
+    return count_ranks(user, 0);
+}
+
+static cdp_status count_last(void *user) {
+    ++((loop *)user)->lasts;
+    return CDP_OK;
+}
+
+/* Rank r has data for 2 * r + 1 steps; a step trains one model, counts, and trains the other. */
+static void rank_trains_two_models(cdp_group *g, void *arg) {
+    const uint32_t me = cdp_rank(g), n = cdp_size(g);
+    rig judge, maker;
+    loop l = {g, 0, 0, 0};
+    (void)arg;
+    rig_desc(&judge, g);
+    rig_desc(&maker, g);
+    judge.desc.join = maker.desc.join = true;
+    rig_open(&judge);
+    rig_open(&maker);
+    for (uint32_t step = 0; step < 2 * me + 1; ++step) {
+        const uint32_t first = (step + 1) / 2; /* ranks before it have no data */
+        float mean = 0;
+        for (uint32_t r = first; r < n; ++r)
+            mean += whole(r, 1, 5) / (float)n;
+        T_EQ(CDP_OK, rig_pass(&judge, whole));
+        T(grad(&judge, 1)[5] > mean - 1e-5f && grad(&judge, 1)[5] < mean + 1e-5f);
+        T_EQ(CDP_OK, count_ranks(&l, 1));
+        T_EQ(n - first, (uint32_t)l.active);
+        T_EQ(CDP_OK, rig_pass(&maker, whole));
+        T(grad(&maker, 1)[5] > mean - 1e-5f && grad(&maker, 1)[5] < mean + 1e-5f);
+        judge.data[0][0] = (float)step + 1;
+        maker.data[0][0] = (float)step + 101;
+    }
+    const cdp_joinable items[3] = {
+        {.ddp = judge.ddp},
+        {.step = count_nothing, .last = count_last, .user = &l},
+        {.ddp = maker.ddp},
+    };
+    T_EQ(CDP_OK, cdp_ddp_join_all(items, 3));
+    T_EQ(2 * n - 1, l.steps);
+    T_EQ(1, l.lasts);
+    T(judge.data[0][0] == (float)(2 * n - 1)); /* of the rank that had data last */
+    T(maker.data[0][0] == (float)(2 * n - 1) + 100);
+    T_EQ(CDP_OK, rig_pass(&judge, whole)); /* and training goes on */
+    REFUSED(CDP_ERR_INVALID, "items", cdp_ddp_join_all(NULL, 1));
+    REFUSED(CDP_ERR_INVALID, "is no ddp", cdp_ddp_join_all(items + 1, 1));
+    cdp_ddp_destroy(judge.ddp);
+    cdp_ddp_destroy(maker.ddp);
+}
+
+TEST(ranks_run_out_of_data_in_a_loop_with_two_models) {
+    for (uint32_t n = 1; n <= 4; ++n)
+        run_ranks(n, NULL, 0, rank_trains_two_models, NULL);
+}
+
 int main(int argc, char **argv) {
-    static const test_case cases[] = {
+    static const test_case cases[] = {{"ranks_run_out_of_data_in_a_loop_with_two_models",
+                                          ranks_run_out_of_data_in_a_loop_with_two_models, 20},
         {"local_training_and_averages", local_training_and_averages, 20},
         {"clipping", clipping, 20},
         {"norms_count_each_element_of_a_pipeline_once", norms_count_each_element_of_a_pipeline_once,
