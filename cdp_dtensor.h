@@ -450,7 +450,8 @@ typedef struct cdp_dtensor {
    caller's and must outlive the tensor. Errors: those of cdp_layout_check(), NOMEM. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_dtensor_create(
     const cdp_layout *layout, void *data, cdp_dtensor *out);
-CDP_API void cdp_dtensor_free(cdp_dtensor *tensor); /* NULL is allowed */
+/* NULL is allowed. After its mesh was destroyed: sets the last error (STATE), and frees nothing. */
+CDP_API void cdp_dtensor_free(cdp_dtensor *tensor);
 
 /* Complete a layout whose pieces have any size: layout->place, dtype and ndim are set,
    local_shape is the shape of this rank's piece. Gathers the shapes; sets layout->shape, and cuts
@@ -2943,6 +2944,17 @@ CDP_API cdp_status cdp_mesh_measure(cdp_mesh *m, cdp_net *out) {
 /* Knows: layouts and their text. Promises: a layout that passes the checks has a plan; its text can
    be parsed again. Pure except for the text of errors. */
 
+/* True if there is a mesh, which was not destroyed. */
+CDP__DT bool cdp__dt_has_mesh(const cdp_layout *l) {
+    return l && l->mesh && !cdp__ended(l->mesh);
+}
+
+CDP__DT cdp_status cdp__dt_mesh_refused(const cdp_layout *l, const char *call) {
+    if (!l) return cdp__dt_missing(call, "layout");
+    if (!l->mesh) return cdp__dt_missing(call, "layout.mesh");
+    return cdp_error_set(CDP_ERR_STATE, -1, 0, "%s: its mesh was destroyed", call);
+}
+
 CDP__DT cdp_status cdp__dt_wrong(const char *what, uint32_t by, const char *why) {
     return cdp_error_set(
         CDP_ERR_INVALID, -1, 0, "layout: %s of mesh dimension %u: %s", what, by, why);
@@ -3003,10 +3015,7 @@ CDP_API cdp_status cdp_layout_check(const cdp_layout *l) {
     cdp_reduce_op kind = CDP_REDUCE_DEFAULT;
     cdp_status st = CDP_OK;
     bool fits = true;
-    if (!l) return cdp__dt_missing("cdp_layout_check", "layout");
-    if (!l->mesh) return cdp__dt_missing("cdp_layout_check", "layout.mesh");
-    if (cdp__ended(l->mesh))
-        return cdp_error_set(CDP_ERR_STATE, -1, 0, "layout: its mesh was destroyed");
+    if (!cdp__dt_has_mesh(l)) return cdp__dt_mesh_refused(l, "cdp_layout_check");
     if (l->ndim > CDP_TENSOR_DIMS || !cdp_dtype_size(l->dtype))
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
             "layout: ndim %u (at most %u) or dtype %u is out of range", l->ndim, CDP_TENSOR_DIMS,
@@ -3079,8 +3088,7 @@ CDP__DT const char *cdp__dt_parse_partial(const char *s, cdp_place *p, const cha
 CDP_API cdp_status cdp_layout_parse(cdp_layout *l, const char *places) {
     cdp_place place[CDP_MESH_DIMS];
     const char *s = places, *at = places;
-    if (!l) return cdp__dt_missing("cdp_layout_parse", "layout");
-    if (!l->mesh) return cdp__dt_missing("cdp_layout_parse", "layout.mesh");
+    if (!cdp__dt_has_mesh(l)) return cdp__dt_mesh_refused(l, "cdp_layout_parse");
     if (!places) return cdp__dt_missing("cdp_layout_parse", "text");
     memset(place, 0, sizeof place);
     for (uint32_t by = 0; s && by < l->mesh->desc.ndim; ++by) {
@@ -3128,7 +3136,7 @@ CDP__DT void cdp__dt_add_places(cdp__text *t, const cdp_layout *l) {
 
 CDP_API uint64_t cdp_layout_text(const cdp_layout *l, char *text, uint64_t room) {
     cdp__text t = cdp__text_of(text, room);
-    if (l && l->mesh) cdp__dt_add_places(&t, l);
+    if (cdp__dt_has_mesh(l)) cdp__dt_add_places(&t, l);
     return cdp__text_end(&t);
 }
 
@@ -3144,7 +3152,7 @@ CDP_API uint64_t cdp_layout_box(const cdp_layout *l, const uint32_t *coord, cdp_
     cdp__dt_region r;
     memset(&r, 0, sizeof r);
     if (out) memset(out, 0, sizeof *out);
-    if (!l || !l->mesh) return 0;
+    if (!cdp__dt_has_mesh(l)) return 0;
     uint32_t position = l->mesh->me;
     if (coord) {
         position = 0;
@@ -3174,7 +3182,7 @@ CDP__DT bool cdp__dt_shape_same(const cdp_layout *a, const cdp_layout *b) {
 }
 
 CDP_API bool cdp_layout_same(const cdp_layout *a, const cdp_layout *b) {
-    if (!a || !b || !a->mesh || !b->mesh || !cdp__dt_shape_same(a, b)) return false;
+    if (!cdp__dt_has_mesh(a) || !cdp__dt_has_mesh(b) || !cdp__dt_shape_same(a, b)) return false;
     if (!cdp__dt_mesh_same(a->mesh, b->mesh)) return false;
     for (uint32_t by = 0; by < a->mesh->desc.ndim; ++by) {
         const cdp_place *p = &a->place[by], *q = &b->place[by];
@@ -4049,7 +4057,8 @@ CDP__DT cdp_status cdp__dt_plan_fill(cdp_plan *p) {
 CDP__DT cdp_status cdp__dt_plan_refused(const cdp_plan_desc *d, cdp_status st) {
     const cdp_mesh *m = d->from.mesh;
     const cdp_error why = *cdp_last_error();
-    if (st == CDP_OK || !m || !m->root->group || strncmp(why.text, "rank ", 5) == 0) return st;
+    if (st == CDP_OK || !cdp__dt_has_mesh(&d->from)) return st;
+    if (!m->root->group || strncmp(why.text, "rank ", 5) == 0) return st;
     return cdp_error_set(
         st, why.peer, why.sys_errno, "rank %u/%u: %s", m->root->rank, m->root->size, why.text);
 }
@@ -4347,6 +4356,9 @@ CDP__DT cdp_status cdp__dt_run_check(cdp_plan *p, const void *in, void *out) {
 CDP__DT cdp_status cdp__dt_run_begin(cdp_plan *p, const void *in, void *out, bool *ready) {
     *ready = false;
     if (!p) return cdp__dt_missing("cdp_plan_run", "plan");
+    if (!cdp__dt_has_mesh(&p->desc.from))
+        return cdp__dt_mesh_refused(&p->desc.from, "cdp_plan_run");
+    if (!cdp__dt_has_mesh(&p->desc.to)) return cdp__dt_mesh_refused(&p->desc.to, "cdp_plan_run");
     if (!p->mesh->root->group)
         return cdp_error_set(CDP_ERR_STATE, -1, 0, "plan: its mesh is on paper; it cannot run");
     if (!p->group || p->node == CDP__DT_NONE) return CDP_OK;
@@ -4396,11 +4408,11 @@ CDP_API cdp_status cdp_plan_run(cdp_plan *p, const void *in, void *out) {
 CDP__DT void cdp__dt_wide_free(cdp_plan *p) {
     for (uint32_t k = 0; p->wide && k < p->phase_count; ++k) {
         cdp__dt_free(p->os, p->wide[k].send_count);
-        cdp__dt_bury(p->mesh->root, p->link, p->wide[k].out);
+        if (p->mesh) cdp__dt_bury(p->mesh->root, p->link, p->wide[k].out);
     }
     cdp__dt_free(p->os, p->wide);
     p->wide = NULL;
-    if (p->turns && cdp__atomic_load_u32(&p->turns->pending, CDP__ACQUIRE)) {
+    if (p->turns && p->mesh && cdp__atomic_load_u32(&p->turns->pending, CDP__ACQUIRE)) {
         p->turns->grave.next = p->link->graves;
         p->link->graves = &p->turns->grave;
     } else {
@@ -4411,6 +4423,10 @@ CDP__DT void cdp__dt_wide_free(cdp_plan *p) {
 
 CDP_API void cdp_plan_destroy(cdp_plan *p) {
     if (!p) return;
+    if (p->mesh && cdp__ended(p->mesh)) {
+        (void)cdp__dt_mesh_refused(&p->desc.from, "cdp_plan_destroy");
+        p->mesh = NULL; /* what it has of the group stays there */
+    }
     if (p->mesh) cdp__dt_scratch_give(p, true);
     for (uint32_t k = 0; k < p->phase_count; ++k) {
         cdp__dt_free(p->os, p->phases[k].send);
@@ -5455,7 +5471,11 @@ CDP_API cdp_status cdp_dtensor_create(const cdp_layout *layout, void *data, cdp_
 
 CDP_API void cdp_dtensor_free(cdp_dtensor *t) {
     if (!t) return;
-    cdp__dt_root *root = t->layout.mesh ? t->layout.mesh->root : NULL;
+    if (t->owned && !cdp__dt_has_mesh(&t->layout)) { /* nobody knows whose memory it is */
+        (void)cdp__dt_mesh_refused(&t->layout, "cdp_dtensor_free");
+        return;
+    }
+    cdp__dt_root *root = t->owned ? t->layout.mesh->root : NULL;
     if (t->owned && root->group)
         cdp__dt_bury(root, t->layout.mesh->all, t->data);
     else if (t->owned)

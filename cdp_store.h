@@ -495,7 +495,8 @@ CDP_API uint32_t cdp_store_timeout(const cdp_store *store);
 CDP_API void cdp_store_free(cdp_store *store, void *memory);
 
 /* Ends a store: closes its connection or file and frees it. Does not wait for other processes;
-   returns within about 100 ms. No other thread may use the store meanwhile. NULL is allowed. */
+   returns within about 100 ms. No other thread may use the store meanwhile. NULL is allowed; a
+   second time it only sets the last error (STATE). */
 CDP_API void cdp_store_destroy(cdp_store *store);
 
 /* The general form of the calls above: starts `request`, waits for it, and at the deadline cancels
@@ -1767,6 +1768,29 @@ CDP__PRIVATE uint64_t cdp__kv_next_bucket(const cdp__kv *kv, uint64_t cursor) {
 /* Knows: requests and their results. Promises: results are one block from the os's allocator, and
    so is each value. */
 
+/* A store that is destroyed stands in the table of base/ended.h: a custom one that a program has
+   filled in by its address, for the memory is the program's; another one, which frees its memory,
+   by the address after it. So a custom store at the address of a former store is not refused. */
+CDP__PRIVATE const void *cdp__store_mark(const cdp_store *s) {
+    return (const uint8_t *)s + 1;
+}
+
+CDP__PRIVATE bool cdp__store_ended(const cdp_store *s) {
+    return cdp__ended(s) || cdp__ended(cdp__store_mark(s));
+}
+
+/* The store at this address lives. */
+CDP__PRIVATE void cdp__store_lives(const cdp_store *s) {
+    cdp__ended_remove(s);
+    cdp__ended_remove(cdp__store_mark(s));
+}
+
+/* This store is new, and frees itself. */
+CDP__PRIVATE void cdp__store_made(cdp_store *s, void (*destroy)(void *self)) {
+    cdp__store_lives(s);
+    s->destroy = destroy;
+}
+
 CDP__PRIVATE void cdp__store_request_drop_results(
     const cdp_os *os, cdp_store_request *rq, uint64_t count) {
     uint64_t i;
@@ -2176,7 +2200,7 @@ CDP_API CDP__COLD cdp_status cdp_hash_store_create(
     h->store.start = cdp__hash_start;
     h->store.wait = cdp__hash_wait;
     h->store.cancel = cdp__hash_cancel;
-    h->store.destroy = cdp__hash_destroy;
+    cdp__store_made(&h->store, cdp__hash_destroy);
     if (!cdp__lock_open(&h->lock, os, true)) {
         cdp__hash_destroy(h);
         return cdp__fail_nomem("a lock", sizeof(cdp_lock));
@@ -2444,7 +2468,7 @@ CDP_API CDP__COLD cdp_status cdp_custom_store_create(
     if (!c) return cdp__fail_nomem("a custom store", sizeof *c);
     c->desc = *desc;
     c->desc.os = os;
-    c->polling.store.destroy = cdp__custom_destroy;
+    cdp__store_made(&c->polling.store, cdp__custom_destroy);
     if (!cdp__polling_open(&c->polling, os, desc->timeout_ms, cdp__custom_attempt)) {
         cdp__free(os, c); /* Without calling desc->destroy: the caller still owns `user`. */
         return cdp__fail_nomem("a lock", sizeof(cdp_lock));
@@ -2932,7 +2956,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__file_make(
     f->pin = -1;
     if (os->random(os->user, &seed, sizeof seed) != CDP_OK) seed = os->now_ns(os->user);
     cdp__kv_open(&f->kv, os, seed, UINT64_MAX);
-    f->polling.store.destroy = cdp__file_destroy;
+    cdp__store_made(&f->polling.store, cdp__file_destroy);
     f->polling.inherited = true;
     if (cdp__polling_open(&f->polling, os, desc->timeout_ms, cdp__file_attempt)) {
         *out = f;
@@ -6220,7 +6244,7 @@ CDP__PRIVATE void cdp__client_fill(cdp__client *c, const cdp_tcp_store_desc *d) 
     c->store.start = cdp__client_start;
     c->store.wait = cdp__client_wait;
     c->store.cancel = cdp__client_cancel;
-    c->store.destroy = cdp__client_destroy;
+    cdp__store_made(&c->store, cdp__client_destroy);
 }
 
 /* Creates a client that is not connected yet. `key`: used instead of the desc's key, as its
@@ -6404,7 +6428,7 @@ CDP__PRIVATE cdp_status cdp__prefix_start(void *self, cdp_store_request *rq) {
     cdp_status status;
     rq->results = NULL;
     rq->status = cdp__store_request_validate(rq, UINT64_MAX);
-    if (rq->status == CDP_OK && cdp__ended(s->inner))
+    if (rq->status == CDP_OK && cdp__store_ended(s->inner))
         rq->status = cdp__fail(CDP_ERR_STATE,
             "the store under this prefix store was destroyed; destroy the prefix store first");
     if (rq->status != CDP_OK) return rq->status;
@@ -6444,14 +6468,14 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__prefix_create(
     if (!s) return cdp__fail_nomem("a prefix store", sizeof *s + n);
     memcpy(s + 1, prefix, (size_t)n);
     s->inner = inner;
-    cdp__ended_remove(inner); /* it lives, and may be the program's own */
+    cdp__store_lives(inner); /* it lives, and may be the program's own */
     s->prefix_bytes = n;
     s->store = *inner; /* for os and timeout_ms */
     s->store.self = s;
     s->store.start = cdp__prefix_start;
     s->store.wait = cdp__prefix_wait;
     s->store.cancel = cdp__prefix_cancel;
-    s->store.destroy = cdp__prefix_destroy;
+    cdp__store_made(&s->store, cdp__prefix_destroy);
     *out = &s->store;
     return CDP_OK;
 }
@@ -6485,7 +6509,7 @@ CDP__PRIVATE cdp_store *cdp__store_base(cdp_store *s) {
 #ifndef CDP_NO_PREFIX_STORE
     while (s->destroy == cdp__prefix_destroy) {
         cdp_store *const inner = ((cdp__prefix_store *)s->self)->inner;
-        if (cdp__ended(inner)) break;
+        if (cdp__store_ended(inner)) break;
         s = inner;
     }
 #endif
@@ -6561,6 +6585,7 @@ CDP__PRIVATE cdp_status cdp__store_begin(cdp_store *s, cdp_store_request *rq) {
     if (!s->start || !s->wait || !s->cancel || !s->os)
         return cdp__fail(CDP_ERR_STATE,
             "this store was never made, or was destroyed (a function of it is NULL)");
+    cdp__ended_remove(cdp__store_mark(s)); /* a custom store at the address of a former one */
     rq->status = CDP_PENDING;
     rq->results = NULL;
     rq->priv = NULL;
@@ -6593,12 +6618,32 @@ CDP_API void cdp_store_free(cdp_store *s, void *memory) {
     if (s) cdp__free(s->os, memory);
 }
 
+/* True if it frees the store with it. */
+CDP__PRIVATE bool cdp__store_is_own(void (*destroy)(void *self)) {
+#ifndef CDP_NO_HASH_STORE
+    if (destroy == cdp__hash_destroy) return true;
+#endif
+#ifndef CDP_NO_FILE_STORE
+    if (destroy == cdp__file_destroy) return true;
+#endif
+#ifndef CDP_NO_CUSTOM_STORE
+    if (destroy == cdp__custom_destroy) return true;
+#endif
+    return destroy == cdp__client_destroy || destroy == cdp__prefix_destroy;
+}
+
 CDP_API CDP__ONE_COPY void cdp_store_destroy(cdp_store *s) {
-    void (*destroy)(void *self) = s ? s->destroy : NULL;
+    void (*destroy)(void *self);
+    if (!s) return;
+    if (cdp__ended(cdp__store_mark(s))) {
+        (void)cdp__fail(CDP_ERR_STATE, "cdp_store_destroy: this store was destroyed");
+        return;
+    }
+    destroy = s->destroy;
     if (!destroy) return;
     s->start = NULL; /* a later call then returns an error, if the memory still exists */
     s->destroy = NULL;
-    cdp__ended_add(s);
+    cdp__ended_add(cdp__store_is_own(destroy) ? cdp__store_mark(s) : s);
     destroy(s->self);
 }
 

@@ -19,7 +19,8 @@ typedef struct cdp_dtensor {
    caller's and must outlive the tensor. Errors: those of cdp_layout_check(), NOMEM. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_dtensor_create(
     const cdp_layout *layout, void *data, cdp_dtensor *out);
-CDP_API void cdp_dtensor_free(cdp_dtensor *tensor); /* NULL is allowed */
+/* NULL is allowed. After its mesh was destroyed: sets the last error (STATE), and frees nothing. */
+CDP_API void cdp_dtensor_free(cdp_dtensor *tensor);
 
 /* Complete a layout whose pieces have any size: layout->place, dtype and ndim are set,
    local_shape is the shape of this rank's piece. Gathers the shapes; sets layout->shape, and cuts

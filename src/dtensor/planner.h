@@ -539,7 +539,8 @@ CDP__DT cdp_status cdp__dt_plan_fill(cdp_plan *p) {
 CDP__DT cdp_status cdp__dt_plan_refused(const cdp_plan_desc *d, cdp_status st) {
     const cdp_mesh *m = d->from.mesh;
     const cdp_error why = *cdp_last_error();
-    if (st == CDP_OK || !m || !m->root->group || strncmp(why.text, "rank ", 5) == 0) return st;
+    if (st == CDP_OK || !cdp__dt_has_mesh(&d->from)) return st;
+    if (!m->root->group || strncmp(why.text, "rank ", 5) == 0) return st;
     return cdp_error_set(
         st, why.peer, why.sys_errno, "rank %u/%u: %s", m->root->rank, m->root->size, why.text);
 }

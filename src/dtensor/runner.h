@@ -151,6 +151,9 @@ CDP__DT cdp_status cdp__dt_run_check(cdp_plan *p, const void *in, void *out) {
 CDP__DT cdp_status cdp__dt_run_begin(cdp_plan *p, const void *in, void *out, bool *ready) {
     *ready = false;
     if (!p) return cdp__dt_missing("cdp_plan_run", "plan");
+    if (!cdp__dt_has_mesh(&p->desc.from))
+        return cdp__dt_mesh_refused(&p->desc.from, "cdp_plan_run");
+    if (!cdp__dt_has_mesh(&p->desc.to)) return cdp__dt_mesh_refused(&p->desc.to, "cdp_plan_run");
     if (!p->mesh->root->group)
         return cdp_error_set(CDP_ERR_STATE, -1, 0, "plan: its mesh is on paper; it cannot run");
     if (!p->group || p->node == CDP__DT_NONE) return CDP_OK;

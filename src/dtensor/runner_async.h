@@ -16,6 +16,7 @@
 #include "../group/subgroups.h"
 #include "../base/compiler.h"
 #include "../base/helpers.h"
+#include "../base/ended.h"
 #include "plan_api.h"
 #include "kit.h"
 #include "kernels.h"
@@ -28,11 +29,11 @@
 CDP__DT void cdp__dt_wide_free(cdp_plan *p) {
     for (uint32_t k = 0; p->wide && k < p->phase_count; ++k) {
         cdp__dt_free(p->os, p->wide[k].send_count);
-        cdp__dt_bury(p->mesh->root, p->link, p->wide[k].out);
+        if (p->mesh) cdp__dt_bury(p->mesh->root, p->link, p->wide[k].out);
     }
     cdp__dt_free(p->os, p->wide);
     p->wide = NULL;
-    if (p->turns && cdp__atomic_load_u32(&p->turns->pending, CDP__ACQUIRE)) {
+    if (p->turns && p->mesh && cdp__atomic_load_u32(&p->turns->pending, CDP__ACQUIRE)) {
         p->turns->grave.next = p->link->graves;
         p->link->graves = &p->turns->grave;
     } else {
@@ -43,6 +44,10 @@ CDP__DT void cdp__dt_wide_free(cdp_plan *p) {
 
 CDP_API void cdp_plan_destroy(cdp_plan *p) {
     if (!p) return;
+    if (p->mesh && cdp__ended(p->mesh)) {
+        (void)cdp__dt_mesh_refused(&p->desc.from, "cdp_plan_destroy");
+        p->mesh = NULL; /* what it has of the group stays there */
+    }
     if (p->mesh) cdp__dt_scratch_give(p, true);
     for (uint32_t k = 0; k < p->phase_count; ++k) {
         cdp__dt_free(p->os, p->phases[k].send);

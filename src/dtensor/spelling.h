@@ -18,6 +18,17 @@
 #include "kernels.h"
 #include "grid.h"
 
+/* True if there is a mesh, which was not destroyed. */
+CDP__DT bool cdp__dt_has_mesh(const cdp_layout *l) {
+    return l && l->mesh && !cdp__ended(l->mesh);
+}
+
+CDP__DT cdp_status cdp__dt_mesh_refused(const cdp_layout *l, const char *call) {
+    if (!l) return cdp__dt_missing(call, "layout");
+    if (!l->mesh) return cdp__dt_missing(call, "layout.mesh");
+    return cdp_error_set(CDP_ERR_STATE, -1, 0, "%s: its mesh was destroyed", call);
+}
+
 CDP__DT cdp_status cdp__dt_wrong(const char *what, uint32_t by, const char *why) {
     return cdp_error_set(
         CDP_ERR_INVALID, -1, 0, "layout: %s of mesh dimension %u: %s", what, by, why);
@@ -78,10 +89,7 @@ CDP_API cdp_status cdp_layout_check(const cdp_layout *l) {
     cdp_reduce_op kind = CDP_REDUCE_DEFAULT;
     cdp_status st = CDP_OK;
     bool fits = true;
-    if (!l) return cdp__dt_missing("cdp_layout_check", "layout");
-    if (!l->mesh) return cdp__dt_missing("cdp_layout_check", "layout.mesh");
-    if (cdp__ended(l->mesh))
-        return cdp_error_set(CDP_ERR_STATE, -1, 0, "layout: its mesh was destroyed");
+    if (!cdp__dt_has_mesh(l)) return cdp__dt_mesh_refused(l, "cdp_layout_check");
     if (l->ndim > CDP_TENSOR_DIMS || !cdp_dtype_size(l->dtype))
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
             "layout: ndim %u (at most %u) or dtype %u is out of range", l->ndim, CDP_TENSOR_DIMS,
@@ -154,8 +162,7 @@ CDP__DT const char *cdp__dt_parse_partial(const char *s, cdp_place *p, const cha
 CDP_API cdp_status cdp_layout_parse(cdp_layout *l, const char *places) {
     cdp_place place[CDP_MESH_DIMS];
     const char *s = places, *at = places;
-    if (!l) return cdp__dt_missing("cdp_layout_parse", "layout");
-    if (!l->mesh) return cdp__dt_missing("cdp_layout_parse", "layout.mesh");
+    if (!cdp__dt_has_mesh(l)) return cdp__dt_mesh_refused(l, "cdp_layout_parse");
     if (!places) return cdp__dt_missing("cdp_layout_parse", "text");
     memset(place, 0, sizeof place);
     for (uint32_t by = 0; s && by < l->mesh->desc.ndim; ++by) {
@@ -203,7 +210,7 @@ CDP__DT void cdp__dt_add_places(cdp__text *t, const cdp_layout *l) {
 
 CDP_API uint64_t cdp_layout_text(const cdp_layout *l, char *text, uint64_t room) {
     cdp__text t = cdp__text_of(text, room);
-    if (l && l->mesh) cdp__dt_add_places(&t, l);
+    if (cdp__dt_has_mesh(l)) cdp__dt_add_places(&t, l);
     return cdp__text_end(&t);
 }
 
@@ -219,7 +226,7 @@ CDP_API uint64_t cdp_layout_box(const cdp_layout *l, const uint32_t *coord, cdp_
     cdp__dt_region r;
     memset(&r, 0, sizeof r);
     if (out) memset(out, 0, sizeof *out);
-    if (!l || !l->mesh) return 0;
+    if (!cdp__dt_has_mesh(l)) return 0;
     uint32_t position = l->mesh->me;
     if (coord) {
         position = 0;
@@ -249,7 +256,7 @@ CDP__DT bool cdp__dt_shape_same(const cdp_layout *a, const cdp_layout *b) {
 }
 
 CDP_API bool cdp_layout_same(const cdp_layout *a, const cdp_layout *b) {
-    if (!a || !b || !a->mesh || !b->mesh || !cdp__dt_shape_same(a, b)) return false;
+    if (!cdp__dt_has_mesh(a) || !cdp__dt_has_mesh(b) || !cdp__dt_shape_same(a, b)) return false;
     if (!cdp__dt_mesh_same(a->mesh, b->mesh)) return false;
     for (uint32_t by = 0; by < a->mesh->desc.ndim; ++by) {
         const cdp_place *p = &a->place[by], *q = &b->place[by];

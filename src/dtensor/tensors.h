@@ -58,7 +58,11 @@ CDP_API cdp_status cdp_dtensor_create(const cdp_layout *layout, void *data, cdp_
 
 CDP_API void cdp_dtensor_free(cdp_dtensor *t) {
     if (!t) return;
-    cdp__dt_root *root = t->layout.mesh ? t->layout.mesh->root : NULL;
+    if (t->owned && !cdp__dt_has_mesh(&t->layout)) { /* nobody knows whose memory it is */
+        (void)cdp__dt_mesh_refused(&t->layout, "cdp_dtensor_free");
+        return;
+    }
+    cdp__dt_root *root = t->owned ? t->layout.mesh->root : NULL;
     if (t->owned && root->group)
         cdp__dt_bury(root, t->layout.mesh->all, t->data);
     else if (t->owned)

@@ -26,7 +26,7 @@ CDP__PRIVATE cdp_store *cdp__store_base(cdp_store *s) {
 #ifndef CDP_NO_PREFIX_STORE
     while (s->destroy == cdp__prefix_destroy) {
         cdp_store *const inner = ((cdp__prefix_store *)s->self)->inner;
-        if (cdp__ended(inner)) break;
+        if (cdp__store_ended(inner)) break;
         s = inner;
     }
 #endif
@@ -102,6 +102,7 @@ CDP__PRIVATE cdp_status cdp__store_begin(cdp_store *s, cdp_store_request *rq) {
     if (!s->start || !s->wait || !s->cancel || !s->os)
         return cdp__fail(CDP_ERR_STATE,
             "this store was never made, or was destroyed (a function of it is NULL)");
+    cdp__ended_remove(cdp__store_mark(s)); /* a custom store at the address of a former one */
     rq->status = CDP_PENDING;
     rq->results = NULL;
     rq->priv = NULL;
@@ -134,12 +135,32 @@ CDP_API void cdp_store_free(cdp_store *s, void *memory) {
     if (s) cdp__free(s->os, memory);
 }
 
+/* True if it frees the store with it. */
+CDP__PRIVATE bool cdp__store_is_own(void (*destroy)(void *self)) {
+#ifndef CDP_NO_HASH_STORE
+    if (destroy == cdp__hash_destroy) return true;
+#endif
+#ifndef CDP_NO_FILE_STORE
+    if (destroy == cdp__file_destroy) return true;
+#endif
+#ifndef CDP_NO_CUSTOM_STORE
+    if (destroy == cdp__custom_destroy) return true;
+#endif
+    return destroy == cdp__client_destroy || destroy == cdp__prefix_destroy;
+}
+
 CDP_API CDP__ONE_COPY void cdp_store_destroy(cdp_store *s) {
-    void (*destroy)(void *self) = s ? s->destroy : NULL;
+    void (*destroy)(void *self);
+    if (!s) return;
+    if (cdp__ended(cdp__store_mark(s))) {
+        (void)cdp__fail(CDP_ERR_STATE, "cdp_store_destroy: this store was destroyed");
+        return;
+    }
+    destroy = s->destroy;
     if (!destroy) return;
     s->start = NULL; /* a later call then returns an error, if the memory still exists */
     s->destroy = NULL;
-    cdp__ended_add(s);
+    cdp__ended_add(cdp__store_is_own(destroy) ? cdp__store_mark(s) : s);
     destroy(s->self);
 }
 

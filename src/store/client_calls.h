@@ -398,7 +398,7 @@ CDP__PRIVATE void cdp__client_fill(cdp__client *c, const cdp_tcp_store_desc *d) 
     c->store.start = cdp__client_start;
     c->store.wait = cdp__client_wait;
     c->store.cancel = cdp__client_cancel;
-    c->store.destroy = cdp__client_destroy;
+    cdp__store_made(&c->store, cdp__client_destroy);
 }
 
 /* Creates a client that is not connected yet. `key`: used instead of the desc's key, as its

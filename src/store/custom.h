@@ -266,7 +266,7 @@ CDP_API CDP__COLD cdp_status cdp_custom_store_create(
     if (!c) return cdp__fail_nomem("a custom store", sizeof *c);
     c->desc = *desc;
     c->desc.os = os;
-    c->polling.store.destroy = cdp__custom_destroy;
+    cdp__store_made(&c->polling.store, cdp__custom_destroy);
     if (!cdp__polling_open(&c->polling, os, desc->timeout_ms, cdp__custom_attempt)) {
         cdp__free(os, c); /* Without calling desc->destroy: the caller still owns `user`. */
         return cdp__fail_nomem("a lock", sizeof(cdp_lock));

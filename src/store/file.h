@@ -498,7 +498,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__file_make(
     f->pin = -1;
     if (os->random(os->user, &seed, sizeof seed) != CDP_OK) seed = os->now_ns(os->user);
     cdp__kv_open(&f->kv, os, seed, UINT64_MAX);
-    f->polling.store.destroy = cdp__file_destroy;
+    cdp__store_made(&f->polling.store, cdp__file_destroy);
     f->polling.inherited = true;
     if (cdp__polling_open(&f->polling, os, desc->timeout_ms, cdp__file_attempt)) {
         *out = f;

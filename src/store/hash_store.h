@@ -253,7 +253,7 @@ CDP_API CDP__COLD cdp_status cdp_hash_store_create(
     h->store.start = cdp__hash_start;
     h->store.wait = cdp__hash_wait;
     h->store.cancel = cdp__hash_cancel;
-    h->store.destroy = cdp__hash_destroy;
+    cdp__store_made(&h->store, cdp__hash_destroy);
     if (!cdp__lock_open(&h->lock, os, true)) {
         cdp__hash_destroy(h);
         return cdp__fail_nomem("a lock", sizeof(cdp_lock));

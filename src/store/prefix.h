@@ -12,7 +12,6 @@
 #include "../base/compiler.h"
 #include "../base/basics.h"
 #include "../base/text.h"
-#include "../base/ended.h"
 #include "desc_api.h"
 #include "store_api.h"
 #include "request.h"
@@ -101,7 +100,7 @@ CDP__PRIVATE cdp_status cdp__prefix_start(void *self, cdp_store_request *rq) {
     cdp_status status;
     rq->results = NULL;
     rq->status = cdp__store_request_validate(rq, UINT64_MAX);
-    if (rq->status == CDP_OK && cdp__ended(s->inner))
+    if (rq->status == CDP_OK && cdp__store_ended(s->inner))
         rq->status = cdp__fail(CDP_ERR_STATE,
             "the store under this prefix store was destroyed; destroy the prefix store first");
     if (rq->status != CDP_OK) return rq->status;
@@ -141,14 +140,14 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__prefix_create(
     if (!s) return cdp__fail_nomem("a prefix store", sizeof *s + n);
     memcpy(s + 1, prefix, (size_t)n);
     s->inner = inner;
-    cdp__ended_remove(inner); /* it lives, and may be the program's own */
+    cdp__store_lives(inner); /* it lives, and may be the program's own */
     s->prefix_bytes = n;
     s->store = *inner; /* for os and timeout_ms */
     s->store.self = s;
     s->store.start = cdp__prefix_start;
     s->store.wait = cdp__prefix_wait;
     s->store.cancel = cdp__prefix_cancel;
-    s->store.destroy = cdp__prefix_destroy;
+    cdp__store_made(&s->store, cdp__prefix_destroy);
     *out = &s->store;
     return CDP_OK;
 }

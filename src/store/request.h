@@ -13,8 +13,32 @@
 #include "../base/compiler.h"
 #include "../base/basics.h"
 #include "../base/text.h"
+#include "../base/ended.h"
 #include "desc_api.h"
 #include "number.h"
+
+/* A store that is destroyed stands in the table of base/ended.h: a custom one that a program has
+   filled in by its address, for the memory is the program's; another one, which frees its memory,
+   by the address after it. So a custom store at the address of a former store is not refused. */
+CDP__PRIVATE const void *cdp__store_mark(const cdp_store *s) {
+    return (const uint8_t *)s + 1;
+}
+
+CDP__PRIVATE bool cdp__store_ended(const cdp_store *s) {
+    return cdp__ended(s) || cdp__ended(cdp__store_mark(s));
+}
+
+/* The store at this address lives. */
+CDP__PRIVATE void cdp__store_lives(const cdp_store *s) {
+    cdp__ended_remove(s);
+    cdp__ended_remove(cdp__store_mark(s));
+}
+
+/* This store is new, and frees itself. */
+CDP__PRIVATE void cdp__store_made(cdp_store *s, void (*destroy)(void *self)) {
+    cdp__store_lives(s);
+    s->destroy = destroy;
+}
 
 CDP__PRIVATE void cdp__store_request_drop_results(
     const cdp_os *os, cdp_store_request *rq, uint64_t count) {

@@ -136,7 +136,8 @@ CDP_API uint32_t cdp_store_timeout(const cdp_store *store);
 CDP_API void cdp_store_free(cdp_store *store, void *memory);
 
 /* Ends a store: closes its connection or file and frees it. Does not wait for other processes;
-   returns within about 100 ms. No other thread may use the store meanwhile. NULL is allowed. */
+   returns within about 100 ms. No other thread may use the store meanwhile. NULL is allowed; a
+   second time it only sets the last error (STATE). */
 CDP_API void cdp_store_destroy(cdp_store *store);
 
 /* The general form of the calls above: starts `request`, waits for it, and at the deadline cancels

@@ -462,6 +462,55 @@ static void rank_has_a_mesh(cdp_group *g, void *arg) {
     cdp_mesh_destroy(mesh);
     T_TEXT("this mesh was destroyed", cdp_last_error()->text);
 }
+
+/* What a program still holds of a mesh. */
+static void rank_keeps_layouts(cdp_group *g, void *arg) {
+    cdp_mesh_desc d;
+    cdp_mesh *mesh;
+    cdp_layout l;
+    cdp_plan_desc pd;
+    cdp_plan *plan, *other;
+    cdp_dtensor t, owned;
+    float in[4] = {1, 2, 3, 4}, out[4];
+    char text[40];
+    (void)arg;
+    memset(&d, 0, sizeof d);
+    memset(&l, 0, sizeof l);
+    memset(&pd, 0, sizeof pd);
+    d.group = g;
+    d.ndim = 1;
+    d.shape[0] = 2;
+    T_EQ(CDP_OK, cdp_mesh_create(&d, &mesh));
+    l.mesh = mesh;
+    l.ndim = 1;
+    l.shape[0] = 4;
+    l.dtype = CDP_DTYPE_F32;
+    pd.from = pd.to = l;
+    T_EQ(CDP_OK, cdp_layout_parse(&pd.from, "S0"));
+    T_EQ(CDP_OK, cdp_plan_create(&pd, &plan));
+    T_EQ(CDP_OK, cdp_plan_run(plan, in, out));
+    T_EQ(CDP_OK, cdp_dtensor_create(&l, in, &t));
+    T_EQ(CDP_OK, cdp_dtensor_create(&l, NULL, &owned));
+    cdp_dtensor_free(&owned);
+    T_EQ(CDP_OK, cdp_barrier(g));
+    cdp_mesh_destroy(mesh);
+    T_EQ(CDP_ERR_STATE, cdp_layout_check(&l));
+    T_TEXT("cdp_layout_check: its mesh was destroyed", cdp_last_error()->text);
+    T_EQ(CDP_ERR_STATE, cdp_layout_parse(&l, "R"));
+    T_EQ(0, cdp_layout_text(&l, text, sizeof text));
+    T_EQ(0, cdp_layout_box(&l, NULL, NULL));
+    T(!cdp_layout_same(&l, &l));
+    T_EQ(CDP_ERR_STATE, cdp_plan_create(&pd, &other));
+    T(!other);
+    T_EQ(CDP_ERR_STATE, cdp_plan_run(plan, in, out));
+    T_EQ(CDP_ERR_STATE, cdp_redistribute(&t, &t));
+    cdp_dtensor_free(&t); /* the memory is the program's */
+    cdp_plan_destroy(plan);
+    T_TEXT("cdp_plan_destroy: its mesh was destroyed", cdp_last_error()->text);
+}
+TEST(layouts_and_plans_of_a_destroyed_mesh_are_refused) {
+    run_ranks(2, NULL, 0, rank_keeps_layouts, NULL);
+}
 TEST(a_mesh_outlives_its_group) {
     run_ranks(2, NULL, 0, rank_has_a_mesh, NULL);
 }
@@ -479,6 +528,53 @@ TEST(a_prefix_store_outlives_its_store) {
     cdp_store_destroy(view);
     GONE(cdp_store_set(deep, "k", "v", 1));
     cdp_store_destroy(deep);
+}
+
+static void ends_once(cdp_store *s) {
+    (void)cdp_error_set(CDP_OK, -1, 0, "nothing");
+    cdp_store_destroy(s);
+    T_TEXT("nothing", cdp_last_error()->text);
+    cdp_store_destroy(s);
+    T_TEXT("cdp_store_destroy: this store was destroyed", cdp_last_error()->text);
+}
+
+/* Its memory is the program's. */
+static void ends_plain(void *self) {
+    ++*(uint32_t *)self;
+}
+
+TEST(a_store_is_destroyed_once) {
+    uint32_t ended = 0;
+    cdp_store_server_desc sd;
+    cdp_store_server *server;
+    cdp_tcp_store_desc cd;
+    cdp_custom_store_desc own;
+    cdp_store *hash, *s, plain;
+    memset(&sd, 0, sizeof sd);
+    memset(&cd, 0, sizeof cd);
+    memset(&own, 0, sizeof own);
+    memset(&plain, 0, sizeof plain);
+    own.get = get_only;
+    own.swap = swap_only;
+    for (uint32_t i = 0; i < 3; ++i) { /* again at the same addresses */
+        T_EQ(CDP_OK, cdp_hash_store_create(NULL, &hash));
+        T_EQ(CDP_OK, cdp_prefix_store_create(hash, "a", &s));
+        T_EQ(CDP_OK, cdp_store_set(s, "k", "v", 1));
+        ends_once(s);
+        ends_once(hash);
+        T_EQ(CDP_OK, cdp_custom_store_create(&own, &s));
+        ends_once(s);
+        plain.self = &ended;
+        plain.destroy = ends_plain;
+        cdp_store_destroy(&plain);
+        T_EQ(i + 1, ended);
+    }
+    T_EQ(CDP_OK, cdp_store_server_create(&sd, &server));
+    cd.host = "127.0.0.1";
+    cd.port = cdp_store_server_port(server);
+    T_EQ(CDP_OK, cdp_tcp_store_create(&cd, &s));
+    ends_once(s);
+    cdp_store_server_destroy(server);
 }
 
 static void rank_ends_rpc_twice(cdp_group *g, void *arg) {
@@ -514,6 +610,9 @@ int main(int argc, char **argv) {
         {"a_ddp_with_a_hook_outlives_its_group", a_ddp_with_a_hook_outlives_its_group, 20},
         {"a_mesh_outlives_its_group", a_mesh_outlives_its_group, 20},
         {"a_prefix_store_outlives_its_store", a_prefix_store_outlives_its_store, 20},
+        {"layouts_and_plans_of_a_destroyed_mesh_are_refused",
+            layouts_and_plans_of_a_destroyed_mesh_are_refused, 20},
+        {"a_store_is_destroyed_once", a_store_is_destroyed_once, 20},
         {"an_rpc_is_destroyed_once", an_rpc_is_destroyed_once, 20},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof cases[0]);
