@@ -67,7 +67,7 @@ help:
 #:   headers          join cdp*.h from src/; headers-check compares them
 #:   src-check        every file of src/ compiles alone
 #:   format           lay out all C sources as .clang-format says (clang-format 14); format-check compares
-#:   test             all tests, some minutes on two cores; MORE=1: more and larger worlds, more points of death, every define
+#:   test             all tests, some minutes on two cores; MORE=1: more and larger worlds, more points of death, more defines
 #:   test T=NAME      one of them; CASE='NAME ...': only these cases of it
 #:   test-strict      tests with limits of time, to the letter: on a quiet machine
 #:   sanitize         the tests again under AddressSanitizer, UBSan and ThreadSanitizer

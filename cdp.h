@@ -26419,7 +26419,7 @@ CDP__PRIVATE uint64_t cdp__sampler_left(const cdp_sampler *s) {
 CDP__PRIVATE uint64_t cdp__sampler_share(const cdp_sampler *s, uint64_t rest) {
     const uint64_t each = rest / s->ranks, over = rest % s->ranks;
     if (s->drop_last) return each;
-    return each + (s->exact ? s->rank < over : over != 0);
+    return each + (uint64_t)(s->exact ? s->rank < over : over != 0);
 }
 
 CDP__PRIVATE uint64_t cdp__sampler_batch(const cdp_sampler *s) {
@@ -26683,10 +26683,10 @@ CDP__PRIVATE cdp_status cdp__order_list(cdp__order *o) {
 }
 
 CDP__PRIVATE cdp_status cdp__sampler_check(const cdp_sampler *s) {
-    const bool small = cdp__sampler_has_list(s) || s->weights;
-    if (!s->size || s->size >> (small ? 32 : 62) || cdp__sampler_total(s) >> (small ? 32 : 62))
+    const bool listed = cdp__sampler_has_list(s) || s->weights;
+    if (!s->size || s->size >> (listed ? 32 : 62) || cdp__sampler_total(s) >> (listed ? 32 : 62))
         return cdp__fail(CDP_ERR_INVALID, "a sampler needs a size from 1 to 2^%d - 1, not %llu",
-            small ? 32 : 62, (unsigned long long)s->size);
+            listed ? 32 : 62, (unsigned long long)s->size);
     if (!s->ranks || s->rank >= s->ranks)
         return cdp__fail(
             CDP_ERR_INVALID, "a sampler needs a rank below ranks, not %u of %u", s->rank, s->ranks);

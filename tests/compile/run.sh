@@ -3,10 +3,12 @@
 # objects: a test that compiled nothing fails. JOBS: how many compilers at once. Ends with "N passed, N failed".
 #
 # COMPILERS: which of gcc, g++, clang, clang++ (default: gcc, all that the other tests need; .ci/run takes the others).
-# EVERYTHING=1: each way with each header and each define alone, to an object. Else objects are made where something is
-# looked up in them or linked, and the rest is parsed, some of it for all headers in one file, with all warnings but those
-# that gcc finds on the way to code (a missing return or break, variables without a value): an object of another test here
-# has that code, too.
+# Objects are made where something is looked up in them or linked, and the rest is parsed, some of it for all headers in one
+# file, with all warnings but those that gcc finds on the way to code (a missing return or break, variables without a
+# value): an object of another test here has that code, too.
+# EVERYTHING=1: also each header alone, to an object; and more defines. Not each combination, but each pair: of header,
+# form and compiler (`square`), and of defines that are there or not (`pairs`). A mistake that takes three is not looked for.
+# LIST=1: only prints which tests there are.
 #
 # Each test is a function below; `job` runs one in a process of its own.
 set -u
@@ -284,6 +286,7 @@ t_parts() { # $5...: defines, or none
     for part in $PARTS; do
         if grep -vE " none${gone}" <<< "$defined" | grep -qE "$(part_of $part)"; then continue; fi
         case " $* $part" in
+        *' CDP_'*' CDP_'*' CDP_'*) ;; # they may need each other
         *" $part "* | *' CDP_NO_MESSAGES '*CDP_NO_CHANNELS | *' CDP_NO_JOB_KEY '*CDP_NO_MAC) ;;
         *' CDP_NO_DDP '*CDP_NO_HOOKS | *' CDP_NO_DDP '*CDP_NO_AVERAGER | *' CDP_NO_DDP '*CDP_NO_TRACE) ;;
         *' CDP_NO_DDP '*CDP_NO_SPARSE | *' CDP_NO_DDP '*CDP_NO_JOIN | *' CDP_NO_DDP '*CDP_NO_CLIP | *' CDP_NO_DDP '*CDP_NO_VERIFY) ;;
@@ -528,58 +531,87 @@ for c in gcc clang g++ clang++; do
 done
 
 # Optimising takes long and finds other warnings: once for each compiler is enough.
-MOST=$HEADERS SINGLE=$PARTS
-OPTIONS='CDP_NO_STDIO CDP_NO_THREADS CDP_NO_LOG_STRINGS CDP_NO_FILE_STORE CDP_NO_FILES CDP_NO_OS CDP_ONLY_F32'
-if [ -n "${EVERYTHING-}" ]; then
-    CHECK=O0
-else
-    CHECK=$PARSE MOST=$TOP SINGLE='CDP_NO_DDP CDP_NO_MESSAGES CDP_NO_RECORDER'
-    echo 'SKIP some defines and headers: with EVERYTHING=1, as .ci/run has it for gcc'
-fi
-[ -z "${OBJECTS-}" ] || CHECK=O0
-full() { [ $CHECK = O0 ]; }
+OPTIONS='CDP_NO_STDIO CDP_NO_THREADS CDP_NO_OS'
+CHECK=$PARSE SINGLE='CDP_NO_DDP CDP_NO_MESSAGES CDP_NO_RECORDER CDP_NO_JOB_KEY'
+everything() { [ -n "${EVERYTHING-}" ]; }
+if everything; then OPTIONS="$OPTIONS CDP_NO_LOG_STRINGS CDP_NO_FILE_STORE CDP_NO_FILES CDP_ONLY_F32"
+else echo 'SKIP some defines and headers: with EVERYTHING=1, as .ci/run has it'; fi
+
+# Each header with each compiler in one of four forms. Where one compiler has the first, the next one has the second: all
+# four compilers together take each header in each form.
+square() { # COMPILER
+    local i=0 h
+    case $1 in g++) i=1 ;; clang) i=2 ;; clang++) i=3 ;; esac
+    for h in $HEADERS; do
+        case $1-$((i++ % 4)) in
+        *++-0) add t_own_macro $1 c++11 O0 "$h" ;;
+        *++-1) add t_later $1 c++17 O0 "$h" ;;
+        *++-2) add t_static $1 c++20 O0 "$h" ;;
+        *++-3) add t_two_files $1 c++17 O0 "$h" gcc c11 ;;
+        *-0) add t_own_macro $1 c17 O0 "$h" ;;
+        *-1) add t_later $1 gnu11 O0 "$h" ;; # with -std=c11 that is the documented #error, below
+        *-2) add t_static $1 c11 O0 "$h" ;;
+        *-3) add t_two_files $1 c11 O0 "$h" $1 c11 ;;
+        esac
+    done
+}
+# Seven programs: of each two PARTS there is one with both, with the one and with the other; t_implementation has none.
+# Every part is in four of them, and no two in the same four: two fours of seven have one in common.
+pairs() { # COMPILER LEVEL
+    local code=0 n row part with=()
+    for part in $PARTS; do
+        until
+            code=$((code + 1)) n=0
+            for row in 0 1 2 3 4 5 6; do n=$((n + (code >> row & 1))); done
+            [ $n = 4 ]
+        do :; done
+        [ $code -lt 128 ] || die 'more than 35 parts: take eight programs'
+        for row in 0 1 2 3 4 5 6; do
+            # with these three, other parts are not there to be left out: they are alone, in SINGLE
+            case $part in CDP_NO_DDP | CDP_NO_MESSAGES | CDP_NO_JOB_KEY) continue ;; esac
+            [ $((code >> row & 1)) = 0 ] || with[row]="${with[row]-} $part"
+        done
+    done
+    for row in 0 1 2 3 4 5 6; do add t_parts $1 c11 $2 $TOP ${with[row]}; done
+}
 c_matrix() { # COMPILER
-    local c=$1 std h option part
+    local c=$1 std h option part object=$CHECK
     for std in c11 gnu11 c17; do
         for h in $HEADERS; do add t_declarations $c $std O0 "$h"; done
-        [ $std = gnu11 ] && ! full || add t_implementation $c $std $CHECK $TOP # make compiles it as gnu11
+        [ $std = gnu11 ] || add t_implementation $c $std $CHECK $TOP # make compiles it as gnu11
     done
-    if full || [ $c != gcc ] || ! compiled libcdp cdp*.h; then add t_implementation $c c11 O2 $TOP
+    if [ $c != gcc ] || ! compiled libcdp cdp*.h; then add t_implementation $c c11 O2 $TOP
     else add t_warnings gcc gnu11 O2 "$MADE/libcdp"; fi
     # shellcheck disable=SC2086
-    full || add t_all_static_later $c gnu11 $CHECK $WITHOUT_MPI
-    for h in $HEADERS; do
-        if full || [ "$h" = cdp.h ] || [ "$h" = $TOP ]; then add t_two_files $c c11 O0 "$h" $c c11; fi
-        if [ "$h" = $TOP ] || ! full; then continue; fi
-        add t_later $c gnu11 $CHECK "$h" # with -std=c11 that is the documented #error, below
-        add t_static $c c11 $CHECK "$h"
-    done
+    add t_all_static_later $c gnu11 $CHECK $WITHOUT_MPI
+    add t_own_macro $c c11 $CHECK $TOP
+    for h in cdp.h $TOP; do add t_two_files $c c11 O0 "$h" $c c11; done
     add t_other_macros $c c11 O0 $TOP
     add t_later $c gnu11 O0 $TOP
     add t_static $c c11 O0 $TOP
-    add t_option $c c11 $CHECK cdp_dtensor.h CDP_NO_TENSOR_OPS
-    for h in $MOST; do
-        add t_own_macro $c c11 $CHECK "$h"
-        [ "$h" = $TOP ] || for option in CDP_NO_STDIO CDP_NO_THREADS; do add t_option $c c11 O0 "$h" $option; done
-    done
-    if full; then
-        for option in $OPTIONS; do add t_option $c c11 O0 $TOP $option; done
-    else
-        for option in CDP_NO_STDIO CDP_NO_THREADS CDP_NO_OS; do add t_option $c c11 $CHECK $TOP $option; done
-        add t_option $c c11 O0 $TOP CDP_NO_STDIO CDP_NO_THREADS CDP_NO_LOG_STRINGS CDP_NO_FILE_STORE CDP_NO_FILES
-        add t_option $c c11 O0 $TOP CDP_NO_OS CDP_ONLY_F32
+    if everything; then
+        square $c
+        [ $c != gcc ] || object=O0
+        if [ $c = gcc ]; then option=CDP_NO_STDIO; else option=CDP_NO_THREADS; fi
+        for h in $HEADERS; do # every second header without the one, the others without the other
+            [ "$h" = $TOP ] || add t_option $c c11 O0 "$h" $option
+            if [ $option = CDP_NO_STDIO ]; then option=CDP_NO_THREADS; else option=CDP_NO_STDIO; fi
+        done
+        pairs $c $object
     fi
-    ! full || add t_parts $c c11 O0 $TOP
-    for part in $SINGLE; do add t_parts $c c11 $CHECK $TOP $part; done
+    add t_option $c c11 $object cdp_dtensor.h CDP_NO_TENSOR_OPS
+    for option in $OPTIONS; do add t_option $c c11 $object $TOP $option; done
+    add t_option $c c11 O0 $TOP CDP_NO_STDIO CDP_NO_THREADS CDP_NO_LOG_STRINGS CDP_NO_FILE_STORE CDP_NO_FILES
+    add t_option $c c11 O0 $TOP CDP_NO_OS CDP_ONLY_F32
+    for part in $SINGLE; do add t_parts $c c11 $object $TOP $part; done
     add t_parts $c c11 O0 $TOP $PARTS
     add t_no_asserts $c gnu11 $CHECK $TOP
     add t_system_header_first $c c11 $CHECK $TOP
     [ "$(uname -m)" != x86_64 ] || add t_arithmetic $c c11 O2 cdp.h
-    if ! full; then add t_platform_macros $c c11 $CHECK $WITHOUT_MPI
-    else for h in $WITHOUT_MPI; do add t_platform_macros $c c11 O0 "$h"; done; fi
+    add t_platform_macros $c c11 $CHECK $WITHOUT_MPI
     add t_extensions $c c11 O0
     add t_other_c11 $c c11 O0 $TOP
-    [ $TOP = cdp.h ] || add t_mixed_versions $c c11 O0 $TOP
+    add t_mixed_versions $c c11 O0 $TOP
 }
 cxx_matrix() { # COMPILER
     local c=$1 std h option part partner
@@ -592,6 +624,7 @@ cxx_matrix() { # COMPILER
     add t_parts $c c++11 O0 $TOP $PARTS
     add t_later $c c++17 $CHECK $TOP
     add t_platform_macros $c c++17 $CHECK $WITHOUT_MPI
+    ! everything || square $c
     add t_static $c c++17 O0 $TOP
     for option in CDP_NO_STDIO CDP_NO_THREADS CDP_NO_LOG_STRINGS CDP_NO_OS CDP_ONLY_F32; do add t_option $c c++11 $CHECK $TOP $option; done
     for partner in ${c_compilers:-gcc}; do
@@ -651,10 +684,10 @@ if [ -f cdp_nccl.h ]; then
 fi
 gcc_alone() {
     for e in examples/*.c tools/*.c; do
-        if ! full && compiled "$(basename "$e" .c)" examples/*.[ch] tools/*.[ch]; then add t_warnings gcc gnu17 O0 "$MADE/$(basename "$e" .c)"
+        if compiled "$(basename "$e" .c)" examples/*.[ch] tools/*.[ch]; then add t_warnings gcc gnu17 O0 "$MADE/$(basename "$e" .c)"
         else add t_example gcc gnu17 $PARSE "$e"; fi
     done
-    [ -n "${EVERYTHING-}" ] || return
+    everything || return 0
     add t_implementation gcc c11 Os $TOP
     if [ "$(uname -m)" = x86_64 ] && [ "$(gcc -dumpversion | cut -d. -f1)" -ge 12 ]; then
         add t_vectors gcc gnu11 O2 cdp.h
@@ -665,6 +698,7 @@ gcc_alone() {
 }
 case "$c_compilers " in *' gcc '*) gcc_alone ;; esac
 
+[ -z "${LIST-}" ] || { cat "$jobs_list"; exit; }
 results=$(xargs -a "$jobs_list" -P "${JOBS:-$(nproc)}" -I{} bash -c "exec bash '$root/tests/compile/run.sh' job {}")
 echo "$results"
 passed=$(grep -c '^ok ' <<< "$results") failed=$(grep -c '^not ok ' <<< "$results")
