@@ -205,9 +205,10 @@
         CDP_NO_BACKEND *       off      no cdp_group_set_backend, cdp_group_clear_backend,
                                         cdp_group_compare, cdp_group_watch: all memory is that of
                                         the host, and there is no cdp_nccl.h
-        CDP_FEW_DTYPES         off      no arithmetic of f8 and complex numbers, and none in a wider
-                                        dtype: these, AVG of all but f32 and f64, and `accumulate`
-                                        are UNSUPPORTED; no cdp_nccl.h, no cdp_dtensor.h
+        CDP_FEW_DTYPES         off      arithmetic of f32, f64, f16, bf16, i32, i64, u8 and bool
+                                        only, and none in a wider dtype: others, AVG of all but f32,
+                                        f64 and i64, and `accumulate` are UNSUPPORTED; no
+                                        cdp_nccl.h, no cdp_dtensor.h
         CDP_NO_SCAN *          off      no cdp_scan, cdp_exscan
         CDP_NO_REPRODUCIBLE    off      no reductions in a fixed order, and means of 64-bit integers
                                         whose sum overflows are wrong: a desc with reproducible is
@@ -215,11 +216,14 @@
         CDP_NO_RECORDER *      off      no cdp_group_records, cdp_group_dump, cdp_describe; the
                                         desc's dump_path is ignored
         CDP_NO_SHARED_MEMORY   off      the default os has no memory that processes share; see also
-                                        cdp_tcp.h
+                                        cdp_tcp.h. With CDP_NO_HUB, messages take the stream only:
+                                        `slots` and `remote` of a cdp_transport are not used, which
+                                        must be so on all ranks that have such a transport
         CDP_NO_LOG_STRINGS     off      log messages are left out, and texts of errors: a rank's
-                                        error says "cdp.h:1234", the file and line that found it.
-                                        Status, peer and errno are as ever, and so is the text of
-                                        a failure that ranks tell each other
+                                        error says "cdp.h:1234", the file and line that found it;
+                                        that of several ranks, the name of the status, or what
+                                        the rank that saw it has written. All other members are
+                                        as ever, and ranks of other builds have the whole text
 
     WITHOUT A SYSTEM (CDP_NO_OS)
         Each desc needs the program's own cdp_os: cdp_group_create without one is INVALID, other
@@ -234,8 +238,8 @@
         Calls must not overlap; interrupts must not call the library. What sizes its memory:
         stage_bytes, window_bytes, operations, waits, records and max_pending of the group's
         desc, CDP_ERROR_TEXT, CDP_ONLY_F32, CDP_FEW_DTYPES. The firmware in
-        examples/18_firmware, two ranks on a Cortex-M3, takes 15 KB of memory, 2.5 KB of
-        stack included, and 71 KB of code; `make firmware` measures it.
+        examples/18_firmware, two ranks on a Cortex-M3, takes 16 KB of memory, 2.7 KB of
+        stack included, and 66 KB of code; `make firmware` measures it.
 
     THREADS
         Any thread may use a group. All ranks must start the operations of a group in one order, so
@@ -3487,6 +3491,14 @@ CDP__PRIVATE uint32_t cdp__handle_number(void) {
 #endif
 #endif
 
+/* False in builds whose errors and logs have no texts: there nothing is found out that only a text
+   would say. */
+#ifdef CDP_NO_LOG_STRINGS
+#define CDP__TEXTS false
+#else
+#define CDP__TEXTS true
+#endif
+
 /* 0 in a desc means "the default". */
 #define cdp__def(value, fallback) ((value) ? (value) : (fallback))
 
@@ -3845,7 +3857,7 @@ typedef enum cdp__number_kind {
      name    for people
      bytes   of one element
      kind    CDP__kind; COMPLEX: two parts, each a float of half the bytes
-     set     the kernels that compute with it, CDP__SET_set in >>dtype/reduce
+     set     the kernels that compute with it, cdp__set_set in >>dtype/reduce
      form    how it is widened to f32 and narrowed again: the functions cdp__widen_form and
              cdp__narrow_form there; `same`: it is not
      wide    the dtype in which AVG is computed: wide enough for any sum of 65535 ranks, if one is
@@ -3946,6 +3958,8 @@ CDP__PRIVATE bool cdp__dtype_left_out(cdp_dtype t) {
     return (kind == CDP__FLOAT || kind == CDP__COMPLEX) && t > CDP_DTYPE_F32;
 #elif defined(CDP_FEW_DTYPES)
     const cdp__dtype_row *row = cdp__dtype_row_of(t);
+    if (row->kind == CDP__SIGNED) return row->bytes < 4;
+    if (row->kind == CDP__UNSIGNED) return row->bytes > 1;
     return row->kind == CDP__COMPLEX || (row->narrow && row->bytes == 1);
 #else
     (void)t;
@@ -4149,57 +4163,57 @@ enum {
     CDP__DO_XOR,
     CDP__DO_COUNT
 };
-#define CDP__SET_FLOAT(s)                                                           \
-    {                                                                               \
-        cdp__add_##s, cdp__mul_##s, cdp__low_##s, cdp__high_##s, cdp__low_swap_##s, \
-            cdp__high_swap_##s, cdp__divide_##s, cdp__scale_##s, NULL, NULL, NULL   \
-    }
-#define CDP__SET_INT(s, bits)                                                                 \
-    {                                                                                         \
-        cdp__add_##bits, cdp__mul_##bits, cdp__low_##s##bits, cdp__high_##s##bits,            \
-            cdp__low_##s##bits, cdp__high_##s##bits, cdp__divide_##s##bits, NULL, cdp__and_8, \
-            cdp__or_8, cdp__xor_8                                                             \
-    }
-#define CDP__SET_COMPLEX(f, c)                                                                     \
-    {                                                                                              \
-        cdp__add_##f, cdp__mul_##c, NULL, NULL, NULL, NULL, cdp__divide_##f, cdp__scale_##f, NULL, \
-            NULL, NULL                                                                             \
-    }
-#define CDP__SET_f32 CDP__SET_FLOAT(f32)
+static const cdp__kernel cdp__set_bool[CDP__DO_COUNT] = {cdp__or_bool, cdp__and_bool, cdp__and_bool,
+    cdp__or_bool, cdp__and_bool, cdp__or_bool, NULL, NULL, cdp__and_bool, cdp__or_bool,
+    cdp__xor_bool};
+
+#define CDP__SET_FLOAT(s)                                                                    \
+    static const cdp__kernel cdp__set_##s[CDP__DO_COUNT] = {cdp__add_##s, cdp__mul_##s,      \
+        cdp__low_##s, cdp__high_##s, cdp__low_swap_##s, cdp__high_swap_##s, cdp__divide_##s, \
+        cdp__scale_##s, NULL, NULL, NULL};
+#define CDP__SET_INT(s, bits)                                                         \
+    static const cdp__kernel cdp__set_##s##bits[CDP__DO_COUNT] = {cdp__add_##bits,    \
+        cdp__mul_##bits, cdp__low_##s##bits, cdp__high_##s##bits, cdp__low_##s##bits, \
+        cdp__high_##s##bits, cdp__divide_##s##bits, NULL, cdp__and_8, cdp__or_8, cdp__xor_8};
+#define CDP__SET_COMPLEX(f, c)                                                                \
+    static const cdp__kernel cdp__set_##c[CDP__DO_COUNT] = {cdp__add_##f, cdp__mul_##c, NULL, \
+        NULL, NULL, NULL, cdp__divide_##f, cdp__scale_##f, NULL, NULL, NULL};
+
+/* The sets of this build. NULL: it leaves out the dtype, so that nobody asks for its kernels. */
+CDP__SET_FLOAT(f32)
 #ifdef CDP_ONLY_F32
-#define CDP__SET_f64 CDP__SET_f32 /* never asked for */
+#define cdp__set_f64 NULL
 #else
-#define CDP__SET_f64 CDP__SET_FLOAT(f64)
+CDP__SET_FLOAT(f64)
 #endif
+CDP__SET_INT(i, 32)
+CDP__SET_INT(i, 64)
+CDP__SET_INT(u, 8)
 #ifdef CDP_FEW_DTYPES
-#define CDP__SET_c32 CDP__SET_f32 /* never asked for */
+#define cdp__set_i8 NULL
+#define cdp__set_i16 NULL
+#define cdp__set_u16 NULL
+#define cdp__set_u32 NULL
+#define cdp__set_u64 NULL
+#define cdp__set_c32 NULL
 #else
-#define CDP__SET_c32 CDP__SET_COMPLEX(f32, c32)
+CDP__SET_INT(i, 8)
+CDP__SET_INT(i, 16)
+CDP__SET_INT(u, 16)
+CDP__SET_INT(u, 32)
+CDP__SET_INT(u, 64)
+CDP__SET_COMPLEX(f32, c32)
 #endif
 #if defined(CDP_ONLY_F32) || defined(CDP_FEW_DTYPES)
-#define CDP__SET_c64 CDP__SET_c32
+#define cdp__set_c64 NULL
 #else
-#define CDP__SET_c64 CDP__SET_COMPLEX(f64, c64)
+CDP__SET_COMPLEX(f64, c64)
 #endif
-#define CDP__SET_i8 CDP__SET_INT(i, 8)
-#define CDP__SET_i16 CDP__SET_INT(i, 16)
-#define CDP__SET_i32 CDP__SET_INT(i, 32)
-#define CDP__SET_i64 CDP__SET_INT(i, 64)
-#define CDP__SET_u8 CDP__SET_INT(u, 8)
-#define CDP__SET_u16 CDP__SET_INT(u, 16)
-#define CDP__SET_u32 CDP__SET_INT(u, 32)
-#define CDP__SET_u64 CDP__SET_INT(u, 64)
-#define CDP__SET_bool                                                                          \
-    {                                                                                          \
-        cdp__or_bool, cdp__and_bool, cdp__and_bool, cdp__or_bool, cdp__and_bool, cdp__or_bool, \
-            NULL, NULL, cdp__and_bool, cdp__or_bool, cdp__xor_bool                             \
-    }
 
 CDP__PRIVATE cdp__kernel cdp__kernel_at(cdp_dtype t, uint32_t what) {
 #define CDP__ROW(id, name, bytes, kind, set, form, wide, one, ops, grads, nccl, since) \
-    CDP__SET_##set,
-    static const cdp__kernel table[CDP_DTYPE_COUNT][CDP__DO_COUNT] = {
-        CDP__SET_f32, CDP__DTYPES(CDP__ROW)};
+    cdp__set_##set,
+    static const cdp__kernel *const table[CDP_DTYPE_COUNT] = {cdp__set_f32, CDP__DTYPES(CDP__ROW)};
 #undef CDP__ROW
     return table[t][what];
 }
@@ -9860,8 +9874,10 @@ CDP__PRIVATE bool cdp__algo_combines(uint32_t i) {
         && cdp__algo_at(i)->kind != CDP_COLL_NONE;
 }
 
-/* The built-in rows. The caller's own rows (cdp_group_desc.choices) come before them. */
+/* The built-in rows. The caller's own rows (cdp_group_desc.choices) come before them. CDP__BY_HOST:
+   whether any algorithm depends on which ranks share a host. */
 #ifdef CDP_FEW_ALGORITHMS
+#define CDP__BY_HOST false
 static const cdp__row cdp__rows[] = {
     {CDP__SMALL, 0, CDP__DOUBLING, 0},
     {0, 0, CDP__FIXED_ALLREDUCE, CDP__WIDER},
@@ -9884,6 +9900,7 @@ static const cdp__row cdp__rows[] = {
     {0, 0, CDP__EXSCAN_DOUBLING, 0},
 };
 #else
+#define CDP__BY_HOST true
 static const cdp__row cdp__rows[] = {
     /* with more ranks, fewer rounds matter more */
     {CDP__LITTLE, 4, CDP__FLAT, CDP__SAME_HOST},
@@ -10184,16 +10201,16 @@ CDP__PRIVATE void cdp__bucket_text(cdp__text *t, uint32_t root) {
         cdp__text_add(t, " for bucket %u of ddp %u", root & 0xffffu, root >> 16 & 0xffu);
 }
 
-/* Makes a text like "allreduce #17 of 4194304 x f32 sum, ring". */
-CDP__PRIVATE void cdp__call_text(const cdp__head *h, char *out, uint64_t size) {
+/* Makes a text like "allreduce #17 of 4194304 x f32 sum, ring". Returns it. */
+CDP__PRIVATE const char *cdp__call_text(const cdp__head *h, char *out, uint64_t size) {
     cdp__text t = cdp__text_of(out, size);
     const cdp_coll_kind kind = (cdp_coll_kind)h->kind;
     if (kind == CDP_COLL_SEND && h->root == CDP__TAG_BARRIER) {
         cdp__text_add(&t, "monitored barrier #%llu", (unsigned long long)h->seq);
-        return;
+        return out;
     }
     cdp__text_add(&t, "%s #%llu", cdp_coll_name(kind), (unsigned long long)h->seq);
-    if (kind == CDP_COLL_BARRIER) return;
+    if (kind == CDP_COLL_BARRIER) return out;
     cdp__text_add(
         &t, " of %llu x %s", (unsigned long long)h->count, cdp_dtype_name((cdp_dtype)h->dtype));
     if (h->parts == 1) cdp__text_add(&t, " in uneven parts");
@@ -10203,7 +10220,7 @@ CDP__PRIVATE void cdp__call_text(const cdp__head *h, char *out, uint64_t size) {
         cdp__text_add(&t, " accumulated in %s", cdp_dtype_name((cdp_dtype)h->accumulate));
     if (kind == CDP_COLL_SEND) {
         cdp__text_add(&t, " with tag %u", h->root);
-        return;
+        return out;
     }
     if (cdp__kind_has_root(kind)) {
         cdp__text_add(&t, " %s rank %u",
@@ -10216,6 +10233,7 @@ CDP__PRIVATE void cdp__call_text(const cdp__head *h, char *out, uint64_t size) {
         cdp__text_add(&t, ", in device memory");
     else if (cdp__kind_reduces(kind) && !cdp__kind_has_parts(kind))
         cdp__text_add(&t, ", %s", cdp__algo_at(h->algo)->name);
+    return out;
 }
 
 /* ---- >>failure/records: records of failures and waits, as sent to other ranks (pure) --------- */
@@ -10577,8 +10595,7 @@ CDP__PRIVATE cdp__head cdp__fingerprint_head(const cdp__fingerprint *f) {
 CDP__PRIVATE void cdp__fingerprint_text(cdp__text *t, const cdp__fingerprint *f) {
     const cdp__head h = cdp__fingerprint_head(f);
     char call[128];
-    cdp__call_text(&h, call, sizeof call);
-    cdp__text_add(t, "%s", call);
+    cdp__text_add(t, "%s", cdp__call_text(&h, call, sizeof call));
 }
 
 /* Appends sentences like "; in the end everybody waits for rank 2; rank 2 does not answer: ...". */
@@ -10653,8 +10670,22 @@ CDP__PRIVATE int32_t cdp__failure_blamed(const cdp__failure_record *r, uint32_t 
                                                                          : r->end.named;
 }
 
-/* Makes a text like "rank 0/8: told by rank 3/8: group of 4: allreduce #17 of 4 x f32 sum (round
-   5/14): ...". */
+/* Appends a sentence like "rank 0/8: told by rank 3/8: group of 4: allreduce #17 of 4 x f32 sum
+   (round 5/14): ...". */
+CDP__PRIVATE void cdp__failure_sentence(
+    cdp__text *t, const cdp__failure_record *r, uint32_t rank, uint32_t world_size) {
+    if (r->observer != (int32_t)rank) cdp__text_add(t, "rank %u/%u: told by ", rank, world_size);
+    cdp__text_add(t, "rank %d/%u: ", (int)r->observer, world_size);
+    if (r->group_size) cdp__text_add(t, "group of %u: ", r->group_size);
+    if (r->call.kind != CDP_COLL_NONE) {
+        cdp__fingerprint_text(t, &r->call);
+        cdp__text_add(t, " (round %u/%u): ", r->at.round + 1, r->rounds);
+    }
+    cdp__failure_cause_text(t, r);
+}
+
+/* The error of a group whose cause is the record. Without texts, its text is what the observer has
+   written, or the name of its status. */
 CDP__PRIVATE void cdp__failure_text(
     const cdp__failure_record *r, uint32_t rank, uint32_t world_size, cdp_error *e) {
     cdp__text t = cdp__text_of(e->text, sizeof e->text);
@@ -10666,14 +10697,10 @@ CDP__PRIVATE void cdp__failure_text(
     e->round = r->at.round;
     e->op_seq = r->call.seq;
     e->sys_errno = r->sys_errno;
-    if (r->observer != (int32_t)rank) cdp__text_add(&t, "rank %u/%u: told by ", rank, world_size);
-    cdp__text_add(&t, "rank %d/%u: ", (int)r->observer, world_size);
-    if (r->group_size) cdp__text_add(&t, "group of %u: ", r->group_size);
-    if (r->call.kind != CDP_COLL_NONE) {
-        cdp__fingerprint_text(&t, &r->call);
-        cdp__text_add(&t, " (round %u/%u): ", r->at.round + 1, r->rounds);
-    }
-    cdp__failure_cause_text(&t, r);
+    if (CDP__TEXTS)
+        cdp__failure_sentence(&t, r, rank, world_size);
+    else
+        cdp__text_add(&t, "%s", r->text[0] ? r->text : cdp_status_name(r->status));
 }
 
 /* ---- >>failure/chains: where a chain of waits ends (pure) ------------------------------------ */
@@ -11924,6 +11951,13 @@ CDP__PRIVATE bool cdp__line_read_end(cdp__line *l, uint64_t token) {
 
 /* Knows: works, requests for messages. Promises: entries of a pool, which are reused. */
 
+/* Whether any call of this build opens such works. */
+#if defined(CDP_NO_CHAINS) && defined(CDP_NO_MESSAGES) && defined(CDP_NO_BACKEND)
+#define CDP__DEFERS false
+#else
+#define CDP__DEFERS true
+#endif
+
 /* A work that is not an operation of the queue: a chained function, a receive from any rank, a
    batch. Entries are reused; `use` says which work an entry currently belongs to. */
 typedef enum cdp__deferred_kind {
@@ -11975,6 +12009,13 @@ typedef struct cdp__deferred {
 #define CDP__GONE 1u /* there is one channel */
 #else
 #define CDP__GONE 64u
+#endif
+/* Whether a message may stay in memory that both ranks reach: in a slot, or exposed. False in
+   builds without such memory, so that compilers omit the code that uses it. */
+#if defined(CDP_NO_SHARED_MEMORY) && defined(CDP_NO_HUB)
+#define CDP__IN_PLACE false
+#else
+#define CDP__IN_PLACE true
 #endif
 #define CDP__CONTROL_MAX (1u << 30) /* bytes of queued messages per link, at most */
 #define CDP__WORLD_CHANNEL 1u       /* channel of the group created with the transport */
@@ -12682,7 +12723,8 @@ CDP__PRIVATE int64_t cdp__port_pump(cdp__world *w, uint32_t peer, const cdp__str
 CDP__PRIVATE cdp__eager_slots *cdp__stream_slots(
     const cdp__world *w, const cdp__stream *s, bool out) {
     const cdp_transport *t = &w->transport;
-    return t->slots.memory ? (cdp__eager_slots *)t->slots.memory(t->self, s->peer, out) : NULL;
+    if (!CDP__IN_PLACE || !t->slots.memory) return NULL;
+    return (cdp__eager_slots *)t->slots.memory(t->self, s->peer, out);
 }
 
 /* True if a slot holds a message of this peer. */
@@ -12690,7 +12732,8 @@ CDP__PRIVATE bool cdp__port_slots_wait(const cdp__world *w, uint32_t peer) {
     const cdp_transport *t = &w->transport;
     const cdp__eager_slots *memory = NULL;
     uint32_t i;
-    if (t->slots.memory) memory = (const cdp__eager_slots *)t->slots.memory(t->self, peer, false);
+    if (CDP__IN_PLACE && t->slots.memory)
+        memory = (const cdp__eager_slots *)t->slots.memory(t->self, peer, false);
     for (i = 0; i < CDP_SLOTS && memory; ++i)
         if (cdp__atomic_load_u32(&memory->place[i].serial, CDP__ACQUIRE)
             != w->ports[peer].slots.got[i])
@@ -12778,7 +12821,7 @@ CDP__PRIVATE int64_t cdp__stream_read(cdp__world *w, cdp__stream *s, void *to, u
     cdp_iov v;
     int64_t r;
     bytes = cdp__min(bytes, s->body_left);
-    if (s->slot) {
+    if (CDP__IN_PLACE && s->slot) {
         memcpy(to, s->slot->data + s->slot_at, (size_t)bytes);
         s->slot_at += (uint32_t)bytes;
         s->body_left -= bytes;
@@ -12969,10 +13012,15 @@ typedef struct cdp__transfer {
    (docs/NOTES.md). */
 #define CDP__ROWS_PAST_BYTES (12u * 1024u * 1024u)
 
+/* True if the receiver reads the payload in the sender's memory. */
+CDP__PRIVATE bool cdp__transfer_in_place(const cdp__transfer *x) {
+    return CDP__IN_PLACE && x->remote;
+}
+
 /* Revokes the exposed memory: the receiver reads it no more. */
 CDP__PRIVATE void cdp__transfer_revoke(cdp__world *w, cdp__transfer *x) {
     const cdp_transport *t = &w->transport;
-    if (x->exposing) t->remote.revoke(t->self, x->s->peer, cdp__get_u64(x->token));
+    if (CDP__IN_PLACE && x->exposing) t->remote.revoke(t->self, x->s->peer, cdp__get_u64(x->token));
     x->exposing = false;
 }
 
@@ -12980,7 +13028,8 @@ CDP__PRIVATE void cdp__transfer_revoke(cdp__world *w, cdp__transfer *x) {
 CDP__PRIVATE bool cdp__transfer_expose(cdp__world *w, cdp__transfer *x) {
     const cdp_transport *t = &w->transport;
     uint64_t token;
-    if (!t->remote.expose || x->moved || x->returned || x->bytes < x->expose_bytes || x->s->left
+    if (!CDP__IN_PLACE || !t->remote.expose || x->moved || x->returned || x->bytes < x->expose_bytes
+        || x->s->left
         || !t->remote.expose(t->self, x->s->peer, x->data, x->bytes, x->fresh, &token))
         return false;
     cdp__put_u64(x->token, token);
@@ -13054,8 +13103,9 @@ CDP__PRIVATE int64_t cdp__transfer_send(cdp__world *w, cdp__transfer *x) {
     int64_t r;
     if (w->ports[s->peer].tx_stream != s) { /* between two pieces */
         cdp__head h;
-        if (x->remote && x->announced) return cdp__transfer_await(w, x);
-        if (x->remote || cdp__transfer_expose(w, x)) return cdp__transfer_announce(w, x);
+        if (cdp__transfer_in_place(x) && x->announced) return cdp__transfer_await(w, x);
+        if (cdp__transfer_in_place(x) || cdp__transfer_expose(w, x))
+            return cdp__transfer_announce(w, x);
         h = *x->call;
         h.type = CDP__MESSAGE_DATA;
         h.channel = s->channel;
@@ -13242,7 +13292,8 @@ CDP__PRIVATE bool cdp__transfer_fits(
     const uint64_t left = x->bytes - x->moved + x->skip;
     if (!cdp__same_call(x->call, h) || h->round != x->round) return false;
     if (h->type == CDP__MESSAGE_REMOTE)
-        return left && !x->moved && (w->transport.remote.map || w->transport.remote.get);
+        return CDP__IN_PLACE && left && !x->moved
+            && (w->transport.remote.map || w->transport.remote.get);
     return h->bytes <= left && (h->bytes == 0) == (x->bytes == 0);
 }
 
@@ -13258,7 +13309,7 @@ CDP__PRIVATE int64_t cdp__transfer_receive(cdp__world *w, cdp__transfer *x) {
         if (!cdp__transfer_fits(w, x, &x->theirs)) return CDP__TRANSFER_MISMATCH;
         x->remote = x->theirs.type == CDP__MESSAGE_REMOTE;
     }
-    if (x->remote) return cdp__transfer_remote(w, x);
+    if (cdp__transfer_in_place(x)) return cdp__transfer_remote(w, x);
     if (s->body_left && x->limit == x->bytes) {
         n = cdp__transfer_body(w, x);
         if (n < 0) return n;
@@ -13550,7 +13601,7 @@ CDP__PRIVATE bool cdp__exec_check_receiver(cdp__exec *x, uint32_t i) {
         return true;
     }
     /* the receiver has read the payload meanwhile, and may be ahead of this rank */
-    if (t->remote && t->announced && !s->exposed) return true;
+    if (cdp__transfer_in_place(t) && t->announced && !s->exposed) return true;
     if (!cdp__stream_peek(x->w, s, &x->theirs)) return false;
     cdp__exec_fail(x, CDP__FAULT_MISMATCH, cdp__exec_rank_of(x, t));
     return true;
@@ -13568,8 +13619,8 @@ CDP__PRIVATE bool cdp__exec_result(cdp__exec *x, uint32_t i, int64_t r) {
         cdp__exec_fail(x, CDP__FAULT_LOST, cdp__exec_rank_of(x, t));
         return true;
     }
-    if (r > 0 && !t->receive && t->remote) x->exposing = true;
-    if (r == 0 && !t->receive && t->remote
+    if (r > 0 && !t->receive && cdp__transfer_in_place(t)) x->exposing = true;
+    if (r == 0 && !t->receive && cdp__transfer_in_place(t)
         && (t->s->early_used || cdp__port_has(&x->w->ports[t->s->peer], t->s)))
         return cdp__exec_check_receiver(x, i);
     return r != 0;
@@ -13581,7 +13632,7 @@ CDP__PRIVATE void cdp__exec_limit(cdp__exec *x, uint32_t i) {
     const cdp__transfer *before = t - 1;
     t->limit = t->bytes;
     if (before->done) return;
-    t->limit = before->remote ? before->moved : t->moved;
+    t->limit = cdp__transfer_in_place(before) ? before->moved : t->moved;
 }
 
 CDP__PRIVATE void cdp__exec_step(cdp__exec *x, const cdp__step *s) {
@@ -13661,7 +13712,7 @@ CDP__PRIVATE bool cdp__exec_part(cdp__exec *x, cdp__step *part) {
 CDP__PRIVATE bool cdp__exec_try_revoke(cdp__exec *x) {
     bool any = false;
     uint32_t i;
-    if (!x->w->transport.remote.try_revoke) return false;
+    if (!CDP__IN_PLACE || !x->w->transport.remote.try_revoke) return false;
     for (i = 0; i < x->transfer_count; ++i) {
         cdp__transfer *t = &x->transfers[i];
         if (t->receive || !t->remote || !t->s->exposed || t->bytes > x->w->window_bytes) continue;
@@ -14955,8 +15006,6 @@ CDP__PRIVATE cdp_error cdp__group_mismatch(
     const uint32_t other = cdp__world_rank(g, p);
     char here[128], there[128];
     cdp_error e;
-    cdp__call_text(call, here, sizeof here);
-    cdp__call_text(theirs, there, sizeof there);
     if (cdp__same_call(call, theirs))
         cdp__error(&e, CDP_ERR_MISMATCH, other,
             "rank %u sent %u bytes for round %u, which is not what this rank expects; it runs with "
@@ -14964,8 +15013,9 @@ CDP__PRIVATE cdp_error cdp__group_mismatch(
             other, theirs->bytes, theirs->round + 1);
     else
         cdp__error(&e, CDP_ERR_MISMATCH, other,
-            "ranks call different things: rank %u calls %s, rank %u calls %s", g->w->rank, here,
-            other, there);
+            "ranks call different things: rank %u calls %s, rank %u calls %s", g->w->rank,
+            cdp__call_text(call, here, sizeof here), other,
+            cdp__call_text(theirs, there, sizeof there));
     return e;
 }
 
@@ -15663,7 +15713,7 @@ CDP__PRIVATE cdp_status cdp__device_status(const cdp_group *g, uint64_t seq) {
 
 /* True if this work was started in this group. */
 CDP__PRIVATE bool cdp__work_exists(const cdp_group *g, uint64_t seq) {
-    if (seq & CDP__DEFERRED_BIT) {
+    if (CDP__DEFERS && (seq & CDP__DEFERRED_BIT)) {
         const uint64_t use = seq >> 16 & ((1ull << 47) - 1), index = seq & 0xffff;
         const cdp__deferred *s = g->deferred.entries ? g->deferred.entries + index : NULL;
         if (!s || index >= g->desc.max_pending) return false;
@@ -15690,7 +15740,7 @@ CDP__PRIVATE uint64_t cdp__op_arrived(const cdp_group *g, uint64_t seq) {
 CDP__PRIVATE cdp_status cdp__work_status(const cdp_group *g, uint64_t seq) {
     if (seq == CDP__ALL_WORK)
         return !g->w->active && !g->w->pending ? CDP_OK : cdp__failed_status(g);
-    if (seq & CDP__DEFERRED_BIT) return cdp__deferred_status(g, seq);
+    if (CDP__DEFERS && (seq & CDP__DEFERRED_BIT)) return cdp__deferred_status(g, seq);
     if (seq & CDP__DEVICE_BIT) return cdp__device_status(g, seq);
     if (seq & CDP__POST_BIT) return cdp__post_status(g, seq);
     return g->queue.completed >= seq ? CDP_OK : cdp__failed_status(g);
@@ -16797,7 +16847,7 @@ CDP__PRIVATE cdp__advance cdp__world_poll(cdp__world *m) {
         if (p != CDP__IDLE) cdp__world_last(m, g);
         break;
     }
-    if (m->pending) {
+    if (CDP__DEFERS && m->pending) {
         const cdp__advance p = cdp__deferred_poll(m);
         if (p > most) most = p;
     }
@@ -16816,7 +16866,7 @@ CDP__PRIVATE void cdp__progress_poll(cdp__world *m) {
 
 CDP__PRIVATE uint64_t cdp__world_deadline(const cdp__world *m) {
     const cdp_group *g;
-    uint64_t at = m->pending ? cdp__deferred_deadline(m) : CDP__NEVER;
+    uint64_t at = CDP__DEFERS && m->pending ? cdp__deferred_deadline(m) : CDP__NEVER;
     for (g = m->active; g; g = g->next_active)
         at = cdp__min(at, cdp__group_deadline(g));
     if (m->channels) at = cdp__min(at, m->channels_deadline(m));
@@ -17281,7 +17331,7 @@ CDP__PRIVATE void cdp__group_dismiss(cdp_group *g) {
     while (m->calling)
         m->os->threads.cond_wait(
             m->os->user, m->cond, m->lock.mutex, m->os->now_ns(m->os->user) + 10 * CDP__MS);
-    cdp__deferred_drop(g);
+    if (CDP__DEFERS) cdp__deferred_drop(g);
     for (;;) {
         for (waiting = 0, x = g->children ? m->groups : g; x; x = g->children ? x->next : NULL) {
             if ((x != g && x->parent != g) || !x->queue.waiters) continue;
@@ -17508,7 +17558,7 @@ CDP__PRIVATE cdp_group *cdp__group_make(
     g->queue.room = desc->operations;
     if (channel != CDP__WORLD_CHANNEL) g->queue.room = (uint32_t)cdp__min(desc->operations, 8);
     good = cdp__group_memory(g) && cdp__streams_reserve(m, desc->world_size)
-        && (!m->transport.topology.host || cdp__group_read_topology(g));
+        && (!CDP__BY_HOST || !m->transport.topology.host || cdp__group_read_topology(g));
     if (!good || !cdp__group_enter_streams(g)) {
         g->members = NULL; /* the caller keeps it */
         cdp__group_free(g);
@@ -17535,7 +17585,7 @@ CDP__PRIVATE uint32_t cdp__choice_algo(const cdp_choice *c, char *known, uint64_
         const cdp__algo *algo = cdp__algo_at(a);
         if (algo->kind != c->kind) continue;
         if (c->algorithm && strcmp(algo->name, c->algorithm) == 0) return a;
-        cdp__text_add(&t, "%s%s", t.used ? ", " : "", algo->name);
+        if (CDP__TEXTS) cdp__text_add(&t, "%s%s", t.used ? ", " : "", algo->name);
     }
     return a;
 }
@@ -23914,9 +23964,10 @@ CDP__PRIVATE cdp_status cdp__ddp_missing(cdp_ddp *d) {
         if (p->mark == CDP__MARK_UNUSED
             || (p->mark == CDP__MARK_READY && (!d->recorded || p->calls == p->want)))
             continue;
-        if (count++ < 5) cdp__text_add(&t, "%s'%s' (index %u)", count > 1 ? ", " : "", p->name, i);
+        if (count++ < 5 && CDP__TEXTS)
+            cdp__text_add(&t, "%s'%s' (index %u)", count > 1 ? ", " : "", p->name, i);
     }
-    if (count > 5) cdp__text_add(&t, " and %u more", count - 5);
+    if (count > 5 && CDP__TEXTS) cdp__text_add(&t, " and %u more", count - 5);
     if (!count) return CDP_OK;
     if (d->recorded)
         return cdp__fail_peer(CDP_ERR_STATE, cdp_rank(d->group), 0,

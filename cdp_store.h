@@ -697,17 +697,18 @@ CDP__PRIVATE uint32_t cdp__addr_zeros(const cdp_addr *a, uint32_t *length) {
     return best;
 }
 
-/* Formats as "1.2.3.4:80" or "[fe80::1%3]:80"; 64 bytes are enough for every address. */
-CDP__PRIVATE void cdp__addr_text(const cdp_addr *a, char *dst, uint64_t size) {
+/* Formats as "1.2.3.4:80" or "[fe80::1%3]:80"; 64 bytes are enough for every address. Returns
+   dst. */
+CDP__PRIVATE const char *cdp__addr_text(const cdp_addr *a, char *dst, uint64_t size) {
     cdp__text t = cdp__text_of(dst, size);
     uint32_t i, run, zeros;
     if (a->family == 4) {
         cdp__text_add(&t, "%u.%u.%u.%u:%u", a->ip[0], a->ip[1], a->ip[2], a->ip[3], a->port);
-        return;
+        return dst;
     }
     if (a->family != 6) {
         cdp__text_add(&t, "(no address)");
-        return;
+        return dst;
     }
     zeros = cdp__addr_zeros(a, &run);
     cdp__text_add(&t, "[");
@@ -721,6 +722,7 @@ CDP__PRIVATE void cdp__addr_text(const cdp_addr *a, char *dst, uint64_t size) {
     }
     if (a->scope) cdp__text_add(&t, "%%%u", a->scope);
     cdp__text_add(&t, "]:%u", a->port);
+    return dst;
 }
 
 /* True if a connection from `from` to this host's address `here` comes from this host: over
@@ -5539,19 +5541,24 @@ CDP__PRIVATE CDP__COLD void cdp__client_retry(cdp__client *c, int32_t sys_errno)
     cdp__loop_timer_set(c->loop, &c->timer, now + pause, c->timer.func, c);
 }
 
-/* The peer is not a store; trying again would not help. */
-CDP__PRIVATE void cdp__client_no_store(cdp__client *c) {
-    char hex[32];
-    cdp__text t = cdp__text_of(hex, sizeof hex);
+/* The first bytes that arrived, as hexadecimal numbers. Returns `hex`. */
+CDP__PRIVATE const char *cdp__client_first_bytes(const cdp__client *c, char hex[32]) {
+    cdp__text t = cdp__text_of(hex, 32);
     uint32_t i;
     hex[0] = 0;
     for (i = 0; i < c->in_used && i < 8; ++i)
         cdp__text_add(&t, i ? " %x%x" : "%x%x", c->in[i] >> 4, c->in[i] & 15);
+    return hex;
+}
+
+/* The peer is not a store; trying again would not help. */
+CDP__PRIVATE void cdp__client_no_store(cdp__client *c) {
+    char hex[32];
     if (c->in_used)
         cdp__fail(CDP_ERR_STORE,
             "what answers at %s is no cdp or PyTorch store: its first bytes are %s (hex); check "
             "host and port",
-            c->name, hex);
+            c->name, cdp__client_first_bytes(c, hex));
     else
         cdp__fail(CDP_ERR_STORE,
             c->keyed
@@ -5752,6 +5759,7 @@ CDP__PRIVATE void cdp__client_set_name(cdp__client *c, const cdp_addr *at) {
     char text[64];
     cdp_addr literal;
     const bool colon = strchr(c->host, ':') && c->host[0] != '[';
+    if (!CDP__TEXTS) return;
     cdp__addr_text(at, text, sizeof text);
     if (!at->family)
         cdp__format(c->name, sizeof c->name, colon ? "[%s]:%u" : "%s:%u", c->host, c->port);

@@ -1693,7 +1693,7 @@ CDP__PRIVATE CDP__COLD void cdp__bundle_drop(cdp__link *l, cdp_status status, in
         if (s->state == CDP__LINK_LOST) { /* it ended before the reason was known */
             s->status = status;
             s->lost_errno = err;
-        } else if (s != l && s->state == CDP__LINK_UP && !s->shared
+        } else if (s != l && s->state == CDP__LINK_UP && !cdp__link_shared(s)
             && l->mesh->os->net.end_sending) {
             cdp__link_forget(s, status, err);
             cdp__link_end_sending(s);
@@ -1750,7 +1750,7 @@ CDP__PRIVATE void cdp__bundle_one_ended(cdp__link *l) {
 CDP__PRIVATE void cdp__link_lose(cdp__link *l, cdp_status status, int32_t err) {
     cdp__link *first = cdp__bundle_at(l, 0), *turn;
     if (l->state == CDP__LINK_LOST) return;
-    if (l->mesh->desc.connections > 1 && !first->shared && l->state == CDP__LINK_UP
+    if (l->mesh->desc.connections > 1 && !cdp__link_shared(first) && l->state == CDP__LINK_UP
         && status == CDP_ERR_PEER_LOST && !err) {
         cdp__bundle_one_ended(l);
         return;
@@ -1763,20 +1763,26 @@ CDP__PRIVATE void cdp__link_lose(cdp__link *l, cdp_status status, int32_t err) {
     if (l->state != CDP__LINK_LOST) cdp__bundle_drop(l, status, err);
 }
 
-/* Sets this thread's last error to the reason why the link is lost. */
-CDP__PRIVATE cdp_status cdp__link_explain(const cdp__link *l) {
-    char at[112];
-    cdp__addr_text(&l->addr, at, sizeof at);
+/* The peer's address, and which of several connections broke. Returns `at`. */
+CDP__PRIVATE const char *cdp__link_text(const cdp__link *l, char at[112]) {
+    cdp__addr_text(&l->addr, at, 80);
     if (l->mesh->desc.connections > 1)
         cdp__format(at + strlen(at), 32, " (connection %u of %u)", l->broken + 1,
             l->mesh->desc.connections);
+    return at;
+}
+
+/* Sets this thread's last error to the reason why the link is lost. */
+CDP__PRIVATE cdp_status cdp__link_explain(const cdp__link *l) {
+    char at[112];
     if (l->status == CDP_ERR_NOMEM) return cdp__fail_nomem("a link", CDP__RX_BYTES);
 #ifndef CDP_NO_MAC
     if (l->lost_errno == EBADMSG && cdp__bundle_at(l, l->broken)->mac)
         return cdp__fail_peer(CDP_ERR_IO, l->peer, EBADMSG,
             "record %llu from rank %u at %s does not match its authentication code: it was "
             "changed, repeated or left out on the way; nothing more is read from there",
-            (unsigned long long)cdp__bundle_at(l, l->broken)->mac->number[0] + 1, l->peer, at);
+            (unsigned long long)cdp__bundle_at(l, l->broken)->mac->number[0] + 1, l->peer,
+            cdp__link_text(l, at));
 #endif
     if (l->nonsense)
         return cdp__fail_peer(CDP_ERR_MISMATCH, l->peer, 0,
@@ -1785,20 +1791,21 @@ CDP__PRIVATE cdp_status cdp__link_explain(const cdp__link *l) {
             l->peer);
     if (l->status == CDP_ERR_MISMATCH && l->refusal)
         return cdp__fail_peer(CDP_ERR_MISMATCH, l->peer, 0,
-            "rank %u at %s refused the connection: %s", l->peer, at, cdp__refusal_text(l->refusal));
+            "rank %u at %s refused the connection: %s", l->peer, cdp__link_text(l, at),
+            cdp__refusal_text(l->refusal));
     if (l->status == CDP_ERR_MISMATCH)
         return cdp__fail_peer(CDP_ERR_MISMATCH, l->peer, 0,
-            "what listens at %s is not rank %u of this job", at, l->peer);
+            "what listens at %s is not rank %u of this job", cdp__link_text(l, at), l->peer);
     if (l->lost_errno == ECONNREFUSED)
         return cdp__fail_peer(CDP_ERR_PEER_LOST, l->peer, ECONNREFUSED,
             "rank %u does not listen at %s any more: its process has ended, or has left the group",
-            l->peer, at);
+            l->peer, cdp__link_text(l, at));
     if (!l->lost_errno)
         return cdp__fail_peer(CDP_ERR_PEER_LOST, l->peer, 0,
             "rank %u at %s closed its connection: its process has ended, or has left the group",
-            l->peer, at);
+            l->peer, cdp__link_text(l, at));
     return cdp__fail_peer(CDP_ERR_PEER_LOST, l->peer, l->lost_errno,
-        "lost the connection to rank %u at %s", l->peer, at);
+        "lost the connection to rank %u at %s", l->peer, cdp__link_text(l, at));
 }
 
 /* Sends or receives the rest of a 64-byte handshake message. 1: complete; 0: call again when the
@@ -2091,7 +2098,7 @@ CDP__PRIVATE CDP__COLD void cdp__mesh_check_unanswered(cdp__timer *t) {
         cdp__mesh_check_unanswered, m);
     for (i = 0; i < count; ++i) {
         cdp__link *l = &m->links[i];
-        if (l->state != CDP__LINK_UP || l->shared) continue;
+        if (l->state != CDP__LINK_UP || cdp__link_shared(l)) continue;
         if (m->os->net.unanswered_ns(m->os->user, l->io.fd) < CDP__SILENCE_MS * CDP__MS)
             l->silent = 0;
         else if (++l->silent == 2)
@@ -2109,8 +2116,8 @@ CDP__PRIVATE void cdp__link_process_ended(cdp__timer *t) {
     if (l->state != CDP__LINK_UP) return;
     cdp__link_read_ahead(l);
     if (l->state != CDP__LINK_UP) return;
-    if (l->shared || (!(l->io.ready & CDP_IO_READ) && l->rx_at == l->rx_used)) {
-        if (l->shared || ++l->silent > CDP__PROCESS_LOOKS) {
+    if (cdp__link_shared(l) || (!(l->io.ready & CDP_IO_READ) && l->rx_at == l->rx_used)) {
+        if (cdp__link_shared(l) || ++l->silent > CDP__PROCESS_LOOKS) {
             cdp__link_lose(l, CDP_ERR_PEER_LOST, 0);
             return;
         }
@@ -2190,7 +2197,7 @@ CDP__PRIVATE void cdp__link_choose_again(cdp__timer *t) {
 CDP__PRIVATE void cdp__link_event(cdp__io *io) {
     cdp__link *l = (cdp__link *)io->user;
     if (l->state == CDP__LINK_CHOOSING) cdp__link_choosing(l);
-    if (!l->wanted || l->shared) cdp__link_read_ahead(l);
+    if (!l->wanted || cdp__link_shared(l)) cdp__link_read_ahead(l);
 }
 
 CDP__PRIVATE bool cdp__link_room(cdp__link *l) {
@@ -2810,7 +2817,7 @@ CDP__PRIVATE int64_t cdp__mesh_send(void *self, uint32_t peer, const cdp_iov *io
     cdp_iov one;
     int64_t r = 0;
     cdp__link_need(l);
-    if (l->shared && l->state == CDP__LINK_UP) {
+    if (cdp__link_shared(l) && l->state == CDP__LINK_UP) {
         r = cdp__line_move(&l->shared->line, iov, n, true);
         if (r >= 0) return r;
         cdp__link_nonsense(l);
@@ -2839,7 +2846,7 @@ CDP__PRIVATE int64_t cdp__mesh_recv(void *self, uint32_t peer, const cdp_iov *io
     uint32_t i;
     cdp__link_need(l);
     /* includes data written before the link was lost */
-    if (l->shared && l->state >= CDP__LINK_UP) {
+    if (cdp__link_shared(l) && l->state >= CDP__LINK_UP) {
         moved = l->nonsense ? 0 : cdp__line_move(&l->shared->line, iov, n, false);
         if (moved < 0) cdp__link_nonsense(l);
         return moved <= 0 && l->state == CDP__LINK_LOST ? (int64_t)cdp__link_explain(l) : moved;
@@ -2888,7 +2895,7 @@ CDP__PRIVATE int64_t cdp__bundle_move(
     cdp_iov v[CDP__IOV_MAX];
     uint32_t i;
     int64_t r;
-    if (first->shared && first->state >= CDP__LINK_UP)
+    if (cdp__link_shared(first) && first->state >= CDP__LINK_UP)
         return send ? cdp__mesh_send(m, peer, iov, n) : cdp__mesh_recv(m, peer, iov, n);
     if (!first->whole && l->state != CDP__LINK_LOST) {
         bool whole = true;
@@ -3311,7 +3318,7 @@ CDP__PRIVATE bool cdp__mesh_linked(void *self, uint32_t peer) {
     uint32_t i = 0;
     while (i < m->desc.connections && cdp__bundle_at(&m->links[peer], i)->state == CDP__LINK_UP)
         ++i;
-    return i == m->desc.connections || (i && m->links[peer].shared);
+    return i == m->desc.connections || (i && cdp__link_shared(&m->links[peer]));
 }
 
 /* Longer than a lost packet or two take on any network that works. */
@@ -3425,7 +3432,8 @@ CDP__PRIVATE bool cdp__mesh_linger(cdp__mesh *m, uint64_t until_ns) {
 
 /* True if the peer may still send data on this connection, or close it. */
 CDP__PRIVATE bool cdp__link_open(const cdp__link *l) {
-    return l->io.next && !l->shared && (l->state == CDP__LINK_UP || l->state == CDP__LINK_LOST);
+    return l->io.next && !cdp__link_shared(l)
+        && (l->state == CDP__LINK_UP || l->state == CDP__LINK_LOST);
 }
 
 /* Sends the rest of the cause on links whose socket accepted only a part of it. True: on some link
@@ -4025,7 +4033,7 @@ CDP__PRIVATE cdp_status cdp__join_gloo(cdp__mesh *m) {
     static const char *const names[] = {"default_pg/0//cpu//0/rank_%u", "default_pg/0/0/rank_%u"};
     cdp__join *s = m->join;
     m->foreign = s->gloo && s->result == CDP_OK && s->rq.number;
-    if (s->gloo && (s->result != CDP_OK || m->foreign || s->gloo == 2)) {
+    if (!CDP__TEXTS || (s->gloo && (s->result != CDP_OK || m->foreign || s->gloo == 2))) {
         cdp__mesh_waits_for(m);
         return s->back(m);
     }
@@ -4110,7 +4118,7 @@ CDP__PRIVATE cdp_status cdp__join_missed(cdp__mesh *m) {
     /* the store has just not answered: every rank says so */
     if (s->absent < 0) s->quiet = false;
     cdp__join_log_missed(m);
-    return s->counted || s->absent < 0 ? cdp__join_await_on(m) : cdp__join_count(m);
+    return !CDP__TEXTS || s->counted || s->absent < 0 ? cdp__join_await_on(m) : cdp__join_count(m);
 }
 
 /* All ranks have come. What is left takes a few messages: they may take half of the time that was
@@ -4125,20 +4133,19 @@ CDP__PRIVATE void cdp__join_complete(cdp__mesh *m) {
 CDP__PRIVATE cdp_status cdp__join_store_silent(cdp__mesh *m) {
     const cdp_addr a = cdp__tcp_store_peer_addr(m->store);
     char at[80];
-    cdp__addr_text(&a, at, sizeof at);
     cdp__error(&m->join->why, CDP_ERR_TIMEOUT, m->desc.external_store ? -1 : 0,
         m->desc.external_store
             ? "the store at %s does not answer any more, but has not closed the connection: its "
               "server has become unreachable, or is stopped"
             : "the store at %s does not answer any more, but has not closed the connection: rank "
               "0, which serves it, has become unreachable, or is stopped",
-        at);
+        cdp__addr_text(&a, at, sizeof at));
     return cdp__join_missed(m);
 }
 
 CDP__PRIVATE cdp_status cdp__join_missing_found(cdp__mesh *m) {
     cdp__join *s = m->join;
-    if (s->found > 8) cdp__text_add(&s->list, " and %u more", s->found - 8);
+    if (s->found > 8 && CDP__TEXTS) cdp__text_add(&s->list, " and %u more", s->found - 8);
     if (s->found) return cdp__join_complain(m, (uint32_t)s->absent, cdp__join_missed);
     if (s->rank == m->desc.group.world_size) {
         /* the last one has come since the wait for it ended */
@@ -4167,7 +4174,8 @@ CDP__PRIVATE void cdp__join_narrow(cdp__mesh *m) {
     }
     if (!s->narrow || s->end - s->rank > 1) return;
     if (s->absent < 0) s->absent = (int32_t)s->rank;
-    if (s->found++ < 8) cdp__text_add(&s->list, "%s%u", s->found > 1 ? ", " : "", s->rank);
+    if (s->found++ < 8 && CDP__TEXTS)
+        cdp__text_add(&s->list, "%s%u", s->found > 1 ? ", " : "", s->rank);
     ++s->rank;
     s->end = m->desc.group.world_size;
     s->narrow = false;
@@ -4308,17 +4316,18 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__join_next(cdp__mesh *m) {
     const uint32_t r = m->desc.group.rank;
     cdp_error why;
     char at[80];
-    cdp__addr_text(&a, at, sizeof at);
     if (m->join->seen.begun)
         cdp__error(&why, CDP_ERR_TIMEOUT, 0,
             "after %llu ms still waiting for rank 0 to start again: in the store at %s is a job "
             "that has begun with another rank %u; end it, or give every process its own RANK",
-            (unsigned long long)((cdp__mesh_now(m) - m->start_ns) / CDP__MS), at, r);
+            (unsigned long long)((cdp__mesh_now(m) - m->start_ns) / CDP__MS),
+            cdp__addr_text(&a, at, sizeof at), r);
     else
         cdp__error(&why, CDP_ERR_TIMEOUT, 0,
             "after %llu ms still waiting for rank 0 to start again: in the store at %s is only a "
             "start that has failed",
-            (unsigned long long)((cdp__mesh_now(m) - m->start_ns) / CDP__MS), at);
+            (unsigned long long)((cdp__mesh_now(m) - m->start_ns) / CDP__MS),
+            cdp__addr_text(&a, at, sizeof at));
     return cdp__join_again(m, &why);
 }
 
@@ -4327,22 +4336,23 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__join_next(cdp__mesh *m) {
 /* The config that rank 0 publishes. In an external store, its addresses follow as a text. */
 #define CDP__CONFIG_BYTES (8u + 8u + 8u + CDP__JOB_BYTES + 4u)
 
-/* The text in a value of the store, from byte `head` on. */
-CDP__PRIVATE void cdp__mesh_text(
+/* The text in a value of the store, from byte `head` on. Returns `out`. */
+CDP__PRIVATE const char *cdp__mesh_text(
     const void *value, uint64_t bytes, uint64_t head, char *out, uint64_t size) {
     head = cdp__min(head, bytes);
     cdp__text_foreign(out, size, (const uint8_t *)value + head, bytes - head);
+    return out;
 }
 
 /* Another live process owns the key: compares its value with `mine` for the error. */
 CDP__PRIVATE cdp_status cdp__mesh_claimed_twice(
     cdp__mesh *m, const void *value, uint64_t bytes, uint64_t head, const uint8_t *mine) {
     char text[160];
-    cdp__mesh_text(value, bytes, head, text, sizeof text);
     return cdp__fail_peer(CDP_ERR_MISMATCH, m->desc.group.rank, 0,
         "two processes claim rank %u: one listens at %s, the other at %s; give every process its "
         "own RANK",
-        m->desc.group.rank, text, (const char *)mine + head);
+        m->desc.group.rank, cdp__mesh_text(value, bytes, head, text, sizeof text),
+        (const char *)mine + head);
 }
 
 CDP__PRIVATE cdp_status cdp__join_taken(cdp__mesh *m);
@@ -4773,12 +4783,11 @@ CDP__PRIVATE cdp_status cdp__mesh_admissible(const cdp__mesh *m, uint32_t r, con
         for (k = 0; k < m->mine_count && !cdp__addr_is_here(&theirs[i], &m->mine[k]); ++k) {
         }
         if (k < m->mine_count) continue;
-        cdp__addr_text(&theirs[i], at, sizeof at);
         return cdp__fail_peer(CDP_ERR_INVALID, r, 0,
             "rank %u is on another machine (%s) and this job has no key: set CDP_JOB_KEY, or "
             "job_key, to the same secret for all ranks (or trust_network, "
             "if every program in that network may read and change everything)",
-            r, at);
+            r, cdp__addr_text(&theirs[i], at, sizeof at));
     }
     return CDP_OK;
 }
@@ -4892,11 +4901,10 @@ CDP__PRIVATE cdp_status cdp__mesh_read_addrs(cdp__mesh *m) {
         if (n)
             st = cdp__mesh_admissible(m, r, at, n, own, count);
         else
-            cdp__mesh_text(v->data, v->bytes, CDP__PLACE_BYTES, text, sizeof text);
-        if (!n)
             st = cdp__fail_peer(CDP_ERR_MISMATCH, r, 0,
-                "rank %u published addresses that cannot be read: '%s'", r, text);
-        if (n) m->hosts[r] = cdp__mesh_host_before(m, r, &hosts);
+                "rank %u published addresses that cannot be read: '%s'", r,
+                cdp__mesh_text(v->data, v->bytes, CDP__PLACE_BYTES, text, sizeof text));
+        if (n && CDP__BY_HOST) m->hosts[r] = cdp__mesh_host_before(m, r, &hosts);
     }
     if (st == CDP_OK) cdp__mesh_count_descriptors(m);
     cdp__join_complete(m);
@@ -5840,7 +5848,7 @@ CDP__PRIVATE void cdp__mesh_transport(cdp__mesh *m, cdp_transport *t) {
     t->slots.memory = cdp__mesh_slots;
     t->slots.ring = cdp__mesh_doorbell;
 #endif
-    t->topology.host = cdp__mesh_host;
+    if (CDP__BY_HOST) t->topology.host = cdp__mesh_host;
 }
 
 /* Closes what is left of an attempt that has failed for the reason `why`. */

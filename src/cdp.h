@@ -205,9 +205,10 @@
         CDP_NO_BACKEND *       off      no cdp_group_set_backend, cdp_group_clear_backend,
                                         cdp_group_compare, cdp_group_watch: all memory is that of
                                         the host, and there is no cdp_nccl.h
-        CDP_FEW_DTYPES         off      no arithmetic of f8 and complex numbers, and none in a wider
-                                        dtype: these, AVG of all but f32 and f64, and `accumulate`
-                                        are UNSUPPORTED; no cdp_nccl.h, no cdp_dtensor.h
+        CDP_FEW_DTYPES         off      arithmetic of f32, f64, f16, bf16, i32, i64, u8 and bool
+                                        only, and none in a wider dtype: others, AVG of all but f32,
+                                        f64 and i64, and `accumulate` are UNSUPPORTED; no
+                                        cdp_nccl.h, no cdp_dtensor.h
         CDP_NO_SCAN *          off      no cdp_scan, cdp_exscan
         CDP_NO_REPRODUCIBLE    off      no reductions in a fixed order, and means of 64-bit integers
                                         whose sum overflows are wrong: a desc with reproducible is
@@ -215,11 +216,14 @@
         CDP_NO_RECORDER *      off      no cdp_group_records, cdp_group_dump, cdp_describe; the
                                         desc's dump_path is ignored
         CDP_NO_SHARED_MEMORY   off      the default os has no memory that processes share; see also
-                                        cdp_tcp.h
+                                        cdp_tcp.h. With CDP_NO_HUB, messages take the stream only:
+                                        `slots` and `remote` of a cdp_transport are not used, which
+                                        must be so on all ranks that have such a transport
         CDP_NO_LOG_STRINGS     off      log messages are left out, and texts of errors: a rank's
-                                        error says "cdp.h:1234", the file and line that found it.
-                                        Status, peer and errno are as ever, and so is the text of
-                                        a failure that ranks tell each other
+                                        error says "cdp.h:1234", the file and line that found it;
+                                        that of several ranks, the name of the status, or what
+                                        the rank that saw it has written. All other members are
+                                        as ever, and ranks of other builds have the whole text
 
     WITHOUT A SYSTEM (CDP_NO_OS)
         Each desc needs the program's own cdp_os: cdp_group_create without one is INVALID, other
@@ -234,8 +238,8 @@
         Calls must not overlap; interrupts must not call the library. What sizes its memory:
         stage_bytes, window_bytes, operations, waits, records and max_pending of the group's
         desc, CDP_ERROR_TEXT, CDP_ONLY_F32, CDP_FEW_DTYPES. The firmware in
-        examples/18_firmware, two ranks on a Cortex-M3, takes 15 KB of memory, 2.5 KB of
-        stack included, and 71 KB of code; `make firmware` measures it.
+        examples/18_firmware, two ranks on a Cortex-M3, takes 16 KB of memory, 2.7 KB of
+        stack included, and 66 KB of code; `make firmware` measures it.
 
     THREADS
         Any thread may use a group. All ranks must start the operations of a group in one order, so

@@ -22,6 +22,14 @@
 #endif
 #endif
 
+/* False in builds whose errors and logs have no texts: there nothing is found out that only a text
+   would say. */
+#ifdef CDP_NO_LOG_STRINGS
+#define CDP__TEXTS false
+#else
+#define CDP__TEXTS true
+#endif
+
 /* 0 in a desc means "the default". */
 #define cdp__def(value, fallback) ((value) ? (value) : (fallback))
 

@@ -296,7 +296,7 @@ CDP__PRIVATE bool cdp__exec_check_receiver(cdp__exec *x, uint32_t i) {
         return true;
     }
     /* the receiver has read the payload meanwhile, and may be ahead of this rank */
-    if (t->remote && t->announced && !s->exposed) return true;
+    if (cdp__transfer_in_place(t) && t->announced && !s->exposed) return true;
     if (!cdp__stream_peek(x->w, s, &x->theirs)) return false;
     cdp__exec_fail(x, CDP__FAULT_MISMATCH, cdp__exec_rank_of(x, t));
     return true;
@@ -314,8 +314,8 @@ CDP__PRIVATE bool cdp__exec_result(cdp__exec *x, uint32_t i, int64_t r) {
         cdp__exec_fail(x, CDP__FAULT_LOST, cdp__exec_rank_of(x, t));
         return true;
     }
-    if (r > 0 && !t->receive && t->remote) x->exposing = true;
-    if (r == 0 && !t->receive && t->remote
+    if (r > 0 && !t->receive && cdp__transfer_in_place(t)) x->exposing = true;
+    if (r == 0 && !t->receive && cdp__transfer_in_place(t)
         && (t->s->early_used || cdp__port_has(&x->w->ports[t->s->peer], t->s)))
         return cdp__exec_check_receiver(x, i);
     return r != 0;
@@ -327,7 +327,7 @@ CDP__PRIVATE void cdp__exec_limit(cdp__exec *x, uint32_t i) {
     const cdp__transfer *before = t - 1;
     t->limit = t->bytes;
     if (before->done) return;
-    t->limit = before->remote ? before->moved : t->moved;
+    t->limit = cdp__transfer_in_place(before) ? before->moved : t->moved;
 }
 
 CDP__PRIVATE void cdp__exec_step(cdp__exec *x, const cdp__step *s) {
@@ -407,7 +407,7 @@ CDP__PRIVATE bool cdp__exec_part(cdp__exec *x, cdp__step *part) {
 CDP__PRIVATE bool cdp__exec_try_revoke(cdp__exec *x) {
     bool any = false;
     uint32_t i;
-    if (!x->w->transport.remote.try_revoke) return false;
+    if (!CDP__IN_PLACE || !x->w->transport.remote.try_revoke) return false;
     for (i = 0; i < x->transfer_count; ++i) {
         cdp__transfer *t = &x->transfers[i];
         if (t->receive || !t->remote || !t->s->exposed || t->bytes > x->w->window_bytes) continue;

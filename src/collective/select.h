@@ -168,8 +168,10 @@ CDP__PRIVATE bool cdp__algo_combines(uint32_t i) {
         && cdp__algo_at(i)->kind != CDP_COLL_NONE;
 }
 
-/* The built-in rows. The caller's own rows (cdp_group_desc.choices) come before them. */
+/* The built-in rows. The caller's own rows (cdp_group_desc.choices) come before them. CDP__BY_HOST:
+   whether any algorithm depends on which ranks share a host. */
 #ifdef CDP_FEW_ALGORITHMS
+#define CDP__BY_HOST false
 static const cdp__row cdp__rows[] = {
     {CDP__SMALL, 0, CDP__DOUBLING, 0},
     {0, 0, CDP__FIXED_ALLREDUCE, CDP__WIDER},
@@ -192,6 +194,7 @@ static const cdp__row cdp__rows[] = {
     {0, 0, CDP__EXSCAN_DOUBLING, 0},
 };
 #else
+#define CDP__BY_HOST true
 static const cdp__row cdp__rows[] = {
     /* with more ranks, fewer rounds matter more */
     {CDP__LITTLE, 4, CDP__FLAT, CDP__SAME_HOST},

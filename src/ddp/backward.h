@@ -326,9 +326,10 @@ CDP__PRIVATE cdp_status cdp__ddp_missing(cdp_ddp *d) {
         if (p->mark == CDP__MARK_UNUSED
             || (p->mark == CDP__MARK_READY && (!d->recorded || p->calls == p->want)))
             continue;
-        if (count++ < 5) cdp__text_add(&t, "%s'%s' (index %u)", count > 1 ? ", " : "", p->name, i);
+        if (count++ < 5 && CDP__TEXTS)
+            cdp__text_add(&t, "%s'%s' (index %u)", count > 1 ? ", " : "", p->name, i);
     }
-    if (count > 5) cdp__text_add(&t, " and %u more", count - 5);
+    if (count > 5 && CDP__TEXTS) cdp__text_add(&t, " and %u more", count - 5);
     if (!count) return CDP_OK;
     if (d->recorded)
         return cdp__fail_peer(CDP_ERR_STATE, cdp_rank(d->group), 0,

@@ -34,7 +34,7 @@ typedef enum cdp__number_kind {
      name    for people
      bytes   of one element
      kind    CDP__kind; COMPLEX: two parts, each a float of half the bytes
-     set     the kernels that compute with it, CDP__SET_set in >>dtype/reduce
+     set     the kernels that compute with it, cdp__set_set in >>dtype/reduce
      form    how it is widened to f32 and narrowed again: the functions cdp__widen_form and
              cdp__narrow_form there; `same`: it is not
      wide    the dtype in which AVG is computed: wide enough for any sum of 65535 ranks, if one is
@@ -135,6 +135,8 @@ CDP__PRIVATE bool cdp__dtype_left_out(cdp_dtype t) {
     return (kind == CDP__FLOAT || kind == CDP__COMPLEX) && t > CDP_DTYPE_F32;
 #elif defined(CDP_FEW_DTYPES)
     const cdp__dtype_row *row = cdp__dtype_row_of(t);
+    if (row->kind == CDP__SIGNED) return row->bytes < 4;
+    if (row->kind == CDP__UNSIGNED) return row->bytes > 1;
     return row->kind == CDP__COMPLEX || (row->narrow && row->bytes == 1);
 #else
     (void)t;

@@ -151,57 +151,57 @@ enum {
     CDP__DO_XOR,
     CDP__DO_COUNT
 };
-#define CDP__SET_FLOAT(s)                                                           \
-    {                                                                               \
-        cdp__add_##s, cdp__mul_##s, cdp__low_##s, cdp__high_##s, cdp__low_swap_##s, \
-            cdp__high_swap_##s, cdp__divide_##s, cdp__scale_##s, NULL, NULL, NULL   \
-    }
-#define CDP__SET_INT(s, bits)                                                                 \
-    {                                                                                         \
-        cdp__add_##bits, cdp__mul_##bits, cdp__low_##s##bits, cdp__high_##s##bits,            \
-            cdp__low_##s##bits, cdp__high_##s##bits, cdp__divide_##s##bits, NULL, cdp__and_8, \
-            cdp__or_8, cdp__xor_8                                                             \
-    }
-#define CDP__SET_COMPLEX(f, c)                                                                     \
-    {                                                                                              \
-        cdp__add_##f, cdp__mul_##c, NULL, NULL, NULL, NULL, cdp__divide_##f, cdp__scale_##f, NULL, \
-            NULL, NULL                                                                             \
-    }
-#define CDP__SET_f32 CDP__SET_FLOAT(f32)
+static const cdp__kernel cdp__set_bool[CDP__DO_COUNT] = {cdp__or_bool, cdp__and_bool, cdp__and_bool,
+    cdp__or_bool, cdp__and_bool, cdp__or_bool, NULL, NULL, cdp__and_bool, cdp__or_bool,
+    cdp__xor_bool};
+
+#define CDP__SET_FLOAT(s)                                                                    \
+    static const cdp__kernel cdp__set_##s[CDP__DO_COUNT] = {cdp__add_##s, cdp__mul_##s,      \
+        cdp__low_##s, cdp__high_##s, cdp__low_swap_##s, cdp__high_swap_##s, cdp__divide_##s, \
+        cdp__scale_##s, NULL, NULL, NULL};
+#define CDP__SET_INT(s, bits)                                                         \
+    static const cdp__kernel cdp__set_##s##bits[CDP__DO_COUNT] = {cdp__add_##bits,    \
+        cdp__mul_##bits, cdp__low_##s##bits, cdp__high_##s##bits, cdp__low_##s##bits, \
+        cdp__high_##s##bits, cdp__divide_##s##bits, NULL, cdp__and_8, cdp__or_8, cdp__xor_8};
+#define CDP__SET_COMPLEX(f, c)                                                                \
+    static const cdp__kernel cdp__set_##c[CDP__DO_COUNT] = {cdp__add_##f, cdp__mul_##c, NULL, \
+        NULL, NULL, NULL, cdp__divide_##f, cdp__scale_##f, NULL, NULL, NULL};
+
+/* The sets of this build. NULL: it leaves out the dtype, so that nobody asks for its kernels. */
+CDP__SET_FLOAT(f32)
 #ifdef CDP_ONLY_F32
-#define CDP__SET_f64 CDP__SET_f32 /* never asked for */
+#define cdp__set_f64 NULL
 #else
-#define CDP__SET_f64 CDP__SET_FLOAT(f64)
+CDP__SET_FLOAT(f64)
 #endif
+CDP__SET_INT(i, 32)
+CDP__SET_INT(i, 64)
+CDP__SET_INT(u, 8)
 #ifdef CDP_FEW_DTYPES
-#define CDP__SET_c32 CDP__SET_f32 /* never asked for */
+#define cdp__set_i8 NULL
+#define cdp__set_i16 NULL
+#define cdp__set_u16 NULL
+#define cdp__set_u32 NULL
+#define cdp__set_u64 NULL
+#define cdp__set_c32 NULL
 #else
-#define CDP__SET_c32 CDP__SET_COMPLEX(f32, c32)
+CDP__SET_INT(i, 8)
+CDP__SET_INT(i, 16)
+CDP__SET_INT(u, 16)
+CDP__SET_INT(u, 32)
+CDP__SET_INT(u, 64)
+CDP__SET_COMPLEX(f32, c32)
 #endif
 #if defined(CDP_ONLY_F32) || defined(CDP_FEW_DTYPES)
-#define CDP__SET_c64 CDP__SET_c32
+#define cdp__set_c64 NULL
 #else
-#define CDP__SET_c64 CDP__SET_COMPLEX(f64, c64)
+CDP__SET_COMPLEX(f64, c64)
 #endif
-#define CDP__SET_i8 CDP__SET_INT(i, 8)
-#define CDP__SET_i16 CDP__SET_INT(i, 16)
-#define CDP__SET_i32 CDP__SET_INT(i, 32)
-#define CDP__SET_i64 CDP__SET_INT(i, 64)
-#define CDP__SET_u8 CDP__SET_INT(u, 8)
-#define CDP__SET_u16 CDP__SET_INT(u, 16)
-#define CDP__SET_u32 CDP__SET_INT(u, 32)
-#define CDP__SET_u64 CDP__SET_INT(u, 64)
-#define CDP__SET_bool                                                                          \
-    {                                                                                          \
-        cdp__or_bool, cdp__and_bool, cdp__and_bool, cdp__or_bool, cdp__and_bool, cdp__or_bool, \
-            NULL, NULL, cdp__and_bool, cdp__or_bool, cdp__xor_bool                             \
-    }
 
 CDP__PRIVATE cdp__kernel cdp__kernel_at(cdp_dtype t, uint32_t what) {
 #define CDP__ROW(id, name, bytes, kind, set, form, wide, one, ops, grads, nccl, since) \
-    CDP__SET_##set,
-    static const cdp__kernel table[CDP_DTYPE_COUNT][CDP__DO_COUNT] = {
-        CDP__SET_f32, CDP__DTYPES(CDP__ROW)};
+    cdp__set_##set,
+    static const cdp__kernel *const table[CDP_DTYPE_COUNT] = {cdp__set_f32, CDP__DTYPES(CDP__ROW)};
 #undef CDP__ROW
     return table[t][what];
 }

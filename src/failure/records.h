@@ -373,8 +373,7 @@ CDP__PRIVATE cdp__head cdp__fingerprint_head(const cdp__fingerprint *f) {
 CDP__PRIVATE void cdp__fingerprint_text(cdp__text *t, const cdp__fingerprint *f) {
     const cdp__head h = cdp__fingerprint_head(f);
     char call[128];
-    cdp__call_text(&h, call, sizeof call);
-    cdp__text_add(t, "%s", call);
+    cdp__text_add(t, "%s", cdp__call_text(&h, call, sizeof call));
 }
 
 /* Appends sentences like "; in the end everybody waits for rank 2; rank 2 does not answer: ...". */
@@ -449,8 +448,22 @@ CDP__PRIVATE int32_t cdp__failure_blamed(const cdp__failure_record *r, uint32_t 
                                                                          : r->end.named;
 }
 
-/* Makes a text like "rank 0/8: told by rank 3/8: group of 4: allreduce #17 of 4 x f32 sum (round
-   5/14): ...". */
+/* Appends a sentence like "rank 0/8: told by rank 3/8: group of 4: allreduce #17 of 4 x f32 sum
+   (round 5/14): ...". */
+CDP__PRIVATE void cdp__failure_sentence(
+    cdp__text *t, const cdp__failure_record *r, uint32_t rank, uint32_t world_size) {
+    if (r->observer != (int32_t)rank) cdp__text_add(t, "rank %u/%u: told by ", rank, world_size);
+    cdp__text_add(t, "rank %d/%u: ", (int)r->observer, world_size);
+    if (r->group_size) cdp__text_add(t, "group of %u: ", r->group_size);
+    if (r->call.kind != CDP_COLL_NONE) {
+        cdp__fingerprint_text(t, &r->call);
+        cdp__text_add(t, " (round %u/%u): ", r->at.round + 1, r->rounds);
+    }
+    cdp__failure_cause_text(t, r);
+}
+
+/* The error of a group whose cause is the record. Without texts, its text is what the observer has
+   written, or the name of its status. */
 CDP__PRIVATE void cdp__failure_text(
     const cdp__failure_record *r, uint32_t rank, uint32_t world_size, cdp_error *e) {
     cdp__text t = cdp__text_of(e->text, sizeof e->text);
@@ -462,14 +475,10 @@ CDP__PRIVATE void cdp__failure_text(
     e->round = r->at.round;
     e->op_seq = r->call.seq;
     e->sys_errno = r->sys_errno;
-    if (r->observer != (int32_t)rank) cdp__text_add(&t, "rank %u/%u: told by ", rank, world_size);
-    cdp__text_add(&t, "rank %d/%u: ", (int)r->observer, world_size);
-    if (r->group_size) cdp__text_add(&t, "group of %u: ", r->group_size);
-    if (r->call.kind != CDP_COLL_NONE) {
-        cdp__fingerprint_text(&t, &r->call);
-        cdp__text_add(&t, " (round %u/%u): ", r->at.round + 1, r->rounds);
-    }
-    cdp__failure_cause_text(&t, r);
+    if (CDP__TEXTS)
+        cdp__failure_sentence(&t, r, rank, world_size);
+    else
+        cdp__text_add(&t, "%s", r->text[0] ? r->text : cdp_status_name(r->status));
 }
 
 #endif /* CDP_SRC_FAILURE_RECORDS_H */

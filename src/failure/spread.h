@@ -287,8 +287,6 @@ CDP__PRIVATE cdp_error cdp__group_mismatch(
     const uint32_t other = cdp__world_rank(g, p);
     char here[128], there[128];
     cdp_error e;
-    cdp__call_text(call, here, sizeof here);
-    cdp__call_text(theirs, there, sizeof there);
     if (cdp__same_call(call, theirs))
         cdp__error(&e, CDP_ERR_MISMATCH, other,
             "rank %u sent %u bytes for round %u, which is not what this rank expects; it runs with "
@@ -296,8 +294,9 @@ CDP__PRIVATE cdp_error cdp__group_mismatch(
             other, theirs->bytes, theirs->round + 1);
     else
         cdp__error(&e, CDP_ERR_MISMATCH, other,
-            "ranks call different things: rank %u calls %s, rank %u calls %s", g->w->rank, here,
-            other, there);
+            "ranks call different things: rank %u calls %s, rank %u calls %s", g->w->rank,
+            cdp__call_text(call, here, sizeof here), other,
+            cdp__call_text(theirs, there, sizeof there));
     return e;
 }
 

@@ -132,7 +132,7 @@ CDP__PRIVATE void cdp__group_dismiss(cdp_group *g) {
     while (m->calling)
         m->os->threads.cond_wait(
             m->os->user, m->cond, m->lock.mutex, m->os->now_ns(m->os->user) + 10 * CDP__MS);
-    cdp__deferred_drop(g);
+    if (CDP__DEFERS) cdp__deferred_drop(g);
     for (;;) {
         for (waiting = 0, x = g->children ? m->groups : g; x; x = g->children ? x->next : NULL) {
             if ((x != g && x->parent != g) || !x->queue.waiters) continue;
@@ -359,7 +359,7 @@ CDP__PRIVATE cdp_group *cdp__group_make(
     g->queue.room = desc->operations;
     if (channel != CDP__WORLD_CHANNEL) g->queue.room = (uint32_t)cdp__min(desc->operations, 8);
     good = cdp__group_memory(g) && cdp__streams_reserve(m, desc->world_size)
-        && (!m->transport.topology.host || cdp__group_read_topology(g));
+        && (!CDP__BY_HOST || !m->transport.topology.host || cdp__group_read_topology(g));
     if (!good || !cdp__group_enter_streams(g)) {
         g->members = NULL; /* the caller keeps it */
         cdp__group_free(g);
@@ -386,7 +386,7 @@ CDP__PRIVATE uint32_t cdp__choice_algo(const cdp_choice *c, char *known, uint64_
         const cdp__algo *algo = cdp__algo_at(a);
         if (algo->kind != c->kind) continue;
         if (c->algorithm && strcmp(algo->name, c->algorithm) == 0) return a;
-        cdp__text_add(&t, "%s%s", t.used ? ", " : "", algo->name);
+        if (CDP__TEXTS) cdp__text_add(&t, "%s%s", t.used ? ", " : "", algo->name);
     }
     return a;
 }

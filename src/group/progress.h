@@ -112,7 +112,7 @@ CDP__PRIVATE cdp__advance cdp__world_poll(cdp__world *m) {
         if (p != CDP__IDLE) cdp__world_last(m, g);
         break;
     }
-    if (m->pending) {
+    if (CDP__DEFERS && m->pending) {
         const cdp__advance p = cdp__deferred_poll(m);
         if (p > most) most = p;
     }
@@ -131,7 +131,7 @@ CDP__PRIVATE void cdp__progress_poll(cdp__world *m) {
 
 CDP__PRIVATE uint64_t cdp__world_deadline(const cdp__world *m) {
     const cdp_group *g;
-    uint64_t at = m->pending ? cdp__deferred_deadline(m) : CDP__NEVER;
+    uint64_t at = CDP__DEFERS && m->pending ? cdp__deferred_deadline(m) : CDP__NEVER;
     for (g = m->active; g; g = g->next_active)
         at = cdp__min(at, cdp__group_deadline(g));
     if (m->channels) at = cdp__min(at, m->channels_deadline(m));

@@ -71,7 +71,7 @@ CDP__PRIVATE cdp_status cdp__device_status(const cdp_group *g, uint64_t seq) {
 
 /* True if this work was started in this group. */
 CDP__PRIVATE bool cdp__work_exists(const cdp_group *g, uint64_t seq) {
-    if (seq & CDP__DEFERRED_BIT) {
+    if (CDP__DEFERS && (seq & CDP__DEFERRED_BIT)) {
         const uint64_t use = seq >> 16 & ((1ull << 47) - 1), index = seq & 0xffff;
         const cdp__deferred *s = g->deferred.entries ? g->deferred.entries + index : NULL;
         if (!s || index >= g->desc.max_pending) return false;
@@ -98,7 +98,7 @@ CDP__PRIVATE uint64_t cdp__op_arrived(const cdp_group *g, uint64_t seq) {
 CDP__PRIVATE cdp_status cdp__work_status(const cdp_group *g, uint64_t seq) {
     if (seq == CDP__ALL_WORK)
         return !g->w->active && !g->w->pending ? CDP_OK : cdp__failed_status(g);
-    if (seq & CDP__DEFERRED_BIT) return cdp__deferred_status(g, seq);
+    if (CDP__DEFERS && (seq & CDP__DEFERRED_BIT)) return cdp__deferred_status(g, seq);
     if (seq & CDP__DEVICE_BIT) return cdp__device_status(g, seq);
     if (seq & CDP__POST_BIT) return cdp__post_status(g, seq);
     return g->queue.completed >= seq ? CDP_OK : cdp__failed_status(g);

@@ -11,6 +11,13 @@
 #include "../group/messages_api.h"
 #include "../base/basics.h"
 
+/* Whether any call of this build opens such works. */
+#if defined(CDP_NO_CHAINS) && defined(CDP_NO_MESSAGES) && defined(CDP_NO_BACKEND)
+#define CDP__DEFERS false
+#else
+#define CDP__DEFERS true
+#endif
+
 /* A work that is not an operation of the queue: a chained function, a receive from any rank, a
    batch. Entries are reused; `use` says which work an entry currently belongs to. */
 typedef enum cdp__deferred_kind {

@@ -188,16 +188,16 @@ CDP__PRIVATE void cdp__bucket_text(cdp__text *t, uint32_t root) {
         cdp__text_add(t, " for bucket %u of ddp %u", root & 0xffffu, root >> 16 & 0xffu);
 }
 
-/* Makes a text like "allreduce #17 of 4194304 x f32 sum, ring". */
-CDP__PRIVATE void cdp__call_text(const cdp__head *h, char *out, uint64_t size) {
+/* Makes a text like "allreduce #17 of 4194304 x f32 sum, ring". Returns it. */
+CDP__PRIVATE const char *cdp__call_text(const cdp__head *h, char *out, uint64_t size) {
     cdp__text t = cdp__text_of(out, size);
     const cdp_coll_kind kind = (cdp_coll_kind)h->kind;
     if (kind == CDP_COLL_SEND && h->root == CDP__TAG_BARRIER) {
         cdp__text_add(&t, "monitored barrier #%llu", (unsigned long long)h->seq);
-        return;
+        return out;
     }
     cdp__text_add(&t, "%s #%llu", cdp_coll_name(kind), (unsigned long long)h->seq);
-    if (kind == CDP_COLL_BARRIER) return;
+    if (kind == CDP_COLL_BARRIER) return out;
     cdp__text_add(
         &t, " of %llu x %s", (unsigned long long)h->count, cdp_dtype_name((cdp_dtype)h->dtype));
     if (h->parts == 1) cdp__text_add(&t, " in uneven parts");
@@ -207,7 +207,7 @@ CDP__PRIVATE void cdp__call_text(const cdp__head *h, char *out, uint64_t size) {
         cdp__text_add(&t, " accumulated in %s", cdp_dtype_name((cdp_dtype)h->accumulate));
     if (kind == CDP_COLL_SEND) {
         cdp__text_add(&t, " with tag %u", h->root);
-        return;
+        return out;
     }
     if (cdp__kind_has_root(kind)) {
         cdp__text_add(&t, " %s rank %u",
@@ -220,6 +220,7 @@ CDP__PRIVATE void cdp__call_text(const cdp__head *h, char *out, uint64_t size) {
         cdp__text_add(&t, ", in device memory");
     else if (cdp__kind_reduces(kind) && !cdp__kind_has_parts(kind))
         cdp__text_add(&t, ", %s", cdp__algo_at(h->algo)->name);
+    return out;
 }
 
 #endif /* CDP_SRC_MESSAGE_HEADER_H */

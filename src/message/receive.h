@@ -256,7 +256,8 @@ CDP__PRIVATE int64_t cdp__port_pump(cdp__world *w, uint32_t peer, const cdp__str
 CDP__PRIVATE cdp__eager_slots *cdp__stream_slots(
     const cdp__world *w, const cdp__stream *s, bool out) {
     const cdp_transport *t = &w->transport;
-    return t->slots.memory ? (cdp__eager_slots *)t->slots.memory(t->self, s->peer, out) : NULL;
+    if (!CDP__IN_PLACE || !t->slots.memory) return NULL;
+    return (cdp__eager_slots *)t->slots.memory(t->self, s->peer, out);
 }
 
 /* True if a slot holds a message of this peer. */
@@ -264,7 +265,8 @@ CDP__PRIVATE bool cdp__port_slots_wait(const cdp__world *w, uint32_t peer) {
     const cdp_transport *t = &w->transport;
     const cdp__eager_slots *memory = NULL;
     uint32_t i;
-    if (t->slots.memory) memory = (const cdp__eager_slots *)t->slots.memory(t->self, peer, false);
+    if (CDP__IN_PLACE && t->slots.memory)
+        memory = (const cdp__eager_slots *)t->slots.memory(t->self, peer, false);
     for (i = 0; i < CDP_SLOTS && memory; ++i)
         if (cdp__atomic_load_u32(&memory->place[i].serial, CDP__ACQUIRE)
             != w->ports[peer].slots.got[i])
@@ -352,7 +354,7 @@ CDP__PRIVATE int64_t cdp__stream_read(cdp__world *w, cdp__stream *s, void *to, u
     cdp_iov v;
     int64_t r;
     bytes = cdp__min(bytes, s->body_left);
-    if (s->slot) {
+    if (CDP__IN_PLACE && s->slot) {
         memcpy(to, s->slot->data + s->slot_at, (size_t)bytes);
         s->slot_at += (uint32_t)bytes;
         s->body_left -= bytes;

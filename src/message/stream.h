@@ -35,6 +35,13 @@
 #else
 #define CDP__GONE 64u
 #endif
+/* Whether a message may stay in memory that both ranks reach: in a slot, or exposed. False in
+   builds without such memory, so that compilers omit the code that uses it. */
+#if defined(CDP_NO_SHARED_MEMORY) && defined(CDP_NO_HUB)
+#define CDP__IN_PLACE false
+#else
+#define CDP__IN_PLACE true
+#endif
 #define CDP__CONTROL_MAX (1u << 30) /* bytes of queued messages per link, at most */
 #define CDP__WORLD_CHANNEL 1u       /* channel of the group created with the transport */
 

@@ -64,10 +64,15 @@ typedef struct cdp__transfer {
    (docs/NOTES.md). */
 #define CDP__ROWS_PAST_BYTES (12u * 1024u * 1024u)
 
+/* True if the receiver reads the payload in the sender's memory. */
+CDP__PRIVATE bool cdp__transfer_in_place(const cdp__transfer *x) {
+    return CDP__IN_PLACE && x->remote;
+}
+
 /* Revokes the exposed memory: the receiver reads it no more. */
 CDP__PRIVATE void cdp__transfer_revoke(cdp__world *w, cdp__transfer *x) {
     const cdp_transport *t = &w->transport;
-    if (x->exposing) t->remote.revoke(t->self, x->s->peer, cdp__get_u64(x->token));
+    if (CDP__IN_PLACE && x->exposing) t->remote.revoke(t->self, x->s->peer, cdp__get_u64(x->token));
     x->exposing = false;
 }
 
@@ -75,7 +80,8 @@ CDP__PRIVATE void cdp__transfer_revoke(cdp__world *w, cdp__transfer *x) {
 CDP__PRIVATE bool cdp__transfer_expose(cdp__world *w, cdp__transfer *x) {
     const cdp_transport *t = &w->transport;
     uint64_t token;
-    if (!t->remote.expose || x->moved || x->returned || x->bytes < x->expose_bytes || x->s->left
+    if (!CDP__IN_PLACE || !t->remote.expose || x->moved || x->returned || x->bytes < x->expose_bytes
+        || x->s->left
         || !t->remote.expose(t->self, x->s->peer, x->data, x->bytes, x->fresh, &token))
         return false;
     cdp__put_u64(x->token, token);
@@ -149,8 +155,9 @@ CDP__PRIVATE int64_t cdp__transfer_send(cdp__world *w, cdp__transfer *x) {
     int64_t r;
     if (w->ports[s->peer].tx_stream != s) { /* between two pieces */
         cdp__head h;
-        if (x->remote && x->announced) return cdp__transfer_await(w, x);
-        if (x->remote || cdp__transfer_expose(w, x)) return cdp__transfer_announce(w, x);
+        if (cdp__transfer_in_place(x) && x->announced) return cdp__transfer_await(w, x);
+        if (cdp__transfer_in_place(x) || cdp__transfer_expose(w, x))
+            return cdp__transfer_announce(w, x);
         h = *x->call;
         h.type = CDP__MESSAGE_DATA;
         h.channel = s->channel;
@@ -337,7 +344,8 @@ CDP__PRIVATE bool cdp__transfer_fits(
     const uint64_t left = x->bytes - x->moved + x->skip;
     if (!cdp__same_call(x->call, h) || h->round != x->round) return false;
     if (h->type == CDP__MESSAGE_REMOTE)
-        return left && !x->moved && (w->transport.remote.map || w->transport.remote.get);
+        return CDP__IN_PLACE && left && !x->moved
+            && (w->transport.remote.map || w->transport.remote.get);
     return h->bytes <= left && (h->bytes == 0) == (x->bytes == 0);
 }
 
@@ -353,7 +361,7 @@ CDP__PRIVATE int64_t cdp__transfer_receive(cdp__world *w, cdp__transfer *x) {
         if (!cdp__transfer_fits(w, x, &x->theirs)) return CDP__TRANSFER_MISMATCH;
         x->remote = x->theirs.type == CDP__MESSAGE_REMOTE;
     }
-    if (x->remote) return cdp__transfer_remote(w, x);
+    if (cdp__transfer_in_place(x)) return cdp__transfer_remote(w, x);
     if (s->body_left && x->limit == x->bytes) {
         n = cdp__transfer_body(w, x);
         if (n < 0) return n;

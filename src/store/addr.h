@@ -149,17 +149,18 @@ CDP__PRIVATE uint32_t cdp__addr_zeros(const cdp_addr *a, uint32_t *length) {
     return best;
 }
 
-/* Formats as "1.2.3.4:80" or "[fe80::1%3]:80"; 64 bytes are enough for every address. */
-CDP__PRIVATE void cdp__addr_text(const cdp_addr *a, char *dst, uint64_t size) {
+/* Formats as "1.2.3.4:80" or "[fe80::1%3]:80"; 64 bytes are enough for every address. Returns
+   dst. */
+CDP__PRIVATE const char *cdp__addr_text(const cdp_addr *a, char *dst, uint64_t size) {
     cdp__text t = cdp__text_of(dst, size);
     uint32_t i, run, zeros;
     if (a->family == 4) {
         cdp__text_add(&t, "%u.%u.%u.%u:%u", a->ip[0], a->ip[1], a->ip[2], a->ip[3], a->port);
-        return;
+        return dst;
     }
     if (a->family != 6) {
         cdp__text_add(&t, "(no address)");
-        return;
+        return dst;
     }
     zeros = cdp__addr_zeros(a, &run);
     cdp__text_add(&t, "[");
@@ -173,6 +174,7 @@ CDP__PRIVATE void cdp__addr_text(const cdp_addr *a, char *dst, uint64_t size) {
     }
     if (a->scope) cdp__text_add(&t, "%%%u", a->scope);
     cdp__text_add(&t, "]:%u", a->port);
+    return dst;
 }
 
 /* True if a connection from `from` to this host's address `here` comes from this host: over

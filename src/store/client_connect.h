@@ -57,19 +57,24 @@ CDP__PRIVATE CDP__COLD void cdp__client_retry(cdp__client *c, int32_t sys_errno)
     cdp__loop_timer_set(c->loop, &c->timer, now + pause, c->timer.func, c);
 }
 
-/* The peer is not a store; trying again would not help. */
-CDP__PRIVATE void cdp__client_no_store(cdp__client *c) {
-    char hex[32];
-    cdp__text t = cdp__text_of(hex, sizeof hex);
+/* The first bytes that arrived, as hexadecimal numbers. Returns `hex`. */
+CDP__PRIVATE const char *cdp__client_first_bytes(const cdp__client *c, char hex[32]) {
+    cdp__text t = cdp__text_of(hex, 32);
     uint32_t i;
     hex[0] = 0;
     for (i = 0; i < c->in_used && i < 8; ++i)
         cdp__text_add(&t, i ? " %x%x" : "%x%x", c->in[i] >> 4, c->in[i] & 15);
+    return hex;
+}
+
+/* The peer is not a store; trying again would not help. */
+CDP__PRIVATE void cdp__client_no_store(cdp__client *c) {
+    char hex[32];
     if (c->in_used)
         cdp__fail(CDP_ERR_STORE,
             "what answers at %s is no cdp or PyTorch store: its first bytes are %s (hex); check "
             "host and port",
-            c->name, hex);
+            c->name, cdp__client_first_bytes(c, hex));
     else
         cdp__fail(CDP_ERR_STORE,
             c->keyed
@@ -270,6 +275,7 @@ CDP__PRIVATE void cdp__client_set_name(cdp__client *c, const cdp_addr *at) {
     char text[64];
     cdp_addr literal;
     const bool colon = strchr(c->host, ':') && c->host[0] != '[';
+    if (!CDP__TEXTS) return;
     cdp__addr_text(at, text, sizeof text);
     if (!at->family)
         cdp__format(c->name, sizeof c->name, colon ? "[%s]:%u" : "%s:%u", c->host, c->port);

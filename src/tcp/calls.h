@@ -17,6 +17,7 @@
 #include "../text/format.h"
 #include "../base/text.h"
 #include "../os/loop.h"
+#include "../collective/select.h"
 #include "../group/state.h"
 #include "../store/addr.h"
 #include "../store/auth.h"
@@ -126,7 +127,7 @@ CDP__PRIVATE void cdp__mesh_transport(cdp__mesh *m, cdp_transport *t) {
     t->slots.memory = cdp__mesh_slots;
     t->slots.ring = cdp__mesh_doorbell;
 #endif
-    t->topology.host = cdp__mesh_host;
+    if (CDP__BY_HOST) t->topology.host = cdp__mesh_host;
 }
 
 /* Closes what is left of an attempt that has failed for the reason `why`. */

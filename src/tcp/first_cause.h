@@ -271,7 +271,7 @@ CDP__PRIVATE bool cdp__mesh_linked(void *self, uint32_t peer) {
     uint32_t i = 0;
     while (i < m->desc.connections && cdp__bundle_at(&m->links[peer], i)->state == CDP__LINK_UP)
         ++i;
-    return i == m->desc.connections || (i && m->links[peer].shared);
+    return i == m->desc.connections || (i && cdp__link_shared(&m->links[peer]));
 }
 
 /* Longer than a lost packet or two take on any network that works. */
@@ -385,7 +385,8 @@ CDP__PRIVATE bool cdp__mesh_linger(cdp__mesh *m, uint64_t until_ns) {
 
 /* True if the peer may still send data on this connection, or close it. */
 CDP__PRIVATE bool cdp__link_open(const cdp__link *l) {
-    return l->io.next && !l->shared && (l->state == CDP__LINK_UP || l->state == CDP__LINK_LOST);
+    return l->io.next && !cdp__link_shared(l)
+        && (l->state == CDP__LINK_UP || l->state == CDP__LINK_LOST);
 }
 
 /* Sends the rest of the cause on links whose socket accepted only a part of it. True: on some link

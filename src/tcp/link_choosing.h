@@ -70,7 +70,7 @@ CDP__PRIVATE CDP__COLD void cdp__mesh_check_unanswered(cdp__timer *t) {
         cdp__mesh_check_unanswered, m);
     for (i = 0; i < count; ++i) {
         cdp__link *l = &m->links[i];
-        if (l->state != CDP__LINK_UP || l->shared) continue;
+        if (l->state != CDP__LINK_UP || cdp__link_shared(l)) continue;
         if (m->os->net.unanswered_ns(m->os->user, l->io.fd) < CDP__SILENCE_MS * CDP__MS)
             l->silent = 0;
         else if (++l->silent == 2)
@@ -88,8 +88,8 @@ CDP__PRIVATE void cdp__link_process_ended(cdp__timer *t) {
     if (l->state != CDP__LINK_UP) return;
     cdp__link_read_ahead(l);
     if (l->state != CDP__LINK_UP) return;
-    if (l->shared || (!(l->io.ready & CDP_IO_READ) && l->rx_at == l->rx_used)) {
-        if (l->shared || ++l->silent > CDP__PROCESS_LOOKS) {
+    if (cdp__link_shared(l) || (!(l->io.ready & CDP_IO_READ) && l->rx_at == l->rx_used)) {
+        if (cdp__link_shared(l) || ++l->silent > CDP__PROCESS_LOOKS) {
             cdp__link_lose(l, CDP_ERR_PEER_LOST, 0);
             return;
         }
@@ -169,7 +169,7 @@ CDP__PRIVATE void cdp__link_choose_again(cdp__timer *t) {
 CDP__PRIVATE void cdp__link_event(cdp__io *io) {
     cdp__link *l = (cdp__link *)io->user;
     if (l->state == CDP__LINK_CHOOSING) cdp__link_choosing(l);
-    if (!l->wanted || l->shared) cdp__link_read_ahead(l);
+    if (!l->wanted || cdp__link_shared(l)) cdp__link_read_ahead(l);
 }
 
 CDP__PRIVATE bool cdp__link_room(cdp__link *l) {

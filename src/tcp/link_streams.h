@@ -93,7 +93,7 @@ CDP__PRIVATE CDP__COLD void cdp__bundle_drop(cdp__link *l, cdp_status status, in
         if (s->state == CDP__LINK_LOST) { /* it ended before the reason was known */
             s->status = status;
             s->lost_errno = err;
-        } else if (s != l && s->state == CDP__LINK_UP && !s->shared
+        } else if (s != l && s->state == CDP__LINK_UP && !cdp__link_shared(s)
             && l->mesh->os->net.end_sending) {
             cdp__link_forget(s, status, err);
             cdp__link_end_sending(s);
@@ -150,7 +150,7 @@ CDP__PRIVATE void cdp__bundle_one_ended(cdp__link *l) {
 CDP__PRIVATE void cdp__link_lose(cdp__link *l, cdp_status status, int32_t err) {
     cdp__link *first = cdp__bundle_at(l, 0), *turn;
     if (l->state == CDP__LINK_LOST) return;
-    if (l->mesh->desc.connections > 1 && !first->shared && l->state == CDP__LINK_UP
+    if (l->mesh->desc.connections > 1 && !cdp__link_shared(first) && l->state == CDP__LINK_UP
         && status == CDP_ERR_PEER_LOST && !err) {
         cdp__bundle_one_ended(l);
         return;
@@ -163,20 +163,26 @@ CDP__PRIVATE void cdp__link_lose(cdp__link *l, cdp_status status, int32_t err) {
     if (l->state != CDP__LINK_LOST) cdp__bundle_drop(l, status, err);
 }
 
-/* Sets this thread's last error to the reason why the link is lost. */
-CDP__PRIVATE cdp_status cdp__link_explain(const cdp__link *l) {
-    char at[112];
-    cdp__addr_text(&l->addr, at, sizeof at);
+/* The peer's address, and which of several connections broke. Returns `at`. */
+CDP__PRIVATE const char *cdp__link_text(const cdp__link *l, char at[112]) {
+    cdp__addr_text(&l->addr, at, 80);
     if (l->mesh->desc.connections > 1)
         cdp__format(at + strlen(at), 32, " (connection %u of %u)", l->broken + 1,
             l->mesh->desc.connections);
+    return at;
+}
+
+/* Sets this thread's last error to the reason why the link is lost. */
+CDP__PRIVATE cdp_status cdp__link_explain(const cdp__link *l) {
+    char at[112];
     if (l->status == CDP_ERR_NOMEM) return cdp__fail_nomem("a link", CDP__RX_BYTES);
 #ifndef CDP_NO_MAC
     if (l->lost_errno == EBADMSG && cdp__bundle_at(l, l->broken)->mac)
         return cdp__fail_peer(CDP_ERR_IO, l->peer, EBADMSG,
             "record %llu from rank %u at %s does not match its authentication code: it was "
             "changed, repeated or left out on the way; nothing more is read from there",
-            (unsigned long long)cdp__bundle_at(l, l->broken)->mac->number[0] + 1, l->peer, at);
+            (unsigned long long)cdp__bundle_at(l, l->broken)->mac->number[0] + 1, l->peer,
+            cdp__link_text(l, at));
 #endif
     if (l->nonsense)
         return cdp__fail_peer(CDP_ERR_MISMATCH, l->peer, 0,
@@ -185,20 +191,21 @@ CDP__PRIVATE cdp_status cdp__link_explain(const cdp__link *l) {
             l->peer);
     if (l->status == CDP_ERR_MISMATCH && l->refusal)
         return cdp__fail_peer(CDP_ERR_MISMATCH, l->peer, 0,
-            "rank %u at %s refused the connection: %s", l->peer, at, cdp__refusal_text(l->refusal));
+            "rank %u at %s refused the connection: %s", l->peer, cdp__link_text(l, at),
+            cdp__refusal_text(l->refusal));
     if (l->status == CDP_ERR_MISMATCH)
         return cdp__fail_peer(CDP_ERR_MISMATCH, l->peer, 0,
-            "what listens at %s is not rank %u of this job", at, l->peer);
+            "what listens at %s is not rank %u of this job", cdp__link_text(l, at), l->peer);
     if (l->lost_errno == ECONNREFUSED)
         return cdp__fail_peer(CDP_ERR_PEER_LOST, l->peer, ECONNREFUSED,
             "rank %u does not listen at %s any more: its process has ended, or has left the group",
-            l->peer, at);
+            l->peer, cdp__link_text(l, at));
     if (!l->lost_errno)
         return cdp__fail_peer(CDP_ERR_PEER_LOST, l->peer, 0,
             "rank %u at %s closed its connection: its process has ended, or has left the group",
-            l->peer, at);
+            l->peer, cdp__link_text(l, at));
     return cdp__fail_peer(CDP_ERR_PEER_LOST, l->peer, l->lost_errno,
-        "lost the connection to rank %u at %s", l->peer, at);
+        "lost the connection to rank %u at %s", l->peer, cdp__link_text(l, at));
 }
 
 /* Sends or receives the rest of a 64-byte handshake message. 1: complete; 0: call again when the

@@ -76,17 +76,18 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__join_next(cdp__mesh *m) {
     const uint32_t r = m->desc.group.rank;
     cdp_error why;
     char at[80];
-    cdp__addr_text(&a, at, sizeof at);
     if (m->join->seen.begun)
         cdp__error(&why, CDP_ERR_TIMEOUT, 0,
             "after %llu ms still waiting for rank 0 to start again: in the store at %s is a job "
             "that has begun with another rank %u; end it, or give every process its own RANK",
-            (unsigned long long)((cdp__mesh_now(m) - m->start_ns) / CDP__MS), at, r);
+            (unsigned long long)((cdp__mesh_now(m) - m->start_ns) / CDP__MS),
+            cdp__addr_text(&a, at, sizeof at), r);
     else
         cdp__error(&why, CDP_ERR_TIMEOUT, 0,
             "after %llu ms still waiting for rank 0 to start again: in the store at %s is only a "
             "start that has failed",
-            (unsigned long long)((cdp__mesh_now(m) - m->start_ns) / CDP__MS), at);
+            (unsigned long long)((cdp__mesh_now(m) - m->start_ns) / CDP__MS),
+            cdp__addr_text(&a, at, sizeof at));
     return cdp__join_again(m, &why);
 }
 
@@ -95,22 +96,23 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__join_next(cdp__mesh *m) {
 /* The config that rank 0 publishes. In an external store, its addresses follow as a text. */
 #define CDP__CONFIG_BYTES (8u + 8u + 8u + CDP__JOB_BYTES + 4u)
 
-/* The text in a value of the store, from byte `head` on. */
-CDP__PRIVATE void cdp__mesh_text(
+/* The text in a value of the store, from byte `head` on. Returns `out`. */
+CDP__PRIVATE const char *cdp__mesh_text(
     const void *value, uint64_t bytes, uint64_t head, char *out, uint64_t size) {
     head = cdp__min(head, bytes);
     cdp__text_foreign(out, size, (const uint8_t *)value + head, bytes - head);
+    return out;
 }
 
 /* Another live process owns the key: compares its value with `mine` for the error. */
 CDP__PRIVATE cdp_status cdp__mesh_claimed_twice(
     cdp__mesh *m, const void *value, uint64_t bytes, uint64_t head, const uint8_t *mine) {
     char text[160];
-    cdp__mesh_text(value, bytes, head, text, sizeof text);
     return cdp__fail_peer(CDP_ERR_MISMATCH, m->desc.group.rank, 0,
         "two processes claim rank %u: one listens at %s, the other at %s; give every process its "
         "own RANK",
-        m->desc.group.rank, text, (const char *)mine + head);
+        m->desc.group.rank, cdp__mesh_text(value, bytes, head, text, sizeof text),
+        (const char *)mine + head);
 }
 
 CDP__PRIVATE cdp_status cdp__join_taken(cdp__mesh *m);

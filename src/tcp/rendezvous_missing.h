@@ -51,7 +51,7 @@ CDP__PRIVATE cdp_status cdp__join_gloo(cdp__mesh *m) {
     static const char *const names[] = {"default_pg/0//cpu//0/rank_%u", "default_pg/0/0/rank_%u"};
     cdp__join *s = m->join;
     m->foreign = s->gloo && s->result == CDP_OK && s->rq.number;
-    if (s->gloo && (s->result != CDP_OK || m->foreign || s->gloo == 2)) {
+    if (!CDP__TEXTS || (s->gloo && (s->result != CDP_OK || m->foreign || s->gloo == 2))) {
         cdp__mesh_waits_for(m);
         return s->back(m);
     }
@@ -136,7 +136,7 @@ CDP__PRIVATE cdp_status cdp__join_missed(cdp__mesh *m) {
     /* the store has just not answered: every rank says so */
     if (s->absent < 0) s->quiet = false;
     cdp__join_log_missed(m);
-    return s->counted || s->absent < 0 ? cdp__join_await_on(m) : cdp__join_count(m);
+    return !CDP__TEXTS || s->counted || s->absent < 0 ? cdp__join_await_on(m) : cdp__join_count(m);
 }
 
 /* All ranks have come. What is left takes a few messages: they may take half of the time that was
@@ -151,20 +151,19 @@ CDP__PRIVATE void cdp__join_complete(cdp__mesh *m) {
 CDP__PRIVATE cdp_status cdp__join_store_silent(cdp__mesh *m) {
     const cdp_addr a = cdp__tcp_store_peer_addr(m->store);
     char at[80];
-    cdp__addr_text(&a, at, sizeof at);
     cdp__error(&m->join->why, CDP_ERR_TIMEOUT, m->desc.external_store ? -1 : 0,
         m->desc.external_store
             ? "the store at %s does not answer any more, but has not closed the connection: its "
               "server has become unreachable, or is stopped"
             : "the store at %s does not answer any more, but has not closed the connection: rank "
               "0, which serves it, has become unreachable, or is stopped",
-        at);
+        cdp__addr_text(&a, at, sizeof at));
     return cdp__join_missed(m);
 }
 
 CDP__PRIVATE cdp_status cdp__join_missing_found(cdp__mesh *m) {
     cdp__join *s = m->join;
-    if (s->found > 8) cdp__text_add(&s->list, " and %u more", s->found - 8);
+    if (s->found > 8 && CDP__TEXTS) cdp__text_add(&s->list, " and %u more", s->found - 8);
     if (s->found) return cdp__join_complain(m, (uint32_t)s->absent, cdp__join_missed);
     if (s->rank == m->desc.group.world_size) {
         /* the last one has come since the wait for it ended */
@@ -193,7 +192,8 @@ CDP__PRIVATE void cdp__join_narrow(cdp__mesh *m) {
     }
     if (!s->narrow || s->end - s->rank > 1) return;
     if (s->absent < 0) s->absent = (int32_t)s->rank;
-    if (s->found++ < 8) cdp__text_add(&s->list, "%s%u", s->found > 1 ? ", " : "", s->rank);
+    if (s->found++ < 8 && CDP__TEXTS)
+        cdp__text_add(&s->list, "%s%u", s->found > 1 ? ", " : "", s->rank);
     ++s->rank;
     s->end = m->desc.group.world_size;
     s->narrow = false;

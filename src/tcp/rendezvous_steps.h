@@ -23,6 +23,7 @@
 #include "../message/header.h"
 #include "../failure/chains.h"
 #include "../group/world.h"
+#include "../collective/select.h"
 #include "../store/desc_api.h"
 #include "../store/store_api.h"
 #include "../store/addr.h"
@@ -358,12 +359,11 @@ CDP__PRIVATE cdp_status cdp__mesh_admissible(const cdp__mesh *m, uint32_t r, con
         for (k = 0; k < m->mine_count && !cdp__addr_is_here(&theirs[i], &m->mine[k]); ++k) {
         }
         if (k < m->mine_count) continue;
-        cdp__addr_text(&theirs[i], at, sizeof at);
         return cdp__fail_peer(CDP_ERR_INVALID, r, 0,
             "rank %u is on another machine (%s) and this job has no key: set CDP_JOB_KEY, or "
             "job_key, to the same secret for all ranks (or trust_network, "
             "if every program in that network may read and change everything)",
-            r, at);
+            r, cdp__addr_text(&theirs[i], at, sizeof at));
     }
     return CDP_OK;
 }
@@ -477,11 +477,10 @@ CDP__PRIVATE cdp_status cdp__mesh_read_addrs(cdp__mesh *m) {
         if (n)
             st = cdp__mesh_admissible(m, r, at, n, own, count);
         else
-            cdp__mesh_text(v->data, v->bytes, CDP__PLACE_BYTES, text, sizeof text);
-        if (!n)
             st = cdp__fail_peer(CDP_ERR_MISMATCH, r, 0,
-                "rank %u published addresses that cannot be read: '%s'", r, text);
-        if (n) m->hosts[r] = cdp__mesh_host_before(m, r, &hosts);
+                "rank %u published addresses that cannot be read: '%s'", r,
+                cdp__mesh_text(v->data, v->bytes, CDP__PLACE_BYTES, text, sizeof text));
+        if (n && CDP__BY_HOST) m->hosts[r] = cdp__mesh_host_before(m, r, &hosts);
     }
     if (st == CDP_OK) cdp__mesh_count_descriptors(m);
     cdp__join_complete(m);

@@ -40,7 +40,7 @@ CDP__PRIVATE int64_t cdp__mesh_send(void *self, uint32_t peer, const cdp_iov *io
     cdp_iov one;
     int64_t r = 0;
     cdp__link_need(l);
-    if (l->shared && l->state == CDP__LINK_UP) {
+    if (cdp__link_shared(l) && l->state == CDP__LINK_UP) {
         r = cdp__line_move(&l->shared->line, iov, n, true);
         if (r >= 0) return r;
         cdp__link_nonsense(l);
@@ -69,7 +69,7 @@ CDP__PRIVATE int64_t cdp__mesh_recv(void *self, uint32_t peer, const cdp_iov *io
     uint32_t i;
     cdp__link_need(l);
     /* includes data written before the link was lost */
-    if (l->shared && l->state >= CDP__LINK_UP) {
+    if (cdp__link_shared(l) && l->state >= CDP__LINK_UP) {
         moved = l->nonsense ? 0 : cdp__line_move(&l->shared->line, iov, n, false);
         if (moved < 0) cdp__link_nonsense(l);
         return moved <= 0 && l->state == CDP__LINK_LOST ? (int64_t)cdp__link_explain(l) : moved;
@@ -118,7 +118,7 @@ CDP__PRIVATE int64_t cdp__bundle_move(
     cdp_iov v[CDP__IOV_MAX];
     uint32_t i;
     int64_t r;
-    if (first->shared && first->state >= CDP__LINK_UP)
+    if (cdp__link_shared(first) && first->state >= CDP__LINK_UP)
         return send ? cdp__mesh_send(m, peer, iov, n) : cdp__mesh_recv(m, peer, iov, n);
     if (!first->whole && l->state != CDP__LINK_LOST) {
         bool whole = true;

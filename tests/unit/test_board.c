@@ -137,6 +137,8 @@ TEST(dtypes_that_were_left_out_are_refused_and_the_others_reduced) {
     cdp_tcp_desc d;
     cdp_group *g = NULL;
     uint16_t halves[2] = {0x3c00, 0x4000};
+    uint8_t bytes[2] = {1, 0};
+    int64_t longs[2] = {7, -7};
     float complex_one[2] = {1, 2};
     double wide[2] = {3, 4};
     memset(&d, 0, sizeof d);
@@ -151,6 +153,13 @@ TEST(dtypes_that_were_left_out_are_refused_and_the_others_reduced) {
         CDP_ERR_UNSUPPORTED, board_allreduce(g, NULL, halves, 4, CDP_DTYPE_F8E5M2, CDP_REDUCE_SUM));
     T_EQ(CDP_ERR_UNSUPPORTED,
         board_allreduce(g, NULL, complex_one, 1, CDP_DTYPE_CF32, CDP_REDUCE_SUM));
+    for (uint32_t t = CDP_DTYPE_I8; t <= CDP_DTYPE_U64; ++t)
+        T_EQ(CDP_ERR_UNSUPPORTED, board_allreduce(g, NULL, wide, 2, (cdp_dtype)t, CDP_REDUCE_SUM));
+    T_EQ(CDP_ERR_UNSUPPORTED, board_allreduce(g, NULL, wide, 2, CDP_DTYPE_U32, CDP_REDUCE_BOR));
+    T_EQ(CDP_OK, board_allreduce(g, NULL, bytes, 2, CDP_DTYPE_U8, CDP_REDUCE_MAX));
+    T_EQ(CDP_OK, board_allreduce(g, NULL, bytes, 2, CDP_DTYPE_BOOL, CDP_REDUCE_BOR));
+    T_EQ(CDP_OK, board_allreduce(g, NULL, longs, 2, CDP_DTYPE_I64, CDP_REDUCE_AVG));
+    T_EQ(7, (int)longs[0]);
     memset(&r, 0, sizeof r);
     r.kind = CDP_COLL_ALLREDUCE;
     r.out = halves;

@@ -281,6 +281,33 @@ TEST(an_algorithm_that_was_left_out_is_unknown) {
     T(strstr(cdp_last_error()->text, "Bruck") == NULL);
 }
 
+/* ---- failures of several ranks keep all but their texts ---- */
+
+static void calls_that_differ(cdp_group *g) {
+    int32_t x[4] = {0};
+    const uint32_t me = cdp_rank(g);
+    const cdp_error *e = cdp_last_error();
+    T_EQ(CDP_ERR_MISMATCH, cdp_allreduce(g, NULL, x, 4 - me, CDP_DTYPE_I32, CDP_REDUCE_SUM));
+    T(e->peer == (int32_t)(1 - me) && e->rank == (int32_t)me);
+    T(e->kind == CDP_COLL_ALLREDUCE && e->op_seq == 1);
+    T(strcmp("MISMATCH", e->text) == 0);
+}
+
+TEST(ranks_that_call_different_things_are_named_without_a_text) {
+    run_job(2, false, calls_that_differ);
+}
+
+static void one_aborts(cdp_group *g) {
+    if (cdp_rank(g) == 1) cdp_group_abort(g, "without a reason in this build");
+    T_EQ(CDP_ERR_ABORTED, cdp_barrier(g));
+    T(cdp_last_error()->origin == 1);
+    T_TEXT("cdp.h:", cdp_last_error()->text);
+}
+
+TEST(the_line_that_aborted_is_told) {
+    run_job(2, false, one_aborts);
+}
+
 TEST(a_store_knows_the_calls_of_cdp_init_and_no_others) {
     const cdp_store_server_desc sd = {.no_thread = false};
     cdp_store_server *server = NULL;
@@ -381,6 +408,9 @@ int main(int argc, char **argv) {
             sparse_parameters_and_joins_that_were_left_out_are_refused, 10},
         {"an_algorithm_that_was_left_out_is_unknown", an_algorithm_that_was_left_out_is_unknown,
             10},
+        {"ranks_that_call_different_things_are_named_without_a_text",
+            ranks_that_call_different_things_are_named_without_a_text, 30},
+        {"the_line_that_aborted_is_told", the_line_that_aborted_is_told, 30},
         {"a_store_knows_the_calls_of_cdp_init_and_no_others",
             a_store_knows_the_calls_of_cdp_init_and_no_others, 10},
         {"a_server_closes_for_what_was_left_out", a_server_closes_for_what_was_left_out, 10},
