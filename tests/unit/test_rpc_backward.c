@@ -1,5 +1,6 @@
-/* test_rpc_backward.c - backward passes over ranks and the contexts that record them: several
-   outputs, update rules, contexts that end early, twice or never, mistakes of backward functions.
+/* test_rpc_backward.c - backward passes over ranks and the contexts that record them: gradients
+   equal those of a serial program; ranks that fail or die, several outputs, update rules, contexts
+   that end early, twice or never, mistakes of backward functions.
    rpc_scenarios.txt says which test has which scenario of torch.distributed.rpc. */
 #define CDP_IMPLEMENTATION
 #include "cdp_tcp.h"
@@ -7,6 +8,8 @@
 #include "cdp_rpc.h"
 
 #include "rpc_sides.h"
+
+#include <sys/wait.h>
 
 static void f_own_step(void *user, cdp_rpc_request *q);
 static void f_passes_on(void *user, cdp_rpc_request *q);
@@ -773,9 +776,413 @@ TEST(the_end_of_a_context_that_is_not_answered_names_the_rank) {
     polled(ends_unheard);
 }
 
+/* ---- gradients ---- */
+
+/* L = a * b, element by element */
+typedef struct product {
+    double a[4], b[4];
+} product;
+static cdp_status b_product(void *user, cdp_backward *b) {
+    const product *p = (const product *)user;
+    const double *g = (const double *)b->grad_out[0].data;
+    for (uint32_t i = 0; i < 2; ++i) {
+        double *to = (double *)memory_of_backward(b, 32);
+        b->grad_in[i] = f64s(to, 4, 0);
+        for (uint32_t k = 0; k < 4; ++k)
+            to[k] = g[k] * (i ? p->a[k] : p->b[k]);
+    }
+    return CDP_OK;
+}
+/* the product of two results, as a root */
+static cdp_tensor multiply(cdp_ctx *ctx, product *p, const cdp_tensor *a, const cdp_tensor *b) {
+    uint64_t in[2] = {a->value, b->value}, out = 0;
+    memcpy(p->a, a->data, 32);
+    memcpy(p->b, b->data, 32);
+    OK(cdp_ctx_value(ctx, &out));
+    OK(cdp_ctx_op(ctx,
+        &(cdp_ctx_op_desc){.inputs = in,
+            .input_count = 2,
+            .outputs = &out,
+            .output_count = 1,
+            .backward = b_product,
+            .user = p}));
+    return f64s(NULL, 4, out);
+}
+
+static void expect_grad(side *s, cdp_ctx *ctx, uint32_t of, const double *expected) {
+    cdp_call c = {0};
+    if (OK(cdp_rpc_call(s->rpc, CALL(.to = of, F("weight_grad"), .ctx = ctx), &c))) {
+        T_EQ(expected ? 1 : 0, c.tensor_count);
+        if (expected && c.tensor_count) T(!memcmp(expected, c.tensors[0].data, 32));
+    }
+    cdp_call_free(&c);
+}
+
+/* y1 = w1 x, y2 = w2 (w1 x) through another rank, y3 unused; L = y1 y2. Twice: passes add up. */
+static void serial(side *s) {
+    static uint32_t place;
+    const uint32_t n1 = next_of(s), n2 = (s->rank + 2) % ranks;
+    double x[4] = {2, 3, -5, (double)s->rank + 1}, gx[4] = {0}, g1[4] = {0}, g2[4] = {0};
+    cdp_call c[3] = {{0}};
+    cdp_ctx *ctx;
+    product p;
+    uint64_t value = 0;
+    weights_open(s);
+    meet(s, &place);
+    if (!OK(cdp_ctx_begin(s->rpc, &ctx)) || !OK(cdp_ctx_value(ctx, &value))) return;
+    T_EQ(s->rank, cdp_ctx_id(ctx) >> 48);
+    const cdp_tensor tx = f64s(x, 4, value);
+    OK(mul(s, ctx, n1, "mul", 0, &tx, &c[0]));
+    OK(mul(s, ctx, n1, "mul_chain", 1, &c[0].tensors[0], &c[1]));
+    OK(mul(s, ctx, n2, "mul", 0, &c[0].tensors[0], &c[2]));
+    const cdp_tensor root = multiply(ctx, &p, &c[0].tensors[0], &c[1].tensors[0]);
+    const double *w1 = weights_of[n1].w, *w2 = weights_of[n2].w;
+    for (uint32_t pass = 1; pass < 3; ++pass) {
+        cdp_tensor g = {0};
+        OK(cdp_ctx_backward(ctx, &(cdp_backward_desc){.roots = &root, .root_count = 1}));
+        for (uint32_t i = 0; i < 4; ++i) {
+            gx[i] = pass * 2 * w1[i] * w1[i] * w2[i] * x[i];
+            g1[i] = pass * 2 * w1[i] * w2[i] * x[i] * x[i];
+            g2[i] = pass * w1[i] * x[i] * w1[i] * x[i];
+        }
+        OK(cdp_ctx_grad(ctx, value, &g));
+        T(g.data && !memcmp(g.data, gx, 32));
+        expect_grad(s, ctx, n1, g1);
+        expect_grad(s, ctx, n2, g2);
+        expect_grad(s, ctx, s->rank, NULL); /* others' passes are in other contexts */
+    }
+    for (uint32_t i = 0; i < 3; ++i)
+        cdp_call_free(&c[i]);
+    OK(cdp_ctx_end(ctx, 0));
+    meet(s, &place);
+    weights_close(s);
+}
+TEST(gradients_equal_a_serial_program) {
+    run(3, serial);
+}
+
+/* Several contexts of each rank at once, in each of them several passes. */
+typedef struct trainer {
+    side *s;
+    uint32_t number;
+} trainer;
+static void *train(void *arg) {
+    const trainer *t = (const trainer *)arg;
+    side *s = t->s;
+    for (uint32_t round = 0; round < 5; ++round) {
+        const uint32_t to = (s->rank + t->number + round) % ranks;
+        double x[4] = {1, t->number, round, 7}, gw[4], gx[4];
+        cdp_call c[2] = {{0}};
+        cdp_ctx *ctx;
+        cdp_tensor g = {0};
+        product p;
+        uint64_t value = 0;
+        if (!OK(cdp_ctx_begin(s->rpc, &ctx)) || !OK(cdp_ctx_value(ctx, &value))) return NULL;
+        const cdp_tensor tx = f64s(x, 4, value);
+        OK(mul(s, ctx, to, "mul", 0, &tx, &c[0]));
+        OK(mul(s, ctx, to, "mul", 0, &tx, &c[1]));
+        const cdp_tensor root = multiply(ctx, &p, &c[0].tensors[0], &c[1].tensors[0]);
+        OK(cdp_ctx_backward(ctx, &(cdp_backward_desc){.roots = &root, .root_count = 1}));
+        for (uint32_t i = 0; i < 4; ++i) {
+            gx[i] = 2 * weights_of[to].w[i] * weights_of[to].w[i] * x[i];
+            gw[i] = 2 * weights_of[to].w[i] * x[i] * x[i];
+        }
+        OK(cdp_ctx_grad(ctx, value, &g));
+        T(g.data && !memcmp(g.data, gx, 32));
+        expect_grad(s, ctx, to, gw);
+        cdp_call_free(&c[0]);
+        cdp_call_free(&c[1]);
+        OK(cdp_ctx_end(ctx, 0));
+    }
+    return NULL;
+}
+static void trainers(side *s) {
+    static uint32_t place;
+    trainer t[4];
+    pthread_t thread[4];
+    weights_open(s);
+    meet(s, &place);
+    for (uint32_t i = 0; i < 4; ++i) {
+        t[i] = (trainer){s, i};
+        if (how == HUB_POLLED)
+            train(&t[i]);
+        else
+            pthread_create(&thread[i], NULL, train, &t[i]);
+    }
+    for (uint32_t i = 0; i < 4 && how != HUB_POLLED; ++i)
+        pthread_join(thread[i], NULL);
+    meet(s, &place);
+    weights_close(s);
+}
+TEST(async_dist_autograd) {
+    run(3, trainers);
+}
+
+/* What fails: a backward function, or the deadline (`late`); then the context is refused on all its
+   ranks. */
+static void fails_once(side *s, bool late) {
+    double x[4] = {1, 2, 3, 4};
+    cdp_call c[2] = {{0}}, refused = {0};
+    cdp_ctx *ctx;
+    cdp_tensor g;
+    product p;
+    uint64_t value = 0;
+    if (!OK(cdp_ctx_begin(s->rpc, &ctx)) || !OK(cdp_ctx_value(ctx, &value))) return;
+    const cdp_tensor tx = f64s(x, 4, value);
+    OK(mul(s, ctx, next_of(s), late ? "mul_sleeps" : "mul_fails", 0, &tx, &c[0]));
+    OK(mul(s, ctx, (s->rank + 2) % ranks, "mul", 0, &c[0].tensors[0], &c[1]));
+    const cdp_tensor root = multiply(ctx, &p, &c[0].tensors[0], &c[1].tensors[0]);
+    const cdp_backward_desc d = {.roots = &root, .root_count = 1, .timeout_ms = late ? 50 : 0};
+    REFUSED(late ? CDP_ERR_TIMEOUT : CDP_ERR_INVALID,
+        late ? "was not over in time" : "a backward function on rank", cdp_ctx_backward(ctx, &d));
+    REFUSED(CDP_ERR_STATE, "begin another one", cdp_ctx_backward(ctx, &d));
+    REFUSED(CDP_ERR_STATE, "begin another one", cdp_ctx_grad(ctx, value, &g));
+    T_EQ(CDP_ERR_STATE, mul(s, ctx, next_of(s), "mul", 0, &tx, &refused));
+    cdp_call_free(&c[0]);
+    cdp_call_free(&c[1]);
+    OK(cdp_ctx_end(ctx, 0));
+}
+
+/* A rank without threads that sleeps for another one does not look at its own deadline: so they
+   are late one after the other. */
+static void failing(side *s) {
+    static uint32_t place;
+    weights_open(s);
+    meet(s, &place);
+    fails_once(s, false);
+    for (uint32_t turn = 0; turn < ranks; ++turn) {
+        meet(s, &place);
+        if (s->rank == turn) fails_once(s, true);
+    }
+    meet(s, &place);
+    weights_close(s);
+}
+TEST(backward_autograd_engine_error) {
+    run(3, failing);
+}
+
+static void grad_mistakes(side *s) {
+    static uint32_t place;
+    double x[4] = {1, 2, 3, 4};
+    cdp_ctx *ctx, *other;
+    cdp_call c = {0};
+    cdp_tensor g;
+    uint64_t value = 0, out = 0;
+    product p = {{0}, {0}};
+    weights_open(s);
+    meet(s, &place);
+    OK(cdp_ctx_begin(s->rpc, &ctx));
+    OK(cdp_ctx_begin(s->rpc, &other));
+    OK(cdp_ctx_value(ctx, &value));
+    OK(cdp_ctx_value(ctx, &out));
+    cdp_tensor tx = f64s(x, 4, value);
+    REFUSED(CDP_ERR_INVALID, "set ctx", mul(s, NULL, 0, "mul", 0, &tx, &c));
+    REFUSED(CDP_ERR_INVALID, "does not have in this context", mul(s, other, 0, "mul", 0, &tx, &c));
+    tx.dims = 9;
+    REFUSED(CDP_ERR_INVALID, "has dtype", mul(s, ctx, 0, "mul", 0, &tx, &c));
+    tx = f64s(NULL, 4, value);
+    REFUSED(CDP_ERR_INVALID, "tensors[0] has no memory", mul(s, ctx, 0, "mul", 0, &tx, &c));
+    REFUSED(CDP_ERR_INVALID, "1 to 16 roots", cdp_ctx_backward(ctx, &(cdp_backward_desc){0}));
+    tx = f64s(x, 4, value + 77);
+    REFUSED(CDP_ERR_INVALID, "roots[0].value is not a value",
+        cdp_ctx_backward(ctx, &(cdp_backward_desc){.roots = &tx, .root_count = 1}));
+    tx = f64s(x, 4, value);
+    tx.dtype = (cdp_dtype)99;
+    REFUSED(CDP_ERR_INVALID, "set dtype and shape of roots[0]",
+        cdp_ctx_backward(ctx, &(cdp_backward_desc){.roots = &tx, .root_count = 1}));
+    cdp_ctx_op_desc op = {.inputs = &value, .input_count = 1, .outputs = &out, .output_count = 1};
+    REFUSED(CDP_ERR_INVALID, "desc.backward is NULL", cdp_ctx_op(ctx, &op));
+    op.backward = b_product;
+    op.user = &p;
+    op.outputs = &value;
+    REFUSED(CDP_ERR_INVALID, "inputs[0] is outputs[0]", cdp_ctx_op(ctx, &op));
+    op.outputs = &out;
+    op.input_count = 0;
+    OK(cdp_ctx_op(ctx, &op));
+    REFUSED(CDP_ERR_INVALID, "output of no other step", cdp_ctx_op(ctx, &op));
+    REFUSED(CDP_ERR_INVALID, "or a step has made it", cdp_ctx_grad(ctx, out, &g));
+    OK(cdp_ctx_grad(ctx, value, &g));
+    T(!g.data);
+    REFUSED(CDP_ERR_INVALID, " is NULL", cdp_ctx_value(NULL, &value));
+    cdp_ctx *none = ctx;
+    REFUSED(CDP_ERR_INVALID, "rpc is NULL", cdp_ctx_begin(NULL, &none));
+    T(!none);
+    tx = f64s(x, 4, value); /* without a function in between: the root is the value itself */
+    OK(cdp_ctx_backward(ctx, &(cdp_backward_desc){.roots = &tx, .root_count = 1, .grads = &tx}));
+    OK(cdp_ctx_grad(ctx, value, &g));
+    T(g.data && !memcmp(g.data, x, 32));
+    OK(cdp_ctx_end(other, 0));
+    OK(cdp_ctx_end(ctx, 0));
+    OK(cdp_ctx_end(NULL, 0));
+    meet(s, &place);
+    weights_close(s);
+}
+TEST(backward_invalid_args) {
+    run(2, grad_mistakes);
+}
+
+/* Tensors without a context: every dtype that has a size, every number of dims, long ones. */
+static void f_shapes(void *user, cdp_rpc_request *q) {
+    const cdp_iov iov = {(void *)(uintptr_t)q->data, q->bytes};
+    (void)user;
+    OK(cdp_rpc_reply(q,
+        &(cdp_args){
+            .iov = &iov, .iov_count = 1, .tensors = q->tensors, .tensor_count = q->tensor_count}));
+}
+static void tensors(side *s) {
+    const cdp_rpc_function back[] = {{.name = "shapes", .func = f_shapes}};
+    static uint32_t place;
+    cdp_rpc_desc d = desc_of(s);
+    d.functions = back;
+    d.function_count = 1;
+    if (!OK(cdp_rpc_create(&d, &s->rpc))) return;
+    uint8_t *const sevens =
+        (uint8_t *)malloc(500000); /* 4 * 3^5 * 500 bytes, and where it begins */
+    fill_sevens(sevens, 500000);
+    for (uint32_t i = 0; i < 40; ++i) {
+        uint8_t *const data = sevens + 8 * i; /* other bytes each time */
+        cdp_tensor t[3];
+        cdp_call c = {0};
+        memset(t, 0, sizeof t);
+        for (uint32_t k = 0; k < 3; ++k) {
+            t[k].data = data + 64 * k;
+            t[k].dtype = k == 1 ? CDP_DTYPE_F32 : CDP_DTYPE_U8;
+            t[k].dims = (i + k) % 9;
+            for (uint32_t j = 0; j < t[k].dims; ++j)
+                t[k].shape[j] = j < 5 ? 3 : 1;
+            if (t[k].dims == 8 && i % 10 == 0) t[k].shape[7] = 500;
+        }
+        for (uint32_t to = 0; to < ranks; ++to) {
+            cdp_call_desc what = {.to = to, F("shapes"), BYTES(data, i)};
+            what.args.tensors = t;
+            what.args.tensor_count = 3;
+            if (OK(cdp_rpc_call(s->rpc, &what, &c)) && T_EQ(3, c.tensor_count)) {
+                T_EQ(i, c.bytes);
+                T(!i || !memcmp(c.data, data, i));
+                for (uint32_t k = 0; k < 3; ++k) {
+                    const uint64_t n = cdp__rpc_tensor_bytes(&t[k]);
+                    T_EQ(t[k].dims, c.tensors[k].dims);
+                    T_EQ(n, cdp__rpc_tensor_bytes(&c.tensors[k]));
+                    T(!memcmp(t[k].data, c.tensors[k].data, n));
+                    T_EQ(0, (uintptr_t)c.tensors[k].data % 8);
+                }
+            }
+            cdp_call_free(&c);
+        }
+    }
+    free(sevens);
+    meet(s, &place);
+    OK(cdp_rpc_shutdown(s->rpc, 0));
+    cdp_rpc_destroy(s->rpc);
+}
+TEST(py_tensors) {
+    shut_by_body = true;
+    run(2, tensors);
+}
+
+/* A rank is killed in its backward function: the others are told who, and go on. */
+static int dying_main(uint32_t rank, uint16_t at, bool shared) {
+    const cdp_tcp_desc t = {.group = {.rank = rank,
+                                .world_size = 3,
+                                .os = counted_os(),
+                                .logger = {.level = CDP_LOG_SILENT}},
+        .master_port = at,
+        .init_timeout_ms = 20000,
+        .no_shared_memory = !shared};
+    side s = {.rank = rank, .ranks = 3};
+    double x[4] = {1, 2, 3, 4};
+    cdp_call c[3] = {{0}};
+    cdp_ctx *ctx;
+    product p;
+    uint64_t value = 0;
+    ranks = 3;
+    how = shared ? SHARED : TCP;
+    if (!OK(cdp_init(&t, &s.g))) return 1;
+    const cdp_rpc_desc d = desc_of(&s);
+    if (!OK(cdp_rpc_create(&d, &s.rpc))) return 1;
+    weights_open(&s);
+    OK(cdp_barrier(s.g));
+    if (rank == 0) {
+        OK(cdp_ctx_begin(s.rpc, &ctx));
+        OK(cdp_ctx_value(ctx, &value));
+        const cdp_tensor tx = f64s(x, 4, value);
+        OK(mul(&s, ctx, 1, "mul", 0, &tx, &c[0]));
+        OK(mul(&s, ctx, 2, "mul_dies", 0, &c[0].tensors[0], &c[1]));
+        const cdp_tensor root = multiply(ctx, &p, &c[0].tensors[0], &c[1].tensors[0]);
+        const uint64_t began = test_now_ns();
+        T_EQ(CDP_ERR_PEER_LOST,
+            cdp_ctx_backward(ctx, &(cdp_backward_desc){.roots = &root, .root_count = 1}));
+        T_EQ(2, cdp_last_error()->peer);
+        T_WITHIN(5000, test_now_ns() - began);
+        OK(cdp_ctx_end(ctx, 5000 * TEST_LATE));
+        OK(cdp_ctx_begin(s.rpc, &ctx)); /* another one works */
+        OK(mul(&s, ctx, 1, "mul", 0,
+            &(cdp_tensor){.data = x, .dtype = CDP_DTYPE_F64, .dims = 1, .shape = {4}}, &c[2]));
+        OK(cdp_ctx_backward(ctx, &(cdp_backward_desc){.roots = &c[2].tensors[0], .root_count = 1}));
+        OK(cdp_ctx_end(ctx, 5000 * TEST_LATE));
+        cdp_call_free(&c[1]);
+        OK(cdp_rpc_call(s.rpc, CALL(.to = 1, F("nothing")), &c[1]));
+    } else {
+        const uint64_t until = test_until_ns(20000);
+        while (counted_of(&s.ran) < 1 + 1 && test_now_ns() < until)
+            (void)!cdp_rpc_serve(s.rpc, 1);
+    }
+    for (uint32_t i = 0; i < 3; ++i)
+        cdp_call_free(&c[i]);
+    T_EQ(CDP_ERR_PEER_LOST, cdp_rpc_shutdown(s.rpc, 3000 * TEST_LATE));
+    cdp_rpc_destroy(s.rpc);
+    T_EQ(0, saved_live[rank]);
+    cdp_group_destroy(s.g);
+    T_EQ(0, counted.held);
+    return test__now.failed_checks != 0;
+}
+TEST(backward_node_failure) {
+    for (uint32_t shared = 0; shared < 2; ++shared) {
+        const uint16_t at = free_port();
+        pid_t child[3];
+        fflush(stdout);
+        for (uint32_t rank = 0; rank < 3; ++rank)
+            if ((child[rank] = fork()) == 0) _exit(dying_main(rank, at, shared));
+        for (uint32_t rank = 0; rank < 3; ++rank) {
+            int result = 0;
+            waitpid(child[rank], &result, 0);
+            if (rank < 2) T(WIFEXITED(result) && WEXITSTATUS(result) == 0);
+        }
+    }
+}
+
+/* A pass in which this rank has far more nodes than the other one, which answers for them. */
+static void many_nodes(side *s) {
+    static uint32_t place;
+    double x[4] = {1, 2, 3, 4};
+    cdp_call c = {0};
+    uint64_t value;
+    cdp_tensor g = {0};
+    cdp_ctx *ctx;
+    weights_open(s);
+    meet(s, &place);
+    if (s->rank == 0 && OK(cdp_ctx_begin(s->rpc, &ctx))) {
+        for (uint32_t i = 0; i < 100000; ++i)
+            if (!OK(cdp_ctx_value(ctx, &value))) break;
+        const cdp_tensor tx = f64s(x, 4, value);
+        OK(mul(s, ctx, 1, "mul", 0, &tx, &c));
+        OK(cdp_ctx_backward(ctx, &(cdp_backward_desc){.roots = c.tensors, .root_count = 1}));
+        OK(cdp_ctx_grad(ctx, value, &g));
+        T(g.data && !memcmp(g.data, weights_of[1].w, 32));
+        cdp_call_free(&c);
+        OK(cdp_ctx_end(ctx, 0));
+    }
+    meet(s, &place);
+    weights_close(s);
+}
+TEST(answers_for_nodes_of_another_rank) {
+    run(2, many_nodes);
+}
+
 int main(int argc, char **argv) {
-    static const test_case cases[] = {{"a_parameter_is_the_value_that_the_call_runs_on",
-                                          a_parameter_is_the_value_that_the_call_runs_on, 60},
+    static const test_case cases[] = {
+        {"a_parameter_is_the_value_that_the_call_runs_on",
+            a_parameter_is_the_value_that_the_call_runs_on, 60},
         {"a_context_that_two_threads_end", a_context_that_two_threads_end, 60},
         {"an_update_rule_of_the_program", an_update_rule_of_the_program, 60},
         {"context_cleanup", context_cleanup, 60},
@@ -790,6 +1197,14 @@ int main(int argc, char **argv) {
             contexts_are_not_ended_in_callbacks_or_by_others, 60},
         {"a_context_that_nobody_ends_is_reported", a_context_that_nobody_ends_is_reported, 60},
         {"the_end_of_a_context_that_is_not_answered_names_the_rank",
-            the_end_of_a_context_that_is_not_answered_names_the_rank, 60}};
+            the_end_of_a_context_that_is_not_answered_names_the_rank, 60},
+        {"gradients_equal_a_serial_program", gradients_equal_a_serial_program, 60},
+        {"async_dist_autograd", async_dist_autograd, 60},
+        {"backward_autograd_engine_error", backward_autograd_engine_error, 60},
+        {"backward_invalid_args", backward_invalid_args, 60},
+        {"py_tensors", py_tensors, 60},
+        {"answers_for_nodes_of_another_rank", answers_for_nodes_of_another_rank, 60},
+        {"backward_node_failure", backward_node_failure, 60},
+    };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }

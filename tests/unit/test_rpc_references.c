@@ -1,6 +1,6 @@
-/* test_rpc_references.c - references that are passed on, confirmed, refused, held in a circle, and
-   calls on the values that they refer to. rpc_scenarios.txt says which test has which scenario of
-   torch.distributed.rpc. */
+/* test_rpc_references.c - references that are fetched, passed on, confirmed, refused, leaked, held
+   in a circle, and calls on the values that they refer to. rpc_scenarios.txt says which test has
+   which scenario of torch.distributed.rpc. */
 #define CDP_IMPLEMENTATION
 #include "cdp_tcp.h"
 
@@ -627,13 +627,311 @@ TEST(values_on_values_for_a_rank_that_dies) {
     run_own(2, asker_dies_body);
 }
 
+/* ---- references ---- */
+
+static void to_here(side *s) {
+    int64_t x[2] = {30, 20};
+    cdp_rref r[5];
+    cdp_call c = {0};
+    for (uint32_t i = 0; i < 5; ++i) {
+        x[0] = 30 + i;
+        OK(cdp_rpc_remote(s->rpc,
+            CALL(.to = (s->rank + i) % ranks, F("counter"), BYTES(x, 16), .label = "c"), &r[i]));
+    }
+    for (uint32_t i = 0; i < 5; ++i) {
+        OK(cdp_rref_to_here(r[i], 0, &c));
+        T_EQ(30 + i, i64_at(c.data, 0));
+        cdp_call_free(&c);
+        x[0] = 100; /* call_method_on_rref */
+        OK(cdp_rpc_call(s->rpc, CALL(.on = r[i], F("count"), BYTES(x, 8)), &c));
+        T_EQ(130 + i, i64_at(c.data, 0));
+        cdp_call_free(&c);
+        OK(cdp_rref_confirmed(r[i], 0));
+        cdp_rref_drop(r[i]);
+    }
+}
+TEST(builtin_remote_ret) {
+    run(3, to_here);
+}
+
+static void fetches(side *s) {
+    enum {
+        N = 20
+    };
+    cdp_rref r;
+    cdp_call c[N] = {{0}};
+    int64_t x[2] = {6, 10};
+    OK(cdp_rpc_remote(s->rpc, CALL(.to = next_of(s), F("counter"), BYTES(x, 16)), &r));
+    for (uint32_t i = 0; i < N; ++i) /* before it is there */
+        OK(cdp_rref_fetch(r, 0, &c[i]));
+    for (uint32_t i = 0; i < N; ++i) {
+        OK(cdp_call_wait(&c[i]));
+        T_EQ(6, i64_at(c[i].data, 0));
+        cdp_call_free(&c[i]);
+    }
+    cdp_rref_drop(r);
+}
+TEST(rref_get_future) {
+    run(2, fetches);
+}
+
+static void local_values(side *s) {
+    cdp_value v, got;
+    cdp_rref r, far;
+    cdp_call c = {0};
+    int64_t x[2] = {1, 0};
+    v = counter_value(s, 40, iov_next());
+    OK(cdp_rref_create(s->rpc, &v, NULL, &r));
+    OK(cdp_rref_local(r, 5, 0, &got));
+    T(got.data == v.data);
+    ((counter *)got.data)->n = 41;
+    cdp_rref_unpin(r);
+    OK(cdp_rref_to_here(r, 0, &c)); /* local_rref_no_fork */
+    T_EQ(41, i64_at(c.data, 0));
+    cdp_call_free(&c);
+    OK(cdp_rpc_call(
+        s->rpc, CALL(.to = next_of(s), F("sum_of"), RREF(r)), &c)); /* pass_local_rrefs */
+    T_EQ(41, i64_at(c.data, 0));
+    cdp_call_free(&c);
+    OK(cdp_rpc_remote(s->rpc, CALL(.to = next_of(s), F("counter"), BYTES(x, 16)), &far));
+    REFUSED(CDP_ERR_STATE, "the value is on rank", cdp_rref_local(far, 5, 0, &got));
+    cdp_rref_drop(far);
+    cdp_rref_drop(r);
+}
+TEST(local_value) {
+    run(2, local_values);
+}
+
+/* S1 to S4: a reference goes from its creator to its owner, to a third rank, and back in results,
+   while it is not confirmed yet, and later. */
+static void shares(side *s) {
+    for (uint32_t round = 0; round < 3; ++round) {
+        int64_t x[2] = {(int64_t)round, round == 1 ? 5 : 0};
+        cdp_rref r, two[2];
+        cdp_call c = {0};
+        OK(cdp_rpc_remote(s->rpc, CALL(.to = next_of(s), F("counter"), BYTES(x, 16)), &r));
+        if (round == 2) OK(cdp_rref_confirmed(r, 10000));
+        two[0] = two[1] = r;
+        for (uint32_t to = 0; to < ranks; ++to) { /* here, the owner, others */
+            OK(cdp_rpc_call(
+                s->rpc, CALL(.to = to, F("sum_of"), .args = {.rrefs = two, .rref_count = 2}), &c));
+            T_EQ(2 * round, i64_at(c.data, 0));
+            cdp_call_free(&c);
+        }
+        for (uint32_t to = 0; to < ranks; ++to) { /* rpc_return_rref */
+            cdp_rref_info a, b;
+            cdp_call here = {0};
+            OK(cdp_rpc_call(s->rpc, CALL(.to = to, F("give_back"), RREF(r)), &c));
+            if (!T_EQ(1, c.rref_count)) continue;
+            OK(cdp_rref_info_of(r, &a));
+            OK(cdp_rref_info_of(c.rrefs[0], &b));
+            T(a.rid == b.rid && a.owner == b.owner);
+            OK(cdp_rref_to_here(c.rrefs[0], 0, &here));
+            T_EQ(round, i64_at(here.data, 0));
+            cdp_call_free(&here);
+            cdp_call_free(&c);
+        }
+        cdp_rref_drop(r);
+    }
+}
+TEST(py_rref_args_user_share) {
+    run(4, shares);
+}
+
+static void lends(side *s) {
+    int64_t x = 77;
+    cdp_call c = {0}, here = {0};
+    cdp_rref r;
+    OK(cdp_rpc_call(s->rpc, CALL(.to = next_of(s), F("lend"), BYTES(&x, 8)), &c));
+    T_EQ(1, c.rref_count);
+    r = c.rrefs[0];
+    cdp_rref_keep(r); /* longer than the result */
+    cdp_call_free(&c);
+    OK(cdp_rref_confirmed(r, 0)); /* from its owner: no message */
+    OK(cdp_rref_to_here(r, 0, &here));
+    T_EQ(77, i64_at(here.data, 0));
+    cdp_call_free(&here);
+    cdp_rref_drop(r);
+    /* rref_forward_chain: the value of a reference is a reference */
+    x = 9;
+    OK(cdp_rpc_remote(s->rpc, CALL(.to = next_of(s), F("forward"), BYTES(&x, 8)), &r));
+    OK(cdp_rref_to_here(r, 0, &c));
+    if (T_EQ(1, c.rref_count)) {
+        OK(cdp_rref_to_here(c.rrefs[0], 0, &here));
+        T_EQ(8, i64_at(here.data, 0));
+        cdp_call_free(&here);
+    }
+    cdp_call_free(&c);
+    cdp_rref_drop(r);
+}
+TEST(nested_rref) {
+    run(3, lends);
+}
+
+static void failing_values(side *s) {
+    static const char why[] = "no disk";
+    cdp_rref r;
+    cdp_call c = {0};
+    OK(cdp_rpc_remote(
+        s->rpc, CALL(.to = next_of(s), F("fail"), BYTES((char *)(uintptr_t)why, 7)), &r));
+    T_EQ(CDP_ERR_REMOTE, cdp_rref_to_here(r, 0, &c));
+    T_EQ(42, c.code);
+    T_TEXT("no disk", c.error.text);
+    cdp_call_free(&c);
+    cdp_rref_drop(r);
+    OK(cdp_rpc_remote(s->rpc, CALL(.to = next_of(s), F("no_such")), &r));
+    OK(cdp_rref_confirmed(r, 10000)); /* it is there, and has failed */
+    T_EQ(CDP_ERR_UNSUPPORTED, cdp_rref_to_here(r, 0, &c));
+    T_TEXT("no function of this name", c.error.text);
+    cdp_call_free(&c);
+    cdp_rref_drop(r);
+}
+TEST(remote_with_exception) {
+    run(2, failing_values);
+}
+
+/* rref_timeout: the wait ends, the value comes, and a second wait gets it. */
+static void slow_values(side *s) {
+    int64_t x[2] = {3, 100};
+    cdp_rref r;
+    cdp_call c = {0};
+    OK(cdp_rpc_remote(s->rpc, CALL(.to = next_of(s), F("counter"), BYTES(x, 16)), &r));
+    T_EQ(CDP_ERR_TIMEOUT, cdp_rref_to_here(r, 20, &c));
+    cdp_call_free(&c);
+    OK(cdp_rref_to_here(r, 10000, &c));
+    T_EQ(3, i64_at(c.data, 0));
+    cdp_call_free(&c);
+    cdp_rref_drop(r);
+}
+TEST(rref_timeout) {
+    run(2, slow_values);
+}
+
+static void debug_info(side *s) {
+    cdp_value v = counter_value(s, 1, iov_next());
+    int64_t x[2] = {1, 0};
+    cdp_rref mine, far;
+    cdp_call c = {0};
+    static uint32_t place[4];
+    OK(cdp_rref_create(s->rpc, &v, NULL, &mine));
+    meet(s, &place[0]);
+    T_EQ(1, cdp_rpc_stats_of(s->rpc).owners);
+    meet(s, &place[3]);
+    OK(cdp_rpc_remote(s->rpc, CALL(.to = next_of(s), F("counter"), BYTES(x, 16)), &far));
+    OK(cdp_rref_to_here(far, 0, &c));
+    cdp_call_free(&c);
+    OK(cdp_rref_confirmed(far, 10000));
+    meet(s, &place[1]);
+    T_EQ(2, cdp_rpc_stats_of(s->rpc).owners);
+    T_EQ(1, cdp_rpc_stats_of(s->rpc).users);
+    T_EQ(1, cdp_rpc_stats_of(s->rpc).forks);
+    T_EQ(0, cdp_rpc_stats_of(s->rpc).pending);
+    meet(s, &place[2]);
+    cdp_rref_drop(far);
+    cdp_rref_drop(mine);
+}
+TEST(rref_context_debug_info) {
+    run(2, debug_info);
+}
+
+static void leaks(side *s) {
+    int64_t x[2] = {1, 0};
+    cdp_rref r;
+    OK(cdp_rpc_remote(
+        s->rpc, CALL(.to = next_of(s), F("counter"), BYTES(x, 16), .label = "weights"), &r));
+    REFUSED(CDP_ERR_STATE, "still had 1 references, the first one to a value of rank",
+        cdp_rpc_shutdown(s->rpc, 0));
+    T_TEXT("label weights", cdp_last_error()->text);
+    T_EQ(1, s->leaked);
+    OK(cdp_barrier(s->g));
+    cdp_rref_drop(r); /* too late: nothing happens */
+    cdp_rpc_destroy(s->rpc);
+    T_EQ(s->values.made, s->values.destroyed);
+}
+static void leak_body(side *s) {
+    open_then(s, leaks);
+}
+TEST(rref_leak) {
+    shut_by_body = true;
+    run(2, leak_body);
+}
+
+static void full_tables(side *s) {
+    cdp_rref r[40];
+    uint32_t n = 0, broken = 0;
+    int64_t x[2] = {1, 0};
+    cdp_call c = {0};
+    cdp_status st = CDP_OK;
+    if (s->rank == 0) {
+        for (; n < 40 && st == CDP_OK; n += st == CDP_OK)
+            st = cdp_rpc_remote(s->rpc, CALL(.to = 1, F("counter"), BYTES(x, 16)), &r[n]);
+        T_EQ(20, n);
+        REFUSED(CDP_ERR_BUSY, "max_rrefs of the desc is 20",
+            cdp_rpc_remote(s->rpc, CALL(.to = 1, F("counter"), BYTES(x, 16)), &r[n]));
+        for (uint32_t i = 0; i < n; ++i) { /* two entries each there */
+            st = cdp_rref_confirmed(r[i], 10000);
+            broken += st == CDP_ERR_BUSY;
+            if (i == n - 1) {
+                T_EQ(CDP_ERR_BUSY, cdp_rref_to_here(r[i], 0, &c));
+                cdp_call_free(&c);
+            }
+        }
+        T_EQ(10, broken);
+        for (uint32_t i = 0; i < n; ++i)
+            cdp_rref_drop(r[i]);
+    }
+}
+TEST(full_tables_are_busy) {
+    like.max_rrefs = 20;
+    run(2, full_tables);
+}
+
+/* 4 ranks make, share, use and drop at random: at the end nothing is left anywhere. */
+static void at_random(side *s) {
+    enum {
+        HELD = 8
+    };
+    static const char *const uses[] = {"sum_of", "give_back", "nothing"};
+    uint64_t state = 12345 + s->rank;
+    cdp_rref held[HELD] = {{0}};
+    for (uint32_t i = 0; i < 150; ++i) {
+        cdp_rref *at = &held[test_random(&state) % HELD];
+        const uint32_t to = (uint32_t)(test_random(&state) % ranks);
+        const uint32_t use = (uint32_t)(test_random(&state) % 4);
+        int64_t x[2] = {1, 0};
+        cdp_call c = {0};
+        if (!at->rpc) {
+            OK(cdp_rpc_remote(s->rpc, CALL(.to = to, F("counter"), BYTES(x, 16)), at));
+        } else if (use == 3) {
+            cdp_rref_drop(*at);
+            at->rpc = NULL;
+        } else {
+            OK(cdp_rpc_call(s->rpc, CALL(.to = to, F(uses[use]), RREF(*at)), &c));
+            if (use == 1 && c.rref_count) {
+                cdp_rref_drop(*at);
+                *at = c.rrefs[0];
+                cdp_rref_keep(*at);
+            }
+            cdp_call_free(&c);
+        }
+    }
+    for (uint32_t i = 0; i < HELD; ++i)
+        cdp_rref_drop(held[i]);
+}
+TEST(references_at_random) {
+    like.timeout_ms = 5000 * TEST_SLACK;
+    run(4, at_random);
+}
+
 int main(int argc, char **argv) {
-    static const test_case cases[] = {{"user_rrefs_confirmed", user_rrefs_confirmed, 60},
+    static const test_case cases[] = {
+        {"user_rrefs_confirmed", user_rrefs_confirmed, 60},
         {"references_of_a_liar_are_let_go", references_of_a_liar_are_let_go, 60},
         {"a_kept_request_outlives_its_value", a_kept_request_outlives_its_value, 60},
         {"async_class_rref_proxy", async_class_rref_proxy, 60},
         {"rref_proxy_timeout", rref_proxy_timeout, 60},
-        {"rref_proxy_tensor", rref_proxy_tensor, 60}, {"pass_local_rrefs", pass_local_rrefs, 60},
+        {"rref_proxy_tensor", rref_proxy_tensor, 60},
+        {"pass_local_rrefs", pass_local_rrefs, 60},
         {"circular_references_end_with_the_rpc", circular_references_end_with_the_rpc, 60},
         {"a_call_on_a_value_makes_a_value", a_call_on_a_value_makes_a_value, 60},
         {"a_call_on_a_value_that_was_not_made_makes_none",
@@ -642,6 +940,18 @@ int main(int argc, char **argv) {
         {"values_on_values_of_an_owner_that_dies", values_on_values_of_an_owner_that_dies, 60},
         {"a_value_on_a_value_that_is_never_confirmed", a_value_on_a_value_that_is_never_confirmed,
             60},
-        {"values_on_values_for_a_rank_that_dies", values_on_values_for_a_rank_that_dies, 60}};
+        {"values_on_values_for_a_rank_that_dies", values_on_values_for_a_rank_that_dies, 60},
+        {"builtin_remote_ret", builtin_remote_ret, 60},
+        {"rref_get_future", rref_get_future, 60},
+        {"local_value", local_value, 60},
+        {"py_rref_args_user_share", py_rref_args_user_share, 60},
+        {"nested_rref", nested_rref, 60},
+        {"remote_with_exception", remote_with_exception, 60},
+        {"rref_timeout", rref_timeout, 60},
+        {"rref_context_debug_info", rref_context_debug_info, 60},
+        {"rref_leak", rref_leak, 60},
+        {"full_tables_are_busy", full_tables_are_busy, 60},
+        {"references_at_random", references_at_random, 60},
+    };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }
