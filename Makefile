@@ -195,7 +195,7 @@ endef
 # What only calls it takes gcc longer to optimise than to run, and at more than -O1 it would
 # look into functions that are not compiled here.
 BUSY    := libcdp rounds failure
-SLOW    := test_train_text fuzz_memory test_mem_random test_dtensor_plans test_ddp_model test_memory test_lend test_group test_rpc \
+SLOW    := test_train_text fuzz_memory test_mem_random test_dtensor_plans test_ddp_model test_memory test_lend test_group test_group_threads test_rpc \
            $(filter-out $(BUSY) rpc_waves,$(SIM) $(SCRIPTS) $(ROUNDS) $(LINEAR))
 level    = $(if $(filter $(1),$(basename $(@F))),$(2),$(3))
 LINKED  := $(filter-out $(OWN) $(PARTLY) %_no_threads,$(PROGRAMS:sim=sim_main)) elastic_rank
@@ -232,7 +232,7 @@ RUN := BUILD='$(BUILD)' JOBS='$(JOBS)' CC='$(CC)' bash tests/run_all.sh
 # longest begin first.
 LANES := $(if $(filter 1,$(JOBS)),1,5)
 WAITING := $(filter test_procs test_elastic test_elastic_kill test_store linear test_lanes,$(PROGRAMS))
-LONG := test_nccl sim scripts test_group rounds ring test_memory test_table \
+LONG := test_nccl sim scripts test_group_threads test_group rounds ring test_memory test_table \
         fuzz_memory test_rpc test_rpc_scenarios test_works test_lend test_tcp
 longest_first = $(foreach t,$(LONG),$(filter $(t),$(1))) $(filter-out $(LONG),$(1))
 SUITES = \

@@ -326,4 +326,8 @@ TEST_API cdp_group *group_of_one(const cdp_os *os) {
     return g;
 }
 
+TEST_API const uint32_t world_sizes[] = {1, 2, 3, 4, 5, 7, 8};
+
+#define WORLD_SIZES 7
+
 #endif

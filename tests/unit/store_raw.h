@@ -180,4 +180,51 @@ TEST_API bool value_is(cdp_store *s, const char *key, const char *want) {
     return ok;
 }
 
+TEST_API void poll_server(cdp_store_server *s, int times) {
+    while (times-- > 0)
+        (void)cdp_store_server_poll(s, cdp_os_default()->now_ns(NULL) + CDP__MS);
+}
+
+/* As if its process had been killed. */
+TEST_API void client_die(cdp_store *s) {
+    shutdown(((cdp__client *)s->self)->io.fd, SHUT_RDWR);
+}
+
+typedef struct getter {
+    cdp_store *store;
+    const char *key;
+    uint32_t timeout_ms;
+    cdp_status status;
+    char text[200];
+    uint64_t ms;
+} getter;
+
+TEST_API void getter_main(void *arg) {
+    getter *g = (getter *)arg;
+    const uint64_t start = now_ms();
+    void *value = NULL;
+    g->status = cdp_store_get(g->store, g->key, &value, NULL, g->timeout_ms);
+    g->ms = now_ms() - start;
+    cdp__format(g->text, sizeof g->text, "%s",
+        g->status == CDP_OK ? (const char *)value : cdp_last_error()->text);
+    cdp_store_free(g->store, value);
+}
+
+TEST_API void *run_getter(getter *g) {
+    return cdp_os_default()->threads.start(cdp_os_default(), getter_main, g);
+}
+
+TEST_API void no_work(void *arg) {
+    (void)arg;
+}
+
+/* test_main() of programs whose servers are threads. ThreadSanitizer's own thread begins with the
+   first thread, and would be counted against the first test. */
+TEST_API int store_main(int argc, char **argv, const test_case *cases, size_t count) {
+    const cdp_os *os = cdp_os_default();
+    signal(SIGPIPE, SIG_IGN);
+    os->threads.join(os, os->threads.start(os, no_work, NULL));
+    return test_main(argc, argv, cases, count);
+}
+
 #endif

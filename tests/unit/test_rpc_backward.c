@@ -1,7 +1,7 @@
 /* test_rpc_backward.c - backward passes over ranks and the contexts that record them: gradients
-   equal those of a serial program; ranks that fail or die, several outputs, update rules, contexts
-   that end early, twice or never, mistakes of backward functions.
-   rpc_scenarios.txt says which test has which scenario of torch.distributed.rpc. */
+   equal those of a serial program; ranks that fail or die, several outputs, update rules,
+   contexts that end early, twice or never, mistakes of backward functions. rpc_scenarios.txt
+   says which test has which scenario of torch.distributed.rpc. */
 #define CDP_IMPLEMENTATION
 #include "cdp_tcp.h"
 

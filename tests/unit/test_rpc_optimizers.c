@@ -1,6 +1,6 @@
-/* test_rpc_optimizers.c - distributed optimizers: their steps equal those of a serial program, also
-   for the rows of a remote embedding; mistakes in creating and using them. rpc_scenarios.txt says
-   which test has which scenario of torch.distributed.rpc. */
+/* test_rpc_optimizers.c - distributed optimizers: their steps equal those of a serial program,
+   also for the rows of a remote embedding; mistakes in creating and using them.
+   rpc_scenarios.txt says which test has which scenario of torch.distributed.rpc. */
 #define CDP_IMPLEMENTATION
 #include "cdp_tcp.h"
 

@@ -1,6 +1,6 @@
-/* test_rpc_references.c - references that are fetched, passed on, confirmed, refused, leaked, held
-   in a circle, and calls on the values that they refer to. rpc_scenarios.txt says which test has
-   which scenario of torch.distributed.rpc. */
+/* test_rpc_references.c - references that are fetched, passed on, confirmed, refused, leaked,
+   held in a circle, and calls on the values that they refer to. rpc_scenarios.txt says which
+   test has which scenario of torch.distributed.rpc. */
 #define CDP_IMPLEMENTATION
 #include "cdp_tcp.h"
 

@@ -1,6 +1,6 @@
-/* test_rpc_shutdown.c - how long cdp_rpc_shutdown() waits, what it names when it ends late, and what
-   becomes of calls, links and requests that are left. rpc_scenarios.txt says which test has which
-   scenario of torch.distributed.rpc. */
+/* test_rpc_shutdown.c - how long cdp_rpc_shutdown() waits, what it names when it ends late, and
+   what becomes of calls, links and requests that are left. rpc_scenarios.txt says which test has
+   which scenario of torch.distributed.rpc. */
 #define CDP_IMPLEMENTATION
 #include "cdp_tcp.h"
 
