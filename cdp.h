@@ -75,6 +75,8 @@
                                                cdp_ddp_backward_begin, cdp_ddp_ready for each
                                                parameter, cdp_ddp_backward_end
         accumulate over several passes         cdp_ddp_no_sync
+        keep gradients where they are          .grad_arena; gradients that move: cdp_ddp_ready_from
+        tie weights of several layers          .uses of cdp_param
         go on when ranks come or go            cdp_ddp_rebind, .consumed of cdp_sampler;
                                                cdp_elastic.h
         leave parameters out of a pass         .find_unused (and cdp_ddp_unused), .static_graph
@@ -188,7 +190,8 @@
         CDP_NO_CLIP *          off      no cdp_ddp_clip
         CDP_NO_VERIFY *        off      no cdp_ddp_verify
         CDP_NO_TRAINING *      off      no cdp_convert, cdp_scaler_update, cdp_optim_update,
-                                        cdp_optimizer_create
+                                        cdp_optimizer_create, cdp_ddp_ready_from; no .grad_arena,
+                                        .uses
         CDP_NO_SAMPLER *       off      no cdp_sampler_fill, cdp_sampler_part, cdp_loader
         CDP_NO_MESSAGES *      off      no cdp_send and the other calls of >>group/messages_api, no
                                         cdp_monitored_barrier, no channels
@@ -2141,7 +2144,7 @@ typedef struct cdp_ddp cdp_ddp;
 
 /* One parameter of the model, as an array. Arrays of parameters, gradients and buffers are aligned
    to their dtype and do not overlap, or creation is INVALID and names them: list an array that
-   several layers use once. */
+   several layers use once, see `uses`. */
 typedef struct cdp_param {
     const char *name; /* for messages; copied; equal on all ranks (default: "param<i>") */
     void *data;       /* `count` values, owned by the caller; must outlive the ddp */
@@ -2158,6 +2161,12 @@ typedef struct cdp_param {
        below 2^32 and no `grad`; host memory alone. */
     bool sparse;
     uint32_t device; /* 0: the pointers tell; device memory needs cdp_nccl_attach() */
+#ifndef CDP_NO_TRAINING
+    /* Layers that share this array (tied weights): it is complete when cdp_ddp_ready() was called
+       so often in a pass, once for each layer that has added its part (default: 1). static_graph
+       counts by itself. */
+    uint32_t uses;
+#endif
 } cdp_param;
 
 /* State that is no parameter, such as running means. Before each synchronized step, rank 0's values
@@ -2218,6 +2227,15 @@ typedef struct cdp_ddp_desc {
     bool join_effective; /* with join: divide by the number of ranks that had data */
     /* See cdp_join_when. cdp_ddp_join returns its status. */
     cdp_status (*join_hook)(cdp_ddp *ddp, cdp_join_when when, void *user);
+#ifndef CDP_NO_TRAINING
+    /* One array of all gradients, in the order of `params`, without gaps: buckets are ranges of it,
+       so nothing is allocated or copied, and cdp_ddp_grad() points into it. Owned by the caller,
+       who also sets it to zero; host memory, best from cdp_group_alloc(), which peers read in
+       place. Sparse parameters have nothing there. Flags (find_unused, static_graph, join) travel
+       in operations of their own. INVALID: with `rebuild`, with cdp_param.grad, or a gradient that
+       is not aligned; UNSUPPORTED: device memory, or parameters of one dtype that stand apart. */
+    void *grad_arena;
+#endif
 } cdp_ddp_desc;
 
 /* Figures of a ddp. Times are in nanoseconds. "Last step": the last synchronized pass in which this
@@ -2375,6 +2393,15 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_forward_begin(cdp_ddp *ddp);
    gradients of this one: correct the program and start the job again. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_backward_begin(cdp_ddp *ddp);
 CDP_API cdp_status cdp_ddp_ready(cdp_ddp *ddp, uint32_t index);
+#ifndef CDP_NO_TRAINING
+/* cdp_ddp_ready() for a gradient that is elsewhere in every pass, as in graphs that are built anew:
+   until the next backward_begin, `grad` takes the place of cdp_param.grad, which must be NULL. It
+   is copied to the bucket, and gets the mean in backward_end. Where this rank marked a parameter
+   unused, the mean is in the bucket alone. Errors: those of ready; INVALID (NULL, not aligned, in
+   the other kind of memory; cdp_param.grad or grad_arena is set), STATE (under no_sync, where
+   passes add to what the one before has left). */
+CDP_API cdp_status cdp_ddp_ready_from(cdp_ddp *ddp, uint32_t index, void *grad);
+#endif
 CDP_API cdp_status cdp_ddp_unused(cdp_ddp *ddp, uint32_t index);
 CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_backward_end(cdp_ddp *ddp);
 
@@ -21504,6 +21531,9 @@ typedef struct cdp__param {
     uint32_t calls, want; /* calls of ready() in this pass; expected calls (static graph) */
     uint64_t ready_ns;
     cdp__sparse *sparse; /* NULL: dense */
+#ifndef CDP_NO_TRAINING
+    bool moved; /* user.grad is of this pass alone, see cdp_ddp_ready_from() */
+#endif
 } cdp__param;
 
 typedef struct cdp__bucket {
@@ -21704,6 +21734,31 @@ CDP__PRIVATE bool cdp__ddp_leaves(const cdp_ddp *d, cdp__ddp_result result) {
 #endif
 }
 
+CDP__PRIVATE uint8_t *cdp__ddp_arena(const cdp_ddp *d) {
+#ifdef CDP_NO_TRAINING
+    (void)d;
+    return NULL;
+#else
+    return (uint8_t *)d->desc.grad_arena;
+#endif
+}
+
+/* True if flags travel in operations of their own: a hook, or memory of the caller, has no room for
+   them behind the gradients. */
+CDP__PRIVATE bool cdp__ddp_flags_apart(const cdp_ddp *d) {
+    return d->hook.stage || cdp__ddp_arena(d);
+}
+
+/* Calls of ready() that make a parameter complete, if the graph is not static. */
+CDP__PRIVATE uint32_t cdp__param_uses(const cdp__param *p) {
+#ifdef CDP_NO_TRAINING
+    (void)p;
+    return 1;
+#else
+    return p->user.uses ? p->user.uses : 1;
+#endif
+}
+
 /* True if parameters and gradients are in device memory. */
 CDP__PRIVATE bool cdp__ddp_on_device(const cdp_ddp *d) {
 #ifdef CDP_NO_BACKEND
@@ -21850,7 +21905,7 @@ CDP__PRIVATE uint8_t *cdp__flag_at(const cdp__bucket *b, uint64_t i) {
 CDP__PRIVATE void cdp__flags_move(cdp_ddp *d, cdp__bucket *b, uint64_t n, bool to_device) {
     uint8_t *const there = b->memory + cdp__bucket_bytes(b);
     const uint64_t bytes = n * b->elem;
-    if (!b->flags || !n) return;
+    if (!b->flags || !n || !cdp__ddp_on_device(d)) return;
     if (to_device)
         cdp__ddp_copy(d, there, b->flags, bytes);
     else
@@ -21870,7 +21925,9 @@ CDP__PRIVATE bool cdp__flag_get(const cdp__bucket *b, uint64_t i) {
 CDP__PRIVATE void cdp__ddp_free_buckets(cdp_ddp *d, cdp__bucket *buckets, uint32_t count) {
     uint32_t i;
     for (i = 0; buckets && i < count; ++i) {
-        if (cdp__ddp_on_device(d) || !(cdp__ddp_has_group(d) || d->group_memory))
+        if (cdp__ddp_arena(d))
+            buckets[i].memory = NULL; /* the caller's */
+        else if (cdp__ddp_on_device(d) || !(cdp__ddp_has_group(d) || d->group_memory))
             cdp__ddp_free(d, buckets[i].memory);
         else if (cdp__ddp_has_group(d))
             cdp_group_free(d->group, buckets[i].memory);
@@ -21906,7 +21963,12 @@ CDP__PRIVATE cdp_status cdp__ddp_alloc_bucket(cdp_ddp *d, cdp__bucket *b) {
     const uint64_t flags = (cdp__ddp_active_flags(d, b) + b->used_flags) * b->elem;
     const uint64_t bytes = b->room = cdp__bucket_bytes(b) + flags;
     bool ok = true;
-    if (cdp__ddp_on_device(d)) {
+    if (cdp__ddp_arena(d)) {
+        b->room = 0;
+        b->memory = cdp__ddp_arena(d);
+        if (flags) b->flags = (uint8_t *)cdp__alloc_zero(d->os, flags);
+        ok = b->flags || !flags;
+    } else if (cdp__ddp_on_device(d)) {
         char purpose[32];
         cdp__format(purpose, sizeof purpose, "ddp bucket %u", (unsigned)(b - d->buckets));
         b->memory = (uint8_t *)cdp__ddp_alloc(d, bytes, purpose);
@@ -21921,6 +21983,7 @@ CDP__PRIVATE cdp_status cdp__ddp_alloc_bucket(cdp_ddp *d, cdp__bucket *b) {
 
 /* Assigns each parameter its position in its bucket, and copies its gradient there. */
 CDP__PRIVATE void cdp__ddp_fill_buckets(cdp_ddp *d, const uint32_t *order) {
+    uint8_t *arena = cdp__ddp_arena(d);
     uint32_t at = 0, i;
     for (i = 0; i < d->bucket_count; ++i) {
         cdp__bucket *b = &d->buckets[i];
@@ -21931,10 +21994,13 @@ CDP__PRIVATE void cdp__ddp_fill_buckets(cdp_ddp *d, const uint32_t *order) {
     }
     CDP_ASSERT(at == d->param_count);
     for (i = 0; i < d->param_count; ++i) {
-        cdp__param *p = &d->params[order[i]];
+        const uint32_t index = arena ? i : order[i]; /* as they lie in the arena */
+        cdp__param *p = &d->params[index];
         cdp__bucket *b = &d->buckets[p->bucket];
-        uint8_t *const from = p->grad;
-        d->slots[(uint64_t)(b->slots - d->slots) + b->params++] = order[i];
+        uint8_t *const from = arena ? NULL : p->grad;
+        if (arena && !b->params) b->memory = arena;
+        if (arena) arena += cdp__param_bytes(p);
+        d->slots[(uint64_t)(b->slots - d->slots) + b->params++] = index;
         p->grad = b->memory + cdp__bucket_bytes(b);
         b->count += cdp__param_count(p);
         if (from) cdp__ddp_copy(d, p->grad, from, cdp__param_bytes(p));
@@ -22257,10 +22323,20 @@ CDP__PRIVATE uint64_t cdp__real_bits(cdp_real x) {
 #endif
 }
 
+CDP__PRIVATE uint64_t cdp__ddp_uses_arena(const cdp_ddp_desc *s) {
+#ifdef CDP_NO_TRAINING
+    (void)s;
+    return 0;
+#else
+    return s->grad_arena != NULL;
+#endif
+}
+
 /* The settings that must agree: one bit per switch, so that an error can name it, and above
    these bits a hash of the numbers. */
 CDP__PRIVATE uint64_t cdp__ddp_settings(const cdp_ddp_desc *s) {
-    const uint64_t numbers[3] = {s->first_bucket_bytes, s->bucket_bytes, (uint64_t)s->accumulate};
+    const uint64_t numbers[3] = {s->first_bucket_bytes, s->bucket_bytes,
+        (uint64_t)s->accumulate | cdp__ddp_uses_arena(s) << 32};
     const uint64_t factors[2] = {cdp__real_bits(s->divisor), cdp__real_bits(s->predivide)};
     const uint64_t hash =
         cdp__hash(cdp__hash(CDP__HASH_START, numbers, sizeof numbers), factors, sizeof factors);
@@ -22273,7 +22349,7 @@ CDP__PRIVATE cdp_status cdp__ddp_explain_settings(
     const cdp_ddp *d, uint64_t zero, uint64_t there, uint32_t other) {
     static const char *const names[9] = {"no_broadcast", "no_buffer_broadcast", "find_unused",
         "static_graph", "rebuild", "join", "join_throw", "join_effective",
-        "bucket sizes, divisor, predivide or accumulate"};
+        "bucket sizes, divisor, predivide, accumulate or grad_arena"};
     uint32_t i = 0;
     while (i < 8 && !((zero ^ there) >> i & 1))
         ++i;
@@ -22432,6 +22508,7 @@ typedef struct cdp__ddp_array {
 CDP__PRIVATE CDP__COLD const char *cdp__ddp_array_text(
     const cdp_ddp *d, const cdp__ddp_array *a, char *out, uint64_t room) {
     static const char *const what[] = {"parameter", "the gradient of parameter", "buffer"};
+    if (a->what == 3) return "grad_arena";
     cdp__format(out, room, "%s '%s' (index %u)", what[a->what],
         a->what == 2 ? d->buffers[a->index].name : d->params[a->index].name, a->index);
     return out;
@@ -22500,8 +22577,47 @@ CDP__PRIVATE cdp_status cdp__ddp_check_arrays(const cdp_ddp *d, cdp__ddp_array *
     return CDP_OK;
 }
 
+#ifndef CDP_NO_TRAINING
+/* Checks that each bucket can be a range of the arena; adds the arena to the list. */
+CDP__PRIVATE CDP__COLD cdp_status cdp__ddp_check_arena(
+    const cdp_ddp *d, cdp__ddp_array *list, uint32_t *n) {
+    cdp_dtype last = CDP_DTYPE_DEFAULT;
+    uint32_t seen = 0, i;
+    uint64_t at = 0;
+    if (!d->desc.grad_arena) return CDP_OK;
+    if (cdp__ddp_on_device(d))
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "cdp_ddp_create: grad_arena is for host memory, and the parameters are in device "
+            "memory; leave it NULL");
+    for (i = 0; i < d->param_count; ++i) {
+        const cdp__param *p = &d->params[i];
+        const cdp_dtype t = p->user.dtype;
+        if (p->sparse || !p->user.count) continue;
+        if (p->user.grad)
+            return cdp__fail(CDP_ERR_INVALID,
+                "cdp_ddp_create: parameter '%s' (index %u) has a gradient array, and grad_arena is "
+                "set; leave one of them NULL",
+                p->name, i);
+        if (t != last && (seen >> t & 1))
+            return cdp__fail(CDP_ERR_UNSUPPORTED,
+                "cdp_ddp_create: parameter '%s' (index %u) is %s, and others of that dtype do not "
+                "stand next to it; with grad_arena list all parameters of a dtype together",
+                p->name, i, cdp_dtype_name(t));
+        if (((uintptr_t)d->desc.grad_arena + at) % p->elem)
+            return cdp__fail(CDP_ERR_INVALID,
+                "cdp_ddp_create: the gradient of parameter '%s' (index %u), %llu bytes behind "
+                "grad_arena, is not aligned to its dtype %s",
+                p->name, i, (unsigned long long)at, cdp_dtype_name(t));
+        last = t;
+        seen |= 1u << t;
+        at += cdp__param_bytes(p);
+    }
+    return cdp__ddp_add_array(d, list, n, 3, 0, d->desc.grad_arena, at, CDP_DTYPE_U8);
+}
+#endif
+
 CDP__PRIVATE CDP__COLD cdp_status cdp__ddp_check_memory(cdp_ddp *d) {
-    const uint64_t most = 2ull * d->param_count + d->desc.buffer_count;
+    const uint64_t most = 2ull * d->param_count + d->desc.buffer_count + 1;
     cdp__ddp_array *list = (cdp__ddp_array *)cdp__alloc(d->os, most * sizeof *list);
     cdp_status st = CDP_OK;
     uint32_t n = 0, i;
@@ -22515,6 +22631,9 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__ddp_check_memory(cdp_ddp *d) {
         const cdp_buffer *b = &d->buffers[i];
         st = cdp__ddp_add_array(d, list, &n, 2, i, b->data, b->count, b->dtype);
     }
+#ifndef CDP_NO_TRAINING
+    if (st == CDP_OK) st = cdp__ddp_check_arena(d, list, &n);
+#endif
     if (st == CDP_OK) st = cdp__ddp_check_arrays(d, list, n);
     cdp__free(d->os, list);
     return st;
@@ -22797,6 +22916,12 @@ CDP__PRIVATE cdp_status cdp__ddp_check_desc(const cdp_ddp_desc *desc) {
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_ddp_create: accumulate is %d; set it to CDP_DTYPE_F32, or leave it 0",
             (int)desc->accumulate);
+#ifndef CDP_NO_TRAINING
+    if (desc->grad_arena && desc->rebuild)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_ddp_create: rebuild would change the order of gradients in grad_arena; leave one "
+            "of them out");
+#endif
     if ((desc->join_throw || desc->join_effective) && !desc->join)
         return cdp__fail(
             CDP_ERR_INVALID, "cdp_ddp_create: join_throw and join_effective need join");
@@ -23140,11 +23265,12 @@ CDP__PRIVATE cdp_status cdp__ddp_start(cdp_ddp *d, cdp_group *group, const cdp_r
     return CDP_OK;
 }
 
-/* Sums flags in an operation of their own, because a hook changes the values in front of them. */
+/* Sums flags in an operation of their own, see cdp__ddp_flags_apart(). */
 CDP__PRIVATE cdp_status cdp__ddp_start_flags(
     cdp_ddp *d, cdp__bucket *b, uint32_t from, uint32_t count, cdp_work *out) {
-    const cdp_request rq = cdp__request_of(CDP_COLL_ALLREDUCE, NULL,
-        b->memory + (b->count + from) * b->elem, count, b->dtype, CDP_REDUCE_SUM, 0);
+    uint8_t *const flags = cdp__ddp_arena(d) ? b->flags : b->memory + cdp__bucket_bytes(b);
+    const cdp_request rq = cdp__request_of(
+        CDP_COLL_ALLREDUCE, NULL, flags + from * b->elem, count, b->dtype, CDP_REDUCE_SUM, 0);
     return count ? cdp__ddp_start(d, d->group, &rq, NULL, NULL, out) : CDP_OK;
 }
 
@@ -23288,7 +23414,7 @@ CDP__PRIVATE cdp_status cdp__ddp_read_active(cdp_ddp *d) {
 CDP__PRIVATE cdp_status cdp__ddp_start_active(cdp_ddp *d) {
     const uint32_t active = cdp__ddp_active_flags(d, d->buckets);
     cdp_status st = CDP_OK;
-    if (!active || !d->hook.stage || d->launched) return CDP_OK;
+    if (!active || !cdp__ddp_flags_apart(d) || d->launched) return CDP_OK;
     if (!d->active.seq) {
         const uint32_t used = d->buckets->used_flags;
         cdp__ddp_set_active(d, d->buckets, used, active);
@@ -23301,7 +23427,8 @@ CDP__PRIVATE cdp_status cdp__ddp_start_active(cdp_ddp *d) {
 }
 
 CDP__PRIVATE cdp_status cdp__ddp_launch(cdp_ddp *d, cdp__bucket *b) {
-    const uint32_t active = d->hook.stage ? 0 : cdp__ddp_active_flags(d, b), used = b->used_flags;
+    const bool apart = cdp__ddp_flags_apart(d);
+    const uint32_t active = apart ? 0 : cdp__ddp_active_flags(d, b), used = b->used_flags;
     const bool may_be_unused = d->desc.find_unused || d->desc.static_graph;
     cdp_request rq;
     cdp_status st = CDP_OK;
@@ -23312,8 +23439,9 @@ CDP__PRIVATE cdp_status cdp__ddp_launch(cdp_ddp *d, cdp__bucket *b) {
     if (d->hook.stage) {
         st = cdp__ddp_launch_hook(d, b, used);
     } else {
-        rq = cdp__ddp_request(d, b, active + used);
+        rq = cdp__ddp_request(d, b, apart ? 0 : active + used);
         st = cdp__ddp_start(d, d->group, &rq, cdp__bucket_done, b, &b->work);
+        if (st == CDP_OK && apart) st = cdp__ddp_start_flags(d, b, 0, used, &d->used);
     }
     if (st == CDP_OK) ++d->launched;
     return st;
@@ -23356,7 +23484,8 @@ CDP__PRIVATE bool cdp__ddp_next_is_full(cdp_ddp *d) {
 
 CDP__PRIVATE cdp_status cdp__ddp_launch_full(cdp_ddp *d) {
     cdp_status st = CDP_OK;
-    if (d->hook.stage && !d->launched && cdp__ddp_next_is_full(d)) st = cdp__ddp_start_active(d);
+    if (cdp__ddp_flags_apart(d) && !d->launched && cdp__ddp_next_is_full(d))
+        st = cdp__ddp_start_active(d);
     if (st == CDP_PENDING) return CDP_OK; /* a later call continues */
     while (st == CDP_OK && cdp__ddp_next_is_full(d)) {
         st = cdp__ddp_launch(d, &d->buckets[d->launched]);
@@ -23738,6 +23867,10 @@ CDP__PRIVATE cdp_status cdp__ddp_begin(cdp_ddp *d, bool sync) {
         p->mark = CDP__MARK_NONE;
         p->calls = 0;
         p->ready_ns = 0;
+#ifndef CDP_NO_TRAINING
+        if (p->moved) p->user.grad = NULL;
+        p->moved = false;
+#endif
     }
     if (sync) d->stats.sent_bytes = d->ordered = 0;
     d->begin_ns = d->os->now_ns(d->os->user);
@@ -23770,6 +23903,13 @@ CDP__PRIVATE cdp_status cdp__ddp_marked_twice(cdp_ddp *d, uint32_t i, cdp__mark 
                 "synchronized pass of rank %u, and now once more; without static_graph passes may "
                 "differ",
                 p->name, i, p->want, rank));
+    if (cdp__param_uses(p) > 1 && p->calls == cdp__param_uses(p))
+        return cdp__ddp_fail(d,
+            cdp__fail_peer(CDP_ERR_STATE, rank, 0,
+                "parameter '%s' (index %u) was marked ready more often in one backward pass of "
+                "rank "
+                "%u than its .uses says, %u",
+                p->name, i, rank, cdp__param_uses(p)));
     return cdp__ddp_fail(d,
         cdp__fail_peer(CDP_ERR_STATE, rank, 0,
             "parameter '%s' (index %u) was marked %s in one backward pass of rank %u; mark it "
@@ -23814,8 +23954,8 @@ CDP_API cdp_status cdp_ddp_backward_begin(cdp_ddp *d) {
 
 /* True if parameter p may be marked ready now. The caller holds the ddp's lock. */
 CDP__PRIVATE bool cdp__ddp_may_be_ready(const cdp_ddp *d, const cdp__param *p) {
-    if (!d->desc.static_graph) return p->mark == CDP__MARK_NONE;
     if (p->mark == CDP__MARK_UNUSED) return false;
+    if (!d->desc.static_graph) return p->calls < cdp__param_uses(p);
     return !d->sync || !d->recorded || p->calls < p->want;
 }
 
@@ -23833,7 +23973,9 @@ CDP__PRIVATE bool cdp__ddp_mark_ready(cdp_ddp *d, cdp__param *p) {
     p->mark = CDP__MARK_READY;
     ++p->calls;
     if (!d->sync) p->touched = true;
-    return d->sync && (!d->desc.static_graph || (d->recorded && p->calls == p->want));
+    if (!d->sync) return false;
+    return d->desc.static_graph ? d->recorded && p->calls == p->want
+                                : p->calls == cdp__param_uses(p);
 }
 
 CDP_API cdp_status cdp_ddp_ready(cdp_ddp *d, uint32_t i) {
@@ -23853,6 +23995,45 @@ CDP_API cdp_status cdp_ddp_ready(cdp_ddp *d, uint32_t i) {
     return may ? cdp__ddp_marked_ready(d, i, complete)
                : cdp__ddp_marked_twice(d, i, CDP__MARK_READY);
 }
+
+#ifndef CDP_NO_TRAINING
+/* Checks the arguments of ready_from. */
+CDP__PRIVATE cdp_status cdp__ddp_check_from(
+    const cdp_ddp *d, const cdp__param *p, uint32_t i, const void *grad) {
+    const cdp_backend *b = cdp_group_backend(d->group);
+    const int own = grad && b ? b->owns(b->self, grad) : 0;
+    if (own < 0) return (cdp_status)own;
+    if ((p->user.grad && !p->moved) || d->desc.grad_arena)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_ddp_ready_from: parameter '%s' (index %u) has a gradient array of its own; leave "
+            "cdp_param.grad and grad_arena NULL, or call cdp_ddp_ready",
+            p->name, i);
+    if (!d->sync)
+        return cdp__fail(CDP_ERR_STATE,
+            "cdp_ddp_ready_from: parameter '%s' (index %u): under no_sync gradients stay where "
+            "they "
+            "are, and passes add to them; give them an array that does not move",
+            p->name, i);
+    if ((!grad && p->user.count) || (uintptr_t)grad % p->elem
+        || (grad && (own != 0) != cdp__ddp_on_device(d)))
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_ddp_ready_from: the gradient of parameter '%s' (index %u) is NULL, not aligned to "
+            "%u bytes, or not in the memory of its parameter",
+            p->name, i, (uint32_t)p->elem);
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_ddp_ready_from(cdp_ddp *d, uint32_t i, void *grad) {
+    cdp_status st = cdp__ddp_call_check(d, i, "cdp_ddp_ready_from");
+    if (st != CDP_OK) return st;
+    if (d->params[i].sparse) return cdp_ddp_ready(d, i); /* which says so */
+    st = cdp__ddp_fail(d, cdp__ddp_check_from(d, &d->params[i], i, grad));
+    if (st != CDP_OK) return st;
+    d->params[i].user.grad = grad;
+    d->params[i].moved = true;
+    return cdp_ddp_ready(d, i);
+}
+#endif
 
 #ifndef CDP_NO_SPARSE
 /* Checks the arguments of ready_rows. */
@@ -23953,6 +24134,13 @@ CDP__PRIVATE cdp_status cdp__ddp_launch_rest(cdp_ddp *d) {
     return cdp__ddp_then(d, d->active, cdp__ddp_launch_rest);
 }
 
+/* True if a parameter was marked ready, but not as often as it is used. */
+CDP__PRIVATE bool cdp__ddp_is_short(const cdp_ddp *d, const cdp__param *p) {
+    if (p->mark != CDP__MARK_READY) return false;
+    if (d->desc.static_graph) return d->recorded && p->calls < p->want;
+    return p->calls < cdp__param_uses(p);
+}
+
 /* Reports parameters that were not marked ready; a long list is truncated. CDP_OK: there are
    none. */
 CDP__PRIVATE cdp_status cdp__ddp_missing(cdp_ddp *d) {
@@ -23961,9 +24149,7 @@ CDP__PRIVATE cdp_status cdp__ddp_missing(cdp_ddp *d) {
     uint32_t i, count = 0;
     for (i = 0; i < d->param_count; ++i) {
         const cdp__param *p = &d->params[i];
-        if (p->mark == CDP__MARK_UNUSED
-            || (p->mark == CDP__MARK_READY && (!d->recorded || p->calls == p->want)))
-            continue;
+        if (p->mark != CDP__MARK_NONE && !cdp__ddp_is_short(d, p)) continue;
         if (count++ < 5 && CDP__TEXTS)
             cdp__text_add(&t, "%s'%s' (index %u)", count > 1 ? ", " : "", p->name, i);
     }
@@ -23995,10 +24181,9 @@ CDP__PRIVATE cdp_status cdp__ddp_close(cdp_ddp *d) {
             return cdp__ddp_missing(d);
         if (open) p->mark = CDP__MARK_UNUSED;
         if (first && !d->shadow) p->want = p->calls;
-        if (open || (first && !d->shadow))
-            cdp__ddp_complete(d, i);
-        else if (d->recorded && p->mark == CDP__MARK_READY && p->calls < p->want)
+        if (!open && cdp__ddp_is_short(d, p) && (!d->desc.find_unused || d->recorded))
             return cdp__ddp_missing(d);
+        if (open || (first && !d->shadow) || cdp__ddp_is_short(d, p)) cdp__ddp_complete(d, i);
     }
     if (first && !d->shadow) d->recorded = true;
     return cdp__ddp_launch_rest(d);
@@ -24126,7 +24311,7 @@ CDP__PRIVATE cdp_status cdp__ddp_shadow_first(cdp_ddp *d) {
     if (st == CDP_PENDING) st = cdp_work_wait(d->active);
     if (st == CDP_OK) st = cdp__ddp_start_active(d); /* reads what has arrived */
     if (st == CDP_OK) st = cdp__ddp_launch(d, d->buckets);
-    if (st == CDP_OK) st = cdp_work_wait(d->hook.stage ? d->active : d->buckets->work);
+    if (st == CDP_OK) st = cdp_work_wait(cdp__ddp_flags_apart(d) ? d->active : d->buckets->work);
     return st == CDP_OK ? cdp__ddp_read_active(d) : st;
 }
 

@@ -75,6 +75,8 @@
                                                cdp_ddp_backward_begin, cdp_ddp_ready for each
                                                parameter, cdp_ddp_backward_end
         accumulate over several passes         cdp_ddp_no_sync
+        keep gradients where they are          .grad_arena; gradients that move: cdp_ddp_ready_from
+        tie weights of several layers          .uses of cdp_param
         go on when ranks come or go            cdp_ddp_rebind, .consumed of cdp_sampler;
                                                cdp_elastic.h
         leave parameters out of a pass         .find_unused (and cdp_ddp_unused), .static_graph
@@ -188,7 +190,8 @@
         CDP_NO_CLIP *          off      no cdp_ddp_clip
         CDP_NO_VERIFY *        off      no cdp_ddp_verify
         CDP_NO_TRAINING *      off      no cdp_convert, cdp_scaler_update, cdp_optim_update,
-                                        cdp_optimizer_create
+                                        cdp_optimizer_create, cdp_ddp_ready_from; no .grad_arena,
+                                        .uses
         CDP_NO_SAMPLER *       off      no cdp_sampler_fill, cdp_sampler_part, cdp_loader
         CDP_NO_MESSAGES *      off      no cdp_send and the other calls of >>group/messages_api, no
                                         cdp_monitored_barrier, no channels

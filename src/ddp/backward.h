@@ -100,6 +100,10 @@ CDP__PRIVATE cdp_status cdp__ddp_begin(cdp_ddp *d, bool sync) {
         p->mark = CDP__MARK_NONE;
         p->calls = 0;
         p->ready_ns = 0;
+#ifndef CDP_NO_TRAINING
+        if (p->moved) p->user.grad = NULL;
+        p->moved = false;
+#endif
     }
     if (sync) d->stats.sent_bytes = d->ordered = 0;
     d->begin_ns = d->os->now_ns(d->os->user);
@@ -132,6 +136,13 @@ CDP__PRIVATE cdp_status cdp__ddp_marked_twice(cdp_ddp *d, uint32_t i, cdp__mark 
                 "synchronized pass of rank %u, and now once more; without static_graph passes may "
                 "differ",
                 p->name, i, p->want, rank));
+    if (cdp__param_uses(p) > 1 && p->calls == cdp__param_uses(p))
+        return cdp__ddp_fail(d,
+            cdp__fail_peer(CDP_ERR_STATE, rank, 0,
+                "parameter '%s' (index %u) was marked ready more often in one backward pass of "
+                "rank "
+                "%u than its .uses says, %u",
+                p->name, i, rank, cdp__param_uses(p)));
     return cdp__ddp_fail(d,
         cdp__fail_peer(CDP_ERR_STATE, rank, 0,
             "parameter '%s' (index %u) was marked %s in one backward pass of rank %u; mark it "
@@ -176,8 +187,8 @@ CDP_API cdp_status cdp_ddp_backward_begin(cdp_ddp *d) {
 
 /* True if parameter p may be marked ready now. The caller holds the ddp's lock. */
 CDP__PRIVATE bool cdp__ddp_may_be_ready(const cdp_ddp *d, const cdp__param *p) {
-    if (!d->desc.static_graph) return p->mark == CDP__MARK_NONE;
     if (p->mark == CDP__MARK_UNUSED) return false;
+    if (!d->desc.static_graph) return p->calls < cdp__param_uses(p);
     return !d->sync || !d->recorded || p->calls < p->want;
 }
 
@@ -195,7 +206,9 @@ CDP__PRIVATE bool cdp__ddp_mark_ready(cdp_ddp *d, cdp__param *p) {
     p->mark = CDP__MARK_READY;
     ++p->calls;
     if (!d->sync) p->touched = true;
-    return d->sync && (!d->desc.static_graph || (d->recorded && p->calls == p->want));
+    if (!d->sync) return false;
+    return d->desc.static_graph ? d->recorded && p->calls == p->want
+                                : p->calls == cdp__param_uses(p);
 }
 
 CDP_API cdp_status cdp_ddp_ready(cdp_ddp *d, uint32_t i) {
@@ -215,6 +228,45 @@ CDP_API cdp_status cdp_ddp_ready(cdp_ddp *d, uint32_t i) {
     return may ? cdp__ddp_marked_ready(d, i, complete)
                : cdp__ddp_marked_twice(d, i, CDP__MARK_READY);
 }
+
+#ifndef CDP_NO_TRAINING
+/* Checks the arguments of ready_from. */
+CDP__PRIVATE cdp_status cdp__ddp_check_from(
+    const cdp_ddp *d, const cdp__param *p, uint32_t i, const void *grad) {
+    const cdp_backend *b = cdp_group_backend(d->group);
+    const int own = grad && b ? b->owns(b->self, grad) : 0;
+    if (own < 0) return (cdp_status)own;
+    if ((p->user.grad && !p->moved) || d->desc.grad_arena)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_ddp_ready_from: parameter '%s' (index %u) has a gradient array of its own; leave "
+            "cdp_param.grad and grad_arena NULL, or call cdp_ddp_ready",
+            p->name, i);
+    if (!d->sync)
+        return cdp__fail(CDP_ERR_STATE,
+            "cdp_ddp_ready_from: parameter '%s' (index %u): under no_sync gradients stay where "
+            "they "
+            "are, and passes add to them; give them an array that does not move",
+            p->name, i);
+    if ((!grad && p->user.count) || (uintptr_t)grad % p->elem
+        || (grad && (own != 0) != cdp__ddp_on_device(d)))
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_ddp_ready_from: the gradient of parameter '%s' (index %u) is NULL, not aligned to "
+            "%u bytes, or not in the memory of its parameter",
+            p->name, i, (uint32_t)p->elem);
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_ddp_ready_from(cdp_ddp *d, uint32_t i, void *grad) {
+    cdp_status st = cdp__ddp_call_check(d, i, "cdp_ddp_ready_from");
+    if (st != CDP_OK) return st;
+    if (d->params[i].sparse) return cdp_ddp_ready(d, i); /* which says so */
+    st = cdp__ddp_fail(d, cdp__ddp_check_from(d, &d->params[i], i, grad));
+    if (st != CDP_OK) return st;
+    d->params[i].user.grad = grad;
+    d->params[i].moved = true;
+    return cdp_ddp_ready(d, i);
+}
+#endif
 
 #ifndef CDP_NO_SPARSE
 /* Checks the arguments of ready_rows. */
@@ -315,6 +367,13 @@ CDP__PRIVATE cdp_status cdp__ddp_launch_rest(cdp_ddp *d) {
     return cdp__ddp_then(d, d->active, cdp__ddp_launch_rest);
 }
 
+/* True if a parameter was marked ready, but not as often as it is used. */
+CDP__PRIVATE bool cdp__ddp_is_short(const cdp_ddp *d, const cdp__param *p) {
+    if (p->mark != CDP__MARK_READY) return false;
+    if (d->desc.static_graph) return d->recorded && p->calls < p->want;
+    return p->calls < cdp__param_uses(p);
+}
+
 /* Reports parameters that were not marked ready; a long list is truncated. CDP_OK: there are
    none. */
 CDP__PRIVATE cdp_status cdp__ddp_missing(cdp_ddp *d) {
@@ -323,9 +382,7 @@ CDP__PRIVATE cdp_status cdp__ddp_missing(cdp_ddp *d) {
     uint32_t i, count = 0;
     for (i = 0; i < d->param_count; ++i) {
         const cdp__param *p = &d->params[i];
-        if (p->mark == CDP__MARK_UNUSED
-            || (p->mark == CDP__MARK_READY && (!d->recorded || p->calls == p->want)))
-            continue;
+        if (p->mark != CDP__MARK_NONE && !cdp__ddp_is_short(d, p)) continue;
         if (count++ < 5 && CDP__TEXTS)
             cdp__text_add(&t, "%s'%s' (index %u)", count > 1 ? ", " : "", p->name, i);
     }
@@ -357,10 +414,9 @@ CDP__PRIVATE cdp_status cdp__ddp_close(cdp_ddp *d) {
             return cdp__ddp_missing(d);
         if (open) p->mark = CDP__MARK_UNUSED;
         if (first && !d->shadow) p->want = p->calls;
-        if (open || (first && !d->shadow))
-            cdp__ddp_complete(d, i);
-        else if (d->recorded && p->mark == CDP__MARK_READY && p->calls < p->want)
+        if (!open && cdp__ddp_is_short(d, p) && (!d->desc.find_unused || d->recorded))
             return cdp__ddp_missing(d);
+        if (open || (first && !d->shadow) || cdp__ddp_is_short(d, p)) cdp__ddp_complete(d, i);
     }
     if (first && !d->shadow) d->recorded = true;
     return cdp__ddp_launch_rest(d);

@@ -31,7 +31,7 @@ CDP__PRIVATE uint8_t *cdp__flag_at(const cdp__bucket *b, uint64_t i) {
 CDP__PRIVATE void cdp__flags_move(cdp_ddp *d, cdp__bucket *b, uint64_t n, bool to_device) {
     uint8_t *const there = b->memory + cdp__bucket_bytes(b);
     const uint64_t bytes = n * b->elem;
-    if (!b->flags || !n) return;
+    if (!b->flags || !n || !cdp__ddp_on_device(d)) return;
     if (to_device)
         cdp__ddp_copy(d, there, b->flags, bytes);
     else
@@ -51,7 +51,9 @@ CDP__PRIVATE bool cdp__flag_get(const cdp__bucket *b, uint64_t i) {
 CDP__PRIVATE void cdp__ddp_free_buckets(cdp_ddp *d, cdp__bucket *buckets, uint32_t count) {
     uint32_t i;
     for (i = 0; buckets && i < count; ++i) {
-        if (cdp__ddp_on_device(d) || !(cdp__ddp_has_group(d) || d->group_memory))
+        if (cdp__ddp_arena(d))
+            buckets[i].memory = NULL; /* the caller's */
+        else if (cdp__ddp_on_device(d) || !(cdp__ddp_has_group(d) || d->group_memory))
             cdp__ddp_free(d, buckets[i].memory);
         else if (cdp__ddp_has_group(d))
             cdp_group_free(d->group, buckets[i].memory);
@@ -87,7 +89,12 @@ CDP__PRIVATE cdp_status cdp__ddp_alloc_bucket(cdp_ddp *d, cdp__bucket *b) {
     const uint64_t flags = (cdp__ddp_active_flags(d, b) + b->used_flags) * b->elem;
     const uint64_t bytes = b->room = cdp__bucket_bytes(b) + flags;
     bool ok = true;
-    if (cdp__ddp_on_device(d)) {
+    if (cdp__ddp_arena(d)) {
+        b->room = 0;
+        b->memory = cdp__ddp_arena(d);
+        if (flags) b->flags = (uint8_t *)cdp__alloc_zero(d->os, flags);
+        ok = b->flags || !flags;
+    } else if (cdp__ddp_on_device(d)) {
         char purpose[32];
         cdp__format(purpose, sizeof purpose, "ddp bucket %u", (unsigned)(b - d->buckets));
         b->memory = (uint8_t *)cdp__ddp_alloc(d, bytes, purpose);
@@ -102,6 +109,7 @@ CDP__PRIVATE cdp_status cdp__ddp_alloc_bucket(cdp_ddp *d, cdp__bucket *b) {
 
 /* Assigns each parameter its position in its bucket, and copies its gradient there. */
 CDP__PRIVATE void cdp__ddp_fill_buckets(cdp_ddp *d, const uint32_t *order) {
+    uint8_t *arena = cdp__ddp_arena(d);
     uint32_t at = 0, i;
     for (i = 0; i < d->bucket_count; ++i) {
         cdp__bucket *b = &d->buckets[i];
@@ -112,10 +120,13 @@ CDP__PRIVATE void cdp__ddp_fill_buckets(cdp_ddp *d, const uint32_t *order) {
     }
     CDP_ASSERT(at == d->param_count);
     for (i = 0; i < d->param_count; ++i) {
-        cdp__param *p = &d->params[order[i]];
+        const uint32_t index = arena ? i : order[i]; /* as they lie in the arena */
+        cdp__param *p = &d->params[index];
         cdp__bucket *b = &d->buckets[p->bucket];
-        uint8_t *const from = p->grad;
-        d->slots[(uint64_t)(b->slots - d->slots) + b->params++] = order[i];
+        uint8_t *const from = arena ? NULL : p->grad;
+        if (arena && !b->params) b->memory = arena;
+        if (arena) arena += cdp__param_bytes(p);
+        d->slots[(uint64_t)(b->slots - d->slots) + b->params++] = index;
         p->grad = b->memory + cdp__bucket_bytes(b);
         b->count += cdp__param_count(p);
         if (from) cdp__ddp_copy(d, p->grad, from, cdp__param_bytes(p));

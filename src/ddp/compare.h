@@ -151,10 +151,20 @@ CDP__PRIVATE uint64_t cdp__real_bits(cdp_real x) {
 #endif
 }
 
+CDP__PRIVATE uint64_t cdp__ddp_uses_arena(const cdp_ddp_desc *s) {
+#ifdef CDP_NO_TRAINING
+    (void)s;
+    return 0;
+#else
+    return s->grad_arena != NULL;
+#endif
+}
+
 /* The settings that must agree: one bit per switch, so that an error can name it, and above
    these bits a hash of the numbers. */
 CDP__PRIVATE uint64_t cdp__ddp_settings(const cdp_ddp_desc *s) {
-    const uint64_t numbers[3] = {s->first_bucket_bytes, s->bucket_bytes, (uint64_t)s->accumulate};
+    const uint64_t numbers[3] = {s->first_bucket_bytes, s->bucket_bytes,
+        (uint64_t)s->accumulate | cdp__ddp_uses_arena(s) << 32};
     const uint64_t factors[2] = {cdp__real_bits(s->divisor), cdp__real_bits(s->predivide)};
     const uint64_t hash =
         cdp__hash(cdp__hash(CDP__HASH_START, numbers, sizeof numbers), factors, sizeof factors);
@@ -167,7 +177,7 @@ CDP__PRIVATE cdp_status cdp__ddp_explain_settings(
     const cdp_ddp *d, uint64_t zero, uint64_t there, uint32_t other) {
     static const char *const names[9] = {"no_broadcast", "no_buffer_broadcast", "find_unused",
         "static_graph", "rebuild", "join", "join_throw", "join_effective",
-        "bucket sizes, divisor, predivide or accumulate"};
+        "bucket sizes, divisor, predivide, accumulate or grad_arena"};
     uint32_t i = 0;
     while (i < 8 && !((zero ^ there) >> i & 1))
         ++i;

@@ -302,6 +302,12 @@ CDP__PRIVATE cdp_status cdp__ddp_check_desc(const cdp_ddp_desc *desc) {
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_ddp_create: accumulate is %d; set it to CDP_DTYPE_F32, or leave it 0",
             (int)desc->accumulate);
+#ifndef CDP_NO_TRAINING
+    if (desc->grad_arena && desc->rebuild)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_ddp_create: rebuild would change the order of gradients in grad_arena; leave one "
+            "of them out");
+#endif
     if ((desc->join_throw || desc->join_effective) && !desc->join)
         return cdp__fail(
             CDP_ERR_INVALID, "cdp_ddp_create: join_throw and join_effective need join");

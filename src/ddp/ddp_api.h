@@ -26,7 +26,7 @@ typedef struct cdp_ddp cdp_ddp;
 
 /* One parameter of the model, as an array. Arrays of parameters, gradients and buffers are aligned
    to their dtype and do not overlap, or creation is INVALID and names them: list an array that
-   several layers use once. */
+   several layers use once, see `uses`. */
 typedef struct cdp_param {
     const char *name; /* for messages; copied; equal on all ranks (default: "param<i>") */
     void *data;       /* `count` values, owned by the caller; must outlive the ddp */
@@ -43,6 +43,12 @@ typedef struct cdp_param {
        below 2^32 and no `grad`; host memory alone. */
     bool sparse;
     uint32_t device; /* 0: the pointers tell; device memory needs cdp_nccl_attach() */
+#ifndef CDP_NO_TRAINING
+    /* Layers that share this array (tied weights): it is complete when cdp_ddp_ready() was called
+       so often in a pass, once for each layer that has added its part (default: 1). static_graph
+       counts by itself. */
+    uint32_t uses;
+#endif
 } cdp_param;
 
 /* State that is no parameter, such as running means. Before each synchronized step, rank 0's values
@@ -103,6 +109,15 @@ typedef struct cdp_ddp_desc {
     bool join_effective; /* with join: divide by the number of ranks that had data */
     /* See cdp_join_when. cdp_ddp_join returns its status. */
     cdp_status (*join_hook)(cdp_ddp *ddp, cdp_join_when when, void *user);
+#ifndef CDP_NO_TRAINING
+    /* One array of all gradients, in the order of `params`, without gaps: buckets are ranges of it,
+       so nothing is allocated or copied, and cdp_ddp_grad() points into it. Owned by the caller,
+       who also sets it to zero; host memory, best from cdp_group_alloc(), which peers read in
+       place. Sparse parameters have nothing there. Flags (find_unused, static_graph, join) travel
+       in operations of their own. INVALID: with `rebuild`, with cdp_param.grad, or a gradient that
+       is not aligned; UNSUPPORTED: device memory, or parameters of one dtype that stand apart. */
+    void *grad_arena;
+#endif
 } cdp_ddp_desc;
 
 /* Figures of a ddp. Times are in nanoseconds. "Last step": the last synchronized pass in which this
@@ -260,6 +275,15 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_forward_begin(cdp_ddp *ddp);
    gradients of this one: correct the program and start the job again. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_backward_begin(cdp_ddp *ddp);
 CDP_API cdp_status cdp_ddp_ready(cdp_ddp *ddp, uint32_t index);
+#ifndef CDP_NO_TRAINING
+/* cdp_ddp_ready() for a gradient that is elsewhere in every pass, as in graphs that are built anew:
+   until the next backward_begin, `grad` takes the place of cdp_param.grad, which must be NULL. It
+   is copied to the bucket, and gets the mean in backward_end. Where this rank marked a parameter
+   unused, the mean is in the bucket alone. Errors: those of ready; INVALID (NULL, not aligned, in
+   the other kind of memory; cdp_param.grad or grad_arena is set), STATE (under no_sync, where
+   passes add to what the one before has left). */
+CDP_API cdp_status cdp_ddp_ready_from(cdp_ddp *ddp, uint32_t index, void *grad);
+#endif
 CDP_API cdp_status cdp_ddp_unused(cdp_ddp *ddp, uint32_t index);
 CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_backward_end(cdp_ddp *ddp);
 

@@ -37,7 +37,7 @@ CDP__PRIVATE cdp_status cdp__ddp_shadow_first(cdp_ddp *d) {
     if (st == CDP_PENDING) st = cdp_work_wait(d->active);
     if (st == CDP_OK) st = cdp__ddp_start_active(d); /* reads what has arrived */
     if (st == CDP_OK) st = cdp__ddp_launch(d, d->buckets);
-    if (st == CDP_OK) st = cdp_work_wait(d->hook.stage ? d->active : d->buckets->work);
+    if (st == CDP_OK) st = cdp_work_wait(cdp__ddp_flags_apart(d) ? d->active : d->buckets->work);
     return st == CDP_OK ? cdp__ddp_read_active(d) : st;
 }
 

@@ -47,11 +47,12 @@ CDP__PRIVATE cdp_status cdp__ddp_start(cdp_ddp *d, cdp_group *group, const cdp_r
     return CDP_OK;
 }
 
-/* Sums flags in an operation of their own, because a hook changes the values in front of them. */
+/* Sums flags in an operation of their own, see cdp__ddp_flags_apart(). */
 CDP__PRIVATE cdp_status cdp__ddp_start_flags(
     cdp_ddp *d, cdp__bucket *b, uint32_t from, uint32_t count, cdp_work *out) {
-    const cdp_request rq = cdp__request_of(CDP_COLL_ALLREDUCE, NULL,
-        b->memory + (b->count + from) * b->elem, count, b->dtype, CDP_REDUCE_SUM, 0);
+    uint8_t *const flags = cdp__ddp_arena(d) ? b->flags : b->memory + cdp__bucket_bytes(b);
+    const cdp_request rq = cdp__request_of(
+        CDP_COLL_ALLREDUCE, NULL, flags + from * b->elem, count, b->dtype, CDP_REDUCE_SUM, 0);
     return count ? cdp__ddp_start(d, d->group, &rq, NULL, NULL, out) : CDP_OK;
 }
 
@@ -195,7 +196,7 @@ CDP__PRIVATE cdp_status cdp__ddp_read_active(cdp_ddp *d) {
 CDP__PRIVATE cdp_status cdp__ddp_start_active(cdp_ddp *d) {
     const uint32_t active = cdp__ddp_active_flags(d, d->buckets);
     cdp_status st = CDP_OK;
-    if (!active || !d->hook.stage || d->launched) return CDP_OK;
+    if (!active || !cdp__ddp_flags_apart(d) || d->launched) return CDP_OK;
     if (!d->active.seq) {
         const uint32_t used = d->buckets->used_flags;
         cdp__ddp_set_active(d, d->buckets, used, active);
@@ -208,7 +209,8 @@ CDP__PRIVATE cdp_status cdp__ddp_start_active(cdp_ddp *d) {
 }
 
 CDP__PRIVATE cdp_status cdp__ddp_launch(cdp_ddp *d, cdp__bucket *b) {
-    const uint32_t active = d->hook.stage ? 0 : cdp__ddp_active_flags(d, b), used = b->used_flags;
+    const bool apart = cdp__ddp_flags_apart(d);
+    const uint32_t active = apart ? 0 : cdp__ddp_active_flags(d, b), used = b->used_flags;
     const bool may_be_unused = d->desc.find_unused || d->desc.static_graph;
     cdp_request rq;
     cdp_status st = CDP_OK;
@@ -219,8 +221,9 @@ CDP__PRIVATE cdp_status cdp__ddp_launch(cdp_ddp *d, cdp__bucket *b) {
     if (d->hook.stage) {
         st = cdp__ddp_launch_hook(d, b, used);
     } else {
-        rq = cdp__ddp_request(d, b, active + used);
+        rq = cdp__ddp_request(d, b, apart ? 0 : active + used);
         st = cdp__ddp_start(d, d->group, &rq, cdp__bucket_done, b, &b->work);
+        if (st == CDP_OK && apart) st = cdp__ddp_start_flags(d, b, 0, used, &d->used);
     }
     if (st == CDP_OK) ++d->launched;
     return st;
@@ -263,7 +266,8 @@ CDP__PRIVATE bool cdp__ddp_next_is_full(cdp_ddp *d) {
 
 CDP__PRIVATE cdp_status cdp__ddp_launch_full(cdp_ddp *d) {
     cdp_status st = CDP_OK;
-    if (d->hook.stage && !d->launched && cdp__ddp_next_is_full(d)) st = cdp__ddp_start_active(d);
+    if (cdp__ddp_flags_apart(d) && !d->launched && cdp__ddp_next_is_full(d))
+        st = cdp__ddp_start_active(d);
     if (st == CDP_PENDING) return CDP_OK; /* a later call continues */
     while (st == CDP_OK && cdp__ddp_next_is_full(d)) {
         st = cdp__ddp_launch(d, &d->buckets[d->launched]);

@@ -27,6 +27,7 @@ typedef struct cdp__ddp_array {
 CDP__PRIVATE CDP__COLD const char *cdp__ddp_array_text(
     const cdp_ddp *d, const cdp__ddp_array *a, char *out, uint64_t room) {
     static const char *const what[] = {"parameter", "the gradient of parameter", "buffer"};
+    if (a->what == 3) return "grad_arena";
     cdp__format(out, room, "%s '%s' (index %u)", what[a->what],
         a->what == 2 ? d->buffers[a->index].name : d->params[a->index].name, a->index);
     return out;
@@ -95,8 +96,47 @@ CDP__PRIVATE cdp_status cdp__ddp_check_arrays(const cdp_ddp *d, cdp__ddp_array *
     return CDP_OK;
 }
 
+#ifndef CDP_NO_TRAINING
+/* Checks that each bucket can be a range of the arena; adds the arena to the list. */
+CDP__PRIVATE CDP__COLD cdp_status cdp__ddp_check_arena(
+    const cdp_ddp *d, cdp__ddp_array *list, uint32_t *n) {
+    cdp_dtype last = CDP_DTYPE_DEFAULT;
+    uint32_t seen = 0, i;
+    uint64_t at = 0;
+    if (!d->desc.grad_arena) return CDP_OK;
+    if (cdp__ddp_on_device(d))
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "cdp_ddp_create: grad_arena is for host memory, and the parameters are in device "
+            "memory; leave it NULL");
+    for (i = 0; i < d->param_count; ++i) {
+        const cdp__param *p = &d->params[i];
+        const cdp_dtype t = p->user.dtype;
+        if (p->sparse || !p->user.count) continue;
+        if (p->user.grad)
+            return cdp__fail(CDP_ERR_INVALID,
+                "cdp_ddp_create: parameter '%s' (index %u) has a gradient array, and grad_arena is "
+                "set; leave one of them NULL",
+                p->name, i);
+        if (t != last && (seen >> t & 1))
+            return cdp__fail(CDP_ERR_UNSUPPORTED,
+                "cdp_ddp_create: parameter '%s' (index %u) is %s, and others of that dtype do not "
+                "stand next to it; with grad_arena list all parameters of a dtype together",
+                p->name, i, cdp_dtype_name(t));
+        if (((uintptr_t)d->desc.grad_arena + at) % p->elem)
+            return cdp__fail(CDP_ERR_INVALID,
+                "cdp_ddp_create: the gradient of parameter '%s' (index %u), %llu bytes behind "
+                "grad_arena, is not aligned to its dtype %s",
+                p->name, i, (unsigned long long)at, cdp_dtype_name(t));
+        last = t;
+        seen |= 1u << t;
+        at += cdp__param_bytes(p);
+    }
+    return cdp__ddp_add_array(d, list, n, 3, 0, d->desc.grad_arena, at, CDP_DTYPE_U8);
+}
+#endif
+
 CDP__PRIVATE CDP__COLD cdp_status cdp__ddp_check_memory(cdp_ddp *d) {
-    const uint64_t most = 2ull * d->param_count + d->desc.buffer_count;
+    const uint64_t most = 2ull * d->param_count + d->desc.buffer_count + 1;
     cdp__ddp_array *list = (cdp__ddp_array *)cdp__alloc(d->os, most * sizeof *list);
     cdp_status st = CDP_OK;
     uint32_t n = 0, i;
@@ -110,6 +150,9 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__ddp_check_memory(cdp_ddp *d) {
         const cdp_buffer *b = &d->buffers[i];
         st = cdp__ddp_add_array(d, list, &n, 2, i, b->data, b->count, b->dtype);
     }
+#ifndef CDP_NO_TRAINING
+    if (st == CDP_OK) st = cdp__ddp_check_arena(d, list, &n);
+#endif
     if (st == CDP_OK) st = cdp__ddp_check_arrays(d, list, n);
     cdp__free(d->os, list);
     return st;

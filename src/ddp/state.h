@@ -64,6 +64,9 @@ typedef struct cdp__param {
     uint32_t calls, want; /* calls of ready() in this pass; expected calls (static graph) */
     uint64_t ready_ns;
     cdp__sparse *sparse; /* NULL: dense */
+#ifndef CDP_NO_TRAINING
+    bool moved; /* user.grad is of this pass alone, see cdp_ddp_ready_from() */
+#endif
 } cdp__param;
 
 typedef struct cdp__bucket {
@@ -261,6 +264,31 @@ CDP__PRIVATE bool cdp__ddp_leaves(const cdp_ddp *d, cdp__ddp_result result) {
     return result == CDP__DDP_MEAN;
 #else
     return d->result == result;
+#endif
+}
+
+CDP__PRIVATE uint8_t *cdp__ddp_arena(const cdp_ddp *d) {
+#ifdef CDP_NO_TRAINING
+    (void)d;
+    return NULL;
+#else
+    return (uint8_t *)d->desc.grad_arena;
+#endif
+}
+
+/* True if flags travel in operations of their own: a hook, or memory of the caller, has no room for
+   them behind the gradients. */
+CDP__PRIVATE bool cdp__ddp_flags_apart(const cdp_ddp *d) {
+    return d->hook.stage || cdp__ddp_arena(d);
+}
+
+/* Calls of ready() that make a parameter complete, if the graph is not static. */
+CDP__PRIVATE uint32_t cdp__param_uses(const cdp__param *p) {
+#ifdef CDP_NO_TRAINING
+    (void)p;
+    return 1;
+#else
+    return p->user.uses ? p->user.uses : 1;
 #endif
 }
 

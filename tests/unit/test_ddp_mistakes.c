@@ -68,7 +68,8 @@ static void rank_with_odd_settings(cdp_group *g, void *arg) {
     const bool odd = cdp_rank(g) == 2;
     cdp_buffer buffers[2] = {{"mean", NULL, 0, CDP_DTYPE_F32}, {"steps", NULL, 0, CDP_DTYPE_I64}};
     static const char *const words[5] = {"find_unused of rank 2 is not that of rank 0",
-        "join of rank 2 is not", "bucket sizes, divisor, predivide or accumulate of rank 2",
+        "join of rank 2 is not",
+        "bucket sizes, divisor, predivide, accumulate or grad_arena of rank 2",
         "is buffer 'steps' i64[0] on rank 0 but buffer 'steps' i32[0] on rank 2",
         "'attention' f32[48] in 6 rows on rank 0 but 'attention' f32[48] in 8 rows on rank 2"};
     rig r;
