@@ -2393,6 +2393,9 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_forward_begin(cdp_ddp *ddp);
    gradients of this one: correct the program and start the job again. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_backward_begin(cdp_ddp *ddp);
 CDP_API cdp_status cdp_ddp_ready(cdp_ddp *ddp, uint32_t index);
+CDP_API cdp_status cdp_ddp_unused(cdp_ddp *ddp, uint32_t index);
+CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_backward_end(cdp_ddp *ddp);
+
 #ifndef CDP_NO_TRAINING
 /* cdp_ddp_ready() for a gradient that is elsewhere in every pass, as in graphs that are built anew:
    until the next backward_begin, `grad` takes the place of cdp_param.grad, which must be NULL. It
@@ -2402,8 +2405,6 @@ CDP_API cdp_status cdp_ddp_ready(cdp_ddp *ddp, uint32_t index);
    passes add to what the one before has left). */
 CDP_API cdp_status cdp_ddp_ready_from(cdp_ddp *ddp, uint32_t index, void *grad);
 #endif
-CDP_API cdp_status cdp_ddp_unused(cdp_ddp *ddp, uint32_t index);
-CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_backward_end(cdp_ddp *ddp);
 
 #ifndef CDP_NO_FRAMES
 /* cdp_ddp_backward_end() for a program that must not block: cdp_ddp_poll() goes on with it, and
