@@ -57,6 +57,7 @@ CDP__PRIVATE cdp_status cdp__ddp_shadow(cdp_ddp *d) {
             d->order[i] = d->param_count - 1 - i;
     st = cdp__ddp_wait(d, cdp__ddp_launch_rest(d));
     if (st == CDP_OK) st = cdp__ddp_uneven(d);
+    d->in_backward = false; /* the hook may call what follows backward_end */
     if (st == CDP_OK && d->desc.join_hook) st = d->desc.join_hook(d, CDP_JOIN_STEP, d->desc.user);
     return st;
 }

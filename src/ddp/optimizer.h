@@ -90,6 +90,28 @@ CDP_API uint64_t cdp_optimizer_count(const cdp_optimizer *o) {
 
 /* ---- one bucket ---- */
 
+/* Where the mean is. A rank without data has it in the bucket alone. */
+CDP__PRIVATE uint8_t *cdp__optimizer_grad(const cdp_optimizer *o, const cdp__param *p) {
+    return o->desc.deferred && !o->ddp->shadow ? cdp__param_grad(p) : p->grad;
+}
+
+/* Calls the program's own update; a failure has a text. */
+CDP__PRIVATE cdp_status cdp__optimizer_call(cdp_optimizer *o, uint32_t index,
+    const cdp_optimizer_part *part, void *data, const void *grad, double scale) {
+    const cdp_group *g = o->ddp->group;
+    const cdp_status before = cdp__error_slot()->status;
+    cdp_status st;
+    cdp__error_slot()->status = CDP_OK;
+    st = o->desc.update(o->desc.user, index, part, data, grad, scale);
+    if (st != CDP_OK && cdp__error_slot()->status == CDP_OK)
+        return cdp__fail(st < 0 ? st : CDP_ERR_INVALID,
+            "rank %u/%u: the update of an optimizer returned %s for parameter '%s' (index %u), "
+            "without saying why",
+            cdp_rank(g), cdp_size(g), cdp_status_name(st), o->ddp->params[index].name, index);
+    if (cdp__error_slot()->status == CDP_OK) cdp__error_slot()->status = before;
+    return st;
+}
+
 CDP__PRIVATE cdp_status cdp__optimizer_update_part(cdp_optimizer *o, uint32_t index,
     const cdp_optimizer_part *part, const uint8_t *grad, double scale) {
     const cdp__param *p = &o->ddp->params[index];
@@ -97,7 +119,7 @@ CDP__PRIVATE cdp_status cdp__optimizer_update_part(cdp_optimizer *o, uint32_t in
     cdp_optim_range r;
     uint32_t k;
     grad += part->first * p->elem;
-    if (o->desc.update) return o->desc.update(o->desc.user, index, part, data, grad, scale);
+    if (o->desc.update) return cdp__optimizer_call(o, index, part, data, grad, scale);
     memset(&r, 0, sizeof r);
     r.param = (float *)(void *)data;
     if (cdp__dtype_is_narrow(p->user.dtype)) {
@@ -125,7 +147,7 @@ CDP__PRIVATE cdp_status cdp__optimizer_update(cdp_optimizer *o, cdp__bucket *b, 
         const cdp__param *p = &d->params[index];
         const cdp_optimizer_part part = cdp__optimizer_own_part(o, index);
         const uint64_t at = part.first * p->elem;
-        const uint8_t *const grad = o->desc.deferred ? cdp__param_grad(p) : p->grad;
+        const uint8_t *const grad = cdp__optimizer_grad(o, p);
         if (!part.count) continue;
         if (!o->desc.deferred || p->used)
             st = cdp__optimizer_update_part(o, index, &part, grad, scale);
@@ -443,7 +465,7 @@ CDP_API cdp_status cdp_optimizer_norm(cdp_optimizer *o, cdp_norm *out) {
         const cdp_optimizer_part part = cdp__optimizer_own_part(o, i);
         items[i].count = p->used ? part.count : 0;
         items[i].dtype = p->user.dtype;
-        items[i].grad = part.count ? cdp__param_grad(p) + part.first * p->elem : NULL;
+        items[i].grad = part.count ? cdp__optimizer_grad(o, p) + part.first * p->elem : NULL;
     }
     st = cdp_grads_norm(&n, NULL, out);
     cdp__free(o->os, items);

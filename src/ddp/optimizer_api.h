@@ -90,7 +90,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_optimizer_norm(cdp_optimizer *optimizer, c
        double scale = 1 / cdp_scaler_scale(&s), norm = n.norm * scale;
        if (norm > limit) scale *= limit / (norm + 1e-6);
    Parameters that no rank used are left alone. To leave out a step, do not call it on any rank, and
-   set gradients to zero. Collective. With join, ranks without data call it in join_hook
+   set gradients to zero. Collective. With join, ranks without data call the same in join_hook
    (CDP_JOIN_STEP). Errors: those of cdp_optimizer_norm() and of cdp_optim_update(), INVALID
    (`scale` is negative or NaN), what `update` returns. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_optimizer_step(cdp_optimizer *optimizer, double scale);

@@ -412,6 +412,174 @@ TEST(a_scaled_loss_of_f16_recovers) {
     run_ranks(2, NULL, 0, rank_scales, NULL);
 }
 
+/* ---- ranks that run out of data, static graphs ---- */
+
+static cdp_status shadow_step(cdp_ddp *ddp, cdp_join_when when, void *user) {
+    cdp_optimizer *const o = *(cdp_optimizer **)user;
+    cdp_norm norm;
+    (void)ddp;
+    if (when != CDP_JOIN_STEP) return CDP_OK;
+    T_EQ(CDP_OK, cdp_optimizer_norm(o, &norm));
+    return cdp_optimizer_step(o, 0);
+}
+
+static float uneven[2][RANKS_MAX][N][MOST];
+
+/* Rank r has r + 1 steps; the others go on without it, and it keeps updating its part. */
+static void rank_runs_out(cdp_group *g, void *arg) {
+    const how h = *(const how *)arg;
+    const uint32_t rank = cdp_rank(g);
+    cdp_optimizer_desc o;
+    model *m = (model *)calloc(1, sizeof *m);
+    cdp_ddp_desc d;
+    cdp_norm norm;
+    memset(&d, 0, sizeof d);
+    memset(&o, 0, sizeof o);
+    for (uint32_t i = 0; i < N; ++i) {
+        m->params[i].count = counts[i];
+        m->params[i].data = m->data[i];
+        if (h.own_arrays) m->params[i].grad = m->grads[i];
+    }
+    d.group = g;
+    d.params = m->params;
+    d.param_count = N;
+    d.bucket_bytes = 512;
+    d.join = true;
+    d.join_effective = h.same;
+    d.static_graph = h.accumulates;
+    d.join_hook = shadow_step;
+    d.user = &m->optimizer;
+    T_EQ(CDP_OK, cdp_ddp_create(&d, &m->ddp));
+    m->optim.kind = CDP_OPTIM_ADAM;
+    o.ddp = m->ddp;
+    o.optim = &m->optim;
+    o.whole = h.whole;
+    o.deferred = true;
+    T_EQ(CDP_OK, cdp_optimizer_create(&o, &m->optimizer));
+    for (uint32_t step = 0; step <= rank; ++step) {
+        how pass = h;
+        pass.accumulates = pass.same = false;
+        T_EQ(CDP_OK, model_pass(m, step, pass));
+        T_EQ(CDP_OK, cdp_optimizer_norm(m->optimizer, &norm));
+        T_EQ(CDP_OK, cdp_optimizer_step(m->optimizer, 0));
+    }
+    T_EQ(CDP_OK, cdp_ddp_join(m->ddp));
+    T_EQ(cdp_size(g), m->optim.step);
+    T_EQ(CDP_OK, cdp_ddp_verify(m->ddp));
+    memcpy(uneven[h.whole][rank], m->data, sizeof m->data);
+    model_close(m);
+    free(m);
+}
+
+TEST(ranks_without_data_update_their_parts) {
+    for (int k = 0; k < 8; ++k) {
+        how h = {.own_arrays = (k & 1) != 0, .same = (k & 2) != 0, .accumulates = (k & 4) != 0};
+        h.whole = true;
+        run_ranks(3, NULL, 0, rank_runs_out, &h);
+        h.whole = false;
+        run_ranks(3, NULL, 0, rank_runs_out, &h);
+        T(uneven[0][0][0][0] != 0);
+        for (uint32_t r = 0; r < 3; ++r)
+            T(!memcmp(uneven[1][0], uneven[0][r], sizeof uneven[0][r]));
+    }
+}
+
+/* ---- an optimizer of the program's own ---- */
+
+typedef struct own {
+    float momentum[1000];
+    uint32_t calls, fail_at;
+} own;
+
+static cdp_status own_update(void *user, uint32_t index, const cdp_optimizer_part *part, void *data,
+    const void *grad, double scale) {
+    own *o = (own *)user;
+    T(index < N && part->first + part->count <= counts[index]);
+    if (++o->calls == o->fail_at) return CDP_ERR_IO;
+    for (uint64_t k = 0; k < part->count; ++k) {
+        float *m = &o->momentum[part->at + k];
+        *m = *m * .5f + ((const float *)grad)[k] * (float)scale;
+        ((float *)data)[k] -= .125f * *m;
+    }
+    return CDP_OK;
+}
+
+static void own_create(model *m, own *o, bool deferred) {
+    cdp_optimizer_desc d;
+    memset(&d, 0, sizeof d);
+    d.ddp = m->ddp;
+    d.update = own_update;
+    d.user = o;
+    d.deferred = deferred;
+    T_EQ(CDP_OK, cdp_optimizer_create(&d, &m->optimizer));
+}
+
+static void rank_has_its_own(cdp_group *g, void *arg) {
+    const how h = *(const how *)arg;
+    model *plain = (model *)calloc(2, sizeof *plain), *other = plain + 1;
+    own *state = (own *)calloc(2, sizeof *state);
+    model_open(plain, g, h);
+    model_open(other, g, h);
+    own_create(other, state, h.deferred);
+    for (uint32_t step = 0; step < 4; ++step) {
+        uint64_t at = 0;
+        T_EQ(CDP_OK, model_pass(plain, step, h));
+        for (uint32_t i = 0; i < N; ++i) {
+            const cdp_optimizer_part part = {0, counts[i], at};
+            T_EQ(CDP_OK,
+                own_update(&state[1], i, &part, plain->data[i], cdp_ddp_grad(plain->ddp, i),
+                    h.deferred ? .5 : 1));
+            at += counts[i];
+        }
+        T_EQ(CDP_OK, model_pass(other, step, h));
+        if (h.deferred) T_EQ(CDP_OK, cdp_optimizer_step(other->optimizer, .5));
+        T(!memcmp(plain->data, other->data, sizeof plain->data));
+    }
+    model_close(plain);
+    model_close(other);
+    free(state);
+    free(plain);
+}
+
+TEST(an_optimizer_of_the_program_updates_parts) {
+    for (uint32_t n = 1; n <= 4; ++n) {
+        how h = {.deferred = false};
+        run_ranks(n, NULL, 0, rank_has_its_own, &h);
+        h.deferred = true;
+        run_ranks(n, NULL, 0, rank_has_its_own, &h);
+    }
+}
+
+/* One rank cannot update: all ranks end, and it knows why. */
+static void rank_fails_to_update(cdp_group *g, void *arg) {
+    const how h = *(const how *)arg;
+    model *m = (model *)calloc(1, sizeof *m);
+    own *state = (own *)calloc(1, sizeof *state);
+    cdp_status st;
+    model_open(m, g, h);
+    state->fail_at = cdp_rank(g) == 1 ? 2 : 0;
+    own_create(m, state, h.deferred);
+    T_EQ(CDP_OK, cdp_ddp_backward_begin(m->ddp));
+    for (uint32_t i = N; i-- > 0;)
+        (void)cdp_ddp_ready(m->ddp, i);
+    st = cdp_ddp_backward_end(m->ddp);
+    /* a rank that is late finds the failure in the pass already */
+    if (h.deferred && st == CDP_OK) st = cdp_optimizer_step(m->optimizer, 0);
+    T(st < CDP_OK && st != CDP_ERR_TIMEOUT);
+    T_TEXT(
+        "rank 1/3: the update of an optimizer returned IO for parameter", cdp_last_error()->text);
+    model_close(m);
+    free(state);
+    free(m);
+}
+
+TEST(an_update_that_fails_ends_the_step_on_all_ranks) {
+    how h = {.deferred = false};
+    run_ranks(3, NULL, 0, rank_fails_to_update, &h);
+    h.deferred = true;
+    run_ranks(3, NULL, 0, rank_fails_to_update, &h);
+}
+
 /* ---- saved state ---- */
 
 static float saved[N][4][MOST], after[N][MOST];
@@ -546,6 +714,11 @@ int main(int argc, char **argv) {
         {"parameters_of_16_bits_have_f32_copies", parameters_of_16_bits_have_f32_copies, 60},
         {"gradients_may_be_reduced_in_16_bits", gradients_may_be_reduced_in_16_bits, 60},
         {"a_scaled_loss_of_f16_recovers", a_scaled_loss_of_f16_recovers, 20},
+        {"ranks_without_data_update_their_parts", ranks_without_data_update_their_parts, 60},
+        {"an_optimizer_of_the_program_updates_parts", an_optimizer_of_the_program_updates_parts,
+            20},
+        {"an_update_that_fails_ends_the_step_on_all_ranks",
+            an_update_that_fails_ends_the_step_on_all_ranks, 20},
         {"parts_are_equal_and_cover_all_elements_once", parts_are_equal_and_cover_all_elements_once,
             20},
         {"a_step_sends_what_an_allreduce_sends", a_step_sends_what_an_allreduce_sends, 20},
