@@ -75,6 +75,7 @@ typedef enum fault_kind {
     F_FIRST, /* a member dies or stands still before the job begins, and no store has last wills */
     F_FIREWALL, /* the last newcomer reaches the store, and some of the ranks not */
     F_SOURCE,   /* who alone has the newest step dies, at each call of the turn and the transfer */
+    F_DEAF,     /* answers of the store stop reaching a member that calls cdp_elastic_agree() */
     F_AGREE,    /* a member dies at each call of cdp_elastic_agree() */
     F_PAUSE,    /* all stand still, the store too, for longer than settle_ms, while a turn begins */
     F_ASK,      /* what a turn asks of the store is counted */
@@ -87,7 +88,8 @@ typedef enum fault_kind {
 } fault_kind;
 static const char *const fault_names[F_KINDS] = {"none", "delay", "kill", "every", "pair", "node",
     "storm", "crowd", "stop", "cut", "part", "one_way", "slow_store", "no_store", "nomem", "apart",
-    "first", "firewall", "source", "agree", "pause", "ask", "long", "other", "hang", "away", "far"};
+    "first", "firewall", "source", "deaf", "agree", "pause", "ask", "long", "other", "hang", "away",
+    "far"};
 
 /* What is known of an epoch, whoever told it first. */
 typedef struct epoch_seen {
@@ -123,11 +125,12 @@ static struct {
     uint64_t seed;
     fault_kind kind;
     bool no_thread;
-    uint32_t bad[2];     /* nodes that keep the others from going on; 0: none */
-    uint64_t long_in;    /* F_LONG: the epoch in which it happens */
-    bool cuts;           /* F_FIRST: it stands still */
-    bool turns;          /* F_ASK: the alarm was raised */
-    bool faulty, doomed; /* F_SOURCE, F_AGREE: somebody is about to die; F_PAUSE: all stood still */
+    uint32_t bad[2];  /* nodes that keep the others from going on; 0: none */
+    uint64_t long_in; /* F_LONG: the epoch in which it happens */
+    bool cuts;        /* F_FIRST: it stands still */
+    bool turns;       /* F_ASK: the alarm was raised */
+    bool faulty,
+        doomed; /* F_SOURCE, F_AGREE, F_DEAF: somebody is about to die; F_PAUSE: all stood still */
     uint32_t settle_ms, steps, nodes, fresh, min_ranks, max_ranks, alarms, leaves, newest;
     uint64_t stable;
     uint8_t stable_hist[MOST_STEPS];
@@ -138,7 +141,7 @@ static struct {
 
 static struct {
     uint64_t worlds, epochs, lost, back, named, unnamed, slowest_ns, crowds, no_thread, away,
-        others, evicted, kept_out;
+        others, evicted, kept_out, deaf;
 } total;
 
 static bool trace; /* of the last run of a seed */
@@ -452,6 +455,19 @@ static void doom(member *m, uint32_t calls) {
     sim_add_fault(x.world, &f);
 }
 
+/* From one of the next moments on it hears nothing of the store; what it asks arrives. */
+static void be_deaf(const member *m) {
+    const sim_fault f = {.kind = SIM_FAULT_PARTITION,
+        .set_a = 1,
+        .set_b = 1ull << m->node->id,
+        .one_way = true,
+        .at_ns = x.world->now - x.world->start_ns + x.seed % 8 * 20 * SIM_US,
+        .for_ns = SIM_FOREVER};
+    x.doomed = x.faulty = true;
+    x.bad[0] = m->node->id;
+    sim_add_fault(x.world, &f);
+}
+
 /* All who get an answer get the same one. */
 static void agree(member *m, const cdp_elastic_now *now) {
     const bool yes = !sim_chance(&m->random, 200);
@@ -463,7 +479,15 @@ static void agree(member *m, const cdp_elastic_now *now) {
     e->said_no[n] = e->said_no[n] || !yes;
     if (x.kind == F_AGREE && !x.doomed && now->step >= 4 && now->rank == x.seed / 150 % now->size)
         doom(m, 150);
-    if (cdp_elastic_agree(m->e, yes, &all) != CDP_OK) return;
+    if (x.kind == F_DEAF && !x.doomed && now->size > 1 && now->step >= 4
+        && now->rank == x.seed / 8 % now->size)
+        be_deaf(m);
+    if (cdp_elastic_agree(m->e, yes, &all) != CDP_OK) {
+        /* a program may ask again: the others must not take that for their next operation */
+        if (x.kind == F_DEAF && cdp_elastic_agree(m->e, yes, &all) == CDP_OK)
+            wrong(m, "it agrees in an epoch that it has left");
+        return;
+    }
     within(m, "cdp_elastic_agree", began, 2 * OPERATION_MS + 1000);
     if (e->answer[n] && e->answer[n] != (all ? 2 : 1))
         wrong(m, "two members got two answers of cdp_elastic_agree()");
@@ -717,6 +741,8 @@ static bool may_end(const member *m) {
     if (m->status == CDP_ERR_MISMATCH)
         return is_other(m) && strstr(t, other_words[x.seed % OTHERS]);
     if (m->status == CDP_ERR_NOMEM) return x.kind == F_NOMEM && node_of_fault(0) == m->node->id;
+    if (x.kind == F_DEAF && m == &x.m[x.bad[0]])
+        return m->status == CDP_ERR_STORE || m->status == CDP_ERR_TIMEOUT;
     if (m->status == CDP_ERR_STORE) return cuts_off() || x.kind == F_CUT;
     return false;
 }
@@ -1008,12 +1034,13 @@ static bool world_run(uint64_t seed, fault_kind kind, bool no_thread, const sim_
     ok = sim_run(x.world);
     if (!ok && !x.wrong[0]) snprintf(x.wrong, sizeof x.wrong, "%.800s", x.world->failure);
     if (!cuts_off() && kind != F_DELAY && kind != F_CUT && kind != F_NOMEM && kind != F_PAUSE
-        && kind != F_LONG && kind != F_FAR && kind != F_FIRST && !blocks())
+        && kind != F_LONG && kind != F_FAR && kind != F_FIRST && kind != F_DEAF && !blocks())
         judge_turns(faults);
     if (kind == F_FAR) judge_far();
     if (kind == F_FIRST && faults) judge_first(&f[0]);
     if (is_tried(faults ? (uint32_t)f[0].set_b : 0)) judge_trials();
     if (kind == F_ASK) judge_requests();
+    total.deaf += kind == F_DEAF && x.doomed && x.m[x.bad[0]].status < 0;
     total.others += kind == F_OTHER && x.m[x.nodes - 1].status == CDP_ERR_MISMATCH;
     if (faults == 1 && (kind == F_KILL || kind == F_EVERY) && x.world->faults[0].happened)
         judge_names(&x.world->faults[0]);
@@ -1126,6 +1153,7 @@ static bool kind_end(uint32_t kind, uint32_t bad, uint64_t seeds) {
         || (kind == F_SOURCE && seeds >= 25 && !total.back)
         || (at_once(kind) && seeds >= 25 && total.crowds < seeds / 5)
         || (kind == F_LONG && seeds >= 25 && total.away < seeds / 4)
+        || (kind == F_DEAF && seeds >= 25 && total.deaf < seeds / 3)
         || (kind == F_OTHER && seeds >= 25 && total.others < seeds / 2)
         || ((kind == F_APART || kind == F_HANG) && seeds >= 25 && total.evicted < seeds / 3)
         || (kind == F_AWAY && seeds >= 25 && total.evicted < seeds / 6)
