@@ -227,15 +227,19 @@ world_again = 'sim_$(1)|60|$(BUILD)/test/sim --scenario $(2) --faults $(3) --see
 
 RUN := BUILD='$(BUILD)' JOBS='$(JOBS)' CC='$(CC)' bash tests/run_all.sh
 
-# More suites at a time than there are cores: many of them mostly wait. Those that wait longest begin while the other
-# programs are compiled, which is the suite `programs`; what follows after:programs begins when that has ended. Then the
-# longest begin first.
+# More suites at a time than there are cores: many of them mostly wait. Nothing can be linked before the library is
+# compiled (`waiting`), by one process: meanwhile src_check, which needs nothing else, has the other cores. Programs that
+# wait longest begin while the other ones are compiled, which is the suite `programs`; what follows after:programs begins
+# when that has ended. Then the longest begin first.
 LANES := $(if $(filter 1,$(JOBS)),1,5)
 WAITING := $(filter test_procs test_elastic test_elastic_kill test_store linear test_lanes,$(PROGRAMS))
 LONG := test_nccl sim scripts test_group_threads test_group rounds ring test_memory test_table \
         fuzz_memory test_rpc test_rpc_scenarios test_works test_lend test_tcp
 longest_first = $(foreach t,$(LONG),$(filter $(t),$(1))) $(filter-out $(LONG),$(1))
 SUITES = \
+    'waiting|1800|$(MAKE) --no-print-directory -j$(JOBS) waiting && echo "$(words $(WAITING)) passed, 0 failed"' \
+    'src_check|300|nice $(MAKE) -s src-check' \
+    after:waiting \
     'programs|1800|$(MAKE) --no-print-directory -j$(JOBS) programs && echo "$(words $(PROGRAMS)) passed, 0 failed"' \
     $(call suites,test,600,$(SEEDS),$(filter test_procs,$(WAITING))) \
     $(if $(wildcard tests/procs/test_nodes.sh),'nodes|600|bash tests/procs/test_nodes.sh') \
@@ -253,7 +257,6 @@ SUITES = \
     'sim_frames|600|$(BUILD)/test/sim --scenario job --frames 16 --seeds 1..$(if $(MORE),40,15) --jobs $(JOBS)' \
     'sources|60|bash tests/check_sources.sh' \
     'headers|60|$(MAKE) -s headers-check' \
-    'src_check|300|$(MAKE) -s -j$(JOBS) src-check' \
     'walk|120|CC='\''$(CC)'\'' bash tests/walk.sh $(BUILD)/walk' \
     $(if $(SIM),$(call world_again,left_early,job,kill,2431) $(call world_again,corrected_blame,job,stop,1164) $(call world_again,number_of_a_call,hub,mismatch,1874) $(call world_again,end_of_a_chain,job,isolate,1728) $(call world_again,rebuild_out_of_memory,wide,nomem,67) $(call world_again,looks_at_a_rank_that_has_left,wide_tcp,kill,384)) \
     $(if $(wildcard tests/procs/test_mpi.sh),'mpi|300|bash tests/procs/test_mpi.sh') \
@@ -267,13 +270,12 @@ ifdef T
 NAMES := $(patsubst '%,%,$(filter '%,$(subst |, ,$(SUITES))))
 ONE   := $(firstword $(filter $(T) test_$(T),$(NAMES)))
 $(if $(ONE),,$(error there is no test $(T); there are: $(sort $(NAMES))))
-test: $(if $(filter $(ONE),sources headers src_check programs),,$(if $(filter $(ONE),$(PROGRAMS)),$(BUILD)/test/$(ONE),programs))
+test: $(if $(filter $(ONE),sources headers src_check waiting programs),,$(if $(filter $(ONE),$(PROGRAMS)),$(BUILD)/test/$(ONE),programs))
 	@for suite in $(SUITES); do \
 	    case "$$suite" in '$(ONE)|'*) BUILD='$(BUILD)' CC='$(CC)' JOBS='$(JOBS)' exec bash -c "$${suite##*|} $$CASE" ;; esac; \
 	done
 else
 test:
-	@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(JOBS)) waiting
 	@TEST_STARTED=$(STARTED) LANES='$(LANES)' $(RUN) $(BUILD)/logs $(SUITES)
 endif
 export CASE
@@ -391,7 +393,7 @@ src-check: $(SRC_ALONE:src/%.h=$(BUILD)/alone/%.ok)
 	@echo '$(words $(SRC_ALONE)) passed, 0 failed'
 $(BUILD)/alone/%.ok: src/%.h
 	@mkdir -p $(@D)
-	@$(CC) -std=gnu11 -fsyntax-only -Wall -Wextra $(INCLUDE_MPI:%=-isystem %) -x c $< -MMD -MP -MF $@.d -MT $@ && touch $@
+	@$(CC) -std=gnu11 -fsyntax-only -Wall -Wextra -Werror $(INCLUDE_MPI:%=-isystem %) -x c $< -MMD -MP -MF $@.d -MT $@ && touch $@
 -include $(wildcard $(BUILD)/alone/*/*.d)
 
 platforms:

@@ -7,6 +7,7 @@
 
 #include "loader_api.h"
 #include "../base/basics.h"
+#include "../base/bytes.h"
 #include "../base/compiler.h"
 #include "../base/ended.h"
 #include "../base/helpers.h"
