@@ -4626,17 +4626,18 @@ CDP__PRIVATE cdp_status cdp__elastic_not_here(cdp_elastic *e, const cdp__elastic
         (unsigned long long)d->epoch, missing, d->size, first, e->tcp.group.timeout_ms);
 }
 
-/* Waits for the key with one request that stays open: a store far away answers after two round
+/* Waits for all members with one request that stays open: a store far away answers after two round
    trips, which may be longer than a slice. CDP_PENDING: it is time to check whether a member is
    gone. */
-CDP__PRIVATE cdp_status cdp__elastic_await_go(
-    cdp_elastic *e, const cdp__elastic_decision *d, cdp__store_call *c, uint64_t deadline) {
+CDP__PRIVATE cdp_status cdp__elastic_await_all(
+    cdp_elastic *e, const cdp__elastic_decision *d, cdp_store_request *rq, uint64_t deadline) {
     const uint64_t slice_ms = e->no_thread ? CDP__ELASTIC_LOOK_MS : CDP__ELASTIC_SLICE_MS;
     uint64_t now = cdp__elastic_now_ns(e);
     const uint64_t until = cdp__min(deadline, now + cdp__elastic_wait_ms(d) * CDP__MS);
-    cdp_status st;
+    cdp_status st = cdp__elastic_said(cdp__store_begin(e->store, rq));
+    if (st < 0) return st;
     do {
-        st = cdp__elastic_answer(e, e->store, &c->rq, cdp__min(until, now + slice_ms * CDP__MS));
+        st = cdp__elastic_answer(e, e->store, rq, cdp__min(until, now + slice_ms * CDP__MS));
         if (st != CDP_PENDING) return st;
         cdp__elastic_attend(e, 0);
         if (!cdp__elastic_still(e, d->epoch))
@@ -4644,41 +4645,8 @@ CDP__PRIVATE cdp_status cdp__elastic_await_go(
                 CDP_ERR_ABORTED, "epoch %llu ended before it began", (unsigned long long)d->epoch);
         now = cdp__elastic_now_ns(e);
     } while (st == CDP_PENDING && now < until);
-    e->store->cancel(e->store->self, &c->rq);
-    return st == CDP_PENDING && c->rq.status == CDP_OK ? CDP_OK : st;
-}
-
-/* Says that this process is here, and begins the wait `go` for all to be: one round trip. `go` is
-   over if this process is the last one, or after an error. It is counted before it says so: one
-   that dies in between is missed, and not waited for because it is here. */
-CDP__PRIVATE cdp_status cdp__elastic_say_here(
-    cdp_elastic *e, const cdp__elastic_decision *d, uint32_t rank, cdp__store_call *go) {
-    const unsigned long long k = (unsigned long long)d->epoch;
-    char count[CDP__ELASTIC_KEY], here[CDP__ELASTIC_KEY];
-    cdp__store_call c[2];
-    cdp_store_request *const all[3] = {&c[0].rq, &c[1].rq, &go->rq};
-    uint32_t i, n;
-    cdp_status st, one;
-    cdp__elastic_key(e, count, "e/%llu/count", k);
-    cdp__elastic_key(e, here, "e/%llu/here/%u", k, rank);
-    st = cdp__store_call_make(&c[0], CDP_STORE_ADD, count, NULL, 0);
-    c[0].rq.delta = 1;
-    if (st == CDP_OK) st = cdp__store_call_make(&c[1], CDP_STORE_SET, here, "1", 1);
-    for (n = 0; st >= 0 && n < 3; ++n)
-        st = cdp__elastic_said(cdp__store_begin(e->store, all[n]));
-    for (i = 0; st < 0 && i + 1 < n; ++i)
-        if (all[i]->status == CDP_PENDING) e->store->cancel(e->store->self, all[i]);
-    if (st < 0) return st;
-    for (i = 0, st = CDP_OK; i < 2; ++i) {
-        one = e->store->wait(e->store->self, all[i], cdp__deadline(e->os, e->store_ms));
-        one = cdp__elastic_said(cdp__store_end(e->store, all[i], one, e->store_ms));
-        if (st == CDP_OK) st = one;
-    }
-    if (st == CDP_OK && c[0].rq.number != d->size) return CDP_OK;
-    if (go->rq.status == CDP_PENDING) e->store->cancel(e->store->self, &go->rq);
-    if (st != CDP_OK) return st;
-    go->rq.status = CDP_OK;
-    return cdp__elastic_put(e, e->store, CDP_STORE_SET, (const char *)go->key.data, "1", 1);
+    e->store->cancel(e->store->self, rq);
+    return st == CDP_PENDING && rq->status == CDP_OK ? CDP_OK : st;
 }
 
 /* All members are inside cdp_elastic_next(). */
@@ -4688,29 +4656,47 @@ CDP__PRIVATE void cdp__elastic_all_met(cdp_elastic *e, uint64_t k) {
     cdp__elastic_unlock(e);
 }
 
-/* Waits until all members are inside cdp_elastic_next(). Meanwhile each of them checks whether
-   others have ended. */
-CDP__PRIVATE cdp_status cdp__elastic_gather(
-    cdp_elastic *e, const cdp__elastic_decision *d, uint32_t rank) {
+/* Says that this process is here, and waits until the keys of all members are there. Meanwhile each
+   of them checks whether others have ended. */
+CDP__PRIVATE cdp_status cdp__elastic_gather_with(
+    cdp_elastic *e, const cdp__elastic_decision *d, uint32_t rank, const cdp_bytes *keys) {
     const uint64_t deadline = cdp__deadline(e->os, e->tcp.group.timeout_ms);
-    char key[CDP__ELASTIC_KEY];
     cdp__elastic_doubt doubt;
-    cdp__store_call go;
-    cdp_status st;
+    cdp_store_request rq;
+    cdp_status st =
+        cdp__elastic_put(e, e->store, CDP_STORE_SET, (const char *)keys[rank].data, "1", 1);
     memset(&doubt, 0, sizeof doubt);
     doubt.rank = rank;
-    cdp__elastic_key(e, key, "e/%llu/go", (unsigned long long)d->epoch);
-    st = cdp__store_call_make(&go, CDP_STORE_WAIT, key, NULL, 0);
-    if (st == CDP_OK) st = cdp__elastic_say_here(e, d, rank, &go);
+    memset(&rq, 0, sizeof rq);
+    rq.op = CDP_STORE_WAIT;
+    rq.keys = keys;
+    rq.key_count = d->size;
     while (st == CDP_OK) {
-        st = cdp__elastic_await_go(e, d, &go, deadline);
+        st = cdp__elastic_await_all(e, d, &rq, deadline);
         if (st == CDP_OK) cdp__elastic_all_met(e, d->epoch);
         if (st != CDP_PENDING) return st;
         if (cdp__elastic_now_ns(e) >= deadline) return cdp__elastic_not_here(e, d);
         st = cdp__elastic_doubts(e, d, rank, &doubt);
-        if (st == CDP_OK) st = cdp__elastic_said(cdp__store_begin(e->store, &go.rq));
-        if (st == CDP_PENDING) st = CDP_OK;
     }
+    return st;
+}
+
+/* Waits until all members are inside cdp_elastic_next(). */
+CDP__PRIVATE cdp_status cdp__elastic_gather(
+    cdp_elastic *e, const cdp__elastic_decision *d, uint32_t rank) {
+    const uint64_t room = (uint64_t)d->size * (sizeof(cdp_bytes) + CDP__ELASTIC_KEY);
+    cdp_bytes *keys = (cdp_bytes *)cdp__alloc(e->os, room);
+    char *text = (char *)(keys + d->size);
+    uint32_t r;
+    cdp_status st;
+    if (!keys) return cdp__fail_nomem("the keys of all members", room);
+    for (r = 0; r < d->size; ++r, text += CDP__ELASTIC_KEY) {
+        cdp__elastic_key(e, text, "e/%llu/here/%u", (unsigned long long)d->epoch, r);
+        keys[r].data = text;
+        keys[r].bytes = strlen(text);
+    }
+    st = cdp__elastic_gather_with(e, d, rank, keys);
+    cdp__free(e->os, keys);
     return st;
 }
 
@@ -4819,7 +4805,7 @@ CDP__PRIVATE cdp_status cdp__elastic_gather_and_init(
 
 /* Removes all keys of an epoch but its decision. */
 CDP__PRIVATE cdp_status cdp__elastic_tidy_epoch(cdp_elastic *e, uint64_t k) {
-    static const char *const names[5] = {"alarm", "in", "go", "count", "ask"};
+    static const char *const names[3] = {"alarm", "in", "ask"};
     const uint64_t room = CDP__ELASTIC_TOGETHER * sizeof(cdp__elastic_get);
     const unsigned long long epoch = (unsigned long long)k;
     cdp__elastic_get *g;
@@ -4833,15 +4819,15 @@ CDP__PRIVATE cdp_status cdp__elastic_tidy_epoch(cdp_elastic *e, uint64_t k) {
     if (st != CDP_OK) return st;
     g = (cdp__elastic_get *)cdp__alloc_zero(e->os, room);
     if (!g) st = cdp__fail_nomem("requests to the store", room);
-    while (st == CDP_OK && i < 6 + d.size) {
-        for (n = 0; n < CDP__ELASTIC_TOGETHER && i < 6 + d.size; ++i, ++n) {
+    while (st == CDP_OK && i < 4 + d.size) {
+        for (n = 0; n < CDP__ELASTIC_TOGETHER && i < 4 + d.size; ++i, ++n) {
             g[n].removes = true;
-            if (i < 5)
+            if (i < 3)
                 cdp__elastic_key(e, g[n].key, "e/%llu/%s", epoch, names[i]);
-            else if (i == 5)
+            else if (i == 3)
                 cdp__elastic_meeting_key(e, g[n].key, k, 0);
             else
-                cdp__elastic_key(e, g[n].key, "e/%llu/here/%u", epoch, i - 6);
+                cdp__elastic_key(e, g[n].key, "e/%llu/here/%u", epoch, i - 4);
         }
         st = cdp__elastic_get_all(e, e->store, g, n);
     }

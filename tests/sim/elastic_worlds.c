@@ -941,7 +941,7 @@ static void be_far(void) {
    settle_ms (twice) and the time in which processes come. Of a job without a key: authentication
    takes more. */
 enum {
-    FAR_TRIPS = 27
+    FAR_TRIPS = 25
 };
 
 /* F_FAR: the first attempt to begin an epoch is enough, and nobody is left out. */
