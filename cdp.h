@@ -116,6 +116,8 @@
         DDP(model, process_group=g)            cdp_ddp_create; one cdp_param each, in the order of
                                                model.parameters()
         bucket_cap_mb=N                        .bucket_bytes = N << 20; the first bucket, too
+        bucket_cap_mb_list                     .bucket_list
+        delay_all_reduce_named_params          .delayed of cdp_param
         gradient_as_bucket_view=True           the default: cdp_ddp_grad; False: cdp_param.grad
         broadcast_buffers=False                .no_buffer_broadcast
         init_sync=False                        .no_broadcast
@@ -2161,6 +2163,8 @@ typedef struct cdp_param {
        below 2^32 and no `grad`; host memory alone. */
     bool sparse;
     uint32_t device; /* 0: the pointers tell; device memory needs cdp_nccl_attach() */
+    /* Its gradient travels last, in a bucket of all such parameters of its dtype */
+    bool delayed;
 #ifndef CDP_NO_TRAINING
     /* Layers that share this array (tied weights): it is complete when cdp_ddp_ready() was called
        so often in a pass, once for each layer that has added its part (default: 1). static_graph
@@ -2195,7 +2199,11 @@ typedef struct cdp_ddp_desc {
     /* Bytes of the first bucket of each dtype (default: bucket_bytes if that is set, as in
        PyTorch, else 1 MiB). A bucket is full when it reaches its size, so it may exceed it. */
     uint64_t first_bucket_bytes;
-    uint64_t bucket_bytes;     /* bytes of the other buckets (default: 25 MiB) */
+    uint64_t bucket_bytes; /* bytes of the other buckets (default: 25 MiB) */
+    /* In place of both: bytes of the first bucket of each dtype, of the second, and so on; the last
+       entry is for all others. Copied */
+    const uint64_t *bucket_list;
+    uint32_t bucket_list_count;
     bool no_broadcast;         /* rank 0's parameters and buffers are not copied at creation */
     const cdp_buffer *buffers; /* copied */
     uint32_t buffer_count;
@@ -21442,7 +21450,8 @@ CDP_API cdp_status cdp_optim_update(const cdp_optim *o, const cdp_optim_range *r
 /* The bucket that is being filled with parameters of one dtype. While it is open, bucket_of[] of
    its parameters is a list: each entry is the index of the parameter that was added before it. */
 typedef struct cdp__bucket_open {
-    uint64_t bytes, limit;
+    uint64_t bytes;
+    uint32_t closed; /* buckets of this dtype before it */
     uint32_t newest; /* the parameter added last; UINT32_MAX: the bucket is empty */
     /* the lowest parameter index of this dtype: after it, the open bucket is complete */
     uint32_t lowest;
@@ -21457,34 +21466,36 @@ CDP__PRIVATE void cdp__bucket_close(cdp__bucket_open *o, uint32_t number, uint32
     }
     o->newest = UINT32_MAX;
     o->bytes = 0;
+    ++o->closed;
 }
 
 /* PyTorch's rule over the parameters in reverse order: one open bucket per dtype. The parameter
    that brings a bucket to its limit closes it, so a bucket may exceed its limit. The first bucket
-   of each dtype has its own, smaller limit, so that communication starts early. Buckets are
-   numbered in the order in which a backward pass from the last parameter to the first completes
-   them. `bucket_of` has room for n numbers; returns how many buckets there are. Takes time
-   proportional to n. */
+   of each dtype usually has a smaller limit, so that communication starts early; the last limit is
+   for all others. Buckets are numbered in the order in which a backward pass from the last
+   parameter to the first completes them; those of delayed parameters come last. `bucket_of` has
+   room for n numbers; returns how many buckets there are. Takes time proportional to n. */
 CDP__PRIVATE uint32_t cdp__bucket_plan_make(const cdp_param *params, uint32_t n,
-    uint64_t first_bytes, uint64_t bytes, uint32_t *bucket_of) {
-    cdp__bucket_open open[CDP_DTYPE_COUNT];
+    const uint64_t *limits, uint32_t limit_count, uint32_t *bucket_of) {
+    cdp__bucket_open open[2 * CDP_DTYPE_COUNT]; /* the second half: of delayed parameters */
     uint32_t count = 0, i;
-    for (i = 0; i < CDP_DTYPE_COUNT; ++i) {
-        open[i].bytes = 0;
-        open[i].limit = first_bytes;
+    for (i = 0; i < 2 * CDP_DTYPE_COUNT; ++i) {
+        open[i].bytes = open[i].closed = 0;
         open[i].newest = open[i].lowest = UINT32_MAX;
     }
     for (i = n; i-- > 0;)
-        open[params[i].dtype].lowest = i;
+        if (!params[i].delayed) open[params[i].dtype].lowest = i;
     for (i = n; i-- > 0;) {
-        cdp__bucket_open *o = &open[params[i].dtype];
+        cdp__bucket_open *o = &open[params[i].dtype + (params[i].delayed ? CDP_DTYPE_COUNT : 0)];
         bucket_of[i] = o->newest;
         o->newest = i;
         o->bytes += params[i].count * cdp_dtype_size(params[i].dtype);
-        if (o->bytes < o->limit && i != o->lowest) continue;
+        if (params[i].delayed) continue;
+        if (o->bytes < limits[cdp__min(o->closed, limit_count - 1)] && i != o->lowest) continue;
         cdp__bucket_close(o, count++, bucket_of);
-        o->limit = bytes;
     }
+    for (i = CDP_DTYPE_COUNT; i < 2 * CDP_DTYPE_COUNT; ++i)
+        if (open[i].newest != UINT32_MAX) cdp__bucket_close(&open[i], count++, bucket_of);
     return count;
 }
 
@@ -21949,7 +21960,7 @@ CDP__PRIVATE cdp_status cdp__ddp_plan(cdp_ddp *d, const uint32_t *order) {
             plain[n - 1 - i].count = cdp__param_count(&d->params[order[i]]);
         }
         d->bucket_count = cdp__bucket_plan_make(
-            plain, n, d->desc.first_bucket_bytes, d->desc.bucket_bytes, bucket_of);
+            plain, n, d->desc.bucket_list, d->desc.bucket_list_count, bucket_of);
         for (i = 0; i < n; ++i)
             d->params[order[i]].bucket = bucket_of[n - 1 - i];
         d->buckets = (cdp__bucket *)cdp__alloc_zero(d->os, d->bucket_count * sizeof *d->buckets);
@@ -22209,7 +22220,8 @@ CDP__PRIVATE uint64_t cdp__param_hash(const cdp_ddp *d, uint32_t i) {
         return cdp__shape_hash(b->name, b->dtype, b->count, UINT64_MAX);
     } else {
         const cdp_param *p = &d->params[i].user;
-        const uint64_t rows = p->rows | (p->sparse ? 1ull << 63 : 0);
+        const uint64_t rows =
+            p->rows | (p->sparse ? 1ull << 63 : 0) | (p->delayed ? 1ull << 62 : 0);
         return cdp__shape_hash(d->params[i].name, p->dtype, p->count, rows);
     }
 }
@@ -22244,6 +22256,7 @@ CDP__PRIVATE void cdp__param_text(const cdp_ddp *d, uint32_t i, char out[CDP__PA
         if (p->rows)
             cdp__text_add(&t, p->sparse ? " in %llu sparse rows" : " in %llu rows",
                 (unsigned long long)p->rows);
+        if (p->delayed) cdp__text_add(&t, " delayed");
     }
 }
 
@@ -22336,11 +22349,10 @@ CDP__PRIVATE uint64_t cdp__ddp_uses_arena(const cdp_ddp_desc *s) {
 /* The settings that must agree: one bit per switch, so that an error can name it, and above
    these bits a hash of the numbers. */
 CDP__PRIVATE uint64_t cdp__ddp_settings(const cdp_ddp_desc *s) {
-    const uint64_t numbers[3] = {s->first_bucket_bytes, s->bucket_bytes,
+    const uint64_t numbers[3] = {cdp__real_bits(s->divisor), cdp__real_bits(s->predivide),
         (uint64_t)s->accumulate | cdp__ddp_uses_arena(s) << 32};
-    const uint64_t factors[2] = {cdp__real_bits(s->divisor), cdp__real_bits(s->predivide)};
-    const uint64_t hash =
-        cdp__hash(cdp__hash(CDP__HASH_START, numbers, sizeof numbers), factors, sizeof factors);
+    uint64_t hash = cdp__hash(CDP__HASH_START, numbers, sizeof numbers);
+    hash = cdp__hash(hash, s->bucket_list, s->bucket_list_count * sizeof *s->bucket_list);
     return (hash & ~255ull) | (s->no_broadcast ? 1u : 0u) | (s->no_buffer_broadcast ? 2u : 0u)
         | (s->find_unused ? 4u : 0u) | (s->static_graph ? 8u : 0u) | (s->rebuild ? 16u : 0u)
         | (s->join ? 32u : 0u) | (s->join_throw ? 64u : 0u) | (s->join_effective ? 128u : 0u);
@@ -22721,6 +22733,7 @@ CDP_API CDP__COLD void cdp_ddp_destroy(cdp_ddp *d) {
         cdp__free(d->os, (void *)(uintptr_t)d->buffers[i].name);
     cdp__free(d->os, d->buffers);
     cdp__free(d->os, d->params);
+    cdp__free(d->os, (void *)(uintptr_t)d->desc.bucket_list);
     cdp__free(d->os, d->slots);
     cdp__ddp_free(d, d->pack);
     cdp__free(d->os, d->order);
@@ -22851,6 +22864,27 @@ CDP__PRIVATE cdp_status cdp__ddp_copy_buffer(cdp_ddp *d, uint32_t i, const cdp_b
     return cdp__ddp_where(d, "buffer", mine->name, i, b->data);
 }
 
+/* Copies the limits of buckets, of which there are two or more then. */
+CDP__PRIVATE cdp_status cdp__ddp_open_limits(cdp_ddp *d, const cdp_ddp_desc *desc) {
+    const uint32_t n = desc->bucket_list_count;
+    uint64_t *const list = (uint64_t *)cdp__alloc(d->os, (n + 2ull) * sizeof *list);
+    uint64_t most = 0;
+    uint32_t i;
+    if (!list) return cdp__fail_nomem("sizes of buckets", (n + 2ull) * sizeof *list);
+    /* an explicit bucket size also applies to the first bucket, as in PyTorch */
+    list[0] = cdp__def(desc->first_bucket_bytes, cdp__def(desc->bucket_bytes, 1024 * 1024));
+    list[1] = cdp__def(desc->bucket_bytes, 25 * 1024 * 1024);
+    for (i = 0; i < n; ++i)
+        list[i] = desc->bucket_list[i];
+    d->desc.bucket_list = list;
+    d->desc.bucket_list_count = n ? n : 2;
+    for (i = 0; i < d->desc.bucket_list_count; ++i)
+        most = cdp__max(most, list[i]);
+    d->desc.first_bucket_bytes = list[0];
+    d->desc.bucket_bytes = most;
+    return CDP_OK;
+}
+
 /* Allocates the lists of parameters and buffers, and copies the caller's entries. */
 CDP__PRIVATE cdp_status cdp__ddp_open_lists(cdp_ddp *d, const cdp_ddp_desc *desc) {
     const uint32_t n = desc->param_count;
@@ -22871,6 +22905,7 @@ CDP__PRIVATE cdp_status cdp__ddp_open_lists(cdp_ddp *d, const cdp_ddp_desc *desc
     for (i = 0; i < desc->buffer_count && st == CDP_OK; ++i)
         st = cdp__ddp_copy_buffer(d, i, &desc->buffers[i]);
     if (st == CDP_OK) st = cdp__ddp_check_memory(d);
+    if (st == CDP_OK) st = cdp__ddp_open_limits(d, desc);
     for (i = 0; i < n; ++i)
         d->order[i] = n - 1 - i;
     if (st != CDP_OK || !d->sparse_count) return st;
@@ -22910,6 +22945,8 @@ CDP__PRIVATE cdp_status cdp__ddp_check_desc(const cdp_ddp_desc *desc) {
     if (desc->buffer_count && !desc->buffers)
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_ddp_create: buffer_count is %u but there are no buffers", desc->buffer_count);
+    if (desc->bucket_list_count && !desc->bucket_list)
+        return cdp__missing("cdp_ddp_create", "desc.bucket_list");
     if (!(desc->divisor >= 0) || !(desc->predivide >= 0))
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_ddp_create: divisor and predivide must be positive (0: the default)");
@@ -22971,10 +23008,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__ddp_create(const cdp_ddp_desc *desc, cdp_
     d->os = os;
     cdp__ddp_set_group(d, desc->group);
     d->desc = *desc;
-    /* an explicit bucket size also applies to the first bucket, as in PyTorch */
-    d->desc.first_bucket_bytes =
-        cdp__def(desc->first_bucket_bytes, cdp__def(desc->bucket_bytes, 1024 * 1024));
-    d->desc.bucket_bytes = cdp__def(desc->bucket_bytes, 25 * 1024 * 1024);
+    d->desc.bucket_list = NULL; /* until it is copied */
     d->sync = d->sync_next = d->equal = d->stats.can_set_static_graph = true;
     d->buffers_due = desc->buffer_hook || (desc->buffer_count && !desc->no_buffer_broadcast);
     d->rebuild_due = desc->rebuild;

@@ -116,6 +116,8 @@
         DDP(model, process_group=g)            cdp_ddp_create; one cdp_param each, in the order of
                                                model.parameters()
         bucket_cap_mb=N                        .bucket_bytes = N << 20; the first bucket, too
+        bucket_cap_mb_list                     .bucket_list
+        delay_all_reduce_named_params          .delayed of cdp_param
         gradient_as_bucket_view=True           the default: cdp_ddp_grad; False: cdp_param.grad
         broadcast_buffers=False                .no_buffer_broadcast
         init_sync=False                        .no_broadcast

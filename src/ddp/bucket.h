@@ -10,13 +10,15 @@
 #include "ddp_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
+#include "../base/helpers.h"
 
 #ifndef CDP_NO_DDP
 
 /* The bucket that is being filled with parameters of one dtype. While it is open, bucket_of[] of
    its parameters is a list: each entry is the index of the parameter that was added before it. */
 typedef struct cdp__bucket_open {
-    uint64_t bytes, limit;
+    uint64_t bytes;
+    uint32_t closed; /* buckets of this dtype before it */
     uint32_t newest; /* the parameter added last; UINT32_MAX: the bucket is empty */
     /* the lowest parameter index of this dtype: after it, the open bucket is complete */
     uint32_t lowest;
@@ -31,34 +33,36 @@ CDP__PRIVATE void cdp__bucket_close(cdp__bucket_open *o, uint32_t number, uint32
     }
     o->newest = UINT32_MAX;
     o->bytes = 0;
+    ++o->closed;
 }
 
 /* PyTorch's rule over the parameters in reverse order: one open bucket per dtype. The parameter
    that brings a bucket to its limit closes it, so a bucket may exceed its limit. The first bucket
-   of each dtype has its own, smaller limit, so that communication starts early. Buckets are
-   numbered in the order in which a backward pass from the last parameter to the first completes
-   them. `bucket_of` has room for n numbers; returns how many buckets there are. Takes time
-   proportional to n. */
+   of each dtype usually has a smaller limit, so that communication starts early; the last limit is
+   for all others. Buckets are numbered in the order in which a backward pass from the last
+   parameter to the first completes them; those of delayed parameters come last. `bucket_of` has
+   room for n numbers; returns how many buckets there are. Takes time proportional to n. */
 CDP__PRIVATE uint32_t cdp__bucket_plan_make(const cdp_param *params, uint32_t n,
-    uint64_t first_bytes, uint64_t bytes, uint32_t *bucket_of) {
-    cdp__bucket_open open[CDP_DTYPE_COUNT];
+    const uint64_t *limits, uint32_t limit_count, uint32_t *bucket_of) {
+    cdp__bucket_open open[2 * CDP_DTYPE_COUNT]; /* the second half: of delayed parameters */
     uint32_t count = 0, i;
-    for (i = 0; i < CDP_DTYPE_COUNT; ++i) {
-        open[i].bytes = 0;
-        open[i].limit = first_bytes;
+    for (i = 0; i < 2 * CDP_DTYPE_COUNT; ++i) {
+        open[i].bytes = open[i].closed = 0;
         open[i].newest = open[i].lowest = UINT32_MAX;
     }
     for (i = n; i-- > 0;)
-        open[params[i].dtype].lowest = i;
+        if (!params[i].delayed) open[params[i].dtype].lowest = i;
     for (i = n; i-- > 0;) {
-        cdp__bucket_open *o = &open[params[i].dtype];
+        cdp__bucket_open *o = &open[params[i].dtype + (params[i].delayed ? CDP_DTYPE_COUNT : 0)];
         bucket_of[i] = o->newest;
         o->newest = i;
         o->bytes += params[i].count * cdp_dtype_size(params[i].dtype);
-        if (o->bytes < o->limit && i != o->lowest) continue;
+        if (params[i].delayed) continue;
+        if (o->bytes < limits[cdp__min(o->closed, limit_count - 1)] && i != o->lowest) continue;
         cdp__bucket_close(o, count++, bucket_of);
-        o->limit = bytes;
     }
+    for (i = CDP_DTYPE_COUNT; i < 2 * CDP_DTYPE_COUNT; ++i)
+        if (open[i].newest != UINT32_MAX) cdp__bucket_close(&open[i], count++, bucket_of);
     return count;
 }
 

@@ -74,7 +74,7 @@ CDP__PRIVATE cdp_status cdp__ddp_plan(cdp_ddp *d, const uint32_t *order) {
             plain[n - 1 - i].count = cdp__param_count(&d->params[order[i]]);
         }
         d->bucket_count = cdp__bucket_plan_make(
-            plain, n, d->desc.first_bucket_bytes, d->desc.bucket_bytes, bucket_of);
+            plain, n, d->desc.bucket_list, d->desc.bucket_list_count, bucket_of);
         for (i = 0; i < n; ++i)
             d->params[order[i]].bucket = bucket_of[n - 1 - i];
         d->buckets = (cdp__bucket *)cdp__alloc_zero(d->os, d->bucket_count * sizeof *d->buckets);

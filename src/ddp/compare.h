@@ -36,7 +36,8 @@ CDP__PRIVATE uint64_t cdp__param_hash(const cdp_ddp *d, uint32_t i) {
         return cdp__shape_hash(b->name, b->dtype, b->count, UINT64_MAX);
     } else {
         const cdp_param *p = &d->params[i].user;
-        const uint64_t rows = p->rows | (p->sparse ? 1ull << 63 : 0);
+        const uint64_t rows =
+            p->rows | (p->sparse ? 1ull << 63 : 0) | (p->delayed ? 1ull << 62 : 0);
         return cdp__shape_hash(d->params[i].name, p->dtype, p->count, rows);
     }
 }
@@ -71,6 +72,7 @@ CDP__PRIVATE void cdp__param_text(const cdp_ddp *d, uint32_t i, char out[CDP__PA
         if (p->rows)
             cdp__text_add(&t, p->sparse ? " in %llu sparse rows" : " in %llu rows",
                 (unsigned long long)p->rows);
+        if (p->delayed) cdp__text_add(&t, " delayed");
     }
 }
 
@@ -163,11 +165,10 @@ CDP__PRIVATE uint64_t cdp__ddp_uses_arena(const cdp_ddp_desc *s) {
 /* The settings that must agree: one bit per switch, so that an error can name it, and above
    these bits a hash of the numbers. */
 CDP__PRIVATE uint64_t cdp__ddp_settings(const cdp_ddp_desc *s) {
-    const uint64_t numbers[3] = {s->first_bucket_bytes, s->bucket_bytes,
+    const uint64_t numbers[3] = {cdp__real_bits(s->divisor), cdp__real_bits(s->predivide),
         (uint64_t)s->accumulate | cdp__ddp_uses_arena(s) << 32};
-    const uint64_t factors[2] = {cdp__real_bits(s->divisor), cdp__real_bits(s->predivide)};
-    const uint64_t hash =
-        cdp__hash(cdp__hash(CDP__HASH_START, numbers, sizeof numbers), factors, sizeof factors);
+    uint64_t hash = cdp__hash(CDP__HASH_START, numbers, sizeof numbers);
+    hash = cdp__hash(hash, s->bucket_list, s->bucket_list_count * sizeof *s->bucket_list);
     return (hash & ~255ull) | (s->no_broadcast ? 1u : 0u) | (s->no_buffer_broadcast ? 2u : 0u)
         | (s->find_unused ? 4u : 0u) | (s->static_graph ? 8u : 0u) | (s->rebuild ? 16u : 0u)
         | (s->join ? 32u : 0u) | (s->join_throw ? 64u : 0u) | (s->join_effective ? 128u : 0u);

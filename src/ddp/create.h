@@ -106,6 +106,7 @@ CDP_API CDP__COLD void cdp_ddp_destroy(cdp_ddp *d) {
         cdp__free(d->os, (void *)(uintptr_t)d->buffers[i].name);
     cdp__free(d->os, d->buffers);
     cdp__free(d->os, d->params);
+    cdp__free(d->os, (void *)(uintptr_t)d->desc.bucket_list);
     cdp__free(d->os, d->slots);
     cdp__ddp_free(d, d->pack);
     cdp__free(d->os, d->order);
@@ -236,6 +237,27 @@ CDP__PRIVATE cdp_status cdp__ddp_copy_buffer(cdp_ddp *d, uint32_t i, const cdp_b
     return cdp__ddp_where(d, "buffer", mine->name, i, b->data);
 }
 
+/* Copies the limits of buckets, of which there are two or more then. */
+CDP__PRIVATE cdp_status cdp__ddp_open_limits(cdp_ddp *d, const cdp_ddp_desc *desc) {
+    const uint32_t n = desc->bucket_list_count;
+    uint64_t *const list = (uint64_t *)cdp__alloc(d->os, (n + 2ull) * sizeof *list);
+    uint64_t most = 0;
+    uint32_t i;
+    if (!list) return cdp__fail_nomem("sizes of buckets", (n + 2ull) * sizeof *list);
+    /* an explicit bucket size also applies to the first bucket, as in PyTorch */
+    list[0] = cdp__def(desc->first_bucket_bytes, cdp__def(desc->bucket_bytes, 1024 * 1024));
+    list[1] = cdp__def(desc->bucket_bytes, 25 * 1024 * 1024);
+    for (i = 0; i < n; ++i)
+        list[i] = desc->bucket_list[i];
+    d->desc.bucket_list = list;
+    d->desc.bucket_list_count = n ? n : 2;
+    for (i = 0; i < d->desc.bucket_list_count; ++i)
+        most = cdp__max(most, list[i]);
+    d->desc.first_bucket_bytes = list[0];
+    d->desc.bucket_bytes = most;
+    return CDP_OK;
+}
+
 /* Allocates the lists of parameters and buffers, and copies the caller's entries. */
 CDP__PRIVATE cdp_status cdp__ddp_open_lists(cdp_ddp *d, const cdp_ddp_desc *desc) {
     const uint32_t n = desc->param_count;
@@ -256,6 +278,7 @@ CDP__PRIVATE cdp_status cdp__ddp_open_lists(cdp_ddp *d, const cdp_ddp_desc *desc
     for (i = 0; i < desc->buffer_count && st == CDP_OK; ++i)
         st = cdp__ddp_copy_buffer(d, i, &desc->buffers[i]);
     if (st == CDP_OK) st = cdp__ddp_check_memory(d);
+    if (st == CDP_OK) st = cdp__ddp_open_limits(d, desc);
     for (i = 0; i < n; ++i)
         d->order[i] = n - 1 - i;
     if (st != CDP_OK || !d->sparse_count) return st;
@@ -295,6 +318,8 @@ CDP__PRIVATE cdp_status cdp__ddp_check_desc(const cdp_ddp_desc *desc) {
     if (desc->buffer_count && !desc->buffers)
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_ddp_create: buffer_count is %u but there are no buffers", desc->buffer_count);
+    if (desc->bucket_list_count && !desc->bucket_list)
+        return cdp__missing("cdp_ddp_create", "desc.bucket_list");
     if (!(desc->divisor >= 0) || !(desc->predivide >= 0))
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_ddp_create: divisor and predivide must be positive (0: the default)");
@@ -356,10 +381,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__ddp_create(const cdp_ddp_desc *desc, cdp_
     d->os = os;
     cdp__ddp_set_group(d, desc->group);
     d->desc = *desc;
-    /* an explicit bucket size also applies to the first bucket, as in PyTorch */
-    d->desc.first_bucket_bytes =
-        cdp__def(desc->first_bucket_bytes, cdp__def(desc->bucket_bytes, 1024 * 1024));
-    d->desc.bucket_bytes = cdp__def(desc->bucket_bytes, 25 * 1024 * 1024);
+    d->desc.bucket_list = NULL; /* until it is copied */
     d->sync = d->sync_next = d->equal = d->stats.can_set_static_graph = true;
     d->buffers_due = desc->buffer_hook || (desc->buffer_count && !desc->no_buffer_broadcast);
     d->rebuild_due = desc->rebuild;

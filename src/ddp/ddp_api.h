@@ -43,6 +43,8 @@ typedef struct cdp_param {
        below 2^32 and no `grad`; host memory alone. */
     bool sparse;
     uint32_t device; /* 0: the pointers tell; device memory needs cdp_nccl_attach() */
+    /* Its gradient travels last, in a bucket of all such parameters of its dtype */
+    bool delayed;
 #ifndef CDP_NO_TRAINING
     /* Layers that share this array (tied weights): it is complete when cdp_ddp_ready() was called
        so often in a pass, once for each layer that has added its part (default: 1). static_graph
@@ -77,7 +79,11 @@ typedef struct cdp_ddp_desc {
     /* Bytes of the first bucket of each dtype (default: bucket_bytes if that is set, as in
        PyTorch, else 1 MiB). A bucket is full when it reaches its size, so it may exceed it. */
     uint64_t first_bucket_bytes;
-    uint64_t bucket_bytes;     /* bytes of the other buckets (default: 25 MiB) */
+    uint64_t bucket_bytes; /* bytes of the other buckets (default: 25 MiB) */
+    /* In place of both: bytes of the first bucket of each dtype, of the second, and so on; the last
+       entry is for all others. Copied */
+    const uint64_t *bucket_list;
+    uint32_t bucket_list_count;
     bool no_broadcast;         /* rank 0's parameters and buffers are not copied at creation */
     const cdp_buffer *buffers; /* copied */
     uint32_t buffer_count;

@@ -387,7 +387,8 @@ static void print_buckets(void) {
             p[i].count = NEXT % most;
             p[i].dtype = dtypes[NEXT % kinds];
         }
-        cdp__bucket_plan_make(p, n, first, rest, bucket_of);
+        const uint64_t limits[2] = {first, rest};
+        cdp__bucket_plan_make(p, n, limits, 2, bucket_of);
         printf("buckets %u 0 0", c);
         for (uint32_t i = 0; i < n; ++i)
             printf(" %u", bucket_of[i]);

@@ -778,7 +778,8 @@ TEST(average_of_bytes_over_many_ranks) {
 static void plan_is(const char *what, const cdp_param *params, uint32_t n, uint64_t first,
     uint64_t rest, const uint32_t *want, int line) {
     uint32_t got[64], buckets = 0;
-    const uint32_t count = cdp__bucket_plan_make(params, n, first, rest, got);
+    const uint64_t limits[2] = {first, rest};
+    const uint32_t count = cdp__bucket_plan_make(params, n, limits, 2, got);
     for (uint32_t i = 0; i < n; ++i) {
         if (want[i] + 1 > buckets) buckets = want[i] + 1;
         test_check(got[i] == want[i], __FILE__, line, "%s: parameter %u is in bucket %u, not %u",
@@ -792,9 +793,9 @@ static void plan_is(const char *what, const cdp_param *params, uint32_t n, uint6
         plan_is(what, params, sizeof params / sizeof *params, first, rest, want_, __LINE__); \
     } while (0)
 #define F32(n) \
-    { NULL, NULL, NULL, (n), CDP_DTYPE_F32, 0, false, 0 }
+    { NULL, NULL, NULL, (n), CDP_DTYPE_F32, 0, false, 0, false }
 #define F64(n) \
-    { NULL, NULL, NULL, (n), CDP_DTYPE_F64, 0, false, 0 }
+    { NULL, NULL, NULL, (n), CDP_DTYPE_F64, 0, false, 0, false }
 
 /* Known results of the same rule; parameters are taken from the last to the first, so each list
    is written backwards. */
@@ -842,7 +843,8 @@ TEST(bucket_plan_properties) {
             p[i].dtype = test_random(&state) % 3 ? CDP_DTYPE_F32 : CDP_DTYPE_F64;
             p[i].count = test_random(&state) % 4 ? test_random(&state) % 60 : 0;
         }
-        const uint32_t count = cdp__bucket_plan_make(p, n, first, rest, of);
+        const uint64_t limits[2] = {first, rest};
+        const uint32_t count = cdp__bucket_plan_make(p, n, limits, 2, of);
         T(count >= 1 && count <= n);
         memset(dtype, 0, sizeof dtype);
         memset(completion, -1, sizeof completion);

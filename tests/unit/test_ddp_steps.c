@@ -64,6 +64,90 @@ TEST(an_explicit_bucket_size_is_that_of_the_first_one) {
     cdp_group_destroy(g);
 }
 
+/* Eight parameters of 512 KiB: sizes of the buckets in these units. */
+static void bucket_sizes(const cdp_ddp_desc *like, const uint32_t *units, uint32_t n, int line) {
+    cdp_ddp *ddp = opened(like);
+    test_check(cdp_ddp_stats_of(ddp).bucket_count == n, __FILE__, line, "%u buckets",
+        (unsigned)cdp_ddp_stats_of(ddp).bucket_count);
+    for (uint32_t b = 0; b < n; ++b)
+        test_check(cdp_ddp_bucket(ddp, b).bytes == (uint64_t)units[b] << 19, __FILE__, line,
+            "bucket %u has %llu bytes", b, (unsigned long long)cdp_ddp_bucket(ddp, b).bytes);
+    cdp_ddp_destroy(ddp);
+}
+
+TEST(sizes_of_buckets_are_a_list_and_parameters_may_be_delayed) {
+    enum {
+        N = 8,
+        COUNT = 1 << 17
+    };
+    static const uint64_t list[3] = {1 << 19, 1 << 20, 3 << 19};
+    static const uint32_t listed[4] = {1, 2, 3, 2}, late[4] = {1, 2, 3, 2}, last[2] = {6, 2};
+    static float data[N][COUNT];
+    cdp_param params[N];
+    cdp_group *g = alone();
+    cdp_ddp *ddp = NULL;
+    memset(params, 0, sizeof params);
+    for (uint32_t i = 0; i < N; ++i) {
+        params[i].data = data[i];
+        params[i].count = COUNT;
+    }
+    cdp_ddp_desc d = described(g, params, N);
+    d.bucket_list = list;
+    d.bucket_list_count = 3;
+    d.bucket_bytes = 1; /* the list stands in its place */
+    bucket_sizes(&d, listed, 4, __LINE__);
+    params[7].delayed = params[3].delayed = true; /* 6; 5 and 4; 2, 1 and 0; then 7 and 3 */
+    bucket_sizes(&d, late, 4, __LINE__);
+    d.bucket_list_count = 0;
+    d.bucket_bytes = 3 << 20;
+    bucket_sizes(&d, last, 2, __LINE__);
+    d.bucket_list_count = 1;
+    d.bucket_list = NULL;
+    REFUSED(CDP_ERR_INVALID, "desc.bucket_list is NULL", cdp_ddp_create(&d, &ddp));
+    cdp_group_destroy(g);
+}
+
+static void rank_delays_a_parameter(cdp_group *g, void *arg) {
+    static float data[3][3][100];
+    const uint32_t me = cdp_rank(g);
+    const uint64_t list[2] = {4, 8 + me * (arg != NULL)};
+    cdp_param params[3];
+    memset(params, 0, sizeof params);
+    for (uint32_t i = 0; i < 3; ++i) {
+        params[i].data = data[me][i];
+        params[i].count = 100;
+        params[i].delayed = i == 2;
+    }
+    cdp_ddp_desc d = described(g, params, 3);
+    cdp_ddp *ddp = NULL;
+    d.bucket_list = list;
+    d.bucket_list_count = 2;
+    if (arg) {
+        REFUSED(CDP_ERR_MISMATCH, "bucket sizes", cdp_ddp_create(&d, &ddp));
+        return;
+    }
+    ddp = opened(&d);
+    for (uint32_t step = 0; step < 3; ++step) {
+        T_EQ(CDP_OK, cdp_ddp_backward_begin(ddp));
+        for (uint32_t i = 3; i-- > 0;) {
+            for (uint32_t k = 0; k < 100; ++k)
+                ((float *)cdp_ddp_grad(ddp, i))[k] = (float)(me * 30 + i + k + step);
+            T_EQ(CDP_OK, cdp_ddp_ready(ddp, i));
+        }
+        T_EQ(CDP_OK, cdp_ddp_backward_end(ddp));
+        for (uint32_t i = 0; i < 3; ++i)
+            for (uint32_t k = 0; k < 100; ++k)
+                T_EQ(30 + i + k + step, (uint32_t)((float *)cdp_ddp_grad(ddp, i))[k]);
+    }
+    cdp_ddp_destroy(ddp);
+}
+
+TEST(a_delayed_parameter_has_the_mean_and_lists_are_compared) {
+    int other;
+    run_ranks(3, NULL, 0, rank_delays_a_parameter, NULL);
+    run_ranks(3, NULL, 0, rank_delays_a_parameter, &other);
+}
+
 static uint64_t plan_cpu_ns(uint32_t n) {
     cdp_param *params = (cdp_param *)calloc(n, sizeof *params);
     uint32_t *bucket_of = (uint32_t *)calloc(n, sizeof *bucket_of);
@@ -72,7 +156,8 @@ static uint64_t plan_cpu_ns(uint32_t n) {
         params[i].dtype = i % 3 ? CDP_DTYPE_F32 : CDP_DTYPE_F64;
     }
     const uint64_t start = test_cpu_ns();
-    T(cdp__bucket_plan_make(params, n, 1, 1, bucket_of) == n);
+    const uint64_t one = 1;
+    T(cdp__bucket_plan_make(params, n, &one, 1, bucket_of) == n);
     const uint64_t took = test_cpu_ns() - start;
     for (uint32_t i = 0; i < n; ++i)
         if (!T_EQ(n - 1 - i, bucket_of[i])) break;
@@ -880,6 +965,10 @@ int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"an_explicit_bucket_size_is_that_of_the_first_one",
             an_explicit_bucket_size_is_that_of_the_first_one, 20},
+        {"sizes_of_buckets_are_a_list_and_parameters_may_be_delayed",
+            sizes_of_buckets_are_a_list_and_parameters_may_be_delayed, 20},
+        {"a_delayed_parameter_has_the_mean_and_lists_are_compared",
+            a_delayed_parameter_has_the_mean_and_lists_are_compared, 20},
         {"many_parameters_are_planned_in_linear_time", many_parameters_are_planned_in_linear_time,
             20},
         {"memory_is_the_gradients_and_a_quarter_kilobyte_per_parameter",
