@@ -489,13 +489,15 @@ TEST(connects_while_a_store_is_closed) {
 TEST(cannot_listen_says_why) {
     cdp_store_server *s = server_open(), *t;
     cdp_store_server_desc d = server_desc();
-    char want[40];
+    FILE *comm = fopen("/proc/self/comm", "r");
+    char name[20] = "", want[48];
+    T(comm && fscanf(comm, "%19s", name) == 1);
+    if (comm) fclose(comm);
     d.port = cdp_store_server_port(s);
     ST(cdp_store_server_create(&d, &t), CDP_ERR_IO);
     cdp__format(want, sizeof want, "127.0.0.1:%u", d.port);
     TEXT(want);
-    /* the system keeps 15 bytes of a program's name */
-    snprintf(want, sizeof want, "(%.15s) has this port", program_invocation_short_name);
+    snprintf(want, sizeof want, "(%s) has this port", name);
     TEXT(want);
     TEXT("(errno 98)");
     T_EQ(98, cdp_last_error()->sys_errno);
