@@ -87,6 +87,7 @@
         update parameters, shard their state   cdp_optimizer_create; cdp_optimizer_step
         save, restore an optimizer's state     cdp_optimizer_gather, cdp_optimizer_scatter
         limit the norm of gradients            cdp_ddp_clip
+        normalise over the batch of all ranks  cdp_batch_norm_forward, cdp_batch_norm_backward
         divide the data among ranks            cdp_sampler_fill
         evaluate on every sample once          .exact of cdp_sampler
         draw samples by weight, by length      .weights, .lengths of cdp_sampler
@@ -146,6 +147,7 @@
                                                cdp_optimizer_step; overlap_with_ddp: without
         _apply_optimizer_in_backward           cdp_optimizer_create with .whole
         consolidate_state_dict                 cdp_optimizer_gather, one parameter at a time
+        SyncBatchNorm                          cdp_batch_norm: its statistics and sums
         PeriodicModelAverager                  cdp_averager; hierarchical: its .levels
         DistributedSampler, set_epoch          cdp_sampler_fill, .epoch
         DataLoader(sampler=s)                  cdp_loader_create, cdp_loader_next
@@ -192,8 +194,8 @@
         CDP_NO_CLIP *          off      no cdp_ddp_clip
         CDP_NO_VERIFY *        off      no cdp_ddp_verify
         CDP_NO_TRAINING *      off      no cdp_convert, cdp_scaler_update, cdp_optim_update,
-                                        cdp_optimizer_create, cdp_ddp_ready_from; no .grad_arena,
-                                        .uses
+                                        cdp_optimizer_create, cdp_batch_norm,
+                                        cdp_ddp_ready_from; no .grad_arena, .uses
         CDP_NO_SAMPLER *       off      no cdp_sampler_fill, cdp_sampler_part, cdp_loader
         CDP_NO_MESSAGES *      off      no cdp_send and the other calls of >>group/messages_api, no
                                         cdp_monitored_barrier, no channels
@@ -243,8 +245,8 @@
         Calls must not overlap; interrupts must not call the library. What sizes its memory:
         stage_bytes, window_bytes, operations, waits, records and max_pending of the group's
         desc, CDP_ERROR_TEXT, CDP_ONLY_F32, CDP_FEW_DTYPES. The firmware in
-        examples/18_firmware, two ranks on a Cortex-M3, takes 16 KB of memory, 2.7 KB of
-        stack included, and 66 KB of code; `make firmware` measures it.
+        examples/18_firmware, two ranks on a Cortex-M3, takes 16 KB of memory, 2.6 KB of
+        stack included, and 65 KB of code; `make firmware` measures it.
 
     THREADS
         Any thread may use a group. All ranks must start the operations of a group in one order, so
@@ -3066,6 +3068,63 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_tokens_read(void *tokens, uint64_t index, 
 CDP_API void cdp_tokens_destroy(cdp_tokens *tokens); /* after its loader. NULL is allowed */
 #endif                                               /* CDP_NO_FILES */
 #endif                                               /* CDP_NO_TRAINING, CDP_NO_SAMPLER */
+
+/* ---- >>train/batch_norm_api: batch normalisation over all ranks ------------------------------ */
+
+#ifndef CDP_NO_TRAINING
+/* A layer that normalises each channel over the samples of all ranks, as PyTorch's SyncBatchNorm.
+   The program computes with its arrays; statistics of f32 and f64 data are f64. */
+typedef struct cdp_batch_norm {
+    cdp_group *group;  /* required */
+    uint32_t channels; /* required; equal on all ranks */
+    double eps;        /* (default: 1e-5) is added to variances; equal on all ranks */
+    double momentum;   /* (default: 0.1) what running statistics take of a new batch */
+    bool cumulative;   /* running statistics are the mean over all batches, as with PyTorch's
+                          momentum None */
+    /* [channels] or NULL, both. Before the first batch: zeros and ones. Equal on all ranks after
+       each batch. */
+    double *running_mean, *running_var;
+    uint64_t tracked; /* batches that running statistics hold */
+    double *scratch;  /* required: cdp_batch_norm_scratch() numbers */
+} cdp_batch_norm;
+
+/* How many numbers `scratch` has: (channels * 2 + 1) for each rank. 0: no group. */
+CDP_API uint64_t cdp_batch_norm_scratch(const cdp_batch_norm *bn);
+
+/* The statistics of this rank's data, [batch][channels][inner] of f32 or f64: mean[channels] and
+   m2[channels], the sums of squares of what differs from the mean (zeros of no data). One pass, as
+   Welford. `inner`: values of a channel in a sample, 1 after a linear layer. Any thread. Errors:
+   INVALID (no array, another dtype). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_batch_norm_local(const void *data, cdp_dtype dtype,
+    uint64_t batch, uint32_t channels, uint64_t inner, double *mean, double *m2);
+
+/* Replaces this rank's statistics by those of all ranks, which combine them in the order of ranks:
+   one allgather, and the same bits on every rank. In: *count (batch * inner; 0: no data here),
+   mean, m2. Out: *count of all ranks, the mean, and m2 as the sum over all ranks;
+   inv_std[channels] = 1 / sqrt(m2 / count + eps). Without data on any rank, inv_std is
+   1 / sqrt(eps). Then updates running statistics, the variance with count - 1, as PyTorch; with a
+   count below 2 these stay. A channel with a NaN is NaN on all ranks. Normalise with
+   (x - mean) * inv_std. To evaluate: cdp_batch_norm_eval(). Collective; waits. Errors: INVALID (a
+   missing member or array), and those of cdp_allgather(). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_batch_norm_forward(
+    cdp_batch_norm *bn, uint64_t *count, double *mean, double *m2, double *inv_std);
+
+/* Replaces this rank's sums by those of all ranks, one allgather, added in the order of ranks:
+   sum_dy[channels] of the gradients of the output, and sum_dy_xmu[channels] of these times
+   (x - mean). A rank without data gives zeros. Take the gradients of weight and bias from the
+   sums of this rank before, because DDP averages them; then
+     dx = (dy - sum_dy / count - (x - mean) * inv_std * inv_std * sum_dy_xmu / count)
+          * inv_std * weight.
+   So the loss is the sum of the ranks' losses, as with SyncBatchNorm. Collective; waits. Errors:
+   as cdp_batch_norm_forward(). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_batch_norm_backward(
+    cdp_batch_norm *bn, double *sum_dy, double *sum_dy_xmu);
+
+/* mean and inv_std of the running statistics. Not collective. Errors: INVALID (a missing member or
+   array). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_batch_norm_eval(
+    const cdp_batch_norm *bn, double *mean, double *inv_std);
+#endif /* CDP_NO_TRAINING */
 
 #ifdef __cplusplus
 } /* extern "C" */
@@ -27518,6 +27577,154 @@ CDP_API cdp_status cdp_tokens_read(void *tokens, uint64_t index, void *out) {
     return CDP_OK;
 }
 #endif /* CDP_NO_TRAINING, CDP_NO_SAMPLER, CDP_NO_FILES */
+
+/* ---- >>train/batch_norm: batch normalisation over all ranks ---------------------------------- */
+
+/* Knows: statistics of channels, allgather. Promises: statistics are combined in the order of
+   ranks, so that all ranks have the same bits. */
+
+#ifndef CDP_NO_TRAINING
+
+/* Statistics of some values. */
+typedef struct cdp__moments {
+    double count, mean, m2;
+} cdp__moments;
+
+/* Chan's formula: `b` may be one value or the statistics of many. */
+CDP__PRIVATE void cdp__moments_add(cdp__moments *a, double count, double mean, double m2) {
+    const double all = a->count + count, apart = mean - a->mean;
+    if (count == 0) return;
+    a->m2 += m2 + apart * apart * (a->count * count / all);
+    a->mean += apart * (count / all);
+    a->count = all;
+}
+
+CDP_API cdp_status cdp_batch_norm_local(const void *data, cdp_dtype dtype, uint64_t batch,
+    uint32_t channels, uint64_t inner, double *mean, double *m2) {
+    const bool wide = dtype == CDP_DTYPE_F64;
+    const float *narrow = (const float *)data;
+    const double *doubles = (const double *)data;
+    uint64_t b, i;
+    uint32_t c;
+    if (!data && batch && inner) return cdp__missing("cdp_batch_norm_local", "data");
+    if (!mean) return cdp__missing("cdp_batch_norm_local", "mean");
+    if (!m2) return cdp__missing("cdp_batch_norm_local", "m2");
+    if (!wide && dtype != CDP_DTYPE_F32 && dtype != CDP_DTYPE_DEFAULT)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_batch_norm_local: dtype %s; convert to f32 or f64",
+            cdp_dtype_name(dtype));
+    for (c = 0; c < channels; ++c) {
+        cdp__moments all = {0, 0, 0};
+        for (b = 0; b < batch; ++b)
+            for (i = 0; i < inner; ++i) {
+                const uint64_t at = (b * channels + c) * inner + i;
+                cdp__moments_add(&all, 1, wide ? doubles[at] : (double)narrow[at], 0);
+            }
+        mean[c] = all.mean;
+        m2[c] = all.m2;
+    }
+    return CDP_OK;
+}
+
+CDP_API uint64_t cdp_batch_norm_scratch(const cdp_batch_norm *bn) {
+    return bn && bn->group ? cdp_size(bn->group) * (2ull * bn->channels + 1) : 0;
+}
+
+/* 1 / the standard deviation of this variance. */
+CDP__PRIVATE double cdp__batch_norm_inverse(const cdp_batch_norm *bn, double variance) {
+    return 1 / cdp__sqrt(variance + (bn->eps > 0 ? bn->eps : 1e-5));
+}
+
+/* What every collective call needs. */
+CDP__PRIVATE cdp_status cdp__batch_norm_check(
+    const cdp_batch_norm *bn, const char *call, const void *a, const void *b) {
+    if (!bn) return cdp__missing(call, "bn");
+    if (!bn->group) return cdp__missing(call, "bn.group");
+    if (!bn->scratch) return cdp__missing(call, "bn.scratch");
+    if (!bn->running_mean != !bn->running_var)
+        return cdp__fail(
+            CDP_ERR_INVALID, "%s: give both running_mean and running_var, or neither", call);
+    if (!a || !b) return cdp__fail(CDP_ERR_INVALID, "%s: an array is NULL", call);
+    return CDP_OK;
+}
+
+/* Gathers [count, first[channels], second[channels]] of all ranks into the scratch. */
+CDP__PRIVATE cdp_status cdp__batch_norm_gather(
+    cdp_batch_norm *bn, double count, const double *first, const double *second) {
+    const uint64_t channels = bn->channels, row = 2 * channels + 1;
+    double *mine = bn->scratch + cdp_rank(bn->group) * row;
+    mine[0] = count;
+    memcpy(mine + 1, first, (size_t)channels * sizeof *mine);
+    memcpy(mine + 1 + channels, second, (size_t)channels * sizeof *mine);
+    return cdp_allgather(bn->group, NULL, bn->scratch, row, CDP_DTYPE_F64);
+}
+
+/* One channel's statistics, combined in the order of ranks. */
+CDP__PRIVATE cdp__moments cdp__batch_norm_merge(const cdp_batch_norm *bn, uint32_t c) {
+    const uint64_t row = 2ull * bn->channels + 1;
+    cdp__moments all = {0, 0, 0};
+    uint32_t r;
+    for (r = 0; r < cdp_size(bn->group); ++r) {
+        const double *of = bn->scratch + r * row;
+        cdp__moments_add(&all, of[0], of[1 + c], of[1 + bn->channels + c]);
+    }
+    return all;
+}
+
+CDP_API cdp_status cdp_batch_norm_forward(
+    cdp_batch_norm *bn, uint64_t *count, double *mean, double *m2, double *inv_std) {
+    cdp_status st = cdp__batch_norm_check(bn, "cdp_batch_norm_forward", count, mean);
+    double take;
+    uint32_t c;
+    if (st == CDP_OK) st = cdp__batch_norm_check(bn, "cdp_batch_norm_forward", m2, inv_std);
+    if (st == CDP_OK) st = cdp__batch_norm_gather(bn, (double)*count, mean, m2);
+    if (st != CDP_OK) return st;
+    take = bn->momentum > 0 ? bn->momentum : 0.1;
+    if (bn->cumulative) take = 1 / (double)(bn->tracked + 1);
+    *count = 0;
+    for (c = 0; c < bn->channels; ++c) {
+        const cdp__moments all = cdp__batch_norm_merge(bn, c);
+        *count = (uint64_t)all.count;
+        mean[c] = all.mean;
+        m2[c] = all.m2;
+        inv_std[c] = cdp__batch_norm_inverse(bn, all.count > 0 ? all.m2 / all.count : 0);
+        if (!bn->running_mean || all.count < 2) continue;
+        bn->running_mean[c] = (1 - take) * bn->running_mean[c] + take * all.mean;
+        bn->running_var[c] = (1 - take) * bn->running_var[c] + take * (all.m2 / (all.count - 1));
+    }
+    if (bn->running_mean && *count >= 2) ++bn->tracked;
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_batch_norm_backward(cdp_batch_norm *bn, double *sum_dy, double *sum_dy_xmu) {
+    cdp_status st = cdp__batch_norm_check(bn, "cdp_batch_norm_backward", sum_dy, sum_dy_xmu);
+    uint32_t r, c;
+    if (st == CDP_OK) st = cdp__batch_norm_gather(bn, 0, sum_dy, sum_dy_xmu);
+    if (st != CDP_OK) return st;
+    for (c = 0; c < bn->channels; ++c) {
+        sum_dy[c] = sum_dy_xmu[c] = 0;
+        for (r = 0; r < cdp_size(bn->group); ++r) {
+            const double *of = bn->scratch + r * (2ull * bn->channels + 1) + 1;
+            sum_dy[c] += of[c];
+            sum_dy_xmu[c] += of[bn->channels + c];
+        }
+    }
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_batch_norm_eval(const cdp_batch_norm *bn, double *mean, double *inv_std) {
+    uint32_t c;
+    if (!bn) return cdp__missing("cdp_batch_norm_eval", "bn");
+    if (!bn->running_mean) return cdp__missing("cdp_batch_norm_eval", "bn.running_mean");
+    if (!bn->running_var) return cdp__missing("cdp_batch_norm_eval", "bn.running_var");
+    if (!mean) return cdp__missing("cdp_batch_norm_eval", "mean");
+    if (!inv_std) return cdp__missing("cdp_batch_norm_eval", "inv_std");
+    for (c = 0; c < bn->channels; ++c) {
+        mean[c] = bn->running_mean[c];
+        inv_std[c] = cdp__batch_norm_inverse(bn, bn->running_var[c]);
+    }
+    return CDP_OK;
+}
+#endif /* CDP_NO_TRAINING */
 
 #endif /* CDP_IMPL_INCLUDED */
 

@@ -87,6 +87,7 @@
         update parameters, shard their state   cdp_optimizer_create; cdp_optimizer_step
         save, restore an optimizer's state     cdp_optimizer_gather, cdp_optimizer_scatter
         limit the norm of gradients            cdp_ddp_clip
+        normalise over the batch of all ranks  cdp_batch_norm_forward, cdp_batch_norm_backward
         divide the data among ranks            cdp_sampler_fill
         evaluate on every sample once          .exact of cdp_sampler
         draw samples by weight, by length      .weights, .lengths of cdp_sampler
@@ -146,6 +147,7 @@
                                                cdp_optimizer_step; overlap_with_ddp: without
         _apply_optimizer_in_backward           cdp_optimizer_create with .whole
         consolidate_state_dict                 cdp_optimizer_gather, one parameter at a time
+        SyncBatchNorm                          cdp_batch_norm: its statistics and sums
         PeriodicModelAverager                  cdp_averager; hierarchical: its .levels
         DistributedSampler, set_epoch          cdp_sampler_fill, .epoch
         DataLoader(sampler=s)                  cdp_loader_create, cdp_loader_next
@@ -192,8 +194,8 @@
         CDP_NO_CLIP *          off      no cdp_ddp_clip
         CDP_NO_VERIFY *        off      no cdp_ddp_verify
         CDP_NO_TRAINING *      off      no cdp_convert, cdp_scaler_update, cdp_optim_update,
-                                        cdp_optimizer_create, cdp_ddp_ready_from; no .grad_arena,
-                                        .uses
+                                        cdp_optimizer_create, cdp_batch_norm,
+                                        cdp_ddp_ready_from; no .grad_arena, .uses
         CDP_NO_SAMPLER *       off      no cdp_sampler_fill, cdp_sampler_part, cdp_loader
         CDP_NO_MESSAGES *      off      no cdp_send and the other calls of >>group/messages_api, no
                                         cdp_monitored_barrier, no channels
@@ -243,8 +245,8 @@
         Calls must not overlap; interrupts must not call the library. What sizes its memory:
         stage_bytes, window_bytes, operations, waits, records and max_pending of the group's
         desc, CDP_ERROR_TEXT, CDP_ONLY_F32, CDP_FEW_DTYPES. The firmware in
-        examples/18_firmware, two ranks on a Cortex-M3, takes 16 KB of memory, 2.7 KB of
-        stack included, and 66 KB of code; `make firmware` measures it.
+        examples/18_firmware, two ranks on a Cortex-M3, takes 16 KB of memory, 2.6 KB of
+        stack included, and 65 KB of code; `make firmware` measures it.
 
     THREADS
         Any thread may use a group. All ranks must start the operations of a group in one order, so
@@ -385,6 +387,7 @@ extern "C" {
 #include "train/sampler_api.h"
 #include "ddp/optimizer_api.h"
 #include "train/loader_api.h"
+#include "train/batch_norm_api.h"
 
 #ifdef __cplusplus
 } /* extern "C" */
@@ -515,6 +518,7 @@ extern "C" {
 #include "train/sampler.h"
 #include "train/loader.h"
 #include "train/tokens.h"
+#include "train/batch_norm.h"
 
 #endif /* CDP_IMPL_INCLUDED */
 
