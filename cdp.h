@@ -22923,11 +22923,10 @@ CDP__PRIVATE cdp_status cdp__ddp_copy_buffer(cdp_ddp *d, uint32_t i, const cdp_b
     return cdp__ddp_where(d, "buffer", mine->name, i, b->data);
 }
 
-/* Copies the limits of buckets, of which there are two or more then. */
+/* Copies the limits of buckets: one or more. */
 CDP__PRIVATE cdp_status cdp__ddp_open_limits(cdp_ddp *d, const cdp_ddp_desc *desc) {
     const uint32_t n = desc->bucket_list_count;
     uint64_t *const list = (uint64_t *)cdp__alloc(d->os, (n + 2ull) * sizeof *list);
-    uint64_t most = 0;
     uint32_t i;
     if (!list) return cdp__fail_nomem("sizes of buckets", (n + 2ull) * sizeof *list);
     /* an explicit bucket size also applies to the first bucket, as in PyTorch */
@@ -22937,10 +22936,6 @@ CDP__PRIVATE cdp_status cdp__ddp_open_limits(cdp_ddp *d, const cdp_ddp_desc *des
         list[i] = desc->bucket_list[i];
     d->desc.bucket_list = list;
     d->desc.bucket_list_count = n ? n : 2;
-    for (i = 0; i < d->desc.bucket_list_count; ++i)
-        most = cdp__max(most, list[i]);
-    d->desc.first_bucket_bytes = list[0];
-    d->desc.bucket_bytes = most;
     return CDP_OK;
 }
 
@@ -24846,7 +24841,7 @@ CDP__PRIVATE void cdp__trace_number(cdp__text *t, const char *name, uint64_t v) 
 }
 
 CDP__PRIVATE void cdp__trace_settings(const cdp_ddp *d, cdp__text *t) {
-    uint64_t bytes = 0;
+    uint64_t bytes = 0, most = 0;
     uint32_t i, dtypes = 0;
     bool views = true;
     cdp__trace_number(t, "world_size", cdp_size(d->group));
@@ -24865,8 +24860,10 @@ CDP__PRIVATE void cdp__trace_settings(const cdp_ddp *d, cdp__text *t) {
     cdp__text_add(t, "\n");
     cdp__trace_number(t, "broadcast_buffers",
         d->desc.buffer_count && !d->desc.no_buffer_broadcast && !d->desc.buffer_hook);
-    cdp__trace_number(t, "first_bucket_bytes", d->desc.first_bucket_bytes);
-    cdp__trace_number(t, "bucket_cap_bytes", d->desc.bucket_bytes);
+    cdp__trace_number(t, "first_bucket_bytes", d->desc.bucket_list[0]);
+    for (i = 0; i < d->desc.bucket_list_count; ++i)
+        most = cdp__max(most, d->desc.bucket_list[i]);
+    cdp__trace_number(t, "bucket_cap_bytes", most);
     cdp__trace_number(t, "find_unused_parameters", d->desc.find_unused);
     cdp__trace_number(t, "gradient_as_bucket_view", views);
     cdp__trace_number(t, "static_graph", d->desc.static_graph);

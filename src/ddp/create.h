@@ -237,11 +237,10 @@ CDP__PRIVATE cdp_status cdp__ddp_copy_buffer(cdp_ddp *d, uint32_t i, const cdp_b
     return cdp__ddp_where(d, "buffer", mine->name, i, b->data);
 }
 
-/* Copies the limits of buckets, of which there are two or more then. */
+/* Copies the limits of buckets: one or more. */
 CDP__PRIVATE cdp_status cdp__ddp_open_limits(cdp_ddp *d, const cdp_ddp_desc *desc) {
     const uint32_t n = desc->bucket_list_count;
     uint64_t *const list = (uint64_t *)cdp__alloc(d->os, (n + 2ull) * sizeof *list);
-    uint64_t most = 0;
     uint32_t i;
     if (!list) return cdp__fail_nomem("sizes of buckets", (n + 2ull) * sizeof *list);
     /* an explicit bucket size also applies to the first bucket, as in PyTorch */
@@ -251,10 +250,6 @@ CDP__PRIVATE cdp_status cdp__ddp_open_limits(cdp_ddp *d, const cdp_ddp_desc *des
         list[i] = desc->bucket_list[i];
     d->desc.bucket_list = list;
     d->desc.bucket_list_count = n ? n : 2;
-    for (i = 0; i < d->desc.bucket_list_count; ++i)
-        most = cdp__max(most, list[i]);
-    d->desc.first_bucket_bytes = list[0];
-    d->desc.bucket_bytes = most;
     return CDP_OK;
 }
 

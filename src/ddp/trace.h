@@ -11,6 +11,7 @@
 #include "../group/group_api.h"
 #include "ddp_api.h"
 #include "../base/compiler.h"
+#include "../base/helpers.h"
 #include "../base/basics.h"
 #include "../base/ended.h"
 #include "../text/format.h"
@@ -127,7 +128,7 @@ CDP__PRIVATE void cdp__trace_number(cdp__text *t, const char *name, uint64_t v) 
 }
 
 CDP__PRIVATE void cdp__trace_settings(const cdp_ddp *d, cdp__text *t) {
-    uint64_t bytes = 0;
+    uint64_t bytes = 0, most = 0;
     uint32_t i, dtypes = 0;
     bool views = true;
     cdp__trace_number(t, "world_size", cdp_size(d->group));
@@ -146,8 +147,10 @@ CDP__PRIVATE void cdp__trace_settings(const cdp_ddp *d, cdp__text *t) {
     cdp__text_add(t, "\n");
     cdp__trace_number(t, "broadcast_buffers",
         d->desc.buffer_count && !d->desc.no_buffer_broadcast && !d->desc.buffer_hook);
-    cdp__trace_number(t, "first_bucket_bytes", d->desc.first_bucket_bytes);
-    cdp__trace_number(t, "bucket_cap_bytes", d->desc.bucket_bytes);
+    cdp__trace_number(t, "first_bucket_bytes", d->desc.bucket_list[0]);
+    for (i = 0; i < d->desc.bucket_list_count; ++i)
+        most = cdp__max(most, d->desc.bucket_list[i]);
+    cdp__trace_number(t, "bucket_cap_bytes", most);
     cdp__trace_number(t, "find_unused_parameters", d->desc.find_unused);
     cdp__trace_number(t, "gradient_as_bucket_view", views);
     cdp__trace_number(t, "static_graph", d->desc.static_graph);
