@@ -1324,16 +1324,16 @@ typedef struct cdp__dt_cut {
 
 /* Memory that messages or callbacks of a failed group may still access. It is freed after the
    group: first `memory` (may be NULL), then this record. */
-typedef struct cdp__dt_grave {
-    struct cdp__dt_grave *next;
+typedef struct cdp__dt_retired {
+    struct cdp__dt_retired *next;
     void *memory;
-} cdp__dt_grave;
+} cdp__dt_retired;
 
 /* The group of one list of ranks, reference-counted. */
 typedef struct cdp__dt_link {
     struct cdp__dt_link *next;
     cdp_group *group;
-    cdp__dt_grave *graves;
+    cdp__dt_retired *graves;
     bool borrowed;
     uint32_t refs, count;
     uint32_t *ranks;
@@ -2218,7 +2218,7 @@ CDP__DT void cdp__dt_link_drop(cdp__dt_root *root, cdp__dt_link *link) {
         if (s->link == link) s->link = NULL;
     if (!link->borrowed) cdp_group_destroy(link->group);
     while (link->graves) {
-        cdp__dt_grave *g = link->graves;
+        cdp__dt_retired *g = link->graves;
         link->graves = g->next;
         if (g->memory) cdp_group_free(root->group, g->memory);
         cdp__dt_free(root->os, g);
@@ -2229,14 +2229,14 @@ CDP__DT void cdp__dt_link_drop(cdp__dt_root *root, cdp__dt_link *link) {
 
 /* Frees memory of cdp_group_alloc() that messages of this group have used. If the group has
    failed, the memory is freed later; without memory for a record of that, it is leaked. */
-CDP__DT void cdp__dt_bury(cdp__dt_root *root, cdp__dt_link *link, void *memory) {
-    cdp__dt_grave *g;
+CDP__DT void cdp__dt_retire(cdp__dt_root *root, cdp__dt_link *link, void *memory) {
+    cdp__dt_retired *g;
     if (!memory) return;
     if (!link || cdp_group_status(link->group) == CDP_OK) {
         cdp_group_free(root->group, memory);
         return;
     }
-    g = (cdp__dt_grave *)cdp__dt_alloc(root->os, sizeof *g);
+    g = (cdp__dt_retired *)cdp__dt_alloc(root->os, sizeof *g);
     if (!g) return;
     g->memory = memory;
     g->next = link->graves;
@@ -3273,7 +3273,7 @@ typedef struct cdp__dt_turn {
 /* State of callbacks of works. It outlives its plan if a callback is still to be called, with a
    failure, when the group is destroyed; `plan` is only used after a success. */
 typedef struct cdp__dt_turns {
-    cdp__dt_grave grave; /* first member: frees this struct then */
+    cdp__dt_retired grave; /* first member: frees this struct then */
     cdp_plan *plan;
     uint32_t pending; /* callbacks to come; if any, the plan is running */
     cdp__dt_turn turn[2 * CDP__DT_STEPS];
@@ -3479,7 +3479,7 @@ CDP__DT void cdp__dt_scratch_trim(cdp__dt_root *root, uint64_t below) {
             continue;
         }
         *at = s->next;
-        cdp__dt_bury(root, s->link, s->at);
+        cdp__dt_retire(root, s->link, s->at);
         cdp__dt_free(root->os, s);
     }
 }
@@ -4408,7 +4408,7 @@ CDP_API cdp_status cdp_plan_run(cdp_plan *p, const void *in, void *out) {
 CDP__DT void cdp__dt_wide_free(cdp_plan *p) {
     for (uint32_t k = 0; p->wide && k < p->phase_count; ++k) {
         cdp__dt_free(p->os, p->wide[k].send_count);
-        if (p->mesh) cdp__dt_bury(p->mesh->root, p->link, p->wide[k].out);
+        if (p->mesh) cdp__dt_retire(p->mesh->root, p->link, p->wide[k].out);
     }
     cdp__dt_free(p->os, p->wide);
     p->wide = NULL;
@@ -5477,7 +5477,7 @@ CDP_API void cdp_dtensor_free(cdp_dtensor *t) {
     }
     cdp__dt_root *root = t->owned ? t->layout.mesh->root : NULL;
     if (t->owned && root->group)
-        cdp__dt_bury(root, t->layout.mesh->all, t->data);
+        cdp__dt_retire(root, t->layout.mesh->all, t->data);
     else if (t->owned)
         cdp__dt_free(root->os, t->data);
     t->data = NULL;
@@ -6102,8 +6102,8 @@ CDP__DT cdp_status cdp__dt_way_make(cdp__dt_way *w, const cdp_layout *from, cons
 
 CDP__DT void cdp__dt_way_free(cdp__dt_way *w) {
     if (!w->plan) return;
-    cdp__dt_bury(w->plan->mesh->root, w->plan->link, w->in_wire);
-    cdp__dt_bury(w->plan->mesh->root, w->plan->link, w->out_wire);
+    cdp__dt_retire(w->plan->mesh->root, w->plan->link, w->in_wire);
+    cdp__dt_retire(w->plan->mesh->root, w->plan->link, w->out_wire);
     cdp_plan_destroy(w->plan);
 }
 
@@ -7668,11 +7668,11 @@ CDP__DT cdp_status cdp__dt_tp_memory(cdp_tp *tp) {
 CDP_API void cdp_tp_destroy(cdp_tp *tp) {
     if (!tp) return;
     cdp__dt_link *link = tp->desc.mesh ? tp->desc.mesh->all : NULL;
-    cdp__dt_bury(tp->root, link, tp->used);
-    cdp__dt_bury(tp->root, link, tp->made);
-    cdp__dt_bury(tp->root, link, tp->grad_used);
-    cdp__dt_bury(tp->root, link, tp->sums);
-    cdp__dt_bury(tp->root, link, tp->sums_out);
+    cdp__dt_retire(tp->root, link, tp->used);
+    cdp__dt_retire(tp->root, link, tp->made);
+    cdp__dt_retire(tp->root, link, tp->grad_used);
+    cdp__dt_retire(tp->root, link, tp->sums);
+    cdp__dt_retire(tp->root, link, tp->sums_out);
     cdp_edge_destroy(tp->in);
     cdp_edge_destroy(tp->out);
     cdp_edge_destroy(tp->weight);
@@ -8174,7 +8174,7 @@ CDP_API uint64_t cdp_cp_rows(
 
 CDP__DT cdp_status cdp__dt_room_for(cdp_cp *cp, cdp__dt_room *room, uint64_t bytes) {
     if (room->at && room->bytes >= bytes) return CDP_OK;
-    cdp__dt_bury(cp->root, cp->desc.mesh->all, room->at);
+    cdp__dt_retire(cp->root, cp->desc.mesh->all, room->at);
     room->bytes = bytes;
     room->at = (uint8_t *)cdp__dt_group_memory(cp->group, bytes + 1);
     return room->at ? CDP_OK : cdp__dt_nomem("a ring", bytes);
@@ -8604,11 +8604,11 @@ CDP_API void cdp_cp_destroy(cdp_cp *cp) {
     if (!cp) return;
     cdp__dt_link *link = cp->desc.mesh->all;
     for (uint32_t i = 0; i < 2; ++i) {
-        cdp__dt_bury(cp->root, link, cp->kv[i].at);
-        cdp__dt_bury(cp->root, link, cp->grad[i].at);
+        cdp__dt_retire(cp->root, link, cp->kv[i].at);
+        cdp__dt_retire(cp->root, link, cp->grad[i].at);
     }
-    cdp__dt_bury(cp->root, link, cp->pack);
-    cdp__dt_bury(cp->root, link, cp->pack_grad);
+    cdp__dt_retire(cp->root, link, cp->pack);
+    cdp__dt_retire(cp->root, link, cp->pack_grad);
     cdp_plan_destroy(cp->gather_plan);
     cdp_plan_destroy(cp->sum_plan);
     cdp__dt_free(cp->os, cp->state);

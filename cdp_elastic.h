@@ -1612,7 +1612,7 @@ typedef struct cdp__elastic_past { /* one epoch, for cdp_elastic_history() */
 #define CDP__ELASTIC_STORE_MS 30000u
 #define CDP__ELASTIC_MOST_TRIP_MS 60000u /* that a ticket can hold, and a store would need */
 #define CDP__ELASTIC_ASK_MS 1000u /* between an answer of a rank that lives and the next question */
-#define CDP__ELASTIC_GONE_TRIPS 4u /* of a wait that nothing interrupts but a look for the dead */
+#define CDP__ELASTIC_DEATH_TRIPS 4u /* of a wait that nothing interrupts but a look for the dead */
 
 /* Epochs that failed one after the other, and in which no step was committed. */
 typedef struct cdp__elastic_tries {
@@ -1772,7 +1772,7 @@ CDP__PRIVATE void cdp__elastic_measured(cdp_elastic *e, uint64_t took_ns) {
 
 /* The status of a request, or of a wait for it. A store that its host has closed answers STATE,
    which of the calls of this header says something else. */
-CDP__PRIVATE cdp_status cdp__elastic_said(cdp_status st) {
+CDP__PRIVATE cdp_status cdp__elastic_store_status(cdp_status st) {
     if (st != CDP_ERR_STATE) return st;
     cdp__error_slot()->status = CDP_ERR_STORE;
     return CDP_ERR_STORE;
@@ -1782,7 +1782,7 @@ CDP__PRIVATE cdp_status cdp__elastic_said(cdp_status st) {
 CDP__PRIVATE cdp_status cdp__elastic_ask(
     cdp_elastic *e, cdp_store *s, cdp__store_call *c, void **data, uint64_t *bytes) {
     const uint64_t begun = cdp__elastic_now_ns(e);
-    const cdp_status st = cdp__elastic_said(cdp_store_run(s, &c->rq, e->store_ms));
+    const cdp_status st = cdp__elastic_store_status(cdp_store_run(s, &c->rq, e->store_ms));
     if (data) *data = NULL;
     if (st != CDP_OK) return st;
     if (!e->handed_in) cdp__elastic_measured(e, cdp__elastic_now_ns(e) - begun);
@@ -1861,7 +1861,7 @@ CDP__PRIVATE cdp_status cdp__elastic_get_begin(cdp_store *s, cdp__elastic_get *g
         g->call.value[1].data = g->claim;
         g->call.value[1].bytes = g->claim_bytes;
     }
-    if (st == CDP_OK) st = cdp__elastic_said(cdp__store_begin(s, &g->call.rq));
+    if (st == CDP_OK) st = cdp__elastic_store_status(cdp__store_begin(s, &g->call.rq));
     return st < 0 ? st : CDP_OK;
 }
 
@@ -1869,7 +1869,7 @@ CDP__PRIVATE cdp_status cdp__elastic_get_end(
     cdp_elastic *e, cdp_store *s, cdp__elastic_get *g, uint64_t begun_ns) {
     cdp_store_request *rq = &g->call.rq;
     cdp_status st = s->wait(s->self, rq, begun_ns + (uint64_t)e->store_ms * CDP__MS);
-    st = cdp__elastic_said(cdp__store_end(s, rq, st, e->store_ms));
+    st = cdp__elastic_store_status(cdp__store_end(s, rq, st, e->store_ms));
     if (st != CDP_OK || g->removes) return st;
     if (!rq->results || !rq->results[0].data)
         st = cdp__fail(CDP_ERR_STORE, "the store has no answer for %s", g->key);
@@ -1942,7 +1942,7 @@ CDP__PRIVATE cdp_status cdp__elastic_read(
    locks does not wait. (Another thread may be writing rq->status; wait() locks.) */
 CDP__PRIVATE cdp_status cdp__elastic_answer(
     cdp_elastic *e, cdp_store *s, cdp_store_request *rq, uint64_t until_ns) {
-    const cdp_status st = cdp__elastic_said(s->wait(s->self, rq, until_ns));
+    const cdp_status st = cdp__elastic_store_status(s->wait(s->self, rq, until_ns));
     if (st == CDP_PENDING && cdp__elastic_now_ns(e) < until_ns) cdp__sleep_until(e->os, until_ns);
     return st;
 }
@@ -1952,7 +1952,7 @@ CDP__PRIVATE cdp_status cdp__elastic_await(
     cdp_elastic *e, cdp_store *s, const char *key, uint64_t ms) {
     cdp__store_call c;
     cdp_status st = cdp__store_call_make(&c, CDP_STORE_WAIT, key, NULL, 0);
-    if (st == CDP_OK) st = cdp__elastic_said(cdp__store_begin(s, &c.rq));
+    if (st == CDP_OK) st = cdp__elastic_store_status(cdp__store_begin(s, &c.rq));
     if (st < 0) return st;
     st = cdp__elastic_answer(e, s, &c.rq, cdp__elastic_now_ns(e) + ms * CDP__MS);
     if (st == CDP_PENDING) s->cancel(s->self, &c.rq);
@@ -2034,7 +2034,7 @@ CDP__PRIVATE cdp_status cdp__elastic_read_records(
     return st;
 }
 
-CDP__PRIVATE cdp_status cdp__elastic_gone(
+CDP__PRIVATE cdp_status cdp__elastic_has_ended(
     cdp_elastic *e, cdp_store *s, const uint8_t *id, bool *gone) {
     char key[CDP__ELASTIC_KEY], hex[2 * CDP__ELASTIC_ID_BYTES + 1];
     cdp__elastic_hex(id, hex);
@@ -2055,7 +2055,7 @@ CDP__PRIVATE bool cdp__elastic_untried(
 
 /* Of `count` processes, which are known to be gone; *gone true: that is known already. The strides
    are those of the arrays that contain the ids, and the answers. */
-CDP__PRIVATE cdp_status cdp__elastic_gone_all(cdp_elastic *e, cdp_store *s, const uint8_t *id,
+CDP__PRIVATE cdp_status cdp__elastic_have_ended(cdp_elastic *e, cdp_store *s, const uint8_t *id,
     uint64_t id_stride, bool *gone, uint64_t gone_stride, uint32_t count) {
     const uint64_t room = cdp__min(count, CDP__ELASTIC_TOGETHER) * sizeof(cdp__elastic_get);
     cdp__elastic_get *g;
@@ -2107,7 +2107,7 @@ CDP__PRIVATE cdp_status cdp__elastic_tickets_of(cdp_elastic *e, cdp_store *s, ui
         t->gone = !t->untried && (t->asks || i < from); /* it does not matter of these */
     }
     if (st == CDP_OK)
-        st = cdp__elastic_gone_all(
+        st = cdp__elastic_have_ended(
             e, s, (*list)->id, sizeof **list, &(*list)->gone, sizeof **list, *count);
     cdp__free(e->os, records);
     if (st != CDP_OK) {
@@ -2175,7 +2175,7 @@ CDP__PRIVATE cdp_status cdp__elastic_append(
 }
 
 /* Records in the store that the process of this id has ended. */
-CDP__PRIVATE cdp_status cdp__elastic_say_gone(cdp_elastic *e, cdp_store *s, const char *why) {
+CDP__PRIVATE cdp_status cdp__elastic_record_end(cdp_elastic *e, cdp_store *s, const char *why) {
     char key[CDP__ELASTIC_KEY];
     cdp__elastic_key(e, key, "gone/%s", e->id);
     return cdp__elastic_mark(e, s, key, why);
@@ -2406,7 +2406,7 @@ CDP__PRIVATE void cdp__elastic_trial_begin(
 }
 
 /* A member reads which trial there is. */
-CDP__PRIVATE cdp_status cdp__elastic_trial_hear(cdp_elastic *e, uint64_t k) {
+CDP__PRIVATE cdp_status cdp__elastic_trial_read(cdp_elastic *e, uint64_t k) {
     cdp__elastic_trial *const tr = cdp__elastic_trial_of(e, k);
     cdp__elastic_decision d;
     cdp_status st;
@@ -2526,7 +2526,7 @@ CDP__PRIVATE cdp_status cdp__elastic_be_tried(cdp_elastic *e, uint64_t k) {
 
 /* Between two looks for ranks that have ended. */
 CDP__PRIVATE uint64_t cdp__elastic_wait_ms(const cdp__elastic_decision *d) {
-    return CDP__ELASTIC_SLICE_MS + CDP__ELASTIC_GONE_TRIPS * cdp__elastic_round_trip_ms(d);
+    return CDP__ELASTIC_SLICE_MS + CDP__ELASTIC_DEATH_TRIPS * cdp__elastic_round_trip_ms(d);
 }
 
 /* What a process that waits in cdp_elastic_next() knows of a rank that has not called it. */
@@ -2540,9 +2540,9 @@ typedef struct cdp__elastic_doubt {
 
 /* What is read of those that are not here. */
 enum {
-    CDP__ELASTIC_NEXT_GONE, /* the next rank has ended */
-    CDP__ELASTIC_ASK,       /* the question; see cdp__elastic_doubts() */
-    CDP__ELASTIC_HERE,      /* doubt->rank has come */
+    CDP__ELASTIC_NEXT_ENDED, /* the next rank has ended */
+    CDP__ELASTIC_ASK,        /* the question; see cdp__elastic_doubts() */
+    CDP__ELASTIC_HERE,       /* doubt->rank has come */
     CDP__ELASTIC_DOUBTS
 };
 
@@ -2589,12 +2589,12 @@ CDP__PRIVATE cdp_status cdp__elastic_doubts(
     memset(g, 0, sizeof g);
     if (q->rank == rank) q->rank = next;
     cdp__elastic_hex(d->members[next].id, hex);
-    cdp__elastic_key(e, g[CDP__ELASTIC_NEXT_GONE].key, "gone/%s", hex);
+    cdp__elastic_key(e, g[CDP__ELASTIC_NEXT_ENDED].key, "gone/%s", hex);
     cdp__elastic_key(e, g[CDP__ELASTIC_ASK].key, "e/%llu/ask", k);
     cdp__elastic_key(e, g[CDP__ELASTIC_HERE].key, "e/%llu/here/%u", k, q->rank);
     st = cdp__elastic_get_all(e, e->store, g, CDP__ELASTIC_DOUBTS);
     if (st != CDP_OK) return st;
-    if (g[CDP__ELASTIC_NEXT_GONE].data)
+    if (g[CDP__ELASTIC_NEXT_ENDED].data)
         st = cdp__fail(
             CDP_ERR_PEER_LOST, "epoch %llu: rank %u ended before it was connected", k, next);
     else
@@ -2636,7 +2636,7 @@ CDP__PRIVATE cdp_status cdp__elastic_answer_doubts(cdp_elastic *e, uint64_t k) {
    with e->failure. */
 
 /* True if another rank saw the error first, such as one that has no memory. */
-CDP__PRIVATE bool cdp__elastic_told(const cdp_error *why) {
+CDP__PRIVATE bool cdp__elastic_reported(const cdp_error *why) {
     return why->origin >= 0 && why->origin != why->rank;
 }
 
@@ -2646,7 +2646,7 @@ CDP__PRIVATE bool cdp__elastic_told(const cdp_error *why) {
 CDP__PRIVATE bool cdp__elastic_is_loss(cdp_status st) {
     if (st == CDP_OK) return false;
     return st == CDP_ERR_PEER_LOST || st == CDP_ERR_TIMEOUT || st == CDP_ERR_ABORTED
-        || st == CDP_ERR_IO || (st != CDP_ERR_MISMATCH && cdp__elastic_told(cdp_last_error()));
+        || st == CDP_ERR_IO || (st != CDP_ERR_MISMATCH && cdp__elastic_reported(cdp_last_error()));
 }
 
 /* Whom this process could not go on with, if it is still in epoch k. `absent`: a rank that did not
@@ -2803,19 +2803,19 @@ CDP__PRIVATE cdp_status cdp__elastic_try_turn(cdp_elastic *e, cdp_store *s,
 /* Finds out which members are gone, and removes their arrivals, because they could send no state. A
    process that does not lead asks only for the leader, and for all members if the leader is
    gone. */
-CDP__PRIVATE cdp_status cdp__elastic_look_for_gone(
+CDP__PRIVATE cdp_status cdp__elastic_find_dead(
     cdp_elastic *e, cdp__elastic_turn *t, bool *gone, cdp__elastic_arrival *arrivals) {
     const uint32_t leader = cdp__elastic_leader(t);
     uint32_t r, i;
     cdp_status st = CDP_OK;
     if (leader != t->rank) {
-        st = cdp__elastic_gone(e, e->watched, t->d->members[leader].id, &gone[leader]);
+        st = cdp__elastic_has_ended(e, e->watched, t->d->members[leader].id, &gone[leader]);
         if (st != CDP_OK || !gone[leader]) return st;
     }
     gone[t->rank] = true; /* that is not to be asked */
     if (t->d->size)
-        st = cdp__elastic_gone_all(e, e->watched, t->d->members[0].id, sizeof *t->d->members, gone,
-            sizeof *gone, t->d->size);
+        st = cdp__elastic_have_ended(e, e->watched, t->d->members[0].id, sizeof *t->d->members,
+            gone, sizeof *gone, t->d->size);
     gone[t->rank] = false;
     for (i = 0; i < t->count;) {
         r = arrivals[i].rank;
@@ -2868,7 +2868,7 @@ CDP__PRIVATE cdp_status cdp__elastic_look(cdp_elastic *e, const cdp__elastic_get
     t.since_ms = cdp__elastic_waited_ms(settle, now, t.settle_ms);
     st = cdp__elastic_records_of(e, in->key, in->data, in->bytes, &arrivals, &t.count);
     t.arrivals = arrivals;
-    if (st == CDP_OK) st = cdp__elastic_look_for_gone(e, &t, gone, arrivals);
+    if (st == CDP_OK) st = cdp__elastic_find_dead(e, &t, gone, arrivals);
     if (st == CDP_OK && cdp__elastic_proposes(&t, wait_ms)) {
         *wait_ms = CDP__ELASTIC_AGAIN_MS;
         st = cdp__elastic_try_turn(e, e->watched, t.d, arrivals, t.count, &verdict, won);
@@ -2897,7 +2897,7 @@ CDP__PRIVATE cdp_status cdp__elastic_open(cdp_elastic *e, cdp__elastic_asks asks
     else
         cdp__elastic_key(e, w->key, "e/%llu", epoch + 1);
     st = cdp__store_call_make(&w->call, CDP_STORE_WAIT, w->key, NULL, 0);
-    if (st == CDP_OK) st = cdp__elastic_said(cdp__store_begin(e->watched, &w->call.rq));
+    if (st == CDP_OK) st = cdp__elastic_store_status(cdp__store_begin(e->watched, &w->call.rq));
     if (st < 0) return st;
     w->asks = (uint8_t)asks;
     w->epoch = k;
@@ -3066,7 +3066,7 @@ CDP__PRIVATE cdp_status cdp__elastic_news(cdp_elastic *e, uint64_t k, bool *may)
             cdp__elastic_key(e, w->tickets_key, "e/%llu/trial", (unsigned long long)k);
         st = cdp__store_call_make(
             &w->tickets, leads ? CDP_STORE_GET : CDP_STORE_CHECK, w->tickets_key, NULL, 0);
-        if (st == CDP_OK) st = cdp__elastic_said(cdp__store_begin(e->store, rq));
+        if (st == CDP_OK) st = cdp__elastic_store_status(cdp__store_begin(e->store, rq));
         if (st < 0) return st;
         w->reads = true;
     }
@@ -3075,7 +3075,7 @@ CDP__PRIVATE cdp_status cdp__elastic_news(cdp_elastic *e, uint64_t k, bool *may)
         && cdp__elastic_now_ns(e) - w->tickets_ns < (uint64_t)e->store_ms * CDP__MS)
         return CDP_OK;
     w->reads = false;
-    st = cdp__elastic_said(cdp__store_end(e->store, rq, st, e->store_ms));
+    st = cdp__elastic_store_status(cdp__store_end(e->store, rq, st, e->store_ms));
     if (st != CDP_OK) return st;
     *may = cdp__elastic_is_news(e, rq);
     cdp_store_request_free(e->store, rq);
@@ -3124,7 +3124,7 @@ CDP__PRIVATE cdp_status cdp__elastic_do_duty(cdp_elastic *e, uint64_t k) {
     if (duty == CDP__ELASTIC_NEWCOMERS) st = cdp__elastic_news(e, k, &may);
     if (st != CDP_OK || !(alarm || may)) return st;
 #ifndef CDP_NO_FRAMES
-    if (!alarm && e->place.rank) return cdp__elastic_trial_hear(e, k);
+    if (!alarm && e->place.rank) return cdp__elastic_trial_read(e, k);
 #endif
     cdp__elastic_close(e);
     if (alarm) {
@@ -4634,7 +4634,7 @@ CDP__PRIVATE cdp_status cdp__elastic_await_all(
     const uint64_t slice_ms = e->no_thread ? CDP__ELASTIC_LOOK_MS : CDP__ELASTIC_SLICE_MS;
     uint64_t now = cdp__elastic_now_ns(e);
     const uint64_t until = cdp__min(deadline, now + cdp__elastic_wait_ms(d) * CDP__MS);
-    cdp_status st = cdp__elastic_said(cdp__store_begin(e->store, rq));
+    cdp_status st = cdp__elastic_store_status(cdp__store_begin(e->store, rq));
     if (st < 0) return st;
     do {
         st = cdp__elastic_answer(e, e->store, rq, cdp__min(until, now + slice_ms * CDP__MS));
@@ -5147,7 +5147,7 @@ CDP__PRIVATE cdp_status cdp__elastic_anybody(
     char key[CDP__ELASTIC_KEY];
     cdp_status st = CDP_OK;
     while (st == CDP_OK && gone && *dead < d->size) {
-        st = cdp__elastic_gone(e, e->store, d->members[*dead].id, &gone);
+        st = cdp__elastic_has_ended(e, e->store, d->members[*dead].id, &gone);
         *dead += st == CDP_OK && gone;
     }
     if (st != CDP_OK || !d->size || *dead < d->size) return st;
@@ -5239,7 +5239,7 @@ CDP__PRIVATE cdp_status cdp__elastic_too_few(
     if (*few || !d->size) return CDP_OK;
     gone = (bool *)cdp__alloc_zero(e->os, d->size * sizeof *gone);
     if (!gone) return cdp__fail_nomem("a list of members", d->size);
-    st = cdp__elastic_gone_all(
+    st = cdp__elastic_have_ended(
         e, e->store, d->members[0].id, sizeof *d->members, gone, sizeof *gone, d->size);
     for (r = 0; r < d->size; ++r)
         live += !gone[r];
@@ -5416,7 +5416,7 @@ CDP__PRIVATE void cdp__elastic_second_make(void *arg) {
         s->e->watched = s->e->store;
         st = CDP_OK;
     }
-    if (cdp__elastic_said(st) != CDP_OK) s->error = *cdp_last_error();
+    if (cdp__elastic_store_status(st) != CDP_OK) s->error = *cdp_last_error();
 }
 
 /* It is needed only after this process is in an epoch: a thread makes it meanwhile, for it takes
@@ -5445,7 +5445,7 @@ CDP__PRIVATE cdp_status cdp__elastic_start(cdp_elastic *e) {
     if (st == CDP_OK && e->place.epoch) st = cdp__elastic_attends(e);
     if (st != CDP_OK) {
         const cdp_error why = *cdp_last_error();
-        if (e->handed_in && cdp__elastic_say_gone(e, e->store, "gave up") == CDP_OK
+        if (e->handed_in && cdp__elastic_record_end(e, e->store, "gave up") == CDP_OK
             && e->place.epoch)
             (void)cdp__elastic_alarm_at(e, e->store, e->place.epoch, "a newcomer gave up");
         *cdp__error_slot() = why;
@@ -5455,8 +5455,8 @@ CDP__PRIVATE cdp_status cdp__elastic_start(cdp_elastic *e) {
 
 /* How long a process without a thread may need to learn, inside an operation, that the group was
    aborted: until it compares calls with its peers, and the cause has settled. */
-#define CDP__ELASTIC_HEAR_MS 1500u
-typedef char cdp__assert_elastic_hear[CDP__ELASTIC_HEAR_MS
+#define CDP__ELASTIC_NOTICE_MS 1500u
+typedef char cdp__assert_elastic_notice[CDP__ELASTIC_NOTICE_MS
             >= CDP__FAILURE_WAIT_MS + CDP__FAILURE_SETTLE_MS + CDP__FAILURE_REPORT_MS
         ? 1
         : -1];
@@ -5475,12 +5475,12 @@ CDP__PRIVATE cdp_status cdp__elastic_check_no_thread(const cdp_elastic_desc *d) 
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_elastic_create: without threads (no_thread of tcp->group, or an os that has none) "
             "cdp_elastic_desc.settle_ms has no default; set it to %u more than %s",
-            CDP__ELASTIC_HEAR_MS, away);
-    if (d->settle_ms < CDP__ELASTIC_HEAR_MS)
+            CDP__ELASTIC_NOTICE_MS, away);
+    if (d->settle_ms < CDP__ELASTIC_NOTICE_MS)
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_elastic_desc.settle_ms is %u; without threads (no_thread of tcp->group, or an os "
             "that has none) set it to %u more than %s",
-            d->settle_ms, CDP__ELASTIC_HEAR_MS, away);
+            d->settle_ms, CDP__ELASTIC_NOTICE_MS, away);
     return CDP_OK;
 }
 
@@ -5639,7 +5639,7 @@ CDP_API void cdp_elastic_destroy(cdp_elastic *e) {
     cdp__elastic_signal(e);
     cdp__elastic_unlock(e);
     cdp_group_destroy(failed); /* tells the mistake to the others, before the alarm hides it */
-    if (leaves && cdp__elastic_say_gone(e, e->store, "was destroyed") == CDP_OK && k)
+    if (leaves && cdp__elastic_record_end(e, e->store, "was destroyed") == CDP_OK && k)
         (void)cdp__elastic_alarm_at(e, e->store, k, "a rank called cdp_elastic_destroy()");
     cdp__elastic_free(e);
 }
@@ -5649,7 +5649,7 @@ CDP_API void cdp_elastic_destroy(cdp_elastic *e) {
 /* Knows: the place of this process and its group. Promises: each wait ends by join_ms; what a call
    returns holds for the epoch that it was made in. */
 
-CDP__PRIVATE cdp_status cdp__elastic_say(const cdp_error *why) {
+CDP__PRIVATE cdp_status cdp__elastic_set_error(const cdp_error *why) {
     *cdp__error_slot() = *why;
     return why->status;
 }
@@ -5687,7 +5687,7 @@ CDP__PRIVATE cdp_status cdp__elastic_go(cdp_elastic *e) {
     e->place.phase = CDP__ELASTIC_OUT;
     e->place.live = false;
     cdp__elastic_unlock(e);
-    st = cdp__elastic_say_gone(e, e->store, why);
+    st = cdp__elastic_record_end(e, e->store, why);
     if (st == CDP_OK && k) st = cdp__elastic_alarm_at(e, e->store, k, why);
     cdp__elastic_lock(e);
     e->left = st == CDP_OK;
@@ -5696,13 +5696,13 @@ CDP__PRIVATE cdp_status cdp__elastic_go(cdp_elastic *e) {
     return e->failure.status;
 }
 
-CDP__PRIVATE void cdp__elastic_bury_now(void *arg) {
+CDP__PRIVATE void cdp__elastic_end_group_now(void *arg) {
     cdp_group_destroy((cdp_group *)arg);
 }
 
 /* Destroys a group, in a thread of its own, because this takes up to 0.7 s after a failure. Without
    threads, each poll makes one step of leaving the group. */
-CDP__PRIVATE void cdp__elastic_bury(cdp_elastic *e, cdp_group *group) {
+CDP__PRIVATE void cdp__elastic_end_group(cdp_elastic *e, cdp_group *group) {
     if (!group) return;
 #ifndef CDP_NO_FRAMES
     if (e->no_thread) {
@@ -5716,7 +5716,7 @@ CDP__PRIVATE void cdp__elastic_bury(cdp_elastic *e, cdp_group *group) {
         return;
     }
     if (e->burying) e->os->threads.join(e->os, e->burying);
-    e->burying = e->os->threads.start(e->os, cdp__elastic_bury_now, group);
+    e->burying = e->os->threads.start(e->os, cdp__elastic_end_group_now, group);
     if (!e->burying) cdp_group_destroy(group);
 }
 
@@ -5727,7 +5727,7 @@ CDP__PRIVATE void cdp__elastic_retire(cdp_elastic *e) {
     old = e->retired;
     e->retired = NULL;
     cdp__elastic_unlock(e);
-    cdp__elastic_bury(e, old);
+    cdp__elastic_end_group(e, old);
 }
 
 /* One attempt to begin the epoch in which this process is. Lock held; given back meanwhile. */
@@ -5748,7 +5748,7 @@ CDP__PRIVATE cdp_status cdp__elastic_join(cdp_elastic *e) {
     d.members = (cdp__elastic_member *)cdp__alloc(e->os, d.size * sizeof *d.members);
     if (d.members) memcpy(d.members, e->d.members, d.size * sizeof *d.members);
     cdp__elastic_unlock(e);
-    cdp__elastic_bury(e, old);
+    cdp__elastic_end_group(e, old);
     st = d.members ? cdp__elastic_connect(e, &d, rank) : cdp__fail_nomem("a list of members", 0);
     /* what came last was not the program's time */
     if (e->no_thread) e->looked_ns = cdp__elastic_now_ns(e);
@@ -5756,7 +5756,7 @@ CDP__PRIVATE cdp_status cdp__elastic_join(cdp_elastic *e) {
     cdp__free(e->os, d.members);
     if (e->shown && e->middle) {
         const cdp_error why = *cdp_last_error();
-        cdp__elastic_bury(e, e->middle);
+        cdp__elastic_end_group(e, e->middle);
         e->middle = NULL;
         *cdp__error_slot() = why;
     }
@@ -5780,7 +5780,7 @@ CDP__PRIVATE bool cdp__elastic_is_own(const cdp_error *why) {
    has arrived. Lock held; given back meanwhile. */
 CDP__PRIVATE cdp_status cdp__elastic_give_up(cdp_elastic *e, uint64_t k, bool joins) {
     const cdp_error why = *cdp_last_error();
-    const bool lost = cdp__elastic_is_loss(why.status) || (joins && cdp__elastic_told(&why));
+    const bool lost = cdp__elastic_is_loss(why.status) || (joins && cdp__elastic_reported(&why));
     uint64_t deadline;
     cdp_status st;
     if (!lost || cdp__elastic_is_own(&why) || e->refused) {
@@ -5849,7 +5849,7 @@ CDP__PRIVATE cdp_status cdp__elastic_step(cdp_elastic *e, cdp_elastic_now *now) 
         const uint64_t k = e->place.epoch;
         const bool joins = e->place.phase == CDP__ELASTIC_JOINED;
         cdp_status st = CDP_OK;
-        if (e->failure.status != CDP_OK) return cdp__elastic_say(&e->failure);
+        if (e->failure.status != CDP_OK) return cdp__elastic_set_error(&e->failure);
         if (e->ended) return cdp__fail(CDP_ERR_STATE, "cdp_elastic_finish() has ended the job");
         if (cdp__elastic_may_go(e)) return cdp__elastic_go(e);
         if (e->place.phase == CDP__ELASTIC_WAITING) {
@@ -5931,7 +5931,7 @@ CDP_API cdp_status cdp_elastic_poll(cdp_elastic *e) {
     if (e->place.phase == CDP__ELASTIC_JOINED)
         runs = !e->group || cdp_group_status(e->group) == CDP_OK;
     cdp__elastic_unlock(e);
-    if (why.status != CDP_OK) return cdp__elastic_say(&why);
+    if (why.status != CDP_OK) return cdp__elastic_set_error(&why);
     if (runs) return CDP_OK;
     return cdp__fail(
         CDP_ERR_ABORTED, "the epoch ended, and this step counts nowhere: call cdp_elastic_next()");
@@ -5988,7 +5988,7 @@ CDP__PRIVATE cdp_status cdp__elastic_end(cdp_elastic *e) {
     cdp__elastic_key(e, key, "final");
     st = cdp__elastic_mark(e, e->store, key, "done");
     /* after the mark: members that are all gone without it have lost the state of the job */
-    if (st == CDP_OK) st = cdp__elastic_say_gone(e, e->store, "has finished");
+    if (st == CDP_OK) st = cdp__elastic_record_end(e, e->store, "has finished");
     cdp__elastic_lock(e);
     e->ended = true;
     cdp__elastic_signal(e);
@@ -5999,7 +5999,7 @@ CDP__PRIVATE cdp_status cdp__elastic_end(cdp_elastic *e) {
 /* This process has done all its steps. If it arrived before, its arrival does not say so: it adds a
    second one, because with fewer than min_ranks the remaining members would wait for newcomers that
    they do not need. */
-CDP__PRIVATE cdp_status cdp__elastic_say_ending(cdp_elastic *e) {
+CDP__PRIVATE cdp_status cdp__elastic_report_ending(cdp_elastic *e) {
     char key[CDP__ELASTIC_KEY];
     cdp__elastic_arrival a;
     bool arrived;
@@ -6019,7 +6019,7 @@ CDP_API cdp_status cdp_elastic_finish(cdp_elastic *e) {
     cdp_status st;
     st = cdp__elastic_here(e, "cdp_elastic_finish");
     if (st != CDP_OK) return st;
-    st = cdp__elastic_say_ending(e);
+    st = cdp__elastic_report_ending(e);
     if (st != CDP_OK) return st;
     cdp__elastic_key(e, key, "final");
     for (;;) {

@@ -759,15 +759,15 @@ struct cdp__mem_arena { /* the blocks of one pool for one stream */
     cdp__mem_arena *next;
 };
 
-typedef struct cdp__mem_lane { /* a further stream that uses blocks */
+typedef struct cdp__mem_stream_queue { /* a further stream that uses blocks */
     void *stream;
     cdp__mem_use *first, *last; /* events in the order of the stream */
-    struct cdp__mem_lane *next;
-} cdp__mem_lane;
+    struct cdp__mem_stream_queue *next;
+} cdp__mem_stream_queue;
 
 struct cdp__mem_use { /* one block on one further stream */
     cdp__mem_part *part;
-    cdp__mem_lane *lane;
+    cdp__mem_stream_queue *lane;
     void *event;         /* stays when the record is unused */
     cdp__mem_use *next;  /* of the block; or of unused ones */
     cdp__mem_use *after; /* in the lane, or in the list of frees delayed by a capture */
@@ -778,7 +778,7 @@ struct cdp__mem_use { /* one block on one further stream */
 #define CDP__MEM_BINS (CDP__MEM_EXACT + 27u * 32u)
 #define CDP__MEM_MAP ((CDP__MEM_BINS + 63u) / 64u)
 #define CDP__MEM_COARSE_BINS (39u * 32u)
-#define CDP__MEM_LOOKS 8u /* blocks of a list that a quick search compares */
+#define CDP__MEM_QUICK_SEARCH 8u /* blocks of a list that a quick search compares */
 
 typedef struct cdp__mem_bins {
     bool coarse;
@@ -1543,7 +1543,7 @@ struct cdp_mem {
     cdp__mem_use *unused_uses, *delayed; /* delayed by a capture, linked by `after` */
     uint32_t unused_part_count, part_count;
     cdp__mem_slab *slabs;
-    cdp__mem_lane *lanes;
+    cdp__mem_stream_queue *lanes;
     uint32_t waiting; /* events in lanes */
     uint32_t pool_count;
     uint64_t held, limit, requests, externals, external_places;
@@ -1774,7 +1774,7 @@ CDP__MEM_HOT void cdp__mem_part_free(cdp_mem *m, cdp__mem_part *p) {
     if (merged == 2) cdp__mem_down(&m->tally.inactive_split, large, 1);
 }
 
-CDP__PRIVATE void cdp__mem_hear(
+CDP__PRIVATE void cdp__mem_call_watchers(
     cdp_mem *m, cdp_mem_action action, uint64_t at, uint64_t bytes, cdp_mem_pool *pool) {
     uint32_t i;
     for (i = 0; i < CDP__MEM_WATCHERS; ++i) {
@@ -1807,7 +1807,7 @@ CDP__PRIVATE cdp__mem_part *cdp__mem_span_add(
     cdp__mem_up(&m->tally.segment, large, 1);
     cdp__mem_up(&m->tally.reserved_bytes, large, size);
     if (size >= m->sizes.max_split) cdp__mem_up(&m->tally.oversize_segments, false, 1);
-    cdp__mem_hear(m, CDP_MEM_SEGMENT_ALLOC, at, size, arena->pool);
+    cdp__mem_call_watchers(m, CDP_MEM_SEGMENT_ALLOC, at, size, arena->pool);
     return p;
 }
 
@@ -2222,12 +2222,12 @@ CDP__PRIVATE void cdp__mem_log_close(const cdp_os *os, cdp__mem_log *l) {
    the front until one has not completed, because a stream works in order. Promises: a block
    becomes free after the last of its events, and a free that fails changes nothing. */
 
-CDP__PRIVATE cdp__mem_lane *cdp__mem_lane_of(cdp_mem *m, void *stream) {
-    cdp__mem_lane *l = m->lanes;
+CDP__PRIVATE cdp__mem_stream_queue *cdp__mem_stream_queue_of(cdp_mem *m, void *stream) {
+    cdp__mem_stream_queue *l = m->lanes;
     while (l && l->stream != stream)
         l = l->next;
     if (l) return l;
-    l = (cdp__mem_lane *)cdp__alloc_zero(m->os, sizeof *l);
+    l = (cdp__mem_stream_queue *)cdp__alloc_zero(m->os, sizeof *l);
     if (!l) return NULL;
     l->stream = stream;
     l->next = m->lanes;
@@ -2247,7 +2247,7 @@ CDP__PRIVATE void cdp__mem_use_forget(const cdp_mem_source *s, cdp__mem_use *u) 
 
 /* Adds a stream to a block. The record is allocated now, so that a free needs no memory. */
 CDP__PRIVATE cdp_status cdp__mem_use_add(cdp_mem *m, cdp__mem_part *p, void *stream) {
-    cdp__mem_lane *const lane = cdp__mem_lane_of(m, stream);
+    cdp__mem_stream_queue *const lane = cdp__mem_stream_queue_of(m, stream);
     cdp__mem_use *u;
     if (!lane) return cdp__fail_nomem("cdp_mem_record_stream", sizeof *lane);
     for (u = p->uses; u; u = u->next)
@@ -2279,11 +2279,11 @@ CDP__PRIVATE void cdp__mem_use_drop(cdp_mem *m, cdp__mem_use *u) {
 CDP__PRIVATE cdp_status cdp__mem_release(cdp_mem *m, const cdp__mem_call *c, cdp__mem_span *s) {
     cdp_mem_pool *const pool = s->arena->pool;
     const cdp_mem_source *const source = &pool->source;
-    cdp__mem_hear(m, CDP_MEM_SEGMENT_FREE, s->at, s->size, pool);
+    cdp__mem_call_watchers(m, CDP_MEM_SEGMENT_FREE, s->at, s->size, pool);
     if (source->release) {
         const cdp_status st = source->release(source->user, (void *)(uintptr_t)s->at, s->size);
         if (st != CDP_OK) {
-            cdp__mem_hear(m, CDP_MEM_SEGMENT_ALLOC, s->at, s->size, pool);
+            cdp__mem_call_watchers(m, CDP_MEM_SEGMENT_ALLOC, s->at, s->size, pool);
             return st;
         }
     }
@@ -2310,8 +2310,8 @@ CDP__PRIVATE void cdp__mem_complete_waited(cdp_mem *m, const cdp__mem_call *c, c
     cdp__mem_complete(m, c, p);
 }
 
-CDP__PRIVATE void cdp__mem_lane_push(cdp_mem *m, cdp__mem_use *u) {
-    cdp__mem_lane *const l = u->lane;
+CDP__PRIVATE void cdp__mem_stream_queue_push(cdp_mem *m, cdp__mem_use *u) {
+    cdp__mem_stream_queue *const l = u->lane;
     u->after = NULL;
     if (l->last)
         l->last->after = u;
@@ -2378,7 +2378,7 @@ CDP__PRIVATE cdp_status cdp__mem_free_later(cdp_mem *m, const cdp__mem_call *c, 
         } else if (u->gone)
             cdp__mem_use_over(m, c, u);
         else
-            cdp__mem_lane_push(m, u);
+            cdp__mem_stream_queue_push(m, u);
     }
     return CDP_OK;
 }
@@ -2405,13 +2405,14 @@ CDP__PRIVATE cdp_status cdp__mem_poll_delayed(cdp_mem *m) {
         st = cdp__mem_use_mark(s, u);
         if (st != CDP_OK) return st;
         *at = u->after;
-        cdp__mem_lane_push(m, u);
+        cdp__mem_stream_queue_push(m, u);
     }
     return CDP_OK;
 }
 
 /* Queries the events of one stream. */
-CDP__PRIVATE cdp_status cdp__mem_poll_lane(cdp_mem *m, const cdp__mem_call *c, cdp__mem_lane *l) {
+CDP__PRIVATE cdp_status cdp__mem_poll_stream_queue(
+    cdp_mem *m, const cdp__mem_call *c, cdp__mem_stream_queue *l) {
     while (l->first) {
         cdp__mem_use *const u = l->first;
         const cdp_mem_source *const s = &u->part->span->arena->pool->source;
@@ -2428,10 +2429,10 @@ CDP__PRIVATE cdp_status cdp__mem_poll_lane(cdp_mem *m, const cdp__mem_call *c, c
 
 /* Completes the frees whose events have completed. */
 CDP__PRIVATE cdp_status cdp__mem_poll(cdp_mem *m, const cdp__mem_call *c) {
-    cdp__mem_lane *l;
+    cdp__mem_stream_queue *l;
     cdp_status st = m->delayed ? cdp__mem_poll_delayed(m) : CDP_OK;
     for (l = m->lanes; l && st == CDP_OK && m->waiting; l = l->next)
-        st = cdp__mem_poll_lane(m, c, l);
+        st = cdp__mem_poll_stream_queue(m, c, l);
     return st;
 }
 
@@ -2467,18 +2468,18 @@ CDP__PRIVATE cdp_status cdp__mem_drain(cdp_mem *m, cdp__mem_call *c) {
 /* Knows: the order in which memory is searched. Promises: a step that fails changes nothing, except
    that it may have returned memory to the source. */
 
-typedef struct cdp__mem_ask { /* one request */
+typedef struct cdp__mem_request { /* one request */
     cdp_mem_pool *pool;
     cdp__mem_arena *arena;
     void *stream;
     uint64_t bytes, size;
     bool large, capturing, no_host; /* no_host: no host memory for records */
-} cdp__mem_ask;
+} cdp__mem_request;
 
 /* Takes the best free block among the first `most` of each list out of its list; NULL: none has
    room and suits. */
 CDP__MEM_HOT cdp__mem_part *cdp__mem_fit_among(
-    const cdp_mem *m, const cdp__mem_arena *arena, const cdp__mem_ask *a, uint64_t most) {
+    const cdp_mem *m, const cdp__mem_arena *arena, const cdp__mem_request *a, uint64_t most) {
     cdp__mem_bins *const b = arena->bins[a->large];
     cdp__mem_part *p;
     uint32_t list;
@@ -2492,22 +2493,22 @@ CDP__MEM_HOT cdp__mem_part *cdp__mem_fit_among(
 
 /* One copy: beside the quick search in each caller it made every request slower. */
 CDP__ONE_COPY CDP__PRIVATE cdp__mem_part *cdp__mem_fit_exact(
-    const cdp_mem *m, const cdp__mem_arena *arena, const cdp__mem_ask *a) {
+    const cdp_mem *m, const cdp__mem_arena *arena, const cdp__mem_request *a) {
     return cdp__mem_fit_among(m, arena, a, UINT64_MAX);
 }
 
 /* Takes the best free block out of its list; NULL: there is none. A quick search that finds none
    is followed by an exact one, which costs less than a segment. */
 CDP__MEM_HOT cdp__mem_part *cdp__mem_fit(
-    const cdp_mem *m, const cdp__mem_arena *arena, const cdp__mem_ask *a) {
-    cdp__mem_part *const p = cdp__mem_fit_among(m, arena, a, CDP__MEM_LOOKS);
+    const cdp_mem *m, const cdp__mem_arena *arena, const cdp__mem_request *a) {
+    cdp__mem_part *const p = cdp__mem_fit_among(m, arena, a, CDP__MEM_QUICK_SEARCH);
     return p ? p : cdp__mem_fit_exact(m, arena, a);
 }
 
 /* Adds a segment to the pool, with one block in no list. NOMEM: the source has none, or the
    limit forbids it. */
 CDP__PRIVATE cdp_status cdp__mem_segment_new(
-    cdp_mem *m, const cdp__mem_call *c, cdp__mem_ask *a, cdp__mem_part **out) {
+    cdp_mem *m, const cdp__mem_call *c, cdp__mem_request *a, cdp__mem_part **out) {
     const cdp_mem_source *const s = &a->pool->source;
     const uint64_t bytes = m->desc.no_cache ? a->size : cdp__mem_segment_size(&m->sizes, a->size);
     void *at = NULL;
@@ -2594,7 +2595,7 @@ CDP__PRIVATE void cdp__mem_collect(cdp_mem *m, const cdp__mem_call *c) {
 /* Of the idle oversize segments of this stream, the smallest with room for `size`, else the
    largest. */
 CDP__PRIVATE cdp__mem_span *cdp__mem_oversize(
-    const cdp_mem *m, const cdp__mem_ask *a, uint64_t size) {
+    const cdp_mem *m, const cdp__mem_request *a, uint64_t size) {
     cdp__mem_span *s, *best = NULL;
     for (s = m->spans; s; s = s->next) {
         bool better;
@@ -2612,7 +2613,7 @@ CDP__PRIVATE cdp__mem_span *cdp__mem_oversize(
 
 /* Returns oversize segments to the source until there is room for the request. */
 CDP__PRIVATE bool cdp__mem_release_oversize(
-    cdp_mem *m, const cdp__mem_call *c, const cdp__mem_ask *a) {
+    cdp_mem *m, const cdp__mem_call *c, const cdp__mem_request *a) {
     const uint64_t size = cdp__max(a->size, m->sizes.max_split);
     uint64_t back = 0;
     while (back < size) {
@@ -2626,7 +2627,7 @@ CDP__PRIVATE bool cdp__mem_release_oversize(
 
 /* Waits for all events, returns all free memory, and asks the source again. */
 CDP__PRIVATE cdp_status cdp__mem_retry(
-    cdp_mem *m, cdp__mem_call *c, cdp__mem_ask *a, cdp__mem_part **out) {
+    cdp_mem *m, cdp__mem_call *c, cdp__mem_request *a, cdp__mem_part **out) {
     cdp_status st = cdp__mem_drain(m, c);
     ++m->stats.sync_all_streams;
     if (st != CDP_OK) return st;
@@ -2639,7 +2640,7 @@ CDP__PRIVATE cdp_status cdp__mem_retry(
 }
 
 /* Takes a block of private pools that allow it. */
-CDP__PRIVATE cdp__mem_part *cdp__mem_from_pools(cdp_mem *m, const cdp__mem_ask *a) {
+CDP__PRIVATE cdp__mem_part *cdp__mem_from_pools(cdp_mem *m, const cdp__mem_request *a) {
     const cdp_mem_pool *pool;
     for (pool = m->base.next; pool; pool = pool->next) {
         const cdp__mem_arena *arena;
@@ -2655,7 +2656,7 @@ CDP__PRIVATE cdp__mem_part *cdp__mem_from_pools(cdp_mem *m, const cdp__mem_ask *
 
 /* Finds a block for a request; tries these steps in order. The block is in no list. */
 CDP__MEM_HOT cdp_status cdp__mem_find(
-    cdp_mem *m, cdp__mem_call *c, cdp__mem_ask *a, cdp__mem_part **out) {
+    cdp_mem *m, cdp__mem_call *c, cdp__mem_request *a, cdp__mem_part **out) {
     cdp_status st;
     if ((m->waiting || m->delayed) && !a->capturing) {
         st = cdp__mem_poll(m, c);
@@ -2680,8 +2681,8 @@ CDP__MEM_HOT cdp_status cdp__mem_find(
 }
 
 /* Fill in a request: the arena, the rounded size. */
-CDP__MEM_HOT cdp_status cdp__mem_ask_begin(
-    cdp_mem *m, cdp__mem_ask *a, cdp_mem_pool *pool, uint64_t bytes, void *stream) {
+CDP__MEM_HOT cdp_status cdp__mem_request_begin(
+    cdp_mem *m, cdp__mem_request *a, cdp_mem_pool *pool, uint64_t bytes, void *stream) {
     const bool fixed = pool && pool->fixed_bytes;
     a->pool = pool ? pool : &m->base;
     a->stream = fixed ? NULL : stream;
@@ -2705,7 +2706,8 @@ CDP__MEM_HOT cdp_status cdp__mem_ask_begin(
 }
 
 /* Serves a request: finds a block, counts and records it. The caller holds the lock. */
-CDP__MEM_HOT cdp_status cdp__mem_serve(cdp_mem *m, cdp__mem_call *c, cdp__mem_ask *a, void **out) {
+CDP__MEM_HOT cdp_status cdp__mem_serve(
+    cdp_mem *m, cdp__mem_call *c, cdp__mem_request *a, void **out) {
     cdp__mem_part *p = NULL;
     const cdp_status st = cdp__mem_find(m, c, a, &p);
     bool splits;
@@ -2792,7 +2794,8 @@ CDP__PRIVATE void cdp__mem_find_holder(const cdp_mem *m, cdp__mem_holder *most) 
     cdp__free(m->os, sums);
 }
 
-CDP__PRIVATE void cdp__mem_figure(const cdp_mem *m, const cdp__mem_ask *a, cdp__mem_figures *f) {
+CDP__PRIVATE void cdp__mem_figure(
+    const cdp_mem *m, const cdp__mem_request *a, cdp__mem_figures *f) {
     const cdp_mem_source *const s = &a->pool->source;
     const cdp__mem_span *span;
     memset(f, 0, sizeof *f);
@@ -2808,15 +2811,15 @@ CDP__PRIVATE void cdp__mem_figure(const cdp_mem *m, const cdp__mem_ask *a, cdp__
     cdp__mem_find_holder(m, &f->most);
 }
 
-typedef struct cdp__mem_spot { /* an address, and the module that it is in */
+typedef struct cdp__mem_module_lookup { /* an address, and the module that it is in */
     uint64_t address, base;
     uint64_t low, high; /* the beginning of its file, as far as it can be read */
     char path[512];
     bool found;
-} cdp__mem_spot;
+} cdp__mem_module_lookup;
 
-CDP__PRIVATE bool cdp__mem_spot_line(void *user, const cdp__mem_map_line *line) {
-    cdp__mem_spot *const spot = (cdp__mem_spot *)user;
+CDP__PRIVATE bool cdp__mem_module_lookup_line(void *user, const cdp__mem_map_line *line) {
+    cdp__mem_module_lookup *const spot = (cdp__mem_module_lookup *)user;
     if (strcmp(spot->path, line->path) != 0) { /* the first line of a module */
         cdp__mem_text_copy(spot->path, line->path, sizeof spot->path);
         spot->base = line->low - line->offset;
@@ -2828,11 +2831,12 @@ CDP__PRIVATE bool cdp__mem_spot_line(void *user, const cdp__mem_map_line *line) 
 }
 
 /* Adds "module+0x4f1a": an address alone means nothing in the next run of the program. */
-CDP__PRIVATE void cdp__mem_spot_text(cdp__text *t, cdp__mem_spot *spot, uint64_t address) {
+CDP__PRIVATE void cdp__mem_module_offset_text(
+    cdp__text *t, cdp__mem_module_lookup *spot, uint64_t address) {
     const char *slash;
     memset(spot, 0, sizeof *spot);
     spot->address = address;
-    cdp__mem_maps(cdp__mem_spot_line, spot);
+    cdp__mem_maps(cdp__mem_module_lookup_line, spot);
     slash = strrchr(spot->path, '/');
     spot->found = spot->found && slash && strlen(slash) < 60;
     if (spot->found)
@@ -2849,7 +2853,7 @@ CDP__PRIVATE void cdp__mem_stack_text(const cdp_mem *m, uint32_t stack, cdp__tex
     const cdp__mem_row *const row = &m->log.depot.rows[stack - 1];
     const uint64_t *const words = m->log.depot.words + row->first;
     char id[CDP__MEM_BUILD_ID] = "";
-    cdp__mem_spot spot;
+    cdp__mem_module_lookup spot;
     uint32_t i;
     for (i = 0; i < row->count && i < CDP__MEM_NAME_FRAMES; ++i) {
         if (i) cdp__text_add(t, " < ");
@@ -2861,7 +2865,7 @@ CDP__PRIVATE void cdp__mem_stack_text(const cdp_mem *m, uint32_t stack, cdp__tex
                 cdp__text_char(t, *at == '\n' ? ':' : *at);
         } else {
             if (!i) cdp__text_add(t, "code at ");
-            cdp__mem_spot_text(t, &spot, words[i]);
+            cdp__mem_module_offset_text(t, &spot, words[i]);
             if (!i && spot.found)
                 (void)cdp__mem_build_id(
                     (const uint8_t *)(uintptr_t)spot.low, spot.high - spot.low, id);
@@ -2894,7 +2898,7 @@ CDP__PRIVATE void cdp__mem_oom_holder(const cdp_mem *m, const cdp__mem_holder *h
 
 /* The error of a failed request, with its numbers. */
 CDP__PRIVATE cdp_status cdp__mem_oom_error(
-    const cdp_mem *m, const cdp__mem_ask *a, const cdp__mem_figures *f) {
+    const cdp_mem *m, const cdp__mem_request *a, const cdp__mem_figures *f) {
     const cdp__mem_tallies *const s = &m->tally;
     const uint64_t cached =
         m->held - cdp__mem_now(&s->active_bytes) - cdp__mem_now(&s->allocated_bytes);
@@ -2922,8 +2926,8 @@ CDP__PRIVATE cdp_status cdp__mem_oom_error(
 }
 
 /* Counts, records and logs the failure. The caller holds the lock. */
-CDP__PRIVATE cdp_status cdp__mem_oom_tell(
-    cdp_mem *m, const cdp__mem_call *c, const cdp__mem_ask *a, cdp_mem_oom *out) {
+CDP__PRIVATE cdp_status cdp__mem_oom_report(
+    cdp_mem *m, const cdp__mem_call *c, const cdp__mem_request *a, cdp_mem_oom *out) {
     cdp__mem_figures f;
     cdp__mem_record *e;
     cdp__mem_figure(m, a, &f);
@@ -3726,14 +3730,14 @@ CDP__PRIVATE bool cdp__mem_build_segments(cdp_mem_shot *s, const cdp__mem_raw *r
 
 /* A live block whose alloc was left out. The viewer goes back from the final state and needs one,
    or it would show the block before its segment. */
-typedef struct cdp__mem_unsaid {
+typedef struct cdp__mem_omitted {
     uint64_t before; /* so many of the kept events came before it */
     uint64_t span, part;
-} cdp__mem_unsaid;
+} cdp__mem_omitted;
 
-CDP__PRIVATE int cdp__mem_unsaid_order(const void *a, const void *b) {
-    const cdp__mem_unsaid *const x = (const cdp__mem_unsaid *)a,
-                                 *const y = (const cdp__mem_unsaid *)b;
+CDP__PRIVATE int cdp__mem_omitted_order(const void *a, const void *b) {
+    const cdp__mem_omitted *const x = (const cdp__mem_omitted *)a,
+                                  *const y = (const cdp__mem_omitted *)b;
     if (x->before != y->before) return x->before < y->before ? -1 : 1;
     if (x->part == y->part) return 0;
     return x->part < y->part ? -1 : 1;
@@ -3741,7 +3745,7 @@ CDP__PRIVATE int cdp__mem_unsaid_order(const void *a, const void *b) {
 
 /* Lists the blocks whose alloc was left out, in the order of time; those from before the first
    kept event were there from the beginning. `out` may be NULL. Returns their number. */
-CDP__PRIVATE uint64_t cdp__mem_unsaid_list(const cdp__mem_raw *r, cdp__mem_unsaid *out) {
+CDP__PRIVATE uint64_t cdp__mem_omitted_list(const cdp__mem_raw *r, cdp__mem_omitted *out) {
     uint64_t i, j, at = 0, n = 0;
     if (!r->record_count) return 0;
     for (i = 0; i < r->span_count; ++i)
@@ -3755,14 +3759,14 @@ CDP__PRIVATE uint64_t cdp__mem_unsaid_list(const cdp__mem_raw *r, cdp__mem_unsai
             }
             ++n;
         }
-    if (out && n) qsort(out, (size_t)n, sizeof *out, cdp__mem_unsaid_order);
+    if (out && n) qsort(out, (size_t)n, sizeof *out, cdp__mem_omitted_order);
     return n;
 }
 
 /* Makes the events of such a block; they get the time of the event before. `ended`: at the end of
    the log, that it was freed and waits. */
-CDP__PRIVATE cdp_mem_event *cdp__mem_unsaid_say(cdp_mem_shot *s, const cdp__mem_raw *r,
-    const cdp__mem_unsaid *u, bool ended, cdp_mem_event *e) {
+CDP__PRIVATE cdp_mem_event *cdp__mem_omitted_events(cdp_mem_shot *s, const cdp__mem_raw *r,
+    const cdp__mem_omitted *u, bool ended, cdp_mem_event *e) {
     const cdp__mem_raw_span *const span = &r->spans[u->span];
     const cdp__mem_raw_part *const part = &r->parts[u->part];
     static const cdp_mem_action actions[] = {
@@ -3801,18 +3805,18 @@ CDP__PRIVATE bool cdp__mem_events_merge(const cdp_os *os, cdp__mem_device *d, ui
 
 /* Adds the events of an allocator. Their times are nanoseconds until all are merged. */
 CDP__PRIVATE bool cdp__mem_build_events(cdp_mem_shot *s, const cdp__mem_raw *r, uint32_t device) {
-    const uint64_t more = cdp__mem_unsaid_list(r, NULL);
-    cdp__mem_unsaid *const unsaid =
-        (cdp__mem_unsaid *)cdp__alloc(s->os, (more + 1) * sizeof(cdp__mem_unsaid));
+    const uint64_t more = cdp__mem_omitted_list(r, NULL);
+    cdp__mem_omitted *const unsaid =
+        (cdp__mem_omitted *)cdp__alloc(s->os, (more + 1) * sizeof(cdp__mem_omitted));
     cdp_mem_event *e = cdp__mem_shot_events(s, device, r->record_count + 3 * more);
     const uint64_t from = s->devices[device].count;
     uint64_t i, k = 0;
     bool ok = unsaid && (e || !(r->record_count + more));
-    if (ok) (void)cdp__mem_unsaid_list(r, unsaid);
+    if (ok) (void)cdp__mem_omitted_list(r, unsaid);
     for (i = 0; ok && i < r->record_count; ++i, ++e) {
         const cdp__mem_record *const record = &r->records[i];
         for (; k < more && unsaid[k].before == i; ++k)
-            e = cdp__mem_unsaid_say(s, r, &unsaid[k], false, e);
+            e = cdp__mem_omitted_events(s, r, &unsaid[k], false, e);
         e->address = record->address;
         e->size = record->size;
         e->stream = record->stream;
@@ -3826,9 +3830,9 @@ CDP__PRIVATE bool cdp__mem_build_events(cdp_mem_shot *s, const cdp__mem_raw *r, 
         e->label = cdp__mem_raw_label(s, r, record->label);
     }
     for (; ok && k < more; ++k)
-        e = cdp__mem_unsaid_say(s, r, &unsaid[k], false, e);
+        e = cdp__mem_omitted_events(s, r, &unsaid[k], false, e);
     for (k = 0; ok && k < more; ++k)
-        e = cdp__mem_unsaid_say(s, r, &unsaid[k], true, e);
+        e = cdp__mem_omitted_events(s, r, &unsaid[k], true, e);
     cdp__free(s->os, unsaid);
     if (!ok) return false;
     if (e) s->devices[device].count = (uint64_t)(e - s->devices[device].events);
@@ -3897,7 +3901,7 @@ CDP__PRIVATE bool cdp__mem_build(cdp_mem_shot *s, const cdp_mem *m, cdp__mem_raw
 /* Knows: how bytes are collected and passed to a sink. Promises: after the sink returned false it
    is not called again; bytes that are not UTF-8 become question marks. */
 
-typedef struct cdp__mem_pen {
+typedef struct cdp__mem_output {
     cdp__text text; /* the first member: the flush of a text gets its address */
     cdp_mem_sink sink;
     void *user;
@@ -3905,37 +3909,37 @@ typedef struct cdp__mem_pen {
     uint32_t *text_memo, *stack_memo; /* number in the file + 1; 0: not written yet */
     uint32_t memos;
     char bytes[8192];
-} cdp__mem_pen;
+} cdp__mem_output;
 
-CDP__PRIVATE void cdp__mem_pen_flush(cdp__text *t) {
-    cdp__mem_pen *const w = (cdp__mem_pen *)(void *)t;
+CDP__PRIVATE void cdp__mem_output_flush(cdp__text *t) {
+    cdp__mem_output *const w = (cdp__mem_output *)(void *)t;
     if (t->used && !w->broken && !w->sink(w->user, t->at, t->used)) w->broken = true;
     t->used = 0;
 }
 
-CDP__PRIVATE void cdp__mem_pen_open(cdp__mem_pen *w, cdp_mem_sink sink, void *user) {
+CDP__PRIVATE void cdp__mem_output_open(cdp__mem_output *w, cdp_mem_sink sink, void *user) {
     w->text = cdp__text_of(w->bytes, sizeof w->bytes);
-    w->text.flush = cdp__mem_pen_flush;
+    w->text.flush = cdp__mem_output_flush;
     w->sink = sink;
     w->user = user;
 }
 
-CDP__PRIVATE void cdp__mem_put(cdp__mem_pen *w, uint32_t byte) {
+CDP__PRIVATE void cdp__mem_put(cdp__mem_output *w, uint32_t byte) {
     cdp__text_char(&w->text, (char)byte);
 }
 
-CDP__PRIVATE void cdp__mem_put_text(cdp__mem_pen *w, const char *text) {
+CDP__PRIVATE void cdp__mem_put_text(cdp__mem_output *w, const char *text) {
     cdp__text_bytes(&w->text, text, strlen(text));
 }
 
 /* `bytes` of a number, the lowest first. */
-CDP__PRIVATE void cdp__mem_put_number(cdp__mem_pen *w, uint64_t v, uint32_t bytes) {
+CDP__PRIVATE void cdp__mem_put_number(cdp__mem_output *w, uint64_t v, uint32_t bytes) {
     for (; bytes; --bytes, v >>= 8)
         cdp__mem_put(w, (uint32_t)(v & 0xff));
 }
 
 /* Bytes of a text as they are written: every byte that is no UTF-8 becomes '?'. */
-CDP__PRIVATE void cdp__mem_put_utf8(cdp__mem_pen *w, const char *text, uint64_t bytes) {
+CDP__PRIVATE void cdp__mem_put_utf8(cdp__mem_output *w, const char *text, uint64_t bytes) {
     const uint8_t *at = (const uint8_t *)text, *const end = at + bytes;
     while (at < end) {
         const uint8_t *const from = at;
@@ -3955,7 +3959,7 @@ CDP__PRIVATE void cdp__mem_put_utf8(cdp__mem_pen *w, const char *text, uint64_t 
 
 #define CDP__MEM_NUMBER_MAX (1ull << 53) /* the viewer rounds larger numbers */
 
-CDP__PRIVATE void cdp__mem_pickle_number(cdp__mem_pen *w, int64_t v) {
+CDP__PRIVATE void cdp__mem_pickle_number(cdp__mem_output *w, int64_t v) {
     uint32_t n = 5;
     if (v >= 0 && v < 256) {
         cdp__mem_put(w, 'K');
@@ -3975,7 +3979,7 @@ CDP__PRIVATE void cdp__mem_pickle_number(cdp__mem_pen *w, int64_t v) {
     }
 }
 
-CDP__PRIVATE void cdp__mem_pickle_real(cdp__mem_pen *w, double v) {
+CDP__PRIVATE void cdp__mem_pickle_real(cdp__mem_output *w, double v) {
     uint64_t bits;
     uint32_t i;
     memcpy(&bits, &v, sizeof bits);
@@ -3985,21 +3989,21 @@ CDP__PRIVATE void cdp__mem_pickle_real(cdp__mem_pen *w, double v) {
 }
 
 /* Memoizes the value on the stack. Returns its number + 1. */
-CDP__PRIVATE uint32_t cdp__mem_pickle_keep(cdp__mem_pen *w) {
+CDP__PRIVATE uint32_t cdp__mem_pickle_keep(cdp__mem_output *w) {
     const uint32_t n = w->memos++;
     cdp__mem_put(w, n < 256 ? 'q' : 'r');
     cdp__mem_put_number(w, n, n < 256 ? 1 : 4);
     return n + 1;
 }
 
-CDP__PRIVATE void cdp__mem_pickle_again(cdp__mem_pen *w, uint32_t memo) {
+CDP__PRIVATE void cdp__mem_pickle_again(cdp__mem_output *w, uint32_t memo) {
     const uint32_t n = memo - 1;
     cdp__mem_put(w, n < 256 ? 'h' : 'j');
     cdp__mem_put_number(w, n, n < 256 ? 1 : 4);
 }
 
 /* Writes a text of the shot, memoized. */
-CDP__PRIVATE void cdp__mem_pickle_text(cdp__mem_pen *w, const char *text) {
+CDP__PRIVATE void cdp__mem_pickle_text(cdp__mem_output *w, const char *text) {
     uint32_t *const memo = &w->text_memo[cdp__mem_text_number(text)];
     const uint64_t bytes = strlen(text);
     if (*memo) {
@@ -4017,14 +4021,14 @@ CDP__PRIVATE void cdp__mem_pickle_text(cdp__mem_pen *w, const char *text) {
 /* Knows: the values of a snapshot, as a pickle or as JSON behind one set of functions. Promises:
    both forms have the same keys, and no number is above 2^53. */
 
-CDP__PRIVATE void cdp__mem_w_text(cdp__mem_pen *w, const char *text) {
+CDP__PRIVATE void cdp__mem_w_text(cdp__mem_output *w, const char *text) {
     if (w->json)
         cdp__json_string(&w->text, text);
     else
         cdp__mem_pickle_text(w, text);
 }
 
-CDP__PRIVATE void cdp__mem_w_number(cdp__mem_pen *w, uint64_t v) {
+CDP__PRIVATE void cdp__mem_w_number(cdp__mem_output *w, uint64_t v) {
     if (v > CDP__MEM_NUMBER_MAX) v = CDP__MEM_NUMBER_MAX;
     if (!w->json) {
         cdp__mem_pickle_number(w, (int64_t)v);
@@ -4033,21 +4037,21 @@ CDP__PRIVATE void cdp__mem_w_number(cdp__mem_pen *w, uint64_t v) {
     cdp__text_number(&w->text, v, false, 10);
 }
 
-CDP__PRIVATE void cdp__mem_w_bool(cdp__mem_pen *w, bool v) {
+CDP__PRIVATE void cdp__mem_w_bool(cdp__mem_output *w, bool v) {
     if (w->json)
         cdp__mem_put_text(w, v ? "true" : "false");
     else
         cdp__mem_put(w, v ? 0x88 : 0x89);
 }
 
-CDP__PRIVATE void cdp__mem_w_whole(cdp__mem_pen *w, int64_t v) {
+CDP__PRIVATE void cdp__mem_w_whole(cdp__mem_output *w, int64_t v) {
     if (w->json)
         cdp__text_add(&w->text, "%lld", (long long)v);
     else
         cdp__mem_pickle_number(w, v);
 }
 
-CDP__PRIVATE void cdp__mem_w_real(cdp__mem_pen *w, double v) {
+CDP__PRIVATE void cdp__mem_w_real(cdp__mem_output *w, double v) {
     if (w->json)
         cdp__json_real(&w->text, v);
     else
@@ -4055,7 +4059,7 @@ CDP__PRIVATE void cdp__mem_w_real(cdp__mem_pen *w, double v) {
 }
 
 /* Writes a setting: a whole number without a point. */
-CDP__PRIVATE void cdp__mem_w_setting(cdp__mem_pen *w, double v) {
+CDP__PRIVATE void cdp__mem_w_setting(cdp__mem_output *w, double v) {
     const int64_t whole = v > -9e15 && v < 9e15 ? (int64_t)v : INT64_MAX;
     if ((double)whole >= v && (double)whole <= v)
         cdp__mem_w_whole(w, whole);
@@ -4063,37 +4067,37 @@ CDP__PRIVATE void cdp__mem_w_setting(cdp__mem_pen *w, double v) {
         cdp__mem_w_real(w, v);
 }
 
-CDP__PRIVATE void cdp__mem_w_dict(cdp__mem_pen *w) {
+CDP__PRIVATE void cdp__mem_w_dict(cdp__mem_output *w) {
     cdp__mem_put_text(w, w->json ? "{" : "}(");
     w->fresh = true;
 }
 
-CDP__PRIVATE void cdp__mem_w_dict_end(cdp__mem_pen *w) {
+CDP__PRIVATE void cdp__mem_w_dict_end(cdp__mem_output *w) {
     cdp__mem_put(w, w->json ? '}' : 'u');
     w->fresh = false;
 }
 
 /* `text` is a text of the shot. */
-CDP__PRIVATE void cdp__mem_w_key(cdp__mem_pen *w, const char *text) {
+CDP__PRIVATE void cdp__mem_w_key(cdp__mem_output *w, const char *text) {
     if (w->json && !w->fresh) cdp__mem_put(w, ',');
     w->fresh = false;
     cdp__mem_w_text(w, text);
     if (w->json) cdp__mem_put(w, ':');
 }
 
-CDP__PRIVATE void cdp__mem_w_list(cdp__mem_pen *w) {
+CDP__PRIVATE void cdp__mem_w_list(cdp__mem_output *w) {
     cdp__mem_put(w, w->json ? '[' : ']');
 }
 
 /* Call before the i-th item of a list. */
-CDP__PRIVATE void cdp__mem_w_item(cdp__mem_pen *w, uint64_t i) {
+CDP__PRIVATE void cdp__mem_w_item(cdp__mem_output *w, uint64_t i) {
     if (w->json && i) cdp__mem_put(w, ',');
     if (w->json || i % 1000) return;
     if (i) cdp__mem_put(w, 'e');
     cdp__mem_put(w, '(');
 }
 
-CDP__PRIVATE void cdp__mem_w_list_end(cdp__mem_pen *w, uint64_t count) {
+CDP__PRIVATE void cdp__mem_w_list_end(cdp__mem_output *w, uint64_t count) {
     if (w->json)
         cdp__mem_put(w, ']');
     else if (count)
@@ -4101,7 +4105,7 @@ CDP__PRIVATE void cdp__mem_w_list_end(cdp__mem_pen *w, uint64_t count) {
     w->fresh = false;
 }
 
-CDP__PRIVATE void cdp__mem_w_pair(cdp__mem_pen *w, const uint64_t pair[2]) {
+CDP__PRIVATE void cdp__mem_w_pair(cdp__mem_output *w, const uint64_t pair[2]) {
     if (w->json) cdp__mem_put(w, '[');
     cdp__mem_w_number(w, pair[0]);
     if (w->json) cdp__mem_put(w, ',');
@@ -4110,7 +4114,7 @@ CDP__PRIVATE void cdp__mem_w_pair(cdp__mem_pen *w, const uint64_t pair[2]) {
 }
 
 /* Writes a token that is no container. */
-CDP__PRIVATE void cdp__mem_w_plain(cdp__mem_pen *w, const cdp__mem_token *t) {
+CDP__PRIVATE void cdp__mem_w_plain(cdp__mem_output *w, const cdp__mem_token *t) {
     switch (t->kind) {
     case CDP__MEM_BOOL: cdp__mem_w_bool(w, t->as.whole != 0); break;
     case CDP__MEM_TEXT: cdp__mem_w_text(w, t->as.text); break;
@@ -4121,7 +4125,7 @@ CDP__PRIVATE void cdp__mem_w_plain(cdp__mem_pen *w, const cdp__mem_token *t) {
 }
 
 /* Writes the value that begins at a token; returns the token behind it. */
-CDP__PRIVATE const cdp__mem_token *cdp__mem_w_tree(cdp__mem_pen *w, const cdp__mem_token *t) {
+CDP__PRIVATE const cdp__mem_token *cdp__mem_w_tree(cdp__mem_output *w, const cdp__mem_token *t) {
     struct {
         const cdp__mem_token *box;
         uint32_t at;
@@ -4154,7 +4158,7 @@ CDP__PRIVATE const cdp__mem_token *cdp__mem_w_tree(cdp__mem_pen *w, const cdp__m
 }
 
 /* Writes the pairs of a dict that is a token, into the dict that is open. */
-CDP__PRIVATE void cdp__mem_w_others(cdp__mem_pen *w, const cdp_mem_shot *s, uint32_t others) {
+CDP__PRIVATE void cdp__mem_w_others(cdp__mem_output *w, const cdp_mem_shot *s, uint32_t others) {
     const cdp__mem_token *t = others ? &s->tokens[others + 1] : NULL;
     uint32_t i;
     for (i = 0; others && i < s->tokens[others].count; ++i) {
@@ -4164,7 +4168,7 @@ CDP__PRIVATE void cdp__mem_w_others(cdp__mem_pen *w, const cdp_mem_shot *s, uint
 }
 
 CDP__PRIVATE void cdp__mem_w_frames(
-    cdp__mem_pen *w, const cdp_mem_shot *s, const cdp__mem_keys *k, uint32_t stack) {
+    cdp__mem_output *w, const cdp_mem_shot *s, const cdp__mem_keys *k, uint32_t stack) {
     const cdp__mem_stack *const t = &s->stacks[stack];
     uint32_t i;
     if (!w->json && w->stack_memo[stack]) {
@@ -4189,12 +4193,12 @@ CDP__PRIVATE void cdp__mem_w_frames(
     cdp__mem_w_list_end(w, t->count);
 }
 
-CDP__PRIVATE void cdp__mem_w_entry(cdp__mem_pen *w, const char *key, uint64_t v) {
+CDP__PRIVATE void cdp__mem_w_entry(cdp__mem_output *w, const char *key, uint64_t v) {
     cdp__mem_w_key(w, key);
     cdp__mem_w_number(w, v);
 }
 
-CDP__PRIVATE void cdp__mem_w_said(cdp__mem_pen *w, const char *key, const char *text) {
+CDP__PRIVATE void cdp__mem_w_said(cdp__mem_output *w, const char *key, const char *text) {
     cdp__mem_w_key(w, key);
     cdp__mem_w_text(w, text);
 }
@@ -4205,7 +4209,7 @@ CDP__PRIVATE const char *cdp__mem_state_word(const cdp__mem_keys *k, cdp_mem_sta
 }
 
 CDP__PRIVATE void cdp__mem_w_block(
-    cdp__mem_pen *w, const cdp_mem_shot *s, const cdp__mem_keys *k, const cdp_mem_block *b) {
+    cdp__mem_output *w, const cdp_mem_shot *s, const cdp__mem_keys *k, const cdp_mem_block *b) {
     cdp__mem_w_dict(w);
     cdp__mem_w_entry(w, k->w_address, b->address);
     cdp__mem_w_entry(w, k->w_size, b->size);
@@ -4219,7 +4223,7 @@ CDP__PRIVATE void cdp__mem_w_block(
 }
 
 CDP__PRIVATE void cdp__mem_w_segment(
-    cdp__mem_pen *w, const cdp_mem_shot *s, const cdp__mem_keys *k, const cdp_mem_segment *g) {
+    cdp__mem_output *w, const cdp_mem_shot *s, const cdp__mem_keys *k, const cdp_mem_segment *g) {
     uint32_t i;
     cdp__mem_w_dict(w);
     cdp__mem_w_entry(w, k->w_device, g->device);
@@ -4251,7 +4255,7 @@ CDP__PRIVATE void cdp__mem_w_segment(
 }
 
 CDP__PRIVATE void cdp__mem_w_event(
-    cdp__mem_pen *w, const cdp_mem_shot *s, const cdp__mem_keys *k, const cdp_mem_event *e) {
+    cdp__mem_output *w, const cdp_mem_shot *s, const cdp__mem_keys *k, const cdp_mem_event *e) {
     const bool oom = e->action == CDP_MEM_OOM;
     cdp__mem_w_dict(w);
     cdp__mem_w_said(w, k->w_action, k->actions[e->action]);
@@ -4273,7 +4277,7 @@ CDP__PRIVATE void cdp__mem_w_event(
 }
 
 CDP__PRIVATE void cdp__mem_w_traces(
-    cdp__mem_pen *w, const cdp_mem_shot *s, const cdp__mem_keys *k) {
+    cdp__mem_output *w, const cdp_mem_shot *s, const cdp__mem_keys *k) {
     uint64_t i, j;
     cdp__mem_w_key(w, k->w_device_traces);
     cdp__mem_w_list(w);
@@ -4291,7 +4295,7 @@ CDP__PRIVATE void cdp__mem_w_traces(
 }
 
 CDP__PRIVATE void cdp__mem_w_settings(
-    cdp__mem_pen *w, const cdp_mem_shot *s, const cdp__mem_keys *k) {
+    cdp__mem_output *w, const cdp_mem_shot *s, const cdp__mem_keys *k) {
     uint64_t i;
     cdp__mem_w_key(w, k->w_allocator_settings);
     cdp__mem_w_dict(w);
@@ -4328,7 +4332,8 @@ CDP__PRIVATE void cdp__mem_w_settings(
 }
 
 /* Writes the whole file. */
-CDP__PRIVATE void cdp__mem_w_shot(cdp__mem_pen *w, const cdp_mem_shot *s, const cdp__mem_keys *k) {
+CDP__PRIVATE void cdp__mem_w_shot(
+    cdp__mem_output *w, const cdp_mem_shot *s, const cdp__mem_keys *k) {
     uint64_t i;
     if (!w->json) cdp__text_bytes(&w->text, "\x80\x02", 2);
     cdp__mem_w_dict(w);
@@ -4344,7 +4349,7 @@ CDP__PRIVATE void cdp__mem_w_shot(cdp__mem_pen *w, const cdp_mem_shot *s, const 
     cdp__mem_w_others(w, s, s->others);
     cdp__mem_w_dict_end(w);
     cdp__mem_put(w, w->json ? '\n' : '.');
-    cdp__mem_pen_flush(&w->text);
+    cdp__mem_output_flush(&w->text);
 }
 
 /* ---- >>text/json_read: JSON, piece by piece (pure) ------------------------------------------- */
@@ -4673,7 +4678,7 @@ CDP__PRIVATE bool cdp__mem_bad(cdp__mem_reader *r, const char *why) {
     return false;
 }
 
-CDP__PRIVATE bool cdp__mem_dry(cdp__mem_reader *r) {
+CDP__PRIVATE bool cdp__mem_read_nomem(cdp__mem_reader *r) {
     r->no_memory = true;
     return cdp__mem_bad(r, "out of memory");
 }
@@ -4683,7 +4688,7 @@ CDP__PRIVATE cdp__mem_box *cdp__mem_box_new(cdp__mem_reader *r) {
     if (b)
         memset(b, 0, sizeof *b);
     else
-        cdp__mem_dry(r);
+        cdp__mem_read_nomem(r);
     return b;
 }
 
@@ -4694,7 +4699,7 @@ CDP__PRIVATE bool cdp__mem_box_add(
         const uint64_t room = cdp__max(b->count + count, b->count * 2);
         cdp__mem_value *const more =
             (cdp__mem_value *)cdp__mem_texts_room(&r->memory, room * sizeof *v);
-        if (!more) return cdp__mem_dry(r);
+        if (!more) return cdp__mem_read_nomem(r);
         if (b->count) memcpy(more, b->items, (size_t)(b->count * sizeof *v));
         b->items = more;
         b->room = room;
@@ -4747,7 +4752,7 @@ CDP__PRIVATE void cdp__mem_reader_close(cdp__mem_reader *r) {
 CDP__PRIVATE bool cdp__mem_push(cdp__mem_reader *r, cdp__mem_value v) {
     if (!cdp__mem_room(
             r->memory.os, (void **)&r->stack, &r->stack_room, r->depth + 1, sizeof *r->stack))
-        return cdp__mem_dry(r);
+        return cdp__mem_read_nomem(r);
     r->stack[r->depth++] = v;
     return true;
 }
@@ -4916,7 +4921,7 @@ CDP__PRIVATE bool cdp__mem_push_line_text(cdp__mem_reader *r, bool quoted) {
         return cdp__mem_bad(r, "a text has no quotes");
     if (n > UINT32_MAX / 2) return cdp__mem_bad(r, "a line is too long");
     copy = (char *)cdp__mem_texts_room(&r->memory, 2 * n + 4);
-    if (!copy) return cdp__mem_dry(r);
+    if (!copy) return cdp__mem_read_nomem(r);
     v.length = quoted ? cdp__mem_unquote(line + 1, line + n - 1, copy)
                       : cdp__mem_unescape(line, line + n, copy);
     v.as.text = copy;
@@ -4944,7 +4949,7 @@ CDP__PRIVATE bool cdp__mem_fill(cdp__mem_reader *r, uint64_t count, cdp__mem_kin
 CDP__PRIVATE bool cdp__mem_mark(cdp__mem_reader *r) {
     if (!cdp__mem_room(
             r->memory.os, (void **)&r->marks, &r->mark_room, r->mark_count + 1, sizeof *r->marks))
-        return cdp__mem_dry(r);
+        return cdp__mem_read_nomem(r);
     r->marks[r->mark_count++] = r->depth;
     return true;
 }
@@ -4985,7 +4990,7 @@ CDP__PRIVATE bool cdp__mem_keep(cdp__mem_reader *r, uint64_t n) {
     if (!r->depth) return cdp__mem_bad(r, "there is no value to remember");
     if (n > r->bytes) return cdp__mem_bad(r, "a value is remembered under too large a number");
     if (!cdp__mem_room(r->memory.os, (void **)&r->memo, &r->memo_room, n + 1, sizeof *r->memo))
-        return cdp__mem_dry(r);
+        return cdp__mem_read_nomem(r);
     while (r->memo_count <= n)
         r->memo[r->memo_count++] = cdp__mem_whole(CDP__MEM_NONE, 1);
     r->memo[n] = r->stack[r->depth - 1];
@@ -5118,7 +5123,7 @@ CDP__PRIVATE bool cdp__mem_json_text(
     out->length = (uint32_t)cdp__min(j->length, UINT32_MAX);
     if (!j->escapes) return true;
     copy = (char *)cdp__mem_texts_room(&r->memory, j->length + 1);
-    if (!copy) return cdp__mem_dry(r);
+    if (!copy) return cdp__mem_read_nomem(r);
     out->length = (uint32_t)cdp__min(cdp__json_decode(j, copy), UINT32_MAX);
     out->as.text = copy;
     return true;
@@ -5180,7 +5185,7 @@ CDP__PRIVATE cdp__mem_token *cdp__mem_token_add(
     cdp__mem_token *t;
     if (s->token_count > r->bytes) return NULL;
     if (!cdp__mem_add(s, token, 2)) {
-        cdp__mem_dry(r);
+        cdp__mem_read_nomem(r);
         return NULL;
     }
     if (!s->token_count) memset(&s->tokens[s->token_count++], 0, sizeof *t);
@@ -5194,7 +5199,7 @@ CDP__PRIVATE cdp__mem_token *cdp__mem_token_add(
 CDP__PRIVATE const char *cdp__mem_token_text(
     cdp__mem_reader *r, cdp_mem_shot *s, const char *text, uint64_t bytes) {
     const char *const copy = cdp__mem_text_of(&s->texts, text, bytes);
-    if (!copy) cdp__mem_dry(r);
+    if (!copy) cdp__mem_read_nomem(r);
     return copy;
 }
 
@@ -5345,7 +5350,7 @@ CDP__PRIVATE bool cdp__mem_import_blocks(
         "address", "size", "requested_size", "state", "frames", "user_metadata", NULL};
     uint64_t i, at = g->address;
     if (!list) return true;
-    if (!cdp__mem_add(s, block, list->count)) return cdp__mem_dry(r);
+    if (!cdp__mem_add(s, block, list->count)) return cdp__mem_read_nomem(r);
     for (i = 0; i < list->count; ++i) {
         const cdp__mem_value *const d = &list->items[i];
         cdp_mem_block *const b = &s->blocks[s->block_count++];
@@ -5376,7 +5381,7 @@ CDP__PRIVATE bool cdp__mem_import_segment(
     if (device >= CDP__MEM_DEVICES) return cdp__mem_bad(r, "a device has a number above 1023");
     if (s->block_count + (blocks ? blocks->count : 0) > r->bytes)
         return cdp__mem_bad(r, "a list of blocks is repeated too often");
-    if (!cdp__mem_add(s, segment, 1)) return cdp__mem_dry(r);
+    if (!cdp__mem_add(s, segment, 1)) return cdp__mem_read_nomem(r);
     g = &s->segments[s->segment_count++];
     memset(g, 0, sizeof *g);
     g->device = (uint32_t)device;
@@ -5390,7 +5395,7 @@ CDP__PRIVATE bool cdp__mem_import_segment(
     g->label = cdp__mem_import_text(s, cdp__mem_value_get(d, "user_metadata"), NULL);
     cdp__mem_import_pool(d, g->pool);
     if (!cdp__mem_import_others(r, s, d, words, &g->others)) return false;
-    if (!cdp__mem_shot_devices(s, device + 1)) return cdp__mem_dry(r);
+    if (!cdp__mem_shot_devices(s, device + 1)) return cdp__mem_read_nomem(r);
     return cdp__mem_import_blocks(r, s, g, blocks);
 }
 
@@ -5413,7 +5418,7 @@ CDP__PRIVATE bool cdp__mem_import_events(
     if (count + list->count > r->bytes)
         return cdp__mem_bad(r, "a list of events is repeated too often");
     e = cdp__mem_shot_events(s, device, list->count);
-    if (!e && list->count) return cdp__mem_dry(r);
+    if (!e && list->count) return cdp__mem_read_nomem(r);
     for (i = 0; i < list->count; ++i) {
         const cdp__mem_value *const d = &list->items[i];
         const cdp_mem_action action = cdp__mem_import_action(cdp__mem_value_get(d, "action"));
@@ -5440,7 +5445,7 @@ CDP__PRIVATE bool cdp__mem_import_traces(
     uint64_t i;
     if (!b) return cdp__mem_bad(r, "device_traces is no list");
     if (b->count > CDP__MEM_DEVICES) return cdp__mem_bad(r, "there are more than 1024 devices");
-    if (!cdp__mem_shot_devices(s, b->count)) return cdp__mem_dry(r);
+    if (!cdp__mem_shot_devices(s, b->count)) return cdp__mem_read_nomem(r);
     for (i = 0; i < b->count; ++i) {
         const cdp__mem_box *const list = cdp__mem_value_list(&b->items[i]);
         if (!list) return cdp__mem_bad(r, "the trace of a device is no list");
@@ -5484,8 +5489,8 @@ CDP__PRIVATE bool cdp__mem_import(cdp__mem_reader *r, cdp_mem_shot *s, const cdp
     s->stacks_lost = cdp__mem_import_count(v, "stacks_lost");
     s->labels_lost = cdp__mem_import_count(v, "labels_lost");
     if (!cdp__mem_import_modules(s, cdp__mem_value_list(cdp__mem_value_get(v, "modules"))))
-        return cdp__mem_dry(r);
-    return s->failed ? cdp__mem_dry(r) : true;
+        return cdp__mem_read_nomem(r);
+    return s->failed ? cdp__mem_read_nomem(r) : true;
 }
 
 /* ---- >>mem/timeline: lifetimes of memory ----------------------------------------------------- */
@@ -5818,7 +5823,7 @@ CDP_API cdp_status cdp_mem_shot_rows(cdp_mem_shot *shot, cdp_mem_rows rows, cons
 #define CDP__MEM_HEIGHT 400.0
 
 /* Writes a text, truncated to about `most` bytes. */
-CDP__PRIVATE void cdp__mem_say_xml(cdp__mem_pen *w, const char *text, uint64_t most) {
+CDP__PRIVATE void cdp__mem_put_xml(cdp__mem_output *w, const char *text, uint64_t most) {
     const uint8_t *at = (const uint8_t *)text, *const end = at + strlen(text);
     const uint8_t *const limit = at + cdp__min(most, (uint64_t)(end - at));
     while (at < limit) {
@@ -5840,7 +5845,7 @@ CDP__PRIVATE void cdp__mem_say_xml(cdp__mem_pen *w, const char *text, uint64_t m
     if (at < end) cdp__mem_put_text(w, "...");
 }
 
-CDP__PRIVATE void cdp__mem_say_size(cdp__mem_pen *w, double bytes) {
+CDP__PRIVATE void cdp__mem_put_size(cdp__mem_output *w, double bytes) {
     char text[32];
     uint64_t n = 0;
     if (bytes > 0) n = bytes < 9e18 ? (uint64_t)bytes : UINT64_MAX / 2;
@@ -5848,7 +5853,7 @@ CDP__PRIVATE void cdp__mem_say_size(cdp__mem_pen *w, double bytes) {
 }
 
 /* Says what a recording could not keep, each after `before`. */
-CDP__PRIVATE void cdp__mem_say_lost(cdp__mem_pen *w, const cdp_mem_shot *s, const char *before) {
+CDP__PRIVATE void cdp__mem_put_lost(cdp__mem_output *w, const cdp_mem_shot *s, const char *before) {
     if (s->events_lost)
         cdp__text_add(&w->text, "%s%llu older ones were overwritten", before,
             (unsigned long long)s->events_lost);
@@ -5860,7 +5865,7 @@ CDP__PRIVATE void cdp__mem_say_lost(cdp__mem_pen *w, const cdp_mem_shot *s, cons
             (unsigned long long)s->labels_lost);
 }
 
-CDP__PRIVATE void cdp__mem_svg_begin(cdp__mem_pen *w, double height, const char *title) {
+CDP__PRIVATE void cdp__mem_svg_begin(cdp__mem_output *w, double height, const char *title) {
     cdp__mem_put_text(w, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 1200 ");
     cdp__text_tenths(&w->text, height);
     cdp__mem_put_text(w,
@@ -5998,7 +6003,8 @@ CDP__PRIVATE double cdp__mem_plot_y(const cdp__mem_plot *p, double bytes) {
     return CDP__MEM_TOP + CDP__MEM_HEIGHT * (1 - bytes / p->top);
 }
 
-CDP__PRIVATE void cdp__mem_svg_point(cdp__mem_pen *w, const cdp__mem_plot *p, double x, double y) {
+CDP__PRIVATE void cdp__mem_svg_point(
+    cdp__mem_output *w, const cdp__mem_plot *p, double x, double y) {
     cdp__text_tenths(&w->text, cdp__mem_plot_x(p, x));
     cdp__mem_put(w, ',');
     cdp__text_tenths(&w->text, cdp__mem_plot_y(p, y));
@@ -6006,7 +6012,7 @@ CDP__PRIVATE void cdp__mem_svg_point(cdp__mem_pen *w, const cdp__mem_plot *p, do
 }
 
 /* Draws an edge of an element, `up` bytes above its lower one, to the right or back. */
-CDP__PRIVATE void cdp__mem_svg_edge(cdp__mem_pen *w, const cdp__mem_plot *p,
+CDP__PRIVATE void cdp__mem_svg_edge(cdp__mem_output *w, const cdp__mem_plot *p,
     const cdp__mem_point *k, uint64_t count, uint32_t end, double up, bool back) {
     uint64_t i;
     if (back) cdp__mem_svg_point(w, p, end, k[count - 1].y + up);
@@ -6021,23 +6027,23 @@ CDP__PRIVATE void cdp__mem_svg_edge(cdp__mem_pen *w, const cdp__mem_plot *p,
 }
 
 CDP__PRIVATE void cdp__mem_svg_title(
-    cdp__mem_pen *w, const cdp_mem_shot *s, const cdp__mem_element *e) {
+    cdp__mem_output *w, const cdp_mem_shot *s, const cdp__mem_element *e) {
     const cdp__mem_stack *const k = &s->stacks[e->stack];
     uint32_t i;
     cdp__mem_put_text(w, "<title>");
-    cdp__mem_say_size(w, (double)e->size);
+    cdp__mem_put_size(w, (double)e->size);
     cdp__text_add(&w->text, " at 0x%llx", (unsigned long long)e->address);
     if (e->label) cdp__mem_put_text(w, ", ");
-    if (e->label) cdp__mem_say_xml(w, e->label, CDP__MEM_SHOWN);
+    if (e->label) cdp__mem_put_xml(w, e->label, CDP__MEM_SHOWN);
     for (i = 0; i < k->count && i < 6; ++i) {
         cdp__mem_put(w, '\n');
-        cdp__mem_say_xml(w, s->frames[k->first + i].name, CDP__MEM_SHOWN);
+        cdp__mem_put_xml(w, s->frames[k->first + i].name, CDP__MEM_SHOWN);
     }
     cdp__mem_put_text(w, "</title>");
 }
 
 CDP__PRIVATE void cdp__mem_svg_element(
-    cdp__mem_pen *w, const cdp__mem_plot *p, const cdp__mem_point *k, uint64_t count) {
+    cdp__mem_output *w, const cdp__mem_plot *p, const cdp__mem_point *k, uint64_t count) {
     const uint64_t at = k[0].element, n = cdp__max(p->line.event_count, (uint64_t)1);
     const cdp__mem_element *const e = &p->line.elements[at];
     const uint32_t end = e->to == CDP__MEM_ALWAYS ? p->columns : (uint32_t)(e->to * p->columns / n);
@@ -6056,7 +6062,7 @@ CDP__PRIVATE int cdp__mem_points_order(const void *a, const void *b) {
     return x->column < y->column ? -1 : 1;
 }
 
-CDP__PRIVATE void cdp__mem_svg_elements(cdp__mem_pen *w, cdp__mem_plot *p) {
+CDP__PRIVATE void cdp__mem_svg_elements(cdp__mem_output *w, cdp__mem_plot *p) {
     uint64_t i, from = 0;
     if (p->point_count)
         qsort(p->points, (size_t)p->point_count, sizeof *p->points, cdp__mem_points_order);
@@ -6068,7 +6074,7 @@ CDP__PRIVATE void cdp__mem_svg_elements(cdp__mem_pen *w, cdp__mem_plot *p) {
 }
 
 /* Draws the remaining elements as one area, and the sum as a line. */
-CDP__PRIVATE void cdp__mem_svg_sum(cdp__mem_pen *w, const cdp__mem_plot *p) {
+CDP__PRIVATE void cdp__mem_svg_sum(cdp__mem_output *w, const cdp__mem_plot *p) {
     uint32_t i;
     cdp__mem_put_text(w, "<polygon class=\"rest\" points=\"");
     for (i = 0; i < p->columns; ++i)
@@ -6083,7 +6089,7 @@ CDP__PRIVATE void cdp__mem_svg_sum(cdp__mem_pen *w, const cdp__mem_plot *p) {
     cdp__mem_put_text(w, "\"/>\n");
 }
 
-CDP__PRIVATE void cdp__mem_svg_marks(cdp__mem_pen *w, const cdp__mem_plot *p) {
+CDP__PRIVATE void cdp__mem_svg_marks(cdp__mem_output *w, const cdp__mem_plot *p) {
     const cdp__mem_line *const l = &p->line;
     uint64_t i, n = 0;
     for (i = 0; i < l->event_count && n < 100; ++i) {
@@ -6097,7 +6103,7 @@ CDP__PRIVATE void cdp__mem_svg_marks(cdp__mem_pen *w, const cdp__mem_plot *p) {
         cdp__mem_put_text(w, "\" x2=\"");
         cdp__text_tenths(&w->text, x);
         cdp__mem_put_text(w, oom ? "\"><title>out of memory: no " : "\"><title>snapshot");
-        if (oom) cdp__mem_say_size(w, (double)l->events[i].size);
+        if (oom) cdp__mem_put_size(w, (double)l->events[i].size);
         cdp__mem_put_text(w, "</title></line>\n");
         ++n;
     }
@@ -6111,7 +6117,7 @@ CDP__PRIVATE bool cdp__mem_line_has(const cdp__mem_line *l, cdp_mem_action actio
 }
 
 /* Draws lines at round numbers of bytes, at most six. */
-CDP__PRIVATE void cdp__mem_svg_levels(cdp__mem_pen *w, const cdp__mem_plot *p) {
+CDP__PRIVATE void cdp__mem_svg_levels(cdp__mem_output *w, const cdp__mem_plot *p) {
     double step = 1, bytes;
     while (p->top / step > 5)
         step *= 2;
@@ -6125,12 +6131,12 @@ CDP__PRIVATE void cdp__mem_svg_levels(cdp__mem_pen *w, const cdp__mem_plot *p) {
         cdp__mem_put_text(w, "\"/><text x=\"72\" text-anchor=\"end\" y=\"");
         cdp__text_tenths(&w->text, y + 4);
         cdp__mem_put_text(w, "\">");
-        cdp__mem_say_size(w, bytes);
+        cdp__mem_put_size(w, bytes);
         cdp__mem_put_text(w, "</text>\n");
     }
 }
 
-CDP__PRIVATE void cdp__mem_svg_axes(cdp__mem_pen *w, const cdp__mem_plot *p) {
+CDP__PRIVATE void cdp__mem_svg_axes(cdp__mem_output *w, const cdp__mem_plot *p) {
     const cdp__mem_line *const l = &p->line;
     const uint64_t n = l->event_count;
     cdp__mem_svg_levels(w, p);
@@ -6138,18 +6144,18 @@ CDP__PRIVATE void cdp__mem_svg_axes(cdp__mem_pen *w, const cdp__mem_plot *p) {
     if (n && l->events[n - 1].time_us > l->events[0].time_us)
         cdp__text_add(&w->text, " in %llu ms",
             (unsigned long long)((l->events[n - 1].time_us - l->events[0].time_us) / 1000));
-    cdp__mem_say_lost(w, l->shot, "; ");
+    cdp__mem_put_lost(w, l->shot, "; ");
     cdp__mem_put_text(w, "; peak ");
-    cdp__mem_say_size(w, l->peak);
+    cdp__mem_put_size(w, l->peak);
     cdp__text_add(&w->text, " at event %llu, end ", (unsigned long long)l->peak_event);
-    cdp__mem_say_size(w, l->end);
+    cdp__mem_put_size(w, l->end);
     if (cdp__mem_line_has(l, CDP_MEM_SNAPSHOT)) cdp__mem_put_text(w, "; grey line: snapshot");
     if (cdp__mem_line_has(l, CDP_MEM_OOM)) cdp__mem_put_text(w, "; red line: out of memory");
     cdp__mem_put_text(w, "</text>\n");
 }
 
 /* The five largest holders at the peak. */
-CDP__PRIVATE bool cdp__mem_svg_table(cdp__mem_pen *w, const cdp__mem_plot *p) {
+CDP__PRIVATE bool cdp__mem_svg_table(cdp__mem_output *w, const cdp__mem_plot *p) {
     const cdp_os *const os = p->line.shot->os;
     cdp__mem_sum *const sums =
         (cdp__mem_sum *)cdp__alloc(os, (p->line.count + 1) * sizeof(cdp__mem_sum));
@@ -6161,19 +6167,19 @@ CDP__PRIVATE bool cdp__mem_svg_table(cdp__mem_pen *w, const cdp__mem_plot *p) {
     cdp__mem_put_text(w, "<text x=\"80\" y=\"494\">Largest at the peak:</text>\n");
     for (i = 0; i < n && i < 5; ++i) {
         cdp__text_add(&w->text, "<text x=\"96\" y=\"%u\">", (unsigned)(512 + 18 * i));
-        cdp__mem_say_size(w, sums[i].bytes);
+        cdp__mem_put_size(w, sums[i].bytes);
         cdp__text_add(&w->text, " in %lld %s: ", (long long)sums[i].blocks,
             sums[i].blocks == 1 ? "block" : "blocks");
         name = cdp__text_of(bytes, sizeof bytes);
         cdp__mem_holder_name(&name, &sums[i]);
-        cdp__mem_say_xml(w, bytes, CDP__MEM_SHOWN);
+        cdp__mem_put_xml(w, bytes, CDP__MEM_SHOWN);
         cdp__mem_put_text(w, "</text>\n");
     }
     cdp__free(os, sums);
     return true;
 }
 
-CDP__PRIVATE bool cdp__mem_plot_draw(cdp__mem_pen *w, cdp__mem_plot *p) {
+CDP__PRIVATE bool cdp__mem_plot_draw(cdp__mem_output *w, cdp__mem_plot *p) {
     const uint64_t n = p->line.event_count;
     p->columns = n < CDP__MEM_COLUMNS ? (uint32_t)n : CDP__MEM_COLUMNS;
     if (!p->columns) p->columns = 1;
@@ -6214,7 +6220,7 @@ CDP__PRIVATE uint32_t cdp__mem_devices_used(const cdp_mem_shot *s, uint32_t out[
 
 /* Draws the panel of a device, under `above` others. */
 CDP__PRIVATE bool cdp__mem_svg_panel(
-    cdp__mem_pen *w, const cdp_mem_shot *s, uint32_t device, uint32_t above) {
+    cdp__mem_output *w, const cdp_mem_shot *s, uint32_t device, uint32_t above) {
     cdp__mem_plot *const p = (cdp__mem_plot *)cdp__alloc_zero(s->os, sizeof *p);
     bool ok = p && cdp__mem_line_open(&p->line, s, device, false);
     if (ok) {
@@ -6234,7 +6240,7 @@ CDP__PRIVATE bool cdp__mem_svg_panel(
     return ok;
 }
 
-CDP__PRIVATE bool cdp__mem_svg_timeline(cdp__mem_pen *w, const cdp_mem_shot *s) {
+CDP__PRIVATE bool cdp__mem_svg_timeline(cdp__mem_output *w, const cdp_mem_shot *s) {
     uint32_t devices[CDP__MEM_PANELS];
     const uint32_t all = cdp__mem_devices_used(s, devices);
     const uint32_t count = all < CDP__MEM_PANELS ? all : CDP__MEM_PANELS;
@@ -6248,14 +6254,14 @@ CDP__PRIVATE bool cdp__mem_svg_timeline(cdp__mem_pen *w, const cdp_mem_shot *s) 
         cdp__text_add(&w->text, "<text x=\"80\" y=\"%u\">and %u more devices</text>\n",
             count * CDP__MEM_PANEL + 10, all - count);
     cdp__mem_put_text(w, "</svg>\n");
-    cdp__mem_pen_flush(&w->text);
+    cdp__mem_output_flush(&w->text);
     return ok;
 }
 
 #define CDP__MEM_ROWS_MOST 4000u /* segments in a picture */
 
 /* A rectangle in the row of a segment, without its last attributes. */
-CDP__PRIVATE void cdp__mem_svg_bytes(cdp__mem_pen *w, double x, double y, double width) {
+CDP__PRIVATE void cdp__mem_svg_bytes(cdp__mem_output *w, double x, double y, double width) {
     cdp__mem_put_text(w, "<rect height=\"14\" y=\"");
     cdp__text_tenths(&w->text, y + 1);
     cdp__mem_put_text(w, "\" x=\"");
@@ -6265,8 +6271,8 @@ CDP__PRIVATE void cdp__mem_svg_bytes(cdp__mem_pen *w, double x, double y, double
 }
 
 /* Draws a block; red: it waits for streams, or bytes lost by rounding. */
-CDP__PRIVATE void cdp__mem_svg_block(cdp__mem_pen *w, const cdp_mem_shot *s, const cdp_mem_block *b,
-    double x, double y, double scale) {
+CDP__PRIVATE void cdp__mem_svg_block(cdp__mem_output *w, const cdp_mem_shot *s,
+    const cdp_mem_block *b, double x, double y, double scale) {
     const double width = (double)b->size * scale;
     const double lost = b->requested < b->size ? (double)(b->size - b->requested) * scale : 0;
     const uint64_t colour = (cdp__mem_mix(2, b->address) >> 8) % 9;
@@ -6287,11 +6293,11 @@ CDP__PRIVATE void cdp__mem_svg_block(cdp__mem_pen *w, const cdp_mem_shot *s, con
     if (lost < 0.5) return;
     cdp__mem_svg_bytes(w, x + width - lost, y, lost);
     cdp__mem_put_text(w, "\" class=\"lost\"><title>lost by rounding: ");
-    cdp__mem_say_size(w, (double)(b->size - b->requested));
+    cdp__mem_put_size(w, (double)(b->size - b->requested));
     cdp__mem_put_text(w, "</title></rect>\n");
 }
 
-CDP__PRIVATE void cdp__mem_svg_segment(cdp__mem_pen *w, const cdp_mem_shot *s,
+CDP__PRIVATE void cdp__mem_svg_segment(cdp__mem_output *w, const cdp_mem_shot *s,
     const cdp_mem_segment *g, double x, double y, double scale) {
     double at = x;
     uint32_t i;
@@ -6308,9 +6314,9 @@ CDP__PRIVATE void cdp__mem_svg_segment(cdp__mem_pen *w, const cdp_mem_shot *s,
     cdp__text_tenths(&w->text, (double)g->size * scale);
     cdp__text_add(&w->text, "\"><title>segment 0x%llx, device %u, stream 0x%llx, ",
         (unsigned long long)g->address, g->device, (unsigned long long)g->stream);
-    cdp__mem_say_size(w, (double)g->size);
+    cdp__mem_put_size(w, (double)g->size);
     cdp__mem_put_text(w, ", in use ");
-    cdp__mem_say_size(w, (double)g->active);
+    cdp__mem_put_size(w, (double)g->active);
     cdp__mem_put_text(w, "</title></rect>\n");
 }
 
@@ -6336,7 +6342,7 @@ CDP__PRIVATE int cdp__mem_rows_by_device(const void *a, const void *b) {
 
 /* Draws segments in rows under the name of their device, the largest first; a row is as wide as the
    largest segment of all, of `most` bytes. */
-CDP__PRIVATE void cdp__mem_svg_rows(cdp__mem_pen *w, const cdp_mem_shot *s,
+CDP__PRIVATE void cdp__mem_svg_rows(cdp__mem_output *w, const cdp_mem_shot *s,
     const cdp__mem_row_order *order, uint64_t count, double most, bool draw, double *height) {
     const double scale = CDP__MEM_WIDTH / (most > 0 ? most : 1.0);
     double x = 0, y = CDP__MEM_TOP;
@@ -6363,7 +6369,7 @@ CDP__PRIVATE void cdp__mem_svg_rows(cdp__mem_pen *w, const cdp_mem_shot *s,
     *height = y + 30;
 }
 
-CDP__PRIVATE bool cdp__mem_svg_segments(cdp__mem_pen *w, const cdp_mem_shot *s) {
+CDP__PRIVATE bool cdp__mem_svg_segments(cdp__mem_output *w, const cdp_mem_shot *s) {
     const uint64_t all = s->segment_count;
     const uint64_t count = cdp__min(all, CDP__MEM_ROWS_MOST);
     cdp__mem_row_order *const order =
@@ -6384,11 +6390,11 @@ CDP__PRIVATE bool cdp__mem_svg_segments(cdp__mem_pen *w, const cdp_mem_shot *s) 
     cdp__mem_svg_rows(w, s, order, count, most, false, &height);
     cdp__mem_svg_begin(w, height, "Segments and blocks");
     cdp__text_add(&w->text, "<text x=\"80\" y=\"42\">%llu segments, ", (unsigned long long)all);
-    cdp__mem_say_size(w, bytes);
+    cdp__mem_put_size(w, bytes);
     cdp__mem_put_text(w, ", in use ");
-    cdp__mem_say_size(w, active);
+    cdp__mem_put_size(w, active);
     cdp__mem_put_text(w, "; red: waits for streams, or lost by rounding; a full row: ");
-    cdp__mem_say_size(w, most);
+    cdp__mem_put_size(w, most);
     if (count < all)
         cdp__text_add(
             &w->text, "; the %llu smallest are not drawn", (unsigned long long)(all - count));
@@ -6396,7 +6402,7 @@ CDP__PRIVATE bool cdp__mem_svg_segments(cdp__mem_pen *w, const cdp_mem_shot *s) 
     cdp__mem_svg_rows(w, s, order, count, most, true, &height);
     cdp__mem_put_text(w, "</svg>\n");
     cdp__free(s->os, order);
-    cdp__mem_pen_flush(&w->text);
+    cdp__mem_output_flush(&w->text);
     return true;
 }
 
@@ -6405,12 +6411,12 @@ CDP__PRIVATE bool cdp__mem_svg_segments(cdp__mem_pen *w, const cdp_mem_shot *s) 
 /* Knows: texts for logs and for flamegraph.pl. Promises: one line per event, block or holder. */
 
 /* Writes a name in a line of a flame graph, in which ; and blanks are separators. */
-CDP__PRIVATE void cdp__mem_flame_name(cdp__mem_pen *w, const char *text) {
+CDP__PRIVATE void cdp__mem_flame_name(cdp__mem_output *w, const char *text) {
     for (; *text; ++text)
         cdp__mem_put(w, *text == ';' || (uint8_t)*text <= 32 ? '_' : (uint8_t)*text);
 }
 
-CDP__PRIVATE void cdp__mem_flame_frames(cdp__mem_pen *w, const cdp_mem_shot *s, uint32_t stack) {
+CDP__PRIVATE void cdp__mem_flame_frames(cdp__mem_output *w, const cdp_mem_shot *s, uint32_t stack) {
     const cdp__mem_stack *const k = &s->stacks[stack];
     uint32_t i;
     if (!k->count) cdp__mem_put_text(w, ";<no_stack>");
@@ -6426,7 +6432,7 @@ CDP__PRIVATE void cdp__mem_flame_frames(cdp__mem_pen *w, const cdp_mem_shot *s, 
     }
 }
 
-CDP__PRIVATE void cdp__mem_flame_block(cdp__mem_pen *w, const cdp_mem_shot *s,
+CDP__PRIVATE void cdp__mem_flame_block(cdp__mem_output *w, const cdp_mem_shot *s,
     const cdp_mem_segment *g, const cdp_mem_block *b, bool segments) {
     const bool idle = b->state == CDP_MEM_INACTIVE;
     const uint64_t gap = idle ? b->size : b->size - cdp__min(b->size, b->requested);
@@ -6447,19 +6453,19 @@ CDP__PRIVATE void cdp__mem_flame_block(cdp__mem_pen *w, const cdp_mem_shot *s,
     cdp__text_add(&w->text, ";<gaps> %llu\n", (unsigned long long)gap);
 }
 
-CDP__PRIVATE bool cdp__mem_flame(cdp__mem_pen *w, const cdp_mem_shot *s, bool segments) {
+CDP__PRIVATE bool cdp__mem_flame(cdp__mem_output *w, const cdp_mem_shot *s, bool segments) {
     uint64_t i;
     uint32_t j;
     for (i = 0; i < s->segment_count; ++i)
         for (j = 0; j < s->segments[i].block_count; ++j)
             if (segments || s->segments[i].blocks[j].state != CDP_MEM_INACTIVE)
                 cdp__mem_flame_block(w, s, &s->segments[i], &s->segments[i].blocks[j], segments);
-    cdp__mem_pen_flush(&w->text);
+    cdp__mem_output_flush(&w->text);
     return true;
 }
 
 CDP__PRIVATE void cdp__mem_trace_event(
-    cdp__mem_pen *w, const cdp_mem_shot *s, const cdp_mem_event *e) {
+    cdp__mem_output *w, const cdp_mem_shot *s, const cdp_mem_event *e) {
     const unsigned long long at = (unsigned long long)e->address,
                              size = (unsigned long long)e->size;
     cdp__mem_sum who;
@@ -6488,7 +6494,7 @@ CDP__PRIVATE void cdp__mem_trace_event(
     cdp__mem_put(w, '\n');
 }
 
-CDP__PRIVATE bool cdp__mem_trace_text(cdp__mem_pen *w, const cdp_mem_shot *s) {
+CDP__PRIVATE bool cdp__mem_trace_text(cdp__mem_output *w, const cdp_mem_shot *s) {
     uint64_t i, j;
     for (i = 0; i < s->device_count; ++i) {
         cdp__text_add(&w->text, "# device %u: %llu events\n", (unsigned)i,
@@ -6496,15 +6502,15 @@ CDP__PRIVATE bool cdp__mem_trace_text(cdp__mem_pen *w, const cdp_mem_shot *s) {
         for (j = 0; j < s->devices[i].count; ++j)
             cdp__mem_trace_event(w, s, &s->devices[i].events[j]);
     }
-    cdp__mem_pen_flush(&w->text);
+    cdp__mem_output_flush(&w->text);
     return true;
 }
 
-CDP__PRIVATE void cdp__mem_peak_list(cdp__mem_pen *w, const cdp__mem_sum *sums, uint64_t n) {
+CDP__PRIVATE void cdp__mem_peak_list(cdp__mem_output *w, const cdp__mem_sum *sums, uint64_t n) {
     uint64_t i;
     for (i = 0; i < n && i < 10; ++i) {
         cdp__mem_put_text(w, "    ");
-        cdp__mem_say_size(w, sums[i].bytes);
+        cdp__mem_put_size(w, sums[i].bytes);
         cdp__text_add(&w->text, " in %lld blocks: ", (long long)sums[i].blocks);
         cdp__mem_holder_name(&w->text, &sums[i]);
         cdp__mem_put(w, '\n');
@@ -6513,7 +6519,8 @@ CDP__PRIVATE void cdp__mem_peak_list(cdp__mem_pen *w, const cdp__mem_sum *sums, 
 }
 
 /* Sums of segments and blocks, in one line. */
-CDP__PRIVATE void cdp__mem_peak_segments(cdp__mem_pen *w, const cdp_mem_shot *s, uint32_t device) {
+CDP__PRIVATE void cdp__mem_peak_segments(
+    cdp__mem_output *w, const cdp_mem_shot *s, uint32_t device) {
     double total = 0, allocated = 0, active = 0, split = 0, largest = 0;
     uint64_t i;
     uint32_t j;
@@ -6531,21 +6538,21 @@ CDP__PRIVATE void cdp__mem_peak_segments(cdp__mem_pen *w, const cdp_mem_shot *s,
         }
     }
     cdp__mem_put_text(w, "  segments: ");
-    cdp__mem_say_size(w, total);
+    cdp__mem_put_size(w, total);
     cdp__mem_put_text(w, "; allocated ");
-    cdp__mem_say_size(w, allocated);
+    cdp__mem_put_size(w, allocated);
     cdp__mem_put_text(w, "; waiting for streams ");
-    cdp__mem_say_size(w, active - allocated);
+    cdp__mem_put_size(w, active - allocated);
     cdp__mem_put_text(w, "; free ");
-    cdp__mem_say_size(w, total - active);
+    cdp__mem_put_size(w, total - active);
     cdp__mem_put_text(w, ", of it between blocks in use ");
-    cdp__mem_say_size(w, split);
+    cdp__mem_put_size(w, split);
     cdp__mem_put_text(w, "; largest free block ");
-    cdp__mem_say_size(w, largest);
+    cdp__mem_put_size(w, largest);
     cdp__mem_put(w, '\n');
 }
 
-CDP__PRIVATE bool cdp__mem_peak_device(cdp__mem_pen *w, const cdp_mem_shot *s, uint32_t device) {
+CDP__PRIVATE bool cdp__mem_peak_device(cdp__mem_output *w, const cdp_mem_shot *s, uint32_t device) {
     cdp__mem_line l;
     cdp__mem_sum *sums;
     uint64_t i;
@@ -6554,13 +6561,13 @@ CDP__PRIVATE bool cdp__mem_peak_device(cdp__mem_pen *w, const cdp_mem_shot *s, u
     if (sums) {
         cdp__text_add(
             &w->text, "device %u: %llu events", device, (unsigned long long)l.event_count);
-        cdp__mem_say_lost(w, s, "; ");
+        cdp__mem_put_lost(w, s, "; ");
         cdp__mem_put_text(w, "\n  peak: ");
-        cdp__mem_say_size(w, l.peak);
+        cdp__mem_put_size(w, l.peak);
         cdp__text_add(&w->text, " after event %llu\n", (unsigned long long)l.peak_event);
         cdp__mem_peak_list(w, sums, cdp__mem_line_holders(&l, l.peak_event, sums));
         cdp__mem_put_text(w, "  end: ");
-        cdp__mem_say_size(w, l.end);
+        cdp__mem_put_size(w, l.end);
         cdp__mem_put(w, '\n');
         cdp__mem_peak_list(w, sums, cdp__mem_line_holders(&l, CDP__MEM_ALWAYS - 1, sums));
         cdp__mem_peak_segments(w, s, device);
@@ -6573,11 +6580,11 @@ CDP__PRIVATE bool cdp__mem_peak_device(cdp__mem_pen *w, const cdp_mem_shot *s, u
     return i != 0;
 }
 
-CDP__PRIVATE bool cdp__mem_peak_text(cdp__mem_pen *w, const cdp_mem_shot *s) {
+CDP__PRIVATE bool cdp__mem_peak_text(cdp__mem_output *w, const cdp_mem_shot *s) {
     uint32_t i;
     for (i = 0; i < s->device_count; ++i)
         if (!cdp__mem_peak_device(w, s, i)) return false;
-    cdp__mem_pen_flush(&w->text);
+    cdp__mem_output_flush(&w->text);
     return true;
 }
 
@@ -7306,7 +7313,7 @@ CDP__PRIVATE void cdp__mem_close(cdp_mem *m) {
     const cdp_os *const os = m->os;
     cdp_mem_pool *pool, *next_pool;
     cdp__mem_slab *s, *next_slab;
-    cdp__mem_lane *l, *next_lane;
+    cdp__mem_stream_queue *l, *next_lane;
     cdp__mem_outside *o, *next_outside;
     for (s = m->slabs; s; s = s->next)
         cdp__mem_slab_events(m, s);
@@ -7364,14 +7371,14 @@ CDP_API uint64_t cdp_mem_destroy(cdp_mem *mem) {
 /* Tries once to allocate. */
 CDP__PRIVATE cdp_status cdp__mem_alloc_once(cdp_mem *m, cdp__mem_call *c, cdp_mem_pool *pool,
     uint64_t bytes, void *stream, void **out, cdp_mem_oom *oom) {
-    cdp__mem_ask a;
+    cdp__mem_request a;
     cdp_status st;
     cdp__mem_lock(m);
     cdp__mem_call_enter(m, c);
-    st = cdp__mem_ask_begin(m, &a, pool, bytes, stream);
+    st = cdp__mem_request_begin(m, &a, pool, bytes, stream);
     if (st == CDP_OK) st = cdp__mem_serve(m, c, &a, out);
     if (st == CDP_ERR_NOMEM && !a.no_host)
-        st = cdp__mem_oom_tell(m, c, &a, oom);
+        st = cdp__mem_oom_report(m, c, &a, oom);
     else
         oom->bytes = 0;
     cdp__mem_unlock(m);
@@ -7499,7 +7506,7 @@ CDP_API cdp_status cdp_mem_record_stream(cdp_mem *mem, void *data, void *stream)
 }
 
 /* Blocks recorded on this stream no longer wait for it. */
-CDP__PRIVATE void cdp__mem_lane_forget(cdp_mem *m, const cdp__mem_call *c, void *stream) {
+CDP__PRIVATE void cdp__mem_stream_queue_forget(cdp_mem *m, const cdp__mem_call *c, void *stream) {
     cdp__mem_slab *s;
     for (s = m->slabs; s; s = s->next) {
         cdp__mem_use *const uses =
@@ -7553,7 +7560,7 @@ CDP_API cdp_status cdp_mem_forget_stream(cdp_mem *mem, void *stream) {
                 p->state == CDP_MEM_ACTIVE ? "still in use; free it first"
                                            : "freed, but waits for other streams");
     }
-    if (st == CDP_OK) cdp__mem_lane_forget(mem, &c, stream);
+    if (st == CDP_OK) cdp__mem_stream_queue_forget(mem, &c, stream);
     if (st == CDP_OK) st = cdp__mem_arena_forget(mem, &c, stream);
     cdp__mem_unlock(mem);
     return st;
@@ -8015,7 +8022,7 @@ CDP_API cdp_status cdp_mem_external(cdp_mem *mem, const char *label, uint64_t by
    history of its events can be replayed; inconsistent events are refused, and nothing changes. */
 
 /* The first segment that overlaps these bytes. */
-CDP__PRIVATE cdp__mem_span *cdp__mem_noted_at(const cdp_mem *m, uint64_t at, uint64_t bytes) {
+CDP__PRIVATE cdp__mem_span *cdp__mem_foreign_at(const cdp_mem *m, uint64_t at, uint64_t bytes) {
     cdp__mem_span *s;
     for (s = m->spans; s; s = s->next)
         if (s->at < at + bytes && at < s->at + s->size) return s;
@@ -8037,7 +8044,7 @@ CDP__PRIVATE void cdp__mem_piece_end(cdp_mem *m, const cdp__mem_part *p) {
 }
 
 /* Cuts these bytes of a segment out as a block in no list; NULL: they are not free. */
-CDP__PRIVATE cdp__mem_part *cdp__mem_noted_cut(
+CDP__PRIVATE cdp__mem_part *cdp__mem_foreign_cut(
     cdp_mem *m, cdp__mem_span *s, uint64_t at, uint64_t bytes) {
     cdp__mem_part *p = s->first, *whole, *rest;
     while (p && p->at + p->size <= at)
@@ -8061,7 +8068,7 @@ CDP__PRIVATE cdp__mem_part *cdp__mem_noted_cut(
 }
 
 /* Counts a segment with another size; the caller updates the sum of all sizes. */
-CDP__PRIVATE void cdp__mem_noted_size(cdp_mem *m, cdp__mem_span *s, uint64_t size) {
+CDP__PRIVATE void cdp__mem_foreign_set_size(cdp_mem *m, cdp__mem_span *s, uint64_t size) {
     const bool was = s->size >= m->sizes.max_split, is = size >= m->sizes.max_split;
     if (was && !is) cdp__mem_down(&m->tally.oversize_segments, false, 1);
     if (is && !was) cdp__mem_up(&m->tally.oversize_segments, false, 1);
@@ -8069,14 +8076,14 @@ CDP__PRIVATE void cdp__mem_noted_size(cdp_mem *m, cdp__mem_span *s, uint64_t siz
 }
 
 /* Changes the size of a segment. Only the difference counts as taken or returned. */
-CDP__PRIVATE void cdp__mem_noted_resize(cdp_mem *m, cdp__mem_span *s, uint64_t size) {
+CDP__PRIVATE void cdp__mem_foreign_resize(cdp_mem *m, cdp__mem_span *s, uint64_t size) {
     if (size > s->size) cdp__mem_up(&m->tally.reserved_bytes, s->large, size - s->size);
     if (size < s->size) cdp__mem_down(&m->tally.reserved_bytes, s->large, s->size - size);
     m->held = m->held - s->size + size;
-    cdp__mem_noted_size(m, s, size);
+    cdp__mem_foreign_set_size(m, s, size);
 }
 
-CDP__PRIVATE void cdp__mem_noted_event(
+CDP__PRIVATE void cdp__mem_foreign_record(
     cdp_mem *m, const cdp__mem_call *c, const cdp_mem_event *e, cdp__mem_arena *arena) {
     cdp__mem_span range;
     memset(&range, 0, sizeof range);
@@ -8088,7 +8095,7 @@ CDP__PRIVATE void cdp__mem_noted_event(
 }
 
 /* Adds a segment that is completely free. */
-CDP__PRIVATE void cdp__mem_noted_add(
+CDP__PRIVATE void cdp__mem_foreign_add(
     cdp_mem *m, const cdp__mem_call *c, const cdp_mem_event *e, cdp__mem_arena *a, bool large) {
     cdp__mem_part *const p = cdp__mem_span_add(m, a, e->address, e->size, large);
     p->span->noted = true;
@@ -8099,7 +8106,7 @@ CDP__PRIVATE void cdp__mem_noted_add(
 }
 
 /* Adds pages after a segment, or before it. */
-CDP__PRIVATE void cdp__mem_noted_grow(cdp_mem *m, cdp__mem_span *s, const cdp_mem_event *e) {
+CDP__PRIVATE void cdp__mem_foreign_grow(cdp_mem *m, cdp__mem_span *s, const cdp_mem_event *e) {
     const bool behind = e->address == s->at + s->size;
     cdp__mem_part *const p = cdp__mem_part_new(m, e->address, e->size);
     cdp__mem_part *other = s->first;
@@ -8118,13 +8125,13 @@ CDP__PRIVATE void cdp__mem_noted_grow(cdp_mem *m, cdp__mem_span *s, const cdp_me
         s->at = e->address;
     }
     cdp__mem_piece_begin(m, other);
-    cdp__mem_noted_resize(m, s, s->size + e->size);
+    cdp__mem_foreign_resize(m, s, s->size + e->size);
     cdp__mem_part_free(m, p);
-    cdp__mem_hear(m, e->action, e->address, e->size, &m->base);
+    cdp__mem_call_watchers(m, e->action, e->address, e->size, &m->base);
 }
 
 /* Makes the blocks from `p` on a segment of their own. */
-CDP__PRIVATE void cdp__mem_noted_divide(cdp_mem *m, cdp__mem_span *s, cdp__mem_part *p) {
+CDP__PRIVATE void cdp__mem_foreign_divide(cdp_mem *m, cdp__mem_span *s, cdp__mem_part *p) {
     cdp__mem_span *const t = m->unused_spans;
     const uint64_t end = s->at + s->size;
     m->unused_spans = t->next;
@@ -8143,8 +8150,8 @@ CDP__PRIVATE void cdp__mem_noted_divide(cdp_mem *m, cdp__mem_span *s, cdp__mem_p
     t->size = 0;
     t->busy = 0;
     cdp__mem_up(&m->tally.segment, t->large, 1);
-    cdp__mem_noted_size(m, s, p->at - s->at);
-    cdp__mem_noted_size(m, t, end - p->at);
+    cdp__mem_foreign_set_size(m, s, p->at - s->at);
+    cdp__mem_foreign_set_size(m, t, end - p->at);
     for (; p; p = p->next) {
         p->span = t;
         if (p->state != CDP_MEM_INACTIVE) ++t->busy;
@@ -8153,7 +8160,7 @@ CDP__PRIVATE void cdp__mem_noted_divide(cdp_mem *m, cdp__mem_span *s, cdp__mem_p
 }
 
 /* Removes free pages; `p` is their block, in no list. */
-CDP__PRIVATE void cdp__mem_noted_shrink(cdp_mem *m, cdp__mem_part *p) {
+CDP__PRIVATE void cdp__mem_foreign_shrink(cdp_mem *m, cdp__mem_part *p) {
     cdp__mem_span *const s = p->span;
     cdp__mem_part *const prev = p->prev, *const next = p->next;
     if (!prev && !next) {
@@ -8162,27 +8169,27 @@ CDP__PRIVATE void cdp__mem_noted_shrink(cdp_mem *m, cdp__mem_part *p) {
     }
     cdp__mem_piece_end(m, prev);
     cdp__mem_piece_end(m, next);
-    if (prev && next) cdp__mem_noted_divide(m, s, next);
+    if (prev && next) cdp__mem_foreign_divide(m, s, next);
     if (prev)
         prev->next = NULL;
     else
         s->first = next;
     if (next) next->prev = NULL;
     if (!prev) s->at = next->at;
-    cdp__mem_noted_resize(m, s, s->size - p->size);
+    cdp__mem_foreign_resize(m, s, s->size - p->size);
     cdp__mem_part_drop(m, p);
     cdp__mem_piece_begin(m, prev);
     cdp__mem_piece_begin(m, next);
 }
 
-CDP__PRIVATE cdp_status cdp__mem_noted_wrong(const cdp_mem_event *e, const char *why) {
+CDP__PRIVATE cdp_status cdp__mem_foreign_error(const cdp_mem_event *e, const char *why) {
     return cdp__fail(CDP_ERR_INVALID, "cdp_mem_note_event: %s of %llu bytes at 0x%llx: %s",
         cdp_mem_action_name(e->action), (unsigned long long)e->size, (unsigned long long)e->address,
         why);
 }
 
 /* The growing segment of this stream that is adjacent to these pages. */
-CDP__PRIVATE cdp__mem_span *cdp__mem_noted_beside(
+CDP__PRIVATE cdp__mem_span *cdp__mem_foreign_adjacent(
     const cdp_mem *m, const cdp__mem_arena *a, const cdp_mem_event *e) {
     cdp__mem_span *s;
     for (s = m->spans; s; s = s->next)
@@ -8193,45 +8200,45 @@ CDP__PRIVATE cdp__mem_span *cdp__mem_noted_beside(
 }
 
 /* Handles SEGMENT_ALLOC and SEGMENT_MAP. */
-CDP__PRIVATE cdp_status cdp__mem_note_more(
+CDP__PRIVATE cdp_status cdp__mem_foreign_reserve(
     cdp_mem *m, const cdp__mem_call *c, const cdp_mem_event *e) {
     const bool large = e->size > CDP__MEM_SMALL_SEGMENT;
     cdp__mem_arena *const a = cdp__mem_arena_of(m, &m->base, (void *)(uintptr_t)e->stream);
     cdp__mem_span *s;
-    if (cdp__mem_noted_at(m, e->address, e->size))
-        return cdp__mem_noted_wrong(e, "overlaps a segment that exists");
+    if (cdp__mem_foreign_at(m, e->address, e->size))
+        return cdp__mem_foreign_error(e, "overlaps a segment that exists");
     if (!a || !cdp__mem_arena_ready(m, a, large) || !cdp__mem_prepare(m))
         return cdp__fail_nomem("cdp_mem_note_event", cdp__mem_bins_bytes(false));
-    s = e->action == CDP_MEM_SEGMENT_MAP ? cdp__mem_noted_beside(m, a, e) : NULL;
+    s = e->action == CDP_MEM_SEGMENT_MAP ? cdp__mem_foreign_adjacent(m, a, e) : NULL;
     if (s)
-        cdp__mem_noted_grow(m, s, e);
+        cdp__mem_foreign_grow(m, s, e);
     else
-        cdp__mem_noted_add(m, c, e, a, large);
-    cdp__mem_noted_event(m, c, e, a);
+        cdp__mem_foreign_add(m, c, e, a, large);
+    cdp__mem_foreign_record(m, c, e, a);
     return CDP_OK;
 }
 
 /* Handles SEGMENT_FREE and SEGMENT_UNMAP. */
-CDP__PRIVATE cdp_status cdp__mem_note_less(
+CDP__PRIVATE cdp_status cdp__mem_foreign_release(
     cdp_mem *m, const cdp__mem_call *c, const cdp_mem_event *e) {
     const bool pages = e->action == CDP_MEM_SEGMENT_UNMAP;
-    cdp__mem_span *const s = cdp__mem_noted_at(m, e->address, e->size);
+    cdp__mem_span *const s = cdp__mem_foreign_at(m, e->address, e->size);
     cdp__mem_arena *a;
     cdp__mem_part *p;
     if (!s || !s->noted || s->grows != pages
         || (!pages && (s->at != e->address || s->size != e->size)))
-        return cdp__mem_noted_wrong(e, "there is no such segment");
+        return cdp__mem_foreign_error(e, "there is no such segment");
     if (!cdp__mem_prepare(m)) return cdp__fail_nomem("cdp_mem_note_event", sizeof *p);
     a = s->arena;
-    p = cdp__mem_noted_cut(m, s, e->address, e->size);
-    if (!p) return cdp__mem_noted_wrong(e, "it is not free, or not of one segment");
-    cdp__mem_hear(m, e->action, e->address, e->size, &m->base);
-    cdp__mem_noted_event(m, c, e, a);
-    cdp__mem_noted_shrink(m, p);
+    p = cdp__mem_foreign_cut(m, s, e->address, e->size);
+    if (!p) return cdp__mem_foreign_error(e, "it is not free, or not of one segment");
+    cdp__mem_call_watchers(m, e->action, e->address, e->size, &m->base);
+    cdp__mem_foreign_record(m, c, e, a);
+    cdp__mem_foreign_shrink(m, p);
     return CDP_OK;
 }
 
-CDP__PRIVATE cdp_status cdp__mem_note_block(
+CDP__PRIVATE cdp_status cdp__mem_foreign_alloc(
     cdp_mem *m, cdp__mem_call *c, uint64_t at, uint64_t bytes, void *stream) {
     cdp__mem_arena *const a = cdp__mem_arena_of(m, &m->base, stream);
     const bool large = cdp__mem_is_large(bytes);
@@ -8242,8 +8249,8 @@ CDP__PRIVATE cdp_status cdp__mem_note_block(
             (unsigned long long)at);
     if (!a || !cdp__mem_arena_ready(m, a, large) || !cdp__mem_prepare(m))
         return cdp__fail_nomem("cdp_mem_note_alloc", cdp__mem_bins_bytes(false));
-    s = m->noted ? cdp__mem_noted_at(m, at, bytes) : NULL;
-    p = s && s->noted ? cdp__mem_noted_cut(m, s, at, bytes) : NULL;
+    s = m->noted ? cdp__mem_foreign_at(m, at, bytes) : NULL;
+    p = s && s->noted ? cdp__mem_foreign_cut(m, s, at, bytes) : NULL;
     if (s && !p)
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_mem_note_alloc: %llu bytes at 0x%llx are not free in one segment",
@@ -8263,12 +8270,12 @@ CDP__PRIVATE cdp_status cdp__mem_note_block(
 }
 
 /* Handles FREE_REQUESTED and FREE_COMPLETED. */
-CDP__PRIVATE cdp_status cdp__mem_note_freed(
+CDP__PRIVATE cdp_status cdp__mem_foreign_free(
     cdp_mem *m, const cdp__mem_call *c, const cdp_mem_event *e) {
     cdp__mem_part *const p = cdp__mem_table_find(&m->table, e->address);
     const bool asked = e->action == CDP_MEM_FREE_REQUESTED;
     if (!p || p->state != (asked ? CDP_MEM_ACTIVE : CDP_MEM_PENDING))
-        return cdp__mem_noted_wrong(e, asked ? "no block in use begins there" : "no free waits");
+        return cdp__mem_foreign_error(e, asked ? "no block in use begins there" : "no free waits");
     if (!asked) {
         cdp__mem_complete_waited(m, c, p);
         return CDP_OK;
@@ -8279,7 +8286,7 @@ CDP__PRIVATE cdp_status cdp__mem_note_freed(
     return CDP_OK;
 }
 
-CDP__PRIVATE cdp_status cdp__mem_note_oom(
+CDP__PRIVATE cdp_status cdp__mem_foreign_oom(
     cdp_mem *m, const cdp__mem_call *c, const cdp_mem_event *e) {
     cdp__mem_arena *const a = cdp__mem_arena_of(m, &m->base, (void *)(uintptr_t)e->stream);
     cdp__mem_record *r;
@@ -8291,26 +8298,26 @@ CDP__PRIVATE cdp_status cdp__mem_note_oom(
     return CDP_OK;
 }
 
-CDP__PRIVATE cdp_status cdp__mem_note_any(cdp_mem *m, cdp__mem_call *c, const cdp_mem_event *e) {
+CDP__PRIVATE cdp_status cdp__mem_foreign_any(cdp_mem *m, cdp__mem_call *c, const cdp_mem_event *e) {
     cdp_status st;
     switch (e->action) {
     case CDP_MEM_ALLOC:
-        return cdp__mem_note_block(m, c, e->address, e->size, (void *)(uintptr_t)e->stream);
+        return cdp__mem_foreign_alloc(m, c, e->address, e->size, (void *)(uintptr_t)e->stream);
     case CDP_MEM_FREE_REQUESTED:
-    case CDP_MEM_FREE_COMPLETED: return cdp__mem_note_freed(m, c, e);
+    case CDP_MEM_FREE_COMPLETED: return cdp__mem_foreign_free(m, c, e);
     case CDP_MEM_SEGMENT_ALLOC:
     case CDP_MEM_SEGMENT_MAP:
-        st = cdp__mem_note_more(m, c, e);
+        st = cdp__mem_foreign_reserve(m, c, e);
         m->noted = m->noted || st == CDP_OK;
         return st;
     case CDP_MEM_SEGMENT_FREE:
-    case CDP_MEM_SEGMENT_UNMAP: return cdp__mem_note_less(m, c, e);
-    case CDP_MEM_OOM: return cdp__mem_note_oom(m, c, e);
+    case CDP_MEM_SEGMENT_UNMAP: return cdp__mem_foreign_release(m, c, e);
+    case CDP_MEM_OOM: return cdp__mem_foreign_oom(m, c, e);
     case CDP_MEM_SNAPSHOT:
     case CDP_MEM_USER_DEFINED:
     case CDP_MEM_ANNOTATE:
     case CDP_MEM_ACTION_COUNT:
-    default: return cdp__mem_noted_wrong(e, "this action has a call of its own, or is none");
+    default: return cdp__mem_foreign_error(e, "this action has a call of its own, or is none");
     }
 }
 
@@ -8323,12 +8330,12 @@ CDP_API cdp_status cdp_mem_note_event(cdp_mem *mem, const cdp_mem_event *event) 
     if (!mem->desc.recorder_only)
         return cdp__fail(CDP_ERR_STATE, "cdp_mem_note_event: this allocator has a source");
     if (!event->size || event->size >= most || event->address > UINT64_MAX - most)
-        return cdp__mem_noted_wrong(event, "no such size or place is possible");
+        return cdp__mem_foreign_error(event, "no such size or place is possible");
     CDP__MEM_CALLER(&c);
     cdp__mem_call_begin(mem, &c, CDP__MEM_WANTS_STACK, NULL);
     cdp__mem_lock(mem);
     cdp__mem_call_enter(mem, &c);
-    st = cdp__mem_note_any(mem, &c, event);
+    st = cdp__mem_foreign_any(mem, &c, event);
     cdp__mem_unlock(mem);
     return st;
 }
@@ -8348,7 +8355,7 @@ CDP_API cdp_status cdp_mem_note_alloc(
     cdp__mem_call_begin(mem, &c, CDP__MEM_WANTS_STACK, NULL);
     cdp__mem_lock(mem);
     cdp__mem_call_enter(mem, &c);
-    st = cdp__mem_note_block(mem, &c, (uint64_t)(uintptr_t)data, bytes, stream);
+    st = cdp__mem_foreign_alloc(mem, &c, (uint64_t)(uintptr_t)data, bytes, stream);
     cdp__mem_unlock(mem);
     return st;
 }
@@ -8533,7 +8540,7 @@ CDP_API void cdp_mem_shot_names(cdp_mem_shot *shot) {
 }
 
 /* Writes a file. Needs memory for the numbers of texts and stacks that are written already. */
-CDP__PRIVATE bool cdp__mem_write_data(cdp__mem_pen *w, const cdp_mem_shot *s) {
+CDP__PRIVATE bool cdp__mem_write_data(cdp__mem_output *w, const cdp_mem_shot *s) {
     w->text_memo = (uint32_t *)cdp__alloc_zero(s->os, s->texts.count * sizeof(uint32_t));
     w->stack_memo = (uint32_t *)cdp__alloc_zero(s->os, s->stack_count * sizeof(uint32_t));
     if (w->text_memo && w->stack_memo) cdp__mem_w_shot(w, s, &s->keys);
@@ -8543,7 +8550,7 @@ CDP__PRIVATE bool cdp__mem_write_data(cdp__mem_pen *w, const cdp_mem_shot *s) {
 }
 
 CDP__PRIVATE bool cdp__mem_write_any(
-    cdp__mem_pen *w, const cdp_mem_shot *s, cdp_mem_format format) {
+    cdp__mem_output *w, const cdp_mem_shot *s, cdp_mem_format format) {
     switch (format) {
     case CDP_MEM_PICKLE: return cdp__mem_write_data(w, s);
     case CDP_MEM_JSON: w->json = true; return cdp__mem_write_data(w, s);
@@ -8559,15 +8566,15 @@ CDP__PRIVATE bool cdp__mem_write_any(
 
 CDP_API cdp_status cdp_mem_write(
     const cdp_mem_shot *shot, cdp_mem_format format, cdp_mem_sink sink, void *user) {
-    cdp__mem_pen *w;
+    cdp__mem_output *w;
     bool done, broken;
     if (!shot) return cdp__missing("cdp_mem_write", "shot");
     if (!sink) return cdp__missing("cdp_mem_write", "sink");
     if ((uint32_t)format > CDP_MEM_PEAK)
         return cdp__fail(CDP_ERR_INVALID, "cdp_mem_write: there is no format %u", (unsigned)format);
-    w = (cdp__mem_pen *)cdp__alloc_zero(shot->os, sizeof *w);
+    w = (cdp__mem_output *)cdp__alloc_zero(shot->os, sizeof *w);
     if (!w) return cdp__fail_nomem("cdp_mem_write", sizeof *w);
-    cdp__mem_pen_open(w, sink, user);
+    cdp__mem_output_open(w, sink, user);
     done = cdp__mem_write_any(w, shot, format);
     broken = w->broken;
     cdp__free(shot->os, w);
@@ -8663,7 +8670,7 @@ CDP_API cdp_status cdp_mem_read(
     if (cdp__mem_read_tree(&r, &tree)) {
         s = cdp__mem_shot_new(r.memory.os);
         if (!s)
-            cdp__mem_dry(&r);
+            cdp__mem_read_nomem(&r);
         else if (cdp__mem_import(&r, s, &tree))
             *out = s;
     }

@@ -977,7 +977,7 @@ typedef enum cdp__ref_what {
     CDP__REF_NOW_LIVE,        /* slot */
     CDP__REF_NOW_BROKEN,      /* slot, how */
     /* slot of a user or owner entry that ends: an owner's value must be destroyed */
-    CDP__REF_NOW_GONE,
+    CDP__REF_NOW_ENDED,
     CDP__REF_WHATS
 } cdp__ref_what;
 
@@ -1139,7 +1139,7 @@ CDP__PRIVATE void cdp__ref_release(cdp__refs *t, uint32_t slot) {
         if (r->state == CDP__REF_LIVE)
             cdp__ref_do(t, CDP__REF_SEND_DELETE, slot, r->rank, CDP__REF_OK);
     }
-    cdp__ref_do(t, CDP__REF_NOW_GONE, slot, r->rank, CDP__REF_OK);
+    cdp__ref_do(t, CDP__REF_NOW_ENDED, slot, r->rank, CDP__REF_OK);
     cdp__refs_remove(t, slot);
 }
 
@@ -2292,7 +2292,7 @@ enum {
     CDP__CTX_STRANGER,
     CDP__CTX_WITH,   /* it takes part */
     CDP__CTX_ENDING, /* it was told that the context ends */
-    CDP__CTX_GONE
+    CDP__CTX_LOST
 };
 
 struct cdp_ctx {
@@ -3144,7 +3144,7 @@ CDP__PRIVATE void cdp__rpc_act(void *user, const cdp__ref_act *a) {
         rpc->confirmed = rpc->changed = true;
         break;
     case CDP__REF_NOW_LIVE: rpc->confirmed = rpc->changed = true; break;
-    case CDP__REF_NOW_GONE:
+    case CDP__REF_NOW_ENDED:
         if (x->value) cdp__rpc_add_task(rpc, &x->value->task);
         cdp__free(rpc->os, x->label);
         memset(x, 0, sizeof *x);
@@ -3656,7 +3656,7 @@ CDP__PRIVATE void cdp__rpc_wire_over(cdp_rpc *rpc, cdp__rpc_call *c) {
 }
 
 /* Sets the last error, with the beginning that all texts about a call have. */
-CDP__PRIVATE CDP__PRINTF(4, 5) void cdp__rpc_say(
+CDP__PRIVATE CDP__PRINTF(4, 5) void cdp__rpc_set_error(
     cdp_rpc *rpc, const cdp__rpc_call *c, cdp_status status, const char *format, ...) {
     char name[16], text[CDP__RPC_TEXT + 1];
     cdp__text t = cdp__text_of(text, sizeof text);
@@ -3694,7 +3694,7 @@ CDP__PRIVATE uint8_t *cdp__rpc_result_room(
 /* Where the program wants the result, there is room for it; else the call has failed. */
 CDP__PRIVATE bool cdp__rpc_result_fits(cdp_rpc *rpc, cdp__rpc_call *c, uint64_t bytes) {
     if (!c->call->into.data || bytes <= c->call->into.bytes) return true;
-    cdp__rpc_say(rpc, c, CDP_ERR_INVALID,
+    cdp__rpc_set_error(rpc, c, CDP_ERR_INVALID,
         "its result has %llu bytes, into of the cdp_call has room for %llu",
         (unsigned long long)bytes, (unsigned long long)c->call->into.bytes);
     cdp__rpc_end(rpc, c, CDP_ERR_INVALID, CDP_RAN_YES, 0);
@@ -3718,7 +3718,7 @@ CDP__PRIVATE void cdp__rpc_own_reply(cdp_rpc *rpc, cdp__rpc_call *c, const cdp_a
     if (!c->call || !cdp__rpc_result_fits(rpc, c, bytes)) return;
     at = cdp__rpc_result_room(rpc, c->call, rrefs, args ? args->tensor_count : 0, bytes);
     if (!at) {
-        cdp__rpc_say(rpc, c, CDP_ERR_NOMEM, "out of memory: its result needs %llu bytes",
+        cdp__rpc_set_error(rpc, c, CDP_ERR_NOMEM, "out of memory: its result needs %llu bytes",
             (unsigned long long)bytes);
         cdp__rpc_end(rpc, c, CDP_ERR_NOMEM, CDP_RAN_YES, 0);
         return;
@@ -3742,7 +3742,7 @@ CDP__PRIVATE void cdp__rpc_untake(cdp_rpc *rpc, const uint32_t *slots, uint32_t 
 
 /* A result has come; its references were taken over already. `owned`: the body is ours. True:
    it is the call's now. */
-CDP__PRIVATE bool cdp__rpc_reply_came(cdp_rpc *rpc, cdp__rpc_call *c, const cdp__rpc_packet *p,
+CDP__PRIVATE bool cdp__rpc_reply_received(cdp_rpc *rpc, cdp__rpc_call *c, const cdp__rpc_packet *p,
     const uint32_t *slots, uint8_t *owned) {
     cdp_tensor like[CDP__RPC_TENSORS];
     uint8_t *at;
@@ -3761,7 +3761,7 @@ CDP__PRIVATE bool cdp__rpc_reply_came(cdp_rpc *rpc, cdp__rpc_call *c, const cdp_
     at = cdp__rpc_result_room(rpc, c->call, p->rrefs, p->tensors, kept ? 0 : p->area_bytes);
     if (!at) {
         cdp__rpc_untake(rpc, slots, p->rrefs);
-        cdp__rpc_say(rpc, c, CDP_ERR_NOMEM, "out of memory: its result needs %llu bytes",
+        cdp__rpc_set_error(rpc, c, CDP_ERR_NOMEM, "out of memory: its result needs %llu bytes",
             (unsigned long long)p->area_bytes);
         cdp__rpc_end(rpc, c, CDP_ERR_NOMEM, CDP_RAN_YES, 0);
         return false;
@@ -3783,13 +3783,13 @@ CDP__PRIVATE bool cdp__rpc_reply_came(cdp_rpc *rpc, cdp__rpc_call *c, const cdp_
 }
 
 /* The owner reports that the call failed, or refuses it. */
-CDP__PRIVATE void cdp__rpc_fail_came(cdp_rpc *rpc, cdp__rpc_call *c, cdp_status status, cdp_ran ran,
-    int32_t code, const char *text) {
+CDP__PRIVATE void cdp__rpc_failure_received(cdp_rpc *rpc, cdp__rpc_call *c, cdp_status status,
+    cdp_ran ran, int32_t code, const char *text) {
     if (!c->call) return;
     if (status == CDP_ERR_REMOTE && ran == CDP_RAN_YES)
-        cdp__rpc_say(rpc, c, status, "failed with code %d: %s", code, text);
+        cdp__rpc_set_error(rpc, c, status, "failed with code %d: %s", code, text);
     else
-        cdp__rpc_say(rpc, c, status, "%s", text);
+        cdp__rpc_set_error(rpc, c, status, "%s", text);
     cdp__rpc_end(rpc, c, status, ran, code);
 }
 
@@ -3832,18 +3832,18 @@ CDP__PRIVATE cdp__rpc_why cdp__rpc_waits_for(
 
 /* The longest time before its deadline at which the caller is told what a request waits for; also
    at most an eighth of the time that it has. */
-#define CDP__RPC_TELL_NS 250000000u
+#define CDP__RPC_NOTIFY_NS 250000000u
 
 /* When to tell the caller: it may give the request up before an answer of this rank arrives.
    0: never. */
-CDP__PRIVATE uint64_t cdp__rpc_tell_at(cdp_rpc *rpc, uint32_t flags, uint64_t ends) {
+CDP__PRIVATE uint64_t cdp__rpc_notify_at(cdp_rpc *rpc, uint32_t flags, uint64_t ends) {
     const uint64_t now = cdp__rpc_time(rpc);
     if ((flags & (CDP__RPC_ONE_WAY | CDP__RPC_REMOTE)) != 0 || ends <= now) return 0;
-    return ends - cdp__min((ends - now) / 8, CDP__RPC_TELL_NS);
+    return ends - cdp__min((ends - now) / 8, CDP__RPC_NOTIFY_NS);
 }
 
 /* Not worth the link if there is no memory for it. */
-CDP__PRIVATE void cdp__rpc_tell(
+CDP__PRIVATE void cdp__rpc_notify(
     cdp_rpc *rpc, uint32_t from, uint64_t call, cdp__rpc_why why, uint64_t limit) {
     cdp__rpc_packet p;
     memset(&p, 0, sizeof p);
@@ -3937,18 +3937,18 @@ CDP__PRIVATE void cdp__rpc_abandon(cdp_rpc *rpc, cdp__rpc_call *c, cdp_status st
     }
     if (never_left || cdp__rpc_still_here(rpc, c)) ran = CDP_RAN_NO;
     if (status == CDP_ERR_TIMEOUT)
-        cdp__rpc_say(rpc, c, status, "no answer within %llu ms%s; %s%s",
+        cdp__rpc_set_error(rpc, c, status, "no answer within %llu ms%s; %s%s",
             (unsigned long long)(c->deadline_ns > c->start_ns
                     ? (c->deadline_ns - c->start_ns) / CDP__MS
                     : 0),
             c->cut ? "; the wait that ran the calling function had to end then" : "",
             cdp__rpc_ran_text(rpc, c, ran), held);
     else if (status == CDP_ERR_BUSY)
-        cdp__rpc_say(rpc, c, status,
+        cdp__rpc_set_error(rpc, c, status,
             "the function that waits for it is max_depth (%u) calls deep, and must not wait; %s",
             rpc->desc.max_depth, cdp__rpc_ran_text(rpc, c, ran));
     else
-        cdp__rpc_say(rpc, c, status, "%s",
+        cdp__rpc_set_error(rpc, c, status, "%s",
             status == CDP_ERR_ABORTED ? "cancelled by cdp_call_cancel()"
                                       : "this rank's rpc was destroyed");
     cdp__rpc_end(rpc, c, status, ran, 0);
@@ -3962,7 +3962,7 @@ CDP__PRIVATE void cdp__rpc_abandon(cdp_rpc *rpc, cdp__rpc_call *c, cdp_status st
 CDP__PRIVATE void cdp__rpc_call_failed(
     cdp_rpc *rpc, cdp__rpc_call *c, cdp_status status, cdp_ran ran, const char *why) {
     if (c->call) {
-        cdp__rpc_say(rpc, c, status, "%s", why);
+        cdp__rpc_set_error(rpc, c, status, "%s", why);
         cdp__rpc_end(rpc, c, status, ran, 0);
     }
     cdp__rpc_record_end(rpc, c, status, ran);
@@ -4299,7 +4299,7 @@ CDP__PRIVATE void cdp__ctx_fire(cdp_rpc *rpc, cdp_ctx *ctx, uint32_t node) {
 /* ---- messages */
 
 /* Handles the result of a message. False: no peer of this version sends it. */
-CDP__PRIVATE bool cdp__ctx_came(cdp_rpc *rpc, cdp_ctx *ctx, uint32_t from, cdp__wave_how how) {
+CDP__PRIVATE bool cdp__ctx_received(cdp_rpc *rpc, cdp_ctx *ctx, uint32_t from, cdp__wave_how how) {
     if (how == CDP__WAVE_CONFLICT)
         cdp__ctx_fail_here(rpc, ctx, CDP_ERR_STATE,
             "two backward passes of one context at once; start the second one after the first");
@@ -4327,7 +4327,7 @@ CDP__PRIVATE bool cdp__ctx_got_grad(cdp_rpc *rpc, cdp_ctx *ctx, uint32_t from, u
         cdp__ctx_add(ctx, entry, sum);
     else
         cdp__free(rpc->os, sum);
-    return cdp__ctx_came(rpc, ctx, from, how);
+    return cdp__ctx_received(rpc, ctx, from, how);
 }
 
 /* Handles the steps of this rank, until there are none. */
@@ -4342,12 +4342,12 @@ CDP__PRIVATE void cdp__ctx_steps(cdp_rpc *rpc) {
         if (ctx->failed || ctx->ended) {
             cdp__free(rpc->os, w->sum);
         } else if (a->what == CDP__WAVE_SEND_MARK) {
-            fine = cdp__ctx_came(rpc, ctx, rpc->rank,
+            fine = cdp__ctx_received(rpc, ctx, rpc->rank,
                 cdp__wave_got_mark(&ctx->w, rpc->rank, a->node, ctx->w.pass, a->value));
         } else if (a->what == CDP__WAVE_SEND_GRAD) {
             fine = cdp__ctx_got_grad(rpc, ctx, rpc->rank, a->node, ctx->w.pass, a->value, w->sum);
         } else if (a->what == CDP__WAVE_SEND_DONE) {
-            fine = cdp__ctx_came(
+            fine = cdp__ctx_received(
                 rpc, ctx, rpc->rank, cdp__wave_got_done(&ctx->w, rpc->rank, ctx->w.pass, a->node));
         } else if (a->what == CDP__WAVE_FIRE) {
             cdp__ctx_fire(rpc, ctx, a->node);
@@ -4371,12 +4371,12 @@ CDP__PRIVATE const char *cdp__ctx_got_wave(cdp_rpc *rpc, uint32_t from, const cd
     if (!ctx || ctx->failed || ctx->ended) return NULL; /* its sender was told, or will be */
     if (p->kind == CDP__RPC_DONE) {
         how = cdp__wave_got_done(&ctx->w, from, p->b, p->aux);
-        return cdp__ctx_came(rpc, ctx, from, how) ? NULL : "an answer to no message of a pass";
+        return cdp__ctx_received(rpc, ctx, from, how) ? NULL : "an answer to no message of a pass";
     }
     if (p->kind == CDP__RPC_MARK) {
         how = cdp__wave_got_mark(&ctx->w, from, p->aux, p->slot, p->b);
         if (how == CDP__WAVE_OK) ++rpc->peers[from].marks;
-        return cdp__ctx_came(rpc, ctx, from, how)
+        return cdp__ctx_received(rpc, ctx, from, how)
             ? NULL
             : "a value that it does not have, or twice in one pass";
     }
@@ -4425,7 +4425,7 @@ CDP__PRIVATE const char *cdp__ctx_got_member(
         cdp__rpc_control(rpc, from, CDP__RPC_CTX_ENDED, p->a, 0, 0);
     } else if (p->kind == CDP__RPC_CTX_ENDED) {
         if (ctx && ctx->with[from] == CDP__CTX_ENDING) {
-            ctx->with[from] = CDP__CTX_GONE;
+            ctx->with[from] = CDP__CTX_LOST;
             --ctx->answers;
             rpc->changed = true;
         }
@@ -4450,7 +4450,7 @@ CDP__PRIVATE void cdp__ctx_lose(cdp_rpc *rpc, uint32_t rank) {
     for (ctx = rpc->contexts; ctx; ctx = next) {
         const uint8_t with = ctx->with[rank];
         next = ctx->next;
-        ctx->with[rank] = CDP__CTX_GONE;
+        ctx->with[rank] = CDP__CTX_LOST;
         if (with == CDP__CTX_ENDING) --ctx->answers;
         if (rank != rpc->rank && (with == CDP__CTX_WITH || cdp__rpc_maker(ctx->id) == rank)
             && (ctx->w.open || ctx->mine))
@@ -4764,7 +4764,7 @@ CDP__PRIVATE void cdp__rpc_answer_fail(
     if (rq->makes) cdp__rpc_value_fail(rpc, rq, status, code, text);
     if (rq->pub.from == rpc->rank) {
         c = cdp__rpc_call_find(rpc, rq->call);
-        if (c && !silent) cdp__rpc_fail_came(rpc, c, status, ran, code, text);
+        if (c && !silent) cdp__rpc_failure_received(rpc, c, status, ran, code, text);
         if (c) cdp__rpc_wire_over(rpc, c);
     } else if (silent) {
         memset(&p, 0, sizeof p);
@@ -5163,7 +5163,7 @@ CDP__PRIVATE void cdp__rpc_begin(cdp_rpc *rpc, cdp__rpc_rq *rq) {
     if (!why && rq->ctx_number) why = cdp__ctx_enter(rpc, rq, &status);
     if (rq->pub.deadline_ns != CDP__NEVER) {
         if (rq->pub.from != rpc->rank)
-            rq->tell_ns = cdp__rpc_tell_at(rpc, rq->flags, rq->pub.deadline_ns);
+            rq->tell_ns = cdp__rpc_notify_at(rpc, rq->flags, rq->pub.deadline_ns);
         cdp__rpc_timer(rpc, rq->tell_ns ? rq->tell_ns : rq->pub.deadline_ns);
     }
     if (why)
@@ -5285,13 +5285,13 @@ CDP__PRIVATE const char *cdp__rpc_got_answer(
         return "an answer to no call";
     }
     if (p->kind == CDP__RPC_REPLY) {
-        if (cdp__rpc_reply_came(rpc, c, p, slots, *owned)) *owned = NULL;
+        if (cdp__rpc_reply_received(rpc, c, p, slots, *owned)) *owned = NULL;
     } else {
         const uint32_t ran = (uint32_t)(p->b >> 32);
         if (!cdp__status_is_error((int32_t)(0u - p->aux)) || ran > CDP_RAN_YES)
             return "an unknown status";
         cdp__text_foreign(text, sizeof text, p->body, p->bytes);
-        cdp__rpc_fail_came(
+        cdp__rpc_failure_received(
             rpc, c, (cdp_status) - (int32_t)p->aux, (cdp_ran)ran, (int32_t)(uint32_t)p->b, text);
     }
     cdp__rpc_wire_over(rpc, c);
@@ -5470,7 +5470,7 @@ CDP__PRIVATE const char *cdp__rpc_offered(cdp_rpc *rpc, const cdp_channel_messag
     came->came_ns = cdp__rpc_time(rpc);
     if ((m->kind & 0xff) == CDP__RPC_CALL && (uint32_t)m->b != CDP_NO_TIMEOUT) {
         const uint64_t ends = came->came_ns + (uint64_t)(uint32_t)m->b * CDP__MS;
-        came->tell_ns = cdp__rpc_tell_at(rpc, m->kind >> 8 & 0xff, ends);
+        came->tell_ns = cdp__rpc_notify_at(rpc, m->kind >> 8 & 0xff, ends);
         if (came->tell_ns) cdp__rpc_timer(rpc, came->tell_ns);
     }
     ++peer->coming;
@@ -5635,7 +5635,7 @@ CDP__PRIVATE void cdp__rpc_credit(void *user, uint32_t peer) {
 
 /* ---- a peer is lost */
 
-CDP__PRIVATE void cdp__rpc_tell_lost(cdp_rpc *rpc, cdp__rpc_task *task) {
+CDP__PRIVATE void cdp__rpc_notify_lost(cdp_rpc *rpc, cdp__rpc_task *task) {
     cdp__rpc_peer *peer = (cdp__rpc_peer *)task;
     if (rpc->desc.lost) rpc->desc.lost(rpc->desc.user, (uint32_t)(peer - rpc->peers), &peer->why);
 }
@@ -5681,7 +5681,7 @@ CDP__PRIVATE void cdp__rpc_peer_lost(void *user, uint32_t rank, const cdp_error 
     cdp_rpc *rpc = (cdp_rpc *)user;
     cdp__rpc_lock(rpc);
     rpc->peers[rank].why = *why;
-    rpc->peers[rank].task.run = cdp__rpc_tell_lost;
+    rpc->peers[rank].task.run = cdp__rpc_notify_lost;
     if (!rpc->leaving) cdp__rpc_add_task(rpc, &rpc->peers[rank].task);
     cdp__rpc_lose(rpc, rank);
     cdp__rpc_leave_callback(rpc);
@@ -5699,13 +5699,13 @@ CDP__PRIVATE void cdp__rpc_refuse_late(
 }
 
 /* Tells callers whose arguments still wait for memory; returns when to do so again. */
-CDP__PRIVATE uint64_t cdp__rpc_tell_offers(cdp_rpc *rpc, uint64_t now) {
+CDP__PRIVATE uint64_t cdp__rpc_notify_offers(cdp_rpc *rpc, uint64_t now) {
     uint64_t next = CDP__NEVER;
     cdp__rpc_in *came;
     for (came = rpc->in; came; came = came->next) {
         if (came->body || !came->tell_ns) continue;
         if (came->tell_ns <= now) {
-            cdp__rpc_tell(
+            cdp__rpc_notify(
                 rpc, came->m.peer, came->m.a, CDP__RPC_FOR_BYTES, rpc->desc.max_queue_bytes);
             came->tell_ns = 0;
         } else {
@@ -5739,7 +5739,7 @@ CDP__PRIVATE void cdp__rpc_expire(cdp_rpc *rpc) {
         why = cdp__rpc_waits_for(rpc, rq, &limit);
         if (rq->pub.deadline_ns > now) {
             if (rq->tell_ns && rq->tell_ns <= now) {
-                cdp__rpc_tell(rpc, rq->pub.from, rq->call, why, limit);
+                cdp__rpc_notify(rpc, rq->pub.from, rq->call, why, limit);
                 rq->tell_ns = 0;
             }
             next = cdp__min(next, rq->tell_ns ? rq->tell_ns : rq->pub.deadline_ns);
@@ -5748,7 +5748,7 @@ CDP__PRIVATE void cdp__rpc_expire(cdp_rpc *rpc) {
             after = rpc->all;
         }
     }
-    next = cdp__min(next, cdp__rpc_tell_offers(rpc, now));
+    next = cdp__min(next, cdp__rpc_notify_offers(rpc, now));
     if (next != CDP__NEVER) cdp__rpc_timer(rpc, next);
 }
 
@@ -7025,7 +7025,7 @@ CDP__PRIVATE bool cdp__rpc_alone(const cdp_rpc *rpc, const cdp__rpc_starting *s)
 }
 
 /* Sets the last error to what a call that finds no room waits for. */
-CDP__PRIVATE cdp_status cdp__rpc_say_room(
+CDP__PRIVATE cdp_status cdp__rpc_set_room_error(
     const cdp_rpc *rpc, const cdp__rpc_starting *s, cdp_status status, const char *end) {
     const cdp__rpc_peer *peer = &rpc->peers[s->to];
     const cdp__rpc_flight *f = &peer->flight[s->nested];
@@ -7057,7 +7057,7 @@ CDP__PRIVATE cdp_status cdp__rpc_start_room(cdp_rpc *rpc, cdp__rpc_starting *s) 
         cdp__level_of(cdp__rpc_inside(), (s->flags & CDP__RPC_REMOTE) != 0, rpc->desc.max_depth);
     if (cdp__rpc_has_room(rpc, s)) return CDP_OK;
     if (rpc->desc.fail_when_full || inside)
-        return cdp__rpc_say_room(rpc, s, CDP_ERR_BUSY, "wait for one of them");
+        return cdp__rpc_set_room_error(rpc, s, CDP_ERR_BUSY, "wait for one of them");
     st = cdp__rpc_wait(rpc, cdp__rpc_has_room, s, s->deadline_ns, s->deadline_ns);
     if (st != CDP_OK) return st;
     return cdp__rpc_start_check(rpc, s); /* the state may have changed meanwhile */
@@ -7211,7 +7211,7 @@ CDP__PRIVATE cdp_status cdp__rpc_start_checked(cdp_rpc *rpc, cdp__rpc_starting *
     cdp__rpc_start_time(rpc, s);
     room = cdp__rpc_start_room(rpc, s);
     if (room == CDP_PENDING && !s->call)
-        return cdp__rpc_say_room(
+        return cdp__rpc_set_room_error(
             rpc, s, CDP_ERR_TIMEOUT, "so it was until its deadline; it never left this rank");
     if (room < 0) return room;
     st = cdp__rpc_start_makes(rpc, s);
@@ -7991,7 +7991,7 @@ CDP__PRIVATE bool cdp__ctx_answered(cdp_rpc *rpc, void *arg) {
 }
 
 /* Lock held. */
-CDP__PRIVATE void cdp__ctx_tell_end(cdp_rpc *rpc, cdp_ctx *ctx) {
+CDP__PRIVATE void cdp__ctx_notify_end(cdp_rpc *rpc, cdp_ctx *ctx) {
     uint32_t r;
     ctx->ended = true;
     for (r = 0; r < rpc->ranks; ++r) {
@@ -8020,7 +8020,7 @@ CDP_API cdp_status cdp_ctx_end(cdp_ctx *ctx, uint32_t timeout_ms) {
             "and after its passes");
     }
     ++ctx->uses;
-    cdp__ctx_tell_end(rpc, ctx);
+    cdp__ctx_notify_end(rpc, ctx);
     until = cdp__rpc_until(rpc, cdp__def(timeout_ms, rpc->desc.timeout_ms));
     st = cdp__rpc_wait(rpc, cdp__ctx_answered, ctx, until, until);
     if (st == CDP_PENDING) {

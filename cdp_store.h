@@ -5890,7 +5890,7 @@ CDP__PRIVATE void cdp__client_wake_sleepers(cdp__client *c) {
 
 /* The request has failed: sets this thread's last error. This is needed if the error occurred in
    another thread, or in code that made no text for it. */
-CDP__PRIVATE void cdp__client_say_why(const cdp__client *c, const cdp_store_request *rq) {
+CDP__PRIVATE void cdp__client_set_error(const cdp__client *c, const cdp_store_request *rq) {
     if (rq->status < 0 && c->state == CDP__CLIENT_BROKEN)
         *cdp__error_slot() = c->error;
     else if (rq->status == CDP_ERR_NOMEM)
@@ -5923,7 +5923,7 @@ CDP__PRIVATE cdp_status cdp__client_start(void *self, cdp_store_request *rq) {
     }
     cdp__client_wake_sleepers(c);
     status = rq->status;
-    cdp__client_say_why(c, rq);
+    cdp__client_set_error(c, rq);
     cdp_lock_release(&c->lock);
     return status;
 }
@@ -6033,7 +6033,7 @@ CDP__PRIVATE cdp_status cdp__client_wait(void *self, cdp_store_request *rq, uint
         cdp__client_forget(c, rq);
         rq->status = status;
     }
-    if (status == CDP_OK || c->state == CDP__CLIENT_BROKEN) cdp__client_say_why(c, rq);
+    if (status == CDP_OK || c->state == CDP__CLIENT_BROKEN) cdp__client_set_error(c, rq);
     status = rq->status;
     cdp_lock_release(&c->lock);
     return status;
@@ -6111,7 +6111,7 @@ CDP__PRIVATE void cdp__client_drain(cdp__client *c) {
 
 /* Begins the goodbye: withdraws the last will, and sends a PING. False: there is nothing to wait
    for. */
-CDP__PRIVATE bool cdp__client_bye_begin(cdp__client *c) {
+CDP__PRIVATE bool cdp__client_close_begin(cdp__client *c) {
     static const uint8_t bye[4] = {'b', 'y', 'e', '!'};
     uint8_t *p;
     c->io.func = cdp__client_ignore;
@@ -6126,7 +6126,7 @@ CDP__PRIVATE bool cdp__client_bye_begin(cdp__client *c) {
 }
 
 /* Reads up to the answer to the PING. True: that has not come yet. */
-CDP__PRIVATE bool cdp__client_bye_read(cdp__client *c) {
+CDP__PRIVATE bool cdp__client_close_read(cdp__client *c) {
     uint8_t next = 0;
     cdp_iov iov;
     int64_t r;
@@ -6144,14 +6144,14 @@ CDP__PRIVATE bool cdp__client_bye_read(cdp__client *c) {
    among them the withdrawal of the last will. So a PING follows the withdrawal, and everything up
    to its answer is read, for at most CDP__CLIENT_GOODBYE_NS because the server may have died. One
    step, which does not wait. True: the answer is still awaited, until bye_ns. */
-CDP__PRIVATE bool cdp__client_bye(cdp__client *c) {
+CDP__PRIVATE bool cdp__client_closing(cdp__client *c) {
     uint64_t left;
     if (c->state != CDP__CLIENT_READY || c->bye_over) return false;
     if (!c->bye_ns && !c->last_will_sent && !(c->withdrawn && cdp__fifo_left(&c->out))) {
         cdp__client_drain(c);
         return false;
     }
-    c->bye_over = !c->bye_ns && !cdp__client_bye_begin(c);
+    c->bye_over = !c->bye_ns && !cdp__client_close_begin(c);
     if (c->bye_over) return false;
     left = cdp__fifo_left(&c->out);
     if (left) (void)cdp__client_flush(c);
@@ -6160,7 +6160,7 @@ CDP__PRIVATE bool cdp__client_bye(cdp__client *c) {
        process that was stopped meanwhile still says goodbye */
     if (cdp__fifo_left(&c->out) < left)
         c->bye_ns = c->os->now_ns(c->os->user) + CDP__CLIENT_GOODBYE_NS;
-    c->bye_over = !cdp__client_bye_read(c) || c->os->now_ns(c->os->user) >= c->bye_ns;
+    c->bye_over = !cdp__client_close_read(c) || c->os->now_ns(c->os->user) >= c->bye_ns;
     return !c->bye_over;
 }
 
@@ -6168,7 +6168,7 @@ CDP__PRIVATE bool cdp__client_bye(cdp__client *c) {
    when the loop has something to report, or at *until_ns. No request may be in progress. */
 CDP__PRIVATE bool cdp__tcp_store_parts(cdp_store *s, uint64_t *until_ns) {
     cdp__client *c = (cdp__client *)s->self;
-    const bool more = cdp__client_bye(c);
+    const bool more = cdp__client_closing(c);
     *until_ns = c->bye_ns;
     return more;
 }
@@ -6179,7 +6179,7 @@ CDP__PRIVATE void cdp__client_destroy(void *self) {
     const cdp_error before = *cdp_last_error();
     void *will;
     if (cdp__is_child(c->forks)) return; /* the connection is the parent's */
-    while (cdp__client_bye(c) && cdp__loop_run(c->loop, NULL, c->bye_ns) == CDP_OK) {
+    while (cdp__client_closing(c) && cdp__loop_run(c->loop, NULL, c->bye_ns) == CDP_OK) {
     }
     if (c->loop->os) {
         cdp__fail(CDP_ERR_STATE, "the store client of %s was destroyed", c->name);

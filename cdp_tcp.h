@@ -1334,13 +1334,13 @@ typedef struct cdp__incoming {
 /* Programs destroy their groups and start again at the same address, in any order. So a store may
    still be that of the start before: rank 0 has not left yet, or others serve it. Each of these
    becomes true once and stays so while that start's keys are there. */
-typedef struct cdp__start_seen {
+typedef struct cdp__start_found {
     bool begun;   /* rank 0, or the process that had this rank, has found all others */
     bool failed;  /* a rank has reported that the start failed */
     bool claimed; /* another process, or this one before, has claimed this rank */
     bool lives;   /* that process may be alive */
     bool differs; /* its settings are not those of this rank */
-} cdp__start_seen;
+} cdp__start_found;
 
 typedef enum cdp__start_verdict {
     CDP__START_JOIN,
@@ -1355,7 +1355,7 @@ typedef enum cdp__start_verdict {
 #endif
 
 /* Who claimed a rank of a start that then failed has been told why. It now asks for another one. */
-CDP__PRIVATE cdp__start_verdict cdp__start_judge(const cdp__start_seen *s) {
+CDP__PRIVATE cdp__start_verdict cdp__start_judge(const cdp__start_found *s) {
     if (s->begun && !CDP__START_PLANT(JOINS_WHAT_HAS_BEGUN)) return CDP__START_NEXT;
     if (s->claimed && s->failed && !CDP__START_PLANT(JOINS_WHAT_HAS_FAILED)) return CDP__START_NEXT;
     if (s->differs) return CDP__START_DIFFERS;
@@ -1363,7 +1363,7 @@ CDP__PRIVATE cdp__start_verdict cdp__start_judge(const cdp__start_seen *s) {
     return s->lives || CDP__START_PLANT(NEVER_TAKES_OVER) ? CDP__START_TWICE : CDP__START_TAKE_OVER;
 }
 
-/* What cdp__start_seen is made of, in the order in which it is read: the key, and whether that of
+/* What cdp__start_found is made of, in the order in which it is read: the key, and whether that of
    rank 0 (0), of this rank (1), or of the job (2). */
 typedef struct cdp__start_key {
     const char *name;
@@ -1376,7 +1376,7 @@ static const cdp__start_key cdp__start_keys[] = {
 #define CDP__START_KEYS ((uint32_t)(sizeof cdp__start_keys / sizeof *cdp__start_keys))
 
 /* The store has answered whether key number `i` is there. */
-CDP__PRIVATE void cdp__start_see(cdp__start_seen *s, uint32_t i, bool there) {
+CDP__PRIVATE void cdp__start_record_key(cdp__start_found *s, uint32_t i, bool there) {
     if (i == 0) s->claimed = s->claimed || there;
     if (i == 1 || i == 3) s->begun = s->begun || there;
     if (i == 2) s->failed = s->failed || there;
@@ -1466,7 +1466,7 @@ typedef struct cdp__join {
     bool config; /* that key is the config of rank 0 */
 
     /* the start that was found in the store, and waiting for the next one */
-    cdp__start_seen seen;
+    cdp__start_found seen;
     cdp__join_func *reopen;              /* see cdp__join_reopen() */
     uint32_t look;                       /* the number of the key that is asked for now */
     uint64_t again_ms, say_ns, twice_ns; /* the last pause; when to log; how long to look */
@@ -1978,7 +1978,7 @@ CDP__PRIVATE void cdp__mesh_no_memory(cdp__mesh *m, uint32_t peer, int32_t err) 
 
 /* Bytes of the peer have come over the connection. So it had not just left when memory could not be
    shared with it: that is logged. */
-CDP__PRIVATE void cdp__link_heard(cdp__link *l) {
+CDP__PRIVATE void cdp__link_received(cdp__link *l) {
     const int32_t err = l->apart;
     l->silent = 0;
     l->apart = 0;
@@ -2004,7 +2004,7 @@ CDP__PRIVATE void cdp__link_read_ahead(cdp__link *l) {
         /* data read earlier stays readable */
         if (r < 0) cdp__link_broke(l, r);
         if (r <= 0) return;
-        cdp__link_heard(l);
+        cdp__link_received(l);
         l->rx_used += (uint32_t)r;
     }
 }
@@ -2856,7 +2856,7 @@ CDP__PRIVATE int64_t cdp__mesh_recv(void *self, uint32_t peer, const cdp_iov *io
         if (n == 1 && iov[0].bytes >= CDP__RX_BYTES / 2) {
             moved = cdp__link_get(l, iov);
             l->wanted = moved == 0;
-            if (moved > 0) cdp__link_heard(l);
+            if (moved > 0) cdp__link_received(l);
             if (moved >= 0) return moved;
             cdp__link_broke(l, moved);
             return cdp__link_explain(l);
@@ -3190,7 +3190,7 @@ CDP__PRIVATE void cdp__mesh_publish(void *self, const void *record, uint32_t byt
 }
 
 /* Rank 0 has left without a goodbye, and its store with it: makes a record that blames rank 0. */
-CDP__PRIVATE uint32_t cdp__mesh_store_gone(const cdp__mesh *m, void *record, uint32_t room) {
+CDP__PRIVATE uint32_t cdp__mesh_store_lost(const cdp__mesh *m, void *record, uint32_t room) {
     uint8_t body[CDP__FAILURE_BYTES];
     cdp__failure_record r;
     uint32_t n;
@@ -3249,7 +3249,7 @@ CDP__PRIVATE CDP__COLD uint32_t cdp__mesh_first(void *self, void *record, uint32
         memcpy(record, m->cause, m->cause_bytes);
         return m->cause_bytes;
     }
-    if (!v || v->bytes > room) return cdp__mesh_store_gone(m, record, room);
+    if (!v || v->bytes > room) return cdp__mesh_store_lost(m, record, room);
     memcpy(record, v->data, (size_t)v->bytes);
     return (uint32_t)v->bytes;
 }
@@ -3647,7 +3647,7 @@ CDP__PRIVATE uint32_t cdp__join_ms_left(const cdp__mesh *m) {
 }
 
 /* A store, or the loop, has just returned `st`: the outcome of what is waited for. */
-CDP__PRIVATE void cdp__join_came(cdp__join *s, cdp_status st) {
+CDP__PRIVATE void cdp__join_set_outcome(cdp__join *s, cdp_status st) {
     s->result = st;
     if (st >= 0) return;
     s->why = *cdp_last_error();
@@ -3684,7 +3684,7 @@ CDP__PRIVATE CDP__COLD void cdp__join_send(cdp__mesh *m, cdp_store *store, cdp_s
     s->asked = store;
     s->polls = 0;
     s->waits = CDP__WAITS_REQUEST;
-    cdp__join_came(s, cdp__store_begin(store, &s->rq));
+    cdp__join_set_outcome(s, cdp__store_begin(store, &s->rq));
     if (s->result >= 0) s->result = CDP_PENDING; /* the request's status tells the rest */
 }
 
@@ -3819,7 +3819,7 @@ CDP__PRIVATE bool cdp__join_request_waits(cdp__mesh *m, uint64_t now) {
     s->result = s->rq.status;
     if (s->result != CDP_PENDING || s->asked != m->store) {
         /* with an error this only sets the last error */
-        cdp__join_came(s, s->asked->wait(s->asked->self, &s->rq, 0));
+        cdp__join_set_outcome(s, s->asked->wait(s->asked->self, &s->rq, 0));
         ++s->polls;
     }
     if (s->result != CDP_PENDING) return false;
@@ -3829,7 +3829,7 @@ CDP__PRIVATE bool cdp__join_request_waits(cdp__mesh *m, uint64_t now) {
         return cdp__join_request_waits(m, now);
     }
     if (now < s->until_ns) return true;
-    cdp__join_came(s, cdp__store_end(s->asked, &s->rq, CDP_PENDING, s->timeout_ms));
+    cdp__join_set_outcome(s, cdp__store_end(s->asked, &s->rq, CDP_PENDING, s->timeout_ms));
     return false;
 }
 
@@ -3879,7 +3879,7 @@ CDP__PRIVATE bool cdp__join_waiting(cdp__mesh *m) {
     switch (s->waits) {
     case CDP__WAITS_REQUEST: return cdp__join_request_waits(m, now);
     case CDP__WAITS_CONNECTION:
-        cdp__join_came(s, cdp__tcp_store_connected(s->made));
+        cdp__join_set_outcome(s, cdp__tcp_store_connected(s->made));
         return s->result == CDP_PENDING && (!s->reread_ns || now < s->reread_ns);
     case CDP__WAITS_LISTENER:
         if (s->reaching && !s->reached && now < s->until_ns) return true;
@@ -4280,7 +4280,7 @@ CDP__PRIVATE cdp_status cdp__join_store_failed(cdp__mesh *m, const cdp_error *wh
 CDP__PRIVATE cdp_status cdp__join_looked(cdp__mesh *m) {
     cdp__join *s = m->join;
     if (s->result != CDP_OK) return cdp__join_store_failed(m, &s->why);
-    cdp__start_see(&s->seen, s->look, s->rq.number != 0);
+    cdp__start_record_key(&s->seen, s->look, s->rq.number != 0);
     if (s->look + 1 == CDP__START_KEYS) return s->back(m);
     cdp__join_look_at(m, s->look + 1);
     return CDP_OK;
@@ -4359,18 +4359,18 @@ CDP__PRIVATE cdp_status cdp__join_taken(cdp__mesh *m);
 CDP__PRIVATE cdp_status cdp__join_take(cdp__mesh *m);
 
 /* Where rank 0 has taken over a start that had not begun, others may wait in that one. */
-CDP__PRIVATE cdp_status cdp__join_told_others(cdp__mesh *m) {
+CDP__PRIVATE cdp_status cdp__join_notified_others(cdp__mesh *m) {
     cdp__mesh_round(m, m->job);
     return CDP_OK;
 }
 
-CDP__PRIVATE cdp_status cdp__join_tell_others(cdp__mesh *m) {
+CDP__PRIVATE cdp_status cdp__join_notify_others(cdp__mesh *m) {
     cdp__join *s = m->join;
     cdp__mesh_round(m, (const uint8_t *)s->theirs + 24);
     cdp__mesh_key(m, s->key_text, "fail", UINT32_MAX);
     cdp__join_value(s, 0, NULL, 0);
     cdp__join_value(s, 1, CDP__MOVED_ON, sizeof CDP__MOVED_ON - 1);
-    cdp__join_ask(m, m->store, CDP_STORE_COMPARE_SET, 0, cdp__join_told_others);
+    cdp__join_ask(m, m->store, CDP_STORE_COMPARE_SET, 0, cdp__join_notified_others);
     return CDP_OK;
 }
 
@@ -4436,7 +4436,7 @@ CDP__PRIVATE cdp_status cdp__join_taken(cdp__mesh *m) {
     if (s->result != CDP_OK) return cdp__join_store_failed(m, &s->why);
     if (v->bytes == s->own_bytes && memcmp(v->data, s->own, (size_t)v->bytes) == 0)
         return s->config && s->their_bytes >= CDP__CONFIG_BYTES && !s->seen.begun && !s->seen.failed
-            ? cdp__join_tell_others(m)
+            ? cdp__join_notify_others(m)
             : CDP_OK;
     cdp__free(m->os, s->theirs);
     memcpy(&s->theirs, &v->data, sizeof s->theirs);
@@ -5158,7 +5158,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__join_follow_to(
         return cdp__fail(CDP_ERR_MISMATCH, "the published address of rank 0 cannot be read");
     d.addrs = s->at;
     d.connect_timeout_ms = cdp__join_ms_left(m);
-    cdp__join_came(s, cdp__join_connect(m, &d, cdp__join_store_up));
+    cdp__join_set_outcome(s, cdp__join_connect(m, &d, cdp__join_store_up));
     if (s->result != CDP_OK) return cdp__join_store_up(m);
     return cdp__mesh_meets_in_store(m) ? cdp__join_follow_on(m) : CDP_OK;
 }
@@ -5425,7 +5425,7 @@ CDP__PRIVATE void cdp__join_run(cdp__mesh *m, uint64_t until_ns) {
     cdp__join *s = m->join;
     const cdp_status st = cdp__loop_run(&m->loop, NULL, cdp__min(cdp__join_until(m), until_ns));
     if (st == CDP_OK) return;
-    cdp__join_came(s, st);
+    cdp__join_set_outcome(s, st);
     if (s->waits == CDP__WAITS_REQUEST) s->asked->cancel(s->asked->self, &s->rq);
     if (s->waits == CDP__WAITS_LISTENER) cdp__join_reach_end(m);
     s->waits = CDP__WAITS_NOT;

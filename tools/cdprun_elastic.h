@@ -174,7 +174,7 @@ static bool agent_enter(job *j) {
 static void agent_gone(job *j, const char *why) {
     agent *a = j->agent;
     if (a->handed_in && j->nodes.store != NULL)
-        agent_good(j, cdp__elastic_say_gone(&a->e, j->nodes.store, why));
+        agent_good(j, cdp__elastic_record_end(&a->e, j->nodes.store, why));
     a->handed_in = false;
 }
 
@@ -237,7 +237,7 @@ static cdp_status agent_all_gone(agent *a, cdp_store *store, bool *all) {
     cdp_status st = CDP_OK;
     *all = a->last.size > 0;
     for (uint32_t r = 0; st == CDP_OK && *all && r < a->last.size; ++r)
-        st = cdp__elastic_gone(&a->e, store, a->last.members[r].id, all);
+        st = cdp__elastic_has_ended(&a->e, store, a->last.members[r].id, all);
     return st;
 }
 
@@ -682,7 +682,7 @@ static cdp_status stay_left(job *j, int *left, uint64_t *epoch) {
     cdp_status st = stay_newest(j, &d);
     *left = 0;
     for (uint32_t i = 0; st == CDP_OK && i < d.size; ++i) {
-        st = cdp__elastic_gone(e, j->nodes.store, d.members[i].id, &gone);
+        st = cdp__elastic_has_ended(e, j->nodes.store, d.members[i].id, &gone);
         *left += !gone;
     }
     /* where all members are dead, nobody has what newcomers would receive */

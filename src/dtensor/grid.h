@@ -28,16 +28,16 @@ typedef struct cdp__dt_cut {
 
 /* Memory that messages or callbacks of a failed group may still access. It is freed after the
    group: first `memory` (may be NULL), then this record. */
-typedef struct cdp__dt_grave {
-    struct cdp__dt_grave *next;
+typedef struct cdp__dt_retired {
+    struct cdp__dt_retired *next;
     void *memory;
-} cdp__dt_grave;
+} cdp__dt_retired;
 
 /* The group of one list of ranks, reference-counted. */
 typedef struct cdp__dt_link {
     struct cdp__dt_link *next;
     cdp_group *group;
-    cdp__dt_grave *graves;
+    cdp__dt_retired *graves;
     bool borrowed;
     uint32_t refs, count;
     uint32_t *ranks;

@@ -60,7 +60,7 @@ CDP__DT void cdp__dt_link_drop(cdp__dt_root *root, cdp__dt_link *link) {
         if (s->link == link) s->link = NULL;
     if (!link->borrowed) cdp_group_destroy(link->group);
     while (link->graves) {
-        cdp__dt_grave *g = link->graves;
+        cdp__dt_retired *g = link->graves;
         link->graves = g->next;
         if (g->memory) cdp_group_free(root->group, g->memory);
         cdp__dt_free(root->os, g);
@@ -71,14 +71,14 @@ CDP__DT void cdp__dt_link_drop(cdp__dt_root *root, cdp__dt_link *link) {
 
 /* Frees memory of cdp_group_alloc() that messages of this group have used. If the group has
    failed, the memory is freed later; without memory for a record of that, it is leaked. */
-CDP__DT void cdp__dt_bury(cdp__dt_root *root, cdp__dt_link *link, void *memory) {
-    cdp__dt_grave *g;
+CDP__DT void cdp__dt_retire(cdp__dt_root *root, cdp__dt_link *link, void *memory) {
+    cdp__dt_retired *g;
     if (!memory) return;
     if (!link || cdp_group_status(link->group) == CDP_OK) {
         cdp_group_free(root->group, memory);
         return;
     }
-    g = (cdp__dt_grave *)cdp__dt_alloc(root->os, sizeof *g);
+    g = (cdp__dt_retired *)cdp__dt_alloc(root->os, sizeof *g);
     if (!g) return;
     g->memory = memory;
     g->next = link->graves;

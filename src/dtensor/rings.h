@@ -99,7 +99,7 @@ CDP_API uint64_t cdp_cp_rows(
 
 CDP__DT cdp_status cdp__dt_room_for(cdp_cp *cp, cdp__dt_room *room, uint64_t bytes) {
     if (room->at && room->bytes >= bytes) return CDP_OK;
-    cdp__dt_bury(cp->root, cp->desc.mesh->all, room->at);
+    cdp__dt_retire(cp->root, cp->desc.mesh->all, room->at);
     room->bytes = bytes;
     room->at = (uint8_t *)cdp__dt_group_memory(cp->group, bytes + 1);
     return room->at ? CDP_OK : cdp__dt_nomem("a ring", bytes);

@@ -29,7 +29,7 @@
 CDP__DT void cdp__dt_wide_free(cdp_plan *p) {
     for (uint32_t k = 0; p->wide && k < p->phase_count; ++k) {
         cdp__dt_free(p->os, p->wide[k].send_count);
-        if (p->mesh) cdp__dt_bury(p->mesh->root, p->link, p->wide[k].out);
+        if (p->mesh) cdp__dt_retire(p->mesh->root, p->link, p->wide[k].out);
     }
     cdp__dt_free(p->os, p->wide);
     p->wide = NULL;

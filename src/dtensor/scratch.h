@@ -34,7 +34,7 @@ CDP__DT void cdp__dt_scratch_trim(cdp__dt_root *root, uint64_t below) {
             continue;
         }
         *at = s->next;
-        cdp__dt_bury(root, s->link, s->at);
+        cdp__dt_retire(root, s->link, s->at);
         cdp__dt_free(root->os, s);
     }
 }

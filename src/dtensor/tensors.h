@@ -64,7 +64,7 @@ CDP_API void cdp_dtensor_free(cdp_dtensor *t) {
     }
     cdp__dt_root *root = t->owned ? t->layout.mesh->root : NULL;
     if (t->owned && root->group)
-        cdp__dt_bury(root, t->layout.mesh->all, t->data);
+        cdp__dt_retire(root, t->layout.mesh->all, t->data);
     else if (t->owned)
         cdp__dt_free(root->os, t->data);
     t->data = NULL;

@@ -25,7 +25,7 @@
 #include "connect.h"
 #include "entry.h"
 
-CDP__PRIVATE cdp_status cdp__elastic_say(const cdp_error *why) {
+CDP__PRIVATE cdp_status cdp__elastic_set_error(const cdp_error *why) {
     *cdp__error_slot() = *why;
     return why->status;
 }
@@ -63,7 +63,7 @@ CDP__PRIVATE cdp_status cdp__elastic_go(cdp_elastic *e) {
     e->place.phase = CDP__ELASTIC_OUT;
     e->place.live = false;
     cdp__elastic_unlock(e);
-    st = cdp__elastic_say_gone(e, e->store, why);
+    st = cdp__elastic_record_end(e, e->store, why);
     if (st == CDP_OK && k) st = cdp__elastic_alarm_at(e, e->store, k, why);
     cdp__elastic_lock(e);
     e->left = st == CDP_OK;
@@ -72,13 +72,13 @@ CDP__PRIVATE cdp_status cdp__elastic_go(cdp_elastic *e) {
     return e->failure.status;
 }
 
-CDP__PRIVATE void cdp__elastic_bury_now(void *arg) {
+CDP__PRIVATE void cdp__elastic_end_group_now(void *arg) {
     cdp_group_destroy((cdp_group *)arg);
 }
 
 /* Destroys a group, in a thread of its own, because this takes up to 0.7 s after a failure. Without
    threads, each poll makes one step of leaving the group. */
-CDP__PRIVATE void cdp__elastic_bury(cdp_elastic *e, cdp_group *group) {
+CDP__PRIVATE void cdp__elastic_end_group(cdp_elastic *e, cdp_group *group) {
     if (!group) return;
 #ifndef CDP_NO_FRAMES
     if (e->no_thread) {
@@ -92,7 +92,7 @@ CDP__PRIVATE void cdp__elastic_bury(cdp_elastic *e, cdp_group *group) {
         return;
     }
     if (e->burying) e->os->threads.join(e->os, e->burying);
-    e->burying = e->os->threads.start(e->os, cdp__elastic_bury_now, group);
+    e->burying = e->os->threads.start(e->os, cdp__elastic_end_group_now, group);
     if (!e->burying) cdp_group_destroy(group);
 }
 
@@ -103,7 +103,7 @@ CDP__PRIVATE void cdp__elastic_retire(cdp_elastic *e) {
     old = e->retired;
     e->retired = NULL;
     cdp__elastic_unlock(e);
-    cdp__elastic_bury(e, old);
+    cdp__elastic_end_group(e, old);
 }
 
 /* One attempt to begin the epoch in which this process is. Lock held; given back meanwhile. */
@@ -124,7 +124,7 @@ CDP__PRIVATE cdp_status cdp__elastic_join(cdp_elastic *e) {
     d.members = (cdp__elastic_member *)cdp__alloc(e->os, d.size * sizeof *d.members);
     if (d.members) memcpy(d.members, e->d.members, d.size * sizeof *d.members);
     cdp__elastic_unlock(e);
-    cdp__elastic_bury(e, old);
+    cdp__elastic_end_group(e, old);
     st = d.members ? cdp__elastic_connect(e, &d, rank) : cdp__fail_nomem("a list of members", 0);
     /* what came last was not the program's time */
     if (e->no_thread) e->looked_ns = cdp__elastic_now_ns(e);
@@ -132,7 +132,7 @@ CDP__PRIVATE cdp_status cdp__elastic_join(cdp_elastic *e) {
     cdp__free(e->os, d.members);
     if (e->shown && e->middle) {
         const cdp_error why = *cdp_last_error();
-        cdp__elastic_bury(e, e->middle);
+        cdp__elastic_end_group(e, e->middle);
         e->middle = NULL;
         *cdp__error_slot() = why;
     }
@@ -156,7 +156,7 @@ CDP__PRIVATE bool cdp__elastic_is_own(const cdp_error *why) {
    has arrived. Lock held; given back meanwhile. */
 CDP__PRIVATE cdp_status cdp__elastic_give_up(cdp_elastic *e, uint64_t k, bool joins) {
     const cdp_error why = *cdp_last_error();
-    const bool lost = cdp__elastic_is_loss(why.status) || (joins && cdp__elastic_told(&why));
+    const bool lost = cdp__elastic_is_loss(why.status) || (joins && cdp__elastic_reported(&why));
     uint64_t deadline;
     cdp_status st;
     if (!lost || cdp__elastic_is_own(&why) || e->refused) {
@@ -225,7 +225,7 @@ CDP__PRIVATE cdp_status cdp__elastic_step(cdp_elastic *e, cdp_elastic_now *now) 
         const uint64_t k = e->place.epoch;
         const bool joins = e->place.phase == CDP__ELASTIC_JOINED;
         cdp_status st = CDP_OK;
-        if (e->failure.status != CDP_OK) return cdp__elastic_say(&e->failure);
+        if (e->failure.status != CDP_OK) return cdp__elastic_set_error(&e->failure);
         if (e->ended) return cdp__fail(CDP_ERR_STATE, "cdp_elastic_finish() has ended the job");
         if (cdp__elastic_may_go(e)) return cdp__elastic_go(e);
         if (e->place.phase == CDP__ELASTIC_WAITING) {
@@ -307,7 +307,7 @@ CDP_API cdp_status cdp_elastic_poll(cdp_elastic *e) {
     if (e->place.phase == CDP__ELASTIC_JOINED)
         runs = !e->group || cdp_group_status(e->group) == CDP_OK;
     cdp__elastic_unlock(e);
-    if (why.status != CDP_OK) return cdp__elastic_say(&why);
+    if (why.status != CDP_OK) return cdp__elastic_set_error(&why);
     if (runs) return CDP_OK;
     return cdp__fail(
         CDP_ERR_ABORTED, "the epoch ended, and this step counts nowhere: call cdp_elastic_next()");
@@ -364,7 +364,7 @@ CDP__PRIVATE cdp_status cdp__elastic_end(cdp_elastic *e) {
     cdp__elastic_key(e, key, "final");
     st = cdp__elastic_mark(e, e->store, key, "done");
     /* after the mark: members that are all gone without it have lost the state of the job */
-    if (st == CDP_OK) st = cdp__elastic_say_gone(e, e->store, "has finished");
+    if (st == CDP_OK) st = cdp__elastic_record_end(e, e->store, "has finished");
     cdp__elastic_lock(e);
     e->ended = true;
     cdp__elastic_signal(e);
@@ -375,7 +375,7 @@ CDP__PRIVATE cdp_status cdp__elastic_end(cdp_elastic *e) {
 /* This process has done all its steps. If it arrived before, its arrival does not say so: it adds a
    second one, because with fewer than min_ranks the remaining members would wait for newcomers that
    they do not need. */
-CDP__PRIVATE cdp_status cdp__elastic_say_ending(cdp_elastic *e) {
+CDP__PRIVATE cdp_status cdp__elastic_report_ending(cdp_elastic *e) {
     char key[CDP__ELASTIC_KEY];
     cdp__elastic_arrival a;
     bool arrived;
@@ -395,7 +395,7 @@ CDP_API cdp_status cdp_elastic_finish(cdp_elastic *e) {
     cdp_status st;
     st = cdp__elastic_here(e, "cdp_elastic_finish");
     if (st != CDP_OK) return st;
-    st = cdp__elastic_say_ending(e);
+    st = cdp__elastic_report_ending(e);
     if (st != CDP_OK) return st;
     cdp__elastic_key(e, key, "final");
     for (;;) {

@@ -127,7 +127,7 @@ CDP__PRIVATE void cdp__elastic_second_make(void *arg) {
         s->e->watched = s->e->store;
         st = CDP_OK;
     }
-    if (cdp__elastic_said(st) != CDP_OK) s->error = *cdp_last_error();
+    if (cdp__elastic_store_status(st) != CDP_OK) s->error = *cdp_last_error();
 }
 
 /* It is needed only after this process is in an epoch: a thread makes it meanwhile, for it takes
@@ -156,7 +156,7 @@ CDP__PRIVATE cdp_status cdp__elastic_start(cdp_elastic *e) {
     if (st == CDP_OK && e->place.epoch) st = cdp__elastic_attends(e);
     if (st != CDP_OK) {
         const cdp_error why = *cdp_last_error();
-        if (e->handed_in && cdp__elastic_say_gone(e, e->store, "gave up") == CDP_OK
+        if (e->handed_in && cdp__elastic_record_end(e, e->store, "gave up") == CDP_OK
             && e->place.epoch)
             (void)cdp__elastic_alarm_at(e, e->store, e->place.epoch, "a newcomer gave up");
         *cdp__error_slot() = why;
@@ -166,8 +166,8 @@ CDP__PRIVATE cdp_status cdp__elastic_start(cdp_elastic *e) {
 
 /* How long a process without a thread may need to learn, inside an operation, that the group was
    aborted: until it compares calls with its peers, and the cause has settled. */
-#define CDP__ELASTIC_HEAR_MS 1500u
-typedef char cdp__assert_elastic_hear[CDP__ELASTIC_HEAR_MS
+#define CDP__ELASTIC_NOTICE_MS 1500u
+typedef char cdp__assert_elastic_notice[CDP__ELASTIC_NOTICE_MS
             >= CDP__FAILURE_WAIT_MS + CDP__FAILURE_SETTLE_MS + CDP__FAILURE_REPORT_MS
         ? 1
         : -1];
@@ -186,12 +186,12 @@ CDP__PRIVATE cdp_status cdp__elastic_check_no_thread(const cdp_elastic_desc *d) 
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_elastic_create: without threads (no_thread of tcp->group, or an os that has none) "
             "cdp_elastic_desc.settle_ms has no default; set it to %u more than %s",
-            CDP__ELASTIC_HEAR_MS, away);
-    if (d->settle_ms < CDP__ELASTIC_HEAR_MS)
+            CDP__ELASTIC_NOTICE_MS, away);
+    if (d->settle_ms < CDP__ELASTIC_NOTICE_MS)
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_elastic_desc.settle_ms is %u; without threads (no_thread of tcp->group, or an os "
             "that has none) set it to %u more than %s",
-            d->settle_ms, CDP__ELASTIC_HEAR_MS, away);
+            d->settle_ms, CDP__ELASTIC_NOTICE_MS, away);
     return CDP_OK;
 }
 
@@ -350,7 +350,7 @@ CDP_API void cdp_elastic_destroy(cdp_elastic *e) {
     cdp__elastic_signal(e);
     cdp__elastic_unlock(e);
     cdp_group_destroy(failed); /* tells the mistake to the others, before the alarm hides it */
-    if (leaves && cdp__elastic_say_gone(e, e->store, "was destroyed") == CDP_OK && k)
+    if (leaves && cdp__elastic_record_end(e, e->store, "was destroyed") == CDP_OK && k)
         (void)cdp__elastic_alarm_at(e, e->store, k, "a rank called cdp_elastic_destroy()");
     cdp__elastic_free(e);
 }

@@ -22,7 +22,7 @@
 
 /* Between two looks for ranks that have ended. */
 CDP__PRIVATE uint64_t cdp__elastic_wait_ms(const cdp__elastic_decision *d) {
-    return CDP__ELASTIC_SLICE_MS + CDP__ELASTIC_GONE_TRIPS * cdp__elastic_round_trip_ms(d);
+    return CDP__ELASTIC_SLICE_MS + CDP__ELASTIC_DEATH_TRIPS * cdp__elastic_round_trip_ms(d);
 }
 
 /* What a process that waits in cdp_elastic_next() knows of a rank that has not called it. */
@@ -36,9 +36,9 @@ typedef struct cdp__elastic_doubt {
 
 /* What is read of those that are not here. */
 enum {
-    CDP__ELASTIC_NEXT_GONE, /* the next rank has ended */
-    CDP__ELASTIC_ASK,       /* the question; see cdp__elastic_doubts() */
-    CDP__ELASTIC_HERE,      /* doubt->rank has come */
+    CDP__ELASTIC_NEXT_ENDED, /* the next rank has ended */
+    CDP__ELASTIC_ASK,        /* the question; see cdp__elastic_doubts() */
+    CDP__ELASTIC_HERE,       /* doubt->rank has come */
     CDP__ELASTIC_DOUBTS
 };
 
@@ -85,12 +85,12 @@ CDP__PRIVATE cdp_status cdp__elastic_doubts(
     memset(g, 0, sizeof g);
     if (q->rank == rank) q->rank = next;
     cdp__elastic_hex(d->members[next].id, hex);
-    cdp__elastic_key(e, g[CDP__ELASTIC_NEXT_GONE].key, "gone/%s", hex);
+    cdp__elastic_key(e, g[CDP__ELASTIC_NEXT_ENDED].key, "gone/%s", hex);
     cdp__elastic_key(e, g[CDP__ELASTIC_ASK].key, "e/%llu/ask", k);
     cdp__elastic_key(e, g[CDP__ELASTIC_HERE].key, "e/%llu/here/%u", k, q->rank);
     st = cdp__elastic_get_all(e, e->store, g, CDP__ELASTIC_DOUBTS);
     if (st != CDP_OK) return st;
-    if (g[CDP__ELASTIC_NEXT_GONE].data)
+    if (g[CDP__ELASTIC_NEXT_ENDED].data)
         st = cdp__fail(
             CDP_ERR_PEER_LOST, "epoch %llu: rank %u ended before it was connected", k, next);
     else

@@ -258,7 +258,7 @@ CDP__PRIVATE cdp_status cdp__elastic_anybody(
     char key[CDP__ELASTIC_KEY];
     cdp_status st = CDP_OK;
     while (st == CDP_OK && gone && *dead < d->size) {
-        st = cdp__elastic_gone(e, e->store, d->members[*dead].id, &gone);
+        st = cdp__elastic_has_ended(e, e->store, d->members[*dead].id, &gone);
         *dead += st == CDP_OK && gone;
     }
     if (st != CDP_OK || !d->size || *dead < d->size) return st;
@@ -350,7 +350,7 @@ CDP__PRIVATE cdp_status cdp__elastic_too_few(
     if (*few || !d->size) return CDP_OK;
     gone = (bool *)cdp__alloc_zero(e->os, d->size * sizeof *gone);
     if (!gone) return cdp__fail_nomem("a list of members", d->size);
-    st = cdp__elastic_gone_all(
+    st = cdp__elastic_have_ended(
         e, e->store, d->members[0].id, sizeof *d->members, gone, sizeof *gone, d->size);
     for (r = 0; r < d->size; ++r)
         live += !gone[r];

@@ -43,7 +43,7 @@ typedef struct cdp__elastic_past { /* one epoch, for cdp_elastic_history() */
 #define CDP__ELASTIC_STORE_MS 30000u
 #define CDP__ELASTIC_MOST_TRIP_MS 60000u /* that a ticket can hold, and a store would need */
 #define CDP__ELASTIC_ASK_MS 1000u /* between an answer of a rank that lives and the next question */
-#define CDP__ELASTIC_GONE_TRIPS 4u /* of a wait that nothing interrupts but a look for the dead */
+#define CDP__ELASTIC_DEATH_TRIPS 4u /* of a wait that nothing interrupts but a look for the dead */
 
 /* Epochs that failed one after the other, and in which no step was committed. */
 typedef struct cdp__elastic_tries {
@@ -203,7 +203,7 @@ CDP__PRIVATE void cdp__elastic_measured(cdp_elastic *e, uint64_t took_ns) {
 
 /* The status of a request, or of a wait for it. A store that its host has closed answers STATE,
    which of the calls of this header says something else. */
-CDP__PRIVATE cdp_status cdp__elastic_said(cdp_status st) {
+CDP__PRIVATE cdp_status cdp__elastic_store_status(cdp_status st) {
     if (st != CDP_ERR_STATE) return st;
     cdp__error_slot()->status = CDP_ERR_STORE;
     return CDP_ERR_STORE;
@@ -213,7 +213,7 @@ CDP__PRIVATE cdp_status cdp__elastic_said(cdp_status st) {
 CDP__PRIVATE cdp_status cdp__elastic_ask(
     cdp_elastic *e, cdp_store *s, cdp__store_call *c, void **data, uint64_t *bytes) {
     const uint64_t begun = cdp__elastic_now_ns(e);
-    const cdp_status st = cdp__elastic_said(cdp_store_run(s, &c->rq, e->store_ms));
+    const cdp_status st = cdp__elastic_store_status(cdp_store_run(s, &c->rq, e->store_ms));
     if (data) *data = NULL;
     if (st != CDP_OK) return st;
     if (!e->handed_in) cdp__elastic_measured(e, cdp__elastic_now_ns(e) - begun);
@@ -292,7 +292,7 @@ CDP__PRIVATE cdp_status cdp__elastic_get_begin(cdp_store *s, cdp__elastic_get *g
         g->call.value[1].data = g->claim;
         g->call.value[1].bytes = g->claim_bytes;
     }
-    if (st == CDP_OK) st = cdp__elastic_said(cdp__store_begin(s, &g->call.rq));
+    if (st == CDP_OK) st = cdp__elastic_store_status(cdp__store_begin(s, &g->call.rq));
     return st < 0 ? st : CDP_OK;
 }
 
@@ -300,7 +300,7 @@ CDP__PRIVATE cdp_status cdp__elastic_get_end(
     cdp_elastic *e, cdp_store *s, cdp__elastic_get *g, uint64_t begun_ns) {
     cdp_store_request *rq = &g->call.rq;
     cdp_status st = s->wait(s->self, rq, begun_ns + (uint64_t)e->store_ms * CDP__MS);
-    st = cdp__elastic_said(cdp__store_end(s, rq, st, e->store_ms));
+    st = cdp__elastic_store_status(cdp__store_end(s, rq, st, e->store_ms));
     if (st != CDP_OK || g->removes) return st;
     if (!rq->results || !rq->results[0].data)
         st = cdp__fail(CDP_ERR_STORE, "the store has no answer for %s", g->key);
@@ -373,7 +373,7 @@ CDP__PRIVATE cdp_status cdp__elastic_read(
    locks does not wait. (Another thread may be writing rq->status; wait() locks.) */
 CDP__PRIVATE cdp_status cdp__elastic_answer(
     cdp_elastic *e, cdp_store *s, cdp_store_request *rq, uint64_t until_ns) {
-    const cdp_status st = cdp__elastic_said(s->wait(s->self, rq, until_ns));
+    const cdp_status st = cdp__elastic_store_status(s->wait(s->self, rq, until_ns));
     if (st == CDP_PENDING && cdp__elastic_now_ns(e) < until_ns) cdp__sleep_until(e->os, until_ns);
     return st;
 }
@@ -383,7 +383,7 @@ CDP__PRIVATE cdp_status cdp__elastic_await(
     cdp_elastic *e, cdp_store *s, const char *key, uint64_t ms) {
     cdp__store_call c;
     cdp_status st = cdp__store_call_make(&c, CDP_STORE_WAIT, key, NULL, 0);
-    if (st == CDP_OK) st = cdp__elastic_said(cdp__store_begin(s, &c.rq));
+    if (st == CDP_OK) st = cdp__elastic_store_status(cdp__store_begin(s, &c.rq));
     if (st < 0) return st;
     st = cdp__elastic_answer(e, s, &c.rq, cdp__elastic_now_ns(e) + ms * CDP__MS);
     if (st == CDP_PENDING) s->cancel(s->self, &c.rq);
@@ -465,7 +465,7 @@ CDP__PRIVATE cdp_status cdp__elastic_read_records(
     return st;
 }
 
-CDP__PRIVATE cdp_status cdp__elastic_gone(
+CDP__PRIVATE cdp_status cdp__elastic_has_ended(
     cdp_elastic *e, cdp_store *s, const uint8_t *id, bool *gone) {
     char key[CDP__ELASTIC_KEY], hex[2 * CDP__ELASTIC_ID_BYTES + 1];
     cdp__elastic_hex(id, hex);
@@ -486,7 +486,7 @@ CDP__PRIVATE bool cdp__elastic_untried(
 
 /* Of `count` processes, which are known to be gone; *gone true: that is known already. The strides
    are those of the arrays that contain the ids, and the answers. */
-CDP__PRIVATE cdp_status cdp__elastic_gone_all(cdp_elastic *e, cdp_store *s, const uint8_t *id,
+CDP__PRIVATE cdp_status cdp__elastic_have_ended(cdp_elastic *e, cdp_store *s, const uint8_t *id,
     uint64_t id_stride, bool *gone, uint64_t gone_stride, uint32_t count) {
     const uint64_t room = cdp__min(count, CDP__ELASTIC_TOGETHER) * sizeof(cdp__elastic_get);
     cdp__elastic_get *g;
@@ -538,7 +538,7 @@ CDP__PRIVATE cdp_status cdp__elastic_tickets_of(cdp_elastic *e, cdp_store *s, ui
         t->gone = !t->untried && (t->asks || i < from); /* it does not matter of these */
     }
     if (st == CDP_OK)
-        st = cdp__elastic_gone_all(
+        st = cdp__elastic_have_ended(
             e, s, (*list)->id, sizeof **list, &(*list)->gone, sizeof **list, *count);
     cdp__free(e->os, records);
     if (st != CDP_OK) {
@@ -606,7 +606,7 @@ CDP__PRIVATE cdp_status cdp__elastic_append(
 }
 
 /* Records in the store that the process of this id has ended. */
-CDP__PRIVATE cdp_status cdp__elastic_say_gone(cdp_elastic *e, cdp_store *s, const char *why) {
+CDP__PRIVATE cdp_status cdp__elastic_record_end(cdp_elastic *e, cdp_store *s, const char *why) {
     char key[CDP__ELASTIC_KEY];
     cdp__elastic_key(e, key, "gone/%s", e->id);
     return cdp__elastic_mark(e, s, key, why);

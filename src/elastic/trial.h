@@ -215,7 +215,7 @@ CDP__PRIVATE void cdp__elastic_trial_begin(
 }
 
 /* A member reads which trial there is. */
-CDP__PRIVATE cdp_status cdp__elastic_trial_hear(cdp_elastic *e, uint64_t k) {
+CDP__PRIVATE cdp_status cdp__elastic_trial_read(cdp_elastic *e, uint64_t k) {
     cdp__elastic_trial *const tr = cdp__elastic_trial_of(e, k);
     cdp__elastic_decision d;
     cdp_status st;

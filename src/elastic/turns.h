@@ -30,7 +30,7 @@
 #include "doubt.h"
 
 /* True if another rank saw the error first, such as one that has no memory. */
-CDP__PRIVATE bool cdp__elastic_told(const cdp_error *why) {
+CDP__PRIVATE bool cdp__elastic_reported(const cdp_error *why) {
     return why->origin >= 0 && why->origin != why->rank;
 }
 
@@ -40,7 +40,7 @@ CDP__PRIVATE bool cdp__elastic_told(const cdp_error *why) {
 CDP__PRIVATE bool cdp__elastic_is_loss(cdp_status st) {
     if (st == CDP_OK) return false;
     return st == CDP_ERR_PEER_LOST || st == CDP_ERR_TIMEOUT || st == CDP_ERR_ABORTED
-        || st == CDP_ERR_IO || (st != CDP_ERR_MISMATCH && cdp__elastic_told(cdp_last_error()));
+        || st == CDP_ERR_IO || (st != CDP_ERR_MISMATCH && cdp__elastic_reported(cdp_last_error()));
 }
 
 /* Whom this process could not go on with, if it is still in epoch k. `absent`: a rank that did not
@@ -197,19 +197,19 @@ CDP__PRIVATE cdp_status cdp__elastic_try_turn(cdp_elastic *e, cdp_store *s,
 /* Finds out which members are gone, and removes their arrivals, because they could send no state. A
    process that does not lead asks only for the leader, and for all members if the leader is
    gone. */
-CDP__PRIVATE cdp_status cdp__elastic_look_for_gone(
+CDP__PRIVATE cdp_status cdp__elastic_find_dead(
     cdp_elastic *e, cdp__elastic_turn *t, bool *gone, cdp__elastic_arrival *arrivals) {
     const uint32_t leader = cdp__elastic_leader(t);
     uint32_t r, i;
     cdp_status st = CDP_OK;
     if (leader != t->rank) {
-        st = cdp__elastic_gone(e, e->watched, t->d->members[leader].id, &gone[leader]);
+        st = cdp__elastic_has_ended(e, e->watched, t->d->members[leader].id, &gone[leader]);
         if (st != CDP_OK || !gone[leader]) return st;
     }
     gone[t->rank] = true; /* that is not to be asked */
     if (t->d->size)
-        st = cdp__elastic_gone_all(e, e->watched, t->d->members[0].id, sizeof *t->d->members, gone,
-            sizeof *gone, t->d->size);
+        st = cdp__elastic_have_ended(e, e->watched, t->d->members[0].id, sizeof *t->d->members,
+            gone, sizeof *gone, t->d->size);
     gone[t->rank] = false;
     for (i = 0; i < t->count;) {
         r = arrivals[i].rank;
@@ -262,7 +262,7 @@ CDP__PRIVATE cdp_status cdp__elastic_look(cdp_elastic *e, const cdp__elastic_get
     t.since_ms = cdp__elastic_waited_ms(settle, now, t.settle_ms);
     st = cdp__elastic_records_of(e, in->key, in->data, in->bytes, &arrivals, &t.count);
     t.arrivals = arrivals;
-    if (st == CDP_OK) st = cdp__elastic_look_for_gone(e, &t, gone, arrivals);
+    if (st == CDP_OK) st = cdp__elastic_find_dead(e, &t, gone, arrivals);
     if (st == CDP_OK && cdp__elastic_proposes(&t, wait_ms)) {
         *wait_ms = CDP__ELASTIC_AGAIN_MS;
         st = cdp__elastic_try_turn(e, e->watched, t.d, arrivals, t.count, &verdict, won);
@@ -291,7 +291,7 @@ CDP__PRIVATE cdp_status cdp__elastic_open(cdp_elastic *e, cdp__elastic_asks asks
     else
         cdp__elastic_key(e, w->key, "e/%llu", epoch + 1);
     st = cdp__store_call_make(&w->call, CDP_STORE_WAIT, w->key, NULL, 0);
-    if (st == CDP_OK) st = cdp__elastic_said(cdp__store_begin(e->watched, &w->call.rq));
+    if (st == CDP_OK) st = cdp__elastic_store_status(cdp__store_begin(e->watched, &w->call.rq));
     if (st < 0) return st;
     w->asks = (uint8_t)asks;
     w->epoch = k;
@@ -460,7 +460,7 @@ CDP__PRIVATE cdp_status cdp__elastic_news(cdp_elastic *e, uint64_t k, bool *may)
             cdp__elastic_key(e, w->tickets_key, "e/%llu/trial", (unsigned long long)k);
         st = cdp__store_call_make(
             &w->tickets, leads ? CDP_STORE_GET : CDP_STORE_CHECK, w->tickets_key, NULL, 0);
-        if (st == CDP_OK) st = cdp__elastic_said(cdp__store_begin(e->store, rq));
+        if (st == CDP_OK) st = cdp__elastic_store_status(cdp__store_begin(e->store, rq));
         if (st < 0) return st;
         w->reads = true;
     }
@@ -469,7 +469,7 @@ CDP__PRIVATE cdp_status cdp__elastic_news(cdp_elastic *e, uint64_t k, bool *may)
         && cdp__elastic_now_ns(e) - w->tickets_ns < (uint64_t)e->store_ms * CDP__MS)
         return CDP_OK;
     w->reads = false;
-    st = cdp__elastic_said(cdp__store_end(e->store, rq, st, e->store_ms));
+    st = cdp__elastic_store_status(cdp__store_end(e->store, rq, st, e->store_ms));
     if (st != CDP_OK) return st;
     *may = cdp__elastic_is_news(e, rq);
     cdp_store_request_free(e->store, rq);
@@ -518,7 +518,7 @@ CDP__PRIVATE cdp_status cdp__elastic_do_duty(cdp_elastic *e, uint64_t k) {
     if (duty == CDP__ELASTIC_NEWCOMERS) st = cdp__elastic_news(e, k, &may);
     if (st != CDP_OK || !(alarm || may)) return st;
 #ifndef CDP_NO_FRAMES
-    if (!alarm && e->place.rank) return cdp__elastic_trial_hear(e, k);
+    if (!alarm && e->place.rank) return cdp__elastic_trial_read(e, k);
 #endif
     cdp__elastic_close(e);
     if (alarm) {

@@ -56,15 +56,15 @@ struct cdp__mem_arena { /* the blocks of one pool for one stream */
     cdp__mem_arena *next;
 };
 
-typedef struct cdp__mem_lane { /* a further stream that uses blocks */
+typedef struct cdp__mem_stream_queue { /* a further stream that uses blocks */
     void *stream;
     cdp__mem_use *first, *last; /* events in the order of the stream */
-    struct cdp__mem_lane *next;
-} cdp__mem_lane;
+    struct cdp__mem_stream_queue *next;
+} cdp__mem_stream_queue;
 
 struct cdp__mem_use { /* one block on one further stream */
     cdp__mem_part *part;
-    cdp__mem_lane *lane;
+    cdp__mem_stream_queue *lane;
     void *event;         /* stays when the record is unused */
     cdp__mem_use *next;  /* of the block; or of unused ones */
     cdp__mem_use *after; /* in the lane, or in the list of frees delayed by a capture */
@@ -75,7 +75,7 @@ struct cdp__mem_use { /* one block on one further stream */
 #define CDP__MEM_BINS (CDP__MEM_EXACT + 27u * 32u)
 #define CDP__MEM_MAP ((CDP__MEM_BINS + 63u) / 64u)
 #define CDP__MEM_COARSE_BINS (39u * 32u)
-#define CDP__MEM_LOOKS 8u /* blocks of a list that a quick search compares */
+#define CDP__MEM_QUICK_SEARCH 8u /* blocks of a list that a quick search compares */
 
 typedef struct cdp__mem_bins {
     bool coarse;

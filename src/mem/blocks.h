@@ -100,7 +100,7 @@ struct cdp_mem {
     cdp__mem_use *unused_uses, *delayed; /* delayed by a capture, linked by `after` */
     uint32_t unused_part_count, part_count;
     cdp__mem_slab *slabs;
-    cdp__mem_lane *lanes;
+    cdp__mem_stream_queue *lanes;
     uint32_t waiting; /* events in lanes */
     uint32_t pool_count;
     uint64_t held, limit, requests, externals, external_places;
@@ -331,7 +331,7 @@ CDP__MEM_HOT void cdp__mem_part_free(cdp_mem *m, cdp__mem_part *p) {
     if (merged == 2) cdp__mem_down(&m->tally.inactive_split, large, 1);
 }
 
-CDP__PRIVATE void cdp__mem_hear(
+CDP__PRIVATE void cdp__mem_call_watchers(
     cdp_mem *m, cdp_mem_action action, uint64_t at, uint64_t bytes, cdp_mem_pool *pool) {
     uint32_t i;
     for (i = 0; i < CDP__MEM_WATCHERS; ++i) {
@@ -364,7 +364,7 @@ CDP__PRIVATE cdp__mem_part *cdp__mem_span_add(
     cdp__mem_up(&m->tally.segment, large, 1);
     cdp__mem_up(&m->tally.reserved_bytes, large, size);
     if (size >= m->sizes.max_split) cdp__mem_up(&m->tally.oversize_segments, false, 1);
-    cdp__mem_hear(m, CDP_MEM_SEGMENT_ALLOC, at, size, arena->pool);
+    cdp__mem_call_watchers(m, CDP_MEM_SEGMENT_ALLOC, at, size, arena->pool);
     return p;
 }
 

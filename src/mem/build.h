@@ -356,14 +356,14 @@ CDP__PRIVATE bool cdp__mem_build_segments(cdp_mem_shot *s, const cdp__mem_raw *r
 
 /* A live block whose alloc was left out. The viewer goes back from the final state and needs one,
    or it would show the block before its segment. */
-typedef struct cdp__mem_unsaid {
+typedef struct cdp__mem_omitted {
     uint64_t before; /* so many of the kept events came before it */
     uint64_t span, part;
-} cdp__mem_unsaid;
+} cdp__mem_omitted;
 
-CDP__PRIVATE int cdp__mem_unsaid_order(const void *a, const void *b) {
-    const cdp__mem_unsaid *const x = (const cdp__mem_unsaid *)a,
-                                 *const y = (const cdp__mem_unsaid *)b;
+CDP__PRIVATE int cdp__mem_omitted_order(const void *a, const void *b) {
+    const cdp__mem_omitted *const x = (const cdp__mem_omitted *)a,
+                                  *const y = (const cdp__mem_omitted *)b;
     if (x->before != y->before) return x->before < y->before ? -1 : 1;
     if (x->part == y->part) return 0;
     return x->part < y->part ? -1 : 1;
@@ -371,7 +371,7 @@ CDP__PRIVATE int cdp__mem_unsaid_order(const void *a, const void *b) {
 
 /* Lists the blocks whose alloc was left out, in the order of time; those from before the first
    kept event were there from the beginning. `out` may be NULL. Returns their number. */
-CDP__PRIVATE uint64_t cdp__mem_unsaid_list(const cdp__mem_raw *r, cdp__mem_unsaid *out) {
+CDP__PRIVATE uint64_t cdp__mem_omitted_list(const cdp__mem_raw *r, cdp__mem_omitted *out) {
     uint64_t i, j, at = 0, n = 0;
     if (!r->record_count) return 0;
     for (i = 0; i < r->span_count; ++i)
@@ -385,14 +385,14 @@ CDP__PRIVATE uint64_t cdp__mem_unsaid_list(const cdp__mem_raw *r, cdp__mem_unsai
             }
             ++n;
         }
-    if (out && n) qsort(out, (size_t)n, sizeof *out, cdp__mem_unsaid_order);
+    if (out && n) qsort(out, (size_t)n, sizeof *out, cdp__mem_omitted_order);
     return n;
 }
 
 /* Makes the events of such a block; they get the time of the event before. `ended`: at the end of
    the log, that it was freed and waits. */
-CDP__PRIVATE cdp_mem_event *cdp__mem_unsaid_say(cdp_mem_shot *s, const cdp__mem_raw *r,
-    const cdp__mem_unsaid *u, bool ended, cdp_mem_event *e) {
+CDP__PRIVATE cdp_mem_event *cdp__mem_omitted_events(cdp_mem_shot *s, const cdp__mem_raw *r,
+    const cdp__mem_omitted *u, bool ended, cdp_mem_event *e) {
     const cdp__mem_raw_span *const span = &r->spans[u->span];
     const cdp__mem_raw_part *const part = &r->parts[u->part];
     static const cdp_mem_action actions[] = {
@@ -431,18 +431,18 @@ CDP__PRIVATE bool cdp__mem_events_merge(const cdp_os *os, cdp__mem_device *d, ui
 
 /* Adds the events of an allocator. Their times are nanoseconds until all are merged. */
 CDP__PRIVATE bool cdp__mem_build_events(cdp_mem_shot *s, const cdp__mem_raw *r, uint32_t device) {
-    const uint64_t more = cdp__mem_unsaid_list(r, NULL);
-    cdp__mem_unsaid *const unsaid =
-        (cdp__mem_unsaid *)cdp__alloc(s->os, (more + 1) * sizeof(cdp__mem_unsaid));
+    const uint64_t more = cdp__mem_omitted_list(r, NULL);
+    cdp__mem_omitted *const unsaid =
+        (cdp__mem_omitted *)cdp__alloc(s->os, (more + 1) * sizeof(cdp__mem_omitted));
     cdp_mem_event *e = cdp__mem_shot_events(s, device, r->record_count + 3 * more);
     const uint64_t from = s->devices[device].count;
     uint64_t i, k = 0;
     bool ok = unsaid && (e || !(r->record_count + more));
-    if (ok) (void)cdp__mem_unsaid_list(r, unsaid);
+    if (ok) (void)cdp__mem_omitted_list(r, unsaid);
     for (i = 0; ok && i < r->record_count; ++i, ++e) {
         const cdp__mem_record *const record = &r->records[i];
         for (; k < more && unsaid[k].before == i; ++k)
-            e = cdp__mem_unsaid_say(s, r, &unsaid[k], false, e);
+            e = cdp__mem_omitted_events(s, r, &unsaid[k], false, e);
         e->address = record->address;
         e->size = record->size;
         e->stream = record->stream;
@@ -456,9 +456,9 @@ CDP__PRIVATE bool cdp__mem_build_events(cdp_mem_shot *s, const cdp__mem_raw *r, 
         e->label = cdp__mem_raw_label(s, r, record->label);
     }
     for (; ok && k < more; ++k)
-        e = cdp__mem_unsaid_say(s, r, &unsaid[k], false, e);
+        e = cdp__mem_omitted_events(s, r, &unsaid[k], false, e);
     for (k = 0; ok && k < more; ++k)
-        e = cdp__mem_unsaid_say(s, r, &unsaid[k], true, e);
+        e = cdp__mem_omitted_events(s, r, &unsaid[k], true, e);
     cdp__free(s->os, unsaid);
     if (!ok) return false;
     if (e) s->devices[device].count = (uint64_t)(e - s->devices[device].events);

@@ -31,14 +31,14 @@
 /* Tries once to allocate. */
 CDP__PRIVATE cdp_status cdp__mem_alloc_once(cdp_mem *m, cdp__mem_call *c, cdp_mem_pool *pool,
     uint64_t bytes, void *stream, void **out, cdp_mem_oom *oom) {
-    cdp__mem_ask a;
+    cdp__mem_request a;
     cdp_status st;
     cdp__mem_lock(m);
     cdp__mem_call_enter(m, c);
-    st = cdp__mem_ask_begin(m, &a, pool, bytes, stream);
+    st = cdp__mem_request_begin(m, &a, pool, bytes, stream);
     if (st == CDP_OK) st = cdp__mem_serve(m, c, &a, out);
     if (st == CDP_ERR_NOMEM && !a.no_host)
-        st = cdp__mem_oom_tell(m, c, &a, oom);
+        st = cdp__mem_oom_report(m, c, &a, oom);
     else
         oom->bytes = 0;
     cdp__mem_unlock(m);
@@ -166,7 +166,7 @@ CDP_API cdp_status cdp_mem_record_stream(cdp_mem *mem, void *data, void *stream)
 }
 
 /* Blocks recorded on this stream no longer wait for it. */
-CDP__PRIVATE void cdp__mem_lane_forget(cdp_mem *m, const cdp__mem_call *c, void *stream) {
+CDP__PRIVATE void cdp__mem_stream_queue_forget(cdp_mem *m, const cdp__mem_call *c, void *stream) {
     cdp__mem_slab *s;
     for (s = m->slabs; s; s = s->next) {
         cdp__mem_use *const uses =
@@ -220,7 +220,7 @@ CDP_API cdp_status cdp_mem_forget_stream(cdp_mem *mem, void *stream) {
                 p->state == CDP_MEM_ACTIVE ? "still in use; free it first"
                                            : "freed, but waits for other streams");
     }
-    if (st == CDP_OK) cdp__mem_lane_forget(mem, &c, stream);
+    if (st == CDP_OK) cdp__mem_stream_queue_forget(mem, &c, stream);
     if (st == CDP_OK) st = cdp__mem_arena_forget(mem, &c, stream);
     cdp__mem_unlock(mem);
     return st;

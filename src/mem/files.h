@@ -99,7 +99,7 @@ CDP_API void cdp_mem_shot_names(cdp_mem_shot *shot) {
 }
 
 /* Writes a file. Needs memory for the numbers of texts and stacks that are written already. */
-CDP__PRIVATE bool cdp__mem_write_data(cdp__mem_pen *w, const cdp_mem_shot *s) {
+CDP__PRIVATE bool cdp__mem_write_data(cdp__mem_output *w, const cdp_mem_shot *s) {
     w->text_memo = (uint32_t *)cdp__alloc_zero(s->os, s->texts.count * sizeof(uint32_t));
     w->stack_memo = (uint32_t *)cdp__alloc_zero(s->os, s->stack_count * sizeof(uint32_t));
     if (w->text_memo && w->stack_memo) cdp__mem_w_shot(w, s, &s->keys);
@@ -109,7 +109,7 @@ CDP__PRIVATE bool cdp__mem_write_data(cdp__mem_pen *w, const cdp_mem_shot *s) {
 }
 
 CDP__PRIVATE bool cdp__mem_write_any(
-    cdp__mem_pen *w, const cdp_mem_shot *s, cdp_mem_format format) {
+    cdp__mem_output *w, const cdp_mem_shot *s, cdp_mem_format format) {
     switch (format) {
     case CDP_MEM_PICKLE: return cdp__mem_write_data(w, s);
     case CDP_MEM_JSON: w->json = true; return cdp__mem_write_data(w, s);
@@ -125,15 +125,15 @@ CDP__PRIVATE bool cdp__mem_write_any(
 
 CDP_API cdp_status cdp_mem_write(
     const cdp_mem_shot *shot, cdp_mem_format format, cdp_mem_sink sink, void *user) {
-    cdp__mem_pen *w;
+    cdp__mem_output *w;
     bool done, broken;
     if (!shot) return cdp__missing("cdp_mem_write", "shot");
     if (!sink) return cdp__missing("cdp_mem_write", "sink");
     if ((uint32_t)format > CDP_MEM_PEAK)
         return cdp__fail(CDP_ERR_INVALID, "cdp_mem_write: there is no format %u", (unsigned)format);
-    w = (cdp__mem_pen *)cdp__alloc_zero(shot->os, sizeof *w);
+    w = (cdp__mem_output *)cdp__alloc_zero(shot->os, sizeof *w);
     if (!w) return cdp__fail_nomem("cdp_mem_write", sizeof *w);
-    cdp__mem_pen_open(w, sink, user);
+    cdp__mem_output_open(w, sink, user);
     done = cdp__mem_write_any(w, shot, format);
     broken = w->broken;
     cdp__free(shot->os, w);
@@ -229,7 +229,7 @@ CDP_API cdp_status cdp_mem_read(
     if (cdp__mem_read_tree(&r, &tree)) {
         s = cdp__mem_shot_new(r.memory.os);
         if (!s)
-            cdp__mem_dry(&r);
+            cdp__mem_read_nomem(&r);
         else if (cdp__mem_import(&r, s, &tree))
             *out = s;
     }

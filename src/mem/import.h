@@ -71,7 +71,7 @@ CDP__PRIVATE bool cdp__mem_import_blocks(
         "address", "size", "requested_size", "state", "frames", "user_metadata", NULL};
     uint64_t i, at = g->address;
     if (!list) return true;
-    if (!cdp__mem_add(s, block, list->count)) return cdp__mem_dry(r);
+    if (!cdp__mem_add(s, block, list->count)) return cdp__mem_read_nomem(r);
     for (i = 0; i < list->count; ++i) {
         const cdp__mem_value *const d = &list->items[i];
         cdp_mem_block *const b = &s->blocks[s->block_count++];
@@ -102,7 +102,7 @@ CDP__PRIVATE bool cdp__mem_import_segment(
     if (device >= CDP__MEM_DEVICES) return cdp__mem_bad(r, "a device has a number above 1023");
     if (s->block_count + (blocks ? blocks->count : 0) > r->bytes)
         return cdp__mem_bad(r, "a list of blocks is repeated too often");
-    if (!cdp__mem_add(s, segment, 1)) return cdp__mem_dry(r);
+    if (!cdp__mem_add(s, segment, 1)) return cdp__mem_read_nomem(r);
     g = &s->segments[s->segment_count++];
     memset(g, 0, sizeof *g);
     g->device = (uint32_t)device;
@@ -116,7 +116,7 @@ CDP__PRIVATE bool cdp__mem_import_segment(
     g->label = cdp__mem_import_text(s, cdp__mem_value_get(d, "user_metadata"), NULL);
     cdp__mem_import_pool(d, g->pool);
     if (!cdp__mem_import_others(r, s, d, words, &g->others)) return false;
-    if (!cdp__mem_shot_devices(s, device + 1)) return cdp__mem_dry(r);
+    if (!cdp__mem_shot_devices(s, device + 1)) return cdp__mem_read_nomem(r);
     return cdp__mem_import_blocks(r, s, g, blocks);
 }
 
@@ -139,7 +139,7 @@ CDP__PRIVATE bool cdp__mem_import_events(
     if (count + list->count > r->bytes)
         return cdp__mem_bad(r, "a list of events is repeated too often");
     e = cdp__mem_shot_events(s, device, list->count);
-    if (!e && list->count) return cdp__mem_dry(r);
+    if (!e && list->count) return cdp__mem_read_nomem(r);
     for (i = 0; i < list->count; ++i) {
         const cdp__mem_value *const d = &list->items[i];
         const cdp_mem_action action = cdp__mem_import_action(cdp__mem_value_get(d, "action"));
@@ -166,7 +166,7 @@ CDP__PRIVATE bool cdp__mem_import_traces(
     uint64_t i;
     if (!b) return cdp__mem_bad(r, "device_traces is no list");
     if (b->count > CDP__MEM_DEVICES) return cdp__mem_bad(r, "there are more than 1024 devices");
-    if (!cdp__mem_shot_devices(s, b->count)) return cdp__mem_dry(r);
+    if (!cdp__mem_shot_devices(s, b->count)) return cdp__mem_read_nomem(r);
     for (i = 0; i < b->count; ++i) {
         const cdp__mem_box *const list = cdp__mem_value_list(&b->items[i]);
         if (!list) return cdp__mem_bad(r, "the trace of a device is no list");
@@ -210,8 +210,8 @@ CDP__PRIVATE bool cdp__mem_import(cdp__mem_reader *r, cdp_mem_shot *s, const cdp
     s->stacks_lost = cdp__mem_import_count(v, "stacks_lost");
     s->labels_lost = cdp__mem_import_count(v, "labels_lost");
     if (!cdp__mem_import_modules(s, cdp__mem_value_list(cdp__mem_value_get(v, "modules"))))
-        return cdp__mem_dry(r);
-    return s->failed ? cdp__mem_dry(r) : true;
+        return cdp__mem_read_nomem(r);
+    return s->failed ? cdp__mem_read_nomem(r) : true;
 }
 
 #endif /* CDP_SRC_MEM_IMPORT_H */

@@ -18,14 +18,14 @@
 #include "writer.h"
 #include "pickle.h"
 
-CDP__PRIVATE void cdp__mem_w_text(cdp__mem_pen *w, const char *text) {
+CDP__PRIVATE void cdp__mem_w_text(cdp__mem_output *w, const char *text) {
     if (w->json)
         cdp__json_string(&w->text, text);
     else
         cdp__mem_pickle_text(w, text);
 }
 
-CDP__PRIVATE void cdp__mem_w_number(cdp__mem_pen *w, uint64_t v) {
+CDP__PRIVATE void cdp__mem_w_number(cdp__mem_output *w, uint64_t v) {
     if (v > CDP__MEM_NUMBER_MAX) v = CDP__MEM_NUMBER_MAX;
     if (!w->json) {
         cdp__mem_pickle_number(w, (int64_t)v);
@@ -34,21 +34,21 @@ CDP__PRIVATE void cdp__mem_w_number(cdp__mem_pen *w, uint64_t v) {
     cdp__text_number(&w->text, v, false, 10);
 }
 
-CDP__PRIVATE void cdp__mem_w_bool(cdp__mem_pen *w, bool v) {
+CDP__PRIVATE void cdp__mem_w_bool(cdp__mem_output *w, bool v) {
     if (w->json)
         cdp__mem_put_text(w, v ? "true" : "false");
     else
         cdp__mem_put(w, v ? 0x88 : 0x89);
 }
 
-CDP__PRIVATE void cdp__mem_w_whole(cdp__mem_pen *w, int64_t v) {
+CDP__PRIVATE void cdp__mem_w_whole(cdp__mem_output *w, int64_t v) {
     if (w->json)
         cdp__text_add(&w->text, "%lld", (long long)v);
     else
         cdp__mem_pickle_number(w, v);
 }
 
-CDP__PRIVATE void cdp__mem_w_real(cdp__mem_pen *w, double v) {
+CDP__PRIVATE void cdp__mem_w_real(cdp__mem_output *w, double v) {
     if (w->json)
         cdp__json_real(&w->text, v);
     else
@@ -56,7 +56,7 @@ CDP__PRIVATE void cdp__mem_w_real(cdp__mem_pen *w, double v) {
 }
 
 /* Writes a setting: a whole number without a point. */
-CDP__PRIVATE void cdp__mem_w_setting(cdp__mem_pen *w, double v) {
+CDP__PRIVATE void cdp__mem_w_setting(cdp__mem_output *w, double v) {
     const int64_t whole = v > -9e15 && v < 9e15 ? (int64_t)v : INT64_MAX;
     if ((double)whole >= v && (double)whole <= v)
         cdp__mem_w_whole(w, whole);
@@ -64,37 +64,37 @@ CDP__PRIVATE void cdp__mem_w_setting(cdp__mem_pen *w, double v) {
         cdp__mem_w_real(w, v);
 }
 
-CDP__PRIVATE void cdp__mem_w_dict(cdp__mem_pen *w) {
+CDP__PRIVATE void cdp__mem_w_dict(cdp__mem_output *w) {
     cdp__mem_put_text(w, w->json ? "{" : "}(");
     w->fresh = true;
 }
 
-CDP__PRIVATE void cdp__mem_w_dict_end(cdp__mem_pen *w) {
+CDP__PRIVATE void cdp__mem_w_dict_end(cdp__mem_output *w) {
     cdp__mem_put(w, w->json ? '}' : 'u');
     w->fresh = false;
 }
 
 /* `text` is a text of the shot. */
-CDP__PRIVATE void cdp__mem_w_key(cdp__mem_pen *w, const char *text) {
+CDP__PRIVATE void cdp__mem_w_key(cdp__mem_output *w, const char *text) {
     if (w->json && !w->fresh) cdp__mem_put(w, ',');
     w->fresh = false;
     cdp__mem_w_text(w, text);
     if (w->json) cdp__mem_put(w, ':');
 }
 
-CDP__PRIVATE void cdp__mem_w_list(cdp__mem_pen *w) {
+CDP__PRIVATE void cdp__mem_w_list(cdp__mem_output *w) {
     cdp__mem_put(w, w->json ? '[' : ']');
 }
 
 /* Call before the i-th item of a list. */
-CDP__PRIVATE void cdp__mem_w_item(cdp__mem_pen *w, uint64_t i) {
+CDP__PRIVATE void cdp__mem_w_item(cdp__mem_output *w, uint64_t i) {
     if (w->json && i) cdp__mem_put(w, ',');
     if (w->json || i % 1000) return;
     if (i) cdp__mem_put(w, 'e');
     cdp__mem_put(w, '(');
 }
 
-CDP__PRIVATE void cdp__mem_w_list_end(cdp__mem_pen *w, uint64_t count) {
+CDP__PRIVATE void cdp__mem_w_list_end(cdp__mem_output *w, uint64_t count) {
     if (w->json)
         cdp__mem_put(w, ']');
     else if (count)
@@ -102,7 +102,7 @@ CDP__PRIVATE void cdp__mem_w_list_end(cdp__mem_pen *w, uint64_t count) {
     w->fresh = false;
 }
 
-CDP__PRIVATE void cdp__mem_w_pair(cdp__mem_pen *w, const uint64_t pair[2]) {
+CDP__PRIVATE void cdp__mem_w_pair(cdp__mem_output *w, const uint64_t pair[2]) {
     if (w->json) cdp__mem_put(w, '[');
     cdp__mem_w_number(w, pair[0]);
     if (w->json) cdp__mem_put(w, ',');
@@ -111,7 +111,7 @@ CDP__PRIVATE void cdp__mem_w_pair(cdp__mem_pen *w, const uint64_t pair[2]) {
 }
 
 /* Writes a token that is no container. */
-CDP__PRIVATE void cdp__mem_w_plain(cdp__mem_pen *w, const cdp__mem_token *t) {
+CDP__PRIVATE void cdp__mem_w_plain(cdp__mem_output *w, const cdp__mem_token *t) {
     switch (t->kind) {
     case CDP__MEM_BOOL: cdp__mem_w_bool(w, t->as.whole != 0); break;
     case CDP__MEM_TEXT: cdp__mem_w_text(w, t->as.text); break;
@@ -122,7 +122,7 @@ CDP__PRIVATE void cdp__mem_w_plain(cdp__mem_pen *w, const cdp__mem_token *t) {
 }
 
 /* Writes the value that begins at a token; returns the token behind it. */
-CDP__PRIVATE const cdp__mem_token *cdp__mem_w_tree(cdp__mem_pen *w, const cdp__mem_token *t) {
+CDP__PRIVATE const cdp__mem_token *cdp__mem_w_tree(cdp__mem_output *w, const cdp__mem_token *t) {
     struct {
         const cdp__mem_token *box;
         uint32_t at;
@@ -155,7 +155,7 @@ CDP__PRIVATE const cdp__mem_token *cdp__mem_w_tree(cdp__mem_pen *w, const cdp__m
 }
 
 /* Writes the pairs of a dict that is a token, into the dict that is open. */
-CDP__PRIVATE void cdp__mem_w_others(cdp__mem_pen *w, const cdp_mem_shot *s, uint32_t others) {
+CDP__PRIVATE void cdp__mem_w_others(cdp__mem_output *w, const cdp_mem_shot *s, uint32_t others) {
     const cdp__mem_token *t = others ? &s->tokens[others + 1] : NULL;
     uint32_t i;
     for (i = 0; others && i < s->tokens[others].count; ++i) {
@@ -165,7 +165,7 @@ CDP__PRIVATE void cdp__mem_w_others(cdp__mem_pen *w, const cdp_mem_shot *s, uint
 }
 
 CDP__PRIVATE void cdp__mem_w_frames(
-    cdp__mem_pen *w, const cdp_mem_shot *s, const cdp__mem_keys *k, uint32_t stack) {
+    cdp__mem_output *w, const cdp_mem_shot *s, const cdp__mem_keys *k, uint32_t stack) {
     const cdp__mem_stack *const t = &s->stacks[stack];
     uint32_t i;
     if (!w->json && w->stack_memo[stack]) {
@@ -190,12 +190,12 @@ CDP__PRIVATE void cdp__mem_w_frames(
     cdp__mem_w_list_end(w, t->count);
 }
 
-CDP__PRIVATE void cdp__mem_w_entry(cdp__mem_pen *w, const char *key, uint64_t v) {
+CDP__PRIVATE void cdp__mem_w_entry(cdp__mem_output *w, const char *key, uint64_t v) {
     cdp__mem_w_key(w, key);
     cdp__mem_w_number(w, v);
 }
 
-CDP__PRIVATE void cdp__mem_w_said(cdp__mem_pen *w, const char *key, const char *text) {
+CDP__PRIVATE void cdp__mem_w_said(cdp__mem_output *w, const char *key, const char *text) {
     cdp__mem_w_key(w, key);
     cdp__mem_w_text(w, text);
 }
@@ -206,7 +206,7 @@ CDP__PRIVATE const char *cdp__mem_state_word(const cdp__mem_keys *k, cdp_mem_sta
 }
 
 CDP__PRIVATE void cdp__mem_w_block(
-    cdp__mem_pen *w, const cdp_mem_shot *s, const cdp__mem_keys *k, const cdp_mem_block *b) {
+    cdp__mem_output *w, const cdp_mem_shot *s, const cdp__mem_keys *k, const cdp_mem_block *b) {
     cdp__mem_w_dict(w);
     cdp__mem_w_entry(w, k->w_address, b->address);
     cdp__mem_w_entry(w, k->w_size, b->size);
@@ -220,7 +220,7 @@ CDP__PRIVATE void cdp__mem_w_block(
 }
 
 CDP__PRIVATE void cdp__mem_w_segment(
-    cdp__mem_pen *w, const cdp_mem_shot *s, const cdp__mem_keys *k, const cdp_mem_segment *g) {
+    cdp__mem_output *w, const cdp_mem_shot *s, const cdp__mem_keys *k, const cdp_mem_segment *g) {
     uint32_t i;
     cdp__mem_w_dict(w);
     cdp__mem_w_entry(w, k->w_device, g->device);
@@ -252,7 +252,7 @@ CDP__PRIVATE void cdp__mem_w_segment(
 }
 
 CDP__PRIVATE void cdp__mem_w_event(
-    cdp__mem_pen *w, const cdp_mem_shot *s, const cdp__mem_keys *k, const cdp_mem_event *e) {
+    cdp__mem_output *w, const cdp_mem_shot *s, const cdp__mem_keys *k, const cdp_mem_event *e) {
     const bool oom = e->action == CDP_MEM_OOM;
     cdp__mem_w_dict(w);
     cdp__mem_w_said(w, k->w_action, k->actions[e->action]);
@@ -274,7 +274,7 @@ CDP__PRIVATE void cdp__mem_w_event(
 }
 
 CDP__PRIVATE void cdp__mem_w_traces(
-    cdp__mem_pen *w, const cdp_mem_shot *s, const cdp__mem_keys *k) {
+    cdp__mem_output *w, const cdp_mem_shot *s, const cdp__mem_keys *k) {
     uint64_t i, j;
     cdp__mem_w_key(w, k->w_device_traces);
     cdp__mem_w_list(w);
@@ -292,7 +292,7 @@ CDP__PRIVATE void cdp__mem_w_traces(
 }
 
 CDP__PRIVATE void cdp__mem_w_settings(
-    cdp__mem_pen *w, const cdp_mem_shot *s, const cdp__mem_keys *k) {
+    cdp__mem_output *w, const cdp_mem_shot *s, const cdp__mem_keys *k) {
     uint64_t i;
     cdp__mem_w_key(w, k->w_allocator_settings);
     cdp__mem_w_dict(w);
@@ -329,7 +329,8 @@ CDP__PRIVATE void cdp__mem_w_settings(
 }
 
 /* Writes the whole file. */
-CDP__PRIVATE void cdp__mem_w_shot(cdp__mem_pen *w, const cdp_mem_shot *s, const cdp__mem_keys *k) {
+CDP__PRIVATE void cdp__mem_w_shot(
+    cdp__mem_output *w, const cdp_mem_shot *s, const cdp__mem_keys *k) {
     uint64_t i;
     if (!w->json) cdp__text_bytes(&w->text, "\x80\x02", 2);
     cdp__mem_w_dict(w);
@@ -345,7 +346,7 @@ CDP__PRIVATE void cdp__mem_w_shot(cdp__mem_pen *w, const cdp_mem_shot *s, const 
     cdp__mem_w_others(w, s, s->others);
     cdp__mem_w_dict_end(w);
     cdp__mem_put(w, w->json ? '\n' : '.');
-    cdp__mem_pen_flush(&w->text);
+    cdp__mem_output_flush(&w->text);
 }
 
 #endif /* CDP_SRC_MEM_JSON_H */

@@ -227,7 +227,7 @@ CDP__PRIVATE void cdp__mem_close(cdp_mem *m) {
     const cdp_os *const os = m->os;
     cdp_mem_pool *pool, *next_pool;
     cdp__mem_slab *s, *next_slab;
-    cdp__mem_lane *l, *next_lane;
+    cdp__mem_stream_queue *l, *next_lane;
     cdp__mem_outside *o, *next_outside;
     for (s = m->slabs; s; s = s->next)
         cdp__mem_slab_events(m, s);

@@ -24,7 +24,7 @@
 #include "calls.h"
 
 /* The first segment that overlaps these bytes. */
-CDP__PRIVATE cdp__mem_span *cdp__mem_noted_at(const cdp_mem *m, uint64_t at, uint64_t bytes) {
+CDP__PRIVATE cdp__mem_span *cdp__mem_foreign_at(const cdp_mem *m, uint64_t at, uint64_t bytes) {
     cdp__mem_span *s;
     for (s = m->spans; s; s = s->next)
         if (s->at < at + bytes && at < s->at + s->size) return s;
@@ -46,7 +46,7 @@ CDP__PRIVATE void cdp__mem_piece_end(cdp_mem *m, const cdp__mem_part *p) {
 }
 
 /* Cuts these bytes of a segment out as a block in no list; NULL: they are not free. */
-CDP__PRIVATE cdp__mem_part *cdp__mem_noted_cut(
+CDP__PRIVATE cdp__mem_part *cdp__mem_foreign_cut(
     cdp_mem *m, cdp__mem_span *s, uint64_t at, uint64_t bytes) {
     cdp__mem_part *p = s->first, *whole, *rest;
     while (p && p->at + p->size <= at)
@@ -70,7 +70,7 @@ CDP__PRIVATE cdp__mem_part *cdp__mem_noted_cut(
 }
 
 /* Counts a segment with another size; the caller updates the sum of all sizes. */
-CDP__PRIVATE void cdp__mem_noted_size(cdp_mem *m, cdp__mem_span *s, uint64_t size) {
+CDP__PRIVATE void cdp__mem_foreign_set_size(cdp_mem *m, cdp__mem_span *s, uint64_t size) {
     const bool was = s->size >= m->sizes.max_split, is = size >= m->sizes.max_split;
     if (was && !is) cdp__mem_down(&m->tally.oversize_segments, false, 1);
     if (is && !was) cdp__mem_up(&m->tally.oversize_segments, false, 1);
@@ -78,14 +78,14 @@ CDP__PRIVATE void cdp__mem_noted_size(cdp_mem *m, cdp__mem_span *s, uint64_t siz
 }
 
 /* Changes the size of a segment. Only the difference counts as taken or returned. */
-CDP__PRIVATE void cdp__mem_noted_resize(cdp_mem *m, cdp__mem_span *s, uint64_t size) {
+CDP__PRIVATE void cdp__mem_foreign_resize(cdp_mem *m, cdp__mem_span *s, uint64_t size) {
     if (size > s->size) cdp__mem_up(&m->tally.reserved_bytes, s->large, size - s->size);
     if (size < s->size) cdp__mem_down(&m->tally.reserved_bytes, s->large, s->size - size);
     m->held = m->held - s->size + size;
-    cdp__mem_noted_size(m, s, size);
+    cdp__mem_foreign_set_size(m, s, size);
 }
 
-CDP__PRIVATE void cdp__mem_noted_event(
+CDP__PRIVATE void cdp__mem_foreign_record(
     cdp_mem *m, const cdp__mem_call *c, const cdp_mem_event *e, cdp__mem_arena *arena) {
     cdp__mem_span range;
     memset(&range, 0, sizeof range);
@@ -97,7 +97,7 @@ CDP__PRIVATE void cdp__mem_noted_event(
 }
 
 /* Adds a segment that is completely free. */
-CDP__PRIVATE void cdp__mem_noted_add(
+CDP__PRIVATE void cdp__mem_foreign_add(
     cdp_mem *m, const cdp__mem_call *c, const cdp_mem_event *e, cdp__mem_arena *a, bool large) {
     cdp__mem_part *const p = cdp__mem_span_add(m, a, e->address, e->size, large);
     p->span->noted = true;
@@ -108,7 +108,7 @@ CDP__PRIVATE void cdp__mem_noted_add(
 }
 
 /* Adds pages after a segment, or before it. */
-CDP__PRIVATE void cdp__mem_noted_grow(cdp_mem *m, cdp__mem_span *s, const cdp_mem_event *e) {
+CDP__PRIVATE void cdp__mem_foreign_grow(cdp_mem *m, cdp__mem_span *s, const cdp_mem_event *e) {
     const bool behind = e->address == s->at + s->size;
     cdp__mem_part *const p = cdp__mem_part_new(m, e->address, e->size);
     cdp__mem_part *other = s->first;
@@ -127,13 +127,13 @@ CDP__PRIVATE void cdp__mem_noted_grow(cdp_mem *m, cdp__mem_span *s, const cdp_me
         s->at = e->address;
     }
     cdp__mem_piece_begin(m, other);
-    cdp__mem_noted_resize(m, s, s->size + e->size);
+    cdp__mem_foreign_resize(m, s, s->size + e->size);
     cdp__mem_part_free(m, p);
-    cdp__mem_hear(m, e->action, e->address, e->size, &m->base);
+    cdp__mem_call_watchers(m, e->action, e->address, e->size, &m->base);
 }
 
 /* Makes the blocks from `p` on a segment of their own. */
-CDP__PRIVATE void cdp__mem_noted_divide(cdp_mem *m, cdp__mem_span *s, cdp__mem_part *p) {
+CDP__PRIVATE void cdp__mem_foreign_divide(cdp_mem *m, cdp__mem_span *s, cdp__mem_part *p) {
     cdp__mem_span *const t = m->unused_spans;
     const uint64_t end = s->at + s->size;
     m->unused_spans = t->next;
@@ -152,8 +152,8 @@ CDP__PRIVATE void cdp__mem_noted_divide(cdp_mem *m, cdp__mem_span *s, cdp__mem_p
     t->size = 0;
     t->busy = 0;
     cdp__mem_up(&m->tally.segment, t->large, 1);
-    cdp__mem_noted_size(m, s, p->at - s->at);
-    cdp__mem_noted_size(m, t, end - p->at);
+    cdp__mem_foreign_set_size(m, s, p->at - s->at);
+    cdp__mem_foreign_set_size(m, t, end - p->at);
     for (; p; p = p->next) {
         p->span = t;
         if (p->state != CDP_MEM_INACTIVE) ++t->busy;
@@ -162,7 +162,7 @@ CDP__PRIVATE void cdp__mem_noted_divide(cdp_mem *m, cdp__mem_span *s, cdp__mem_p
 }
 
 /* Removes free pages; `p` is their block, in no list. */
-CDP__PRIVATE void cdp__mem_noted_shrink(cdp_mem *m, cdp__mem_part *p) {
+CDP__PRIVATE void cdp__mem_foreign_shrink(cdp_mem *m, cdp__mem_part *p) {
     cdp__mem_span *const s = p->span;
     cdp__mem_part *const prev = p->prev, *const next = p->next;
     if (!prev && !next) {
@@ -171,27 +171,27 @@ CDP__PRIVATE void cdp__mem_noted_shrink(cdp_mem *m, cdp__mem_part *p) {
     }
     cdp__mem_piece_end(m, prev);
     cdp__mem_piece_end(m, next);
-    if (prev && next) cdp__mem_noted_divide(m, s, next);
+    if (prev && next) cdp__mem_foreign_divide(m, s, next);
     if (prev)
         prev->next = NULL;
     else
         s->first = next;
     if (next) next->prev = NULL;
     if (!prev) s->at = next->at;
-    cdp__mem_noted_resize(m, s, s->size - p->size);
+    cdp__mem_foreign_resize(m, s, s->size - p->size);
     cdp__mem_part_drop(m, p);
     cdp__mem_piece_begin(m, prev);
     cdp__mem_piece_begin(m, next);
 }
 
-CDP__PRIVATE cdp_status cdp__mem_noted_wrong(const cdp_mem_event *e, const char *why) {
+CDP__PRIVATE cdp_status cdp__mem_foreign_error(const cdp_mem_event *e, const char *why) {
     return cdp__fail(CDP_ERR_INVALID, "cdp_mem_note_event: %s of %llu bytes at 0x%llx: %s",
         cdp_mem_action_name(e->action), (unsigned long long)e->size, (unsigned long long)e->address,
         why);
 }
 
 /* The growing segment of this stream that is adjacent to these pages. */
-CDP__PRIVATE cdp__mem_span *cdp__mem_noted_beside(
+CDP__PRIVATE cdp__mem_span *cdp__mem_foreign_adjacent(
     const cdp_mem *m, const cdp__mem_arena *a, const cdp_mem_event *e) {
     cdp__mem_span *s;
     for (s = m->spans; s; s = s->next)
@@ -202,45 +202,45 @@ CDP__PRIVATE cdp__mem_span *cdp__mem_noted_beside(
 }
 
 /* Handles SEGMENT_ALLOC and SEGMENT_MAP. */
-CDP__PRIVATE cdp_status cdp__mem_note_more(
+CDP__PRIVATE cdp_status cdp__mem_foreign_reserve(
     cdp_mem *m, const cdp__mem_call *c, const cdp_mem_event *e) {
     const bool large = e->size > CDP__MEM_SMALL_SEGMENT;
     cdp__mem_arena *const a = cdp__mem_arena_of(m, &m->base, (void *)(uintptr_t)e->stream);
     cdp__mem_span *s;
-    if (cdp__mem_noted_at(m, e->address, e->size))
-        return cdp__mem_noted_wrong(e, "overlaps a segment that exists");
+    if (cdp__mem_foreign_at(m, e->address, e->size))
+        return cdp__mem_foreign_error(e, "overlaps a segment that exists");
     if (!a || !cdp__mem_arena_ready(m, a, large) || !cdp__mem_prepare(m))
         return cdp__fail_nomem("cdp_mem_note_event", cdp__mem_bins_bytes(false));
-    s = e->action == CDP_MEM_SEGMENT_MAP ? cdp__mem_noted_beside(m, a, e) : NULL;
+    s = e->action == CDP_MEM_SEGMENT_MAP ? cdp__mem_foreign_adjacent(m, a, e) : NULL;
     if (s)
-        cdp__mem_noted_grow(m, s, e);
+        cdp__mem_foreign_grow(m, s, e);
     else
-        cdp__mem_noted_add(m, c, e, a, large);
-    cdp__mem_noted_event(m, c, e, a);
+        cdp__mem_foreign_add(m, c, e, a, large);
+    cdp__mem_foreign_record(m, c, e, a);
     return CDP_OK;
 }
 
 /* Handles SEGMENT_FREE and SEGMENT_UNMAP. */
-CDP__PRIVATE cdp_status cdp__mem_note_less(
+CDP__PRIVATE cdp_status cdp__mem_foreign_release(
     cdp_mem *m, const cdp__mem_call *c, const cdp_mem_event *e) {
     const bool pages = e->action == CDP_MEM_SEGMENT_UNMAP;
-    cdp__mem_span *const s = cdp__mem_noted_at(m, e->address, e->size);
+    cdp__mem_span *const s = cdp__mem_foreign_at(m, e->address, e->size);
     cdp__mem_arena *a;
     cdp__mem_part *p;
     if (!s || !s->noted || s->grows != pages
         || (!pages && (s->at != e->address || s->size != e->size)))
-        return cdp__mem_noted_wrong(e, "there is no such segment");
+        return cdp__mem_foreign_error(e, "there is no such segment");
     if (!cdp__mem_prepare(m)) return cdp__fail_nomem("cdp_mem_note_event", sizeof *p);
     a = s->arena;
-    p = cdp__mem_noted_cut(m, s, e->address, e->size);
-    if (!p) return cdp__mem_noted_wrong(e, "it is not free, or not of one segment");
-    cdp__mem_hear(m, e->action, e->address, e->size, &m->base);
-    cdp__mem_noted_event(m, c, e, a);
-    cdp__mem_noted_shrink(m, p);
+    p = cdp__mem_foreign_cut(m, s, e->address, e->size);
+    if (!p) return cdp__mem_foreign_error(e, "it is not free, or not of one segment");
+    cdp__mem_call_watchers(m, e->action, e->address, e->size, &m->base);
+    cdp__mem_foreign_record(m, c, e, a);
+    cdp__mem_foreign_shrink(m, p);
     return CDP_OK;
 }
 
-CDP__PRIVATE cdp_status cdp__mem_note_block(
+CDP__PRIVATE cdp_status cdp__mem_foreign_alloc(
     cdp_mem *m, cdp__mem_call *c, uint64_t at, uint64_t bytes, void *stream) {
     cdp__mem_arena *const a = cdp__mem_arena_of(m, &m->base, stream);
     const bool large = cdp__mem_is_large(bytes);
@@ -251,8 +251,8 @@ CDP__PRIVATE cdp_status cdp__mem_note_block(
             (unsigned long long)at);
     if (!a || !cdp__mem_arena_ready(m, a, large) || !cdp__mem_prepare(m))
         return cdp__fail_nomem("cdp_mem_note_alloc", cdp__mem_bins_bytes(false));
-    s = m->noted ? cdp__mem_noted_at(m, at, bytes) : NULL;
-    p = s && s->noted ? cdp__mem_noted_cut(m, s, at, bytes) : NULL;
+    s = m->noted ? cdp__mem_foreign_at(m, at, bytes) : NULL;
+    p = s && s->noted ? cdp__mem_foreign_cut(m, s, at, bytes) : NULL;
     if (s && !p)
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_mem_note_alloc: %llu bytes at 0x%llx are not free in one segment",
@@ -272,12 +272,12 @@ CDP__PRIVATE cdp_status cdp__mem_note_block(
 }
 
 /* Handles FREE_REQUESTED and FREE_COMPLETED. */
-CDP__PRIVATE cdp_status cdp__mem_note_freed(
+CDP__PRIVATE cdp_status cdp__mem_foreign_free(
     cdp_mem *m, const cdp__mem_call *c, const cdp_mem_event *e) {
     cdp__mem_part *const p = cdp__mem_table_find(&m->table, e->address);
     const bool asked = e->action == CDP_MEM_FREE_REQUESTED;
     if (!p || p->state != (asked ? CDP_MEM_ACTIVE : CDP_MEM_PENDING))
-        return cdp__mem_noted_wrong(e, asked ? "no block in use begins there" : "no free waits");
+        return cdp__mem_foreign_error(e, asked ? "no block in use begins there" : "no free waits");
     if (!asked) {
         cdp__mem_complete_waited(m, c, p);
         return CDP_OK;
@@ -288,7 +288,7 @@ CDP__PRIVATE cdp_status cdp__mem_note_freed(
     return CDP_OK;
 }
 
-CDP__PRIVATE cdp_status cdp__mem_note_oom(
+CDP__PRIVATE cdp_status cdp__mem_foreign_oom(
     cdp_mem *m, const cdp__mem_call *c, const cdp_mem_event *e) {
     cdp__mem_arena *const a = cdp__mem_arena_of(m, &m->base, (void *)(uintptr_t)e->stream);
     cdp__mem_record *r;
@@ -300,26 +300,26 @@ CDP__PRIVATE cdp_status cdp__mem_note_oom(
     return CDP_OK;
 }
 
-CDP__PRIVATE cdp_status cdp__mem_note_any(cdp_mem *m, cdp__mem_call *c, const cdp_mem_event *e) {
+CDP__PRIVATE cdp_status cdp__mem_foreign_any(cdp_mem *m, cdp__mem_call *c, const cdp_mem_event *e) {
     cdp_status st;
     switch (e->action) {
     case CDP_MEM_ALLOC:
-        return cdp__mem_note_block(m, c, e->address, e->size, (void *)(uintptr_t)e->stream);
+        return cdp__mem_foreign_alloc(m, c, e->address, e->size, (void *)(uintptr_t)e->stream);
     case CDP_MEM_FREE_REQUESTED:
-    case CDP_MEM_FREE_COMPLETED: return cdp__mem_note_freed(m, c, e);
+    case CDP_MEM_FREE_COMPLETED: return cdp__mem_foreign_free(m, c, e);
     case CDP_MEM_SEGMENT_ALLOC:
     case CDP_MEM_SEGMENT_MAP:
-        st = cdp__mem_note_more(m, c, e);
+        st = cdp__mem_foreign_reserve(m, c, e);
         m->noted = m->noted || st == CDP_OK;
         return st;
     case CDP_MEM_SEGMENT_FREE:
-    case CDP_MEM_SEGMENT_UNMAP: return cdp__mem_note_less(m, c, e);
-    case CDP_MEM_OOM: return cdp__mem_note_oom(m, c, e);
+    case CDP_MEM_SEGMENT_UNMAP: return cdp__mem_foreign_release(m, c, e);
+    case CDP_MEM_OOM: return cdp__mem_foreign_oom(m, c, e);
     case CDP_MEM_SNAPSHOT:
     case CDP_MEM_USER_DEFINED:
     case CDP_MEM_ANNOTATE:
     case CDP_MEM_ACTION_COUNT:
-    default: return cdp__mem_noted_wrong(e, "this action has a call of its own, or is none");
+    default: return cdp__mem_foreign_error(e, "this action has a call of its own, or is none");
     }
 }
 
@@ -332,12 +332,12 @@ CDP_API cdp_status cdp_mem_note_event(cdp_mem *mem, const cdp_mem_event *event) 
     if (!mem->desc.recorder_only)
         return cdp__fail(CDP_ERR_STATE, "cdp_mem_note_event: this allocator has a source");
     if (!event->size || event->size >= most || event->address > UINT64_MAX - most)
-        return cdp__mem_noted_wrong(event, "no such size or place is possible");
+        return cdp__mem_foreign_error(event, "no such size or place is possible");
     CDP__MEM_CALLER(&c);
     cdp__mem_call_begin(mem, &c, CDP__MEM_WANTS_STACK, NULL);
     cdp__mem_lock(mem);
     cdp__mem_call_enter(mem, &c);
-    st = cdp__mem_note_any(mem, &c, event);
+    st = cdp__mem_foreign_any(mem, &c, event);
     cdp__mem_unlock(mem);
     return st;
 }
@@ -357,7 +357,7 @@ CDP_API cdp_status cdp_mem_note_alloc(
     cdp__mem_call_begin(mem, &c, CDP__MEM_WANTS_STACK, NULL);
     cdp__mem_lock(mem);
     cdp__mem_call_enter(mem, &c);
-    st = cdp__mem_note_block(mem, &c, (uint64_t)(uintptr_t)data, bytes, stream);
+    st = cdp__mem_foreign_alloc(mem, &c, (uint64_t)(uintptr_t)data, bytes, stream);
     cdp__mem_unlock(mem);
     return st;
 }

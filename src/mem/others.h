@@ -19,7 +19,7 @@ CDP__PRIVATE cdp__mem_token *cdp__mem_token_add(
     cdp__mem_token *t;
     if (s->token_count > r->bytes) return NULL;
     if (!cdp__mem_add(s, token, 2)) {
-        cdp__mem_dry(r);
+        cdp__mem_read_nomem(r);
         return NULL;
     }
     if (!s->token_count) memset(&s->tokens[s->token_count++], 0, sizeof *t);
@@ -33,7 +33,7 @@ CDP__PRIVATE cdp__mem_token *cdp__mem_token_add(
 CDP__PRIVATE const char *cdp__mem_token_text(
     cdp__mem_reader *r, cdp_mem_shot *s, const char *text, uint64_t bytes) {
     const char *const copy = cdp__mem_text_of(&s->texts, text, bytes);
-    if (!copy) cdp__mem_dry(r);
+    if (!copy) cdp__mem_read_nomem(r);
     return copy;
 }
 

@@ -85,7 +85,8 @@ CDP__PRIVATE void cdp__mem_find_holder(const cdp_mem *m, cdp__mem_holder *most) 
     cdp__free(m->os, sums);
 }
 
-CDP__PRIVATE void cdp__mem_figure(const cdp_mem *m, const cdp__mem_ask *a, cdp__mem_figures *f) {
+CDP__PRIVATE void cdp__mem_figure(
+    const cdp_mem *m, const cdp__mem_request *a, cdp__mem_figures *f) {
     const cdp_mem_source *const s = &a->pool->source;
     const cdp__mem_span *span;
     memset(f, 0, sizeof *f);
@@ -101,15 +102,15 @@ CDP__PRIVATE void cdp__mem_figure(const cdp_mem *m, const cdp__mem_ask *a, cdp__
     cdp__mem_find_holder(m, &f->most);
 }
 
-typedef struct cdp__mem_spot { /* an address, and the module that it is in */
+typedef struct cdp__mem_module_lookup { /* an address, and the module that it is in */
     uint64_t address, base;
     uint64_t low, high; /* the beginning of its file, as far as it can be read */
     char path[512];
     bool found;
-} cdp__mem_spot;
+} cdp__mem_module_lookup;
 
-CDP__PRIVATE bool cdp__mem_spot_line(void *user, const cdp__mem_map_line *line) {
-    cdp__mem_spot *const spot = (cdp__mem_spot *)user;
+CDP__PRIVATE bool cdp__mem_module_lookup_line(void *user, const cdp__mem_map_line *line) {
+    cdp__mem_module_lookup *const spot = (cdp__mem_module_lookup *)user;
     if (strcmp(spot->path, line->path) != 0) { /* the first line of a module */
         cdp__mem_text_copy(spot->path, line->path, sizeof spot->path);
         spot->base = line->low - line->offset;
@@ -121,11 +122,12 @@ CDP__PRIVATE bool cdp__mem_spot_line(void *user, const cdp__mem_map_line *line) 
 }
 
 /* Adds "module+0x4f1a": an address alone means nothing in the next run of the program. */
-CDP__PRIVATE void cdp__mem_spot_text(cdp__text *t, cdp__mem_spot *spot, uint64_t address) {
+CDP__PRIVATE void cdp__mem_module_offset_text(
+    cdp__text *t, cdp__mem_module_lookup *spot, uint64_t address) {
     const char *slash;
     memset(spot, 0, sizeof *spot);
     spot->address = address;
-    cdp__mem_maps(cdp__mem_spot_line, spot);
+    cdp__mem_maps(cdp__mem_module_lookup_line, spot);
     slash = strrchr(spot->path, '/');
     spot->found = spot->found && slash && strlen(slash) < 60;
     if (spot->found)
@@ -142,7 +144,7 @@ CDP__PRIVATE void cdp__mem_stack_text(const cdp_mem *m, uint32_t stack, cdp__tex
     const cdp__mem_row *const row = &m->log.depot.rows[stack - 1];
     const uint64_t *const words = m->log.depot.words + row->first;
     char id[CDP__MEM_BUILD_ID] = "";
-    cdp__mem_spot spot;
+    cdp__mem_module_lookup spot;
     uint32_t i;
     for (i = 0; i < row->count && i < CDP__MEM_NAME_FRAMES; ++i) {
         if (i) cdp__text_add(t, " < ");
@@ -154,7 +156,7 @@ CDP__PRIVATE void cdp__mem_stack_text(const cdp_mem *m, uint32_t stack, cdp__tex
                 cdp__text_char(t, *at == '\n' ? ':' : *at);
         } else {
             if (!i) cdp__text_add(t, "code at ");
-            cdp__mem_spot_text(t, &spot, words[i]);
+            cdp__mem_module_offset_text(t, &spot, words[i]);
             if (!i && spot.found)
                 (void)cdp__mem_build_id(
                     (const uint8_t *)(uintptr_t)spot.low, spot.high - spot.low, id);
@@ -187,7 +189,7 @@ CDP__PRIVATE void cdp__mem_oom_holder(const cdp_mem *m, const cdp__mem_holder *h
 
 /* The error of a failed request, with its numbers. */
 CDP__PRIVATE cdp_status cdp__mem_oom_error(
-    const cdp_mem *m, const cdp__mem_ask *a, const cdp__mem_figures *f) {
+    const cdp_mem *m, const cdp__mem_request *a, const cdp__mem_figures *f) {
     const cdp__mem_tallies *const s = &m->tally;
     const uint64_t cached =
         m->held - cdp__mem_now(&s->active_bytes) - cdp__mem_now(&s->allocated_bytes);
@@ -215,8 +217,8 @@ CDP__PRIVATE cdp_status cdp__mem_oom_error(
 }
 
 /* Counts, records and logs the failure. The caller holds the lock. */
-CDP__PRIVATE cdp_status cdp__mem_oom_tell(
-    cdp_mem *m, const cdp__mem_call *c, const cdp__mem_ask *a, cdp_mem_oom *out) {
+CDP__PRIVATE cdp_status cdp__mem_oom_report(
+    cdp_mem *m, const cdp__mem_call *c, const cdp__mem_request *a, cdp_mem_oom *out) {
     cdp__mem_figures f;
     cdp__mem_record *e;
     cdp__mem_figure(m, a, &f);

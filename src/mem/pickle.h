@@ -15,7 +15,7 @@
 
 #define CDP__MEM_NUMBER_MAX (1ull << 53) /* the viewer rounds larger numbers */
 
-CDP__PRIVATE void cdp__mem_pickle_number(cdp__mem_pen *w, int64_t v) {
+CDP__PRIVATE void cdp__mem_pickle_number(cdp__mem_output *w, int64_t v) {
     uint32_t n = 5;
     if (v >= 0 && v < 256) {
         cdp__mem_put(w, 'K');
@@ -35,7 +35,7 @@ CDP__PRIVATE void cdp__mem_pickle_number(cdp__mem_pen *w, int64_t v) {
     }
 }
 
-CDP__PRIVATE void cdp__mem_pickle_real(cdp__mem_pen *w, double v) {
+CDP__PRIVATE void cdp__mem_pickle_real(cdp__mem_output *w, double v) {
     uint64_t bits;
     uint32_t i;
     memcpy(&bits, &v, sizeof bits);
@@ -45,21 +45,21 @@ CDP__PRIVATE void cdp__mem_pickle_real(cdp__mem_pen *w, double v) {
 }
 
 /* Memoizes the value on the stack. Returns its number + 1. */
-CDP__PRIVATE uint32_t cdp__mem_pickle_keep(cdp__mem_pen *w) {
+CDP__PRIVATE uint32_t cdp__mem_pickle_keep(cdp__mem_output *w) {
     const uint32_t n = w->memos++;
     cdp__mem_put(w, n < 256 ? 'q' : 'r');
     cdp__mem_put_number(w, n, n < 256 ? 1 : 4);
     return n + 1;
 }
 
-CDP__PRIVATE void cdp__mem_pickle_again(cdp__mem_pen *w, uint32_t memo) {
+CDP__PRIVATE void cdp__mem_pickle_again(cdp__mem_output *w, uint32_t memo) {
     const uint32_t n = memo - 1;
     cdp__mem_put(w, n < 256 ? 'h' : 'j');
     cdp__mem_put_number(w, n, n < 256 ? 1 : 4);
 }
 
 /* Writes a text of the shot, memoized. */
-CDP__PRIVATE void cdp__mem_pickle_text(cdp__mem_pen *w, const char *text) {
+CDP__PRIVATE void cdp__mem_pickle_text(cdp__mem_output *w, const char *text) {
     uint32_t *const memo = &w->text_memo[cdp__mem_text_number(text)];
     const uint64_t bytes = strlen(text);
     if (*memo) {

@@ -19,12 +19,12 @@
 #include "svg.h"
 
 /* Writes a name in a line of a flame graph, in which ; and blanks are separators. */
-CDP__PRIVATE void cdp__mem_flame_name(cdp__mem_pen *w, const char *text) {
+CDP__PRIVATE void cdp__mem_flame_name(cdp__mem_output *w, const char *text) {
     for (; *text; ++text)
         cdp__mem_put(w, *text == ';' || (uint8_t)*text <= 32 ? '_' : (uint8_t)*text);
 }
 
-CDP__PRIVATE void cdp__mem_flame_frames(cdp__mem_pen *w, const cdp_mem_shot *s, uint32_t stack) {
+CDP__PRIVATE void cdp__mem_flame_frames(cdp__mem_output *w, const cdp_mem_shot *s, uint32_t stack) {
     const cdp__mem_stack *const k = &s->stacks[stack];
     uint32_t i;
     if (!k->count) cdp__mem_put_text(w, ";<no_stack>");
@@ -40,7 +40,7 @@ CDP__PRIVATE void cdp__mem_flame_frames(cdp__mem_pen *w, const cdp_mem_shot *s, 
     }
 }
 
-CDP__PRIVATE void cdp__mem_flame_block(cdp__mem_pen *w, const cdp_mem_shot *s,
+CDP__PRIVATE void cdp__mem_flame_block(cdp__mem_output *w, const cdp_mem_shot *s,
     const cdp_mem_segment *g, const cdp_mem_block *b, bool segments) {
     const bool idle = b->state == CDP_MEM_INACTIVE;
     const uint64_t gap = idle ? b->size : b->size - cdp__min(b->size, b->requested);
@@ -61,19 +61,19 @@ CDP__PRIVATE void cdp__mem_flame_block(cdp__mem_pen *w, const cdp_mem_shot *s,
     cdp__text_add(&w->text, ";<gaps> %llu\n", (unsigned long long)gap);
 }
 
-CDP__PRIVATE bool cdp__mem_flame(cdp__mem_pen *w, const cdp_mem_shot *s, bool segments) {
+CDP__PRIVATE bool cdp__mem_flame(cdp__mem_output *w, const cdp_mem_shot *s, bool segments) {
     uint64_t i;
     uint32_t j;
     for (i = 0; i < s->segment_count; ++i)
         for (j = 0; j < s->segments[i].block_count; ++j)
             if (segments || s->segments[i].blocks[j].state != CDP_MEM_INACTIVE)
                 cdp__mem_flame_block(w, s, &s->segments[i], &s->segments[i].blocks[j], segments);
-    cdp__mem_pen_flush(&w->text);
+    cdp__mem_output_flush(&w->text);
     return true;
 }
 
 CDP__PRIVATE void cdp__mem_trace_event(
-    cdp__mem_pen *w, const cdp_mem_shot *s, const cdp_mem_event *e) {
+    cdp__mem_output *w, const cdp_mem_shot *s, const cdp_mem_event *e) {
     const unsigned long long at = (unsigned long long)e->address,
                              size = (unsigned long long)e->size;
     cdp__mem_sum who;
@@ -102,7 +102,7 @@ CDP__PRIVATE void cdp__mem_trace_event(
     cdp__mem_put(w, '\n');
 }
 
-CDP__PRIVATE bool cdp__mem_trace_text(cdp__mem_pen *w, const cdp_mem_shot *s) {
+CDP__PRIVATE bool cdp__mem_trace_text(cdp__mem_output *w, const cdp_mem_shot *s) {
     uint64_t i, j;
     for (i = 0; i < s->device_count; ++i) {
         cdp__text_add(&w->text, "# device %u: %llu events\n", (unsigned)i,
@@ -110,15 +110,15 @@ CDP__PRIVATE bool cdp__mem_trace_text(cdp__mem_pen *w, const cdp_mem_shot *s) {
         for (j = 0; j < s->devices[i].count; ++j)
             cdp__mem_trace_event(w, s, &s->devices[i].events[j]);
     }
-    cdp__mem_pen_flush(&w->text);
+    cdp__mem_output_flush(&w->text);
     return true;
 }
 
-CDP__PRIVATE void cdp__mem_peak_list(cdp__mem_pen *w, const cdp__mem_sum *sums, uint64_t n) {
+CDP__PRIVATE void cdp__mem_peak_list(cdp__mem_output *w, const cdp__mem_sum *sums, uint64_t n) {
     uint64_t i;
     for (i = 0; i < n && i < 10; ++i) {
         cdp__mem_put_text(w, "    ");
-        cdp__mem_say_size(w, sums[i].bytes);
+        cdp__mem_put_size(w, sums[i].bytes);
         cdp__text_add(&w->text, " in %lld blocks: ", (long long)sums[i].blocks);
         cdp__mem_holder_name(&w->text, &sums[i]);
         cdp__mem_put(w, '\n');
@@ -127,7 +127,8 @@ CDP__PRIVATE void cdp__mem_peak_list(cdp__mem_pen *w, const cdp__mem_sum *sums, 
 }
 
 /* Sums of segments and blocks, in one line. */
-CDP__PRIVATE void cdp__mem_peak_segments(cdp__mem_pen *w, const cdp_mem_shot *s, uint32_t device) {
+CDP__PRIVATE void cdp__mem_peak_segments(
+    cdp__mem_output *w, const cdp_mem_shot *s, uint32_t device) {
     double total = 0, allocated = 0, active = 0, split = 0, largest = 0;
     uint64_t i;
     uint32_t j;
@@ -145,21 +146,21 @@ CDP__PRIVATE void cdp__mem_peak_segments(cdp__mem_pen *w, const cdp_mem_shot *s,
         }
     }
     cdp__mem_put_text(w, "  segments: ");
-    cdp__mem_say_size(w, total);
+    cdp__mem_put_size(w, total);
     cdp__mem_put_text(w, "; allocated ");
-    cdp__mem_say_size(w, allocated);
+    cdp__mem_put_size(w, allocated);
     cdp__mem_put_text(w, "; waiting for streams ");
-    cdp__mem_say_size(w, active - allocated);
+    cdp__mem_put_size(w, active - allocated);
     cdp__mem_put_text(w, "; free ");
-    cdp__mem_say_size(w, total - active);
+    cdp__mem_put_size(w, total - active);
     cdp__mem_put_text(w, ", of it between blocks in use ");
-    cdp__mem_say_size(w, split);
+    cdp__mem_put_size(w, split);
     cdp__mem_put_text(w, "; largest free block ");
-    cdp__mem_say_size(w, largest);
+    cdp__mem_put_size(w, largest);
     cdp__mem_put(w, '\n');
 }
 
-CDP__PRIVATE bool cdp__mem_peak_device(cdp__mem_pen *w, const cdp_mem_shot *s, uint32_t device) {
+CDP__PRIVATE bool cdp__mem_peak_device(cdp__mem_output *w, const cdp_mem_shot *s, uint32_t device) {
     cdp__mem_line l;
     cdp__mem_sum *sums;
     uint64_t i;
@@ -168,13 +169,13 @@ CDP__PRIVATE bool cdp__mem_peak_device(cdp__mem_pen *w, const cdp_mem_shot *s, u
     if (sums) {
         cdp__text_add(
             &w->text, "device %u: %llu events", device, (unsigned long long)l.event_count);
-        cdp__mem_say_lost(w, s, "; ");
+        cdp__mem_put_lost(w, s, "; ");
         cdp__mem_put_text(w, "\n  peak: ");
-        cdp__mem_say_size(w, l.peak);
+        cdp__mem_put_size(w, l.peak);
         cdp__text_add(&w->text, " after event %llu\n", (unsigned long long)l.peak_event);
         cdp__mem_peak_list(w, sums, cdp__mem_line_holders(&l, l.peak_event, sums));
         cdp__mem_put_text(w, "  end: ");
-        cdp__mem_say_size(w, l.end);
+        cdp__mem_put_size(w, l.end);
         cdp__mem_put(w, '\n');
         cdp__mem_peak_list(w, sums, cdp__mem_line_holders(&l, CDP__MEM_ALWAYS - 1, sums));
         cdp__mem_peak_segments(w, s, device);
@@ -187,11 +188,11 @@ CDP__PRIVATE bool cdp__mem_peak_device(cdp__mem_pen *w, const cdp_mem_shot *s, u
     return i != 0;
 }
 
-CDP__PRIVATE bool cdp__mem_peak_text(cdp__mem_pen *w, const cdp_mem_shot *s) {
+CDP__PRIVATE bool cdp__mem_peak_text(cdp__mem_output *w, const cdp_mem_shot *s) {
     uint32_t i;
     for (i = 0; i < s->device_count; ++i)
         if (!cdp__mem_peak_device(w, s, i)) return false;
-    cdp__mem_pen_flush(&w->text);
+    cdp__mem_output_flush(&w->text);
     return true;
 }
 

@@ -19,18 +19,18 @@
 #include "history.h"
 #include "streams.h"
 
-typedef struct cdp__mem_ask { /* one request */
+typedef struct cdp__mem_request { /* one request */
     cdp_mem_pool *pool;
     cdp__mem_arena *arena;
     void *stream;
     uint64_t bytes, size;
     bool large, capturing, no_host; /* no_host: no host memory for records */
-} cdp__mem_ask;
+} cdp__mem_request;
 
 /* Takes the best free block among the first `most` of each list out of its list; NULL: none has
    room and suits. */
 CDP__MEM_HOT cdp__mem_part *cdp__mem_fit_among(
-    const cdp_mem *m, const cdp__mem_arena *arena, const cdp__mem_ask *a, uint64_t most) {
+    const cdp_mem *m, const cdp__mem_arena *arena, const cdp__mem_request *a, uint64_t most) {
     cdp__mem_bins *const b = arena->bins[a->large];
     cdp__mem_part *p;
     uint32_t list;
@@ -44,22 +44,22 @@ CDP__MEM_HOT cdp__mem_part *cdp__mem_fit_among(
 
 /* One copy: beside the quick search in each caller it made every request slower. */
 CDP__ONE_COPY CDP__PRIVATE cdp__mem_part *cdp__mem_fit_exact(
-    const cdp_mem *m, const cdp__mem_arena *arena, const cdp__mem_ask *a) {
+    const cdp_mem *m, const cdp__mem_arena *arena, const cdp__mem_request *a) {
     return cdp__mem_fit_among(m, arena, a, UINT64_MAX);
 }
 
 /* Takes the best free block out of its list; NULL: there is none. A quick search that finds none
    is followed by an exact one, which costs less than a segment. */
 CDP__MEM_HOT cdp__mem_part *cdp__mem_fit(
-    const cdp_mem *m, const cdp__mem_arena *arena, const cdp__mem_ask *a) {
-    cdp__mem_part *const p = cdp__mem_fit_among(m, arena, a, CDP__MEM_LOOKS);
+    const cdp_mem *m, const cdp__mem_arena *arena, const cdp__mem_request *a) {
+    cdp__mem_part *const p = cdp__mem_fit_among(m, arena, a, CDP__MEM_QUICK_SEARCH);
     return p ? p : cdp__mem_fit_exact(m, arena, a);
 }
 
 /* Adds a segment to the pool, with one block in no list. NOMEM: the source has none, or the
    limit forbids it. */
 CDP__PRIVATE cdp_status cdp__mem_segment_new(
-    cdp_mem *m, const cdp__mem_call *c, cdp__mem_ask *a, cdp__mem_part **out) {
+    cdp_mem *m, const cdp__mem_call *c, cdp__mem_request *a, cdp__mem_part **out) {
     const cdp_mem_source *const s = &a->pool->source;
     const uint64_t bytes = m->desc.no_cache ? a->size : cdp__mem_segment_size(&m->sizes, a->size);
     void *at = NULL;
@@ -146,7 +146,7 @@ CDP__PRIVATE void cdp__mem_collect(cdp_mem *m, const cdp__mem_call *c) {
 /* Of the idle oversize segments of this stream, the smallest with room for `size`, else the
    largest. */
 CDP__PRIVATE cdp__mem_span *cdp__mem_oversize(
-    const cdp_mem *m, const cdp__mem_ask *a, uint64_t size) {
+    const cdp_mem *m, const cdp__mem_request *a, uint64_t size) {
     cdp__mem_span *s, *best = NULL;
     for (s = m->spans; s; s = s->next) {
         bool better;
@@ -164,7 +164,7 @@ CDP__PRIVATE cdp__mem_span *cdp__mem_oversize(
 
 /* Returns oversize segments to the source until there is room for the request. */
 CDP__PRIVATE bool cdp__mem_release_oversize(
-    cdp_mem *m, const cdp__mem_call *c, const cdp__mem_ask *a) {
+    cdp_mem *m, const cdp__mem_call *c, const cdp__mem_request *a) {
     const uint64_t size = cdp__max(a->size, m->sizes.max_split);
     uint64_t back = 0;
     while (back < size) {
@@ -178,7 +178,7 @@ CDP__PRIVATE bool cdp__mem_release_oversize(
 
 /* Waits for all events, returns all free memory, and asks the source again. */
 CDP__PRIVATE cdp_status cdp__mem_retry(
-    cdp_mem *m, cdp__mem_call *c, cdp__mem_ask *a, cdp__mem_part **out) {
+    cdp_mem *m, cdp__mem_call *c, cdp__mem_request *a, cdp__mem_part **out) {
     cdp_status st = cdp__mem_drain(m, c);
     ++m->stats.sync_all_streams;
     if (st != CDP_OK) return st;
@@ -191,7 +191,7 @@ CDP__PRIVATE cdp_status cdp__mem_retry(
 }
 
 /* Takes a block of private pools that allow it. */
-CDP__PRIVATE cdp__mem_part *cdp__mem_from_pools(cdp_mem *m, const cdp__mem_ask *a) {
+CDP__PRIVATE cdp__mem_part *cdp__mem_from_pools(cdp_mem *m, const cdp__mem_request *a) {
     const cdp_mem_pool *pool;
     for (pool = m->base.next; pool; pool = pool->next) {
         const cdp__mem_arena *arena;
@@ -207,7 +207,7 @@ CDP__PRIVATE cdp__mem_part *cdp__mem_from_pools(cdp_mem *m, const cdp__mem_ask *
 
 /* Finds a block for a request; tries these steps in order. The block is in no list. */
 CDP__MEM_HOT cdp_status cdp__mem_find(
-    cdp_mem *m, cdp__mem_call *c, cdp__mem_ask *a, cdp__mem_part **out) {
+    cdp_mem *m, cdp__mem_call *c, cdp__mem_request *a, cdp__mem_part **out) {
     cdp_status st;
     if ((m->waiting || m->delayed) && !a->capturing) {
         st = cdp__mem_poll(m, c);
@@ -232,8 +232,8 @@ CDP__MEM_HOT cdp_status cdp__mem_find(
 }
 
 /* Fill in a request: the arena, the rounded size. */
-CDP__MEM_HOT cdp_status cdp__mem_ask_begin(
-    cdp_mem *m, cdp__mem_ask *a, cdp_mem_pool *pool, uint64_t bytes, void *stream) {
+CDP__MEM_HOT cdp_status cdp__mem_request_begin(
+    cdp_mem *m, cdp__mem_request *a, cdp_mem_pool *pool, uint64_t bytes, void *stream) {
     const bool fixed = pool && pool->fixed_bytes;
     a->pool = pool ? pool : &m->base;
     a->stream = fixed ? NULL : stream;
@@ -257,7 +257,8 @@ CDP__MEM_HOT cdp_status cdp__mem_ask_begin(
 }
 
 /* Serves a request: finds a block, counts and records it. The caller holds the lock. */
-CDP__MEM_HOT cdp_status cdp__mem_serve(cdp_mem *m, cdp__mem_call *c, cdp__mem_ask *a, void **out) {
+CDP__MEM_HOT cdp_status cdp__mem_serve(
+    cdp_mem *m, cdp__mem_call *c, cdp__mem_request *a, void **out) {
     cdp__mem_part *p = NULL;
     const cdp_status st = cdp__mem_find(m, c, a, &p);
     bool splits;

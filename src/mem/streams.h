@@ -20,12 +20,12 @@
 #include "blocks.h"
 #include "history.h"
 
-CDP__PRIVATE cdp__mem_lane *cdp__mem_lane_of(cdp_mem *m, void *stream) {
-    cdp__mem_lane *l = m->lanes;
+CDP__PRIVATE cdp__mem_stream_queue *cdp__mem_stream_queue_of(cdp_mem *m, void *stream) {
+    cdp__mem_stream_queue *l = m->lanes;
     while (l && l->stream != stream)
         l = l->next;
     if (l) return l;
-    l = (cdp__mem_lane *)cdp__alloc_zero(m->os, sizeof *l);
+    l = (cdp__mem_stream_queue *)cdp__alloc_zero(m->os, sizeof *l);
     if (!l) return NULL;
     l->stream = stream;
     l->next = m->lanes;
@@ -45,7 +45,7 @@ CDP__PRIVATE void cdp__mem_use_forget(const cdp_mem_source *s, cdp__mem_use *u) 
 
 /* Adds a stream to a block. The record is allocated now, so that a free needs no memory. */
 CDP__PRIVATE cdp_status cdp__mem_use_add(cdp_mem *m, cdp__mem_part *p, void *stream) {
-    cdp__mem_lane *const lane = cdp__mem_lane_of(m, stream);
+    cdp__mem_stream_queue *const lane = cdp__mem_stream_queue_of(m, stream);
     cdp__mem_use *u;
     if (!lane) return cdp__fail_nomem("cdp_mem_record_stream", sizeof *lane);
     for (u = p->uses; u; u = u->next)
@@ -77,11 +77,11 @@ CDP__PRIVATE void cdp__mem_use_drop(cdp_mem *m, cdp__mem_use *u) {
 CDP__PRIVATE cdp_status cdp__mem_release(cdp_mem *m, const cdp__mem_call *c, cdp__mem_span *s) {
     cdp_mem_pool *const pool = s->arena->pool;
     const cdp_mem_source *const source = &pool->source;
-    cdp__mem_hear(m, CDP_MEM_SEGMENT_FREE, s->at, s->size, pool);
+    cdp__mem_call_watchers(m, CDP_MEM_SEGMENT_FREE, s->at, s->size, pool);
     if (source->release) {
         const cdp_status st = source->release(source->user, (void *)(uintptr_t)s->at, s->size);
         if (st != CDP_OK) {
-            cdp__mem_hear(m, CDP_MEM_SEGMENT_ALLOC, s->at, s->size, pool);
+            cdp__mem_call_watchers(m, CDP_MEM_SEGMENT_ALLOC, s->at, s->size, pool);
             return st;
         }
     }
@@ -108,8 +108,8 @@ CDP__PRIVATE void cdp__mem_complete_waited(cdp_mem *m, const cdp__mem_call *c, c
     cdp__mem_complete(m, c, p);
 }
 
-CDP__PRIVATE void cdp__mem_lane_push(cdp_mem *m, cdp__mem_use *u) {
-    cdp__mem_lane *const l = u->lane;
+CDP__PRIVATE void cdp__mem_stream_queue_push(cdp_mem *m, cdp__mem_use *u) {
+    cdp__mem_stream_queue *const l = u->lane;
     u->after = NULL;
     if (l->last)
         l->last->after = u;
@@ -176,7 +176,7 @@ CDP__PRIVATE cdp_status cdp__mem_free_later(cdp_mem *m, const cdp__mem_call *c, 
         } else if (u->gone)
             cdp__mem_use_over(m, c, u);
         else
-            cdp__mem_lane_push(m, u);
+            cdp__mem_stream_queue_push(m, u);
     }
     return CDP_OK;
 }
@@ -203,13 +203,14 @@ CDP__PRIVATE cdp_status cdp__mem_poll_delayed(cdp_mem *m) {
         st = cdp__mem_use_mark(s, u);
         if (st != CDP_OK) return st;
         *at = u->after;
-        cdp__mem_lane_push(m, u);
+        cdp__mem_stream_queue_push(m, u);
     }
     return CDP_OK;
 }
 
 /* Queries the events of one stream. */
-CDP__PRIVATE cdp_status cdp__mem_poll_lane(cdp_mem *m, const cdp__mem_call *c, cdp__mem_lane *l) {
+CDP__PRIVATE cdp_status cdp__mem_poll_stream_queue(
+    cdp_mem *m, const cdp__mem_call *c, cdp__mem_stream_queue *l) {
     while (l->first) {
         cdp__mem_use *const u = l->first;
         const cdp_mem_source *const s = &u->part->span->arena->pool->source;
@@ -226,10 +227,10 @@ CDP__PRIVATE cdp_status cdp__mem_poll_lane(cdp_mem *m, const cdp__mem_call *c, c
 
 /* Completes the frees whose events have completed. */
 CDP__PRIVATE cdp_status cdp__mem_poll(cdp_mem *m, const cdp__mem_call *c) {
-    cdp__mem_lane *l;
+    cdp__mem_stream_queue *l;
     cdp_status st = m->delayed ? cdp__mem_poll_delayed(m) : CDP_OK;
     for (l = m->lanes; l && st == CDP_OK && m->waiting; l = l->next)
-        st = cdp__mem_poll_lane(m, c, l);
+        st = cdp__mem_poll_stream_queue(m, c, l);
     return st;
 }
 

@@ -32,7 +32,7 @@
 #define CDP__MEM_HEIGHT 400.0
 
 /* Writes a text, truncated to about `most` bytes. */
-CDP__PRIVATE void cdp__mem_say_xml(cdp__mem_pen *w, const char *text, uint64_t most) {
+CDP__PRIVATE void cdp__mem_put_xml(cdp__mem_output *w, const char *text, uint64_t most) {
     const uint8_t *at = (const uint8_t *)text, *const end = at + strlen(text);
     const uint8_t *const limit = at + cdp__min(most, (uint64_t)(end - at));
     while (at < limit) {
@@ -54,7 +54,7 @@ CDP__PRIVATE void cdp__mem_say_xml(cdp__mem_pen *w, const char *text, uint64_t m
     if (at < end) cdp__mem_put_text(w, "...");
 }
 
-CDP__PRIVATE void cdp__mem_say_size(cdp__mem_pen *w, double bytes) {
+CDP__PRIVATE void cdp__mem_put_size(cdp__mem_output *w, double bytes) {
     char text[32];
     uint64_t n = 0;
     if (bytes > 0) n = bytes < 9e18 ? (uint64_t)bytes : UINT64_MAX / 2;
@@ -62,7 +62,7 @@ CDP__PRIVATE void cdp__mem_say_size(cdp__mem_pen *w, double bytes) {
 }
 
 /* Says what a recording could not keep, each after `before`. */
-CDP__PRIVATE void cdp__mem_say_lost(cdp__mem_pen *w, const cdp_mem_shot *s, const char *before) {
+CDP__PRIVATE void cdp__mem_put_lost(cdp__mem_output *w, const cdp_mem_shot *s, const char *before) {
     if (s->events_lost)
         cdp__text_add(&w->text, "%s%llu older ones were overwritten", before,
             (unsigned long long)s->events_lost);
@@ -74,7 +74,7 @@ CDP__PRIVATE void cdp__mem_say_lost(cdp__mem_pen *w, const cdp_mem_shot *s, cons
             (unsigned long long)s->labels_lost);
 }
 
-CDP__PRIVATE void cdp__mem_svg_begin(cdp__mem_pen *w, double height, const char *title) {
+CDP__PRIVATE void cdp__mem_svg_begin(cdp__mem_output *w, double height, const char *title) {
     cdp__mem_put_text(w, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 1200 ");
     cdp__text_tenths(&w->text, height);
     cdp__mem_put_text(w,
@@ -212,7 +212,8 @@ CDP__PRIVATE double cdp__mem_plot_y(const cdp__mem_plot *p, double bytes) {
     return CDP__MEM_TOP + CDP__MEM_HEIGHT * (1 - bytes / p->top);
 }
 
-CDP__PRIVATE void cdp__mem_svg_point(cdp__mem_pen *w, const cdp__mem_plot *p, double x, double y) {
+CDP__PRIVATE void cdp__mem_svg_point(
+    cdp__mem_output *w, const cdp__mem_plot *p, double x, double y) {
     cdp__text_tenths(&w->text, cdp__mem_plot_x(p, x));
     cdp__mem_put(w, ',');
     cdp__text_tenths(&w->text, cdp__mem_plot_y(p, y));
@@ -220,7 +221,7 @@ CDP__PRIVATE void cdp__mem_svg_point(cdp__mem_pen *w, const cdp__mem_plot *p, do
 }
 
 /* Draws an edge of an element, `up` bytes above its lower one, to the right or back. */
-CDP__PRIVATE void cdp__mem_svg_edge(cdp__mem_pen *w, const cdp__mem_plot *p,
+CDP__PRIVATE void cdp__mem_svg_edge(cdp__mem_output *w, const cdp__mem_plot *p,
     const cdp__mem_point *k, uint64_t count, uint32_t end, double up, bool back) {
     uint64_t i;
     if (back) cdp__mem_svg_point(w, p, end, k[count - 1].y + up);
@@ -235,23 +236,23 @@ CDP__PRIVATE void cdp__mem_svg_edge(cdp__mem_pen *w, const cdp__mem_plot *p,
 }
 
 CDP__PRIVATE void cdp__mem_svg_title(
-    cdp__mem_pen *w, const cdp_mem_shot *s, const cdp__mem_element *e) {
+    cdp__mem_output *w, const cdp_mem_shot *s, const cdp__mem_element *e) {
     const cdp__mem_stack *const k = &s->stacks[e->stack];
     uint32_t i;
     cdp__mem_put_text(w, "<title>");
-    cdp__mem_say_size(w, (double)e->size);
+    cdp__mem_put_size(w, (double)e->size);
     cdp__text_add(&w->text, " at 0x%llx", (unsigned long long)e->address);
     if (e->label) cdp__mem_put_text(w, ", ");
-    if (e->label) cdp__mem_say_xml(w, e->label, CDP__MEM_SHOWN);
+    if (e->label) cdp__mem_put_xml(w, e->label, CDP__MEM_SHOWN);
     for (i = 0; i < k->count && i < 6; ++i) {
         cdp__mem_put(w, '\n');
-        cdp__mem_say_xml(w, s->frames[k->first + i].name, CDP__MEM_SHOWN);
+        cdp__mem_put_xml(w, s->frames[k->first + i].name, CDP__MEM_SHOWN);
     }
     cdp__mem_put_text(w, "</title>");
 }
 
 CDP__PRIVATE void cdp__mem_svg_element(
-    cdp__mem_pen *w, const cdp__mem_plot *p, const cdp__mem_point *k, uint64_t count) {
+    cdp__mem_output *w, const cdp__mem_plot *p, const cdp__mem_point *k, uint64_t count) {
     const uint64_t at = k[0].element, n = cdp__max(p->line.event_count, (uint64_t)1);
     const cdp__mem_element *const e = &p->line.elements[at];
     const uint32_t end = e->to == CDP__MEM_ALWAYS ? p->columns : (uint32_t)(e->to * p->columns / n);
@@ -270,7 +271,7 @@ CDP__PRIVATE int cdp__mem_points_order(const void *a, const void *b) {
     return x->column < y->column ? -1 : 1;
 }
 
-CDP__PRIVATE void cdp__mem_svg_elements(cdp__mem_pen *w, cdp__mem_plot *p) {
+CDP__PRIVATE void cdp__mem_svg_elements(cdp__mem_output *w, cdp__mem_plot *p) {
     uint64_t i, from = 0;
     if (p->point_count)
         qsort(p->points, (size_t)p->point_count, sizeof *p->points, cdp__mem_points_order);
@@ -282,7 +283,7 @@ CDP__PRIVATE void cdp__mem_svg_elements(cdp__mem_pen *w, cdp__mem_plot *p) {
 }
 
 /* Draws the remaining elements as one area, and the sum as a line. */
-CDP__PRIVATE void cdp__mem_svg_sum(cdp__mem_pen *w, const cdp__mem_plot *p) {
+CDP__PRIVATE void cdp__mem_svg_sum(cdp__mem_output *w, const cdp__mem_plot *p) {
     uint32_t i;
     cdp__mem_put_text(w, "<polygon class=\"rest\" points=\"");
     for (i = 0; i < p->columns; ++i)
@@ -297,7 +298,7 @@ CDP__PRIVATE void cdp__mem_svg_sum(cdp__mem_pen *w, const cdp__mem_plot *p) {
     cdp__mem_put_text(w, "\"/>\n");
 }
 
-CDP__PRIVATE void cdp__mem_svg_marks(cdp__mem_pen *w, const cdp__mem_plot *p) {
+CDP__PRIVATE void cdp__mem_svg_marks(cdp__mem_output *w, const cdp__mem_plot *p) {
     const cdp__mem_line *const l = &p->line;
     uint64_t i, n = 0;
     for (i = 0; i < l->event_count && n < 100; ++i) {
@@ -311,7 +312,7 @@ CDP__PRIVATE void cdp__mem_svg_marks(cdp__mem_pen *w, const cdp__mem_plot *p) {
         cdp__mem_put_text(w, "\" x2=\"");
         cdp__text_tenths(&w->text, x);
         cdp__mem_put_text(w, oom ? "\"><title>out of memory: no " : "\"><title>snapshot");
-        if (oom) cdp__mem_say_size(w, (double)l->events[i].size);
+        if (oom) cdp__mem_put_size(w, (double)l->events[i].size);
         cdp__mem_put_text(w, "</title></line>\n");
         ++n;
     }
@@ -325,7 +326,7 @@ CDP__PRIVATE bool cdp__mem_line_has(const cdp__mem_line *l, cdp_mem_action actio
 }
 
 /* Draws lines at round numbers of bytes, at most six. */
-CDP__PRIVATE void cdp__mem_svg_levels(cdp__mem_pen *w, const cdp__mem_plot *p) {
+CDP__PRIVATE void cdp__mem_svg_levels(cdp__mem_output *w, const cdp__mem_plot *p) {
     double step = 1, bytes;
     while (p->top / step > 5)
         step *= 2;
@@ -339,12 +340,12 @@ CDP__PRIVATE void cdp__mem_svg_levels(cdp__mem_pen *w, const cdp__mem_plot *p) {
         cdp__mem_put_text(w, "\"/><text x=\"72\" text-anchor=\"end\" y=\"");
         cdp__text_tenths(&w->text, y + 4);
         cdp__mem_put_text(w, "\">");
-        cdp__mem_say_size(w, bytes);
+        cdp__mem_put_size(w, bytes);
         cdp__mem_put_text(w, "</text>\n");
     }
 }
 
-CDP__PRIVATE void cdp__mem_svg_axes(cdp__mem_pen *w, const cdp__mem_plot *p) {
+CDP__PRIVATE void cdp__mem_svg_axes(cdp__mem_output *w, const cdp__mem_plot *p) {
     const cdp__mem_line *const l = &p->line;
     const uint64_t n = l->event_count;
     cdp__mem_svg_levels(w, p);
@@ -352,18 +353,18 @@ CDP__PRIVATE void cdp__mem_svg_axes(cdp__mem_pen *w, const cdp__mem_plot *p) {
     if (n && l->events[n - 1].time_us > l->events[0].time_us)
         cdp__text_add(&w->text, " in %llu ms",
             (unsigned long long)((l->events[n - 1].time_us - l->events[0].time_us) / 1000));
-    cdp__mem_say_lost(w, l->shot, "; ");
+    cdp__mem_put_lost(w, l->shot, "; ");
     cdp__mem_put_text(w, "; peak ");
-    cdp__mem_say_size(w, l->peak);
+    cdp__mem_put_size(w, l->peak);
     cdp__text_add(&w->text, " at event %llu, end ", (unsigned long long)l->peak_event);
-    cdp__mem_say_size(w, l->end);
+    cdp__mem_put_size(w, l->end);
     if (cdp__mem_line_has(l, CDP_MEM_SNAPSHOT)) cdp__mem_put_text(w, "; grey line: snapshot");
     if (cdp__mem_line_has(l, CDP_MEM_OOM)) cdp__mem_put_text(w, "; red line: out of memory");
     cdp__mem_put_text(w, "</text>\n");
 }
 
 /* The five largest holders at the peak. */
-CDP__PRIVATE bool cdp__mem_svg_table(cdp__mem_pen *w, const cdp__mem_plot *p) {
+CDP__PRIVATE bool cdp__mem_svg_table(cdp__mem_output *w, const cdp__mem_plot *p) {
     const cdp_os *const os = p->line.shot->os;
     cdp__mem_sum *const sums =
         (cdp__mem_sum *)cdp__alloc(os, (p->line.count + 1) * sizeof(cdp__mem_sum));
@@ -375,19 +376,19 @@ CDP__PRIVATE bool cdp__mem_svg_table(cdp__mem_pen *w, const cdp__mem_plot *p) {
     cdp__mem_put_text(w, "<text x=\"80\" y=\"494\">Largest at the peak:</text>\n");
     for (i = 0; i < n && i < 5; ++i) {
         cdp__text_add(&w->text, "<text x=\"96\" y=\"%u\">", (unsigned)(512 + 18 * i));
-        cdp__mem_say_size(w, sums[i].bytes);
+        cdp__mem_put_size(w, sums[i].bytes);
         cdp__text_add(&w->text, " in %lld %s: ", (long long)sums[i].blocks,
             sums[i].blocks == 1 ? "block" : "blocks");
         name = cdp__text_of(bytes, sizeof bytes);
         cdp__mem_holder_name(&name, &sums[i]);
-        cdp__mem_say_xml(w, bytes, CDP__MEM_SHOWN);
+        cdp__mem_put_xml(w, bytes, CDP__MEM_SHOWN);
         cdp__mem_put_text(w, "</text>\n");
     }
     cdp__free(os, sums);
     return true;
 }
 
-CDP__PRIVATE bool cdp__mem_plot_draw(cdp__mem_pen *w, cdp__mem_plot *p) {
+CDP__PRIVATE bool cdp__mem_plot_draw(cdp__mem_output *w, cdp__mem_plot *p) {
     const uint64_t n = p->line.event_count;
     p->columns = n < CDP__MEM_COLUMNS ? (uint32_t)n : CDP__MEM_COLUMNS;
     if (!p->columns) p->columns = 1;
@@ -428,7 +429,7 @@ CDP__PRIVATE uint32_t cdp__mem_devices_used(const cdp_mem_shot *s, uint32_t out[
 
 /* Draws the panel of a device, under `above` others. */
 CDP__PRIVATE bool cdp__mem_svg_panel(
-    cdp__mem_pen *w, const cdp_mem_shot *s, uint32_t device, uint32_t above) {
+    cdp__mem_output *w, const cdp_mem_shot *s, uint32_t device, uint32_t above) {
     cdp__mem_plot *const p = (cdp__mem_plot *)cdp__alloc_zero(s->os, sizeof *p);
     bool ok = p && cdp__mem_line_open(&p->line, s, device, false);
     if (ok) {
@@ -448,7 +449,7 @@ CDP__PRIVATE bool cdp__mem_svg_panel(
     return ok;
 }
 
-CDP__PRIVATE bool cdp__mem_svg_timeline(cdp__mem_pen *w, const cdp_mem_shot *s) {
+CDP__PRIVATE bool cdp__mem_svg_timeline(cdp__mem_output *w, const cdp_mem_shot *s) {
     uint32_t devices[CDP__MEM_PANELS];
     const uint32_t all = cdp__mem_devices_used(s, devices);
     const uint32_t count = all < CDP__MEM_PANELS ? all : CDP__MEM_PANELS;
@@ -462,14 +463,14 @@ CDP__PRIVATE bool cdp__mem_svg_timeline(cdp__mem_pen *w, const cdp_mem_shot *s) 
         cdp__text_add(&w->text, "<text x=\"80\" y=\"%u\">and %u more devices</text>\n",
             count * CDP__MEM_PANEL + 10, all - count);
     cdp__mem_put_text(w, "</svg>\n");
-    cdp__mem_pen_flush(&w->text);
+    cdp__mem_output_flush(&w->text);
     return ok;
 }
 
 #define CDP__MEM_ROWS_MOST 4000u /* segments in a picture */
 
 /* A rectangle in the row of a segment, without its last attributes. */
-CDP__PRIVATE void cdp__mem_svg_bytes(cdp__mem_pen *w, double x, double y, double width) {
+CDP__PRIVATE void cdp__mem_svg_bytes(cdp__mem_output *w, double x, double y, double width) {
     cdp__mem_put_text(w, "<rect height=\"14\" y=\"");
     cdp__text_tenths(&w->text, y + 1);
     cdp__mem_put_text(w, "\" x=\"");
@@ -479,8 +480,8 @@ CDP__PRIVATE void cdp__mem_svg_bytes(cdp__mem_pen *w, double x, double y, double
 }
 
 /* Draws a block; red: it waits for streams, or bytes lost by rounding. */
-CDP__PRIVATE void cdp__mem_svg_block(cdp__mem_pen *w, const cdp_mem_shot *s, const cdp_mem_block *b,
-    double x, double y, double scale) {
+CDP__PRIVATE void cdp__mem_svg_block(cdp__mem_output *w, const cdp_mem_shot *s,
+    const cdp_mem_block *b, double x, double y, double scale) {
     const double width = (double)b->size * scale;
     const double lost = b->requested < b->size ? (double)(b->size - b->requested) * scale : 0;
     const uint64_t colour = (cdp__mem_mix(2, b->address) >> 8) % 9;
@@ -501,11 +502,11 @@ CDP__PRIVATE void cdp__mem_svg_block(cdp__mem_pen *w, const cdp_mem_shot *s, con
     if (lost < 0.5) return;
     cdp__mem_svg_bytes(w, x + width - lost, y, lost);
     cdp__mem_put_text(w, "\" class=\"lost\"><title>lost by rounding: ");
-    cdp__mem_say_size(w, (double)(b->size - b->requested));
+    cdp__mem_put_size(w, (double)(b->size - b->requested));
     cdp__mem_put_text(w, "</title></rect>\n");
 }
 
-CDP__PRIVATE void cdp__mem_svg_segment(cdp__mem_pen *w, const cdp_mem_shot *s,
+CDP__PRIVATE void cdp__mem_svg_segment(cdp__mem_output *w, const cdp_mem_shot *s,
     const cdp_mem_segment *g, double x, double y, double scale) {
     double at = x;
     uint32_t i;
@@ -522,9 +523,9 @@ CDP__PRIVATE void cdp__mem_svg_segment(cdp__mem_pen *w, const cdp_mem_shot *s,
     cdp__text_tenths(&w->text, (double)g->size * scale);
     cdp__text_add(&w->text, "\"><title>segment 0x%llx, device %u, stream 0x%llx, ",
         (unsigned long long)g->address, g->device, (unsigned long long)g->stream);
-    cdp__mem_say_size(w, (double)g->size);
+    cdp__mem_put_size(w, (double)g->size);
     cdp__mem_put_text(w, ", in use ");
-    cdp__mem_say_size(w, (double)g->active);
+    cdp__mem_put_size(w, (double)g->active);
     cdp__mem_put_text(w, "</title></rect>\n");
 }
 
@@ -550,7 +551,7 @@ CDP__PRIVATE int cdp__mem_rows_by_device(const void *a, const void *b) {
 
 /* Draws segments in rows under the name of their device, the largest first; a row is as wide as the
    largest segment of all, of `most` bytes. */
-CDP__PRIVATE void cdp__mem_svg_rows(cdp__mem_pen *w, const cdp_mem_shot *s,
+CDP__PRIVATE void cdp__mem_svg_rows(cdp__mem_output *w, const cdp_mem_shot *s,
     const cdp__mem_row_order *order, uint64_t count, double most, bool draw, double *height) {
     const double scale = CDP__MEM_WIDTH / (most > 0 ? most : 1.0);
     double x = 0, y = CDP__MEM_TOP;
@@ -577,7 +578,7 @@ CDP__PRIVATE void cdp__mem_svg_rows(cdp__mem_pen *w, const cdp_mem_shot *s,
     *height = y + 30;
 }
 
-CDP__PRIVATE bool cdp__mem_svg_segments(cdp__mem_pen *w, const cdp_mem_shot *s) {
+CDP__PRIVATE bool cdp__mem_svg_segments(cdp__mem_output *w, const cdp_mem_shot *s) {
     const uint64_t all = s->segment_count;
     const uint64_t count = cdp__min(all, CDP__MEM_ROWS_MOST);
     cdp__mem_row_order *const order =
@@ -598,11 +599,11 @@ CDP__PRIVATE bool cdp__mem_svg_segments(cdp__mem_pen *w, const cdp_mem_shot *s) 
     cdp__mem_svg_rows(w, s, order, count, most, false, &height);
     cdp__mem_svg_begin(w, height, "Segments and blocks");
     cdp__text_add(&w->text, "<text x=\"80\" y=\"42\">%llu segments, ", (unsigned long long)all);
-    cdp__mem_say_size(w, bytes);
+    cdp__mem_put_size(w, bytes);
     cdp__mem_put_text(w, ", in use ");
-    cdp__mem_say_size(w, active);
+    cdp__mem_put_size(w, active);
     cdp__mem_put_text(w, "; red: waits for streams, or lost by rounding; a full row: ");
-    cdp__mem_say_size(w, most);
+    cdp__mem_put_size(w, most);
     if (count < all)
         cdp__text_add(
             &w->text, "; the %llu smallest are not drawn", (unsigned long long)(all - count));
@@ -610,7 +611,7 @@ CDP__PRIVATE bool cdp__mem_svg_segments(cdp__mem_pen *w, const cdp_mem_shot *s) 
     cdp__mem_svg_rows(w, s, order, count, most, true, &height);
     cdp__mem_put_text(w, "</svg>\n");
     cdp__free(s->os, order);
-    cdp__mem_pen_flush(&w->text);
+    cdp__mem_output_flush(&w->text);
     return true;
 }
 

@@ -21,7 +21,7 @@ CDP__PRIVATE bool cdp__mem_json_text(
     out->length = (uint32_t)cdp__min(j->length, UINT32_MAX);
     if (!j->escapes) return true;
     copy = (char *)cdp__mem_texts_room(&r->memory, j->length + 1);
-    if (!copy) return cdp__mem_dry(r);
+    if (!copy) return cdp__mem_read_nomem(r);
     out->length = (uint32_t)cdp__min(cdp__json_decode(j, copy), UINT32_MAX);
     out->as.text = copy;
     return true;

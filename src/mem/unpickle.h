@@ -16,7 +16,7 @@
 CDP__PRIVATE bool cdp__mem_push(cdp__mem_reader *r, cdp__mem_value v) {
     if (!cdp__mem_room(
             r->memory.os, (void **)&r->stack, &r->stack_room, r->depth + 1, sizeof *r->stack))
-        return cdp__mem_dry(r);
+        return cdp__mem_read_nomem(r);
     r->stack[r->depth++] = v;
     return true;
 }
@@ -185,7 +185,7 @@ CDP__PRIVATE bool cdp__mem_push_line_text(cdp__mem_reader *r, bool quoted) {
         return cdp__mem_bad(r, "a text has no quotes");
     if (n > UINT32_MAX / 2) return cdp__mem_bad(r, "a line is too long");
     copy = (char *)cdp__mem_texts_room(&r->memory, 2 * n + 4);
-    if (!copy) return cdp__mem_dry(r);
+    if (!copy) return cdp__mem_read_nomem(r);
     v.length = quoted ? cdp__mem_unquote(line + 1, line + n - 1, copy)
                       : cdp__mem_unescape(line, line + n, copy);
     v.as.text = copy;
@@ -213,7 +213,7 @@ CDP__PRIVATE bool cdp__mem_fill(cdp__mem_reader *r, uint64_t count, cdp__mem_kin
 CDP__PRIVATE bool cdp__mem_mark(cdp__mem_reader *r) {
     if (!cdp__mem_room(
             r->memory.os, (void **)&r->marks, &r->mark_room, r->mark_count + 1, sizeof *r->marks))
-        return cdp__mem_dry(r);
+        return cdp__mem_read_nomem(r);
     r->marks[r->mark_count++] = r->depth;
     return true;
 }
@@ -254,7 +254,7 @@ CDP__PRIVATE bool cdp__mem_keep(cdp__mem_reader *r, uint64_t n) {
     if (!r->depth) return cdp__mem_bad(r, "there is no value to remember");
     if (n > r->bytes) return cdp__mem_bad(r, "a value is remembered under too large a number");
     if (!cdp__mem_room(r->memory.os, (void **)&r->memo, &r->memo_room, n + 1, sizeof *r->memo))
-        return cdp__mem_dry(r);
+        return cdp__mem_read_nomem(r);
     while (r->memo_count <= n)
         r->memo[r->memo_count++] = cdp__mem_whole(CDP__MEM_NONE, 1);
     r->memo[n] = r->stack[r->depth - 1];

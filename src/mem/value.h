@@ -51,7 +51,7 @@ CDP__PRIVATE bool cdp__mem_bad(cdp__mem_reader *r, const char *why) {
     return false;
 }
 
-CDP__PRIVATE bool cdp__mem_dry(cdp__mem_reader *r) {
+CDP__PRIVATE bool cdp__mem_read_nomem(cdp__mem_reader *r) {
     r->no_memory = true;
     return cdp__mem_bad(r, "out of memory");
 }
@@ -61,7 +61,7 @@ CDP__PRIVATE cdp__mem_box *cdp__mem_box_new(cdp__mem_reader *r) {
     if (b)
         memset(b, 0, sizeof *b);
     else
-        cdp__mem_dry(r);
+        cdp__mem_read_nomem(r);
     return b;
 }
 
@@ -72,7 +72,7 @@ CDP__PRIVATE bool cdp__mem_box_add(
         const uint64_t room = cdp__max(b->count + count, b->count * 2);
         cdp__mem_value *const more =
             (cdp__mem_value *)cdp__mem_texts_room(&r->memory, room * sizeof *v);
-        if (!more) return cdp__mem_dry(r);
+        if (!more) return cdp__mem_read_nomem(r);
         if (b->count) memcpy(more, b->items, (size_t)(b->count * sizeof *v));
         b->items = more;
         b->room = room;

@@ -12,7 +12,7 @@
 #include "../text/format.h"
 #include "shots_api.h"
 
-typedef struct cdp__mem_pen {
+typedef struct cdp__mem_output {
     cdp__text text; /* the first member: the flush of a text gets its address */
     cdp_mem_sink sink;
     void *user;
@@ -20,37 +20,37 @@ typedef struct cdp__mem_pen {
     uint32_t *text_memo, *stack_memo; /* number in the file + 1; 0: not written yet */
     uint32_t memos;
     char bytes[8192];
-} cdp__mem_pen;
+} cdp__mem_output;
 
-CDP__PRIVATE void cdp__mem_pen_flush(cdp__text *t) {
-    cdp__mem_pen *const w = (cdp__mem_pen *)(void *)t;
+CDP__PRIVATE void cdp__mem_output_flush(cdp__text *t) {
+    cdp__mem_output *const w = (cdp__mem_output *)(void *)t;
     if (t->used && !w->broken && !w->sink(w->user, t->at, t->used)) w->broken = true;
     t->used = 0;
 }
 
-CDP__PRIVATE void cdp__mem_pen_open(cdp__mem_pen *w, cdp_mem_sink sink, void *user) {
+CDP__PRIVATE void cdp__mem_output_open(cdp__mem_output *w, cdp_mem_sink sink, void *user) {
     w->text = cdp__text_of(w->bytes, sizeof w->bytes);
-    w->text.flush = cdp__mem_pen_flush;
+    w->text.flush = cdp__mem_output_flush;
     w->sink = sink;
     w->user = user;
 }
 
-CDP__PRIVATE void cdp__mem_put(cdp__mem_pen *w, uint32_t byte) {
+CDP__PRIVATE void cdp__mem_put(cdp__mem_output *w, uint32_t byte) {
     cdp__text_char(&w->text, (char)byte);
 }
 
-CDP__PRIVATE void cdp__mem_put_text(cdp__mem_pen *w, const char *text) {
+CDP__PRIVATE void cdp__mem_put_text(cdp__mem_output *w, const char *text) {
     cdp__text_bytes(&w->text, text, strlen(text));
 }
 
 /* `bytes` of a number, the lowest first. */
-CDP__PRIVATE void cdp__mem_put_number(cdp__mem_pen *w, uint64_t v, uint32_t bytes) {
+CDP__PRIVATE void cdp__mem_put_number(cdp__mem_output *w, uint64_t v, uint32_t bytes) {
     for (; bytes; --bytes, v >>= 8)
         cdp__mem_put(w, (uint32_t)(v & 0xff));
 }
 
 /* Bytes of a text as they are written: every byte that is no UTF-8 becomes '?'. */
-CDP__PRIVATE void cdp__mem_put_utf8(cdp__mem_pen *w, const char *text, uint64_t bytes) {
+CDP__PRIVATE void cdp__mem_put_utf8(cdp__mem_output *w, const char *text, uint64_t bytes) {
     const uint8_t *at = (const uint8_t *)text, *const end = at + bytes;
     while (at < end) {
         const uint8_t *const from = at;

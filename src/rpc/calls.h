@@ -123,7 +123,7 @@ CDP__PRIVATE void cdp__rpc_wire_over(cdp_rpc *rpc, cdp__rpc_call *c) {
 }
 
 /* Sets the last error, with the beginning that all texts about a call have. */
-CDP__PRIVATE CDP__PRINTF(4, 5) void cdp__rpc_say(
+CDP__PRIVATE CDP__PRINTF(4, 5) void cdp__rpc_set_error(
     cdp_rpc *rpc, const cdp__rpc_call *c, cdp_status status, const char *format, ...) {
     char name[16], text[CDP__RPC_TEXT + 1];
     cdp__text t = cdp__text_of(text, sizeof text);
@@ -161,7 +161,7 @@ CDP__PRIVATE uint8_t *cdp__rpc_result_room(
 /* Where the program wants the result, there is room for it; else the call has failed. */
 CDP__PRIVATE bool cdp__rpc_result_fits(cdp_rpc *rpc, cdp__rpc_call *c, uint64_t bytes) {
     if (!c->call->into.data || bytes <= c->call->into.bytes) return true;
-    cdp__rpc_say(rpc, c, CDP_ERR_INVALID,
+    cdp__rpc_set_error(rpc, c, CDP_ERR_INVALID,
         "its result has %llu bytes, into of the cdp_call has room for %llu",
         (unsigned long long)bytes, (unsigned long long)c->call->into.bytes);
     cdp__rpc_end(rpc, c, CDP_ERR_INVALID, CDP_RAN_YES, 0);
@@ -185,7 +185,7 @@ CDP__PRIVATE void cdp__rpc_own_reply(cdp_rpc *rpc, cdp__rpc_call *c, const cdp_a
     if (!c->call || !cdp__rpc_result_fits(rpc, c, bytes)) return;
     at = cdp__rpc_result_room(rpc, c->call, rrefs, args ? args->tensor_count : 0, bytes);
     if (!at) {
-        cdp__rpc_say(rpc, c, CDP_ERR_NOMEM, "out of memory: its result needs %llu bytes",
+        cdp__rpc_set_error(rpc, c, CDP_ERR_NOMEM, "out of memory: its result needs %llu bytes",
             (unsigned long long)bytes);
         cdp__rpc_end(rpc, c, CDP_ERR_NOMEM, CDP_RAN_YES, 0);
         return;
@@ -209,7 +209,7 @@ CDP__PRIVATE void cdp__rpc_untake(cdp_rpc *rpc, const uint32_t *slots, uint32_t 
 
 /* A result has come; its references were taken over already. `owned`: the body is ours. True:
    it is the call's now. */
-CDP__PRIVATE bool cdp__rpc_reply_came(cdp_rpc *rpc, cdp__rpc_call *c, const cdp__rpc_packet *p,
+CDP__PRIVATE bool cdp__rpc_reply_received(cdp_rpc *rpc, cdp__rpc_call *c, const cdp__rpc_packet *p,
     const uint32_t *slots, uint8_t *owned) {
     cdp_tensor like[CDP__RPC_TENSORS];
     uint8_t *at;
@@ -228,7 +228,7 @@ CDP__PRIVATE bool cdp__rpc_reply_came(cdp_rpc *rpc, cdp__rpc_call *c, const cdp_
     at = cdp__rpc_result_room(rpc, c->call, p->rrefs, p->tensors, kept ? 0 : p->area_bytes);
     if (!at) {
         cdp__rpc_untake(rpc, slots, p->rrefs);
-        cdp__rpc_say(rpc, c, CDP_ERR_NOMEM, "out of memory: its result needs %llu bytes",
+        cdp__rpc_set_error(rpc, c, CDP_ERR_NOMEM, "out of memory: its result needs %llu bytes",
             (unsigned long long)p->area_bytes);
         cdp__rpc_end(rpc, c, CDP_ERR_NOMEM, CDP_RAN_YES, 0);
         return false;
@@ -250,13 +250,13 @@ CDP__PRIVATE bool cdp__rpc_reply_came(cdp_rpc *rpc, cdp__rpc_call *c, const cdp_
 }
 
 /* The owner reports that the call failed, or refuses it. */
-CDP__PRIVATE void cdp__rpc_fail_came(cdp_rpc *rpc, cdp__rpc_call *c, cdp_status status, cdp_ran ran,
-    int32_t code, const char *text) {
+CDP__PRIVATE void cdp__rpc_failure_received(cdp_rpc *rpc, cdp__rpc_call *c, cdp_status status,
+    cdp_ran ran, int32_t code, const char *text) {
     if (!c->call) return;
     if (status == CDP_ERR_REMOTE && ran == CDP_RAN_YES)
-        cdp__rpc_say(rpc, c, status, "failed with code %d: %s", code, text);
+        cdp__rpc_set_error(rpc, c, status, "failed with code %d: %s", code, text);
     else
-        cdp__rpc_say(rpc, c, status, "%s", text);
+        cdp__rpc_set_error(rpc, c, status, "%s", text);
     cdp__rpc_end(rpc, c, status, ran, code);
 }
 
@@ -299,18 +299,18 @@ CDP__PRIVATE cdp__rpc_why cdp__rpc_waits_for(
 
 /* The longest time before its deadline at which the caller is told what a request waits for; also
    at most an eighth of the time that it has. */
-#define CDP__RPC_TELL_NS 250000000u
+#define CDP__RPC_NOTIFY_NS 250000000u
 
 /* When to tell the caller: it may give the request up before an answer of this rank arrives.
    0: never. */
-CDP__PRIVATE uint64_t cdp__rpc_tell_at(cdp_rpc *rpc, uint32_t flags, uint64_t ends) {
+CDP__PRIVATE uint64_t cdp__rpc_notify_at(cdp_rpc *rpc, uint32_t flags, uint64_t ends) {
     const uint64_t now = cdp__rpc_time(rpc);
     if ((flags & (CDP__RPC_ONE_WAY | CDP__RPC_REMOTE)) != 0 || ends <= now) return 0;
-    return ends - cdp__min((ends - now) / 8, CDP__RPC_TELL_NS);
+    return ends - cdp__min((ends - now) / 8, CDP__RPC_NOTIFY_NS);
 }
 
 /* Not worth the link if there is no memory for it. */
-CDP__PRIVATE void cdp__rpc_tell(
+CDP__PRIVATE void cdp__rpc_notify(
     cdp_rpc *rpc, uint32_t from, uint64_t call, cdp__rpc_why why, uint64_t limit) {
     cdp__rpc_packet p;
     memset(&p, 0, sizeof p);
@@ -404,18 +404,18 @@ CDP__PRIVATE void cdp__rpc_abandon(cdp_rpc *rpc, cdp__rpc_call *c, cdp_status st
     }
     if (never_left || cdp__rpc_still_here(rpc, c)) ran = CDP_RAN_NO;
     if (status == CDP_ERR_TIMEOUT)
-        cdp__rpc_say(rpc, c, status, "no answer within %llu ms%s; %s%s",
+        cdp__rpc_set_error(rpc, c, status, "no answer within %llu ms%s; %s%s",
             (unsigned long long)(c->deadline_ns > c->start_ns
                     ? (c->deadline_ns - c->start_ns) / CDP__MS
                     : 0),
             c->cut ? "; the wait that ran the calling function had to end then" : "",
             cdp__rpc_ran_text(rpc, c, ran), held);
     else if (status == CDP_ERR_BUSY)
-        cdp__rpc_say(rpc, c, status,
+        cdp__rpc_set_error(rpc, c, status,
             "the function that waits for it is max_depth (%u) calls deep, and must not wait; %s",
             rpc->desc.max_depth, cdp__rpc_ran_text(rpc, c, ran));
     else
-        cdp__rpc_say(rpc, c, status, "%s",
+        cdp__rpc_set_error(rpc, c, status, "%s",
             status == CDP_ERR_ABORTED ? "cancelled by cdp_call_cancel()"
                                       : "this rank's rpc was destroyed");
     cdp__rpc_end(rpc, c, status, ran, 0);
@@ -429,7 +429,7 @@ CDP__PRIVATE void cdp__rpc_abandon(cdp_rpc *rpc, cdp__rpc_call *c, cdp_status st
 CDP__PRIVATE void cdp__rpc_call_failed(
     cdp_rpc *rpc, cdp__rpc_call *c, cdp_status status, cdp_ran ran, const char *why) {
     if (c->call) {
-        cdp__rpc_say(rpc, c, status, "%s", why);
+        cdp__rpc_set_error(rpc, c, status, "%s", why);
         cdp__rpc_end(rpc, c, status, ran, 0);
     }
     cdp__rpc_record_end(rpc, c, status, ran);

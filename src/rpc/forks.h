@@ -50,7 +50,7 @@ CDP__PRIVATE void cdp__ref_release(cdp__refs *t, uint32_t slot) {
         if (r->state == CDP__REF_LIVE)
             cdp__ref_do(t, CDP__REF_SEND_DELETE, slot, r->rank, CDP__REF_OK);
     }
-    cdp__ref_do(t, CDP__REF_NOW_GONE, slot, r->rank, CDP__REF_OK);
+    cdp__ref_do(t, CDP__REF_NOW_ENDED, slot, r->rank, CDP__REF_OK);
     cdp__refs_remove(t, slot);
 }
 

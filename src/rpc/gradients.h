@@ -72,7 +72,7 @@ CDP__PRIVATE bool cdp__ctx_answered(cdp_rpc *rpc, void *arg) {
 }
 
 /* Lock held. */
-CDP__PRIVATE void cdp__ctx_tell_end(cdp_rpc *rpc, cdp_ctx *ctx) {
+CDP__PRIVATE void cdp__ctx_notify_end(cdp_rpc *rpc, cdp_ctx *ctx) {
     uint32_t r;
     ctx->ended = true;
     for (r = 0; r < rpc->ranks; ++r) {
@@ -101,7 +101,7 @@ CDP_API cdp_status cdp_ctx_end(cdp_ctx *ctx, uint32_t timeout_ms) {
             "and after its passes");
     }
     ++ctx->uses;
-    cdp__ctx_tell_end(rpc, ctx);
+    cdp__ctx_notify_end(rpc, ctx);
     until = cdp__rpc_until(rpc, cdp__def(timeout_ms, rpc->desc.timeout_ms));
     st = cdp__rpc_wait(rpc, cdp__ctx_answered, ctx, until, until);
     if (st == CDP_PENDING) {

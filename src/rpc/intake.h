@@ -138,13 +138,13 @@ CDP__PRIVATE const char *cdp__rpc_got_answer(
         return "an answer to no call";
     }
     if (p->kind == CDP__RPC_REPLY) {
-        if (cdp__rpc_reply_came(rpc, c, p, slots, *owned)) *owned = NULL;
+        if (cdp__rpc_reply_received(rpc, c, p, slots, *owned)) *owned = NULL;
     } else {
         const uint32_t ran = (uint32_t)(p->b >> 32);
         if (!cdp__status_is_error((int32_t)(0u - p->aux)) || ran > CDP_RAN_YES)
             return "an unknown status";
         cdp__text_foreign(text, sizeof text, p->body, p->bytes);
-        cdp__rpc_fail_came(
+        cdp__rpc_failure_received(
             rpc, c, (cdp_status) - (int32_t)p->aux, (cdp_ran)ran, (int32_t)(uint32_t)p->b, text);
     }
     cdp__rpc_wire_over(rpc, c);
@@ -323,7 +323,7 @@ CDP__PRIVATE const char *cdp__rpc_offered(cdp_rpc *rpc, const cdp_channel_messag
     came->came_ns = cdp__rpc_time(rpc);
     if ((m->kind & 0xff) == CDP__RPC_CALL && (uint32_t)m->b != CDP_NO_TIMEOUT) {
         const uint64_t ends = came->came_ns + (uint64_t)(uint32_t)m->b * CDP__MS;
-        came->tell_ns = cdp__rpc_tell_at(rpc, m->kind >> 8 & 0xff, ends);
+        came->tell_ns = cdp__rpc_notify_at(rpc, m->kind >> 8 & 0xff, ends);
         if (came->tell_ns) cdp__rpc_timer(rpc, came->tell_ns);
     }
     ++peer->coming;
@@ -488,7 +488,7 @@ CDP__PRIVATE void cdp__rpc_credit(void *user, uint32_t peer) {
 
 /* ---- a peer is lost */
 
-CDP__PRIVATE void cdp__rpc_tell_lost(cdp_rpc *rpc, cdp__rpc_task *task) {
+CDP__PRIVATE void cdp__rpc_notify_lost(cdp_rpc *rpc, cdp__rpc_task *task) {
     cdp__rpc_peer *peer = (cdp__rpc_peer *)task;
     if (rpc->desc.lost) rpc->desc.lost(rpc->desc.user, (uint32_t)(peer - rpc->peers), &peer->why);
 }
@@ -534,7 +534,7 @@ CDP__PRIVATE void cdp__rpc_peer_lost(void *user, uint32_t rank, const cdp_error 
     cdp_rpc *rpc = (cdp_rpc *)user;
     cdp__rpc_lock(rpc);
     rpc->peers[rank].why = *why;
-    rpc->peers[rank].task.run = cdp__rpc_tell_lost;
+    rpc->peers[rank].task.run = cdp__rpc_notify_lost;
     if (!rpc->leaving) cdp__rpc_add_task(rpc, &rpc->peers[rank].task);
     cdp__rpc_lose(rpc, rank);
     cdp__rpc_leave_callback(rpc);
@@ -552,13 +552,13 @@ CDP__PRIVATE void cdp__rpc_refuse_late(
 }
 
 /* Tells callers whose arguments still wait for memory; returns when to do so again. */
-CDP__PRIVATE uint64_t cdp__rpc_tell_offers(cdp_rpc *rpc, uint64_t now) {
+CDP__PRIVATE uint64_t cdp__rpc_notify_offers(cdp_rpc *rpc, uint64_t now) {
     uint64_t next = CDP__NEVER;
     cdp__rpc_in *came;
     for (came = rpc->in; came; came = came->next) {
         if (came->body || !came->tell_ns) continue;
         if (came->tell_ns <= now) {
-            cdp__rpc_tell(
+            cdp__rpc_notify(
                 rpc, came->m.peer, came->m.a, CDP__RPC_FOR_BYTES, rpc->desc.max_queue_bytes);
             came->tell_ns = 0;
         } else {
@@ -592,7 +592,7 @@ CDP__PRIVATE void cdp__rpc_expire(cdp_rpc *rpc) {
         why = cdp__rpc_waits_for(rpc, rq, &limit);
         if (rq->pub.deadline_ns > now) {
             if (rq->tell_ns && rq->tell_ns <= now) {
-                cdp__rpc_tell(rpc, rq->pub.from, rq->call, why, limit);
+                cdp__rpc_notify(rpc, rq->pub.from, rq->call, why, limit);
                 rq->tell_ns = 0;
             }
             next = cdp__min(next, rq->tell_ns ? rq->tell_ns : rq->pub.deadline_ns);
@@ -601,7 +601,7 @@ CDP__PRIVATE void cdp__rpc_expire(cdp_rpc *rpc) {
             after = rpc->all;
         }
     }
-    next = cdp__min(next, cdp__rpc_tell_offers(rpc, now));
+    next = cdp__min(next, cdp__rpc_notify_offers(rpc, now));
     if (next != CDP__NEVER) cdp__rpc_timer(rpc, next);
 }
 

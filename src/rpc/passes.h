@@ -214,7 +214,7 @@ CDP__PRIVATE void cdp__ctx_fire(cdp_rpc *rpc, cdp_ctx *ctx, uint32_t node) {
 /* ---- messages */
 
 /* Handles the result of a message. False: no peer of this version sends it. */
-CDP__PRIVATE bool cdp__ctx_came(cdp_rpc *rpc, cdp_ctx *ctx, uint32_t from, cdp__wave_how how) {
+CDP__PRIVATE bool cdp__ctx_received(cdp_rpc *rpc, cdp_ctx *ctx, uint32_t from, cdp__wave_how how) {
     if (how == CDP__WAVE_CONFLICT)
         cdp__ctx_fail_here(rpc, ctx, CDP_ERR_STATE,
             "two backward passes of one context at once; start the second one after the first");
@@ -242,7 +242,7 @@ CDP__PRIVATE bool cdp__ctx_got_grad(cdp_rpc *rpc, cdp_ctx *ctx, uint32_t from, u
         cdp__ctx_add(ctx, entry, sum);
     else
         cdp__free(rpc->os, sum);
-    return cdp__ctx_came(rpc, ctx, from, how);
+    return cdp__ctx_received(rpc, ctx, from, how);
 }
 
 /* Handles the steps of this rank, until there are none. */
@@ -257,12 +257,12 @@ CDP__PRIVATE void cdp__ctx_steps(cdp_rpc *rpc) {
         if (ctx->failed || ctx->ended) {
             cdp__free(rpc->os, w->sum);
         } else if (a->what == CDP__WAVE_SEND_MARK) {
-            fine = cdp__ctx_came(rpc, ctx, rpc->rank,
+            fine = cdp__ctx_received(rpc, ctx, rpc->rank,
                 cdp__wave_got_mark(&ctx->w, rpc->rank, a->node, ctx->w.pass, a->value));
         } else if (a->what == CDP__WAVE_SEND_GRAD) {
             fine = cdp__ctx_got_grad(rpc, ctx, rpc->rank, a->node, ctx->w.pass, a->value, w->sum);
         } else if (a->what == CDP__WAVE_SEND_DONE) {
-            fine = cdp__ctx_came(
+            fine = cdp__ctx_received(
                 rpc, ctx, rpc->rank, cdp__wave_got_done(&ctx->w, rpc->rank, ctx->w.pass, a->node));
         } else if (a->what == CDP__WAVE_FIRE) {
             cdp__ctx_fire(rpc, ctx, a->node);
@@ -286,12 +286,12 @@ CDP__PRIVATE const char *cdp__ctx_got_wave(cdp_rpc *rpc, uint32_t from, const cd
     if (!ctx || ctx->failed || ctx->ended) return NULL; /* its sender was told, or will be */
     if (p->kind == CDP__RPC_DONE) {
         how = cdp__wave_got_done(&ctx->w, from, p->b, p->aux);
-        return cdp__ctx_came(rpc, ctx, from, how) ? NULL : "an answer to no message of a pass";
+        return cdp__ctx_received(rpc, ctx, from, how) ? NULL : "an answer to no message of a pass";
     }
     if (p->kind == CDP__RPC_MARK) {
         how = cdp__wave_got_mark(&ctx->w, from, p->aux, p->slot, p->b);
         if (how == CDP__WAVE_OK) ++rpc->peers[from].marks;
-        return cdp__ctx_came(rpc, ctx, from, how)
+        return cdp__ctx_received(rpc, ctx, from, how)
             ? NULL
             : "a value that it does not have, or twice in one pass";
     }
@@ -340,7 +340,7 @@ CDP__PRIVATE const char *cdp__ctx_got_member(
         cdp__rpc_control(rpc, from, CDP__RPC_CTX_ENDED, p->a, 0, 0);
     } else if (p->kind == CDP__RPC_CTX_ENDED) {
         if (ctx && ctx->with[from] == CDP__CTX_ENDING) {
-            ctx->with[from] = CDP__CTX_GONE;
+            ctx->with[from] = CDP__CTX_LOST;
             --ctx->answers;
             rpc->changed = true;
         }
@@ -365,7 +365,7 @@ CDP__PRIVATE void cdp__ctx_lose(cdp_rpc *rpc, uint32_t rank) {
     for (ctx = rpc->contexts; ctx; ctx = next) {
         const uint8_t with = ctx->with[rank];
         next = ctx->next;
-        ctx->with[rank] = CDP__CTX_GONE;
+        ctx->with[rank] = CDP__CTX_LOST;
         if (with == CDP__CTX_ENDING) --ctx->answers;
         if (rank != rpc->rank && (with == CDP__CTX_WITH || cdp__rpc_maker(ctx->id) == rank)
             && (ctx->w.open || ctx->mine))

@@ -235,7 +235,7 @@ CDP__PRIVATE void cdp__rpc_answer_fail(
     if (rq->makes) cdp__rpc_value_fail(rpc, rq, status, code, text);
     if (rq->pub.from == rpc->rank) {
         c = cdp__rpc_call_find(rpc, rq->call);
-        if (c && !silent) cdp__rpc_fail_came(rpc, c, status, ran, code, text);
+        if (c && !silent) cdp__rpc_failure_received(rpc, c, status, ran, code, text);
         if (c) cdp__rpc_wire_over(rpc, c);
     } else if (silent) {
         memset(&p, 0, sizeof p);
@@ -634,7 +634,7 @@ CDP__PRIVATE void cdp__rpc_begin(cdp_rpc *rpc, cdp__rpc_rq *rq) {
     if (!why && rq->ctx_number) why = cdp__ctx_enter(rpc, rq, &status);
     if (rq->pub.deadline_ns != CDP__NEVER) {
         if (rq->pub.from != rpc->rank)
-            rq->tell_ns = cdp__rpc_tell_at(rpc, rq->flags, rq->pub.deadline_ns);
+            rq->tell_ns = cdp__rpc_notify_at(rpc, rq->flags, rq->pub.deadline_ns);
         cdp__rpc_timer(rpc, rq->tell_ns ? rq->tell_ns : rq->pub.deadline_ns);
     }
     if (why)

@@ -426,7 +426,7 @@ CDP__PRIVATE void cdp__rpc_act(void *user, const cdp__ref_act *a) {
         rpc->confirmed = rpc->changed = true;
         break;
     case CDP__REF_NOW_LIVE: rpc->confirmed = rpc->changed = true; break;
-    case CDP__REF_NOW_GONE:
+    case CDP__REF_NOW_ENDED:
         if (x->value) cdp__rpc_add_task(rpc, &x->value->task);
         cdp__free(rpc->os, x->label);
         memset(x, 0, sizeof *x);

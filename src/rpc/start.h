@@ -124,7 +124,7 @@ CDP__PRIVATE bool cdp__rpc_alone(const cdp_rpc *rpc, const cdp__rpc_starting *s)
 }
 
 /* Sets the last error to what a call that finds no room waits for. */
-CDP__PRIVATE cdp_status cdp__rpc_say_room(
+CDP__PRIVATE cdp_status cdp__rpc_set_room_error(
     const cdp_rpc *rpc, const cdp__rpc_starting *s, cdp_status status, const char *end) {
     const cdp__rpc_peer *peer = &rpc->peers[s->to];
     const cdp__rpc_flight *f = &peer->flight[s->nested];
@@ -156,7 +156,7 @@ CDP__PRIVATE cdp_status cdp__rpc_start_room(cdp_rpc *rpc, cdp__rpc_starting *s) 
         cdp__level_of(cdp__rpc_inside(), (s->flags & CDP__RPC_REMOTE) != 0, rpc->desc.max_depth);
     if (cdp__rpc_has_room(rpc, s)) return CDP_OK;
     if (rpc->desc.fail_when_full || inside)
-        return cdp__rpc_say_room(rpc, s, CDP_ERR_BUSY, "wait for one of them");
+        return cdp__rpc_set_room_error(rpc, s, CDP_ERR_BUSY, "wait for one of them");
     st = cdp__rpc_wait(rpc, cdp__rpc_has_room, s, s->deadline_ns, s->deadline_ns);
     if (st != CDP_OK) return st;
     return cdp__rpc_start_check(rpc, s); /* the state may have changed meanwhile */
@@ -310,7 +310,7 @@ CDP__PRIVATE cdp_status cdp__rpc_start_checked(cdp_rpc *rpc, cdp__rpc_starting *
     cdp__rpc_start_time(rpc, s);
     room = cdp__rpc_start_room(rpc, s);
     if (room == CDP_PENDING && !s->call)
-        return cdp__rpc_say_room(
+        return cdp__rpc_set_room_error(
             rpc, s, CDP_ERR_TIMEOUT, "so it was until its deadline; it never left this rank");
     if (room < 0) return room;
     st = cdp__rpc_start_makes(rpc, s);

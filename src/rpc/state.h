@@ -304,7 +304,7 @@ enum {
     CDP__CTX_STRANGER,
     CDP__CTX_WITH,   /* it takes part */
     CDP__CTX_ENDING, /* it was told that the context ends */
-    CDP__CTX_GONE
+    CDP__CTX_LOST
 };
 
 struct cdp_ctx {

@@ -59,7 +59,7 @@ typedef enum cdp__ref_what {
     CDP__REF_NOW_LIVE,        /* slot */
     CDP__REF_NOW_BROKEN,      /* slot, how */
     /* slot of a user or owner entry that ends: an owner's value must be destroyed */
-    CDP__REF_NOW_GONE,
+    CDP__REF_NOW_ENDED,
     CDP__REF_WHATS
 } cdp__ref_what;
 

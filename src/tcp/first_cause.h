@@ -143,7 +143,7 @@ CDP__PRIVATE void cdp__mesh_publish(void *self, const void *record, uint32_t byt
 }
 
 /* Rank 0 has left without a goodbye, and its store with it: makes a record that blames rank 0. */
-CDP__PRIVATE uint32_t cdp__mesh_store_gone(const cdp__mesh *m, void *record, uint32_t room) {
+CDP__PRIVATE uint32_t cdp__mesh_store_lost(const cdp__mesh *m, void *record, uint32_t room) {
     uint8_t body[CDP__FAILURE_BYTES];
     cdp__failure_record r;
     uint32_t n;
@@ -202,7 +202,7 @@ CDP__PRIVATE CDP__COLD uint32_t cdp__mesh_first(void *self, void *record, uint32
         memcpy(record, m->cause, m->cause_bytes);
         return m->cause_bytes;
     }
-    if (!v || v->bytes > room) return cdp__mesh_store_gone(m, record, room);
+    if (!v || v->bytes > room) return cdp__mesh_store_lost(m, record, room);
     memcpy(record, v->data, (size_t)v->bytes);
     return (uint32_t)v->bytes;
 }

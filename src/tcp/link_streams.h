@@ -378,7 +378,7 @@ CDP__PRIVATE void cdp__mesh_no_memory(cdp__mesh *m, uint32_t peer, int32_t err) 
 
 /* Bytes of the peer have come over the connection. So it had not just left when memory could not be
    shared with it: that is logged. */
-CDP__PRIVATE void cdp__link_heard(cdp__link *l) {
+CDP__PRIVATE void cdp__link_received(cdp__link *l) {
     const int32_t err = l->apart;
     l->silent = 0;
     l->apart = 0;
@@ -404,7 +404,7 @@ CDP__PRIVATE void cdp__link_read_ahead(cdp__link *l) {
         /* data read earlier stays readable */
         if (r < 0) cdp__link_broke(l, r);
         if (r <= 0) return;
-        cdp__link_heard(l);
+        cdp__link_received(l);
         l->rx_used += (uint32_t)r;
     }
 }

@@ -105,7 +105,7 @@ typedef struct cdp__join {
     bool config; /* that key is the config of rank 0 */
 
     /* the start that was found in the store, and waiting for the next one */
-    cdp__start_seen seen;
+    cdp__start_found seen;
     cdp__join_func *reopen;              /* see cdp__join_reopen() */
     uint32_t look;                       /* the number of the key that is asked for now */
     uint64_t again_ms, say_ns, twice_ns; /* the last pause; when to log; how long to look */

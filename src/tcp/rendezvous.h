@@ -64,7 +64,7 @@ CDP__PRIVATE uint32_t cdp__join_ms_left(const cdp__mesh *m) {
 }
 
 /* A store, or the loop, has just returned `st`: the outcome of what is waited for. */
-CDP__PRIVATE void cdp__join_came(cdp__join *s, cdp_status st) {
+CDP__PRIVATE void cdp__join_set_outcome(cdp__join *s, cdp_status st) {
     s->result = st;
     if (st >= 0) return;
     s->why = *cdp_last_error();
@@ -101,7 +101,7 @@ CDP__PRIVATE CDP__COLD void cdp__join_send(cdp__mesh *m, cdp_store *store, cdp_s
     s->asked = store;
     s->polls = 0;
     s->waits = CDP__WAITS_REQUEST;
-    cdp__join_came(s, cdp__store_begin(store, &s->rq));
+    cdp__join_set_outcome(s, cdp__store_begin(store, &s->rq));
     if (s->result >= 0) s->result = CDP_PENDING; /* the request's status tells the rest */
 }
 
@@ -236,7 +236,7 @@ CDP__PRIVATE bool cdp__join_request_waits(cdp__mesh *m, uint64_t now) {
     s->result = s->rq.status;
     if (s->result != CDP_PENDING || s->asked != m->store) {
         /* with an error this only sets the last error */
-        cdp__join_came(s, s->asked->wait(s->asked->self, &s->rq, 0));
+        cdp__join_set_outcome(s, s->asked->wait(s->asked->self, &s->rq, 0));
         ++s->polls;
     }
     if (s->result != CDP_PENDING) return false;
@@ -246,7 +246,7 @@ CDP__PRIVATE bool cdp__join_request_waits(cdp__mesh *m, uint64_t now) {
         return cdp__join_request_waits(m, now);
     }
     if (now < s->until_ns) return true;
-    cdp__join_came(s, cdp__store_end(s->asked, &s->rq, CDP_PENDING, s->timeout_ms));
+    cdp__join_set_outcome(s, cdp__store_end(s->asked, &s->rq, CDP_PENDING, s->timeout_ms));
     return false;
 }
 
@@ -296,7 +296,7 @@ CDP__PRIVATE bool cdp__join_waiting(cdp__mesh *m) {
     switch (s->waits) {
     case CDP__WAITS_REQUEST: return cdp__join_request_waits(m, now);
     case CDP__WAITS_CONNECTION:
-        cdp__join_came(s, cdp__tcp_store_connected(s->made));
+        cdp__join_set_outcome(s, cdp__tcp_store_connected(s->made));
         return s->result == CDP_PENDING && (!s->reread_ns || now < s->reread_ns);
     case CDP__WAITS_LISTENER:
         if (s->reaching && !s->reached && now < s->until_ns) return true;

@@ -40,7 +40,7 @@ CDP__PRIVATE cdp_status cdp__join_store_failed(cdp__mesh *m, const cdp_error *wh
 CDP__PRIVATE cdp_status cdp__join_looked(cdp__mesh *m) {
     cdp__join *s = m->join;
     if (s->result != CDP_OK) return cdp__join_store_failed(m, &s->why);
-    cdp__start_see(&s->seen, s->look, s->rq.number != 0);
+    cdp__start_record_key(&s->seen, s->look, s->rq.number != 0);
     if (s->look + 1 == CDP__START_KEYS) return s->back(m);
     cdp__join_look_at(m, s->look + 1);
     return CDP_OK;
@@ -119,18 +119,18 @@ CDP__PRIVATE cdp_status cdp__join_taken(cdp__mesh *m);
 CDP__PRIVATE cdp_status cdp__join_take(cdp__mesh *m);
 
 /* Where rank 0 has taken over a start that had not begun, others may wait in that one. */
-CDP__PRIVATE cdp_status cdp__join_told_others(cdp__mesh *m) {
+CDP__PRIVATE cdp_status cdp__join_notified_others(cdp__mesh *m) {
     cdp__mesh_round(m, m->job);
     return CDP_OK;
 }
 
-CDP__PRIVATE cdp_status cdp__join_tell_others(cdp__mesh *m) {
+CDP__PRIVATE cdp_status cdp__join_notify_others(cdp__mesh *m) {
     cdp__join *s = m->join;
     cdp__mesh_round(m, (const uint8_t *)s->theirs + 24);
     cdp__mesh_key(m, s->key_text, "fail", UINT32_MAX);
     cdp__join_value(s, 0, NULL, 0);
     cdp__join_value(s, 1, CDP__MOVED_ON, sizeof CDP__MOVED_ON - 1);
-    cdp__join_ask(m, m->store, CDP_STORE_COMPARE_SET, 0, cdp__join_told_others);
+    cdp__join_ask(m, m->store, CDP_STORE_COMPARE_SET, 0, cdp__join_notified_others);
     return CDP_OK;
 }
 
@@ -196,7 +196,7 @@ CDP__PRIVATE cdp_status cdp__join_taken(cdp__mesh *m) {
     if (s->result != CDP_OK) return cdp__join_store_failed(m, &s->why);
     if (v->bytes == s->own_bytes && memcmp(v->data, s->own, (size_t)v->bytes) == 0)
         return s->config && s->their_bytes >= CDP__CONFIG_BYTES && !s->seen.begun && !s->seen.failed
-            ? cdp__join_tell_others(m)
+            ? cdp__join_notify_others(m)
             : CDP_OK;
     cdp__free(m->os, s->theirs);
     memcpy(&s->theirs, &v->data, sizeof s->theirs);

@@ -221,7 +221,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__join_follow_to(
         return cdp__fail(CDP_ERR_MISMATCH, "the published address of rank 0 cannot be read");
     d.addrs = s->at;
     d.connect_timeout_ms = cdp__join_ms_left(m);
-    cdp__join_came(s, cdp__join_connect(m, &d, cdp__join_store_up));
+    cdp__join_set_outcome(s, cdp__join_connect(m, &d, cdp__join_store_up));
     if (s->result != CDP_OK) return cdp__join_store_up(m);
     return cdp__mesh_meets_in_store(m) ? cdp__join_follow_on(m) : CDP_OK;
 }
@@ -488,7 +488,7 @@ CDP__PRIVATE void cdp__join_run(cdp__mesh *m, uint64_t until_ns) {
     cdp__join *s = m->join;
     const cdp_status st = cdp__loop_run(&m->loop, NULL, cdp__min(cdp__join_until(m), until_ns));
     if (st == CDP_OK) return;
-    cdp__join_came(s, st);
+    cdp__join_set_outcome(s, st);
     if (s->waits == CDP__WAITS_REQUEST) s->asked->cancel(s->asked->self, &s->rq);
     if (s->waits == CDP__WAITS_LISTENER) cdp__join_reach_end(m);
     s->waits = CDP__WAITS_NOT;

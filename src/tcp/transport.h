@@ -79,7 +79,7 @@ CDP__PRIVATE int64_t cdp__mesh_recv(void *self, uint32_t peer, const cdp_iov *io
         if (n == 1 && iov[0].bytes >= CDP__RX_BYTES / 2) {
             moved = cdp__link_get(l, iov);
             l->wanted = moved == 0;
-            if (moved > 0) cdp__link_heard(l);
+            if (moved > 0) cdp__link_received(l);
             if (moved >= 0) return moved;
             cdp__link_broke(l, moved);
             return cdp__link_explain(l);

@@ -93,7 +93,8 @@ TEST(bins_find_the_best) {
             for (int k = 0; k < 600; ++k)
                 if (in[k] && parts[k].size >= want && parts[k].size < best) best = parts[k].size;
             const cdp__mem_part *const all = cdp__mem_bins_best(b, want, UINT64_MAX, &list);
-            const cdp__mem_part *const got = cdp__mem_bins_best(b, want, CDP__MEM_LOOKS, &list);
+            const cdp__mem_part *const got =
+                cdp__mem_bins_best(b, want, CDP__MEM_QUICK_SEARCH, &list);
             T_EQ(best, all ? all->size : UINT64_MAX);
             T(!got || all);
             if (!got) continue;
@@ -235,20 +236,20 @@ TEST(sites_share_and_fill) {
 
 /* ---- the bytes of a pickle ---- */
 
-static void pickled(written *w, void (*func)(cdp__mem_pen *w)) {
-    static cdp__mem_pen pen;
+static void pickled(written *w, void (*func)(cdp__mem_output *w)) {
+    static cdp__mem_output pen;
     memset(&pen, 0, sizeof pen);
     w->bytes = 0;
-    cdp__mem_pen_open(&pen, written_sink, w);
+    cdp__mem_output_open(&pen, written_sink, w);
     func(&pen);
-    cdp__mem_pen_flush(&pen.text);
+    cdp__mem_output_flush(&pen.text);
 }
 
 static int64_t pickle_this;
-static void pickle_number(cdp__mem_pen *w) {
+static void pickle_number(cdp__mem_output *w) {
     cdp__mem_pickle_number(w, pickle_this);
 }
-static void pickle_half(cdp__mem_pen *w) {
+static void pickle_half(cdp__mem_output *w) {
     cdp__mem_pickle_real(w, 0.5);
 }
 
@@ -278,7 +279,7 @@ TEST(pickle_numbers_byte_by_byte) {
 }
 
 static const char *utf8_this;
-static void put_utf8(cdp__mem_pen *w) {
+static void put_utf8(cdp__mem_output *w) {
     cdp__mem_put_utf8(w, utf8_this, strlen(utf8_this));
 }
 

@@ -172,7 +172,7 @@ static void act(void *unused, const cdp__ref_act *a) {
     (void)unused;
     if (a->what == CDP__REF_SHARE_NOW) {
         put(x.s, SHARE, x.rank, a->to, a->fid, 0);
-    } else if (a->what == CDP__REF_NOW_GONE) {
+    } else if (a->what == CDP__REF_NOW_ENDED) {
         if (x.rank == 0) ++x.s->destroyed;
     } else if (a->what <= CDP__REF_SEND_DELETE) {
         const bool fork = a->what == CDP__REF_SEND_FORK;
