@@ -254,7 +254,7 @@ typedef struct cdp_tcp_desc {
     const char *job;
     /* connect to all ranks in cdp_init(), as soon as their addresses are known, and not when there
        is something to send: the first operations take some round trips less. Ignored with
-       external_store */
+       external_store, and in a process that may have too few descriptors for all links */
     bool connect_all;
     /* how long to wait for all ranks (default: 300000; CDP_NO_TIMEOUT: for ever) */
     uint32_t init_timeout_ms;
@@ -4908,7 +4908,8 @@ CDP__PRIVATE cdp_status cdp__mesh_read_addrs(cdp__mesh *m) {
     }
     if (st == CDP_OK) cdp__mesh_count_descriptors(m);
     cdp__join_complete(m);
-    if (st == CDP_OK && m->desc.connect_all && !m->desc.external_store) cdp__mesh_need_all(m);
+    if (m->desc.external_store || m->frugal) return st; /* links are opened when they are used */
+    if (st == CDP_OK && m->desc.connect_all) cdp__mesh_need_all(m);
     return st;
 }
 

@@ -65,7 +65,7 @@ typedef struct cdp_tcp_desc {
     const char *job;
     /* connect to all ranks in cdp_init(), as soon as their addresses are known, and not when there
        is something to send: the first operations take some round trips less. Ignored with
-       external_store */
+       external_store, and in a process that may have too few descriptors for all links */
     bool connect_all;
     /* how long to wait for all ranks (default: 300000; CDP_NO_TIMEOUT: for ever) */
     uint32_t init_timeout_ms;

@@ -484,7 +484,8 @@ CDP__PRIVATE cdp_status cdp__mesh_read_addrs(cdp__mesh *m) {
     }
     if (st == CDP_OK) cdp__mesh_count_descriptors(m);
     cdp__join_complete(m);
-    if (st == CDP_OK && m->desc.connect_all && !m->desc.external_store) cdp__mesh_need_all(m);
+    if (m->desc.external_store || m->frugal) return st; /* links are opened when they are used */
+    if (st == CDP_OK && m->desc.connect_all) cdp__mesh_need_all(m);
     return st;
 }
 
