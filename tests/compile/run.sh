@@ -243,7 +243,7 @@ part_of() { # define: the functions that it leaves out
     CDP_NO_CLIP) echo ' cdp_ddp_clip$' ;;
     CDP_NO_VERIFY) echo ' cdp_ddp_verify$' ;;
     CDP_NO_CHANNELS) echo ' cdp_channel_' ;;
-    CDP_NO_MESSAGES) echo ' cdp_(send|recv|sendrecv|recv_any|probe|batch|monitored_barrier|channel|group_reserve)(_|$)' ;;
+    CDP_NO_MESSAGES) echo ' cdp_(send|recv|sendrecv|recv_any|probe|monitored_barrier|channel|group_reserve)(_|$)| cdp_batch(_async)?$' ;;
     CDP_NO_OBJECTS) echo ' cdp_((broadcast|scatter|gather|allgather)_bytes|blob_free)$' ;;
     CDP_NO_HUB) echo ' cdp_hub_' ;;
     CDP_NO_CHAINS) echo ' cdp_(work_then|start_after|work_cancel)$' ;;
