@@ -31,6 +31,7 @@ RULES='
 planted_layout      the rules about layout find what was planted
 planted_words       the rules about words find what was planted
 planted_claims      claims that were made up are found
+planted_named_tests names of tests that were made up are found
 planted_platforms   systems that were made up are found in the table of platforms
 heads               files of src/ begin with their name and title, and say what they know and promise
 lengths             files of src/ have at most 650 lines
@@ -59,6 +60,7 @@ chart               the chart of the README shows the recorded figures
 rpc_scenarios       scenarios of remote calls have the tests that rpc_scenarios.txt names
 elastic_scenarios   scenarios of elastic jobs have the tests that elastic_scenarios.txt names
 claims              what README and manuals claim is shown by what tests/claims.txt names
+named_tests         CONTRIBUTING.md and tests/README.md name tests that exist
 platforms           the table of platforms has the systems that make platforms compiles for'
 
 passed=0 failed=0

@@ -1,22 +1,11 @@
 #!/usr/bin/env bash
 # Stores shared with PyTorch, both ways, and a job that torchrun starts; needs a Python with torch (Debian: python3-torch).
 # STORE_PYTHON names another Python to try.
-set -u
-cd "$(dirname "$0")/../.." || exit 1
-tmp=$(mktemp -d) || exit 1
-trap 'rm -rf "$tmp"' EXIT
+. "$(dirname "$0")/begin.sh"
 passed=0 failed=0
-python=
-for p in ${STORE_PYTHON:-python3 /usr/bin/python3}; do
-    "$p" -W ignore -c 'import torch.distributed' > /dev/null 2>&1 && python=$p && break
-done
-if [ -z "$python" ]; then
-    echo 'SKIP the store against PyTorch: no Python here has torch'
-    echo '0 passed, 0 failed'
-    exit 0
-fi
-${CC:-gcc} -O2 -std=gnu11 -I. tests/interop/store.c -o "$tmp/store" -pthread && ${CC:-gcc} -O2 -std=gnu11 -I. examples/03_train_text.c -o "$tmp/train_text" -pthread -lm ||
-    { echo '0 passed, 1 failed'; exit 1; }
+begin 'the store against PyTorch' 'import torch.distributed' torch
+compile tests/interop/store.c -o "$tmp/store"
+compile examples/03_train_text.c -o "$tmp/train_text"
 timeout 400 "$python" tests/interop/test_store.py "$tmp/store" > "$tmp/out.txt" 2> "$tmp/err.txt"
 grep -v ' passed, ' "$tmp/out.txt"
 line=$(grep -E '^[0-9]+ passed, [0-9]+ failed$' "$tmp/out.txt" | tail -n 1)

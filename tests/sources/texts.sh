@@ -137,3 +137,27 @@ rule_planted_platforms() {
     [ "$(wc -l < "$work/found")" = 4 ] || { echo 'not what was made up:'; cat "$work/found"; }
 }
 rule_platforms() { platforms tests/platforms.sh docs/PLATFORMS.md; }
+
+# ---- programs that pages name in backquotes exist: `test_x`, or `_y` for one of the same family as the name before ----
+
+named_tests() { # PAGE...
+    ls tests/*/test_*.* | sed 's|.*/||; s|\..*||' > "$work/programs"
+    grep -HoE '`[a-z/]*test_[a-z_0-9*.]+`|`_[a-z_0-9]+`' "$@" | tr -d '`' | awk -F : -v have="$work/programs" '
+        BEGIN { while ((getline name < have) > 0) is[name] = 1 }
+        $2 ~ /^_/ { family = last; sub(/_[a-z0-9]+$/, "", family)
+            if (!((last $2) in is) && !((family $2) in is)) print $1 ": no " $2 " beside " last
+            next }
+        { name = $2; sub(/^.*\//, "", name); sub(/\..*/, "", name) }
+        name ~ /\*/ { begins = name; sub(/\*.*/, "", begins); found = 0
+            for (one in is) found += index(one, begins) == 1
+            if (!found) print $1 ": no " $2
+            next }
+        { last = name }
+        !(name in is) { print $1 ": no " $2 }'
+}
+rule_planted_named_tests() {
+    printf '`unit/test_core`, `_nothing`; `test_nowhere.c`; `unit/test_nobody*.c`; `unit/test_store`, `_auth`\n' > "$work/false_names.md"
+    named_tests "$work/false_names.md" > "$work/found"
+    [ "$(wc -l < "$work/found")" = 3 ] || { echo 'not what was made up:'; cat "$work/found"; }
+}
+rule_named_tests() { named_tests CONTRIBUTING.md tests/README.md; }
