@@ -150,7 +150,8 @@
 
     LIMITS
         mesh: 6 dimensions, 65535 ranks | tensor: 8 dimensions, 63 bits of elements and bytes
-        names of mesh dimensions: 31 bytes | host memory only: device memory is UNSUPPORTED
+        names of mesh dimensions: 31 bytes | cuts that cdp_layout_from_local keeps: 4096 per mesh
+        dimension, fewer above 127 ranks | host memory only: device memory is UNSUPPORTED
         operators: 4 inputs, 256 rules | products without a gemm: f32, f64, i32, i64; losses and
         attention: f32, f64 | layers, losses and attention: on meshes of one dimension
 
@@ -181,6 +182,7 @@ extern "C" {
 
 #define CDP_MESH_DIMS 6u       /* most dimensions of a mesh */
 #define CDP_TENSOR_DIMS 8u     /* most dimensions of a tensor */
+#define CDP_MESH_CUTS 4096u    /* most cuts of cdp_layout_from_local() in one dimension of a mesh */
 #define CDP_NO_DIM 0xffffffffu /* no such dimension; or, where a function says so, all of them */
 #define CDP_EACH 0xffffffffu   /* in place of a rank: every rank */
 
@@ -263,8 +265,8 @@ CDP_API const cdp_mesh_desc *cdp_mesh_desc_of(const cdp_mesh *mesh);
 
 /* Register a cut of one's own along mesh dimension `dim`: sizes[i] elements for coordinate i.
    *cut is a number for cdp_place.cut, valid on this mesh alone until it ends; equal sizes get the
-   same number. Local; all ranks must make the same calls. Errors: INVALID (no such dimension, sizes
-   of more than 63 bits), NOMEM. */
+   same number. A cut that cdp_layout_from_local() made is kept then, too. Local; all ranks must
+   make the same calls. Errors: INVALID (no such dimension, sizes of more than 63 bits), NOMEM. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mesh_cut(
     cdp_mesh *mesh, uint32_t dim, const uint64_t *sizes, uint32_t *cut);
 
@@ -340,15 +342,18 @@ CDP_API uint64_t cdp_layout_text(const cdp_layout *layout, char *text, uint64_t 
 /* OK if every member is valid. Errors: INVALID (no mesh, a dim out of range, too large a shape, a
    block that is no multiple of the block of a later cut, a cut beside another shard of its
    dimension or with another total); UNSUPPORTED (PARTIAL placements of different ops, except sum
-   with avg; an op that the dtype does not have); STATE (its mesh was destroyed). */
+   with avg; an op that the dtype does not have); STATE (its mesh was destroyed; a cut was
+   replaced, see cdp_layout_from_local()). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_layout_check(const cdp_layout *layout);
 
 /* Set *out (NULL: not wanted) to what the rank at coord[0..] of the mesh holds (NULL: this rank).
    In a dimension where it holds nothing, size is 0 and start is the size of the whole tensor.
-   Returns the number of its elements, 0 for ranks outside the mesh. `layout` must be valid. */
+   Returns the number of its elements; 0 for ranks outside the mesh, and if a cut was replaced.
+   `layout` must be valid. */
 CDP_API uint64_t cdp_layout_box(const cdp_layout *layout, const uint32_t *coord, cdp_box *out);
 
-/* True if every rank holds the same data under both: no byte need be moved. */
+/* True if every rank holds the same data under both: no byte need be moved. False if a cut was
+   replaced. */
 CDP_API bool cdp_layout_same(const cdp_layout *a, const cdp_layout *b);
 
 /* Draw which rank holds what, for every rank of the mesh; tensors of more than two dimensions as
@@ -455,10 +460,15 @@ CDP_API void cdp_dtensor_free(cdp_dtensor *tensor);
 
 /* Complete a layout whose pieces have any size: layout->place, dtype and ndim are set,
    local_shape is the shape of this rank's piece. Gathers the shapes; sets layout->shape, and cuts
-   where pieces do not follow the chunk rule. Collective. Errors: INVALID, UNSUPPORTED (pieces
-   that do not follow the chunk rule where several mesh dimensions shard one tensor dimension),
-   MISMATCH (pieces that do not fit together; names the dimension and two ranks; the group stays
-   usable), NOMEM, or the group's failure. */
+   where pieces do not follow the chunk rule; equal cuts are one. The mesh keeps the last
+   CDP_MESH_CUTS such cuts of each of its dimensions; of one with more than 127 ranks as many as
+   take 4 MiB, but at least 64. If there are more, the one is replaced that was longest not used: by
+   this call, or by a layout in cdp_redistribute(), cdp_distribute() or cdp_dtensor_full(). Layouts
+   with it are STATE from then on; plans and edges that exist go on. To keep a cut, give its sizes
+   to cdp_mesh_cut(). Collective. Errors: INVALID, UNSUPPORTED (pieces that do not follow the chunk
+   rule where several mesh dimensions shard one tensor dimension), MISMATCH (pieces that do not fit
+   together; names the dimension and two ranks; the group stays usable), NOMEM, or the failure of
+   the group. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_layout_from_local(
     cdp_mesh *mesh, cdp_layout *layout, const uint64_t *local_shape);
 
@@ -1317,10 +1327,27 @@ CDP__DT cdp__dt_counter *cdp__dt_counter_make(const cdp_os *os) {
 
 /* A cut that the program has chosen: starts[i] of piece i, and the total at the end. */
 typedef struct cdp__dt_cut {
-    struct cdp__dt_cut *next;
+    struct cdp__dt_cut *next, *next_hash; /* of the chains of its number, and of its hash */
+    struct cdp__dt_cut *older, *newer;    /* that may be replaced */
+    uint64_t hash, *starts;
     uint32_t dim, number;
-    uint64_t *starts;
+    uint32_t plans; /* that use it */
+    bool passing;   /* it may be replaced */
+    bool replaced;  /* it was, and is no cut for new plans */
 } cdp__dt_cut;
+
+typedef struct cdp__dt_passing {
+    cdp__dt_cut *oldest, *newest;
+    uint32_t count;
+} cdp__dt_passing;
+
+/* The cuts of a mesh. */
+typedef struct cdp__dt_cuts {
+    cdp__dt_cut **by_hash, **by_number; /* `size` chains each, one behind the other in memory */
+    uint32_t size, count;
+    uint32_t last; /* number that was given */
+    cdp__dt_passing passing[CDP_MESH_DIMS];
+} cdp__dt_cuts;
 
 /* Memory that messages or callbacks of a failed group may still access. It is freed after the
    group: first `memory` (may be NULL), then this record. */
@@ -1383,8 +1410,7 @@ struct cdp_mesh {
     uint64_t ranks_hash, name_hash[CDP_MESH_DIMS];
     cdp__dt_root *root;
     cdp__dt_link *link[CDP_MESH_DIMS], *all; /* groups; NULL on paper and outside */
-    cdp__dt_cut *cuts;
-    uint32_t cut_count;
+    cdp__dt_cuts cuts;
     cdp__dt_kept *kept;    /* plans of cdp_redistribute() from this mesh */
     cdp__dt_kept *kept_to; /* those to this mesh, kept by their source */
     cdp_plan *retired;     /* no longer kept, but still running */
@@ -1554,10 +1580,21 @@ CDP__DT uint32_t cdp__dt_sequence(
     return n;
 }
 
+CDP__DT cdp__dt_cut **cdp__dt_cut_chain(const cdp__dt_cuts *t, uint32_t number) {
+    return &t->by_number[number % t->size];
+}
+
+/* NULL: there is none of this number, or it was replaced and no plan uses it. */
+CDP__DT cdp__dt_cut *cdp__dt_cut_find(const cdp_mesh *m, uint32_t number) {
+    cdp__dt_cut *c = m->cuts.size ? *cdp__dt_cut_chain(&m->cuts, number) : NULL;
+    while (c && c->number != number)
+        c = c->next;
+    return c;
+}
+
 CDP__DT const uint64_t *cdp__dt_cut_starts(const cdp_mesh *m, uint32_t number) {
-    for (const cdp__dt_cut *c = m->cuts; c; c = c->next)
-        if (c->number == number) return c->starts;
-    return NULL;
+    const cdp__dt_cut *c = cdp__dt_cut_find(m, number);
+    return c ? c->starts : NULL;
 }
 
 CDP__DT cdp_dtype cdp__dt_dtype(const cdp_layout *l) {
@@ -1632,6 +1669,229 @@ CDP__DT cdp__dt_side cdp__dt_side_only(const cdp_layout *l, uint32_t node) {
     s.only = node;
     s.count = s.cells = s.members = s.terms = 1;
     return s;
+}
+
+/* ---- >>dtensor/cuts: cuts that a program has chosen ------------------------------------------ */
+
+/* Knows: the cuts of a mesh. Promises: equal cuts have one number, and no number is given twice;
+   cuts of pieces do not grow with calls, and which of them are replaced follows from calls that
+   all ranks make; plans keep what they use. */
+
+/* How many cuts of pieces a dimension of n ranks has: CDP_MESH_CUTS, fewer if they took more than
+   4 MiB, but 64. */
+CDP__DT uint32_t cdp__dt_cuts_most(uint32_t n) {
+    const uint64_t fit = (4ull << 20) / ((n + 1ull) * 8);
+    return (uint32_t)cdp__max(64, cdp__min(fit, CDP_MESH_CUTS));
+}
+
+CDP__DT void cdp__dt_cut_link(cdp__dt_cuts *t, cdp__dt_cut *c) {
+    cdp__dt_cut **number = cdp__dt_cut_chain(t, c->number), **hash = &t->by_hash[c->hash % t->size];
+    c->next = *number;
+    *number = c;
+    if (c->replaced) return;
+    c->next_hash = *hash;
+    *hash = c;
+}
+
+CDP__DT void cdp__dt_cut_unlink_hash(cdp__dt_cuts *t, const cdp__dt_cut *c) {
+    cdp__dt_cut **at = &t->by_hash[c->hash % t->size];
+    while (*at != c)
+        at = &(*at)->next_hash;
+    *at = c->next_hash;
+}
+
+/* Makes room for one more. */
+CDP__DT cdp_status cdp__dt_cuts_grow(cdp__dt_cuts *t, const cdp_os *os) {
+    const cdp__dt_cuts old = *t;
+    if (t->count < t->size) return CDP_OK;
+    const uint32_t size = old.size ? 2 * old.size : 64;
+    const uint64_t bytes = 2ull * size * sizeof *t->by_hash;
+    cdp__dt_cut **chains = (cdp__dt_cut **)cdp__dt_alloc(os, bytes);
+    if (!chains) return cdp__dt_nomem("a table of cuts", bytes);
+    t->size = size;
+    t->by_hash = chains;
+    t->by_number = chains + size;
+    for (uint32_t i = 0; i < old.size; ++i)
+        for (cdp__dt_cut *c = old.by_number[i], *next; c; c = next) {
+            next = c->next;
+            cdp__dt_cut_link(t, c);
+        }
+    cdp__dt_free(os, old.by_hash);
+    return CDP_OK;
+}
+
+/* The list of the cuts that may be replaced: puts one at its new end, or takes one out. */
+CDP__DT void cdp__dt_cut_pass(cdp__dt_cuts *t, cdp__dt_cut *c) {
+    cdp__dt_passing *list = &t->passing[c->dim];
+    c->passing = true;
+    c->newer = NULL;
+    c->older = list->newest;
+    if (c->older) c->older->newer = c;
+    if (!list->oldest) list->oldest = c;
+    list->newest = c;
+    ++list->count;
+}
+
+CDP__DT void cdp__dt_cut_stay(cdp__dt_cuts *t, cdp__dt_cut *c) {
+    cdp__dt_passing *list = &t->passing[c->dim];
+    if (!c->passing) return;
+    c->passing = false;
+    if (c->older) c->older->newer = c->newer;
+    if (c->newer) c->newer->older = c->older;
+    if (list->oldest == c) list->oldest = c->newer;
+    if (list->newest == c) list->newest = c->older;
+    --list->count;
+}
+
+/* Frees one that was replaced, and that no plan uses. */
+CDP__DT void cdp__dt_cut_end(cdp__dt_cuts *t, const cdp_os *os, cdp__dt_cut *c) {
+    cdp__dt_cut **at = cdp__dt_cut_chain(t, c->number);
+    while (*at != c)
+        at = &(*at)->next;
+    *at = c->next;
+    --t->count;
+    cdp__dt_free(os, c);
+}
+
+/* Whether plans use a cut may differ between ranks; so that does not decide what is replaced. */
+CDP__DT void cdp__dt_cuts_trim(cdp_mesh *m, uint32_t dim) {
+    cdp__dt_cuts *t = &m->cuts;
+    while (t->passing[dim].count > cdp__dt_cuts_most(m->desc.shape[dim])) {
+        cdp__dt_cut *c = t->passing[dim].oldest;
+        cdp__dt_cut_stay(t, c);
+        cdp__dt_cut_unlink_hash(t, c);
+        c->replaced = true;
+        if (!c->plans) cdp__dt_cut_end(t, m->root->os, c);
+    }
+}
+
+CDP__DT void cdp__dt_cuts_free(cdp_mesh *m) {
+    cdp__dt_cuts *t = &m->cuts;
+    for (uint32_t i = 0; i < t->size; ++i)
+        while (t->by_number[i])
+            cdp__dt_cut_end(t, m->root->os, t->by_number[i]);
+    cdp__dt_free(m->root->os, t->by_hash);
+}
+
+/* Fills in where the pieces start. */
+CDP__DT cdp_status cdp__dt_cut_fill(cdp__dt_cut *c, uint32_t n, const uint64_t *sizes) {
+    for (uint32_t i = 0; i < n; ++i) {
+        c->starts[i + 1] = c->starts[i] + sizes[i];
+        if (sizes[i] >> 62 || c->starts[i + 1] >> 62)
+            return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+                "cdp_mesh_cut: sizes[%u] is %llu; the sum must stay below 2^62", i,
+                (unsigned long long)sizes[i]);
+    }
+    c->hash = cdp__dt_hash(c->starts, n + 1ull);
+    return CDP_OK;
+}
+
+CDP__DT cdp__dt_cut *cdp__dt_cut_equal(const cdp__dt_cuts *t, const cdp__dt_cut *c, uint32_t n) {
+    cdp__dt_cut *old = t->size ? t->by_hash[c->hash % t->size] : NULL;
+    while (old
+        && (old->hash != c->hash || old->dim != c->dim
+            || memcmp(old->starts, c->starts, (size_t)(n + 1ull) * sizeof *c->starts) != 0))
+        old = old->next_hash;
+    return old;
+}
+
+/* Finds the cut that equals *c, or makes *c a cut of the mesh; sets *c to it. */
+CDP__DT cdp_status cdp__dt_cut_take(cdp_mesh *m, bool passing, cdp__dt_cut **c) {
+    cdp__dt_cuts *t = &m->cuts;
+    cdp__dt_cut *old = cdp__dt_cut_equal(t, *c, m->desc.shape[(*c)->dim]);
+    if (old) {
+        cdp__dt_free(m->root->os, *c);
+        *c = old;
+        passing = passing && old->passing;
+        cdp__dt_cut_stay(t, old);
+        if (passing) cdp__dt_cut_pass(t, old);
+        return CDP_OK;
+    }
+    const cdp_status st = cdp__dt_cuts_grow(t, m->root->os);
+    if (st != CDP_OK) return st;
+    do
+        ++t->last;
+    while (!t->last || cdp__dt_cut_find(m, t->last));
+    (*c)->number = t->last;
+    ++t->count;
+    cdp__dt_cut_link(t, *c);
+    if (passing) cdp__dt_cut_pass(t, *c);
+    return CDP_OK;
+}
+
+/* As cdp_mesh_cut(). passing: others may replace it. */
+CDP__DT cdp_status cdp__dt_cut_of(
+    cdp_mesh *m, uint32_t dim, const uint64_t *sizes, bool passing, uint32_t *number) {
+    const uint32_t n = m->desc.shape[dim];
+    const uint64_t bytes = sizeof(cdp__dt_cut) + (n + 1ull) * 8;
+    cdp__dt_cut *c = (cdp__dt_cut *)cdp__dt_alloc(m->root->os, bytes);
+    if (!c) return cdp__dt_nomem("a cut", bytes);
+    c->dim = dim;
+    c->starts = (uint64_t *)(void *)(c + 1);
+    cdp_status st = cdp__dt_cut_fill(c, n, sizes);
+    if (st == CDP_OK) st = cdp__dt_cut_take(m, passing, &c);
+    if (st != CDP_OK) {
+        cdp__dt_free(m->root->os, c);
+        return st;
+    }
+    *number = c->number;
+    cdp__dt_cuts_trim(m, dim);
+    return CDP_OK;
+}
+
+/* The cut of a placement, NULL: it has none. */
+CDP__DT cdp__dt_cut *cdp__dt_cut_placed(const cdp_layout *l, uint32_t by) {
+    const cdp_place *p = &l->place[by];
+    return p->kind == CDP_PLACE_SHARD && p->cut ? cdp__dt_cut_find(l->mesh, p->cut) : NULL;
+}
+
+/* True: the cuts of the layout exist, and none was replaced. */
+CDP__DT bool cdp__dt_cuts_last(const cdp_layout *l) {
+    for (uint32_t by = 0; by < l->mesh->desc.ndim; ++by) {
+        const cdp__dt_cut *c = cdp__dt_cut_placed(l, by);
+        if (c ? c->replaced : l->place[by].kind == CDP_PLACE_SHARD && l->place[by].cut != 0)
+            return false;
+    }
+    return true;
+}
+
+/* A plan begins to use the cuts of a valid layout. */
+CDP__DT void cdp__dt_cuts_hold(const cdp_layout *l) {
+    for (uint32_t by = 0; by < l->mesh->desc.ndim; ++by) {
+        cdp__dt_cut *c = cdp__dt_cut_placed(l, by);
+        if (c) ++c->plans;
+    }
+}
+
+CDP__DT void cdp__dt_cuts_let_go(const cdp_layout *l) {
+    if (cdp__ended(l->mesh)) return;
+    cdp_mesh *m = (cdp_mesh *)(uintptr_t)l->mesh;
+    for (uint32_t by = 0; by < m->desc.ndim; ++by) {
+        cdp__dt_cut *c = cdp__dt_cut_placed(l, by);
+        if (c && !--c->plans && c->replaced) cdp__dt_cut_end(&m->cuts, m->root->os, c);
+    }
+}
+
+/* A collective call has used the layout: its cuts are the last ones to be replaced. */
+CDP__DT void cdp__dt_cuts_touch(const cdp_layout *l) {
+    cdp_mesh *m = (cdp_mesh *)(uintptr_t)l->mesh;
+    for (uint32_t by = 0; by < m->desc.ndim; ++by) {
+        cdp__dt_cut *c = cdp__dt_cut_placed(l, by);
+        if (!c || !c->passing) continue;
+        cdp__dt_cut_stay(&m->cuts, c);
+        cdp__dt_cut_pass(&m->cuts, c);
+    }
+}
+
+CDP_API cdp_status cdp_mesh_cut(cdp_mesh *m, uint32_t dim, const uint64_t *sizes, uint32_t *cut) {
+    if (!m) return cdp__dt_missing("cdp_mesh_cut", "mesh");
+    if (!sizes) return cdp__dt_missing("cdp_mesh_cut", "sizes");
+    if (!cut) return cdp__dt_missing("cdp_mesh_cut", "cut");
+    if (dim >= m->desc.ndim)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_mesh_cut: there is no dimension %u; the mesh has %u dimensions", dim,
+            m->desc.ndim);
+    return cdp__dt_cut_of(m, dim, sizes, false, cut);
 }
 
 /* ---- >>dtensor/moves: which rank sends what to which (pure) ---------------------------------- */
@@ -2437,12 +2697,7 @@ CDP__DT void cdp__dt_mesh_free(cdp_mesh *m) {
     const cdp_os *os = m->root->os;
     CDP_ASSERT(!m->kept);
     cdp__ended_add(m);
-    while (m->cuts) {
-        cdp__dt_cut *next = m->cuts->next;
-        cdp__dt_free(os, m->cuts->starts);
-        cdp__dt_free(os, m->cuts);
-        m->cuts = next;
-    }
+    cdp__dt_cuts_free(m);
     cdp__dt_link_drop(m->root, m->all);
     for (uint32_t d = 0; d < CDP_MESH_DIMS; ++d)
         cdp__dt_link_drop(m->root, m->link[d]);
@@ -2650,48 +2905,6 @@ CDP_API cdp_group *cdp_mesh_group(const cdp_mesh *m, uint32_t dim) {
 
 CDP_API const cdp_mesh_desc *cdp_mesh_desc_of(const cdp_mesh *m) {
     return m ? &m->desc : NULL;
-}
-
-CDP_API cdp_status cdp_mesh_cut(cdp_mesh *m, uint32_t dim, const uint64_t *sizes, uint32_t *cut) {
-    if (!m) return cdp__dt_missing("cdp_mesh_cut", "mesh");
-    if (!sizes) return cdp__dt_missing("cdp_mesh_cut", "sizes");
-    if (!cut) return cdp__dt_missing("cdp_mesh_cut", "cut");
-    if (dim >= m->desc.ndim)
-        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
-            "cdp_mesh_cut: there is no dimension %u; the mesh has %u dimensions", dim,
-            m->desc.ndim);
-    const uint32_t n = m->desc.shape[dim];
-    cdp__dt_cut *c = (cdp__dt_cut *)cdp__dt_alloc(m->root->os, sizeof *c);
-    uint64_t *starts = (uint64_t *)cdp__dt_alloc(m->root->os, (n + 1ull) * sizeof *starts);
-    cdp_status st = CDP_OK;
-    if (!c || !starts) st = cdp__dt_nomem("a cut", (n + 1ull) * sizeof *starts);
-    for (uint32_t i = 0; st == CDP_OK && i < n; ++i) {
-        starts[i + 1] = starts[i] + sizes[i];
-        if (sizes[i] >> 62 || starts[i + 1] >> 62)
-            st = cdp_error_set(CDP_ERR_INVALID, -1, 0,
-                "cdp_mesh_cut: sizes[%u] is %llu; the sum must stay below 2^62", i,
-                (unsigned long long)sizes[i]);
-    }
-    if (st != CDP_OK) {
-        cdp__dt_free(m->root->os, c);
-        cdp__dt_free(m->root->os, starts);
-        return st;
-    }
-    for (const cdp__dt_cut *old = m->cuts; old; old = old->next) {
-        if (old->dim != dim
-            || memcmp(old->starts, starts, (size_t)(n + 1ull) * sizeof *starts) != 0)
-            continue;
-        *cut = old->number;
-        cdp__dt_free(m->root->os, c);
-        cdp__dt_free(m->root->os, starts);
-        return CDP_OK;
-    }
-    c->dim = dim;
-    c->number = *cut = ++m->cut_count;
-    c->starts = starts;
-    c->next = m->cuts;
-    m->cuts = c;
-    return CDP_OK;
 }
 
 /* ---- >>dtensor/mesh_parts: meshes made from other meshes ------------------------------------- */
@@ -2969,11 +3182,15 @@ CDP__DT cdp_status cdp__dt_check_shard(const cdp_layout *l, uint32_t by) {
             p->dim, l->ndim);
     if (p->block >> 62) return cdp__dt_wrong("block", by, "it must be below 2^62");
     if (!p->cut) return CDP_OK;
-    const uint64_t *starts = NULL;
-    for (const cdp__dt_cut *c = l->mesh->cuts; c; c = c->next)
-        if (c->number == p->cut && c->dim == by) starts = c->starts;
-    if (!starts) return cdp__dt_wrong("cut", by, "cdp_mesh_cut() gave no such number there");
-    if (starts[l->mesh->desc.shape[by]] != l->shape[d])
+    const cdp__dt_cut *c = cdp__dt_cut_find(l->mesh, p->cut);
+    if (c ? c->replaced : p->cut <= l->mesh->cuts.last)
+        return cdp_error_set(CDP_ERR_STATE, -1, 0,
+            "layout: cut %u of mesh dimension %u was replaced by later ones; call "
+            "cdp_layout_from_local() again, or keep such a cut with cdp_mesh_cut()",
+            p->cut, by);
+    if (!c || c->dim != by)
+        return cdp__dt_wrong("cut", by, "cdp_mesh_cut() gave no such number there");
+    if (c->starts[l->mesh->desc.shape[by]] != l->shape[d])
         return cdp__dt_wrong("cut", by, "its sizes do not add up to the size of the tensor");
     for (uint32_t e = 0; e < l->mesh->desc.ndim; ++e)
         if (e != by && l->place[e].kind == CDP_PLACE_SHARD && cdp__dt_dim(l, e) == (uint32_t)d)
@@ -3152,7 +3369,7 @@ CDP_API uint64_t cdp_layout_box(const cdp_layout *l, const uint32_t *coord, cdp_
     cdp__dt_region r;
     memset(&r, 0, sizeof r);
     if (out) memset(out, 0, sizeof *out);
-    if (!cdp__dt_has_mesh(l)) return 0;
+    if (!cdp__dt_has_mesh(l) || !cdp__dt_cuts_last(l)) return 0;
     uint32_t position = l->mesh->me;
     if (coord) {
         position = 0;
@@ -3184,6 +3401,7 @@ CDP__DT bool cdp__dt_shape_same(const cdp_layout *a, const cdp_layout *b) {
 CDP_API bool cdp_layout_same(const cdp_layout *a, const cdp_layout *b) {
     if (!cdp__dt_has_mesh(a) || !cdp__dt_has_mesh(b) || !cdp__dt_shape_same(a, b)) return false;
     if (!cdp__dt_mesh_same(a->mesh, b->mesh)) return false;
+    if (!cdp__dt_cuts_last(a) || !cdp__dt_cuts_last(b)) return false;
     for (uint32_t by = 0; by < a->mesh->desc.ndim; ++by) {
         const cdp_place *p = &a->place[by], *q = &b->place[by];
         const bool x = p->kind == CDP_PLACE_PARTIAL, y = q->kind == CDP_PLACE_PARTIAL;
@@ -3296,6 +3514,7 @@ struct cdp_plan {
     uint8_t *scratch;
     uint64_t scratch_used;
     cdp_plan_info info;
+    bool holds;                        /* the cuts of its layouts */
     bool compared, identity, backward; /* backward: counted as such */
     cdp_coll_kind kind;                /* counted as this */
     struct cdp__dt_wide *wide;         /* of asynchronous runs */
@@ -4063,6 +4282,14 @@ CDP__DT cdp_status cdp__dt_plan_refused(const cdp_plan_desc *d, cdp_status st) {
         st, why.peer, why.sys_errno, "rank %u/%u: %s", m->root->rank, m->root->size, why.text);
 }
 
+/* The plan is not made, compared or drawn any more: it needs no cuts. */
+CDP__DT void cdp__dt_plan_let_go(cdp_plan *p) {
+    if (!p->holds) return;
+    p->holds = false;
+    cdp__dt_cuts_let_go(&p->desc.from);
+    cdp__dt_cuts_let_go(&p->desc.to);
+}
+
 CDP_API cdp_status cdp_plan_create(const cdp_plan_desc *desc, cdp_plan **out) {
     if (!out) return cdp__dt_missing("cdp_plan_create", "out");
     *out = NULL;
@@ -4074,6 +4301,9 @@ CDP_API cdp_status cdp_plan_create(const cdp_plan_desc *desc, cdp_plan **out) {
     if (!p) return cdp__dt_nomem("a plan", sizeof *p);
     p->desc = *desc;
     p->os = os;
+    p->holds = true;
+    cdp__dt_cuts_hold(&desc->from);
+    cdp__dt_cuts_hold(&desc->to);
     st = cdp__dt_plan_fill(p);
     if (st != CDP_OK) {
         cdp_plan_destroy(p);
@@ -4427,6 +4657,7 @@ CDP_API void cdp_plan_destroy(cdp_plan *p) {
         (void)cdp__dt_mesh_refused(&p->desc.from, "cdp_plan_destroy");
         p->mesh = NULL; /* what it has of the group stays there */
     }
+    cdp__dt_plan_let_go(p);
     if (p->mesh) cdp__dt_scratch_give(p, true);
     for (uint32_t k = 0; k < p->phase_count; ++k) {
         cdp__dt_free(p->os, p->phases[k].send);
@@ -5286,8 +5517,8 @@ CDP__DT void cdp__dt_kept_end(cdp__dt_kept *k) {
     while (*at != k)
         at = &(*at)->next_to;
     *at = k->next_to;
-    while (*last)
-        last = &(*last)->spare;
+    for (; *last; last = &(*last)->spare)
+        cdp__dt_plan_let_go(*last);
     *last = k->from->retired;
     k->from->retired = k->plan;
     cdp__dt_plans_reap(&k->from->retired, false);
@@ -5384,8 +5615,8 @@ CDP__DT bool cdp__dt_place_written_same(const cdp_place *a, const cdp_place *b) 
         && a->cut == b->cut && a->block == b->block;
 }
 
-/* True: two layouts are written with the same numbers, on the same mesh. A cut keeps its number as
-   long as its mesh. */
+/* True: two layouts are written with the same numbers, on the same mesh. No number is given
+   to two cuts. */
 CDP__DT bool cdp__dt_written_same(const cdp_layout *a, const cdp_layout *b) {
     if (a->mesh != b->mesh || a->dtype != b->dtype || a->ndim != b->ndim) return false;
     for (uint32_t d = 0; d < a->ndim; ++d)
@@ -5408,7 +5639,10 @@ CDP__DT cdp_status cdp__dt_kept_found(
         if (d->from_one || d->to_one || !cdp__dt_written_same(&d->from, from)
             || !cdp__dt_written_same(&d->to, to))
             continue;
+        if (!cdp__dt_cuts_last(from) || !cdp__dt_cuts_last(to)) return CDP_OK;
         *at = k->next;
+        cdp__dt_cuts_touch(from);
+        cdp__dt_cuts_touch(to);
         k->next = m->kept;
         m->kept = k;
         return cdp__dt_kept_idle(k, d, out);
@@ -5421,6 +5655,8 @@ CDP__DT cdp_status cdp__dt_kept_plan(const cdp_plan_desc *desc, cdp_plan **out) 
     uint64_t key[CDP__DT_KEY_WORDS];
     const cdp_status st = cdp__dt_plan_check(desc);
     if (st != CDP_OK) return cdp__dt_plan_refused(desc, st);
+    cdp__dt_cuts_touch(&desc->from);
+    cdp__dt_cuts_touch(&desc->to);
     cdp_mesh *m = (cdp_mesh *)(uintptr_t)desc->from.mesh;
     cdp__dt_plan_words(desc, 0, key);
     for (cdp__dt_kept **at = &m->kept; *at; at = &(*at)->next) {
@@ -5806,7 +6042,7 @@ CDP__DT cdp_status cdp__dt_shapes_join(
         even = even && sizes[i] == cdp__dt_chunk(total, block, n, i, &start);
     }
     l->place[only].cut = 0;
-    return even ? CDP_OK : cdp_mesh_cut(m, only, sizes, &l->place[only].cut);
+    return even ? CDP_OK : cdp__dt_cut_of(m, only, sizes, true, &l->place[only].cut);
 }
 
 /* Checks that the layout found gives every rank the shape of its piece. */

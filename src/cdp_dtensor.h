@@ -150,7 +150,8 @@
 
     LIMITS
         mesh: 6 dimensions, 65535 ranks | tensor: 8 dimensions, 63 bits of elements and bytes
-        names of mesh dimensions: 31 bytes | host memory only: device memory is UNSUPPORTED
+        names of mesh dimensions: 31 bytes | cuts that cdp_layout_from_local keeps: 4096 per mesh
+        dimension, fewer above 127 ranks | host memory only: device memory is UNSUPPORTED
         operators: 4 inputs, 256 rules | products without a gemm: f32, f64, i32, i64; losses and
         attention: f32, f64 | layers, losses and attention: on meshes of one dimension
 
@@ -205,6 +206,7 @@ extern "C" {
 #include "dtensor/chunks.h"
 #include "dtensor/counter.h"
 #include "dtensor/grid.h"
+#include "dtensor/cuts.h"
 #include "dtensor/moves.h"
 #include "dtensor/single.h"
 #include "dtensor/torch.h"

@@ -21,6 +21,7 @@
 #include "kernels.h"
 #include "chunks.h"
 #include "grid.h"
+#include "cuts.h"
 #include "meshes.h"
 #include "plan_words.h"
 #include "runner.h"
@@ -87,7 +88,7 @@ CDP__DT cdp_status cdp__dt_shapes_join(
         even = even && sizes[i] == cdp__dt_chunk(total, block, n, i, &start);
     }
     l->place[only].cut = 0;
-    return even ? CDP_OK : cdp_mesh_cut(m, only, sizes, &l->place[only].cut);
+    return even ? CDP_OK : cdp__dt_cut_of(m, only, sizes, true, &l->place[only].cut);
 }
 
 /* Checks that the layout found gives every rank the shape of its piece. */

@@ -24,10 +24,15 @@ CDP_API void cdp_dtensor_free(cdp_dtensor *tensor);
 
 /* Complete a layout whose pieces have any size: layout->place, dtype and ndim are set,
    local_shape is the shape of this rank's piece. Gathers the shapes; sets layout->shape, and cuts
-   where pieces do not follow the chunk rule. Collective. Errors: INVALID, UNSUPPORTED (pieces
-   that do not follow the chunk rule where several mesh dimensions shard one tensor dimension),
-   MISMATCH (pieces that do not fit together; names the dimension and two ranks; the group stays
-   usable), NOMEM, or the group's failure. */
+   where pieces do not follow the chunk rule; equal cuts are one. The mesh keeps the last
+   CDP_MESH_CUTS such cuts of each of its dimensions; of one with more than 127 ranks as many as
+   take 4 MiB, but at least 64. If there are more, the one is replaced that was longest not used: by
+   this call, or by a layout in cdp_redistribute(), cdp_distribute() or cdp_dtensor_full(). Layouts
+   with it are STATE from then on; plans and edges that exist go on. To keep a cut, give its sizes
+   to cdp_mesh_cut(). Collective. Errors: INVALID, UNSUPPORTED (pieces that do not follow the chunk
+   rule where several mesh dimensions shard one tensor dimension), MISMATCH (pieces that do not fit
+   together; names the dimension and two ranks; the group stays usable), NOMEM, or the failure of
+   the group. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_layout_from_local(
     cdp_mesh *mesh, cdp_layout *layout, const uint64_t *local_shape);
 

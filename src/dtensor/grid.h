@@ -21,10 +21,27 @@
 
 /* A cut that the program has chosen: starts[i] of piece i, and the total at the end. */
 typedef struct cdp__dt_cut {
-    struct cdp__dt_cut *next;
+    struct cdp__dt_cut *next, *next_hash; /* of the chains of its number, and of its hash */
+    struct cdp__dt_cut *older, *newer;    /* that may be replaced */
+    uint64_t hash, *starts;
     uint32_t dim, number;
-    uint64_t *starts;
+    uint32_t plans; /* that use it */
+    bool passing;   /* it may be replaced */
+    bool replaced;  /* it was, and is no cut for new plans */
 } cdp__dt_cut;
+
+typedef struct cdp__dt_passing {
+    cdp__dt_cut *oldest, *newest;
+    uint32_t count;
+} cdp__dt_passing;
+
+/* The cuts of a mesh. */
+typedef struct cdp__dt_cuts {
+    cdp__dt_cut **by_hash, **by_number; /* `size` chains each, one behind the other in memory */
+    uint32_t size, count;
+    uint32_t last; /* number that was given */
+    cdp__dt_passing passing[CDP_MESH_DIMS];
+} cdp__dt_cuts;
 
 /* Memory that messages or callbacks of a failed group may still access. It is freed after the
    group: first `memory` (may be NULL), then this record. */
@@ -87,8 +104,7 @@ struct cdp_mesh {
     uint64_t ranks_hash, name_hash[CDP_MESH_DIMS];
     cdp__dt_root *root;
     cdp__dt_link *link[CDP_MESH_DIMS], *all; /* groups; NULL on paper and outside */
-    cdp__dt_cut *cuts;
-    uint32_t cut_count;
+    cdp__dt_cuts cuts;
     cdp__dt_kept *kept;    /* plans of cdp_redistribute() from this mesh */
     cdp__dt_kept *kept_to; /* those to this mesh, kept by their source */
     cdp_plan *retired;     /* no longer kept, but still running */
@@ -258,10 +274,21 @@ CDP__DT uint32_t cdp__dt_sequence(
     return n;
 }
 
+CDP__DT cdp__dt_cut **cdp__dt_cut_chain(const cdp__dt_cuts *t, uint32_t number) {
+    return &t->by_number[number % t->size];
+}
+
+/* NULL: there is none of this number, or it was replaced and no plan uses it. */
+CDP__DT cdp__dt_cut *cdp__dt_cut_find(const cdp_mesh *m, uint32_t number) {
+    cdp__dt_cut *c = m->cuts.size ? *cdp__dt_cut_chain(&m->cuts, number) : NULL;
+    while (c && c->number != number)
+        c = c->next;
+    return c;
+}
+
 CDP__DT const uint64_t *cdp__dt_cut_starts(const cdp_mesh *m, uint32_t number) {
-    for (const cdp__dt_cut *c = m->cuts; c; c = c->next)
-        if (c->number == number) return c->starts;
-    return NULL;
+    const cdp__dt_cut *c = cdp__dt_cut_find(m, number);
+    return c ? c->starts : NULL;
 }
 
 CDP__DT cdp_dtype cdp__dt_dtype(const cdp_layout *l) {

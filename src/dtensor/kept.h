@@ -15,6 +15,7 @@
 #include "plan_api.h"
 #include "kit.h"
 #include "grid.h"
+#include "cuts.h"
 #include "meshes.h"
 #include "spelling.h"
 #include "stages.h"
@@ -47,8 +48,8 @@ CDP__DT void cdp__dt_kept_end(cdp__dt_kept *k) {
     while (*at != k)
         at = &(*at)->next_to;
     *at = k->next_to;
-    while (*last)
-        last = &(*last)->spare;
+    for (; *last; last = &(*last)->spare)
+        cdp__dt_plan_let_go(*last);
     *last = k->from->retired;
     k->from->retired = k->plan;
     cdp__dt_plans_reap(&k->from->retired, false);
@@ -145,8 +146,8 @@ CDP__DT bool cdp__dt_place_written_same(const cdp_place *a, const cdp_place *b) 
         && a->cut == b->cut && a->block == b->block;
 }
 
-/* True: two layouts are written with the same numbers, on the same mesh. A cut keeps its number as
-   long as its mesh. */
+/* True: two layouts are written with the same numbers, on the same mesh. No number is given
+   to two cuts. */
 CDP__DT bool cdp__dt_written_same(const cdp_layout *a, const cdp_layout *b) {
     if (a->mesh != b->mesh || a->dtype != b->dtype || a->ndim != b->ndim) return false;
     for (uint32_t d = 0; d < a->ndim; ++d)
@@ -169,7 +170,10 @@ CDP__DT cdp_status cdp__dt_kept_found(
         if (d->from_one || d->to_one || !cdp__dt_written_same(&d->from, from)
             || !cdp__dt_written_same(&d->to, to))
             continue;
+        if (!cdp__dt_cuts_last(from) || !cdp__dt_cuts_last(to)) return CDP_OK;
         *at = k->next;
+        cdp__dt_cuts_touch(from);
+        cdp__dt_cuts_touch(to);
         k->next = m->kept;
         m->kept = k;
         return cdp__dt_kept_idle(k, d, out);
@@ -182,6 +186,8 @@ CDP__DT cdp_status cdp__dt_kept_plan(const cdp_plan_desc *desc, cdp_plan **out) 
     uint64_t key[CDP__DT_KEY_WORDS];
     const cdp_status st = cdp__dt_plan_check(desc);
     if (st != CDP_OK) return cdp__dt_plan_refused(desc, st);
+    cdp__dt_cuts_touch(&desc->from);
+    cdp__dt_cuts_touch(&desc->to);
     cdp_mesh *m = (cdp_mesh *)(uintptr_t)desc->from.mesh;
     cdp__dt_plan_words(desc, 0, key);
     for (cdp__dt_kept **at = &m->kept; *at; at = &(*at)->next) {

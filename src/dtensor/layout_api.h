@@ -63,15 +63,18 @@ CDP_API uint64_t cdp_layout_text(const cdp_layout *layout, char *text, uint64_t 
 /* OK if every member is valid. Errors: INVALID (no mesh, a dim out of range, too large a shape, a
    block that is no multiple of the block of a later cut, a cut beside another shard of its
    dimension or with another total); UNSUPPORTED (PARTIAL placements of different ops, except sum
-   with avg; an op that the dtype does not have); STATE (its mesh was destroyed). */
+   with avg; an op that the dtype does not have); STATE (its mesh was destroyed; a cut was
+   replaced, see cdp_layout_from_local()). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_layout_check(const cdp_layout *layout);
 
 /* Set *out (NULL: not wanted) to what the rank at coord[0..] of the mesh holds (NULL: this rank).
    In a dimension where it holds nothing, size is 0 and start is the size of the whole tensor.
-   Returns the number of its elements, 0 for ranks outside the mesh. `layout` must be valid. */
+   Returns the number of its elements; 0 for ranks outside the mesh, and if a cut was replaced.
+   `layout` must be valid. */
 CDP_API uint64_t cdp_layout_box(const cdp_layout *layout, const uint32_t *coord, cdp_box *out);
 
-/* True if every rank holds the same data under both: no byte need be moved. */
+/* True if every rank holds the same data under both: no byte need be moved. False if a cut was
+   replaced. */
 CDP_API bool cdp_layout_same(const cdp_layout *a, const cdp_layout *b);
 
 /* Draw which rank holds what, for every rank of the mesh; tensors of more than two dimensions as

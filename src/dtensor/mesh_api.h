@@ -8,6 +8,7 @@
 
 #define CDP_MESH_DIMS 6u       /* most dimensions of a mesh */
 #define CDP_TENSOR_DIMS 8u     /* most dimensions of a tensor */
+#define CDP_MESH_CUTS 4096u    /* most cuts of cdp_layout_from_local() in one dimension of a mesh */
 #define CDP_NO_DIM 0xffffffffu /* no such dimension; or, where a function says so, all of them */
 #define CDP_EACH 0xffffffffu   /* in place of a rank: every rank */
 
@@ -90,8 +91,8 @@ CDP_API const cdp_mesh_desc *cdp_mesh_desc_of(const cdp_mesh *mesh);
 
 /* Register a cut of one's own along mesh dimension `dim`: sizes[i] elements for coordinate i.
    *cut is a number for cdp_place.cut, valid on this mesh alone until it ends; equal sizes get the
-   same number. Local; all ranks must make the same calls. Errors: INVALID (no such dimension, sizes
-   of more than 63 bits), NOMEM. */
+   same number. A cut that cdp_layout_from_local() made is kept then, too. Local; all ranks must
+   make the same calls. Errors: INVALID (no such dimension, sizes of more than 63 bits), NOMEM. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mesh_cut(
     cdp_mesh *mesh, uint32_t dim, const uint64_t *sizes, uint32_t *cut);
 

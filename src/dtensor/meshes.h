@@ -21,6 +21,7 @@
 #include "kit.h"
 #include "counter.h"
 #include "grid.h"
+#include "cuts.h"
 
 /* Compares n words over a group. *rank: the first one that differs from rank 0, CDP__DT_NONE:
    none; *word: the first word that differs; values[]: that word on rank 0 and on *rank. */
@@ -279,12 +280,7 @@ CDP__DT void cdp__dt_mesh_free(cdp_mesh *m) {
     const cdp_os *os = m->root->os;
     CDP_ASSERT(!m->kept);
     cdp__ended_add(m);
-    while (m->cuts) {
-        cdp__dt_cut *next = m->cuts->next;
-        cdp__dt_free(os, m->cuts->starts);
-        cdp__dt_free(os, m->cuts);
-        m->cuts = next;
-    }
+    cdp__dt_cuts_free(m);
     cdp__dt_link_drop(m->root, m->all);
     for (uint32_t d = 0; d < CDP_MESH_DIMS; ++d)
         cdp__dt_link_drop(m->root, m->link[d]);
@@ -492,48 +488,6 @@ CDP_API cdp_group *cdp_mesh_group(const cdp_mesh *m, uint32_t dim) {
 
 CDP_API const cdp_mesh_desc *cdp_mesh_desc_of(const cdp_mesh *m) {
     return m ? &m->desc : NULL;
-}
-
-CDP_API cdp_status cdp_mesh_cut(cdp_mesh *m, uint32_t dim, const uint64_t *sizes, uint32_t *cut) {
-    if (!m) return cdp__dt_missing("cdp_mesh_cut", "mesh");
-    if (!sizes) return cdp__dt_missing("cdp_mesh_cut", "sizes");
-    if (!cut) return cdp__dt_missing("cdp_mesh_cut", "cut");
-    if (dim >= m->desc.ndim)
-        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
-            "cdp_mesh_cut: there is no dimension %u; the mesh has %u dimensions", dim,
-            m->desc.ndim);
-    const uint32_t n = m->desc.shape[dim];
-    cdp__dt_cut *c = (cdp__dt_cut *)cdp__dt_alloc(m->root->os, sizeof *c);
-    uint64_t *starts = (uint64_t *)cdp__dt_alloc(m->root->os, (n + 1ull) * sizeof *starts);
-    cdp_status st = CDP_OK;
-    if (!c || !starts) st = cdp__dt_nomem("a cut", (n + 1ull) * sizeof *starts);
-    for (uint32_t i = 0; st == CDP_OK && i < n; ++i) {
-        starts[i + 1] = starts[i] + sizes[i];
-        if (sizes[i] >> 62 || starts[i + 1] >> 62)
-            st = cdp_error_set(CDP_ERR_INVALID, -1, 0,
-                "cdp_mesh_cut: sizes[%u] is %llu; the sum must stay below 2^62", i,
-                (unsigned long long)sizes[i]);
-    }
-    if (st != CDP_OK) {
-        cdp__dt_free(m->root->os, c);
-        cdp__dt_free(m->root->os, starts);
-        return st;
-    }
-    for (const cdp__dt_cut *old = m->cuts; old; old = old->next) {
-        if (old->dim != dim
-            || memcmp(old->starts, starts, (size_t)(n + 1ull) * sizeof *starts) != 0)
-            continue;
-        *cut = old->number;
-        cdp__dt_free(m->root->os, c);
-        cdp__dt_free(m->root->os, starts);
-        return CDP_OK;
-    }
-    c->dim = dim;
-    c->number = *cut = ++m->cut_count;
-    c->starts = starts;
-    c->next = m->cuts;
-    m->cuts = c;
-    return CDP_OK;
 }
 
 #endif /* CDP_SRC_DTENSOR_MESHES_H */

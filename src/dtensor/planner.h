@@ -22,6 +22,7 @@
 #include "kernels.h"
 #include "chunks.h"
 #include "grid.h"
+#include "cuts.h"
 #include "moves.h"
 #include "single.h"
 #include "torch.h"
@@ -545,6 +546,14 @@ CDP__DT cdp_status cdp__dt_plan_refused(const cdp_plan_desc *d, cdp_status st) {
         st, why.peer, why.sys_errno, "rank %u/%u: %s", m->root->rank, m->root->size, why.text);
 }
 
+/* The plan is not made, compared or drawn any more: it needs no cuts. */
+CDP__DT void cdp__dt_plan_let_go(cdp_plan *p) {
+    if (!p->holds) return;
+    p->holds = false;
+    cdp__dt_cuts_let_go(&p->desc.from);
+    cdp__dt_cuts_let_go(&p->desc.to);
+}
+
 CDP_API cdp_status cdp_plan_create(const cdp_plan_desc *desc, cdp_plan **out) {
     if (!out) return cdp__dt_missing("cdp_plan_create", "out");
     *out = NULL;
@@ -556,6 +565,9 @@ CDP_API cdp_status cdp_plan_create(const cdp_plan_desc *desc, cdp_plan **out) {
     if (!p) return cdp__dt_nomem("a plan", sizeof *p);
     p->desc = *desc;
     p->os = os;
+    p->holds = true;
+    cdp__dt_cuts_hold(&desc->from);
+    cdp__dt_cuts_hold(&desc->to);
     st = cdp__dt_plan_fill(p);
     if (st != CDP_OK) {
         cdp_plan_destroy(p);

@@ -48,6 +48,7 @@ CDP_API void cdp_plan_destroy(cdp_plan *p) {
         (void)cdp__dt_mesh_refused(&p->desc.from, "cdp_plan_destroy");
         p->mesh = NULL; /* what it has of the group stays there */
     }
+    cdp__dt_plan_let_go(p);
     if (p->mesh) cdp__dt_scratch_give(p, true);
     for (uint32_t k = 0; k < p->phase_count; ++k) {
         cdp__dt_free(p->os, p->phases[k].send);

@@ -17,6 +17,7 @@
 #include "kit.h"
 #include "kernels.h"
 #include "grid.h"
+#include "cuts.h"
 
 /* True if there is a mesh, which was not destroyed. */
 CDP__DT bool cdp__dt_has_mesh(const cdp_layout *l) {
@@ -43,11 +44,15 @@ CDP__DT cdp_status cdp__dt_check_shard(const cdp_layout *l, uint32_t by) {
             p->dim, l->ndim);
     if (p->block >> 62) return cdp__dt_wrong("block", by, "it must be below 2^62");
     if (!p->cut) return CDP_OK;
-    const uint64_t *starts = NULL;
-    for (const cdp__dt_cut *c = l->mesh->cuts; c; c = c->next)
-        if (c->number == p->cut && c->dim == by) starts = c->starts;
-    if (!starts) return cdp__dt_wrong("cut", by, "cdp_mesh_cut() gave no such number there");
-    if (starts[l->mesh->desc.shape[by]] != l->shape[d])
+    const cdp__dt_cut *c = cdp__dt_cut_find(l->mesh, p->cut);
+    if (c ? c->replaced : p->cut <= l->mesh->cuts.last)
+        return cdp_error_set(CDP_ERR_STATE, -1, 0,
+            "layout: cut %u of mesh dimension %u was replaced by later ones; call "
+            "cdp_layout_from_local() again, or keep such a cut with cdp_mesh_cut()",
+            p->cut, by);
+    if (!c || c->dim != by)
+        return cdp__dt_wrong("cut", by, "cdp_mesh_cut() gave no such number there");
+    if (c->starts[l->mesh->desc.shape[by]] != l->shape[d])
         return cdp__dt_wrong("cut", by, "its sizes do not add up to the size of the tensor");
     for (uint32_t e = 0; e < l->mesh->desc.ndim; ++e)
         if (e != by && l->place[e].kind == CDP_PLACE_SHARD && cdp__dt_dim(l, e) == (uint32_t)d)
@@ -226,7 +231,7 @@ CDP_API uint64_t cdp_layout_box(const cdp_layout *l, const uint32_t *coord, cdp_
     cdp__dt_region r;
     memset(&r, 0, sizeof r);
     if (out) memset(out, 0, sizeof *out);
-    if (!cdp__dt_has_mesh(l)) return 0;
+    if (!cdp__dt_has_mesh(l) || !cdp__dt_cuts_last(l)) return 0;
     uint32_t position = l->mesh->me;
     if (coord) {
         position = 0;
@@ -258,6 +263,7 @@ CDP__DT bool cdp__dt_shape_same(const cdp_layout *a, const cdp_layout *b) {
 CDP_API bool cdp_layout_same(const cdp_layout *a, const cdp_layout *b) {
     if (!cdp__dt_has_mesh(a) || !cdp__dt_has_mesh(b) || !cdp__dt_shape_same(a, b)) return false;
     if (!cdp__dt_mesh_same(a->mesh, b->mesh)) return false;
+    if (!cdp__dt_cuts_last(a) || !cdp__dt_cuts_last(b)) return false;
     for (uint32_t by = 0; by < a->mesh->desc.ndim; ++by) {
         const cdp_place *p = &a->place[by], *q = &b->place[by];
         const bool x = p->kind == CDP_PLACE_PARTIAL, y = q->kind == CDP_PLACE_PARTIAL;

@@ -116,6 +116,7 @@ struct cdp_plan {
     uint8_t *scratch;
     uint64_t scratch_used;
     cdp_plan_info info;
+    bool holds;                        /* the cuts of its layouts */
     bool compared, identity, backward; /* backward: counted as such */
     cdp_coll_kind kind;                /* counted as this */
     struct cdp__dt_wide *wide;         /* of asynchronous runs */

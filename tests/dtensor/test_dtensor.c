@@ -1918,7 +1918,7 @@ static void cuts_of_every_step(cdp_group *g, void *arg) {
         T_EQ(9, l.shape[0]);
         T_EQ(1, l.place[0].cut);
     }
-    T(m->cuts && !m->cuts->next);
+    T_EQ(1, m->cuts.count);
     const cdp_layout a = layout_of(m, "S0", 1, 9, 0, 0), b = layout_of(m, "P(max)", 1, 9, 0, 0);
     OK(cdp_dtensor_create(&a, NULL, &x));
     OK(cdp_dtensor_create(&b, NULL, &y));
@@ -1931,6 +1931,122 @@ static void cuts_of_every_step(cdp_group *g, void *arg) {
 
 TEST(equal_cuts_are_one_and_refusals_name_their_rank) {
     RUN(3, cuts_of_every_step);
+}
+
+/* An os that counts the blocks of a mesh that are not freed. */
+static uint64_t blocks_now;
+static void *block_alloc(void *user, uint64_t bytes) {
+    (void)user;
+    ++blocks_now;
+    return cdp_os_default()->alloc(cdp_os_default()->user, bytes);
+}
+static void block_release(void *user, void *memory) {
+    (void)user;
+    --blocks_now;
+    cdp_os_default()->release(cdp_os_default()->user, memory);
+}
+
+/* A layout on a mesh of one dimension, with a cut like those of cdp_layout_from_local(). */
+static cdp_layout passing_cut(cdp_mesh *m, uint64_t a, uint64_t b) {
+    const uint64_t sizes[3] = {a, b, 7};
+    cdp_layout l = {.mesh = m, .ndim = 1, .shape = {a + b + 7}};
+    l.place[0].kind = CDP_PLACE_SHARD;
+    OK(cdp__dt_cut_of(m, 0, sizes, true, &l.place[0].cut));
+    return l;
+}
+
+/* 100,000 different cuts in bounded memory. What was used last is valid, and so is what the program
+   keeps; a plan goes on with a cut that was replaced. */
+TEST(cuts_do_not_grow_with_calls) {
+    cdp_os os = *cdp_os_default();
+    cdp_mesh *m = paper_mesh(1, 3, 0, 0);
+    const cdp_os *const own = m->root->os;
+    const uint64_t keep[3] = {2, 900, 7};
+    char a[4096], b[4096];
+    uint32_t kept;
+    cdp_plan *p;
+    os.alloc = block_alloc;
+    os.release = block_release;
+    m->root->os = &os;
+    blocks_now = 0;
+    const cdp_layout first = passing_cut(m, 1, 900), second = passing_cut(m, 2, 900);
+    T_EQ(second.place[0].cut, passing_cut(m, 2, 900).place[0].cut);
+    OK(cdp_mesh_cut(m, 0, keep, &kept));
+    T_EQ(second.place[0].cut, kept);
+    cdp_plan_desc d = {.from = first, .to = layout_of(m, "R", 1, 908, 0, 0)};
+    OK(cdp_plan_create(&d, &p));
+    (void)cdp_plan_draw(p, CDP_DRAW_TEXT, a, sizeof a);
+    const uint64_t before = blocks_now;
+    for (uint64_t k = 0; k < 100000; ++k) {
+        const cdp_layout l = passing_cut(m, 5 + k, 1000);
+        T_EQ(7, cdp_layout_box(&l, (const uint32_t[]){2}, NULL));
+        if (k == CDP_MESH_CUTS - 2) OK(cdp_layout_check(&first)); /* there was room for all */
+        if (k % 1000 == 0) T(blocks_now <= before + CDP_MESH_CUTS);
+    }
+    T_EQ(CDP_MESH_CUTS + 2, m->cuts.count); /* the kept one, and that of the plan */
+    REFUSED(CDP_ERR_STATE, "cut 1 of mesh dimension 0 was replaced", cdp_layout_check(&first));
+    T_EQ(0, cdp_layout_box(&first, NULL, NULL));
+    T(!cdp_layout_same(&first, &first));
+    OK(cdp_layout_check(&second));
+    T_EQ(2, cdp_layout_box(&second, NULL, NULL));
+    (void)cdp_plan_draw(p, CDP_DRAW_TEXT, b, sizeof b);
+    T(strcmp(a, b) == 0);
+    const cdp_layout again = passing_cut(m, 1, 900); /* another number, though a plan has the old */
+    T(again.place[0].cut > 100000);
+    cdp_plan_destroy(p);
+    T_EQ(CDP_MESH_CUTS + 1, m->cuts.count);
+    for (uint64_t k = 0; k < 2 * CDP_MESH_CUTS; ++k) { /* in use all the time: valid */
+        (void)passing_cut(m, 5 + k, 2000);
+        (void)passing_cut(m, 1, 900);
+    }
+    OK(cdp_layout_check(&again));
+    T_EQ(64, cdp__dt_cuts_most(65535));
+    T_EQ(CDP_MESH_CUTS, cdp__dt_cuts_most(127));
+    T(cdp__dt_cuts_most(128) < CDP_MESH_CUTS);
+    cdp__dt_cuts_free(m);
+    T_EQ(0, blocks_now);
+    memset(&m->cuts, 0, sizeof m->cuts);
+    m->root->os = own;
+    cdp_mesh_destroy(m);
+}
+
+/* Different pieces in every step: cuts that are redistributed from stay, the others go, at the same
+   time on all ranks. */
+static void other_cuts_in_every_step(cdp_group *g, void *arg) {
+    cdp_mesh *m = mesh_of(g, 1, 2, 0);
+    const uint32_t me = cdp_rank(g);
+    const cdp_layout all = layout_of(m, "R", 1, 10, 0, 0);
+    cdp_layout used = {.mesh = m, .ndim = 1}, unused = used;
+    cdp_dtensor x, y;
+    uint64_t rows = me ? 8 : 2;
+    used.place[0].kind = unused.place[0].kind = CDP_PLACE_SHARD;
+    (void)arg;
+    OK(cdp_layout_from_local(m, &used, &rows));
+    rows = me ? 9 : 1;
+    OK(cdp_layout_from_local(m, &unused, &rows));
+    OK(cdp_dtensor_create(&used, NULL, &x));
+    OK(cdp_dtensor_create(&all, NULL, &y));
+    OK(cdp_dtensor_fill(&x, &(cdp_fill){.kind = CDP_FILL_RAMP, .b = 1}));
+    for (uint64_t k = 0; k < 10000; ++k) {
+        cdp_layout l = {.mesh = m, .ndim = 1};
+        l.place[0].kind = CDP_PLACE_SHARD;
+        rows = me ? 20 + k : 1;
+        OK(cdp_layout_from_local(m, &l, &rows));
+        if (k % 1000) continue;
+        OK(cdp_redistribute(&x, &y));
+        for (uint32_t i = 0; i < 10; ++i)
+            T(((float *)y.data)[i] == (float)i);
+    }
+    OK(cdp_layout_check(&used));
+    REFUSED(CDP_ERR_STATE, "cut 2 of mesh dimension 0 was replaced", cdp_layout_check(&unused));
+    T_EQ(CDP_MESH_CUTS, m->cuts.count);
+    cdp_dtensor_free(&x);
+    cdp_dtensor_free(&y);
+    cdp_mesh_destroy(m);
+}
+
+TEST(other_cuts_of_pieces_in_every_step) {
+    RUN(2, other_cuts_in_every_step);
 }
 
 TEST(runs_of_equal_layouts_at_one_time) {
@@ -2121,6 +2237,8 @@ int main(int argc, char **argv) {
         {"plans_share_their_scratch_memory", plans_share_their_scratch_memory, 30},
         {"equal_cuts_are_one_and_refusals_name_their_rank",
             equal_cuts_are_one_and_refusals_name_their_rank, 30},
+        {"cuts_do_not_grow_with_calls", cuts_do_not_grow_with_calls, 60},
+        {"other_cuts_of_pieces_in_every_step", other_cuts_of_pieces_in_every_step, 60},
         {"runs_of_equal_layouts_at_one_time", runs_of_equal_layouts_at_one_time, 30},
         {"no_plan_between_meshes_of_two_groups", no_plan_between_meshes_of_two_groups, 30},
         {"mesh_measured_and_plans_async", mesh_measured_and_plans_async, 30},
