@@ -21199,6 +21199,37 @@ CDP_API cdp_status cdp_scaler_update(cdp_scaler *s, bool found_inf) {
 
 #endif /* CDP_NO_TRAINING */
 
+/* ---- >>train/optimizer_defaults: settings that the kind of an optimizer gives (pure) --------- */
+
+/* Knows: kinds of optimizers. Promises: every optimizer of a kind has the same defaults, in a ddp
+   and in remote calls. */
+
+typedef struct cdp__optim_default {
+    double lr, eps, weight_decay, beta1, beta2, alpha, rho;
+} cdp__optim_default;
+
+/* The defaults of a kind from CDP_OPTIM_NONE to CDP_OPTIM_RPROP, in that order. */
+CDP__PRIVATE cdp__optim_default cdp__optim_default_of(cdp_optim_kind kind) {
+    static const cdp__optim_default rows[] = {
+        {0, 0, 0, 0, 0, 0, 0},
+        {.01, 0, 0, 0, 0, 0, 0},
+        {.001, 1e-8, 0, .9, .999, 0, 0},
+        {.001, 1e-8, .01, .9, .999, 0, 0},
+        {.002, 1e-8, 0, .9, .999, 0, 0},
+        {.01, 1e-10, 0, 0, 0, 0, 0},
+        {1, 1e-6, 0, 0, 0, 0, .9},
+        {.01, 1e-8, 0, 0, 0, .99, 0},
+        {.01, 0, 0, 0, 0, 0, 0},
+    };
+    return rows[kind <= CDP_OPTIM_RPROP ? kind : 0];
+}
+
+/* A setting as the program gave it, or its default. */
+CDP__PRIVATE double cdp__optim_or(double x, double otherwise) {
+    if (x == 0) return otherwise;
+    return x == CDP_OPTIM_ZERO ? 0 : x;
+}
+
 /* ---- >>train/optimizers: updates of parameters (pure) ---------------------------------------- */
 
 /* Knows: PyTorch's order of operations. Promises: each operation is rounded to f32, or, with fma,
@@ -21346,11 +21377,6 @@ CDP__PRIVATE CDP__EXACT void cdp__update_block_update(
     }
 }
 
-CDP__PRIVATE double cdp__update_or(double x, double otherwise) {
-    if (x == 0) return otherwise;
-    return x == CDP_OPTIM_ZERO ? 0 : x;
-}
-
 /* x to a whole power. */
 CDP__PRIVATE double cdp__power(double x, uint64_t n) {
     double y = 1;
@@ -21360,19 +21386,19 @@ CDP__PRIVATE double cdp__power(double x, uint64_t n) {
 }
 
 CDP__PRIVATE cdp__update_numbers cdp__update_numbers_of(const cdp_optim *o, double scale) {
-    static const double rates[] = {0, .01, .001, .001, .002, .01, 1, .01, .01};
+    const cdp__optim_default d = cdp__optim_default_of(o->kind);
     const bool adam = o->kind == CDP_OPTIM_ADAM || o->kind == CDP_OPTIM_ADAMW;
-    const double lr = cdp__update_or(o->lr, rates[o->kind]);
-    const double beta1 = adam ? cdp__update_or(o->beta1, .9) : cdp__update_or(o->alpha, .99);
-    const double beta2 = cdp__update_or(o->beta2, .999);
-    const double momentum = cdp__update_or(o->momentum, 0);
-    const double decay = cdp__update_or(o->weight_decay, o->kind == CDP_OPTIM_ADAMW ? .01 : 0);
+    const double lr = cdp__optim_or(o->lr, d.lr);
+    const double beta1 = adam ? cdp__optim_or(o->beta1, d.beta1) : cdp__optim_or(o->alpha, d.alpha);
+    const double beta2 = cdp__optim_or(o->beta2, d.beta2);
+    const double momentum = cdp__optim_or(o->momentum, 0);
+    const double decay = cdp__optim_or(o->weight_decay, d.weight_decay);
     double rate = lr;
     cdp__update_numbers k;
     memset(&k, 0, sizeof k);
     if (adam) rate = lr / (1 - cdp__power(beta1, o->step));
     if (o->kind == CDP_OPTIM_ADAGRAD)
-        rate = lr / (1 + (double)(o->step - 1) * cdp__update_or(o->lr_decay, 0));
+        rate = lr / (1 + (double)(o->step - 1) * cdp__optim_or(o->lr_decay, 0));
     k.scale = scale != 0 ? (float)scale : 1;
     k.has_decay = decay != 0 && o->kind != CDP_OPTIM_ADAMW;
     k.decay = (float)decay;
@@ -21380,14 +21406,14 @@ CDP__PRIVATE cdp__update_numbers cdp__update_numbers_of(const cdp_optim *o, doub
     k.lr = (float)-rate;
     k.momentum = (float)momentum;
     k.has_momentum = momentum != 0;
-    k.fresh = o->kind == CDP_OPTIM_ADAGRAD ? (float)cdp__update_or(o->initial, 0)
-                                           : (float)(1 - cdp__update_or(o->dampening, 0));
+    k.fresh = o->kind == CDP_OPTIM_ADAGRAD ? (float)cdp__optim_or(o->initial, 0)
+                                           : (float)(1 - cdp__optim_or(o->dampening, 0));
     k.beta1 = (float)beta1;
     k.beta2 = (float)beta2;
     k.take1 = (float)(1 - beta1);
     k.take2 = (float)(1 - beta2);
     k.root = (float)cdp__sqrt(1 - cdp__power(beta2, o->step));
-    k.eps = (float)cdp__update_or(o->eps, o->kind == CDP_OPTIM_ADAGRAD ? 1e-10 : 1e-8);
+    k.eps = (float)cdp__optim_or(o->eps, d.eps);
     k.first = o->step == 1;
     k.nesterov = o->nesterov;
     k.amsgrad = o->amsgrad;
@@ -21398,7 +21424,7 @@ CDP__PRIVATE cdp__update_numbers cdp__update_numbers_of(const cdp_optim *o, doub
 
 /* The kept arrays of an optimizer, one bit each. */
 CDP__PRIVATE uint32_t cdp__update_kept(const cdp_optim *o) {
-    const bool momentum = cdp__update_or(o->momentum, 0) != 0;
+    const bool momentum = cdp__optim_or(o->momentum, 0) != 0;
     switch (o->kind) {
     case CDP_OPTIM_SGD: return momentum ? 1 : 0;
     case CDP_OPTIM_ADAM:
@@ -21426,7 +21452,7 @@ CDP__PRIVATE cdp_status cdp__update_check(const cdp_optim *o, const cdp_optim_ra
         return cdp__fail(CDP_ERR_INVALID, "cdp_optim_update: step is 0; the first one is 1");
     if (o->nesterov
         && (o->kind != CDP_OPTIM_SGD || !cdp__update_kept(o)
-            || cdp__update_or(o->dampening, 0) != 0))
+            || cdp__optim_or(o->dampening, 0) != 0))
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_optim_update: nesterov is for SGD with momentum and without dampening");
     if (!(r->scale >= 0))

@@ -740,7 +740,8 @@ CDP_API const uint32_t *cdp_ctx_grad_rows(cdp_ctx *ctx, uint64_t value);
 /* Updates parameters where they are: one object on each owner, which keeps its state. A parameter
    is a value (cdp_rref_create) with `param` set whose `plain` is one tensor of F32 or F64 in memory
    of the program, which a step writes; the program should not use it meanwhile. Steps on one owner
-   run one after the other. Arithmetic is done in double and rounded to the parameter's dtype. */
+   run one after the other. Parameters of F32 have the bits of cdp_optim_update(), in the kinds that
+   it has. All else is computed in double and rounded to the parameter's dtype. */
 typedef struct cdp_optim_desc {
     cdp_rpc *rpc;           /* required */
     cdp_optim_kind kind;    /* required */
@@ -8333,10 +8334,10 @@ CDP_API const uint32_t *cdp_ctx_grad_rows(cdp_ctx *ctx, uint64_t value) {
     return rows;
 }
 
-/* ---- >>rpc/update_rules: updates one element of a parameter (pure) --------------------------- */
+/* ---- >>rpc/update_rules: the settings of a remote optimizer; updates one element in double (pure)  */
 
 /* Knows: settings, an element, its gradient, its state. Promises: the same bits as the same formula
-   in a loop of the program. */
+   in a loop of the program. Rules that cdp_optim_update() has for F32 are for F64 here. */
 
 typedef struct cdp__optim_rule {
     cdp_optim_kind kind;
@@ -8369,8 +8370,8 @@ CDP__PRIVATE double cdp__optim_adamax(const cdp__optim_rule *o, double t, double
     return o->lr / (1 - pow(o->beta1, t)) * s[0] / s[1];
 }
 
+/* Its state begins with `initial`, for every row. */
 CDP__PRIVATE double cdp__optim_adagrad(const cdp__optim_rule *o, double t, double g, double *s) {
-    if (t == 1) s[0] = o->initial;
     s[0] += g * g;
     return o->lr / (1 + (t - 1) * o->lr_decay) * g / (sqrt(s[0]) + o->eps);
 }
@@ -8433,36 +8434,58 @@ CDP__PRIVATE double cdp__optim_element(
     return w;
 }
 
-CDP__PRIVATE double cdp__optim_or(double x, double otherwise) {
-    if (x == 0) return otherwise;
-    return x == CDP_OPTIM_ZERO ? 0 : x;
-}
-
 CDP__PRIVATE cdp__optim_rule cdp__optim_rule_of(const cdp_optim_desc *d) {
-    static const double rates[] = {0, .01, .001, .001, .002, .01, 1, .01, .01};
+    const cdp__optim_default of = cdp__optim_default_of(d->kind);
     cdp__optim_rule o;
-    double eps = 1e-8;
     memset(&o, 0, sizeof o);
-    if (d->kind == CDP_OPTIM_ADAGRAD) eps = 1e-10;
-    if (d->kind == CDP_OPTIM_ADADELTA) eps = 1e-6;
     o.kind = d->kind;
     o.nesterov = d->nesterov;
     o.amsgrad = d->amsgrad;
     o.centered = d->centered;
     o.maximize = d->maximize;
-    o.lr = cdp__optim_or(d->lr, rates[d->kind]);
+    o.lr = cdp__optim_or(d->lr, of.lr);
     o.momentum = cdp__optim_or(d->momentum, 0);
     o.dampening = cdp__optim_or(d->dampening, 0);
-    o.beta1 = cdp__optim_or(d->beta1, .9);
-    o.beta2 = cdp__optim_or(d->beta2, .999);
-    o.alpha = cdp__optim_or(d->alpha, .99);
-    o.rho = cdp__optim_or(d->rho, .9);
-    o.eps = cdp__optim_or(d->eps, eps);
-    o.decay = cdp__optim_or(d->weight_decay, d->kind == CDP_OPTIM_ADAMW ? .01 : 0);
+    o.beta1 = cdp__optim_or(d->beta1, of.beta1);
+    o.beta2 = cdp__optim_or(d->beta2, of.beta2);
+    o.alpha = cdp__optim_or(d->alpha, of.alpha);
+    o.rho = cdp__optim_or(d->rho, of.rho);
+    o.eps = cdp__optim_or(d->eps, of.eps);
+    o.decay = cdp__optim_or(d->weight_decay, of.weight_decay);
     o.lr_decay = cdp__optim_or(d->lr_decay, 0);
     o.initial = cdp__optim_or(d->initial, 0);
     return o;
 }
+
+#ifndef CDP_NO_TRAINING
+/* A number of a rule as settings have it. */
+CDP__PRIVATE double cdp__optim_given(double x) {
+    return x == 0 ? CDP_OPTIM_ZERO : x;
+}
+
+/* The rule as cdp_optim_update() takes it. */
+CDP__PRIVATE cdp_optim cdp__optim_settings(const cdp__optim_rule *o, uint64_t step) {
+    cdp_optim s;
+    memset(&s, 0, sizeof s);
+    s.kind = o->kind;
+    s.step = step;
+    s.lr = cdp__optim_given(o->lr);
+    s.momentum = cdp__optim_given(o->momentum);
+    s.dampening = cdp__optim_given(o->dampening);
+    s.beta1 = cdp__optim_given(o->beta1);
+    s.beta2 = cdp__optim_given(o->beta2);
+    s.alpha = cdp__optim_given(o->alpha);
+    s.eps = cdp__optim_given(o->eps);
+    s.weight_decay = cdp__optim_given(o->decay);
+    s.lr_decay = cdp__optim_given(o->lr_decay);
+    s.initial = cdp__optim_given(o->initial);
+    s.nesterov = o->nesterov && o->kind == CDP_OPTIM_SGD;
+    s.amsgrad = o->amsgrad;
+    s.centered = o->centered;
+    s.maximize = o->maximize;
+    return s;
+}
+#endif /* CDP_NO_TRAINING */
 
 #define CDP__OPTIM_NUMBERS 11u
 #define CDP__OPTIM_BYTES (8u + 8u * CDP__OPTIM_NUMBERS)
@@ -8517,8 +8540,8 @@ CDP__PRIVATE bool cdp__optim_get(const uint8_t *at, uint64_t bytes, cdp__optim_r
 
 /* ---- >>rpc/optimizer: objects on owners, and the calls to them ------------------------------- */
 
-/* Knows: parameters of this rank, references to objects of other ranks. Promises: a step writes a
-   parameter once per gradient; an error names every owner that failed. */
+/* Knows: parameters of this rank, cdp_optim_update(), references to objects of other ranks.
+   Promises: a step writes a parameter once per gradient; an error names every owner that failed. */
 
 typedef struct cdp__optim_param {
     cdp_rref rref;
@@ -8546,10 +8569,20 @@ CDP__PRIVATE void cdp__optim_free(void *user, void *data) {
     cdp__free(o->os, o);
 }
 
+CDP__PRIVATE double cdp__optim_load(const cdp_tensor *t, const void *data, uint64_t i) {
+    return t->dtype == CDP_DTYPE_F64 ? ((const double *)data)[i] : (double)((const float *)data)[i];
+}
+CDP__PRIVATE void cdp__optim_store(const cdp_tensor *t, void *data, uint64_t i, double x) {
+    if (t->dtype == CDP_DTYPE_F64)
+        ((double *)data)[i] = x;
+    else
+        ((float *)data)[i] = (float)x;
+}
+
 /* Adds a parameter of this rank. Returns NULL or what is wrong with it. */
 CDP__PRIVATE const char *cdp__optim_take(cdp__optim *o, cdp_rref rref) {
     cdp__optim_param *p = &o->params[o->count];
-    uint64_t bytes;
+    uint64_t bytes, i;
     cdp_value v;
     uint32_t k;
     if (cdp_rref_local(rref, 0, 0, &v) != CDP_OK) return cdp_last_error()->text;
@@ -8567,6 +8600,9 @@ CDP__PRIVATE const char *cdp__optim_take(cdp__optim *o, cdp_rref rref) {
         p->state[k] = cdp__alloc_zero(o->os, bytes);
         if (!p->state[k]) return "out of memory for the state of a parameter";
     }
+    if (o->rule.kind == CDP_OPTIM_ADAGRAD)
+        for (i = 0; i < bytes / cdp_dtype_size(p->t.dtype); ++i)
+            cdp__optim_store(&p->t, p->state[0], i, o->rule.initial);
     return NULL;
 }
 
@@ -8601,16 +8637,6 @@ CDP__PRIVATE cdp__optim *cdp__optim_of(cdp_rpc_request *q) {
     return NULL;
 }
 
-CDP__PRIVATE double cdp__optim_load(const cdp_tensor *t, const void *data, uint64_t i) {
-    return t->dtype == CDP_DTYPE_F64 ? ((const double *)data)[i] : (double)((const float *)data)[i];
-}
-CDP__PRIVATE void cdp__optim_store(const cdp_tensor *t, void *data, uint64_t i, double x) {
-    if (t->dtype == CDP_DTYPE_F64)
-        ((double *)data)[i] = x;
-    else
-        ((float *)data)[i] = (float)x;
-}
-
 /* Returns NULL, or why a gradient does not fit its parameter. */
 CDP__PRIVATE const char *cdp__optim_misfit(
     const cdp__optim_rule *rule, const cdp_tensor *t, const cdp_tensor *g, const uint32_t *rows) {
@@ -8633,12 +8659,11 @@ CDP__PRIVATE const char *cdp__optim_misfit(
     return NULL;
 }
 
-/* Updates a parameter. `rows`: the rows of the gradient; NULL: all. */
-CDP__PRIVATE void cdp__optim_update(
-    const cdp__optim_rule *rule, cdp__optim_param *p, const cdp_tensor *g, const uint32_t *rows) {
-    const uint64_t n = cdp__rpc_tensor_bytes(g) / cdp_dtype_size(g->dtype);
-    const uint64_t width = rows && n ? n / g->shape[0] : 1;
-    const double t = (double)++p->steps;
+/* Updates a parameter element by element. `rows`: the rows of the gradient, each of `width`
+   elements; NULL: all. */
+CDP__PRIVATE void cdp__optim_elements(const cdp__optim_rule *rule, cdp__optim_param *p,
+    const cdp_tensor *g, const uint32_t *rows, uint64_t n, uint64_t width) {
+    const double t = (double)p->steps;
     uint64_t i;
     uint32_t k;
     for (i = 0; i < n; ++i) {
@@ -8652,6 +8677,49 @@ CDP__PRIVATE void cdp__optim_update(
         for (k = 0; k < 3; ++k)
             cdp__optim_store(&p->t, p->state[k], at, s[k]);
     }
+}
+
+#ifndef CDP_NO_TRAINING
+/* Updates a parameter of F32 by a rule that cdp_optim_update() has, row by row. */
+CDP__PRIVATE cdp_status cdp__optim_rows(const cdp__optim_rule *rule, cdp__optim_param *p,
+    const cdp_tensor *g, const uint32_t *rows, uint64_t n, uint64_t width) {
+    const cdp_optim settings = cdp__optim_settings(rule, p->steps);
+    cdp_status st = CDP_OK;
+    cdp_optim_range r;
+    uint64_t i, at;
+    uint32_t k;
+    memset(&r, 0, sizeof r);
+    r.count = width;
+    for (i = 0; st == CDP_OK && i < n; i += width) {
+        at = rows ? rows[i / width] * width : i;
+        r.param = (float *)p->t.data + at;
+        r.grad = (const float *)g->data + i;
+        for (k = 0; k < 3; ++k)
+            r.state[k] = (float *)p->state[k] + at;
+        st = cdp_optim_update(&settings, &r);
+    }
+    return st;
+}
+
+/* Whether cdp_optim_update() has this rule for parameters of this dtype. */
+CDP__PRIVATE bool cdp__optim_by_rows(const cdp__optim_rule *rule, cdp_dtype dtype) {
+    const cdp_optim settings = cdp__optim_settings(rule, 1);
+    return dtype == CDP_DTYPE_F32
+        && (rule->kind == CDP_OPTIM_SGD || cdp_optim_states(&settings) != 0);
+}
+#endif /* CDP_NO_TRAINING */
+
+/* Updates a parameter. `rows`: the rows of the gradient; NULL: all. */
+CDP__PRIVATE cdp_status cdp__optim_update(
+    const cdp__optim_rule *rule, cdp__optim_param *p, const cdp_tensor *g, const uint32_t *rows) {
+    const uint64_t n = cdp__rpc_tensor_bytes(g) / cdp_dtype_size(g->dtype);
+    const uint64_t width = rows && n ? n / g->shape[0] : n;
+    ++p->steps;
+#ifndef CDP_NO_TRAINING
+    if (cdp__optim_by_rows(rule, p->t.dtype)) return cdp__optim_rows(rule, p, g, rows, n, width);
+#endif
+    cdp__optim_elements(rule, p, g, rows, n, width);
+    return CDP_OK;
 }
 
 CDP__PRIVATE void cdp__optim_step_here(void *user, cdp_rpc_request *q) {
@@ -8676,7 +8744,10 @@ CDP__PRIVATE void cdp__optim_step_here(void *user, cdp_rpc_request *q) {
             (void)cdp_rpc_fail(q, 1, wrong);
             return;
         }
-        cdp__optim_update(&o->rule, p, &g, rows);
+        if (cdp__optim_update(&o->rule, p, &g, rows) != CDP_OK) {
+            (void)cdp_rpc_fail(q, 1, cdp_last_error()->text);
+            return;
+        }
     }
 }
 

@@ -489,6 +489,7 @@ extern "C" {
 #include "dtype/numbers.h"
 #include "dtype/norms.h"
 #include "train/precision.h"
+#include "train/optimizer_defaults.h"
 #include "train/optimizers.h"
 #include "ddp/bucket.h"
 #include "ddp/state.h"

@@ -1,7 +1,7 @@
 /* rpc/optimizer.h - objects on owners, and the calls to them
 
-   Knows: parameters of this rank, references to objects of other ranks. Promises: a step writes a
-   parameter once per gradient; an error names every owner that failed. */
+   Knows: parameters of this rank, cdp_optim_update(), references to objects of other ranks.
+   Promises: a step writes a parameter once per gradient; an error names every owner that failed. */
 #ifndef CDP_SRC_RPC_OPTIMIZER_H
 #define CDP_SRC_RPC_OPTIMIZER_H
 
@@ -52,10 +52,20 @@ CDP__PRIVATE void cdp__optim_free(void *user, void *data) {
     cdp__free(o->os, o);
 }
 
+CDP__PRIVATE double cdp__optim_load(const cdp_tensor *t, const void *data, uint64_t i) {
+    return t->dtype == CDP_DTYPE_F64 ? ((const double *)data)[i] : (double)((const float *)data)[i];
+}
+CDP__PRIVATE void cdp__optim_store(const cdp_tensor *t, void *data, uint64_t i, double x) {
+    if (t->dtype == CDP_DTYPE_F64)
+        ((double *)data)[i] = x;
+    else
+        ((float *)data)[i] = (float)x;
+}
+
 /* Adds a parameter of this rank. Returns NULL or what is wrong with it. */
 CDP__PRIVATE const char *cdp__optim_take(cdp__optim *o, cdp_rref rref) {
     cdp__optim_param *p = &o->params[o->count];
-    uint64_t bytes;
+    uint64_t bytes, i;
     cdp_value v;
     uint32_t k;
     if (cdp_rref_local(rref, 0, 0, &v) != CDP_OK) return cdp_last_error()->text;
@@ -73,6 +83,9 @@ CDP__PRIVATE const char *cdp__optim_take(cdp__optim *o, cdp_rref rref) {
         p->state[k] = cdp__alloc_zero(o->os, bytes);
         if (!p->state[k]) return "out of memory for the state of a parameter";
     }
+    if (o->rule.kind == CDP_OPTIM_ADAGRAD)
+        for (i = 0; i < bytes / cdp_dtype_size(p->t.dtype); ++i)
+            cdp__optim_store(&p->t, p->state[0], i, o->rule.initial);
     return NULL;
 }
 
@@ -107,16 +120,6 @@ CDP__PRIVATE cdp__optim *cdp__optim_of(cdp_rpc_request *q) {
     return NULL;
 }
 
-CDP__PRIVATE double cdp__optim_load(const cdp_tensor *t, const void *data, uint64_t i) {
-    return t->dtype == CDP_DTYPE_F64 ? ((const double *)data)[i] : (double)((const float *)data)[i];
-}
-CDP__PRIVATE void cdp__optim_store(const cdp_tensor *t, void *data, uint64_t i, double x) {
-    if (t->dtype == CDP_DTYPE_F64)
-        ((double *)data)[i] = x;
-    else
-        ((float *)data)[i] = (float)x;
-}
-
 /* Returns NULL, or why a gradient does not fit its parameter. */
 CDP__PRIVATE const char *cdp__optim_misfit(
     const cdp__optim_rule *rule, const cdp_tensor *t, const cdp_tensor *g, const uint32_t *rows) {
@@ -139,12 +142,11 @@ CDP__PRIVATE const char *cdp__optim_misfit(
     return NULL;
 }
 
-/* Updates a parameter. `rows`: the rows of the gradient; NULL: all. */
-CDP__PRIVATE void cdp__optim_update(
-    const cdp__optim_rule *rule, cdp__optim_param *p, const cdp_tensor *g, const uint32_t *rows) {
-    const uint64_t n = cdp__rpc_tensor_bytes(g) / cdp_dtype_size(g->dtype);
-    const uint64_t width = rows && n ? n / g->shape[0] : 1;
-    const double t = (double)++p->steps;
+/* Updates a parameter element by element. `rows`: the rows of the gradient, each of `width`
+   elements; NULL: all. */
+CDP__PRIVATE void cdp__optim_elements(const cdp__optim_rule *rule, cdp__optim_param *p,
+    const cdp_tensor *g, const uint32_t *rows, uint64_t n, uint64_t width) {
+    const double t = (double)p->steps;
     uint64_t i;
     uint32_t k;
     for (i = 0; i < n; ++i) {
@@ -158,6 +160,49 @@ CDP__PRIVATE void cdp__optim_update(
         for (k = 0; k < 3; ++k)
             cdp__optim_store(&p->t, p->state[k], at, s[k]);
     }
+}
+
+#ifndef CDP_NO_TRAINING
+/* Updates a parameter of F32 by a rule that cdp_optim_update() has, row by row. */
+CDP__PRIVATE cdp_status cdp__optim_rows(const cdp__optim_rule *rule, cdp__optim_param *p,
+    const cdp_tensor *g, const uint32_t *rows, uint64_t n, uint64_t width) {
+    const cdp_optim settings = cdp__optim_settings(rule, p->steps);
+    cdp_status st = CDP_OK;
+    cdp_optim_range r;
+    uint64_t i, at;
+    uint32_t k;
+    memset(&r, 0, sizeof r);
+    r.count = width;
+    for (i = 0; st == CDP_OK && i < n; i += width) {
+        at = rows ? rows[i / width] * width : i;
+        r.param = (float *)p->t.data + at;
+        r.grad = (const float *)g->data + i;
+        for (k = 0; k < 3; ++k)
+            r.state[k] = (float *)p->state[k] + at;
+        st = cdp_optim_update(&settings, &r);
+    }
+    return st;
+}
+
+/* Whether cdp_optim_update() has this rule for parameters of this dtype. */
+CDP__PRIVATE bool cdp__optim_by_rows(const cdp__optim_rule *rule, cdp_dtype dtype) {
+    const cdp_optim settings = cdp__optim_settings(rule, 1);
+    return dtype == CDP_DTYPE_F32
+        && (rule->kind == CDP_OPTIM_SGD || cdp_optim_states(&settings) != 0);
+}
+#endif /* CDP_NO_TRAINING */
+
+/* Updates a parameter. `rows`: the rows of the gradient; NULL: all. */
+CDP__PRIVATE cdp_status cdp__optim_update(
+    const cdp__optim_rule *rule, cdp__optim_param *p, const cdp_tensor *g, const uint32_t *rows) {
+    const uint64_t n = cdp__rpc_tensor_bytes(g) / cdp_dtype_size(g->dtype);
+    const uint64_t width = rows && n ? n / g->shape[0] : n;
+    ++p->steps;
+#ifndef CDP_NO_TRAINING
+    if (cdp__optim_by_rows(rule, p->t.dtype)) return cdp__optim_rows(rule, p, g, rows, n, width);
+#endif
+    cdp__optim_elements(rule, p, g, rows, n, width);
+    return CDP_OK;
 }
 
 CDP__PRIVATE void cdp__optim_step_here(void *user, cdp_rpc_request *q) {
@@ -182,7 +227,10 @@ CDP__PRIVATE void cdp__optim_step_here(void *user, cdp_rpc_request *q) {
             (void)cdp_rpc_fail(q, 1, wrong);
             return;
         }
-        cdp__optim_update(&o->rule, p, &g, rows);
+        if (cdp__optim_update(&o->rule, p, &g, rows) != CDP_OK) {
+            (void)cdp_rpc_fail(q, 1, cdp_last_error()->text);
+            return;
+        }
     }
 }
 

@@ -10,7 +10,8 @@
 /* Updates parameters where they are: one object on each owner, which keeps its state. A parameter
    is a value (cdp_rref_create) with `param` set whose `plain` is one tensor of F32 or F64 in memory
    of the program, which a step writes; the program should not use it meanwhile. Steps on one owner
-   run one after the other. Arithmetic is done in double and rounded to the parameter's dtype. */
+   run one after the other. Parameters of F32 have the bits of cdp_optim_update(), in the kinds that
+   it has. All else is computed in double and rounded to the parameter's dtype. */
 typedef struct cdp_optim_desc {
     cdp_rpc *rpc;           /* required */
     cdp_optim_kind kind;    /* required */

@@ -1,7 +1,7 @@
-/* rpc/update_rules.h - updates one element of a parameter (pure)
+/* rpc/update_rules.h - the settings of a remote optimizer; updates one element in double (pure)
 
    Knows: settings, an element, its gradient, its state. Promises: the same bits as the same formula
-   in a loop of the program. */
+   in a loop of the program. Rules that cdp_optim_update() has for F32 are for F64 here. */
 #ifndef CDP_SRC_RPC_UPDATE_RULES_H
 #define CDP_SRC_RPC_UPDATE_RULES_H
 
@@ -9,6 +9,7 @@
 #include "../base/compiler.h"
 #include "../base/basics.h"
 #include "../base/bytes.h"
+#include "../train/optimizer_defaults.h"
 #include "optimizer_api.h"
 
 typedef struct cdp__optim_rule {
@@ -42,8 +43,8 @@ CDP__PRIVATE double cdp__optim_adamax(const cdp__optim_rule *o, double t, double
     return o->lr / (1 - pow(o->beta1, t)) * s[0] / s[1];
 }
 
+/* Its state begins with `initial`, for every row. */
 CDP__PRIVATE double cdp__optim_adagrad(const cdp__optim_rule *o, double t, double g, double *s) {
-    if (t == 1) s[0] = o->initial;
     s[0] += g * g;
     return o->lr / (1 + (t - 1) * o->lr_decay) * g / (sqrt(s[0]) + o->eps);
 }
@@ -106,36 +107,58 @@ CDP__PRIVATE double cdp__optim_element(
     return w;
 }
 
-CDP__PRIVATE double cdp__optim_or(double x, double otherwise) {
-    if (x == 0) return otherwise;
-    return x == CDP_OPTIM_ZERO ? 0 : x;
-}
-
 CDP__PRIVATE cdp__optim_rule cdp__optim_rule_of(const cdp_optim_desc *d) {
-    static const double rates[] = {0, .01, .001, .001, .002, .01, 1, .01, .01};
+    const cdp__optim_default of = cdp__optim_default_of(d->kind);
     cdp__optim_rule o;
-    double eps = 1e-8;
     memset(&o, 0, sizeof o);
-    if (d->kind == CDP_OPTIM_ADAGRAD) eps = 1e-10;
-    if (d->kind == CDP_OPTIM_ADADELTA) eps = 1e-6;
     o.kind = d->kind;
     o.nesterov = d->nesterov;
     o.amsgrad = d->amsgrad;
     o.centered = d->centered;
     o.maximize = d->maximize;
-    o.lr = cdp__optim_or(d->lr, rates[d->kind]);
+    o.lr = cdp__optim_or(d->lr, of.lr);
     o.momentum = cdp__optim_or(d->momentum, 0);
     o.dampening = cdp__optim_or(d->dampening, 0);
-    o.beta1 = cdp__optim_or(d->beta1, .9);
-    o.beta2 = cdp__optim_or(d->beta2, .999);
-    o.alpha = cdp__optim_or(d->alpha, .99);
-    o.rho = cdp__optim_or(d->rho, .9);
-    o.eps = cdp__optim_or(d->eps, eps);
-    o.decay = cdp__optim_or(d->weight_decay, d->kind == CDP_OPTIM_ADAMW ? .01 : 0);
+    o.beta1 = cdp__optim_or(d->beta1, of.beta1);
+    o.beta2 = cdp__optim_or(d->beta2, of.beta2);
+    o.alpha = cdp__optim_or(d->alpha, of.alpha);
+    o.rho = cdp__optim_or(d->rho, of.rho);
+    o.eps = cdp__optim_or(d->eps, of.eps);
+    o.decay = cdp__optim_or(d->weight_decay, of.weight_decay);
     o.lr_decay = cdp__optim_or(d->lr_decay, 0);
     o.initial = cdp__optim_or(d->initial, 0);
     return o;
 }
+
+#ifndef CDP_NO_TRAINING
+/* A number of a rule as settings have it. */
+CDP__PRIVATE double cdp__optim_given(double x) {
+    return x == 0 ? CDP_OPTIM_ZERO : x;
+}
+
+/* The rule as cdp_optim_update() takes it. */
+CDP__PRIVATE cdp_optim cdp__optim_settings(const cdp__optim_rule *o, uint64_t step) {
+    cdp_optim s;
+    memset(&s, 0, sizeof s);
+    s.kind = o->kind;
+    s.step = step;
+    s.lr = cdp__optim_given(o->lr);
+    s.momentum = cdp__optim_given(o->momentum);
+    s.dampening = cdp__optim_given(o->dampening);
+    s.beta1 = cdp__optim_given(o->beta1);
+    s.beta2 = cdp__optim_given(o->beta2);
+    s.alpha = cdp__optim_given(o->alpha);
+    s.eps = cdp__optim_given(o->eps);
+    s.weight_decay = cdp__optim_given(o->decay);
+    s.lr_decay = cdp__optim_given(o->lr_decay);
+    s.initial = cdp__optim_given(o->initial);
+    s.nesterov = o->nesterov && o->kind == CDP_OPTIM_SGD;
+    s.amsgrad = o->amsgrad;
+    s.centered = o->centered;
+    s.maximize = o->maximize;
+    return s;
+}
+#endif /* CDP_NO_TRAINING */
 
 #define CDP__OPTIM_NUMBERS 11u
 #define CDP__OPTIM_BYTES (8u + 8u * CDP__OPTIM_NUMBERS)

@@ -41,6 +41,7 @@ static void local_step(const cdp_optim_desc *d, double t, double *w, double g, d
         *w -= lr / (1 - pow(b1, t)) * s[0] / s[1];
         break;
     case CDP_OPTIM_ADAGRAD:
+        if (t == 1) s[0] = d->initial;
         s[0] += g * g;
         *w -= lr / (1 + (t - 1) * d->lr_decay) * g / (sqrt(s[0]) + 1e-10);
         break;
@@ -69,19 +70,19 @@ static void local_step(const cdp_optim_desc *d, double t, double *w, double g, d
     }
 }
 
+static const cdp_optim_desc kinds[] = {{.kind = CDP_OPTIM_SGD, .lr = .1},
+    {.kind = CDP_OPTIM_SGD, .lr = .1, .momentum = .9, .weight_decay = .01},
+    {.kind = CDP_OPTIM_SGD, .lr = .1, .momentum = .9, .nesterov = true, .maximize = true},
+    {.kind = CDP_OPTIM_ADAM, .lr = .05},
+    {.kind = CDP_OPTIM_ADAM, .lr = .05, .amsgrad = true, .weight_decay = .1},
+    {.kind = CDP_OPTIM_ADAMW, .lr = .05, .weight_decay = .02},
+    {.kind = CDP_OPTIM_ADAMAX, .lr = .05}, {.kind = CDP_OPTIM_ADAGRAD, .lr = .05, .lr_decay = .1},
+    {.kind = CDP_OPTIM_ADADELTA, .lr = .5}, {.kind = CDP_OPTIM_RMSPROP, .lr = .05},
+    {.kind = CDP_OPTIM_RMSPROP, .lr = .05, .centered = true, .momentum = .5},
+    {.kind = CDP_OPTIM_RPROP, .lr = .05}};
+
 /* w of each rank, 3 steps of each rule, by one trainer after the other: as the same loop here. */
 static void optimizers(side *s) {
-    static const cdp_optim_desc kinds[] = {{.kind = CDP_OPTIM_SGD, .lr = .1},
-        {.kind = CDP_OPTIM_SGD, .lr = .1, .momentum = .9, .weight_decay = .01},
-        {.kind = CDP_OPTIM_SGD, .lr = .1, .momentum = .9, .nesterov = true, .maximize = true},
-        {.kind = CDP_OPTIM_ADAM, .lr = .05},
-        {.kind = CDP_OPTIM_ADAM, .lr = .05, .amsgrad = true, .weight_decay = .1},
-        {.kind = CDP_OPTIM_ADAMW, .lr = .05, .weight_decay = .02},
-        {.kind = CDP_OPTIM_ADAMAX, .lr = .05},
-        {.kind = CDP_OPTIM_ADAGRAD, .lr = .05, .lr_decay = .1},
-        {.kind = CDP_OPTIM_ADADELTA, .lr = .5}, {.kind = CDP_OPTIM_RMSPROP, .lr = .05},
-        {.kind = CDP_OPTIM_RMSPROP, .lr = .05, .centered = true, .momentum = .5},
-        {.kind = CDP_OPTIM_RPROP, .lr = .05}};
     static uint32_t place;
     static cdp_call ref[RANKS_MAX];
     weights_open(s);
@@ -161,10 +162,40 @@ static cdp_call lookup(side *s, cdp_ctx *ctx, uint32_t to, uint32_t *rows, uint3
     return c;
 }
 
+/* A step of cdp_optim_update(), which must be near that of the rule in double. */
+static void float_step(const cdp_optim_desc *d, uint64_t t, float *w, const float *g,
+    float *const state[3], uint64_t n) {
+    const cdp_optim o = {.kind = d->kind,
+        .step = t,
+        .lr = d->lr,
+        .momentum = d->momentum,
+        .weight_decay = d->weight_decay,
+        .lr_decay = d->lr_decay,
+        .initial = d->initial,
+        .nesterov = d->nesterov,
+        .amsgrad = d->amsgrad,
+        .centered = d->centered,
+        .maximize = d->maximize};
+    const uint32_t last = d->kind == CDP_OPTIM_RMSPROP && !d->centered ? 1 : 2;
+    cdp_optim_range r = {.param = w, .grad = g, .count = n};
+    double wide[400], s[400][3];
+    for (uint64_t i = 0; i < n; ++i) {
+        wide[i] = w[i];
+        s[i][0] = state[0][i];
+        s[i][1] = state[1][i];
+        s[i][2] = state[last][i];
+        local_step(d, (double)t, &wide[i], g[i], s[i]);
+    }
+    memcpy(r.state, state, sizeof r.state);
+    OK(cdp_optim_update(&o, &r));
+    for (uint64_t i = 0; i < n; ++i)
+        if (!T(fabs(w[i] - wide[i]) <= 1e-5 * (1 + fabs(wide[i])))) break;
+}
+
 /* Two lookups of one table, rows twice among them, and a pass over both: only these rows change,
-   as one loop over the rows would change them. `passes`: of the same context. */
+   as cdp_optim_update() changes each. `passes`: of the same context. */
 static void embed_step(side *s, uint32_t to, cdp_dist_optim *optim, uint32_t passes, float *w,
-    const cdp_optim_desc *d, double t, double state[TABLE_ROWS * TABLE_WIDTH][3]) {
+    const cdp_optim_desc *d, uint64_t t, float state[3][TABLE_ROWS * TABLE_WIDTH]) {
     uint32_t a[3] = {7, 999, 7}, b[2] = {7, 0};
     static const uint32_t order[] = {0, 7, 999};
     float ga[9], gb[6], sum[3][TABLE_WIDTH];
@@ -192,18 +223,13 @@ static void embed_step(side *s, uint32_t to, cdp_dist_optim *optim, uint32_t pas
         OK(cdp_ctx_backward(
             ctx, &(cdp_backward_desc){.roots = roots, .root_count = 2, .grads = grads}));
     OK(cdp_dist_optim_step(optim, ctx));
-    for (uint32_t r = 0; r < 3; ++r)
-        for (uint32_t k = 0; k < TABLE_WIDTH; ++k) {
-            const uint32_t at = order[r] * TABLE_WIDTH + k;
-            const float g = passes == 2 ? sum[r][k] + sum[r][k] : sum[r][k];
-            double x = w[at];
-            for (uint32_t i = 0; i < 3; ++i)
-                state[at][i] = (float)state[at][i];
-            local_step(d, t, &x, g, state[at]);
-            for (uint32_t i = 0; i < 3; ++i)
-                state[at][i] = (float)state[at][i];
-            w[at] = (float)x;
-        }
+    for (uint32_t r = 0; r < 3; ++r) {
+        const uint32_t at = order[r] * TABLE_WIDTH;
+        float *const of_row[3] = {state[0] + at, state[1] + at, state[2] + at};
+        for (uint32_t k = 0; k < TABLE_WIDTH && passes == 2; ++k)
+            sum[r][k] += sum[r][k];
+        float_step(d, t, w + at, sum[r], of_row, TABLE_WIDTH);
+    }
     cdp_call_free(&c[0]);
     cdp_call_free(&c[1]);
     OK(cdp_ctx_end(ctx, 0));
@@ -211,7 +237,7 @@ static void embed_step(side *s, uint32_t to, cdp_dist_optim *optim, uint32_t pas
 
 /* Three steps on a table, here and in an array. */
 static void embed_steps(side *s, uint32_t to, cdp_optim_desc d, float *w) {
-    static double state[TABLE_ROWS * TABLE_WIDTH][3];
+    static float state[3][TABLE_ROWS * TABLE_WIDTH];
     cdp_dist_optim *optim;
     cdp_call ref = {0};
     OK(cdp_rpc_call(s->rpc, CALL(.to = to, F("table_rref")), &ref));
@@ -246,6 +272,113 @@ static void embeddings(side *s) {
 }
 TEST(embedding_bag_with_no_grad_tensors_sparse) {
     run(2, embeddings);
+}
+
+/* ---- parameters of F32 ---- */
+
+static cdp_status b_same(void *user, cdp_backward *b) {
+    (void)user;
+    b->grad_in[0] = b->grad_out[0];
+    return CDP_OK;
+}
+static const uint32_t some_rows[2][2] = {{0, 2}, {2, 1}};
+static cdp_status b_some_rows(void *user, cdp_backward *b) {
+    b->grad_in[0] = b->grad_out[0];
+    b->grad_rows[0] = (const uint32_t *)user;
+    return CDP_OK;
+}
+
+/* A step of an optimizer whose parameter has this gradient; of some rows, if `rows` is given. */
+static void step_with(
+    side *s, cdp_dist_optim *optim, cdp_rref param, cdp_tensor g, const uint32_t *rows) {
+    cdp_tensor root = g;
+    uint64_t value;
+    cdp_ctx *ctx;
+    if (!OK(cdp_ctx_begin(s->rpc, &ctx))) return;
+    OK(cdp_ctx_param(ctx, param, &value));
+    OK(cdp_ctx_value(ctx, &root.value));
+    OK(cdp_ctx_op(ctx,
+        &(cdp_ctx_op_desc){.inputs = &value,
+            .input_count = 1,
+            .outputs = &root.value,
+            .output_count = 1,
+            .backward = rows ? b_some_rows : b_same,
+            .user = (void *)(uintptr_t)rows}));
+    OK(cdp_ctx_backward(ctx, &(cdp_backward_desc){.roots = &root, .root_count = 1, .grads = &g}));
+    OK(cdp_dist_optim_step(optim, ctx));
+    OK(cdp_ctx_end(ctx, 0));
+}
+
+/* More elements than a block of cdp_optim_update() has. */
+static void f32_parameters(side *s) {
+    enum {
+        N = 300
+    };
+    for (uint32_t turn = 0; turn < sizeof kinds / sizeof *kinds; ++turn) {
+        cdp_optim_desc d = kinds[turn];
+        float w[N], here[N], g[N], state[3][N] = {{0}};
+        float *const states[3] = {state[0], state[1], state[2]};
+        cdp_tensor t = {.data = w, .dtype = CDP_DTYPE_F32, .dims = 1, .shape = {N}}, tg = t;
+        const cdp_value v = {.param = true, .plain = {.tensors = &t, .tensor_count = 1}};
+        cdp_dist_optim *optim;
+        cdp_rref param;
+        if (d.kind != CDP_OPTIM_SGD && !cdp_optim_states(&(cdp_optim){.kind = d.kind})) continue;
+        OK(cdp_rref_create(s->rpc, &v, NULL, &param));
+        d.rpc = s->rpc;
+        d.params = &param;
+        d.param_count = 1;
+        if (!OK(cdp_dist_optim_create(&d, &optim))) return;
+        tg.data = g;
+        for (uint32_t i = 0; i < N; ++i)
+            w[i] = here[i] = (float)(i % 17) / 3 - 2;
+        for (uint32_t step = 1; step < 4; ++step) {
+            for (uint32_t i = 0; i < N; ++i)
+                g[i] = (float)((i * step) % 23) / 7 - 1.5f;
+            step_with(s, optim, param, tg, NULL);
+            float_step(&d, step, here, g, states, N);
+            if (!T(!memcmp(here, w, sizeof w))) printf("  rule %u, step %u\n", turn, step);
+        }
+        cdp_dist_optim_destroy(optim);
+        cdp_rref_drop(param);
+    }
+}
+TEST(f32_parameters_have_the_bits_of_cdp_optim_update) {
+    run(1, f32_parameters);
+}
+
+/* A row whose first gradient comes in the second step; of both dtypes. */
+static void late_rows(side *s) {
+    for (uint32_t wide = 0; wide < 2; ++wide) {
+        double w[3] = {0}, g[2] = {1, 1};
+        float narrow[3] = {0}, narrow_g[2] = {1, 1};
+        cdp_tensor t = {.data = wide ? (void *)w : (void *)narrow,
+            .dtype = wide ? CDP_DTYPE_F64 : CDP_DTYPE_F32,
+            .dims = 2,
+            .shape = {3, 1}};
+        cdp_tensor tg = t;
+        const cdp_value v = {.param = true, .plain = {.tensors = &t, .tensor_count = 1}};
+        cdp_rref param;
+        cdp_dist_optim *optim;
+        OK(cdp_rref_create(s->rpc, &v, NULL, &param));
+        const cdp_optim_desc d = {.rpc = s->rpc,
+            .kind = CDP_OPTIM_ADAGRAD,
+            .lr = 1,
+            .initial = 3,
+            .params = &param,
+            .param_count = 1};
+        if (!OK(cdp_dist_optim_create(&d, &optim))) return;
+        tg.data = wide ? (void *)g : (void *)narrow_g;
+        tg.shape[0] = 2;
+        for (uint32_t step = 0; step < 2; ++step)
+            step_with(s, optim, param, tg, some_rows[step]);
+        for (uint32_t i = 0; i < 2; ++i) /* 1 / sqrt(3 + 1), in either step */
+            T(fabs((wide ? w[i] : (double)narrow[i]) + .5) < 1e-6);
+        cdp_dist_optim_destroy(optim);
+        cdp_rref_drop(param);
+    }
+}
+TEST(adagrad_begins_with_initial_for_rows_of_a_later_step) {
+    run(1, late_rows);
 }
 
 /* What does not fit: a row that is not there, a rule without rows, rows and a whole gradient, rows
@@ -375,6 +508,10 @@ int main(int argc, char **argv) {
         {"dist_optim", dist_optim, 60},
         {"embedding_bag_with_no_grad_tensors_sparse", embedding_bag_with_no_grad_tensors_sparse,
             60},
+        {"f32_parameters_have_the_bits_of_cdp_optim_update",
+            f32_parameters_have_the_bits_of_cdp_optim_update, 60},
+        {"adagrad_begins_with_initial_for_rows_of_a_later_step",
+            adagrad_begins_with_initial_for_rows_of_a_later_step, 60},
         {"embedding_rows_that_do_not_fit", embedding_rows_that_do_not_fit, 60},
         {"dist_optim_exception_on_constructor", dist_optim_exception_on_constructor, 60},
     };
