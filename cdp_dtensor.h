@@ -77,6 +77,7 @@
         get losses of logits that are cut by classes       cdp_cross_entropy
         the same, with a kernel of my own                  cdp_cross_entropy_with
         cut a sequence that attends to itself              cdp_cp_create, cdp_cp_attention
+        the same, with a kernel of my own                  cdp_cp_desc.kernel
         pass blocks around with kernels of my own          cdp_cp_ring, cdp_cp_merge
         run a function on local pieces                     cdp_local_map
         see how much each part of a program communicates   cdp_count_begin, cdp_counts_draw
@@ -761,6 +762,34 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_cross_entropy_with(const cdp_layout *logit
 
 #ifndef CDP_NO_TENSOR_OPS
 
+/* A part of attention: queries of one sequence, [rows, heads, width], to keys and values of it,
+   [keys, kv_heads, width]. Query head h uses key head h / (heads / kv_heads). Scores are
+   scale x q k. */
+typedef struct cdp_attention_block {
+    cdp_dtype dtype;     /* of all arrays: f32 or f64 */
+    uint64_t rows, keys; /* 1 or more */
+    uint64_t heads, kv_heads, width;
+    double scale;
+    bool causal; /* query i attends to keys 0 to i, rows == keys; false: to all keys */
+} cdp_attention_block;
+
+/* The loops of attention in a kernel of your own, which may use threads or a library. forward
+   writes out [rows, heads, width], normalised over the keys of the block, and lse [rows, heads],
+   the log of the sums of exponentials of scores; -infinity if these are 0: out is not read then.
+   backward adds to grad_q, grad_k and grad_v. Its out, grad_out and lse are those of the whole
+   sequence: the weight of a key is exp(score - lse). NULL: plain loops. Blocks of a call come one
+   after the other, from the thread that calls. After an error, blocks of this call are left out,
+   the call returns it on this rank, and gradients to which this rank should have added are NaN on
+   theirs. */
+typedef struct cdp_attention_kernel {
+    cdp_status (*forward)(void *user, const cdp_attention_block *block, const void *q,
+        const void *k, const void *v, void *out, void *lse);
+    cdp_status (*backward)(void *user, const cdp_attention_block *block, const void *q,
+        const void *k, const void *v, const void *out, const void *lse, const void *grad_out,
+        void *grad_q, void *grad_k, void *grad_v);
+    void *user;
+} cdp_attention_kernel;
+
 /* Each rank holds some positions of a sequence: their queries stay, keys and values of all
    others come to it. Plain: positions follow the chunk rule. Causal: the sequence is divided into
    2n chunks, and rank i holds chunks i and 2n-1-i, in this order, so that all have equal work. */
@@ -775,6 +804,7 @@ typedef struct cdp_cp_desc {
     uint64_t width;    /* of a head */
     double scale;      /* of scores (default: 1 / sqrt(width)) */
     cdp_dtype dtype;   /* f32 (default) or f64 */
+    cdp_attention_kernel kernel; /* (default: plain loops) */
 } cdp_cp_desc;
 
 typedef struct cdp_cp cdp_cp;
@@ -789,11 +819,11 @@ CDP_API void cdp_cp_destroy(cdp_cp *cp); /* local; NULL is allowed */
 CDP_API uint64_t cdp_cp_rows(
     const cdp_cp_desc *desc, uint32_t coord, uint64_t start[2], uint64_t size[2]);
 
-/* Attention of this rank's queries to the whole sequence, in plain loops. q and out:
+/* Attention of this rank's queries to the whole sequence, in plain loops or desc.kernel. q and out:
    [batch, positions, heads, width]; k and v: [batch, positions, kv_heads, width]; lse (log of the
    sums of exponentials, which backward needs): [batch, positions, heads]. Gradients are written.
    While a block is computed the next one travels. Nothing is allocated. Collective. Errors:
-   INVALID (an array is NULL), STATE (on paper), the group's failure. */
+   INVALID (an array is NULL), STATE (on paper), that of the kernel, the failure of the group. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_cp_attention(
     cdp_cp *cp, const void *q, const void *k, const void *v, void *out, void *lse);
 CDP_MUST_CHECK CDP_API cdp_status cdp_cp_attention_backward(cdp_cp *cp, const void *q,
@@ -805,7 +835,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_cp_attention_backward(cdp_cp *cp, const vo
    rank's, its own first, then those of the ranks before it. grad (NULL: none): one buffer of the
    dtype for each kv, `grad_count` elements, cleared at first; block() adds to it, it travels on
    with the next kv, and the sum of all ranks comes back to its owner in `grad`. An error of
-   block() is returned after the ring has ended. Collective. */
+   block() is returned after the ring has ended; it is not called again then, and gradients to which
+   this rank should have added are NaN on theirs. Collective. */
 typedef cdp_status cdp_cp_block(void *user, uint32_t owner, const void *kv, void *grad);
 /* One turn of that ring, with block() called once for every rank. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_cp_ring(cdp_cp *cp, const void *kv, uint64_t bytes,
@@ -8361,7 +8392,7 @@ struct cdp_cp {
     cdp_plan *gather_plan, *sum_plan;
     uint64_t plan_bytes, plan_count;
     double *state; /* of attention: results, then sums, per query and head */
-    void *tiles;   /* of attention: scores, their gradients, sums of one tile */
+    void *tiles; /* of attention: scores, their gradients, sums of one tile; results of a kernel */
     void *pack, *pack_grad;
     uint64_t rows, most_rows;
 };
@@ -8443,14 +8474,19 @@ typedef struct cdp__dt_ring {
     uint64_t bytes;
     void *grad;
     uint64_t count;
+    cdp_dtype dtype;   /* of grad */
     cdp_status status; /* of the first block that failed */
     cdp_error why;
 } cdp__dt_ring;
 
+/* Once a block has failed, gradients are NaN: no other rank takes a part of a sum for all of it. */
 CDP__DT void cdp__dt_ring_block(cdp__dt_ring *r, uint32_t owner, const void *kv, void *grad) {
-    if (r->status != CDP_OK) return;
-    r->status = r->block(r->user, owner, kv, grad);
-    if (r->status != CDP_OK) r->why = *cdp_last_error();
+    if (r->status == CDP_OK) {
+        r->status = r->block(r->user, owner, kv, grad);
+        if (r->status != CDP_OK) r->why = *cdp_last_error();
+    }
+    for (uint64_t i = 0; grad && r->status != CDP_OK && i < r->count; ++i)
+        cdp__number_put(r->dtype, grad, i, NAN);
 }
 
 CDP__DT cdp_status cdp__dt_ring_run(cdp_cp *cp, cdp__dt_ring *r) {
@@ -8547,6 +8583,7 @@ CDP_API cdp_status cdp_cp_ring(cdp_cp *cp, const void *kv, uint64_t bytes, void 
     r.bytes = bytes;
     r.grad = grad;
     r.count = grad ? grad_count : 0;
+    r.dtype = cp->desc.dtype;
     r.block = block;
     r.user = user;
     const uint64_t size = r.count * cdp_dtype_size(cp->desc.dtype);
@@ -8569,10 +8606,11 @@ CDP_API cdp_status cdp_cp_ring(cdp_cp *cp, const void *kv, uint64_t bytes, void 
 
 #endif /* CDP_NO_TENSOR_OPS */
 
-/* ---- >>dtensor/attention: products of tiles of the blocks of a ring -------------------------- */
+/* ---- >>dtensor/attention_blocks: attention in a kernel of the program ------------------------ */
 
-/* Knows: queries, keys and values of some positions. Promises: the same attention over all
-   positions as in one process, except for the order of sums; f64 between the blocks. */
+/* Knows: chunks of queries, keys and values, and a kernel. Promises: the kernel sees chunks of one
+   sequence that follow one another in memory, of which it uses all, or a triangle; results of
+   chunks are merged in f64. */
 
 #ifndef CDP_NO_TENSOR_OPS
 
@@ -8581,9 +8619,126 @@ typedef struct cdp__dt_heads {
     const cdp_cp *cp;
     const void *q, *out, *grad_out;
     const void *lse;
-    double *grad_q;
     uint64_t start[2], size[2]; /* of the queries */
 } cdp__dt_heads;
+
+/* A chunk of queries and a chunk of keys of one sequence. Offsets are in elements. */
+typedef struct cdp__dt_chunks {
+    cdp_attention_block block;
+    uint64_t query, q, k, v; /* query: number of the first query and head; q: of its vector */
+} cdp__dt_chunks;
+
+typedef cdp_status cdp__dt_chunks_use(
+    const cdp__dt_heads *a, const cdp__dt_chunks *c, const void *kv, void *grad);
+
+CDP__DT const void *cdp__dt_element(const cdp_attention_block *b, const void *x, uint64_t at) {
+    return (const uint8_t *)x + at * cdp_dtype_size(b->dtype);
+}
+
+CDP__DT void *cdp__dt_element_of(const cdp_attention_block *b, void *x, uint64_t at) {
+    return (uint8_t *)x + at * cdp_dtype_size(b->dtype);
+}
+
+/* The bytes that results of a block take. */
+CDP__DT uint64_t cdp__dt_block_bytes(const cdp_cp *cp) {
+    return cp->rows * cp->desc.heads * (cp->desc.width + 1) * cdp_dtype_size(cp->desc.dtype);
+}
+
+/* Merges the results of a block: it is as if its keys were one key with the score lse. */
+CDP__DT void cdp__dt_merge_block(
+    const cdp__dt_heads *a, const cdp__dt_chunks *c, const void *out, const void *lse) {
+    const cdp_attention_block *b = &c->block;
+    const uint64_t w = b->width;
+    for (uint64_t i = 0; i < b->rows * b->heads; ++i) {
+        const double score = cdp__number_get(b->dtype, lse, i);
+        double *state = a->cp->state + (c->query + i) * (w + 2), shrink = 1, weight = 1;
+        if (score == -(double)INFINITY) continue; /* no key weighs anything */
+        if (score > state[0]) {
+            shrink = state[1] > 0 ? cdp__dt_exp(state[0] - score) : 0;
+            state[0] = score;
+        } else {
+            weight = cdp__dt_exp(score - state[0]);
+        }
+        state[1] = state[1] * shrink + weight;
+        for (uint64_t x = 0; x < w; ++x)
+            state[2 + x] =
+                state[2 + x] * shrink + weight * cdp__number_get(b->dtype, out, i * w + x);
+    }
+}
+
+CDP__DT cdp_status cdp__dt_kernel_forward(
+    const cdp__dt_heads *a, const cdp__dt_chunks *c, const void *kv, void *grad) {
+    const cdp_attention_kernel *kernel = &a->cp->desc.kernel;
+    const cdp_attention_block *b = &c->block;
+    void *out = a->cp->tiles, *lse = cdp__dt_element_of(b, out, b->rows * b->heads * b->width);
+    (void)grad;
+    const cdp_status st = kernel->forward(kernel->user, b, cdp__dt_element(b, a->q, c->q),
+        cdp__dt_element(b, kv, c->k), cdp__dt_element(b, kv, c->v), out, lse);
+    if (st == CDP_OK) cdp__dt_merge_block(a, c, out, lse);
+    return st;
+}
+
+CDP__DT cdp_status cdp__dt_kernel_backward(
+    const cdp__dt_heads *a, const cdp__dt_chunks *c, const void *kv, void *grad) {
+    const cdp_attention_kernel *kernel = &a->cp->desc.kernel;
+    const cdp_attention_block *b = &c->block;
+    const uint64_t w = b->width, n = b->rows * b->heads;
+    void *grad_q = a->cp->tiles;
+    memset(grad_q, 0, (size_t)(n * w * cdp_dtype_size(b->dtype)));
+    const cdp_status st = kernel->backward(kernel->user, b, cdp__dt_element(b, a->q, c->q),
+        cdp__dt_element(b, kv, c->k), cdp__dt_element(b, kv, c->v),
+        cdp__dt_element(b, a->out, c->q), cdp__dt_element(b, a->lse, c->query),
+        cdp__dt_element(b, a->grad_out, c->q), grad_q, cdp__dt_element_of(b, grad, c->k),
+        cdp__dt_element_of(b, grad, c->v));
+    for (uint64_t i = 0; st == CDP_OK && i < n * w; ++i)
+        a->cp->state[(c->query + i / w) * (w + 2) + 2 + i % w] +=
+            cdp__number_get(b->dtype, grad_q, i);
+    return st;
+}
+
+/* Uses the chunks of one sequence: x of the queries and y of the keys. start, size: of all keys. */
+CDP__DT cdp_status cdp__dt_chunks_pair(const cdp__dt_heads *a, uint64_t batch, uint32_t x,
+    uint32_t y, const uint64_t start[2], const uint64_t size[2], const void *kv, void *grad,
+    cdp__dt_chunks_use *use) {
+    const cdp_cp_desc *d = &a->cp->desc;
+    const uint64_t keys = size[0] + size[1];
+    cdp__dt_chunks c;
+    if (!a->size[x] || !size[y] || (d->causal && a->start[x] < start[y])) return CDP_OK;
+    memset(&c, 0, sizeof c);
+    c.block.dtype = d->dtype;
+    c.block.rows = a->size[x];
+    c.block.keys = size[y];
+    c.block.heads = d->heads;
+    c.block.kv_heads = d->kv_heads;
+    c.block.width = d->width;
+    c.block.scale = d->scale;
+    c.block.causal = d->causal && a->start[x] == start[y];
+    c.query = (batch * a->cp->rows + (x ? a->size[0] : 0)) * d->heads;
+    c.q = c.query * d->width;
+    c.k = (batch * keys + (y ? size[0] : 0)) * d->kv_heads * d->width;
+    c.v = d->batch * keys * d->kv_heads * d->width + c.k; /* behind the keys */
+    return use(a, &c, kv, grad);
+}
+
+CDP__DT cdp_status cdp__dt_chunks_run(
+    const cdp__dt_heads *a, uint32_t owner, const void *kv, void *grad, cdp__dt_chunks_use *use) {
+    uint64_t start[2], size[2];
+    cdp_status st = CDP_OK;
+    (void)cdp_cp_rows(&a->cp->desc, owner, start, size);
+    for (uint64_t batch = 0; batch < a->cp->desc.batch; ++batch)
+        for (uint32_t k = 0; st == CDP_OK && k < 4; ++k)
+            st = cdp__dt_chunks_pair(a, batch, k / 2, k % 2, start, size, kv, grad, use);
+    return st;
+}
+
+#endif /* CDP_NO_TENSOR_OPS */
+
+/* ---- >>dtensor/attention: products of tiles of the blocks of a ring -------------------------- */
+
+/* Knows: queries, keys and values of some positions. Promises: the same attention over all
+   positions as in one process, except for the order of sums; f64 between the blocks. */
+
+#ifndef CDP_NO_TENSOR_OPS
 
 /* The position in the sequence of row i of a rank's piece. */
 CDP__DT uint64_t cdp__dt_cp_at(const uint64_t start[2], const uint64_t size[2], uint64_t i) {
@@ -8800,11 +8955,17 @@ CDP__DT cdp_status cdp__dt_tiles(
 }
 
 CDP__DT cdp_status cdp__dt_block_forward(void *user, uint32_t owner, const void *kv, void *grad) {
-    return cdp__dt_tiles((const cdp__dt_heads *)user, owner, kv, grad, cdp__dt_tile_forward);
+    const cdp__dt_heads *a = (const cdp__dt_heads *)user;
+    if (a->cp->desc.kernel.forward)
+        return cdp__dt_chunks_run(a, owner, kv, grad, cdp__dt_kernel_forward);
+    return cdp__dt_tiles(a, owner, kv, grad, cdp__dt_tile_forward);
 }
 
 CDP__DT cdp_status cdp__dt_block_backward(void *user, uint32_t owner, const void *kv, void *grad) {
-    return cdp__dt_tiles((const cdp__dt_heads *)user, owner, kv, grad, cdp__dt_tile_backward);
+    const cdp__dt_heads *a = (const cdp__dt_heads *)user;
+    if (a->cp->desc.kernel.backward)
+        return cdp__dt_chunks_run(a, owner, kv, grad, cdp__dt_kernel_backward);
+    return cdp__dt_tiles(a, owner, kv, grad, cdp__dt_tile_backward);
 }
 
 CDP__DT uint64_t cdp__dt_kv_elements(const cdp_cp *cp, uint64_t rows) {
@@ -8818,7 +8979,9 @@ CDP__DT cdp_status cdp__dt_cp_memory(cdp_cp *cp) {
     const uint64_t state = d->batch * cp->rows * d->heads * (d->width + 2);
     cp->state = (double *)cdp__dt_alloc(cp->os, state * sizeof *cp->state);
     if (!cp->state) return cdp__dt_nomem("attention", state * sizeof *cp->state);
-    const uint64_t tiles = CDP__DT_TILE * (2 * CDP__DT_TILE + d->width) * elem;
+    const bool own = d->kernel.forward || d->kernel.backward;
+    const uint64_t tiles = cdp__max(
+        CDP__DT_TILE * (2 * CDP__DT_TILE + d->width) * elem, own ? cdp__dt_block_bytes(cp) : 0);
     cp->tiles = cdp__dt_alloc(cp->os, tiles);
     if (!cp->tiles) return cdp__dt_nomem("attention", tiles);
     if (!cp->group) return CDP_OK;
@@ -8948,6 +9111,7 @@ CDP_API cdp_status cdp_cp_attention_backward(cdp_cp *cp, const void *q, const vo
     memset(&a, 0, sizeof a);
     a.cp = cp;
     a.q = q;
+    a.out = out;
     a.lse = lse;
     a.grad_out = grad_out;
     (void)cdp_cp_rows(d, cp->me, a.start, a.size);

@@ -77,6 +77,7 @@
         get losses of logits that are cut by classes       cdp_cross_entropy
         the same, with a kernel of my own                  cdp_cross_entropy_with
         cut a sequence that attends to itself              cdp_cp_create, cdp_cp_attention
+        the same, with a kernel of my own                  cdp_cp_desc.kernel
         pass blocks around with kernels of my own          cdp_cp_ring, cdp_cp_merge
         run a function on local pieces                     cdp_local_map
         see how much each part of a program communicates   cdp_count_begin, cdp_counts_draw
@@ -234,6 +235,7 @@ extern "C" {
 #include "dtensor/styles.h"
 #include "dtensor/losses.h"
 #include "dtensor/rings.h"
+#include "dtensor/attention_blocks.h"
 #include "dtensor/attention.h"
 #include "dtensor/local_maps.h"
 #include "dtensor/counting.h"

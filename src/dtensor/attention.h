@@ -24,17 +24,9 @@
 #include "rows.h"
 #include "products.h"
 #include "rings.h"
+#include "attention_blocks.h"
 
 #ifndef CDP_NO_TENSOR_OPS
-
-/* Constants of one call. Rows are positions of all sequences of the batch. */
-typedef struct cdp__dt_heads {
-    const cdp_cp *cp;
-    const void *q, *out, *grad_out;
-    const void *lse;
-    double *grad_q;
-    uint64_t start[2], size[2]; /* of the queries */
-} cdp__dt_heads;
 
 /* The position in the sequence of row i of a rank's piece. */
 CDP__DT uint64_t cdp__dt_cp_at(const uint64_t start[2], const uint64_t size[2], uint64_t i) {
@@ -251,11 +243,17 @@ CDP__DT cdp_status cdp__dt_tiles(
 }
 
 CDP__DT cdp_status cdp__dt_block_forward(void *user, uint32_t owner, const void *kv, void *grad) {
-    return cdp__dt_tiles((const cdp__dt_heads *)user, owner, kv, grad, cdp__dt_tile_forward);
+    const cdp__dt_heads *a = (const cdp__dt_heads *)user;
+    if (a->cp->desc.kernel.forward)
+        return cdp__dt_chunks_run(a, owner, kv, grad, cdp__dt_kernel_forward);
+    return cdp__dt_tiles(a, owner, kv, grad, cdp__dt_tile_forward);
 }
 
 CDP__DT cdp_status cdp__dt_block_backward(void *user, uint32_t owner, const void *kv, void *grad) {
-    return cdp__dt_tiles((const cdp__dt_heads *)user, owner, kv, grad, cdp__dt_tile_backward);
+    const cdp__dt_heads *a = (const cdp__dt_heads *)user;
+    if (a->cp->desc.kernel.backward)
+        return cdp__dt_chunks_run(a, owner, kv, grad, cdp__dt_kernel_backward);
+    return cdp__dt_tiles(a, owner, kv, grad, cdp__dt_tile_backward);
 }
 
 CDP__DT uint64_t cdp__dt_kv_elements(const cdp_cp *cp, uint64_t rows) {
@@ -269,7 +267,9 @@ CDP__DT cdp_status cdp__dt_cp_memory(cdp_cp *cp) {
     const uint64_t state = d->batch * cp->rows * d->heads * (d->width + 2);
     cp->state = (double *)cdp__dt_alloc(cp->os, state * sizeof *cp->state);
     if (!cp->state) return cdp__dt_nomem("attention", state * sizeof *cp->state);
-    const uint64_t tiles = CDP__DT_TILE * (2 * CDP__DT_TILE + d->width) * elem;
+    const bool own = d->kernel.forward || d->kernel.backward;
+    const uint64_t tiles = cdp__max(
+        CDP__DT_TILE * (2 * CDP__DT_TILE + d->width) * elem, own ? cdp__dt_block_bytes(cp) : 0);
     cp->tiles = cdp__dt_alloc(cp->os, tiles);
     if (!cp->tiles) return cdp__dt_nomem("attention", tiles);
     if (!cp->group) return CDP_OK;
@@ -399,6 +399,7 @@ CDP_API cdp_status cdp_cp_attention_backward(cdp_cp *cp, const void *q, const vo
     memset(&a, 0, sizeof a);
     a.cp = cp;
     a.q = q;
+    a.out = out;
     a.lse = lse;
     a.grad_out = grad_out;
     (void)cdp_cp_rows(d, cp->me, a.start, a.size);

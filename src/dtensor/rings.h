@@ -16,6 +16,7 @@
 #include "../group/collectives_api.h"
 #include "../group/messages_api.h"
 #include "../base/helpers.h"
+#include "../dtype/convert.h"
 #include "../group/state.h"
 #include "plan_api.h"
 #include "context_parallel_api.h"
@@ -50,7 +51,7 @@ struct cdp_cp {
     cdp_plan *gather_plan, *sum_plan;
     uint64_t plan_bytes, plan_count;
     double *state; /* of attention: results, then sums, per query and head */
-    void *tiles;   /* of attention: scores, their gradients, sums of one tile */
+    void *tiles; /* of attention: scores, their gradients, sums of one tile; results of a kernel */
     void *pack, *pack_grad;
     uint64_t rows, most_rows;
 };
@@ -132,14 +133,19 @@ typedef struct cdp__dt_ring {
     uint64_t bytes;
     void *grad;
     uint64_t count;
+    cdp_dtype dtype;   /* of grad */
     cdp_status status; /* of the first block that failed */
     cdp_error why;
 } cdp__dt_ring;
 
+/* Once a block has failed, gradients are NaN: no other rank takes a part of a sum for all of it. */
 CDP__DT void cdp__dt_ring_block(cdp__dt_ring *r, uint32_t owner, const void *kv, void *grad) {
-    if (r->status != CDP_OK) return;
-    r->status = r->block(r->user, owner, kv, grad);
-    if (r->status != CDP_OK) r->why = *cdp_last_error();
+    if (r->status == CDP_OK) {
+        r->status = r->block(r->user, owner, kv, grad);
+        if (r->status != CDP_OK) r->why = *cdp_last_error();
+    }
+    for (uint64_t i = 0; grad && r->status != CDP_OK && i < r->count; ++i)
+        cdp__number_put(r->dtype, grad, i, NAN);
 }
 
 CDP__DT cdp_status cdp__dt_ring_run(cdp_cp *cp, cdp__dt_ring *r) {
@@ -236,6 +242,7 @@ CDP_API cdp_status cdp_cp_ring(cdp_cp *cp, const void *kv, uint64_t bytes, void 
     r.bytes = bytes;
     r.grad = grad;
     r.count = grad ? grad_count : 0;
+    r.dtype = cp->desc.dtype;
     r.block = block;
     r.user = user;
     const uint64_t size = r.count * cdp_dtype_size(cp->desc.dtype);

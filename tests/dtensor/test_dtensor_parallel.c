@@ -868,6 +868,7 @@ TEST(losses_of_long_rows) {
 typedef struct cp_case {
     uint64_t length, batch, heads, kv_heads, width;
     bool causal, gather;
+    uint32_t own; /* bits: forward, backward in a kernel of our own */
 } cp_case;
 
 #define CP_ROOM 4096u
@@ -948,10 +949,84 @@ static bool cp_near(const double *want, const double *got, uint64_t n) {
     return true;
 }
 
+/* A kernel by the definition, in doubles. */
+typedef struct own_attention {
+    uint64_t blocks, triangles;
+    bool fails;
+} own_attention;
+
+/* exp(scores of one query and head); returns their sum. */
+static double own_weights(const cdp_attention_block *b, uint64_t i, uint64_t h, const double *q,
+    const double *k, double *p) {
+    const uint64_t group = b->heads / b->kv_heads, keys = b->causal ? i + 1 : b->keys;
+    double sum = 0;
+    for (uint64_t j = 0; j < b->keys; ++j) {
+        double score = 0;
+        for (uint64_t d = 0; d < b->width; ++d)
+            score += q[(i * b->heads + h) * b->width + d]
+                * k[(j * b->kv_heads + h / group) * b->width + d];
+        p[j] = j < keys ? exp(score * b->scale) : 0;
+        sum += p[j];
+    }
+    return sum;
+}
+
+static cdp_status own_called(void *user, const cdp_attention_block *b) {
+    own_attention *own = (own_attention *)user;
+    ++own->blocks;
+    own->triangles += b->causal;
+    T(b->dtype == CDP_DTYPE_F64 && b->rows && b->keys && (!b->causal || b->rows == b->keys));
+    return own->fails ? cdp_error_set(CDP_ERR_IO, -1, 0, "no more attention") : CDP_OK;
+}
+
+static cdp_status own_forward(void *user, const cdp_attention_block *b, const void *q,
+    const void *k, const void *v, void *out, void *lse) {
+    double p[128];
+    for (uint64_t x = 0; x < b->rows * b->heads; ++x) {
+        const uint64_t h = x % b->heads, group = b->heads / b->kv_heads;
+        const double sum = own_weights(b, x / b->heads, h, (const double *)q, (const double *)k, p);
+        ((double *)lse)[x] = log(sum);
+        for (uint64_t d = 0; d < b->width; ++d) {
+            double *to = (double *)out + x * b->width + d;
+            *to = 0;
+            for (uint64_t j = 0; j < b->keys; ++j)
+                *to +=
+                    p[j] / sum * ((const double *)v)[(j * b->kv_heads + h / group) * b->width + d];
+        }
+    }
+    return own_called(user, b);
+}
+
+static cdp_status own_backward(void *user, const cdp_attention_block *b, const void *q,
+    const void *k, const void *v, const void *out, const void *lse, const void *grad_out,
+    void *grad_q, void *grad_k, void *grad_v) {
+    double p[128];
+    for (uint64_t x = 0; x < b->rows * b->heads; ++x) {
+        const uint64_t h = x % b->heads, group = b->heads / b->kv_heads, w = b->width;
+        const double *g = (const double *)grad_out + x * w, *o = (const double *)out + x * w;
+        (void)own_weights(b, x / b->heads, h, (const double *)q, (const double *)k, p);
+        for (uint64_t j = 0; j < b->keys; ++j) {
+            const uint64_t at = (j * b->kv_heads + h / group) * w;
+            const double share = p[j] / exp(((const double *)lse)[x]);
+            double slope = 0;
+            for (uint64_t d = 0; d < w; ++d)
+                slope += g[d] * (((const double *)v)[at + d] - o[d]);
+            slope *= share * b->scale;
+            for (uint64_t d = 0; d < w; ++d) {
+                ((double *)grad_q)[x * w + d] += slope * ((const double *)k)[at + d];
+                ((double *)grad_k)[at + d] += slope * ((const double *)q)[x * w + d];
+                ((double *)grad_v)[at + d] += share * g[d];
+            }
+        }
+    }
+    return own_called(user, b);
+}
+
 static void cp_run(cdp_group *g, void *arg) {
     const cp_case *c = (const cp_case *)arg;
     cdp_mesh *m = line_of(g);
-    const cdp_cp_desc d = {.mesh = m,
+    own_attention kernel = {0, 0, false};
+    cdp_cp_desc d = {.mesh = m,
         .length = c->length,
         .causal = c->causal,
         .gather = c->gather,
@@ -964,6 +1039,9 @@ static void cp_run(cdp_group *g, void *arg) {
               *want = (cp_arrays *)malloc(sizeof *want);
     cdp_cp *cp = NULL;
     uint64_t start[2], size[2];
+    d.kernel.user = &kernel;
+    if (c->own & 1) d.kernel.forward = own_forward;
+    if (c->own & 2) d.kernel.backward = own_backward;
     if (!all || !own || !want || !OK(cdp_cp_create(&d, &cp))) abort();
     attention_alone(c, all);
     const uint64_t rows = cdp_cp_rows(&d, cdp_rank(g), start, size) * c->batch;
@@ -987,6 +1065,9 @@ static void cp_run(cdp_group *g, void *arg) {
     T(cp_near(want->dq, own->dq, rows * qw));
     T(cp_near(want->dk, own->dk, rows * kw));
     T(cp_near(want->dv, own->dv, rows * kw));
+    T((kernel.blocks != 0) == (c->own != 0 && rows != 0));
+    if (c->own == 3 && c->causal) /* a triangle for each chunk, of both directions and turns */
+        T_EQ(2 * 2 * 2 * c->batch, kernel.triangles);
     cdp_cp_destroy(cp);
     free(all);
     free(own);
@@ -995,10 +1076,11 @@ static void cp_run(cdp_group *g, void *arg) {
 }
 
 TEST(ring_gather_and_one_process) {
-    static const cp_case cases[] = {{12, 2, 2, 2, 3, false, false}, {7, 1, 2, 1, 2, false, false},
-        {24, 1, 2, 2, 4, true, false}, {24, 2, 4, 2, 2, true, false},
-        {120, 1, 2, 1, 8, true, false}, {101, 1, 1, 1, 5, false, false} /* several tiles */,
-        {2, 1, 1, 1, 5, false, false} /* fewer positions than ranks */};
+    static const cp_case cases[] = {{12, 2, 2, 2, 3, false, false, 0},
+        {7, 1, 2, 1, 2, false, false, 0}, {24, 1, 2, 2, 4, true, false, 0},
+        {24, 2, 4, 2, 2, true, false, 0}, {120, 1, 2, 1, 8, true, false, 0},
+        {101, 1, 1, 1, 5, false, false, 0} /* several tiles */,
+        {2, 1, 1, 1, 5, false, false, 0} /* fewer positions than ranks */};
     uint32_t done = 0;
     for (uint32_t n = 1; n <= 4; ++n)
         for (uint32_t k = 0; k < 7; ++k)
@@ -1009,6 +1091,59 @@ TEST(ring_gather_and_one_process) {
                 ++done;
             }
     printf("  %u rings and gathers\n", done);
+}
+
+/* Either direction, or both, in a kernel of one's own. */
+TEST(attention_in_a_kernel_of_ones_own) {
+    static const cp_case cases[] = {{12, 2, 2, 2, 3, false, false, 0},
+        {7, 1, 2, 1, 2, false, false, 0}, {24, 2, 4, 2, 2, true, false, 0},
+        {120, 1, 2, 1, 8, true, false, 0},
+        {2, 1, 1, 1, 5, false, false, 0} /* fewer positions than ranks */};
+    for (uint32_t n = 1; n <= 4; ++n)
+        for (uint32_t k = 0; k < 5; ++k)
+            for (uint32_t how = 0; how < 4 && !test__now.failed_checks; ++how) {
+                cp_case c = cases[k];
+                c.gather = how == 3;
+                c.own = how == 3 ? 3 : how + 1;
+                RUN(n, cp_run, &c);
+            }
+}
+
+/* Rank 1's kernel fails: it says so; the others have their results, and no part of a gradient. */
+static void attention_fails(cdp_group *g, void *arg) {
+    cdp_mesh *m = line_of(g);
+    own_attention own = {0, 0, cdp_rank(g) == 1};
+    const cdp_cp_desc d = {.mesh = m,
+        .length = 6,
+        .heads = 1,
+        .width = 2,
+        .gather = *(const bool *)arg,
+        .dtype = CDP_DTYPE_F64,
+        .kernel = {own_forward, own_backward, &own}};
+    double x[4] = {1, 2, 3, 4}, out[4], lse[2], dq[4], dk[4], dv[4];
+    cdp_cp *cp;
+    if (!OK(cdp_cp_create(&d, &cp))) abort();
+    cdp_status st = cdp_cp_attention(cp, x, x, x, out, lse);
+    T_EQ(own.fails ? CDP_ERR_IO : CDP_OK, st);
+    if (own.fails) T_TEXT("no more attention", cdp_last_error()->text);
+    if (own.fails) T_EQ(1, own.blocks);
+    own.fails = false;
+    OK(cdp_cp_attention(cp, x, x, x, out, lse));
+    own.fails = cdp_rank(g) == 1;
+    st = cdp_cp_attention_backward(cp, x, x, x, out, lse, x, dq, dk, dv);
+    T_EQ(own.fails ? CDP_ERR_IO : CDP_OK, st);
+    for (uint32_t i = 0; i < 4 && !own.fails; ++i)
+        T(dq[i] - dq[i] == 0 && dk[i] != dk[i] && dv[i] != dv[i]);
+    T_EQ(CDP_OK, cdp_group_status(g));
+    cdp_cp_destroy(cp);
+    cdp_mesh_destroy(m);
+}
+
+TEST(a_kernel_of_attention_that_fails) {
+    bool gather = false;
+    RUN(3, attention_fails, &gather);
+    gather = true;
+    RUN(3, attention_fails, &gather);
 }
 
 TEST(positions_of_ranks) {
@@ -1355,6 +1490,8 @@ int main(int argc, char **argv) {
             60},
         {"attention_to_numbers_that_are_not_finite", attention_to_numbers_that_are_not_finite, 20},
         {"ring_gather_and_one_process", ring_gather_and_one_process, 60},
+        {"attention_in_a_kernel_of_ones_own", attention_in_a_kernel_of_ones_own, 60},
+        {"a_kernel_of_attention_that_fails", a_kernel_of_attention_that_fails, 20},
         {"positions_of_ranks", positions_of_ranks, 10},
         {"merge_formula", merge_formula, 10},
         {"rows_of_exponentials", rows_of_exponentials, 60},
