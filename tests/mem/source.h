@@ -10,7 +10,10 @@
 
 #define FAKE_STREAMS 10u
 /* The first address that is a number alone; higher where pointers have 64 bits. */
-#define FAKE_ADDRESSES ((uintptr_t)1 << (sizeof(void *) < 8 ? 28 : 44))
+#define FAKE_FEW_ADDRESSES (sizeof(void *) < 8)
+#define FAKE_ADDRESSES ((uintptr_t)1 << (FAKE_FEW_ADDRESSES ? 28 : 44))
+#define FAKE_UNIT 0x200000u /* 2 MiB */
+#define FAKE_UNITS 1900u    /* of 32 bits after FAKE_ADDRESSES */
 
 typedef struct fake_stream {
     uint64_t queued, done;
@@ -30,6 +33,7 @@ typedef struct fake {
     cdp_status fail_with;
     bool numbers; /* addresses are numbers, nothing is behind them */
     uint64_t next_number;
+    bool taken[FAKE_UNITS]; /* by units of addresses, where these are few */
     int destroyed;
 } fake;
 
@@ -40,14 +44,38 @@ TEST_API bool fake_fails(fake *f) {
     return true;
 }
 
+/* Units of addresses for so many bytes, with one that stays free behind them. */
+TEST_API size_t fake_units(uint64_t bytes) {
+    return (size_t)((bytes + FAKE_UNIT - 1) / FAKE_UNIT + 1);
+}
+
+/* The next addresses: new ones, or, where there are few, those after the last ones that nobody
+   holds. UINT64_MAX: there are none. */
+TEST_API uint64_t fake_next_address(fake *f, uint64_t bytes) {
+    const size_t units = fake_units(bytes), first = (size_t)(f->next_number / FAKE_UNIT);
+    uint64_t number = f->next_number;
+    for (size_t i = 0; FAKE_FEW_ADDRESSES; ++i) {
+        const size_t at = (first + i) % FAKE_UNITS;
+        if (i == FAKE_UNITS) return UINT64_MAX;
+        if (at + units > FAKE_UNITS || memchr(f->taken + at, 1, units)) continue;
+        memset(f->taken + at, 1, units);
+        number = (uint64_t)at * FAKE_UNIT;
+        break;
+    }
+    f->next_number = number + units * FAKE_UNIT;
+    return number;
+}
+
 TEST_API cdp_status fake_reserve(void *user, uint64_t bytes, void **out) {
     fake *const f = (fake *)user;
     if (fake_fails(f)) return f->fail_with;
     if (f->limit && f->held + bytes > f->limit)
         return cdp_error_set(CDP_ERR_NOMEM, -1, 0, "the device is full");
     if (f->numbers) {
-        *out = (void *)(FAKE_ADDRESSES + (uintptr_t)f->next_number);
-        f->next_number += (bytes + 0x1fffff) / 0x200000 * 0x200000 + 0x200000;
+        const uint64_t number = fake_next_address(f, bytes);
+        if (number == UINT64_MAX)
+            return cdp_error_set(CDP_ERR_NOMEM, -1, 0, "no addresses are left");
+        *out = (void *)(FAKE_ADDRESSES + (uintptr_t)number);
     } else if (posix_memalign(out, 512, bytes) != 0)
         return CDP_ERR_NOMEM;
     f->held += bytes;
@@ -58,7 +86,10 @@ TEST_API cdp_status fake_reserve(void *user, uint64_t bytes, void **out) {
 TEST_API cdp_status fake_release(void *user, void *at, uint64_t bytes) {
     fake *const f = (fake *)user;
     if (fake_fails(f)) return f->fail_with == CDP_ERR_NOMEM ? CDP_ERR_IO : f->fail_with;
-    if (!f->numbers) free(at);
+    if (!f->numbers)
+        free(at);
+    else if (FAKE_FEW_ADDRESSES)
+        memset(f->taken + ((uintptr_t)at - FAKE_ADDRESSES) / FAKE_UNIT, 0, fake_units(bytes));
     f->held -= bytes;
     ++f->releases;
     return CDP_OK;

@@ -155,7 +155,7 @@ static void check_new(run *r, const live *l) {
         else
             ++i;
     }
-    if (!r->f.numbers) return;
+    if (!r->f.numbers || FAKE_FEW_ADDRESSES) return; /* few addresses are given again, to others */
     if (slot >= r->stream_room) {
         const uint64_t room = 2 * slot + 1024;
         r->stream_of = (uint32_t *)realloc(r->stream_of, room * sizeof *r->stream_of);
