@@ -2243,7 +2243,8 @@ typedef struct cdp_ddp_desc {
        who also sets it to zero; host memory, best from cdp_group_alloc(), which peers read in
        place. Sparse parameters have nothing there. Flags (find_unused, static_graph, join) travel
        in operations of their own. INVALID: with `rebuild`, with cdp_param.grad, or a gradient that
-       is not aligned; UNSUPPORTED: device memory, or parameters of one dtype that stand apart. */
+       is not aligned; UNSUPPORTED: device memory, or parameters of one dtype that stand apart, the
+       delayed ones among them, or the others. */
     void *grad_arena;
 #endif
 } cdp_ddp_desc;
@@ -22095,7 +22096,7 @@ CDP__PRIVATE void cdp__ddp_fill_buckets(cdp_ddp *d, const uint32_t *order) {
         cdp__param *p = &d->params[index];
         cdp__bucket *b = &d->buckets[p->bucket];
         uint8_t *const from = arena ? NULL : p->grad;
-        if (arena && !b->params) b->memory = arena;
+        if (arena && !b->count) b->memory = arena; /* parameters before it are empty */
         if (arena) arena += cdp__param_bytes(p);
         d->slots[(uint64_t)(b->slots - d->slots) + b->params++] = index;
         p->grad = b->memory + cdp__bucket_bytes(b);
@@ -22679,9 +22680,8 @@ CDP__PRIVATE cdp_status cdp__ddp_check_arrays(const cdp_ddp *d, cdp__ddp_array *
 /* Checks that each bucket can be a range of the arena; adds the arena to the list. */
 CDP__PRIVATE CDP__COLD cdp_status cdp__ddp_check_arena(
     const cdp_ddp *d, cdp__ddp_array *list, uint32_t *n) {
-    cdp_dtype last = CDP_DTYPE_DEFAULT;
-    uint32_t seen = 0, i;
-    uint64_t at = 0;
+    uint32_t last = CDP_DTYPE_DEFAULT, i;
+    uint64_t seen = 0, at = 0;
     if (!d->desc.grad_arena) return CDP_OK;
     if (cdp__ddp_on_device(d))
         return cdp__fail(CDP_ERR_UNSUPPORTED,
@@ -22690,24 +22690,27 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__ddp_check_arena(
     for (i = 0; i < d->param_count; ++i) {
         const cdp__param *p = &d->params[i];
         const cdp_dtype t = p->user.dtype;
+        /* parameters with the same number here may share a bucket */
+        const uint32_t kind = (uint32_t)t + (p->user.delayed ? (uint32_t)CDP_DTYPE_COUNT : 0);
         if (p->sparse || !p->user.count) continue;
         if (p->user.grad)
             return cdp__fail(CDP_ERR_INVALID,
                 "cdp_ddp_create: parameter '%s' (index %u) has a gradient array, and grad_arena is "
                 "set; leave one of them NULL",
                 p->name, i);
-        if (t != last && (seen >> t & 1))
+        if (kind != last && (seen >> kind & 1))
             return cdp__fail(CDP_ERR_UNSUPPORTED,
-                "cdp_ddp_create: parameter '%s' (index %u) is %s, and others of that dtype do not "
-                "stand next to it; with grad_arena list all parameters of a dtype together",
-                p->name, i, cdp_dtype_name(t));
+                "cdp_ddp_create: parameter '%s' (index %u) is %s%s, and others like it do not "
+                "stand next to it; with grad_arena list all parameters of a dtype together, and "
+                "among them all that are delayed",
+                p->name, i, cdp_dtype_name(t), p->user.delayed ? " and delayed" : "");
         if (((uintptr_t)d->desc.grad_arena + at) % p->elem)
             return cdp__fail(CDP_ERR_INVALID,
                 "cdp_ddp_create: the gradient of parameter '%s' (index %u), %llu bytes behind "
                 "grad_arena, is not aligned to its dtype %s",
                 p->name, i, (unsigned long long)at, cdp_dtype_name(t));
-        last = t;
-        seen |= 1u << t;
+        last = kind;
+        seen |= 1ull << kind;
         at += cdp__param_bytes(p);
     }
     return cdp__ddp_add_array(d, list, n, 3, 0, d->desc.grad_arena, at, CDP_DTYPE_U8);

@@ -124,7 +124,7 @@ CDP__PRIVATE void cdp__ddp_fill_buckets(cdp_ddp *d, const uint32_t *order) {
         cdp__param *p = &d->params[index];
         cdp__bucket *b = &d->buckets[p->bucket];
         uint8_t *const from = arena ? NULL : p->grad;
-        if (arena && !b->params) b->memory = arena;
+        if (arena && !b->count) b->memory = arena; /* parameters before it are empty */
         if (arena) arena += cdp__param_bytes(p);
         d->slots[(uint64_t)(b->slots - d->slots) + b->params++] = index;
         p->grad = b->memory + cdp__bucket_bytes(b);

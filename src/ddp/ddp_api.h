@@ -121,7 +121,8 @@ typedef struct cdp_ddp_desc {
        who also sets it to zero; host memory, best from cdp_group_alloc(), which peers read in
        place. Sparse parameters have nothing there. Flags (find_unused, static_graph, join) travel
        in operations of their own. INVALID: with `rebuild`, with cdp_param.grad, or a gradient that
-       is not aligned; UNSUPPORTED: device memory, or parameters of one dtype that stand apart. */
+       is not aligned; UNSUPPORTED: device memory, or parameters of one dtype that stand apart, the
+       delayed ones among them, or the others. */
     void *grad_arena;
 #endif
 } cdp_ddp_desc;

@@ -150,6 +150,33 @@ TEST(uneven_inputs_with_an_arena) {
     run_counted(3, rank_joins, &h);
 }
 
+/* Parameters without elements, and delayed ones, change nothing of where the others lie. */
+TEST(gradients_in_an_arena_do_not_overlap) {
+    cdp_group *g = group_of_one(NULL);
+    double arena[16], data[5][4];
+    cdp_param params[5];
+    cdp_ddp_desc d;
+    cdp_ddp *ddp;
+    memset(params, 0, sizeof params);
+    memset(&d, 0, sizeof d);
+    for (int i = 0; i < 5; ++i) {
+        params[i].data = data[i];
+        params[i].count = i ? 4 : 0;
+    }
+    params[1].dtype = CDP_DTYPE_F64; /* f32, f64, f32: the first one is empty */
+    params[3].delayed = params[4].delayed = true;
+    d.group = g;
+    d.params = params;
+    d.param_count = 5;
+    d.grad_arena = arena;
+    T_EQ(CDP_OK, cdp_ddp_create(&d, &ddp));
+    T(cdp_ddp_grad(ddp, 1) == arena);
+    for (uint32_t i = 2; i < 5; ++i)
+        T(cdp_ddp_grad(ddp, i) == arena + 4 + 2 * (i - 2));
+    cdp_ddp_destroy(ddp);
+    cdp_group_destroy(g);
+}
+
 TEST(mistakes_with_an_arena) {
     cdp_group *g = group_of_one(NULL);
     float arena[64], data[3][16];
@@ -175,6 +202,12 @@ TEST(mistakes_with_an_arena) {
     params[1].dtype = CDP_DTYPE_F16;
     REFUSED(CDP_ERR_UNSUPPORTED, "'param2' (index 2) is f32", cdp_ddp_create(&d, &ddp));
     params[1].dtype = CDP_DTYPE_DEFAULT;
+    params[1].delayed = true;
+    REFUSED(CDP_ERR_UNSUPPORTED, "'param2' (index 2) is f32", cdp_ddp_create(&d, &ddp));
+    params[0].delayed = params[2].delayed = true;
+    params[1].delayed = false;
+    REFUSED(CDP_ERR_UNSUPPORTED, "'param2' (index 2) is f32 and delayed", cdp_ddp_create(&d, &ddp));
+    params[0].delayed = params[2].delayed = false;
     params[0].dtype = CDP_DTYPE_F16;
     params[0].count = 3;
     REFUSED(CDP_ERR_INVALID, "6 bytes behind grad_arena, is not aligned", cdp_ddp_create(&d, &ddp));
@@ -323,6 +356,7 @@ int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"buckets_are_ranges_of_an_arena", buckets_are_ranges_of_an_arena, 60},
         {"uneven_inputs_with_an_arena", uneven_inputs_with_an_arena, 20},
+        {"gradients_in_an_arena_do_not_overlap", gradients_in_an_arena_do_not_overlap, 20},
         {"mistakes_with_an_arena", mistakes_with_an_arena, 20},
         {"a_gradient_may_move_from_pass_to_pass", a_gradient_may_move_from_pass_to_pass, 20},
         {"mistakes_with_gradients_that_move", mistakes_with_gradients_that_move, 20},
