@@ -2946,8 +2946,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_optimizer_create(
    then means on all ranks again. In an open pass it does nothing but set cdp_last_error(). */
 CDP_API void cdp_optimizer_destroy(cdp_optimizer *optimizer);
 
-/* What this rank updates: the part of one parameter (count 0 for NULL, a sparse parameter, or one
-   that does not exist), and all parts together. */
+/* What this rank updates: the part of one parameter (count 0 for NULL, a sparse parameter, one that
+   does not exist, or after the group was destroyed), and all parts together. */
 CDP_API cdp_optimizer_part cdp_optimizer_part_of(const cdp_optimizer *optimizer, uint32_t index);
 CDP_API uint64_t cdp_optimizer_count(const cdp_optimizer *optimizer);
 
@@ -26250,7 +26250,8 @@ CDP__PRIVATE cdp_optimizer_part cdp__optimizer_own_part(const cdp_optimizer *o, 
 
 CDP_API cdp_optimizer_part cdp_optimizer_part_of(const cdp_optimizer *o, uint32_t index) {
     const cdp_optimizer_part none = {0, 0, 0};
-    const bool known = o && o->ddp && cdp__ddp_lives(o->ddp) && index < o->ddp->param_count;
+    const bool known = o && o->ddp && cdp__ddp_lives(o->ddp) && cdp__ddp_has_group(o->ddp)
+        && index < o->ddp->param_count;
     return known ? cdp__optimizer_own_part(o, index) : none;
 }
 
@@ -26592,8 +26593,10 @@ CDP_API CDP__COLD void cdp_optimizer_destroy(cdp_optimizer *o) {
         if (o->ddp->in_backward && cdp__ddp_between(o->ddp, "cdp_optimizer_destroy") != CDP_OK)
             return;
         (void)!cdp_ddp_set_hook(o->ddp, NULL);
-        /* its group was destroyed: the hook is not called any more */
-        if (o->ddp) memset(&o->ddp->hook, 0, sizeof o->ddp->hook);
+        if (o->ddp) { /* its group was destroyed: the hook is not called any more */
+            memset(&o->ddp->hook, 0, sizeof o->ddp->hook);
+            cdp__ddp_set_result(o->ddp, CDP__DDP_MEAN);
+        }
     }
     cdp__optimizer_free(o);
 }

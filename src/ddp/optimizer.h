@@ -80,7 +80,8 @@ CDP__PRIVATE cdp_optimizer_part cdp__optimizer_own_part(const cdp_optimizer *o, 
 
 CDP_API cdp_optimizer_part cdp_optimizer_part_of(const cdp_optimizer *o, uint32_t index) {
     const cdp_optimizer_part none = {0, 0, 0};
-    const bool known = o && o->ddp && cdp__ddp_lives(o->ddp) && index < o->ddp->param_count;
+    const bool known = o && o->ddp && cdp__ddp_lives(o->ddp) && cdp__ddp_has_group(o->ddp)
+        && index < o->ddp->param_count;
     return known ? cdp__optimizer_own_part(o, index) : none;
 }
 
@@ -422,8 +423,10 @@ CDP_API CDP__COLD void cdp_optimizer_destroy(cdp_optimizer *o) {
         if (o->ddp->in_backward && cdp__ddp_between(o->ddp, "cdp_optimizer_destroy") != CDP_OK)
             return;
         (void)!cdp_ddp_set_hook(o->ddp, NULL);
-        /* its group was destroyed: the hook is not called any more */
-        if (o->ddp) memset(&o->ddp->hook, 0, sizeof o->ddp->hook);
+        if (o->ddp) { /* its group was destroyed: the hook is not called any more */
+            memset(&o->ddp->hook, 0, sizeof o->ddp->hook);
+            cdp__ddp_set_result(o->ddp, CDP__DDP_MEAN);
+        }
     }
     cdp__optimizer_free(o);
 }

@@ -74,8 +74,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_optimizer_create(
    then means on all ranks again. In an open pass it does nothing but set cdp_last_error(). */
 CDP_API void cdp_optimizer_destroy(cdp_optimizer *optimizer);
 
-/* What this rank updates: the part of one parameter (count 0 for NULL, a sparse parameter, or one
-   that does not exist), and all parts together. */
+/* What this rank updates: the part of one parameter (count 0 for NULL, a sparse parameter, one that
+   does not exist, or after the group was destroyed), and all parts together. */
 CDP_API cdp_optimizer_part cdp_optimizer_part_of(const cdp_optimizer *optimizer, uint32_t index);
 CDP_API uint64_t cdp_optimizer_count(const cdp_optimizer *optimizer);
 

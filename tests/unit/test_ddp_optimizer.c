@@ -653,6 +653,31 @@ TEST(state_is_saved_by_4_ranks_and_read_by_others) {
 
 /* ---- mistakes ---- */
 
+/* The group is gone first: the ddp goes on in another one, without the optimizer. */
+TEST(an_optimizer_ends_after_its_group) {
+    for (int deferred = 0; deferred < 2; ++deferred) {
+        const how h = {.deferred = deferred != 0};
+        cdp_group *g = group_of_one(NULL), *other = group_of_one(NULL);
+        model *m = (model *)calloc(1, sizeof *m);
+        model_open(m, g, h);
+        m->optim.kind = CDP_OPTIM_SGD;
+        model_optimize(m, h);
+        T_EQ(counts[0], cdp_optimizer_part_of(m->optimizer, 0).count);
+        cdp_group_destroy(g);
+        T_EQ(0, cdp_optimizer_part_of(m->optimizer, 0).count);
+        cdp_optimizer_destroy(m->optimizer);
+        m->optimizer = NULL;
+        T_EQ(CDP_OK, cdp_ddp_rebind(m->ddp, other));
+        T_EQ(CDP_OK, model_pass(m, 0, h));
+        for (uint32_t k = 0; k < counts[0]; ++k)
+            T(value(0, 0, 0, k) == ((float *)cdp_ddp_grad(m->ddp, 0))[k]);
+        T_EQ(CDP_OK, cdp_ddp_clip(m->ddp, 1, NULL));
+        model_close(m);
+        cdp_group_destroy(other);
+        free(m);
+    }
+}
+
 TEST(mistakes_with_optimizers) {
     cdp_group *g = group_of_one(NULL);
     const how h = {.find_unused = true};
@@ -726,6 +751,7 @@ int main(int argc, char **argv) {
             20},
         {"state_is_saved_by_4_ranks_and_read_by_others",
             state_is_saved_by_4_ranks_and_read_by_others, 60},
+        {"an_optimizer_ends_after_its_group", an_optimizer_ends_after_its_group, 20},
         {"mistakes_with_optimizers", mistakes_with_optimizers, 20}};
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }
