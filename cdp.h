@@ -26700,7 +26700,8 @@ CDP__PRIVATE cdp_status cdp__optimizer_find(cdp_optimizer *o, const char *call, 
             && !cdp__dtype_is_narrow(o->ddp->params[index].user.dtype)))
         return cdp__fail(CDP_ERR_INVALID, "%s: parameter '%s' has no state %u in this optimizer",
             call, o->ddp->params[index].name, state);
-    for (r = 0; r < cdp_size(o->ddp->group); ++r)
+    /* with `whole` the ddp may have gone on in a larger group, for which `counts` has no room */
+    for (r = 0; !o->desc.whole && r < cdp_size(o->ddp->group); ++r)
         o->counts[r] = cdp__optimizer_part_on(o, r, index).count;
     *own = o->state[state] + cdp__optimizer_own_part(o, index).at;
     return CDP_OK;
@@ -26726,12 +26727,14 @@ CDP_API cdp_status cdp_optimizer_gather(
     cdp_optimizer *o, uint32_t state, uint32_t index, float *values, uint32_t root) {
     float *own = NULL;
     cdp_status st = cdp__optimizer_find(o, "cdp_optimizer_gather", state, index, root, &own);
+    uint64_t count;
     bool here;
     if (st != CDP_OK) return st;
     here = cdp_rank(o->ddp->group) == root;
     if (here && !values) return cdp__missing("cdp_optimizer_gather", "values");
     if (!o->desc.whole) return cdp__optimizer_move(o, CDP_COLL_GATHER, own, values, root);
-    if (here) memcpy(values, own, (size_t)(o->counts[root] * sizeof *own));
+    count = cdp__param_count(&o->ddp->params[index]);
+    if (here) memcpy(values, own, (size_t)(count * sizeof *own));
     return CDP_OK;
 }
 
@@ -26739,13 +26742,15 @@ CDP_API cdp_status cdp_optimizer_scatter(
     cdp_optimizer *o, uint32_t state, uint32_t index, const float *values, uint32_t root) {
     float *own = NULL;
     cdp_status st = cdp__optimizer_find(o, "cdp_optimizer_scatter", state, index, root, &own);
+    uint64_t count;
     bool here;
     if (st != CDP_OK) return st;
     here = cdp_rank(o->ddp->group) == root;
     if (here && !values) return cdp__missing("cdp_optimizer_scatter", "values");
     if (!o->desc.whole) return cdp__optimizer_move(o, CDP_COLL_SCATTER, values, own, root);
-    if (here) memcpy(own, values, (size_t)(o->counts[root] * sizeof *own));
-    return cdp_broadcast(o->ddp->group, own, o->counts[root], CDP_DTYPE_F32, root);
+    count = cdp__param_count(&o->ddp->params[index]);
+    if (here) memcpy(own, values, (size_t)(count * sizeof *own));
+    return cdp_broadcast(o->ddp->group, own, count, CDP_DTYPE_F32, root);
 }
 
 #endif

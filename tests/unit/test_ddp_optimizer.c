@@ -678,6 +678,35 @@ TEST(an_optimizer_ends_after_its_group) {
     }
 }
 
+/* It is made where each rank is alone; then they go on together. */
+static void rank_grows(cdp_group *g, void *arg) {
+    const how h = {.whole = true, .deferred = true};
+    const uint32_t last = cdp_size(g) - 1;
+    cdp_group *one = group_of_one(NULL);
+    model *m = (model *)calloc(1, sizeof *m);
+    float state[MOST];
+    (void)arg;
+    model_open(m, one, h);
+    m->optim.kind = CDP_OPTIM_SGD;
+    m->optim.momentum = .5;
+    model_optimize(m, h);
+    T_EQ(CDP_OK, cdp_ddp_rebind(m->ddp, g));
+    cdp_group_destroy(one);
+    for (uint32_t k = 0; k < MOST; ++k)
+        state[k] = (float)(cdp_rank(g) * 1000 + k);
+    T_EQ(CDP_OK, cdp_optimizer_scatter(m->optimizer, 0, 0, state, last));
+    memset(state, 0, sizeof state);
+    T_EQ(CDP_OK, cdp_optimizer_gather(m->optimizer, 0, 0, state, cdp_rank(g)));
+    for (uint32_t k = 0; k < MOST; ++k)
+        T(state[k] == (float)(last * 1000 + k));
+    model_close(m);
+    free(m);
+}
+
+TEST(a_whole_optimizer_goes_on_in_a_larger_group) {
+    run_ranks(4, NULL, 0, rank_grows, NULL);
+}
+
 TEST(mistakes_with_optimizers) {
     cdp_group *g = group_of_one(NULL);
     const how h = {.find_unused = true};
@@ -752,6 +781,8 @@ int main(int argc, char **argv) {
         {"state_is_saved_by_4_ranks_and_read_by_others",
             state_is_saved_by_4_ranks_and_read_by_others, 60},
         {"an_optimizer_ends_after_its_group", an_optimizer_ends_after_its_group, 20},
+        {"a_whole_optimizer_goes_on_in_a_larger_group", a_whole_optimizer_goes_on_in_a_larger_group,
+            20},
         {"mistakes_with_optimizers", mistakes_with_optimizers, 20}};
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }
