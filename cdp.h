@@ -2331,10 +2331,11 @@ CDP_API void cdp_ddp_destroy(cdp_ddp *ddp);
    settings, and from then on the same bits as a ddp that is created in `group`. Collective over
    `group`: ranks without a ddp call cdp_ddp_create() with the same desc and no_broadcast, because
    nothing is broadcast: parameters and buffers must be equal on all ranks, as they are after
-   cdp_elastic_next(). An open pass is dropped if its group has failed. Gradients in buckets are 0,
-   pointers from cdp_ddp_grad() change, means are divided by the new number of ranks; statistics,
-   the order that `rebuild` learns and the pass that `static_graph` records begin anew. The former
-   group is used here for the last time: destroy it afterwards. Errors: INVALID (NULL; `group` has
+   cdp_elastic_next(). An open pass is dropped if its group has failed. Gradients in buckets, also
+   those in grad_arena, are 0, pointers from cdp_ddp_grad() change (not into grad_arena), means are
+   divided by the new number of ranks; statistics, the order that `rebuild` learns and the pass that
+   `static_graph` records begin anew. The former group is used here for the last time: destroy it
+   afterwards. Errors: INVALID (NULL; `group` has
    another os), STATE (a pass is open, and its group has not failed), UNSUPPORTED (a hook was set,
    or the model is in device memory: destroy the ddp and create another), and then nothing has
    changed. NOMEM (the new group is aborted, so that others do not wait), MISMATCH as in creation,
@@ -21961,6 +21962,16 @@ CDP__PRIVATE uint64_t cdp__param_bytes(const cdp__param *p) {
     return cdp__param_count(p) * p->elem;
 }
 
+/* A gradient array of the last pass alone is the caller's again, see cdp_ddp_ready_from(). */
+CDP__PRIVATE void cdp__param_drop_moved(cdp__param *p) {
+#ifdef CDP_NO_TRAINING
+    (void)p;
+#else
+    if (p->moved) p->user.grad = NULL;
+    p->moved = false;
+#endif
+}
+
 CDP__PRIVATE uint64_t cdp__bucket_bytes(const cdp__bucket *b) {
     return b->count * b->elem;
 }
@@ -22103,6 +22114,12 @@ CDP__PRIVATE void cdp__ddp_fill_buckets(cdp_ddp *d, const uint32_t *order) {
         b->count += cdp__param_count(p);
         if (from) cdp__ddp_copy(d, p->grad, from, cdp__param_bytes(p));
     }
+}
+
+CDP__PRIVATE void cdp__ddp_zero_buckets(cdp_ddp *d) {
+    uint32_t i;
+    for (i = 0; i < d->bucket_count; ++i)
+        cdp__ddp_zero(d, d->buckets[i].memory, cdp__bucket_bytes(&d->buckets[i]));
 }
 
 /* A rebuild failed: restores the old buckets. */
@@ -23153,6 +23170,7 @@ CDP__PRIVATE void cdp__ddp_forget(cdp_ddp *d) {
         p->calls = p->want = 0;
         p->ready_ns = 0;
         if (p->sparse) p->sparse->used = p->sparse->mean_used = 0;
+        cdp__param_drop_moved(p);
         d->order[i] = d->param_count - 1 - i;
     }
     d->launching = d->launch_again = d->in_backward = d->recorded = d->shadow = false;
@@ -23203,7 +23221,9 @@ CDP__PRIVATE cdp_status cdp__ddp_bind(cdp_ddp *d, cdp_group *group) {
         if (!d->sparse_counts) return cdp__fail_nomem("counts of rows", room);
     }
     st = cdp__ddp_place(d, d->order);
-    return st == CDP_OK ? cdp__ddp_wait(d, cdp__ddp_clear(d)) : st;
+    if (st != CDP_OK) return st;
+    if (cdp__ddp_arena(d)) cdp__ddp_zero_buckets(d); /* which a dropped pass has written to */
+    return cdp__ddp_wait(d, cdp__ddp_clear(d));
 }
 
 CDP_API CDP__COLD cdp_status cdp_ddp_rebind(cdp_ddp *d, cdp_group *group) {
@@ -23263,8 +23283,7 @@ CDP_API bool cdp_ddp_used(const cdp_ddp *d, uint32_t i) {
 /* Sets gradients to zero, but those of sparse parameters. */
 CDP__PRIVATE void cdp__ddp_zero_dense(cdp_ddp *d) {
     uint32_t i;
-    for (i = 0; i < d->bucket_count; ++i)
-        cdp__ddp_zero(d, d->buckets[i].memory, cdp__bucket_bytes(&d->buckets[i]));
+    cdp__ddp_zero_buckets(d);
     for (i = 0; i < d->param_count; ++i)
         if (d->params[i].user.grad)
             cdp__ddp_zero(d, d->params[i].user.grad, cdp__param_bytes(&d->params[i]));
@@ -23985,10 +24004,7 @@ CDP__PRIVATE cdp_status cdp__ddp_begin(cdp_ddp *d, bool sync) {
         p->mark = CDP__MARK_NONE;
         p->calls = 0;
         p->ready_ns = 0;
-#ifndef CDP_NO_TRAINING
-        if (p->moved) p->user.grad = NULL;
-        p->moved = false;
-#endif
+        cdp__param_drop_moved(p);
     }
     if (sync) d->stats.sent_bytes = d->ordered = 0;
     d->begin_ns = d->os->now_ns(d->os->user);
@@ -24418,12 +24434,10 @@ CDP_API cdp_status cdp_ddp_poll(cdp_ddp *d, uint32_t budget_us) {
    data, all ranks stop after the first bucket. */
 CDP__PRIVATE cdp_status cdp__ddp_shadow_first(cdp_ddp *d) {
     cdp_status st = cdp__ddp_begin(d, true);
-    uint32_t i;
     if (st == CDP_OK && d->desc.join_hook)
         st = d->desc.join_hook(d, CDP_JOIN_FORWARD, d->desc.user);
     if (st != CDP_OK) return st;
-    for (i = 0; i < d->bucket_count; ++i)
-        cdp__ddp_zero(d, d->buckets[i].memory, cdp__bucket_bytes(&d->buckets[i]));
+    cdp__ddp_zero_buckets(d);
     d->called_ns = d->begin_ns;
     st = cdp__ddp_start_active(d);
     if (st == CDP_PENDING) st = cdp_work_wait(d->active);

@@ -100,10 +100,7 @@ CDP__PRIVATE cdp_status cdp__ddp_begin(cdp_ddp *d, bool sync) {
         p->mark = CDP__MARK_NONE;
         p->calls = 0;
         p->ready_ns = 0;
-#ifndef CDP_NO_TRAINING
-        if (p->moved) p->user.grad = NULL;
-        p->moved = false;
-#endif
+        cdp__param_drop_moved(p);
     }
     if (sync) d->stats.sent_bytes = d->ordered = 0;
     d->begin_ns = d->os->now_ns(d->os->user);

@@ -133,6 +133,12 @@ CDP__PRIVATE void cdp__ddp_fill_buckets(cdp_ddp *d, const uint32_t *order) {
     }
 }
 
+CDP__PRIVATE void cdp__ddp_zero_buckets(cdp_ddp *d) {
+    uint32_t i;
+    for (i = 0; i < d->bucket_count; ++i)
+        cdp__ddp_zero(d, d->buckets[i].memory, cdp__bucket_bytes(&d->buckets[i]));
+}
+
 /* A rebuild failed: restores the old buckets. */
 CDP__PRIVATE void cdp__ddp_restore_buckets(cdp_ddp *d, cdp__bucket *old, uint32_t count) {
     uint32_t i, k;

@@ -438,6 +438,7 @@ CDP__PRIVATE void cdp__ddp_forget(cdp_ddp *d) {
         p->calls = p->want = 0;
         p->ready_ns = 0;
         if (p->sparse) p->sparse->used = p->sparse->mean_used = 0;
+        cdp__param_drop_moved(p);
         d->order[i] = d->param_count - 1 - i;
     }
     d->launching = d->launch_again = d->in_backward = d->recorded = d->shadow = false;
@@ -488,7 +489,9 @@ CDP__PRIVATE cdp_status cdp__ddp_bind(cdp_ddp *d, cdp_group *group) {
         if (!d->sparse_counts) return cdp__fail_nomem("counts of rows", room);
     }
     st = cdp__ddp_place(d, d->order);
-    return st == CDP_OK ? cdp__ddp_wait(d, cdp__ddp_clear(d)) : st;
+    if (st != CDP_OK) return st;
+    if (cdp__ddp_arena(d)) cdp__ddp_zero_buckets(d); /* which a dropped pass has written to */
+    return cdp__ddp_wait(d, cdp__ddp_clear(d));
 }
 
 CDP_API CDP__COLD cdp_status cdp_ddp_rebind(cdp_ddp *d, cdp_group *group) {
@@ -548,8 +551,7 @@ CDP_API bool cdp_ddp_used(const cdp_ddp *d, uint32_t i) {
 /* Sets gradients to zero, but those of sparse parameters. */
 CDP__PRIVATE void cdp__ddp_zero_dense(cdp_ddp *d) {
     uint32_t i;
-    for (i = 0; i < d->bucket_count; ++i)
-        cdp__ddp_zero(d, d->buckets[i].memory, cdp__bucket_bytes(&d->buckets[i]));
+    cdp__ddp_zero_buckets(d);
     for (i = 0; i < d->param_count; ++i)
         if (d->params[i].user.grad)
             cdp__ddp_zero(d, d->params[i].user.grad, cdp__param_bytes(&d->params[i]));

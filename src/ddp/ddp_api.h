@@ -209,10 +209,11 @@ CDP_API void cdp_ddp_destroy(cdp_ddp *ddp);
    settings, and from then on the same bits as a ddp that is created in `group`. Collective over
    `group`: ranks without a ddp call cdp_ddp_create() with the same desc and no_broadcast, because
    nothing is broadcast: parameters and buffers must be equal on all ranks, as they are after
-   cdp_elastic_next(). An open pass is dropped if its group has failed. Gradients in buckets are 0,
-   pointers from cdp_ddp_grad() change, means are divided by the new number of ranks; statistics,
-   the order that `rebuild` learns and the pass that `static_graph` records begin anew. The former
-   group is used here for the last time: destroy it afterwards. Errors: INVALID (NULL; `group` has
+   cdp_elastic_next(). An open pass is dropped if its group has failed. Gradients in buckets, also
+   those in grad_arena, are 0, pointers from cdp_ddp_grad() change (not into grad_arena), means are
+   divided by the new number of ranks; statistics, the order that `rebuild` learns and the pass that
+   `static_graph` records begin anew. The former group is used here for the last time: destroy it
+   afterwards. Errors: INVALID (NULL; `group` has
    another os), STATE (a pass is open, and its group has not failed), UNSUPPORTED (a hook was set,
    or the model is in device memory: destroy the ddp and create another), and then nothing has
    changed. NOMEM (the new group is aborted, so that others do not wait), MISMATCH as in creation,

@@ -26,12 +26,10 @@
    data, all ranks stop after the first bucket. */
 CDP__PRIVATE cdp_status cdp__ddp_shadow_first(cdp_ddp *d) {
     cdp_status st = cdp__ddp_begin(d, true);
-    uint32_t i;
     if (st == CDP_OK && d->desc.join_hook)
         st = d->desc.join_hook(d, CDP_JOIN_FORWARD, d->desc.user);
     if (st != CDP_OK) return st;
-    for (i = 0; i < d->bucket_count; ++i)
-        cdp__ddp_zero(d, d->buckets[i].memory, cdp__bucket_bytes(&d->buckets[i]));
+    cdp__ddp_zero_buckets(d);
     d->called_ns = d->begin_ns;
     st = cdp__ddp_start_active(d);
     if (st == CDP_PENDING) st = cdp_work_wait(d->active);

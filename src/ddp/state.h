@@ -396,6 +396,16 @@ CDP__PRIVATE uint64_t cdp__param_bytes(const cdp__param *p) {
     return cdp__param_count(p) * p->elem;
 }
 
+/* A gradient array of the last pass alone is the caller's again, see cdp_ddp_ready_from(). */
+CDP__PRIVATE void cdp__param_drop_moved(cdp__param *p) {
+#ifdef CDP_NO_TRAINING
+    (void)p;
+#else
+    if (p->moved) p->user.grad = NULL;
+    p->moved = false;
+#endif
+}
+
 CDP__PRIVATE uint64_t cdp__bucket_bytes(const cdp__bucket *b) {
     return b->count * b->elem;
 }

@@ -177,6 +177,28 @@ TEST(gradients_in_an_arena_do_not_overlap) {
     cdp_group_destroy(g);
 }
 
+/* A rank was lost in a pass: nothing of it is left in the next group. */
+TEST(an_arena_goes_on_in_another_group) {
+    cdp_group *g = group_of_one(NULL), *other = group_of_one(NULL);
+    const how h = {.find_unused = true};
+    model *m = (model *)calloc(1, sizeof *m);
+    model_open(m, g, h, true);
+    T_EQ(CDP_OK, cdp_ddp_backward_begin(m->ddp));
+    for (uint32_t k = 0; k < ALL; ++k)
+        m->arena[k] = 5;
+    T_EQ(CDP_OK, cdp_ddp_ready(m->ddp, 5));
+    (void)cdp_group_abort(g, "a rank is lost");
+    T_EQ(CDP_OK, cdp_ddp_rebind(m->ddp, other));
+    for (uint32_t k = 0; k < ALL; ++k)
+        T(m->arena[k] == 0);
+    T(m->arena[ALL] == guard(other));
+    T_EQ(CDP_OK, model_pass(m, 0, h));
+    cdp_ddp_destroy(m->ddp);
+    cdp_group_destroy(g);
+    cdp_group_destroy(other);
+    free(m);
+}
+
 TEST(mistakes_with_an_arena) {
     cdp_group *g = group_of_one(NULL);
     float arena[64], data[3][16];
@@ -255,6 +277,25 @@ static void rank_moves(cdp_group *g, void *arg) {
 
 TEST(a_gradient_may_move_from_pass_to_pass) {
     run_ranks(3, NULL, 0, rank_moves, NULL);
+}
+
+TEST(a_gradient_that_moved_is_the_programs_after_a_dropped_pass) {
+    cdp_group *g = group_of_one(NULL), *other = group_of_one(NULL);
+    const how h = {.find_unused = false};
+    model *m = (model *)calloc(1, sizeof *m);
+    float graph[64] = {7};
+    model_open(m, g, h, false);
+    T_EQ(CDP_OK, cdp_ddp_backward_begin(m->ddp));
+    T_EQ(CDP_OK, cdp_ddp_ready_from(m->ddp, 4, graph));
+    (void)cdp_group_abort(g, "a rank is lost");
+    T_EQ(CDP_OK, cdp_ddp_rebind(m->ddp, other));
+    cdp_ddp_zero_grad(m->ddp); /* the program may have freed the graph */
+    T(graph[0] == 7);
+    T(!cdp_ddp_param(m->ddp, 4)->grad);
+    cdp_ddp_destroy(m->ddp);
+    cdp_group_destroy(g);
+    cdp_group_destroy(other);
+    free(m);
 }
 
 TEST(mistakes_with_gradients_that_move) {
@@ -357,6 +398,9 @@ int main(int argc, char **argv) {
         {"buckets_are_ranges_of_an_arena", buckets_are_ranges_of_an_arena, 60},
         {"uneven_inputs_with_an_arena", uneven_inputs_with_an_arena, 20},
         {"gradients_in_an_arena_do_not_overlap", gradients_in_an_arena_do_not_overlap, 20},
+        {"an_arena_goes_on_in_another_group", an_arena_goes_on_in_another_group, 20},
+        {"a_gradient_that_moved_is_the_programs_after_a_dropped_pass",
+            a_gradient_that_moved_is_the_programs_after_a_dropped_pass, 20},
         {"mistakes_with_an_arena", mistakes_with_an_arena, 20},
         {"a_gradient_may_move_from_pass_to_pass", a_gradient_may_move_from_pass_to_pass, 20},
         {"mistakes_with_gradients_that_move", mistakes_with_gradients_that_move, 20},
