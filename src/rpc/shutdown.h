@@ -247,7 +247,7 @@ CDP__PRIVATE cdp_status cdp__rpc_add_up(
     request.in = mine;
     request.out = all;
     request.count = CDP__RPC_COUNTS;
-    request.dtype = CDP_DTYPE_U64;
+    request.dtype = CDP_DTYPE_I64; /* every build adds up this dtype */
     request.op = CDP_REDUCE_SUM;
     request.timeout_ms = CDP_NO_TIMEOUT;
     cdp_lock_release(&rpc->lock);
@@ -298,7 +298,7 @@ CDP__PRIVATE cdp_status cdp__rpc_agree(cdp_rpc *rpc, const uint64_t all[CDP__RPC
     mine = (uint64_t)cdp__rpc_keeper(rpc, text, 200, &at) << 32 | (rpc->ranks - 1 - rpc->rank);
     cdp__put_u32(card, at);
     cdp_lock_release(&rpc->lock);
-    st = cdp_allreduce(rpc->sums, &mine, &most, 1, CDP_DTYPE_U64, CDP_REDUCE_MAX);
+    st = cdp_allreduce(rpc->sums, &mine, &most, 1, CDP_DTYPE_I64, CDP_REDUCE_MAX);
     rank = rpc->ranks - 1 - (uint32_t)most;
     if (st == CDP_OK) st = cdp_broadcast(rpc->sums, card, sizeof card, CDP_DTYPE_U8, rank);
     cdp__rpc_lock(rpc);
