@@ -2939,7 +2939,8 @@ typedef struct cdp_optimizer cdp_optimizer;
    (unless both `whole` and `deferred` are set), so there must be none. Destroy it before the group.
    Errors: INVALID (the text names the member of the desc, or the setting of `optim`), STATE (a pass
    is open), UNSUPPORTED (a parameter of f64 with `optim`; a hook is set; device memory;
-   find_unused, static_graph or join without deferred; CDP_NO_GROUPS), NOMEM, the group's failure.
+   find_unused, static_graph or join without deferred; another optimizer that cuts buckets;
+   CDP_NO_GROUPS), NOMEM, the group's failure.
    NOMEM of one rank is not sent to the others: end the job. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_optimizer_create(
     const cdp_optimizer_desc *desc, cdp_optimizer **out);
@@ -2956,7 +2957,8 @@ CDP_API uint64_t cdp_optimizer_count(const cdp_optimizer *optimizer);
 /* The norm of the mean, of all parameters that the optimizer updates, and whether one of its
    elements is infinite or NaN; the same on all ranks. Collective unless `whole` is set; between
    cdp_ddp_backward_end() and cdp_optimizer_step(). Errors: INVALID (NULL; not deferred), STATE (a
-   pass is open, or the ddp has another hook now), those of cdp_grads_norm(). */
+   pass is open, the ddp has another hook now, or with `whole` another optimizer cuts its buckets),
+   those of cdp_grads_norm(). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_optimizer_norm(cdp_optimizer *optimizer, cdp_norm *out);
 #endif
 /* With `deferred`: update all parameters with the mean times `scale` (0: 1), for instance
@@ -26484,6 +26486,10 @@ CDP__PRIVATE cdp_status cdp__optimizer_check(const cdp_optimizer_desc *desc) {
     if (hooked && d->hook.stage)
         return cdp__fail(CDP_ERR_UNSUPPORTED,
             "cdp_optimizer_create: the ddp has a hook; remove it, or set both whole and deferred");
+    if (!cdp__ddp_leaves(d, CDP__DDP_MEAN))
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "cdp_optimizer_create: another optimizer of the ddp leaves no mean of all gradients on "
+            "a rank; destroy it, or set whole there");
     if (!desc->deferred && (d->desc.find_unused || d->desc.static_graph || d->desc.join))
         return cdp__fail(CDP_ERR_UNSUPPORTED,
             "cdp_optimizer_create: the ddp has find_unused, static_graph or join, so what to "
@@ -26628,9 +26634,14 @@ CDP__PRIVATE cdp_status cdp__optimizer_between(const cdp_optimizer *o, const cha
 
 CDP__PRIVATE cdp_status cdp__optimizer_may_step(const cdp_optimizer *o, const char *call) {
     const cdp_status st = cdp__optimizer_between(o, call);
-    if (st != CDP_OK || o->desc.deferred) return st;
-    return cdp__fail(CDP_ERR_INVALID,
-        "%s: parameters are updated during the pass; set deferred to do it afterwards", call);
+    if (st != CDP_OK) return st;
+    if (!o->desc.deferred)
+        return cdp__fail(CDP_ERR_INVALID,
+            "%s: parameters are updated during the pass; set deferred to do it afterwards", call);
+    if (o->desc.whole && !cdp__ddp_leaves(o->ddp, CDP__DDP_MEAN))
+        return cdp__fail(CDP_ERR_STATE,
+            "%s: another optimizer of the ddp leaves no mean of all gradients on a rank", call);
+    return CDP_OK;
 }
 
 #ifndef CDP_NO_CLIP

@@ -300,6 +300,10 @@ CDP__PRIVATE cdp_status cdp__optimizer_check(const cdp_optimizer_desc *desc) {
     if (hooked && d->hook.stage)
         return cdp__fail(CDP_ERR_UNSUPPORTED,
             "cdp_optimizer_create: the ddp has a hook; remove it, or set both whole and deferred");
+    if (!cdp__ddp_leaves(d, CDP__DDP_MEAN))
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "cdp_optimizer_create: another optimizer of the ddp leaves no mean of all gradients on "
+            "a rank; destroy it, or set whole there");
     if (!desc->deferred && (d->desc.find_unused || d->desc.static_graph || d->desc.join))
         return cdp__fail(CDP_ERR_UNSUPPORTED,
             "cdp_optimizer_create: the ddp has find_unused, static_graph or join, so what to "
@@ -444,9 +448,14 @@ CDP__PRIVATE cdp_status cdp__optimizer_between(const cdp_optimizer *o, const cha
 
 CDP__PRIVATE cdp_status cdp__optimizer_may_step(const cdp_optimizer *o, const char *call) {
     const cdp_status st = cdp__optimizer_between(o, call);
-    if (st != CDP_OK || o->desc.deferred) return st;
-    return cdp__fail(CDP_ERR_INVALID,
-        "%s: parameters are updated during the pass; set deferred to do it afterwards", call);
+    if (st != CDP_OK) return st;
+    if (!o->desc.deferred)
+        return cdp__fail(CDP_ERR_INVALID,
+            "%s: parameters are updated during the pass; set deferred to do it afterwards", call);
+    if (o->desc.whole && !cdp__ddp_leaves(o->ddp, CDP__DDP_MEAN))
+        return cdp__fail(CDP_ERR_STATE,
+            "%s: another optimizer of the ddp leaves no mean of all gradients on a rank", call);
+    return CDP_OK;
 }
 
 #ifndef CDP_NO_CLIP

@@ -66,7 +66,8 @@ typedef struct cdp_optimizer cdp_optimizer;
    (unless both `whole` and `deferred` are set), so there must be none. Destroy it before the group.
    Errors: INVALID (the text names the member of the desc, or the setting of `optim`), STATE (a pass
    is open), UNSUPPORTED (a parameter of f64 with `optim`; a hook is set; device memory;
-   find_unused, static_graph or join without deferred; CDP_NO_GROUPS), NOMEM, the group's failure.
+   find_unused, static_graph or join without deferred; another optimizer that cuts buckets;
+   CDP_NO_GROUPS), NOMEM, the group's failure.
    NOMEM of one rank is not sent to the others: end the job. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_optimizer_create(
     const cdp_optimizer_desc *desc, cdp_optimizer **out);
@@ -83,7 +84,8 @@ CDP_API uint64_t cdp_optimizer_count(const cdp_optimizer *optimizer);
 /* The norm of the mean, of all parameters that the optimizer updates, and whether one of its
    elements is infinite or NaN; the same on all ranks. Collective unless `whole` is set; between
    cdp_ddp_backward_end() and cdp_optimizer_step(). Errors: INVALID (NULL; not deferred), STATE (a
-   pass is open, or the ddp has another hook now), those of cdp_grads_norm(). */
+   pass is open, the ddp has another hook now, or with `whole` another optimizer cuts its buckets),
+   those of cdp_grads_norm(). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_optimizer_norm(cdp_optimizer *optimizer, cdp_norm *out);
 #endif
 /* With `deferred`: update all parameters with the mean times `scale` (0: 1), for instance

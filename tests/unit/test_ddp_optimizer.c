@@ -653,6 +653,36 @@ TEST(state_is_saved_by_4_ranks_and_read_by_others) {
 
 /* ---- mistakes ---- */
 
+/* Where one cuts the buckets, no other finds a mean on every rank. */
+TEST(optimizers_of_one_ddp_do_not_mix) {
+    cdp_group *g = group_of_one(NULL);
+    const how h = {.deferred = false};
+    model *m = (model *)calloc(1, sizeof *m);
+    cdp_optimizer_desc d;
+    cdp_optimizer *whole, *parts;
+    cdp_norm norm;
+    model_open(m, g, h);
+    m->optim.kind = CDP_OPTIM_SGD;
+    memset(&d, 0, sizeof d);
+    d.ddp = m->ddp;
+    d.optim = &m->optim;
+    T_EQ(CDP_OK, cdp_optimizer_create(&d, &parts));
+    d.whole = d.deferred = true;
+    REFUSED(CDP_ERR_UNSUPPORTED, "another optimizer", cdp_optimizer_create(&d, &whole));
+    cdp_optimizer_destroy(parts);
+    T_EQ(CDP_OK, cdp_optimizer_create(&d, &whole));
+    d.whole = d.deferred = false;
+    T_EQ(CDP_OK, cdp_optimizer_create(&d, &parts));
+    REFUSED(CDP_ERR_STATE, "another optimizer", cdp_optimizer_norm(whole, &norm));
+    REFUSED(CDP_ERR_STATE, "another optimizer", cdp_optimizer_step(whole, 1));
+    cdp_optimizer_destroy(parts);
+    T_EQ(CDP_OK, cdp_optimizer_step(whole, 1));
+    cdp_optimizer_destroy(whole);
+    model_close(m);
+    cdp_group_destroy(g);
+    free(m);
+}
+
 /* The group is gone first: the ddp goes on in another one, without the optimizer. */
 TEST(an_optimizer_ends_after_its_group) {
     for (int deferred = 0; deferred < 2; ++deferred) {
@@ -780,6 +810,7 @@ int main(int argc, char **argv) {
             20},
         {"state_is_saved_by_4_ranks_and_read_by_others",
             state_is_saved_by_4_ranks_and_read_by_others, 60},
+        {"optimizers_of_one_ddp_do_not_mix", optimizers_of_one_ddp_do_not_mix, 20},
         {"an_optimizer_ends_after_its_group", an_optimizer_ends_after_its_group, 20},
         {"a_whole_optimizer_goes_on_in_a_larger_group", a_whole_optimizer_goes_on_in_a_larger_group,
             20},
