@@ -3031,11 +3031,13 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_loader_poll(cdp_loader *loader, uint32_t b
    step that counts, and save it. Equal on all ranks but for `rank`. Zeros for NULL. */
 CDP_API cdp_sampler cdp_loader_state(const cdp_loader *loader);
 /* Goes on from another state: of a checkpoint, with other ranks, in another epoch (NULL: the next
-   one, from its begin). Drops what was read ahead. Batch and sample_bytes stay. Waits for a read
-   that is under way. Errors: as create; TIMEOUT, and the loader is as it was; STATE in a child.
-   After INVALID and NOMEM the epoch is at its end, and it can be restarted. */
+   one, from its begin). Drops what was read ahead. Batch, sample_bytes, and an `os` that the other
+   state does not have stay. Waits for a read that is under way. Errors: as create; TIMEOUT, and the
+   loader is as it was; STATE in a child. After INVALID and NOMEM the former epoch is at its end,
+   and it can be restarted. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_loader_restart(
     cdp_loader *loader, const cdp_sampler *sampler);
+/* Zeros for NULL, and in a child of fork(). */
 CDP_API cdp_loader_stats cdp_loader_stats_of(const cdp_loader *loader);
 /* Waits for a read that is under way, and frees. NULL is allowed; in a child of fork() it does
    nothing. */
@@ -27396,7 +27398,8 @@ CDP_API cdp_sampler cdp_loader_state(const cdp_loader *l) {
 
 CDP_API cdp_loader_stats cdp_loader_stats_of(const cdp_loader *l) {
     cdp_loader_stats stats = {0, 0, 0};
-    if (!l || cdp__ended(l)) return stats;
+    /* in a child nobody gives back the lock that the thread may have had at the fork */
+    if (!l || cdp__ended(l) || cdp__is_child(l->forks)) return stats;
     cdp_loader *const own = (cdp_loader *)(uintptr_t)l;
     cdp__lock_take(&own->lock);
     stats = own->stats;
@@ -27421,10 +27424,12 @@ CDP__PRIVATE cdp_status cdp__loader_stop(cdp_loader *l) {
 
 CDP_API cdp_status cdp_loader_restart(cdp_loader *l, const cdp_sampler *s) {
     cdp_status st = cdp__loader_alive(l, "cdp_loader_restart");
-    cdp_sampler next;
+    cdp_sampler former, next;
     if (st) return st;
-    next = s ? *s : l->d.sampler;
-    next.batch = l->d.sampler.batch;
+    former = l->d.sampler;
+    next = s ? *s : former;
+    next.batch = former.batch;
+    if (!next.os) next.os = former.os; /* a saved sampler has none */
     if (!s) {
         ++next.epoch;
         next.consumed = 0;
@@ -27435,6 +27440,7 @@ CDP_API cdp_status cdp_loader_restart(cdp_loader *l, const cdp_sampler *s) {
         cdp__order_close(&l->order);
         l->d.sampler = next;
         st = cdp__loader_open(l);
+        if (st) l->d.sampler = former; /* so that NULL does not leave out an epoch */
         l->stops = false;
         cdp__loader_wake(l);
     }

@@ -262,7 +262,8 @@ CDP_API cdp_sampler cdp_loader_state(const cdp_loader *l) {
 
 CDP_API cdp_loader_stats cdp_loader_stats_of(const cdp_loader *l) {
     cdp_loader_stats stats = {0, 0, 0};
-    if (!l || cdp__ended(l)) return stats;
+    /* in a child nobody gives back the lock that the thread may have had at the fork */
+    if (!l || cdp__ended(l) || cdp__is_child(l->forks)) return stats;
     cdp_loader *const own = (cdp_loader *)(uintptr_t)l;
     cdp__lock_take(&own->lock);
     stats = own->stats;
@@ -287,10 +288,12 @@ CDP__PRIVATE cdp_status cdp__loader_stop(cdp_loader *l) {
 
 CDP_API cdp_status cdp_loader_restart(cdp_loader *l, const cdp_sampler *s) {
     cdp_status st = cdp__loader_alive(l, "cdp_loader_restart");
-    cdp_sampler next;
+    cdp_sampler former, next;
     if (st) return st;
-    next = s ? *s : l->d.sampler;
-    next.batch = l->d.sampler.batch;
+    former = l->d.sampler;
+    next = s ? *s : former;
+    next.batch = former.batch;
+    if (!next.os) next.os = former.os; /* a saved sampler has none */
     if (!s) {
         ++next.epoch;
         next.consumed = 0;
@@ -301,6 +304,7 @@ CDP_API cdp_status cdp_loader_restart(cdp_loader *l, const cdp_sampler *s) {
         cdp__order_close(&l->order);
         l->d.sampler = next;
         st = cdp__loader_open(l);
+        if (st) l->d.sampler = former; /* so that NULL does not leave out an epoch */
         l->stops = false;
         cdp__loader_wake(l);
     }

@@ -52,11 +52,13 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_loader_poll(cdp_loader *loader, uint32_t b
    step that counts, and save it. Equal on all ranks but for `rank`. Zeros for NULL. */
 CDP_API cdp_sampler cdp_loader_state(const cdp_loader *loader);
 /* Goes on from another state: of a checkpoint, with other ranks, in another epoch (NULL: the next
-   one, from its begin). Drops what was read ahead. Batch and sample_bytes stay. Waits for a read
-   that is under way. Errors: as create; TIMEOUT, and the loader is as it was; STATE in a child.
-   After INVALID and NOMEM the epoch is at its end, and it can be restarted. */
+   one, from its begin). Drops what was read ahead. Batch, sample_bytes, and an `os` that the other
+   state does not have stay. Waits for a read that is under way. Errors: as create; TIMEOUT, and the
+   loader is as it was; STATE in a child. After INVALID and NOMEM the former epoch is at its end,
+   and it can be restarted. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_loader_restart(
     cdp_loader *loader, const cdp_sampler *sampler);
+/* Zeros for NULL, and in a child of fork(). */
 CDP_API cdp_loader_stats cdp_loader_stats_of(const cdp_loader *loader);
 /* Waits for a read that is under way, and frees. NULL is allowed; in a child of fork() it does
    nothing. */
