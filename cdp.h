@@ -27097,10 +27097,13 @@ CDP__PRIVATE cdp_status cdp__order_list(cdp__order *o) {
 }
 
 CDP__PRIVATE cdp_status cdp__sampler_check(const cdp_sampler *s) {
-    const bool listed = cdp__sampler_has_list(s) || s->weights;
-    if (!s->size || s->size >> (listed ? 32 : 62) || cdp__sampler_total(s) >> (listed ? 32 : 62))
+    const int bits = cdp__sampler_has_list(s) || s->weights ? 32 : 62;
+    if (!s->size || s->size >> bits)
         return cdp__fail(CDP_ERR_INVALID, "a sampler needs a size from 1 to 2^%d - 1, not %llu",
-            listed ? 32 : 62, (unsigned long long)s->size);
+            bits, (unsigned long long)s->size);
+    if (cdp__sampler_total(s) >> bits)
+        return cdp__fail(CDP_ERR_INVALID, "a sampler draws at most 2^%d - 1 samples, not %llu",
+            bits, (unsigned long long)cdp__sampler_total(s));
     if (!s->ranks || s->rank >= s->ranks)
         return cdp__fail(
             CDP_ERR_INVALID, "a sampler needs a rank below ranks, not %u of %u", s->rank, s->ranks);
@@ -27704,6 +27707,7 @@ CDP__PRIVATE cdp_status cdp__batch_norm_check(
     const cdp_batch_norm *bn, const char *call, const void *a, const void *b) {
     if (!bn) return cdp__missing(call, "bn");
     if (!bn->group) return cdp__missing(call, "bn.group");
+    if (!bn->channels) return cdp__fail(CDP_ERR_INVALID, "%s: bn.channels is 0", call);
     if (!bn->scratch) return cdp__missing(call, "bn.scratch");
     if (!bn->running_mean != !bn->running_var)
         return cdp__fail(

@@ -68,6 +68,7 @@ CDP__PRIVATE cdp_status cdp__batch_norm_check(
     const cdp_batch_norm *bn, const char *call, const void *a, const void *b) {
     if (!bn) return cdp__missing(call, "bn");
     if (!bn->group) return cdp__missing(call, "bn.group");
+    if (!bn->channels) return cdp__fail(CDP_ERR_INVALID, "%s: bn.channels is 0", call);
     if (!bn->scratch) return cdp__missing(call, "bn.scratch");
     if (!bn->running_mean != !bn->running_var)
         return cdp__fail(

@@ -305,6 +305,13 @@ TEST(mistakes_are_named) {
     T_EQ(CDP_ERR_INVALID, cdp_batch_norm_eval(&bn, one, one));
     T_TEXT("bn.running_mean", cdp_last_error()->text);
     T_EQ(0, cdp_batch_norm_scratch(&bn));
+    bn.group = group_of_one(NULL);
+    bn.scratch = one;
+    bn.channels = 0;
+    REFUSED(
+        CDP_ERR_INVALID, "bn.channels is 0", cdp_batch_norm_forward(&bn, &count, one, one, one));
+    REFUSED(CDP_ERR_INVALID, "bn.channels is 0", cdp_batch_norm_backward(&bn, one, one));
+    cdp_group_destroy(bn.group);
 }
 
 int main(int argc, char **argv) {

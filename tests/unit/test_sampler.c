@@ -279,6 +279,10 @@ TEST(samplers_refuse_what_they_cannot_do) {
     REFUSED(CDP_ERR_INVALID, "weights[1]", cdp_sampler_fill(&s, got));
     s.weights = nothing;
     REFUSED(CDP_ERR_INVALID, "is 0 or no finite number", cdp_sampler_fill(&s, got));
+    s.draws = 1ull << 32;
+    REFUSED(CDP_ERR_INVALID, "draws at most 2^32 - 1 samples, not 4294967296",
+        cdp_sampler_part(&s, 0, 1, got));
+    s.draws = 0;
     s.rank = 1;
     REFUSED(CDP_ERR_INVALID, "below ranks", cdp_sampler_fill(&s, got));
     REFUSED(CDP_ERR_INVALID, "sampler", cdp_sampler_fill(NULL, got));
