@@ -2470,7 +2470,8 @@ CDP_API bool cdp_ddp_is_no_sync(const cdp_ddp *ddp); /* false for NULL */
    (with a hook a small operation of its own), with buffers one operation of 4 bytes per step, and
    at the end one more first bucket. Errors: INVALID (NULL, or join is not set), STATE (a backward
    pass is open; or join_throw and other ranks have data), what join_hook returns, NOMEM, or the
-   group's failure. */
+   group's failure. After a failure in a step, but that of join_throw, the group is broken on all
+   ranks, because the others wait for this one. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_join(cdp_ddp *ddp);
 
 /* One of the things that communicate in each step of a training loop. */
@@ -21880,9 +21881,30 @@ CDP__PRIVATE CDP__ONE_COPY cdp_status cdp__ddp_fail(cdp_ddp *d, cdp_status st) {
     if (d->failed == CDP_OK) {
         d->failed = st;
         d->failed_error = *cdp_last_error();
+        d->failed_error.status = st; /* also where a function of the program has set no error */
     }
     cdp_lock_release(&d->lock);
     return st;
+}
+
+/* Before a function of the program is called: it shows afterwards whether that has set an error. */
+CDP__PRIVATE cdp_status cdp__ddp_call_begin(void) {
+    const cdp_status before = CDP__TEXTS ? cdp__error_slot()->status : CDP_OK;
+    if (CDP__TEXTS) cdp__error_slot()->status = CDP_OK;
+    return before;
+}
+
+/* After it: a failure has a text. `before`: what cdp__ddp_call_begin() has returned. */
+CDP__PRIVATE cdp_status cdp__ddp_call_end(
+    const cdp_ddp *d, cdp_status before, cdp_status st, const char *what) {
+    const cdp_status set = CDP__TEXTS ? cdp__error_slot()->status : st;
+    if (!CDP__TEXTS) return st;
+    if (st != CDP_OK && set == CDP_OK)
+        return cdp__fail(st < 0 ? st : CDP_ERR_INVALID,
+            "rank %u/%u: %s of ddp %u returned %s, without saying why", cdp_rank(d->group),
+            cdp_size(d->group), what, d->number, cdp_status_name(st));
+    if (set == CDP_OK) cdp__error_slot()->status = before;
+    return st > 0 ? set : st;
 }
 
 CDP__PRIVATE cdp_status cdp__ddp_failed(cdp_ddp *d) {
@@ -22292,7 +22314,11 @@ CDP__PRIVATE cdp_status cdp__ddp_send_buffers(cdp_ddp *d) {
     cdp_status st;
     if (!d->buffers_due) return CDP_OK;
     d->buffers_due = false;
-    if (d->desc.buffer_hook) return d->desc.buffer_hook(d, d->desc.user);
+    if (d->desc.buffer_hook) {
+        const cdp_status before = cdp__ddp_call_begin();
+        return cdp__ddp_call_end(
+            d, before, d->desc.buffer_hook(d, d->desc.user), "the buffer_hook");
+    }
     st = cdp__must_not_wait();
     if (st == CDP_OK && d->desc.join)
         st = cdp__ddp_beside(d, CDP_COLL_ALLREDUCE, &root, 1, CDP_DTYPE_I32, CDP_REDUCE_MAX);
@@ -24432,14 +24458,28 @@ CDP_API cdp_status cdp_ddp_poll(cdp_ddp *d, uint32_t budget_us) {
 #ifndef CDP_NO_DDP
 
 #ifndef CDP_NO_JOIN
+CDP__PRIVATE cdp_status cdp__join_hook(cdp_ddp *d, cdp_join_when when) {
+    cdp_status before;
+    if (!d->desc.join_hook) return CDP_OK;
+    before = cdp__ddp_call_begin();
+    return cdp__ddp_call_end(d, before, d->desc.join_hook(d, when, d->desc.user), "the join_hook");
+}
+
+/* A step fails on this rank: the others, which wait for it, receive the reason. */
+CDP__PRIVATE cdp_status cdp__join_failed(cdp_ddp *d, cdp_status st) {
+    if (st == CDP_OK) return CDP_OK;
+    (void)cdp__ddp_fail(d, st);
+    cdp__ddp_break(d);
+    return cdp_group_status(d->group) != CDP_OK ? cdp_group_status(d->group) : st;
+}
+
 /* Begins one step of a rank without data. Every step begins in the same way on every rank: the
    rebuild if due, buffers if due, then the first bucket, whose flags say which ranks have data.
    The other buckets follow only if some rank has data. So in the last step, in which no rank has
    data, all ranks stop after the first bucket. */
 CDP__PRIVATE cdp_status cdp__ddp_shadow_first(cdp_ddp *d) {
     cdp_status st = cdp__ddp_begin(d, true);
-    if (st == CDP_OK && d->desc.join_hook)
-        st = d->desc.join_hook(d, CDP_JOIN_FORWARD, d->desc.user);
+    if (st == CDP_OK) st = cdp__join_hook(d, CDP_JOIN_FORWARD);
     if (st != CDP_OK) return st;
     cdp__ddp_zero_buckets(d);
     d->called_ns = d->begin_ns;
@@ -24454,11 +24494,11 @@ CDP__PRIVATE cdp_status cdp__ddp_shadow_first(cdp_ddp *d) {
 CDP__PRIVATE cdp_status cdp__ddp_shadow(cdp_ddp *d) {
     cdp_status st = cdp__ddp_shadow_first(d);
     uint32_t i;
-    if (st != CDP_OK) return st;
+    if (st != CDP_OK) return cdp__join_failed(d, st);
     if (!d->stats.active_ranks) { /* the hook's operations for the first bucket must still end */
         for (i = 1; i < d->bucket_count; ++i)
             d->buckets[i].done = true;
-        return cdp__ddp_wait(d, cdp__ddp_finish(d));
+        return cdp__join_failed(d, cdp__ddp_wait(d, cdp__ddp_finish(d)));
     }
     for (i = 0; i < d->bucket_count; ++i)
         d->buckets[i].pending = 0;
@@ -24466,10 +24506,10 @@ CDP__PRIVATE cdp_status cdp__ddp_shadow(cdp_ddp *d) {
         for (i = 0; i < d->param_count; ++i)
             d->order[i] = d->param_count - 1 - i;
     st = cdp__ddp_wait(d, cdp__ddp_launch_rest(d));
-    if (st == CDP_OK) st = cdp__ddp_uneven(d);
+    if (st == CDP_OK && cdp__ddp_uneven(d) != CDP_OK) return CDP_ERR_STATE; /* on all ranks */
     d->in_backward = false; /* the hook may call what follows backward_end */
-    if (st == CDP_OK && d->desc.join_hook) st = d->desc.join_hook(d, CDP_JOIN_STEP, d->desc.user);
-    return st;
+    if (st == CDP_OK) st = cdp__join_hook(d, CDP_JOIN_STEP);
+    return cdp__join_failed(d, st);
 }
 
 CDP__PRIVATE CDP__COLD cdp_status cdp__join_check(const cdp_joinable *items, uint32_t n) {
@@ -24489,6 +24529,14 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__join_check(const cdp_joinable *items, uin
     return CDP_OK;
 }
 
+/* Calls `step` or `last` of an item. */
+CDP__PRIVATE cdp_status cdp__join_program(
+    const cdp_joinable *items, cdp_status (*call)(void *user), void *user) {
+    const cdp_status before = cdp__ddp_call_begin();
+    const cdp_status st = cdp__ddp_call_end(items->ddp, before, call(user), "a joinable item");
+    return cdp__join_failed(items->ddp, st);
+}
+
 /* One step of the others. Where nobody has data, a ddp learns it from its own first bucket, and no
    rank has started what `step` would join. */
 CDP__PRIVATE cdp_status cdp__join_step(const cdp_joinable *items, uint32_t n) {
@@ -24501,7 +24549,7 @@ CDP__PRIVATE cdp_status cdp__join_step(const cdp_joinable *items, uint32_t n) {
             st = cdp__ddp_shadow(d);
             d->in_backward = d->shadow = false;
         } else if (items->ddp->stats.active_ranks) {
-            st = items[i].step(items[i].user);
+            st = cdp__join_program(items, items[i].step, items[i].user);
         }
     }
     return st;
@@ -24516,8 +24564,8 @@ CDP__PRIVATE cdp_status cdp__join_last(cdp_ddp *d) {
     if (!d->equal || d->desc.buffer_count)
         st = cdp__ddp_wait(d, cdp__ddp_broadcast(d, d->root, !d->equal));
     d->equal = true;
-    if (st == CDP_OK && d->desc.join_hook) st = d->desc.join_hook(d, CDP_JOIN_LAST, d->desc.user);
-    return st;
+    if (st == CDP_OK) st = cdp__join_hook(d, CDP_JOIN_LAST);
+    return cdp__join_failed(d, st);
 }
 
 CDP_API CDP__COLD cdp_status cdp_ddp_join_all(const cdp_joinable *items, uint32_t n) {
@@ -24531,7 +24579,7 @@ CDP_API CDP__COLD cdp_status cdp_ddp_join_all(const cdp_joinable *items, uint32_
         if (items[i].ddp)
             st = cdp__join_last(items[i].ddp);
         else if (items[i].last)
-            st = items[i].last(items[i].user);
+            st = cdp__join_program(items, items[i].last, items[i].user);
     }
     return st;
 }
@@ -26298,7 +26346,7 @@ CDP__PRIVATE cdp_status cdp__optimizer_call(cdp_optimizer *o, uint32_t index,
             "without saying why",
             cdp_rank(g), cdp_size(g), cdp_status_name(st), o->ddp->params[index].name, index);
     if (cdp__error_slot()->status == CDP_OK) cdp__error_slot()->status = before;
-    return st;
+    return st > 0 ? cdp__error_slot()->status : st;
 }
 
 CDP__PRIVATE cdp_status cdp__optimizer_update_part(cdp_optimizer *o, uint32_t index,

@@ -142,7 +142,11 @@ CDP__PRIVATE cdp_status cdp__ddp_send_buffers(cdp_ddp *d) {
     cdp_status st;
     if (!d->buffers_due) return CDP_OK;
     d->buffers_due = false;
-    if (d->desc.buffer_hook) return d->desc.buffer_hook(d, d->desc.user);
+    if (d->desc.buffer_hook) {
+        const cdp_status before = cdp__ddp_call_begin();
+        return cdp__ddp_call_end(
+            d, before, d->desc.buffer_hook(d, d->desc.user), "the buffer_hook");
+    }
     st = cdp__must_not_wait();
     if (st == CDP_OK && d->desc.join)
         st = cdp__ddp_beside(d, CDP_COLL_ALLREDUCE, &root, 1, CDP_DTYPE_I32, CDP_REDUCE_MAX);

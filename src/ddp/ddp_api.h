@@ -348,7 +348,8 @@ CDP_API bool cdp_ddp_is_no_sync(const cdp_ddp *ddp); /* false for NULL */
    (with a hook a small operation of its own), with buffers one operation of 4 bytes per step, and
    at the end one more first bucket. Errors: INVALID (NULL, or join is not set), STATE (a backward
    pass is open; or join_throw and other ranks have data), what join_hook returns, NOMEM, or the
-   group's failure. */
+   group's failure. After a failure in a step, but that of join_throw, the group is broken on all
+   ranks, because the others wait for this one. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_join(cdp_ddp *ddp);
 
 /* One of the things that communicate in each step of a training loop. */

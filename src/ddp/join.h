@@ -20,14 +20,28 @@
 #ifndef CDP_NO_DDP
 
 #ifndef CDP_NO_JOIN
+CDP__PRIVATE cdp_status cdp__join_hook(cdp_ddp *d, cdp_join_when when) {
+    cdp_status before;
+    if (!d->desc.join_hook) return CDP_OK;
+    before = cdp__ddp_call_begin();
+    return cdp__ddp_call_end(d, before, d->desc.join_hook(d, when, d->desc.user), "the join_hook");
+}
+
+/* A step fails on this rank: the others, which wait for it, receive the reason. */
+CDP__PRIVATE cdp_status cdp__join_failed(cdp_ddp *d, cdp_status st) {
+    if (st == CDP_OK) return CDP_OK;
+    (void)cdp__ddp_fail(d, st);
+    cdp__ddp_break(d);
+    return cdp_group_status(d->group) != CDP_OK ? cdp_group_status(d->group) : st;
+}
+
 /* Begins one step of a rank without data. Every step begins in the same way on every rank: the
    rebuild if due, buffers if due, then the first bucket, whose flags say which ranks have data.
    The other buckets follow only if some rank has data. So in the last step, in which no rank has
    data, all ranks stop after the first bucket. */
 CDP__PRIVATE cdp_status cdp__ddp_shadow_first(cdp_ddp *d) {
     cdp_status st = cdp__ddp_begin(d, true);
-    if (st == CDP_OK && d->desc.join_hook)
-        st = d->desc.join_hook(d, CDP_JOIN_FORWARD, d->desc.user);
+    if (st == CDP_OK) st = cdp__join_hook(d, CDP_JOIN_FORWARD);
     if (st != CDP_OK) return st;
     cdp__ddp_zero_buckets(d);
     d->called_ns = d->begin_ns;
@@ -42,11 +56,11 @@ CDP__PRIVATE cdp_status cdp__ddp_shadow_first(cdp_ddp *d) {
 CDP__PRIVATE cdp_status cdp__ddp_shadow(cdp_ddp *d) {
     cdp_status st = cdp__ddp_shadow_first(d);
     uint32_t i;
-    if (st != CDP_OK) return st;
+    if (st != CDP_OK) return cdp__join_failed(d, st);
     if (!d->stats.active_ranks) { /* the hook's operations for the first bucket must still end */
         for (i = 1; i < d->bucket_count; ++i)
             d->buckets[i].done = true;
-        return cdp__ddp_wait(d, cdp__ddp_finish(d));
+        return cdp__join_failed(d, cdp__ddp_wait(d, cdp__ddp_finish(d)));
     }
     for (i = 0; i < d->bucket_count; ++i)
         d->buckets[i].pending = 0;
@@ -54,10 +68,10 @@ CDP__PRIVATE cdp_status cdp__ddp_shadow(cdp_ddp *d) {
         for (i = 0; i < d->param_count; ++i)
             d->order[i] = d->param_count - 1 - i;
     st = cdp__ddp_wait(d, cdp__ddp_launch_rest(d));
-    if (st == CDP_OK) st = cdp__ddp_uneven(d);
+    if (st == CDP_OK && cdp__ddp_uneven(d) != CDP_OK) return CDP_ERR_STATE; /* on all ranks */
     d->in_backward = false; /* the hook may call what follows backward_end */
-    if (st == CDP_OK && d->desc.join_hook) st = d->desc.join_hook(d, CDP_JOIN_STEP, d->desc.user);
-    return st;
+    if (st == CDP_OK) st = cdp__join_hook(d, CDP_JOIN_STEP);
+    return cdp__join_failed(d, st);
 }
 
 CDP__PRIVATE CDP__COLD cdp_status cdp__join_check(const cdp_joinable *items, uint32_t n) {
@@ -77,6 +91,14 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__join_check(const cdp_joinable *items, uin
     return CDP_OK;
 }
 
+/* Calls `step` or `last` of an item. */
+CDP__PRIVATE cdp_status cdp__join_program(
+    const cdp_joinable *items, cdp_status (*call)(void *user), void *user) {
+    const cdp_status before = cdp__ddp_call_begin();
+    const cdp_status st = cdp__ddp_call_end(items->ddp, before, call(user), "a joinable item");
+    return cdp__join_failed(items->ddp, st);
+}
+
 /* One step of the others. Where nobody has data, a ddp learns it from its own first bucket, and no
    rank has started what `step` would join. */
 CDP__PRIVATE cdp_status cdp__join_step(const cdp_joinable *items, uint32_t n) {
@@ -89,7 +111,7 @@ CDP__PRIVATE cdp_status cdp__join_step(const cdp_joinable *items, uint32_t n) {
             st = cdp__ddp_shadow(d);
             d->in_backward = d->shadow = false;
         } else if (items->ddp->stats.active_ranks) {
-            st = items[i].step(items[i].user);
+            st = cdp__join_program(items, items[i].step, items[i].user);
         }
     }
     return st;
@@ -104,8 +126,8 @@ CDP__PRIVATE cdp_status cdp__join_last(cdp_ddp *d) {
     if (!d->equal || d->desc.buffer_count)
         st = cdp__ddp_wait(d, cdp__ddp_broadcast(d, d->root, !d->equal));
     d->equal = true;
-    if (st == CDP_OK && d->desc.join_hook) st = d->desc.join_hook(d, CDP_JOIN_LAST, d->desc.user);
-    return st;
+    if (st == CDP_OK) st = cdp__join_hook(d, CDP_JOIN_LAST);
+    return cdp__join_failed(d, st);
 }
 
 CDP_API CDP__COLD cdp_status cdp_ddp_join_all(const cdp_joinable *items, uint32_t n) {
@@ -119,7 +141,7 @@ CDP_API CDP__COLD cdp_status cdp_ddp_join_all(const cdp_joinable *items, uint32_
         if (items[i].ddp)
             st = cdp__join_last(items[i].ddp);
         else if (items[i].last)
-            st = items[i].last(items[i].user);
+            st = cdp__join_program(items, items[i].last, items[i].user);
     }
     return st;
 }

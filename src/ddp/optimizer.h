@@ -110,7 +110,7 @@ CDP__PRIVATE cdp_status cdp__optimizer_call(cdp_optimizer *o, uint32_t index,
             "without saying why",
             cdp_rank(g), cdp_size(g), cdp_status_name(st), o->ddp->params[index].name, index);
     if (cdp__error_slot()->status == CDP_OK) cdp__error_slot()->status = before;
-    return st;
+    return st > 0 ? cdp__error_slot()->status : st;
 }
 
 CDP__PRIVATE cdp_status cdp__optimizer_update_part(cdp_optimizer *o, uint32_t index,

@@ -18,6 +18,7 @@
 #include "hooks_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
+#include "../base/helpers.h"
 #include "../base/text.h"
 #include "../base/ended.h"
 #include "../os/linux.h"
@@ -310,9 +311,30 @@ CDP__PRIVATE CDP__ONE_COPY cdp_status cdp__ddp_fail(cdp_ddp *d, cdp_status st) {
     if (d->failed == CDP_OK) {
         d->failed = st;
         d->failed_error = *cdp_last_error();
+        d->failed_error.status = st; /* also where a function of the program has set no error */
     }
     cdp_lock_release(&d->lock);
     return st;
+}
+
+/* Before a function of the program is called: it shows afterwards whether that has set an error. */
+CDP__PRIVATE cdp_status cdp__ddp_call_begin(void) {
+    const cdp_status before = CDP__TEXTS ? cdp__error_slot()->status : CDP_OK;
+    if (CDP__TEXTS) cdp__error_slot()->status = CDP_OK;
+    return before;
+}
+
+/* After it: a failure has a text. `before`: what cdp__ddp_call_begin() has returned. */
+CDP__PRIVATE cdp_status cdp__ddp_call_end(
+    const cdp_ddp *d, cdp_status before, cdp_status st, const char *what) {
+    const cdp_status set = CDP__TEXTS ? cdp__error_slot()->status : st;
+    if (!CDP__TEXTS) return st;
+    if (st != CDP_OK && set == CDP_OK)
+        return cdp__fail(st < 0 ? st : CDP_ERR_INVALID,
+            "rank %u/%u: %s of ddp %u returned %s, without saying why", cdp_rank(d->group),
+            cdp_size(d->group), what, d->number, cdp_status_name(st));
+    if (set == CDP_OK) cdp__error_slot()->status = before;
+    return st > 0 ? set : st;
 }
 
 CDP__PRIVATE cdp_status cdp__ddp_failed(cdp_ddp *d) {

@@ -148,6 +148,58 @@ TEST(a_delayed_parameter_has_the_mean_and_lists_are_compared) {
     run_ranks(3, NULL, 0, rank_delays_a_parameter, &other);
 }
 
+/* ---- functions of the program that fail ---- */
+
+static cdp_status hook_fails(cdp_ddp *ddp, void *user) {
+    (void)user;
+    return cdp_rank(cdp_ddp_group(ddp)) == 1 ? CDP_ERR_IO : CDP_OK;
+}
+
+static cdp_status join_hook_fails(cdp_ddp *ddp, cdp_join_when when, void *user) {
+    (void)ddp;
+    return when == *(cdp_join_when *)user ? CDP_ERR_IO : CDP_OK;
+}
+
+static cdp_status item_fails(void *user) {
+    (void)user;
+    return CDP_ERR_IO;
+}
+
+/* Rank 1 fails without a text: all ranks end at once, with its status. */
+static void rank_has_functions_that_fail(cdp_group *g, void *arg) {
+    const uint32_t which = *(uint32_t *)arg; /* 0 and 1: of CDP_JOIN_; 2: an item; 3: buffers */
+    cdp_join_when when = (cdp_join_when)which;
+    float data[4] = {0}, more = 1;
+    cdp_param p = {.data = data, .count = 4};
+    cdp_ddp_desc d = described(g, &p, 1);
+    cdp_status st = CDP_OK;
+    cdp_joinable items[2];
+    memset(items, 0, sizeof items);
+    d.buffer_hook = which == 3 ? hook_fails : NULL;
+    d.join = which < 3;
+    d.join_hook = which < 2 ? join_hook_fails : NULL;
+    d.user = &when;
+    cdp_ddp *ddp = opened(&d);
+    items[0].ddp = ddp;
+    items[1].step = item_fails;
+    if (which < 3 && cdp_rank(g) == 1) st = cdp_ddp_join_all(items, which == 2 ? 2 : 1);
+    for (uint32_t step = 0; step < 3 && st == CDP_OK; ++step) {
+        (void)!cdp_ddp_backward_begin(ddp);
+        (void)cdp_ddp_ready(ddp, 0);
+        st = cdp_ddp_backward_end(ddp);
+    }
+    T_EQ(CDP_ERR_IO, st);
+    T_TEXT("without saying why", cdp_last_error()->text);
+    T_EQ(CDP_ERR_IO, cdp_group_status(g));
+    T_EQ(CDP_ERR_IO, cdp_allreduce(g, NULL, &more, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM));
+    cdp_ddp_destroy(ddp);
+}
+
+TEST(a_function_of_the_program_that_fails_ends_all_ranks) {
+    for (uint32_t which = 0; which < 4; ++which)
+        run_ranks(2, NULL, 0, rank_has_functions_that_fail, &which);
+}
+
 static uint64_t plan_cpu_ns(uint32_t n) {
     cdp_param *params = (cdp_param *)calloc(n, sizeof *params);
     uint32_t *bucket_of = (uint32_t *)calloc(n, sizeof *bucket_of);
@@ -967,6 +1019,8 @@ int main(int argc, char **argv) {
             an_explicit_bucket_size_is_that_of_the_first_one, 20},
         {"sizes_of_buckets_are_a_list_and_parameters_may_be_delayed",
             sizes_of_buckets_are_a_list_and_parameters_may_be_delayed, 20},
+        {"a_function_of_the_program_that_fails_ends_all_ranks",
+            a_function_of_the_program_that_fails_ends_all_ranks, 20},
         {"a_delayed_parameter_has_the_mean_and_lists_are_compared",
             a_delayed_parameter_has_the_mean_and_lists_are_compared, 20},
         {"many_parameters_are_planned_in_linear_time", many_parameters_are_planned_in_linear_time,
