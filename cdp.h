@@ -2567,7 +2567,8 @@ typedef struct cdp_norm {
    desc->count + 1 numbers; every rank gets the same bits. `each` (may be NULL): desc->count
    numbers, the norm of each gradient. Sums are f64, in the order of elements and items. A sum of
    squares of f64 may be infinite though found_inf is false. Errors: INVALID, UNSUPPORTED (another
-   dtype; in a group also CDP_ONLY_F32), NOMEM, those of cdp_allreduce(). */
+   dtype; in a group also CDP_ONLY_F32), STATE (the group was destroyed), NOMEM, those of
+   cdp_allreduce(). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_grads_norm(
     const cdp_norm_desc *desc, double *each, cdp_norm *out);
 
@@ -24637,9 +24638,10 @@ CDP__PRIVATE void cdp__norm_count(const cdp_norm_desc *desc, cdp__norm_kind kind
     }
 }
 
-CDP_API cdp_status cdp_grads_norm(const cdp_norm_desc *desc, double *each, cdp_norm *out) {
+/* `os`: of its memory; NULL: there is none. */
+CDP__PRIVATE cdp_status cdp__grads_norm(
+    const cdp_os *os, const cdp_norm_desc *desc, double *each, cdp_norm *out) {
     cdp__norm_kind kind = CDP__NORM_SQUARES;
-    const cdp_os *os = desc && desc->group ? desc->group->os : cdp_os_default();
     double *q, all = 0;
     uint32_t i;
     cdp_status st;
@@ -24667,6 +24669,15 @@ CDP_API cdp_status cdp_grads_norm(const cdp_norm_desc *desc, double *each, cdp_n
     }
     cdp__free(os, q);
     return st;
+}
+
+CDP_API cdp_status cdp_grads_norm(const cdp_norm_desc *desc, double *each, cdp_norm *out) {
+    cdp_status st = CDP_OK;
+    if (out) memset(out, 0, sizeof *out);
+    if (desc && desc->group) st = cdp__alive(desc->group, "cdp_grads_norm");
+    if (st != CDP_OK) return st;
+    return cdp__grads_norm(
+        desc && desc->group ? desc->group->os : cdp_os_default(), desc, each, out);
 }
 
 CDP_API cdp_status cdp_grads_scale(const cdp_norm_desc *desc, double factor) {
@@ -26715,7 +26726,7 @@ CDP_API cdp_status cdp_optimizer_norm(cdp_optimizer *o, cdp_norm *out) {
         items[i].dtype = p->user.dtype;
         items[i].grad = part.count ? cdp__optimizer_grad(o, p) + part.first * p->elem : NULL;
     }
-    st = cdp_grads_norm(&n, NULL, out);
+    st = cdp__grads_norm(o->os, &n, NULL, out);
     cdp__free(o->os, items);
     return st;
 }

@@ -58,9 +58,10 @@ CDP__PRIVATE void cdp__norm_count(const cdp_norm_desc *desc, cdp__norm_kind kind
     }
 }
 
-CDP_API cdp_status cdp_grads_norm(const cdp_norm_desc *desc, double *each, cdp_norm *out) {
+/* `os`: of its memory; NULL: there is none. */
+CDP__PRIVATE cdp_status cdp__grads_norm(
+    const cdp_os *os, const cdp_norm_desc *desc, double *each, cdp_norm *out) {
     cdp__norm_kind kind = CDP__NORM_SQUARES;
-    const cdp_os *os = desc && desc->group ? desc->group->os : cdp_os_default();
     double *q, all = 0;
     uint32_t i;
     cdp_status st;
@@ -88,6 +89,15 @@ CDP_API cdp_status cdp_grads_norm(const cdp_norm_desc *desc, double *each, cdp_n
     }
     cdp__free(os, q);
     return st;
+}
+
+CDP_API cdp_status cdp_grads_norm(const cdp_norm_desc *desc, double *each, cdp_norm *out) {
+    cdp_status st = CDP_OK;
+    if (out) memset(out, 0, sizeof *out);
+    if (desc && desc->group) st = cdp__alive(desc->group, "cdp_grads_norm");
+    if (st != CDP_OK) return st;
+    return cdp__grads_norm(
+        desc && desc->group ? desc->group->os : cdp_os_default(), desc, each, out);
 }
 
 CDP_API cdp_status cdp_grads_scale(const cdp_norm_desc *desc, double factor) {

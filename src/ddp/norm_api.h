@@ -37,7 +37,8 @@ typedef struct cdp_norm {
    desc->count + 1 numbers; every rank gets the same bits. `each` (may be NULL): desc->count
    numbers, the norm of each gradient. Sums are f64, in the order of elements and items. A sum of
    squares of f64 may be infinite though found_inf is false. Errors: INVALID, UNSUPPORTED (another
-   dtype; in a group also CDP_ONLY_F32), NOMEM, those of cdp_allreduce(). */
+   dtype; in a group also CDP_ONLY_F32), STATE (the group was destroyed), NOMEM, those of
+   cdp_allreduce(). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_grads_norm(
     const cdp_norm_desc *desc, double *each, cdp_norm *out);
 

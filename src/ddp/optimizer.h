@@ -479,7 +479,7 @@ CDP_API cdp_status cdp_optimizer_norm(cdp_optimizer *o, cdp_norm *out) {
         items[i].dtype = p->user.dtype;
         items[i].grad = part.count ? cdp__optimizer_grad(o, p) + part.first * p->elem : NULL;
     }
-    st = cdp_grads_norm(&n, NULL, out);
+    st = cdp__grads_norm(o->os, &n, NULL, out);
     cdp__free(o->os, items);
     return st;
 }

@@ -653,6 +653,24 @@ TEST(state_is_saved_by_4_ranks_and_read_by_others) {
 
 /* ---- mistakes ---- */
 
+/* Also with `whole`, which asks no other rank: there may be no other os. */
+TEST(a_norm_takes_memory_of_the_groups_os) {
+    cdp_group *g = group_of_one(counted_os());
+    const how h = {.whole = true, .deferred = true};
+    model *m = (model *)calloc(1, sizeof *m);
+    cdp_norm norm;
+    int64_t calls;
+    model_open(m, g, h);
+    m->optim.kind = CDP_OPTIM_SGD;
+    model_optimize(m, h);
+    calls = counted.calls;
+    T_EQ(CDP_OK, cdp_optimizer_norm(m->optimizer, &norm));
+    T_EQ(2, counted.calls - calls);
+    model_close(m);
+    cdp_group_destroy(g);
+    free(m);
+}
+
 /* Where one cuts the buckets, no other finds a mean on every rank. */
 TEST(optimizers_of_one_ddp_do_not_mix) {
     cdp_group *g = group_of_one(NULL);
@@ -810,6 +828,7 @@ int main(int argc, char **argv) {
             20},
         {"state_is_saved_by_4_ranks_and_read_by_others",
             state_is_saved_by_4_ranks_and_read_by_others, 60},
+        {"a_norm_takes_memory_of_the_groups_os", a_norm_takes_memory_of_the_groups_os, 20},
         {"optimizers_of_one_ddp_do_not_mix", optimizers_of_one_ddp_do_not_mix, 20},
         {"an_optimizer_ends_after_its_group", an_optimizer_ends_after_its_group, 20},
         {"a_whole_optimizer_goes_on_in_a_larger_group", a_whole_optimizer_goes_on_in_a_larger_group,

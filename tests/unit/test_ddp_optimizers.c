@@ -197,6 +197,13 @@ TEST(mistakes_in_norms) {
     REFUSED(CDP_ERR_UNSUPPORTED, "items[0].dtype is 3 (i32)", cdp_grads_norm(&d, NULL, &norm));
     d.items = NULL;
     REFUSED(CDP_ERR_INVALID, "desc.items is NULL", cdp_grads_norm(&d, NULL, &norm));
+    d.items = &item;
+    item.dtype = CDP_DTYPE_F32;
+    d.group = group_of_one(NULL);
+    T_EQ(CDP_OK, cdp_grads_norm(&d, NULL, &norm));
+    cdp_group_destroy(d.group);
+    REFUSED(
+        CDP_ERR_STATE, "cdp_grads_norm: this group was destroyed", cdp_grads_norm(&d, NULL, &norm));
 }
 
 /* ---- ranks that run out of data in a loop with two models ---- */
