@@ -2896,8 +2896,9 @@ typedef struct cdp_optimizer_part {
 
 typedef struct cdp_optimizer_desc {
     cdp_ddp *ddp; /* required */
-    /* Required without `update`. The program's own, and may change between passes (lr, for one); it
-       must outlive the optimizer. `step` counts updates made, from 0: each update adds 1 first. */
+    /* Required without `update`. The program's own, and may change between passes (lr, for one; not
+       to what needs more state, see cdp_optim_states()); it must outlive the optimizer. `step`
+       counts updates made, from 0: each update adds 1 first. */
     cdp_optim *optim;
     /* An optimizer of the program's own, in place of `optim`: updates `part` of parameter `index`,
        which begins at `data`, with its mean gradient times `scale`. A status other than CDP_OK
@@ -2969,7 +2970,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_optimizer_norm(cdp_optimizer *optimizer, c
    Parameters that no rank used are left alone. To leave out a step, do not call it on any rank, and
    set gradients to zero. Collective. With join, ranks without data call the same in join_hook
    (CDP_JOIN_STEP). Errors: those of cdp_optimizer_norm() and of cdp_optim_update(), INVALID
-   (`scale` is negative or NaN), what `update` returns. */
+   (`scale` is negative or NaN; `optim` needs more state than at creation), what `update`
+   returns. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_optimizer_step(cdp_optimizer *optimizer, double scale);
 
 #define CDP_OPTIMIZER_MASTER 3u
@@ -26753,6 +26755,16 @@ CDP__PRIVATE cdp_status cdp__optimizer_step_buckets(cdp_optimizer *o, double sca
     return st;
 }
 
+/* The settings may have changed so that an update needs more state than there is. */
+CDP__PRIVATE cdp_status cdp__optimizer_check_state(const cdp_optimizer *o) {
+    const uint32_t need = o->desc.optim ? cdp_optim_states(o->desc.optim) : 0;
+    if (!need || o->state[need - 1]) return CDP_OK;
+    return cdp__fail(CDP_ERR_INVALID,
+        "cdp_optimizer_step: optim now needs %u arrays of state, more than when the optimizer was "
+        "created; create another one",
+        need);
+}
+
 CDP_API cdp_status cdp_optimizer_step(cdp_optimizer *o, double scale) {
     cdp_status st = cdp__optimizer_may_step(o, "cdp_optimizer_step");
     if (st == CDP_OK && !(scale >= 0))
@@ -26760,6 +26772,7 @@ CDP_API cdp_status cdp_optimizer_step(cdp_optimizer *o, double scale) {
     if (st == CDP_OK) st = cdp__must_not_wait();
     if (st == CDP_OK) st = cdp_group_status(o->ddp->group);
     if (st == CDP_OK) st = cdp__optimizer_check_settings(&o->desc);
+    if (st == CDP_OK) st = cdp__optimizer_check_state(o);
     if (st != CDP_OK) return st;
     if (o->desc.optim) ++o->desc.optim->step;
     st = cdp__optimizer_step_buckets(o, scale != 0 ? scale : 1);

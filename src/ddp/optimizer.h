@@ -506,6 +506,16 @@ CDP__PRIVATE cdp_status cdp__optimizer_step_buckets(cdp_optimizer *o, double sca
     return st;
 }
 
+/* The settings may have changed so that an update needs more state than there is. */
+CDP__PRIVATE cdp_status cdp__optimizer_check_state(const cdp_optimizer *o) {
+    const uint32_t need = o->desc.optim ? cdp_optim_states(o->desc.optim) : 0;
+    if (!need || o->state[need - 1]) return CDP_OK;
+    return cdp__fail(CDP_ERR_INVALID,
+        "cdp_optimizer_step: optim now needs %u arrays of state, more than when the optimizer was "
+        "created; create another one",
+        need);
+}
+
 CDP_API cdp_status cdp_optimizer_step(cdp_optimizer *o, double scale) {
     cdp_status st = cdp__optimizer_may_step(o, "cdp_optimizer_step");
     if (st == CDP_OK && !(scale >= 0))
@@ -513,6 +523,7 @@ CDP_API cdp_status cdp_optimizer_step(cdp_optimizer *o, double scale) {
     if (st == CDP_OK) st = cdp__must_not_wait();
     if (st == CDP_OK) st = cdp_group_status(o->ddp->group);
     if (st == CDP_OK) st = cdp__optimizer_check_settings(&o->desc);
+    if (st == CDP_OK) st = cdp__optimizer_check_state(o);
     if (st != CDP_OK) return st;
     if (o->desc.optim) ++o->desc.optim->step;
     st = cdp__optimizer_step_buckets(o, scale != 0 ? scale : 1);

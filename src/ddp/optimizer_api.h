@@ -21,8 +21,9 @@ typedef struct cdp_optimizer_part {
 
 typedef struct cdp_optimizer_desc {
     cdp_ddp *ddp; /* required */
-    /* Required without `update`. The program's own, and may change between passes (lr, for one); it
-       must outlive the optimizer. `step` counts updates made, from 0: each update adds 1 first. */
+    /* Required without `update`. The program's own, and may change between passes (lr, for one; not
+       to what needs more state, see cdp_optim_states()); it must outlive the optimizer. `step`
+       counts updates made, from 0: each update adds 1 first. */
     cdp_optim *optim;
     /* An optimizer of the program's own, in place of `optim`: updates `part` of parameter `index`,
        which begins at `data`, with its mean gradient times `scale`. A status other than CDP_OK
@@ -94,7 +95,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_optimizer_norm(cdp_optimizer *optimizer, c
    Parameters that no rank used are left alone. To leave out a step, do not call it on any rank, and
    set gradients to zero. Collective. With join, ranks without data call the same in join_hook
    (CDP_JOIN_STEP). Errors: those of cdp_optimizer_norm() and of cdp_optim_update(), INVALID
-   (`scale` is negative or NaN), what `update` returns. */
+   (`scale` is negative or NaN; `optim` needs more state than at creation), what `update`
+   returns. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_optimizer_step(cdp_optimizer *optimizer, double scale);
 
 #define CDP_OPTIMIZER_MASTER 3u

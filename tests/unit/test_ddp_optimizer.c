@@ -653,6 +653,26 @@ TEST(state_is_saved_by_4_ranks_and_read_by_others) {
 
 /* ---- mistakes ---- */
 
+TEST(a_step_that_lacks_state_changes_nothing) {
+    cdp_group *g = group_of_one(NULL);
+    const how h = {.deferred = true};
+    model *m = (model *)calloc(1, sizeof *m);
+    model_open(m, g, h);
+    m->optim.kind = CDP_OPTIM_SGD;
+    model_optimize(m, h);
+    T_EQ(CDP_OK, model_pass(m, 0, h));
+    m->optim.momentum = .5;
+    REFUSED(CDP_ERR_INVALID, "needs 1 arrays of state", cdp_optimizer_step(m->optimizer, 1));
+    T_EQ(0, m->optim.step);
+    T_EQ(CDP_OK, cdp_group_status(g));
+    m->optim.momentum = 0;
+    T_EQ(CDP_OK, cdp_optimizer_step(m->optimizer, 1));
+    T_EQ(1, m->optim.step);
+    model_close(m);
+    cdp_group_destroy(g);
+    free(m);
+}
+
 /* Also with `whole`, which asks no other rank: there may be no other os. */
 TEST(a_norm_takes_memory_of_the_groups_os) {
     cdp_group *g = group_of_one(counted_os());
@@ -828,6 +848,7 @@ int main(int argc, char **argv) {
             20},
         {"state_is_saved_by_4_ranks_and_read_by_others",
             state_is_saved_by_4_ranks_and_read_by_others, 60},
+        {"a_step_that_lacks_state_changes_nothing", a_step_that_lacks_state_changes_nothing, 20},
         {"a_norm_takes_memory_of_the_groups_os", a_norm_takes_memory_of_the_groups_os, 20},
         {"optimizers_of_one_ddp_do_not_mix", optimizers_of_one_ddp_do_not_mix, 20},
         {"an_optimizer_ends_after_its_group", an_optimizer_ends_after_its_group, 20},
