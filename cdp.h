@@ -2138,7 +2138,8 @@ CDP_API void cdp_blob_free(cdp_group *group, cdp_blob *blob);
    no autograd here: the caller reports when a gradient is complete.
 
    Threads: one thread at a time calls functions of a ddp. The exceptions are cdp_ddp_ready(),
-   cdp_ddp_ready_rows() and cdp_ddp_unused(), which several threads may call in one backward pass.
+   cdp_ddp_ready_from(), cdp_ddp_ready_rows() and cdp_ddp_unused(), which several threads may call
+   in one backward pass.
    Memory: the gradients once (buckets hold them), twice during a rebuild, and a copy of each
    gradient that this rank did not use while other ranks may have used it. All from the group's os,
    or from cdp_group_alloc().
@@ -2410,11 +2411,12 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_backward_end(cdp_ddp *ddp);
 
 #ifndef CDP_NO_TRAINING
 /* cdp_ddp_ready() for a gradient that is elsewhere in every pass, as in graphs that are built anew:
-   until the next backward_begin, `grad` takes the place of cdp_param.grad, which must be NULL. It
-   is copied to the bucket, and gets the mean in backward_end. Where this rank marked a parameter
-   unused, the mean is in the bucket alone. Errors: those of ready; INVALID (NULL, not aligned, in
-   the other kind of memory; cdp_param.grad or grad_arena is set), STATE (under no_sync, where
-   passes add to what the one before has left). */
+   until the next backward_begin, `grad` takes the place of cdp_param.grad, which must be NULL, and
+   must stay valid, for instance for cdp_ddp_zero_grad() and cdp_optimizer_step(). It is copied to
+   the bucket, and gets the mean in backward_end. Where this rank marked a parameter unused, the mean
+   is in the bucket alone. Threads: as ready; for one parameter one at a time. Errors: those of
+   ready; INVALID (NULL, not aligned, in the other kind of memory; cdp_param.grad or grad_arena is
+   set), STATE (under no_sync, where passes add to what the one before has left). */
 CDP_API cdp_status cdp_ddp_ready_from(cdp_ddp *ddp, uint32_t index, void *grad);
 #endif
 
@@ -2833,8 +2835,9 @@ typedef enum cdp_sample_order {
    DistributedSampler, in its order. Owned by the caller; no state is kept: save size, seed, epoch
    and consumed, and the job goes on with any number of ranks. Equal on all ranks but for `rank`. */
 typedef struct cdp_sampler {
-    uint64_t size; /* samples of the data set, 1 to 2^32 - 1; to 2^62 if no list of them is needed:
-                      without shuffle or with CDP_SAMPLE_ORDER_HASH, weights and lengths */
+    /* Samples of the data set, 1 to 2^32 - 1. To 2^62 - 1 without weights and lengths, if there is
+       no shuffle or `order` is CDP_SAMPLE_ORDER_HASH: then no list of them is made */
+    uint64_t size;
     uint32_t ranks, rank;
     bool shuffle;
     bool drop_last; /* if ranks does not divide size: leave samples out, do not repeat the first */
@@ -2877,7 +2880,7 @@ CDP_API uint64_t cdp_sampler_steps(const cdp_sampler *sampler);
    number out of range, drop_last with exact, weights that are no weights), NOMEM. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_sampler_fill(const cdp_sampler *sampler, uint64_t *indices);
 /* As cdp_sampler_fill, for `count` of the rank's samples from number `first` on. Where no list is
-   needed (see size), it allocates nothing. Errors: also INVALID if they are not all left. */
+   made (see size), it allocates nothing. Errors: also INVALID if they are not all left. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_sampler_part(
     const cdp_sampler *sampler, uint64_t first, uint64_t count, uint64_t *indices);
 #endif /* CDP_NO_SAMPLER */

@@ -17,8 +17,9 @@ typedef enum cdp_sample_order {
    DistributedSampler, in its order. Owned by the caller; no state is kept: save size, seed, epoch
    and consumed, and the job goes on with any number of ranks. Equal on all ranks but for `rank`. */
 typedef struct cdp_sampler {
-    uint64_t size; /* samples of the data set, 1 to 2^32 - 1; to 2^62 if no list of them is needed:
-                      without shuffle or with CDP_SAMPLE_ORDER_HASH, weights and lengths */
+    /* Samples of the data set, 1 to 2^32 - 1. To 2^62 - 1 without weights and lengths, if there is
+       no shuffle or `order` is CDP_SAMPLE_ORDER_HASH: then no list of them is made */
+    uint64_t size;
     uint32_t ranks, rank;
     bool shuffle;
     bool drop_last; /* if ranks does not divide size: leave samples out, do not repeat the first */
@@ -61,7 +62,7 @@ CDP_API uint64_t cdp_sampler_steps(const cdp_sampler *sampler);
    number out of range, drop_last with exact, weights that are no weights), NOMEM. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_sampler_fill(const cdp_sampler *sampler, uint64_t *indices);
 /* As cdp_sampler_fill, for `count` of the rank's samples from number `first` on. Where no list is
-   needed (see size), it allocates nothing. Errors: also INVALID if they are not all left. */
+   made (see size), it allocates nothing. Errors: also INVALID if they are not all left. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_sampler_part(
     const cdp_sampler *sampler, uint64_t first, uint64_t count, uint64_t *indices);
 #endif /* CDP_NO_SAMPLER */
