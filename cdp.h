@@ -2967,7 +2967,7 @@ CDP_API uint64_t cdp_optimizer_count(const cdp_optimizer *optimizer);
    those of cdp_grads_norm(). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_optimizer_norm(cdp_optimizer *optimizer, cdp_norm *out);
 #endif
-/* With `deferred`: update all parameters with the mean times `scale` (0: 1), for instance
+/* With `deferred`: update all parameters with the mean times `scale` (1: as it is), for instance
        double scale = 1 / cdp_scaler_scale(&s), norm = n.norm * scale;
        if (norm > limit) scale *= limit / (norm + 1e-6);
    Parameters that no rank used are left alone. To leave out a step, do not call it on any rank, and
@@ -26770,15 +26770,18 @@ CDP__PRIVATE cdp_status cdp__optimizer_check_state(const cdp_optimizer *o) {
 
 CDP_API cdp_status cdp_optimizer_step(cdp_optimizer *o, double scale) {
     cdp_status st = cdp__optimizer_may_step(o, "cdp_optimizer_step");
-    if (st == CDP_OK && !(scale >= 0))
-        st = cdp__fail(CDP_ERR_INVALID, "cdp_optimizer_step: scale is negative or NaN");
+    if (st == CDP_OK && !(scale > 0 && scale <= DBL_MAX))
+        st = cdp__fail(CDP_ERR_INVALID,
+            "cdp_optimizer_step: scale is %s: pass 1 for the mean as it is, and leave out a step "
+            "whose norm is no finite number",
+            scale == 0 ? "0" : "negative or not finite");
     if (st == CDP_OK) st = cdp__must_not_wait();
     if (st == CDP_OK) st = cdp_group_status(o->ddp->group);
     if (st == CDP_OK) st = cdp__optimizer_check_settings(&o->desc);
     if (st == CDP_OK) st = cdp__optimizer_check_state(o);
     if (st != CDP_OK) return st;
     if (o->desc.optim) ++o->desc.optim->step;
-    st = cdp__optimizer_step_buckets(o, scale != 0 ? scale : 1);
+    st = cdp__optimizer_step_buckets(o, scale);
     if (st == CDP_OK || o->desc.whole) return st;
     (void)cdp__ddp_fail(o->ddp, st); /* other ranks wait for the parts of this one */
     cdp__ddp_break(o->ddp);
@@ -27275,27 +27278,34 @@ CDP__PRIVATE void cdp__loader_wake(const cdp_loader *l) {
     if (l->cond) l->os->threads.cond_broadcast(l->os->user, l->cond);
 }
 
+/* Without the lock: reads one sample. What went wrong is kept for the call that needs the sample:
+   this may be the program's own thread, whose last error stays. */
+CDP__PRIVATE cdp_status cdp__loader_sample(cdp_loader *l, uint64_t at, void *out) {
+    const cdp_error before = *cdp__error_slot();
+    cdp_status st;
+    l->failed_at = cdp__order_at(&l->order, at);
+    cdp__error_clear(cdp__error_slot(), CDP_OK);
+    st = l->d.read(l->d.user, l->failed_at, out);
+    if (st) memcpy(l->failed.text, cdp__error_slot()->text, sizeof l->failed.text);
+    *cdp__error_slot() = before;
+    return st;
+}
+
 /* With the lock: reads one sample of the next step, if that has any. */
 CDP__PRIVATE void cdp__loader_step(cdp_loader *l) {
     const uint32_t samples = cdp__loader_samples(l, l->read);
     cdp_status st = CDP_OK;
-    uint64_t sample = 0;
     if (l->within < samples) {
         uint8_t *slot = l->slots + l->read % cdp__loader_slots(l) * l->slot_bytes;
         const uint64_t at = l->read * l->d.sampler.batch + l->within;
         l->busy = true;
         cdp__lock_give(&l->lock);
-        sample = cdp__order_at(&l->order, at);
-        cdp__error_clear(cdp__error_slot(), CDP_OK);
-        st = l->d.read(l->d.user, sample, slot + l->within * l->d.sample_bytes);
+        st = cdp__loader_sample(l, at, slot + l->within * l->d.sample_bytes);
         cdp__lock_take(&l->lock);
         l->busy = false;
-    }
-    if (st) {
-        l->failed = *cdp__error_slot(); /* its text, if a call of the library failed */
         l->failed.status = st;
-        l->failed_at = sample;
-    } else if (l->within >= samples || ++l->within == samples) {
+    }
+    if (!st && (l->within >= samples || ++l->within == samples)) {
         l->within = 0;
         ++l->read;
     }

@@ -518,15 +518,18 @@ CDP__PRIVATE cdp_status cdp__optimizer_check_state(const cdp_optimizer *o) {
 
 CDP_API cdp_status cdp_optimizer_step(cdp_optimizer *o, double scale) {
     cdp_status st = cdp__optimizer_may_step(o, "cdp_optimizer_step");
-    if (st == CDP_OK && !(scale >= 0))
-        st = cdp__fail(CDP_ERR_INVALID, "cdp_optimizer_step: scale is negative or NaN");
+    if (st == CDP_OK && !(scale > 0 && scale <= DBL_MAX))
+        st = cdp__fail(CDP_ERR_INVALID,
+            "cdp_optimizer_step: scale is %s: pass 1 for the mean as it is, and leave out a step "
+            "whose norm is no finite number",
+            scale == 0 ? "0" : "negative or not finite");
     if (st == CDP_OK) st = cdp__must_not_wait();
     if (st == CDP_OK) st = cdp_group_status(o->ddp->group);
     if (st == CDP_OK) st = cdp__optimizer_check_settings(&o->desc);
     if (st == CDP_OK) st = cdp__optimizer_check_state(o);
     if (st != CDP_OK) return st;
     if (o->desc.optim) ++o->desc.optim->step;
-    st = cdp__optimizer_step_buckets(o, scale != 0 ? scale : 1);
+    st = cdp__optimizer_step_buckets(o, scale);
     if (st == CDP_OK || o->desc.whole) return st;
     (void)cdp__ddp_fail(o->ddp, st); /* other ranks wait for the parts of this one */
     cdp__ddp_break(o->ddp);

@@ -89,7 +89,7 @@ CDP_API uint64_t cdp_optimizer_count(const cdp_optimizer *optimizer);
    those of cdp_grads_norm(). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_optimizer_norm(cdp_optimizer *optimizer, cdp_norm *out);
 #endif
-/* With `deferred`: update all parameters with the mean times `scale` (0: 1), for instance
+/* With `deferred`: update all parameters with the mean times `scale` (1: as it is), for instance
        double scale = 1 / cdp_scaler_scale(&s), norm = n.norm * scale;
        if (norm > limit) scale *= limit / (norm + 1e-6);
    Parameters that no rank used are left alone. To leave out a step, do not call it on any rank, and

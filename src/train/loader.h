@@ -61,27 +61,34 @@ CDP__PRIVATE void cdp__loader_wake(const cdp_loader *l) {
     if (l->cond) l->os->threads.cond_broadcast(l->os->user, l->cond);
 }
 
+/* Without the lock: reads one sample. What went wrong is kept for the call that needs the sample:
+   this may be the program's own thread, whose last error stays. */
+CDP__PRIVATE cdp_status cdp__loader_sample(cdp_loader *l, uint64_t at, void *out) {
+    const cdp_error before = *cdp__error_slot();
+    cdp_status st;
+    l->failed_at = cdp__order_at(&l->order, at);
+    cdp__error_clear(cdp__error_slot(), CDP_OK);
+    st = l->d.read(l->d.user, l->failed_at, out);
+    if (st) memcpy(l->failed.text, cdp__error_slot()->text, sizeof l->failed.text);
+    *cdp__error_slot() = before;
+    return st;
+}
+
 /* With the lock: reads one sample of the next step, if that has any. */
 CDP__PRIVATE void cdp__loader_step(cdp_loader *l) {
     const uint32_t samples = cdp__loader_samples(l, l->read);
     cdp_status st = CDP_OK;
-    uint64_t sample = 0;
     if (l->within < samples) {
         uint8_t *slot = l->slots + l->read % cdp__loader_slots(l) * l->slot_bytes;
         const uint64_t at = l->read * l->d.sampler.batch + l->within;
         l->busy = true;
         cdp__lock_give(&l->lock);
-        sample = cdp__order_at(&l->order, at);
-        cdp__error_clear(cdp__error_slot(), CDP_OK);
-        st = l->d.read(l->d.user, sample, slot + l->within * l->d.sample_bytes);
+        st = cdp__loader_sample(l, at, slot + l->within * l->d.sample_bytes);
         cdp__lock_take(&l->lock);
         l->busy = false;
-    }
-    if (st) {
-        l->failed = *cdp__error_slot(); /* its text, if a call of the library failed */
         l->failed.status = st;
-        l->failed_at = sample;
-    } else if (l->within >= samples || ++l->within == samples) {
+    }
+    if (!st && (l->within >= samples || ++l->within == samples)) {
         l->within = 0;
         ++l->read;
     }

@@ -278,7 +278,7 @@ static void rank_counts_bytes(cdp_group *g, void *arg) {
         model_optimize(m, hows[k]);
         T_EQ(CDP_OK, model_pass(m, 0, hows[k]));
         T_EQ(hows[k].deferred ? reduced : 2 * all, cdp_ddp_stats_of(m->ddp).sent_bytes);
-        if (hows[k].deferred) T_EQ(CDP_OK, cdp_optimizer_step(m->optimizer, 0));
+        if (hows[k].deferred) T_EQ(CDP_OK, cdp_optimizer_step(m->optimizer, 1));
         T_EQ(reduced + all, cdp_ddp_stats_of(m->ddp).sent_bytes);
         /* a reduce-scatter and an allgather of each bucket, and nothing else */
         for (uint32_t q = 0; q < (hows[k].deferred ? 0u : 1u); ++q) {
@@ -420,7 +420,7 @@ static cdp_status shadow_step(cdp_ddp *ddp, cdp_join_when when, void *user) {
     (void)ddp;
     if (when != CDP_JOIN_STEP) return CDP_OK;
     T_EQ(CDP_OK, cdp_optimizer_norm(o, &norm));
-    return cdp_optimizer_step(o, 0);
+    return cdp_optimizer_step(o, 1);
 }
 
 static float uneven[2][RANKS_MAX][N][MOST];
@@ -461,7 +461,7 @@ static void rank_runs_out(cdp_group *g, void *arg) {
         pass.accumulates = pass.same = false;
         T_EQ(CDP_OK, model_pass(m, step, pass));
         T_EQ(CDP_OK, cdp_optimizer_norm(m->optimizer, &norm));
-        T_EQ(CDP_OK, cdp_optimizer_step(m->optimizer, 0));
+        T_EQ(CDP_OK, cdp_optimizer_step(m->optimizer, 1));
     }
     T_EQ(CDP_OK, cdp_ddp_join(m->ddp));
     T_EQ(cdp_size(g), m->optim.step);
@@ -564,7 +564,7 @@ static void rank_fails_to_update(cdp_group *g, void *arg) {
         (void)cdp_ddp_ready(m->ddp, i);
     st = cdp_ddp_backward_end(m->ddp);
     /* a rank that is late finds the failure in the pass already */
-    if (h.deferred && st == CDP_OK) st = cdp_optimizer_step(m->optimizer, 0);
+    if (h.deferred && st == CDP_OK) st = cdp_optimizer_step(m->optimizer, 1);
     T(st < CDP_OK && st != CDP_ERR_TIMEOUT);
     T_TEXT(
         "rank 1/3: the update of an optimizer returned IO for parameter", cdp_last_error()->text);
