@@ -4787,6 +4787,7 @@ CDP__PRIVATE cdp_status cdp__elastic_gather_and_init(
     cdp__elastic_init_desc(e, d, rank, job, &t);
     if (rank == 0) st = cdp_init_start(&t, &starting);
     if (st == CDP_OK && rank == 0) st = cdp__starting_publish(starting);
+    if (st != CDP_OK) ++e->failures;
     if (st == CDP_OK) st = cdp__elastic_gather(e, d, rank);
     if (st == CDP_OK && rank != 0) st = cdp_init_start(&t, &starting);
     if (st != CDP_OK) {

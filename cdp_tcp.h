@@ -1423,6 +1423,7 @@ typedef struct cdp__join {
     cdp_status result; /* of what the previous state waited for */
     cdp_error why;     /* if that is an error; in reports of missing ranks, what they say */
     uint32_t step;
+    uint32_t hold; /* it pauses before this step; 0: nowhere */
     bool over;
     bool with_values;     /* of keys of all ranks: also reads their values, into m->addrs */
     cdp_status status;    /* of the whole rendezvous */
@@ -5386,7 +5387,8 @@ static cdp__join_func *const cdp__join_steps[] = {cdp__mesh_prepare, cdp__mesh_m
     cdp__mesh_done, cdp__mesh_all_done, cdp__mesh_all_answered, cdp__mesh_await_addrs_again,
     cdp__mesh_read_addrs};
 
-#define CDP__JOIN_MET 2u /* how many steps are over when rank 0 has published where it listens */
+/* The first step of rank 0 for which it needs others; before, it has published where it listens. */
+#define CDP__JOIN_OTHERS 8u
 #define CDP__JOIN_STEPS ((uint32_t)(sizeof cdp__join_steps / sizeof *cdp__join_steps))
 
 /* Ends the start with this error. */
@@ -5401,14 +5403,25 @@ CDP__PRIVATE void cdp__join_fail(cdp__mesh *m, const cdp_error *why) {
     s->next = cdp__join_withdraw;
 }
 
-/* Continues the start as far as possible without waiting. PENDING: it waits for an event on the
-   loop, until cdp__join_until() at the latest. Otherwise it is over; returns its result. The reason
-   of a failure is join->error. */
+/* It pauses, and waits for nothing. */
+CDP__PRIVATE bool cdp__join_held(const cdp__join *s) {
+#ifdef CDP_NO_FRAMES
+    (void)s; /* nothing else could go on meanwhile */
+    return false;
+#else
+    return s->hold && s->step == s->hold && !s->next;
+#endif
+}
+
+/* Continues the start as far as possible without waiting. PENDING: it is held, or waits for an
+   event on the loop, until cdp__join_until() at the latest. Otherwise it is over; returns its
+   result. The reason of a failure is join->error. */
 CDP__PRIVATE cdp_status cdp__join_go_on(cdp__mesh *m) {
     cdp__join *s = m->join;
     while (!s->over) {
         cdp__join_func *func;
         if (cdp__join_waiting(m)) return CDP_PENDING;
+        if (cdp__join_held(s)) return CDP_PENDING;
         func = s->next;
         if (!func && s->step < CDP__JOIN_STEPS) func = cdp__join_steps[s->step++];
         if (!func) func = cdp__join_withdraw;
@@ -5971,7 +5984,7 @@ CDP__PRIVATE cdp_status cdp__starting_step(cdp_starting *s, uint64_t until_ns) {
     cdp_status st = s->status;
     if (st == CDP_PENDING) st = cdp__join_go_on(m);
     if (st == CDP_PENDING) {
-        cdp__join_run(m, until_ns);
+        if (!cdp__join_held(m->join)) cdp__join_run(m, until_ns);
         return CDP_PENDING;
     }
     if (st == CDP_OK) {
@@ -5988,20 +6001,23 @@ CDP__PRIVATE cdp_status cdp__starting_step(cdp_starting *s, uint64_t until_ns) {
     return cdp__mesh_parts(m, until_ns) ? CDP_PENDING : st;
 }
 
-/* Continues the start of rank 0 until the others can read where it listens. For that, it connects
-   to nothing but itself. */
+/* Continues the start of rank 0 up to where it needs others, who can read then where it listens.
+   For that, it connects to nothing but itself. It waits for nothing when this returns: a time limit
+   would pass while nobody continues it. */
 CDP__PRIVATE cdp_status cdp__starting_publish(cdp_starting *s) {
     cdp__mesh *m = s->mesh;
     cdp_status st = s->status;
-    while (m && st == CDP_PENDING && (!m->join || m->join->step <= CDP__JOIN_MET))
+    if (m) m->join->hold = CDP__JOIN_OTHERS;
+    while (m && st == CDP_PENDING && !(m->join && cdp__join_held(m->join)))
         st = cdp__starting_step(s, cdp__deadline(s->os, 100));
     return st < 0 ? cdp__error_record(&s->error) : CDP_OK;
 }
 
-/* The time in which all ranks must be found begins now. */
+/* It goes on, and the time in which all ranks must be found begins now. */
 CDP__PRIVATE void cdp__starting_anew(cdp_starting *s) {
     cdp__mesh *m = s->mesh;
-    if (!m || !m->join) return;
+    if (!m) return;
+    m->join->hold = 0;
     m->start_ns = cdp__mesh_now(m);
     m->join->deadline_ns = cdp__mesh_init_deadline(m);
 }

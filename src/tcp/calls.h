@@ -249,7 +249,7 @@ CDP__PRIVATE cdp_status cdp__starting_step(cdp_starting *s, uint64_t until_ns) {
     cdp_status st = s->status;
     if (st == CDP_PENDING) st = cdp__join_go_on(m);
     if (st == CDP_PENDING) {
-        cdp__join_run(m, until_ns);
+        if (!cdp__join_held(m->join)) cdp__join_run(m, until_ns);
         return CDP_PENDING;
     }
     if (st == CDP_OK) {
@@ -266,20 +266,23 @@ CDP__PRIVATE cdp_status cdp__starting_step(cdp_starting *s, uint64_t until_ns) {
     return cdp__mesh_parts(m, until_ns) ? CDP_PENDING : st;
 }
 
-/* Continues the start of rank 0 until the others can read where it listens. For that, it connects
-   to nothing but itself. */
+/* Continues the start of rank 0 up to where it needs others, who can read then where it listens.
+   For that, it connects to nothing but itself. It waits for nothing when this returns: a time limit
+   would pass while nobody continues it. */
 CDP__PRIVATE cdp_status cdp__starting_publish(cdp_starting *s) {
     cdp__mesh *m = s->mesh;
     cdp_status st = s->status;
-    while (m && st == CDP_PENDING && (!m->join || m->join->step <= CDP__JOIN_MET))
+    if (m) m->join->hold = CDP__JOIN_OTHERS;
+    while (m && st == CDP_PENDING && !(m->join && cdp__join_held(m->join)))
         st = cdp__starting_step(s, cdp__deadline(s->os, 100));
     return st < 0 ? cdp__error_record(&s->error) : CDP_OK;
 }
 
-/* The time in which all ranks must be found begins now. */
+/* It goes on, and the time in which all ranks must be found begins now. */
 CDP__PRIVATE void cdp__starting_anew(cdp_starting *s) {
     cdp__mesh *m = s->mesh;
-    if (!m || !m->join) return;
+    if (!m) return;
+    m->join->hold = 0;
     m->start_ns = cdp__mesh_now(m);
     m->join->deadline_ns = cdp__mesh_init_deadline(m);
 }

@@ -62,6 +62,7 @@ typedef struct cdp__join {
     cdp_status result; /* of what the previous state waited for */
     cdp_error why;     /* if that is an error; in reports of missing ranks, what they say */
     uint32_t step;
+    uint32_t hold; /* it pauses before this step; 0: nowhere */
     bool over;
     bool with_values;     /* of keys of all ranks: also reads their values, into m->addrs */
     cdp_status status;    /* of the whole rendezvous */

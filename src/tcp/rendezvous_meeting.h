@@ -448,7 +448,8 @@ static cdp__join_func *const cdp__join_steps[] = {cdp__mesh_prepare, cdp__mesh_m
     cdp__mesh_done, cdp__mesh_all_done, cdp__mesh_all_answered, cdp__mesh_await_addrs_again,
     cdp__mesh_read_addrs};
 
-#define CDP__JOIN_MET 2u /* how many steps are over when rank 0 has published where it listens */
+/* The first step of rank 0 for which it needs others; before, it has published where it listens. */
+#define CDP__JOIN_OTHERS 8u
 #define CDP__JOIN_STEPS ((uint32_t)(sizeof cdp__join_steps / sizeof *cdp__join_steps))
 
 /* Ends the start with this error. */
@@ -463,14 +464,25 @@ CDP__PRIVATE void cdp__join_fail(cdp__mesh *m, const cdp_error *why) {
     s->next = cdp__join_withdraw;
 }
 
-/* Continues the start as far as possible without waiting. PENDING: it waits for an event on the
-   loop, until cdp__join_until() at the latest. Otherwise it is over; returns its result. The reason
-   of a failure is join->error. */
+/* It pauses, and waits for nothing. */
+CDP__PRIVATE bool cdp__join_held(const cdp__join *s) {
+#ifdef CDP_NO_FRAMES
+    (void)s; /* nothing else could go on meanwhile */
+    return false;
+#else
+    return s->hold && s->step == s->hold && !s->next;
+#endif
+}
+
+/* Continues the start as far as possible without waiting. PENDING: it is held, or waits for an
+   event on the loop, until cdp__join_until() at the latest. Otherwise it is over; returns its
+   result. The reason of a failure is join->error. */
 CDP__PRIVATE cdp_status cdp__join_go_on(cdp__mesh *m) {
     cdp__join *s = m->join;
     while (!s->over) {
         cdp__join_func *func;
         if (cdp__join_waiting(m)) return CDP_PENDING;
+        if (cdp__join_held(s)) return CDP_PENDING;
         func = s->next;
         if (!func && s->step < CDP__JOIN_STEPS) func = cdp__join_steps[s->step++];
         if (!func) func = cdp__join_withdraw;

@@ -740,28 +740,41 @@ TEST(an_alarm_begins_an_epoch_with_the_same_members) {
     cdp_store_destroy(shared);
 }
 
-/* One rank computes while the others have begun a turn, are in the next epoch, and wait for it. */
+/* One rank computes while the others have begun a turn, are in the next epoch, and wait for it: for
+   longer than the members have for connecting. */
+static uint32_t computes;
+
 static void compute_for_long(job_member *m, cdp_elastic *e, const cdp_elastic_now *now) {
     if (now->epoch != 1 || now->step != 5) return;
     m->each = NULL;
-    if (now->rank == 0)
-        test_sleep_ms(700);
+    if (now->rank == computes)
+        test_sleep_ms(900);
     else
-        OK(cdp_elastic_alarm(e, "while rank 0 computes"));
+        OK(cdp_elastic_alarm(e, "while another rank computes"));
 }
 
-TEST(a_rank_that_computes_for_long_begins_no_other_epoch) {
+static void one_computes_for_long(uint32_t rank) {
     job_begin();
     set_all(2, 2, 2, 12, 0);
-    for (uint32_t i = 0; i < 2; ++i)
+    computes = rank;
+    for (uint32_t i = 0; i < 2; ++i) {
+        members[i].desc.settle_ms = 300 * TEST_SLACK; /* nobody is left out */
         members[i].each = compute_for_long;
+    }
     run_all(2);
     for (uint32_t i = 0; i < 2; ++i) {
         ended(&members[i], CDP_OK);
-        T(members[i].last.epoch >= 2);
+        T_EQ(2, members[i].last.epoch);
         T_EQ(0, members[i].last.lost);
     }
     cdp_store_destroy(shared);
+}
+
+TEST(a_rank_that_computes_for_long_begins_no_other_epoch) {
+    one_computes_for_long(0);
+}
+TEST(rank_0_waits_for_a_rank_that_computes_for_long) {
+    one_computes_for_long(1);
 }
 
 static void ask_for_an_epoch(job_member *m, cdp_elastic *e, const cdp_elastic_now *now) {
@@ -1870,6 +1883,8 @@ int main(int argc, char **argv) {
             an_alarm_begins_an_epoch_with_the_same_members, 40},
         {"a_rank_that_computes_for_long_begins_no_other_epoch",
             a_rank_that_computes_for_long_begins_no_other_epoch, 40},
+        {"rank_0_waits_for_a_rank_that_computes_for_long",
+            rank_0_waits_for_a_rank_that_computes_for_long, 40},
         {"any_rank_can_end_an_epoch", any_rank_can_end_an_epoch, 40},
         {"below_the_minimum_the_job_waits_and_then_ends",
             below_the_minimum_the_job_waits_and_then_ends, 40},
