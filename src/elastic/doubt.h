@@ -2,7 +2,8 @@
 
    Knows: the question in the store. After a change all members wait for each other, and a store
    without last wills does not know of a death. Promises: who waits for a member that has ended or
-   stands still learns so within settle_ms; a member whose program is late is not blamed. */
+   stands still learns so settle_ms after the question; a member whose program is late is not
+   blamed. */
 #ifndef CDP_SRC_ELASTIC_DOUBT_H
 #define CDP_SRC_ELASTIC_DOUBT_H
 
@@ -20,9 +21,14 @@
 #include "turn.h"
 #include "store.h"
 
-/* Between two looks for ranks that have ended. */
+#define CDP__ELASTIC_LARGE 64u
+
+/* Between two looks for ranks that have ended. After each, every member names all ranks to the
+   store again: for its sake, large jobs look less often. */
 CDP__PRIVATE uint64_t cdp__elastic_wait_ms(const cdp__elastic_decision *d) {
-    return CDP__ELASTIC_SLICE_MS + CDP__ELASTIC_DEATH_TRIPS * cdp__elastic_round_trip_ms(d);
+    const uint32_t large_ms = d->size > CDP__ELASTIC_LARGE ? d->size * 2u : 0;
+    return CDP__ELASTIC_SLICE_MS + large_ms
+        + CDP__ELASTIC_DEATH_TRIPS * cdp__elastic_round_trip_ms(d);
 }
 
 /* What a process that waits in cdp_elastic_next() knows of a rank that has not called it. */
@@ -42,6 +48,10 @@ enum {
     CDP__ELASTIC_DOUBTS
 };
 
+CDP__PRIVATE uint64_t cdp__elastic_next_ask(uint64_t now) {
+    return now + CDP__ELASTIC_ASK_MS * CDP__MS;
+}
+
 /* The question that was read: it is repeated until it is removed, but nobody waits for an answer
    longer than settle_ms. */
 CDP__PRIVATE cdp_status cdp__elastic_doubt_of(cdp_elastic *e, const cdp__elastic_decision *d,
@@ -51,9 +61,12 @@ CDP__PRIVATE cdp_status cdp__elastic_doubt_of(cdp_elastic *e, const cdp__elastic
     const uint64_t now = cdp__elastic_now_ns(e);
     const bool here = g[CDP__ELASTIC_HERE].data != NULL;
     char text[sizeof q->asked] = "";
-    if (here) q->rank = (q->rank + 1) % d->size;
     if (ask->data) cdp__text_foreign(text, sizeof text, ask->data, ask->bytes);
-    if (q->asked[0] && !text[0]) q->due_ns = now + CDP__ELASTIC_ASK_MS * CDP__MS;
+    if (q->asked[0] && !text[0]) q->due_ns = cdp__elastic_next_ask(now);
+    if (here) {
+        q->rank = (q->rank + 1) % d->size;
+        q->due_ns = 0;
+    }
     if (strcmp(text, q->asked) != 0) {
         memset(&q->settle, 0, sizeof q->settle);
         q->settle.since_ns = q->settle.due_ns = now;
@@ -67,6 +80,7 @@ CDP__PRIVATE cdp_status cdp__elastic_doubt_of(cdp_elastic *e, const cdp__elastic
             e->desc.settle_ms);
     q->settle.due_ns = now + cdp__elastic_wait_ms(d) * CDP__MS;
     if (text[0] || here || now < q->due_ns || q->rank == rank) return CDP_OK;
+    q->due_ns = cdp__elastic_next_ask(now); /* the answer may come before the next look */
     cdp__format(text, sizeof text, "%u, asks %u: %u", q->rank, rank, ++q->asks);
     return cdp__elastic_mark(e, e->store, ask->key, text);
 }

@@ -108,6 +108,17 @@ TEST(decisions_carry_the_round_trips_of_their_members) {
     T_EQ(22, cdp__elastic_round_trip_ms(&e));
 }
 
+TEST(members_of_large_jobs_look_less_often_who_is_there) {
+    static cdp__elastic_member m[1000];
+    cdp__elastic_decision d;
+    memset(&d, 0, sizeof d);
+    d.members = m;
+    d.size = 64;
+    T_EQ(100, cdp__elastic_wait_ms(&d));
+    d.size = 1000;
+    T_EQ(2100, cdp__elastic_wait_ms(&d));
+}
+
 TEST(times_grow_with_the_longest_round_trip) {
     cdp__elastic_member m[2];
     cdp__elastic_decision d;
@@ -775,6 +786,65 @@ TEST(a_rank_that_computes_for_long_begins_no_other_epoch) {
 }
 TEST(rank_0_waits_for_a_rank_that_computes_for_long) {
     one_computes_for_long(1);
+}
+
+/* The rank of which is asked whether it lives; 0: there is no question. */
+static int asked_rank(void) {
+    const char *const key = "elastic/e/1/ask";
+    bool there = false;
+    void *data;
+    uint64_t bytes;
+    int rank;
+    OK(cdp_store_check(shared, &key, 1, &there));
+    if (!there) return 0;
+    OK(cdp_store_get(shared, key, &data, &bytes, 1000));
+    rank = atoi((const char *)data);
+    cdp_store_free(shared, data);
+    return rank;
+}
+
+static void answer_the_question(void) {
+    bool there;
+    OK(cdp_store_delete(shared, "elastic/e/1/ask", &there));
+    T(there);
+}
+
+TEST(a_rank_that_lives_is_not_asked_again_at_once_and_the_next_one_is) {
+    cdp_elastic *const e = (cdp_elastic *)calloc(1, sizeof *e);
+    cdp__elastic_member m[3];
+    cdp__elastic_decision d;
+    cdp__elastic_doubt q;
+    job_begin();
+    memset(m, 0, sizeof m);
+    memset(&d, 0, sizeof d);
+    memset(&q, 0, sizeof q);
+    d.epoch = 1;
+    d.size = 3;
+    d.members = m;
+    e->os = cdp_os_default();
+    e->store = shared;
+    e->store_ms = 5000;
+    e->desc.settle_ms = 5000;
+    strcpy(e->job, "elastic");
+    OK(cdp__elastic_doubts(e, &d, 0, &q));
+    T_EQ(1, asked_rank());
+    answer_the_question(); /* before rank 0 looks again */
+    for (int i = 0; i < 3; ++i) {
+        OK(cdp__elastic_doubts(e, &d, 0, &q));
+        T_EQ(0, asked_rank());
+    }
+    OK(cdp_store_set(shared, "elastic/e/1/here/1", "1", 1));
+    OK(cdp__elastic_doubts(e, &d, 0, &q));
+    OK(cdp__elastic_doubts(e, &d, 0, &q));
+    T_EQ(2, asked_rank());
+    OK(cdp__elastic_doubts(e, &d, 0, &q));
+    answer_the_question(); /* and it comes, and rank 1 is next again */
+    OK(cdp_store_set(shared, "elastic/e/1/here/2", "1", 1));
+    OK(cdp__elastic_doubts(e, &d, 0, &q));
+    OK(cdp__elastic_doubts(e, &d, 0, &q));
+    T_EQ(0, asked_rank());
+    cdp_store_destroy(shared);
+    free(e);
 }
 
 static void ask_for_an_epoch(job_member *m, cdp_elastic *e, const cdp_elastic_now *now) {
@@ -1850,6 +1920,8 @@ int main(int argc, char **argv) {
             a_ticket_tells_the_round_trip_and_an_arrival_whom_it_blames, 10},
         {"decisions_carry_the_round_trips_of_their_members",
             decisions_carry_the_round_trips_of_their_members, 10},
+        {"members_of_large_jobs_look_less_often_who_is_there",
+            members_of_large_jobs_look_less_often_who_is_there, 10},
         {"times_grow_with_the_longest_round_trip", times_grow_with_the_longest_round_trip, 10},
         {"records_come_back_and_nothing_else_does", records_come_back_and_nothing_else_does, 10},
         {"decisions_come_back_and_nothing_else_does", decisions_come_back_and_nothing_else_does,
@@ -1885,6 +1957,8 @@ int main(int argc, char **argv) {
             a_rank_that_computes_for_long_begins_no_other_epoch, 40},
         {"rank_0_waits_for_a_rank_that_computes_for_long",
             rank_0_waits_for_a_rank_that_computes_for_long, 40},
+        {"a_rank_that_lives_is_not_asked_again_at_once_and_the_next_one_is",
+            a_rank_that_lives_is_not_asked_again_at_once_and_the_next_one_is, 20},
         {"any_rank_can_end_an_epoch", any_rank_can_end_an_epoch, 40},
         {"below_the_minimum_the_job_waits_and_then_ends",
             below_the_minimum_the_job_waits_and_then_ends, 40},
