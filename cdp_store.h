@@ -2341,15 +2341,19 @@ typedef struct cdp__custom_store {
     cdp_custom_store_desc desc;
 } cdp__custom_store;
 
+/* A WAIT reads no key again that was there before: they may be many, and the store far away. The
+   first `number` of them were. */
 CDP__PRIVATE cdp_status cdp__custom_read(cdp__custom_store *c, cdp_store_request *rq) {
+    const bool waits = rq->op == CDP_STORE_WAIT;
     const uint64_t n = cdp__store_request_result_count(rq);
     cdp_status status = CDP_OK;
     uint64_t i;
     if (!cdp__store_request_make_results(c->desc.os, rq))
         return cdp__fail_nomem("the results of a request", n * sizeof(cdp_bytes));
-    for (i = 0; i < rq->key_count && status == CDP_OK; ++i) {
+    for (i = waits ? (uint64_t)rq->number : 0; i < rq->key_count && status == CDP_OK; ++i) {
         cdp_bytes value;
         status = c->desc.get(c->desc.user, rq->keys[i], &value);
+        if (waits && status == CDP_OK) ++rq->number;
         if (status == CDP_OK && i < n && !cdp__store_request_put_result(c->desc.os, rq, i, value))
             status = cdp__fail_nomem("a value", value.bytes);
     }

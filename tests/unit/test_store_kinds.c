@@ -29,6 +29,7 @@ typedef struct my_store {
     my_entry entries[64];
     uint32_t destroyed;
     uint32_t refuse; /* so many swaps fail, as if somebody else had been faster */
+    uint32_t gets;
 } my_store;
 
 static my_entry *my_find(my_store *s, cdp_bytes key) {
@@ -41,6 +42,7 @@ static my_entry *my_find(my_store *s, cdp_bytes key) {
 
 static cdp_status my_get(void *user, cdp_bytes key, cdp_bytes *value) {
     my_entry *e = my_find((my_store *)user, key);
+    ++((my_store *)user)->gets;
     if (!e) return CDP_PENDING;
     value->data = e->value;
     value->bytes = e->value_bytes;
@@ -762,6 +764,39 @@ TEST(custom_store) {
     cdp_store_destroy(s);
 }
 
+TEST(a_wait_reads_keys_of_a_custom_store_until_they_are_there) {
+    static const char *const keys[4] = {"a", "b", "c", "d"};
+    my_store *mine = (my_store *)calloc(1, sizeof *mine);
+    const cdp_custom_store_desc d = {.get = my_get, .swap = my_swap, .user = mine};
+    cdp_bytes k[4];
+    cdp_store_request rq;
+    cdp_store *s;
+    memset(&rq, 0, sizeof rq);
+    OK(cdp_custom_store_create(&d, &s));
+    for (int i = 0; i < 4; ++i) {
+        k[i].data = keys[i];
+        k[i].bytes = 1;
+        if (i < 2) OK(cdp_store_set(s, keys[i], "v", 1));
+    }
+    rq.op = CDP_STORE_WAIT;
+    rq.keys = k;
+    rq.key_count = 4;
+    mine->gets = 0;
+    T_EQ(CDP_PENDING, cdp__store_begin(s, &rq));
+    T_EQ(3, mine->gets);
+    for (uint32_t i = 0; i < 5; ++i)
+        T_EQ(CDP_PENDING, s->wait(s->self, &rq, 0));
+    T_EQ(8, mine->gets);
+    OK(cdp_store_set(s, "d", "v", 1));
+    OK(cdp_store_set(s, "c", "v", 1));
+    mine->gets = 0;
+    T_EQ(CDP_OK, s->wait(s->self, &rq, 0));
+    T_EQ(2, mine->gets);
+    cdp_store_destroy(s);
+    my_destroy(mine);
+    free(mine);
+}
+
 /* ---- memory ---- */
 
 static uint64_t alloc_calls, alloc_fail_at, alloc_live;
@@ -866,6 +901,8 @@ int main(int argc, char **argv) {
         {"several_threads", several_threads, 60},
 #endif
         {"custom_store", custom_store, 20},
+        {"a_wait_reads_keys_of_a_custom_store_until_they_are_there",
+            a_wait_reads_keys_of_a_custom_store_until_they_are_there, 20},
         {"no_memory", no_memory, 60},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
