@@ -200,7 +200,7 @@ CDP__PRIVATE void cdp__link_probe_event(cdp__io *io) {
 }
 
 /* Asks the higher rank to connect. It may not need the link yet, but this rank must send it
-   questions about a wait. */
+   questions about a wait. A rank that still starts does not hear it, so it is asked again. */
 CDP__PRIVATE void cdp__link_invite(cdp__link *l) {
     l->inviting = true;
     cdp__link_connect(l);
@@ -210,7 +210,8 @@ CDP__PRIVATE CDP__COLD void cdp__link_probe(cdp__timer *t) {
     cdp__link *l = (cdp__link *)t->user;
     cdp__mesh *m = l->mesh;
     if (l->state != CDP__LINK_AWAITED) return;
-    if (++l->probes == 2 && !l->race) cdp__link_invite(l);
+    ++l->probes;
+    if (l->probes > 1 && !(l->probes & (l->probes - 1)) && !l->race) cdp__link_invite(l);
     if (l->state != CDP__LINK_AWAITED) return;
     if (!l->probe.next) {
         const int32_t fd = m->os->net.connect_to(m->os->user, &l->addr);

@@ -758,6 +758,50 @@ TEST(links_are_opened_at_the_start_if_asked_for) {
     (void)two_on_loopback(linked_at_once, 2, NULL);
 }
 
+/* Rank 0 opens its links at once, and waits for rank 1 to connect. Rank 1, which does not need the
+   link, is asked for that while it still starts. */
+TEST(a_rank_that_was_asked_to_connect_while_it_started_is_asked_again) {
+    const uint64_t end = test_until_ns(5000);
+    const cdp__mesh *m;
+    cdp_starting *s[2];
+    cdp_group *g[2] = {NULL, NULL};
+    cdp_store *store;
+    uint64_t asked;
+    OK(cdp_hash_store_create(NULL, &store));
+    for (uint32_t r = 0; r < 2; ++r) {
+        cdp_tcp_desc d;
+        memset(&d, 0, sizeof d);
+        d.group.rank = r;
+        d.group.world_size = 2;
+        d.group.no_thread = true;
+        d.store = store;
+        d.connect_all = r == 0;
+        OK(cdp_init_start(&d, &s[r]));
+    }
+    m = s[0]->mesh;
+    /* rank 1 has said where it listens, and stands still */
+    while (s[1]->mesh->join->step < 9 && test_now_ns() < end)
+        for (uint32_t r = 0; r < 2; ++r)
+            (void)cdp_init_poll(s[r], 0, &g[r]);
+    while (!m->links[1].inviting && test_now_ns() < end)
+        (void)cdp_init_poll(s[0], 1000, &g[0]);
+    T(m->links[1].inviting);
+    asked = test_now_ns() + 20 * CDP__MS;
+    while (test_now_ns() < asked)
+        (void)cdp_init_poll(s[0], 1000, &g[0]);
+    for (uint32_t r = 0; r < 2; r += g[r] != NULL)
+        for (uint32_t k = 0; k < 2; ++k)
+            if (!g[k]) (void)cdp_init_poll(s[k], 1000, &g[k]);
+    T_EQ(CDP__LINK_AWAITED, m->links[1].state);
+    while (m->links[1].state != CDP__LINK_UP && test_now_ns() < end)
+        for (uint32_t r = 0; r < 2; ++r)
+            (void)cdp_poll(g[r], 1000);
+    T_EQ(CDP__LINK_UP, m->links[1].state);
+    cdp_group_destroy(g[1]);
+    cdp_group_destroy(g[0]);
+    cdp_store_destroy(store);
+}
+
 /* Connections that never end: whenever rank 1 asks for the next one there is another, whose other
    end is closed already. */
 static uint64_t flood_until_ns;
@@ -1277,6 +1321,8 @@ int main(int argc, char **argv) {
         {"links_ask_for_the_key", links_ask_for_the_key, 60},
         {"descriptors_are_closed_by_exec", descriptors_are_closed_by_exec, 60},
         {"job_keys_are_wiped", job_keys_are_wiped, 60},
+        {"a_rank_that_was_asked_to_connect_while_it_started_is_asked_again",
+            a_rank_that_was_asked_to_connect_while_it_started_is_asked_again, 20},
         {"links_are_opened_at_the_start_if_asked_for", links_are_opened_at_the_start_if_asked_for,
             20},
         {"a_silent_machine_is_lost", a_silent_machine_is_lost, 20},
