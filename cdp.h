@@ -2413,9 +2413,9 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_backward_end(cdp_ddp *ddp);
 /* cdp_ddp_ready() for a gradient that is elsewhere in every pass, as in graphs that are built anew:
    until the next backward_begin, `grad` takes the place of cdp_param.grad, which must be NULL, and
    must stay valid, for instance for cdp_ddp_zero_grad() and cdp_optimizer_step(). It is copied to
-   the bucket, and gets the mean in backward_end. Where this rank marked a parameter unused, the mean
-   is in the bucket alone. Threads: as ready; for one parameter one at a time. Errors: those of
-   ready; INVALID (NULL, not aligned, in the other kind of memory; cdp_param.grad or grad_arena is
+   the bucket, and gets the mean in backward_end. Where this rank marked a parameter unused, the
+   mean is in the bucket alone. Threads: as ready; for one parameter one at a time. Errors: those
+   of ready; INVALID (NULL, not aligned, in the other kind of memory; cdp_param.grad or grad_arena is
    set), STATE (under no_sync, where passes add to what the one before has left). */
 CDP_API cdp_status cdp_ddp_ready_from(cdp_ddp *ddp, uint32_t index, void *grad);
 #endif
@@ -24472,7 +24472,7 @@ CDP__PRIVATE cdp_status cdp__join_hook(cdp_ddp *d, cdp_join_when when) {
 }
 
 /* A step fails on this rank: the others, which wait for it, receive the reason. */
-CDP__PRIVATE cdp_status cdp__join_failed(cdp_ddp *d, cdp_status st) {
+CDP__PRIVATE cdp_status cdp__ddp_join_failed(cdp_ddp *d, cdp_status st) {
     if (st == CDP_OK) return CDP_OK;
     (void)cdp__ddp_fail(d, st);
     cdp__ddp_break(d);
@@ -24500,11 +24500,11 @@ CDP__PRIVATE cdp_status cdp__ddp_shadow_first(cdp_ddp *d) {
 CDP__PRIVATE cdp_status cdp__ddp_shadow(cdp_ddp *d) {
     cdp_status st = cdp__ddp_shadow_first(d);
     uint32_t i;
-    if (st != CDP_OK) return cdp__join_failed(d, st);
+    if (st != CDP_OK) return cdp__ddp_join_failed(d, st);
     if (!d->stats.active_ranks) { /* the hook's operations for the first bucket must still end */
         for (i = 1; i < d->bucket_count; ++i)
             d->buckets[i].done = true;
-        return cdp__join_failed(d, cdp__ddp_wait(d, cdp__ddp_finish(d)));
+        return cdp__ddp_join_failed(d, cdp__ddp_wait(d, cdp__ddp_finish(d)));
     }
     for (i = 0; i < d->bucket_count; ++i)
         d->buckets[i].pending = 0;
@@ -24515,7 +24515,7 @@ CDP__PRIVATE cdp_status cdp__ddp_shadow(cdp_ddp *d) {
     if (st == CDP_OK && cdp__ddp_uneven(d) != CDP_OK) return CDP_ERR_STATE; /* on all ranks */
     d->in_backward = false; /* the hook may call what follows backward_end */
     if (st == CDP_OK) st = cdp__join_hook(d, CDP_JOIN_STEP);
-    return cdp__join_failed(d, st);
+    return cdp__ddp_join_failed(d, st);
 }
 
 CDP__PRIVATE CDP__COLD cdp_status cdp__join_check(const cdp_joinable *items, uint32_t n) {
@@ -24540,7 +24540,7 @@ CDP__PRIVATE cdp_status cdp__join_program(
     const cdp_joinable *items, cdp_status (*call)(void *user), void *user) {
     const cdp_status before = cdp__ddp_call_begin();
     const cdp_status st = cdp__ddp_call_end(items->ddp, before, call(user), "a joinable item");
-    return cdp__join_failed(items->ddp, st);
+    return cdp__ddp_join_failed(items->ddp, st);
 }
 
 /* One step of the others. Where nobody has data, a ddp learns it from its own first bucket, and no
@@ -24571,7 +24571,7 @@ CDP__PRIVATE cdp_status cdp__join_last(cdp_ddp *d) {
         st = cdp__ddp_wait(d, cdp__ddp_broadcast(d, d->root, !d->equal));
     d->equal = true;
     if (st == CDP_OK) st = cdp__join_hook(d, CDP_JOIN_LAST);
-    return cdp__join_failed(d, st);
+    return cdp__ddp_join_failed(d, st);
 }
 
 CDP_API CDP__COLD cdp_status cdp_ddp_join_all(const cdp_joinable *items, uint32_t n) {
