@@ -2411,12 +2411,13 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_backward_end(cdp_ddp *ddp);
 
 #ifndef CDP_NO_TRAINING
 /* cdp_ddp_ready() for a gradient that is elsewhere in every pass, as in graphs that are built anew:
-   until the next backward_begin, `grad` takes the place of cdp_param.grad, which must be NULL, and
-   must stay valid, for instance for cdp_ddp_zero_grad() and cdp_optimizer_step(). It is copied to
-   the bucket, and gets the mean in backward_end. Where this rank marked a parameter unused, the
-   mean is in the bucket alone. Threads: as ready; for one parameter one at a time. Errors: those
-   of ready; INVALID (NULL, not aligned, in the other kind of memory; cdp_param.grad or grad_arena is
-   set), STATE (under no_sync, where passes add to what the one before has left). */
+   until the next backward_begin, `grad` takes the place of cdp_param.grad, which must be NULL,
+   and must stay valid, for instance for cdp_ddp_zero_grad() and cdp_optimizer_step(). It is
+   copied to the bucket, and gets the mean in backward_end. Where this rank marked a parameter
+   unused, the mean is in the bucket alone. Threads: as ready; for one parameter one at a time.
+   Errors: those of ready; INVALID (NULL, not aligned, in the other kind of memory;
+   cdp_param.grad or grad_arena is set), STATE (under no_sync, where passes add to what the one
+   before has left). */
 CDP_API cdp_status cdp_ddp_ready_from(cdp_ddp *ddp, uint32_t index, void *grad);
 #endif
 
