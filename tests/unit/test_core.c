@@ -793,9 +793,9 @@ static void plan_is(const char *what, const cdp_param *params, uint32_t n, uint6
         plan_is(what, params, sizeof params / sizeof *params, first, rest, want_, __LINE__); \
     } while (0)
 #define F32(n) \
-    { NULL, NULL, NULL, (n), CDP_DTYPE_F32, 0, false, 0, false }
+    { .count = (n), .dtype = CDP_DTYPE_F32 }
 #define F64(n) \
-    { NULL, NULL, NULL, (n), CDP_DTYPE_F64, 0, false, 0, false }
+    { .count = (n), .dtype = CDP_DTYPE_F64 }
 
 /* Known results of the same rule; parameters are taken from the last to the first, so each list
    is written backwards. */

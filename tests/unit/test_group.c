@@ -832,6 +832,7 @@ static bool takes_at_most(uint64_t limit, int64_t since, const char *what, uint3
         (long long)(bytes_held - since), (unsigned long long)limit);
 }
 
+#ifndef CDP_NO_THREADS
 /* Seconds of the processor that it takes to destroy n groups, the oldest first. */
 static double time_to_destroy(cdp_group *first, uint32_t n) {
     static cdp_group *g[16000];
@@ -858,6 +859,7 @@ TEST(destroying_a_group_does_not_search_the_others) {
         many < 0.2 + 100 * few, __FILE__, __LINE__, "500 groups: %f s, 8000: %f s", few, many);
     cdp_group_destroy(first);
 }
+#endif
 
 /* MEMORY of cdp.h: 0.17 MB and 0.7 KB per rank for the first group, 10 KB and 0.2 KB per rank for
    a group made from it, 9 bytes per pair of ranks for a hub. Creation is local, so that one rank of

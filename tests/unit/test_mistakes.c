@@ -619,8 +619,8 @@ static void what_a_ddp_does(cdp_group *g, void *arg) {
     cdp_status st;
     if (!OK(cdp_ddp_create(&d, &ddp))) return;
     if (b->rebuilds)
-        OK(cdp_ddp_backward_begin(ddp)) && OK(cdp_ddp_ready(ddp, 0))
-            && OK(cdp_ddp_backward_end(ddp));
+        T(OK(cdp_ddp_backward_begin(ddp)) && OK(cdp_ddp_ready(ddp, 0))
+            && OK(cdp_ddp_backward_end(ddp)));
     st = cdp_rank(g) ? cdp_barrier(g) : cdp_ddp_forward_begin(ddp);
     if (st == CDP_OK && !cdp_rank(g))
         st = cdp_barrier(g); /* it sends, and need not wait */
