@@ -43,7 +43,7 @@ defect 'stack numbers are not remembered' test_mem_files 's/(cdp__mem_pickle_aga
 defect 'what is recorded is decided before the lock' test_mem_record 's/c->wants = m->log.what;/c->wants &= m->log.what;/'
 defect 'times before the history began' test_mem_record 's/c->now_ns = cdp__max\(c->now_ns, m->log.start_ns\);//'
 defect 'numbers of a former history' test_mem_record 's/if \(c->history != m->histories\)\s+cdp__mem_call_recorded\(m, c\);\s+else if \(c->wants\)\s+cdp__mem_call_label\(m, c\);//'
-defect 'an exact search is not exact' test_mem_search 's/(fit_among\(m, arena, a, )UINT64_MAX/$1CDP__MEM_LOOKS/'
+defect 'an exact search is not exact' test_mem_search 's/(fit_among\(m, arena, a, )UINT64_MAX/$1CDP__MEM_QUICK_SEARCH/'
 defect 'a round is cut short' test_mem_search 's/for \(s = m->spans; s; s = next\) \{(\s+next = s->next;\s+if \(!s->large)/for (s = m->spans; s && m->held > keep; s = next) {$1/'
 defect 'a graph loses its memory' test_mem_search 's/ && !pool->captured;/;/'
 defect 'a label is never given up' test_mem_labels 's/if \(\*place\) --l->at\[\*place - 1\].carried;//'
