@@ -3021,7 +3021,8 @@ typedef struct cdp_loader_stats {
     uint64_t waited_ns; /* in cdp_loader_next(), for samples that were not there */
 } cdp_loader_stats;
 
-/* Errors: INVALID (an argument or a setting is missing; those of cdp_sampler_fill), NOMEM. */
+/* Errors: INVALID (an argument or a setting is missing; those of cdp_sampler_fill), NOMEM, IO (the
+   thread could not be started). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_loader_create(const cdp_loader_desc *desc, cdp_loader **out);
 /* The batch of the next step, one sample after the other, aligned to 64 bytes, which is valid until
    the next call: `count` samples, fewer than sampler.batch only in the last step, and perhaps 0 in
@@ -27279,16 +27280,18 @@ CDP__PRIVATE void cdp__loader_wake(const cdp_loader *l) {
     if (l->cond) l->os->threads.cond_broadcast(l->os->user, l->cond);
 }
 
-/* Without the lock: reads one sample. What went wrong is kept for the call that needs the sample:
-   this may be the program's own thread, whose last error stays. */
+/* Without the lock: reads one sample. The text of a library call that failed meanwhile is kept for
+   the call that needs the sample. This may be the program's own thread: otherwise its last error
+   stays. */
 CDP__PRIVATE cdp_status cdp__loader_sample(cdp_loader *l, uint64_t at, void *out) {
-    const cdp_error before = *cdp__error_slot();
+    cdp_error *const last = cdp__error_slot();
+    const char first = last->text[0];
     cdp_status st;
     l->failed_at = cdp__order_at(&l->order, at);
-    cdp__error_clear(cdp__error_slot(), CDP_OK);
+    last->text[0] = 0; /* so that a new text shows */
     st = l->d.read(l->d.user, l->failed_at, out);
-    if (st) memcpy(l->failed.text, cdp__error_slot()->text, sizeof l->failed.text);
-    *cdp__error_slot() = before;
+    if (st) memcpy(l->failed.text, last->text, sizeof l->failed.text);
+    if (!last->text[0]) last->text[0] = first;
     return st;
 }
 
@@ -27354,11 +27357,15 @@ CDP__PRIVATE cdp_status cdp__loader_alloc(cdp_loader *l) {
 
 CDP__PRIVATE cdp_status cdp__loader_start(cdp_loader *l) {
     const bool threads = !l->d.no_thread && l->os->threads.start;
-    if (!cdp__lock_open(&l->lock, l->os, threads)) return cdp__fail_nomem("a loader's lock", 0);
+    if (!cdp__lock_open(&l->lock, l->os, threads))
+        return cdp__fail_nomem("a loader's lock", sizeof(void *));
     if (!threads) return CDP_OK;
     l->cond = l->os->threads.cond_create(l->os);
     if (l->cond) l->thread = l->os->threads.start(l->os, cdp__loader_main, l);
-    return l->thread ? CDP_OK : cdp__fail_nomem("a loader's thread", 0);
+    if (l->thread) return CDP_OK;
+    return cdp__fail(CDP_ERR_IO,
+        "cdp_loader_create: its thread could not be started; raise the limit of processes, or set "
+        "no_thread");
 }
 
 CDP__PRIVATE void cdp__loader_end(cdp_loader *l) {
@@ -27789,8 +27796,7 @@ CDP__PRIVATE double cdp__batch_norm_inverse(const cdp_batch_norm *bn, double var
 }
 
 /* What every collective call needs. */
-CDP__PRIVATE cdp_status cdp__batch_norm_check(
-    const cdp_batch_norm *bn, const char *call, const void *a, const void *b) {
+CDP__PRIVATE cdp_status cdp__batch_norm_check(const cdp_batch_norm *bn, const char *call) {
     if (!bn) return cdp__missing(call, "bn");
     if (!bn->group) return cdp__missing(call, "bn.group");
     if (!bn->channels) return cdp__fail(CDP_ERR_INVALID, "%s: bn.channels is 0", call);
@@ -27798,7 +27804,6 @@ CDP__PRIVATE cdp_status cdp__batch_norm_check(
     if (!bn->running_mean != !bn->running_var)
         return cdp__fail(
             CDP_ERR_INVALID, "%s: give both running_mean and running_var, or neither", call);
-    if (!a || !b) return cdp__fail(CDP_ERR_INVALID, "%s: an array is NULL", call);
     return CDP_OK;
 }
 
@@ -27827,11 +27832,16 @@ CDP__PRIVATE cdp__moments cdp__batch_norm_merge(const cdp_batch_norm *bn, uint32
 
 CDP_API cdp_status cdp_batch_norm_forward(
     cdp_batch_norm *bn, uint64_t *count, double *mean, double *m2, double *inv_std) {
-    cdp_status st = cdp__batch_norm_check(bn, "cdp_batch_norm_forward", count, mean);
+    static const char *const call = "cdp_batch_norm_forward";
+    cdp_status st = cdp__batch_norm_check(bn, call);
     double take;
     uint32_t c;
-    if (st == CDP_OK) st = cdp__batch_norm_check(bn, "cdp_batch_norm_forward", m2, inv_std);
-    if (st == CDP_OK) st = cdp__batch_norm_gather(bn, (double)*count, mean, m2);
+    if (st != CDP_OK) return st;
+    if (!count) return cdp__missing(call, "count");
+    if (!mean) return cdp__missing(call, "mean");
+    if (!m2) return cdp__missing(call, "m2");
+    if (!inv_std) return cdp__missing(call, "inv_std");
+    st = cdp__batch_norm_gather(bn, (double)*count, mean, m2);
     if (st != CDP_OK) return st;
     take = bn->momentum > 0 ? bn->momentum : 0.1;
     if (bn->cumulative) take = 1 / (double)(bn->tracked + 1);
@@ -27851,9 +27861,13 @@ CDP_API cdp_status cdp_batch_norm_forward(
 }
 
 CDP_API cdp_status cdp_batch_norm_backward(cdp_batch_norm *bn, double *sum_dy, double *sum_dy_xmu) {
-    cdp_status st = cdp__batch_norm_check(bn, "cdp_batch_norm_backward", sum_dy, sum_dy_xmu);
+    static const char *const call = "cdp_batch_norm_backward";
+    cdp_status st = cdp__batch_norm_check(bn, call);
     uint32_t r, c;
-    if (st == CDP_OK) st = cdp__batch_norm_gather(bn, 0, sum_dy, sum_dy_xmu);
+    if (st != CDP_OK) return st;
+    if (!sum_dy) return cdp__missing(call, "sum_dy");
+    if (!sum_dy_xmu) return cdp__missing(call, "sum_dy_xmu");
+    st = cdp__batch_norm_gather(bn, 0, sum_dy, sum_dy_xmu);
     if (st != CDP_OK) return st;
     for (c = 0; c < bn->channels; ++c) {
         sum_dy[c] = sum_dy_xmu[c] = 0;

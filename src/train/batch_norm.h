@@ -64,8 +64,7 @@ CDP__PRIVATE double cdp__batch_norm_inverse(const cdp_batch_norm *bn, double var
 }
 
 /* What every collective call needs. */
-CDP__PRIVATE cdp_status cdp__batch_norm_check(
-    const cdp_batch_norm *bn, const char *call, const void *a, const void *b) {
+CDP__PRIVATE cdp_status cdp__batch_norm_check(const cdp_batch_norm *bn, const char *call) {
     if (!bn) return cdp__missing(call, "bn");
     if (!bn->group) return cdp__missing(call, "bn.group");
     if (!bn->channels) return cdp__fail(CDP_ERR_INVALID, "%s: bn.channels is 0", call);
@@ -73,7 +72,6 @@ CDP__PRIVATE cdp_status cdp__batch_norm_check(
     if (!bn->running_mean != !bn->running_var)
         return cdp__fail(
             CDP_ERR_INVALID, "%s: give both running_mean and running_var, or neither", call);
-    if (!a || !b) return cdp__fail(CDP_ERR_INVALID, "%s: an array is NULL", call);
     return CDP_OK;
 }
 
@@ -102,11 +100,16 @@ CDP__PRIVATE cdp__moments cdp__batch_norm_merge(const cdp_batch_norm *bn, uint32
 
 CDP_API cdp_status cdp_batch_norm_forward(
     cdp_batch_norm *bn, uint64_t *count, double *mean, double *m2, double *inv_std) {
-    cdp_status st = cdp__batch_norm_check(bn, "cdp_batch_norm_forward", count, mean);
+    static const char *const call = "cdp_batch_norm_forward";
+    cdp_status st = cdp__batch_norm_check(bn, call);
     double take;
     uint32_t c;
-    if (st == CDP_OK) st = cdp__batch_norm_check(bn, "cdp_batch_norm_forward", m2, inv_std);
-    if (st == CDP_OK) st = cdp__batch_norm_gather(bn, (double)*count, mean, m2);
+    if (st != CDP_OK) return st;
+    if (!count) return cdp__missing(call, "count");
+    if (!mean) return cdp__missing(call, "mean");
+    if (!m2) return cdp__missing(call, "m2");
+    if (!inv_std) return cdp__missing(call, "inv_std");
+    st = cdp__batch_norm_gather(bn, (double)*count, mean, m2);
     if (st != CDP_OK) return st;
     take = bn->momentum > 0 ? bn->momentum : 0.1;
     if (bn->cumulative) take = 1 / (double)(bn->tracked + 1);
@@ -126,9 +129,13 @@ CDP_API cdp_status cdp_batch_norm_forward(
 }
 
 CDP_API cdp_status cdp_batch_norm_backward(cdp_batch_norm *bn, double *sum_dy, double *sum_dy_xmu) {
-    cdp_status st = cdp__batch_norm_check(bn, "cdp_batch_norm_backward", sum_dy, sum_dy_xmu);
+    static const char *const call = "cdp_batch_norm_backward";
+    cdp_status st = cdp__batch_norm_check(bn, call);
     uint32_t r, c;
-    if (st == CDP_OK) st = cdp__batch_norm_gather(bn, 0, sum_dy, sum_dy_xmu);
+    if (st != CDP_OK) return st;
+    if (!sum_dy) return cdp__missing(call, "sum_dy");
+    if (!sum_dy_xmu) return cdp__missing(call, "sum_dy_xmu");
+    st = cdp__batch_norm_gather(bn, 0, sum_dy, sum_dy_xmu);
     if (st != CDP_OK) return st;
     for (c = 0; c < bn->channels; ++c) {
         sum_dy[c] = sum_dy_xmu[c] = 0;

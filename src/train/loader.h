@@ -61,16 +61,18 @@ CDP__PRIVATE void cdp__loader_wake(const cdp_loader *l) {
     if (l->cond) l->os->threads.cond_broadcast(l->os->user, l->cond);
 }
 
-/* Without the lock: reads one sample. What went wrong is kept for the call that needs the sample:
-   this may be the program's own thread, whose last error stays. */
+/* Without the lock: reads one sample. The text of a library call that failed meanwhile is kept for
+   the call that needs the sample. This may be the program's own thread: otherwise its last error
+   stays. */
 CDP__PRIVATE cdp_status cdp__loader_sample(cdp_loader *l, uint64_t at, void *out) {
-    const cdp_error before = *cdp__error_slot();
+    cdp_error *const last = cdp__error_slot();
+    const char first = last->text[0];
     cdp_status st;
     l->failed_at = cdp__order_at(&l->order, at);
-    cdp__error_clear(cdp__error_slot(), CDP_OK);
+    last->text[0] = 0; /* so that a new text shows */
     st = l->d.read(l->d.user, l->failed_at, out);
-    if (st) memcpy(l->failed.text, cdp__error_slot()->text, sizeof l->failed.text);
-    *cdp__error_slot() = before;
+    if (st) memcpy(l->failed.text, last->text, sizeof l->failed.text);
+    if (!last->text[0]) last->text[0] = first;
     return st;
 }
 
@@ -136,11 +138,15 @@ CDP__PRIVATE cdp_status cdp__loader_alloc(cdp_loader *l) {
 
 CDP__PRIVATE cdp_status cdp__loader_start(cdp_loader *l) {
     const bool threads = !l->d.no_thread && l->os->threads.start;
-    if (!cdp__lock_open(&l->lock, l->os, threads)) return cdp__fail_nomem("a loader's lock", 0);
+    if (!cdp__lock_open(&l->lock, l->os, threads))
+        return cdp__fail_nomem("a loader's lock", sizeof(void *));
     if (!threads) return CDP_OK;
     l->cond = l->os->threads.cond_create(l->os);
     if (l->cond) l->thread = l->os->threads.start(l->os, cdp__loader_main, l);
-    return l->thread ? CDP_OK : cdp__fail_nomem("a loader's thread", 0);
+    if (l->thread) return CDP_OK;
+    return cdp__fail(CDP_ERR_IO,
+        "cdp_loader_create: its thread could not be started; raise the limit of processes, or set "
+        "no_thread");
 }
 
 CDP__PRIVATE void cdp__loader_end(cdp_loader *l) {

@@ -34,7 +34,8 @@ typedef struct cdp_loader_stats {
     uint64_t waited_ns; /* in cdp_loader_next(), for samples that were not there */
 } cdp_loader_stats;
 
-/* Errors: INVALID (an argument or a setting is missing; those of cdp_sampler_fill), NOMEM. */
+/* Errors: INVALID (an argument or a setting is missing; those of cdp_sampler_fill), NOMEM, IO (the
+   thread could not be started). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_loader_create(const cdp_loader_desc *desc, cdp_loader **out);
 /* The batch of the next step, one sample after the other, aligned to 64 bytes, which is valid until
    the next call: `count` samples, fewer than sampler.batch only in the last step, and perhaps 0 in
