@@ -12696,13 +12696,17 @@ CDP__PRIVATE bool cdp__port_head(cdp__world *w, uint32_t peer) {
         || s->early_used + CDP__HEAD_BYTES + h.bytes <= CDP__WINDOW + CDP__WINDOW_SLACK + s->slack;
 }
 
-/* Receives the body of a FAILURE, WAIT or ENDPOINT. 1: moved; 0: later; < 0: failed. */
+/* Receives the body of a FAILURE, WAIT or ENDPOINT. 1: moved; 0: later; < 0: failed. A WAIT only
+   asks, and an ENDPOINT only makes a text better: without memory, both are dropped. */
 CDP__PRIVATE int64_t cdp__port_body(cdp__world *w, uint32_t peer) {
     cdp__port *port = &w->ports[peer];
     cdp_iov v;
     int64_t r;
-    if (!port->failure && !(port->failure = (uint8_t *)cdp__alloc(w->os, CDP__FAILURE_MAX)))
+    if (!port->failure && !(port->failure = (uint8_t *)cdp__alloc(w->os, CDP__FAILURE_MAX))) {
+        port->rx_control = port->rx_head[5] == CDP__MESSAGE_FAILURE;
+        if (!port->rx_control) return 1;
         return cdp__fail_nomem("the body of a failure", CDP__FAILURE_MAX);
+    }
     CDP_ASSERT(port->failure_got + port->rx_left <= CDP__FAILURE_MAX);
     v.data = port->failure + port->failure_got;
     v.bytes = port->rx_left;
@@ -13987,6 +13991,12 @@ typedef struct cdp__flow {
 #define CDP__POST_BIT (1ull << 61)
 #define CDP__WORK_BITS (CDP__DEFERRED_BIT | CDP__DEVICE_BIT | CDP__POST_BIT)
 #define CDP__POST_INDEX 20u
+/* Whether any call of this build sends messages. */
+#ifdef CDP_NO_MESSAGES
+#define CDP__POSTS false
+#else
+#define CDP__POSTS true
+#endif
 
 typedef enum cdp__health {
     CDP__HEALTHY,
@@ -15830,7 +15840,7 @@ CDP__PRIVATE bool cdp__work_exists(const cdp_group *g, uint64_t seq) {
         return use < s->use || (use == s->use && s->kind != CDP__DEFERRED_FREE);
     }
     if (seq & CDP__DEVICE_BIT) return true; /* only the backend can tell */
-    if (seq & CDP__POST_BIT) {
+    if (CDP__POSTS && (seq & CDP__POST_BIT)) {
         const uint64_t index = seq & ((1u << CDP__POST_INDEX) - 1);
         const uint64_t use = (seq & ~CDP__POST_BIT) >> CDP__POST_INDEX;
         const cdp__post *post = index < g->messages.count ? g->messages.posts[index] : NULL;
@@ -15852,7 +15862,7 @@ CDP__PRIVATE cdp_status cdp__work_status(const cdp_group *g, uint64_t seq) {
         return !g->w->active && !g->w->pending ? CDP_OK : cdp__failed_status(g);
     if (CDP__DEFERS && (seq & CDP__DEFERRED_BIT)) return cdp__deferred_status(g, seq);
     if (seq & CDP__DEVICE_BIT) return cdp__device_status(g, seq);
-    if (seq & CDP__POST_BIT) return cdp__post_status(g, seq);
+    if (CDP__POSTS && (seq & CDP__POST_BIT)) return cdp__post_status(g, seq);
     return g->queue.completed >= seq ? CDP_OK : cdp__failed_status(g);
 }
 

@@ -40,7 +40,8 @@ for part in HOOKS AVERAGER ZERO TRACE SPARSE JOIN CLIP VERIFY SAMPLER MESSAGES O
     LESS="$LESS -DCDP_NO_$part"
 done
 FLAGS="$CPU -std=gnu11 -Os -ffp-contract=off -ffunction-sections -fdata-sections $STRICT $LESS -I."
-ARENA=11776 STACK=3584
+# The arena has room for one body of a control message (640 bytes), though without room a question is dropped.
+ARENA=12288 STACK=3584
 printf '#define CDP_IMPLEMENTATION\n#include "cdp.h"\n' > "$work/cdp.c"
 # shellcheck disable=SC2086
 "$CC" $FLAGS -c "$work/cdp.c" -o "$work/cdp.o" || bad 'the library for the board does not compile'

@@ -78,7 +78,7 @@ CDP__PRIVATE bool cdp__work_exists(const cdp_group *g, uint64_t seq) {
         return use < s->use || (use == s->use && s->kind != CDP__DEFERRED_FREE);
     }
     if (seq & CDP__DEVICE_BIT) return true; /* only the backend can tell */
-    if (seq & CDP__POST_BIT) {
+    if (CDP__POSTS && (seq & CDP__POST_BIT)) {
         const uint64_t index = seq & ((1u << CDP__POST_INDEX) - 1);
         const uint64_t use = (seq & ~CDP__POST_BIT) >> CDP__POST_INDEX;
         const cdp__post *post = index < g->messages.count ? g->messages.posts[index] : NULL;
@@ -100,7 +100,7 @@ CDP__PRIVATE cdp_status cdp__work_status(const cdp_group *g, uint64_t seq) {
         return !g->w->active && !g->w->pending ? CDP_OK : cdp__failed_status(g);
     if (CDP__DEFERS && (seq & CDP__DEFERRED_BIT)) return cdp__deferred_status(g, seq);
     if (seq & CDP__DEVICE_BIT) return cdp__device_status(g, seq);
-    if (seq & CDP__POST_BIT) return cdp__post_status(g, seq);
+    if (CDP__POSTS && (seq & CDP__POST_BIT)) return cdp__post_status(g, seq);
     return g->queue.completed >= seq ? CDP_OK : cdp__failed_status(g);
 }
 

@@ -113,6 +113,12 @@ typedef struct cdp__flow {
 #define CDP__POST_BIT (1ull << 61)
 #define CDP__WORK_BITS (CDP__DEFERRED_BIT | CDP__DEVICE_BIT | CDP__POST_BIT)
 #define CDP__POST_INDEX 20u
+/* Whether any call of this build sends messages. */
+#ifdef CDP_NO_MESSAGES
+#define CDP__POSTS false
+#else
+#define CDP__POSTS true
+#endif
 
 typedef enum cdp__health {
     CDP__HEALTHY,

@@ -119,13 +119,17 @@ CDP__PRIVATE bool cdp__port_head(cdp__world *w, uint32_t peer) {
         || s->early_used + CDP__HEAD_BYTES + h.bytes <= CDP__WINDOW + CDP__WINDOW_SLACK + s->slack;
 }
 
-/* Receives the body of a FAILURE, WAIT or ENDPOINT. 1: moved; 0: later; < 0: failed. */
+/* Receives the body of a FAILURE, WAIT or ENDPOINT. 1: moved; 0: later; < 0: failed. A WAIT only
+   asks, and an ENDPOINT only makes a text better: without memory, both are dropped. */
 CDP__PRIVATE int64_t cdp__port_body(cdp__world *w, uint32_t peer) {
     cdp__port *port = &w->ports[peer];
     cdp_iov v;
     int64_t r;
-    if (!port->failure && !(port->failure = (uint8_t *)cdp__alloc(w->os, CDP__FAILURE_MAX)))
+    if (!port->failure && !(port->failure = (uint8_t *)cdp__alloc(w->os, CDP__FAILURE_MAX))) {
+        port->rx_control = port->rx_head[5] == CDP__MESSAGE_FAILURE;
+        if (!port->rx_control) return 1;
         return cdp__fail_nomem("the body of a failure", CDP__FAILURE_MAX);
+    }
     CDP_ASSERT(port->failure_got + port->rx_left <= CDP__FAILURE_MAX);
     v.data = port->failure + port->failure_got;
     v.bytes = port->rx_left;

@@ -127,6 +127,37 @@ TEST(a_failure_cut_short) {
     world_end(&w, g);
 }
 
+/* Memory for bodies of control messages is refused. */
+static void *no_room_for_a_body(void *user, uint64_t bytes) {
+    (void)user;
+    return bytes == CDP__FAILURE_MAX ? NULL : malloc(bytes);
+}
+
+/* A peer that waits only asks. Where there is no memory for its question, or for its answer, both
+   are dropped, and the messages after them arrive. */
+TEST(a_question_without_memory_is_dropped) {
+    static const uint8_t body[100] = {0};
+    wire w;
+    seen s;
+    cdp_group *g = world_with_clock(&w, false);
+    cdp_channel *c = channel(g, &s);
+    cdp__head h = message(c, CDP__CHANNEL_INLINE, 0, 0, sizeof body);
+    w.os.alloc = no_room_for_a_body;
+    for (uint8_t type = CDP__MESSAGE_WAIT; type <= CDP__MESSAGE_ENDPOINT; ++type) {
+        h.type = type;
+        feed_head(&w, 1, h);
+        feed(&w, 1, body, sizeof body);
+    }
+    h.type = CDP__MESSAGE_DATA;
+    feed_head(&w, 1, h);
+    feed(&w, 1, body, sizeof body);
+    OK(polled(g));
+    T_EQ(1, s.got[1]);
+    T_EQ(0, s.lost[1]);
+    cdp_channel_close(c);
+    world_end(&w, g);
+}
+
 /* Messages that wait for a link which is always busy take as much memory as waits at once. */
 TEST(a_busy_link_needs_bounded_memory) {
     wire w;
@@ -418,6 +449,7 @@ TEST(random_nonsense) {
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"a_failure_cut_short", a_failure_cut_short, 60},
+        {"a_question_without_memory_is_dropped", a_question_without_memory_is_dropped, 60},
         {"a_busy_link_needs_bounded_memory", a_busy_link_needs_bounded_memory, 60},
         {"an_offer_without_a_handle", an_offer_without_a_handle, 60},
         {"a_peer_that_is_given_up_is_told", a_peer_that_is_given_up_is_told, 60},
