@@ -109,6 +109,8 @@
         see what a group did or waits for      cdp_group_records, cdp_group_dump, .dump_path
         see every setting and link             cdp_describe
         get the same bits for every size       .reproducible
+        get them on any number of ranks        cdp_leaves_create; cdp_leaves_begin, cdp_leaves_end
+                                               for each micro-batch
         choose algorithms                      .choices
         tell the launcher why a rank failed    cdp_error_record_from_env
 
@@ -194,7 +196,7 @@
         CDP_NO_CLIP *          off      no cdp_ddp_clip
         CDP_NO_VERIFY *        off      no cdp_ddp_verify
         CDP_NO_TRAINING *      off      no cdp_convert, cdp_scaler_update, cdp_optim_update,
-                                        cdp_optimizer_create, cdp_batch_norm,
+                                        cdp_optimizer_create, cdp_batch_norm, cdp_leaves,
                                         cdp_ddp_ready_from; no .grad_arena, .uses
         CDP_NO_SAMPLER *       off      no cdp_sampler_fill, cdp_sampler_part, cdp_loader
         CDP_NO_MESSAGES *      off      no cdp_send and the other calls of >>group/messages_api, no
@@ -3140,6 +3142,82 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_batch_norm_backward(
 CDP_MUST_CHECK CDP_API cdp_status cdp_batch_norm_eval(
     const cdp_batch_norm *bn, double *mean, double *inv_std);
 #endif /* CDP_NO_TRAINING */
+
+/* ---- >>train/leaves_api: the same bits on any number of ranks -------------------------------- */
+
+#ifndef CDP_NO_DDP
+#ifndef CDP_NO_TRAINING
+/* A global batch of `leaves` micro-batches whose mean gradient has the same bits on 1, 2, 3 ...
+   or `leaves` ranks: micro-batches are added along one binary tree over all of them, and a rank
+   sends the nodes of that tree that it owns. So a job may go on with another number of ranks
+   (create the ddp and this again), and parameters have the bits that they would have had.
+
+       cdp_status st = CDP_PENDING;
+       while (st == CDP_PENDING) {
+           uint64_t leaf;
+           st = cdp_leaves_begin(leaves, &leaf);      // the number of a micro-batch
+           if (st != CDP_OK) break;
+           ...                                        // its backward pass, with cdp_ddp_ready()
+           st = cdp_leaves_end(leaves);               // CDP_OK: gradients hold the mean
+       }
+
+   What the program must keep: a micro-batch has the same gradient bits on every rank. So its data
+   follow from its number alone, random numbers, too; it has the same shape, and its loss the same
+   divisor; kernels do not depend on the number of threads; statistics (batch normalisation) are
+   those of the micro-batch. What uses the mean must not depend on the number of ranks either, as
+   cdp_ddp_clip() and an update of all parameters do not.
+
+   What it costs. Rank r has micro-batches [leaves * r / n, leaves * (r + 1) / n), at most one more
+   than another. Additions: those of plain accumulation. Bytes: where leaves / n is a power of two,
+   those of an allreduce; else a rank sends at most 2 log2(leaves / n) + 1 nodes in place of one
+   gradient. Memory: one more gradient for each node that is kept at once, at most as many, and
+   buckets on their way as often as this rank has nodes, and once for what it receives. No hook
+   compresses.
+
+   Threads: those of the ddp. */
+typedef struct cdp_leaves cdp_leaves;
+
+typedef struct cdp_leaves_desc {
+    /* Its gradients, f32 or f64; its hook is replaced, so its divisor has no effect. It outlives
+       the leaves, or is destroyed first. Not with join, sparse parameters, or device memory. */
+    cdp_ddp *ddp;
+    /* Without a ddp: one array of gradients, owned by the caller, which cdp_leaves_begin() sets to
+       zero. */
+    cdp_group *group;
+    void *grads;
+    uint64_t count;  /* elements */
+    cdp_dtype dtype; /* f32 (default) or f64 */
+    uint32_t leaves; /* micro-batches of a global batch, 1 to 2^31; equal on all ranks */
+} cdp_leaves_desc;
+
+/* Collective; waits. *out belongs to the caller. Errors: INVALID (a missing member; fewer leaves
+   than ranks: the text lists the numbers of ranks that are possible), UNSUPPORTED (what the desc
+   excludes), NOMEM, STATE (a backward pass is open), MISMATCH on all ranks (ranks have other
+   leaves, counts or dtypes), or the group's failure. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_leaves_create(const cdp_leaves_desc *desc, cdp_leaves **out);
+
+/* Local, between passes. The ddp has no hook then. NULL is allowed. A second call does nothing,
+   and other calls of destroyed leaves are STATE. */
+CDP_API void cdp_leaves_destroy(cdp_leaves *leaves);
+
+/* Begins the next micro-batch of this rank: gradients are zero, and the ddp's backward pass has
+   begun, without communication but for the last one. *leaf, which may be NULL, gets its number in
+   the global batch. After the last micro-batch this begins the next global batch. Errors: INVALID
+   (NULL), STATE (cdp_leaves_end() is missing; the ddp was destroyed or has another hook), and
+   those of cdp_ddp_no_sync() and cdp_ddp_backward_begin(). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_leaves_begin(cdp_leaves *leaves, uint64_t *leaf);
+
+/* Ends it. CDP_PENDING: this rank has more micro-batches. CDP_OK: all are done, and gradients
+   hold the mean over all micro-batches of all ranks. With a ddp this is cdp_ddp_backward_end(), and
+   buckets have left while the last micro-batch was computed; without, the exchange is here.
+   Collective where it is the last one. Errors: INVALID (NULL), STATE (no cdp_leaves_begin()),
+   NOMEM, and those of cdp_ddp_backward_end(); then the global batch is lost. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_leaves_end(cdp_leaves *leaves);
+
+/* The micro-batches of this rank: *first to *first + *count - 1. Both 0 for NULL. */
+CDP_API void cdp_leaves_range(const cdp_leaves *leaves, uint64_t *first, uint64_t *count);
+#endif /* CDP_NO_TRAINING */
+#endif /* CDP_NO_DDP */
 
 #ifdef __cplusplus
 } /* extern "C" */
@@ -27904,6 +27982,546 @@ CDP_API cdp_status cdp_batch_norm_eval(const cdp_batch_norm *bn, double *mean, d
     return CDP_OK;
 }
 #endif /* CDP_NO_TRAINING */
+
+/* ---- >>train/leaves_tree: which nodes of a tree of micro-batches a rank owns (pure) ---------- */
+
+/* Knows: numbers of leaves and ranks. Promises: whatever the number of ranks, nodes are joined in
+   pairs as one tree over all leaves has them. */
+
+#ifndef CDP_NO_TRAINING
+
+/* The aligned binary tree over `leaves` micro-batches: node (k, j) covers the leaves from j * 2^k
+   to (j + 1) * 2^k; leaves that do not exist add nothing. So with 6 leaves:
+
+                      (3,0) = root
+                 /            \
+             (2,0)            (2,1) = (1,2)
+            /     \             |
+         (1,0)   (1,1)        (1,2)
+         /  \    /  \         /  \
+        0    1  2    3       4    5
+
+   Of 2 ranks, rank 0 owns the leaves 0 to 2 and sends (1,0) and leaf 2; rank 1 owns 3 to 5 and
+   sends leaf 3 and (2,1). Floats are added in an order that the tree alone decides. */
+typedef struct cdp__leaf_node {
+    uint64_t index;
+    uint32_t level;
+} cdp__leaf_node;
+
+/* Nodes of neighbouring leaves, none of which is the other half of the one before. */
+#define CDP__LEAF_DEPTH 64u /* of 2^31 leaves a rank owns at most 60 nodes */
+typedef struct cdp__leaf_stack {
+    cdp__leaf_node nodes[CDP__LEAF_DEPTH];
+    uint32_t depth;
+} cdp__leaf_stack;
+
+/* The first leaf of rank r; that of rank `ranks` is the number of leaves. */
+CDP__PRIVATE uint64_t cdp__leaf_first(uint64_t leaves, uint64_t ranks, uint64_t r) {
+    return leaves * r / ranks;
+}
+
+/* Appends the node that begins where the last one ends. Returns how often the value at the top is
+   then added to the one below it: 0 if the node stays apart. */
+CDP__PRIVATE uint32_t cdp__leaf_push(cdp__leaf_stack *s, cdp__leaf_node node, uint64_t leaves) {
+    uint32_t added = 0;
+    for (;;) {
+        if (node.index & 1) {
+            const cdp__leaf_node *below = s->depth ? &s->nodes[s->depth - 1] : NULL;
+            if (!below || below->level != node.level || below->index + 1 != node.index) break;
+            --s->depth;
+            ++added;
+        } else if (!node.index && (uint64_t)1 << node.level >= leaves) {
+            break; /* the root */
+        } else if ((node.index + 1) << node.level < leaves) {
+            break; /* its other half exists, and is not here yet */
+        }
+        node.index >>= 1;
+        ++node.level;
+    }
+    s->nodes[s->depth++] = node;
+    return added;
+}
+
+/* Leaves [from, to) as nodes. Returns the largest depth on the way. */
+CDP__PRIVATE uint32_t cdp__leaf_nodes(
+    uint64_t leaves, uint64_t from, uint64_t to, cdp__leaf_stack *s) {
+    cdp__leaf_node leaf = {0, 0};
+    uint32_t most = 0;
+    s->depth = 0;
+    for (; from < to; ++from) {
+        leaf.index = from;
+        (void)cdp__leaf_push(s, leaf, leaves);
+        most = s->depth > most ? s->depth : most;
+    }
+    return most;
+}
+
+#endif /* CDP_NO_TRAINING */
+
+/* ---- >>train/leaves: the same bits on any number of ranks ------------------------------------ */
+
+/* Knows: nodes of the tree, buckets of a ddp as a hook sees them. Promises: values are added as the
+   tree of >>train/leaves_tree has them, and divided once, at its root. */
+
+#ifndef CDP_NO_DDP
+#ifndef CDP_NO_TRAINING
+
+/* A range of gradients that travels at once: a bucket, or the array of a job without a ddp. */
+typedef struct cdp__leaf_range {
+    uint64_t offset; /* bytes, in each slot */
+    uint64_t count;
+    uint8_t *scratch; /* nodes to send, where there are several; then those received */
+    uint64_t scratch_bytes;
+} cdp__leaf_range;
+
+struct cdp_leaves {
+    cdp_leaves_desc desc;
+    cdp_group *group;
+    const cdp_os *os;
+    uint64_t first, count; /* this rank's micro-batches */
+    uint64_t done;         /* of these, in this global batch */
+    bool open;             /* one has begun */
+    bool released;         /* the program has destroyed it */
+    bool unhooked;         /* no ddp calls it */
+    cdp__leaf_stack kept;  /* nodes of the finished ones; their values are in slots */
+    uint8_t **slots;
+    uint32_t slot_count;
+    uint64_t slot_bytes;
+    uint64_t *offsets; /* bytes in a slot, of each parameter */
+    cdp__leaf_range *ranges;
+    uint32_t range_count;
+    cdp__leaf_node *nodes; /* those of all ranks, in the order of leaves */
+    uint32_t *starts;      /* rank r has nodes starts[r] to starts[r + 1] - 1 */
+    uint64_t *counts[2];   /* elements to and from each rank */
+};
+
+CDP__PRIVATE void cdp__leaves_free(cdp_leaves *l) {
+    uint32_t i;
+    for (i = 0; l->slots && i < l->slot_count; ++i)
+        cdp__free(l->os, l->slots[i]);
+    for (i = 0; l->ranges && i < l->range_count; ++i)
+        cdp__free(l->os, l->ranges[i].scratch);
+    cdp__free(l->os, l->slots);
+    cdp__free(l->os, l->offsets);
+    cdp__free(l->os, l->ranges);
+    cdp__free(l->os, l->nodes);
+    cdp__free(l->os, l->starts);
+    cdp__free(l->os, l->counts[0]);
+    cdp__free(l->os, l->counts[1]);
+    cdp__free(l->os, l);
+}
+
+/* The ddp has another hook, or ends. */
+CDP__PRIVATE void cdp__leaves_unhook(void *self) {
+    cdp_leaves *l = (cdp_leaves *)self;
+    l->unhooked = true;
+    if (l->released) cdp__leaves_free(l);
+}
+
+/* Adds `count` values of the next micro-batch to the nodes `s`, whose values are at values[]. A
+   leaf that stays apart is where it was: at values[depth - 1]. */
+CDP__PRIVATE void cdp__leaves_add(const cdp_leaves *l, cdp__leaf_stack *s, uint8_t **values,
+    uint8_t *leaf, uint64_t count, cdp_dtype dtype) {
+    const cdp__leaf_node node = {l->first + l->done, 0};
+    uint32_t top = s->depth, added = cdp__leaf_push(s, node, l->desc.leaves);
+    for (values[top] = leaf; added; --added, --top)
+        cdp__reduce(dtype, CDP_REDUCE_SUM, false, values[top - 1], values[top], count);
+}
+
+/* Keeps a gradient that no later pass of this global batch sends: values at `offset` of slots. */
+CDP__PRIVATE void cdp__leaves_keep(cdp_leaves *l, const cdp__leaf_stack *before, uint64_t offset,
+    void *grad, uint64_t count, cdp_dtype dtype) {
+    uint8_t *values[CDP__LEAF_DEPTH + 1];
+    cdp__leaf_stack s = *before;
+    uint32_t i;
+    for (i = 0; i < s.depth; ++i)
+        values[i] = l->slots[i] + offset;
+    cdp__leaves_add(l, &s, values, (uint8_t *)grad, count, dtype);
+    if (s.depth > before->depth)
+        memcpy(l->slots[before->depth] + offset, grad, (size_t)(count * cdp_dtype_size(dtype)));
+}
+
+/* Takes the gradients of the micro-batch that has ended, which is not this rank's last one. */
+CDP__PRIVATE void cdp__leaves_take(cdp_leaves *l) {
+    const cdp__leaf_stack before = l->kept;
+    const cdp__leaf_node node = {l->first + l->done, 0};
+    cdp_ddp *d = l->desc.ddp;
+    uint32_t i;
+    for (i = 0; d && i < d->param_count; ++i)
+        cdp__leaves_keep(l, &before, l->offsets[i], cdp__param_grad(&d->params[i]),
+            d->params[i].user.count, d->params[i].user.dtype);
+    if (!d) cdp__leaves_keep(l, &before, 0, l->desc.grads, l->desc.count, l->desc.dtype);
+    (void)cdp__leaf_push(&l->kept, node, l->desc.leaves);
+}
+
+CDP__PRIVATE uint64_t cdp__leaves_part(const cdp__leaf_range *v, uint64_t ranks, uint64_t r) {
+    return cdp__leaf_first(v->count, ranks, r);
+}
+
+/* Elements of the part that rank r adds. */
+CDP__PRIVATE uint64_t cdp__leaves_len(const cdp__leaf_range *v, uint64_t ranks, uint64_t r) {
+    return cdp__leaves_part(v, ranks, r + 1) - cdp__leaves_part(v, ranks, r);
+}
+
+/* Scratch memory: first the nodes that this rank sends, if they do not lie in one piece. */
+CDP__PRIVATE uint64_t cdp__leaves_packed(const cdp_leaves *l, const cdp__leaf_range *v) {
+    const uint32_t rank = cdp_rank(l->group), mine = l->starts[rank + 1] - l->starts[rank];
+    return mine > 1 ? mine * v->count : 0;
+}
+
+/* Writes parts of all nodes, those of rank 0 first. */
+CDP__PRIVATE void cdp__leaves_pack(
+    const cdp__leaf_range *v, uint8_t **values, uint32_t nodes, uint32_t ranks, uint64_t size) {
+    uint8_t *to = v->scratch;
+    uint32_t r, k;
+    for (r = 0; r < ranks; ++r)
+        for (k = 0; k < nodes; ++k) {
+            const uint64_t bytes = cdp__leaves_len(v, ranks, r) * size;
+            memcpy(to, values[k] + cdp__leaves_part(v, ranks, r) * size, (size_t)bytes);
+            to += bytes;
+        }
+}
+
+CDP__PRIVATE cdp_status cdp__leaves_scratch(
+    const cdp_leaves *l, cdp__leaf_range *v, uint64_t size) {
+    const uint32_t n = cdp_size(l->group);
+    const uint64_t received = l->starts[n] * cdp__leaves_len(v, n, cdp_rank(l->group)),
+                   bytes = cdp__max((cdp__leaves_packed(l, v) + received) * size, 1);
+    if (v->scratch_bytes >= bytes) return CDP_OK;
+    cdp__free(l->os, v->scratch);
+    v->scratch = (uint8_t *)cdp__alloc(l->os, bytes);
+    v->scratch_bytes = v->scratch ? bytes : 0;
+    return v->scratch ? CDP_OK : cdp__fail_nomem("nodes of a bucket", bytes);
+}
+
+/* Adds the last micro-batch, and asks for the exchange of nodes. */
+CDP__PRIVATE cdp_status cdp__leaves_send(
+    cdp_leaves *l, cdp__leaf_range *v, void *grad, cdp_dtype dtype, cdp_request *op) {
+    const uint32_t n = cdp_size(l->group), rank = cdp_rank(l->group);
+    const uint64_t size = cdp_dtype_size(dtype), own = cdp__leaves_len(v, n, rank);
+    uint8_t *values[CDP__LEAF_DEPTH + 1];
+    cdp__leaf_stack s = l->kept;
+    cdp_status st;
+    uint32_t i;
+    if (!v->count) return CDP_OK;
+    for (i = 0; i < s.depth; ++i)
+        values[i] = l->slots[i] + v->offset;
+    cdp__leaves_add(l, &s, values, (uint8_t *)grad, v->count, dtype);
+    if (n == 1) {
+        if (values[0] != grad) memcpy(grad, values[0], (size_t)(v->count * size));
+        cdp__divide(dtype, grad, v->count, l->desc.leaves);
+        return CDP_OK;
+    }
+    st = cdp__leaves_scratch(l, v, size);
+    if (st != CDP_OK) return st;
+    if (s.depth > 1) cdp__leaves_pack(v, values, s.depth, n, size);
+    for (i = 0; i < n; ++i) {
+        l->counts[0][i] = s.depth * cdp__leaves_len(v, n, i);
+        l->counts[1][i] = (l->starts[i + 1] - l->starts[i]) * own;
+    }
+    *op = cdp__request_of(CDP_COLL_ALLTOALL, s.depth > 1 ? v->scratch : values[0],
+        v->scratch + cdp__leaves_packed(l, v) * size, s.depth * v->count, dtype, CDP_REDUCE_DEFAULT,
+        0);
+    op->in_counts = l->counts[0];
+    op->out_counts = l->counts[1];
+    return CDP_PENDING;
+}
+
+/* Adds the nodes of all ranks in this rank's part, and asks for the parts of the others. */
+CDP__PRIVATE void cdp__leaves_join(
+    cdp_leaves *l, const cdp__leaf_range *v, void *grad, cdp_dtype dtype, cdp_request *op) {
+    const uint32_t n = cdp_size(l->group), rank = cdp_rank(l->group);
+    const uint64_t size = cdp_dtype_size(dtype), own = cdp__leaves_len(v, n, rank);
+    uint8_t *const mine = (uint8_t *)grad + cdp__leaves_part(v, n, rank) * size;
+    uint8_t *from = v->scratch + cdp__leaves_packed(l, v) * size, *values[CDP__LEAF_DEPTH + 1];
+    cdp__leaf_stack s;
+    uint32_t i;
+    s.depth = 0;
+    for (i = 0; i < l->starts[n]; ++i, from += own * size) {
+        uint32_t top = s.depth, added = cdp__leaf_push(&s, l->nodes[i], l->desc.leaves);
+        for (values[top] = from; added; --added, --top)
+            cdp__reduce(dtype, CDP_REDUCE_SUM, false, values[top - 1], values[top], own);
+    }
+    CDP_ASSERT(s.depth == 1);
+    memcpy(mine, values[0], (size_t)(own * size));
+    cdp__divide(dtype, mine, own, l->desc.leaves);
+    for (i = 0; i < n; ++i)
+        l->counts[1][i] = cdp__leaves_len(v, n, i);
+    *op = cdp__request_of(CDP_COLL_ALLGATHER, NULL, grad, own, dtype, CDP_REDUCE_DEFAULT, 0);
+    op->out_counts = l->counts[1];
+}
+
+CDP__PRIVATE cdp_status cdp__leaves_stage(
+    void *self, cdp_bucket *b, uint32_t stage, cdp_request *op) {
+    cdp_leaves *l = (cdp_leaves *)self;
+    cdp__leaf_range *v = &l->ranges[b->index];
+    if (!l->open)
+        return cdp__fail(CDP_ERR_STATE,
+            "cdp_leaves: this pass has begun without cdp_leaves_begin(), which says which "
+            "micro-batch it is");
+    if (!stage) return cdp__leaves_send(l, v, b->data, b->dtype, op);
+    if (stage > 1) return CDP_OK;
+    cdp__leaves_join(l, v, b->data, b->dtype, op);
+    return CDP_PENDING;
+}
+
+/* ---- creation ---- */
+
+CDP__PRIVATE CDP__COLD cdp_status cdp__leaves_check_ddp(const cdp_ddp *d) {
+    const cdp_status st = cdp__ddp_between(d, "cdp_leaves_create");
+    uint32_t i;
+    if (st != CDP_OK) return st;
+    if (d->desc.join)
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "cdp_leaves_create: the ddp has `join`; every micro-batch of a global batch is needed");
+    for (i = 0; i < d->param_count; ++i) {
+        const cdp_param *p = &d->params[i].user;
+        if (p->sparse || (p->dtype != CDP_DTYPE_F32 && p->dtype != CDP_DTYPE_F64))
+            return cdp__fail(CDP_ERR_UNSUPPORTED,
+                "cdp_leaves_create: parameter '%s' is %s; use f32 or f64, and dense gradients",
+                p->name, p->sparse ? "sparse" : cdp_dtype_name(p->dtype));
+    }
+    return CDP_OK;
+}
+
+CDP__PRIVATE CDP__COLD cdp_status cdp__leaves_check(cdp_leaves_desc *d) {
+    uint32_t n;
+    if (d->ddp) {
+        const cdp_status st = cdp__leaves_check_ddp(d->ddp);
+        if (st != CDP_OK) return st;
+    } else if (!d->group) {
+        return cdp__missing("cdp_leaves_create", "desc.ddp or desc.group");
+    } else if (!d->grads && d->count) {
+        return cdp__missing("cdp_leaves_create", "desc.grads");
+    }
+    d->dtype = d->dtype == CDP_DTYPE_DEFAULT ? CDP_DTYPE_F32 : d->dtype;
+    if (d->dtype != CDP_DTYPE_F32 && d->dtype != CDP_DTYPE_F64)
+        return cdp__fail(CDP_ERR_UNSUPPORTED, "cdp_leaves_create: desc.dtype is %s; use f32 or f64",
+            cdp_dtype_name(d->dtype));
+    n = cdp_size(d->ddp ? d->ddp->group : d->group);
+    if (d->leaves < n || d->leaves > 0x80000000u)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_leaves_create: desc.leaves is %u, and there are %u ranks; possible are %u ranks, "
+            "or any smaller number, and 1 to 2147483648 leaves",
+            d->leaves, n, (unsigned)cdp__min(cdp__min(d->leaves, 0x80000000u), 65535));
+    return CDP_OK;
+}
+
+/* Lists the nodes of all ranks, and how many slots this rank needs before its last leaf. */
+CDP__PRIVATE cdp_status cdp__leaves_plan(cdp_leaves *l) {
+    const uint32_t n = cdp_size(l->group), rank = cdp_rank(l->group);
+    const uint64_t leaves = l->desc.leaves;
+    cdp__leaf_stack s;
+    uint32_t r, pass;
+    l->first = cdp__leaf_first(leaves, n, rank);
+    l->count = cdp__leaf_first(leaves, n, rank + 1ull) - l->first;
+    l->slot_count = cdp__leaf_nodes(leaves, l->first, l->first + l->count - 1, &s);
+    l->starts = (uint32_t *)cdp__alloc_zero(l->os, (n + 1ull) * sizeof *l->starts);
+    l->counts[0] = (uint64_t *)cdp__alloc_zero(l->os, n * sizeof **l->counts);
+    l->counts[1] = (uint64_t *)cdp__alloc_zero(l->os, n * sizeof **l->counts);
+    if (!l->starts || !l->counts[0] || !l->counts[1])
+        return cdp__fail_nomem("leaves", n * 2ull * sizeof **l->counts);
+    for (pass = 0; pass < 2; ++pass) { /* counts, then writes */
+        for (r = 0; r < n; ++r) {
+            (void)cdp__leaf_nodes(
+                leaves, cdp__leaf_first(leaves, n, r), cdp__leaf_first(leaves, n, r + 1ull), &s);
+            if (pass) memcpy(l->nodes + l->starts[r], s.nodes, s.depth * sizeof *s.nodes);
+            l->starts[r + 1] = l->starts[r] + s.depth;
+        }
+        if (pass) continue;
+        l->nodes = (cdp__leaf_node *)cdp__alloc(l->os, l->starts[n] * sizeof *l->nodes);
+        if (!l->nodes) return cdp__fail_nomem("leaves", l->starts[n] * sizeof *l->nodes);
+    }
+    return CDP_OK;
+}
+
+/* Where gradients lie in a slot: as in buckets. */
+CDP__PRIVATE cdp_status cdp__leaves_lay_out(cdp_leaves *l) {
+    const cdp_ddp *d = l->desc.ddp;
+    uint32_t i, k;
+    l->range_count = d ? d->bucket_count : 1;
+    l->ranges =
+        (cdp__leaf_range *)cdp__alloc_zero(l->os, cdp__max(l->range_count, 1) * sizeof *l->ranges);
+    l->offsets = (uint64_t *)cdp__alloc_zero(
+        l->os, cdp__max(d ? d->param_count : 0, 1) * sizeof *l->offsets);
+    if (!l->ranges || !l->offsets) return cdp__fail_nomem("leaves", sizeof *l->ranges);
+    if (!d) {
+        l->ranges[0].count = l->desc.count;
+        l->slot_bytes = l->desc.count * cdp_dtype_size(l->desc.dtype);
+    }
+    for (i = 0; d && i < d->bucket_count; ++i) {
+        const cdp__bucket *b = &d->buckets[i];
+        l->slot_bytes = (l->slot_bytes + 63) & ~(uint64_t)63;
+        l->ranges[i].offset = l->slot_bytes;
+        l->ranges[i].count = b->count;
+        for (k = 0; k < b->params; ++k) {
+            l->offsets[b->slots[k]] = l->slot_bytes;
+            l->slot_bytes += cdp__param_bytes(&d->params[b->slots[k]]);
+        }
+    }
+    l->slots = (uint8_t **)cdp__alloc_zero(l->os, cdp__max(l->slot_count, 1) * sizeof *l->slots);
+    if (!l->slots) return cdp__fail_nomem("leaves", l->slot_count * sizeof *l->slots);
+    for (i = 0; i < l->slot_count; ++i) {
+        l->slots[i] = (uint8_t *)cdp__alloc(l->os, cdp__max(l->slot_bytes, 1));
+        if (!l->slots[i]) return cdp__fail_nomem("gradients of micro-batches", l->slot_bytes);
+    }
+    return CDP_OK;
+}
+
+/* Leaves, bytes of gradients and dtype are equal on all ranks. */
+CDP__PRIVATE cdp_status cdp__leaves_compare(const cdp_leaves *l) {
+    static const char *const what[] = {"leaves", "bytes of gradients", "as dtype"};
+    const uint32_t n = cdp_size(l->group);
+    const uint64_t mine[3] = {
+        l->desc.leaves, l->slot_bytes, l->desc.ddp ? 0 : (uint64_t)l->desc.dtype};
+    uint64_t *all = (uint64_t *)cdp__alloc(l->os, n * sizeof mine);
+    cdp_status st;
+    uint32_t i;
+    if (!all) return cdp__fail_nomem("leaves", n * sizeof mine);
+    st = cdp_allgather(l->group, mine, all, 3, CDP_DTYPE_U64);
+    for (i = 3; st == CDP_OK && i < 3 * n; ++i)
+        if (all[i] != all[i % 3])
+            st = cdp__fail(CDP_ERR_MISMATCH,
+                "cdp_leaves_create: rank %u has %llu %s, rank 0 has %llu; make them equal", i / 3,
+                (unsigned long long)all[i], what[i % 3], (unsigned long long)all[i % 3]);
+    cdp__free(l->os, all);
+    return st;
+}
+
+CDP__PRIVATE cdp_status cdp__leaves_set_hook(cdp_leaves *l) {
+    cdp_hook hook;
+    if (!l->desc.ddp) {
+        l->unhooked = true;
+        return CDP_OK;
+    }
+    memset(&hook, 0, sizeof hook);
+    hook.self = l;
+    hook.stage = cdp__leaves_stage;
+    hook.destroy = cdp__leaves_unhook;
+    hook.operations = 2;
+    hook.keeps_layout = true;
+    return cdp_ddp_set_hook(l->desc.ddp, &hook);
+}
+
+CDP_API CDP__COLD cdp_status cdp_leaves_create(const cdp_leaves_desc *desc, cdp_leaves **out) {
+    cdp_leaves_desc d;
+    cdp_leaves *l;
+    cdp_status st;
+    if (!out) return cdp__missing("cdp_leaves_create", "out");
+    *out = NULL;
+    if (!desc) return cdp__missing("cdp_leaves_create", "desc");
+    d = *desc;
+    st = cdp__leaves_check(&d);
+    if (st != CDP_OK) return st;
+    d.group = d.ddp ? d.ddp->group : d.group;
+    l = (cdp_leaves *)cdp__alloc_zero(cdp__group_os(d.group), sizeof *l);
+    if (!l) return cdp__fail_nomem("leaves", sizeof *l);
+    l->desc = d;
+    l->group = d.group;
+    l->os = cdp__group_os(d.group);
+    st = cdp__leaves_plan(l);
+    if (st == CDP_OK) st = cdp__leaves_lay_out(l);
+    if (st == CDP_OK) st = cdp__leaves_compare(l);
+    if (st != CDP_OK) {
+        cdp__leaves_free(l);
+        return st;
+    }
+    l->released = true; /* a refused hook is destroyed, and this with it */
+    st = cdp__leaves_set_hook(l);
+    if (st != CDP_OK) return st;
+    l->released = false;
+    cdp__ended_remove(l);
+    *out = l;
+    return CDP_OK;
+}
+
+CDP_API void cdp_leaves_destroy(cdp_leaves *l) {
+    if (!l || cdp__ended(l)) return;
+    cdp__ended_add(l);
+    l->released = true;
+    if (l->unhooked)
+        cdp__leaves_free(l);
+    else
+        (void)cdp_ddp_set_hook(l->desc.ddp, NULL); /* refused in a pass: the ddp frees it then */
+}
+
+/* ---- a global batch ---- */
+
+CDP__PRIVATE cdp_status cdp__leaves_usable(const cdp_leaves *l, const char *call) {
+    if (!l) return cdp__missing(call, "leaves");
+    if (cdp__ended(l)) return cdp__fail(CDP_ERR_STATE, "%s: these leaves were destroyed", call);
+    if (l->desc.ddp && l->unhooked)
+        return cdp__fail(CDP_ERR_STATE,
+            "%s: the ddp was destroyed or has another hook; create leaves again", call);
+    return CDP_OK;
+}
+
+CDP_API void cdp_leaves_range(const cdp_leaves *l, uint64_t *first, uint64_t *count) {
+    const bool known = l && !cdp__ended(l);
+    if (first) *first = known ? l->first : 0;
+    if (count) *count = known ? l->count : 0;
+}
+
+CDP_API cdp_status cdp_leaves_begin(cdp_leaves *l, uint64_t *leaf) {
+    cdp_status st = cdp__leaves_usable(l, "cdp_leaves_begin");
+    if (st != CDP_OK) return st;
+    if (l->open)
+        return cdp__fail(CDP_ERR_STATE,
+            "cdp_leaves_begin: micro-batch %llu has not ended; call cdp_leaves_end()",
+            (unsigned long long)(l->first + l->done));
+    if (!l->done) l->kept.depth = 0;
+    if (l->desc.ddp) {
+        st = cdp_ddp_no_sync(l->desc.ddp, l->done + 1 < l->count);
+        if (st != CDP_OK) return st;
+        cdp_ddp_zero_grad(l->desc.ddp);
+        st = cdp_ddp_backward_begin(l->desc.ddp);
+    } else if (l->desc.count) {
+        memset(l->desc.grads, 0, (size_t)l->slot_bytes);
+    }
+    if (st != CDP_OK) return st;
+    l->open = true;
+    if (leaf) *leaf = l->first + l->done;
+    return CDP_OK;
+}
+
+/* The last micro-batch without a ddp. */
+CDP__PRIVATE cdp_status cdp__leaves_exchange(cdp_leaves *l) {
+    cdp__leaf_range *v = &l->ranges[0];
+    cdp_request rq;
+    cdp_work work = {NULL, 0};
+    cdp_status st = cdp__leaves_send(l, v, l->desc.grads, l->desc.dtype, &rq);
+    if (st != CDP_PENDING) return st;
+    st = cdp_start(l->group, &rq, &work);
+    if (st == CDP_OK) st = cdp_work_wait(work);
+    if (st != CDP_OK) return st;
+    cdp__leaves_join(l, v, l->desc.grads, l->desc.dtype, &rq);
+    st = cdp_start(l->group, &rq, &work);
+    return st == CDP_OK ? cdp_work_wait(work) : st;
+}
+
+CDP_API cdp_status cdp_leaves_end(cdp_leaves *l) {
+    cdp_status st = cdp__leaves_usable(l, "cdp_leaves_end");
+    const bool last = st == CDP_OK && l->done + 1 == l->count;
+    if (st != CDP_OK) return st;
+    if (!l->open)
+        return cdp__fail(
+            CDP_ERR_STATE, "cdp_leaves_end: no micro-batch is open; call cdp_leaves_begin()");
+    if (l->desc.ddp)
+        st = cdp_ddp_backward_end(l->desc.ddp);
+    else if (last)
+        st = cdp__leaves_exchange(l);
+    l->open = false;
+    if (st != CDP_OK || last) {
+        l->done = 0;
+        return st;
+    }
+    cdp__leaves_take(l);
+    ++l->done;
+    return CDP_PENDING;
+}
+
+#endif /* CDP_NO_TRAINING */
+#endif /* CDP_NO_DDP */
 
 #endif /* CDP_IMPL_INCLUDED */
 

@@ -109,6 +109,8 @@
         see what a group did or waits for      cdp_group_records, cdp_group_dump, .dump_path
         see every setting and link             cdp_describe
         get the same bits for every size       .reproducible
+        get them on any number of ranks        cdp_leaves_create; cdp_leaves_begin, cdp_leaves_end
+                                               for each micro-batch
         choose algorithms                      .choices
         tell the launcher why a rank failed    cdp_error_record_from_env
 
@@ -194,7 +196,7 @@
         CDP_NO_CLIP *          off      no cdp_ddp_clip
         CDP_NO_VERIFY *        off      no cdp_ddp_verify
         CDP_NO_TRAINING *      off      no cdp_convert, cdp_scaler_update, cdp_optim_update,
-                                        cdp_optimizer_create, cdp_batch_norm,
+                                        cdp_optimizer_create, cdp_batch_norm, cdp_leaves,
                                         cdp_ddp_ready_from; no .grad_arena, .uses
         CDP_NO_SAMPLER *       off      no cdp_sampler_fill, cdp_sampler_part, cdp_loader
         CDP_NO_MESSAGES *      off      no cdp_send and the other calls of >>group/messages_api, no
@@ -388,6 +390,7 @@ extern "C" {
 #include "ddp/optimizer_api.h"
 #include "train/loader_api.h"
 #include "train/batch_norm_api.h"
+#include "train/leaves_api.h"
 
 #ifdef __cplusplus
 } /* extern "C" */
@@ -520,6 +523,8 @@ extern "C" {
 #include "train/loader.h"
 #include "train/tokens.h"
 #include "train/batch_norm.h"
+#include "train/leaves_tree.h"
+#include "train/leaves.h"
 
 #endif /* CDP_IMPL_INCLUDED */
 

@@ -263,7 +263,7 @@ part_of() { # define: the functions that it leaves out
     CDP_NO_MAC) echo ' cdp__(mac_(open|recv|send)|sip)$' ;;
     CDP_FEW_ALGORITHMS) echo ' cdp__(bruck|halving|rabenseifner|direct|once|spread|lanes|leaders|phases|subtree)_round$' ;;
     CDP_FEW_DTYPES) echo ' cdp__(mul_c(32|64)|(widen|narrow)_f8e(4m3|5m2)|set_(i8|i16|u16|u32|u64|c32|c64))$' ;;
-    CDP_NO_TRAINING) echo ' cdp_(convert|scaler_(scale|update)|optim_(states|update)|batch_norm_[a-z]+|optimizer_[a-z_]+|ddp_ready_from|loader_(create|next)|tokens_read)$' ;;
+    CDP_NO_TRAINING) echo ' cdp_(convert|scaler_(scale|update)|optim_(states|update)|batch_norm_[a-z]+|leaves_[a-z]+|optimizer_[a-z_]+|ddp_ready_from|loader_(create|next)|tokens_read)$' ;;
     CDP_NO_SCAN) echo ' cdp_(exscan|scan)(_async)?$' ;;
     CDP_NO_RECORDER) echo ' cdp_(group_records|group_dump|describe)$' ;;
     *) die "no such part: $1" ;;
