@@ -51,7 +51,7 @@ EXAMPLES := $(EXAMPLE_SRC:examples/%.c=$(BUILD)/%) $(TOOL_SRC:tools/%.c=$(BUILD)
 NO_THREADS := $(patsubst %,%_no_threads,$(filter test_group test_elastic_polled,$(UNIT)))
 PROGRAMS := $(UNIT) $(NO_THREADS) $(PROCS) $(NCCL) $(MEM) $(DTENSOR) $(FUZZ) $(SIM) $(SCRIPTS) $(ROUNDS) $(LINEAR)
 
-.PHONY: help demo demo-elastic examples programs waiting test test-strict sim sim-hour bench bench-peers bench-memory bench-store bench-mac bench-dtensor bench-rpc bench-elastic scale mutants sanitize format format-check headers headers-check src-check sizes platforms firmware clean
+.PHONY: help demo demo-elastic examples programs waiting test test-strict sim sim-hour bench bench-peers bench-memory bench-store bench-mac bench-dtensor bench-rpc bench-elastic scale mutants sanitize format format-check headers headers-check src-check sizes platforms firmware install dist clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -62,6 +62,8 @@ help:
 #:   demo             four ranks on this machine train a small text model together
 #:   demo-elastic     the same model while one of four ranks is killed and another one joins; the loss curve as an SVG
 #:   examples         compile the examples, each with the one gcc line of its first comment
+#:   install          headers, and what pkg-config and CMake read, to PREFIX=/usr/local (DESTDIR before it)
+#:   dist             an archive of headers, tools, examples and documents, with the sums of all files
 #:
 #: Change
 #:   headers          join cdp*.h from src/; headers-check compares them
@@ -136,8 +138,8 @@ $(JOINED)/cdp.h: $(BUILD)/join $(wildcard src/*.h src/*/*.h)
 # (tests/linked.h). Those that tests/linked.sh names compile more themselves, everything or a header (tests/own.h): the linker
 # takes from an archive only what it misses. What includes an example finds the headers as users do, where gcc would warn of every function that it
 # only reads.
-OWN    := $(shell bash tests/linked.sh own)
-PARTLY := $(shell bash tests/linked.sh partly)
+OWN    := $(if $(wildcard tests/linked.sh),$(shell bash tests/linked.sh own))
+PARTLY := $(if $(wildcard tests/linked.sh),$(shell bash tests/linked.sh partly))
 FROM_SRC := -isystem src -idirafter . -Itests
 # $(1): level of optimisation. gcc reads the headers once for each folder and level, and keeps what it knows of them
 # (linked.h.gch). Where that does not fit the flags of a test, it reads the text beside it.
@@ -405,6 +407,28 @@ firmware:
 
 sizes:
 	@bash tests/sizes.sh $(BUILD)
+
+# What a program finds with pkg-config or find_package; packaging/README.md. DESTDIR stands before it, where packages are made.
+PREFIX  ?= /usr/local
+VERSION := $(shell awk '/^\#define CDP_VERSION_(MAJOR|MINOR|PATCH) / { v = v (v == "" ? "" : ".") $$3 } END { print v }' cdp.h)
+install:
+	@install -d $(addprefix '$(DESTDIR)$(PREFIX)'/,include share/pkgconfig share/cmake/cdp share/licenses/cdp)
+	@install -m 644 $(HEADERS) '$(DESTDIR)$(PREFIX)/include'
+	@sed 's/@VERSION@/$(VERSION)/' packaging/cdp.pc.in > '$(DESTDIR)$(PREFIX)/share/pkgconfig/cdp.pc'
+	@install -m 644 packaging/*.cmake '$(DESTDIR)$(PREFIX)/share/cmake/cdp'
+	@install -m 644 LICENSE '$(DESTDIR)$(PREFIX)/share/licenses/cdp'
+
+# Of the same commit the same bytes. SHA256SUMS lists every file of the archive but itself.
+DIST := cdp-$(VERSION)
+dist:
+	@rm -rf '$(BUILD)/dist' && mkdir -p '$(BUILD)/dist/$(DIST)'
+	@git ls-files -z ':(glob)*.md' ':(glob)cdp*.h' docs examples packaging tools tests/bench/peers/speed.svg \
+	    LICENSE Makefile CMakeLists.txt 'meson*' | xargs -0 cp --parents -t '$(BUILD)/dist/$(DIST)'
+	@cd '$(BUILD)/dist/$(DIST)' && find . -type f ! -name SHA256SUMS | sed 's,^\./,,' | LC_ALL=C sort | xargs sha256sum > SHA256SUMS
+	@time=$$(git log -1 --format=%ct) && cd '$(BUILD)/dist' && tar --sort=name --owner=0 --group=0 --numeric-owner --mode=u+rw,go+r,go-w \
+	    --mtime="@$$time" -cf - $(DIST) | gzip -n9 > $(DIST).tar.gz && \
+	    sha256sum $(DIST).tar.gz > $(DIST).tar.gz.sha256
+	@rm -r '$(BUILD)/dist/$(DIST)' && echo '$(BUILD)/dist/$(DIST).tar.gz'
 
 clean:
 	rm -rf $(BUILD)

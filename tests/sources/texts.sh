@@ -39,6 +39,7 @@ rule_version() {
     for h in tools/cdprun_options.h; do
         grep -qE "^#define VERSION +\"$version\"" "$h" || echo "$h: VERSION is not $version"
     done
+    grep -qF "\"version\": \"$version\"" packaging/vcpkg/cdp/vcpkg.json || echo "packaging/vcpkg/cdp/vcpkg.json: its version is not $version"
 }
 
 constants() { cat $PARTS | awk -v from="typedef enum $1 {" 'index($0, from) { on = 1; next } on && /^}/ { exit } on' | grep -oE '^    CDP_[A-Z0-9_]+' | grep -cvE '_(DEFAULT|COUNT)$'; }

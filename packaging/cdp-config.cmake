@@ -1,0 +1,17 @@
+# The target cdp::cdp: where the headers are, and what a program links. It has no library: one file of the program defines
+# CDP_IMPLEMENTATION. Read in the source folder (by CMakeLists.txt) and where it is installed (by find_package).
+include(CMakeFindDependencyMacro)
+find_dependency(Threads)
+include("${CMAKE_CURRENT_LIST_DIR}/cdp-config-version.cmake")
+if(NOT TARGET cdp::cdp)
+  add_library(cdp::cdp INTERFACE IMPORTED GLOBAL)
+  set_target_properties(cdp::cdp PROPERTIES INTERFACE_INCLUDE_DIRECTORIES "${cdp_INCLUDE_DIR}")
+  set(cdp_libraries Threads::Threads)
+  if(WIN32)
+    list(APPEND cdp_libraries ws2_32 bcrypt)
+  else()
+    list(APPEND cdp_libraries m ${CMAKE_DL_LIBS})
+  endif()
+  set_target_properties(cdp::cdp PROPERTIES INTERFACE_LINK_LIBRARIES "${cdp_libraries}")
+  unset(cdp_libraries)
+endif()
