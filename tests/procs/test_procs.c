@@ -566,7 +566,9 @@ static int sweep_rank(uint32_t rank) {
     for (cdp_dtype t = CDP_DTYPE_F32; t <= CDP_DTYPE_U8; ++t)
         for (size_t c = 0; c < sizeof counts / sizeof *counts; ++c) {
             for (cdp_reduce_op op = CDP_REDUCE_SUM; op <= CDP_REDUCE_MAX; ++op, ++salt)
-                check_allreduce(rank, t, op, counts[c], (salt & 1) != 0, salt);
+                /* a sanitizer sees each operation with some of the counts and dtypes */
+                if (!TEST_SLOW || (uint32_t)op % 4 == (c + (uint32_t)t) % 4)
+                    check_allreduce(rank, t, op, counts[c], (salt & 1) != 0, salt);
             ++salt;
             check_broadcast(rank, t, counts[c], salt % size, salt);
             check_allgather(rank, t, counts[c], (salt & 1) != 0, salt);
@@ -627,6 +629,7 @@ static int large_rank(uint32_t rank) {
     uint32_t salt = 5;
     if (join(rank) != CDP_OK) return EXIT_INIT;
     for (cdp_dtype t = CDP_DTYPE_F32; t <= CDP_DTYPE_U8; ++t) {
+        if (TEST_SLOW && t != CDP_DTYPE_F32 && t != CDP_DTYPE_U8) continue;
         check_allreduce(
             rank, t, (cdp_reduce_op)(CDP_REDUCE_SUM + salt % 4), 300000, (salt & 1) != 0, salt);
         ++salt;
@@ -649,7 +652,8 @@ TEST(collectives_of_300000) {
 
 static int huge_rank(uint32_t rank) {
     if (join(rank) != CDP_OK) return EXIT_INIT;
-    check_allreduce(rank, CDP_DTYPE_F32, CDP_REDUCE_SUM, 16u << 20, true, 1);
+    /* a sanitizer sees the same in 12 MiB: more than one slice of everything */
+    check_allreduce(rank, CDP_DTYPE_F32, CDP_REDUCE_SUM, (TEST_SLOW ? 3u : 16u) << 20, true, 1);
     leave();
     return 0;
 }
@@ -903,7 +907,7 @@ static cdp_status backward_until_broken(void) {
     return st;
 }
 
-static uint64_t large_count = 4u << 20;
+static uint64_t large_count = (TEST_SLOW ? 1u : 4u) << 20;
 
 static int mortal(uint32_t rank) {
     const uint64_t count = when == LARGE ? large_count : 1000;

@@ -18,7 +18,8 @@ typedef struct job_member {
     const char *name;
     cdp_elastic_desc desc;
     cdp_tcp_desc tcp;
-    uint64_t steps;      /* ends there; 0: `more` steps after the job had `want` ranks */
+    uint64_t steps; /* ends there; 0: `more` steps after the job had `want` ranks. Another process
+                            may set it while the job runs, well ahead of it */
     uint32_t want, more; /* how many ranks the job has at its end */
     uint64_t leave_at;   /* step; 0: stays */
     uint64_t vanish_at;  /* step after which it is destroyed without a word; 0: never */
@@ -124,7 +125,7 @@ static bool job_step(job_member *m, cdp_elastic *e, const cdp_elastic_now *now) 
 
 static cdp_status job_loop(job_member *m, cdp_elastic *e) {
     cdp_elastic_now now;
-    uint64_t end = m->steps ? m->steps : UINT64_MAX;
+    uint64_t end = UINT64_MAX;
     cdp_status st;
     while ((st = cdp_elastic_next(e, &now)) == CDP_OK) {
         if (now.changed && !m->changes++) m->first_step = now.step;
@@ -134,6 +135,7 @@ static cdp_status job_loop(job_member *m, cdp_elastic *e) {
         m->last = now;
         if (!m->spoil_at) job_compare(m, now.samples);
         if (now.stable > now.step || now.stable + 1 < now.step) ++m->wrong;
+        if (m->steps) end = __atomic_load_n(&m->steps, __ATOMIC_ACQUIRE);
         if (now.step >= end && m->at_end) m->at_end(m, e, &now);
         if (now.step >= end) return cdp_elastic_finish(e);
         if (m->leave_at && now.step >= m->leave_at) cdp_elastic_leave(e, "seen enough");
