@@ -1640,6 +1640,8 @@ typedef struct cdp__elastic_watch {
     char tickets_key[CDP__ELASTIC_KEY];
     uint64_t tickets_ns; /* when this process began to look for newcomers last */
     uint64_t asked_ns;   /* when it looked last whether others ask if it lives */
+    uint64_t heard_ns;   /* the same of newcomers */
+    bool hears;          /* `tickets` looks for their question */
 } cdp__elastic_watch;
 
 /* An attempt to connect with newcomers beside the epoch; see trial.h. */
@@ -2520,10 +2522,11 @@ CDP__PRIVATE cdp_status cdp__elastic_be_tried(cdp_elastic *e, uint64_t k) {
 
 /* ---- >>elastic/doubt: whether a member lives that the others wait for ------------------------ */
 
-/* Knows: the question in the store. After a change all members wait for each other, and a store
-   without last wills does not know of a death. Promises: who waits for a member that has ended or
-   stands still learns so settle_ms after the question; a member whose program is late is not
-   blamed. */
+/* Knows: the questions in the store. After a change all members wait for each other, newcomers wait
+   for any member, and a store without last wills does not know of a death. Promises: who waits for
+   a member that has ended or stands still learns so settle_ms after the question, and who waits for
+   members of which none lives so much later as members look for that question; a member whose
+   program is late is not blamed. */
 
 #define CDP__ELASTIC_LARGE 64u
 
@@ -2638,6 +2641,84 @@ CDP__PRIVATE cdp_status cdp__elastic_answer_doubts(cdp_elastic *e, uint64_t k) {
     cdp_store_free(e->watched, data);
     if (st == CDP_OK && mine) st = cdp__elastic_put(e, e->watched, CDP_STORE_DELETE, key, NULL, 0);
     e->watch.asked_ns = cdp__elastic_now_ns(e);
+    return st;
+}
+
+/* ---- newcomers ask whether any member lives
+
+   The question is a key that any of them removes, in each phase. Nobody concludes from silence that
+   another history may begin: members that do not reach the store may go on without it. */
+#define CDP__ELASTIC_HEAR_MS 1000u /* how often members look, where the store is near */
+#define CDP__ELASTIC_HEAR_TRIPS 8u
+#define CDP__ELASTIC_LIVE_MS 5000u /* newcomers ask again so long after an answer */
+
+/* What a newcomer knows of the members. */
+typedef struct cdp__elastic_silence {
+    bool asks;                  /* the question stands in the store */
+    uint64_t due_ns;            /* when to ask again */
+    cdp__elastic_settle settle; /* for how long nobody has answered */
+} cdp__elastic_silence;
+
+CDP__PRIVATE void cdp__elastic_ask_key(const cdp_elastic *e, char out[CDP__ELASTIC_KEY]) {
+    cdp__elastic_key(e, out, "ask");
+}
+
+/* How often members look. */
+CDP__PRIVATE uint32_t cdp__elastic_hear_ms(const cdp__elastic_decision *d) {
+    return CDP__ELASTIC_HEAR_MS + CDP__ELASTIC_HEAR_TRIPS * cdp__elastic_round_trip_ms(d);
+}
+
+/* They look twice within it, and may wait before for what they have asked; the answer, and the look
+   that finds it, take a round trip each. Without threads members look between operations. */
+CDP__PRIVATE uint64_t cdp__elastic_silence_ms(
+    const cdp_elastic *e, const cdp__elastic_decision *d) {
+    const uint64_t own_ms = cdp__min(e->round_trip_ns / CDP__MS, CDP__ELASTIC_MOST_TRIP_MS);
+    const uint32_t settle_ms = cdp__elastic_settle_ms(d, e->desc.settle_ms);
+    return settle_ms + 2ull * cdp__elastic_hear_ms(d) + CDP__ELASTIC_SETTLE_TRIPS * own_ms
+        + (e->no_thread ? e->tcp.group.timeout_ms : 0);
+}
+
+/* One look of a newcomer beside epoch d->epoch; `there`: the question is in the store. An error if
+   nobody has answered it for so long. */
+CDP__PRIVATE cdp_status cdp__elastic_silent(
+    cdp_elastic *e, const cdp__elastic_decision *d, cdp__elastic_silence *q, bool there) {
+    const uint32_t most_ms = (uint32_t)cdp__min(cdp__elastic_silence_ms(e, d), e->desc.join_ms);
+    const uint64_t now = cdp__elastic_now_ns(e);
+    char key[CDP__ELASTIC_KEY];
+    if (q->asks && !there) q->due_ns = now + CDP__ELASTIC_LIVE_MS * CDP__MS;
+    if (!q->asks || !there) {
+        q->asks = there || now >= q->due_ns;
+        memset(&q->settle, 0, sizeof q->settle);
+        q->settle.since_ns = now;
+    } else if (cdp__elastic_waited_ms(&q->settle, now, most_ms) >= most_ms) {
+        return cdp__fail(CDP_ERR_STATE,
+            "cdp_elastic_create: none of the %u ranks of epoch %llu of the job \"%s\" has answered "
+            "within %u ms: they have ended, stand still or do not reach the store, and nobody else "
+            "has the state of the job. If they have ended (a launcher may have started all of them "
+            "again), start from a checkpoint, under another name or with another store",
+            d->size, (unsigned long long)d->epoch, e->job, most_ms);
+    }
+    q->settle.due_ns = now + (CDP__ELASTIC_SLICE_MS + e->round_trip_ns / CDP__MS) * CDP__MS;
+    if (there || !q->asks) return CDP_OK;
+    cdp__elastic_ask_key(e, key);
+    return cdp__elastic_mark(e, e->store, key, e->id);
+}
+
+/* Whether this member looks now for that question. Lock held. */
+CDP__PRIVATE bool cdp__elastic_hears(const cdp_elastic *e) {
+    const uint64_t since = cdp__max(e->watch.heard_ns, e->epoch_ns);
+    return cdp__elastic_now_ns(e) - since >= cdp__elastic_hear_ms(&e->d) * CDP__MS;
+}
+
+/* Removes it, if it is there. */
+CDP__PRIVATE cdp_status cdp__elastic_answer_newcomers(cdp_elastic *e) {
+    char key[CDP__ELASTIC_KEY];
+    bool there;
+    cdp_status st;
+    cdp__elastic_ask_key(e, key);
+    st = cdp__elastic_there(e, e->watched, key, &there);
+    if (st == CDP_OK && there) st = cdp__elastic_put(e, e->watched, CDP_STORE_DELETE, key, NULL, 0);
+    e->watch.heard_ns = cdp__elastic_now_ns(e);
     return st;
 }
 
@@ -3074,12 +3155,15 @@ CDP__PRIVATE cdp_status cdp__elastic_news(cdp_elastic *e, uint64_t k, bool *may)
     if (!w->reads) w->tickets_ns = cdp__elastic_now_ns(e);
     if (*may) return CDP_OK;
     if (!w->reads) {
-        if (leads)
+        w->hears = e->no_thread && cdp__elastic_hears(e);
+        if (w->hears)
+            cdp__elastic_ask_key(e, w->tickets_key);
+        else if (leads)
             cdp__elastic_key(e, w->tickets_key, "join/in");
         else
             cdp__elastic_key(e, w->tickets_key, "e/%llu/trial", (unsigned long long)k);
-        st = cdp__store_call_make(
-            &w->tickets, leads ? CDP_STORE_GET : CDP_STORE_CHECK, w->tickets_key, NULL, 0);
+        st = cdp__store_call_make(&w->tickets, leads && !w->hears ? CDP_STORE_GET : CDP_STORE_CHECK,
+            w->tickets_key, NULL, 0);
         if (st == CDP_OK) st = cdp__elastic_store_status(cdp__store_begin(e->store, rq));
         if (st < 0) return st;
         w->reads = true;
@@ -3091,6 +3175,12 @@ CDP__PRIVATE cdp_status cdp__elastic_news(cdp_elastic *e, uint64_t k, bool *may)
     w->reads = false;
     st = cdp__elastic_store_status(cdp__store_end(e->store, rq, st, e->store_ms));
     if (st != CDP_OK) return st;
+    if (w->hears) {
+        w->heard_ns = cdp__elastic_now_ns(e);
+        if (rq->number != 1) return CDP_OK;
+        cdp__elastic_close(e);
+        return cdp__elastic_answer_newcomers(e);
+    }
     *may = cdp__elastic_is_news(e, rq);
     cdp_store_request_free(e->store, rq);
     return CDP_OK;
@@ -3180,19 +3270,24 @@ CDP__PRIVATE bool cdp__elastic_idle(const cdp_elastic *e) {
 /* One poll of the store; waits until until_ns at most for the alarm or the decision. */
 CDP__PRIVATE cdp_status cdp__elastic_tick(cdp_elastic *e, uint64_t until_ns) {
     const cdp__elastic_watch *w = &e->watch;
-    bool arrived, idle;
+    bool arrived, idle, hears;
     uint64_t k;
+    cdp_status st = CDP_OK;
     cdp__elastic_lock(e);
     k = e->place.epoch;
     arrived = e->place.phase == CDP__ELASTIC_ARRIVED;
     idle = cdp__elastic_idle(e);
+    /* in its steps, a program without threads does not wait: see cdp__elastic_news() */
+    hears = !idle && (!e->no_thread || e->place.phase != CDP__ELASTIC_RUNNING || e->place.ending)
+        && cdp__elastic_hears(e);
     cdp__elastic_unlock(e);
-    if (idle || w->epoch != k || (w->asks == CDP__ELASTIC_ASKS_DECISION) != arrived)
+    if (hears || idle || w->epoch != k || (w->asks == CDP__ELASTIC_ASKS_DECISION) != arrived)
         cdp__elastic_close(e);
 #ifndef CDP_NO_FRAMES
     if (idle || arrived || e->trial.epoch != k) cdp__elastic_trial_stop(e);
 #endif
-    if (idle) return CDP_OK;
+    if (hears) st = cdp__elastic_answer_newcomers(e);
+    if (idle || st != CDP_OK) return st;
     return arrived ? cdp__elastic_look_for_decision(e, k, until_ns)
                    : cdp__elastic_look_for_alarm(e, k, until_ns);
 }
@@ -5180,39 +5275,56 @@ CDP__PRIVATE cdp_status cdp__elastic_anybody(
 
 /* What a process that waits for its first epoch reads again and again. */
 enum {
-    CDP__ELASTIC_FINAL,   /* the job is over */
-    CDP__ELASTIC_NEXT,    /* the decision after the newest one */
-    CDP__ELASTIC_TICKETS, /* before the first epoch */
+    CDP__ELASTIC_FINAL,                          /* the job is over */
+    CDP__ELASTIC_NEXT,                           /* the decision after the newest one */
+    CDP__ELASTIC_TICKETS,                        /* before the first epoch */
+    CDP__ELASTIC_UNHEARD = CDP__ELASTIC_TICKETS, /* after it: the question whether a member lives */
     CDP__ELASTIC_ENTERS
 };
 
+/* What such a process has seen. */
+typedef struct cdp__elastic_entry {
+    uint32_t seen;     /* tickets, before the first epoch */
+    uint64_t since_ns; /* since when there are so many */
+    uint32_t dead;     /* members that are known to be gone */
+    cdp__elastic_silence silence;
+} cdp__elastic_entry;
+
 /* One poll: *d is the newest decision then. */
 CDP__PRIVATE cdp_status cdp__elastic_enter_look(
-    cdp_elastic *e, cdp__elastic_decision *d, uint32_t *seen, uint32_t *dead, uint64_t *since_ns) {
+    cdp_elastic *e, cdp__elastic_decision *d, cdp__elastic_entry *n) {
     const uint64_t before = d->epoch;
-    const uint32_t reads = before ? CDP__ELASTIC_TICKETS : CDP__ELASTIC_ENTERS;
+    bool asked;
     cdp__elastic_get g[CDP__ELASTIC_ENTERS];
     cdp__elastic_decision next;
     cdp_status st;
     memset(g, 0, sizeof g);
     cdp__elastic_key(e, g[CDP__ELASTIC_FINAL].key, "final");
     cdp__elastic_key(e, g[CDP__ELASTIC_NEXT].key, "e/%llu", (unsigned long long)(before + 1));
-    cdp__elastic_key(e, g[CDP__ELASTIC_TICKETS].key, "join/in");
-    st = cdp__elastic_get_all(e, e->store, g, reads);
+    if (before)
+        cdp__elastic_ask_key(e, g[CDP__ELASTIC_UNHEARD].key);
+    else
+        cdp__elastic_key(e, g[CDP__ELASTIC_TICKETS].key, "join/in");
+    st = cdp__elastic_get_all(e, e->store, g, CDP__ELASTIC_ENTERS);
     if (st != CDP_OK) return st;
+    asked = g[CDP__ELASTIC_UNHEARD].data != NULL;
     if (g[CDP__ELASTIC_FINAL].data)
         st = cdp__fail(CDP_ERR_STATE, "cdp_elastic_create: the job \"%s\" is over", e->job);
     else
         st = cdp__elastic_decision_of(
             e, before + 1, g[CDP__ELASTIC_NEXT].data, g[CDP__ELASTIC_NEXT].bytes, &next);
     if (st == CDP_OK && !before && !next.members)
-        st = cdp__elastic_found_first(e, &g[CDP__ELASTIC_TICKETS], seen, since_ns, &next);
-    cdp__elastic_get_free(e->store, g, reads);
+        st = cdp__elastic_found_first(e, &g[CDP__ELASTIC_TICKETS], &n->seen, &n->since_ns, &next);
+    cdp__elastic_get_free(e->store, g, CDP__ELASTIC_ENTERS);
     if (st == CDP_OK && next.members && !cdp__elastic_follow(e, d, &next))
         st = cdp__elastic_newest(e, d, d->epoch + 1);
-    if (d->epoch != before) *dead = 0;
-    if (st == CDP_OK && d->epoch && e->place.phase != CDP__ELASTIC_JOINED)
-        st = cdp__elastic_anybody(e, d, dead);
+    if (d->epoch != before) {
+        n->dead = 0;
+        memset(&n->silence, 0, sizeof n->silence);
+    }
+    if (st != CDP_OK || !before || e->place.phase == CDP__ELASTIC_JOINED) return st;
+    st = cdp__elastic_anybody(e, d, &n->dead);
+    if (st == CDP_OK && d->epoch == before) st = cdp__elastic_silent(e, d, &n->silence, asked);
     return st;
 }
 
@@ -5294,14 +5406,16 @@ CDP__PRIVATE cdp_status cdp__elastic_enter(cdp_elastic *e) {
     const uint64_t deadline = cdp__deadline(e->os, e->desc.join_ms);
     char key[CDP__ELASTIC_KEY];
     cdp__elastic_decision d;
-    uint32_t seen = 0, dead = 0;
-    uint64_t since_ns = cdp__elastic_now_ns(e), ended_ns = 0;
+    cdp__elastic_entry n;
+    uint64_t ended_ns = 0;
     cdp_status st = CDP_OK;
     memset(&d, 0, sizeof d);
+    memset(&n, 0, sizeof n);
+    n.since_ns = cdp__elastic_now_ns(e);
     st = cdp__elastic_apply(e, &d);
     while (st == CDP_OK) {
         const uint64_t before = d.epoch;
-        st = cdp__elastic_enter_look(e, &d, &seen, &dead, &since_ns);
+        st = cdp__elastic_enter_look(e, &d, &n);
         if (st != CDP_OK) break;
         if (e->place.phase == CDP__ELASTIC_JOINED) {
             cdp__elastic_lock(e);
@@ -5313,10 +5427,11 @@ CDP__PRIVATE cdp_status cdp__elastic_enter(cdp_elastic *e) {
         if (d.epoch) st = cdp__elastic_ask_again(e, &d, &ended_ns);
         if (e->stage == CDP__ELASTIC_TRIED) break;
         if (st == CDP_OK && cdp__elastic_now_ns(e) >= deadline)
-            st = cdp__elastic_nobody(e, &d, seen);
+            st = cdp__elastic_nobody(e, &d, n.seen);
         cdp__elastic_key(e, key, "e/%llu", (unsigned long long)(d.epoch + 1));
         if (st == CDP_OK)
-            st = cdp__elastic_await(e, e->store, key, cdp__elastic_pause_ms(e, d.epoch, since_ns));
+            st =
+                cdp__elastic_await(e, e->store, key, cdp__elastic_pause_ms(e, d.epoch, n.since_ns));
         if (st == CDP_PENDING) st = CDP_OK;
     }
     cdp__free(e->os, d.members);

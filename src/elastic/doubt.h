@@ -1,9 +1,10 @@
 /* elastic/doubt.h - whether a member lives that the others wait for
 
-   Knows: the question in the store. After a change all members wait for each other, and a store
-   without last wills does not know of a death. Promises: who waits for a member that has ended or
-   stands still learns so settle_ms after the question; a member whose program is late is not
-   blamed. */
+   Knows: the questions in the store. After a change all members wait for each other, newcomers wait
+   for any member, and a store without last wills does not know of a death. Promises: who waits for
+   a member that has ended or stands still learns so settle_ms after the question, and who waits for
+   members of which none lives so much later as members look for that question; a member whose
+   program is late is not blamed. */
 #ifndef CDP_SRC_ELASTIC_DOUBT_H
 #define CDP_SRC_ELASTIC_DOUBT_H
 
@@ -134,6 +135,84 @@ CDP__PRIVATE cdp_status cdp__elastic_answer_doubts(cdp_elastic *e, uint64_t k) {
     cdp_store_free(e->watched, data);
     if (st == CDP_OK && mine) st = cdp__elastic_put(e, e->watched, CDP_STORE_DELETE, key, NULL, 0);
     e->watch.asked_ns = cdp__elastic_now_ns(e);
+    return st;
+}
+
+/* ---- newcomers ask whether any member lives
+
+   The question is a key that any of them removes, in each phase. Nobody concludes from silence that
+   another history may begin: members that do not reach the store may go on without it. */
+#define CDP__ELASTIC_HEAR_MS 1000u /* how often members look, where the store is near */
+#define CDP__ELASTIC_HEAR_TRIPS 8u
+#define CDP__ELASTIC_LIVE_MS 5000u /* newcomers ask again so long after an answer */
+
+/* What a newcomer knows of the members. */
+typedef struct cdp__elastic_silence {
+    bool asks;                  /* the question stands in the store */
+    uint64_t due_ns;            /* when to ask again */
+    cdp__elastic_settle settle; /* for how long nobody has answered */
+} cdp__elastic_silence;
+
+CDP__PRIVATE void cdp__elastic_ask_key(const cdp_elastic *e, char out[CDP__ELASTIC_KEY]) {
+    cdp__elastic_key(e, out, "ask");
+}
+
+/* How often members look. */
+CDP__PRIVATE uint32_t cdp__elastic_hear_ms(const cdp__elastic_decision *d) {
+    return CDP__ELASTIC_HEAR_MS + CDP__ELASTIC_HEAR_TRIPS * cdp__elastic_round_trip_ms(d);
+}
+
+/* They look twice within it, and may wait before for what they have asked; the answer, and the look
+   that finds it, take a round trip each. Without threads members look between operations. */
+CDP__PRIVATE uint64_t cdp__elastic_silence_ms(
+    const cdp_elastic *e, const cdp__elastic_decision *d) {
+    const uint64_t own_ms = cdp__min(e->round_trip_ns / CDP__MS, CDP__ELASTIC_MOST_TRIP_MS);
+    const uint32_t settle_ms = cdp__elastic_settle_ms(d, e->desc.settle_ms);
+    return settle_ms + 2ull * cdp__elastic_hear_ms(d) + CDP__ELASTIC_SETTLE_TRIPS * own_ms
+        + (e->no_thread ? e->tcp.group.timeout_ms : 0);
+}
+
+/* One look of a newcomer beside epoch d->epoch; `there`: the question is in the store. An error if
+   nobody has answered it for so long. */
+CDP__PRIVATE cdp_status cdp__elastic_silent(
+    cdp_elastic *e, const cdp__elastic_decision *d, cdp__elastic_silence *q, bool there) {
+    const uint32_t most_ms = (uint32_t)cdp__min(cdp__elastic_silence_ms(e, d), e->desc.join_ms);
+    const uint64_t now = cdp__elastic_now_ns(e);
+    char key[CDP__ELASTIC_KEY];
+    if (q->asks && !there) q->due_ns = now + CDP__ELASTIC_LIVE_MS * CDP__MS;
+    if (!q->asks || !there) {
+        q->asks = there || now >= q->due_ns;
+        memset(&q->settle, 0, sizeof q->settle);
+        q->settle.since_ns = now;
+    } else if (cdp__elastic_waited_ms(&q->settle, now, most_ms) >= most_ms) {
+        return cdp__fail(CDP_ERR_STATE,
+            "cdp_elastic_create: none of the %u ranks of epoch %llu of the job \"%s\" has answered "
+            "within %u ms: they have ended, stand still or do not reach the store, and nobody else "
+            "has the state of the job. If they have ended (a launcher may have started all of them "
+            "again), start from a checkpoint, under another name or with another store",
+            d->size, (unsigned long long)d->epoch, e->job, most_ms);
+    }
+    q->settle.due_ns = now + (CDP__ELASTIC_SLICE_MS + e->round_trip_ns / CDP__MS) * CDP__MS;
+    if (there || !q->asks) return CDP_OK;
+    cdp__elastic_ask_key(e, key);
+    return cdp__elastic_mark(e, e->store, key, e->id);
+}
+
+/* Whether this member looks now for that question. Lock held. */
+CDP__PRIVATE bool cdp__elastic_hears(const cdp_elastic *e) {
+    const uint64_t since = cdp__max(e->watch.heard_ns, e->epoch_ns);
+    return cdp__elastic_now_ns(e) - since >= cdp__elastic_hear_ms(&e->d) * CDP__MS;
+}
+
+/* Removes it, if it is there. */
+CDP__PRIVATE cdp_status cdp__elastic_answer_newcomers(cdp_elastic *e) {
+    char key[CDP__ELASTIC_KEY];
+    bool there;
+    cdp_status st;
+    cdp__elastic_ask_key(e, key);
+    st = cdp__elastic_there(e, e->watched, key, &there);
+    if (st == CDP_OK && there) st = cdp__elastic_put(e, e->watched, CDP_STORE_DELETE, key, NULL, 0);
+    e->watch.heard_ns = cdp__elastic_now_ns(e);
     return st;
 }
 

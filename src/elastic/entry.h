@@ -24,6 +24,7 @@
 #include "turn.h"
 #include "store.h"
 #include "trial.h"
+#include "doubt.h"
 #include "turns.h"
 
 /* What groups compare when they connect, or in their first operation: a newcomer that differs would
@@ -276,39 +277,56 @@ CDP__PRIVATE cdp_status cdp__elastic_anybody(
 
 /* What a process that waits for its first epoch reads again and again. */
 enum {
-    CDP__ELASTIC_FINAL,   /* the job is over */
-    CDP__ELASTIC_NEXT,    /* the decision after the newest one */
-    CDP__ELASTIC_TICKETS, /* before the first epoch */
+    CDP__ELASTIC_FINAL,                          /* the job is over */
+    CDP__ELASTIC_NEXT,                           /* the decision after the newest one */
+    CDP__ELASTIC_TICKETS,                        /* before the first epoch */
+    CDP__ELASTIC_UNHEARD = CDP__ELASTIC_TICKETS, /* after it: the question whether a member lives */
     CDP__ELASTIC_ENTERS
 };
 
+/* What such a process has seen. */
+typedef struct cdp__elastic_entry {
+    uint32_t seen;     /* tickets, before the first epoch */
+    uint64_t since_ns; /* since when there are so many */
+    uint32_t dead;     /* members that are known to be gone */
+    cdp__elastic_silence silence;
+} cdp__elastic_entry;
+
 /* One poll: *d is the newest decision then. */
 CDP__PRIVATE cdp_status cdp__elastic_enter_look(
-    cdp_elastic *e, cdp__elastic_decision *d, uint32_t *seen, uint32_t *dead, uint64_t *since_ns) {
+    cdp_elastic *e, cdp__elastic_decision *d, cdp__elastic_entry *n) {
     const uint64_t before = d->epoch;
-    const uint32_t reads = before ? CDP__ELASTIC_TICKETS : CDP__ELASTIC_ENTERS;
+    bool asked;
     cdp__elastic_get g[CDP__ELASTIC_ENTERS];
     cdp__elastic_decision next;
     cdp_status st;
     memset(g, 0, sizeof g);
     cdp__elastic_key(e, g[CDP__ELASTIC_FINAL].key, "final");
     cdp__elastic_key(e, g[CDP__ELASTIC_NEXT].key, "e/%llu", (unsigned long long)(before + 1));
-    cdp__elastic_key(e, g[CDP__ELASTIC_TICKETS].key, "join/in");
-    st = cdp__elastic_get_all(e, e->store, g, reads);
+    if (before)
+        cdp__elastic_ask_key(e, g[CDP__ELASTIC_UNHEARD].key);
+    else
+        cdp__elastic_key(e, g[CDP__ELASTIC_TICKETS].key, "join/in");
+    st = cdp__elastic_get_all(e, e->store, g, CDP__ELASTIC_ENTERS);
     if (st != CDP_OK) return st;
+    asked = g[CDP__ELASTIC_UNHEARD].data != NULL;
     if (g[CDP__ELASTIC_FINAL].data)
         st = cdp__fail(CDP_ERR_STATE, "cdp_elastic_create: the job \"%s\" is over", e->job);
     else
         st = cdp__elastic_decision_of(
             e, before + 1, g[CDP__ELASTIC_NEXT].data, g[CDP__ELASTIC_NEXT].bytes, &next);
     if (st == CDP_OK && !before && !next.members)
-        st = cdp__elastic_found_first(e, &g[CDP__ELASTIC_TICKETS], seen, since_ns, &next);
-    cdp__elastic_get_free(e->store, g, reads);
+        st = cdp__elastic_found_first(e, &g[CDP__ELASTIC_TICKETS], &n->seen, &n->since_ns, &next);
+    cdp__elastic_get_free(e->store, g, CDP__ELASTIC_ENTERS);
     if (st == CDP_OK && next.members && !cdp__elastic_follow(e, d, &next))
         st = cdp__elastic_newest(e, d, d->epoch + 1);
-    if (d->epoch != before) *dead = 0;
-    if (st == CDP_OK && d->epoch && e->place.phase != CDP__ELASTIC_JOINED)
-        st = cdp__elastic_anybody(e, d, dead);
+    if (d->epoch != before) {
+        n->dead = 0;
+        memset(&n->silence, 0, sizeof n->silence);
+    }
+    if (st != CDP_OK || !before || e->place.phase == CDP__ELASTIC_JOINED) return st;
+    st = cdp__elastic_anybody(e, d, &n->dead);
+    if (st == CDP_OK && d->epoch == before) st = cdp__elastic_silent(e, d, &n->silence, asked);
     return st;
 }
 
@@ -390,14 +408,16 @@ CDP__PRIVATE cdp_status cdp__elastic_enter(cdp_elastic *e) {
     const uint64_t deadline = cdp__deadline(e->os, e->desc.join_ms);
     char key[CDP__ELASTIC_KEY];
     cdp__elastic_decision d;
-    uint32_t seen = 0, dead = 0;
-    uint64_t since_ns = cdp__elastic_now_ns(e), ended_ns = 0;
+    cdp__elastic_entry n;
+    uint64_t ended_ns = 0;
     cdp_status st = CDP_OK;
     memset(&d, 0, sizeof d);
+    memset(&n, 0, sizeof n);
+    n.since_ns = cdp__elastic_now_ns(e);
     st = cdp__elastic_apply(e, &d);
     while (st == CDP_OK) {
         const uint64_t before = d.epoch;
-        st = cdp__elastic_enter_look(e, &d, &seen, &dead, &since_ns);
+        st = cdp__elastic_enter_look(e, &d, &n);
         if (st != CDP_OK) break;
         if (e->place.phase == CDP__ELASTIC_JOINED) {
             cdp__elastic_lock(e);
@@ -409,10 +429,11 @@ CDP__PRIVATE cdp_status cdp__elastic_enter(cdp_elastic *e) {
         if (d.epoch) st = cdp__elastic_ask_again(e, &d, &ended_ns);
         if (e->stage == CDP__ELASTIC_TRIED) break;
         if (st == CDP_OK && cdp__elastic_now_ns(e) >= deadline)
-            st = cdp__elastic_nobody(e, &d, seen);
+            st = cdp__elastic_nobody(e, &d, n.seen);
         cdp__elastic_key(e, key, "e/%llu", (unsigned long long)(d.epoch + 1));
         if (st == CDP_OK)
-            st = cdp__elastic_await(e, e->store, key, cdp__elastic_pause_ms(e, d.epoch, since_ns));
+            st =
+                cdp__elastic_await(e, e->store, key, cdp__elastic_pause_ms(e, d.epoch, n.since_ns));
         if (st == CDP_PENDING) st = CDP_OK;
     }
     cdp__free(e->os, d.members);

@@ -71,6 +71,8 @@ typedef struct cdp__elastic_watch {
     char tickets_key[CDP__ELASTIC_KEY];
     uint64_t tickets_ns; /* when this process began to look for newcomers last */
     uint64_t asked_ns;   /* when it looked last whether others ask if it lives */
+    uint64_t heard_ns;   /* the same of newcomers */
+    bool hears;          /* `tickets` looks for their question */
 } cdp__elastic_watch;
 
 /* An attempt to connect with newcomers beside the epoch; see trial.h. */

@@ -454,12 +454,15 @@ CDP__PRIVATE cdp_status cdp__elastic_news(cdp_elastic *e, uint64_t k, bool *may)
     if (!w->reads) w->tickets_ns = cdp__elastic_now_ns(e);
     if (*may) return CDP_OK;
     if (!w->reads) {
-        if (leads)
+        w->hears = e->no_thread && cdp__elastic_hears(e);
+        if (w->hears)
+            cdp__elastic_ask_key(e, w->tickets_key);
+        else if (leads)
             cdp__elastic_key(e, w->tickets_key, "join/in");
         else
             cdp__elastic_key(e, w->tickets_key, "e/%llu/trial", (unsigned long long)k);
-        st = cdp__store_call_make(
-            &w->tickets, leads ? CDP_STORE_GET : CDP_STORE_CHECK, w->tickets_key, NULL, 0);
+        st = cdp__store_call_make(&w->tickets, leads && !w->hears ? CDP_STORE_GET : CDP_STORE_CHECK,
+            w->tickets_key, NULL, 0);
         if (st == CDP_OK) st = cdp__elastic_store_status(cdp__store_begin(e->store, rq));
         if (st < 0) return st;
         w->reads = true;
@@ -471,6 +474,12 @@ CDP__PRIVATE cdp_status cdp__elastic_news(cdp_elastic *e, uint64_t k, bool *may)
     w->reads = false;
     st = cdp__elastic_store_status(cdp__store_end(e->store, rq, st, e->store_ms));
     if (st != CDP_OK) return st;
+    if (w->hears) {
+        w->heard_ns = cdp__elastic_now_ns(e);
+        if (rq->number != 1) return CDP_OK;
+        cdp__elastic_close(e);
+        return cdp__elastic_answer_newcomers(e);
+    }
     *may = cdp__elastic_is_news(e, rq);
     cdp_store_request_free(e->store, rq);
     return CDP_OK;
@@ -560,19 +569,24 @@ CDP__PRIVATE bool cdp__elastic_idle(const cdp_elastic *e) {
 /* One poll of the store; waits until until_ns at most for the alarm or the decision. */
 CDP__PRIVATE cdp_status cdp__elastic_tick(cdp_elastic *e, uint64_t until_ns) {
     const cdp__elastic_watch *w = &e->watch;
-    bool arrived, idle;
+    bool arrived, idle, hears;
     uint64_t k;
+    cdp_status st = CDP_OK;
     cdp__elastic_lock(e);
     k = e->place.epoch;
     arrived = e->place.phase == CDP__ELASTIC_ARRIVED;
     idle = cdp__elastic_idle(e);
+    /* in its steps, a program without threads does not wait: see cdp__elastic_news() */
+    hears = !idle && (!e->no_thread || e->place.phase != CDP__ELASTIC_RUNNING || e->place.ending)
+        && cdp__elastic_hears(e);
     cdp__elastic_unlock(e);
-    if (idle || w->epoch != k || (w->asks == CDP__ELASTIC_ASKS_DECISION) != arrived)
+    if (hears || idle || w->epoch != k || (w->asks == CDP__ELASTIC_ASKS_DECISION) != arrived)
         cdp__elastic_close(e);
 #ifndef CDP_NO_FRAMES
     if (idle || arrived || e->trial.epoch != k) cdp__elastic_trial_stop(e);
 #endif
-    if (idle) return CDP_OK;
+    if (hears) st = cdp__elastic_answer_newcomers(e);
+    if (idle || st != CDP_OK) return st;
     return arrived ? cdp__elastic_look_for_decision(e, k, until_ns)
                    : cdp__elastic_look_for_alarm(e, k, until_ns);
 }

@@ -74,6 +74,7 @@ typedef enum fault_kind {
     F_APART, /* two members do not reach each other from some moment on */
     F_FIRST, /* a member dies or stands still before the job begins, and no store has last wills */
     F_FIREWALL, /* the last newcomer reaches the store, and some of the ranks not */
+    F_GONE,     /* all members die, or stand still, at once, and no store has last wills */
     F_SOURCE,   /* who alone has the newest step dies, at each call of the turn and the transfer */
     F_DEAF,     /* answers of the store stop reaching a member that calls cdp_elastic_agree() */
     F_AGREE,    /* a member dies at each call of cdp_elastic_agree() */
@@ -88,8 +89,8 @@ typedef enum fault_kind {
 } fault_kind;
 static const char *const fault_names[F_KINDS] = {"none", "delay", "kill", "every", "pair", "node",
     "storm", "crowd", "stop", "cut", "part", "one_way", "slow_store", "no_store", "nomem", "apart",
-    "first", "firewall", "source", "deaf", "agree", "pause", "ask", "long", "other", "hang", "away",
-    "far"};
+    "first", "firewall", "gone", "source", "deaf", "agree", "pause", "ask", "long", "other", "hang",
+    "away", "far"};
 
 /* What is known of an epoch, whoever told it first. */
 typedef struct epoch_seen {
@@ -129,6 +130,7 @@ static struct {
     uint64_t long_in; /* F_LONG: the epoch in which it happens */
     bool cuts;        /* F_FIRST: it stands still */
     bool turns;       /* F_ASK: the alarm was raised */
+    uint64_t died_ns; /* F_GONE: when all members do */
     bool faulty,
         doomed; /* F_SOURCE, F_AGREE, F_DEAF: somebody is about to die; F_PAUSE: all stood still */
     uint32_t settle_ms, steps, nodes, fresh, min_ranks, max_ranks, alarms, leaves, newest;
@@ -606,6 +608,14 @@ static cdp_status train(member *m) {
     return st;
 }
 
+/* F_GONE: who comes later is told so at once, and not after join_ms. */
+static void judge_silence(const member *m, uint64_t began) {
+    const uint64_t took_ms = (x.world->now - began) / SIM_MS;
+    const uint32_t most_ms = x.settle_ms + 4000 + (x.no_thread ? OPERATION_MS : 0);
+    if (x.died_ns && began >= x.world->start_ns + x.died_ns && took_ms > most_ms)
+        wrong(m, "it waited %llu ms for members that had died", (unsigned long long)took_ms);
+}
+
 /* F_OTHER: whose setting differs, and which: what the text of its error says. */
 static bool is_other(const member *m) {
     return x.kind == F_OTHER && m == &x.m[x.nodes - 1];
@@ -651,7 +661,7 @@ static cdp_status live(member *m) {
         .port = 29500,
         .os = &node->os,
         .connect_timeout_ms = JOIN_MS,
-        .will_key = x.kind == F_FIRST ? NULL : will,
+        .will_key = x.kind == F_FIRST || x.kind == F_GONE ? NULL : will,
         .will_value = {"its process ended", 17},
         .logger = {.level = CDP_LOG_SILENT}};
     const cdp_tcp_desc tcp = {.master_addr = host,
@@ -682,7 +692,9 @@ static cdp_status live(member *m) {
     st = cdp_tcp_store_create(&c, &store);
     if (st != CDP_OK) return st;
     d.store = store;
+    const uint64_t began = x.world->now;
     st = cdp_elastic_create(&d, &m->e);
+    judge_silence(m, began);
     if (st == CDP_OK && x.kind == F_ASK) count_requests(m);
     if (st == CDP_OK) be_away(m, false);
     if (st == CDP_OK) st = train(m);
@@ -730,6 +742,9 @@ static bool may_end(const member *m) {
     const char *t = m->text;
     if (m->status == CDP_OK) return true;
     if (m->status == CDP_ERR_STATE && strstr(t, "is over")) return true;
+    if (strstr(t, "has answered"))
+        return cuts_off() || (x.died_ns && x.world->now > x.world->start_ns + x.died_ns);
+    if (x.kind == F_GONE && m->status == CDP_ERR_TIMEOUT) return x.cuts;
     if (blocks() && m->life) return true; /* it was left out, and tried again */
     if (m->status == CDP_ERR_STATE && strstr(t, "this process left")) return m->leave_at > 0;
     if (m->status == CDP_ERR_STATE && strstr(t, "left out of epoch"))
@@ -842,17 +857,20 @@ static void draw_world(uint64_t seed, fault_kind kind, bool no_thread) {
     if (kind == F_FAR) members = 2 + (uint32_t)(seed % 3);
     if ((kind == F_OTHER || kind == F_FIREWALL || kind == F_AWAY) && !fresh) fresh = 1;
     if (kind == F_APART && members < 3) members = 3;
+    if (kind == F_GONE && members > 4) members = 4;
+    if (kind == F_GONE && !fresh) fresh = 1;
     if (kind == F_EVERY) members = 3;
     if (kind == F_EVERY) fresh = 1;
     if (members + fresh > most) members = most - fresh;
     x.fresh = fresh;
-    x.steps = at_once(kind) || kind == F_FIREWALL || kind == F_AWAY ? MOST_STEPS : STEPS;
+    x.steps = at_once(kind) || kind == F_FIREWALL || kind == F_AWAY || kind == F_GONE ? MOST_STEPS
+                                                                                      : STEPS;
     x.nodes = 1 + members + fresh;
     x.min_ranks = 1 + (uint32_t)(sim_random(&s) % (members > 2 ? 3 : 2));
     x.max_ranks = sim_chance(&s, 256) ? members : most;
     if (kind == F_EVERY || kind == F_SOURCE || kind == F_AGREE) x.min_ranks = 1;
     if (kind == F_LONG || kind == F_FAR || blocks()) x.min_ranks = 1;
-    if (kind == F_ASK) x.min_ranks = 1;
+    if (kind == F_ASK || kind == F_GONE) x.min_ranks = 1;
     if (kind == F_ASK) x.max_ranks = members;
     for (uint32_t i = 1; i < x.nodes; ++i) {
         member *m = &x.m[i];
@@ -866,6 +884,8 @@ static void draw_world(uint64_t seed, fault_kind kind, bool no_thread) {
             if (i > members) m->start_ns = 330 * SIM_MS;
         }
         if (kind == F_OTHER && i == x.nodes - 1) m->start_ns = (30 + seed % 300) * SIM_MS;
+        if (kind == F_GONE) m->pace_us = (uint32_t)sim_log_between(&s, 20000, 40000);
+        if (kind == F_GONE && i > members) m->start_ns += seed % 2 * 3 * SIM_S;
         if (blocks()) m->pace_us = (uint32_t)sim_log_between(&s, 20000, 40000);
         if (blocks() && i > members) m->start_ns = (x.settle_ms + 100 + seed % 50) * SIM_MS;
         if (kind == F_NONE && sim_chance(&s, 100)) m->leave_at = 1 + sim_random(&s) % STEPS;
@@ -1022,7 +1042,8 @@ static bool world_run(uint64_t seed, fault_kind kind, bool no_thread, const sim_
     bool ok;
     draw_world(seed, kind, no_thread);
     x.faulty = faults > 0;
-    x.cuts = faults && kind == F_FIRST && f[0].kind == SIM_FAULT_STOP;
+    x.cuts = faults && (kind == F_FIRST || kind == F_GONE) && f[0].kind == SIM_FAULT_STOP;
+    x.died_ns = faults && kind == F_GONE ? f[0].at_ns : 0;
     d.node_count = x.nodes;
     d.look = look;
     d.looks = pause_all;
@@ -1034,7 +1055,8 @@ static bool world_run(uint64_t seed, fault_kind kind, bool no_thread, const sim_
     ok = sim_run(x.world);
     if (!ok && !x.wrong[0]) snprintf(x.wrong, sizeof x.wrong, "%.800s", x.world->failure);
     if (!cuts_off() && kind != F_DELAY && kind != F_CUT && kind != F_NOMEM && kind != F_PAUSE
-        && kind != F_LONG && kind != F_FAR && kind != F_FIRST && kind != F_DEAF && !blocks())
+        && kind != F_LONG && kind != F_FAR && kind != F_FIRST && kind != F_GONE && kind != F_DEAF
+        && !blocks())
         judge_turns(faults);
     if (kind == F_FAR) judge_far();
     if (kind == F_FIRST && faults) judge_first(&f[0]);
@@ -1104,6 +1126,15 @@ static uint32_t draw_faults(uint64_t seed, fault_kind kind, const outcome *o, si
     if (kind == F_FIRST) {
         f[0].a = 1 + (int32_t)(sim_random(&s) % (x.nodes - 1 - x.fresh));
         f[0].at_ns = sim_random(&s) % (o->first_ns + SIM_MS);
+        if (seed % 4 == 0) f[0].kind = SIM_FAULT_STOP;
+        if (seed % 4 == 0) f[0].for_ns = 100 * SIM_S;
+    }
+    if (kind == F_GONE) {
+        n = x.nodes - 1 - x.fresh;
+        for (uint32_t i = 0; i < n; ++i) {
+            f[i].a = 1 + (int32_t)i;
+            f[i].at_ns = o->first_ns + seed * 37 % 600 * SIM_MS;
+        }
         if (seed % 4 == 0) f[0].kind = SIM_FAULT_STOP;
         if (seed % 4 == 0) f[0].for_ns = 100 * SIM_S;
     }
