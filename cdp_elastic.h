@@ -150,7 +150,14 @@
         what they hold: if that rank dies meanwhile, they go on without that step. Only where they
         have no memory for both, or are all newcomers, the job ends with STATE. In the first epoch,
         where rank 0 alone has the state, another rank takes its place that has not yet begun to
-        receive. Where all ranks are dead, waiting newcomers get STATE.
+        receive. Where all ranks are dead, waiting newcomers get STATE: at once where the store
+        knows of the deaths, otherwise settle_ms, 2 s and 24 round trips later. They ask in the
+        store whether a member lives, and no member answers; without threads members look between
+        two operations, so who waits without threads waits for timeout_ms more. No process begins
+        the job anew beside members that may live and not reach the store. So a launcher that
+        starts all ranks again, as torchrun does after a failure, must give each start another
+        `job`, such as one with TORCHELASTIC_RESTART_COUNT in it where that is the same on
+        all machines.
 
     NEWCOMERS
         A process that comes while a job runs is tried first: it and all members connect beside the
@@ -220,7 +227,7 @@
         on a rank that is a step behind, as much as all entries, while it receives them.
         The store keeps each decision (224 bytes and 24 for each member), each ticket (48, three
         for each newcomer), one key for each call of cdp_elastic_agree(), and one for each process
-        that has ended (JOB/gone/ID).
+        that has ended (JOB/gone/ID); and at most one question of newcomers (JOB/ask).
 
     ERRORS
         cdp_elastic_create: INVALID (desc; an id that was used before; no settle_ms without
@@ -3291,6 +3298,12 @@ CDP__PRIVATE cdp_status cdp__elastic_tick(cdp_elastic *e, uint64_t until_ns) {
     return arrived ? cdp__elastic_look_for_decision(e, k, until_ns)
                    : cdp__elastic_look_for_alarm(e, k, until_ns);
 }
+
+/* ---- >>elastic/attend: who polls for alarms and decisions, and when -------------------------- */
+
+/* Knows: the thread of this header and, with no_thread, the calls of the program. Promises: the
+   thread polls within CDP__ELASTIC_SLICE_MS; without it each call does, but not more than once
+   in CDP__ELASTIC_REST_NS. */
 
 /* The thread of this header. */
 CDP__PRIVATE void cdp__elastic_main(void *arg) {

@@ -22,6 +22,7 @@
 #include "epoch.h"
 #include "store.h"
 #include "turns.h"
+#include "attend.h"
 #include "connect.h"
 #include "entry.h"
 

@@ -30,6 +30,7 @@
 #include "trial.h"
 #include "doubt.h"
 #include "turns.h"
+#include "attend.h"
 #include "transfer.h"
 
 CDP__PRIVATE bool cdp__elastic_still(cdp_elastic *e, uint64_t k) {

@@ -26,6 +26,7 @@
 #include "trial.h"
 #include "doubt.h"
 #include "turns.h"
+#include "attend.h"
 
 /* What groups compare when they connect, or in their first operation: a newcomer that differs would
    end that epoch. */

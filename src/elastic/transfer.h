@@ -22,7 +22,7 @@
 #include "epoch.h"
 #include "turn.h"
 #include "store.h"
-#include "turns.h"
+#include "attend.h"
 
 #define CDP__ELASTIC_SOURCES 8u        /* more would not make it faster */
 #ifndef CDP__ELASTIC_PIECE             /* tests take less */
