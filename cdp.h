@@ -1052,7 +1052,8 @@ typedef struct cdp_file_info {
     bool foreign;            /* another user owns it, or may write to it */
 } cdp_file_info;
 
-/* Files: of file stores, of dumps (cdp_group_dump, dump_path) and of snapshots (cdp_mem.h).
+/* Files: of file stores, of dumps (cdp_group_dump, dump_path), of snapshots (cdp_mem.h) and of
+   checkpoints.
    Functions return 0, or what they say, or a negative errno, and never -EINTR. */
 typedef struct cdp_os_files {
     /* Returns a descriptor. Does not wait for the other end of a pipe. */
@@ -1072,6 +1073,23 @@ typedef struct cdp_os_files {
     /* Replaces the file `to` if there is one; a process that opens `to` gets the old file or the
        new one, never a mixture. */
     int32_t (*rename_file)(void *user, const char *from, const char *to);
+
+    /* For checkpoints (cdp_checkpoint.h); may be NULL, all five. rename_file() must take folders,
+       too, then. */
+
+    /* Returns when what was written to the file will survive a power cut. */
+    int32_t (*sync_file)(void *user, int32_t fd);
+    /* The same for names in a folder: of files and folders that were created, renamed or removed
+       there. Nothing to do where a file system does that by itself. */
+    int32_t (*sync_folder)(void *user, const char *path);
+    /* -EEXIST: something of that name is there. */
+    int32_t (*make_folder)(void *user, const char *path);
+    /* Removes an empty folder. */
+    int32_t (*remove_folder)(void *user, const char *path);
+    /* Calls each(to, name) for every name in a folder, in any order; with "." and ".." or without.
+       each() does not change the folder. */
+    int32_t (*list_folder)(
+        void *user, const char *path, void (*each)(void *to, const char *name), void *to);
 } cdp_os_files;
 
 struct cdp_os {
@@ -7255,6 +7273,51 @@ CDP__PRIVATE int32_t cdp__os_rename_file(void *user, const char *from, const cha
     (void)user;
     return rename(from, to) == 0 ? 0 : -errno;
 }
+
+CDP__PRIVATE int32_t cdp__os_sync_file(void *user, int32_t fd) {
+    int r;
+    (void)user;
+#ifdef F_FULLFSYNC /* macOS: fsync() leaves bytes in the cache of the disk */
+    if (fcntl(fd, F_FULLFSYNC) == 0) return 0;
+#endif
+    do
+        r = fsync(fd);
+    while (r < 0 && errno == EINTR);
+    return r == 0 ? 0 : -errno;
+}
+
+CDP__PRIVATE int32_t cdp__os_sync_folder(void *user, const char *path) {
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int32_t r;
+    if (fd < 0) return -errno;
+    r = cdp__os_sync_file(user, fd);
+    close(fd);
+    return r == -EINVAL ? 0 : r; /* file systems that keep names in order by themselves */
+}
+
+CDP__PRIVATE int32_t cdp__os_make_folder(void *user, const char *path) {
+    (void)user;
+    return mkdir(path, 0777) == 0 ? 0 : -errno; /* less what umask takes away */
+}
+
+CDP__PRIVATE int32_t cdp__os_remove_folder(void *user, const char *path) {
+    (void)user;
+    return rmdir(path) == 0 ? 0 : -errno;
+}
+
+CDP__PRIVATE int32_t cdp__os_list_folder(
+    void *user, const char *path, void (*each)(void *to, const char *name), void *to) {
+    DIR *const folder = opendir(path);
+    const struct dirent *entry;
+    int err;
+    (void)user;
+    if (!folder) return -errno;
+    for (errno = 0; (entry = readdir(folder)) != NULL; errno = 0)
+        each(to, entry->d_name);
+    err = errno;
+    closedir(folder);
+    return -err;
+}
 #else
 CDP__PRIVATE int32_t cdp__os_file_error(void) {
     switch (GetLastError()) {
@@ -7376,6 +7439,46 @@ CDP__PRIVATE int32_t cdp__os_remove_file(void *user, const char *path) {
 CDP__PRIVATE int32_t cdp__os_rename_file(void *user, const char *from, const char *to) {
     (void)user;
     return MoveFileExA(from, to, MOVEFILE_REPLACE_EXISTING) ? 0 : cdp__os_file_error();
+}
+
+CDP__PRIVATE int32_t cdp__os_sync_file(void *user, int32_t fd) {
+    (void)user;
+    return FlushFileBuffers(cdp__os_file_handle(fd)) ? 0 : cdp__os_file_error();
+}
+
+/* NTFS keeps changes of names in order by its journal; there is no call to wait for them. */
+CDP__PRIVATE int32_t cdp__os_sync_folder(void *user, const char *path) {
+    (void)user;
+    (void)path;
+    return 0;
+}
+
+CDP__PRIVATE int32_t cdp__os_make_folder(void *user, const char *path) {
+    (void)user;
+    return CreateDirectoryA(path, NULL) ? 0 : cdp__os_file_error();
+}
+
+CDP__PRIVATE int32_t cdp__os_remove_folder(void *user, const char *path) {
+    (void)user;
+    return RemoveDirectoryA(path) ? 0 : cdp__os_file_error();
+}
+
+CDP__PRIVATE int32_t cdp__os_list_folder(
+    void *user, const char *path, void (*each)(void *to, const char *name), void *to) {
+    char all[1024];
+    WIN32_FIND_DATAA entry;
+    HANDLE h;
+    (void)user;
+    if (strlen(path) + 3 > sizeof all) return -ENAMETOOLONG;
+    memcpy(all, path, strlen(path));
+    memcpy(all + strlen(path), "/*", 3);
+    h = FindFirstFileA(all, &entry);
+    if (h == INVALID_HANDLE_VALUE) return cdp__os_file_error();
+    do
+        each(to, entry.cFileName);
+    while (FindNextFileA(h, &entry));
+    FindClose(h);
+    return 0;
 }
 #endif
 #endif
@@ -7715,13 +7818,14 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
 #endif
 #ifdef CDP_NO_FILES
 #define CDP__OS_FILES \
-    { NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL }
+    { NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL }
 #else
-#define CDP__OS_FILES                                                                    \
-    {                                                                                    \
-        cdp__os_open_file, cdp__os_close_file, cdp__os_read_at, cdp__os_write_at,        \
-            cdp__os_cut_file, cdp__os_lock_file, cdp__os_file_info, cdp__os_remove_file, \
-            cdp__os_rename_file                                                          \
+#define CDP__OS_FILES                                                                         \
+    {                                                                                         \
+        cdp__os_open_file, cdp__os_close_file, cdp__os_read_at, cdp__os_write_at,             \
+            cdp__os_cut_file, cdp__os_lock_file, cdp__os_file_info, cdp__os_remove_file,      \
+            cdp__os_rename_file, cdp__os_sync_file, cdp__os_sync_folder, cdp__os_make_folder, \
+            cdp__os_remove_folder, cdp__os_list_folder                                        \
     }
 #endif
 #ifdef CDP_NO_THREADS

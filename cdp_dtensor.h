@@ -528,6 +528,19 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_redistribute(const cdp_dtensor *from, cdp_
 CDP_MUST_CHECK CDP_API cdp_status cdp_redistribute_async(
     const cdp_dtensor *from, cdp_dtensor *to, cdp_work *work);
 
+/* ---- >>dtensor/item_api: a tensor with a name ------------------------------------------------ */
+
+/* A tensor with a name: an entry of a checkpoint. */
+typedef struct cdp_item {
+    const char *name; /* UTF-8, at most 511 bytes, unique */
+    /* layout.mesh NULL: every rank of the group holds the whole tensor, as in cdp_ddp */
+    cdp_dtensor tensor;
+    /* in files, where `tensor` is a flat view of it (default: the shape of the tensor) */
+    uint32_t ndim;
+    uint64_t shape[CDP_TENSOR_DIMS];
+    const char *file; /* begin of file names (default: "model") */
+} cdp_item;
+
 /* ---- >>dtensor/edge_api: a plan and the plan of its gradient --------------------------------- */
 
 typedef struct cdp_edge cdp_edge;

@@ -181,6 +181,7 @@ extern "C" {
 #include "dtensor/layout_api.h"
 #include "dtensor/plan_api.h"
 #include "dtensor/dtensor_api.h"
+#include "dtensor/item_api.h"
 #include "dtensor/edge_api.h"
 #include "dtensor/rules_api.h"
 #include "dtensor/tensor_parallel_api.h"

@@ -10,4 +10,5 @@
 #include "cdp_rpc.h"
 #include "cdp_nccl.h"
 #include "cdp_dtensor.h"
+#include "cdp_checkpoint.h"
 #include "cdp_mem.h"

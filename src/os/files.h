@@ -100,6 +100,51 @@ CDP__PRIVATE int32_t cdp__os_rename_file(void *user, const char *from, const cha
     (void)user;
     return rename(from, to) == 0 ? 0 : -errno;
 }
+
+CDP__PRIVATE int32_t cdp__os_sync_file(void *user, int32_t fd) {
+    int r;
+    (void)user;
+#ifdef F_FULLFSYNC /* macOS: fsync() leaves bytes in the cache of the disk */
+    if (fcntl(fd, F_FULLFSYNC) == 0) return 0;
+#endif
+    do
+        r = fsync(fd);
+    while (r < 0 && errno == EINTR);
+    return r == 0 ? 0 : -errno;
+}
+
+CDP__PRIVATE int32_t cdp__os_sync_folder(void *user, const char *path) {
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int32_t r;
+    if (fd < 0) return -errno;
+    r = cdp__os_sync_file(user, fd);
+    close(fd);
+    return r == -EINVAL ? 0 : r; /* file systems that keep names in order by themselves */
+}
+
+CDP__PRIVATE int32_t cdp__os_make_folder(void *user, const char *path) {
+    (void)user;
+    return mkdir(path, 0777) == 0 ? 0 : -errno; /* less what umask takes away */
+}
+
+CDP__PRIVATE int32_t cdp__os_remove_folder(void *user, const char *path) {
+    (void)user;
+    return rmdir(path) == 0 ? 0 : -errno;
+}
+
+CDP__PRIVATE int32_t cdp__os_list_folder(
+    void *user, const char *path, void (*each)(void *to, const char *name), void *to) {
+    DIR *const folder = opendir(path);
+    const struct dirent *entry;
+    int err;
+    (void)user;
+    if (!folder) return -errno;
+    for (errno = 0; (entry = readdir(folder)) != NULL; errno = 0)
+        each(to, entry->d_name);
+    err = errno;
+    closedir(folder);
+    return -err;
+}
 #else
 CDP__PRIVATE int32_t cdp__os_file_error(void) {
     switch (GetLastError()) {
@@ -221,6 +266,46 @@ CDP__PRIVATE int32_t cdp__os_remove_file(void *user, const char *path) {
 CDP__PRIVATE int32_t cdp__os_rename_file(void *user, const char *from, const char *to) {
     (void)user;
     return MoveFileExA(from, to, MOVEFILE_REPLACE_EXISTING) ? 0 : cdp__os_file_error();
+}
+
+CDP__PRIVATE int32_t cdp__os_sync_file(void *user, int32_t fd) {
+    (void)user;
+    return FlushFileBuffers(cdp__os_file_handle(fd)) ? 0 : cdp__os_file_error();
+}
+
+/* NTFS keeps changes of names in order by its journal; there is no call to wait for them. */
+CDP__PRIVATE int32_t cdp__os_sync_folder(void *user, const char *path) {
+    (void)user;
+    (void)path;
+    return 0;
+}
+
+CDP__PRIVATE int32_t cdp__os_make_folder(void *user, const char *path) {
+    (void)user;
+    return CreateDirectoryA(path, NULL) ? 0 : cdp__os_file_error();
+}
+
+CDP__PRIVATE int32_t cdp__os_remove_folder(void *user, const char *path) {
+    (void)user;
+    return RemoveDirectoryA(path) ? 0 : cdp__os_file_error();
+}
+
+CDP__PRIVATE int32_t cdp__os_list_folder(
+    void *user, const char *path, void (*each)(void *to, const char *name), void *to) {
+    char all[1024];
+    WIN32_FIND_DATAA entry;
+    HANDLE h;
+    (void)user;
+    if (strlen(path) + 3 > sizeof all) return -ENAMETOOLONG;
+    memcpy(all, path, strlen(path));
+    memcpy(all + strlen(path), "/*", 3);
+    h = FindFirstFileA(all, &entry);
+    if (h == INVALID_HANDLE_VALUE) return cdp__os_file_error();
+    do
+        each(to, entry.cFileName);
+    while (FindNextFileA(h, &entry));
+    FindClose(h);
+    return 0;
 }
 #endif
 #endif

@@ -230,7 +230,8 @@ typedef struct cdp_file_info {
     bool foreign;            /* another user owns it, or may write to it */
 } cdp_file_info;
 
-/* Files: of file stores, of dumps (cdp_group_dump, dump_path) and of snapshots (cdp_mem.h).
+/* Files: of file stores, of dumps (cdp_group_dump, dump_path), of snapshots (cdp_mem.h) and of
+   checkpoints.
    Functions return 0, or what they say, or a negative errno, and never -EINTR. */
 typedef struct cdp_os_files {
     /* Returns a descriptor. Does not wait for the other end of a pipe. */
@@ -250,6 +251,23 @@ typedef struct cdp_os_files {
     /* Replaces the file `to` if there is one; a process that opens `to` gets the old file or the
        new one, never a mixture. */
     int32_t (*rename_file)(void *user, const char *from, const char *to);
+
+    /* For checkpoints (cdp_checkpoint.h); may be NULL, all five. rename_file() must take folders,
+       too, then. */
+
+    /* Returns when what was written to the file will survive a power cut. */
+    int32_t (*sync_file)(void *user, int32_t fd);
+    /* The same for names in a folder: of files and folders that were created, renamed or removed
+       there. Nothing to do where a file system does that by itself. */
+    int32_t (*sync_folder)(void *user, const char *path);
+    /* -EEXIST: something of that name is there. */
+    int32_t (*make_folder)(void *user, const char *path);
+    /* Removes an empty folder. */
+    int32_t (*remove_folder)(void *user, const char *path);
+    /* Calls each(to, name) for every name in a folder, in any order; with "." and ".." or without.
+       each() does not change the folder. */
+    int32_t (*list_folder)(
+        void *user, const char *path, void (*each)(void *to, const char *name), void *to);
 } cdp_os_files;
 
 struct cdp_os {

@@ -1,0 +1,3349 @@
+/*  cdp_checkpoint.h - saved from any layout, loaded into any other - v0.3.0 - MIT-0 or Unlicense
+
+    WHAT IT IS
+        Checkpoints of a distributed job as files that other programs read: safetensors, each tensor
+        once and whole. All ranks write at the same time, each its own part. A job of another number
+        of ranks, with tensors that are cut in another way, loads them; so does one process without
+        a group, and a program in Python. A step that cdp_ckpt_save() has reported survives crashes
+        and power cuts, whatever happens during later saves. Loading compares every byte with a sum.
+
+    DO THIS
+        #define CDP_IMPLEMENTATION      in exactly one C or C++ file, before
+        #include "cdp_tcp.h"            or another way to connect ranks, and
+        #include "cdp_checkpoint.h"     which needs cdp.h and cdp_dtensor.h
+
+    QUICK START
+        #define CDP_IMPLEMENTATION
+        #include "cdp_tcp.h"
+        #include "cdp_checkpoint.h"
+        #include <stdio.h>
+        int main(void) {
+            static float w[6 * 8];
+            cdp_group *world;
+            cdp_ckpt *ckpt;
+            uint64_t step = 0;
+            cdp_item item = { .name = "w" };                  // every rank has all of it, as in DDP
+            item.tensor.layout.ndim = 2;
+            item.tensor.layout.shape[0] = 6;
+            item.tensor.layout.shape[1] = 8;
+            item.tensor.data = w;
+            if (cdp_init_from_env(NULL, &world) != CDP_OK) return cdp_print_error(stderr);
+            cdp_ckpt_desc desc = { .group = world, .path = "run7", .items = &item, .item_count = 1,
+                .keep = 3 };
+            if (cdp_ckpt_create(&desc, &ckpt) != CDP_OK) return cdp_print_error(stderr);
+            cdp_status st = cdp_ckpt_load(ckpt, NULL, CDP_CKPT_LATEST, &step);
+            if (st != CDP_OK && st != CDP_ERR_STATE) return cdp_print_error(stderr);
+            printf("%s %u\n", st == CDP_OK ? "goes on at step" : "begins at step", (unsigned)step);
+            for (uint64_t end = step + 10; step < end; ++step) w[0] += 1;      // train
+            if (cdp_ckpt_save(ckpt, step) != CDP_OK) return cdp_print_error(stderr);
+            cdp_ckpt_destroy(ckpt);
+            cdp_group_destroy(world);
+            return 0;
+        }
+        gcc -O2 train.c -o train -pthread -lm        cdprun -n 4 ./train; cdprun -n 3 ./train
+
+    CONTENTS
+        Each part is marked >>folder/name and comes from src/folder/name.h. `grep '>>'` lists the
+        parts in their order, which is that of the #include lines of src/cdp_checkpoint.h. A part
+        uses what comes before it, never what comes after it. Names in _api hold what programs call.
+
+    API BY TASK
+        I want to...                                       call
+        say what belongs to a checkpoint                   cdp_ckpt_create
+        save a step                                        cdp_ckpt_save
+        go on from the newest step                         cdp_ckpt_load, CDP_CKPT_LATEST
+        load files of Hugging Face, or one of them         cdp_ckpt_load with `path`
+        know what a rank would write, without ranks        cdp_ckpt_preview, a mesh on paper
+        see what the last call did                         cdp_ckpt_info_of
+        read tensors or parts of them without a group      cdp_ckpt_open, cdp_ckpt_read
+        compare files with their sums                      cdp_ckpt_verify
+        find the newest step                               cdp_ckpt_newest
+        In a shell: tools/checkpoint lists, verifies, compares.
+
+    WHAT A RANK BRINGS
+        An array that all ranks have as a copy, as in cdp_ddp: an item without a mesh. Ranks write
+        equal parts of it.
+        A tensor that is cut: an item with its cdp_dtensor. Copies along a dimension of the mesh are
+        written once, in equal parts. The mesh must have all ranks that hold a part or a copy: with
+        a mesh of cdp_mesh_sub(), copies in other parts are not known, and the save is refused.
+        Whole rows of one array in pieces of any size: a layout with a cut of cdp_mesh_cut() or
+        cdp_layout_from_local(). Elements that are no whole rows: a view in one dimension with such
+        a cut, and the real shape in cdp_item.shape.
+        State of an optimizer: more items, such as "w.exp_avg", with .file = "optimizer".
+        Anything else: a blob, of rank 0 or of each rank.
+        All ranks list the same items and blobs in one order.
+
+    FILES
+        PATH/step-00000123/model-00001-of-00002.safetensors, ...; optimizer-00001-of-..., as
+            cdp_item.file says; model.safetensors.index.json: which tensor is where
+        PATH/step-00000123/blobs.safetensors: blobs as U8 "NAME", or "NAME.rank00003"
+        PATH/step-00000123/checkpoint.json: step, files, tensors and blobs with their offsets, the
+            layouts that were saved (for people), and sums. A step without it does not exist.
+        PATH/latest: the name of the newest step, for people; loading looks at the folders.
+        PATH/lock: locked while a job saves, so that a second one is refused (BUSY).
+        Elements of 8 bytes come first in a file, then those of 4, 2 and 1, so all are aligned; the
+        data of a file begin at a multiple of 4096.
+
+    WHY NOTHING IS LOST
+        A save writes into step-N.tmp-ID. All ranks sync their files; then rank 0 syncs the folder,
+        writes checkpoint.json under another name, syncs it, renames it, syncs the folder, renames
+        the folder to step-N, and syncs PATH. Only then does the call return CDP_OK, and only then
+        are older steps removed, checkpoint.json first. Existing steps are never changed. The next
+        save removes folders that were not finished. Tests cut the power at each of these calls in
+        a model of a file system that loses and reorders what was not synced.
+
+    SUMS
+        Each 4 MiB of a tensor have a sum that is linear in the elements, so parts add up however
+        the tensor is cut, and loading reads nothing twice. One changed element of up to 4 bytes
+        always shows; other damage escapes with a chance of about 2^-32. They do not protect from
+        somebody who changes files on purpose.
+
+    CONFIGURATION
+        CDP_CHECKPOINT_IMPLEMENTATION implements this header, cdp_dtensor.h and cdp.h, whose private
+        parts it uses, in the same file; no other file must implement these then. The macros of
+        cdp.h hold here, too: CDP_API, CDP_STATIC, CDP_ASSERT, CDP_NO_STDIO. With CDP_NO_FILES
+        or CDP_NO_OS bring your own cdp_os.files.
+
+    THREADS
+        A cdp_ckpt belongs to one thread at a time. Saving and loading are collective over the
+        group and in the order of its other operations. They last as long as the slowest rank's
+        disk: the timeout of the group must be longer.
+
+    MEMORY
+        From the os of the group. A save copies no tensor. It needs about 250 bytes for each item, 8
+        bytes for each 4 MiB of all tensors, and on rank 0 the headers and all blobs; loading three
+        times the 8 bytes, and 1 MiB where runs are short.
+
+    ERRORS
+        All ranks return the same status and text, which names the rank that failed. After an error
+        of the disk or a wrong item the group stays usable. IO: errno says why; EBADMSG: damage.
+
+    LIMITS
+        names 511 bytes | path 512 bytes | header of a file 100 MB | 2^30 items | step below 2^58
+        not here yet, and not promised: saving in the background; files of each rank alone, where no
+        path is shared; conversion of dtypes while loading; reading PyTorch's .distcp and .pt;
+        object stores without rename; complex dtypes, which safetensors does not have; runs of
+        columns shorter than 64 KiB are written one by one, which is slow: cut rows, or
+        redistribute first; big-endian machines
+
+    License: MIT-0 or Unlicense, as you like; see the end of cdp.h.                            */
+
+/* Joined from src/cdp_checkpoint.h and what it includes: change that, then `make headers`. */
+#ifdef CDP_CHECKPOINT_IMPLEMENTATION
+#ifndef CDP_DTENSOR_IMPLEMENTATION
+#define CDP_DTENSOR_IMPLEMENTATION
+#endif
+#ifndef CDP_CORE_IMPLEMENTATION
+#define CDP_CORE_IMPLEMENTATION
+#endif
+#endif
+#include "cdp_dtensor.h"
+
+#ifndef CDP_CHECKPOINT_INCLUDED
+#define CDP_CHECKPOINT_INCLUDED
+
+#define CDP_CHECKPOINT_VERSION 300 /* major * 10000 + minor * 100 + patch */
+#if CDP_CHECKPOINT_VERSION != CDP_VERSION
+#error "cdp_checkpoint.h and cdp.h are of different versions: copy both from the same release"
+#endif
+#ifdef CDP_NO_OBJECTS
+#error "cdp_checkpoint.h needs what CDP_NO_OBJECTS leaves out"
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- >>checkpoint/checkpoint_api: save from any layout, load into any other ------------------ */
+
+#define CDP_CKPT_LATEST UINT64_MAX /* in place of a step: the newest complete one */
+
+/* Bytes of the program, such as its random state. */
+typedef struct cdp_ckpt_blob {
+    const char *name; /* as the name of an item; unique among blobs and items */
+    void *data;
+    uint64_t bytes; /* that are saved; loading sets how many there were */
+    uint64_t room;  /* for loading: most bytes that `data` can take */
+    /* each rank has its own: a rank that the saved job did not have gets none (bytes 0). Else rank
+       0's bytes are saved, and every rank gets them */
+    bool per_rank;
+} cdp_ckpt_blob;
+
+typedef struct cdp_ckpt_desc {
+    cdp_group *group; /* it must outlive the cdp_ckpt */
+    const char *path; /* a folder that all ranks see, made if it is missing; copied */
+    /* The same on all ranks, in one order. Kept: layouts and pointers are read at each call. */
+    const cdp_item *items;
+    uint32_t item_count;
+    cdp_ckpt_blob *blobs; /* kept */
+    uint32_t blob_count;
+    uint64_t file_bytes; /* a file takes tensors up to so many bytes, or one (default: 5 GB) */
+    uint32_t keep;       /* how many of the newest steps stay (default: all) */
+    uint64_t keep_every; /* steps that are multiples of it stay, too (default: none) */
+    bool no_sync;        /* faster; a power cut may lose steps that were saved, older ones too */
+    bool no_verify;      /* load: do not compare sums */
+    bool partial;        /* load: items and blobs that are missing in the files keep their values */
+    const cdp_os *os;    /* whose files are used; it must outlive the cdp_ckpt (default: the
+                            group's) */
+    /* May be NULL. Called by the thread that saves or loads, after each piece of at most 8 MiB:
+       bytes of this rank that are done, of all that it will write or read. */
+    void (*progress)(void *user, uint64_t done, uint64_t total);
+    void *user;
+} cdp_ckpt_desc;
+
+typedef struct cdp_ckpt cdp_ckpt;
+
+/* What the last save or load of this rank did. */
+typedef struct cdp_ckpt_info {
+    uint64_t step;
+    uint64_t bytes_written, bytes_read; /* of tensors, by this rank; bytes_read: from files, more
+                                           than it needs where short gaps are read, too */
+    uint64_t total_bytes;               /* of all tensors, each once */
+    uint64_t files;                     /* with tensors */
+    uint64_t writes, reads;             /* calls of the os */
+    uint64_t write_ns, sync_ns, commit_ns, read_ns;
+    uint32_t missing, surplus; /* load: items that the files lack; tensors that nobody asked for */
+} cdp_ckpt_info;
+
+/* Prepare to save and load. Local. Errors: INVALID (the text names the member), UNSUPPORTED (an os
+   without files that can be synced; a big-endian machine), NOMEM. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_ckpt_create(const cdp_ckpt_desc *desc, cdp_ckpt **out);
+/* Local. NULL is allowed. */
+CDP_API void cdp_ckpt_destroy(cdp_ckpt *ckpt);
+
+/* Save all items and blobs as `step`, durably: after CDP_OK it survives crashes and power cuts.
+   Collective; all ranks return the same status and text. Older steps beyond `keep` are removed
+   afterwards. A save that fails leaves the group and all older steps as they were; an error other
+   than INVALID and MISMATCH does not prove that the step is absent. Errors: INVALID (the step
+   exists; a name that is empty, too long, not UTF-8, or there twice; a PARTIAL tensor; an item that
+   ranks hold twice on different meshes, or not at all), UNSUPPORTED (a dtype that safetensors does
+   not have), MISMATCH (items of two ranks differ: the text names the item and both), BUSY (another
+   job saves there), IO (rank, file and errno: disk full, read-only, a folder that another rank does
+   not see), NOMEM, or the group's failure. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_ckpt_save(cdp_ckpt *ckpt, uint64_t step);
+
+/* Load a step (CDP_CKPT_LATEST: the newest complete one) into the items and blobs, in whatever
+   layout they have now. `path` (NULL: the desc's): a folder of steps, or one step, or files of
+   safetensors with their folder, as Hugging Face has them, or one such file. *found (may be NULL)
+   becomes the step (0 where the files have none). Collective; all ranks return the same status and
+   text. On an error items may hold anything. Errors: STATE (there is no such step; nothing was
+   changed), MISMATCH (nothing was changed; lists what is missing, and every item whose shape or
+   dtype is another one), IO (rank, file, errno; with EBADMSG: a sum is wrong, the text names tensor
+   and elements, or a file is not what it should be), INVALID (as for saving; a blob is larger
+   than its room), UNSUPPORTED, NOMEM, or the group's failure. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_ckpt_load(
+    cdp_ckpt *ckpt, const char *path, uint64_t step, uint64_t *found);
+
+/* Local. */
+CDP_API cdp_ckpt_info cdp_ckpt_info_of(const cdp_ckpt *ckpt);
+
+/* What a save would write, without writing: set total_bytes, files and, as `bytes_written` and
+   `writes`, what this rank would do. Local, also for items on a mesh on paper; without a group,
+   items without a mesh count as this rank's. Errors: INVALID, UNSUPPORTED, NOMEM. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_ckpt_preview(const cdp_ckpt_desc *desc, cdp_ckpt_info *out);
+
+/* ---- >>checkpoint/reader_api: the files of one process, whose bytes need not be trusted ------ */
+
+typedef struct cdp_ckpt_reader cdp_ckpt_reader;
+
+/* A tensor or a blob in files. */
+typedef struct cdp_ckpt_entry {
+    const char *name; /* belongs to the reader */
+    const char *file; /* name in its folder */
+    cdp_dtype dtype;
+    uint32_t ndim;
+    uint64_t shape[CDP_TENSOR_DIMS], bytes;
+    bool blob;
+} cdp_ckpt_entry;
+
+/* Open `path`: what cdp_ckpt_load() says; of a folder of steps the newest complete one. Local. `os`
+   (NULL: the default one) must outlive the reader. A reader belongs to one thread at a time.
+   Errors: STATE (nothing there to read), IO (errno; EBADMSG: a file is not what it should be, and
+   the text says why), UNSUPPORTED (a dtype that is not known here), NOMEM. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_ckpt_open(
+    const char *path, const cdp_os *os, cdp_ckpt_reader **out);
+CDP_API void cdp_ckpt_close(cdp_ckpt_reader *reader); /* NULL is allowed */
+/* The step; 0 where files have none. */
+CDP_API uint64_t cdp_ckpt_step_of(const cdp_ckpt_reader *reader);
+CDP_API uint32_t cdp_ckpt_count(const cdp_ckpt_reader *reader);
+/* UINT32_MAX: there is none of that name. */
+CDP_API uint32_t cdp_ckpt_find(const cdp_ckpt_reader *reader, const char *name);
+/* Zeros for an index that is too large. */
+CDP_API cdp_ckpt_entry cdp_ckpt_entry_at(const cdp_ckpt_reader *reader, uint32_t index);
+/* Read a box (NULL: all) into `out`, row-major. The sum is not compared. Errors: INVALID, IO,
+   NOMEM. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_ckpt_read(
+    cdp_ckpt_reader *reader, uint32_t index, const cdp_box *box, void *out);
+/* Read one entry and compare its sums. Errors: IO (EBADMSG: the text names the entry and its
+   elements), UNSUPPORTED (files without sums), INVALID, NOMEM. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_ckpt_verify(cdp_ckpt_reader *reader, uint32_t index);
+/* The newest complete step of a folder. Errors: STATE (there is none), IO, NOMEM. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_ckpt_newest(
+    const char *path, const cdp_os *os, uint64_t *step);
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+
+#endif /* CDP_CHECKPOINT_INCLUDED */
+
+#if (defined(CDP_IMPLEMENTATION) || defined(CDP_CHECKPOINT_IMPLEMENTATION)) \
+    && !defined(CDP_CHECKPOINT_IMPL_INCLUDED)
+#define CDP_CHECKPOINT_IMPL_INCLUDED
+
+/* ---- >>text/json_read: JSON, piece by piece (pure) ------------------------------------------- */
+
+/* Knows: the grammar of JSON, and the NaN and Infinity that Python writes. Promises: any bytes
+   yield pieces or a reason; no recursion, no memory; at most 32 levels. */
+#ifndef CDP_SRC_TEXT_JSON_READ_H
+#define CDP_SRC_TEXT_JSON_READ_H
+
+#include <stdlib.h>
+#include <string.h>
+
+#define CDP__JSON_DEEP 32u   /* as many as cdp__json_reader.dicts has bits */
+#define CDP__JSON_DIGITS 40u /* what further digits of a number say is lost */
+
+typedef enum cdp__json_kind {
+    CDP__JSON_BAD, /* this is no JSON: `why` says why, `at` says where */
+    CDP__JSON_END, /* nothing follows the value */
+    CDP__JSON_DICT,
+    CDP__JSON_LIST,
+    CDP__JSON_CLOSE, /* the end of the last dict or list that is open */
+    CDP__JSON_KEY,   /* a text; a value follows */
+    CDP__JSON_TEXT,
+    CDP__JSON_WHOLE,
+    CDP__JSON_REAL, /* also a whole number that has more than 63 bits */
+    CDP__JSON_TRUE,
+    CDP__JSON_FALSE,
+    CDP__JSON_NULL
+} cdp__json_kind;
+
+typedef struct cdp__json_reader {
+    const uint8_t *data;
+    uint64_t bytes, at;
+    const char *why;
+    uint32_t depth, dicts; /* bit i of dicts: the i-th open container is a dict */
+    bool value, first;     /* a value must follow, after a key or at the beginning; just opened */
+    /* of the last piece */
+    const uint8_t *text; /* KEY, TEXT: what stands between the quotes, not decoded */
+    uint64_t length;     /* of that; the decoded text is not longer */
+    bool escapes;        /* it has some, else it is as it stands */
+    int64_t whole;
+    double real;
+} cdp__json_reader;
+
+CDP__PRIVATE cdp__json_reader cdp__json_open(const void *data, uint64_t bytes) {
+    cdp__json_reader r;
+    memset(&r, 0, sizeof r);
+    r.data = (const uint8_t *)data;
+    r.bytes = bytes;
+    r.value = true;
+    return r;
+}
+
+CDP__PRIVATE cdp__json_kind cdp__json_bad(cdp__json_reader *r, const char *why) {
+    r->why = why;
+    return CDP__JSON_BAD;
+}
+
+/* The next byte that is no blank, which is not taken; 0: there is none. */
+CDP__PRIVATE uint8_t cdp__json_look(cdp__json_reader *r) {
+    for (; r->at < r->bytes; ++r->at) {
+        const uint8_t c = r->data[r->at];
+        if (c != ' ' && c != '\n' && c != '\r' && c != '\t') return c;
+    }
+    return 0;
+}
+
+CDP__PRIVATE bool cdp__json_word(cdp__json_reader *r, const char *word) {
+    const uint64_t n = strlen(word);
+    if (r->bytes - r->at < n || memcmp(r->data + r->at, word, (size_t)n) != 0) return false;
+    r->at += n;
+    return true;
+}
+
+CDP__PRIVATE int cdp__hex_digit(uint8_t c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+/* The four digits of an escape; -1: they are not there. */
+CDP__PRIVATE int32_t cdp__json_unit_at(const uint8_t *s, uint64_t bytes) {
+    int32_t unit = 0;
+    uint32_t i;
+    for (i = 0; i < 4; ++i) {
+        const int digit = i < bytes ? cdp__hex_digit(s[i]) : -1;
+        if (digit < 0) return -1;
+        unit = unit * 16 + digit;
+    }
+    return unit;
+}
+
+/* Takes a text, from its first quote on. */
+CDP__PRIVATE cdp__json_kind cdp__json_take_text(cdp__json_reader *r, cdp__json_kind kind) {
+    const uint64_t from = ++r->at;
+    r->escapes = false;
+    for (; r->at < r->bytes && r->data[r->at] != '"'; ++r->at) {
+        const uint8_t c = r->data[r->at];
+        if (c < 32) return cdp__json_bad(r, "a text has a control character");
+        if (c != '\\') continue;
+        r->escapes = true;
+        if (++r->at == r->bytes) break;
+        if (r->data[r->at] == 'u') {
+            if (cdp__json_unit_at(r->data + r->at + 1, r->bytes - r->at - 1) < 0)
+                return cdp__json_bad(r, "four hexadecimal digits are expected after \\u");
+            r->at += 4;
+        } else if (!r->data[r->at] || !strchr("\"\\/bfnrt", r->data[r->at]))
+            return cdp__json_bad(r, "there is no such escape");
+    }
+    if (r->at >= r->bytes) return cdp__json_bad(r, "a text does not end");
+    r->text = r->data + from;
+    r->length = r->at++ - from;
+    return kind;
+}
+
+/* Decodes one escape of a text that was taken, from the byte after the backslash on. */
+CDP__PRIVATE uint32_t cdp__json_escape(const uint8_t **at, const uint8_t *end) {
+    static const char from[] = "nrtbf", to[] = "\n\r\t\b\f";
+    const uint8_t c = *(*at)++;
+    const char *const known = strchr(from, c);
+    uint32_t unit;
+    int32_t low;
+    if (c != 'u') return known ? (uint8_t)to[known - from] : c;
+    unit = (uint32_t)cdp__json_unit_at(*at, 4);
+    *at += 4;
+    if (unit < 0xd800 || unit >= 0xdc00) return unit;
+    if (end - *at < 6 || (*at)[0] != '\\' || (*at)[1] != 'u') return unit;
+    low = cdp__json_unit_at(*at + 2, 4);
+    if (low < 0xdc00 || low >= 0xe000) return unit;
+    *at += 6;
+    return 0x10000 + ((unit - 0xd800) << 10) + ((uint32_t)low - 0xdc00);
+}
+
+/* Writes the last key or text, decoded, to `out`, which has room for r->length bytes. Returns its
+   length. What is no character, and a zero byte, become '?'. */
+CDP__PRIVATE uint64_t cdp__json_decode(const cdp__json_reader *r, char *out) {
+    const uint8_t *at = r->text, *const end = at + r->length;
+    const char *const from = out;
+    while (at < end) {
+        uint32_t c = *at++;
+        if (c != '\\') {
+            *out++ = (char)c;
+            continue;
+        }
+        c = cdp__json_escape(&at, end);
+        out += cdp__utf8_put(c ? c : '?', out);
+    }
+    return (uint64_t)(out - from);
+}
+
+CDP__PRIVATE bool cdp__json_is_digit(const cdp__json_reader *r) {
+    return r->at < r->bytes && r->data[r->at] >= '0' && r->data[r->at] <= '9';
+}
+
+/* Digits of a number without its point, as text for strtod(), which then needs no locale. */
+typedef struct cdp__json_digits {
+    char text[CDP__JSON_DIGITS + 32];
+    uint32_t count;
+    int64_t exponent;
+} cdp__json_digits;
+
+CDP__PRIVATE void cdp__json_take_digits(cdp__json_reader *r, cdp__json_digits *d, bool fraction) {
+    for (; cdp__json_is_digit(r); ++r->at) {
+        const bool kept = d->count < CDP__JSON_DIGITS;
+        const char c = (char)r->data[r->at];
+        if (kept && (d->count || c != '0')) d->text[d->count++] = c;
+        d->exponent += (int64_t)!kept - fraction;
+    }
+}
+
+CDP__PRIVATE double cdp__json_real_of(cdp__json_digits *d) {
+    const bool below = d->exponent < 0;
+    uint64_t e = below ? 0 - (uint64_t)d->exponent : (uint64_t)d->exponent;
+    char *at = d->text + sizeof d->text;
+    uint32_t n = d->count;
+    if (!n) return 0;
+    *--at = 0;
+    do
+        *--at = (char)('0' + e % 10);
+    while (e /= 10);
+    d->text[n++] = 'e';
+    d->text[n++] = below ? '-' : '+';
+    memmove(d->text + n, at, strlen(at) + 1);
+    return strtod(d->text, NULL);
+}
+
+/* Takes what follows the digits of a real number: digits behind a point, an exponent. */
+CDP__PRIVATE bool cdp__json_take_rest(cdp__json_reader *r, cdp__json_digits *d) {
+    int64_t exponent = 0;
+    bool below = false;
+    if (r->at < r->bytes && r->data[r->at] == '.') {
+        ++r->at;
+        if (!cdp__json_is_digit(r)) return false;
+        cdp__json_take_digits(r, d, true);
+    }
+    if (r->at < r->bytes && (r->data[r->at] | 32) == 'e') {
+        ++r->at;
+        if (r->at < r->bytes && (r->data[r->at] == '+' || r->data[r->at] == '-'))
+            below = r->data[r->at++] == '-';
+        if (!cdp__json_is_digit(r)) return false;
+        for (; cdp__json_is_digit(r); ++r->at)
+            if (exponent < 1000000) exponent = exponent * 10 + (r->data[r->at] - '0');
+    }
+    d->exponent += below ? -exponent : exponent;
+    return true;
+}
+
+CDP__PRIVATE cdp__json_kind cdp__json_take_number(cdp__json_reader *r) {
+    const uint64_t from = r->at;
+    const bool minus = cdp__json_word(r, "-");
+    cdp__json_digits d;
+    uint64_t whole = 0, i;
+    uint8_t next;
+    d.count = 0;
+    d.exponent = 0;
+    if (!cdp__json_is_digit(r)) {
+        const bool nan = !minus && cdp__json_word(r, "NaN");
+        if (!nan && !cdp__json_word(r, "Infinity"))
+            return cdp__json_bad(r, "a value is expected here");
+        r->real = strtod(nan ? "nan" : "inf", NULL);
+        if (minus) r->real = -r->real;
+        return CDP__JSON_REAL;
+    }
+    cdp__json_take_digits(r, &d, false);
+    if (r->data[from + minus] == '0' && r->at > from + minus + 1)
+        return cdp__json_bad(r, "a number begins with a zero");
+    for (i = 0; i < d.count && d.count < 20; ++i)
+        whole = whole * 10 + (uint64_t)(d.text[i] - '0');
+    next = r->at < r->bytes ? r->data[r->at] : 0;
+    if (next != '.' && (next | 32) != 'e' && d.count < 20 && whole <= (uint64_t)INT64_MAX) {
+        r->whole = minus ? -(int64_t)whole : (int64_t)whole;
+        return CDP__JSON_WHOLE;
+    }
+    if (!cdp__json_take_rest(r, &d)) return cdp__json_bad(r, "a digit is expected here");
+    r->real = cdp__json_real_of(&d);
+    if (minus) r->real = -r->real;
+    return CDP__JSON_REAL;
+}
+
+CDP__PRIVATE cdp__json_kind cdp__json_take_value(cdp__json_reader *r) {
+    const uint8_t c = cdp__json_look(r);
+    r->value = r->first = false;
+    if (c == '"') return cdp__json_take_text(r, CDP__JSON_TEXT);
+    if (c == '{' || c == '[') {
+        if (r->depth == CDP__JSON_DEEP) return cdp__json_bad(r, "it is nested too deep");
+        ++r->at;
+        r->dicts &= ~(1u << r->depth);
+        r->dicts |= (uint32_t)(c == '{') << r->depth++;
+        r->first = true;
+        return c == '{' ? CDP__JSON_DICT : CDP__JSON_LIST;
+    }
+    if (cdp__json_word(r, "true")) return CDP__JSON_TRUE;
+    if (cdp__json_word(r, "false")) return CDP__JSON_FALSE;
+    if (cdp__json_word(r, "null")) return CDP__JSON_NULL;
+    return cdp__json_take_number(r);
+}
+
+/* Takes the next piece. After BAD or END it must not be called again. */
+CDP__PRIVATE cdp__json_kind cdp__json_next(cdp__json_reader *r) {
+    const bool dict = r->depth && r->dicts >> (r->depth - 1) & 1;
+    uint8_t c;
+    if (r->value) return cdp__json_take_value(r);
+    c = cdp__json_look(r);
+    if (!r->depth)
+        return r->at < r->bytes ? cdp__json_bad(r, "its end is expected here") : CDP__JSON_END;
+    if (c == (dict ? '}' : ']')) {
+        ++r->at;
+        --r->depth;
+        r->first = false;
+        return CDP__JSON_CLOSE;
+    }
+    if (!r->first && !cdp__json_word(r, ","))
+        return cdp__json_bad(r, "a comma or the end of a list is expected here");
+    if (!dict) return cdp__json_take_value(r);
+    if (cdp__json_look(r) != '"') return cdp__json_bad(r, "a key is expected here");
+    if (cdp__json_take_text(r, CDP__JSON_KEY) == CDP__JSON_BAD) return CDP__JSON_BAD;
+    if (cdp__json_look(r) != ':') return cdp__json_bad(r, "a colon is expected here");
+    ++r->at;
+    r->value = true;
+    return CDP__JSON_KEY;
+}
+
+#endif /* CDP_SRC_TEXT_JSON_READ_H */
+
+/* ---- >>checkpoint/sums: a sum of the elements of a tensor that any division into pieces adds up to  */
+
+/* (pure)
+
+   Knows: bits of elements and their indices. Promises: sums of pieces that are disjoint add up,
+   modulo 2^64, to the sum of the whole; one changed element of up to 4 bytes always shows, other
+   damage escapes with a chance of about 2^-32. Not against malice. */
+
+/* The sum is SUM over k of x(k) w(k): x(k) are the bits of element k, as a number; w(k) is an odd
+   number of a table, at k % 2048, times an odd one made from k / 2048. An odd factor loses no bit.
+   The halves of an element of 8 bytes have tables of their own. */
+#define CDP__CK_BLOCK 2048u
+
+typedef struct cdp__ck_weights {
+    uint32_t low[CDP__CK_BLOCK], high[CDP__CK_BLOCK];
+} cdp__ck_weights;
+
+CDP__PRIVATE void cdp__ck_weights_fill(cdp__ck_weights *w) {
+    uint32_t i;
+    for (i = 0; i < CDP__CK_BLOCK; ++i) {
+        w->low[i] = (uint32_t)(cdp__mix(2 * i + 1) >> 32) | 1u;
+        w->high[i] = (uint32_t)(cdp__mix(2 * i + 2) >> 32) | 1u;
+    }
+}
+
+CDP__PRIVATE uint64_t cdp__ck_sum1(const uint32_t *w, const uint8_t *at, uint64_t n) {
+    uint64_t sum = 0, i;
+    for (i = 0; i < n; ++i)
+        sum += (uint64_t)at[i] * w[i];
+    return sum;
+}
+
+CDP__PRIVATE uint64_t cdp__ck_sum2(const uint32_t *w, const uint8_t *at, uint64_t n) {
+    uint64_t sum = 0, i;
+    for (i = 0; i < n; ++i) {
+        uint16_t x;
+        memcpy(&x, at + 2 * i, 2);
+        sum += (uint64_t)x * w[i];
+    }
+    return sum;
+}
+
+CDP__PRIVATE uint64_t cdp__ck_sum4(const uint32_t *w, const uint8_t *at, uint64_t n) {
+    uint64_t sum = 0, i;
+    for (i = 0; i < n; ++i) {
+        uint32_t x;
+        memcpy(&x, at + 4 * i, 4);
+        sum += (uint64_t)x * w[i];
+    }
+    return sum;
+}
+
+CDP__PRIVATE uint64_t cdp__ck_sum8(
+    const uint32_t *low, const uint32_t *high, const uint8_t *at, uint64_t n) {
+    uint64_t sum = 0, i;
+    for (i = 0; i < n; ++i) {
+        uint64_t x;
+        memcpy(&x, at + 8 * i, 8);
+        sum += (x & 0xffffffffu) * low[i] + (x >> 32) * high[i];
+    }
+    return sum;
+}
+
+/* The sum of elements k to k + count - 1 of a tensor, of 1, 2, 4 or 8 bytes each. */
+CDP__PRIVATE uint64_t cdp__ck_sum(
+    const cdp__ck_weights *w, const void *data, uint64_t elem, uint64_t k, uint64_t count) {
+    const uint8_t *at = (const uint8_t *)data;
+    uint64_t sum = 0;
+    while (count) {
+        const uint64_t from = k % CDP__CK_BLOCK, n = cdp__min(CDP__CK_BLOCK - from, count);
+        const uint32_t *const low = w->low + from;
+        uint64_t part;
+        if (elem == 1)
+            part = cdp__ck_sum1(low, at, n);
+        else if (elem == 2)
+            part = cdp__ck_sum2(low, at, n);
+        else if (elem == 4)
+            part = cdp__ck_sum4(low, at, n);
+        else
+            part = cdp__ck_sum8(low, w->high + from, at, n);
+        sum += part * (cdp__mix(k / CDP__CK_BLOCK + 1) | 1u);
+        at += n * elem;
+        k += n;
+        count -= n;
+    }
+    return sum;
+}
+
+/* Adds elements k to k + count - 1 to the sums of slabs of `slab` elements each. */
+CDP__PRIVATE void cdp__ck_sum_slabs(const cdp__ck_weights *w, const void *data, uint64_t elem,
+    uint64_t k, uint64_t count, uint64_t slab, uint64_t *sums) {
+    const uint8_t *at = (const uint8_t *)data;
+    while (count) {
+        const uint64_t n = cdp__min(slab - k % slab, count);
+        sums[k / slab] += cdp__ck_sum(w, at, elem, k, n);
+        at += n * elem;
+        k += n;
+        count -= n;
+    }
+}
+
+/* ---- >>checkpoint/pieces: which elements a rank holds, writes and reads ---------------------- */
+
+/* Knows: layouts and the coordinates of a rank. Promises: of all ranks of a mesh, each element is
+   in the share of exactly one; replicas have equal shares up to one element. */
+
+/* The box of a rank as runs: stretches that are contiguous in the row-major tensor, and follow one
+   another in the memory of the rank. A flat view has the same indices as what it is a view of. */
+typedef struct cdp__ck_piece {
+    cdp_box box;
+    uint64_t shape[CDP_TENSOR_DIMS];
+    uint32_t outer;       /* dimensions 0 .. outer - 1 count the runs */
+    uint64_t count, run;  /* elements; of one run */
+    uint64_t first, last; /* the share that this rank writes: elements of its memory */
+} cdp__ck_piece;
+
+typedef struct cdp__ck_run {
+    uint64_t at, local, count; /* in the tensor; in the memory of the rank; elements */
+} cdp__ck_run;
+
+/* Completes a piece whose box and shape are set. */
+CDP__PRIVATE void cdp__ck_piece_runs(cdp__ck_piece *p, uint32_t ndim) {
+    uint32_t d;
+    p->count = p->run = 1;
+    p->outer = 0;
+    for (d = 0; d < ndim; ++d)
+        p->count *= p->box.size[d];
+    for (d = ndim; d-- > 0;) {
+        p->run *= p->box.size[d];
+        if (p->box.size[d] == p->shape[d]) continue;
+        p->outer = d;
+        break;
+    }
+    p->first = 0;
+    p->last = p->count;
+}
+
+/* Replica `copy` of `copies` writes its part of the piece. */
+CDP__PRIVATE void cdp__ck_piece_share(cdp__ck_piece *p, uint64_t copy, uint64_t copies) {
+    const uint64_t each = p->count / copies, more = p->count % copies;
+    p->first = copy * each + cdp__min(copy, more);
+    p->last = p->first + each + (copy < more);
+}
+
+/* What the rank at coord[] of the layout's mesh holds. Without a mesh: rank `rank` of `size`, each
+   of which holds the whole tensor. coord NULL: this rank. */
+CDP__PRIVATE cdp__ck_piece cdp__ck_piece_of(
+    const cdp_layout *l, const uint32_t *coord, uint32_t rank, uint32_t size) {
+    const cdp_mesh_desc *const m = l->mesh ? cdp_mesh_desc_of(l->mesh) : NULL;
+    uint64_t copy = 0, copies = 1;
+    cdp__ck_piece p;
+    uint32_t d;
+    memset(&p, 0, sizeof p);
+    for (d = 0; d < l->ndim; ++d)
+        p.shape[d] = p.box.size[d] = l->shape[d];
+    if (!m) {
+        cdp__ck_piece_runs(&p, l->ndim);
+        cdp__ck_piece_share(&p, rank, size);
+        return p;
+    }
+    if (!coord && cdp_mesh_coord(l->mesh, CDP_NO_DIM) == CDP_NO_DIM) {
+        memset(&p, 0, sizeof p);
+        return p;
+    }
+    (void)cdp_layout_box(l, coord, &p.box);
+    cdp__ck_piece_runs(&p, l->ndim);
+    for (d = 0; d < m->ndim; ++d) {
+        if (l->place[d].kind != CDP_PLACE_REPLICATE) continue;
+        copy = copy * m->shape[d] + (coord ? coord[d] : cdp_mesh_coord(l->mesh, d));
+        copies *= m->shape[d];
+    }
+    cdp__ck_piece_share(&p, copy, copies);
+    return p;
+}
+
+/* The run that contains element `local` of the memory of the rank, from there on, and at most up
+   to `last`. local < last <= count. */
+CDP__PRIVATE cdp__ck_run cdp__ck_run_at(const cdp__ck_piece *p, uint64_t local, uint64_t last) {
+    const uint64_t within = local % p->run;
+    uint64_t index = local / p->run, step = 1;
+    cdp__ck_run r;
+    uint32_t d;
+    r.local = local;
+    r.count = cdp__min(p->run - within, last - local);
+    r.at = within;
+    for (d = CDP_TENSOR_DIMS; d-- > 0;) {
+        uint64_t place = p->box.start[d];
+        if (d < p->outer) {
+            place += index % p->box.size[d];
+            index /= p->box.size[d];
+        }
+        r.at += place * step;
+        step *= p->shape[d] ? p->shape[d] : 1; /* 0: the tensor has fewer dimensions */
+    }
+    return r;
+}
+
+/* ---- >>checkpoint/table: what lies where in the files of a checkpoint ------------------------ */
+
+/* Knows: names, shapes, files, offsets, sums. Promises: names are unique; memory is freed as a
+   whole. */
+
+#ifndef CDP__CK_SLAB
+#define CDP__CK_SLAB (4u << 20) /* bytes with a sum of their own; tests have smaller ones */
+#endif
+#define CDP__CK_NAME 511u /* longest name, in bytes */
+
+typedef struct cdp__ck_entry {
+    uint64_t name;            /* byte of `text` */
+    uint64_t at, bytes;       /* in the file */
+    uint64_t first_sum, sums; /* of `sums`; 0: the files have none */
+    uint64_t shape[CDP_TENSOR_DIMS];
+    cdp_dtype dtype;
+    uint32_t ndim, file, item; /* item: of the desc, while saving */
+    bool blob;
+} cdp__ck_entry;
+
+typedef struct cdp__ck_file {
+    uint64_t name, data_at, bytes; /* data_at: length of the header with its own length */
+} cdp__ck_file;
+
+typedef struct cdp__ck_table {
+    const cdp_os *os;
+    cdp__ck_entry *entries;
+    cdp__ck_file *files;
+    char *text;
+    uint64_t *sums;
+    uint32_t *slots; /* open addressing: entry + 1, by name */
+    uint64_t count, room, file_count, file_room, text_used, text_room, sum_count, sum_room, mask;
+    uint64_t step, slab; /* slab: bytes */
+    const char *why;     /* why bytes cannot be read */
+    cdp_status status;   /* of that: IO, UNSUPPORTED, NOMEM */
+} cdp__ck_table;
+
+CDP__PRIVATE void cdp__ck_table_open(cdp__ck_table *t, const cdp_os *os) {
+    memset(t, 0, sizeof *t);
+    t->os = os;
+    t->slab = CDP__CK_SLAB;
+}
+
+CDP__PRIVATE void cdp__ck_table_close(cdp__ck_table *t) {
+    cdp__free(t->os, t->entries);
+    cdp__free(t->os, t->files);
+    cdp__free(t->os, t->text);
+    cdp__free(t->os, t->sums);
+    cdp__free(t->os, t->slots);
+}
+
+/* Notes the first reason why bytes cannot be read. */
+CDP__PRIVATE bool cdp__ck_bad(cdp__ck_table *t, const char *why) {
+    if (!t->why) {
+        t->why = why;
+        t->status = CDP_ERR_IO;
+    }
+    return false;
+}
+
+CDP__PRIVATE bool cdp__ck_none(cdp__ck_table *t) {
+    if (!t->why) {
+        t->why = "out of memory";
+        t->status = CDP_ERR_NOMEM;
+    }
+    return false;
+}
+
+/* Makes room for `need` things of `each` bytes in `at`, which may move. */
+CDP__PRIVATE void *cdp__ck_room(
+    cdp__ck_table *t, void *at, uint64_t *room, uint64_t need, uint64_t each) {
+    uint64_t more = *room ? *room : 64;
+    void *bigger;
+    if (need <= *room) return at;
+    while (more < need)
+        more *= 2;
+    bigger = cdp__alloc(t->os, more * each);
+    if (!bigger) {
+        (void)cdp__ck_none(t);
+        return NULL;
+    }
+    if (*room) memcpy(bigger, at, (size_t)(*room * each));
+    cdp__free(t->os, at);
+    *room = more;
+    return bigger;
+}
+
+/* Room for `bytes` bytes and a zero at the end of the texts; NULL: out of memory. */
+CDP__PRIVATE char *cdp__ck_text_room(cdp__ck_table *t, uint64_t bytes) {
+    char *const text = (char *)cdp__ck_room(t, t->text, &t->text_room, t->text_used + bytes + 1, 1);
+    if (!text) return NULL;
+    t->text = text;
+    return text + t->text_used;
+}
+
+/* Stores a text; UINT64_MAX: out of memory. */
+CDP__PRIVATE uint64_t cdp__ck_text(cdp__ck_table *t, const char *text, uint64_t bytes) {
+    char *const to = cdp__ck_text_room(t, bytes);
+    const uint64_t at = t->text_used;
+    if (!to) return UINT64_MAX;
+    memcpy(to, text, (size_t)bytes);
+    to[bytes] = 0;
+    t->text_used += bytes + 1;
+    return at;
+}
+
+/* The last text of a JSON reader, decoded; UINT64_MAX: out of memory. */
+CDP__PRIVATE uint64_t cdp__ck_json_text(cdp__ck_table *t, const cdp__json_reader *j) {
+    char *const to = cdp__ck_text_room(t, j->length);
+    const uint64_t at = t->text_used;
+    uint64_t n;
+    if (!to) return UINT64_MAX;
+    n = cdp__json_decode(j, to);
+    to[n] = 0;
+    t->text_used += n + 1;
+    return at;
+}
+
+CDP__PRIVATE const char *cdp__ck_name(const cdp__ck_table *t, const cdp__ck_entry *e) {
+    return t->text + e->name;
+}
+
+CDP__PRIVATE const char *cdp__ck_file_name(const cdp__ck_table *t, const cdp__ck_entry *e) {
+    return t->text + t->files[e->file].name;
+}
+
+CDP__PRIVATE cdp__ck_entry *cdp__ck_entry_new(cdp__ck_table *t) {
+    cdp__ck_entry *const all =
+        (cdp__ck_entry *)cdp__ck_room(t, t->entries, &t->room, t->count + 1, sizeof *all);
+    if (!all || t->count >= UINT32_MAX / 4) return NULL;
+    t->entries = all;
+    memset(&all[t->count], 0, sizeof *all);
+    return &all[t->count++];
+}
+
+CDP__PRIVATE cdp__ck_file *cdp__ck_file_new(cdp__ck_table *t) {
+    cdp__ck_file *const all =
+        (cdp__ck_file *)cdp__ck_room(t, t->files, &t->file_room, t->file_count + 1, sizeof *all);
+    if (!all || t->file_count >= UINT32_MAX / 4) return NULL;
+    t->files = all;
+    memset(&all[t->file_count], 0, sizeof *all);
+    return &all[t->file_count++];
+}
+
+/* The number of elements of a slab, and of slabs of an entry. */
+CDP__PRIVATE uint64_t cdp__ck_slab_elements(const cdp__ck_table *t, const cdp__ck_entry *e) {
+    return cdp__max(t->slab / cdp__dtype_row_of(e->dtype)->bytes, 1);
+}
+CDP__PRIVATE uint64_t cdp__ck_slab_count(const cdp__ck_table *t, const cdp__ck_entry *e) {
+    const uint64_t each = cdp__ck_slab_elements(t, e) * cdp__dtype_row_of(e->dtype)->bytes;
+    return e->bytes / each + (e->bytes % each != 0);
+}
+
+/* Gives an entry room for its sums, which are 0. */
+CDP__PRIVATE bool cdp__ck_sums_new(cdp__ck_table *t, cdp__ck_entry *e) {
+    const uint64_t n = cdp__ck_slab_count(t, e);
+    uint64_t *const all =
+        (uint64_t *)cdp__ck_room(t, t->sums, &t->sum_room, t->sum_count + n, sizeof *all);
+    if (!all) return false;
+    t->sums = all;
+    if (n) memset(all + t->sum_count, 0, (size_t)(n * sizeof *all));
+    e->first_sum = t->sum_count;
+    e->sums = n;
+    t->sum_count += n;
+    return true;
+}
+
+/* The size of an entry from dtype and shape; false: it does not fit 63 bits. */
+CDP__PRIVATE bool cdp__ck_entry_bytes(
+    cdp_dtype dtype, uint32_t ndim, const uint64_t *shape, uint64_t *bytes) {
+    uint64_t n = cdp__dtype_row_of(dtype)->bytes;
+    bool empty = false;
+    uint32_t d;
+    for (d = 0; d < ndim; ++d) {
+        empty = empty || !shape[d];
+        if (shape[d] && !cdp__mul_fits(n, shape[d], &n)) return false;
+    }
+    *bytes = empty ? 0 : n;
+    return true;
+}
+
+CDP__PRIVATE uint64_t cdp__ck_slot(const cdp__ck_table *t, const char *name) {
+    uint64_t at = cdp__mix(cdp__hash(CDP__HASH_START, name, strlen(name))) & t->mask;
+    while (t->slots[at] && strcmp(cdp__ck_name(t, &t->entries[t->slots[at] - 1]), name) != 0)
+        at = (at + 1) & t->mask;
+    return at;
+}
+
+/* Makes the index of names; false: out of memory, or a name is there twice (*twice). */
+CDP__PRIVATE bool cdp__ck_index(cdp__ck_table *t, uint64_t *twice) {
+    uint64_t size = 16, i;
+    *twice = UINT64_MAX;
+    while (size < 2 * t->count)
+        size *= 2;
+    cdp__free(t->os, t->slots);
+    t->slots = (uint32_t *)cdp__alloc_zero(t->os, size * sizeof *t->slots);
+    if (!t->slots) return cdp__ck_none(t);
+    t->mask = size - 1;
+    for (i = 0; i < t->count; ++i) {
+        const uint64_t at = cdp__ck_slot(t, cdp__ck_name(t, &t->entries[i]));
+        if (t->slots[at]) {
+            *twice = i;
+            return cdp__ck_bad(t, "a name is there twice");
+        }
+        t->slots[at] = (uint32_t)i + 1;
+    }
+    return true;
+}
+
+/* NULL: there is none of that name. */
+CDP__PRIVATE cdp__ck_entry *cdp__ck_look(const cdp__ck_table *t, const char *name) {
+    const uint32_t at = t->slots ? t->slots[cdp__ck_slot(t, name)] : 0;
+    return at ? &t->entries[at - 1] : NULL;
+}
+
+/* Whether a text is UTF-8 without control characters and may be a name. */
+CDP__PRIVATE bool cdp__ck_name_fits(const char *name) {
+    const uint64_t bytes = strlen(name);
+    const uint8_t *at = (const uint8_t *)name, *const end = at + bytes;
+    if (!bytes || bytes > CDP__CK_NAME || strcmp(name, "__metadata__") == 0) return false;
+    while (at < end) {
+        const bool mark = *at == '?';
+        const uint32_t c = cdp__utf8_next(&at, end);
+        if (c < 32 || (c == '?' && !mark)) return false;
+    }
+    return true;
+}
+
+/* Writes a number with at least so many digits. */
+CDP__PRIVATE void cdp__ck_digits(cdp__text *t, uint64_t v, uint32_t digits) {
+    uint64_t least = 10;
+    for (; --digits; least *= 10)
+        if (v < least) break;
+    for (; digits; --digits)
+        cdp__text_char(t, '0');
+    cdp__text_number(t, v, false, 10);
+}
+
+/* ---- >>checkpoint/safetensors: headers of safetensors files ---------------------------------- */
+
+/* Knows: the format of Hugging Face: the little-endian, row-major bytes of tensors behind a header
+   in JSON. Promises: any bytes yield entries inside the file or a reason. */
+
+#define CDP__CK_HEADER_MAX 100000000u /* bytes, as the format says */
+#define CDP__CK_ALIGN 4096u           /* data begin at a multiple of it */
+
+/* Writes the name of a dtype in the format: that of the table in capitals, and F8_E4M3 for f8e4m3.
+   False: the format has no complex numbers. */
+CDP__PRIVATE bool cdp__ck_dtype_word(cdp_dtype t, char out[16]) {
+    const cdp__dtype_row *const row = cdp__dtype_row_of(t);
+    const char *at = row->name;
+    uint32_t n = 0;
+    if (!row->bytes || row->kind == CDP__COMPLEX) return false;
+    for (; *at && n < 14; ++at) {
+        if (*at == 'e') out[n++] = '_';
+        out[n++] = (char)(*at >= 'a' && *at <= 'z' ? *at - 'a' + 'A' : *at);
+    }
+    out[n] = 0;
+    return true;
+}
+
+CDP__PRIVATE cdp_dtype cdp__ck_dtype_of(const char *word) {
+    char other[16];
+    uint32_t i;
+    for (i = 1; i < CDP_DTYPE_COUNT; ++i)
+        if (cdp__ck_dtype_word((cdp_dtype)i, other) && strcmp(other, word) == 0)
+            return (cdp_dtype)i;
+    return CDP_DTYPE_COUNT;
+}
+
+/* "dtype" and "shape" of an entry, as both formats have them. */
+CDP__PRIVATE void cdp__ck_write_type(cdp__text *t, const cdp__ck_entry *e) {
+    char word[16] = "";
+    uint32_t d;
+    (void)cdp__ck_dtype_word(e->dtype, word);
+    cdp__text_add(t, "\"dtype\":\"%s\",\"shape\":[", word);
+    for (d = 0; d < e->ndim; ++d)
+        cdp__text_add(t, d ? ",%llu" : "%llu", (unsigned long long)e->shape[d]);
+    cdp__text_char(t, ']');
+}
+
+/* Writes the JSON of the header of file `file`; offsets count from the end of the header, and
+   entries of one file are neighbours. */
+CDP__PRIVATE void cdp__ck_write_header(cdp__text *t, const cdp__ck_table *table, uint32_t file) {
+    uint64_t at = 0, i;
+    cdp__text_add(t, "{\"__metadata__\":{\"format\":\"pt\"}");
+    for (i = 0; i < table->count; ++i) {
+        const cdp__ck_entry *const e = &table->entries[i];
+        if (e->file != file) continue;
+        cdp__text_char(t, ',');
+        cdp__json_string(t, cdp__ck_name(table, e));
+        cdp__text_add(t, ":{");
+        cdp__ck_write_type(t, e);
+        cdp__text_add(t, ",\"data_offsets\":[%llu,%llu]}", (unsigned long long)at,
+            (unsigned long long)(at + e->bytes));
+        at += e->bytes;
+    }
+    cdp__text_char(t, '}');
+}
+
+/* Length of the header of a file with the 8 bytes of its own length, padded. */
+CDP__PRIVATE uint64_t cdp__ck_header_bytes(const cdp__ck_table *table, uint32_t file) {
+    cdp__text t = cdp__text_of(NULL, 0);
+    cdp__ck_write_header(&t, table, file);
+    return (t.used + 8 + CDP__CK_ALIGN - 1) / CDP__CK_ALIGN * CDP__CK_ALIGN;
+}
+
+/* Fills `to`, of cdp__ck_header_bytes() bytes. */
+CDP__PRIVATE void cdp__ck_fill_header(
+    const cdp__ck_table *table, uint32_t file, uint8_t *to, uint64_t bytes) {
+    cdp__text t = cdp__text_of((char *)to + 8, bytes - 8);
+    cdp__ck_write_header(&t, table, file);
+    cdp__put_u64(to, bytes - 8);
+    memset(to + 8 + t.used, ' ', (size_t)(bytes - 8 - t.used));
+}
+
+/* ---- reading ---- */
+
+/* Skips the value that begins with a piece of this kind. */
+CDP__PRIVATE bool cdp__ck_skip(cdp__ck_table *t, cdp__json_reader *j, cdp__json_kind kind) {
+    uint32_t depth = 0;
+    for (;;) {
+        if (kind == CDP__JSON_BAD || kind == CDP__JSON_END)
+            return cdp__ck_bad(t, j->why ? j->why : "it ends too early");
+        if (kind == CDP__JSON_DICT || kind == CDP__JSON_LIST) ++depth;
+        if (kind == CDP__JSON_CLOSE) --depth;
+        if (!depth && kind != CDP__JSON_KEY) return true;
+        kind = cdp__json_next(j);
+    }
+}
+
+/* Whether the last key or text is this one. */
+CDP__PRIVATE bool cdp__ck_is(const cdp__json_reader *j, const char *word) {
+    return !j->escapes && j->length == strlen(word)
+        && memcmp(j->text, word, (size_t)j->length) == 0;
+}
+
+/* Takes a list of at most `max` whole numbers; *count: how many. */
+CDP__PRIVATE bool cdp__ck_numbers(
+    cdp__ck_table *t, cdp__json_reader *j, uint64_t *out, uint32_t max, uint32_t *count) {
+    cdp__json_kind kind = cdp__json_next(j);
+    *count = 0;
+    if (kind != CDP__JSON_LIST) return cdp__ck_bad(t, "a list of numbers is expected");
+    while ((kind = cdp__json_next(j)) == CDP__JSON_WHOLE) {
+        if (j->whole < 0) return cdp__ck_bad(t, "a number is negative");
+        if (*count == max) return cdp__ck_bad(t, "a list of numbers is too long");
+        out[(*count)++] = (uint64_t)j->whole;
+    }
+    return kind == CDP__JSON_CLOSE || cdp__ck_bad(t, "a list of numbers has something else in it");
+}
+
+CDP__PRIVATE bool cdp__ck_number(cdp__ck_table *t, cdp__json_reader *j, uint64_t *out) {
+    if (cdp__json_next(j) != CDP__JSON_WHOLE || j->whole < 0)
+        return cdp__ck_bad(t, "a number is expected");
+    *out = (uint64_t)j->whole;
+    return true;
+}
+
+CDP__PRIVATE bool cdp__ck_read_dtype(cdp__ck_table *t, cdp__json_reader *j, cdp_dtype *out) {
+    char word[16];
+    if (cdp__json_next(j) != CDP__JSON_TEXT) return cdp__ck_bad(t, "a dtype is expected");
+    if (j->escapes || j->length >= sizeof word) return cdp__ck_bad(t, "a dtype is no word");
+    memcpy(word, j->text, (size_t)j->length);
+    word[j->length] = 0;
+    *out = cdp__ck_dtype_of(word);
+    if (*out != CDP_DTYPE_COUNT) return true;
+    (void)cdp__ck_bad(t, "a tensor has a dtype that is not known here");
+    t->status = CDP_ERR_UNSUPPORTED;
+    return false;
+}
+
+/* Takes the name of an entry, which is the last text. */
+CDP__PRIVATE bool cdp__ck_read_name(cdp__ck_table *t, cdp__json_reader *j, cdp__ck_entry *e) {
+    if (j->length > 8 * CDP__CK_NAME) return cdp__ck_bad(t, "a name is too long");
+    e->name = cdp__ck_json_text(t, j);
+    if (e->name == UINT64_MAX) return false;
+    return cdp__ck_name_fits(t->text + e->name)
+        || cdp__ck_bad(t, "a name is empty, too long or not UTF-8");
+}
+
+CDP__PRIVATE bool cdp__ck_add_entry(cdp__ck_table *t, const cdp__ck_entry *from) {
+    cdp__ck_entry *const e = cdp__ck_entry_new(t);
+    if (!e) return cdp__ck_none(t);
+    *e = *from;
+    return true;
+}
+
+/* Takes what is behind the name of a tensor. */
+CDP__PRIVATE bool cdp__ck_read_tensor(
+    cdp__ck_table *t, cdp__json_reader *j, cdp__ck_entry *e, uint64_t data_bytes) {
+    uint64_t offsets[2] = {0, 0};
+    uint32_t have = 0, n;
+    cdp__json_kind kind = cdp__json_next(j);
+    if (kind != CDP__JSON_DICT) return cdp__ck_bad(t, "a tensor is no dict");
+    while ((kind = cdp__json_next(j)) == CDP__JSON_KEY) {
+        bool ok;
+        if (cdp__ck_is(j, "dtype")) {
+            have |= 1;
+            ok = cdp__ck_read_dtype(t, j, &e->dtype);
+        } else if (cdp__ck_is(j, "shape")) {
+            have |= 2;
+            ok = cdp__ck_numbers(t, j, e->shape, CDP_TENSOR_DIMS, &e->ndim);
+        } else if (cdp__ck_is(j, "data_offsets")) {
+            have |= 4;
+            ok = cdp__ck_numbers(t, j, offsets, 2, &n);
+            if (ok && n != 2) ok = cdp__ck_bad(t, "data_offsets are not two numbers");
+        } else
+            ok = cdp__ck_skip(t, j, cdp__json_next(j));
+        if (!ok) return false;
+    }
+    if (kind != CDP__JSON_CLOSE) return cdp__ck_bad(t, j->why);
+    if (have != 7) return cdp__ck_bad(t, "a tensor lacks dtype, shape or data_offsets");
+    if (!cdp__ck_entry_bytes(e->dtype, e->ndim, e->shape, &e->bytes))
+        return cdp__ck_bad(t, "a tensor is too large");
+    if (offsets[0] > offsets[1] || offsets[1] > data_bytes || offsets[1] - offsets[0] != e->bytes)
+        return cdp__ck_bad(
+            t, "the offsets of a tensor are not those of its shape, or not in the file");
+    e->at = t->files[e->file].data_at + offsets[0];
+    return true;
+}
+
+/* Adds the tensors of a header, the last file of the table: `json` is what follows the 8 bytes of
+   its length, data_bytes how many bytes follow that. */
+CDP__PRIVATE bool cdp__ck_read_header(
+    cdp__ck_table *t, const void *json, uint64_t bytes, uint64_t data_bytes) {
+    cdp__json_reader j = cdp__json_open(json, bytes);
+    uint64_t sum = 0;
+    cdp__json_kind kind = cdp__json_next(&j);
+    if (kind != CDP__JSON_DICT) return cdp__ck_bad(t, "the header is no JSON dict");
+    while ((kind = cdp__json_next(&j)) == CDP__JSON_KEY) {
+        cdp__ck_entry e;
+        if (cdp__ck_is(&j, "__metadata__")) {
+            if (!cdp__ck_skip(t, &j, cdp__json_next(&j))) return false;
+            continue;
+        }
+        memset(&e, 0, sizeof e);
+        e.file = (uint32_t)t->file_count - 1;
+        if (!cdp__ck_read_name(t, &j, &e) || !cdp__ck_read_tensor(t, &j, &e, data_bytes)
+            || !cdp__ck_add_entry(t, &e))
+            return false;
+        sum += e.bytes; /* each is at most data_bytes, and there are fewer than 2^32 */
+        if (sum > data_bytes) return cdp__ck_bad(t, "tensors overlap");
+    }
+    if (kind != CDP__JSON_CLOSE) return cdp__ck_bad(t, j.why);
+    if (cdp__json_next(&j) != CDP__JSON_END) return cdp__ck_bad(t, j.why);
+    return sum == data_bytes || cdp__ck_bad(t, "bytes of the file belong to no tensor");
+}
+
+/* ---- >>checkpoint/description: checkpoint.json, without which a checkpoint does not exist ---- */
+
+/* Knows: the keys of the file. Promises: any bytes yield a table or a reason; a file that was cut
+   or changed is noticed by the sum at its end. */
+
+#define CDP__CK_FORMAT "cdp checkpoint 1"
+#define CDP__CK_CHECK ",\"check\":\"" /* before the sum of all bytes that stand before it */
+
+CDP__PRIVATE void cdp__ck_hex(cdp__text *t, uint64_t v) {
+    uint32_t shift;
+    for (shift = 64; shift; shift -= 4)
+        cdp__text_char(t, "0123456789abcdef"[v >> (shift - 4) & 15]);
+}
+
+/* How a tensor was cut, for people. */
+CDP__PRIVATE void cdp__ck_write_layout(cdp__text *t, const cdp_layout *l) {
+    const cdp_mesh_desc *const m = l->mesh ? cdp_mesh_desc_of(l->mesh) : NULL;
+    char places[256];
+    uint32_t d;
+    if (!m) return;
+    (void)cdp_layout_text(l, places, sizeof places);
+    cdp__text_add(t, ",\"layout\":\"%s on ", places);
+    for (d = 0; d < m->ndim; ++d)
+        cdp__text_add(t, d ? "x%u" : "%u", (unsigned)m->shape[d]);
+    cdp__text_char(t, '"');
+}
+
+CDP__PRIVATE void cdp__ck_write_entry(
+    cdp__text *t, const cdp__ck_table *table, const cdp__ck_entry *e, const cdp_item *items) {
+    uint64_t i;
+    cdp__text_add(t, "{\"name\":");
+    cdp__json_string(t, cdp__ck_name(table, e));
+    cdp__text_char(t, ',');
+    cdp__ck_write_type(t, e);
+    cdp__text_add(t, ",\"file\":%u,\"offset\":%llu", (unsigned)e->file, (unsigned long long)e->at);
+    if (!e->blob) cdp__ck_write_layout(t, &items[e->item].tensor.layout);
+    cdp__text_add(t, ",\"sums\":\"");
+    for (i = 0; i < e->sums; ++i)
+        cdp__ck_hex(t, table->sums[e->first_sum + i]);
+    cdp__text_add(t, "\"}");
+}
+
+/* Writes everything but the sum at the end. */
+CDP__PRIVATE void cdp__ck_write_body(
+    cdp__text *t, const cdp__ck_table *table, const cdp_item *items) {
+    uint64_t i, blobs;
+    cdp__text_add(t, "{\"format\":\"" CDP__CK_FORMAT "\",\"step\":%llu,\"slab_bytes\":%llu",
+        (unsigned long long)table->step, (unsigned long long)table->slab);
+    cdp__text_add(t, ",\"files\":[");
+    for (i = 0; i < table->file_count; ++i) {
+        cdp__text_add(t, i ? ",{\"name\":" : "{\"name\":");
+        cdp__json_string(t, table->text + table->files[i].name);
+        cdp__text_add(t, ",\"bytes\":%llu}", (unsigned long long)table->files[i].bytes);
+    }
+    for (blobs = 0; blobs < 2; ++blobs) {
+        bool first = true;
+        cdp__text_add(t, blobs ? "],\n\"blobs\":[" : "],\n\"tensors\":[");
+        for (i = 0; i < table->count; ++i) {
+            if (table->entries[i].blob != (blobs != 0)) continue;
+            cdp__text_add(t, first ? "\n" : ",\n");
+            first = false;
+            cdp__ck_write_entry(t, table, &table->entries[i], items);
+        }
+    }
+    cdp__text_add(t, "]\n");
+}
+
+/* ---- reading ---- */
+
+CDP__PRIVATE bool cdp__ck_read_file(cdp__ck_table *t, cdp__json_reader *j) {
+    cdp__ck_file *const f = cdp__ck_file_new(t);
+    bool named = false;
+    cdp__json_kind kind;
+    if (!f) return cdp__ck_none(t);
+    while ((kind = cdp__json_next(j)) == CDP__JSON_KEY) {
+        if (cdp__ck_is(j, "name")) {
+            if (cdp__json_next(j) != CDP__JSON_TEXT) return cdp__ck_bad(t, "a file has no name");
+            f->name = cdp__ck_json_text(t, j);
+            if (f->name == UINT64_MAX) return false;
+            named = cdp__ck_name_fits(t->text + f->name) && !strpbrk(t->text + f->name, "/\\:");
+        } else if (cdp__ck_is(j, "bytes")) {
+            if (!cdp__ck_number(t, j, &f->bytes)) return false;
+        } else if (!cdp__ck_skip(t, j, cdp__json_next(j)))
+            return false;
+    }
+    if (kind != CDP__JSON_CLOSE) return cdp__ck_bad(t, j->why);
+    return named || cdp__ck_bad(t, "a file has no name, or one with a path");
+}
+
+/* Reads the sums of an entry, whose size is known. */
+CDP__PRIVATE bool cdp__ck_read_sums(
+    cdp__ck_table *t, cdp__ck_entry *e, const uint8_t *hex, uint64_t digits) {
+    uint64_t i;
+    if (digits != 16 * cdp__ck_slab_count(t, e)) return cdp__ck_bad(t, "sums are missing");
+    if (!cdp__ck_sums_new(t, e)) return false;
+    for (i = 0; i < digits; ++i) {
+        const int digit = cdp__hex_digit(hex[i]);
+        uint64_t *const sum = &t->sums[e->first_sum + i / 16];
+        if (digit < 0) return cdp__ck_bad(t, "a sum is no number");
+        *sum = *sum << 4 | (uint64_t)digit;
+    }
+    return true;
+}
+
+CDP__PRIVATE bool cdp__ck_read_entry(cdp__ck_table *t, cdp__json_reader *j, cdp__ck_entry *e) {
+    const uint8_t *sums = NULL;
+    uint64_t digits = 0, file = UINT64_MAX;
+    uint32_t have = 0;
+    cdp__json_kind kind;
+    while ((kind = cdp__json_next(j)) == CDP__JSON_KEY) {
+        bool ok = true;
+        if (cdp__ck_is(j, "name")) {
+            have |= 1;
+            ok = cdp__json_next(j) == CDP__JSON_TEXT ? cdp__ck_read_name(t, j, e)
+                                                     : cdp__ck_bad(t, "an entry has no name");
+        } else if (cdp__ck_is(j, "dtype")) {
+            have |= 2;
+            ok = cdp__ck_read_dtype(t, j, &e->dtype);
+        } else if (cdp__ck_is(j, "shape")) {
+            have |= 4;
+            ok = cdp__ck_numbers(t, j, e->shape, CDP_TENSOR_DIMS, &e->ndim);
+        } else if (cdp__ck_is(j, "file")) {
+            ok = cdp__ck_number(t, j, &file);
+        } else if (cdp__ck_is(j, "offset")) {
+            have |= 8;
+            ok = cdp__ck_number(t, j, &e->at);
+        } else if (cdp__ck_is(j, "sums")) {
+            ok = cdp__json_next(j) == CDP__JSON_TEXT || cdp__ck_bad(t, "sums are no text");
+            sums = j->text;
+            digits = j->length;
+        } else
+            ok = cdp__ck_skip(t, j, cdp__json_next(j));
+        if (!ok) return false;
+    }
+    if (kind != CDP__JSON_CLOSE) return cdp__ck_bad(t, j->why);
+    if (have != 15 || !sums || file >= t->file_count)
+        return cdp__ck_bad(t, "an entry lacks name, dtype, shape, file, offset or sums");
+    if (!cdp__ck_entry_bytes(e->dtype, e->ndim, e->shape, &e->bytes))
+        return cdp__ck_bad(t, "a tensor is too large");
+    e->file = (uint32_t)file;
+    if (e->at > t->files[file].bytes || e->bytes > t->files[file].bytes - e->at)
+        return cdp__ck_bad(t, "a tensor is not in its file");
+    return cdp__ck_read_sums(t, e, sums, digits);
+}
+
+/* Takes a list of dicts: files, tensors or blobs. */
+CDP__PRIVATE bool cdp__ck_read_list(cdp__ck_table *t, cdp__json_reader *j, bool files, bool blobs) {
+    cdp__json_kind kind = cdp__json_next(j);
+    if (kind != CDP__JSON_LIST) return cdp__ck_bad(t, "a list is expected");
+    while ((kind = cdp__json_next(j)) == CDP__JSON_DICT) {
+        cdp__ck_entry e;
+        memset(&e, 0, sizeof e);
+        e.blob = blobs;
+        if (files ? !cdp__ck_read_file(t, j)
+                  : !cdp__ck_read_entry(t, j, &e) || !cdp__ck_add_entry(t, &e))
+            return false;
+    }
+    return kind == CDP__JSON_CLOSE || cdp__ck_bad(t, j->why ? j->why : "a dict is expected");
+}
+
+CDP__PRIVATE bool cdp__ck_read_body(cdp__ck_table *t, cdp__json_reader *j) {
+    cdp__json_kind kind = cdp__json_next(j);
+    bool known = false;
+    if (kind != CDP__JSON_DICT) return cdp__ck_bad(t, "it is no JSON dict");
+    while ((kind = cdp__json_next(j)) == CDP__JSON_KEY) {
+        bool ok;
+        if (cdp__ck_is(j, "format")) {
+            known = cdp__json_next(j) == CDP__JSON_TEXT && cdp__ck_is(j, CDP__CK_FORMAT);
+            ok = known || cdp__ck_bad(t, "its format is not \"" CDP__CK_FORMAT "\"");
+        } else if (cdp__ck_is(j, "step")) {
+            ok = cdp__ck_number(t, j, &t->step);
+        } else if (cdp__ck_is(j, "slab_bytes")) {
+            ok = cdp__ck_number(t, j, &t->slab);
+            if (ok && (t->slab < 8 || t->slab > UINT64_MAX / 4))
+                ok = cdp__ck_bad(t, "slab_bytes is out of range");
+        } else if (cdp__ck_is(j, "files") || cdp__ck_is(j, "tensors") || cdp__ck_is(j, "blobs")) {
+            const bool files = cdp__ck_is(j, "files"), blobs = cdp__ck_is(j, "blobs");
+            ok = cdp__ck_read_list(t, j, files, blobs);
+        } else
+            ok = cdp__ck_skip(t, j, cdp__json_next(j));
+        if (!ok) return false;
+    }
+    if (kind != CDP__JSON_CLOSE || cdp__json_next(j) != CDP__JSON_END)
+        return cdp__ck_bad(t, j->why);
+    return known || cdp__ck_bad(t, "its format is not \"" CDP__CK_FORMAT "\"");
+}
+
+/* Whether the sum at the end of the file is that of the bytes before. */
+CDP__PRIVATE bool cdp__ck_checked(const char *data, uint64_t bytes) {
+    const uint64_t mark = sizeof CDP__CK_CHECK - 1, tail = mark + 16 + 3; /* "}\n and its quote */
+    char want[20];
+    cdp__text t = cdp__text_of(want, sizeof want);
+    if (bytes < tail || memcmp(data + bytes - tail, CDP__CK_CHECK, (size_t)mark) != 0) return false;
+    cdp__ck_hex(&t, cdp__hash(CDP__HASH_START, data, bytes - tail));
+    return memcmp(data + bytes - tail + mark, want, 16) == 0;
+}
+
+/* Reads a whole checkpoint.json into an empty table. */
+CDP__PRIVATE bool cdp__ck_read_description(cdp__ck_table *t, const char *data, uint64_t bytes) {
+    cdp__json_reader j = cdp__json_open(data, bytes);
+    if (!cdp__ck_checked(data, bytes))
+        return cdp__ck_bad(t, "checkpoint.json is not whole, or was changed");
+    return cdp__ck_read_body(t, &j);
+}
+
+/* ---- >>checkpoint/plan: which item stands where in which file -------------------------------- */
+
+/* Knows: names, dtypes and shapes of items. Promises: every rank computes the same table alone;
+   elements are aligned to their size. */
+
+#define CDP__CK_FILE_BYTES 5000000000u
+
+CDP__PRIVATE cdp_dtype cdp__ck_item_dtype(const cdp_item *i) {
+    return i->tensor.layout.dtype ? i->tensor.layout.dtype : CDP_DTYPE_F32;
+}
+CDP__PRIVATE const char *cdp__ck_item_file(const cdp_item *i) {
+    return i->file ? i->file : "model";
+}
+
+/* The shape of an item in files. */
+CDP__PRIVATE uint32_t cdp__ck_item_shape(const cdp_item *i, const uint64_t **shape) {
+    *shape = i->ndim ? i->shape : i->tensor.layout.shape;
+    return i->ndim ? i->ndim : i->tensor.layout.ndim;
+}
+
+CDP__PRIVATE cdp_status cdp__ck_item_layout(const cdp_item *i) {
+    const cdp_layout *const l = &i->tensor.layout;
+    uint32_t d;
+    if (!l->mesh) return CDP_OK;
+    if (cdp_layout_check(l) != CDP_OK) return cdp_last_error()->status;
+    for (d = 0; d < cdp_mesh_desc_of(l->mesh)->ndim; ++d)
+        if (l->place[d].kind == CDP_PLACE_PARTIAL)
+            return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+                "cdp_ckpt: item '%s' is PARTIAL; redistribute it first", i->name);
+    return CDP_OK;
+}
+
+/* Whether an item can be saved and loaded. */
+CDP__PRIVATE cdp_status cdp__ck_item_check(const cdp_item *i, uint32_t index) {
+    const uint64_t *shape;
+    const uint32_t ndim = cdp__ck_item_shape(i, &shape), flat = i->tensor.layout.ndim;
+    const char *const file = cdp__ck_item_file(i);
+    uint64_t bytes, view;
+    char word[16];
+    if (!i->name || !cdp__ck_name_fits(i->name))
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_ckpt: items[%u].name is not 1 to %u bytes of UTF-8 without control characters",
+            (unsigned)index, CDP__CK_NAME);
+    if (!cdp__ck_name_fits(file) || strlen(file) > 100 || strpbrk(file, "/\\:")
+        || strcmp(file, "blobs") == 0)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_ckpt: item '%s': file '%s' cannot be part of a file name", i->name, file);
+    if (!cdp__ck_dtype_word(cdp__ck_item_dtype(i), word))
+        return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0,
+            "cdp_ckpt: item '%s' is %s, which safetensors does not have; save it as pairs of "
+            "floats",
+            i->name, cdp__dtype_row_of(cdp__ck_item_dtype(i))->name);
+    if (ndim > CDP_TENSOR_DIMS || flat > CDP_TENSOR_DIMS
+        || !cdp__ck_entry_bytes(cdp__ck_item_dtype(i), ndim, shape, &bytes)
+        || !cdp__ck_entry_bytes(cdp__ck_item_dtype(i), flat, i->tensor.layout.shape, &view)
+        || bytes != view)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_ckpt: item '%s': its shape has another number of elements than its tensor, more "
+            "than %u dimensions, or more than 63 bits",
+            i->name, CDP_TENSOR_DIMS);
+    return cdp__ck_item_layout(i);
+}
+
+/* Adds an item to the table, without a place. */
+CDP__PRIVATE bool cdp__ck_plan_item(cdp__ck_table *t, const cdp_item *i, uint32_t index) {
+    cdp__ck_entry e;
+    const uint64_t *shape;
+    memset(&e, 0, sizeof e);
+    e.ndim = cdp__ck_item_shape(i, &shape);
+    memcpy(e.shape, shape, e.ndim * sizeof *shape);
+    e.dtype = cdp__ck_item_dtype(i);
+    e.item = index;
+    if (!cdp__ck_entry_bytes(e.dtype, e.ndim, e.shape, &e.bytes)) return false;
+    e.name = cdp__ck_text(t, i->name, strlen(i->name));
+    return e.name != UINT64_MAX && cdp__ck_sums_new(t, &e) && cdp__ck_add_entry(t, &e);
+}
+
+/* Begins a file: its name is set when it is known how many there are. */
+CDP__PRIVATE bool cdp__ck_plan_file(cdp__ck_table *t, cdp__ck_entry *e) {
+    if (!cdp__ck_file_new(t)) return cdp__ck_none(t);
+    e->file = (uint32_t)t->file_count - 1;
+    return true;
+}
+
+/* Names the files from `first` on: "model-00001-of-00003.safetensors". */
+CDP__PRIVATE bool cdp__ck_plan_names(cdp__ck_table *t, uint64_t first, const char *begin) {
+    const uint64_t count = t->file_count - first;
+    uint64_t i;
+    for (i = 0; i < count; ++i) {
+        char name[160];
+        cdp__text n = cdp__text_of(name, sizeof name);
+        cdp__text_add(&n, "%s-", begin);
+        cdp__ck_digits(&n, i + 1, 5);
+        cdp__text_add(&n, "-of-");
+        cdp__ck_digits(&n, count, 5);
+        cdp__text_add(&n, ".safetensors");
+        (void)cdp__text_end(&n);
+        t->files[first + i].name = cdp__ck_text(t, name, strlen(name));
+        if (t->files[first + i].name == UINT64_MAX) return false;
+    }
+    return true;
+}
+
+/* Adds the items whose files begin like those of item `like`: elements of 8 bytes first. */
+CDP__PRIVATE bool cdp__ck_plan_group(
+    cdp__ck_table *t, const cdp_ckpt_desc *d, uint32_t like, uint64_t file_bytes) {
+    const char *const begin = cdp__ck_item_file(&d->items[like]);
+    const uint64_t first = t->file_count;
+    uint64_t size, used = 0;
+    for (size = 8; size; size /= 2) {
+        uint32_t i;
+        for (i = like; i < d->item_count; ++i) {
+            const cdp_item *const item = &d->items[i];
+            cdp__ck_entry *e;
+            if (cdp__dtype_row_of(cdp__ck_item_dtype(item))->bytes != size
+                || strcmp(cdp__ck_item_file(item), begin) != 0)
+                continue;
+            if (!cdp__ck_plan_item(t, item, i)) return false;
+            e = &t->entries[t->count - 1];
+            if (t->file_count == first
+                || (used && e->bytes > file_bytes - cdp__min(used, file_bytes))) {
+                if (!cdp__ck_plan_file(t, e)) return false;
+                used = 0;
+            }
+            e->file = (uint32_t)t->file_count - 1;
+            e->at = used;
+            used += e->bytes;
+            t->files[e->file].bytes = used;
+        }
+    }
+    return cdp__ck_plan_names(t, first, begin);
+}
+
+/* Sets lengths of headers, which follow from the entries, and offsets in files. */
+CDP__PRIVATE void cdp__ck_plan_offsets(cdp__ck_table *t, uint64_t first_file) {
+    uint64_t i;
+    for (i = first_file; i < t->file_count; ++i) {
+        t->files[i].data_at = cdp__ck_header_bytes(t, (uint32_t)i);
+        t->files[i].bytes += t->files[i].data_at;
+    }
+    for (i = 0; i < t->count; ++i)
+        if (t->entries[i].file >= first_file)
+            t->entries[i].at += t->files[t->entries[i].file].data_at;
+}
+
+/* The first item whose files have the same begin. */
+CDP__PRIVATE uint32_t cdp__ck_plan_first(const cdp_ckpt_desc *d, uint32_t index) {
+    uint32_t i = 0;
+    while (strcmp(cdp__ck_item_file(&d->items[i]), cdp__ck_item_file(&d->items[index])) != 0)
+        ++i;
+    return i;
+}
+
+/* Makes the table of all items. */
+CDP__PRIVATE cdp_status cdp__ck_plan(cdp__ck_table *t, const cdp_ckpt_desc *d) {
+    const uint64_t file_bytes = d->file_bytes ? d->file_bytes : CDP__CK_FILE_BYTES;
+    uint64_t twice;
+    uint32_t i;
+    for (i = 0; i < d->item_count; ++i)
+        if (cdp__ck_item_check(&d->items[i], i) != CDP_OK) return cdp_last_error()->status;
+    for (i = 0; i < d->item_count; ++i)
+        if (cdp__ck_plan_first(d, i) == i && !cdp__ck_plan_group(t, d, i, file_bytes))
+            return cdp_error_set(CDP_ERR_NOMEM, -1, 0, "cdp_ckpt: out of memory for the plan");
+    cdp__ck_plan_offsets(t, 0);
+    if (cdp__ck_index(t, &twice)) return CDP_OK;
+    if (twice == UINT64_MAX)
+        return cdp_error_set(CDP_ERR_NOMEM, -1, 0, "cdp_ckpt: out of memory for the plan");
+    return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_ckpt: two items have the name '%s'",
+        cdp__ck_name(t, &t->entries[twice]));
+}
+
+/* What was planned is too much for a header. */
+CDP__PRIVATE cdp_status cdp__ck_plan_limits(const cdp__ck_table *t) {
+    uint64_t i;
+    for (i = 0; i < t->file_count; ++i)
+        if (t->files[i].data_at > CDP__CK_HEADER_MAX)
+            return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+                "cdp_ckpt: the header of %s has %llu bytes, at most %u are allowed; make "
+                "file_bytes smaller",
+                t->text + t->files[i].name, (unsigned long long)t->files[i].data_at,
+                CDP__CK_HEADER_MAX);
+    return CDP_OK;
+}
+
+/* ---- >>checkpoint/disk: files and folders ---------------------------------------------------- */
+
+/* Knows: files of a cdp_os. Promises: nothing that was reported as written is left to be written;
+   a file gets its name only after its bytes are on disk. Functions return 0 or a positive errno. */
+
+#define CDP__CK_PATH 1200u         /* room of a path */
+#define CDP__CK_PATH_MAX 512u      /* longest desc.path, so that file names fit behind it */
+#define CDP__CK_AT_ONCE (8u << 20) /* bytes of one call */
+
+/* What is counted while a checkpoint is saved or loaded. */
+typedef struct cdp__ck_disk {
+    const cdp_os *os;
+    bool no_sync;
+    uint64_t writes, reads, read_bytes;
+} cdp__ck_disk;
+
+CDP__PRIVATE void cdp__ck_path(char out[CDP__CK_PATH], const char *folder, const char *name) {
+    (void)cdp__format(out, CDP__CK_PATH, "%s/%s", folder, name);
+}
+
+CDP__PRIVATE cdp_status cdp__ck_io(int32_t err, const char *what, const char *path) {
+    return cdp_error_set(CDP_ERR_IO, -1, err, "cdp_ckpt: %s %s", what, path);
+}
+
+CDP__PRIVATE int32_t cdp__ck_open_file(
+    const cdp__ck_disk *d, const char *path, uint32_t how, int32_t *fd) {
+    *fd = d->os->files.open_file(d->os->user, path, how);
+    return *fd < 0 ? -*fd : 0;
+}
+
+/* Keeps the first error. */
+CDP__PRIVATE void cdp__ck_close_file(const cdp__ck_disk *d, int32_t fd, int32_t *err) {
+    const int32_t closed = fd >= 0 ? d->os->files.close_file(d->os->user, fd) : 0;
+    if (closed < 0 && !*err) *err = -closed;
+}
+
+CDP__PRIVATE int32_t cdp__ck_write(
+    cdp__ck_disk *d, int32_t fd, uint64_t at, const void *from, uint64_t bytes) {
+    const uint8_t *data = (const uint8_t *)from;
+    while (bytes) {
+        const int64_t n =
+            d->os->files.write_at(d->os->user, fd, at, data, cdp__min(bytes, CDP__CK_AT_ONCE));
+        ++d->writes;
+        if (n <= 0) return n ? (int32_t)-n : EIO;
+        at += (uint64_t)n;
+        data += n;
+        bytes -= (uint64_t)n;
+    }
+    return 0;
+}
+
+/* EBADMSG: the file ends before. */
+CDP__PRIVATE int32_t cdp__ck_read(
+    cdp__ck_disk *d, int32_t fd, uint64_t at, void *to, uint64_t bytes) {
+    uint8_t *data = (uint8_t *)to;
+    while (bytes) {
+        const int64_t n =
+            d->os->files.read_at(d->os->user, fd, at, data, cdp__min(bytes, CDP__CK_AT_ONCE));
+        ++d->reads;
+        if (n <= 0) return n ? (int32_t)-n : EBADMSG;
+        d->read_bytes += (uint64_t)n;
+        at += (uint64_t)n;
+        data += n;
+        bytes -= (uint64_t)n;
+    }
+    return 0;
+}
+
+/* A failed sync is final: what it lost is not known, and a second one may report success. */
+CDP__PRIVATE int32_t cdp__ck_sync(const cdp__ck_disk *d, int32_t fd) {
+    const int32_t r = d->no_sync ? 0 : d->os->files.sync_file(d->os->user, fd);
+    return r < 0 ? -r : 0;
+}
+
+CDP__PRIVATE int32_t cdp__ck_sync_folder(const cdp__ck_disk *d, const char *path) {
+    const int32_t r = d->no_sync ? 0 : d->os->files.sync_folder(d->os->user, path);
+    return r < 0 ? -r : 0;
+}
+
+/* Writes a new file of `length` bytes that begins with these, and syncs it. */
+CDP__PRIVATE int32_t cdp__ck_write_file(
+    cdp__ck_disk *d, const char *path, const void *data, uint64_t bytes, uint64_t length) {
+    int32_t fd,
+        err = cdp__ck_open_file(d, path, CDP_FILE_WRITE | CDP_FILE_CREATE | CDP_FILE_EMPTY, &fd);
+    if (err) return err;
+    if (length > bytes) err = -d->os->files.cut_file(d->os->user, fd, length);
+    if (!err) err = cdp__ck_write(d, fd, 0, data, bytes);
+    if (!err) err = cdp__ck_sync(d, fd);
+    cdp__ck_close_file(d, fd, &err);
+    return err;
+}
+
+/* Puts a file into its place in a folder: readers see the old one, or the whole new one. */
+CDP__PRIVATE int32_t cdp__ck_place_file(
+    cdp__ck_disk *d, const char *folder, const char *name, const void *data, uint64_t bytes) {
+    char path[CDP__CK_PATH], other[CDP__CK_PATH];
+    int32_t err;
+    cdp__ck_path(path, folder, name);
+    (void)cdp__format(other, sizeof other, "%s.tmp", path);
+    err = cdp__ck_write_file(d, other, data, bytes, bytes);
+    if (!err) err = -d->os->files.rename_file(d->os->user, other, path);
+    return err ? err : cdp__ck_sync_folder(d, folder);
+}
+
+/* Reads a whole file of at most `max` bytes into memory of the os; there is a zero behind it. */
+CDP__PRIVATE int32_t cdp__ck_read_whole(
+    cdp__ck_disk *d, const char *path, uint64_t max, char **data, uint64_t *bytes) {
+    cdp_file_info info;
+    int32_t fd, err = cdp__ck_open_file(d, path, 0, &fd);
+    *data = NULL;
+    if (err) return err;
+    err = -d->os->files.file_info(d->os->user, fd, &info);
+    if (!err && (!info.regular || info.bytes > max)) err = EBADMSG;
+    if (!err) {
+        *bytes = info.bytes;
+        *data = (char *)cdp__alloc(d->os, info.bytes + 1);
+        if (!*data) err = ENOMEM;
+    }
+    if (!err) err = cdp__ck_read(d, fd, 0, *data, *bytes);
+    if (!err) (*data)[*bytes] = 0;
+    cdp__ck_close_file(d, fd, &err);
+    if (err) {
+        cdp__free(d->os, *data);
+        *data = NULL;
+    }
+    return err;
+}
+
+/* ---- >>checkpoint/steps: the steps in a folder ----------------------------------------------- */
+
+/* Knows: names of folders: "step-00000123" is a checkpoint if it has a valid checkpoint.json,
+   "step-00000123.tmp-" with a number was never finished. Promises: nothing but such folders, and
+   files in them, is removed. */
+
+#define CDP__CK_DESCRIPTION "checkpoint.json"
+#define CDP__CK_BLOBS "blobs.safetensors"
+#define CDP__CK_DESCRIPTION_MAX (1u << 30) /* bytes */
+
+CDP__PRIVATE void cdp__ck_step_name(char out[64], uint64_t step) {
+    cdp__text t = cdp__text_of(out, 64);
+    cdp__text_add(&t, "step-");
+    cdp__ck_digits(&t, step, 8);
+    (void)cdp__text_end(&t);
+}
+
+/* What a name in the folder is. */
+typedef enum cdp__ck_kind {
+    CDP__CK_OTHER,
+    CDP__CK_STEP,
+    CDP__CK_LEFTOVER
+} cdp__ck_kind;
+
+CDP__PRIVATE cdp__ck_kind cdp__ck_kind_of(const char *name, uint64_t *step) {
+    char own[64];
+    const char *at = name + 5;
+    *step = 0;
+    if (strncmp(name, "step-", 5) != 0) return CDP__CK_OTHER;
+    for (; *at >= '0' && *at <= '9' && *step < UINT64_MAX / 20; ++at)
+        *step = *step * 10 + (uint64_t)(*at - '0');
+    cdp__ck_step_name(own, *step);
+    if (strncmp(own, name, strlen(own)) != 0 || (uint64_t)(at - name) != strlen(own))
+        return CDP__CK_OTHER;
+    if (!*at) return CDP__CK_STEP;
+    return strncmp(at, ".tmp-", 5) == 0 ? CDP__CK_LEFTOVER : CDP__CK_OTHER;
+}
+
+/* Looks for the highest step below `below`, and for a folder that was never finished. */
+typedef struct cdp__ck_listing {
+    uint64_t below, step;
+    bool found, left, file;
+    char leftover[128]; /* or, of any folder, its first file */
+} cdp__ck_listing;
+
+CDP__PRIVATE void cdp__ck_list_step(void *user, const char *name) {
+    cdp__ck_listing *const l = (cdp__ck_listing *)user;
+    uint64_t step;
+    const cdp__ck_kind kind = cdp__ck_kind_of(name, &step);
+    if (kind == CDP__CK_LEFTOVER && strlen(name) < sizeof l->leftover) {
+        memcpy(l->leftover, name, strlen(name) + 1);
+        l->left = true;
+    }
+    if (kind != CDP__CK_STEP || step >= l->below || (l->found && step < l->step)) return;
+    l->step = step;
+    l->found = true;
+}
+
+CDP__PRIVATE int32_t cdp__ck_list(
+    const cdp__ck_disk *d, const char *path, uint64_t below, cdp__ck_listing *l) {
+    int32_t r;
+    memset(l, 0, sizeof *l);
+    l->below = below;
+    r = d->os->files.list_folder(d->os->user, path, cdp__ck_list_step, l);
+    return r < 0 ? -r : 0;
+}
+
+/* Reads the checkpoint.json of a folder into a table. False: it has no valid one, and *err is the
+   errno (ENOENT: none at all) or EBADMSG. */
+CDP__PRIVATE bool cdp__ck_describe(
+    cdp__ck_disk *d, const char *folder, cdp__ck_table *t, int32_t *err) {
+    char path[CDP__CK_PATH], *data;
+    uint64_t bytes = 0, twice;
+    bool ok;
+    cdp__ck_path(path, folder, CDP__CK_DESCRIPTION);
+    *err = cdp__ck_read_whole(d, path, CDP__CK_DESCRIPTION_MAX, &data, &bytes);
+    if (*err) return false;
+    ok = cdp__ck_read_description(t, data, bytes) && cdp__ck_index(t, &twice);
+    cdp__free(d->os, data);
+    if (!ok) *err = t->status == CDP_ERR_NOMEM ? ENOMEM : EBADMSG;
+    return ok;
+}
+
+/* Whether a step exists. */
+CDP__PRIVATE bool cdp__ck_complete(cdp__ck_disk *d, const char *path, uint64_t step, int32_t *err) {
+    char name[64], folder[CDP__CK_PATH];
+    cdp__ck_table t;
+    bool ok;
+    cdp__ck_step_name(name, step);
+    cdp__ck_path(folder, path, name);
+    cdp__ck_table_open(&t, d->os);
+    ok = cdp__ck_describe(d, folder, &t, err);
+    cdp__ck_table_close(&t);
+    return ok;
+}
+
+/* The newest complete step below `below`. ENOENT: there is none. */
+CDP__PRIVATE int32_t cdp__ck_newest(
+    cdp__ck_disk *d, const char *path, uint64_t below, uint64_t *step) {
+    cdp__ck_listing l;
+    for (;;) {
+        int32_t err = cdp__ck_list(d, path, below, &l);
+        if (err) return err;
+        if (!l.found) return ENOENT;
+        if (cdp__ck_complete(d, path, l.step, &err)) {
+            *step = l.step;
+            return 0;
+        }
+        if (err != ENOENT && err != EBADMSG) return err;
+        below = l.step;
+    }
+}
+
+CDP__PRIVATE void cdp__ck_list_file(void *user, const char *name) {
+    cdp__ck_listing *const l = (cdp__ck_listing *)user;
+    if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0) return;
+    if (l->file || strlen(name) >= sizeof l->leftover) return;
+    memcpy(l->leftover, name, strlen(name) + 1);
+    l->file = true;
+}
+
+/* Removes the folder of a step: first what makes it a checkpoint, for good, then the rest. */
+CDP__PRIVATE int32_t cdp__ck_remove_step(
+    const cdp__ck_disk *d, const char *path, const char *name) {
+    char folder[CDP__CK_PATH], file[CDP__CK_PATH];
+    cdp__ck_listing l;
+    int32_t r, err;
+    cdp__ck_path(folder, path, name);
+    cdp__ck_path(file, folder, CDP__CK_DESCRIPTION);
+    r = d->os->files.remove_file(d->os->user, file);
+    if (r < 0 && r != -ENOENT) return -r;
+    err = r == 0 ? cdp__ck_sync_folder(d, folder) : 0;
+    while (!err) {
+        memset(&l, 0, sizeof l);
+        r = d->os->files.list_folder(d->os->user, folder, cdp__ck_list_file, &l);
+        if (r < 0) return -r;
+        if (!l.file) break;
+        cdp__ck_path(file, folder, l.leftover);
+        err = -d->os->files.remove_file(d->os->user, file);
+    }
+    if (!err) err = -d->os->files.remove_folder(d->os->user, folder);
+    return err ? err : cdp__ck_sync_folder(d, path);
+}
+
+/* Removes what earlier saves did not finish. */
+CDP__PRIVATE int32_t cdp__ck_sweep_leftovers(const cdp__ck_disk *d, const char *path) {
+    cdp__ck_listing l;
+    int32_t err;
+    while ((err = cdp__ck_list(d, path, 0, &l)) == 0 && l.left) {
+        err = cdp__ck_remove_step(d, path, l.leftover);
+        if (err) break;
+    }
+    return err;
+}
+
+/* Removes steps beyond the newest `keep`, but not `saved`, nor multiples of `every`. */
+CDP__PRIVATE int32_t cdp__ck_sweep_steps(
+    cdp__ck_disk *d, const char *path, uint64_t saved, uint32_t keep, uint64_t every) {
+    uint64_t below = UINT64_MAX;
+    uint32_t kept = 0;
+    cdp__ck_listing l;
+    int32_t err;
+    while ((err = cdp__ck_list(d, path, below, &l)) == 0 && l.found) {
+        int32_t why = 0;
+        const bool whole = cdp__ck_complete(d, path, l.step, &why), half = why == ENOENT;
+        char name[64];
+        below = l.step;
+        if (!half && (l.step == saved || kept < keep || (every && l.step % every == 0))) {
+            if (whole) ++kept; /* what is damaged stays, and does not count */
+            continue;
+        }
+        cdp__ck_step_name(name, l.step);
+        err = cdp__ck_remove_step(d, path, name);
+        if (err) break;
+    }
+    return err;
+}
+
+CDP_API cdp_status cdp_ckpt_newest(const char *path, const cdp_os *os, uint64_t *step) {
+    cdp__ck_disk d;
+    int32_t err;
+    if (!path || !step)
+        return cdp_error_set(
+            CDP_ERR_INVALID, -1, 0, CDP__MISSING, "cdp_ckpt_newest", path ? "step" : "path");
+    *step = 0;
+    memset(&d, 0, sizeof d);
+    d.os = os ? os : cdp_os_default();
+    if (strlen(path) > CDP__CK_PATH_MAX || !d.os->files.list_folder)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_ckpt_newest: path is longer than %u bytes, or the os cannot list folders",
+            CDP__CK_PATH_MAX);
+    err = cdp__ck_newest(&d, path, UINT64_MAX, step);
+    if (err == ENOENT)
+        return cdp_error_set(
+            CDP_ERR_STATE, -1, 0, "cdp_ckpt: there is no complete step in %s", path);
+    return err ? cdp__ck_io(err, "cannot list", path) : CDP_OK;
+}
+
+/* ---- >>checkpoint/verdict: one status for all ranks ------------------------------------------ */
+
+/* Knows: statuses of all ranks. Promises: after a verdict every rank returns the same status and
+   text, and the group stays usable unless it failed itself. */
+
+typedef struct cdp__ck_word {
+    uint8_t status[4], sys_errno[4];
+    char text[CDP_ERROR_TEXT];
+} cdp__ck_word;
+
+/* Makes the error of rank `from` that of all ranks. */
+CDP__PRIVATE cdp_status cdp__ck_take(cdp_group *g, uint32_t from) {
+    const bool own = cdp_rank(g) == from;
+    cdp__ck_word w;
+    cdp_status st;
+    int32_t status, err;
+    memset(&w, 0, sizeof w);
+    if (own) {
+        const cdp_error *const e = cdp_last_error();
+        cdp__text t = cdp__text_of(w.text, sizeof w.text);
+        cdp__put_u32(w.status, (uint32_t)(int32_t)e->status);
+        cdp__put_u32(w.sys_errno, (uint32_t)e->sys_errno);
+        if (cdp_size(g) > 1) cdp__text_add(&t, "rank %u: ", (unsigned)from);
+        cdp__text_add(&t, "%s", e->text);
+        (void)cdp__text_end(&t);
+    }
+    st = cdp_size(g) > 1 ? cdp_broadcast(g, &w, sizeof w, CDP_DTYPE_U8, from) : CDP_OK;
+    if (st != CDP_OK) return st;
+    status = (int32_t)cdp__get_u32(w.status);
+    err = (int32_t)cdp__get_u32(w.sys_errno);
+    w.text[sizeof w.text - 1] = 0;
+    if (status >= 0) status = CDP_ERR_INTERNAL;
+    (void)cdp_error_set((cdp_status)status, (int32_t)cdp_world_rank_of(g, from), 0, "%s", w.text);
+    cdp__error_slot()->sys_errno = err;
+    return (cdp_status)status;
+}
+
+/* Every rank brings its status, and if that is a failure, its last error. The failure of the
+   lowest rank is that of all. */
+CDP__PRIVATE cdp_status cdp__ck_verdict(cdp_group *g, cdp_status mine) {
+    uint32_t failed = mine == CDP_OK ? UINT32_MAX : cdp_rank(g), first = UINT32_MAX;
+    cdp_status st;
+    if (cdp_group_status(g) != CDP_OK) return cdp_last_error()->status;
+    if (cdp_size(g) == 1)
+        first = failed;
+    else {
+        const cdp_error own = *cdp_last_error();
+        st = cdp_allreduce(g, &failed, &first, 1, CDP_DTYPE_U32, CDP_REDUCE_MIN);
+        if (st != CDP_OK) return st;
+        *cdp__error_slot() = own;
+    }
+    return first == UINT32_MAX ? CDP_OK : cdp__ck_take(g, first);
+}
+
+/* ---- >>checkpoint/create: a cdp_ckpt, and what it would write -------------------------------- */
+
+/* Knows: the desc. Promises: what it refuses has no effect. */
+
+struct cdp_ckpt {
+    cdp_ckpt_desc desc;
+    char path[CDP__CK_PATH_MAX + 1];
+    cdp__ck_disk disk;
+    cdp_ckpt_info info;
+    uint64_t done, total; /* bytes, for progress */
+    cdp__ck_weights weights;
+};
+
+CDP__PRIVATE cdp_status cdp__ck_desc_check(const cdp_ckpt_desc *d, const cdp_os *os) {
+    const cdp_os_files *const f = &os->files;
+    if (!d->path || !*d->path || strlen(d->path) > CDP__CK_PATH_MAX)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_ckpt_create: path is missing, or longer than %u bytes", CDP__CK_PATH_MAX);
+    if ((d->item_count && !d->items) || (d->blob_count && !d->blobs))
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0, CDP__MISSING, "cdp_ckpt_create",
+            d->item_count && !d->items ? "items" : "blobs");
+    if (!f->open_file || !f->rename_file || !f->sync_file || !f->make_folder || !f->remove_folder
+        || !f->list_folder || !f->sync_folder)
+        return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0,
+            "cdp_ckpt_create: the os has no files, or cannot sync them or list folders: set all "
+            "of cdp_os.files");
+    if (cdp__byte_order() != 1)
+        return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0,
+            "cdp_ckpt_create: files are little-endian, this machine is not");
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_ckpt_create(const cdp_ckpt_desc *desc, cdp_ckpt **out) {
+    const cdp_os *os;
+    cdp_ckpt *c;
+    cdp_status st;
+    if (!out) return cdp_error_set(CDP_ERR_INVALID, -1, 0, CDP__MISSING, "cdp_ckpt_create", "out");
+    *out = NULL;
+    if (!desc || !desc->group)
+        return cdp_error_set(
+            CDP_ERR_INVALID, -1, 0, CDP__MISSING, "cdp_ckpt_create", desc ? "group" : "desc");
+    os = cdp_group_desc_of(desc->group)->os;
+    st = cdp__ck_desc_check(desc, desc->os ? desc->os : os);
+    if (st != CDP_OK) return st;
+    c = (cdp_ckpt *)cdp__alloc_zero(os, sizeof *c);
+    if (!c)
+        return cdp_error_set(CDP_ERR_NOMEM, -1, 0, "out of memory: a cdp_ckpt needs %llu bytes",
+            (unsigned long long)sizeof *c);
+    c->desc = *desc;
+    memcpy(c->path, desc->path, strlen(desc->path) + 1);
+    c->desc.path = c->path;
+    c->disk.os = desc->os ? desc->os : os;
+    c->disk.no_sync = desc->no_sync;
+    cdp__ck_weights_fill(&c->weights);
+    *out = c;
+    return CDP_OK;
+}
+
+CDP_API void cdp_ckpt_destroy(cdp_ckpt *c) {
+    if (c) cdp__free(cdp_group_desc_of(c->desc.group)->os, c);
+}
+
+CDP_API cdp_ckpt_info cdp_ckpt_info_of(const cdp_ckpt *c) {
+    cdp_ckpt_info none;
+    memset(&none, 0, sizeof none);
+    return c ? c->info : none;
+}
+
+/* Adds what this rank writes of an entry. */
+CDP__PRIVATE void cdp__ck_preview_entry(
+    const cdp_ckpt_desc *d, const cdp__ck_entry *e, cdp_ckpt_info *out) {
+    const uint64_t elem = cdp__dtype_row_of(e->dtype)->bytes;
+    const uint32_t rank = d->group ? cdp_rank(d->group) : 0;
+    const uint32_t size = d->group ? cdp_size(d->group) : 1;
+    const cdp__ck_piece p = cdp__ck_piece_of(&d->items[e->item].tensor.layout, NULL, rank, size);
+    uint64_t local = p.first;
+    out->total_bytes += e->bytes;
+    out->bytes_written += (p.last - p.first) * elem;
+    while (local < p.last) {
+        const cdp__ck_run r = cdp__ck_run_at(&p, local, p.last);
+        out->writes += (r.count * elem + CDP__CK_AT_ONCE - 1) / CDP__CK_AT_ONCE;
+        local += r.count;
+    }
+}
+
+CDP_API cdp_status cdp_ckpt_preview(const cdp_ckpt_desc *desc, cdp_ckpt_info *out) {
+    const cdp_os *os = NULL;
+    cdp__ck_table t;
+    cdp_status st;
+    uint64_t i;
+    if (!desc || !out)
+        return cdp_error_set(
+            CDP_ERR_INVALID, -1, 0, CDP__MISSING, "cdp_ckpt_preview", desc ? "out" : "desc");
+    memset(out, 0, sizeof *out);
+    if (desc->group) os = cdp_group_desc_of(desc->group)->os;
+    if (!os) os = desc->os ? desc->os : cdp_os_default();
+    if (desc->item_count && !desc->items)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0, CDP__MISSING, "cdp_ckpt_preview", "items");
+    cdp__ck_table_open(&t, os);
+    st = cdp__ck_plan(&t, desc);
+    if (st == CDP_OK) st = cdp__ck_plan_limits(&t);
+    for (i = 0; st == CDP_OK && i < t.count; ++i)
+        cdp__ck_preview_entry(desc, &t.entries[i], out);
+    out->files = t.file_count;
+    cdp__ck_table_close(&t);
+    return st;
+}
+
+/* ---- >>checkpoint/agree: the items of all ranks are the same, and each element has one writer  */
+
+/* Knows: items and their pieces on this rank. Promises: an error names the item, and is the same
+   on all ranks. */
+
+enum {
+    CDP__CK_WORDS = 6
+};
+
+CDP__PRIVATE uint64_t cdp__ck_text_hash(uint64_t h, const char *text) {
+    return cdp__hash(h, text, text ? strlen(text) + 1 : 0);
+}
+
+CDP__PRIVATE uint64_t cdp__ck_item_hash(const cdp_item *i) {
+    const uint64_t *shape;
+    const uint32_t ndim = cdp__ck_item_shape(i, &shape);
+    uint64_t words[2 + CDP_TENSOR_DIMS] = {0};
+    words[0] = (uint64_t)cdp__ck_item_dtype(i);
+    words[1] = ndim;
+    memcpy(words + 2, shape, ndim * sizeof *shape);
+    return cdp__ck_text_hash(
+        cdp__ck_text_hash(cdp__dt_hash(words, 2 + CDP_TENSOR_DIMS), i->name), cdp__ck_item_file(i));
+}
+
+CDP__PRIVATE uint64_t cdp__ck_blob_hash(const cdp_ckpt_blob *b) {
+    return cdp__ck_text_hash(CDP__HASH_START + b->per_rank, b->name);
+}
+
+/* The error is that of rank 0, which has rank 0's names. */
+CDP__PRIVATE cdp_status cdp__ck_differs(
+    const cdp_ckpt *c, uint32_t what, uint32_t rank, const uint64_t values[2]) {
+    static const char *const names[CDP__CK_WORDS] = {"the step", "the number of items",
+        "the number of blobs", "file_bytes", "the path", "partial"};
+    const cdp_ckpt_desc *const d = &c->desc;
+    const uint32_t item = what - CDP__CK_WORDS;
+    const bool blob = item >= d->item_count;
+    if (what < CDP__CK_WORDS)
+        return cdp_error_set(CDP_ERR_MISMATCH, (int32_t)cdp_world_rank_of(d->group, rank), 0,
+            "cdp_ckpt: %s is not the same on ranks 0 and %u (%llu, %llu)", names[what],
+            (unsigned)rank, (unsigned long long)values[0], (unsigned long long)values[1]);
+    return cdp_error_set(CDP_ERR_MISMATCH, (int32_t)cdp_world_rank_of(d->group, rank), 0,
+        "cdp_ckpt: %s %u, '%s' on rank 0, is another one on rank %u: name, shape, dtype, file and "
+        "order must be the same",
+        blob ? "blob" : "item", (unsigned)(blob ? item - d->item_count : item),
+        blob ? d->blobs[item - d->item_count].name : d->items[item].name, (unsigned)rank);
+}
+
+/* Compares step, options, items and blobs over all ranks. */
+CDP__PRIVATE cdp_status cdp__ck_agree(cdp_ckpt *c, uint64_t step, const char *path) {
+    const cdp_ckpt_desc *const d = &c->desc;
+    const cdp_os *const os = cdp_group_desc_of(d->group)->os;
+    const uint64_t n = (uint64_t)d->item_count + d->blob_count;
+    uint64_t first[CDP__CK_WORDS], values[2] = {0, 0}, *words, i;
+    uint32_t rank, word;
+    cdp_status st;
+    first[0] = step;
+    first[1] = d->item_count;
+    first[2] = d->blob_count;
+    first[3] = d->file_bytes;
+    first[4] = cdp__ck_text_hash(CDP__HASH_START, path);
+    first[5] = d->partial;
+    st = cdp__dt_agree(d->group, os, first, CDP__CK_WORDS, &rank, &word, values);
+    if (st != CDP_OK) return st;
+    if (rank != CDP__DT_NONE)
+        return cdp__ck_verdict(d->group, cdp__ck_differs(c, word, rank, values));
+    words = (uint64_t *)cdp__alloc(os, n * sizeof *words);
+    st = words ? CDP_OK
+               : cdp_error_set(CDP_ERR_NOMEM, -1, 0, "cdp_ckpt: out of memory for %llu items",
+                   (unsigned long long)n);
+    st = cdp__ck_verdict(d->group, st);
+    for (i = 0; st == CDP_OK && i < n; ++i)
+        words[i] = i < d->item_count ? cdp__ck_item_hash(&d->items[i])
+                                     : cdp__ck_blob_hash(&d->blobs[i - d->item_count]);
+    if (st == CDP_OK) st = cdp__dt_agree(d->group, os, words, (uint32_t)n, &rank, &word, values);
+    cdp__free(os, words);
+    if (st != CDP_OK || rank == CDP__DT_NONE) return st;
+    return cdp__ck_verdict(d->group, cdp__ck_differs(c, CDP__CK_WORDS + word, rank, values));
+}
+
+/* Checks that shares of all ranks are each tensor once. */
+CDP__PRIVATE cdp_status cdp__ck_covered(cdp_ckpt *c, const cdp__ck_table *t) {
+    const cdp_ckpt_desc *const d = &c->desc;
+    uint64_t *const shares = (uint64_t *)cdp__alloc_zero(t->os, 2 * t->count * sizeof *shares);
+    uint64_t i;
+    cdp_status st =
+        shares ? CDP_OK : cdp_error_set(CDP_ERR_NOMEM, -1, 0, "cdp_ckpt: out of memory");
+    st = cdp__ck_verdict(d->group, st);
+    for (i = 0; st == CDP_OK && i < t->count; ++i) {
+        const cdp__ck_piece p = cdp__ck_piece_of(&d->items[t->entries[i].item].tensor.layout, NULL,
+            cdp_rank(d->group), cdp_size(d->group));
+        shares[i] = p.last - p.first;
+    }
+    if (st == CDP_OK && t->count)
+        st = cdp_allreduce(
+            d->group, shares, shares + t->count, t->count, CDP_DTYPE_U64, CDP_REDUCE_SUM);
+    for (i = 0; st == CDP_OK && i < t->count; ++i) {
+        const cdp__ck_entry *const e = &t->entries[i];
+        const uint64_t got = shares[t->count + i], elem = cdp__dtype_row_of(e->dtype)->bytes;
+        if (got * elem == e->bytes) continue;
+        st = cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_ckpt: item '%s' has %llu elements, and ranks hold %llu, copies not counted: its "
+            "mesh must have all ranks that hold a copy or a piece",
+            cdp__ck_name(t, e), (unsigned long long)(e->bytes / elem), (unsigned long long)got);
+    }
+    cdp__free(t->os, shares);
+    return st;
+}
+
+/* Whether memory is there for all that this rank holds, and blobs have names. */
+CDP__PRIVATE cdp_status cdp__ck_memory_check(const cdp_ckpt *c) {
+    const cdp_ckpt_desc *const d = &c->desc;
+    uint32_t i;
+    for (i = 0; i < d->item_count; ++i) {
+        const cdp_item *const item = &d->items[i];
+        if (!item->tensor.data
+            && cdp__ck_piece_of(&item->tensor.layout, NULL, cdp_rank(d->group), cdp_size(d->group))
+                   .count)
+            return cdp_error_set(
+                CDP_ERR_INVALID, -1, 0, "cdp_ckpt: item '%s' has no data", item->name);
+    }
+    for (i = 0; i < d->blob_count; ++i) {
+        const cdp_ckpt_blob *const b = &d->blobs[i];
+        if (!b->name || !cdp__ck_name_fits(b->name) || strlen(b->name) > CDP__CK_NAME - 16)
+            return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+                "cdp_ckpt: blobs[%u].name is not 1 to %u bytes of UTF-8 without control "
+                "characters",
+                (unsigned)i, CDP__CK_NAME - 16);
+        if (!b->data && (b->bytes || b->room))
+            return cdp_error_set(
+                CDP_ERR_INVALID, -1, 0, "cdp_ckpt: blob '%s' has no data", b->name);
+    }
+    return CDP_OK;
+}
+
+/* ---- >>checkpoint/save: a checkpoint on its way to disk -------------------------------------- */
+
+/* Knows: the order in which files, names and folders become durable. Promises: a step exists from
+   the rename of its folder on, and never before all of it is on disk; existing steps are not
+   touched; an error is the same on all ranks. */
+
+typedef struct cdp__ck_save {
+    cdp_ckpt *c;
+    cdp__ck_disk *d;
+    cdp__ck_table t;
+    uint64_t step, id;
+    uint64_t tensor_files, tensor_sums;  /* of the table; blobs follow, on rank 0 alone */
+    char name[64], folder[CDP__CK_PATH]; /* of the step; where it is written */
+    uint8_t *blobs;                      /* rank 0: bytes of all blobs */
+    uint64_t blob_bytes, blob_room;
+    int32_t lock; /* descriptor */
+} cdp__ck_save;
+
+/* ---- blobs: rank 0 writes them ---- */
+
+/* Adds one blob of one rank, whose bytes are at s->blobs + at. */
+CDP__PRIVATE bool cdp__ck_blob_entry(
+    cdp__ck_save *s, const cdp_ckpt_blob *b, uint32_t rank, uint64_t at, uint64_t bytes) {
+    char name[CDP__CK_NAME + 1];
+    cdp__text n = cdp__text_of(name, sizeof name);
+    cdp__ck_entry e;
+    memset(&e, 0, sizeof e);
+    cdp__text_add(&n, "%s", b->name);
+    if (b->per_rank) {
+        cdp__text_add(&n, ".rank");
+        cdp__ck_digits(&n, rank, 5);
+    }
+    (void)cdp__text_end(&n);
+    e.name = cdp__ck_text(&s->t, name, strlen(name));
+    e.blob = true;
+    e.dtype = CDP_DTYPE_U8;
+    e.ndim = 1;
+    e.shape[0] = e.bytes = bytes;
+    e.at = at;
+    e.file = (uint32_t)s->tensor_files;
+    if (e.name == UINT64_MAX || !cdp__ck_sums_new(&s->t, &e)) return false;
+    cdp__ck_sum_slabs(
+        &s->c->weights, s->blobs + at, 1, 0, bytes, s->t.slab, s->t.sums + e.first_sum);
+    return cdp__ck_add_entry(&s->t, &e);
+}
+
+/* Rank 0 keeps what all ranks have of a blob. */
+CDP__PRIVATE bool cdp__ck_blob_keep(
+    cdp__ck_save *s, const cdp_ckpt_blob *b, const uint8_t *data, const uint64_t *lengths) {
+    const uint32_t n = b->per_rank ? cdp_size(s->c->desc.group) : 1;
+    uint32_t r;
+    for (r = 0; r < n; ++r) {
+        const uint64_t at = s->blob_bytes;
+        uint8_t *const more =
+            (uint8_t *)cdp__ck_room(&s->t, s->blobs, &s->blob_room, at + lengths[r], 1);
+        if (!more) return false;
+        s->blobs = more;
+        if (lengths[r]) memcpy(more + at, data, (size_t)lengths[r]);
+        data += lengths[r];
+        s->blob_bytes += lengths[r];
+        if (!cdp__ck_blob_entry(s, b, r, at, lengths[r])) return false;
+    }
+    return true;
+}
+
+CDP__PRIVATE cdp_status cdp__ck_blob_gather(cdp__ck_save *s, const cdp_ckpt_blob *b, bool *kept) {
+    cdp_group *const g = s->c->desc.group;
+    const bool root = cdp_rank(g) == 0, mine = b->per_rank || root;
+    cdp_blob all;
+    cdp_status st;
+    memset(&all, 0, sizeof all);
+    if (root) {
+        all.lengths = (uint64_t *)cdp__alloc_zero(s->t.os, cdp_size(g) * sizeof *all.lengths);
+        if (!all.lengths) *kept = cdp__ck_none(&s->t);
+    }
+    st = cdp_gather_bytes(g, mine ? b->data : NULL, mine ? b->bytes : 0, 0, &all);
+    if (st == CDP_OK && root && *kept)
+        *kept = cdp__ck_blob_keep(s, b, (const uint8_t *)all.data, all.lengths);
+    cdp__free(s->t.os, all.lengths);
+    cdp_blob_free(g, &all);
+    return st;
+}
+
+/* Gathers all blobs on rank 0, and adds their file to its table. */
+CDP__PRIVATE cdp_status cdp__ck_blobs(cdp__ck_save *s) {
+    const cdp_ckpt_desc *const d = &s->c->desc;
+    uint64_t twice = UINT64_MAX;
+    bool kept = true;
+    cdp_status st = CDP_OK;
+    uint32_t i;
+    for (i = 0; st == CDP_OK && i < d->blob_count; ++i)
+        st = cdp__ck_blob_gather(s, &d->blobs[i], &kept);
+    if (st != CDP_OK || cdp_rank(d->group) || !d->blob_count) return st;
+    if (kept) kept = cdp__ck_file_new(&s->t) != NULL;
+    if (kept) {
+        const uint64_t name = cdp__ck_text(&s->t, CDP__CK_BLOBS, strlen(CDP__CK_BLOBS));
+        s->t.files[s->tensor_files].name = name;
+        s->t.files[s->tensor_files].bytes = s->blob_bytes;
+        kept = name != UINT64_MAX && cdp__ck_index(&s->t, &twice);
+    }
+    if (kept) cdp__ck_plan_offsets(&s->t, s->tensor_files);
+    if (twice != UINT64_MAX)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_ckpt: two items or blobs have the name '%s'",
+            cdp__ck_name(&s->t, &s->t.entries[twice]));
+    return kept ? CDP_OK : cdp_error_set(CDP_ERR_NOMEM, -1, 0, "cdp_ckpt: out of memory for blobs");
+}
+
+/* ---- rank 0: folders and files ---- */
+
+/* A second job that saves into the folder would remove what this one writes. */
+CDP__PRIVATE cdp_status cdp__ck_lock(cdp__ck_save *s) {
+    const cdp_os_files *const f = &s->d->os->files;
+    char path[CDP__CK_PATH];
+    int32_t err;
+    cdp__ck_path(path, s->c->path, "lock");
+    err = cdp__ck_open_file(s->d, path, CDP_FILE_WRITE | CDP_FILE_CREATE, &s->lock);
+    if (err) return cdp__ck_io(err, "cannot create", path);
+    /* a file system without locks protects nobody, and is no reason not to save */
+    if (!f->lock_file || f->lock_file(s->d->os->user, s->lock, CDP_FILE_LOCK_ALONE) != -EAGAIN)
+        return CDP_OK;
+    return cdp_error_set(CDP_ERR_BUSY, -1, 0,
+        "cdp_ckpt_save: another job saves into %s now; give each job a folder of its own",
+        s->c->path);
+}
+
+CDP__PRIVATE void cdp__ck_unlock(cdp__ck_save *s) {
+    int32_t err = 0;
+    cdp__ck_close_file(s->d, s->lock, &err);
+    s->lock = -1;
+}
+
+/* Creates a file with its header and its final length. */
+CDP__PRIVATE cdp_status cdp__ck_begin_file(cdp__ck_save *s, uint32_t file) {
+    const cdp__ck_file *const f = &s->t.files[file];
+    uint8_t *const header = (uint8_t *)cdp__alloc(s->t.os, f->data_at);
+    char path[CDP__CK_PATH];
+    int32_t err;
+    if (!header) return cdp_error_set(CDP_ERR_NOMEM, -1, 0, "cdp_ckpt: out of memory for a header");
+    cdp__ck_fill_header(&s->t, file, header, f->data_at);
+    cdp__ck_path(path, s->folder, s->t.text + f->name);
+    err = cdp__ck_write_file(s->d, path, header, f->data_at, f->bytes);
+    cdp__free(s->t.os, header);
+    return err ? cdp__ck_io(err, "cannot write", path) : CDP_OK;
+}
+
+/* The index of the files whose names begin like those of item `first`, as Hugging Face has it. */
+CDP__PRIVATE void cdp__ck_write_index(cdp__text *t, const cdp__ck_save *s, uint32_t first) {
+    uint64_t total = 0, i;
+    bool comma = false;
+    for (i = 0; i < s->t.count; ++i)
+        if (!s->t.entries[i].blob && cdp__ck_plan_first(&s->c->desc, s->t.entries[i].item) == first)
+            total += s->t.entries[i].bytes;
+    cdp__text_add(
+        t, "{\"metadata\":{\"total_size\":%llu},\n\"weight_map\":{", (unsigned long long)total);
+    for (i = 0; i < s->t.count; ++i) {
+        const cdp__ck_entry *const e = &s->t.entries[i];
+        if (e->blob || cdp__ck_plan_first(&s->c->desc, e->item) != first) continue;
+        cdp__text_add(t, comma ? ",\n" : "\n");
+        comma = true;
+        cdp__json_string(t, cdp__ck_name(&s->t, e));
+        cdp__text_char(t, ':');
+        cdp__json_string(t, cdp__ck_file_name(&s->t, e));
+    }
+    cdp__text_add(t, "}}\n");
+}
+
+CDP__PRIVATE cdp_status cdp__ck_index_file(cdp__ck_save *s, uint32_t first) {
+    cdp__text t = cdp__text_of(NULL, 0);
+    char path[CDP__CK_PATH], *memory;
+    int32_t err;
+    cdp__ck_write_index(&t, s, first);
+    memory = (char *)cdp__alloc(s->t.os, t.used + 1);
+    if (!memory) return cdp_error_set(CDP_ERR_NOMEM, -1, 0, "cdp_ckpt: out of memory for an index");
+    t = cdp__text_of(memory, t.used + 1);
+    cdp__ck_write_index(&t, s, first);
+    (void)cdp__format(path, sizeof path, "%s/%s.safetensors.index.json", s->folder,
+        cdp__ck_item_file(&s->c->desc.items[first]));
+    err = cdp__ck_write_file(s->d, path, memory, t.used, t.used);
+    cdp__free(s->t.os, memory);
+    return err ? cdp__ck_io(err, "cannot write", path) : CDP_OK;
+}
+
+/* C1: the folder with the name that it has until it is complete, and the files. */
+CDP__PRIVATE cdp_status cdp__ck_begin(cdp__ck_save *s) {
+    const cdp_os_files *const f = &s->d->os->files;
+    char path[CDP__CK_PATH];
+    cdp_status st;
+    int32_t r;
+    uint32_t i;
+    r = f->make_folder(s->d->os->user, s->c->path);
+    if (r < 0 && r != -EEXIST) return cdp__ck_io(-r, "cannot make the folder", s->c->path);
+    st = cdp__ck_lock(s);
+    if (st != CDP_OK) return st;
+    if (cdp__ck_complete(s->d, s->c->path, s->step, &r) || r == EBADMSG)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_ckpt_save: step %llu exists in %s; remove it, or save another step",
+            (unsigned long long)s->step, s->c->path);
+    r = cdp__ck_sweep_leftovers(s->d, s->c->path);
+    if (r) return cdp__ck_io(r, "cannot remove what an earlier save left in", s->c->path);
+    if (s->d->os->random(s->d->os->user, &s->id, sizeof s->id) != CDP_OK)
+        return cdp_error_set(CDP_ERR_IO, -1, 0, "cdp_ckpt_save: there are no random numbers");
+    (void)cdp__format(
+        path, sizeof path, "%s/%s.tmp-%llx", s->c->path, s->name, (unsigned long long)s->id);
+    memcpy(s->folder, path, sizeof path);
+    r = f->make_folder(s->d->os->user, path);
+    if (r < 0) return cdp__ck_io(-r, "cannot make the folder", path);
+    for (i = 0; st == CDP_OK && i < s->t.file_count; ++i)
+        st = cdp__ck_begin_file(s, i);
+    for (i = 0; st == CDP_OK && i < s->c->desc.item_count; ++i)
+        if (cdp__ck_plan_first(&s->c->desc, i) == i) st = cdp__ck_index_file(s, i);
+    return st;
+}
+
+/* ---- all ranks: bytes ---- */
+
+CDP__PRIVATE void cdp__ck_progress(cdp_ckpt *c, uint64_t bytes) {
+    c->done += bytes;
+    if (c->desc.progress) c->desc.progress(c->desc.user, c->done, c->total);
+}
+
+/* Writes and sums the share of this rank of one entry. */
+CDP__PRIVATE int32_t cdp__ck_write_share(
+    cdp__ck_save *s, const cdp__ck_entry *e, const cdp__ck_piece *p, int32_t fd) {
+    const uint8_t *const data = (const uint8_t *)s->c->desc.items[e->item].tensor.data;
+    const uint64_t elem = cdp__dtype_row_of(e->dtype)->bytes, most = CDP__CK_AT_ONCE / elem;
+    uint64_t local = p->first;
+    while (local < p->last) {
+        const cdp__ck_run r = cdp__ck_run_at(p, local, cdp__min(p->last, local + most));
+        const uint8_t *const from = data + r.local * elem;
+        const int32_t err = cdp__ck_write(s->d, fd, e->at + r.at * elem, from, r.count * elem);
+        if (err) return err;
+        cdp__ck_sum_slabs(&s->c->weights, from, elem, r.at, r.count,
+            cdp__ck_slab_elements(&s->t, e), s->t.sums + e->first_sum);
+        s->c->info.bytes_written += r.count * elem;
+        cdp__ck_progress(s->c, r.count * elem);
+        local += r.count;
+    }
+    return 0;
+}
+
+/* C2, C3: one file. */
+CDP__PRIVATE cdp_status cdp__ck_write_tensors(cdp__ck_save *s, uint32_t file, uint64_t *sync_ns) {
+    const cdp_ckpt_desc *const d = &s->c->desc;
+    const cdp_os *const os = s->d->os;
+    char path[CDP__CK_PATH];
+    int32_t fd = -1, err = 0;
+    uint64_t i, began;
+    cdp__ck_path(path, s->folder, s->t.text + s->t.files[file].name);
+    for (i = 0; !err && i < s->t.count; ++i) {
+        const cdp__ck_entry *const e = &s->t.entries[i];
+        cdp__ck_piece p;
+        if (e->file != file || e->blob) continue;
+        p = cdp__ck_piece_of(
+            &d->items[e->item].tensor.layout, NULL, cdp_rank(d->group), cdp_size(d->group));
+        if (p.first == p.last) continue;
+        if (fd < 0) err = cdp__ck_open_file(s->d, path, CDP_FILE_WRITE, &fd);
+        if (err == ENOENT)
+            return cdp_error_set(CDP_ERR_IO, -1, err,
+                "cdp_ckpt_save: rank 0 has made %s, and this rank does not see it: all ranks must "
+                "share the path",
+                path);
+        if (!err) err = cdp__ck_write_share(s, e, &p, fd);
+    }
+    began = os->now_ns(os->user);
+    if (!err && fd >= 0) err = cdp__ck_sync(s->d, fd);
+    *sync_ns += os->now_ns(os->user) - began;
+    cdp__ck_close_file(s->d, fd, &err);
+    return err ? cdp__ck_io(err, "cannot write", path) : CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__ck_write_all(cdp__ck_save *s) {
+    const cdp_os *const os = s->d->os;
+    const uint64_t began = os->now_ns(os->user);
+    cdp_status st = CDP_OK;
+    uint32_t i;
+    if (cdp_rank(s->c->desc.group))
+        (void)cdp__format(s->folder, sizeof s->folder, "%s/%s.tmp-%llx", s->c->path, s->name,
+            (unsigned long long)s->id);
+    for (i = 0; st == CDP_OK && i < s->tensor_files; ++i)
+        st = cdp__ck_write_tensors(s, i, &s->c->info.sync_ns);
+    s->c->info.write_ns = os->now_ns(os->user) - began - s->c->info.sync_ns;
+    return st;
+}
+
+/* ---- rank 0: commit ---- */
+
+CDP__PRIVATE cdp_status cdp__ck_write_blobs(cdp__ck_save *s) {
+    const cdp__ck_file *const f = &s->t.files[s->tensor_files];
+    char path[CDP__CK_PATH];
+    int32_t fd, err;
+    if (s->t.file_count == s->tensor_files) return CDP_OK;
+    cdp__ck_path(path, s->folder, s->t.text + f->name);
+    err = cdp__ck_open_file(s->d, path, CDP_FILE_WRITE, &fd);
+    if (!err) err = cdp__ck_write(s->d, fd, f->data_at, s->blobs, s->blob_bytes);
+    if (!err) err = cdp__ck_sync(s->d, fd);
+    cdp__ck_close_file(s->d, fd, &err);
+    return err ? cdp__ck_io(err, "cannot write", path) : CDP_OK;
+}
+
+/* C5 to C8: checkpoint.json, which says that everything else is there. */
+CDP__PRIVATE cdp_status cdp__ck_write_description(cdp__ck_save *s) {
+    cdp__text t = cdp__text_of(NULL, 0);
+    uint64_t room, hash;
+    char *memory;
+    int32_t err;
+    cdp__ck_write_body(&t, &s->t, s->c->desc.items);
+    room = t.used + 64;
+    memory = (char *)cdp__alloc(s->t.os, room);
+    if (!memory)
+        return cdp_error_set(CDP_ERR_NOMEM, -1, 0, "cdp_ckpt: out of memory for checkpoint.json");
+    t = cdp__text_of(memory, room);
+    cdp__ck_write_body(&t, &s->t, s->c->desc.items);
+    hash = cdp__hash(CDP__HASH_START, memory, t.used);
+    cdp__text_add(&t, CDP__CK_CHECK);
+    cdp__ck_hex(&t, hash);
+    cdp__text_add(&t, "\"}\n");
+    err = cdp__ck_place_file(s->d, s->folder, CDP__CK_DESCRIPTION, memory, t.used);
+    cdp__free(s->t.os, memory);
+    return err ? cdp__ck_io(err, "cannot write checkpoint.json in", s->folder) : CDP_OK;
+}
+
+/* C9 to C14. */
+CDP__PRIVATE cdp_status cdp__ck_publish(cdp__ck_save *s) {
+    const cdp_os_files *const f = &s->d->os->files;
+    char path[CDP__CK_PATH], latest[80];
+    uint64_t length;
+    int32_t err;
+    cdp__ck_path(path, s->c->path, s->name);
+    err = -f->rename_file(s->d->os->user, s->folder, path);
+    if (err) return cdp__ck_io(err, "cannot rename the folder to", path);
+    err = cdp__ck_sync_folder(s->d, s->c->path);
+    if (err) return cdp__ck_io(err, "cannot sync", s->c->path);
+    length = cdp__format(latest, sizeof latest, "%s\n", s->name);
+    err = cdp__ck_place_file(s->d, s->c->path, "latest", latest, length);
+    return err ? cdp__ck_io(err, "cannot write latest in", s->c->path) : CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__ck_commit(cdp__ck_save *s) {
+    const cdp_os *const os = s->d->os;
+    const uint64_t began = os->now_ns(os->user);
+    cdp_status st = cdp__ck_write_blobs(s);
+    if (st == CDP_OK) {
+        const int32_t err = cdp__ck_sync_folder(s->d, s->folder); /* C4 */
+        if (err) st = cdp__ck_io(err, "cannot sync", s->folder);
+    }
+    if (st == CDP_OK) st = cdp__ck_write_description(s);
+    if (st == CDP_OK) st = cdp__ck_publish(s);
+    s->c->info.commit_ns = os->now_ns(os->user) - began;
+    return st;
+}
+
+/* ---- the call ---- */
+
+/* Removes what a failed save has written, as far as that works: the next one tries again. */
+CDP__PRIVATE void cdp__ck_undo(const cdp__ck_save *s) {
+    const char *const name = strrchr(s->folder, '/');
+    if (s->folder[0] && name) (void)cdp__ck_remove_step(s->d, s->c->path, name + 1);
+}
+
+CDP__PRIVATE cdp_status cdp__ck_save_plan(cdp__ck_save *s) {
+    cdp_ckpt *const c = s->c;
+    cdp_status st = cdp__ck_plan(&s->t, &c->desc);
+    uint64_t i;
+    if (st == CDP_OK) st = cdp__ck_plan_limits(&s->t);
+    if (st == CDP_OK) st = cdp__ck_memory_check(c);
+    st = cdp__ck_verdict(c->desc.group, st);
+    if (st == CDP_OK) st = cdp__ck_agree(c, s->step, c->path);
+    if (st == CDP_OK) st = cdp__ck_covered(c, &s->t);
+    s->tensor_files = c->info.files = s->t.file_count;
+    s->tensor_sums = s->t.sum_count;
+    s->t.step = c->info.step = s->step;
+    for (i = 0; st == CDP_OK && i < s->t.count; ++i) {
+        const cdp__ck_entry *const e = &s->t.entries[i];
+        const cdp__ck_piece p = cdp__ck_piece_of(&c->desc.items[e->item].tensor.layout, NULL,
+            cdp_rank(c->desc.group), cdp_size(c->desc.group));
+        c->info.total_bytes += e->bytes;
+        c->total += (p.last - p.first) * cdp__dtype_row_of(e->dtype)->bytes;
+    }
+    return st;
+}
+
+CDP__PRIVATE cdp_status cdp__ck_save_run(cdp__ck_save *s) {
+    cdp_group *const g = s->c->desc.group;
+    const bool root = cdp_rank(g) == 0;
+    cdp_status st = cdp__ck_save_plan(s);
+    if (st != CDP_OK) return st;
+    st = cdp__ck_verdict(g, cdp__ck_blobs(s));
+    if (st == CDP_OK) st = cdp__ck_verdict(g, root ? cdp__ck_begin(s) : CDP_OK);
+    if (st == CDP_OK) st = cdp_broadcast(g, &s->id, 1, CDP_DTYPE_U64, 0);
+    if (st == CDP_OK) st = cdp__ck_verdict(g, cdp__ck_write_all(s));
+    if (st == CDP_OK && s->tensor_sums)
+        st = cdp_allreduce(g, NULL, s->t.sums, s->tensor_sums, CDP_DTYPE_U64, CDP_REDUCE_SUM);
+    if (st == CDP_OK) st = cdp__ck_verdict(g, root ? cdp__ck_commit(s) : CDP_OK);
+    if (root && st != CDP_OK) {
+        const cdp_error why = *cdp_last_error();
+        cdp__ck_undo(s);
+        *cdp__error_slot() = why;
+    }
+    if (root && st == CDP_OK && s->c->desc.keep) /* what stays is removed after the next save */
+        (void)cdp__ck_sweep_steps(
+            s->d, s->c->path, s->step, s->c->desc.keep, s->c->desc.keep_every);
+    return st;
+}
+
+CDP_API cdp_status cdp_ckpt_save(cdp_ckpt *c, uint64_t step) {
+    cdp__ck_save *s;
+    cdp_status st;
+    const cdp_os *os;
+    if (!c) return cdp_error_set(CDP_ERR_INVALID, -1, 0, CDP__MISSING, "cdp_ckpt_save", "ckpt");
+    if (step > (uint64_t)INT64_MAX / 32)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_ckpt_save: step %llu is too large",
+            (unsigned long long)step);
+    os = cdp_group_desc_of(c->desc.group)->os;
+    s = (cdp__ck_save *)cdp__alloc_zero(os, sizeof *s);
+    if (!s)
+        return cdp__ck_verdict(
+            c->desc.group, cdp_error_set(CDP_ERR_NOMEM, -1, 0, "cdp_ckpt_save: out of memory"));
+    memset(&c->info, 0, sizeof c->info);
+    c->done = c->total = c->disk.writes = 0;
+    s->c = c;
+    s->d = &c->disk;
+    s->step = step;
+    s->lock = -1;
+    cdp__ck_table_open(&s->t, os);
+    cdp__ck_step_name(s->name, step);
+    st = cdp__ck_save_run(s);
+    c->info.writes = c->disk.writes;
+    cdp__ck_unlock(s);
+    cdp__free(os, s->blobs);
+    cdp__ck_table_close(&s->t);
+    cdp__free(os, s);
+    return st;
+}
+
+/* ---- >>checkpoint/reader: a checkpoint as one process reads it ------------------------------- */
+
+/* Knows: a folder and the table of what its files hold. Promises: reads nothing outside the files
+   that the table names. */
+
+#define CDP__CK_GAP 65536u      /* shorter gaps between runs are read, too */
+#define CDP__CK_WINDOW 1048576u /* bytes that are read at once for short runs */
+
+struct cdp_ckpt_reader {
+    cdp__ck_disk disk;
+    cdp__ck_table t;
+    char folder[CDP__CK_PATH];
+    bool step;       /* it has a checkpoint.json */
+    int32_t fd;      /* of the file that was read last, or -1 */
+    uint32_t file;   /* which one that is */
+    uint8_t *window; /* CDP__CK_WINDOW bytes, from the first short run on */
+    cdp__ck_weights weights;
+};
+
+/* ---- opening ---- */
+
+CDP__PRIVATE cdp_status cdp__ck_reader_bad(const cdp_ckpt_reader *r, const char *name) {
+    const cdp_status st = r->t.status ? r->t.status : CDP_ERR_IO;
+    return cdp_error_set(st, -1, st == CDP_ERR_IO ? EBADMSG : 0, "cdp_ckpt: %s/%s: %s", r->folder,
+        name, r->t.why ? r->t.why : "it cannot be read");
+}
+
+/* Adds the tensors of one file of safetensors. */
+CDP__PRIVATE cdp_status cdp__ck_reader_file(cdp_ckpt_reader *r, const char *name) {
+    char path[CDP__CK_PATH], *json = NULL;
+    uint8_t length[8];
+    cdp_file_info info;
+    cdp__ck_file *f;
+    int32_t fd, err;
+    uint64_t bytes = 0, i = r->t.count;
+    bool ok = false;
+    cdp__ck_path(path, r->folder, name);
+    err = cdp__ck_open_file(&r->disk, path, 0, &fd);
+    if (err) return cdp__ck_io(err, "cannot open", path);
+    err = -r->disk.os->files.file_info(r->disk.os->user, fd, &info);
+    if (!err) err = cdp__ck_read(&r->disk, fd, 0, length, 8);
+    if (!err) bytes = cdp__get_u64(length);
+    if (!err && (bytes > CDP__CK_HEADER_MAX || bytes > info.bytes - 8)) err = EBADMSG;
+    if (!err && !(json = (char *)cdp__alloc(r->t.os, bytes))) err = ENOMEM;
+    if (!err) err = cdp__ck_read(&r->disk, fd, 8, json, bytes);
+    cdp__ck_close_file(&r->disk, fd, &err);
+    if (err) {
+        cdp__free(r->t.os, json);
+        return cdp__ck_io(err, "cannot read the header of", path);
+    }
+    f = cdp__ck_file_new(&r->t);
+    if (f) {
+        f->name = cdp__ck_text(&r->t, name, strlen(name));
+        f->data_at = bytes + 8;
+        f->bytes = info.bytes;
+        ok = f->name != UINT64_MAX
+            && cdp__ck_read_header(&r->t, json, bytes, info.bytes - 8 - bytes);
+    } else
+        (void)cdp__ck_none(&r->t);
+    cdp__free(r->t.os, json);
+    for (; i < r->t.count; ++i)
+        r->t.entries[i].blob = strcmp(name, CDP__CK_BLOBS) == 0;
+    return ok ? CDP_OK : cdp__ck_reader_bad(r, name);
+}
+
+CDP__PRIVATE bool cdp__ck_ends(const char *text, const char *end) {
+    const size_t n = strlen(text), m = strlen(end);
+    return n > m && strcmp(text + n - m, end) == 0;
+}
+
+/* Looks for the next file of safetensors, in the order of names. */
+typedef struct cdp__ck_next_file {
+    char after[256], name[256];
+    bool found;
+} cdp__ck_next_file;
+
+CDP__PRIVATE void cdp__ck_list_safetensors(void *user, const char *name) {
+    cdp__ck_next_file *const n = (cdp__ck_next_file *)user;
+    if (!cdp__ck_ends(name, ".safetensors") || strlen(name) >= sizeof n->name) return;
+    if (strcmp(name, n->after) <= 0 || (n->found && strcmp(name, n->name) >= 0)) return;
+    memcpy(n->name, name, strlen(name) + 1);
+    n->found = true;
+}
+
+/* Adds all files of safetensors of the folder; *none: there is none. */
+CDP__PRIVATE cdp_status cdp__ck_reader_files(cdp_ckpt_reader *r, bool *none) {
+    cdp__ck_next_file n;
+    cdp_status st = CDP_OK;
+    memset(&n, 0, sizeof n);
+    while (st == CDP_OK) {
+        int32_t err;
+        n.found = false;
+        err = -r->disk.os->files.list_folder(
+            r->disk.os->user, r->folder, cdp__ck_list_safetensors, &n);
+        if (err) return cdp__ck_io(err, "cannot list", r->folder);
+        if (!n.found) break;
+        memcpy(n.after, n.name, sizeof n.after);
+        st = cdp__ck_reader_file(r, n.name);
+    }
+    *none = !n.after[0];
+    return st;
+}
+
+/* Reads a folder that is one step. ENOENT in *err: it is none. */
+CDP__PRIVATE cdp_status cdp__ck_reader_step(cdp_ckpt_reader *r, int32_t *err) {
+    r->step = cdp__ck_describe(&r->disk, r->folder, &r->t, err);
+    if (r->step || *err == ENOENT || *err == ENOTDIR) return CDP_OK;
+    if (*err == EBADMSG) return cdp__ck_reader_bad(r, CDP__CK_DESCRIPTION);
+    return cdp__ck_io(*err, "cannot read checkpoint.json in", r->folder);
+}
+
+CDP__PRIVATE cdp_status cdp__ck_reader_none(const char *path, uint64_t step) {
+    if (step == CDP_CKPT_LATEST)
+        return cdp_error_set(CDP_ERR_STATE, -1, 0,
+            "cdp_ckpt: %s has neither a complete step nor files of safetensors", path);
+    return cdp_error_set(CDP_ERR_STATE, -1, 0, "cdp_ckpt: there is no step %llu in %s",
+        (unsigned long long)step, path);
+}
+
+/* Fills the table from `path`; `step` counts if that is a folder of steps. */
+CDP__PRIVATE cdp_status cdp__ck_reader_fill(cdp_ckpt_reader *r, const char *path, uint64_t step) {
+    char name[64];
+    bool none = false;
+    int32_t err = 0;
+    cdp_status st;
+    if (cdp__ck_ends(path, ".safetensors")) {
+        const char *const slash = strrchr(path, '/');
+        (void)cdp__format(r->folder, sizeof r->folder, "%s", slash ? path : ".");
+        if (slash) r->folder[slash - path] = 0;
+        return cdp__ck_reader_file(r, slash ? slash + 1 : path);
+    }
+    (void)cdp__format(r->folder, sizeof r->folder, "%s", path);
+    st = cdp__ck_reader_step(r, &err);
+    if (st != CDP_OK || r->step) return st;
+    if (step == CDP_CKPT_LATEST) {
+        err = cdp__ck_newest(&r->disk, path, UINT64_MAX, &step);
+        if (err && err != ENOENT) return cdp__ck_io(err, "cannot list", path);
+        if (err) {
+            st = cdp__ck_reader_files(r, &none);
+            return st == CDP_OK && none ? cdp__ck_reader_none(path, step) : st;
+        }
+    }
+    cdp__ck_step_name(name, step);
+    cdp__ck_path(r->folder, path, name);
+    st = cdp__ck_reader_step(r, &err);
+    return st == CDP_OK && !r->step ? cdp__ck_reader_none(path, step) : st;
+}
+
+CDP__PRIVATE cdp_status cdp__ck_reader_open(const char *path, const cdp_os *os,
+    const cdp_os *memory, uint64_t step, cdp_ckpt_reader **out) {
+    cdp_ckpt_reader *r;
+    uint64_t twice;
+    cdp_status st;
+    *out = NULL;
+    if (strlen(path) > CDP__CK_PATH_MAX)
+        return cdp_error_set(
+            CDP_ERR_INVALID, -1, 0, "cdp_ckpt: the path is longer than %u bytes", CDP__CK_PATH_MAX);
+    if (!os->files.open_file || !os->files.list_folder || cdp__byte_order() != 1)
+        return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0,
+            "cdp_ckpt: the os has no files, or this machine is not little-endian");
+    r = (cdp_ckpt_reader *)cdp__alloc_zero(memory, sizeof *r);
+    if (!r) return cdp_error_set(CDP_ERR_NOMEM, -1, 0, "cdp_ckpt: out of memory for a reader");
+    r->disk.os = os;
+    r->fd = -1;
+    cdp__ck_table_open(&r->t, memory);
+    cdp__ck_weights_fill(&r->weights);
+    st = cdp__ck_reader_fill(r, path, step);
+    if (st == CDP_OK && !cdp__ck_index(&r->t, &twice)) st = cdp__ck_reader_bad(r, "");
+    if (st == CDP_OK)
+        *out = r;
+    else {
+        const cdp_error why = *cdp_last_error();
+        cdp_ckpt_close(r);
+        *cdp__error_slot() = why;
+    }
+    return st;
+}
+
+CDP_API cdp_status cdp_ckpt_open(const char *path, const cdp_os *os, cdp_ckpt_reader **out) {
+    if (!out) return cdp_error_set(CDP_ERR_INVALID, -1, 0, CDP__MISSING, "cdp_ckpt_open", "out");
+    *out = NULL;
+    if (!path) return cdp_error_set(CDP_ERR_INVALID, -1, 0, CDP__MISSING, "cdp_ckpt_open", "path");
+    if (!os) os = cdp_os_default();
+    return cdp__ck_reader_open(path, os, os, CDP_CKPT_LATEST, out);
+}
+
+CDP_API void cdp_ckpt_close(cdp_ckpt_reader *r) {
+    int32_t err = 0;
+    const cdp_os *os;
+    if (!r) return;
+    os = r->t.os;
+    cdp__ck_close_file(&r->disk, r->fd, &err);
+    cdp__free(os, r->window);
+    cdp__ck_table_close(&r->t);
+    cdp__free(os, r);
+}
+
+/* ---- reading ---- */
+
+CDP__PRIVATE int32_t cdp__ck_reader_fd(cdp_ckpt_reader *r, uint32_t file) {
+    char path[CDP__CK_PATH];
+    int32_t err = 0;
+    if (r->fd >= 0 && r->file == file) return 0;
+    cdp__ck_close_file(&r->disk, r->fd, &err);
+    cdp__ck_path(path, r->folder, r->t.text + r->t.files[file].name);
+    err = cdp__ck_open_file(&r->disk, path, 0, &r->fd);
+    r->file = file;
+    return err;
+}
+
+/* Reads runs from element `local` on, as many as fit into the window with the gaps between them.
+   Returns 0 or an errno; *next: the element behind them. */
+CDP__PRIVATE int32_t cdp__ck_read_window(cdp_ckpt_reader *r, const cdp__ck_entry *e,
+    const cdp__ck_piece *p, uint64_t local, uint64_t *next, uint8_t *to) {
+    const uint64_t elem = cdp__dtype_row_of(e->dtype)->bytes;
+    const cdp__ck_run first = cdp__ck_run_at(p, local, p->count);
+    uint64_t end = (first.at + first.count) * elem, at;
+    int32_t err;
+    if (!r->window) r->window = (uint8_t *)cdp__alloc(r->t.os, CDP__CK_WINDOW);
+    if (!r->window) return ENOMEM;
+    for (at = local + first.count; at < p->count;) {
+        const cdp__ck_run run = cdp__ck_run_at(p, at, p->count);
+        const uint64_t stop = (run.at + run.count) * elem;
+        if (run.at * elem - end > CDP__CK_GAP || stop - first.at * elem > CDP__CK_WINDOW) break;
+        end = stop;
+        at += run.count;
+    }
+    *next = at;
+    err = cdp__ck_read(&r->disk, r->fd, e->at + first.at * elem, r->window, end - first.at * elem);
+    while (!err && local < *next) {
+        const cdp__ck_run run = cdp__ck_run_at(p, local, *next);
+        memcpy(to + run.local * elem, r->window + (run.at - first.at) * elem,
+            (size_t)(run.count * elem));
+        local += run.count;
+    }
+    return err;
+}
+
+/* What is done with elements that were read. */
+typedef void cdp__ck_got(
+    void *user, const cdp__ck_entry *e, const cdp__ck_piece *p, uint64_t local, uint64_t last);
+
+/* Reads all elements of a piece to `to`, and calls got() for each stretch of memory. */
+CDP__PRIVATE int32_t cdp__ck_read_piece(cdp_ckpt_reader *r, const cdp__ck_entry *e,
+    const cdp__ck_piece *p, void *to, cdp__ck_got *got, void *user) {
+    const uint64_t elem = cdp__dtype_row_of(e->dtype)->bytes, most = CDP__CK_AT_ONCE / elem;
+    uint8_t *const data = (uint8_t *)to;
+    uint64_t local = 0, next;
+    int32_t err = p->count ? cdp__ck_reader_fd(r, e->file) : 0;
+    while (!err && local < p->count) {
+        const cdp__ck_run run = cdp__ck_run_at(p, local, cdp__min(p->count, local + most));
+        if (p->run * elem >= CDP__CK_GAP || run.count == p->count) {
+            next = local + run.count;
+            err = cdp__ck_read(
+                &r->disk, r->fd, e->at + run.at * elem, data + run.local * elem, run.count * elem);
+        } else
+            err = cdp__ck_read_window(r, e, p, local, &next, data);
+        if (!err && got) got(user, e, p, local, next);
+        local = next;
+    }
+    return err;
+}
+
+/* A box of an entry, as a piece. */
+CDP__PRIVATE cdp__ck_piece cdp__ck_piece_in(const cdp__ck_entry *e, const cdp_box *box) {
+    cdp__ck_piece p;
+    memset(&p, 0, sizeof p);
+    memcpy(p.shape, e->shape, sizeof p.shape);
+    if (box)
+        p.box = *box;
+    else
+        memcpy(p.box.size, e->shape, sizeof p.box.size);
+    cdp__ck_piece_runs(&p, e->ndim);
+    return p;
+}
+
+CDP_API uint64_t cdp_ckpt_step_of(const cdp_ckpt_reader *r) {
+    return r ? r->t.step : 0;
+}
+
+CDP_API uint32_t cdp_ckpt_count(const cdp_ckpt_reader *r) {
+    return r ? (uint32_t)r->t.count : 0;
+}
+
+CDP_API uint32_t cdp_ckpt_find(const cdp_ckpt_reader *r, const char *name) {
+    const cdp__ck_entry *const e = r && name ? cdp__ck_look(&r->t, name) : NULL;
+    return e ? (uint32_t)(e - r->t.entries) : UINT32_MAX;
+}
+
+CDP_API cdp_ckpt_entry cdp_ckpt_entry_at(const cdp_ckpt_reader *r, uint32_t index) {
+    cdp_ckpt_entry out;
+    memset(&out, 0, sizeof out);
+    if (!r || index >= r->t.count) return out;
+    out.name = cdp__ck_name(&r->t, &r->t.entries[index]);
+    out.file = cdp__ck_file_name(&r->t, &r->t.entries[index]);
+    out.dtype = r->t.entries[index].dtype;
+    out.ndim = r->t.entries[index].ndim;
+    memcpy(out.shape, r->t.entries[index].shape, sizeof out.shape);
+    out.bytes = r->t.entries[index].bytes;
+    out.blob = r->t.entries[index].blob;
+    return out;
+}
+
+CDP_API cdp_status cdp_ckpt_read(
+    cdp_ckpt_reader *r, uint32_t index, const cdp_box *box, void *out) {
+    const cdp__ck_entry *e;
+    cdp__ck_piece p;
+    int32_t err;
+    uint32_t d;
+    if (!r || index >= r->t.count)
+        return cdp_error_set(
+            CDP_ERR_INVALID, -1, 0, "cdp_ckpt_read: there is no entry %u", (unsigned)index);
+    e = &r->t.entries[index];
+    for (d = 0; box && d < e->ndim; ++d)
+        if (box->start[d] > e->shape[d] || box->size[d] > e->shape[d] - box->start[d])
+            return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+                "cdp_ckpt_read: the box leaves '%s' in dimension %u", cdp__ck_name(&r->t, e),
+                (unsigned)d);
+    p = cdp__ck_piece_in(e, box);
+    if (p.count && !out)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0, CDP__MISSING, "cdp_ckpt_read", "out");
+    err = cdp__ck_read_piece(r, e, &p, out, NULL, NULL);
+    return err ? cdp__ck_io(err, "cannot read", cdp__ck_file_name(&r->t, e)) : CDP_OK;
+}
+
+/* The error of a slab whose sum is wrong. */
+CDP__PRIVATE cdp_status cdp__ck_damaged(
+    const cdp_ckpt_reader *r, const cdp__ck_entry *e, uint64_t slab) {
+    const uint64_t each = cdp__ck_slab_elements(&r->t, e);
+    const uint64_t all = e->bytes / cdp__dtype_row_of(e->dtype)->bytes;
+    return cdp_error_set(CDP_ERR_IO, -1, EBADMSG,
+        "cdp_ckpt: '%s' in %s/%s is damaged: the sum of elements %llu to %llu (slab %llu) is not "
+        "the one that was saved",
+        cdp__ck_name(&r->t, e), r->folder, cdp__ck_file_name(&r->t, e),
+        (unsigned long long)(slab * each),
+        (unsigned long long)(cdp__min(slab * each + each, all) - 1), (unsigned long long)slab);
+}
+
+CDP__PRIVATE cdp_status cdp__ck_verify_run(cdp_ckpt_reader *r, const cdp__ck_entry *e) {
+    const uint64_t elem = cdp__dtype_row_of(e->dtype)->bytes;
+    const uint64_t each = cdp__ck_slab_elements(&r->t, e), all = e->bytes / elem;
+    uint8_t *const data = (uint8_t *)cdp__alloc(r->t.os, cdp__min(r->t.slab, e->bytes));
+    cdp_status st = CDP_OK;
+    int32_t err = 0;
+    uint64_t i;
+    if (!data) return cdp_error_set(CDP_ERR_NOMEM, -1, 0, "cdp_ckpt_verify: out of memory");
+    if (e->sums) err = cdp__ck_reader_fd(r, e->file);
+    for (i = 0; st == CDP_OK && !err && i < e->sums; ++i) {
+        const uint64_t n = cdp__min(each, all - i * each);
+        err = cdp__ck_read(&r->disk, r->fd, e->at + i * each * elem, data, n * elem);
+        if (!err
+            && cdp__ck_sum(&r->weights, data, elem, i * each, n) != r->t.sums[e->first_sum + i])
+            st = cdp__ck_damaged(r, e, i);
+    }
+    cdp__free(r->t.os, data);
+    return err ? cdp__ck_io(err, "cannot read", cdp__ck_file_name(&r->t, e)) : st;
+}
+
+CDP_API cdp_status cdp_ckpt_verify(cdp_ckpt_reader *r, uint32_t index) {
+    if (!r || index >= r->t.count)
+        return cdp_error_set(
+            CDP_ERR_INVALID, -1, 0, "cdp_ckpt_verify: there is no entry %u", (unsigned)index);
+    if (!r->step)
+        return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0,
+            "cdp_ckpt_verify: %s has no checkpoint.json, and so no sums", r->folder);
+    return cdp__ck_verify_run(r, &r->t.entries[index]);
+}
+
+/* ---- >>checkpoint/load: a checkpoint into tensors of any layout ------------------------------ */
+
+/* Knows: a reader on each rank. Promises: nothing is changed before all items fit; each byte that
+   was loaded is compared with its sum; an error is the same on all ranks. */
+
+typedef struct cdp__ck_load {
+    cdp_ckpt *c;
+    cdp_ckpt_reader *r;
+    uint64_t *shares,
+        *held;        /* for each slab of the table: sums of the share, of all that is held */
+    uint64_t *counts; /* elements of that */
+    uint8_t *memory;  /* of the item that is read now */
+} cdp__ck_load;
+
+/* ---- before reading ---- */
+
+/* Adds a line to a list of mistakes, as long as there is room. */
+CDP__PRIVATE void cdp__ck_mistake(
+    cdp__text *t, uint32_t *count, const char *name, const char *what) {
+    if (t->used + strlen(name) + strlen(what) + 40 < t->room)
+        cdp__text_add(t, "%s'%s' %s", *count ? "; " : "", name, what);
+    else if (t->used + 12 < t->room && t->at[t->used - 1] != '.')
+        cdp__text_add(t, "; and more...");
+    ++*count;
+}
+
+CDP__PRIVATE void cdp__ck_shape_text(cdp__text *t, uint32_t ndim, const uint64_t *shape) {
+    uint32_t d;
+    cdp__text_char(t, '[');
+    for (d = 0; d < ndim; ++d)
+        cdp__text_add(t, d ? ",%llu" : "%llu", (unsigned long long)shape[d]);
+    cdp__text_char(t, ']');
+}
+
+/* Compares an item with what the files have of it. */
+CDP__PRIVATE void cdp__ck_item_fits(
+    const cdp_item *i, const cdp__ck_entry *e, cdp__text *list, uint32_t *count) {
+    const uint64_t *shape;
+    const uint32_t ndim = cdp__ck_item_shape(i, &shape);
+    const cdp_dtype dtype = cdp__ck_item_dtype(i);
+    char what[400];
+    cdp__text t = cdp__text_of(what, sizeof what);
+    const bool same =
+        ndim == e->ndim && memcmp(shape, e->shape, ndim * sizeof *shape) == 0 && !e->blob;
+    if (same && dtype == e->dtype) return;
+    cdp__text_add(&t, "is %s", e->blob ? "a blob, not " : "");
+    cdp__text_add(&t, "%s", cdp__dtype_row_of(e->dtype)->name);
+    cdp__ck_shape_text(&t, e->ndim, e->shape);
+    cdp__text_add(&t, " in the files and %s", cdp__dtype_row_of(dtype)->name);
+    cdp__ck_shape_text(&t, ndim, shape);
+    cdp__text_add(&t, " here");
+    (void)cdp__text_end(&t);
+    cdp__ck_mistake(list, count, i->name, what);
+}
+
+/* Compares all items with the files; notes in the table which entry is whose. */
+CDP__PRIVATE cdp_status cdp__ck_fits(cdp__ck_load *l) {
+    const cdp_ckpt_desc *const d = &l->c->desc;
+    char text[CDP_ERROR_TEXT - 80];
+    cdp__text t = cdp__text_of(text, sizeof text);
+    uint32_t mistakes = 0, i;
+    uint64_t k, wanted = 0;
+    for (k = 0; k < l->r->t.count; ++k)
+        l->r->t.entries[k].item = UINT32_MAX;
+    for (i = 0; i < d->item_count; ++i) {
+        cdp__ck_entry *const e = cdp__ck_look(&l->r->t, d->items[i].name);
+        if (!e) {
+            ++l->c->info.missing;
+            if (!d->partial)
+                cdp__ck_mistake(&t, &mistakes, d->items[i].name, "is not in the files");
+            continue;
+        }
+        cdp__ck_item_fits(&d->items[i], e, &t, &mistakes);
+        e->item = i;
+        ++wanted;
+    }
+    for (k = 0; k < l->r->t.count; ++k)
+        l->c->info.surplus += l->r->t.entries[k].item == UINT32_MAX && !l->r->t.entries[k].blob;
+    if (!mistakes) return CDP_OK;
+    (void)cdp__text_end(&t);
+    return cdp_error_set(CDP_ERR_MISMATCH, -1, 0,
+        "cdp_ckpt_load: %u of %u items do not fit (%u surplus in %s): %s", (unsigned)mistakes,
+        (unsigned)d->item_count, (unsigned)l->c->info.surplus,
+        strrchr(l->r->folder, '/') ? strrchr(l->r->folder, '/') + 1 : l->r->folder, text);
+}
+
+/* The entry of a blob for this rank; NULL: there is none. */
+CDP__PRIVATE const cdp__ck_entry *cdp__ck_blob_find(
+    const cdp_ckpt_reader *r, const cdp_ckpt_blob *b, uint32_t rank) {
+    char name[CDP__CK_NAME + 1];
+    cdp__text t = cdp__text_of(name, sizeof name);
+    const cdp__ck_entry *e;
+    cdp__text_add(&t, "%s", b->name);
+    if (b->per_rank) {
+        cdp__text_add(&t, ".rank");
+        cdp__ck_digits(&t, rank, 5);
+    }
+    (void)cdp__text_end(&t);
+    e = cdp__ck_look(&r->t, name);
+    return e && e->blob ? e : NULL;
+}
+
+CDP__PRIVATE cdp_status cdp__ck_blobs_fit(const cdp__ck_load *l) {
+    const cdp_ckpt_desc *const d = &l->c->desc;
+    uint32_t i;
+    for (i = 0; i < d->blob_count; ++i) {
+        const cdp_ckpt_blob *const b = &d->blobs[i];
+        const cdp__ck_entry *const e = cdp__ck_blob_find(l->r, b, cdp_rank(d->group));
+        if (e && e->bytes > b->room)
+            return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+                "cdp_ckpt_load: blob '%s' has %llu bytes, its room is %llu", b->name,
+                (unsigned long long)e->bytes, (unsigned long long)b->room);
+        if (!e && !d->partial && !(b->per_rank && cdp__ck_blob_find(l->r, b, 0)))
+            return cdp_error_set(
+                CDP_ERR_MISMATCH, -1, 0, "cdp_ckpt_load: blob '%s' is not in the files", b->name);
+    }
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__ck_load_room(cdp__ck_load *l) {
+    const uint64_t n = l->r->t.sum_count;
+    l->shares = (uint64_t *)cdp__alloc_zero(l->r->t.os, 3 * n * sizeof *l->shares);
+    if (!l->shares) return cdp_error_set(CDP_ERR_NOMEM, -1, 0, "cdp_ckpt_load: out of memory");
+    l->held = l->shares + n;
+    l->counts = l->held + n;
+    return CDP_OK;
+}
+
+/* ---- reading ---- */
+
+/* Sums what was read: its part in the share of this rank, and the rest. */
+CDP__PRIVATE void cdp__ck_load_got(
+    void *user, const cdp__ck_entry *e, const cdp__ck_piece *p, uint64_t local, uint64_t last) {
+    cdp__ck_load *const l = (cdp__ck_load *)user;
+    const uint64_t elem = cdp__dtype_row_of(e->dtype)->bytes;
+    const uint64_t slab = cdp__ck_slab_elements(&l->r->t, e);
+    cdp__ck_progress(l->c, (last - local) * elem);
+    if (!e->sums || l->c->desc.no_verify) return;
+    while (local < last) {
+        const uint64_t behind = local < p->last ? p->last : last;
+        const uint64_t edge = local < p->first ? p->first : behind;
+        cdp__ck_run r = cdp__ck_run_at(p, local, cdp__min(edge, last));
+        const uint64_t within = r.at % slab;
+        uint64_t sum;
+        r.count = cdp__min(r.count, slab - within);
+        sum = cdp__ck_sum(&l->c->weights, l->memory + local * elem, elem, r.at, r.count);
+        l->held[e->first_sum + r.at / slab] += sum;
+        l->counts[e->first_sum + r.at / slab] += r.count;
+        if (local >= p->first && local < p->last) l->shares[e->first_sum + r.at / slab] += sum;
+        local += r.count;
+    }
+}
+
+CDP__PRIVATE cdp_status cdp__ck_load_item(cdp__ck_load *l, const cdp__ck_entry *e) {
+    const cdp_ckpt_desc *const d = &l->c->desc;
+    const cdp_item *const item = &d->items[e->item];
+    const cdp__ck_piece p =
+        cdp__ck_piece_of(&item->tensor.layout, NULL, cdp_rank(d->group), cdp_size(d->group));
+    int32_t err;
+    l->memory = (uint8_t *)item->tensor.data;
+    err = cdp__ck_read_piece(l->r, e, &p, l->memory, cdp__ck_load_got, l);
+    return err ? cdp__ck_io(err, "cannot read", cdp__ck_file_name(&l->r->t, e)) : CDP_OK;
+}
+
+/* Every rank reads blobs, and compares their sums, alone. */
+CDP__PRIVATE cdp_status cdp__ck_load_blob(cdp__ck_load *l, cdp_ckpt_blob *b) {
+    const cdp__ck_entry *const e = cdp__ck_blob_find(l->r, b, cdp_rank(l->c->desc.group));
+    uint64_t i;
+    cdp_status st;
+    if (!e) {
+        if (b->per_rank) b->bytes = 0;
+        return CDP_OK;
+    }
+    b->bytes = e->bytes;
+    st = cdp_ckpt_read(l->r, (uint32_t)(e - l->r->t.entries), NULL, b->data);
+    for (i = 0; st == CDP_OK && i < e->sums && !l->c->desc.no_verify; ++i) {
+        const uint64_t slab = l->r->t.slab, n = cdp__min(slab, e->bytes - i * slab);
+        if (cdp__ck_sum(&l->c->weights, (uint8_t *)b->data + i * slab, 1, i * slab, n)
+            != l->r->t.sums[e->first_sum + i])
+            st = cdp__ck_damaged(l->r, e, i);
+    }
+    return st;
+}
+
+CDP__PRIVATE cdp_status cdp__ck_load_all(cdp__ck_load *l) {
+    const cdp_ckpt_desc *const d = &l->c->desc;
+    cdp_status st = CDP_OK;
+    uint64_t k;
+    uint32_t i;
+    for (k = 0; st == CDP_OK && k < l->r->t.count; ++k)
+        if (l->r->t.entries[k].item != UINT32_MAX) st = cdp__ck_load_item(l, &l->r->t.entries[k]);
+    for (i = 0; st == CDP_OK && i < d->blob_count; ++i)
+        st = cdp__ck_load_blob(l, &d->blobs[i]);
+    return st;
+}
+
+/* ---- sums ---- */
+
+/* Slabs that this rank holds whole: also of copies that are in the share of another rank. */
+CDP__PRIVATE cdp_status cdp__ck_check_held(const cdp__ck_load *l) {
+    const cdp__ck_table *const t = &l->r->t;
+    uint64_t k, i;
+    for (k = 0; k < t->count; ++k) {
+        const cdp__ck_entry *const e = &t->entries[k];
+        const uint64_t each = cdp__ck_slab_elements(t, e);
+        const uint64_t all = e->bytes / cdp__dtype_row_of(e->dtype)->bytes;
+        for (i = 0; e->item != UINT32_MAX && i < e->sums; ++i)
+            if (l->counts[e->first_sum + i] == cdp__min(each, all - i * each)
+                && l->held[e->first_sum + i] != t->sums[e->first_sum + i])
+                return cdp__ck_damaged(l->r, e, i);
+    }
+    return CDP_OK;
+}
+
+/* Shares of all ranks: each element once. */
+CDP__PRIVATE cdp_status cdp__ck_check_shares(cdp__ck_load *l) {
+    const cdp__ck_table *const t = &l->r->t;
+    cdp_group *const g = l->c->desc.group;
+    cdp_status st = cdp_allreduce(g, NULL, l->shares, t->sum_count, CDP_DTYPE_U64, CDP_REDUCE_SUM);
+    uint64_t k, i;
+    if (st != CDP_OK) return st;
+    for (k = 0; st == CDP_OK && k < t->count; ++k) {
+        const cdp__ck_entry *const e = &t->entries[k];
+        for (i = 0; st == CDP_OK && e->item != UINT32_MAX && i < e->sums; ++i)
+            if (l->shares[e->first_sum + i] != t->sums[e->first_sum + i])
+                st = cdp__ck_damaged(l->r, e, i);
+    }
+    return cdp__ck_verdict(g, st);
+}
+
+CDP__PRIVATE cdp_status cdp__ck_check(cdp__ck_load *l) {
+    cdp_status st;
+    if (l->c->desc.no_verify || !l->r->step) return CDP_OK;
+    st = cdp__ck_verdict(l->c->desc.group, cdp__ck_check_held(l));
+    return st == CDP_OK && l->r->t.sum_count ? cdp__ck_check_shares(l) : st;
+}
+
+/* ---- the call ---- */
+
+/* Rank 0 chooses the step, so that all ranks load the same one; and all check their items. */
+CDP__PRIVATE cdp_status cdp__ck_choose(cdp__ck_load *l, const char *path, uint64_t *step) {
+    cdp_ckpt *const c = l->c;
+    cdp_group *const g = c->desc.group;
+    const bool root = cdp_rank(g) == 0;
+    const cdp_os *const os = cdp_group_desc_of(g)->os;
+    cdp__ck_table t;
+    cdp_status st;
+    cdp__ck_table_open(&t, os);
+    st = cdp__ck_plan(&t, &c->desc);
+    cdp__ck_table_close(&t);
+    if (st == CDP_OK) st = cdp__ck_memory_check(c);
+    st = cdp__ck_verdict(g, st);
+    if (st == CDP_OK) st = cdp__ck_agree(c, *step, path);
+    if (st != CDP_OK) return st;
+    if (root) st = cdp__ck_reader_open(path, c->disk.os, os, *step, &l->r);
+    st = cdp__ck_verdict(g, st);
+    if (st == CDP_OK && root && l->r->step) *step = l->r->t.step;
+    if (st == CDP_OK) st = cdp_broadcast(g, step, 1, CDP_DTYPE_U64, 0);
+    if (st == CDP_OK && !root) st = cdp__ck_reader_open(path, c->disk.os, os, *step, &l->r);
+    return cdp__ck_verdict(g, st);
+}
+
+CDP__PRIVATE cdp_status cdp__ck_load_run(
+    cdp__ck_load *l, const char *path, uint64_t step, uint64_t *found) {
+    cdp_ckpt *const c = l->c;
+    cdp_group *const g = c->desc.group;
+    cdp_status st = cdp__ck_choose(l, path, &step);
+    uint64_t began, k;
+    if (st == CDP_OK) {
+        st = cdp__ck_fits(l);
+        if (st == CDP_OK) st = cdp__ck_blobs_fit(l);
+        if (st == CDP_OK) st = cdp__ck_load_room(l);
+        st = cdp__ck_verdict(g, st);
+    }
+    if (st != CDP_OK) return st;
+    c->info.step = l->r->t.step;
+    c->info.files = l->r->t.file_count;
+    for (k = 0; k < l->r->t.count; ++k) {
+        const cdp__ck_entry *const e = &l->r->t.entries[k];
+        if (e->item == UINT32_MAX) continue;
+        c->info.total_bytes += e->bytes;
+        c->total +=
+            cdp__ck_piece_of(&c->desc.items[e->item].tensor.layout, NULL, cdp_rank(g), cdp_size(g))
+                .count
+            * cdp__dtype_row_of(e->dtype)->bytes;
+    }
+    began = c->disk.os->now_ns(c->disk.os->user);
+    st = cdp__ck_verdict(g, cdp__ck_load_all(l));
+    if (st == CDP_OK) st = cdp__ck_check(l);
+    c->info.read_ns = c->disk.os->now_ns(c->disk.os->user) - began;
+    c->info.bytes_read = l->r->disk.read_bytes;
+    c->info.reads = l->r->disk.reads;
+    if (st == CDP_OK && found) *found = l->r->t.step;
+    return st;
+}
+
+CDP_API cdp_status cdp_ckpt_load(cdp_ckpt *c, const char *path, uint64_t step, uint64_t *found) {
+    cdp__ck_load l;
+    cdp_status st;
+    cdp_error why;
+    if (found) *found = 0;
+    if (!c) return cdp_error_set(CDP_ERR_INVALID, -1, 0, CDP__MISSING, "cdp_ckpt_load", "ckpt");
+    memset(&l, 0, sizeof l);
+    memset(&c->info, 0, sizeof c->info);
+    c->done = c->total = 0;
+    l.c = c;
+    st = cdp__ck_load_run(&l, path ? path : c->path, step, found);
+    why = *cdp_last_error();
+    cdp__free(cdp_group_desc_of(c->desc.group)->os, l.shares);
+    cdp_ckpt_close(l.r);
+    if (st != CDP_OK) *cdp__error_slot() = why;
+    return st;
+}
+
+#endif /* CDP_CHECKPOINT_IMPL_INCLUDED */

@@ -1,0 +1,185 @@
+/*  cdp_checkpoint.h - saved from any layout, loaded into any other - v0.3.0 - MIT-0 or Unlicense
+
+    WHAT IT IS
+        Checkpoints of a distributed job as files that other programs read: safetensors, each tensor
+        once and whole. All ranks write at the same time, each its own part. A job of another number
+        of ranks, with tensors that are cut in another way, loads them; so does one process without
+        a group, and a program in Python. A step that cdp_ckpt_save() has reported survives crashes
+        and power cuts, whatever happens during later saves. Loading compares every byte with a sum.
+
+    DO THIS
+        #define CDP_IMPLEMENTATION      in exactly one C or C++ file, before
+        #include "cdp_tcp.h"            or another way to connect ranks, and
+        #include "cdp_checkpoint.h"     which needs cdp.h and cdp_dtensor.h
+
+    QUICK START
+        #define CDP_IMPLEMENTATION
+        #include "cdp_tcp.h"
+        #include "cdp_checkpoint.h"
+        #include <stdio.h>
+        int main(void) {
+            static float w[6 * 8];
+            cdp_group *world;
+            cdp_ckpt *ckpt;
+            uint64_t step = 0;
+            cdp_item item = { .name = "w" };                  // every rank has all of it, as in DDP
+            item.tensor.layout.ndim = 2;
+            item.tensor.layout.shape[0] = 6;
+            item.tensor.layout.shape[1] = 8;
+            item.tensor.data = w;
+            if (cdp_init_from_env(NULL, &world) != CDP_OK) return cdp_print_error(stderr);
+            cdp_ckpt_desc desc = { .group = world, .path = "run7", .items = &item, .item_count = 1,
+                .keep = 3 };
+            if (cdp_ckpt_create(&desc, &ckpt) != CDP_OK) return cdp_print_error(stderr);
+            cdp_status st = cdp_ckpt_load(ckpt, NULL, CDP_CKPT_LATEST, &step);
+            if (st != CDP_OK && st != CDP_ERR_STATE) return cdp_print_error(stderr);
+            printf("%s %u\n", st == CDP_OK ? "goes on at step" : "begins at step", (unsigned)step);
+            for (uint64_t end = step + 10; step < end; ++step) w[0] += 1;      // train
+            if (cdp_ckpt_save(ckpt, step) != CDP_OK) return cdp_print_error(stderr);
+            cdp_ckpt_destroy(ckpt);
+            cdp_group_destroy(world);
+            return 0;
+        }
+        gcc -O2 train.c -o train -pthread -lm        cdprun -n 4 ./train; cdprun -n 3 ./train
+
+    CONTENTS
+        Each part is marked >>folder/name and comes from src/folder/name.h. `grep '>>'` lists the
+        parts in their order, which is that of the #include lines of src/cdp_checkpoint.h. A part
+        uses what comes before it, never what comes after it. Names in _api hold what programs call.
+
+    API BY TASK
+        I want to...                                       call
+        say what belongs to a checkpoint                   cdp_ckpt_create
+        save a step                                        cdp_ckpt_save
+        go on from the newest step                         cdp_ckpt_load, CDP_CKPT_LATEST
+        load files of Hugging Face, or one of them         cdp_ckpt_load with `path`
+        know what a rank would write, without ranks        cdp_ckpt_preview, a mesh on paper
+        see what the last call did                         cdp_ckpt_info_of
+        read tensors or parts of them without a group      cdp_ckpt_open, cdp_ckpt_read
+        compare files with their sums                      cdp_ckpt_verify
+        find the newest step                               cdp_ckpt_newest
+        In a shell: tools/checkpoint lists, verifies, compares.
+
+    WHAT A RANK BRINGS
+        An array that all ranks have as a copy, as in cdp_ddp: an item without a mesh. Ranks write
+        equal parts of it.
+        A tensor that is cut: an item with its cdp_dtensor. Copies along a dimension of the mesh are
+        written once, in equal parts. The mesh must have all ranks that hold a part or a copy: with
+        a mesh of cdp_mesh_sub(), copies in other parts are not known, and the save is refused.
+        Whole rows of one array in pieces of any size: a layout with a cut of cdp_mesh_cut() or
+        cdp_layout_from_local(). Elements that are no whole rows: a view in one dimension with such
+        a cut, and the real shape in cdp_item.shape.
+        State of an optimizer: more items, such as "w.exp_avg", with .file = "optimizer".
+        Anything else: a blob, of rank 0 or of each rank.
+        All ranks list the same items and blobs in one order.
+
+    FILES
+        PATH/step-00000123/model-00001-of-00002.safetensors, ...; optimizer-00001-of-..., as
+            cdp_item.file says; model.safetensors.index.json: which tensor is where
+        PATH/step-00000123/blobs.safetensors: blobs as U8 "NAME", or "NAME.rank00003"
+        PATH/step-00000123/checkpoint.json: step, files, tensors and blobs with their offsets, the
+            layouts that were saved (for people), and sums. A step without it does not exist.
+        PATH/latest: the name of the newest step, for people; loading looks at the folders.
+        PATH/lock: locked while a job saves, so that a second one is refused (BUSY).
+        Elements of 8 bytes come first in a file, then those of 4, 2 and 1, so all are aligned; the
+        data of a file begin at a multiple of 4096.
+
+    WHY NOTHING IS LOST
+        A save writes into step-N.tmp-ID. All ranks sync their files; then rank 0 syncs the folder,
+        writes checkpoint.json under another name, syncs it, renames it, syncs the folder, renames
+        the folder to step-N, and syncs PATH. Only then does the call return CDP_OK, and only then
+        are older steps removed, checkpoint.json first. Existing steps are never changed. The next
+        save removes folders that were not finished. Tests cut the power at each of these calls in
+        a model of a file system that loses and reorders what was not synced.
+
+    SUMS
+        Each 4 MiB of a tensor have a sum that is linear in the elements, so parts add up however
+        the tensor is cut, and loading reads nothing twice. One changed element of up to 4 bytes
+        always shows; other damage escapes with a chance of about 2^-32. They do not protect from
+        somebody who changes files on purpose.
+
+    CONFIGURATION
+        CDP_CHECKPOINT_IMPLEMENTATION implements this header, cdp_dtensor.h and cdp.h, whose private
+        parts it uses, in the same file; no other file must implement these then. The macros of
+        cdp.h hold here, too: CDP_API, CDP_STATIC, CDP_ASSERT, CDP_NO_STDIO. With CDP_NO_FILES
+        or CDP_NO_OS bring your own cdp_os.files.
+
+    THREADS
+        A cdp_ckpt belongs to one thread at a time. Saving and loading are collective over the
+        group and in the order of its other operations. They last as long as the slowest rank's
+        disk: the timeout of the group must be longer.
+
+    MEMORY
+        From the os of the group. A save copies no tensor. It needs about 250 bytes for each item, 8
+        bytes for each 4 MiB of all tensors, and on rank 0 the headers and all blobs; loading three
+        times the 8 bytes, and 1 MiB where runs are short.
+
+    ERRORS
+        All ranks return the same status and text, which names the rank that failed. After an error
+        of the disk or a wrong item the group stays usable. IO: errno says why; EBADMSG: damage.
+
+    LIMITS
+        names 511 bytes | path 512 bytes | header of a file 100 MB | 2^30 items | step below 2^58
+        not here yet, and not promised: saving in the background; files of each rank alone, where no
+        path is shared; conversion of dtypes while loading; reading PyTorch's .distcp and .pt;
+        object stores without rename; complex dtypes, which safetensors does not have; runs of
+        columns shorter than 64 KiB are written one by one, which is slow: cut rows, or
+        redistribute first; big-endian machines
+
+    License: MIT-0 or Unlicense, as you like; see the end of cdp.h.                            */
+#ifdef CDP_CHECKPOINT_IMPLEMENTATION
+#ifndef CDP_DTENSOR_IMPLEMENTATION
+#define CDP_DTENSOR_IMPLEMENTATION
+#endif
+#ifndef CDP_CORE_IMPLEMENTATION
+#define CDP_CORE_IMPLEMENTATION
+#endif
+#endif
+#include "cdp_dtensor.h"
+
+#ifndef CDP_CHECKPOINT_INCLUDED
+#define CDP_CHECKPOINT_INCLUDED
+
+#define CDP_CHECKPOINT_VERSION 300 /* major * 10000 + minor * 100 + patch */
+#if CDP_CHECKPOINT_VERSION != CDP_VERSION
+#error "cdp_checkpoint.h and cdp.h are of different versions: copy both from the same release"
+#endif
+#ifdef CDP_NO_OBJECTS
+#error "cdp_checkpoint.h needs what CDP_NO_OBJECTS leaves out"
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "checkpoint/checkpoint_api.h"
+#include "checkpoint/reader_api.h"
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+
+#endif /* CDP_CHECKPOINT_INCLUDED */
+
+#if (defined(CDP_IMPLEMENTATION) || defined(CDP_CHECKPOINT_IMPLEMENTATION)) \
+    && !defined(CDP_CHECKPOINT_IMPL_INCLUDED)
+#define CDP_CHECKPOINT_IMPL_INCLUDED
+
+#include "text/json_read.h"
+
+#include "checkpoint/sums.h"
+#include "checkpoint/pieces.h"
+#include "checkpoint/table.h"
+#include "checkpoint/safetensors.h"
+#include "checkpoint/description.h"
+#include "checkpoint/plan.h"
+#include "checkpoint/disk.h"
+#include "checkpoint/steps.h"
+#include "checkpoint/verdict.h"
+#include "checkpoint/create.h"
+#include "checkpoint/agree.h"
+#include "checkpoint/save.h"
+#include "checkpoint/reader.h"
+#include "checkpoint/load.h"
+
+#endif /* CDP_CHECKPOINT_IMPL_INCLUDED */

@@ -1,0 +1,97 @@
+/* checkpoint/checkpoint_api.h - save from any layout, load into any other */
+#ifndef CDP_SRC_CHECKPOINT_CHECKPOINT_API_H
+#define CDP_SRC_CHECKPOINT_CHECKPOINT_API_H
+
+#include "../base/config.h"
+#include "../base/status_api.h"
+#include "../os/os_api.h"
+#include "../group/group_api.h"
+#include "../dtensor/item_api.h"
+
+#define CDP_CKPT_LATEST UINT64_MAX /* in place of a step: the newest complete one */
+
+/* Bytes of the program, such as its random state. */
+typedef struct cdp_ckpt_blob {
+    const char *name; /* as the name of an item; unique among blobs and items */
+    void *data;
+    uint64_t bytes; /* that are saved; loading sets how many there were */
+    uint64_t room;  /* for loading: most bytes that `data` can take */
+    /* each rank has its own: a rank that the saved job did not have gets none (bytes 0). Else rank
+       0's bytes are saved, and every rank gets them */
+    bool per_rank;
+} cdp_ckpt_blob;
+
+typedef struct cdp_ckpt_desc {
+    cdp_group *group; /* it must outlive the cdp_ckpt */
+    const char *path; /* a folder that all ranks see, made if it is missing; copied */
+    /* The same on all ranks, in one order. Kept: layouts and pointers are read at each call. */
+    const cdp_item *items;
+    uint32_t item_count;
+    cdp_ckpt_blob *blobs; /* kept */
+    uint32_t blob_count;
+    uint64_t file_bytes; /* a file takes tensors up to so many bytes, or one (default: 5 GB) */
+    uint32_t keep;       /* how many of the newest steps stay (default: all) */
+    uint64_t keep_every; /* steps that are multiples of it stay, too (default: none) */
+    bool no_sync;        /* faster; a power cut may lose steps that were saved, older ones too */
+    bool no_verify;      /* load: do not compare sums */
+    bool partial;        /* load: items and blobs that are missing in the files keep their values */
+    const cdp_os *os;    /* whose files are used; it must outlive the cdp_ckpt (default: the
+                            group's) */
+    /* May be NULL. Called by the thread that saves or loads, after each piece of at most 8 MiB:
+       bytes of this rank that are done, of all that it will write or read. */
+    void (*progress)(void *user, uint64_t done, uint64_t total);
+    void *user;
+} cdp_ckpt_desc;
+
+typedef struct cdp_ckpt cdp_ckpt;
+
+/* What the last save or load of this rank did. */
+typedef struct cdp_ckpt_info {
+    uint64_t step;
+    uint64_t bytes_written, bytes_read; /* of tensors, by this rank; bytes_read: from files, more
+                                           than it needs where short gaps are read, too */
+    uint64_t total_bytes;               /* of all tensors, each once */
+    uint64_t files;                     /* with tensors */
+    uint64_t writes, reads;             /* calls of the os */
+    uint64_t write_ns, sync_ns, commit_ns, read_ns;
+    uint32_t missing, surplus; /* load: items that the files lack; tensors that nobody asked for */
+} cdp_ckpt_info;
+
+/* Prepare to save and load. Local. Errors: INVALID (the text names the member), UNSUPPORTED (an os
+   without files that can be synced; a big-endian machine), NOMEM. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_ckpt_create(const cdp_ckpt_desc *desc, cdp_ckpt **out);
+/* Local. NULL is allowed. */
+CDP_API void cdp_ckpt_destroy(cdp_ckpt *ckpt);
+
+/* Save all items and blobs as `step`, durably: after CDP_OK it survives crashes and power cuts.
+   Collective; all ranks return the same status and text. Older steps beyond `keep` are removed
+   afterwards. A save that fails leaves the group and all older steps as they were; an error other
+   than INVALID and MISMATCH does not prove that the step is absent. Errors: INVALID (the step
+   exists; a name that is empty, too long, not UTF-8, or there twice; a PARTIAL tensor; an item that
+   ranks hold twice on different meshes, or not at all), UNSUPPORTED (a dtype that safetensors does
+   not have), MISMATCH (items of two ranks differ: the text names the item and both), BUSY (another
+   job saves there), IO (rank, file and errno: disk full, read-only, a folder that another rank does
+   not see), NOMEM, or the group's failure. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_ckpt_save(cdp_ckpt *ckpt, uint64_t step);
+
+/* Load a step (CDP_CKPT_LATEST: the newest complete one) into the items and blobs, in whatever
+   layout they have now. `path` (NULL: the desc's): a folder of steps, or one step, or files of
+   safetensors with their folder, as Hugging Face has them, or one such file. *found (may be NULL)
+   becomes the step (0 where the files have none). Collective; all ranks return the same status and
+   text. On an error items may hold anything. Errors: STATE (there is no such step; nothing was
+   changed), MISMATCH (nothing was changed; lists what is missing, and every item whose shape or
+   dtype is another one), IO (rank, file, errno; with EBADMSG: a sum is wrong, the text names tensor
+   and elements, or a file is not what it should be), INVALID (as for saving; a blob is larger
+   than its room), UNSUPPORTED, NOMEM, or the group's failure. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_ckpt_load(
+    cdp_ckpt *ckpt, const char *path, uint64_t step, uint64_t *found);
+
+/* Local. */
+CDP_API cdp_ckpt_info cdp_ckpt_info_of(const cdp_ckpt *ckpt);
+
+/* What a save would write, without writing: set total_bytes, files and, as `bytes_written` and
+   `writes`, what this rank would do. Local, also for items on a mesh on paper; without a group,
+   items without a mesh count as this rank's. Errors: INVALID, UNSUPPORTED, NOMEM. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_ckpt_preview(const cdp_ckpt_desc *desc, cdp_ckpt_info *out);
+
+#endif /* CDP_SRC_CHECKPOINT_CHECKPOINT_API_H */

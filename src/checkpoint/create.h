@@ -1,0 +1,126 @@
+/* checkpoint/create.h - a cdp_ckpt, and what it would write
+
+   Knows: the desc. Promises: what it refuses has no effect. */
+#ifndef CDP_SRC_CHECKPOINT_CREATE_H
+#define CDP_SRC_CHECKPOINT_CREATE_H
+
+#include "../base/config.h"
+#include "../base/status_api.h"
+#include "../os/os_api.h"
+#include "../group/group_api.h"
+#include "../base/compiler.h"
+#include "../base/basics.h"
+#include "../base/bytes.h"
+#include "../base/text.h"
+#include "checkpoint_api.h"
+#include "sums.h"
+#include "pieces.h"
+#include "table.h"
+#include "plan.h"
+#include "disk.h"
+
+struct cdp_ckpt {
+    cdp_ckpt_desc desc;
+    char path[CDP__CK_PATH_MAX + 1];
+    cdp__ck_disk disk;
+    cdp_ckpt_info info;
+    uint64_t done, total; /* bytes, for progress */
+    cdp__ck_weights weights;
+};
+
+CDP__PRIVATE cdp_status cdp__ck_desc_check(const cdp_ckpt_desc *d, const cdp_os *os) {
+    const cdp_os_files *const f = &os->files;
+    if (!d->path || !*d->path || strlen(d->path) > CDP__CK_PATH_MAX)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_ckpt_create: path is missing, or longer than %u bytes", CDP__CK_PATH_MAX);
+    if ((d->item_count && !d->items) || (d->blob_count && !d->blobs))
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0, CDP__MISSING, "cdp_ckpt_create",
+            d->item_count && !d->items ? "items" : "blobs");
+    if (!f->open_file || !f->rename_file || !f->sync_file || !f->make_folder || !f->remove_folder
+        || !f->list_folder || !f->sync_folder)
+        return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0,
+            "cdp_ckpt_create: the os has no files, or cannot sync them or list folders: set all "
+            "of cdp_os.files");
+    if (cdp__byte_order() != 1)
+        return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0,
+            "cdp_ckpt_create: files are little-endian, this machine is not");
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_ckpt_create(const cdp_ckpt_desc *desc, cdp_ckpt **out) {
+    const cdp_os *os;
+    cdp_ckpt *c;
+    cdp_status st;
+    if (!out) return cdp_error_set(CDP_ERR_INVALID, -1, 0, CDP__MISSING, "cdp_ckpt_create", "out");
+    *out = NULL;
+    if (!desc || !desc->group)
+        return cdp_error_set(
+            CDP_ERR_INVALID, -1, 0, CDP__MISSING, "cdp_ckpt_create", desc ? "group" : "desc");
+    os = cdp_group_desc_of(desc->group)->os;
+    st = cdp__ck_desc_check(desc, desc->os ? desc->os : os);
+    if (st != CDP_OK) return st;
+    c = (cdp_ckpt *)cdp__alloc_zero(os, sizeof *c);
+    if (!c)
+        return cdp_error_set(CDP_ERR_NOMEM, -1, 0, "out of memory: a cdp_ckpt needs %llu bytes",
+            (unsigned long long)sizeof *c);
+    c->desc = *desc;
+    memcpy(c->path, desc->path, strlen(desc->path) + 1);
+    c->desc.path = c->path;
+    c->disk.os = desc->os ? desc->os : os;
+    c->disk.no_sync = desc->no_sync;
+    cdp__ck_weights_fill(&c->weights);
+    *out = c;
+    return CDP_OK;
+}
+
+CDP_API void cdp_ckpt_destroy(cdp_ckpt *c) {
+    if (c) cdp__free(cdp_group_desc_of(c->desc.group)->os, c);
+}
+
+CDP_API cdp_ckpt_info cdp_ckpt_info_of(const cdp_ckpt *c) {
+    cdp_ckpt_info none;
+    memset(&none, 0, sizeof none);
+    return c ? c->info : none;
+}
+
+/* Adds what this rank writes of an entry. */
+CDP__PRIVATE void cdp__ck_preview_entry(
+    const cdp_ckpt_desc *d, const cdp__ck_entry *e, cdp_ckpt_info *out) {
+    const uint64_t elem = cdp__dtype_row_of(e->dtype)->bytes;
+    const uint32_t rank = d->group ? cdp_rank(d->group) : 0;
+    const uint32_t size = d->group ? cdp_size(d->group) : 1;
+    const cdp__ck_piece p = cdp__ck_piece_of(&d->items[e->item].tensor.layout, NULL, rank, size);
+    uint64_t local = p.first;
+    out->total_bytes += e->bytes;
+    out->bytes_written += (p.last - p.first) * elem;
+    while (local < p.last) {
+        const cdp__ck_run r = cdp__ck_run_at(&p, local, p.last);
+        out->writes += (r.count * elem + CDP__CK_AT_ONCE - 1) / CDP__CK_AT_ONCE;
+        local += r.count;
+    }
+}
+
+CDP_API cdp_status cdp_ckpt_preview(const cdp_ckpt_desc *desc, cdp_ckpt_info *out) {
+    const cdp_os *os = NULL;
+    cdp__ck_table t;
+    cdp_status st;
+    uint64_t i;
+    if (!desc || !out)
+        return cdp_error_set(
+            CDP_ERR_INVALID, -1, 0, CDP__MISSING, "cdp_ckpt_preview", desc ? "out" : "desc");
+    memset(out, 0, sizeof *out);
+    if (desc->group) os = cdp_group_desc_of(desc->group)->os;
+    if (!os) os = desc->os ? desc->os : cdp_os_default();
+    if (desc->item_count && !desc->items)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0, CDP__MISSING, "cdp_ckpt_preview", "items");
+    cdp__ck_table_open(&t, os);
+    st = cdp__ck_plan(&t, desc);
+    if (st == CDP_OK) st = cdp__ck_plan_limits(&t);
+    for (i = 0; st == CDP_OK && i < t.count; ++i)
+        cdp__ck_preview_entry(desc, &t.entries[i], out);
+    out->files = t.file_count;
+    cdp__ck_table_close(&t);
+    return st;
+}
+
+#endif /* CDP_SRC_CHECKPOINT_CREATE_H */

@@ -1,0 +1,214 @@
+/* checkpoint/steps.h - the steps in a folder
+
+   Knows: names of folders: "step-00000123" is a checkpoint if it has a valid checkpoint.json,
+   "step-00000123.tmp-" with a number was never finished. Promises: nothing but such folders, and
+   files in them, is removed. */
+#ifndef CDP_SRC_CHECKPOINT_STEPS_H
+#define CDP_SRC_CHECKPOINT_STEPS_H
+
+#include "../base/config.h"
+#include "../base/status_api.h"
+#include "../os/os_api.h"
+#include "../base/compiler.h"
+#include "../base/basics.h"
+#include "../base/text.h"
+#include "../text/format.h"
+#include "checkpoint_api.h"
+#include "reader_api.h"
+#include "table.h"
+#include "description.h"
+#include "disk.h"
+
+#define CDP__CK_DESCRIPTION "checkpoint.json"
+#define CDP__CK_BLOBS "blobs.safetensors"
+#define CDP__CK_DESCRIPTION_MAX (1u << 30) /* bytes */
+
+CDP__PRIVATE void cdp__ck_step_name(char out[64], uint64_t step) {
+    cdp__text t = cdp__text_of(out, 64);
+    cdp__text_add(&t, "step-");
+    cdp__ck_digits(&t, step, 8);
+    (void)cdp__text_end(&t);
+}
+
+/* What a name in the folder is. */
+typedef enum cdp__ck_kind {
+    CDP__CK_OTHER,
+    CDP__CK_STEP,
+    CDP__CK_LEFTOVER
+} cdp__ck_kind;
+
+CDP__PRIVATE cdp__ck_kind cdp__ck_kind_of(const char *name, uint64_t *step) {
+    char own[64];
+    const char *at = name + 5;
+    *step = 0;
+    if (strncmp(name, "step-", 5) != 0) return CDP__CK_OTHER;
+    for (; *at >= '0' && *at <= '9' && *step < UINT64_MAX / 20; ++at)
+        *step = *step * 10 + (uint64_t)(*at - '0');
+    cdp__ck_step_name(own, *step);
+    if (strncmp(own, name, strlen(own)) != 0 || (uint64_t)(at - name) != strlen(own))
+        return CDP__CK_OTHER;
+    if (!*at) return CDP__CK_STEP;
+    return strncmp(at, ".tmp-", 5) == 0 ? CDP__CK_LEFTOVER : CDP__CK_OTHER;
+}
+
+/* Looks for the highest step below `below`, and for a folder that was never finished. */
+typedef struct cdp__ck_listing {
+    uint64_t below, step;
+    bool found, left, file;
+    char leftover[128]; /* or, of any folder, its first file */
+} cdp__ck_listing;
+
+CDP__PRIVATE void cdp__ck_list_step(void *user, const char *name) {
+    cdp__ck_listing *const l = (cdp__ck_listing *)user;
+    uint64_t step;
+    const cdp__ck_kind kind = cdp__ck_kind_of(name, &step);
+    if (kind == CDP__CK_LEFTOVER && strlen(name) < sizeof l->leftover) {
+        memcpy(l->leftover, name, strlen(name) + 1);
+        l->left = true;
+    }
+    if (kind != CDP__CK_STEP || step >= l->below || (l->found && step < l->step)) return;
+    l->step = step;
+    l->found = true;
+}
+
+CDP__PRIVATE int32_t cdp__ck_list(
+    const cdp__ck_disk *d, const char *path, uint64_t below, cdp__ck_listing *l) {
+    int32_t r;
+    memset(l, 0, sizeof *l);
+    l->below = below;
+    r = d->os->files.list_folder(d->os->user, path, cdp__ck_list_step, l);
+    return r < 0 ? -r : 0;
+}
+
+/* Reads the checkpoint.json of a folder into a table. False: it has no valid one, and *err is the
+   errno (ENOENT: none at all) or EBADMSG. */
+CDP__PRIVATE bool cdp__ck_describe(
+    cdp__ck_disk *d, const char *folder, cdp__ck_table *t, int32_t *err) {
+    char path[CDP__CK_PATH], *data;
+    uint64_t bytes = 0, twice;
+    bool ok;
+    cdp__ck_path(path, folder, CDP__CK_DESCRIPTION);
+    *err = cdp__ck_read_whole(d, path, CDP__CK_DESCRIPTION_MAX, &data, &bytes);
+    if (*err) return false;
+    ok = cdp__ck_read_description(t, data, bytes) && cdp__ck_index(t, &twice);
+    cdp__free(d->os, data);
+    if (!ok) *err = t->status == CDP_ERR_NOMEM ? ENOMEM : EBADMSG;
+    return ok;
+}
+
+/* Whether a step exists. */
+CDP__PRIVATE bool cdp__ck_complete(cdp__ck_disk *d, const char *path, uint64_t step, int32_t *err) {
+    char name[64], folder[CDP__CK_PATH];
+    cdp__ck_table t;
+    bool ok;
+    cdp__ck_step_name(name, step);
+    cdp__ck_path(folder, path, name);
+    cdp__ck_table_open(&t, d->os);
+    ok = cdp__ck_describe(d, folder, &t, err);
+    cdp__ck_table_close(&t);
+    return ok;
+}
+
+/* The newest complete step below `below`. ENOENT: there is none. */
+CDP__PRIVATE int32_t cdp__ck_newest(
+    cdp__ck_disk *d, const char *path, uint64_t below, uint64_t *step) {
+    cdp__ck_listing l;
+    for (;;) {
+        int32_t err = cdp__ck_list(d, path, below, &l);
+        if (err) return err;
+        if (!l.found) return ENOENT;
+        if (cdp__ck_complete(d, path, l.step, &err)) {
+            *step = l.step;
+            return 0;
+        }
+        if (err != ENOENT && err != EBADMSG) return err;
+        below = l.step;
+    }
+}
+
+CDP__PRIVATE void cdp__ck_list_file(void *user, const char *name) {
+    cdp__ck_listing *const l = (cdp__ck_listing *)user;
+    if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0) return;
+    if (l->file || strlen(name) >= sizeof l->leftover) return;
+    memcpy(l->leftover, name, strlen(name) + 1);
+    l->file = true;
+}
+
+/* Removes the folder of a step: first what makes it a checkpoint, for good, then the rest. */
+CDP__PRIVATE int32_t cdp__ck_remove_step(
+    const cdp__ck_disk *d, const char *path, const char *name) {
+    char folder[CDP__CK_PATH], file[CDP__CK_PATH];
+    cdp__ck_listing l;
+    int32_t r, err;
+    cdp__ck_path(folder, path, name);
+    cdp__ck_path(file, folder, CDP__CK_DESCRIPTION);
+    r = d->os->files.remove_file(d->os->user, file);
+    if (r < 0 && r != -ENOENT) return -r;
+    err = r == 0 ? cdp__ck_sync_folder(d, folder) : 0;
+    while (!err) {
+        memset(&l, 0, sizeof l);
+        r = d->os->files.list_folder(d->os->user, folder, cdp__ck_list_file, &l);
+        if (r < 0) return -r;
+        if (!l.file) break;
+        cdp__ck_path(file, folder, l.leftover);
+        err = -d->os->files.remove_file(d->os->user, file);
+    }
+    if (!err) err = -d->os->files.remove_folder(d->os->user, folder);
+    return err ? err : cdp__ck_sync_folder(d, path);
+}
+
+/* Removes what earlier saves did not finish. */
+CDP__PRIVATE int32_t cdp__ck_sweep_leftovers(const cdp__ck_disk *d, const char *path) {
+    cdp__ck_listing l;
+    int32_t err;
+    while ((err = cdp__ck_list(d, path, 0, &l)) == 0 && l.left) {
+        err = cdp__ck_remove_step(d, path, l.leftover);
+        if (err) break;
+    }
+    return err;
+}
+
+/* Removes steps beyond the newest `keep`, but not `saved`, nor multiples of `every`. */
+CDP__PRIVATE int32_t cdp__ck_sweep_steps(
+    cdp__ck_disk *d, const char *path, uint64_t saved, uint32_t keep, uint64_t every) {
+    uint64_t below = UINT64_MAX;
+    uint32_t kept = 0;
+    cdp__ck_listing l;
+    int32_t err;
+    while ((err = cdp__ck_list(d, path, below, &l)) == 0 && l.found) {
+        int32_t why = 0;
+        const bool whole = cdp__ck_complete(d, path, l.step, &why), half = why == ENOENT;
+        char name[64];
+        below = l.step;
+        if (!half && (l.step == saved || kept < keep || (every && l.step % every == 0))) {
+            if (whole) ++kept; /* what is damaged stays, and does not count */
+            continue;
+        }
+        cdp__ck_step_name(name, l.step);
+        err = cdp__ck_remove_step(d, path, name);
+        if (err) break;
+    }
+    return err;
+}
+
+CDP_API cdp_status cdp_ckpt_newest(const char *path, const cdp_os *os, uint64_t *step) {
+    cdp__ck_disk d;
+    int32_t err;
+    if (!path || !step)
+        return cdp_error_set(
+            CDP_ERR_INVALID, -1, 0, CDP__MISSING, "cdp_ckpt_newest", path ? "step" : "path");
+    *step = 0;
+    memset(&d, 0, sizeof d);
+    d.os = os ? os : cdp_os_default();
+    if (strlen(path) > CDP__CK_PATH_MAX || !d.os->files.list_folder)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_ckpt_newest: path is longer than %u bytes, or the os cannot list folders",
+            CDP__CK_PATH_MAX);
+    err = cdp__ck_newest(&d, path, UINT64_MAX, step);
+    if (err == ENOENT)
+        return cdp_error_set(
+            CDP_ERR_STATE, -1, 0, "cdp_ckpt: there is no complete step in %s", path);
+    return err ? cdp__ck_io(err, "cannot list", path) : CDP_OK;
+}
+
+#endif /* CDP_SRC_CHECKPOINT_STEPS_H */

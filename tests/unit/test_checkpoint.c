@@ -1,0 +1,844 @@
+/*  test_checkpoint.c - what each rank writes and reads, sums, headers, files: without ranks where
+    it is arithmetic, with ranks as threads and real files where it is not */
+#define CDP_IMPLEMENTATION
+#include "cdp_tcp.h"
+#include "cdp_checkpoint.h"
+
+#include <unistd.h>
+
+#include "said.h"
+#include "ranks.h"
+
+/* ---- shares and runs, in memory ---- */
+
+/* All shapes of meshes of n ranks in up to three dimensions. */
+static uint32_t shapes_of(uint32_t n, uint32_t out[][3]) {
+    uint32_t count = 0;
+    for (uint32_t a = 1; a <= n; ++a)
+        for (uint32_t b = 1; n % a == 0 && b <= n / a; ++b)
+            if (n / a % b == 0) {
+                out[count][0] = a;
+                out[count][1] = b;
+                out[count++][2] = n / a / b;
+            }
+    return count;
+}
+
+static cdp_mesh *paper(const uint32_t shape[3]) {
+    cdp_mesh *m = NULL;
+    cdp_mesh_desc d = {.ndim = 3,
+        .shape = {shape[0], shape[1], shape[2]},
+        .paper_ranks = shape[0] * shape[1] * shape[2]};
+    OK(cdp_mesh_create(&d, &m));
+    return m;
+}
+
+static const char *const places[] = {"R,R,R", "S0,R,R", "R,S0,S1", "S0,S1,R", "S1,R,S0", "S0,S0,S0",
+    "S0!1,S0,S1", "S1/2,S0,R", "R,S2,S0", "S2,S1,S0", "R,R,S1/3"};
+enum {
+    PLACES = sizeof places / sizeof *places,
+    ELEMENTS = 5 * 4 * 3
+};
+
+typedef struct image { /* what is written of one tensor */
+    uint16_t at[ELEMENTS];
+    uint8_t times[ELEMENTS];
+    uint64_t sum;
+} image;
+
+static const uint16_t *values(void) {
+    static uint16_t all[ELEMENTS];
+    for (uint32_t i = 0; i < ELEMENTS; ++i)
+        all[i] = (uint16_t)(i * 2654435761u >> 7);
+    return all;
+}
+
+static cdp_layout cut(const cdp_mesh *m, const char *how) {
+    cdp_layout l = {.mesh = m, .dtype = CDP_DTYPE_U16, .ndim = 3, .shape = {5, 4, 3}};
+    OK(cdp_layout_parse(&l, how));
+    return l;
+}
+
+/* A rank's memory: what of the tensor is in its box. */
+static void hold(const cdp__ck_piece *p, uint16_t *memory) {
+    uint64_t k = 0;
+    for (uint64_t a = 0; a < p->box.size[0]; ++a)
+        for (uint64_t b = 0; b < p->box.size[1]; ++b)
+            for (uint64_t c = 0; c < p->box.size[2]; ++c)
+                memory[k++] = values()[((p->box.start[0] + a) * 4 + p->box.start[1] + b) * 3
+                    + p->box.start[2] + c];
+}
+
+static void coord_of(const cdp_mesh *m, uint32_t k, uint32_t *coord) {
+    for (uint32_t d = 0; d < m->desc.ndim; ++d)
+        coord[d] = k / m->stride[d] % m->desc.shape[d];
+}
+
+static void save_image(const cdp__ck_weights *w, const cdp_layout *l, image *out) {
+    uint64_t least = UINT64_MAX, most = 0;
+    memset(out, 0, sizeof *out);
+    for (uint32_t k = 0; k < l->mesh->count; ++k) {
+        uint16_t memory[ELEMENTS];
+        uint32_t coord[CDP_MESH_DIMS];
+        coord_of(l->mesh, k, coord);
+        const cdp__ck_piece p = cdp__ck_piece_of(l, coord, 0, 1);
+        hold(&p, memory);
+        least = p.last - p.first < least ? p.last - p.first : least;
+        most = p.last - p.first > most ? p.last - p.first : most;
+        for (uint64_t local = p.first; local < p.last;) {
+            const cdp__ck_run r = cdp__ck_run_at(&p, local, p.last);
+            for (uint64_t i = 0; i < r.count; ++i) {
+                out->at[r.at + i] = memory[r.local + i];
+                ++out->times[r.at + i];
+            }
+            cdp__ck_sum_slabs(w, memory + r.local, 2, r.at, r.count, ELEMENTS, &out->sum);
+            local += r.count;
+        }
+    }
+    /* copies are written evenly */
+    if (l->place[0].kind + l->place[1].kind + l->place[2].kind == 0) T(most - least <= 1);
+}
+
+static void load_image(const cdp_layout *l, const image *from) {
+    for (uint32_t k = 0; k < l->mesh->count; ++k) {
+        uint16_t memory[ELEMENTS], want[ELEMENTS];
+        uint32_t coord[CDP_MESH_DIMS];
+        coord_of(l->mesh, k, coord);
+        const cdp__ck_piece p = cdp__ck_piece_of(l, coord, 0, 1);
+        for (uint64_t local = 0; local < p.count;) {
+            const cdp__ck_run r = cdp__ck_run_at(&p, local, p.count);
+            memcpy(memory + r.local, from->at + r.at, r.count * 2);
+            local += r.count;
+        }
+        hold(&p, want);
+        if (!T(memcmp(memory, want, p.count * 2) == 0)) return;
+    }
+}
+
+/* Saved from every mesh and layout of 1 to 16 ranks: each element once, and the same bytes and sum,
+   whatever the layout. So loading from one image is loading from all of them. */
+TEST(every_layout_writes_the_same_file_which_every_layout_loads) {
+    static cdp__ck_weights w;
+    uint64_t saved = 0;
+    image first, other;
+    cdp__ck_weights_fill(&w);
+    for (uint32_t n = 1; n <= 16; ++n) {
+        uint32_t shape[64][3];
+        const uint32_t count = shapes_of(n, shape);
+        for (uint32_t s = 0; s < count; ++s) {
+            cdp_mesh *m = paper(shape[s]);
+            for (uint32_t k = 0; k < PLACES; ++k) {
+                const cdp_layout l = cut(m, places[k]);
+                save_image(&w, &l, saved ? &other : &first);
+                if (!saved) other = first;
+                ++saved;
+                for (uint32_t e = 0; e < ELEMENTS; ++e)
+                    T_EQ(1, other.times[e]);
+                T(memcmp(first.at, other.at, sizeof first.at) == 0);
+                T(first.sum == other.sum);
+                T(memcmp(first.at, values(), sizeof first.at) == 0);
+                load_image(&l, &first);
+                if (test__now.failed_checks) printf("  %s on %u ranks\n", places[k], n);
+            }
+            cdp_mesh_destroy(m);
+            if (test__now.failed_checks) return;
+        }
+    }
+    T_EQ(1210, saved);
+}
+
+/* Flat views with cuts at any element, in memory: shares of 1 to 9 ranks. */
+TEST(flat_cuts_and_copies_without_a_mesh) {
+    for (uint32_t n = 1; n < 10; ++n) {
+        uint64_t sizes[9], covered = 0, start;
+        uint32_t number, shape[3] = {n, 1, 1};
+        cdp_mesh *m = paper(shape);
+        for (uint32_t i = 0; i < n; ++i)
+            sizes[i] = i * 7 % 5;
+        uint64_t total = 0;
+        for (uint32_t i = 0; i < n; ++i)
+            total += sizes[i];
+        OK(cdp_mesh_cut(m, 0, sizes, &number));
+        cdp_layout l = {.mesh = m, .ndim = 1, .shape = {total}};
+        l.place[0].kind = CDP_PLACE_SHARD;
+        l.place[0].cut = number;
+        OK(cdp_layout_check(&l));
+        for (uint32_t k = 0; k < n; ++k) {
+            const uint32_t coord[CDP_MESH_DIMS] = {k};
+            const cdp__ck_piece p = cdp__ck_piece_of(&l, coord, 0, 1);
+            T_EQ(sizes[k], p.last - p.first);
+            if (p.count) T_EQ(covered, cdp__ck_run_at(&p, 0, p.count).at);
+            covered += p.count;
+        }
+        T_EQ(total, covered);
+        start = 0;
+        l = (cdp_layout){.ndim = 2, .shape = {3, 7}};
+        for (uint32_t k = 0; k < n; ++k) {
+            const cdp__ck_piece p = cdp__ck_piece_of(&l, NULL, k, n);
+            T_EQ(start, p.first);
+            start = p.last;
+            T(p.last - p.first <= 21 / n + 1 && p.last - p.first >= 21 / n);
+        }
+        T_EQ(21, start);
+        cdp_mesh_destroy(m);
+    }
+}
+
+/* ---- sums ---- */
+
+TEST(sums_add_up_and_see_every_bit) {
+    static cdp__ck_weights w;
+    static uint8_t data[8 * 2500];
+    cdp__ck_weights_fill(&w);
+    for (uint32_t i = 0; i < sizeof data; ++i)
+        data[i] = (uint8_t)(i * 2654435761u >> 11);
+    for (uint64_t elem = 1; elem <= 8; elem *= 2) {
+        const uint64_t n = 2500, whole = cdp__ck_sum(&w, data, elem, 0, n);
+        for (uint64_t at = 0; at <= n; at += 7) {
+            const uint64_t parts = cdp__ck_sum(&w, data, elem, 0, at)
+                + cdp__ck_sum(&w, data + at * elem, elem, at, n - at);
+            T(parts == whole);
+        }
+        for (uint64_t bit = 0; bit<n * elem * 8; bit += elem * 8> 100 ? 11 : 1) {
+            data[bit / 8] ^= (uint8_t)(1u << bit % 8);
+            if (!T(cdp__ck_sum(&w, data, elem, 0, n) != whole)) return;
+            data[bit / 8] ^= (uint8_t)(1u << bit % 8);
+        }
+        /* two elements that change places, and all of them shifted by one */
+        for (uint64_t at = 0; at + elem * 2 <= n * elem; at += elem) {
+            uint8_t held[8];
+            memcpy(held, data + at, elem);
+            if (memcmp(held, data + at + elem, elem) == 0) continue;
+            memcpy(data + at, data + at + elem, elem);
+            memcpy(data + at + elem, held, elem);
+            if (!T(cdp__ck_sum(&w, data, elem, 0, n) != whole)) return;
+            memcpy(held, data + at, elem);
+            memcpy(data + at, data + at + elem, elem);
+            memcpy(data + at + elem, held, elem);
+        }
+        T(cdp__ck_sum(&w, data, elem, 1, n) != whole);
+    }
+}
+
+/* ---- headers ---- */
+
+static bool parses(const char *json, uint64_t data_bytes, cdp__ck_table *t) {
+    cdp__ck_table_open(t, cdp_os_default());
+    cdp__ck_file *const f = cdp__ck_file_new(t);
+    uint64_t twice;
+    f->data_at = 8 + strlen(json);
+    return cdp__ck_read_header(t, json, strlen(json), data_bytes) && cdp__ck_index(t, &twice);
+}
+
+TEST(headers_of_others_and_hostile_ones) {
+    static const struct {
+        const char *json, *why;
+        uint64_t bytes;
+    } rows[] = {
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]}}  ", NULL, 24},
+        {"{\"__metadata__\":{\"x\":\"y\"},\"\\u00e4\\\"\":{\"shape\":[],\"dtype\":\"BF16\","
+         "\"data_offsets\":[0,2],\"other\":[{}]}}",
+            NULL, 2},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}}", NULL, 0},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,12]}}", "offsets", 12},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,16]}}", "not in the file", 8},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,0]}}", "offsets", 8},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", "no tensor", 9},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},"
+         "\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[1,3]}}",
+            "overlap", 3},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},"
+         "\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,2]}}",
+            "twice", 2},
+        {"{\"a\":{\"dtype\":\"C64\",\"shape\":[1],\"data_offsets\":[0,8]}}", "dtype", 8},
+        {"{\"a\":{\"dtype\":\"F64\",\"shape\":[9223372036854775807,9223372036854775807],"
+         "\"data_offsets\":[0,8]}}",
+            "too large", 8},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1,1,1,1,1,1,1,1,1],\"data_offsets\":[0,1]}}",
+            "too long", 1},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[-1],\"data_offsets\":[0,1]}}", "negative", 1},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1]}}", "lacks", 1},
+        {"{\"\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", "name", 1},
+        {"[]", "no JSON dict", 0},
+        {"{\"a\":1}", "no dict", 0},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}", "", 1},
+    };
+    for (uint32_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+        cdp__ck_table t;
+        const bool ok = parses(rows[i].json, rows[i].bytes, &t);
+        if (!T(ok == !rows[i].why)) printf("  row %u: %s\n", i, t.why ? t.why : "accepted");
+        if (rows[i].why && !ok) T_TEXT(rows[i].why, t.why ? t.why : "");
+        if (i == 1 && ok) T(strcmp(t.text + t.entries[0].name, "\xc3\xa4\"") == 0);
+        cdp__ck_table_close(&t);
+    }
+}
+
+/* ---- files ---- */
+
+static char folder[256];
+
+static void folder_new(void) {
+    snprintf(folder, sizeof folder, "/tmp/cdp_ckpt.XXXXXX");
+    if (!mkdtemp(folder)) abort();
+}
+
+static void folder_gone(void) {
+    char line[320];
+    snprintf(line, sizeof line, "rm -rf %s", folder);
+    if (system(line) != 0) abort();
+}
+
+/* A model: tensors that are cut by what `how` says, for g. */
+typedef struct model {
+    cdp_mesh *mesh;
+    cdp_item items[4];
+    cdp_ckpt_blob blobs[2];
+    float whole[7], *cut_data, *flat_data;
+    uint16_t half[9 * 5];
+    uint64_t count;
+    char notes[2][64];
+} model;
+
+static float cut_value(uint64_t k) {
+    return (float)k * 0.5f + 3;
+}
+
+static void model_open(model *m, cdp_group *g, const char *how, bool filled) {
+    const uint32_t n = cdp_size(g), r = cdp_rank(g);
+    cdp_mesh_desc d = {.group = g};
+    cdp_box box;
+    uint64_t sizes[RANKS_MAX], rest = 60;
+    uint32_t number;
+    memset(m, 0, sizeof *m);
+    OK(cdp_mesh_create(&d, &m->mesh));
+    m->items[0] = (cdp_item){.name = "whole \xc3\xa4\"\\"};
+    m->items[0].tensor.layout = (cdp_layout){.ndim = 1, .shape = {7}};
+    m->items[0].tensor.data = m->whole;
+    m->items[1] = (cdp_item){.name = "cut"};
+    m->items[1].tensor.layout = (cdp_layout){.mesh = m->mesh, .ndim = 2, .shape = {10, 6}};
+    OK(cdp_layout_parse(&m->items[1].tensor.layout, how));
+    m->count = cdp_layout_box(&m->items[1].tensor.layout, NULL, &box);
+    m->cut_data = (float *)calloc(m->count + 1, 4);
+    m->items[1].tensor.data = m->cut_data;
+    for (uint32_t i = 0; i < n; ++i) {
+        sizes[i] = i + 1 < n ? rest / 3 : rest;
+        rest -= sizes[i];
+    }
+    OK(cdp_mesh_cut(m->mesh, 0, sizes, &number));
+    m->items[2] = (cdp_item){.name = "flat", .ndim = 3, .shape = {3, 4, 5}, .file = "optimizer"};
+    m->items[2].tensor.layout = (cdp_layout){.mesh = m->mesh, .ndim = 1, .shape = {60}};
+    m->items[2].tensor.layout.place[0] = (cdp_place){.kind = CDP_PLACE_SHARD, .cut = number};
+    m->flat_data = (float *)calloc(sizes[r] + 1, 4);
+    m->items[2].tensor.data = m->flat_data;
+    m->items[3] = (cdp_item){.name = "half"};
+    m->items[3].tensor.layout =
+        (cdp_layout){.mesh = m->mesh, .dtype = CDP_DTYPE_BF16, .ndim = 2, .shape = {9, 5}};
+    m->items[3].tensor.data = m->half;
+    m->blobs[0] = (cdp_ckpt_blob){.name = "notes", .data = m->notes[0], .room = 64};
+    m->blobs[1] = (cdp_ckpt_blob){.name = "own", .data = m->notes[1], .room = 64, .per_rank = true};
+    if (!filled) return;
+    for (uint32_t i = 0; i < 7; ++i)
+        m->whole[i] = (float)i + 0.25f;
+    for (uint64_t i = 0; i < m->count; ++i)
+        m->cut_data[i] =
+            cut_value((box.start[0] + i / box.size[1]) * 6 + box.start[1] + i % box.size[1]);
+    uint64_t first = 0;
+    for (uint32_t i = 0; i < r; ++i)
+        first += sizes[i];
+    for (uint64_t i = 0; i < sizes[r]; ++i)
+        m->flat_data[i] = (float)(first + i) - 30;
+    for (uint32_t i = 0; i < 45; ++i)
+        m->half[i] = (uint16_t)(i * 999);
+    m->blobs[0].bytes = (uint64_t)snprintf(m->notes[0], 64, "of rank %u", r);
+    m->blobs[1].bytes = (uint64_t)snprintf(m->notes[1], 64, "I am %u", r);
+}
+
+static void model_close(model *m) {
+    free(m->cut_data);
+    free(m->flat_data);
+    cdp_mesh_destroy(m->mesh);
+}
+
+static void models_equal(const model *a, const model *b, uint32_t rank, uint32_t saved_ranks) {
+    char own[64];
+    uint64_t flat = 0;
+    cdp_box box;
+    T(memcmp(a->whole, b->whole, sizeof a->whole) == 0);
+    T(memcmp(a->cut_data, b->cut_data, a->count * 4) == 0);
+    flat = cdp_layout_box(&a->items[2].tensor.layout, NULL, &box);
+    T(memcmp(a->flat_data, b->flat_data, flat * 4) == 0);
+    T(memcmp(a->half, b->half, sizeof a->half) == 0);
+    T_EQ(9, b->blobs[0].bytes);
+    T(memcmp(b->notes[0], "of rank 0", 9) == 0);
+    snprintf(own, sizeof own, "I am %u", rank);
+    T_EQ(rank < saved_ranks ? strlen(own) : 0, b->blobs[1].bytes);
+    if (rank < saved_ranks) T(memcmp(b->notes[1], own, strlen(own)) == 0);
+}
+
+static cdp_ckpt_desc desc_of(cdp_group *g, model *m) {
+    return (cdp_ckpt_desc){.group = g,
+        .path = folder,
+        .items = m->items,
+        .item_count = 4,
+        .blobs = m->blobs,
+        .blob_count = 2,
+        .file_bytes = 300};
+}
+
+typedef struct run {
+    const char *how;
+    uint64_t step;
+    uint32_t saved_ranks, keep;
+    const cdp_os *os;
+    cdp_status want;
+    const char *says, *path;
+    cdp_ckpt_info info;
+} run;
+
+static void save_ranks(cdp_group *g, void *arg) {
+    run *const r = (run *)arg;
+    model m;
+    cdp_ckpt *c;
+    model_open(&m, g, r->how, true);
+    cdp_ckpt_desc d = desc_of(g, &m);
+    d.keep = r->keep;
+    d.os = r->os;
+    OK(cdp_ckpt_create(&d, &c));
+    T_EQ(r->want, cdp_ckpt_save(c, r->step));
+    if (r->want) T_TEXT(r->says, cdp_last_error()->text);
+    OK(cdp_group_status(g));
+    OK(cdp_barrier(g)); /* the group is usable */
+    if (cdp_rank(g) == 0) r->info = cdp_ckpt_info_of(c);
+    cdp_ckpt_destroy(c);
+    model_close(&m);
+}
+
+static void load_ranks(cdp_group *g, void *arg) {
+    run *const r = (run *)arg;
+    model want, m;
+    cdp_ckpt *c;
+    uint64_t found = 0;
+    model_open(&want, g, r->how, true);
+    model_open(&m, g, r->how, false);
+    cdp_ckpt_desc d = desc_of(g, &m);
+    d.os = r->os;
+    OK(cdp_ckpt_create(&d, &c));
+    T_EQ(r->want, cdp_ckpt_load(c, r->path, r->step, &found));
+    if (r->want) T_TEXT(r->says, cdp_last_error()->text);
+    if (!r->want) models_equal(&want, &m, cdp_rank(g), r->saved_ranks);
+    OK(cdp_group_status(g));
+    OK(cdp_barrier(g));
+    if (cdp_rank(g) == 0) r->info = cdp_ckpt_info_of(c);
+    if (cdp_rank(g) == 0 && !r->want && r->step != CDP_CKPT_LATEST) T_EQ(r->step, found);
+    cdp_ckpt_destroy(c);
+    model_close(&m);
+    model_close(&want);
+}
+
+TEST(saved_by_some_ranks_and_loaded_by_others) {
+    static const char *const hows[] = {"S0", "S1", "R"};
+    folder_new();
+    for (uint32_t n = 1; n <= 5; ++n)
+        for (uint32_t k = 0; k < 3; ++k) {
+            run r = {.how = hows[k], .step = n * 10 + k};
+            run_ranks(n, NULL, 0, save_ranks, &r);
+            T_EQ(n == 1 ? 7 * 4 + 60 * 4 * 2 + 90 : r.info.total_bytes, r.info.total_bytes);
+            T_EQ(3, r.info.files); /* model: at most 300 bytes each */
+            for (uint32_t other = 1; other <= 5; other += n == 3 ? 1 : 2) {
+                run l = {.how = hows[(k + other) % 3], .step = r.step, .saved_ranks = n};
+                run_ranks(other, NULL, 0, load_ranks, &l);
+                T_EQ(0, l.info.missing + l.info.surplus);
+            }
+        }
+    folder_gone();
+}
+
+TEST(memory_comes_back) {
+    folder_new();
+    run r = {.how = "S1", .step = 4, .saved_ranks = 3};
+    run_counted(3, save_ranks, &r);
+    run_counted(3, load_ranks, &r);
+    folder_gone();
+}
+
+/* ---- damage ---- */
+
+static void flip(const char *file, int64_t at, uint8_t bits) {
+    char path[400];
+    uint8_t byte;
+    snprintf(path, sizeof path, "%s/step-00000001/%s", folder, file);
+    FILE *f = fopen(path, "r+b");
+    if (!T(f != NULL)) return;
+    fseek(f, at, at < 0 ? SEEK_END : SEEK_SET);
+    byte = (uint8_t)fgetc(f);
+    fseek(f, at, at < 0 ? SEEK_END : SEEK_SET);
+    fputc(byte ^ bits, f);
+    fclose(f);
+}
+
+TEST(damage_is_named) {
+    folder_new();
+    run r = {.how = "S0", .step = 1, .saved_ranks = 2};
+    run_ranks(2, NULL, 0, save_ranks, &r);
+    run_ranks(3, NULL, 0, load_ranks, &r);
+    for (int64_t at = -240; at < 0; at += 7) { /* "cut" is at the end of the first file, or alone */
+        flip("optimizer-00001-of-00001.safetensors", at, 4);
+        r.want = CDP_ERR_IO;
+        r.says = "'flat' in ";
+        run_ranks(3, NULL, 0, load_ranks, &r);
+        flip("optimizer-00001-of-00001.safetensors", at, 4);
+    }
+    flip("blobs.safetensors", -1, 128);
+    r.says = "'own.rank00001' in ";
+    run_ranks(2, NULL, 0, load_ranks, &r);
+    flip("blobs.safetensors", -1, 128);
+    for (int64_t at = 5; at < 400; at += 37) { /* a checkpoint.json that was changed is none */
+        flip("checkpoint.json", at, 1);
+        r.want = CDP_ERR_IO;
+        r.says = "was changed";
+        run_ranks(2, NULL, 0, load_ranks, &r);
+        r.step = CDP_CKPT_LATEST;
+        r.want = CDP_ERR_STATE;
+        r.says = "neither a complete step";
+        run_ranks(2, NULL, 0, load_ranks, &r);
+        r.step = 1;
+        flip("checkpoint.json", at, 1);
+    }
+    r.want = CDP_OK;
+    run_ranks(3, NULL, 0, load_ranks, &r);
+    folder_gone();
+}
+
+/* ---- mistakes ---- */
+
+static void mistaken_ranks(cdp_group *g, void *arg) {
+    static const char *const kinds[] = {"name", "shape", "dtype", "partial", "twice", "complex",
+        "no data", "sub-mesh", "blob twice"};
+    const uint32_t kind = *(const uint32_t *)arg, r = cdp_rank(g);
+    model m;
+    cdp_ckpt *c;
+    cdp_mesh *other = NULL, *sub = NULL;
+    model_open(&m, g, "S0", true);
+    cdp_ckpt_desc d = desc_of(g, &m);
+    cdp_status want = CDP_ERR_INVALID;
+    const char *says = "";
+    char name[600];
+    switch (kind) {
+    case 0:
+        if (r == 1) m.items[1].name = "kut";
+        want = CDP_ERR_MISMATCH;
+        says = "item 1, 'cut' on rank 0, is another one on rank 1";
+        break;
+    case 1:
+        if (r == 2) m.items[0].tensor.layout.shape[0] = 6;
+        want = CDP_ERR_MISMATCH;
+        says = "on rank 2";
+        break;
+    case 2:
+        if (r == 0) m.items[3].tensor.layout.dtype = CDP_DTYPE_F16;
+        want = CDP_ERR_MISMATCH;
+        says = "'half'";
+        break;
+    case 3:
+        OK(cdp_layout_parse(&m.items[1].tensor.layout, "P"));
+        says = "'cut' is PARTIAL";
+        break;
+    case 4:
+        m.items[1].name = "flat";
+        says = "two items have the name 'flat'";
+        break;
+    case 5:
+        m.items[0].tensor.layout.dtype = CDP_DTYPE_CF32;
+        want = CDP_ERR_UNSUPPORTED;
+        says = "does not have";
+        break;
+    case 6:
+        if (r == 1) m.items[3].tensor.data = NULL;
+        says = "rank 1: cdp_ckpt: item 'half' has no data";
+        break;
+    case 7: {
+        cdp_mesh_desc two = {.group = g, .ndim = 2, .shape = {3, 1}, .names = {"a", "b"}};
+        OK(cdp_mesh_create(&two, &other));
+        OK(cdp_mesh_sub(other, "b", &sub));
+        m.items[3].tensor.layout.mesh = sub;
+        says = "'half' has 45 elements, and ranks hold 135";
+        break;
+    }
+    case 8:
+        m.blobs[0].name = "flat";
+        says = "two items or blobs have the name 'flat'";
+        break;
+    case 9:
+        memset(name, 'x', sizeof name);
+        name[512] = 0;
+        m.items[0].name = name;
+        says = "items[0].name";
+        break;
+    case 10:
+        m.items[0].name = "\xff";
+        says = "items[0].name";
+        break;
+    default:
+        d.item_count = r == 1 ? 3 : 4;
+        want = CDP_ERR_MISMATCH;
+        says = "the number of items";
+        break;
+    }
+    OK(cdp_ckpt_create(&d, &c));
+    const cdp_status got = cdp_ckpt_save(c, 5);
+    if (!T_EQ(want, got)) printf("  %s\n", kind < 9 ? kinds[kind] : "");
+    T_TEXT(says, cdp_last_error()->text);
+    OK(cdp_group_status(g));
+    cdp_ckpt_destroy(c);
+    cdp_mesh_destroy(sub);
+    cdp_mesh_destroy(other);
+    model_close(&m);
+}
+
+TEST(mistakes_are_the_same_on_all_ranks) {
+    folder_new();
+    for (uint32_t kind = 0; kind <= 11; ++kind)
+        run_ranks(3, NULL, 0, mistaken_ranks, &kind);
+    run r = {.how = "S0", .step = 5};
+    run_ranks(3, NULL, 0, save_ranks, &r); /* nothing is left of them */
+    r.want = CDP_ERR_INVALID;
+    r.says = "step 5 exists";
+    run_ranks(2, NULL, 0, save_ranks, &r);
+    folder_gone();
+}
+
+static void unfit_ranks(cdp_group *g, void *arg) {
+    model m;
+    cdp_ckpt *c;
+    (void)arg;
+    model_open(&m, g, "S0", false);
+    cdp_ckpt_desc d = desc_of(g, &m);
+    m.items[0].name = "other";
+    m.items[1].tensor.layout.shape[0] = 12;
+    free(m.cut_data);
+    m.items[1].tensor.data = m.cut_data = (float *)calloc(12 * 6, 4);
+    m.items[3].tensor.layout.dtype = CDP_DTYPE_F16;
+    m.blobs[0].room = 3;
+    OK(cdp_ckpt_create(&d, &c));
+    T_EQ(CDP_ERR_MISMATCH, cdp_ckpt_load(c, NULL, CDP_CKPT_LATEST, NULL));
+    T_TEXT("3 of 4 items do not fit (1 surplus", cdp_last_error()->text);
+    T_TEXT("'other' is not in the files", cdp_last_error()->text);
+    T_TEXT("'cut' is f32[10,6] in the files and f32[12,6] here", cdp_last_error()->text);
+    T_TEXT("'half' is bf16[9,5] in the files and f16[9,5] here", cdp_last_error()->text);
+    cdp_ckpt_destroy(c);
+    model_close(&m);
+    model_open(&m, g, "S0", false);
+    d = desc_of(g, &m);
+    d.items = m.items;
+    m.blobs[0].room = 3;
+    OK(cdp_ckpt_create(&d, &c));
+    T_EQ(CDP_ERR_INVALID, cdp_ckpt_load(c, NULL, CDP_CKPT_LATEST, NULL));
+    T_TEXT("blob 'notes' has 9 bytes, its room is 3", cdp_last_error()->text);
+    T_EQ(CDP_ERR_STATE, cdp_ckpt_load(c, NULL, 77, NULL));
+    T_TEXT("there is no step 77", cdp_last_error()->text);
+    cdp_ckpt_destroy(c);
+    m.items[0].name = "other"; /* missing is allowed on request, and keeps its value */
+    m.whole[3] = 8;
+    m.blobs[0].room = 64;
+    d.partial = true;
+    OK(cdp_ckpt_create(&d, &c));
+    OK(cdp_ckpt_load(c, NULL, CDP_CKPT_LATEST, NULL));
+    T_EQ(1, cdp_ckpt_info_of(c).missing);
+    T(m.whole[3] == 8 && m.half[1] == 999);
+    cdp_ckpt_destroy(c);
+    model_close(&m);
+}
+
+TEST(all_that_does_not_fit_is_listed_at_once) {
+    folder_new();
+    run r = {.how = "S0", .step = 5};
+    run_ranks(2, NULL, 0, save_ranks, &r);
+    run_ranks(3, NULL, 0, unfit_ranks, NULL);
+    folder_gone();
+}
+
+/* ---- disks that fail ---- */
+
+static struct {
+    int64_t calls, fail_at;
+    int32_t with;
+} disk;
+
+static bool disk_fails(void) {
+    return __atomic_add_fetch(&disk.calls, 1, __ATOMIC_SEQ_CST) == disk.fail_at;
+}
+static int64_t disk_write(void *user, int32_t fd, uint64_t at, const void *from, uint64_t bytes) {
+    if (disk_fails()) return -disk.with;
+    return cdp_os_default()->files.write_at(user, fd, at, from, bytes);
+}
+static int32_t disk_sync(void *user, int32_t fd) {
+    return disk_fails() ? -disk.with : cdp_os_default()->files.sync_file(user, fd);
+}
+static int32_t disk_rename(void *user, const char *from, const char *to) {
+    return disk_fails() ? -disk.with : cdp_os_default()->files.rename_file(user, from, to);
+}
+static int32_t disk_open(void *user, const char *path, uint32_t how) {
+    if ((how & CDP_FILE_WRITE) && disk_fails()) return -disk.with;
+    return cdp_os_default()->files.open_file(user, path, how);
+}
+
+static void failing_ranks(cdp_group *g, void *arg) {
+    run *const r = (run *)arg;
+    model m;
+    cdp_ckpt *c;
+    model_open(&m, g, "S0", true);
+    cdp_ckpt_desc d = desc_of(g, &m);
+    d.os = r->os;
+    OK(cdp_ckpt_create(&d, &c));
+    const cdp_status st = cdp_ckpt_save(c, r->step);
+    int32_t code = st, all[2] = {0, 0}, minus = -st;
+    T(st == CDP_OK || (st == CDP_ERR_IO && cdp_last_error()->sys_errno == disk.with));
+    OK(cdp_allreduce(g, &code, &all[0], 1, CDP_DTYPE_I32, CDP_REDUCE_MIN));
+    OK(cdp_allreduce(g, &minus, &all[1], 1, CDP_DTYPE_I32, CDP_REDUCE_MIN));
+    T_EQ(all[0], -all[1]); /* the same on all ranks */
+    if (cdp_rank(g) == 0) r->want = st;
+    cdp_ckpt_destroy(c);
+    model_close(&m);
+}
+
+TEST(a_disk_that_fails_at_any_call_fails_on_all_ranks) {
+    static cdp_os os;
+    uint32_t failures = 0;
+    folder_new();
+    os = *cdp_os_default();
+    os.files.write_at = disk_write;
+    os.files.sync_file = disk_sync;
+    os.files.rename_file = disk_rename;
+    os.files.open_file = disk_open;
+    run r = {.how = "S0", .step = 1, .saved_ranks = 3};
+    run_ranks(3, NULL, 0, save_ranks, &r);
+    for (int64_t k = 1;; ++k) {
+        static const int32_t errors[] = {ENOSPC, EIO, EROFS};
+        run f = {.step = 2, .os = &os};
+        disk.calls = 0;
+        disk.fail_at = k;
+        disk.with = errors[k % 3];
+        run_ranks(3, NULL, 0, failing_ranks, &f);
+        const bool ended = disk.calls < k;
+        run l = {.how = "S1", .step = CDP_CKPT_LATEST, .saved_ranks = 3};
+        run_ranks(2, NULL, 0, load_ranks, &l); /* the older step, or this one: whole */
+        if (f.want != CDP_OK) ++failures;
+        if (!T(k < 200) || ended) break;
+        if (f.want == CDP_OK || l.info.step == 2) { /* it exists: remove it */
+            char line[400];
+            snprintf(line, sizeof line, "rm -rf %s/step-00000002", folder);
+            T(system(line) == 0);
+        }
+    }
+    T(failures > 20);
+    folder_gone();
+}
+
+TEST(older_steps_are_swept_and_leftovers_too) {
+    char path[400];
+    folder_new();
+    snprintf(path, sizeof path,
+        "mkdir %s/step-00000001.tmp-12ab && touch %s/step-00000001.tmp-12ab/x "
+        "%s/other && mkdir %s/step-7 %s/step-00000002.tmpx",
+        folder, folder, folder, folder, folder);
+    T(system(path) == 0);
+    for (uint64_t step = 1; step <= 6; ++step) {
+        run r = {.how = "S0", .step = step, .keep = 2};
+        run_ranks(2, NULL, 0, save_ranks, &r);
+    }
+    snprintf(path, sizeof path,
+        "test \"$(cd %s && ls | tr '\\n' ' ')\" = 'latest lock other step-00000002.tmpx "
+        "step-00000005 step-00000006 step-7 ' && test $(cat %s/latest) = step-00000006",
+        folder, folder);
+    T(system(path) == 0);
+    folder_gone();
+}
+
+/* ---- without a group ---- */
+
+TEST(a_reader_needs_no_group) {
+    cdp_ckpt_reader *r;
+    uint64_t step;
+    char path[400];
+    float box[4];
+    folder_new();
+    T_EQ(CDP_ERR_STATE, cdp_ckpt_newest(folder, NULL, &step));
+    T_EQ(CDP_ERR_STATE, cdp_ckpt_open(folder, NULL, &r));
+    T(r == NULL);
+    run s = {.how = "S1", .step = 9};
+    run_ranks(4, NULL, 0, save_ranks, &s);
+    OK(cdp_ckpt_newest(folder, NULL, &step));
+    T_EQ(9, step);
+    OK(cdp_ckpt_open(folder, NULL, &r));
+    T_EQ(9, cdp_ckpt_step_of(r));
+    T_EQ(4 + 1 + 4, cdp_ckpt_count(r));
+    for (uint32_t i = 0; i < cdp_ckpt_count(r); ++i)
+        OK(cdp_ckpt_verify(r, i));
+    const cdp_box middle = {.start = {3, 2}, .size = {2, 2}};
+    OK(cdp_ckpt_read(r, cdp_ckpt_find(r, "cut"), &middle, box));
+    T(box[0] == cut_value(20) && box[1] == cut_value(21) && box[2] == cut_value(26)
+        && box[3] == cut_value(27));
+    const cdp_box outside = {.start = {9, 2}, .size = {2, 2}};
+    T_EQ(CDP_ERR_INVALID, cdp_ckpt_read(r, cdp_ckpt_find(r, "cut"), &outside, box));
+    T_EQ(UINT32_MAX, cdp_ckpt_find(r, "nobody"));
+    T_EQ(3, cdp_ckpt_entry_at(r, cdp_ckpt_find(r, "flat")).ndim);
+    cdp_ckpt_close(r);
+    /* the same files without checkpoint.json: as Hugging Face has them */
+    snprintf(path, sizeof path, "rm %s/step-00000009/checkpoint.json", folder);
+    T(system(path) == 0);
+    snprintf(path, sizeof path, "%s/step-00000009", folder);
+    OK(cdp_ckpt_open(path, NULL, &r));
+    T_EQ(9, cdp_ckpt_count(r));
+    T_EQ(CDP_ERR_UNSUPPORTED, cdp_ckpt_verify(r, 0));
+    OK(cdp_ckpt_read(r, cdp_ckpt_find(r, "cut"), &middle, box));
+    T(box[3] == cut_value(27));
+    cdp_ckpt_close(r);
+    run l = {.how = "R", .step = CDP_CKPT_LATEST, .saved_ranks = 4, .path = path};
+    run_ranks(3, NULL, 0, load_ranks, &l);
+    strcat(path, "/optimizer-00001-of-00001.safetensors");
+    OK(cdp_ckpt_open(path, NULL, &r));
+    T_EQ(1, cdp_ckpt_count(r));
+    cdp_ckpt_close(r);
+    folder_gone();
+}
+
+TEST(what_would_be_written) {
+    cdp_ckpt_info info;
+    cdp_mesh *m = NULL;
+    cdp_mesh_desc md = {.ndim = 2, .shape = {64, 64}, .paper_ranks = 4096, .paper_rank = 7};
+    cdp_item item = {.name = "w"};
+    OK(cdp_mesh_create(&md, &m));
+    item.tensor.layout = (cdp_layout){.mesh = m, .ndim = 2, .shape = {1u << 16, 1u << 14}};
+    OK(cdp_layout_parse(&item.tensor.layout, "S0,R"));
+    const cdp_ckpt_desc d = {.items = &item, .item_count = 1};
+    OK(cdp_ckpt_preview(&d, &info));
+    T_EQ(1ull << 32, info.total_bytes);
+    T_EQ(1ull << 20, info.bytes_written); /* 1 / 4096: copies share the work */
+    T_EQ(1, info.writes);
+    OK(cdp_layout_parse(&item.tensor.layout, "R,S1"));
+    OK(cdp_ckpt_preview(&d, &info));
+    T_EQ(1ull << 20, info.bytes_written);
+    T_EQ(1024, info.writes); /* columns */
+    cdp_mesh_destroy(m);
+}
+
+int main(int argc, char **argv) {
+    static const test_case cases[] = {
+        {"every_layout_writes_the_same_file_which_every_layout_loads",
+            every_layout_writes_the_same_file_which_every_layout_loads, 60},
+        {"flat_cuts_and_copies_without_a_mesh", flat_cuts_and_copies_without_a_mesh, 10},
+        {"sums_add_up_and_see_every_bit", sums_add_up_and_see_every_bit, 120},
+        {"headers_of_others_and_hostile_ones", headers_of_others_and_hostile_ones, 10},
+        {"saved_by_some_ranks_and_loaded_by_others", saved_by_some_ranks_and_loaded_by_others, 120},
+        {"memory_comes_back", memory_comes_back, 30},
+        {"damage_is_named", damage_is_named, 120},
+        {"mistakes_are_the_same_on_all_ranks", mistakes_are_the_same_on_all_ranks, 60},
+        {"all_that_does_not_fit_is_listed_at_once", all_that_does_not_fit_is_listed_at_once, 30},
+        {"a_disk_that_fails_at_any_call_fails_on_all_ranks",
+            a_disk_that_fails_at_any_call_fails_on_all_ranks, 120},
+        {"older_steps_are_swept_and_leftovers_too", older_steps_are_swept_and_leftovers_too, 30},
+        {"a_reader_needs_no_group", a_reader_needs_no_group, 30},
+        {"what_would_be_written", what_would_be_written, 10},
+    };
+    return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
+}
