@@ -84,6 +84,8 @@
         train with unequal amounts of data     .join and cdp_ddp_join
         send fewer bytes                       cdp_hook_create, cdp_ddp_set_hook; own: cdp_hook
         average parameters now and then        cdp_averager_step
+        train over a slow network              cdp_outer_create; cdp_outer_step after each step;
+                                               CDP_HOOK_QUANTIZE_4
         update parameters, shard their state   cdp_optimizer_create; cdp_optimizer_step
         save, restore an optimizer's state     cdp_optimizer_gather, cdp_optimizer_scatter
         limit the norm of gradients            cdp_ddp_clip
@@ -188,7 +190,7 @@
                                         error is one per program
         CDP_NO_DDP *           off      no data parallel training, and none of the next seven
         CDP_NO_HOOKS *         off      no built-in hooks (hooks of your own work)
-        CDP_NO_AVERAGER *      off      no cdp_averager_step
+        CDP_NO_AVERAGER *      off      no cdp_averager_step, cdp_outer
         CDP_NO_TRACE *         off      no cdp_ddp_trace
         CDP_NO_SPARSE *        off      no cdp_ddp_ready_rows, cdp_ddp_rows; a parameter that is
                                         sparse: UNSUPPORTED
@@ -197,6 +199,7 @@
         CDP_NO_VERIFY *        off      no cdp_ddp_verify
         CDP_NO_TRAINING *      off      no cdp_convert, cdp_scaler_update, cdp_optim_update,
                                         cdp_optimizer_create, cdp_batch_norm, cdp_leaves,
+                                        cdp_outer,
                                         cdp_ddp_ready_from; no .grad_arena, .uses
         CDP_NO_SAMPLER *       off      no cdp_sampler_fill, cdp_sampler_part, cdp_loader
         CDP_NO_MESSAGES *      off      no cdp_send and the other calls of >>group/messages_api, no
@@ -2766,8 +2769,8 @@ CDP_API const cdp_hook *cdp_ddp_hook(const cdp_ddp *ddp);
 /* Built-in hooks, with the mathematics of PyTorch's hooks of these names, for any dtype. Hooks that
    compress compute in f32; where values travel as numbers, f16 and bf16 travel as such. Memory, in
    buckets of f32, for each bucket in flight: FP16 and BF16 a half, POWERSGD its factors, QUANTIZE
-   ranks / 4, SIGN ranks / 32, TOPK 1 and the values of all ranks; one more if the dtype is not
-   f32, and for POWERSGD_BATCHED. With error feedback, one for each bucket is kept.
+   ranks / 4, QUANTIZE_4 ranks / 8, SIGN ranks / 32, TOPK 1 and the values of all ranks; one more if
+   the dtype is not f32, and for POWERSGD_BATCHED. With error feedback, one for each bucket is kept.
 
    Infinities and NaN of one rank reach all: as they are, as NaN in the whole matrix (POWERSGD), or
    as NaN in all values that share a scale (QUANTIZE, SIGN). Error memory leaves them out; the log
@@ -2788,6 +2791,7 @@ typedef enum cdp_hook_kind {
        Feedback Fixes SignSGD, Karimireddy and others 2019); what is lost is added to the next
        step's */
     CDP_HOOK_SIGN,
+    CDP_HOOK_QUANTIZE_4, /* 4 bits per value, one scale per 512 values; host memory */
     CDP_HOOK_COUNT
 } cdp_hook_kind;
 
@@ -3235,6 +3239,87 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_leaves_end(cdp_leaves *leaves);
 /* The micro-batches of this rank: *first to *first + *count - 1. Both 0 for NULL. */
 CDP_API void cdp_leaves_range(const cdp_leaves *leaves, uint64_t *first, uint64_t *count);
 #endif /* CDP_NO_TRAINING */
+#endif /* CDP_NO_DDP */
+
+/* ---- >>train/outer_api: training over slow networks ------------------------------------------ */
+
+#ifndef CDP_NO_DDP
+#ifndef CDP_NO_AVERAGER
+#ifndef CDP_NO_TRAINING
+/* Ranks train alone for `period` steps, then agree: DiLoCo (Douillard and others 2023). An outer
+   optimizer, SGD with Nesterov momentum, takes the mean over all ranks of how far each has gone
+   as a gradient. With lr 1 and no momentum this is LocalSGD. `fragments` and `delay` make it
+   Streaming DiLoCo: a part of the parameters at a time, on its way while training goes on. `wire`
+   makes it smaller, CDP_HOOK_QUANTIZE_4 eight times. A ddp is not needed; where there is one, for
+   the ranks of one site, `group` has one rank of each site, and the others get its parameters.
+
+       for (step = 0; step < steps; ++step) {
+           ...                               // forward, backward, an optimizer step of this rank
+           st = cdp_outer_step(outer);
+           if (st == CDP_ERR_PEER_LOST) {    // cdp_elastic_next() made a smaller group
+               st = cdp_outer_rebind(outer, group);
+           }
+       }
+
+   Memory: 8 bytes for each parameter, 4 for each of one fragment, and what `wire` needs.
+   Threads: one thread at a time. */
+typedef struct cdp_outer cdp_outer;
+
+typedef struct cdp_outer_desc {
+    cdp_group *group;        /* required */
+    const cdp_param *params; /* required; f32 in host memory; `data` outlives the outer; copied */
+    uint32_t param_count;
+    uint64_t period; /* steps between two means of a parameter (default: 500) */
+    /* parts of equal size that travel one after the other, every period / fragments steps, and so
+       are as many times smaller (default: 1) */
+    uint32_t fragments;
+    /* steps between the start of a fragment's mean and its use; fewer than period / fragments
+       (default: 0, cdp_outer_step() waits) */
+    uint64_t delay;
+    double lr;       /* of the outer optimizer (default: 0.7) */
+    double momentum; /* (default: 0.9; CDP_OPTIM_ZERO: 0) */
+    /* What a rank keeps of its own parameters when others arrive, 0 to 1 (default: 0): 0.5 is
+       usual with a delay. */
+    double alpha;
+    /* How differences travel (default: as f32). It is owned by the outer, also if creation fails;
+       its `device` is false, POWERSGD is of no use. */
+    const cdp_hook *wire;
+} cdp_outer_desc;
+
+typedef struct cdp_outer_stats {
+    uint64_t steps;      /* calls of cdp_outer_step() that count */
+    uint64_t rounds;     /* fragments that were agreed on */
+    uint64_t sent_bytes; /* given to operations, by this rank */
+    uint64_t wait_ns;    /* in which cdp_outer_step() waited for others */
+} cdp_outer_stats;
+
+/* Collective; waits. All ranks get the parameters of rank 0, or, where other ranks call
+   cdp_outer_rebind() in the same group, of these. *out belongs to the caller. Errors: INVALID (a
+   missing member, values out of their range; `fragments` does not divide `period`), UNSUPPORTED
+   (a parameter that is not f32), NOMEM, MISMATCH on all ranks (other settings or numbers of
+   parameters), or the group's failure. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_outer_create(const cdp_outer_desc *desc, cdp_outer **out);
+
+/* After each inner step, on all ranks equally often. Starts the mean of a fragment, moves it on, or
+   waits for it and changes `data` of its parameters. Errors: INVALID (NULL), STATE (destroyed; a
+   failure before), NOMEM, what `wire` returns, or the group's failure: then nothing was changed,
+   and the fragment is repeated after cdp_outer_rebind(). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_outer_step(cdp_outer *outer);
+
+/* Goes on with the ranks of another group; those that are new in it call cdp_outer_create().
+   Collective over `group`; waits. A rank that failed may lack the last fragment that another one
+   has: all take what they agreed on from the lowest rank that has most rounds. Parameters of ranks
+   that agreed already stay as they trained them. Errors: as cdp_outer_create(); call it again, with
+   a later group, or destroy the outer. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_outer_rebind(cdp_outer *outer, cdp_group *group);
+
+/* Local. What is on its way is waited for, at most until its deadline. NULL is allowed. */
+CDP_API void cdp_outer_destroy(cdp_outer *outer);
+
+/* All zero for NULL. */
+CDP_API cdp_outer_stats cdp_outer_stats_of(const cdp_outer *outer);
+#endif /* CDP_NO_TRAINING */
+#endif /* CDP_NO_AVERAGER */
 #endif /* CDP_NO_DDP */
 
 #ifdef __cplusplus
@@ -23641,21 +23726,30 @@ CDP__PRIVATE cdp_status cdp__ddp_start_flags(
     return count ? cdp__ddp_start(d, d->group, &rq, NULL, NULL, out) : CDP_OK;
 }
 
-/* Calls one stage of the hook for a bucket, and starts the operation that it returns. */
-CDP__PRIVATE cdp_status cdp__ddp_stage(cdp_ddp *d, cdp__bucket *b, uint32_t stage) {
-    cdp_request rq;
+/* Calls one stage of a hook. Its errors have a text. */
+CDP__PRIVATE cdp_status cdp__hook_call(
+    const cdp_hook *hook, cdp_bucket *b, uint32_t stage, cdp_request *rq) {
+    const cdp_group *g = b->group;
     cdp_status st, before;
-    memset(&rq, 0, sizeof rq);
-    b->view.group = stage < d->hook.operations ? d->lanes[stage] : d->group;
+    memset(rq, 0, sizeof *rq);
     before = cdp__error_slot()->status;
     cdp__error_slot()->status = CDP_OK;
-    st = d->hook.stage(d->hook.self, &b->view, stage, &rq);
-    b->done = st != CDP_PENDING;
+    st = hook->stage(hook->self, b, stage, rq);
     if (st != CDP_OK && st != CDP_PENDING && cdp__error_slot()->status == CDP_OK)
         return cdp__fail(st < 0 ? st : CDP_ERR_INVALID,
             "rank %u/%u: a hook returned %s for bucket %u, stage %u, without saying why",
-            cdp_rank(d->group), cdp_size(d->group), cdp_status_name(st), b->view.index, stage);
+            cdp_rank(g), cdp_size(g), cdp_status_name(st), b->index, stage);
     if (cdp__error_slot()->status == CDP_OK) cdp__error_slot()->status = before;
+    return st;
+}
+
+/* Calls one stage of the hook for a bucket, and starts the operation that it returns. */
+CDP__PRIVATE cdp_status cdp__ddp_stage(cdp_ddp *d, cdp__bucket *b, uint32_t stage) {
+    cdp_request rq;
+    cdp_status st;
+    b->view.group = stage < d->hook.operations ? d->lanes[stage] : d->group;
+    st = cdp__hook_call(&d->hook, &b->view, stage, &rq);
+    b->done = st != CDP_PENDING;
     if (st != CDP_PENDING) return st;
     if (stage >= d->hook.operations)
         return cdp__fail(CDP_ERR_INVALID,
@@ -25409,9 +25503,10 @@ CDP__PRIVATE cdp_status cdp__hook_half(
 
 #endif /* CDP_NO_HOOKS */
 
-/* ---- >>ddp/hooks_quantize: sends 8 bits per value -------------------------------------------- */
+/* ---- >>ddp/hooks_quantize: sends 8 or 4 bits per value --------------------------------------- */
 
-/* Knows: the arithmetic of PyTorch's quantization hooks. Promises: the same bits on every rank. */
+/* Knows: the arithmetic of PyTorch's quantization hooks. With 4 bits it
+   is the same with 15 steps in place of 255. Promises: the same bits on every rank. */
 
 #ifndef CDP_NO_HOOKS
 
@@ -25460,9 +25555,9 @@ CDP__PRIVATE void cdp__quantize_range_block(
         }
 }
 
-/* Scale and zero point of one row, from a range that always includes 0. If a value of the row is
-   not finite the scale is NaN, and so is what the row becomes on every rank. */
-CDP__PRIVATE void cdp__quantize_range(const float *x, uint64_t n, float *out) {
+/* Scale and zero point of one row, from a range that always includes 0, in `top` steps. If a value
+   of the row is not finite the scale is NaN, and so is what the row becomes on every rank. */
+CDP__PRIVATE void cdp__quantize_range(const float *x, uint64_t n, float top, float *out) {
     static const uint32_t nan_bits = 0x7fc00000u;
     float rest[CDP__BLOCK] = {0}, low = 0, high = 0, scale, zero;
     cdp__range r;
@@ -25477,36 +25572,37 @@ CDP__PRIVATE void cdp__quantize_range(const float *x, uint64_t n, float *out) {
         high = r.highs[k] > high ? r.highs[k] : high;
         size = r.sizes[k] > size ? r.sizes[k] : size;
     }
-    scale = (high - low) / 255.0f;
+    scale = (high - low) / top;
     if (!(scale >= 1.1920929e-07f)) scale = 1.1920929e-07f;
     if (size >= CDP__SIZE_INFINITE) memcpy(&scale, &nan_bits, sizeof scale);
     zero = 0 - cdp__round_even(low / scale);
     if (zero < 0) zero = 0;
-    if (zero > 255) zero = 255;
+    if (zero > top) zero = top;
     out[0] = scale;
     out[1] = zero;
 }
 
-CDP__PRIVATE void cdp__quantize_block(
-    const float *CDP__RESTRICT x, float scale, float zero, uint8_t *CDP__RESTRICT out) {
-    const int32_t origin = (int32_t)zero; /* an integer, 0 to 255 */
+CDP__PRIVATE void cdp__quantize_block(const float *CDP__RESTRICT x, float scale, float zero,
+    int32_t top, uint8_t *CDP__RESTRICT out) {
+    const int32_t origin = (int32_t)zero; /* an integer, 0 to top */
     uint32_t i;
     for (i = 0; i < CDP__BLOCK; ++i) {
         int32_t q = cdp__round_whole(x[i] / scale) + origin;
         q = q < 0 ? 0 : q;
-        q = q > 255 ? 255 : q;
+        q = q > top ? top : q;
         out[i] = (uint8_t)q;
     }
 }
 
-CDP__PRIVATE void cdp__quantize_row(const float *x, uint64_t n, const float *range, uint8_t *out) {
+CDP__PRIVATE void cdp__quantize_row(
+    const float *x, uint64_t n, const float *range, int32_t top, uint8_t *out) {
     float rest[CDP__BLOCK] = {0};
     uint8_t bytes[CDP__BLOCK];
     for (; n >= CDP__BLOCK; n -= CDP__BLOCK, x += CDP__BLOCK, out += CDP__BLOCK)
-        cdp__quantize_block(x, range[0], range[1], out);
+        cdp__quantize_block(x, range[0], range[1], top, out);
     if (!n) return;
     memcpy(rest, x, (size_t)n * sizeof *rest);
-    cdp__quantize_block(rest, range[0], range[1], bytes);
+    cdp__quantize_block(rest, range[0], range[1], top, bytes);
     memcpy(out, bytes, (size_t)n);
 }
 
@@ -25530,14 +25626,56 @@ CDP__PRIVATE void cdp__dequantize_row(float *x, uint64_t n, const float *range, 
     memcpy(x, rest, (size_t)n * sizeof *rest);
 }
 
+#define CDP__QUANTIZE_ROW 512u
+
+/* Two values of 4 bits as one byte, the first one in its low half. */
+CDP__PRIVATE void cdp__nibbles_pack(const uint8_t *values, uint8_t *out) {
+    uint32_t i;
+    for (i = 0; i < CDP__QUANTIZE_ROW / 2; ++i)
+        out[i] = (uint8_t)(values[2 * i] | values[2 * i + 1] << 4);
+}
+
+CDP__PRIVATE void cdp__nibbles_unpack(const uint8_t *packed, uint8_t *values) {
+    uint32_t i;
+    for (i = 0; i < CDP__QUANTIZE_ROW / 2; ++i) {
+        values[2 * i] = packed[i] & 15;
+        values[2 * i + 1] = packed[i] >> 4;
+    }
+}
+
 /* A bucket as rows that have a scale and a zero point each: rows of 512 values, the last one
    padded, or a single row. Scratch memory holds the ranges of all ranks, then the bytes of all
    ranks. */
 typedef struct cdp__quantized {
     uint64_t row, rows;
-    float *ranges;  /* rank r: `rows` pairs, from r * rows * 2 on */
-    uint8_t *bytes; /* rank r: `rows` * `row` bytes, from r * rows * row on */
+    uint64_t row_bytes; /* on its way: half a row with 4 bits */
+    int32_t top;        /* the largest number that travels */
+    float *ranges;      /* rank r: `rows` pairs, from r * rows * 2 on */
+    uint8_t *bytes;     /* rank r: `rows` * `row_bytes` bytes, from r * rows * row_bytes on */
 } cdp__quantized;
+
+CDP__PRIVATE void cdp__quantized_put(
+    const cdp__quantized *z, const float *x, uint64_t n, const float *range, uint8_t *out) {
+    uint8_t values[CDP__QUANTIZE_ROW] = {0};
+    if (z->row_bytes == z->row) {
+        cdp__quantize_row(x, n, range, z->top, out);
+        return;
+    }
+    cdp__quantize_row(x, n, range, z->top, values);
+    cdp__nibbles_pack(values, out);
+}
+
+/* Adds what cdp__quantized_put() of one rank has written. */
+CDP__PRIVATE void cdp__quantized_add(
+    const cdp__quantized *z, float *x, uint64_t n, const float *range, const uint8_t *in) {
+    uint8_t values[CDP__QUANTIZE_ROW];
+    if (z->row_bytes == z->row) {
+        cdp__dequantize_row(x, n, range, in);
+        return;
+    }
+    cdp__nibbles_unpack(in, values);
+    cdp__dequantize_row(x, n, range, values);
+}
 
 /* The number of values in row i, without padding. */
 CDP__PRIVATE uint64_t cdp__quantized_row(const cdp__quantized *z, const cdp_bucket *b, uint64_t i) {
@@ -25547,7 +25685,7 @@ CDP__PRIVATE uint64_t cdp__quantized_row(const cdp__quantized *z, const cdp_buck
 
 CDP__PRIVATE void cdp__quantize_own(
     const cdp__quantized *z, const cdp_bucket *b, bool ranges_only) {
-    const uint64_t rank = cdp_rank(b->group), n = z->rows * z->row;
+    const uint64_t rank = cdp_rank(b->group), n = z->rows * z->row_bytes;
     const float *x = (const float *)b->data;
     uint64_t i;
     if (!ranges_only) memset(z->bytes + rank * n, 0, (size_t)n);
@@ -25555,35 +25693,38 @@ CDP__PRIVATE void cdp__quantize_own(
         float *range = z->ranges + (rank * z->rows + i) * 2;
         const uint64_t used = cdp__quantized_row(z, b, i);
         if (ranges_only)
-            cdp__quantize_range(x, used, range);
+            cdp__quantize_range(x, used, (float)z->top, range);
         else
-            cdp__quantize_row(x, used, range, z->bytes + rank * n + i * z->row);
+            cdp__quantized_put(z, x, used, range, z->bytes + rank * n + i * z->row_bytes);
     }
 }
 
 /* Replaces the bucket by the mean of the values of all ranks. */
 CDP__PRIVATE void cdp__quantized_mean(const cdp__quantized *z, const cdp_bucket *b) {
-    const uint64_t world = cdp_size(b->group), n = z->rows * z->row;
+    const uint64_t world = cdp_size(b->group), n = z->rows * z->row_bytes;
     const float divisor = (float)b->divisor;
     float *x = (float *)b->data;
     uint64_t i, r;
     memset(x, 0, (size_t)b->count * sizeof *x);
     for (i = 0; i < z->rows; ++i)
         for (r = 0; r < world; ++r)
-            cdp__dequantize_row(x + i * z->row, cdp__quantized_row(z, b, i),
-                z->ranges + (r * z->rows + i) * 2, z->bytes + r * n + i * z->row);
+            cdp__quantized_add(z, x + i * z->row, cdp__quantized_row(z, b, i),
+                z->ranges + (r * z->rows + i) * 2, z->bytes + r * n + i * z->row_bytes);
     cdp__kernel_run(CDP_DTYPE_F32, cdp__divide_f32, x, &divisor, b->count, true);
 }
 
 CDP__PRIVATE cdp_status cdp__hook_quantize(
     cdp__hook *h, cdp__slot *s, cdp_bucket *b, uint32_t stage, cdp_request *op) {
-    const bool channel = h->desc.kind == CDP_HOOK_QUANTIZE_CHANNEL;
+    const bool four = h->desc.kind == CDP_HOOK_QUANTIZE_4,
+               channel = four || h->desc.kind == CDP_HOOK_QUANTIZE_CHANNEL;
     const uint64_t world = cdp_size(b->group);
     cdp__quantized z;
     uint64_t bytes;
-    z.row = channel ? 512 : b->count;
-    z.rows = channel ? b->count / 512 + 1 : 1;
-    bytes = world * z.rows * (8 + z.row);
+    z.row = channel ? CDP__QUANTIZE_ROW : b->count;
+    z.rows = channel ? b->count / CDP__QUANTIZE_ROW + 1 : 1;
+    z.row_bytes = four ? CDP__QUANTIZE_ROW / 2 : z.row;
+    z.top = four ? 15 : 255;
+    bytes = world * z.rows * (8 + z.row_bytes);
     if (!cdp__hook_memory(h, &s->scratch, &s->scratch_bytes, bytes))
         return cdp__fail_nomem("a quantized bucket", bytes);
     z.ranges = (float *)(void *)s->scratch;
@@ -25597,8 +25738,8 @@ CDP__PRIVATE cdp_status cdp__hook_quantize(
         *op = cdp__request_of(
             CDP_COLL_ALLGATHER, NULL, z.ranges, z.rows * 2, CDP_DTYPE_F32, CDP_REDUCE_DEFAULT, 0);
     else
-        *op = cdp__request_of(
-            CDP_COLL_ALLGATHER, NULL, z.bytes, z.rows * z.row, CDP_DTYPE_U8, CDP_REDUCE_DEFAULT, 0);
+        *op = cdp__request_of(CDP_COLL_ALLGATHER, NULL, z.bytes, z.rows * z.row_bytes, CDP_DTYPE_U8,
+            CDP_REDUCE_DEFAULT, 0);
     return CDP_PENDING;
 }
 
@@ -26200,6 +26341,7 @@ CDP__PRIVATE const cdp__hook_kind *cdp__hook_kind_of(cdp_hook_kind kind) {
         {"NOOP", cdp__hook_noop, 0, 1, 0},
         {"POST_LOCAL_SGD", cdp__hook_local, 0, 1, CDP__HOOK_STARTS_PLAIN},
         {"SIGN", cdp__hook_sign, 0, 1, CDP__HOOK_F32 | CDP__HOOK_KEEPS_LAYOUT},
+        {"QUANTIZE_4", cdp__hook_quantize, 0, 2, CDP__HOOK_F32},
     };
     typedef char one_row_per_kind[sizeof rows / sizeof *rows == CDP_HOOK_COUNT ? 1 : -1];
     (void)sizeof(one_row_per_kind);
@@ -28625,6 +28767,459 @@ CDP_API cdp_status cdp_leaves_end(cdp_leaves *l) {
 }
 
 #endif /* CDP_NO_TRAINING */
+#endif /* CDP_NO_DDP */
+
+/* ---- >>train/outer: training over slow networks ---------------------------------------------- */
+
+/* Knows: parameters as one row of numbers, cut into fragments; the stages of a hook. Promises: what
+   ranks have agreed on has the same bits on all of them; a failure changes none of it. */
+
+#ifndef CDP_NO_DDP
+#ifndef CDP_NO_AVERAGER
+#ifndef CDP_NO_TRAINING
+
+struct cdp_outer {
+    cdp_outer_desc desc; /* with defaults */
+    cdp_param *params;   /* a copy */
+    cdp_hook wire;
+    cdp_group *lane; /* of all ranks; operations of fragments alone use it */
+    const cdp_os *os;
+    uint64_t total;          /* values */
+    float *saved, *momentum; /* what all ranks agree on */
+    float *delta;            /* of the fragment that is on its way */
+    cdp_bucket bucket;       /* the same as the hook sees it */
+    uint64_t first;          /* its first value */
+    uint32_t stage;          /* the hook's next one */
+    bool flies;              /* a fragment is on its way */
+    bool arrived;            /* and delta holds the mean */
+    cdp_work work;
+    cdp_status failed;
+    cdp_outer_stats stats;
+};
+
+/* Values that a scale of QUANTIZE_4 has: fragments begin at multiples. */
+#define CDP__OUTER_ALIGN 512u
+
+/* The first value of fragment f; that of number `fragments` is the number of values. */
+CDP__PRIVATE uint64_t cdp__outer_first(uint64_t total, uint32_t fragments, uint32_t f) {
+    const uint64_t at = total / fragments * f + total % fragments * f / fragments;
+    return f == fragments ? total : at / CDP__OUTER_ALIGN * CDP__OUTER_ALIGN;
+}
+
+/* The part of parameter i that lies in [first, end), whose data begin at value *at of all.
+   Returns its length. */
+CDP__PRIVATE uint64_t cdp__outer_part(const cdp_outer *o, uint32_t i, uint64_t begins,
+    uint64_t first, uint64_t end, float **data, uint64_t *at) {
+    const uint64_t from = cdp__max(begins, first), to = cdp__min(begins + o->params[i].count, end);
+    if (from >= to) return 0;
+    *data = (float *)o->params[i].data + (from - begins);
+    *at = from;
+    return to - from;
+}
+
+/* delta := saved - data */
+CDP__PRIVATE void cdp__outer_differ(cdp_outer *o, uint64_t end) {
+    uint64_t begins = 0, at = 0, k, n;
+    float *data = NULL;
+    uint32_t i;
+    for (i = 0; i < o->desc.param_count; begins += o->params[i++].count) {
+        n = cdp__outer_part(o, i, begins, o->first, end, &data, &at);
+        for (k = 0; k < n; ++k)
+            o->delta[at - o->first + k] = o->saved[at + k] - data[k];
+    }
+}
+
+/* data := saved + alpha (data - saved) */
+CDP__PRIVATE void cdp__outer_mix(cdp_outer *o, uint64_t first, uint64_t end, float alpha) {
+    uint64_t begins = 0, at = 0, k, n;
+    float *data = NULL;
+    uint32_t i;
+    for (i = 0; i < o->desc.param_count; begins += o->params[i++].count) {
+        n = cdp__outer_part(o, i, begins, first, end, &data, &at);
+        if (n && alpha == 0) memcpy(data, o->saved + at, (size_t)n * sizeof *data);
+        for (k = 0; alpha != 0 && k < n; ++k)
+            data[k] = o->saved[at + k] + alpha * (data[k] - o->saved[at + k]);
+    }
+}
+
+/* Without `wire`. */
+CDP__PRIVATE cdp_status cdp__outer_plain(
+    void *self, cdp_bucket *b, uint32_t stage, cdp_request *op) {
+    (void)self;
+    if (stage) return CDP_OK;
+    *op = cdp__request_of(CDP_COLL_ALLREDUCE, NULL, b->data, b->count, b->dtype, CDP_REDUCE_AVG, 0);
+    return CDP_PENDING;
+}
+
+/* Others wait for what this rank will not send. */
+CDP__PRIVATE cdp_status cdp__outer_fail(cdp_outer *o, cdp_status st) {
+    const cdp_error error = *cdp_last_error();
+    cdp__group_break_unless_failing(o->lane, &error);
+    (void)cdp_group_status(o->lane);
+    *cdp__error_slot() = error;
+    o->flies = o->arrived = false;
+    return o->failed = st;
+}
+
+/* Calls the hook's next stage and starts what it asks for. */
+CDP__PRIVATE cdp_status cdp__outer_stage(cdp_outer *o) {
+    cdp_request rq;
+    cdp_status st;
+    o->bucket.group = o->lane;
+    st = cdp__hook_call(&o->wire, &o->bucket, o->stage++, &rq);
+    o->arrived = st == CDP_OK;
+    if (st != CDP_PENDING) return st;
+    st = cdp_start(o->bucket.group, &rq, &o->work);
+    if (st == CDP_OK) o->stats.sent_bytes += rq.count * cdp_dtype_size(rq.dtype);
+    return st;
+}
+
+CDP__PRIVATE cdp_status cdp__outer_start(cdp_outer *o) {
+    const uint32_t f = (uint32_t)(o->stats.rounds % o->desc.fragments);
+    const uint64_t end = cdp__outer_first(o->total, o->desc.fragments, f + 1);
+    cdp_bucket *b = &o->bucket;
+    o->first = cdp__outer_first(o->total, o->desc.fragments, f);
+    memset(b, 0, sizeof *b);
+    b->index = f;
+    b->bucket_count = o->desc.fragments;
+    b->data = o->delta;
+    b->count = end - o->first;
+    b->dtype = CDP_DTYPE_F32;
+    b->divisor = (cdp_real)cdp_size(o->lane);
+    o->stage = 0;
+    o->flies = true;
+    o->arrived = !b->count;
+    o->work.seq = 0;
+    cdp__outer_differ(o, end);
+    return b->count ? cdp__outer_stage(o) : CDP_OK;
+}
+
+/* Goes on with stages whose operation is done; `wait`: until the mean has arrived. */
+CDP__PRIVATE cdp_status cdp__outer_advance(cdp_outer *o, bool wait) {
+    cdp_status st = CDP_OK;
+    while (st == CDP_OK && !o->arrived) {
+        st = wait ? cdp_work_wait(o->work) : cdp_work_test(o->work);
+        if (st == CDP_OK) st = cdp__outer_stage(o);
+    }
+    return st == CDP_PENDING ? CDP_OK : st;
+}
+
+/* The outer step of the fragment whose mean has arrived. */
+CDP__PRIVATE cdp_status cdp__outer_apply(cdp_outer *o) {
+    cdp_optim rule;
+    cdp_optim_range range;
+    cdp_status st;
+    memset(&rule, 0, sizeof rule);
+    memset(&range, 0, sizeof range);
+    rule.kind = CDP_OPTIM_SGD;
+    rule.step = o->stats.rounds / o->desc.fragments + 1;
+    rule.lr = o->desc.lr;
+    rule.momentum = o->desc.momentum;
+    rule.nesterov = rule.momentum > 0;
+    range.param = o->saved + o->first;
+    range.state[0] = rule.momentum > 0 ? o->momentum + o->first : NULL;
+    range.grad = o->delta;
+    range.count = o->bucket.count;
+    st = range.count ? cdp_optim_update(&rule, &range) : CDP_OK;
+    if (st != CDP_OK) return st;
+    cdp__outer_mix(o, o->first, o->first + o->bucket.count, (float)o->desc.alpha);
+    o->flies = false;
+    ++o->stats.rounds;
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__outer_usable(const cdp_outer *o, const char *call) {
+    if (!o) return cdp__missing(call, "outer");
+    if (cdp__ended(o)) return cdp__fail(CDP_ERR_STATE, "%s: this outer was destroyed", call);
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_outer_step(cdp_outer *o) {
+    cdp_status st = cdp__outer_usable(o, "cdp_outer_step");
+    uint64_t interval, at, from;
+    if (st != CDP_OK) return st;
+    if (o->failed != CDP_OK)
+        return cdp__fail(CDP_ERR_STATE,
+            "cdp_outer_step: its group has failed (%s); call cdp_outer_rebind() with another one, "
+            "or destroy it",
+            cdp_status_name(o->failed));
+    interval = o->desc.period / o->desc.fragments;
+    at = o->stats.steps++ % interval + 1;
+    if (at == interval - o->desc.delay)
+        st = cdp__outer_start(o);
+    else if (o->flies)
+        st = cdp__outer_advance(o, false);
+    if (st == CDP_OK && at == interval) {
+        from = o->os->now_ns(o->os->user);
+        st = cdp__outer_advance(o, true);
+        o->stats.wait_ns += o->os->now_ns(o->os->user) - from;
+        if (st == CDP_OK) st = cdp__outer_apply(o);
+    }
+    return st == CDP_OK || st == CDP_PENDING ? CDP_OK : cdp__outer_fail(o, st);
+}
+
+/* ---- agreement ---- */
+
+enum {
+    CDP__OUTER_ROUNDS = 7,
+    CDP__OUTER_STATE,
+    CDP__OUTER_FACTS
+};
+
+CDP__PRIVATE uint64_t cdp__outer_bits(double v) {
+    uint64_t bits;
+    memcpy(&bits, &v, sizeof bits);
+    return bits;
+}
+
+CDP__PRIVATE void cdp__outer_facts(const cdp_outer *o, uint64_t facts[CDP__OUTER_FACTS]) {
+    const cdp_outer_desc *d = &o->desc;
+    const uint64_t hash = cdp__hash(CDP__HASH_START, o->saved, o->total * sizeof *o->saved);
+    facts[0] = o->total;
+    facts[1] = d->period;
+    facts[2] = d->fragments;
+    facts[3] = d->delay;
+    facts[4] = cdp__outer_bits(d->lr);
+    facts[5] = cdp__outer_bits(d->momentum);
+    facts[6] = cdp__outer_bits(d->alpha);
+    facts[CDP__OUTER_ROUNDS] = o->stats.rounds;
+    facts[CDP__OUTER_STATE] = cdp__hash(hash, o->momentum, o->total * sizeof *o->momentum);
+}
+
+CDP__PRIVATE cdp_status cdp__outer_compare(const uint64_t *all, uint32_t n) {
+    static const char *const names[] = {
+        "number of values", "period", "fragments", "delay", "lr", "momentum", "alpha"};
+    uint32_t r, k;
+    for (r = 1; r < n; ++r)
+        for (k = 0; k < CDP__OUTER_ROUNDS; ++k)
+            if (all[r * CDP__OUTER_FACTS + k] != all[k])
+                return cdp__fail(CDP_ERR_MISMATCH,
+                    "cdp_outer: rank %u has another %s than rank 0; make them equal", r, names[k]);
+    return CDP_OK;
+}
+
+/* The lowest rank that has most rounds; *differs: another rank has other bits. */
+CDP__PRIVATE uint32_t cdp__outer_source(const uint64_t *all, uint32_t n, bool *differs) {
+    uint32_t r, source = 0;
+    for (r = 1; r < n; ++r)
+        if (all[r * CDP__OUTER_FACTS + CDP__OUTER_ROUNDS]
+            > all[source * CDP__OUTER_FACTS + CDP__OUTER_ROUNDS])
+            source = r;
+    *differs = false;
+    for (r = 0; r < n; ++r)
+        *differs = *differs
+            || memcmp(&all[r * CDP__OUTER_FACTS + CDP__OUTER_ROUNDS],
+                   &all[source * CDP__OUTER_FACTS + CDP__OUTER_ROUNDS], 2 * sizeof *all)
+                != 0;
+    return source;
+}
+
+/* All ranks take what the source has agreed on, and begin the fragment that it lacks. */
+CDP__PRIVATE cdp_status cdp__outer_agree(cdp_outer *o) {
+    const uint32_t n = cdp_size(o->lane), rank = cdp_rank(o->lane);
+    uint64_t mine[CDP__OUTER_FACTS], *all, *of;
+    uint32_t source = 0;
+    bool differs = false;
+    cdp_status st;
+    all = (uint64_t *)cdp__alloc(o->os, n * sizeof mine);
+    if (!all) return cdp__fail_nomem("facts of all ranks", n * sizeof mine);
+    cdp__outer_facts(o, mine);
+    st = cdp_allgather(o->lane, mine, all, CDP__OUTER_FACTS, CDP_DTYPE_U64);
+    if (st == CDP_OK) st = cdp__outer_compare(all, n);
+    if (st == CDP_OK) source = cdp__outer_source(all, n, &differs);
+    of = all + source * CDP__OUTER_FACTS;
+    if (st == CDP_OK && differs && o->total)
+        st = cdp_broadcast(o->lane, o->saved, o->total, CDP_DTYPE_F32, source);
+    if (st == CDP_OK && differs && o->total)
+        st = cdp_broadcast(o->lane, o->momentum, o->total, CDP_DTYPE_F32, source);
+    if (st == CDP_OK) {
+        if (memcmp(&all[rank * CDP__OUTER_FACTS + CDP__OUTER_ROUNDS], &of[CDP__OUTER_ROUNDS],
+                2 * sizeof *all)
+            != 0)
+            cdp__outer_mix(o, 0, o->total, 0);
+        o->stats.rounds = of[CDP__OUTER_ROUNDS];
+        o->stats.steps = o->stats.rounds * (o->desc.period / o->desc.fragments);
+    }
+    cdp__free(o->os, all);
+    return st;
+}
+
+/* A group in which nothing else runs, so that fragments travel while the program uses its own. */
+CDP__PRIVATE cdp_status cdp__outer_open_lane(cdp_outer *o, cdp_group *group) {
+#ifdef CDP_NO_GROUPS
+    o->lane = group;
+    return o->desc.delay ? cdp__fail(CDP_ERR_UNSUPPORTED,
+               "cdp_outer: desc.delay needs a group of its own, and CDP_NO_GROUPS was defined when "
+               "cdp.h was compiled")
+                         : CDP_OK;
+#else
+    const uint32_t n = cdp_size(group);
+    uint32_t *all = (uint32_t *)cdp__alloc(o->os, n * sizeof *all), i;
+    cdp_status st;
+    if (!all) return cdp__fail_nomem("an outer", n * sizeof *all);
+    for (i = 0; i < n; ++i)
+        all[i] = i;
+    st = cdp_group_new(group, all, n, &o->lane);
+    if (st == CDP_OK) cdp__group_share_failures(o->lane, group);
+    cdp__free(o->os, all);
+    return st;
+#endif
+}
+
+CDP__PRIVATE void cdp__outer_close_lane(cdp_outer *o) {
+    if (o->work.seq) (void)cdp_work_wait(o->work);
+    o->work.seq = 0;
+    o->flies = o->arrived = false;
+#ifndef CDP_NO_GROUPS
+    cdp_group_destroy(o->lane);
+#endif
+    o->lane = NULL;
+}
+
+CDP_API cdp_status cdp_outer_rebind(cdp_outer *o, cdp_group *group) {
+    cdp_status st = cdp__outer_usable(o, "cdp_outer_rebind");
+    if (st != CDP_OK) return st;
+    if (!group) return cdp__missing("cdp_outer_rebind", "group");
+    cdp__outer_close_lane(o);
+    st = cdp__outer_open_lane(o, group);
+    if (st == CDP_OK) st = cdp__outer_agree(o);
+    return o->failed = st;
+}
+
+/* ---- creation ---- */
+
+CDP__PRIVATE CDP__COLD cdp_status cdp__outer_check(const cdp_outer_desc *d) {
+    const uint64_t interval = d->fragments ? d->period / d->fragments : 0;
+    uint32_t i;
+    if (!d->group) return cdp__missing("cdp_outer_create", "desc.group");
+    if (!d->params && d->param_count) return cdp__missing("cdp_outer_create", "desc.params");
+    for (i = 0; i < d->param_count; ++i) {
+        const cdp_param *p = &d->params[i];
+        if (!p->data && p->count) return cdp__missing("cdp_outer_create", "desc.params[].data");
+        if (p->dtype != CDP_DTYPE_DEFAULT && p->dtype != CDP_DTYPE_F32)
+            return cdp__fail(CDP_ERR_UNSUPPORTED,
+                "cdp_outer_create: parameter %u is %s; only f32 is possible", i,
+                cdp_dtype_name(p->dtype));
+    }
+    if (!interval || d->period % d->fragments)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_outer_create: desc.fragments is %u and must divide desc.period, which is %llu",
+            d->fragments, (unsigned long long)d->period);
+    if (d->delay >= interval)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_outer_create: desc.delay is %llu and must be below period / fragments, which is "
+            "%llu",
+            (unsigned long long)d->delay, (unsigned long long)interval);
+    if (!(d->lr > 0) || !(d->momentum >= 0) || !(d->alpha >= 0) || !(d->alpha <= 1))
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_outer_create: lr must be positive, momentum not negative, alpha 0 to 1");
+    if (d->wire && (!d->wire->stage || d->wire->device))
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_outer_create: desc.wire has no stage function, or is for device memory");
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__outer_memory(cdp_outer *o) {
+    uint64_t longest = 0;
+    uint32_t i;
+    for (i = 0; i < o->desc.param_count; ++i)
+        o->total += o->desc.params[i].count;
+    for (i = 0; i < o->desc.fragments; ++i)
+        longest = cdp__max(longest,
+            cdp__outer_first(o->total, o->desc.fragments, i + 1)
+                - cdp__outer_first(o->total, o->desc.fragments, i));
+    o->params =
+        (cdp_param *)cdp__alloc_zero(o->os, cdp__max(o->desc.param_count, 1) * sizeof *o->params);
+    o->saved = (float *)cdp__alloc_zero(o->os, cdp__max(o->total, 1) * sizeof *o->saved);
+    o->momentum = (float *)cdp__alloc_zero(o->os, cdp__max(o->total, 1) * sizeof *o->momentum);
+    o->delta = (float *)cdp__alloc_zero(o->os, cdp__max(longest, 1) * sizeof *o->delta);
+    if (!o->params || !o->saved || !o->momentum || !o->delta)
+        return cdp__fail_nomem("an outer", (2 * o->total + longest) * sizeof *o->saved);
+    if (o->desc.param_count)
+        memcpy(o->params, o->desc.params, o->desc.param_count * sizeof *o->params);
+    return CDP_OK;
+}
+
+CDP__PRIVATE void cdp__outer_free(cdp_outer *o) {
+    if (o->lane) cdp__outer_close_lane(o);
+    if (o->wire.destroy) o->wire.destroy(o->wire.self);
+    cdp__free(o->os, o->params);
+    cdp__free(o->os, o->saved);
+    cdp__free(o->os, o->momentum);
+    cdp__free(o->os, o->delta);
+    cdp__free(o->os, o);
+}
+
+/* saved := data */
+CDP__PRIVATE void cdp__outer_save(cdp_outer *o) {
+    uint64_t at = 0;
+    uint32_t i;
+    for (i = 0; i < o->desc.param_count; at += o->params[i++].count)
+        if (o->params[i].count)
+            memcpy(o->saved + at, o->params[i].data, (size_t)o->params[i].count * sizeof(float));
+}
+
+CDP__PRIVATE CDP__COLD cdp_status cdp__outer_make(const cdp_outer_desc *desc, cdp_outer **out) {
+    cdp_outer_desc d = *desc;
+    cdp_outer *o;
+    cdp_status st;
+    d.period = cdp__def(d.period, 500);
+    d.fragments = cdp__def(d.fragments, 1);
+    if (d.lr == 0) d.lr = 0.7;
+    if (d.momentum == 0) d.momentum = 0.9;
+    if (desc->momentum == CDP_OPTIM_ZERO) d.momentum = 0;
+    st = cdp__outer_check(&d);
+    if (st != CDP_OK) return st;
+    o = (cdp_outer *)cdp__alloc_zero(cdp__group_os(d.group), sizeof *o);
+    if (!o) return cdp__fail_nomem("an outer", sizeof *o);
+    o->desc = d;
+    o->os = cdp__group_os(d.group);
+    o->wire.stage = cdp__outer_plain;
+    st = cdp__outer_memory(o);
+    if (st == CDP_OK) {
+        cdp__outer_save(o);
+        st = cdp__outer_open_lane(o, d.group);
+    }
+    if (st == CDP_OK) st = cdp__outer_agree(o);
+    if (st != CDP_OK) {
+        cdp__outer_free(o);
+        return st;
+    }
+    if (d.wire) o->wire = *d.wire;
+    cdp__ended_remove(o);
+    *out = o;
+    return CDP_OK;
+}
+
+CDP_API CDP__COLD cdp_status cdp_outer_create(const cdp_outer_desc *desc, cdp_outer **out) {
+    cdp_status st;
+    if (out) *out = NULL;
+    if (!out)
+        st = cdp__missing("cdp_outer_create", "out");
+    else if (!desc)
+        st = cdp__missing("cdp_outer_create", "desc");
+    else
+        st = cdp__outer_make(desc, out);
+    if (st != CDP_OK && desc && desc->wire && desc->wire->destroy)
+        desc->wire->destroy(desc->wire->self);
+    return st;
+}
+
+CDP_API void cdp_outer_destroy(cdp_outer *o) {
+    if (!o || cdp__ended(o)) return;
+    cdp__ended_add(o);
+    cdp__outer_free(o);
+}
+
+CDP_API cdp_outer_stats cdp_outer_stats_of(const cdp_outer *o) {
+    cdp_outer_stats none;
+    if (o && !cdp__ended(o)) return o->stats;
+    memset(&none, 0, sizeof none);
+    return none;
+}
+
+#endif /* CDP_NO_TRAINING */
+#endif /* CDP_NO_AVERAGER */
 #endif /* CDP_NO_DDP */
 
 #endif /* CDP_IMPL_INCLUDED */

@@ -84,6 +84,8 @@
         train with unequal amounts of data     .join and cdp_ddp_join
         send fewer bytes                       cdp_hook_create, cdp_ddp_set_hook; own: cdp_hook
         average parameters now and then        cdp_averager_step
+        train over a slow network              cdp_outer_create; cdp_outer_step after each step;
+                                               CDP_HOOK_QUANTIZE_4
         update parameters, shard their state   cdp_optimizer_create; cdp_optimizer_step
         save, restore an optimizer's state     cdp_optimizer_gather, cdp_optimizer_scatter
         limit the norm of gradients            cdp_ddp_clip
@@ -188,7 +190,7 @@
                                         error is one per program
         CDP_NO_DDP *           off      no data parallel training, and none of the next seven
         CDP_NO_HOOKS *         off      no built-in hooks (hooks of your own work)
-        CDP_NO_AVERAGER *      off      no cdp_averager_step
+        CDP_NO_AVERAGER *      off      no cdp_averager_step, cdp_outer
         CDP_NO_TRACE *         off      no cdp_ddp_trace
         CDP_NO_SPARSE *        off      no cdp_ddp_ready_rows, cdp_ddp_rows; a parameter that is
                                         sparse: UNSUPPORTED
@@ -197,6 +199,7 @@
         CDP_NO_VERIFY *        off      no cdp_ddp_verify
         CDP_NO_TRAINING *      off      no cdp_convert, cdp_scaler_update, cdp_optim_update,
                                         cdp_optimizer_create, cdp_batch_norm, cdp_leaves,
+                                        cdp_outer,
                                         cdp_ddp_ready_from; no .grad_arena, .uses
         CDP_NO_SAMPLER *       off      no cdp_sampler_fill, cdp_sampler_part, cdp_loader
         CDP_NO_MESSAGES *      off      no cdp_send and the other calls of >>group/messages_api, no
@@ -391,6 +394,7 @@ extern "C" {
 #include "train/loader_api.h"
 #include "train/batch_norm_api.h"
 #include "train/leaves_api.h"
+#include "train/outer_api.h"
 
 #ifdef __cplusplus
 } /* extern "C" */
@@ -525,6 +529,7 @@ extern "C" {
 #include "train/batch_norm.h"
 #include "train/leaves_tree.h"
 #include "train/leaves.h"
+#include "train/outer.h"
 
 #endif /* CDP_IMPL_INCLUDED */
 

@@ -66,8 +66,8 @@ CDP_API const cdp_hook *cdp_ddp_hook(const cdp_ddp *ddp);
 /* Built-in hooks, with the mathematics of PyTorch's hooks of these names, for any dtype. Hooks that
    compress compute in f32; where values travel as numbers, f16 and bf16 travel as such. Memory, in
    buckets of f32, for each bucket in flight: FP16 and BF16 a half, POWERSGD its factors, QUANTIZE
-   ranks / 4, SIGN ranks / 32, TOPK 1 and the values of all ranks; one more if the dtype is not
-   f32, and for POWERSGD_BATCHED. With error feedback, one for each bucket is kept.
+   ranks / 4, QUANTIZE_4 ranks / 8, SIGN ranks / 32, TOPK 1 and the values of all ranks; one more if
+   the dtype is not f32, and for POWERSGD_BATCHED. With error feedback, one for each bucket is kept.
 
    Infinities and NaN of one rank reach all: as they are, as NaN in the whole matrix (POWERSGD), or
    as NaN in all values that share a scale (QUANTIZE, SIGN). Error memory leaves them out; the log
@@ -88,6 +88,7 @@ typedef enum cdp_hook_kind {
        Feedback Fixes SignSGD, Karimireddy and others 2019); what is lost is added to the next
        step's */
     CDP_HOOK_SIGN,
+    CDP_HOOK_QUANTIZE_4, /* 4 bits per value, one scale per 512 values; host memory */
     CDP_HOOK_COUNT
 } cdp_hook_kind;
 

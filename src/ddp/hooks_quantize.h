@@ -1,6 +1,7 @@
-/* ddp/hooks_quantize.h - sends 8 bits per value
+/* ddp/hooks_quantize.h - sends 8 or 4 bits per value
 
-   Knows: the arithmetic of PyTorch's quantization hooks. Promises: the same bits on every rank. */
+   Knows: the arithmetic of PyTorch's quantization hooks. With 4 bits it
+   is the same with 15 steps in place of 255. Promises: the same bits on every rank. */
 #ifndef CDP_SRC_DDP_HOOKS_QUANTIZE_H
 #define CDP_SRC_DDP_HOOKS_QUANTIZE_H
 
@@ -64,9 +65,9 @@ CDP__PRIVATE void cdp__quantize_range_block(
         }
 }
 
-/* Scale and zero point of one row, from a range that always includes 0. If a value of the row is
-   not finite the scale is NaN, and so is what the row becomes on every rank. */
-CDP__PRIVATE void cdp__quantize_range(const float *x, uint64_t n, float *out) {
+/* Scale and zero point of one row, from a range that always includes 0, in `top` steps. If a value
+   of the row is not finite the scale is NaN, and so is what the row becomes on every rank. */
+CDP__PRIVATE void cdp__quantize_range(const float *x, uint64_t n, float top, float *out) {
     static const uint32_t nan_bits = 0x7fc00000u;
     float rest[CDP__BLOCK] = {0}, low = 0, high = 0, scale, zero;
     cdp__range r;
@@ -81,36 +82,37 @@ CDP__PRIVATE void cdp__quantize_range(const float *x, uint64_t n, float *out) {
         high = r.highs[k] > high ? r.highs[k] : high;
         size = r.sizes[k] > size ? r.sizes[k] : size;
     }
-    scale = (high - low) / 255.0f;
+    scale = (high - low) / top;
     if (!(scale >= 1.1920929e-07f)) scale = 1.1920929e-07f;
     if (size >= CDP__SIZE_INFINITE) memcpy(&scale, &nan_bits, sizeof scale);
     zero = 0 - cdp__round_even(low / scale);
     if (zero < 0) zero = 0;
-    if (zero > 255) zero = 255;
+    if (zero > top) zero = top;
     out[0] = scale;
     out[1] = zero;
 }
 
-CDP__PRIVATE void cdp__quantize_block(
-    const float *CDP__RESTRICT x, float scale, float zero, uint8_t *CDP__RESTRICT out) {
-    const int32_t origin = (int32_t)zero; /* an integer, 0 to 255 */
+CDP__PRIVATE void cdp__quantize_block(const float *CDP__RESTRICT x, float scale, float zero,
+    int32_t top, uint8_t *CDP__RESTRICT out) {
+    const int32_t origin = (int32_t)zero; /* an integer, 0 to top */
     uint32_t i;
     for (i = 0; i < CDP__BLOCK; ++i) {
         int32_t q = cdp__round_whole(x[i] / scale) + origin;
         q = q < 0 ? 0 : q;
-        q = q > 255 ? 255 : q;
+        q = q > top ? top : q;
         out[i] = (uint8_t)q;
     }
 }
 
-CDP__PRIVATE void cdp__quantize_row(const float *x, uint64_t n, const float *range, uint8_t *out) {
+CDP__PRIVATE void cdp__quantize_row(
+    const float *x, uint64_t n, const float *range, int32_t top, uint8_t *out) {
     float rest[CDP__BLOCK] = {0};
     uint8_t bytes[CDP__BLOCK];
     for (; n >= CDP__BLOCK; n -= CDP__BLOCK, x += CDP__BLOCK, out += CDP__BLOCK)
-        cdp__quantize_block(x, range[0], range[1], out);
+        cdp__quantize_block(x, range[0], range[1], top, out);
     if (!n) return;
     memcpy(rest, x, (size_t)n * sizeof *rest);
-    cdp__quantize_block(rest, range[0], range[1], bytes);
+    cdp__quantize_block(rest, range[0], range[1], top, bytes);
     memcpy(out, bytes, (size_t)n);
 }
 
@@ -134,14 +136,56 @@ CDP__PRIVATE void cdp__dequantize_row(float *x, uint64_t n, const float *range, 
     memcpy(x, rest, (size_t)n * sizeof *rest);
 }
 
+#define CDP__QUANTIZE_ROW 512u
+
+/* Two values of 4 bits as one byte, the first one in its low half. */
+CDP__PRIVATE void cdp__nibbles_pack(const uint8_t *values, uint8_t *out) {
+    uint32_t i;
+    for (i = 0; i < CDP__QUANTIZE_ROW / 2; ++i)
+        out[i] = (uint8_t)(values[2 * i] | values[2 * i + 1] << 4);
+}
+
+CDP__PRIVATE void cdp__nibbles_unpack(const uint8_t *packed, uint8_t *values) {
+    uint32_t i;
+    for (i = 0; i < CDP__QUANTIZE_ROW / 2; ++i) {
+        values[2 * i] = packed[i] & 15;
+        values[2 * i + 1] = packed[i] >> 4;
+    }
+}
+
 /* A bucket as rows that have a scale and a zero point each: rows of 512 values, the last one
    padded, or a single row. Scratch memory holds the ranges of all ranks, then the bytes of all
    ranks. */
 typedef struct cdp__quantized {
     uint64_t row, rows;
-    float *ranges;  /* rank r: `rows` pairs, from r * rows * 2 on */
-    uint8_t *bytes; /* rank r: `rows` * `row` bytes, from r * rows * row on */
+    uint64_t row_bytes; /* on its way: half a row with 4 bits */
+    int32_t top;        /* the largest number that travels */
+    float *ranges;      /* rank r: `rows` pairs, from r * rows * 2 on */
+    uint8_t *bytes;     /* rank r: `rows` * `row_bytes` bytes, from r * rows * row_bytes on */
 } cdp__quantized;
+
+CDP__PRIVATE void cdp__quantized_put(
+    const cdp__quantized *z, const float *x, uint64_t n, const float *range, uint8_t *out) {
+    uint8_t values[CDP__QUANTIZE_ROW] = {0};
+    if (z->row_bytes == z->row) {
+        cdp__quantize_row(x, n, range, z->top, out);
+        return;
+    }
+    cdp__quantize_row(x, n, range, z->top, values);
+    cdp__nibbles_pack(values, out);
+}
+
+/* Adds what cdp__quantized_put() of one rank has written. */
+CDP__PRIVATE void cdp__quantized_add(
+    const cdp__quantized *z, float *x, uint64_t n, const float *range, const uint8_t *in) {
+    uint8_t values[CDP__QUANTIZE_ROW];
+    if (z->row_bytes == z->row) {
+        cdp__dequantize_row(x, n, range, in);
+        return;
+    }
+    cdp__nibbles_unpack(in, values);
+    cdp__dequantize_row(x, n, range, values);
+}
 
 /* The number of values in row i, without padding. */
 CDP__PRIVATE uint64_t cdp__quantized_row(const cdp__quantized *z, const cdp_bucket *b, uint64_t i) {
@@ -151,7 +195,7 @@ CDP__PRIVATE uint64_t cdp__quantized_row(const cdp__quantized *z, const cdp_buck
 
 CDP__PRIVATE void cdp__quantize_own(
     const cdp__quantized *z, const cdp_bucket *b, bool ranges_only) {
-    const uint64_t rank = cdp_rank(b->group), n = z->rows * z->row;
+    const uint64_t rank = cdp_rank(b->group), n = z->rows * z->row_bytes;
     const float *x = (const float *)b->data;
     uint64_t i;
     if (!ranges_only) memset(z->bytes + rank * n, 0, (size_t)n);
@@ -159,35 +203,38 @@ CDP__PRIVATE void cdp__quantize_own(
         float *range = z->ranges + (rank * z->rows + i) * 2;
         const uint64_t used = cdp__quantized_row(z, b, i);
         if (ranges_only)
-            cdp__quantize_range(x, used, range);
+            cdp__quantize_range(x, used, (float)z->top, range);
         else
-            cdp__quantize_row(x, used, range, z->bytes + rank * n + i * z->row);
+            cdp__quantized_put(z, x, used, range, z->bytes + rank * n + i * z->row_bytes);
     }
 }
 
 /* Replaces the bucket by the mean of the values of all ranks. */
 CDP__PRIVATE void cdp__quantized_mean(const cdp__quantized *z, const cdp_bucket *b) {
-    const uint64_t world = cdp_size(b->group), n = z->rows * z->row;
+    const uint64_t world = cdp_size(b->group), n = z->rows * z->row_bytes;
     const float divisor = (float)b->divisor;
     float *x = (float *)b->data;
     uint64_t i, r;
     memset(x, 0, (size_t)b->count * sizeof *x);
     for (i = 0; i < z->rows; ++i)
         for (r = 0; r < world; ++r)
-            cdp__dequantize_row(x + i * z->row, cdp__quantized_row(z, b, i),
-                z->ranges + (r * z->rows + i) * 2, z->bytes + r * n + i * z->row);
+            cdp__quantized_add(z, x + i * z->row, cdp__quantized_row(z, b, i),
+                z->ranges + (r * z->rows + i) * 2, z->bytes + r * n + i * z->row_bytes);
     cdp__kernel_run(CDP_DTYPE_F32, cdp__divide_f32, x, &divisor, b->count, true);
 }
 
 CDP__PRIVATE cdp_status cdp__hook_quantize(
     cdp__hook *h, cdp__slot *s, cdp_bucket *b, uint32_t stage, cdp_request *op) {
-    const bool channel = h->desc.kind == CDP_HOOK_QUANTIZE_CHANNEL;
+    const bool four = h->desc.kind == CDP_HOOK_QUANTIZE_4,
+               channel = four || h->desc.kind == CDP_HOOK_QUANTIZE_CHANNEL;
     const uint64_t world = cdp_size(b->group);
     cdp__quantized z;
     uint64_t bytes;
-    z.row = channel ? 512 : b->count;
-    z.rows = channel ? b->count / 512 + 1 : 1;
-    bytes = world * z.rows * (8 + z.row);
+    z.row = channel ? CDP__QUANTIZE_ROW : b->count;
+    z.rows = channel ? b->count / CDP__QUANTIZE_ROW + 1 : 1;
+    z.row_bytes = four ? CDP__QUANTIZE_ROW / 2 : z.row;
+    z.top = four ? 15 : 255;
+    bytes = world * z.rows * (8 + z.row_bytes);
     if (!cdp__hook_memory(h, &s->scratch, &s->scratch_bytes, bytes))
         return cdp__fail_nomem("a quantized bucket", bytes);
     z.ranges = (float *)(void *)s->scratch;
@@ -201,8 +248,8 @@ CDP__PRIVATE cdp_status cdp__hook_quantize(
         *op = cdp__request_of(
             CDP_COLL_ALLGATHER, NULL, z.ranges, z.rows * 2, CDP_DTYPE_F32, CDP_REDUCE_DEFAULT, 0);
     else
-        *op = cdp__request_of(
-            CDP_COLL_ALLGATHER, NULL, z.bytes, z.rows * z.row, CDP_DTYPE_U8, CDP_REDUCE_DEFAULT, 0);
+        *op = cdp__request_of(CDP_COLL_ALLGATHER, NULL, z.bytes, z.rows * z.row_bytes, CDP_DTYPE_U8,
+            CDP_REDUCE_DEFAULT, 0);
     return CDP_PENDING;
 }
 

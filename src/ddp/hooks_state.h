@@ -61,6 +61,7 @@ CDP__PRIVATE const cdp__hook_kind *cdp__hook_kind_of(cdp_hook_kind kind) {
         {"NOOP", cdp__hook_noop, 0, 1, 0},
         {"POST_LOCAL_SGD", cdp__hook_local, 0, 1, CDP__HOOK_STARTS_PLAIN},
         {"SIGN", cdp__hook_sign, 0, 1, CDP__HOOK_F32 | CDP__HOOK_KEEPS_LAYOUT},
+        {"QUANTIZE_4", cdp__hook_quantize, 0, 2, CDP__HOOK_F32},
     };
     typedef char one_row_per_kind[sizeof rows / sizeof *rows == CDP_HOOK_COUNT ? 1 : -1];
     (void)sizeof(one_row_per_kind);

@@ -56,21 +56,30 @@ CDP__PRIVATE cdp_status cdp__ddp_start_flags(
     return count ? cdp__ddp_start(d, d->group, &rq, NULL, NULL, out) : CDP_OK;
 }
 
-/* Calls one stage of the hook for a bucket, and starts the operation that it returns. */
-CDP__PRIVATE cdp_status cdp__ddp_stage(cdp_ddp *d, cdp__bucket *b, uint32_t stage) {
-    cdp_request rq;
+/* Calls one stage of a hook. Its errors have a text. */
+CDP__PRIVATE cdp_status cdp__hook_call(
+    const cdp_hook *hook, cdp_bucket *b, uint32_t stage, cdp_request *rq) {
+    const cdp_group *g = b->group;
     cdp_status st, before;
-    memset(&rq, 0, sizeof rq);
-    b->view.group = stage < d->hook.operations ? d->lanes[stage] : d->group;
+    memset(rq, 0, sizeof *rq);
     before = cdp__error_slot()->status;
     cdp__error_slot()->status = CDP_OK;
-    st = d->hook.stage(d->hook.self, &b->view, stage, &rq);
-    b->done = st != CDP_PENDING;
+    st = hook->stage(hook->self, b, stage, rq);
     if (st != CDP_OK && st != CDP_PENDING && cdp__error_slot()->status == CDP_OK)
         return cdp__fail(st < 0 ? st : CDP_ERR_INVALID,
             "rank %u/%u: a hook returned %s for bucket %u, stage %u, without saying why",
-            cdp_rank(d->group), cdp_size(d->group), cdp_status_name(st), b->view.index, stage);
+            cdp_rank(g), cdp_size(g), cdp_status_name(st), b->index, stage);
     if (cdp__error_slot()->status == CDP_OK) cdp__error_slot()->status = before;
+    return st;
+}
+
+/* Calls one stage of the hook for a bucket, and starts the operation that it returns. */
+CDP__PRIVATE cdp_status cdp__ddp_stage(cdp_ddp *d, cdp__bucket *b, uint32_t stage) {
+    cdp_request rq;
+    cdp_status st;
+    b->view.group = stage < d->hook.operations ? d->lanes[stage] : d->group;
+    st = cdp__hook_call(&d->hook, &b->view, stage, &rq);
+    b->done = st != CDP_PENDING;
     if (st != CDP_PENDING) return st;
     if (stage >= d->hook.operations)
         return cdp__fail(CDP_ERR_INVALID,

@@ -29,6 +29,11 @@ static float rounded(cdp_dtype t, float x) {
     return wide_of(t, half_of(t, x));
 }
 
+static bool quantizes(cdp_hook_kind kind) {
+    return kind == CDP_HOOK_QUANTIZE || kind == CDP_HOOK_QUANTIZE_CHANNEL
+        || kind == CDP_HOOK_QUANTIZE_4;
+}
+
 /* What a hook of one step without state should leave, from its published formula. */
 static float expected(cdp_hook_kind kind, uint32_t n, uint32_t i, uint32_t k) {
     const cdp_dtype t = kind == CDP_HOOK_FP16 ? CDP_DTYPE_F16 : CDP_DTYPE_BF16;
@@ -38,34 +43,35 @@ static float expected(cdp_hook_kind kind, uint32_t n, uint32_t i, uint32_t k) {
         if (kind == CDP_HOOK_FP16 || kind == CDP_HOOK_BF16) {
             const float part = rounded(t, rounded(t, x) / (float)n);
             sum = r ? rounded(t, sum + part) : part;
-        } else if (kind == CDP_HOOK_QUANTIZE || kind == CDP_HOOK_QUANTIZE_CHANNEL) {
+        } else if (quantizes(kind)) {
+            const float top = kind == CDP_HOOK_QUANTIZE_4 ? 15 : 255;
             float low = 0, high = 0;
             for (uint32_t j = 0; j < COUNT; ++j) {
                 low = fminf(low, wild(r, i, j));
                 high = fmaxf(high, wild(r, i, j));
             }
-            const float s = (high - low) / 255.0f, z = 0 - rintf(low / s),
-                        q = fminf(fmaxf(rintf(x / s) + z, 0), 255);
+            const float s = (high - low) / top, z = 0 - rintf(low / s),
+                        q = fminf(fmaxf(rintf(x / s) + z, 0), top);
             sum += s * (q - z);
         } else {
             sum = r ? sum + x / (float)n : x / (float)n;
         }
     }
-    return kind == CDP_HOOK_QUANTIZE || kind == CDP_HOOK_QUANTIZE_CHANNEL ? sum / (float)n : sum;
+    return quantizes(kind) ? sum / (float)n : sum;
 }
 
 static void rank_uses_formulas(cdp_group *g, void *arg) {
     static const cdp_hook_kind kinds[] = {CDP_HOOK_ALLREDUCE, CDP_HOOK_FP16, CDP_HOOK_BF16,
-        CDP_HOOK_QUANTIZE, CDP_HOOK_QUANTIZE_CHANNEL};
+        CDP_HOOK_QUANTIZE, CDP_HOOK_QUANTIZE_CHANNEL, CDP_HOOK_QUANTIZE_4};
     /* processors that compute with more bits than asked for */
     const float slack = FLT_EVAL_METHOD == 0 ? 0 : 0.02f;
     static const uint64_t bytes[] = {
-        COUNT * 4 * N, COUNT * 2 * N, COUNT * 2 * N, (COUNT + 8) * N, (512 + 8) * N};
+        COUNT * 4 * N, COUNT * 2 * N, COUNT * 2 * N, (COUNT + 8) * N, (512 + 8) * N, (256 + 8) * N};
     rig r;
     (void)arg;
     rig_desc(&r, g);
     rig_open(&r);
-    for (int h = 0; h < 5; ++h) {
+    for (int h = 0; h < 6; ++h) {
         cdp_hook_desc d;
         memset(&d, 0, sizeof d);
         d.kind = kinds[h];
@@ -91,11 +97,13 @@ TEST(hooks_have_the_published_mathematics) {
 TEST(quantization_vectors) {
     static const float a[3] = {-1, 0, 3}, b[2] = {1, 3}, c[4] = {0, 0, 0, 0};
     float range[2];
-    cdp__quantize_range(a, 3, range);
+    cdp__quantize_range(a, 3, 255, range);
     T(fabsf(range[0] - 0.0156862754f) < 1e-9f && range[1] == 64);
-    cdp__quantize_range(b, 2, range);
+    cdp__quantize_range(b, 2, 255, range);
     T(fabsf(range[0] - 0.0117647f) < 1e-6f && range[1] == 0);
-    cdp__quantize_range(c, 4, range);
+    cdp__quantize_range(a, 3, 15, range);
+    T(fabsf(range[0] - 0.266666681f) < 1e-8f && range[1] == 4);
+    cdp__quantize_range(c, 4, 255, range);
     T(range[0] == 1.1920929e-07f && range[1] == 0);
 }
 

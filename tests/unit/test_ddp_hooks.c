@@ -148,6 +148,7 @@ static void rank_tries_dtypes(cdp_group *g, void *arg) {
             WITH(CDP_HOOK_BF16, wild, 2e-2);
             WITH(CDP_HOOK_QUANTIZE, wild, 1.1 / 255 + step);
             WITH(CDP_HOOK_QUANTIZE_CHANNEL, wild, 1.1 / 255 + step);
+            WITH(CDP_HOOK_QUANTIZE_4, wild, 1.1 / 15 + step);
             WITH(CDP_HOOK_TOPK, wild, step);
             WITH(CDP_HOOK_POWERSGD, thin, 60 * step); /* numbers up to 20 */
             /* a bucket is no product of two vectors; only that it runs */
@@ -470,8 +471,8 @@ static void rank_measures_hooks(cdp_group *g, void *arg) {
     } table[] = {{CDP_HOOK_ALLREDUCE, CDP_HOOK_ALLREDUCE, 0, 0},
         {CDP_HOOK_FP16, CDP_HOOK_FP16, 50, 0}, {CDP_HOOK_QUANTIZE, CDP_HOOK_QUANTIZE, 50, 0},
         {CDP_HOOK_QUANTIZE_CHANNEL, CDP_HOOK_QUANTIZE_CHANNEL, 53, 0},
-        {CDP_HOOK_TOPK, CDP_HOOK_TOPK, 110, 100}, {CDP_HOOK_POWERSGD, CDP_HOOK_POWERSGD, 5, 105},
-        {CDP_HOOK_FP16, CDP_HOOK_QUANTIZE, 200, 0}};
+        {CDP_HOOK_QUANTIZE_4, CDP_HOOK_QUANTIZE_4, 28, 0}, {CDP_HOOK_TOPK, CDP_HOOK_TOPK, 110, 100},
+        {CDP_HOOK_POWERSGD, CDP_HOOK_POWERSGD, 5, 105}, {CDP_HOOK_FP16, CDP_HOOK_QUANTIZE, 200, 0}};
     static float data[MANY][LARGE];
     const int64_t bucket = LARGE * 4, all = bucket * MANY;
     const int32_t waits = *(const int32_t *)arg;
