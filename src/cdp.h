@@ -403,8 +403,8 @@ extern "C" {
 
 #endif /* CDP_INCLUDED */
 
-#if (defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION) \
-    || defined(CDP_DTENSOR_IMPLEMENTATION))                          \
+#if (defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION)            \
+    || defined(CDP_DTENSOR_IMPLEMENTATION) || defined(CDP_FSDP_IMPLEMENTATION)) \
     && !defined(CDP__SHARED_IMPL_INCLUDED)
 #define CDP__SHARED_IMPL_INCLUDED
 
@@ -419,6 +419,8 @@ extern "C" {
 #include "dtype/reduce.h"
 #include "dtype/convert.h"
 #include "dtype/slices.h"
+#include "dtype/numbers.h"
+#include "dtype/norms.h"
 
 #endif /* CDP__SHARED_IMPL_INCLUDED */
 
@@ -493,8 +495,6 @@ extern "C" {
 #include "group/objects.h"
 #include "group/recorder.h"
 #include "ddp/group_access.h"
-#include "dtype/numbers.h"
-#include "dtype/norms.h"
 #include "train/precision.h"
 #include "train/optimizer_defaults.h"
 #include "train/optimizers.h"

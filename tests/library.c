@@ -12,3 +12,4 @@
 #include "cdp_dtensor.h"
 #include "cdp_checkpoint.h"
 #include "cdp_mem.h"
+#include "cdp_fsdp.h"

@@ -653,7 +653,7 @@ for c in $cxx_compilers; do add t_together $c c++11 O0 "$(tac <<< "$WITHOUT_MPI"
 if [[ $c_compilers != *clang* ]]; then
     : # said above
 elif [ -f /usr/share/mingw-w64/include/windows.h ]; then
-    add t_msvc clang c11 O0 cdp_tcp.h cdp_rpc.h cdp_dtensor.h cdp_mem.h cdp_nccl.h cdp_elastic.h cdp_checkpoint.h
+    add t_msvc clang c11 O0 cdp_tcp.h cdp_rpc.h cdp_dtensor.h cdp_mem.h cdp_fsdp.h cdp_nccl.h cdp_elastic.h cdp_checkpoint.h
     ! command -v clang++ > /dev/null || add t_msvc clang++ c++14 O0 cdp_tcp.h
 else
     echo "SKIP the parts for MSVC: mingw-w64's headers are not installed"

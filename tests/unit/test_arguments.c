@@ -5,6 +5,7 @@
 #include "cdp_rpc.h"
 #include "cdp_dtensor.h"
 #include "cdp_mem.h"
+#include "cdp_fsdp.h"
 #include "test.h"
 
 /* The call fails, `out` was something before and is NULL afterwards. */
@@ -62,6 +63,7 @@ TEST(out_is_null_after_a_failure) {
     LEAVES_NULL(cdp_cp, cdp_cp_create(&(cdp_cp_desc){0}, &out));
     LEAVES_NULL(cdp_mem, cdp_mem_create((const cdp_mem_desc *)0, &out));
     LEAVES_NULL(cdp_mem_pool, cdp_mem_pool_create(NULL, NULL, &out));
+    LEAVES_NULL(cdp_fsdp, cdp_fsdp_create((const cdp_fsdp_desc *)0, &out));
     LEAVES_NULL(cdp_mem_shot, cdp_mem_snapshot(NULL, 0, false, &out));
     LEAVES_NULL(cdp_mem_shot, cdp_mem_read(NULL, 0, NULL, &out));
     LEAVES_NULL(void, cdp_mem_alloc(NULL, 1, NULL, &out));
@@ -105,6 +107,7 @@ TEST(a_missing_argument_is_named) {
     NAMES("cdp_cp_attention: cp", cdp_cp_attention(NULL, NULL, NULL, NULL, NULL, NULL));
     NAMES("cdp_edge_forward_pieces: edge", cdp_edge_forward_pieces(NULL, NULL, NULL, NULL, NULL));
     NAMES("cdp_mesh_create: desc", cdp_mesh_create(NULL, &m));
+    NAMES("cdp_fsdp_need: fsdp", cdp_fsdp_need(NULL, 0));
     NAMES("cdp_mem_create: desc", cdp_mem_create(NULL, &a));
     NAMES("cdp_mem_alloc: mem", cdp_mem_alloc(NULL, 1, NULL, &p));
     NAMES("allreduce: group", cdp_allreduce(NULL, NULL, NULL, 0, CDP_DTYPE_F32, CDP_REDUCE_SUM));

@@ -1,0 +1,2062 @@
+/*  cdp_fsdp.h - sharded training for C: FSDP, ZeRO - v0.3.0 - MIT-0 or Unlicense
+
+    WHAT IT IS
+        Trains a model whose parameters, gradients and optimizer state do not fit on one rank, with
+        the numbers that one rank would get: PyTorch's FullyShardedDataParallel, and stages 1 to 3
+        of ZeRO. Parameters are grouped into units, mostly one per layer. A unit is one flat range
+        that is cut at row boundaries, without padding. It is gathered before it is used, the next
+        one meanwhile, and freed after. Its gradients travel while backward goes on; each rank
+        updates its own pieces.
+
+    DO THIS
+        #define CDP_IMPLEMENTATION      in exactly one C or C++ file, before
+        #include "cdp_tcp.h"            or another way to connect ranks, and
+        #include "cdp_fsdp.h"           which needs cdp.h alone
+
+    QUICK START
+        #define CDP_IMPLEMENTATION
+        #include "cdp_tcp.h"
+        #include "cdp_fsdp.h"
+        #include <stdio.h>
+        int main(void) {                                     // least squares: w becomes 3
+            cdp_group *world;
+            cdp_fsdp *f;
+            if (cdp_init_from_env(NULL, &world) != CDP_OK) return cdp_print_error(stderr);
+            cdp_fsdp_param w = { .name = "w", .ndim = 2, .shape = { 6, 4 } };
+            cdp_optim adam = { .kind = CDP_OPTIM_ADAM, .lr = 0.1 };
+            cdp_fsdp_desc desc = { .group = world, .params = &w, .param_count = 1,
+                .optim = &adam, .max_norm = 1 };
+            if (cdp_fsdp_create(&desc, &f) != CDP_OK) return cdp_print_error(stderr);
+            for (int step = 0; step < 200; ++step) {
+                if (cdp_fsdp_need(f, 0) != CDP_OK) return cdp_print_error(stderr);
+                const float *x = cdp_fsdp_data(f, 0);
+                float *grad = cdp_fsdp_grad(f, 0);
+                if (!grad) return cdp_print_error(stderr);
+                for (int i = 0; i < 24; ++i) grad[i] += 2 * (x[i] - 3);
+                if (step == 199) printf("rank %u: %g\n", cdp_rank(world), x[0]);
+                if (cdp_fsdp_ready(f, 0) != CDP_OK || cdp_fsdp_backward_end(f, 0, NULL) != CDP_OK
+                    || cdp_fsdp_step(f) != CDP_OK) return cdp_print_error(stderr);
+            }
+            cdp_fsdp_destroy(f);
+            cdp_group_destroy(world);
+            return 0;
+        }
+        gcc -O2 fit.c -o fit -pthread        cdprun -n 4 ./fit
+
+    A STEP
+        forward    need(u)  read cdp_fsdp_data()                            done(u)
+        backward   need(u)  read cdp_fsdp_data(), add to cdp_fsdp_grad()    ready(u)
+        then       cdp_fsdp_backward_end(), cdp_fsdp_step()
+        Recomputation: need and done again, inside backward; needs nest. A unit that is used twice,
+        or holds a tied parameter: `ready` after each use sends and adds each time, `uses` in its
+        desc sends once. Micro-batches: each `ready` sends, and sums are added where they are owned;
+        with cdp_fsdp_no_sync() whole gradients stay until it is off. A unit that a step did not
+        use: `ready` alone, its gradients are zeros.
+
+    CONTENTS
+        Each part is marked >>folder/name and comes from src/folder/name.h. `grep '>>'` lists the
+        parts in their order, which is that of the #include lines of src/cdp_fsdp.h. A part uses
+        what comes before it, never what comes after it. Names in _api hold what programs call.
+
+    API BY TASK
+        I want to...                                       call
+        know whether it fits, before a rank runs           cdp_fsdp_preview
+        know who owns which elements                       cdp_fsdp_range, cdp_fsdp_piece_at
+        divide a model                                     cdp_fsdp_create
+        use a unit, free it                                cdp_fsdp_need, _done, cdp_fsdp_data
+        add gradients, send them                           cdp_fsdp_grad, cdp_fsdp_ready
+        add micro-batches without sending                  cdp_fsdp_no_sync
+        clip, find overflow                                cdp_fsdp_backward_end
+        update                                             cdp_fsdp_step; leave out: _drop
+        bring an optimizer of my own                       cdp_fsdp_desc.update
+        save, load, on any number of ranks                 cdp_fsdp_save, cdp_fsdp_restore
+        know what the last step took                       cdp_fsdp_stats_of
+
+    COMING FROM PyTorch
+        FSDP(module, process_group)                   cdp_fsdp_create, desc.group
+        fully_shard(module, mesh=mesh)                desc.group, and for HSDP desc.replicate: the
+                                                          groups cdp_mesh_group() gives
+        auto_wrap_policy; nested fully_shard          cdp_fsdp_param.unit
+        FULL_SHARD; SHARD_GRAD_OP                     the default; `keep` on all units
+        HYBRID_SHARD; _HYBRID_SHARD_ZERO2             desc.replicate; and `keep`
+        NO_SHARD                                      cdp_ddp_create
+        reshard_after_forward True; False             the default; cdp_fsdp_unit.keep
+        reshard_after_forward = int                   not offered
+        shard_placement_fn                            cdp_fsdp_param.grain
+        MixedPrecision, mp_policy: param_dtype        desc.compute, for all parameters
+        reduce_dtype                                  desc.reduce; sums are f32 at every step
+        keep_low_precision_grads, buffer_dtype,       the program's: gradients are f32, buffers and
+            output_dtype, cast_forward_inputs             activations belong to it
+        cpu_offload, offload_policy                   everything is in host memory
+        backward_prefetch, forward_prefetch           desc.prefetch: both directions, in the order
+                                                          of the last step
+        limit_all_gathers                             always: there are 1 + prefetch slots
+        use_orig_params                               always: updates see pieces of parameters
+        sync_module_states                            the default; False: desc.own_init
+        param_init_fn                                 desc.fill: no rank ever has the whole
+        ignored_modules, ignored_states               do not list them
+        requires_grad = False                         cdp_fsdp_param.frozen
+        no_sync(), set_requires_gradient_sync         cdp_fsdp_no_sync
+        set_gradient_divide_factor                    desc.divisor
+        set_requires_all_reduce                       not offered: copies are added once per step
+        unshard, reshard; summon_full_params          cdp_fsdp_need, _done
+        clip_grad_norm_                               desc.max_norm
+        ShardedGradScaler                             cdp_scaler, skip_nonfinite, found_inf
+        state_dict (full); load_state_dict            cdp_fsdp_save; cdp_fsdp_restore
+        register_forward_hook, custom collectives     not offered
+        ZeroRedundancyOptimizer                       stage CDP_FSDP_OPTIMIZER
+            (optimizer_class=..., **defaults)             desc.optim or desc.update
+            parameters_as_bucket_view                     always
+            overlap_with_ddp                              gathers of new values overlap forward;
+                                                          no update runs inside backward
+            consolidate_state_dict                        cdp_fsdp_save of each state
+            join                                          a rank without data: `ready` alone
+
+    CONFIGURATION
+        CDP_FSDP_IMPLEMENTATION      this header alone; cdp.h is implemented elsewhere
+        The macros of cdp.h hold here, too: CDP_API, CDP_STATIC, CDP_ASSERT, CDP_NO_STDIO.
+
+    THREADS
+        A cdp_fsdp belongs to one thread at a time. Gathers and reductions go on in the progress
+        thread of the group, or inside calls.
+
+    MEMORY
+        n ranks, P elements. Own pieces: 8 P/n bytes, 4 P/n for each array of state, 2 P/n for a
+        16-bit copy. Slots: units of one size share 1 + prefetch of them; kept units have their own.
+        Whole gradients: two of the largest unit; with stage 1, of units with `uses` and of what
+        no_sync keeps, all. 16-bit reductions: two more of half the size. All of it is allocated at
+        creation, but: what no_sync keeps, slots for units of one size that are needed at one time,
+        whole gradients of more than two units at one time, and the order of units, which the first
+        steps record. cdp_fsdp_preview() says how much; cdp_fsdp_stats_of() counts.
+
+    ERRORS
+        INVALID, UNSUPPORTED and STATE: nothing was done; correct the call. MISMATCH of
+        cdp_fsdp_create: the text names what differs and both ranks, and the group stays usable.
+        After a failure of communication, of an update, or of memory in a step, destroy the
+        cdp_fsdp: every later call fails. Other ranks learn of it at their next operation.
+
+    LIMITS
+        65535 ranks | 65534 units | 1048576 parameters of 8 dimensions | host memory only
+        pieces are f32; gathered and reduced as f32, bf16 or f16
+        not yet: device memory, several dtypes in one model, updates inside backward, further
+        copies of shards for a rank that dies, pipelines' and tensors' meshes in one desc (their
+        groups are: norm_group, `copy`)
+
+    License: MIT-0 or Unlicense, as you like; see the end of cdp.h.                            */
+
+/* Joined from src/cdp_fsdp.h and what it includes: change that, then `make headers`. */
+#include "cdp.h"
+
+#ifndef CDP_FSDP_INCLUDED
+#define CDP_FSDP_INCLUDED
+
+#define CDP_FSDP_VERSION 300 /* major * 10000 + minor * 100 + patch */
+#if CDP_FSDP_VERSION != CDP_VERSION
+#error "cdp_fsdp.h and cdp.h are of different versions: copy both from the same release"
+#endif
+#if defined(CDP_NO_GROUPS) || defined(CDP_NO_TRAINING)
+#error "cdp_fsdp.h needs what CDP_NO_GROUPS and CDP_NO_TRAINING leave out"
+#endif
+#ifdef CDP_FEW_DTYPES
+#error "cdp_fsdp.h converts between dtypes: do not define CDP_FEW_DTYPES"
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- >>fsdp/fsdp_api: parameters, gradients and optimizer state divided over ranks ----------- */
+
+#define CDP_FSDP_DIMS 8u           /* most dimensions of a parameter */
+#define CDP_FSDP_STATES 4u         /* most arrays of optimizer state */
+#define CDP_FSDP_UNITS 65534u      /* most units */
+#define CDP_FSDP_VALUES UINT32_MAX /* in place of a state: the parameter itself */
+
+/* Where a parameter may be cut: at multiples of so many elements, and at its ends. */
+#define CDP_GRAIN_ROW 0u /* rows stay whole: the product of all dimensions but the first */
+#define CDP_GRAIN_ANY 1u /* at any element */
+#define CDP_GRAIN_WHOLE UINT64_MAX /* one rank has all of it */
+
+typedef enum cdp_fsdp_stage {
+    CDP_FSDP_FULL = 0,  /* ZeRO 3: parameters, gradients and optimizer state are divided */
+    CDP_FSDP_GRADIENTS, /* ZeRO 2: all parameters stay on every rank */
+    CDP_FSDP_OPTIMIZER  /* ZeRO 1: all gradients do, too */
+} cdp_fsdp_stage;
+
+/* All but the pointers is the same on all ranks; creation compares it. */
+typedef struct cdp_fsdp_param {
+    const char *name; /* copied (default: "param<index>") */
+    uint32_t unit;    /* which unit it is gathered with */
+    uint32_t ndim;
+    uint64_t shape[CDP_FSDP_DIMS]; /* a size may be 0; no dimensions: one element */
+    uint64_t grain;                /* CDP_GRAIN_..., or a number of elements (default: ROW) */
+    const float *init;             /* first values of the whole parameter: rank 0's, or each
+                                      rank's own with own_init (default: desc.fill, or zeros) */
+    bool frozen;                   /* has no gradient and no optimizer state */
+    bool copy; /* norm_group has another rank whose copy of this parameter counts in the norm */
+} cdp_fsdp_param;
+
+typedef struct cdp_fsdp_unit {
+    const char *name; /* copied (default: "unit<index>") */
+    bool keep;        /* gathered once per step, and not freed between forward and backward */
+    uint32_t uses;    /* calls of cdp_fsdp_ready() after which its gradients travel (default: 1) */
+} cdp_fsdp_unit;
+
+/* A contiguous range of one parameter that this rank owns. */
+typedef struct cdp_fsdp_piece {
+    uint32_t param;
+    uint64_t first, count; /* elements, row-major */
+    float *data;
+    const float *grad; /* after cdp_fsdp_backward_end(): the mean. NULL: frozen */
+    float *state[CDP_FSDP_STATES];
+    double scale;  /* multiply `grad` by it: the factor of a clip, and 1 / loss_scale */
+    uint64_t step; /* number of this update, from 1; skipped ones do not count */
+} cdp_fsdp_piece;
+
+typedef struct cdp_fsdp_desc {
+    cdp_group *group;      /* the ranks over which everything is divided */
+    cdp_group *replicate;  /* ranks with the same position in other such groups: their shards
+                                    are copies of this rank's (default: there are none) */
+    cdp_group *norm_group; /* all ranks that hold a part of the model (default: group) */
+    const cdp_fsdp_param *params;
+    uint32_t param_count;
+    const cdp_fsdp_unit *units;
+    uint32_t unit_count; /* (default: as many as params name) */
+    cdp_fsdp_stage stage;
+    cdp_dtype compute; /* what is gathered: F32, BF16 or F16 (default: F32) */
+    cdp_dtype reduce;  /* what gradients travel as: F32, BF16 or F16 (default: F32) */
+    /* The program's own, as in cdp_optimizer_desc: it must outlive the fsdp, and `step` counts
+       updates. */
+    cdp_optim *optim;
+    /* An optimizer of the program's own, in place of `optim`: changes one piece. */
+    cdp_status (*update)(void *user, const cdp_fsdp_piece *piece);
+    /* First values of parameters without `init`: `count` elements from `first` on, which depend on
+       `param` and their place alone, so that nobody ever holds a whole parameter. */
+    void (*fill)(void *user, uint32_t param, uint64_t first, uint64_t count, float *out);
+    void *user;
+    uint32_t states;      /* arrays of state that `update` needs; zeros at first */
+    double max_norm;      /* gradients are clipped to it (default: not) */
+    double divisor;       /* of sums over ranks (default: ranks of group and replicate) */
+    bool skip_nonfinite;  /* no rank updates if any gradient is infinite or NaN */
+    uint32_t prefetch;    /* units gathered ahead (default: 1) */
+    bool no_prefetch;     /* none is */
+    bool own_init;        /* each rank's `init` counts, not rank 0's */
+    uint32_t paper_ranks; /* for cdp_fsdp_preview() and cdp_fsdp_range() without a group */
+} cdp_fsdp_desc;
+
+typedef struct cdp_fsdp cdp_fsdp;
+
+/* The same on all ranks. */
+typedef struct cdp_fsdp_info {
+    double norm;    /* of the mean gradient of the whole model, divided by the loss scale */
+    double scale;   /* what updates multiply the mean by */
+    bool found_inf; /* an element is infinite or NaN */
+    bool skipped;   /* cdp_fsdp_step() will update nothing */
+} cdp_fsdp_info;
+
+/* Of one rank. Bytes received follow from the cuts; what a transport adds is not counted. */
+typedef struct cdp_fsdp_stats {
+    uint64_t shard_bytes;    /* own pieces: values and gradients */
+    uint64_t state_bytes;    /* optimizer state */
+    uint64_t copy_bytes;     /* own pieces in the dtype that is gathered, if that is not f32 */
+    uint64_t slot_bytes;     /* where units are gathered */
+    uint64_t gradient_bytes; /* whole gradients */
+    uint64_t scratch_bytes;  /* gradients on their way in 16 bits */
+    uint64_t total_bytes;    /* all of these */
+    uint64_t gather_bytes, reduce_bytes; /* received in the last step; on paper: in each step */
+    uint32_t gathers, reductions;        /* of the last step */
+    uint32_t misses;      /* of the last step: gathers that began when they were needed */
+    uint64_t exposed_ns;  /* of the last step: how long calls waited for gathers, reductions */
+    double largest_share; /* the largest rank's elements over the mean of all ranks */
+} cdp_fsdp_stats;
+
+/* The elements of a unit that rank `rank` of `ranks` owns: [start, end) of its trainable or frozen
+   parameters, one after the other in the order of the list. Pure. A rank's range begins at the
+   allowed place nearest to rank * total / ranks, of two equally near ones the lower. INVALID:
+   cdp_fsdp_create() would refuse desc->params, or there is no such unit or rank; 0 and 0. */
+CDP_API cdp_status cdp_fsdp_range(const cdp_fsdp_desc *desc, uint32_t unit, bool frozen,
+    uint32_t ranks, uint32_t rank, uint64_t *start, uint64_t *end);
+
+/* What rank `rank` of desc->paper_ranks (or of the group) will need and receive in each step that
+   uses every unit once forward and once backward, in the order of their numbers. Pure: no rank
+   runs. Errors: INVALID, UNSUPPORTED, as cdp_fsdp_create(). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_fsdp_preview(
+    const cdp_fsdp_desc *desc, uint32_t rank, cdp_fsdp_stats *out);
+
+/* Make it. Collective over desc->group and desc->replicate; compares descs, distributes first
+   values. Descs, names and `init` may go afterwards, the groups and `optim` not. Errors: INVALID
+   (the text names the member), UNSUPPORTED (another dtype), NOMEM, MISMATCH (the text names the
+   first difference and both ranks; the group stays usable), or the group's failure. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_fsdp_create(const cdp_fsdp_desc *desc, cdp_fsdp **out);
+/* Waits for what is in flight. Before its groups are destroyed. NULL is allowed. */
+CDP_API void cdp_fsdp_destroy(cdp_fsdp *fsdp);
+
+/* Between `need` and `done` or `ready` all parameters of a unit are here. need: returns when they
+   are, and begins to gather what will be needed next; calls nest. done: ends one need. ready: this
+   rank has added all that it will to the unit's gradients; their sum begins to travel; ends one
+   need if one is open. All ranks make the same calls in the same order. Errors: INVALID (no such
+   unit), STATE (done or ready without what must come before; ready between cdp_fsdp_backward_end()
+   and cdp_fsdp_step()), NOMEM, MISMATCH (ranks use units in different orders; the text names a
+   unit), or the group's failure. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_fsdp_need(cdp_fsdp *fsdp, uint32_t unit);
+CDP_API cdp_status cdp_fsdp_done(cdp_fsdp *fsdp, uint32_t unit);
+CDP_MUST_CHECK CDP_API cdp_status cdp_fsdp_ready(cdp_fsdp *fsdp, uint32_t unit);
+
+/* The whole parameter, of desc.compute, aligned to its elements; NULL if its unit is not needed
+   now. Read it only. Ask anew after each need. */
+CDP_API const void *cdp_fsdp_data(cdp_fsdp *fsdp, uint32_t param);
+/* The whole gradient, f32, until ready: add to it, it begins as zeros. NULL: frozen, or no memory
+   or a failure (the last error says which). May wait for an earlier unit's gradients to leave. */
+CDP_API float *cdp_fsdp_grad(cdp_fsdp *fsdp, uint32_t param);
+
+/* On: `ready` keeps the whole gradients of its unit on this rank, and later ones add to them; off:
+   the next `ready` of each unit sends them. Errors: INVALID; STATE (after cdp_fsdp_backward_end());
+   the same on all ranks. */
+CDP_API cdp_status cdp_fsdp_no_sync(cdp_fsdp *fsdp, bool on);
+
+/* Ends the backward passes of a step: waits for all sums, and agrees on norm and overflow with one
+   operation. Divides the sums by desc.divisor. loss_scale: the loss was multiplied by it (0: 1).
+   OK on any rank: every rank has what its update needs. Errors: INVALID; STATE (a unit with
+   gradients that are not `ready`, or still needed: the text names it, and the call may be made
+   again after that is mended; it was ended already), or the group's failure. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_fsdp_backward_end(
+    cdp_fsdp *fsdp, double loss_scale, cdp_fsdp_info *info);
+/* Updates this rank's pieces, forgets the gradients, and begins to gather. Errors: STATE (without
+   cdp_fsdp_backward_end(), or a unit is needed), what `update` or cdp_optim_update() returns, which
+   breaks the group. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_fsdp_step(cdp_fsdp *fsdp);
+/* Forgets the gradients of this step: no update. Errors: as cdp_fsdp_step(). */
+CDP_API cdp_status cdp_fsdp_drop(cdp_fsdp *fsdp);
+
+/* The pieces of this rank, in the order of units and of parameters in them. */
+CDP_API uint32_t cdp_fsdp_piece_count(const cdp_fsdp *fsdp);
+CDP_API cdp_fsdp_piece cdp_fsdp_piece_at(const cdp_fsdp *fsdp, uint32_t index);
+/* Save and restore a parameter (state CDP_FSDP_VALUES), or array `state` of its optimizer state: it
+   is gathered in `values` of rank `root`, or taken from there; f32, as many as the parameter has
+   elements, unused on other ranks. What was saved is restored on any number of ranks. Collective
+   over group, and restoring also over replicate, where `root` is a rank of group and each replica
+   has its own `values`. Between steps. Errors: INVALID, STATE, the group's failure. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_fsdp_save(
+    cdp_fsdp *fsdp, uint32_t param, uint32_t state, float *values, uint32_t root);
+CDP_MUST_CHECK CDP_API cdp_status cdp_fsdp_restore(
+    cdp_fsdp *fsdp, uint32_t param, uint32_t state, const float *values, uint32_t root);
+
+/* Zeros for NULL. */
+CDP_API cdp_fsdp_stats cdp_fsdp_stats_of(const cdp_fsdp *fsdp);
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+/* ---- >>fsdp/cxx_api: descs by reference in C++ ----------------------------------------------- */
+
+#ifdef __cplusplus
+extern "C++" { /* also where a program includes the header in extern "C" */
+inline cdp_status cdp_fsdp_create(const cdp_fsdp_desc &desc, cdp_fsdp **out) {
+    return cdp_fsdp_create(&desc, out);
+}
+inline cdp_status cdp_fsdp_preview(const cdp_fsdp_desc &desc, uint32_t rank, cdp_fsdp_stats *out) {
+    return cdp_fsdp_preview(&desc, rank, out);
+}
+} /* extern "C++" */
+#endif
+
+#endif /* CDP_FSDP_INCLUDED */
+
+#if (defined(CDP_IMPLEMENTATION) || defined(CDP_FSDP_IMPLEMENTATION)) \
+    && !defined(CDP_FSDP_IMPL_INCLUDED)
+#define CDP_FSDP_IMPL_INCLUDED
+
+/* ---- >>fsdp/cuts: where the range of a unit is cut (pure) ------------------------------------ */
+
+/* Knows: shapes, grains, a number of ranks. Promises: every rank computes all cuts alone; pieces
+   are disjoint, cover the range in the order of ranks, and have at most total / ranks + grain
+   elements. */
+
+/* The product of the dimensions from `first` on; false if it has more than 62 bits. */
+CDP__PRIVATE bool cdp__fsdp_product(const cdp_fsdp_param *p, uint32_t first, uint64_t *out) {
+    uint64_t n = 1;
+    uint32_t d;
+    for (d = first; d < p->ndim; ++d) {
+        if (p->shape[d] && n > (UINT64_MAX >> 2) / p->shape[d]) return false;
+        n *= p->shape[d];
+    }
+    *out = n;
+    return true;
+}
+
+CDP__PRIVATE uint64_t cdp__fsdp_count(const cdp_fsdp_param *p) {
+    uint64_t n = 0;
+    (void)cdp__fsdp_product(p, 0, &n);
+    return n;
+}
+
+CDP__PRIVATE uint64_t cdp__fsdp_grain(const cdp_fsdp_param *p) {
+    uint64_t row = 1;
+    if (p->grain != CDP_GRAIN_ROW) return p->grain;
+    (void)cdp__fsdp_product(p, 1, &row);
+    return row ? row : 1;
+}
+
+/* A walk over the cuts of one range, in the order of ranks. */
+typedef struct cdp__fsdp_walk {
+    const cdp_fsdp_param *params;
+    uint32_t count, unit;
+    bool frozen;
+    uint64_t total; /* elements of the range */
+    uint32_t at;    /* the parameter that the walk has reached */
+    uint64_t base;  /* where it begins in the range */
+} cdp__fsdp_walk;
+
+CDP__PRIVATE bool cdp__fsdp_in_range(const cdp__fsdp_walk *w, uint32_t i) {
+    return w->params[i].unit == w->unit && w->params[i].frozen == w->frozen;
+}
+
+CDP__PRIVATE cdp__fsdp_walk cdp__fsdp_walk_of(
+    const cdp_fsdp_param *params, uint32_t count, uint32_t unit, bool frozen) {
+    cdp__fsdp_walk w;
+    uint32_t i;
+    memset(&w, 0, sizeof w);
+    w.params = params;
+    w.count = count;
+    w.unit = unit;
+    w.frozen = frozen;
+    for (i = 0; i < count; ++i)
+        if (cdp__fsdp_in_range(&w, i)) w.total += cdp__fsdp_count(&params[i]);
+    return w;
+}
+
+/* Moves to the parameter that holds element x; x < total, and not less than in the call before. */
+CDP__PRIVATE void cdp__fsdp_walk_to(cdp__fsdp_walk *w, uint64_t x) {
+    for (;; ++w->at) {
+        uint64_t n;
+        if (!cdp__fsdp_in_range(w, w->at)) continue;
+        n = cdp__fsdp_count(&w->params[w->at]);
+        if (x - w->base < n) return;
+        w->base += n;
+    }
+}
+
+/* The first element of piece `rank`, which is not less than in the call before. The ideal place is
+   x + rest / ranks. */
+CDP__PRIVATE uint64_t cdp__fsdp_cut(cdp__fsdp_walk *w, uint32_t ranks, uint32_t rank) {
+    const uint64_t part = (uint64_t)rank * (w->total % ranks), rest = part % ranks;
+    const uint64_t x = w->total / ranks * rank + part / ranks;
+    uint64_t n, grain, low, below, above;
+    if (rank >= ranks || x >= w->total) return w->total;
+    cdp__fsdp_walk_to(w, x);
+    n = cdp__fsdp_count(&w->params[w->at]);
+    grain = cdp__min(cdp__fsdp_grain(&w->params[w->at]), n);
+    low = (x - w->base) / grain * grain;
+    below = x - w->base - low;                /* and rest / ranks: the way to the place below */
+    above = cdp__min(grain, n - low) - below; /* less rest / ranks: to the one above */
+    if (above > below + 1 || (above == below + 1 && 2 * rest <= ranks)
+        || (above == below && rest == 0))
+        return w->base + low;
+    return w->base + low + below + above;
+}
+
+/* One rank's range. */
+CDP__PRIVATE void cdp__fsdp_cut_of(
+    const cdp__fsdp_walk *whole, uint32_t ranks, uint32_t rank, uint64_t *start, uint64_t *end) {
+    cdp__fsdp_walk w = *whole;
+    *start = cdp__fsdp_cut(&w, ranks, rank);
+    *end = cdp__fsdp_cut(&w, ranks, rank + 1);
+}
+
+/* ---- >>fsdp/checks: what a desc may say (pure) ----------------------------------------------- */
+
+/* Knows: descs. Promises: a mistake is reported in one sentence before anything happens. */
+
+#define CDP__FSDP_NONE UINT32_MAX
+
+CDP__PRIVATE cdp_status cdp__fsdp_missing(const char *call, const char *argument) {
+    return cdp_error_set(CDP_ERR_INVALID, -1, 0, CDP__MISSING, call, argument);
+}
+
+CDP__PRIVATE cdp_status cdp__fsdp_nomem(const char *what, uint64_t bytes) {
+    return cdp_error_set(CDP_ERR_NOMEM, -1, 0, "out of memory: %s of a cdp_fsdp needs %llu bytes",
+        what, (unsigned long long)bytes);
+}
+
+/* How many units there are. */
+CDP__PRIVATE uint32_t cdp__fsdp_unit_count(const cdp_fsdp_desc *d) {
+    uint32_t i, n = 0;
+    if (d->unit_count) return d->unit_count;
+    for (i = 0; i < d->param_count; ++i)
+        if (d->params[i].unit < CDP_FSDP_UNITS && d->params[i].unit >= n) n = d->params[i].unit + 1;
+    return n;
+}
+
+CDP__PRIVATE cdp_status cdp__fsdp_check_param(
+    const char *call, const cdp_fsdp_desc *d, uint32_t i, uint64_t *all) {
+    const cdp_fsdp_param *p = &d->params[i];
+    uint64_t count = 0, row = 0;
+    if (p->ndim > CDP_FSDP_DIMS)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0, "%s: params[%u].ndim is %u; the most is %u",
+            call, i, p->ndim, CDP_FSDP_DIMS);
+    if (p->unit >= cdp__fsdp_unit_count(d))
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "%s: params[%u].unit is %u; it should be less than the number of units, %u", call, i,
+            p->unit, cdp__fsdp_unit_count(d));
+    if (!cdp__fsdp_product(p, 0, &count) || !cdp__fsdp_product(p, 1, &row)
+        || (*all += count) > UINT64_MAX >> 3)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "%s: params[%u] and those before it have more than 2^61 elements", call, i);
+    return CDP_OK;
+}
+
+CDP__PRIVATE bool cdp__fsdp_is_dtype(cdp_dtype t) {
+    return t == CDP_DTYPE_DEFAULT || t == CDP_DTYPE_F32 || t == CDP_DTYPE_F16
+        || t == CDP_DTYPE_BF16;
+}
+
+CDP__PRIVATE cdp_status cdp__fsdp_check_optimizer(const char *call, const cdp_fsdp_desc *d) {
+    if (d->optim && d->update)
+        return cdp_error_set(
+            CDP_ERR_INVALID, -1, 0, "%s: set desc.optim or desc.update, not both", call);
+    if (d->states > CDP_FSDP_STATES || (d->states && !d->update))
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "%s: desc.states is %u; it is for desc.update, and at most %u", call, d->states,
+            CDP_FSDP_STATES);
+    if (!(d->max_norm >= 0) || !(d->divisor >= 0))
+        return cdp_error_set(
+            CDP_ERR_INVALID, -1, 0, "%s: desc.max_norm or desc.divisor is negative or NaN", call);
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__fsdp_check(const char *call, const cdp_fsdp_desc *d) {
+    uint64_t all = 0;
+    uint32_t i;
+    cdp_status st = CDP_OK;
+    if (!d) return cdp__fsdp_missing(call, "desc");
+    if (d->param_count && !d->params) return cdp__fsdp_missing(call, "desc.params");
+    if (!d->param_count || d->param_count > 1u << 20 || d->unit_count > CDP_FSDP_UNITS)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "%s: desc.param_count is %u, unit_count %u; there are 1 to 1048576 parameters in at "
+            "most %u units",
+            call, d->param_count, d->unit_count, CDP_FSDP_UNITS);
+    if ((uint32_t)d->stage > (uint32_t)CDP_FSDP_OPTIMIZER)
+        return cdp_error_set(
+            CDP_ERR_INVALID, -1, 0, "%s: desc.stage %d does not exist", call, (int)d->stage);
+    if (!cdp__fsdp_is_dtype(d->compute) || !cdp__fsdp_is_dtype(d->reduce))
+        return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0, "%s: desc.%s is %s; use F32, BF16 or F16",
+            call, cdp__fsdp_is_dtype(d->compute) ? "reduce" : "compute",
+            cdp_dtype_name(cdp__fsdp_is_dtype(d->compute) ? d->reduce : d->compute));
+    for (i = 0; i < d->param_count && st == CDP_OK; ++i)
+        st = cdp__fsdp_check_param(call, d, i, &all);
+    return st == CDP_OK ? cdp__fsdp_check_optimizer(call, d) : st;
+}
+
+CDP__PRIVATE uint64_t cdp__fsdp_size_of(cdp_dtype t) {
+    return t == CDP_DTYPE_F16 || t == CDP_DTYPE_BF16 ? 2 : 4;
+}
+
+CDP__PRIVATE uint32_t cdp__fsdp_states(const cdp_fsdp_desc *d) {
+    return d->optim ? cdp_optim_states(d->optim) : d->states;
+}
+
+/* How many slots units of one size share. */
+CDP__PRIVATE uint32_t cdp__fsdp_slots_for(const cdp_fsdp_desc *d, uint32_t units) {
+    const uint64_t most = d->no_prefetch ? 1 : 1ull + cdp__def(d->prefetch, 1u);
+    return (uint32_t)cdp__min(units, most);
+}
+
+CDP__PRIVATE bool cdp__fsdp_keeps(const cdp_fsdp_desc *d, uint32_t unit) {
+    return d->stage != CDP_FSDP_FULL || (d->units && d->unit_count && d->units[unit].keep);
+}
+
+CDP__PRIVATE uint32_t cdp__fsdp_uses(const cdp_fsdp_desc *d, uint32_t unit) {
+    return d->units && d->unit_count && d->units[unit].uses ? d->units[unit].uses : 1;
+}
+
+/* Whether a unit has memory of its own for whole gradients. */
+CDP__PRIVATE bool cdp__fsdp_owns_gradients(const cdp_fsdp_desc *d, uint32_t unit) {
+    return d->stage == CDP_FSDP_OPTIMIZER || cdp__fsdp_uses(d, unit) > 1;
+}
+
+/* ---- >>fsdp/paper: what a rank will need and receive, without ranks -------------------------- */
+
+/* Knows: a desc. Promises: the same numbers as a run. */
+
+/* A unit on one rank: elements of all ranks and of this one; [0] trainable, [1] frozen. */
+typedef struct cdp__fsdp_plan {
+    uint64_t total[2], own[2];
+} cdp__fsdp_plan;
+
+CDP__PRIVATE cdp__fsdp_plan cdp__fsdp_plan_of(
+    const cdp_fsdp_desc *d, uint32_t unit, uint32_t ranks, uint32_t rank) {
+    cdp__fsdp_plan p;
+    uint32_t k;
+    for (k = 0; k < 2; ++k) {
+        const cdp__fsdp_walk w = cdp__fsdp_walk_of(d->params, d->param_count, unit, k == 1);
+        uint64_t start, end;
+        cdp__fsdp_cut_of(&w, ranks, rank, &start, &end);
+        p.total[k] = w.total;
+        p.own[k] = end - start;
+    }
+    return p;
+}
+
+CDP__PRIVATE uint64_t cdp__fsdp_whole(const cdp__fsdp_plan *p) {
+    return p->total[0] + p->total[1];
+}
+
+/* How many units with slots of the same size come before `unit`, or there are at all. */
+CDP__PRIVATE uint32_t cdp__fsdp_alike(const cdp_fsdp_desc *d, uint32_t unit, uint32_t end) {
+    const cdp__fsdp_plan p = cdp__fsdp_plan_of(d, unit, 1, 0);
+    uint32_t u, n = 0;
+    for (u = 0; u < end; ++u) {
+        const cdp__fsdp_plan q = cdp__fsdp_plan_of(d, u, 1, 0);
+        n += !cdp__fsdp_keeps(d, u) && cdp__fsdp_whole(&q) == cdp__fsdp_whole(&p);
+    }
+    return n;
+}
+
+/* Slots, and gathers in a step: of each size the last units stay until backward begins. */
+CDP__PRIVATE void cdp__fsdp_preview_slots(const cdp_fsdp_desc *d, uint32_t unit, uint32_t units,
+    const cdp__fsdp_plan *p, cdp_fsdp_stats *out) {
+    const uint64_t size = cdp__fsdp_size_of(d->compute), bytes = cdp__fsdp_whole(p) * size;
+    const uint64_t received = bytes - (p->own[0] + p->own[1]) * size;
+    uint32_t gathers = 1;
+    if (!bytes) return;
+    if (cdp__fsdp_keeps(d, unit))
+        out->slot_bytes += bytes;
+    else {
+        const uint32_t alike = cdp__fsdp_alike(d, unit, units);
+        const uint32_t before = cdp__fsdp_alike(d, unit, unit);
+        const uint32_t slots = cdp__fsdp_slots_for(d, alike);
+        if (before < slots) out->slot_bytes += bytes;
+        if (before + slots < alike) gathers = 2;
+    }
+    out->gathers += gathers;
+    out->gather_bytes += gathers * received;
+}
+
+#define CDP__FSDP_RANKS 256u /* whose shares are added up at a time */
+
+/* Adds what ranks from `first` on own of one range. */
+CDP__PRIVATE void cdp__fsdp_add_shares(
+    cdp__fsdp_walk *w, uint32_t ranks, uint32_t first, uint32_t count, uint64_t *share) {
+    uint64_t from = cdp__fsdp_cut(w, ranks, first);
+    uint32_t r;
+    for (r = 0; r < count; ++r) {
+        const uint64_t at = cdp__fsdp_cut(w, ranks, first + r + 1);
+        share[r] += at - from;
+        from = at;
+    }
+}
+
+/* The largest rank's share of all elements over the mean. */
+CDP__PRIVATE double cdp__fsdp_largest_share(
+    const cdp_fsdp_desc *d, uint32_t units, uint32_t ranks) {
+    uint64_t all = 0, largest = 0, share[CDP__FSDP_RANKS];
+    uint32_t first, k, r;
+    for (first = 0; first < ranks; first += CDP__FSDP_RANKS) {
+        const uint32_t count = (uint32_t)cdp__min(CDP__FSDP_RANKS, ranks - first);
+        memset(share, 0, sizeof share);
+        for (k = 0; k < 2 * units; ++k) {
+            cdp__fsdp_walk w = cdp__fsdp_walk_of(d->params, d->param_count, k / 2, k % 2 == 1);
+            if (!first) all += w.total;
+            cdp__fsdp_add_shares(&w, ranks, first, count, share);
+        }
+        for (r = 0; r < count; ++r)
+            largest = cdp__max(largest, share[r]);
+    }
+    return all ? (double)largest * ranks / (double)all : 1;
+}
+
+CDP__PRIVATE void cdp__fsdp_preview_sum(cdp_fsdp_stats *s) {
+    s->total_bytes = s->shard_bytes + s->state_bytes + s->copy_bytes + s->slot_bytes
+        + s->gradient_bytes + s->scratch_bytes;
+}
+
+CDP__PRIVATE void cdp__fsdp_preview(
+    const cdp_fsdp_desc *d, uint32_t ranks, uint32_t rank, cdp_fsdp_stats *out) {
+    const uint32_t units = cdp__fsdp_unit_count(d);
+    uint64_t most_shared = 0, most = 0;
+    uint32_t u, shared = 0, trained = 0;
+    for (u = 0; u < units; ++u) {
+        const cdp__fsdp_plan p = cdp__fsdp_plan_of(d, u, ranks, rank);
+        out->shard_bytes += (2 * p.own[0] + p.own[1]) * 4;
+        out->state_bytes += cdp__fsdp_states(d) * p.own[0] * 4;
+        if (cdp__fsdp_size_of(d->compute) == 2) out->copy_bytes += (p.own[0] + p.own[1]) * 2;
+        cdp__fsdp_preview_slots(d, u, units, &p, out);
+        if (!p.total[0]) continue;
+        ++trained;
+        most = cdp__max(most, p.total[0]);
+        ++out->reductions;
+        out->reduce_bytes += (ranks - 1ull) * p.own[0] * cdp__fsdp_size_of(d->reduce);
+        if (cdp__fsdp_owns_gradients(d, u)) {
+            out->gradient_bytes += p.total[0] * 4;
+            continue;
+        }
+        ++shared;
+        most_shared = cdp__max(most_shared, p.total[0]);
+    }
+    out->gradient_bytes += cdp__min(shared, 2) * most_shared * 4;
+    if (cdp__fsdp_size_of(d->reduce) == 2) out->scratch_bytes = cdp__min(trained, 2) * most * 2;
+    cdp__fsdp_preview_sum(out);
+    out->largest_share = cdp__fsdp_largest_share(d, units, ranks);
+}
+
+CDP_API cdp_status cdp_fsdp_preview(const cdp_fsdp_desc *d, uint32_t rank, cdp_fsdp_stats *out) {
+    cdp_status st;
+    uint32_t ranks;
+    if (!out) return cdp__fsdp_missing("cdp_fsdp_preview", "out");
+    memset(out, 0, sizeof *out);
+    st = cdp__fsdp_check("cdp_fsdp_preview", d);
+    if (st != CDP_OK) return st;
+    ranks = d->group ? cdp_size(d->group) : d->paper_ranks;
+    if (ranks > 65535 || rank >= ranks)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_fsdp_preview: rank %u of %u; set desc.group, or desc.paper_ranks to 1 to 65535",
+            rank, ranks);
+    cdp__fsdp_preview(d, ranks, rank, out);
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_fsdp_range(const cdp_fsdp_desc *d, uint32_t unit, bool frozen,
+    uint32_t ranks, uint32_t rank, uint64_t *start, uint64_t *end) {
+    cdp__fsdp_walk w;
+    cdp_status st;
+    if (start) *start = 0;
+    if (end) *end = 0;
+    if (!start) return cdp__fsdp_missing("cdp_fsdp_range", "start");
+    if (!end) return cdp__fsdp_missing("cdp_fsdp_range", "end");
+    st = cdp__fsdp_check("cdp_fsdp_range", d);
+    if (st != CDP_OK) return st;
+    if (unit >= cdp__fsdp_unit_count(d) || rank >= ranks || ranks > 65535)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_fsdp_range: there is no rank %u of %u, or no unit %u", rank, ranks, unit);
+    w = cdp__fsdp_walk_of(d->params, d->param_count, unit, frozen);
+    cdp__fsdp_cut_of(&w, ranks, rank, start, end);
+    return CDP_OK;
+}
+
+/* ---- >>fsdp/state: what a cdp_fsdp consists of ----------------------------------------------- */
+
+/* Knows: units, slots, gradients on their way. Promises: memory is counted where it is made. */
+
+#define CDP__FSDP_FLIGHTS 2u /* reductions in flight */
+/* In the place of the root, which gathers and reductions do not have: they carry the number of
+   their unit as buckets of a ddp do, so ranks that use different units of one size get an error. */
+#define CDP__FSDP_TAG 0xddff0000u
+
+/* One of the two ranges of a unit. */
+typedef struct cdp__fsdp_range {
+    uint64_t total, start, own; /* elements of all ranks; where this rank's begin; how many */
+    uint64_t *counts;           /* of each rank */
+    float *value;               /* this rank's */
+    uint8_t *copy;              /* the same in the dtype that is gathered, if that is not f32 */
+} cdp__fsdp_range;
+
+typedef struct cdp__fsdp_unit {
+    char *name;
+    bool keep;
+    uint32_t uses;
+    cdp__fsdp_range range[2]; /* trainable, frozen */
+    float *mean;              /* this rank's part of the sum of gradients, then of the mean */
+    float *state[CDP_FSDP_STATES];
+    uint32_t slot;  /* where it is gathered; CDP__FSDP_NONE: nowhere */
+    uint32_t opens; /* needs without done */
+    cdp_work gather;
+    bool gathering;
+    float *grad;      /* whole gradient that the program adds to; NULL: not begun */
+    uint32_t pool;    /* which of the shared memories `grad` is; CDP__FSDP_NONE: own_grad */
+    float *own_grad;  /* of units that do not share */
+    uint32_t flying;  /* reductions in flight */
+    uint32_t readies; /* since the last reduction */
+    bool reduced;     /* a sum of this step is in `mean`, or on its way there */
+    bool held;        /* no_sync has kept its gradients */
+} cdp__fsdp_unit;
+
+typedef struct cdp__fsdp_slot {
+    uint8_t *memory;
+    uint64_t bytes;
+    uint32_t unit;  /* CDP__FSDP_NONE: free */
+    uint64_t stamp; /* when it was used */
+} cdp__fsdp_slot;
+
+/* A reduction in flight. */
+typedef struct cdp__fsdp_flight {
+    uint32_t unit, pool;
+    float *grad;
+    uint8_t *narrow; /* the gradient in 16 bits; NULL: it travels as f32 */
+    bool first;      /* the sum is stored, not added */
+    cdp_work work;
+} cdp__fsdp_flight;
+
+struct cdp_fsdp {
+    cdp_fsdp_desc desc; /* without what its caller may free */
+    const cdp_os *os;
+    cdp_group *gathers, *reductions; /* of the same ranks as desc.group, in which each kind of
+                                        operation does not wait for the other */
+    uint32_t ranks, rank, unit_count, piece_count;
+    cdp_fsdp_param *params; /* with copies of names */
+    uint64_t *offset;       /* of each parameter in its range */
+    cdp__fsdp_unit *units;
+    cdp_fsdp_piece *pieces;
+    cdp__fsdp_slot *slots;
+    uint32_t slot_count;
+    uint64_t clock;
+    float *values, *means, *states[CDP_FSDP_STATES]; /* of all units */
+    uint64_t value_count, mean_count;
+    uint8_t *copies;
+    uint64_t *counts;
+    float *pool[CDP__FSDP_FLIGHTS];
+    bool pool_taken[CDP__FSDP_FLIGHTS];
+    uint8_t *narrow[CDP__FSDP_FLIGHTS];
+    uint64_t most, most_shared; /* elements of the largest whole gradients */
+    cdp__fsdp_flight flight[CDP__FSDP_FLIGHTS];
+    uint32_t flights;
+    uint32_t *record, *next_record; /* units in the order of needs: of the last step, of this one */
+    uint32_t record_count, next_count, record_room, cursor, last;
+    bool backward, no_sync, ended;
+    cdp_fsdp_info info;
+    uint64_t step;
+    cdp_status failed; /* of the first call that failed in the midst of a step */
+    char cause[512];   /* its text */
+    cdp_fsdp_stats stats, now;
+};
+
+CDP__PRIVATE void *cdp__fsdp_alloc(const cdp_fsdp *f, uint64_t bytes) {
+    void *p = f->os->alloc(f->os->user, bytes ? bytes : 1);
+    if (p) memset(p, 0, (size_t)bytes);
+    return p;
+}
+
+CDP__PRIVATE void cdp__fsdp_free(const cdp_fsdp *f, void *p) {
+    if (p) f->os->release(f->os->user, p);
+}
+
+/* Memory that operations use; zeros. NULL: the last error says why. */
+CDP__PRIVATE void *cdp__fsdp_memory(cdp_fsdp *f, uint64_t bytes, uint64_t *counter) {
+    void *p = NULL;
+    if (cdp_group_alloc(f->desc.group, bytes ? bytes : 1, &p) != CDP_OK) return NULL;
+    memset(p, 0, (size_t)bytes);
+    *counter += bytes;
+    f->stats.total_bytes += bytes;
+    return p;
+}
+
+/* Refuses calls that come at the wrong time. */
+CDP__PRIVATE cdp_status cdp__fsdp_may(
+    cdp_fsdp *f, const char *call, uint32_t unit, bool before_end) {
+    if (!f) return cdp__fsdp_missing(call, "fsdp");
+    if (f->failed != CDP_OK)
+        return cdp_error_set(f->failed, -1, 0,
+            "%s: an earlier call has failed, so destroy this cdp_fsdp: %s", call, f->cause);
+    if (unit >= f->unit_count)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "%s: unit %u should be less than the number of units, %u", call, unit, f->unit_count);
+    if (before_end && f->ended)
+        return cdp_error_set(CDP_ERR_STATE, -1, 0,
+            "%s: cdp_fsdp_backward_end() has ended this step; call cdp_fsdp_step() or "
+            "cdp_fsdp_drop() first",
+            call);
+    return CDP_OK;
+}
+
+CDP__PRIVATE uint64_t cdp__fsdp_now(const cdp_fsdp *f) {
+    return f->os->now_ns(f->os->user);
+}
+
+/* What this thread's last error says, with units in the place of buckets. */
+CDP__PRIVATE void cdp__fsdp_retell(char *out, uint64_t room) {
+    static const char bucket[] = "for bucket ", ddp[] = " of ddp 255";
+    cdp__text t = cdp__text_of(out, room);
+    const char *from = cdp_last_error()->text;
+    while (*from)
+        if (!strncmp(from, bucket, sizeof bucket - 1)) {
+            cdp__text_add(&t, "for unit ");
+            from += sizeof bucket - 1;
+        } else if (!strncmp(from, ddp, sizeof ddp - 1))
+            from += sizeof ddp - 1;
+        else
+            cdp__text_add(&t, "%c", *from++);
+}
+
+/* Names the call and the unit in the last error. */
+CDP__PRIVATE cdp_status cdp__fsdp_tell(const char *call, const cdp__fsdp_unit *u, cdp_status st) {
+    char text[512];
+    const int32_t peer = cdp_last_error()->peer;
+    if (st == CDP_OK) return st;
+    cdp__fsdp_retell(text, sizeof text);
+    return cdp_error_set(st, peer, 0, "%s: unit '%s': %s", call, u->name, text);
+}
+
+/* Waits for a unit's operation. */
+CDP__PRIVATE cdp_status cdp__fsdp_wait(
+    cdp_fsdp *f, const char *call, const cdp__fsdp_unit *u, cdp_work work) {
+    const uint64_t from = cdp__fsdp_now(f);
+    const cdp_status st = cdp_work_wait(work);
+    f->now.exposed_ns += cdp__fsdp_now(f) - from;
+    return cdp__fsdp_tell(call, u, st);
+}
+
+/* ---- >>fsdp/gather: parameters are gathered before they are needed, and freed after ---------- */
+
+/* Knows: slots, the order of needs of the last step. Promises: what is gathered, where and when,
+   follows from the calls alone, so it is the same on all ranks; a step like the one before
+   allocates nothing. */
+
+CDP__PRIVATE uint64_t cdp__fsdp_slot_bytes(const cdp_fsdp *f, const cdp__fsdp_unit *u) {
+    return (u->range[0].total + u->range[1].total) * cdp__fsdp_size_of(f->desc.compute);
+}
+
+/* Waits for the unit's parameters, if they are on their way. */
+CDP__PRIVATE cdp_status cdp__fsdp_arrive(cdp_fsdp *f, cdp__fsdp_unit *u) {
+    cdp_status st;
+    if (!u->gathering) return CDP_OK;
+    st = cdp__fsdp_wait(f, "cdp_fsdp_need", u, u->gather);
+    if (st == CDP_OK) u->gathering = false;
+    return st;
+}
+
+CDP__PRIVATE void cdp__fsdp_vacate(cdp_fsdp *f, cdp__fsdp_slot *s) {
+    if (s->unit != CDP__FSDP_NONE) f->units[s->unit].slot = CDP__FSDP_NONE;
+    s->unit = CDP__FSDP_NONE;
+    s->stamp = 0;
+}
+
+/* The slot that was not used for longest, of those before `before` that a unit of so many bytes may
+   take; CDP__FSDP_NONE: there is none. `arriving`: it may be of a unit that is on its way. */
+CDP__PRIVATE uint32_t cdp__fsdp_oldest(
+    const cdp_fsdp *f, uint64_t bytes, uint64_t before, bool arriving) {
+    uint32_t i, best = CDP__FSDP_NONE;
+    for (i = 0; i < f->slot_count; ++i) {
+        const cdp__fsdp_slot *s = &f->slots[i];
+        const cdp__fsdp_unit *u = s->unit == CDP__FSDP_NONE ? NULL : &f->units[s->unit];
+        if (s->bytes != bytes || s->stamp > before) continue;
+        if (u && (u->keep || u->opens || (u->gathering && !arriving))) continue;
+        if (best == CDP__FSDP_NONE || s->stamp < f->slots[best].stamp) best = i;
+    }
+    return best;
+}
+
+CDP__PRIVATE cdp_status cdp__fsdp_add_slot(cdp_fsdp *f, uint64_t bytes, uint32_t *out) {
+    cdp__fsdp_slot *s = &f->slots[f->slot_count];
+    s->memory = (uint8_t *)cdp__fsdp_memory(f, bytes, &f->stats.slot_bytes);
+    if (!s->memory) return CDP_ERR_NOMEM;
+    s->bytes = bytes;
+    s->unit = CDP__FSDP_NONE;
+    *out = f->slot_count++;
+    return CDP_OK;
+}
+
+/* One allgather for each range that is not empty. */
+CDP__PRIVATE cdp_status cdp__fsdp_start_gather(cdp_fsdp *f, uint32_t unit, uint32_t slot) {
+    const uint64_t size = cdp__fsdp_size_of(f->desc.compute);
+    cdp__fsdp_unit *u = &f->units[unit];
+    cdp__fsdp_slot *s = &f->slots[slot];
+    cdp_request rq[2];
+    uint32_t k, n = 0;
+    cdp_status st;
+    memset(rq, 0, sizeof rq);
+    for (k = 0; k < 2; ++k) {
+        const cdp__fsdp_range *r = &u->range[k];
+        if (!r->total) continue;
+        rq[n].kind = CDP_COLL_ALLGATHER;
+        rq[n].in = r->copy ? (const void *)r->copy : (const void *)r->value;
+        rq[n].out = s->memory + (k ? u->range[0].total * size : 0);
+        rq[n].dtype = f->desc.compute;
+        rq[n].out_counts = r->counts;
+        rq[n++].root = CDP__FSDP_TAG | unit;
+        f->now.gather_bytes += (r->total - r->own) * size;
+    }
+    st = cdp_start_all(f->gathers, rq, n, &u->gather);
+    if (st != CDP_OK) return cdp__fsdp_tell("cdp_fsdp_need", u, st);
+    ++f->now.gathers;
+    s->unit = unit;
+    s->stamp = ++f->clock;
+    u->slot = slot;
+    u->gathering = true;
+    return CDP_OK;
+}
+
+/* Gathers a unit that is not here. `now`: it is needed, so it gets a slot in any case. */
+CDP__PRIVATE cdp_status cdp__fsdp_fetch(
+    cdp_fsdp *f, uint32_t unit, uint64_t before, bool now, bool *started) {
+    cdp__fsdp_unit *u = &f->units[unit];
+    const uint64_t bytes = cdp__fsdp_slot_bytes(f, u);
+    uint32_t slot = cdp__fsdp_oldest(f, bytes, before, false);
+    cdp_status st = CDP_OK;
+    *started = false;
+    if (slot == CDP__FSDP_NONE && now) {
+        slot = cdp__fsdp_oldest(f, bytes, before, true);
+        if (slot != CDP__FSDP_NONE)
+            st = cdp__fsdp_arrive(f, &f->units[f->slots[slot].unit]);
+        else
+            st = cdp__fsdp_add_slot(f, bytes, &slot);
+    }
+    if (st != CDP_OK || slot == CDP__FSDP_NONE) return st;
+    cdp__fsdp_vacate(f, &f->slots[slot]);
+    *started = true;
+    return cdp__fsdp_start_gather(f, unit, slot);
+}
+
+/* The unit that is expected k needs from now: as recorded in the last step; without a record, the
+   neighbours in the order of numbers, backwards after the first `ready`. */
+CDP__PRIVATE uint32_t cdp__fsdp_expected(const cdp_fsdp *f, uint32_t k) {
+    if (f->record_count)
+        return k < f->record_count - f->cursor ? f->record[f->cursor + k] : CDP__FSDP_NONE;
+    if (f->last == CDP__FSDP_NONE) return k < f->unit_count ? k : CDP__FSDP_NONE;
+    if (f->backward) return k < f->last ? f->last - 1 - k : CDP__FSDP_NONE;
+    return k < f->unit_count - 1 - f->last ? f->last + 1 + k : CDP__FSDP_NONE;
+}
+
+CDP__PRIVATE cdp_status cdp__fsdp_prefetch(cdp_fsdp *f) {
+    const uint64_t before = f->clock;
+    uint32_t k, unit, left = f->desc.no_prefetch ? 0 : cdp__def(f->desc.prefetch, 1u);
+    cdp_status st = CDP_OK;
+    bool started = true;
+    for (k = 0; left && st == CDP_OK && started; ++k) {
+        cdp__fsdp_unit *u;
+        unit = cdp__fsdp_expected(f, k);
+        if (unit == CDP__FSDP_NONE) break;
+        u = &f->units[unit];
+        if (unit == f->last || !cdp__fsdp_slot_bytes(f, u)) continue;
+        if (u->slot == CDP__FSDP_NONE) {
+            st = cdp__fsdp_fetch(f, unit, before, false, &started);
+            --left;
+        } else if (f->slots[u->slot].stamp <= before) {
+            f->slots[u->slot].stamp = ++f->clock;
+            --left;
+        }
+    }
+    return st;
+}
+
+/* Notes a need, and finds its place in the record of the last step. */
+CDP__PRIVATE cdp_status cdp__fsdp_note(cdp_fsdp *f, uint32_t unit) {
+    uint32_t i;
+    if (f->next_count == f->record_room) {
+        const uint32_t room = f->record_room ? 2 * f->record_room : 64;
+        uint32_t *grown[2];
+        grown[0] = (uint32_t *)cdp__fsdp_alloc(f, room * sizeof *grown[0]);
+        grown[1] = (uint32_t *)cdp__fsdp_alloc(f, room * sizeof *grown[1]);
+        if (!grown[0] || !grown[1]) {
+            cdp__fsdp_free(f, grown[0]);
+            cdp__fsdp_free(f, grown[1]);
+            return cdp__fsdp_nomem("the order of units", room * sizeof *grown[0]);
+        }
+        if (f->record_count) memcpy(grown[0], f->record, f->record_count * sizeof *f->record);
+        if (f->next_count) memcpy(grown[1], f->next_record, f->next_count * sizeof *f->record);
+        cdp__fsdp_free(f, f->record);
+        cdp__fsdp_free(f, f->next_record);
+        f->record = grown[0];
+        f->next_record = grown[1];
+        f->record_room = room;
+    }
+    f->next_record[f->next_count++] = unit;
+    f->last = unit;
+    for (i = f->cursor; i < f->record_count; ++i)
+        if (f->record[i] == unit) {
+            f->cursor = i + 1;
+            break;
+        }
+    return CDP_OK;
+}
+
+/* Memory that runs out in the midst of a step, or a failure of communication, ends this fsdp. */
+CDP__PRIVATE cdp_status cdp__fsdp_broken(cdp_fsdp *f, cdp_status st) {
+    cdp__text t = cdp__text_of(f->cause, sizeof f->cause);
+    if (st == CDP_OK || f->failed != CDP_OK) return st;
+    f->failed = st;
+    cdp__text_add(&t, "%s", cdp_last_error()->text);
+    return st;
+}
+
+CDP_API cdp_status cdp_fsdp_need(cdp_fsdp *f, uint32_t unit) {
+    cdp_status st = cdp__fsdp_may(f, "cdp_fsdp_need", unit, false);
+    cdp__fsdp_unit *u;
+    bool started = false;
+    if (st != CDP_OK) return st;
+    u = &f->units[unit];
+    if (u->opens++) return CDP_OK;
+    st = cdp__fsdp_note(f, unit);
+    if (st == CDP_OK && cdp__fsdp_slot_bytes(f, u)) {
+        if (u->slot == CDP__FSDP_NONE) {
+            st = cdp__fsdp_fetch(f, unit, f->clock, true, &started);
+            ++f->now.misses;
+        } else
+            f->slots[u->slot].stamp = ++f->clock;
+    }
+    if (st == CDP_OK) st = cdp__fsdp_prefetch(f);
+    if (st == CDP_OK) st = cdp__fsdp_arrive(f, u);
+    return cdp__fsdp_broken(f, st);
+}
+
+CDP_API cdp_status cdp_fsdp_done(cdp_fsdp *f, uint32_t unit) {
+    const cdp_status st = cdp__fsdp_may(f, "cdp_fsdp_done", unit, false);
+    if (st != CDP_OK) return st;
+    if (!f->units[unit].opens)
+        return cdp_error_set(CDP_ERR_STATE, -1, 0,
+            "cdp_fsdp_done: unit '%s' is not needed; call cdp_fsdp_need() before",
+            f->units[unit].name);
+    --f->units[unit].opens;
+    return CDP_OK;
+}
+
+CDP_API const void *cdp_fsdp_data(cdp_fsdp *f, uint32_t param) {
+    const cdp__fsdp_unit *u;
+    uint64_t at;
+    if (!f || param >= f->desc.param_count) return NULL;
+    u = &f->units[f->params[param].unit];
+    if (!u->opens || u->gathering || u->slot == CDP__FSDP_NONE) return NULL;
+    at = f->offset[param] + (f->params[param].frozen ? u->range[0].total : 0);
+    return f->slots[u->slot].memory + at * cdp__fsdp_size_of(f->desc.compute);
+}
+
+/* Parameters change: what was gathered is old. Nothing may be on its way. */
+CDP__PRIVATE void cdp__fsdp_forget_slots(cdp_fsdp *f) {
+    uint32_t i;
+    for (i = 0; i < f->slot_count; ++i)
+        cdp__fsdp_vacate(f, &f->slots[i]);
+}
+
+CDP__PRIVATE cdp_status cdp__fsdp_arrive_all(cdp_fsdp *f) {
+    cdp_status st = CDP_OK;
+    uint32_t i;
+    for (i = 0; i < f->unit_count && st == CDP_OK; ++i)
+        st = cdp__fsdp_arrive(f, &f->units[i]);
+    return st;
+}
+
+/* ---- >>fsdp/reduce: gradients leave while backward goes on ----------------------------------- */
+
+/* Knows: whole gradients, reductions in flight. Promises: at most two are in flight; sums are added
+   in f32, in the order of the calls. */
+
+/* Adds a sum that has arrived. Where it is the first, f32 was received in place. */
+CDP__PRIVATE cdp_status cdp__fsdp_add(cdp_fsdp *f, const cdp__fsdp_flight *g) {
+    cdp__fsdp_unit *u = &f->units[g->unit];
+    const cdp__fsdp_range *r = &u->range[0];
+    const float *sum = g->grad + r->start;
+    uint64_t i;
+    if (g->narrow) {
+        const cdp_status st = cdp_convert(g->narrow + 2 * r->start, f->desc.reduce,
+            g->first ? u->mean : g->grad + r->start, CDP_DTYPE_F32, r->own, NULL);
+        if (st != CDP_OK) return st;
+    }
+    for (i = 0; i < r->own && !g->first; ++i)
+        u->mean[i] += sum[i];
+    return CDP_OK;
+}
+
+/* Waits for the oldest reduction. */
+CDP__PRIVATE cdp_status cdp__fsdp_retire(cdp_fsdp *f) {
+    const cdp__fsdp_flight g = f->flight[0];
+    cdp__fsdp_unit *u = &f->units[g.unit];
+    cdp_status st = cdp__fsdp_wait(f, "cdp_fsdp_ready", u, g.work);
+    if (st == CDP_OK) st = cdp__fsdp_add(f, &g);
+    if (st != CDP_OK) return st;
+    if (g.pool != CDP__FSDP_NONE) f->pool_taken[g.pool] = false;
+    --u->flying;
+    --f->flights;
+    memmove(&f->flight[0], &f->flight[1], f->flights * sizeof f->flight[0]);
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__fsdp_give_own(cdp_fsdp *f, cdp__fsdp_unit *u) {
+    if (!u->own_grad)
+        u->own_grad = (float *)cdp__fsdp_memory(
+            f, u->range[0].total * sizeof(float), &f->stats.gradient_bytes);
+    return u->own_grad ? CDP_OK : CDP_ERR_NOMEM;
+}
+
+/* Finds memory for a unit's whole gradient: its own, one of two that units share, or, if both are
+   held by units that are not ready, own memory from now on. */
+CDP__PRIVATE cdp_status cdp__fsdp_find_memory(cdp_fsdp *f, cdp__fsdp_unit *u) {
+    cdp_status st = CDP_OK;
+    uint32_t i;
+    if (f->no_sync) st = cdp__fsdp_give_own(f, u);
+    u->pool = CDP__FSDP_NONE;
+    while (st == CDP_OK && !u->own_grad) {
+        for (i = 0; i < CDP__FSDP_FLIGHTS; ++i)
+            if (!f->pool_taken[i] && f->pool[i]) break;
+        if (i < CDP__FSDP_FLIGHTS) {
+            u->pool = i;
+            f->pool_taken[i] = true;
+            u->grad = f->pool[i];
+            return CDP_OK;
+        }
+        st = f->flights ? cdp__fsdp_retire(f) : cdp__fsdp_give_own(f, u);
+    }
+    while (st == CDP_OK && u->flying)
+        st = cdp__fsdp_retire(f);
+    if (st == CDP_OK) u->grad = u->own_grad;
+    return st;
+}
+
+/* Begins a gradient, as zeros, if there is none. */
+CDP__PRIVATE cdp_status cdp__fsdp_begin_grad(cdp_fsdp *f, cdp__fsdp_unit *u) {
+    cdp_status st;
+    if (u->grad) return CDP_OK;
+    st = cdp__fsdp_find_memory(f, u);
+    if (st == CDP_OK) memset(u->grad, 0, (size_t)(u->range[0].total * sizeof(float)));
+    return st;
+}
+
+/* Rounds a whole gradient to 16 bits. Sums of f16 would overflow, so it is divided before. */
+CDP__PRIVATE cdp_status cdp__fsdp_narrow(
+    cdp_fsdp *f, const cdp__fsdp_unit *u, float *grad, uint8_t *out) {
+    const float by = (float)f->desc.divisor;
+    uint64_t i;
+    for (i = 0; i < u->range[0].total && f->desc.reduce == CDP_DTYPE_F16; ++i)
+        grad[i] /= by;
+    return cdp_convert(grad, CDP_DTYPE_F32, out, f->desc.reduce, u->range[0].total, NULL);
+}
+
+/* Narrow memory that no reduction in flight uses. */
+CDP__PRIVATE uint8_t *cdp__fsdp_free_narrow(const cdp_fsdp *f) {
+    uint32_t i, k;
+    for (i = 0; i < CDP__FSDP_FLIGHTS; ++i) {
+        for (k = 0; k < f->flights && f->flight[k].narrow != f->narrow[i]; ++k) {
+        }
+        if (k == f->flights) break;
+    }
+    return f->narrow[i < CDP__FSDP_FLIGHTS ? i : 0];
+}
+
+CDP__PRIVATE cdp_status cdp__fsdp_start_reduction(cdp_fsdp *f, uint32_t unit) {
+    cdp__fsdp_unit *u = &f->units[unit];
+    cdp__fsdp_range *r = &u->range[0];
+    cdp__fsdp_flight *g;
+    cdp_request rq;
+    cdp_status st = CDP_OK;
+    while (st == CDP_OK && f->flights == CDP__FSDP_FLIGHTS)
+        st = cdp__fsdp_retire(f);
+    if (st != CDP_OK) return st;
+    g = &f->flight[f->flights];
+    g->unit = unit;
+    g->pool = u->pool;
+    g->grad = u->grad;
+    g->first = !u->reduced;
+    g->narrow = cdp__fsdp_size_of(f->desc.reduce) == 2 ? cdp__fsdp_free_narrow(f) : NULL;
+    if (g->narrow) st = cdp__fsdp_narrow(f, u, u->grad, g->narrow);
+    if (st != CDP_OK) return st;
+    memset(&rq, 0, sizeof rq);
+    rq.kind = CDP_COLL_REDUCE_SCATTER;
+    rq.in = g->narrow ? (const void *)g->narrow : (const void *)u->grad;
+    rq.in_counts = r->counts;
+    rq.dtype = f->desc.reduce;
+    rq.accumulate = CDP_DTYPE_F32;
+    rq.root = CDP__FSDP_TAG | unit;
+    /* in place: this rank's part of `in` */
+    rq.out = g->narrow ? (void *)(g->narrow + 2 * r->start) : (void *)(u->grad + r->start);
+    if ((g->first && !g->narrow) || !r->own) rq.out = u->mean;
+    st = cdp_start(f->reductions, &rq, &g->work);
+    if (st != CDP_OK) return cdp__fsdp_tell("cdp_fsdp_ready", u, st);
+    ++f->flights;
+    ++u->flying;
+    ++f->now.reductions;
+    f->now.reduce_bytes += (f->ranks - 1ull) * r->own * cdp__fsdp_size_of(f->desc.reduce);
+    u->reduced = true;
+    u->held = false;
+    u->readies = 0;
+    u->grad = NULL;
+    return CDP_OK;
+}
+
+CDP_API float *cdp_fsdp_grad(cdp_fsdp *f, uint32_t param) {
+    cdp__fsdp_unit *u;
+    cdp_status st = cdp__fsdp_may(f, "cdp_fsdp_grad", 0, true);
+    if (st == CDP_OK && param >= f->desc.param_count)
+        st = cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_fsdp_grad: parameter %u should be less than param_count, %u", param,
+            f->desc.param_count);
+    if (st != CDP_OK || f->params[param].frozen) return NULL;
+    u = &f->units[f->params[param].unit];
+    st = cdp__fsdp_broken(f, cdp__fsdp_begin_grad(f, u));
+    return st == CDP_OK ? u->grad + f->offset[param] : NULL;
+}
+
+CDP_API cdp_status cdp_fsdp_ready(cdp_fsdp *f, uint32_t unit) {
+    cdp_status st = cdp__fsdp_may(f, "cdp_fsdp_ready", unit, true);
+    cdp__fsdp_unit *u;
+    if (st != CDP_OK) return st;
+    u = &f->units[unit];
+    if (u->opens) --u->opens;
+    f->backward = true;
+    if (!u->range[0].total) return CDP_OK;
+    st = cdp__fsdp_begin_grad(f, u);
+    if (f->no_sync)
+        u->held = true;
+    else if (st == CDP_OK && ++u->readies >= u->uses)
+        st = cdp__fsdp_start_reduction(f, unit);
+    return cdp__fsdp_broken(f, st);
+}
+
+CDP_API cdp_status cdp_fsdp_no_sync(cdp_fsdp *f, bool on) {
+    const cdp_status st = cdp__fsdp_may(f, "cdp_fsdp_no_sync", 0, true);
+    uint32_t i;
+    if (st != CDP_OK) return st;
+    for (i = 0; i < f->unit_count; ++i)
+        if (f->units[i].readies)
+            return cdp_error_set(CDP_ERR_STATE, -1, 0,
+                "cdp_fsdp_no_sync: unit '%s' is ready %u of %u times; change it between passes",
+                f->units[i].name, f->units[i].readies, f->units[i].uses);
+    if (f->no_sync != on) f->backward = false;
+    f->no_sync = on;
+    return CDP_OK;
+}
+
+/* ---- >>fsdp/step: the end of a step: norm, overflow, updates --------------------------------- */
+
+/* Knows: sums of gradients, an optimizer. Promises: nothing is updated before every rank has what
+   its update needs; all ranks skip a step, or none. */
+
+/* Names the first unit with which this step cannot end. */
+CDP__PRIVATE cdp_status cdp__fsdp_complete(const cdp_fsdp *f) {
+    uint32_t i;
+    for (i = 0; i < f->unit_count; ++i) {
+        const cdp__fsdp_unit *u = &f->units[i];
+        const char *why = NULL;
+        if (u->opens) why = "is still needed; call cdp_fsdp_done() or cdp_fsdp_ready()";
+        if (!why && !u->range[0].total) continue;
+        if (!why && u->held)
+            why = "has gradients that no_sync has kept; turn it off before the last pass";
+        if (!why && u->readies) why = "was not ready as often as its `uses` says";
+        if (!why && u->grad) why = "has new gradients; call cdp_fsdp_ready()";
+        if (!why && !u->reduced)
+            why = "was not ready; call cdp_fsdp_ready(), also if this step has not used it";
+        if (why)
+            return cdp_error_set(
+                CDP_ERR_STATE, -1, 0, "cdp_fsdp_backward_end: unit '%s' %s", u->name, why);
+    }
+    return CDP_OK;
+}
+
+/* Adds the sums of the copies, and divides. */
+CDP__PRIVATE cdp_status cdp__fsdp_mean(cdp_fsdp *f) {
+    const float by = (float)f->desc.divisor;
+    uint64_t i;
+    if (f->desc.replicate && f->mean_count) {
+        const cdp_status st = cdp_allreduce(
+            f->desc.replicate, NULL, f->means, f->mean_count, CDP_DTYPE_F32, CDP_REDUCE_SUM);
+        if (st != CDP_OK) return st;
+    }
+    for (i = 0; i < f->mean_count && by != 1 && f->desc.reduce != CDP_DTYPE_F16; ++i)
+        f->means[i] /= by;
+    return CDP_OK;
+}
+
+/* The squares of the mean of all ranks, and whether an element is not finite: each element once. */
+CDP__PRIVATE cdp_status cdp__fsdp_squares(cdp_fsdp *f, double *squares, bool *found_inf) {
+    cdp_group *const g = f->desc.norm_group ? f->desc.norm_group : f->desc.group;
+    const bool replica = f->desc.norm_group && f->desc.replicate && cdp_rank(f->desc.replicate);
+    double sums[2] = {0, 0};
+    uint32_t i;
+    cdp_status st;
+    for (i = 0; i < f->piece_count; ++i) {
+        const cdp_fsdp_piece *p = &f->pieces[i];
+        double q;
+        if (!p->grad) continue;
+        q = cdp__norm_of(CDP_DTYPE_F32, CDP__NORM_SQUARES, p->grad, p->count);
+        if (q - q != 0) sums[1] = 1;
+        if (!replica && !f->params[p->param].copy) sums[0] += q;
+    }
+    st = cdp_allreduce(g, NULL, sums, 2, CDP_DTYPE_F64, CDP_REDUCE_SUM);
+    *squares = sums[0];
+    *found_inf = sums[1] != 0;
+    return st;
+}
+
+CDP_API cdp_status cdp_fsdp_backward_end(cdp_fsdp *f, double loss_scale, cdp_fsdp_info *info) {
+    cdp_status st = cdp__fsdp_may(f, "cdp_fsdp_backward_end", 0, true);
+    double squares = 0;
+    if (info) memset(info, 0, sizeof *info);
+    if (st == CDP_OK && !(loss_scale >= 0 && loss_scale <= DBL_MAX))
+        st = cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_fsdp_backward_end: loss_scale is negative or not finite; pass 0 for 1");
+    if (st == CDP_OK) st = cdp__fsdp_complete(f);
+    if (st != CDP_OK) return st;
+    if (loss_scale == 0) loss_scale = 1;
+    while (st == CDP_OK && f->flights)
+        st = cdp__fsdp_retire(f);
+    if (st == CDP_OK) st = cdp__fsdp_mean(f);
+    if (st == CDP_OK) st = cdp__fsdp_squares(f, &squares, &f->info.found_inf);
+    if (st != CDP_OK) return cdp__fsdp_broken(f, st);
+    f->info.norm = cdp__sqrt(squares) / loss_scale;
+    f->info.scale = 1 / loss_scale;
+    if (f->desc.max_norm > 0 && !(f->info.norm + 1e-6 <= f->desc.max_norm))
+        f->info.scale *= f->desc.max_norm / (f->info.norm + 1e-6);
+    f->info.skipped = f->info.found_inf && f->desc.skip_nonfinite;
+    f->ended = true;
+    for (uint32_t i = 0; i < f->piece_count; ++i) {
+        f->pieces[i].scale = f->info.scale;
+        f->pieces[i].step = f->step + (f->info.skipped ? 0 : 1);
+    }
+    if (info) *info = f->info;
+    return CDP_OK;
+}
+
+/* ---- updates ---- */
+
+CDP__PRIVATE cdp_status cdp__fsdp_cast(cdp_fsdp *f) {
+    if (!f->copies) return CDP_OK;
+    return cdp_convert(f->values, CDP_DTYPE_F32, f->copies, f->desc.compute, f->value_count, NULL);
+}
+
+CDP__PRIVATE cdp_status cdp__fsdp_update_unit(cdp_fsdp *f, cdp__fsdp_unit *u) {
+    cdp_optim_range r;
+    uint32_t k;
+    memset(&r, 0, sizeof r);
+    r.param = u->range[0].value;
+    for (k = 0; k < cdp_optim_states(f->desc.optim); ++k)
+        r.state[k] = u->state[k];
+    r.grad = u->mean;
+    r.count = u->range[0].own;
+    r.scale = f->info.scale;
+    r.compute = u->range[0].copy;
+    r.compute_dtype = u->range[0].copy ? f->desc.compute : CDP_DTYPE_DEFAULT;
+    return cdp_optim_update(f->desc.optim, &r);
+}
+
+CDP__PRIVATE cdp_status cdp__fsdp_update(cdp_fsdp *f) {
+    cdp_status st = CDP_OK;
+    uint32_t i;
+    if (f->desc.optim) {
+        ++f->desc.optim->step;
+        for (i = 0; i < f->unit_count && st == CDP_OK; ++i)
+            st = cdp__fsdp_update_unit(f, &f->units[i]);
+        return st;
+    }
+    for (i = 0; i < f->piece_count && f->desc.update && st == CDP_OK; ++i)
+        if (f->pieces[i].grad) st = f->desc.update(f->desc.user, &f->pieces[i]);
+    return st == CDP_OK ? cdp__fsdp_cast(f) : st;
+}
+
+/* What has to be true before parameters change. */
+CDP__PRIVATE cdp_status cdp__fsdp_may_change(cdp_fsdp *f, const char *call, bool ended) {
+    cdp_status st = cdp__fsdp_may(f, call, 0, false);
+    uint32_t i;
+    if (st == CDP_OK && f->ended != ended)
+        st = cdp_error_set(CDP_ERR_STATE, -1, 0,
+            ended ? "%s: call cdp_fsdp_backward_end() first" : "%s: call cdp_fsdp_step() first",
+            call);
+    for (i = 0; st == CDP_OK && i < f->unit_count; ++i)
+        if (f->units[i].opens)
+            st = cdp_error_set(CDP_ERR_STATE, -1, 0,
+                "%s: unit '%s' is still needed; call cdp_fsdp_done()", call, f->units[i].name);
+    return st;
+}
+
+/* The next step begins. */
+CDP__PRIVATE cdp_status cdp__fsdp_next_step(cdp_fsdp *f, bool changed) {
+    uint32_t *const was = f->record;
+    cdp_status st;
+    uint32_t i;
+    f->record = f->next_record;
+    f->next_record = was;
+    f->record_count = f->next_count;
+    f->next_count = f->cursor = 0;
+    f->last = CDP__FSDP_NONE;
+    f->backward = f->ended = false;
+    for (i = 0; i < f->unit_count; ++i)
+        f->units[i].reduced = false;
+    if (changed) cdp__fsdp_forget_slots(f);
+    f->stats.gathers = f->now.gathers;
+    f->stats.reductions = f->now.reductions;
+    f->stats.misses = f->now.misses;
+    f->stats.gather_bytes = f->now.gather_bytes;
+    f->stats.reduce_bytes = f->now.reduce_bytes;
+    f->stats.exposed_ns = f->now.exposed_ns;
+    memset(&f->now, 0, sizeof f->now);
+    st = f->record_count ? cdp__fsdp_prefetch(f) : CDP_OK;
+    return cdp__fsdp_broken(f, st);
+}
+
+CDP_API cdp_status cdp_fsdp_step(cdp_fsdp *f) {
+    cdp_status st = cdp__fsdp_may_change(f, "cdp_fsdp_step", true);
+    if (st == CDP_OK && !f->info.skipped && !(f->info.scale > 0 && f->info.scale <= DBL_MAX))
+        st = cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_fsdp_step: the norm of the gradients is not finite, so no clip is possible; set "
+            "desc.skip_nonfinite, or call cdp_fsdp_drop()");
+    if (st != CDP_OK) return st;
+    st = cdp__fsdp_arrive_all(f);
+    if (st == CDP_OK && !f->info.skipped) {
+        st = cdp__fsdp_update(f);
+        if (st == CDP_OK) ++f->step;
+        if (st != CDP_OK) { /* others would wait for this rank's parts */
+            const cdp_error e = *cdp_last_error();
+            cdp_group_abort(f->gathers, e.text);
+            cdp_group_abort(f->reductions, e.text);
+            (void)cdp_error_set(st, -1, 0, "cdp_fsdp_step: the update has failed: %s", e.text);
+        }
+    }
+    if (st != CDP_OK) return cdp__fsdp_broken(f, st);
+    return cdp__fsdp_next_step(f, !f->info.skipped);
+}
+
+CDP_API cdp_status cdp_fsdp_drop(cdp_fsdp *f) {
+    cdp_status st = cdp__fsdp_may_change(f, "cdp_fsdp_drop", true);
+    return st == CDP_OK ? cdp__fsdp_next_step(f, false) : st;
+}
+
+/* ---- >>fsdp/agree: ranks compare their descs ------------------------------------------------- */
+
+/* Knows: a desc on every rank. Promises: a difference is named, with both ranks, before anything
+   else is sent. */
+
+#define CDP__FSDP_LINE 160u /* bytes of a text about a parameter or a unit */
+
+enum {
+    CDP__FSDP_WORDS = 13
+};
+
+/* The settings that have to be equal, and a sum of all parameters and units. */
+CDP__PRIVATE void cdp__fsdp_words(
+    const cdp_fsdp *f, uint64_t hash, uint64_t *word, const char **name) {
+    static const char *const names[CDP__FSDP_WORDS] = {"param_count", "unit_count", "stage",
+        "compute", "reduce", "optim or states", "update", "prefetch", "no_prefetch",
+        "skip_nonfinite", "max_norm", "divisor", ""};
+    const cdp_fsdp_desc *d = &f->desc;
+    uint32_t i;
+    word[0] = d->param_count;
+    word[1] = f->unit_count;
+    word[2] = (uint64_t)d->stage;
+    word[3] = (uint64_t)d->compute;
+    word[4] = (uint64_t)d->reduce;
+    word[5] = cdp__fsdp_states(d);
+    word[6] = d->update != NULL;
+    word[7] = d->prefetch;
+    word[8] = d->no_prefetch;
+    word[9] = d->skip_nonfinite;
+    memcpy(&word[10], &d->max_norm, sizeof d->max_norm);
+    memcpy(&word[11], &d->divisor, sizeof d->divisor);
+    word[12] = hash;
+    for (i = 0; i < CDP__FSDP_WORDS; ++i)
+        name[i] = names[i];
+}
+
+/* A line about parameter `i`, or, after the last one, about unit `i - param_count`. */
+CDP__PRIVATE void cdp__fsdp_line(const cdp_fsdp *f, uint32_t i, char *out) {
+    cdp__text t = cdp__text_of(out, CDP__FSDP_LINE);
+    uint32_t d;
+    memset(out, 0, CDP__FSDP_LINE);
+    if (i >= f->desc.param_count) {
+        const cdp__fsdp_unit *u = &f->units[i - f->desc.param_count];
+        cdp__text_add(&t, "unit '%s' with uses %u%s", u->name, u->uses, u->keep ? ", kept" : "");
+        return;
+    }
+    cdp__text_add(&t, "'%s' [", f->params[i].name);
+    for (d = 0; d < f->params[i].ndim; ++d)
+        cdp__text_add(&t, "%s%llu", d ? "x" : "", (unsigned long long)f->params[i].shape[d]);
+    cdp__text_add(&t, "] in unit %u, grain %llu%s", f->params[i].unit,
+        (unsigned long long)cdp__fsdp_grain(&f->params[i]), f->params[i].frozen ? ", frozen" : "");
+}
+
+CDP__PRIVATE uint64_t cdp__fsdp_hash(uint64_t h, const char *line) {
+    for (; *line; ++line)
+        h = (h ^ (uint8_t)*line) * 0x100000001b3u;
+    return h;
+}
+
+/* Finds the first parameter or unit that rank `other` has otherwise than rank 0, and names it. */
+CDP__PRIVATE cdp_status cdp__fsdp_name_difference(
+    cdp_fsdp *f, cdp_group *g, uint32_t other, uint64_t *own) {
+    const uint64_t n = f->desc.param_count + (uint64_t)f->unit_count, ranks = cdp_size(g);
+    uint64_t *all = (uint64_t *)cdp__fsdp_alloc(f, ranks * n * sizeof *all);
+    char *lines = (char *)cdp__fsdp_alloc(f, ranks * CDP__FSDP_LINE), mine[CDP__FSDP_LINE];
+    cdp_status st = all && lines ? CDP_OK : cdp__fsdp_nomem("comparing", ranks * n * sizeof *all);
+    uint32_t i = 0;
+    if (st == CDP_OK) st = cdp_allgather(g, own, all, n, CDP_DTYPE_U64);
+    while (st == CDP_OK && i + 1 < n && all[i] == all[other * n + i])
+        ++i;
+    if (st == CDP_OK) {
+        cdp__fsdp_line(f, i, mine);
+        st = cdp_allgather(g, mine, lines, CDP__FSDP_LINE, CDP_DTYPE_U8);
+    }
+    if (st == CDP_OK)
+        st = cdp_error_set(CDP_ERR_MISMATCH, (int32_t)other, 0,
+            "cdp_fsdp_create: ranks have different models: parameter or unit %u is %s on rank 0, "
+            "but %s on rank %u; give every rank the same in the same order",
+            i, lines, lines + other * CDP__FSDP_LINE, other);
+    cdp__fsdp_free(f, all);
+    cdp__fsdp_free(f, lines);
+    return st;
+}
+
+CDP__PRIVATE cdp_status cdp__fsdp_compare(
+    cdp_fsdp *f, cdp_group *g, uint64_t *own, uint64_t *all, uint64_t hash) {
+    uint64_t word[CDP__FSDP_WORDS];
+    const char *name[CDP__FSDP_WORDS];
+    uint32_t r, k;
+    cdp_status st;
+    cdp__fsdp_words(f, hash, word, name);
+    st = cdp_allgather(g, word, all, CDP__FSDP_WORDS, CDP_DTYPE_U64);
+    for (r = 1; st == CDP_OK && r < cdp_size(g); ++r) {
+        const uint64_t *other = all + (uint64_t)r * CDP__FSDP_WORDS;
+        for (k = 0; k + 1 < CDP__FSDP_WORDS && other[k] == all[k]; ++k) {
+        }
+        if (k + 1 < CDP__FSDP_WORDS)
+            return cdp_error_set(CDP_ERR_MISMATCH, (int32_t)r, 0,
+                "cdp_fsdp_create: desc.%s is another one on rank %u than on rank 0%s; give every "
+                "rank the same",
+                name[k], r, k < 2 ? ", so are their models" : "");
+        if (other[k] != all[k]) return cdp__fsdp_name_difference(f, g, r, own);
+    }
+    return st;
+}
+
+CDP__PRIVATE cdp_status cdp__fsdp_agree(cdp_fsdp *f, cdp_group *g) {
+    const uint32_t n = f->desc.param_count + f->unit_count;
+    uint64_t *own = (uint64_t *)cdp__fsdp_alloc(f, n * sizeof *own);
+    uint64_t *all =
+        (uint64_t *)cdp__fsdp_alloc(f, (uint64_t)cdp_size(g) * CDP__FSDP_WORDS * sizeof *all);
+    uint64_t hash = 0xcbf29ce484222325u;
+    char line[CDP__FSDP_LINE];
+    uint32_t i;
+    cdp_status st = CDP_OK;
+    if (!own || !all) st = cdp__fsdp_nomem("comparing", n * sizeof *own);
+    for (i = 0; i < n && st == CDP_OK; ++i) {
+        cdp__fsdp_line(f, i, line);
+        own[i] = cdp__fsdp_hash(0xcbf29ce484222325u, line);
+        hash = cdp__fsdp_hash(hash, line);
+    }
+    if (st == CDP_OK) st = cdp__fsdp_compare(f, g, own, all, hash);
+    cdp__fsdp_free(f, own);
+    cdp__fsdp_free(f, all);
+    return st;
+}
+
+/* ---- >>fsdp/create: making and ending -------------------------------------------------------- */
+
+/* Knows: descs, groups. Promises: nothing is left behind where creation fails; all memory of later
+   steps is allocated here, but for what the text of cdp_fsdp.h names. */
+
+/* A copy of a name, or of "<what><i>" if there is none. */
+CDP__PRIVATE char *cdp__fsdp_name(
+    const cdp_fsdp *f, const char *name, const char *what, uint32_t i) {
+    char fallback[32], *copy;
+    cdp__text t = cdp__text_of(fallback, sizeof fallback);
+    cdp__text_add(&t, "%s%u", what, i);
+    if (!name) name = fallback;
+    copy = (char *)cdp__fsdp_alloc(f, strlen(name) + 1);
+    if (copy) memcpy(copy, name, strlen(name) + 1);
+    return copy;
+}
+
+/* The tables, without memory for elements. */
+CDP__PRIVATE cdp_status cdp__fsdp_open_tables(cdp_fsdp *f, const cdp_fsdp_desc *d) {
+    const uint64_t bytes = d->param_count * sizeof *f->params;
+    uint32_t i;
+    bool named = true;
+    f->params = (cdp_fsdp_param *)cdp__fsdp_alloc(f, bytes);
+    f->offset = (uint64_t *)cdp__fsdp_alloc(f, d->param_count * sizeof *f->offset);
+    f->units = (cdp__fsdp_unit *)cdp__fsdp_alloc(f, f->unit_count * sizeof *f->units);
+    f->slots = (cdp__fsdp_slot *)cdp__fsdp_alloc(f, f->unit_count * sizeof *f->slots);
+    f->counts = (uint64_t *)cdp__fsdp_alloc(f, 2ull * f->unit_count * f->ranks * sizeof *f->counts);
+    f->pieces = (cdp_fsdp_piece *)cdp__fsdp_alloc(f, d->param_count * sizeof *f->pieces);
+    if (!f->params || !f->offset || !f->units || !f->slots || !f->counts || !f->pieces)
+        return cdp__fsdp_nomem("the tables", bytes);
+    for (i = 0; i < d->param_count; ++i) {
+        f->params[i] = d->params[i];
+        f->params[i].name = cdp__fsdp_name(f, d->params[i].name, "param", i);
+        named = named && f->params[i].name;
+    }
+    for (i = 0; i < f->unit_count; ++i) {
+        cdp__fsdp_unit *u = &f->units[i];
+        u->name = cdp__fsdp_name(f, d->units && d->unit_count ? d->units[i].name : NULL, "unit", i);
+        u->keep = cdp__fsdp_keeps(d, i);
+        u->uses = cdp__fsdp_uses(d, i);
+        u->slot = u->pool = CDP__FSDP_NONE;
+        named = named && u->name;
+    }
+    return named ? CDP_OK : cdp__fsdp_nomem("names", bytes);
+}
+
+/* Cuts both ranges of a unit. */
+CDP__PRIVATE void cdp__fsdp_cut_unit(cdp_fsdp *f, uint32_t unit) {
+    uint32_t k, r, i;
+    for (k = 0; k < 2; ++k) {
+        cdp__fsdp_range *g = &f->units[unit].range[k];
+        cdp__fsdp_walk w = cdp__fsdp_walk_of(f->params, f->desc.param_count, unit, k == 1);
+        uint64_t from = 0, at = 0;
+        g->counts = f->counts + (2ull * unit + k) * f->ranks;
+        g->total = w.total;
+        for (r = 0; r < f->ranks; ++r) {
+            const uint64_t to = cdp__fsdp_cut(&w, f->ranks, r + 1);
+            g->counts[r] = to - from;
+            if (r == f->rank) g->start = from;
+            from = to;
+        }
+        g->own = g->counts[f->rank];
+        for (i = 0; i < f->desc.param_count; ++i)
+            if (f->params[i].unit == unit && f->params[i].frozen == (k == 1)) {
+                f->offset[i] = at;
+                at += cdp__fsdp_count(&f->params[i]);
+            }
+        f->value_count += g->own;
+        if (k) continue;
+        f->mean_count += g->own;
+        f->most = cdp__max(f->most, g->total);
+        if (!cdp__fsdp_owns_gradients(&f->desc, unit))
+            f->most_shared = cdp__max(f->most_shared, g->total);
+    }
+}
+
+/* Memory of the shards, and each unit's place in it: trainable ones of all units first, so that
+   what belongs to gradients is one stretch. */
+CDP__PRIVATE cdp_status cdp__fsdp_open_shards(cdp_fsdp *f) {
+    uint64_t at[2], size = cdp__fsdp_size_of(f->desc.compute);
+    uint32_t i, k;
+    f->values = (float *)cdp__fsdp_memory(f, f->value_count * 4, &f->stats.shard_bytes);
+    f->means = (float *)cdp__fsdp_memory(f, f->mean_count * 4, &f->stats.shard_bytes);
+    if (size == 2)
+        f->copies = (uint8_t *)cdp__fsdp_memory(f, f->value_count * 2, &f->stats.copy_bytes);
+    if (!f->values || !f->means || (size == 2 && !f->copies)) return CDP_ERR_NOMEM;
+    for (k = 0; k < cdp__fsdp_states(&f->desc); ++k) {
+        f->states[k] = (float *)cdp__fsdp_alloc(f, f->mean_count * 4);
+        if (!f->states[k]) return cdp__fsdp_nomem("optimizer state", f->mean_count * 4);
+        f->stats.state_bytes += f->mean_count * 4;
+        f->stats.total_bytes += f->mean_count * 4;
+    }
+    at[0] = 0;
+    at[1] = f->mean_count;
+    for (i = 0; i < f->unit_count; ++i) {
+        cdp__fsdp_unit *u = &f->units[i];
+        u->mean = f->means + at[0];
+        for (k = 0; k < cdp__fsdp_states(&f->desc); ++k)
+            u->state[k] = f->states[k] + at[0];
+        for (k = 0; k < 2; ++k) {
+            u->range[k].value = f->values + at[k];
+            if (f->copies) u->range[k].copy = f->copies + at[k] * size;
+            at[k] += u->range[k].own;
+        }
+    }
+    return CDP_OK;
+}
+
+/* Slots, and memory of whole gradients. */
+CDP__PRIVATE cdp_status cdp__fsdp_open_slots(cdp_fsdp *f) {
+    uint32_t i, k, shared = 0, trained = 0, slot;
+    cdp_status st = CDP_OK;
+    for (i = 0; i < f->unit_count && st == CDP_OK; ++i) {
+        cdp__fsdp_unit *u = &f->units[i];
+        const uint64_t bytes = cdp__fsdp_slot_bytes(f, u);
+        const uint32_t before = u->keep ? 0 : cdp__fsdp_alike(&f->desc, i, i);
+        if (bytes && before < cdp__fsdp_slots_for(&f->desc, before + 1))
+            st = cdp__fsdp_add_slot(f, bytes, &slot);
+        if (!u->range[0].total) continue;
+        ++trained;
+        if (!cdp__fsdp_owns_gradients(&f->desc, i))
+            ++shared;
+        else if (st == CDP_OK)
+            st = cdp__fsdp_give_own(f, u);
+    }
+    for (k = 0; k < CDP__FSDP_FLIGHTS && st == CDP_OK; ++k) {
+        if (k < shared)
+            f->pool[k] = (float *)cdp__fsdp_memory(f, f->most_shared * 4, &f->stats.gradient_bytes);
+        if (k < trained && cdp__fsdp_size_of(f->desc.reduce) == 2)
+            f->narrow[k] = (uint8_t *)cdp__fsdp_memory(f, f->most * 2, &f->stats.scratch_bytes);
+        if ((k < shared && !f->pool[k])
+            || (k < trained && cdp__fsdp_size_of(f->desc.reduce) == 2 && !f->narrow[k]))
+            st = CDP_ERR_NOMEM;
+    }
+    return st;
+}
+
+/* The part of parameter `param` that a range of elements of its unit holds. */
+CDP__PRIVATE uint64_t cdp__fsdp_overlap(
+    const cdp_fsdp *f, uint32_t param, uint64_t start, uint64_t count, uint64_t *first) {
+    const uint64_t begin = f->offset[param], end = begin + cdp__fsdp_count(&f->params[param]);
+    const uint64_t low = cdp__max(begin, start), high = cdp__min(end, start + count);
+    *first = low > begin ? cdp__min(low, end) - begin : 0;
+    return high > low ? high - low : 0;
+}
+
+CDP__PRIVATE void cdp__fsdp_open_pieces(cdp_fsdp *f) {
+    uint32_t unit, i, k;
+    for (unit = 0; unit < f->unit_count; ++unit)
+        for (i = 0; i < f->desc.param_count; ++i) {
+            cdp_fsdp_piece *p = &f->pieces[f->piece_count];
+            const cdp__fsdp_unit *u = &f->units[unit];
+            const cdp__fsdp_range *r = &u->range[f->params[i].frozen];
+            uint64_t at;
+            if (f->params[i].unit != unit) continue;
+            p->count = cdp__fsdp_overlap(f, i, r->start, r->own, &p->first);
+            if (!p->count) continue;
+            p->param = i;
+            at = f->offset[i] + p->first - r->start;
+            p->data = r->value + at;
+            for (k = 0; k < CDP_FSDP_STATES && !f->params[i].frozen; ++k)
+                p->state[k] = u->state[k] ? u->state[k] + at : NULL;
+            p->grad = f->params[i].frozen ? NULL : u->mean + at;
+            ++f->piece_count;
+        }
+}
+
+/* ---- first values, saving and restoring ---- */
+
+/* Moves pieces of one parameter between their owners and `root`. */
+CDP__PRIVATE cdp_status cdp__fsdp_move(
+    cdp_fsdp *f, cdp_coll_kind kind, uint32_t param, float *own, float *whole, uint32_t root) {
+    const cdp__fsdp_unit *u = &f->units[f->params[param].unit];
+    const cdp__fsdp_range *r = &u->range[f->params[param].frozen];
+    const bool gathers = kind == CDP_COLL_GATHER, here = f->rank == root;
+    uint64_t *counts = (uint64_t *)cdp__fsdp_alloc(f, f->ranks * sizeof *counts), at = 0, first;
+    cdp_work work;
+    cdp_request rq;
+    uint32_t i;
+    cdp_status st;
+    if (!counts) return cdp__fsdp_nomem("moving a parameter", f->ranks * sizeof *counts);
+    for (i = 0; i < f->ranks; ++i) {
+        counts[i] = cdp__fsdp_overlap(f, param, at, r->counts[i], &first);
+        at += r->counts[i];
+    }
+    memset(&rq, 0, sizeof rq);
+    rq.kind = kind;
+    rq.root = root;
+    rq.in = own;
+    rq.out = own;
+    if (gathers) {
+        rq.out = here ? whole : NULL;
+        rq.out_counts = counts;
+    } else {
+        rq.in = here ? whole : NULL;
+        rq.in_counts = counts;
+    }
+    st = cdp_start(f->gathers, &rq, &work);
+    cdp__fsdp_free(f, counts);
+    return st == CDP_OK ? cdp_work_wait(work) : st;
+}
+
+/* Where this rank's elements of a parameter are, in its values or one of its states. */
+CDP__PRIVATE float *cdp__fsdp_own(cdp_fsdp *f, uint32_t param, uint32_t state) {
+    cdp__fsdp_unit *u = &f->units[f->params[param].unit];
+    const cdp__fsdp_range *r = &u->range[f->params[param].frozen];
+    float *const base = state == CDP_FSDP_VALUES ? r->value : u->state[state];
+    uint64_t first;
+    if (!cdp__fsdp_overlap(f, param, r->start, r->own, &first)) return base;
+    return base + (f->offset[param] + first - r->start);
+}
+
+/* Gives one parameter its first values. */
+CDP__PRIVATE cdp_status cdp__fsdp_init_param(cdp_fsdp *f, const cdp_fsdp_desc *d, uint32_t i) {
+    const cdp__fsdp_range *r = &f->units[f->params[i].unit].range[f->params[i].frozen];
+    float *const own = cdp__fsdp_own(f, i, CDP_FSDP_VALUES);
+    uint64_t first, count = cdp__fsdp_overlap(f, i, r->start, r->own, &first);
+    if (!cdp__fsdp_count(&d->params[i])) return CDP_OK;
+    if (f->params[i].init && d->own_init)
+        memcpy(own, d->params[i].init + first, (size_t)(count * sizeof *own));
+    else if (f->params[i].init)
+        return cdp__fsdp_move(
+            f, CDP_COLL_SCATTER, i, own, (float *)(uintptr_t)d->params[i].init, 0);
+    else if (d->fill && count)
+        d->fill(d->user, i, first, count, own);
+    return CDP_OK;
+}
+
+/* Whether rank 0 has first values of its own decides for all ranks: one number per parameter. */
+CDP__PRIVATE cdp_status cdp__fsdp_init(cdp_fsdp *f, const cdp_fsdp_desc *d) {
+    uint8_t *given = (uint8_t *)cdp__fsdp_alloc(f, d->param_count);
+    cdp_status st = CDP_OK;
+    uint32_t i;
+    if (!given) return cdp__fsdp_nomem("first values", d->param_count);
+    for (i = 0; i < d->param_count; ++i)
+        given[i] = d->params[i].init != NULL;
+    if (!d->own_init) st = cdp_broadcast(f->gathers, given, d->param_count, CDP_DTYPE_U8, 0);
+    for (i = 0; i < d->param_count && st == CDP_OK; ++i) {
+        static const float some = 0;
+        f->params[i].init = given[i] ? &some : NULL; /* only whether there are any */
+        st = cdp__fsdp_init_param(f, d, i);
+        f->params[i].init = NULL;
+    }
+    cdp__fsdp_free(f, given);
+    if (st == CDP_OK && d->replicate && !d->own_init && f->value_count)
+        st = cdp_broadcast(d->replicate, f->values, f->value_count, CDP_DTYPE_F32, 0);
+    return st == CDP_OK ? cdp__fsdp_cast(f) : st;
+}
+
+CDP__PRIVATE cdp_status cdp__fsdp_may_move(
+    cdp_fsdp *f, const char *call, uint32_t param, uint32_t state, const void *values, bool here) {
+    const cdp_status st = cdp__fsdp_may_change(f, call, false);
+    if (st != CDP_OK) return st;
+    if (param >= f->desc.param_count
+        || (state != CDP_FSDP_VALUES
+            && (state >= cdp__fsdp_states(&f->desc) || f->params[param].frozen)))
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "%s: there is no parameter %u, or it has no state %u", call, param, state);
+    if (here && !values && cdp__fsdp_count(&f->params[param]))
+        return cdp__fsdp_missing(call, "values");
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__fsdp_check_root(const cdp_fsdp *f, const char *call, uint32_t root) {
+    if (!f) return cdp__fsdp_missing(call, "fsdp");
+    if (root < f->ranks) return CDP_OK;
+    return cdp_error_set(
+        CDP_ERR_INVALID, -1, 0, "%s: root %u is no rank of %u", call, root, f->ranks);
+}
+
+CDP_API cdp_status cdp_fsdp_save(
+    cdp_fsdp *f, uint32_t param, uint32_t state, float *values, uint32_t root) {
+    cdp_status st = cdp__fsdp_check_root(f, "cdp_fsdp_save", root);
+    if (st == CDP_OK)
+        st = cdp__fsdp_may_move(f, "cdp_fsdp_save", param, state, values, f->rank == root);
+    if (st != CDP_OK || !cdp__fsdp_count(&f->params[param])) return st;
+    st = cdp__fsdp_move(f, CDP_COLL_GATHER, param, cdp__fsdp_own(f, param, state), values, root);
+    return cdp__fsdp_broken(f, st);
+}
+
+CDP_API cdp_status cdp_fsdp_restore(
+    cdp_fsdp *f, uint32_t param, uint32_t state, const float *values, uint32_t root) {
+    cdp_status st = cdp__fsdp_check_root(f, "cdp_fsdp_restore", root);
+    if (st == CDP_OK)
+        st = cdp__fsdp_may_move(f, "cdp_fsdp_restore", param, state, values, f->rank == root);
+    if (st != CDP_OK || !cdp__fsdp_count(&f->params[param])) return st;
+    st = cdp__fsdp_arrive_all(f);
+    if (st == CDP_OK)
+        st = cdp__fsdp_move(f, CDP_COLL_SCATTER, param, cdp__fsdp_own(f, param, state),
+            (float *)(uintptr_t)values, root);
+    if (st == CDP_OK) st = cdp__fsdp_cast(f);
+    if (st == CDP_OK) cdp__fsdp_forget_slots(f);
+    return cdp__fsdp_broken(f, st);
+}
+
+CDP_API uint32_t cdp_fsdp_piece_count(const cdp_fsdp *f) {
+    return f ? f->piece_count : 0;
+}
+
+CDP_API cdp_fsdp_piece cdp_fsdp_piece_at(const cdp_fsdp *f, uint32_t index) {
+    cdp_fsdp_piece none;
+    memset(&none, 0, sizeof none);
+    return f && index < f->piece_count ? f->pieces[index] : none;
+}
+
+CDP_API cdp_fsdp_stats cdp_fsdp_stats_of(const cdp_fsdp *f) {
+    cdp_fsdp_stats none;
+    memset(&none, 0, sizeof none);
+    return f ? f->stats : none;
+}
+
+/* ---- life ---- */
+
+CDP__PRIVATE void cdp__fsdp_settle(cdp_fsdp *f) {
+    uint32_t i;
+    for (i = 0; f->units && i < f->unit_count; ++i)
+        if (f->units[i].gathering) (void)!cdp_work_wait(f->units[i].gather);
+    for (i = 0; i < f->flights; ++i)
+        (void)!cdp_work_wait(f->flight[i].work);
+}
+
+CDP__PRIVATE void cdp__fsdp_free_all(cdp_fsdp *f) {
+    cdp_group *const g = f->desc.group;
+    uint32_t i;
+    for (i = 0; i < f->slot_count; ++i)
+        cdp_group_free(g, f->slots[i].memory);
+    for (i = 0; f->units && i < f->unit_count; ++i) {
+        cdp_group_free(g, f->units[i].own_grad);
+        cdp__fsdp_free(f, f->units[i].name);
+    }
+    for (i = 0; f->params && i < f->desc.param_count; ++i)
+        cdp__fsdp_free(f, (void *)(uintptr_t)f->params[i].name);
+    for (i = 0; i < CDP__FSDP_FLIGHTS; ++i) {
+        cdp_group_free(g, f->pool[i]);
+        cdp_group_free(g, f->narrow[i]);
+    }
+    for (i = 0; i < CDP_FSDP_STATES; ++i)
+        cdp__fsdp_free(f, f->states[i]);
+    cdp_group_free(g, f->values);
+    cdp_group_free(g, f->means);
+    cdp_group_free(g, f->copies);
+    cdp__fsdp_free(f, f->params);
+    cdp__fsdp_free(f, f->offset);
+    cdp__fsdp_free(f, f->units);
+    cdp__fsdp_free(f, f->pieces);
+    cdp__fsdp_free(f, f->slots);
+    cdp__fsdp_free(f, f->counts);
+    cdp__fsdp_free(f, f->record);
+    cdp__fsdp_free(f, f->next_record);
+    cdp__fsdp_free(f, f);
+}
+
+CDP_API void cdp_fsdp_destroy(cdp_fsdp *f) {
+    if (!f) return;
+    cdp__fsdp_settle(f);
+    cdp_group_destroy(f->gathers);
+    cdp_group_destroy(f->reductions);
+    cdp__fsdp_free_all(f);
+}
+
+/* All ranks learn whether one of them has too little memory. */
+CDP__PRIVATE cdp_status cdp__fsdp_vote(cdp_fsdp *f, cdp_status own) {
+    uint32_t bad = own == CDP_OK ? 0 : f->rank + 1;
+    const cdp_error e = *cdp_last_error();
+    const cdp_status st =
+        cdp_allreduce(f->desc.group, NULL, &bad, 1, CDP_DTYPE_U32, CDP_REDUCE_MAX);
+    if (own != CDP_OK) return cdp_error_set(own, -1, 0, "cdp_fsdp_create: %s", e.text);
+    if (st != CDP_OK || !bad) return st;
+    return cdp_error_set(CDP_ERR_NOMEM, (int32_t)bad - 1, 0,
+        "cdp_fsdp_create: rank %u has not enough memory; see cdp_fsdp_preview()", bad - 1);
+}
+
+/* Groups for both kinds of operations. */
+CDP__PRIVATE cdp_status cdp__fsdp_open_groups(cdp_fsdp *f) {
+    uint32_t *ranks = (uint32_t *)cdp__fsdp_alloc(f, f->ranks * sizeof *ranks), i;
+    cdp_status st = ranks ? CDP_OK : cdp__fsdp_nomem("groups", f->ranks * sizeof *ranks);
+    for (i = 0; i < f->ranks && ranks; ++i)
+        ranks[i] = i;
+    if (st == CDP_OK) st = cdp_group_new(f->desc.group, ranks, f->ranks, &f->gathers);
+    if (st == CDP_OK) st = cdp_group_new(f->desc.group, ranks, f->ranks, &f->reductions);
+    cdp__fsdp_free(f, ranks);
+    return st;
+}
+
+CDP__PRIVATE cdp_status cdp__fsdp_open(cdp_fsdp *f, const cdp_fsdp_desc *d) {
+    cdp_status st = cdp__fsdp_open_tables(f, d);
+    uint32_t i;
+    f->desc.params = f->params;
+    st = cdp__fsdp_vote(f, st);
+    if (st == CDP_OK) st = cdp__fsdp_agree(f, d->group);
+    if (st == CDP_OK && d->replicate) st = cdp__fsdp_agree(f, d->replicate);
+    if (st != CDP_OK) return st;
+    for (i = 0; i < f->unit_count; ++i)
+        cdp__fsdp_cut_unit(f, i);
+    st = cdp__fsdp_open_groups(f);
+    if (st == CDP_OK) st = cdp__fsdp_open_shards(f);
+    if (st == CDP_OK) st = cdp__fsdp_open_slots(f);
+    st = cdp__fsdp_vote(f, st);
+    if (st != CDP_OK) return st;
+    cdp__fsdp_open_pieces(f);
+    f->stats.largest_share = cdp__fsdp_largest_share(&f->desc, f->unit_count, f->ranks);
+    f->desc.units = NULL; /* the caller's */
+    return cdp__fsdp_init(f, d);
+}
+
+CDP_API cdp_status cdp_fsdp_create(const cdp_fsdp_desc *d, cdp_fsdp **out) {
+    const cdp_os *os;
+    cdp_fsdp *f;
+    cdp_status st;
+    if (!out) return cdp__fsdp_missing("cdp_fsdp_create", "out");
+    *out = NULL;
+    st = cdp__fsdp_check("cdp_fsdp_create", d);
+    if (st == CDP_OK && !d->group) st = cdp__fsdp_missing("cdp_fsdp_create", "desc.group");
+    if (st == CDP_OK) st = cdp_group_status(d->group);
+    if (st != CDP_OK) return st;
+    os = cdp_group_desc_of(d->group)->os;
+    f = (cdp_fsdp *)os->alloc(os->user, sizeof *f);
+    if (!f) return cdp__fsdp_nomem("the struct", sizeof *f);
+    memset(f, 0, sizeof *f);
+    f->os = os;
+    f->desc = *d;
+    f->desc.compute = cdp__def(d->compute, CDP_DTYPE_F32);
+    f->desc.reduce = cdp__def(d->reduce, CDP_DTYPE_F32);
+    f->ranks = cdp_size(d->group);
+    f->rank = cdp_rank(d->group);
+    f->unit_count = cdp__fsdp_unit_count(d);
+    if (d->divisor == 0)
+        f->desc.divisor = (double)f->ranks * (d->replicate ? cdp_size(d->replicate) : 1);
+    f->last = CDP__FSDP_NONE;
+    st = cdp__fsdp_open(f, d);
+    if (st == CDP_OK)
+        *out = f;
+    else
+        cdp_fsdp_destroy(f);
+    return st;
+}
+
+#endif /* CDP_FSDP_IMPL_INCLUDED */

@@ -1,0 +1,189 @@
+/*  cdp_fsdp.h - sharded training for C: FSDP, ZeRO - v0.3.0 - MIT-0 or Unlicense
+
+    WHAT IT IS
+        Trains a model whose parameters, gradients and optimizer state do not fit on one rank, with
+        the numbers that one rank would get: PyTorch's FullyShardedDataParallel, and stages 1 to 3
+        of ZeRO. Parameters are grouped into units, mostly one per layer. A unit is one flat range
+        that is cut at row boundaries, without padding. It is gathered before it is used, the next
+        one meanwhile, and freed after. Its gradients travel while backward goes on; each rank
+        updates its own pieces.
+
+    DO THIS
+        #define CDP_IMPLEMENTATION      in exactly one C or C++ file, before
+        #include "cdp_tcp.h"            or another way to connect ranks, and
+        #include "cdp_fsdp.h"           which needs cdp.h alone
+
+    QUICK START
+        #define CDP_IMPLEMENTATION
+        #include "cdp_tcp.h"
+        #include "cdp_fsdp.h"
+        #include <stdio.h>
+        int main(void) {                                     // least squares: w becomes 3
+            cdp_group *world;
+            cdp_fsdp *f;
+            if (cdp_init_from_env(NULL, &world) != CDP_OK) return cdp_print_error(stderr);
+            cdp_fsdp_param w = { .name = "w", .ndim = 2, .shape = { 6, 4 } };
+            cdp_optim adam = { .kind = CDP_OPTIM_ADAM, .lr = 0.1 };
+            cdp_fsdp_desc desc = { .group = world, .params = &w, .param_count = 1,
+                .optim = &adam, .max_norm = 1 };
+            if (cdp_fsdp_create(&desc, &f) != CDP_OK) return cdp_print_error(stderr);
+            for (int step = 0; step < 200; ++step) {
+                if (cdp_fsdp_need(f, 0) != CDP_OK) return cdp_print_error(stderr);
+                const float *x = cdp_fsdp_data(f, 0);
+                float *grad = cdp_fsdp_grad(f, 0);
+                if (!grad) return cdp_print_error(stderr);
+                for (int i = 0; i < 24; ++i) grad[i] += 2 * (x[i] - 3);
+                if (step == 199) printf("rank %u: %g\n", cdp_rank(world), x[0]);
+                if (cdp_fsdp_ready(f, 0) != CDP_OK || cdp_fsdp_backward_end(f, 0, NULL) != CDP_OK
+                    || cdp_fsdp_step(f) != CDP_OK) return cdp_print_error(stderr);
+            }
+            cdp_fsdp_destroy(f);
+            cdp_group_destroy(world);
+            return 0;
+        }
+        gcc -O2 fit.c -o fit -pthread        cdprun -n 4 ./fit
+
+    A STEP
+        forward    need(u)  read cdp_fsdp_data()                            done(u)
+        backward   need(u)  read cdp_fsdp_data(), add to cdp_fsdp_grad()    ready(u)
+        then       cdp_fsdp_backward_end(), cdp_fsdp_step()
+        Recomputation: need and done again, inside backward; needs nest. A unit that is used twice,
+        or holds a tied parameter: `ready` after each use sends and adds each time, `uses` in its
+        desc sends once. Micro-batches: each `ready` sends, and sums are added where they are owned;
+        with cdp_fsdp_no_sync() whole gradients stay until it is off. A unit that a step did not
+        use: `ready` alone, its gradients are zeros.
+
+    CONTENTS
+        Each part is marked >>folder/name and comes from src/folder/name.h. `grep '>>'` lists the
+        parts in their order, which is that of the #include lines of src/cdp_fsdp.h. A part uses
+        what comes before it, never what comes after it. Names in _api hold what programs call.
+
+    API BY TASK
+        I want to...                                       call
+        know whether it fits, before a rank runs           cdp_fsdp_preview
+        know who owns which elements                       cdp_fsdp_range, cdp_fsdp_piece_at
+        divide a model                                     cdp_fsdp_create
+        use a unit, free it                                cdp_fsdp_need, _done, cdp_fsdp_data
+        add gradients, send them                           cdp_fsdp_grad, cdp_fsdp_ready
+        add micro-batches without sending                  cdp_fsdp_no_sync
+        clip, find overflow                                cdp_fsdp_backward_end
+        update                                             cdp_fsdp_step; leave out: _drop
+        bring an optimizer of my own                       cdp_fsdp_desc.update
+        save, load, on any number of ranks                 cdp_fsdp_save, cdp_fsdp_restore
+        know what the last step took                       cdp_fsdp_stats_of
+
+    COMING FROM PyTorch
+        FSDP(module, process_group)                   cdp_fsdp_create, desc.group
+        fully_shard(module, mesh=mesh)                desc.group, and for HSDP desc.replicate: the
+                                                          groups cdp_mesh_group() gives
+        auto_wrap_policy; nested fully_shard          cdp_fsdp_param.unit
+        FULL_SHARD; SHARD_GRAD_OP                     the default; `keep` on all units
+        HYBRID_SHARD; _HYBRID_SHARD_ZERO2             desc.replicate; and `keep`
+        NO_SHARD                                      cdp_ddp_create
+        reshard_after_forward True; False             the default; cdp_fsdp_unit.keep
+        reshard_after_forward = int                   not offered
+        shard_placement_fn                            cdp_fsdp_param.grain
+        MixedPrecision, mp_policy: param_dtype        desc.compute, for all parameters
+        reduce_dtype                                  desc.reduce; sums are f32 at every step
+        keep_low_precision_grads, buffer_dtype,       the program's: gradients are f32, buffers and
+            output_dtype, cast_forward_inputs             activations belong to it
+        cpu_offload, offload_policy                   everything is in host memory
+        backward_prefetch, forward_prefetch           desc.prefetch: both directions, in the order
+                                                          of the last step
+        limit_all_gathers                             always: there are 1 + prefetch slots
+        use_orig_params                               always: updates see pieces of parameters
+        sync_module_states                            the default; False: desc.own_init
+        param_init_fn                                 desc.fill: no rank ever has the whole
+        ignored_modules, ignored_states               do not list them
+        requires_grad = False                         cdp_fsdp_param.frozen
+        no_sync(), set_requires_gradient_sync         cdp_fsdp_no_sync
+        set_gradient_divide_factor                    desc.divisor
+        set_requires_all_reduce                       not offered: copies are added once per step
+        unshard, reshard; summon_full_params          cdp_fsdp_need, _done
+        clip_grad_norm_                               desc.max_norm
+        ShardedGradScaler                             cdp_scaler, skip_nonfinite, found_inf
+        state_dict (full); load_state_dict            cdp_fsdp_save; cdp_fsdp_restore
+        register_forward_hook, custom collectives     not offered
+        ZeroRedundancyOptimizer                       stage CDP_FSDP_OPTIMIZER
+            (optimizer_class=..., **defaults)             desc.optim or desc.update
+            parameters_as_bucket_view                     always
+            overlap_with_ddp                              gathers of new values overlap forward;
+                                                          no update runs inside backward
+            consolidate_state_dict                        cdp_fsdp_save of each state
+            join                                          a rank without data: `ready` alone
+
+    CONFIGURATION
+        CDP_FSDP_IMPLEMENTATION      this header alone; cdp.h is implemented elsewhere
+        The macros of cdp.h hold here, too: CDP_API, CDP_STATIC, CDP_ASSERT, CDP_NO_STDIO.
+
+    THREADS
+        A cdp_fsdp belongs to one thread at a time. Gathers and reductions go on in the progress
+        thread of the group, or inside calls.
+
+    MEMORY
+        n ranks, P elements. Own pieces: 8 P/n bytes, 4 P/n for each array of state, 2 P/n for a
+        16-bit copy. Slots: units of one size share 1 + prefetch of them; kept units have their own.
+        Whole gradients: two of the largest unit; with stage 1, of units with `uses` and of what
+        no_sync keeps, all. 16-bit reductions: two more of half the size. All of it is allocated at
+        creation, but: what no_sync keeps, slots for units of one size that are needed at one time,
+        whole gradients of more than two units at one time, and the order of units, which the first
+        steps record. cdp_fsdp_preview() says how much; cdp_fsdp_stats_of() counts.
+
+    ERRORS
+        INVALID, UNSUPPORTED and STATE: nothing was done; correct the call. MISMATCH of
+        cdp_fsdp_create: the text names what differs and both ranks, and the group stays usable.
+        After a failure of communication, of an update, or of memory in a step, destroy the
+        cdp_fsdp: every later call fails. Other ranks learn of it at their next operation.
+
+    LIMITS
+        65535 ranks | 65534 units | 1048576 parameters of 8 dimensions | host memory only
+        pieces are f32; gathered and reduced as f32, bf16 or f16
+        not yet: device memory, several dtypes in one model, updates inside backward, further
+        copies of shards for a rank that dies, pipelines' and tensors' meshes in one desc (their
+        groups are: norm_group, `copy`)
+
+    License: MIT-0 or Unlicense, as you like; see the end of cdp.h.                            */
+#include "cdp.h"
+
+#ifndef CDP_FSDP_INCLUDED
+#define CDP_FSDP_INCLUDED
+
+#define CDP_FSDP_VERSION 300 /* major * 10000 + minor * 100 + patch */
+#if CDP_FSDP_VERSION != CDP_VERSION
+#error "cdp_fsdp.h and cdp.h are of different versions: copy both from the same release"
+#endif
+#if defined(CDP_NO_GROUPS) || defined(CDP_NO_TRAINING)
+#error "cdp_fsdp.h needs what CDP_NO_GROUPS and CDP_NO_TRAINING leave out"
+#endif
+#ifdef CDP_FEW_DTYPES
+#error "cdp_fsdp.h converts between dtypes: do not define CDP_FEW_DTYPES"
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "fsdp/fsdp_api.h"
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+#include "fsdp/cxx_api.h"
+
+#endif /* CDP_FSDP_INCLUDED */
+
+#if (defined(CDP_IMPLEMENTATION) || defined(CDP_FSDP_IMPLEMENTATION)) \
+    && !defined(CDP_FSDP_IMPL_INCLUDED)
+#define CDP_FSDP_IMPL_INCLUDED
+
+#include "fsdp/cuts.h"
+#include "fsdp/checks.h"
+#include "fsdp/paper.h"
+#include "fsdp/state.h"
+#include "fsdp/gather.h"
+#include "fsdp/reduce.h"
+#include "fsdp/step.h"
+#include "fsdp/agree.h"
+#include "fsdp/create.h"
+
+#endif /* CDP_FSDP_IMPL_INCLUDED */

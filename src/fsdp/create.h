@@ -1,0 +1,460 @@
+/* fsdp/create.h - making and ending
+
+   Knows: descs, groups. Promises: nothing is left behind where creation fails; all memory of later
+   steps is allocated here, but for what the text of cdp_fsdp.h names. */
+#ifndef CDP_SRC_FSDP_CREATE_H
+#define CDP_SRC_FSDP_CREATE_H
+
+#include "../base/config.h"
+#include "../base/status_api.h"
+#include "../os/os_api.h"
+#include "../message/transport_api.h"
+#include "../group/group_api.h"
+#include "../group/collectives_api.h"
+#include "../base/compiler.h"
+#include "../base/helpers.h"
+#include "../text/format.h"
+#include "fsdp_api.h"
+#include "cxx_api.h"
+#include "cuts.h"
+#include "checks.h"
+#include "paper.h"
+#include "state.h"
+#include "agree.h"
+#include "gather.h"
+#include "reduce.h"
+#include "step.h"
+
+/* A copy of a name, or of "<what><i>" if there is none. */
+CDP__PRIVATE char *cdp__fsdp_name(
+    const cdp_fsdp *f, const char *name, const char *what, uint32_t i) {
+    char fallback[32], *copy;
+    cdp__text t = cdp__text_of(fallback, sizeof fallback);
+    cdp__text_add(&t, "%s%u", what, i);
+    if (!name) name = fallback;
+    copy = (char *)cdp__fsdp_alloc(f, strlen(name) + 1);
+    if (copy) memcpy(copy, name, strlen(name) + 1);
+    return copy;
+}
+
+/* The tables, without memory for elements. */
+CDP__PRIVATE cdp_status cdp__fsdp_open_tables(cdp_fsdp *f, const cdp_fsdp_desc *d) {
+    const uint64_t bytes = d->param_count * sizeof *f->params;
+    uint32_t i;
+    bool named = true;
+    f->params = (cdp_fsdp_param *)cdp__fsdp_alloc(f, bytes);
+    f->offset = (uint64_t *)cdp__fsdp_alloc(f, d->param_count * sizeof *f->offset);
+    f->units = (cdp__fsdp_unit *)cdp__fsdp_alloc(f, f->unit_count * sizeof *f->units);
+    f->slots = (cdp__fsdp_slot *)cdp__fsdp_alloc(f, f->unit_count * sizeof *f->slots);
+    f->counts = (uint64_t *)cdp__fsdp_alloc(f, 2ull * f->unit_count * f->ranks * sizeof *f->counts);
+    f->pieces = (cdp_fsdp_piece *)cdp__fsdp_alloc(f, d->param_count * sizeof *f->pieces);
+    if (!f->params || !f->offset || !f->units || !f->slots || !f->counts || !f->pieces)
+        return cdp__fsdp_nomem("the tables", bytes);
+    for (i = 0; i < d->param_count; ++i) {
+        f->params[i] = d->params[i];
+        f->params[i].name = cdp__fsdp_name(f, d->params[i].name, "param", i);
+        named = named && f->params[i].name;
+    }
+    for (i = 0; i < f->unit_count; ++i) {
+        cdp__fsdp_unit *u = &f->units[i];
+        u->name = cdp__fsdp_name(f, d->units && d->unit_count ? d->units[i].name : NULL, "unit", i);
+        u->keep = cdp__fsdp_keeps(d, i);
+        u->uses = cdp__fsdp_uses(d, i);
+        u->slot = u->pool = CDP__FSDP_NONE;
+        named = named && u->name;
+    }
+    return named ? CDP_OK : cdp__fsdp_nomem("names", bytes);
+}
+
+/* Cuts both ranges of a unit. */
+CDP__PRIVATE void cdp__fsdp_cut_unit(cdp_fsdp *f, uint32_t unit) {
+    uint32_t k, r, i;
+    for (k = 0; k < 2; ++k) {
+        cdp__fsdp_range *g = &f->units[unit].range[k];
+        cdp__fsdp_walk w = cdp__fsdp_walk_of(f->params, f->desc.param_count, unit, k == 1);
+        uint64_t from = 0, at = 0;
+        g->counts = f->counts + (2ull * unit + k) * f->ranks;
+        g->total = w.total;
+        for (r = 0; r < f->ranks; ++r) {
+            const uint64_t to = cdp__fsdp_cut(&w, f->ranks, r + 1);
+            g->counts[r] = to - from;
+            if (r == f->rank) g->start = from;
+            from = to;
+        }
+        g->own = g->counts[f->rank];
+        for (i = 0; i < f->desc.param_count; ++i)
+            if (f->params[i].unit == unit && f->params[i].frozen == (k == 1)) {
+                f->offset[i] = at;
+                at += cdp__fsdp_count(&f->params[i]);
+            }
+        f->value_count += g->own;
+        if (k) continue;
+        f->mean_count += g->own;
+        f->most = cdp__max(f->most, g->total);
+        if (!cdp__fsdp_owns_gradients(&f->desc, unit))
+            f->most_shared = cdp__max(f->most_shared, g->total);
+    }
+}
+
+/* Memory of the shards, and each unit's place in it: trainable ones of all units first, so that
+   what belongs to gradients is one stretch. */
+CDP__PRIVATE cdp_status cdp__fsdp_open_shards(cdp_fsdp *f) {
+    uint64_t at[2], size = cdp__fsdp_size_of(f->desc.compute);
+    uint32_t i, k;
+    f->values = (float *)cdp__fsdp_memory(f, f->value_count * 4, &f->stats.shard_bytes);
+    f->means = (float *)cdp__fsdp_memory(f, f->mean_count * 4, &f->stats.shard_bytes);
+    if (size == 2)
+        f->copies = (uint8_t *)cdp__fsdp_memory(f, f->value_count * 2, &f->stats.copy_bytes);
+    if (!f->values || !f->means || (size == 2 && !f->copies)) return CDP_ERR_NOMEM;
+    for (k = 0; k < cdp__fsdp_states(&f->desc); ++k) {
+        f->states[k] = (float *)cdp__fsdp_alloc(f, f->mean_count * 4);
+        if (!f->states[k]) return cdp__fsdp_nomem("optimizer state", f->mean_count * 4);
+        f->stats.state_bytes += f->mean_count * 4;
+        f->stats.total_bytes += f->mean_count * 4;
+    }
+    at[0] = 0;
+    at[1] = f->mean_count;
+    for (i = 0; i < f->unit_count; ++i) {
+        cdp__fsdp_unit *u = &f->units[i];
+        u->mean = f->means + at[0];
+        for (k = 0; k < cdp__fsdp_states(&f->desc); ++k)
+            u->state[k] = f->states[k] + at[0];
+        for (k = 0; k < 2; ++k) {
+            u->range[k].value = f->values + at[k];
+            if (f->copies) u->range[k].copy = f->copies + at[k] * size;
+            at[k] += u->range[k].own;
+        }
+    }
+    return CDP_OK;
+}
+
+/* Slots, and memory of whole gradients. */
+CDP__PRIVATE cdp_status cdp__fsdp_open_slots(cdp_fsdp *f) {
+    uint32_t i, k, shared = 0, trained = 0, slot;
+    cdp_status st = CDP_OK;
+    for (i = 0; i < f->unit_count && st == CDP_OK; ++i) {
+        cdp__fsdp_unit *u = &f->units[i];
+        const uint64_t bytes = cdp__fsdp_slot_bytes(f, u);
+        const uint32_t before = u->keep ? 0 : cdp__fsdp_alike(&f->desc, i, i);
+        if (bytes && before < cdp__fsdp_slots_for(&f->desc, before + 1))
+            st = cdp__fsdp_add_slot(f, bytes, &slot);
+        if (!u->range[0].total) continue;
+        ++trained;
+        if (!cdp__fsdp_owns_gradients(&f->desc, i))
+            ++shared;
+        else if (st == CDP_OK)
+            st = cdp__fsdp_give_own(f, u);
+    }
+    for (k = 0; k < CDP__FSDP_FLIGHTS && st == CDP_OK; ++k) {
+        if (k < shared)
+            f->pool[k] = (float *)cdp__fsdp_memory(f, f->most_shared * 4, &f->stats.gradient_bytes);
+        if (k < trained && cdp__fsdp_size_of(f->desc.reduce) == 2)
+            f->narrow[k] = (uint8_t *)cdp__fsdp_memory(f, f->most * 2, &f->stats.scratch_bytes);
+        if ((k < shared && !f->pool[k])
+            || (k < trained && cdp__fsdp_size_of(f->desc.reduce) == 2 && !f->narrow[k]))
+            st = CDP_ERR_NOMEM;
+    }
+    return st;
+}
+
+/* The part of parameter `param` that a range of elements of its unit holds. */
+CDP__PRIVATE uint64_t cdp__fsdp_overlap(
+    const cdp_fsdp *f, uint32_t param, uint64_t start, uint64_t count, uint64_t *first) {
+    const uint64_t begin = f->offset[param], end = begin + cdp__fsdp_count(&f->params[param]);
+    const uint64_t low = cdp__max(begin, start), high = cdp__min(end, start + count);
+    *first = low > begin ? cdp__min(low, end) - begin : 0;
+    return high > low ? high - low : 0;
+}
+
+CDP__PRIVATE void cdp__fsdp_open_pieces(cdp_fsdp *f) {
+    uint32_t unit, i, k;
+    for (unit = 0; unit < f->unit_count; ++unit)
+        for (i = 0; i < f->desc.param_count; ++i) {
+            cdp_fsdp_piece *p = &f->pieces[f->piece_count];
+            const cdp__fsdp_unit *u = &f->units[unit];
+            const cdp__fsdp_range *r = &u->range[f->params[i].frozen];
+            uint64_t at;
+            if (f->params[i].unit != unit) continue;
+            p->count = cdp__fsdp_overlap(f, i, r->start, r->own, &p->first);
+            if (!p->count) continue;
+            p->param = i;
+            at = f->offset[i] + p->first - r->start;
+            p->data = r->value + at;
+            for (k = 0; k < CDP_FSDP_STATES && !f->params[i].frozen; ++k)
+                p->state[k] = u->state[k] ? u->state[k] + at : NULL;
+            p->grad = f->params[i].frozen ? NULL : u->mean + at;
+            ++f->piece_count;
+        }
+}
+
+/* ---- first values, saving and restoring ---- */
+
+/* Moves pieces of one parameter between their owners and `root`. */
+CDP__PRIVATE cdp_status cdp__fsdp_move(
+    cdp_fsdp *f, cdp_coll_kind kind, uint32_t param, float *own, float *whole, uint32_t root) {
+    const cdp__fsdp_unit *u = &f->units[f->params[param].unit];
+    const cdp__fsdp_range *r = &u->range[f->params[param].frozen];
+    const bool gathers = kind == CDP_COLL_GATHER, here = f->rank == root;
+    uint64_t *counts = (uint64_t *)cdp__fsdp_alloc(f, f->ranks * sizeof *counts), at = 0, first;
+    cdp_work work;
+    cdp_request rq;
+    uint32_t i;
+    cdp_status st;
+    if (!counts) return cdp__fsdp_nomem("moving a parameter", f->ranks * sizeof *counts);
+    for (i = 0; i < f->ranks; ++i) {
+        counts[i] = cdp__fsdp_overlap(f, param, at, r->counts[i], &first);
+        at += r->counts[i];
+    }
+    memset(&rq, 0, sizeof rq);
+    rq.kind = kind;
+    rq.root = root;
+    rq.in = own;
+    rq.out = own;
+    if (gathers) {
+        rq.out = here ? whole : NULL;
+        rq.out_counts = counts;
+    } else {
+        rq.in = here ? whole : NULL;
+        rq.in_counts = counts;
+    }
+    st = cdp_start(f->gathers, &rq, &work);
+    cdp__fsdp_free(f, counts);
+    return st == CDP_OK ? cdp_work_wait(work) : st;
+}
+
+/* Where this rank's elements of a parameter are, in its values or one of its states. */
+CDP__PRIVATE float *cdp__fsdp_own(cdp_fsdp *f, uint32_t param, uint32_t state) {
+    cdp__fsdp_unit *u = &f->units[f->params[param].unit];
+    const cdp__fsdp_range *r = &u->range[f->params[param].frozen];
+    float *const base = state == CDP_FSDP_VALUES ? r->value : u->state[state];
+    uint64_t first;
+    if (!cdp__fsdp_overlap(f, param, r->start, r->own, &first)) return base;
+    return base + (f->offset[param] + first - r->start);
+}
+
+/* Gives one parameter its first values. */
+CDP__PRIVATE cdp_status cdp__fsdp_init_param(cdp_fsdp *f, const cdp_fsdp_desc *d, uint32_t i) {
+    const cdp__fsdp_range *r = &f->units[f->params[i].unit].range[f->params[i].frozen];
+    float *const own = cdp__fsdp_own(f, i, CDP_FSDP_VALUES);
+    uint64_t first, count = cdp__fsdp_overlap(f, i, r->start, r->own, &first);
+    if (!cdp__fsdp_count(&d->params[i])) return CDP_OK;
+    if (f->params[i].init && d->own_init)
+        memcpy(own, d->params[i].init + first, (size_t)(count * sizeof *own));
+    else if (f->params[i].init)
+        return cdp__fsdp_move(
+            f, CDP_COLL_SCATTER, i, own, (float *)(uintptr_t)d->params[i].init, 0);
+    else if (d->fill && count)
+        d->fill(d->user, i, first, count, own);
+    return CDP_OK;
+}
+
+/* Whether rank 0 has first values of its own decides for all ranks: one number per parameter. */
+CDP__PRIVATE cdp_status cdp__fsdp_init(cdp_fsdp *f, const cdp_fsdp_desc *d) {
+    uint8_t *given = (uint8_t *)cdp__fsdp_alloc(f, d->param_count);
+    cdp_status st = CDP_OK;
+    uint32_t i;
+    if (!given) return cdp__fsdp_nomem("first values", d->param_count);
+    for (i = 0; i < d->param_count; ++i)
+        given[i] = d->params[i].init != NULL;
+    if (!d->own_init) st = cdp_broadcast(f->gathers, given, d->param_count, CDP_DTYPE_U8, 0);
+    for (i = 0; i < d->param_count && st == CDP_OK; ++i) {
+        static const float some = 0;
+        f->params[i].init = given[i] ? &some : NULL; /* only whether there are any */
+        st = cdp__fsdp_init_param(f, d, i);
+        f->params[i].init = NULL;
+    }
+    cdp__fsdp_free(f, given);
+    if (st == CDP_OK && d->replicate && !d->own_init && f->value_count)
+        st = cdp_broadcast(d->replicate, f->values, f->value_count, CDP_DTYPE_F32, 0);
+    return st == CDP_OK ? cdp__fsdp_cast(f) : st;
+}
+
+CDP__PRIVATE cdp_status cdp__fsdp_may_move(
+    cdp_fsdp *f, const char *call, uint32_t param, uint32_t state, const void *values, bool here) {
+    const cdp_status st = cdp__fsdp_may_change(f, call, false);
+    if (st != CDP_OK) return st;
+    if (param >= f->desc.param_count
+        || (state != CDP_FSDP_VALUES
+            && (state >= cdp__fsdp_states(&f->desc) || f->params[param].frozen)))
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "%s: there is no parameter %u, or it has no state %u", call, param, state);
+    if (here && !values && cdp__fsdp_count(&f->params[param]))
+        return cdp__fsdp_missing(call, "values");
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__fsdp_check_root(const cdp_fsdp *f, const char *call, uint32_t root) {
+    if (!f) return cdp__fsdp_missing(call, "fsdp");
+    if (root < f->ranks) return CDP_OK;
+    return cdp_error_set(
+        CDP_ERR_INVALID, -1, 0, "%s: root %u is no rank of %u", call, root, f->ranks);
+}
+
+CDP_API cdp_status cdp_fsdp_save(
+    cdp_fsdp *f, uint32_t param, uint32_t state, float *values, uint32_t root) {
+    cdp_status st = cdp__fsdp_check_root(f, "cdp_fsdp_save", root);
+    if (st == CDP_OK)
+        st = cdp__fsdp_may_move(f, "cdp_fsdp_save", param, state, values, f->rank == root);
+    if (st != CDP_OK || !cdp__fsdp_count(&f->params[param])) return st;
+    st = cdp__fsdp_move(f, CDP_COLL_GATHER, param, cdp__fsdp_own(f, param, state), values, root);
+    return cdp__fsdp_broken(f, st);
+}
+
+CDP_API cdp_status cdp_fsdp_restore(
+    cdp_fsdp *f, uint32_t param, uint32_t state, const float *values, uint32_t root) {
+    cdp_status st = cdp__fsdp_check_root(f, "cdp_fsdp_restore", root);
+    if (st == CDP_OK)
+        st = cdp__fsdp_may_move(f, "cdp_fsdp_restore", param, state, values, f->rank == root);
+    if (st != CDP_OK || !cdp__fsdp_count(&f->params[param])) return st;
+    st = cdp__fsdp_arrive_all(f);
+    if (st == CDP_OK)
+        st = cdp__fsdp_move(f, CDP_COLL_SCATTER, param, cdp__fsdp_own(f, param, state),
+            (float *)(uintptr_t)values, root);
+    if (st == CDP_OK) st = cdp__fsdp_cast(f);
+    if (st == CDP_OK) cdp__fsdp_forget_slots(f);
+    return cdp__fsdp_broken(f, st);
+}
+
+CDP_API uint32_t cdp_fsdp_piece_count(const cdp_fsdp *f) {
+    return f ? f->piece_count : 0;
+}
+
+CDP_API cdp_fsdp_piece cdp_fsdp_piece_at(const cdp_fsdp *f, uint32_t index) {
+    cdp_fsdp_piece none;
+    memset(&none, 0, sizeof none);
+    return f && index < f->piece_count ? f->pieces[index] : none;
+}
+
+CDP_API cdp_fsdp_stats cdp_fsdp_stats_of(const cdp_fsdp *f) {
+    cdp_fsdp_stats none;
+    memset(&none, 0, sizeof none);
+    return f ? f->stats : none;
+}
+
+/* ---- life ---- */
+
+CDP__PRIVATE void cdp__fsdp_settle(cdp_fsdp *f) {
+    uint32_t i;
+    for (i = 0; f->units && i < f->unit_count; ++i)
+        if (f->units[i].gathering) (void)!cdp_work_wait(f->units[i].gather);
+    for (i = 0; i < f->flights; ++i)
+        (void)!cdp_work_wait(f->flight[i].work);
+}
+
+CDP__PRIVATE void cdp__fsdp_free_all(cdp_fsdp *f) {
+    cdp_group *const g = f->desc.group;
+    uint32_t i;
+    for (i = 0; i < f->slot_count; ++i)
+        cdp_group_free(g, f->slots[i].memory);
+    for (i = 0; f->units && i < f->unit_count; ++i) {
+        cdp_group_free(g, f->units[i].own_grad);
+        cdp__fsdp_free(f, f->units[i].name);
+    }
+    for (i = 0; f->params && i < f->desc.param_count; ++i)
+        cdp__fsdp_free(f, (void *)(uintptr_t)f->params[i].name);
+    for (i = 0; i < CDP__FSDP_FLIGHTS; ++i) {
+        cdp_group_free(g, f->pool[i]);
+        cdp_group_free(g, f->narrow[i]);
+    }
+    for (i = 0; i < CDP_FSDP_STATES; ++i)
+        cdp__fsdp_free(f, f->states[i]);
+    cdp_group_free(g, f->values);
+    cdp_group_free(g, f->means);
+    cdp_group_free(g, f->copies);
+    cdp__fsdp_free(f, f->params);
+    cdp__fsdp_free(f, f->offset);
+    cdp__fsdp_free(f, f->units);
+    cdp__fsdp_free(f, f->pieces);
+    cdp__fsdp_free(f, f->slots);
+    cdp__fsdp_free(f, f->counts);
+    cdp__fsdp_free(f, f->record);
+    cdp__fsdp_free(f, f->next_record);
+    cdp__fsdp_free(f, f);
+}
+
+CDP_API void cdp_fsdp_destroy(cdp_fsdp *f) {
+    if (!f) return;
+    cdp__fsdp_settle(f);
+    cdp_group_destroy(f->gathers);
+    cdp_group_destroy(f->reductions);
+    cdp__fsdp_free_all(f);
+}
+
+/* All ranks learn whether one of them has too little memory. */
+CDP__PRIVATE cdp_status cdp__fsdp_vote(cdp_fsdp *f, cdp_status own) {
+    uint32_t bad = own == CDP_OK ? 0 : f->rank + 1;
+    const cdp_error e = *cdp_last_error();
+    const cdp_status st =
+        cdp_allreduce(f->desc.group, NULL, &bad, 1, CDP_DTYPE_U32, CDP_REDUCE_MAX);
+    if (own != CDP_OK) return cdp_error_set(own, -1, 0, "cdp_fsdp_create: %s", e.text);
+    if (st != CDP_OK || !bad) return st;
+    return cdp_error_set(CDP_ERR_NOMEM, (int32_t)bad - 1, 0,
+        "cdp_fsdp_create: rank %u has not enough memory; see cdp_fsdp_preview()", bad - 1);
+}
+
+/* Groups for both kinds of operations. */
+CDP__PRIVATE cdp_status cdp__fsdp_open_groups(cdp_fsdp *f) {
+    uint32_t *ranks = (uint32_t *)cdp__fsdp_alloc(f, f->ranks * sizeof *ranks), i;
+    cdp_status st = ranks ? CDP_OK : cdp__fsdp_nomem("groups", f->ranks * sizeof *ranks);
+    for (i = 0; i < f->ranks && ranks; ++i)
+        ranks[i] = i;
+    if (st == CDP_OK) st = cdp_group_new(f->desc.group, ranks, f->ranks, &f->gathers);
+    if (st == CDP_OK) st = cdp_group_new(f->desc.group, ranks, f->ranks, &f->reductions);
+    cdp__fsdp_free(f, ranks);
+    return st;
+}
+
+CDP__PRIVATE cdp_status cdp__fsdp_open(cdp_fsdp *f, const cdp_fsdp_desc *d) {
+    cdp_status st = cdp__fsdp_open_tables(f, d);
+    uint32_t i;
+    f->desc.params = f->params;
+    st = cdp__fsdp_vote(f, st);
+    if (st == CDP_OK) st = cdp__fsdp_agree(f, d->group);
+    if (st == CDP_OK && d->replicate) st = cdp__fsdp_agree(f, d->replicate);
+    if (st != CDP_OK) return st;
+    for (i = 0; i < f->unit_count; ++i)
+        cdp__fsdp_cut_unit(f, i);
+    st = cdp__fsdp_open_groups(f);
+    if (st == CDP_OK) st = cdp__fsdp_open_shards(f);
+    if (st == CDP_OK) st = cdp__fsdp_open_slots(f);
+    st = cdp__fsdp_vote(f, st);
+    if (st != CDP_OK) return st;
+    cdp__fsdp_open_pieces(f);
+    f->stats.largest_share = cdp__fsdp_largest_share(&f->desc, f->unit_count, f->ranks);
+    f->desc.units = NULL; /* the caller's */
+    return cdp__fsdp_init(f, d);
+}
+
+CDP_API cdp_status cdp_fsdp_create(const cdp_fsdp_desc *d, cdp_fsdp **out) {
+    const cdp_os *os;
+    cdp_fsdp *f;
+    cdp_status st;
+    if (!out) return cdp__fsdp_missing("cdp_fsdp_create", "out");
+    *out = NULL;
+    st = cdp__fsdp_check("cdp_fsdp_create", d);
+    if (st == CDP_OK && !d->group) st = cdp__fsdp_missing("cdp_fsdp_create", "desc.group");
+    if (st == CDP_OK) st = cdp_group_status(d->group);
+    if (st != CDP_OK) return st;
+    os = cdp_group_desc_of(d->group)->os;
+    f = (cdp_fsdp *)os->alloc(os->user, sizeof *f);
+    if (!f) return cdp__fsdp_nomem("the struct", sizeof *f);
+    memset(f, 0, sizeof *f);
+    f->os = os;
+    f->desc = *d;
+    f->desc.compute = cdp__def(d->compute, CDP_DTYPE_F32);
+    f->desc.reduce = cdp__def(d->reduce, CDP_DTYPE_F32);
+    f->ranks = cdp_size(d->group);
+    f->rank = cdp_rank(d->group);
+    f->unit_count = cdp__fsdp_unit_count(d);
+    if (d->divisor == 0)
+        f->desc.divisor = (double)f->ranks * (d->replicate ? cdp_size(d->replicate) : 1);
+    f->last = CDP__FSDP_NONE;
+    st = cdp__fsdp_open(f, d);
+    if (st == CDP_OK)
+        *out = f;
+    else
+        cdp_fsdp_destroy(f);
+    return st;
+}
+
+#endif /* CDP_SRC_FSDP_CREATE_H */

@@ -1,0 +1,20 @@
+/* fsdp/cxx_api.h - descs by reference in C++ */
+#ifndef CDP_SRC_FSDP_CXX_API_H
+#define CDP_SRC_FSDP_CXX_API_H
+
+#include "../base/config.h"
+#include "../base/status_api.h"
+#include "fsdp_api.h"
+
+#ifdef __cplusplus
+extern "C++" { /* also where a program includes the header in extern "C" */
+inline cdp_status cdp_fsdp_create(const cdp_fsdp_desc &desc, cdp_fsdp **out) {
+    return cdp_fsdp_create(&desc, out);
+}
+inline cdp_status cdp_fsdp_preview(const cdp_fsdp_desc &desc, uint32_t rank, cdp_fsdp_stats *out) {
+    return cdp_fsdp_preview(&desc, rank, out);
+}
+} /* extern "C++" */
+#endif
+
+#endif /* CDP_SRC_FSDP_CXX_API_H */

@@ -1,0 +1,172 @@
+/* fsdp/paper.h - what a rank will need and receive, without ranks
+
+   Knows: a desc. Promises: the same numbers as a run. */
+#ifndef CDP_SRC_FSDP_PAPER_H
+#define CDP_SRC_FSDP_PAPER_H
+
+#include "../base/config.h"
+#include "../base/status_api.h"
+#include "../message/transport_api.h"
+#include "../group/group_api.h"
+#include "../base/compiler.h"
+#include "../base/helpers.h"
+#include "fsdp_api.h"
+#include "cuts.h"
+#include "checks.h"
+
+/* A unit on one rank: elements of all ranks and of this one; [0] trainable, [1] frozen. */
+typedef struct cdp__fsdp_plan {
+    uint64_t total[2], own[2];
+} cdp__fsdp_plan;
+
+CDP__PRIVATE cdp__fsdp_plan cdp__fsdp_plan_of(
+    const cdp_fsdp_desc *d, uint32_t unit, uint32_t ranks, uint32_t rank) {
+    cdp__fsdp_plan p;
+    uint32_t k;
+    for (k = 0; k < 2; ++k) {
+        const cdp__fsdp_walk w = cdp__fsdp_walk_of(d->params, d->param_count, unit, k == 1);
+        uint64_t start, end;
+        cdp__fsdp_cut_of(&w, ranks, rank, &start, &end);
+        p.total[k] = w.total;
+        p.own[k] = end - start;
+    }
+    return p;
+}
+
+CDP__PRIVATE uint64_t cdp__fsdp_whole(const cdp__fsdp_plan *p) {
+    return p->total[0] + p->total[1];
+}
+
+/* How many units with slots of the same size come before `unit`, or there are at all. */
+CDP__PRIVATE uint32_t cdp__fsdp_alike(const cdp_fsdp_desc *d, uint32_t unit, uint32_t end) {
+    const cdp__fsdp_plan p = cdp__fsdp_plan_of(d, unit, 1, 0);
+    uint32_t u, n = 0;
+    for (u = 0; u < end; ++u) {
+        const cdp__fsdp_plan q = cdp__fsdp_plan_of(d, u, 1, 0);
+        n += !cdp__fsdp_keeps(d, u) && cdp__fsdp_whole(&q) == cdp__fsdp_whole(&p);
+    }
+    return n;
+}
+
+/* Slots, and gathers in a step: of each size the last units stay until backward begins. */
+CDP__PRIVATE void cdp__fsdp_preview_slots(const cdp_fsdp_desc *d, uint32_t unit, uint32_t units,
+    const cdp__fsdp_plan *p, cdp_fsdp_stats *out) {
+    const uint64_t size = cdp__fsdp_size_of(d->compute), bytes = cdp__fsdp_whole(p) * size;
+    const uint64_t received = bytes - (p->own[0] + p->own[1]) * size;
+    uint32_t gathers = 1;
+    if (!bytes) return;
+    if (cdp__fsdp_keeps(d, unit))
+        out->slot_bytes += bytes;
+    else {
+        const uint32_t alike = cdp__fsdp_alike(d, unit, units);
+        const uint32_t before = cdp__fsdp_alike(d, unit, unit);
+        const uint32_t slots = cdp__fsdp_slots_for(d, alike);
+        if (before < slots) out->slot_bytes += bytes;
+        if (before + slots < alike) gathers = 2;
+    }
+    out->gathers += gathers;
+    out->gather_bytes += gathers * received;
+}
+
+#define CDP__FSDP_RANKS 256u /* whose shares are added up at a time */
+
+/* Adds what ranks from `first` on own of one range. */
+CDP__PRIVATE void cdp__fsdp_add_shares(
+    cdp__fsdp_walk *w, uint32_t ranks, uint32_t first, uint32_t count, uint64_t *share) {
+    uint64_t from = cdp__fsdp_cut(w, ranks, first);
+    uint32_t r;
+    for (r = 0; r < count; ++r) {
+        const uint64_t at = cdp__fsdp_cut(w, ranks, first + r + 1);
+        share[r] += at - from;
+        from = at;
+    }
+}
+
+/* The largest rank's share of all elements over the mean. */
+CDP__PRIVATE double cdp__fsdp_largest_share(
+    const cdp_fsdp_desc *d, uint32_t units, uint32_t ranks) {
+    uint64_t all = 0, largest = 0, share[CDP__FSDP_RANKS];
+    uint32_t first, k, r;
+    for (first = 0; first < ranks; first += CDP__FSDP_RANKS) {
+        const uint32_t count = (uint32_t)cdp__min(CDP__FSDP_RANKS, ranks - first);
+        memset(share, 0, sizeof share);
+        for (k = 0; k < 2 * units; ++k) {
+            cdp__fsdp_walk w = cdp__fsdp_walk_of(d->params, d->param_count, k / 2, k % 2 == 1);
+            if (!first) all += w.total;
+            cdp__fsdp_add_shares(&w, ranks, first, count, share);
+        }
+        for (r = 0; r < count; ++r)
+            largest = cdp__max(largest, share[r]);
+    }
+    return all ? (double)largest * ranks / (double)all : 1;
+}
+
+CDP__PRIVATE void cdp__fsdp_preview_sum(cdp_fsdp_stats *s) {
+    s->total_bytes = s->shard_bytes + s->state_bytes + s->copy_bytes + s->slot_bytes
+        + s->gradient_bytes + s->scratch_bytes;
+}
+
+CDP__PRIVATE void cdp__fsdp_preview(
+    const cdp_fsdp_desc *d, uint32_t ranks, uint32_t rank, cdp_fsdp_stats *out) {
+    const uint32_t units = cdp__fsdp_unit_count(d);
+    uint64_t most_shared = 0, most = 0;
+    uint32_t u, shared = 0, trained = 0;
+    for (u = 0; u < units; ++u) {
+        const cdp__fsdp_plan p = cdp__fsdp_plan_of(d, u, ranks, rank);
+        out->shard_bytes += (2 * p.own[0] + p.own[1]) * 4;
+        out->state_bytes += cdp__fsdp_states(d) * p.own[0] * 4;
+        if (cdp__fsdp_size_of(d->compute) == 2) out->copy_bytes += (p.own[0] + p.own[1]) * 2;
+        cdp__fsdp_preview_slots(d, u, units, &p, out);
+        if (!p.total[0]) continue;
+        ++trained;
+        most = cdp__max(most, p.total[0]);
+        ++out->reductions;
+        out->reduce_bytes += (ranks - 1ull) * p.own[0] * cdp__fsdp_size_of(d->reduce);
+        if (cdp__fsdp_owns_gradients(d, u)) {
+            out->gradient_bytes += p.total[0] * 4;
+            continue;
+        }
+        ++shared;
+        most_shared = cdp__max(most_shared, p.total[0]);
+    }
+    out->gradient_bytes += cdp__min(shared, 2) * most_shared * 4;
+    if (cdp__fsdp_size_of(d->reduce) == 2) out->scratch_bytes = cdp__min(trained, 2) * most * 2;
+    cdp__fsdp_preview_sum(out);
+    out->largest_share = cdp__fsdp_largest_share(d, units, ranks);
+}
+
+CDP_API cdp_status cdp_fsdp_preview(const cdp_fsdp_desc *d, uint32_t rank, cdp_fsdp_stats *out) {
+    cdp_status st;
+    uint32_t ranks;
+    if (!out) return cdp__fsdp_missing("cdp_fsdp_preview", "out");
+    memset(out, 0, sizeof *out);
+    st = cdp__fsdp_check("cdp_fsdp_preview", d);
+    if (st != CDP_OK) return st;
+    ranks = d->group ? cdp_size(d->group) : d->paper_ranks;
+    if (ranks > 65535 || rank >= ranks)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_fsdp_preview: rank %u of %u; set desc.group, or desc.paper_ranks to 1 to 65535",
+            rank, ranks);
+    cdp__fsdp_preview(d, ranks, rank, out);
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_fsdp_range(const cdp_fsdp_desc *d, uint32_t unit, bool frozen,
+    uint32_t ranks, uint32_t rank, uint64_t *start, uint64_t *end) {
+    cdp__fsdp_walk w;
+    cdp_status st;
+    if (start) *start = 0;
+    if (end) *end = 0;
+    if (!start) return cdp__fsdp_missing("cdp_fsdp_range", "start");
+    if (!end) return cdp__fsdp_missing("cdp_fsdp_range", "end");
+    st = cdp__fsdp_check("cdp_fsdp_range", d);
+    if (st != CDP_OK) return st;
+    if (unit >= cdp__fsdp_unit_count(d) || rank >= ranks || ranks > 65535)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_fsdp_range: there is no rank %u of %u, or no unit %u", rank, ranks, unit);
+    w = cdp__fsdp_walk_of(d->params, d->param_count, unit, frozen);
+    cdp__fsdp_cut_of(&w, ranks, rank, start, end);
+    return CDP_OK;
+}
+
+#endif /* CDP_SRC_FSDP_PAPER_H */

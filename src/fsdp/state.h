@@ -1,0 +1,179 @@
+/* fsdp/state.h - what a cdp_fsdp consists of
+
+   Knows: units, slots, gradients on their way. Promises: memory is counted where it is made. */
+#ifndef CDP_SRC_FSDP_STATE_H
+#define CDP_SRC_FSDP_STATE_H
+
+#include "../base/config.h"
+#include "../base/status_api.h"
+#include "../base/error_api.h"
+#include "../os/os_api.h"
+#include "../message/transport_api.h"
+#include "../group/group_api.h"
+#include "../group/collectives_api.h"
+#include "../base/compiler.h"
+#include "../base/helpers.h"
+#include "../text/format.h"
+#include "fsdp_api.h"
+#include "cuts.h"
+#include "checks.h"
+#include "paper.h"
+
+#define CDP__FSDP_FLIGHTS 2u /* reductions in flight */
+/* In the place of the root, which gathers and reductions do not have: they carry the number of
+   their unit as buckets of a ddp do, so ranks that use different units of one size get an error. */
+#define CDP__FSDP_TAG 0xddff0000u
+
+/* One of the two ranges of a unit. */
+typedef struct cdp__fsdp_range {
+    uint64_t total, start, own; /* elements of all ranks; where this rank's begin; how many */
+    uint64_t *counts;           /* of each rank */
+    float *value;               /* this rank's */
+    uint8_t *copy;              /* the same in the dtype that is gathered, if that is not f32 */
+} cdp__fsdp_range;
+
+typedef struct cdp__fsdp_unit {
+    char *name;
+    bool keep;
+    uint32_t uses;
+    cdp__fsdp_range range[2]; /* trainable, frozen */
+    float *mean;              /* this rank's part of the sum of gradients, then of the mean */
+    float *state[CDP_FSDP_STATES];
+    uint32_t slot;  /* where it is gathered; CDP__FSDP_NONE: nowhere */
+    uint32_t opens; /* needs without done */
+    cdp_work gather;
+    bool gathering;
+    float *grad;      /* whole gradient that the program adds to; NULL: not begun */
+    uint32_t pool;    /* which of the shared memories `grad` is; CDP__FSDP_NONE: own_grad */
+    float *own_grad;  /* of units that do not share */
+    uint32_t flying;  /* reductions in flight */
+    uint32_t readies; /* since the last reduction */
+    bool reduced;     /* a sum of this step is in `mean`, or on its way there */
+    bool held;        /* no_sync has kept its gradients */
+} cdp__fsdp_unit;
+
+typedef struct cdp__fsdp_slot {
+    uint8_t *memory;
+    uint64_t bytes;
+    uint32_t unit;  /* CDP__FSDP_NONE: free */
+    uint64_t stamp; /* when it was used */
+} cdp__fsdp_slot;
+
+/* A reduction in flight. */
+typedef struct cdp__fsdp_flight {
+    uint32_t unit, pool;
+    float *grad;
+    uint8_t *narrow; /* the gradient in 16 bits; NULL: it travels as f32 */
+    bool first;      /* the sum is stored, not added */
+    cdp_work work;
+} cdp__fsdp_flight;
+
+struct cdp_fsdp {
+    cdp_fsdp_desc desc; /* without what its caller may free */
+    const cdp_os *os;
+    cdp_group *gathers, *reductions; /* of the same ranks as desc.group, in which each kind of
+                                        operation does not wait for the other */
+    uint32_t ranks, rank, unit_count, piece_count;
+    cdp_fsdp_param *params; /* with copies of names */
+    uint64_t *offset;       /* of each parameter in its range */
+    cdp__fsdp_unit *units;
+    cdp_fsdp_piece *pieces;
+    cdp__fsdp_slot *slots;
+    uint32_t slot_count;
+    uint64_t clock;
+    float *values, *means, *states[CDP_FSDP_STATES]; /* of all units */
+    uint64_t value_count, mean_count;
+    uint8_t *copies;
+    uint64_t *counts;
+    float *pool[CDP__FSDP_FLIGHTS];
+    bool pool_taken[CDP__FSDP_FLIGHTS];
+    uint8_t *narrow[CDP__FSDP_FLIGHTS];
+    uint64_t most, most_shared; /* elements of the largest whole gradients */
+    cdp__fsdp_flight flight[CDP__FSDP_FLIGHTS];
+    uint32_t flights;
+    uint32_t *record, *next_record; /* units in the order of needs: of the last step, of this one */
+    uint32_t record_count, next_count, record_room, cursor, last;
+    bool backward, no_sync, ended;
+    cdp_fsdp_info info;
+    uint64_t step;
+    cdp_status failed; /* of the first call that failed in the midst of a step */
+    char cause[512];   /* its text */
+    cdp_fsdp_stats stats, now;
+};
+
+CDP__PRIVATE void *cdp__fsdp_alloc(const cdp_fsdp *f, uint64_t bytes) {
+    void *p = f->os->alloc(f->os->user, bytes ? bytes : 1);
+    if (p) memset(p, 0, (size_t)bytes);
+    return p;
+}
+
+CDP__PRIVATE void cdp__fsdp_free(const cdp_fsdp *f, void *p) {
+    if (p) f->os->release(f->os->user, p);
+}
+
+/* Memory that operations use; zeros. NULL: the last error says why. */
+CDP__PRIVATE void *cdp__fsdp_memory(cdp_fsdp *f, uint64_t bytes, uint64_t *counter) {
+    void *p = NULL;
+    if (cdp_group_alloc(f->desc.group, bytes ? bytes : 1, &p) != CDP_OK) return NULL;
+    memset(p, 0, (size_t)bytes);
+    *counter += bytes;
+    f->stats.total_bytes += bytes;
+    return p;
+}
+
+/* Refuses calls that come at the wrong time. */
+CDP__PRIVATE cdp_status cdp__fsdp_may(
+    cdp_fsdp *f, const char *call, uint32_t unit, bool before_end) {
+    if (!f) return cdp__fsdp_missing(call, "fsdp");
+    if (f->failed != CDP_OK)
+        return cdp_error_set(f->failed, -1, 0,
+            "%s: an earlier call has failed, so destroy this cdp_fsdp: %s", call, f->cause);
+    if (unit >= f->unit_count)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "%s: unit %u should be less than the number of units, %u", call, unit, f->unit_count);
+    if (before_end && f->ended)
+        return cdp_error_set(CDP_ERR_STATE, -1, 0,
+            "%s: cdp_fsdp_backward_end() has ended this step; call cdp_fsdp_step() or "
+            "cdp_fsdp_drop() first",
+            call);
+    return CDP_OK;
+}
+
+CDP__PRIVATE uint64_t cdp__fsdp_now(const cdp_fsdp *f) {
+    return f->os->now_ns(f->os->user);
+}
+
+/* What this thread's last error says, with units in the place of buckets. */
+CDP__PRIVATE void cdp__fsdp_retell(char *out, uint64_t room) {
+    static const char bucket[] = "for bucket ", ddp[] = " of ddp 255";
+    cdp__text t = cdp__text_of(out, room);
+    const char *from = cdp_last_error()->text;
+    while (*from)
+        if (!strncmp(from, bucket, sizeof bucket - 1)) {
+            cdp__text_add(&t, "for unit ");
+            from += sizeof bucket - 1;
+        } else if (!strncmp(from, ddp, sizeof ddp - 1))
+            from += sizeof ddp - 1;
+        else
+            cdp__text_add(&t, "%c", *from++);
+}
+
+/* Names the call and the unit in the last error. */
+CDP__PRIVATE cdp_status cdp__fsdp_tell(const char *call, const cdp__fsdp_unit *u, cdp_status st) {
+    char text[512];
+    const int32_t peer = cdp_last_error()->peer;
+    if (st == CDP_OK) return st;
+    cdp__fsdp_retell(text, sizeof text);
+    return cdp_error_set(st, peer, 0, "%s: unit '%s': %s", call, u->name, text);
+}
+
+/* Waits for a unit's operation. */
+CDP__PRIVATE cdp_status cdp__fsdp_wait(
+    cdp_fsdp *f, const char *call, const cdp__fsdp_unit *u, cdp_work work) {
+    const uint64_t from = cdp__fsdp_now(f);
+    const cdp_status st = cdp_work_wait(work);
+    f->now.exposed_ns += cdp__fsdp_now(f) - from;
+    return cdp__fsdp_tell(call, u, st);
+}
+
+#endif /* CDP_SRC_FSDP_STATE_H */

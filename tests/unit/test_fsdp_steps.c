@@ -1,0 +1,441 @@
+/* Sharded training: mistakes and failures in sentences; overflow, clipping, saved state; memory. */
+#define CDP_IMPLEMENTATION
+#include "cdp.h"
+#include "cdp_fsdp.h"
+#include "ranks.h"
+#include <math.h>
+
+/* Three units of one size, one of another: two trainable parameters each, one frozen. */
+enum {
+    UNITS = 4,
+    PARAMS = 3 * UNITS,
+    MOST = 40
+};
+
+typedef struct rig {
+    cdp_fsdp_param params[PARAMS];
+    cdp_fsdp_unit units[UNITS];
+    cdp_optim optim;
+    cdp_fsdp_desc desc;
+    cdp_fsdp *f;
+} rig;
+
+static void rig_fill(void *user, uint32_t param, uint64_t first, uint64_t count, float *out) {
+    (void)user;
+    for (uint64_t k = 0; k < count; ++k)
+        out[k] = (float)((param * 3 + first + k) % 7);
+}
+
+static void rig_desc(rig *r, cdp_group *g) {
+    memset(r, 0, sizeof *r);
+    for (uint32_t i = 0; i < PARAMS; ++i) {
+        r->params[i].unit = i / 3;
+        r->params[i].ndim = i % 3 == 1 ? 1 : 2;
+        r->params[i].shape[0] = 5;
+        r->params[i].shape[1] = i / 3 == UNITS - 1 ? 7 : 3;
+        r->params[i].frozen = i % 3 == 2;
+    }
+    r->optim.kind = CDP_OPTIM_ADAMW;
+    r->optim.lr = .01;
+    r->desc.group = g;
+    r->desc.params = r->params;
+    r->desc.param_count = PARAMS;
+    r->desc.optim = &r->optim;
+    r->desc.fill = rig_fill;
+}
+
+static void rig_open(rig *r, cdp_group *g) {
+    rig_desc(r, g);
+    T_EQ(CDP_OK, cdp_fsdp_create(&r->desc, &r->f));
+}
+
+static uint32_t count_of(const rig *r, uint32_t i) {
+    return (uint32_t)(r->params[i].shape[0] * (r->params[i].ndim > 1 ? r->params[i].shape[1] : 1));
+}
+
+/* Forward and backward through all units; gradients are `value` everywhere, on rank `only` alone if
+   that is a rank. */
+static cdp_status rig_pass(rig *r, float value, uint32_t only) {
+    cdp_status st = CDP_OK;
+    const bool mine = only == UINT32_MAX || cdp_rank(r->desc.group) == only;
+    for (uint32_t u = 0; u < UNITS && st == CDP_OK; ++u) {
+        st = cdp_fsdp_need(r->f, u);
+        if (st == CDP_OK) st = cdp_fsdp_done(r->f, u);
+    }
+    for (uint32_t u = UNITS; u-- > 0 && st == CDP_OK;) {
+        st = cdp_fsdp_need(r->f, u);
+        for (uint32_t i = 3 * u; i < 3 * u + 2 && st == CDP_OK && mine; ++i) {
+            float *grad = cdp_fsdp_grad(r->f, i);
+            if (!grad) return cdp_last_error()->status;
+            for (uint32_t k = 0; k < count_of(r, i); ++k)
+                grad[k] += value;
+        }
+        if (st == CDP_OK) st = cdp_fsdp_ready(r->f, u);
+    }
+    return st;
+}
+
+static void rig_get(rig *r, uint32_t state, float out[PARAMS][MOST]) {
+    for (uint32_t i = 0; i < PARAMS; ++i)
+        if (state == CDP_FSDP_VALUES || !r->params[i].frozen)
+            for (uint32_t root = 0; root < cdp_size(r->desc.group); ++root)
+                T_EQ(CDP_OK, cdp_fsdp_save(r->f, i, state, out[i], root));
+}
+
+static bool says(const char *words) {
+    const bool found = strstr(cdp_last_error()->text, words) != NULL;
+    if (!found) printf("    says: %s\n", cdp_last_error()->text);
+    return found;
+}
+
+/* ---- calls in a wrong order ---- */
+
+static void rank_makes_mistakes(cdp_group *g, void *arg) {
+    rig r;
+    (void)arg;
+    rig_open(&r, g);
+    T_EQ(CDP_ERR_INVALID, cdp_fsdp_need(r.f, UNITS));
+    T(says("less than the number of units, 4"));
+    T_EQ(CDP_ERR_STATE, cdp_fsdp_done(r.f, 1));
+    T(says("'unit1' is not needed"));
+    T(cdp_fsdp_data(r.f, 0) == NULL && cdp_fsdp_data(r.f, PARAMS) == NULL);
+    T(cdp_fsdp_grad(r.f, PARAMS) == NULL && cdp_fsdp_grad(r.f, 2) == NULL);
+    T_EQ(CDP_ERR_STATE, cdp_fsdp_step(r.f));
+    T(says("cdp_fsdp_backward_end() first"));
+    T_EQ(CDP_ERR_STATE, cdp_fsdp_backward_end(r.f, 0, NULL));
+    T(says("'unit0' was not ready"));
+    T_EQ(CDP_OK, rig_pass(&r, 1, UINT32_MAX));
+    T_EQ(CDP_OK, cdp_fsdp_need(r.f, 2));
+    T_EQ(CDP_ERR_STATE, cdp_fsdp_backward_end(r.f, 0, NULL));
+    T(says("'unit2' is still needed"));
+    T(cdp_fsdp_data(r.f, 6) != NULL);
+    T_EQ(CDP_OK, cdp_fsdp_done(r.f, 2));
+    T(cdp_fsdp_data(r.f, 6) == NULL);
+    T(cdp_fsdp_grad(r.f, 3) != NULL);
+    T_EQ(CDP_ERR_STATE, cdp_fsdp_backward_end(r.f, 0, NULL));
+    T(says("'unit1' has new gradients"));
+    T_EQ(CDP_OK, cdp_fsdp_ready(r.f, 1));
+    T_EQ(CDP_OK, cdp_fsdp_no_sync(r.f, true));
+    T_EQ(CDP_OK, cdp_fsdp_ready(r.f, 3));
+    T_EQ(CDP_ERR_STATE, cdp_fsdp_backward_end(r.f, 0, NULL));
+    T(says("'unit3' has gradients that no_sync has kept"));
+    T_EQ(CDP_OK, cdp_fsdp_no_sync(r.f, false));
+    T_EQ(CDP_OK, cdp_fsdp_ready(r.f, 3));
+    T_EQ(CDP_ERR_INVALID, cdp_fsdp_backward_end(r.f, -1, NULL));
+    T_EQ(CDP_OK, cdp_fsdp_backward_end(r.f, 0, NULL));
+    T_EQ(CDP_ERR_STATE, cdp_fsdp_ready(r.f, 0));
+    T(says("cdp_fsdp_step() or cdp_fsdp_drop() first"));
+    T_EQ(CDP_ERR_STATE, cdp_fsdp_backward_end(r.f, 0, NULL));
+    T(cdp_fsdp_grad(r.f, 0) == NULL);
+    T_EQ(CDP_ERR_STATE, cdp_fsdp_save(r.f, 0, CDP_FSDP_VALUES, NULL, 0));
+    T(says("cdp_fsdp_step() first"));
+    T_EQ(CDP_OK, cdp_fsdp_need(r.f, 0));
+    T_EQ(CDP_ERR_STATE, cdp_fsdp_step(r.f));
+    T(says("'unit0' is still needed"));
+    T_EQ(CDP_OK, cdp_fsdp_done(r.f, 0));
+    T_EQ(CDP_OK, cdp_fsdp_step(r.f));
+    T_EQ(1, r.optim.step);
+    T_EQ(CDP_ERR_INVALID, cdp_fsdp_save(r.f, 2, 0, NULL, 0));
+    T_EQ(CDP_ERR_INVALID, cdp_fsdp_save(r.f, 0, 0, NULL, 9));
+    T_EQ(CDP_ERR_INVALID, cdp_fsdp_restore(r.f, 0, 7, NULL, 0));
+    cdp_fsdp_destroy(r.f);
+}
+TEST(calls_in_a_wrong_order_are_answered_by_sentences) {
+    for (uint32_t n = 1; n <= 3; ++n)
+        run_counted(n, rank_makes_mistakes, NULL);
+}
+
+static void rank_refuses(cdp_group *g, void *arg) {
+    cdp_fsdp_stats s;
+    rig r;
+    (void)arg;
+#define UNFIT(status, words, change)                                      \
+    do {                                                                  \
+        rig_desc(&r, g);                                                  \
+        change;                                                           \
+        r.f = (cdp_fsdp *)&r;                                             \
+        T_EQ(status, cdp_fsdp_create(&r.desc, &r.f));                     \
+        T(r.f == NULL);                                                   \
+        T(says(words));                                                   \
+        if (r.desc.group) T_EQ(status, cdp_fsdp_preview(&r.desc, 0, &s)); \
+    } while (0)
+    UNFIT(CDP_ERR_INVALID, "desc.group is NULL", r.desc.group = NULL);
+    UNFIT(CDP_ERR_INVALID, "desc.params is NULL", r.desc.params = NULL);
+    UNFIT(CDP_ERR_INVALID, "param_count is 0", r.desc.param_count = 0);
+    UNFIT(CDP_ERR_INVALID, "params[4].ndim is 9", r.params[4].ndim = 9);
+    UNFIT(CDP_ERR_INVALID, "params[3].unit is 65534", r.params[3].unit = 65534);
+    UNFIT(CDP_ERR_INVALID, "params[0] and those", r.params[0].shape[0] = 1ull << 62);
+    UNFIT(CDP_ERR_INVALID, "stage 7", r.desc.stage = (cdp_fsdp_stage)7);
+    UNFIT(CDP_ERR_UNSUPPORTED, "desc.compute is f64", r.desc.compute = CDP_DTYPE_F64);
+    UNFIT(CDP_ERR_UNSUPPORTED, "desc.reduce is i32", r.desc.reduce = CDP_DTYPE_I32);
+    UNFIT(CDP_ERR_INVALID, "desc.states is 1", r.desc.states = 1);
+    UNFIT(CDP_ERR_INVALID, "max_norm or desc.divisor", r.desc.max_norm = NAN);
+#undef UNFIT
+}
+TEST(descs_that_make_no_sense_are_refused) {
+    run_counted(2, rank_refuses, NULL);
+}
+
+/* ---- ranks that differ ---- */
+
+static void rank_differs(cdp_group *g, void *arg) {
+    const uint32_t kind = *(const uint32_t *)arg;
+    static const char *const words[] = {"parameter or unit 4 is 'param4' [5] in unit 1, grain 1",
+        "'param4' [6] in unit 1", "desc.stage is another one on rank 2", "desc.param_count",
+        "unit 'unit0' with uses 1", "with uses 2"};
+    rig r;
+    float x = 1;
+    rig_desc(&r, g);
+    if (cdp_rank(g) == 2) {
+        if (kind < 2) r.params[4].shape[0] = 6;
+        if (kind == 2) r.desc.stage = CDP_FSDP_OPTIMIZER;
+        if (kind == 3) r.desc.param_count = 11;
+    }
+    r.units[0].uses = kind > 3 && cdp_rank(g) == 2 ? 2 : 1;
+    if (kind > 3) {
+        r.desc.units = r.units;
+        r.desc.unit_count = UNITS;
+    }
+    T_EQ(CDP_ERR_MISMATCH, cdp_fsdp_create(&r.desc, &r.f));
+    T(says(words[kind]));
+    T_EQ(CDP_OK, cdp_allreduce(g, NULL, &x, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM)); /* usable */
+    T(x == 3);
+}
+TEST(ranks_with_other_models_are_named) {
+    for (uint32_t kind = 0; kind < 6; ++kind)
+        run_counted(3, rank_differs, &kind);
+}
+
+static void rank_uses_another_unit(cdp_group *g, void *arg) {
+    rig r;
+    cdp_status st;
+    (void)arg;
+    rig_open(&r, g);
+    st = cdp_fsdp_need(r.f, cdp_rank(g) == 1 ? 1 : 0);
+    if (st == CDP_OK) st = cdp_fsdp_need(r.f, 3);
+    T_EQ(CDP_ERR_MISMATCH, st);
+    T(says("cdp_fsdp_need: unit '") && says(" for unit 1") && says(" for unit 0"));
+    T_EQ(CDP_ERR_MISMATCH, cdp_fsdp_need(r.f, 0));
+    T(says("an earlier call has failed") && says(" for unit 1"));
+    T_EQ(CDP_ERR_MISMATCH, cdp_fsdp_step(r.f));
+    cdp_fsdp_destroy(r.f);
+}
+TEST(units_in_another_order_are_a_mismatch) {
+    run_counted(3, rank_uses_another_unit, NULL);
+}
+
+/* ---- overflow and clipping ---- */
+
+static void rank_overflows(cdp_group *g, void *arg) {
+    float before[PARAMS][MOST], after[PARAMS][MOST];
+    cdp_fsdp_info info;
+    rig r;
+    (void)arg;
+    rig_desc(&r, g);
+    r.desc.skip_nonfinite = true;
+    T_EQ(CDP_OK, cdp_fsdp_create(&r.desc, &r.f));
+    rig_get(&r, CDP_FSDP_VALUES, before);
+    T_EQ(CDP_OK, rig_pass(&r, INFINITY, cdp_size(g) - 1)); /* one rank alone */
+    T_EQ(CDP_OK, cdp_fsdp_backward_end(r.f, 1024, &info));
+    T(info.found_inf && info.skipped);
+    T_EQ(CDP_OK, cdp_fsdp_step(r.f));
+    T_EQ(0, r.optim.step);
+    rig_get(&r, CDP_FSDP_VALUES, after);
+    for (uint32_t i = 0; i < PARAMS; ++i)
+        T(!memcmp(before[i], after[i], count_of(&r, i) * sizeof(float)));
+    T_EQ(CDP_OK, rig_pass(&r, 1024, UINT32_MAX)); /* nothing of it is left */
+    T_EQ(CDP_OK, cdp_fsdp_backward_end(r.f, 1024, &info));
+    T(!info.found_inf && info.scale == 1. / 1024);
+    T(fabs(info.norm - sqrt(3 * (15 + 5) + 35 + 5)) < 1e-9);
+    T_EQ(1, cdp_fsdp_piece_at(r.f, 0).step);
+    T_EQ(CDP_OK, cdp_fsdp_drop(r.f));
+    rig_get(&r, CDP_FSDP_VALUES, after);
+    for (uint32_t i = 0; i < PARAMS; ++i)
+        T(!memcmp(before[i], after[i], count_of(&r, i) * sizeof(float)));
+    cdp_fsdp_destroy(r.f);
+}
+TEST(an_overflow_of_one_rank_is_skipped_by_all) {
+    for (uint32_t n = 1; n <= 3; ++n)
+        run_counted(n, rank_overflows, NULL);
+}
+
+static void rank_clips(cdp_group *g, void *arg) {
+    const double norm = 2 * sqrt(100.);
+    cdp_fsdp_info info;
+    rig r;
+    (void)arg;
+    rig_desc(&r, g);
+    r.desc.max_norm = 1;
+    T_EQ(CDP_OK, cdp_fsdp_create(&r.desc, &r.f));
+    T_EQ(CDP_OK, rig_pass(&r, 2, UINT32_MAX));
+    T_EQ(CDP_OK, cdp_fsdp_backward_end(r.f, 0, &info));
+    T(fabs(info.norm - norm) < 1e-9 && fabs(info.scale - 1 / (norm + 1e-6)) < 1e-12);
+    T_EQ(CDP_OK, cdp_fsdp_step(r.f));
+    T_EQ(CDP_OK, rig_pass(&r, NAN, 0));
+    T_EQ(CDP_OK, cdp_fsdp_backward_end(r.f, 0, &info));
+    T(info.found_inf && !info.skipped);
+    T_EQ(CDP_ERR_INVALID, cdp_fsdp_step(r.f));
+    T(says("set desc.skip_nonfinite, or call cdp_fsdp_drop()"));
+    T_EQ(CDP_OK, cdp_fsdp_drop(r.f));
+    cdp_fsdp_destroy(r.f);
+}
+TEST(gradients_are_clipped_by_the_norm_of_the_model) {
+    for (uint32_t n = 1; n <= 4; ++n)
+        run_counted(n, rank_clips, NULL);
+}
+
+/* ---- 16 bits on the way ---- */
+
+static void rank_reduces_narrow(cdp_group *g, void *arg) {
+    const cdp_dtype dtype = *(const cdp_dtype *)arg;
+    const uint32_t n = cdp_size(g);
+    rig r;
+    rig_desc(&r, g);
+    r.desc.reduce = dtype;
+    T_EQ(CDP_OK, cdp_fsdp_create(&r.desc, &r.f));
+    for (uint32_t pass = 0; pass < 2; ++pass) /* the second is added in f32 */
+        T_EQ(CDP_OK, rig_pass(&r, pass ? 1.f / 64 : 256, UINT32_MAX));
+    T_EQ(CDP_OK, cdp_fsdp_backward_end(r.f, 0, NULL));
+    for (uint32_t i = 0; i < cdp_fsdp_piece_count(r.f); ++i) {
+        const cdp_fsdp_piece p = cdp_fsdp_piece_at(r.f, i);
+        T((p.grad == NULL) == r.params[p.param].frozen);
+        for (uint64_t k = 0; p.grad && k < p.count; ++k) /* 16 bits alone would lose 1/64 */
+            T(fabs((double)p.grad[k] - 256 - 1. / 64) < (n == 3 ? 1 : 0) + 1e-9);
+    }
+    T_EQ(CDP_OK, cdp_fsdp_step(r.f));
+    cdp_fsdp_destroy(r.f);
+}
+TEST(gradients_travel_in_16_bits_and_are_added_in_f32) {
+    cdp_dtype dtype = CDP_DTYPE_BF16;
+    for (uint32_t n = 1; n <= 4; ++n)
+        run_counted(n, rank_reduces_narrow, &dtype);
+    dtype = CDP_DTYPE_F16;
+    for (uint32_t n = 1; n <= 4; ++n)
+        run_counted(n, rank_reduces_narrow, &dtype);
+}
+
+/* ---- saved by some ranks, restored by others ---- */
+
+static float saved[3][PARAMS][MOST]; /* values and both states */
+static float expected[PARAMS][MOST];
+
+static void rank_saves(cdp_group *g, void *arg) {
+    static float scratch[RANKS_MAX][PARAMS][MOST];
+    float(*mine)[MOST] = scratch[cdp_rank(g)];
+    rig r;
+    (void)arg;
+    rig_open(&r, g);
+    for (uint32_t step = 0; step < 4; ++step) {
+        T_EQ(CDP_OK, rig_pass(&r, (float)(1u << step), UINT32_MAX));
+        T_EQ(CDP_OK, cdp_fsdp_backward_end(r.f, 0, NULL));
+        T_EQ(CDP_OK, cdp_fsdp_step(r.f));
+        for (uint32_t k = 0; k < 3 && step == 1; ++k) {
+            rig_get(&r, k ? k - 1 : CDP_FSDP_VALUES, mine);
+            if (cdp_rank(g) == 0) memcpy(saved[k], mine, sizeof saved[k]);
+        }
+    }
+    rig_get(&r, CDP_FSDP_VALUES, mine);
+    if (cdp_rank(g) == 0) memcpy(expected, mine, sizeof expected);
+    cdp_fsdp_destroy(r.f);
+}
+static void rank_restores(cdp_group *g, void *arg) {
+    static float scratch[RANKS_MAX][PARAMS][MOST];
+    float(*mine)[MOST] = scratch[cdp_rank(g)];
+    const uint32_t root = cdp_size(g) - 1;
+    rig r;
+    (void)arg;
+    rig_open(&r, g);
+    r.optim.step = 2;
+    for (uint32_t i = 0; i < PARAMS; ++i)
+        for (uint32_t k = 0; k < (r.params[i].frozen ? 1u : 3u); ++k)
+            T_EQ(CDP_OK, cdp_fsdp_restore(r.f, i, k ? k - 1 : CDP_FSDP_VALUES, saved[k][i], root));
+    for (uint32_t step = 2; step < 4; ++step) {
+        T_EQ(CDP_OK, rig_pass(&r, (float)(1u << step), UINT32_MAX));
+        T_EQ(CDP_OK, cdp_fsdp_backward_end(r.f, 0, NULL));
+        T_EQ(CDP_OK, cdp_fsdp_step(r.f));
+    }
+    rig_get(&r, CDP_FSDP_VALUES, mine);
+    for (uint32_t i = 0; i < PARAMS; ++i)
+        T(!memcmp(expected[i], mine[i], count_of(&r, i) * sizeof(float)));
+    cdp_fsdp_destroy(r.f);
+}
+TEST(what_some_ranks_saved_others_restore) {
+    run_counted(3, rank_saves, NULL);
+    for (uint32_t n = 1; n <= 5; ++n)
+        run_counted(n, rank_restores, NULL);
+}
+
+/* ---- memory ---- */
+
+static void rank_counts(cdp_group *g, void *arg) {
+    rig r;
+    int64_t before = 0;
+    (void)arg;
+    rig_open(&r, g);
+    for (uint32_t step = 0; step < 8; ++step) {
+        T_EQ(CDP_OK, rig_pass(&r, 1, UINT32_MAX));
+        T_EQ(CDP_OK, cdp_fsdp_backward_end(r.f, 0, NULL));
+        T_EQ(CDP_OK, cdp_fsdp_step(r.f));
+        T_EQ(CDP_OK, cdp_barrier(g));
+        if (step == 2) before = __atomic_load_n(&counted.calls, __ATOMIC_SEQ_CST);
+        T_EQ(CDP_OK, cdp_barrier(g));
+    }
+    T(__atomic_load_n(&counted.calls, __ATOMIC_SEQ_CST) - before <= allocations_at_most());
+    T_EQ(CDP_OK, cdp_barrier(g));
+    cdp_fsdp_destroy(r.f);
+}
+TEST(nothing_is_allocated_after_the_first_steps) {
+    run_counted(3, rank_counts, NULL);
+}
+
+static void rank_runs_out(cdp_group *g, void *arg) {
+    rig r;
+    cdp_status st;
+    (void)arg;
+    rig_desc(&r, g);
+    st = cdp_fsdp_create(&r.desc, &r.f);
+    T((st == CDP_OK) == (r.f != NULL));
+    if (st == CDP_OK) st = rig_pass(&r, 1, UINT32_MAX);
+    if (st == CDP_OK) st = cdp_fsdp_backward_end(r.f, 0, NULL);
+    if (st == CDP_OK) st = cdp_fsdp_step(r.f);
+    T(st == CDP_OK || st == CDP_ERR_NOMEM);
+    cdp_fsdp_destroy(r.f);
+}
+TEST(memory_that_runs_out_is_an_error_and_none_is_lost) {
+    uint32_t failed = 0;
+    for (int64_t at = 1; at < 60; ++at) {
+        const cdp_group_desc like = {.os = counted_os()};
+        world w;
+        if (world_open(&w, 1, &like, 0)) {
+            counted.fail_at = counted.calls + at;
+            world_threads(&w, rank_runs_out, NULL);
+            failed += counted.calls >= counted.fail_at;
+        }
+        counted.fail_at = 0;
+        world_close(&w);
+        T_EQ(0, counted.held);
+    }
+    T(failed > 30);
+}
+
+int main(int argc, char **argv) {
+    static const test_case cases[] = {
+        {"calls_in_a_wrong_order_are_answered_by_sentences",
+            calls_in_a_wrong_order_are_answered_by_sentences, 30},
+        {"descs_that_make_no_sense_are_refused", descs_that_make_no_sense_are_refused, 30},
+        {"ranks_with_other_models_are_named", ranks_with_other_models_are_named, 30},
+        {"units_in_another_order_are_a_mismatch", units_in_another_order_are_a_mismatch, 30},
+        {"an_overflow_of_one_rank_is_skipped_by_all", an_overflow_of_one_rank_is_skipped_by_all,
+            30},
+        {"gradients_are_clipped_by_the_norm_of_the_model",
+            gradients_are_clipped_by_the_norm_of_the_model, 30},
+        {"gradients_travel_in_16_bits_and_are_added_in_f32",
+            gradients_travel_in_16_bits_and_are_added_in_f32, 30},
+        {"what_some_ranks_saved_others_restore", what_some_ranks_saved_others_restore, 30},
+        {"nothing_is_allocated_after_the_first_steps", nothing_is_allocated_after_the_first_steps,
+            30},
+        {"memory_that_runs_out_is_an_error_and_none_is_lost",
+            memory_that_runs_out_is_an_error_and_none_is_lost, 60},
+    };
+    return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
+}
