@@ -283,7 +283,7 @@ endif
 export CASE
 
 # Tests that hold something to a limit of time, to the letter, one after the other: for a quiet machine.
-STRICT := $(basename $(notdir $(shell grep -lE 'T_WITHIN|TEST_SLACK' tests/unit/test_*.c)))
+STRICT := $(basename $(notdir $(shell grep -slE 'T_WITHIN|TEST_SLACK' tests/unit/test_*.c)))
 test-strict: $(STRICT:%=$(BUILD)/strict/%)
 	@TEST_STRICT=1 LANES=1 $(RUN) $(BUILD)/logs/strict $(patsubst '%,'strict_%,$(call suites,strict,600,,$(STRICT)))
 
@@ -422,7 +422,7 @@ DIST := cdp-$(VERSION)
 dist:
 	@rm -rf '$(BUILD)/dist' && mkdir -p '$(BUILD)/dist/$(DIST)'
 	@git ls-files -z ':(glob)*.md' ':(glob)cdp*.h' docs examples packaging tools tests/bench/peers/speed.svg \
-	    LICENSE Makefile CMakeLists.txt 'meson*' | xargs -0 cp --parents -t '$(BUILD)/dist/$(DIST)'
+	    LICENSE REUSE.toml Makefile CMakeLists.txt 'meson*' | xargs -0 cp --parents -t '$(BUILD)/dist/$(DIST)'
 	@cd '$(BUILD)/dist/$(DIST)' && find . -type f ! -name SHA256SUMS | sed 's,^\./,,' | LC_ALL=C sort | xargs sha256sum > SHA256SUMS
 	@time=$$(git log -1 --format=%ct) && cd '$(BUILD)/dist' && tar --sort=name --owner=0 --group=0 --numeric-owner --mode=u+rw,go+r,go-w \
 	    --mtime="@$$time" -cf - $(DIST) | gzip -n9 > $(DIST).tar.gz && \

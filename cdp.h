@@ -1,3 +1,5 @@
+/* SPDX-License-Identifier: MIT-0 OR Unlicense
+   Both texts are at the end of cdp.h. */
 /*  cdp.h - data-parallel training for C: groups, collectives, DDP - v0.3.0 - MIT-0 or Unlicense
 
     WHAT IT IS
@@ -110,6 +112,7 @@
         know what went wrong                   cdp_last_error, cdp_print_error
         see what a group did or waits for      cdp_group_records, cdp_group_dump, .dump_path
         see every setting and link             cdp_describe
+        know which build a program has         cdp_version, cdp_build
         get the same bits for every size       .reproducible
         get them on any number of ranks        cdp_leaves_create; cdp_leaves_begin, cdp_leaves_end
                                                for each micro-batch
@@ -617,6 +620,19 @@ extern "C" {
 CDP_API void cdp_built_with(void);
 static void (*const cdp__built_with)(void) CDP__KEPT = cdp_built_with;
 #endif
+
+/* ---- >>base/build_api: which version is in the program, and how it was compiled -------------- */
+
+/* CDP_VERSION of the implementation: major * 10000 + minor * 100 + patch. It differs from the macro
+   where a program was compiled with other headers than the library that it is linked to. Any
+   thread; no errors. */
+CDP_API uint32_t cdp_version(void);
+
+/* Says in one line how the implementation was compiled, for reports of defects: "cdp 0.3.0, wire
+   version 5, gcc 12.2.0, C 201112, 64 bits", and the macros marked * in CONFIGURATION as
+   cdp_built_with spells them. With CDP_NO_LOG_STRINGS the version alone. Static memory, never NULL.
+   Any thread; no errors. */
+CDP_API const char *cdp_build(void);
 
 /* ---- >>base/status_api: what calls return ---------------------------------------------------- */
 
@@ -3707,6 +3723,17 @@ CDP__PRIVATE bool cdp__plain_cas_ptr(void **at, void **expected, void *value) {
         (void *_Atomic *)(at), (void **)(expected), value, order, otherwise)
 #endif
 
+/* The compiler, for cdp_build(). */
+#ifdef __clang__
+#define CDP__COMPILER "clang " __clang_version__
+#elif defined(__GNUC__)
+#define CDP__COMPILER "gcc " __VERSION__
+#elif defined(_MSC_VER)
+#define CDP__COMPILER "MSVC"
+#else
+#define CDP__COMPILER "another compiler"
+#endif
+
 /* ---- >>base/ended: handles that were destroyed ----------------------------------------------- */
 
 /* Knows: addresses. Promises: the use of a destroyed handle is recognized without reading its
@@ -5278,6 +5305,48 @@ CDP__PRIVATE bool cdp__norm_found_inf(cdp_dtype t, double norm, const void *x, u
 CDP_API void cdp_built_with(void) {
 }
 #endif
+
+/* ---- >>base/build: the version and the compiler, as numbers and as text ---------------------- */
+
+/* Knows: the macros that compilers define. Promises: one text, put together by the compiler. */
+
+#define CDP__QUOTED(...) #__VA_ARGS__
+#define CDP__QUOTE(...) CDP__QUOTED(__VA_ARGS__)
+#define CDP__VERSION_TEXT         \
+    CDP__QUOTE(CDP_VERSION_MAJOR) \
+    "." CDP__QUOTE(CDP_VERSION_MINOR) "." CDP__QUOTE(CDP_VERSION_PATCH)
+
+#if defined(CDP_NO_LOG_STRINGS)
+#define CDP__BUILD CDP__VERSION_TEXT
+#else
+#ifdef __cplusplus
+#define CDP__LANGUAGE "C++ " CDP__QUOTE(__cplusplus)
+#else
+#define CDP__LANGUAGE "C " CDP__QUOTE(__STDC_VERSION__)
+#endif
+#if defined(UINTPTR_MAX) && UINTPTR_MAX > 0xffffffffu
+#define CDP__WIDTH "64 bits"
+#else
+#define CDP__WIDTH "32 bits"
+#endif
+#ifdef CDP_STATIC
+#define CDP__BUILT_WITH "CDP_STATIC"
+#else
+#define CDP__BUILT_WITH CDP__QUOTE(cdp_built_with)
+#endif
+#define CDP__BUILD                                                                       \
+    "cdp " CDP__VERSION_TEXT                                                             \
+    ", wire version " CDP__QUOTE(CDP_WIRE_VERSION) ", " CDP__COMPILER ", " CDP__LANGUAGE \
+                                                   ", " CDP__WIDTH ", " CDP__BUILT_WITH
+#endif
+
+CDP_API CDP__COLD uint32_t cdp_version(void) {
+    return CDP_VERSION;
+}
+
+CDP_API CDP__COLD const char *cdp_build(void) {
+    return CDP__BUILD;
+}
 
 /* ---- >>base/basics: headers of the system, and small helpers --------------------------------- */
 
@@ -28687,8 +28756,8 @@ CDP_API void cdp_leaves_destroy(cdp_leaves *l) {
     l->released = true;
     if (l->unhooked)
         cdp__leaves_free(l);
-    else
-        (void)cdp_ddp_set_hook(l->desc.ddp, NULL); /* refused in a pass: the ddp frees it then */
+    else if (cdp_ddp_set_hook(l->desc.ddp, NULL) != CDP_OK)
+        return; /* refused in a pass: the ddp frees it then */
 }
 
 /* ---- a global batch ---- */

@@ -1,3 +1,5 @@
+/* SPDX-License-Identifier: MIT-0 OR Unlicense
+   Both texts are at the end of cdp.h. */
 /*  cdp_dtensor.h - distributed tensors for C: meshes, layouts, plans - v0.3.0 - MIT-0 or Unlicense
 
     WHAT IT IS
@@ -159,7 +161,10 @@
     License: MIT-0 or Unlicense, as you like; see the end of cdp.h.                            */
 
 /* Joined from src/cdp_dtensor.h and what it includes: change that, then `make headers`. */
+#if !defined(CDP_INCLUDED) || defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION) \
+    || defined(CDP_DTENSOR_IMPLEMENTATION)
 #include "cdp.h"
+#endif
 
 #ifndef CDP_DTENSOR_INCLUDED
 #define CDP_DTENSOR_INCLUDED

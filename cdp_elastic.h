@@ -1,3 +1,5 @@
+/* SPDX-License-Identifier: MIT-0 OR Unlicense
+   Both texts are at the end of cdp.h. */
 /*  cdp_elastic.h - ranks that come, go and die - v0.3.0 - MIT-0 or Unlicense
 
     WHAT IT IS
@@ -256,7 +258,11 @@
 #if defined(CDP_ELASTIC_IMPLEMENTATION) && !defined(CDP_TCP_IMPLEMENTATION)
 #define CDP_TCP_IMPLEMENTATION
 #endif
+#if !defined(CDP_TCP_INCLUDED) || defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION) \
+    || defined(CDP_STORE_IMPLEMENTATION) || defined(CDP_TCP_IMPLEMENTATION)                       \
+    || defined(CDP_ELASTIC_IMPLEMENTATION)
 #include "cdp_tcp.h"
+#endif
 
 #ifndef CDP_ELASTIC_INCLUDED
 #define CDP_ELASTIC_INCLUDED

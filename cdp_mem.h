@@ -1,3 +1,5 @@
+/* SPDX-License-Identifier: MIT-0 OR Unlicense
+   Both texts are at the end of cdp.h. */
 /*  cdp_mem.h - a caching allocator for device memory, recorded - v0.3.0 - MIT-0 or Unlicense
 
     WHAT IT IS
@@ -119,7 +121,10 @@
 #if defined(CDP_MEM_IMPLEMENTATION) && !defined(CDP_CORE_IMPLEMENTATION)
 #define CDP_CORE_IMPLEMENTATION
 #endif
+#if !defined(CDP_INCLUDED) || defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION) \
+    || defined(CDP_MEM_IMPLEMENTATION)
 #include "cdp.h"
+#endif
 
 #ifndef CDP_MEM_INCLUDED
 #define CDP_MEM_INCLUDED

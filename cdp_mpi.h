@@ -1,3 +1,5 @@
+/* SPDX-License-Identifier: MIT-0 OR Unlicense
+   Both texts are at the end of cdp.h. */
 /*  cdp_mpi.h - process groups over any MPI - v0.3.0 - MIT-0 or Unlicense
 
     WHAT IT IS
@@ -87,7 +89,10 @@
 #ifndef CDP_MPI_INCLUDED
 #define CDP_MPI_INCLUDED
 
+#if !defined(CDP_INCLUDED) || defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION) \
+    || defined(CDP_MPI_IMPLEMENTATION)
 #include "cdp.h"
+#endif
 
 #define CDP_MPI_VERSION 300 /* major * 10000 + minor * 100 + patch */
 #if CDP_MPI_VERSION != CDP_VERSION

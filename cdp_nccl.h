@@ -1,3 +1,5 @@
+/* SPDX-License-Identifier: MIT-0 OR Unlicense
+   Both texts are at the end of cdp.h. */
 /*  cdp_nccl.h - process groups on NVIDIA GPUs, through NCCL - v0.3.0 - MIT-0 or Unlicense
 
     WHAT IT IS
@@ -147,7 +149,10 @@
 #if defined(CDP_NCCL_IMPLEMENTATION) && !defined(CDP_CORE_IMPLEMENTATION)
 #define CDP_CORE_IMPLEMENTATION
 #endif
+#if !defined(CDP_INCLUDED) || defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION) \
+    || defined(CDP_NCCL_IMPLEMENTATION)
 #include "cdp.h"
+#endif
 
 #ifndef CDP_NCCL_INCLUDED
 #define CDP_NCCL_INCLUDED

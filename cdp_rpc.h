@@ -1,3 +1,5 @@
+/* SPDX-License-Identifier: MIT-0 OR Unlicense
+   Both texts are at the end of cdp.h. */
 /*  cdp_rpc.h - remote calls and remote references for C - v0.3.0 - MIT-0 or Unlicense
 
     WHAT IT IS
@@ -189,7 +191,10 @@
 #if defined(CDP_RPC_IMPLEMENTATION) && !defined(CDP_CORE_IMPLEMENTATION)
 #define CDP_CORE_IMPLEMENTATION
 #endif
+#if !defined(CDP_INCLUDED) || defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION) \
+    || defined(CDP_RPC_IMPLEMENTATION)
 #include "cdp.h"
+#endif
 
 #ifndef CDP_RPC_INCLUDED
 #define CDP_RPC_INCLUDED

@@ -1,3 +1,5 @@
+/* SPDX-License-Identifier: MIT-0 OR Unlicense
+   Both texts are at the end of cdp.h. */
 /*  cdp_store.h - key-value stores through which ranks find each other - v0.3.0
 
     WHAT IT IS
@@ -128,7 +130,10 @@
 #if defined(CDP_STORE_IMPLEMENTATION) && !defined(CDP_CORE_IMPLEMENTATION)
 #define CDP_CORE_IMPLEMENTATION
 #endif
+#if !defined(CDP_INCLUDED) || defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION) \
+    || defined(CDP_STORE_IMPLEMENTATION)
 #include "cdp.h"
+#endif
 
 #ifndef CDP_STORE_INCLUDED
 #define CDP_STORE_INCLUDED

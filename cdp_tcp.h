@@ -1,3 +1,5 @@
+/* SPDX-License-Identifier: MIT-0 OR Unlicense
+   Both texts are at the end of cdp.h. */
 /*  cdp_tcp.h - process groups over TCP - v0.3.0 - MIT-0 or Unlicense
 
     WHAT IT IS
@@ -179,7 +181,11 @@
 #if defined(CDP_TCP_IMPLEMENTATION) && !defined(CDP_STORE_IMPLEMENTATION)
 #define CDP_STORE_IMPLEMENTATION
 #endif
+#if !defined(CDP_STORE_INCLUDED) || defined(CDP_IMPLEMENTATION)              \
+    || defined(CDP_CORE_IMPLEMENTATION) || defined(CDP_STORE_IMPLEMENTATION) \
+    || defined(CDP_TCP_IMPLEMENTATION)
 #include "cdp_store.h"
+#endif
 
 #ifndef CDP_TCP_INCLUDED
 #define CDP_TCP_INCLUDED

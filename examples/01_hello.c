@@ -5,6 +5,7 @@
         gcc -O2 examples/01_hello.c -o hello -pthread -lm
         gcc -O2 tools/cdprun.c -o cdprun -pthread -lm
         ./cdprun -n 4 ./hello                                                                    */
+/* SPDX-License-Identifier: MIT-0 OR Unlicense */
 #define CDP_IMPLEMENTATION
 #include "../cdp_tcp.h"
 #include <stdio.h>

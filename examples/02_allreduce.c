@@ -4,6 +4,7 @@
 
         gcc -O2 examples/02_allreduce.c -o allreduce -pthread -lm
         ./cdprun -n 4 ./allreduce                                                                */
+/* SPDX-License-Identifier: MIT-0 OR Unlicense */
 #define CDP_IMPLEMENTATION
 #include "../cdp_tcp.h"
 #include <stdio.h>

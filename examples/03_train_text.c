@@ -26,6 +26,7 @@
          bit for bit" is cheap to check, so every run checks it.
 
     Contents (search for ">>"): checkpoint, options, trainer, verdicts, main.                    */
+/* SPDX-License-Identifier: MIT-0 OR Unlicense */
 #define CDP_IMPLEMENTATION
 #include "../cdp_tcp.h"
 

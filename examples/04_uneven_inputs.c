@@ -9,6 +9,7 @@
     of a step for the rank with the least data. With it, a rank without data contributes gradients
     of zero until no rank has any left, and then receives the model. Here the mean is taken over the
     ranks that still have data. */
+/* SPDX-License-Identifier: MIT-0 OR Unlicense */
 #define CDP_IMPLEMENTATION
 #include "../cdp_tcp.h"
 #include <stdio.h>

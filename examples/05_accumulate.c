@@ -7,6 +7,7 @@
 
     The same batch of 8 parts runs twice: first every part is sent, then only the last one. The
     gradients are the same numbers, for an eighth of the traffic. */
+/* SPDX-License-Identifier: MIT-0 OR Unlicense */
 #define CDP_IMPLEMENTATION
 #include "../cdp_tcp.h"
 #include <math.h>

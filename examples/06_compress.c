@@ -8,6 +8,7 @@
     A network of one hidden layer learns a function of 32 numbers, once for each hook, from the same
     start and with the same data. Rank 0 prints how many bytes a rank handed to collective
     operations in each step, and the loss at the end. */
+/* SPDX-License-Identifier: MIT-0 OR Unlicense */
 #define CDP_IMPLEMENTATION
 #include "../cdp_tcp.h"
 #include <math.h>

@@ -9,6 +9,7 @@
     One rank per GPU. Needs neither nvcc nor NVIDIA's headers: CUDA and NCCL are loaded when it
     runs. Without a GPU, or without those libraries, each rank says so in one sentence and ends with
     exit code 77. */
+/* SPDX-License-Identifier: MIT-0 OR Unlicense */
 #define CDP_IMPLEMENTATION
 #include "../cdp_tcp.h"
 #include "../cdp_nccl.h"

@@ -9,6 +9,7 @@
     of any other DDP. So that this file needs no nvcc, the host computes the model and copies it;
     in your program, kernels in the same stream take the place of the copies. Without a GPU, or
     without CUDA and NCCL, each rank says so in one sentence and ends with exit code 77. */
+/* SPDX-License-Identifier: MIT-0 OR Unlicense */
 #define CDP_IMPLEMENTATION
 #include "../cdp_tcp.h"
 #include "../cdp_nccl.h"

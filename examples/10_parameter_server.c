@@ -9,6 +9,7 @@
     The model is a line, y = w0 + w1 x, with w = 3, -2. A trainer fetches the parameters, computes a
     gradient on its own data, and has the server subtract it. Updates run one after the other
     (max_running 1); trainers do not wait for each other. */
+/* SPDX-License-Identifier: MIT-0 OR Unlicense */
 #define CDP_IMPLEMENTATION
 #include "../cdp_tcp.h"
 

@@ -8,6 +8,7 @@
     The agent hands each observer a reference to itself and starts an episode there. Observers run
     on ranks of their own and ask the agent for their next action. The agent keeps each request
     until all observers have asked, and then answers them together. */
+/* SPDX-License-Identifier: MIT-0 OR Unlicense */
 #define CDP_IMPLEMENTATION
 #include "../cdp_tcp.h"
 

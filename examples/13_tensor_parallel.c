@@ -21,6 +21,7 @@
     over the group of its dimension "dp". Afterwards every rank trains the whole model alone, and
     the losses are compared. What no rank adds up differently has the same bits: everything up to
     the first row-parallel product. The last line is the verdict. */
+/* SPDX-License-Identifier: MIT-0 OR Unlicense */
 #define CDP_IMPLEMENTATION
 #include "../cdp_tcp.h"
 #include "../cdp_dtensor.h"

@@ -7,6 +7,7 @@
         ./redistribute                                    a tour of four layouts and four plans
         ./redistribute 2x4 16x24 S0,S1 S1,S0              one of your own: mesh, shape, from, to
         ./redistribute 2x4 16x24 S0,S1 S1,S0 plan.svg     the same as a picture */
+/* SPDX-License-Identifier: MIT-0 OR Unlicense */
 #define CDP_IMPLEMENTATION
 #include "../cdp_dtensor.h"
 

@@ -11,6 +11,7 @@
     With a causal mask the first positions have little to do and the last ones much: the sequence
     is divided into 2n chunks, and rank i takes chunk i and chunk 2n-1-i, so that all have equal
     work. Each rank then computes the whole sequence alone, and compares its own positions. */
+/* SPDX-License-Identifier: MIT-0 OR Unlicense */
 #define CDP_IMPLEMENTATION
 #include "../cdp_tcp.h"
 #include "../cdp_dtensor.h"

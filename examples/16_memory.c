@@ -10,6 +10,7 @@
         memory.svg      memory in use over time: the leak is the staircase that never comes down
         blocks.svg      segments and blocks: small blocks that keep whole segments are fragmentation
     With a GPU, take cdp_mem_source_cuda() in place of the host; nothing else changes. */
+/* SPDX-License-Identifier: MIT-0 OR Unlicense */
 #define CDP_IMPLEMENTATION
 #include "../cdp_mem.h"
 #include <stdio.h>

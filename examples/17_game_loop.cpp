@@ -7,6 +7,7 @@
 
     The game draws 60 frames per second; its jobs run on two worker threads. One of the ranks leaves
     in the middle and comes back: the others go on drawing, and play on with it in a new group. */
+/* SPDX-License-Identifier: MIT-0 OR Unlicense */
 #define CDP_IMPLEMENTATION
 #include "../cdp_tcp.h"
 #include <atomic>

@@ -9,6 +9,7 @@
 ! Structs of the library stay on the C side: cdp_init_from_env() takes a null pointer for its desc,
 ! and groups are pointers. A status other than 0 is an error; cdp_print_error() with a null pointer
 ! prints it to stderr.
+! SPDX-License-Identifier: MIT-0 OR Unlicense
 module cdp
     use, intrinsic :: iso_c_binding
     implicit none

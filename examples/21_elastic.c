@@ -11,6 +11,7 @@
     receives, are the model and Adam's moments. Search for "elastic" to find the calls that matter.
     (cdprun does what main() does here, on machines of your own, too: on each
     cdprun -n 4 --nnodes MIN:MAX --stay --rdzv-endpoint HOST --job-key-file FILE ./program) */
+/* SPDX-License-Identifier: MIT-0 OR Unlicense */
 #define _GNU_SOURCE 1
 #define CDP_IMPLEMENTATION
 #include "../cdp_elastic.h"

@@ -9,6 +9,7 @@
     Four ranks are threads of this process. cdp expects ordered, reliable bytes from a transport, so
     the radio keeps each packet until the receiver confirms it, and sends it again when that takes
     too long. All collective operations and a step of DDP run over it as they do over TCP. */
+/* SPDX-License-Identifier: MIT-0 OR Unlicense */
 #define CDP_IMPLEMENTATION
 #include "../cdp.h"
 #include <math.h>

@@ -1,5 +1,6 @@
 /*  loss_curve.h - the loss of a training run as an SVG picture, for 03_train_text.c and
     21_elastic.c */
+/* SPDX-License-Identifier: MIT-0 OR Unlicense */
 #ifndef LOSS_CURVE_INCLUDED
 #define LOSS_CURVE_INCLUDED
 

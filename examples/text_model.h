@@ -9,6 +9,7 @@
     forward pass, the backward pass and the Adam optimizer need nothing but the C library.
 
     Contents (search for ">>"): tools, files, text, matmul, model, adam.                        */
+/* SPDX-License-Identifier: MIT-0 OR Unlicense */
 #ifndef TEXT_MODEL_INCLUDED
 #define TEXT_MODEL_INCLUDED
 

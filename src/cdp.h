@@ -110,6 +110,7 @@
         know what went wrong                   cdp_last_error, cdp_print_error
         see what a group did or waits for      cdp_group_records, cdp_group_dump, .dump_path
         see every setting and link             cdp_describe
+        know which build a program has         cdp_version, cdp_build
         get the same bits for every size       .reproducible
         get them on any number of ranks        cdp_leaves_create; cdp_leaves_begin, cdp_leaves_end
                                                for each micro-batch
@@ -369,6 +370,7 @@
 extern "C" {
 #endif
 #include "base/built_with_api.h"
+#include "base/build_api.h"
 #include "base/status_api.h"
 #include "base/types_api.h"
 #include "base/error_api.h"
@@ -428,6 +430,7 @@ extern "C" {
 #define CDP_IMPL_INCLUDED
 
 #include "base/built_with.h"
+#include "base/build.h"
 #include "base/basics.h"
 #include "os/words.h"
 #include "base/text.h"

@@ -55,6 +55,7 @@ public_comments     every public function, or its group, has a comment
 macros              no macro has the name of a constant
 walks               walks of the manuals are short, and lead through functions that exist
 version             one version everywhere
+licences            headers, tools and examples name their licences
 readme              the README has at most 150 lines, and counts dtypes and reductions as src/ has them
 chart               the chart of the README shows the recorded figures
 rpc_scenarios       scenarios of remote calls have the tests that rpc_scenarios.txt names

@@ -39,6 +39,7 @@
                >>sink >>stream >>ranks >>events >>stop >>report >>nodes >>attempt >>keeper >>front
                (cdprun_options.h: what options there are; cdprun_elastic.h:
                machines that come and go)  */
+/* SPDX-License-Identifier: MIT-0 OR Unlicense */
 
 #ifdef _WIN32
 #include "cdprun_windows.h"

@@ -17,6 +17,7 @@
     ID/A/failure, ID/A/go and ID/A/done of epoch A + 1; ID/final, ID/left, ID/restarts.
 
     SECTIONS       >>agent-store >>agent-epoch >>agent-end >>stay >>agent  */
+/* SPDX-License-Identifier: MIT-0 OR Unlicense */
 
 typedef struct agent {
     options *opts;              /* of the job: node_rank, nnodes and addr change with the epoch */

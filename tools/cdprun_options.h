@@ -5,6 +5,7 @@
     options go together is in cdprun.c.
 
     SECTIONS   >>options >>option-table >>help */
+/* SPDX-License-Identifier: MIT-0 OR Unlicense */
 #ifndef CDPRUN_OPTIONS_H
 #define CDPRUN_OPTIONS_H
 

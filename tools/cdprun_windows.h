@@ -11,6 +11,7 @@
     NO ORPHANS   All ranks, and whatever they start, are in one job object that ends with its last
     handle, which is this program's: whichever way this program ends, the system ends them. Ctrl-C
     reaches the ranks as well; those that have not ended after --grace are ended then. */
+/* SPDX-License-Identifier: MIT-0 OR Unlicense */
 
 #define CDP_IMPLEMENTATION
 #include "../cdp_store.h"

@@ -8,6 +8,7 @@
     Rank 0 prints a table with a row for each rank: the round trip to each other rank in
     microseconds, or what went wrong. Below it, each rank prints the addresses of its links. Exit
     code 0: all pairs can talk. */
+/* SPDX-License-Identifier: MIT-0 OR Unlicense */
 #define CDP_IMPLEMENTATION
 #include "../cdp_tcp.h"
 #include <stdio.h>

@@ -4,10 +4,13 @@
 
    Each file src/cdp*.h is a manual and a list of #include lines. The header of the same name is
    that file with every included file in the place of its line: without the guard and the #include
-   lines of that file, below a mark with its name. What two headers include keeps its guard. A file
+   lines of that file, below a mark with its name. What two headers include keeps its guard. A
+   header is included by another one only where that has something to say: the first time, and for
+   an implementation. A file
    may use what comes before it in the list; an #include of anything else is an error, so the order
    of the lists is the order of the layers. Exit code 0, or 1 with a sentence that says which line
    is wrong. */
+/* SPDX-License-Identifier: MIT-0 OR Unlicense */
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -170,6 +173,49 @@ static void part(FILE *out, const char *src, int r, const char *path, const bool
     free(text);
 }
 
+/* The macro of a root: "cdp_tcp.h" and "INCLUDED" give CDP_TCP_INCLUDED. */
+static void macro_of(const char *root, const char *what, char *out) {
+    char *at;
+    snprintf(out, PATH, "%.*s_%s", (int)strlen(root) - 2, root, what);
+    for (at = out; *at; ++at)
+        if (*at >= 'a' && *at <= 'z') *at = (char)(*at - 'a' + 'A');
+}
+
+/* One term of a condition, in lines as clang-format fills them. */
+static void put_term(char lines[][PATH], int *count, const char *macro) {
+    char *last = lines[*count - 1];
+    char term[PATH + 16];
+    snprintf(term, sizeof term, "|| defined(%s)", macro);
+    if (strlen(last) + 1 + strlen(term) + 2 > COLUMNS) {
+        last = lines[(*count)++];
+        snprintf(last, PATH, "   ");
+    }
+    snprintf(last + strlen(last), PATH - strlen(last), " %s", term);
+}
+
+/* Where header r includes another one: a compiler reads all of it again, for nothing unless it is
+   the first time, or one of the headers below is to be implemented. */
+static void put_include(FILE *out, int r, const char *line, const char *path) {
+    char lines[8][PATH], macro[PATH];
+    int count = 1, other, i, longest = 0;
+    macro_of(path, "INCLUDED", macro);
+    snprintf(lines[0], PATH, "#if !defined(%.80s)", macro);
+    put_term(lines, &count, "CDP_IMPLEMENTATION");
+    put_term(lines, &count, "CDP_CORE_IMPLEMENTATION");
+    for (other = 1; other < ROOT_COUNT; ++other)
+        if (reach[r] & 1u << other) {
+            macro_of(roots[other], "IMPLEMENTATION", macro);
+            put_term(lines, &count, macro);
+        }
+    for (i = 0; i + 1 < count; ++i)
+        if ((int)strlen(lines[i]) > longest) longest = (int)strlen(lines[i]);
+    for (i = 0; i < count; ++i)
+        fprintf(
+            out, i + 1 < count ? "%-*s \\\n" : "%.*s\n", i + 1 < count ? longest : PATH, lines[i]);
+    fprintf(out, "%s\n#endif\n", line);
+    after_blank = false;
+}
+
 static void join(const char *src, const char *to, int r) {
     char *text = read_file(src, roots[r]), line[4096], path[PATH], name[2 * PATH];
     static bool done[FILES];
@@ -180,10 +226,17 @@ static void join(const char *src, const char *to, int r) {
     snprintf(name, sizeof name, "%s/%s", to, roots[r]);
     out = fopen(name, "wb");
     if (!out) die(name, 0, "cannot be written");
+    fputs("/* SPDX-License-Identifier: MIT-0 OR Unlicense\n   Both texts are at the end of cdp.h. "
+          "*/\n",
+        out);
     while ((at = next_line(at, line, sizeof line)) != NULL) {
         if (included(line, roots[r], path) && strchr(path, '/')) {
             part(out, src, r, path, done);
             done[file_of(path)] = true;
+            continue;
+        }
+        if (included(line, roots[r], path)) {
+            put_include(out, r, line, path);
             continue;
         }
         put_line(out, line);

@@ -17,6 +17,7 @@
         --skip NAME,NAME...               functions that only pass requests on ("tensor_new,x*")
 
     FILE is a pickle or JSON. Results go to stdout. */
+/* SPDX-License-Identifier: MIT-0 OR Unlicense */
 #define CDP_IMPLEMENTATION
 #include "../cdp_mem.h"
 #include <stdio.h>

@@ -6,6 +6,7 @@
 
     Ranks write these files in cdp_group_dump(), or by themselves where the desc has a dump_path. A
     rank without a file has crashed, was stopped, or never wrote one. */
+/* SPDX-License-Identifier: MIT-0 OR Unlicense */
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -6,6 +6,7 @@
 
     The program has one thread, no heap but an arena of fixed size, and no stdio. It prints the loss
     after the last step and how much memory it has used. RANK (0 or 1) is set by the compiler. */
+/* SPDX-License-Identifier: MIT-0 OR Unlicense */
 #define TRAIN_RANKS_ONLY
 #include "cdp.h"
 #include "line.h"

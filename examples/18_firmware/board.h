@@ -1,6 +1,7 @@
 /*  board.h - the hardware of an "AN385" of Arm's MPS2 boards, as far as the firmware needs it: a
     Cortex-M3 at 25 MHz without floating point, two serial lines, the SysTick clock. On another
     board only this file and board.ld are different. */
+/* SPDX-License-Identifier: MIT-0 OR Unlicense */
 #ifndef BOARD_INCLUDED
 #define BOARD_INCLUDED
 

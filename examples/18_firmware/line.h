@@ -12,6 +12,7 @@
 
     One thread. Nothing is allocated: the caller owns a `line`, about 0.7 KB. The same code runs on
     the boards and on the PC; each gives it a line_port. */
+/* SPDX-License-Identifier: MIT-0 OR Unlicense */
 #ifndef LINE_INCLUDED
 #define LINE_INCLUDED
 

@@ -1,6 +1,7 @@
 /*  model.h - what the boards and the PC train: a network of 3 inputs, 8 hidden values and 1 output
     learns y = |a - b| + c / 2. All is float; compiled with -ffp-contract=off, it has the same bits
     on every machine. */
+/* SPDX-License-Identifier: MIT-0 OR Unlicense */
 #ifndef MODEL_INCLUDED
 #define MODEL_INCLUDED
 

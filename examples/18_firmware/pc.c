@@ -9,6 +9,7 @@
 
     CDP_FEW_ALGORITHMS must be defined as it is on the board: ranks that know different algorithms
     refuse to work together. Everything else that the board leaves out may be there. */
+/* SPDX-License-Identifier: MIT-0 OR Unlicense */
 #define CDP_IMPLEMENTATION
 #include "cdp.h"
 #include "line.h"

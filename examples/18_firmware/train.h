@@ -1,5 +1,6 @@
 /*  train.h - two ranks train the model of model.h with DDP. The boards and the PC run this same
     code. */
+/* SPDX-License-Identifier: MIT-0 OR Unlicense */
 #ifndef TRAIN_INCLUDED
 #define TRAIN_INCLUDED
 

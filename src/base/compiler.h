@@ -328,4 +328,15 @@ CDP__PRIVATE bool cdp__plain_cas_ptr(void **at, void **expected, void *value) {
         (void *_Atomic *)(at), (void **)(expected), value, order, otherwise)
 #endif
 
+/* The compiler, for cdp_build(). */
+#ifdef __clang__
+#define CDP__COMPILER "clang " __clang_version__
+#elif defined(__GNUC__)
+#define CDP__COMPILER "gcc " __VERSION__
+#elif defined(_MSC_VER)
+#define CDP__COMPILER "MSVC"
+#else
+#define CDP__COMPILER "another compiler"
+#endif
+
 #endif /* CDP_SRC_BASE_COMPILER_H */

@@ -398,8 +398,8 @@ CDP_API void cdp_leaves_destroy(cdp_leaves *l) {
     l->released = true;
     if (l->unhooked)
         cdp__leaves_free(l);
-    else
-        (void)cdp_ddp_set_hook(l->desc.ddp, NULL); /* refused in a pass: the ddp frees it then */
+    else if (cdp_ddp_set_hook(l->desc.ddp, NULL) != CDP_OK)
+        return; /* refused in a pass: the ddp frees it then */
 }
 
 /* ---- a global batch ---- */

@@ -190,6 +190,37 @@ t_all_static_later() { # $4...: the declarations of all headers, then in the sam
     compile "$1 -std=$2 -$3 -Wno-unused-function" "all_static.$ext" all_static.o
     parsed "$3" || exports_nothing all_static.o
 }
+t_read_once() { # $4...: all headers in one file: each is read as often as that file names it, the first time included
+    set_language "$1" "$2"
+    local h n
+    { for h in "${@:4}" "${@:4}"; do echo "#include \"$h\""; done; echo 'int something_to_compile(void);'; } > "once.$ext"
+    $1 -std=$2 -H -fsyntax-only -I"$root" "once.$ext" > opened 2>&1 || die "$(cat opened)"
+    for h in "${@:4}"; do
+        n=$(grep -c "/$h\$" opened)
+        [ "$n" -ge 2 ] && [ "$n" -le 3 ] || die "$h is read $n times, 2 or 3 are right"
+    done
+}
+t_own_later() { # $4...: all declarations, and then one header is implemented by its own macro, with what it needs
+    set_language "$1" "$2"
+    local h wanted
+    for wanted in "${@:4}"; do
+        { for h in "${@:4}"; do echo "#include \"$h\""; done
+            printf '#define %s\n#include "%s"\n#ifndef %s\n#error "not implemented"\n#endif\n' "$(own_macro_of "$wanted")" "$wanted" "$(macro_of "$wanted")"; } > "later.$ext"
+        compile "$1 -std=$2 -$3" "later.$ext" later.o
+    done
+}
+t_windows_h() { # $4: windows.h before and after the declarations and the implementation
+    local order
+    set_language "$1" "$2"
+    for order in '<windows.h> "H"' '"H" <windows.h>' '<windows.h> IMPLEMENT "H"' 'IMPLEMENT "H" <windows.h>'; do
+        { echo '#define WIN32_LEAN_AND_MEAN'
+            for order in $order; do
+                case $order in IMPLEMENT) echo '#define CDP_IMPLEMENTATION' ;; *) echo "#include ${order//H/$4}" ;; esac
+            done
+            echo 'HANDLE something_to_compile(void);'; } > "windows.$ext"
+        compile "$1 -std=$2 -$3" "windows.$ext" windows.o
+    done
+}
 t_option() { # $5...: CDP_NO_ macros that are independent of each other
     set_language "$1" "$2"
     { printf '#define %s\n' "${@:5}" CDP_IMPLEMENTATION; user_of "$4"; proof "$(below "$4")"; } > "option.$ext"
@@ -646,10 +677,15 @@ for c in $cxx_compilers; do cxx_matrix $c; done
 # shellcheck disable=SC2086
 for c in $c_compilers; do
     if [ $c = gcc ]; then add t_together gcc c11 O0 $WITHOUT_MPI; else add t_together $c c11 O0 "$(tac <<< "$WITHOUT_MPI" | tr '\n' ' ')"; fi
+    add t_read_once $c c11 O0 $WITHOUT_MPI
+    add t_own_later $c gnu11 $CHECK $WITHOUT_MPI
 done
 # shellcheck disable=SC2086
 for c in $c_compilers; do add t_no_os $c c11 O0 $WITHOUT_MPI; done
 for c in $cxx_compilers; do add t_together $c c++11 O0 "$(tac <<< "$WITHOUT_MPI" | tr '\n' ' ')"; done
+for c in $cxx_compilers; do add t_read_once $c c++11 O0 $WITHOUT_MPI; done
+WINDOWS_CC=x86_64-w64-mingw32-gcc
+if command -v $WINDOWS_CC > /dev/null; then add t_windows_h $WINDOWS_CC gnu11 $CHECK $TOP; else echo "SKIP windows.h before and after: $WINDOWS_CC is not installed"; fi
 if [[ $c_compilers != *clang* ]]; then
     : # said above
 elif [ -f /usr/share/mingw-w64/include/windows.h ]; then

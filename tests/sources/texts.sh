@@ -42,6 +42,14 @@ rule_version() {
     grep -qF "\"version\": \"$version\"" packaging/vcpkg/cdp/vcpkg.json || echo "packaging/vcpkg/cdp/vcpkg.json: its version is not $version"
 }
 
+# What users copy says which licence it has; REUSE.toml says it of the rest.
+rule_licences() {
+    grep -L 'SPDX-License-Identifier: MIT-0 OR Unlicense' $HEADERS $(ls tools/*.[ch] examples/*.* examples/*/*.* | grep -v '[.]svg$') |
+        sed 's|$|: lacks, after its first comment, the line /* SPDX-License-Identifier: MIT-0 OR Unlicense */|'
+    grep -qF '"MIT-0 OR Unlicense"' REUSE.toml || echo 'REUSE.toml does not name the licences'
+    grep -qF 'ALTERNATIVE B - Public domain (Unlicense' cdp.h || echo 'cdp.h: no text of the licences at its end'
+}
+
 constants() { cat $PARTS | awk -v from="typedef enum $1 {" 'index($0, from) { on = 1; next } on && /^}/ { exit } on' | grep -oE '^    CDP_[A-Z0-9_]+' | grep -cvE '_(DEFAULT|COUNT)$'; }
 rule_readme() {
     awk 'END { if (NR > 150) print "README.md has " NR " lines" }' README.md

@@ -1386,6 +1386,17 @@ TEST(deadlines) {
     T(d > now && d - now >= 4294967294u * CDP__MS);
 }
 
+TEST(build_says_version_and_compiler) {
+    char version[64];
+    const char *text = cdp_build();
+    T_EQ(CDP_VERSION, cdp_version());
+    snprintf(version, sizeof version, "cdp %d.%d.%d, wire version %d, ", CDP_VERSION_MAJOR,
+        CDP_VERSION_MINOR, CDP_VERSION_PATCH, CDP_WIRE_VERSION);
+    T(strncmp(text, version, strlen(version)) == 0);
+    T(strstr(text, sizeof(void *) == 8 ? "64 bits" : "32 bits") != NULL);
+    T(strstr(text, "_SLOTS_") != NULL && strchr(text, '\n') == NULL);
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"formatter_equals_printf", formatter_equals_printf, 10},
@@ -1434,6 +1445,7 @@ int main(int argc, char **argv) {
         {"os_memory_and_random", os_memory_and_random, 10},
         {"os_condition_waits_to_its_deadline", os_condition_waits_to_its_deadline, 10},
         {"deadlines", deadlines, 10},
+        {"build_says_version_and_compiler", build_says_version_and_compiler, 10},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }
