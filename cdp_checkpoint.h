@@ -1,3 +1,5 @@
+/* SPDX-License-Identifier: MIT-0 OR Unlicense
+   Both texts are at the end of cdp.h. */
 /*  cdp_checkpoint.h - saved from any layout, loaded into any other - v0.3.0 - MIT-0 or Unlicense
 
     WHAT IT IS
@@ -137,7 +139,11 @@
 #define CDP_CORE_IMPLEMENTATION
 #endif
 #endif
+#if !defined(CDP_DTENSOR_INCLUDED) || defined(CDP_IMPLEMENTATION)              \
+    || defined(CDP_CORE_IMPLEMENTATION) || defined(CDP_DTENSOR_IMPLEMENTATION) \
+    || defined(CDP_CHECKPOINT_IMPLEMENTATION)
 #include "cdp_dtensor.h"
+#endif
 
 #ifndef CDP_CHECKPOINT_INCLUDED
 #define CDP_CHECKPOINT_INCLUDED

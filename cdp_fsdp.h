@@ -1,3 +1,5 @@
+/* SPDX-License-Identifier: MIT-0 OR Unlicense
+   Both texts are at the end of cdp.h. */
 /*  cdp_fsdp.h - sharded training for C: FSDP, ZeRO - v0.3.0 - MIT-0 or Unlicense
 
     WHAT IT IS
@@ -145,7 +147,10 @@
     License: MIT-0 or Unlicense, as you like; see the end of cdp.h.                            */
 
 /* Joined from src/cdp_fsdp.h and what it includes: change that, then `make headers`. */
+#if !defined(CDP_INCLUDED) || defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION) \
+    || defined(CDP_FSDP_IMPLEMENTATION)
 #include "cdp.h"
+#endif
 
 #ifndef CDP_FSDP_INCLUDED
 #define CDP_FSDP_INCLUDED
