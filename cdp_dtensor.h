@@ -206,7 +206,7 @@ typedef struct cdp_mesh_desc {
     /* Copied: ranks of the group, row-major, each at most once (default: 0, 1, ...). */
     const uint32_t *ranks;
     uint32_t host_ranks; /* so many consecutive ranks share a host; a hint (default: all) */
-    bool no_check;       /* do not compare the meshes of the ranks */
+    bool no_check;       /* do not compare meshes: the first run of each plan still does */
 } cdp_mesh_desc;
 
 /* Make a mesh and the groups of all its dimensions. Collective over desc->group, also for ranks
@@ -217,7 +217,8 @@ typedef struct cdp_mesh_desc {
 CDP_MUST_CHECK CDP_API cdp_status cdp_mesh_create(const cdp_mesh_desc *desc, cdp_mesh **out);
 
 /* The same with one existing group per dimension in groups[0..ndim-1]. They must hold this rank's
-   row of the mesh along that dimension, in its order, and outlive the mesh. Additional error:
+   row of the mesh along that dimension, in its order, and outlive the mesh. Plans do not run their
+   collectives there (see cdp_plan_info.collective), but as messages. Additional error:
    INVALID (a group has other ranks than the mesh says). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mesh_from_groups(
     const cdp_mesh_desc *desc, cdp_group *const *groups, cdp_mesh **out);
@@ -407,16 +408,18 @@ typedef struct cdp_plan_info {
     uint64_t copied_bytes;  /* that this rank packs, unpacks or copies */
     uint64_t scratch_bytes; /* of this rank, while it runs; plans share that memory */
     double predicted_us;
-    /* ALLREDUCE, ALLGATHER or REDUCE_SCATTER: a run is one call of that collective, by the mesh's
-       group. NONE: a run is messages. */
+    /* ALLREDUCE, ALLGATHER or REDUCE_SCATTER: a run is one call of that collective, by the group of
+       the mesh or of one of its dimensions. NONE: a run is messages. */
     cdp_coll_kind collective;
 } cdp_plan_info;
 
 /* Make a plan. Local, without a message; it works on paper, too. Both layouts are copied.
    Every element is reduced once, at one rank, in the order of coordinates, and then copied:
    replicas get equal bits, and so does every run. AVG divides once, after summing.
-   A plan that is one collective over all ranks of the mesh runs as that one: from PARTIAL in all
-   mesh dimensions to replicated or to equal contiguous pieces, and from such pieces to replicated.
+   A plan that is one collective runs as that one: from PARTIAL to replicated or to equal pieces,
+   contiguous in what was summed, and from such pieces to replicated; of all dimensions of the mesh,
+   or of one, in its group. Along one dimension, a sum over three or more ranks that another
+   dimension replicates is none: there messages take fewer bytes.
    Replicas and runs get equal bits then, too, but the order of operands, and the dtype in which
    means are computed, are those of cdp_allreduce() and cdp_reduce_scatter(); see
    cdp_group_desc.reproducible.
@@ -428,10 +431,15 @@ CDP_API void cdp_plan_destroy(cdp_plan *plan); /* local; NULL is allowed */
 /* Run it: collective over the mesh; if the meshes of `from` and `to` have different ranks, over
    all ranks of their group. `in` and `out` are this rank's local arrays (NULL where it holds
    nothing) and do not overlap. One run of a plan at a time. The first run compares the plans of
-   the ranks, their meshes included; layouts that mean the same are equal. Errors: INVALID
-   (overlapping or missing memory), UNSUPPORTED (device memory), STATE (on paper; still running),
-   MISMATCH (ranks run different plans; the text names the first difference; the group stays usable
-   if it was the first run of all of them), or the group's failure. */
+   the ranks, their meshes included, whatever cdp_mesh_desc.no_check says; layouts that mean the
+   same are equal. It waits for all of these ranks, and takes some small messages (24 or 32 bytes,
+   in log2 (ranks) rounds) in the group of the mesh and in that of each dimension; later runs take
+   none. Errors: INVALID (overlapping or missing memory), UNSUPPORTED (device memory), STATE (on
+   paper; still running), MISMATCH (ranks run different plans; the text names the first difference;
+   the group stays usable if it was the first run of all of them, and so do the groups of dimensions
+   if the meshes are the same; where a plan was compared before, the text names the ranks and what
+   they call), or the group's failure. A plan that is a collective of one dimension meets the ranks
+   of that row alone: what other rows do is compared with the next first run. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_plan_run(cdp_plan *plan, const void *in, void *out);
 
 /* The same; *work is done when `out` is complete and `in` may change. The first run waits for the
@@ -2261,58 +2269,126 @@ CDP__DT cdp__dt_cost cdp__dt_cost_of(const cdp__dt_pair *p) {
     return cost;
 }
 
-/* ---- >>dtensor/single: moves that are one collective of all ranks (pure) --------------------- */
+/* ---- >>dtensor/single: moves that are one collective of all ranks, or of the ranks along one - */
 
-/* Knows: two sides. Promises: the same answer on all ranks; a collective of contiguous memory, in
+/* dimension of their mesh (pure)
+
+   Knows: two sides. Promises: the same answer on all ranks; a collective of contiguous memory, in
    the order of the nodes. */
 
+/* A collective of `nodes` nodes, whose numbers are `step` apart. All nodes of the mesh take part,
+   each in one such row. */
 typedef struct cdp__dt_single {
     cdp_coll_kind kind; /* NONE: the moves are not one collective */
-    uint64_t count;     /* elements, as that collective counts them */
+    uint32_t by;        /* dimension of the mesh; CDP__DT_NONE: one row has all nodes */
+    uint32_t nodes, step;
+    uint64_t count; /* elements, as that collective counts them; the most of all rows */
+    uint64_t total; /* elements that the nodes of all rows receive */
 } cdp__dt_single;
 
-/* The elements of a piece if the pieces of all nodes are equally large and follow one another in
-   the row-major tensor; otherwise 0. */
-CDP__DT uint64_t cdp__dt_pieces_in_order(const cdp__dt_side *s, uint32_t nodes) {
-    const cdp__dt_region all = cdp__dt_whole(s);
-    const uint64_t each = cdp__dt_volume(&all, s->ndim) / nodes;
-    if (s->cells != nodes || s->count != nodes) return 0;
-    for (uint32_t node = 0; node < nodes; ++node) {
-        const cdp__dt_region piece = cdp__dt_region_of(s, node);
-        if (cdp__dt_volume(&piece, s->ndim) != each) return 0;
-        const cdp__dt_copy c = cdp__dt_copy_of(&piece, &all, &piece, s->ndim, 1);
-        if (c.dims || c.from_at != node * each) return 0;
+/* The number of a node in its row; below, the first node of that row. */
+CDP__DT uint32_t cdp__dt_single_index(const cdp__dt_single *s, uint32_t node) {
+    return node / s->step % s->nodes;
+}
+
+CDP__DT uint32_t cdp__dt_single_first(const cdp__dt_single *s, uint32_t node) {
+    return node - cdp__dt_single_index(s, node) * s->step;
+}
+
+/* Elements for the collective s->kind of the row that begins at node `first`. False: what its nodes
+   have are not equal pieces that follow one another in what they shall have, or the reverse. */
+CDP__DT bool cdp__dt_row_count(
+    const cdp__dt_pair *p, const cdp__dt_single *s, uint32_t first, uint64_t *count) {
+    const bool gathers = s->kind == CDP_COLL_ALLGATHER;
+    const uint64_t parts = s->kind == CDP_COLL_ALLREDUCE ? 1 : s->nodes;
+    const cdp__dt_side *whole = gathers ? &p->to : &p->from, *cut = gathers ? &p->from : &p->to;
+    const cdp__dt_region all = cdp__dt_region_of(whole, first);
+    const uint64_t volume = cdp__dt_volume(&all, whole->ndim), each = volume / parts;
+    *count = each;
+    for (uint32_t i = 0; i < s->nodes; ++i) {
+        const cdp__dt_region same = cdp__dt_region_of(whole, first + i * s->step);
+        const cdp__dt_region piece = cdp__dt_region_of(cut, first + i * s->step);
+        if (memcmp(&same, &all, sizeof same) != 0) return false;
+        if (cdp__dt_volume(&piece, cut->ndim) * parts != volume) return false;
+        if (!volume) continue;
+        const cdp__dt_copy c = cdp__dt_copy_of(&piece, &all, &piece, cut->ndim, 1);
+        if (c.dims || c.from_at != (parts == 1 ? 0 : i * each)) return false;
     }
-    return each;
+    return true;
+}
+
+/* The collective of a dimension whose nodes have roles `from` and shall have roles `to`. */
+CDP__DT cdp_coll_kind cdp__dt_role_kind(cdp__dt_role from, cdp__dt_role to) {
+    if (from == CDP__DT_TERM && to == CDP__DT_SAME) return CDP_COLL_ALLREDUCE;
+    if (from == CDP__DT_TERM && to == CDP__DT_CUTS) return CDP_COLL_REDUCE_SCATTER;
+    if (from == CDP__DT_CUTS && to == CDP__DT_SAME) return CDP_COLL_ALLGATHER;
+    return CDP_COLL_NONE;
+}
+
+/* A row of all nodes, if all dimensions change. A target may be cut by some of them alone; then
+   its pieces do not fit. */
+CDP__DT cdp__dt_single cdp__dt_single_whole(const cdp__dt_pair *p) {
+    cdp__dt_single s = {CDP_COLL_NONE, CDP__DT_NONE, p->nodes, 1, 0, 0};
+    const bool sums = p->from.terms == p->nodes && p->from.cells == 1;
+    const bool replicated = p->to.cells == 1 && p->to.terms == 1;
+    if (sums && p->to.terms == 1)
+        s.kind = cdp__dt_role_kind(CDP__DT_TERM, replicated ? CDP__DT_SAME : CDP__DT_CUTS);
+    else if (p->from.terms == 1 && p->from.cells == p->nodes && replicated)
+        s.kind = CDP_COLL_ALLGATHER;
+    return s;
+}
+
+/* The rows along the only dimension that changes. */
+CDP__DT cdp__dt_single cdp__dt_single_along(const cdp__dt_pair *p) {
+    cdp__dt_single s = {CDP_COLL_NONE, CDP__DT_NONE, 0, 0, 0, 0};
+    for (uint32_t d = 0; d < p->from.dims; ++d) {
+        if (p->from.size[d] == 1 || p->from.role[d] == p->to.role[d]) continue;
+        if (s.by != CDP__DT_NONE) s.kind = CDP_COLL_NONE;
+        if (s.by != CDP__DT_NONE) return s;
+        s.by = d;
+        s.kind = cdp__dt_role_kind(p->from.role[d], p->to.role[d]);
+        s.nodes = p->from.size[d];
+        s.step = p->from.stride[d];
+    }
+    return s;
+}
+
+/* Fills in what all rows have together; NONE if there is a row that is no such collective. */
+CDP__DT void cdp__dt_single_rows(const cdp__dt_pair *p, cdp__dt_single *s) {
+    const uint64_t others = s->nodes - 1ull;
+    const uint64_t times = s->kind == CDP_COLL_ALLREDUCE ? 2 * others : s->nodes * others;
+    for (uint32_t node = 0; s->kind && node < p->nodes; ++node) {
+        uint64_t count;
+        if (cdp__dt_single_first(s, node) != node) continue;
+        if (!cdp__dt_row_count(p, s, node, &count)) s->kind = CDP_COLL_NONE;
+        s->count = cdp__max(s->count, count);
+        s->total = cdp__dt_plus_most(s->total, cdp__dt_times_most(times, count));
+    }
+    if (!s->count) s->kind = CDP_COLL_NONE;
 }
 
 /* The collective that changes p->from into p->to. */
 CDP__DT cdp__dt_single cdp__dt_single_of(const cdp__dt_pair *p) {
-    const cdp__dt_region all = cdp__dt_whole(&p->from);
-    const bool sums = p->from.terms == p->nodes && p->from.cells == 1;
-    const bool replicated = p->to.cells == 1 && p->to.terms == 1;
-    cdp__dt_single s = {CDP_COLL_NONE, 0};
+    cdp__dt_single s = {CDP_COLL_NONE, CDP__DT_NONE, 0, 0, 0, 0};
     if (!p->product || p->nodes < 2 || p->from.count != p->nodes) return s;
-    if (sums && replicated) {
-        s.kind = CDP_COLL_ALLREDUCE;
-        s.count = cdp__dt_volume(&all, p->from.ndim);
-    } else if (sums && p->to.terms == 1) {
-        s.kind = CDP_COLL_REDUCE_SCATTER;
-        s.count = cdp__dt_pieces_in_order(&p->to, p->nodes);
-    } else if (p->from.terms == 1 && replicated) {
-        s.kind = CDP_COLL_ALLGATHER;
-        s.count = cdp__dt_pieces_in_order(&p->from, p->nodes);
+    s = cdp__dt_single_whole(p);
+    cdp__dt_single_rows(p, &s);
+    if (s.kind == CDP_COLL_NONE) {
+        s = cdp__dt_single_along(p);
+        cdp__dt_single_rows(p, &s);
     }
-    if (!s.count) s.kind = CDP_COLL_NONE;
+    if (s.kind == CDP_COLL_NONE) s.count = 0;
     return s;
 }
 
-/* The elements that a node of `nodes` receives: it reduces one part, and receives the others. */
-CDP__DT uint64_t cdp__dt_single_recv(const cdp__dt_single *s, uint32_t node, uint32_t nodes) {
-    const uint64_t others = nodes - 1ull;
-    if (s->kind != CDP_COLL_ALLREDUCE) return cdp__dt_times_most(others, s->count);
-    const uint64_t part = s->count / nodes + (node < s->count % nodes);
-    return cdp__dt_plus_most(cdp__dt_times_most(others, part), s->count - part);
+/* The elements that a node receives: it reduces one part, and receives the others. `count`: that of
+   its row. */
+CDP__DT uint64_t cdp__dt_single_recv(const cdp__dt_single *s, uint32_t node, uint64_t count) {
+    const uint32_t index = cdp__dt_single_index(s, node);
+    const uint64_t others = s->nodes - 1ull;
+    if (s->kind != CDP_COLL_ALLREDUCE) return cdp__dt_times_most(others, count);
+    const uint64_t part = count / s->nodes + (index < count % s->nodes);
+    return cdp__dt_plus_most(cdp__dt_times_most(others, part), count - part);
 }
 
 /* The rounds in which all nodes hear from all others, if a node sends to one at a time. */
@@ -3558,7 +3634,9 @@ struct cdp_plan {
     cdp__dt_stage *stages;
     cdp__dt_phase *phases;
     uint32_t stage_count, phase_count;
-    cdp__dt_single single; /* the collective that a run is; kind NONE: it runs the phases */
+    /* the collective that a run is, with the count of this rank; kind NONE: it runs the phases */
+    cdp__dt_single single;
+    cdp__dt_link *row; /* that runs it, if it is one along a dimension of the mesh; else NULL */
     cdp_transfer *list;
     uint8_t *scratch;
     uint64_t scratch_used;
@@ -3572,6 +3650,16 @@ struct cdp_plan {
     const void *in;
     void *out;
 };
+
+/* True: plans may use the group of a dimension. One of the caller may be of another world. */
+CDP__DT bool cdp__dt_link_usable(const cdp_mesh *m, uint32_t dim) {
+    return !m->link[dim] || !m->link[dim]->borrowed;
+}
+
+/* The ranks that a run communicates with, and their group. */
+CDP__DT cdp__dt_link *cdp__dt_run_link(const cdp_plan *p) {
+    return p->row ? p->row : p->link;
+}
 
 CDP__DT bool cdp__dt_partial(const cdp_layout *l, uint32_t by) {
     return l->place[by].kind == CDP_PLACE_PARTIAL;
@@ -3678,14 +3766,21 @@ CDP__DT cdp_status cdp__dt_stage_maps(cdp__dt_stage *s, const cdp_os *os) {
     return CDP_OK;
 }
 
-/* Finds out whether the stage is one collective. A mean of some dimensions and a sum of others is
-   none. */
+/* Finds out whether the only stage of a plan is one collective. A mean of some dimensions and a sum
+   of others is none. Nor is what takes more bytes than messages do: sums along a dimension of three
+   or more ranks of a tensor that another dimension replicates. Each row would compute them, perhaps
+   in another order, and replicas would differ. Nor are rows that leave their hosts at uneven
+   places: messages take the replica that is nearest. */
 CDP__DT void cdp__dt_stage_single(cdp__dt_stage *s) {
-    if (s->zero || (s->divisor != 1 && s->divisor != s->pair.nodes)) return;
-    s->single = cdp__dt_single_of(&s->pair);
-    if (s->single.kind == CDP_COLL_NONE) return;
+    const cdp__dt_single one = cdp__dt_single_of(&s->pair);
+    if (s->zero || (s->divisor != 1 && s->divisor != one.nodes)) return;
+    if (one.kind == CDP_COLL_NONE || one.total != s->cost.total) return;
+    if (one.by != CDP__DT_NONE && !cdp__dt_link_usable(s->from.mesh, one.by)) return;
+    const uint32_t host = s->pair.host_nodes;
+    if (one.by != CDP__DT_NONE && host && host % (one.nodes * one.step) && one.step % host) return;
+    s->single = one;
     if (s->divisor != 1) s->op = CDP_REDUCE_AVG;
-    s->cost.busiest = cdp__dt_single_recv(&s->single, 0, s->pair.nodes);
+    s->cost.busiest = cdp__dt_single_recv(&s->single, 0, s->single.count);
 }
 
 /* `from_only`, `to_only`: the one node that holds the tensor, or CDP__DT_NONE. */
@@ -3720,7 +3815,6 @@ CDP__DT cdp_status cdp__dt_stage_make(cdp__dt_stage *s, const cdp_os *os, const 
     if (!one_mesh) st = cdp__dt_stage_maps(s, os);
     if (st != CDP_OK) return st;
     s->cost = cdp__dt_cost_of(&s->pair);
-    cdp__dt_stage_single(s);
     return st;
 }
 
@@ -4033,11 +4127,11 @@ CDP__DT cdp__dt_tally cdp__dt_tally_most(const cdp__dt_pair *p) {
    each further one costs a quarter of the first, or fewer and larger ones in rounds. */
 CDP__DT double cdp__dt_single_us(
     const cdp__dt_stage *s, const cdp_net *net, double latency, double rate, uint64_t elem) {
-    const uint32_t others = s->pair.nodes - 1;
+    const uint32_t others = s->single.nodes - 1;
     const bool halves = s->single.kind == CDP_COLL_ALLREDUCE;
     const double one_by_one = 1 + 0.25 * (2.0 * others - 1);
-    const double rounds = cdp__dt_single_rounds(s->pair.nodes);
-    const uint64_t part = halves ? (s->single.count + others) / s->pair.nodes : s->single.count;
+    const double rounds = cdp__dt_single_rounds(s->single.nodes);
+    const uint64_t part = halves ? (s->single.count + others) / s->single.nodes : s->single.count;
     double us = latency * (halves ? 2 : 1) * (rounds < one_by_one ? rounds : one_by_one);
     us += (double)s->cost.busiest * (double)elem / rate;
     if (s->single.kind != CDP_COLL_ALLGATHER)
@@ -4045,9 +4139,16 @@ CDP__DT double cdp__dt_single_us(
     return us;
 }
 
+/* True: messages go from host to host. A row of nodes is within one if its block of numbers is. */
+CDP__DT bool cdp__dt_stage_distant(const cdp__dt_stage *s) {
+    const uint64_t block = (uint64_t)s->single.nodes * s->single.step;
+    if (!s->single.kind) return s->pair.host_nodes != 0;
+    return s->pair.host_nodes % block != 0;
+}
+
 /* Predicts the time of one stage. Each further message of a phase costs a quarter of the first. */
 CDP__DT double cdp__dt_stage_us(const cdp__dt_stage *s, const cdp_net *net, uint64_t elem) {
-    const bool distant = s->pair.host_nodes != 0;
+    const bool distant = cdp__dt_stage_distant(s);
     const double latency = distant ? net->far_latency_us : net->latency_us;
     const double rate = distant ? net->far_bytes_per_us : net->bytes_per_us;
     if (s->single.kind) return cdp__dt_single_us(s, net, latency, rate, elem);
@@ -4104,6 +4205,7 @@ CDP__DT cdp_status cdp__dt_stages(cdp_plan *p, const cdp_layout *steps, uint32_t
     for (uint32_t k = 0; st == CDP_OK && k + 1 < n; ++k) {
         st = cdp__dt_stage_make(&p->stages[k], p->os, &steps[k], &steps[k + 1], from_only, to_only);
         ++p->stage_count;
+        if (st == CDP_OK && n == 2) cdp__dt_stage_single(&p->stages[k]);
         if (st == CDP_OK) *us += cdp__dt_stage_us(&p->stages[k], &net, p->elem);
     }
     return st;
@@ -4196,8 +4298,8 @@ CDP__DT void cdp__dt_plan_steps(cdp_plan *p) {
 /* The figures of this rank in a plan that has no phases, because a collective reduces. */
 CDP__DT void cdp__dt_single_tally(cdp_plan *p) {
     const cdp__dt_single *s = &p->single;
-    p->info.messages = (s->kind == CDP_COLL_ALLREDUCE ? 2 : 1) * (p->nodes - 1);
-    p->info.recv_bytes = cdp__dt_times_most(cdp__dt_single_recv(s, p->node, p->nodes), p->elem);
+    p->info.messages = (s->kind == CDP_COLL_ALLREDUCE ? 2 : 1) * (s->nodes - 1);
+    p->info.recv_bytes = cdp__dt_times_most(cdp__dt_single_recv(s, p->node, s->count), p->elem);
     p->info.send_bytes = p->info.recv_bytes;
 }
 
@@ -4305,6 +4407,16 @@ CDP__DT cdp_status cdp__dt_plan_check(const cdp_plan_desc *d) {
     return CDP_OK;
 }
 
+/* The plan is one stage: what this rank does in its collective, if it is one. */
+CDP__DT void cdp__dt_plan_single(cdp_plan *p) {
+    const cdp__dt_stage *s = &p->stages[0];
+    p->single = s->single;
+    if (p->single.kind == CDP_COLL_NONE || p->node == CDP__DT_NONE) return;
+    (void)cdp__dt_row_count(
+        &s->pair, &p->single, cdp__dt_single_first(&p->single, p->node), &p->single.count);
+    if (p->single.by != CDP__DT_NONE) p->row = p->mesh->link[p->single.by];
+}
+
 CDP__DT cdp_status cdp__dt_plan_fill(cdp_plan *p) {
     uint32_t only;
     cdp_status st = cdp__dt_plan_nodes(p, &only);
@@ -4314,7 +4426,7 @@ CDP__DT cdp_status cdp__dt_plan_fill(cdp_plan *p) {
         st = cdp__dt_plan_choose(
             p, p->desc.from_one ? only : CDP__DT_NONE, p->desc.to_one ? only : CDP__DT_NONE);
     if (st != CDP_OK) return st;
-    if (p->stage_count == 1) p->single = p->stages[0].single;
+    if (p->stage_count == 1) cdp__dt_plan_single(p);
     p->info.collective = p->single.kind;
     cdp__dt_plan_steps(p);
     p->kind = cdp__dt_plan_kind(p);
@@ -4466,46 +4578,140 @@ CDP__DT bool cdp__dt_plan_word_name(uint32_t word, cdp__text *t) {
     return cdp__dt_layout_word_name((word - 1) % CDP__DT_LAYOUT_WORDS, t);
 }
 
-/* Finds out whether all ranks of the group have the same number. The messages are those of plans:
-   a rank that runs another plan at this time, which was compared long ago, takes one of them and
-   finds that it is none of its own. If that plan is one collective, it takes no message: it meets
-   the allreduce, which is only there to differ from all collectives of plans. */
-CDP__DT cdp_status cdp__dt_same_everywhere(cdp_group *g, uint64_t number, bool *same) {
-    const uint32_t n = cdp_size(g), me = cdp_rank(g);
-    uint64_t range[2] = {number, number}, got[2];
-    uint64_t sums[3] = {0, 0, 0};
-    cdp_work meeting;
-    cdp_status st = cdp_allreduce_async(g, sums, sums, 3, CDP_DTYPE_U64, CDP_REDUCE_BXOR, &meeting);
-    if (st != CDP_OK) return st;
-    for (uint64_t step = 1; st == CDP_OK && step < n; step *= 2) {
-        st = cdp_sendrecv(g, range, 2, (uint32_t)((me + step) % n), got, 2,
-            (uint32_t)((me + n - step) % n), CDP_DTYPE_U64, CDP__DT_TAG);
-        range[0] = cdp__min(range[0], got[0]);
-        range[1] = cdp__max(range[1], got[1]);
-    }
-    *same = range[0] == range[1];
-    const cdp_status met = cdp_work_wait(meeting); /* `sums` ends here, also after a failure */
-    return st == CDP_OK ? met : st;
+/* What all ranks compare by one number each: the plan, and the meshes in it. */
+typedef struct cdp__dt_sums {
+    uint64_t plan, mesh;
+    bool same, same_mesh;
+} cdp__dt_sums;
+
+CDP__DT void cdp__dt_sums_of(const uint64_t *words, cdp__dt_sums *s) {
+    const uint64_t *from = words + 1, *to = from + CDP__DT_LAYOUT_WORDS;
+    const uint32_t count = CDP__DT_AT_PLACES - CDP__DT_AT_MESH;
+    s->plan = cdp__dt_hash(words, CDP__DT_KEY_WORDS);
+    s->mesh = cdp__dt_hash(from + CDP__DT_AT_MESH, count) * 31
+        + cdp__dt_hash(to + CDP__DT_AT_MESH, count);
 }
 
-/* Checks that all ranks run the same plan. */
-CDP__DT cdp_status cdp__dt_plan_compare(cdp_plan *p) {
-    uint64_t words[CDP__DT_KEY_WORDS], values[2];
+/* Finds out whether all ranks of the group have the same numbers. The messages are those of plans:
+   a rank that runs another plan at this time, which was compared long ago, takes one of them and
+   finds that it is none of its own. */
+CDP__DT cdp_status cdp__dt_same_everywhere(cdp_group *g, cdp__dt_sums *s) {
+    const uint32_t n = cdp_size(g), me = cdp_rank(g);
+    uint64_t range[4] = {s->plan, s->plan, s->mesh, s->mesh}, got[4];
+    cdp_status st = CDP_OK;
+    for (uint64_t step = 1; st == CDP_OK && step < n; step *= 2) {
+        st = cdp_sendrecv(g, range, 4, (uint32_t)((me + step) % n), got, 4,
+            (uint32_t)((me + n - step) % n), CDP_DTYPE_U64, CDP__DT_TAG);
+        for (uint32_t k = 0; k < 4; k += 2) {
+            range[k] = cdp__min(range[k], got[k]);
+            range[k + 1] = cdp__max(range[k + 1], got[k + 1]);
+        }
+    }
+    s->same = range[0] == range[1];
+    s->same_mesh = range[2] == range[3];
+    return st;
+}
+
+/* An allreduce in the group of a plan, and one in that of each dimension of its meshes, which are
+   there to differ from all collectives of plans. A rank that runs such a plan, which was compared
+   long ago, takes no message of cdp__dt_same_everywhere(): it meets one of these. */
+typedef struct cdp__dt_meeting {
+    cdp_group *all, *group; /* of the plan; that of this meeting */
+    cdp_work met, seen;     /* seen: all ranks of the plan are told of a failure */
+    uint32_t over;          /* atomic: it is not to fail the plan any more */
+    uint64_t sums[3];
+} cdp__dt_meeting;
+
+typedef struct cdp__dt_meetings {
+    uint32_t count;
+    cdp__dt_meeting meeting[2 * CDP_MESH_DIMS + 1];
+} cdp__dt_meetings;
+
+/* Called when a meeting is done, in the thread that makes progress. What has failed in the group of
+   a dimension fails the group of the plan, in which all ranks wait, for the same cause. */
+CDP__DT cdp_status cdp__dt_meeting_done(void *user, cdp_status status) {
+    cdp__dt_meeting *x = (cdp__dt_meeting *)user;
+    cdp_request rq;
+    cdp_work told;
+    if (status == CDP_OK || x->group == x->all) return CDP_OK;
+    if (cdp__atomic_load_u32(&x->over, CDP__ACQUIRE)) return CDP_OK;
+    memset(&rq, 0, sizeof rq);
+    rq.kind = CDP_COLL_BARRIER;
+    (void)cdp_start_after(x->all, &rq, x->met, &told);
+    return CDP_OK;
+}
+
+CDP__DT cdp_status cdp__dt_meeting_start(
+    cdp__dt_meetings *all, const cdp_plan *p, cdp_group *group) {
+    for (uint32_t k = 0; k < all->count; ++k)
+        if (all->meeting[k].group == group) return CDP_OK;
+    cdp__dt_meeting *x = &all->meeting[all->count++];
+    x->all = p->group;
+    x->group = group;
+    const cdp_status st =
+        cdp_allreduce_async(group, x->sums, x->sums, 3, CDP_DTYPE_U64, CDP_REDUCE_BXOR, &x->met);
+    return st == CDP_OK ? cdp_work_then(x->met, cdp__dt_meeting_done, x, &x->seen) : st;
+}
+
+CDP__DT cdp_status cdp__dt_meetings_start(cdp__dt_meetings *all, const cdp_plan *p) {
+    const cdp_mesh *meshes[2];
+    memset(all, 0, sizeof *all);
+    meshes[0] = p->mesh;
+    meshes[1] = p->desc.to.mesh;
+    cdp_status st = cdp__dt_meeting_start(all, p, p->group);
+    for (uint32_t k = 0; k < (cdp__dt_mesh_same(meshes[0], meshes[1]) ? 1u : 2u); ++k)
+        for (uint32_t d = 0; st == CDP_OK && d < meshes[k]->desc.ndim; ++d)
+            if (meshes[k]->link[d] && cdp__dt_link_usable(meshes[k], d))
+                st = cdp__dt_meeting_start(all, p, meshes[k]->link[d]->group);
+    return st;
+}
+
+/* Waits for the meetings, whose memory ends here. `broken`: they may not come, so what is still to
+   come breaks its group. */
+CDP__DT cdp_status cdp__dt_meetings_end(cdp__dt_meetings *all, cdp_status st, bool broken) {
+    const cdp_error why = *cdp_last_error();
+    for (uint32_t k = 0; k < all->count; ++k) {
+        cdp__dt_meeting *x = &all->meeting[k];
+        if (broken) cdp__atomic_store_u32(&x->over, 1, CDP__RELEASE);
+        if (broken && x->met.seq && cdp_work_test(x->met) == CDP_PENDING)
+            cdp_group_abort(x->group, why.text);
+        const cdp_status met = x->met.seq ? cdp_work_wait(x->met) : CDP_OK;
+        if (x->seen.seq) (void)cdp_work_wait(x->seen);
+        if (!broken && st == CDP_OK) st = met;
+    }
+    if (st == CDP_OK || !broken) return st;
+    return cdp_error_set(st, why.peer, why.sys_errno, "%s", why.text);
+}
+
+/* Names the first difference; *st stays OK if there is none. */
+CDP__DT cdp_status cdp__dt_plan_differs(const cdp_plan *p, const uint64_t *words) {
+    uint64_t values[2];
     char name[80];
     uint32_t rank, word;
-    bool same;
-    cdp__dt_plan_words(&p->desc, p->stage_count, words);
-    cdp_status st =
-        cdp__dt_same_everywhere(p->group, cdp__dt_hash(words, CDP__DT_KEY_WORDS), &same);
-    if (st == CDP_OK) p->compared = same;
-    if (st != CDP_OK || same) return st;
-    st = cdp__dt_agree(p->group, p->os, words, CDP__DT_KEY_WORDS, &rank, &word, values);
+    const cdp_status st =
+        cdp__dt_agree(p->group, p->os, words, CDP__DT_KEY_WORDS, &rank, &word, values);
     if (st != CDP_OK || rank == CDP__DT_NONE) return st;
     cdp__text t = cdp__text_of(name, sizeof name);
     const bool plain = cdp__dt_plan_word_name(word, &t);
     (void)cdp__text_end(&t);
     return cdp__dt_words_differ("plan: ranks run different plans", plain ? values : NULL, name,
         p->link->ranks[0], p->link->ranks[rank]);
+}
+
+/* Checks that all ranks run the same plan. */
+CDP__DT cdp_status cdp__dt_plan_compare(cdp_plan *p) {
+    uint64_t words[CDP__DT_KEY_WORDS];
+    cdp__dt_meetings meetings;
+    cdp__dt_sums sums;
+    cdp__dt_plan_words(&p->desc, p->stage_count, words);
+    cdp__dt_sums_of(words, &sums);
+    cdp_status st = cdp__dt_meetings_start(&meetings, p);
+    if (st == CDP_OK) st = cdp__dt_same_everywhere(p->group, &sums);
+    const bool failed = st != CDP_OK;
+    if (st == CDP_OK && !sums.same) st = cdp__dt_plan_differs(p, words);
+    st = cdp__dt_meetings_end(&meetings, st, failed || !sums.same_mesh);
+    if (st == CDP_OK) p->compared = sums.same;
+    return st;
 }
 
 /* ---- >>dtensor/runner: runs a plan ----------------------------------------------------------- */
@@ -4641,8 +4847,8 @@ CDP__DT cdp_status cdp__dt_run_begin(cdp_plan *p, const void *in, void *out, boo
     if (!p->mesh->root->group)
         return cdp_error_set(CDP_ERR_STATE, -1, 0, "plan: its mesh is on paper; it cannot run");
     if (!p->group || p->node == CDP__DT_NONE) return CDP_OK;
-    if (cdp__dt_running(p) && cdp_group_status(p->group) != CDP_OK)
-        return cdp_group_status(p->group);
+    const cdp_status failed = cdp_group_status(cdp__dt_run_link(p)->group);
+    if (cdp__dt_running(p) && failed != CDP_OK) return failed;
     if (cdp__dt_running(p))
         return cdp_error_set(CDP_ERR_STATE, -1, 0,
             "plan: its last asynchronous run is not done; wait for that work first");
@@ -4658,15 +4864,16 @@ CDP__DT cdp_status cdp__dt_run_begin(cdp_plan *p, const void *in, void *out, boo
     return CDP_OK;
 }
 
-/* The collective that the plan is, as a call of the group. */
+/* The collective that the plan is, as a call of its group. */
 CDP__DT cdp_status cdp__dt_single_run(const cdp_plan *p) {
     const uint64_t n = p->single.count;
+    cdp_group *g = cdp__dt_run_link(p)->group;
     const cdp_reduce_op op = p->stages[0].op;
     if (p->single.kind == CDP_COLL_ALLREDUCE)
-        return cdp_allreduce(p->group, p->in, p->out, n, p->dtype, op);
+        return cdp_allreduce(g, p->in, p->out, n, p->dtype, op);
     if (p->single.kind == CDP_COLL_REDUCE_SCATTER)
-        return cdp_reduce_scatter(p->group, p->in, p->out, n, p->dtype, op);
-    return cdp_allgather(p->group, p->in, p->out, n, p->dtype);
+        return cdp_reduce_scatter(g, p->in, p->out, n, p->dtype, op);
+    return cdp_allgather(g, p->in, p->out, n, p->dtype);
 }
 
 CDP_API cdp_status cdp_plan_run(cdp_plan *p, const void *in, void *out) {
@@ -4692,8 +4899,8 @@ CDP__DT void cdp__dt_wide_free(cdp_plan *p) {
     cdp__dt_free(p->os, p->wide);
     p->wide = NULL;
     if (p->turns && p->mesh && cdp__atomic_load_u32(&p->turns->pending, CDP__ACQUIRE)) {
-        p->turns->grave.next = p->link->graves;
-        p->link->graves = &p->turns->grave;
+        p->turns->grave.next = cdp__dt_run_link(p)->graves;
+        cdp__dt_run_link(p)->graves = &p->turns->grave;
     } else {
         cdp__dt_free(p->os, p->turns);
     }
@@ -4837,7 +5044,7 @@ CDP__DT cdp_status cdp__dt_single_start(const cdp_plan *p, cdp_work *work) {
     rq.count = p->single.count;
     rq.dtype = p->dtype;
     rq.op = p->stages[0].op;
-    return cdp_start(p->group, &rq, work);
+    return cdp_start(cdp__dt_run_link(p)->group, &rq, work);
 }
 
 /* Starts the first phase, or the collective that the plan is; *work stays empty if there is no
@@ -4873,7 +5080,7 @@ CDP_API cdp_status cdp_plan_run_async(cdp_plan *p, const void *in, void *out, cd
     bool ready;
     if (!work) return cdp__dt_missing("cdp_plan_start", "work");
     cdp_status st = cdp__dt_run_begin(p, in, out, &ready);
-    work->group = p ? p->group : NULL;
+    work->group = p && p->group ? cdp__dt_run_link(p)->group : NULL;
     work->seq = 0;
     if (st != CDP_OK || !ready) return st;
     st = cdp__dt_wide_make(p);
@@ -4881,9 +5088,9 @@ CDP_API cdp_status cdp_plan_run_async(cdp_plan *p, const void *in, void *out, cd
     if (made) st = cdp__dt_chain(p, work);
     cdp__dt_scratch_give(p, false);
     if (!made) return st;
-    if (st != CDP_OK && cdp_group_status(p->group) == CDP_OK) {
+    if (st != CDP_OK && cdp_group_status(work->group) == CDP_OK) {
         const cdp_error why = *cdp_last_error();
-        cdp_group_abort(p->group, why.text);
+        cdp_group_abort(cdp__dt_run_link(p)->group, why.text);
         st = cdp_error_set(st, why.peer, why.sys_errno, "%s", why.text);
     }
     return st;
@@ -5408,7 +5615,10 @@ CDP__DT bool cdp__dt_flow_draw(
 /* ---- a plan that runs as one collective: who sends to whom is the group's choice ---- */
 
 CDP__DT uint64_t cdp__dt_single_bytes(const cdp__dt_flow *f, uint32_t node) {
-    return cdp__dt_single_recv(&f->plan->single, node, f->plan->nodes) * f->plan->elem;
+    const cdp__dt_single *s = &f->plan->single;
+    uint64_t count;
+    (void)cdp__dt_row_count(&f->stage->pair, s, cdp__dt_single_first(s, node), &count);
+    return cdp__dt_single_recv(s, node, count) * f->plan->elem;
 }
 
 /* Draws two columns of ranks, and between them a bar that stands for the collective. */
@@ -5436,9 +5646,9 @@ CDP__DT void cdp__dt_single_draw(const cdp__dt_flow *f, cdp_draw_format format) 
     cdp__dt_add_places(f->text, &f->stage->from);
     cdp__text_add(f->text, " to ");
     cdp__dt_add_places(f->text, &f->stage->to);
-    cdp__text_add(f->text, ", one %s of the group: %llu bytes%s\n",
-        cdp_coll_name(f->plan->single.kind), (unsigned long long)f->plan->info.total_bytes,
-        svg ? "</text>" : "");
+    cdp__text_add(f->text, ", one %s of %s: %llu bytes%s\n", cdp_coll_name(f->plan->single.kind),
+        f->plan->single.by == CDP__DT_NONE ? "the group" : "each row",
+        (unsigned long long)f->plan->info.total_bytes, svg ? "</text>" : "");
     if (svg) {
         cdp__dt_single_svg(f, 82);
         return;
@@ -5647,7 +5857,8 @@ CDP__DT cdp_status cdp__dt_kept_idle(cdp__dt_kept *k, const cdp_plan_desc *desc,
     cdp_plan *p = k->plan;
     while (p && cdp__dt_running(p))
         p = p->spare;
-    if (!p && cdp_group_status(k->plan->group) != CDP_OK) p = k->plan; /* it says why */
+    if (!p && cdp_group_status(cdp__dt_run_link(k->plan)->group) != CDP_OK)
+        p = k->plan; /* it says why */
     *out = p;
     if (p) return CDP_OK;
     const cdp_status st = cdp_plan_create(desc, &p);
@@ -6387,8 +6598,8 @@ CDP__DT cdp_status cdp__dt_way_make(cdp__dt_way *w, const cdp_layout *from, cons
 
 CDP__DT void cdp__dt_way_free(cdp__dt_way *w) {
     if (!w->plan) return;
-    cdp__dt_retire(w->plan->mesh->root, w->plan->link, w->in_wire);
-    cdp__dt_retire(w->plan->mesh->root, w->plan->link, w->out_wire);
+    cdp__dt_retire(w->plan->mesh->root, cdp__dt_run_link(w->plan), w->in_wire);
+    cdp__dt_retire(w->plan->mesh->root, cdp__dt_run_link(w->plan), w->out_wire);
     cdp_plan_destroy(w->plan);
 }
 
@@ -7332,6 +7543,7 @@ CDP__DT bool cdp__dt_add_cost(cdp__dt_choice *c, const cdp_layout *from, const c
     if (cdp_layout_same(&a, &b)) return true;
     if (cdp__dt_stage_make(&s, a.mesh->root->os, &a, &b, CDP__DT_NONE, CDP__DT_NONE) != CDP_OK)
         return false;
+    cdp__dt_stage_single(&s);
     c->now.bytes += s.cost.total * elem;
     c->now.predicted_us += cdp__dt_stage_us(&s, &c->net, elem);
     return true;

@@ -124,6 +124,7 @@ CDP__DT bool cdp__dt_add_cost(cdp__dt_choice *c, const cdp_layout *from, const c
     if (cdp_layout_same(&a, &b)) return true;
     if (cdp__dt_stage_make(&s, a.mesh->root->os, &a, &b, CDP__DT_NONE, CDP__DT_NONE) != CDP_OK)
         return false;
+    cdp__dt_stage_single(&s);
     c->now.bytes += s.cost.total * elem;
     c->now.predicted_us += cdp__dt_stage_us(&s, &c->net, elem);
     return true;

@@ -129,7 +129,8 @@ CDP__DT cdp_status cdp__dt_kept_idle(cdp__dt_kept *k, const cdp_plan_desc *desc,
     cdp_plan *p = k->plan;
     while (p && cdp__dt_running(p))
         p = p->spare;
-    if (!p && cdp_group_status(k->plan->group) != CDP_OK) p = k->plan; /* it says why */
+    if (!p && cdp_group_status(cdp__dt_run_link(k->plan)->group) != CDP_OK)
+        p = k->plan; /* it says why */
     *out = p;
     if (p) return CDP_OK;
     const cdp_status st = cdp_plan_create(desc, &p);

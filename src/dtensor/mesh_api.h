@@ -26,7 +26,7 @@ typedef struct cdp_mesh_desc {
     /* Copied: ranks of the group, row-major, each at most once (default: 0, 1, ...). */
     const uint32_t *ranks;
     uint32_t host_ranks; /* so many consecutive ranks share a host; a hint (default: all) */
-    bool no_check;       /* do not compare the meshes of the ranks */
+    bool no_check;       /* do not compare meshes: the first run of each plan still does */
 } cdp_mesh_desc;
 
 /* Make a mesh and the groups of all its dimensions. Collective over desc->group, also for ranks
@@ -37,7 +37,8 @@ typedef struct cdp_mesh_desc {
 CDP_MUST_CHECK CDP_API cdp_status cdp_mesh_create(const cdp_mesh_desc *desc, cdp_mesh **out);
 
 /* The same with one existing group per dimension in groups[0..ndim-1]. They must hold this rank's
-   row of the mesh along that dimension, in its order, and outlive the mesh. Additional error:
+   row of the mesh along that dimension, in its order, and outlive the mesh. Plans do not run their
+   collectives there (see cdp_plan_info.collective), but as messages. Additional error:
    INVALID (a group has other ranks than the mesh says). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mesh_from_groups(
     const cdp_mesh_desc *desc, cdp_group *const *groups, cdp_mesh **out);

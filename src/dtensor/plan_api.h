@@ -44,16 +44,18 @@ typedef struct cdp_plan_info {
     uint64_t copied_bytes;  /* that this rank packs, unpacks or copies */
     uint64_t scratch_bytes; /* of this rank, while it runs; plans share that memory */
     double predicted_us;
-    /* ALLREDUCE, ALLGATHER or REDUCE_SCATTER: a run is one call of that collective, by the mesh's
-       group. NONE: a run is messages. */
+    /* ALLREDUCE, ALLGATHER or REDUCE_SCATTER: a run is one call of that collective, by the group of
+       the mesh or of one of its dimensions. NONE: a run is messages. */
     cdp_coll_kind collective;
 } cdp_plan_info;
 
 /* Make a plan. Local, without a message; it works on paper, too. Both layouts are copied.
    Every element is reduced once, at one rank, in the order of coordinates, and then copied:
    replicas get equal bits, and so does every run. AVG divides once, after summing.
-   A plan that is one collective over all ranks of the mesh runs as that one: from PARTIAL in all
-   mesh dimensions to replicated or to equal contiguous pieces, and from such pieces to replicated.
+   A plan that is one collective runs as that one: from PARTIAL to replicated or to equal pieces,
+   contiguous in what was summed, and from such pieces to replicated; of all dimensions of the mesh,
+   or of one, in its group. Along one dimension, a sum over three or more ranks that another
+   dimension replicates is none: there messages take fewer bytes.
    Replicas and runs get equal bits then, too, but the order of operands, and the dtype in which
    means are computed, are those of cdp_allreduce() and cdp_reduce_scatter(); see
    cdp_group_desc.reproducible.
@@ -65,10 +67,15 @@ CDP_API void cdp_plan_destroy(cdp_plan *plan); /* local; NULL is allowed */
 /* Run it: collective over the mesh; if the meshes of `from` and `to` have different ranks, over
    all ranks of their group. `in` and `out` are this rank's local arrays (NULL where it holds
    nothing) and do not overlap. One run of a plan at a time. The first run compares the plans of
-   the ranks, their meshes included; layouts that mean the same are equal. Errors: INVALID
-   (overlapping or missing memory), UNSUPPORTED (device memory), STATE (on paper; still running),
-   MISMATCH (ranks run different plans; the text names the first difference; the group stays usable
-   if it was the first run of all of them), or the group's failure. */
+   the ranks, their meshes included, whatever cdp_mesh_desc.no_check says; layouts that mean the
+   same are equal. It waits for all of these ranks, and takes some small messages (24 or 32 bytes,
+   in log2 (ranks) rounds) in the group of the mesh and in that of each dimension; later runs take
+   none. Errors: INVALID (overlapping or missing memory), UNSUPPORTED (device memory), STATE (on
+   paper; still running), MISMATCH (ranks run different plans; the text names the first difference;
+   the group stays usable if it was the first run of all of them, and so do the groups of dimensions
+   if the meshes are the same; where a plan was compared before, the text names the ranks and what
+   they call), or the group's failure. A plan that is a collective of one dimension meets the ranks
+   of that row alone: what other rows do is compared with the next first run. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_plan_run(cdp_plan *plan, const void *in, void *out);
 
 /* The same; *work is done when `out` is complete and `in` may change. The first run waits for the

@@ -183,7 +183,10 @@ CDP__DT bool cdp__dt_flow_draw(
 /* ---- a plan that runs as one collective: who sends to whom is the group's choice ---- */
 
 CDP__DT uint64_t cdp__dt_single_bytes(const cdp__dt_flow *f, uint32_t node) {
-    return cdp__dt_single_recv(&f->plan->single, node, f->plan->nodes) * f->plan->elem;
+    const cdp__dt_single *s = &f->plan->single;
+    uint64_t count;
+    (void)cdp__dt_row_count(&f->stage->pair, s, cdp__dt_single_first(s, node), &count);
+    return cdp__dt_single_recv(s, node, count) * f->plan->elem;
 }
 
 /* Draws two columns of ranks, and between them a bar that stands for the collective. */
@@ -211,9 +214,9 @@ CDP__DT void cdp__dt_single_draw(const cdp__dt_flow *f, cdp_draw_format format) 
     cdp__dt_add_places(f->text, &f->stage->from);
     cdp__text_add(f->text, " to ");
     cdp__dt_add_places(f->text, &f->stage->to);
-    cdp__text_add(f->text, ", one %s of the group: %llu bytes%s\n",
-        cdp_coll_name(f->plan->single.kind), (unsigned long long)f->plan->info.total_bytes,
-        svg ? "</text>" : "");
+    cdp__text_add(f->text, ", one %s of %s: %llu bytes%s\n", cdp_coll_name(f->plan->single.kind),
+        f->plan->single.by == CDP__DT_NONE ? "the group" : "each row",
+        (unsigned long long)f->plan->info.total_bytes, svg ? "</text>" : "");
     if (svg) {
         cdp__dt_single_svg(f, 82);
         return;

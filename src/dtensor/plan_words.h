@@ -12,6 +12,8 @@
 #include "../group/group_api.h"
 #include "../group/collectives_api.h"
 #include "../group/messages_api.h"
+#include "../group/works_api.h"
+#include "../base/compiler.h"
 #include "../base/helpers.h"
 #include "../text/format.h"
 #include "mesh_api.h"
@@ -115,46 +117,140 @@ CDP__DT bool cdp__dt_plan_word_name(uint32_t word, cdp__text *t) {
     return cdp__dt_layout_word_name((word - 1) % CDP__DT_LAYOUT_WORDS, t);
 }
 
-/* Finds out whether all ranks of the group have the same number. The messages are those of plans:
-   a rank that runs another plan at this time, which was compared long ago, takes one of them and
-   finds that it is none of its own. If that plan is one collective, it takes no message: it meets
-   the allreduce, which is only there to differ from all collectives of plans. */
-CDP__DT cdp_status cdp__dt_same_everywhere(cdp_group *g, uint64_t number, bool *same) {
-    const uint32_t n = cdp_size(g), me = cdp_rank(g);
-    uint64_t range[2] = {number, number}, got[2];
-    uint64_t sums[3] = {0, 0, 0};
-    cdp_work meeting;
-    cdp_status st = cdp_allreduce_async(g, sums, sums, 3, CDP_DTYPE_U64, CDP_REDUCE_BXOR, &meeting);
-    if (st != CDP_OK) return st;
-    for (uint64_t step = 1; st == CDP_OK && step < n; step *= 2) {
-        st = cdp_sendrecv(g, range, 2, (uint32_t)((me + step) % n), got, 2,
-            (uint32_t)((me + n - step) % n), CDP_DTYPE_U64, CDP__DT_TAG);
-        range[0] = cdp__min(range[0], got[0]);
-        range[1] = cdp__max(range[1], got[1]);
-    }
-    *same = range[0] == range[1];
-    const cdp_status met = cdp_work_wait(meeting); /* `sums` ends here, also after a failure */
-    return st == CDP_OK ? met : st;
+/* What all ranks compare by one number each: the plan, and the meshes in it. */
+typedef struct cdp__dt_sums {
+    uint64_t plan, mesh;
+    bool same, same_mesh;
+} cdp__dt_sums;
+
+CDP__DT void cdp__dt_sums_of(const uint64_t *words, cdp__dt_sums *s) {
+    const uint64_t *from = words + 1, *to = from + CDP__DT_LAYOUT_WORDS;
+    const uint32_t count = CDP__DT_AT_PLACES - CDP__DT_AT_MESH;
+    s->plan = cdp__dt_hash(words, CDP__DT_KEY_WORDS);
+    s->mesh = cdp__dt_hash(from + CDP__DT_AT_MESH, count) * 31
+        + cdp__dt_hash(to + CDP__DT_AT_MESH, count);
 }
 
-/* Checks that all ranks run the same plan. */
-CDP__DT cdp_status cdp__dt_plan_compare(cdp_plan *p) {
-    uint64_t words[CDP__DT_KEY_WORDS], values[2];
+/* Finds out whether all ranks of the group have the same numbers. The messages are those of plans:
+   a rank that runs another plan at this time, which was compared long ago, takes one of them and
+   finds that it is none of its own. */
+CDP__DT cdp_status cdp__dt_same_everywhere(cdp_group *g, cdp__dt_sums *s) {
+    const uint32_t n = cdp_size(g), me = cdp_rank(g);
+    uint64_t range[4] = {s->plan, s->plan, s->mesh, s->mesh}, got[4];
+    cdp_status st = CDP_OK;
+    for (uint64_t step = 1; st == CDP_OK && step < n; step *= 2) {
+        st = cdp_sendrecv(g, range, 4, (uint32_t)((me + step) % n), got, 4,
+            (uint32_t)((me + n - step) % n), CDP_DTYPE_U64, CDP__DT_TAG);
+        for (uint32_t k = 0; k < 4; k += 2) {
+            range[k] = cdp__min(range[k], got[k]);
+            range[k + 1] = cdp__max(range[k + 1], got[k + 1]);
+        }
+    }
+    s->same = range[0] == range[1];
+    s->same_mesh = range[2] == range[3];
+    return st;
+}
+
+/* An allreduce in the group of a plan, and one in that of each dimension of its meshes, which are
+   there to differ from all collectives of plans. A rank that runs such a plan, which was compared
+   long ago, takes no message of cdp__dt_same_everywhere(): it meets one of these. */
+typedef struct cdp__dt_meeting {
+    cdp_group *all, *group; /* of the plan; that of this meeting */
+    cdp_work met, seen;     /* seen: all ranks of the plan are told of a failure */
+    uint32_t over;          /* atomic: it is not to fail the plan any more */
+    uint64_t sums[3];
+} cdp__dt_meeting;
+
+typedef struct cdp__dt_meetings {
+    uint32_t count;
+    cdp__dt_meeting meeting[2 * CDP_MESH_DIMS + 1];
+} cdp__dt_meetings;
+
+/* Called when a meeting is done, in the thread that makes progress. What has failed in the group of
+   a dimension fails the group of the plan, in which all ranks wait, for the same cause. */
+CDP__DT cdp_status cdp__dt_meeting_done(void *user, cdp_status status) {
+    cdp__dt_meeting *x = (cdp__dt_meeting *)user;
+    cdp_request rq;
+    cdp_work told;
+    if (status == CDP_OK || x->group == x->all) return CDP_OK;
+    if (cdp__atomic_load_u32(&x->over, CDP__ACQUIRE)) return CDP_OK;
+    memset(&rq, 0, sizeof rq);
+    rq.kind = CDP_COLL_BARRIER;
+    (void)cdp_start_after(x->all, &rq, x->met, &told);
+    return CDP_OK;
+}
+
+CDP__DT cdp_status cdp__dt_meeting_start(
+    cdp__dt_meetings *all, const cdp_plan *p, cdp_group *group) {
+    for (uint32_t k = 0; k < all->count; ++k)
+        if (all->meeting[k].group == group) return CDP_OK;
+    cdp__dt_meeting *x = &all->meeting[all->count++];
+    x->all = p->group;
+    x->group = group;
+    const cdp_status st =
+        cdp_allreduce_async(group, x->sums, x->sums, 3, CDP_DTYPE_U64, CDP_REDUCE_BXOR, &x->met);
+    return st == CDP_OK ? cdp_work_then(x->met, cdp__dt_meeting_done, x, &x->seen) : st;
+}
+
+CDP__DT cdp_status cdp__dt_meetings_start(cdp__dt_meetings *all, const cdp_plan *p) {
+    const cdp_mesh *meshes[2];
+    memset(all, 0, sizeof *all);
+    meshes[0] = p->mesh;
+    meshes[1] = p->desc.to.mesh;
+    cdp_status st = cdp__dt_meeting_start(all, p, p->group);
+    for (uint32_t k = 0; k < (cdp__dt_mesh_same(meshes[0], meshes[1]) ? 1u : 2u); ++k)
+        for (uint32_t d = 0; st == CDP_OK && d < meshes[k]->desc.ndim; ++d)
+            if (meshes[k]->link[d] && cdp__dt_link_usable(meshes[k], d))
+                st = cdp__dt_meeting_start(all, p, meshes[k]->link[d]->group);
+    return st;
+}
+
+/* Waits for the meetings, whose memory ends here. `broken`: they may not come, so what is still to
+   come breaks its group. */
+CDP__DT cdp_status cdp__dt_meetings_end(cdp__dt_meetings *all, cdp_status st, bool broken) {
+    const cdp_error why = *cdp_last_error();
+    for (uint32_t k = 0; k < all->count; ++k) {
+        cdp__dt_meeting *x = &all->meeting[k];
+        if (broken) cdp__atomic_store_u32(&x->over, 1, CDP__RELEASE);
+        if (broken && x->met.seq && cdp_work_test(x->met) == CDP_PENDING)
+            cdp_group_abort(x->group, why.text);
+        const cdp_status met = x->met.seq ? cdp_work_wait(x->met) : CDP_OK;
+        if (x->seen.seq) (void)cdp_work_wait(x->seen);
+        if (!broken && st == CDP_OK) st = met;
+    }
+    if (st == CDP_OK || !broken) return st;
+    return cdp_error_set(st, why.peer, why.sys_errno, "%s", why.text);
+}
+
+/* Names the first difference; *st stays OK if there is none. */
+CDP__DT cdp_status cdp__dt_plan_differs(const cdp_plan *p, const uint64_t *words) {
+    uint64_t values[2];
     char name[80];
     uint32_t rank, word;
-    bool same;
-    cdp__dt_plan_words(&p->desc, p->stage_count, words);
-    cdp_status st =
-        cdp__dt_same_everywhere(p->group, cdp__dt_hash(words, CDP__DT_KEY_WORDS), &same);
-    if (st == CDP_OK) p->compared = same;
-    if (st != CDP_OK || same) return st;
-    st = cdp__dt_agree(p->group, p->os, words, CDP__DT_KEY_WORDS, &rank, &word, values);
+    const cdp_status st =
+        cdp__dt_agree(p->group, p->os, words, CDP__DT_KEY_WORDS, &rank, &word, values);
     if (st != CDP_OK || rank == CDP__DT_NONE) return st;
     cdp__text t = cdp__text_of(name, sizeof name);
     const bool plain = cdp__dt_plan_word_name(word, &t);
     (void)cdp__text_end(&t);
     return cdp__dt_words_differ("plan: ranks run different plans", plain ? values : NULL, name,
         p->link->ranks[0], p->link->ranks[rank]);
+}
+
+/* Checks that all ranks run the same plan. */
+CDP__DT cdp_status cdp__dt_plan_compare(cdp_plan *p) {
+    uint64_t words[CDP__DT_KEY_WORDS];
+    cdp__dt_meetings meetings;
+    cdp__dt_sums sums;
+    cdp__dt_plan_words(&p->desc, p->stage_count, words);
+    cdp__dt_sums_of(words, &sums);
+    cdp_status st = cdp__dt_meetings_start(&meetings, p);
+    if (st == CDP_OK) st = cdp__dt_same_everywhere(p->group, &sums);
+    const bool failed = st != CDP_OK;
+    if (st == CDP_OK && !sums.same) st = cdp__dt_plan_differs(p, words);
+    st = cdp__dt_meetings_end(&meetings, st, failed || !sums.same_mesh);
+    if (st == CDP_OK) p->compared = sums.same;
+    return st;
 }
 
 #endif /* CDP_SRC_DTENSOR_PLAN_WORDS_H */

@@ -248,11 +248,11 @@ CDP__DT cdp__dt_tally cdp__dt_tally_most(const cdp__dt_pair *p) {
    each further one costs a quarter of the first, or fewer and larger ones in rounds. */
 CDP__DT double cdp__dt_single_us(
     const cdp__dt_stage *s, const cdp_net *net, double latency, double rate, uint64_t elem) {
-    const uint32_t others = s->pair.nodes - 1;
+    const uint32_t others = s->single.nodes - 1;
     const bool halves = s->single.kind == CDP_COLL_ALLREDUCE;
     const double one_by_one = 1 + 0.25 * (2.0 * others - 1);
-    const double rounds = cdp__dt_single_rounds(s->pair.nodes);
-    const uint64_t part = halves ? (s->single.count + others) / s->pair.nodes : s->single.count;
+    const double rounds = cdp__dt_single_rounds(s->single.nodes);
+    const uint64_t part = halves ? (s->single.count + others) / s->single.nodes : s->single.count;
     double us = latency * (halves ? 2 : 1) * (rounds < one_by_one ? rounds : one_by_one);
     us += (double)s->cost.busiest * (double)elem / rate;
     if (s->single.kind != CDP_COLL_ALLGATHER)
@@ -260,9 +260,16 @@ CDP__DT double cdp__dt_single_us(
     return us;
 }
 
+/* True: messages go from host to host. A row of nodes is within one if its block of numbers is. */
+CDP__DT bool cdp__dt_stage_distant(const cdp__dt_stage *s) {
+    const uint64_t block = (uint64_t)s->single.nodes * s->single.step;
+    if (!s->single.kind) return s->pair.host_nodes != 0;
+    return s->pair.host_nodes % block != 0;
+}
+
 /* Predicts the time of one stage. Each further message of a phase costs a quarter of the first. */
 CDP__DT double cdp__dt_stage_us(const cdp__dt_stage *s, const cdp_net *net, uint64_t elem) {
-    const bool distant = s->pair.host_nodes != 0;
+    const bool distant = cdp__dt_stage_distant(s);
     const double latency = distant ? net->far_latency_us : net->latency_us;
     const double rate = distant ? net->far_bytes_per_us : net->bytes_per_us;
     if (s->single.kind) return cdp__dt_single_us(s, net, latency, rate, elem);
@@ -319,6 +326,7 @@ CDP__DT cdp_status cdp__dt_stages(cdp_plan *p, const cdp_layout *steps, uint32_t
     for (uint32_t k = 0; st == CDP_OK && k + 1 < n; ++k) {
         st = cdp__dt_stage_make(&p->stages[k], p->os, &steps[k], &steps[k + 1], from_only, to_only);
         ++p->stage_count;
+        if (st == CDP_OK && n == 2) cdp__dt_stage_single(&p->stages[k]);
         if (st == CDP_OK) *us += cdp__dt_stage_us(&p->stages[k], &net, p->elem);
     }
     return st;
@@ -411,8 +419,8 @@ CDP__DT void cdp__dt_plan_steps(cdp_plan *p) {
 /* The figures of this rank in a plan that has no phases, because a collective reduces. */
 CDP__DT void cdp__dt_single_tally(cdp_plan *p) {
     const cdp__dt_single *s = &p->single;
-    p->info.messages = (s->kind == CDP_COLL_ALLREDUCE ? 2 : 1) * (p->nodes - 1);
-    p->info.recv_bytes = cdp__dt_times_most(cdp__dt_single_recv(s, p->node, p->nodes), p->elem);
+    p->info.messages = (s->kind == CDP_COLL_ALLREDUCE ? 2 : 1) * (s->nodes - 1);
+    p->info.recv_bytes = cdp__dt_times_most(cdp__dt_single_recv(s, p->node, s->count), p->elem);
     p->info.send_bytes = p->info.recv_bytes;
 }
 
@@ -520,6 +528,16 @@ CDP__DT cdp_status cdp__dt_plan_check(const cdp_plan_desc *d) {
     return CDP_OK;
 }
 
+/* The plan is one stage: what this rank does in its collective, if it is one. */
+CDP__DT void cdp__dt_plan_single(cdp_plan *p) {
+    const cdp__dt_stage *s = &p->stages[0];
+    p->single = s->single;
+    if (p->single.kind == CDP_COLL_NONE || p->node == CDP__DT_NONE) return;
+    (void)cdp__dt_row_count(
+        &s->pair, &p->single, cdp__dt_single_first(&p->single, p->node), &p->single.count);
+    if (p->single.by != CDP__DT_NONE) p->row = p->mesh->link[p->single.by];
+}
+
 CDP__DT cdp_status cdp__dt_plan_fill(cdp_plan *p) {
     uint32_t only;
     cdp_status st = cdp__dt_plan_nodes(p, &only);
@@ -529,7 +547,7 @@ CDP__DT cdp_status cdp__dt_plan_fill(cdp_plan *p) {
         st = cdp__dt_plan_choose(
             p, p->desc.from_one ? only : CDP__DT_NONE, p->desc.to_one ? only : CDP__DT_NONE);
     if (st != CDP_OK) return st;
-    if (p->stage_count == 1) p->single = p->stages[0].single;
+    if (p->stage_count == 1) cdp__dt_plan_single(p);
     p->info.collective = p->single.kind;
     cdp__dt_plan_steps(p);
     p->kind = cdp__dt_plan_kind(p);

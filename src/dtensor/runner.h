@@ -157,8 +157,8 @@ CDP__DT cdp_status cdp__dt_run_begin(cdp_plan *p, const void *in, void *out, boo
     if (!p->mesh->root->group)
         return cdp_error_set(CDP_ERR_STATE, -1, 0, "plan: its mesh is on paper; it cannot run");
     if (!p->group || p->node == CDP__DT_NONE) return CDP_OK;
-    if (cdp__dt_running(p) && cdp_group_status(p->group) != CDP_OK)
-        return cdp_group_status(p->group);
+    const cdp_status failed = cdp_group_status(cdp__dt_run_link(p)->group);
+    if (cdp__dt_running(p) && failed != CDP_OK) return failed;
     if (cdp__dt_running(p))
         return cdp_error_set(CDP_ERR_STATE, -1, 0,
             "plan: its last asynchronous run is not done; wait for that work first");
@@ -174,15 +174,16 @@ CDP__DT cdp_status cdp__dt_run_begin(cdp_plan *p, const void *in, void *out, boo
     return CDP_OK;
 }
 
-/* The collective that the plan is, as a call of the group. */
+/* The collective that the plan is, as a call of its group. */
 CDP__DT cdp_status cdp__dt_single_run(const cdp_plan *p) {
     const uint64_t n = p->single.count;
+    cdp_group *g = cdp__dt_run_link(p)->group;
     const cdp_reduce_op op = p->stages[0].op;
     if (p->single.kind == CDP_COLL_ALLREDUCE)
-        return cdp_allreduce(p->group, p->in, p->out, n, p->dtype, op);
+        return cdp_allreduce(g, p->in, p->out, n, p->dtype, op);
     if (p->single.kind == CDP_COLL_REDUCE_SCATTER)
-        return cdp_reduce_scatter(p->group, p->in, p->out, n, p->dtype, op);
-    return cdp_allgather(p->group, p->in, p->out, n, p->dtype);
+        return cdp_reduce_scatter(g, p->in, p->out, n, p->dtype, op);
+    return cdp_allgather(g, p->in, p->out, n, p->dtype);
 }
 
 CDP_API cdp_status cdp_plan_run(cdp_plan *p, const void *in, void *out) {

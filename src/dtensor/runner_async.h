@@ -34,8 +34,8 @@ CDP__DT void cdp__dt_wide_free(cdp_plan *p) {
     cdp__dt_free(p->os, p->wide);
     p->wide = NULL;
     if (p->turns && p->mesh && cdp__atomic_load_u32(&p->turns->pending, CDP__ACQUIRE)) {
-        p->turns->grave.next = p->link->graves;
-        p->link->graves = &p->turns->grave;
+        p->turns->grave.next = cdp__dt_run_link(p)->graves;
+        cdp__dt_run_link(p)->graves = &p->turns->grave;
     } else {
         cdp__dt_free(p->os, p->turns);
     }
@@ -179,7 +179,7 @@ CDP__DT cdp_status cdp__dt_single_start(const cdp_plan *p, cdp_work *work) {
     rq.count = p->single.count;
     rq.dtype = p->dtype;
     rq.op = p->stages[0].op;
-    return cdp_start(p->group, &rq, work);
+    return cdp_start(cdp__dt_run_link(p)->group, &rq, work);
 }
 
 /* Starts the first phase, or the collective that the plan is; *work stays empty if there is no
@@ -215,7 +215,7 @@ CDP_API cdp_status cdp_plan_run_async(cdp_plan *p, const void *in, void *out, cd
     bool ready;
     if (!work) return cdp__dt_missing("cdp_plan_start", "work");
     cdp_status st = cdp__dt_run_begin(p, in, out, &ready);
-    work->group = p ? p->group : NULL;
+    work->group = p && p->group ? cdp__dt_run_link(p)->group : NULL;
     work->seq = 0;
     if (st != CDP_OK || !ready) return st;
     st = cdp__dt_wide_make(p);
@@ -223,9 +223,9 @@ CDP_API cdp_status cdp_plan_run_async(cdp_plan *p, const void *in, void *out, cd
     if (made) st = cdp__dt_chain(p, work);
     cdp__dt_scratch_give(p, false);
     if (!made) return st;
-    if (st != CDP_OK && cdp_group_status(p->group) == CDP_OK) {
+    if (st != CDP_OK && cdp_group_status(work->group) == CDP_OK) {
         const cdp_error why = *cdp_last_error();
-        cdp_group_abort(p->group, why.text);
+        cdp_group_abort(cdp__dt_run_link(p)->group, why.text);
         st = cdp_error_set(st, why.peer, why.sys_errno, "%s", why.text);
     }
     return st;

@@ -111,7 +111,9 @@ struct cdp_plan {
     cdp__dt_stage *stages;
     cdp__dt_phase *phases;
     uint32_t stage_count, phase_count;
-    cdp__dt_single single; /* the collective that a run is; kind NONE: it runs the phases */
+    /* the collective that a run is, with the count of this rank; kind NONE: it runs the phases */
+    cdp__dt_single single;
+    cdp__dt_link *row; /* that runs it, if it is one along a dimension of the mesh; else NULL */
     cdp_transfer *list;
     uint8_t *scratch;
     uint64_t scratch_used;
@@ -125,6 +127,16 @@ struct cdp_plan {
     const void *in;
     void *out;
 };
+
+/* True: plans may use the group of a dimension. One of the caller may be of another world. */
+CDP__DT bool cdp__dt_link_usable(const cdp_mesh *m, uint32_t dim) {
+    return !m->link[dim] || !m->link[dim]->borrowed;
+}
+
+/* The ranks that a run communicates with, and their group. */
+CDP__DT cdp__dt_link *cdp__dt_run_link(const cdp_plan *p) {
+    return p->row ? p->row : p->link;
+}
 
 CDP__DT bool cdp__dt_partial(const cdp_layout *l, uint32_t by) {
     return l->place[by].kind == CDP_PLACE_PARTIAL;
@@ -231,14 +243,21 @@ CDP__DT cdp_status cdp__dt_stage_maps(cdp__dt_stage *s, const cdp_os *os) {
     return CDP_OK;
 }
 
-/* Finds out whether the stage is one collective. A mean of some dimensions and a sum of others is
-   none. */
+/* Finds out whether the only stage of a plan is one collective. A mean of some dimensions and a sum
+   of others is none. Nor is what takes more bytes than messages do: sums along a dimension of three
+   or more ranks of a tensor that another dimension replicates. Each row would compute them, perhaps
+   in another order, and replicas would differ. Nor are rows that leave their hosts at uneven
+   places: messages take the replica that is nearest. */
 CDP__DT void cdp__dt_stage_single(cdp__dt_stage *s) {
-    if (s->zero || (s->divisor != 1 && s->divisor != s->pair.nodes)) return;
-    s->single = cdp__dt_single_of(&s->pair);
-    if (s->single.kind == CDP_COLL_NONE) return;
+    const cdp__dt_single one = cdp__dt_single_of(&s->pair);
+    if (s->zero || (s->divisor != 1 && s->divisor != one.nodes)) return;
+    if (one.kind == CDP_COLL_NONE || one.total != s->cost.total) return;
+    if (one.by != CDP__DT_NONE && !cdp__dt_link_usable(s->from.mesh, one.by)) return;
+    const uint32_t host = s->pair.host_nodes;
+    if (one.by != CDP__DT_NONE && host && host % (one.nodes * one.step) && one.step % host) return;
+    s->single = one;
     if (s->divisor != 1) s->op = CDP_REDUCE_AVG;
-    s->cost.busiest = cdp__dt_single_recv(&s->single, 0, s->pair.nodes);
+    s->cost.busiest = cdp__dt_single_recv(&s->single, 0, s->single.count);
 }
 
 /* `from_only`, `to_only`: the one node that holds the tensor, or CDP__DT_NONE. */
@@ -273,7 +292,6 @@ CDP__DT cdp_status cdp__dt_stage_make(cdp__dt_stage *s, const cdp_os *os, const 
     if (!one_mesh) st = cdp__dt_stage_maps(s, os);
     if (st != CDP_OK) return st;
     s->cost = cdp__dt_cost_of(&s->pair);
-    cdp__dt_stage_single(s);
     return st;
 }
 

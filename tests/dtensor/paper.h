@@ -205,25 +205,29 @@ TEST_API bool paper_right(const paper *p, const cdp_layout *to) {
     return true;
 }
 
-/* What the collective does that the plans are. */
+/* What the collective does that the plans are: of all ranks, or of each row. */
 TEST_API bool paper_collective(const paper *p) {
     const cdp__dt_single s = paper_now.plan[0]->single;
-    const uint64_t n = s.count, parts = s.kind == CDP_COLL_ALLREDUCE ? 1 : p->n;
-    bool ok = n != 0;
+    const uint64_t parts = s.kind == CDP_COLL_ALLREDUCE ? 1 : s.nodes;
+    bool ok = s.nodes == p->n || s.by != CDP__DT_NONE;
     for (uint32_t r = 0; r < p->n; ++r) {
         const cdp_plan *plan = paper_now.plan[r];
+        const uint32_t me = r / s.step % s.nodes;
+        const uint64_t n = plan->single.count;
         const bool gathers = s.kind == CDP_COLL_ALLGATHER;
         uint64_t *out = (uint64_t *)plan->out;
-        ok = ok && plan->single.kind == s.kind && plan->single.count == n
+        ok = ok && plan->single.kind == s.kind && plan->single.by == s.by
             && plan->in_bytes == (gathers ? n : parts * n) * 8
             && plan->out_bytes == (gathers ? parts * n : n) * 8;
         if (ok && !gathers) memset(out, 0, n * 8);
-        for (uint32_t q = 0; ok && q < p->n; ++q) {
-            const uint64_t *in = (const uint64_t *)paper_now.plan[q]->in;
+        for (uint32_t q = 0; ok && q < s.nodes; ++q) {
+            const cdp_plan *other = paper_now.plan[r - me * s.step + q * s.step];
+            const uint64_t *in = (const uint64_t *)other->in;
+            ok = other->single.count == n;
             for (uint64_t i = 0; i < n && gathers; ++i)
                 out[q * n + i] = in[i];
             for (uint64_t i = 0; i < n && !gathers; ++i)
-                out[i] += in[(parts > 1 ? r * n : 0) + i];
+                out[i] += in[(parts > 1 ? me * n : 0) + i];
         }
     }
     return ok;

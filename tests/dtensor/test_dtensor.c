@@ -424,8 +424,24 @@ TEST(plans_that_are_one_collective) {
         {1, {4}, 0, "S0", "P", {8, 8}, CDP_COLL_NONE, 0},
         {1, {4}, 0, "P", "R", {0, 8}, CDP_COLL_NONE, 0},
         {1, {1}, 0, "P", "R", {8, 8}, CDP_COLL_NONE, 0},
-        {2, {2, 3}, 0, "P,R", "R,R", {6, 6}, CDP_COLL_NONE, 0}, /* not of all ranks */
-        {2, {2, 3}, 0, "S0,P", "S0,R", {6, 6}, CDP_COLL_NONE, 0},
+        /* along one dimension */
+        {2, {2, 3}, 0, "P,R", "R,R", {6, 6}, CDP_COLL_ALLREDUCE, 36},
+        {2, {2, 3}, 3, "S0,P", "S0,R", {6, 6}, CDP_COLL_ALLREDUCE, 18},
+        {2, {2, 3}, 3, "P,S0", "R,S0", {6, 6}, CDP_COLL_ALLREDUCE, 12},
+        {2, {2, 3}, 2, "S0,P", "S0,R", {6, 6}, CDP_COLL_NONE, 0}, /* rows leave hosts unevenly */
+        {2, {2, 3}, 0, "P(avg),S0", "R,S0", {6, 6}, CDP_COLL_ALLREDUCE, 12},
+        {2, {2, 3}, 0, "P,P", "P,R", {6, 6}, CDP_COLL_ALLREDUCE, 36},
+        {2, {2, 3}, 0, "S0,P", "S0,R", {5, 7}, CDP_COLL_ALLREDUCE, 21}, /* 14 in the other row */
+        {2, {2, 3}, 0, "S0,P", "S0,R", {1, 7}, CDP_COLL_ALLREDUCE, 7},  /* 0 */
+        {2, {2, 3}, 0, "S1,P", "S1,S0", {6, 4}, CDP_COLL_REDUCE_SCATTER, 4},
+        {2, {2, 3}, 0, "S0,S0", "S0,R", {12, 2}, CDP_COLL_ALLGATHER, 4},
+        {2, {2, 3}, 0, "S0!1,S0", "R,S0", {12, 2}, CDP_COLL_ALLGATHER, 4},
+        {2, {2, 3}, 0, "P,S0", "P,R", {12, 2}, CDP_COLL_ALLGATHER, 8},
+        {2, {2, 3}, 0, "R,P", "R,R", {6, 6}, CDP_COLL_NONE, 0}, /* messages take fewer bytes */
+        {2, {2, 3}, 0, "S0,S0", "R,S0", {12, 2}, CDP_COLL_NONE, 0},
+        {2, {2, 3}, 0, "S0,S1", "S0,R", {6, 6}, CDP_COLL_NONE, 0},
+        {2, {2, 3}, 0, "S0,S0", "S0,R", {9, 2}, CDP_COLL_NONE, 0},
+        {2, {2, 3}, 0, "P,P", "R,S0", {6, 6}, CDP_COLL_NONE, 0},
         {2, {2, 3}, 0, "P,P(avg)", "R,R", {6, 6}, CDP_COLL_NONE, 0},
         {2, {2, 3}, 0, "S0!1,S0", "R,R", {6, 2}, CDP_COLL_NONE, 0}}; /* another order */
     for (uint32_t k = 0; k < sizeof rows / sizeof *rows; ++k) {
@@ -1699,6 +1715,15 @@ TEST(collectives_drawn) {
         cdp_plan_destroy(plan);
     }
     cdp_mesh_destroy(m);
+    m = paper_mesh(2, 2, 2, 0);
+    const cdp_plan_desc d = {
+        .from = layout_of(m, "P,S0", 1, 8, 0, 0), .to = layout_of(m, "R,S0", 1, 8, 0, 0)};
+    cdp_plan *plan;
+    if (!OK(cdp_plan_create(&d, &plan))) return;
+    (void)cdp_plan_draw(plan, CDP_DRAW_TEXT, picture, sizeof picture);
+    T_TEXT("one allreduce of each row: 64 bytes\n    0 receives 16 bytes\n", picture);
+    cdp_plan_destroy(plan);
+    cdp_mesh_destroy(m);
 }
 
 static void measured(cdp_group *g, void *arg) {
@@ -1865,7 +1890,7 @@ TEST(a_kept_plan_ends_with_either_of_its_meshes) {
     RUN(4, meshes_that_end);
 }
 
-/* Sums of ten sizes, which are no collective of all ranks; then two of them in flight at one
+/* Sums of ten sizes, which are no collective; then two of them in flight at one
    time. */
 static void sums_in_shared_memory(cdp_group *g, void *arg) {
     cdp_mesh *m = mesh_of(g, 2, 2, 2);
@@ -1873,7 +1898,7 @@ static void sums_in_shared_memory(cdp_group *g, void *arg) {
     cdp_work work[2];
     (void)arg;
     for (uint32_t k = 0; k < 10; ++k) {
-        const cdp_layout l = layout_of(m, "P,R", 1, 1000 + 100 * k, 0, 0);
+        const cdp_layout l = layout_of(m, "P,S0", 1, 1000 + 100 * k, 0, 0);
         const cdp_layout all = layout_of(m, "R,R", 1, 1000 + 100 * k, 0, 0);
         OK(cdp_dtensor_create(&l, NULL, &x[k]));
         OK(cdp_dtensor_create(&all, NULL, &y[k]));
@@ -2149,6 +2174,85 @@ TEST(a_kept_plan_meets_a_new_one) {
         run_counted(4, kept_meets_new, (void *)(uintptr_t)&rows[k]);
 }
 
+/* Plans that were compared, of which one runs in the groups of dimension 0 of a 2 x 2 mesh (or 1,
+   where the mesh is turned), meet one that is new. */
+typedef struct row_and_new {
+    const char *from, *kept, *other_from, *other;
+    uint32_t odd; /* bits: ranks that run the kept plan again */
+    bool async;
+} row_and_new;
+
+static void row_meets_new(cdp_group *g, void *arg) {
+    const row_and_new *row = (const row_and_new *)arg;
+    cdp_mesh *m = mesh_of(g, 2, 2, 2);
+    const bool kept = row->odd >> cdp_rank(g) & 1;
+    const cdp_layout l[4] = {layout_of(m, row->from, 2, 8, 8, 0),
+        layout_of(m, row->kept, 2, 8, 8, 0), layout_of(m, row->other_from, 2, 8, 8, 0),
+        layout_of(m, row->other, 2, 8, 8, 0)};
+    cdp_dtensor t[4];
+    cdp_work work = {NULL, 0};
+    for (uint32_t k = 0; k < 4; ++k) {
+        OK(cdp_dtensor_create(&l[k], NULL, &t[k]));
+        OK(cdp_dtensor_fill(&t[k], &(cdp_fill){0}));
+    }
+    OK(cdp_redistribute(&t[0], &t[1]));
+    const uint32_t a = kept ? 0 : 2;
+    cdp_status st;
+    if (row->async) {
+        st = cdp_redistribute_async(&t[a], &t[a + 1], &work);
+        if (st == CDP_OK) st = cdp_work_wait(work);
+    } else {
+        st = cdp_redistribute(&t[a], &t[a + 1]);
+    }
+    REFUSED(CDP_ERR_MISMATCH, "different things", st);
+    for (uint32_t k = 0; k < 4; ++k)
+        cdp_dtensor_free(&t[k]);
+    cdp_mesh_destroy(m);
+}
+
+TEST(a_kept_plan_of_a_row_meets_a_new_one) {
+    static const row_and_new rows[] = {
+        {"P,S0", "R,S0", "S0,S0", "R,R", 4, false}, /* of all ranks */
+        {"P,S0", "R,S0", "S0,S0", "R,R", 4, true},
+        {"S0,P", "S0,R", "S1,S1", "S0,S0", 8, false}, /* messages */
+        {"S0,P", "S0,R", "S1,S1", "S0,S0", 1, true},
+        {"P,S0", "R,S0", "S1,P", "S1,R", 2, false},  /* of the other dimension */
+        {"P,S0", "R,S0", "S1,P", "S1,R", 6, false},  /* a pair that shares no row */
+        {"S0,S1", "R,S1", "P,S0", "R,S0", 1, false}, /* of the same dimension */
+        {"P,S1", "S0,S1", "P,S0", "R,S0", 3, true}};
+    for (uint32_t k = 0; k < sizeof rows / sizeof *rows; ++k)
+        run_counted(4, row_meets_new, (void *)(uintptr_t)&rows[k]);
+}
+
+/* One whole row runs a kept plan once more, alone; the other one a new plan, which is compared with
+   the next new one of that row. */
+static void one_row_is_ahead(cdp_group *g, void *arg) {
+    cdp_mesh *m = mesh_of(g, 2, 2, 2);
+    const cdp_layout p = layout_of(m, "S0,P", 2, 8, 8, 0), r = layout_of(m, "S0,R", 2, 8, 8, 0);
+    const cdp_layout q = layout_of(m, "S1,P", 2, 8, 8, 0), s = layout_of(m, "S1,R", 2, 8, 8, 0);
+    const cdp_layout u = layout_of(m, "S1,S0", 2, 8, 8, 0);
+    cdp_dtensor t[5];
+    (void)arg;
+    const cdp_layout *const l[5] = {&p, &r, &q, &s, &u};
+    for (uint32_t k = 0; k < 5; ++k) {
+        OK(cdp_dtensor_create(l[k], NULL, &t[k]));
+        OK(cdp_dtensor_fill(&t[k], &(cdp_fill){0}));
+    }
+    OK(cdp_redistribute(&t[0], &t[1]));
+    if (cdp_rank(g) < 2) OK(cdp_redistribute(&t[0], &t[1]));
+    REFUSED(CDP_ERR_MISMATCH, "to.place[1].kind is ",
+        cdp_redistribute(&t[2], cdp_rank(g) < 2 ? &t[4] : &t[3]));
+    OK(cdp_redistribute(&t[0], &t[1])); /* the groups are as they were */
+    OK(cdp_redistribute(&t[2], &t[3]));
+    for (uint32_t k = 0; k < 5; ++k)
+        cdp_dtensor_free(&t[k]);
+    cdp_mesh_destroy(m);
+}
+
+TEST(a_row_that_is_ahead_is_told_what_differs) {
+    run_counted(4, one_row_is_ahead, NULL);
+}
+
 TEST(a_running_plan_is_refused) {
     RUN(2, running);
 }
@@ -2244,6 +2348,8 @@ int main(int argc, char **argv) {
         {"mesh_measured_and_plans_async", mesh_measured_and_plans_async, 30},
         {"plans_that_differ_are_told_at_once", plans_that_differ_are_told_at_once, 20},
         {"a_kept_plan_meets_a_new_one", a_kept_plan_meets_a_new_one, 20},
+        {"a_kept_plan_of_a_row_meets_a_new_one", a_kept_plan_of_a_row_meets_a_new_one, 60},
+        {"a_row_that_is_ahead_is_told_what_differs", a_row_that_is_ahead_is_told_what_differs, 30},
         {"a_running_plan_is_refused", a_running_plan_is_refused, 20},
         {"plans_for_4096_ranks", plans_for_4096_ranks, 30},
     };
